@@ -1,0 +1,80 @@
+/*
+ * The one metrics table. A row in METRICS_TABLE makes the enum, the Prometheus name, the help line and the docs.
+ * A series is a metric with up to three label values; at most METRICS_SERIES_MAX series per metric exist, what
+ * comes after them is counted under label values "other". Updates are lock-free atomics once the series is known:
+ * hot paths look a series up once and keep the pointer, which stays valid until the process ends.
+ */
+#pragma once
+
+#include "base/buf.h"
+
+/* X(NAME, kind, prometheus name, labels (comma separated, may be ""), help) kind: COUNTER, GAUGE or HISTOGRAM.
+ * Histograms are in seconds with fixed buckets from 50 us to 60 s. */
+#define METRICS_TABLE(X)                                                                                     \
+    X(ORIGIN_REQUESTS, COUNTER, "forebay_origin_requests_total", "bucket,op,code",                           \
+      "Requests sent to the origin, by operation and HTTP status (0: no answer)")                            \
+    X(ORIGIN_READ_BYTES, COUNTER, "forebay_origin_read_bytes_total", "bucket",                               \
+      "Object bytes received from the origin")                                                               \
+    X(ORIGIN_WRITTEN_BYTES, COUNTER, "forebay_origin_written_bytes_total", "bucket",                         \
+      "Object bytes sent to the origin")                                                                     \
+    X(ORIGIN_RETRIES, COUNTER, "forebay_origin_retries_total", "bucket,reason", "Requests sent again")       \
+    X(ORIGIN_HEDGES, COUNTER, "forebay_origin_hedges_total", "bucket",                                       \
+      "Second requests sent because the first was slower than the 95th percentile")                          \
+    X(ORIGIN_SECONDS, HISTOGRAM, "forebay_origin_seconds", "bucket,op", "Time to the origin's last byte")    \
+    X(ORIGIN_FIRST_BYTE_SECONDS, HISTOGRAM, "forebay_origin_first_byte_seconds", "bucket",                   \
+      "Time to the origin's first byte of a ranged read")                                                    \
+    X(READ_BYTES, COUNTER, "forebay_read_bytes_total", "bucket,via,from",                                    \
+      "Bytes read by users; via s3, mount or api; from cache or origin")                                     \
+    X(WRITTEN_BYTES, COUNTER, "forebay_written_bytes_total", "bucket,via", "Bytes written by users")         \
+    X(REQUESTS, COUNTER, "forebay_requests_total", "via,op,code", "Requests answered")                       \
+    X(REQUEST_SECONDS, HISTOGRAM, "forebay_request_seconds", "via,op", "Time from request head to last byte") \
+    X(OPENS, COUNTER, "forebay_opens_total", "bucket,via,state", "Opens; state complete, partial or cold")   \
+    X(DISK_USED_BYTES, GAUGE, "forebay_disk_used_bytes", "disk", "Bytes of cached data on the disk")         \
+    X(DISK_LIMIT_BYTES, GAUGE, "forebay_disk_limit_bytes", "disk", "Most bytes the disk may hold")           \
+    X(DISK_EXTENTS, GAUGE, "forebay_disk_extents", "disk", "Extent files on the disk")                       \
+    X(DISK_FREE_BYTES, GAUGE, "forebay_disk_free_bytes", "disk", "Free bytes the file system reports")       \
+    X(EVICTED_BYTES, COUNTER, "forebay_evicted_bytes_total", "disk,reason", "Bytes evicted")                 \
+    X(NOT_ADMITTED, COUNTER, "forebay_not_admitted_total", "reason", "Fills served without caching")         \
+    X(CORRUPT_BLOCKS, COUNTER, "forebay_corrupt_blocks_total", "disk,found",                                 \
+      "Blocks whose checksum was wrong; found by read, check or start")                                      \
+    X(VERIFIED_BLOCKS, COUNTER, "forebay_verified_blocks_total", "disk", "Blocks verified")                  \
+    X(INDEX_ENTRIES, GAUGE, "forebay_index_entries", "disk", "Entries in the index (estimate)")              \
+    X(RESIDENT_BYTES, GAUGE, "forebay_resident_bytes", "kind",                                               \
+      "Memory of this process; kind anon, shmem, file")                                                      \
+    X(MEMORY_BUDGET_BYTES, GAUGE, "forebay_memory_budget_bytes", "kind", "Memory budget; kind used or total") \
+    X(CONNECTIONS, GAUGE, "forebay_connections", "via", "Open connections; via http, wire or unix")          \
+    X(CONNECTIONS_ACTIVE, GAUGE, "forebay_connections_active", "via", "Connections with a request running")  \
+    X(REFUSED, COUNTER, "forebay_refused_total", "reason", "Requests refused before they were run")          \
+    X(HANDLES, GAUGE, "forebay_handles", "kind", "Open handles; kind read or write")                         \
+    X(SESSIONS, GAUGE, "forebay_sessions", "", "Clients connected by the wire protocol")                     \
+    X(PASSTHROUGH, GAUGE, "forebay_mount_passthrough", "mount", "1 when the mount uses kernel passthrough")  \
+    X(START_SECONDS, GAUGE, "forebay_start_seconds", "", "Time from start until ready")                      \
+    X(UP_SINCE, GAUGE, "forebay_start_time_seconds", "", "Start time, seconds since 1970")                   \
+    X(INFO, GAUGE, "forebay_info", "version", "Always 1; the version is in the label")
+
+enum metric {
+#define X(name, kind, prom, labels, help) METRIC_##name,
+    METRICS_TABLE(X)
+#undef X
+    METRIC_COUNT
+};
+
+#define METRICS_SERIES_MAX 1024
+
+struct metric_series;
+
+/* Finds or makes the series; label values in the order of the row, pass "" or NULL for those the row lacks.
+ * Never NULL. Thread-safe. */
+struct metric_series *metrics_series(enum metric m, const char *l0, const char *l1, const char *l2);
+void metrics_add(struct metric_series *s, uint64_t n);
+void metrics_set(struct metric_series *s, int64_t value);
+void metrics_gauge_add(struct metric_series *s, int64_t delta);
+void metrics_observe_ns(struct metric_series *s, uint64_t ns);
+uint64_t metrics_value(struct metric_series *s);
+/* Approximate quantile (0..1) of a histogram in ns, 0 when empty. */
+uint64_t metrics_quantile_ns(struct metric_series *s, double q);
+/* Convenience for cold paths. */
+#define metrics_count(m, l0, l1, l2) metrics_add(metrics_series((m), (l0), (l1), (l2)), 1)
+
+/* Prometheus text exposition format 0.0.4 of everything. -E2BIG when b's maximum is too small. */
+int metrics_text(struct buf *b);

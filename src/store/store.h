@@ -1,0 +1,163 @@
+/*
+ * The store: cached versions of objects on the disks of this node. It knows nothing of origins, buckets or the
+ * network: an entry is an opaque key with an opaque attribute blob and one extent file.
+ *
+ * Words: an *entry* binds a key to its current extent. An *extent* is the bytes of one version: one sparse file with
+ * a presence map of 1 MiB blocks and a crc32c per block. A *block* is present when all its bytes are in the file and
+ * its crc is known. An entry's data id never changes; a new version of an object is a new extent under the same key,
+ * and readers of the old one keep its bytes until they let go.
+ *
+ * Invariants:
+ *  1. A block is served only when present. Present bits reach the index after the bytes were written (epochs make
+ *     that true across power loss, see store_format.h).
+ *  2. An extent file is never punched, shortened or overwritten in a present block. Eviction unlinks whole files;
+ *     bytes of an unlinked file count as used until the last reference is gone.
+ *  3. An entry with references is never reused for another version.
+ *  4. Used bytes, with reservations of fills in flight, stay at or below each disk's limit.
+ */
+#pragma once
+
+#include "base/err.h"
+#include "base/id.h"
+#include "base/buf.h"
+
+#define STORE_BLOCK_BYTES    MIB
+#define STORE_ATTR_MAX_BYTES (16 * KIB)
+#define STORE_KEY_MAX_BYTES  (2 * KIB)
+
+struct store;
+struct extent;
+
+struct store_disk_config {
+    const char *path;    /* directory, made when missing */
+    uint64_t size_bytes; /* 0: what the file system has, less the reserve */
+};
+
+struct store_config {
+    const struct store_disk_config *disks;
+    size_t n_disks;
+    uint64_t memory_bytes;      /* what the store may use in all: index caches, open extents, data-set table */
+    uint64_t reserve_bytes;     /* free bytes always left on each file system */
+    uint64_t flush_interval_ms; /* epoch length */
+    bool read_only;             /* `store check` beside a stopped node */
+};
+
+/* Opens all disks; recovers what an unclean stop left. A disk that cannot be opened is an error naming it. */
+int store_open(const struct store_config *config, struct store **ret, struct err *e);
+/* Clean stop: flushes, commits the epoch, marks each disk clean. All extents must have been released. */
+void store_close(struct store *s);
+DEFINE_CLEANUP(struct store, store_close)
+/* Stops without marking clean and without flushing, as kill -9 would; tests only. */
+void store_abandon(struct store *s);
+
+/* ---- finding and making entries ---- */
+
+/* The entry's extent with a reference, or -ENOENT. Cached in memory while referenced and for a while after. */
+int store_find(struct store *s, struct slice key, struct extent **ret);
+
+struct store_new {
+    struct slice key;
+    struct slice attr;     /* opaque, at most STORE_ATTR_MAX_BYTES */
+    struct slice data_set; /* key prefix whose reads belong together, for eviction; empty: found automatically */
+    uint64_t size_bytes;
+    bool pinned_admission; /* admit even if the policy would not (user asked for it) */
+};
+/*
+ * Makes an empty extent of a version and makes it the entry's current one (the former becomes dead). Its bytes are
+ * reserved on the disk. ERR_NOT_ADMITTED: the eviction policy keeps what is there, or there is no space; the caller
+ * serves without caching.
+ */
+int store_create(struct store *s, const struct store_new *n, struct extent **ret, struct err *e);
+
+/* A nameless extent for writing an object whose size may be unknown (size_hint 0). It grows by extent_write;
+ * space is reserved as it grows (ERR_NOT_ADMITTED). It disappears with its last reference unless published. */
+int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct extent **ret, struct err *e);
+/* Seals a staged extent of `size_bytes` (computes the crcs of blocks that were not written in order through
+ * extent_write), and makes it the current one under n->key. On error the old entry stays. */
+int store_publish(struct store *s, struct extent *x, const struct store_new *n, struct err *e);
+
+/* Drops the entry; -ENOENT when there is none. Readers keep their extent. */
+int store_remove(struct store *s, struct slice key);
+/* Drops the entry only when this extent is still its current one. */
+void store_remove_extent(struct store *s, struct extent *x);
+/* Drops every entry whose key begins with prefix; returns how many, or an error. */
+int64_t store_remove_prefix(struct store *s, struct slice prefix);
+
+/* ---- extents ---- */
+
+struct extent *extent_ref(struct extent *x);
+void extent_unref(struct extent *x);
+DEFINE_CLEANUP(struct extent, extent_unref)
+
+uint64_t extent_size(const struct extent *x);
+struct id128 extent_data_id(const struct extent *x);
+/* Descriptor for reading, owned by the extent and valid while it is referenced. File offset = object offset. */
+int extent_fd(const struct extent *x);
+/* A new O_RDONLY (or O_RDWR for a staged extent) descriptor of the file, the caller's to close, to hand out. */
+int extent_open_fd(struct extent *x, int flags);
+/* Attribute blob, copied out. */
+int extent_attr(struct extent *x, struct buf *ret);
+/* Replaces the attribute blob (after revalidation); written to the index with the next batch. */
+int extent_set_attr(struct extent *x, struct slice attr);
+bool extent_is_complete(struct extent *x);
+bool extent_is_dead(struct extent *x); /* replaced, removed or evicted */
+uint64_t extent_present_bytes(struct extent *x);
+
+/*
+ * Length of the run of present, trusted bytes at `offset` (0: none), at most `n`. Blocks that are suspect after an
+ * unclean stop are verified here first (disk read, no lock held); a bad one is dropped, counted and logged, so that
+ * it reads as missing.
+ */
+uint64_t extent_present_run(struct extent *x, uint64_t offset, uint64_t n);
+/* First missing range at or after offset: 0 and the range (block-aligned, cut at the size), or -ENOENT. */
+int extent_next_missing(struct extent *x, uint64_t offset, uint64_t *ret_offset, uint64_t *ret_n);
+
+/*
+ * Writes fetched bytes. Whole blocks become present when the last byte of a run of in-order writes covers them: a
+ * writer uses one extent_writer per part, starting at a block boundary. crcs are computed on the way. Errors: the
+ * disk's own (-ENOSPC, -EIO); the extent stays usable for its present blocks.
+ */
+struct extent_writer;
+struct extent_writer *extent_writer_new(struct extent *x, uint64_t offset);
+void extent_writer_free(struct extent_writer *w); /* an unfinished block is forgotten */
+DEFINE_CLEANUP(struct extent_writer, extent_writer_free)
+int extent_writer_append(struct extent_writer *w, const void *p, size_t n);
+/* Offset of the next byte. Bytes below it are in the file, also those of the unfinished block. */
+uint64_t extent_writer_offset(const struct extent_writer *w);
+
+/* Staged extents only: positional write, any order, any overlap. */
+int extent_write(struct extent *x, const void *p, size_t n, uint64_t offset);
+int extent_truncate(struct extent *x, uint64_t size);
+
+/* Accounts a read of n bytes for eviction and data sets; cheap, called per open or per large read. */
+void extent_touch(struct extent *x, uint64_t n);
+/* Reads with verification of every block touched (verify=read buckets). ERR_CORRUPT after dropping the bad block. */
+ssize_t extent_read_verified(struct extent *x, void *p, size_t n, uint64_t offset);
+
+/* ---- looking after it ---- */
+
+struct store_disk_status {
+    char path[256];
+    uint64_t used_bytes, limit_bytes, leased_bytes; /* leased: unlinked but still referenced */
+    uint64_t free_bytes;                            /* of the file system */
+    uint64_t extents, index_entries;
+    bool was_clean;                                 /* how the last stop was */
+};
+size_t store_n_disks(const struct store *s);
+int store_disk_status(struct store *s, size_t disk, struct store_disk_status *ret);
+/* Makes everything so far durable and commits the epoch now. */
+int store_flush(struct store *s, struct err *e);
+
+struct store_check_report {
+    uint64_t extents, blocks, bytes;
+    uint64_t bad_blocks;     /* crc wrong: dropped from the entry, to be fetched again */
+    uint64_t missing_files;  /* entry without its file: entry dropped */
+    uint64_t orphan_files;   /* file without entry: removed */
+    uint64_t orphan_bytes;
+    uint64_t bad_records;    /* index records that do not decode: dropped */
+};
+/* Called after each extent with the running report; returning false stops. `problem` is NULL when it was fine. */
+typedef bool (*store_check_fn)(const struct store_check_report *so_far, const char *problem, void *arg);
+/* Verifies every block of every disk. repair false: only reports. Works on a running store and on a read-only one. */
+int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, struct store_check_report *ret,
+                struct err *e);

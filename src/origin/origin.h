@@ -1,0 +1,215 @@
+/*
+ * Origins: the remote stores behind mirror buckets. One file per kind behind one table of functions. Calls block;
+ * all are thread-safe on one origin. Nothing here retries, caches or hedges: one call is one request (or one
+ * multipart upload), classified; `object` decides what follows.
+ *
+ * Errors are classified: -ENOENT (no such key or bucket), ERR_ORIGIN_DENIED (401, 403), ERR_ORIGIN_BUSY (429, 503,
+ * SlowDown), ERR_ORIGIN_DOWN (cannot connect, name unknown, connection reset before an answer), ERR_ORIGIN_FAILED
+ * (other 4xx and 5xx), ERR_ORIGIN_SHORT (body shorter or longer than announced), -ETIMEDOUT, ERR_PRECONDITION (412),
+ * ERR_NOT_MODIFIED (304), ERR_RANGE (416), -ECANCELED (the sink or the cancel flag said so). The err text carries the
+ * origin's own words: status, S3 code and message.
+ */
+#pragma once
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/option.h"
+
+#include <stdatomic.h>
+
+struct origin;
+
+#define ORIGIN_KEY_MAX_BYTES  1024
+#define ORIGIN_ETAG_MAX       128
+#define ORIGIN_META_MAX_BYTES (8 * KIB)
+
+/* What is known of an object. Strings live in the arena given to the call. */
+struct origin_attr {
+    uint64_t size_bytes;
+    uint64_t mtime_ns;         /* Last-Modified, real time */
+    struct slice etag;         /* with its quotes removed */
+    struct slice content_type; /* may be empty */
+    /* "name: value\n" lines of headers kept with the object: x-amz-meta-*, cache-control, content-encoding,
+     * content-disposition, content-language, expires; lower-case names. Empty in listings. */
+    struct slice meta;
+};
+
+/* What a bucket says about its origin; every row is a bucket property "origin.NAME". */
+#define ORIGIN_OPTIONS(X)                                                                                    \
+    X(endpoint, STRING, "origin.endpoint", "URL", NULL, 0, 0, NULL, false,                                   \
+      "address of the S3 service, for example http://10.0.0.5:9000; default AWS")                            \
+    X(region, STRING, "origin.region", "NAME", NULL, 0, 0, NULL, false,                                      \
+      "region to sign for; default AWS_REGION, then us-east-1")                                              \
+    X(access_key, STRING, "origin.access_key", "KEY", NULL, 0, 0, NULL, false,                               \
+      "access key; default AWS_ACCESS_KEY_ID, then ~/.aws/credentials")                                      \
+    X(secret_key, STRING, "origin.secret_key", "SECRET", NULL, 0, 0, NULL, true, "secret key")               \
+    X(session_token, STRING, "origin.session_token", "TOKEN", NULL, 0, 0, NULL, true, "session token")       \
+    X(style, ENUM, "origin.style", "STYLE", "auto", 0, 0, "auto|path|virtual", false,                        \
+      "path: endpoint/bucket/key, virtual: bucket.endpoint/key; auto: path when an endpoint is given")       \
+    X(timeout, DURATION, "origin.timeout", "TIME", "30s", 100, 3600000, NULL, false,                         \
+      "most time without progress before a request counts as failed")                                        \
+    X(connect_timeout, DURATION, "origin.connect_timeout", "TIME", "5s", 50, 600000, NULL, false,            \
+      "most time to connect")                                                                                \
+    X(connections, UINT, "origin.connections", "N", "64", 1, 1024, NULL, false,                              \
+      "most requests to this origin at the same time")                                                       \
+    X(ca_file, STRING, "origin.ca_file", "FILE", NULL, 0, 0, NULL, false,                                    \
+      "certificates to trust for https, instead of the system's")                                            \
+    X(part_size, SIZE, "origin.part_size", "SIZE", "16MiB", 5 * MIB, 5 * GIB, NULL, false,                   \
+      "size of the parts of an upload; larger objects are uploaded as multipart")
+
+#define ORIGIN_FIELD_STRING   char *
+#define ORIGIN_FIELD_ENUM     int
+#define ORIGIN_FIELD_DURATION uint64_t
+#define ORIGIN_FIELD_UINT     uint64_t
+#define ORIGIN_FIELD_SIZE     uint64_t
+
+struct origin_options {
+#define X(field, type, ...) ORIGIN_FIELD_##type field;
+    ORIGIN_OPTIONS(X)
+#undef X
+};
+
+extern const struct option_table origin_option_table;
+
+enum origin_capability {
+    ORIGIN_CAN_RANGE = 1 << 0,
+    ORIGIN_CAN_IF_MATCH = 1 << 1,        /* on reads */
+    ORIGIN_CAN_CONDITIONAL_PUT = 1 << 2, /* If-None-Match: * and If-Match on PUT are honoured */
+    ORIGIN_CAN_COPY = 1 << 3,
+    ORIGIN_CAN_MULTIPART = 1 << 4,
+    ORIGIN_CAN_META = 1 << 5,            /* keeps content type and user metadata */
+};
+
+struct origin_get {
+    struct slice key;         /* below the origin's prefix, not encoded */
+    uint64_t offset, n;       /* n 0 with whole: no Range header */
+    bool whole;
+    struct slice if_match;    /* ETag without quotes, or empty */
+    struct slice if_none_match;
+    atomic_bool *cancel;      /* may be NULL; set from another thread to stop soon */
+    bool attributes_only;     /* HEAD */
+};
+
+/*
+ * Called with pieces of the body in order on the caller's thread. `attr` is complete from the first call on, and
+ * there is at least one call (n may be 0) before success is returned. Anything but 0 stops the request and becomes
+ * the result of origin_get.
+ */
+typedef int (*origin_sink_fn)(void *arg, const struct origin_attr *attr, const void *p, size_t n);
+
+struct origin_body {
+    uint64_t size_bytes;
+    /* Gives bytes [offset, offset+n) of the body: >0 how many, or a negative error that stops the upload. May block
+     * until they are there. May be called from several threads at once for different parts, and again after a
+     * failure. */
+    ssize_t (*read)(void *arg, void *p, size_t n, uint64_t offset);
+    void *arg;
+};
+
+struct origin_put {
+    struct slice key;
+    struct slice content_type;
+    struct slice meta;          /* as origin_attr.meta */
+    struct slice payload_sha256; /* hex, when the caller knows it; else computed or unsigned */
+    struct slice content_md5;    /* base64, may be empty */
+    struct slice if_match;
+    bool if_none_match;         /* only when no object is there */
+    atomic_bool *cancel;
+};
+
+struct origin_entry {
+    struct slice key; /* below the origin's prefix */
+    bool is_prefix;   /* a common prefix (ends with the delimiter) */
+    struct origin_attr attr;
+};
+
+struct origin_list {
+    struct slice prefix;
+    char delimiter;       /* 0: none */
+    struct slice after;   /* only keys (and common prefixes) after this one */
+    struct slice token;   /* the origin's own continuation from the page before; empty at first */
+    uint32_t max;         /* most entries, at most 1000 */
+};
+
+struct origin_page {
+    struct origin_entry *entries; /* in byte order of key */
+    size_t n;
+    bool truncated;
+    struct slice next_token;
+};
+
+/* What each kind implements; callers use the origin_* functions below. */
+struct origin_ops {
+    const char *scheme; /* "s3" */
+    int (*open)(struct slice rest_of_url, const struct origin_options *o, struct origin **ret, struct err *e);
+    void (*close)(struct origin *o);
+    int (*get)(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
+               origin_sink_fn sink, void *arg, struct err *e);
+    int (*list)(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+                struct err *e);
+    int (*put)(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
+               struct origin_attr *ret_attr, struct err *e);
+    int (*remove)(struct origin *o, struct slice key, struct slice if_match, struct err *e);
+    int (*copy)(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
+                struct origin_attr *ret_attr, struct err *e);
+};
+
+/* First member of each kind's struct. */
+struct origin {
+    const struct origin_ops *ops;
+    unsigned capabilities;
+    char *bucket_name; /* the Forebay bucket, for metrics labels */
+};
+
+/* "s3://bucket/prefix", "file:///dir". bucket_name labels the metrics. */
+int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
+                struct err *e);
+void origin_close(struct origin *o);
+DEFINE_CLEANUP(struct origin, origin_close)
+/* One line for every kind: "s3, file". */
+const char *origin_schemes(void);
+
+/* These count METRIC_ORIGIN_* and prefix errors with "origin URL: ". Sizes of bodies are checked: fewer or more bytes
+ * than announced, or another range than asked for, give ERR_ORIGIN_SHORT. */
+int origin_get(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
+               origin_sink_fn sink, void *arg, struct err *e);
+int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+                struct err *e);
+int origin_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
+               struct origin_attr *ret_attr, struct err *e);
+int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
+int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
+                struct origin_attr *ret_attr, struct err *e);
+
+/* ---- retry.c: pure decisions about trying again, and adaptive concurrency ---- */
+
+struct retry {
+    uint32_t attempt;     /* 0 for the first try */
+    uint64_t started_ms;
+};
+/* Whether an error class is worth another try at all. */
+bool retry_is_transient(int code);
+/* Milliseconds to wait before try number attempt+1 (full jitter, exponential from 50 ms to 10 s, `random` any 64
+ * bits), or -1 to give up: attempts used up, deadline passed, or the origin-wide budget empty. */
+int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms, bool budget_left,
+                       uint64_t random);
+
+/* Budget: every success earns 0.1 token, every retry costs 1; starts with and never exceeds `max`. Atomic. */
+struct retry_budget {
+    _Atomic int64_t tenths;
+    int64_t max_tenths;
+};
+void retry_budget_init(struct retry_budget *b, int64_t max_tokens);
+bool retry_budget_take(struct retry_budget *b);
+void retry_budget_earn(struct retry_budget *b);
+
+/* Additive increase, multiplicative decrease of how many requests run at once. Pure: state in, state out. */
+struct concurrency {
+    double limit;          /* current */
+    double floor, ceiling;
+    uint64_t last_cut_ms;
+};
+void concurrency_init(struct concurrency *c, double start, double floor, double ceiling);
+void concurrency_on_success(struct concurrency *c);
+/* Busy answers halve it at most once per second; others cut a tenth. */
+void concurrency_on_failure(struct concurrency *c, int code, uint64_t now_ms);

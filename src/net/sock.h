@@ -1,0 +1,31 @@
+/*
+ * Sockets: listening, connecting, sending whole buffers, passing a descriptor. All descriptors are close-on-exec.
+ * Blocking calls take a deadline through SO_RCVTIMEO/SO_SNDTIMEO or poll; none returns -EINTR.
+ */
+#pragma once
+
+#include "base/err.h"
+#include "base/slice.h"
+
+#include <sys/uio.h>
+
+/* "HOST:PORT"; port 0 asks the kernel. ret_address (may be NULL) gets the bound "HOST:PORT". -EADDRINUSE names it. */
+int sock_listen_tcp(const char *hostport, int backlog, int *ret_fd, char ret_address[128], struct err *e);
+/* Makes the directory 0700 when missing, replaces a stale socket file that nobody listens on. */
+int sock_listen_unix(const char *path, int backlog, int *ret_fd, struct err *e);
+int sock_connect_tcp(const char *hostport, uint64_t timeout_ms, int *ret_fd, struct err *e);
+int sock_connect_unix(const char *path, int *ret_fd, struct err *e);
+int sock_set_timeouts(int fd, uint64_t receive_ms, uint64_t send_ms);
+
+/* All n bytes or an error: -EPIPE at the end of the stream, -ETIMEDOUT. */
+int sock_send_all(int fd, const void *p, size_t n, int flags);
+int sock_sendv_all(int fd, struct iovec *iov, int n_iov, int flags); /* changes iov */
+int sock_recv_all(int fd, void *p, size_t n);
+/* Whole range of a file by sendfile(2), blocking. -ENODATA when the file is shorter. */
+int sock_sendfile_all(int fd, int file, uint64_t offset, uint64_t n);
+/* As sock_sendv_all with pass_fd (or -1) as SCM_RIGHTS on the first byte. Unix sockets only. */
+int sock_sendv_fd(int fd, struct iovec *iov, int n_iov, int pass_fd);
+/* First n bytes of a message, with the descriptor that came along or -1; extra descriptors are closed. */
+int sock_recv_all_fd(int fd, void *p, size_t n, int *ret_fd);
+/* Uid of the other side of a Unix socket. */
+int sock_peer_uid(int fd, uid_t *ret_uid);

@@ -1,0 +1,128 @@
+/*
+ * The wire protocol: length-prefixed little-endian frames, one request and one reply at a time per connection.
+ *
+ * | offset | size | frame header (WIRE_HEADER_BYTES)                          |
+ * | ------ | ---- | ---------------------------------------------------------- |
+ * | 0      | 4    | length of the body in bytes, at most WIRE_BODY_MAX_BYTES   |
+ * | 4      | 2    | operation (wire_ops.h)                                     |
+ * | 6      | 2    | flags: 1 reply, 2 a descriptor comes along                 |
+ * | 8      | 8    | request id, repeated in the reply                          |
+ * | 16     | 4    | request: 0; reply: 0 or a negative error code              |
+ * | 20     | 4    | crc32c of the body                                         |
+ *
+ * Body of a request or successful reply: its fields in table order. Body of a failed reply: one str, the error text.
+ * A decoder refuses bodies that end early or have bytes left over (ERR_PROTOCOL); it never reads beyond them.
+ */
+#pragma once
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "net/wire_ops.h"
+
+#define WIRE_VERSION        1
+#define WIRE_HEADER_BYTES   24
+#define WIRE_BODY_MAX_BYTES (8 * MIB)
+#define WIRE_FLAG_REPLY     1
+#define WIRE_FLAG_FD        2
+
+enum wire_via { WIRE_VIA_S3 = 1, WIRE_VIA_MOUNT = 2, WIRE_VIA_API = 3 };
+/* COMPLETE: all bytes present. PARTIAL: being filled. UNCACHED: not admitted, bytes come inline. */
+enum wire_state { WIRE_COMPLETE = 1, WIRE_PARTIAL = 2, WIRE_UNCACHED = 3 };
+enum wire_kind { WIRE_FILE = 1, WIRE_DIRECTORY = 2 };
+
+enum wire_flag {
+    WIRE_POSIX = 1 << 0,
+    WIRE_FRESH = 1 << 1,
+    WIRE_INLINE = 1 << 2,
+    WIRE_NO_WAIT = 1 << 3,
+    WIRE_STAGED = 1 << 4,
+    WIRE_KEEP = 1 << 5,
+    WIRE_MOVE = 1 << 6,
+    WIRE_NOREPLACE = 1 << 7,
+};
+
+enum wire_op {
+#define X(NAME, name, number) WIRE_OP_##NAME = number,
+    WIRE_OPS(X)
+#undef X
+};
+
+struct wire_attr {
+    uint32_t kind;             /* enum wire_kind */
+    uint64_t size_bytes;
+    uint64_t mtime_ns;
+    struct slice etag;         /* without quotes; empty for directories */
+    struct slice content_type;
+    struct slice meta;         /* "name: value\n" lines, see origin.h */
+};
+
+struct wire_entry {
+    struct slice key; /* whole key; common prefixes end with the delimiter and have kind DIRECTORY */
+    struct wire_attr attr;
+};
+
+struct wire_bucket {
+    struct slice name;
+    struct slice origin; /* URL, empty for scratch */
+    uint64_t created_ns;
+};
+
+#define WIRE_C_u32  uint32_t
+#define WIRE_C_u64  uint64_t
+#define WIRE_C_i64  int64_t
+#define WIRE_C_str  struct slice
+#define WIRE_C_attr struct wire_attr
+
+#define WIRE_FIELD(kind, field) WIRE_C_##kind field;
+#define X(NAME, name, number)                                                                                \
+    struct wire_##name##_req {                                                                               \
+        uint64_t request_id;                                                                                 \
+        WIRE_REQ_##name(WIRE_FIELD)                                                                          \
+    };                                                                                                       \
+    struct wire_##name##_rep {                                                                               \
+        int fd; /* -1 or the descriptor that came along; not part of the body */                             \
+        WIRE_REP_##name(WIRE_FIELD)                                                                          \
+    };
+WIRE_OPS(X)
+#undef X
+#undef WIRE_FIELD
+
+struct wire_header {
+    uint32_t body_bytes;
+    uint16_t op, flags;
+    uint64_t request_id;
+    int32_t status;
+    uint32_t crc;
+};
+
+void wire_header_encode(const struct wire_header *h, uint8_t ret[WIRE_HEADER_BYTES]);
+/* ERR_PROTOCOL when the length is over the maximum or unknown flags are set. */
+int wire_header_decode(const uint8_t p[WIRE_HEADER_BYTES], struct wire_header *ret);
+
+/* Generic access by operation: structs as above, sizes and coders. NULL for unknown numbers. */
+struct wire_op_info {
+    const char *name;
+    size_t req_bytes, rep_bytes; /* sizeof the structs */
+    int (*encode_req)(const void *req, struct buf *b);
+    int (*decode_req)(struct slice body, void *ret_req); /* slices point into body */
+    int (*encode_rep)(const void *rep, struct buf *b);
+    int (*decode_rep)(struct slice body, void *ret_rep);
+};
+const struct wire_op_info *wire_op_info(uint32_t op);
+
+int wire_entry_encode(const struct wire_entry *w, struct buf *b);
+/* Takes the next entry off the front of *s; -ENOENT when it is empty, ERR_PROTOCOL when broken. */
+int wire_entry_decode(struct slice *s, struct wire_entry *ret);
+int wire_bucket_encode(const struct wire_bucket *w, struct buf *b);
+int wire_bucket_decode(struct slice *s, struct wire_bucket *ret);
+
+/* ---- over a blocking socket ---- */
+
+/* Sends a request or a reply; pass_fd -1 or a descriptor (Unix sockets). */
+int wire_send(int fd, uint32_t op, uint16_t flags, uint64_t request_id, int status, struct slice body, int pass_fd);
+/* Receives one frame: header, body into b (cleared first; its maximum bounds it), descriptor or -1. Checks the crc. */
+int wire_recv(int fd, struct wire_header *ret, struct buf *b, int *ret_fd);
+/* One call: sends the request, waits for its reply, decodes into rep; slices of rep point into b. A failed reply gives
+ * its code, with its text in e. */
+int wire_call(int fd, uint32_t op, const void *req, struct buf *b, void *rep, struct err *e);

@@ -1,0 +1,59 @@
+/*
+ * The operations that everything above calls. Each takes one struct that the wire can carry and answers with one;
+ * `object_call` is the only way in, and the only place that asks where an operation runs.
+ *
+ * A session owns the handles that its operations opened: one per wire client, one per S3 request. Freeing it closes
+ * them (uncommitted writes are dropped).
+ *
+ * Threads: any number may call at once; one handle is used by any number of threads for fetch, by one for writes.
+ * Calls block while the origin is asked.
+ */
+#pragma once
+
+#include "base/arena.h"
+#include "base/budget.h"
+#include "base/err.h"
+#include "kv/kv.h"
+#include "net/wire.h"
+#include "store/store.h"
+
+struct object_service;
+struct object_session;
+
+enum object_route { OBJECT_ROUTE_LOCAL, OBJECT_ROUTE_LOOP };
+
+struct object_config {
+    struct kv *control;      /* control store: buckets */
+    struct store *store;
+    struct budget *budget;   /* --memory */
+    enum object_route route; /* LOOP: every operation goes through encode, socket and decode (tests) */
+};
+
+int object_service_open(const struct object_config *config, struct object_service **ret, struct err *e);
+/* Stops fills, waits for running operations. */
+void object_service_close(struct object_service *s);
+DEFINE_CLEANUP(struct object_service, object_service_close)
+
+struct object_session *object_session_new(struct object_service *s, enum wire_via via);
+void object_session_free(struct object_session *s);
+DEFINE_CLEANUP(struct object_session, object_session_free)
+
+/*
+ * Runs operation `op`. req and rep are its structs of net/wire.h; slices in rep live in `a`. rep->fd is -1 or a
+ * descriptor borrowed from the handle: valid until the handle is closed.
+ */
+int object_call(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+                struct err *e);
+
+/* Typed forms: object_stat(ses, &req, a, &rep, e) and so on, one per row of the table. */
+#define X(NAME, name, number)                                                                                \
+    static inline int object_##name(struct object_session *ses, const struct wire_##name##_req *req,         \
+                                    struct arena *a, struct wire_##name##_rep *ret_rep, struct err *e)       \
+    {                                                                                                        \
+        return object_call(ses, WIRE_OP_##NAME, req, a, ret_rep, e);                                         \
+    }
+WIRE_OPS(X)
+#undef X
+
+/* Service-wide gauges into the metrics table, called by the server before it prints them. */
+void object_service_refresh_metrics(struct object_service *s);

@@ -1,0 +1,166 @@
+/*
+ * Operations on borrowed runs of bytes.
+ *
+ * Invariants:
+ *  1. No function reads outside [p, p + n); a slice with n == 0 may have p == NULL.
+ *  2. Results point into the argument; only slice_dup allocates.
+ *
+ * Failure modes: slice_dup aborts when memory is out; slice_u64 reports bad text.
+ */
+#include "base/slice.h"
+
+#include <errno.h>
+
+int slice_cmp(struct slice a, struct slice b)
+{
+    size_t n = MIN(a.n, b.n);
+    int r = n ? memcmp(a.p, b.p, n) : 0;
+    if (r)
+        return r;
+    return a.n < b.n ? -1 : a.n > b.n;
+}
+
+bool slice_ends(struct slice s, struct slice suffix)
+{
+    return s.n >= suffix.n && (suffix.n == 0 || memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0);
+}
+
+static char fold(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+bool slice_eq_case(struct slice a, struct slice b)
+{
+    if (a.n != b.n)
+        return false;
+    for (size_t i = 0; i < a.n; i++)
+        if (fold(a.p[i]) != fold(b.p[i]))
+            return false;
+    return true;
+}
+
+struct slice slice_from(struct slice s, size_t from)
+{
+    if (from == 0)
+        return s;
+    return from < s.n ? (struct slice){s.p + from, s.n - from} : SLICE_NULL;
+}
+
+struct slice slice_sub(struct slice s, size_t from, size_t n)
+{
+    struct slice rest = slice_from(s, from);
+    rest.n = MIN(rest.n, n);
+    return rest;
+}
+
+ssize_t slice_find(struct slice s, char c)
+{
+    const char *at = s.n ? memchr(s.p, c, s.n) : NULL;
+    return at ? at - s.p : -1;
+}
+
+ssize_t slice_rfind(struct slice s, char c)
+{
+    const char *at = s.n ? memrchr(s.p, c, s.n) : NULL;
+    return at ? at - s.p : -1;
+}
+
+ssize_t slice_find_slice(struct slice s, struct slice needle)
+{
+    if (needle.n == 0)
+        return 0;
+    const char *at = s.n >= needle.n ? memmem(s.p, s.n, needle.p, needle.n) : NULL;
+    return at ? at - s.p : -1;
+}
+
+struct slice slice_trim(struct slice s)
+{
+    while (s.n && (s.p[0] == ' ' || s.p[0] == '\t'))
+        s = (struct slice){s.p + 1, s.n - 1};
+    while (s.n && (s.p[s.n - 1] == ' ' || s.p[s.n - 1] == '\t'))
+        s.n--;
+    return s;
+}
+
+struct slice slice_split(struct slice *s, char sep)
+{
+    ssize_t at = slice_find(*s, sep);
+    struct slice head = *s;
+    if (at < 0) {
+        *s = SLICE_NULL;
+    } else {
+        head.n = (size_t)at;
+        *s = (struct slice){s->p + at + 1, s->n - (size_t)at - 1};
+    }
+    return head;
+}
+
+char *slice_dup(struct slice s)
+{
+    char *p = malloc(s.n + 1);
+    if (!p)
+        abort();
+    if (s.n)
+        memcpy(p, s.p, s.n);
+    p[s.n] = '\0';
+    return p;
+}
+
+int slice_u64(struct slice s, uint64_t *ret_value)
+{
+    uint64_t v = 0;
+    bool overflow = false;
+    if (s.n == 0)
+        return -EINVAL;
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] < '0' || s.p[i] > '9')
+            return -EINVAL;
+        overflow |= __builtin_mul_overflow(v, 10, &v);
+        overflow |= __builtin_add_overflow(v, (uint64_t)(s.p[i] - '0'), &v);
+    }
+    if (overflow)
+        return -ERANGE;
+    *ret_value = v;
+    return 0;
+}
+
+/* Length of the well-formed UTF-8 sequence at the start of s (RFC 3629, section 4), 0 when there is none. */
+static size_t utf8_sequence(const unsigned char *p, size_t n)
+{
+    unsigned char lo = 0x80, hi = 0xbf; /* range of the second byte */
+    size_t len;
+    if (p[0] < 0x80)
+        return 1;
+    if (p[0] >= 0xc2 && p[0] <= 0xdf) {
+        len = 2;
+    } else if (p[0] >= 0xe0 && p[0] <= 0xef) {
+        len = 3;
+        lo = p[0] == 0xe0 ? 0xa0 : lo; /* shorter forms exist below */
+        hi = p[0] == 0xed ? 0x9f : hi; /* surrogates above */
+    } else if (p[0] >= 0xf0 && p[0] <= 0xf4) {
+        len = 4;
+        lo = p[0] == 0xf0 ? 0x90 : lo;
+        hi = p[0] == 0xf4 ? 0x8f : hi; /* beyond U+10FFFF above */
+    } else {
+        return 0;
+    }
+    if (n < len || p[1] < lo || p[1] > hi)
+        return 0;
+    for (size_t i = 2; i < len; i++)
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+    return len;
+}
+
+bool slice_is_utf8(struct slice s)
+{
+    const unsigned char *p = (const unsigned char *)s.p;
+    for (size_t i = 0; i < s.n;) {
+        size_t len = utf8_sequence(p + i, s.n - i);
+        if (!len)
+            return false;
+        i += len;
+    }
+    return true;
+}

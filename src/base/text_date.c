@@ -1,0 +1,227 @@
+/*
+ * Dates: ISO 8601 as S3 and the log write them, and the three forms of RFC 9110, section 5.6.7.
+ *
+ * Invariants:
+ *  1. Independent of locale and time zone; all times are UTC.
+ *  2. text_parse_date reads back what text_iso8601 (to the ms) and text_http_date (to the s) wrote.
+ *
+ * Failure modes: -EINVAL for text of another form, -ERANGE for years outside 1970 to 2554, where ns since
+ * 1970 fit in 64 bits.
+ */
+#include "base/text.h"
+
+#include <errno.h>
+#include <time.h>
+
+#define NS_PER_S 1000000000u
+
+static const char day_names[] = "SunMonTueWedThuFriSat";
+static const char month_names[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+
+static char *put_number(char *to, uint64_t value, size_t width)
+{
+    for (size_t i = width; i > 0; i--, value /= 10)
+        to[i - 1] = (char)('0' + value % 10);
+    return to + width;
+}
+
+/* The letters of match() below, and 'w' day name, 'f' milliseconds. */
+static void put_date(char *to, const char *pattern, uint64_t real_ns)
+{
+    struct tm t;
+    time_t s = (time_t)(real_ns / NS_PER_S);
+    if (!gmtime_r(&s, &t))
+        abort(); /* 64-bit time and 64 bits of ns: cannot be out of range */
+    for (; *pattern; pattern++) {
+        switch (*pattern) {
+        case 'Y':
+            to = put_number(to, (uint64_t)t.tm_year + 1900, 4);
+            break;
+        case 'O':
+            to = put_number(to, (uint64_t)t.tm_mon + 1, 2);
+            break;
+        case 'N':
+            to = mempcpy(to, month_names + 3 * t.tm_mon, 3);
+            break;
+        case 'w':
+            to = mempcpy(to, day_names + 3 * t.tm_wday, 3);
+            break;
+        case 'D':
+            to = put_number(to, (uint64_t)t.tm_mday, 2);
+            break;
+        case 'h':
+            to = put_number(to, (uint64_t)t.tm_hour, 2);
+            break;
+        case 'm':
+            to = put_number(to, (uint64_t)t.tm_min, 2);
+            break;
+        case 's':
+            to = put_number(to, (uint64_t)t.tm_sec, 2);
+            break;
+        case 'f':
+            to = put_number(to, real_ns % NS_PER_S / 1000000, 3);
+            break;
+        default:
+            *to++ = *pattern;
+        }
+    }
+    *to = '\0';
+}
+
+void text_iso8601(uint64_t real_ns, char ret[32])
+{
+    put_date(ret, "Y-O-DTh:m:s.fZ", real_ns);
+}
+
+void text_http_date(uint64_t real_ns, char ret[32])
+{
+    put_date(ret, "w, D N Y h:m:s GMT", real_ns);
+}
+
+struct date {
+    uint64_t year, month, day, hour, minute, second; /* month from 1 */
+    uint64_t ns;
+    int64_t east_s; /* seconds the zone is ahead of UTC */
+};
+
+static bool is_leap(uint64_t y)
+{
+    return (y % 4 == 0 && y % 100) || y % 400 == 0;
+}
+
+static int date_to_ns(const struct date *d, uint64_t *ret_real_ns)
+{
+    static const uint8_t month_days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    if (d->month < 1 || d->month > 12 || d->day < 1 || d->hour > 23 || d->minute > 59 || d->second > 60)
+        return -EINVAL;
+    if (d->day > month_days[d->month - 1] + (uint64_t)(d->month == 2 && is_leap(d->year)))
+        return -EINVAL;
+    if (d->year < 1970 || d->year > 2553)
+        return -ERANGE;
+    uint64_t y = d->year - 1, days = y * 365 + y / 4 - y / 100 + y / 400 - 719162; /* days to 1970-01-01 */
+    for (uint64_t m = 1; m < d->month; m++)
+        days += month_days[m - 1] + (uint64_t)(m == 2 && is_leap(d->year));
+    days += d->day - 1;
+    int64_t s = (int64_t)(days * 86400 + d->hour * 3600 + d->minute * 60 + d->second) - d->east_s;
+    if (s < 0)
+        return -ERANGE;
+    *ret_real_ns = (uint64_t)s * NS_PER_S + d->ns;
+    return 0;
+}
+
+/*
+ * Matches `s` from its start against a pattern and cuts off what matched: 'Y' four-digit year, 'y' two-digit
+ * year, 'O' two-digit month, 'N' month name, 'D' two-digit day, 'd' day padded with a space, 'h', 'm', 's'
+ * two digits, anything else itself.
+ */
+static bool match(struct slice *s, const char *pattern, struct date *d)
+{
+    struct slice at = *s;
+    for (; *pattern; pattern++) {
+        uint64_t *field = *pattern == 'Y' || *pattern == 'y'   ? &d->year
+                          : *pattern == 'O' || *pattern == 'N' ? &d->month
+                          : *pattern == 'D' || *pattern == 'd' ? &d->day
+                          : *pattern == 'h'                    ? &d->hour
+                          : *pattern == 'm'                    ? &d->minute
+                          : *pattern == 's'                    ? &d->second
+                                                               : NULL;
+        size_t n = *pattern == 'Y' ? 4 : *pattern == 'N' ? 3 : field ? 2 : 1;
+        struct slice part = slice_sub(at, 0, n);
+        if (part.n < n)
+            return false;
+        at = slice_from(at, n);
+        if (!field) {
+            if (part.p[0] != *pattern)
+                return false;
+        } else if (*pattern == 'N') {
+            ssize_t found = slice_find_slice(slice_str(month_names), part);
+            if (found < 0 || found % 3)
+                return false;
+            *field = (uint64_t)found / 3 + 1;
+        } else {
+            if (*pattern == 'd' && part.p[0] == ' ')
+                part = slice_from(part, 1);
+            if (slice_u64(part, field) < 0)
+                return false;
+        }
+    }
+    *s = at;
+    return true;
+}
+
+/* ".123456" to ns; digits beyond nine are cut. */
+static bool match_fraction(struct slice *s, uint64_t *ret_ns)
+{
+    uint64_t unit = NS_PER_S, ns = 0;
+    size_t i = 1;
+    for (; i < s->n && s->p[i] >= '0' && s->p[i] <= '9'; i++) {
+        unit /= 10;
+        ns += (uint64_t)(s->p[i] - '0') * unit;
+    }
+    if (i == 1)
+        return false;
+    *ret_ns = ns;
+    *s = slice_from(*s, i);
+    return true;
+}
+
+static bool match_zone(struct slice s, int64_t *ret_east_s)
+{
+    struct date zone = {0};
+    if (slice_eq_str(s, "Z")) {
+        *ret_east_s = 0;
+        return true;
+    }
+    if (s.n == 0 || (s.p[0] != '+' && s.p[0] != '-'))
+        return false;
+    int64_t sign = s.p[0] == '-' ? -1 : 1;
+    s = slice_from(s, 1);
+    struct slice compact = s;
+    if (!(match(&s, "h:m", &zone) && s.n == 0) && !(match(&compact, "hm", &zone) && compact.n == 0))
+        return false;
+    if (zone.hour > 23 || zone.minute > 59)
+        return false;
+    *ret_east_s = sign * (int64_t)(zone.hour * 3600 + zone.minute * 60);
+    return true;
+}
+
+static bool match_iso(struct slice s, struct date *d)
+{
+    if (!match(&s, "Y-O-DTh:m:s", d))
+        return false;
+    if (s.n && s.p[0] == '.' && !match_fraction(&s, &d->ns))
+        return false;
+    return match_zone(s, &d->east_s);
+}
+
+static bool match_http(struct slice s, struct date *d)
+{
+    ssize_t comma = slice_find(s, ',');
+    struct slice rest = slice_from(s, comma < 0 ? 3 : (size_t)comma + 1);
+    struct slice day = slice_sub(s, 0, 3);
+    ssize_t found = slice_find_slice(slice_str(day_names), day);
+    if (day.n < 3 || found < 0 || found % 3)
+        return false;
+    if (comma < 0) /* "Sun Nov  6 08:49:37 1994" */
+        return match(&rest, " N d h:m:s Y", d) && rest.n == 0;
+    struct slice again = rest;
+    if (comma == 3 && match(&rest, " D N Y h:m:s GMT", d) && rest.n == 0)
+        return true;
+    rest = again; /* "Sunday, 06-Nov-94 08:49:37 GMT" */
+    if (!match(&rest, " D-N-y h:m:s GMT", d) || rest.n)
+        return false;
+    d->year += d->year < 70 ? 2000 : 1900;
+    return true;
+}
+
+int text_parse_date(struct slice s, uint64_t *ret_real_ns)
+{
+    struct date d = {0};
+    s = slice_trim(s);
+    if (match_iso(s, &d))
+        return date_to_ns(&d, ret_real_ns);
+    d = (struct date){0};
+    if (match_http(s, &d))
+        return date_to_ns(&d, ret_real_ns);
+    return -EINVAL;
+}

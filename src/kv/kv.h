@@ -1,10 +1,11 @@
 /*
- * The key-value interface: ordered byte keys, transactions with checks, two kinds of commit. One file per engine;
- * callers never know which one is below.
+ * The key-value interface: ordered byte keys, transactions with checks, two kinds of commit. One file per
+ * engine; callers never know which one is below.
  *
- * A transaction collects conditions and changes, and commits all or nothing. Conditions name the version a key must
- * still have (0: the key must not exist), as etcd's compare does, so that the same code runs on either engine.
- * All functions are thread-safe except those on one kv_txn or kv_iter, which belong to one thread.
+ * A transaction collects conditions and changes, and commits all or nothing. Conditions name the version a
+ * key must still have (0: the key must not exist), as etcd's compare does, so that the same code runs on
+ * either engine. All functions are thread-safe except those on one kv_txn or kv_iter, which belong to one
+ * thread.
  */
 #pragma once
 
@@ -24,18 +25,21 @@ struct kv_options {
     uint64_t cache_bytes;        /* block cache, index and filter blocks included */
     uint64_t write_buffer_bytes; /* all memtables together */
     bool bulk;                   /* tuned for loading: no log, flushed by kv_close (tests, synthetic loads) */
+    bool read_only; /* changes nothing on disk; commits give -EROFS; -ENOENT when there is none */
 };
 
-/* Opens or creates the embedded engine (RocksDB) in directory `path`. -EBUSY when another process holds it. */
+/* Opens or creates the embedded engine (RocksDB) in directory `path`. -EBUSY when another process holds it.
+ */
 int kv_open_rocksdb(const char *path, const struct kv_options *options, struct kv **ret, struct err *e);
 /* An engine in memory with the same behaviour, for tests. */
 int kv_open_memory(struct kv **ret);
 void kv_close(struct kv *kv);
 DEFINE_CLEANUP(struct kv, kv_close)
 
-/* Value of `key` appended to `ret_value` (may be NULL). -ENOENT. ret_version may be NULL; versions are > 0 and
- * change with every put. They are kept inside the value by the embedded engine for keys written by kv_txn_put; keys
- * written by kv_txn_put_plain have no version and cost no bytes for it (version 1 is reported). */
+/* Value of `key` appended to `ret_value` (may be NULL). -ENOENT. ret_version may be NULL; versions are > 0
+ * and change with every put. They are kept inside the value by the embedded engine for keys written by
+ * kv_txn_put (9 bytes); keys written by kv_txn_put_plain have no version (1 byte; version 1 is reported). A
+ * damaged value: -EBADMSG. */
 int kv_get(struct kv *kv, struct slice key, struct buf *ret_value, uint64_t *ret_version, struct err *e);
 
 struct kv_txn *kv_txn_new(struct kv *kv);

@@ -1,0 +1,514 @@
+/*
+ * The embedded engine: RocksDB through its C API.
+ *
+ * Stored value
+ *
+ *     offset  size  meaning
+ *     0       1     form: 0 plain, 1 versioned
+ *     1       8     version, little endian; only in form 1
+ *     1 or 9  rest  the caller's value
+ *
+ * Invariants:
+ *  1. All commits run one after the other under `commit_lock`, from the reading of the conditions to the
+ * write into the log and the memtable, so that no commit comes between a check and the changes that rest on
+ * it. The lock is held over a write(2) into the page cache (a few microseconds) and over the reads of the
+ * conditions; never over a sync.
+ *  2. A version is the sequence number before the commit plus KV_VERSION_FIRST. RocksDB's numbers rise with
+ * every change and come back with the log, so no two surviving commits share one.
+ *  3. A durable commit returns after a sync of the log that began after its write. Waiting commits share one
+ * sync: the first becomes leader, and its sync covers all that was written before it started.
+ *
+ * Failure modes: after power loss RocksDB replays its log up to the first record that is not whole; hence a
+ * prefix of the commits survives. An I/O error in a sync leaves the database refusing writes until it is
+ * opened again; every later commit reports it. A second process is refused by an flock on `forebay-lock`
+ * before RocksDB looks at the files.
+ */
+#include "base/lock.h"
+#include "base/sys.h"
+#include "kv/kv_internal.h"
+
+#include <fcntl.h>
+#include <rocksdb/c.h>
+#include <string.h>
+#include <sys/file.h>
+
+#define VERSIONED_HEAD   9
+#define WAL_BYTES_MAX    (64 * MIB)
+#define FILES_OPEN_MAX   512
+#define BLOCK_BYTES      (8 * KIB)
+#define METADATA_BYTES   (4 * KIB)
+#define BLOOM_BITS       10
+#define WRITE_BUFFER_MIN (1 * MIB)
+
+struct kv_rocksdb {
+    struct kv kv;
+    rocksdb_t *db;
+    rocksdb_options_t *options;
+    rocksdb_block_based_table_options_t *table;
+    rocksdb_cache_t *cache;
+    rocksdb_readoptions_t *read;
+    rocksdb_writeoptions_t *write;
+    int lock_fd;
+    bool bulk, read_only;
+
+    struct lock commit_lock; /* order of commits; `written` */
+    uint64_t written;        /* commits written to the log, for the syncs */
+
+    struct lock sync_lock; /* the fields below */
+    struct cond synced_cond;
+    uint64_t synced; /* commits known to be on disk */
+    bool syncing;    /* a leader is at work */
+};
+
+struct kv_rocksdb_iter {
+    struct kv_iter it;
+    rocksdb_readoptions_t *read;
+    const rocksdb_snapshot_t *snapshot;
+    rocksdb_iterator_t *iter;
+    char *from, *to; /* RocksDB keeps pointers to the bounds */
+    bool started;
+};
+
+static struct kv_rocksdb *rocksdb_of(struct kv *kv)
+{
+    return container_of(kv, struct kv_rocksdb, kv);
+}
+
+/* Takes ownership of RocksDB's error text and gives a code for it. */
+static int take_error(struct err *e, char *text, const char *what)
+{
+    int code = -EIO;
+    if (strncmp(text, "Corruption", strlen("Corruption")) == 0)
+        code = -EBADMSG;
+    else if (strstr(text, "No space left"))
+        code = -ENOSPC;
+    else if (strstr(text, "Read-only file system") ||
+             strncmp(text, "Not implemented", strlen("Not implemented")) == 0)
+        code = -EROFS;
+    (void)err_set(e, code, "%s: %s", what, text);
+    rocksdb_free(text);
+    return code;
+}
+
+/* ---- opening ---- */
+
+static void set_table_options(struct kv_rocksdb *r, const struct kv_options *o)
+{
+    r->table = rocksdb_block_based_options_create();
+    r->cache = rocksdb_cache_create_lru(MAX(o->cache_bytes, MIB));
+    rocksdb_block_based_options_set_block_cache(r->table, r->cache);
+    rocksdb_block_based_options_set_block_size(r->table, BLOCK_BYTES);
+    rocksdb_block_based_options_set_format_version(r->table, 5);
+    /* Filters and indexes are cut into pieces and live in the cache, so that their memory is bounded by it.
+     */
+    rocksdb_block_based_options_set_filter_policy(r->table,
+                                                  rocksdb_filterpolicy_create_bloom_full(BLOOM_BITS));
+    rocksdb_block_based_options_set_index_type(r->table,
+                                               rocksdb_block_based_table_index_type_two_level_index_search);
+    rocksdb_block_based_options_set_partition_filters(r->table, 1);
+    rocksdb_block_based_options_set_metadata_block_size(r->table, METADATA_BYTES);
+    rocksdb_block_based_options_set_cache_index_and_filter_blocks(r->table, 1);
+    rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority(r->table, 1);
+    rocksdb_block_based_options_set_pin_top_level_index_and_filter(r->table, 1);
+    rocksdb_options_set_block_based_table_factory(r->options, r->table);
+}
+
+static void set_options(struct kv_rocksdb *r, const struct kv_options *o)
+{
+    uint64_t buffers = MAX(o->write_buffer_bytes, 2 * WRITE_BUFFER_MIN);
+    r->options = rocksdb_options_create();
+    rocksdb_options_set_create_if_missing(r->options, 1);
+    rocksdb_options_set_paranoid_checks(r->options, 1);
+    rocksdb_options_set_write_buffer_size(r->options, MIN(buffers / 2, 64 * MIB));
+    rocksdb_options_set_db_write_buffer_size(r->options, buffers);
+    rocksdb_options_set_max_write_buffer_number(r->options, 4);
+    rocksdb_options_set_max_total_wal_size(r->options, WAL_BYTES_MAX);
+    rocksdb_options_set_wal_bytes_per_sync(r->options, MIB);
+    rocksdb_options_set_bytes_per_sync(r->options, MIB);
+    rocksdb_options_set_wal_recovery_mode(r->options, rocksdb_point_in_time_recovery);
+    rocksdb_options_set_compression(r->options, rocksdb_lz4_compression);
+    rocksdb_options_set_level_compaction_dynamic_level_bytes(r->options, 1);
+    rocksdb_options_set_max_background_jobs(r->options, 2);
+    rocksdb_options_set_max_open_files(r->options, FILES_OPEN_MAX);
+    /* What would read every table file at open, or write statistics that nobody reads. */
+    rocksdb_options_set_skip_stats_update_on_db_open(r->options, 1);
+    rocksdb_options_set_skip_checking_sst_file_sizes_on_db_open(r->options, 1);
+    rocksdb_options_set_stats_dump_period_sec(r->options, 0);
+    rocksdb_options_set_stats_persist_period_sec(r->options, 0);
+    rocksdb_options_set_info_log_level(r->options, 2);
+    rocksdb_options_set_keep_log_file_num(r->options, 2);
+    rocksdb_options_set_max_log_file_size(r->options, MIB);
+    if (o->bulk) {
+        rocksdb_options_set_level0_slowdown_writes_trigger(r->options, 64);
+        rocksdb_options_set_level0_stop_writes_trigger(r->options, 128);
+    }
+    set_table_options(r, o);
+}
+
+static void rocksdb_free_all(struct kv_rocksdb *r)
+{
+    if (r->db) {
+        rocksdb_cancel_all_background_work(r->db, /* wait= */ 1);
+        rocksdb_close(r->db);
+    }
+    if (r->read)
+        rocksdb_readoptions_destroy(r->read);
+    if (r->write)
+        rocksdb_writeoptions_destroy(r->write);
+    if (r->options)
+        rocksdb_options_destroy(r->options);
+    if (r->table)
+        rocksdb_block_based_options_destroy(r->table);
+    if (r->cache)
+        rocksdb_cache_destroy(r->cache);
+    if (r->lock_fd >= 0)
+        (void)sys->close(r->lock_fd);
+    lock_fini(&r->commit_lock);
+    lock_fini(&r->sync_lock);
+    cond_fini(&r->synced_cond);
+    free(r);
+}
+
+/* One process per directory. The lock goes with the descriptor, so a killed holder leaves nothing behind. */
+static int take_directory(struct kv_rocksdb *r, const char *path, struct err *e)
+{
+    char *name = NULL;
+    if (asprintf(&name, "%s/forebay-lock", path) < 0)
+        abort();
+    _cleanup_free_ char *owned = name;
+    if (!r->read_only) {
+        int m = sys_mkdir_p(path, 0700);
+        if (m < 0)
+            return err_errno(e, m, "make directory %s", path);
+    }
+    int flags = r->read_only ? O_RDONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_CLOEXEC;
+    int fd = sys->open(name, flags, 0600);
+    if (fd < 0)
+        return err_errno(e, fd, "open %s", name);
+    r->lock_fd = fd;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK ? err_set(e, -EBUSY, "%s: in use by another process", path)
+                                    : err_errno(e, -errno, "lock %s", name);
+    return 0;
+}
+
+static const struct kv_engine rocksdb_engine;
+
+int kv_open_rocksdb(const char *path, const struct kv_options *options, struct kv **ret, struct err *e)
+{
+    assert(path && options && ret);
+    struct kv_rocksdb *r = calloc(1, sizeof(*r));
+    if (!r)
+        abort();
+    r->kv.engine = &rocksdb_engine;
+    r->lock_fd = -1;
+    r->bulk = options->bulk;
+    r->read_only = options->read_only;
+    lock_init(&r->commit_lock, LOCK_KV);
+    lock_init(&r->sync_lock, LOCK_KV);
+    cond_init(&r->synced_cond);
+    int code = take_directory(r, path, e);
+    if (code < 0)
+        goto fail;
+
+    set_options(r, options);
+    r->read = rocksdb_readoptions_create();
+    r->write = rocksdb_writeoptions_create();
+    rocksdb_writeoptions_set_sync(r->write, 0);
+    rocksdb_writeoptions_disable_WAL(r->write, r->bulk);
+    char *text = NULL;
+    r->db = r->read_only
+                ? rocksdb_open_for_read_only(r->options, path, /* error_if_wal_file_exists= */ 0, &text)
+                : rocksdb_open(r->options, path, &text);
+    if (text) {
+        code = take_error(e, text, path);
+        goto fail;
+    }
+    *ret = &r->kv;
+    return 0;
+
+fail:
+    rocksdb_free_all(r);
+    return code;
+}
+
+static void engine_close(struct kv *kv)
+{
+    struct kv_rocksdb *r = rocksdb_of(kv);
+    if (r->bulk)
+        (void)kv_sync(kv, NULL);
+    rocksdb_free_all(r);
+}
+
+/* ---- reading ---- */
+
+/* Splits a stored value; -EBADMSG when its form is unknown. */
+static int value_decode(struct slice stored, struct slice *ret_value, uint64_t *ret_version)
+{
+    if (stored.n >= 1 && stored.p[0] == 0) {
+        *ret_value = slice_from(stored, 1);
+        *ret_version = KV_VERSION_PLAIN;
+        return 0;
+    }
+    if (stored.n < VERSIONED_HEAD || stored.p[0] != 1)
+        return -EBADMSG;
+    uint64_t v = 0;
+    for (int i = 8; i >= 1; i--)
+        v = v << 8 | (uint8_t)stored.p[i];
+    *ret_value = slice_from(stored, VERSIONED_HEAD);
+    *ret_version = v;
+    return 0;
+}
+
+static int engine_get(struct kv *kv, struct slice key, struct buf *ret_value, uint64_t *ret_version,
+                      struct err *e)
+{
+    struct kv_rocksdb *r = rocksdb_of(kv);
+    char *text = NULL;
+    rocksdb_pinnableslice_t *pinned = rocksdb_get_pinned(r->db, r->read, key.p, key.n, &text);
+    if (text)
+        return take_error(e, text, "get");
+    if (!pinned)
+        return -ENOENT;
+    size_t n = 0;
+    const char *p = rocksdb_pinnableslice_value(pinned, &n);
+    struct slice value = SLICE_NULL;
+    uint64_t version = 0;
+    int code = value_decode(slice_of(p, n), &value, &version);
+    if (code < 0)
+        (void)err_set(e, code, "get: value of unknown form");
+    else if (ret_value)
+        code = buf_slice(ret_value, value);
+    rocksdb_pinnableslice_destroy(pinned);
+    if (code == 0 && ret_version)
+        *ret_version = version;
+    return code;
+}
+
+static char *dup_bytes(struct slice s)
+{
+    char *p = malloc(s.n + 1);
+    if (!p)
+        abort();
+    if (s.n > 0)
+        memcpy(p, s.p, s.n);
+    return p;
+}
+
+static struct kv_iter *engine_iter_new(struct kv *kv, struct slice from, struct slice to)
+{
+    struct kv_rocksdb *r = rocksdb_of(kv);
+    struct kv_rocksdb_iter *it = calloc(1, sizeof(*it));
+    if (!it)
+        abort();
+    it->snapshot = rocksdb_create_snapshot(r->db);
+    it->read = rocksdb_readoptions_create();
+    rocksdb_readoptions_set_snapshot(it->read, it->snapshot);
+    /* A scan must not push out of the cache what gets need. */
+    rocksdb_readoptions_set_fill_cache(it->read, 0);
+    it->from = dup_bytes(from);
+    if (to.n > 0) {
+        it->to = dup_bytes(to);
+        rocksdb_readoptions_set_iterate_upper_bound(it->read, it->to, to.n);
+    }
+    it->iter = rocksdb_create_iterator(r->db, it->read);
+    rocksdb_iter_seek(it->iter, it->from, from.n);
+    return &it->it;
+}
+
+static void engine_iter_free(struct kv_iter *base)
+{
+    struct kv_rocksdb_iter *it = container_of(base, struct kv_rocksdb_iter, it);
+    rocksdb_iter_destroy(it->iter);
+    rocksdb_release_snapshot(rocksdb_of(base->kv)->db, it->snapshot);
+    rocksdb_readoptions_destroy(it->read);
+    free(it->from);
+    free(it->to);
+    free(it);
+}
+
+static int engine_iter_next(struct kv_iter *base, struct slice *ret_key, struct slice *ret_value,
+                            struct err *e)
+{
+    struct kv_rocksdb_iter *it = container_of(base, struct kv_rocksdb_iter, it);
+    if (it->started)
+        rocksdb_iter_next(it->iter);
+    if (!rocksdb_iter_valid(it->iter)) {
+        it->started = false; /* stays at the end however often it is asked */
+        char *text = NULL;
+        rocksdb_iter_get_error(it->iter, &text);
+        return text ? take_error(e, text, "scan") : -ENOENT;
+    }
+    it->started = true;
+    size_t key_bytes = 0, value_bytes = 0;
+    const char *k = rocksdb_iter_key(it->iter, &key_bytes);
+    const char *v = rocksdb_iter_value(it->iter, &value_bytes);
+    uint64_t version;
+    struct slice value;
+    int code = value_decode(slice_of(v, value_bytes), &value, &version);
+    if (code < 0)
+        return err_set(e, code, "scan: value of unknown form");
+    *ret_key = slice_of(k, key_bytes);
+    *ret_value = value;
+    return 0;
+}
+
+/* ---- writing ---- */
+
+static int check_conditions(struct kv_rocksdb *r, const struct kv_txn *t, struct err *e)
+{
+    struct kv_op op;
+    size_t pos = 0;
+    while (kv_txn_next(t, &pos, &op)) {
+        if (op.kind != KV_OP_CHECK)
+            continue;
+        uint64_t version = 0;
+        int code = engine_get(&r->kv, op.key, NULL, &version, e);
+        if (code < 0 && code != -ENOENT)
+            return code;
+        if (version != op.version)
+            return err_set(e, ERR_CONFLICT, "key changed meanwhile");
+    }
+    return 0;
+}
+
+static void batch_put(rocksdb_writebatch_t *b, const struct kv_op *op, uint64_t version)
+{
+    char head[VERSIONED_HEAD] = {0};
+    size_t head_bytes = 1;
+    if (op->kind == KV_OP_PUT) {
+        head[0] = 1;
+        for (int i = 0; i < 8; i++)
+            head[1 + i] = (char)(version >> (8 * i));
+        head_bytes = VERSIONED_HEAD;
+    }
+    const char *keys[] = {op->key.p}, *values[] = {head, op->value.p};
+    const size_t key_sizes[] = {op->key.n}, value_sizes[] = {head_bytes, op->value.n};
+    rocksdb_writebatch_putv(b, 1, keys, key_sizes, 2, values, value_sizes);
+}
+
+/* Makes the batch; gives how many changes are in it. */
+static size_t batch_fill(rocksdb_writebatch_t *b, const struct kv_txn *t, uint64_t version)
+{
+    struct kv_op op;
+    size_t pos = 0, n = 0;
+    while (kv_txn_next(t, &pos, &op)) {
+        switch (op.kind) {
+        case KV_OP_CHECK:
+            continue;
+        case KV_OP_PUT:
+        case KV_OP_PUT_PLAIN:
+            batch_put(b, &op, version);
+            break;
+        case KV_OP_DELETE:
+            rocksdb_writebatch_delete(b, op.key.p, op.key.n);
+            break;
+        case KV_OP_DELETE_RANGE:
+            rocksdb_writebatch_delete_range(b, op.key.p, op.key.n, op.value.p, op.value.n);
+            break;
+        }
+        n++;
+    }
+    return n;
+}
+
+/* Returns once commits up to `ticket` are on disk. */
+static int sync_to(struct kv_rocksdb *r, uint64_t ticket, struct err *e)
+{
+    int code = 0;
+    lock_take(&r->sync_lock);
+    while (r->synced < ticket) {
+        if (r->syncing) {
+            cond_wait(&r->synced_cond, &r->sync_lock);
+            continue;
+        }
+        r->syncing = true;
+        uint64_t covers = __atomic_load_n(&r->written, __ATOMIC_ACQUIRE);
+        lock_drop(&r->sync_lock);
+        char *text = NULL;
+        rocksdb_flush_wal(r->db, /* sync= */ 1, &text);
+        lock_take(&r->sync_lock);
+        r->syncing = false;
+        if (!text)
+            r->synced = MAX(r->synced, covers);
+        cond_broadcast(&r->synced_cond);
+        if (text) {
+            code = take_error(e, text, "sync");
+            break;
+        }
+    }
+    lock_drop(&r->sync_lock);
+    return code;
+}
+
+static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, struct err *e)
+{
+    struct kv_rocksdb *r = rocksdb_of(kv);
+    if (r->read_only)
+        return err_set(e, -EROFS, "commit: opened read-only");
+    rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
+    uint64_t ticket;
+    char *text = NULL;
+    lock_take(&r->commit_lock);
+    int code = check_conditions(r, t, e);
+    if (code == 0) {
+        uint64_t version = rocksdb_get_latest_sequence_number(r->db) + KV_VERSION_FIRST;
+        if (batch_fill(batch, t, version) > 0)
+            rocksdb_write(r->db, r->write, batch, &text);
+    }
+    if (code == 0 && !text)
+        __atomic_add_fetch(&r->written, 1, __ATOMIC_RELEASE);
+    ticket = r->written;
+    lock_drop(&r->commit_lock);
+    rocksdb_writebatch_destroy(batch);
+    if (text)
+        code = take_error(e, text, "commit");
+    if (code == 0 && kind == KV_DURABLE && !r->bulk)
+        code = sync_to(r, ticket, e);
+    return code;
+}
+
+static int engine_sync(struct kv *kv, struct err *e)
+{
+    struct kv_rocksdb *r = rocksdb_of(kv);
+    if (r->read_only)
+        return 0;
+    if (!r->bulk)
+        return sync_to(r, __atomic_load_n(&r->written, __ATOMIC_ACQUIRE), e);
+    rocksdb_flushoptions_t *flush = rocksdb_flushoptions_create();
+    rocksdb_flushoptions_set_wait(flush, 1);
+    char *text = NULL;
+    rocksdb_flush(r->db, flush, &text);
+    rocksdb_flushoptions_destroy(flush);
+    return text ? take_error(e, text, "flush") : 0;
+}
+
+static uint64_t property(struct kv_rocksdb *r, const char *name)
+{
+    uint64_t v = 0;
+    return rocksdb_property_int(r->db, name, &v) == 0 ? v : 0;
+}
+
+static uint64_t engine_estimate_keys(struct kv *kv)
+{
+    return property(rocksdb_of(kv), "rocksdb.estimate-num-keys");
+}
+
+static uint64_t engine_memory_bytes(struct kv *kv)
+{
+    struct kv_rocksdb *r = rocksdb_of(kv);
+    return rocksdb_cache_get_usage(r->cache) + property(r, "rocksdb.cur-size-all-mem-tables") +
+           property(r, "rocksdb.estimate-table-readers-mem");
+}
+
+static const struct kv_engine rocksdb_engine = {
+    .close = engine_close,
+    .get = engine_get,
+    .commit = engine_commit,
+    .iter_new = engine_iter_new,
+    .iter_free = engine_iter_free,
+    .iter_next = engine_iter_next,
+    .sync = engine_sync,
+    .estimate_keys = engine_estimate_keys,
+    .memory_bytes = engine_memory_bytes,
+};

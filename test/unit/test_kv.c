@@ -1,0 +1,359 @@
+/* layer: kv */
+/* The key-value contract, run against both engines. */
+#include "base/sys.h"
+#include "kv/kv.h"
+
+#include <ftw.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+struct engine {
+    struct kv *kv;
+    char dir[64]; /* empty for the memory engine */
+};
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+    return remove(path);
+}
+
+static void open_engine(struct engine *g)
+{
+    if (g->dir[0] == 0) {
+        assert_int_equal(kv_open_memory(&g->kv), 0);
+        return;
+    }
+    struct kv_options o = {.cache_bytes = 4 * MIB, .write_buffer_bytes = 4 * MIB};
+    struct err e = {0};
+    if (kv_open_rocksdb(g->dir, &o, &g->kv, &e) < 0)
+        fail_msg("%s", e.text);
+}
+
+static int setup_memory(void **state)
+{
+    struct engine *g = calloc(1, sizeof(*g));
+    open_engine(g);
+    *state = g;
+    return 0;
+}
+
+static int setup_rocksdb(void **state)
+{
+    struct engine *g = calloc(1, sizeof(*g));
+    strcpy(g->dir, "/tmp/forebay-test-kv-XXXXXX");
+    assert_non_null(mkdtemp(g->dir));
+    open_engine(g);
+    *state = g;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct engine *g = *state;
+    kv_close(g->kv);
+    if (g->dir[0])
+        (void)nftw(g->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    free(g);
+    return 0;
+}
+
+static void put(struct kv *kv, const char *key, const char *value)
+{
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+    kv_txn_put(t, slice_str(key), slice_str(value));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+}
+
+/* Value and version of a key; version 0 when there is none. */
+static uint64_t get(struct kv *kv, const char *key, char *ret_value, size_t max)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(KIB);
+    uint64_t version = 0;
+    int r = kv_get(kv, slice_str(key), &b, &version, NULL);
+    if (r == -ENOENT)
+        return 0;
+    assert_int_equal(r, 0);
+    assert_true(b.n < max);
+    memcpy(ret_value, b.p ? b.p : "", b.n);
+    ret_value[b.n] = 0;
+    return version;
+}
+
+/* The keys of a scan, joined by spaces. */
+static void scan(struct kv_iter *it, char *ret)
+{
+    struct slice k, v;
+    int r;
+    *ret = 0;
+    while ((r = kv_iter_next(it, &k, &v, NULL)) == 0)
+        ret += sprintf(ret, SLICE_FMT "=" SLICE_FMT " ", SLICE_ARG(k), SLICE_ARG(v));
+    assert_int_equal(r, -ENOENT);
+    assert_int_equal(kv_iter_next(it, &k, &v, NULL), -ENOENT);
+}
+
+/* What was put is found, a put changes the version, a deleted key is gone. */
+static void test_get_gives_what_was_put(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    char value[64];
+    assert_int_equal(get(kv, "a", value, sizeof(value)), 0);
+    put(kv, "a", "one");
+    uint64_t first = get(kv, "a", value, sizeof(value));
+    assert_string_equal(value, "one");
+    assert_true(first > 0);
+    put(kv, "a", "");
+    uint64_t second = get(kv, "a", value, sizeof(value));
+    assert_string_equal(value, "");
+    assert_true(second != first && second > 0);
+
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+    kv_txn_delete(t, SLICE_LIT("a"));
+    assert_true(kv_txn_bytes(t) > 0);
+    assert_int_equal(kv_txn_commit(t, KV_DURABLE, NULL), 0);
+    assert_int_equal(kv_txn_bytes(t), 0);
+    assert_int_equal(get(kv, "a", value, sizeof(value)), 0);
+    put(kv, "a", "three");
+    assert_true(get(kv, "a", value, sizeof(value)) != first);
+}
+
+/* Plain values report version 1 and take binary bytes, zeros among them, as they are. */
+static void test_plain_values_have_no_version(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    const char key[] = {1, 0, 2}, value[] = {0, 1, 0, (char)0xff};
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+    kv_txn_put_plain(t, slice_of(key, 3), slice_of(value, 4));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    struct buf _cleanup_buf_ b = BUF_INIT(KIB);
+    uint64_t version = 0;
+    assert_int_equal(kv_get(kv, slice_of(key, 3), &b, &version, NULL), 0);
+    assert_int_equal(version, 1);
+    assert_true(slice_eq(buf_view(&b), slice_of(value, 4)));
+    assert_int_equal(kv_get(kv, slice_of(key, 3), NULL, NULL, NULL), 0);
+}
+
+/* A condition that fails leaves nothing of the transaction behind, one that holds lets all of it through. */
+static void test_conditions_are_all_or_nothing(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    char value[64];
+    put(kv, "a", "1");
+    uint64_t version = get(kv, "a", value, sizeof(value));
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+
+    kv_txn_put(t, SLICE_LIT("b"), SLICE_LIT("x"));
+    kv_txn_check(t, SLICE_LIT("a"), version + 1);
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), ERR_CONFLICT);
+    assert_int_equal(get(kv, "b", value, sizeof(value)), 0);
+    /* The failed transaction is empty: committing again does nothing and succeeds. */
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    assert_int_equal(get(kv, "b", value, sizeof(value)), 0);
+
+    kv_txn_check(t, SLICE_LIT("a"), version);
+    kv_txn_check(t, SLICE_LIT("b"), 0);
+    kv_txn_put(t, SLICE_LIT("a"), SLICE_LIT("2"));
+    kv_txn_put(t, SLICE_LIT("b"), SLICE_LIT("x"));
+    assert_int_equal(kv_txn_commit(t, KV_DURABLE, NULL), 0);
+    assert_true(get(kv, "b", value, sizeof(value)) > 0);
+
+    kv_txn_check(t, SLICE_LIT("b"), 0);
+    kv_txn_delete(t, SLICE_LIT("a"));
+    assert_int_equal(kv_txn_commit(t, KV_DURABLE, NULL), ERR_CONFLICT);
+    assert_true(get(kv, "a", value, sizeof(value)) > 0);
+    assert_string_equal(value, "2");
+}
+
+/* Within one transaction the later change wins. */
+static void test_changes_apply_in_order(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    char value[64];
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+    kv_txn_put(t, SLICE_LIT("a"), SLICE_LIT("1"));
+    kv_txn_delete(t, SLICE_LIT("a"));
+    kv_txn_put(t, SLICE_LIT("b"), SLICE_LIT("1"));
+    kv_txn_put(t, SLICE_LIT("b"), SLICE_LIT("2"));
+    kv_txn_delete_range(t, SLICE_LIT("a"), SLICE_LIT("b"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    assert_int_equal(get(kv, "a", value, sizeof(value)), 0);
+    assert_true(get(kv, "b", value, sizeof(value)) > 0);
+    assert_string_equal(value, "2");
+}
+
+/* Scans are in byte order, within their bounds, and a range deletion takes exactly its range. */
+static void test_scans_are_ordered_and_bounded(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    char got[256];
+    const char *keys[] = {"b", "a", "ab", "c", "a/", "b/x", "\xff"};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        put(kv, keys[i], "v");
+    struct kv_iter *all = kv_iter_new(kv, SLICE_NULL, SLICE_NULL);
+    scan(all, got);
+    assert_string_equal(got, "a=v a/=v ab=v b=v b/x=v c=v \xff=v ");
+    kv_iter_free(all);
+    struct kv_iter *some = kv_iter_new(kv, SLICE_LIT("a0"), SLICE_LIT("c"));
+    scan(some, got);
+    assert_string_equal(got, "ab=v b=v b/x=v ");
+    kv_iter_free(some);
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+    kv_txn_delete_range(t, SLICE_LIT("a/"), SLICE_LIT("b/x"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    struct kv_iter *left = kv_iter_new(kv, SLICE_LIT("a"), SLICE_NULL);
+    scan(left, got);
+    assert_string_equal(got, "a=v b/x=v c=v \xff=v ");
+    kv_iter_free(left);
+}
+
+/* A scan sees the store as it was when it began, whatever is written, changed or deleted meanwhile. */
+static void test_scan_is_a_snapshot(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    char got[256];
+    put(kv, "a", "1");
+    put(kv, "b", "1");
+    put(kv, "c", "1");
+    struct kv_iter *before = kv_iter_new(kv, SLICE_NULL, SLICE_NULL);
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+    kv_txn_put(t, SLICE_LIT("a"), SLICE_LIT("2"));
+    kv_txn_delete(t, SLICE_LIT("b"));
+    kv_txn_put(t, SLICE_LIT("bb"), SLICE_LIT("2"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    struct kv_iter *after = kv_iter_new(kv, SLICE_NULL, SLICE_NULL);
+    put(kv, "c", "3");
+    scan(before, got);
+    assert_string_equal(got, "a=1 b=1 c=1 ");
+    scan(after, got);
+    assert_string_equal(got, "a=2 bb=2 c=1 ");
+    kv_iter_free(before);
+    kv_iter_free(after);
+    struct kv_iter *now = kv_iter_new(kv, SLICE_NULL, SLICE_NULL);
+    scan(now, got);
+    assert_string_equal(got, "a=2 bb=2 c=3 ");
+    kv_iter_free(now);
+}
+
+/* The end of a prefix is the first key that does not begin with it; prefixes of 0xff bytes have none. */
+static void test_prefix_end(void **state)
+{
+    struct {
+        struct slice prefix, end;
+    } cases[] = {
+        {SLICE_LIT("a"), SLICE_LIT("b")},
+        {SLICE_LIT("a/"), SLICE_LIT("a0")},
+        {SLICE_LIT("a\xff"), SLICE_LIT("b")},
+        {SLICE_LIT("\xff\xff"), SLICE_NULL},
+        {SLICE_NULL, SLICE_NULL},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct buf _cleanup_buf_ b = BUF_INIT(KIB);
+        assert_int_equal(kv_prefix_end(cases[i].prefix, &b), 0);
+        assert_true(slice_eq(buf_view(&b), cases[i].end));
+    }
+}
+
+struct counter {
+    struct kv *kv;
+    int added;
+};
+
+/* Adds one to "n" 200 times by compare and swap. */
+static void *count_up(void *arg)
+{
+    struct counter *c = arg;
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(c->kv);
+    while (c->added < 200) {
+        struct buf _cleanup_buf_ b = BUF_INIT(KIB);
+        uint64_t version = 0;
+        int r = kv_get(c->kv, SLICE_LIT("n"), &b, &version, NULL);
+        int n = r == 0 ? atoi(b.p) : 0;
+        char text[16];
+        (void)snprintf(text, sizeof(text), "%d", n + 1);
+        kv_txn_check(t, SLICE_LIT("n"), version);
+        kv_txn_put(t, SLICE_LIT("n"), slice_str(text));
+        r = kv_txn_commit(t, c->added % 50 ? KV_VISIBLE : KV_DURABLE, NULL);
+        if (r == 0)
+            c->added++;
+        else
+            assert_int_equal(r, ERR_CONFLICT);
+    }
+    return NULL;
+}
+
+/* Concurrent compare and swap loses no update. */
+static void test_checked_commits_are_serial(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    struct counter c[4] = {0};
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        c[i].kv = kv;
+        assert_int_equal(pthread_create(&threads[i], NULL, count_up, &c[i]), 0);
+    }
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    char value[64];
+    assert_true(get(kv, "n", value, sizeof(value)) > 0);
+    assert_string_equal(value, "800");
+}
+
+/* Many keys keep their order and values through random puts and deletes, compared with a plain array. */
+static void test_random_changes_match_a_model(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    enum { KEYS = 200 };
+    int model[KEYS] = {0};
+    unsigned seed = 7;
+    for (int step = 1; step <= 4000; step++) {
+        struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+        for (int i = 0; i < 3; i++) {
+            int k = rand_r(&seed) % KEYS;
+            char key[16], value[16];
+            struct slice ks = slice_of(key, (size_t)sprintf(key, "k%03d", k));
+            model[k] = rand_r(&seed) % 3 ? step : 0;
+            if (model[k])
+                kv_txn_put(t, ks, slice_of(value, (size_t)sprintf(value, "%d", step)));
+            else
+                kv_txn_delete(t, ks);
+        }
+        assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    }
+    struct kv_iter *it = kv_iter_new(kv, SLICE_NULL, SLICE_NULL);
+    for (int k = 0; k < KEYS; k++) {
+        if (!model[k])
+            continue;
+        struct slice key, value;
+        assert_int_equal(kv_iter_next(it, &key, &value, NULL), 0);
+        assert_int_equal(atoi(key.p + 1), k);
+        char text[16] = {0};
+        memcpy(text, value.p, value.n);
+        assert_int_equal(atoi(text), model[k]);
+    }
+    struct slice key, value;
+    assert_int_equal(kv_iter_next(it, &key, &value, NULL), -ENOENT);
+    kv_iter_free(it);
+    assert_true(kv_estimate_keys(kv) > 0);
+    assert_true(kv_memory_bytes(kv) > 0);
+    assert_int_equal(kv_sync(kv, NULL), 0);
+}
+
+#define BOTH(test)                                                                                           \
+    {"memory: " #test, test, setup_memory, teardown, NULL},                                                  \
+    {                                                                                                        \
+        "rocksdb: " #test, test, setup_rocksdb, teardown, NULL                                               \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BOTH(test_get_gives_what_was_put),        BOTH(test_plain_values_have_no_version),
+        BOTH(test_conditions_are_all_or_nothing), BOTH(test_changes_apply_in_order),
+        BOTH(test_scans_are_ordered_and_bounded), BOTH(test_scan_is_a_snapshot),
+        BOTH(test_checked_commits_are_serial),    BOTH(test_random_changes_match_a_model),
+        cmocka_unit_test(test_prefix_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

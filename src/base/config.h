@@ -51,7 +51,8 @@ struct config {
 extern const struct option_table config_table;
 
 /* Defaults, then file, environment and flags in that order of strength; checks what one option alone cannot show
- * (--data missing, a disk given twice, sizes of disks). argv as for option_args. */
+ * (--data missing, a disk given twice, sizes of disks). argv as for option_args, and left as it is. On failure *c is
+ * untouched. */
 int config_load(struct config *c, int argc, char **argv, struct err *e);
 void config_fini(struct config *c);
 
@@ -59,7 +60,8 @@ struct config_disk {
     char *path;         /* the caller's to free */
     uint64_t size_bytes; /* 0: as much as the file system has, less the reserve */
 };
-/* "DIR[:SIZE]". */
+/* "DIR[:SIZE]". A colon belongs to DIR when what follows is neither a size nor looks like a mistyped one; a '/' at the
+ * end makes it part of DIR in any case. */
 int config_parse_disk(const char *text, struct config_disk *ret, struct err *e);
-/* "HOST:PORT", "[::1]:PORT", ":PORT"; port 0 asks the kernel for one. *ret_host is the caller's to free. */
+/* "HOST:PORT", "[::1]:PORT" (without brackets in *ret_host), ":PORT" (""); port 0 asks the kernel for one. *ret_host is the caller's to free. */
 int config_parse_hostport(const char *text, char **ret_host, uint16_t *ret_port, struct err *e);

@@ -49,17 +49,20 @@ struct option_table {
 /* Fills defaults. */
 int option_init(const struct option_table *t, void *opts, struct err *e);
 void option_fini(const struct option_table *t, void *opts);
-/* One value by its name; `shown_as` ("--memory", "memory in forebay.yaml", "FOREBAY_MEMORY") starts the error text. */
+/* One value by its name, a LIST appends; `shown_as` ("--memory", "memory", "FOREBAY_MEMORY") starts the error text. */
 int option_set(const struct option_table *t, void *opts, const char *name, const char *value, const char *shown_as,
                struct err *e);
-/* Environment: every row whose PREFIX_NAME (upper case, '-' and '.' as '_') is set. */
+/* Environment: every row whose PREFIX_NAME (upper case, '-' and '.' as '_') is set and not empty. The values of a
+ * LIST are separated by commas. As everywhere but in option_set, a LIST given here replaces the one that was there. */
 int option_env(const struct option_table *t, void *opts, struct err *e);
 /* YAML file: a mapping of names to scalars or lists of scalars. Unknown keys are errors that name the line. */
 int option_yaml(const struct option_table *t, void *opts, const char *path, struct err *e);
-/* argv[*index...]: flags may come before, between and after operands; "--" ends them. On return the operands are
- * moved to argv[0..*ret_operands). "--help" gives -ECANCELED: the caller prints help. */
+/* argv[0..argc), without the names of program and command: flags may come before, between and after operands; "--"
+ * ends them. On return the operands are moved to argv[0..*ret_operands). "--help" and "-h", where no row has that
+ * name, give -ECANCELED with nothing in `e`: the caller prints help. */
 int option_args(const struct option_table *t, void *opts, int argc, char **argv, int *ret_operands, struct err *e);
-/* Current value as text, as option_set would take it. */
+/* Current value as text, as option_set would take it (a LIST: separated by commas); nothing for an unset STRING.
+ * Secrets come in the clear: who shows the text to people checks the row. ERR_BAD_OPTION: no such name. */
 int option_get(const struct option_table *t, const void *opts, const char *name, struct buf *b);
 /* The --help lines, aligned, with defaults and ranges; width 100. */
 int option_help(const struct option_table *t, struct buf *b);

@@ -41,7 +41,8 @@ struct sigv4_key {
 /* The signing key of a secret for one day, region and service; cache it, it costs four HMACs. */
 void sigv4_derive_key(struct slice secret, struct slice date, struct slice region, struct slice service,
                       struct sigv4_key *ret);
-/* Lower-case hex signature, NUL-terminated. -E2BIG when the request has more pairs than SIGV4_PAIRS_MAX. */
+/* Lower-case hex signature, NUL-terminated. -E2BIG when the request has more pairs than SIGV4_PAIRS_MAX, -EINVAL when
+ * the time has another length. Several headers of one name are joined in the order given. */
 int sigv4_sign(const struct sigv4_request *r, const struct sigv4_scope *scope, const struct sigv4_key *key,
                char ret_signature[SIGV4_SIGNATURE_LEN + 1]);
 /* Canonical request text, for tests and for the server's debug log. */

@@ -14,6 +14,7 @@
     X(SESSION)                                                                                               \
     X(OBJECT)                                                                                                \
     X(FILL)                                                                                                  \
+    X(ENGINE)                                                                                                \
     X(NAMESPACE)                                                                                             \
     X(BUCKET)                                                                                                \
     X(ORIGIN)                                                                                                \

@@ -1,12 +1,12 @@
 /*
- * The operations that everything above calls. Each takes one struct that the wire can carry and answers with one;
- * `object_call` is the only way in, and the only place that asks where an operation runs.
+ * The operations that everything above calls. Each takes one struct that the wire can carry and answers with
+ * one; `object_call` is the only way in, and the only place that asks where an operation runs.
  *
- * A session owns the handles that its operations opened: one per wire client, one per S3 request. Freeing it closes
- * them (uncommitted writes are dropped).
+ * A session owns the handles that its operations opened: one per wire client, one per S3 request. Freeing it
+ * closes them (uncommitted writes are dropped).
  *
- * Threads: any number may call at once; one handle is used by any number of threads for fetch, by one for writes.
- * Calls block while the origin is asked.
+ * Threads: any number may call at once; one handle is used by any number of threads for fetch, by one for
+ * writes. Calls block while the origin is asked.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ struct object_session;
 enum object_route { OBJECT_ROUTE_LOCAL, OBJECT_ROUTE_LOOP };
 
 struct object_config {
-    struct kv *control;      /* control store: buckets */
+    struct kv *control; /* control store: buckets */
     struct store *store;
     struct budget *budget;   /* --memory */
     enum object_route route; /* LOOP: every operation goes through encode, socket and decode (tests) */
@@ -39,8 +39,8 @@ void object_session_free(struct object_session *s);
 DEFINE_CLEANUP(struct object_session, object_session_free)
 
 /*
- * Runs operation `op`. req and rep are its structs of net/wire.h; slices in rep live in `a`. rep->fd is -1 or a
- * descriptor borrowed from the handle: valid until the handle is closed.
+ * Runs operation `op`. req and rep are its structs of net/wire.h; slices in rep live in `a`. rep->fd is -1 or
+ * a descriptor borrowed from the handle: valid until the handle is closed.
  */
 int object_call(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                 struct err *e);

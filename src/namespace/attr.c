@@ -1,0 +1,103 @@
+/* Encoding of attributes; the format is in the header. Bytes come from disk, so every length is checked. */
+#include "namespace/attr.h"
+
+enum { ATTR_FORMAT = 1, ATTR_HAS_META = 1, ATTR_DIRECTORY = 2, ATTR_ABSENT = 4, ATTR_FIXED_BYTES = 26 };
+
+static void put_u64(uint8_t *p, uint64_t v)
+{
+    for (int i = 0; i < 8; i++)
+        p[i] = (uint8_t)(v >> (8 * i));
+}
+
+static uint64_t get_u64(const char *p)
+{
+    uint64_t v = 0;
+    for (int i = 7; i >= 0; i--)
+        v = v << 8 | (uint8_t)p[i];
+    return v;
+}
+
+static int put_string(struct buf *b, struct slice s)
+{
+    if (s.n > UINT16_MAX)
+        return -E2BIG;
+    uint8_t n[2] = {(uint8_t)s.n, (uint8_t)(s.n >> 8)};
+    int r = buf_append(b, n, sizeof(n));
+    return r < 0 ? r : buf_slice(b, s);
+}
+
+int attr_encode(const struct attr *a, struct buf *b)
+{
+    uint8_t head[ATTR_FIXED_BYTES] = {ATTR_FORMAT, (uint8_t)((a->has_meta ? ATTR_HAS_META : 0) |
+                                                             (a->is_directory ? ATTR_DIRECTORY : 0) |
+                                                             (a->is_absent ? ATTR_ABSENT : 0))};
+    put_u64(head + 2, a->size_bytes);
+    put_u64(head + 10, a->mtime_ns);
+    put_u64(head + 18, a->confirmed_ns);
+    int r = buf_append(b, head, sizeof(head));
+    if (r == 0)
+        r = put_string(b, a->etag);
+    if (r == 0)
+        r = put_string(b, a->content_type);
+    if (r == 0)
+        r = put_string(b, a->meta);
+    return r;
+}
+
+static int get_string(struct slice *s, struct slice *ret)
+{
+    if (s->n < 2)
+        return ERR_CORRUPT;
+    size_t n = (uint8_t)s->p[0] | (size_t)(uint8_t)s->p[1] << 8;
+    if (s->n - 2 < n)
+        return ERR_CORRUPT;
+    *ret = slice_sub(*s, 2, n);
+    *s = slice_from(*s, 2 + n);
+    return 0;
+}
+
+int attr_decode(struct slice blob, struct attr *ret)
+{
+    if (blob.n < ATTR_FIXED_BYTES || blob.p[0] != ATTR_FORMAT)
+        return ERR_CORRUPT;
+    unsigned flags = (uint8_t)blob.p[1];
+    struct attr a = {
+        .has_meta = flags & ATTR_HAS_META,
+        .is_directory = flags & ATTR_DIRECTORY,
+        .is_absent = flags & ATTR_ABSENT,
+        .size_bytes = get_u64(blob.p + 2),
+        .mtime_ns = get_u64(blob.p + 10),
+        .confirmed_ns = get_u64(blob.p + 18),
+    };
+    struct slice rest = slice_from(blob, ATTR_FIXED_BYTES);
+    if (get_string(&rest, &a.etag) < 0 || get_string(&rest, &a.content_type) < 0 ||
+        get_string(&rest, &a.meta) < 0 || rest.n != 0)
+        return ERR_CORRUPT;
+    *ret = a;
+    return 0;
+}
+
+struct attr attr_of_origin(const struct origin_attr *o, bool has_meta, uint64_t now_ns)
+{
+    return (struct attr){
+        .has_meta = has_meta,
+        .size_bytes = o->size_bytes,
+        .mtime_ns = o->mtime_ns,
+        .confirmed_ns = now_ns,
+        .etag = o->etag,
+        .content_type = o->content_type,
+        .meta = o->meta,
+    };
+}
+
+void attr_to_wire(const struct attr *a, struct arena *arena, struct wire_attr *ret)
+{
+    *ret = (struct wire_attr){
+        .kind = a->is_directory ? WIRE_DIRECTORY : WIRE_FILE,
+        .size_bytes = a->size_bytes,
+        .mtime_ns = a->mtime_ns,
+        .etag = arena_dup(arena, a->etag),
+        .content_type = arena_dup(arena, a->content_type),
+        .meta = arena_dup(arena, a->meta),
+    };
+}

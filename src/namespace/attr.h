@@ -1,0 +1,40 @@
+/*
+ * Attributes of objects as they are kept with cached data (extent attribute blob) and in the attribute cache.
+ *
+ * | offset | size | blob                                                                            |
+ * | ------ | ---- | ------------------------------------------------------------------------------- |
+ * | 0      | 1    | format, 1                                                                       |
+ * | 1      | 1    | flags: 1 content type and meta are known, 2 directory, 4 known not to exist     |
+ * | 2      | 8    | size in bytes, little endian                                                    |
+ * | 10     | 8    | mtime, ns since 1970                                                            |
+ * | 18     | 8    | when the origin last confirmed it, ns since 1970                                |
+ * | 26     | 2+n  | ETag: length, bytes                                                             |
+ * |        | 2+n  | content type                                                                    |
+ * |        | 2+n  | meta lines                                                                      |
+ */
+#pragma once
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "net/wire.h"
+#include "origin/origin.h"
+
+#define ATTR_BLOB_MAX_BYTES (12 * KIB)
+
+struct attr {
+    bool has_meta; /* content_type and meta are known (not from a listing) */
+    bool is_directory;
+    bool is_absent; /* negative entry */
+    uint64_t size_bytes;
+    uint64_t mtime_ns;
+    uint64_t confirmed_ns; /* real time */
+    struct slice etag, content_type, meta;
+};
+
+int attr_encode(const struct attr *a, struct buf *b);
+/* Slices point into blob. ERR_CORRUPT. */
+int attr_decode(struct slice blob, struct attr *ret);
+struct attr attr_of_origin(const struct origin_attr *o, bool has_meta, uint64_t now_ns);
+/* Copies the strings into the arena. */
+void attr_to_wire(const struct attr *a, struct arena *arena, struct wire_attr *ret);

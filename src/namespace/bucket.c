@@ -1,0 +1,472 @@
+/*
+ * Buckets in memory and in the control store.
+ *
+ * Records: key "b/NAME", value text lines:
+ *
+ *     forebay-bucket 1
+ *     id=7
+ *     created=1767225600000000000
+ *     origin=s3://data
+ *     ...                      one line per property that differs from its default, secrets included
+ *
+ * and key "n/bucket", the last id given out, as decimal text. Both are changed in one durable transaction.
+ *
+ * Invariants:
+ *  1. Ids rise and are never reused, also not after a bucket is deleted: cached data of a deleted bucket can
+ * never be taken for data of a new one of the same name.
+ *  2. A struct bucket never changes once it is in the table; a change replaces it.
+ */
+#include "namespace/bucket.h"
+
+#include "base/lock.h"
+#include "base/sys.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+
+#define BUCKET_MAGIC       0x62636b74u
+#define BUCKET_RECORD_HEAD "forebay-bucket 1\n"
+#define BUCKET_RECORD_MAX  (64 * KIB)
+#define BUCKET_VALUE_MAX   (4 * KIB)
+
+struct bucket_table {
+    struct lock lock; /* covers v, n, cap */
+    struct kv *kv;
+    struct bucket **v; /* sorted by name */
+    size_t n, cap;
+};
+
+#define ROW(base, field, type_, name_, arg_, def_, min_, max_, choices_, secret_, doc_)                      \
+    {.name = (name_),                                                                                        \
+     .type = OPTION_##type_,                                                                                 \
+     .offset = (base) + offsetof(struct BUCKET_ROW_STRUCT, field),                                           \
+     .def = (def_),                                                                                          \
+     .min = (min_),                                                                                          \
+     .max = (max_),                                                                                          \
+     .choices = (choices_),                                                                                  \
+     .arg = (arg_),                                                                                          \
+     .doc = (doc_),                                                                                          \
+     .secret = (secret_),                                                                                    \
+     .reloadable = true},
+
+static const struct option bucket_rows[] = {
+#define BUCKET_ROW_STRUCT bucket_properties
+#define X(...)            ROW(0, __VA_ARGS__)
+    BUCKET_PROPERTIES(X)
+#undef X
+#undef BUCKET_ROW_STRUCT
+#define BUCKET_ROW_STRUCT origin_options
+#define X(...)            ROW(offsetof(struct bucket_properties, origin_options), __VA_ARGS__)
+        ORIGIN_OPTIONS(X)
+#undef X
+#undef BUCKET_ROW_STRUCT
+};
+
+const struct option_table bucket_property_table = {bucket_rows, ARRAY_SIZE(bucket_rows), NULL};
+
+struct bucket *bucket_ref(struct bucket *b)
+{
+    assert(b->magic == BUCKET_MAGIC);
+    (void)atomic_fetch_add(&b->refs, 1);
+    return b;
+}
+
+void bucket_unref(struct bucket *b)
+{
+    if (!b)
+        return;
+    assert(b->magic == BUCKET_MAGIC);
+    if (atomic_fetch_sub(&b->refs, 1) != 1)
+        return;
+    option_fini(&bucket_property_table, &b->p);
+    b->magic = 0;
+    free(b);
+}
+
+int bucket_check_name(struct slice name, struct err *e)
+{
+    if (name.n < 3 || name.n > BUCKET_NAME_MAX)
+        return err_set(e, ERR_BAD_OPTION, "bucket name '" SLICE_FMT "': must have 3 to %d characters",
+                       SLICE_ARG(name), BUCKET_NAME_MAX);
+    for (size_t i = 0; i < name.n; i++) {
+        char c = name.p[i];
+        bool alnum = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+        bool inner = (c == '.' || c == '-') && i > 0 && i + 1 < name.n;
+        if (!alnum && !inner)
+            return err_set(e, ERR_BAD_OPTION,
+                           "bucket name '" SLICE_FMT
+                           "': only a-z, 0-9, '-' and '.', beginning and ending with a "
+                           "letter or digit",
+                           SLICE_ARG(name));
+    }
+    return 0;
+}
+
+int bucket_parse_validate(const char *text, enum bucket_validate *ret, uint64_t *ret_ttl_ms, struct err *e)
+{
+    struct slice s = slice_str(text);
+    uint64_t ttl_ms = 0;
+    if (slice_eq_str(s, "never")) {
+        *ret = BUCKET_VALIDATE_NEVER;
+    } else if (slice_eq_str(s, "always")) {
+        *ret = BUCKET_VALIDATE_ALWAYS;
+    } else if (slice_starts(s, SLICE_LIT("ttl:")) && text_parse_duration(slice_from(s, 4), &ttl_ms) == 0) {
+        *ret = BUCKET_VALIDATE_TTL;
+    } else {
+        return err_set(e, ERR_BAD_OPTION,
+                       "validate '%s': one of never, ttl:TIME (for example ttl:60s), always",
+                       text ? text : "");
+    }
+    *ret_ttl_ms = ttl_ms;
+    return 0;
+}
+
+/* Checks what one property alone cannot show, and fills the derived fields. */
+static int bucket_finish(struct bucket *b, struct err *e)
+{
+    if (b->p.origin && !*b->p.origin) {
+        free(b->p.origin);
+        b->p.origin = NULL;
+    }
+    return bucket_parse_validate(b->p.validate, &b->validate, &b->ttl_ms, e);
+}
+
+static struct bucket *bucket_new(struct slice name, struct err *e)
+{
+    struct bucket *b = calloc(1, sizeof(*b));
+    assert(b && name.n <= BUCKET_NAME_MAX);
+    b->magic = BUCKET_MAGIC;
+    atomic_init(&b->refs, 1);
+    memcpy(b->name, name.p, name.n);
+    if (option_init(&bucket_property_table, &b->p, e) < 0) {
+        bucket_unref(b);
+        return NULL;
+    }
+    return b;
+}
+
+static int bucket_apply_line(struct bucket *b, struct slice line, struct err *e)
+{
+    ssize_t eq = slice_find(line, '=');
+    if (eq <= 0)
+        return err_set(e, ERR_BAD_OPTION, "setting '" SLICE_FMT "': must be NAME=VALUE", SLICE_ARG(line));
+    struct slice value = slice_from(line, (size_t)eq + 1);
+    if (value.n > BUCKET_VALUE_MAX)
+        return err_set(e, ERR_BAD_OPTION, "setting '" SLICE_FMT "': value longer than %d bytes", (int)eq,
+                       line.p, (int)BUCKET_VALUE_MAX);
+    _cleanup_free_ char *name = slice_dup(slice_sub(line, 0, (size_t)eq));
+    _cleanup_free_ char *text = slice_dup(value);
+    const struct option *row = option_find(&bucket_property_table, name);
+    const char *wanted = text;
+    if (row && value.n == 0)
+        wanted = row->def ? row->def : "";
+    return option_set(&bucket_property_table, &b->p, name, wanted, name, e);
+}
+
+static int bucket_apply(struct bucket *b, struct slice settings, struct err *e)
+{
+    while (settings.n > 0) {
+        struct slice line = slice_split(&settings, '\n');
+        if (line.n == 0)
+            continue;
+        int r = bucket_apply_line(b, line, e);
+        if (r < 0)
+            return r;
+    }
+    return bucket_finish(b, e);
+}
+
+int bucket_settings(const struct bucket *b, bool show_secrets, struct buf *out)
+{
+    for (size_t i = 0; i < bucket_property_table.n_rows; i++) {
+        const struct option *row = &bucket_property_table.rows[i];
+        _cleanup_buf_ struct buf value = BUF_INIT(BUCKET_VALUE_MAX + 1);
+        if (option_get(&bucket_property_table, &b->p, row->name, &value) < 0 || value.n == 0)
+            continue;
+        bool hide = row->secret && !show_secrets;
+        int r =
+            buf_printf(out, "%s=" SLICE_FMT "\n", row->name, hide ? 3 : (int)value.n, hide ? "***" : value.p);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- records ---- */
+
+static int record_encode(const struct bucket *b, struct buf *out)
+{
+    int r = buf_printf(out, BUCKET_RECORD_HEAD "id=%" PRIu64 "\ncreated=%" PRIu64 "\n", b->id, b->created_ns);
+    for (size_t i = 0; r == 0 && i < bucket_property_table.n_rows; i++) {
+        const struct option *row = &bucket_property_table.rows[i];
+        _cleanup_buf_ struct buf value = BUF_INIT(BUCKET_VALUE_MAX + 1);
+        if (option_get(&bucket_property_table, &b->p, row->name, &value) < 0 || value.n == 0)
+            continue;
+        if (row->def && slice_eq_str(buf_view(&value), row->def))
+            continue;
+        r = buf_printf(out, "%s=" SLICE_FMT "\n", row->name, SLICE_ARG(buf_view(&value)));
+    }
+    return r;
+}
+
+static int record_field(struct slice *s, const char *name, uint64_t *ret)
+{
+    struct slice line = slice_split(s, '\n');
+    struct slice key = slice_split(&line, '=');
+    return slice_eq_str(key, name) ? slice_u64(line, ret) : -EINVAL;
+}
+
+static int record_decode(struct slice name, struct slice value, struct bucket **ret, struct err *e)
+{
+    if (name.n == 0 || name.n > BUCKET_NAME_MAX || !slice_starts(value, SLICE_LIT(BUCKET_RECORD_HEAD)))
+        return err_set(e, ERR_CORRUPT, "record of bucket '" SLICE_FMT "' is not one of ours",
+                       SLICE_ARG(name));
+    struct slice rest = slice_from(value, sizeof(BUCKET_RECORD_HEAD) - 1);
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_new(name, e);
+    if (!b)
+        return -ENOMEM;
+    if (record_field(&rest, "id", &b->id) < 0 || record_field(&rest, "created", &b->created_ns) < 0)
+        return err_set(e, ERR_CORRUPT, "record of bucket '%s' lacks its id", b->name);
+    int r = bucket_apply(b, rest, e);
+    if (r < 0)
+        return err_prefix(e, r, "record of bucket '%s'", b->name);
+    *ret = TAKE_PTR(b);
+    return 0;
+}
+
+/* ---- table ---- */
+
+static size_t table_position(const struct bucket_table *t, struct slice name, bool *ret_found)
+{
+    size_t low = 0, high = t->n;
+    *ret_found = false;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int c = slice_cmp(slice_str(t->v[mid]->name), name);
+        if (c == 0) {
+            *ret_found = true;
+            return mid;
+        }
+        if (c < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/* Takes over the reference; replaces a bucket of the same name. */
+static void table_put_locked(struct bucket_table *t, struct bucket *b)
+{
+    lock_assert_held(&t->lock);
+    bool found;
+    size_t i = table_position(t, slice_str(b->name), &found);
+    if (found) {
+        bucket_unref(t->v[i]);
+        t->v[i] = b;
+        return;
+    }
+    if (t->n == t->cap) {
+        t->cap = t->cap ? t->cap * 2 : 16;
+        t->v = realloc(t->v, t->cap * sizeof(t->v[0]));
+        assert(t->v);
+    }
+    memmove(t->v + i + 1, t->v + i, (t->n - i) * sizeof(t->v[0]));
+    t->v[i] = b;
+    t->n++;
+}
+
+static int table_load(struct bucket_table *t, struct err *e)
+{
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(t->kv, SLICE_LIT("b/"), SLICE_LIT("b0"));
+    for (;;) {
+        struct slice key, value;
+        int r = kv_iter_next(it, &key, &value, e);
+        if (r == -ENOENT)
+            return 0;
+        if (r < 0)
+            return r;
+        struct bucket *b;
+        r = record_decode(slice_from(key, 2), value, &b, e);
+        if (r < 0)
+            return r;
+        _cleanup_buf_ struct buf again = BUF_INIT(BUCKET_RECORD_MAX);
+        r = kv_get(t->kv, key, &again, &b->version, e);
+        LOCK_SCOPE(&t->lock);
+        table_put_locked(t, b);
+        if (r < 0)
+            return r;
+    }
+}
+
+int bucket_table_open(struct kv *kv, struct bucket_table **ret, struct err *e)
+{
+    _cleanup_(bucket_table_closep) struct bucket_table *t = calloc(1, sizeof(*t));
+    assert(t);
+    lock_init(&t->lock, LOCK_BUCKET);
+    t->kv = kv;
+    int r = table_load(t, e);
+    if (r < 0)
+        return err_prefix(e, r, "control store");
+    *ret = TAKE_PTR(t);
+    return 0;
+}
+
+void bucket_table_close(struct bucket_table *t)
+{
+    if (!t)
+        return;
+    for (size_t i = 0; i < t->n; i++)
+        bucket_unref(t->v[i]);
+    free(t->v);
+    lock_fini(&t->lock);
+    free(t);
+}
+
+int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, struct err *e)
+{
+    LOCK_SCOPE(&t->lock);
+    bool found;
+    size_t i = table_position(t, name, &found);
+    if (!found)
+        return err_set(e, ERR_NO_BUCKET, "bucket '" SLICE_FMT "' does not exist",
+                       SLICE_ARG(slice_sub(name, 0, 80)));
+    *ret = bucket_ref(t->v[i]);
+    return 0;
+}
+
+size_t bucket_page(struct bucket_table *t, struct slice after, struct bucket **ret, size_t max)
+{
+    LOCK_SCOPE(&t->lock);
+    bool found;
+    size_t i = table_position(t, after, &found), n = 0;
+    if (found)
+        i++;
+    for (; i < t->n && n < max; i++)
+        ret[n++] = bucket_ref(t->v[i]);
+    return n;
+}
+
+static void record_key(const char *name, struct buf *key)
+{
+    int r = buf_printf(key, "b/%s", name);
+    assert(r == 0);
+}
+
+static int record_commit(struct bucket_table *t, struct kv_txn *txn, struct bucket *b, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(BUCKET_NAME_MAX + 3), value = BUF_INIT(BUCKET_RECORD_MAX);
+    record_key(b->name, &key);
+    int r = record_encode(b, &value);
+    if (r < 0)
+        return err_set(e, r, "bucket '%s': settings are too long", b->name);
+    kv_txn_check(txn, buf_view(&key), b->version);
+    kv_txn_put(txn, buf_view(&key), buf_view(&value));
+    r = kv_txn_commit(txn, KV_DURABLE, e);
+    if (r < 0)
+        return r;
+    _cleanup_buf_ struct buf again = BUF_INIT(BUCKET_RECORD_MAX);
+    return kv_get(t->kv, buf_view(&key), &again, &b->version, e);
+}
+
+/* The next id, and its change as part of txn. */
+static int next_id(struct bucket_table *t, struct kv_txn *txn, uint64_t *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(32);
+    uint64_t version = 0, last = 0;
+    int r = kv_get(t->kv, SLICE_LIT("n/bucket"), &value, &version, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (r == 0 && slice_u64(buf_view(&value), &last) < 0)
+        return err_set(e, ERR_CORRUPT, "control store: counter of bucket ids is not a number");
+    char text[32];
+    (void)snprintf(text, sizeof(text), "%" PRIu64, last + 1);
+    kv_txn_check(txn, SLICE_LIT("n/bucket"), version);
+    kv_txn_put(txn, SLICE_LIT("n/bucket"), slice_str(text));
+    *ret = last + 1;
+    return 0;
+}
+
+int bucket_create(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
+                  struct err *e)
+{
+    int r = bucket_check_name(name, e);
+    if (r < 0)
+        return r;
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_new(name, e);
+    if (!b)
+        return -ENOMEM;
+    r = bucket_apply(b, settings, e);
+    if (r < 0)
+        return r;
+    b->created_ns = sys->real_ns();
+
+    LOCK_SCOPE(
+        &t->lock); /* held over the commit: creation is rare, and two of one name must not both succeed */
+    bool found;
+    (void)table_position(t, name, &found);
+    if (found)
+        return err_set(e, ERR_BUCKET_EXISTS, "bucket '%s' exists already", b->name);
+    _cleanup_(kv_txn_freep) struct kv_txn *txn = kv_txn_new(t->kv);
+    r = next_id(t, txn, &b->id, e);
+    if (r == 0)
+        r = record_commit(t, txn, b, e);
+    if (r < 0)
+        return err_prefix(e, r, "create bucket %s", b->name);
+    table_put_locked(t, bucket_ref(b));
+    *ret = TAKE_PTR(b);
+    return 0;
+}
+
+int bucket_change(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
+                  struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *old = NULL;
+    int r = bucket_find(t, name, &old, e);
+    if (r < 0)
+        return r;
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_new(name, e);
+    if (!b)
+        return -ENOMEM;
+    b->id = old->id;
+    b->created_ns = old->created_ns;
+    b->version = old->version;
+    _cleanup_buf_ struct buf now = BUF_INIT(BUCKET_RECORD_MAX);
+    r = bucket_settings(old, /* show_secrets= */ true, &now);
+    if (r == 0)
+        r = bucket_apply(b, buf_view(&now), e);
+    if (r == 0)
+        r = bucket_apply(b, settings, e);
+    if (r < 0)
+        return r;
+    LOCK_SCOPE(&t->lock); /* as in bucket_create */
+    _cleanup_(kv_txn_freep) struct kv_txn *txn = kv_txn_new(t->kv);
+    r = record_commit(t, txn, b, e);
+    if (r < 0)
+        return err_prefix(e, r, "change bucket %s", b->name);
+    table_put_locked(t, bucket_ref(b));
+    *ret = TAKE_PTR(b);
+    return 0;
+}
+
+int bucket_delete(struct bucket_table *t, struct slice name, struct err *e)
+{
+    LOCK_SCOPE(&t->lock); /* as in bucket_create */
+    bool found;
+    size_t i = table_position(t, name, &found);
+    if (!found)
+        return err_set(e, ERR_NO_BUCKET, "bucket '" SLICE_FMT "' does not exist",
+                       SLICE_ARG(slice_sub(name, 0, 80)));
+    _cleanup_buf_ struct buf key = BUF_INIT(BUCKET_NAME_MAX + 3);
+    record_key(t->v[i]->name, &key);
+    _cleanup_(kv_txn_freep) struct kv_txn *txn = kv_txn_new(t->kv);
+    kv_txn_check(txn, buf_view(&key), t->v[i]->version);
+    kv_txn_delete(txn, buf_view(&key));
+    int r = kv_txn_commit(txn, KV_DURABLE, e);
+    if (r < 0)
+        return err_prefix(e, r, "remove bucket %s", t->v[i]->name);
+    bucket_unref(t->v[i]);
+    memmove(t->v + i, t->v + i + 1, (t->n - i - 1) * sizeof(t->v[0]));
+    t->n--;
+    return 0;
+}

@@ -1,0 +1,82 @@
+/*
+ * Buckets: their properties, their records in the control store, and the table of them in memory.
+ *
+ * A bucket in memory is an immutable, counted snapshot: a change of properties makes a new one, and
+ * operations that run keep the one they began with. A bucket id is never reused.
+ */
+#pragma once
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "kv/kv.h"
+#include "origin/origin.h"
+
+#define BUCKET_NAME_MAX 63
+
+/* X(field, type, name, argument, default, min, max, choices, secret, doc); origin.* rows follow from
+ * origin.h. */
+#define BUCKET_PROPERTIES(X)                                                                                 \
+    X(origin, STRING, "origin", "URL", NULL, 0, 0, NULL, false,                                              \
+      "where the data is: s3://BUCKET[/PREFIX] or file:///DIR")                                              \
+    X(validate, STRING, "validate", "never|ttl:TIME|always", "ttl:60s", 0, 0, NULL, false,                   \
+      "when cached attributes and listings are checked against the origin again")                            \
+    X(verify, ENUM, "verify", "MODE", "fill", 0, 0, "fill|read", false,                                      \
+      "read: check every block on every read; gives up passthrough and sendfile")                            \
+    X(readahead, SIZE, "readahead", "SIZE", "128MiB", 0, 4 * GIB, NULL, false,                               \
+      "most bytes fetched ahead of a sequential reader")                                                     \
+    X(retry_time, DURATION, "retry", "TIME", "60s", 0, 3600000, NULL, false,                                 \
+      "how long a failing request to the origin is repeated before its error is reported")
+
+struct bucket_properties {
+#define X(field, type, ...) ORIGIN_FIELD_##type field;
+    BUCKET_PROPERTIES(X)
+#undef X
+    struct origin_options origin_options;
+};
+
+extern const struct option_table bucket_property_table;
+
+enum bucket_validate { BUCKET_VALIDATE_NEVER, BUCKET_VALIDATE_TTL, BUCKET_VALIDATE_ALWAYS };
+enum bucket_verify { BUCKET_VERIFY_FILL, BUCKET_VERIFY_READ };
+
+struct bucket {
+    uint32_t magic;
+    _Atomic uint32_t refs;
+    uint64_t id;
+    uint64_t created_ns; /* real time */
+    uint64_t version;    /* of the kv record */
+    char name[BUCKET_NAME_MAX + 1];
+    enum bucket_validate validate;
+    uint64_t ttl_ms;
+    struct bucket_properties p;
+};
+
+struct bucket *bucket_ref(struct bucket *b);
+void bucket_unref(struct bucket *b);
+DEFINE_CLEANUP(struct bucket, bucket_unref)
+
+/* S3's rules: 3 to 63 of a-z 0-9 . -, beginning and ending with a letter or digit. */
+int bucket_check_name(struct slice name, struct err *e);
+/* "never", "ttl:60s", "always". */
+int bucket_parse_validate(const char *text, enum bucket_validate *ret, uint64_t *ret_ttl_ms, struct err *e);
+
+struct bucket_table;
+
+/* Reads all records. */
+int bucket_table_open(struct kv *kv, struct bucket_table **ret, struct err *e);
+void bucket_table_close(struct bucket_table *t);
+DEFINE_CLEANUP(struct bucket_table, bucket_table_close)
+
+/* A reference, or ERR_NO_BUCKET. */
+int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, struct err *e);
+/* settings: lines "name=value\n". ERR_BUCKET_EXISTS, ERR_BAD_OPTION. Durable on return. */
+int bucket_create(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
+                  struct err *e);
+/* Changes the given properties only; an empty value goes back to the default. */
+int bucket_change(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
+                  struct err *e);
+int bucket_delete(struct bucket_table *t, struct slice name, struct err *e);
+/* Up to max buckets with names after `after`, in byte order, each referenced; returns how many. */
+size_t bucket_page(struct bucket_table *t, struct slice after, struct bucket **ret, size_t max);
+/* All properties as lines "name=value\n"; secrets as "***" unless show_secrets. Unset ones are left out. */
+int bucket_settings(const struct bucket *b, bool show_secrets, struct buf *out);

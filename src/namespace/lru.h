@@ -1,0 +1,21 @@
+/*
+ * A bounded cache of byte strings: least recently used out first, sharded, any thread. Holds attributes and
+ * pages of listings; losing an entry costs one question to the origin.
+ */
+#pragma once
+
+#include "base/buf.h"
+#include "base/err.h"
+
+struct lru;
+
+/* max_bytes: keys, values and bookkeeping together. */
+struct lru *lru_new(uint64_t max_bytes);
+void lru_free(struct lru *l);
+/* Value appended to ret; -ENOENT. */
+int lru_get(struct lru *l, struct slice key, struct buf *ret);
+/* Replaces; values that are too large for a shard are not kept. */
+void lru_put(struct lru *l, struct slice key, struct slice value);
+void lru_remove(struct lru *l, struct slice key);
+void lru_clear(struct lru *l);
+uint64_t lru_bytes(struct lru *l);

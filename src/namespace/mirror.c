@@ -1,0 +1,249 @@
+/*
+ * What is remembered of mirror buckets, and the questions that fill it.
+ *
+ * Invariants:
+ *  1. Nothing is remembered from an answer that a local write may have overtaken: the generation of the key
+ * (of the bucket, for pages) is read before the origin is asked and compared before the answer is kept.
+ *  2. An answer is used without asking only while the bucket's `validate` allows. That an object does not
+ * exist is believed for at most NEGATIVE_MS.
+ *
+ * Failure modes: a lost or evicted entry costs one more question. Generations are striped: two keys may share
+ * one, and a write to one then keeps an answer about the other from being remembered.
+ */
+#include "namespace/mirror_internal.h"
+
+#include "base/hash.h"
+#include "base/sys.h"
+
+#include <inttypes.h>
+
+#define NEGATIVE_MS   1000
+#define COMPONENT_MAX 255
+
+struct mirror *mirror_new(uint64_t cache_bytes)
+{
+    struct mirror *m = calloc(1, sizeof(*m));
+    assert(m);
+    m->cache = lru_new(cache_bytes);
+    return m;
+}
+
+void mirror_free(struct mirror *m)
+{
+    if (!m)
+        return;
+    lru_free(m->cache);
+    free(m);
+}
+
+/* ---- names ---- */
+
+bool mirror_component_is_legal(struct slice c)
+{
+    return c.n > 0 && c.n <= COMPONENT_MAX && !slice_eq_str(c, ".") && !slice_eq_str(c, "..") &&
+           slice_find(c, '\0') < 0;
+}
+
+bool mirror_key_is_path(struct slice key)
+{
+    while (key.n > 0) {
+        bool last = slice_find(key, '/') < 0;
+        if (!mirror_component_is_legal(slice_split(&key, '/')))
+            return false;
+        if (last)
+            return true;
+        if (key.n == 0)
+            return false; /* ended with a slash */
+    }
+    return false;
+}
+
+/* ---- remembering ---- */
+
+static void attr_key(const struct bucket *b, struct slice key, struct buf *k)
+{
+    int r = buf_char(k, 'a');
+    r = r < 0 ? r : buf_append(k, &b->id, sizeof(b->id));
+    r = r < 0 ? r : buf_slice(k, key);
+    assert(r == 0);
+}
+
+static size_t stripe_of(const struct bucket *b, struct slice key)
+{
+    return hash_mix(hash_table(key), b->id) % MIRROR_STRIPES;
+}
+
+uint64_t mirror_generation(struct mirror *m, const struct bucket *b, struct slice key)
+{
+    return atomic_load(&m->key_generation[stripe_of(b, key)]);
+}
+
+bool mirror_is_fresh(const struct bucket *b, uint64_t confirmed_ns, bool is_absent)
+{
+    uint64_t now = sys->real_ns();
+    uint64_t age_ms = now > confirmed_ns ? (now - confirmed_ns) / 1000000 : 0;
+    if (b->validate == BUCKET_VALIDATE_ALWAYS)
+        return false;
+    if (is_absent && age_ms > NEGATIVE_MS)
+        return false;
+    return b->validate == BUCKET_VALIDATE_NEVER || age_ms <= b->ttl_ms;
+}
+
+int mirror_recall_stale(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
+                        struct attr *ret)
+{
+    if (key.n > ORIGIN_KEY_MAX_BYTES)
+        return -ENOENT;
+    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    attr_key(b, key, &k);
+    int r = lru_get(m->cache, buf_view(&k), &v);
+    if (r < 0)
+        return r;
+    return attr_decode(arena_dup(a, buf_view(&v)), ret);
+}
+
+int mirror_recall(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
+                  struct attr *ret)
+{
+    struct attr found;
+    int r = mirror_recall_stale(m, b, key, a, &found);
+    if (r < 0)
+        return r;
+    if (!mirror_is_fresh(b, found.confirmed_ns, found.is_absent))
+        return -ENOENT;
+    *ret = found;
+    return 0;
+}
+
+void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, const struct attr *attr,
+                  uint64_t seen)
+{
+    if (key.n > ORIGIN_KEY_MAX_BYTES || mirror_generation(m, b, key) != seen)
+        return;
+    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    attr_key(b, key, &k);
+    if (attr_encode(attr, &v) < 0)
+        return;
+    lru_put(m->cache, buf_view(&k), buf_view(&v));
+    if (mirror_generation(m, b, key) != seen) /* overtaken between the first look and the put */
+        lru_remove(m->cache, buf_view(&k));
+}
+
+_Atomic uint64_t *mirror_bucket_generation(struct mirror *m, const struct bucket *b)
+{
+    return &m->bucket_generation[b->id % MIRROR_STRIPES];
+}
+
+/* A parent that was believed to be empty or absent may exist now, or the reverse: forgotten, too. */
+static void forget_with_parents(struct mirror *m, const struct bucket *b, struct slice key)
+{
+    for (;;) {
+        (void)atomic_fetch_add(&m->key_generation[stripe_of(b, key)], 1);
+        if (key.n <= ORIGIN_KEY_MAX_BYTES) {
+            _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX);
+            attr_key(b, key, &k);
+            lru_remove(m->cache, buf_view(&k));
+        }
+        ssize_t slash = slice_rfind(key, '/');
+        if (slash <= 0)
+            return;
+        key = slice_sub(key, 0, (size_t)slash);
+    }
+}
+
+void mirror_changed(struct mirror *m, const struct bucket *b, struct slice key)
+{
+    (void)atomic_fetch_add(mirror_bucket_generation(m, b), 1);
+    forget_with_parents(m, b, key);
+}
+
+void mirror_forget_bucket(struct mirror *m, const struct bucket *b)
+{
+    (void)atomic_fetch_add(mirror_bucket_generation(m, b), 1);
+    for (size_t i = 0; i < MIRROR_STRIPES; i++)
+        (void)atomic_fetch_add(&m->key_generation[i], 1);
+    lru_clear(m->cache);
+}
+
+/* ---- attributes ---- */
+
+static int stat_directory(struct mirror *m, struct upstream *u, struct slice key, struct arena *a,
+                          struct attr *ret, struct err *e)
+{
+    uint64_t seen = mirror_generation(m, u->bucket, key);
+    struct origin_list l = {.prefix = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key))), .max = 1};
+    struct origin_page page;
+    int r = upstream_list(u, &l, a, &page, e);
+    if (r < 0)
+        return r;
+    *ret =
+        (struct attr){.is_directory = page.n > 0, .is_absent = page.n == 0, .confirmed_ns = sys->real_ns()};
+    if (page.n > 0)
+        ret->mtime_ns = page.entries[0].attr.mtime_ns;
+    mirror_learn(m, u->bucket, key, ret, seen);
+    return 0;
+}
+
+/* The origin's word; absence is an answer (is_absent), not an error. */
+static int stat_origin(struct mirror *m, struct upstream *u, struct slice key, bool posix, struct arena *a,
+                       struct attr *ret, struct err *e)
+{
+    uint64_t seen = mirror_generation(m, u->bucket, key);
+    struct origin_attr found;
+    int r = upstream_head(u, key, SLICE_NULL, a, &found, e);
+    if (r == 0) {
+        *ret = attr_of_origin(&found, /* has_meta= */ true, sys->real_ns());
+        mirror_learn(m, u->bucket, key, ret, seen);
+        return 0;
+    }
+    if (r != -ENOENT)
+        return r;
+    if (posix)
+        return stat_directory(m, u, key, a, ret, e);
+    *ret = (struct attr){.is_absent = true, .confirmed_ns = sys->real_ns()};
+    mirror_learn(m, u->bucket, key, ret, seen);
+    return 0;
+}
+
+int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool posix, bool full, bool fresh,
+                struct arena *a, struct attr *ret, struct err *e)
+{
+    if (posix && key.n == 0) {
+        *ret = (struct attr){
+            .is_directory = true, .confirmed_ns = sys->real_ns(), .mtime_ns = u->bucket->created_ns};
+        return 0;
+    }
+    if (key.n == 0 || key.n > ORIGIN_KEY_MAX_BYTES || (posix && !mirror_key_is_path(key)))
+        return err_set(e, -ENOENT, "no such key");
+    struct attr found;
+    int r = fresh ? -ENOENT : mirror_recall(m, u->bucket, key, a, &found);
+    if (r == 0 && !posix && (found.is_directory || (full && !found.has_meta && !found.is_absent)))
+        r = -ENOENT; /* remembered as seen by a file system, or without what is wanted */
+    if (r < 0)
+        r = stat_origin(m, u, key, posix, a, &found, e);
+    if (r < 0)
+        return r;
+    if (found.is_absent)
+        return err_set(e, -ENOENT, "no such key");
+    *ret = found;
+    return 0;
+}
+
+int mirror_check_empty(struct mirror *m, struct upstream *u, struct slice key, struct arena *a,
+                       bool *ret_has_marker, struct err *e)
+{
+    (void)m; /* the question is asked afresh: emptiness is what is about to be acted on */
+    struct slice prefix = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key)));
+    struct origin_list l = {.prefix = prefix, .max = 2};
+    struct origin_page page;
+    int r = upstream_list(u, &l, a, &page, e);
+    if (r < 0)
+        return r;
+    if (page.n == 0)
+        return err_set(e, -ENOENT, "no such directory");
+    bool marker = slice_eq(page.entries[0].key, prefix);
+    if (page.n > 1 || !marker)
+        return err_set(e, -ENOTEMPTY, "directory is not empty");
+    *ret_has_marker = marker;
+    return 0;
+}

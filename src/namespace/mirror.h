@@ -1,0 +1,53 @@
+/*
+ * The namespace of mirror buckets: the origin is the truth; attributes and pages of listings are remembered
+ * as long as the bucket's `validate` allows. A listing of a directory fills the attributes of all its
+ * entries.
+ *
+ * Directories are prefixes. Seen as a file system (WIRE_POSIX), a key names a file, or a directory when keys
+ * lie below it or a marker object "key/" exists; where both exist the directory wins. Names that a directory
+ * cannot hold (empty, ".", "..", over 255 bytes, with a NUL) are left out of POSIX listings and counted.
+ */
+#pragma once
+
+#include "namespace/attr.h"
+#include "namespace/bucket.h"
+#include "namespace/upstream.h"
+
+struct mirror;
+
+struct mirror *mirror_new(uint64_t cache_bytes);
+void mirror_free(struct mirror *m);
+DEFINE_CLEANUP(struct mirror, mirror_free)
+
+/* Whether what the origin said at confirmed_ns (real time) may be used without asking again. */
+bool mirror_is_fresh(const struct bucket *b, uint64_t confirmed_ns, bool is_absent);
+
+/* What is remembered and fresh enough by the bucket's policy; -ENOENT when nothing is. No I/O. Slices in the
+ * arena. */
+int mirror_recall(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
+                  struct attr *ret);
+/* As mirror_recall without regard to age: what was last heard. */
+int mirror_recall_stale(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
+                        struct attr *ret);
+/* `seen` is from mirror_generation before the origin was asked: an answer that a local write has overtaken
+ * meanwhile is not remembered. */
+void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, const struct attr *attr,
+                  uint64_t seen);
+uint64_t mirror_generation(struct mirror *m, const struct bucket *b, struct slice key);
+/* A local write, removal or rename of key: forgets it, its parents' listings, and bumps the generation. */
+void mirror_changed(struct mirror *m, const struct bucket *b, struct slice key);
+/* Everything of a bucket. */
+void mirror_forget_bucket(struct mirror *m, const struct bucket *b);
+
+/* Fresh attributes, asking the origin where needed. posix: also directories. full: content type and meta are
+ * wanted. -ENOENT. */
+int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool posix, bool full, bool fresh,
+                struct arena *a, struct attr *ret, struct err *e);
+/* One page of a listing as in wire_ops.h LIST. Entries are encoded struct wire_entry. */
+int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req *req, struct arena *a,
+                struct wire_list_rep *ret, struct err *e);
+/* 0 when the directory `key` (no trailing slash) has no keys below it but its marker; -ENOTEMPTY, -ENOENT. */
+int mirror_check_empty(struct mirror *m, struct upstream *u, struct slice key, struct arena *a,
+                       bool *ret_has_marker, struct err *e);
+/* Whether a file system can hold this key: every component legal. */
+bool mirror_key_is_path(struct slice key);

@@ -1,0 +1,228 @@
+/*
+ * Listings of mirror buckets: pages from the origin, remembered whole, and the attributes in them.
+ *
+ * A remembered page is the bytes of its reply:
+ *
+ * | offset | size | page                              |
+ * | ------ | ---- | --------------------------------- |
+ * | 0      | 8    | when it was fetched, ns since 1970 |
+ * | 8      | 4    | number of entries                 |
+ * | 12     | 4    | 1 when more follow                |
+ * | 16     | 4+n  | where the next page begins        |
+ * |        | rest | encoded struct wire_entry         |
+ *
+ * It lives in memory only, in this process's byte order.
+ */
+#include "namespace/mirror_internal.h"
+
+#include "base/metrics.h"
+#include "base/sys.h"
+
+#define PAGE_MAX_BYTES (2 * MIB)
+#define LIST_MAX       1000
+
+static void page_key(struct mirror *m, const struct bucket *b, const struct wire_list_req *q, struct buf *k)
+{
+    uint64_t generation = atomic_load(mirror_bucket_generation(m, b));
+    uint32_t numbers[4] = {q->delimiter, q->max, q->flags & WIRE_POSIX, (uint32_t)q->prefix.n};
+    int r = buf_char(k, 'l');
+    r = r < 0 ? r : buf_append(k, &b->id, sizeof(b->id));
+    r = r < 0 ? r : buf_append(k, &generation, sizeof(generation));
+    r = r < 0 ? r : buf_append(k, numbers, sizeof(numbers));
+    r = r < 0 ? r : buf_slice(k, q->prefix);
+    r = r < 0 ? r : buf_slice(k, q->after);
+    assert(r == 0);
+}
+
+static int page_encode(uint64_t now_ns, const struct wire_list_rep *rep, struct buf *b)
+{
+    uint32_t numbers[3] = {rep->n_entries, rep->truncated, (uint32_t)rep->next.n};
+    int r = buf_append(b, &now_ns, sizeof(now_ns));
+    r = r < 0 ? r : buf_append(b, numbers, sizeof(numbers));
+    r = r < 0 ? r : buf_slice(b, rep->next);
+    return r < 0 ? r : buf_slice(b, rep->entries);
+}
+
+/* Our own bytes: asserted, not checked. */
+static void page_decode(struct slice s, uint64_t *ret_fetched_ns, struct wire_list_rep *ret)
+{
+    uint32_t numbers[3];
+    assert(s.n >= sizeof(uint64_t) + sizeof(numbers));
+    memcpy(ret_fetched_ns, s.p, sizeof(uint64_t));
+    memcpy(numbers, s.p + sizeof(uint64_t), sizeof(numbers));
+    s = slice_from(s, sizeof(uint64_t) + sizeof(numbers));
+    assert(s.n >= numbers[2]);
+    *ret = (struct wire_list_rep){
+        .fd = -1,
+        .n_entries = numbers[0],
+        .truncated = numbers[1],
+        .next = slice_sub(s, 0, numbers[2]),
+        .entries = slice_from(s, numbers[2]),
+    };
+}
+
+static int page_recall(struct mirror *m, const struct bucket *b, const struct wire_list_req *q,
+                       struct arena *a, struct wire_list_rep *ret)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(PAGE_MAX_BYTES);
+    page_key(m, b, q, &k);
+    int r = lru_get(m->cache, buf_view(&k), &v);
+    if (r < 0)
+        return r;
+    uint64_t fetched_ns;
+    page_decode(arena_dup(a, buf_view(&v)), &fetched_ns, ret);
+    return mirror_is_fresh(b, fetched_ns, /* is_absent= */ false) ? 0 : -ENOENT;
+}
+
+/* The name of an entry inside the listed directory, without a trailing slash. */
+static struct slice entry_name(const struct origin_entry *x, struct slice prefix)
+{
+    struct slice name = slice_from(x->key, prefix.n);
+    return slice_ends(name, SLICE_LIT("/")) ? slice_sub(name, 0, name.n - 1) : name;
+}
+
+/* A file beside a directory of the same name: the directory wins. Looks within the page only: the two are
+ * neighbours but for names that continue with a byte below '/'. */
+static bool shadowed(const struct origin_page *page, size_t i, struct slice prefix)
+{
+    if (page->entries[i].is_prefix)
+        return false;
+    struct slice name = entry_name(&page->entries[i], prefix);
+    for (size_t k = i + 1; k < page->n; k++) {
+        struct slice other = entry_name(&page->entries[k], prefix);
+        if (!slice_starts(other, name))
+            return false;
+        if (page->entries[k].is_prefix && slice_eq(other, name))
+            return true;
+    }
+    return false;
+}
+
+static bool wanted(const struct origin_page *page, size_t i, const struct wire_list_req *q)
+{
+    if (!(q->flags & WIRE_POSIX))
+        return true;
+    const struct origin_entry *x = &page->entries[i];
+    if (slice_eq(x->key, q->prefix))
+        return false; /* the directory's own marker */
+    if (q->delimiter == '/')
+        return mirror_component_is_legal(entry_name(x, q->prefix)) && !shadowed(page, i, q->prefix);
+    return mirror_key_is_path(x->key);
+}
+
+static int add_entry(const struct origin_entry *x, struct buf *b)
+{
+    struct wire_entry w = {
+        .key = x->key,
+        .attr =
+            {
+                .kind = x->is_prefix ? WIRE_DIRECTORY : WIRE_FILE,
+                .size_bytes = x->attr.size_bytes,
+                .mtime_ns = x->attr.mtime_ns,
+                .etag = x->attr.etag,
+            },
+    };
+    return wire_entry_encode(&w, b);
+}
+
+static void learn_entry(struct mirror *m, const struct bucket *b, const struct origin_entry *x,
+                        uint64_t now_ns)
+{
+    struct slice key = x->is_prefix ? slice_sub(x->key, 0, x->key.n - 1) : x->key;
+    uint64_t seen = mirror_generation(m, b, key);
+    struct attr attr = attr_of_origin(&x->attr, /* has_meta= */ false, now_ns);
+    attr.is_directory = x->is_prefix;
+    if (x->is_prefix) {
+        mirror_learn(m, b, key, &attr, seen);
+        return;
+    }
+    /* What a GET or HEAD taught of the same version stays known, and is confirmed by this listing. */
+    _cleanup_(arena_freep) struct arena *scratch = arena_new(64 * KIB);
+    struct attr old;
+    if (mirror_recall_stale(m, b, key, scratch, &old) == 0 && old.has_meta && slice_eq(old.etag, attr.etag)) {
+        attr.has_meta = true;
+        attr.content_type = old.content_type;
+        attr.meta = old.meta;
+    }
+    mirror_learn(m, b, key, &attr, seen);
+}
+
+static int take_page(struct mirror *m, struct upstream *u, const struct wire_list_req *q,
+                     const struct origin_page *page, uint64_t seen, struct buf *entries, uint32_t *n_entries)
+{
+    uint64_t now_ns = sys->real_ns();
+    for (size_t i = 0; i < page->n; i++) {
+        const struct origin_entry *x = &page->entries[i];
+        if (x->is_prefix && (x->key.n == 0 || q->delimiter != '/'))
+            continue; /* prefixes of another delimiter are no directories */
+        if (atomic_load(mirror_bucket_generation(m, u->bucket)) == seen)
+            learn_entry(m, u->bucket, x, now_ns);
+    }
+    for (size_t i = 0; i < page->n; i++) {
+        if (!wanted(page, i, q))
+            continue;
+        int r = add_entry(&page->entries[i], entries);
+        if (r < 0)
+            return r;
+        (*n_entries)++;
+    }
+    return 0;
+}
+
+/* Asks until there is at least one entry to give or no more pages: a page may be empty after filtering. */
+static int list_origin(struct mirror *m, struct upstream *u, const struct wire_list_req *q, uint64_t seen,
+                       struct arena *a, struct wire_list_rep *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf entries = BUF_INIT(PAGE_MAX_BYTES);
+    struct origin_list l = {
+        .prefix = q->prefix,
+        .delimiter = (char)q->delimiter,
+        .after = q->after,
+        .max = q->max,
+    };
+    struct wire_list_rep rep = {.fd = -1};
+    do {
+        struct origin_page page;
+        int r = upstream_list(u, &l, a, &page, e);
+        if (r == 0)
+            r = take_page(m, u, q, &page, seen, &entries, &rep.n_entries);
+        if (r < 0)
+            return r;
+        rep.truncated = page.truncated && page.n > 0;
+        if (page.n > 0)
+            rep.next = page.entries[page.n - 1].key;
+        if (rep.truncated && rep.n_entries == 0) {
+            l.token = page.next_token;
+            l.after = page.next_token.n > 0 ? SLICE_NULL : rep.next;
+        }
+    } while (rep.truncated && rep.n_entries == 0);
+    rep.entries = arena_dup(a, buf_view(&entries));
+    if (!rep.truncated)
+        rep.next = SLICE_NULL;
+    *ret = rep;
+    return 0;
+}
+
+int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req *req, struct arena *a,
+                struct wire_list_rep *ret, struct err *e)
+{
+    if (req->delimiter > 127 || req->prefix.n > ORIGIN_KEY_MAX_BYTES ||
+        req->after.n > ORIGIN_KEY_MAX_BYTES + 1)
+        return err_set(e, -EINVAL, "prefix, marker or delimiter is not one of ours");
+    struct wire_list_req q = *req;
+    q.max = q.max == 0 || q.max > LIST_MAX ? LIST_MAX : q.max;
+    if (!(q.flags & WIRE_FRESH) && page_recall(m, u->bucket, &q, a, ret) == 0)
+        return 0;
+    uint64_t seen = atomic_load(mirror_bucket_generation(m, u->bucket));
+    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(PAGE_MAX_BYTES);
+    page_key(m, u->bucket, &q, &k);
+    uint64_t asked_ns = sys->real_ns();
+    int r = list_origin(m, u, &q, seen, a, ret, e);
+    if (r < 0)
+        return r;
+    /* The key holds the generation that was current before: a page overtaken by a write is never found again.
+     */
+    if (atomic_load(mirror_bucket_generation(m, u->bucket)) == seen && page_encode(asked_ns, ret, &v) == 0)
+        lru_put(m->cache, buf_view(&k), buf_view(&v));
+    return 0;
+}

@@ -1,0 +1,174 @@
+/*
+ * Retries and concurrency around one origin.
+ *
+ * Invariants:
+ *  1. A request holds exactly one place from upstream_enter to upstream_leave, and none while it sleeps
+ * before a retry.
+ *  2. A request that is not idempotent (a conditional PUT) is repeated only when the origin said that it did
+ * nothing.
+ */
+#include "namespace/upstream.h"
+
+#include "base/metrics.h"
+#include "base/sys.h"
+
+#define UPSTREAM_MAGIC      0x75707374u
+#define CONCURRENCY_START   16.0
+#define CONCURRENCY_FLOOR   2.0
+#define RETRY_BUDGET_TOKENS 100
+
+int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
+{
+    if (!b->p.origin)
+        return err_set(e, ERR_NOT_IMPLEMENTED,
+                       "bucket '%s' has no origin: set one with `forebay bucket set %s "
+                       "origin=URL`",
+                       b->name, b->name);
+    struct origin *o;
+    int r = origin_open(b->p.origin, &b->p.origin_options, b->name, &o, e);
+    if (r < 0)
+        return r;
+    struct upstream *u = calloc(1, sizeof(*u));
+    assert(u);
+    u->magic = UPSTREAM_MAGIC;
+    atomic_init(&u->refs, 1);
+    u->bucket = bucket_ref(b);
+    u->origin = o;
+    retry_budget_init(&u->budget, RETRY_BUDGET_TOKENS);
+    lock_init(&u->lock, LOCK_ORIGIN);
+    cond_init(&u->room);
+    double ceiling = (double)b->p.origin_options.connections;
+    concurrency_init(&u->concurrency, MIN(CONCURRENCY_START, ceiling), MIN(CONCURRENCY_FLOOR, ceiling),
+                     ceiling);
+    *ret = u;
+    return 0;
+}
+
+struct upstream *upstream_ref(struct upstream *u)
+{
+    assert(u->magic == UPSTREAM_MAGIC);
+    (void)atomic_fetch_add(&u->refs, 1);
+    return u;
+}
+
+void upstream_unref(struct upstream *u)
+{
+    if (!u)
+        return;
+    assert(u->magic == UPSTREAM_MAGIC);
+    if (atomic_fetch_sub(&u->refs, 1) != 1)
+        return;
+    assert(u->running == 0);
+    origin_close(u->origin);
+    bucket_unref(u->bucket);
+    cond_fini(&u->room);
+    lock_fini(&u->lock);
+    u->magic = 0;
+    free(u);
+}
+
+void upstream_enter(struct upstream *u)
+{
+    LOCK_SCOPE(&u->lock);
+    while ((double)u->running + 1.0 > u->concurrency.limit)
+        cond_wait(&u->room, &u->lock);
+    u->running++;
+}
+
+bool upstream_try_enter(struct upstream *u)
+{
+    LOCK_SCOPE(&u->lock);
+    if ((double)u->running + 1.0 > u->concurrency.limit)
+        return false;
+    u->running++;
+    return true;
+}
+
+void upstream_leave(struct upstream *u, int result)
+{
+    if (result == 0)
+        retry_budget_earn(&u->budget);
+    LOCK_SCOPE(&u->lock);
+    assert(u->running > 0);
+    u->running--;
+    if (result == 0)
+        concurrency_on_success(&u->concurrency);
+    else if (retry_is_transient(result))
+        concurrency_on_failure(&u->concurrency, result, sys_mono_ms());
+    cond_broadcast(&u->room);
+}
+
+bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel)
+{
+    if (!retry_is_transient(code) || (cancel && atomic_load(cancel)))
+        return false;
+    uint64_t now = sys_mono_ms(), random;
+    sys->random(&random, sizeof(random));
+    bool budget_left = retry_budget_take(&u->budget);
+    int64_t wait_ms =
+        retry_delay_ms(r, code, now, r->started_ms + u->bucket->p.retry_time, budget_left, random);
+    if (wait_ms < 0)
+        return false;
+    metrics_count(METRIC_ORIGIN_RETRIES, u->bucket->name, err_name(code), NULL);
+    sys->sleep_ns((uint64_t)wait_ms * 1000000);
+    r->attempt++;
+    return !(cancel && atomic_load(cancel));
+}
+
+static int ignore_body(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    (void)arg, (void)attr, (void)p, (void)n;
+    return 0;
+}
+
+/* Runs `call` (an expression giving the result) with a place held, until it succeeds or is given up. */
+#define UPSTREAM_RETRY(u, call)                                                                              \
+    ({                                                                                                       \
+        struct retry _retry = {.started_ms = sys_mono_ms()};                                                 \
+        int _result;                                                                                         \
+        do {                                                                                                 \
+            upstream_enter(u);                                                                               \
+            _result = (call);                                                                                \
+            upstream_leave((u), _result);                                                                    \
+        } while (_result < 0 && upstream_try_again((u), &_retry, _result, NULL));                            \
+        _result;                                                                                             \
+    })
+
+int upstream_head(struct upstream *u, struct slice key, struct slice if_none_match, struct arena *a,
+                  struct origin_attr *ret, struct err *e)
+{
+    struct origin_get g = {
+        .key = key, .if_none_match = if_none_match, .attributes_only = true, .whole = true};
+    return UPSTREAM_RETRY(u, origin_get(u->origin, &g, a, ret, ignore_body, NULL, e));
+}
+
+int upstream_list(struct upstream *u, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+                  struct err *e)
+{
+    return UPSTREAM_RETRY(u, origin_list(u->origin, l, a, ret, e));
+}
+
+int upstream_put(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
+                 struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    bool conditional = p->if_none_match || p->if_match.n > 0;
+    struct retry retry = {.started_ms = sys_mono_ms()};
+    for (;;) {
+        upstream_enter(u);
+        int r = origin_put(u->origin, p, body, a, ret, e);
+        upstream_leave(u, r);
+        if (r == 0 || (conditional && r != ERR_ORIGIN_BUSY) || !upstream_try_again(u, &retry, r, p->cancel))
+            return r;
+    }
+}
+
+int upstream_remove(struct upstream *u, struct slice key, struct slice if_match, struct err *e)
+{
+    return UPSTREAM_RETRY(u, origin_remove(u->origin, key, if_match, e));
+}
+
+int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct arena *a,
+                  struct origin_attr *ret, struct err *e)
+{
+    return UPSTREAM_RETRY(u, origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e));
+}

@@ -1,0 +1,48 @@
+/*
+ * A bucket's origin with what practice needs around it: retries with backoff and a budget, and a limit on
+ * concurrent requests that adapts to the origin. Everything that asks an origin goes through here.
+ */
+#pragma once
+
+#include "base/lock.h"
+#include "namespace/bucket.h"
+#include "origin/origin.h"
+
+struct upstream {
+    uint32_t magic;
+    _Atomic uint32_t refs;
+    struct bucket *bucket;
+    struct origin *origin;
+    struct retry_budget budget;
+    struct lock lock; /* covers concurrency, running, waiting */
+    struct cond room;
+    struct concurrency concurrency;
+    unsigned running;
+};
+
+/* Opens the origin of a mirror bucket; counted. ERR_NOT_IMPLEMENTED for a bucket without origin. */
+int upstream_open(struct bucket *b, struct upstream **ret, struct err *e);
+struct upstream *upstream_ref(struct upstream *u);
+void upstream_unref(struct upstream *u);
+DEFINE_CLEANUP(struct upstream, upstream_unref)
+
+/* Waits for a place among the concurrent requests. Leave with the result of the request. */
+void upstream_enter(struct upstream *u);
+/* The same without waiting: false when there is no room. */
+bool upstream_try_enter(struct upstream *u);
+void upstream_leave(struct upstream *u, int result);
+
+/* After a failed try: sleeps as long as fits and returns true when it should be tried again. r->attempt
+ * counts up. */
+bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel);
+
+/* With retries; arguments as in origin.h. */
+int upstream_head(struct upstream *u, struct slice key, struct slice if_none_match, struct arena *a,
+                  struct origin_attr *ret, struct err *e);
+int upstream_list(struct upstream *u, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+                  struct err *e);
+int upstream_put(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
+                 struct arena *a, struct origin_attr *ret, struct err *e);
+int upstream_remove(struct upstream *u, struct slice key, struct slice if_match, struct err *e);
+int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct arena *a,
+                  struct origin_attr *ret, struct err *e);

@@ -1,0 +1,131 @@
+/* Operations on buckets. A bucket is made only when its origin answers, so that a wrong URL or key shows at
+ * once. */
+#include "object/object_internal.h"
+
+#include "base/log.h"
+
+#define SETTINGS_MAX_BYTES (64 * KIB)
+#define PAGE_BUCKETS       1000
+#define PAGE_MAX_BYTES     (2 * MIB)
+
+/* Asks for one entry: shows that the origin is there, the bucket exists and the keys are right. */
+static int probe(struct object_service *s, struct bucket *b, struct arena *a, struct err *e)
+{
+    (void)s;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    int r = upstream_open(b, &u, e);
+    if (r < 0)
+        return r;
+    struct origin_list l = {.max = 1};
+    struct origin_page page;
+    upstream_enter(u); /* one try: a person waits */
+    r = origin_list(u->origin, &l, a, &page, e);
+    upstream_leave(u, r);
+    return r;
+}
+
+int op_bucket_create(struct object_session *ses, const struct wire_bucket_create_req *req, struct arena *a,
+                     struct wire_bucket_create_rep *rep, struct err *e)
+{
+    struct object_service *s = ses->service;
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    if (req->settings.n > SETTINGS_MAX_BYTES)
+        return err_set(e, -E2BIG, "settings are too long");
+    int r = bucket_create(s->buckets, req->name, req->settings, &b, e);
+    if (r < 0)
+        return r;
+    r = probe(s, b, a, e);
+    if (r < 0) {
+        (void)bucket_delete(s->buckets, req->name, NULL);
+        return err_prefix(e, r, "bucket %s", b->name);
+    }
+    log_info("object", "bucket %s created: %s", b->name, b->p.origin);
+    rep->id = b->id;
+    return 0;
+}
+
+int op_bucket_list(struct object_session *ses, const struct wire_bucket_list_req *req, struct arena *a,
+                   struct wire_bucket_list_rep *rep, struct err *e)
+{
+    struct bucket **page = arena_alloc(a, (PAGE_BUCKETS + 1) * sizeof(*page));
+    size_t n = bucket_page(ses->service->buckets, req->after, page, PAGE_BUCKETS + 1);
+    _cleanup_buf_ struct buf out = BUF_INIT(PAGE_MAX_BYTES);
+    int r = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct wire_bucket w = {.name = slice_str(page[i]->name),
+                                .origin = slice_str(page[i]->p.origin),
+                                .created_ns = page[i]->created_ns};
+        if (r == 0 && i < PAGE_BUCKETS)
+            r = wire_bucket_encode(&w, &out);
+    }
+    for (size_t i = 0; i < n; i++)
+        bucket_unref(page[i]);
+    if (r < 0)
+        return err_set(e, r, "listing of buckets is too long");
+    rep->buckets = arena_dup(a, buf_view(&out));
+    rep->truncated = n > PAGE_BUCKETS;
+    return 0;
+}
+
+int op_bucket_get(struct object_session *ses, const struct wire_bucket_get_req *req, struct arena *a,
+                  struct wire_bucket_get_rep *rep, struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    int r = bucket_find(ses->service->buckets, req->name, &b, e);
+    if (r < 0)
+        return r;
+    _cleanup_buf_ struct buf out = BUF_INIT(SETTINGS_MAX_BYTES);
+    r = bucket_settings(b, /* show_secrets= */ false, &out);
+    if (r < 0)
+        return err_set(e, r, "settings of bucket %s are too long", b->name);
+    rep->id = b->id;
+    rep->created_ns = b->created_ns;
+    rep->settings = arena_dup(a, buf_view(&out));
+    return 0;
+}
+
+int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *req, struct arena *a,
+                  struct wire_bucket_set_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct object_service *s = ses->service;
+    _cleanup_(bucket_unrefp) struct bucket *old = NULL, *b = NULL;
+    if (req->settings.n > SETTINGS_MAX_BYTES)
+        return err_set(e, -E2BIG, "settings are too long");
+    int r = bucket_find(s->buckets, req->name, &old, e);
+    if (r == 0)
+        r = bucket_change(s->buckets, req->name, req->settings, &b, e);
+    if (r < 0)
+        return r;
+    object_forget_upstream(s, b->id);
+    bool moved =
+        !slice_eq(slice_str(old->p.origin), slice_str(b->p.origin)) ||
+        !slice_eq(slice_str(old->p.origin_options.endpoint), slice_str(b->p.origin_options.endpoint));
+    if (moved) { /* what was cached came from somewhere else */
+        _cleanup_buf_ struct buf prefix = BUF_INIT(16);
+        object_store_key(b, SLICE_NULL, &prefix);
+        (void)store_remove_prefix(s->config.store, buf_view(&prefix));
+        mirror_forget_bucket(s->mirror, b);
+    }
+    return 0;
+}
+
+int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove_req *req, struct arena *a,
+                     struct wire_bucket_remove_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct object_service *s = ses->service;
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    int r = bucket_find(s->buckets, req->name, &b, e);
+    if (r == 0)
+        r = bucket_delete(s->buckets, req->name, e);
+    if (r < 0)
+        return r;
+    object_forget_upstream(s, b->id);
+    mirror_forget_bucket(s->mirror, b);
+    _cleanup_buf_ struct buf prefix = BUF_INIT(16);
+    object_store_key(b, SLICE_NULL, &prefix);
+    int64_t n = store_remove_prefix(s->config.store, buf_view(&prefix));
+    log_info("object", "bucket %s removed, %lld cached objects dropped", b->name, (long long)n);
+    return n < 0 ? err_errno(e, (int)n, "drop cached data of bucket %s", b->name) : 0;
+}

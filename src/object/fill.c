@@ -1,0 +1,510 @@
+/*
+ * The readers' side of filling: finding the fill of a version, asking for ranges, waiting for bytes.
+ *
+ * Invariants:
+ *  1. No byte of an extent is covered by two unfinished parts: single flight.
+ *  2. A part leaves its fill's list when it ends; a failure is seen by those who waited for it and by nobody
+ * later: the next reader asks again. Only a changed version is remembered (broken).
+ *  3. Memory parts are in the list while they hold bytes, and count in memory_bytes and in the budget.
+ *
+ * Locks: engine.table_lock before fill.lock; engine.lock is never held together with a fill's lock.
+ */
+#include "object/fill_internal.h"
+
+#include "base/hash.h"
+#include "base/sys.h"
+
+#include <inttypes.h>
+
+#define FILL_MAGIC    0x66696c6cu
+#define PART_MAGIC    0x70617274u
+#define MEMORY_PART   (4 * MIB)  /* parts of an uncached fill */
+#define MEMORY_MAX    (48 * MIB) /* of one uncached fill */
+#define AVAILABLE_MIN (64 * KIB) /* a waiter is not woken for less, but at the end of a part */
+#define WAIT_NS       1000000000ull
+
+/* ---- life ---- */
+
+static struct fill *fill_new(struct fill_engine *g, struct upstream *u, struct slice key, struct extent *x,
+                             struct slice etag, uint64_t size, uint64_t hash)
+{
+    assert(etag.n <= ORIGIN_ETAG_MAX);
+    struct fill *f = calloc(1, sizeof(*f));
+    assert(f);
+    f->magic = FILL_MAGIC;
+    f->engine = g;
+    f->upstream = upstream_ref(u);
+    f->extent = x ? extent_ref(x) : NULL;
+    f->key = slice_dup(key);
+    f->key_n = key.n;
+    f->hash = hash;
+    f->refs = 1;
+    f->no_extent = !x;
+    f->size = size;
+    if (etag.n > 0)
+        memcpy(f->etag, etag.p, etag.n);
+    lock_init(&f->lock, LOCK_FILL);
+    cond_init(&f->moved);
+    return f;
+}
+
+static void part_free(struct part *p)
+{
+    assert(p->magic == PART_MAGIC);
+    extent_writer_free(p->writer);
+    p->magic = 0;
+    free(p);
+}
+
+static void part_free_memory_locked(struct part *p)
+{
+    if (!p->memory)
+        return;
+    uint64_t n = p->end - p->offset;
+    free(p->memory);
+    p->memory = NULL;
+    p->fill->memory_bytes -= n;
+    budget_give(p->fill->engine->budget, n);
+}
+
+void fill_part_unref_locked(struct part *p)
+{
+    lock_assert_held(&p->fill->lock);
+    assert(p->refs > 0);
+    if (--p->refs > 0)
+        return;
+    part_free_memory_locked(p);
+    part_free(p);
+}
+
+static void list_remove_locked(struct part *p)
+{
+    struct part **at = &p->fill->parts;
+    while (*at && *at != p)
+        at = &(*at)->next;
+    if (!*at)
+        return;
+    *at = p->next;
+    fill_part_unref_locked(p);
+}
+
+static void fill_free(struct fill *f)
+{
+    lock_take(&f->lock);
+    while (f->parts) /* only finished memory parts are left: running ones hold a reference to the fill */
+        list_remove_locked(f->parts);
+    lock_drop(&f->lock);
+    extent_unref(f->extent);
+    upstream_unref(f->upstream);
+    arena_free(f->learned_arena);
+    free(f->key);
+    cond_fini(&f->moved);
+    lock_fini(&f->lock);
+    f->magic = 0;
+    free(f);
+}
+
+struct fill *fill_ref(struct fill *f)
+{
+    assert(f->magic == FILL_MAGIC);
+    LOCK_SCOPE(&f->lock);
+    f->refs++;
+    return f;
+}
+
+static void table_remove(struct fill_engine *g, struct fill *f)
+{
+    struct fill **at = &g->table[f->hash % FILL_TABLE_SIZE];
+    while (*at && *at != f)
+        at = &(*at)->next;
+    if (*at)
+        *at = f->next;
+}
+
+void fill_unref(struct fill *f)
+{
+    if (!f)
+        return;
+    assert(f->magic == FILL_MAGIC);
+    struct fill_engine *g = f->engine;
+    lock_take(&g->table_lock);
+    lock_take(&f->lock);
+    bool last = --f->refs == 0;
+    lock_drop(&f->lock);
+    if (last)
+        table_remove(g, f);
+    lock_drop(&g->table_lock);
+    if (last)
+        fill_free(f);
+}
+
+/* ---- finding ---- */
+
+uint64_t fill_hash_extent(const struct extent *x)
+{
+    return hash_mix((uintptr_t)x, 1);
+}
+
+uint64_t fill_hash_uncached(const struct upstream *u, struct slice key, struct slice etag, uint64_t size)
+{
+    return hash_mix(hash_mix(hash_table(key), hash_table(etag)), hash_mix(u->bucket->id, size));
+}
+
+static bool same_version(const struct fill *f, const struct upstream *u, struct slice key, struct slice etag,
+                         uint64_t size)
+{
+    return f->no_extent && f->known && f->size == size && f->upstream->bucket->id == u->bucket->id &&
+           slice_eq(slice_of(f->key, f->key_n), key) && slice_eq_str(etag, f->etag);
+}
+
+static struct fill *find_or_make(struct fill_engine *g, struct upstream *u, struct slice key,
+                                 struct extent *x, struct slice etag, uint64_t size)
+{
+    uint64_t hash = x ? fill_hash_extent(x) : fill_hash_uncached(u, key, etag, size);
+    LOCK_SCOPE(&g->table_lock);
+    for (struct fill *f = g->table[hash % FILL_TABLE_SIZE]; f; f = f->next) {
+        struct lock *held = &f->lock;
+        lock_take(held);
+        bool same =
+            f->broken == 0 && (x ? f->extent == x : !f->extent && same_version(f, u, key, etag, size));
+        if (same)
+            f->refs++;
+        lock_drop(held);
+        if (same)
+            return f;
+    }
+    struct fill *f = fill_new(g, u, key, x, etag, size, hash);
+    f->known = true;
+    f->next = g->table[hash % FILL_TABLE_SIZE];
+    g->table[hash % FILL_TABLE_SIZE] = f;
+    return f;
+}
+
+struct fill *fill_of_extent(struct fill_engine *g, struct upstream *u, struct slice key, struct extent *x,
+                            struct slice etag)
+{
+    return find_or_make(g, u, key, x, etag, extent_size(x));
+}
+
+struct fill *fill_of_uncached(struct fill_engine *g, struct upstream *u, struct slice key, struct slice etag,
+                              uint64_t size)
+{
+    return find_or_make(g, u, key, NULL, etag, size);
+}
+
+struct extent *fill_extent(const struct fill *f)
+{
+    return f->extent;
+}
+
+bool fill_is_uncached(struct fill *f)
+{
+    LOCK_SCOPE(&f->lock);
+    return f->no_extent;
+}
+
+/* ---- parts ---- */
+
+static struct part *part_new_locked(struct fill *f, struct plan_range r, bool urgent)
+{
+    struct part *p = calloc(1, sizeof(*p));
+    assert(p);
+    p->magic = PART_MAGIC;
+    p->refs = 1; /* the list's */
+    p->fill = f;
+    p->offset = p->have = r.offset;
+    p->end = r.end;
+    p->urgent = urgent;
+    atomic_init(&p->owner, -1);
+    p->next = f->parts;
+    f->parts = p;
+    f->refs++; /* until it has run */
+    p->refs++; /* the queue's */
+    return p;
+}
+
+static struct part *part_at_locked(struct fill *f, uint64_t offset)
+{
+    for (struct part *p = f->parts; p; p = p->next)
+        if (p->state != PART_FAILED && offset >= p->offset && offset < p->end)
+            return p;
+    return NULL;
+}
+
+/* Bytes of an extent are found by its presence map from now on; those in memory stay in the list until
+ * dropped. */
+void fill_part_done_locked(struct part *p)
+{
+    lock_assert_held(&p->fill->lock);
+    p->last_use = ++p->fill->uses;
+    if (!p->memory)
+        list_remove_locked(p);
+    cond_broadcast(&p->fill->moved);
+}
+
+void fill_fail_part_locked(struct part *p, int result, const struct err *err)
+{
+    lock_assert_held(&p->fill->lock);
+    p->state = PART_FAILED;
+    p->result = result;
+    p->err = *err;
+    if (result == ERR_VERSION_CHANGED)
+        p->fill->broken = result;
+    list_remove_locked(p);
+    cond_broadcast(&p->fill->moved);
+}
+
+/* Start of the first unfinished part after `offset`, or `limit`. */
+static uint64_t next_part_start_locked(const struct fill *f, uint64_t offset, uint64_t limit)
+{
+    for (const struct part *p = f->parts; p; p = p->next)
+        if (p->state != PART_FAILED && p->offset > offset && p->offset < limit)
+            limit = p->offset;
+    return limit;
+}
+
+/* The next run of the extent at or after *at that is neither present nor asked for. Moves *at behind it. The
+ * presence map is asked without the fill's lock: it may verify blocks. */
+static bool next_gap(struct fill *f, uint64_t *at, uint64_t end, struct plan_range *ret)
+{
+    while (*at < end) {
+        uint64_t offset = *at, n = end - *at;
+        if (f->extent && !fill_is_uncached(f)) {
+            if (extent_next_missing(f->extent, *at, &offset, &n) < 0 || offset >= end)
+                return false;
+        }
+        offset = MAX(offset, ALIGN_DOWN(*at, STORE_BLOCK_BYTES));
+        LOCK_SCOPE(&f->lock);
+        struct part *p = part_at_locked(f, MAX(offset, *at));
+        if (p) {
+            *at = p->end;
+            continue;
+        }
+        *ret = (struct plan_range){offset, next_part_start_locked(f, offset, MIN(offset + n, f->size))};
+        return true;
+    }
+    return false;
+}
+
+/* Parts of an uncached fill lie on a fixed grid, so that readers share them. */
+static struct plan_range memory_range(uint64_t offset, uint64_t size)
+{
+    uint64_t from = ALIGN_DOWN(offset, MEMORY_PART);
+    return (struct plan_range){from, MIN(from + MEMORY_PART, size)};
+}
+
+static void want_part(struct fill *f, struct plan_range r, bool urgent)
+{
+    lock_take(&f->lock);
+    bool ask =
+        f->broken == 0 && !part_at_locked(f, r.offset) && next_part_start_locked(f, r.offset, r.end) == r.end;
+    struct part *p = ask ? part_new_locked(f, r, urgent) : NULL;
+    lock_drop(&f->lock);
+    if (p)
+        fill_engine_queue(f->engine, p);
+}
+
+static void want_memory(struct fill *f, struct plan_range range, bool urgent)
+{
+    uint64_t reach = MIN(range.end, range.offset + MEMORY_MAX - 2 * MEMORY_PART);
+    for (uint64_t at = range.offset; at < reach; at = ALIGN_DOWN(at, MEMORY_PART) + MEMORY_PART) {
+        if (f->extent && extent_present_run(f->extent, at, 1) > 0)
+            continue;
+        want_part(f, memory_range(at, f->size), urgent);
+        urgent = false;
+    }
+}
+
+void fill_want(struct fill *f, struct plan_range range, bool urgent)
+{
+    range.end = MIN(range.end, f->size);
+    if (fill_is_uncached(f)) {
+        want_memory(f, range, urgent);
+        return;
+    }
+    uint64_t at = range.offset;
+    struct plan_range gap;
+    while (next_gap(f, &at, range.end, &gap)) {
+        struct plan_range r = plan_part(gap, range, f->size);
+        want_part(f, r, urgent);
+        urgent = false;
+        at = MAX(r.end, at + 1);
+    }
+}
+
+/* ---- memory parts ---- */
+
+bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep)
+{
+    lock_assert_held(&f->lock);
+    while (f->memory_bytes + need > MEMORY_MAX) {
+        struct part *oldest = NULL;
+        for (struct part *p = f->parts; p; p = p->next)
+            if (p != keep && p->memory && p->state == PART_DONE && p->refs == 1 &&
+                (!oldest || p->last_use < oldest->last_use))
+                oldest = p;
+        if (!oldest)
+            return false;
+        list_remove_locked(oldest);
+    }
+    return true;
+}
+
+void fill_drop_idle_memory(struct fill *f)
+{
+    LOCK_SCOPE(&f->lock);
+    (void)fill_drop_memory_locked(f, MEMORY_MAX, NULL);
+}
+
+/* ---- waiting ---- */
+
+static int fill_error_locked(const struct fill *f, struct err *e)
+{
+    return err_set(e, f->broken, "the origin's object changed while it was read (ETag was %s)", f->etag);
+}
+
+/* Copies from a memory part. */
+static void take_memory_locked(struct part *p, uint64_t offset, uint64_t n, struct arena *a,
+                               struct fill_bytes *ret)
+{
+    n = MIN(MIN(n, p->have - offset), FILL_INLINE_MAX_BYTES);
+    ret->data = arena_dup(a, slice_of(p->memory + (offset - p->offset), n));
+    p->last_use = ++p->fill->uses;
+}
+
+/* Waits for a part to have bytes at offset (which it covers): 0, or its error. */
+static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uint64_t n, struct err *e)
+{
+    uint64_t enough = MIN(MIN(offset + MIN(n, AVAILABLE_MIN), p->end), f->size);
+    p->refs++;
+    while (p->have < enough && (p->state == PART_QUEUED || p->state == PART_RUNNING))
+        (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
+    int r = p->have > offset || p->state != PART_FAILED ? 0 : p->result;
+    if (r == ERR_NOT_ADMITTED) /* the disk is full: look again, the next part goes to memory */
+        r = 0;
+    if (r < 0 && e)
+        *e = p->err;
+    fill_part_unref_locked(p);
+    return r;
+}
+
+/* One look: 1 when ret is filled, 0 to look again, or an error. */
+static int wait_step(struct fill *f, uint64_t offset, uint64_t n, struct arena *a, struct fill_bytes *ret,
+                     struct err *e)
+{
+    if (f->extent) {
+        ret->available = extent_present_run(f->extent, offset, n);
+        if (ret->available > 0)
+            return 1;
+    }
+    lock_take(&f->lock);
+    struct part *p = part_at_locked(f, offset);
+    int r = 0;
+    if (!p) {
+        r = f->broken ? fill_error_locked(f, e) : 0;
+        lock_drop(&f->lock);
+        if (r == 0)
+            fill_want(f, (struct plan_range){offset, offset + MIN(n, PLAN_PART_BYTES)}, /* urgent= */ true);
+        ret->waited = true;
+        return r;
+    }
+    if (p->have <= offset) {
+        ret->waited = true;
+        r = wait_part_locked(f, p, offset, n, e);
+    } else if (p->memory) {
+        take_memory_locked(p, offset, n, a, ret);
+        r = 1;
+    } else {
+        ret->available = MIN(n, p->have - offset);
+        r = 1;
+    }
+    lock_drop(&f->lock);
+    return r;
+}
+
+int fill_wait(struct fill *f, uint64_t offset, uint64_t n, struct arena *a, struct fill_bytes *ret,
+              struct err *e)
+{
+    assert(f->magic == FILL_MAGIC && f->known && offset < f->size && n > 0);
+    struct fill_bytes got = {0};
+    for (;;) {
+        if (fill_engine_stopping(f->engine))
+            return err_set(e, ERR_CLOSED, "the node is stopping");
+        int r = wait_step(f, offset, MIN(n, f->size - offset), a, &got, e);
+        if (r < 0)
+            return r;
+        if (r > 0)
+            break;
+    }
+    *ret = got;
+    return 0;
+}
+
+int fill_wait_all(struct fill *f, struct err *e)
+{
+    assert(f->extent);
+    _cleanup_(arena_freep) struct arena *a = arena_new(2 * FILL_INLINE_MAX_BYTES);
+    uint64_t at = 0;
+    while (at < f->size) {
+        struct fill_bytes got;
+        int r = fill_wait(f, at, f->size - at, a, &got, e);
+        if (r < 0)
+            return r;
+        at += got.available ? got.available : got.data.n;
+        arena_clear(a);
+    }
+    /* The last block becomes present a moment after its last byte could be read. */
+    while (!extent_is_complete(f->extent) && !fill_is_uncached(f)) {
+        uint64_t offset, n;
+        if (extent_next_missing(f->extent, 0, &offset, &n) < 0)
+            break;
+        lock_take(&f->lock);
+        struct part *p = part_at_locked(f, offset);
+        int r = 0;
+        if (p)
+            (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS / 100);
+        lock_drop(&f->lock);
+        if (!p)
+            r = fill_wait(f, offset, n, a, &(struct fill_bytes){0}, e);
+        arena_clear(a);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- discovery ---- */
+
+int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, struct plan_range first,
+                  fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr, struct fill **ret,
+                  struct err *e)
+{
+    _cleanup_(fill_unrefp) struct fill *f = fill_new(g, u, key, NULL, SLICE_NULL, UINT64_MAX, hash_mix(1, 2));
+    f->admit = admit;
+    f->admit_arg = arg;
+    lock_take(&f->lock);
+    struct part *p = part_new_locked(f, first, /* urgent= */ true);
+    p->discover = true;
+    p->refs++;
+    lock_drop(&f->lock);
+    fill_engine_queue(g, p);
+
+    lock_take(&f->lock);
+    while (!f->known && (p->state == PART_QUEUED || p->state == PART_RUNNING))
+        (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
+    int r = f->known ? 0 : p->result;
+    if (r < 0 && e)
+        *e = p->err;
+    fill_part_unref_locked(p);
+    if (r == 0) {
+        *ret_attr = *f->learned;
+        ret_attr->etag = arena_dup(a, f->learned->etag);
+        ret_attr->content_type = arena_dup(a, f->learned->content_type);
+        ret_attr->meta = arena_dup(a, f->learned->meta);
+    }
+    lock_drop(&f->lock);
+    if (r < 0)
+        return r;
+    *ret = TAKE_PTR(f);
+    return 0;
+}

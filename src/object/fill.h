@@ -1,0 +1,80 @@
+/*
+ * Filling: fetching missing bytes of one version of one object from its origin, once, for all who wait for
+ * them.
+ *
+ * A `struct fill` belongs to one version. Its parts are requests in flight; a block is asked for by one part
+ * at a time, however many readers want it, and readers get bytes as they arrive. Bytes go to the extent, or,
+ * when the store did not admit the version (or its disk ran full), into a bounded set of parts in memory.
+ *
+ * Every request but the first of an unknown object carries If-Match with the version's ETag.
+ */
+#pragma once
+
+#include "base/arena.h"
+#include "base/budget.h"
+#include "namespace/attr.h"
+#include "namespace/upstream.h"
+#include "object/plan.h"
+#include "store/store.h"
+
+struct fill;
+struct fill_engine;
+
+#define FILL_INLINE_MAX_BYTES MIB
+
+/* Asked once the attributes of an unknown object have arrived: makes its extent (or leaves *ret_extent NULL
+ * when it is not admitted). On a worker thread, no lock held. An error ends the fill with it. */
+typedef int (*fill_admit_fn)(void *arg, const struct attr *attr, struct extent **ret_extent, struct err *e);
+
+/* Told, on a worker thread, that the origin's object is no longer the version of this fill (x may be NULL).
+ */
+typedef void (*fill_changed_fn)(void *arg, struct upstream *u, struct slice key, struct extent *x);
+
+/* max_threads bounds requests in flight. */
+struct fill_engine *fill_engine_new(struct budget *budget, unsigned max_threads, fill_changed_fn on_changed,
+                                    void *arg);
+/* Cancels what runs, waits for it; readers that wait get ERR_CLOSED. */
+void fill_engine_stop(struct fill_engine *g);
+/* After fill_engine_stop, when all fills have been released. */
+void fill_engine_free(struct fill_engine *g);
+
+/* The running fill of this extent, or a new one. `etag` pins the version. */
+struct fill *fill_of_extent(struct fill_engine *g, struct upstream *u, struct slice key, struct extent *x,
+                            struct slice etag);
+/* The same for a version that is not cached: found by bucket, key, ETag and size. */
+struct fill *fill_of_uncached(struct fill_engine *g, struct upstream *u, struct slice key, struct slice etag,
+                              uint64_t size);
+/*
+ * An object of which nothing is known: sends a ranged GET, waits for its head. On success *ret_attr is filled
+ * (in the arena) and the fill goes on in the background. ERR_RANGE: nothing at that offset (also: empty
+ * object).
+ */
+int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, struct plan_range first,
+                  fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr, struct fill **ret,
+                  struct err *e);
+
+struct fill *fill_ref(struct fill *f);
+void fill_unref(struct fill *f);
+DEFINE_CLEANUP(struct fill, fill_unref)
+
+struct extent *fill_extent(const struct fill *f); /* borrowed, NULL when not cached */
+/* Whether bytes still missing will come inline: no extent, or its disk is full. */
+bool fill_is_uncached(struct fill *f);
+
+/* Sees to it that the range is there or on its way. `urgent`: somebody waits for its first byte. Never
+ * blocks. */
+void fill_want(struct fill *f, struct plan_range range, bool urgent);
+
+struct fill_bytes {
+    uint64_t available; /* bytes that can be read from the extent at the offset */
+    struct slice data;  /* or the bytes themselves, in the arena */
+    bool waited;        /* they had to come from the origin */
+};
+/*
+ * Waits for bytes at `offset` (below the size). At most FILL_INLINE_MAX_BYTES come inline. Errors: the
+ * origin's, after retries; ERR_VERSION_CHANGED when the origin's object is another one now.
+ */
+int fill_wait(struct fill *f, uint64_t offset, uint64_t n, struct arena *a, struct fill_bytes *ret,
+              struct err *e);
+/* Waits until every byte is there. */
+int fill_wait_all(struct fill *f, struct err *e);

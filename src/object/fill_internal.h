@@ -1,0 +1,119 @@
+/* What fill.c (readers' side), fill_part.c (one request) and fill_engine.c (threads, hedging) share. */
+#pragma once
+
+#include "base/lock.h"
+#include "object/fill.h"
+
+#define FILL_ATTEMPTS 2 /* of one part at the same time: the first and a hedge */
+
+enum hedge_state { HEDGE_NONE, HEDGE_QUEUED, HEDGE_RUNNING, HEDGE_ENDED };
+enum part_state { PART_QUEUED, PART_RUNNING, PART_DONE, PART_FAILED };
+
+/* One request to the origin, or the wish for one. Counted: by its fill's list, by waiters, and by the queue
+ * or the worker that runs it. A hedge runs inside the life of attempt 0, whose worker waits for it, and holds
+ * no count. */
+struct part {
+    uint32_t magic;
+    unsigned refs;           /* fill->lock */
+    struct fill *fill;       /* holds a reference while queued or running */
+    struct part *next;       /* in fill->parts */
+    struct part *queue_next; /* engine->lock */
+    struct part *run_next;   /* in engine->running */
+    uint64_t offset, end;    /* end may shrink once the size is known */
+    bool urgent, discover;
+
+    /* fill->lock: */
+    enum part_state state;
+    uint64_t have; /* bytes below this object offset can be read */
+    int result;
+    struct err err;
+    uint64_t last_use; /* memory parts: for dropping the least recently used */
+
+    uint64_t try_from, try_end; /* what the running try and its hedge ask for */
+    _Atomic int owner;          /* attempt whose bytes count, -1 until the first byte */
+    _Atomic uint64_t asked_ns;  /* when the request was sent; 0 before */
+    enum hedge_state hedge;     /* engine->lock */
+    int hedge_result;           /* valid once hedge is HEDGE_ENDED */
+    struct err hedge_err;
+    atomic_bool cancel[FILL_ATTEMPTS];
+    struct extent_writer *writer; /* the owner's; lives across retries */
+    char *memory;                 /* of an uncached fill: end - offset bytes from the budget */
+};
+
+struct fill {
+    uint32_t magic;
+    struct fill_engine *engine;
+    struct upstream *upstream;
+    struct extent *extent;
+    char *key;
+    size_t key_n;
+    uint64_t hash;
+    struct fill *next; /* in engine->table */
+
+    struct lock lock; /* covers what follows, and the parts */
+    struct cond moved;
+    unsigned refs;
+    bool known;     /* size and etag are */
+    bool no_extent; /* missing bytes go to memory */
+    int broken;     /* 0 or the error that every further fetch gets (ERR_VERSION_CHANGED) */
+    uint64_t size;
+    char etag[ORIGIN_ETAG_MAX + 1];
+    struct part *parts;
+    uint64_t memory_bytes; /* of memory parts */
+    uint64_t uses;
+
+    /* Discovery only, until known. */
+    fill_admit_fn admit;
+    void *admit_arg;
+    struct attr *learned; /* in learned_arena */
+    struct arena *learned_arena;
+};
+
+#define FILL_TABLE_SIZE 1024
+
+struct fill_engine {
+    struct budget *budget;
+    fill_changed_fn on_changed;
+    void *on_changed_arg;
+    unsigned max_threads;
+
+    struct lock table_lock; /* covers table; taken before a fill's lock */
+    struct fill *table[FILL_TABLE_SIZE];
+
+    struct lock lock; /* covers the queues, threads and running */
+    struct cond work, ended;
+    struct part *urgent, **urgent_tail, *ahead, **ahead_tail;
+    struct part *running;
+    unsigned threads, idle;
+    atomic_bool cancel; /* stopping */
+    pthread_t watcher;
+};
+
+/* fill.c */
+void fill_part_done_locked(struct part *p);
+void fill_part_unref_locked(struct part *p);
+void fill_fail_part_locked(struct part *p, int result, const struct err *err);
+/* Frees what memory parts nobody uses until `need` more bytes may be had; false when none is left to free. */
+bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep);
+
+/* fill_part.c: runs a part to its end, retries and hedge included, and gives back the queue's references. The
+ * caller holds a place at the upstream. */
+void fill_part_run(struct part *p);
+/* The hedge's one request; the caller holds a place at the upstream. Result in p->hedge_result. */
+void fill_part_run_hedge(struct part *p);
+
+/* fill_engine.c */
+void fill_engine_queue(struct fill_engine *g, struct part *p);
+bool fill_engine_stopping(struct fill_engine *g);
+/* Takes back a queued hedge or waits for a running one; true when one had run. */
+bool fill_engine_join_hedge(struct fill_engine *g, struct part *p);
+/* A worker is done with p: the watcher must not look at it any more. Before its last reference goes. */
+void fill_engine_forget_running(struct fill_engine *g, struct part *p);
+/* Puts a discovered fill where fill_of_extent finds it. */
+void fill_engine_publish(struct fill_engine *g, struct fill *f, uint64_t hash);
+/* Drops memory parts that nobody uses, of all fills. */
+void fill_engine_reclaim(struct fill_engine *g);
+/* fill.c */
+uint64_t fill_hash_extent(const struct extent *x);
+uint64_t fill_hash_uncached(const struct upstream *u, struct slice key, struct slice etag, uint64_t size);
+void fill_drop_idle_memory(struct fill *f);

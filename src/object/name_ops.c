@@ -1,0 +1,248 @@
+/* Operations on names: stat, list, remove, copy and rename, directories. */
+#include "object/object_internal.h"
+
+#include "base/sys.h"
+
+#define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
+
+static void forget(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
+    object_store_key(b, key, &k);
+    mirror_changed(s->mirror, b, key);
+    (void)store_remove(s->config.store, buf_view(&k));
+    mirror_changed(s->mirror, b, key); /* an open that looked between the two did not remember what it saw */
+}
+
+/* What the cached entry says, when it may be believed: saves the question after a restart. */
+static int stat_cached(struct object_service *s, const struct bucket *b, const struct wire_stat_req *q,
+                       struct arena *a, struct attr *ret)
+{
+    if (q->flags & WIRE_FRESH || q->key.n == 0 || q->key.n > ORIGIN_KEY_MAX_BYTES)
+        return -ENOENT;
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    object_store_key(b, q->key, &k);
+    _cleanup_(extent_unrefp) struct extent *x = NULL;
+    int r = store_find(s->config.store, buf_view(&k), &x);
+    if (r == 0)
+        r = extent_attr(x, &blob);
+    if (r == 0)
+        r = attr_decode(arena_dup(a, buf_view(&blob)), ret);
+    if (r < 0)
+        return r;
+    bool enough = (q->flags & WIRE_POSIX) || ret->has_meta;
+    return enough && mirror_is_fresh(b, ret->confirmed_ns, /* is_absent= */ false) ? 0 : -ENOENT;
+}
+
+int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct arena *a,
+            struct wire_stat_rep *rep, struct err *e)
+{
+    struct object_service *s = ses->service;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    int r = object_upstream(s, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    bool posix = req->flags & WIRE_POSIX;
+    struct attr attr;
+    if (stat_cached(s, u->bucket, req, a, &attr) < 0) {
+        r = mirror_stat(s->mirror, u, req->key, posix, /* full= */ !posix, req->flags & WIRE_FRESH, a, &attr,
+                        e);
+        if (r < 0)
+            return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
+    }
+    attr_to_wire(&attr, a, &rep->attr);
+    return 0;
+}
+
+int op_list(struct object_session *ses, const struct wire_list_req *req, struct arena *a,
+            struct wire_list_rep *rep, struct err *e)
+{
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    int r = object_upstream(ses->service, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    r = mirror_list(ses->service->mirror, u, req, a, rep, e);
+    return r < 0 ? err_prefix(e, r, "list %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->prefix)) : 0;
+}
+
+/* ---- remove ---- */
+
+static int must_be_file(struct object_service *s, struct upstream *u, struct slice key, struct arena *a,
+                        struct attr *ret, struct err *e)
+{
+    int r =
+        mirror_stat(s->mirror, u, key, /* posix= */ true, /* full= */ false, /* fresh= */ false, a, ret, e);
+    if (r == 0 && ret->is_directory)
+        return err_set(e, -EISDIR, "is a directory");
+    return r;
+}
+
+int op_remove(struct object_session *ses, const struct wire_remove_req *req, struct arena *a,
+              struct wire_remove_rep *rep, struct err *e)
+{
+    (void)rep;
+    struct object_service *s = ses->service;
+    int r = object_check_key(req->key, e);
+    if (r < 0)
+        return r;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    r = object_upstream(s, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    struct attr attr;
+    if (req->flags & WIRE_POSIX)
+        r = must_be_file(s, u, req->key, a, &attr, e);
+    if (r == 0)
+        r = upstream_remove(u, req->key, req->if_match, e);
+    forget(s, u->bucket, req->key); /* also after a failure: it may have happened */
+    if (r == -ENOENT && !(req->flags & WIRE_POSIX))
+        r = 0;
+    return r < 0 ? err_prefix(e, r, "remove %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
+}
+
+/* ---- copy, rename ---- */
+
+static int check_target(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
+                        struct arena *a, struct err *e)
+{
+    bool exclusive = q->flags & WIRE_NOREPLACE;
+    if (!exclusive && !(q->flags & WIRE_POSIX))
+        return 0;
+    struct attr there;
+    int r = mirror_stat(s->mirror, u, q->to, /* posix= */ q->flags & WIRE_POSIX, /* full= */ false,
+                        /* fresh= */ exclusive, a, &there, e);
+    if (r == -ENOENT)
+        return 0;
+    if (r < 0)
+        return r;
+    if (exclusive)
+        return err_set(e, -EEXIST, "the target exists");
+    return there.is_directory ? err_set(e, -EISDIR, "the target is a directory") : 0;
+}
+
+static int copy(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct arena *a,
+                struct attr *ret, struct err *e)
+{
+    if (!(u->origin->capabilities & ORIGIN_CAN_COPY))
+        return err_set(e, ERR_NOT_IMPLEMENTED, "the origin cannot copy objects by itself");
+    struct attr from;
+    int r = must_be_file(s, u, q->from, a, &from, e);
+    if (r == 0)
+        r = check_target(s, u, q, a, e);
+    if (r < 0)
+        return r;
+    struct origin_attr answer = {0};
+    if (slice_eq(q->from, q->to)) {
+        *ret = from;
+        return 0;
+    }
+    r = upstream_copy(u, q->from, q->to, a, &answer, e);
+    forget(s, u->bucket, q->to);
+    if (r < 0)
+        return r;
+    answer.size_bytes = from.size_bytes;
+    *ret = attr_of_origin(&answer, /* has_meta= */ false, sys->real_ns());
+    if (!(q->flags & WIRE_MOVE))
+        return 0;
+    r = upstream_remove(u, q->from, SLICE_NULL, e);
+    forget(s, u->bucket, q->from);
+    return r == -ENOENT ? 0 : r;
+}
+
+int op_copy(struct object_session *ses, const struct wire_copy_req *req, struct arena *a,
+            struct wire_copy_rep *rep, struct err *e)
+{
+    int r = object_check_key(req->from, e);
+    if (r == 0)
+        r = object_check_key(req->to, e);
+    if (r < 0)
+        return r;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    r = object_upstream(ses->service, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    struct attr attr;
+    r = copy(ses->service, u, req, a, &attr, e);
+    if (r < 0)
+        return err_prefix(e, r, "%s %s/" SLICE_FMT, req->flags & WIRE_MOVE ? "rename" : "copy",
+                          u->bucket->name, SLICE_ARG(req->from));
+    attr_to_wire(&attr, a, &rep->attr);
+    return 0;
+}
+
+/* ---- directories ---- */
+
+static ssize_t empty_body(void *arg, void *p, size_t n, uint64_t offset)
+{
+    (void)arg, (void)p, (void)n, (void)offset;
+    return 0;
+}
+
+static int check_directory_key(struct slice key, struct err *e)
+{
+    int r = object_check_key(key, e);
+    if (r == 0 && !mirror_key_is_path(key))
+        return err_set(e, -EINVAL, "not a path");
+    return r;
+}
+
+static int make_directory(struct object_service *s, struct upstream *u, struct slice key, struct arena *a,
+                          struct attr *ret, struct err *e)
+{
+    struct attr there;
+    int r =
+        mirror_stat(s->mirror, u, key, /* posix= */ true, /* full= */ false, /* fresh= */ true, a, &there, e);
+    if (r == 0)
+        return err_set(e, -EEXIST, "exists already");
+    if (r != -ENOENT)
+        return r;
+    struct slice marker = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key)));
+    struct origin_put put = {.key = marker};
+    struct origin_body body = {.read = empty_body};
+    struct origin_attr answer;
+    r = upstream_put(u, &put, &body, a, &answer, e);
+    forget(s, u->bucket, key);
+    if (r < 0)
+        return r;
+    *ret = (struct attr){.is_directory = true, .mtime_ns = sys->real_ns(), .confirmed_ns = sys->real_ns()};
+    mirror_learn(s->mirror, u->bucket, key, ret, mirror_generation(s->mirror, u->bucket, key));
+    return 0;
+}
+
+int op_mkdir(struct object_session *ses, const struct wire_mkdir_req *req, struct arena *a,
+             struct wire_mkdir_rep *rep, struct err *e)
+{
+    int r = check_directory_key(req->key, e);
+    if (r < 0)
+        return r;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    r = object_upstream(ses->service, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    struct attr attr;
+    r = make_directory(ses->service, u, req->key, a, &attr, e);
+    if (r < 0)
+        return err_prefix(e, r, "mkdir %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
+    attr_to_wire(&attr, a, &rep->attr);
+    return 0;
+}
+
+int op_rmdir(struct object_session *ses, const struct wire_rmdir_req *req, struct arena *a,
+             struct wire_rmdir_rep *rep, struct err *e)
+{
+    (void)rep;
+    struct object_service *s = ses->service;
+    int r = check_directory_key(req->key, e);
+    if (r < 0)
+        return r;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    r = object_upstream(s, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    bool has_marker = false;
+    r = mirror_check_empty(s->mirror, u, req->key, a, &has_marker, e);
+    if (r == 0 && has_marker)
+        r = upstream_remove(u, slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(req->key))), SLICE_NULL, e);
+    forget(s, u->bucket, req->key);
+    return r < 0 ? err_prefix(e, r, "rmdir %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
+}

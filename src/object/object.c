@@ -1,0 +1,244 @@
+/*
+ * The object service: what it holds, and the one way in.
+ *
+ * Invariants:
+ *  1. Only object_call decides where an operation runs; alone the answer is always "here", or in loop mode
+ * "here, by way of encode, socket and decode", so that no operation can come to depend on sharing memory with
+ * its caller.
+ *  2. At most one thread at a time asks the origin what an object is (openings): of a thousand opens of a
+ * cold object one goes out and the others find its entry.
+ */
+#include "object/object_internal.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+
+#define FILL_THREADS_MAX   128
+#define MIRROR_CACHE_SHARE 8 /* one part in so many of --memory */
+
+static void on_version_changed(void *arg, struct upstream *u, struct slice key, struct extent *x)
+{
+    struct object_service *s = arg;
+    if (x)
+        store_remove_extent(s->config.store, x);
+    mirror_changed(s->mirror, u->bucket, key);
+}
+
+int object_service_open(const struct object_config *config, struct object_service **ret, struct err *e)
+{
+    struct object_service *s = calloc(1, sizeof(*s));
+    assert(s);
+    s->magic = OBJECT_SERVICE_MAGIC;
+    s->config = *config;
+    lock_init(&s->lock, LOCK_OBJECT);
+    for (size_t i = 0; i < OBJECT_STRIPES; i++) {
+        lock_init(&s->stripes[i].lock, LOCK_OBJECT);
+        cond_init(&s->stripes[i].ended);
+    }
+    int r = bucket_table_open(config->control, &s->buckets, e);
+    if (r < 0) {
+        object_service_close(s);
+        return r;
+    }
+    uint64_t cache_bytes = budget_total(config->budget) / MIRROR_CACHE_SHARE;
+    s->mirror = mirror_new(cache_bytes);
+    s->fills = fill_engine_new(config->budget, FILL_THREADS_MAX, on_version_changed, s);
+    if (config->route == OBJECT_ROUTE_LOOP)
+        s->loop = route_loop_new();
+    *ret = s;
+    return 0;
+}
+
+void object_service_close(struct object_service *s)
+{
+    if (!s)
+        return;
+    assert(s->magic == OBJECT_SERVICE_MAGIC);
+    assert(!s->sessions);
+    route_loop_free(s->loop);
+    if (s->fills)
+        fill_engine_stop(s->fills);
+    fill_engine_free(s->fills);
+    while (s->upstreams) {
+        struct upstream_slot *slot = s->upstreams;
+        s->upstreams = slot->next;
+        upstream_unref(slot->upstream);
+        free(slot);
+    }
+    mirror_free(s->mirror);
+    bucket_table_close(s->buckets);
+    for (size_t i = 0; i < OBJECT_STRIPES; i++) {
+        lock_fini(&s->stripes[i].lock);
+        cond_fini(&s->stripes[i].ended);
+    }
+    lock_fini(&s->lock);
+    s->magic = 0;
+    free(s);
+}
+
+/* ---- dispatch ---- */
+
+int object_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+                      struct err *e)
+{
+    switch (op) {
+#define X(NAME, name, number)                                                                                \
+    case WIRE_OP_##NAME: {                                                                                   \
+        struct wire_##name##_rep *typed = rep;                                                               \
+        *typed = (struct wire_##name##_rep){.fd = -1};                                                       \
+        return op_##name(ses, req, a, typed, e);                                                             \
+    }
+        WIRE_OPS(X)
+#undef X
+    default:
+        return err_set(e, ERR_PROTOCOL, "operation %u is not one of ours", op);
+    }
+}
+
+int object_call(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+                struct err *e)
+{
+    assert(ses->magic == OBJECT_SESSION_MAGIC);
+    if (ses->service->loop)
+        return route_loop_call(ses->service->loop, ses, op, req, a, rep, e);
+    return object_call_local(ses, op, req, a, rep, e);
+}
+
+/* CHALLENGE and HELLO open a connection; the server answers them before there is a session. */
+int op_challenge(struct object_session *ses, const struct wire_challenge_req *req, struct arena *a,
+                 struct wire_challenge_rep *rep, struct err *e)
+{
+    (void)ses, (void)req, (void)a, (void)rep;
+    return err_set(e, ERR_PROTOCOL, "CHALLENGE is only understood before HELLO");
+}
+
+int op_hello(struct object_session *ses, const struct wire_hello_req *req, struct arena *a,
+             struct wire_hello_rep *rep, struct err *e)
+{
+    (void)ses, (void)req, (void)a, (void)rep;
+    return err_set(e, ERR_PROTOCOL, "HELLO is only understood as the first operation");
+}
+
+/* ---- upstreams ---- */
+
+static struct upstream_slot **find_slot_locked(struct object_service *s, uint64_t bucket_id)
+{
+    struct upstream_slot **at = &s->upstreams;
+    while (*at && (*at)->upstream->bucket->id != bucket_id)
+        at = &(*at)->next;
+    return at;
+}
+
+void object_forget_upstream(struct object_service *s, uint64_t bucket_id)
+{
+    lock_take(&s->lock);
+    struct upstream_slot **at = find_slot_locked(s, bucket_id), *slot = *at;
+    if (slot)
+        *at = slot->next;
+    lock_drop(&s->lock);
+    if (slot)
+        upstream_unref(slot->upstream);
+    free(slot);
+}
+
+static struct upstream *upstream_known(struct object_service *s, const struct bucket *b)
+{
+    LOCK_SCOPE(&s->lock);
+    struct upstream_slot *slot = *find_slot_locked(s, b->id);
+    return slot && slot->upstream->bucket == b ? upstream_ref(slot->upstream) : NULL;
+}
+
+int object_upstream(struct object_service *s, struct slice bucket, struct upstream **ret, struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    int r = bucket_find(s->buckets, bucket, &b, e);
+    if (r < 0)
+        return r;
+    struct upstream *u = upstream_known(s, b);
+    if (!u) {
+        r = upstream_open(b, &u, e);
+        if (r < 0)
+            return err_prefix(e, r, "bucket %s", b->name);
+        object_forget_upstream(
+            s, b->id); /* one of older properties, or of a thread that was as fast as this one */
+        struct upstream_slot *slot = calloc(1, sizeof(*slot));
+        assert(slot);
+        slot->upstream = upstream_ref(u);
+        LOCK_SCOPE(&s->lock);
+        slot->next = s->upstreams;
+        s->upstreams = slot;
+    }
+    *ret = u;
+    return 0;
+}
+
+/* ---- keys ---- */
+
+void object_store_key(const struct bucket *b, struct slice key, struct buf *ret)
+{
+    uint8_t id[8];
+    for (int i = 0; i < 8; i++)
+        id[i] = (uint8_t)(b->id >> (56 - 8 * i));
+    int r = buf_append(ret, id, sizeof(id));
+    r = r < 0 ? r : buf_slice(ret, key);
+    assert(r == 0);
+}
+
+int object_check_key(struct slice key, struct err *e)
+{
+    if (key.n == 0)
+        return err_set(e, -EINVAL, "key is empty");
+    if (key.n > ORIGIN_KEY_MAX_BYTES)
+        return err_set(e, -ENAMETOOLONG, "key is %zu bytes long, at most %d are allowed", key.n,
+                       ORIGIN_KEY_MAX_BYTES);
+    return 0;
+}
+
+static struct object_stripe *stripe_of(struct object_service *s, const struct opening *o)
+{
+    return &s->stripes[hash_mix(hash_table(o->key), o->bucket_id) % OBJECT_STRIPES];
+}
+
+static bool is_opening_locked(const struct object_stripe *t, const struct opening *o)
+{
+    for (const struct opening *x = t->openings; x; x = x->next)
+        if (x->bucket_id == o->bucket_id && slice_eq(x->key, o->key))
+            return true;
+    return false;
+}
+
+void object_opening_enter(struct object_service *s, struct opening *o)
+{
+    struct object_stripe *t = stripe_of(s, o);
+    LOCK_SCOPE(&t->lock);
+    while (is_opening_locked(t, o))
+        cond_wait(&t->ended, &t->lock);
+    o->next = t->openings;
+    t->openings = o;
+}
+
+void object_opening_leave(struct object_service *s, struct opening *o)
+{
+    struct object_stripe *t = stripe_of(s, o);
+    LOCK_SCOPE(&t->lock);
+    struct opening **at = &t->openings;
+    while (*at != o)
+        at = &(*at)->next;
+    *at = o->next;
+    cond_broadcast(&t->ended);
+}
+
+const char *object_via_name(uint32_t via)
+{
+    return via == WIRE_VIA_S3 ? "s3" : via == WIRE_VIA_MOUNT ? "mount" : "api";
+}
+
+void object_service_refresh_metrics(struct object_service *s)
+{
+    metrics_set(metrics_series(METRIC_HANDLES, "read", NULL, NULL), (int64_t)atomic_load(&s->readers));
+    metrics_set(metrics_series(METRIC_HANDLES, "write", NULL, NULL), (int64_t)atomic_load(&s->writers));
+    metrics_set(metrics_series(METRIC_MEMORY_BUDGET_BYTES, "used", NULL, NULL),
+                (int64_t)budget_used(s->config.budget));
+    metrics_set(metrics_series(METRIC_MEMORY_BUDGET_BYTES, "total", NULL, NULL),
+                (int64_t)budget_total(s->config.budget));
+}

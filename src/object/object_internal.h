@@ -1,0 +1,113 @@
+/* What the files of the object layer share: the service, sessions and their handles, and the operations. */
+#pragma once
+
+#include "base/lock.h"
+#include "base/metrics.h"
+#include "namespace/mirror.h"
+#include "object/fill.h"
+#include "object/object.h"
+
+#define OBJECT_SERVICE_MAGIC 0x6f626a73u
+#define OBJECT_SESSION_MAGIC 0x6f736573u
+#define OBJECT_STRIPES       256
+#define OBJECT_HANDLES_MAX   65536 /* per session */
+
+enum handle_kind { HANDLE_FREE, HANDLE_READ, HANDLE_WRITE };
+
+struct handle {
+    enum handle_kind kind;
+    uint32_t
+        generation; /* upper half of the id, so that an id of a closed handle is not taken for a new one */
+    uint32_t next_free; /* of a free place: index + 1 of the next free one */
+    void *object;       /* struct reader or struct writer, one reference */
+};
+
+struct object_session {
+    uint32_t magic;
+    struct object_service *service;
+    enum wire_via via;
+    struct lock lock; /* covers the handles */
+    struct handle *handles;
+    uint32_t n_handles, free_head; /* free_head: index + 1, 0 when none is free */
+    /* service->lock: */
+    char *mount_point, *mount_bucket, *mount_reason; /* of REPORT; NULL when it is no mount */
+    bool mount_passthrough;
+    struct object_session *next;
+    struct route_session *route; /* loop mode: descriptors that came over the socket, by handle */
+};
+
+/* Keys whose opening asks the origin right now: one at a time per key. */
+struct opening {
+    struct opening *next;
+    uint64_t bucket_id;
+    struct slice key;
+};
+
+struct object_stripe {
+    struct lock lock;
+    struct cond ended;
+    struct opening *openings;
+};
+
+struct upstream_slot {
+    struct upstream_slot *next;
+    struct upstream *upstream; /* of the bucket's current properties */
+};
+
+struct object_service {
+    uint32_t magic;
+    struct object_config config;
+    struct bucket_table *buckets;
+    struct mirror *mirror;
+    struct fill_engine *fills;
+    struct object_stripe stripes[OBJECT_STRIPES];
+    struct lock lock; /* covers what follows */
+    struct upstream_slot *upstreams;
+    struct object_session *sessions;
+    struct route_loop *loop;
+    _Atomic uint64_t readers, writers;
+};
+
+/* ---- object.c ---- */
+int object_upstream(struct object_service *s, struct slice bucket, struct upstream **ret, struct err *e);
+void object_forget_upstream(struct object_service *s, uint64_t bucket_id);
+/* Key of an object in the store: bucket id (8 bytes, big endian), key. */
+void object_store_key(const struct bucket *b, struct slice key, struct buf *ret);
+void object_opening_enter(struct object_service *s, struct opening *o);
+void object_opening_leave(struct object_service *s, struct opening *o);
+const char *object_via_name(uint32_t via);
+int object_check_key(struct slice key, struct err *e);
+
+/* ---- session.c ---- */
+/* Takes over the reference. -EMFILE when the session has too many. */
+int session_put(struct object_session *ses, enum handle_kind kind, void *object, uint64_t *ret_handle);
+/* A new reference to the object, or NULL with -EBADF in e. */
+void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t handle, struct err *e);
+/* The session's own reference; the handle is gone. NULL when there is none. */
+void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t handle);
+
+/* ---- reader.c, writer.c ---- */
+struct reader;
+struct writer;
+void reader_ref(struct reader *r);
+void reader_unref(struct reader *r);
+void writer_ref(struct writer *w);
+void writer_unref(struct writer *w); /* the last one drops what was not committed */
+
+/* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c ---- */
+#define X(NAME, name, number)                                                                                \
+    int op_##name(struct object_session *ses, const struct wire_##name##_req *req, struct arena *a,          \
+                  struct wire_##name##_rep *rep, struct err *e);
+WIRE_OPS(X)
+#undef X
+
+/* Runs op here, whatever the route. */
+int object_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+                      struct err *e);
+
+/* ---- route_loop.c ---- */
+struct route_loop *route_loop_new(void);
+void route_loop_free(struct route_loop *l);
+int route_loop_call(struct route_loop *l, struct object_session *ses, uint32_t op, const void *req,
+                    struct arena *a, void *rep, struct err *e);
+void route_session_free(struct route_session *r);

@@ -1,0 +1,559 @@
+/*
+ * Reading: open, fetch, close.
+ *
+ * Opening finds the version to serve: the cached one when the bucket's `validate` allows or the origin
+ * confirms it, else what the origin has now. A reader is bound to one version; all bytes it ever gives are of
+ * that one.
+ *
+ * Invariants:
+ *  1. An entry is made in the store only while its key's opening is held, and only when no local write
+ * overtook the answer it is made from (mirror_generation).
+ *  2. A complete, fresh entry is opened without taking part in openings and without asking the origin.
+ */
+#include "object/object_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <inttypes.h>
+
+#define READER_MAGIC 0x72656164u
+#define OPEN_TRIES   4
+#define WHOLE_AT_OPEN                                                                                        \
+    MIB /* files up to this size are filled before a mount's open returns: then it is passthrough */
+#define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
+
+struct reader {
+    uint32_t magic;
+    _Atomic uint32_t refs;
+    struct object_service *service;
+    struct upstream *upstream;
+    char *key;
+    size_t key_n;
+    uint32_t via;
+    uint64_t size;
+    char etag[ORIGIN_ETAG_MAX + 1];
+    struct extent *extent; /* NULL: not cached */
+    struct lock lock;      /* covers readahead and fill */
+    struct fill *fill;     /* NULL while complete or not yet needed */
+    struct plan_readahead readahead;
+    _Atomic bool complete; /* seen complete once: stays so for this reader */
+};
+
+/* What an open works with. */
+struct opener {
+    struct object_session *session;
+    struct object_service *service;
+    const struct wire_open_req *req;
+    struct arena *arena;
+    struct upstream *upstream;
+    struct bucket *bucket;
+    uint64_t seen; /* generation of the key before the origin was asked */
+    struct attr attr;
+    struct extent *extent;
+    struct fill *fill;
+};
+
+/* ---- life ---- */
+
+void reader_ref(struct reader *r)
+{
+    assert(r->magic == READER_MAGIC);
+    (void)atomic_fetch_add(&r->refs, 1);
+}
+
+void reader_unref(struct reader *r)
+{
+    if (!r)
+        return;
+    assert(r->magic == READER_MAGIC);
+    if (atomic_fetch_sub(&r->refs, 1) != 1)
+        return;
+    (void)atomic_fetch_sub(&r->service->readers, 1);
+    fill_unref(r->fill);
+    extent_unref(r->extent);
+    upstream_unref(r->upstream);
+    lock_fini(&r->lock);
+    free(r->key);
+    r->magic = 0;
+    free(r);
+}
+
+static struct reader *reader_new(struct opener *o)
+{
+    struct reader *r = calloc(1, sizeof(*r));
+    assert(r);
+    r->magic = READER_MAGIC;
+    atomic_init(&r->refs, 1);
+    r->service = o->service;
+    r->upstream = upstream_ref(o->upstream);
+    r->key = slice_dup(o->req->key);
+    r->key_n = o->req->key.n;
+    r->via = o->req->via;
+    r->size = o->attr.size_bytes;
+    memcpy(r->etag, o->attr.etag.p ? o->attr.etag.p : "", MIN(o->attr.etag.n, (size_t)ORIGIN_ETAG_MAX));
+    r->extent = TAKE_PTR(o->extent);
+    r->fill = TAKE_PTR(o->fill);
+    lock_init(&r->lock, LOCK_OBJECT);
+    (void)atomic_fetch_add(&o->service->readers, 1);
+    return r;
+}
+
+/* ---- which version ---- */
+
+static struct slice store_key(struct opener *o)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
+    object_store_key(o->bucket, o->req->key, &k);
+    return arena_dup(o->arena, buf_view(&k));
+}
+
+static int load_entry(struct opener *o)
+{
+    int r = store_find(o->service->config.store, store_key(o), &o->extent);
+    if (r < 0)
+        return r;
+    _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    r = extent_attr(o->extent, &blob);
+    if (r == 0)
+        r = attr_decode(arena_dup(o->arena, buf_view(&blob)), &o->attr);
+    if (r < 0 || o->attr.size_bytes != extent_size(o->extent)) {
+        store_remove_extent(o->service->config.store, o->extent);
+        extent_unref(TAKE_PTR(o->extent));
+        return -ENOENT;
+    }
+    return 0;
+}
+
+/* Whether the entry may be served without asking: its own age, or a later word of the origin about the same
+ * version. */
+static bool entry_is_fresh(struct opener *o)
+{
+    if (mirror_is_fresh(o->bucket, o->attr.confirmed_ns, /* is_absent= */ false))
+        return true;
+    struct attr heard;
+    return mirror_recall(o->service->mirror, o->bucket, o->req->key, o->arena, &heard) == 0 &&
+           !heard.is_absent && !heard.is_directory && slice_eq(heard.etag, o->attr.etag) &&
+           heard.size_bytes == o->attr.size_bytes;
+}
+
+static void drop_entry(struct opener *o)
+{
+    store_remove_extent(o->service->config.store, o->extent);
+    extent_unref(TAKE_PTR(o->extent));
+}
+
+/* Remembers that the origin confirmed the entry's version just now. */
+static void entry_confirmed(struct opener *o)
+{
+    o->attr.confirmed_ns = sys->real_ns();
+    mirror_learn(o->service->mirror, o->bucket, o->req->key, &o->attr, o->seen);
+    _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    if (attr_encode(&o->attr, &blob) == 0)
+        (void)extent_set_attr(o->extent, buf_view(&blob));
+}
+
+/* Asks the origin about the entry's version. 0: goes on with it; 1: it is gone from the cache, o->attr is
+ * what the origin has now. */
+static int revalidate(struct opener *o, struct err *e)
+{
+    struct origin_attr now;
+    int r = upstream_head(o->upstream, o->req->key, o->attr.etag, o->arena, &now, e);
+    if (r == ERR_NOT_MODIFIED || (r == 0 && slice_eq(now.etag, o->attr.etag))) {
+        entry_confirmed(o);
+        return 0;
+    }
+    if (r == -ENOENT) {
+        drop_entry(o);
+        mirror_changed(o->service->mirror, o->bucket, o->req->key);
+        return err_set(e, -ENOENT, "no such key");
+    }
+    if (r < 0) {
+        if (o->bucket->validate == BUCKET_VALIDATE_ALWAYS || !retry_is_transient(r))
+            return r;
+        log_warn("object", "%s/" SLICE_FMT ": served from cache unconfirmed: %s", o->bucket->name,
+                 SLICE_ARG(o->req->key), e ? e->text : err_text(r));
+        return 0;
+    }
+    drop_entry(o);
+    o->attr = attr_of_origin(&now, /* has_meta= */ true, sys->real_ns());
+    mirror_learn(o->service->mirror, o->bucket, o->req->key, &o->attr, o->seen);
+    return 1;
+}
+
+/* An entry made from a listing lacks content type and metadata; S3's answers carry them. 1: as revalidate. */
+static int complete_meta(struct opener *o, struct err *e)
+{
+    struct attr full;
+    int r = mirror_stat(o->service->mirror, o->upstream, o->req->key, /* posix= */ false, /* full= */ true,
+                        /* fresh= */ false, o->arena, &full, e);
+    if (r == -ENOENT)
+        drop_entry(o);
+    if (r < 0)
+        return r;
+    bool same = slice_eq(full.etag, o->attr.etag) && full.size_bytes == o->attr.size_bytes;
+    if (!same)
+        drop_entry(o);
+    o->attr = full;
+    if (same)
+        entry_confirmed(o);
+    return same ? 0 : 1;
+}
+
+/* ---- conditions ---- */
+
+static bool etag_matches(struct slice wanted, struct slice etag)
+{
+    while (wanted.n > 0) {
+        struct slice one = slice_trim(slice_split(&wanted, ','));
+        if (slice_starts(one, SLICE_LIT("W/")))
+            one = slice_from(one, 2);
+        if (one.n >= 2 && one.p[0] == '"' && one.p[one.n - 1] == '"')
+            one = slice_sub(one, 1, one.n - 2);
+        if (slice_eq_str(one, "*") || slice_eq(one, etag))
+            return true;
+    }
+    return false;
+}
+
+static int check_conditions(const struct opener *o, struct err *e)
+{
+    if (o->req->if_match.n > 0 && !etag_matches(o->req->if_match, o->attr.etag))
+        return err_set(e, ERR_PRECONDITION, "the object's ETag is " SLICE_FMT, SLICE_ARG(o->attr.etag));
+    if (o->req->if_none_match.n > 0 && etag_matches(o->req->if_none_match, o->attr.etag))
+        return err_set(e, ERR_NOT_MODIFIED, "the object is still " SLICE_FMT, SLICE_ARG(o->attr.etag));
+    return 0;
+}
+
+/* ---- cold ---- */
+
+/* Makes the entry of a version that the origin was just seen to have. *ret stays NULL when it is not
+ * admitted. */
+static int admit(struct opener *o, const struct attr *attr, struct extent **ret, struct err *e)
+{
+    if (mirror_generation(o->service->mirror, o->bucket, o->req->key) != o->seen)
+        return err_set(e, ERR_CONFLICT, "written meanwhile");
+    _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    int r = attr_encode(attr, &blob);
+    if (r < 0)
+        return err_set(e, ERR_ORIGIN_FAILED, "attributes of the object are too large");
+    struct store_new n = {.key = store_key(o), .attr = buf_view(&blob), .size_bytes = attr->size_bytes};
+    struct err local = {0};
+    r = store_create(o->service->config.store, &n, ret, &local);
+    if (r == 0)
+        return 0;
+    metrics_count(METRIC_NOT_ADMITTED, r == ERR_NOT_ADMITTED ? "policy" : err_name(r), NULL, NULL);
+    if (r != ERR_NOT_ADMITTED)
+        log_warn("object", "%s/" SLICE_FMT ": served without caching: %s", o->bucket->name,
+                 SLICE_ARG(o->req->key), local.text);
+    return 0; /* reading goes on around the cache whatever is wrong with the disk */
+}
+
+static int admit_discovered(void *arg, const struct attr *attr, struct extent **ret, struct err *e)
+{
+    struct opener *o = arg;
+    mirror_learn(o->service->mirror, o->bucket, o->req->key, attr, o->seen);
+    return admit(o, attr, ret, e);
+}
+
+/* Nothing is known of the object: the first ranged GET brings the attributes. */
+static int discover(struct opener *o, struct err *e)
+{
+    struct plan_range first = plan_discover(o->req->offset, o->req->expect);
+    int r = fill_discover(o->service->fills, o->upstream, o->req->key, first, admit_discovered, o, o->arena,
+                          &o->attr, &o->fill, e);
+    if (r == 0) {
+        struct extent *x = fill_extent(o->fill);
+        o->extent = x ? extent_ref(x) : NULL;
+        return 0;
+    }
+    if (r == -ENOENT) {
+        struct attr absent = {.is_absent = true, .confirmed_ns = sys->real_ns()};
+        mirror_learn(o->service->mirror, o->bucket, o->req->key, &absent, o->seen);
+        return r;
+    }
+    if (r != ERR_RANGE)
+        return r;
+    r = mirror_stat(o->service->mirror, o->upstream, o->req->key, /* posix= */ false, /* full= */ true,
+                    /* fresh= */ true, o->arena, &o->attr, e);
+    return r < 0 ? r : admit(o, &o->attr, &o->extent, e);
+}
+
+/* Under the key's opening: finds or makes what to read from. */
+static int settle(struct opener *o, struct err *e)
+{
+    bool wants_meta = o->req->via == WIRE_VIA_S3;
+    o->seen = mirror_generation(o->service->mirror, o->bucket, o->req->key);
+    if (load_entry(o) == 0) {
+        int r = entry_is_fresh(o) ? 0 : revalidate(o, e);
+        if (r == 0 && wants_meta && !o->attr.has_meta)
+            r = complete_meta(o, e);
+        if (r <= 0)
+            return r;
+        return admit(o, &o->attr, &o->extent, e);
+    }
+    int r = mirror_recall(o->service->mirror, o->bucket, o->req->key, o->arena, &o->attr);
+    if (r == 0 && o->attr.is_absent)
+        return err_set(e, -ENOENT, "no such key");
+    if (r == 0 && !o->attr.is_directory && (o->attr.has_meta || !wants_meta))
+        return admit(o, &o->attr, &o->extent, e);
+    return discover(o, e);
+}
+
+static int settle_alone(struct opener *o, struct err *e)
+{
+    struct opening opening = {.bucket_id = o->bucket->id, .key = o->req->key};
+    int r;
+    for (int i = 0; i < OPEN_TRIES; i++) {
+        object_opening_enter(o->service, &opening);
+        r = settle(o, e);
+        object_opening_leave(o->service, &opening);
+        if (r != ERR_CONFLICT)
+            return r;
+        extent_unref(TAKE_PTR(o->extent));
+        fill_unref(TAKE_PTR(o->fill));
+    }
+    return r;
+}
+
+/* A complete, fresh entry needs nobody's leave. */
+static bool open_warm(struct opener *o)
+{
+    if (load_entry(o) < 0)
+        return false;
+    bool listed_only = o->req->via == WIRE_VIA_S3 && !o->attr.has_meta;
+    if (extent_is_complete(o->extent) && entry_is_fresh(o) && !listed_only)
+        return true;
+    extent_unref(TAKE_PTR(o->extent));
+    return false;
+}
+
+/* ---- OPEN ---- */
+
+static struct fill *reader_fill(struct reader *r)
+{
+    LOCK_SCOPE(&r->lock);
+    if (!r->fill) {
+        struct slice key = slice_of(r->key, r->key_n), etag = slice_str(r->etag);
+        r->fill = r->extent ? fill_of_extent(r->service->fills, r->upstream, key, r->extent, etag)
+                            : fill_of_uncached(r->service->fills, r->upstream, key, etag, r->size);
+    }
+    return fill_ref(r->fill);
+}
+
+static bool reader_is_complete(struct reader *r)
+{
+    if (atomic_load(&r->complete))
+        return true;
+    bool complete = r->size == 0 || (r->extent && extent_is_complete(r->extent));
+    if (complete)
+        atomic_store(&r->complete, true);
+    return complete;
+}
+
+/* Descriptors leave only where every byte may be read without a check of ours. */
+static bool reader_gives_fd(const struct reader *r)
+{
+    return r->extent && r->upstream->bucket->p.verify != BUCKET_VERIFY_READ;
+}
+
+static uint32_t reader_state(struct reader *r)
+{
+    if (!reader_gives_fd(r))
+        return WIRE_UNCACHED;
+    return reader_is_complete(r) ? WIRE_COMPLETE : WIRE_PARTIAL;
+}
+
+static struct plan_range reader_plan(struct reader *r, uint64_t offset, uint64_t n)
+{
+    LOCK_SCOPE(&r->lock);
+    return plan_read(&r->readahead, offset, n, r->size, r->upstream->bucket->p.readahead);
+}
+
+/* Starts what the caller is about to read, and waits for small files on behalf of a mount. */
+static int start_reading(struct reader *r, const struct wire_open_req *req, struct err *e)
+{
+    if (reader_is_complete(r))
+        return 0;
+    _cleanup_(fill_unrefp) struct fill *f = reader_fill(r);
+    bool whole = req->via == WIRE_VIA_MOUNT && r->size <= WHOLE_AT_OPEN && reader_gives_fd(r);
+    if (whole)
+        return fill_wait_all(f, e);
+    if (req->expect == 0 || req->offset >= r->size)
+        return 0;
+    uint64_t n = MIN(req->expect, r->size - req->offset);
+    struct plan_range want = {req->offset, req->offset + MIN(n, r->upstream->bucket->p.readahead)};
+    fill_want(f, want, /* urgent= */ true);
+    return 0;
+}
+
+static void count_open(const struct opener *o, uint32_t state, bool cold)
+{
+    const char *name = cold ? "cold" : state == WIRE_COMPLETE ? "complete" : "partial";
+    metrics_count(METRIC_OPENS, o->bucket->name, object_via_name(o->req->via), name);
+}
+
+static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep *rep, struct err *e)
+{
+    uint64_t handle;
+    reader_ref(r);
+    int result = session_put(o->session, HANDLE_READ, r, &handle);
+    if (result < 0) {
+        reader_unref(r);
+        return err_set(e, result, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+    }
+    rep->handle = handle;
+    rep->state = reader_state(r);
+    rep->present = r->extent ? extent_present_bytes(r->extent) : 0;
+    rep->fd = reader_gives_fd(r) ? extent_fd(r->extent) : -1;
+    attr_to_wire(&o->attr, o->arena, &rep->attr);
+    return 0;
+}
+
+static int open_version(struct opener *o, struct wire_open_rep *rep, struct err *e)
+{
+    bool warm = open_warm(o);
+    int result = warm ? 0 : settle_alone(o, e);
+    if (result == 0)
+        result = check_conditions(o, e);
+    if (result < 0)
+        return result;
+    bool cold = !warm && (!o->extent || extent_present_bytes(o->extent) == 0);
+    struct reader *r = reader_new(o);
+    result = start_reading(r, o->req, e);
+    if (result == 0)
+        result = give_handle(o, r, rep, e);
+    if (result == 0)
+        count_open(o, rep->state, cold);
+    reader_unref(r);
+    return result;
+}
+
+int op_open(struct object_session *ses, const struct wire_open_req *req, struct arena *a,
+            struct wire_open_rep *rep, struct err *e)
+{
+    int r = object_check_key(req->key, e);
+    if (r < 0)
+        return r;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    r = object_upstream(ses->service, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    for (int i = 0; i < OPEN_TRIES; i++) {
+        struct opener o = {.session = ses,
+                           .service = ses->service,
+                           .req = req,
+                           .arena = a,
+                           .upstream = u,
+                           .bucket = u->bucket};
+        r = open_version(&o, rep, e);
+        fill_unref(o.fill);
+        extent_unref(o.extent);
+        /* Changed between a listing and the first byte: nothing was given yet, so begin again with what is
+         * there now. */
+        if (r != ERR_VERSION_CHANGED)
+            break;
+    }
+    return r < 0 ? err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
+}
+
+/* ---- FETCH ---- */
+
+static void count_read(struct reader *r, uint64_t n, bool from_origin)
+{
+    if (n > 0)
+        metrics_add(metrics_series(METRIC_READ_BYTES, r->upstream->bucket->name, object_via_name(r->via),
+                                   from_origin ? "origin" : "cache"),
+                    n);
+}
+
+/* Present bytes of the extent into the reply. */
+static int read_inline(struct reader *r, uint64_t offset, uint64_t n, struct arena *a,
+                       struct wire_fetch_rep *rep, struct err *e)
+{
+    n = MIN(n, FILL_INLINE_MAX_BYTES);
+    char *p = arena_alloc(a, n);
+    ssize_t got;
+    if (r->upstream->bucket->p.verify == BUCKET_VERIFY_READ)
+        got = extent_read_verified(r->extent, p, n, offset);
+    else
+        got = sys_pread_all(extent_fd(r->extent), p, n, offset) < 0 ? -EIO : (ssize_t)n;
+    if (got < 0)
+        return err_errno(e, (int)got, "read from cache");
+    rep->data = slice_of(p, (size_t)got);
+    return 0;
+}
+
+static int fetch_present(struct reader *r, const struct wire_fetch_req *q, uint64_t available, bool waited,
+                         struct arena *a, struct wire_fetch_rep *rep, struct err *e)
+{
+    if (!(q->flags & WIRE_INLINE) && reader_gives_fd(r)) {
+        rep->available = available;
+        return 0;
+    }
+    int result = read_inline(r, q->offset, available, a, rep, e);
+    if (result == 0)
+        count_read(r, rep->data.n, waited);
+    return result;
+}
+
+static int fetch_missing(struct reader *r, const struct wire_fetch_req *q, uint64_t n, struct arena *a,
+                         struct wire_fetch_rep *rep, struct err *e)
+{
+    _cleanup_(fill_unrefp) struct fill *f = reader_fill(r);
+    struct plan_range plan = reader_plan(r, q->offset, n);
+    bool there = r->extent && extent_present_run(r->extent, q->offset, 1) > 0;
+    fill_want(f, plan, /* urgent= */ !there && !(q->flags & WIRE_NO_WAIT));
+    if ((q->flags & WIRE_NO_WAIT) && !there)
+        return 0;
+    struct fill_bytes got;
+    int result = fill_wait(f, q->offset, n, a, &got, e);
+    if (result < 0)
+        return result;
+    if (got.data.n == 0)
+        return fetch_present(r, q, got.available, got.waited, a, rep, e);
+    rep->data = got.data;
+    count_read(r, got.data.n, /* from_origin= */ true);
+    return 0;
+}
+
+int op_fetch(struct object_session *ses, const struct wire_fetch_req *req, struct arena *a,
+             struct wire_fetch_rep *rep, struct err *e)
+{
+    struct reader *r = session_get(ses, HANDLE_READ, req->handle, e);
+    if (!r)
+        return -EBADF;
+    int result = 0;
+    if (req->offset < r->size && req->n > 0) {
+        uint64_t n = MIN(req->n, r->size - req->offset);
+        for (int i = 0; i < OPEN_TRIES; i++) { /* a block found corrupt while it was read is fetched again */
+            result = reader_is_complete(r) ? fetch_present(r, req, n, /* waited= */ false, a, rep, e)
+                                           : fetch_missing(r, req, n, a, rep, e);
+            if (result != ERR_CORRUPT)
+                break;
+            atomic_store(&r->complete, false);
+        }
+    }
+    rep->state = reader_state(r);
+    if (result < 0)
+        result = err_prefix(e, result, "%s/%s", r->upstream->bucket->name, r->key);
+    reader_unref(r);
+    return result;
+}
+
+/* ---- CLOSE ---- */
+
+int op_close(struct object_session *ses, const struct wire_close_req *req, struct arena *a,
+             struct wire_close_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct reader *r = session_take(ses, HANDLE_READ, req->handle);
+    if (!r)
+        return err_set(e, -EBADF, "handle is not open");
+    count_read(r, req->read_cached, /* from_origin= */ false);
+    count_read(r, req->read_origin, /* from_origin= */ true);
+    if (r->extent)
+        extent_touch(r->extent, MAX(req->read_cached + req->read_origin, 1));
+    reader_unref(r);
+    return 0;
+}

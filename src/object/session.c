@@ -1,0 +1,124 @@
+/*
+ * Sessions and their handles.
+ *
+ * A handle's id is generation << 32 | index, generation never 0: an id that was closed is refused (-EBADF)
+ * even when its place has been given out again. Invariant: a place holds one reference to its reader or
+ * writer.
+ */
+#include "object/object_internal.h"
+
+struct object_session *object_session_new(struct object_service *s, enum wire_via via)
+{
+    struct object_session *ses = calloc(1, sizeof(*ses));
+    assert(ses && s->magic == OBJECT_SERVICE_MAGIC);
+    ses->magic = OBJECT_SESSION_MAGIC;
+    ses->service = s;
+    ses->via = via;
+    lock_init(&ses->lock, LOCK_SESSION);
+    LOCK_SCOPE(&s->lock);
+    ses->next = s->sessions;
+    s->sessions = ses;
+    return ses;
+}
+
+static void drop(enum handle_kind kind, void *object)
+{
+    if (kind == HANDLE_READ)
+        reader_unref(object);
+    else if (kind == HANDLE_WRITE)
+        writer_unref(object);
+}
+
+void object_session_free(struct object_session *ses)
+{
+    if (!ses)
+        return;
+    assert(ses->magic == OBJECT_SESSION_MAGIC);
+    struct object_service *s = ses->service;
+    lock_take(&s->lock);
+    struct object_session **at = &s->sessions;
+    while (*at != ses)
+        at = &(*at)->next;
+    *at = ses->next;
+    lock_drop(&s->lock);
+    for (uint32_t i = 0; i < ses->n_handles; i++)
+        drop(ses->handles[i].kind, ses->handles[i].object);
+    route_session_free(ses->route);
+    if (ses->mount_point)
+        metrics_set(metrics_series(METRIC_PASSTHROUGH, ses->mount_point, NULL, NULL), 0);
+    free(ses->mount_point);
+    free(ses->mount_bucket);
+    free(ses->mount_reason);
+    free(ses->handles);
+    lock_fini(&ses->lock);
+    ses->magic = 0;
+    free(ses);
+}
+
+static int grow_locked(struct object_session *ses)
+{
+    if (ses->n_handles >= OBJECT_HANDLES_MAX)
+        return -EMFILE;
+    uint32_t n = ses->n_handles ? ses->n_handles * 2 : 4;
+    ses->handles = realloc(ses->handles, n * sizeof(ses->handles[0]));
+    assert(ses->handles);
+    memset(ses->handles + ses->n_handles, 0, (n - ses->n_handles) * sizeof(ses->handles[0]));
+    for (uint32_t i = ses->n_handles; i < n; i++) {
+        ses->handles[i].next_free = ses->free_head;
+        ses->free_head = i + 1;
+    }
+    ses->n_handles = n;
+    return 0;
+}
+
+int session_put(struct object_session *ses, enum handle_kind kind, void *object, uint64_t *ret_handle)
+{
+    LOCK_SCOPE(&ses->lock);
+    int r = ses->free_head ? 0 : grow_locked(ses);
+    if (r < 0)
+        return r;
+    uint32_t i = ses->free_head - 1;
+    struct handle *h = &ses->handles[i];
+    ses->free_head = h->next_free;
+    h->kind = kind;
+    h->object = object;
+    h->generation = MAX(h->generation + 1, 1u);
+    *ret_handle = (uint64_t)h->generation << 32 | i;
+    return 0;
+}
+
+static struct handle *find_locked(struct object_session *ses, enum handle_kind kind, uint64_t handle)
+{
+    uint32_t i = (uint32_t)handle;
+    if (i >= ses->n_handles)
+        return NULL;
+    struct handle *h = &ses->handles[i];
+    return h->kind == kind && h->generation == handle >> 32 ? h : NULL;
+}
+
+void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t handle, struct err *e)
+{
+    LOCK_SCOPE(&ses->lock);
+    struct handle *h = find_locked(ses, kind, handle);
+    if (!h) {
+        (void)err_set(e, -EBADF, "handle is not open");
+        return NULL;
+    }
+    if (kind == HANDLE_READ)
+        reader_ref(h->object);
+    else
+        writer_ref(h->object);
+    return h->object;
+}
+
+void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t handle)
+{
+    LOCK_SCOPE(&ses->lock);
+    struct handle *h = find_locked(ses, kind, handle);
+    if (!h)
+        return NULL;
+    h->kind = HANDLE_FREE;
+    h->next_free = ses->free_head;
+    ses->free_head = (uint32_t)handle + 1;
+    return TAKE_PTR(h->object);
+}

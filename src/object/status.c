@@ -1,0 +1,94 @@
+/* STATUS and REPORT: what the node has to say of itself, as JSON. */
+#include "object/object_internal.h"
+
+#include "base/sys.h"
+
+#include <jansson.h>
+
+static char *text_of(struct slice s)
+{
+    return slice_dup(slice_sub(s, 0, MIN(s.n, (size_t)4096)));
+}
+
+int op_report(struct object_session *ses, const struct wire_report_req *req, struct arena *a,
+              struct wire_report_rep *rep, struct err *e)
+{
+    (void)a, (void)rep, (void)e;
+    char *point = text_of(req->mount_point), *bucket = text_of(req->bucket), *reason = text_of(req->reason);
+    metrics_set(metrics_series(METRIC_PASSTHROUGH, point, NULL, NULL), req->passthrough ? 1 : 0);
+    LOCK_SCOPE(&ses->service->lock);
+    free(ses->mount_point);
+    free(ses->mount_bucket);
+    free(ses->mount_reason);
+    ses->mount_point = point;
+    ses->mount_bucket = bucket;
+    ses->mount_reason = reason;
+    ses->mount_passthrough = req->passthrough != 0;
+    return 0;
+}
+
+static json_t *disks_json(struct store *store)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < store_n_disks(store); i++) {
+        struct store_disk_status d;
+        if (store_disk_status(store, i, &d) < 0)
+            continue;
+        (void)json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "path", d.path,
+                                                    "used_bytes", (json_int_t)d.used_bytes, "limit_bytes",
+                                                    (json_int_t)d.limit_bytes, "leased_bytes",
+                                                    (json_int_t)d.leased_bytes, "free_bytes",
+                                                    (json_int_t)d.free_bytes, "extents",
+                                                    (json_int_t)d.extents, "was_clean", (int)d.was_clean));
+    }
+    return list;
+}
+
+static json_t *mounts_json(struct object_service *s)
+{
+    json_t *list = json_array();
+    LOCK_SCOPE(&s->lock);
+    for (struct object_session *x = s->sessions; x; x = x->next) {
+        if (!x->mount_point)
+            continue;
+        (void)json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s}", "mount_point", x->mount_point,
+                                                    "bucket", x->mount_bucket, "passthrough",
+                                                    (int)x->mount_passthrough, "reason", x->mount_reason));
+    }
+    return list;
+}
+
+static json_t *buckets_json(struct object_service *s)
+{
+    json_t *list = json_array();
+    struct bucket *page[256];
+    size_t n = bucket_page(s->buckets, SLICE_NULL, page, ARRAY_SIZE(page));
+    for (size_t i = 0; i < n; i++) {
+        (void)json_array_append_new(list, json_pack("{s:s, s:s}", "name", page[i]->name, "origin",
+                                                    page[i]->p.origin ? page[i]->p.origin : ""));
+        bucket_unref(page[i]);
+    }
+    return list;
+}
+
+int op_status(struct object_session *ses, const struct wire_status_req *req, struct arena *a,
+              struct wire_status_rep *rep, struct err *e)
+{
+    (void)req;
+    struct object_service *s = ses->service;
+    json_t *o =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "version", FOREBAY_VERSION,
+                  "memory_budget_bytes", (json_int_t)budget_total(s->config.budget), "memory_used_bytes",
+                  (json_int_t)budget_used(s->config.budget), "readers", (json_int_t)atomic_load(&s->readers),
+                  "writers", (json_int_t)atomic_load(&s->writers), "disks", disks_json(s->config.store),
+                  "buckets", buckets_json(s), "mounts", mounts_json(s));
+    if (!o)
+        return err_set(e, -ENOMEM, "status");
+    char *text = json_dumps(o, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    json_decref(o);
+    if (!text)
+        return err_set(e, -ENOMEM, "status");
+    rep->json = arena_dup(a, slice_str(text));
+    free(text);
+    return 0;
+}

@@ -1,0 +1,444 @@
+/*
+ * Writing through: bytes go to a staged extent on a disk of this node and to the origin; acknowledged when
+ * the origin has them.
+ *
+ * Two ways: *streaming* (size known, bytes put in order): a thread uploads from the staged file while it
+ * grows. *At commit*: all other writes are uploaded whole when they are committed.
+ *
+ * Invariants:
+ *  1. The origin never gets the last byte of a streamed body before commit: what was not committed never
+ * becomes an object, whatever happens to the writer.
+ *  2. After an upload whose end is unknown nothing cached of the key is served without asking the origin.
+ *  3. The staged extent is published, and the new attributes remembered, only after the origin has
+ * acknowledged; from then on no open can find what was there before.
+ */
+#include "object/object_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <inttypes.h>
+#include <sys/stat.h>
+
+#define WRITER_MAGIC     0x77726974u
+#define STREAM_MIN_BYTES (4 * MIB) /* smaller bodies are uploaded at commit: not worth a thread */
+#define WRITER_ARENA     (8 * MIB) /* most; a multipart upload keeps the ETags of its parts there */
+#define WAIT_NS          1000000000ull
+#define STACK_BYTES      (512 * KIB)
+#define ENTRY_KEY_MAX    (ORIGIN_KEY_MAX_BYTES + 8)
+
+struct writer {
+    uint32_t magic;
+    _Atomic uint32_t refs;
+    struct object_service *service;
+    struct upstream *upstream;
+    struct extent *extent;
+    struct arena *arena; /* strings of the request, and the origin's answer */
+    struct origin_put put;
+    uint64_t size; /* announced, or UINT64_MAX */
+    uint32_t via;
+    bool streaming;
+    pthread_t uploader;
+    atomic_bool cancel;
+
+    struct lock lock; /* covers what follows */
+    struct cond moved;
+    uint64_t written;   /* bytes put in order so far */
+    uint64_t body_size; /* what is being uploaded */
+    bool final, started, joined;
+    bool uploaded; /* the origin has the state of the file as of `uploaded_stat` */
+    struct stat uploaded_stat;
+    int result;
+    struct err err;
+    struct origin_attr answer;
+};
+
+/* ---- upload ---- */
+
+/* Bytes that may leave now. */
+static uint64_t limit_locked(const struct writer *w)
+{
+    if (w->final)
+        return w->body_size;
+    return w->written < w->body_size ? w->written : w->body_size - 1;
+}
+
+static ssize_t body_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    struct writer *w = arg;
+    lock_take(&w->lock);
+    while (limit_locked(w) <= offset && !atomic_load(&w->cancel))
+        (void)cond_wait_for(&w->moved, &w->lock, WAIT_NS);
+    uint64_t limit = limit_locked(w);
+    lock_drop(&w->lock);
+    if (atomic_load(&w->cancel))
+        return -ECANCELED;
+    n = MIN(n, limit - offset);
+    int r = sys_pread_all(extent_fd(w->extent), p, n, offset);
+    return r < 0 ? r : (ssize_t)n;
+}
+
+static int upload(struct writer *w, uint64_t size, struct err *e)
+{
+    struct origin_body body = {.size_bytes = size, .read = body_read, .arg = w};
+    return upstream_put(w->upstream, &w->put, &body, w->arena, &w->answer, e);
+}
+
+static void *uploader_main(void *arg)
+{
+    struct writer *w = arg;
+    struct err e = {0};
+    int r = upload(w, w->size, &e);
+    LOCK_SCOPE(&w->lock);
+    w->result = r;
+    w->err = e;
+    cond_broadcast(&w->moved);
+    return NULL;
+}
+
+static int start_uploader(struct writer *w)
+{
+    pthread_attr_t attr;
+    int r = pthread_attr_init(&attr);
+    assert(r == 0);
+    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
+    w->body_size = w->size;
+    r = pthread_create(&w->uploader, &attr, uploader_main, w);
+    (void)pthread_attr_destroy(&attr);
+    w->started = r == 0;
+    return -r;
+}
+
+static void join_uploader(struct writer *w)
+{
+    if (w->started && !w->joined) {
+        w->joined = true;
+        (void)pthread_join(w->uploader, NULL);
+    }
+}
+
+/* ---- life ---- */
+
+void writer_ref(struct writer *w)
+{
+    assert(w->magic == WRITER_MAGIC);
+    (void)atomic_fetch_add(&w->refs, 1);
+}
+
+static void writer_stop(struct writer *w)
+{
+    lock_take(&w->lock);
+    atomic_store(&w->cancel, true);
+    cond_broadcast(&w->moved);
+    lock_drop(&w->lock);
+    join_uploader(w);
+}
+
+void writer_unref(struct writer *w)
+{
+    if (!w)
+        return;
+    assert(w->magic == WRITER_MAGIC);
+    if (atomic_fetch_sub(&w->refs, 1) != 1)
+        return;
+    writer_stop(w);
+    (void)atomic_fetch_sub(&w->service->writers, 1);
+    extent_unref(w->extent);
+    upstream_unref(w->upstream);
+    arena_free(w->arena);
+    cond_fini(&w->moved);
+    lock_fini(&w->lock);
+    w->magic = 0;
+    free(w);
+}
+
+static struct writer *writer_new(struct object_service *s, struct upstream *u,
+                                 const struct wire_put_open_req *q)
+{
+    struct writer *w = calloc(1, sizeof(*w));
+    assert(w);
+    w->magic = WRITER_MAGIC;
+    atomic_init(&w->refs, 1);
+    w->service = s;
+    w->upstream = upstream_ref(u);
+    w->arena = arena_new(WRITER_ARENA);
+    w->size = q->size;
+    w->via = q->via;
+    w->put = (struct origin_put){
+        .key = arena_dup(w->arena, q->key),
+        .content_type = arena_dup(w->arena, q->content_type),
+        .meta = arena_dup(w->arena, q->meta),
+        .if_match = arena_dup(w->arena, q->if_match),
+        .if_none_match = q->if_none_match != 0,
+        .cancel = &w->cancel,
+    };
+    lock_init(&w->lock, LOCK_OBJECT);
+    cond_init(&w->moved);
+    (void)atomic_fetch_add(&s->writers, 1);
+    return w;
+}
+
+/* ---- PUT_OPEN ---- */
+
+static int check_put(const struct wire_put_open_req *q, struct err *e)
+{
+    int r = object_check_key(q->key, e);
+    if (r < 0)
+        return r;
+    if (q->meta.n > ORIGIN_META_MAX_BYTES || q->content_type.n > 1024 || q->if_match.n > ORIGIN_ETAG_MAX + 8)
+        return err_set(e, -E2BIG, "metadata of the object is %zu bytes, at most %d are allowed", q->meta.n,
+                       (int)ORIGIN_META_MAX_BYTES);
+    return 0;
+}
+
+static int stage(struct writer *w, const struct wire_put_open_req *q, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(ENTRY_KEY_MAX);
+    object_store_key(w->upstream->bucket, q->key, &key);
+    uint64_t hint = q->size == UINT64_MAX ? 0 : q->size;
+    int r = store_stage(w->service->config.store, buf_view(&key), hint, &w->extent, e);
+    if (r == ERR_NOT_ADMITTED)
+        return err_set(e, r, "no room on the disks of the cache for a write of %" PRIu64 " bytes", hint);
+    return r;
+}
+
+int op_put_open(struct object_session *ses, const struct wire_put_open_req *req, struct arena *a,
+                struct wire_put_open_rep *rep, struct err *e)
+{
+    (void)a;
+    int r = check_put(req, e);
+    if (r < 0)
+        return r;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    r = object_upstream(ses->service, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    struct writer *w = writer_new(ses->service, u, req);
+    r = stage(w, req, e);
+    bool staged = req->flags & WIRE_STAGED;
+    w->streaming = !staged && req->size != UINT64_MAX && req->size >= STREAM_MIN_BYTES;
+    if (r == 0 && w->streaming)
+        r = start_uploader(w);
+    uint64_t handle;
+    if (r == 0)
+        r = session_put(ses, HANDLE_WRITE, w, &handle);
+    if (r < 0) {
+        writer_unref(w);
+        return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
+    }
+    rep->handle = handle;
+    rep->fd = staged ? extent_fd(w->extent) : -1;
+    return 0;
+}
+
+/* ---- PUT_WRITE ---- */
+
+static int put_write(struct writer *w, const struct wire_put_write_req *q, struct err *e)
+{
+    if (q->offset > UINT64_MAX - q->data.n || (w->size != UINT64_MAX && q->offset + q->data.n > w->size))
+        return err_set(e, -EFBIG, "write beyond the announced size of %" PRIu64 " bytes", w->size);
+    lock_take(&w->lock);
+    bool ordered = q->offset == w->written;
+    int failed = w->result;
+    if (failed < 0 && e)
+        *e = w->err;
+    lock_drop(&w->lock);
+    if (failed < 0) /* no use in sending the rest */
+        return failed;
+    if (w->streaming && !ordered)
+        return err_set(e, -EINVAL, "write at %" PRIu64 " out of order", q->offset);
+    int r = extent_write(w->extent, q->data.p, q->data.n, q->offset);
+    if (r < 0)
+        return err_errno(e, r, "write to the cache's disk");
+    LOCK_SCOPE(&w->lock);
+    if (ordered)
+        w->written += q->data.n;
+    w->uploaded = false;
+    cond_broadcast(&w->moved);
+    return 0;
+}
+
+int op_put_write(struct object_session *ses, const struct wire_put_write_req *req, struct arena *a,
+                 struct wire_put_write_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct writer *w = session_get(ses, HANDLE_WRITE, req->handle, e);
+    if (!w)
+        return -EBADF;
+    int r = put_write(w, req, e);
+    writer_unref(w);
+    return r;
+}
+
+/* ---- PUT_COMMIT ---- */
+
+static bool same_file_state(const struct stat *a, const struct stat *b)
+{
+    return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
+           a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+/* Conditions that the origin itself cannot check are checked here, just before: not atomic against writers
+ * elsewhere. */
+static int check_put_conditions(struct writer *w, struct err *e)
+{
+    bool any = w->put.if_none_match || w->put.if_match.n > 0;
+    if (!any || (w->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
+        return 0;
+    _cleanup_(arena_freep) struct arena *a = arena_new(WRITER_ARENA);
+    struct attr now;
+    int r = mirror_stat(w->service->mirror, w->upstream, w->put.key, /* posix= */ false, /* full= */ false,
+                        /* fresh= */ true, a, &now, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (w->put.if_none_match && r == 0)
+        return err_set(e, ERR_PRECONDITION, "the object exists already");
+    if (w->put.if_match.n > 0 && (r < 0 || !slice_eq(now.etag, w->put.if_match)))
+        return err_set(e, ERR_PRECONDITION, "the object is another one now");
+    return 0;
+}
+
+/* Sends the file as it is now; streamed bodies are nearly there already. */
+static int send_body(struct writer *w, uint64_t size, struct err *e)
+{
+    int r = check_put_conditions(w, e);
+    if (r < 0)
+        return r;
+    lock_take(&w->lock);
+    bool complete = !w->streaming || w->written == w->size;
+    if (complete) {
+        w->body_size = size;
+        w->final = true;
+        cond_broadcast(&w->moved);
+    }
+    lock_drop(&w->lock);
+    if (!complete)
+        return err_set(e, ERR_PROTOCOL, "commit before all of the announced %" PRIu64 " bytes were written",
+                       w->size);
+    if (!w->streaming)
+        return upload(w, size, e);
+    join_uploader(w);
+    if (w->result < 0 && e)
+        *e = w->err;
+    return w->result;
+}
+
+static struct attr committed_attr(struct writer *w, uint64_t size)
+{
+    uint64_t now_ns = sys->real_ns();
+    struct attr attr = attr_of_origin(&w->answer, /* has_meta= */ true, now_ns);
+    attr.size_bytes = size;
+    attr.content_type = w->put.content_type;
+    attr.meta = w->put.meta;
+    if (attr.mtime_ns == 0)
+        attr.mtime_ns = now_ns;
+    return attr;
+}
+
+/* What the origin did not say in its answer is asked. */
+static int complete_answer(struct writer *w, struct err *e)
+{
+    if (w->answer.etag.n > 0)
+        return 0;
+    return upstream_head(w->upstream, w->put.key, SLICE_NULL, w->arena, &w->answer, e);
+}
+
+static void forget_key(struct writer *w)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(ENTRY_KEY_MAX);
+    object_store_key(w->upstream->bucket, w->put.key, &key);
+    mirror_changed(w->service->mirror, w->upstream->bucket, w->put.key);
+    (void)store_remove(w->service->config.store, buf_view(&key));
+}
+
+/* The staged file becomes the cached copy. Not being able to is no failure of the write: the origin has it.
+ */
+static void publish(struct writer *w, const struct attr *attr)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(ENTRY_KEY_MAX), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    object_store_key(w->upstream->bucket, w->put.key, &key);
+    struct store_new n = {.key = buf_view(&key), .size_bytes = attr->size_bytes};
+    struct err local = {0};
+    int r = attr_encode(attr, &blob);
+    n.attr = buf_view(&blob);
+    if (r == 0)
+        r = store_publish(w->service->config.store, w->extent, &n, &local);
+    if (r == 0)
+        return;
+    (void)store_remove(w->service->config.store, buf_view(&key));
+    log_warn("object", "%s/" SLICE_FMT ": written, but not kept in the cache: %s", w->upstream->bucket->name,
+             SLICE_ARG(w->put.key), local.code ? local.text : err_text(r));
+}
+
+/* Uploads unless the origin has exactly this already, and makes it what every later open finds. */
+static int commit(struct writer *w, const struct wire_put_commit_req *q, struct arena *a,
+                  struct wire_attr *ret, struct err *e)
+{
+    if (w->size != UINT64_MAX && q->size != w->size)
+        return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, %" PRIu64 " were announced", q->size,
+                       w->size);
+    struct stat now;
+    int r = sys->fstat(extent_fd(w->extent), &now);
+    if (r < 0)
+        return err_errno(e, r, "fstat of the staged file");
+    if ((uint64_t)now.st_size < q->size)
+        return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, the staged file has %" PRIu64, q->size,
+                       (uint64_t)now.st_size);
+    if (!w->uploaded || !same_file_state(&now, &w->uploaded_stat)) {
+        w->put.payload_sha256 = arena_dup(w->arena, q->sha256);
+        w->put.content_md5 = arena_dup(w->arena, q->md5);
+        forget_key(w); /* from here on the origin may have either */
+        r = send_body(w, q->size, e);
+        if (r == 0)
+            r = complete_answer(w, e);
+        if (r < 0) {
+            forget_key(w);
+            return r;
+        }
+        w->uploaded = true;
+        w->uploaded_stat = now;
+        metrics_add(
+            metrics_series(METRIC_WRITTEN_BYTES, w->upstream->bucket->name, object_via_name(w->via), NULL),
+            q->size);
+    }
+    struct attr attr = committed_attr(w, q->size);
+    struct opening opening = {.bucket_id = w->upstream->bucket->id, .key = w->put.key};
+    object_opening_enter(w->service, &opening);
+    forget_key(w);
+    if (!(q->flags & WIRE_KEEP))
+        publish(w, &attr);
+    mirror_learn(w->service->mirror, w->upstream->bucket, w->put.key, &attr,
+                 mirror_generation(w->service->mirror, w->upstream->bucket, w->put.key));
+    object_opening_leave(w->service, &opening);
+    attr_to_wire(&attr, a, ret);
+    return 0;
+}
+
+int op_put_commit(struct object_session *ses, const struct wire_put_commit_req *req, struct arena *a,
+                  struct wire_put_commit_rep *rep, struct err *e)
+{
+    bool keep = req->flags & WIRE_KEEP;
+    struct writer *w = session_get(ses, HANDLE_WRITE, req->handle, e);
+    if (!w)
+        return -EBADF;
+    int r = commit(w, req, a, &rep->attr, e);
+    if (r < 0)
+        r = err_prefix(e, r, "%s/" SLICE_FMT, w->upstream->bucket->name, SLICE_ARG(w->put.key));
+    /* A commit that failed keeps the handle too: a staged writer may try again, a streamed one aborts. */
+    if (r == 0 && !keep)
+        writer_unref(session_take(ses, HANDLE_WRITE, req->handle));
+    writer_unref(w);
+    return r;
+}
+
+int op_put_abort(struct object_session *ses, const struct wire_put_abort_req *req, struct arena *a,
+                 struct wire_put_abort_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct writer *w = session_take(ses, HANDLE_WRITE, req->handle);
+    if (!w)
+        return err_set(e, -EBADF, "handle is not open");
+    writer_unref(w);
+    return 0;
+}

@@ -37,7 +37,8 @@
     X(UNAUTHENTICATED, 4112, 403, "credentials missing or wrong")                                            \
     X(NOT_IMPLEMENTED, 4113, 501, "not implemented")                                                         \
     X(CLOSED, 4114, 503, "shutting down")                                                                    \
-    X(NO_ROUTE, 4115, 503, "no node for this key")
+    X(NO_ROUTE, 4115, 503, "no node for this key")                                                           \
+    X(ORIGIN_REFUSED, 4116, 502, "the origin refused the request")
 
 enum err_code {
 #define X(name, value, http, text) ERR_##name = -(value),

@@ -5,9 +5,11 @@
  *
  * Errors are classified: -ENOENT (no such key or bucket), ERR_ORIGIN_DENIED (401, 403), ERR_ORIGIN_BUSY (429, 503,
  * SlowDown), ERR_ORIGIN_DOWN (cannot connect, name unknown, connection reset before an answer), ERR_ORIGIN_FAILED
- * (other 4xx and 5xx), ERR_ORIGIN_SHORT (body shorter or longer than announced), -ETIMEDOUT, ERR_PRECONDITION (412),
- * ERR_NOT_MODIFIED (304), ERR_RANGE (416), -ECANCELED (the sink or the cancel flag said so). The err text carries the
- * origin's own words: status, S3 code and message.
+ * (other 5xx, and answers that make no sense), ERR_ORIGIN_REFUSED (3xx and other 4xx: another try would end alike),
+ * ERR_CONFLICT (409: someone else wrote at the same moment), ERR_ORIGIN_SHORT (body shorter or longer than
+ * announced), -ETIMEDOUT, ERR_PRECONDITION (412), ERR_NOT_MODIFIED (304), ERR_RANGE (416), -ECANCELED (the cancel
+ * flag said so; what the sink returns is passed through as it is). The err text carries the origin's own words:
+ * status, S3 code and message.
  */
 #pragma once
 
@@ -183,14 +185,19 @@ int origin_copy(struct origin *o, struct slice from, struct slice to, struct sli
 
 /* ---- retry.c: pure decisions about trying again, and adaptive concurrency ---- */
 
+#define RETRY_ATTEMPTS_MAX 10
+#define RETRY_FIRST_MS     50
+#define RETRY_LONGEST_MS   10000
+
 struct retry {
-    uint32_t attempt;     /* 0 for the first try */
+    uint32_t attempt;     /* number of the try that failed; 0 for the first */
     uint64_t started_ms;
 };
-/* Whether an error class is worth another try at all. */
+/* Whether an error class is worth another try at all: busy, down, failed, short, conflict, timed out. */
 bool retry_is_transient(int code);
 /* Milliseconds to wait before try number attempt+1 (full jitter, exponential from 50 ms to 10 s, `random` any 64
- * bits), or -1 to give up: attempts used up, deadline passed, or the origin-wide budget empty. */
+ * bits), or -1 to give up: not transient, attempts used up, the wait would pass the deadline (0: none), or the
+ * origin-wide budget empty. */
 int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms, bool budget_left,
                        uint64_t random);
 
@@ -211,5 +218,6 @@ struct concurrency {
 };
 void concurrency_init(struct concurrency *c, double start, double floor, double ceiling);
 void concurrency_on_success(struct concurrency *c);
-/* Busy answers halve it at most once per second; others cut a tenth. */
+/* Busy answers halve it, other transient errors cut a tenth, both at most once per second; errors that say nothing
+ * about load (-ENOENT, ERR_PRECONDITION, ...) change nothing. */
 void concurrency_on_failure(struct concurrency *c, int code, uint64_t now_ms);

@@ -1,0 +1,52 @@
+# Forebay: short names for what Meson, the tests and the scripts do. `make help` lists them.
+
+BUILD    ?= build
+PREFIX   ?= /usr/local
+SANITIZE ?= build-asan
+
+.PHONY: all demo test unit system lint format bench soak scale install fuzz clean help
+
+all: $(BUILD)/build.ninja ## build build/forebay and the library
+	@ninja -C $(BUILD)
+
+$(BUILD)/build.ninja:
+	@meson setup $(BUILD) --prefix=$(PREFIX) --buildtype=release -Db_ndebug=false >/dev/null
+
+demo: ## the main job: two epochs of a data set out of a bucket through a mount
+	@scripts/demo
+
+test: ## unit tests under sanitizers, then system tests against real servers and clients
+	@scripts/test
+
+unit: ## the unit tests alone
+	@scripts/test --unit
+
+system: ## the system tests alone
+	@scripts/test --system
+
+lint: ## include rule, formatting, house rules, warnings as errors
+	@test/lint/all
+
+format: ## clang-format over the tree
+	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
+
+bench: ## measure; QUICK=1 for under five minutes
+	@bench/run $(if $(QUICK),--quick)
+
+soak: ## the long forms of the tests, seeded
+	@scripts/test --soak
+
+scale: all ## 50 million synthetic index entries (ENTRIES=N for fewer)
+	@bench/scale $(if $(ENTRIES),$(ENTRIES),50000000)
+
+fuzz: ## run each fuzz target for a minute
+	@scripts/fuzz
+
+install: all ## install below PREFIX
+	@meson install -C $(BUILD) --no-rebuild
+
+clean: ## remove what was built, not what was installed for the build
+	@rm -rf $(BUILD) $(SANITIZE) build-*
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

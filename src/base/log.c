@@ -63,6 +63,11 @@ static int current_level(void)
     return level_env;
 }
 
+bool log_enabled(enum log_level level)
+{
+    return (int)level <= current_level();
+}
+
 static void PRINTF_LIKE(3, 0) write_line(enum log_level level, const char *area, const char *fmt, va_list ap)
 {
     char line[LINE_MAX_BYTES], when[32];
@@ -85,7 +90,7 @@ static void PRINTF_LIKE(3, 0) write_line(enum log_level level, const char *area,
 void log_at(enum log_level level, const char *area, const char *fmt, ...)
 {
     assert((size_t)level < ARRAY_SIZE(level_names));
-    if ((int)level > current_level())
+    if (!log_enabled(level))
         return;
     int saved = errno;
     va_list ap;

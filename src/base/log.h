@@ -10,6 +10,8 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBU
 
 void log_set_level(enum log_level level);
 int log_parse_level(const char *name, enum log_level *ret);
+/* For lines whose arguments cost something to make. */
+bool log_enabled(enum log_level level);
 void log_at(enum log_level level, const char *area, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 #define log_error(area, ...) log_at(LOG_LEVEL_ERROR, (area), __VA_ARGS__)

@@ -157,19 +157,28 @@ int sock_sendv_fd(int fd, struct iovec *iov, int n_iov, int pass_fd)
     return send_message(fd, &m, /* flags= */ 0);
 }
 
+ssize_t sock_recv_some(int fd, void *p, size_t n)
+{
+    assert(n > 0);
+    for (;;) {
+        ssize_t k = recv(fd, p, n, 0);
+        if (k > 0)
+            return k;
+        if (k == 0)
+            return -EPIPE;
+        int r = after_failure(fd, POLLIN, errno);
+        if (r < 0)
+            return r;
+    }
+}
+
 int sock_recv_all(int fd, void *p, size_t n)
 {
     char *at = p;
     while (n > 0) {
-        ssize_t k = recv(fd, at, n, 0);
-        if (k == 0)
-            return -EPIPE;
-        if (k < 0) {
-            int r = after_failure(fd, POLLIN, errno);
-            if (r < 0)
-                return r;
-            continue;
-        }
+        ssize_t k = sock_recv_some(fd, at, n);
+        if (k < 0)
+            return (int)k;
         at += k;
         n -= (size_t)k;
     }

@@ -21,6 +21,8 @@ int sock_set_timeouts(int fd, uint64_t receive_ms, uint64_t send_ms);
 int sock_send_all(int fd, const void *p, size_t n, int flags);
 int sock_sendv_all(int fd, struct iovec *iov, int n_iov, int flags); /* changes iov */
 int sock_recv_all(int fd, void *p, size_t n);
+/* What is there, at least one byte, waiting for it as sock_recv_all does: > 0, -EPIPE at the end of the stream. */
+ssize_t sock_recv_some(int fd, void *p, size_t n);
 /* Whole range of a file by sendfile(2), blocking. -ENODATA when the file is shorter. */
 int sock_sendfile_all(int fd, int file, uint64_t offset, uint64_t n);
 /* As sock_sendv_all with pass_fd (or -1) as SCM_RIGHTS on the first byte. Unix sockets only. */

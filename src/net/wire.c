@@ -313,3 +313,15 @@ int wire_bucket_decode(struct slice *s, struct wire_bucket *ret)
     *s = rest;
     return 0;
 }
+
+int wire_error_encode(struct slice text, struct buf *b)
+{
+    size_t before = b->n;
+    return encode_end(b, before, encode_str(b, slice_sub(text, 0, MIN(text.n, (size_t)ERR_TEXT_MAX))));
+}
+
+int wire_error_decode(struct slice body, struct slice *ret_text)
+{
+    int k = decode_str(&body, ret_text);
+    return decode_end(body, k);
+}

@@ -117,7 +117,11 @@ int wire_entry_decode(struct slice *s, struct wire_entry *ret);
 int wire_bucket_encode(const struct wire_bucket *w, struct buf *b);
 int wire_bucket_decode(struct slice *s, struct wire_bucket *ret);
 
-/* ---- over a blocking socket ---- */
+/* Body of a failed reply; texts are cut at ERR_TEXT_MAX bytes. */
+int wire_error_encode(struct slice text, struct buf *b);
+int wire_error_decode(struct slice body, struct slice *ret_text);
+
+/* ---- over a socket, waiting as net/sock.h says ---- */
 
 /* Sends a request or a reply; pass_fd -1 or a descriptor (Unix sockets). */
 int wire_send(int fd, uint32_t op, uint16_t flags, uint64_t request_id, int status, struct slice body, int pass_fd);

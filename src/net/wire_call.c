@@ -13,8 +13,6 @@
 #include "net/sock.h"
 #include "net/wire.h"
 
-#include <endian.h>
-
 int wire_send(int fd, uint32_t op, uint16_t flags, uint64_t request_id, int status, struct slice body,
               int pass_fd)
 {
@@ -75,15 +73,11 @@ int wire_recv(int fd, struct wire_header *ret, struct buf *b, int *ret_fd)
     return 0;
 }
 
-/* A failed reply's body is one str: its text becomes e's. */
+/* A failed reply's text becomes e's. */
 static int failed_reply(const struct wire_header *h, const struct buf *b, struct err *e)
 {
-    if (b->n < 4)
-        return err_set(e, ERR_PROTOCOL, "broken error reply");
-    uint32_t n;
-    memcpy(&n, b->p, sizeof(n));
-    struct slice text = slice_from(buf_view(b), 4);
-    if (le32toh(n) != text.n)
+    struct slice text;
+    if (wire_error_decode(buf_view(b), &text) < 0)
         return err_set(e, ERR_PROTOCOL, "broken error reply");
     return err_set(e, h->status, SLICE_FMT, SLICE_ARG(text));
 }

@@ -1,0 +1,378 @@
+/*
+ * The response side of an HTTP connection: head, body, and the rest that is left to the server (contract in
+ * http_conn.h). The request side is in http_conn.c.
+ *
+ * Invariants:
+ *  1. A response has exactly the bytes that its head announced, or its connection is closed behind it: a cut
+ * response is never followed by another one.
+ *  2. The head waits in `out` until there is body to send with it, so that small answers leave in one packet;
+ * bodies themselves are never held back.
+ *  3. HEAD requests and 204 and 304 answers carry no body, whatever the handler writes.
+ *  4. A tail's done is called exactly once, whether its bytes were sent, dropped or cut.
+ *
+ * Failure modes: the first failed send is kept in `failed`; what follows is refused with it and the
+ * connection is closed.
+ */
+#include "base/sys.h"
+#include "base/text.h"
+#include "net/http_conn_internal.h"
+#include "net/sock.h"
+
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+
+#define REST_STEP_BYTES (4 * MIB) /* most bytes of one sendfile call */
+
+struct http_rest {
+    struct http_tail tail;
+    uint64_t sent;       /* bytes of the tail given to the socket */
+    struct arena *arena; /* the request's: tail.arg may lie in it */
+    char *head;          /* response head that the socket did not take, heap */
+    size_t head_at, head_n;
+    bool keep_alive;
+};
+
+void http_respond_reset(struct http_conn *c)
+{
+    assert(c->rest == NULL);
+    buf_clear(&c->out);
+    c->head_made = c->head_sent_any = c->chunked_out = c->close_after = c->cut = false;
+    c->head_method = slice_eq_str(c->request.method, "HEAD");
+    c->status = 0;
+    c->failed = 0;
+    c->announced = c->left = c->sent = 0;
+}
+
+bool http_conn_head_sent(const struct http_conn *c)
+{
+    return c->head_made;
+}
+
+int http_conn_status(const struct http_conn *c)
+{
+    return c->status;
+}
+
+uint64_t http_conn_sent(const struct http_conn *c)
+{
+    return c->sent;
+}
+
+void http_conn_close_after(struct http_conn *c)
+{
+    c->close_after = true;
+    c->cut = c->cut || c->head_made;
+}
+
+/* ---- head ---- */
+
+/* Now as an HTTP date, made once a second per thread. */
+static const char *date_text(void)
+{
+    static _Thread_local char text[32];
+    static _Thread_local uint64_t made_for_s;
+    uint64_t now_ns = sys->real_ns(), now_s = now_ns / 1000000000;
+    if (made_for_s != now_s || !text[0]) {
+        text_http_date(now_ns, text);
+        made_for_s = now_s;
+    }
+    return text;
+}
+
+/* A body that the handler has not read: is it worth reading to keep the connection? */
+static bool body_in_the_way(const struct http_conn *c)
+{
+    if (c->body == HTTP_BODY_NONE)
+        return c->body_failed;
+    return c->continue_due || c->body == HTTP_BODY_CHUNKED || c->body_left > HTTP_DRAIN_BYTES;
+}
+
+static bool without_body(const struct http_conn *c)
+{
+    return c->head_method || c->status == 204 || c->status == 304;
+}
+
+static int build_head(struct http_conn *c, struct slice headers, uint64_t n_bytes)
+{
+    int k = buf_printf(&c->out, "HTTP/1.1 %d %s\r\nServer: forebay\r\nDate: %s\r\n", c->status,
+                       http_reason(c->status), date_text());
+    if (k == 0)
+        k = buf_slice(&c->out, headers);
+    if (k == 0 && c->status != 204 && c->status != 304) {
+        if (n_bytes != UINT64_MAX)
+            k = buf_printf(&c->out, "Content-Length: %llu\r\n", (unsigned long long)n_bytes);
+        else if (c->chunked_out)
+            k = buf_str(&c->out, "Transfer-Encoding: chunked\r\n");
+    }
+    if (k == 0 && c->close_after)
+        k = buf_str(&c->out, "Connection: close\r\n");
+    else if (k == 0 && c->request.minor == 0)
+        k = buf_str(&c->out, "Connection: keep-alive\r\n");
+    return k < 0 ? k : buf_str(&c->out, "\r\n");
+}
+
+int http_conn_head(struct http_conn *c, int status, struct slice headers, uint64_t n_bytes)
+{
+    assert(c->magic == HTTP_CONN_MAGIC && !c->head_made && status >= 200 && status < 600);
+    c->status = status;
+    bool bare = without_body(c);
+    bool until_close = n_bytes == UINT64_MAX && c->request.minor == 0 && !bare;
+    c->chunked_out = n_bytes == UINT64_MAX && !until_close;
+    if (c->draining || !c->request.keep_alive || until_close || body_in_the_way(c))
+        c->close_after = true;
+    int k = build_head(c, headers, n_bytes);
+    if (k < 0) { /* headers beyond the stated maximum */
+        buf_clear(&c->out);
+        c->failed = k;
+        c->close_after = true;
+        return k;
+    }
+    c->chunked_out = c->chunked_out && !bare;
+    c->head_made = true;
+    c->announced = c->left = bare ? 0 : n_bytes;
+    return 0;
+}
+
+/* ---- body ---- */
+
+static int sent_or_failed(struct http_conn *c, int k, uint64_t n)
+{
+    if (k < 0) {
+        c->failed = k;
+        return k;
+    }
+    c->head_sent_any = true;
+    c->sent += n;
+    if (c->announced != UINT64_MAX)
+        c->left -= n;
+    return 0;
+}
+
+/* Checks that may precede any body: -EPIPE after a failure, and never more than was announced. */
+static int may_send(struct http_conn *c, uint64_t n)
+{
+    assert(c->head_made && c->rest == NULL);
+    if (c->failed)
+        return c->failed;
+    assert(c->announced == UINT64_MAX || n <= c->left);
+    return 0;
+}
+
+int http_conn_write(struct http_conn *c, const void *p, size_t n)
+{
+    assert(c->magic == HTTP_CONN_MAGIC);
+    if (c->head_made && without_body(c))
+        return c->failed;
+    int k = may_send(c, n);
+    if (k < 0 || n == 0)
+        return k;
+    char size[24];
+    int size_n = c->chunked_out ? snprintf(size, sizeof(size), "%zx\r\n", n) : 0;
+    struct iovec iov[4] = {
+        {.iov_base = c->out.p, .iov_len = c->out.n},
+        {.iov_base = size, .iov_len = (size_t)size_n},
+        {.iov_base = (void *)(uintptr_t)p, .iov_len = n},
+        {.iov_base = (void *)(uintptr_t) "\r\n", .iov_len = c->chunked_out ? 2 : 0},
+    };
+    k = sock_sendv_all(c->fd, iov, 4, /* flags= */ 0);
+    buf_clear(&c->out);
+    return sent_or_failed(c, k, n);
+}
+
+static int flush_head(struct http_conn *c, int flags)
+{
+    if (c->out.n == 0)
+        return 0;
+    int k = sock_send_all(c->fd, c->out.p, c->out.n, flags);
+    buf_clear(&c->out);
+    return sent_or_failed(c, k, 0);
+}
+
+int http_conn_sendfile(struct http_conn *c, int fd, uint64_t offset, uint64_t n)
+{
+    assert(c->magic == HTTP_CONN_MAGIC);
+    if (c->head_made && without_body(c))
+        return c->failed;
+    int k = may_send(c, n);
+    if (k < 0 || n == 0)
+        return k;
+    char frame[24];
+    if (c->chunked_out) {
+        int size_n = snprintf(frame, sizeof(frame), "%llx\r\n", (unsigned long long)n);
+        k = buf_append(&c->out, frame, (size_t)size_n);
+    }
+    if (k == 0)
+        k = flush_head(c, MSG_MORE);
+    if (k == 0)
+        k = sock_sendfile_all(c->fd, fd, offset, n);
+    if (k == 0 && c->chunked_out)
+        k = sock_send_all(c->fd, "\r\n", 2, /* flags= */ 0);
+    return sent_or_failed(c, k, n);
+}
+
+int http_conn_reply(struct http_conn *c, int status, struct slice headers, struct slice body)
+{
+    int k = http_conn_head(c, status, headers, body.n);
+    return k < 0 ? k : http_conn_write(c, body.p, body.n);
+}
+
+/* ---- tail ---- */
+
+static void tail_done(const struct http_tail *t, uint64_t sent, bool whole)
+{
+    if (t->done)
+        t->done(t->arg, sent, whole);
+}
+
+/* Small ranges go out behind the head as one packet. False: not sent, nothing changed. */
+static bool tail_by_copy(struct http_conn *c, const struct http_tail *t)
+{
+    char part[HTTP_SMALL_BYTES];
+    if (t->n > sizeof(part) || sys_pread_all(t->fd, part, (size_t)t->n, t->offset) < 0)
+        return false;
+    struct iovec iov[2] = {{.iov_base = c->out.p, .iov_len = c->out.n},
+                           {.iov_base = part, .iov_len = (size_t)t->n}};
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
+    size_t all = c->out.n + (size_t)t->n;
+    ssize_t k;
+    do {
+        k = sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (k < 0 && errno == EINTR);
+    if (k < 0 && errno != EAGAIN) {
+        (void)sent_or_failed(c, -errno, 0);
+        return false;
+    }
+    size_t gone = k < 0 ? 0 : (size_t)k;
+    if (gone < all) { /* a part left: what is missing is sent as any other tail */
+        size_t head_gone = MIN(gone, c->out.n);
+        buf_consume(&c->out, head_gone);
+        c->rest->sent = gone - head_gone;
+        return false;
+    }
+    buf_clear(&c->out);
+    c->rest->sent = t->n;
+    return true;
+}
+
+void http_conn_tail(struct http_conn *c, const struct http_tail *t)
+{
+    assert(c->magic == HTTP_CONN_MAGIC && c->head_made && c->rest == NULL);
+    if (without_body(c) || c->failed) {
+        tail_done(t, 0, !c->failed);
+        return;
+    }
+    assert(!c->chunked_out && (c->announced == UINT64_MAX || t->n == c->left));
+    struct http_rest *r = calloc(1, sizeof(*r));
+    if (!r)
+        abort();
+    r->tail = *t;
+    c->rest = r;
+}
+
+struct http_rest *http_conn_take_rest(struct http_conn *c)
+{
+    struct http_rest *r = TAKE_PTR(c->rest);
+    assert(r != NULL);
+    if (!r->arena) { /* a tail's argument may lie in the arena: it stays until the tail is done */
+        r->arena = c->arena;
+        c->arena = arena_new(HTTP_ARENA_BYTES);
+    }
+    return r;
+}
+
+static int send_rest_head(struct http_rest *r, int fd)
+{
+    while (r->head_at < r->head_n) {
+        ssize_t k =
+            send(fd, r->head + r->head_at, r->head_n - r->head_at, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
+        if (k < 0 && errno != EINTR)
+            return -errno;
+        r->head_at += k > 0 ? (size_t)k : 0;
+    }
+    return 0;
+}
+
+int http_rest_send(struct http_rest *r, int fd)
+{
+    int k = send_rest_head(r, fd);
+    while (k == 0 && r->sent < r->tail.n) {
+        off_t at = (off_t)(r->tail.offset + r->sent);
+        ssize_t n = sendfile(fd, r->tail.fd, &at, (size_t)MIN(r->tail.n - r->sent, REST_STEP_BYTES));
+        if (n > 0)
+            r->sent += (uint64_t)n;
+        else if (n == 0)
+            k = -ENODATA;
+        else if (errno != EINTR)
+            k = -errno;
+    }
+    return k;
+}
+
+bool http_rest_keep_alive(const struct http_rest *r)
+{
+    return r->keep_alive;
+}
+
+void http_rest_free(struct http_rest *r)
+{
+    if (!r)
+        return;
+    tail_done(&r->tail, r->sent, r->sent == r->tail.n);
+    arena_free(r->arena);
+    free(r->head);
+    free(r);
+}
+
+/* Tries to send the whole rest now; what is left keeps its own copy of the unsent head. */
+static enum http_next finish_rest(struct http_conn *c)
+{
+    struct http_rest *r = c->rest;
+    r->keep_alive = !c->close_after;
+    int k = tail_by_copy(c, &r->tail) ? 0 : c->failed;
+    if (k == 0 && r->sent < r->tail.n) {
+        r->head = c->out.p;
+        r->head_n = c->out.n;
+        r->head_at = 0;
+        k = http_rest_send(r, c->fd);
+        r->head = NULL;
+        if (k == -EAGAIN) {
+            r->head = buf_take(&c->out);
+            return HTTP_NEXT_TAIL;
+        }
+    }
+    buf_clear(&c->out);
+    c->sent += r->sent;
+    http_rest_free(TAKE_PTR(c->rest));
+    return k < 0 || c->close_after ? HTTP_NEXT_CLOSE : HTTP_NEXT_KEEP;
+}
+
+static int end_chunks(struct http_conn *c)
+{
+    int k = c->chunked_out && !c->cut && !c->failed ? buf_str(&c->out, "0\r\n\r\n") : 0;
+    return k < 0 || c->failed ? -EPIPE : flush_head(c, /* flags= */ 0);
+}
+
+enum http_next http_respond_finish(struct http_conn *c)
+{
+    enum http_next next = HTTP_NEXT_KEEP;
+    if (!c->head_made && !c->failed)
+        (void)http_conn_reply(c, 500, SLICE_NULL, SLICE_NULL);
+    if (c->rest)
+        next = finish_rest(c);
+    else if (end_chunks(c) < 0 || (c->announced != UINT64_MAX && c->left > 0))
+        return HTTP_NEXT_CLOSE;
+    if (next == HTTP_NEXT_TAIL) {
+        /* A body left unread would be taken for the next request. */
+        if (c->body != HTTP_BODY_NONE && !http_conn_drop_body(c))
+            c->rest->keep_alive = false;
+        return next;
+    }
+    if (c->close_after && next == HTTP_NEXT_KEEP)
+        next = HTTP_NEXT_CLOSE;
+    if (next == HTTP_NEXT_KEEP && !http_conn_drop_body(c))
+        return HTTP_NEXT_LINGER;
+    /* Closing with unread bytes would reset the connection and take the answer away from the client. */
+    if (next == HTTP_NEXT_CLOSE && !c->failed && !c->cut && (c->body != HTTP_BODY_NONE || c->in_n > c->in_at))
+        return HTTP_NEXT_LINGER;
+    return next;
+}

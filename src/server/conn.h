@@ -1,0 +1,109 @@
+/*
+ * The table of open connections and their deadlines.
+ *
+ * Ownership: a connection belongs to the thread that received its (one-shot) epoll event, from then until
+ * that thread arms it again or frees it. Everybody else may only ask the kernel to shut its socket down,
+ * under the table's lock; that makes an event, and whoever gets the event closes the connection. So no
+ * connection is freed while another thread looks at it.
+ *
+ * Deadlines: each connection lies in one slot of a timer wheel. A busy connection has no deadline and one
+ * whose deadline moves away is left in its slot: the sweep that finds it there puts it where it belongs. So a
+ * request costs two plain stores here and no lock, and a sweep looks only at the connections of its slots.
+ */
+#pragma once
+
+#include "base/lock.h"
+#include "base/slice.h"
+#include "net/http_conn.h"
+
+#include <netinet/in.h>
+#include <stdatomic.h>
+
+/* X(NAME, name in metrics) */
+#define CONN_KINDS(X)                                                                                        \
+    X(HTTP, "http")                                                                                          \
+    X(WIRE, "wire")                                                                                          \
+    X(UNIX, "unix")
+
+enum conn_kind {
+#define X(NAME, name) CONN_##NAME,
+    CONN_KINDS(X)
+#undef X
+        CONN_KIND_COUNT
+};
+
+const char *conn_kind_name(enum conn_kind kind);
+
+enum conn_phase {
+    CONN_LISTENING, /* not a connection: a listening socket */
+    CONN_HEAD,      /* waits for a request, or has a part of its head */
+    CONN_QUEUED,    /* has a request that no worker was free for */
+    CONN_REST,      /* the rest of a response waits for room in the socket */
+    CONN_LINGER,    /* sending side shut: what arrives is discarded for a while */
+};
+
+struct wire_conn;
+
+#define CONN_MAGIC 0x434f4e4eu
+#define CONN_NEVER UINT64_MAX
+
+struct conn {
+    uint32_t magic;
+    int fd;
+    uint8_t kind;          /* enum conn_kind */
+    _Atomic uint8_t phase; /* enum conn_phase; written by the owner */
+    atomic_bool expired;
+    _Atomic uint64_t deadline_ms; /* monotonic; 0: busy; CONN_NEVER */
+    struct conn *prev, *next;     /* of its slot; table lock */
+    uint64_t visit_ms;            /* when its slot is swept; table lock */
+    uint64_t head_deadline_ms;    /* of the head that has begun; 0: none has */
+    uint64_t linger_left_bytes;
+    char *pending; /* received and not consumed: part of a head, or a queued request */
+    size_t pending_n;
+    struct http_rest *rest;
+    struct wire_conn *wire; /* kinds WIRE and UNIX */
+    struct conn *next_ready;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } peer;
+};
+
+static_assert(sizeof(struct conn) <= 256, "ten thousand idle connections must cost little");
+
+#define CONN_TICK_MS 250
+#define CONN_SLOTS   512
+
+struct conn_table {
+    struct lock lock; /* slots, links, n, swept_ms */
+    struct conn *slots[CONN_SLOTS];
+    uint64_t swept_ms; /* slots before this time are done */
+    atomic_size_t n;
+};
+
+void conn_table_init(struct conn_table *t, uint64_t now_ms);
+/* All connections must be gone. */
+void conn_table_fini(struct conn_table *t);
+
+/* Takes fd. The connection is busy until conn_set_deadline. Never NULL. */
+struct conn *conn_new(struct conn_table *t, int fd, enum conn_kind kind, uint64_t now_ms);
+/* Closes the socket and frees all that hangs on it, except `wire`, which must be gone. */
+void conn_free(struct conn_table *t, struct conn *c);
+
+/* No deadline until the next call of conn_set_deadline. By the owner. */
+static inline void conn_set_busy(struct conn *c)
+{
+    atomic_store_explicit(&c->deadline_ms, 0, memory_order_relaxed);
+}
+/* By the owner, before it arms the connection. */
+void conn_set_deadline(struct conn_table *t, struct conn *c, uint64_t deadline_ms, bool exact);
+
+/* Shuts down what is past its deadline: reading only, so that an answer can still be sent; both sides for a
+ * rest. */
+void conn_table_sweep(struct conn_table *t, uint64_t now_ms);
+/* Does the same to all connections that are not busy (`busy_too`: to those also, and both sides). */
+void conn_table_shutdown(struct conn_table *t, bool busy_too);
+
+/* Keeps a copy of bytes for later, replacing what was kept. */
+void conn_keep_pending(struct conn *c, struct slice bytes);

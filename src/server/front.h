@@ -1,0 +1,55 @@
+/*
+ * The front end: listening sockets, idle connections, worker threads. It knows HTTP and wire framing, and
+ * calls the functions of its configuration for what the requests mean, so that tests can run it alone.
+ */
+#pragma once
+
+#include "base/budget.h"
+#include "base/err.h"
+#include "net/http_conn.h"
+#include "net/wire.h"
+#include "server/conn.h"
+
+struct front;
+
+/* What runs the operations of wire sessions: the object service, or a test. Any thread. */
+struct front_sessions {
+    void *(*open)(void *arg, enum wire_via via);
+    void (*close)(void *session);
+    /* As object_call. */
+    int (*call)(void *session, uint32_t op, const void *req, struct arena *a, void *rep, struct err *e);
+    void *arg;
+};
+
+struct front_config {
+    unsigned threads;         /* most workers */
+    unsigned max_connections; /* of all kinds together */
+    uint64_t request_timeout_ms, idle_timeout_ms;
+    uint64_t heads_bytes;   /* most memory for heads that are not complete or wait for a worker */
+    struct budget *buffers; /* large bodies of wire requests and replies are taken from here */
+    http_handler_fn http;
+    void *http_arg;
+    /* Requests that the reserved thread may serve while all workers are busy: short ones that never block. */
+    bool (*express)(const struct http_request *r);
+    struct front_sessions sessions;
+    const char *access_key, *secret_key; /* who must sign in on the wire protocol signs with these */
+    const char *node_id;
+};
+
+/* Copies the configuration; its strings must outlive the front. Starts the reserved thread, no workers yet.
+ */
+int front_start(const struct front_config *config, struct front **ret, struct err *e);
+/* Takes a listening socket and serves it. */
+int front_listen(struct front *f, int fd, enum conn_kind kind, struct err *e);
+/* Closes the listeners and idle connections, and waits until running requests have ended; -ETIMEDOUT. */
+int front_drain(struct front *f, uint64_t timeout_ms);
+/* Cuts what is left and ends all threads. Waits for handlers that still run. */
+void front_stop(struct front *f);
+/* After front_stop, or of one that was never started. NULL accepted. */
+void front_free(struct front *f);
+DEFINE_CLEANUP(struct front, front_free)
+
+size_t front_connections(struct front *f);
+/* Connections that have a request running, of one kind. */
+unsigned front_active(struct front *f, enum conn_kind kind);
+unsigned front_workers(struct front *f);

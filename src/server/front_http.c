@@ -1,0 +1,271 @@
+/*
+ * One event of an HTTP connection: reading heads without blocking, running requests, sending what is left of
+ * a response.
+ *
+ * Invariants:
+ *  1. Every function that is given the connection ends by closing, arming or queueing it, exactly once.
+ *  2. One read per event. A head that has begun keeps its deadline from its first byte, however slowly it
+ * goes on.
+ *  3. Pipelined requests are answered in order; after PIPELINE_MAX of them others get a turn.
+ *
+ * Failure modes: a head that is late is answered 408, one that cannot be parsed with the parser's status, one
+ * for which there is no memory 503; all three close, after lingering so that the answer is not lost to a
+ * reset.
+ */
+#include "server/front_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+/* Waits for the next request, or for the rest of a head. */
+static void wait_for_head(struct front *f, struct conn *c)
+{
+    uint64_t now_ms = sys_mono_ms();
+    c->phase = CONN_HEAD;
+    if (c->pending_n > 0) {
+        if (c->head_deadline_ms == 0)
+            c->head_deadline_ms = now_ms + f->config.request_timeout_ms;
+        conn_set_deadline(&f->conns, c, c->head_deadline_ms, /* exact= */ true);
+    } else {
+        c->head_deadline_ms = 0;
+        conn_set_deadline(&f->conns, c, now_ms + f->config.idle_timeout_ms, /* exact= */ false);
+    }
+    front_arm(f, c, EPOLLIN);
+}
+
+/* The answer is out; a close now could take it away from a peer that is still sending. */
+static void begin_linger(struct front *f, struct conn *c)
+{
+    c->phase = CONN_LINGER;
+    c->linger_left_bytes = LINGER_MAX_BYTES;
+    c->head_deadline_ms = sys_mono_ms() + LINGER_MS;
+    if (shutdown(c->fd, SHUT_WR) < 0) {
+        front_close(f, c);
+        return;
+    }
+    conn_set_deadline(&f->conns, c, c->head_deadline_ms, /* exact= */ true);
+    front_arm(f, c, EPOLLIN);
+}
+
+static void on_linger(struct worker *w, struct conn *c)
+{
+    char scrap[16 * KIB];
+    ssize_t n = atomic_load(&c->expired) ? 0 : recv(c->fd, scrap, sizeof(scrap), MSG_DONTWAIT);
+    bool more = n > 0 ? (uint64_t)n <= c->linger_left_bytes : n < 0 && (errno == EAGAIN || errno == EINTR);
+    if (!more) {
+        front_close(w->front, c);
+        return;
+    }
+    c->linger_left_bytes -= n > 0 ? (uint64_t)n : 0;
+    conn_set_deadline(&w->front->conns, c, c->head_deadline_ms, /* exact= */ true);
+    front_arm(w->front, c, EPOLLIN);
+}
+
+static void log_access(const struct http_conn *h, uint64_t began_ns)
+{
+    if (!log_enabled(LOG_LEVEL_DEBUG))
+        return;
+    const struct http_request *r = http_conn_request(h);
+    log_debug("http", "%s " SLICE_FMT " " SLICE_FMT " %d %llu bytes %.3f ms", http_conn_peer(h),
+              SLICE_ARG(r->method), (int)MIN(r->raw_path.n, (size_t)1024), r->raw_path.p, http_conn_status(h),
+              (unsigned long long)http_conn_sent(h), (double)(sys->mono_ns() - began_ns) / 1e6);
+}
+
+/* X(NAME, status, reason in metrics, text) */
+#define REFUSALS(X)                                                                                          \
+    X(LATE, 408, "timeout", "request head not complete in time")                                             \
+    X(DRAINING, 503, "draining", "shutting down")                                                            \
+    X(MEMORY, 503, "memory", "too many unfinished requests")
+
+enum refusal {
+#define X(NAME, status, reason, text) REFUSE_##NAME,
+    REFUSALS(X)
+#undef X
+};
+
+static void refuse_with(struct worker *w, struct conn *c, int status, const char *reason, const char *text)
+{
+    char line[256];
+    snprintf(line, sizeof(line), "%s\n", text);
+    metrics_count(METRIC_REFUSED, reason, NULL, NULL);
+    if (log_enabled(LOG_LEVEL_DEBUG))
+        log_debug("http", "%s refused: %d %s", http_conn_peer(w->http), status, text);
+    enum http_next next = http_conn_refuse(w->http, status, line);
+    http_conn_detach(w->http);
+    if (next == HTTP_NEXT_LINGER)
+        begin_linger(w->front, c);
+    else
+        front_close(w->front, c);
+}
+
+static void refuse(struct worker *w, struct conn *c, enum refusal why)
+{
+    switch (why) {
+#define X(NAME, status, reason, text)                                                                        \
+    case REFUSE_##NAME:                                                                                      \
+        refuse_with(w, c, status, reason, text);                                                             \
+        break;
+        REFUSALS(X)
+#undef X
+    }
+}
+
+/* Keeps what was received and lets the connection wait for the rest of its head. */
+static void wait_with_pending(struct worker *w, struct conn *c)
+{
+    struct front *f = w->front;
+    struct slice pending = http_conn_pending(w->http);
+    int k = pending.n > 0 ? front_keep_pending(f, c, pending) : 0;
+    if (k < 0) {
+        refuse(w, c, REFUSE_MEMORY);
+        return;
+    }
+    http_conn_detach(w->http);
+    wait_for_head(f, c);
+}
+
+/* Leaves a request, parsed or not, to another worker. */
+static void leave_to_others(struct worker *w, struct conn *c, struct slice received)
+{
+    struct front *f = w->front;
+    if (front_keep_pending(f, c, received) < 0) {
+        refuse(w, c, REFUSE_MEMORY);
+        return;
+    }
+    http_conn_detach(w->http);
+    c->phase = CONN_QUEUED;
+    front_enqueue(f, c);
+}
+
+/* After the response of one request. True: the connection is still ours and goes on. */
+static bool after_response(struct worker *w, struct conn *c, enum http_next next)
+{
+    struct front *f = w->front;
+    if (next == HTTP_NEXT_KEEP && !atomic_load_explicit(&f->draining, memory_order_relaxed))
+        return true;
+    if (next == HTTP_NEXT_TAIL) {
+        c->rest = http_conn_take_rest(w->http);
+        struct slice pending = http_conn_pending(w->http);
+        int k = pending.n > 0 ? front_keep_pending(f, c, pending) : 0;
+        http_conn_detach(w->http);
+        if (k < 0) {
+            front_close(f, c);
+            return false;
+        }
+        c->phase = CONN_REST;
+        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->config.request_timeout_ms, /* exact= */ true);
+        front_arm(f, c, EPOLLOUT);
+        return false;
+    }
+    http_conn_detach(w->http);
+    if (next == HTTP_NEXT_LINGER)
+        begin_linger(f, c);
+    else
+        front_close(f, c);
+    return false;
+}
+
+/* Reads once. True: go on parsing; otherwise the connection is no longer ours. */
+static bool receive(struct worker *w, struct conn *c)
+{
+    ssize_t n = http_conn_receive(w->http);
+    if (n > 0)
+        return true;
+    if (n == -EAGAIN) {
+        wait_with_pending(w, c);
+        return false;
+    }
+    /* The end of the stream, made by the peer or by the sweep. */
+    if (n == 0 && atomic_load(&c->expired) && http_conn_pending(w->http).n > 0) {
+        refuse(w, c, atomic_load(&w->front->draining) ? REFUSE_DRAINING : REFUSE_LATE);
+        return false;
+    }
+    http_conn_detach(w->http);
+    front_close(w->front, c);
+    return false;
+}
+
+/* Runs the requests whose heads are there. `read_first`: the socket has something. */
+static void serve(struct worker *w, struct conn *c, bool may_read)
+{
+    struct front *f = w->front;
+    struct http_conn *h = w->http;
+    http_conn_attach(h, c->fd, &c->peer.any, slice_of(c->pending, c->pending_n));
+    front_drop_pending(f, c);
+    http_conn_set_draining(h, atomic_load_explicit(&f->draining, memory_order_relaxed));
+    for (int served = 0;;) {
+        int status = 400;
+        struct err e = {0};
+        int k = http_conn_pending(h).n > 0 ? http_conn_parse(h, &status, &e) : -EAGAIN;
+        if (k == -EAGAIN) {
+            if (!may_read) {
+                wait_with_pending(w, c);
+                return;
+            }
+            may_read = false;
+            if (!receive(w, c))
+                return;
+            continue;
+        }
+        if (k < 0) {
+            refuse_with(w, c, status, "head", e.text);
+            return;
+        }
+        if ((w->reserved && !f->config.express(http_conn_request(h))) || served == PIPELINE_MAX) {
+            leave_to_others(w, c, http_conn_received(h));
+            return;
+        }
+        uint64_t began_ns = sys->mono_ns();
+        c->head_deadline_ms = 0;
+        enum http_next next = http_conn_serve(h, f->config.http, f->config.http_arg);
+        served++;
+        log_access(h, began_ns);
+        if (!after_response(w, c, next))
+            return;
+    }
+}
+
+/* The socket has room for more of a response. */
+static void on_rest(struct worker *w, struct conn *c)
+{
+    struct front *f = w->front;
+    int k = atomic_load(&c->expired) ? -ETIMEDOUT : http_rest_send(c->rest, c->fd);
+    if (k == -EAGAIN) { /* an event of a socket that is full means that something left since */
+        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->config.request_timeout_ms, /* exact= */ true);
+        front_arm(f, c, EPOLLOUT);
+        return;
+    }
+    bool keep = k == 0 && http_rest_keep_alive(c->rest) && !atomic_load(&f->draining);
+    http_rest_free(TAKE_PTR(c->rest));
+    if (!keep) {
+        /* What the socket still holds is of no use to a peer that takes nothing. */
+        const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+        if (k == -ETIMEDOUT)
+            (void)setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        front_close(f, c);
+        return;
+    }
+    c->phase = CONN_HEAD;
+    serve(w, c, /* may_read= */ false);
+}
+
+void front_http_event(struct worker *w, struct conn *c)
+{
+    switch (c->phase) {
+    case CONN_REST:
+        on_rest(w, c);
+        break;
+    case CONN_LINGER:
+        on_linger(w, c);
+        break;
+    case CONN_QUEUED:
+        serve(w, c, /* may_read= */ false);
+        break;
+    default:
+        serve(w, c, /* may_read= */ true);
+        break;
+    }
+}

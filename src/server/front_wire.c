@@ -1,0 +1,348 @@
+/*
+ * One event of a wire connection: a frame is read, its operation run, its reply sent.
+ *
+ * Invariants:
+ *  1. Every function that is given the connection ends by closing, arming or queueing it, exactly once.
+ *  2. Before HELLO succeeded a peer can make the node hold no more than HELLO_MAX_BYTES, and has
+ * request_timeout from its connect for everything.
+ *  3. Bodies and replies above WIRE_SMALL_BYTES are taken from the buffer budget first.
+ *
+ * Who may do what: on the Unix socket root and the node's own uid are trusted; everyone else, and every TCP
+ * peer, proves that it knows the node's secret by HMAC-SHA256(secret, nonce + session) with a nonce of this
+ * connection.
+ *
+ * Failure modes: a frame that breaks the protocol is logged and its connection closed, because the position
+ * in the stream is unknown; an operation that fails is answered with its code and text.
+ */
+#include "server/front_internal.h"
+
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "net/sock.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#define HELLO_MAX_BYTES 4096
+#define NONCE_BYTES     32
+#define SIGNATURE_BYTES 32
+#define FETCH_MAX_BYTES (WIRE_BODY_MAX_BYTES - 64 * KIB) /* so that its reply fits a frame */
+
+struct wire_conn {
+    struct session *session; /* NULL before HELLO */
+    bool trusted;            /* by its uid */
+    bool has_nonce;
+    uint8_t nonce[NONCE_BYTES];
+    uint8_t head[WIRE_HEADER_BYTES]; /* part of a frame header */
+    uint8_t head_n;
+    uint64_t hello_deadline_ms;
+};
+
+/* One frame of a request and what is known about its answer. */
+struct frame {
+    struct wire_header h;
+    struct slice body;
+    const struct wire_op_info *info;
+    uint64_t budget_bytes; /* taken from the buffer budget */
+    struct err e;
+};
+
+struct wire_conn *front_wire_new(struct front *f, int fd, enum conn_kind kind)
+{
+    struct wire_conn *w = calloc(1, sizeof(*w));
+    if (!w)
+        abort();
+    uid_t uid;
+    w->trusted = kind == CONN_UNIX && sock_peer_uid(fd, &uid) == 0 && (uid == 0 || uid == geteuid());
+    w->hello_deadline_ms = sys_mono_ms() + f->config.request_timeout_ms;
+    return w;
+}
+
+void front_wire_free(struct front *f, struct wire_conn *w)
+{
+    if (!w)
+        return;
+    if (w->session)
+        session_leave(&f->sessions, w->session);
+    OPENSSL_cleanse(w->nonce, sizeof(w->nonce));
+    free(w);
+}
+
+/* ---- reading a frame ---- */
+
+static int take_budget(struct front *f, struct frame *fr, uint64_t n)
+{
+    if (n <= WIRE_SMALL_BYTES)
+        return 0;
+    int k = budget_take(f->config.buffers, n, f->config.request_timeout_ms);
+    if (k == 0)
+        fr->budget_bytes += n;
+    return k;
+}
+
+/* Reads without waiting: a whole header, or -EAGAIN with the part kept. What comes behind it lies in w->in.
+ */
+static int receive_head(struct worker *w, struct conn *c, uint8_t ret_head[WIRE_HEADER_BYTES])
+{
+    struct wire_conn *wc = c->wire;
+    buf_clear(&w->in);
+    char *p = buf_reserve(&w->in, WIRE_SMALL_BYTES);
+    size_t have = wc->head_n;
+    memcpy(p, wc->head, have);
+    ssize_t n;
+    do {
+        n = recv(c->fd, p + have, WIRE_SMALL_BYTES - have, MSG_DONTWAIT);
+    } while (n < 0 && errno == EINTR);
+    if (n <= 0)
+        return n == 0 ? -EPIPE : -errno;
+    have += (size_t)n;
+    if (have < WIRE_HEADER_BYTES) {
+        memcpy(wc->head, p, have);
+        wc->head_n = (uint8_t)have;
+        return -EAGAIN;
+    }
+    wc->head_n = 0;
+    memcpy(ret_head, p, WIRE_HEADER_BYTES);
+    buf_used(&w->in, have);
+    buf_consume(&w->in, WIRE_HEADER_BYTES);
+    return 0;
+}
+
+static int receive_body(struct worker *w, struct conn *c, struct frame *fr)
+{
+    size_t want = fr->h.body_bytes;
+    if (w->in.n > want)
+        return err_set(&fr->e, ERR_PROTOCOL, "bytes behind the frame");
+    int k = take_budget(w->front, fr, want);
+    if (k < 0)
+        return err_errno(&fr->e, k, "memory for a body of %zu bytes", want);
+    size_t left = want - w->in.n;
+    if (left > 0) {
+        char *p = buf_reserve(&w->in, left);
+        assert(p != NULL); /* the header's decoder checked the length */
+        k = sock_recv_all(c->fd, p, left);
+        if (k < 0)
+            return err_errno(&fr->e, k, "body");
+        buf_used(&w->in, left);
+    }
+    fr->body = buf_view(&w->in);
+    if (crc32c(0, fr->body.p, fr->body.n) != fr->h.crc)
+        return err_set(&fr->e, ERR_PROTOCOL, "checksum of the body");
+    return 0;
+}
+
+/* 0: a whole frame; -EAGAIN: wait; -EPIPE without a text: the peer closed between frames. */
+static int receive_frame(struct worker *w, struct conn *c, struct frame *fr)
+{
+    uint8_t head[WIRE_HEADER_BYTES];
+    int k = receive_head(w, c, head);
+    if (k < 0)
+        return k;
+    k = wire_header_decode(head, &fr->h);
+    if (k < 0)
+        return err_set(&fr->e, k, "frame header");
+    if (fr->h.flags != 0 || fr->h.status != 0)
+        return err_set(&fr->e, ERR_PROTOCOL, "flags or status in a request");
+    if (!c->wire->session && fr->h.body_bytes > HELLO_MAX_BYTES)
+        return err_set(&fr->e, ERR_PROTOCOL, "large frame before HELLO");
+    return receive_body(w, c, fr);
+}
+
+/* ---- who is it ---- */
+
+static int do_challenge(struct worker *w, struct conn *c, struct wire_challenge_rep *ret_rep)
+{
+    sys->random(c->wire->nonce, sizeof(c->wire->nonce));
+    c->wire->has_nonce = true;
+    ret_rep->nonce = slice_of(c->wire->nonce, sizeof(c->wire->nonce));
+    return 0;
+}
+
+static bool signature_fits(const struct front_config *config, const struct wire_conn *wc,
+                           const struct wire_hello_req *req)
+{
+    uint8_t text[NONCE_BYTES + sizeof(struct id128)], want[EVP_MAX_MD_SIZE];
+    unsigned n = 0;
+    if (!wc->has_nonce || req->signature.n != SIGNATURE_BYTES ||
+        !slice_eq_str(req->access_key, config->access_key))
+        return false;
+    memcpy(text, wc->nonce, NONCE_BYTES);
+    memcpy(text + NONCE_BYTES, req->session.p, sizeof(struct id128));
+    if (!HMAC(EVP_sha256(), config->secret_key, (int)strlen(config->secret_key), text, sizeof(text), want,
+              &n))
+        return false;
+    return n == SIGNATURE_BYTES && CRYPTO_memcmp(want, req->signature.p, SIGNATURE_BYTES) == 0;
+}
+
+static int do_hello(struct worker *w, struct conn *c, const struct wire_hello_req *req,
+                    struct wire_hello_rep *ret_rep, struct err *e)
+{
+    struct front *f = w->front;
+    struct wire_conn *wc = c->wire;
+    struct id128 id;
+    if (wc->session)
+        return err_set(e, ERR_PROTOCOL, "HELLO twice");
+    if (req->version != WIRE_VERSION)
+        return err_set(e, ERR_PROTOCOL,
+                       "this node speaks version %d of the wire protocol, the client version %u",
+                       WIRE_VERSION, req->version);
+    if (req->session.n != sizeof(id.b) || req->via < WIRE_VIA_S3 || req->via > WIRE_VIA_API)
+        return err_set(e, ERR_PROTOCOL, "broken HELLO");
+    bool known = wc->trusted || signature_fits(&f->config, wc, req);
+    wc->has_nonce = false; /* each nonce is good for one attempt */
+    if (!known) {
+        metrics_count(METRIC_REFUSED, "wire signature", NULL, NULL);
+        return err_set(e, ERR_UNAUTHENTICATED, "credentials missing or wrong");
+    }
+    memcpy(id.b, req->session.p, sizeof(id.b));
+    int k = session_join(&f->sessions, id, (enum wire_via)req->via, &wc->session);
+    if (k < 0)
+        return err_set(e, k, "the session belongs to another kind of client");
+    log_debug("wire", "client " SLICE_FMT " joined by %s", (int)MIN(req->name.n, (size_t)256), req->name.p,
+              conn_kind_name((enum conn_kind)c->kind));
+    ret_rep->node_id = slice_str(f->config.node_id);
+    ret_rep->server_version = slice_str(FOREBAY_VERSION);
+    ret_rep->passes_fds = c->kind == CONN_UNIX;
+    return 0;
+}
+
+/* ---- running it ---- */
+
+/* A fetch whose bytes come back in the frame: what it may bring is bounded and counted before it runs. */
+static int prepare_fetch(struct worker *w, struct frame *fr, struct wire_fetch_req *req)
+{
+    if (!(req->flags & WIRE_INLINE))
+        return 0;
+    req->n = MIN(req->n, FETCH_MAX_BYTES);
+    int k = take_budget(w->front, fr, 2 * req->n); /* the bytes, and the reply that they are copied into */
+    return k < 0 ? err_errno(&fr->e, k, "memory for %llu bytes", (unsigned long long)req->n) : 0;
+}
+
+static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, void *rep)
+{
+    struct front *f = w->front;
+    switch (fr->h.op) {
+    case WIRE_OP_CHALLENGE:
+        return do_challenge(w, c, rep);
+    case WIRE_OP_HELLO:
+        return do_hello(w, c, req, rep, &fr->e);
+    default:
+        break;
+    }
+    if (!c->wire->session)
+        return err_set(&fr->e, ERR_UNAUTHENTICATED, "HELLO comes first");
+    int k = fr->h.op == WIRE_OP_FETCH ? prepare_fetch(w, fr, req) : 0;
+    return k < 0 ? k : f->config.sessions.call(c->wire->session->user, fr->h.op, req, w->arena, rep, &fr->e);
+}
+
+static void count(struct conn *c, const struct frame *fr, int code, uint64_t began_ns)
+{
+    static const char *const vias[] = {
+        [WIRE_VIA_S3] = "s3", [WIRE_VIA_MOUNT] = "mount", [WIRE_VIA_API] = "api"};
+    const char *via = c->wire->session ? vias[c->wire->session->via] : "api";
+    const char *op = fr->info ? fr->info->name : "unknown";
+    metrics_count(METRIC_REQUESTS, via, op, code == 0 ? "OK" : err_name(code));
+    metrics_observe_ns(metrics_series(METRIC_REQUEST_SECONDS, via, op, NULL), sys->mono_ns() - began_ns);
+}
+
+/* Runs the frame's operation and puts its reply, or the error's text, into w->out. ERR_PROTOCOL in
+ * *ret_broken: the body does not decode. Returns the status of the reply. */
+static int answer(struct worker *w, struct conn *c, struct frame *fr, int *ret_pass_fd, int *ret_broken)
+{
+    int pass_fd = -1, none = -1;
+    fr->info = wire_op_info(fr->h.op);
+    if (!fr->info)
+        return err_set(&fr->e, ERR_NOT_IMPLEMENTED, "operation %u is not known here", fr->h.op);
+    void *req = arena_zalloc(w->arena, fr->info->req_bytes);
+    void *rep = arena_zalloc(w->arena, fr->info->rep_bytes);
+    memcpy(rep, &none, sizeof(none));
+    int k = fr->info->decode_req(fr->body, req);
+    if (k < 0) {
+        *ret_broken = err_set(&fr->e, k, "body of %s", fr->info->name);
+        return k;
+    }
+    memcpy(req, &fr->h.request_id, sizeof(fr->h.request_id)); /* first member of every request struct */
+    k = run(w, c, fr, req, rep);
+    if (k < 0)
+        return k;
+    k = fr->info->encode_rep(rep, &w->out);
+    if (k < 0)
+        return err_errno(&fr->e, k, "reply of %s", fr->info->name);
+    memcpy(&pass_fd, rep, sizeof(pass_fd));
+    *ret_pass_fd = c->kind == CONN_UNIX ? pass_fd : -1;
+    return 0;
+}
+
+/* Gives back what one request held. */
+static void clean_up(struct worker *w, struct frame *fr)
+{
+    arena_clear(w->arena);
+    if (w->in.cap > 2 * WIRE_SMALL_BYTES)
+        buf_fini(&w->in);
+    if (w->out.cap > 2 * WIRE_SMALL_BYTES)
+        buf_fini(&w->out);
+    if (fr->budget_bytes > 0)
+        budget_give(w->front->config.buffers, fr->budget_bytes);
+    fr->budget_bytes = 0;
+}
+
+static void wait_for_frame(struct front *f, struct conn *c)
+{
+    c->phase = CONN_HEAD;
+    if (!c->wire->session)
+        conn_set_deadline(&f->conns, c, c->wire->hello_deadline_ms, /* exact= */ true);
+    else if (c->wire->head_n > 0)
+        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->config.request_timeout_ms, /* exact= */ true);
+    else /* clients keep handles open and may be silent for days; a dead one is found by its socket */
+        conn_set_deadline(&f->conns, c, CONN_NEVER, /* exact= */ false);
+    front_arm(f, c, EPOLLIN);
+}
+
+static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
+{
+    uint64_t began_ns = sys->mono_ns();
+    int pass_fd = -1, broken = 0;
+    buf_clear(&w->out);
+    int status = answer(w, c, fr, &pass_fd, &broken);
+    if (broken < 0)
+        return broken;
+    if (status < 0) {
+        buf_clear(&w->out);
+        (void)wire_error_encode(slice_str(fr->e.text[0] ? fr->e.text : err_text(status)), &w->out);
+    }
+    int k = wire_send(c->fd, fr->h.op, WIRE_FLAG_REPLY, fr->h.request_id, status, buf_view(&w->out), pass_fd);
+    count(c, fr, status, began_ns);
+    if (k < 0)
+        return err_errno(&fr->e, k, "send");
+    return 0;
+}
+
+void front_wire_event(struct worker *w, struct conn *c)
+{
+    struct front *f = w->front;
+    struct frame fr = {0};
+    if (w->reserved) { /* operations may block */
+        c->phase = CONN_QUEUED;
+        front_enqueue(f, c);
+        return;
+    }
+    int k = receive_frame(w, c, &fr);
+    if (k == 0)
+        k = serve_frame(w, c, &fr);
+    clean_up(w, &fr);
+    if (k == 0 && atomic_load(&f->draining))
+        k = -EPIPE;
+    if (k == 0 || k == -EAGAIN) {
+        wait_for_frame(f, c);
+        return;
+    }
+    if (k == ERR_PROTOCOL)
+        log_warn("wire", "connection closed: %s", fr.e.text);
+    else if (fr.e.text[0])
+        log_debug("wire", "connection closed: %s", fr.e.text);
+    front_close(f, c);
+}

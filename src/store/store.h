@@ -24,6 +24,7 @@
 #define STORE_BLOCK_BYTES    MIB
 #define STORE_ATTR_MAX_BYTES (16 * KIB)
 #define STORE_KEY_MAX_BYTES  (2 * KIB)
+#define STORE_SIZE_MAX_BYTES ((uint64_t)1 << 50) /* most bytes of one extent */
 
 struct store;
 struct extent;
@@ -64,8 +65,9 @@ struct store_new {
 };
 /*
  * Makes an empty extent of a version and makes it the entry's current one (the former becomes dead). Its bytes are
- * reserved on the disk. ERR_NOT_ADMITTED: the eviction policy keeps what is there, or there is no space; the caller
- * serves without caching.
+ * reserved on the disk, the first 256 MiB at once and more as it is filled; what was reserved and not filled is given
+ * back when the last reference is gone. ERR_NOT_ADMITTED: the eviction policy keeps what is there, or there is no space;
+ * the caller serves without caching. -EIO: the disk's index cannot be written.
  */
 int store_create(struct store *s, const struct store_new *n, struct extent **ret, struct err *e);
 
@@ -114,8 +116,9 @@ int extent_next_missing(struct extent *x, uint64_t offset, uint64_t *ret_offset,
 
 /*
  * Writes fetched bytes. Whole blocks become present when the last byte of a run of in-order writes covers them: a
- * writer uses one extent_writer per part, starting at a block boundary. crcs are computed on the way. Errors: the
- * disk's own (-ENOSPC, -EIO); the extent stays usable for its present blocks.
+ * writer uses one extent_writer per part, starting at a block boundary. crcs are computed on the way; bytes of a block
+ * that is present already are taken and forgotten. Errors: the disk's own (-ENOSPC, also when no space could be reserved,
+ * -EIO), -EINVAL for bytes behind the object's end; the extent stays usable for its present blocks.
  */
 struct extent_writer;
 struct extent_writer *extent_writer_new(struct extent *x, uint64_t offset);

@@ -1,0 +1,327 @@
+/*
+ * One disk: its directory, its identity, its files and its two threads.
+ *
+ * Invariants:
+ *  1. The mark says "unclean" on stable storage before anything else is changed, and "clean" only after
+ * everything was recorded and made durable.
+ *  2. The index's lock (kv) is held from before the mark is written until the store is closed, so one process
+ * at a time uses a disk.
+ *  3. A file is made only after its marker was committed.
+ *
+ * Failure modes: a first start that was interrupted leaves a directory without a mark but also without
+ * extents; it is taken as new. A mark that cannot be read is an error: somebody else's directory is never
+ * touched.
+ */
+#include "base/log.h"
+#include "base/sys.h"
+#include "store/store_internal.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
+#define KV_CACHE_MIN (2 * MIB)
+#define KV_WRITE_MIN (2 * MIB)
+#define KV_WRITE_MAX (64 * MIB)
+
+store_open_kv_fn store_open_kv = kv_open_rocksdb;
+
+void disk_extent_path(const struct disk *d, struct id128 id, char ret[DISK_PATH_MAX])
+{
+    char hex[ID_TEXT_SIZE];
+    id_text(id, hex);
+    int n = snprintf(ret, DISK_PATH_MAX, "%s/extents/%.2s/%s", d->path, hex, hex);
+    assert(n > 0 && n < DISK_PATH_MAX);
+}
+
+static int make_extent_dir(struct disk *d, struct id128 id)
+{
+    char dir[DISK_PATH_MAX];
+    int n = snprintf(dir, sizeof(dir), "%s/extents/%02x", d->path, id.b[0]);
+    assert(n > 0 && n < (int)sizeof(dir));
+    int r = sys->mkdir(dir, 0700);
+    return r == -EEXIST ? 0 : r;
+}
+
+int disk_create_file(struct disk *d, struct id128 id)
+{
+    char path[DISK_PATH_MAX];
+    disk_extent_path(d, id, path);
+    int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    int fd = sys->open(path, flags, 0600);
+    if (fd != -ENOENT)
+        return fd;
+    int r = make_extent_dir(d, id);
+    return r < 0 ? r : sys->open(path, flags, 0600);
+}
+
+int disk_mark_birth(struct disk *d, struct id128 id, struct err *e)
+{
+    struct format_key k;
+    format_key_id('s', id, &k);
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+    kv_txn_put_plain(t, format_key_view(&k), SLICE_NULL);
+    return kv_txn_commit(t, KV_VISIBLE, e);
+}
+
+void disk_unmark_birth(struct disk *d, struct id128 id)
+{
+    struct format_key k;
+    format_key_id('s', id, &k);
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+    kv_txn_delete(t, format_key_view(&k));
+    (void)kv_txn_commit(t, KV_VISIBLE, NULL); /* else the marker is removed at the next start */
+}
+
+/* ---- the mark ---- */
+
+static void mark_path(const struct disk *d, char ret[DISK_PATH_MAX])
+{
+    (void)snprintf(ret, DISK_PATH_MAX, "%s/forebay-disk", d->path);
+}
+
+static void boot_id(char ret[FORMAT_BOOT_SIZE])
+{
+    _cleanup_free_ char *p = NULL;
+    size_t n = 0;
+    (void)snprintf(ret, FORMAT_BOOT_SIZE, "unknown");
+    if (sys_read_file(BOOT_ID_PATH, FORMAT_BOOT_SIZE - 1, &p, &n) == 0)
+        (void)snprintf(ret, FORMAT_BOOT_SIZE, SLICE_FMT,
+                       SLICE_ARG(slice_trim(slice_of(p, strcspn(p, "\n")))));
+}
+
+static bool exists(const struct disk *d, const char *name)
+{
+    char path[DISK_PATH_MAX];
+    struct stat st;
+    (void)snprintf(path, sizeof(path), "%s/%s", d->path, name);
+    return sys->stat(path, &st) == 0;
+}
+
+/* Reads the mark, or begins a new one for a new disk. */
+static int read_mark(struct disk *d, struct format_disk *ret, struct err *e)
+{
+    char path[DISK_PATH_MAX];
+    mark_path(d, path);
+    _cleanup_free_ char *p = NULL;
+    size_t n = 0;
+    int r = sys_read_file(path, FORMAT_DISK_FILE_MAX, &p, &n);
+    if (r == -ENOENT && !d->store->read_only && !exists(d, "extents")) {
+        *ret = (struct format_disk){.clean = true};
+        id_new(&ret->id);
+        boot_id(ret->boot);
+        return 0;
+    }
+    if (r < 0)
+        return err_errno(e, r, "read %s", path);
+    r = format_disk_decode(slice_of(p, n), ret);
+    if (r == -EPROTONOSUPPORT)
+        return err_set(e, r, "%s: written by another version of forebay", path);
+    return r < 0 ? err_set(e, r, "%s: not a forebay mark; is this a forebay disk?", path) : 0;
+}
+
+static int write_mark(struct disk *d, bool clean)
+{
+    char path[DISK_PATH_MAX];
+    mark_path(d, path);
+    struct buf _cleanup_buf_ b = BUF_INIT(FORMAT_DISK_FILE_MAX);
+    struct format_disk mark = {.id = d->id, .clean = clean};
+    boot_id(mark.boot);
+    format_disk_encode(&mark, &b);
+    return sys_write_file_atomic(path, b.p, b.n, 0600);
+}
+
+/* ---- opening ---- */
+
+static int open_index(struct disk *d, struct err *e)
+{
+    const struct store_config *c = &d->store->config;
+    uint64_t share = c->memory_bytes / c->n_disks;
+    struct kv_options o = {
+        .cache_bytes = MAX(share / 2, KV_CACHE_MIN),
+        .write_buffer_bytes = MIN(MAX(share / 8, KV_WRITE_MIN), KV_WRITE_MAX),
+        .read_only = d->store->read_only,
+    };
+    char path[DISK_PATH_MAX];
+    (void)snprintf(path, sizeof(path), "%s/index", d->path);
+    return store_open_kv(path, &o, &d->kv, e);
+}
+
+static int find_limit(struct disk *d, uint64_t configured, struct err *e)
+{
+    uint64_t free_bytes = 0, total = 0;
+    int r = sys->statfs_free(d->path, &free_bytes, &total);
+    if (r < 0)
+        return err_errno(e, r, "statfs %s", d->path);
+    uint64_t reserve = d->store->config.reserve_bytes;
+    d->limit_bytes = configured > 0 ? configured : total > reserve ? total - reserve : 0;
+    d->weight = MAX(d->limit_bytes, 1);
+    d->free_bytes = free_bytes;
+    d->free_checked_ms = sys_mono_ms();
+    return 0;
+}
+
+static void make_metrics(struct disk *d)
+{
+    d->m_used = metrics_series(METRIC_DISK_USED_BYTES, d->path, NULL, NULL);
+    d->m_limit = metrics_series(METRIC_DISK_LIMIT_BYTES, d->path, NULL, NULL);
+    d->m_extents = metrics_series(METRIC_DISK_EXTENTS, d->path, NULL, NULL);
+    d->m_free = metrics_series(METRIC_DISK_FREE_BYTES, d->path, NULL, NULL);
+    d->m_entries = metrics_series(METRIC_INDEX_ENTRIES, d->path, NULL, NULL);
+    d->m_verified = metrics_series(METRIC_VERIFIED_BLOCKS, d->path, NULL, NULL);
+    metrics_set(d->m_limit, (int64_t)d->limit_bytes);
+}
+
+static void init_fields(struct disk *d, const char *path)
+{
+    d->path = slice_dup(slice_str(path));
+    d->dir_fd = -1;
+    lock_init(&d->lock, LOCK_DISK);
+    cond_init(&d->wake_writer);
+    cond_init(&d->recorded_cond);
+    cond_init(&d->wake_flusher);
+    cond_init(&d->flushed_cond);
+    d->dirty_tail = &d->dirty_head;
+    d->doom_tail = &d->doom_head;
+}
+
+/* What cannot be read without the index and cannot be changed before the mark is written. */
+static int open_files(struct disk *d, const struct format_disk *mark, struct err *e)
+{
+    char path[DISK_PATH_MAX], here[FORMAT_BOOT_SIZE];
+    boot_id(here);
+    d->id = mark->id;
+    d->was_clean = mark->clean;
+    d->same_boot = strcmp(mark->boot, here) == 0;
+    if (!d->store->read_only) {
+        int r = write_mark(d, /* clean= */ false);
+        if (r < 0)
+            return err_errno(e, r, "write the mark");
+        (void)snprintf(path, sizeof(path), "%s/extents", d->path);
+        r = sys_mkdir_p(path, 0700);
+        if (r < 0)
+            return err_errno(e, r, "make directory %s", path);
+    }
+    d->dir_fd = sys->open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    return d->dir_fd < 0 ? err_errno(e, d->dir_fd, "open") : 0;
+}
+
+int disk_open(struct disk *d, const struct store_disk_config *config, struct err *e)
+{
+    init_fields(d, config->path);
+    struct format_disk mark;
+    int r = strlen(d->path) + 64 < DISK_PATH_MAX ? 0 : err_errno(e, -ENAMETOOLONG, "open");
+    if (r == 0 && !d->store->read_only && (r = sys_mkdir_p(d->path, 0700)) < 0)
+        (void)err_errno(e, r, "make the directory");
+    if (r == 0)
+        r = read_mark(d, &mark, e);
+    if (r == 0)
+        r = open_index(d, e);
+    if (r == 0)
+        r = open_files(d, &mark, e);
+    if (r == 0)
+        r = find_limit(d, config->size_bytes, e);
+    if (r == 0)
+        r = recover_disk(d, e);
+    if (r < 0)
+        return err_prefix(e, r, "disk %s", config->path);
+    make_metrics(d);
+    return 0;
+}
+
+/* ---- threads ---- */
+
+static void *sweeper_run(void *arg)
+{
+    struct disk *d = arg;
+    uint64_t files = 0, bytes = 0;
+    int r = recover_orphans(d, /* repair= */ true, &files, &bytes);
+    if (r < 0 && r != -ECANCELED)
+        log_warn("store", "disk %s: looking for files without entries: %s", d->path, err_text(r));
+    if (files > 0)
+        log_info("store", "disk %s: removed %llu files without entries, %llu bytes", d->path,
+                 (unsigned long long)files, (unsigned long long)bytes);
+    return NULL;
+}
+
+int disk_start(struct disk *d, struct err *e)
+{
+    int r = pthread_create(&d->writer, NULL, writer_run, d);
+    d->has_writer = r == 0;
+    if (r == 0) {
+        r = pthread_create(&d->flusher, NULL, flusher_run, d);
+        d->has_flusher = r == 0;
+    }
+    /* After a mere kill the markers name every file without an entry; after power loss they may have been
+     * lost. */
+    if (r == 0 && !d->was_clean && !d->same_boot) {
+        r = pthread_create(&d->sweeper, NULL, sweeper_run, d);
+        d->has_sweeper = r == 0;
+    }
+    return r == 0 ? 0 : err_errno(e, -r, "disk %s: start a thread", d->path);
+}
+
+static void join(bool *has, pthread_t thread)
+{
+    if (!*has)
+        return;
+    int r = pthread_join(thread, NULL);
+    assert(r == 0);
+    *has = false;
+}
+
+void disk_stop(struct disk *d, bool clean)
+{
+    bool running = d->has_writer;
+    if (clean && running) {
+        table_record_reads(d->store, d, /* lag_ms= */ 1);
+        struct err e = {0};
+        if (flush_epoch(d, &e) < 0) {
+            log_error("store", "disk %s: clean stop: %s", d->path, e.text);
+            clean = false;
+        }
+    }
+    lock_take(&d->lock);
+    d->stop = true;
+    d->abandon = !clean;
+    cond_broadcast(&d->wake_writer);
+    cond_broadcast(&d->wake_flusher);
+    lock_drop(&d->lock);
+    join(&d->has_sweeper, d->sweeper);
+    join(&d->has_flusher, d->flusher);
+    join(&d->has_writer, d->writer);
+    if (clean && running) {
+        int r = write_mark(d, /* clean= */ true);
+        if (r < 0)
+            (void)disk_log_error(d, "mark as clean", r);
+    }
+}
+
+void disk_fini(struct disk *d)
+{
+    if (!d->path)
+        return;
+    for (size_t i = 0; i < DOOMED_BUCKETS; i++) {
+        while (d->doomed[i]) {
+            struct doomed *next = d->doomed[i]->in_bucket;
+            free(d->doomed[i]);
+            d->doomed[i] = next;
+        }
+    }
+    kv_close(d->kv);
+    if (d->dir_fd >= 0)
+        (void)sys->close(d->dir_fd);
+    cond_fini(&d->wake_writer);
+    cond_fini(&d->recorded_cond);
+    cond_fini(&d->wake_flusher);
+    cond_fini(&d->flushed_cond);
+    lock_fini(&d->lock);
+    free(d->path);
+    d->path = NULL;
+}
+
+int disk_log_error(const struct disk *d, const char *what, int code)
+{
+    log_error("store", "disk %s: %s: %s", d->path, what, err_text(code));
+    return code;
+}

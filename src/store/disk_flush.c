@@ -1,0 +1,189 @@
+/*
+ * Ending epochs: see "Epochs" in store_format.h for what that makes true.
+ *
+ * Invariants:
+ *  1. The running epoch is the durable one plus 1, or plus 2 while one is being ended.
+ *  2. One thread at a time ends an epoch (`flushing`).
+ *
+ * Failure modes: when syncfs reports an error, pages may be lost and no later call will say so again: all
+ * epochs since the durable one become suspect, in memory and in the index, and what they hold is verified
+ * before it is served. When the epoch record cannot be committed the epoch is ended again later; nothing is
+ * claimed meanwhile.
+ */
+#include "base/log.h"
+#include "base/sys.h"
+#include "store/store_internal.h"
+
+int flush_commit_epoch(struct disk *d, const struct format_epoch *epoch, struct err *e)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(16 * (FORMAT_RANGES_MAX + 1));
+    format_epoch_encode(epoch, &b);
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+    kv_txn_put_plain(t, SLICE_LIT("mepoch"), buf_view(&b));
+    return kv_txn_commit(t, KV_DURABLE, e);
+}
+
+/* Begins a new epoch and gives the number of the one to be ended. */
+static uint64_t begin_next(struct disk *d)
+{
+    LOCK_SCOPE(&d->lock);
+    while (d->in_batch)
+        cond_wait(&d->recorded_cond, &d->lock);
+    if (d->running == d->epoch.durable + 1)
+        d->running++;
+    d->changed = false;
+    return d->running - 1;
+}
+
+static void distrust_one(struct extent *x, void *arg)
+{
+    if (x->disk != arg)
+        return;
+    lock_take(&x->lock);
+    extent_distrust_locked(x);
+    lock_drop(&x->lock);
+}
+
+/* The disk lost writes: nothing since the durable epoch is trusted. No round of the writer runs until the
+ * index says so, because the epoch after the suspect ones must not appear in any record before. */
+static int distrust(struct disk *d, struct err *e)
+{
+    table_each(d->store, distrust_one, d);
+    lock_take(&d->lock);
+    d->hold = true;
+    while (d->in_batch)
+        cond_wait(&d->recorded_cond, &d->lock);
+    struct format_epoch epoch = d->epoch;
+    format_epoch_distrust(&epoch, d->running);
+    lock_drop(&d->lock);
+
+    struct err why = {0};
+    int r = flush_commit_epoch(d, &epoch, &why);
+    lock_take(&d->lock);
+    if (r == 0) {
+        d->epoch = epoch;
+        d->running = epoch.durable + 1;
+        d->distrust_wanted = false;
+    }
+    d->hold = false;
+    cond_signal(&d->wake_writer);
+    lock_drop(&d->lock);
+    /* Once more, for what was filled or loaded meanwhile. */
+    table_each(d->store, distrust_one, d);
+    if (r < 0)
+        log_error("store", "disk %s: commit the epoch: %s", d->path, why.text);
+    return err_set(e, -EIO, "disk %s: a flush failed; what was written since the last one will be verified",
+                   d->path);
+}
+
+/* The data-set table goes with the epoch, so that idle times and intervals survive restarts. */
+static void put_sets(struct store *s, struct kv_txn *t)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(STORE_SETS_MAX_BYTES);
+    char generation[8];
+    lock_take(&s->sets_lock);
+    uint64_t g = ++s->sets_generation;
+    for (unsigned i = 0; i < sizeof(generation); i++)
+        generation[i] = (char)(g >> (8 * i));
+    int r = buf_append(&b, generation, sizeof(generation));
+    if (r == 0)
+        r = evict_sets_encode(s->sets, &b);
+    lock_drop(&s->sets_lock);
+    if (r == 0)
+        kv_txn_put_plain(t, SLICE_LIT("d"), buf_view(&b));
+}
+
+static int end_epoch(struct disk *d, struct err *e)
+{
+    lock_take(&d->lock);
+    bool needed = d->changed || d->running != d->epoch.durable + 1;
+    bool distrust_wanted = d->distrust_wanted;
+    bool broken = d->broken;
+    lock_drop(&d->lock);
+    if (broken)
+        return err_set(e, -EIO, "disk %s: its index cannot be written", d->path);
+    if (distrust_wanted)
+        return distrust(d, e);
+    if (!needed)
+        return 0;
+    uint64_t ended = begin_next(d);
+    int r = sys->syncfs(d->dir_fd);
+    if (r < 0) {
+        (void)disk_log_error(d, "flush to the disk", r);
+        lock_take(&d->lock);
+        d->distrust_wanted = true;
+        lock_drop(&d->lock);
+        return distrust(d, e);
+    }
+    struct format_epoch epoch;
+    lock_take(&d->lock);
+    epoch = d->epoch;
+    lock_drop(&d->lock);
+    epoch.durable = ended;
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+    put_sets(d->store, t);
+    struct buf _cleanup_buf_ b = BUF_INIT(16 * (FORMAT_RANGES_MAX + 1));
+    format_epoch_encode(&epoch, &b);
+    kv_txn_put_plain(t, SLICE_LIT("mepoch"), buf_view(&b));
+    r = kv_txn_commit(t, KV_DURABLE, e);
+    lock_take(&d->lock);
+    if (r == 0)
+        d->epoch.durable = ended;
+    else
+        d->changed = true;
+    lock_drop(&d->lock);
+    return r < 0 ? err_prefix(e, r, "disk %s: end an epoch", d->path) : 0;
+}
+
+static void set_metrics(struct disk *d)
+{
+    struct store_disk_status st;
+    if (store_disk_status(d->store, d->index, &st) < 0)
+        return;
+    metrics_set(d->m_used, (int64_t)st.used_bytes);
+    metrics_set(d->m_extents, (int64_t)st.extents);
+    metrics_set(d->m_free, (int64_t)st.free_bytes);
+    metrics_set(d->m_entries, (int64_t)st.index_entries);
+}
+
+int flush_epoch(struct disk *d, struct err *e)
+{
+    lock_take(&d->lock);
+    while (d->flushing)
+        cond_wait(&d->flushed_cond, &d->lock);
+    d->flushing = true;
+    lock_drop(&d->lock);
+    writer_drain(d);
+    int r = end_epoch(d, e);
+    lock_take(&d->lock);
+    d->flushing = false;
+    cond_broadcast(&d->flushed_cond);
+    lock_drop(&d->lock);
+    return r;
+}
+
+void *flusher_run(void *arg)
+{
+    struct disk *d = arg;
+    uint64_t interval_ns = MAX(d->store->config.flush_interval_ms, 10) * 1000000;
+    for (uint64_t next = sys_real.mono_ns() + interval_ns;;) {
+        set_metrics(d);
+        lock_take(&d->lock);
+        uint64_t now = sys_real.mono_ns();
+        /* Once a second, for the metrics. */
+        if (!d->stop && now < next)
+            (void)cond_wait_for(&d->wake_flusher, &d->lock, MIN(next - now, (uint64_t)1000000000));
+        bool stop = d->stop;
+        lock_drop(&d->lock);
+        if (stop)
+            return NULL;
+        if (sys_real.mono_ns() < next)
+            continue;
+        table_record_reads(d->store, d, READ_LAG_MS);
+        struct err e = {0};
+        int r = flush_epoch(d, &e);
+        if (r < 0)
+            log_warn("store", "%s", e.text);
+        next = sys_real.mono_ns() + interval_ns;
+    }
+}

@@ -1,0 +1,164 @@
+/*
+ * The death of extents: out of the table, the file unlinked, the records deleted by the writer.
+ *
+ * Order, and what a crash leaves behind: first the id goes into the doomed set, so that its records no longer
+ * count; then the file is unlinked; then the deletion of the records is queued. A crash after the unlink
+ * leaves an entry without a file, which is dropped when it is asked for. A crash before it leaves the entry
+ * alive, which is right: nobody was told that it is gone, and what it names is a whole version.
+ */
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "store/store_internal.h"
+
+#include <string.h>
+
+#define RECORD_MAX (STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES)
+
+static struct doomed **bucket_of(struct disk *d, struct id128 id)
+{
+    uint64_t h;
+    memcpy(&h, id.b, sizeof(h)); /* ids are random */
+    return &d->doomed[h % DOOMED_BUCKETS];
+}
+
+static struct doomed *contains_locked(struct disk *d, struct id128 id)
+{
+    struct doomed *m = *bucket_of(d, id);
+    while (m && !id_eq(m->id, id))
+        m = m->in_bucket;
+    return m;
+}
+
+bool doom_contains(struct disk *d, struct id128 id)
+{
+    LOCK_SCOPE(&d->lock);
+    return contains_locked(d, id) != NULL;
+}
+
+static struct doomed *doomed_new(struct id128 id, struct slice key, uint32_t n_chunks)
+{
+    struct doomed *m = calloc(1, sizeof(*m) + key.n);
+    if (!m)
+        abort();
+    m->id = id;
+    m->n_chunks = n_chunks;
+    m->key_bytes = key.n;
+    if (key.n > 0)
+        memcpy(m->key, key.p, key.n);
+    return m;
+}
+
+void doom_forget_locked(struct disk *d, struct doomed *m)
+{
+    struct doomed **at = bucket_of(d, m->id);
+    while (*at && *at != m)
+        at = &(*at)->in_bucket;
+    if (*at)
+        *at = m->in_bucket;
+    free(m);
+}
+
+static void add_locked(struct disk *d, struct doomed *m)
+{
+    struct doomed **b = bucket_of(d, m->id);
+    m->in_bucket = *b;
+    *b = m;
+}
+
+static void unlink_file(struct disk *d, struct id128 id)
+{
+    char path[DISK_PATH_MAX];
+    disk_extent_path(d, id, path);
+    int r = sys->unlink(path);
+    if (r < 0 && r != -ENOENT)
+        (void)disk_log_error(d, "unlink an extent file", r);
+}
+
+static uint32_t chunks_of(uint64_t size)
+{
+    uint64_t blocks = format_blocks(size);
+    return blocks <= 1 ? 0 : (uint32_t)((blocks + FORMAT_CHUNK_BLOCKS - 1) / FORMAT_CHUNK_BLOCKS);
+}
+
+static void set_shrink(struct store *s, uint32_t data_set, uint64_t bytes)
+{
+    LOCK_SCOPE(&s->sets_lock);
+    evict_set_grow(s->sets, data_set, -(int64_t)bytes);
+}
+
+void doom_extent(struct extent *x)
+{
+    struct disk *d = x->disk;
+    bool staged = __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE);
+    assert(!x->dead);
+    lock_take(&x->lock);
+    __atomic_store_n(&x->dead, true, __ATOMIC_RELEASE);
+    uint32_t n_chunks = MAX(chunks_of(x->size), x->chunks_written ? 1 : 0);
+    struct doomed *m = doomed_new(x->id, staged ? SLICE_NULL : x->key, n_chunks);
+    uint64_t charged = x->charged;
+    writer_pending(d, -(int64_t)x->n_pending);
+    lock_take(&d->lock);
+    d->leased_bytes += charged;
+    d->extents -= !staged;
+    add_locked(d, m);
+    lock_drop(&d->lock);
+    lock_drop(&x->lock);
+
+    if (!staged) {
+        set_shrink(x->store, x->data_set, extent_size(x));
+        table_remove(x->store, x);
+    }
+    unlink_file(d, m->id);
+    writer_queue_doomed(d, m);
+}
+
+void doom_record(struct disk *d, struct slice key, const struct format_entry *r)
+{
+    struct doomed *m = doomed_new(r->id, key, chunks_of(r->size_bytes));
+    uint64_t charge = format_charge(r->size_bytes, r->present_blocks);
+    lock_take(&d->lock);
+    add_locked(d, m);
+    d->extents -= d->extents > 0;
+    lock_drop(&d->lock);
+    set_shrink(d->store, r->data_set, r->size_bytes);
+    unlink_file(d, m->id);
+    space_give(d, charge, charge, 0);
+    writer_queue_doomed(d, m);
+}
+
+void doom_bad_record(struct disk *d, struct slice index_key)
+{
+    struct id128 nobody;
+    id_new(&nobody);
+    struct doomed *m = doomed_new(nobody, index_key, 0);
+    m->raw = true;
+    lock_take(&d->lock);
+    add_locked(d, m);
+    lock_drop(&d->lock);
+    writer_queue_doomed(d, m);
+}
+
+int doom_key(struct store *s, struct slice key, uint64_t hash)
+{
+    int result = -ENOENT;
+    struct extent *x = table_find(s, key, hash);
+    if (x) {
+        doom_extent(x);
+        extent_unref(x);
+        result = 0;
+    }
+    /* Other disks, or this one when the extent was not in memory. */
+    struct buf _cleanup_buf_ b = BUF_INIT(RECORD_MAX);
+    for (size_t i = 0; i < s->n_disks; i++) {
+        struct format_entry r;
+        int code = load_record(&s->disks[i], key, &r, &b);
+        if (code == 0) {
+            doom_record(&s->disks[i], key, &r);
+            result = 0;
+        } else if (code != -ENOENT && code != -EBADMSG) {
+            return code;
+        }
+    }
+    return result;
+}

@@ -1,0 +1,161 @@
+/*
+ * Reading with suspicion: which bytes may be served, and the comparison of blocks with their checksums.
+ *
+ * Invariant: a run that extent_present_run gives lies in present blocks none of which was suspect when it was
+ * given.
+ *
+ * Failure modes: a block whose bytes do not match, cannot be read, or whose checksum is lost is dropped: it
+ * reads as missing and is fetched again. Disk reads happen without any lock; a block that is dropped and
+ * filled again meanwhile is dropped a second time at worst.
+ */
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "store/store_internal.h"
+
+#include <string.h>
+
+static uint64_t block_bytes(const struct extent *x, uint32_t block)
+{
+    return MIN(extent_size(x) - (uint64_t)block * STORE_BLOCK_BYTES, STORE_BLOCK_BYTES);
+}
+
+static char *new_block_buffer(void)
+{
+    char *p = malloc(STORE_BLOCK_BYTES);
+    if (!p)
+        abort();
+    return p;
+}
+
+int extent_block_crc(struct extent *x, uint32_t block, uint32_t *ret_crc)
+{
+    lock_take(&x->lock);
+    int found = extent_has_block_locked(x, block) ? 0 : -ENOENT;
+    bool single = x->n_blocks == 1 && !x->staged;
+    if (found == 0 && single)
+        *ret_crc = x->crc;
+    for (uint32_t i = x->n_pending; i-- > 0 && found == 0 && !single;) {
+        if (x->pending[i].block == block) {
+            *ret_crc = x->pending[i].crc;
+            found = 1;
+        }
+    }
+    lock_drop(&x->lock);
+    if (found != 0 || single)
+        return MIN(found, 0);
+    struct format_key k;
+    struct buf _cleanup_buf_ b = BUF_INIT(FORMAT_CHUNK_MAX_BYTES);
+    struct format_chunk c;
+    format_key_chunk(x->id, block / FORMAT_CHUNK_BLOCKS, &k);
+    uint32_t i = block % FORMAT_CHUNK_BLOCKS;
+    int r = kv_get(x->disk->kv, format_key_view(&k), &b, NULL, NULL);
+    if (r == 0)
+        r = format_chunk_decode(buf_view(&b), &c);
+    if (r < 0 || i >= c.n_blocks || !(c.present[i / 8] >> (i % 8) & 1))
+        return -EBADMSG;
+    *ret_crc = c.crc[i];
+    return 0;
+}
+
+/* -ENOENT when the block is missing, ERR_CORRUPT when its bytes or its checksum are not there or differ. */
+static int compare(struct extent *x, uint32_t block, char *buf)
+{
+    uint32_t crc = 0;
+    int r = extent_block_crc(x, block, &crc);
+    if (r == -ENOENT)
+        return r;
+    uint64_t n = block_bytes(x, block);
+    if (r == 0)
+        r = sys_pread_all(x->fd, buf, n, (uint64_t)block * STORE_BLOCK_BYTES);
+    metrics_add(x->disk->m_verified, 1);
+    return r == 0 && crc32c(0, buf, n) == crc ? 0 : ERR_CORRUPT;
+}
+
+bool extent_block_is_good(struct extent *x, uint32_t block, char *buf)
+{
+    return compare(x, block, buf) == 0;
+}
+
+int extent_verify_block(struct extent *x, uint32_t block, char *buf, const char *found)
+{
+    int r = compare(x, block, buf);
+    if (r == 0)
+        extent_block_trusted(x, block);
+    if (r != ERR_CORRUPT)
+        return r;
+    if (extent_is_dead(x)) {
+        /* Its records are being deleted, so that the checksum may be gone. */
+        lock_take(&x->lock);
+        extent_block_forgotten_locked(x, block);
+        lock_drop(&x->lock);
+        return -ENOENT;
+    }
+    if (!x->store->read_only)
+        extent_block_dropped(x, block, found);
+    return ERR_CORRUPT;
+}
+
+uint64_t extent_present_run(struct extent *x, uint64_t offset, uint64_t n)
+{
+    uint64_t size = extent_size(x);
+    if (offset >= size || n == 0)
+        return 0;
+    n = MIN(n, size - offset);
+    if (__atomic_load_n(&x->whole, __ATOMIC_ACQUIRE) || __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE))
+        return n;
+    uint32_t first = (uint32_t)(offset / STORE_BLOCK_BYTES);
+    uint32_t wanted = (uint32_t)((offset + n - 1) / STORE_BLOCK_BYTES) - first + 1;
+    _cleanup_free_ char *buf = NULL;
+    for (;;) {
+        bool suspect;
+        lock_take(&x->lock);
+        uint32_t blocks = extent_trusted_run_locked(x, first, wanted, &suspect);
+        lock_drop(&x->lock);
+        if (!suspect || x->store->read_only) {
+            uint64_t end = (uint64_t)(first + blocks) * STORE_BLOCK_BYTES;
+            return blocks == 0 ? 0 : MIN(end - offset, n);
+        }
+        if (!buf)
+            buf = new_block_buffer();
+        (void)extent_verify_block(x, first, buf, "start");
+    }
+}
+
+bool extent_is_complete(struct extent *x)
+{
+    if (__atomic_load_n(&x->whole, __ATOMIC_ACQUIRE))
+        return true;
+    lock_take(&x->lock);
+    bool try = x->n_present == x->n_blocks && x->n_suspect <= VERIFY_INLINE_BLOCKS && !x->staged;
+    lock_drop(&x->lock);
+    if (!try)
+        return false;
+    _cleanup_free_ char *buf = new_block_buffer();
+    for (uint32_t b = 0; (b = extent_next_suspect(x, b)) != UINT32_MAX; b++)
+        if (extent_verify_block(x, b, buf, "start") < 0)
+            break;
+    return __atomic_load_n(&x->whole, __ATOMIC_ACQUIRE);
+}
+
+ssize_t extent_read_verified(struct extent *x, void *p, size_t n, uint64_t offset)
+{
+    uint64_t size = extent_size(x);
+    if (offset >= size)
+        return 0;
+    n = MIN(n, size - offset);
+    _cleanup_free_ char *buf = new_block_buffer();
+    for (size_t done = 0; done < n;) {
+        uint64_t at = offset + done;
+        uint32_t block = (uint32_t)(at / STORE_BLOCK_BYTES);
+        size_t skip = at % STORE_BLOCK_BYTES, part = MIN(n - done, STORE_BLOCK_BYTES - skip);
+        int r = extent_verify_block(x, block, buf, "read");
+        if (r == -ENOENT && done > 0)
+            return (ssize_t)done;
+        if (r < 0)
+            return r;
+        memcpy((char *)p + done, buf + skip, part);
+        done += part;
+    }
+    return (ssize_t)n;
+}

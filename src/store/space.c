@@ -1,0 +1,271 @@
+/*
+ * What a disk may hold: the count of bytes, and eviction when a newcomer needs some.
+ *
+ * Counted as used is what living extents were charged (bytes present, and what fills took ahead) and what
+ * dead ones still occupy. Two things are full at once or alone: the limit of the disk, and the file system,
+ * of which a reserve stays free. The free bytes of the file system are asked at most once a second; in
+ * between, what was charged since and what was charged before but not yet written count against them.
+ *
+ * Eviction samples 32 random entries (data ids are random, so a run of neighbours from a random id is an even
+ * sample), lets the policy choose the best victim, and goes on with the rest of the sample and then with new
+ * ones until there is room. When three samples in a row hold no victim, the newcomer's data set is refused
+ * for one second without looking again, unless room appears: a scan over more than fits would otherwise pay
+ * for samples with each object.
+ *
+ * Invariant: used_bytes never exceeds limit_bytes through space_try and space_take. (It may at start, when
+ * the user lowered the limit.)
+ */
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "store/store_internal.h"
+
+#include <string.h>
+
+#define SAMPLE          32
+#define SAMPLES_VAIN    3
+#define VICTIMS_MAX     4096 /* for one newcomer */
+#define FREE_AGE_MS     1000
+#define DENIED_MS       1000
+#define VICTIM_ATTR_MAX (STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES)
+
+struct victim {
+    char *key;
+    size_t key_bytes;
+    uint64_t hash;
+    struct id128 id;
+};
+
+static void refresh_free_locked(struct disk *d)
+{
+    uint64_t now = sys_mono_ms(), free_bytes = 0, total = 0;
+    if (d->free_valid && now - d->free_checked_ms < FREE_AGE_MS)
+        return;
+    /* One statfs a second under the lock: it reads memory of the kernel, not the disk. */
+    if (sys->statfs_free(d->path, &free_bytes, &total) < 0)
+        return;
+    d->free_valid = true;
+    d->free_checked_ms = now;
+    d->free_bytes = free_bytes;
+    d->written_at_check = d->written_bytes;
+}
+
+static bool fits_locked(struct disk *d, uint64_t n)
+{
+    if (n > d->limit_bytes || d->used_bytes > d->limit_bytes - n)
+        return false;
+    refresh_free_locked(d);
+    uint64_t to_come = d->used_bytes > d->written_at_check ? d->used_bytes - d->written_at_check : 0;
+    return d->free_bytes >= d->store->config.reserve_bytes + to_come + n;
+}
+
+bool space_try(struct disk *d, uint64_t n)
+{
+    LOCK_SCOPE(&d->lock);
+    if (!fits_locked(d, n))
+        return false;
+    d->used_bytes += n;
+    return true;
+}
+
+/* Never below zero: records that were damaged on disk may make the counts too small. */
+static void subtract(uint64_t *count, uint64_t n)
+{
+    *count -= MIN(*count, n);
+}
+
+void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased)
+{
+    LOCK_SCOPE(&d->lock);
+    subtract(&d->used_bytes, n);
+    subtract(&d->written_bytes, written);
+    subtract(&d->leased_bytes, leased);
+    /* The file system's free bytes grew by what was in files: look again. */
+    if (written > 0)
+        d->free_valid = false;
+}
+
+void space_lease(struct disk *d, uint64_t n)
+{
+    LOCK_SCOPE(&d->lock);
+    d->leased_bytes += n;
+}
+
+void space_written(struct disk *d, int64_t n)
+{
+    LOCK_SCOPE(&d->lock);
+    if (n >= 0)
+        d->written_bytes += (uint64_t)n;
+    else
+        subtract(&d->written_bytes, (uint64_t)-n);
+}
+
+/* ---- eviction ---- */
+
+static void victims_free(struct victim *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(v[i].key);
+}
+
+/* Reads the entry behind one back reference; false when it is no candidate. */
+static bool judge(struct disk *d, struct slice key, struct id128 id, struct victim *v,
+                  struct evict_candidate *c)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(VICTIM_ATTR_MAX);
+    struct format_entry r;
+    if (key.n == 0 || key.n > STORE_KEY_MAX_BYTES || load_record(d, key, &r, &b) < 0 || !id_eq(r.id, id))
+        return false;
+    *c = (struct evict_candidate){
+        .set = r.data_set, .last_read_ms = r.last_read_ms, .size_bytes = r.size_bytes};
+    v->hash = hash_table(key);
+    bool referenced;
+    uint64_t last_read_ms;
+    if (table_peek(d->store, key, v->hash, &referenced, &last_read_ms)) {
+        c->referenced = referenced;
+        c->last_read_ms = last_read_ms;
+    }
+    if (c->referenced)
+        return false;
+    v->key = slice_dup(key);
+    v->key_bytes = key.n;
+    v->id = id;
+    return true;
+}
+
+/* Up to SAMPLE candidates from a random place on, going round at the end. */
+static size_t sample(struct disk *d, struct victim *v, struct evict_candidate *c)
+{
+    struct format_key from, first;
+    struct id128 at, zero = {{0}};
+    sys->random(at.b, sizeof(at.b));
+    format_key_id('x', at, &from);
+    format_key_id('x', zero, &first);
+    size_t n = 0, seen = 0;
+    for (int part = 0; part < 2 && seen < SAMPLE; part++) {
+        struct slice lo = format_key_view(part == 0 ? &from : &first);
+        struct slice hi = part == 0 ? SLICE_LIT("y") : format_key_view(&from);
+        struct kv_iter *_cleanup_(kv_iter_freep) it = kv_iter_new(d->kv, lo, hi);
+        struct slice k, key;
+        while (seen < SAMPLE && kv_iter_next(it, &k, &key, NULL) == 0) {
+            struct id128 id;
+            seen++;
+            if (format_key_parse_id(k, &id) == 0 && judge(d, key, id, &v[n], &c[n]))
+                n++;
+        }
+    }
+    return n;
+}
+
+static const char *verdict_name(enum evict_verdict v)
+{
+    return v == EVICT_DEAD ? "dead" : v == EVICT_STALE ? "stale" : v == EVICT_IDLE_SET ? "idle" : "forced";
+}
+
+/* Evicts one entry if it is still what was sampled and nobody uses it. */
+static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict why)
+{
+    struct store *s = d->store;
+    struct slice key = slice_of(v->key, v->key_bytes);
+    struct key_owner o;
+    bool done = false;
+    uint64_t bytes = 0;
+    table_begin(s, key, &o);
+    struct extent *x = table_find(s, key, o.hash);
+    if (x) {
+        /* A second reference means that somebody found it meanwhile. One found after this check keeps its
+         * bytes. */
+        if (id_eq(x->id, v->id) && __atomic_load_n(&x->refs, __ATOMIC_ACQUIRE) == 1) {
+            bytes = extent_present_bytes(x);
+            doom_extent(x);
+            done = true;
+        }
+        extent_unref(x);
+    } else {
+        struct buf _cleanup_buf_ b = BUF_INIT(VICTIM_ATTR_MAX);
+        struct format_entry r;
+        if (load_record(d, key, &r, &b) == 0 && id_eq(r.id, v->id)) {
+            bytes = format_charge(r.size_bytes, r.present_blocks);
+            doom_record(d, key, &r);
+            done = true;
+        }
+    }
+    table_end(s, &o);
+    if (done)
+        metrics_add(metrics_series(METRIC_EVICTED_BYTES, d->path, verdict_name(why), NULL), bytes);
+    return done;
+}
+
+/* The policy's choice; with force, when it keeps all, the one that was not read for the longest time. */
+static int choose(struct disk *d, const struct evict_candidate *c, size_t n, uint32_t data_set, bool force,
+                  enum evict_verdict *ret_why)
+{
+    struct store *s = d->store;
+    uint64_t now = store_now_ms();
+    lock_take(&s->sets_lock);
+    int best = n > 0 ? evict_choose(s->sets, c, n, data_set, now) : -1;
+    *ret_why = best >= 0 ? evict_judge(s->sets, &c[best], data_set, now) : EVICT_KEEP;
+    lock_drop(&s->sets_lock);
+    for (size_t i = 0; force && best < 0 && i < n; i++) {
+        int oldest = (int)i;
+        for (size_t k = i + 1; k < n; k++)
+            if (c[k].last_read_ms < c[oldest].last_read_ms)
+                oldest = (int)k;
+        best = oldest;
+    }
+    return best;
+}
+
+static bool denied(struct disk *d, uint32_t data_set)
+{
+    LOCK_SCOPE(&d->lock);
+    return d->denied_until_ms[data_set % ARRAY_SIZE(d->denied_until_ms)] > sys_mono_ms();
+}
+
+static void deny(struct disk *d, uint32_t data_set)
+{
+    LOCK_SCOPE(&d->lock);
+    d->denied_until_ms[data_set % ARRAY_SIZE(d->denied_until_ms)] = sys_mono_ms() + DENIED_MS;
+}
+
+/* Evicts from one sample until n bytes could be taken. Gives how many victims there were. */
+static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, bool force, bool *ret_taken)
+{
+    struct victim v[SAMPLE] = {0};
+    struct evict_candidate c[SAMPLE];
+    size_t left = sample(d, v, c), evicted = 0;
+    while (left > 0 && !(*ret_taken = space_try(d, n))) {
+        enum evict_verdict why;
+        int i = choose(d, c, left, data_set, force, &why);
+        if (i < 0)
+            break;
+        evicted += evict_one(d, &v[i], why);
+        free(v[i].key);
+        left--;
+        v[i] = v[left];
+        c[i] = c[left];
+        v[left].key = NULL;
+    }
+    victims_free(v, left);
+    return evicted;
+}
+
+int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force)
+{
+    if (space_try(d, n))
+        return 0;
+    if (n > d->limit_bytes || d->store->read_only || (!force && denied(d, data_set)))
+        return ERR_NOT_ADMITTED;
+    bool taken = false;
+    for (size_t vain = 0, victims = 0; vain < SAMPLES_VAIN && victims < VICTIMS_MAX;) {
+        writer_throttle(d);
+        size_t evicted = evict_sample(d, n, data_set, force, &taken);
+        if (taken || space_try(d, n))
+            return 0;
+        victims += evicted;
+        vain = evicted > 0 ? 0 : vain + 1;
+    }
+    if (!force)
+        deny(d, data_set);
+    return ERR_NOT_ADMITTED;
+}

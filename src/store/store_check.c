@@ -1,0 +1,202 @@
+/*
+ * Verifying everything: every present block of every entry against its checksum, every file against the
+ * index.
+ *
+ * Works on a running store: entries are visited a page of keys at a time, so that no snapshot of the index is
+ * held for long, and each is loaded as a reader would load it. On a store that was opened read-only, beside a
+ * stopped node, it only reports.
+ *
+ * Failure modes: an entry that changes, dies or appears during the check is either seen or not. A block that
+ * a reader drops at the same time is counted by one of the two.
+ */
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "store/store_internal.h"
+
+#include <string.h>
+
+#define PAGE       256
+#define RECORD_MAX (STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES)
+
+struct check {
+    struct store *s;
+    bool repair, stopped;
+    store_check_fn fn;
+    void *arg;
+    struct store_check_report report;
+    char *buf; /* one block */
+};
+
+static void tell(struct check *c, const char *problem)
+{
+    if (c->fn && !c->stopped && !c->fn(&c->report, problem, c->arg))
+        c->stopped = true;
+}
+
+/* One block; drops it when it is bad and repairs are wanted. */
+static bool check_block(struct check *c, struct extent *x, uint32_t block)
+{
+    uint64_t offset = (uint64_t)block * STORE_BLOCK_BYTES;
+    uint64_t n = MIN(extent_size(x) - offset, STORE_BLOCK_BYTES);
+    bool good = extent_block_is_good(x, block, c->buf);
+    lock_take(&x->lock);
+    bool present = extent_has_block_locked(x, block);
+    lock_drop(&x->lock);
+    if (!present) /* dropped or dead meanwhile */
+        return true;
+    c->report.blocks++;
+    c->report.bytes += n;
+    if (good) {
+        extent_block_trusted(x, block);
+        return true;
+    }
+    c->report.bad_blocks++;
+    if (c->repair)
+        extent_block_dropped(x, block, "check");
+    else
+        metrics_count(METRIC_CORRUPT_BLOCKS, x->disk->path, "check", NULL);
+    return false;
+}
+
+static void check_extent(struct check *c, struct extent *x)
+{
+    char problem[ERR_TEXT_MAX];
+    uint32_t bad = 0, first_bad = 0;
+    for (uint32_t b = 0; b < x->n_blocks && !c->stopped; b++) {
+        lock_take(&x->lock);
+        bool present = extent_has_block_locked(x, b);
+        lock_drop(&x->lock);
+        if (!present || check_block(c, x, b))
+            continue;
+        first_bad = bad++ ? first_bad : b;
+    }
+    c->report.extents++;
+    char id[ID_TEXT_SIZE];
+    id_text(x->id, id);
+    if (bad > 0)
+        (void)snprintf(problem, sizeof(problem),
+                       "disk %s: extent %s of " SLICE_FMT ": %u blocks with wrong checksum, the first is %u",
+                       x->disk->path, id, SLICE_ARG(x->key), bad, first_bad);
+    tell(c, bad > 0 ? problem : NULL);
+}
+
+/* The entry of a key on this disk, which cannot be loaded: says why. */
+static void check_unloadable(struct check *c, struct disk *d, struct slice key, bool damaged)
+{
+    char problem[ERR_TEXT_MAX];
+    if (damaged)
+        c->report.bad_records++;
+    else
+        c->report.missing_files++;
+    (void)snprintf(problem, sizeof(problem), "disk %s: " SLICE_FMT ": %s", d->path, SLICE_ARG(key),
+                   damaged ? "index record is damaged" : "extent file is missing");
+    tell(c, problem);
+}
+
+static int check_key(struct check *c, struct disk *d, struct slice key, struct slice record)
+{
+    struct format_entry r;
+    char path[DISK_PATH_MAX];
+    struct stat st;
+    if (key.n == 0 || key.n > STORE_KEY_MAX_BYTES || format_entry_decode(record, &r) < 0) {
+        struct format_key k;
+        if (c->repair && key.n < sizeof(k.p)) {
+            format_key_bytes('o', key, &k);
+            doom_bad_record(d, format_key_view(&k));
+        }
+        check_unloadable(c, d, key, /* damaged= */ true);
+        return 0;
+    }
+    disk_extent_path(d, r.id, path);
+    bool gone = sys->stat(path, &st) == -ENOENT && !doom_contains(d, r.id);
+    if (gone && c->repair)
+        (void)store_drop_if_gone(c->s, key, d, r.id);
+    if (gone) {
+        struct buf _cleanup_buf_ b = BUF_INIT(RECORD_MAX);
+        struct format_entry now;
+        /* Replaced since the page was read: the new version is visited in its own right or not at all. */
+        if (c->repair || (load_record(d, key, &now, &b) == 0 && id_eq(now.id, r.id)))
+            check_unloadable(c, d, key, /* damaged= */ false);
+        return 0;
+    }
+    struct extent *_cleanup_(extent_unrefp) x = NULL;
+    int code = store_find(c->s, key, &x);
+    if (code == 0 && x->disk == d)
+        check_extent(c, x);
+    return code == -ENOENT ? 0 : code;
+}
+
+/* One page of entries; moves *from behind it. -ENOENT at the end. */
+static int check_page(struct check *c, struct disk *d, struct buf *from, struct err *e)
+{
+    struct buf keys[PAGE], records[PAGE];
+    struct slice k, v;
+    size_t n = 0;
+    int r = 0;
+    struct kv_iter *it = kv_iter_new(d->kv, buf_view(from), SLICE_LIT("p"));
+    while (n < PAGE && (r = kv_iter_next(it, &k, &v, e)) == 0) {
+        keys[n] = BUF_INIT(64 * KIB);
+        records[n] = BUF_INIT(64 * KIB);
+        if (buf_slice(&keys[n], k) < 0 || buf_slice(&records[n], v) < 0)
+            buf_clear(&records[n]); /* longer than any record: damaged */
+        n++;
+    }
+    kv_iter_free(it);
+    if (n > 0) {
+        buf_clear(from);
+        if (buf_slice(from, buf_view(&keys[n - 1])) < 0 || buf_char(from, 0) < 0)
+            r = -EBADMSG;
+    }
+    for (size_t i = 0; i < n; i++) {
+        int code = c->stopped ? 0 : check_key(c, d, slice_from(buf_view(&keys[i]), 1), buf_view(&records[i]));
+        if (code < 0 && (r == 0 || r == -ENOENT))
+            r = err_errno(e, code, "disk %s: check", d->path);
+        buf_fini(&keys[i]);
+        buf_fini(&records[i]);
+    }
+    return r;
+}
+
+static int check_disk(struct check *c, struct disk *d, struct err *e)
+{
+    struct buf _cleanup_buf_ from = BUF_INIT(64 * KIB);
+    int r = buf_char(&from, 'o');
+    if (!c->s->read_only)
+        writer_drain(d);
+    while (r == 0 && !c->stopped)
+        r = check_page(c, d, &from, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    uint64_t files = 0, bytes = 0;
+    if (!c->stopped)
+        r = recover_orphans(d, c->repair, &files, &bytes);
+    if (r < 0 && r != -ENOENT && r != -ECANCELED)
+        return err_errno(e, r, "disk %s: walk the extents", d->path);
+    c->report.orphan_files += files;
+    c->report.orphan_bytes += bytes;
+    char problem[ERR_TEXT_MAX];
+    (void)snprintf(problem, sizeof(problem), "disk %s: %llu files without entries, %llu bytes", d->path,
+                   (unsigned long long)files, (unsigned long long)bytes);
+    if (files > 0)
+        tell(c, problem);
+    return 0;
+}
+
+int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, struct store_check_report *ret,
+                struct err *e)
+{
+    assert(s && ret);
+    struct check c = {.s = s, .repair = repair && !s->read_only, .fn = fn, .arg = arg};
+    c.buf = malloc(STORE_BLOCK_BYTES);
+    if (!c.buf)
+        abort();
+    int r = 0;
+    for (size_t i = 0; i < s->n_disks && r == 0 && !c.stopped; i++)
+        r = check_disk(&c, &s->disks[i], e);
+    free(c.buf);
+    if (r < 0)
+        return r;
+    *ret = c.report;
+    return 0;
+}

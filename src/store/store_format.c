@@ -1,0 +1,327 @@
+/* Encoding and decoding of what the store keeps on disk; the tables are in store_format.h. Pure functions. */
+#include "store/store_format.h"
+
+#include "base/crc32c.h"
+#include "store/store.h"
+
+#include <string.h>
+
+enum entry_offset {
+    ENTRY_VERSION = 0,
+    ENTRY_FLAGS = 1,
+    ENTRY_ATTR_BYTES = 2,
+    ENTRY_CHECK = 4,
+    ENTRY_ID = 8,
+    ENTRY_SIZE = 24,
+    ENTRY_EPOCH = 32,
+    ENTRY_LAST_READ = 40,
+    ENTRY_SET = 48,
+    ENTRY_PRESENT = 52,
+    ENTRY_CRC = 56,
+    ENTRY_ZERO = 60,
+    ENTRY_ATTR = 64,
+};
+
+enum chunk_offset {
+    CHUNK_VERSION = 0,
+    CHUNK_ZERO = 1,
+    CHUNK_BLOCKS = 2,
+    CHUNK_CHECK = 4,
+    CHUNK_EPOCH = 8,
+    CHUNK_PRESENT = 16
+};
+
+static_assert(ENTRY_ATTR == FORMAT_ENTRY_HEAD_BYTES, "entry head");
+static_assert(ENTRY_ID + sizeof(struct id128) == ENTRY_SIZE, "data id");
+static_assert(CHUNK_PRESENT == FORMAT_CHUNK_HEAD_BYTES, "chunk head");
+static_assert(FORMAT_CHUNK_MAX_BYTES == 4240, "chunk record");
+static_assert(STORE_ATTR_MAX_BYTES <= UINT16_MAX, "attribute length field");
+static_assert(STORE_KEY_MAX_BYTES + 1 == FORMAT_KEY_MAX, "key buffers");
+static_assert(sizeof(struct id128) == 16, "data id in keys");
+static_assert(sizeof(struct format_range) == 16, "range");
+
+#define FILE_BLOCK_BYTES 4096 /* what a file's size is rounded up to when it is counted */
+
+static void put_le(char *p, uint64_t v, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        p[i] = (char)(v >> (8 * i));
+}
+
+static uint64_t get_le(const char *p, unsigned n)
+{
+    uint64_t v = 0;
+    for (unsigned i = n; i-- > 0;)
+        v = v << 8 | (uint8_t)p[i];
+    return v;
+}
+
+/* Room for a record of n bytes, zeroed. The callers' buffers are large enough for what they encode. */
+static char *start(struct buf *b, size_t n)
+{
+    buf_clear(b);
+    char *p = buf_reserve(b, n);
+    assert(p);
+    memset(p, 0, n);
+    return p;
+}
+
+/* crc32c of a record whose check field at `at` counts as zero. */
+static uint32_t check_of(struct slice s, size_t at)
+{
+    static const char zero[4];
+    uint32_t crc = crc32c(0, s.p, at);
+    crc = crc32c(crc, zero, sizeof(zero));
+    return crc32c(crc, s.p + at + sizeof(zero), s.n - at - sizeof(zero));
+}
+
+/* ---- keys ---- */
+
+struct slice format_key_view(const struct format_key *k)
+{
+    return slice_of(k->p, k->n);
+}
+
+void format_key_bytes(char letter, struct slice bytes, struct format_key *ret)
+{
+    assert(bytes.n < sizeof(ret->p));
+    ret->p[0] = letter;
+    if (bytes.n > 0)
+        memcpy(ret->p + 1, bytes.p, bytes.n);
+    ret->n = 1 + bytes.n;
+}
+
+void format_key_id(char letter, struct id128 id, struct format_key *ret)
+{
+    format_key_bytes(letter, slice_of(id.b, sizeof(id.b)), ret);
+}
+
+void format_key_chunk(struct id128 id, uint32_t chunk, struct format_key *ret)
+{
+    format_key_id('c', id, ret);
+    for (int i = 3; i >= 0; i--)
+        ret->p[ret->n++] = (char)(chunk >> (8 * i));
+}
+
+int format_key_parse_id(struct slice key, struct id128 *ret_id)
+{
+    size_t tail = key.n > 0 && key.p[0] == 'c' ? 4 : 0;
+    if (key.n != 1 + sizeof(ret_id->b) + tail)
+        return -EBADMSG;
+    memcpy(ret_id->b, key.p + 1, sizeof(ret_id->b));
+    return 0;
+}
+
+/* ---- entries ---- */
+
+void format_entry_encode(const struct format_entry *r, struct buf *b)
+{
+    assert(r->attr.n <= STORE_ATTR_MAX_BYTES && (r->flags & ~FORMAT_ENTRY_FLAGS) == 0);
+    size_t n = FORMAT_ENTRY_HEAD_BYTES + r->attr.n;
+    char *p = start(b, n);
+    p[ENTRY_VERSION] = FORMAT_VERSION;
+    p[ENTRY_FLAGS] = (char)r->flags;
+    put_le(p + ENTRY_ATTR_BYTES, r->attr.n, 2);
+    memcpy(p + ENTRY_ID, r->id.b, sizeof(r->id.b));
+    put_le(p + ENTRY_SIZE, r->size_bytes, 8);
+    put_le(p + ENTRY_EPOCH, r->epoch, 8);
+    put_le(p + ENTRY_LAST_READ, r->last_read_ms, 8);
+    put_le(p + ENTRY_SET, r->data_set, 4);
+    put_le(p + ENTRY_PRESENT, r->present_blocks, 4);
+    put_le(p + ENTRY_CRC, r->crc, 4);
+    if (r->attr.n > 0)
+        memcpy(p + ENTRY_ATTR, r->attr.p, r->attr.n);
+    put_le(p + ENTRY_CHECK, check_of(slice_of(p, n), ENTRY_CHECK), 4);
+    buf_used(b, n);
+}
+
+int format_entry_decode(struct slice s, struct format_entry *ret)
+{
+    if (s.n < FORMAT_ENTRY_HEAD_BYTES || s.p[ENTRY_VERSION] != FORMAT_VERSION)
+        return -EBADMSG;
+    if (check_of(s, ENTRY_CHECK) != get_le(s.p + ENTRY_CHECK, 4))
+        return -EBADMSG;
+    struct format_entry r = {
+        .flags = (uint8_t)s.p[ENTRY_FLAGS],
+        .size_bytes = get_le(s.p + ENTRY_SIZE, 8),
+        .epoch = get_le(s.p + ENTRY_EPOCH, 8),
+        .last_read_ms = get_le(s.p + ENTRY_LAST_READ, 8),
+        .data_set = (uint32_t)get_le(s.p + ENTRY_SET, 4),
+        .present_blocks = (uint32_t)get_le(s.p + ENTRY_PRESENT, 4),
+        .crc = (uint32_t)get_le(s.p + ENTRY_CRC, 4),
+        .attr = slice_from(s, ENTRY_ATTR),
+    };
+    memcpy(r.id.b, s.p + ENTRY_ID, sizeof(r.id.b));
+    uint64_t blocks = format_blocks(r.size_bytes);
+    bool complete = r.flags & FORMAT_ENTRY_COMPLETE;
+    if ((r.flags & ~FORMAT_ENTRY_FLAGS) != 0 || get_le(s.p + ENTRY_ZERO, 4) != 0 ||
+        get_le(s.p + ENTRY_ATTR_BYTES, 2) != r.attr.n || r.attr.n > STORE_ATTR_MAX_BYTES ||
+        r.size_bytes > STORE_SIZE_MAX_BYTES || r.present_blocks > blocks ||
+        complete != (r.present_blocks == blocks))
+        return -EBADMSG;
+    *ret = r;
+    return 0;
+}
+
+/* ---- chunks ---- */
+
+void format_chunk_encode(const struct format_chunk *r, struct buf *b)
+{
+    assert(r->n_blocks >= 1 && r->n_blocks <= FORMAT_CHUNK_BLOCKS);
+    size_t map_bytes = (r->n_blocks + 7) / 8;
+    size_t n = FORMAT_CHUNK_HEAD_BYTES + map_bytes + 4 * (size_t)r->n_blocks;
+    char *p = start(b, n);
+    p[CHUNK_VERSION] = FORMAT_VERSION;
+    put_le(p + CHUNK_BLOCKS, r->n_blocks, 2);
+    put_le(p + CHUNK_EPOCH, r->epoch, 8);
+    memcpy(p + CHUNK_PRESENT, r->present, map_bytes);
+    for (uint32_t i = 0; i < r->n_blocks; i++)
+        put_le(p + CHUNK_PRESENT + map_bytes + 4 * (size_t)i, r->crc[i], 4);
+    put_le(p + CHUNK_CHECK, check_of(slice_of(p, n), CHUNK_CHECK), 4);
+    buf_used(b, n);
+}
+
+int format_chunk_decode(struct slice s, struct format_chunk *ret)
+{
+    if (s.n < FORMAT_CHUNK_HEAD_BYTES || s.p[CHUNK_VERSION] != FORMAT_VERSION || s.p[CHUNK_ZERO] != 0)
+        return -EBADMSG;
+    size_t n = get_le(s.p + CHUNK_BLOCKS, 2), map_bytes = (n + 7) / 8;
+    if (n < 1 || n > FORMAT_CHUNK_BLOCKS || s.n != FORMAT_CHUNK_HEAD_BYTES + map_bytes + 4 * n ||
+        check_of(s, CHUNK_CHECK) != get_le(s.p + CHUNK_CHECK, 4))
+        return -EBADMSG;
+    memset(ret, 0, sizeof(*ret));
+    ret->n_blocks = (uint32_t)n;
+    ret->epoch = get_le(s.p + CHUNK_EPOCH, 8);
+    memcpy(ret->present, s.p + CHUNK_PRESENT, map_bytes);
+    for (size_t i = 0; i < n; i++)
+        ret->crc[i] = (uint32_t)get_le(s.p + CHUNK_PRESENT + map_bytes + 4 * i, 4);
+    return 0;
+}
+
+/* ---- epochs and counts ---- */
+
+void format_epoch_encode(const struct format_epoch *r, struct buf *b)
+{
+    assert(r->n_ranges <= FORMAT_RANGES_MAX);
+    size_t n = 8 + 16 * (size_t)r->n_ranges;
+    char *p = start(b, n);
+    put_le(p, r->durable, 8);
+    for (uint32_t i = 0; i < r->n_ranges; i++) {
+        put_le(p + 8 + 16 * (size_t)i, r->ranges[i].first, 8);
+        put_le(p + 16 + 16 * (size_t)i, r->ranges[i].last, 8);
+    }
+    buf_used(b, n);
+}
+
+int format_epoch_decode(struct slice s, struct format_epoch *ret)
+{
+    if (s.n < 8 || (s.n - 8) % 16 != 0 || (s.n - 8) / 16 > FORMAT_RANGES_MAX)
+        return -EBADMSG;
+    struct format_epoch r = {.durable = get_le(s.p, 8), .n_ranges = (uint32_t)((s.n - 8) / 16)};
+    uint64_t before = 0;
+    for (uint32_t i = 0; i < r.n_ranges; i++) {
+        r.ranges[i].first = get_le(s.p + 8 + 16 * (size_t)i, 8);
+        r.ranges[i].last = get_le(s.p + 16 + 16 * (size_t)i, 8);
+        if (r.ranges[i].first <= before || r.ranges[i].last < r.ranges[i].first ||
+            r.ranges[i].last > r.durable)
+            return -EBADMSG;
+        before = r.ranges[i].last;
+    }
+    *ret = r;
+    return 0;
+}
+
+void format_count_encode(const struct format_count *r, struct buf *b)
+{
+    char *p = start(b, 16);
+    put_le(p, r->used_bytes, 8);
+    put_le(p + 8, r->extents, 8);
+    buf_used(b, 16);
+}
+
+int format_count_decode(struct slice s, struct format_count *ret)
+{
+    if (s.n != 16)
+        return -EBADMSG;
+    *ret = (struct format_count){get_le(s.p, 8), get_le(s.p + 8, 8)};
+    return 0;
+}
+
+bool format_epoch_is_suspect(const struct format_epoch *r, uint64_t epoch)
+{
+    for (uint32_t i = 0; i < r->n_ranges; i++)
+        if (epoch >= r->ranges[i].first && epoch <= r->ranges[i].last)
+            return true;
+    return false;
+}
+
+void format_epoch_distrust(struct format_epoch *r, uint64_t last)
+{
+    assert(last > r->durable);
+    struct format_range *newest = r->n_ranges > 0 ? &r->ranges[r->n_ranges - 1] : NULL;
+    if (newest && newest->last == r->durable) {
+        newest->last = last;
+    } else {
+        if (r->n_ranges == FORMAT_RANGES_MAX) {
+            r->ranges[1].first = r->ranges[0].first;
+            memmove(&r->ranges[0], &r->ranges[1], (FORMAT_RANGES_MAX - 1) * sizeof(r->ranges[0]));
+            r->n_ranges--;
+        }
+        r->ranges[r->n_ranges++] = (struct format_range){r->durable + 1, last};
+    }
+    r->durable = last;
+}
+
+uint64_t format_blocks(uint64_t size_bytes)
+{
+    return size_bytes / STORE_BLOCK_BYTES + (size_bytes % STORE_BLOCK_BYTES != 0);
+}
+
+uint64_t format_charge(uint64_t size_bytes, uint64_t present_blocks)
+{
+    return MIN(present_blocks * STORE_BLOCK_BYTES, ALIGN_UP(size_bytes, FILE_BLOCK_BYTES));
+}
+
+/* ---- forebay-disk ---- */
+
+void format_disk_encode(const struct format_disk *r, struct buf *b)
+{
+    char id[ID_TEXT_SIZE];
+    id_text(r->id, id);
+    buf_clear(b);
+    int code = buf_printf(b, "forebay-disk %d\nid %s\nboot %s\nstate %s\n", FORMAT_VERSION, id, r->boot,
+                          r->clean ? "clean" : "unclean");
+    assert(code == 0);
+}
+
+/* The text behind "word " in the next line; false when the line begins otherwise. */
+static bool next_line(struct slice *s, const char *word, struct slice *ret)
+{
+    if (slice_find(*s, '\n') < 0)
+        return false;
+    struct slice line = slice_split(s, '\n');
+    size_t n = strlen(word);
+    if (!slice_starts(line, slice_str(word)) || line.n <= n || line.p[n] != ' ')
+        return false;
+    *ret = slice_from(line, n + 1);
+    return true;
+}
+
+int format_disk_decode(struct slice s, struct format_disk *ret)
+{
+    struct format_disk r = {0};
+    struct slice version, id, boot, state;
+    if (!next_line(&s, "forebay-disk", &version) || !next_line(&s, "id", &id) ||
+        !next_line(&s, "boot", &boot) || !next_line(&s, "state", &state) || s.n != 0)
+        return -EBADMSG;
+    if (!slice_eq_str(version, "1"))
+        return -EPROTONOSUPPORT;
+    if (id_parse(id, &r.id) < 0 || boot.n >= sizeof(r.boot))
+        return -EBADMSG;
+    memcpy(r.boot, boot.p, boot.n);
+    r.clean = slice_eq_str(state, "clean");
+    if (!r.clean && !slice_eq_str(state, "unclean"))
+        return -EBADMSG;
+    *ret = r;
+    return 0;
+}

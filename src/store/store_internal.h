@@ -1,0 +1,374 @@
+/*
+ * What the files of the store share: the store, its disks, its extents in memory.
+ *
+ * Threads. Callers' threads run everything in store.h. Each disk has two of its own: the *writer*, the only
+ * one that writes entry and chunk records, in batches; and the *flusher*, which ends epochs.
+ *
+ * In memory there is one struct extent for each extent that is referenced or was a short while ago, never two
+ * for one data id. Extents that are some key's current one are in the table (table.c); staged and dead ones
+ * are not.
+ *
+ * Owning a key. Whoever changes which extent a key has, or loads one from the index, owns the key meanwhile
+ * (table_begin .. table_end); others who want to do the same wait. Finding an extent that is in the table
+ * needs no ownership.
+ *
+ * Dying. An extent dies when its entry is replaced, removed or evicted (doom.c): under the key's ownership it
+ * leaves the table, its id goes into the disk's doomed set, its file is unlinked, and its records are queued
+ * for deletion. As long as the id is in the doomed set the records do not count; it leaves the set after the
+ * deletion was committed.
+ *
+ * Locks, in the order in which they may be taken; none is held over disk I/O, waits are on conditions of the
+ * same lock: shard->lock  (STORE)   the table's shard: chains, LRU list, references going from or to zero
+ *     x->lock      (EXTENT)  one extent: presence, attributes, what is to be recorded
+ *     disk->lock   (DISK)    one disk: space, queues, epochs
+ *     sets_lock    (LEAF)    the data-set table of the eviction policy
+ */
+#pragma once
+
+#include "base/lock.h"
+#include "base/metrics.h"
+#include "kv/kv.h"
+#include "store/evict.h"
+#include "store/store.h"
+#include "store/store_format.h"
+
+#include <pthread.h>
+
+#define EXTENT_MAGIC   0x45585431u
+#define TABLE_SHARDS   64
+#define DOOMED_BUCKETS 1024
+
+#define WRITER_INTERVAL_NS   (100 * (uint64_t)1000000) /* how long a change waits for others */
+#define WRITER_COMMIT_BYTES  MIB                       /* a commit is not made much larger than this */
+#define STAGED_PENDING_MAX   64                        /* unrecorded blocks that a staged extent may keep */
+#define PENDING_BLOCKS_WAKE  1024        /* unrecorded blocks at which the writer starts at once */
+#define PENDING_BLOCKS_MAX   65536       /* unrecorded blocks at which fills wait for the writer */
+#define DIRTY_EXTENTS_MAX    16384       /* extents to be recorded at which creations wait */
+#define DOOMED_MAX           65536       /* deletions queued at which further ones wait */
+#define READ_LAG_MS          60000       /* how far a recorded last read may lag behind */
+#define TOUCH_INTERVAL_MS    1000        /* reads closer together are one read to the policy */
+#define CHARGE_STEP_BYTES    (64 * MIB)  /* space taken ahead of a fill */
+#define CHARGE_AHEAD_MAX     (256 * MIB) /* largest object whose whole size is taken at creation */
+#define VERIFY_INLINE_BLOCKS 16          /* suspect blocks that extent_is_complete verifies itself */
+#define WRITEBACK_BYTES      (8 * MIB)   /* dirty pages are sent to the disk after so many bytes */
+
+/* One block's news for the index. */
+struct pending {
+    uint32_t block;
+    uint32_t crc;
+    bool dropped; /* the block is missing again */
+};
+
+struct extent {
+    uint32_t magic;
+    uint32_t refs; /* atomic; to and from zero only under the shard's lock */
+    struct store *store;
+    struct disk *disk;
+    struct id128 id;
+    int fd;
+
+    struct slice key; /* own copy; set before it enters the table, empty while staged */
+    uint64_t hash;    /* of the key */
+    bool dead;        /* atomic; set under the key's ownership */
+    bool staged;      /* atomic; until published */
+    bool whole;       /* atomic: all blocks present and none suspect */
+    uint64_t size;    /* atomic; changes only while staged */
+
+    /* shard->lock */
+    struct extent *chain, *lru_newer, *lru_older;
+    bool in_lru;
+
+    uint64_t last_read_ms;     /* atomic */
+    uint64_t set_read_ms;      /* atomic: last read told to the policy */
+    uint64_t recorded_read_ms; /* atomic */
+    uint64_t touched_bytes;    /* atomic: read since set_read_ms */
+
+    struct lock lock; /* the fields below */
+    char *attr;
+    size_t attr_bytes;
+    uint32_t data_set;
+    uint64_t charged; /* bytes counted in disk->used_bytes */
+    uint64_t written; /* of those, bytes counted in disk->written_bytes */
+    uint32_t n_blocks, n_present, n_suspect;
+    uint32_t n_in_flight; /* blocks that writers are in the middle of */
+    uint32_t blocks_room; /* bits that the maps have room for */
+    uint64_t one_word;    /* the map of extents of up to 64 blocks */
+    uint64_t *present;    /* &one_word or heap */
+    uint64_t *suspect;    /* heap, NULL when none is */
+    uint32_t crc;         /* one-block extents: the block's */
+    struct pending *pending;
+    uint32_t n_pending, pending_room;
+    bool entry_changed;
+    bool chunks_changed; /* every chunk record is to be written anew, with the running epoch */
+    bool forced;         /* space for it is taken whatever the policy says */
+    bool chunks_written; /* chunk records may be in the index */
+    /* Staged: writes in order, whose checksums are known without reading back. */
+    uint64_t run_offset; /* where the next one would begin */
+    uint32_t run_crc;    /* of the unfinished block before run_offset */
+    bool run_busy;       /* a thread is writing at run_offset */
+    uint64_t stray;      /* number of writes elsewhere so far, and how many are under way */
+    uint32_t strays_busy;
+
+    /* disk->lock */
+    bool dirty;
+    struct extent *next_dirty;
+
+    /* writer only */
+    bool recorded; /* an entry record is in the index */
+    uint64_t recorded_charge;
+    uint32_t batch_pending; /* of n_pending, how many the running commit holds */
+    uint64_t batch_charge;  /* recorded_charge once it is committed */
+    bool batch_staged;
+};
+
+/* Somebody owns a key; on the owner's stack. */
+struct key_owner {
+    struct slice key;
+    uint64_t hash;
+    struct key_owner *next;
+};
+
+struct shard {
+    struct lock lock;
+    struct cond released;
+    struct extent **chains;
+    size_t n_chains, n_extents;
+    struct extent *lru_newest, *lru_oldest;
+    size_t n_lru;
+    uint64_t lru_bytes;
+    struct key_owner *owners;
+};
+
+/* A dead extent whose records are still in the index. */
+struct doomed {
+    struct id128 id;
+    struct doomed *in_bucket;
+    struct doomed *next; /* queue */
+    bool raw;            /* key is the index key of a record that does not decode; the id is nobody's */
+    uint32_t n_chunks;
+    size_t key_bytes;
+    char key[]; /* empty for staged extents */
+};
+
+struct disk {
+    struct store *store;
+    uint32_t index;
+    char *path;
+    struct id128 id;
+    uint64_t limit_bytes, weight;
+    bool was_clean, same_boot;
+    struct kv *kv;
+    int dir_fd;
+    bool made_dirs[256]; /* atomic */
+    pthread_t writer, flusher, sweeper;
+    bool has_writer, has_flusher, has_sweeper;
+
+    struct lock lock; /* everything below */
+    uint64_t used_bytes, leased_bytes, extents;
+    uint64_t written_bytes;               /* of used: bytes that are in files */
+    uint64_t free_bytes, free_checked_ms; /* of the file system */
+    uint64_t written_at_check;            /* written_bytes at that time */
+    bool free_valid;
+    struct extent *dirty_head, **dirty_tail;
+    size_t n_dirty;
+    struct doomed *doomed[DOOMED_BUCKETS];
+    struct doomed *doom_head, **doom_tail;
+    size_t n_doomed;
+    uint64_t pending_blocks;
+    uint64_t running; /* the epoch that records are written in */
+    struct format_epoch epoch;
+    struct format_count count; /* as in the index */
+    bool in_batch;             /* the writer read `running` and has not committed yet */
+    bool changed;              /* something was recorded since the last epoch ended */
+    bool stop, abandon;
+    bool broken;               /* the index refused a commit */
+    uint64_t queued, recorded; /* changes queued so far, and how many of them are recorded */
+    unsigned drainers;         /* threads that wait for the writer */
+    struct cond wake_writer, recorded_cond, wake_flusher;
+    uint64_t denied_until_ms[64]; /* admission refused lately, by data set */
+    bool flushing;                /* one flush_epoch at a time */
+    bool hold;                    /* the writer begins no round */
+    bool distrust_wanted;         /* syncfs failed and the epoch record does not say so yet */
+    struct cond flushed_cond;
+
+    struct metric_series *m_used, *m_limit, *m_extents, *m_free, *m_entries, *m_verified;
+};
+
+struct store {
+    struct store_config config;
+    struct disk *disks;
+    size_t n_disks;
+    struct shard shards[TABLE_SHARDS];
+    uint64_t lru_bytes_max; /* per shard */
+    size_t lru_count_max;   /* per shard */
+    bool read_only;
+
+    struct lock sets_lock;
+    struct evict_sets *sets;
+    bool sets_changed;
+    uint64_t sets_generation;
+};
+
+/* How a store reaches its index; tests put engines of their own here before store_open. */
+typedef int (*store_open_kv_fn)(const char *path, const struct kv_options *o, struct kv **ret, struct err *e);
+extern store_open_kv_fn store_open_kv;
+
+static inline uint64_t store_now_ms(void)
+{
+    return sys->real_ns() / 1000000;
+}
+
+static inline struct shard *shard_of(struct store *s, uint64_t hash)
+{
+    return &s->shards[hash >> 58];
+}
+
+#define STORE_DISKS_MAX      256
+#define STORE_SETS_MAX_BYTES (8 * MIB) /* the data-set table in the index */
+/* Fills ret_order (n_disks long) with the disks of a key, best first. */
+void store_place(struct store *s, struct slice key, uint32_t *ret_order);
+/* The file of this key's entry is gone: drops the entry, whether it is in memory or not. */
+int store_drop_if_gone(struct store *s, struct slice key, struct disk *d, struct id128 id);
+
+/* ---- disk.c: one disk's directory, space and state ---- */
+
+int disk_open(struct disk *d, const struct store_disk_config *config, struct err *e);
+int disk_start(struct disk *d, struct err *e);
+/* Ends the threads; clean: records everything and marks the disk clean. */
+void disk_stop(struct disk *d, bool clean);
+void disk_fini(struct disk *d);
+#define DISK_PATH_MAX 4096
+void disk_extent_path(const struct disk *d, struct id128 id, char ret[DISK_PATH_MAX]);
+/* Creates the file, O_RDWR; a descriptor or an error. */
+int disk_create_file(struct disk *d, struct id128 id);
+/* Commits the marker of a file that is about to be made. */
+int disk_mark_birth(struct disk *d, struct id128 id, struct err *e);
+void disk_unmark_birth(struct disk *d, struct id128 id);
+int disk_log_error(const struct disk *d, const char *what, int code);
+
+/* ---- space.c: what a disk may hold ---- */
+
+/* Takes n bytes if they are free; no eviction. */
+bool space_try(struct disk *d, uint64_t n);
+/* Takes n bytes for a newcomer of `data_set`, evicting what the policy gives up. ERR_NOT_ADMITTED. */
+int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force);
+/* Gives back n counted bytes, of which `written` were in files and `leased` belonged to dead extents. */
+void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased);
+/* n of the counted bytes belong to a dead extent now. */
+void space_lease(struct disk *d, uint64_t n);
+/* n more (or fewer) of the counted bytes are now in files. */
+void space_written(struct disk *d, int64_t n);
+
+/* ---- table.c: extents in memory ---- */
+
+void table_init(struct store *s);
+void table_fini(struct store *s);
+/* The extent of a key with a reference, or NULL. */
+struct extent *table_find(struct store *s, struct slice key, uint64_t hash);
+/* Owns the key until table_end. */
+void table_begin(struct store *s, struct slice key, struct key_owner *o);
+void table_end(struct store *s, struct key_owner *o);
+/* Both by the key's owner. insert: x has a reference that the caller keeps. */
+void table_insert(struct store *s, struct extent *x);
+void table_remove(struct store *s, struct extent *x);
+/* What eviction needs to know of a key's extent; false when it is not in memory. */
+bool table_peek(struct store *s, struct slice key, uint64_t hash, bool *ret_referenced,
+                uint64_t *ret_last_read_ms);
+/* Queues every extent whose recorded last read lags behind. */
+void table_record_reads(struct store *s, struct disk *d, uint64_t lag_ms);
+/* fn for each extent in the table, under its shard's lock. */
+void table_each(struct store *s, void (*fn)(struct extent *x, void *arg), void *arg);
+
+/* ---- extent.c and its parts ---- */
+
+struct extent *extent_new(struct disk *d, struct id128 id, uint64_t size);
+void extent_free(struct extent *x);
+uint64_t extent_memory_bytes(const struct extent *x);
+void extent_set_key(struct extent *x, struct slice key, uint64_t hash);
+void extent_copy_attr_locked(struct extent *x, struct slice attr);
+void extent_resize_maps_locked(struct extent *x, uint64_t size);
+bool extent_has_block_locked(const struct extent *x, uint32_t block);
+void extent_set_all_present_locked(struct extent *x);
+void extent_set_present_locked(struct extent *x, uint32_t block, bool suspect);
+/* Every present block becomes suspect. */
+void extent_distrust_locked(struct extent *x);
+uint32_t extent_trusted_run_locked(const struct extent *x, uint32_t block, uint32_t n_max, bool *ret_suspect);
+bool extent_range_is_suspect_locked(const struct extent *x, uint32_t first, uint32_t n);
+/* A block's bytes are in the file. */
+void extent_block_filled(struct extent *x, uint32_t block, uint32_t crc);
+/* A block turned out bad: drops it, counts it (`found` is the metric's label) and logs it. */
+void extent_block_dropped(struct extent *x, uint32_t block, const char *found);
+void extent_block_forgotten_locked(struct extent *x, uint32_t block);
+void extent_block_trusted(struct extent *x, uint32_t block);
+/* First suspect block at or after `from`, or UINT32_MAX. */
+uint32_t extent_next_suspect(struct extent *x, uint32_t from);
+/* Walks the structure and asserts what it should be. */
+void extent_check(struct extent *x);
+/* Takes space until `want` bytes are charged, or so many as the present blocks and those in flight need.
+ * -ENOSPC. */
+int extent_reserve(struct extent *x, uint64_t want);
+int extent_reserve_blocks(struct extent *x);
+/* The last reference of a living extent is gone: gives back what was taken ahead. */
+void extent_trim_charge(struct extent *x);
+
+/* ---- extent_verify.c ---- */
+
+/* Checksum of a present block, from memory or the index. -ENOENT when it is missing, -EBADMSG. */
+int extent_block_crc(struct extent *x, uint32_t block, uint32_t *ret_crc);
+/* Reads a block into buf (STORE_BLOCK_BYTES) and compares. 0; ERR_CORRUPT after dropping it; -ENOENT when
+ * missing. */
+int extent_verify_block(struct extent *x, uint32_t block, char *buf, const char *found);
+/* Only compares; false also for a missing block. */
+bool extent_block_is_good(struct extent *x, uint32_t block, char *buf);
+
+/* ---- load.c: from the index to memory ---- */
+
+/* The current extent of the key from the index; the caller owns the key. Inserted, with a reference. -ENOENT.
+ */
+int load_extent(struct store *s, struct slice key, uint64_t hash, struct extent **ret);
+/* Reads and decodes an entry; -ENOENT also when it is doomed. A record that does not decode is queued for
+ * deletion and -EBADMSG. attr points into b. */
+int load_record(struct disk *d, struct slice key, struct format_entry *ret, struct buf *b);
+
+/* ---- doom.c ---- */
+
+/* By the owner of x's key (staged: by its last holder). Leaves the table and the index; its bytes count until
+ * the last reference is gone. */
+void doom_extent(struct extent *x);
+/* An entry that is not in memory. */
+void doom_record(struct disk *d, struct slice key, const struct format_entry *r);
+/* A record that does not decode. */
+void doom_bad_record(struct disk *d, struct slice index_key);
+bool doom_contains(struct disk *d, struct id128 id);
+/* Every current extent of the key; by the key's owner. 0, -ENOENT when there was none, or an error of the
+ * index. */
+int doom_key(struct store *s, struct slice key, uint64_t hash);
+/* Takes it out of the doomed set and frees it; under the disk's lock. */
+void doom_forget_locked(struct disk *d, struct doomed *m);
+
+/* ---- disk_writer.c and disk_flush.c ---- */
+
+/* x, which the caller has a reference of, has something to be recorded. Takes a reference until it is.
+ * x->lock may be held. */
+void writer_queue(struct extent *x);
+void writer_queue_doomed(struct disk *d, struct doomed *m);
+/* More or fewer unrecorded blocks. */
+void writer_pending(struct disk *d, int64_t n);
+bool writer_is_broken(struct disk *d);
+/* Waits while too much is queued. No lock held. */
+void writer_throttle(struct disk *d);
+/* Waits until everything queued so far is recorded. */
+void writer_drain(struct disk *d);
+void *writer_run(void *disk);
+void *flusher_run(void *disk);
+/* Records what is queued and ends the running epoch: syncfs, durable commit. */
+int flush_epoch(struct disk *d, struct err *e);
+/* Commits an epoch record durably. */
+int flush_commit_epoch(struct disk *d, const struct format_epoch *epoch, struct err *e);
+
+/* ---- store_recover.c ---- */
+
+int recover_disk(struct disk *d, struct err *e);
+int recover_sets(struct store *s, struct err *e);
+/* Counts and (repair) removes files that nothing names. -ECANCELED when the disk is being stopped. */
+int recover_orphans(struct disk *d, bool repair, uint64_t *ret_files, uint64_t *ret_bytes);

@@ -1,0 +1,80 @@
+/*
+ * A client of one node: finds it, keeps a bounded pool of connections, and makes wire calls. Blocking and
+ * thread-safe: any number of threads may call at once; a connection carries one call at a time.
+ *
+ * The node may restart under a client. A call that only asks, or that may be repeated without harm, is sent
+ * again until `timeout_ms` have passed. A call that changes something is sent again only while it is certain
+ * that the node did not see it; otherwise it fails with -EIO and a text that says so.
+ *
+ * Handles that the node gave out (OPEN, PUT_OPEN) belong to the session, and a restart ends it. Each session
+ * of a client has a number, the *epoch*: a handle is used together with the epoch it was given in, and a call
+ * with an older one fails with -EBADF without asking the node. client_file.h and client_writer.h do this for
+ * their users.
+ */
+#pragma once
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "net/wire.h"
+
+struct client;
+
+#define CLIENT_TIMEOUT_MS  60000
+#define CLIENT_CONNECTIONS 16
+/* A reply's body; give BUF_INIT(CLIENT_REPLY_MAX_BYTES) to calls. */
+#define CLIENT_REPLY_MAX_BYTES WIRE_BODY_MAX_BYTES
+
+/*
+ * Where the node is. The first of these that is set wins: socket_path, data_dir, endpoint, then the
+ * environment (FOREBAY_SOCKET, FOREBAY_DATA, FOREBAY_ENDPOINT). On a Unix socket root and the node's own user
+ * need no credentials. Credentials: access_key and secret_key here, else FOREBAY_ACCESS_KEY and
+ * FOREBAY_SECRET_KEY, else the file DIR/credentials of a data_dir. Strings are borrowed for the call only.
+ */
+struct client_options {
+    const char *socket_path;
+    const char *data_dir;
+    const char *endpoint; /* HOST:PORT of the wire protocol */
+    const char *access_key, *secret_key;
+    const char *name;     /* shown in the node's log; NULL: "client" */
+    enum wire_via via;    /* 0: WIRE_VIA_API */
+    uint64_t timeout_ms;  /* most time a call may take while the node does not answer; 0: CLIENT_TIMEOUT_MS */
+    uint32_t connections; /* most at a time; 0: CLIENT_CONNECTIONS */
+};
+
+/* Finds the node and says hello. ERR_BAD_OPTION: nothing says where the node is; -ENOENT, -ECONNREFUSED: it
+ * does not run (asked once, without waiting); ERR_UNAUTHENTICATED. Free with client_free, when no call runs
+ * any more. */
+int client_new(const struct client_options *o, struct client **ret, struct err *e);
+void client_free(struct client *c); /* NULL accepted; ends the session: uncommitted writes are dropped */
+DEFINE_CLEANUP(struct client, client_free)
+
+/* "unix:/d/run/forebay.sock" or "127.0.0.1:7071", for messages. Lives as long as the client. */
+const char *client_address(const struct client *c);
+/* Whether replies may carry descriptors. */
+bool client_passes_fds(const struct client *c);
+/* Epoch of the session now. */
+uint64_t client_epoch(struct client *c);
+
+/*
+ * One call. req and ret_rep are the operation's structs of net/wire.h; the reply's slices point into b, which
+ * is the caller's (buf_fini). A descriptor in ret_rep->fd is the caller's to close. Fails with the node's
+ * code and text, or -ETIMEDOUT, -EIO, ERR_PROTOCOL. Operations on a handle go through client_call_at.
+ */
+int client_call(struct client *c, uint32_t op, const void *req, struct buf *b, void *ret_rep, struct err *e);
+/*
+ * As client_call for operations that make or use a handle. *epoch 0: any session, and on success *epoch is
+ * the one that it ran in; else only in that session, -EBADF when that is over.
+ */
+int client_call_at(struct client *c, uint64_t *epoch, uint32_t op, const void *req, struct buf *b,
+                   void *ret_rep, struct err *e);
+
+/* Typed forms of client_call: client_stat(c, &req, &b, &rep, e), client_list, client_remove,
+ * client_bucket_create... */
+#define X(NAME, name, number)                                                                                \
+    static inline int client_##name(struct client *c, const struct wire_##name##_req *req, struct buf *b,    \
+                                    struct wire_##name##_rep *ret_rep, struct err *e)                        \
+    {                                                                                                        \
+        return client_call(c, WIRE_OP_##NAME, req, b, ret_rep, e);                                           \
+    }
+WIRE_OPS(X)
+#undef X

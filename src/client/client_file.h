@@ -1,0 +1,49 @@
+/*
+ * One object open for reading. All bytes that it ever gives are of the version it was opened with: when the
+ * node restarts, the file is opened again by that version's ETag, and reading goes on; when the object is
+ * another one by then, every later read fails with -ESTALE.
+ *
+ * Where the node passes descriptors, bytes are read from the cache's own file; else they come inline.
+ */
+#pragma once
+
+#include "client/client.h"
+
+struct client_file;
+
+struct client_file_open {
+    struct slice bucket, key;
+    struct slice if_match;   /* ETag without quotes; empty: any version */
+    uint64_t offset, expect; /* what will be read first, so that the origin is asked for the right range;
+                                expect 0: unknown */
+    bool no_fd;              /* do not use a descriptor: bytes inline */
+};
+
+/* Attributes of the version that is open; strings live as long as the file. */
+struct client_attr {
+    uint64_t size_bytes;
+    uint64_t mtime_ns;
+    const char *etag;
+    const char *content_type;
+    const char *meta; /* "name: value\n" lines */
+};
+
+/* -ENOENT, ERR_NO_BUCKET, ERR_PRECONDITION, ... with a text. Freed with client_file_close. */
+int client_file_open(struct client *c, const struct client_file_open *o, struct client_file **ret,
+                     struct err *e);
+/* Ends it at the node too, which is told how much was read. NULL accepted. */
+void client_file_close(struct client_file *f);
+DEFINE_CLEANUP(struct client_file, client_file_close)
+
+const struct client_attr *client_file_attr(const struct client_file *f);
+/* Bytes at `offset`: n, or fewer only at the end of the object; 0 beyond it. Any thread, several at once.
+ * -ESTALE: the version is gone; -EIO, -ETIMEDOUT: the node does not answer; the origin's errors with its
+ * words. */
+ssize_t client_file_pread(struct client_file *f, void *p, size_t n, uint64_t offset, struct err *e);
+/* Whether every byte may be read from the descriptor now. Never turns false again. */
+bool client_file_is_complete(const struct client_file *f);
+/* The O_RDONLY descriptor, borrowed, or -1. Only bytes that were read through client_file_pread, or all of a
+ * complete file, are known to be there. */
+int client_file_fd(const struct client_file *f);
+/* Starts fetching a range and does not wait for it. Errors are left to the read that needs the bytes. */
+void client_file_prefetch(struct client_file *f, uint64_t offset, uint64_t n);

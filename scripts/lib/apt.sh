@@ -39,6 +39,7 @@ apt_install() {
     command -v apt-get >/dev/null || die "this is not a Debian system; install by other means: ${missing[*]}"
     need_root "installing ${missing[*]}"
     mkdir -p "$deps_dir"
+    : >"$deps_dir/apt.log"
     say "installing ${#missing[@]} Debian packages (log: $deps_dir/apt.log): ${missing[*]}"
     run_logged "$deps_dir/apt.log" apt_get update
     run_logged "$deps_dir/apt.log" apt_get install --no-install-recommends "${missing[@]}"

@@ -64,11 +64,11 @@ unlock_deps() {
     exec {deps_lock_fd}>&-
 }
 
-# run_logged LOG COMMAND...: runs it with its output in LOG; where it fails, shows the end of LOG and ends the script.
+# run_logged LOG COMMAND...: runs it with its output added to LOG; where it fails, shows the end of LOG and ends the script.
 run_logged() {
     local log=$1
     shift
-    if ! ("$@") >"$log" 2>&1 </dev/null; then
+    if ! ("$@") >>"$log" 2>&1 </dev/null; then
         tail -n 25 "$log" >&2
         die "failed: $* (whole output: $log)"
     fi

@@ -109,11 +109,17 @@ size_t arena_left(const struct arena *a)
     return MAX(here, fresh_left(a));
 }
 
+static void __attribute__((noreturn)) full(const struct arena *a, size_t n)
+{
+    (void)fprintf(stderr, "arena: %zu bytes asked for, %zu of %zu left\n", n, arena_left(a), a->max);
+    abort();
+}
+
 static void add_block(struct arena *a, size_t n)
 {
     size_t left = fresh_left(a);
     if (n > left)
-        abort();
+        full(a, n);
     size_t size = MIN(MAX(n, a->next - sizeof(struct block)), left);
     struct block *b = malloc(sizeof(*b) + size);
     if (!b)
@@ -127,10 +133,13 @@ static void add_block(struct arena *a, size_t n)
 
 void *arena_alloc(struct arena *a, size_t n)
 {
+    static _Alignas(ARENA_ALIGN) char nothing[1];
     assert(a->magic == ARENA_MAGIC);
+    if (n == 0)
+        return nothing;
     if (n > a->max)
-        abort();
-    size_t need = ALIGN_UP(MAX(n, (size_t)1), ARENA_ALIGN);
+        full(a, n);
+    size_t need = ALIGN_UP(n, ARENA_ALIGN);
     if (!a->top || a->top->n - a->top->used < need)
         add_block(a, need);
     void *p = a->top->data + a->top->used;

@@ -1,0 +1,196 @@
+/* layer: namespace */
+#include "namespace/bucket.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+struct fixture {
+    struct kv *kv;
+    struct bucket_table *table;
+};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    assert_int_equal(kv_open_memory(&f->kv), 0);
+    assert_int_equal(bucket_table_open(f->kv, &f->table, NULL), 0);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    bucket_table_close(f->table);
+    kv_close(f->kv);
+    free(f);
+    return 0;
+}
+
+static uint64_t create(struct fixture *f, const char *name, const char *settings)
+{
+    struct bucket *b = NULL;
+    struct err e = {0};
+    int r = bucket_create(f->table, slice_str(name), slice_str(settings), &b, &e);
+    if (r < 0)
+        fail_msg("%s", e.text);
+    uint64_t id = b->id;
+    bucket_unref(b);
+    return id;
+}
+
+/* A bucket is found again, with its properties, by a table opened later on the same control store. */
+static void test_bucket_survives_reopening_with_its_properties(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t id = create(f, "images",
+                         "origin=s3://data/train\norigin.endpoint=http://127.0.0.1:9000\n"
+                         "origin.secret_key=very secret\nvalidate=ttl:5s\nverify=read\n");
+    bucket_table_close(f->table);
+    assert_int_equal(bucket_table_open(f->kv, &f->table, NULL), 0);
+    struct bucket *b = NULL;
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("images"), &b, NULL), 0);
+    assert_int_equal(b->id, id);
+    assert_string_equal(b->p.origin, "s3://data/train");
+    assert_string_equal(b->p.origin_options.endpoint, "http://127.0.0.1:9000");
+    assert_string_equal(b->p.origin_options.secret_key, "very secret");
+    assert_int_equal(b->validate, BUCKET_VALIDATE_TTL);
+    assert_int_equal(b->ttl_ms, 5000);
+    assert_int_equal(b->p.verify, BUCKET_VERIFY_READ);
+    bucket_unref(b);
+}
+
+/* An id is never given out twice, also not after its bucket is gone and the table was opened anew. */
+static void test_ids_are_never_reused(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t first = create(f, "one", "origin=file:///a\n");
+    assert_int_equal(bucket_delete(f->table, SLICE_LIT("one"), NULL), 0);
+    bucket_table_close(f->table);
+    assert_int_equal(bucket_table_open(f->kv, &f->table, NULL), 0);
+    assert_true(create(f, "one", "origin=file:///a\n") > first);
+}
+
+/* Two buckets of one name: the second is refused and changes nothing. */
+static void test_second_bucket_of_a_name_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    create(f, "twin", "origin=file:///a\n");
+    struct bucket *b = NULL;
+    struct err e = {0};
+    assert_int_equal(bucket_create(f->table, SLICE_LIT("twin"), SLICE_LIT("origin=file:///b\n"), &b, &e),
+                     ERR_BUCKET_EXISTS);
+    assert_non_null(strstr(e.text, "twin"));
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("twin"), &b, NULL), 0);
+    assert_string_equal(b->p.origin, "file:///a");
+    bucket_unref(b);
+}
+
+/* A change touches the named properties only; an empty value goes back to the default; who holds the old
+ * keeps it. */
+static void test_change_touches_only_what_is_named(void **state)
+{
+    struct fixture *f = *state;
+    create(f, "data", "origin=file:///a\nvalidate=never\nreadahead=1MiB\n");
+    struct bucket *old = NULL, *b = NULL;
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("data"), &old, NULL), 0);
+    assert_int_equal(
+        bucket_change(f->table, SLICE_LIT("data"), SLICE_LIT("validate=always\nreadahead=\n"), &b, NULL), 0);
+    assert_int_equal(b->validate, BUCKET_VALIDATE_ALWAYS);
+    assert_int_equal(b->p.readahead, 128 * MIB);
+    assert_string_equal(b->p.origin, "file:///a");
+    assert_int_equal(old->validate, BUCKET_VALIDATE_NEVER);
+    assert_int_equal(b->id, old->id);
+    bucket_unref(b);
+    bucket_unref(old);
+}
+
+/* Names, properties and values that are not ours give one line naming what is wrong. */
+static void test_bad_names_and_settings_are_named(void **state)
+{
+    struct fixture *f = *state;
+    const struct {
+        const char *name, *settings, *says;
+    } cases[] = {
+        {"ab", "", "3 to 63"},
+        {"Upper", "", "only a-z"},
+        {"-lead", "", "only a-z"},
+        {"a/b", "", "only a-z"},
+        {"fine", "no-such=1\n", "no-such"},
+        {"fine", "validate=sometimes\n", "never"},
+        {"fine", "origin.connections=0\n", "origin.connections"},
+        {"fine", "nonsense\n", "NAME=VALUE"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct bucket *b = NULL;
+        struct err e = {0};
+        int r = bucket_create(f->table, slice_str(cases[i].name), slice_str(cases[i].settings), &b, &e);
+        assert_int_equal(r, ERR_BAD_OPTION);
+        if (!strstr(e.text, cases[i].says))
+            fail_msg("'%s' does not say '%s'", e.text, cases[i].says);
+    }
+}
+
+/* Secrets never leave by the settings that users see. */
+static void test_secrets_are_hidden(void **state)
+{
+    struct fixture *f = *state;
+    create(f, "data", "origin=s3://x\norigin.secret_key=hunter2\n");
+    struct bucket *b = NULL;
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("data"), &b, NULL), 0);
+    _cleanup_buf_ struct buf out = BUF_INIT(64 * KIB);
+    assert_int_equal(bucket_settings(b, /* show_secrets= */ false, &out), 0);
+    assert_null(strstr(out.p, "hunter2"));
+    assert_non_null(strstr(out.p, "origin.secret_key=***\n"));
+    bucket_unref(b);
+}
+
+/* Pages come in byte order and continue after a name. */
+static void test_pages_are_in_byte_order(void **state)
+{
+    struct fixture *f = *state;
+    create(f, "ccc", "origin=file:///a\n");
+    create(f, "aaa", "origin=file:///a\n");
+    create(f, "bbb", "origin=file:///a\n");
+    struct bucket *page[2];
+    assert_int_equal(bucket_page(f->table, SLICE_NULL, page, 2), 2);
+    assert_string_equal(page[0]->name, "aaa");
+    assert_string_equal(page[1]->name, "bbb");
+    bucket_unref(page[0]);
+    bucket_unref(page[1]);
+    assert_int_equal(bucket_page(f->table, SLICE_LIT("bbb"), page, 2), 1);
+    assert_string_equal(page[0]->name, "ccc");
+    bucket_unref(page[0]);
+}
+
+/* A record that is not ours is an error that names the bucket, not a crash and not an empty table. */
+static void test_broken_record_is_reported(void **state)
+{
+    struct fixture *f = *state;
+    struct kv_txn *t = kv_txn_new(f->kv);
+    kv_txn_put(t, SLICE_LIT("b/odd"), SLICE_LIT("garbage"));
+    assert_int_equal(kv_txn_commit(t, KV_DURABLE, NULL), 0);
+    kv_txn_free(t);
+    struct bucket_table *again = NULL;
+    struct err e = {0};
+    assert_int_equal(bucket_table_open(f->kv, &again, &e), ERR_CORRUPT);
+    assert_non_null(strstr(e.text, "odd"));
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_bucket_survives_reopening_with_its_properties),
+        TEST(test_ids_are_never_reused),
+        TEST(test_second_bucket_of_a_name_is_refused),
+        TEST(test_change_touches_only_what_is_named),
+        TEST(test_bad_names_and_settings_are_named),
+        TEST(test_secrets_are_hidden),
+        TEST(test_pages_are_in_byte_order),
+        TEST(test_broken_record_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

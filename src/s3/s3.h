@@ -1,6 +1,6 @@
 /*
- * The S3 front end: turns one HTTP request into object operations and answers as S3 does. Path style; every request
- * is checked by SigV4 before anything else happens, and refused with S3's XML error otherwise.
+ * The S3 front end: turns one HTTP request into object operations and answers as S3 does. Path style; every
+ * request is checked by SigV4 before anything else happens, and refused with S3's XML error otherwise.
  */
 #pragma once
 
@@ -14,7 +14,7 @@ struct s3_config {
     const char *region;     /* what clients must have signed for */
     const char *access_key; /* the node's credentials */
     const char *secret_key;
-    const char *node_id;    /* x-amz-id-2 */
+    const char *node_id; /* x-amz-id-2 */
 };
 
 struct s3 *s3_new(const struct s3_config *config); /* copies the strings */
@@ -23,5 +23,6 @@ DEFINE_CLEANUP(struct s3, s3_free)
 
 /* Serves one request (http_handler_fn; arg is the struct s3). Always sends a response. Any thread. */
 void s3_handle(struct http_conn *c, void *arg);
-/* Verifies the SigV4 header signature of a request that is not S3's own (the /-/ API): 0 or ERR_UNAUTHENTICATED. */
+/* Verifies the SigV4 header signature of a request that is not S3's own (the /-/ API): 0 or
+ * ERR_UNAUTHENTICATED. */
 int s3_authenticate(struct s3 *s, struct http_conn *c, struct err *e);

@@ -1,0 +1,384 @@
+/*
+ * Signature version 4 (contract in auth.h).
+ *
+ * 1. A request is accepted only when its signature was compared, in constant time, with one computed from the
+ * secret.
+ * 2. Host and every x-amz-* header of the request must be among the signed ones, so that nobody who sees a
+ * request can add one.
+ * 3. Region and service must be the node's: a signing key for one day is derived once.
+ *
+ * Failure modes are the S3 errors of the header; none says more about the secret than that a signature was
+ * wrong.
+ */
+#include "s3/auth_internal.h"
+
+#include <time.h>
+
+#define ALGORITHM "AWS4-HMAC-SHA256"
+
+#define REFUSE(error, reason) (*ret_reason = (reason), S3_ERR_##error)
+
+const struct http_pair *auth_query(const struct auth_request *r, const char *name)
+{
+    for (size_t i = 0; i < r->n_query; i++)
+        if (slice_eq_str(r->query[i].name, name))
+            return &r->query[i];
+    return NULL;
+}
+
+struct slice auth_lower(struct arena *a, struct slice s)
+{
+    char *p = arena_alloc(a, s.n + 1);
+
+    for (size_t i = 0; i < s.n; i++)
+        p[i] = s.p[i] >= 'A' && s.p[i] <= 'Z' ? (char)(s.p[i] + 32) : s.p[i];
+    return slice_of(p, s.n);
+}
+
+struct slice auth_header(const struct auth_request *r, struct slice name, struct arena *a)
+{
+    struct slice value = SLICE_NULL;
+
+    for (size_t i = 0; i < r->http->n_headers; i++) {
+        const struct http_header *h = &r->http->headers[i];
+
+        if (!slice_eq_case(h->name, name))
+            continue;
+        if (!value.p) {
+            value = h->value.p ? h->value : SLICE_LIT("");
+            continue;
+        }
+        char *p = arena_alloc(a, value.n + 1 + h->value.n);
+        memcpy(p, value.p, value.n);
+        p[value.n] = ',';
+        if (h->value.n)
+            memcpy(p + value.n + 1, h->value.p, h->value.n);
+        value = slice_of(p, value.n + 1 + h->value.n);
+    }
+    return value;
+}
+
+/* "20260131T235959Z" to seconds since 1970. */
+static int parse_time(struct slice s, uint64_t *ret)
+{
+    static const char shape[] = "dddddddd"
+                                "T"
+                                "dddddd"
+                                "Z";
+    int v[14], at = 0;
+    struct tm tm = {0};
+    time_t t;
+
+    if (s.n != SIGV4_TIME_LEN)
+        return -EINVAL;
+    for (size_t i = 0; i < s.n; i++) {
+        bool digit = s.p[i] >= '0' && s.p[i] <= '9';
+
+        if (shape[i] == 'd' ? !digit : s.p[i] != shape[i])
+            return -EINVAL;
+        if (digit)
+            v[at++] = s.p[i] - '0';
+    }
+    tm.tm_year = v[0] * 1000 + v[1] * 100 + v[2] * 10 + v[3] - 1900;
+    tm.tm_mon = v[4] * 10 + v[5] - 1;
+    tm.tm_mday = v[6] * 10 + v[7];
+    tm.tm_hour = v[8] * 10 + v[9];
+    tm.tm_min = v[10] * 10 + v[11];
+    tm.tm_sec = v[12] * 10 + v[13];
+    if (tm.tm_mon < 0 || tm.tm_mon > 11 || tm.tm_mday < 1 || tm.tm_mday > 31 || tm.tm_hour > 23 ||
+        tm.tm_min > 59 || tm.tm_sec > 60)
+        return -EINVAL;
+    t = timegm(&tm);
+    if (t < 0)
+        return -EINVAL;
+    *ret = (uint64_t)t;
+    return 0;
+}
+
+static int set_time(struct auth_claim *c, struct slice time)
+{
+    if (parse_time(time, &c->time_s))
+        return -EINVAL;
+    memcpy(c->time, time.p, SIGV4_TIME_LEN);
+    c->time[SIGV4_TIME_LEN] = 0;
+    return 0;
+}
+
+/* "KEY/20260131/us-east-1/s3/aws4_request"; the key itself may hold slashes. */
+static int parse_credential(struct slice s, struct auth_claim *c)
+{
+    struct slice *fields[] = {NULL, &c->service, &c->region, &c->date};
+
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
+        ssize_t slash = slice_rfind(s, '/');
+        struct slice last;
+
+        if (slash < 0)
+            return -EINVAL;
+        last = slice_from(s, (size_t)slash + 1);
+        s = slice_sub(s, 0, (size_t)slash);
+        if (fields[i])
+            *fields[i] = last;
+        else if (!slice_eq_str(last, "aws4_request"))
+            return -EINVAL;
+    }
+    c->access_key = s;
+    return s.n && c->date.n == SIGV4_DATE_LEN && c->region.n && c->region.n <= 64 ? 0 : -EINVAL;
+}
+
+static enum s3_error parse_header_time(const struct auth_request *r, struct auth_claim *c,
+                                       const char **ret_reason)
+{
+    struct slice time = http_header(r->http, "x-amz-date");
+
+    if (!time.p)
+        return REFUSE(ACCESS_DENIED, "the header x-amz-date is missing");
+    if (set_time(c, time))
+        return REFUSE(ACCESS_DENIED, "the header x-amz-date is not of the form 20260131T235959Z");
+    return S3_OK;
+}
+
+static enum s3_error parse_header(const struct auth_request *r, struct slice value, struct auth_claim *c,
+                                  const char **ret_reason)
+{
+    struct slice algorithm = slice_split(&value, ' ');
+    struct slice credential = SLICE_NULL;
+    enum s3_error error;
+
+    if (!slice_eq_str(algorithm, ALGORITHM))
+        return REFUSE(INVALID_REQUEST, "only " ALGORITHM " is accepted in the Authorization header");
+    while (value.n) {
+        struct slice field = slice_trim(slice_split(&value, ','));
+        struct slice name = slice_split(&field, '=');
+
+        if (slice_eq_str(name, "Credential"))
+            credential = field;
+        else if (slice_eq_str(name, "SignedHeaders"))
+            c->signed_headers = field;
+        else if (slice_eq_str(name, "Signature"))
+            c->signature = field;
+        else
+            return REFUSE(AUTH_MALFORMED, "the Authorization header has a field other than Credential, "
+                                          "SignedHeaders and Signature");
+    }
+    if (parse_credential(credential, c) || !c->signed_headers.n || c->signature.n != SIGV4_SIGNATURE_LEN)
+        return S3_ERR_AUTH_MALFORMED;
+    error = parse_header_time(r, c, ret_reason);
+    if (error)
+        return error;
+    c->payload_hash = http_header(r->http, "x-amz-content-sha256");
+    if (!c->payload_hash.p)
+        return REFUSE(INVALID_REQUEST, "the header x-amz-content-sha256 is missing");
+    return S3_OK;
+}
+
+static enum s3_error parse_url(const struct auth_request *r, struct auth_claim *c, const char **ret_reason)
+{
+    const struct http_pair *algorithm = auth_query(r, "X-Amz-Algorithm");
+    const struct http_pair *credential = auth_query(r, "X-Amz-Credential");
+    const struct http_pair *time = auth_query(r, "X-Amz-Date");
+    const struct http_pair *expires = auth_query(r, "X-Amz-Expires");
+    const struct http_pair *headers = auth_query(r, "X-Amz-SignedHeaders");
+    const struct http_pair *signature = auth_query(r, "X-Amz-Signature");
+    struct slice hash = http_header(r->http, "x-amz-content-sha256");
+
+    if (!algorithm || !credential || !time || !expires || !headers || !signature)
+        return REFUSE(QUERY_AUTH_MALFORMED,
+                      "a presigned URL needs X-Amz-Algorithm, X-Amz-Credential, X-Amz-Date, "
+                      "X-Amz-Expires, X-Amz-SignedHeaders and X-Amz-Signature");
+    if (!slice_eq_str(algorithm->value, ALGORITHM))
+        return REFUSE(QUERY_AUTH_MALFORMED, "X-Amz-Algorithm must be " ALGORITHM);
+    if (parse_credential(credential->value, c))
+        return REFUSE(QUERY_AUTH_MALFORMED, "X-Amz-Credential must be KEY/DATE/REGION/s3/aws4_request");
+    if (set_time(c, time->value))
+        return REFUSE(QUERY_AUTH_MALFORMED, "X-Amz-Date must be of the form 20260131T235959Z");
+    if (slice_u64(expires->value, &c->expires_s) || c->expires_s < 1 || c->expires_s > AUTH_EXPIRES_MAX_S)
+        return REFUSE(QUERY_AUTH_MALFORMED, "X-Amz-Expires must lie between 1 and 604800 seconds");
+    if (!headers->value.n || signature->value.n != SIGV4_SIGNATURE_LEN)
+        return S3_ERR_QUERY_AUTH_MALFORMED;
+    c->signed_headers = headers->value;
+    c->signature = signature->value;
+    c->payload_hash = hash.p ? hash : SLICE_LIT("UNSIGNED-PAYLOAD");
+    return S3_OK;
+}
+
+enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct auth_claim *ret,
+                         const char **ret_reason)
+{
+    struct slice header = http_header(r->http, "authorization");
+    struct auth_claim c = {0};
+    enum s3_error error;
+
+    if (header.p) {
+        c.kind = AUTH_HEADER_V4;
+        error = parse_header(r, header, &c, ret_reason);
+    } else if (auth_query(r, "X-Amz-Signature") || auth_query(r, "X-Amz-Algorithm")) {
+        c.kind = AUTH_URL_V4;
+        error = parse_url(r, &c, ret_reason);
+    } else if (auth_query(r, "AWSAccessKeyId")) {
+        c.kind = AUTH_URL_V2;
+        error = auth_v2_parse(r, &c, ret_reason);
+    } else {
+        return REFUSE(ACCESS_DENIED, "the request is not signed");
+    }
+    if (error)
+        return error;
+    if (c.kind != AUTH_URL_V2 && memcmp(c.date.p, c.time, SIGV4_DATE_LEN) != 0)
+        return c.kind == AUTH_HEADER_V4
+                   ? REFUSE(AUTH_MALFORMED, "the date of the credential is not that of the request")
+                   : REFUSE(QUERY_AUTH_MALFORMED, "the date of the credential is not that of the request");
+    *ret = c;
+    return S3_OK;
+}
+
+void auth_keys_init(struct auth_keys *k, struct slice access_key, struct slice secret_key,
+                    struct slice region)
+{
+    *k = (struct auth_keys){.access_key = access_key, .secret_key = secret_key, .region = region};
+    lock_init(&k->lock, LOCK_LEAF);
+}
+
+void auth_keys_fini(struct auth_keys *k)
+{
+    lock_fini(&k->lock);
+}
+
+static void signing_key(struct auth_keys *k, struct slice date, struct sigv4_key *ret)
+{
+    {
+        LOCK_SCOPE(&k->lock);
+        for (size_t i = 0; i < k->n_recent; i++) {
+            if (memcmp(k->recent[i].date, date.p, SIGV4_DATE_LEN) == 0) {
+                *ret = k->recent[i].key;
+                return;
+            }
+        }
+    }
+    sigv4_derive_key(k->secret_key, date, k->region, SLICE_LIT("s3"), ret);
+    LOCK_SCOPE(&k->lock);
+    memcpy(k->recent[k->next].date, date.p, SIGV4_DATE_LEN);
+    k->recent[k->next].key = *ret;
+    k->next = (k->next + 1) % AUTH_KEYS_MAX;
+    k->n_recent = MIN(k->n_recent + 1, AUTH_KEYS_MAX);
+}
+
+static bool is_signed(struct slice signed_headers, struct slice name)
+{
+    while (signed_headers.n)
+        if (slice_eq_case(slice_split(&signed_headers, ';'), name))
+            return true;
+    return false;
+}
+
+/* Everything that must be signed is: host, and all x-amz-* headers; the hash of the body may be left out when
+ * the URL is signed (its value is then not covered, and only what it says about the body is checked). */
+static bool signs_enough(const struct auth_request *r, const struct auth_claim *c)
+{
+    const struct slice prefix = SLICE_LIT("x-amz-");
+
+    if (!is_signed(c->signed_headers, SLICE_LIT("host")))
+        return false;
+    for (size_t i = 0; i < r->http->n_headers; i++) {
+        struct slice name = r->http->headers[i].name;
+
+        if (name.n <= prefix.n || !slice_eq_case(slice_sub(name, 0, prefix.n), prefix))
+            continue;
+        if (c->kind == AUTH_URL_V4 && slice_eq_case(name, SLICE_LIT("x-amz-content-sha256")))
+            continue;
+        if (!is_signed(c->signed_headers, name))
+            return false;
+    }
+    return true;
+}
+
+static enum s3_error collect_headers(const struct auth_request *r, const struct auth_claim *c,
+                                     struct arena *a, struct sigv4_pair *pairs, size_t *ret_n)
+{
+    struct slice names = c->signed_headers;
+    size_t n = 0;
+
+    while (names.n) {
+        struct slice name = auth_lower(a, slice_split(&names, ';'));
+        struct slice value = auth_header(r, name, a);
+
+        if (!name.n || n == HTTP_HEADERS_MAX)
+            return S3_ERR_AUTH_MALFORMED;
+        pairs[n++] = (struct sigv4_pair){name, value};
+    }
+    *ret_n = n;
+    return S3_OK;
+}
+
+static enum s3_error check_signature(const struct auth_request *r, const struct auth_claim *c,
+                                     struct auth_keys *keys, struct arena *a)
+{
+    struct sigv4_pair headers[HTTP_HEADERS_MAX], query[HTTP_PAIRS_MAX];
+    struct sigv4_request q = {.method = r->http->method, .path = r->path, .query = query, .headers = headers};
+    const struct sigv4_scope scope = {slice_str(c->time), keys->region, SLICE_LIT("s3")};
+    char signature[SIGV4_SIGNATURE_LEN + 1];
+    struct sigv4_key key;
+    enum s3_error error = collect_headers(r, c, a, headers, &q.n_headers);
+
+    if (error)
+        return error;
+    for (size_t i = 0; i < r->n_query && i < HTTP_PAIRS_MAX; i++)
+        if (c->kind != AUTH_URL_V4 || !slice_eq_str(r->query[i].name, "X-Amz-Signature"))
+            query[q.n_query++] = (struct sigv4_pair){r->query[i].name, r->query[i].value};
+    q.payload_hash = c->payload_hash;
+    if (c->kind == AUTH_URL_V4 && !is_signed(c->signed_headers, SLICE_LIT("x-amz-content-sha256")))
+        q.payload_hash = SLICE_LIT("UNSIGNED-PAYLOAD");
+    signing_key(keys, c->date, &key);
+    if (sigv4_sign(&q, &scope, &key, signature))
+        return S3_ERR_INVALID_REQUEST;
+    return sigv4_equal(slice_str(signature), c->signature) ? S3_OK : S3_ERR_SIGNATURE;
+}
+
+static enum s3_error check_time(const struct auth_claim *c, uint64_t now_s, const char **ret_reason)
+{
+    switch (c->kind) {
+    case AUTH_HEADER_V4:
+        return c->time_s > now_s + AUTH_SKEW_S || c->time_s + AUTH_SKEW_S < now_s ? S3_ERR_REQUEST_SKEWED
+                                                                                  : S3_OK;
+    case AUTH_URL_V4:
+        if (c->time_s > now_s + AUTH_SKEW_S)
+            return REFUSE(ACCESS_DENIED, "Request is not valid yet");
+        return now_s > c->time_s + c->expires_s ? S3_ERR_REQUEST_EXPIRED : S3_OK;
+    case AUTH_URL_V2:
+        return now_s > c->time_s ? S3_ERR_REQUEST_EXPIRED : S3_OK;
+    }
+    return S3_ERR_ACCESS_DENIED;
+}
+
+enum s3_error auth_verify(const struct auth_request *r, const struct auth_claim *claim,
+                          struct auth_keys *keys, uint64_t now_s, struct arena *a, const char **ret_reason)
+{
+    enum s3_error error;
+
+    if (!slice_eq(claim->access_key, keys->access_key))
+        return S3_ERR_INVALID_ACCESS_KEY;
+    if (claim->kind == AUTH_URL_V2) {
+        error = auth_v2_verify(r, claim, keys->secret_key, a);
+        return error ? error : check_time(claim, now_s, ret_reason);
+    }
+    if (!slice_eq_str(claim->service, "s3"))
+        return REFUSE(AUTH_MALFORMED, "the service of the credential must be s3");
+    if (!slice_eq(claim->region, keys->region))
+        return REFUSE(AUTH_MALFORMED, "the region of the credential is not this server's");
+    error = check_time(claim, now_s, ret_reason);
+    if (error)
+        return error;
+    if (!signs_enough(r, claim))
+        return REFUSE(ACCESS_DENIED, "host and every x-amz- header of the request must be signed");
+    return check_signature(r, claim, keys, a);
+}
+
+void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, struct chunked_signing *ret)
+{
+    assert(claim->kind != AUTH_URL_V2);
+    *ret = (struct chunked_signing){0};
+    signing_key(keys, claim->date, &ret->key);
+    memcpy(ret->time, claim->time, sizeof ret->time);
+    (void)snprintf(ret->scope, sizeof ret->scope, SLICE_FMT "/" SLICE_FMT "/s3/aws4_request",
+                   SLICE_ARG(claim->date), SLICE_ARG(claim->region));
+    memcpy(ret->previous, claim->signature.p, SIGV4_SIGNATURE_LEN);
+}

@@ -1,0 +1,65 @@
+/*
+ * Who sent a request: signature version 4 in the Authorization header or in the URL, and version 2 in the URL
+ * (boto3 still makes those when it is asked for a presigned URL without more).
+ *
+ * auth_parse and auth_verify are pure but for the cache of signing keys: no socket, no clock. Any thread.
+ */
+#pragma once
+
+#include "base/arena.h"
+#include "base/lock.h"
+#include "net/http.h"
+#include "net/sigv4.h"
+#include "s3/chunked.h"
+#include "s3/s3_error.h"
+
+#define AUTH_SKEW_S        (15 * 60)
+#define AUTH_EXPIRES_MAX_S (7 * 24 * 3600)
+
+enum auth_kind { AUTH_HEADER_V4, AUTH_URL_V4, AUTH_URL_V2 };
+
+/* What the request claims, not yet verified. Slices point into the request or its arena. */
+struct auth_claim {
+    enum auth_kind kind;
+    struct slice access_key, date, region, service; /* the scope; V2 has only the key */
+    struct slice signed_headers;                    /* "a;b;c" */
+    struct slice signature;
+    struct slice payload_hash; /* UNSIGNED-PAYLOAD when the URL is signed */
+    char time[SIGV4_TIME_LEN + 1];
+    uint64_t time_s;    /* of the signature; V2: of its expiry */
+    uint64_t expires_s; /* V4 URL: after time_s */
+};
+
+struct auth_request {
+    const struct http_request *http;
+    struct slice path; /* decoded */
+    const struct http_pair *query;
+    size_t n_query;
+};
+
+/* The node's credentials, and the signing keys derived of late from them. */
+#define AUTH_KEYS_MAX 8
+struct auth_keys {
+    struct slice access_key, secret_key, region;
+    struct lock lock; /* covers what follows */
+    struct {
+        char date[SIGV4_DATE_LEN];
+        struct sigv4_key key;
+    } recent[AUTH_KEYS_MAX];
+    size_t n_recent, next;
+};
+
+/* The slices are borrowed for the life of *k. */
+void auth_keys_init(struct auth_keys *k, struct slice access_key, struct slice secret_key,
+                    struct slice region);
+void auth_keys_fini(struct auth_keys *k);
+
+/* Finds and takes apart the signature. ACCESS_DENIED when there is none. *ret_reason (static text) may be
+ * set. */
+enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct auth_claim *ret,
+                         const char **ret_reason);
+/* Checks key, region, time and signature. */
+enum s3_error auth_verify(const struct auth_request *r, const struct auth_claim *claim,
+                          struct auth_keys *keys, uint64_t now_s, struct arena *a, const char **ret_reason);
+/* What signed chunks of the body of a verified request are checked with. */
+void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, struct chunked_signing *ret);

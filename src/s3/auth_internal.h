@@ -1,0 +1,16 @@
+/* Shared by auth.c and auth_v2.c. */
+#pragma once
+
+#include "s3/auth.h"
+
+/* First pair of that name, NULL when there is none. */
+const struct http_pair *auth_query(const struct auth_request *r, const char *name);
+/* Lower-case copy. */
+struct slice auth_lower(struct arena *a, struct slice s);
+/* All values of a header joined by commas, as signatures see repeated headers. SLICE_NULL when absent. */
+struct slice auth_header(const struct auth_request *r, struct slice name, struct arena *a);
+
+/* Version 2 of the signature in a URL. */
+enum s3_error auth_v2_parse(const struct auth_request *r, struct auth_claim *ret, const char **ret_reason);
+enum s3_error auth_v2_verify(const struct auth_request *r, const struct auth_claim *claim,
+                             struct slice secret_key, struct arena *a);

@@ -1,0 +1,58 @@
+/*
+ * The body of a request: what its headers promise, and a reader that takes off the aws-chunked coding and
+ * checks every hash and checksum the client gave.
+ *
+ * One thread at a time per struct.
+ */
+#pragma once
+
+#include "net/http.h"
+#include "s3/chunked.h"
+
+#define BODY_SIZE_MAX     (5 * TIB)
+#define BODY_SIZE_UNKNOWN UINT64_MAX
+
+/* What the headers say. Digests are binary. */
+struct body_plan {
+    uint64_t size_bytes; /* of the payload, BODY_SIZE_UNKNOWN when the client does not say */
+    bool aws_chunked, chunks_signed, has_trailer;
+    bool has_sha256, has_md5;
+    uint8_t sha256[32], md5[16];
+    enum checksum_kind kind; /* x-amz-checksum-*, in a header or promised for the trailer */
+    bool in_trailer;
+    uint8_t value[CHECKSUM_MAX_BYTES]; /* when not in the trailer */
+};
+
+/*
+ * Reads the headers. payload_hash: as signed (hex hash, UNSIGNED-PAYLOAD, STREAMING-...). Pure. On failure
+ * *ret_reason (static text) may say more than the error does.
+ */
+enum s3_error body_plan(const struct http_request *r, struct slice payload_hash, struct body_plan *ret,
+                        const char **ret_reason);
+
+/* Raw bytes: >0, 0 at the end of the HTTP body, or an error (as http_conn_read). */
+typedef ssize_t (*body_source_fn)(void *arg, void *p, size_t n);
+
+struct body {
+    struct body_plan plan;
+    body_source_fn source;
+    void *arg;
+    struct chunked chunked;
+    struct checksum sha256, md5, extra;
+    uint64_t got; /* payload bytes given out */
+    bool raw_ended, ended;
+    enum s3_error error;                      /* why body_read failed */
+    uint8_t extra_digest[CHECKSUM_MAX_BYTES]; /* of plan.kind, once ended */
+};
+
+/* signing: needed when chunks are signed, else NULL. */
+void body_init(struct body *b, const struct body_plan *plan, const struct chunked_signing *signing,
+               body_source_fn source, void *arg);
+void body_fini(struct body *b);
+/*
+ * Payload bytes: >0 how many; 0 when the body has ended and everything promised about it held; -1 with
+ * b->error. Nothing of a body may be acted upon for good before 0 was returned.
+ */
+ssize_t body_read(struct body *b, void *p, size_t n);
+/* Reads until n bytes are there or the body has ended: how many, or -1. */
+ssize_t body_read_full(struct body *b, void *p, size_t n);

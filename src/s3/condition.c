@@ -1,0 +1,87 @@
+/*
+ * Conditional headers.
+ *
+ * 1. Order of RFC 9110 section 13.2.2: If-Match decides before If-Unmodified-Since and If-None-Match before
+ *    If-Modified-Since; the second of each pair counts only when the first is not there.
+ * 2. Dates are compared in whole seconds, the unit of Last-Modified.
+ */
+#include "s3/condition.h"
+
+#include "base/text.h"
+
+#define NS_PER_S 1000000000ull
+
+static struct slice prefixed(const struct http_request *r, const char *prefix, const char *name)
+{
+    char full[64];
+    int n = snprintf(full, sizeof full, "%s%s", prefix, name);
+
+    assert(n > 0 && (size_t)n < sizeof full);
+    return http_header(r, full);
+}
+
+static bool read_date(struct slice value, uint64_t *ret_s)
+{
+    uint64_t ns;
+
+    if (!value.p || text_parse_date(value, &ns))
+        return false;
+    *ret_s = ns / NS_PER_S;
+    return true;
+}
+
+void condition_read(const struct http_request *r, const char *prefix, struct condition *ret)
+{
+    *ret = (struct condition){.if_match = prefixed(r, prefix, "if-match"),
+                              .if_none_match = prefixed(r, prefix, "if-none-match")};
+    ret->has_modified_since = read_date(prefixed(r, prefix, "if-modified-since"), &ret->modified_since_s);
+    ret->has_unmodified_since =
+        read_date(prefixed(r, prefix, "if-unmodified-since"), &ret->unmodified_since_s);
+}
+
+struct slice condition_bare_etag(struct slice value)
+{
+    value = slice_trim(value);
+    if (slice_starts(value, SLICE_LIT("W/")))
+        value = slice_from(value, 2);
+    if (value.n >= 2 && value.p[0] == '"' && value.p[value.n - 1] == '"')
+        value = slice_sub(value, 1, value.n - 2);
+    return value;
+}
+
+bool condition_etag_in(struct slice list, struct slice etag)
+{
+    while (list.n) {
+        struct slice one = condition_bare_etag(slice_split(&list, ','));
+
+        if (slice_eq_str(one, "*") || (one.n && slice_eq(one, etag)))
+            return true;
+    }
+    return false;
+}
+
+enum s3_error condition_check(const struct condition *c, const struct wire_attr *attr)
+{
+    uint64_t modified_s = attr->mtime_ns / NS_PER_S;
+
+    if (c->if_match.p) {
+        if (!condition_etag_in(c->if_match, attr->etag))
+            return S3_ERR_PRECONDITION;
+    } else if (c->has_unmodified_since && modified_s > c->unmodified_since_s) {
+        return S3_ERR_PRECONDITION;
+    }
+    if (c->if_none_match.p)
+        return condition_etag_in(c->if_none_match, attr->etag) ? S3_ERR_NOT_MODIFIED : S3_OK;
+    return c->has_modified_since && modified_s <= c->modified_since_s ? S3_ERR_NOT_MODIFIED : S3_OK;
+}
+
+bool condition_if_range(struct slice value, const struct wire_attr *attr)
+{
+    uint64_t date_s;
+
+    if (!value.p)
+        return true;
+    if (read_date(value, &date_s))
+        return date_s == attr->mtime_ns / NS_PER_S;
+    return !slice_starts(value, SLICE_LIT("W/")) && slice_eq(condition_bare_etag(value), attr->etag);
+}

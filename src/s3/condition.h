@@ -1,0 +1,27 @@
+/*
+ * The conditional headers of GET, HEAD and copies (RFC 9110 section 13, in S3's reading of it). Pure.
+ */
+#pragma once
+
+#include "net/http.h"
+#include "net/wire.h"
+#include "s3/s3_error.h"
+
+struct condition {
+    struct slice if_match,
+        if_none_match; /* as sent: "*", or ETags separated by commas, with or without quotes */
+    bool has_modified_since, has_unmodified_since;
+    uint64_t modified_since_s, unmodified_since_s;
+};
+
+/* Reads If-Match and its kin; `prefix` comes before each name ("" or "x-amz-copy-source-"). Dates that cannot
+ * be read are ignored, as RFC 9110 asks. */
+void condition_read(const struct http_request *r, const char *prefix, struct condition *ret);
+/* S3_OK, S3_ERR_NOT_MODIFIED or S3_ERR_PRECONDITION. */
+enum s3_error condition_check(const struct condition *c, const struct wire_attr *attr);
+/* Whether an ETag (without quotes) is in a list as above. */
+bool condition_etag_in(struct slice list, struct slice etag);
+/* If-Range: true when the range counts, because the value is the object's ETag or its date. */
+bool condition_if_range(struct slice value, const struct wire_attr *attr);
+/* One ETag without its quotes and without W/. */
+struct slice condition_bare_etag(struct slice value);

@@ -1,0 +1,128 @@
+/*
+ * CopyObject. Within a bucket and without conditions the origin copies by itself; otherwise (another bucket,
+ * other metadata, conditions on the source, an origin that cannot copy) the bytes are read and written here.
+ *
+ * 1. The copy has the bytes of exactly one version of the source.
+ */
+#include "s3/sink.h"
+#include "s3/source.h"
+#include "s3/xml.h"
+
+#include "base/text.h"
+
+#define PIECE_BYTES MIB
+
+static enum s3_error read_directive(struct s3_request *r, bool *ret_replace)
+{
+    struct slice directive = request_header(r, "x-amz-metadata-directive");
+
+    *ret_replace = slice_eq_str(directive, "REPLACE");
+    if (directive.p && !*ret_replace && !slice_eq_str(directive, "COPY"))
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "x-amz-metadata-directive must be COPY or REPLACE");
+    return S3_OK;
+}
+
+static int copy_at_origin(struct s3_request *r, const struct source *s, struct wire_attr *ret, struct err *e)
+{
+    struct wire_copy_req req = {.bucket = r->bucket, .from = s->key, .to = r->key};
+    struct wire_copy_rep rep;
+    int status = object_copy(r->s3->session, &req, r->arena, &rep, e);
+
+    if (status == 0)
+        *ret = rep.attr;
+    return status;
+}
+
+static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct sink *k, struct wire_attr *ret)
+{
+    struct err e = {0};
+    int status = sink_open(k, s->attr.size_bytes, &e);
+
+    while (status == 0 && k->written < s->attr.size_bytes) {
+        struct slice piece;
+        enum s3_error error =
+            source_read(s, k->written, MIN(PIECE_BYTES, s->attr.size_bytes - k->written), &piece);
+
+        if (error)
+            return error;
+        status = sink_write(k, piece.p, piece.n, &e);
+    }
+    if (status == 0)
+        status = sink_commit(k, SLICE_NULL, SLICE_NULL, r->arena, ret, &e);
+    return status ? reply_failed(r, status, &e) : S3_OK;
+}
+
+static enum s3_error copy_here(struct s3_request *r, struct source *s, bool replace, struct wire_attr *ret)
+{
+    struct sink k;
+    enum s3_error error = source_open(s, 0, UINT64_MAX);
+
+    if (error)
+        return error;
+    sink_init(&k, r->s3);
+    k.open.bucket = r->bucket;
+    k.open.key = r->key;
+    k.open.content_type = s->attr.content_type;
+    k.open.meta = s->attr.meta;
+    if (replace)
+        error = put_metadata(r, &k.open.content_type, &k.open.meta);
+    if (!error)
+        error = copy_bytes(r, s, &k, ret);
+    sink_fini(&k);
+    return error;
+}
+
+static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_attr *ret)
+{
+    bool replace, same_bucket = slice_eq(s->bucket, r->bucket);
+    struct slice type, meta;
+    struct err e = {0};
+    enum s3_error error = read_directive(r, &replace);
+    int status;
+
+    if (!error)
+        error = put_metadata(r, &type, &meta); /* for what it refuses */
+    if (error)
+        return error;
+    if (same_bucket && slice_eq(s->key, r->key) && !replace)
+        return reply_refuse(r, S3_ERR_INVALID_REQUEST,
+                            "a copy onto itself must change something: use x-amz-metadata-directive REPLACE");
+    if (same_bucket && !replace && !source_has_conditions(r)) {
+        status = copy_at_origin(r, s, ret, &e);
+        if (status == 0)
+            return S3_OK;
+        if (status != ERR_NOT_IMPLEMENTED)
+            return reply_failed(r, status, &e);
+    }
+    return copy_here(r, s, replace, ret);
+}
+
+void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(4 * KIB);
+    struct xml x = {&b, 0};
+    char date[32];
+
+    text_iso8601(mtime_ns, date);
+    xml_start(&x);
+    xml_root(&x, element);
+    xml_text(&x, "LastModified", slice_str(date));
+    xml_text(&x, "ETag", slice_str(arena_printf(r->arena, "\"" SLICE_FMT "\"", SLICE_ARG(etag))));
+    xml_close(&x, element);
+    assert(x.status == 0);
+    reply_send(r, 200, "application/xml", buf_view(&b));
+}
+
+enum s3_error s3_op_copy_object(struct s3_request *r)
+{
+    struct source s;
+    struct wire_attr attr;
+    enum s3_error error = source_init(&s, r);
+
+    if (!error)
+        error = copy(r, &s, &attr);
+    source_fini(&s);
+    if (!error)
+        copy_reply(r, "CopyObjectResult", attr.etag, attr.mtime_ns);
+    return error;
+}

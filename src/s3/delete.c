@@ -1,0 +1,221 @@
+/*
+ * DeleteObject and DeleteObjects.
+ *
+ * 1. A key that is not there counts as deleted, as in S3.
+ * 2. DeleteObjects answers for each key of the request exactly once; keys in quiet mode only when they
+ * failed.
+ *
+ * Texts are copied once each, so the arena holds at most what the document did.
+ *
+ * The keys of one DeleteObjects are deleted by up to DELETE_THREADS threads, because each waits for the
+ * origin.
+ */
+#include "s3/condition.h"
+#include "s3/s3_internal.h"
+#include "s3/xml.h"
+
+#include "base/text.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define DELETE_KEYS_MAX    1000
+#define DELETE_BODY_MAX    (8 * MIB) /* 1000 keys of 1024 bytes, each byte escaped */
+#define DELETE_THREADS     8
+#define DELETE_PER_THREAD  4 /* fewer keys than this are not worth one more thread */
+#define DELETE_STACK_BYTES (512 * KIB)
+#define DELETE_CALL_BYTES  MIB
+
+enum s3_error s3_op_delete_object(struct s3_request *r)
+{
+    struct wire_remove_req req = {.bucket = r->bucket, .key = r->key};
+    struct slice match = request_header(r, "if-match");
+    struct wire_remove_rep rep;
+    struct err e = {0};
+    int status;
+
+    if (match.p)
+        req.if_match = condition_bare_etag(match);
+    status = object_remove(r->s3->session, &req, r->arena, &rep, &e);
+    if (status)
+        return reply_failed(r, status, &e);
+    reply_send(r, 204, NULL, SLICE_NULL);
+    return S3_OK;
+}
+
+/* ---- many ---- */
+
+struct item {
+    struct slice key, etag, version;
+    enum s3_error error;
+    struct slice message;
+};
+
+struct delete
+{
+    struct s3_request *r;
+    struct arena *arena; /* keys and messages */
+    struct item *items;
+    size_t n;
+    bool quiet, in_object;
+    atomic_size_t next;
+};
+
+static int on_element(void *arg, const char *path, struct slice text)
+{
+    struct delete *d = arg;
+    struct item *item;
+
+    if (strcmp(path, "Delete/Quiet") == 0) {
+        d->quiet = slice_eq_case(slice_trim(text), SLICE_LIT("true"));
+        return 0;
+    }
+    if (strncmp(path, "Delete/Object", 13) != 0)
+        return 0;
+    if (!d->in_object) {
+        if (d->n == DELETE_KEYS_MAX)
+            return ERR_PROTOCOL;
+        d->items[d->n] = (struct item){0};
+        d->in_object = true;
+    }
+    item = &d->items[d->n];
+    if (strcmp(path, "Delete/Object/Key") == 0) {
+        if (item->key.n)
+            return ERR_PROTOCOL;
+        item->key = arena_dup(d->arena, text);
+    } else if (strcmp(path, "Delete/Object/ETag") == 0) {
+        item->etag = condition_bare_etag(arena_dup(d->arena, text));
+    } else if (strcmp(path, "Delete/Object/VersionId") == 0) {
+        item->version = arena_dup(d->arena, text);
+    } else if (strcmp(path, "Delete/Object") == 0) {
+        d->in_object = false;
+        d->n++;
+        return item->key.n ? 0 : ERR_PROTOCOL;
+    }
+    return 0;
+}
+
+static enum s3_error delete_read(struct delete *d)
+{
+    _cleanup_buf_ struct buf document = BUF_INIT(DELETE_BODY_MAX);
+    struct s3_request *r = d->r;
+    struct body body;
+    struct err e = {0};
+    char piece[16 * 1024];
+    ssize_t n;
+    enum s3_error error = put_body(r, &body);
+
+    if (error)
+        return error;
+    while ((n = body_read(&body, piece, sizeof piece)) > 0)
+        if (buf_append(&document, piece, (size_t)n))
+            break;
+    error = n < 0 ? body.error : n > 0 ? S3_ERR_MALFORMED_XML : S3_OK;
+    body_fini(&body);
+    if (error)
+        return error;
+    if (xml_parse(buf_view(&document), on_element, d, &e) || d->n == 0) {
+        if (e.text[0])
+            r->message = arena_dup(r->arena, slice_str(e.text));
+        return S3_ERR_MALFORMED_XML;
+    }
+    return S3_OK;
+}
+
+static void delete_one(struct s3_request *r, struct item *item, struct arena *a)
+{
+    struct wire_remove_req req = {.bucket = r->bucket, .key = item->key, .if_match = item->etag};
+    struct wire_remove_rep rep;
+    struct err e = {0};
+    int status;
+
+    if (item->version.n && !slice_eq_str(item->version, "null")) {
+        item->error = S3_ERR_NOT_IMPLEMENTED;
+        return;
+    }
+    if (item->key.n > S3_KEY_MAX_BYTES) {
+        item->error = S3_ERR_KEY_TOO_LONG;
+        return;
+    }
+    status = object_remove(r->s3->session, &req, a, &rep, &e);
+    if (status == 0)
+        return;
+    item->error = s3_error_of(status);
+    if (s3_error_wants_text(status) && e.text[0])
+        item->message = slice_of(slice_dup(slice_str(e.text)), strlen(e.text));
+}
+
+static void *delete_some(void *arg)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(DELETE_CALL_BYTES);
+    struct delete *d = arg;
+    size_t i;
+
+    while ((i = atomic_fetch_add(&d->next, 1)) < d->n) {
+        delete_one(d->r, &d->items[i], a);
+        arena_clear(a);
+    }
+    return NULL;
+}
+
+static void delete_all(struct delete *d)
+{
+    pthread_t threads[DELETE_THREADS];
+    pthread_attr_t attr;
+    size_t wanted = MIN((size_t)DELETE_THREADS, d->n / DELETE_PER_THREAD), n = 0;
+
+    if (pthread_attr_init(&attr))
+        abort();
+    (void)pthread_attr_setstacksize(&attr, DELETE_STACK_BYTES);
+    while (n < wanted && pthread_create(&threads[n], &attr, delete_some, d) == 0)
+        n++;
+    (void)pthread_attr_destroy(&attr);
+    (void)delete_some(d);
+    while (n > 0)
+        (void)pthread_join(threads[--n], NULL);
+}
+
+static int delete_result(struct delete *d, struct buf *b)
+{
+    struct xml x = {b, 0};
+
+    xml_start(&x);
+    xml_root(&x, "DeleteResult");
+    for (size_t i = 0; i < d->n; i++) {
+        const struct item *item = &d->items[i];
+
+        if (!item->error && d->quiet)
+            continue;
+        xml_open(&x, item->error ? "Error" : "Deleted");
+        xml_text(&x, "Key", item->key);
+        if (item->error) {
+            const struct s3_error_info *info = s3_error_info(item->error);
+
+            xml_text(&x, "Code", slice_str(info->code));
+            xml_text(&x, "Message", item->message.n ? item->message : slice_str(info->message));
+        }
+        xml_close(&x, item->error ? "Error" : "Deleted");
+    }
+    xml_close(&x, "DeleteResult");
+    return x.status;
+}
+
+enum s3_error s3_op_delete_objects(struct s3_request *r)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
+    _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
+    struct delete d = {.r = r, .arena = a};
+    enum s3_error error;
+
+    d.items = arena_zalloc(a, DELETE_KEYS_MAX * sizeof d.items[0]);
+    error = delete_read(&d);
+    if (error)
+        return error;
+    delete_all(&d);
+    error = delete_result(&d, &b) ? S3_ERR_INTERNAL : S3_OK;
+    for (size_t i = 0; i < d.n; i++)
+        free((void *)(uintptr_t)d.items[i].message.p);
+    if (!error)
+        reply_send(r, 200, "application/xml", buf_view(&b));
+    return error;
+}

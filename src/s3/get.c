@@ -1,0 +1,371 @@
+/*
+ * GetObject and HeadObject.
+ *
+ * 1. Head and body are of the one version that was opened.
+ * 2. The body has as many bytes as the head announced, or the connection is closed behind a shorter one: it
+ * is never padded and never ends as if it were whole.
+ * 3. A read handle is closed exactly once, with the count of what was read through its descriptor: by the
+ * function that opened it, or by the tail that took it over.
+ *
+ * A complete object leaves as a tail and holds no thread. Of one that is still being filled, what has arrived
+ * is sent while the rest comes; as soon as all the rest is there it becomes a tail too.
+ */
+#include "s3/condition.h"
+#include "s3/s3_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/text.h"
+
+#define FETCH_BYTES (8 * MIB) /* asked for at once; the bucket's readahead goes further by itself */
+#define CLOSE_ARENA (16 * KIB)
+
+struct get {
+    struct s3_request *r;
+    uint64_t handle;
+    int fd;
+    uint32_t state;
+    struct wire_attr attr;
+    bool ranged;
+    struct http_range range; /* what to send */
+    uint64_t sent;           /* of it, so far */
+    uint64_t present;        /* bytes of it that were there at the beginning, as far as is known */
+    uint64_t by_fd;          /* bytes read through the descriptor */
+};
+
+/* What a tail needs to know when it is done; in the connection's arena. */
+struct parked {
+    struct s3 *s3;
+    uint64_t handle, by_fd, present, started_ns;
+    int status;
+};
+
+static void close_handle(struct s3 *s3, uint64_t handle, uint64_t by_fd, uint64_t present)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(CLOSE_ARENA);
+    struct wire_close_req req = {.handle = handle, .read_cached = MIN(by_fd, present)};
+    struct wire_close_rep rep;
+
+    req.read_origin = by_fd - req.read_cached;
+    (void)object_close(s3->session, &req, a, &rep, NULL);
+}
+
+static void on_tail_done(void *arg, uint64_t sent, bool whole)
+{
+    struct parked *p = arg;
+
+    close_handle(p->s3, p->handle, p->by_fd + sent, p->present);
+    reply_count(p->s3, S3_OP_GET_OBJECT, p->status, p->started_ns);
+}
+
+/* ---- head ---- */
+
+/* X(query parameter, header) */
+#define OVERRIDES(X)                                                                                         \
+    X("response-content-type", "Content-Type")                                                               \
+    X("response-content-language", "Content-Language")                                                       \
+    X("response-expires", "Expires")                                                                         \
+    X("response-cache-control", "Cache-Control")                                                             \
+    X("response-content-disposition", "Content-Disposition")                                                 \
+    X("response-content-encoding", "Content-Encoding")
+
+static struct slice override(const struct s3_request *r, struct slice header)
+{
+#define X(parameter, name)                                                                                   \
+    if (slice_eq_case(header, SLICE_LIT(name)))                                                              \
+        return request_query(r, parameter);
+    OVERRIDES(X)
+#undef X
+    return SLICE_NULL;
+}
+
+static void put_overrides(struct s3_request *r)
+{
+#define X(parameter, name)                                                                                   \
+    if (request_query(r, parameter).p)                                                                       \
+        reply_header(r, name, request_query(r, parameter));
+    if (r->n_query)
+        OVERRIDES(X)
+#undef X
+}
+
+static void put_meta(struct s3_request *r, struct slice meta)
+{
+    while (meta.n) {
+        struct slice value = slice_split(&meta, '\n');
+        struct slice name = slice_split(&value, ':');
+
+        if (name.n && !override(r, name).p)
+            reply_header(r, arena_str(r->arena, name), slice_trim(value));
+    }
+}
+
+static void put_attributes(struct s3_request *r, const struct wire_attr *attr)
+{
+    char date[32];
+
+    text_http_date(attr->mtime_ns, date);
+    reply_header(r, "Last-Modified", slice_str(date));
+    reply_etag(r, attr->etag);
+    reply_header(r, "Accept-Ranges", SLICE_LIT("bytes"));
+}
+
+static void put_content(struct s3_request *r, const struct wire_attr *attr)
+{
+    if (!request_query(r, "response-content-type").p)
+        reply_header(r, "Content-Type",
+                     attr->content_type.n ? attr->content_type : SLICE_LIT(S3_DEFAULT_TYPE));
+    put_meta(r, attr->meta);
+    put_overrides(r);
+}
+
+static void put_content_range(struct s3_request *r, const struct http_range *range, uint64_t size)
+{
+    reply_header(r, "Content-Range",
+                 slice_str(arena_printf(r->arena, "bytes %llu-%llu/%llu", (unsigned long long)range->offset,
+                                        (unsigned long long)(range->offset + range->n - 1),
+                                        (unsigned long long)size)));
+}
+
+static enum s3_error refuse_range(struct s3_request *r, uint64_t size, struct slice asked)
+{
+    reply_header(r, "Content-Range",
+                 slice_str(arena_printf(r->arena, "bytes */%llu", (unsigned long long)size)));
+    r->extra = slice_str(
+        arena_printf(r->arena, "<ActualObjectSize>%llu</ActualObjectSize>", (unsigned long long)size));
+    return S3_ERR_INVALID_RANGE;
+}
+
+/* Conditions and range against the attributes. */
+static enum s3_error settle(struct s3_request *r, const struct wire_attr *attr, struct http_range *ret_range,
+                            bool *ret_ranged)
+{
+    struct condition c;
+    struct slice range = request_header(r, "range");
+    enum s3_error error;
+    int status;
+
+    condition_read(r->http, "", &c);
+    error = condition_check(&c, attr);
+    if (error == S3_ERR_NOT_MODIFIED)
+        put_attributes(r, attr);
+    if (error)
+        return error;
+    *ret_range = (struct http_range){0, attr->size_bytes};
+    *ret_ranged = false;
+    if (!range.p || !condition_if_range(request_header(r, "if-range"), attr))
+        return S3_OK;
+    status = http_parse_range(range, attr->size_bytes, ret_range);
+    if (status == ERR_RANGE)
+        return refuse_range(r, attr->size_bytes, range);
+    *ret_ranged = status == 0;
+    return S3_OK;
+}
+
+static enum s3_error send_head(struct s3_request *r, const struct wire_attr *attr,
+                               const struct http_range *range, bool ranged)
+{
+    put_attributes(r, attr);
+    put_content(r, attr);
+    if (ranged)
+        put_content_range(r, range, attr->size_bytes);
+    return reply_head(r, ranged ? 206 : 200, range->n) ? S3_ERR_INTERNAL : S3_OK;
+}
+
+/* ---- body ---- */
+
+static void send_tail(struct get *g)
+{
+    struct s3_request *r = g->r;
+    struct parked *p = arena_alloc(r->arena, sizeof *p);
+    struct http_tail tail = {.fd = g->fd,
+                             .offset = g->range.offset + g->sent,
+                             .n = g->range.n - g->sent,
+                             .done = on_tail_done,
+                             .arg = p};
+
+    *p = (struct parked){r->s3, g->handle, g->by_fd, g->present, r->started_ns, r->status};
+    if (g->state == WIRE_COMPLETE && g->sent == 0)
+        p->present = g->range.n;
+    r->parked = true;
+    g->handle = 0;
+    http_conn_tail(r->conn, &tail);
+}
+
+/* Sends what a fetch gave. */
+static int send_fetched(struct get *g, const struct wire_fetch_rep *rep)
+{
+    uint64_t left = g->range.n - g->sent, n;
+    int status;
+
+    if (rep->data.n) {
+        n = MIN(rep->data.n, left);
+        status = http_conn_write(g->r->conn, rep->data.p, n);
+    } else {
+        n = MIN(rep->available, left);
+        if (n == 0 || g->fd < 0)
+            return -ENODATA;
+        status = http_conn_sendfile(g->r->conn, g->fd, g->range.offset + g->sent, n);
+        g->by_fd += status ? 0 : n;
+    }
+    g->sent += status ? 0 : n;
+    return status;
+}
+
+/* Of an object that is being filled: how much of the range's beginning is there already. */
+static void ask_present(struct get *g, struct arena *a)
+{
+    struct wire_fetch_req req = {.handle = g->handle,
+                                 .offset = g->range.offset,
+                                 .n = MIN(g->range.n, FETCH_BYTES),
+                                 .flags = WIRE_NO_WAIT};
+    struct wire_fetch_rep rep;
+
+    g->present = MIN(g->present, g->range.n);
+    if (g->present == 0 || (g->range.n == g->attr.size_bytes))
+        return;
+    if (object_fetch(g->r->s3->session, &req, a, &rep, NULL) == 0)
+        g->present = MIN(g->present, rep.available);
+    arena_clear(a);
+}
+
+static int send_filling(struct get *g, struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
+
+    if (g->fd >= 0)
+        ask_present(g, a);
+    while (g->sent < g->range.n) {
+        struct wire_fetch_req req = {.handle = g->handle,
+                                     .offset = g->range.offset + g->sent,
+                                     .n = MIN(g->range.n - g->sent, FETCH_BYTES),
+                                     .flags = g->fd < 0 ? WIRE_INLINE : 0};
+        struct wire_fetch_rep rep;
+        int status = object_fetch(g->r->s3->session, &req, a, &rep, e);
+
+        if (status)
+            return status;
+        if (g->fd >= 0 && rep.data.n == 0 && rep.available >= g->range.n - g->sent) {
+            send_tail(g);
+            return 0;
+        }
+        if (send_fetched(g, &rep))
+            return err_set(e, -EPIPE, "the client went away");
+        arena_clear(a);
+    }
+    return 0;
+}
+
+static void send_body(struct get *g)
+{
+    struct s3_request *r = g->r;
+    struct err e = {0};
+    int status;
+
+    if (g->range.n == 0)
+        return;
+    if (g->state == WIRE_COMPLETE && g->fd >= 0) {
+        send_tail(g);
+        return;
+    }
+    status = send_filling(g, &e);
+    if (status) {
+        if (status != -EPIPE)
+            log_warn("s3", "%s GetObject " SLICE_FMT ": cut after %llu of %llu bytes: %s", r->id,
+                     SLICE_ARG(r->http->raw_path), (unsigned long long)g->sent,
+                     (unsigned long long)g->range.n, e.text);
+        http_conn_close_after(r->conn);
+    }
+}
+
+/* ---- operations ---- */
+
+static int stat_object(struct s3_request *r, struct wire_attr *ret, struct err *e)
+{
+    struct wire_stat_req req = {.bucket = r->bucket, .key = r->key};
+    struct wire_stat_rep rep;
+    int status = object_stat(r->s3->session, &req, r->arena, &rep, e);
+
+    if (status == 0)
+        *ret = rep.attr;
+    return status;
+}
+
+/* Where a read will begin and how much it will ask for, from the Range header alone; a range that counts from
+ * the end needs the size first. */
+static int plan_open(struct s3_request *r, struct wire_open_req *q, struct err *e)
+{
+    struct slice range = request_header(r, "range");
+    struct http_range at;
+    struct wire_attr attr;
+    bool from_end;
+    int status;
+
+    q->expect = UINT64_MAX;
+    if (!range.p)
+        return 0;
+    from_end = slice_find(range, '-') == slice_find(range, '=') + 1;
+    if (from_end) {
+        status = stat_object(r, &attr, e);
+        if (status)
+            return status;
+    }
+    if (http_parse_range(range, from_end ? attr.size_bytes : INT64_MAX, &at) == 0) {
+        q->offset = at.offset;
+        q->expect = at.offset + at.n == INT64_MAX ? UINT64_MAX : at.n;
+    }
+    return 0;
+}
+
+static int open_object(struct get *g, struct err *e)
+{
+    struct s3_request *r = g->r;
+    struct wire_open_req req = {.bucket = r->bucket, .key = r->key, .via = WIRE_VIA_S3};
+    struct wire_open_rep rep;
+    int status = plan_open(r, &req, e);
+
+    if (status == 0)
+        status = object_open(r->s3->session, &req, r->arena, &rep, e);
+    if (status)
+        return status;
+    g->handle = rep.handle;
+    g->fd = rep.fd;
+    g->state = rep.state;
+    g->attr = rep.attr;
+    g->present = rep.present;
+    return 0;
+}
+
+enum s3_error s3_op_get_object(struct s3_request *r)
+{
+    struct get g = {.r = r, .fd = -1};
+    struct err e = {0};
+    enum s3_error error;
+    int status = open_object(&g, &e);
+
+    if (status)
+        return reply_failed(r, status, &e);
+    error = settle(r, &g.attr, &g.range, &g.ranged);
+    if (!error)
+        error = send_head(r, &g.attr, &g.range, g.ranged);
+    if (!error)
+        send_body(&g);
+    if (!r->parked)
+        close_handle(r->s3, g.handle, g.by_fd, g.present);
+    return error;
+}
+
+enum s3_error s3_op_head_object(struct s3_request *r)
+{
+    struct wire_attr attr;
+    struct http_range range;
+    struct err e = {0};
+    bool ranged;
+    enum s3_error error;
+    int status = stat_object(r, &attr, &e);
+
+    if (status)
+        return reply_failed(r, status, &e);
+    error = settle(r, &attr, &range, &ranged);
+    return error ? error : send_head(r, &attr, &range, ranged);
+}

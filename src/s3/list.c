@@ -1,0 +1,244 @@
+/*
+ * ListObjectsV2 and ListObjects: one page of the object layer's listing each.
+ *
+ * 1. A page continues exactly behind the last entry of the one before it: the continuation token carries the
+ * object layer's `next`, with a checksum, so that a token of something else is refused instead of misread.
+ *
+ * Continuation token: base64 of "1", crc32c of the rest (4 bytes, little endian), the rest.
+ */
+#include "s3/s3_internal.h"
+#include "s3/xml.h"
+
+#include "base/crc32c.h"
+#include "base/text.h"
+#include "origin/origin.h"
+
+#include <endian.h>
+
+#define TOKEN_MAX_BYTES (8 * KIB)
+
+struct list {
+    struct s3_request *r;
+    bool v2, url_encoded, with_owner;
+    struct slice prefix, delimiter, after, token; /* `after`: start-after or marker, as sent */
+    uint64_t max;
+    struct wire_list_rep page;
+    size_t n_keys, n_prefixes;
+};
+
+static int token_encode(struct slice next, struct buf *b)
+{
+    _cleanup_buf_ struct buf raw = BUF_INIT(TOKEN_MAX_BYTES);
+    uint32_t crc = htole32(crc32c(0, next.p, next.n));
+
+    if (buf_char(&raw, '1') || buf_append(&raw, &crc, sizeof crc) || buf_slice(&raw, next))
+        return -E2BIG;
+    return text_base64(b, buf_view(&raw));
+}
+
+static int token_decode(struct slice token, struct arena *a, struct slice *ret_next)
+{
+    _cleanup_buf_ struct buf raw = BUF_INIT(TOKEN_MAX_BYTES);
+    uint32_t crc;
+
+    if (token.n > TOKEN_MAX_BYTES || text_unbase64(&raw, token) || raw.n < 5 || raw.p[0] != '1')
+        return -EINVAL;
+    memcpy(&crc, raw.p + 1, sizeof crc);
+    if (le32toh(crc) != crc32c(0, raw.p + 5, raw.n - 5))
+        return -EINVAL;
+    *ret_next = arena_dup(a, slice_from(buf_view(&raw), 5));
+    return 0;
+}
+
+static enum s3_error read_query(struct list *l)
+{
+    struct s3_request *r = l->r;
+    struct slice max = request_query(r, "max-keys"), encoding = request_query(r, "encoding-type");
+
+    l->prefix = request_query(r, "prefix");
+    l->delimiter = request_query(r, "delimiter");
+    l->after = request_query(r, l->v2 ? "start-after" : "marker");
+    l->token = l->v2 ? request_query(r, "continuation-token") : SLICE_NULL;
+    l->with_owner = !l->v2 || slice_eq_str(request_query(r, "fetch-owner"), "true");
+    l->max = S3_LIST_MAX;
+    if (max.n && (slice_u64(max, &l->max) || l->max > INT32_MAX))
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "max-keys must be a number from 0 to 2147483647");
+    l->max = MIN(l->max, (uint64_t)S3_LIST_MAX);
+    if (encoding.n && !slice_eq_str(encoding, "url"))
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "encoding-type can only be url");
+    l->url_encoded = encoding.n > 0;
+    if (l->delimiter.n && !slice_eq_str(l->delimiter, "/"))
+        return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "the delimiter can only be /");
+    if (l->prefix.n > S3_KEY_MAX_BYTES || l->after.n > S3_KEY_MAX_BYTES)
+        return S3_ERR_KEY_TOO_LONG;
+    if (!slice_is_utf8(l->prefix) || !slice_is_utf8(l->after))
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "prefix and marker must be UTF-8");
+    return S3_OK;
+}
+
+static enum s3_error fetch_page(struct list *l, struct arena *a)
+{
+    struct s3_request *r = l->r;
+    struct wire_list_req req = {.bucket = r->bucket,
+                                .prefix = l->prefix,
+                                .delimiter = l->delimiter.n ? '/' : 0,
+                                .after = l->after,
+                                .max = (uint32_t)l->max};
+    struct err e = {0};
+    int status;
+
+    if (l->token.p && token_decode(l->token, a, &req.after))
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "the continuation token is not one of this server's");
+    if (l->max == 0) {
+        struct wire_bucket_get_req get = {.name = r->bucket};
+        struct wire_bucket_get_rep bucket;
+
+        status = object_bucket_get(r->s3->session, &get, a, &bucket, &e);
+    } else {
+        status = object_list(r->s3->session, &req, a, &l->page, &e);
+    }
+    return status ? reply_failed(r, status, &e) : S3_OK;
+}
+
+/* ---- XML ---- */
+
+static void put_name(struct list *l, struct xml *x, const char *element, struct slice name)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
+
+    if (!l->url_encoded) {
+        xml_text(x, element, name);
+        return;
+    }
+    if (text_uri_encode(&b, name, /* keep_slash= */ true))
+        x->status = -E2BIG;
+    xml_text(x, element, buf_view(&b));
+}
+
+static void put_owner(struct list *l, struct xml *x)
+{
+    xml_open(x, "Owner");
+    xml_text(x, "ID", slice_str(l->r->s3->node_id));
+    xml_text(x, "DisplayName", SLICE_LIT("forebay"));
+    xml_close(x, "Owner");
+}
+
+static void put_object(struct list *l, struct xml *x, const struct wire_entry *entry)
+{
+    char date[32];
+    struct slice etag = entry->attr.etag;
+
+    text_iso8601(entry->attr.mtime_ns, date);
+    xml_open(x, "Contents");
+    put_name(l, x, "Key", entry->key);
+    xml_text(x, "LastModified", slice_str(date));
+    if (etag.n) {
+        char quoted[ORIGIN_ETAG_MAX + 8];
+
+        (void)snprintf(quoted, sizeof quoted, "\"" SLICE_FMT "\"", SLICE_ARG(etag));
+        xml_text(x, "ETag", slice_str(quoted));
+    }
+    xml_u64(x, "Size", entry->attr.size_bytes);
+    if (l->with_owner)
+        put_owner(l, x);
+    xml_text(x, "StorageClass", SLICE_LIT("STANDARD"));
+    xml_close(x, "Contents");
+}
+
+/* S3 lists the objects first, then the common prefixes. */
+static int put_entries(struct list *l, struct xml *x, bool prefixes)
+{
+    struct slice rest = l->page.entries;
+    struct wire_entry entry;
+    int status;
+
+    while ((status = wire_entry_decode(&rest, &entry)) == 0) {
+        if ((entry.attr.kind == WIRE_DIRECTORY) != prefixes)
+            continue;
+        if (prefixes) {
+            l->n_prefixes++;
+            xml_open(x, "CommonPrefixes");
+            put_name(l, x, "Prefix", entry.key);
+            xml_close(x, "CommonPrefixes");
+        } else {
+            l->n_keys++;
+            put_object(l, x, &entry);
+        }
+    }
+    return status == -ENOENT ? 0 : status;
+}
+
+static void put_v2(struct list *l, struct xml *x)
+{
+    _cleanup_buf_ struct buf token = BUF_INIT(2 * TOKEN_MAX_BYTES);
+
+    if (l->token.p)
+        xml_text(x, "ContinuationToken", l->token);
+    if (l->after.n)
+        put_name(l, x, "StartAfter", l->after);
+    xml_u64(x, "KeyCount", l->n_keys + l->n_prefixes);
+    if (!l->page.truncated)
+        return;
+    if (token_encode(l->page.next, &token))
+        x->status = -E2BIG;
+    xml_text(x, "NextContinuationToken", buf_view(&token));
+}
+
+static void put_v1(struct list *l, struct xml *x)
+{
+    put_name(l, x, "Marker", l->after);
+    if (l->page.truncated)
+        put_name(l, x, "NextMarker", l->page.next);
+}
+
+static int list_xml(struct list *l, struct buf *b)
+{
+    struct xml x = {b, 0};
+    int status;
+
+    xml_start(&x);
+    xml_root(&x, "ListBucketResult");
+    xml_text(&x, "Name", l->r->bucket);
+    put_name(l, &x, "Prefix", l->prefix);
+    if (l->delimiter.n)
+        put_name(l, &x, "Delimiter", l->delimiter);
+    xml_u64(&x, "MaxKeys", l->max);
+    if (l->url_encoded)
+        xml_text(&x, "EncodingType", SLICE_LIT("url"));
+    xml_bool(&x, "IsTruncated", l->page.truncated);
+    status = put_entries(l, &x, /* prefixes= */ false);
+    if (status == 0)
+        status = put_entries(l, &x, /* prefixes= */ true);
+    if (l->v2)
+        put_v2(l, &x);
+    else
+        put_v1(l, &x);
+    xml_close(&x, "ListBucketResult");
+    return status ? status : x.status;
+}
+
+static enum s3_error list(struct s3_request *r, bool v2)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
+    _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
+    struct list l = {.r = r, .v2 = v2};
+    enum s3_error error = read_query(&l);
+
+    if (!error)
+        error = fetch_page(&l, a);
+    if (!error && list_xml(&l, &b))
+        error = reply_refuse(r, S3_ERR_INTERNAL, "the page of the listing cannot be written");
+    if (!error)
+        reply_send(r, 200, "application/xml", buf_view(&b));
+    return error;
+}
+
+enum s3_error s3_op_list_objects(struct s3_request *r)
+{
+    return list(r, /* v2= */ false);
+}
+
+enum s3_error s3_op_list_objects_v2(struct s3_request *r)
+{
+    return list(r, /* v2= */ true);
+}

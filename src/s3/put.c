@@ -1,0 +1,291 @@
+/*
+ * PutObject: the body streams to the object layer while it arrives.
+ *
+ * 1. The last piece of a body is handed on only after everything the client said about the body was verified;
+ * so the origin, which needs the announced length, never gets an object whose hash, checksum or signature was
+ * wrong.
+ *
+ * Memory: two pieces of S3_PIECE_BYTES for each running PUT.
+ */
+#include "s3/condition.h"
+#include "s3/sink.h"
+
+#include "base/text.h"
+#include "origin/origin.h"
+
+/* Request headers that are kept with the object besides x-amz-meta-*. */
+static const char *const kept_headers[] = {
+    "cache-control", "content-disposition", "content-encoding", "content-language", "expires",
+};
+
+/* Headers that ask for something that is not here; refused rather than ignored. Values that mean "nothing
+ * special" are accepted. X(header, accepted value or NULL) */
+static const struct {
+    const char *name, *accepted;
+} not_here[] = {
+    {"x-amz-acl", "private"},
+    {"x-amz-grant-full-control", NULL},
+    {"x-amz-grant-read", NULL},
+    {"x-amz-grant-read-acp", NULL},
+    {"x-amz-grant-write-acp", NULL},
+    {"x-amz-object-lock-legal-hold", NULL},
+    {"x-amz-object-lock-mode", NULL},
+    {"x-amz-server-side-encryption", NULL},
+    {"x-amz-server-side-encryption-customer-algorithm", NULL},
+    {"x-amz-tagging", NULL},
+    {"x-amz-website-redirect-location", NULL},
+    {"x-amz-write-offset-bytes", NULL},
+};
+
+static bool is_kept(struct slice name)
+{
+    const struct slice prefix = SLICE_LIT("x-amz-meta-");
+
+    if (name.n > prefix.n && slice_eq_case(slice_sub(name, 0, prefix.n), prefix))
+        return true;
+    for (size_t i = 0; i < ARRAY_SIZE(kept_headers); i++)
+        if (slice_eq_case(name, slice_str(kept_headers[i])))
+            return true;
+    return false;
+}
+
+/* "aws-chunked" is the coding of the transfer, not of the object. */
+static struct slice without_aws_chunked(struct arena *a, struct slice value)
+{
+    char *out = arena_alloc(a, value.n + 1);
+    size_t n = 0;
+
+    while (value.n) {
+        struct slice one = slice_trim(slice_split(&value, ','));
+
+        if (one.n == 0 || slice_eq_case(one, SLICE_LIT("aws-chunked")))
+            continue;
+        if (n)
+            out[n++] = ',';
+        memcpy(out + n, one.p, one.n);
+        n += one.n;
+    }
+    return slice_of(out, n);
+}
+
+static int put_line(struct buf *b, struct slice name, struct slice value)
+{
+    int status = 0;
+
+    for (size_t i = 0; i < name.n && status == 0; i++)
+        status = buf_char(b, name.p[i] >= 'A' && name.p[i] <= 'Z' ? (char)(name.p[i] + 32) : name.p[i]);
+    if (status == 0)
+        status = buf_str(b, ": ");
+    if (status == 0)
+        status = buf_slice(b, value);
+    return status ? status : buf_char(b, '\n');
+}
+
+static enum s3_error refuse_unknown(struct s3_request *r)
+{
+    struct slice class = request_header(r, "x-amz-storage-class");
+
+    for (size_t i = 0; i < ARRAY_SIZE(not_here); i++) {
+        struct slice value = request_header(r, not_here[i].name);
+
+        if (value.p && !(not_here[i].accepted && slice_eq_str(value, not_here[i].accepted)))
+            return reply_refuse(
+                r, S3_ERR_NOT_IMPLEMENTED,
+                arena_printf(r->arena, "the header %s is not implemented here", not_here[i].name));
+    }
+    return class.p && !slice_eq_str(class, "STANDARD") ? S3_ERR_INVALID_STORAGE_CLASS : S3_OK;
+}
+
+enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_META_MAX_BYTES);
+    enum s3_error error = refuse_unknown(r);
+
+    if (error)
+        return error;
+    for (size_t i = 0; i < r->http->n_headers; i++) {
+        struct slice name = r->http->headers[i].name, value = r->http->headers[i].value;
+
+        if (!is_kept(name))
+            continue;
+        if (slice_eq_case(name, SLICE_LIT("content-encoding"))) {
+            value = without_aws_chunked(r->arena, value);
+            if (value.n == 0)
+                continue;
+        }
+        if (put_line(&b, name, value))
+            return S3_ERR_METADATA_TOO_LARGE;
+    }
+    *ret_type = request_header(r, "content-type");
+    *ret_meta = arena_dup(r->arena, buf_view(&b));
+    return S3_OK;
+}
+
+static ssize_t read_conn(void *arg, void *p, size_t n)
+{
+    return http_conn_read(arg, p, n);
+}
+
+enum s3_error put_body(struct s3_request *r, struct body *ret)
+{
+    struct chunked_signing signing;
+    struct body_plan plan;
+    const char *reason = NULL;
+    enum s3_error error = body_plan(r->http, r->claim.payload_hash, &plan, &reason);
+
+    if (error)
+        return reason ? reply_refuse(r, error, reason) : error;
+    if (plan.chunks_signed) {
+        if (r->claim.kind != AUTH_HEADER_V4)
+            return reply_refuse(r, S3_ERR_INVALID_REQUEST,
+                                "signed chunks need a signed Authorization header");
+        auth_chunk_signing(&r->claim, &r->s3->keys, &signing);
+    }
+    body_init(ret, &plan, plan.chunks_signed ? &signing : NULL, read_conn, r->conn);
+    explicit_bzero(&signing, sizeof signing);
+    return S3_OK;
+}
+
+/* ---- writing ---- */
+
+struct put {
+    struct s3_request *r;
+    struct sink sink;
+    struct body body;
+    char *pieces[2];
+};
+
+static void put_init(struct put *p, struct s3_request *r)
+{
+    *p = (struct put){.r = r};
+    sink_init(&p->sink, r->s3);
+    p->sink.open.bucket = r->bucket;
+    p->sink.open.key = r->key;
+    for (size_t i = 0; i < ARRAY_SIZE(p->pieces); i++) {
+        p->pieces[i] = malloc(S3_PIECE_BYTES);
+        if (!p->pieces[i])
+            abort();
+    }
+}
+
+static void put_fini(struct put *p)
+{
+    sink_fini(&p->sink);
+    body_fini(&p->body);
+    for (size_t i = 0; i < ARRAY_SIZE(p->pieces); i++)
+        free(p->pieces[i]);
+}
+
+static enum s3_error read_conditions(struct s3_request *r, struct wire_put_open_req *q)
+{
+    struct slice none = request_header(r, "if-none-match"), match = request_header(r, "if-match");
+
+    if (none.p && !slice_eq_str(slice_trim(none), "*"))
+        return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "If-None-Match of a PUT can only be *");
+    if (none.p && match.p)
+        return reply_refuse(r, S3_ERR_INVALID_REQUEST,
+                            "If-Match and If-None-Match exclude each other in a PUT");
+    q->if_none_match = none.p != NULL;
+    if (match.p)
+        q->if_match = condition_bare_etag(match);
+    return S3_OK;
+}
+
+/* Hashes that were verified can be given to the origin too. */
+static int commit(struct put *p, struct wire_attr *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf md5 = BUF_INIT(64);
+    const struct body_plan *plan = &p->body.plan;
+    char hex[65];
+
+    if (plan->has_sha256)
+        text_hex(plan->sha256, 32, hex);
+    if (plan->has_md5 && text_base64(&md5, slice_of(plan->md5, sizeof plan->md5)))
+        abort();
+    return sink_commit(&p->sink, plan->has_sha256 ? slice_of(hex, 64) : SLICE_NULL, buf_view(&md5),
+                       p->r->arena, ret, e);
+}
+
+/* Opens and writes all but the last piece, which is left in *ret_last, verified. A body of one piece is not
+ * even opened before it is verified. */
+static enum s3_error stream(struct put *p, struct slice *ret_last)
+{
+    struct err e = {0};
+    ssize_t n = body_read_full(&p->body, p->pieces[0], S3_PIECE_BYTES), more;
+    int current = 0, status;
+
+    if (n < 0)
+        return p->body.error;
+    if ((size_t)n == S3_PIECE_BYTES && p->body.plan.size_bytes != S3_PIECE_BYTES) {
+        status = sink_open(&p->sink, p->body.plan.size_bytes, &e);
+        if (status)
+            return reply_failed(p->r, status, &e);
+    }
+    for (;;) {
+        more = body_read_full(&p->body, p->pieces[!current], S3_PIECE_BYTES);
+        if (more < 0)
+            return p->body.error;
+        if (more == 0)
+            break;
+        status = sink_write(&p->sink, p->pieces[current], (size_t)n, &e);
+        if (status)
+            return reply_failed(p->r, status, &e);
+        current = !current;
+        n = more;
+    }
+    *ret_last = slice_of(p->pieces[current], (size_t)n);
+    return S3_OK;
+}
+
+static enum s3_error write_all(struct put *p, struct wire_attr *ret)
+{
+    struct slice last;
+    struct err e = {0};
+    enum s3_error error = stream(p, &last);
+    int status;
+
+    if (error)
+        return error;
+    status = p->sink.handle ? 0 : sink_open(&p->sink, last.n, &e);
+    if (status == 0)
+        status = sink_write(&p->sink, last.p, last.n, &e);
+    if (status == 0)
+        status = commit(p, ret, &e);
+    return status ? reply_failed(p->r, status, &e) : S3_OK;
+}
+
+void put_checksum_header(struct s3_request *r, const struct body *b)
+{
+    _cleanup_buf_ struct buf base64 = BUF_INIT(64);
+
+    if (b->plan.kind == CHECKSUM_NONE)
+        return;
+    if (text_base64(&base64, slice_of(b->plan.value, checksum_bytes(b->plan.kind))))
+        abort();
+    reply_header(r, arena_printf(r->arena, "x-amz-checksum-%s", checksum_suffix(b->plan.kind)),
+                 buf_view(&base64));
+}
+
+enum s3_error s3_op_put_object(struct s3_request *r)
+{
+    struct put p;
+    struct wire_attr attr;
+    enum s3_error error;
+
+    put_init(&p, r);
+    error = put_metadata(r, &p.sink.open.content_type, &p.sink.open.meta);
+    if (!error)
+        error = read_conditions(r, &p.sink.open);
+    if (!error)
+        error = put_body(r, &p.body);
+    if (!error)
+        error = write_all(&p, &attr);
+    if (!error) {
+        reply_etag(r, attr.etag);
+        put_checksum_header(r, &p.body);
+    }
+    put_fini(&p);
+    if (!error)
+        reply_send(r, 200, NULL, SLICE_NULL);
+    return error;
+}

@@ -1,0 +1,156 @@
+/*
+ * Answers: header lines, the head, the XML error, and counting.
+ *
+ * 1. Every answer carries x-amz-request-id and x-amz-id-2.
+ * 2. No value from an object, an origin or a query can end a header line: those with control characters are
+ * dropped.
+ * 3. A request is counted once: when its answer is complete, here or by the tail that sends its rest.
+ */
+#include "s3/s3_internal.h"
+
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/sys.h"
+
+static const char *const op_names[S3_OP_COUNT] = {[S3_OP_NONE] = "Unknown",
+#define X(name, text, function) [S3_OP_##name] = text,
+                                                  S3_OPS(X)
+#undef X
+};
+
+static const int kept_statuses[S3_STATUSES] = {200, 204, 206, 304, 403, 404, 412, 503};
+
+struct slice request_query(const struct s3_request *r, const char *name)
+{
+    const struct http_pair *p = route_query(r->query, r->n_query, name);
+
+    return p ? slice_of(p->value.p ? p->value.p : "", p->value.n) : SLICE_NULL;
+}
+
+struct slice request_header(const struct s3_request *r, const char *name)
+{
+    return http_header(r->http, name);
+}
+
+static void put_head(struct s3_request *r, struct slice s)
+{
+    int status = buf_slice(&r->head, s);
+
+    /* What goes in is bounded: attributes by the origin layer, the rest by the request's own head. */
+    assert(status == 0);
+    (void)status;
+}
+
+void reply_header(struct s3_request *r, const char *name, struct slice value)
+{
+    if (r->head.n + strlen(name) + value.n + 4 > r->head.max)
+        return;
+    for (size_t i = 0; i < value.n; i++)
+        if (((unsigned char)value.p[i] < 0x20 && value.p[i] != '\t') || value.p[i] == 0x7f)
+            return;
+    put_head(r, slice_str(name));
+    put_head(r, SLICE_LIT(": "));
+    put_head(r, value);
+    put_head(r, SLICE_LIT("\r\n"));
+}
+
+void reply_etag(struct s3_request *r, struct slice etag)
+{
+    if (etag.n)
+        reply_header(r, "ETag", slice_str(arena_printf(r->arena, "\"" SLICE_FMT "\"", SLICE_ARG(etag))));
+}
+
+static void put_ids(struct s3_request *r)
+{
+    reply_header(r, "x-amz-request-id", slice_str(r->id));
+    reply_header(r, "x-amz-id-2", slice_str(r->s3->node_id));
+}
+
+int reply_head(struct s3_request *r, int status, uint64_t n_bytes)
+{
+    assert(r->status == 0);
+    put_ids(r);
+    r->status = status;
+    return http_conn_head(r->conn, status, buf_view(&r->head), n_bytes);
+}
+
+void reply_send(struct s3_request *r, int status, const char *type, struct slice body)
+{
+    assert(r->status == 0);
+    put_ids(r);
+    if (type)
+        reply_header(r, "Content-Type", slice_str(type));
+    r->status = status;
+    (void)http_conn_reply(r->conn, status, buf_view(&r->head), body);
+}
+
+void reply_error(struct s3_request *r, enum s3_error error)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(32 * KIB);
+    const struct s3_error_info *info = s3_error_info(error);
+    struct slice resource =
+        r->path.n <= S3_KEY_MAX_BYTES + 64 ? r->path : slice_sub(r->path, 0, S3_KEY_MAX_BYTES);
+
+    if (info->status == 304) {
+        reply_send(r, 304, NULL, SLICE_NULL);
+        return;
+    }
+    if (s3_error_xml(&b, error, r->message, resource, r->id, r->extra))
+        buf_clear(&b);
+    if (error == S3_ERR_REQUEST_TIMEOUT || error == S3_ERR_INCOMPLETE_BODY)
+        http_conn_close_after(r->conn);
+    reply_send(r, info->status, "application/xml", buf_view(&b));
+}
+
+enum s3_error reply_refuse(struct s3_request *r, enum s3_error error, const char *message)
+{
+    r->message = slice_str(message);
+    return error;
+}
+
+enum s3_error reply_failed(struct s3_request *r, int code, const struct err *e)
+{
+    enum s3_error error = s3_error_of(code);
+    struct slice text = slice_str(e->text);
+
+    if (text.n == 0)
+        text = slice_str(err_text(code));
+    if (s3_error_wants_text(code))
+        r->message = arena_dup(r->arena, text);
+    if (s3_error_info(error)->status >= 500)
+        log_warn("s3", "%s %s " SLICE_FMT ": " SLICE_FMT, r->id, op_names[r->op],
+                 SLICE_ARG(r->http->raw_path), SLICE_ARG(text));
+    return error;
+}
+
+static struct metric_series *requests_series(struct s3 *s3, enum s3_op op, int status)
+{
+    char code[16];
+
+    for (size_t i = 0; i < S3_STATUSES; i++)
+        if (kept_statuses[i] == status && s3->requests[op][i])
+            return s3->requests[op][i];
+    (void)snprintf(code, sizeof code, "%d", status);
+    return metrics_series(METRIC_REQUESTS, "s3", op_names[op], code);
+}
+
+void reply_count(struct s3 *s3, enum s3_op op, int status, uint64_t started_ns)
+{
+    metrics_add(requests_series(s3, op, status), 1);
+    metrics_observe_ns(s3->seconds[op], sys->mono_ns() - started_ns);
+}
+
+void reply_prepare_metrics(struct s3 *s3)
+{
+    for (size_t op = 0; op < S3_OP_COUNT; op++) {
+        s3->seconds[op] = metrics_series(METRIC_REQUEST_SECONDS, "s3", op_names[op], NULL);
+        if (op != S3_OP_GET_OBJECT && op != S3_OP_HEAD_OBJECT)
+            continue;
+        for (size_t i = 0; i < S3_STATUSES; i++) {
+            char code[16];
+
+            (void)snprintf(code, sizeof code, "%d", kept_statuses[i]);
+            s3->requests[op][i] = metrics_series(METRIC_REQUESTS, "s3", op_names[op], code);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+/*
+ * What a request means: its path cut into bucket and key, and the operation that method, query and headers
+ * name.
+ *
+ * 1. Pure. The path was decoded exactly once; nothing in it is normalised: "a//b", "..", "+" and "%" are key
+ * bytes.
+ * 2. A parameter that names a function of S3 which is not here is never ignored: the answer is
+ * NotImplemented.
+ */
+#include "s3/s3_internal.h"
+
+/* Query parameters that select something other than the object or listing itself. */
+static const char *const functions_not_here[] = {
+    "accelerate",
+    "acl",
+    "analytics",
+    "attributes",
+    "cors",
+    "encryption",
+    "intelligent-tiering",
+    "inventory",
+    "legal-hold",
+    "lifecycle",
+    "logging",
+    "metrics",
+    "notification",
+    "object-lock",
+    "ownershipControls",
+    "partNumber",
+    "policy",
+    "policyStatus",
+    "publicAccessBlock",
+    "replication",
+    "requestPayment",
+    "restore",
+    "retention",
+    "select",
+    "session",
+    "tagging",
+    "torrent",
+    "uploadId",
+    "uploads",
+    "versioning",
+    "versions",
+    "website",
+};
+
+const struct http_pair *route_query(const struct http_pair *query, size_t n_query, const char *name)
+{
+    for (size_t i = 0; i < n_query; i++)
+        if (slice_eq_str(query[i].name, name))
+            return &query[i];
+    return NULL;
+}
+
+enum s3_error route_path(struct slice path, struct slice *ret_bucket, struct slice *ret_key)
+{
+    struct slice key;
+
+    if (path.n == 0 || path.p[0] != '/' || !slice_is_utf8(path) || memchr(path.p, 0, path.n))
+        return S3_ERR_INVALID_URI;
+    key = slice_from(path, 1);
+    *ret_bucket = slice_split(&key, '/');
+    if (ret_bucket->n == 0 && key.n > 0)
+        return S3_ERR_INVALID_BUCKET_NAME;
+    if (key.n > S3_KEY_MAX_BYTES)
+        return S3_ERR_KEY_TOO_LONG;
+    *ret_key = key;
+    return S3_OK;
+}
+
+static enum s3_op bucket_op(struct slice method, const struct http_pair *query, size_t n)
+{
+    const struct http_pair *type = route_query(query, n, "list-type");
+
+    if (slice_eq_str(method, "HEAD"))
+        return S3_OP_HEAD_BUCKET;
+    if (slice_eq_str(method, "POST") && route_query(query, n, "delete"))
+        return S3_OP_DELETE_OBJECTS;
+    if (!slice_eq_str(method, "GET"))
+        return S3_OP_NONE;
+    if (route_query(query, n, "location"))
+        return S3_OP_GET_BUCKET_LOCATION;
+    return type && slice_eq_str(type->value, "2") ? S3_OP_LIST_OBJECTS_V2 : S3_OP_LIST_OBJECTS;
+}
+
+static enum s3_op object_op(const struct http_request *http)
+{
+    if (slice_eq_str(http->method, "GET"))
+        return S3_OP_GET_OBJECT;
+    if (slice_eq_str(http->method, "HEAD"))
+        return S3_OP_HEAD_OBJECT;
+    if (slice_eq_str(http->method, "PUT"))
+        return http_header(http, "x-amz-copy-source").p ? S3_OP_COPY_OBJECT : S3_OP_PUT_OBJECT;
+    if (slice_eq_str(http->method, "DELETE"))
+        return S3_OP_DELETE_OBJECT;
+    return S3_OP_NONE;
+}
+
+static bool is_s3_method(struct slice method)
+{
+    return slice_eq_str(method, "GET") || slice_eq_str(method, "HEAD") || slice_eq_str(method, "PUT") ||
+           slice_eq_str(method, "POST") || slice_eq_str(method, "DELETE");
+}
+
+enum s3_error route_op(const struct http_request *http, bool has_bucket, bool has_key,
+                       const struct http_pair *query, size_t n_query, enum s3_op *ret_op,
+                       const char **ret_reason)
+{
+    const struct http_pair *version = route_query(query, n_query, "versionId");
+    enum s3_op op = S3_OP_NONE;
+
+    if (!is_s3_method(http->method))
+        return S3_ERR_METHOD_NOT_ALLOWED;
+    for (size_t i = 0; i < ARRAY_SIZE(functions_not_here); i++) {
+        if (has_bucket && route_query(query, n_query, functions_not_here[i])) {
+            *ret_reason = functions_not_here[i];
+            return S3_ERR_NOT_IMPLEMENTED;
+        }
+    }
+    if (version && !slice_eq_str(version->value, "null")) {
+        *ret_reason = "versionId";
+        return S3_ERR_NOT_IMPLEMENTED;
+    }
+    if (has_key)
+        op = object_op(http);
+    else if (has_bucket)
+        op = bucket_op(http->method, query, n_query);
+    else if (slice_eq_str(http->method, "GET"))
+        op = S3_OP_LIST_BUCKETS;
+    if (op == S3_OP_NONE)
+        return has_bucket ? S3_ERR_NOT_IMPLEMENTED : S3_ERR_METHOD_NOT_ALLOWED;
+    *ret_op = op;
+    return S3_OK;
+}

@@ -1,0 +1,128 @@
+/* What the files of the S3 front end share: the front end itself, one request, and the table of operations.
+ */
+#pragma once
+
+#include "s3/auth.h"
+#include "s3/body.h"
+#include "s3/s3.h"
+#include "s3/s3_error.h"
+
+#define S3_MAGIC          0x53335f33u
+#define S3_KEY_MAX_BYTES  1024
+#define S3_HEAD_MAX_BYTES (24 * KIB)  /* headers of a response */
+#define S3_PIECE_BYTES    (128 * KIB) /* a PUT holds two of these */
+#define S3_ARENA_BYTES    (16 * MIB)  /* of a page of a listing, or of one fetch */
+#define S3_XML_MAX_BYTES  (8 * MIB)   /* a page of 1000 keys of 1024 bytes, each byte escaped */
+#define S3_LIST_MAX       1000
+#define S3_DEFAULT_TYPE   "binary/octet-stream"
+
+/* X(NAME, name in metrics and logs, function s3_op_*) */
+#define S3_OPS(X)                                                                                            \
+    X(LIST_BUCKETS, "ListBuckets", list_buckets)                                                             \
+    X(HEAD_BUCKET, "HeadBucket", head_bucket)                                                                \
+    X(GET_BUCKET_LOCATION, "GetBucketLocation", get_bucket_location)                                         \
+    X(LIST_OBJECTS, "ListObjects", list_objects)                                                             \
+    X(LIST_OBJECTS_V2, "ListObjectsV2", list_objects_v2)                                                     \
+    X(DELETE_OBJECTS, "DeleteObjects", delete_objects)                                                       \
+    X(GET_OBJECT, "GetObject", get_object)                                                                   \
+    X(HEAD_OBJECT, "HeadObject", head_object)                                                                \
+    X(PUT_OBJECT, "PutObject", put_object)                                                                   \
+    X(COPY_OBJECT, "CopyObject", copy_object)                                                                \
+    X(DELETE_OBJECT, "DeleteObject", delete_object)
+
+enum s3_op {
+    S3_OP_NONE, /* refused before it was known what is wanted */
+#define X(name, text, function) S3_OP_##name,
+    S3_OPS(X)
+#undef X
+        S3_OP_COUNT
+};
+
+#define S3_STATUSES 8 /* statuses whose series are kept per operation */
+
+struct s3 {
+    uint32_t magic;
+    struct object_service *objects;
+    struct object_session *session; /* of all requests; each closes what it opens */
+    char *region, *access_key, *secret_key, *node_id;
+    struct auth_keys keys;
+    struct metric_series *seconds[S3_OP_COUNT];
+    struct metric_series *requests[S3_OP_COUNT][S3_STATUSES];
+};
+
+/* One request, from its head until the answer is complete or left to a tail. */
+struct s3_request {
+    struct s3 *s3;
+    struct http_conn *conn;
+    const struct http_request *http;
+    struct arena *arena; /* the connection's: small things only */
+    uint64_t started_ns;
+    char id[17];
+    struct slice path, bucket, key; /* decoded; empty when the path does not go so far */
+    struct http_pair *query;
+    size_t n_query;
+    struct auth_claim claim;
+    enum s3_op op;
+    struct buf head;      /* header lines of the response */
+    int status;           /* sent, or 0 */
+    bool parked;          /* a tail sends the rest and counts the request */
+    struct slice message; /* of the error, in the arena; empty: the table's */
+    struct slice extra;   /* XML inside <Error>, in the arena */
+};
+
+/* An operation: answers, and gives S3_OK; or gives the error to answer with, before any head was sent. After
+ * a head was sent a failure closes the connection with the body cut short, and S3_OK is given. */
+typedef enum s3_error (*s3_op_fn)(struct s3_request *r);
+#define X(name, text, function) enum s3_error s3_op_##function(struct s3_request *r);
+S3_OPS(X)
+#undef X
+
+/* ---- route.c: pure ---- */
+
+/* Cuts the decoded path into bucket and key. INVALID_URI, KEY_TOO_LONG. */
+enum s3_error route_path(struct slice path, struct slice *ret_bucket, struct slice *ret_key);
+/* Which operation a request means. METHOD_NOT_ALLOWED, NOT_IMPLEMENTED with *ret_reason (static text or
+ * NULL). */
+enum s3_error route_op(const struct http_request *http, bool has_bucket, bool has_key,
+                       const struct http_pair *query, size_t n_query, enum s3_op *ret_op,
+                       const char **ret_reason);
+const struct http_pair *route_query(const struct http_pair *query, size_t n_query, const char *name);
+
+/* ---- reply.c ---- */
+
+/* First value of a query parameter, SLICE_NULL when absent. */
+struct slice request_query(const struct s3_request *r, const char *name);
+struct slice request_header(const struct s3_request *r, const char *name);
+
+/* One header line of the response. Values with control characters are left out. */
+void reply_header(struct s3_request *r, const char *name, struct slice value);
+void reply_etag(struct s3_request *r, struct slice etag);
+/* Head of a response with n_bytes of body to come. */
+int reply_head(struct s3_request *r, int status, uint64_t n_bytes);
+/* Head and body in one go; type NULL for none. */
+void reply_send(struct s3_request *r, int status, const char *type, struct slice body);
+/* The XML error answer. */
+void reply_error(struct s3_request *r, enum s3_error error);
+/* Sets the message of an error and gives it: `return reply_refuse(r, S3_ERR_X, "...")`. */
+enum s3_error reply_refuse(struct s3_request *r, enum s3_error error, const char *message);
+/* The same for a failure of the layers below; logs what is our or the origin's fault. */
+enum s3_error reply_failed(struct s3_request *r, int code, const struct err *e);
+/* Looks the metrics up that every request needs. */
+void reply_prepare_metrics(struct s3 *s3);
+/* Counts an answered request. */
+void reply_count(struct s3 *s3, enum s3_op op, int status, uint64_t started_ns);
+
+/* ---- put.c ---- */
+
+/* Content type and "name: value\n" lines of the request's headers that are kept with an object, in the arena.
+ * Also refuses headers that ask for what is not there. */
+enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta);
+/* The body reader of the request. Finish with body_fini when S3_OK. */
+enum s3_error put_body(struct s3_request *r, struct body *ret);
+/* The checksum that was verified goes back to the client, as S3 does. */
+void put_checksum_header(struct s3_request *r, const struct body *b);
+
+/* ---- copy.c ---- */
+
+/* <element> with LastModified and ETag, the answer of both kinds of copies. */
+void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns);

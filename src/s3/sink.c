@@ -1,0 +1,63 @@
+/*
+ * Writing one object (contract in sink.h). A handle is committed or aborted, exactly once: a commit that
+ * failed leaves it open, and sink_fini aborts it.
+ */
+#include "s3/sink.h"
+
+#define CALL_ARENA_BYTES (256 * KIB)
+
+void sink_init(struct sink *k, struct s3 *s3)
+{
+    *k = (struct sink){.s3 = s3, .open = {.via = WIRE_VIA_S3}, .arena = arena_new(CALL_ARENA_BYTES)};
+}
+
+void sink_fini(struct sink *k)
+{
+    struct wire_put_abort_req req = {.handle = k->handle};
+    struct wire_put_abort_rep rep;
+
+    if (k->handle)
+        (void)object_put_abort(k->s3->session, &req, k->arena, &rep, NULL);
+    k->handle = 0;
+    arena_free(TAKE_PTR(k->arena));
+}
+
+int sink_open(struct sink *k, uint64_t size, struct err *e)
+{
+    struct wire_put_open_rep rep;
+    int status;
+
+    assert(k->handle == 0);
+    k->open.size = size;
+    status = object_put_open(k->s3->session, &k->open, k->arena, &rep, e);
+    if (status == 0)
+        k->handle = rep.handle;
+    arena_clear(k->arena);
+    return status;
+}
+
+int sink_write(struct sink *k, const void *p, size_t n, struct err *e)
+{
+    struct wire_put_write_req req = {.handle = k->handle, .offset = k->written, .data = slice_of(p, n)};
+    struct wire_put_write_rep rep;
+    int status = n ? object_put_write(k->s3->session, &req, k->arena, &rep, e) : 0;
+
+    arena_clear(k->arena);
+    if (status == 0)
+        k->written += n;
+    return status;
+}
+
+int sink_commit(struct sink *k, struct slice sha256, struct slice md5, struct arena *a, struct wire_attr *ret,
+                struct err *e)
+{
+    struct wire_put_commit_req req = {.handle = k->handle, .size = k->written, .sha256 = sha256, .md5 = md5};
+    struct wire_put_commit_rep rep;
+    int status = object_put_commit(k->s3->session, &req, a, &rep, e);
+
+    if (status)
+        return status;
+    k->handle = 0;
+    *ret = rep.attr;
+    return 0;
+}

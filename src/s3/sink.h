@@ -1,0 +1,26 @@
+/*
+ * Writing one object through the object layer, in order: open, write, commit; what is not committed is
+ * aborted.
+ *
+ * One thread at a time per struct.
+ */
+#pragma once
+
+#include "s3/s3_internal.h"
+
+struct sink {
+    struct s3 *s3;
+    struct wire_put_open_req open; /* filled in by the owner: bucket, key, type, meta, conditions */
+    struct arena *arena;           /* cleared after each write: a body has no bound in pieces */
+    uint64_t handle;               /* 0: not open */
+    uint64_t written;
+};
+
+void sink_init(struct sink *k, struct s3 *s3);
+void sink_fini(struct sink *k);
+/* size UINT64_MAX: unknown. */
+int sink_open(struct sink *k, uint64_t size, struct err *e);
+int sink_write(struct sink *k, const void *p, size_t n, struct err *e);
+/* sha256 in hex and md5 in base64, or empty. The attributes are in `a`. */
+int sink_commit(struct sink *k, struct slice sha256, struct slice md5, struct arena *a, struct wire_attr *ret,
+                struct err *e);

@@ -1,0 +1,199 @@
+/* layer: s3 */
+/* Signatures of requests: Amazon's worked examples pass, and every way of being wrong has its own answer. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/text.h"
+#include "s3/auth.h"
+
+#define KEY    "AKIAIOSFODNN7EXAMPLE"
+#define SECRET "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+#define EMPTY  "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+/* 2013-05-24 00:00:00 UTC */
+#define NOW_S 1369353600ull
+
+/* "Example: GET object" of the S3 API reference. */
+#define GET_HEAD                                                                                             \
+    "GET /test.txt HTTP/1.1\r\n"                                                                             \
+    "Host: examplebucket.s3.amazonaws.com\r\n"                                                               \
+    "Range: bytes=0-9\r\n"                                                                                   \
+    "x-amz-content-sha256: " EMPTY "\r\n"                                                                    \
+    "x-amz-date: 20130524T000000Z\r\n"
+#define GET_SCOPE     "Credential=" KEY "/20130524/us-east-1/s3/aws4_request,"
+#define GET_SIGNED    "SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,"
+#define GET_SIGNATURE "Signature=f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
+#define GET_AUTH      "Authorization: AWS4-HMAC-SHA256 " GET_SCOPE GET_SIGNED GET_SIGNATURE "\r\n"
+
+/* "Authenticating requests: using query parameters", the same reference. */
+#define URL_CREDENTIAL "X-Amz-Credential=" KEY "%2F20130524%2Fus-east-1%2Fs3%2Faws4_request"
+#define URL_REST       "&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host"
+#define URL_SIGNATURE  "&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
+#define URL_QUERY      "X-Amz-Algorithm=AWS4-HMAC-SHA256&" URL_CREDENTIAL URL_REST URL_SIGNATURE
+#define URL_HEAD(query, headers)                                                                             \
+    "GET /test.txt?" query " HTTP/1.1\r\nHost: examplebucket.s3.amazonaws.com\r\n" headers "\r\n"
+
+/* Version 2, from the developer guide; here in path style, which signs the same resource. */
+#define V2_QUERY "AWSAccessKeyId=" KEY "&Signature=NpgCjnDzrM%2BWFzoENXmpNDUsSn8%3D&Expires=1175139620"
+#define V2_HEAD(query, headers)                                                                              \
+    "GET /johnsmith/photos/puppy.jpg?" query " HTTP/1.1\r\nHost: s3.amazonaws.com\r\n" headers "\r\n"
+
+static enum s3_error verify_as(const char *head, uint64_t now_s, const char *key, const char *secret)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    _cleanup_buf_ struct buf path = BUF_INIT(64 * KIB);
+    struct http_request *http = arena_zalloc(a, sizeof *http);
+    struct auth_request r = {.http = http};
+    struct http_pair *query = NULL;
+    struct auth_claim claim;
+    struct auth_keys keys;
+    struct err e = {0};
+    const char *reason = NULL;
+    enum s3_error error;
+    int status = 0;
+
+    assert_int_equal(http_parse_head(slice_str(head), http, &status, &e), 0);
+    assert_int_equal(text_uri_decode(&path, http->raw_path, false), 0);
+    assert_int_equal(http_parse_query(http->raw_query, a, &query, &r.n_query), 0);
+    r.path = buf_view(&path);
+    r.query = query;
+    auth_keys_init(&keys, slice_str(key), slice_str(secret), SLICE_LIT("us-east-1"));
+    error = auth_parse(&r, a, &claim, &reason);
+    for (int i = 0; i < 2 && !error; i++) /* the second time with a cached signing key */
+        error = auth_verify(&r, &claim, &keys, now_s, a, &reason);
+    auth_keys_fini(&keys);
+    return error;
+}
+
+static enum s3_error verify(const char *head, uint64_t now_s)
+{
+    return verify_as(head, now_s, KEY, SECRET);
+}
+
+/* The published examples verify, in header, in URL, and of version 2. */
+static void published_examples_verify(void **state)
+{
+    (void)state;
+    assert_int_equal(verify(GET_HEAD GET_AUTH "\r\n", NOW_S), S3_OK);
+    assert_int_equal(verify(URL_HEAD(URL_QUERY, ""), NOW_S), S3_OK);
+    assert_int_equal(verify(V2_HEAD(V2_QUERY, ""), 1175139620), S3_OK);
+}
+
+/* Wrong secret, wrong key, changed path, query, header or signature are refused, each in its way. */
+static void changed_requests_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(verify_as(GET_HEAD GET_AUTH "\r\n", NOW_S, KEY, "another"), S3_ERR_SIGNATURE);
+    assert_int_equal(verify_as(GET_HEAD GET_AUTH "\r\n", NOW_S, "another", SECRET),
+                     S3_ERR_INVALID_ACCESS_KEY);
+    assert_int_equal(verify_as(URL_HEAD(URL_QUERY, ""), NOW_S, KEY, "another"), S3_ERR_SIGNATURE);
+    assert_int_equal(verify_as(V2_HEAD(V2_QUERY, ""), 1, KEY, "another"), S3_ERR_SIGNATURE);
+    assert_int_equal(
+        verify("GET /other.txt HTTP/1.1\r\nHost: examplebucket.s3.amazonaws.com\r\nRange: bytes=0-9\r\n"
+               "x-amz-content-sha256: " EMPTY "\r\nx-amz-date: 20130524T000000Z\r\n" GET_AUTH "\r\n",
+               NOW_S),
+        S3_ERR_SIGNATURE);
+    assert_int_equal(
+        verify("GET /test.txt HTTP/1.1\r\nHost: examplebucket.s3.amazonaws.com\r\nRange: bytes=0-8\r\n"
+               "x-amz-content-sha256: " EMPTY "\r\nx-amz-date: 20130524T000000Z\r\n" GET_AUTH "\r\n",
+               NOW_S),
+        S3_ERR_SIGNATURE);
+    assert_int_equal(verify(URL_HEAD(URL_QUERY "&prefix=x", ""), NOW_S), S3_ERR_SIGNATURE);
+    assert_int_equal(verify(V2_HEAD(V2_QUERY "&acl", ""), 1), S3_ERR_SIGNATURE);
+    assert_int_equal(verify(V2_HEAD(V2_QUERY, "x-amz-meta-a: b\r\n"), 1), S3_ERR_SIGNATURE);
+}
+
+/* Headers that S3 gives a meaning must be signed; others may be added on the way. */
+static void unsigned_amz_headers_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(verify(GET_HEAD "x-amz-copy-source: /b/k\r\n" GET_AUTH "\r\n", NOW_S),
+                     S3_ERR_ACCESS_DENIED);
+    assert_int_equal(verify(URL_HEAD(URL_QUERY, "x-amz-acl: private\r\n"), NOW_S), S3_ERR_ACCESS_DENIED);
+    assert_int_equal(verify(GET_HEAD "X-Forwarded-For: 10.0.0.1\r\n" GET_AUTH "\r\n", NOW_S), S3_OK);
+}
+
+/* Time: 15 minutes either way in a header; a URL until it expires and not long before it begins. */
+static void time_is_checked(void **state)
+{
+    (void)state;
+    assert_int_equal(verify(GET_HEAD GET_AUTH "\r\n", NOW_S + AUTH_SKEW_S), S3_OK);
+    assert_int_equal(verify(GET_HEAD GET_AUTH "\r\n", NOW_S - AUTH_SKEW_S), S3_OK);
+    assert_int_equal(verify(GET_HEAD GET_AUTH "\r\n", NOW_S + AUTH_SKEW_S + 1), S3_ERR_REQUEST_SKEWED);
+    assert_int_equal(verify(GET_HEAD GET_AUTH "\r\n", NOW_S - AUTH_SKEW_S - 1), S3_ERR_REQUEST_SKEWED);
+    assert_int_equal(verify(URL_HEAD(URL_QUERY, ""), NOW_S + 86400), S3_OK);
+    assert_int_equal(verify(URL_HEAD(URL_QUERY, ""), NOW_S + 86401), S3_ERR_REQUEST_EXPIRED);
+    assert_int_equal(verify(URL_HEAD(URL_QUERY, ""), NOW_S - AUTH_SKEW_S - 1), S3_ERR_ACCESS_DENIED);
+    assert_int_equal(verify(V2_HEAD(V2_QUERY, ""), 1175139621), S3_ERR_REQUEST_EXPIRED);
+}
+
+/* Requests without a signature, and signatures that are not well formed. */
+static void malformed_signatures_are_refused(void **state)
+{
+    static const struct {
+        const char *head;
+        enum s3_error error;
+    } rows[] = {
+        {GET_HEAD "\r\n", S3_ERR_ACCESS_DENIED},
+        {GET_HEAD "Authorization: Basic dXNlcjpwYXNz\r\n\r\n", S3_ERR_INVALID_REQUEST},
+        {GET_HEAD "Authorization: AWS " KEY ":x\r\n\r\n", S3_ERR_INVALID_REQUEST},
+        {GET_HEAD "Authorization: AWS4-HMAC-SHA256\r\n\r\n", S3_ERR_AUTH_MALFORMED},
+        {GET_HEAD "Authorization: AWS4-HMAC-SHA256 " GET_SCOPE GET_SIGNED "\r\n\r\n", S3_ERR_AUTH_MALFORMED},
+        {GET_HEAD "Authorization: AWS4-HMAC-SHA256 " GET_SIGNED GET_SIGNATURE "\r\n\r\n",
+         S3_ERR_AUTH_MALFORMED},
+        {GET_HEAD "Authorization: AWS4-HMAC-SHA256 Credential=" KEY "," GET_SIGNED GET_SIGNATURE "\r\n\r\n",
+         S3_ERR_AUTH_MALFORMED},
+        {GET_HEAD "Authorization: AWS4-HMAC-SHA256 Credential=" KEY
+                  "/20130525/us-east-1/s3/aws4_request," GET_SIGNED GET_SIGNATURE "\r\n\r\n",
+         S3_ERR_AUTH_MALFORMED},
+        {GET_HEAD "Authorization: AWS4-HMAC-SHA256 Credential=" KEY
+                  "/20130524/eu-west-1/s3/aws4_request," GET_SIGNED GET_SIGNATURE "\r\n\r\n",
+         S3_ERR_AUTH_MALFORMED},
+        {GET_HEAD "Authorization: AWS4-HMAC-SHA256 Credential=" KEY
+                  "/20130524/us-east-1/ec2/aws4_request," GET_SIGNED GET_SIGNATURE "\r\n\r\n",
+         S3_ERR_AUTH_MALFORMED},
+        {GET_HEAD "Authorization: AWS4-HMAC-SHA256 " GET_SCOPE
+                  "SignedHeaders=range;x-amz-content-sha256;x-amz-date," GET_SIGNATURE "\r\n\r\n",
+         S3_ERR_ACCESS_DENIED},
+        {"GET / HTTP/1.1\r\nHost: h\r\nx-amz-content-sha256: " EMPTY "\r\nx-amz-date: yesterday\r\n" GET_AUTH
+         "\r\n",
+         S3_ERR_ACCESS_DENIED},
+        {"GET / HTTP/1.1\r\nHost: h\r\nx-amz-content-sha256: " EMPTY "\r\n" GET_AUTH "\r\n",
+         S3_ERR_ACCESS_DENIED},
+        {"GET / HTTP/1.1\r\nHost: h\r\nx-amz-date: 20130524T000000Z\r\n" GET_AUTH "\r\n",
+         S3_ERR_INVALID_REQUEST},
+        {URL_HEAD("X-Amz-Algorithm=AWS4-HMAC-SHA256", ""), S3_ERR_QUERY_AUTH_MALFORMED},
+        {URL_HEAD("X-Amz-Algorithm=other&" URL_CREDENTIAL URL_REST URL_SIGNATURE, ""),
+         S3_ERR_QUERY_AUTH_MALFORMED},
+        {URL_HEAD("X-Amz-Algorithm=AWS4-HMAC-SHA256&" URL_CREDENTIAL
+                  "&X-Amz-Date=20130524T000000Z&X-Amz-Expires=604801&X-Amz-SignedHeaders=host" URL_SIGNATURE,
+                  ""),
+         S3_ERR_QUERY_AUTH_MALFORMED},
+        {URL_HEAD("X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=x" URL_REST URL_SIGNATURE, ""),
+         S3_ERR_QUERY_AUTH_MALFORMED},
+        {V2_HEAD("AWSAccessKeyId=" KEY, ""), S3_ERR_ACCESS_DENIED},
+        {V2_HEAD("AWSAccessKeyId=" KEY "&Signature=x&Expires=soon", ""), S3_ERR_ACCESS_DENIED},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        enum s3_error error = verify(rows[i].head, NOW_S);
+
+        if (error != rows[i].error)
+            print_message("row %zu\n", i);
+        assert_int_equal(error, rows[i].error);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_examples_verify),        cmocka_unit_test(changed_requests_are_refused),
+        cmocka_unit_test(unsigned_amz_headers_are_refused), cmocka_unit_test(time_is_checked),
+        cmocka_unit_test(malformed_signatures_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

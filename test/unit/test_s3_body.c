@@ -1,0 +1,172 @@
+/* layer: s3 */
+/* Request bodies: what the headers promise is read right, and no body that breaks its promise ends well. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "s3/body.h"
+
+#define HELLO_SHA256 "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+#define HELLO_MD5    "XUFAKrxLKna5cZ2REBfFkg=="
+#define HELLO_CRC32  "NhCmhg=="
+
+static enum s3_error plan(const char *headers, const char *hash, struct body_plan *ret)
+{
+    _cleanup_buf_ struct buf head = BUF_INIT(64 * KIB);
+    struct http_request *r = calloc(1, sizeof *r);
+    struct err e = {0};
+    const char *reason = NULL;
+    enum s3_error error;
+    int status = 0;
+
+    assert_int_equal(buf_printf(&head, "PUT /b/k HTTP/1.1\r\nHost: h\r\n%s\r\n", headers), 0);
+    assert_int_equal(http_parse_head(buf_view(&head), r, &status, &e), 0);
+    error = body_plan(r, slice_str(hash), ret, &reason);
+    free(r);
+    return error;
+}
+
+struct source {
+    struct slice rest;
+    size_t step;
+    ssize_t failure; /* given instead of the end */
+};
+
+static ssize_t give(void *arg, void *p, size_t n)
+{
+    struct source *s = arg;
+
+    n = MIN(MIN(n, s->step), s->rest.n);
+    if (n == 0)
+        return s->failure;
+    memcpy(p, s->rest.p, n);
+    s->rest = slice_from(s->rest, n);
+    return (ssize_t)n;
+}
+
+/* Plans and reads a body; *out gets its payload. S3_OK only when everything held. */
+static enum s3_error run(const char *headers, const char *hash, const char *raw, ssize_t failure,
+                         struct buf *out)
+{
+    struct body_plan p;
+    enum s3_error error = plan(headers, hash, &p);
+
+    for (size_t step = 1; step < 9 && !error; step++) {
+        struct source s = {slice_str(raw), step, failure};
+        struct body b;
+        char piece[5];
+        ssize_t n;
+
+        buf_clear(out);
+        body_init(&b, &p, NULL, give, &s);
+        while ((n = body_read(&b, piece, sizeof piece)) > 0)
+            assert_int_equal(buf_append(out, piece, (size_t)n), 0);
+        error = n < 0 ? b.error : S3_OK;
+        assert_int_equal(n < 0, b.error != S3_OK);
+        assert_true(body_read(&b, piece, sizeof piece) == n); /* the end and errors stay */
+        body_fini(&b);
+    }
+    return error;
+}
+
+#define TRAILER "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+#define LENGTH  "Content-Length: 5\r\n"
+#define CODED                                                                                                \
+    "x-amz-decoded-content-length: 5\r\nx-amz-trailer: x-amz-checksum-crc32\r\nContent-Length: 50\r\n"
+
+/* Good and bad bodies, with each of the things a client may promise about them. */
+static void promises_are_checked(void **state)
+{
+    static const struct {
+        const char *headers, *hash, *raw;
+        enum s3_error error;
+    } rows[] = {
+        {LENGTH, "UNSIGNED-PAYLOAD", "hello", S3_OK},
+        {LENGTH, HELLO_SHA256, "hello", S3_OK},
+        {LENGTH, HELLO_SHA256, "hellp", S3_ERR_SHA256_MISMATCH},
+        {LENGTH "Content-MD5: " HELLO_MD5 "\r\n", "UNSIGNED-PAYLOAD", "hello", S3_OK},
+        {LENGTH "Content-MD5: " HELLO_MD5 "\r\n", "UNSIGNED-PAYLOAD", "hellp", S3_ERR_BAD_DIGEST},
+        {LENGTH "Content-MD5: aGVsbG8=\r\n", "UNSIGNED-PAYLOAD", "hello", S3_ERR_INVALID_DIGEST},
+        {LENGTH "Content-MD5: ???\r\n", "UNSIGNED-PAYLOAD", "hello", S3_ERR_INVALID_DIGEST},
+        {LENGTH "x-amz-checksum-crc32: " HELLO_CRC32 "\r\n", "UNSIGNED-PAYLOAD", "hello", S3_OK},
+        {LENGTH "x-amz-checksum-crc32: " HELLO_CRC32 "\r\n", "UNSIGNED-PAYLOAD", "hellp", S3_ERR_BAD_DIGEST},
+        {LENGTH "x-amz-checksum-crc32: AAA\r\n", "UNSIGNED-PAYLOAD", "hello", S3_ERR_INVALID_REQUEST},
+        {LENGTH "x-amz-checksum-crc32: " HELLO_CRC32 "\r\nx-amz-checksum-crc32c: AAAAAA==\r\n",
+         "UNSIGNED-PAYLOAD", "hello", S3_ERR_INVALID_REQUEST},
+        {LENGTH, "UNSIGNED-PAYLOAD", "hell", S3_ERR_INCOMPLETE_BODY},
+        {LENGTH, "UNSIGNED-PAYLOAD", "hello!", S3_ERR_INCOMPLETE_BODY},
+        {"Content-Length: 5497558138881\r\n", "UNSIGNED-PAYLOAD", "", S3_ERR_ENTITY_TOO_LARGE},
+        {"Transfer-Encoding: chunked\r\n", "UNSIGNED-PAYLOAD", "any length", S3_OK},
+        {LENGTH, "something", "hello", S3_ERR_INVALID_ARGUMENT},
+        {LENGTH, "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD", "hello", S3_ERR_INVALID_ARGUMENT},
+        {CODED, TRAILER, "5\r\nhello\r\n0\r\nx-amz-checksum-crc32:" HELLO_CRC32 "\r\n\r\n", S3_OK},
+        {CODED, TRAILER, "2\r\nhe\r\n3\r\nllo\r\n0\r\nx-amz-checksum-crc32:" HELLO_CRC32 "\r\n\r\n", S3_OK},
+        {CODED, TRAILER, "5\r\nhellp\r\n0\r\nx-amz-checksum-crc32:" HELLO_CRC32 "\r\n\r\n",
+         S3_ERR_BAD_DIGEST},
+        {CODED, TRAILER, "5\r\nhello\r\n0\r\n\r\n", S3_ERR_MALFORMED_TRAILER},
+        {CODED, TRAILER, "5\r\nhello\r\n0\r\nx-amz-checksum-crc32:" HELLO_CRC32 "\r\n",
+         S3_ERR_INCOMPLETE_BODY},
+        {CODED, TRAILER, "4\r\nhell\r\n0\r\nx-amz-checksum-crc32:" HELLO_CRC32 "\r\n\r\n",
+         S3_ERR_INCOMPLETE_BODY},
+        {CODED, TRAILER, "6\r\nhello!\r\n0\r\nx-amz-checksum-crc32:" HELLO_CRC32 "\r\n\r\n",
+         S3_ERR_INCOMPLETE_BODY},
+        {LENGTH, TRAILER, "hello", S3_ERR_MISSING_LENGTH},
+        {LENGTH "x-amz-trailer: x-amz-checksum-crc32\r\n", "UNSIGNED-PAYLOAD", "hello",
+         S3_ERR_MALFORMED_TRAILER},
+        {"x-amz-decoded-content-length: 5\r\nx-amz-trailer: x-other\r\n" LENGTH, TRAILER, "",
+         S3_ERR_INVALID_REQUEST},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        _cleanup_buf_ struct buf out = BUF_INIT(KIB);
+        enum s3_error error = run(rows[i].headers, rows[i].hash, rows[i].raw, 0, &out);
+
+        if (error != rows[i].error)
+            print_message("row %zu\n", i);
+        assert_int_equal(error, rows[i].error);
+        if (!error && i != 14)
+            assert_true(slice_eq_str(buf_view(&out), "hello"));
+    }
+}
+
+/* A peer that stops sending and one that goes away are told apart. */
+static void failing_connections_are_told_apart(void **state)
+{
+    _cleanup_buf_ struct buf out = BUF_INIT(KIB);
+    (void)state;
+
+    assert_int_equal(run(LENGTH, "UNSIGNED-PAYLOAD", "hel", -ETIMEDOUT, &out), S3_ERR_REQUEST_TIMEOUT);
+    assert_int_equal(run(LENGTH, "UNSIGNED-PAYLOAD", "hel", -EPIPE, &out), S3_ERR_INCOMPLETE_BODY);
+}
+
+/* Reading full pieces gives the same bytes, and a short piece only at the end. */
+static void full_pieces(void **state)
+{
+    struct body_plan p;
+    struct source s = {SLICE_LIT("hello"), 1, 0};
+    struct body b;
+    char piece[8];
+    (void)state;
+
+    assert_int_equal(plan(LENGTH, HELLO_SHA256, &p), S3_OK);
+    body_init(&b, &p, NULL, give, &s);
+    assert_int_equal(body_read_full(&b, piece, 3), 3);
+    assert_int_equal(body_read_full(&b, piece, 3), 2);
+    assert_int_equal(body_read_full(&b, piece, 3), 0);
+    assert_true(b.ended);
+    body_fini(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(promises_are_checked),
+        cmocka_unit_test(failing_connections_are_told_apart),
+        cmocka_unit_test(full_pieces),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

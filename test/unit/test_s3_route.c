@@ -1,0 +1,229 @@
+/* layer: s3 */
+/* What a request means: paths cut into bucket and key, operations, conditional headers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "s3/condition.h"
+#include "s3/s3_internal.h"
+
+/* Keys keep every byte of the path behind the bucket: nothing is normalised. */
+static void paths_are_cut_but_never_changed(void **state)
+{
+    static const struct {
+        const char *path, *bucket, *key;
+    } rows[] = {
+        {"/", "", ""},
+        {"/bucket", "bucket", ""},
+        {"/bucket/", "bucket", ""},
+        {"/bucket/key", "bucket", "key"},
+        {"/bucket//key", "bucket", "/key"},
+        {"/bucket/a//b/", "bucket", "a//b/"},
+        {"/bucket/../x/./..", "bucket", "../x/./.."},
+        {"/bucket/a+b %41?", "bucket", "a+b %41?"},
+        {"/bucket/\xf0\x9f\x8c\x8a", "bucket", "\xf0\x9f\x8c\x8a"},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct slice bucket, key;
+
+        assert_int_equal(route_path(slice_str(rows[i].path), &bucket, &key), S3_OK);
+        assert_true(slice_eq_str(bucket, rows[i].bucket));
+        assert_true(slice_eq_str(key, rows[i].key));
+    }
+}
+
+/* Keys of 1024 bytes pass, one more does not; bytes that are no UTF-8, NUL and a missing bucket are refused.
+ */
+static void bad_paths_are_refused(void **state)
+{
+    char path[8 + 1025];
+    struct slice bucket, key;
+    (void)state;
+
+    memset(path, 'k', sizeof path);
+    memcpy(path, "/bucket/", 8);
+    assert_int_equal(route_path(slice_of(path, 8 + 1024), &bucket, &key), S3_OK);
+    assert_int_equal(key.n, 1024);
+    assert_int_equal(route_path(slice_of(path, 8 + 1025), &bucket, &key), S3_ERR_KEY_TOO_LONG);
+    assert_int_equal(route_path(SLICE_LIT("/b/\xff"), &bucket, &key), S3_ERR_INVALID_URI);
+    assert_int_equal(route_path(SLICE_LIT("/b/\0x"), &bucket, &key), S3_ERR_INVALID_URI);
+    assert_int_equal(route_path(SLICE_LIT("//key"), &bucket, &key), S3_ERR_INVALID_BUCKET_NAME);
+    assert_int_equal(route_path(SLICE_LIT(""), &bucket, &key), S3_ERR_INVALID_URI);
+}
+
+static void parse(const char *head, struct http_request *ret)
+{
+    struct err e = {0};
+    int status = 0;
+
+    assert_int_equal(http_parse_head(slice_str(head), ret, &status, &e), 0);
+}
+
+static enum s3_error op_of(const char *method, const char *target, const char *headers, enum s3_op *ret)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    _cleanup_buf_ struct buf head = BUF_INIT(64 * KIB);
+    struct http_request *http = arena_zalloc(a, sizeof *http);
+    struct http_pair *query = NULL;
+    struct slice bucket, key;
+    const char *reason = NULL;
+    size_t n = 0;
+
+    assert_int_equal(buf_printf(&head, "%s %s HTTP/1.1\r\nHost: h\r\n%s\r\n", method, target, headers), 0);
+    parse(head.p, http);
+    assert_int_equal(http_parse_query(http->raw_query, a, &query, &n), 0);
+    assert_int_equal(route_path(http->raw_path, &bucket, &key), S3_OK);
+    *ret = S3_OP_NONE;
+    return route_op(http, bucket.n > 0, key.n > 0, query, n, ret, &reason);
+}
+
+/* Each operation is found by method, path, query and header. */
+static void operations_are_found(void **state)
+{
+    static const struct {
+        const char *method, *target, *headers;
+        enum s3_op op;
+    } rows[] = {
+        {"GET", "/", "", S3_OP_LIST_BUCKETS},
+        {"HEAD", "/b", "", S3_OP_HEAD_BUCKET},
+        {"GET", "/b?location", "", S3_OP_GET_BUCKET_LOCATION},
+        {"GET", "/b", "", S3_OP_LIST_OBJECTS},
+        {"GET", "/b/?prefix=x", "", S3_OP_LIST_OBJECTS},
+        {"GET", "/b?list-type=2", "", S3_OP_LIST_OBJECTS_V2},
+        {"POST", "/b?delete", "", S3_OP_DELETE_OBJECTS},
+        {"GET", "/b/k", "", S3_OP_GET_OBJECT},
+        {"GET", "/b/k?x-id=GetObject&versionId=null", "", S3_OP_GET_OBJECT},
+        {"HEAD", "/b/k", "", S3_OP_HEAD_OBJECT},
+        {"PUT", "/b/k", "", S3_OP_PUT_OBJECT},
+        {"PUT", "/b/k", "x-amz-copy-source: /b/j\r\n", S3_OP_COPY_OBJECT},
+        {"DELETE", "/b/k", "", S3_OP_DELETE_OBJECT},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        enum s3_op op;
+
+        assert_int_equal(op_of(rows[i].method, rows[i].target, rows[i].headers, &op), S3_OK);
+        assert_int_equal(op, rows[i].op);
+    }
+}
+
+/* What is not here is said to be so; it is never taken for something else. */
+static void other_functions_are_not_implemented(void **state)
+{
+    static const struct {
+        const char *method, *target;
+        enum s3_error error;
+    } rows[] = {
+        {"GET", "/b/k?acl", S3_ERR_NOT_IMPLEMENTED},
+        {"PUT", "/b/k?tagging", S3_ERR_NOT_IMPLEMENTED},
+        {"DELETE", "/b/k?tagging", S3_ERR_NOT_IMPLEMENTED},
+        {"GET", "/b/k?versionId=abc", S3_ERR_NOT_IMPLEMENTED},
+        {"GET", "/b?versions", S3_ERR_NOT_IMPLEMENTED},
+        {"PUT", "/b", S3_ERR_NOT_IMPLEMENTED},
+        {"DELETE", "/b", S3_ERR_NOT_IMPLEMENTED},
+        {"DELETE", "/b?policy", S3_ERR_NOT_IMPLEMENTED},
+        {"POST", "/b/k", S3_ERR_NOT_IMPLEMENTED},
+        {"POST", "/b", S3_ERR_NOT_IMPLEMENTED},
+        {"OPTIONS", "/b/k", S3_ERR_METHOD_NOT_ALLOWED},
+        {"PATCH", "/b/k", S3_ERR_METHOD_NOT_ALLOWED},
+        {"PUT", "/", S3_ERR_METHOD_NOT_ALLOWED},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        enum s3_op op;
+
+        assert_int_equal(op_of(rows[i].method, rows[i].target, "", &op), rows[i].error);
+    }
+}
+
+static enum s3_error check(const char *headers)
+{
+    _cleanup_buf_ struct buf head = BUF_INIT(4 * KIB);
+    struct http_request *http = calloc(1, sizeof *http);
+    const struct wire_attr attr = {.etag = SLICE_LIT("abc"), .mtime_ns = 1369353600ull * 1000000000 + 5};
+    struct condition c;
+    enum s3_error error;
+
+    assert_int_equal(buf_printf(&head, "GET /b/k HTTP/1.1\r\nHost: h\r\n%s\r\n", headers), 0);
+    parse(head.p, http);
+    condition_read(http, "", &c);
+    error = condition_check(&c, &attr);
+    free(http);
+    return error;
+}
+
+#define THEN   "Fri, 24 May 2013 00:00:00 GMT"
+#define LATER  "Fri, 24 May 2013 00:00:01 GMT"
+#define BEFORE "Thu, 23 May 2013 23:59:59 GMT"
+
+/* Conditions alone and together, in the order that RFC 9110 gives them. */
+static void conditions_are_judged(void **state)
+{
+    static const struct {
+        const char *headers;
+        enum s3_error error;
+    } rows[] = {
+        {"", S3_OK},
+        {"If-Match: \"abc\"\r\n", S3_OK},
+        {"If-Match: abc\r\n", S3_OK},
+        {"If-Match: *\r\n", S3_OK},
+        {"If-Match: \"x\", \"abc\"\r\n", S3_OK},
+        {"If-Match: \"x\"\r\n", S3_ERR_PRECONDITION},
+        {"If-Match: \"\"\r\n", S3_ERR_PRECONDITION},
+        {"If-None-Match: \"abc\"\r\n", S3_ERR_NOT_MODIFIED},
+        {"If-None-Match: W/\"abc\"\r\n", S3_ERR_NOT_MODIFIED},
+        {"If-None-Match: *\r\n", S3_ERR_NOT_MODIFIED},
+        {"If-None-Match: \"x\"\r\n", S3_OK},
+        {"If-Modified-Since: " THEN "\r\n", S3_ERR_NOT_MODIFIED},
+        {"If-Modified-Since: " BEFORE "\r\n", S3_OK},
+        {"If-Unmodified-Since: " THEN "\r\n", S3_OK},
+        {"If-Unmodified-Since: " BEFORE "\r\n", S3_ERR_PRECONDITION},
+        {"If-Modified-Since: not a date\r\n", S3_OK},
+        {"If-Match: \"abc\"\r\nIf-Unmodified-Since: " BEFORE "\r\n", S3_OK},
+        {"If-None-Match: \"x\"\r\nIf-Modified-Since: " LATER "\r\n", S3_OK},
+        {"If-Match: \"x\"\r\nIf-None-Match: \"abc\"\r\n", S3_ERR_PRECONDITION},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        enum s3_error error = check(rows[i].headers);
+
+        if (error != rows[i].error)
+            print_message("row %zu\n", i);
+        assert_int_equal(error, rows[i].error);
+    }
+}
+
+/* If-Range lets the range count for the same ETag or the same date only. */
+static void if_range_needs_the_same_version(void **state)
+{
+    const struct wire_attr attr = {.etag = SLICE_LIT("abc"), .mtime_ns = 1369353600ull * 1000000000};
+    (void)state;
+
+    assert_true(condition_if_range(SLICE_NULL, &attr));
+    assert_true(condition_if_range(SLICE_LIT("\"abc\""), &attr));
+    assert_true(condition_if_range(SLICE_LIT(THEN), &attr));
+    assert_false(condition_if_range(SLICE_LIT("\"abd\""), &attr));
+    assert_false(condition_if_range(SLICE_LIT("W/\"abc\""), &attr));
+    assert_false(condition_if_range(SLICE_LIT(LATER), &attr));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(paths_are_cut_but_never_changed),
+        cmocka_unit_test(bad_paths_are_refused),
+        cmocka_unit_test(operations_are_found),
+        cmocka_unit_test(other_functions_are_not_implemented),
+        cmocka_unit_test(conditions_are_judged),
+        cmocka_unit_test(if_range_needs_the_same_version),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

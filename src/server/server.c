@@ -1,0 +1,280 @@
+/*
+ * A node from start to stop (contract in server.h).
+ *
+ * Invariants:
+ *  1. Parts are opened in the order of `struct server` and closed in the reverse; a start that fails half-way
+ * closes what it had opened. Listeners come last: whoever can connect is served.
+ *  2. The store and the control store are closed, which marks the stop as clean, only after every thread that
+ * could change them has ended.
+ *
+ * Failure modes: each error names the part and what it is about ("listen on 127.0.0.1:7070: Address in use").
+ */
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/sys.h"
+#include "net/sock.h"
+#include "server/server_internal.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#define LISTEN_BACKLOG    4096
+#define DISKS_MAX         64
+#define SPARE_DESCRIPTORS 1024 /* extents, index files, connections to origins */
+
+/* ---- the parts ---- */
+
+static int open_control(struct server *s, const struct memory_plan *plan, struct err *e)
+{
+    const struct kv_options options = {.cache_bytes = plan->control_cache_bytes,
+                                       .write_buffer_bytes = plan->control_write_bytes};
+    int k = kv_open_rocksdb(s->dir.control_path, &options, &s->control, e);
+    return k < 0 ? err_prefix(e, k, "control store") : 0;
+}
+
+static int open_store(struct server *s, const struct config *config, const struct memory_plan *plan,
+                      struct err *e)
+{
+    struct config_disk parsed[DISKS_MAX] = {0};
+    struct store_disk_config disks[DISKS_MAX] = {{.path = s->dir.cache_path}};
+    size_t n = config->disk.n;
+    int k = 0;
+    if (n > DISKS_MAX)
+        return err_set(e, ERR_BAD_OPTION, "--disk: more than %d", DISKS_MAX);
+    for (size_t i = 0; i < n && k == 0; i++) {
+        k = config_parse_disk(config->disk.v[i], &parsed[i], e);
+        disks[i] = (struct store_disk_config){parsed[i].path, parsed[i].size_bytes};
+    }
+    const struct store_config store = {
+        .disks = disks,
+        .n_disks = n ? n : 1,
+        .memory_bytes = plan->store_bytes,
+        .reserve_bytes = config->reserve,
+        .flush_interval_ms = config->flush_interval,
+    };
+    if (k == 0)
+        k = store_open(&store, &s->store, e);
+    for (size_t i = 0; i < n; i++)
+        free(parsed[i].path);
+    return k;
+}
+
+static int open_objects(struct server *s, const struct memory_plan *plan, struct err *e)
+{
+    const char *route = getenv("FOREBAY_ROUTE");
+    s->budget = budget_new(plan->budget_bytes);
+    s->buffers = budget_new(plan->wire_bytes);
+    const struct object_config config = {
+        .control = s->control,
+        .store = s->store,
+        .budget = s->budget,
+        .route = route && strcmp(route, "loop") == 0 ? OBJECT_ROUTE_LOOP : OBJECT_ROUTE_LOCAL,
+    };
+    int k = object_service_open(&config, &s->objects, e);
+    if (k < 0)
+        return k;
+    s->session = object_session_new(s->objects, WIRE_VIA_API);
+    return 0;
+}
+
+/* ---- the front end's callbacks ---- */
+
+static void on_http(struct http_conn *c, void *arg)
+{
+    struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
+    if (admin_is_ours(http_conn_request(c)))
+        admin_handle(s, c);
+    else
+        s3_handle(c, s->s3);
+}
+
+static void *on_session_open(void *arg, enum wire_via via)
+{
+    struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
+    return object_session_new(s->objects, via);
+}
+
+static void on_session_close(void *session)
+{
+    object_session_free(session);
+}
+
+static int on_session_call(void *session, uint32_t op, const void *req, struct arena *a, void *rep,
+                           struct err *e)
+{
+    return object_call(session, op, req, a, rep, e);
+}
+
+/* As many descriptors as the hard limit allows; returns how many connections they are enough for. */
+static unsigned prepare_descriptors(uint64_t wanted)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+        return (unsigned)wanted;
+    r.rlim_cur = r.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &r); /* read back below */
+    (void)getrlimit(RLIMIT_NOFILE, &r);
+    uint64_t spare = MIN((uint64_t)SPARE_DESCRIPTORS, (uint64_t)r.rlim_cur / 2);
+    if (r.rlim_cur == RLIM_INFINITY || wanted + spare <= r.rlim_cur)
+        return (unsigned)wanted;
+    log_info("server", "--max-connections %llu lowered to %llu: the process may open %llu files",
+             (unsigned long long)wanted, (unsigned long long)(r.rlim_cur - spare),
+             (unsigned long long)r.rlim_cur);
+    return (unsigned)(r.rlim_cur - spare);
+}
+
+static int start_front(struct server *s, const struct config *config, const struct memory_plan *plan,
+                       struct err *e)
+{
+    const struct s3_config s3 = {.objects = s->objects,
+                                 .region = config->region,
+                                 .access_key = s->dir.access_key,
+                                 .secret_key = s->dir.secret_key,
+                                 .node_id = s->dir.node_id};
+    s->s3 = s3_new(&s3);
+    const struct front_config front = {
+        .threads = (unsigned)config->threads,
+        .max_connections = prepare_descriptors(config->max_connections),
+        .request_timeout_ms = config->request_timeout,
+        .idle_timeout_ms = config->idle_timeout,
+        .heads_bytes = plan->heads_bytes,
+        .buffers = s->buffers,
+        .http = on_http,
+        .http_arg = s,
+        .express = admin_is_express,
+        .sessions = {on_session_open, on_session_close, on_session_call, s},
+        .access_key = s->dir.access_key,
+        .secret_key = s->dir.secret_key,
+        .node_id = s->dir.node_id,
+    };
+    return front_start(&front, &s->front, e);
+}
+
+static int listen_kind(struct server *s, enum conn_kind kind, int fd, struct err *e)
+{
+    int k = front_listen(s->front, fd, kind, e);
+    if (k < 0)
+        (void)close(fd);
+    return k;
+}
+
+static int start_listeners(struct server *s, const struct config *config, struct err *e)
+{
+    int http = -1, wire = -1, local = -1;
+    int k = sock_listen_tcp(config->listen, LISTEN_BACKLOG, &http, s->http_address, e);
+    if (k < 0)
+        return err_prefix(e, k, "--listen");
+    k = sock_listen_tcp(config->wire, LISTEN_BACKLOG, &wire, s->wire_address, e);
+    if (k < 0) {
+        (void)close(http);
+        return err_prefix(e, k, "--wire");
+    }
+    k = sock_listen_unix(s->dir.socket_path, LISTEN_BACKLOG, &local, e);
+    if (k < 0) {
+        (void)close(http);
+        (void)close(wire);
+        return k;
+    }
+    k = listen_kind(s, CONN_UNIX, local, e);
+    int k2 = listen_kind(s, CONN_WIRE, wire, k < 0 ? NULL : e);
+    int k3 = listen_kind(s, CONN_HTTP, http, k < 0 || k2 < 0 ? NULL : e);
+    return k < 0 ? k : k2 < 0 ? k2 : k3;
+}
+
+/* ---- life ---- */
+
+static void announce(struct server *s, uint64_t began_ns)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
+    if (buf_printf(&b, "forebay %s ready: s3 http://%s wire %s socket %s", FOREBAY_VERSION, s->http_address,
+                   s->wire_address, s->dir.socket_path) < 0)
+        abort();
+    s->ready_line = buf_take(&b);
+    metrics_set(metrics_series(METRIC_INFO, FOREBAY_VERSION, NULL, NULL), 1);
+    metrics_set(metrics_series(METRIC_UP_SINCE, NULL, NULL, NULL), (int64_t)(s->started_ns / 1000000000));
+    /* Gauges are whole numbers: started within a second shows as 0 or 1. */
+    metrics_set(metrics_series(METRIC_START_SECONDS, NULL, NULL, NULL),
+                (int64_t)((sys->mono_ns() - began_ns + 500000000) / 1000000000));
+}
+
+int server_start(const struct config *config, struct server **ret, struct err *e)
+{
+    assert(config != NULL && config->data != NULL && ret != NULL);
+    uint64_t began_ns = sys->mono_ns();
+    struct server *s = calloc(1, sizeof(*s));
+    if (!s)
+        abort();
+    s->magic = SERVER_MAGIC;
+    s->dir.lock_fd = -1;
+    s->started_ns = sys->real_ns();
+    s->memory_bytes = config->memory;
+    s->drain_timeout_ms = config->drain_timeout;
+    memory_prepare();
+    (void)signal(SIGPIPE, SIG_IGN); /* sendfile has no flag against it */
+    struct memory_plan plan = memory_divide(config->memory);
+    int k = data_dir_open(config->data, &s->dir, e);
+    if (k < 0)
+        err_prefix(e, k, "--data");
+    if (k == 0)
+        k = open_control(s, &plan, e);
+    if (k == 0)
+        k = open_store(s, config, &plan, e);
+    if (k == 0)
+        k = open_objects(s, &plan, e);
+    if (k == 0)
+        k = start_front(s, config, &plan, e);
+    if (k == 0)
+        k = start_listeners(s, config, e);
+    if (k < 0) {
+        server_free(s);
+        return k;
+    }
+    announce(s, began_ns);
+    *ret = s;
+    return 0;
+}
+
+const char *server_ready_line(const struct server *s)
+{
+    assert(s->magic == SERVER_MAGIC);
+    return s->ready_line;
+}
+
+/* Everything that has threads or changes disks, in reverse order of its start. */
+static void close_parts(struct server *s)
+{
+    if (s->front)
+        front_stop(s->front);
+    front_free(TAKE_PTR(s->front));
+    s3_free(TAKE_PTR(s->s3));
+    object_session_free(TAKE_PTR(s->session));
+    object_service_close(TAKE_PTR(s->objects));
+    store_close(TAKE_PTR(s->store));
+    kv_close(TAKE_PTR(s->control));
+}
+
+void server_stop(struct server *s)
+{
+    assert(s->magic == SERVER_MAGIC && s->front != NULL);
+    atomic_store(&s->stopping, true);
+    if (front_drain(s->front, s->drain_timeout_ms) < 0)
+        log_warn("server", "%zu connections cut: their requests did not end within --drain-timeout",
+                 front_connections(s->front));
+    close_parts(s);
+    (void)sys->unlink(s->dir.socket_path); /* a stale one is replaced by the next start */
+    log_info("server", "stopped");
+}
+
+void server_free(struct server *s)
+{
+    if (!s)
+        return;
+    assert(s->magic == SERVER_MAGIC);
+    close_parts(s);
+    budget_free(s->buffers);
+    budget_free(s->budget);
+    data_dir_close(&s->dir);
+    free(s->ready_line);
+    s->magic = 0;
+    free(s);
+}

@@ -63,7 +63,7 @@ apt_install_stopped() {
     (apt_install "$@") || failed=1
     if [ $ours -eq 1 ]; then
         as_root rm -f "$policy"
-        as_root deb-systemd-helper disable "$service.service" >/dev/null 2>&1 || true
+        as_root rm -f "/etc/systemd/system/multi-user.target.wants/$service.service"
     fi
     [ $failed -eq 0 ] || exit 1
 }

@@ -59,9 +59,10 @@ static int parse_disk(const char *shown_as, const char *text, struct config_disk
     ssize_t colon = slice_rfind(path, ':');
     if (colon >= 0) {
         struct slice tail = slice_from(path, (size_t)colon + 1);
-        if (text_parse_size(tail, &size) == 0)
+        int r = text_parse_size(tail, &size);
+        if (r == 0)
             path = slice_sub(path, 0, (size_t)colon);
-        else if (looks_like_size(tail))
+        else if (r == -ERANGE || looks_like_size(tail))
             return err_set(e, ERR_BAD_OPTION,
                            "%s %s: \"" SLICE_FMT "\" is not a size; write it as 100GiB or 1.5T, or end the "
                            "directory's name with '/'",

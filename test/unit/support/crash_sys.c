@@ -228,14 +228,15 @@ static int crash_fallocate(int fd, int mode, uint64_t offset, uint64_t n)
     return last ? -EIO : r;
 }
 
+/* The real files need no sync, only the records do: a sweep makes thousands. */
 static int sync_fd(int (*call)(int fd), int fd)
 {
     _cleanup_free_ char *at = tracked_fd(fd);
-    bool last = at && is_last();
-    int r = call(fd);
     struct stat st;
-    if (last || r < 0 || !at)
-        return last ? -EIO : r;
+    if (!at)
+        return call(fd);
+    if (is_last())
+        return -EIO;
     if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
         crash_name_synced(at);
     else
@@ -259,19 +260,20 @@ static int crash_syncfs(int fd)
 {
     LOCKED;
     _cleanup_free_ char *at = tracked_fd(fd);
-    bool last = at && is_last();
-    int r = crash.inner->syncfs(fd);
-    if (at && !last && r == 0) {
-        crash_data_synced_fs(crash_fs_of(at));
-        crash_name_synced_fs(crash_fs_of(at));
-    }
-    return last ? -EIO : r;
+    if (!at)
+        return crash.inner->syncfs(fd);
+    if (is_last())
+        return -EIO;
+    crash_data_synced_fs(crash_fs_of(at));
+    crash_name_synced_fs(crash_fs_of(at));
+    return 0;
 }
 
 static int crash_sync_file_range(int fd, uint64_t offset, uint64_t n, unsigned flags)
 {
     LOCKED;
-    return crash.inner->sync_file_range(fd, offset, n, flags); /* promises nothing */
+    _cleanup_free_ char *at = tracked_fd(fd);
+    return at ? 0 : crash.inner->sync_file_range(fd, offset, n, flags); /* promises nothing */
 }
 
 static int crash_fstat(int fd, struct stat *ret)

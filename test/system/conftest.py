@@ -1,0 +1,103 @@
+"""Fixtures of the system tests; what they are made of is in harness.py.
+
+    origin      versitygw, one for the whole run
+    route       "local" and "loop": every test that uses it, directly or through node, runs in both
+    node        a running node, one per test file and route
+    bucket      a fresh bucket, at the origin and in `node` (an object with .name, .s3, .truth)
+    new_node    makes more nodes, stopped at the end of the test: new_node(memory="64MiB", ...)
+    new_shaper  makes proxies in front of an origin: new_shaper(first_byte="20ms", ...)
+
+A test that the machine cannot run ends as "not run", by pytest.skip with the reason; see need_fuse below.
+"""
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+
+import pytest
+
+import harness
+
+
+@pytest.fixture(scope="session")
+def work():
+    """Directory of this run, removed at its end."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="forebay-test-"))
+    yield path
+    if os.environ.get("FOREBAY_TEST_KEEP"):
+        print(f"\nkept: {path}")
+    else:
+        harness.tree_remove(path)
+
+
+@pytest.fixture(scope="session")
+def origin(work):
+    with harness.Origin(work / "origin") as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=os.environ.get("FOREBAY_TEST_ROUTES", "local,loop").split(","))
+def route(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def node(work, route, request):
+    directory = tempfile.mkdtemp(prefix=f"{request.module.__name__}-{route}-", dir=work)
+    with harness.Node(directory, route=route) as running:
+        yield running
+
+
+@dataclasses.dataclass
+class Bucket:
+    """One bucket seen twice: `s3` is a client of the node, `truth` one of the origin."""
+
+    name: str
+    s3: object
+    truth: object
+    node: harness.Node
+    origin: harness.Origin
+
+
+@pytest.fixture
+def bucket(node, origin):
+    name = node.new_bucket(origin)
+    return Bucket(name, node.s3(), origin.s3(), node, origin)
+
+
+@pytest.fixture
+def new_node(work, request):
+    """new_node(**options) starts a node in a directory of its own; options as for harness.Node."""
+    nodes = []
+
+    def make(**options):
+        nodes.append(harness.Node(tempfile.mkdtemp(prefix="node-", dir=work), **options))
+        return nodes[-1]
+
+    yield make
+    for one in reversed(nodes):
+        one.stop()
+
+
+@pytest.fixture
+def new_shaper(work, origin):
+    """new_shaper(origin=None, **options) puts bench/shaper in front of an origin (default: the run's)."""
+    shapers = []
+
+    def make(before=None, **options):
+        shapers.append(harness.Shaper(tempfile.mkdtemp(prefix="shaper-", dir=work), before or origin, **options))
+        return shapers[-1]
+
+    yield make
+    for one in reversed(shapers):
+        one.stop()
+
+
+@pytest.fixture
+def need_fuse():
+    """Not run where the kernel's FUSE cannot be used."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        pytest.skip(f"needs /dev/fuse: {error.strerror}")

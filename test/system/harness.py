@@ -1,0 +1,416 @@
+"""What the system tests are made of: an origin, a node, a proxy that slows and breaks, each a real process.
+
+Everything a test starts lives in a directory of its own below a temporary one, listens on a free port of 127.0.0.1 and
+is stopped by the object that started it. Processes also end when the test run dies (parent-death signal).
+
+    with Origin(tmp / "origin") as origin, Node(tmp / "node") as node:
+        bucket = node.new_bucket(origin)          # there and here, with the same name
+        node.s3().put_object(Bucket=bucket, Key="k", Body=b"data")
+        assert origin.s3().get_object(Bucket=bucket, Key="k")["Body"].read() == b"data"
+
+Environment:
+    FOREBAY_BIN            the program to test; default build-asan/forebay, then build/forebay
+    FOREBAY_RELEASE_BIN    the same without sanitizers, for tests of memory; default build/forebay
+    FOREBAY_SHAPER_BIN     bench/shaper; default beside the builds above
+    FOREBAY_TEST_ROUTES    which routes the tests run in, "local,loop" by default
+    FOREBAY_TEST_KEEP      set: directories of the run are kept and printed
+"""
+
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import string
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import boto3
+import botocore.config
+
+import wire
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+REGION = "us-east-1"
+READY_SECONDS = 60
+STOP_SECONDS = 60
+SANITIZER_REPORT = re.compile(r"(ERROR: \w+Sanitizer|runtime error:|WARNING: ThreadSanitizer|: Assertion `)")
+
+
+def _find(variable, *candidates):
+    """A program: what the environment names, else the first candidate that is there, else the first."""
+    named = os.environ.get(variable)
+    if named:
+        return pathlib.Path(named)
+    paths = [ROOT / c for c in candidates]
+    return next((p for p in paths if p.exists()), paths[0])
+
+
+def forebay_bin():
+    return _find("FOREBAY_BIN", "build-asan/forebay", "build/forebay")
+
+
+def forebay_release_bin():
+    return _find("FOREBAY_RELEASE_BIN", "build/forebay")
+
+
+def shaper_bin():
+    return _find("FOREBAY_SHAPER_BIN", "build/bench/shaper", "build-asan/bench/shaper")
+
+
+def versitygw_bin():
+    return ROOT / ".deps/bin/versitygw"
+
+
+def free_port():
+    """A port nobody listens on now; who wants it must be quick."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def random_name(prefix="b"):
+    """A name that is legal for a bucket."""
+    return prefix + "-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=12))
+
+
+def random_bytes(n, seed=None):
+    """n bytes; the same ones for the same seed."""
+    return random.Random(seed).randbytes(n) if seed is not None else os.urandom(n)
+
+
+def s3_client(endpoint, access_key, secret_key, **config):
+    """A boto3 client as it comes, but path style, one try, and patience for a node under sanitizers."""
+    settings = {"s3": {"addressing_style": "path"}, "retries": {"max_attempts": 1}, "read_timeout": 120,
+                "connect_timeout": 10, "max_pool_connections": 32}
+    settings.update(config)
+    return boto3.session.Session().client(
+        "s3", endpoint_url=endpoint, region_name=REGION, aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key, config=botocore.config.Config(**settings))
+
+
+def wait_until(condition, seconds=30, what="condition", step=0.05):
+    """Polls until condition() is true and gives its value; fails after `seconds`."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"{what}: not so within {seconds} s"
+        time.sleep(step)
+
+
+class Program:
+    """A child process whose output goes to DIR/log (appended over restarts); never outlives the test run."""
+
+    def __init__(self, directory, name):
+        self.dir = pathlib.Path(directory)
+        self.dir.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self.process = None
+        self.log_path = self.dir / "log"
+        self.ready_line = None
+
+    def spawn(self, argv, env=None, ready=None):
+        """Starts it; with `ready` (a pattern) waits for the line of stdout that matches, and gives the match."""
+        assert self.process is None, f"{self.name} runs already"
+        argv = ["setpriv", "--pdeathsig", "KILL", "--"] + [str(a) for a in argv]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+                                            env={**os.environ, **(env or {})})
+        found = threading.Event()
+        result = []
+
+        def read(stdout):
+            for raw in stdout:
+                line = raw.decode(errors="replace")
+                with open(self.log_path, "a") as log:
+                    log.write(line)
+                match = re.search(ready, line) if ready else None
+                if match and not result:
+                    result.append(match)
+                    self.ready_line = line.strip()
+                    found.set()
+            found.set()
+
+        self._reader = threading.Thread(target=read, args=(self.process.stdout,), daemon=True)
+        self._reader.start()
+        if ready:
+            found.wait(READY_SECONDS)
+            if not result:
+                self.kill()
+                raise RuntimeError(f"{self.name} did not become ready:\n{self.log_tail()}")
+            return result[0]
+        return None
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def log(self):
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self, lines=40):
+        return "\n".join(self.log().splitlines()[-lines:])
+
+    def _finish(self):
+        status = self.process.wait(STOP_SECONDS)
+        self._reader.join(STOP_SECONDS)
+        self.process.stdout.close()
+        self.process = None
+        return status
+
+    def terminate(self):
+        """SIGTERM, and SIGKILL when that does not end it; gives the exit status."""
+        if self.process is None:
+            return None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self._finish()
+            raise RuntimeError(f"{self.name} did not stop within {STOP_SECONDS} s:\n{self.log_tail()}") from None
+        return self._finish()
+
+    def kill(self):
+        """kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self._finish()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        self.terminate()
+
+
+class Origin(Program):
+    """versitygw over a directory: a real S3 server that is not ours. Buckets are made with new_bucket()."""
+
+    access_key = "origin-access-key"
+    secret_key = "origin-secret-key"
+
+    def __init__(self, directory):
+        super().__init__(directory, "origin")
+        self.port = None
+        self.start()
+
+    def start(self):
+        data = self.dir / "data"
+        data.mkdir(exist_ok=True)
+        argv = [versitygw_bin(), "--keep-alive", "--quiet", "--health", "/-health"]
+        self.port = self.port or free_port()
+        argv += ["--port", f"127.0.0.1:{self.port}", "posix"]
+        if not _keeps_attributes(data):
+            (self.dir / "meta").mkdir(exist_ok=True)
+            argv += ["--sidecar", self.dir / "meta"]
+        self.spawn(argv + [data], env={"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key})
+        wait_until(self._answers, READY_SECONDS, "origin answers")
+
+    def _answers(self):
+        if not self.running():
+            raise RuntimeError(f"the origin ended:\n{self.log_tail()}")
+        try:
+            with urllib.request.urlopen(self.endpoint + "/-health", timeout=5) as reply:
+                return reply.status == 200
+        except OSError:
+            return False
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def s3(self, **config):
+        """A client straight at the origin: what is true."""
+        return s3_client(self.endpoint, self.access_key, self.secret_key, **config)
+
+    def new_bucket(self, name=None):
+        name = name or random_name()
+        self.s3().create_bucket(Bucket=name)
+        return name
+
+    def properties(self, endpoint=None):
+        """Bucket properties with which a node reaches this origin; `endpoint` for a proxy in front of it."""
+        return {"origin.endpoint": endpoint or self.endpoint, "origin.region": REGION,
+                "origin.access_key": self.access_key, "origin.secret_key": self.secret_key}
+
+
+def _keeps_attributes(directory):
+    probe = directory / ".probe"
+    probe.touch()
+    try:
+        os.setxattr(probe, "user.probe", b"1")
+        return True
+    except OSError:
+        return False
+    finally:
+        probe.unlink()
+
+
+class Shaper(Program):
+    """bench/shaper in front of an origin: slow on purpose, and with faults when told. `options` are its flags:
+    Shaper(dir, origin, first_byte="20ms", per_connection="50MB/s", total="300MB/s")."""
+
+    def __init__(self, directory, origin, **options):
+        super().__init__(directory, "shaper")
+        argv = [shaper_bin(), "--upstream", f"127.0.0.1:{origin.port}", "--listen", "127.0.0.1:0"]
+        for name, value in options.items():
+            argv += ["--" + name.replace("_", "-"), value]
+        match = self.spawn(argv, ready=r"listening on (\S+)")
+        self.endpoint = "http://" + match.group(1)
+
+    def _control(self, method, path, **query):
+        url = f"{self.endpoint}/-/shaper/{path}"
+        if query:
+            url += "?" + urllib.parse.urlencode({k.replace("_", "-"): v for k, v in query.items()})
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as reply:
+            return json.loads(reply.read() or b"{}")
+
+    def stats(self):
+        return self._control("GET", "stats")
+
+    def reset(self):
+        return self._control("POST", "reset")
+
+    def set(self, **options):
+        return self._control("POST", "set", **options)
+
+    def fault(self, kind, **details):
+        """Arms a fault: kind truncate, reset, stall, flip, wrong-length or status:CODE; count, match, at, skip, and
+        for (as for_) as bench/shaper says."""
+        return self._control("POST", "fault", kind=kind, **{k.rstrip("_"): v for k, v in details.items()})
+
+
+class Node(Program):
+    """`forebay serve` with a data directory of its own. Extra flags: Node(dir, memory="128MiB", listen=...).
+
+    route: "local" or "loop" (every object operation goes through encode, socket and decode).
+    """
+
+    def __init__(self, directory, route="local", binary=None, env=None, start=True, **options):
+        super().__init__(directory, "node")
+        self.route = route
+        self.binary = binary or forebay_bin()
+        self.env = {"FOREBAY_ROUTE": route, "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0",
+                    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", **(env or {})}
+        self.options = {"listen": "127.0.0.1:0", "wire": "127.0.0.1:0", "reserve": "0", **options}
+        self.data = self.dir / "data"
+        self.endpoint = self.wire_address = self.socket_path = None
+        if start:
+            self.start()
+
+    def argv(self):
+        argv = [self.binary, "serve", "--data", self.data]
+        for name, value in self.options.items():
+            for one in value if isinstance(value, (list, tuple)) else [value]:
+                argv += ["--" + name.replace("_", "-"), one]
+        return argv
+
+    def start(self):
+        match = self.spawn(self.argv(), env=self.env, ready=r"ready: s3 (http://\S+) wire (\S+) socket (\S+)")
+        self.endpoint, self.wire_address, self.socket_path = match.groups()
+
+    def stop(self):
+        """SIGTERM; a node must end with status 0 and without a sanitizer's report."""
+        status = self.terminate()
+        self.check_log()
+        assert status in (None, 0), f"the node ended with status {status}:\n{self.log_tail()}"
+
+    def restart(self):
+        self.stop()
+        self.start()
+
+    def check_log(self):
+        report = SANITIZER_REPORT.search(self.log())
+        assert not report, f"the node's log holds a report:\n{self.log()[max(0, report.start() - 200):][:8000]}"
+
+    # ---- clients ----
+
+    @property
+    def credentials(self):
+        """(access key, secret key) from DIR/credentials."""
+        lines = (self.data / "credentials").read_text().splitlines()
+        pairs = dict(line.split("=", 1) for line in lines if "=" in line)
+        return pairs["FOREBAY_ACCESS_KEY"], pairs["FOREBAY_SECRET_KEY"]
+
+    def s3(self, **config):
+        """A boto3 client of the node."""
+        return s3_client(self.endpoint, *self.credentials, **config)
+
+    def wire(self):
+        """A connection of the wire protocol; use as a context manager."""
+        return wire.Wire(self.socket_path)
+
+    def cli(self, *arguments, check=True, stdin=None, timeout=120):
+        """Runs `forebay ARGUMENTS` against this node; gives the CompletedProcess with text output."""
+        env = {**os.environ, "FOREBAY_SOCKET": str(self.socket_path), **self.env}
+        done = subprocess.run([str(self.binary), *map(str, arguments)], input=stdin, env=env, timeout=timeout,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=not isinstance(stdin, bytes))
+        assert not check or done.returncode == 0, f"forebay {arguments}: {done.returncode}: {done.stderr}"
+        return done
+
+    def aws(self, *arguments, check=True, timeout=300):
+        """Runs aws-cli as it comes, with this node as endpoint."""
+        access_key, secret_key = self.credentials
+        home = self.dir / "home"
+        home.mkdir(exist_ok=True)
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "AWS_ACCESS_KEY_ID": access_key,
+               "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_DEFAULT_REGION": REGION, "AWS_MAX_ATTEMPTS": "1",
+               "LANG": "C.UTF-8", "AWS_EC2_METADATA_DISABLED": "true"}
+        done = subprocess.run([str(ROOT / ".deps/venv/bin/aws"), "--endpoint-url", self.endpoint, *map(str, arguments)],
+                              env=env, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert not check or done.returncode == 0, f"aws {arguments}: {done.returncode}: {done.stderr}"
+        return done
+
+    # ---- buckets and numbers ----
+
+    def create_bucket(self, name, url, **properties):
+        with self.wire() as connection:
+            connection.bucket_create(name, {"origin": url, **properties})
+
+    def new_bucket(self, origin, endpoint=None, prefix="", **properties):
+        """Makes a bucket at the origin and one of the same name here; gives the name. `endpoint`: of a proxy."""
+        name = origin.new_bucket()
+        url = f"s3://{name}" + (f"/{prefix}" if prefix else "")
+        self.create_bucket(name, url, **{**origin.properties(endpoint), **properties})
+        return name
+
+    def metrics(self):
+        """{(name, frozenset of label pairs): value} of /-/metrics."""
+        with urllib.request.urlopen(self.endpoint + "/-/metrics", timeout=30) as reply:
+            lines = reply.read().decode().splitlines()
+        values = {}
+        for line in lines:
+            match = re.match(r'(\w+)(?:\{(.*)\})? (\S+)$', line)
+            if match and not line.startswith("#"):
+                labels = frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match.group(2) or ""))
+                values[match.group(1), labels] = float(match.group(3))
+        return values
+
+    def metric(self, name, **labels):
+        """Sum of all series of a metric that have these labels."""
+        wanted = set(labels.items())
+        return sum(value for (n, l), value in self.metrics().items() if n == name and wanted <= l)
+
+
+def tree_remove(directory):
+    """Removes a test's directory, whatever modes it left behind."""
+    def make_writable(function, path, _):
+        os.chmod(os.path.dirname(path), 0o700)
+        function(path)
+    shutil.rmtree(directory, onerror=make_writable)

@@ -1,0 +1,178 @@
+"""An S3 origin in the test process: objects in a dictionary, so that every key is kept byte for byte.
+
+A server over a directory cannot hold keys such as "a//b", ".." or one path component of 1,024 bytes; S3 itself can.
+This one speaks as much S3 as a node asks of its origin, checks no signatures, and remembers each request.
+
+    with KeyOrigin() as origin:
+        origin.objects["bucket", "../a//b"] = Object(b"data")
+        node.create_bucket("bucket", "s3://bucket", **origin.properties())
+"""
+
+import dataclasses
+import hashlib
+import http.server
+import re
+import threading
+import time
+import urllib.parse
+from email.utils import formatdate
+from xml.sax.saxutils import escape
+
+
+@dataclasses.dataclass
+class Object:
+    data: bytes
+    headers: dict = dataclasses.field(default_factory=dict)
+    mtime: float = dataclasses.field(default_factory=lambda: float(int(time.time())))
+
+    @property
+    def etag(self):
+        return '"' + hashlib.md5(self.data).hexdigest() + '"'
+
+
+class KeyOrigin:
+    """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query)."""
+
+    def __init__(self):
+        self.objects = {}
+        self.requests = []
+        self.lock = threading.Lock()
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self.server.daemon_threads = True
+        self.server.origin = self
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def properties(self):
+        return {"origin.endpoint": self.endpoint, "origin.region": "us-east-1", "origin.access_key": "any",
+                "origin.secret_key": "any"}
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join(10)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def _parse(self):
+        path, _, query = self.path.partition("?")
+        self.query = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        bucket, _, key = path[1:].partition("/")
+        self.bucket, self.key = bucket, urllib.parse.unquote(key)
+        self.origin = self.server.origin
+        with self.origin.lock:
+            self.origin.requests.append((self.command, urllib.parse.unquote(path), self.query))
+
+    def _send(self, status, body=b"", **headers):
+        self.send_response(status)
+        headers.setdefault("Content-Length", len(body))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _error(self, status, code):
+        self._send(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(),
+                   Content_Type="application/xml")
+
+    def _body(self):
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def _found(self):
+        with self.origin.lock:
+            return self.origin.objects.get((self.bucket, self.key))
+
+    def _read(self):
+        self._parse()
+        if not self.key:
+            return self._list()
+        found = self._found()
+        if found is None:
+            return self._error(404, "NoSuchKey")
+        match = self.headers.get("If-Match")
+        if match and match.strip('"') not in ("*", found.etag.strip('"')):
+            return self._error(412, "PreconditionFailed")
+        headers = {"ETag": found.etag, "Last_Modified": formatdate(found.mtime, usegmt=True),
+                   "Accept_Ranges": "bytes", **found.headers}
+        size, asked = len(found.data), self.headers.get("Range")
+        if not asked:
+            return self._send(200, found.data, **headers)
+        first, last = re.match(r"bytes=(\d*)-(\d*)", asked).groups()
+        start = int(first) if first else max(0, size - int(last))
+        end = min(int(last) + 1 if first and last else size, size)
+        if start >= size:
+            return self._error(416, "InvalidRange")
+        headers["Content_Range"] = f"bytes {start}-{end - 1}/{size}"
+        return self._send(206, found.data[start:end], **headers)
+
+    do_GET = do_HEAD = _read
+
+    def _list(self):
+        prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter", "")
+        after = self.query.get("continuation-token") or self.query.get("start-after", "")
+        after, most = urllib.parse.unquote(after), int(self.query.get("max-keys", 1000))
+        quote = urllib.parse.quote if self.query.get("encoding-type") == "url" else lambda s: s
+        with self.origin.lock:
+            keys = sorted((k for b, k in self.origin.objects if b == self.bucket and k.startswith(prefix)),
+                          key=lambda k: k.encode())
+            out, last, truncated = [], after, False
+            for key in keys:
+                cut = key.find(delimiter, len(prefix)) if delimiter else -1
+                name = key if cut < 0 else key[:cut + len(delimiter)]
+                if name.encode() <= last.encode() or (cut >= 0 and after.startswith(name)):
+                    continue
+                if len(out) == most:
+                    truncated = True
+                    break
+                last = name
+                if cut >= 0:
+                    out.append(f"<CommonPrefixes><Prefix>{escape(quote(name))}</Prefix></CommonPrefixes>")
+                    continue
+                found = self.origin.objects[self.bucket, key]
+                date = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(found.mtime))
+                out.append(f"<Contents><Key>{escape(quote(key))}</Key><LastModified>{date}</LastModified>"
+                           f"<ETag>{escape(found.etag)}</ETag><Size>{len(found.data)}</Size></Contents>")
+        token = f"<NextContinuationToken>{escape(urllib.parse.quote(last))}</NextContinuationToken>" if truncated else ""
+        self._send(200, ("<ListBucketResult>" + f"<IsTruncated>{str(truncated).lower()}</IsTruncated>{token}" +
+                         "".join(out) + "</ListBucketResult>").encode(), Content_Type="application/xml")
+
+    def do_PUT(self):
+        self._parse()
+        data = self._body()
+        source = self.headers.get("x-amz-copy-source")
+        kept = {n: v for n, v in self.headers.items() if n.lower().startswith("x-amz-meta-") or
+                n.lower() in ("content-type", "cache-control", "content-encoding", "content-disposition")}
+        with self.origin.lock:
+            if source:
+                bucket, _, key = urllib.parse.unquote(source).lstrip("/").partition("/")
+                found = self.origin.objects.get((bucket, key))
+                if found is None:
+                    return self._error(404, "NoSuchKey")
+                data, kept = found.data, found.headers
+            if self.headers.get("If-None-Match") == "*" and (self.bucket, self.key) in self.origin.objects:
+                return self._error(412, "PreconditionFailed")
+            stored = self.origin.objects[self.bucket, self.key] = Object(data, kept)
+        body = (f"<CopyObjectResult><ETag>{escape(stored.etag)}</ETag></CopyObjectResult>".encode() if source else b"")
+        return self._send(200, body, ETag=stored.etag)
+
+    def do_DELETE(self):
+        self._parse()
+        with self.origin.lock:
+            self.origin.objects.pop((self.bucket, self.key), None)
+        self._send(204)

@@ -36,6 +36,12 @@ bool doom_contains(struct disk *d, struct id128 id)
     return contains_locked(d, id) != NULL;
 }
 
+uint64_t doom_rounds(struct disk *d)
+{
+    LOCK_SCOPE(&d->lock);
+    return d->doom_rounds;
+}
+
 static struct doomed *doomed_new(struct id128 id, struct slice key, uint32_t n_chunks)
 {
     struct doomed *m = calloc(1, sizeof(*m) + key.n);
@@ -56,6 +62,7 @@ void doom_forget_locked(struct disk *d, struct doomed *m)
         at = &(*at)->in_bucket;
     if (*at)
         *at = m->in_bucket;
+    d->doom_rounds++;
     free(m);
 }
 

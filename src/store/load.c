@@ -15,7 +15,7 @@
 
 #define RECORD_MAX (STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES)
 
-int load_record(struct disk *d, struct slice key, struct format_entry *ret, struct buf *b)
+static int read_record(struct disk *d, struct slice key, struct format_entry *ret, struct buf *b)
 {
     struct format_key k;
     format_key_bytes('o', key, &k);
@@ -37,7 +37,22 @@ int load_record(struct disk *d, struct slice key, struct format_entry *ret, stru
             doom_bad_record(d, format_key_view(&k));
         return -EBADMSG;
     }
-    return doom_contains(d, ret->id) ? -ENOENT : 0;
+    return 0;
+}
+
+int load_record(struct disk *d, struct slice key, struct format_entry *ret, struct buf *b)
+{
+    for (;;) {
+        uint64_t before = doom_rounds(d);
+        int r = read_record(d, key, ret, b);
+        if (r < 0)
+            return r;
+        if (doom_contains(d, ret->id))
+            return -ENOENT;
+        /* An id leaves the doomed set when its records are gone: was that between the read and the look? */
+        if (doom_rounds(d) == before)
+            return 0;
+    }
 }
 
 static bool epoch_is_suspect(struct disk *d, uint64_t epoch)

@@ -174,6 +174,7 @@ struct disk {
     struct doomed *doomed[DOOMED_BUCKETS];
     struct doomed *doom_head, **doom_tail;
     size_t n_doomed;
+    uint64_t doom_rounds; /* changes whenever an id leaves the doomed set */
     uint64_t pending_blocks;
     uint64_t running; /* the epoch that records are written in */
     struct format_epoch epoch;
@@ -340,6 +341,8 @@ void doom_record(struct disk *d, struct slice key, const struct format_entry *r)
 /* A record that does not decode. */
 void doom_bad_record(struct disk *d, struct slice index_key);
 bool doom_contains(struct disk *d, struct id128 id);
+/* Changes whenever an id leaves the doomed set. */
+uint64_t doom_rounds(struct disk *d);
 /* Every current extent of the key; by the key's owner. 0, -ENOENT when there was none, or an error of the
  * index. */
 int doom_key(struct store *s, struct slice key, uint64_t hash);

@@ -54,6 +54,11 @@ void table_fini(struct store *s)
 
 /* ---- one shard, under its lock ---- */
 
+static uint32_t refs_of(const struct extent *x)
+{
+    return __atomic_load_n(&x->refs, __ATOMIC_ACQUIRE);
+}
+
 static struct extent **chain_of(struct shard *h, uint64_t hash)
 {
     return &h->chains[hash & (h->n_chains - 1)];
@@ -124,7 +129,7 @@ static void lru_add_locked(struct shard *h, struct extent *x)
 
 static void ref_locked(struct shard *h, struct extent *x)
 {
-    if (__atomic_load_n(&x->refs, __ATOMIC_RELAXED) == 0)
+    if (refs_of(x) == 0)
         lru_remove_locked(h, x);
     __atomic_add_fetch(&x->refs, 1, __ATOMIC_ACQ_REL);
 }
@@ -155,7 +160,7 @@ bool table_peek(struct store *s, struct slice key, uint64_t hash, bool *ret_refe
     struct extent *x = lookup_locked(h, key, hash);
     if (!x)
         return false;
-    *ret_referenced = __atomic_load_n(&x->refs, __ATOMIC_RELAXED) > 0;
+    *ret_referenced = refs_of(x) > 0;
     *ret_last_read_ms = __atomic_load_n(&x->last_read_ms, __ATOMIC_RELAXED);
     return true;
 }
@@ -196,7 +201,7 @@ void table_insert(struct store *s, struct extent *x)
 {
     struct shard *h = shard_of(s, x->hash);
     LOCK_SCOPE(&h->lock);
-    assert(x->refs > 0 && !x->chain && !lookup_locked(h, x->key, x->hash));
+    assert(refs_of(x) > 0 && !x->chain && !lookup_locked(h, x->key, x->hash));
     if (h->n_extents >= h->n_chains)
         grow_locked(h);
     struct extent **chain = chain_of(h, x->hash);
@@ -209,7 +214,7 @@ void table_remove(struct store *s, struct extent *x)
 {
     struct shard *h = shard_of(s, x->hash);
     LOCK_SCOPE(&h->lock);
-    assert(x->refs > 0 && !x->in_lru);
+    assert(refs_of(x) > 0 && !x->in_lru);
     unchain_locked(h, x);
 }
 

@@ -52,6 +52,7 @@ DEFINE_CLEANUP(struct client, client_free)
 const char *client_address(const struct client *c);
 /* Whether replies may carry descriptors. */
 bool client_passes_fds(const struct client *c);
+enum wire_via client_via(const struct client *c);
 /* Epoch of the session now. */
 uint64_t client_epoch(struct client *c);
 

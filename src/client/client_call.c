@@ -1,0 +1,250 @@
+/*
+ * Calls: a connection from the pool, the call, and what to do when the connection is lost.
+ *
+ * Invariants:
+ *  1. n_open never exceeds max_connections; every connection is idle, or owned by exactly one call.
+ *  2. A session is used for one epoch only. Whenever a connection of it broke, or its last one closed, the
+ * node may have ended it: the next epoch begins with a new session id, so that a handle's number of an old
+ * session can never meet a handle of a new one.
+ *  3. A call that changes something reaches the node at most once, unless the operation is repeatable.
+ *  4. Every wait has an end: for a free connection, for connecting and for a reply the call's deadline; for
+ * the reply of a long operation the node's health, asked each time the timeout passes.
+ *
+ * Failure modes: -ETIMEDOUT when the node did not answer in time, -EIO when a call that must not be repeated
+ * was cut, -EBADF for a handle of an epoch that is over, else what the node says.
+ */
+#include "client/client_internal.h"
+
+#include "base/sys.h"
+
+/* ---- what an operation allows ---- */
+
+bool client_op_is_repeatable(uint32_t op)
+{
+    switch (op) {
+    case WIRE_OP_BUCKET_CREATE:
+    case WIRE_OP_BUCKET_REMOVE:
+    case WIRE_OP_PUT_COMMIT:
+    case WIRE_OP_REMOVE:
+    case WIRE_OP_COPY:
+    case WIRE_OP_MKDIR:
+    case WIRE_OP_RMDIR:
+        return false;
+    default:
+        return true;
+    }
+}
+
+bool client_op_is_long(uint32_t op)
+{
+    return op == WIRE_OP_PUT_COMMIT || op == WIRE_OP_COPY || op == WIRE_OP_BUCKET_REMOVE;
+}
+
+/* ---- the pool ---- */
+
+struct client_attempt {
+    struct client *c;
+    uint64_t deadline_ms;
+    uint64_t want_epoch; /* 0: any */
+    struct client_conn *conn;
+};
+
+static int no_session(struct err *e)
+{
+    return err_set(e, -EBADF, "the node was restarted, its handles are gone");
+}
+
+/* Drops a connection from the counts. A lost one, or the last, ends the epoch. */
+static void discard(struct client *c, struct client_conn *conn, bool is_lost)
+{
+    LOCK_SCOPE(&c->lock);
+    c->n_open--;
+    if (conn->epoch == c->epoch) {
+        c->n_current--;
+        if (is_lost || c->n_current == 0)
+            client_new_epoch_locked(c);
+    }
+    cond_broadcast(&c->freed);
+    client_conn_free(conn);
+}
+
+static void give_back(struct client *c, struct client_conn *conn)
+{
+    lock_take(&c->lock);
+    if (conn->epoch == c->epoch && c->n_idle < CLIENT_IDLE_MAX) {
+        conn->next = c->idle;
+        c->idle = conn;
+        c->n_idle++;
+        cond_signal(&c->freed);
+        lock_drop(&c->lock);
+        return;
+    }
+    lock_drop(&c->lock);
+    discard(c, conn, /* is_lost= */ false);
+}
+
+/* 1: *ret is an idle connection; 0: the caller opens one, *ret_epoch and *ret_session say as whom. */
+static int reserve(struct client_attempt *a, struct client_conn **ret, uint64_t *ret_epoch,
+                   struct id128 *ret_session, struct err *e)
+{
+    struct client *c = a->c;
+    LOCK_SCOPE(&c->lock);
+    for (;;) {
+        if (a->want_epoch != 0 && a->want_epoch != c->epoch)
+            return no_session(e);
+        if (c->idle) {
+            *ret = c->idle;
+            c->idle = (*ret)->next;
+            c->n_idle--;
+            return 1;
+        }
+        if (c->n_open < c->max_connections)
+            break;
+        uint64_t now_ms = sys_mono_ms();
+        if (now_ms >= a->deadline_ms)
+            return err_set(e, -ETIMEDOUT, "all %u connections to the node are busy", c->max_connections);
+        (void)cond_wait_for(&c->freed, &c->lock, (a->deadline_ms - now_ms) * 1000000);
+    }
+    c->n_open++;
+    c->n_current++;
+    *ret_epoch = c->epoch;
+    *ret_session = c->session;
+    return 0;
+}
+
+/* Takes back the place that reserve() counted. */
+static void unreserve(struct client *c, uint64_t epoch)
+{
+    LOCK_SCOPE(&c->lock);
+    c->n_open--;
+    if (epoch == c->epoch && --c->n_current == 0)
+        client_new_epoch_locked(c);
+    cond_broadcast(&c->freed);
+}
+
+/* Gets a connection into a->conn. */
+static int acquire(struct client_attempt *a, struct err *e)
+{
+    for (;;) {
+        struct client_conn *conn = NULL;
+        uint64_t epoch = 0;
+        struct id128 session;
+        int r = reserve(a, &conn, &epoch, &session, e);
+        if (r < 0)
+            return r;
+        if (r == 0) {
+            r = client_conn_open(a->c, session, a->deadline_ms, &conn, e);
+            if (r < 0) {
+                unreserve(a->c, epoch);
+                return r;
+            }
+            conn->epoch = epoch;
+            a->conn = conn;
+            return 0;
+        }
+        if (client_conn_is_alive(conn)) {
+            a->conn = conn;
+            return 0;
+        }
+        discard(a->c, conn, /* is_lost= */ true);
+    }
+}
+
+/* ---- waiting for slow replies ---- */
+
+static bool node_answers(struct client *c)
+{
+    struct err ignored = {0};
+    struct id128 session;
+    _cleanup_(client_conn_freep) struct client_conn *probe = NULL;
+    id_new(&session);
+    return client_conn_open(c, session, sys_mono_ms() + c->timeout_ms, &probe, &ignored) == 0;
+}
+
+static bool still_answers(void *arg)
+{
+    return node_answers(CAST_MAGIC(client, arg, CLIENT_MAGIC));
+}
+
+/* A long operation is waited for as long as the node answers others. */
+static struct client_patience patience_of(const struct client_attempt *a, uint32_t op)
+{
+    uint64_t now_ms = sys_mono_ms();
+    struct client_patience p = {.ms = now_ms < a->deadline_ms ? a->deadline_ms - now_ms : 0, .arg = a->c};
+    if (client_op_is_long(op))
+        p.go_on = still_answers;
+    return p;
+}
+
+/* ---- one call ---- */
+
+static bool is_connect_failure_final(int code)
+{
+    return code == ERR_UNAUTHENTICATED || code == ERR_PROTOCOL || code == -EACCES || code == -EPERM;
+}
+
+/* One try. *ret_again: worth another. */
+static int try_once(struct client_attempt *a, uint32_t op, const void *req, struct buf *b, void *ret_rep,
+                    uint64_t *ret_epoch, bool *ret_again, struct err *e)
+{
+    int r = acquire(a, e);
+    if (r < 0) {
+        *ret_again = r != -EBADF && !is_connect_failure_final(r);
+        return r == -EBADF ? r : err_prefix(e, r, "node at %s", a->c->address);
+    }
+    enum client_fate fate;
+    uint64_t id = atomic_fetch_add(&a->c->next_request_id, 1) + 1;
+    *ret_epoch = a->conn->epoch;
+    struct client_patience patience = patience_of(a, op);
+    r = client_conn_call(a->conn, op, req, id, &patience, b, ret_rep, &fate, e);
+    if (fate == CLIENT_ANSWERED) {
+        give_back(a->c, a->conn);
+        *ret_again = r == ERR_CLOSED; /* shutting down: refused before it ran */
+        return r;
+    }
+    /* A reply that is only late says nothing about the session's other connections. */
+    discard(a->c, a->conn, /* is_lost= */ r != -ETIMEDOUT);
+    *ret_again = fate == CLIENT_UNSEEN || client_op_is_repeatable(op);
+    if (!*ret_again)
+        return err_set(e, r == -ETIMEDOUT ? r : -EIO,
+                       "node at %s: no answer (%s): it is not known whether the operation was done",
+                       a->c->address, err_text(r));
+    return err_prefix(e, r, "node at %s", a->c->address);
+}
+
+static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *req, struct buf *b,
+                void *ret_rep, uint64_t *ret_epoch, struct err *e)
+{
+    struct client_attempt a = {
+        .c = c, .deadline_ms = sys_mono_ms() + c->timeout_ms, .want_epoch = want_epoch};
+    uint64_t backoff_ms = CLIENT_BACKOFF_FIRST_MS;
+    for (;;) {
+        bool again = false;
+        int r = try_once(&a, op, req, b, ret_rep, ret_epoch, &again, e);
+        if (r == 0)
+            return 0;
+        uint64_t now_ms = sys_mono_ms();
+        if (!again || now_ms >= a.deadline_ms)
+            return r;
+        sys->sleep_ns(MIN(backoff_ms, a.deadline_ms - now_ms) * 1000000);
+        backoff_ms = MIN(backoff_ms * 2, (uint64_t)CLIENT_BACKOFF_MAX_MS);
+    }
+}
+
+int client_call(struct client *c, uint32_t op, const void *req, struct buf *b, void *ret_rep, struct err *e)
+{
+    assert(c != NULL && c->magic == CLIENT_MAGIC);
+    uint64_t epoch;
+    return call(c, /* want_epoch= */ 0, op, req, b, ret_rep, &epoch, e);
+}
+
+int client_call_at(struct client *c, uint64_t *epoch, uint32_t op, const void *req, struct buf *b,
+                   void *ret_rep, struct err *e)
+{
+    assert(c != NULL && c->magic == CLIENT_MAGIC);
+    uint64_t ran_in = 0;
+    int r = call(c, *epoch, op, req, b, ret_rep, &ran_in, e);
+    if (r == 0)
+        *epoch = ran_in;
+    return r;
+}

@@ -1,0 +1,222 @@
+/*
+ * One connection of a client: connecting, HELLO, and one call.
+ *
+ * Invariants:
+ *  1. A call that did not end as CLIENT_ANSWERED leaves the stream out of step: the connection is freed, not
+ * used again.
+ *  2. CLIENT_UNSEEN is said only when not all bytes of the request left this process, so that the node cannot
+ * have decoded it.
+ *
+ * Failure modes: system errors of the socket, -ETIMEDOUT, ERR_PROTOCOL for a reply that does not fit; the
+ * node's own failures with their text.
+ */
+#include "client/client_internal.h"
+
+#include "base/sys.h"
+#include "net/sock.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/hmac.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#define HELLO_REPLY_MAX_BYTES (64 * KIB)
+#define NONCE_MAX_BYTES       1024
+#define SIGNATURE_BYTES       32
+#define POLL_MAX_MS           3600000
+
+void client_conn_free(struct client_conn *conn)
+{
+    if (!conn)
+        return;
+    macro_close(&conn->fd);
+    free(conn);
+}
+
+bool client_conn_is_alive(const struct client_conn *conn)
+{
+    struct pollfd p = {.fd = conn->fd, .events = POLLIN};
+    return poll(&p, 1, 0) == 0;
+}
+
+/* ---- one call ---- */
+
+/* Waits until the reply begins. */
+static int wait_reply(int fd, const struct client_patience *patience)
+{
+    uint64_t end_ms = sys_mono_ms() + patience->ms;
+    for (;;) {
+        uint64_t now_ms = sys_mono_ms();
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        int k = poll(&p, 1, now_ms < end_ms ? (int)MIN(end_ms - now_ms, (uint64_t)POLL_MAX_MS) : 0);
+        if (k > 0)
+            return 0;
+        if (k < 0 && errno != EINTR)
+            return -errno;
+        if (k < 0 || now_ms < end_ms)
+            continue;
+        if (!patience->go_on || !patience->go_on(patience->arg))
+            return -ETIMEDOUT;
+        end_ms = sys_mono_ms() + patience->ms;
+    }
+}
+
+static int failed_reply(int status, const struct buf *b, struct err *e)
+{
+    struct slice text;
+    if (wire_error_decode(buf_view(b), &text) < 0)
+        return err_set(e, ERR_PROTOCOL, "broken error reply");
+    return err_set(e, status, SLICE_FMT, SLICE_ARG(text));
+}
+
+static int receive_reply(const struct client_conn *conn, const struct wire_op_info *info, uint32_t op,
+                         uint64_t request_id, const struct client_patience *patience, struct buf *b,
+                         void *ret_rep, enum client_fate *ret_fate, struct err *e)
+{
+    struct wire_header h;
+    _cleanup_close_ int passed = -1;
+    int r = wait_reply(conn->fd, patience);
+    if (r == 0)
+        r = wire_recv(conn->fd, &h, b, &passed);
+    if (r < 0)
+        return err_errno(e, r, "%s: receive", info->name);
+    if (h.op != op || h.request_id != request_id || !(h.flags & WIRE_FLAG_REPLY) || h.status > 0)
+        return err_set(e, ERR_PROTOCOL, "%s: reply does not match the request", info->name);
+    if (h.status < 0) {
+        *ret_fate = CLIENT_ANSWERED;
+        return failed_reply(h.status, b, e);
+    }
+    r = info->decode_rep(buf_view(b), ret_rep);
+    if (r < 0)
+        return err_errno(e, r, "%s: reply", info->name);
+    memcpy(ret_rep, &passed, sizeof(passed)); /* first member of every reply struct */
+    passed = -1;
+    *ret_fate = CLIENT_ANSWERED;
+    return 0;
+}
+
+int client_conn_call(struct client_conn *conn, uint32_t op, const void *req, uint64_t request_id,
+                     const struct client_patience *patience, struct buf *b, void *ret_rep,
+                     enum client_fate *ret_fate, struct err *e)
+{
+    const struct wire_op_info *info = wire_op_info(op);
+    assert(info != NULL && req != NULL && ret_rep != NULL);
+    _cleanup_buf_ struct buf body = BUF_INIT(WIRE_BODY_MAX_BYTES);
+    int r = info->encode_req(req, &body);
+    if (r < 0) {
+        *ret_fate = CLIENT_ANSWERED; /* nothing was sent, the connection is as good as before */
+        return err_errno(e, r, "%s: request too large", info->name);
+    }
+    *ret_fate = CLIENT_UNSEEN;
+    r = wire_send(conn->fd, op, /* flags= */ 0, request_id, /* status= */ 0, buf_view(&body),
+                  /* pass_fd= */ -1);
+    if (r < 0)
+        return err_errno(e, r, "%s: send", info->name);
+    *ret_fate = CLIENT_LOST;
+    return receive_reply(conn, info, op, request_id, patience, b, ret_rep, ret_fate, e);
+}
+
+/* ---- HELLO ---- */
+
+static struct client_patience until(uint64_t deadline_ms)
+{
+    uint64_t now = sys_mono_ms();
+    return (struct client_patience){.ms = now < deadline_ms ? deadline_ms - now : 0};
+}
+
+/* HMAC-SHA256(secret, nonce + session), as wire_ops.h says. */
+static int sign(struct client *c, struct client_conn *conn, struct id128 session, uint64_t deadline_ms,
+                uint8_t ret_signature[SIGNATURE_BYTES], struct err *e)
+{
+    struct wire_challenge_req req = {0};
+    struct wire_challenge_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(HELLO_REPLY_MAX_BYTES);
+    enum client_fate fate;
+    struct client_patience patience = until(deadline_ms);
+    int r = client_conn_call(conn, WIRE_OP_CHALLENGE, &req, 0, &patience, &b, &rep, &fate, e);
+    if (r < 0)
+        return r;
+    uint8_t text[NONCE_MAX_BYTES + sizeof(session.b)], full[EVP_MAX_MD_SIZE];
+    unsigned n = 0;
+    if (rep.nonce.n == 0 || rep.nonce.n > NONCE_MAX_BYTES)
+        return err_set(e, ERR_PROTOCOL, "challenge of %zu bytes", rep.nonce.n);
+    memcpy(text, rep.nonce.p, rep.nonce.n);
+    memcpy(text + rep.nonce.n, session.b, sizeof(session.b));
+    if (!HMAC(EVP_sha256(), c->secret_key, (int)strlen(c->secret_key), text, rep.nonce.n + sizeof(session.b),
+              full, &n) ||
+        n != SIGNATURE_BYTES)
+        return err_set(e, -EIO, "HMAC failed");
+    memcpy(ret_signature, full, SIGNATURE_BYTES);
+    return 0;
+}
+
+static int hello(struct client *c, struct client_conn *conn, struct id128 session, uint64_t deadline_ms,
+                 struct err *e)
+{
+    uint8_t signature[SIGNATURE_BYTES];
+    struct wire_hello_req req = {.version = WIRE_VERSION,
+                                 .session = slice_of(session.b, sizeof(session.b)),
+                                 .name = slice_str(c->name),
+                                 .via = c->via};
+    struct wire_hello_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(HELLO_REPLY_MAX_BYTES);
+    enum client_fate fate;
+    if (c->access_key && c->secret_key) {
+        int r = sign(c, conn, session, deadline_ms, signature, e);
+        if (r < 0)
+            return r;
+        req.access_key = slice_str(c->access_key);
+        req.signature = slice_of(signature, sizeof(signature));
+    }
+    struct client_patience patience = until(deadline_ms);
+    int r = client_conn_call(conn, WIRE_OP_HELLO, &req, 0, &patience, &b, &rep, &fate, e);
+    if (r < 0)
+        return r;
+    macro_close(&rep.fd);
+    conn->passes_fds = rep.passes_fds != 0;
+    return 0;
+}
+
+/* A peer that vanished without a word is noticed within about the timeout. Failures cost only that. */
+static void keep_alive(int fd, uint64_t timeout_ms)
+{
+    int on = 1, after_s = (int)MAX(timeout_ms / 2000, (uint64_t)1), every_s = after_s;
+    unsigned most_ms = (unsigned)MIN(timeout_ms, (uint64_t)INT32_MAX);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &after_s, sizeof(after_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof(every_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &most_ms, sizeof(most_ms));
+}
+
+static int connect_node(struct client *c, uint64_t deadline_ms, int *ret_fd, struct err *e)
+{
+    struct slice address = slice_str(c->address);
+    if (slice_starts(address, SLICE_LIT("unix:")))
+        return sock_connect_unix(c->address + strlen("unix:"), ret_fd, e);
+    int r = sock_connect_tcp(c->address, MAX(until(deadline_ms).ms, (uint64_t)1), ret_fd, e);
+    if (r == 0)
+        keep_alive(*ret_fd, c->timeout_ms);
+    return r;
+}
+
+int client_conn_open(struct client *c, struct id128 session, uint64_t deadline_ms, struct client_conn **ret,
+                     struct err *e)
+{
+    _cleanup_(client_conn_freep) struct client_conn *conn = calloc(1, sizeof(*conn));
+    if (!conn)
+        abort();
+    conn->fd = -1;
+    int r = connect_node(c, deadline_ms, &conn->fd, e);
+    if (r < 0)
+        return r;
+    r = sock_set_timeouts(conn->fd, c->timeout_ms, c->timeout_ms);
+    if (r < 0)
+        return err_errno(e, r, "socket timeouts");
+    r = hello(c, conn, session, deadline_ms, e);
+    if (r < 0)
+        return r;
+    *ret = TAKE_PTR(conn);
+    return 0;
+}

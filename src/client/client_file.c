@@ -1,0 +1,369 @@
+/*
+ * Reading one version of an object (contract in client_file.h).
+ *
+ * A read asks the node to have the bytes there (FETCH), then takes them from the cache's own file by its
+ * descriptor, or from the reply. A sequential reader of small pieces asks for WINDOW_BYTES at a time and
+ * remembers how far the bytes are there, so that most of its reads make no call.
+ *
+ * Invariants:
+ *  1. All bytes are of the version whose ETag was seen at open: a file is opened again only with If-Match.
+ *  2. A read from the descriptor lies in a range that the node has said to be there, on this very descriptor:
+ * `ready` is forgotten with the descriptor.
+ *  3. A descriptor is closed only when no read uses it: a reopened file keeps the old ones until then (struct
+ * source is counted).
+ *
+ * Failure modes: -ESTALE once the version is gone; -EIO when a descriptor ends before the object does; the
+ * node's and the origin's errors pass through.
+ */
+#include "client/client_file.h"
+
+#include "base/lock.h"
+#include "base/sys.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+
+#define FILE_MAGIC         0x636c6669u
+#define WINDOW_BYTES       MIB
+#define REOPEN_TRIES       4
+#define FETCH_INLINE_BYTES (4 * MIB) /* most bytes asked for in one reply */
+
+/* One handle at the node with its descriptor. */
+struct source {
+    _Atomic uint32_t refs;
+    uint64_t handle, epoch;
+    int fd; /* -1: bytes come inline */
+    _Atomic bool complete;
+    uint64_t present; /* bytes there when it was opened */
+};
+
+struct client_file {
+    uint32_t magic;
+    struct client *c;
+    char *bucket, *key, *etag, *content_type, *meta;
+    size_t bucket_n, key_n;
+    bool no_fd;
+    struct client_attr attr;
+    _Atomic uint64_t read_cached, read_origin;
+
+    struct lock lock; /* covers source, ready_*, last_end, is_stale */
+    struct source *source;
+    uint64_t ready_from, ready_end; /* known to be there, of `source` */
+    uint64_t last_end;              /* where the last read ended */
+    bool is_stale;
+};
+
+/* ---- sources ---- */
+
+static struct source *source_ref(struct source *s)
+{
+    (void)atomic_fetch_add(&s->refs, 1);
+    return s;
+}
+
+static void source_unref(struct source *s)
+{
+    if (!s || atomic_fetch_sub(&s->refs, 1) != 1)
+        return;
+    macro_close(&s->fd);
+    free(s);
+}
+DEFINE_CLEANUP(struct source, source_unref)
+
+static struct source *current(struct client_file *f)
+{
+    LOCK_SCOPE(&f->lock);
+    return source_ref(f->source);
+}
+
+/* ---- opening ---- */
+
+static int ask_open(struct client *c, const struct client_file_open *o, struct buf *b,
+                    struct wire_open_rep *rep, struct source **ret, struct err *e)
+{
+    struct wire_open_req req = {
+        .bucket = o->bucket,
+        .key = o->key,
+        .if_match = o->if_match,
+        .offset = o->offset,
+        .expect = o->expect,
+    };
+    uint64_t epoch = 0;
+    req.via = client_via(c);
+    int r = client_call_at(c, &epoch, WIRE_OP_OPEN, &req, b, rep, e);
+    if (r < 0)
+        return r;
+    struct source *s = calloc(1, sizeof(*s));
+    if (!s)
+        abort();
+    atomic_init(&s->refs, 1);
+    s->handle = rep->handle;
+    s->epoch = epoch;
+    s->fd = rep->fd;
+    s->present = rep->present;
+    if (o->no_fd)
+        macro_close(&s->fd);
+    if (o->no_fd)
+        s->fd = -1;
+    atomic_init(&s->complete, rep->state == WIRE_COMPLETE);
+    *ret = s;
+    return 0;
+}
+
+static struct client_file *file_new(struct client *c, const struct client_file_open *o,
+                                    const struct wire_attr *a)
+{
+    struct client_file *f = calloc(1, sizeof(*f));
+    if (!f)
+        abort();
+    f->magic = FILE_MAGIC;
+    f->c = c;
+    f->bucket = slice_dup(o->bucket);
+    f->bucket_n = o->bucket.n;
+    f->key = slice_dup(o->key);
+    f->key_n = o->key.n;
+    f->etag = slice_dup(a->etag);
+    f->content_type = slice_dup(a->content_type);
+    f->meta = slice_dup(a->meta);
+    f->no_fd = o->no_fd;
+    f->attr = (struct client_attr){
+        .size_bytes = a->size_bytes,
+        .mtime_ns = a->mtime_ns,
+        .etag = f->etag,
+        .content_type = f->content_type,
+        .meta = f->meta,
+    };
+    lock_init(&f->lock, LOCK_LEAF);
+    return f;
+}
+
+int client_file_open(struct client *c, const struct client_file_open *o, struct client_file **ret,
+                     struct err *e)
+{
+    assert(c != NULL && o != NULL && ret != NULL);
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_open_rep rep;
+    struct source *s;
+    int r = ask_open(c, o, &b, &rep, &s, e);
+    if (r < 0)
+        return r;
+    struct client_file *f = file_new(c, o, &rep.attr);
+    f->source = s;
+    *ret = f;
+    return 0;
+}
+
+/* The source's session is over: opens the same version anew, unless another thread did so already. */
+static int reopen(struct client_file *f, const struct source *lost, struct err *e)
+{
+    lock_take(&f->lock);
+    bool done = f->source != lost, is_stale = f->is_stale;
+    lock_drop(&f->lock);
+    if (is_stale)
+        return err_set(e, -ESTALE, "the version that was opened is gone");
+    if (done)
+        return 0;
+    struct client_file_open o = {
+        .bucket = slice_of(f->bucket, f->bucket_n),
+        .key = slice_of(f->key, f->key_n),
+        .if_match = slice_str(f->etag),
+        .no_fd = f->no_fd,
+    };
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_open_rep rep;
+    struct source *s;
+    int r = ask_open(f->c, &o, &b, &rep, &s, e);
+    bool changed =
+        r == ERR_PRECONDITION || r == -ENOENT || (r == 0 && rep.attr.size_bytes != f->attr.size_bytes);
+    if (r < 0 && !changed)
+        return r;
+    LOCK_SCOPE(&f->lock);
+    if (changed) {
+        f->is_stale = true;
+        if (r == 0)
+            source_unref(s);
+        return err_set(e, -ESTALE, "the version that was opened is gone");
+    }
+    source_unref(f->source);
+    f->source = s;
+    f->ready_from = f->ready_end = 0;
+    return 0;
+}
+
+void client_file_close(struct client_file *f)
+{
+    if (!f)
+        return;
+    assert(f->magic == FILE_MAGIC);
+    struct wire_close_req req = {
+        .handle = f->source->handle,
+        .read_cached = atomic_load(&f->read_cached),
+        .read_origin = atomic_load(&f->read_origin),
+    };
+    struct wire_close_rep rep;
+    struct err ignored = {0}; /* a node that is gone has closed it */
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (f->source->epoch == client_epoch(f->c))
+        (void)client_call_at(f->c, &f->source->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &ignored);
+    source_unref(f->source);
+    lock_fini(&f->lock);
+    free(f->bucket);
+    free(f->key);
+    free(f->etag);
+    free(f->content_type);
+    free(f->meta);
+    f->magic = 0;
+    free(f);
+}
+
+const struct client_attr *client_file_attr(const struct client_file *f)
+{
+    return &f->attr;
+}
+
+bool client_file_is_complete(struct client_file *f)
+{
+    _cleanup_(source_unrefp) struct source *s = current(f);
+    return s->fd >= 0 && atomic_load(&s->complete);
+}
+
+int client_file_take_fd(struct client_file *f)
+{
+    _cleanup_(source_unrefp) struct source *s = current(f);
+    if (s->fd < 0)
+        return -1;
+    return fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
+}
+
+/* ---- reading ---- */
+
+static ssize_t from_descriptor(const struct source *s, void *p, size_t n, uint64_t offset, struct err *e)
+{
+    int r = sys_pread_all(s->fd, p, n, offset);
+    if (r < 0)
+        return err_errno(e, r == -ENODATA ? -EIO : r, "read of the cache's file");
+    return (ssize_t)n;
+}
+
+/* How many bytes at offset need no question; 0: ask. */
+static uint64_t known_bytes(struct client_file *f, const struct source *s, uint64_t offset, uint64_t n)
+{
+    if (s->fd < 0)
+        return 0;
+    if (atomic_load(&s->complete))
+        return n;
+    LOCK_SCOPE(&f->lock);
+    if (f->source != s || offset < f->ready_from || offset >= f->ready_end)
+        return 0;
+    return MIN(n, f->ready_end - offset);
+}
+
+/* What to ask for: a sequential reader's next bytes too. */
+static uint64_t ask_bytes(struct client_file *f, const struct source *s, uint64_t offset, uint64_t n)
+{
+    if (s->fd < 0)
+        return MIN(n, (uint64_t)FETCH_INLINE_BYTES);
+    LOCK_SCOPE(&f->lock);
+    bool sequential = offset > 0 && offset == f->last_end;
+    return sequential ? MIN(MAX(n, (uint64_t)WINDOW_BYTES), f->attr.size_bytes - offset) : n;
+}
+
+static void learn(struct client_file *f, struct source *s, uint64_t offset, const struct wire_fetch_rep *rep)
+{
+    if (rep->state == WIRE_COMPLETE)
+        atomic_store(&s->complete, true);
+    LOCK_SCOPE(&f->lock);
+    if (f->source != s || rep->available == 0)
+        return;
+    if (offset == f->ready_end && f->ready_end > f->ready_from) {
+        f->ready_end += rep->available;
+    } else {
+        f->ready_from = offset;
+        f->ready_end = offset + rep->available;
+    }
+}
+
+static ssize_t fetch(struct client_file *f, struct source *s, void *p, size_t n, uint64_t offset,
+                     struct err *e)
+{
+    struct wire_fetch_req req = {.handle = s->handle, .offset = offset, .n = ask_bytes(f, s, offset, n)};
+    struct wire_fetch_rep rep;
+    uint64_t epoch = s->epoch;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    req.flags = s->fd < 0 ? WIRE_INLINE : 0;
+    int r = client_call_at(f->c, &epoch, WIRE_OP_FETCH, &req, &b, &rep, e);
+    if (r < 0)
+        return r;
+    macro_close(&rep.fd);
+    learn(f, s, offset, &rep);
+    if (rep.data.n > 0) { /* counted by the node */
+        n = MIN(n, rep.data.n);
+        memcpy(p, rep.data.p, n);
+        return (ssize_t)n;
+    }
+    if (rep.available == 0 || s->fd < 0)
+        return err_set(e, ERR_PROTOCOL, "no bytes before the end of the object");
+    n = MIN(n, rep.available);
+    ssize_t got = from_descriptor(s, p, n, offset, e);
+    if (got > 0)
+        (void)atomic_fetch_add(rep.state == WIRE_COMPLETE ? &f->read_cached : &f->read_origin, (uint64_t)got);
+    return got;
+}
+
+/* Some bytes at offset, at least one. */
+static ssize_t read_some(struct client_file *f, void *p, size_t n, uint64_t offset, struct err *e)
+{
+    for (int i = 0;; i++) {
+        _cleanup_(source_unrefp) struct source *s = current(f);
+        uint64_t known = known_bytes(f, s, offset, n);
+        ssize_t got;
+        if (known > 0) {
+            got = from_descriptor(s, p, known, offset, e);
+            if (got > 0)
+                (void)atomic_fetch_add(atomic_load(&s->complete) ? &f->read_cached : &f->read_origin,
+                                       (uint64_t)got);
+            return got;
+        }
+        got = fetch(f, s, p, n, offset, e);
+        if (got != -EBADF || i >= REOPEN_TRIES)
+            return got == -EBADF ? -EIO : got;
+        int r = reopen(f, s, e);
+        if (r < 0)
+            return r;
+    }
+}
+
+ssize_t client_file_pread(struct client_file *f, void *p, size_t n, uint64_t offset, struct err *e)
+{
+    assert(f != NULL && f->magic == FILE_MAGIC);
+    if (offset >= f->attr.size_bytes)
+        return 0;
+    n = MIN((uint64_t)n, f->attr.size_bytes - offset);
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = read_some(f, (char *)p + done, n - done, offset + done, e);
+        if (got < 0)
+            return err_prefix(e, (int)got, "%s/%s", f->bucket, f->key);
+        done += (size_t)got;
+        LOCK_SCOPE(&f->lock);
+        f->last_end = offset + done;
+    }
+    return (ssize_t)done;
+}
+
+void client_file_prefetch(struct client_file *f, uint64_t offset, uint64_t n)
+{
+    _cleanup_(source_unrefp) struct source *s = current(f);
+    if (offset >= f->attr.size_bytes || atomic_load(&s->complete))
+        return;
+    struct wire_fetch_req req = {.handle = s->handle,
+                                 .offset = offset,
+                                 .n = MIN(n, f->attr.size_bytes - offset),
+                                 .flags = WIRE_NO_WAIT};
+    struct wire_fetch_rep rep;
+    struct err ignored = {0};
+    uint64_t epoch = s->epoch;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (client_call_at(f->c, &epoch, WIRE_OP_FETCH, &req, &b, &rep, &ignored) == 0)
+        macro_close(&rep.fd);
+}

@@ -1,0 +1,76 @@
+/* Shared by client.c (life), client_conn.c (one connection) and client_call.c (pool and retries). */
+#pragma once
+
+#include "base/id.h"
+#include "base/lock.h"
+#include "client/client.h"
+
+#include <stdatomic.h>
+
+#define CLIENT_MAGIC            0x636c6e74u
+#define CLIENT_ADDRESS_MAX      256
+#define CLIENT_IDLE_MAX         8 /* connections kept open that nobody uses */
+#define CLIENT_BACKOFF_FIRST_MS 20
+#define CLIENT_BACKOFF_MAX_MS   500
+
+/* One connection after HELLO. Owned by the pool while idle, by one call while busy. */
+struct client_conn {
+    struct client_conn *next; /* of the idle list */
+    int fd;
+    uint64_t epoch;
+    bool passes_fds;
+};
+
+struct client {
+    uint32_t magic;
+    char address[CLIENT_ADDRESS_MAX]; /* "unix:PATH" or "HOST:PORT" */
+    char *access_key, *secret_key;    /* NULL: none */
+    char *name;
+    enum wire_via via;
+    uint64_t timeout_ms;
+    uint32_t max_connections;
+    bool passes_fds; /* said by the first HELLO */
+    _Atomic uint64_t next_request_id;
+
+    struct lock lock; /* covers what follows */
+    struct cond freed;
+    struct client_conn *idle; /* of the current epoch only */
+    uint32_t n_idle;
+    uint32_t n_open;    /* idle, busy and being opened, of any epoch */
+    uint32_t n_current; /* of them those of the current epoch */
+    uint64_t epoch;     /* from 1 */
+    struct id128 session;
+};
+
+/* Connects and says hello as `session`; gives up at deadline_ms (monotonic). */
+int client_conn_open(struct client *c, struct id128 session, uint64_t deadline_ms, struct client_conn **ret,
+                     struct err *e);
+void client_conn_free(struct client_conn *conn);
+DEFINE_CLEANUP(struct client_conn, client_conn_free)
+/* Whether an idle connection is still in step: nothing to read, not closed by the other side. */
+bool client_conn_is_alive(const struct client_conn *conn);
+
+/* How a call ended, beside its code. */
+enum client_fate {
+    CLIENT_ANSWERED, /* the node answered, with success or a failure; the connection is in step */
+    CLIENT_UNSEEN,   /* the node cannot have run it; the connection is lost */
+    CLIENT_LOST,     /* it may have run or not; the connection is lost */
+};
+/* How long to wait for a reply: ms, and again so long each time `go_on` (may be NULL) says so. */
+struct client_patience {
+    uint64_t ms;
+    bool (*go_on)(void *arg);
+    void *arg;
+};
+/* One call on one connection. */
+int client_conn_call(struct client_conn *conn, uint32_t op, const void *req, uint64_t request_id,
+                     const struct client_patience *patience, struct buf *b, void *ret_rep,
+                     enum client_fate *ret_fate, struct err *e);
+
+/* Whether a call may be sent again although the node may have run it. */
+bool client_op_is_repeatable(uint32_t op);
+/* Whether the reply may take as long as the object is large, so that only the node's health bounds it. */
+bool client_op_is_long(uint32_t op);
+
+/* Starts the next session: handles of the old one are gone. Closes idle connections. */
+void client_new_epoch_locked(struct client *c);

@@ -2,10 +2,13 @@
  * Sessions and their handles.
  *
  * A handle's id is generation << 32 | index, generation never 0: an id that was closed is refused (-EBADF)
- * even when its place has been given out again. Invariant: a place holds one reference to its reader or
+ * even when its place has been given out again. Generations begin at random, so that an id of before a restart is
+ * refused too. Invariant: a place holds one reference to its reader or
  * writer.
  */
 #include "object/object_internal.h"
+
+#include "base/sys.h"
 
 struct object_session *object_session_new(struct object_service *s, enum wire_via via)
 {
@@ -66,6 +69,7 @@ static int grow_locked(struct object_session *ses)
     for (uint32_t i = ses->n_handles; i < n; i++) {
         ses->handles[i].next_free = ses->free_head;
         ses->free_head = i + 1;
+        sys->random(&ses->handles[i].generation, sizeof(ses->handles[i].generation));
     }
     ses->n_handles = n;
     return 0;

@@ -1,15 +1,15 @@
 /*
- * Origins: the remote stores behind mirror buckets. One file per kind behind one table of functions. Calls block;
- * all are thread-safe on one origin. Nothing here retries, caches or hedges: one call is one request (or one
- * multipart upload), classified; `object` decides what follows.
+ * Origins: the remote stores behind mirror buckets. One file per kind behind one table of functions. Calls
+ * block; all are thread-safe on one origin. Nothing here retries, caches or hedges: one call is one request
+ * (or one multipart upload), classified; `object` decides what follows.
  *
- * Errors are classified: -ENOENT (no such key or bucket), ERR_ORIGIN_DENIED (401, 403), ERR_ORIGIN_BUSY (429, 503,
- * SlowDown), ERR_ORIGIN_DOWN (cannot connect, name unknown, connection reset before an answer), ERR_ORIGIN_FAILED
- * (other 5xx, and answers that make no sense), ERR_ORIGIN_REFUSED (3xx and other 4xx: another try would end alike),
- * ERR_CONFLICT (409: someone else wrote at the same moment), ERR_ORIGIN_SHORT (body shorter or longer than
- * announced), -ETIMEDOUT, ERR_PRECONDITION (412), ERR_NOT_MODIFIED (304), ERR_RANGE (416), -ECANCELED (the cancel
- * flag said so; what the sink returns is passed through as it is). The err text carries the origin's own words:
- * status, S3 code and message.
+ * Errors are classified: -ENOENT (no such key or bucket), ERR_ORIGIN_DENIED (401, 403), ERR_ORIGIN_BUSY (429,
+ * 503, SlowDown), ERR_ORIGIN_DOWN (cannot connect, name unknown, connection reset before an answer),
+ * ERR_ORIGIN_FAILED (other 5xx, and answers that make no sense), ERR_ORIGIN_REFUSED (3xx and other 4xx:
+ * another try would end alike), ERR_CONFLICT (409: someone else wrote at the same moment), ERR_ORIGIN_SHORT
+ * (body shorter or longer than announced), -ETIMEDOUT, ERR_PRECONDITION (412), ERR_NOT_MODIFIED (304),
+ * ERR_RANGE (416), -ECANCELED (the cancel flag said so; what the sink returns is passed through as it is).
+ * The err text carries the origin's own words: status, S3 code and message.
  */
 #pragma once
 
@@ -79,31 +79,31 @@ enum origin_capability {
     ORIGIN_CAN_CONDITIONAL_PUT = 1 << 2, /* If-None-Match: * and If-Match on PUT are honoured */
     ORIGIN_CAN_COPY = 1 << 3,
     ORIGIN_CAN_MULTIPART = 1 << 4,
-    ORIGIN_CAN_META = 1 << 5,            /* keeps content type and user metadata */
+    ORIGIN_CAN_META = 1 << 5, /* keeps content type and user metadata */
 };
 
 struct origin_get {
-    struct slice key;         /* below the origin's prefix, not encoded */
-    uint64_t offset, n;       /* n 0 with whole: no Range header */
+    struct slice key;   /* below the origin's prefix, not encoded */
+    uint64_t offset, n; /* n 0 with whole: no Range header */
     bool whole;
-    struct slice if_match;    /* ETag without quotes, or empty */
+    struct slice if_match; /* ETag without quotes, or empty */
     struct slice if_none_match;
-    atomic_bool *cancel;      /* may be NULL; set from another thread to stop soon */
-    bool attributes_only;     /* HEAD */
+    atomic_bool *cancel;  /* may be NULL; set from another thread to stop soon */
+    bool attributes_only; /* HEAD */
 };
 
 /*
- * Called with pieces of the body in order on the caller's thread. `attr` is complete from the first call on, and
- * there is at least one call (n may be 0) before success is returned. Anything but 0 stops the request and becomes
- * the result of origin_get.
+ * Called with pieces of the body in order on the caller's thread. `attr` is complete from the first call on,
+ * and there is at least one call (n may be 0) before success is returned. Anything but 0 stops the request
+ * and becomes the result of origin_get.
  */
 typedef int (*origin_sink_fn)(void *arg, const struct origin_attr *attr, const void *p, size_t n);
 
 struct origin_body {
     uint64_t size_bytes;
-    /* Gives bytes [offset, offset+n) of the body: >0 how many, or a negative error that stops the upload. May block
-     * until they are there. May be called from several threads at once for different parts, and again after a
-     * failure. */
+    /* Gives bytes [offset, offset+n) of the body: >0 how many, or a negative error that stops the upload. May
+     * block until they are there. May be called from several threads at once for different parts, and again
+     * after a failure. */
     ssize_t (*read)(void *arg, void *p, size_t n, uint64_t offset);
     void *arg;
 };
@@ -111,11 +111,11 @@ struct origin_body {
 struct origin_put {
     struct slice key;
     struct slice content_type;
-    struct slice meta;          /* as origin_attr.meta */
+    struct slice meta;           /* as origin_attr.meta */
     struct slice payload_sha256; /* hex, when the caller knows it; else computed or unsigned */
     struct slice content_md5;    /* base64, may be empty */
     struct slice if_match;
-    bool if_none_match;         /* only when no object is there */
+    bool if_none_match; /* only when no object is there */
     atomic_bool *cancel;
 };
 
@@ -127,10 +127,10 @@ struct origin_entry {
 
 struct origin_list {
     struct slice prefix;
-    char delimiter;       /* 0: none */
-    struct slice after;   /* only keys (and common prefixes) after this one */
-    struct slice token;   /* the origin's own continuation from the page before; empty at first */
-    uint32_t max;         /* most entries, at most 1000 */
+    char delimiter;     /* 0: none */
+    struct slice after; /* only keys (and common prefixes) after this one */
+    struct slice token; /* the origin's own continuation from the page before; empty at first */
+    uint32_t max;       /* most entries, at most 1000 */
 };
 
 struct origin_page {
@@ -161,6 +161,7 @@ struct origin {
     const struct origin_ops *ops;
     unsigned capabilities;
     char *bucket_name; /* the Forebay bucket, for metrics labels */
+    char *url;         /* as opened, for errors */
 };
 
 /* "s3://bucket/prefix", "file:///dir". bucket_name labels the metrics. */
@@ -171,14 +172,15 @@ DEFINE_CLEANUP(struct origin, origin_close)
 /* One line for every kind: "s3, file". */
 const char *origin_schemes(void);
 
-/* These count METRIC_ORIGIN_* and prefix errors with "origin URL: ". Sizes of bodies are checked: fewer or more bytes
- * than announced, or another range than asked for, give ERR_ORIGIN_SHORT. */
+/* These count METRIC_ORIGIN_* and prefix errors with "origin URL: ". Sizes of bodies are checked: fewer or
+ * more bytes than announced, or another range than asked for, give ERR_ORIGIN_SHORT. */
 int origin_get(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
                origin_sink_fn sink, void *arg, struct err *e);
 int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
                 struct err *e);
 int origin_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
                struct origin_attr *ret_attr, struct err *e);
+/* -ENOENT when nothing was there and the origin says so; S3 reports success. */
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);
@@ -190,16 +192,16 @@ int origin_copy(struct origin *o, struct slice from, struct slice to, struct sli
 #define RETRY_LONGEST_MS   10000
 
 struct retry {
-    uint32_t attempt;     /* number of the try that failed; 0 for the first */
+    uint32_t attempt; /* number of the try that failed; 0 for the first */
     uint64_t started_ms;
 };
 /* Whether an error class is worth another try at all: busy, down, failed, short, conflict, timed out. */
 bool retry_is_transient(int code);
-/* Milliseconds to wait before try number attempt+1 (full jitter, exponential from 50 ms to 10 s, `random` any 64
- * bits), or -1 to give up: not transient, attempts used up, the wait would pass the deadline (0: none), or the
- * origin-wide budget empty. */
-int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms, bool budget_left,
-                       uint64_t random);
+/* Milliseconds to wait before try number attempt+1 (full jitter, exponential from 50 ms to 10 s, `random` any
+ * 64 bits), or -1 to give up: not transient, attempts used up, the wait would pass the deadline (0: none), or
+ * the origin-wide budget empty. */
+int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms,
+                       bool budget_left, uint64_t random);
 
 /* Budget: every success earns 0.1 token, every retry costs 1; starts with and never exceeds `max`. Atomic. */
 struct retry_budget {
@@ -212,12 +214,12 @@ void retry_budget_earn(struct retry_budget *b);
 
 /* Additive increase, multiplicative decrease of how many requests run at once. Pure: state in, state out. */
 struct concurrency {
-    double limit;          /* current */
+    double limit; /* current */
     double floor, ceiling;
     uint64_t last_cut_ms;
 };
 void concurrency_init(struct concurrency *c, double start, double floor, double ceiling);
 void concurrency_on_success(struct concurrency *c);
-/* Busy answers halve it, other transient errors cut a tenth, both at most once per second; errors that say nothing
- * about load (-ENOENT, ERR_PRECONDITION, ...) change nothing. */
+/* Busy answers halve it, other transient errors cut a tenth, both at most once per second; errors that say
+ * nothing about load (-ENOENT, ERR_PRECONDITION, ...) change nothing. */
 void concurrency_on_failure(struct concurrency *c, int code, uint64_t now_ms);

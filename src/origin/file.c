@@ -1,0 +1,325 @@
+/*
+ * The file kind: a directory, usually of a network file system, as an origin. file:///mnt/nas/train
+ *
+ *     key        file
+ *     a/b.tar    DIR/a/b.tar
+ *     a/         the directory DIR/a, as an object without bytes
+ *
+ * Keys that are no paths ("a//b", "../x", "/x", a name over 255 bytes) are never found and cannot be written.
+ * Symbolic links are followed while they stay below the directory; a link that leads out of it, or an
+ * absolute one, is refused with ERR_ORIGIN_DENIED. Devices, sockets and pipes are no objects.
+ *
+ * The ETag is made of the file's modification time, size and inode. It is taken from the open file before a
+ * range is read and again after, so that bytes of a file that was changed meanwhile are not passed off as one
+ * version. (A file changed in place twice within the file system's clock tick, with its size kept, shows the
+ * same ETag.)
+ *
+ * Invariants:
+ *  1. No path below the directory is resolved without openat2(RESOLVE_BENEATH).
+ *  2. The directory is opened anew for each operation: one that was unmounted and mounted again is found
+ * again, and one that is gone is ERR_ORIGIN_DOWN, never "no such object".
+ *
+ * Failure modes: as in origin.h; errors of the file system that have no class there are ERR_ORIGIN_FAILED.
+ */
+#include "origin/file_internal.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+
+int file_error(struct err *e, int error, const char *what, struct slice key)
+{
+    assert(error < 0);
+    int class;
+    switch (error) {
+    case -ENOENT:
+    case -ENOTDIR:
+        class = -ENOENT;
+        break;
+    case -EACCES:
+    case -EPERM:
+    case -EROFS:
+    case -EXDEV:
+    case -ELOOP:
+        class = ERR_ORIGIN_DENIED;
+        break;
+    case -ENODEV:
+    case -ENXIO:
+    case -EHOSTDOWN:
+    case -ENOTCONN:
+        class = ERR_ORIGIN_DOWN;
+        break;
+    case -ENOSPC:
+    case -EDQUOT:
+        class = -ENOSPC;
+        break;
+    case -ETIMEDOUT:
+    case -ECANCELED:
+    case -ENAMETOOLONG:
+    case -EFBIG:
+    case -EMFILE:
+    case -ENFILE:
+    case -ENOMEM:
+        class = error;
+        break;
+    default:
+        class = ERR_ORIGIN_FAILED;
+    }
+    const char *text =
+        error == -EXDEV || error == -ELOOP ? "a symbolic link leads out of the directory" : err_text(error);
+    return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key), text);
+}
+
+int file_open_root(const struct file_origin *f, struct err *e)
+{
+    int fd = sys->open(f->root, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    return fd < 0 ? err_set(e, ERR_ORIGIN_DOWN, "directory %s: %s", f->root, err_text(fd)) : fd;
+}
+
+int file_open_below(int root, const char *path, uint64_t flags, uint64_t mode)
+{
+    struct open_how how = {
+        .flags = flags | O_CLOEXEC, .mode = mode, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
+    for (;;) {
+        long fd = syscall(SYS_openat2, root, *path ? path : ".", &how, sizeof(how));
+        if (fd >= 0)
+            return (int)fd;
+        if (errno != EINTR && errno != EAGAIN) /* EAGAIN: renamed during the walk */
+            return -errno;
+    }
+}
+
+static int bad_key(struct err *e, const char *why)
+{
+    return err_set(e, -EINVAL, "the key cannot be a path: %s", why);
+}
+
+int file_key_path(struct slice key, char *ret, bool *ret_is_dir, struct err *e)
+{
+    if (key.n == 0 || key.n > ORIGIN_KEY_MAX_BYTES)
+        return bad_key(e, key.n ? "too long" : "empty");
+    if (memchr(key.p, '\0', key.n))
+        return bad_key(e, "it has a NUL byte");
+    bool is_dir = key.p[key.n - 1] == '/';
+    struct slice rest = slice_sub(key, 0, key.n - (is_dir ? 1 : 0)), path = rest;
+    do {
+        struct slice name = slice_split(&rest, '/');
+        if (name.n == 0)
+            return bad_key(e, "it has an empty name");
+        if (slice_eq_str(name, ".") || slice_eq_str(name, ".."))
+            return bad_key(e, "it has \".\" or \"..\"");
+        if (name.n > 255)
+            return bad_key(e, "it has a name of more than 255 bytes");
+        if (slice_starts(name, SLICE_LIT(FILE_TMP_PREFIX)))
+            return bad_key(e, "names that begin with " FILE_TMP_PREFIX " are reserved");
+    } while (rest.n > 0);
+    if (path.p[path.n - 1] == '/')
+        return bad_key(e, "it has an empty name");
+    memcpy(ret, path.p, path.n);
+    ret[path.n] = '\0';
+    *ret_is_dir = is_dir;
+    return 0;
+}
+
+uint64_t file_mtime_ns(const struct stat *st)
+{
+    return (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec;
+}
+
+void file_etag(const struct stat *st, char ret[FILE_ETAG_SIZE])
+{
+    (void)snprintf(ret, FILE_ETAG_SIZE, "%" PRIx64 "-%" PRIx64 "-%" PRIx64, file_mtime_ns(st),
+                   (uint64_t)st->st_size, (uint64_t)st->st_ino);
+}
+
+struct origin_attr file_attr(const struct stat *st, struct slice etag)
+{
+    return (struct origin_attr){.size_bytes = S_ISREG(st->st_mode) ? (uint64_t)st->st_size : 0,
+                                .mtime_ns = file_mtime_ns(st),
+                                .etag = etag};
+}
+
+bool file_matches(struct slice want, struct slice etag)
+{
+    return want.n == 0 || slice_eq_str(want, "*") || slice_eq(want, etag);
+}
+
+int file_open_key(int root, struct slice key, const char *path, struct stat *ret_st, struct err *e)
+{
+    /* O_NONBLOCK: a pipe must not hold the thread. */
+    int _cleanup_close_ fd = file_open_below(root, path, O_RDONLY | O_NONBLOCK, 0);
+    if (fd < 0)
+        return file_error(e, fd, "open", key);
+    int r = sys->fstat(fd, ret_st);
+    if (r < 0)
+        return file_error(e, r, "stat", key);
+    if (!S_ISREG(ret_st->st_mode))
+        return err_set(e, -ENOENT, SLICE_FMT " is no file", SLICE_ARG(key));
+    return TAKE_FD(fd);
+}
+
+/* ---- reading ---- */
+
+static int check_conditions(const struct origin_get *g, struct slice etag, struct err *e)
+{
+    if (!file_matches(g->if_match, etag))
+        return err_set(e, ERR_PRECONDITION, "the file's ETag is " SLICE_FMT " and no longer " SLICE_FMT,
+                       SLICE_ARG(etag), SLICE_ARG(g->if_match));
+    if (g->if_none_match.n && file_matches(g->if_none_match, etag))
+        return err_set(e, ERR_NOT_MODIFIED, "not modified");
+    return 0;
+}
+
+/* The bytes of [offset, end) to the sink. */
+static int pump(int fd, const struct origin_get *g, uint64_t end, const struct origin_attr *attr,
+                origin_sink_fn sink, void *arg, struct err *e)
+{
+    char _cleanup_free_ *piece = malloc(FILE_PIECE_BYTES);
+    if (!piece)
+        return err_set(e, -ENOMEM, "no memory to read");
+    for (uint64_t at = g->offset; at < end;) {
+        if (g->cancel && atomic_load(g->cancel))
+            return err_set(e, -ECANCELED, "canceled");
+        ssize_t n = sys->pread(fd, piece, MIN(end - at, (uint64_t)FILE_PIECE_BYTES), at);
+        if (n < 0)
+            return file_error(e, (int)n, "read", g->key);
+        if (n == 0)
+            return err_set(e, ERR_ORIGIN_SHORT,
+                           "the file ended at %" PRIu64 ", %" PRIu64 " bytes were expected", at,
+                           attr->size_bytes);
+        int r = sink(arg, attr, piece, (size_t)n);
+        if (r != 0)
+            return r;
+        at += (uint64_t)n;
+    }
+    return g->offset == end ? sink(arg, attr, NULL, 0) : 0;
+}
+
+/* Whether the open file still is the version that was read. */
+static int check_unchanged(int fd, const struct origin_get *g, const char *etag, struct err *e)
+{
+    struct stat st;
+    char now[FILE_ETAG_SIZE];
+    int r = sys->fstat(fd, &st);
+    if (r < 0)
+        return file_error(e, r, "stat", g->key);
+    file_etag(&st, now);
+    if (strcmp(now, etag) == 0)
+        return 0;
+    return err_set(e, g->if_match.n ? ERR_PRECONDITION : ERR_ORIGIN_SHORT,
+                   "the file was changed while it was read");
+}
+
+static int read_file(int fd, const struct stat *st, const struct origin_get *g, struct arena *a,
+                     struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
+{
+    char etag[FILE_ETAG_SIZE];
+    file_etag(st, etag);
+    int r = check_conditions(g, slice_str(etag), e);
+    if (r < 0)
+        return r;
+    *ret = file_attr(st, arena_dup(a, slice_str(etag)));
+    if (g->attributes_only)
+        return sink(arg, ret, NULL, 0);
+    uint64_t size = ret->size_bytes;
+    if (g->offset >= size && g->offset > 0)
+        return err_set(e, ERR_RANGE, "offset %" PRIu64 " of a file of %" PRIu64 " bytes", g->offset, size);
+    uint64_t end = g->whole || g->n > size - g->offset ? size : g->offset + g->n;
+    r = pump(fd, g, end, ret, sink, arg, e);
+    return r == 0 ? check_unchanged(fd, g, etag, e) : r;
+}
+
+static int read_dir(int root, const char *path, const struct origin_get *g, struct arena *a,
+                    struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
+{
+    struct stat st;
+    int _cleanup_close_ fd = file_open_below(root, path, O_PATH | O_DIRECTORY, 0);
+    int r = fd < 0 ? fd : sys->fstat(fd, &st);
+    if (r < 0)
+        return file_error(e, r, "open", g->key);
+    char etag[FILE_ETAG_SIZE];
+    file_etag(&st, etag);
+    r = check_conditions(g, slice_str(etag), e);
+    if (r == 0 && !g->attributes_only && g->offset > 0)
+        r = err_set(e, ERR_RANGE, "a directory has no bytes");
+    if (r < 0)
+        return r;
+    *ret = file_attr(&st, arena_dup(a, slice_str(etag)));
+    return sink(arg, ret, NULL, 0);
+}
+
+static int get(struct file_origin *f, const struct origin_get *g, struct arena *a, struct origin_attr *ret,
+               origin_sink_fn sink, void *arg, struct err *e)
+{
+    char path[ORIGIN_KEY_MAX_BYTES + 1];
+    bool is_dir;
+    if (file_key_path(g->key, path, &is_dir, e) < 0) {
+        if (e)
+            e->code = -ENOENT;
+        return -ENOENT;
+    }
+    int _cleanup_close_ root = file_open_root(f, e);
+    if (root < 0)
+        return root;
+    if (is_dir)
+        return read_dir(root, path, g, a, ret, sink, arg, e);
+    struct stat st;
+    int _cleanup_close_ fd = file_open_key(root, g->key, path, &st, e);
+    if (fd < 0)
+        return fd;
+    return read_file(fd, &st, g, a, ret, sink, arg, e);
+}
+
+static int file_get(struct origin *o, const struct origin_get *g, struct arena *a,
+                    struct origin_attr *ret_attr, origin_sink_fn sink, void *arg, struct err *e)
+{
+    struct origin_attr attr;
+    int r = get(file_of(o), g, a, &attr, sink, arg, e);
+    origin_count_request(o, g->attributes_only ? "head" : "get", err_http_status(r < 0 ? r : 0));
+    if (r == 0)
+        *ret_attr = attr;
+    return r;
+}
+
+/* ---- opening ---- */
+
+static int file_open(struct slice rest, const struct origin_options *o, struct origin **ret, struct err *e)
+{
+    (void)o;
+    while (rest.n > 1 && rest.p[rest.n - 1] == '/')
+        rest.n--;
+    if (rest.n == 0 || rest.p[0] != '/')
+        return err_set(e, ERR_BAD_OPTION, "write file:///DIR with an absolute path");
+    struct file_origin *f = calloc(1, sizeof(*f));
+    if (!f)
+        abort();
+    f->magic = FILE_MAGIC;
+    f->base.ops = &origin_file_ops;
+    f->base.capabilities =
+        ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT | ORIGIN_CAN_COPY;
+    f->root = slice_dup(rest);
+    lock_init(&f->commit, LOCK_ORIGIN);
+    *ret = &f->base;
+    return 0;
+}
+
+static void file_close(struct origin *o)
+{
+    struct file_origin *f = file_of(o);
+    lock_fini(&f->commit);
+    free(f->root);
+    f->magic = 0;
+    free(f);
+}
+
+const struct origin_ops origin_file_ops = {
+    .scheme = "file",
+    .open = file_open,
+    .close = file_close,
+    .get = file_get,
+    .list = file_list,
+    .put = file_put,
+    .remove = file_remove,
+    .copy = file_copy,
+};

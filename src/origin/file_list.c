@@ -1,0 +1,336 @@
+/*
+ * Listing the directory in S3's order: by the bytes of whole keys, so that a directory sorts by its name with
+ * '/' appended ("a-b" before "a/" before "a0").
+ *
+ * A page needs the smallest names after the last one returned. A directory is scanned once per page and only
+ * as many names as the page still has room for are kept (a heap with the largest on top), so that memory does
+ * not grow with the directory; names that turned out to be nothing (vanished, a device) are made up for by
+ * scanning on.
+ *
+ * What is listed: regular files; directories as common prefixes when the delimiter is '/', else their
+ * contents; "dir/" itself, without bytes, when exactly that prefix was asked for or when the directory is
+ * empty. Links to directories are walked unless they lead back to where the walk came from.
+ *
+ * Invariants:
+ *  1. Entries are in byte order, each begins with the prefix and is after `after` and the token.
+ *  2. A truncated page has entries, and its token is the key of the last.
+ *
+ * Failure modes: as file_error; a directory that cannot be read fails the listing rather than shortening it;
+ * one that vanished meanwhile is left out.
+ */
+#include "origin/file_internal.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+
+#define PAGE_MAX 1000
+
+struct place {
+    dev_t dev;
+    ino_t ino;
+    const struct place *above;
+};
+
+struct walk {
+    int root;
+    struct arena *arena;
+    struct slice prefix, after; /* after: the larger of `after` and the token */
+    char delimiter;
+    size_t max;
+    struct origin_entry *entries;
+    size_t n;
+    bool truncated;
+    char key[ORIGIN_KEY_MAX_BYTES + 2]; /* of the directory being walked: "" or ends with '/' */
+    struct err *err;
+};
+
+/* Names kept of one directory: a heap with the largest on top, sorted at the end. A directory's name ends in
+ * '/'. */
+struct names {
+    char **v;
+    size_t n, max;
+    bool dropped; /* there were more than max */
+};
+
+static void names_fini(struct names *x)
+{
+    for (size_t i = 0; i < x->n; i++)
+        free(x->v[i]);
+    free(x->v);
+}
+
+static void sift_down(struct names *x, size_t i)
+{
+    for (;;) {
+        size_t big = i, left = 2 * i + 1;
+        for (size_t child = left; child < left + 2 && child < x->n; child++)
+            if (strcmp(x->v[child], x->v[big]) > 0)
+                big = child;
+        if (big == i)
+            return;
+        char *t = x->v[i];
+        x->v[i] = x->v[big];
+        x->v[big] = t;
+        i = big;
+    }
+}
+
+static void names_add(struct names *x, char *name)
+{
+    if (x->n == x->max) {
+        x->dropped = true;
+        if (strcmp(name, x->v[0]) >= 0) {
+            free(name);
+            return;
+        }
+        free(x->v[0]);
+        x->v[0] = name;
+        sift_down(x, 0);
+        return;
+    }
+    size_t i = x->n++;
+    for (; i > 0 && strcmp(x->v[(i - 1) / 2], name) < 0; i = (i - 1) / 2)
+        x->v[i] = x->v[(i - 1) / 2];
+    x->v[i] = name;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* ---- entries ---- */
+
+static int full(struct walk *w)
+{
+    w->truncated = true;
+    return 1;
+}
+
+/* 0, 1 when the page is full, or an error. */
+static int emit(struct walk *w, struct slice key, const struct stat *st, bool is_prefix)
+{
+    char etag[FILE_ETAG_SIZE] = "";
+    if (w->delimiter && !is_prefix) {
+        ssize_t at = slice_find(slice_from(key, w->prefix.n), w->delimiter);
+        if (at >= 0) {
+            key = slice_sub(key, 0, w->prefix.n + (size_t)at + 1);
+            is_prefix = true;
+        }
+    }
+    struct slice last = w->n ? w->entries[w->n - 1].key : w->after;
+    if (slice_cmp(key, last) <= 0)
+        return 0; /* a common prefix that was told already */
+    if (w->n == w->max)
+        return full(w);
+    if (arena_left(w->arena) < key.n + FILE_ETAG_SIZE + 64)
+        return err_set(w->err, -ENOMEM, "the page needs more memory than the request has");
+    struct origin_entry *x = &w->entries[w->n++];
+    *x = (struct origin_entry){.key = arena_dup(w->arena, key), .is_prefix = is_prefix};
+    if (!is_prefix) {
+        file_etag(st, etag);
+        x->attr = file_attr(st, arena_dup(w->arena, slice_str(etag)));
+    }
+    return 0;
+}
+
+/* Whether the page may have keys that begin with `dir`. */
+static bool may_have(const struct walk *w, struct slice dir)
+{
+    size_t n = MIN(dir.n, w->prefix.n);
+    if (n > 0 && memcmp(dir.p, w->prefix.p, n) != 0)
+        return false;
+    return slice_cmp(dir, w->after) > 0 || slice_starts(w->after, dir);
+}
+
+/* ---- one directory ---- */
+
+static bool is_dot(const char *s)
+{
+    return s[0] == '.' && (!s[1] || (s[1] == '.' && !s[2]));
+}
+
+/* What a directory entry is: 'f' file, 'd' directory, 0 nothing for us. */
+static char kind_of(int dir, const struct dirent *d)
+{
+    if (d->d_type == DT_REG)
+        return 'f';
+    if (d->d_type == DT_DIR)
+        return 'd';
+    if (d->d_type != DT_LNK && d->d_type != DT_UNKNOWN)
+        return 0;
+    struct stat st;
+    if (fstatat(dir, d->d_name, &st, 0) < 0)
+        return 0;
+    return S_ISREG(st.st_mode) ? 'f' : S_ISDIR(st.st_mode) ? 'd' : 0;
+}
+
+static void closedirp(DIR **d)
+{
+    if (*d)
+        (void)closedir(*d);
+}
+
+/* Keeps the smallest names of the directory that the page may need; `past` is the last one dealt with. */
+static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct names *x, bool *ret_any)
+{
+    int own = dup(fd);
+    DIR *_cleanup_(closedirp) dir = own < 0 ? NULL : fdopendir(own);
+    if (!dir) {
+        int r = -errno;
+        macro_close(&own);
+        return r;
+    }
+    rewinddir(dir);
+    struct dirent *d;
+    while (errno = 0, (d = readdir(dir))) {
+        size_t n = strlen(d->d_name);
+        if (is_dot(d->d_name) || strncmp(d->d_name, FILE_TMP_PREFIX, strlen(FILE_TMP_PREFIX)) == 0)
+            continue;
+        *ret_any = true;
+        if (key_n + n + 1 > ORIGIN_KEY_MAX_BYTES)
+            continue; /* no key can name it */
+        char kind = kind_of(fd, d);
+        if (!kind)
+            continue;
+        memcpy(w->key + key_n, d->d_name, n);
+        if (kind == 'd')
+            w->key[key_n + n++] = '/';
+        w->key[key_n + n] = '\0';
+        struct slice key = slice_of(w->key, key_n + n);
+        bool wanted =
+            kind == 'd' ? may_have(w, key) : slice_starts(key, w->prefix) && slice_cmp(key, w->after) > 0;
+        if (wanted && strcmp(w->key + key_n, past) > 0)
+            names_add(x, slice_dup(slice_from(key, key_n)));
+    }
+    w->key[key_n] = '\0';
+    return errno ? -errno : 0;
+}
+
+static int walk_dir(struct walk *w, size_t key_n, const struct place *above);
+
+/* One name of the directory w->key[0..key_n): a file's entry, a common prefix, or what lies in a directory.
+ */
+static int visit(struct walk *w, size_t key_n, const char *name, const struct place *here)
+{
+    size_t n = strlen(name);
+    memcpy(w->key + key_n, name, n + 1);
+    struct slice key = slice_of(w->key, key_n + n);
+    struct stat st;
+    int r = 0;
+    if (name[n - 1] != '/') {
+        int _cleanup_close_ file = file_open_below(w->root, w->key, O_PATH, 0);
+        if (file >= 0 && fstat(file, &st) == 0 && S_ISREG(st.st_mode))
+            r = emit(w, key, &st, false);
+    } else if (w->delimiter == '/' && key.n > w->prefix.n) {
+        r = emit(w, key, NULL, true);
+    } else {
+        r = walk_dir(w, key_n + n, here);
+    }
+    w->key[key_n] = '\0';
+    return r;
+}
+
+static bool leads_back(const struct stat *st, const struct place *p)
+{
+    for (; p; p = p->above)
+        if (p->dev == st->st_dev && p->ino == st->st_ino)
+            return true;
+    return false;
+}
+
+/* The names in rounds, each with as many as the page has room for, until the page is full or the names are.
+ */
+static int walk_names(struct walk *w, int fd, size_t key_n, const struct place *here, bool *ret_any)
+{
+    char past[NAME_MAX + 2] = "";
+    for (;;) {
+        struct names _cleanup_(names_fini) x = {.max = w->max - w->n + 1};
+        x.v = calloc(x.max, sizeof(char *));
+        if (!x.v)
+            abort();
+        int r = scan(w, fd, key_n, past, &x, ret_any);
+        if (r < 0)
+            return file_error(w->err, r, "list", slice_of(w->key, key_n));
+        qsort(x.v, x.n, sizeof(char *), compare_names);
+        for (size_t i = 0; i < x.n && r == 0; i++)
+            r = visit(w, key_n, x.v[i], here);
+        if (r != 0 || !x.dropped)
+            return r;
+        (void)snprintf(past, sizeof(past), "%s", x.v[x.n - 1]);
+    }
+}
+
+static int walk_dir(struct walk *w, size_t key_n, const struct place *above)
+{
+    int _cleanup_close_ fd = file_open_below(w->root, w->key, O_RDONLY | O_DIRECTORY, 0);
+    if (fd == -ENOENT || fd == -ENOTDIR || ((fd == -EXDEV || fd == -ELOOP) && above))
+        return 0; /* gone, or a link that leads out */
+    struct stat st;
+    int r = fd < 0 ? fd : sys->fstat(fd, &st);
+    if (r < 0)
+        return file_error(w->err, r, "list", slice_of(w->key, key_n));
+    if (leads_back(&st, above))
+        return 0;
+    struct slice key = slice_of(w->key, key_n);
+    bool any = false;
+    if (key_n > 0 && slice_eq(key, w->prefix)) {
+        r = emit(w, key, &st, false);
+        any = true;
+    }
+    struct place here = {st.st_dev, st.st_ino, above};
+    if (r == 0)
+        r = walk_names(w, fd, key_n, &here, &any);
+    if (r == 0 && !any && key_n > 0)
+        r = emit(w, key, &st, false);
+    return r;
+}
+
+/* ---- the page ---- */
+
+/* Where the walk begins: the directory part of the prefix. False when no path can begin so. */
+static bool start_of(struct walk *w, size_t *ret_n)
+{
+    char path[ORIGIN_KEY_MAX_BYTES + 1];
+    bool is_dir;
+    ssize_t slash = slice_rfind(w->prefix, '/');
+    struct slice dir = slice_sub(w->prefix, 0, (size_t)(slash + 1));
+    if (dir.n > 0 && file_key_path(dir, path, &is_dir, NULL) < 0)
+        return false;
+    memcpy(w->key, dir.p ? dir.p : "", dir.n);
+    w->key[dir.n] = '\0';
+    *ret_n = dir.n;
+    return true;
+}
+
+static int list(struct file_origin *f, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+                struct err *e)
+{
+    int _cleanup_close_ root = file_open_root(f, e);
+    if (root < 0)
+        return root;
+    struct walk w = {.root = root, .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
+    w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
+    w.max = l->max == 0 ? PAGE_MAX : MIN(l->max, (uint32_t)PAGE_MAX);
+    if (arena_left(a) < w.max * sizeof(struct origin_entry) + 64)
+        return err_set(e, -ENOMEM, "the page needs more memory than the request has");
+    w.entries = arena_alloc(a, w.max * sizeof(struct origin_entry));
+    size_t n = 0;
+    int r = start_of(&w, &n) ? walk_dir(&w, n, NULL) : 0;
+    if (r < 0)
+        return r;
+    *ret = (struct origin_page){.entries = w.entries,
+                                .n = w.n,
+                                .truncated = w.truncated,
+                                .next_token = w.truncated ? w.entries[w.n - 1].key : SLICE_NULL};
+    return 0;
+}
+
+int file_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+              struct err *e)
+{
+    int r = list(file_of(o), l, a, ret, e);
+    origin_count_request(o, "list", err_http_status(r < 0 ? r : 0));
+    return r;
+}

@@ -1,0 +1,356 @@
+/*
+ * Writing into the directory: put, remove, copy.
+ *
+ * A file is written under a reserved name beside its place, fsynced, and renamed there; then the directory is
+ * fsynced. A crash leaves the old file or the new one whole, and perhaps a file whose name begins with
+ * FILE_TMP_PREFIX, which nobody sees as an object and anyone may delete.
+ *
+ * Invariants:
+ *  1. put returns 0 only after file and directory are on disk, as far as the file system tells the truth.
+ *  2. If-None-Match is the file system's own atomicity (link or rename without replacing); If-Match is atomic
+ * among the writers of this node only, for there is no call that renames if the target is a certain file.
+ *  3. On failure the reserved name is removed again.
+ *
+ * Failure modes: as file_error; -EINVAL for keys that cannot be paths; ERR_PRECONDITION; what body->read
+ * gave.
+ */
+#include "origin/file_internal.h"
+
+#include "base/id.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/syscall.h>
+
+#ifndef RENAME_NOREPLACE
+#define RENAME_NOREPLACE 1
+#endif
+
+struct target {
+    struct slice key;
+    char path[ORIGIN_KEY_MAX_BYTES + 1];
+    const char *name; /* last name in path */
+    int root;
+    int dir; /* the directory that holds it */
+    char tmp[sizeof(FILE_TMP_PREFIX) + ID_TEXT_SIZE];
+    bool has_tmp;
+};
+
+static void target_fini(struct target *t)
+{
+    if (t->has_tmp)
+        (void)unlinkat(t->dir, t->tmp, 0);
+    macro_close(&t->dir);
+    macro_close(&t->root);
+}
+
+/* mkdir -p of path[0..n), each step below the root. */
+static int make_dirs(int root, char *path, size_t n)
+{
+    char end = path[n];
+    path[n] = '\0';
+    int r = 0;
+    for (size_t i = 1; i <= n && r == 0; i++) {
+        if (i < n && path[i] != '/')
+            continue;
+        char c = path[i];
+        path[i] = '\0';
+        char *slash = strrchr(path, '/');
+        if (slash)
+            *slash = '\0';
+        int _cleanup_close_ parent = file_open_below(root, slash ? path : "", O_RDONLY | O_DIRECTORY, 0);
+        if (slash)
+            *slash = '/';
+        if (parent < 0)
+            r = parent;
+        else if (mkdirat(parent, slash ? slash + 1 : path, 0777) == 0)
+            r = sys->fsync(parent);
+        else if (errno != EEXIST)
+            r = -errno;
+        path[i] = c;
+    }
+    path[n] = end;
+    return r;
+}
+
+/* Opens the directory that holds the key; makes it when `make`. */
+static int open_dir(struct target *t, bool make, struct err *e)
+{
+    char *slash = strrchr(t->path, '/');
+    t->name = slash ? slash + 1 : t->path;
+    for (;;) {
+        if (slash)
+            *slash = '\0';
+        t->dir = file_open_below(t->root, slash ? t->path : "", O_RDONLY | O_DIRECTORY, 0);
+        if (slash)
+            *slash = '/';
+        if (t->dir >= 0)
+            return 0;
+        if (t->dir != -ENOENT || !make || !slash)
+            break;
+        int r = make_dirs(t->root, t->path, (size_t)(slash - t->path));
+        if (r < 0)
+            return file_error(e, r, "create the directory of", t->key);
+        make = false;
+    }
+    if (t->dir == -ENOTDIR && make)
+        return err_set(e, -EINVAL, SLICE_FMT ": a name on the way to it is a file", SLICE_ARG(t->key));
+    return file_error(e, t->dir, "open the directory of", t->key);
+}
+
+static int target_open(struct file_origin *f, struct target *t, struct slice key, bool *ret_is_dir,
+                       struct err *e)
+{
+    *t = (struct target){.key = key, .root = -1, .dir = -1};
+    int r = file_key_path(key, t->path, ret_is_dir, e);
+    if (r < 0)
+        return r;
+    t->root = file_open_root(f, e);
+    return t->root < 0 ? t->root : 0;
+}
+
+static int write_body(int fd, const struct origin_put *p, const struct origin_body *body, struct err *e)
+{
+    char _cleanup_free_ *piece = malloc(FILE_PIECE_BYTES);
+    if (!piece)
+        return err_set(e, -ENOMEM, "no memory to write");
+    for (uint64_t at = 0; at < body->size_bytes;) {
+        if (p->cancel && atomic_load(p->cancel))
+            return err_set(e, -ECANCELED, "canceled");
+        ssize_t n = body->read(body->arg, piece, MIN(body->size_bytes - at, (uint64_t)FILE_PIECE_BYTES), at);
+        if (n <= 0)
+            return n < 0 ? err_set(e, (int)n, "body: %s", err_text((int)n))
+                         : err_set(e, -ENODATA, "the body to be written ended early");
+        int r = sys_pwrite_all(fd, piece, (size_t)n, at);
+        if (r < 0)
+            return file_error(e, r, "write", p->key);
+        at += (uint64_t)n;
+    }
+    return 0;
+}
+
+/* Writes and fsyncs the reserved name; its stat is the object's. */
+static int write_tmp(struct target *t, const struct origin_put *p, const struct origin_body *body,
+                     struct stat *ret_st, struct err *e)
+{
+    struct id128 id;
+    char text[ID_TEXT_SIZE];
+    id_new(&id);
+    id_text(id, text);
+    (void)snprintf(t->tmp, sizeof(t->tmp), FILE_TMP_PREFIX "%s", text);
+    int _cleanup_close_ fd =
+        sys->openat(t->dir, t->tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return file_error(e, fd, "create", t->key);
+    t->has_tmp = true;
+    int r = write_body(fd, p, body, e);
+    if (r < 0)
+        return r;
+    r = sys->fsync(fd);
+    if (r == 0)
+        r = sys->fstat(fd, ret_st);
+    return r < 0 ? file_error(e, r, "sync", t->key) : 0;
+}
+
+/* Renames without replacing; file systems that know no such rename have link. */
+static int place_new(struct target *t, struct err *e)
+{
+    if (syscall(SYS_renameat2, t->dir, t->tmp, t->dir, t->name, RENAME_NOREPLACE) == 0) {
+        t->has_tmp = false;
+        return 0;
+    }
+    int r = -errno;
+    if (r == -EINVAL || r == -ENOSYS)
+        r = linkat(t->dir, t->tmp, t->dir, t->name, 0) < 0 ? -errno
+                                                           : 0; /* the reserved name goes with the target */
+    if (r == -EEXIST)
+        return err_set(e, ERR_PRECONDITION, "the file exists");
+    return r < 0 ? file_error(e, r, "name", t->key) : 0;
+}
+
+static int check_etag(struct target *t, struct slice if_match, struct err *e)
+{
+    struct stat st;
+    char etag[FILE_ETAG_SIZE];
+    if (if_match.n == 0)
+        return 0;
+    int _cleanup_close_ fd = file_open_key(t->root, t->key, t->path, &st, e);
+    if (fd < 0)
+        return fd == -ENOENT ? err_set(e, ERR_PRECONDITION, "there is no such file") : fd;
+    file_etag(&st, etag);
+    if (file_matches(if_match, slice_str(etag)))
+        return 0;
+    return err_set(e, ERR_PRECONDITION, "the file's ETag is %s and not " SLICE_FMT, etag,
+                   SLICE_ARG(if_match));
+}
+
+static int place(struct file_origin *f, struct target *t, const struct origin_put *p, struct err *e)
+{
+    LOCK_SCOPE(&f->commit);
+    int r = check_etag(t, p->if_match, e);
+    if (r < 0)
+        return r;
+    if (p->if_none_match) {
+        r = place_new(t, e);
+    } else if (renameat(t->dir, t->tmp, t->dir, t->name) < 0) {
+        r = errno == EISDIR || errno == ENOTEMPTY || errno == EEXIST
+                ? err_set(e, -EINVAL, SLICE_FMT ": a directory of that name is there", SLICE_ARG(t->key))
+                : file_error(e, -errno, "rename", t->key);
+    } else {
+        t->has_tmp = false;
+    }
+    return r;
+}
+
+/* "a/b/": the object without bytes that a directory is. */
+static int put_dir(struct target *t, const struct origin_put *p, const struct origin_body *body,
+                   struct stat *ret_st, struct err *e)
+{
+    if (body->size_bytes > 0)
+        return err_set(e, -EINVAL, "a key that ends with '/' is a directory and has no bytes");
+    int _cleanup_close_ before = file_open_below(t->root, t->path, O_PATH | O_DIRECTORY, 0);
+    if (before >= 0 && p->if_none_match)
+        return err_set(e, ERR_PRECONDITION, "the directory exists");
+    int r = make_dirs(t->root, t->path, strlen(t->path));
+    int _cleanup_close_ fd = r < 0 ? r : file_open_below(t->root, t->path, O_RDONLY | O_DIRECTORY, 0);
+    if (fd == -ENOTDIR)
+        return err_set(e, -EINVAL, SLICE_FMT ": a file of that name is there", SLICE_ARG(t->key));
+    r = fd < 0 ? fd : sys->fsync(fd);
+    if (r == 0)
+        r = sys->fstat(fd, ret_st);
+    return r < 0 ? file_error(e, r, "create", t->key) : 0;
+}
+
+static int put(struct file_origin *f, const struct origin_put *p, const struct origin_body *body,
+               struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    struct target _cleanup_(target_fini) t;
+    struct stat st;
+    bool is_dir;
+    int r = target_open(f, &t, p->key, &is_dir, e);
+    if (r == 0 && is_dir) {
+        r = put_dir(&t, p, body, &st, e);
+    } else if (r == 0) {
+        r = open_dir(&t, /* make= */ true, e);
+        if (r == 0)
+            r = write_tmp(&t, p, body, &st, e);
+        if (r == 0)
+            r = place(f, &t, p, e);
+        if (r == 0) {
+            int synced = sys->fsync(t.dir);
+            r = synced < 0 ? file_error(e, synced, "sync the directory of", t.key) : 0;
+        }
+    }
+    if (r < 0)
+        return r;
+    char etag[FILE_ETAG_SIZE];
+    file_etag(&st, etag);
+    *ret_attr = file_attr(&st, arena_dup(a, slice_str(etag)));
+    return 0;
+}
+
+int file_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
+             struct origin_attr *ret_attr, struct err *e)
+{
+    int r = put(file_of(o), p, body, a, ret_attr, e);
+    origin_count_request(o, "put", err_http_status(r < 0 ? r : 0));
+    return r;
+}
+
+/* ---- remove ---- */
+
+static int do_remove(struct file_origin *f, struct slice key, struct slice if_match, struct err *e)
+{
+    struct target _cleanup_(target_fini) t;
+    bool is_dir;
+    int r = target_open(f, &t, key, &is_dir, e);
+    if (r == -EINVAL) /* such an object cannot be there */
+        return err_set(e, -ENOENT, "no such file");
+    if (r == 0)
+        r = open_dir(&t, /* make= */ false, e);
+    if (r < 0)
+        return r;
+    LOCK_SCOPE(&f->commit);
+    if (!is_dir)
+        r = check_etag(&t, if_match, e);
+    if (r < 0)
+        return r;
+    if (unlinkat(t.dir, t.name, is_dir ? AT_REMOVEDIR : 0) < 0) {
+        if (is_dir && (errno == ENOTEMPTY || errno == EEXIST))
+            return 0; /* as in S3: what lies below stays, and with it the directory */
+        if (!is_dir && (errno == EISDIR || errno == EPERM))
+            return err_set(e, errno == EISDIR ? -ENOENT : ERR_ORIGIN_DENIED, SLICE_FMT ": %s", SLICE_ARG(key),
+                           err_text(-errno));
+        return file_error(e, -errno, "remove", key);
+    }
+    r = sys->fsync(t.dir);
+    return r < 0 ? file_error(e, r, "sync the directory of", key) : 0;
+}
+
+int file_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+{
+    int r = do_remove(file_of(o), key, if_match, e);
+    origin_count_request(o, "delete", r < 0 ? err_http_status(r) : 204);
+    return r;
+}
+
+/* ---- copy ---- */
+
+struct source {
+    int fd;
+    uint64_t size;
+    char etag[FILE_ETAG_SIZE];
+};
+
+/* The last bytes are given only if the file still is the one whose first bytes were. */
+static ssize_t read_source(void *arg, void *p, size_t n, uint64_t offset)
+{
+    const struct source *s = arg;
+    ssize_t got = sys->pread(s->fd, p, n, offset);
+    if (got <= 0 || offset + (uint64_t)got < s->size)
+        return got;
+    struct stat st;
+    char now[FILE_ETAG_SIZE];
+    int r = sys->fstat(s->fd, &st);
+    if (r < 0)
+        return r;
+    file_etag(&st, now);
+    return strcmp(now, s->etag) == 0 ? got : ERR_ORIGIN_SHORT;
+}
+
+static int copy_from(struct file_origin *f, struct slice from, struct slice to, struct slice if_match,
+                     struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    char path[ORIGIN_KEY_MAX_BYTES + 1];
+    bool is_dir;
+    struct stat st;
+    if (file_key_path(from, path, &is_dir, e) < 0)
+        return err_set(e, -ENOENT, "no such file");
+    int _cleanup_close_ root = file_open_root(f, e);
+    if (root < 0)
+        return root;
+    struct origin_put p = {.key = to};
+    if (is_dir) {
+        struct origin_body none = {.read = read_source};
+        int _cleanup_close_ dir = file_open_below(root, path, O_PATH | O_DIRECTORY, 0);
+        return dir < 0 ? file_error(e, dir, "open", from) : put(f, &p, &none, a, ret_attr, e);
+    }
+    int _cleanup_close_ fd = file_open_key(root, from, path, &st, e);
+    if (fd < 0)
+        return fd;
+    struct source source = {.fd = fd, .size = (uint64_t)st.st_size};
+    file_etag(&st, source.etag);
+    if (!file_matches(if_match, slice_str(source.etag)))
+        return err_set(e, ERR_PRECONDITION, "the file's ETag is %s and not " SLICE_FMT, source.etag,
+                       SLICE_ARG(if_match));
+    struct origin_body body = {.size_bytes = source.size, .read = read_source, .arg = &source};
+    return put(f, &p, &body, a, ret_attr, e);
+}
+
+int file_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
+              struct origin_attr *ret_attr, struct err *e)
+{
+    int r = copy_from(file_of(o), from, to, if_match, a, ret_attr, e);
+    origin_count_request(o, "copy", err_http_status(r < 0 ? r : 0));
+    return r;
+}

@@ -1,0 +1,255 @@
+/*
+ * The table of kinds, and what is common to them: dispatch by scheme, arguments checked, bytes and time
+ * counted, errors told with the origin's URL.
+ *
+ * Invariants:
+ *  1. A kind sees only requests whose arguments make sense: keys that are not empty, ranges that do not wrap.
+ *  2. On success of a read the bytes given to the sink are counted and add up to what was asked for, cut at
+ * the object's size, whatever the kind checked itself.
+ *  3. The err of a failure is filled, also when a kind or a sink left it empty.
+ *
+ * Failure modes: as in origin.h.
+ */
+#include "origin/origin_internal.h"
+
+#include "base/metrics.h"
+#include "base/sys.h"
+
+#include <inttypes.h>
+
+static const struct origin_ops *const kinds[] = {&origin_s3_ops, &origin_file_ops};
+
+static const struct option rows[] = {
+#define X(field, option_type, option_name, argument, default_value, least, most, choice_list, is_secret,     \
+          text)                                                                                              \
+    {.name = option_name,                                                                                    \
+     .type = OPTION_##option_type,                                                                           \
+     .offset = offsetof(struct origin_options, field),                                                       \
+     .def = default_value,                                                                                   \
+     .min = least,                                                                                           \
+     .max = most,                                                                                            \
+     .choices = choice_list,                                                                                 \
+     .arg = argument,                                                                                        \
+     .doc = text,                                                                                            \
+     .secret = is_secret},
+    ORIGIN_OPTIONS(X)
+#undef X
+};
+
+const struct option_table origin_option_table = {rows, ARRAY_SIZE(rows), NULL};
+
+const char *origin_schemes(void)
+{
+    static const char text[] = "s3, file";
+    return text;
+}
+
+int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
+                struct err *e)
+{
+    assert(url && o && bucket_name && ret);
+    struct slice all = slice_str(url);
+    ssize_t colon = slice_find_slice(all, SLICE_LIT("://"));
+    struct slice scheme = colon > 0 ? slice_sub(all, 0, (size_t)colon) : SLICE_NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        if (!slice_eq_str(scheme, kinds[i]->scheme))
+            continue;
+        struct origin *x = NULL;
+        int r = kinds[i]->open(slice_from(all, (size_t)colon + 3), o, &x, e);
+        if (r < 0)
+            return err_prefix(e, r, "origin %s", url);
+        x->bucket_name = slice_dup(slice_str(bucket_name));
+        x->url = slice_dup(all);
+        *ret = x;
+        return 0;
+    }
+    return err_set(e, ERR_BAD_OPTION, "origin %s: unknown kind; known are %s", url, origin_schemes());
+}
+
+void origin_close(struct origin *o)
+{
+    if (!o)
+        return;
+    free(o->bucket_name);
+    free(o->url);
+    o->bucket_name = o->url = NULL;
+    o->ops->close(o);
+}
+
+/* ---- for the kinds ---- */
+
+void origin_count_request(struct origin *o, const char *op, int status)
+{
+    char text[16];
+    (void)snprintf(text, sizeof(text), "%d", status);
+    metrics_count(METRIC_ORIGIN_REQUESTS, o->bucket_name, op, text);
+}
+
+int origin_attr_dup(struct arena *a, const struct origin_attr *from, struct origin_attr *ret, struct err *e)
+{
+    size_t need = from->etag.n + from->content_type.n + from->meta.n;
+    if (arena_left(a) < need + 128)
+        return err_set(e, -ENOMEM, "the object's headers need %zu bytes, more than the request has", need);
+    struct origin_attr x = *from;
+    x.etag = from->etag.n ? arena_dup(a, from->etag) : SLICE_NULL;
+    x.content_type = from->content_type.n ? arena_dup(a, from->content_type) : SLICE_NULL;
+    x.meta = from->meta.n ? arena_dup(a, from->meta) : SLICE_NULL;
+    *ret = x;
+    return 0;
+}
+
+bool origin_is_meta_header(struct slice name)
+{
+    static const char *const kept[] = {"cache-control", "content-encoding", "content-disposition",
+                                       "content-language", "expires"};
+    if (slice_starts(name, SLICE_LIT("x-amz-meta-")))
+        return name.n > strlen("x-amz-meta-");
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+        if (slice_eq_str(name, kept[i]))
+            return true;
+    return false;
+}
+
+bool origin_next_meta(struct slice *meta, struct slice *ret_name, struct slice *ret_value)
+{
+    while (meta->n > 0) {
+        struct slice line = slice_split(meta, '\n');
+        ssize_t colon = slice_find(line, ':');
+        if (colon <= 0)
+            continue;
+        *ret_name = slice_sub(line, 0, (size_t)colon);
+        *ret_value = slice_trim(slice_from(line, (size_t)colon + 1));
+        return true;
+    }
+    return false;
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct origin_entry *x = a, *y = b;
+    return slice_cmp(x->key, y->key);
+}
+
+void origin_order_entries(struct origin_entry *entries, size_t *n, struct slice after)
+{
+    if (*n == 0)
+        return;
+    bool ordered = true;
+    for (size_t i = 1; i < *n && ordered; i++)
+        ordered = slice_cmp(entries[i - 1].key, entries[i].key) < 0;
+    if (!ordered)
+        qsort(entries, *n, sizeof(*entries), compare_entries);
+    size_t kept = 0;
+    for (size_t i = 0; i < *n; i++) {
+        bool again = kept > 0 && slice_eq(entries[kept - 1].key, entries[i].key);
+        bool early = after.n > 0 && slice_cmp(entries[i].key, after) <= 0;
+        if (!again && !early)
+            entries[kept++] = entries[i];
+    }
+    *n = kept;
+}
+
+/* ---- operations ---- */
+
+/* Ends an operation: counts its time, and fills and prefixes the error. */
+static int done(struct origin *o, const char *op, uint64_t started_ns, int r, struct err *local,
+                struct err *e)
+{
+    metrics_observe_ns(metrics_series(METRIC_ORIGIN_SECONDS, o->bucket_name, op, NULL),
+                       sys->mono_ns() - started_ns);
+    if (r >= 0)
+        return r;
+    if (local->code == 0)
+        (void)err_set(local, r, "%s", err_text(r));
+    if (e) {
+        *e = *local;
+        (void)err_prefix(e, r, "origin %s", o->url);
+        e->code = r;
+    }
+    return r;
+}
+
+struct watch {
+    origin_sink_fn sink;
+    void *arg;
+    uint64_t bytes;
+    bool called;
+    uint64_t size;
+};
+
+static int on_bytes(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    struct watch *w = arg;
+    w->called = true;
+    w->bytes += n;
+    w->size = attr->size_bytes;
+    return w->sink(w->arg, attr, p, n);
+}
+
+static int check_bytes(const struct origin_get *g, const struct watch *w, const struct origin_attr *attr,
+                       struct err *e)
+{
+    uint64_t left = g->offset < attr->size_bytes ? attr->size_bytes - g->offset : 0;
+    uint64_t want = g->attributes_only ? 0 : g->whole ? attr->size_bytes : MIN(g->n, left);
+    if (w->called && w->bytes == want && w->size == attr->size_bytes)
+        return 0;
+    return err_set(e, ERR_ORIGIN_SHORT, "got %" PRIu64 " bytes, %" PRIu64 " were announced", w->bytes, want);
+}
+
+int origin_get(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
+               origin_sink_fn sink, void *arg, struct err *e)
+{
+    assert(o && g && a && ret_attr && sink);
+    assert(g->attributes_only || (g->whole ? g->offset == 0 : g->n > 0));
+    struct err local = {0};
+    struct watch w = {.sink = sink, .arg = arg};
+    struct origin_attr attr;
+    uint64_t started_ns = sys->mono_ns();
+    int r = o->ops->get(o, g, a, &attr, on_bytes, &w, &local);
+    if (w.bytes > 0)
+        metrics_add(metrics_series(METRIC_ORIGIN_READ_BYTES, o->bucket_name, NULL, NULL), w.bytes);
+    if (r == 0)
+        r = check_bytes(g, &w, &attr, &local);
+    if (r == 0)
+        *ret_attr = attr;
+    return done(o, g->attributes_only ? "head" : "get", started_ns, r, &local, e);
+}
+
+int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+                struct err *e)
+{
+    assert(o && l && a && ret);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    return done(o, "list", started_ns, o->ops->list(o, l, a, ret, &local), &local, e);
+}
+
+int origin_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
+               struct origin_attr *ret_attr, struct err *e)
+{
+    assert(o && p && body && body->read && a && ret_attr);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    int r = o->ops->put(o, p, body, a, ret_attr, &local);
+    if (r == 0)
+        metrics_add(metrics_series(METRIC_ORIGIN_WRITTEN_BYTES, o->bucket_name, NULL, NULL),
+                    body->size_bytes);
+    return done(o, "put", started_ns, r, &local, e);
+}
+
+int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+{
+    assert(o);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    return done(o, "delete", started_ns, o->ops->remove(o, key, if_match, &local), &local, e);
+}
+
+int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
+                struct origin_attr *ret_attr, struct err *e)
+{
+    assert(o && a && ret_attr);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    return done(o, "copy", started_ns, o->ops->copy(o, from, to, if_match, a, ret_attr, &local), &local, e);
+}

@@ -1,0 +1,21 @@
+/* Between origin.c and the kinds of origin. */
+#pragma once
+
+#include "origin/origin.h"
+
+extern const struct origin_ops origin_s3_ops;
+extern const struct origin_ops origin_file_ops;
+
+/* Counts one request that was sent: op is "get", "head", "list", ..., status the HTTP status, 0 when none
+ * came. Kinds without HTTP pass err_http_status() of the outcome. */
+void origin_count_request(struct origin *o, const char *op, int status);
+
+/* Attribute strings into `a` after checking that they fit: the origin chose their sizes. -ENOMEM otherwise.
+ */
+int origin_attr_dup(struct arena *a, const struct origin_attr *from, struct origin_attr *ret, struct err *e);
+/* Whether `name` (lower case) is one of the headers that travel in origin_attr.meta. */
+bool origin_is_meta_header(struct slice name);
+/* Takes the next "name: value\n" line off *meta; false at the end. */
+bool origin_next_meta(struct slice *meta, struct slice *ret_name, struct slice *ret_value);
+/* Sorts entries by key in byte order and drops those that are not after `after`. */
+void origin_order_entries(struct origin_entry *entries, size_t *n, struct slice after);

@@ -1,0 +1,168 @@
+/*
+ * What an answer that is no success means, and how it is told.
+ *
+ * The S3 code in the error document is looked up first, because services disagree on statuses; the status
+ * decides when the code is unknown or there is no document (HEAD, proxies).
+ *
+ * Invariants: every status maps to a negative code; texts hold no control characters, whatever the origin
+ * sent. Failure modes: none.
+ */
+#include "origin/s3_internal.h"
+
+/* X(S3 code, class) */
+#define S3_ERROR_TABLE(X)                                                                                    \
+    X(NoSuchKey, -ENOENT)                                                                                    \
+    X(NoSuchBucket, -ENOENT)                                                                                 \
+    X(NoSuchVersion, -ENOENT)                                                                                \
+    X(NoSuchUpload, ERR_ORIGIN_FAILED) /* the upload was aborted by someone: a new one may succeed */        \
+    X(AccessDenied, ERR_ORIGIN_DENIED)                                                                       \
+    X(AllAccessDisabled, ERR_ORIGIN_DENIED)                                                                  \
+    X(AccountProblem, ERR_ORIGIN_DENIED)                                                                     \
+    X(InvalidAccessKeyId, ERR_ORIGIN_DENIED)                                                                 \
+    X(InvalidObjectState, ERR_ORIGIN_DENIED)                                                                 \
+    X(SignatureDoesNotMatch, ERR_ORIGIN_DENIED)                                                              \
+    X(RequestTimeTooSkewed, ERR_ORIGIN_DENIED)                                                               \
+    X(ExpiredToken, ERR_ORIGIN_DENIED)                                                                       \
+    X(InvalidToken, ERR_ORIGIN_DENIED)                                                                       \
+    X(TokenRefreshRequired, ERR_ORIGIN_DENIED)                                                               \
+    X(SlowDown, ERR_ORIGIN_BUSY)                                                                             \
+    X(ServiceUnavailable, ERR_ORIGIN_BUSY)                                                                   \
+    X(TooManyRequests, ERR_ORIGIN_BUSY)                                                                      \
+    X(RequestLimitExceeded, ERR_ORIGIN_BUSY)                                                                 \
+    X(Throttling, ERR_ORIGIN_BUSY)                                                                           \
+    X(ThrottlingException, ERR_ORIGIN_BUSY)                                                                  \
+    X(BandwidthLimitExceeded, ERR_ORIGIN_BUSY)                                                               \
+    X(RequestTimeout, -ETIMEDOUT)                                                                            \
+    X(InternalError, ERR_ORIGIN_FAILED)                                                                      \
+    X(IncompleteBody, ERR_ORIGIN_SHORT)                                                                      \
+    X(BadDigest, ERR_ORIGIN_SHORT)                                                                           \
+    X(XAmzContentSHA256Mismatch, ERR_ORIGIN_SHORT)                                                           \
+    X(PreconditionFailed, ERR_PRECONDITION)                                                                  \
+    X(ConditionalRequestConflict, ERR_CONFLICT)                                                              \
+    X(OperationAborted, ERR_CONFLICT)                                                                        \
+    X(InvalidRange, ERR_RANGE)                                                                               \
+    X(EntityTooLarge, -EFBIG)                                                                                \
+    X(KeyTooLongError, -ENAMETOOLONG)                                                                        \
+    X(MetadataTooLarge, -E2BIG)                                                                              \
+    X(QuotaExceeded, -ENOSPC)                                                                                \
+    X(XMinioStorageFull, -ENOSPC)                                                                            \
+    X(NotImplemented, ERR_NOT_IMPLEMENTED)                                                                   \
+    X(PermanentRedirect, ERR_ORIGIN_REFUSED)                                                                 \
+    X(AuthorizationHeaderMalformed, ERR_ORIGIN_REFUSED)
+
+static const struct {
+    const char *code;
+    int class;
+} table[] = {
+#define X(code, class) {#code, (class)},
+    S3_ERROR_TABLE(X)
+#undef X
+};
+
+static int class_of_status(int status)
+{
+    switch (status) {
+    case 304:
+        return ERR_NOT_MODIFIED;
+    case 401:
+    case 403:
+        return ERR_ORIGIN_DENIED;
+    case 404:
+    case 410:
+        return -ENOENT;
+    case 408:
+        return -ETIMEDOUT;
+    case 409:
+        return ERR_CONFLICT;
+    case 412:
+        return ERR_PRECONDITION;
+    case 413:
+        return -EFBIG;
+    case 416:
+        return ERR_RANGE;
+    case 429:
+    case 503:
+        return ERR_ORIGIN_BUSY;
+    case 501:
+        return ERR_NOT_IMPLEMENTED;
+    case 504:
+        return -ETIMEDOUT;
+    case 507:
+        return -ENOSPC;
+    default:
+        return status >= 300 && status < 500 ? ERR_ORIGIN_REFUSED : ERR_ORIGIN_FAILED;
+    }
+}
+
+int s3_error_class(int status, struct slice code)
+{
+    for (size_t i = 0; code.n > 0 && i < ARRAY_SIZE(table); i++)
+        if (slice_eq_str(code, table[i].code))
+            return table[i].class;
+    return class_of_status(status);
+}
+
+/* Cut to the room, control characters as spaces. */
+static void put_text(char *to, size_t room, struct slice s)
+{
+    size_t n = MIN(s.n, room - 1);
+    for (size_t i = 0; i < n; i++)
+        to[i] = (unsigned char)s.p[i] < ' ' || s.p[i] == 0x7f ? ' ' : s.p[i];
+    to[n] = '\0';
+}
+
+static int on_element(void *arg, unsigned depth, const char *parent, const char *name, struct slice text,
+                      struct err *e)
+{
+    (void)e;
+    struct s3_error *x = arg;
+    if (depth < 2 || strcmp(parent, "Error") != 0)
+        return 0;
+    text = slice_trim(text);
+    if (strcmp(name, "Code") == 0)
+        put_text(x->code, sizeof(x->code), text);
+    else if (strcmp(name, "Message") == 0)
+        put_text(x->message, sizeof(x->message), text);
+    else if (strcmp(name, "Region") == 0)
+        put_text(x->region, sizeof(x->region), text);
+    return 0;
+}
+
+void s3_error_parse(struct slice body, struct s3_error *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    struct s3_xml *_cleanup_(s3_xml_freep) x = s3_xml_new(S3_ERROR_BODY_MAX, on_element, ret);
+    /* A document that is cut or broken tells what stands before the break. */
+    if (s3_xml_feed(x, body.p, body.n, NULL) == 0)
+        (void)s3_xml_end(x, NULL);
+}
+
+/* First line of a body that is no S3 document: "Bad Gateway" of some proxy, say. */
+static void first_line(struct slice body, char *to, size_t room)
+{
+    body = slice_trim(slice_split(&body, '\n'));
+    bool markup = body.n > 0 && body.p[0] == '<';
+    put_text(to, room, markup ? SLICE_NULL : slice_sub(body, 0, MIN(body.n, (size_t)120)));
+}
+
+int s3_error_of(const struct s3 *s, const struct s3_response *r, struct slice body, struct err *e)
+{
+    struct s3_error x;
+    s3_error_parse(body, &x);
+    int class = s3_error_class(r->status, slice_str(x.code));
+    const char *region = x.region[0] ? x.region : r->region;
+    bool elsewhere = region[0] && strcmp(region, s->region) != 0;
+    bool redirect = (r->status >= 300 && r->status < 400 && r->status != 304) ||
+                    slice_eq_str(slice_str(x.code), "AuthorizationHeaderMalformed");
+    if (elsewhere && (redirect || r->status == 400))
+        return err_set(e, ERR_ORIGIN_REFUSED, "%d %s: bucket %s is in region %s: set origin.region=%s",
+                       r->status, x.code[0] ? x.code : r->reason, s->bucket, region, region);
+    if (redirect && !x.code[0])
+        return err_set(e, class, "%d %s: a redirect, which is not followed; check origin.endpoint", r->status,
+                       r->reason);
+    if (!x.code[0] && !x.message[0])
+        first_line(body, x.message, sizeof(x.message));
+    const char *name = x.code[0] ? x.code : r->reason;
+    return err_set(e, class, "%d%s%s%s%s", r->status, name[0] ? " " : "", name, x.message[0] ? ": " : "",
+                   x.message);
+}

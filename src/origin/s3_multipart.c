@@ -1,0 +1,297 @@
+/*
+ * Multipart uploads: create, parts in parallel, complete; abort when anything fails for good.
+ *
+ * The calling thread and up to UPLOAD_THREADS - 1 helpers take parts in order from a counter. A part that
+ * fails for a reason that time may heal is sent again a few times; the body is then read again. Part sizes
+ * grow so that the largest object still fits into S3_PARTS_MAX parts.
+ *
+ * Invariants:
+ *  1. The object appears only when `complete` succeeds, and then with every part in its place.
+ *  2. Each part is uploaded by one thread; etags[i] is written by it alone and read after all were joined.
+ *  3. After a failure the upload is aborted, so that no parts are paid for; when the abort fails too (the
+ * origin is down) the bucket's own lifecycle rule has to remove them, and a line is logged.
+ *
+ * Failure modes: the first lasting error of a part, or that of create or complete. After a timeout of
+ * `complete` the object may have been written.
+ */
+#include "origin/s3_internal.h"
+
+#include <inttypes.h>
+
+#define UPLOAD_THREADS     4
+#define TRIES              4
+#define UPLOAD_STACK_BYTES (512 * KIB)
+#define COMPLETE_MAX       (4 * MIB)
+#define RESULT_MAX         (64 * KIB)
+
+struct upload {
+    struct s3 *s3;
+    const struct origin_put *put;
+    const struct origin_body *body;
+    char id[1024];
+    uint64_t part_bytes;
+    uint32_t n_parts;
+    char **etags;
+    atomic_bool stop; /* a part has failed: the others need not go on */
+    struct lock lock; /* covers what follows */
+    uint32_t next;
+    int result;
+    struct err err;
+};
+
+static void upload_fini(struct upload *u)
+{
+    for (uint32_t i = 0; u->etags && i < u->n_parts; i++)
+        free(u->etags[i]);
+    free(u->etags);
+    lock_fini(&u->lock);
+}
+
+static void call_init(struct upload *u, struct s3_call *c, enum s3_method method, const char *op)
+{
+    s3_call_init(c, u->s3, method, op);
+    c->has_key = true;
+    c->key = u->put->key;
+    c->cancel = u->put->cancel;
+}
+
+/* Waits before the next try; false when there is none. */
+static bool again(struct upload *u, uint32_t attempt, int code)
+{
+    struct retry r = {.attempt = attempt};
+    uint64_t random;
+    sys->random(&random, sizeof(random));
+    bool stopped = atomic_load(&u->stop) || (u->put->cancel && atomic_load(u->put->cancel));
+    int64_t delay_ms = retry_delay_ms(&r, code, sys_mono_ms(), 0, !stopped && attempt + 1 < TRIES, random);
+    if (delay_ms < 0)
+        return false;
+    sys->sleep_ns((uint64_t)delay_ms * 1000000);
+    return true;
+}
+
+/* ---- create ---- */
+
+static int create(struct upload *u, struct err *e)
+{
+    struct buf _cleanup_buf_ body = BUF_INIT(RESULT_MAX);
+    struct s3_call _cleanup_(s3_call_fini) c;
+    call_init(u, &c, S3_POST, "create_upload");
+    c.meta = u->put->meta;
+    c.on_body = s3_collect;
+    c.arg = &body;
+    s3_call_query(&c, SLICE_LIT("uploads"), SLICE_NULL);
+    if (u->put->content_type.n)
+        s3_call_header(&c, SLICE_LIT("content-type"), u->put->content_type);
+    int r = s3_perform(&c, e);
+    if (r < 0)
+        return r;
+    struct s3_result result;
+    r = s3_result_parse(buf_view(&body), &result, e);
+    if (r == 0 && strcmp(result.root, "Error") == 0)
+        return s3_error_of(u->s3, &c.response, buf_view(&body), e);
+    if (r == 0 && !result.upload_id[0])
+        return err_set(e, ERR_ORIGIN_FAILED, "the answer to the start of an upload has no UploadId");
+    if (r == 0)
+        memcpy(u->id, result.upload_id, sizeof(u->id));
+    return r;
+}
+
+/* ---- parts ---- */
+
+static int put_part(struct upload *u, uint32_t i, struct err *e)
+{
+    uint64_t offset = (uint64_t)i * u->part_bytes;
+    uint64_t n = MIN(u->part_bytes, u->body->size_bytes - offset);
+    char number[16], hash[65];
+    (void)snprintf(number, sizeof(number), "%u", i + 1);
+    int r = s3_wait_for_body(u->body, offset, e);
+    if (r == 0)
+        r = s3_payload_hash(u->s3, u->body, offset, n, hash, e);
+    if (r < 0)
+        return r;
+    struct s3_call _cleanup_(s3_call_fini) c;
+    call_init(u, &c, S3_PUT, "put_part");
+    c.also_cancel = &u->stop;
+    c.body = u->body;
+    c.body_offset = offset;
+    c.body_n = n;
+    c.payload_sha256 = slice_str(hash);
+    s3_call_query(&c, SLICE_LIT("partNumber"), slice_str(number));
+    s3_call_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
+    r = s3_perform(&c, e);
+    if (r == 0 && !c.response.etag[0])
+        return err_set(e, ERR_ORIGIN_FAILED, "the answer has no ETag");
+    if (r == 0)
+        u->etags[i] = slice_dup(slice_str(c.response.etag));
+    return r;
+}
+
+static int put_part_patiently(struct upload *u, uint32_t i, struct err *e)
+{
+    int r;
+    uint32_t attempt = 0;
+    do {
+        if (e)
+            e->code = 0;
+        r = put_part(u, i, e);
+    } while (r < 0 && again(u, attempt++, r));
+    return r < 0 ? err_prefix(e, r, "part %u of %u", i + 1, u->n_parts) : 0;
+}
+
+static bool take_part(struct upload *u, uint32_t *ret)
+{
+    LOCK_SCOPE(&u->lock);
+    if (u->result < 0 || u->next >= u->n_parts)
+        return false;
+    *ret = u->next++;
+    return true;
+}
+
+static void *upload_main(void *arg)
+{
+    struct upload *u = arg;
+    uint32_t i;
+    while (take_part(u, &i)) {
+        struct err e = {0};
+        int r = put_part_patiently(u, i, &e);
+        if (r == 0)
+            continue;
+        LOCK_SCOPE(&u->lock);
+        if (u->result == 0) { /* the first one is the cause; the others were told to stop */
+            u->result = r;
+            u->err = e;
+        }
+        atomic_store(&u->stop, true);
+    }
+    return NULL;
+}
+
+/* With fewer threads when the system gives no more: the calling thread suffices. */
+static int put_parts(struct upload *u, struct err *e)
+{
+    pthread_t threads[UPLOAD_THREADS - 1];
+    size_t n = 0, want = MIN(MIN((size_t)UPLOAD_THREADS, (size_t)u->n_parts), u->s3->limit) - 1;
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr) != 0)
+        abort();
+    (void)pthread_attr_setstacksize(&attr, UPLOAD_STACK_BYTES);
+    while (n < want && pthread_create(&threads[n], &attr, upload_main, u) == 0)
+        n++;
+    (void)pthread_attr_destroy(&attr);
+    (void)upload_main(u);
+    for (size_t i = 0; i < n; i++)
+        (void)pthread_join(threads[i], NULL);
+    if (u->result < 0 && e)
+        *e = u->err;
+    return u->result;
+}
+
+/* ---- complete, abort ---- */
+
+static int make_document(const struct upload *u, struct buf *b)
+{
+    int r = buf_str(b, "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    for (uint32_t i = 0; i < u->n_parts && r == 0; i++) {
+        bool weak = s3_etag_is_weak(slice_str(u->etags[i]));
+        r = buf_printf(b, "<Part><PartNumber>%u</PartNumber><ETag>%s", i + 1, weak ? "" : "&quot;");
+        if (r == 0)
+            r = s3_xml_escape(b, slice_str(u->etags[i]));
+        if (r == 0)
+            r = buf_printf(b, "%s</ETag></Part>", weak ? "" : "&quot;");
+    }
+    return r == 0 ? buf_str(b, "</CompleteMultipartUpload>") : r;
+}
+
+static int complete_once(struct upload *u, struct slice document, struct s3_result *ret,
+                         uint64_t *ret_date_ns, struct err *e)
+{
+    char etag[S3_ETAG_MAX + 3], hash[65];
+    struct buf _cleanup_buf_ body = BUF_INIT(RESULT_MAX);
+    struct s3_call _cleanup_(s3_call_fini) c;
+    call_init(u, &c, S3_POST, "complete_upload");
+    c.post = document;
+    c.on_body = s3_collect;
+    c.arg = &body;
+    sigv4_sha256_hex(document, hash);
+    c.payload_sha256 = slice_str(hash);
+    s3_call_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
+    s3_call_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/xml"));
+    int r = s3_put_conditions(&c, u->put, etag, e);
+    if (r == 0)
+        r = s3_perform(&c, e);
+    if (r == 0)
+        r = s3_result_parse(buf_view(&body), ret, e);
+    if (r == 0 && strcmp(ret->root, "Error") == 0) /* 200 was sent before the outcome was known */
+        return s3_error_of(u->s3, &c.response, buf_view(&body), e);
+    if (r == 0 && strcmp(ret->root, "CompleteMultipartUploadResult") != 0)
+        return err_set(e, ERR_ORIGIN_FAILED, "the answer to the end of an upload is a %s", ret->root);
+    if (r == 0)
+        *ret_date_ns = c.response.date_ns;
+    return r;
+}
+
+/* The same upload may be completed twice; the second answer is that of the first. */
+static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    struct buf _cleanup_buf_ document = BUF_INIT(COMPLETE_MAX);
+    if (make_document(u, &document) < 0)
+        return err_set(e, ERR_ORIGIN_FAILED, "the origin gave parts ETags that cannot be written down");
+    struct s3_result result;
+    uint64_t date_ns = 0;
+    uint32_t attempt = 0;
+    int r;
+    do {
+        if (e)
+            e->code = 0;
+        r = complete_once(u, buf_view(&document), &result, &date_ns, e);
+    } while (r < 0 && again(u, attempt++, r));
+    if (r == 0)
+        s3_put_attr(u->put, u->body->size_bytes, slice_str(result.etag), date_ns, a, ret_attr);
+    return r;
+}
+
+static void abort_upload(struct upload *u)
+{
+    struct s3_call _cleanup_(s3_call_fini) c;
+    struct err e = {0};
+    call_init(u, &c, S3_DELETE, "abort_upload");
+    c.cancel = NULL; /* also when the upload was canceled */
+    s3_call_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
+    int r = s3_perform(&c, &e);
+    if (r < 0 && !slice_starts(slice_str(e.text), SLICE_LIT("404")))
+        log_warn("origin", "s3://%s/%s" SLICE_FMT ": parts of a failed upload are left behind: %s",
+                 u->s3->bucket, u->s3->prefix, SLICE_ARG(u->put->key), e.text);
+}
+
+/* Parts of the size asked for, or larger when they would be too many. */
+static int plan_parts(struct upload *u, struct err *e)
+{
+    uint64_t size = u->body->size_bytes, least = (size + S3_PARTS_MAX - 1) / S3_PARTS_MAX;
+    u->part_bytes = MAX(u->s3->part_bytes, ALIGN_UP(least, MIB));
+    if (u->part_bytes > S3_PUT_MAX_BYTES)
+        return err_set(e, -EFBIG, "%" PRIu64 " bytes are more than S3 takes in %d parts", size, S3_PARTS_MAX);
+    u->n_parts = (uint32_t)((size + u->part_bytes - 1) / u->part_bytes);
+    u->etags = calloc(u->n_parts, sizeof(char *));
+    if (!u->etags)
+        abort();
+    return 0;
+}
+
+int s3_put_multipart(struct s3 *s, const struct origin_put *p, const struct origin_body *body,
+                     struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    assert(body->size_bytes > 0);
+    struct upload _cleanup_(upload_fini) u = {.s3 = s, .put = p, .body = body};
+    lock_init(&u.lock, LOCK_ORIGIN);
+    int r = plan_parts(&u, e);
+    if (r == 0)
+        r = create(&u, e);
+    if (r < 0)
+        return r;
+    r = put_parts(&u, e);
+    if (r == 0)
+        r = complete(&u, a, ret_attr, e);
+    if (r < 0)
+        abort_upload(&u);
+    return r;
+}

@@ -1,0 +1,201 @@
+/*
+ * What is sent: URL, headers and signature of a call.
+ *
+ * Invariants:
+ *  1. The path and the query that are signed are the ones in the URL, from one decoded form, encoded once.
+ *  2. Header values have no control characters: nothing that a user wrote can add a header or a request.
+ *  3. Anonymous origins send neither date nor authorization.
+ *
+ * Failure modes: -EINVAL for values that cannot be headers, -E2BIG and -ENAMETOOLONG beyond the maxima.
+ */
+#include "origin/s3_internal.h"
+
+#include "base/text.h"
+
+#define URL_MAX    (16 * KIB)
+#define HEADER_MAX (16 * KIB)
+
+static int full_path(struct s3_call *c, struct buf *b)
+{
+    struct s3 *s = c->s3;
+    int r = buf_str(b, s->path_root);
+    if (r == 0 && c->has_key)
+        r = buf_printf(b, "/%s", s->prefix);
+    if (r == 0 && c->has_key)
+        r = buf_slice(b, c->key);
+    if (r == 0 && b->n == 0)
+        r = buf_char(b, '/');
+    return r;
+}
+
+static int make_url(struct s3_call *c, struct slice path, struct buf *b)
+{
+    int r = buf_str(b, c->s3->base_url);
+    if (r == 0)
+        r = text_uri_encode(b, path, /* keep_slash= */ true);
+    for (size_t i = 0; i < c->n_query && r == 0; i++) {
+        r = buf_char(b, i == 0 ? '?' : '&');
+        if (r == 0)
+            r = text_uri_encode(b, c->query[i].name, /* keep_slash= */ false);
+        if (r == 0)
+            r = buf_char(b, '=');
+        if (r == 0)
+            r = text_uri_encode(b, c->query[i].value, /* keep_slash= */ false);
+    }
+    return r;
+}
+
+static bool is_signed_header(struct slice name)
+{
+    return slice_starts(name, SLICE_LIT("x-amz-")) || slice_eq_str(name, "content-type") ||
+           slice_eq_str(name, "content-md5");
+}
+
+static struct slice method_name(enum s3_method m)
+{
+    static const char *const names[] = {"GET", "HEAD", "PUT", "POST", "DELETE"};
+    return slice_str(names[m]);
+}
+
+/* The signing key of the day, derived anew when the day changes. */
+static struct sigv4_key day_key(struct s3 *s, struct slice day)
+{
+    struct sigv4_key key;
+    LOCK_SCOPE(&s->lock);
+    if (!slice_eq_str(day, s->day)) {
+        sigv4_derive_key(slice_str(s->credentials.secret_key), day, slice_str(s->region), SLICE_LIT("s3"),
+                         &s->day_key);
+        memcpy(s->day, day.p, SIGV4_DATE_LEN);
+    }
+    key = s->day_key;
+    return key;
+}
+
+static int add_header(struct s3_request *q, struct slice name, struct slice value, struct err *e)
+{
+    for (size_t i = 0; i < value.n; i++)
+        if ((unsigned char)value.p[i] < ' ' && value.p[i] != '\t')
+            return err_set(e, -EINVAL, "the value of header " SLICE_FMT " has a control character",
+                           SLICE_ARG(name));
+    struct buf _cleanup_buf_ line = BUF_INIT(HEADER_MAX);
+    /* curl's own notation: "name;" sends a header without a value, "name:" would leave it out. */
+    int r = value.n > 0 ? buf_printf(&line, SLICE_FMT ": " SLICE_FMT, SLICE_ARG(name), SLICE_ARG(value))
+                        : buf_printf(&line, SLICE_FMT ";", SLICE_ARG(name));
+    if (r < 0)
+        return err_set(e, r, "header " SLICE_FMT " is too long", SLICE_ARG(name));
+    struct curl_slist *list = curl_slist_append(q->headers, line.p);
+    if (!list)
+        abort();
+    q->headers = list;
+    return 0;
+}
+
+/* All headers but the authorization: the call's own, its metadata, then what every request has. */
+static int gather_headers(struct s3_call *c, struct slice time, struct sigv4_pair *pairs, size_t *n,
+                          struct err *e)
+{
+    struct s3 *s = c->s3;
+    memcpy(pairs, c->headers, c->n_headers * sizeof(*pairs));
+    *n = c->n_headers;
+    struct slice meta = c->meta, name, value;
+    while (origin_next_meta(&meta, &name, &value)) {
+        if (*n + 8 >= SIGV4_PAIRS_MAX)
+            return err_set(e, -E2BIG, "more than %d headers", SIGV4_PAIRS_MAX - 8);
+        pairs[(*n)++] = (struct sigv4_pair){name, value};
+    }
+    pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("host"), slice_str(s->host)};
+    if (!s->credentials.access_key)
+        return 0;
+    pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-date"), time};
+    struct slice hash = c->payload_sha256.n ? c->payload_sha256 : SLICE_LIT("UNSIGNED-PAYLOAD");
+    pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-content-sha256"), hash};
+    if (s->credentials.session_token)
+        pairs[(*n)++] =
+            (struct sigv4_pair){SLICE_LIT("x-amz-security-token"), slice_str(s->credentials.session_token)};
+    return 0;
+}
+
+static int authorize(struct s3_call *c, struct slice path, struct slice time, const struct sigv4_pair *pairs,
+                     size_t n, struct buf *ret, struct err *e)
+{
+    struct s3 *s = c->s3;
+    struct sigv4_pair to_sign[SIGV4_PAIRS_MAX];
+    size_t n_to_sign = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_signed_header(pairs[i].name) || slice_eq_str(pairs[i].name, "host"))
+            to_sign[n_to_sign++] = pairs[i];
+    struct sigv4_request r = {
+        .method = method_name(c->method),
+        .path = path,
+        .query = c->query,
+        .n_query = c->n_query,
+        .headers = to_sign,
+        .n_headers = n_to_sign,
+        .payload_hash = c->payload_sha256.n ? c->payload_sha256 : SLICE_LIT("UNSIGNED-PAYLOAD"),
+    };
+    struct slice day = slice_sub(time, 0, SIGV4_DATE_LEN);
+    struct sigv4_scope scope = {time, slice_str(s->region), SLICE_LIT("s3")};
+    struct sigv4_key key = day_key(s, day);
+    char signature[SIGV4_SIGNATURE_LEN + 1];
+    int x = sigv4_sign(&r, &scope, &key, signature);
+    explicit_bzero(&key, sizeof(key));
+    if (x == 0)
+        x = buf_printf(ret, "AWS4-HMAC-SHA256 Credential=%s/" SLICE_FMT "/%s/s3/aws4_request, SignedHeaders=",
+                       s->credentials.access_key, SLICE_ARG(day), s->region);
+    if (x == 0)
+        x = sigv4_signed_headers(&r, ret);
+    if (x == 0)
+        x = buf_printf(ret, ", Signature=%s", signature);
+    return x < 0 ? err_set(e, x, "the request is too large to be signed") : 0;
+}
+
+static int make_headers(struct s3_call *c, struct slice path, struct s3_request *q, struct err *e)
+{
+    char time_text[SIGV4_TIME_LEN + 1];
+    sigv4_time(sys->real_ns(), time_text);
+    struct slice time = slice_of(time_text, SIGV4_TIME_LEN);
+    struct sigv4_pair pairs[SIGV4_PAIRS_MAX];
+    size_t n;
+    int r = gather_headers(c, time, pairs, &n, e);
+    bool has_type = false;
+    for (size_t i = 0; i < n && r == 0; i++) {
+        has_type |= slice_eq_str(pairs[i].name, "content-type");
+        r = add_header(q, pairs[i].name, pairs[i].value, e);
+    }
+    if (r < 0)
+        return r;
+    if (c->s3->credentials.access_key) {
+        struct buf _cleanup_buf_ authorization = BUF_INIT(HEADER_MAX);
+        r = authorize(c, path, time, pairs, n, &authorization, e);
+        if (r == 0)
+            r = add_header(q, SLICE_LIT("Authorization"), buf_view(&authorization), e);
+        if (r < 0)
+            return r;
+    }
+    const char *off[] = {"Accept:", has_type ? NULL : "Content-Type:"}; /* what curl would add by itself */
+    for (size_t i = 0; i < ARRAY_SIZE(off) && off[i]; i++) {
+        struct curl_slist *list = curl_slist_append(q->headers, off[i]);
+        if (!list)
+            abort();
+        q->headers = list;
+    }
+    return 0;
+}
+
+void s3_request_fini(struct s3_request *q)
+{
+    curl_slist_free_all(q->headers);
+    buf_fini(&q->url);
+}
+
+int s3_request_build(struct s3_call *c, struct s3_request *q, struct err *e)
+{
+    *q = (struct s3_request){.url = BUF_INIT(URL_MAX)};
+    struct buf _cleanup_buf_ path = BUF_INIT(URL_MAX);
+    int r = full_path(c, &path);
+    if (r == 0)
+        r = make_url(c, buf_view(&path), &q->url);
+    if (r < 0)
+        return err_set(e, -ENAMETOOLONG, "the request's URL is too long");
+    return make_headers(c, buf_view(&path), q, e);
+}

@@ -1,0 +1,148 @@
+/*
+ * The headers of an answer, one line at a time.
+ *
+ * Invariants:
+ *  1. Only the last head counts: a status line forgets what came before it (100 Continue, a proxy's CONNECT).
+ *  2. Values over their maximum are left out whole, never cut: an ETag that was cut would pin nothing.
+ *
+ * Failure modes: none here; a header that makes no sense counts as absent, and the verb decides what it
+ * cannot do without.
+ */
+#include "origin/s3_internal.h"
+
+#include "base/text.h"
+
+void s3_response_init(struct s3_response *r)
+{
+    memset(r, 0, sizeof(*r));
+    r->content_type = BUF_INIT(S3_CONTENT_TYPE_MAX);
+    r->meta = BUF_INIT(ORIGIN_META_MAX_BYTES);
+}
+
+void s3_response_fini(struct s3_response *r)
+{
+    buf_fini(&r->content_type);
+    buf_fini(&r->meta);
+}
+
+static bool printable(struct slice s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if ((unsigned char)s.p[i] < ' ' && s.p[i] != '\t')
+            return false;
+    return true;
+}
+
+/* Copies into a text field when it fits, NUL included. */
+static void take_text(char *to, size_t room, struct slice s)
+{
+    if (s.n >= room)
+        return;
+    if (s.n > 0)
+        memcpy(to, s.p, s.n);
+    to[s.n] = '\0';
+}
+
+static void take_status(struct s3_response *r, struct slice line)
+{
+    struct buf content_type = r->content_type, meta = r->meta;
+    memset(r, 0, sizeof(*r));
+    r->content_type = content_type;
+    r->meta = meta;
+    buf_clear(&r->content_type);
+    buf_clear(&r->meta);
+    (void)slice_split(&line, ' ');
+    uint64_t status;
+    if (slice_u64(slice_split(&line, ' '), &status) < 0 || status < 100 || status > 999)
+        return;
+    r->status = (int)status;
+    take_text(r->reason, sizeof(r->reason), printable(line) ? slice_trim(line) : SLICE_NULL);
+}
+
+/* "bytes 0-99/1234". An unknown total ("*") counts as no range: nothing could be checked against it. */
+static void take_range(struct s3_response *r, struct slice v)
+{
+    uint64_t first, last, total;
+    if (!slice_starts(v, SLICE_LIT("bytes ")))
+        return;
+    v = slice_from(v, 6);
+    struct slice a = slice_split(&v, '-'), b = slice_split(&v, '/');
+    if (slice_u64(a, &first) < 0 || slice_u64(b, &last) < 0 || slice_u64(v, &total) < 0)
+        return;
+    if (first > last || last >= total)
+        return;
+    r->has_range = true;
+    r->range_first = first;
+    r->range_last = last;
+    r->range_total = total;
+}
+
+/* Strong ETags lose their quotes, weak ones stay whole. */
+static void take_etag(struct s3_response *r, struct slice v)
+{
+    if (v.n >= 2 && v.p[0] == '"' && v.p[v.n - 1] == '"')
+        v = slice_sub(v, 1, v.n - 2);
+    take_text(r->etag, sizeof(r->etag), v);
+}
+
+static void take_meta(struct s3_response *r, struct slice name, struct slice value)
+{
+    size_t before = r->meta.n;
+    if (buf_printf(&r->meta, SLICE_FMT ": " SLICE_FMT "\n", SLICE_ARG(name), SLICE_ARG(value)) == 0)
+        return;
+    assert(r->meta.n == before);
+}
+
+static void take_header(struct s3_response *r, struct slice name, struct slice value)
+{
+    if (slice_eq_str(name, "content-length")) {
+        r->has_length = slice_u64(value, &r->length) == 0;
+    } else if (slice_eq_str(name, "content-range")) {
+        take_range(r, value);
+    } else if (slice_eq_str(name, "etag")) {
+        take_etag(r, value);
+    } else if (slice_eq_str(name, "last-modified")) {
+        (void)text_parse_date(value, &r->mtime_ns);
+    } else if (slice_eq_str(name, "date")) {
+        (void)text_parse_date(value, &r->date_ns);
+    } else if (slice_eq_str(name, "content-type")) {
+        buf_clear(&r->content_type);
+        (void)buf_slice(&r->content_type, value);
+    } else if (slice_eq_str(name, "x-amz-bucket-region")) {
+        take_text(r->region, sizeof(r->region), value);
+    } else if (origin_is_meta_header(name)) {
+        take_meta(r, name, value);
+    }
+}
+
+void s3_response_line(struct s3_response *r, struct slice line)
+{
+    while (line.n > 0 && (line.p[line.n - 1] == '\n' || line.p[line.n - 1] == '\r'))
+        line.n--;
+    if (slice_starts(line, SLICE_LIT("HTTP/"))) {
+        take_status(r, line);
+        return;
+    }
+    ssize_t colon = slice_find(line, ':');
+    char lower[256];
+    if (colon <= 0 || (size_t)colon > sizeof(lower) || !printable(line))
+        return;
+    for (ssize_t i = 0; i < colon; i++) {
+        char c = line.p[i];
+        lower[i] = c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+    }
+    take_header(r, slice_of(lower, (size_t)colon), slice_trim(slice_from(line, (size_t)colon + 1)));
+}
+
+struct origin_attr s3_response_attr(const struct s3_response *r)
+{
+    return (struct origin_attr){
+        .size_bytes = r->has_range    ? r->range_total
+                      : r->has_length ? r->length
+                                      : 0,
+        .mtime_ns = r->mtime_ns,
+        .etag = slice_str(r->etag),
+        .content_type = buf_view(&r->content_type),
+        .meta = buf_view(&r->meta),
+    };
+}

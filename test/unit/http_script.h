@@ -1,0 +1,236 @@
+/*
+ * A small HTTP server for tests of what an origin may do wrong: it answers each request with the next
+ * scripted bytes, whatever they are, and keeps the heads it was sent. One thread per connection; all joined
+ * at the end.
+ */
+#pragma once
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SCRIPT_CONNECTIONS 64
+#define SCRIPT_HEADS       64
+#define SCRIPT_HEAD_MAX    16384
+
+struct script_step {
+    const char *answer; /* bytes sent */
+    size_t pad;         /* then so many times 'x' */
+    unsigned delay_ms;  /* before the answer */
+    unsigned stall_ms;  /* after it, before the connection goes on or closes */
+    bool close, reset;  /* afterwards; otherwise the connection is kept */
+    bool ignore_body;   /* answer before the request's body is read, and close */
+};
+
+struct script {
+    int listener;
+    uint16_t port;
+    pthread_t acceptor, threads[SCRIPT_CONNECTIONS];
+    int fds[SCRIPT_CONNECTIONS];
+    pthread_mutex_t mutex; /* covers what follows */
+    size_t n_threads;
+    const struct script_step *steps;
+    size_t n_steps, at;
+    char *heads[SCRIPT_HEADS];
+    size_t n_heads;
+    uint64_t body_bytes;
+    bool stop;
+};
+
+struct script_connection {
+    struct script *script;
+    int fd;
+};
+
+static inline void script_sleep_ms(unsigned ms)
+{
+    usleep(ms * 1000);
+}
+
+static inline bool script_send(int fd, const char *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t r = send(fd, p, n, MSG_NOSIGNAL);
+        if (r <= 0)
+            return false;
+        p += r;
+        n -= (size_t)r;
+    }
+    return true;
+}
+
+/* The value of a header in a head, or NULL. */
+static inline const char *script_header(const char *head, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = strstr(head, "\r\n"); p && p[2]; p = strstr(p + 2, "\r\n"))
+        if (strncasecmp(p + 2, name, n) == 0 && p[2 + n] == ':')
+            return p + 2 + n + 1 + strspn(p + 2 + n + 1, " ");
+    return NULL;
+}
+
+/* Reads one head; bytes behind it are counted into *extra. False at the end of the connection. */
+static inline bool script_read_head(int fd, char *head, size_t *extra)
+{
+    size_t n = 0;
+    for (;;) {
+        ssize_t r = recv(fd, head + n, SCRIPT_HEAD_MAX - 1 - n, 0);
+        if (r <= 0)
+            return false;
+        n += (size_t)r;
+        head[n] = '\0';
+        char *end = strstr(head, "\r\n\r\n");
+        if (end) {
+            *extra = n - (size_t)(end + 4 - head);
+            end[4] = '\0';
+            return true;
+        }
+    }
+}
+
+static inline bool script_take_step(struct script *s, const char *head, struct script_step *ret)
+{
+    pthread_mutex_lock(&s->mutex);
+    bool any = s->at < s->n_steps;
+    if (any)
+        *ret = s->steps[s->at++];
+    if (s->n_heads < SCRIPT_HEADS)
+        s->heads[s->n_heads++] = strdup(head);
+    pthread_mutex_unlock(&s->mutex);
+    return any;
+}
+
+static inline bool script_read_body(struct script *s, int fd, const char *head, size_t have)
+{
+    const char *length = script_header(head, "content-length"), *expect = script_header(head, "expect");
+    uint64_t left = length ? strtoull(length, NULL, 10) : 0;
+    if (expect && left > have)
+        (void)script_send(fd, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+    pthread_mutex_lock(&s->mutex);
+    s->body_bytes += left;
+    pthread_mutex_unlock(&s->mutex);
+    left -= have < left ? have : left;
+    static const size_t piece = 65536;
+    char *p = malloc(piece);
+    while (left > 0) {
+        ssize_t r = recv(fd, p, left < piece ? left : piece, 0);
+        if (r <= 0)
+            break;
+        left -= (uint64_t)r;
+    }
+    free(p);
+    return left == 0;
+}
+
+static inline bool script_answer(int fd, const struct script_step *step)
+{
+    if (step->delay_ms)
+        script_sleep_ms(step->delay_ms);
+    bool ok = script_send(fd, step->answer, strlen(step->answer));
+    char pad[4096];
+    memset(pad, 'x', sizeof(pad));
+    for (size_t left = step->pad; left > 0 && ok;) {
+        size_t n = left < sizeof(pad) ? left : sizeof(pad);
+        ok = script_send(fd, pad, n);
+        left -= n;
+    }
+    if (step->stall_ms)
+        script_sleep_ms(step->stall_ms);
+    return ok && !step->close && !step->reset && !step->ignore_body;
+}
+
+static inline void *script_serve(void *arg)
+{
+    struct script_connection *c = arg;
+    struct script_step step;
+    char *head = malloc(SCRIPT_HEAD_MAX);
+    size_t extra = 0;
+    while (script_read_head(c->fd, head, &extra)) {
+        bool any = script_take_step(c->script, head, &step);
+        if (!any || (!step.ignore_body && !script_read_body(c->script, c->fd, head, extra)))
+            break;
+        if (!script_answer(c->fd, &step)) {
+            struct linger hard = {1, 0};
+            if (step.reset)
+                (void)setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+            break;
+        }
+    }
+    free(head);
+    pthread_mutex_lock(&c->script->mutex);
+    for (size_t i = 0; i < c->script->n_threads; i++)
+        if (c->script->fds[i] == c->fd)
+            c->script->fds[i] = -1;
+    (void)close(c->fd);
+    pthread_mutex_unlock(&c->script->mutex);
+    free(c);
+    return NULL;
+}
+
+static inline void *script_accept(void *arg)
+{
+    struct script *s = arg;
+    for (;;) {
+        int fd = accept(s->listener, NULL, NULL);
+        pthread_mutex_lock(&s->mutex);
+        bool stop = s->stop || s->n_threads == SCRIPT_CONNECTIONS;
+        if (fd >= 0 && !stop) {
+            struct script_connection *c = malloc(sizeof(*c));
+            *c = (struct script_connection){s, fd};
+            s->fds[s->n_threads] = fd;
+            if (pthread_create(&s->threads[s->n_threads], NULL, script_serve, c) != 0)
+                abort();
+            s->n_threads++;
+        }
+        pthread_mutex_unlock(&s->mutex);
+        if (stop) {
+            if (fd >= 0)
+                (void)close(fd);
+            return NULL;
+        }
+    }
+}
+
+static inline void script_start(struct script *s, const struct script_step *steps, size_t n)
+{
+    memset(s, 0, sizeof(*s));
+    s->steps = steps;
+    s->n_steps = n;
+    (void)pthread_mutex_init(&s->mutex, NULL);
+    s->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(a);
+    if (s->listener < 0 || bind(s->listener, (struct sockaddr *)&a, sizeof(a)) < 0 ||
+        listen(s->listener, 64) < 0 || getsockname(s->listener, (struct sockaddr *)&a, &len) < 0)
+        abort();
+    s->port = ntohs(a.sin_port);
+    if (pthread_create(&s->acceptor, NULL, script_accept, s) != 0)
+        abort();
+}
+
+static inline void script_stop(struct script *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->stop = true;
+    for (size_t i = 0; i < s->n_threads; i++)
+        if (s->fds[i] >= 0)
+            (void)shutdown(s->fds[i], SHUT_RDWR);
+    pthread_mutex_unlock(&s->mutex);
+    (void)shutdown(s->listener, SHUT_RDWR);
+    (void)pthread_join(s->acceptor, NULL);
+    for (size_t i = 0; i < s->n_threads; i++)
+        (void)pthread_join(s->threads[i], NULL);
+    (void)close(s->listener);
+    for (size_t i = 0; i < s->n_heads; i++)
+        free(s->heads[i]);
+    (void)pthread_mutex_destroy(&s->mutex);
+}

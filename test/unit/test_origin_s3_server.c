@@ -1,0 +1,605 @@
+/* layer: origin */
+/*
+ * The S3 kind against a real S3 server that is not ours, versitygw, started on a free port over a directory
+ * of its own. The program is taken from FOREBAY_TEST_S3_SERVER or .deps/bin of the source tree; without it
+ * every test ends as skipped, with that reason.
+ */
+#include "base/sys.h"
+#include "origin/origin.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#define ACCESS "AKTEST"
+#define SECRET "secret/with+signs"
+
+static struct {
+    pid_t pid;
+    char dir[64];
+    char program[4096];
+    uint16_t port;
+    struct origin *origin;
+    struct arena *arena;
+} T;
+
+/* ---- starting the server ---- */
+
+static bool find_program(void)
+{
+    const char *env = getenv("FOREBAY_TEST_S3_SERVER");
+    if (env) {
+        (void)snprintf(T.program, sizeof(T.program), "%s", env);
+        return access(T.program, X_OK) == 0;
+    }
+    /* __FILE__ is relative to the build folder, which is the working directory or two above the test program.
+     */
+    char exe[2048] = "", file[] = __FILE__;
+    char *slash = strrchr(file, '/');
+    *slash = '\0';
+    (void)snprintf(T.program, sizeof(T.program), "%s/../../.deps/bin/versitygw", file);
+    if (access(T.program, X_OK) == 0)
+        return true;
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+    if (n <= 0)
+        return false;
+    for (int up = 0; up < 2; up++)
+        *strrchr(exe, '/') = '\0';
+    (void)snprintf(T.program, sizeof(T.program), "%s/%s/../../.deps/bin/versitygw", exe, file);
+    return access(T.program, X_OK) == 0;
+}
+
+static uint16_t free_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof(a);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, n) == 0 &&
+                getsockname(fd, (struct sockaddr *)&a, &n) == 0);
+    (void)close(fd);
+    return ntohs(a.sin_port);
+}
+
+static bool answers(uint16_t port)
+{
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool yes = connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0;
+    (void)close(fd);
+    return yes;
+}
+
+static void run_server(void)
+{
+    char address[64], root[128], meta[128], log[128];
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", T.port);
+    (void)snprintf(root, sizeof(root), "%s/root", T.dir);
+    (void)snprintf(meta, sizeof(meta), "%s/meta", T.dir);
+    (void)snprintf(log, sizeof(log), "%s/log", T.dir);
+    if (!freopen(log, "w", stdout) || dup2(fileno(stdout), 2) < 0)
+        _exit(1);
+    (void)setenv("HOME", T.dir, 1);
+    (void)execl(T.program, T.program, "--access", ACCESS, "--secret", SECRET, "--port", address,
+                "--keep-alive", "--quiet", "posix", "--sidecar", meta, root, (char *)NULL);
+    _exit(1);
+}
+
+static void origin_options_set(struct origin_options *o, const char *name, const char *value)
+{
+    struct err e = {0};
+    assert_int_equal(option_set(&origin_option_table, o, name, value, name, &e), 0);
+}
+
+static struct origin *open_origin(const char *url, const char *key, const char *secret, const char *part)
+{
+    struct origin_options o;
+    struct err e = {0};
+    char endpoint[64];
+    (void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u", T.port);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    origin_options_set(&o, "origin.endpoint", endpoint);
+    origin_options_set(&o, "origin.region", "us-east-1");
+    if (key) {
+        origin_options_set(&o, "origin.access_key", key);
+        origin_options_set(&o, "origin.secret_key", secret);
+    }
+    origin_options_set(&o, "origin.part_size", part);
+    struct origin *x = NULL;
+    assert_int_equal(origin_open(url, &o, "test", &x, &e), 0);
+    option_fini(&origin_option_table, &o);
+    return x;
+}
+
+static int start(void **state)
+{
+    static const char *const away[] = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE",
+                                       "AWS_REGION", "AWS_ENDPOINT_URL"};
+    for (size_t i = 0; i < ARRAY_SIZE(away); i++)
+        (void)unsetenv(away[i]);
+    (void)setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent", 1);
+    (void)setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
+    if (!find_program()) {
+        (void)fprintf(stderr, "not run: no versitygw; make it with scripts/origin-server build\n");
+        return 0;
+    }
+    (void)snprintf(T.dir, sizeof(T.dir), "/tmp/forebay-s3-XXXXXX");
+    assert_non_null(mkdtemp(T.dir));
+    char path[128];
+    (void)snprintf(path, sizeof(path), "%s/meta", T.dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    (void)snprintf(path, sizeof(path), "%s/root/bucket", T.dir);
+    assert_int_equal(sys_mkdir_p(path, 0700), 0);
+    T.port = free_port();
+    T.pid = fork();
+    assert_true(T.pid >= 0);
+    if (T.pid == 0)
+        run_server();
+    for (int i = 0; i < 200 && !answers(T.port); i++)
+        usleep(50000);
+    T.origin = open_origin("s3://bucket/some/prefix", ACCESS, SECRET, "5MiB");
+    T.arena = arena_new(16 * MIB);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    if (!T.pid)
+        return 0;
+    origin_close(T.origin);
+    arena_free(T.arena);
+    (void)kill(T.pid, SIGKILL);
+    (void)waitpid(T.pid, NULL, 0);
+    char command[128];
+    (void)snprintf(command, sizeof(command), "rm -rf %s", T.dir);
+    return system(command) == 0 ? 0 : -1;
+}
+
+#define NEEDS_SERVER()                                                                                       \
+    do {                                                                                                     \
+        if (!T.pid)                                                                                          \
+            skip();                                                                                          \
+        arena_clear(T.arena);                                                                                \
+    } while (0)
+
+/* ---- helpers ---- */
+
+static char byte_at(uint64_t i)
+{
+    return (char)(i * 2654435761u >> 13);
+}
+
+static ssize_t pattern_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    (void)arg;
+    for (size_t i = 0; i < n; i++)
+        ((char *)p)[i] = byte_at(offset + i);
+    return (ssize_t)n;
+}
+
+static int put_pattern(struct origin *o, struct slice key, uint64_t size, struct origin_attr *ret,
+                       struct err *e)
+{
+    struct origin_put p = {.key = key};
+    struct origin_body b = {.size_bytes = size, .read = pattern_read};
+    return origin_put(o, &p, &b, T.arena, ret, e);
+}
+
+struct checker {
+    uint64_t at;
+    unsigned calls;
+};
+
+static int check_pattern(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    struct checker *c = arg;
+    c->calls++;
+    for (size_t i = 0; i < n; i++, c->at++)
+        if (((const char *)p)[i] != byte_at(c->at))
+            return ERR_CORRUPT;
+    return 0;
+}
+
+static int get_range(struct origin *o, struct slice key, uint64_t offset, uint64_t n, struct slice if_match,
+                     struct checker *c, struct origin_attr *ret, struct err *e)
+{
+    struct origin_get g = {.key = key, .offset = offset, .n = n, .whole = n == 0, .if_match = if_match};
+    *c = (struct checker){.at = offset};
+    return origin_get(o, &g, T.arena, ret, check_pattern, c, e);
+}
+
+static int head(struct origin *o, struct slice key, struct origin_attr *ret, struct err *e)
+{
+    struct origin_get g = {.key = key, .attributes_only = true};
+    struct checker c = {0};
+    return origin_get(o, &g, T.arena, ret, check_pattern, &c, e);
+}
+
+#define assert_ok(expr, e)                                                                                   \
+    do {                                                                                                     \
+        int _r = (expr);                                                                                     \
+        if (_r != 0)                                                                                         \
+            fail_msg("%s: %s", err_name(_r), (e).text);                                                      \
+    } while (0)
+
+/* ---- tests ---- */
+
+/* What was put is got again, whole and by HEAD, under keys that URLs and signatures must encode. */
+static void test_keys(void **state)
+{
+    NEEDS_SERVER();
+    static const char *const keys[] = {"plain",
+                                       "with space.txt",
+                                       "a/b/c/deep.bin",
+                                       "plus+and%percent&amp;?query#hash",
+                                       "\xc3\xa4\xc3\xb6\xc3\xbc/\xe2\x82\xac/\xf0\x9f\x98\x80",
+                                       "quote'\"<>[]{}|\\^`",
+                                       "tilde~!*'()@:;,=$",
+                                       "..dots../...more"};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        struct err e = {0};
+        struct origin_attr put, got;
+        struct checker c;
+        struct slice key = slice_str(keys[i]);
+        uint64_t size = 1000 + i;
+        assert_ok(put_pattern(T.origin, key, size, &put, &e), e);
+        assert_true(put.etag.n > 0 && put.size_bytes == size && put.mtime_ns > 0);
+        assert_ok(get_range(T.origin, key, 0, 0, SLICE_NULL, &c, &got, &e), e);
+        assert_int_equal(c.at, size);
+        assert_true(slice_eq(put.etag, got.etag));
+        assert_int_equal(got.size_bytes, size);
+        assert_ok(head(T.origin, key, &got, &e), e);
+        assert_int_equal(got.size_bytes, size);
+        assert_true(got.mtime_ns > 0);
+        assert_ok(origin_remove(T.origin, key, SLICE_NULL, &e), e);
+        assert_int_equal(head(T.origin, key, &got, &e), -ENOENT);
+    }
+}
+
+/* Ranges give their bytes, cut at the end; those behind it are refused; the total size is always known. */
+static void test_ranges(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr attr;
+    struct checker c;
+    struct slice key = SLICE_LIT("ranges");
+    assert_ok(put_pattern(T.origin, key, 100000, &attr, &e), e);
+    const uint64_t ranges[][3] = {{0, 1, 1},          {0, 100000, 100000},       {99999, 1, 1},
+                                  {99999, 500, 1},    {50000, 7, 50007 - 50000}, {1, UINT64_MAX, 99999},
+                                  {0, 200000, 100000}};
+    for (size_t i = 0; i < ARRAY_SIZE(ranges); i++) {
+        assert_ok(get_range(T.origin, key, ranges[i][0], ranges[i][1], attr.etag, &c, &attr, &e), e);
+        assert_int_equal(c.at - ranges[i][0], ranges[i][2]);
+        assert_int_equal(attr.size_bytes, 100000);
+    }
+    assert_int_equal(get_range(T.origin, key, 100000, 1, SLICE_NULL, &c, &attr, &e), ERR_RANGE);
+    assert_non_null(strstr(e.text, "origin s3://bucket/some/prefix: 416"));
+}
+
+/* An empty object is got by range and whole: one call of the sink, without bytes, with its attributes. */
+static void test_empty_object(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr attr;
+    struct checker c;
+    struct slice key = SLICE_LIT("empty");
+    assert_ok(put_pattern(T.origin, key, 0, &attr, &e), e);
+    for (int whole = 0; whole < 2; whole++) {
+        assert_ok(get_range(T.origin, key, 0, whole ? 0 : 8 * MIB, SLICE_NULL, &c, &attr, &e), e);
+        assert_int_equal(c.calls, 1);
+        assert_int_equal(attr.size_bytes, 0);
+        assert_true(attr.etag.n > 0);
+    }
+}
+
+/* A pinned version that is gone is refused, also in the middle; an unchanged one answers NOT_MODIFIED. */
+static void test_conditions_on_reads(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr one, two, got;
+    struct checker c;
+    struct slice key = SLICE_LIT("versions");
+    assert_ok(put_pattern(T.origin, key, 5000, &one, &e), e);
+    assert_ok(put_pattern(T.origin, key, 5001, &two, &e), e);
+    assert_false(slice_eq(one.etag, two.etag));
+    assert_int_equal(get_range(T.origin, key, 100, 10, one.etag, &c, &got, &e), ERR_PRECONDITION);
+    assert_int_equal(c.calls, 0);
+    assert_ok(get_range(T.origin, key, 100, 10, two.etag, &c, &got, &e), e);
+    struct origin_get g = {.key = key, .attributes_only = true, .if_none_match = two.etag};
+    assert_int_equal(origin_get(T.origin, &g, T.arena, &got, check_pattern, &c, &e), ERR_NOT_MODIFIED);
+    g.if_none_match = one.etag;
+    assert_ok(origin_get(T.origin, &g, T.arena, &got, check_pattern, &c, &e), e);
+}
+
+/* Conditional writes: only when nothing is there, and only over the version that was seen. */
+static void test_conditional_put(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr one, two;
+    struct origin_put p = {.key = SLICE_LIT("conditional"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 10, .read = pattern_read};
+    assert_ok(origin_put(T.origin, &p, &b, T.arena, &one, &e), e);
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &two, &e), ERR_PRECONDITION);
+    p.if_none_match = false;
+    p.if_match = one.etag;
+    b.size_bytes = 11;
+    assert_ok(origin_put(T.origin, &p, &b, T.arena, &two, &e), e);
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &two, &e), ERR_PRECONDITION);
+    assert_int_equal(origin_remove(T.origin, p.key, one.etag, &e), ERR_PRECONDITION);
+    assert_ok(origin_remove(T.origin, p.key, two.etag, &e), e);
+}
+
+/* Content type and metadata come back as they were given. */
+static void test_metadata(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr attr;
+    struct origin_put p = {.key = SLICE_LIT("meta"),
+                           .content_type = SLICE_LIT("image/jpeg"),
+                           .meta = SLICE_LIT("x-amz-meta-label: cat 7\ncache-control: max-age=60\n")};
+    struct origin_body b = {.size_bytes = 10, .read = pattern_read};
+    assert_ok(origin_put(T.origin, &p, &b, T.arena, &attr, &e), e);
+    assert_ok(head(T.origin, p.key, &attr, &e), e);
+    assert_true(slice_eq_str(attr.content_type, "image/jpeg"));
+    assert_true(slice_find_slice(attr.meta, SLICE_LIT("x-amz-meta-label: cat 7\n")) >= 0);
+    assert_true(slice_find_slice(attr.meta, SLICE_LIT("cache-control: max-age=60\n")) >= 0);
+    p.meta = SLICE_LIT("x-amz-meta-evil: a\rb\n");
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &e), -EINVAL);
+}
+
+/* Large bodies go up in parts, in parallel, and come down whole with one version. */
+static void test_multipart(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr attr, got;
+    struct checker c;
+    struct slice key = SLICE_LIT("large object");
+    const uint64_t size = 32 * MIB + 12345;
+    assert_ok(put_pattern(T.origin, key, size, &attr, &e), e);
+    assert_true(slice_ends(attr.etag, SLICE_LIT("-7")));
+    assert_ok(get_range(T.origin, key, 0, 0, attr.etag, &c, &got, &e), e);
+    assert_int_equal(c.at, size);
+    assert_true(slice_eq(attr.etag, got.etag));
+    struct origin_put p = {.key = key, .if_none_match = true};
+    struct origin_body b = {.size_bytes = size, .read = pattern_read};
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &e), ERR_PRECONDITION);
+}
+
+struct failing {
+    uint64_t fail_at;
+    int code;
+};
+
+static ssize_t failing_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    const struct failing *f = arg;
+    if (offset + n > f->fail_at)
+        return f->code;
+    return pattern_read(NULL, p, n, offset);
+}
+
+static size_t leftover_uploads(void)
+{
+    char command[256];
+    (void)snprintf(command, sizeof(command), "find %s/root/bucket -path '*multipart*' -type f | wc -l",
+                   T.dir);
+    FILE *f = popen(command, "r");
+    size_t n = 999;
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%zu", &n), 1);
+    (void)pclose(f);
+    return n;
+}
+
+/* A body that fails stops the upload with its own error; nothing appears and no parts stay behind. */
+static void test_failing_body(void **state)
+{
+    NEEDS_SERVER();
+    const uint64_t sizes[] = {100000, 30 * MIB};
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        struct err e = {0};
+        struct origin_attr attr;
+        struct failing f = {.fail_at = sizes[i] / 2, .code = -EIO};
+        struct origin_put p = {.key = SLICE_LIT("failing")};
+        struct origin_body b = {.size_bytes = sizes[i], .read = failing_read, .arg = &f};
+        assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &e), -EIO);
+        assert_int_equal(head(T.origin, p.key, &attr, &e), -ENOENT);
+        assert_int_equal(leftover_uploads(), 0);
+    }
+}
+
+/* A copy has the bytes of its source, and is refused when the source is another version. */
+static void test_copy(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr from, to;
+    struct checker c;
+    assert_ok(put_pattern(T.origin, SLICE_LIT("from \xc3\xa4+"), 4321, &from, &e), e);
+    assert_ok(
+        origin_copy(T.origin, SLICE_LIT("from \xc3\xa4+"), SLICE_LIT("to/here"), from.etag, T.arena, &to, &e),
+        e);
+    assert_int_equal(to.size_bytes, 4321);
+    assert_ok(get_range(T.origin, SLICE_LIT("to/here"), 0, 0, to.etag, &c, &to, &e), e);
+    assert_int_equal(c.at, 4321);
+    assert_int_equal(origin_copy(T.origin, SLICE_LIT("from \xc3\xa4+"), SLICE_LIT("x"), SLICE_LIT("other"),
+                                 T.arena, &to, &e),
+                     ERR_PRECONDITION);
+    assert_int_equal(
+        origin_copy(T.origin, SLICE_LIT("nowhere"), SLICE_LIT("x"), SLICE_NULL, T.arena, &to, &e), -ENOENT);
+}
+
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* All pages of a listing, page by page of `max`; keys joined by newlines. */
+static void list_all(struct origin *o, const char *prefix, char delimiter, uint32_t max, const char *after,
+                     struct buf *ret)
+{
+    struct slice token = SLICE_NULL;
+    for (int pages = 0; pages < 1000; pages++) {
+        struct err e = {0};
+        struct origin_list l = {.prefix = slice_str(prefix),
+                                .delimiter = delimiter,
+                                .max = max,
+                                .token = token,
+                                .after = slice_str(after)};
+        struct origin_page page;
+        assert_ok(origin_list(o, &l, T.arena, &page, &e), e);
+        assert_true(page.n <= max);
+        for (size_t i = 0; i < page.n; i++) {
+            assert_int_equal(buf_printf(ret, SLICE_FMT "%s\n", SLICE_ARG(page.entries[i].key),
+                                        page.entries[i].is_prefix ? " P" : ""),
+                             0);
+            if (!page.entries[i].is_prefix)
+                assert_true(page.entries[i].attr.etag.n > 0 && page.entries[i].attr.mtime_ns > 0);
+        }
+        if (!page.truncated)
+            return;
+        token = page.next_token;
+    }
+    fail();
+}
+
+/* Listings give every key once, in byte order, through any page size, with and without delimiter, after any
+ * key. */
+static void test_list(void **state)
+{
+    NEEDS_SERVER();
+    const char *keys[] = {"list/a b/1", "list/a b/2", "list/a+b",        "list/a-b",
+                          "list/a/x",   "list/a/y/z", "list/a0",         "list/\xc3\xa4",
+                          "list/%41",   "list/zz",    "list/quote\"<&>", "listing"};
+    size_t n = ARRAY_SIZE(keys);
+    for (size_t i = 0; i < n; i++) {
+        struct err e = {0};
+        struct origin_attr attr;
+        assert_ok(put_pattern(T.origin, slice_str(keys[i]), i, &attr, &e), e);
+    }
+    qsort(keys, n, sizeof(keys[0]), compare_strings);
+    struct buf _cleanup_buf_ want = BUF_INIT(64 * KIB), grouped = BUF_INIT(64 * KIB);
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(keys[i], "list/", 5) != 0)
+            continue;
+        assert_int_equal(buf_printf(&want, "%s\n", keys[i]), 0);
+        const char *slash = strchr(keys[i] + 5, '/');
+        struct slice key = slice_of(keys[i], slash ? (size_t)(slash + 1 - keys[i]) : strlen(keys[i]));
+        char line[256];
+        (void)snprintf(line, sizeof(line), SLICE_FMT "%s\n", SLICE_ARG(key), slash ? " P" : "");
+        if (!grouped.p || !strstr(grouped.p, line))
+            assert_int_equal(buf_str(&grouped, line), 0);
+    }
+    for (uint32_t max = 1; max <= 20; max += max < 4 ? 1 : 8) {
+        struct buf _cleanup_buf_ got = BUF_INIT(64 * KIB), got_grouped = BUF_INIT(64 * KIB),
+                                 rest = BUF_INIT(64 * KIB);
+        list_all(T.origin, "list/", 0, max, NULL, &got);
+        assert_string_equal(got.p, want.p);
+        list_all(T.origin, "list/", '/', max, NULL, &got_grouped);
+        assert_string_equal(got_grouped.p, grouped.p);
+        list_all(T.origin, "list/", 0, max, "list/a+b", &rest);
+        assert_string_equal(rest.p, strstr(want.p, "list/a+b\n") + strlen("list/a+b\n"));
+    }
+    struct buf _cleanup_buf_ none = BUF_INIT(64 * KIB);
+    list_all(T.origin, "nothing/", '/', 10, NULL, &none);
+    assert_int_equal(none.n, 0);
+}
+
+/* Wrong credentials, none at all and a missing bucket are told apart, in the origin's words. */
+static void test_refusals(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr attr;
+    struct checker c;
+    struct origin *wrong = open_origin("s3://bucket", ACCESS, "wrong", "5MiB");
+    assert_int_equal(get_range(wrong, SLICE_LIT("k"), 0, 10, SLICE_NULL, &c, &attr, &e), ERR_ORIGIN_DENIED);
+    assert_non_null(strstr(e.text, "403 SignatureDoesNotMatch: "));
+    origin_close(wrong);
+    struct origin *anonymous = open_origin("s3://bucket", NULL, NULL, "5MiB");
+    assert_int_equal(get_range(anonymous, SLICE_LIT("k"), 0, 10, SLICE_NULL, &c, &attr, &e),
+                     ERR_ORIGIN_DENIED);
+    assert_non_null(strstr(e.text, "403 AccessDenied: "));
+    origin_close(anonymous);
+    struct origin *nowhere = open_origin("s3://no-such-bucket", ACCESS, SECRET, "5MiB");
+    assert_int_equal(get_range(nowhere, SLICE_LIT("k"), 0, 10, SLICE_NULL, &c, &attr, &e), -ENOENT);
+    assert_non_null(strstr(e.text, "404 NoSuchBucket: "));
+    struct origin_list l = {.max = 1};
+    struct origin_page page;
+    assert_int_equal(origin_list(nowhere, &l, T.arena, &page, &e), -ENOENT);
+    origin_close(nowhere);
+}
+
+struct worker {
+    int number;
+    int failures;
+};
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    struct arena *_cleanup_(arena_freep) a = arena_new(MIB);
+    for (int i = 0; i < 30; i++) {
+        struct err e = {0};
+        struct origin_attr attr;
+        struct checker c = {.at = (uint64_t)(w->number * 1000 + i)};
+        struct origin_get g = {.key = SLICE_LIT("shared"), .offset = c.at, .n = 60000};
+        arena_clear(a);
+        if (origin_get(T.origin, &g, a, &attr, check_pattern, &c, &e) != 0 || c.at != g.offset + 60000)
+            w->failures++;
+    }
+    return NULL;
+}
+
+/* Many threads share one origin and its connections. */
+static void test_threads(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr attr;
+    assert_ok(put_pattern(T.origin, SLICE_LIT("shared"), 200000, &attr, &e), e);
+    struct worker workers[8];
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++) {
+        workers[i] = (struct worker){i, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(workers[i].failures, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_empty_object),
+        cmocka_unit_test(test_conditions_on_reads),
+        cmocka_unit_test(test_conditional_put),
+        cmocka_unit_test(test_metadata),
+        cmocka_unit_test(test_multipart),
+        cmocka_unit_test(test_failing_body),
+        cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}

@@ -1,6 +1,7 @@
 /*
- * Wrapped mutexes and conditions. In test builds (FB_LOCK_CHECK) each lock has a rank and the wrapper asserts that
- * a thread takes locks in rising rank and that lock_assert_held() holds; in release they are plain pthread calls.
+ * Wrapped mutexes and conditions. In test builds (FB_LOCK_CHECK) each lock has a rank and the wrapper asserts
+ * that a thread takes locks in rising rank and that lock_assert_held() holds; in release they are plain
+ * pthread calls.
  */
 #pragma once
 
@@ -12,6 +13,7 @@
 #define LOCK_RANKS(X)                                                                                        \
     X(SERVER)                                                                                                \
     X(SESSION)                                                                                               \
+    X(READER)                                                                                                \
     X(OBJECT)                                                                                                \
     X(FILL)                                                                                                  \
     X(ENGINE)                                                                                                \

@@ -94,7 +94,7 @@ static struct reader *reader_new(struct opener *o)
     memcpy(r->etag, o->attr.etag.p ? o->attr.etag.p : "", MIN(o->attr.etag.n, (size_t)ORIGIN_ETAG_MAX));
     r->extent = TAKE_PTR(o->extent);
     r->fill = TAKE_PTR(o->fill);
-    lock_init(&r->lock, LOCK_OBJECT);
+    lock_init(&r->lock, LOCK_READER);
     (void)atomic_fetch_add(&o->service->readers, 1);
     return r;
 }

@@ -1,0 +1,621 @@
+/* layer: object */
+/* threaded */
+#include "base/metrics.h"
+#include "base/sys.h"
+#include "object/object.h"
+#include "support/tmpdir.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+/* A service over a real store and an origin that is a directory; both routes run every test. */
+struct fixture {
+    char *dir, *origin, *disk;
+    enum object_route route;
+    struct kv *kv;
+    struct store *store;
+    struct budget *budget;
+    struct object_service *service;
+    struct object_session *session;
+    struct arena *arena;
+};
+
+static void open_service(struct fixture *f)
+{
+    struct store_disk_config disk = {.path = f->disk, .size_bytes = 64 * MIB};
+    struct store_config sc = {.disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
+    struct err e = {0};
+    if (store_open(&sc, &f->store, &e) < 0)
+        fail_msg("%s", e.text);
+    struct object_config oc = {.control = f->kv, .store = f->store, .budget = f->budget, .route = f->route};
+    if (object_service_open(&oc, &f->service, &e) < 0)
+        fail_msg("%s", e.text);
+    f->session = object_session_new(f->service, WIRE_VIA_API);
+}
+
+static void close_service(struct fixture *f)
+{
+    object_session_free(f->session);
+    object_service_close(f->service);
+    store_close(f->store);
+}
+
+static void create_bucket(struct fixture *f, const char *settings)
+{
+    struct err e = {0};
+    char *text = arena_printf(f->arena, "origin=file://%s\n%s", f->origin, settings);
+    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(text)};
+    struct wire_bucket_create_rep rep;
+    if (object_bucket_create(f->session, &req, f->arena, &rep, &e) < 0)
+        fail_msg("%s", e.text);
+}
+
+static struct fixture *fixture_new(enum object_route route)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    f->route = route;
+    f->dir = tmpdir_new();
+    f->origin = tmpdir_path(f->dir, "origin");
+    f->disk = tmpdir_path(f->dir, "disk");
+    assert_int_equal(mkdir(f->origin, 0755), 0);
+    f->arena = arena_new(64 * MIB);
+    f->budget = budget_new(256 * MIB);
+    assert_int_equal(kv_open_memory(&f->kv), 0);
+    open_service(f);
+    return f;
+}
+
+static int setup_local(void **state)
+{
+    *state = fixture_new(OBJECT_ROUTE_LOCAL);
+    return 0;
+}
+
+static int setup_loop(void **state)
+{
+    *state = fixture_new(OBJECT_ROUTE_LOOP);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    close_service(f);
+    kv_close(f->kv);
+    budget_free(f->budget);
+    arena_free(f->arena);
+    tmpdir_free(f->dir);
+    free(f->origin);
+    free(f->disk);
+    free(f);
+    return 0;
+}
+
+/* Byte i of version v of any object. */
+static char byte_at(uint64_t i, unsigned v)
+{
+    return (char)(i * 131 + (i >> 13) * 7 + v * 89);
+}
+
+static char *content(uint64_t n, unsigned v)
+{
+    char *p = malloc(n + 1);
+    assert_non_null(p);
+    for (uint64_t i = 0; i < n; i++)
+        p[i] = byte_at(i, v);
+    return p;
+}
+
+static void origin_write(struct fixture *f, const char *key, uint64_t n, unsigned v)
+{
+    char *path = arena_printf(f->arena, "%s/%s", f->origin, key), *tmp = arena_printf(f->arena, "%s.new", path);
+    char *p = content(n, v);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(sys_pwrite_all(fd, p, n, 0), 0);
+    (void)close(fd);
+    assert_int_equal(rename(tmp, path), 0);
+    free(p);
+}
+
+static int open_object(struct fixture *f, const char *key, uint64_t expect, struct wire_open_rep *rep, struct err *e)
+{
+    struct wire_open_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .expect = expect, .via = WIRE_VIA_API};
+    return object_open(f->session, &req, f->arena, rep, e);
+}
+
+static void close_object(struct fixture *f, uint64_t handle)
+{
+    struct wire_close_req req = {.handle = handle};
+    struct wire_close_rep rep;
+    assert_int_equal(object_close(f->session, &req, f->arena, &rep, NULL), 0);
+}
+
+/* Reads [offset, offset+n) as clients do, from the descriptor or inline, and compares with version v. */
+static int read_and_compare(struct object_session *ses, const struct wire_open_rep *o, uint64_t offset, uint64_t n,
+                            unsigned v, unsigned flags)
+{
+    struct arena *a = arena_new(16 * MIB);
+    char *piece = malloc(MIB);
+    int r = 0;
+    while (n > 0 && r == 0) {
+        arena_clear(a);
+        struct wire_fetch_req req = {.handle = o->handle, .offset = offset, .n = MIN(n, MIB), .flags = flags};
+        struct wire_fetch_rep rep;
+        r = object_fetch(ses, &req, a, &rep, NULL);
+        if (r < 0)
+            break;
+        uint64_t got = rep.data.n ? rep.data.n : MIN(rep.available, MIB);
+        if (got == 0)
+            break;
+        if (rep.data.n)
+            memcpy(piece, rep.data.p, got);
+        else
+            r = sys_pread_all(o->fd, piece, got, offset);
+        for (uint64_t i = 0; i < got && r == 0; i++)
+            if (piece[i] != byte_at(offset + i, v))
+                r = ERR_CORRUPT;
+        offset += got;
+        n -= MIN(n, got);
+    }
+    free(piece);
+    arena_free(a);
+    return r < 0 ? r : n == 0 ? 0 : -ENODATA;
+}
+
+/* What the origin has is read whole and right, the first time and from the cache. */
+static void test_reads_are_right_cold_and_warm(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    static const uint64_t sizes[] = {1, 110000, MIB, MIB + 1, 9 * MIB + 77, 20 * MIB};
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        char *key = arena_printf(f->arena, "k%zu", i);
+        origin_write(f, key, sizes[i], (unsigned)i);
+        for (int pass = 0; pass < 2; pass++) {
+            struct wire_open_rep o;
+            struct err e = {0};
+            if (open_object(f, key, sizes[i], &o, &e) < 0)
+                fail_msg("%s", e.text);
+            assert_int_equal(o.attr.size_bytes, sizes[i]);
+            assert_int_equal(read_and_compare(f->session, &o, 0, sizes[i], (unsigned)i, 0), 0);
+            if (pass == 1)
+                assert_int_equal(o.state, WIRE_COMPLETE);
+            close_object(f, o.handle);
+        }
+    }
+}
+
+/* An empty object opens, has no bytes, and fetching them is no error. */
+static void test_empty_object_opens(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    origin_write(f, "empty", 0, 0);
+    struct wire_open_rep o;
+    struct err e = {0};
+    if (open_object(f, "empty", UINT64_MAX, &o, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(o.attr.size_bytes, 0);
+    struct wire_fetch_req req = {.handle = o.handle, .n = 10};
+    struct wire_fetch_rep rep;
+    assert_int_equal(object_fetch(f->session, &req, f->arena, &rep, NULL), 0);
+    assert_int_equal(rep.available + rep.data.n, 0);
+    close_object(f, o.handle);
+}
+
+/* A key that is not there, an empty key, one too long, a bucket that is not there: each its own error. */
+static void test_what_is_not_there_is_said(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    struct wire_open_rep o;
+    assert_int_equal(open_object(f, "nothing", 0, &o, NULL), -ENOENT);
+    assert_int_equal(open_object(f, "", 0, &o, NULL), -EINVAL);
+    char longest[1026];
+    memset(longest, 'k', sizeof(longest));
+    longest[1025] = 0;
+    assert_int_equal(open_object(f, longest, 0, &o, NULL), -ENAMETOOLONG);
+    struct wire_open_req req = {.bucket = SLICE_LIT("other"), .key = SLICE_LIT("k")};
+    struct err e = {0};
+    assert_int_equal(object_open(f->session, &req, f->arena, &o, &e), ERR_NO_BUCKET);
+    assert_non_null(strstr(e.text, "other"));
+}
+
+/* Reading jumps, backwards and across block borders, gives the right bytes. */
+static void test_random_reads_are_right(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    uint64_t size = 30 * MIB + 12345;
+    origin_write(f, "big", size, 3);
+    struct wire_open_rep o;
+    assert_int_equal(open_object(f, "big", 0, &o, NULL), 0);
+    uint64_t seed = 7;
+    for (int i = 0; i < 60; i++) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        uint64_t offset = (seed >> 16) % size, n = MIN((seed >> 40) % 300000 + 1, size - offset);
+        assert_int_equal(read_and_compare(f->session, &o, offset, n, 3, i % 2 ? WIRE_INLINE : 0), 0);
+    }
+    close_object(f, o.handle);
+}
+
+/* Who opened a version keeps it; who opens later, with validate=always, gets the new one; never a mixture. */
+static void test_open_version_is_kept_and_new_opens_see_the_new_one(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "validate=always\n");
+    origin_write(f, "k", 2 * MIB, 1);
+    struct wire_open_rep old, new;
+    assert_int_equal(open_object(f, "k", 2 * MIB, &old, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &old, 0, 2 * MIB, 1, 0), 0);
+    origin_write(f, "k", 3 * MIB, 2);
+    assert_int_equal(open_object(f, "k", 3 * MIB, &new, NULL), 0);
+    assert_int_equal(new.attr.size_bytes, 3 * MIB);
+    assert_int_equal(read_and_compare(f->session, &new, 0, 3 * MIB, 2, 0), 0);
+    assert_int_equal(read_and_compare(f->session, &old, 0, 2 * MIB, 1, 0), 0);
+    close_object(f, old.handle);
+    close_object(f, new.handle);
+}
+
+/* The origin's object changes before all of the opened version was fetched: an error, not mixed bytes. */
+static void test_change_in_the_middle_is_an_error(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "retry=0s\n");
+    origin_write(f, "k", 40 * MIB, 1);
+    struct wire_open_rep o;
+    assert_int_equal(open_object(f, "k", 1, &o, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 0, 1000, 1, 0), 0);
+    origin_write(f, "k", 40 * MIB, 2);
+    int r = read_and_compare(f->session, &o, 39 * MIB, 1000, 1, 0);
+    assert_int_equal(r, ERR_VERSION_CHANGED);
+    close_object(f, o.handle);
+    assert_int_equal(open_object(f, "k", 1, &o, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 39 * MIB, 1000, 2, 0), 0);
+    close_object(f, o.handle);
+}
+
+/* An object larger than the cache is read right, around the cache. */
+static void test_object_larger_than_the_cache_is_read(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    uint64_t size = 90 * MIB;
+    origin_write(f, "huge", size, 5);
+    struct wire_open_rep o;
+    assert_int_equal(open_object(f, "huge", UINT64_MAX, &o, NULL), 0);
+    assert_int_equal(o.state, WIRE_UNCACHED);
+    assert_int_equal(read_and_compare(f->session, &o, 0, size, 5, 0), 0);
+    close_object(f, o.handle);
+    assert_int_equal(budget_used(f->budget), 0);
+}
+
+/* verify=read gives bytes inline only, and right. */
+static void test_verified_reads_come_inline(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "verify=read\n");
+    origin_write(f, "k", 3 * MIB, 4);
+    for (int pass = 0; pass < 2; pass++) {
+        struct wire_open_rep o;
+        assert_int_equal(open_object(f, "k", 3 * MIB, &o, NULL), 0);
+        assert_int_equal(o.fd, -1);
+        assert_int_equal(read_and_compare(f->session, &o, 0, 3 * MIB, 4, 0), 0);
+        close_object(f, o.handle);
+    }
+}
+
+struct reader_thread {
+    struct fixture *f;
+    const char *key;
+    uint64_t size;
+    unsigned v;
+    _Atomic int *failures;
+};
+
+static void *read_whole(void *arg)
+{
+    struct reader_thread *t = arg;
+    struct object_session *ses = object_session_new(t->f->service, WIRE_VIA_API);
+    struct arena *a = arena_new(16 * MIB);
+    struct wire_open_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(t->key), .expect = t->size, .via = WIRE_VIA_API};
+    struct wire_open_rep o;
+    if (object_open(ses, &req, a, &o, NULL) < 0 || read_and_compare(ses, &o, 0, t->size, t->v, 0) < 0)
+        atomic_fetch_add(t->failures, 1);
+    object_session_free(ses);
+    arena_free(a);
+    return NULL;
+}
+
+static uint64_t origin_bytes(void)
+{
+    return metrics_value(metrics_series(METRIC_ORIGIN_READ_BYTES, "data", NULL, NULL));
+}
+
+/* Many readers of one cold object cost the origin its bytes once. */
+static void test_many_readers_cost_one_fetch(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    uint64_t size = 25 * MIB + 5, before = origin_bytes();
+    origin_write(f, "shared", size, 6);
+    _Atomic int failures = 0;
+    struct reader_thread t = {f, "shared", size, 6, &failures};
+    pthread_t threads[12];
+    for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, read_whole, &t), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_int_equal(failures, 0);
+    assert_int_equal(origin_bytes() - before, size);
+}
+
+static int put(struct fixture *f, const char *key, uint64_t n, unsigned v, bool known_size, struct wire_attr *ret)
+{
+    struct wire_put_open_req open = {.bucket = SLICE_LIT("data"),
+                                     .key = slice_str(key),
+                                     .size = known_size ? n : UINT64_MAX,
+                                     .content_type = SLICE_LIT("text/plain"),
+                                     .via = WIRE_VIA_API};
+    struct wire_put_open_rep o;
+    char *p = content(n, v);
+    int r = object_put_open(f->session, &open, f->arena, &o, NULL);
+    for (uint64_t at = 0; r == 0 && at < n; at += MIB) {
+        struct wire_put_write_req w = {.handle = o.handle, .offset = at, .data = slice_of(p + at, MIN(n - at, MIB))};
+        struct wire_put_write_rep wrep;
+        r = object_put_write(f->session, &w, f->arena, &wrep, NULL);
+    }
+    struct wire_put_commit_req c = {.handle = o.handle, .size = n};
+    struct wire_put_commit_rep crep;
+    if (r == 0)
+        r = object_put_commit(f->session, &c, f->arena, &crep, NULL);
+    if (r == 0)
+        *ret = crep.attr;
+    free(p);
+    return r;
+}
+
+/* What was put is in the origin when the commit returns, and is read from the cache without asking it. */
+static void test_put_reaches_the_origin_and_the_cache(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    static const uint64_t sizes[] = {0, 10, 110000, 4 * MIB, 17 * MIB + 3};
+    for (size_t i = 0; i < 2 * ARRAY_SIZE(sizes); i++) {
+        uint64_t n = sizes[i / 2];
+        char *key = arena_printf(f->arena, "put%zu", i);
+        struct wire_attr attr;
+        assert_int_equal(put(f, key, n, 8, i % 2, &attr), 0);
+        struct stat st;
+        assert_int_equal(stat(arena_printf(f->arena, "%s/%s", f->origin, key), &st), 0);
+        assert_int_equal(st.st_size, n);
+        uint64_t before = origin_bytes();
+        struct wire_open_rep o;
+        assert_int_equal(open_object(f, key, n, &o, NULL), 0);
+        assert_true(slice_eq(o.attr.etag, attr.etag));
+        assert_int_equal(read_and_compare(f->session, &o, 0, n, 8, 0), 0);
+        close_object(f, o.handle);
+        assert_int_equal(origin_bytes(), before);
+    }
+}
+
+/* A write that is dropped before its commit leaves no object, however much of it was sent. */
+static void test_uncommitted_write_leaves_nothing(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    struct wire_put_open_req open = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("gone"), .size = 8 * MIB};
+    struct wire_put_open_rep o;
+    assert_int_equal(object_put_open(f->session, &open, f->arena, &o, NULL), 0);
+    char *p = content(8 * MIB, 1);
+    for (uint64_t at = 0; at < 8 * MIB; at += MIB) {
+        struct wire_put_write_req w = {.handle = o.handle, .offset = at, .data = slice_of(p + at, MIB)};
+        struct wire_put_write_rep wrep;
+        assert_int_equal(object_put_write(f->session, &w, f->arena, &wrep, NULL), 0);
+    }
+    free(p);
+    struct wire_put_abort_req ab = {.handle = o.handle};
+    struct wire_put_abort_rep abrep;
+    assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abrep, NULL), 0);
+    assert_int_not_equal(access(arena_printf(f->arena, "%s/gone", f->origin), F_OK), 0);
+    struct wire_open_rep r;
+    assert_int_equal(open_object(f, "gone", 0, &r, NULL), -ENOENT);
+}
+
+/* After a put over an object that was cached, every later open gives the new bytes. */
+static void test_put_replaces_what_was_cached(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "validate=never\n");
+    origin_write(f, "k", MIB, 1);
+    struct wire_open_rep o;
+    assert_int_equal(open_object(f, "k", MIB, &o, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 0, MIB, 1, 0), 0);
+    struct wire_attr attr;
+    assert_int_equal(put(f, "k", 2 * MIB, 2, true, &attr), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 0, MIB, 1, 0), 0);
+    close_object(f, o.handle);
+    assert_int_equal(open_object(f, "k", MIB, &o, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 0, 2 * MIB, 2, 0), 0);
+    close_object(f, o.handle);
+}
+
+/* A removed object is gone at once, at the origin and here. */
+static void test_removed_object_is_gone(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "validate=never\n");
+    struct wire_attr attr;
+    assert_int_equal(put(f, "k", 1000, 1, true, &attr), 0);
+    struct wire_remove_req req = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("k"), .flags = WIRE_POSIX};
+    struct wire_remove_rep rep;
+    assert_int_equal(object_remove(f->session, &req, f->arena, &rep, NULL), 0);
+    struct wire_open_rep o;
+    assert_int_equal(open_object(f, "k", 0, &o, NULL), -ENOENT);
+    assert_int_equal(object_remove(f->session, &req, f->arena, &rep, NULL), -ENOENT);
+}
+
+static int stat_key(struct fixture *f, const char *key, struct wire_attr *ret)
+{
+    struct wire_stat_req req = {.bucket = SLICE_LIT("data"), .key = slice_str(key), .flags = WIRE_POSIX};
+    struct wire_stat_rep rep;
+    int r = object_stat(f->session, &req, f->arena, &rep, NULL);
+    if (r == 0)
+        *ret = rep.attr;
+    return r;
+}
+
+/* A file system sees prefixes as directories; making, removing and renaming follow its rules. */
+static void test_directories_follow_posix_rules(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    struct wire_attr attr;
+    assert_int_equal(put(f, "d/e/file", 10, 1, true, &attr), 0);
+    assert_int_equal(stat_key(f, "d/e", &attr), 0);
+    assert_int_equal(attr.kind, WIRE_DIRECTORY);
+    assert_int_equal(stat_key(f, "d/x", &attr), -ENOENT);
+    struct wire_rmdir_req rm = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("d/e")};
+    struct wire_rmdir_rep rmrep;
+    assert_int_equal(object_rmdir(f->session, &rm, f->arena, &rmrep, NULL), -ENOTEMPTY);
+    struct wire_mkdir_req mk = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("new")};
+    struct wire_mkdir_rep mkrep;
+    assert_int_equal(object_mkdir(f->session, &mk, f->arena, &mkrep, NULL), 0);
+    assert_int_equal(object_mkdir(f->session, &mk, f->arena, &mkrep, NULL), -EEXIST);
+    assert_int_equal(stat_key(f, "new", &attr), 0);
+    assert_int_equal(attr.kind, WIRE_DIRECTORY);
+    rm.key = SLICE_LIT("new");
+    assert_int_equal(object_rmdir(f->session, &rm, f->arena, &rmrep, NULL), 0);
+    assert_int_equal(stat_key(f, "new", &attr), -ENOENT);
+}
+
+/* A rename moves the bytes' name; NOREPLACE refuses an existing target. */
+static void test_rename_moves_and_respects_noreplace(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    struct wire_attr attr;
+    assert_int_equal(put(f, "a", 1000, 1, true, &attr), 0);
+    assert_int_equal(put(f, "b", 2000, 2, true, &attr), 0);
+    struct wire_copy_req req = {.bucket = SLICE_LIT("data"),
+                                .from = SLICE_LIT("a"),
+                                .to = SLICE_LIT("b"),
+                                .flags = WIRE_MOVE | WIRE_NOREPLACE | WIRE_POSIX};
+    struct wire_copy_rep rep;
+    assert_int_equal(object_copy(f->session, &req, f->arena, &rep, NULL), -EEXIST);
+    req.flags = WIRE_MOVE | WIRE_POSIX;
+    struct err e = {0};
+    if (object_copy(f->session, &req, f->arena, &rep, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(stat_key(f, "a", &attr), -ENOENT);
+    struct wire_open_rep o;
+    assert_int_equal(open_object(f, "b", 1000, &o, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 0, 1000, 1, 0), 0);
+    close_object(f, o.handle);
+}
+
+/* Listings page through everything once, in byte order, with directories folded. */
+static void test_listing_pages_in_byte_order(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    static const char *keys[] = {"a", "b/1", "b/2", "b-x", "c/d/e", "z"};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        struct wire_attr attr;
+        assert_int_equal(put(f, keys[i], 10 + i, 1, true, &attr), 0);
+    }
+    static const char *want[] = {"a", "b-x", "b/", "c/", "z"};
+    struct wire_list_req req = {.bucket = SLICE_LIT("data"), .delimiter = '/', .max = 2};
+    size_t n = 0;
+    for (;;) {
+        struct wire_list_rep rep;
+        struct err e = {0};
+        if (object_list(f->session, &req, f->arena, &rep, &e) < 0)
+            fail_msg("%s", e.text);
+        struct wire_entry x;
+        while (wire_entry_decode(&rep.entries, &x) == 0) {
+            assert_true(n < ARRAY_SIZE(want));
+            assert_true(slice_eq_str(x.key, want[n]));
+            n++;
+        }
+        if (!rep.truncated)
+            break;
+        req.after = rep.next;
+    }
+    assert_int_equal(n, ARRAY_SIZE(want));
+}
+
+/* A handle that was closed is refused, also when its place was given out again. */
+static void test_closed_handle_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    origin_write(f, "k", 100, 1);
+    struct wire_open_rep a, b;
+    assert_int_equal(open_object(f, "k", 100, &a, NULL), 0);
+    close_object(f, a.handle);
+    assert_int_equal(open_object(f, "k", 100, &b, NULL), 0);
+    struct wire_fetch_req req = {.handle = a.handle, .n = 10};
+    struct wire_fetch_rep rep;
+    assert_int_equal(object_fetch(f->session, &req, f->arena, &rep, NULL), -EBADF);
+    close_object(f, b.handle);
+}
+
+/* What was cached is served after a restart of the service without asking the origin for bytes. */
+static void test_cache_survives_a_restart(void **state)
+{
+    struct fixture *f = *state;
+    create_bucket(f, "");
+    origin_write(f, "k", 5 * MIB, 9);
+    struct wire_open_rep o;
+    assert_int_equal(open_object(f, "k", 5 * MIB, &o, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 0, 5 * MIB, 9, 0), 0);
+    close_object(f, o.handle);
+    close_service(f);
+    open_service(f);
+    uint64_t before = origin_bytes();
+    assert_int_equal(open_object(f, "k", 5 * MIB, &o, NULL), 0);
+    assert_int_equal(o.state, WIRE_COMPLETE);
+    assert_int_equal(read_and_compare(f->session, &o, 0, 5 * MIB, 9, 0), 0);
+    close_object(f, o.handle);
+    assert_int_equal(origin_bytes(), before);
+}
+
+int main(void)
+{
+#define BOTH(name)                                                                                           \
+    {#name " here", name, setup_local, teardown, NULL},                                                      \
+    {                                                                                                        \
+        #name " by way of a socket", name, setup_loop, teardown, NULL                                        \
+    }
+    const struct CMUnitTest tests[] = {
+        BOTH(test_reads_are_right_cold_and_warm),
+        BOTH(test_empty_object_opens),
+        BOTH(test_what_is_not_there_is_said),
+        BOTH(test_random_reads_are_right),
+        BOTH(test_open_version_is_kept_and_new_opens_see_the_new_one),
+        BOTH(test_change_in_the_middle_is_an_error),
+        BOTH(test_object_larger_than_the_cache_is_read),
+        BOTH(test_verified_reads_come_inline),
+        BOTH(test_many_readers_cost_one_fetch),
+        BOTH(test_put_reaches_the_origin_and_the_cache),
+        BOTH(test_uncommitted_write_leaves_nothing),
+        BOTH(test_put_replaces_what_was_cached),
+        BOTH(test_removed_object_is_gone),
+        BOTH(test_directories_follow_posix_rules),
+        BOTH(test_rename_moves_and_respects_noreplace),
+        BOTH(test_listing_pages_in_byte_order),
+        BOTH(test_closed_handle_is_refused),
+        BOTH(test_cache_survives_a_restart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,48 @@
+/*
+ * forebay: finds the command and runs it. The commands are rows of cli/cli.h.
+ */
+#include "cli/cli.h"
+
+#include "base/macro.h"
+
+#include <string.h>
+
+static const struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *doc;
+} commands[] = {
+#define X(function, name, doc) {name, cmd_##function, doc},
+    CLI_COMMANDS(X)
+#undef X
+};
+
+static void print_help(FILE *to)
+{
+    (void)fputs("usage: forebay COMMAND [OPTIONS]\n\n", to);
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+        (void)fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].doc);
+    (void)fputs("\nforebay COMMAND --help tells about a command; forebay --version about this program.\n",
+                to);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        (void)puts("forebay " FOREBAY_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 2, argv + 2);
+    (void)fprintf(stderr, "forebay: %s: no such command; forebay --help lists them\n", argv[1]);
+    return 2;
+}

@@ -35,12 +35,19 @@ static uint64_t begin_next(struct disk *d)
     return d->running - 1;
 }
 
+struct distrust {
+    const struct disk *d;
+    uint64_t durable; /* the last epoch that is beyond doubt */
+};
+
 static void distrust_one(struct extent *x, void *arg)
 {
-    if (x->disk != arg)
+    const struct distrust *why = arg;
+    if (x->disk != why->d)
         return;
     lock_take(&x->lock);
-    extent_distrust_locked(x);
+    if (x->n_pending > 0 || x->blocks_epoch > why->durable)
+        extent_distrust_locked(x);
     lock_drop(&x->lock);
 }
 
@@ -48,7 +55,10 @@ static void distrust_one(struct extent *x, void *arg)
  * index says so, because the epoch after the suspect ones must not appear in any record before. */
 static int distrust(struct disk *d, struct err *e)
 {
-    table_each(d->store, distrust_one, d);
+    lock_take(&d->lock);
+    struct distrust why = {d, d->epoch.durable};
+    lock_drop(&d->lock);
+    table_each(d->store, distrust_one, &why);
     lock_take(&d->lock);
     d->hold = true;
     while (d->in_batch)
@@ -57,8 +67,8 @@ static int distrust(struct disk *d, struct err *e)
     format_epoch_distrust(&epoch, d->running);
     lock_drop(&d->lock);
 
-    struct err why = {0};
-    int r = flush_commit_epoch(d, &epoch, &why);
+    struct err error = {0};
+    int r = flush_commit_epoch(d, &epoch, &error);
     lock_take(&d->lock);
     if (r == 0) {
         d->epoch = epoch;
@@ -69,9 +79,9 @@ static int distrust(struct disk *d, struct err *e)
     cond_signal(&d->wake_writer);
     lock_drop(&d->lock);
     /* Once more, for what was filled or loaded meanwhile. */
-    table_each(d->store, distrust_one, d);
+    table_each(d->store, distrust_one, &why);
     if (r < 0)
-        log_error("store", "disk %s: commit the epoch: %s", d->path, why.text);
+        log_error("store", "disk %s: commit the epoch: %s", d->path, error.text);
     return err_set(e, -EIO, "disk %s: a flush failed; what was written since the last one will be verified",
                    d->path);
 }

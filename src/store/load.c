@@ -151,6 +151,7 @@ static int build(struct disk *d, struct slice key, uint64_t hash, const struct f
     x->data_set = r->data_set;
     x->last_read_ms = x->set_read_ms = x->recorded_read_ms = r->last_read_ms;
     x->crc = r->crc;
+    x->blocks_epoch = r->epoch;
     x->recorded = true;
     x->recorded_charge = x->charged = x->written = format_charge(r->size_bytes, r->present_blocks);
     uint64_t file_bytes = 0;

@@ -90,12 +90,13 @@ struct extent {
     uint64_t charged; /* bytes counted in disk->used_bytes */
     uint64_t written; /* of those, bytes counted in disk->written_bytes */
     uint32_t n_blocks, n_present, n_suspect;
-    uint32_t n_in_flight; /* blocks that writers are in the middle of */
-    uint32_t blocks_room; /* bits that the maps have room for */
-    uint64_t one_word;    /* the map of extents of up to 64 blocks */
-    uint64_t *present;    /* &one_word or heap */
-    uint64_t *suspect;    /* heap, NULL when none is */
-    uint32_t crc;         /* one-block extents: the block's */
+    uint32_t n_in_flight;  /* blocks that writers are in the middle of */
+    uint32_t blocks_room;  /* bits that the maps have room for */
+    uint64_t one_word;     /* the map of extents of up to 64 blocks */
+    uint64_t *present;     /* &one_word or heap */
+    uint64_t *suspect;     /* heap, NULL when none is */
+    uint32_t crc;          /* one-block extents: the block's */
+    uint64_t blocks_epoch; /* in which the newest recorded block was recorded, or a later one */
     struct pending *pending;
     uint32_t n_pending, pending_room;
     bool entry_changed;

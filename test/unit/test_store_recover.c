@@ -1,0 +1,375 @@
+/* layer: store */
+/* Stops of every kind: what is trusted, what is verified, what is dropped, what is cleaned up. */
+#include "test_store_common.h"
+
+#include "base/log.h"
+#include "support/fault_sys.h"
+
+#include <dirent.h>
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    fixture_init(f, 1, 256 * MIB);
+    fixture_open(f);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture_fini(*state);
+    free(*state);
+    return 0;
+}
+
+/* Records everything, then stops as kill -9 would. */
+static void kill_after_recording(struct fixture *f)
+{
+    writer_drain(&f->s->disks[0]);
+    fixture_abandon(f);
+}
+
+static uint64_t corrupt_blocks(struct fixture *f, const char *found)
+{
+    return metrics_value(metrics_series(METRIC_CORRUPT_BLOCKS, f->disks[0], found, NULL));
+}
+
+static size_t count_files(struct fixture *f)
+{
+    size_t n = 0;
+    for (int i = 0; i < 256; i++) {
+        char path[512];
+        (void)snprintf(path, sizeof(path), "%s/extents/%02x", f->disks[0], i);
+        DIR *d = opendir(path);
+        for (struct dirent *de; d && (de = readdir(d));)
+            n += de->d_name[0] != '.';
+        if (d)
+            (void)closedir(d);
+    }
+    return n;
+}
+
+/* Makes the mark say that the machine was started anew since. */
+static void pretend_reboot(struct fixture *f)
+{
+    char *path = tmpdir_path(f->disks[0], "forebay-disk"), *text = NULL;
+    size_t n = 0;
+    assert_int_equal(sys_read_file(path, 4096, &text, &n), 0);
+    char *boot = strstr(text, "boot ");
+    assert_non_null(boot);
+    boot[5] = boot[5] == 'z' ? 'y' : 'z';
+    assert_int_equal(sys_write_file_atomic(path, text, n, 0600), 0);
+    free(text);
+    free(path);
+}
+
+static uint32_t suspects(struct fixture *f, const char *key)
+{
+    struct extent *_cleanup_(extent_unrefp) x = NULL;
+    assert_int_equal(store_find(f->s, slice_str(key), &x), 0);
+    return x->n_suspect;
+}
+
+/* After kill -9 what was recorded is there, verified before it is served, and trusted from then on. */
+static void test_kill_keeps_what_was_recorded(void **state)
+{
+    struct fixture *f = *state;
+    put(f->s, "small", 1, 1000);
+    put(f->s, "large", 2, 3 * MIB + 5);
+    kill_after_recording(f);
+    fixture_open(f);
+    assert_false(disk_status(f->s, 0).was_clean);
+    assert_int_equal(disk_status(f->s, 0).used_bytes, 4096 + 3 * MIB + 4096);
+    assert_int_equal(suspects(f, "small"), 1);
+    assert_int_equal(suspects(f, "large"), 4);
+    assert_true(is_whole(f->s, "small", 1, 1000));
+    assert_true(is_whole(f->s, "large", 2, 3 * MIB + 5));
+    struct extent *x = NULL;
+    assert_int_equal(store_find(f->s, SLICE_LIT("large"), &x), 0);
+    assert_true(extent_is_complete(x));
+    extent_unref(x);
+    fixture_close(f);
+    fixture_open(f);
+    assert_int_equal(suspects(f, "small"), 0);
+    assert_int_equal(suspects(f, "large"), 0);
+    assert_int_equal(corrupt_blocks(f, "start"), 0);
+}
+
+/* What was flushed before the kill is not verified again. */
+static void test_flushed_blocks_are_trusted(void **state)
+{
+    struct fixture *f = *state;
+    put(f->s, "old", 1, 2 * MIB);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    put(f->s, "new", 2, 2 * MIB);
+    kill_after_recording(f);
+    fixture_open(f);
+    assert_int_equal(suspects(f, "old"), 0);
+    assert_int_equal(suspects(f, "new"), 2);
+    /* And again: an epoch that was suspect stays so until its blocks were verified. */
+    kill_after_recording(f);
+    fixture_open(f);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    put(f->s, "newer", 3, 100);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    fixture_close(f);
+    fixture_open(f);
+    assert_int_equal(suspects(f, "old"), 0);
+    assert_int_equal(suspects(f, "new"), 2);
+    assert_int_equal(suspects(f, "newer"), 0);
+}
+
+/* A bit that flipped in a suspect block is found before it is served: the block reads as missing, the others
+ * are served. */
+static void test_flipped_bit_is_never_served(void **state)
+{
+    struct fixture *f = *state;
+    char small[DISK_PATH_MAX], large[DISK_PATH_MAX];
+    put(f->s, "small", 1, 1000);
+    put(f->s, "large", 2, 4 * MIB);
+    key_path(f->s, "small", small);
+    key_path(f->s, "large", large);
+    kill_after_recording(f);
+    flip_bit(small, 999);
+    flip_bit(large, 2 * MIB + 77);
+    uint64_t before = corrupt_blocks(f, "start");
+    fixture_open(f);
+    struct extent *x = NULL;
+    assert_int_equal(store_find(f->s, SLICE_LIT("small"), &x), 0);
+    assert_false(extent_is_complete(x));
+    assert_int_equal(extent_present_run(x, 0, 1000), 0);
+    extent_unref(x);
+    assert_int_equal(store_find(f->s, SLICE_LIT("large"), &x), 0);
+    assert_int_equal(check_run(x, 2, 0, 4 * MIB), MIB);
+    assert_int_equal(check_run(x, 2, MIB, 3 * MIB), MIB);
+    assert_int_equal(check_run(x, 2, 2 * MIB, MIB), 0);
+    assert_int_equal(check_run(x, 2, 3 * MIB, MIB), MIB);
+    assert_int_equal(corrupt_blocks(f, "start"), before + 2);
+    uint64_t at = 0, n = 0;
+    assert_int_equal(extent_next_missing(x, 0, &at, &n), 0);
+    assert_true(at == 2 * MIB && n == MIB);
+    assert_int_equal(fill_range(x, 2, at, n), 0);
+    assert_true(extent_is_complete(x));
+    extent_unref(x);
+    fixture_close(f);
+    fixture_open(f);
+    assert_true(is_whole(f->s, "large", 2, 4 * MIB));
+    assert_false(is_whole(f->s, "small", 1, 1000));
+    assert_int_equal(suspects(f, "large"), 0);
+}
+
+/* Entries whose file is gone are dropped; files that are too short lose the blocks behind their end. */
+static void test_missing_and_short_files(void **state)
+{
+    struct fixture *f = *state;
+    char gone[DISK_PATH_MAX], cut[DISK_PATH_MAX], tail[DISK_PATH_MAX];
+    put(f->s, "gone", 1, 2 * MIB);
+    put(f->s, "cut", 2, 4 * MIB);
+    put(f->s, "tail", 3, 1000);
+    key_path(f->s, "gone", gone);
+    key_path(f->s, "cut", cut);
+    key_path(f->s, "tail", tail);
+    fixture_close(f);
+    assert_int_equal(unlink(gone), 0);
+    assert_int_equal(truncate(cut, 2 * MIB + 17), 0);
+    assert_int_equal(truncate(tail, 0), 0);
+    fixture_open(f);
+    assert_false(is_there(f->s, "gone"));
+    assert_false(is_whole(f->s, "tail", 3, 1000));
+    struct extent *x = NULL;
+    assert_int_equal(store_find(f->s, SLICE_LIT("cut"), &x), 0);
+    assert_int_equal(check_run(x, 2, 0, 4 * MIB), 2 * MIB);
+    assert_int_equal(check_run(x, 2, 2 * MIB, MIB), 0);
+    extent_unref(x);
+    assert_int_equal(disk_status(f->s, 0).used_bytes, 2 * MIB);
+    assert_int_equal(disk_status(f->s, 0).extents, 2);
+    /* The records say so, too. */
+    fixture_close(f);
+    fixture_open(f);
+    assert_false(is_there(f->s, "gone"));
+    assert_int_equal(store_find(f->s, SLICE_LIT("cut"), &x), 0);
+    assert_int_equal(check_run(x, 2, 0, 4 * MIB), 2 * MIB);
+    assert_int_equal(fill_range(x, 2, 2 * MIB, 2 * MIB), 0);
+    extent_unref(x);
+    fixture_close(f);
+    fixture_open(f);
+    assert_true(is_whole(f->s, "cut", 2, 4 * MIB));
+}
+
+/* Files that were being made when the process was killed are removed at the next start, with all that was
+ * recorded. */
+static void test_unfinished_files_are_removed(void **state)
+{
+    struct fixture *f = *state;
+    put(f->s, "k", 1, 100);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    struct extent *x = NULL;
+    assert_int_equal(store_stage(f->s, SLICE_LIT("staged"), 0, &x, NULL), 0);
+    _cleanup_free_ char *p = content_new(9, 0, MIB);
+    for (uint64_t i = 0; i < 70; i++) /* enough for a chunk record */
+        assert_int_equal(extent_write(x, p, MIB, i * MIB), 0);
+    writer_drain(&f->s->disks[0]);
+    /* As if killed: the process is gone, its file and records are not. */
+    struct format_key k;
+    format_key_chunk(x->id, 0, &k);
+    assert_int_equal(kv_get(f->s->disks[0].kv, format_key_view(&k), NULL, NULL, NULL), 0);
+    char path[DISK_PATH_MAX];
+    extent_path(x, path);
+    struct id128 id = x->id;
+    extent_unref(x);
+    writer_drain(&f->s->disks[0]);
+    struct kv_txn *t = kv_txn_new(f->s->disks[0].kv);
+    kv_txn_put_plain(t, format_key_view(&k), SLICE_LIT("chunk"));
+    format_key_id('s', id, &k);
+    kv_txn_put_plain(t, format_key_view(&k), SLICE_NULL);
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    kv_txn_free(t);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(close(fd), 0);
+    fixture_abandon(f);
+    fixture_open(f);
+    assert_int_equal(count_files(f), 1);
+    assert_int_equal(kv_get(f->s->disks[0].kv, format_key_view(&k), NULL, NULL, NULL), -ENOENT);
+    format_key_chunk(id, 0, &k);
+    assert_int_equal(kv_get(f->s->disks[0].kv, format_key_view(&k), NULL, NULL, NULL), -ENOENT);
+    assert_true(is_whole(f->s, "k", 1, 100));
+}
+
+/* After power loss, files that lost their marker are found by a walk; after a mere kill there is no walk. */
+static void test_orphans_after_power_loss(void **state)
+{
+    struct fixture *f = *state;
+    put(f->s, "k", 1, 100);
+    char orphan[DISK_PATH_MAX], known[DISK_PATH_MAX];
+    key_path(f->s, "k", known);
+    kill_after_recording(f);
+    char *slash = strrchr(known, '/');
+    (void)snprintf(orphan, sizeof(orphan), "%.*s/%.2s000000000000000000000000000000", (int)(slash - known),
+                   known, slash + 1);
+    int fd = open(orphan, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(close(fd), 0);
+    fixture_open(f);
+    assert_false(f->s->disks[0].has_sweeper);
+    assert_int_equal(access(orphan, F_OK), 0);
+    fixture_abandon(f);
+    pretend_reboot(f);
+    fixture_open(f);
+    assert_true(f->s->disks[0].has_sweeper);
+    assert_int_equal(pthread_join(f->s->disks[0].sweeper, NULL), 0);
+    f->s->disks[0].has_sweeper = false;
+    assert_int_equal(access(orphan, F_OK), -1);
+    assert_true(is_whole(f->s, "k", 1, 100));
+}
+
+/* When the disk reports that it lost writes, what was written since the last flush is verified before it is
+ * served. */
+static void test_failed_flush_is_distrusted(void **state)
+{
+    struct fixture *f = *state;
+    char path[DISK_PATH_MAX];
+    put(f->s, "old", 1, 100);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    put(f->s, "lost", 2, 2 * MIB);
+    put(f->s, "kept", 3, 2 * MIB);
+    key_path(f->s, "lost", path);
+    struct extent *reader = NULL; /* in memory while it happens */
+    assert_int_equal(store_find(f->s, SLICE_LIT("lost"), &reader), 0);
+    fault_sys_start();
+    fault_sys_arm(FAULT_SYNCFS, 1, EIO, FAULT_ONCE);
+    assert_int_equal(store_flush(f->s, NULL), -EIO);
+    assert_true(fault_sys_hit());
+    fault_sys_disarm();
+    flip_bit(path, MIB);
+    assert_int_equal(check_run(reader, 2, 0, 2 * MIB), MIB);
+    assert_int_equal(check_run(reader, 2, MIB, MIB), 0);
+    extent_unref(reader);
+    assert_int_equal(suspects(f, "old"), 0);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    fixture_close(f);
+    fault_sys_stop();
+    fixture_open(f);
+    assert_int_equal(suspects(f, "kept"), 2); /* a clean stop does not make it trustworthy */
+    assert_true(is_whole(f->s, "kept", 3, 2 * MIB));
+    assert_false(is_whole(f->s, "lost", 2, 2 * MIB));
+}
+
+/* Records that do not decode are dropped, one by one, and cost only what they named. */
+static void test_damaged_records(void **state)
+{
+    struct fixture *f = *state;
+    put(f->s, "entry", 1, 100);
+    put(f->s, "chunk", 2, 3 * MIB);
+    put(f->s, "fine", 3, 3 * MIB);
+    kill_after_recording(f);
+    fixture_open(f);
+    struct extent *x = NULL;
+    struct format_key k;
+    assert_int_equal(store_find(f->s, SLICE_LIT("chunk"), &x), 0);
+    format_key_chunk(x->id, 0, &k);
+    extent_unref(x);
+    struct kv_txn *t = kv_txn_new(f->s->disks[0].kv);
+    kv_txn_put_plain(t, SLICE_LIT("oentry"), SLICE_LIT("not an entry record"));
+    kv_txn_put_plain(t, format_key_view(&k), SLICE_LIT("not a chunk record"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    kv_txn_free(t);
+    fixture_abandon(f);
+    fixture_open(f);
+    assert_false(is_there(f->s, "entry"));
+    assert_false(is_whole(f->s, "chunk", 2, 3 * MIB));
+    assert_true(is_whole(f->s, "fine", 3, 3 * MIB));
+    put(f->s, "entry", 4, 200);
+    fixture_close(f);
+    fixture_open(f);
+    assert_true(is_whole(f->s, "entry", 4, 200));
+}
+
+/* The process is killed in the middle of fills: what is there afterwards is right, and the rest can be
+ * filled. */
+static void test_kill_during_fills(void **state)
+{
+    struct fixture *f = *state;
+    for (int round = 0; round < 10; round++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "k%d", round);
+        struct store_new n = {.key = slice_str(key), .attr = SLICE_LIT("attr"), .size_bytes = 5 * MIB};
+        struct extent *x = NULL;
+        assert_int_equal(store_create(f->s, &n, &x, NULL), 0);
+        assert_int_equal(fill_range(x, (uint64_t)round, 0, (size_t)round * 500000), 0);
+        if (round % 2)
+            writer_drain(&f->s->disks[0]);
+        extent_unref(x);
+        fixture_abandon(f);
+        fixture_open(f);
+        if (store_find(f->s, slice_str(key), &x) == 0) {
+            uint64_t at = 0, len = 0;
+            while (extent_next_missing(x, 0, &at, &len) == 0)
+                assert_int_equal(fill_range(x, (uint64_t)round, at, len), 0);
+            extent_unref(x);
+            assert_true(is_whole(f->s, key, (uint64_t)round, 5 * MIB));
+        } else {
+            assert_int_equal(round % 2, 0);
+        }
+    }
+}
+
+#define TEST(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        TEST(test_kill_keeps_what_was_recorded),
+        TEST(test_flushed_blocks_are_trusted),
+        TEST(test_flipped_bit_is_never_served),
+        TEST(test_missing_and_short_files),
+        TEST(test_unfinished_files_are_removed),
+        TEST(test_orphans_after_power_loss),
+        TEST(test_failed_flush_is_distrusted),
+        TEST(test_damaged_records),
+        TEST(test_kill_during_fills),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,293 @@
+/* layer: store */
+/* Space: the limit holds, the policy decides, leases count, the file system's reserve is kept. */
+#include "test_store_common.h"
+
+#include "base/log.h"
+#include "support/clock_sys.h"
+#include "support/fault_sys.h"
+
+#define HOUR_NS ((uint64_t)3600 * 1000000000)
+
+static struct fixture fixture;
+
+static int setup(void **state)
+{
+    clock_sys_start(1000000000, (uint64_t)1700000000 * 1000000000);
+    fixture_init(&fixture, 1, 20 * MIB);
+    fixture_open(&fixture);
+    *state = &fixture;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture_fini(*state);
+    clock_sys_stop();
+    return 0;
+}
+
+static void touch(struct store *s, const char *key)
+{
+    struct extent *_cleanup_(extent_unrefp) x = NULL;
+    assert_int_equal(store_find(s, slice_str(key), &x), 0);
+    extent_touch(x, extent_size(x));
+}
+
+/* How many of a/0 .. are there in full. */
+static int count_whole(struct store *s, const char *prefix, int n, uint64_t size)
+{
+    int whole = 0;
+    for (int i = 0; i < n; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "%s%d", prefix, i);
+        whole += is_whole(s, key, (uint64_t)i, size);
+    }
+    return whole;
+}
+
+static int fill_set(struct store *s, const char *prefix, int n, uint64_t size)
+{
+    int admitted = 0;
+    for (int i = 0; i < n; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "%s%d", prefix, i);
+        int r = try_put(s, key, (uint64_t)i, size);
+        assert_true(r == 0 || r == ERR_NOT_ADMITTED);
+        admitted += r == 0;
+        clock_sys_advance(1000000);
+        assert_true(disk_status(s, 0).used_bytes <= 20 * MIB);
+    }
+    return admitted;
+}
+
+/* A scan over twice the cache keeps what came first, and the second scan finds half of it. */
+static void test_scan_keeps_half(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(fill_set(f->s, "a/", 40, MIB), 20);
+    assert_int_equal(count_whole(f->s, "a/", 20, MIB), 20);
+    clock_sys_advance(HOUR_NS / 60);
+    int hits = 0;
+    for (int i = 0; i < 40; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "a/%d", i);
+        if (is_there(f->s, key)) {
+            hits++;
+            touch(f->s, key);
+        } else {
+            (void)try_put(f->s, key, (uint64_t)i, MIB);
+        }
+        clock_sys_advance(1000000);
+    }
+    assert_int_equal(hits, 20);
+}
+
+/* When the data set changes, the old one makes room; the new one is there in the end. */
+static void test_new_data_set_replaces_an_idle_one(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(fill_set(f->s, "old/", 20, MIB), 20);
+    clock_sys_advance(50 * HOUR_NS);
+    assert_int_equal(fill_set(f->s, "new/", 15, MIB), 15);
+    assert_int_equal(count_whole(f->s, "new/", 15, MIB), 15);
+    assert_int_equal(count_whole(f->s, "old/", 20, MIB), 5);
+    struct store_check_report report;
+    assert_int_equal(store_check(f->s, false, NULL, NULL, &report, NULL), 0);
+    assert_int_equal(report.bad_blocks + report.missing_files + report.orphan_files, 0);
+}
+
+/* What is in use is not evicted; what is asked for explicitly is admitted whatever the policy says. */
+static void test_references_are_spared_and_force_admits(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(fill_set(f->s, "a/", 20, MIB), 20);
+    struct extent *used[5];
+    for (int i = 0; i < 5; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "a/%d", i);
+        assert_int_equal(store_find(f->s, slice_str(key), &used[i]), 0);
+    }
+    struct store_new n = {.key = SLICE_LIT("a/new"), .attr = SLICE_LIT("attr"), .size_bytes = 10 * MIB};
+    struct extent *x = NULL;
+    assert_int_equal(store_create(f->s, &n, &x, NULL), ERR_NOT_ADMITTED);
+    n.pinned_admission = true;
+    assert_int_equal(store_create(f->s, &n, &x, NULL), 0);
+    assert_int_equal(fill_range(x, 7, 0, 10 * MIB), 0);
+    extent_unref(x);
+    assert_true(is_whole(f->s, "a/new", 7, 10 * MIB));
+    for (int i = 0; i < 5; i++) {
+        assert_false(extent_is_dead(used[i]));
+        extent_unref(used[i]);
+    }
+    assert_true(disk_status(f->s, 0).used_bytes <= 20 * MIB);
+}
+
+/* Bytes of a removed extent count until the last reader lets go; then there is room. */
+static void test_leases_count(void **state)
+{
+    struct fixture *f = *state;
+    put(f->s, "a", 1, 15 * MIB);
+    struct extent *reader = NULL;
+    assert_int_equal(store_find(f->s, SLICE_LIT("a"), &reader), 0);
+    assert_int_equal(store_remove(f->s, SLICE_LIT("a")), 0);
+    assert_int_equal(disk_status(f->s, 0).leased_bytes, 15 * MIB);
+    assert_int_equal(try_put(f->s, "b", 2, 10 * MIB), ERR_NOT_ADMITTED);
+    assert_int_equal(check_run(reader, 1, 0, 15 * MIB), 15 * MIB);
+    extent_unref(reader);
+    clock_sys_advance(2 * (uint64_t)1000000000);
+    assert_int_equal(try_put(f->s, "b", 2, 10 * MIB), 0);
+}
+
+/* Staged bytes take room as they grow, and are refused when there is none. */
+static void test_staging_takes_space(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *x = NULL;
+    assert_int_equal(store_stage(f->s, SLICE_LIT("k"), 0, &x, NULL), 0);
+    _cleanup_free_ char *p = content_new(1, 0, 4 * MIB);
+    for (uint64_t i = 0; i < 5; i++)
+        assert_int_equal(extent_write(x, p, 4 * MIB, i * 4 * MIB), 0);
+    assert_int_equal(extent_write(x, p, 4 * MIB, 20 * MIB), ERR_NOT_ADMITTED);
+    assert_int_equal(extent_size(x), 20 * MIB);
+    assert_int_equal(try_put(f->s, "other", 1, MIB), ERR_NOT_ADMITTED);
+    extent_unref(x);
+    clock_sys_advance(2 * (uint64_t)1000000000);
+    assert_int_equal(try_put(f->s, "other", 1, MIB), 0);
+}
+
+/* An object larger than the disk: what fits is kept, the rest is refused with -ENOSPC and the extent stays
+ * usable. */
+static void test_object_larger_than_the_disk(void **state)
+{
+    struct fixture *f = *state;
+    f->s->disks[0].limit_bytes = 300 * MIB;
+    struct store_new n = {.key = SLICE_LIT("k"), .size_bytes = 1000 * MIB};
+    struct extent *x = NULL;
+    assert_int_equal(store_create(f->s, &n, &x, NULL), 0);
+    assert_int_equal(disk_status(f->s, 0).used_bytes, 256 * MIB);
+    f->s->disks[0].limit_bytes = 258 * MIB;
+    /* Only the count is made large here: blocks are written far apart. */
+    lock_take(&x->lock);
+    x->charged -= 255 * MIB;
+    lock_drop(&x->lock);
+    assert_int_equal(fill_range(x, 1, 0, 3 * MIB), 0);
+    assert_int_equal(fill_range(x, 1, 500 * MIB, MIB), -ENOSPC);
+    assert_int_equal(check_run(x, 1, 0, 1000 * MIB), 3 * MIB);
+    lock_take(&x->lock);
+    x->charged += 255 * MIB;
+    lock_drop(&x->lock);
+    extent_unref(x);
+    assert_int_equal(disk_status(f->s, 0).used_bytes, 3 * MIB);
+}
+
+static uint64_t fs_free;
+
+static int small_fs(const char *path, uint64_t *ret_free, uint64_t *ret_total)
+{
+    *ret_free = fs_free;
+    *ret_total = 100 * MIB;
+    return 0;
+}
+
+/* The reserve of the file system is kept, also when others fill it. */
+static void test_reserve_is_kept(void **state)
+{
+    struct fixture *f = *state;
+    fixture_close(f);
+    const struct sys *before = sys;
+    struct sys mine = *sys;
+    mine.statfs_free = small_fs;
+    sys = &mine;
+    fs_free = 30 * MIB;
+    f->config.reserve_bytes = 25 * MIB;
+    fixture_open(f);
+    assert_int_equal(try_put(f->s, "a", 1, 4 * MIB), 0);
+    assert_int_equal(try_put(f->s, "b", 2, 4 * MIB), ERR_NOT_ADMITTED);
+    fs_free = 60 * MIB;
+    clock_sys_advance(2 * (uint64_t)1000000000);
+    assert_int_equal(try_put(f->s, "b", 2, 4 * MIB), 0);
+    fixture_close(f);
+    sys = before;
+    f->config.reserve_bytes = 0;
+}
+
+/* A full disk while filling: the error reaches the writer, what was written before stays, nothing else is
+ * present. */
+static void test_disk_full_while_filling(void **state)
+{
+    struct fixture *f = *state;
+    struct store_new n = {.key = SLICE_LIT("k"), .attr = SLICE_LIT("attr"), .size_bytes = 4 * MIB};
+    struct extent *x = NULL;
+    assert_int_equal(store_create(f->s, &n, &x, NULL), 0);
+    _cleanup_free_ char *p = content_new(1, 0, 4 * MIB);
+    struct extent_writer *w = extent_writer_new(x, 0);
+    assert_int_equal(extent_writer_append(w, p, MIB + 100), 0);
+    fault_sys_start();
+    fault_sys_arm(FAULT_PWRITE, 1, ENOSPC, FAULT_PARTIAL);
+    assert_int_equal(extent_writer_append(w, p + MIB + 100, MIB), -ENOSPC);
+    fault_sys_disarm();
+    fault_sys_stop();
+    assert_int_equal(extent_writer_append(w, p + MIB + 100, MIB), -EIO); /* its block has a hole in its crc */
+    extent_writer_free(w);
+    assert_int_equal(check_run(x, 1, 0, 4 * MIB), MIB);
+    assert_int_equal(fill_range(x, 1, MIB, 3 * MIB), 0);
+    extent_check(x);
+    assert_true(extent_is_complete(x));
+    extent_unref(x);
+}
+
+/* Idle times and intervals survive a restart with the entries. */
+static void test_policy_survives_restart(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(fill_set(f->s, "old/", 20, MIB), 20);
+    fixture_close(f);
+    clock_sys_advance(50 * HOUR_NS);
+    fixture_open(f);
+    assert_int_equal(fill_set(f->s, "new/", 10, MIB), 10);
+    assert_int_equal(count_whole(f->s, "old/", 20, MIB), 10);
+}
+
+/* The time of the last read reaches the index, but not with each read. */
+static void test_last_reads_are_recorded_in_batches(void **state)
+{
+    struct fixture *f = *state;
+    put(f->s, "k", 1, 100);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    struct extent *x = NULL;
+    assert_int_equal(store_find(f->s, SLICE_LIT("k"), &x), 0);
+    uint64_t recorded = x->recorded_read_ms;
+    for (int i = 0; i < 100; i++) {
+        clock_sys_advance(100000000);
+        extent_touch(x, 100);
+    }
+    assert_false(x->dirty);
+    assert_int_equal(x->recorded_read_ms, recorded);
+    uint64_t last = x->last_read_ms;
+    extent_unref(x);
+    fixture_close(f);
+    fixture_open(f);
+    assert_int_equal(store_find(f->s, SLICE_LIT("k"), &x), 0);
+    assert_int_equal(x->last_read_ms, last);
+    extent_unref(x);
+}
+
+#define TEST(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        TEST(test_scan_keeps_half),
+        TEST(test_new_data_set_replaces_an_idle_one),
+        TEST(test_references_are_spared_and_force_admits),
+        TEST(test_leases_count),
+        TEST(test_staging_takes_space),
+        TEST(test_object_larger_than_the_disk),
+        TEST(test_reserve_is_kept),
+        TEST(test_disk_full_while_filling),
+        TEST(test_policy_survives_restart),
+        TEST(test_last_reads_are_recorded_in_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -34,7 +34,7 @@ class Upstream:
     """An HTTP/1.1 server over raw sockets that records what it was sent, byte for byte.
 
     GET /b/N[...] answers N bytes of `pattern` (206 with Range). Paths with a meaning of their own: /b/chunked,
-    /b/until-close, /b/deny (403 before the body is read), /b/silent (never answers), /b/hangup (closes without an
+    /b/until-close, /b/last (closes soon after the answer), /b/deny (403 before the body is read), /b/silent (never answers), /b/hangup (closes without an
     answer). PUT stores nothing but records the body; DELETE answers 204; HEAD as GET without the body."""
 
     def __init__(self):
@@ -84,7 +84,8 @@ class Upstream:
         with self.lock:
             self.heads.append(head)
         if target == "/b/deny":
-            sock.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndeny")
+            sock.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\ndeny")
+            stream.read(1 << 30)
             return False
         if fields.get("expect") == "100-continue":
             sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -110,6 +111,10 @@ class Upstream:
             stream.read(1)
             return False
         if target == "/b/hangup":
+            return False
+        if target == "/b/last":
+            sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            time.sleep(0.1)
             return False
         if target == "/b/chunked":
             sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -272,7 +277,8 @@ def test_other_framings_pass(upstream, start):
 
 
 def test_expect_continue_and_early_answers(upstream, start):
-    """The client waits for 100 Continue and gets it; an answer that comes before the body is passed on at once."""
+    """The client waits for 100 Continue and gets it; an answer that comes before the body is passed on at once, and
+    ends the connection, because nobody can tell any more where the next request would begin."""
     shaper = start()
     head = b"PUT /b/k HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
     with socket.create_connection(("127.0.0.1", shaper.port), timeout=20) as s:
@@ -299,6 +305,7 @@ def test_ends_of_connections_are_passed_on(upstream, start):
     assert settled(lambda: shaper.stats()["in_flight"], 0) == 0
     assert raw_exchange(shaper.port, b"GET /b/hangup HTTP/1.1\r\nHost: h\r\n\r\n", 1) == b""
     assert shaper.stats()["kinds"]["get"]["cut"] == 2
+    assert raw_exchange(shaper.port, b"GET /b/last HTTP/1.1\r\nHost: h\r\n\r\n", 10**6).endswith(b"\r\n\r\n")
     closed = Shaper(unused_port())
     try:
         with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):

@@ -669,6 +669,26 @@ static struct evict_sets *small_table(void)
     return t;
 }
 
+/* clang-format off */
+static const char small_table_hex[] =
+    "46424556" "01000000" "03000000" /* FBEV, format, sets */
+    /* the empty prefix: number, marked, prefix, seven numbers, no pauses, no gaps */
+    "00000000" "00" "0000"
+    "0000000000000000" "0000000000000000" "0000000000000000" "0000000000000000"
+    "0000000000000000" "0000000000000000" "0000000000000000" "00" "00"
+    /* a/ */
+    "01040000" "00" "0200" "612f"
+    "6400000000000000" "4004e6cf8b010000" "a077e5cf8b010000" "d007000000000000"
+    "a08c000000000000" "b004000000000000" "b004000000000000"
+    "01" "01" "4004e6cf8b010000"         /* a pause of 2 s */
+    "02" "0c" "04000000" "0d" "0f000000" /* gaps of 5 and 7 s */
+    /* b/c, marked */
+    "02040000" "01" "0300" "622f63"
+    "0700000000000000" "0000000000000000" "4004e6cf8b010000" "0000000000000000"
+    "0000000000000000" "0000000000000000" "0000000000000000" "00" "00"
+    "a04c6abd"; /* crc32c */
+/* clang-format on */
+
 /* The persisted form is the documented one, byte for byte, and decodes to a table that judges and encodes
  * alike. */
 static void the_persisted_form_is_fixed(void **state)
@@ -679,57 +699,7 @@ static void the_persisted_form_is_fixed(void **state)
     char *hex = calloc(1, b.n * 2 + 1);
     assert_non_null(hex);
     text_hex(b.p, b.n, hex);
-    assert_string_equal(hex, "46424556"
-                             "01000000"
-                             "03000000" /* FBEV, format, sets */
-                             /* the empty prefix: number, marked, prefix, seven numbers, no pauses, no gaps */
-                             "00000000"
-                             "00"
-                             "0000"
-                             "0000000000000000"
-                             "0000000000000000"
-                             "0000000000000000"
-                             "0000000000000000"
-                             "0000000000000000"
-                             "0000000000000000"
-                             "0000000000000000"
-                             "00"
-                             "00"
-                             /* a/ */
-                             "01040000"
-                             "00"
-                             "0200"
-                             "612f"
-                             "6400000000000000"
-                             "4004e6cf8b010000"
-                             "a077e5cf8b010000"
-                             "d007000000000000"
-                             "a08c000000000000"
-                             "b004000000000000"
-                             "b004000000000000"
-                             "01"
-                             "01"
-                             "4004e6cf8b010000" /* a pause of 2 s */
-                             "02"
-                             "0c"
-                             "04000000"
-                             "0d"
-                             "0f000000" /* gaps of 5 and 7 s */
-                             /* b/c, marked */
-                             "02040000"
-                             "01"
-                             "0300"
-                             "622f63"
-                             "0700000000000000"
-                             "0000000000000000"
-                             "4004e6cf8b010000"
-                             "0000000000000000"
-                             "0000000000000000"
-                             "0000000000000000"
-                             "0000000000000000"
-                             "00"
-                             "00"
-                             "a04c6abd");
+    assert_string_equal(hex, small_table_hex);
     free(hex);
 
     assert_int_equal(evict_sets_decode(buf_view(&b), 1000, &u), 0);

@@ -90,7 +90,8 @@ static int class_of_status(int status)
     case 507:
         return -ENOSPC;
     default:
-        return status >= 300 && status < 500 ? ERR_ORIGIN_REFUSED : ERR_ORIGIN_FAILED;
+        /* 200 with an error document: S3 puts its own troubles there by codes of the table. */
+        return status >= 200 && status < 500 ? ERR_ORIGIN_REFUSED : ERR_ORIGIN_FAILED;
     }
 }
 

@@ -1,0 +1,864 @@
+/* layer: origin */
+/*
+ * The S3 kind against a server that answers whatever the test scripts: what an origin may do wrong must end
+ * as the right class of error, with the origin's words, and never as short, long or mixed data.
+ */
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/sys.h"
+#include "http_script.h"
+#include "origin/origin.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+struct fixture {
+    struct script script;
+    struct origin *origin;
+    struct arena *arena;
+};
+
+static void set_option(struct origin_options *o, const char *name, const char *value)
+{
+    struct err e = {0};
+    if (option_set(&origin_option_table, o, name, value, name, &e) != 0)
+        fail_msg("%s", e.text);
+}
+
+/* `more`: pairs of option names and values, ended by NULL. */
+static void fixture_start(struct fixture *f, const char *url, const struct script_step *steps, size_t n,
+                          const char *const *more)
+{
+    static const char *const away[] = {
+        "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE",      "AWS_DEFAULT_PROFILE",
+        "AWS_REGION",        "AWS_DEFAULT_REGION",    "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"};
+    for (size_t i = 0; i < ARRAY_SIZE(away); i++)
+        (void)unsetenv(away[i]);
+    (void)setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent", 1);
+    (void)setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
+    script_start(&f->script, steps, n);
+    struct origin_options o;
+    struct err e = {0};
+    char endpoint[64];
+    (void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u", f->script.port);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    set_option(&o, "origin.endpoint", endpoint);
+    set_option(&o, "origin.access_key", "AK");
+    set_option(&o, "origin.secret_key", "SK");
+    set_option(&o, "origin.part_size", "5MiB");
+    for (; more && *more; more += 2)
+        set_option(&o, more[0], more[1]);
+    f->origin = NULL;
+    if (origin_open(url, &o, "scripted", &f->origin, &e) != 0)
+        fail_msg("%s", e.text);
+    option_fini(&origin_option_table, &o);
+    f->arena = arena_new(8 * MIB);
+}
+
+static void fixture_stop(struct fixture *f)
+{
+    origin_close(f->origin);
+    arena_free(f->arena);
+    script_stop(&f->script);
+}
+
+struct sink {
+    uint64_t bytes;
+    unsigned calls;
+    int stop_with;
+    atomic_bool *cancel;
+    char etag[64];
+};
+
+static int on_bytes(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    struct sink *s = arg;
+    s->bytes += n;
+    s->calls++;
+    (void)snprintf(s->etag, sizeof(s->etag), SLICE_FMT, SLICE_ARG(attr->etag));
+    if (s->cancel)
+        atomic_store(s->cancel, true);
+    return s->stop_with;
+}
+
+static int get(struct fixture *f, uint64_t offset, uint64_t n, struct sink *s, struct err *e)
+{
+    struct origin_get g = {.key = SLICE_LIT("k"), .offset = offset, .n = n, .whole = n == 0};
+    struct origin_attr attr;
+    arena_clear(f->arena);
+    *s = (struct sink){0};
+    return origin_get(f->origin, &g, f->arena, &attr, on_bytes, s, e);
+}
+
+#define OK206(range, length)                                                                                 \
+    "HTTP/1.1 206 Partial Content\r\nETag: \"v1\"\r\nContent-Range: bytes " range                            \
+    "\r\nContent-Length: " length "\r\n\r\n"
+#define OK200(length) "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: " length "\r\n\r\n"
+#define XML_ERROR(status, code, message)                                                                     \
+    "HTTP/1.1 " status "\r\nContent-Type: application/xml\r\nConnection: close\r\n\r\n"                      \
+    "<?xml version=\"1.0\"?><Error><Code>" code "</Code><Message>" message "</Message></Error>"
+
+/* ---- reads ---- */
+
+struct answer_case {
+    const char *what;
+    struct script_step step;
+    int code;
+    const char *text; /* part of the error */
+};
+
+/* Each wrong answer to a range of 100 bytes from 50 gives its class; bytes of wrong ranges never reach the
+ * sink. */
+static void test_wrong_answers(void **state)
+{
+    static const struct answer_case cases[] = {
+        {"truncated body",
+         {.answer = OK206("50-149/1000", "100"), .pad = 40, .close = true},
+         ERR_ORIGIN_SHORT,
+         NULL},
+        {"reset in the body",
+         {.answer = OK206("50-149/1000", "100"), .pad = 40, .reset = true},
+         ERR_ORIGIN_SHORT,
+         NULL},
+        {"another range",
+         {.answer = OK206("0-99/1000", "100"), .pad = 100},
+         ERR_ORIGIN_SHORT,
+         "asked for bytes 50-149"},
+        {"too short a range",
+         {.answer = OK206("50-99/1000", "50"), .pad = 50},
+         ERR_ORIGIN_SHORT,
+         "got 50-99"},
+        {"length of another size",
+         {.answer = OK206("50-149/1000", "90"), .pad = 90},
+         ERR_ORIGIN_SHORT,
+         "Content-Length 90"},
+        {"whole object", {.answer = OK200("1000"), .pad = 1000}, ERR_ORIGIN_FAILED, "ignores ranges"},
+        {"no range header",
+         {.answer = "HTTP/1.1 206 OK\r\nContent-Length: 100\r\n\r\n", .pad = 100},
+         ERR_ORIGIN_FAILED,
+         "Content-Range"},
+        {"unknown total",
+         {.answer = OK206("50-149/*", "100"), .pad = 100},
+         ERR_ORIGIN_FAILED,
+         "Content-Range"},
+        {"more than the range, until close",
+         {.answer = "HTTP/1.1 206 OK\r\nContent-Range: bytes 50-149/1000\r\nConnection: close\r\n\r\n",
+          .pad = 101,
+          .close = true},
+         ERR_ORIGIN_SHORT,
+         "more than the announced 100"},
+        {"less than the range, until close",
+         {.answer = "HTTP/1.1 206 OK\r\nContent-Range: bytes 50-149/1000\r\nConnection: close\r\n\r\n",
+          .pad = 99,
+          .close = true},
+         ERR_ORIGIN_SHORT,
+         "99 of the announced 100"},
+        {"no HTTP", {.answer = "GARBAGE GARBAGE\r\n\r\n", .close = true}, ERR_ORIGIN_FAILED, NULL},
+        {"nothing", {.answer = "", .close = true}, ERR_ORIGIN_DOWN, NULL},
+        {"reset before an answer", {.answer = "", .reset = true}, ERR_ORIGIN_DOWN, NULL},
+        {"204", {.answer = "HTTP/1.1 204 No Content\r\n\r\n"}, ERR_ORIGIN_FAILED, "204"},
+        {"another version",
+         {.answer = "HTTP/1.1 206 OK\r\nETag: \"v2\"\r\nContent-Range: bytes 50-149/1000\r\nContent-Length: "
+                    "100\r\n\r\n",
+          .pad = 100},
+         ERR_PRECONDITION,
+         "v2"},
+        {"404",
+         {.answer = XML_ERROR("404 Not Found", "NoSuchKey", "The key is not there.")},
+         -ENOENT,
+         "404 NoSuchKey: The key is not there."},
+        {"403",
+         {.answer = XML_ERROR("403 Forbidden", "AccessDenied", "Access Denied.")},
+         ERR_ORIGIN_DENIED,
+         "403 AccessDenied: Access Denied."},
+        {"500",
+         {.answer = XML_ERROR("500 Internal Server Error", "InternalError", "We are sorry")},
+         ERR_ORIGIN_FAILED,
+         "500 InternalError: We are sorry"},
+        {"503",
+         {.answer = XML_ERROR("503 Slow Down", "SlowDown", "Reduce your rate")},
+         ERR_ORIGIN_BUSY,
+         "503 SlowDown"},
+        {"429 without a document",
+         {.answer = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"},
+         ERR_ORIGIN_BUSY,
+         "429 Too Many Requests"},
+        {"502 of a proxy",
+         {.answer = "HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\n\r\nupstream is away\nmore",
+          .close = true},
+         ERR_ORIGIN_FAILED,
+         "502 Bad Gateway: upstream is away"},
+        {"400",
+         {.answer = XML_ERROR("400 Bad Request", "InvalidRequest", "no")},
+         ERR_ORIGIN_REFUSED,
+         "400 InvalidRequest: no"},
+        {"expired token",
+         {.answer = XML_ERROR("400 Bad Request", "ExpiredToken", "old")},
+         ERR_ORIGIN_DENIED,
+         "ExpiredToken"},
+        {"412",
+         {.answer = XML_ERROR("412 Precondition Failed", "PreconditionFailed", "no")},
+         ERR_PRECONDITION,
+         "412"},
+        {"416", {.answer = XML_ERROR("416 Range", "InvalidRange", "no")}, ERR_RANGE, "416"},
+        {"garbage for a document",
+         {.answer = "HTTP/1.1 500 Oops\r\nConnection: close\r\n\r\n<Error><Code>Acc<<<", .close = true},
+         ERR_ORIGIN_FAILED,
+         "500 Oops"},
+        {"control characters in the words",
+         {.answer = "HTTP/1.1 500 Oops\r\nConnection: close\r\n\r\nbell\a\x1b[31m", .close = true},
+         ERR_ORIGIN_FAILED,
+         "bell  [31m"},
+        {"redirect",
+         {.answer = "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"},
+         ERR_ORIGIN_REFUSED,
+         "not followed"},
+        {"another region",
+         {.answer = "HTTP/1.1 301 Moved Permanently\r\nx-amz-bucket-region: eu-west-1\r\nConnection: "
+                    "close\r\n\r\n<Error><Code>PermanentRedirect</Code></Error>",
+          .close = true},
+         ERR_ORIGIN_REFUSED,
+         "bucket b is in region eu-west-1: set origin.region=eu-west-1"},
+        {"another region, told in the document",
+         {.answer = "HTTP/1.1 400 Bad Request\r\nConnection: "
+                    "close\r\n\r\n<Error><Code>AuthorizationHeaderMalformed</Code><Region>ap-south-1</"
+                    "Region></Error>",
+          .close = true},
+         ERR_ORIGIN_REFUSED,
+         "set origin.region=ap-south-1"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const struct answer_case *c = &cases[i];
+        struct script_step step = c->step;
+        if (strstr(step.answer, "Connection: close"))
+            step.close = true;
+        struct fixture f;
+        fixture_start(&f, "s3://b/p", &step, 1, NULL);
+        struct origin_get g = {.key = SLICE_LIT("k"), .offset = 50, .n = 100, .if_match = SLICE_LIT("v1")};
+        struct origin_attr attr;
+        struct err e = {0};
+        struct sink s = {0};
+        int r = origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e);
+        if (r != c->code || e.code != r || (c->text && !strstr(e.text, c->text)) ||
+            strncmp(e.text, "origin s3://b/p: ", 17) != 0)
+            fail_msg("%s: %s, %s", c->what, err_name(r), e.text);
+        bool truncated = r == ERR_ORIGIN_SHORT && !(c->text && strstr(c->text, "ask"));
+        if (!truncated)
+            assert_int_equal(s.calls, 0);
+        assert_true(s.bytes <= 100);
+        fixture_stop(&f);
+    }
+}
+
+/* A 200 that is all of the range is taken; so is a range that the object's end cuts. */
+static void test_right_answers(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OK200("70"), .pad = 70},
+        {.answer = OK206("0-69/70", "70"), .pad = 70},
+        {.answer = OK200("70"), .pad = 70},
+        {.answer = "HTTP/1.1 100 Continue\r\nETag: \"no\"\r\n\r\n" OK206("10-19/70", "10"), .pad = 10},
+        {.answer = "HTTP/1.1 206 OK\r\nETag: W/\"weak\"\r\nContent-Range: bytes "
+                   "10-19/70\r\nTransfer-Encoding: chunked\r\n\r\n"
+                   "a\r\n0123456789\r\n0\r\n\r\n"},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b/p", steps, ARRAY_SIZE(steps), NULL);
+    struct sink s;
+    struct err e = {0};
+    assert_int_equal(get(&f, 0, 100, &s, &e), 0);
+    assert_int_equal(s.bytes, 70);
+    assert_int_equal(get(&f, 0, 100, &s, &e), 0);
+    assert_int_equal(s.bytes, 70);
+    assert_int_equal(get(&f, 0, 0, &s, &e), 0);
+    assert_int_equal(s.bytes, 70);
+    assert_int_equal(get(&f, 10, 10, &s, &e), 0);
+    assert_int_equal(s.bytes, 10);
+    assert_string_equal(s.etag, "v1");
+    assert_int_equal(get(&f, 10, 10, &s, &e), 0);
+    assert_int_equal(s.bytes, 10);
+    assert_string_equal(s.etag, "W/\"weak\"");
+    assert_int_equal(f.script.n_threads, 1); /* one connection for all */
+    fixture_stop(&f);
+}
+
+/* Weak ETags cannot be asked for by If-Match: they are compared here instead. */
+static void test_weak_etag(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer =
+             "HTTP/1.1 206 OK\r\nETag: W/\"1\"\r\nContent-Range: bytes 0-9/10\r\nContent-Length: 10\r\n\r\n",
+         .pad = 10},
+        {.answer =
+             "HTTP/1.1 206 OK\r\nETag: W/\"2\"\r\nContent-Range: bytes 0-9/10\r\nContent-Length: 10\r\n\r\n",
+         .pad = 10},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct origin_get g = {.key = SLICE_LIT("k"), .n = 10, .if_match = SLICE_LIT("W/\"1\"")};
+    struct origin_attr attr;
+    struct sink s = {0};
+    struct err e = {0};
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), ERR_PRECONDITION);
+    assert_int_equal(s.bytes, 10);
+    assert_null(script_header(f.script.heads[0], "if-match"));
+    fixture_stop(&f);
+}
+
+/* An origin that stops in mid-body, or never answers, is given up after the option's time, not later than
+ * curl's. */
+static void test_stall(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OK206("50-149/1000", "100"), .pad = 40, .stall_ms = 3000, .close = true},
+        {.answer = OK206("50-149/1000", "100"), .pad = 100, .delay_ms = 3000, .close = true},
+    };
+    static const char *const options[] = {"origin.timeout", "200ms", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b/p", steps, ARRAY_SIZE(steps), options);
+    for (int i = 0; i < 2; i++) {
+        struct sink s;
+        struct err e = {0};
+        assert_int_equal(get(&f, 50, 100, &s, &e), -ETIMEDOUT);
+        assert_non_null(strstr(e.text, "no progress for 200 ms"));
+        assert_int_equal(s.bytes, i == 0 ? 40 : 0);
+    }
+    assert_true(f.script.n_threads == 2); /* the stalled connection was not used again */
+    fixture_stop(&f);
+}
+
+static int slow_sink(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    usleep(400000);
+    return on_bytes(arg, attr, p, n);
+}
+
+/* Time that the sink takes is no stall of the origin. */
+static void test_slow_sink(void **state)
+{
+    static const struct script_step steps[] = {{.answer = OK206("0-99/100", "100"), .pad = 100}};
+    static const char *const options[] = {"origin.timeout", "200ms", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, 1, options);
+    struct origin_get g = {.key = SLICE_LIT("k"), .n = 100};
+    struct origin_attr attr;
+    struct sink s = {0};
+    struct err e = {0};
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, slow_sink, &s, &e), 0);
+    fixture_stop(&f);
+}
+
+static void *set_soon(void *arg)
+{
+    usleep(100000);
+    atomic_store((atomic_bool *)arg, true);
+    return NULL;
+}
+
+/* The cancel flag ends a request that waits for the origin, and one that waits for a connection; what the
+ * sink returns ends it too and is the result. */
+static void test_cancel(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OK206("0-99/100", "100"), .delay_ms = 3000, .pad = 100},
+        {.answer = OK206("0-99/100", "100"), .pad = 50, .stall_ms = 3000},
+        {.answer = OK206("0-99/100", "100"), .pad = 100},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    atomic_bool cancel = false;
+    struct origin_get g = {.key = SLICE_LIT("k"), .n = 100, .cancel = &cancel};
+    struct origin_attr attr;
+    struct sink s = {0};
+    struct err e = {0};
+    pthread_t t;
+    assert_int_equal(pthread_create(&t, NULL, set_soon, &cancel), 0);
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -ECANCELED);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    assert_int_equal(s.calls, 0);
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e),
+                     -ECANCELED); /* set from the start */
+    assert_int_equal(f.script.at, 1);
+    atomic_store(&cancel, false);
+    s.cancel = &cancel;
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -ECANCELED);
+    assert_int_equal(s.bytes, 50);
+    g.cancel = NULL;
+    s = (struct sink){.stop_with = ERR_NOT_ADMITTED};
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), ERR_NOT_ADMITTED);
+    assert_int_equal(e.code, ERR_NOT_ADMITTED);
+    fixture_stop(&f);
+}
+
+struct one_get {
+    struct fixture *f;
+    int result;
+    uint64_t bytes;
+};
+
+static void *get_in_thread(void *arg)
+{
+    struct one_get *x = arg;
+    struct arena *_cleanup_(arena_freep) a = arena_new(MIB);
+    struct origin_get g = {.key = SLICE_LIT("k"), .n = 100};
+    struct origin_attr attr;
+    struct sink s = {0};
+    struct err e = {0};
+    x->result = origin_get(x->f->origin, &g, a, &attr, on_bytes, &s, &e);
+    x->bytes = s.bytes;
+    return NULL;
+}
+
+/* No more connections than the option says are ever open, however many threads ask; all get their bytes. */
+static void test_connections_bounded(void **state)
+{
+    struct script_step steps[24];
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++)
+        steps[i] = (struct script_step){.answer = OK206("0-99/100", "100"), .pad = 100, .delay_ms = 5};
+    static const char *const options[] = {"origin.connections", "3", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    struct one_get gets[24];
+    pthread_t threads[24];
+    for (size_t i = 0; i < 24; i++) {
+        gets[i] = (struct one_get){.f = &f};
+        assert_int_equal(pthread_create(&threads[i], NULL, get_in_thread, &gets[i]), 0);
+    }
+    for (size_t i = 0; i < 24; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(gets[i].result, 0);
+        assert_int_equal(gets[i].bytes, 100);
+    }
+    assert_true(f.script.n_threads <= 3);
+    fixture_stop(&f);
+}
+
+/* Nothing listens: down, at once. */
+static void test_down(void **state)
+{
+    struct fixture f;
+    fixture_start(&f, "s3://b", NULL, 0, NULL);
+    (void)shutdown(f.script.listener, SHUT_RDWR);
+    (void)close(f.script.listener);
+    f.script.listener = -1;
+    struct sink s;
+    struct err e = {0};
+    assert_int_equal(get(&f, 0, 10, &s, &e), ERR_ORIGIN_DOWN);
+    assert_non_null(strstr(e.text, "onnect"));
+    fixture_stop(&f);
+}
+
+/* An empty object refuses every range; its attributes are then asked for, and the read succeeds with no
+ * bytes. */
+static void test_empty_by_range(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 416 Range\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = OK200("0")},
+        {.answer = "HTTP/1.1 416 Range\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = OK200("5")},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct sink s;
+    struct err e = {0};
+    assert_int_equal(get(&f, 0, 100, &s, &e), 0);
+    assert_int_equal(s.calls, 1);
+    assert_int_equal(s.bytes, 0);
+    assert_memory_equal(f.script.heads[1], "HEAD ", 5);
+    assert_int_equal(get(&f, 0, 100, &s, &e), ERR_ORIGIN_FAILED); /* it has bytes after all */
+    fixture_stop(&f);
+}
+
+/* ---- requests as sent ---- */
+
+/* Keys reach the wire as they are, encoded once: no dots squashed, no slashes joined, for both styles of
+ * address. */
+static void test_urls(void **state)
+{
+    static const char *const keys[][2] = {
+        {"a/../b/./c", "a/../b/./c"},
+        {"//a//b/", "//a//b/"},
+        {"..", ".."},
+        {"a b+c%d?e#f&g=h", "a%20b%2Bc%25d%3Fe%23f%26g%3Dh"},
+        {"\xc3\xa4~", "%C3%A4~"},
+        {"new\nline\x01", "new%0Aline%01"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        static const struct script_step steps[] = {{.answer = OK200("0")}};
+        struct fixture f;
+        fixture_start(&f, "s3://b/p q", steps, 1, NULL);
+        struct origin_get g = {.key = slice_str(keys[i][0]), .whole = true};
+        struct origin_attr attr;
+        struct sink s = {0};
+        struct err e = {0};
+        assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
+        char want[256];
+        (void)snprintf(want, sizeof(want), "GET /b/p%%20q/%s HTTP/1.1\r\n", keys[i][1]);
+        assert_memory_equal(f.script.heads[0], want, strlen(want));
+        const char *authorization = script_header(f.script.heads[0], "authorization");
+        assert_non_null(authorization);
+        assert_non_null(strstr(authorization, "Credential=AK/"));
+        assert_non_null(
+            strstr(authorization, "SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature="));
+        fixture_stop(&f);
+    }
+}
+
+/* Keys of 1,024 bytes pass, longer ones and empty ones are refused before anything is sent. */
+static void test_key_lengths(void **state)
+{
+    static const struct script_step steps[] = {{.answer = OK200("0")}};
+    struct fixture f;
+    fixture_start(&f, "s3://b/pp", steps, 1, NULL);
+    char key[1100];
+    memset(key, '\xff', sizeof(key));
+    struct origin_attr attr;
+    struct sink s = {0};
+    struct err e = {0};
+    struct origin_get g = {.key = slice_of(key, 1021), .whole = true};
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
+    g.key.n++;
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -ENAMETOOLONG);
+    g.key.n = 0;
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -EINVAL);
+    assert_int_equal(f.script.at, 1);
+    fixture_stop(&f);
+}
+
+/* A session token is sent and signed; anonymous requests are not signed at all. */
+static void test_credentials_sent(void **state)
+{
+    static const struct script_step steps[] = {{.answer = OK200("0")}};
+    static const char *const token[] = {"origin.session_token", "TOKEN", NULL};
+    struct fixture f;
+    struct sink s;
+    struct err e = {0};
+    fixture_start(&f, "s3://b", steps, 1, token);
+    assert_int_equal(get(&f, 0, 0, &s, &e), 0);
+    assert_memory_equal(script_header(f.script.heads[0], "x-amz-security-token"), "TOKEN\r\n", 7);
+    assert_non_null(strstr(script_header(f.script.heads[0], "authorization"), "x-amz-security-token"));
+    fixture_stop(&f);
+}
+
+/* ---- writes ---- */
+
+static ssize_t zeros(void *arg, void *p, size_t n, uint64_t offset)
+{
+    if (arg)
+        (void)atomic_fetch_add((_Atomic uint64_t *)arg, n);
+    memset(p, 0, n);
+    return (ssize_t)n;
+}
+
+static int put(struct fixture *f, uint64_t size, _Atomic uint64_t *read, struct origin_attr *ret,
+               struct err *e)
+{
+    struct origin_put p = {.key = SLICE_LIT("k"), .content_type = SLICE_LIT("text/plain")};
+    struct origin_body b = {.size_bytes = size, .read = zeros, .arg = read};
+    return origin_put(f->origin, &p, &b, f->arena, ret, e);
+}
+
+/* Small bodies over plain HTTP are signed with their hash, larger ones are unsigned; conditions are passed
+ * on. */
+static void test_put_headers(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"new\"\r\nDate: Sat, 31 Jan 2026 23:59:59 "
+                   "GMT\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"big\"\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 3, NULL, &attr, &e), 0);
+    assert_true(slice_eq_str(attr.etag, "new"));
+    assert_int_equal(attr.size_bytes, 3);
+    assert_int_equal(attr.mtime_ns, (uint64_t)1769903999 * 1000000000);
+    assert_true(slice_eq_str(attr.content_type, "text/plain"));
+    /* SHA-256 of three zero bytes, by sha256sum. */
+    assert_memory_equal(script_header(f.script.heads[0], "x-amz-content-sha256"),
+                        "709e80c88487a2411e1ee4dfb9f22a861492d20c4765150c0c794abd70f8147c", 64);
+    assert_memory_equal(script_header(f.script.heads[0], "content-type"), "text/plain\r\n", 12);
+    assert_int_equal(put(&f, 9 * MIB, NULL, &attr, &e), 0);
+    assert_memory_equal(script_header(f.script.heads[1], "x-amz-content-sha256"), "UNSIGNED-PAYLOAD", 16);
+    assert_null(script_header(f.script.heads[1], "if-none-match"));
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 1, .read = zeros};
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
+    assert_memory_equal(script_header(f.script.heads[2], "if-none-match"), "*\r\n", 3);
+    fixture_stop(&f);
+}
+
+/* A refusal before the body was read is told with its own words, not as a broken connection. */
+static void test_early_refusal(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = XML_ERROR("403 Forbidden", "AccessDenied", "read only"), .ignore_body = true},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, 1, NULL);
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 16 * MIB, NULL, &attr, &e), ERR_ORIGIN_DENIED);
+    assert_non_null(strstr(e.text, "403 AccessDenied: read only"));
+    fixture_stop(&f);
+}
+
+#define CREATED                                                                                              \
+    "HTTP/1.1 200 OK\r\nContent-Length: 94\r\n\r\n"                                                          \
+    "<InitiateMultipartUploadResult><UploadId>id&amp;1/2</UploadId></InitiateMultipartUploadResult>"
+#define PART_OK "HTTP/1.1 200 OK\r\nETag: \"part\"\r\nContent-Length: 0\r\n\r\n"
+
+/* One part of a multipart upload fails at first and is sent again; the order of requests is that of one
+ * connection. */
+static void test_multipart_retry(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = PART_OK},
+        {.answer = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 97\r\n\r\n"
+                   "<CompleteMultipartUploadResult><ETag>&quot;abc-5&quot;</ETag></"
+                   "CompleteMultipartUploadResult>\n\n\n\n"},
+    };
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    struct origin_attr attr;
+    struct err e = {0};
+    _Atomic uint64_t read = 0;
+    int r = put(&f, 21 * MIB, &read, &attr, &e);
+    if (r != 0)
+        fail_msg("%s", e.text);
+    assert_true(slice_eq_str(attr.etag, "abc-5"));
+    assert_int_equal(f.script.at, ARRAY_SIZE(steps));
+    assert_memory_equal(f.script.heads[0], "POST /b/k?uploads= ", 19);
+    assert_memory_equal(f.script.heads[1], "PUT /b/k?partNumber=1&uploadId=id%261%2F2 ", 42);
+    assert_memory_equal(f.script.heads[3], "PUT /b/k?partNumber=2&", 22);
+    assert_memory_equal(f.script.heads[7], "POST /b/k?uploadId=id%261%2F2 ", 30);
+    fixture_stop(&f);
+}
+
+/* A part that is refused for good, and an error inside the 200 of complete, fail the upload, which is
+ * aborted. */
+static void test_multipart_abort(void **state)
+{
+    static const struct script_step refused[] = {
+        {.answer = CREATED},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    static const struct script_step late[] = {
+        {.answer = CREATED},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 67\r\n\r\n"
+                   "<Error><Code>InvalidPart</Code><Message>not found</Message></Error>"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    const struct script_step *const scripts[] = {refused, late};
+    const size_t sizes[] = {ARRAY_SIZE(refused), ARRAY_SIZE(late)};
+    const int codes[] = {ERR_ORIGIN_DENIED, ERR_ORIGIN_REFUSED};
+    const char *const texts[] = {"part 1 of 5: 403 Forbidden", "200 InvalidPart: not found"};
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        fixture_start(&f, "s3://b", scripts[i], sizes[i], options);
+        struct origin_attr attr;
+        struct err e = {0};
+        int r = put(&f, 21 * MIB, NULL, &attr, &e);
+        if (r != codes[i] || !strstr(e.text, texts[i]))
+            fail_msg("%s: %s", err_name(r), e.text);
+        assert_int_equal(f.script.at, sizes[i]);
+        assert_memory_equal(f.script.heads[sizes[i] - 1], "DELETE /b/k?uploadId=", 21);
+        fixture_stop(&f);
+    }
+}
+
+/* ---- listings ---- */
+
+#define LIST(body)                                                                                           \
+    "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<?xml version=\"1.0\"?><ListBucketResult "                  \
+    "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">" body "</ListBucketResult>"
+#define ENTRY(key) "<Contents><Key>" key "</Key><Size>1</Size><ETag>\"e\"</ETag></Contents>"
+
+/* Pages that cannot be right are refused; right ones are put in order, each key once, without the prefix. */
+static void test_pages(void **state)
+{
+    static const struct {
+        const char *answer;
+        int code;
+        const char *keys;
+    } cases[] = {
+        {LIST("<IsTruncated>false</IsTruncated>" ENTRY("p/b")
+                  ENTRY("p/a") "<CommonPrefixes><Prefix>p/aa/</Prefix></CommonPrefixes>"),
+         0, "a aa/ b "},
+        {LIST("<EncodingType>url</EncodingType>" ENTRY("p/a+b%2Bc") ENTRY("p/%C3%A4%01")), 0,
+         "a b+c \xc3\xa4\x01 "},
+        {LIST(ENTRY("p/a+b%2B")), 0, "a+b%2B "},
+        {LIST(ENTRY("p/") ENTRY("p/x") ENTRY("p/x")), 0, "x "},
+        {LIST(""), 0, ""},
+        {LIST(ENTRY("other/x")), ERR_ORIGIN_FAILED, NULL},
+        {LIST("<EncodingType>url</EncodingType>" ENTRY("p/%zz")), ERR_ORIGIN_FAILED, NULL},
+        {LIST("<IsTruncated>true</IsTruncated>" ENTRY("p/x")), ERR_ORIGIN_FAILED, NULL},
+        {LIST("<Contents><Key>p/x</Key><Size>-1</Size></Contents>"), ERR_ORIGIN_FAILED, NULL},
+        {LIST(ENTRY("p/1") ENTRY("p/2") ENTRY("p/3") ENTRY("p/4") ENTRY("p/5") ENTRY("p/6")),
+         ERR_ORIGIN_FAILED, NULL},
+        {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<html><body>hello</body></html>", ERR_ORIGIN_FAILED,
+         NULL},
+        {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult><Contents>", ERR_ORIGIN_FAILED, NULL},
+        {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ERR_ORIGIN_FAILED, NULL},
+        {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<!DOCTYPE x [<!ENTITY a \"b\">]><ListBucketResult/>",
+         ERR_ORIGIN_FAILED, NULL},
+        {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<a><a><a><a><a><a><a><a><a><a><a><a><a><a><a><a><a>",
+         ERR_ORIGIN_FAILED, NULL},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct script_step step = {.answer = cases[i].answer, .close = true};
+        struct fixture f;
+        fixture_start(&f, "s3://b/p", &step, 1, NULL);
+        struct origin_list l = {.max = 5};
+        struct origin_page page;
+        struct err e = {0};
+        int r = origin_list(f.origin, &l, f.arena, &page, &e);
+        if (r != cases[i].code)
+            fail_msg("case %zu: %s %s", i, err_name(r), e.text);
+        struct buf _cleanup_buf_ keys = BUF_INIT(KIB);
+        for (size_t k = 0; r == 0 && k < page.n; k++)
+            assert_int_equal(buf_printf(&keys, SLICE_FMT " ", SLICE_ARG(page.entries[k].key)), 0);
+        if (r == 0)
+            assert_true(slice_eq_str(buf_view(&keys), cases[i].keys));
+        fixture_stop(&f);
+    }
+}
+
+/* Prefix, delimiter, start and continuation go out in the query, with the origin's own prefix before them. */
+static void test_list_query(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer =
+             LIST("<IsTruncated>true</IsTruncated><NextContinuationToken>t/+=</NextContinuationToken>" ENTRY(
+                 "p/a/1")),
+         .close = true},
+        {.answer = LIST(""), .close = true},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b/p", steps, ARRAY_SIZE(steps), NULL);
+    struct origin_list l = {.prefix = SLICE_LIT("a/"), .delimiter = '/', .after = SLICE_LIT("a/0"), .max = 7};
+    struct origin_page page;
+    struct err e = {0};
+    assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), 0);
+    assert_true(page.truncated);
+    l.token = page.next_token;
+    assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), 0);
+    assert_false(page.truncated);
+    const char *first = f.script.heads[0], *second = f.script.heads[1];
+    static const char *const parts[] = {
+        "GET /b?",         "list-type=2",   "encoding-type=url",    "max-keys=7",
+        "prefix=p%2Fa%2F", "delimiter=%2F", "start-after=p%2Fa%2F0"};
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        assert_non_null(strstr(first, parts[i]));
+    assert_non_null(strstr(second, "continuation-token=t%2F%2B%3D"));
+    fixture_stop(&f);
+}
+
+/* ---- metrics ---- */
+
+/* Requests are counted by operation and status, bytes as they arrived, also those of failed reads. */
+static void test_metrics(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OK206("0-99/100", "100"), .pad = 100},
+        {.answer = OK206("0-99/100", "100"), .pad = 30, .close = true},
+        {.answer = "", .close = true},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct metric_series *bytes = metrics_series(METRIC_ORIGIN_READ_BYTES, "scripted", NULL, NULL);
+    struct metric_series *ok = metrics_series(METRIC_ORIGIN_REQUESTS, "scripted", "get", "206");
+    struct metric_series *none = metrics_series(METRIC_ORIGIN_REQUESTS, "scripted", "get", "0");
+    uint64_t bytes0 = metrics_value(bytes), ok0 = metrics_value(ok), none0 = metrics_value(none);
+    struct sink s;
+    struct err e = {0};
+    assert_int_equal(get(&f, 0, 100, &s, &e), 0);
+    assert_int_equal(get(&f, 0, 100, &s, &e), ERR_ORIGIN_SHORT);
+    assert_int_equal(get(&f, 0, 100, &s, &e), ERR_ORIGIN_DOWN);
+    assert_int_equal(metrics_value(bytes) - bytes0, 130);
+    assert_int_equal(metrics_value(ok) - ok0, 2);
+    assert_int_equal(metrics_value(none) - none0, 1);
+    fixture_stop(&f);
+}
+
+/* ---- opening ---- */
+
+/* Options and URLs that cannot work are refused at once, naming what is wrong. */
+static void test_open_errors(void **state)
+{
+    static const struct {
+        const char *url, *name, *value, *text;
+    } cases[] = {
+        {"s3://", NULL, NULL, "no name of an S3 bucket"},
+        {"s3://bad bucket/x", NULL, NULL, "no name of an S3 bucket"},
+        {"gopher://x", NULL, NULL, "unknown kind; known are s3, file"},
+        {"bucket", NULL, NULL, "unknown kind"},
+        {"s3://b", "origin.endpoint", "10.0.0.5:9000", "must be http://"},
+        {"s3://b", "origin.endpoint", "ftp://x", "must be http://"},
+        {"s3://b", "origin.endpoint", "http://user@x", "neither user nor query"},
+        {"s3://b", "origin.region", "eu west", "not the name of a region"},
+        {"s3://b", "origin.access_key", "AK", "origin.access_key is set without origin.secret_key"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct origin_options o;
+        struct err e = {0};
+        struct origin *x = NULL;
+        assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+        if (cases[i].name)
+            set_option(&o, cases[i].name, cases[i].value);
+        assert_int_equal(origin_open(cases[i].url, &o, "n", &x, &e), ERR_BAD_OPTION);
+        if (!strstr(e.text, cases[i].text) || strncmp(e.text, "origin ", 7) != 0)
+            fail_msg("%s", e.text);
+        assert_null(x);
+        option_fini(&origin_option_table, &o);
+    }
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wrong_answers),
+        cmocka_unit_test(test_right_answers),
+        cmocka_unit_test(test_weak_etag),
+        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_slow_sink),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_connections_bounded),
+        cmocka_unit_test(test_down),
+        cmocka_unit_test(test_empty_by_range),
+        cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_key_lengths),
+        cmocka_unit_test(test_credentials_sent),
+        cmocka_unit_test(test_put_headers),
+        cmocka_unit_test(test_early_refusal),
+        cmocka_unit_test(test_multipart_retry),
+        cmocka_unit_test(test_multipart_abort),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_list_query),
+        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_open_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

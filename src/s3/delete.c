@@ -140,7 +140,7 @@ static void delete_one(struct s3_request *r, struct item *item, struct arena *a)
     status = object_remove(r->s3->session, &req, a, &rep, &e);
     if (status == 0)
         return;
-    item->error = s3_error_of(status);
+    item->error = s3_error_from(status);
     if (s3_error_wants_text(status) && e.text[0])
         item->message = slice_of(slice_dup(slice_str(e.text)), strlen(e.text));
 }

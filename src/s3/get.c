@@ -185,7 +185,7 @@ static void send_tail(struct get *g)
                              .arg = p};
 
     *p = (struct parked){r->s3, g->handle, g->by_fd, g->present, r->started_ns, r->status};
-    if (g->state == WIRE_COMPLETE && g->sent == 0)
+    if (g->present == g->attr.size_bytes)
         p->present = g->range.n;
     r->parked = true;
     g->handle = 0;

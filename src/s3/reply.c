@@ -110,7 +110,7 @@ enum s3_error reply_refuse(struct s3_request *r, enum s3_error error, const char
 
 enum s3_error reply_failed(struct s3_request *r, int code, const struct err *e)
 {
-    enum s3_error error = s3_error_of(code);
+    enum s3_error error = s3_error_from(code);
     struct slice text = slice_str(e->text);
 
     if (text.n == 0)

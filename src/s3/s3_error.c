@@ -31,6 +31,7 @@ static const struct s3_error_info rows[] = {[S3_OK] = {"", 200, ""},
     X(ERR_ORIGIN_DOWN, UNAVAILABLE, true)                                                                    \
     X(-ETIMEDOUT, UNAVAILABLE, true)                                                                         \
     X(ERR_ORIGIN_FAILED, INTERNAL, true)                                                                     \
+    X(ERR_ORIGIN_REFUSED, INTERNAL, true)                                                                    \
     X(ERR_ORIGIN_SHORT, INTERNAL, true)                                                                      \
     X(ERR_NOT_IMPLEMENTED, NOT_IMPLEMENTED, true)                                                            \
     X(-EOPNOTSUPP, NOT_IMPLEMENTED, true)                                                                    \
@@ -45,6 +46,7 @@ static const struct s3_error_info rows[] = {[S3_OK] = {"", 200, ""},
     X(-ENOMEM, UNAVAILABLE, false)                                                                           \
     X(-ENOSPC, UNAVAILABLE, true)                                                                            \
     X(-ENAMETOOLONG, KEY_TOO_LONG, false)                                                                    \
+    X(-E2BIG, METADATA_TOO_LARGE, false)                                                                     \
     X(-EFBIG, ENTITY_TOO_LARGE, false)                                                                       \
     X(-EINVAL, INVALID_ARGUMENT, true)                                                                       \
     X(-ENOTDIR, INVALID_ARGUMENT, true)                                                                      \
@@ -68,7 +70,7 @@ const struct s3_error_info *s3_error_info(enum s3_error error)
     return &rows[error];
 }
 
-enum s3_error s3_error_of(int code)
+enum s3_error s3_error_from(int code)
 {
     assert(code != 0);
     for (size_t i = 0; i < ARRAY_SIZE(codes); i++)

@@ -72,7 +72,7 @@ struct s3_error_info {
 /* Row of an error other than S3_OK. */
 const struct s3_error_info *s3_error_info(enum s3_error error);
 /* What a code of the layers below (base/err.h) means to an S3 client; `code` is not 0. */
-enum s3_error s3_error_of(int code);
+enum s3_error s3_error_from(int code);
 /* Whether the text that came with such a code tells an S3 client more than the row's sentence. */
 bool s3_error_wants_text(int code);
 /* The <Error> document. `extra` is XML that goes in as it is and may be empty. */

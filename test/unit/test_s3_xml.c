@@ -143,12 +143,12 @@ static void every_code_is_an_error(void **state)
     (void)state;
 
     for (size_t i = 0; i < ARRAY_SIZE(own); i++)
-        assert_true(s3_error_info(s3_error_of(own[i]))->status >= 300);
+        assert_true(s3_error_info(s3_error_from(own[i]))->status >= 300);
     for (int code = 1; code < 134; code++)
-        assert_true(s3_error_info(s3_error_of(-code))->status >= 400);
-    assert_int_equal(s3_error_of(-ENOENT), S3_ERR_NO_SUCH_KEY);
-    assert_int_equal(s3_error_of(ERR_ORIGIN_BUSY), S3_ERR_SLOW_DOWN);
-    assert_int_equal(s3_error_of(ERR_CORRUPT), S3_ERR_INTERNAL);
+        assert_true(s3_error_info(s3_error_from(-code))->status >= 400);
+    assert_int_equal(s3_error_from(-ENOENT), S3_ERR_NO_SUCH_KEY);
+    assert_int_equal(s3_error_from(ERR_ORIGIN_BUSY), S3_ERR_SLOW_DOWN);
+    assert_int_equal(s3_error_from(ERR_CORRUPT), S3_ERR_INTERNAL);
     assert_true(s3_error_wants_text(ERR_ORIGIN_FAILED));
     assert_false(s3_error_wants_text(-EIO));
 }

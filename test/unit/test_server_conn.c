@@ -1,0 +1,218 @@
+/* layer: server */
+/* The timer wheel: what is late is shut down, what is busy or has moved its deadline is not, over any span of
+ * time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "server/conn.h"
+
+#include <sys/socket.h>
+
+enum { START = 1000000 };
+
+struct pair {
+    struct conn *c;
+    int peer;
+};
+
+static struct pair make(struct conn_table *t, uint64_t now_ms)
+{
+    int fds[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    return (struct pair){conn_new(t, fds[0], CONN_HTTP, now_ms), fds[1]};
+}
+
+static void drop(struct conn_table *t, struct pair *p)
+{
+    (void)close(p->peer);
+    conn_free(t, p->c);
+}
+
+/* Whether the sweep ended the stream of the connection. */
+static bool is_shut(const struct pair *p)
+{
+    char c;
+    bool eof = recv(p->c->fd, &c, 1, MSG_DONTWAIT) == 0;
+    assert_int_equal(eof, atomic_load(&p->c->expired));
+    return eof;
+}
+
+/* A deadline is kept to a tick, neither early nor late, near and far beyond the span of the wheel. */
+static void keeps_deadlines_to_a_tick(void **state)
+{
+    static const uint64_t spans_ms[] = {1,      249,    250,    251,    5000,    127999,
+                                        128000, 128250, 200000, 600000, 86400000};
+    for (size_t i = 0; i < ARRAY_SIZE(spans_ms); i++) {
+        struct conn_table t;
+        uint64_t now_ms = START, end_ms = START + spans_ms[i];
+        conn_table_init(&t, now_ms);
+        struct pair p = make(&t, now_ms);
+        conn_set_deadline(&t, p.c, end_ms, /* exact= */ true);
+        for (; now_ms < end_ms; now_ms += CONN_TICK_MS) {
+            conn_table_sweep(&t, now_ms);
+            assert_false(is_shut(&p));
+        }
+        conn_table_sweep(&t, end_ms + 2 * (uint64_t)CONN_TICK_MS);
+        assert_true(is_shut(&p));
+        drop(&t, &p);
+        conn_table_fini(&t);
+    }
+}
+
+/* Moving a deadline away needs no lock and no move; the connection lives on until the new one. */
+static void follows_deadlines_that_move_away(void **state)
+{
+    struct conn_table t;
+    uint64_t now_ms = START;
+    conn_table_init(&t, now_ms);
+    struct pair p = make(&t, now_ms);
+    for (int request = 0; request < 1000; request++) {
+        conn_set_busy(p.c);
+        conn_set_deadline(&t, p.c, now_ms + 1000, /* exact= */ false);
+        now_ms += 900;
+        conn_table_sweep(&t, now_ms);
+        assert_false(is_shut(&p));
+    }
+    conn_table_sweep(&t, now_ms + 2000);
+    now_ms += 3000;
+    conn_table_sweep(&t, now_ms);
+    assert_true(is_shut(&p));
+    drop(&t, &p);
+    conn_table_fini(&t);
+}
+
+/* A deadline that comes nearer is kept when it is set exactly: a head that begins on an idle connection. */
+static void follows_exact_deadlines_that_come_nearer(void **state)
+{
+    struct conn_table t;
+    conn_table_init(&t, START);
+    struct pair p = make(&t, START);
+    conn_set_deadline(&t, p.c, START + 100000, /* exact= */ true);
+    conn_table_sweep(&t, START + 1000);
+    conn_set_deadline(&t, p.c, START + 2000, /* exact= */ true);
+    conn_table_sweep(&t, START + 1900);
+    assert_false(is_shut(&p));
+    conn_table_sweep(&t, START + 2500);
+    assert_true(is_shut(&p));
+    drop(&t, &p);
+    conn_table_fini(&t);
+}
+
+/* A busy connection is never shut, however long it is busy, and is seen again afterwards. */
+static void leaves_busy_connections_alone(void **state)
+{
+    struct conn_table t;
+    conn_table_init(&t, START);
+    struct pair p = make(&t, START);
+    uint64_t now_ms = START;
+    for (int i = 0; i < 5000; i++)
+        conn_table_sweep(&t, now_ms += CONN_TICK_MS);
+    assert_false(is_shut(&p));
+    conn_set_deadline(&t, p.c, now_ms + 10, /* exact= */ false);
+    for (int i = 0; i < 20; i++) /* it is looked at again within 8 ticks */
+        conn_table_sweep(&t, now_ms += CONN_TICK_MS);
+    assert_true(is_shut(&p));
+    drop(&t, &p);
+    conn_table_fini(&t);
+}
+
+/* CONN_NEVER is never. */
+static void never_is_never(void **state)
+{
+    struct conn_table t;
+    conn_table_init(&t, START);
+    struct pair p = make(&t, START);
+    conn_set_deadline(&t, p.c, CONN_NEVER, /* exact= */ false);
+    for (uint64_t now_ms = START; now_ms < START + 10000000; now_ms += 10000)
+        conn_table_sweep(&t, now_ms);
+    assert_false(is_shut(&p));
+    drop(&t, &p);
+    conn_table_fini(&t);
+}
+
+/* A clock that jumps over the whole wheel ends what is late and loses nothing. */
+static void survives_jumps_of_the_clock(void **state)
+{
+    struct conn_table t;
+    conn_table_init(&t, START);
+    struct pair late = make(&t, START), alive = make(&t, START);
+    uint64_t jump_ms = START + 3 * (uint64_t)CONN_SLOTS * CONN_TICK_MS;
+    conn_set_deadline(&t, late.c, START + 100000, /* exact= */ true);
+    conn_set_deadline(&t, alive.c, jump_ms + 5000, /* exact= */ true);
+    conn_table_sweep(&t, jump_ms);
+    assert_true(is_shut(&late));
+    assert_false(is_shut(&alive));
+    for (uint64_t now_ms = jump_ms; now_ms < jump_ms + (uint64_t)CONN_SLOTS * CONN_TICK_MS + 10000;
+         now_ms += CONN_TICK_MS)
+        conn_table_sweep(&t, now_ms);
+    assert_true(is_shut(&alive));
+    drop(&t, &late);
+    drop(&t, &alive);
+    conn_table_fini(&t);
+}
+
+/* Many connections with deadlines all over: each is shut by its own, none by another's. */
+static void keeps_many_apart(void **state)
+{
+    enum { N = 400 };
+    struct conn_table t;
+    struct pair pairs[N];
+    conn_table_init(&t, START);
+    for (int i = 0; i < N; i++) {
+        pairs[i] = make(&t, START);
+        conn_set_deadline(&t, pairs[i].c, START + 1 + (uint64_t)(i * 7919 % N) * 500, /* exact= */ true);
+    }
+    for (uint64_t now_ms = START; now_ms < START + N * 500 + 1000; now_ms += CONN_TICK_MS) {
+        conn_table_sweep(&t, now_ms);
+        for (int i = 0; i < N; i++) {
+            uint64_t deadline_ms = START + 1 + (uint64_t)(i * 7919 % N) * 500;
+            bool shut = is_shut(&pairs[i]);
+            assert_true(shut ? now_ms >= deadline_ms : now_ms < deadline_ms + 2 * (uint64_t)CONN_TICK_MS);
+        }
+    }
+    conn_table_shutdown(&t, /* busy_too= */ true);
+    for (int i = 0; i < N; i++)
+        drop(&t, &pairs[i]);
+    conn_table_fini(&t);
+}
+
+/* Draining shuts those that wait for a request, and leaves alone those that run one or send a rest. */
+static void draining_ends_only_what_waits(void **state)
+{
+    struct conn_table t;
+    conn_table_init(&t, START);
+    struct pair waits = make(&t, START), busy = make(&t, START), rest = make(&t, START);
+    conn_set_deadline(&t, waits.c, START + 100000, /* exact= */ false);
+    rest.c->phase = CONN_REST;
+    conn_set_deadline(&t, rest.c, START + 100000, /* exact= */ true);
+    conn_table_shutdown(&t, /* busy_too= */ false);
+    assert_true(is_shut(&waits));
+    assert_false(is_shut(&busy));
+    assert_false(is_shut(&rest));
+    conn_table_shutdown(&t, /* busy_too= */ true);
+    assert_true(is_shut(&busy));
+    assert_true(is_shut(&rest));
+    drop(&t, &waits);
+    drop(&t, &busy);
+    drop(&t, &rest);
+    conn_table_fini(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_deadlines_to_a_tick),
+        cmocka_unit_test(follows_deadlines_that_move_away),
+        cmocka_unit_test(follows_exact_deadlines_that_come_nearer),
+        cmocka_unit_test(leaves_busy_connections_alone),
+        cmocka_unit_test(never_is_never),
+        cmocka_unit_test(survives_jumps_of_the_clock),
+        cmocka_unit_test(keeps_many_apart),
+        cmocka_unit_test(draining_ends_only_what_waits),
+    };
+    return cmocka_run_group_tests_name("server_conn", tests, NULL, NULL);
+}

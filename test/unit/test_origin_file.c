@@ -1,0 +1,753 @@
+/* layer: origin */
+/*
+ * The file kind over a real directory, with a model for listings, with swapped system calls for faults, and
+ * with a second hand that changes files while they are read.
+ */
+#include "base/sys.h"
+#include "origin/origin.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/fsuid.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+
+#include <cmocka.h>
+
+static struct {
+    char dir[64];
+    struct origin *origin;
+    struct arena *arena;
+    struct err err;
+} T;
+
+static struct sys faulty;
+
+static struct origin *open_dir(const char *dir)
+{
+    struct origin_options o;
+    struct origin *x = NULL;
+    char url[256];
+    (void)snprintf(url, sizeof(url), "file://%s", dir);
+    assert_int_equal(option_init(&origin_option_table, &o, &T.err), 0);
+    if (origin_open(url, &o, "files", &x, &T.err) != 0)
+        fail_msg("%s", T.err.text);
+    option_fini(&origin_option_table, &o);
+    return x;
+}
+
+static int setup(void **state)
+{
+    (void)snprintf(T.dir, sizeof(T.dir), "/tmp/forebay-file-XXXXXX");
+    assert_non_null(mkdtemp(T.dir));
+    T.origin = open_dir(T.dir);
+    T.arena = arena_new(64 * MIB);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    sys = &sys_real;
+    origin_close(T.origin);
+    arena_free(T.arena);
+    char command[256];
+    (void)snprintf(command, sizeof(command), "chmod -R u+rwx %s && rm -rf %s", T.dir, T.dir);
+    return system(command) == 0 ? 0 : -1;
+}
+
+/* ---- helpers ---- */
+
+static const char *path_of(const char *key)
+{
+    static char path[4096];
+    (void)snprintf(path, sizeof(path), "%s/%s", T.dir, key);
+    return path;
+}
+
+static void write_file(const char *key, const char *text)
+{
+    FILE *f = fopen(path_of(key), "w");
+    assert_non_null(f);
+    assert_int_equal(fputs(text, f) >= 0, 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+static char byte_at(uint64_t i)
+{
+    return (char)('a' + i % 23);
+}
+
+static ssize_t pattern(void *arg, void *p, size_t n, uint64_t offset)
+{
+    uint64_t *reads = arg;
+    if (reads)
+        (*reads)++;
+    n = MIN(n, (size_t)10000); /* short reads */
+    for (size_t i = 0; i < n; i++)
+        ((char *)p)[i] = byte_at(offset + i);
+    return (ssize_t)n;
+}
+
+static int put(const char *key, uint64_t size, struct origin_attr *ret)
+{
+    struct origin_put p = {.key = slice_str(key)};
+    struct origin_body b = {.size_bytes = size, .read = pattern};
+    return origin_put(T.origin, &p, &b, T.arena, ret, &T.err);
+}
+
+struct sink {
+    struct buf got;
+    unsigned calls;
+    void (*between)(void);
+};
+
+static int on_bytes(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    struct sink *s = arg;
+    if (s->calls++ == 0 && s->between)
+        s->between();
+    return buf_append(&s->got, p, n);
+}
+
+static int get(struct slice key, uint64_t offset, uint64_t n, struct slice if_match, struct sink *s,
+               struct origin_attr *ret)
+{
+    struct origin_get g = {.key = key, .offset = offset, .n = n, .whole = n == 0, .if_match = if_match};
+    buf_clear(&s->got);
+    s->calls = 0;
+    return origin_get(T.origin, &g, T.arena, ret, on_bytes, s, &T.err);
+}
+
+static int head(struct slice key, struct origin_attr *ret)
+{
+    struct origin_get g = {.key = key, .attributes_only = true};
+    struct sink s = {.got = BUF_INIT(1)};
+    int r = origin_get(T.origin, &g, T.arena, ret, on_bytes, &s, &T.err);
+    buf_fini(&s.got);
+    return r;
+}
+
+#define SINK(name) struct sink name __attribute__((cleanup(sink_fini))) = {.got = BUF_INIT(16 * MIB)}
+
+static void sink_fini(struct sink *s)
+{
+    buf_fini(&s->got);
+}
+
+/* The keys of all pages: "key\n", common prefixes with " P". */
+static void list_all(const char *prefix, char delimiter, uint32_t max, const char *after, struct buf *ret)
+{
+    struct slice token = SLICE_NULL;
+    for (int pages = 0; pages < 5000; pages++) {
+        struct origin_list l = {.prefix = slice_str(prefix),
+                                .delimiter = delimiter,
+                                .max = max,
+                                .token = token,
+                                .after = slice_str(after)};
+        struct origin_page page;
+        if (origin_list(T.origin, &l, T.arena, &page, &T.err) != 0)
+            fail_msg("%s", T.err.text);
+        assert_true(page.n <= max);
+        for (size_t i = 0; i < page.n; i++)
+            assert_int_equal(buf_printf(ret, SLICE_FMT "%s\n", SLICE_ARG(page.entries[i].key),
+                                        page.entries[i].is_prefix ? " P" : ""),
+                             0);
+        if (!page.truncated)
+            return;
+        assert_true(page.n > 0);
+        token = page.next_token;
+    }
+    fail();
+}
+
+/* ---- reading and writing ---- */
+
+/* What was put is got again, whole, by range and by HEAD, with one ETag; nothing but the file is left. */
+static void test_round_trip(void **state)
+{
+    SINK(s);
+    struct origin_attr put_attr, attr;
+    assert_int_equal(put("a/b c/\xc3\xa4.bin", 700000, &put_attr), 0);
+    struct slice key = SLICE_LIT("a/b c/\xc3\xa4.bin");
+    assert_int_equal(get(key, 0, 0, SLICE_NULL, &s, &attr), 0);
+    assert_int_equal(s.got.n, 700000);
+    for (size_t i = 0; i < s.got.n; i++)
+        assert_int_equal(s.got.p[i], byte_at(i));
+    assert_true(slice_eq(attr.etag, put_attr.etag));
+    assert_int_equal(attr.mtime_ns, put_attr.mtime_ns);
+    assert_int_equal(get(key, 600000, 200000, put_attr.etag, &s, &attr), 0);
+    assert_int_equal(s.got.n, 100000);
+    assert_int_equal(s.got.p[0], byte_at(600000));
+    assert_int_equal(get(key, 1, UINT64_MAX, SLICE_NULL, &s, &attr), 0);
+    assert_int_equal(s.got.n, 699999);
+    assert_int_equal(get(key, 700000, 1, SLICE_NULL, &s, &attr), ERR_RANGE);
+    assert_int_equal(head(key, &attr), 0);
+    assert_int_equal(attr.size_bytes, 700000);
+    struct buf _cleanup_buf_ all = BUF_INIT(KIB);
+    list_all("", 0, 10, NULL, &all);
+    assert_string_equal(all.p, "a/b c/\xc3\xa4.bin\n");
+    assert_int_equal(origin_remove(T.origin, key, SLICE_NULL, &T.err), 0);
+    assert_int_equal(origin_remove(T.origin, key, SLICE_NULL, &T.err), -ENOENT);
+    assert_int_equal(head(key, &attr), -ENOENT);
+}
+
+/* Empty files and directories are objects without bytes: one call of the sink. */
+static void test_empty(void **state)
+{
+    SINK(s);
+    struct origin_attr attr;
+    assert_int_equal(put("empty", 0, &attr), 0);
+    assert_int_equal(put("d/", 0, &attr), 0);
+    const struct slice keys[] = {SLICE_LIT("empty"), SLICE_LIT("d/")};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(get(keys[i], 0, 100, SLICE_NULL, &s, &attr), 0);
+        assert_int_equal(s.calls, 1);
+        assert_int_equal(s.got.n, 0);
+        assert_int_equal(attr.size_bytes, 0);
+        assert_true(attr.etag.n > 0);
+        assert_int_equal(get(keys[i], 1, 100, SLICE_NULL, &s, &attr), ERR_RANGE);
+    }
+}
+
+/* Keys that are no paths below the directory are not found, and refused when written. */
+static void test_keys_that_are_no_paths(void **state)
+{
+    static const char *const keys[] = {
+        "/etc/passwd", "../x",           "a/../../x",       "a/..", ".", "./a", "a//b", "a/b//",
+        "/",           ".forebay-tmp-1", "a/.forebay-tmp-1"};
+    SINK(s);
+    struct origin_attr attr;
+    char name[300];
+    memset(name, 'n', 256);
+    name[256] = '\0';
+    for (size_t i = 0; i <= ARRAY_SIZE(keys); i++) {
+        const char *key = i < ARRAY_SIZE(keys) ? keys[i] : name;
+        assert_int_equal(get(slice_str(key), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
+        assert_int_equal(put(key, 1, &attr), -EINVAL);
+        assert_int_equal(origin_remove(T.origin, slice_str(key), SLICE_NULL, &T.err), -ENOENT);
+        assert_int_equal(
+            origin_copy(T.origin, slice_str(key), SLICE_LIT("t"), SLICE_NULL, T.arena, &attr, &T.err),
+            -ENOENT);
+    }
+    assert_int_equal(get(slice_of("a\0b", 3), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
+    assert_int_equal(put("f", 1, &attr), 0);
+    assert_int_equal(get(SLICE_LIT("f/x"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
+    assert_int_equal(get(SLICE_LIT("f/"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
+    assert_int_equal(put("f/x", 1, &attr), -EINVAL);
+    assert_int_equal(put("f/x/y", 1, &attr), -EINVAL);
+    assert_int_equal(put("f/", 0, &attr), -EINVAL);
+    assert_int_equal(put("d/", 0, &attr), 0);
+    assert_int_equal(put("d", 1, &attr), -EINVAL);
+    assert_int_equal(put("d/", 1, &attr), -EINVAL);
+    assert_int_equal(get(SLICE_LIT("d"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
+}
+
+/* Links inside the directory are followed; those that leave it are refused for reading and writing. */
+static void test_links(void **state)
+{
+    SINK(s);
+    struct origin_attr attr;
+    assert_int_equal(put("real/f", 10, &attr), 0);
+    assert_int_equal(symlink("real/f", path_of("in")), 0);
+    assert_int_equal(symlink("real", path_of("dir")), 0);
+    assert_int_equal(symlink("/etc", path_of("out")), 0);
+    assert_int_equal(symlink("../..", path_of("up")), 0);
+    assert_int_equal(symlink("nowhere", path_of("dangling")), 0);
+    assert_int_equal(get(SLICE_LIT("in"), 0, 0, SLICE_NULL, &s, &attr), 0);
+    assert_int_equal(get(SLICE_LIT("dir/f"), 0, 0, SLICE_NULL, &s, &attr), 0);
+    assert_int_equal(get(SLICE_LIT("out/passwd"), 0, 0, SLICE_NULL, &s, &attr), ERR_ORIGIN_DENIED);
+    assert_non_null(strstr(T.err.text, "leads out of the directory"));
+    assert_int_equal(get(SLICE_LIT("up/etc/passwd"), 0, 0, SLICE_NULL, &s, &attr), ERR_ORIGIN_DENIED);
+    assert_int_equal(get(SLICE_LIT("dangling"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
+    assert_int_equal(put("up/escaped", 1, &attr), ERR_ORIGIN_DENIED);
+    assert_int_equal(access("/tmp/../escaped", F_OK), -1);
+    struct buf _cleanup_buf_ all = BUF_INIT(KIB);
+    list_all("", '/', 3, NULL, &all);
+    assert_string_equal(all.p, "dir/ P\nin\nout/ P\nreal/ P\nup/ P\n");
+}
+
+/* A link that leads back up is not walked round and round. */
+static void test_link_cycle(void **state)
+{
+    struct origin_attr attr;
+    assert_int_equal(put("a/b/f", 10, &attr), 0);
+    assert_int_equal(symlink("..", path_of("a/b/loop")), 0);
+    assert_int_equal(symlink(".", path_of("self")), 0);
+    struct buf _cleanup_buf_ all = BUF_INIT(64 * KIB);
+    list_all("", 0, 2, NULL, &all);
+    assert_string_equal(all.p, "a/b/f\n");
+}
+
+/* Pipes and sockets are no objects, and do not hold the reader. */
+static void test_special_files(void **state)
+{
+    SINK(s);
+    struct origin_attr attr;
+    assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);
+    assert_int_equal(get(SLICE_LIT("pipe"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
+    struct buf _cleanup_buf_ all = BUF_INIT(KIB);
+    list_all("", 0, 10, NULL, &all);
+    assert_int_equal(all.n, 0);
+}
+
+/* ---- versions ---- */
+
+/* Conditions on reads and writes compare the ETag, which changes with every write. */
+static void test_conditions(void **state)
+{
+    SINK(s);
+    struct origin_attr one, two, attr;
+    assert_int_equal(put("k", 10, &one), 0);
+    assert_int_equal(put("k", 10, &two), 0);
+    assert_false(slice_eq(one.etag, two.etag));
+    assert_int_equal(get(SLICE_LIT("k"), 0, 5, one.etag, &s, &attr), ERR_PRECONDITION);
+    assert_int_equal(s.calls, 0);
+    struct origin_get g = {.key = SLICE_LIT("k"), .whole = true, .if_none_match = two.etag};
+    assert_int_equal(origin_get(T.origin, &g, T.arena, &attr, on_bytes, &s, &T.err), ERR_NOT_MODIFIED);
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 20, .read = pattern};
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &T.err), ERR_PRECONDITION);
+    p = (struct origin_put){.key = SLICE_LIT("k"), .if_match = one.etag};
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &T.err), ERR_PRECONDITION);
+    p.if_match = two.etag;
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &T.err), 0);
+    p.key = SLICE_LIT("new");
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &T.err), ERR_PRECONDITION);
+    p = (struct origin_put){.key = SLICE_LIT("new"), .if_none_match = true};
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &one, &T.err), 0);
+    assert_int_equal(origin_remove(T.origin, p.key, two.etag, &T.err), ERR_PRECONDITION);
+    assert_int_equal(origin_copy(T.origin, p.key, SLICE_LIT("c"), two.etag, T.arena, &attr, &T.err),
+                     ERR_PRECONDITION);
+    assert_int_equal(origin_copy(T.origin, p.key, SLICE_LIT("c"), one.etag, T.arena, &attr, &T.err), 0);
+    assert_int_equal(attr.size_bytes, 20);
+    assert_int_equal(origin_remove(T.origin, p.key, one.etag, &T.err), 0);
+}
+
+static void rewrite_k(void)
+{
+    FILE *f = fopen(path_of("k"), "r+");
+    assert_non_null(f);
+    assert_int_equal(fputs("changed in place", f) >= 0, 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void truncate_k(void)
+{
+    assert_int_equal(truncate(path_of("k"), 300000), 0);
+}
+
+static void replace_k(void)
+{
+    write_file("other", "another file");
+    char to[256];
+    (void)snprintf(to, sizeof(to), "%s/k", T.dir);
+    assert_int_equal(rename(path_of("other"), to), 0);
+}
+
+/* A file changed while it is read never passes as one version; one replaced by a rename still does. */
+static void test_changed_while_read(void **state)
+{
+    SINK(s);
+    struct origin_attr attr;
+    assert_int_equal(put("k", 1000000, &attr), 0);
+    s.between = rewrite_k;
+    usleep(20000); /* so that the file system's clock has moved */
+    assert_int_equal(get(SLICE_LIT("k"), 0, 0, SLICE_NULL, &s, &attr), ERR_ORIGIN_SHORT);
+    assert_int_equal(put("k", 1000000, &attr), 0);
+    usleep(20000);
+    assert_int_equal(get(SLICE_LIT("k"), 0, 0, attr.etag, &s, &attr), ERR_PRECONDITION);
+    assert_int_equal(put("k", 1000000, &attr), 0);
+    s.between = truncate_k;
+    assert_int_equal(get(SLICE_LIT("k"), 0, 0, SLICE_NULL, &s, &attr), ERR_ORIGIN_SHORT);
+    assert_int_equal(put("k", 1000000, &attr), 0);
+    s.between = replace_k;
+    assert_int_equal(get(SLICE_LIT("k"), 0, 0, SLICE_NULL, &s, &attr), 0);
+    assert_int_equal(s.got.n, 1000000);
+}
+
+static ssize_t touch_source(void *arg, void *p, size_t n, uint64_t offset)
+{
+    (void)arg;
+    (void)p, (void)n, (void)offset;
+    return -EIO;
+}
+
+/* A write that fails leaves what was there, and nothing else. */
+static void test_failed_body(void **state)
+{
+    SINK(s);
+    struct origin_attr one, attr;
+    assert_int_equal(put("k", 10, &one), 0);
+    struct origin_put p = {.key = SLICE_LIT("k")};
+    struct origin_body b = {.size_bytes = 20, .read = touch_source};
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &T.err), -EIO);
+    atomic_bool cancel = true;
+    p.cancel = &cancel;
+    b.read = pattern;
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &T.err), -ECANCELED);
+    assert_int_equal(get(SLICE_LIT("k"), 0, 0, one.etag, &s, &attr), 0);
+    char command[128];
+    (void)snprintf(command, sizeof(command), "test $(ls -A %s | wc -l) = 1", T.dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- faults of the file system ---- */
+
+static int countdown, fault_code;
+
+static bool fault(void)
+{
+    return --countdown == 0;
+}
+
+static int faulty_open(const char *path, int flags, mode_t mode)
+{
+    return fault() ? fault_code : sys_real.open(path, flags, mode);
+}
+static int faulty_openat(int dir, const char *path, int flags, mode_t mode)
+{
+    return fault() ? fault_code : sys_real.openat(dir, path, flags, mode);
+}
+static ssize_t faulty_pwrite(int fd, const void *p, size_t n, uint64_t offset)
+{
+    return fault() ? fault_code : sys_real.pwrite(fd, p, n, offset);
+}
+static ssize_t faulty_pread(int fd, void *p, size_t n, uint64_t offset)
+{
+    return fault() ? fault_code : sys_real.pread(fd, p, n, offset);
+}
+static int faulty_fsync(int fd)
+{
+    return fault() ? fault_code : sys_real.fsync(fd);
+}
+static int faulty_fstat(int fd, struct stat *ret)
+{
+    return fault() ? fault_code : sys_real.fstat(fd, ret);
+}
+
+static void faults_on(int nth, int code)
+{
+    faulty = sys_real;
+    faulty.open = faulty_open;
+    faulty.openat = faulty_openat;
+    faulty.pwrite = faulty_pwrite;
+    faulty.pread = faulty_pread;
+    faulty.fsync = faulty_fsync;
+    faulty.fstat = faulty_fstat;
+    countdown = nth;
+    fault_code = code;
+    sys = &faulty;
+}
+
+/* Whichever call of a put fails, the put fails with that error's class, the old file is whole or, once the
+ * new one has its name, the new one is, and no reserved name is left. */
+static void test_fault_sweep_put(void **state)
+{
+    static const int codes[][2] = {{-ENOSPC, -ENOSPC}, {-EIO, ERR_ORIGIN_FAILED}};
+    SINK(s);
+    struct origin_attr one, attr;
+    for (size_t c = 0; c < ARRAY_SIZE(codes); c++) {
+        for (int nth = 1;; nth++) {
+            assert_int_equal(put("d/k", 10, &one), 0);
+            faults_on(nth, codes[c][0]);
+            int r = put("d/k", 600000, &attr);
+            bool fired = countdown <= 0;
+            sys = &sys_real;
+            assert_int_equal(get(SLICE_LIT("d/k"), 0, 0, SLICE_NULL, &s, &attr), 0);
+            assert_true(s.got.n == 10 || s.got.n == 600000);
+            char command[128];
+            (void)snprintf(command, sizeof(command), "test $(ls -A %s/d | wc -l) = 1", T.dir);
+            assert_int_equal(system(command), 0);
+            if (!fired) {
+                assert_int_equal(r, 0);
+                assert_true(nth > 5);
+                break;
+            }
+            assert_true(r == codes[c][1] || r == ERR_ORIGIN_DOWN);
+        }
+    }
+}
+
+/* Whichever call of a read fails, the read fails and no wrong bytes were given. */
+static void test_fault_sweep_get(void **state)
+{
+    SINK(s);
+    struct origin_attr attr;
+    assert_int_equal(put("k", 600000, &attr), 0);
+    for (int nth = 1;; nth++) {
+        faults_on(nth, -EIO);
+        int r = get(SLICE_LIT("k"), 0, 0, SLICE_NULL, &s, &attr);
+        bool fired = countdown <= 0;
+        sys = &sys_real;
+        for (size_t i = 0; i < s.got.n; i++)
+            assert_int_equal(s.got.p[i], byte_at(i));
+        if (!fired) {
+            assert_int_equal(r, 0);
+            assert_true(nth > 4);
+            break;
+        }
+        assert_true(r == ERR_ORIGIN_FAILED || r == ERR_ORIGIN_DOWN);
+    }
+}
+
+/* A directory that is away is an origin that is down: no object may be taken for deleted. */
+static void test_directory_away(void **state)
+{
+    SINK(s);
+    struct origin_attr attr;
+    char gone[128];
+    (void)snprintf(gone, sizeof(gone), "%s/share", T.dir);
+    struct origin *here = T.origin;
+    T.origin = open_dir(gone);
+    struct origin_list l = {.max = 1};
+    struct origin_page page;
+    assert_int_equal(get(SLICE_LIT("k"), 0, 0, SLICE_NULL, &s, &attr), ERR_ORIGIN_DOWN);
+    assert_int_equal(put("k", 1, &attr), ERR_ORIGIN_DOWN);
+    assert_int_equal(origin_remove(T.origin, SLICE_LIT("k"), SLICE_NULL, &T.err), ERR_ORIGIN_DOWN);
+    assert_int_equal(origin_list(T.origin, &l, T.arena, &page, &T.err), ERR_ORIGIN_DOWN);
+    assert_int_equal(mkdir(gone, 0700), 0);
+    assert_int_equal(put("k", 1, &attr), 0);
+    origin_close(T.origin);
+    T.origin = here;
+}
+
+/* ---- listings ---- */
+
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static const char *tree[] = {"a-b",     "a/1",     "a/2/x", "a/2/y",   "a0",     "a.b",
+                             "b/c/d/e", "b/c/d/f", "b/c0",  "b/c-0",   "z",      "\xc3\xa4/\xe2\x82\xac",
+                             "A",       "b/zz",    "b/c/",  "c d/e f", "empty/", "~"};
+
+static void make_tree(void)
+{
+    struct origin_attr attr;
+    for (size_t i = 0; i < ARRAY_SIZE(tree); i++)
+        assert_int_equal(put(tree[i], strlen(tree[i]) && tree[i][strlen(tree[i]) - 1] == '/' ? 0 : i, &attr),
+                         0);
+    qsort(tree, ARRAY_SIZE(tree), sizeof(tree[0]), compare_strings);
+}
+
+/* Whether the tree has something in that directory, and it is not told there by itself ("b/c/" and "empty/"
+ * are). */
+static bool is_directory(const char *prefix)
+{
+    size_t n = strlen(prefix);
+    bool any = false;
+    for (size_t i = 0; i < ARRAY_SIZE(tree) && n > 0 && prefix[n - 1] == '/'; i++)
+        any |= strncmp(tree[i], prefix, n) == 0;
+    return any;
+}
+
+/* The model: S3's listing over the sorted keys. A directory that has children is no key of its own, unless it
+ * is the very prefix. */
+static void model(const char *prefix, char delimiter, const char *after, struct buf *ret)
+{
+    char last[256] = "";
+    if (is_directory(prefix) && strcmp(prefix, after) > 0)
+        assert_int_equal(buf_printf(ret, "%s\n", prefix), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(tree); i++) {
+        bool has_children = strcmp(tree[i], "b/c/") == 0;
+        if (strncmp(tree[i], prefix, strlen(prefix)) != 0 ||
+            (is_directory(prefix) && strcmp(tree[i], prefix) == 0) || has_children)
+            continue;
+        const char *end = delimiter ? strchr(tree[i] + strlen(prefix), delimiter) : NULL;
+        char key[256];
+        (void)snprintf(key, sizeof(key), "%.*s", end ? (int)(end + 1 - tree[i]) : 255, tree[i]);
+        if (strcmp(key, last) == 0 || strcmp(key, after) <= 0)
+            continue;
+        (void)snprintf(last, sizeof(last), "%s", key);
+        assert_int_equal(buf_printf(ret, "%s%s\n", key, end ? " P" : ""), 0);
+    }
+}
+
+/* Listings equal the model for every prefix, delimiter, start and page size. */
+static void test_list_model(void **state)
+{
+    static const char *const prefixes[] = {"",     "a",      "a/",   "a/2",    "b/",       "b/c",
+                                           "b/c/", "b/c/d/", "c d/", "empty/", "nothing/", "z",
+                                           "a//",  "../",    "/",    "empty"};
+    static const char *const afters[] = {"",      "a",   "a-b",     "a/",   "a/1", "a/2/",
+                                         "a/2/x", "b/c", "b/c/d/e", "b/c/", "zzz", "\xff"};
+    static const char delimiters[] = {0, '/', '-'};
+    make_tree();
+    for (size_t p = 0; p < ARRAY_SIZE(prefixes); p++)
+        for (size_t d = 0; d < ARRAY_SIZE(delimiters); d++)
+            for (size_t s = 0; s < ARRAY_SIZE(afters); s++) {
+                struct buf _cleanup_buf_ want = BUF_INIT(64 * KIB);
+                model(prefixes[p], delimiters[d], afters[s], &want);
+                for (uint32_t max = 1; max < 30; max = max * 2 + 1) {
+                    struct buf _cleanup_buf_ got = BUF_INIT(64 * KIB);
+                    list_all(prefixes[p], delimiters[d], max, afters[s], &got);
+                    arena_clear(T.arena);
+                    if (!slice_eq(buf_view(&got), buf_view(&want)))
+                        fail_msg("prefix \"%s\" delimiter %d after \"%s\" max %u:\n%s\nwanted:\n%s",
+                                 prefixes[p], delimiters[d], afters[s], max, got.p ? got.p : "",
+                                 want.p ? want.p : "");
+                }
+            }
+}
+
+/* A directory of many files is listed whole, once each, in order, by pages of any size. */
+static void test_list_many(void **state)
+{
+    assert_int_equal(mkdir(path_of("many"), 0700), 0);
+    struct buf _cleanup_buf_ want = BUF_INIT(MIB);
+    for (int i = 0; i < 3000; i++) {
+        char key[64];
+        (void)snprintf(key, sizeof(key), "many/%04d", i);
+        int fd = open(path_of(key), O_CREAT | O_WRONLY, 0600);
+        assert_true(fd >= 0);
+        (void)close(fd);
+        assert_int_equal(buf_printf(&want, "%s\n", key), 0);
+    }
+    static const uint32_t sizes[] = {7, 999, 1000};
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        struct buf _cleanup_buf_ got = BUF_INIT(MIB);
+        arena_clear(T.arena);
+        list_all("many/0", '/', sizes[i], NULL, &got);
+        list_all("many/1", '/', sizes[i], NULL, &got);
+        list_all("many/2", '/', sizes[i], NULL, &got);
+        assert_string_equal(got.p, want.p);
+    }
+}
+
+/* A page whose first names turn out to be nothing is made up for with the names behind them. */
+static void test_list_skips_nothing(void **state)
+{
+    for (int i = 0; i < 40; i++) {
+        char key[64];
+        (void)snprintf(key, sizeof(key), "e%02d", i);
+        assert_int_equal(mkdir(path_of(key), 0700), 0);
+        (void)snprintf(key, sizeof(key), "e%02d/pipe", i);
+        assert_int_equal(mkfifo(path_of(key), 0600), 0);
+    }
+    write_file("z", "file");
+    struct buf _cleanup_buf_ got = BUF_INIT(KIB);
+    list_all("", 0, 3, NULL, &got);
+    assert_string_equal(got.p, "z\n");
+}
+
+/* A directory that may not be read fails the listing; it is not left out silently. */
+static void test_list_denied(void **state)
+{
+    struct origin_attr attr;
+    assert_int_equal(put("locked/f", 1, &attr), 0);
+    assert_int_equal(chmod(path_of("locked"), 0), 0);
+    assert_int_equal(chmod(T.dir, 0755), 0);
+    struct origin_list l = {.max = 10};
+    struct origin_page page;
+    bool root = geteuid() == 0;
+    if (root) /* reads everything: another user does it */
+        (void)setfsuid(65534);
+    int list = origin_list(T.origin, &l, T.arena, &page, &T.err);
+    int read = head(SLICE_LIT("locked/f"), &attr);
+    if (root)
+        (void)setfsuid(0);
+    assert_int_equal(list, ERR_ORIGIN_DENIED);
+    assert_int_equal(read, ERR_ORIGIN_DENIED);
+}
+
+/* ---- directories ---- */
+
+/* Removing "dir/" removes the empty directory and leaves one that has something in it. */
+static void test_directories(void **state)
+{
+    struct origin_attr attr;
+    assert_int_equal(put("x/y/", 0, &attr), 0);
+    struct origin_put p = {.key = SLICE_LIT("x/y/"), .if_none_match = true};
+    struct origin_body none = {.read = pattern};
+    assert_int_equal(origin_put(T.origin, &p, &none, T.arena, &attr, &T.err), ERR_PRECONDITION);
+    assert_int_equal(origin_remove(T.origin, SLICE_LIT("x/"), SLICE_NULL, &T.err), 0);
+    assert_int_equal(head(SLICE_LIT("x/y/"), &attr), 0);
+    assert_int_equal(origin_remove(T.origin, SLICE_LIT("x/y"), SLICE_NULL, &T.err), -ENOENT);
+    assert_int_equal(origin_remove(T.origin, SLICE_LIT("x/y/"), SLICE_NULL, &T.err), 0);
+    assert_int_equal(origin_remove(T.origin, SLICE_LIT("x/"), SLICE_NULL, &T.err), 0);
+    assert_int_equal(head(SLICE_LIT("x/"), &attr), -ENOENT);
+}
+
+struct contender {
+    int number;
+    int won;
+};
+
+static void *contend(void *arg)
+{
+    struct contender *c = arg;
+    struct arena *_cleanup_(arena_freep) a = arena_new(MIB);
+    for (int i = 0; i < 50; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "race/%d", i);
+        struct origin_put p = {.key = slice_str(key), .if_none_match = true};
+        struct origin_body b = {.size_bytes = (uint64_t)(100 + c->number), .read = pattern};
+        struct origin_attr attr;
+        struct err e = {0};
+        int r = origin_put(T.origin, &p, &b, a, &attr, &e);
+        c->won += r == 0;
+        if (r != 0 && r != ERR_PRECONDITION)
+            c->won = -1000000;
+    }
+    return NULL;
+}
+
+/* Of several writers that want to create one file, exactly one does. */
+static void test_create_race(void **state)
+{
+    struct contender c[4];
+    pthread_t t[4];
+    int won = 0;
+    for (int i = 0; i < 4; i++) {
+        c[i] = (struct contender){i, 0};
+        assert_int_equal(pthread_create(&t[i], NULL, contend, &c[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(t[i], NULL), 0);
+        won += c[i].won;
+    }
+    assert_int_equal(won, 50);
+}
+
+/* The address must be an absolute directory. */
+static void test_open_errors(void **state)
+{
+    static const char *const urls[] = {"file://", "file://relative/dir"};
+    struct origin_options o;
+    struct origin *x = NULL;
+    assert_int_equal(option_init(&origin_option_table, &o, &T.err), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(urls); i++)
+        assert_int_equal(origin_open(urls[i], &o, "n", &x, &T.err), ERR_BAD_OPTION);
+    option_fini(&origin_option_table, &o);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_round_trip),
+        TEST(test_empty),
+        TEST(test_keys_that_are_no_paths),
+        TEST(test_links),
+        TEST(test_link_cycle),
+        TEST(test_special_files),
+        TEST(test_conditions),
+        TEST(test_changed_while_read),
+        TEST(test_failed_body),
+        TEST(test_fault_sweep_put),
+        TEST(test_fault_sweep_get),
+        TEST(test_directory_away),
+        TEST(test_list_model),
+        TEST(test_list_many),
+        TEST(test_list_skips_nothing),
+        TEST(test_list_denied),
+        TEST(test_directories),
+        TEST(test_create_race),
+        TEST(test_open_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -16,12 +16,13 @@
 
 #include <inttypes.h>
 
-#define FILL_MAGIC    0x66696c6cu
-#define PART_MAGIC    0x70617274u
-#define MEMORY_PART   (4 * MIB)  /* parts of an uncached fill */
-#define MEMORY_MAX    (48 * MIB) /* of one uncached fill */
-#define AVAILABLE_MIN (64 * KIB) /* a waiter is not woken for less, but at the end of a part */
-#define WAIT_NS       1000000000ull
+#define FILL_MAGIC      0x66696c6cu
+#define PART_MAGIC      0x70617274u
+#define MEMORY_PART     (4 * MIB)  /* parts of an uncached fill */
+#define MEMORY_MAX      (48 * MIB) /* of one uncached fill */
+#define AVAILABLE_MIN   (64 * KIB) /* a waiter is not woken for less, but at the end of a part */
+#define WAIT_NS         1000000000ull
+#define CHECKED_WAIT_NS 10000000ull
 
 /* ---- life ---- */
 
@@ -388,9 +389,30 @@ static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uin
     return r;
 }
 
+/* The part at offset, with fill->lock held: as wait_step. */
+static int wait_step_locked(struct fill *f, struct part *p, uint64_t offset, uint64_t n, bool checked,
+                            struct arena *a, struct fill_bytes *ret, struct err *e)
+{
+    if (p->have <= offset) {
+        ret->waited = true;
+        return wait_part_locked(f, p, offset, n, e);
+    }
+    if (p->memory) {
+        take_memory_locked(p, offset, n, a, ret);
+        return 1;
+    }
+    if (checked) { /* a later look finds the block present, or the part gone */
+        ret->waited = true;
+        (void)cond_wait_for(&f->moved, &f->lock, CHECKED_WAIT_NS);
+        return 0;
+    }
+    ret->available = MIN(n, p->have - offset);
+    return 1;
+}
+
 /* One look: 1 when ret is filled, 0 to look again, or an error. */
-static int wait_step(struct fill *f, uint64_t offset, uint64_t n, struct arena *a, struct fill_bytes *ret,
-                     struct err *e)
+static int wait_step(struct fill *f, uint64_t offset, uint64_t n, bool checked, struct arena *a,
+                     struct fill_bytes *ret, struct err *e)
 {
     if (f->extent) {
         ret->available = extent_present_run(f->extent, offset, n);
@@ -399,38 +421,26 @@ static int wait_step(struct fill *f, uint64_t offset, uint64_t n, struct arena *
     }
     lock_take(&f->lock);
     struct part *p = part_at_locked(f, offset);
-    int r = 0;
-    if (!p) {
-        r = f->broken ? fill_error_locked(f, e) : 0;
-        lock_drop(&f->lock);
-        if (r == 0)
-            fill_want(f, (struct plan_range){offset, offset + MIN(n, PLAN_PART_BYTES)}, /* urgent= */ true);
-        ret->waited = true;
-        return r;
-    }
-    if (p->have <= offset) {
-        ret->waited = true;
-        r = wait_part_locked(f, p, offset, n, e);
-    } else if (p->memory) {
-        take_memory_locked(p, offset, n, a, ret);
-        r = 1;
-    } else {
-        ret->available = MIN(n, p->have - offset);
-        r = 1;
-    }
+    int r = p           ? wait_step_locked(f, p, offset, n, checked, a, ret, e)
+            : f->broken ? fill_error_locked(f, e)
+                        : 0;
     lock_drop(&f->lock);
+    if (!p && r == 0) {
+        fill_want(f, (struct plan_range){offset, offset + MIN(n, PLAN_PART_BYTES)}, /* urgent= */ true);
+        ret->waited = true;
+    }
     return r;
 }
 
-int fill_wait(struct fill *f, uint64_t offset, uint64_t n, struct arena *a, struct fill_bytes *ret,
-              struct err *e)
+int fill_wait(struct fill *f, uint64_t offset, uint64_t n, bool checked, struct arena *a,
+              struct fill_bytes *ret, struct err *e)
 {
     assert(f->magic == FILL_MAGIC && f->known && offset < f->size && n > 0);
     struct fill_bytes got = {0};
     for (;;) {
         if (fill_engine_stopping(f->engine))
             return err_set(e, ERR_CLOSED, "the node is stopping");
-        int r = wait_step(f, offset, MIN(n, f->size - offset), a, &got, e);
+        int r = wait_step(f, offset, MIN(n, f->size - offset), checked, a, &got, e);
         if (r < 0)
             return r;
         if (r > 0)
@@ -444,31 +454,13 @@ int fill_wait_all(struct fill *f, struct err *e)
 {
     assert(f->extent);
     _cleanup_(arena_freep) struct arena *a = arena_new(2 * FILL_INLINE_MAX_BYTES);
-    uint64_t at = 0;
-    while (at < f->size) {
+    for (uint64_t at = 0; at < f->size;) {
         struct fill_bytes got;
-        int r = fill_wait(f, at, f->size - at, a, &got, e);
+        int r = fill_wait(f, at, f->size - at, /* checked= */ true, a, &got, e);
         if (r < 0)
             return r;
         at += got.available ? got.available : got.data.n;
         arena_clear(a);
-    }
-    /* The last block becomes present a moment after its last byte could be read. */
-    while (!extent_is_complete(f->extent) && !fill_is_uncached(f)) {
-        uint64_t offset, n;
-        if (extent_next_missing(f->extent, 0, &offset, &n) < 0)
-            break;
-        lock_take(&f->lock);
-        struct part *p = part_at_locked(f, offset);
-        int r = 0;
-        if (p)
-            (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS / 100);
-        lock_drop(&f->lock);
-        if (!p)
-            r = fill_wait(f, offset, n, a, &(struct fill_bytes){0}, e);
-        arena_clear(a);
-        if (r < 0)
-            return r;
     }
     return 0;
 }

@@ -51,10 +51,10 @@ bool fill_engine_stopping(struct fill_engine *g)
 
 /* ---- queues ---- */
 
-static void push_locked(struct fill_engine *g, struct part *p)
+static void push_locked(struct fill_engine *g, struct part *p, bool urgent)
 {
     p->queue_next = NULL;
-    struct part ***tail = p->urgent ? &g->urgent_tail : &g->ahead_tail;
+    struct part ***tail = urgent ? &g->urgent_tail : &g->ahead_tail;
     **tail = p;
     *tail = &p->queue_next;
 }
@@ -187,7 +187,7 @@ static void wake_locked(struct fill_engine *g)
 void fill_engine_queue(struct fill_engine *g, struct part *p)
 {
     LOCK_SCOPE(&g->lock);
-    push_locked(g, p);
+    push_locked(g, p, p->urgent);
     wake_locked(g);
 }
 
@@ -231,8 +231,7 @@ static bool wants_hedge_locked(struct fill_engine *g, struct part *p, uint64_t n
 static void hedge_locked(struct fill_engine *g, struct part *p)
 {
     p->hedge = HEDGE_QUEUED;
-    p->urgent = true; /* an urgent part's hedge, and the queue that join_hedge looks through */
-    push_locked(g, p);
+    push_locked(g, p, /* urgent= */ true);
     wake_locked(g);
     metrics_count(METRIC_ORIGIN_HEDGES, p->fill->upstream->bucket->name, NULL, NULL);
 }

@@ -9,13 +9,14 @@
 
 #include "base/macro.h"
 
-#define PLAN_PART_BYTES       (8 * MIB)
-#define PLAN_SMALL_BYTES      (8 * MIB) /* objects up to this size are fetched whole */
-#define PLAN_FIRST_BYTES      (1 * MIB) /* what the first touch of a large object asks for */
-#define PLAN_WINDOW_BYTES     (8 * MIB) /* first readahead window */
-#define PLAN_WINDOW_GROWTH    8
-#define PLAN_SEQUENTIAL_SLACK (4 * MIB) /* reads this near to where the last one ended count as sequential   \
-                                         */
+#define PLAN_PART_BYTES    (8 * MIB)
+#define PLAN_SMALL_BYTES   (8 * MIB) /* objects up to this size are fetched whole */
+#define PLAN_FIRST_BYTES   (1 * MIB) /* what the first touch of a large object asks for */
+#define PLAN_WINDOW_BYTES  (8 * MIB) /* first readahead window */
+#define PLAN_WINDOW_GROWTH 8
+#define PLAN_SEQUENTIAL_SLACK                                                                                \
+    (4 * MIB) /* reads this near to where the last one ended count as sequential                             \
+               */
 
 struct plan_range {
     uint64_t offset, end;

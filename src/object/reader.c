@@ -404,7 +404,6 @@ static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep 
     }
     rep->handle = handle;
     rep->state = reader_state(r);
-    rep->present = r->extent ? extent_present_bytes(r->extent) : 0;
     rep->fd = reader_gives_fd(r) ? extent_fd(r->extent) : -1;
     attr_to_wire(&o->attr, o->arena, &rep->attr);
     return 0;
@@ -419,10 +418,14 @@ static int open_version(struct opener *o, struct wire_open_rep *rep, struct err 
     if (result < 0)
         return result;
     bool cold = !warm && (!o->extent || extent_present_bytes(o->extent) == 0);
+    /* What this open itself fetches was not there before it, however soon it arrives. */
+    uint64_t present = o->fill || !o->extent ? 0 : extent_present_bytes(o->extent);
     struct reader *r = reader_new(o);
     result = start_reading(r, o->req, e);
     if (result == 0)
         result = give_handle(o, r, rep, e);
+    if (result == 0)
+        rep->present = present;
     if (result == 0)
         count_open(o, rep->state, cold);
     reader_unref(r);
@@ -507,7 +510,8 @@ static int fetch_missing(struct reader *r, const struct wire_fetch_req *q, uint6
     if ((q->flags & WIRE_NO_WAIT) && !there)
         return 0;
     struct fill_bytes got;
-    int result = fill_wait(f, q->offset, n, a, &got, e);
+    bool checked = r->upstream->bucket->p.verify == BUCKET_VERIFY_READ;
+    int result = fill_wait(f, q->offset, n, checked, a, &got, e);
     if (result < 0)
         return result;
     if (got.data.n == 0)

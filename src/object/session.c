@@ -2,9 +2,8 @@
  * Sessions and their handles.
  *
  * A handle's id is generation << 32 | index, generation never 0: an id that was closed is refused (-EBADF)
- * even when its place has been given out again. Generations begin at random, so that an id of before a restart is
- * refused too. Invariant: a place holds one reference to its reader or
- * writer.
+ * even when its place has been given out again. Generations begin at random, so that an id of before a
+ * restart is refused too. Invariant: a place holds one reference to its reader or writer.
  */
 #include "object/object_internal.h"
 

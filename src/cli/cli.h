@@ -6,7 +6,18 @@
 #pragma once
 
 /* X(function, name, what --help says) */
-#define CLI_COMMANDS(X) X(serve, "serve", "run a node")
+#define CLI_COMMANDS(X)                                                                                      \
+    X(serve, "serve", "run a node")                                                                          \
+    X(bucket, "bucket", "make, show, change and forget buckets")                                             \
+    X(ls, "ls", "list objects")                                                                              \
+    X(stat, "stat", "show what is known of objects")                                                         \
+    X(cat, "cat", "write objects to standard output")                                                        \
+    X(get, "get", "fetch objects into files")                                                                \
+    X(put, "put", "write files to objects")                                                                  \
+    X(rm, "rm", "remove objects")                                                                            \
+    X(status, "status", "show the state of the node")                                                        \
+    X(store, "store", "verify the disks of a stopped node")                                                  \
+    X(bench, "bench", "measure reading as a training loop does")
 
 #define X(function, name, doc) int cmd_##function(int argc, char **argv);
 CLI_COMMANDS(X)

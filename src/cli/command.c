@@ -1,0 +1,94 @@
+/* What commands share: parsing, connecting, names, messages. */
+#include "cli/command.h"
+
+#define HELP_MAX_BYTES (64 * KIB)
+
+static int print_help(const struct command_usage *u, const struct option_table *t)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(HELP_MAX_BYTES);
+    if (option_help(t, &b) < 0)
+        return 2;
+    (void)printf("usage: %s [OPTIONS] %s\n\n%s\n\n%s", u->command, u->operands, u->about, b.p);
+    return 0;
+}
+
+bool command_parse(const struct command_usage *u, const struct option_table *t, void *opts, int argc,
+                   char **argv, int *ret_n, int *ret_status)
+{
+    struct err e = {0};
+    int n = 0;
+    int r = option_init(t, opts, &e);
+    if (r == 0)
+        r = option_args(t, opts, argc, argv, &n, &e);
+    if (r == -ECANCELED) {
+        *ret_status = print_help(u, t);
+        return false;
+    }
+    if (r == 0 && (n < u->min_operands || (u->max_operands >= 0 && n > u->max_operands)))
+        r = err_set(&e, ERR_BAD_OPTION, "expects %s; see %s --help", u->operands, u->command);
+    if (r < 0) {
+        *ret_status = command_fail(u->command, ERR_BAD_OPTION, &e);
+        return false;
+    }
+    *ret_n = n;
+    *ret_status = 0;
+    return true;
+}
+
+int command_fail(const char *command, int code, const struct err *e)
+{
+    (void)fprintf(stderr, "%s: %s\n", command, e && e->code ? e->text : err_text(code));
+    return code == ERR_BAD_OPTION ? 2 : 1;
+}
+
+int command_connect(const struct command_node *n, struct client **ret, struct err *e)
+{
+    struct client_options o = {
+        .socket_path = n->socket,
+        .data_dir = n->data,
+        .endpoint = n->endpoint,
+        .name = "cli",
+        .via = WIRE_VIA_API,
+        .timeout_ms = n->timeout_ms,
+    };
+    return client_new(&o, ret, e);
+}
+
+int command_path(const char *text, struct slice *ret_bucket, struct slice *ret_key, struct err *e)
+{
+    struct slice s = slice_str(text);
+    if (slice_starts(s, SLICE_LIT("forebay://")))
+        s = slice_from(s, 10);
+    struct slice bucket = slice_split(&s, '/');
+    if (bucket.n == 0)
+        return err_set(e, ERR_BAD_OPTION, "'%s': must be BUCKET or BUCKET/KEY", text);
+    *ret_bucket = bucket;
+    *ret_key = s;
+    return 0;
+}
+
+void command_print_name(FILE *to, struct slice name)
+{
+    for (size_t i = 0; i < name.n; i++) {
+        unsigned char c = (unsigned char)name.p[i];
+        if (c < 0x20 || c == 0x7f)
+            (void)fprintf(to, "\\x%02x", c);
+        else
+            (void)fputc(c, to);
+    }
+}
+
+void command_json_string(FILE *to, struct slice s)
+{
+    (void)fputc('"', to);
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned char c = (unsigned char)s.p[i];
+        if (c == '"' || c == '\\')
+            (void)fprintf(to, "\\%c", c);
+        else if (c < 0x20)
+            (void)fprintf(to, "\\u%04x", c);
+        else
+            (void)fputc(c, to);
+    }
+    (void)fputc('"', to);
+}

@@ -1,0 +1,81 @@
+/*
+ * What commands that talk to a node share: where it is, parsing, messages, progress, recursive walks.
+ */
+#pragma once
+
+#include "base/option.h"
+#include "client/client.h"
+#include "client/client_lister.h"
+
+/* First member of such a command's options. */
+struct command_node {
+    char *data, *socket, *endpoint;
+    uint64_t timeout_ms;
+};
+
+#define COMMAND_NODE_ROWS(owner)                                                                             \
+    {.name = "data",                                                                                         \
+     .type = OPTION_STRING,                                                                                  \
+     .offset = offsetof(struct owner, node.data),                                                            \
+     .arg = "DIR",                                                                                           \
+     .doc = "the node's data directory, where its socket and credentials are"},                              \
+        {.name = "socket",                                                                                   \
+         .type = OPTION_STRING,                                                                              \
+         .offset = offsetof(struct owner, node.socket),                                                      \
+         .arg = "PATH",                                                                                      \
+         .doc = "the node's Unix socket"},                                                                   \
+        {.name = "endpoint",                                                                                 \
+         .type = OPTION_STRING,                                                                              \
+         .offset = offsetof(struct owner, node.endpoint),                                                    \
+         .arg = "HOST:PORT",                                                                                 \
+         .doc = "the node's wire address, for a node on another machine"},                                   \
+    {                                                                                                        \
+        .name = "timeout", .type = OPTION_DURATION, .offset = offsetof(struct owner, node.timeout_ms),       \
+        .arg = "TIME", .def = "60s", .min = 100, .max = 86400000,                                            \
+        .doc = "how long to wait for a node that does not answer"                                            \
+    }
+
+#define COMMAND_FLAG(owner, field, name_, short_, doc_)                                                      \
+    {                                                                                                        \
+        .name = (name_), .short_flag = (short_), .type = OPTION_BOOL,                                        \
+        .offset = offsetof(struct owner, field), .doc = (doc_)                                               \
+    }
+
+struct command_usage {
+    const char *command;            /* "forebay ls", also the beginning of error lines */
+    const char *operands;           /* "BUCKET[/PREFIX]" */
+    const char *about;              /* a paragraph */
+    int min_operands, max_operands; /* max -1: any */
+};
+
+/* Parses. True: go on with argv[0..*ret_n); false: help or an error was printed, end with *ret_status. */
+bool command_parse(const struct command_usage *u, const struct option_table *t, void *opts, int argc,
+                   char **argv, int *ret_n, int *ret_status);
+/* Prints "forebay ls: TEXT" and gives the exit status that fits the code (1, or 2 for ERR_BAD_OPTION). */
+int command_fail(const char *command, int code, const struct err *e);
+int command_connect(const struct command_node *n, struct client **ret, struct err *e);
+
+/* "bucket/key...": cut at the first slash; "forebay://bucket/key" too. -EINVAL when there is no bucket. */
+int command_path(const char *text, struct slice *ret_bucket, struct slice *ret_key, struct err *e);
+
+/* Prints the buckets, as `forebay bucket ls` and `forebay ls` do. */
+int command_list_buckets(struct client *c, bool json, struct err *e);
+
+/* A line of text for people, or one JSON string: control bytes are shown escaped. */
+void command_print_name(FILE *to, struct slice name);
+void command_json_string(FILE *to, struct slice s);
+
+/*
+ * Progress of long work: on a terminal one line that is redrawn (objects, bytes, rate, time left), otherwise
+ * nothing until the end. total 0: unknown. Any thread may add.
+ */
+struct progress;
+struct progress *progress_new(const char *verb, uint64_t total_objects, uint64_t total_bytes, bool quiet);
+void progress_add(struct progress *p, uint64_t objects, uint64_t bytes);
+/* More work became known. */
+void progress_grow(struct progress *p, uint64_t objects, uint64_t bytes);
+/* Ends the line with a summary ("got 2000 objects, 219.6 MiB in 3s, 73.2 MiB/s"), and frees. NULL accepted.
+ */
+void progress_end(struct progress *p);
+/* Frees without a summary. NULL accepted. */
+void progress_drop(struct progress *p);

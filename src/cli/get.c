@@ -1,0 +1,314 @@
+/*
+ * forebay cat, forebay get
+ *
+ * get writes beside the target and renames when all bytes are there: an interrupted get leaves no half file
+ * under the final name. Several threads fetch several objects at once.
+ */
+#include "cli/cli.h"
+#include "cli/command.h"
+
+#include "base/lock.h"
+#include "base/sys.h"
+#include "client/client_file.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+
+#define PIECE_BYTES (1 * MIB)
+#define PATH_BYTES  4096
+
+struct get_options {
+    struct command_node node;
+    bool recursive, quiet;
+    uint64_t jobs, offset, length;
+};
+
+static const struct option rows[] = {
+    COMMAND_FLAG(get_options, recursive, "recursive", 'r', "get: everything below the prefix"),
+    COMMAND_FLAG(get_options, quiet, "quiet", 'q', "no progress and no summary"),
+    {.name = "jobs",
+     .short_flag = 'j',
+     .type = OPTION_UINT,
+     .offset = offsetof(struct get_options, jobs),
+     .def = "8",
+     .min = 1,
+     .max = 256,
+     .arg = "N",
+     .doc = "get -r: objects fetched at the same time"},
+    {.name = "offset",
+     .type = OPTION_SIZE,
+     .offset = offsetof(struct get_options, offset),
+     .def = "0",
+     .arg = "SIZE",
+     .doc = "cat: begin at this byte"},
+    {.name = "length",
+     .type = OPTION_SIZE,
+     .offset = offsetof(struct get_options, length),
+     .def = "0",
+     .arg = "SIZE",
+     .doc = "cat: at most so many bytes; 0 means to the end"},
+    COMMAND_NODE_ROWS(get_options),
+};
+static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
+
+static const struct command_usage cat_usage = {
+    .command = "forebay cat",
+    .operands = "BUCKET/KEY...",
+    .about = "Writes the bytes of objects to standard output.",
+    .min_operands = 1,
+    .max_operands = -1,
+};
+
+static const struct command_usage get_usage = {
+    .command = "forebay get",
+    .operands = "BUCKET/KEY [TARGET]",
+    .about =
+        "Fetches an object into a file (default: its last name, here), or with -r everything below a prefix "
+        "into a\n"
+        "directory. A file appears under its name only when it is whole. \"-\" as target is standard output.",
+    .min_operands = 1,
+    .max_operands = 2,
+};
+
+/* Copies [offset, offset+n) of an open object to fd. */
+static int copy_out(struct client_file *f, int fd, uint64_t offset, uint64_t n, struct progress *p,
+                    struct err *e)
+{
+    _cleanup_free_ char *piece = malloc(PIECE_BYTES);
+    assert(piece);
+    while (n > 0) {
+        ssize_t got = client_file_pread(f, piece, MIN(n, PIECE_BYTES), offset, e);
+        if (got <= 0)
+            return got < 0 ? (int)got : err_set(e, -ENODATA, "object ended early");
+        for (ssize_t done = 0; done < got;) {
+            ssize_t w = write(fd, piece + done, (size_t)(got - done));
+            if (w < 0 && errno != EINTR)
+                return err_errno(e, -errno, "write");
+            done += MAX(w, 0);
+        }
+        offset += (uint64_t)got;
+        n -= (uint64_t)got;
+        if (p)
+            progress_add(p, 0, (uint64_t)got);
+    }
+    return 0;
+}
+
+static int open_object(struct client *c, struct slice bucket, struct slice key, uint64_t offset,
+                       uint64_t expect, struct client_file **ret, struct err *e)
+{
+    struct client_file_open q = {.bucket = bucket, .key = key, .offset = offset, .expect = expect};
+    return client_file_open(c, &q, ret, e);
+}
+
+static int cat_one(struct client *c, const struct get_options *o, const char *path, struct err *e)
+{
+    struct slice bucket, key;
+    _cleanup_(client_file_closep) struct client_file *f = NULL;
+    int r = command_path(path, &bucket, &key, e);
+    if (r == 0)
+        r = open_object(c, bucket, key, o->offset, o->length ? o->length : UINT64_MAX, &f, e);
+    if (r < 0)
+        return r;
+    uint64_t size = client_file_attr(f)->size_bytes;
+    if (o->offset > size)
+        return err_set(e, ERR_RANGE, "%s: --offset %" PRIu64 " is beyond its %" PRIu64 " bytes", path,
+                       o->offset, size);
+    uint64_t n = size - o->offset;
+    return copy_out(f, STDOUT_FILENO, o->offset, o->length ? MIN(n, o->length) : n, NULL, e);
+}
+
+int cmd_cat(int argc, char **argv)
+{
+    struct get_options o = {0};
+    int n, status;
+    if (command_parse(&cat_usage, &table, &o, argc, argv, &n, &status)) {
+        struct err e = {0};
+        _cleanup_(client_freep) struct client *c = NULL;
+        int r = command_connect(&o.node, &c, &e);
+        for (int i = 0; r == 0 && i < n; i++)
+            r = cat_one(c, &o, argv[i], &e);
+        if (r < 0)
+            status = command_fail(cat_usage.command, r, &e);
+    }
+    option_fini(&table, &o);
+    return status;
+}
+
+/* ---- get ---- */
+
+static int get_file(struct client *c, struct slice bucket, struct slice key, const char *target,
+                    struct progress *p, struct err *e)
+{
+    _cleanup_(client_file_closep) struct client_file *f = NULL;
+    int r = open_object(c, bucket, key, 0, UINT64_MAX, &f, e);
+    if (r < 0)
+        return r;
+    uint64_t size = client_file_attr(f)->size_bytes;
+    if (strcmp(target, "-") == 0) {
+        r = copy_out(f, STDOUT_FILENO, 0, size, p, e);
+    } else {
+        char part[PATH_BYTES];
+        if ((size_t)snprintf(part, sizeof(part), "%s.forebay-part", target) >= sizeof(part))
+            return err_set(e, -ENAMETOOLONG, "%s", target);
+        _cleanup_close_ int fd = sys->open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        if (fd < 0)
+            return err_errno(e, fd, "create %s", part);
+        r = copy_out(f, fd, 0, size, p, e);
+        if (r == 0 && (r = sys->rename(part, target)) < 0)
+            r = err_errno(e, r, "rename %s", part);
+        if (r < 0)
+            (void)sys->unlink(part);
+    }
+    if (r == 0)
+        progress_add(p, 1, 0);
+    return r;
+}
+
+/* The walk: one lister under a lock, several threads that each take the next key. */
+struct walk {
+    struct client *client;
+    struct slice bucket, prefix;
+    const char *target;
+    struct progress *progress;
+    struct lock lock; /* covers what follows */
+    struct client_lister *lister;
+    uint64_t failed;
+};
+
+/* Next object below the prefix: 1 and a copy of its key, 0 at the end, or an error. */
+static int walk_next(struct walk *w, char **ret_key, struct err *e)
+{
+    LOCK_SCOPE(&w->lock); /* held over the listing's I/O: whoever waits needs its answer */
+    struct wire_entry x;
+    for (;;) {
+        int r = client_lister_next(w->lister, &x, e);
+        if (r <= 0)
+            return r;
+        if (!slice_ends(x.key, SLICE_LIT("/"))) { /* markers of directories are no files */
+            progress_grow(w->progress, 1, x.attr.size_bytes);
+            *ret_key = slice_dup(x.key);
+            return 1;
+        }
+    }
+}
+
+static bool leaves_target(struct slice name)
+{
+    while (name.n > 0) {
+        struct slice part = slice_split(&name, '/');
+        if (part.n == 0 || slice_eq_str(part, ".") || slice_eq_str(part, ".."))
+            return true;
+    }
+    return false;
+}
+
+static int walk_get(struct walk *w, struct slice key, struct err *e)
+{
+    ssize_t slash = slice_rfind(w->prefix, '/');
+    struct slice name = slice_from(key, (size_t)(slash + 1));
+    if (leaves_target(name))
+        return err_set(e, -EINVAL, SLICE_FMT ": not a name that a directory can hold", SLICE_ARG(key));
+    char path[PATH_BYTES];
+    if ((size_t)snprintf(path, sizeof(path), "%s/" SLICE_FMT, w->target, SLICE_ARG(name)) >= sizeof(path))
+        return err_set(e, -ENAMETOOLONG, SLICE_FMT, SLICE_ARG(key));
+    char *last = strrchr(path, '/');
+    *last = '\0';
+    int r = sys_mkdir_p(path, 0755);
+    if (r < 0)
+        return err_errno(e, r, "create %s", path);
+    *last = '/';
+    return get_file(w->client, w->bucket, key, path, w->progress, e);
+}
+
+static void walk_failed(struct walk *w, const struct err *e)
+{
+    (void)fprintf(stderr, "%s: %s\n", get_usage.command, e->text);
+    LOCK_SCOPE(&w->lock);
+    w->failed++;
+}
+
+static void *walk_main(void *arg)
+{
+    struct walk *w = arg;
+    for (;;) {
+        struct err e = {0};
+        _cleanup_free_ char *key = NULL;
+        int r = walk_next(w, &key, &e);
+        if (r == 0)
+            return NULL;
+        if (r < 0) {
+            walk_failed(w, &e);
+            return NULL;
+        }
+        if (walk_get(w, slice_str(key), &e) < 0)
+            walk_failed(w, &e);
+    }
+}
+
+static int get_tree(struct client *c, const struct get_options *o, struct slice bucket, struct slice prefix,
+                    const char *target, struct err *e)
+{
+    struct client_lister_open q = {.bucket = bucket, .prefix = prefix};
+    struct walk w = {.client = c, .bucket = bucket, .prefix = prefix, .target = target};
+    w.lister = client_lister_new(c, &q);
+    w.progress = progress_new("got", 0, 0, o->quiet);
+    lock_init(&w.lock, LOCK_SERVER);
+    pthread_t threads[256];
+    uint64_t n = 0;
+    while (n < o->jobs && pthread_create(&threads[n], NULL, walk_main, &w) == 0)
+        n++;
+    for (uint64_t i = 0; i < n; i++)
+        (void)pthread_join(threads[i], NULL);
+    progress_end(w.progress);
+    client_lister_free(w.lister);
+    lock_fini(&w.lock);
+    return w.failed ? err_set(e, -EIO, "%" PRIu64 " objects failed", w.failed) : 0;
+}
+
+static int get_one(struct client *c, const struct get_options *o, struct slice bucket, struct slice key,
+                   const char *target, struct err *e)
+{
+    char path[PATH_BYTES];
+    struct slice name = slice_from(key, (size_t)(slice_rfind(key, '/') + 1));
+    struct stat st;
+    bool into = target && strcmp(target, "-") != 0 && sys->stat(target, &st) == 0 && S_ISDIR(st.st_mode);
+    if ((!target || into) && leaves_target(name.n ? name : SLICE_LIT("..")))
+        return err_set(e, -EINVAL, "give a target: the key's last part is no file name");
+    int n =
+        snprintf(path, sizeof(path), "%s%s" SLICE_FMT, into ? target : "", into ? "/" : "", SLICE_ARG(name));
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return err_set(e, -ENAMETOOLONG, "target is too long");
+    bool to_stdout = target && strcmp(target, "-") == 0;
+    struct progress *p = progress_new("got", 1, 0, o->quiet || to_stdout);
+    int r = get_file(c, bucket, key, target && !into ? target : path, p, e);
+    if (r == 0)
+        progress_end(p);
+    else
+        progress_drop(p);
+    return r;
+}
+
+int cmd_get(int argc, char **argv)
+{
+    struct get_options o = {0};
+    int n, status;
+    if (command_parse(&get_usage, &table, &o, argc, argv, &n, &status)) {
+        struct err e = {0};
+        struct slice bucket, key;
+        _cleanup_(client_freep) struct client *c = NULL;
+        int r = command_path(argv[0], &bucket, &key, &e);
+        if (r == 0 && key.n == 0 && !o.recursive)
+            r = err_set(&e, ERR_BAD_OPTION, "'%s': must be BUCKET/KEY, or give -r for all of it", argv[0]);
+        if (r == 0)
+            r = command_connect(&o.node, &c, &e);
+        if (r == 0 && o.recursive)
+            r = get_tree(c, &o, bucket, key, n > 1 ? argv[1] : ".", &e);
+        else if (r == 0)
+            r = get_one(c, &o, bucket, key, n > 1 ? argv[1] : NULL, &e);
+        if (r < 0)
+            status = command_fail(get_usage.command, r, &e);
+    }
+    option_fini(&table, &o);
+    return status;
+}

@@ -1,0 +1,103 @@
+/*
+ * Progress of long work. On a terminal one line on stderr, redrawn at most ten times a second; piped, one
+ * summary line at the end. The numbers are exact: what was added, since progress_new.
+ */
+#include "cli/command.h"
+
+#include "base/lock.h"
+#include "base/sys.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+
+#define REDRAW_NS 100000000ull
+
+struct progress {
+    struct lock lock; /* covers everything below */
+    const char *verb;
+    uint64_t objects, bytes, total_objects, total_bytes;
+    uint64_t started_ns, drawn_ns;
+    bool terminal, quiet;
+};
+
+struct progress *progress_new(const char *verb, uint64_t total_objects, uint64_t total_bytes, bool quiet)
+{
+    struct progress *p = calloc(1, sizeof(*p));
+    assert(p);
+    lock_init(&p->lock, LOCK_LEAF);
+    p->verb = verb;
+    p->total_objects = total_objects;
+    p->total_bytes = total_bytes;
+    p->started_ns = sys->mono_ns();
+    p->terminal = isatty(STDERR_FILENO);
+    p->quiet = quiet;
+    return p;
+}
+
+static double seconds_of(const struct progress *p)
+{
+    double s = (double)(sys->mono_ns() - p->started_ns) / 1e9;
+    return s > 0.001 ? s : 0.001;
+}
+
+static void draw_locked(struct progress *p)
+{
+    char done[TEXT_SIZE_MAX], total[TEXT_SIZE_MAX], rate[TEXT_SIZE_MAX], left[TEXT_SIZE_MAX];
+    double per_s = (double)p->bytes / seconds_of(p);
+    (void)fprintf(stderr, "\r%s %" PRIu64, p->verb, p->objects);
+    if (p->total_objects > 0)
+        (void)fprintf(stderr, "/%" PRIu64, p->total_objects);
+    (void)fprintf(stderr, " objects, %s", text_size(p->bytes, done));
+    if (p->total_bytes > 0)
+        (void)fprintf(stderr, " of %s", text_size(p->total_bytes, total));
+    (void)fprintf(stderr, ", %s/s", text_size((uint64_t)per_s, rate));
+    if (p->total_bytes > p->bytes && per_s > 1) {
+        uint64_t ms = (uint64_t)((double)(p->total_bytes - p->bytes) / per_s * 1000);
+        (void)fprintf(stderr, ", %s left", text_duration(ms, left));
+    }
+    (void)fputs("\033[K", stderr);
+}
+
+void progress_add(struct progress *p, uint64_t objects, uint64_t bytes)
+{
+    LOCK_SCOPE(&p->lock);
+    p->objects += objects;
+    p->bytes += bytes;
+    uint64_t now = sys->mono_ns();
+    if (!p->terminal || p->quiet || now - p->drawn_ns < REDRAW_NS)
+        return;
+    p->drawn_ns = now;
+    draw_locked(p);
+}
+
+void progress_grow(struct progress *p, uint64_t objects, uint64_t bytes)
+{
+    LOCK_SCOPE(&p->lock);
+    p->total_objects += objects;
+    p->total_bytes += bytes;
+}
+
+void progress_drop(struct progress *p)
+{
+    if (!p)
+        return;
+    lock_fini(&p->lock);
+    free(p);
+}
+
+void progress_end(struct progress *p)
+{
+    if (!p)
+        return;
+    if (!p->quiet) {
+        char done[TEXT_SIZE_MAX], rate[TEXT_SIZE_MAX], took[TEXT_SIZE_MAX];
+        double s = seconds_of(p);
+        if (p->terminal)
+            (void)fputs("\r\033[K", stderr);
+        (void)fprintf(stderr, "%s %" PRIu64 " object%s, %s in %s, %s/s\n", p->verb, p->objects,
+                      p->objects == 1 ? "" : "s", text_size(p->bytes, done),
+                      text_duration((uint64_t)(s * 1000), took),
+                      text_size((uint64_t)((double)p->bytes / s), rate));
+    }
+    progress_drop(p);
+}

@@ -1,0 +1,172 @@
+/*
+ * forebay store check: verifies every block of a stopped node's disks. Works on the disks themselves, not
+ * over the wire: a node that does not start can still be checked.
+ */
+#include "cli/cli.h"
+#include "cli/command.h"
+
+#include "base/config.h"
+#include "base/sys.h"
+#include "base/text.h"
+#include "store/store.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/file.h>
+
+#define CHECK_MEMORY_BYTES (256 * MIB)
+
+struct store_options {
+    char *data;
+    struct option_list disk;
+    bool repair, json, quiet;
+};
+
+static const struct option rows[] = {
+    {.name = "data",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct store_options, data),
+     .arg = "DIR",
+     .doc = "the node's data directory"},
+    {.name = "disk",
+     .type = OPTION_LIST,
+     .offset = offsetof(struct store_options, disk),
+     .arg = "DIR[:SIZE]",
+     .doc = "disks, as given to serve; default DIR/cache"},
+    COMMAND_FLAG(store_options, repair, "repair", 0,
+                 "drop what is bad, so that it is fetched again; remove orphans"),
+    COMMAND_FLAG(store_options, json, "json", 0, "the result as JSON"),
+    COMMAND_FLAG(store_options, quiet, "quiet", 'q', "no progress"),
+};
+static const struct option_table table = {rows, ARRAY_SIZE(rows), "FOREBAY_"};
+
+static const struct command_usage usage = {
+    .command = "forebay store",
+    .operands = "check",
+    .about = "Reads every cached block of a node that is not running, and compares it with its checksum. "
+             "Prints what is\n"
+             "wrong, one line each, and a summary. Exit status: 0 nothing is wrong, or all was repaired; 3 "
+             "something is.",
+    .min_operands = 1,
+    .max_operands = 1,
+};
+
+struct check_state {
+    struct progress *progress;
+    uint64_t extents, bytes;
+};
+
+static bool on_extent(const struct store_check_report *so_far, const char *problem, void *arg)
+{
+    struct check_state *s = arg;
+    if (problem)
+        (void)printf("%s\n", problem);
+    progress_add(s->progress, so_far->extents - s->extents, so_far->bytes - s->bytes);
+    s->extents = so_far->extents;
+    s->bytes = so_far->bytes;
+    return true;
+}
+
+static void print_report(const struct store_options *o, const struct store_check_report *r)
+{
+    const char *form = o->json ? "{\"extents\": %" PRIu64 ", \"blocks\": %" PRIu64 ", \"bytes\": %" PRIu64
+                                 ", \"bad_blocks\": %" PRIu64 ", \"missing_files\": %" PRIu64
+                                 ", \"orphan_files\": %" PRIu64 ", \"orphan_bytes\": %" PRIu64
+                                 ", \"bad_records\": %" PRIu64 "}\n"
+                               : "checked %" PRIu64 " extents, %" PRIu64 " blocks, %" PRIu64
+                                 " bytes: %" PRIu64 " bad blocks, %" PRIu64 " missing files, %" PRIu64
+                                 " orphan files (%" PRIu64 " bytes), %" PRIu64 " bad records\n";
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* one of the two literals above */
+    (void)printf(form, r->extents, r->blocks, r->bytes, r->bad_blocks, r->missing_files, r->orphan_files,
+                 r->orphan_bytes, r->bad_records);
+#pragma GCC diagnostic pop
+}
+
+/* The lock that `serve` holds: a running node checks itself. */
+static int lock_data(const char *data, int *ret_fd, struct err *e)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof(path), "%s/lock", data);
+    _cleanup_close_ int fd = sys->open(path, O_RDWR | O_CLOEXEC, 0);
+    if (fd == -ENOENT)
+        return err_set(e, -ENOENT, "--data %s: no node has run there", data);
+    if (fd < 0)
+        return err_errno(e, fd, "open %s", path);
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return err_set(e, -EBUSY, "--data %s: a node is running there; stop it first", data);
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
+static int check_disks(const struct store_options *o, struct store_disk_config *disks, size_t n,
+                       struct store_check_report *ret, struct err *e)
+{
+    struct store_config config = {
+        .disks = disks,
+        .n_disks = n,
+        .memory_bytes = CHECK_MEMORY_BYTES,
+        .flush_interval_ms = 30000,
+        .read_only = !o->repair,
+    };
+    _cleanup_(store_closep) struct store *s = NULL;
+    int r = store_open(&config, &s, e);
+    if (r < 0)
+        return r;
+    struct check_state state = {.progress = progress_new("checked", 0, 0, o->quiet)};
+    r = store_check(s, o->repair, on_extent, &state, ret, e);
+    progress_end(state.progress);
+    return r;
+}
+
+static int check(const struct store_options *o, struct store_check_report *ret, struct err *e)
+{
+    if (!o->data)
+        return err_set(e, ERR_BAD_OPTION, "--data DIR: which node's disks?");
+    _cleanup_close_ int lock = -1;
+    int r = lock_data(o->data, &lock, e);
+    if (r < 0)
+        return r;
+    char fallback[4096];
+    (void)snprintf(fallback, sizeof(fallback), "%s/cache", o->data);
+    size_t n = MAX(o->disk.n, (size_t)1);
+    struct store_disk_config *disks = calloc(n, sizeof(*disks));
+    assert(disks);
+    disks[0].path = fallback;
+    for (size_t i = 0; r == 0 && i < o->disk.n; i++) {
+        struct config_disk parsed;
+        r = config_parse_disk(o->disk.v[i], &parsed, e);
+        if (r == 0)
+            disks[i] = (struct store_disk_config){.path = parsed.path, .size_bytes = parsed.size_bytes};
+    }
+    if (r == 0)
+        r = check_disks(o, disks, n, ret, e);
+    for (size_t i = 0; i < o->disk.n; i++)
+        if (disks[i].path != fallback)
+            free((void *)(uintptr_t)disks[i].path);
+    free(disks);
+    return r;
+}
+
+int cmd_store(int argc, char **argv)
+{
+    struct store_options o = {0};
+    int n, status;
+    if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
+        struct err e = {0};
+        struct store_check_report report = {0};
+        int r = strcmp(argv[0], "check") == 0
+                    ? check(&o, &report, &e)
+                    : err_set(&e, ERR_BAD_OPTION, "'%s': the only verb is check", argv[0]);
+        if (r < 0) {
+            status = command_fail(usage.command, r, &e);
+        } else {
+            print_report(&o, &report);
+            uint64_t wrong =
+                report.bad_blocks + report.missing_files + report.orphan_files + report.bad_records;
+            status = wrong > 0 && !o.repair ? 3 : 0;
+        }
+    }
+    option_fini(&table, &o);
+    return status;
+}

@@ -121,9 +121,11 @@ void writer_drain(struct disk *d)
 {
     LOCK_SCOPE(&d->lock);
     uint64_t target = d->queued;
+    /* A broken index gets one more chance: the next round that begins after this. */
+    uint64_t chance = d->rounds + (d->in_batch ? 2 : 1);
     d->drainers++;
     wake_locked(d);
-    while (d->recorded < target && !d->broken && !d->stop && d->has_writer)
+    while (d->recorded < target && !(d->broken && d->rounds >= chance) && !d->stop && d->has_writer)
         (void)cond_wait_for(&d->recorded_cond, &d->lock, WAIT_SLICE_NS);
     d->drainers--;
 }
@@ -438,7 +440,7 @@ static bool wait_for_work_locked(struct disk *d)
     while ((nothing_queued_locked(d) || d->hold) && !d->stop)
         cond_wait(&d->wake_writer, &d->lock);
     uint64_t deadline = sys_real.mono_ns() + (d->broken ? RETRY_NS : WRITER_INTERVAL_NS);
-    while (!d->stop && (d->broken || !urgent_locked(d))) {
+    while (!d->stop && !(d->broken ? d->drainers > 0 : urgent_locked(d))) {
         uint64_t now = sys_real.mono_ns();
         if (now >= deadline || cond_wait_for(&d->wake_writer, &d->lock, deadline - now) == -ETIMEDOUT)
             break;
@@ -493,7 +495,8 @@ void *writer_run(void *arg)
             let_go(d, dirty);
         lock_take(&d->lock);
         d->in_batch = false;
-        d->recorded = target;
+        d->rounds++;
+        d->recorded = d->broken ? d->recorded : target;
         cond_broadcast(&d->recorded_cond);
     } while (more);
     lock_drop(&d->lock);

@@ -379,20 +379,18 @@ void extent_block_trusted(struct extent *x, uint32_t block)
     record_locked(x);
 }
 
-/* Run of present blocks from `block` on that are not suspect, up to n_max; *ret_suspect when the first one
- * is. */
 uint32_t extent_trusted_run_locked(const struct extent *x, uint32_t block, uint32_t n_max, bool *ret_suspect)
 {
-    uint32_t end = MIN((uint64_t)block + n_max, x->n_blocks);
+    uint32_t end = (uint32_t)MIN((uint64_t)block + n_max, x->n_blocks);
     *ret_suspect = false;
-    if (block >= end || !bit(x->present, block))
+    if (block >= end)
         return 0;
-    end = bit_next(x->present, block, end, false);
-    if (x->suspect) {
-        *ret_suspect = bit(x->suspect, block);
-        end = bit_next(x->suspect, block, end, true);
+    uint32_t stop = bit_next(x->present, block, end, false);
+    if (x->suspect && stop > block) {
+        stop = bit_next(x->suspect, block, stop, true);
+        *ret_suspect = stop < end && bit(x->suspect, stop);
     }
-    return end - block;
+    return stop - block;
 }
 
 uint32_t extent_next_suspect(struct extent *x, uint32_t from)

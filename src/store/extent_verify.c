@@ -107,19 +107,20 @@ uint64_t extent_present_run(struct extent *x, uint64_t offset, uint64_t n)
     uint32_t first = (uint32_t)(offset / STORE_BLOCK_BYTES);
     uint32_t wanted = (uint32_t)((offset + n - 1) / STORE_BLOCK_BYTES) - first + 1;
     _cleanup_free_ char *buf = NULL;
-    for (;;) {
+    uint32_t run = 0;
+    for (unsigned verified = 0; run < wanted; verified++) {
         bool suspect;
         lock_take(&x->lock);
-        uint32_t blocks = extent_trusted_run_locked(x, first, wanted, &suspect);
+        run += extent_trusted_run_locked(x, first + run, wanted - run, &suspect);
         lock_drop(&x->lock);
-        if (!suspect || x->store->read_only) {
-            uint64_t end = (uint64_t)(first + blocks) * STORE_BLOCK_BYTES;
-            return blocks == 0 ? 0 : MIN(end - offset, n);
-        }
+        if (!suspect || run == wanted || verified == VERIFY_RUN_BLOCKS || x->store->read_only)
+            break;
         if (!buf)
             buf = new_block_buffer();
-        (void)extent_verify_block(x, first, buf, "start");
+        (void)extent_verify_block(x, first + run, buf, "start");
     }
+    uint64_t end = (uint64_t)(first + run) * STORE_BLOCK_BYTES;
+    return run == 0 ? 0 : MIN(end - offset, n);
 }
 
 bool extent_is_complete(struct extent *x)

@@ -101,14 +101,16 @@ int extent_open_fd(struct extent *x, int flags);
 int extent_attr(struct extent *x, struct buf *ret);
 /* Replaces the attribute blob (after revalidation); written to the index with the next batch. */
 int extent_set_attr(struct extent *x, struct slice attr);
+/* All blocks present and trusted; verifies up to 16 suspect ones itself. */
 bool extent_is_complete(struct extent *x);
 bool extent_is_dead(struct extent *x); /* replaced, removed or evicted */
 uint64_t extent_present_bytes(struct extent *x);
 
 /*
  * Length of the run of present, trusted bytes at `offset` (0: none), at most `n`. Blocks that are suspect after an
- * unclean stop are verified here first (disk read, no lock held); a bad one is dropped, counted and logged, so that
- * it reads as missing.
+ * unclean stop are verified here first (disk read, no lock held), at most 64 of them in one call, so that the run may end
+ * before a block that is present: ask again at its end. A bad block is dropped, counted and logged, so that it reads as
+ * missing. Staged extents: up to their size.
  */
 uint64_t extent_present_run(struct extent *x, uint64_t offset, uint64_t n);
 /* First missing range at or after offset: 0 and the range (block-aligned, cut at the size), or -ENOENT. */

@@ -50,6 +50,7 @@
 #define CHARGE_STEP_BYTES    (64 * MIB)  /* space taken ahead of a fill */
 #define CHARGE_AHEAD_MAX     (256 * MIB) /* largest object whose whole size is taken at creation */
 #define VERIFY_INLINE_BLOCKS 16          /* suspect blocks that extent_is_complete verifies itself */
+#define VERIFY_RUN_BLOCKS    64          /* suspect blocks that one extent_present_run verifies */
 #define WRITEBACK_BYTES      (8 * MIB)   /* dirty pages are sent to the disk after so many bytes */
 
 /* One block's news for the index. */
@@ -185,6 +186,7 @@ struct disk {
     bool stop, abandon;
     bool broken;               /* the index refused a commit */
     uint64_t queued, recorded; /* changes queued so far, and how many of them are recorded */
+    uint64_t rounds;           /* rounds of the writer that ended */
     unsigned drainers;         /* threads that wait for the writer */
     struct cond wake_writer, recorded_cond, wake_flusher;
     uint64_t denied_until_ms[64]; /* admission refused lately, by data set */
@@ -294,6 +296,8 @@ void extent_set_all_present_locked(struct extent *x);
 void extent_set_present_locked(struct extent *x, uint32_t block, bool suspect);
 /* Every present block becomes suspect. */
 void extent_distrust_locked(struct extent *x);
+/* Blocks from `block` on, up to n_max, that are present and not suspect; whether the one behind them is
+ * suspect. */
 uint32_t extent_trusted_run_locked(const struct extent *x, uint32_t block, uint32_t n_max, bool *ret_suspect);
 bool extent_range_is_suspect_locked(const struct extent *x, uint32_t first, uint32_t n);
 /* A block's bytes are in the file. */

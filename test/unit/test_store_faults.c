@@ -1,0 +1,277 @@
+/* layer: store */
+/*
+ * The fault sweep: the Nth file call, or the Nth commit of the index, fails, for N = 1, 2, ... until none
+ * does. Whatever fails, an acknowledged result is true, nothing wrong is served, the structures hold, the
+ * counts agree in the end, and nothing leaks (the sanitizers see to that).
+ */
+#include "test_store_common.h"
+#include "test_store_kv.h"
+
+#include "base/log.h"
+#include "support/fault_sys.h"
+
+enum { KEYS = 5 };
+
+static const char *const keys[KEYS] = {"small", "large", "staged", "replaced", "removed"};
+
+/* What the run was told: 0 unknown, else the version whose put was acknowledged in full. */
+struct told {
+    uint64_t whole[KEYS];
+    bool removed[KEYS];
+};
+
+static int put_version(struct store *s, int key, uint64_t version, uint64_t size)
+{
+    char attr[32];
+    (void)snprintf(attr, sizeof(attr), "%llu", (unsigned long long)version);
+    struct store_new n = {.key = slice_str(keys[key]), .attr = slice_str(attr), .size_bytes = size};
+    struct extent *_cleanup_(extent_unrefp) x = NULL;
+    int r = store_create(s, &n, &x, NULL);
+    if (r == 0)
+        r = fill_range(x, version, 0, size);
+    if (x)
+        extent_check(x);
+    return r;
+}
+
+static int stage_version(struct store *s, int key, uint64_t version, uint64_t size)
+{
+    char attr[32];
+    (void)snprintf(attr, sizeof(attr), "%llu", (unsigned long long)version);
+    struct store_new n = {.key = slice_str(keys[key]), .attr = slice_str(attr), .size_bytes = size};
+    struct extent *_cleanup_(extent_unrefp) x = NULL;
+    _cleanup_free_ char *p = content_new(version, 0, size);
+    int r = store_stage(s, n.key, 0, &x, NULL);
+    if (r == 0)
+        r = extent_write(x, p + MIB, size - MIB, MIB);
+    if (r == 0)
+        r = extent_write(x, p, MIB, 0);
+    if (r == 0)
+        r = store_publish(s, x, &n, NULL);
+    if (x)
+        extent_check(x);
+    return r;
+}
+
+static void note(struct told *t, int key, uint64_t version, int result)
+{
+    /* A failed put leaves the old version, the new one in part, or none. */
+    t->whole[key] = result == 0 ? version : 0;
+    t->removed[key] = false;
+}
+
+static const uint64_t sizes[] = {0, 1000, 2 * MIB + 5, MIB + 1, 4096, 1};
+
+static int put_one(struct store *s, struct told *t, int key, uint64_t version)
+{
+    int r = key == 2 ? stage_version(s, key, version, sizes[version])
+                     : put_version(s, key, version, sizes[version]);
+    if (key != 2 || r == 0)
+        note(t, key, version, r);
+    return r;
+}
+
+static bool tolerable(int r)
+{
+    return r == 0 || r == -EIO || r == -ENOENT || r == -ENOSPC || r == ERR_NOT_ADMITTED || r == -EBADMSG;
+}
+
+/* The content of a key, if any, is some version of it, and all that is served is right. *ret_version 0: not
+ * whole. */
+static void look(struct store *s, int key, uint64_t *ret_version)
+{
+    struct extent *_cleanup_(extent_unrefp) x = NULL;
+    *ret_version = 0;
+    int r = store_find(s, slice_str(keys[key]), &x);
+    assert_true(tolerable(r));
+    if (r < 0)
+        return;
+    extent_check(x);
+    struct buf _cleanup_buf_ b = BUF_INIT(KIB);
+    assert_int_equal(extent_attr(x, &b), 0);
+    uint64_t version = strtoull(b.p, NULL, 10);
+    assert_true(version >= 1 && version < ARRAY_SIZE(sizes) && extent_size(x) == sizes[version]);
+    uint64_t run = check_run(x, version, 0, sizes[version]);
+    *ret_version = run == sizes[version] ? version : 0;
+}
+
+static void work(struct fixture *f, struct told *t)
+{
+    struct store *s = f->s;
+    uint64_t version;
+    (void)put_one(s, t, 0, 1);
+    (void)put_one(s, t, 1, 2);
+    (void)store_flush(s, NULL);
+    (void)put_one(s, t, 2, 3);
+    (void)put_one(s, t, 3, 4);
+    (void)put_one(s, t, 3, 5);
+    if (put_one(s, t, 4, 1) == 0 && store_remove(s, slice_str(keys[4])) == 0) {
+        t->removed[4] = true;
+        t->whole[4] = 0;
+    }
+    for (int k = 0; k < KEYS; k++)
+        look(s, k, &version);
+    (void)store_flush(s, NULL);
+}
+
+/* Without faults: what was acknowledged is there, and everything agrees. */
+static void verify(struct fixture *f, const struct told *t, bool acknowledged_stays)
+{
+    for (int k = 0; k < KEYS; k++) {
+        uint64_t version;
+        look(f->s, k, &version);
+        if (t->removed[k])
+            assert_false(is_there(f->s, keys[k]));
+        else if (t->whole[k] && acknowledged_stays)
+            assert_int_equal(version, t->whole[k]);
+    }
+    struct store_check_report r;
+    assert_int_equal(store_check(f->s, true, NULL, NULL, &r, NULL), 0);
+    assert_int_equal(r.bad_blocks, 0);
+    assert_int_equal(store_check(f->s, false, NULL, NULL, &r, NULL), 0);
+    assert_int_equal(r.bad_blocks + r.missing_files + r.orphan_files + r.bad_records, 0);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    struct store_disk_status st = disk_status(f->s, 0);
+    assert_int_equal(st.used_bytes, f->s->disks[0].count.used_bytes);
+    assert_int_equal(st.extents, f->s->disks[0].count.extents);
+    assert_int_equal(st.leased_bytes, 0);
+    assert_int_equal(st.extents, r.extents);
+}
+
+/* One round: faults from before the opening until the work is done, or during the closing. */
+static bool round_sys(unsigned calls, uint64_t n, enum fault_mode mode, int error, bool at_close)
+{
+    /* Where reads fail, what is to be verified is dropped, acknowledged or not. */
+    bool stays = mode != FAULT_FOREVER || !(calls & FAULT_PREAD);
+    struct fixture f;
+    struct told t = {0};
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fault_sys_start();
+    if (!at_close)
+        fault_sys_arm(calls, n, error, mode);
+    int r = fixture_try_open(&f);
+    if (r == 0)
+        work(&f, &t);
+    bool hit = fault_sys_hit();
+    fault_sys_disarm();
+    assert_true(r == 0 || hit);
+    if (r == 0) {
+        /* The same process goes on, without faults. */
+        verify(&f, &t, stays);
+        if (at_close)
+            fault_sys_arm(calls, n, error, mode);
+        fixture_close(&f);
+        hit |= fault_sys_hit();
+        fault_sys_disarm();
+    }
+    fault_sys_stop();
+    fixture_open(&f);
+    verify(&f, &t, stays);
+    fixture_fini(&f);
+    testkv_reset();
+    return hit;
+}
+
+static void sweep(unsigned calls, enum fault_mode mode, int error, bool at_close)
+{
+    uint64_t n = 1;
+    while (round_sys(calls, n, mode, error, at_close))
+        n++;
+    assert_true(n > 1); /* something was hit at all */
+}
+
+/* Each file call fails once. */
+static void test_any_call_fails_once(void **state)
+{
+    sweep(FAULT_ALL & ~(unsigned)FAULT_STATFS_FREE, FAULT_ONCE, EIO, /* at_close= */ false);
+}
+
+/* Each file call of the closing fails once. */
+static void test_any_call_of_closing_fails(void **state)
+{
+    sweep(FAULT_ALL, FAULT_ONCE, EIO, /* at_close= */ true);
+}
+
+/* The disk is full from some write on, half of which may have happened. */
+static void test_disk_full_from_some_write_on(void **state)
+{
+    sweep(FAULT_WRITES, FAULT_FOREVER, ENOSPC, /* at_close= */ false);
+    sweep(FAULT_PWRITE, FAULT_PARTIAL, EIO, /* at_close= */ false);
+}
+
+/* The disk is dead from some call on. */
+static void test_disk_dead_from_some_call_on(void **state)
+{
+    sweep(FAULT_ALL, FAULT_FOREVER, EIO, /* at_close= */ false);
+}
+
+/* The index refuses every commit from some one on, and works again later: nothing is lost but what was never
+ * recorded. */
+static void test_index_refuses_commits(void **state)
+{
+    for (uint64_t n = 1;; n++) {
+        struct fixture f;
+        struct told t = {0};
+        fixture_init(&f, 1, 64 * MIB);
+        testkv_use();
+        testkv_fail_at = n;
+        int r = fixture_try_open(&f);
+        if (r == 0)
+            work(&f, &t);
+        bool hit = testkv_calls >= n;
+        bool again =
+            n % 2; /* half of the rounds see it work again, the others are closed while it does not */
+        if (again)
+            testkv_fail_at = 0;
+        if (r == 0 && again)
+            verify(&f, &t, /* acknowledged_stays= */ true);
+        if (r == 0)
+            fixture_close(&f);
+        testkv_fail_at = 0;
+        fixture_open(&f);
+        verify(&f, &t, /* acknowledged_stays= */ again);
+        fixture_fini(&f);
+        testkv_reset();
+        if (!hit)
+            break;
+    }
+}
+
+/* Reads and writes that move a few bytes at a time change nothing. */
+static void test_short_transfers(void **state)
+{
+    struct fixture f;
+    struct told t = {0};
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fault_sys_start();
+    fault_sys_short_io(4099);
+    fixture_open(&f);
+    work(&f, &t);
+    for (int k = 0; k < KEYS; k++)
+        assert_true(t.removed[k] || t.whole[k]);
+    verify(&f, &t, /* acknowledged_stays= */ true);
+    fixture_close(&f);
+    fault_sys_short_io(0);
+    fault_sys_stop();
+    fixture_open(&f);
+    verify(&f, &t, /* acknowledged_stays= */ true);
+    fixture_fini(&f);
+    testkv_reset();
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    fixture_skip_syncs();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_short_transfers),
+        cmocka_unit_test(test_any_call_fails_once),
+        cmocka_unit_test(test_any_call_of_closing_fails),
+        cmocka_unit_test(test_disk_full_from_some_write_on),
+        cmocka_unit_test(test_disk_dead_from_some_call_on),
+        cmocka_unit_test(test_index_refuses_commits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -217,19 +217,56 @@ static inline void script_start(struct script *s, const struct script_step *step
         abort();
 }
 
-static inline void script_stop(struct script *s)
+/* From here on connections are refused. */
+static inline void script_deafen(struct script *s)
 {
     pthread_mutex_lock(&s->mutex);
+    bool deaf = s->stop;
     s->stop = true;
+    pthread_mutex_unlock(&s->mutex);
+    if (deaf)
+        return;
+    (void)shutdown(s->listener, SHUT_RDWR);
+    (void)pthread_join(s->acceptor, NULL);
+    (void)close(s->listener);
+}
+
+static inline size_t script_steps_taken(struct script *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    size_t n = s->at;
+    pthread_mutex_unlock(&s->mutex);
+    return n;
+}
+
+/* Connections accepted so far. */
+static inline size_t script_connections(struct script *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    size_t n = s->n_threads;
+    pthread_mutex_unlock(&s->mutex);
+    return n;
+}
+
+/* The head of request i; "" when there was none. */
+static inline const char *script_head(struct script *s, size_t i)
+{
+    pthread_mutex_lock(&s->mutex);
+    const char *head = i < s->n_heads ? s->heads[i] : "";
+    pthread_mutex_unlock(&s->mutex);
+    return head;
+}
+
+static inline void script_stop(struct script *s)
+{
+    script_deafen(s);
+    pthread_mutex_lock(&s->mutex);
     for (size_t i = 0; i < s->n_threads; i++)
         if (s->fds[i] >= 0)
             (void)shutdown(s->fds[i], SHUT_RDWR);
     pthread_mutex_unlock(&s->mutex);
-    (void)shutdown(s->listener, SHUT_RDWR);
-    (void)pthread_join(s->acceptor, NULL);
     for (size_t i = 0; i < s->n_threads; i++)
         (void)pthread_join(s->threads[i], NULL);
-    (void)close(s->listener);
     for (size_t i = 0; i < s->n_heads; i++)
         free(s->heads[i]);
     (void)pthread_mutex_destroy(&s->mutex);

@@ -280,7 +280,7 @@ static void test_right_answers(void **state)
     assert_int_equal(get(&f, 10, 10, &s, &e), 0);
     assert_int_equal(s.bytes, 10);
     assert_string_equal(s.etag, "W/\"weak\"");
-    assert_int_equal(f.script.n_threads, 1); /* one connection for all */
+    assert_int_equal(script_connections(&f.script), 1); /* one connection for all */
     fixture_stop(&f);
 }
 
@@ -304,7 +304,7 @@ static void test_weak_etag(void **state)
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), ERR_PRECONDITION);
     assert_int_equal(s.bytes, 10);
-    assert_null(script_header(f.script.heads[0], "if-match"));
+    assert_null(script_header(script_head(&f.script, 0), "if-match"));
     fixture_stop(&f);
 }
 
@@ -326,7 +326,7 @@ static void test_stall(void **state)
         assert_non_null(strstr(e.text, "no progress for 200 ms"));
         assert_int_equal(s.bytes, i == 0 ? 40 : 0);
     }
-    assert_true(f.script.n_threads == 2); /* the stalled connection was not used again */
+    assert_true(script_connections(&f.script) == 2); /* the stalled connection was not used again */
     fixture_stop(&f);
 }
 
@@ -381,7 +381,7 @@ static void test_cancel(void **state)
     assert_int_equal(s.calls, 0);
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e),
                      -ECANCELED); /* set from the start */
-    assert_int_equal(f.script.at, 1);
+    assert_int_equal(script_steps_taken(&f.script), 1);
     atomic_store(&cancel, false);
     s.cancel = &cancel;
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -ECANCELED);
@@ -432,7 +432,7 @@ static void test_connections_bounded(void **state)
         assert_int_equal(gets[i].result, 0);
         assert_int_equal(gets[i].bytes, 100);
     }
-    assert_true(f.script.n_threads <= 3);
+    assert_true(script_connections(&f.script) <= 3);
     fixture_stop(&f);
 }
 
@@ -441,9 +441,7 @@ static void test_down(void **state)
 {
     struct fixture f;
     fixture_start(&f, "s3://b", NULL, 0, NULL);
-    (void)shutdown(f.script.listener, SHUT_RDWR);
-    (void)close(f.script.listener);
-    f.script.listener = -1;
+    script_deafen(&f.script);
     struct sink s;
     struct err e = {0};
     assert_int_equal(get(&f, 0, 10, &s, &e), ERR_ORIGIN_DOWN);
@@ -468,7 +466,7 @@ static void test_empty_by_range(void **state)
     assert_int_equal(get(&f, 0, 100, &s, &e), 0);
     assert_int_equal(s.calls, 1);
     assert_int_equal(s.bytes, 0);
-    assert_memory_equal(f.script.heads[1], "HEAD ", 5);
+    assert_memory_equal(script_head(&f.script, 1), "HEAD ", 5);
     assert_int_equal(get(&f, 0, 100, &s, &e), ERR_ORIGIN_FAILED); /* it has bytes after all */
     fixture_stop(&f);
 }
@@ -498,8 +496,8 @@ static void test_urls(void **state)
         assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
         char want[256];
         (void)snprintf(want, sizeof(want), "GET /b/p%%20q/%s HTTP/1.1\r\n", keys[i][1]);
-        assert_memory_equal(f.script.heads[0], want, strlen(want));
-        const char *authorization = script_header(f.script.heads[0], "authorization");
+        assert_memory_equal(script_head(&f.script, 0), want, strlen(want));
+        const char *authorization = script_header(script_head(&f.script, 0), "authorization");
         assert_non_null(authorization);
         assert_non_null(strstr(authorization, "Credential=AK/"));
         assert_non_null(
@@ -525,7 +523,7 @@ static void test_key_lengths(void **state)
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -ENAMETOOLONG);
     g.key.n = 0;
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -EINVAL);
-    assert_int_equal(f.script.at, 1);
+    assert_int_equal(script_steps_taken(&f.script), 1);
     fixture_stop(&f);
 }
 
@@ -539,8 +537,9 @@ static void test_credentials_sent(void **state)
     struct err e = {0};
     fixture_start(&f, "s3://b", steps, 1, token);
     assert_int_equal(get(&f, 0, 0, &s, &e), 0);
-    assert_memory_equal(script_header(f.script.heads[0], "x-amz-security-token"), "TOKEN\r\n", 7);
-    assert_non_null(strstr(script_header(f.script.heads[0], "authorization"), "x-amz-security-token"));
+    assert_memory_equal(script_header(script_head(&f.script, 0), "x-amz-security-token"), "TOKEN\r\n", 7);
+    assert_non_null(
+        strstr(script_header(script_head(&f.script, 0), "authorization"), "x-amz-security-token"));
     fixture_stop(&f);
 }
 
@@ -582,16 +581,17 @@ static void test_put_headers(void **state)
     assert_int_equal(attr.mtime_ns, (uint64_t)1769903999 * 1000000000);
     assert_true(slice_eq_str(attr.content_type, "text/plain"));
     /* SHA-256 of three zero bytes, by sha256sum. */
-    assert_memory_equal(script_header(f.script.heads[0], "x-amz-content-sha256"),
+    assert_memory_equal(script_header(script_head(&f.script, 0), "x-amz-content-sha256"),
                         "709e80c88487a2411e1ee4dfb9f22a861492d20c4765150c0c794abd70f8147c", 64);
-    assert_memory_equal(script_header(f.script.heads[0], "content-type"), "text/plain\r\n", 12);
+    assert_memory_equal(script_header(script_head(&f.script, 0), "content-type"), "text/plain\r\n", 12);
     assert_int_equal(put(&f, 9 * MIB, NULL, &attr, &e), 0);
-    assert_memory_equal(script_header(f.script.heads[1], "x-amz-content-sha256"), "UNSIGNED-PAYLOAD", 16);
-    assert_null(script_header(f.script.heads[1], "if-none-match"));
+    assert_memory_equal(script_header(script_head(&f.script, 1), "x-amz-content-sha256"), "UNSIGNED-PAYLOAD",
+                        16);
+    assert_null(script_header(script_head(&f.script, 1), "if-none-match"));
     struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
     struct origin_body b = {.size_bytes = 1, .read = zeros};
     assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
-    assert_memory_equal(script_header(f.script.heads[2], "if-none-match"), "*\r\n", 3);
+    assert_memory_equal(script_header(script_head(&f.script, 2), "if-none-match"), "*\r\n", 3);
     fixture_stop(&f);
 }
 
@@ -641,11 +641,11 @@ static void test_multipart_retry(void **state)
     if (r != 0)
         fail_msg("%s", e.text);
     assert_true(slice_eq_str(attr.etag, "abc-5"));
-    assert_int_equal(f.script.at, ARRAY_SIZE(steps));
-    assert_memory_equal(f.script.heads[0], "POST /b/k?uploads= ", 19);
-    assert_memory_equal(f.script.heads[1], "PUT /b/k?partNumber=1&uploadId=id%261%2F2 ", 42);
-    assert_memory_equal(f.script.heads[3], "PUT /b/k?partNumber=2&", 22);
-    assert_memory_equal(f.script.heads[7], "POST /b/k?uploadId=id%261%2F2 ", 30);
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    assert_memory_equal(script_head(&f.script, 0), "POST /b/k?uploads= ", 19);
+    assert_memory_equal(script_head(&f.script, 1), "PUT /b/k?partNumber=1&uploadId=id%261%2F2 ", 42);
+    assert_memory_equal(script_head(&f.script, 3), "PUT /b/k?partNumber=2&", 22);
+    assert_memory_equal(script_head(&f.script, 7), "POST /b/k?uploadId=id%261%2F2 ", 30);
     fixture_stop(&f);
 }
 
@@ -682,8 +682,8 @@ static void test_multipart_abort(void **state)
         int r = put(&f, 21 * MIB, NULL, &attr, &e);
         if (r != codes[i] || !strstr(e.text, texts[i]))
             fail_msg("%s: %s", err_name(r), e.text);
-        assert_int_equal(f.script.at, sizes[i]);
-        assert_memory_equal(f.script.heads[sizes[i] - 1], "DELETE /b/k?uploadId=", 21);
+        assert_int_equal(script_steps_taken(&f.script), sizes[i]);
+        assert_memory_equal(script_head(&f.script, sizes[i] - 1), "DELETE /b/k?uploadId=", 21);
         fixture_stop(&f);
     }
 }
@@ -765,7 +765,7 @@ static void test_list_query(void **state)
     l.token = page.next_token;
     assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), 0);
     assert_false(page.truncated);
-    const char *first = f.script.heads[0], *second = f.script.heads[1];
+    const char *first = script_head(&f.script, 0), *second = script_head(&f.script, 1);
     static const char *const parts[] = {
         "GET /b?",         "list-type=2",   "encoding-type=url",    "max-keys=7",
         "prefix=p%2Fa%2F", "delimiter=%2F", "start-after=p%2Fa%2F0"};

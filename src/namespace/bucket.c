@@ -286,7 +286,7 @@ static int table_load(struct bucket_table *t, struct err *e)
             return 0;
         if (r < 0)
             return r;
-        struct bucket *b;
+        struct bucket *b = NULL;
         r = record_decode(slice_from(key, 2), value, &b, e);
         if (r < 0)
             return r;

@@ -88,7 +88,7 @@ def random_bytes(n, seed=None):
 
 def s3_client(endpoint, access_key, secret_key, **config):
     """A boto3 client as it comes, but path style, one try, and patience for a node under sanitizers."""
-    settings = {"s3": {"addressing_style": "path"}, "retries": {"max_attempts": 1}, "read_timeout": 120,
+    settings = {"s3": {"addressing_style": "path"}, "retries": {"total_max_attempts": 1}, "read_timeout": 120,
                 "connect_timeout": 10, "max_pool_connections": 32}
     settings.update(config)
     return boto3.session.Session().client(
@@ -306,7 +306,7 @@ class Node(Program):
         super().__init__(directory, "node")
         self.route = route
         self.binary = binary or forebay_bin()
-        self.env = {"FOREBAY_ROUTE": route, "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0",
+        self.env = {"FOREBAY_ROUTE": route, "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:handle_abort=1",
                     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", **(env or {})}
         self.options = {"listen": "127.0.0.1:0", "wire": "127.0.0.1:0", "reserve": "0", **options}
         self.data = self.dir / "data"

@@ -150,6 +150,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                            f"<ETag>{escape(found.etag)}</ETag><Size>{len(found.data)}</Size></Contents>")
         token = f"<NextContinuationToken>{escape(urllib.parse.quote(last))}</NextContinuationToken>" if truncated else ""
         self._send(200, ("<ListBucketResult>" + f"<IsTruncated>{str(truncated).lower()}</IsTruncated>{token}" +
+                         ("<EncodingType>url</EncodingType>" if "encoding-type" in self.query else "") +
                          "".join(out) + "</ListBucketResult>").encode(), Content_Type="application/xml")
 
     def do_PUT(self):

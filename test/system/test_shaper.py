@@ -3,6 +3,7 @@ asked, faults as described. Rates are what this tool is for, so they are checked
 one of several attempts within 5 % of it (a loaded machine may slow an attempt down)."""
 
 import contextlib
+import functools
 import hashlib
 import http.client
 import io
@@ -24,6 +25,7 @@ VERSITYGW = ROOT / ".deps" / "bin" / "versitygw"
 MB = 1000 * 1000
 
 
+@functools.lru_cache(maxsize=8)
 def pattern(n):
     """n bytes that differ from place to place."""
     block = hashlib.sha256(b"shaper").digest() * 2048  # 64 KiB

@@ -1,0 +1,111 @@
+"""Listings through S3, against a model: the sorted keys, cut into pages and folded at the delimiter."""
+
+import itertools
+
+import botocore.exceptions
+import pytest
+
+import harness
+from keyorigin import KeyOrigin, Object
+
+KEYS = sorted(["a", "a/1", "a/2", "a/b/1", "a/b/2", "a//x", "b", "b/", "b/1", "c d/e f", "c+d", "c%20d", "z/é", "z/ö",
+               "日本/語", "a-b", "a.b", "a0"] + [f"many/{i:04}" for i in range(250)], key=lambda k: k.encode())
+
+
+def model(keys, prefix="", delimiter="", after=""):
+    """[(name, is_prefix)] of one listing."""
+    out = []
+    for key in keys:
+        if not key.startswith(prefix):
+            continue
+        cut = key.find(delimiter, len(prefix)) if delimiter else -1
+        name, folded = (key, False) if cut < 0 else (key[:cut + 1], True)
+        if name.encode() > after.encode() and (name, folded) not in out:
+            out.append((name, folded))
+    return out
+
+
+def entries(page):
+    """The same form from an answer; S3 gives keys and prefixes apart, each sorted."""
+    keys = [(o["Key"], False) for o in page.get("Contents", [])]
+    prefixes = [(p["Prefix"], True) for p in page.get("CommonPrefixes", [])]
+    return sorted(keys + prefixes, key=lambda e: e[0].encode())
+
+
+@pytest.fixture(scope="module")
+def listed(node):
+    with KeyOrigin() as origin:
+        name = harness.random_name()
+        for key in KEYS:
+            origin.objects[name, key] = Object(key.encode())
+        node.create_bucket(name, f"s3://{name}", **origin.properties())
+        yield name, node.s3()
+
+
+@pytest.mark.parametrize("prefix,delimiter,size", list(itertools.product(
+    ["", "a", "a/", "a/b/", "many/", "many/01", "c ", "z/", "none/"], ["", "/"], [1000, 7, 1])))
+def test_pages_of_version_2(listed, prefix, delimiter, size):
+    """Whatever the page size: every entry once, in order, the counts right."""
+    name, s3 = listed
+    if size == 1 and prefix not in ("a", "a/", "z/"):
+        size = 50
+    pages = list(s3.get_paginator("list_objects_v2").paginate(
+        Bucket=name, Prefix=prefix, Delimiter=delimiter, PaginationConfig={"PageSize": size}))
+    got = [e for page in pages for e in entries(page)]
+    assert got == model(KEYS, prefix, delimiter)
+    assert all(page["KeyCount"] == len(entries(page)) <= size for page in pages)
+    assert [page["IsTruncated"] for page in pages] == [True] * (len(pages) - 1) + [False]
+
+
+@pytest.mark.parametrize("prefix,delimiter", list(itertools.product(["", "a/", "many/"], ["", "/"])))
+def test_pages_of_version_1(listed, prefix, delimiter):
+    """The first version of the operation pages by marker."""
+    name, s3 = listed
+    pages = list(s3.get_paginator("list_objects").paginate(
+        Bucket=name, Prefix=prefix, Delimiter=delimiter, PaginationConfig={"PageSize": 9}))
+    assert [e for page in pages for e in entries(page)] == model(KEYS, prefix, delimiter)
+
+
+def test_start_after_and_owner(listed):
+    """start-after begins behind a key that need not exist; fetch-owner adds the owner."""
+    name, s3 = listed
+    for after in ("", "a", "a/b/1", "b/0", "many/0100", "zzz"):
+        page = s3.list_objects_v2(Bucket=name, StartAfter=after)
+        assert entries(page) == model(KEYS, after=after)
+    assert "Owner" in s3.list_objects_v2(Bucket=name, FetchOwner=True, MaxKeys=1)["Contents"][0]
+    assert "Owner" not in s3.list_objects_v2(Bucket=name, MaxKeys=1)["Contents"][0]
+
+
+def test_entries_are_complete(bucket):
+    """Size, ETag and time of an entry are the object's own."""
+    etag = bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"12345")["ETag"]
+    [entry] = bucket.s3.list_objects_v2(Bucket=bucket.name)["Contents"]
+    [true] = bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]
+    assert (entry["Size"], entry["ETag"], entry["StorageClass"]) == (5, etag, "STANDARD")
+    assert entry["LastModified"] == true["LastModified"]
+
+
+def test_limits(listed):
+    """max-keys 0 gives nothing, more than 1000 gives 1000 at most, nonsense is refused; so are forged tokens."""
+    name, s3 = listed
+    page = s3.list_objects_v2(Bucket=name, MaxKeys=0)
+    assert page["KeyCount"] == 0 and not page["IsTruncated"]
+    assert s3.list_objects_v2(Bucket=name, MaxKeys=5000)["KeyCount"] == len(KEYS)
+    for arguments in ({"MaxKeys": -1}, {"ContinuationToken": "forged"}, {"ContinuationToken": "MUFBQUFh"},
+                      {"EncodingType": "other"}):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            s3.list_objects_v2(Bucket=name, **arguments)
+        assert error.value.response["Error"]["Code"] == "InvalidArgument"
+
+
+def test_more_than_a_page(node):
+    """2,500 keys come in three pages by default."""
+    with KeyOrigin() as origin:
+        name = harness.random_name()
+        keys = [f"k{i:05}" for i in range(2500)]
+        for key in keys:
+            origin.objects[name, key] = Object(b"")
+        node.create_bucket(name, f"s3://{name}", **origin.properties())
+        pages = list(node.s3().get_paginator("list_objects_v2").paginate(Bucket=name))
+        assert [o["Key"] for page in pages for o in page["Contents"]] == keys
+        assert [page["KeyCount"] for page in pages] == [1000, 1000, 500]

@@ -1,0 +1,361 @@
+"""Objects through S3 with boto3: what goes in comes out, here and at the origin, for every kind of key and range."""
+
+import base64
+import hashlib
+import zlib
+
+import botocore.exceptions
+import pytest
+
+import harness
+from keyorigin import KeyOrigin, Object
+
+MIB = 1 << 20
+SIZES = [0, 1, 4095, 128 * 1024, 128 * 1024 + 1, MIB, 9 * MIB + 17]
+
+ODD_KEYS = [
+    "plain", "with space", " leading and trailing ", "a//b", "/leading", "trailing/", "//", ".", "..", "../up", "a/../b",
+    "a/./b", "plus+sign", "per%cent", "%2F", "100%25", "a&b=c?d#e", "quote\"'`", "semi;colon:at@", "back\\slash",
+    "<xml>&amp;", "tilde~()*!$,[]{}|^", "ünïcödé", "日本語", "🌊 forebay", "\u00e9", "e\u0301", "tab\tnewline\n",
+    "x" * 1024, "ä" * 512, "/".join(["d"] * 500),
+]
+
+
+def status_of(error):
+    return error.value.response["ResponseMetadata"]["HTTPStatusCode"]
+
+
+def code_of(error):
+    return error.value.response["Error"]["Code"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_put_reaches_the_origin_and_comes_back(bucket, size):
+    """A PUT is in the origin when it is acknowledged, byte for byte, and a GET gives the same, warm and after a restart."""
+    data = harness.random_bytes(size)
+    etag = bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=data)["ETag"]
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == data
+    found = bucket.s3.get_object(Bucket=bucket.name, Key="k")
+    assert found["Body"].read() == data
+    assert found["ContentLength"] == size
+    assert found["ETag"] == etag == bucket.truth.head_object(Bucket=bucket.name, Key="k")["ETag"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_cold_get_brings_what_the_origin_has(bucket, size):
+    """What only the origin has is read through, and the second read costs the origin nothing."""
+    data = harness.random_bytes(size)
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=data)
+    assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["Body"].read() == data
+
+    def from_origin():
+        return bucket.node.metric("forebay_origin_read_bytes_total", bucket=bucket.name)
+
+    harness.wait_until(lambda: from_origin() == size, what="bytes counted")
+    assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["Body"].read() == data
+    assert from_origin() == size
+
+
+def test_attributes_are_kept(bucket):
+    """Content type, the standard headers and user metadata come back, from the cache and from the origin."""
+    kept = {"ContentType": "text/x-test; charset=utf-8", "CacheControl": "max-age=7", "ContentEncoding": "gzip",
+            "ContentDisposition": 'attachment; filename="a b.txt"', "ContentLanguage": "de"}
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x", Metadata={"first": "1", "second": "two words"}, **kept)
+    for client in (bucket.s3, bucket.truth):
+        for found in (client.get_object(Bucket=bucket.name, Key="k"), client.head_object(Bucket=bucket.name, Key="k")):
+            assert {name: found[name] for name in kept} == kept
+            assert found["Metadata"] == {"first": "1", "second": "two words"}
+            assert found["AcceptRanges"] == "bytes"
+    bucket.s3.put_object(Bucket=bucket.name, Key="bare", Body=b"x")
+    assert bucket.s3.head_object(Bucket=bucket.name, Key="bare")["Metadata"] == {}
+
+
+def test_response_headers_can_be_overridden(bucket):
+    """The response-* parameters replace what is stored, for this answer only."""
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x", ContentType="text/plain", CacheControl="no-store")
+    found = bucket.s3.get_object(Bucket=bucket.name, Key="k", ResponseContentType="application/x-other",
+                                 ResponseContentDisposition='attachment; filename="n"', ResponseCacheControl="private")
+    assert found["ContentType"] == "application/x-other"
+    assert found["ContentDisposition"] == 'attachment; filename="n"'
+    assert found["CacheControl"] == "private"
+    headers = found["ResponseMetadata"]["HTTPHeaders"]
+    assert headers["x-amz-request-id"] and headers["x-amz-id-2"]
+    assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["ContentType"] == "text/plain"
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_ranges(bucket, warm):
+    """Every form of a range gives exactly its bytes, cold and warm; ranges outside say so."""
+    size = 3 * MIB + 123
+    data = harness.random_bytes(size)
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=data)
+    if warm:
+        bucket.s3.get_object(Bucket=bucket.name, Key="k")["Body"].read()
+    ranges = [("bytes=0-0", 0, 1), ("bytes=0-9", 0, 10), ("bytes=1048575-1048577", MIB - 1, MIB + 2),
+              (f"bytes={size - 1}-", size - 1, size), ("bytes=100-", 100, size), ("bytes=-1", size - 1, size),
+              ("bytes=-1000000", size - 1000000, size), (f"bytes=-{size * 2}", 0, size),
+              ("bytes=5-99999999999", 5, size), (f"bytes=0-{size - 1}", 0, size)]
+    for text, start, end in ranges:
+        found = bucket.s3.get_object(Bucket=bucket.name, Key="k", Range=text)
+        assert found["Body"].read() == data[start:end], text
+        assert status_ok(found) == 206
+        assert found["ContentRange"] == f"bytes {start}-{end - 1}/{size}"
+    for text in (f"bytes={size}-", "bytes=99999999-", "bytes=-0"):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            bucket.s3.get_object(Bucket=bucket.name, Key="k", Range=text)
+        assert (status_of(error), code_of(error)) == (416, "InvalidRange")
+        assert error.value.response["Error"]["ActualObjectSize"] == str(size)
+    whole = bucket.s3.get_object(Bucket=bucket.name, Key="k", Range="bytes=0-1,5-9")
+    assert status_ok(whole) == 200 and whole["Body"].read() == data
+
+
+def status_ok(found):
+    return found["ResponseMetadata"]["HTTPStatusCode"]
+
+
+def test_first_touch_by_range_fetches_little(bucket):
+    """A small range of a large cold object does not fetch the object."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=harness.random_bytes(40 * MIB))
+    bucket.s3.get_object(Bucket=bucket.name, Key="k", Range="bytes=20000000-20004095")["Body"].read()
+    assert bucket.node.metric("forebay_origin_read_bytes_total", bucket=bucket.name) <= 10 * MIB
+
+
+def test_conditions(bucket):
+    """If-Match and its kin decide on GET and HEAD as RFC 9110 says."""
+    etag = bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"data")["ETag"]
+    found = bucket.s3.get_object(Bucket=bucket.name, Key="k")
+    modified = found["LastModified"]
+    holds = [{"IfMatch": etag}, {"IfMatch": "*"}, {"IfNoneMatch": '"other"'}, {"IfUnmodifiedSince": modified},
+             {"IfModifiedSince": "Thu, 01 Jan 1998 00:00:00 GMT"}, {"IfMatch": f'"other", {etag}'}]
+    fails = [({"IfMatch": '"other"'}, 412), ({"IfNoneMatch": etag}, 304), ({"IfNoneMatch": "*"}, 304),
+             ({"IfModifiedSince": modified}, 304), ({"IfUnmodifiedSince": "Thu, 01 Jan 1998 00:00:00 GMT"}, 412)]
+    for call in (bucket.s3.get_object, bucket.s3.head_object):
+        for condition in holds:
+            assert status_ok(call(Bucket=bucket.name, Key="k", **condition)) == 200
+        for condition, status in fails:
+            with pytest.raises(botocore.exceptions.ClientError) as error:
+                call(Bucket=bucket.name, Key="k", **condition)
+            assert status_of(error) == status, condition
+            if status == 304:
+                assert error.value.response["ResponseMetadata"]["HTTPHeaders"]["etag"] == etag
+
+
+def test_conditional_puts(bucket):
+    """If-None-Match: * creates only, If-Match replaces only what the writer saw."""
+    etag = bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"one", IfNoneMatch="*")["ETag"]
+    for condition in ({"IfNoneMatch": "*"}, {"IfMatch": '"0123456789abcdef0123456789abcdef"'}):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"two", **condition)
+        assert code_of(error) == "PreconditionFailed"
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"one"
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"three", IfMatch=etag)
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"three"
+    assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"three"
+
+
+def test_overwriting_and_deleting_are_seen_at_once(bucket):
+    """Read-after-write: GET, HEAD and listings show the last acknowledged state."""
+    for i in range(5):
+        data = f"version {i}".encode() * (i + 1)
+        bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=data)
+        assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["Body"].read() == data
+        assert bucket.s3.head_object(Bucket=bucket.name, Key="k")["ContentLength"] == len(data)
+        assert bucket.s3.list_objects_v2(Bucket=bucket.name)["Contents"][0]["Size"] == len(data)
+    bucket.s3.delete_object(Bucket=bucket.name, Key="k")
+    with pytest.raises(botocore.exceptions.ClientError) as error:
+        bucket.s3.get_object(Bucket=bucket.name, Key="k")
+    assert code_of(error) == "NoSuchKey"
+    assert bucket.s3.list_objects_v2(Bucket=bucket.name)["KeyCount"] == 0
+    assert "Contents" not in bucket.truth.list_objects_v2(Bucket=bucket.name)
+    bucket.s3.delete_object(Bucket=bucket.name, Key="k")
+
+
+def test_what_is_not_there(bucket):
+    """Missing keys and buckets are told apart; HEAD gives the bare status."""
+    for call, code in ((bucket.s3.get_object, "NoSuchKey"), (bucket.s3.head_object, "404")):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            call(Bucket=bucket.name, Key="missing")
+        assert (status_of(error), code_of(error)) == (404, code)
+    for call in (lambda: bucket.s3.get_object(Bucket="no-such-bucket", Key="k"),
+                 lambda: bucket.s3.list_objects_v2(Bucket="no-such-bucket"),
+                 lambda: bucket.s3.put_object(Bucket="no-such-bucket", Key="k", Body=b"x" * 300000),
+                 lambda: bucket.s3.delete_object(Bucket="no-such-bucket", Key="k"),
+                 lambda: bucket.s3.get_bucket_location(Bucket="no-such-bucket")):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            call()
+        assert code_of(error) == "NoSuchBucket"
+    with pytest.raises(botocore.exceptions.ClientError) as error:
+        bucket.s3.head_bucket(Bucket="no-such-bucket")
+    assert status_of(error) == 404
+
+
+def test_buckets(bucket):
+    """ListBuckets, HeadBucket, GetBucketLocation."""
+    assert bucket.name in [b["Name"] for b in bucket.s3.list_buckets()["Buckets"]]
+    assert bucket.s3.head_bucket(Bucket=bucket.name)["BucketRegion"] == harness.REGION
+    assert bucket.s3.get_bucket_location(Bucket=bucket.name)["LocationConstraint"] in (None, harness.REGION)
+
+
+def test_every_key_is_right(node):
+    """Keys of any bytes that S3 allows: written, read, listed, copied and deleted under exactly their name."""
+    with KeyOrigin() as origin:
+        name = harness.random_name()
+        node.create_bucket(name, f"s3://{name}", **origin.properties())
+        s3 = node.s3()
+        for i, key in enumerate(ODD_KEYS):
+            s3.put_object(Bucket=name, Key=key, Body=f"{i} {key}".encode())
+        assert {k for b, k in origin.objects if b == name} == set(ODD_KEYS)
+        for i, key in enumerate(ODD_KEYS):
+            data = f"{i} {key}".encode()
+            assert origin.objects[name, key].data == data
+            assert s3.get_object(Bucket=name, Key=key)["Body"].read() == data
+            assert s3.head_object(Bucket=name, Key=key)["ContentLength"] == len(data)
+        listed = [o["Key"] for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name, PaginationConfig={
+            "PageSize": 3}) for o in page["Contents"]]
+        assert listed == sorted(ODD_KEYS, key=lambda k: k.encode())
+        for key in ODD_KEYS[:24]:
+            s3.copy_object(Bucket=name, Key="copy of " + key, CopySource={"Bucket": name, "Key": key})
+            assert origin.objects[name, "copy of " + key].data == origin.objects[name, key].data
+        s3.delete_object(Bucket=name, Key=ODD_KEYS[0])
+        answer = s3.delete_objects(Bucket=name, Delete={"Objects": [
+            {"Key": k} for k in ODD_KEYS[1:] if "\t" not in k]})
+        assert "Errors" not in answer
+        s3.delete_object(Bucket=name, Key="tab\tnewline\n")
+        assert {k for b, k in origin.objects if b == name} == {"copy of " + k for k in ODD_KEYS[:24]}
+
+
+def test_keys_cold(node):
+    """The same keys when only the origin has them."""
+    with KeyOrigin() as origin:
+        name = harness.random_name()
+        for i, key in enumerate(ODD_KEYS):
+            origin.objects[name, key] = Object(f"{i} {key}".encode())
+        node.create_bucket(name, f"s3://{name}", **origin.properties())
+        s3 = node.s3()
+        for i, key in enumerate(ODD_KEYS):
+            assert s3.get_object(Bucket=name, Key=key)["Body"].read() == f"{i} {key}".encode()
+        heads = [r for r in origin.requests if r[0] == "HEAD"]
+        assert not heads, "a cold GET needs no HEAD first"
+
+
+def test_keys_that_are_too_long(bucket):
+    """1,025 bytes are one too many, for every operation that takes a key."""
+    key = "k" * 1025
+    for call in (lambda: bucket.s3.get_object(Bucket=bucket.name, Key=key),
+                 lambda: bucket.s3.put_object(Bucket=bucket.name, Key=key, Body=b"x"),
+                 lambda: bucket.s3.delete_object(Bucket=bucket.name, Key=key)):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            call()
+        assert (status_of(error), code_of(error)) == (400, "KeyTooLongError")
+
+
+def test_checksums_of_every_kind(bucket):
+    """Checksums that clients send are verified; a wrong one is refused, and the origin never sees the object."""
+    data = harness.random_bytes(700_000)
+    right = {
+        "ChecksumCRC32": base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode(),
+        "ChecksumSHA1": base64.b64encode(hashlib.sha1(data).digest()).decode(),
+        "ChecksumSHA256": base64.b64encode(hashlib.sha256(data).digest()).decode(),
+        "ContentMD5": base64.b64encode(hashlib.md5(data).digest()).decode(),
+    }
+    for name, value in right.items():
+        answer = bucket.s3.put_object(Bucket=bucket.name, Key=name, Body=data, **{name: value})
+        assert name == "ContentMD5" or answer[name] == value
+        assert bucket.truth.head_object(Bucket=bucket.name, Key=name)["ContentLength"] == len(data)
+    for name, value in right.items():
+        wrong = base64.b64encode(bytes(len(base64.b64decode(value)))).decode()
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            bucket.s3.put_object(Bucket=bucket.name, Key="wrong", Body=data, **{name: wrong})
+        assert code_of(error) == "BadDigest"
+    assert "wrong" not in [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]]
+
+
+def test_delete_many(bucket):
+    """DeleteObjects removes what is named, tells of each key, is quiet when asked, and counts missing keys as done."""
+    keys = [f"dir/{i:03}" for i in range(120)]
+    for key in keys:
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=b"x")
+    answer = bucket.s3.delete_objects(Bucket=bucket.name, Delete={"Objects": [
+        {"Key": k} for k in keys[:100] + ["missing"]]})
+    assert {d["Key"] for d in answer["Deleted"]} == set(keys[:100]) | {"missing"}
+    assert "Errors" not in answer
+    quiet = bucket.s3.delete_objects(Bucket=bucket.name, Delete={"Quiet": True, "Objects": [
+        {"Key": keys[100]}, {"Key": "k" * 1025}]})
+    assert "Deleted" not in quiet
+    assert [e["Code"] for e in quiet["Errors"]] == ["KeyTooLongError"]
+    left = [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]]
+    assert left == keys[101:]
+    assert [o["Key"] for o in bucket.s3.list_objects_v2(Bucket=bucket.name)["Contents"]] == left
+
+
+def test_copies(bucket, node, origin):
+    """Copies within a bucket and across, with the source's attributes or new ones, under conditions."""
+    data = harness.random_bytes(2 * MIB + 5)
+    etag = bucket.s3.put_object(Bucket=bucket.name, Key="from", Body=data, ContentType="text/a",
+                                Metadata={"m": "1"})["ETag"]
+    other = node.new_bucket(origin)
+    source = {"Bucket": bucket.name, "Key": "from"}
+    copied = bucket.s3.copy_object(Bucket=bucket.name, Key="to", CopySource=source)["CopyObjectResult"]
+    assert copied["ETag"] == bucket.truth.head_object(Bucket=bucket.name, Key="to")["ETag"]
+    bucket.s3.copy_object(Bucket=other, Key="to", CopySource=source)
+    bucket.s3.copy_object(Bucket=bucket.name, Key="new", CopySource=source, MetadataDirective="REPLACE",
+                          ContentType="text/b", Metadata={"m": "2"})
+    bucket.s3.copy_object(Bucket=bucket.name, Key="same", CopySource=source, CopySourceIfMatch=etag)
+    expected = {(bucket.name, "to"): ("text/a", "1"), (other, "to"): ("text/a", "1"),
+                (bucket.name, "new"): ("text/b", "2"), (bucket.name, "same"): ("text/a", "1")}
+    for (name, key), (kind, value) in expected.items():
+        for client in (bucket.truth, bucket.s3):
+            found = client.get_object(Bucket=name, Key=key)
+            assert found["Body"].read() == data
+            assert (found["ContentType"], found["Metadata"]) == (kind, {"m": value})
+    for arguments, code in (({"CopySourceIfMatch": '"x"'}, "PreconditionFailed"),
+                            ({"CopySourceIfNoneMatch": etag}, "PreconditionFailed"),
+                            ({"CopySource": {"Bucket": bucket.name, "Key": "missing"}}, "NoSuchKey"),
+                            ({"CopySource": {"Bucket": "no-such-bucket", "Key": "k"}}, "NoSuchBucket")):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            bucket.s3.copy_object(**{"Bucket": bucket.name, "Key": "fail", "CopySource": source, **arguments})
+        assert code_of(error) == code, arguments
+    with pytest.raises(botocore.exceptions.ClientError) as error:
+        bucket.s3.copy_object(Bucket=bucket.name, Key="from", CopySource=source)
+    assert code_of(error) == "InvalidRequest"
+
+
+def test_what_is_not_here_says_so(bucket):
+    """Functions of S3 that are absent answer NotImplemented; nothing pretends."""
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x")
+    calls = [
+        lambda: bucket.s3.get_object_tagging(Bucket=bucket.name, Key="k"),
+        lambda: bucket.s3.put_object_acl(Bucket=bucket.name, Key="k", ACL="public-read"),
+        lambda: bucket.s3.list_object_versions(Bucket=bucket.name),
+        lambda: bucket.s3.get_bucket_policy(Bucket=bucket.name),
+        lambda: bucket.s3.create_bucket(Bucket="new-bucket"),
+        lambda: bucket.s3.delete_bucket(Bucket=bucket.name),
+        lambda: bucket.s3.put_object(Bucket=bucket.name, Key="t", Body=b"x", Tagging="a=b"),
+        lambda: bucket.s3.put_object(Bucket=bucket.name, Key="t", Body=b"x", ServerSideEncryption="AES256"),
+        lambda: bucket.s3.get_object(Bucket=bucket.name, Key="k", VersionId="1"),
+        lambda: bucket.s3.list_objects_v2(Bucket=bucket.name, Delimiter="-"),
+    ]
+    for call in calls:
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            call()
+        assert (status_of(error), code_of(error)) == (501, "NotImplemented")
+    assert "t" not in [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]]
+
+
+def test_requests_and_bytes_are_counted(bucket):
+    """Metrics: requests by operation and status, bytes read by where they came from, bytes written."""
+    node, data = bucket.node, harness.random_bytes(300_000)
+    before = node.metric("forebay_requests_total", via="s3", op="GetObject", code="200")
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=data)
+    bucket.truth.put_object(Bucket=bucket.name, Key="cold", Body=data)
+    for key in ("k", "cold", "cold"):
+        bucket.s3.get_object(Bucket=bucket.name, Key=key)["Body"].read()
+
+    def read(source):
+        return node.metric("forebay_read_bytes_total", bucket=bucket.name, via="s3", **{"from": source})
+
+    harness.wait_until(lambda: read("cache") + read("origin") == 900_000, what="bytes counted")
+    assert (read("cache"), read("origin")) == (600_000, 300_000)
+    assert node.metric("forebay_requests_total", via="s3", op="GetObject", code="200") == before + 3
+    assert node.metric("forebay_written_bytes_total", bucket=bucket.name, via="s3") == 300_000
+    assert node.metric("forebay_request_seconds_count", via="s3", op="GetObject") >= 3

@@ -126,7 +126,10 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
     if (!(u->origin->capabilities & ORIGIN_CAN_COPY))
         return err_set(e, ERR_NOT_IMPLEMENTED, "the origin cannot copy objects by itself");
     struct attr from;
-    int r = must_be_file(s, u, q->from, a, &from, e);
+    int r = q->flags & WIRE_POSIX
+                ? must_be_file(s, u, q->from, a, &from, e)
+                : mirror_stat(s->mirror, u, q->from, /* posix= */ false, /* full= */ false, /* fresh= */ false, a,
+                              &from, e); /* any key is an object's, "dir/" too */
     if (r == 0)
         r = check_target(s, u, q, a, e);
     if (r < 0)

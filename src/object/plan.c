@@ -35,8 +35,11 @@ struct plan_range plan_read(struct plan_readahead *ra, uint64_t offset, uint64_t
     }
     ra->next = sequential ? MAX(ra->next, end) : end;
     ra->started = true;
-    uint64_t reach =
-        MAX(add_capped(end, ra->window), add_capped(ALIGN_DOWN(offset, STORE_BLOCK_BYTES), PLAN_FIRST_BYTES));
+    uint64_t first = add_capped(ALIGN_DOWN(offset, STORE_BLOCK_BYTES), PLAN_FIRST_BYTES);
+    uint64_t reach = MAX(add_capped(end, ra->window), first);
+    /* Whole parts: a window that slid by every read would ask for a sliver at its end each time. */
+    if (ra->window > 0 && reach < UINT64_MAX - PLAN_PART_BYTES)
+        reach = ALIGN_UP(reach, PLAN_PART_BYTES);
     return (struct plan_range){offset, MIN(reach, size)};
 }
 

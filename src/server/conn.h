@@ -53,6 +53,7 @@ struct conn {
     uint8_t kind;          /* enum conn_kind */
     _Atomic uint8_t phase; /* enum conn_phase; written by the owner */
     atomic_bool expired;
+    atomic_bool armed;            /* set by the owner as its last act: the next owner sees all that it did */
     _Atomic uint64_t deadline_ms; /* monotonic; 0: busy; CONN_NEVER */
     struct conn *prev, *next;     /* of its slot; table lock */
     uint64_t visit_ms;            /* when its slot is swept; table lock */

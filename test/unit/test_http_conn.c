@@ -1,4 +1,5 @@
 /* layer: net */
+/* threaded */
 /* A connection over a socket pair: bodies in every framing and cut, answers in every form, tails, and what
  * the owner is told to do next. */
 #include <setjmp.h>

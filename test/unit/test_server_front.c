@@ -1,4 +1,5 @@
 /* layer: server */
+/* threaded */
 /* The front end over real sockets with handlers of the test's own: no slow client holds a thread, requests
  * keep their order, limits hold, draining waits, and the wire protocol lets nobody in who may not. */
 #include <setjmp.h>

@@ -1,4 +1,5 @@
 /* layer: net */
+/* threaded */
 /* Sockets: addresses, whole transfers on blocking and non-blocking sockets, timeouts, descriptors passed
  * along. */
 #include <setjmp.h>

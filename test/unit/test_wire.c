@@ -1,4 +1,5 @@
 /* layer: net */
+/* threaded */
 /* The wire protocol: its bytes are fixed, every operation survives encode and decode, and no body that is
  * cut, prolonged or damaged is accepted. */
 #include <setjmp.h>

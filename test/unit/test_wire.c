@@ -201,6 +201,7 @@ static void the_bytes_are_fixed(void **state)
                              "00000000"
                              "e8030000"
                              "03000000");
+    assert_int_equal(crc32c(0, b.p, b.n), 0xc7673506); /* as in the example of docs/WIRE.md */
     buf_clear(&b);
     const struct wire_open_rep open = {.fd = 5,
                                        .handle = 258,

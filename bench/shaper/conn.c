@@ -5,7 +5,8 @@
  *  1. Heads and bodies pass unchanged; Host above all, because signatures cover it. Only faults change bytes.
  *  2. What a client would see without the proxy it sees with it: an upstream that closes, resets or refuses
  * the connection has the client's connection closed, and the reverse.
- *  3. Each request is counted once, at its complete head, and ended once.
+ *  3. Each request is counted once, at its complete head, and ended once, before its last byte is sent: who
+ * has received a response finds it in the counters.
  */
 #include "conn_internal.h"
 
@@ -30,6 +31,14 @@ struct relay_flow conn_flow(struct conn *c, const struct exchange *x, enum stats
                                .kind = x->kind,
                                .direction = d,
                                .pipe = c->pipe};
+}
+
+void exchange_end(void *exchange)
+{
+    struct exchange *x = exchange;
+    if (!x->ended)
+        stats_end(x->stats, x->verb, x->kind, x->status);
+    x->ended = true;
 }
 
 ssize_t conn_read_head(struct relay_side *s, const struct relay_side *other)
@@ -135,7 +144,10 @@ static int pass_on(struct conn *c, struct exchange *x)
     r = sock_send_all(c->upstream.fd, x->request.raw.p, x->request.raw.n, /* flags= */ 0);
     if (r < 0)
         return r;
+    struct relay_flow flow = conn_flow(c, x, STATS_REQUEST);
+    relay_begin(&flow);
     r = send_body(c, x);
+    relay_end(&flow);
     return r < 0 ? r : respond_final(c, x);
 }
 
@@ -152,13 +164,18 @@ static void take_rates(struct conn *c)
 /* One S3 request, its head complete since now_ns. */
 static bool serve_request(struct conn *c, const struct head *request, uint64_t now_ns)
 {
-    struct exchange x = {.request = *request, .verb = head_verb(request->method), .kind = head_kind(request)};
+    struct exchange x = {.stats = &c->sh->stats,
+                         .request = *request,
+                         .verb = head_verb(request->method),
+                         .kind = head_kind(request)};
     take_rates(c);
     stats_begin(&c->sh->stats, x.verb, x.kind);
     x.respond_at_ns = shaper_respond_at(c->sh, x.kind, now_ns);
     faults_take(&c->sh->faults, request->method, request->target, &x.fault);
     int r = x.fault.kind == FAULT_STATUS ? respond_status(c, &x) : pass_on(c, &x);
-    stats_end(&c->sh->stats, x.verb, x.kind, r < 0 ? 0 : x.status);
+    if (r < 0)
+        x.status = 0;
+    exchange_end(&x);
     if (r == 0 && !x.keep)
         linger(c);
     return r == 0 && x.keep;

@@ -18,11 +18,15 @@ struct exchange {
     enum head_kind kind;
     struct fault fault;
     uint64_t respond_at_ns;
-    int status; /* of the final response, 0 until it is sent to its end */
+    struct stats *stats;
+    int status; /* of the final response, 0 until its head is there */
+    bool ended; /* counted as ended */
     bool early; /* the response began before the request's body was through */
     bool keep;  /* the connection may serve another request */
 };
 
+/* Counts the exchange as ended, once; with status 0 as cut off. An on_last of flows. */
+void exchange_end(void *exchange);
 struct relay_flow conn_flow(struct conn *c, const struct exchange *x, enum stats_direction d);
 /* Waits for a whole head at the front of the buffer of `s`; its length, or an error. */
 ssize_t conn_read_head(struct relay_side *s, const struct relay_side *other);

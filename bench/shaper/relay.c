@@ -84,6 +84,19 @@ int relay_side_wait(const struct relay_side *s, const struct relay_side *other, 
     }
 }
 
+void relay_begin(const struct relay_flow *flow)
+{
+    uint64_t now = sys->mono_ns();
+    shape_rate_begin(flow->own, now);
+    shape_rate_begin(flow->total, now);
+}
+
+void relay_end(const struct relay_flow *flow)
+{
+    shape_rate_end(flow->own);
+    shape_rate_end(flow->total);
+}
+
 static size_t piece(const struct relay_flow *flow, uint64_t max)
 {
     return MIN(max, shape_piece(flow->own->bytes_per_s, flow->total->bytes_per_s));
@@ -96,16 +109,31 @@ static void pace(const struct relay_flow *flow, size_t n)
     shape_wait(MAX(own, total));
 }
 
-/* `n` bytes from the buffer of `from`. */
-static ssize_t send_buffered(struct relay_side *from, struct relay_side *to, size_t n,
-                             const struct relay_flow *flow)
+/* Books n bytes that are about to be sent: counted before, so that who has received a body finds it counted.
+ */
+static void book(const struct relay_flow *flow, size_t n, bool last)
 {
     pace(flow, n);
+    stats_bytes(flow->stats, flow->verb, flow->kind, flow->direction, (int64_t)n);
+    if (last && flow->on_last)
+        flow->on_last(flow->arg);
+}
+
+static int unbook(const struct relay_flow *flow, size_t n, int r)
+{
+    stats_bytes(flow->stats, flow->verb, flow->kind, flow->direction, -(int64_t)n);
+    return r == RELAY_ENDED ? -EPIPE : r;
+}
+
+/* `n` bytes from the buffer of `from`. */
+static ssize_t send_buffered(struct relay_side *from, struct relay_side *to, size_t n, bool last,
+                             const struct relay_flow *flow)
+{
+    book(flow, n, last);
     int r = sock_send_all(to->fd, from->p + from->begin, n, /* flags= */ 0);
     if (r < 0)
-        return r == RELAY_ENDED ? -EPIPE : r;
+        return unbook(flow, n, r);
     relay_side_consume(from, n);
-    stats_bytes(flow->stats, flow->verb, flow->kind, flow->direction, n);
     return (ssize_t)n;
 }
 
@@ -131,21 +159,21 @@ static ssize_t splice_some(int from, int to, size_t n, unsigned flags)
     return r < 0 ? -errno : r;
 }
 
-/* From the socket of `from` whose buffer is empty. */
-static ssize_t send_spliced(struct relay_side *from, struct relay_side *to, size_t n, bool more,
+/* Up to n of the `max` bytes left, from the socket of `from` whose buffer is empty. */
+static ssize_t send_spliced(struct relay_side *from, struct relay_side *to, size_t n, uint64_t max,
                             const struct relay_flow *flow)
 {
     ssize_t in = splice_some(from->fd, flow->pipe[1], n, 0);
     if (in <= 0)
         return RELAY_ENDED;
-    pace(flow, (size_t)in);
+    bool last = (uint64_t)in == max;
+    book(flow, (size_t)in, last);
     for (ssize_t left = in; left > 0;) {
-        ssize_t out = splice_some(flow->pipe[0], to->fd, (size_t)left, more ? SPLICE_F_MORE : 0);
+        ssize_t out = splice_some(flow->pipe[0], to->fd, (size_t)left, last ? 0 : SPLICE_F_MORE);
         if (out <= 0)
-            return out == 0 || out == RELAY_ENDED ? -EPIPE : out;
+            return unbook(flow, (size_t)left, out == 0 ? -EPIPE : (int)out);
         left -= out;
     }
-    stats_bytes(flow->stats, flow->verb, flow->kind, flow->direction, (uint64_t)in);
     return in;
 }
 
@@ -155,12 +183,13 @@ ssize_t relay_some(struct relay_side *from, struct relay_side *to, uint64_t max,
     size_t n = piece(flow, max);
     if (from->begin == from->end) {
         if (max >= SPLICE_MIN_BYTES && make_pipe(flow->pipe) == 0)
-            return send_spliced(from, to, n, /* more= */ n < max, flow);
+            return send_spliced(from, to, n, max, flow);
         ssize_t r = relay_side_fill(from);
         if (r < 0)
             return r;
     }
-    return send_buffered(from, to, MIN(n, from->end - from->begin), flow);
+    n = MIN(n, from->end - from->begin);
+    return send_buffered(from, to, n, /* last= */ n == max, flow);
 }
 
 int relay_bytes(struct relay_side *from, struct relay_side *to, uint64_t n, const struct relay_flow *flow)
@@ -185,7 +214,7 @@ ssize_t relay_chunks_some(struct relay_side *from, struct relay_side *to, struct
     struct slice s = relay_side_view(from);
     s.n = MIN(s.n, piece(flow, s.n));
     ssize_t n = chunk_scan(c, s);
-    return n < 0 ? n : send_buffered(from, to, (size_t)n, flow);
+    return n < 0 ? n : send_buffered(from, to, (size_t)n, /* last= */ c->done, flow);
 }
 
 int relay_drop(struct relay_side *s, uint64_t n)

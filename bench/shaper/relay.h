@@ -35,10 +35,16 @@ struct relay_flow {
     enum head_verb verb;
     enum head_kind kind;
     enum stats_direction direction;
+    void (*on_last)(void *arg); /* before the last bytes of a body are sent; may be NULL */
+    void *arg;
     int *pipe; /* two descriptors, made on first use; the caller closes them when they are not -1 */
 };
 
-/* At most max bytes, at least one. > 0, RELAY_ENDED, or an error of the destination. */
+/* Around each body that is relayed. */
+void relay_begin(const struct relay_flow *flow);
+void relay_end(const struct relay_flow *flow);
+/* At most max bytes, at least one; max is what is left of the body. > 0, RELAY_ENDED, or an error of the
+ * destination. */
 ssize_t relay_some(struct relay_side *from, struct relay_side *to, uint64_t max,
                    const struct relay_flow *flow);
 /* Exactly n bytes. */

@@ -63,6 +63,7 @@ int respond_status(struct conn *c, struct exchange *x)
     shape_wait(x->respond_at_ns);
     stats_fault(&c->sh->stats);
     x->status = x->fault.status;
+    exchange_end(x);
     return respond_own(c, x->status, "application/xml", slice_of(body, (size_t)n), x->verb == VERB_HEAD,
                        x->keep);
 }
@@ -116,9 +117,12 @@ static bool cuts(const struct exchange *x)
     return x->fault.kind == FAULT_TRUNCATE || x->fault.kind == FAULT_RESET || x->fault.kind == FAULT_STALL;
 }
 
-static int relay_body(struct conn *c, const struct exchange *x, const struct head *h, uint64_t n)
+/* The rest of a body, n bytes of one with a length. */
+static int relay_body(struct conn *c, struct exchange *x, const struct head *h, uint64_t n)
 {
     struct relay_flow flow = conn_flow(c, x, STATS_RESPONSE);
+    flow.on_last = exchange_end;
+    flow.arg = x;
     struct chunk_scan chunks = {0};
     ssize_t r = 0;
     switch (h->body) {
@@ -139,7 +143,7 @@ static int relay_body(struct conn *c, const struct exchange *x, const struct hea
 }
 
 /* Lets `at` bytes through, cuts, and after a stall goes on. */
-static int relay_cut(struct conn *c, const struct exchange *x, const struct head *h)
+static int relay_cut(struct conn *c, struct exchange *x, const struct head *h)
 {
     bool length = h->body == BODY_LENGTH;
     uint64_t half = length ? h->body_bytes / 2 : 0;
@@ -156,7 +160,7 @@ static int relay_cut(struct conn *c, const struct exchange *x, const struct head
 }
 
 /* Inverts the lowest bit of one byte. */
-static int relay_flipped(struct conn *c, const struct exchange *x, const struct head *h)
+static int relay_flipped(struct conn *c, struct exchange *x, const struct head *h)
 {
     uint64_t at = MIN(x->fault.at == FAULT_HALF ? h->body_bytes / 2 : x->fault.at, h->body_bytes - 1);
     struct relay_flow flow = conn_flow(c, x, STATS_RESPONSE);
@@ -167,11 +171,11 @@ static int relay_flipped(struct conn *c, const struct exchange *x, const struct 
         return r;
     c->upstream.p[c->upstream.begin] ^= 1;
     stats_fault(&c->sh->stats);
-    return relay_bytes(&c->upstream, &c->client, h->body_bytes - at, &flow);
+    return relay_body(c, x, h, h->body_bytes - at);
 }
 
 /* Announces and sends one byte less; the last one is dropped. */
-static int relay_shortened(struct conn *c, const struct exchange *x, const struct head *h)
+static int relay_shortened(struct conn *c, struct exchange *x, const struct head *h)
 {
     uint64_t announced;
     if (slice_u64(h->length_value, &announced) < 0 || announced == 0)
@@ -181,10 +185,12 @@ static int relay_shortened(struct conn *c, const struct exchange *x, const struc
     int r = buf_slice(&b, slice_sub(h->raw, 0, before));
     r = r ? r : buf_printf(&b, "%llu", (unsigned long long)announced - 1);
     r = r ? r : buf_slice(&b, slice_from(h->raw, before + h->length_value.n));
+    stats_fault(&c->sh->stats);
+    if (h->body != BODY_LENGTH || h->body_bytes == 1)
+        exchange_end(x);
     r = r ? r : sock_send_all(c->client.fd, b.p, b.n, /* flags= */ 0);
     if (r < 0)
         return r;
-    stats_fault(&c->sh->stats);
     if (h->body != BODY_LENGTH)
         return 0;
     r = relay_body(c, x, h, h->body_bytes - 1);
@@ -204,6 +210,8 @@ static int relay_response(struct conn *c, struct exchange *x, const struct head 
         if (r < 0)
             return r;
     }
+    if (empty)
+        exchange_end(x);
     int r = sock_send_all(c->client.fd, h->raw.p, h->raw.n, /* flags= */ 0);
     if (r < 0)
         return r;
@@ -234,10 +242,13 @@ int respond_final(struct conn *c, struct exchange *x)
         return r;
     relay_side_consume(&c->upstream, h.raw.n);
     shape_wait(x->respond_at_ns);
+    struct relay_flow flow = conn_flow(c, x, STATS_RESPONSE);
+    relay_begin(&flow);
+    x->status = h.status;
     r = relay_response(c, x, &h);
+    relay_end(&flow);
     if (r < 0)
         return r;
-    x->status = h.status;
     x->keep = !x->early && !h.close && !x->request.close;
     return 0;
 }

@@ -15,6 +15,7 @@ void shape_rate_init(struct shape_rate *r, uint64_t bytes_per_s)
     lock_init(&r->lock, LOCK_LEAF);
     r->bytes_per_s = bytes_per_s;
     r->booked_until_ns = 0;
+    r->bodies = 0;
 }
 
 void shape_rate_fini(struct shape_rate *r)
@@ -26,7 +27,20 @@ void shape_rate_set(struct shape_rate *r, uint64_t bytes_per_s)
 {
     LOCK_SCOPE(&r->lock);
     r->bytes_per_s = bytes_per_s;
-    r->booked_until_ns = 0;
+    r->booked_until_ns = sys->mono_ns();
+}
+
+void shape_rate_begin(struct shape_rate *r, uint64_t now_ns)
+{
+    LOCK_SCOPE(&r->lock);
+    if (r->bodies++ == 0)
+        r->booked_until_ns = MAX(r->booked_until_ns, now_ns);
+}
+
+void shape_rate_end(struct shape_rate *r)
+{
+    LOCK_SCOPE(&r->lock);
+    r->bodies--;
 }
 
 uint64_t shape_rate_take(struct shape_rate *r, uint64_t n, uint64_t now_ns)
@@ -34,7 +48,7 @@ uint64_t shape_rate_take(struct shape_rate *r, uint64_t n, uint64_t now_ns)
     LOCK_SCOPE(&r->lock);
     if (!r->bytes_per_s)
         return 0;
-    uint64_t earliest = now_ns > SHAPE_BURST_NS ? now_ns - SHAPE_BURST_NS : 0;
+    uint64_t earliest = now_ns > SHAPE_BEHIND_NS ? now_ns - SHAPE_BEHIND_NS : 0;
     uint64_t need_ns = (uint64_t)((__uint128_t)n * NS_PER_S / r->bytes_per_s);
     r->booked_until_ns = MAX(r->booked_until_ns, earliest) + need_ns;
     return r->booked_until_ns;

@@ -1,27 +1,32 @@
 /*
  * Rates and delays of the emulated link: pure arithmetic over a clock that the caller passes, and one wait.
  *
- * A rate is a queue of bytes: each take() books the time that its bytes need after those booked before. Up to
- * SHAPE_BURST_NS of unused time is kept, so that a thread that is woken late catches up and the mean is
- * exact.
+ * A rate is a queue of bytes: each take() books the time that its bytes need after those booked before. While
+ * bodies are on their way, up to SHAPE_BEHIND_NS of unused time is kept, so that a thread that was not run in
+ * time catches up and the mean holds on a busy machine. Idle time before a body gives nothing: the time to
+ * its first byte is not made up for.
  */
 #pragma once
 
 #include "base/err.h"
 #include "base/lock.h"
 
-#define SHAPE_BURST_NS 10000000ull
+#define SHAPE_BEHIND_NS 50000000ull
 
 struct shape_rate {
-    struct lock lock;     /* covers both */
+    struct lock lock;     /* covers the rest */
     uint64_t bytes_per_s; /* 0: no limit */
     uint64_t booked_until_ns;
+    unsigned bodies; /* between begin and end */
 };
 
 void shape_rate_init(struct shape_rate *r, uint64_t bytes_per_s);
 void shape_rate_fini(struct shape_rate *r);
 void shape_rate_set(struct shape_rate *r, uint64_t bytes_per_s);
-/* Books n bytes at `now_ns`; gives the time at which they may be sent. Any thread. */
+/* Around each body. */
+void shape_rate_begin(struct shape_rate *r, uint64_t now_ns);
+void shape_rate_end(struct shape_rate *r);
+/* Books n bytes of a body at `now_ns`; gives the time at which they may be sent. Any thread. */
 uint64_t shape_rate_take(struct shape_rate *r, uint64_t n, uint64_t now_ns);
 
 /* Time to the first byte: constant, or log-normal with the given median and 99th percentile. */

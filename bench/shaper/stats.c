@@ -68,12 +68,11 @@ void stats_end(struct stats *s, enum head_verb verb, enum head_kind kind, int st
     s->in_flight--;
 }
 
-void stats_bytes(struct stats *s, enum head_verb verb, enum head_kind kind, enum stats_direction d,
-                 uint64_t n)
+void stats_bytes(struct stats *s, enum head_verb verb, enum head_kind kind, enum stats_direction d, int64_t n)
 {
     LOCK_SCOPE(&s->lock);
-    s->verbs[verb].bytes[d] += n;
-    s->kinds[kind].bytes[d] += n;
+    s->verbs[verb].bytes[d] += (uint64_t)n;
+    s->kinds[kind].bytes[d] += (uint64_t)n;
 }
 
 void stats_fault(struct stats *s)

@@ -31,7 +31,7 @@ void stats_begin(struct stats *s, enum head_verb verb, enum head_kind kind);
 /* status 0: cut off. */
 void stats_end(struct stats *s, enum head_verb verb, enum head_kind kind, int status);
 void stats_bytes(struct stats *s, enum head_verb verb, enum head_kind kind, enum stats_direction d,
-                 uint64_t n);
+                 int64_t n);
 void stats_fault(struct stats *s);
 /* One JSON object, `armed` faults included. */
 int stats_json(struct stats *s, uint64_t armed, struct buf *b);

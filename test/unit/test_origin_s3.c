@@ -543,6 +543,31 @@ static void test_credentials_sent(void **state)
     fixture_stop(&f);
 }
 
+/* Loopback is never asked through a proxy; other hosts are, and virtual style puts the bucket into the host.
+ */
+static void test_proxy(void **state)
+{
+    static const struct script_step steps[] = {{.answer = OK200("0")}};
+    static const char *const away[] = {"origin.endpoint", "http://origin.invalid:9000", "origin.style",
+                                       "virtual", NULL};
+    struct fixture f;
+    struct sink s;
+    struct err e = {0};
+    (void)setenv("http_proxy", "http://127.0.0.1:1", 1);
+    fixture_start(&f, "s3://b", steps, 1, NULL);
+    assert_int_equal(get(&f, 0, 0, &s, &e), 0);
+    fixture_stop(&f);
+    fixture_start(&f, "s3://b/p", steps, 1, away);
+    char proxy[64], want[] = "GET http://b.origin.invalid:9000/p/k HTTP/1.1\r\n";
+    (void)snprintf(proxy, sizeof(proxy), "http://127.0.0.1:%u", f.script.port);
+    (void)setenv("http_proxy", proxy, 1);
+    assert_int_equal(get(&f, 0, 0, &s, &e), 0);
+    assert_memory_equal(script_head(&f.script, 0), want, strlen(want));
+    assert_memory_equal(script_header(script_head(&f.script, 0), "host"), "b.origin.invalid:9000\r\n", 23);
+    fixture_stop(&f);
+    (void)unsetenv("http_proxy");
+}
+
 /* ---- writes ---- */
 
 static ssize_t zeros(void *arg, void *p, size_t n, uint64_t offset)
@@ -851,6 +876,7 @@ int main(void)
         cmocka_unit_test(test_urls),
         cmocka_unit_test(test_key_lengths),
         cmocka_unit_test(test_credentials_sent),
+        cmocka_unit_test(test_proxy),
         cmocka_unit_test(test_put_headers),
         cmocka_unit_test(test_early_refusal),
         cmocka_unit_test(test_multipart_retry),

@@ -1,0 +1,363 @@
+"""Who may ask, and what happens to requests that are unsigned, wrongly signed, expired, malformed or cut.
+
+Each refusal is S3's XML error with Code, Message, Resource and RequestId; nothing of a refused PUT reaches the origin.
+"""
+
+import datetime
+import hashlib
+import hmac
+import http.client
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+import xml.etree.ElementTree as ET
+
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials
+import botocore.exceptions
+import pytest
+
+import harness
+
+EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+
+
+class Reply:
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, {k.lower(): v for k, v in headers}, body
+
+    def error(self):
+        """The fields of the XML error; checks that what clients look for is there."""
+        assert self.headers["content-type"] == "application/xml"
+        root = ET.fromstring(self.body)
+        assert root.tag == "Error"
+        fields = {child.tag: child.text for child in root}
+        assert {"Code", "Message", "Resource", "RequestId"} <= set(fields)
+        assert fields["Message"]
+        assert fields["RequestId"] == self.headers["x-amz-request-id"]
+        return fields
+
+
+def send(node, method, path, headers=None, body=b""):
+    """One request as written, without any client's help."""
+    host = urllib.parse.urlsplit(node.endpoint).netloc
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.putrequest(method, path, skip_accept_encoding=True)
+    for name, value in (headers or {}).items():
+        connection.putheader(name, value)
+    if body and "Content-Length" not in (headers or {}):
+        connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders(body or None)
+    answer = connection.getresponse()
+    reply = Reply(answer.status, answer.getheaders(), answer.read())
+    connection.close()
+    return reply
+
+
+def signed(node, method, path, headers=None, body=b"", now=None, keys=None, region=harness.REGION, payload=None):
+    """Headers of a correctly signed request; `now`, `keys`, `region` and `payload` make it wrong in one way."""
+    access_key, secret_key = keys or node.credentials
+    request = botocore.awsrequest.AWSRequest(method, node.endpoint + path, headers=headers or {}, data=body)
+    request.context["payload_signing_enabled"] = True
+    signer = botocore.auth.S3SigV4Auth(botocore.credentials.Credentials(access_key, secret_key), "s3", region)
+    if payload:
+        signer.payload = lambda _: payload
+    time = now or datetime.datetime.now(datetime.timezone.utc)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.auth, "get_current_datetime", lambda remove_tzinfo=True: time.replace(
+            tzinfo=None if remove_tzinfo else datetime.timezone.utc))
+        signer.add_auth(request)
+    return dict(request.headers.items())
+
+
+def ask(node, method, path, body=b"", **how):
+    return send(node, method, path, signed(node, method, path, body=body, **how), body)
+
+
+def at_origin(bucket):
+    return [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name).get("Contents", [])]
+
+
+def test_a_signed_request_passes(bucket):
+    """The requests that the tests below break are good ones to begin with."""
+    path = f"/{bucket.name}/k"
+    assert ask(bucket.node, "PUT", path, b"data").status == 200
+    assert ask(bucket.node, "GET", path).body == b"data"
+
+
+def test_unsigned_requests(bucket):
+    """Nothing is said to those who do not sign, for every kind of request."""
+    for method, path in (("GET", "/"), ("GET", f"/{bucket.name}"), ("GET", f"/{bucket.name}/k"), ("HEAD", "/nothing"),
+                         ("PUT", f"/{bucket.name}/k"), ("DELETE", f"/{bucket.name}/k"), ("POST", f"/{bucket.name}?delete"),
+                         ("OPTIONS", f"/{bucket.name}/k")):
+        reply = send(bucket.node, method, path, body=b"x" if method in ("PUT", "POST") else b"")
+        assert reply.status == 403
+        if method != "HEAD":
+            assert reply.error()["Code"] == "AccessDenied"
+            assert reply.error()["Resource"] == path.split("?")[0]
+    assert at_origin(bucket) == []
+
+
+def test_wrong_keys_and_signatures(bucket):
+    """Unknown keys, wrong secrets, changed requests and other regions are refused, each with its own code."""
+    node, path = bucket.node, f"/{bucket.name}/k"
+    access_key, secret_key = node.credentials
+    assert ask(node, "GET", path, keys=("AKIDUNKNOWN", secret_key)).error()["Code"] == "InvalidAccessKeyId"
+    for method, body in (("GET", b""), ("PUT", b"data")):
+        reply = ask(node, method, path, body, keys=(access_key, "wrong"))
+        assert (reply.status, reply.error()["Code"]) == (403, "SignatureDoesNotMatch")
+    headers = signed(node, "GET", path)
+    assert send(node, "GET", path + "2", headers).error()["Code"] == "SignatureDoesNotMatch"
+    assert send(node, "DELETE", path, headers).error()["Code"] == "SignatureDoesNotMatch"
+    assert send(node, "GET", path + "?prefix=a", headers).error()["Code"] == "SignatureDoesNotMatch"
+    assert send(node, "GET", path, {**headers, "x-amz-meta-more": "1"}).error()["Code"] == "AccessDenied"
+    reply = ask(node, "GET", path, region="eu-west-1")
+    assert (reply.status, reply.error()["Code"]) == (400, "AuthorizationHeaderMalformed")
+    assert reply.error()["Region"] == harness.REGION
+    for value in ("", "Basic eDp5", "AWS4-HMAC-SHA256 nonsense", "AWS4-HMAC-SHA256 Credential=a/b/c,Signature=d"):
+        reply = send(node, "GET", path, {**headers, "Authorization": value})
+        assert reply.status in (400, 403) and reply.error()["Code"]
+    assert at_origin(bucket) == []
+
+
+def test_clocks_that_differ(bucket):
+    """Up to 15 minutes either way are accepted, more are not."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x")
+    for minutes in (-14, 14):
+        reply = ask(bucket.node, "GET", f"/{bucket.name}/k", now=now + datetime.timedelta(minutes=minutes))
+        assert reply.status == 200
+    for minutes in (-16, 16, -100000):
+        reply = ask(bucket.node, "GET", f"/{bucket.name}/k", now=now + datetime.timedelta(minutes=minutes))
+        assert (reply.status, reply.error()["Code"]) == (403, "RequestTimeTooSkewed")
+
+
+def fetch(url, method="GET", data=None, headers=None):
+    request = urllib.request.Request(url, method=method, data=data, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return Reply(answer.status, answer.headers.items(), answer.read())
+    except urllib.error.HTTPError as answer:
+        return Reply(answer.code, answer.headers.items(), answer.read())
+
+
+@pytest.mark.parametrize("version", ["s3v4", None], ids=["version 4", "as boto3 comes"])
+def test_presigned_urls(bucket, version):
+    """Presigned GET and PUT work until they expire, and only for what was signed."""
+    client = bucket.node.s3(**({"signature_version": version} if version else {}))
+    where = {"Bucket": bucket.name, "Key": "a key/ü+%"}
+    bucket.s3.put_object(**where, Body=b"data", ContentType="text/plain")
+    url = client.generate_presigned_url("get_object", Params=where, ExpiresIn=60)
+    reply = fetch(url)
+    assert (reply.status, reply.body) == (200, b"data")
+    assert fetch(url, headers={"Range": "bytes=1-2"}).body == b"at"
+    assert fetch(url, "DELETE").error()["Code"] == "SignatureDoesNotMatch"
+    assert fetch(url.replace("a%20key", "b%20key")).error()["Code"] == "SignatureDoesNotMatch"
+    shown = client.generate_presigned_url("get_object", Params={**where, "ResponseContentType": "x/y"}, ExpiresIn=60)
+    assert fetch(shown).headers["content-type"] == "x/y"
+    assert fetch(shown.replace("x%2Fy", "x%2Fz")).error()["Code"] == "SignatureDoesNotMatch"
+    put = client.generate_presigned_url("put_object", Params={"Bucket": bucket.name, "Key": "put"}, ExpiresIn=60)
+    assert fetch(put, "PUT", b"new", {"Content-Type": ""}).status == 200
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="put")["Body"].read() == b"new"
+
+
+@pytest.mark.parametrize("version", ["s3v4", None], ids=["version 4", "as boto3 comes"])
+def test_expired_urls(bucket, version):
+    """A presigned URL of the past is refused with the words that S3 uses."""
+    client = bucket.node.s3(**({"signature_version": version} if version else {}))
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x")
+    url = client.generate_presigned_url("get_object", Params={"Bucket": bucket.name, "Key": "k"}, ExpiresIn=1)
+
+    def expired():
+        reply = fetch(url)
+        return reply if reply.status != 200 else None
+
+    reply = harness.wait_until(expired, 10, "URL expires")
+    assert reply.status == 403
+    assert (reply.error()["Code"], reply.error()["Message"]) == ("AccessDenied", "Request has expired")
+
+
+def test_bodies_that_do_not_match(bucket):
+    """A body other than the signed one is refused, whatever its size, and nothing of it reaches the origin."""
+    for size in (4, 100_000, 5_000_000):
+        body = harness.random_bytes(size)
+        path = f"/{bucket.name}/wrong"
+        headers = signed(bucket.node, "PUT", path, body=body)
+        reply = send(bucket.node, "PUT", path, headers, body[:-1] + bytes([body[-1] ^ 1]))
+        assert (reply.status, reply.error()["Code"]) == (400, "XAmzContentSHA256Mismatch")
+    headers = signed(bucket.node, "PUT", path, body=b"data", payload="nonsense")
+    assert send(bucket.node, "PUT", path, headers, b"data").error()["Code"] == "InvalidArgument"
+    assert at_origin(bucket) == []
+
+
+def test_wrong_content_md5(bucket):
+    """Content-MD5 is compared, and must be one."""
+    path = f"/{bucket.name}/wrong"
+    for value, code in (("1B2M2Y8AsgTpgAmY7PhCfg==", "BadDigest"), ("short", "InvalidDigest")):
+        headers = signed(bucket.node, "PUT", path, {"Content-MD5": value}, b"data")
+        assert send(bucket.node, "PUT", path, headers, b"data").error()["Code"] == code
+    assert at_origin(bucket) == []
+
+
+def chunk_signature(key, time, scope, previous, data):
+    text = "\n".join(["AWS4-HMAC-SHA256-PAYLOAD", time, scope, previous, EMPTY_SHA256, hashlib.sha256(data).hexdigest()])
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def signing_key(secret, date):
+    key = ("AWS4" + secret).encode()
+    for part in (date, harness.REGION, "s3", "aws4_request"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    return key
+
+
+@pytest.mark.parametrize("broken", [None, "payload", "signature", "order", "missing end", "length"])
+def test_signed_chunks(bucket, broken):
+    """STREAMING-AWS4-HMAC-SHA256-PAYLOAD: each chunk's signature counts."""
+    chunks = [harness.random_bytes(70_000), harness.random_bytes(200_000), harness.random_bytes(1)]
+    size = sum(map(len, chunks)) + (1 if broken == "length" else 0)
+    path = f"/{bucket.name}/k"
+    headers = signed(bucket.node, "PUT", path, {"Content-Encoding": "aws-chunked",
+                                               "x-amz-decoded-content-length": str(size)},
+                     payload="STREAMING-AWS4-HMAC-SHA256-PAYLOAD")
+    headers = {k.lower(): v for k, v in headers.items()}
+    time = headers["x-amz-date"]
+    time = time.decode() if isinstance(time, bytes) else time
+    authorization = headers["authorization"]
+    authorization = authorization.decode() if isinstance(authorization, bytes) else authorization
+    scope = f"{time[:8]}/{harness.REGION}/s3/aws4_request"
+    key, previous = signing_key(bucket.node.credentials[1], time[:8]), authorization.rpartition("=")[2]
+    pieces = []
+    for data in chunks + [b""]:
+        previous = chunk_signature(key, time, scope, previous, data)
+        pieces.append([data, previous])
+    if broken == "payload":
+        pieces[1][0] = bytes([pieces[1][0][0] ^ 1]) + pieces[1][0][1:]
+    elif broken == "signature":
+        pieces[2][1] = "0" * 64
+    elif broken == "order":
+        pieces[0], pieces[1] = pieces[1], pieces[0]
+    elif broken == "missing end":
+        pieces.pop()
+    body = b"".join(b"%x;chunk-signature=%s\r\n%s\r\n" % (len(d), s.encode(), d) for d, s in pieces)
+    headers.pop("content-length", None)
+    headers["Content-Length"] = str(len(body))
+    reply = send(bucket.node, "PUT", path, headers, body)
+    if broken is None:
+        assert reply.status == 200
+        found = bucket.truth.get_object(Bucket=bucket.name, Key="k")
+        assert found["Body"].read() == b"".join(chunks)
+        assert "ContentEncoding" not in found
+    else:
+        expected = "IncompleteBody" if broken in ("missing end", "length") else "SignatureDoesNotMatch"
+        assert reply.error()["Code"] == expected
+        assert at_origin(bucket) == []
+
+
+def raw(node, data, half_close=False, timeout=20):
+    """Sends bytes, gives all that comes back until the node closes or is silent."""
+    host, port = urllib.parse.urlsplit(node.endpoint).netloc.split(":")
+    with socket.create_connection((host, int(port)), timeout=timeout) as connection:
+        connection.sendall(data)
+        if half_close:
+            connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        try:
+            while piece := connection.recv(65536):
+                answer += piece
+        except (TimeoutError, ConnectionResetError):
+            pass
+        return answer
+
+
+@pytest.mark.parametrize("request_bytes,status", [
+    (b"nonsense\r\n\r\n", b"400"),
+    (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+    (b"GET / HTTP/1.1\r\nHost: h\r\nHeader : x\r\n\r\n", b"400"),
+    (b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", b"400"),
+    (b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", b"400"),
+    (b"GET / HTTP/3.0\r\nHost: h\r\n\r\n", b"505"),
+    (b"GET /%zz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", b"400"),
+    (b"GET /b/%ff HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", b"403"),
+    (b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 40000 + b"\r\n\r\n", b"431"),
+    (b"GET /" + b"y" * 40000 + b" HTTP/1.1\r\nHost: h\r\n\r\n", b"4"),
+], ids=["nonsense", "no host", "blank before colon", "two lengths", "negative length", "version", "escape", "not UTF-8",
+        "long header", "long target"])
+def test_malformed_requests(node, request_bytes, status):
+    """What is no HTTP, or too much of it, is refused with a status, and the node goes on."""
+    answer = raw(node, request_bytes)
+    assert answer.startswith(b"HTTP/1.1 " + status), answer[:200]
+    assert send(node, "GET", "/-/health").status == 200
+
+
+def test_bad_xml(bucket):
+    """DeleteObjects takes what is its XML and nothing else; entities are never expanded."""
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x")
+    path = f"/{bucket.name}?delete="
+    many = b"".join(b"<Object><Key>k%d</Key></Object>" % i for i in range(1001))
+    for body in (b"", b"nonsense", b"<Delete></Delete>", b"<Delete><Object></Object></Delete>",
+                 b"<Delete><Object><Key>k</Key></Object>", b"<Delete>" + many + b"</Delete>",
+                 b'<!DOCTYPE x [<!ENTITY e "k">]><Delete><Object><Key>&e;</Key></Object></Delete>',
+                 b"<Delete><Object><Key>a</Key><Key>k</Key></Object></Delete>", b"<a>" * 100):
+        reply = ask(bucket.node, "POST", path, body)
+        assert (reply.status, reply.error()["Code"]) == (400, "MalformedXML"), body[:60]
+    assert at_origin(bucket) == ["k"]
+
+
+@pytest.mark.parametrize("size", [300_000, 3_000_000, 7_000_000, pytest.param(9_000_000, marks=pytest.mark.xfail(
+    reason="versitygw keeps the beginning of a cut body that was sent without a hash; the origin layer hashes up to 8 MiB"))])
+def test_uploads_that_are_cut(bucket, size):
+    """A client that goes away in the middle of a PUT leaves nothing, here or at the origin."""
+    path = f"/{bucket.name}/cut"
+    headers = signed(bucket.node, "PUT", path, body=b"", payload="UNSIGNED-PAYLOAD")
+    headers["Content-Length"] = str(size)
+    head = f"PUT {path} HTTP/1.1\r\nHost: {urllib.parse.urlsplit(bucket.node.endpoint).netloc}\r\n"
+    head += "".join(f"{k}: {v.decode() if isinstance(v, bytes) else v}\r\n" for k, v in headers.items()
+                    if k.lower() != "host") + "\r\n"
+    raw(bucket.node, head.encode() + b"x" * (size - 1), half_close=True)
+    with pytest.raises(botocore.exceptions.ClientError) as error:
+        bucket.s3.head_object(Bucket=bucket.name, Key="cut")
+    assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
+    assert at_origin(bucket) == []
+    harness.wait_until(lambda: bucket.node.metric("forebay_handles", kind="write") == 0, what="handles closed")
+
+
+def test_expect_continue(bucket):
+    """The body of a request that is refused is never asked for; that of a good one is."""
+    host = urllib.parse.urlsplit(bucket.node.endpoint).netloc
+    path, body = f"/{bucket.name}/k", b"d" * 100_000
+    for keys, status in ((None, b"100"), (("AKIDUNKNOWN", "x"), b"403")):
+        headers = signed(bucket.node, "PUT", path, body=body, keys=keys)
+        head = f"PUT {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
+        head += "".join(f"{k}: {v.decode() if isinstance(v, bytes) else v}\r\n" for k, v in headers.items()
+                        if k.lower() not in ("host", "content-length")) + "\r\n"
+        name, port = host.split(":")
+        with socket.create_connection((name, int(port)), timeout=30) as connection:
+            connection.sendall(head.encode())
+            answer = connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            if status == b"100":
+                connection.sendall(body)
+                assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == body
+
+
+def test_credentials_are_private(node):
+    """The first start makes credentials that only the owner can read; the next start keeps them."""
+    path = node.data / "credentials"
+    assert path.stat().st_mode & 0o777 == 0o600
+    before = node.credentials
+    assert len(before[0]) >= 16 and len(before[1]) >= 32
+    node.restart()
+    assert node.credentials == before
+    node.s3().list_buckets()
+
+
+def test_secrets_are_not_logged(bucket):
+    """Neither the node's nor the origin's secret appears in the log."""
+    ask(bucket.node, "GET", f"/{bucket.name}/k", keys=(bucket.node.credentials[0], "wrong"))
+    log = bucket.node.log()
+    assert bucket.node.credentials[1] not in log
+    assert bucket.origin.secret_key not in log

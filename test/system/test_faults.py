@@ -1,0 +1,258 @@
+"""What the origin does wrong is retried or reported in its own words; never short, mixed or foreign bytes, and none of
+it is remembered."""
+
+import threading
+import time
+import urllib.request
+
+import botocore.exceptions
+import pytest
+
+import harness
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def shaped(new_shaper, node, origin):
+    """A bucket reached through the shaper, whose faults are told per test."""
+    shaper = new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, retry="5s", **{"origin.timeout": "2s"})
+    return shaper, name
+
+
+def get(node, bucket, key):
+    return node.s3(retries={"max_attempts": 1}).get_object(Bucket=bucket, Key=key)["Body"].read()
+
+
+def error_of(node, bucket, key):
+    with pytest.raises(botocore.exceptions.ClientError) as caught:
+        get(node, bucket, key)
+    return caught.value.response["Error"]["Code"], caught.value.response["Error"]["Message"]
+
+
+@pytest.mark.parametrize("kind", ["truncate", "reset", "status:500", "status:503", "stall", "wrong-length"])
+def test_a_passing_fault_is_retried_and_the_bytes_are_right(shaped, node, origin, kind):
+    shaper, bucket = shaped
+    body = harness.random_bytes(12 * MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
+    shaper.fault(kind, count=2, match="GET /")
+    assert get(node, bucket, "k") == body
+    assert shaper.stats()["faults_injected"] >= 1
+    assert node.metric("forebay_origin_retries_total", bucket=bucket) >= 1
+
+
+def test_a_lasting_fault_is_reported_with_the_origins_words_and_not_remembered(shaped, node, origin):
+    shaper, bucket = shaped
+    body = harness.random_bytes(100_000)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
+    shaper.fault("status:500", count=1000, match="/k")
+    code, message = error_of(node, bucket, "k")
+    assert code in ("InternalError", "ServiceUnavailable", "BadGateway") and "500" in message
+    shaper.reset()
+    assert get(node, bucket, "k") == body
+
+
+def test_a_body_that_always_breaks_off_gives_an_error_not_a_short_object(shaped, node, origin):
+    shaper, bucket = shaped
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=harness.random_bytes(3 * MIB))
+    shaper.fault("truncate", count=1000, at="0", match="/k")
+    with pytest.raises((botocore.exceptions.ClientError, botocore.exceptions.HTTPClientError,
+                        botocore.exceptions.IncompleteReadError)):
+        get(node, bucket, "k")
+
+
+def test_no_such_key_and_refused_access_are_told_apart(node, origin):
+    bucket = node.new_bucket(origin)
+    assert error_of(node, bucket, "nothing")[0] == "NoSuchKey"
+    # The origin's policy changes under the bucket: wrong keys from now on.
+    with node.wire() as connection:
+        connection.bucket_set(bucket, {"origin.secret_key": "wrong"})
+    code, message = error_of(node, bucket, "other")
+    assert code == "AccessDenied" and "SignatureDoesNotMatch" in message
+
+
+def test_an_origin_that_is_down_is_named_and_cached_bytes_are_still_served(new_node, work, tmp_path):
+    with harness.Origin(tmp_path / "origin") as own:
+        node = new_node()
+        bucket = node.new_bucket(own, retry="1s", validate="ttl:1s")
+        own.s3().put_object(Bucket=bucket, Key="cached", Body=b"here")
+        own.s3().put_object(Bucket=bucket, Key="cold", Body=b"there")
+        assert get(node, bucket, "cached") == b"here"
+        own.stop()
+        time.sleep(1.2)  # the ttl has passed: the entry must be confirmed, and nobody answers
+        assert get(node, bucket, "cached") == b"here"
+        code, message = error_of(node, bucket, "cold")
+        assert code in ("ServiceUnavailable", "BadGateway", "InternalError")
+        assert "onnect" in message
+
+
+def test_an_object_that_changes_while_it_is_read_gives_an_error_never_a_mixture(new_shaper, node, origin):
+    shaper = new_shaper(total="20MB/s")
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s", validate="always")
+    old, new = b"o" * (48 * MIB), b"n" * (48 * MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=old)
+    body = node.s3(retries={"max_attempts": 1}).get_object(Bucket=bucket, Key="k")["Body"]
+    first = body.read(MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=new)
+    rest = b""
+    try:
+        while True:
+            piece = body.read(MIB)
+            if not piece:
+                break
+            rest += piece
+    except Exception:  # the connection is cut: what came before must be of the old version all the same
+        pass
+    got = first + rest
+    assert set(got) == {ord("o")}, "bytes of two versions in one read"
+    assert len(got) < len(old) or got == old
+    assert get(node, bucket, "k") == new
+
+
+def test_readers_of_one_cold_object_cost_the_origin_its_bytes_once(shaped, node, origin):
+    shaper, bucket = shaped
+    body = harness.random_bytes(30 * MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
+    shaper.reset()
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(get(node, bucket, "k") == body)) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert results == [True] * 8
+    assert shaper.stats()["response_bytes"] <= 1.02 * len(body)
+    assert shaper.stats()["kinds"]["head"]["requests"] == 0
+
+
+def test_a_flipped_byte_on_the_way_of_a_cached_disk_block_is_found(new_node, origin):
+    """A bit flipped in an extent file of what was filled just before kill -9: fetched again, counted, never served."""
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    body = harness.random_bytes(5 * MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
+    assert get(node, bucket, "k") == body
+    time.sleep(1)  # the index batch of the fill is written
+    node.kill()
+    files = [p for p in (node.data / "cache" / "extents").rglob("*") if p.is_file()]
+    assert files
+    for path in files:
+        with open(path, "r+b") as f:
+            f.seek(2 * MIB + 17)
+            byte = f.read(1)
+            f.seek(2 * MIB + 17)
+            f.write(bytes([byte[0] ^ 1]))
+    node.start()
+    assert get(node, bucket, "k") == body
+    assert node.metric("forebay_corrupt_blocks_total") >= 1 or \
+        node.metric("forebay_origin_read_bytes_total", bucket=bucket) >= len(body)
+
+
+def test_the_check_finds_a_flipped_bit_and_repair_makes_it_fetched_again(new_node, origin):
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    body = harness.random_bytes(5 * MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
+    assert get(node, bucket, "k") == body
+    node.stop()
+    check = ["store", "check", "--data", node.data]
+    assert "0 bad blocks" in node.cli(*check).stdout
+    path = next(p for p in (node.data / "cache" / "extents").rglob("*") if p.is_file())
+    with open(path, "r+b") as f:
+        f.seek(3 * MIB)
+        byte = f.read(1)
+        f.seek(3 * MIB)
+        f.write(bytes([byte[0] ^ 128]))
+    found = node.cli(*check, check=False)
+    assert found.returncode == 3 and "1 bad blocks" in found.stdout
+    assert node.cli(*check, "--repair").returncode == 0
+    node.start()
+    assert get(node, bucket, "k") == body
+    assert node.metric("forebay_origin_read_bytes_total", bucket=bucket) == MIB
+
+
+def test_a_full_disk_serves_without_caching(new_node, origin, tmp_path):
+    """The cache's limit is below the object: served, right, and counted as not admitted."""
+    node = new_node(disk=f"{tmp_path}/disk:8MiB")
+    bucket = node.new_bucket(origin)
+    body = harness.random_bytes(20 * MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
+    for _ in range(2):
+        assert get(node, bucket, "k") == body
+    assert node.metric("forebay_not_admitted_total") >= 1
+
+
+def test_kill_9_during_puts_loses_no_acknowledged_object(new_node, origin):
+    """A model: every put that was acknowledged must be in the origin, whole, after the node was killed at any time."""
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    acknowledged, stop = {}, threading.Event()
+
+    def writer(number):
+        s3 = node.s3(retries={"max_attempts": 1})
+        for i in range(10_000):
+            if stop.is_set():
+                return
+            key, body = f"w{number}/{i}", harness.random_bytes(20_000 + 300_000 * (i % 3), seed=number * 7919 + i)
+            try:
+                s3.put_object(Bucket=bucket, Key=key, Body=body)
+                acknowledged[key] = body
+            except Exception:
+                return
+
+    for _ in range(3):
+        threads = [threading.Thread(target=writer, args=(n,)) for n in range(4)]
+        for t in threads:
+            t.start()
+        time.sleep(1.5)
+        node.kill()
+        stop.set()
+        for t in threads:
+            t.join()
+        stop.clear()
+        node.start()
+    assert len(acknowledged) > 20
+    truth = origin.s3()
+    for key, body in acknowledged.items():
+        assert truth.get_object(Bucket=bucket, Key=key)["Body"].read() == body
+        assert get(node, bucket, key) == body
+
+
+def test_kill_9_during_fills_never_leads_to_wrong_bytes(new_node, new_shaper, origin):
+    shaper = new_shaper(total="40MB/s")
+    node = new_node()
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    bodies = {f"k{i}": harness.random_bytes(6 * MIB + i, seed=i) for i in range(6)}
+    for key, body in bodies.items():
+        origin.s3().put_object(Bucket=bucket, Key=key, Body=body)
+    for _ in range(4):
+        def read(key):
+            try:
+                get(node, bucket, key)
+            except Exception:
+                pass
+        threads = [threading.Thread(target=read, args=(key,)) for key in bodies]
+        for t in threads:
+            t.start()
+        time.sleep(0.4)
+        node.kill()
+        for t in threads:
+            t.join()
+        node.start()
+    for key, body in bodies.items():
+        assert get(node, bucket, key) == body
+
+
+def test_health_answers_while_the_origin_stalls(shaped, node, origin):
+    shaper, bucket = shaped
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=b"x" * 1000)
+    shaper.fault("stall", count=100, match="/k")
+    threads = [threading.Thread(target=lambda: pytest.raises(Exception, get, node, bucket, "k")) for _ in range(80)]
+    for t in threads:
+        t.start()
+    with urllib.request.urlopen(node.endpoint + "/-/health", timeout=5) as reply:
+        assert reply.status == 200
+    shaper.reset()
+    for t in threads:
+        t.join()

@@ -15,6 +15,8 @@
     X(get, "get", "fetch objects into files")                                                                \
     X(put, "put", "write files to objects")                                                                  \
     X(rm, "rm", "remove objects")                                                                            \
+    X(mount, "mount", "show a bucket as a directory")                                                        \
+    X(umount, "umount", "end a mount")                                                                       \
     X(status, "status", "show the state of the node")                                                        \
     X(store, "store", "verify the disks of a stopped node")                                                  \
     X(bench, "bench", "measure reading as a training loop does")

@@ -1,0 +1,208 @@
+/* forebay mount: a bucket, or a part of one, as a directory. */
+#include "cli/cli.h"
+#include "cli/command.h"
+
+#include "base/sys.h"
+#include "mount/mount.h"
+
+#include <limits.h>
+#include <string.h>
+
+struct mount_command {
+    struct command_node node;
+    bool read_only, foreground, allow_other;
+    int passthrough;
+    uint64_t threads, attr_timeout_ms;
+    char *uid, *gid, *umask, *log;
+    struct option_list o;
+};
+
+static const struct option rows[] = {
+    COMMAND_NODE_ROWS(mount_command),
+    COMMAND_FLAG(mount_command, read_only, "read-only", 'r', "refuse every change"),
+    COMMAND_FLAG(mount_command, foreground, "foreground", 'f', "stay in the foreground, log to the terminal"),
+    {.name = "passthrough",
+     .type = OPTION_ENUM,
+     .offset = offsetof(struct mount_command, passthrough),
+     .def = "auto",
+     .choices = "auto|on|off",
+     .arg = "WHEN",
+     .doc = "let the kernel read and write cached files itself; on: fail where it cannot"},
+    COMMAND_FLAG(mount_command, allow_other, "allow-other", 0,
+                 "let other users in, checked by mode and owner"),
+    {.name = "uid",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct mount_command, uid),
+     .arg = "UID",
+     .doc = "owner of everything; the caller's unless given"},
+    {.name = "gid",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct mount_command, gid),
+     .arg = "GID",
+     .doc = "group of everything; the caller's unless given"},
+    {.name = "umask",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct mount_command, umask),
+     .def = "022",
+     .arg = "OCTAL",
+     .doc = "permissions that files (0666) and directories (0777) lack"},
+    {.name = "threads",
+     .type = OPTION_UINT,
+     .offset = offsetof(struct mount_command, threads),
+     .def = "16",
+     .min = 1,
+     .max = 1024,
+     .arg = "N",
+     .doc = "most operations served at the same time"},
+    {.name = "attr-timeout",
+     .type = OPTION_DURATION,
+     .offset = offsetof(struct mount_command, attr_timeout_ms),
+     .def = "1s",
+     .max = 3600000,
+     .arg = "TIME",
+     .doc = "how long the kernel may believe names and attributes"},
+    {.name = "log",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct mount_command, log),
+     .arg = "FILE",
+     .doc = "where the log goes once the mount is in the background; DIR/log/mount.log with --data"},
+    {.name = "o",
+     .short_flag = 'o',
+     .type = OPTION_LIST,
+     .offset = offsetof(struct mount_command, o),
+     .arg = "OPTION[,OPTION]",
+     .doc = "mount options: ro, rw, allow_other, and what fuse(8) knows"},
+};
+
+static const struct option_table table = {.rows = rows, .n_rows = ARRAY_SIZE(rows)};
+
+static const struct command_usage usage = {
+    .command = "forebay mount",
+    .operands = "BUCKET[/PREFIX] DIR",
+    .about = "Mounts a bucket, or what lies below a prefix, as a directory. Returns when it works and stays "
+             "in the\n"
+             "background; \"forebay umount DIR\" and \"fusermount3 -u DIR\" end it.",
+    .min_operands = 2,
+    .max_operands = 2,
+};
+
+static int parse_number(const char *text, int base, const char *flag, uint32_t *ret, struct err *e)
+{
+    char *end;
+    if (!text)
+        return 0;
+    errno = 0;
+    unsigned long v = strtoul(text, &end, base);
+    if (errno || *end || end == text || text[0] == '-' || v >= UINT32_MAX || (base == 8 && v > 0777))
+        return err_set(e, ERR_BAD_OPTION, "%s %s: not %s", flag, text,
+                       base == 8 ? "an octal number up to 777" : "a number");
+    *ret = (uint32_t)v;
+    return 0;
+}
+
+/* -o a,b: what we know becomes our own option, the rest is for libfuse. *list is the caller's to free; its
+ * strings live in `text`, which is changed. */
+static void take_options(struct option_list *given, struct mount_options *o, const char ***list)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < given->n; i++) {
+        char *rest = given->v[i], *one;
+        while ((one = strsep(&rest, ","))) {
+            if (strcmp(one, "ro") == 0 || strcmp(one, "rw") == 0) {
+                o->read_only = one[1] == 'o';
+            } else if (strcmp(one, "allow_other") == 0) {
+                o->allow_other = true;
+            } else if (one[0]) {
+                *list = realloc(*list, (n + 1) * sizeof(**list));
+                if (!*list)
+                    abort();
+                (*list)[n++] = one;
+            }
+        }
+    }
+    o->fuse_options = *list;
+    o->n_fuse_options = n;
+}
+
+static int make_options(struct mount_command *c, char **argv, struct mount_options *o, const char ***list,
+                        struct err *e)
+{
+    *o = (struct mount_options){
+        .bucket = argv[0],
+        .directory = argv[1],
+        .data_dir = c->node.data,
+        .socket_path = c->node.socket,
+        .timeout_ms = c->node.timeout_ms,
+        .attr_timeout_ms = c->attr_timeout_ms,
+        .threads = c->threads,
+        .passthrough = (enum mount_passthrough)c->passthrough,
+        .read_only = c->read_only,
+        .allow_other = c->allow_other,
+        .uid = UINT32_MAX,
+        .gid = UINT32_MAX,
+    };
+    if (c->node.endpoint)
+        return err_set(e, ERR_BAD_OPTION,
+                       "--endpoint: a mount talks to the node of its own machine, give --data or --socket");
+    if (argv[0][0] == '/' || argv[0][0] == '\0')
+        return err_set(e, ERR_BAD_OPTION, "'%s': must be BUCKET or BUCKET/PREFIX", argv[0]);
+    int r = parse_number(c->uid, 10, "--uid", &o->uid, e);
+    if (r == 0)
+        r = parse_number(c->gid, 10, "--gid", &o->gid, e);
+    if (r == 0)
+        r = parse_number(c->umask, 8, "--umask", &o->umask, e);
+    if (r == 0)
+        take_options(&c->o, o, list);
+    return r;
+}
+
+/* Beside the node's data when that is known; NULL: the log is not kept. */
+static char *log_path(const struct mount_command *c)
+{
+    const char *dir = c->node.data ? c->node.data : getenv("FOREBAY_DATA");
+    char path[PATH_MAX];
+    if (c->log)
+        return slice_dup(slice_str(c->log));
+    if (!dir || !dir[0] || snprintf(path, sizeof(path), "%s/log", dir) >= (int)sizeof(path))
+        return NULL;
+    if (sys_mkdir_p(path, 0700) < 0 ||
+        snprintf(path, sizeof(path), "%s/log/mount.log", dir) >= (int)sizeof(path))
+        return NULL;
+    return slice_dup(slice_str(path));
+}
+
+static void nothing(void *arg)
+{
+    (void)arg;
+}
+
+static int run(struct mount_command *c, char **argv, struct err *e)
+{
+    struct mount_options o;
+    _cleanup_free_ const char **list = NULL;
+    char directory[PATH_MAX];
+    int r = make_options(c, argv, &o, &list, e);
+    if (r < 0)
+        return r;
+    /* Absolute: what the node shows of it, and the mount process leaves no working directory behind. A dead
+     * mount there cannot be resolved, and is named as given. */
+    if (realpath(argv[1], directory))
+        o.directory = directory;
+    if (c->foreground)
+        return mount_run(&o, nothing, NULL, e);
+    _cleanup_free_ char *path = log_path(c);
+    return mount_run_in_background(&o, path, e);
+}
+
+int cmd_mount(int argc, char **argv)
+{
+    struct mount_command c = {0};
+    struct err e = {0};
+    int n, status;
+    if (command_parse(&usage, &table, &c, argc, argv, &n, &status)) {
+        int r = run(&c, argv, &e);
+        status = r < 0 ? command_fail(usage.command, r, &e) : 0;
+    }
+    option_fini(&table, &c);
+    return status;
+}

@@ -1,0 +1,371 @@
+/*
+ * OPENDIR, READDIR, READDIRPLUS: a directory is a listing with the delimiter '/', walked page by page.
+ *
+ * The offset of an entry is its number: 1 and 2 are "." and "..", then files that are being written here and
+ * are not in the origin yet, then the listing. Going on from where the last call ended is the normal case;
+ * for seeks, the first key and the number of each page are remembered (32 bytes and a key for every 1000
+ * entries).
+ *
+ * Invariants:
+ *  1. Memory is one page and the list of its beginnings.
+ *  2. An entry that did not fit into a reply is given again by the next one.
+ *  3. With READDIRPLUS every entry that the kernel takes counts as one lookup; above MOUNT_NODES_MAX inodes
+ * entries are given without attributes, and count nothing.
+ *
+ * Failure modes: a listing that fails in the middle gives the entries before it and then its error.
+ */
+#include "mount/mount_internal.h"
+
+#include "client/client_lister.h"
+
+#define DIR_MAGIC 0x6d646972u
+
+/* Entry number `first` begins with the key behind `after`. */
+struct page_start {
+    uint64_t first;
+    char *after;
+};
+
+struct dir {
+    uint32_t magic;
+    struct node *node;
+    struct lock lock; /* covers the rest: programs may read one directory from several threads */
+    char *prefix;     /* of the listing, ends with '/' unless it is the whole bucket */
+    size_t prefix_n;
+    struct client_lister *lister; /* NULL: at its beginning */
+    uint64_t at;                  /* number of the entry that `next` will be */
+    struct wire_entry entry;      /* given next; slices point into the lister */
+    bool has_entry, ended;
+    struct node **staged; /* not in the origin yet; referenced */
+    size_t n_staged;
+    struct page_start *starts;
+    size_t n_starts, since_start;
+    char *last_key;
+};
+
+#define FIRST_LISTED(d) (2 + (d)->n_staged)
+#define PAGE_ENTRIES    1000
+
+/* ---- staged files ---- */
+
+static void add_staged(void *arg, struct node *n)
+{
+    struct dir *d = arg;
+    d->staged = realloc(d->staged, (d->n_staged + 1) * sizeof(d->staged[0]));
+    if (!d->staged)
+        abort();
+    d->staged[d->n_staged++] = n;
+}
+
+static void drop_staged(struct mount *m, struct dir *d)
+{
+    for (size_t i = 0; i < d->n_staged; i++)
+        node_unref(m->nodes, d->staged[i]);
+    free(d->staged);
+    d->staged = NULL;
+    d->n_staged = 0;
+}
+
+static bool is_staged(const struct dir *d, struct slice name)
+{
+    for (size_t i = 0; i < d->n_staged; i++)
+        if (slice_eq(slice_of(d->staged[i]->name, d->staged[i]->name_n), name))
+            return true;
+    return false;
+}
+
+/* ---- walking ---- */
+
+static struct slice name_of_entry(const struct dir *d)
+{
+    struct slice name = slice_from(d->entry.key, d->prefix_n);
+    return slice_ends(name, SLICE_LIT("/")) ? slice_sub(name, 0, name.n - 1) : name;
+}
+
+static void forget_starts(struct dir *d)
+{
+    for (size_t i = 0; i < d->n_starts; i++)
+        free(d->starts[i].after);
+    free(d->starts);
+    d->starts = NULL;
+    d->n_starts = 0;
+}
+
+static void remember_start(struct dir *d)
+{
+    if (d->since_start++ < PAGE_ENTRIES || (d->n_starts > 0 && d->starts[d->n_starts - 1].first >= d->at))
+        return;
+    d->since_start = 0;
+    d->starts = realloc(d->starts, (d->n_starts + 1) * sizeof(d->starts[0]));
+    if (!d->starts)
+        abort();
+    d->starts[d->n_starts++] =
+        (struct page_start){.first = d->at, .after = slice_dup(slice_str(d->last_key ? d->last_key : ""))};
+}
+
+/* Begins the listing behind a key; the entry then is number `at`. */
+static void start_at(struct mount *m, struct dir *d, const char *after, uint64_t at)
+{
+    struct client_lister_open o = {
+        .bucket = slice_str(m->bucket),
+        .prefix = slice_of(d->prefix, d->prefix_n),
+        .delimiter = '/',
+        .after = slice_str(after),
+        .flags = WIRE_POSIX,
+        .page = PAGE_ENTRIES,
+    };
+    client_lister_free(d->lister);
+    d->lister = client_lister_new(m->client, &o);
+    d->at = at;
+    d->since_start = 0;
+    d->has_entry = d->ended = false;
+}
+
+/* Makes d->entry the entry number d->at. 1, 0 at the end, or an error. */
+static int peek(struct dir *d, struct err *e)
+{
+    while (!d->has_entry && !d->ended) {
+        int r = client_lister_next(d->lister, &d->entry, e);
+        if (r < 0)
+            return r;
+        d->ended = r == 0;
+        if (d->ended)
+            break;
+        struct slice name =
+            slice_starts(d->entry.key, slice_of(d->prefix, d->prefix_n)) ? name_of_entry(d) : SLICE_NULL;
+        d->has_entry = name.n > 0 && !is_staged(d, name);
+    }
+    return d->has_entry;
+}
+
+static void advance(struct dir *d)
+{
+    free(d->last_key);
+    d->last_key = slice_dup(d->entry.key);
+    d->has_entry = false;
+    d->at++;
+    remember_start(d);
+}
+
+/* Stands before entry number `offset` of the listing. */
+static int seek(struct mount *m, struct dir *d, uint64_t offset, struct err *e)
+{
+    if (d->lister && d->at == offset)
+        return 0;
+    if (!d->lister || offset < d->at) {
+        size_t i = d->n_starts;
+        while (i > 0 && d->starts[i - 1].first > offset)
+            i--;
+        if (i > 0)
+            start_at(m, d, d->starts[i - 1].after, d->starts[i - 1].first);
+        else
+            start_at(m, d, "", FIRST_LISTED(d));
+    }
+    while (d->at < offset) {
+        int r = peek(d, e);
+        if (r < 0)
+            return r;
+        if (r == 0)
+            break;
+        advance(d);
+    }
+    return 0;
+}
+
+static void rewind_dir(struct mount *m, struct dir *d)
+{
+    drop_staged(m, d);
+    forget_starts(d);
+    client_lister_free(TAKE_PTR(d->lister));
+    staging_each_unpublished(m, d->node, add_staged, d);
+}
+
+/* ---- filling a reply ---- */
+
+struct filler {
+    fuse_req_t req;
+    struct mount *m;
+    struct dir *d;
+    bool plus;
+    char *p;
+    size_t size, used;
+};
+
+/* Adds one entry without attributes of its own. false: no room. */
+static bool add_plain(struct filler *f, const char *name, uint64_t ino, mode_t type, uint64_t next)
+{
+    struct fuse_entry_param entry = {.attr = {.st_ino = ino, .st_mode = type}};
+    size_t left = f->size - f->used;
+    size_t n = f->plus ? fuse_add_direntry_plus(f->req, f->p + f->used, left, name, &entry, (off_t)next)
+                       : fuse_add_direntry(f->req, f->p + f->used, left, name, &entry.attr, (off_t)next);
+    if (n > left)
+        return false;
+    f->used += n;
+    return true;
+}
+
+/* Adds an entry that counts as a lookup of n, which was counted. */
+static bool add_node(struct filler *f, const char *name, struct node *n, uint64_t next)
+{
+    struct fuse_entry_param entry;
+    mount_entry(f->m, n, &entry);
+    size_t left = f->size - f->used;
+    size_t used = fuse_add_direntry_plus(f->req, f->p + f->used, left, name, &entry, (off_t)next);
+    if (used > left) {
+        node_forget(f->m->nodes, n->id, 1);
+        return false;
+    }
+    f->used += used;
+    return true;
+}
+
+static bool add_listed(struct filler *f)
+{
+    struct dir *d = f->d;
+    struct slice name = name_of_entry(d);
+    _cleanup_free_ char *text = slice_dup(name);
+    bool is_dir = d->entry.attr.kind == WIRE_DIRECTORY;
+    if (!f->plus || node_table_count(f->m->nodes) >= MOUNT_NODES_MAX)
+        return add_plain(f, text, node_ino(d->node->ino, name), is_dir ? S_IFDIR : S_IFREG, d->at + 1);
+    struct node_attr a = mount_node_attr(&d->entry.attr);
+    struct node *n = node_look_up(f->m->nodes, d->node, name, &a);
+    bool fits = add_node(f, text, n, d->at + 1);
+    node_unref(f->m->nodes, n);
+    return fits;
+}
+
+static bool add_staged_entry(struct filler *f, size_t i)
+{
+    struct node *n = f->d->staged[i];
+    lock_take(node_table_lock(f->m->nodes));
+    _cleanup_free_ char *name = slice_dup(slice_of(n->name, n->name_n));
+    uint64_t ino = n->ino;
+    lock_drop(node_table_lock(f->m->nodes));
+    return add_plain(f, name, ino, S_IFREG,
+                     3 + i); /* the kernel asks for its attributes when it needs them */
+}
+
+/* Fills what comes before the listing; false when the reply is full. */
+static bool fill_head(struct filler *f, uint64_t offset)
+{
+    struct dir *d = f->d;
+    uint64_t parent_ino = d->node->parent ? d->node->parent->ino : d->node->ino;
+    if (offset < 1 && !add_plain(f, ".", d->node->ino, S_IFDIR, 1))
+        return false;
+    if (offset < 2 && !add_plain(f, "..", parent_ino, S_IFDIR, 2))
+        return false;
+    for (uint64_t i = offset < 2 ? 0 : offset - 2; i < d->n_staged; i++)
+        if (!add_staged_entry(f, i))
+            return false;
+    return true;
+}
+
+static int fill(struct filler *f, uint64_t offset, struct err *e)
+{
+    struct dir *d = f->d;
+    if (offset == 0)
+        rewind_dir(f->m, d);
+    if (!fill_head(f, offset))
+        return 0;
+    int r = seek(f->m, d, MAX(offset, (uint64_t)FIRST_LISTED(d)), e);
+    while (r == 0) {
+        r = peek(d, e);
+        if (r <= 0 || !add_listed(f))
+            break;
+        advance(d);
+        r = 0;
+    }
+    return r < 0 && f->used == 0 ? r : 0;
+}
+
+static struct dir *dir_of(const struct fuse_file_info *fi)
+{
+    return CAST_MAGIC(dir, (void *)(uintptr_t)fi->fh, DIR_MAGIC);
+}
+
+static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file_info *fi, bool plus)
+{
+    struct err e = {0};
+    struct filler f = {
+        .req = req, .m = mount_of(req), .d = dir_of(fi), .plus = plus, .p = malloc(size), .size = size};
+    if (!f.p)
+        abort();
+    lock_take(&f.d->lock); /* held over the listing: the position is one per open directory */
+    int r = fill(&f, (uint64_t)offset, &e);
+    lock_drop(&f.d->lock);
+    if (r < 0)
+        mount_reply_error(req, "readdir", r, &e);
+    else
+        (void)fuse_reply_buf(req, f.p, f.used);
+    free(f.p);
+    if (plus)
+        notifier_poke(f.m->notifier);
+}
+
+void mount_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi)
+{
+    (void)ino;
+    read_dir(req, size, offset, fi, /* plus= */ false);
+}
+
+void mount_op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+                          struct fuse_file_info *fi)
+{
+    (void)ino;
+    read_dir(req, size, offset, fi, /* plus= */ true);
+}
+
+/* ---- opening and closing ---- */
+
+static void dir_free(struct mount *m, struct dir *d)
+{
+    drop_staged(m, d);
+    forget_starts(d);
+    client_lister_free(d->lister);
+    node_unref(m->nodes, d->node);
+    lock_fini(&d->lock);
+    free(d->prefix);
+    free(d->last_key);
+    d->magic = 0;
+    free(d);
+}
+
+void mount_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct mount *m = mount_of(req);
+    struct node *n = node_get(m->nodes, ino);
+    _cleanup_buf_ struct buf prefix = BUF_INIT(MOUNT_KEY_MAX_BYTES + 1);
+    int r = n ? mount_key(m, n, SLICE_NULL, &prefix) : -ESTALE;
+    if (r == 0 && prefix.n > 0 && prefix.p[prefix.n - 1] != '/')
+        r = buf_char(&prefix, '/');
+    if (r < 0) {
+        node_unref(m->nodes, n);
+        mount_reply_error(req, "opendir", r, NULL);
+        return;
+    }
+    struct dir *d = calloc(1, sizeof(*d));
+    if (!d)
+        abort();
+    d->magic = DIR_MAGIC;
+    d->node = n;
+    d->prefix_n = prefix.n;
+    d->prefix = buf_take(&prefix);
+    lock_init(&d->lock, LOCK_SESSION); /* above the client's and the node table's */
+    fi->fh = (uintptr_t)d;
+    if (fuse_reply_open(req, fi) < 0)
+        dir_free(m, d);
+}
+
+void mount_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    dir_free(mount_of(req), dir_of(fi));
+    (void)fuse_reply_err(req, 0);
+}
+
+/* Names are in the origin before the call that made them returns. */
+void mount_op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+    (void)ino, (void)datasync, (void)fi;
+    (void)fuse_reply_err(req, 0);
+}

@@ -1,0 +1,147 @@
+/* LOOKUP, FORGET, GETATTR, STATFS. */
+#include "mount/mount_internal.h"
+
+#include <sys/statvfs.h>
+
+/* A mirror bucket has no size of its own: shown as this much, all of it free. */
+#define STATFS_BYTES (1024 * TIB)
+
+static void reply_absent(fuse_req_t req, struct mount *m)
+{
+    struct fuse_entry_param absent = {.entry_timeout = m->timeout_s};
+    (void)fuse_reply_entry(req, &absent);
+}
+
+/* A node of that name that is being written here and therefore known without asking. */
+static struct node *find_staged(struct mount *m, struct node *parent, struct slice name)
+{
+    struct node *n = node_find(m->nodes, parent, name);
+    if (!n)
+        return NULL;
+    lock_take(node_table_lock(m->nodes));
+    bool is_staged = n->staging != NULL;
+    if (is_staged)
+        n->lookups++;
+    lock_drop(node_table_lock(m->nodes));
+    if (is_staged)
+        return n;
+    node_unref(m->nodes, n);
+    return NULL;
+}
+
+static int look_up(struct mount *m, struct node *parent, const char *name, struct node **ret, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_attr a;
+    struct node *n = find_staged(m, parent, slice_str(name));
+    if (n) {
+        *ret = n;
+        return 0;
+    }
+    int r = mount_key(m, parent, slice_str(name), &key);
+    if (r == 0)
+        r = mount_ask(m, buf_view(&key), &b, &a, e);
+    if (r < 0)
+        return r;
+    struct node_attr attr = mount_node_attr(&a);
+    *ret = node_look_up(m->nodes, parent, slice_str(name), &attr);
+    notifier_poke(m->notifier);
+    return 0;
+}
+
+void mount_op_lookup(fuse_req_t req, fuse_ino_t parent_id, const char *name)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct node *parent = node_get(m->nodes, parent_id), *n = NULL;
+    if (!parent) {
+        (void)fuse_reply_err(req, ESTALE);
+        return;
+    }
+    int r = look_up(m, parent, name, &n, &e);
+    node_unref(m->nodes, parent);
+    if (r == -ENOENT) {
+        reply_absent(req, m);
+    } else if (r < 0) {
+        mount_reply_error(req, "lookup", r, &e);
+    } else {
+        struct fuse_entry_param entry;
+        mount_entry(m, n, &entry);
+        if (fuse_reply_entry(req, &entry) < 0)
+            node_forget(m->nodes, n->id, 1);
+        node_unref(m->nodes, n);
+    }
+}
+
+void mount_op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)
+{
+    node_forget(mount_of(req)->nodes, ino, n);
+    fuse_reply_none(req);
+}
+
+void mount_op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
+{
+    struct mount *m = mount_of(req);
+    for (size_t i = 0; i < count; i++)
+        node_forget(m->nodes, forgets[i].ino, forgets[i].nlookup);
+    fuse_reply_none(req);
+}
+
+/* Whether what is known of the node is fixed: no question could change what its users see. */
+static bool is_settled(struct mount *m, struct node *n)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    bool is_open = n->n_passthrough > 0 || n->n_plain > 0;
+    return n->staging || !n->parent || is_open || (!n->is_attached && n->is_unlinked);
+}
+
+/* Asks about a node whose attributes the kernel does not believe any more. */
+static int refresh(struct mount *m, struct node *n, struct err *e)
+{
+    if (is_settled(m, n))
+        return 0;
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_attr a;
+    int r = mount_key(m, n, SLICE_NULL, &key);
+    if (r == 0)
+        r = mount_ask(m, buf_view(&key), &b, &a, e);
+    if (r < 0)
+        return r;
+    struct node_attr attr = mount_node_attr(&a);
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    /* Another version has another node: the kernel looks the name up again. */
+    return n->is_attached && node_is_version_locked(n, &attr) ? 0 : -ESTALE;
+}
+
+void mount_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)fi;
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct node *n = node_get(m->nodes, ino);
+    int r = n ? refresh(m, n, &e) : -ESTALE;
+    if (r < 0) {
+        mount_reply_error(req, "getattr", r, &e);
+    } else {
+        struct stat st;
+        mount_stat(m, n, &st);
+        (void)fuse_reply_attr(req, &st, m->timeout_s);
+    }
+    node_unref(m->nodes, n);
+}
+
+void mount_op_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+    (void)ino;
+    struct statvfs s = {
+        .f_bsize = MOUNT_BLOCK_BYTES,
+        .f_frsize = MOUNT_BLOCK_BYTES,
+        .f_blocks = STATFS_BYTES / MOUNT_BLOCK_BYTES,
+        .f_bfree = STATFS_BYTES / MOUNT_BLOCK_BYTES,
+        .f_bavail = STATFS_BYTES / MOUNT_BLOCK_BYTES,
+        .f_files = UINT32_MAX,
+        .f_ffree = UINT32_MAX,
+        .f_namemax = 255,
+    };
+    (void)fuse_reply_statfs(req, &s);
+}

@@ -1,0 +1,48 @@
+/*
+ * `forebay mount`: a bucket, or a part of one, as a directory. One process per mount; it talks to the node of
+ * this machine over its Unix socket.
+ */
+#pragma once
+
+#include "base/err.h"
+
+enum mount_passthrough { MOUNT_PASSTHROUGH_AUTO, MOUNT_PASSTHROUGH_ON, MOUNT_PASSTHROUGH_OFF };
+
+struct mount_options {
+    const char *bucket;                 /* BUCKET or BUCKET/PREFIX */
+    const char *directory;              /* the mount point */
+    const char *data_dir, *socket_path; /* as in client.h */
+    uint64_t timeout_ms;                /* how long an operation waits for a node that does not answer */
+    uint64_t attr_timeout_ms;           /* how long the kernel may believe attributes and names */
+    uint64_t threads;
+    enum mount_passthrough passthrough;
+    bool read_only, allow_other;
+    uint32_t uid, gid, umask;        /* uid, gid UINT32_MAX: the caller's */
+    const char *const *fuse_options; /* further ones for libfuse, "name[=value]" */
+    size_t n_fuse_options;
+};
+
+/*
+ * Mounts and serves until the directory is unmounted or SIGTERM or SIGINT comes. `on_ready` is called once,
+ * when the tree can be used (on another thread). 0 after a clean end; an error when it could not be mounted,
+ * or -EIO when files that were closed could not be written, with a text.
+ */
+int mount_run(const struct mount_options *o, void (*on_ready)(void *arg), void *arg, struct err *e);
+
+/*
+ * Runs mount_run in the background: returns in the caller's process once the mount works, or has failed, and
+ * then the process of the mount is gone. log_path: where its log goes; NULL: nowhere.
+ */
+int mount_run_in_background(const struct mount_options *o, const char *log_path, struct err *e);
+
+/* What a mount tells whoever is about to unmount it. */
+struct mount_flush_report {
+    uint32_t pid;            /* of the mount's process */
+    uint32_t n_failed;       /* files that could not be written, ever */
+    char text[ERR_TEXT_MAX]; /* about the last of them */
+};
+/* Writes out what files that are open have pending. -ENOTTY: not one of our mounts. */
+int mount_flush(const char *directory, struct mount_flush_report *ret, struct err *e);
+/* Flushes, unmounts and waits until the process has ended. -EBUSY while in use; -EIO when files could not be
+ * written (it is unmounted then). */
+int mount_unmount(const char *directory, uint64_t timeout_ms, struct err *e);

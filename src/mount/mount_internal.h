@@ -1,0 +1,128 @@
+/* Shared by the files of the mount. */
+#pragma once
+
+#include "client/client.h"
+#include "client/client_file.h"
+#include "mount/mount.h"
+#include "mount/node.h"
+#include "mount/notify.h"
+#include "mount/passthrough.h"
+#include "mount/staging.h"
+
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+#define MOUNT_MAGIC         0x6d6f756eu
+#define MOUNT_KEY_MAX_BYTES 1024   /* of a whole key, as S3 has it */
+#define MOUNT_BLOCK_BYTES   MIB    /* st_blksize: what programs read at once */
+#define MOUNT_NODES_MAX     500000 /* above, the kernel is asked to drop what it does not use */
+#define MOUNT_IOC_FLUSH     _IOR('F', 1, struct mount_flush_report)
+
+/* What the kernel asked of us when it opened a file. */
+struct handle {
+    uint32_t magic;
+    struct node *node;        /* referenced */
+    struct client_file *file; /* plain reading; NULL when the node's backing file or `staging` serves it */
+    struct staging *staging;  /* referenced; reading and writing what is written here */
+    bool is_passthrough, is_writable;
+};
+
+struct mount {
+    uint32_t magic;
+    const struct mount_options *options;
+    struct client *client;
+    char *bucket;
+    char *prefix; /* "" or "dir/" */
+    struct fuse_session *se;
+    struct node_table *nodes;
+    struct notifier *notifier;
+    struct staging_list stagings;
+    double timeout_s; /* of names and attributes in the kernel */
+    uint32_t uid, gid, umask;
+    bool read_only;
+    uint64_t started_ns;
+    bool is_offered;             /* the kernel has passthrough; set before the first request */
+    _Atomic bool is_passthrough; /* it works; set once by the notifier's first act, unset by a refusal */
+    _Atomic bool is_cached;      /* plain files go through the kernel's page cache; set once, too */
+    bool is_write_passthrough;   /* changes of the file cannot be missed, see staging.c */
+    _Atomic bool is_given_up;    /* passthrough was demanded, and there is none */
+    char reason[ERR_TEXT_MAX];   /* why there is no passthrough, "" when there is */
+    _Atomic uint64_t last_log_ms;
+};
+
+static inline struct mount *mount_of(fuse_req_t req)
+{
+    return CAST_MAGIC(mount, fuse_req_userdata(req), MOUNT_MAGIC);
+}
+
+/* ---- errors.c ---- */
+
+/* The errno (positive) that a program gets for a code. */
+int mount_errno(int code);
+/* Answers a request with an error; what programs do not expect in normal work is logged, in the origin's
+ * words. */
+void mount_reply_error(fuse_req_t req, const char *what, int code, const struct err *e);
+void mount_log_failure(struct mount *m, const char *what, int code, const struct err *e);
+
+/* ---- attr.c ---- */
+
+/* Key of a node, or of a name in one, in the bucket. -ENAMETOOLONG. */
+int mount_key(struct mount *m, struct node *n, struct slice name, struct buf *b);
+struct node_attr mount_node_attr(const struct wire_attr *a);
+/* What stat shows of a node now: the staged file while it is being written here, else its version. */
+void mount_stat(struct mount *m, struct node *n, struct stat *ret);
+void mount_stat_of(struct mount *m, uint64_t ino, const struct node_attr *a, struct stat *ret);
+/* The answer of LOOKUP, CREATE, MKDIR about a node that was counted for the kernel. */
+void mount_entry(struct mount *m, struct node *n, struct fuse_entry_param *ret);
+/* Asks the node about a name. */
+int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e);
+
+/* ---- operations, one file per group ---- */
+
+void mount_op_init(void *userdata, struct fuse_conn_info *conn);
+void mount_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
+void mount_op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n);
+void mount_op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets);
+void mount_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void mount_op_statfs(fuse_req_t req, fuse_ino_t ino);
+
+void mount_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void mount_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi);
+void mount_op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+                          struct fuse_file_info *fi);
+void mount_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void mount_op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
+
+void mount_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void mount_op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+                     struct fuse_file_info *fi);
+void mount_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+
+void mount_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi);
+void mount_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, off_t offset,
+                    struct fuse_file_info *fi);
+void mount_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void mount_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
+void mount_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+                        struct fuse_file_info *fi);
+void mount_op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
+                      struct fuse_file_info *fi);
+
+void mount_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
+void mount_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
+void mount_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name);
+void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+                     const char *new_name, unsigned flags);
+void mount_op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev);
+void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name);
+void mount_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
+void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
+                    unsigned flags, const void *in_buf, size_t in_size, size_t out_size);
+
+/* ---- open.c, for others ---- */
+
+struct handle *handle_of(const struct fuse_file_info *fi);
+/* The attached node of a name, or the one that a question to the node makes; referenced, not counted for the
+ * kernel. */
+int mount_resolve(struct mount *m, struct node *parent, const char *name, struct node **ret, struct err *e);

@@ -1,0 +1,270 @@
+/*
+ * UNLINK, MKDIR, RMDIR, RENAME, and what a mirror bucket has not: links, devices.
+ *
+ * Each acts on the origin before it returns. Renaming a file is a copy and a removal at the origin; a
+ * directory, whose rename would be one of every object below, gives EXDEV, on which mv(1) and others copy.
+ */
+#include "mount/mount_internal.h"
+
+#include "base/sys.h"
+
+#include <linux/fs.h>
+
+/* What is needed to act on one name. */
+struct target {
+    struct mount *m;
+    struct node *parent;
+    struct node *node; /* NULL: not known here */
+    struct staging *staging;
+    struct buf key;
+};
+
+static int target_init(struct mount *m, fuse_ino_t parent_id, const char *name, struct target *t)
+{
+    *t = (struct target){.m = m, .key = BUF_INIT(MOUNT_KEY_MAX_BYTES)};
+    t->parent = node_get(m->nodes, parent_id);
+    if (!t->parent)
+        return -ESTALE;
+    if (m->read_only)
+        return -EROFS;
+    t->node = node_find(m->nodes, t->parent, slice_str(name));
+    int r = mount_key(m, t->parent, slice_str(name), &t->key);
+    if (r < 0 || !t->node || t->node->is_dir)
+        return r;
+    r = staging_acquire(m, t->node, STAGING_JOIN, &t->staging, NULL);
+    return r == -ENOENT ? 0 : r;
+}
+
+static void target_fini(struct target *t)
+{
+    if (t->staging)
+        staging_release(t->m, t->staging);
+    node_unref(t->m->nodes, t->node);
+    node_unref(t->m->nodes, t->parent);
+    buf_fini(&t->key);
+}
+
+static void reply(fuse_req_t req, const char *what, int r, const struct err *e)
+{
+    if (r < 0)
+        mount_reply_error(req, what, r, e);
+    else
+        (void)fuse_reply_err(req, 0);
+}
+
+/* ---- unlink ---- */
+
+static int unlink_target(struct target *t, struct err *e)
+{
+    struct mount *m = t->m;
+    struct wire_remove_req req = {
+        .bucket = slice_str(m->bucket), .key = buf_view(&t->key), .flags = WIRE_POSIX};
+    struct wire_remove_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    bool is_there = t->staging ? staging_set_unlinked(m, t->staging, true) : true;
+    int r = is_there ? client_remove(m->client, &req, &b, &rep, e) : 0;
+    if (r == -ENOENT && t->staging)
+        r = 0;
+    if (r < 0 && t->staging)
+        (void)staging_set_unlinked(m, t->staging, false);
+    if (t->node && (r == 0 || r == -ENOENT))
+        node_detach(m->nodes, t->node, /* is_unlinked= */ true);
+    return r;
+}
+
+void mount_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    struct err e = {0};
+    struct target t;
+    int r = target_init(mount_of(req), parent, name, &t);
+    if (r == 0)
+        r = unlink_target(&t, &e);
+    target_fini(&t);
+    reply(req, "unlink", r, &e);
+}
+
+/* ---- directories ---- */
+
+void mount_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+    (void)mode;
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct target t;
+    struct wire_mkdir_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = target_init(m, parent, name, &t);
+    if (r == 0) {
+        struct wire_mkdir_req q = {.bucket = slice_str(m->bucket), .key = buf_view(&t.key)};
+        r = client_mkdir(m->client, &q, &b, &rep, &e);
+    }
+    if (r < 0) {
+        target_fini(&t);
+        mount_reply_error(req, "mkdir", r, &e);
+        return;
+    }
+    struct node_attr a = mount_node_attr(&rep.attr);
+    struct fuse_entry_param entry;
+    a.is_dir = true;
+    struct node *n = node_look_up(m->nodes, t.parent, slice_str(name), &a);
+    mount_entry(m, n, &entry);
+    if (fuse_reply_entry(req, &entry) < 0)
+        node_forget(m->nodes, n->id, 1);
+    node_unref(m->nodes, n);
+    target_fini(&t);
+}
+
+struct staged_search {
+    struct mount *m;
+    bool is_found;
+};
+
+static void found_one(void *arg, struct node *n)
+{
+    struct staged_search *search = arg;
+    search->is_found = true;
+    node_unref(search->m->nodes, n);
+}
+
+/* Whether a file that only this mount knows of lies in the directory. */
+static bool holds_staged(const struct target *t)
+{
+    struct staged_search search = {.m = t->m};
+    if (t->node)
+        staging_each_unpublished(t->m, t->node, found_one, &search);
+    return search.is_found;
+}
+
+void mount_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct target t;
+    struct wire_rmdir_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = target_init(m, parent, name, &t);
+    if (r == 0 && holds_staged(&t))
+        r = -ENOTEMPTY;
+    if (r == 0) {
+        struct wire_rmdir_req q = {.bucket = slice_str(m->bucket), .key = buf_view(&t.key)};
+        r = client_rmdir(m->client, &q, &b, &rep, &e);
+    }
+    if (r == 0 && t.node)
+        node_detach(m->nodes, t.node, /* is_unlinked= */ true);
+    target_fini(&t);
+    reply(req, "rmdir", r, &e);
+}
+
+/* ---- rename ---- */
+
+static int move_object(struct target *from, struct target *to, unsigned flags, struct node_attr *ret_attr,
+                       struct buf *b, struct err *e)
+{
+    struct mount *m = from->m;
+    struct wire_copy_req req = {
+        .bucket = slice_str(m->bucket),
+        .from = buf_view(&from->key),
+        .to = buf_view(&to->key),
+        .flags = WIRE_MOVE | WIRE_POSIX | (flags & RENAME_NOREPLACE ? WIRE_NOREPLACE : 0),
+    };
+    struct wire_copy_rep rep;
+    int r = client_copy(m->client, &req, b, &rep, e);
+    if (r == ERR_NOT_IMPLEMENTED)
+        return -EXDEV;
+    if (r == 0)
+        *ret_attr = mount_node_attr(&rep.attr);
+    return r;
+}
+
+static int rename_target(struct target *from, struct target *to, const char *new_name, unsigned flags,
+                         struct err *e)
+{
+    struct mount *m = from->m;
+    if (flags & ~(unsigned)RENAME_NOREPLACE)
+        return -EINVAL;
+    if (from->node && from->node->is_dir)
+        return -EXDEV;
+    if (flags & RENAME_NOREPLACE && to->staging)
+        return -EEXIST;
+    int r = from->staging ? staging_publish(m, from->staging, e) : 0;
+    /* Whoever still writes to the target writes to a file without a name from now on. */
+    if (r == 0 && to->staging)
+        (void)staging_set_unlinked(m, to->staging, true);
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct node_attr attr;
+    if (r == 0)
+        r = move_object(from, to, flags, &attr, &b, e);
+    if (r < 0) {
+        if (to->staging)
+            (void)staging_set_unlinked(m, to->staging, false);
+        return r;
+    }
+    if (!from->node)
+        return 0;
+    node_move(m->nodes, from->node, to->parent, slice_str(new_name));
+    node_set_attr(m->nodes, from->node, &attr);
+    if (from->staging)
+        staging_move(m, from->staging);
+    return 0;
+}
+
+void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+                     const char *new_name, unsigned flags)
+{
+    struct err e = {0};
+    struct target from, to = {0};
+    int r = target_init(mount_of(req), parent, name, &from);
+    if (r == 0)
+        r = target_init(from.m, new_parent, new_name, &to);
+    if (r == 0)
+        r = rename_target(&from, &to, new_name, flags, &e);
+    if (to.m)
+        target_fini(&to);
+    target_fini(&from);
+    reply(req, "rename", r, &e);
+}
+
+/* ---- what there is not ---- */
+
+void mount_op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
+{
+    (void)parent, (void)name, (void)mode, (void)rdev;
+    (void)fuse_reply_err(req, EPERM);
+}
+
+void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+    (void)target, (void)parent, (void)name;
+    (void)fuse_reply_err(req, EPERM);
+}
+
+void mount_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name)
+{
+    (void)ino, (void)new_parent, (void)new_name;
+    (void)fuse_reply_err(req, EPERM);
+}
+
+/* ---- control ---- */
+
+static void flush_all(struct mount *m, struct mount_flush_report *ret)
+{
+    staging_publish_all(m);
+    memset(ret, 0, sizeof(*ret));
+    ret->pid = (uint32_t)getpid();
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    ret->n_failed = m->stagings.n_failed;
+    memcpy(ret->text, m->stagings.failed_text, sizeof(ret->text));
+}
+
+void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
+                    unsigned flags, const void *in_buf, size_t in_size, size_t out_size)
+{
+    (void)ino, (void)arg, (void)fi, (void)flags, (void)in_buf, (void)in_size;
+    struct mount_flush_report report;
+    if (cmd != MOUNT_IOC_FLUSH || out_size < sizeof(report)) {
+        (void)fuse_reply_err(req, ENOTTY);
+        return;
+    }
+    flush_all(mount_of(req), &report);
+    (void)fuse_reply_ioctl(req, 0, &report, sizeof(report));
+}

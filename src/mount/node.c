@@ -1,0 +1,439 @@
+/*
+ * The table of inodes (contract in node.h).
+ *
+ * Two hash tables over the same nodes: by id, and of the attached ones by (parent, name).
+ *
+ * Invariants:
+ *  1. At most one attached node per (parent, name). The root is attached under no name.
+ *  2. A node is freed when lookups and refs are both 0; then it holds no open file. Each child holds a
+ * reference to its parent, each parent outlives its children.
+ *  3. Ids are never reused.
+ *  4. ino depends on the names on the path only.
+ */
+#include "mount/node.h"
+
+#include "base/hash.h"
+
+#include <errno.h>
+
+#define NODE_MAGIC   0x6e6f6465u
+#define TABLE_MIN    1024 /* places, a power of two */
+#define OLDEST_TRIES 16
+
+struct node_table {
+    struct lock lock;
+    struct node **by_id, **by_name;
+    size_t n_places; /* of each */
+    size_t n_nodes;
+    uint64_t next_id;
+    struct node *root;
+    struct node *oldest, *newest; /* all but the root */
+};
+
+/* ---- hashing ---- */
+
+static size_t place_of_id(const struct node_table *t, uint64_t id)
+{
+    return hash_mix(id, 0) & (t->n_places - 1);
+}
+
+static size_t place_of_name(const struct node_table *t, const struct node *parent, struct slice name)
+{
+    return hash_mix(parent->id, hash_table(name)) & (t->n_places - 1);
+}
+
+uint64_t node_ino(uint64_t parent_ino, struct slice name)
+{
+    uint64_t ino =
+        hash_mix(parent_ino, hash_placement(name)) >> 1; /* some programs keep it in a signed number */
+    return ino > NODE_ROOT_ID ? ino : NODE_ROOT_ID + 1;
+}
+
+static struct slice name_of(const struct node *n)
+{
+    return slice_of(n->name, n->name_n);
+}
+
+static void link_id(struct node_table *t, struct node *n)
+{
+    struct node **at = &t->by_id[place_of_id(t, n->id)];
+    n->id_next = *at;
+    *at = n;
+}
+
+static void link_name(struct node_table *t, struct node *n)
+{
+    struct node **at = &t->by_name[place_of_name(t, n->parent, name_of(n))];
+    n->hash_next = *at;
+    *at = n;
+}
+
+static void grow(struct node_table *t)
+{
+    if (t->n_nodes < t->n_places)
+        return;
+    free(t->by_id);
+    free(t->by_name);
+    t->n_places *= 2;
+    t->by_id = calloc(t->n_places, sizeof(t->by_id[0]));
+    t->by_name = calloc(t->n_places, sizeof(t->by_name[0]));
+    if (!t->by_id || !t->by_name)
+        abort();
+    link_id(t, t->root);
+    for (struct node *n = t->oldest; n; n = n->lru_newer) {
+        link_id(t, n);
+        if (n->is_attached)
+            link_name(t, n);
+    }
+}
+
+static struct node *find_id(const struct node_table *t, uint64_t id)
+{
+    for (struct node *n = t->by_id[place_of_id(t, id)]; n; n = n->id_next)
+        if (n->id == id)
+            return n;
+    return NULL;
+}
+
+static struct node *find_name(const struct node_table *t, const struct node *parent, struct slice name)
+{
+    for (struct node *n = t->by_name[place_of_name(t, parent, name)]; n; n = n->hash_next)
+        if (n->parent == parent && slice_eq(name_of(n), name))
+            return n;
+    return NULL;
+}
+
+/* ---- order of use ---- */
+
+static void lru_remove(struct node_table *t, struct node *n)
+{
+    *(n->lru_older ? &n->lru_older->lru_newer : &t->oldest) = n->lru_newer;
+    *(n->lru_newer ? &n->lru_newer->lru_older : &t->newest) = n->lru_older;
+    n->lru_older = n->lru_newer = NULL;
+}
+
+static void lru_add(struct node_table *t, struct node *n)
+{
+    n->lru_older = t->newest;
+    n->lru_newer = NULL;
+    *(t->newest ? &t->newest->lru_newer : &t->oldest) = n;
+    t->newest = n;
+}
+
+static void lru_touch(struct node_table *t, struct node *n)
+{
+    if (n == t->newest || n == t->root)
+        return;
+    lru_remove(t, n);
+    lru_add(t, n);
+}
+
+/* ---- life ---- */
+
+static void detach_locked(struct node_table *t, struct node *n)
+{
+    if (!n->is_attached || !n->parent)
+        return;
+    struct node **at = &t->by_name[place_of_name(t, n->parent, name_of(n))];
+    while (*at != n)
+        at = &(*at)->hash_next;
+    *at = n->hash_next;
+    n->hash_next = NULL;
+    n->is_attached = false;
+}
+
+static void remove_id(struct node_table *t, struct node *n)
+{
+    struct node **at = &t->by_id[place_of_id(t, n->id)];
+    while (*at != n)
+        at = &(*at)->id_next;
+    *at = n->id_next;
+}
+
+static void node_free(struct node *n)
+{
+    free(n->name);
+    free(n->etag);
+    n->magic = 0;
+    free(n);
+}
+
+/* Frees it and, by the references they lose, its parents. */
+static void release_locked(struct node_table *t, struct node *n)
+{
+    while (n && n != t->root && n->lookups == 0 && n->refs == 0) {
+        assert(n->n_passthrough == 0 && n->n_plain == 0 && !n->staging && !n->backing_file);
+        struct node *parent = n->parent;
+        detach_locked(t, n);
+        remove_id(t, n);
+        lru_remove(t, n);
+        t->n_nodes--;
+        node_free(n);
+        parent->refs--;
+        n = parent;
+    }
+}
+
+static void set_attr_locked(struct node *n, const struct node_attr *a)
+{
+    n->is_dir = a->is_dir;
+    n->size_bytes = a->size_bytes;
+    n->mtime_ns = a->mtime_ns;
+    if (n->etag && slice_eq(slice_of(n->etag, n->etag_n), a->etag))
+        return;
+    free(n->etag);
+    n->etag = slice_dup(a->etag);
+    n->etag_n = a->etag.n;
+}
+
+static struct node *node_new(struct node_table *t, struct node *parent, struct slice name,
+                             const struct node_attr *a)
+{
+    struct node *n = calloc(1, sizeof(*n));
+    if (!n)
+        abort();
+    n->magic = NODE_MAGIC;
+    n->id = t->next_id++;
+    n->parent = parent;
+    n->name = slice_dup(name);
+    n->name_n = name.n;
+    n->ino = parent ? node_ino(parent->ino, name) : NODE_ROOT_ID;
+    n->is_attached = true;
+    set_attr_locked(n, a);
+    return n;
+}
+
+static struct node *add_locked(struct node_table *t, struct node *parent, struct slice name,
+                               const struct node_attr *a)
+{
+    grow(t);
+    struct node *n = node_new(t, parent, name, a);
+    parent->refs++;
+    t->n_nodes++;
+    link_id(t, n);
+    link_name(t, n);
+    lru_add(t, n);
+    return n;
+}
+
+struct node_table *node_table_new(void)
+{
+    struct node_table *t = calloc(1, sizeof(*t));
+    if (!t)
+        abort();
+    lock_init(&t->lock, LOCK_MOUNT);
+    t->n_places = TABLE_MIN;
+    t->by_id = calloc(t->n_places, sizeof(t->by_id[0]));
+    t->by_name = calloc(t->n_places, sizeof(t->by_name[0]));
+    if (!t->by_id || !t->by_name)
+        abort();
+    t->next_id = NODE_ROOT_ID;
+    struct node_attr root = {.is_dir = true};
+    t->root = node_new(t, NULL, SLICE_LIT(""), &root);
+    link_id(t, t->root);
+    return t;
+}
+
+void node_table_free(struct node_table *t)
+{
+    if (!t)
+        return;
+    while (t->oldest) {
+        struct node *n = t->oldest;
+        lru_remove(t, n);
+        node_free(n);
+    }
+    node_free(t->root);
+    free(t->by_id);
+    free(t->by_name);
+    lock_fini(&t->lock);
+    free(t);
+}
+
+struct lock *node_table_lock(struct node_table *t)
+{
+    return &t->lock;
+}
+
+/* ---- references ---- */
+
+struct node *node_get(struct node_table *t, uint64_t id)
+{
+    LOCK_SCOPE(&t->lock);
+    struct node *n = find_id(t, id);
+    if (n)
+        n->refs++;
+    return n;
+}
+
+struct node *node_ref(struct node_table *t, struct node *n)
+{
+    LOCK_SCOPE(&t->lock);
+    assert(n->magic == NODE_MAGIC);
+    n->refs++;
+    return n;
+}
+
+void node_unref(struct node_table *t, struct node *n)
+{
+    if (!n)
+        return;
+    LOCK_SCOPE(&t->lock);
+    assert(n->magic == NODE_MAGIC && n->refs > 0);
+    n->refs--;
+    release_locked(t, n);
+}
+
+void node_forget(struct node_table *t, uint64_t id, uint64_t n_lookups)
+{
+    LOCK_SCOPE(&t->lock);
+    struct node *n = find_id(t, id);
+    if (!n || n == t->root)
+        return;
+    n->lookups -= MIN(n->lookups, n_lookups);
+    release_locked(t, n);
+}
+
+/* ---- names ---- */
+
+struct node *node_find(struct node_table *t, struct node *parent, struct slice name)
+{
+    LOCK_SCOPE(&t->lock);
+    struct node *n = find_name(t, parent, name);
+    if (n)
+        n->refs++;
+    return n;
+}
+
+bool node_is_version_locked(const struct node *n, const struct node_attr *a)
+{
+    if (n->is_dir || a->is_dir)
+        return n->is_dir == a->is_dir;
+    if (n->size_bytes != a->size_bytes)
+        return false;
+    /* A listing gives times finer than an answer about one object does: they count only where there is no
+     * ETag. */
+    if (n->etag_n > 0 && a->etag.n > 0)
+        return slice_eq(slice_of(n->etag, n->etag_n), a->etag);
+    return n->mtime_ns == a->mtime_ns;
+}
+
+struct node *node_look_up(struct node_table *t, struct node *parent, struct slice name,
+                          const struct node_attr *a)
+{
+    LOCK_SCOPE(&t->lock);
+    assert(parent->magic == NODE_MAGIC && parent->is_dir);
+    struct node *n = find_name(t, parent, name);
+    if (n && !n->staging && (n->wants_renewal || !node_is_version_locked(n, a))) {
+        detach_locked(t, n);
+        n = NULL;
+    }
+    if (!n)
+        n = add_locked(t, parent, name, a);
+    else if (n->is_dir)
+        set_attr_locked(n, a);
+    n->lookups++;
+    n->refs++;
+    lru_touch(t, n);
+    return n;
+}
+
+void node_detach(struct node_table *t, struct node *n, bool is_unlinked)
+{
+    LOCK_SCOPE(&t->lock);
+    detach_locked(t, n);
+    if (is_unlinked)
+        n->is_unlinked = true;
+}
+
+void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name)
+{
+    LOCK_SCOPE(&t->lock);
+    struct node *there = find_name(t, new_parent, new_name);
+    if (there == n)
+        return;
+    if (there) {
+        detach_locked(t, there);
+        there->is_unlinked = true;
+    }
+    struct node *old_parent = n->parent;
+    detach_locked(t, n);
+    free(n->name);
+    n->name = slice_dup(new_name);
+    n->name_n = new_name.n;
+    n->parent = new_parent;
+    new_parent->refs++;
+    n->ino = node_ino(new_parent->ino, new_name);
+    n->is_attached = true;
+    link_name(t, n);
+    old_parent->refs--;
+    release_locked(t, old_parent);
+}
+
+void node_set_attr(struct node_table *t, struct node *n, const struct node_attr *a)
+{
+    LOCK_SCOPE(&t->lock);
+    set_attr_locked(n, a);
+}
+
+int node_path(struct node_table *t, struct node *n, struct buf *b)
+{
+    LOCK_SCOPE(&t->lock);
+    size_t bytes = 0;
+    for (const struct node *x = n; x->parent; x = x->parent)
+        bytes += x->name_n + (x->parent->parent ? 1 : 0);
+    char *end = buf_reserve(b, bytes);
+    if (!end)
+        return -ENAMETOOLONG;
+    end += bytes;
+    for (const struct node *x = n; x->parent; x = x->parent) {
+        end -= x->name_n;
+        memcpy(end, x->name, x->name_n);
+        if (x->parent->parent)
+            *--end = '/';
+    }
+    buf_used(b, bytes);
+    return 0;
+}
+
+/* ---- limits and checks ---- */
+
+size_t node_table_count(struct node_table *t)
+{
+    LOCK_SCOPE(&t->lock);
+    return t->n_nodes;
+}
+
+struct node *node_table_oldest(struct node_table *t)
+{
+    LOCK_SCOPE(&t->lock);
+    for (int i = 0; i < OLDEST_TRIES && t->oldest; i++) {
+        struct node *n = t->oldest;
+        lru_touch(t, n);
+        bool idle = n->refs == 0 && n->n_passthrough == 0 && n->n_plain == 0 && !n->staging;
+        if (!idle)
+            continue;
+        n->refs++;
+        return n;
+    }
+    return NULL;
+}
+
+void node_table_check(struct node_table *t)
+{
+    LOCK_SCOPE(&t->lock);
+    size_t n_listed = 0, n_attached = 0, n_named = 0;
+    for (struct node *n = t->oldest; n; n = n->lru_newer) {
+        assert(n->magic == NODE_MAGIC && n->parent && n->parent->magic == NODE_MAGIC);
+        assert(n->lookups > 0 || n->refs > 0);
+        assert(find_id(t, n->id) == n);
+        assert(!n->is_attached || find_name(t, n->parent, name_of(n)) == n);
+        assert(!n->lru_newer || n->lru_newer->lru_older == n);
+        n_listed++;
+        n_attached += n->is_attached;
+    }
+    for (size_t i = 0; i < t->n_places; i++)
+        for (struct node *n = t->by_name[i]; n; n = n->hash_next)
+            n_named++;
+    assert(n_listed == t->n_nodes && n_attached == n_named);
+}

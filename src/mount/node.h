@@ -1,0 +1,103 @@
+/*
+ * The inodes that the kernel knows of. A node stands for one version of one file, or for a directory; the
+ * kernel names it by its id and holds a number of references (lookups) that it gives back with FORGET. Memory
+ * is that of what the kernel holds; above a limit, node_table_oldest says what it should be asked to drop.
+ *
+ * A new version of a file is a new node: the old one is *detached* (no longer found by its name) and lives as
+ * long as the kernel holds it, so that its pages, its backing file and its readers stay with the old bytes.
+ *
+ * The table's lock is taken by each function here and is never held over a call to the node.
+ */
+#pragma once
+
+#include "base/buf.h"
+#include "base/lock.h"
+
+#define NODE_ROOT_ID 1
+
+struct client_file;
+struct staging;
+
+/* What is known of the version. */
+struct node_attr {
+    bool is_dir;
+    uint64_t size_bytes;
+    uint64_t mtime_ns;
+    struct slice etag; /* empty for directories */
+};
+
+struct node {
+    uint32_t magic;
+    /* Fixed while the node lives, but for a rename, which happens under the table's lock. */
+    uint64_t id;
+    struct node *parent; /* referenced; NULL for the root */
+    char *name;
+    size_t name_n;
+    uint64_t ino; /* what stat shows: a hash of the path, the same for all versions */
+
+    /* Covered by the table's lock. */
+    uint64_t lookups; /* held by the kernel */
+    uint32_t refs;    /* children, and users in this process */
+    bool is_attached;
+    bool is_dir;
+    bool is_unlinked;
+    bool wants_renewal; /* the next lookup makes a new node, so that it can be opened in another mode */
+    uint64_t size_bytes, mtime_ns;
+    char *etag;
+    size_t etag_n;
+    struct node *hash_next, *id_next;
+    struct node *lru_older, *lru_newer;
+
+    /* How it is open (open.c). Covered by the table's lock. */
+    uint32_t n_passthrough;           /* opens with backing_id */
+    uint32_t n_plain;                 /* opens served by this process */
+    int backing_id;                   /* > 0 while n_passthrough > 0 */
+    struct client_file *backing_file; /* keeps the bytes in place; NULL when `staging` does */
+    struct staging *staging;          /* being written here; counted there */
+};
+
+struct node_table;
+
+struct node_table *node_table_new(void);
+void node_table_free(struct node_table *t); /* forgets all */
+DEFINE_CLEANUP(struct node_table, node_table_free)
+/* For code that changes the fields above together. */
+struct lock *node_table_lock(struct node_table *t);
+
+/* The node of an id, referenced (node_unref), or NULL. */
+struct node *node_get(struct node_table *t, uint64_t id);
+struct node *node_ref(struct node_table *t, struct node *n);
+void node_unref(struct node_table *t, struct node *n);
+
+/* The attached node of that name, referenced, or NULL. */
+struct node *node_find(struct node_table *t, struct node *parent, struct slice name);
+/*
+ * The node that a lookup of `name` shall give: the attached one when it is of this version, else a new one in
+ * its place. Counts one lookup for the kernel and returns it referenced. Never NULL. A node that is being
+ * written here is always of this version.
+ */
+struct node *node_look_up(struct node_table *t, struct node *parent, struct slice name,
+                          const struct node_attr *a);
+/* The kernel gives back n lookups. */
+void node_forget(struct node_table *t, uint64_t id, uint64_t n);
+
+/* No longer found by its name. unlinked: stat shows no link any more. */
+void node_detach(struct node_table *t, struct node *n, bool is_unlinked);
+/* Renames; what was at the target is detached as unlinked. */
+void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name);
+/* The node is of this version from now on (it was written here, or its attributes were asked again). */
+void node_set_attr(struct node_table *t, struct node *n, const struct node_attr *a);
+bool node_is_version_locked(const struct node *n, const struct node_attr *a);
+
+/* "dir/name" below the root, without slashes at the ends, appended to b. -ENAMETOOLONG over b's maximum. */
+int node_path(struct node_table *t, struct node *n, struct buf *b);
+
+/* What stat shows for a name in a directory. */
+uint64_t node_ino(uint64_t parent_ino, struct slice name);
+
+size_t node_table_count(struct node_table *t);
+/* The node that was looked up least recently, is not open and has no children, referenced; NULL when there is
+ * none among the oldest few. It becomes the newest, so that the next call gives another. */
+struct node *node_table_oldest(struct node_table *t);
+/* Walks the structure and asserts what must hold; for tests. */
+void node_table_check(struct node_table *t);

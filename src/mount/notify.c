@@ -1,0 +1,233 @@
+/*
+ * The notifier (contract in notify.h).
+ *
+ * Invariants:
+ *  1. The first request that the kernel gets is ours, so that its INIT is over: only then can a backing file
+ * be registered, and is the mount said to be ready.
+ *  2. At most QUEUE_MAX names wait; further ones are forgotten: the kernel stops believing them by itself
+ * after the attribute timeout.
+ *
+ * Failure modes: without the right to change the read-ahead of the mount, reads that are not passed through
+ * come in pieces of 128 KiB; said in the log.
+ */
+#include "mount/mount_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/sysmacros.h>
+
+#define QUEUE_MAX      256
+#define TRIM_AT_ONCE   256
+#define LOOK_EVERY_NS  (5 * 1000000000ull) /* whether the node was restarted and needs a new report */
+#define READ_AHEAD_KIB 1024
+
+struct name {
+    uint64_t parent_id;
+    char *text;
+    size_t n;
+};
+
+struct notifier {
+    struct mount *m;
+    pthread_t thread;
+    void (*on_ready)(void *arg);
+    void *arg;
+    struct lock lock; /* covers what follows */
+    struct cond woken;
+    struct name queue[QUEUE_MAX];
+    size_t n_queue;
+    bool must_trim, must_stop;
+};
+
+/* ---- at the start ---- */
+
+/* A file of no file system that could be refused, to learn what the kernel and our rights allow. */
+static int try_passthrough(struct mount *m)
+{
+    _cleanup_close_ int fd = memfd_create("forebay", MFD_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int id = passthrough_register(m->se, fd);
+    if (id > 0)
+        passthrough_unregister(m->se, id);
+    return id < 0 ? id : 0;
+}
+
+static void probe(struct mount *m)
+{
+    if (m->options->passthrough == MOUNT_PASSTHROUGH_OFF) {
+        (void)snprintf(m->reason, sizeof(m->reason), "switched off");
+    } else if (!m->is_offered) {
+        (void)snprintf(m->reason, sizeof(m->reason), "the kernel does not have it (Linux 6.9 and later do)");
+    } else {
+        int r = try_passthrough(m);
+        if (r == 0)
+            atomic_store(&m->is_passthrough, true);
+        else
+            (void)snprintf(m->reason, sizeof(m->reason), "%s",
+                           r == -EPERM ? "needs the capability CAP_SYS_ADMIN" : err_text(r));
+    }
+    atomic_store(&m->is_cached, !atomic_load(&m->is_passthrough));
+    if (atomic_load(&m->is_passthrough))
+        log_info("mount", "%s on %s: passthrough is used", m->options->bucket, m->options->directory);
+    else
+        log_info("mount", "%s on %s: no passthrough: %s", m->options->bucket, m->options->directory,
+                 m->reason);
+}
+
+static void raise_read_ahead(const struct stat *root)
+{
+    char path[128], text[16];
+    (void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(root->st_dev),
+                   minor(root->st_dev));
+    int n = snprintf(text, sizeof(text), "%d\n", READ_AHEAD_KIB);
+    _cleanup_close_ int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, text, (size_t)n) != n)
+        log_info("mount", "%s cannot be raised (%s): reads come in small pieces", path, err_text(-errno));
+}
+
+static void report(struct mount *m)
+{
+    struct wire_report_req req = {
+        .mount_point = slice_str(m->options->directory),
+        .bucket = slice_str(m->options->bucket),
+        .passthrough = atomic_load(&m->is_passthrough),
+        .reason = slice_str(m->reason),
+    };
+    struct wire_report_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (client_report(m->client, &req, &b, &rep, &e) < 0)
+        log_debug("mount", "report: %s", e.text);
+}
+
+/* Passthrough was demanded and there is none: ends the mount, and with it the loop that serves it. */
+static void give_up(struct mount *m)
+{
+    atomic_store(&m->is_given_up, true);
+    fuse_session_exit(m->se);
+    if (umount2(m->options->directory, MNT_DETACH) < 0)
+        log_error("mount", "%s: unmount: %s", m->options->directory, err_text(-errno));
+}
+
+/* ---- work ---- */
+
+static void drop_name(struct mount *m, uint64_t parent_id, const char *name, size_t n)
+{
+    (void)fuse_lowlevel_notify_inval_entry(m->se, parent_id, name,
+                                           n); /* -ENOENT: it has dropped it already */
+}
+
+static void trim(struct mount *m)
+{
+    for (int i = 0; i < TRIM_AT_ONCE && node_table_count(m->nodes) > MOUNT_NODES_MAX; i++) {
+        struct node *n = node_table_oldest(m->nodes);
+        if (!n)
+            return;
+        drop_name(m, n->parent->id, n->name, n->name_n);
+        node_unref(m->nodes, n);
+    }
+}
+
+/* Takes what is to do; false: stop. */
+static bool take_work(struct notifier *n, struct name *ret_names, size_t *ret_n, bool *ret_trim)
+{
+    LOCK_SCOPE(&n->lock);
+    if (!n->must_stop && n->n_queue == 0 && !n->must_trim)
+        (void)cond_wait_for(&n->woken, &n->lock, LOOK_EVERY_NS);
+    memcpy(ret_names, n->queue, n->n_queue * sizeof(n->queue[0]));
+    *ret_n = n->n_queue;
+    *ret_trim = n->must_trim;
+    n->n_queue = 0;
+    n->must_trim = false;
+    return !n->must_stop;
+}
+
+static void *notifier_main(void *arg)
+{
+    struct notifier *n = arg;
+    struct mount *m = n->m;
+    struct stat root;
+    if (stat(m->options->directory, &root) == 0) {
+        probe(m);
+        raise_read_ahead(&root);
+        report(m);
+        if (m->options->passthrough == MOUNT_PASSTHROUGH_ON && !atomic_load(&m->is_passthrough))
+            give_up(m);
+        else
+            n->on_ready(n->arg);
+    }
+    uint64_t epoch = client_epoch(m->client);
+    struct name names[QUEUE_MAX];
+    size_t n_names;
+    bool must_trim, go_on;
+    do {
+        go_on = take_work(n, names, &n_names, &must_trim);
+        for (size_t i = 0; i < n_names; i++) {
+            if (go_on)
+                drop_name(m, names[i].parent_id, names[i].text, names[i].n);
+            free(names[i].text);
+        }
+        if (must_trim && go_on)
+            trim(m);
+        if (go_on && client_epoch(m->client) != epoch) {
+            epoch = client_epoch(m->client);
+            report(m);
+        }
+    } while (go_on);
+    return NULL;
+}
+
+struct notifier *notifier_start(struct mount *m, void (*on_ready)(void *arg), void *arg)
+{
+    struct notifier *n = calloc(1, sizeof(*n));
+    if (!n)
+        abort();
+    n->m = m;
+    n->on_ready = on_ready;
+    n->arg = arg;
+    lock_init(&n->lock, LOCK_LEAF);
+    cond_init(&n->woken);
+    if (pthread_create(&n->thread, NULL, notifier_main, n) != 0)
+        abort();
+    return n;
+}
+
+void notifier_stop(struct notifier *n)
+{
+    if (!n)
+        return;
+    lock_take(&n->lock);
+    n->must_stop = true;
+    cond_signal(&n->woken);
+    lock_drop(&n->lock);
+    (void)pthread_join(n->thread, NULL);
+    for (size_t i = 0; i < n->n_queue; i++)
+        free(n->queue[i].text);
+    cond_fini(&n->woken);
+    lock_fini(&n->lock);
+    free(n);
+}
+
+void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n)
+{
+    LOCK_SCOPE(&n->lock);
+    if (n->n_queue == QUEUE_MAX)
+        return;
+    n->queue[n->n_queue++] =
+        (struct name){.parent_id = parent_id, .text = slice_dup(slice_of(name, name_n)), .n = name_n};
+    cond_signal(&n->woken);
+}
+
+void notifier_poke(struct notifier *n)
+{
+    if (node_table_count(n->m->nodes) <= MOUNT_NODES_MAX)
+        return;
+    LOCK_SCOPE(&n->lock);
+    n->must_trim = true;
+    cond_signal(&n->woken);
+}

@@ -1,0 +1,19 @@
+/*
+ * The one thread of a mount that talks to the kernel without having been asked: it makes the first request
+ * after the start, finds out whether passthrough works, reports to the node, and asks the kernel to drop
+ * names. It never serves a request, so that waiting for the kernel cannot stop the mount.
+ */
+#pragma once
+
+#include "base/err.h"
+
+struct mount;
+struct notifier;
+
+struct notifier *notifier_start(struct mount *m, void (*on_ready)(void *arg), void *arg);
+/* Ends the thread; NULL accepted. */
+void notifier_stop(struct notifier *n);
+/* The kernel shall look this name up again soon. Never blocks; forgotten when too many wait. */
+void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n);
+/* The table of inodes has grown: trims it when above its limit. */
+void notifier_poke(struct notifier *n);

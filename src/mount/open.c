@@ -1,0 +1,332 @@
+/*
+ * OPEN, CREATE, RELEASE: in which of its modes an inode is open.
+ *
+ * The kernel lets an inode be open either by passthrough, all with one backing file, or in other ways. A file
+ * opened for direct I/O may be followed by passthrough opens, but not once it was mapped, which this process
+ * is not told. Hence:
+ *
+ * | open already    | the next open                                                                       |
+ * | --------------- | ----------------------------------------------------------------------------------- |
+ * | nothing         | passthrough when every byte is here, else plain                                     |
+ * | by passthrough  | passthrough with the same backing file, without asking the node                     |
+ * | plainly         | plain; when passthrough would be possible, the next lookup makes a new inode for it |
+ *
+ * A file is opened for writing only when it is not open, or is being written here; otherwise the program's
+ * open fails with ESTALE inside the kernel, which looks the name up again, gets a new inode and opens that.
+ *
+ * Invariants:
+ *  1. While n_passthrough > 0, backing_id is registered, and what keeps its bytes in place is held:
+ * backing_file, or the staging that every such handle references.
+ *  2. A handle counts in exactly one of n_passthrough and n_plain.
+ *
+ * Failure modes: a file that the kernel refuses as backing file is served plainly; without the capability
+ * passthrough is given up for the whole mount, and the log says so.
+ */
+#include "mount/mount_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <fcntl.h>
+
+#define HANDLE_MAGIC 0x6d68616eu
+
+struct handle *handle_of(const struct fuse_file_info *fi)
+{
+    return CAST_MAGIC(handle, (void *)(uintptr_t)fi->fh, HANDLE_MAGIC);
+}
+
+static struct handle *handle_new(struct mount *m, struct node *n, bool is_writable)
+{
+    struct handle *h = calloc(1, sizeof(*h));
+    if (!h)
+        abort();
+    h->magic = HANDLE_MAGIC;
+    h->node = node_ref(m->nodes, n);
+    h->is_writable = is_writable;
+    return h;
+}
+
+/* ---- modes ---- */
+
+static void refused(struct mount *m, int code)
+{
+    if (code != -EPERM || !atomic_exchange(&m->is_passthrough, false)) {
+        log_debug("mount", "backing file refused: %s", err_text(code));
+        return;
+    }
+    log_warn("mount", "passthrough given up: the kernel says %s", err_text(code));
+}
+
+/* Registers fd as the inode's backing file. Whether the inode is open by passthrough then. */
+static bool register_locked(struct mount *m, struct node *n, int fd)
+{
+    assert(n->n_passthrough == 0 && n->backing_id == 0);
+    int id = fd < 0 ? -EBADF : passthrough_register(m->se, fd);
+    if (id < 0)
+        refused(m, id);
+    else
+        n->backing_id = id;
+    return id > 0;
+}
+
+/* One more open by passthrough, when the inode is open so. */
+static bool join_passthrough_locked(struct node *n, struct handle *h)
+{
+    if (n->n_passthrough == 0)
+        return false;
+    n->n_passthrough++;
+    h->is_passthrough = true;
+    return true;
+}
+
+static void count_locked(struct node *n, struct handle *h)
+{
+    if (h->is_passthrough)
+        n->n_passthrough++;
+    else
+        n->n_plain++;
+}
+
+static void choose_for_staging(struct mount *m, struct node *n, struct handle *h)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    if (join_passthrough_locked(n, h))
+        return;
+    bool may = atomic_load(&m->is_passthrough) && m->is_write_passthrough && n->n_plain == 0;
+    h->is_passthrough = may && register_locked(m, n, staging_fd(h->staging));
+    count_locked(n, h);
+}
+
+/* Takes `file` where it is used; what is left in *file is the caller's to close. */
+static void choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct client_file **file)
+{
+    bool is_complete = atomic_load(&m->is_passthrough) && client_file_is_complete(*file);
+    _cleanup_close_ int fd = is_complete ? client_file_take_fd(*file) : -1;
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    if (join_passthrough_locked(n, h))
+        return;
+    if (is_complete && n->n_plain > 0)
+        n->wants_renewal = true;
+    h->is_passthrough = is_complete && n->n_plain == 0 && register_locked(m, n, fd);
+    if (h->is_passthrough)
+        n->backing_file = TAKE_PTR(*file);
+    else
+        h->file = TAKE_PTR(*file);
+    count_locked(n, h);
+}
+
+/* ---- opening ---- */
+
+static int open_file(struct mount *m, struct node *n, struct client_file **ret, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES);
+    int r = mount_key(m, n, SLICE_NULL, &key);
+    if (r < 0)
+        return r;
+    lock_take(node_table_lock(m->nodes));
+    _cleanup_free_ char *etag = slice_dup(slice_of(n->etag, n->etag_n));
+    lock_drop(node_table_lock(m->nodes));
+    struct client_file_open o = {
+        .bucket = slice_str(m->bucket), .key = buf_view(&key), .if_match = slice_str(etag)};
+    r = client_file_open(m->client, &o, ret, e);
+    if (r != ERR_PRECONDITION)
+        return r;
+    node_detach(m->nodes, n, /* is_unlinked= */ false);
+    return -ESTALE;
+}
+
+static int open_reading(struct mount *m, struct node *n, struct handle *h, struct err *e)
+{
+    lock_take(node_table_lock(m->nodes));
+    bool done = !n->staging && join_passthrough_locked(n, h);
+    lock_drop(node_table_lock(m->nodes));
+    if (done)
+        return 0;
+    int r = staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
+    if (r == 0) {
+        choose_for_staging(m, n, h);
+        return 0;
+    }
+    _cleanup_(client_file_closep) struct client_file *file = NULL;
+    if (r == -ENOENT)
+        r = open_file(m, n, &file, e);
+    if (r == 0)
+        choose_for_reading(m, n, h, &file);
+    return r;
+}
+
+static int open_writing(struct mount *m, struct node *n, struct handle *h, enum staging_start start,
+                        struct err *e)
+{
+    int r = staging_acquire(m, n, start, &h->staging, e);
+    if (r == 0)
+        choose_for_staging(m, n, h);
+    return r;
+}
+
+static void handle_free(struct mount *m, struct handle *h)
+{
+    node_unref(m->nodes, h->node);
+    h->magic = 0;
+    free(h);
+}
+
+/* Ends what choose_* began, and frees. */
+static void handle_close(struct mount *m, struct handle *h)
+{
+    struct client_file *file = h->file;
+    struct node *n = h->node;
+    lock_take(node_table_lock(m->nodes));
+    if (!h->is_passthrough) {
+        n->n_plain--;
+    } else if (--n->n_passthrough == 0) {
+        passthrough_unregister(m->se, n->backing_id);
+        n->backing_id = 0;
+        file = TAKE_PTR(n->backing_file);
+    }
+    lock_drop(node_table_lock(m->nodes));
+    client_file_close(file);
+    if (h->staging)
+        staging_release(m, h->staging);
+    handle_free(m, h);
+}
+
+/* Flags of the reply, and the backing id for it. */
+static int reply_flags(struct mount *m, struct handle *h, struct fuse_file_info *fi)
+{
+    fi->fh = (uintptr_t)h;
+    fi->noflush = !h->is_writable;
+    if (!h->is_passthrough) {
+        fi->direct_io = !atomic_load(&m->is_cached);
+        fi->keep_cache = 1; /* another version is another inode */
+        return 0;
+    }
+    /* Beside passthrough the kernel takes no other flag than no flush. */
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    return h->node->backing_id;
+}
+
+static int open_node(struct mount *m, struct node *n, int flags, struct handle **ret, struct err *e)
+{
+    bool is_writable = (flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC;
+    if (n->is_dir)
+        return -EISDIR;
+    if (is_writable && m->read_only)
+        return -EROFS;
+    struct handle *h = handle_new(m, n, is_writable);
+    int r = is_writable ? open_writing(m, n, h, flags & O_TRUNC ? STAGING_EMPTY : STAGING_COPY, e)
+                        : open_reading(m, n, h, e);
+    if (r < 0) {
+        handle_free(m, h);
+        return r;
+    }
+    *ret = h;
+    return 0;
+}
+
+void mount_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct handle *h = NULL;
+    struct node *n = node_get(m->nodes, ino);
+    int r = n ? open_node(m, n, fi->flags, &h, &e) : -ESTALE;
+    node_unref(m->nodes, n);
+    if (r < 0) {
+        mount_reply_error(req, "open", r, &e);
+        return;
+    }
+    int backing_id = reply_flags(m, h, fi);
+    if (passthrough_reply_open(req, fi, backing_id) < 0) /* the program was interrupted: no RELEASE comes */
+        handle_close(m, h);
+}
+
+/* ---- creating ---- */
+
+/* The node of a name that shall be created: one that is written here already, one of an object that exists
+ * after all, or a new one. Counted for the kernel. */
+static int find_or_make(struct mount *m, struct node *parent, struct slice name, struct node **ret,
+                        enum staging_start *ret_start, int flags, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_attr a;
+    struct node_attr attr = {.mtime_ns = sys->real_ns()};
+    struct node *staged = node_find(m->nodes, parent, name);
+    lock_take(node_table_lock(m->nodes));
+    bool exists = staged && staged->staging;
+    lock_drop(node_table_lock(m->nodes));
+    node_unref(m->nodes, staged);
+    int r = mount_key(m, parent, name, &key);
+    if (r < 0)
+        return r;
+    if (!exists) {
+        r = mount_ask(m, buf_view(&key), &b, &a, e);
+        if (r < 0 && r != -ENOENT)
+            return r;
+        exists = r == 0;
+        if (exists)
+            attr = mount_node_attr(&a);
+    }
+    if (exists && flags & O_EXCL)
+        return -EEXIST;
+    *ret_start = !exists ? STAGING_NEW : flags & O_TRUNC ? STAGING_EMPTY : STAGING_COPY;
+    *ret = node_look_up(m->nodes, parent, name, &attr);
+    return 0;
+}
+
+static int create(struct mount *m, struct node *parent, struct slice name, int flags, struct node **ret_node,
+                  struct handle **ret_handle, struct err *e)
+{
+    struct node *n;
+    enum staging_start start;
+    if (m->read_only)
+        return -EROFS;
+    int r = find_or_make(m, parent, name, &n, &start, flags, e);
+    if (r < 0)
+        return r;
+    struct handle *h = handle_new(m, n, /* is_writable= */ true);
+    r = n->is_dir ? -EISDIR : open_writing(m, n, h, start, e);
+    if (r < 0) {
+        handle_free(m, h);
+        if (start == STAGING_NEW)
+            node_detach(m->nodes, n, /* is_unlinked= */ true);
+        node_forget(m->nodes, n->id, 1);
+        node_unref(m->nodes, n);
+        return r;
+    }
+    *ret_node = n;
+    *ret_handle = h;
+    return 0;
+}
+
+void mount_op_create(fuse_req_t req, fuse_ino_t parent_id, const char *name, mode_t mode,
+                     struct fuse_file_info *fi)
+{
+    (void)mode;
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct node *parent = node_get(m->nodes, parent_id), *n = NULL;
+    struct handle *h = NULL;
+    int r = parent ? create(m, parent, slice_str(name), fi->flags, &n, &h, &e) : -ESTALE;
+    node_unref(m->nodes, parent);
+    if (r < 0) {
+        mount_reply_error(req, "create", r, &e);
+        return;
+    }
+    struct fuse_entry_param entry;
+    mount_entry(m, n, &entry);
+    int backing_id = reply_flags(m, h, fi);
+    if (passthrough_reply_create(req, &entry, fi, backing_id) < 0) {
+        handle_close(m, h);
+        node_forget(m->nodes, n->id, 1);
+    }
+    node_unref(m->nodes, n);
+}
+
+void mount_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    handle_close(mount_of(req), handle_of(fi));
+    (void)fuse_reply_err(req, 0);
+}

@@ -1,0 +1,49 @@
+/*
+ * Kernel passthrough: the kernel reads and writes a file of the cache itself, without asking this process,
+ * once the file was registered and its id came with the reply to OPEN or CREATE. Linux 6.9 and later,
+ * CAP_SYS_ADMIN.
+ *
+ * libfuse 3.17 speaks it. For older ones the replies are completed on their way to the kernel
+ * (passthrough_hook). The numbers are those of the kernel's include/uapi/linux/fuse.h, protocol 7.40.
+ */
+#pragma once
+
+#include "base/err.h"
+
+#include <fuse_lowlevel.h>
+
+/* What the kernel offers in its INIT request. */
+struct passthrough_offer {
+    uint32_t minor;
+    uint64_t flags; /* both halves */
+};
+
+#define PASSTHROUGH_FLAG_INIT_EXT    (1ull << 30) /* the second half of the flags counts */
+#define PASSTHROUGH_FLAG_DIRECT_MMAP (1ull << 36) /* files opened for direct I/O may be mapped */
+#define PASSTHROUGH_FLAG_PASSTHROUGH (1ull << 37)
+
+/* ---- bytes: pure ---- */
+
+/* An INIT request of n bytes as read from /dev/fuse. -EINVAL: it is not one. */
+int passthrough_parse_init(const void *request, size_t n, struct passthrough_offer *ret);
+/* Completes an INIT reply (struct fuse_init_out, without header) so that it accepts `flags`. -EINVAL: too
+ * short for it. */
+int passthrough_patch_init(void *reply, size_t n, uint64_t flags);
+/* Completes the reply to OPEN or CREATE, whose last 16 bytes are struct fuse_open_out. */
+int passthrough_patch_open(void *reply, size_t n, int32_t backing_id);
+
+/* ---- one mount ---- */
+
+/* After fuse_session_mount, before the loop. */
+int passthrough_hook(struct fuse_session *se, struct err *e);
+/* In the init callback: asks for passthrough when `wanted` and for mapping of direct I/O files, where the
+ * kernel has them. Whether it offered passthrough. */
+bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted);
+/* Registers an open file. > 0: its id; -EPERM without the capability; -ELOOP, -EOPNOTSUPP, ... for files of
+ * some file systems. The descriptor may be closed afterwards. */
+int passthrough_register(struct fuse_session *se, int fd);
+void passthrough_unregister(struct fuse_session *se, int backing_id);
+/* Replies, with the file's id or 0. */
+int passthrough_reply_open(fuse_req_t req, struct fuse_file_info *fi, int backing_id);
+int passthrough_reply_create(fuse_req_t req, const struct fuse_entry_param *entry, struct fuse_file_info *fi,
+                             int backing_id);

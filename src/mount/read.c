@@ -1,0 +1,38 @@
+/* READ of files that are not read by passthrough. */
+#include "mount/mount_internal.h"
+
+#include "base/sys.h"
+
+static ssize_t read_staged(const struct staging *s, void *p, size_t n, uint64_t offset, struct err *e)
+{
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = sys->pread(staging_fd(s), (char *)p + done, n - done, offset + done);
+        if (got < 0)
+            return err_errno(e, (int)got, "read of the staging file");
+        if (got == 0)
+            break;
+        done += (size_t)got;
+    }
+    return (ssize_t)done;
+}
+
+void mount_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi)
+{
+    (void)ino;
+    struct handle *h = handle_of(fi);
+    struct err e = {0};
+    char *p = malloc(size ? size : 1);
+    if (!p)
+        abort();
+    ssize_t got = -EIO; /* a passthrough handle: the kernel reads it itself */
+    if (h->staging)
+        got = read_staged(h->staging, p, size, (uint64_t)offset, &e);
+    else if (h->file)
+        got = client_file_pread(h->file, p, size, (uint64_t)offset, &e);
+    if (got < 0)
+        mount_reply_error(req, "read", (int)got, &e);
+    else
+        (void)fuse_reply_buf(req, p, (size_t)got);
+    free(p);
+}

@@ -1,0 +1,337 @@
+/*
+ * Files being written: who uses them (contract in staging.h). How their bytes leave is in staging_publish.c.
+ *
+ * States: STARTING (the node is asked for a staging file, and it is filled) -> READY -> ENDING (the last user
+ * publishes). Who comes in STARTING or ENDING waits; a start that failed leaves nothing behind.
+ *
+ * Invariants:
+ *  1. node->staging is set from STARTING until the end of ENDING. After that no descriptor of it may write
+ * any more: the file is the published version from then on.
+ *  2. One publication at a time (is_busy).
+ *  3. A node that is open in another way gets no staging: it cannot change under its readers.
+ *
+ * Failure modes: the node's and the origin's errors; -ENOSPC of the cache's disk.
+ */
+#include "mount/staging_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#define COPY_BYTES MIB
+
+void staging_list_init(struct staging_list *l)
+{
+    memset(l, 0, sizeof(*l));
+    cond_init(&l->changed);
+}
+
+void staging_list_fini(struct staging_list *l)
+{
+    assert(!l->first);
+    cond_fini(&l->changed);
+}
+
+/* ---- starting ---- */
+
+static int copy_object(struct mount *m, struct staging *s, int fd, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES);
+    int r = mount_key(m, s->node, SLICE_NULL, &key);
+    if (r < 0)
+        return r;
+    lock_take(node_table_lock(m->nodes));
+    _cleanup_free_ char *etag = slice_dup(slice_of(s->node->etag, s->node->etag_n));
+    lock_drop(node_table_lock(m->nodes));
+    struct client_file_open o = {.bucket = slice_str(m->bucket),
+                                 .key = buf_view(&key),
+                                 .if_match = slice_str(etag),
+                                 .expect = UINT64_MAX};
+    _cleanup_(client_file_closep) struct client_file *f = NULL;
+    _cleanup_free_ char *piece = malloc(COPY_BYTES);
+    if (!piece)
+        abort();
+    r = client_file_open(m->client, &o, &f, e);
+    for (uint64_t at = 0; r == 0;) {
+        ssize_t got = client_file_pread(f, piece, COPY_BYTES, at, e);
+        if (got <= 0)
+            return (int)got;
+        r = sys_pwrite_all(fd, piece, (size_t)got, at);
+        if (r < 0)
+            return err_errno(e, r, "write of the staging file");
+        at += (uint64_t)got;
+    }
+    return r;
+}
+
+static int begin(struct mount *m, struct staging *s, enum staging_start start, struct err *e)
+{
+    _cleanup_close_ int fd = -1;
+    int r = staging_target(m, s, &fd, e);
+    if (r == 0 && start == STAGING_COPY)
+        r = copy_object(m, s, fd, e);
+    if (r < 0) {
+        staging_drop_target(m, s);
+        return r;
+    }
+    atomic_store(&s->is_published, start != STAGING_NEW);
+    atomic_store(&s->fd, TAKE_FD(fd));
+    if (start == STAGING_COPY)
+        staging_mark_clean(s);
+    return 0;
+}
+
+static struct staging *new_locked(struct mount *m, struct node *n)
+{
+    struct staging *s = calloc(1, sizeof(*s));
+    if (!s)
+        abort();
+    s->node = n;
+    n->refs++;
+    atomic_init(&s->fd, -1);
+    s->target_fd = -1;
+    s->refs = 1;
+    s->state = STAGING_STARTING;
+    s->next = m->stagings.first;
+    m->stagings.first = s;
+    n->staging = s;
+    return s;
+}
+
+/* Takes it away from its node and the list, and frees it. */
+static void end(struct mount *m, struct staging *s)
+{
+    lock_take(node_table_lock(m->nodes));
+    struct staging **at = &m->stagings.first;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    s->node->staging = NULL;
+    cond_broadcast(&m->stagings.changed);
+    lock_drop(node_table_lock(m->nodes));
+    int fd = atomic_load(&s->fd);
+    macro_close(&fd);
+    macro_close(&s->target_fd);
+    node_unref(m->nodes, s->node);
+    free(s);
+}
+
+/* 1: *ret is ready and referenced; 0: *ret is new and the caller's to start; or an error. */
+static int join_or_make(struct mount *m, struct node *n, enum staging_start start, struct staging **ret)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    while (n->staging && n->staging->state != STAGING_READY)
+        cond_wait(&m->stagings.changed, node_table_lock(m->nodes));
+    if (n->staging) {
+        n->staging->refs++;
+        *ret = n->staging;
+        return 1;
+    }
+    if (start == STAGING_JOIN)
+        return -ENOENT;
+    if (!n->is_attached || n->n_plain > 0 || n->n_passthrough > 0) {
+        n->wants_renewal = true;
+        return -ESTALE;
+    }
+    *ret = new_locked(m, n);
+    return 0;
+}
+
+int staging_acquire(struct mount *m, struct node *n, enum staging_start start, struct staging **ret,
+                    struct err *e)
+{
+    struct staging *s;
+    int r = join_or_make(m, n, start, &s);
+    if (r < 0)
+        return r;
+    if (r == 1) {
+        bool cut = start == STAGING_EMPTY || start == STAGING_NEW;
+        r = cut ? staging_truncate(s, 0) : 0;
+        if (r < 0) {
+            staging_release(m, s);
+            return err_errno(e, r, "truncate of the staging file");
+        }
+        *ret = s;
+        return 0;
+    }
+    r = begin(m, s, start, e);
+    if (r < 0) {
+        end(m, s);
+        return r;
+    }
+    lock_take(node_table_lock(m->nodes));
+    s->state = STAGING_READY;
+    cond_broadcast(&m->stagings.changed);
+    lock_drop(node_table_lock(m->nodes));
+    *ret = s;
+    return 0;
+}
+
+/* ---- publishing ---- */
+
+static void enter(struct mount *m, struct staging *s)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    while (s->is_busy)
+        cond_wait(&m->stagings.changed, node_table_lock(m->nodes));
+    s->is_busy = true;
+}
+
+static void leave(struct mount *m, struct staging *s)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    s->is_busy = false;
+    cond_broadcast(&m->stagings.changed);
+}
+
+int staging_publish(struct mount *m, struct staging *s, struct err *e)
+{
+    enter(m, s);
+    int r = staging_publish_alone(m, s, /* is_last= */ false, e);
+    leave(m, s);
+    return r;
+}
+
+static void count_failure(struct mount *m, int code, const struct err *e)
+{
+    const char *text = e->text[0] ? e->text : err_text(code);
+    log_error("mount", "a file that was closed could not be written: %s", text);
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    m->stagings.n_failed++;
+    (void)snprintf(m->stagings.failed_text, sizeof(m->stagings.failed_text), "%s", text);
+}
+
+void staging_release(struct mount *m, struct staging *s)
+{
+    lock_take(node_table_lock(m->nodes));
+    bool is_last = s->refs == 1;
+    if (is_last)
+        s->state = STAGING_ENDING;
+    else
+        s->refs--;
+    lock_drop(node_table_lock(m->nodes));
+    if (!is_last)
+        return;
+    struct err e = {0};
+    enter(m, s);
+    int r = staging_publish_alone(m, s, /* is_last= */ true, &e);
+    if (r < 0)
+        count_failure(m, r, &e);
+    staging_drop_target(m, s);
+    end(m, s);
+}
+
+/* One that is ready and was not visited in this round, referenced. */
+static struct staging *next_ready(struct mount *m, struct staging *const *seen, size_t n_seen)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    for (struct staging *s = m->stagings.first; s; s = s->next) {
+        bool is_seen = false;
+        for (size_t i = 0; i < n_seen; i++)
+            is_seen |= seen[i] == s;
+        if (is_seen || s->state != STAGING_READY)
+            continue;
+        s->refs++;
+        return s;
+    }
+    return NULL;
+}
+
+static void wait_for_endings(struct mount *m)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    for (struct staging *s = m->stagings.first; s;) {
+        if (s->state == STAGING_ENDING) {
+            cond_wait(&m->stagings.changed, node_table_lock(m->nodes));
+            s = m->stagings.first;
+        } else {
+            s = s->next;
+        }
+    }
+}
+
+void staging_publish_all(struct mount *m)
+{
+    struct staging **seen = NULL, *s;
+    size_t n = 0;
+    while ((s = next_ready(m, seen, n))) {
+        struct err e = {0};
+        seen = realloc(seen, (n + 1) * sizeof(seen[0]));
+        if (!seen)
+            abort();
+        seen[n++] = s;
+        int r = staging_publish(m, s, &e);
+        if (r < 0)
+            count_failure(m, r, &e);
+    }
+    for (size_t i = 0; i < n; i++)
+        staging_release(m, seen[i]);
+    free(seen);
+    wait_for_endings(m);
+}
+
+/* ---- the file ---- */
+
+int staging_fd(const struct staging *s)
+{
+    return atomic_load(&s->fd);
+}
+
+void staging_changed(struct staging *s)
+{
+    (void)atomic_fetch_add(&s->n_changes, 1);
+}
+
+int staging_truncate(struct staging *s, uint64_t size_bytes)
+{
+    int r = sys->ftruncate(staging_fd(s), size_bytes);
+    staging_changed(s);
+    return r;
+}
+
+int staging_stat(const struct staging *s, struct stat *ret)
+{
+    int fd = staging_fd(s);
+    return fd < 0 ? -ENOENT : sys->fstat(fd, ret);
+}
+
+bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked)
+{
+    enter(m, s); /* a publication that runs ends first, so that its object is removed too */
+    atomic_store(&s->is_unlinked, is_unlinked);
+    bool is_published = atomic_load(&s->is_published);
+    leave(m, s);
+    return is_published;
+}
+
+bool staging_is_unpublished(const struct staging *s)
+{
+    return !atomic_load(&s->is_published);
+}
+
+void staging_move(struct mount *m, struct staging *s)
+{
+    enter(m, s);
+    staging_drop_target(m, s);
+    leave(m, s);
+}
+
+void staging_each_unpublished(struct mount *m, struct node *parent, void (*each)(void *arg, struct node *n),
+                              void *arg)
+{
+    struct node **found = NULL;
+    size_t n = 0;
+    lock_take(node_table_lock(m->nodes));
+    for (struct staging *s = m->stagings.first; s; s = s->next) {
+        if (s->node->parent != parent || !s->node->is_attached || !staging_is_unpublished(s))
+            continue;
+        found = realloc(found, (n + 1) * sizeof(found[0]));
+        if (!found)
+            abort();
+        s->node->refs++;
+        found[n++] = s->node;
+    }
+    lock_drop(node_table_lock(m->nodes));
+    for (size_t i = 0; i < n; i++)
+        each(arg, found[i]);
+    free(found);
+}

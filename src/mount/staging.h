@@ -1,0 +1,68 @@
+/*
+ * A file being written through the mount: a staging file of the node, written by the kernel (passthrough) or
+ * by us, and published to the origin at flush, fsync and the last release. All writers of a node share one,
+ * and so do readers that open it meanwhile.
+ *
+ * Threads: any. A staging is found through its node (node->staging, under the node table's lock).
+ */
+#pragma once
+
+#include "base/err.h"
+#include "base/lock.h"
+#include "client/client.h"
+
+#include <sys/stat.h>
+
+struct mount;
+struct node;
+struct staging;
+
+/* All of a mount. Covered by the node table's lock. */
+struct staging_list {
+    struct cond changed; /* the state of any of them */
+    struct staging *first;
+    uint32_t n_failed; /* files whose last bytes could not be published */
+    char failed_text[ERR_TEXT_MAX];
+};
+
+void staging_list_init(struct staging_list *l);
+void staging_list_fini(struct staging_list *l);
+
+enum staging_start {
+    STAGING_JOIN,  /* only an existing one: -ENOENT */
+    STAGING_NEW,   /* there is no object of that name yet */
+    STAGING_EMPTY, /* begins, or is cut to, 0 bytes */
+    STAGING_COPY,  /* begins with the bytes that the object has now */
+};
+/*
+ * Joins the node's staging, or makes it; one that is just ending is waited for. Referenced: staging_release.
+ * -ESTALE: the node is open for reading another way and cannot change under its readers; it was detached,
+ * look it up again.
+ */
+int staging_acquire(struct mount *m, struct node *n, enum staging_start start, struct staging **ret,
+                    struct err *e);
+/* The last one publishes what is not published yet; its failure is logged and counted, as nobody can receive
+ * it. */
+void staging_release(struct mount *m, struct staging *s);
+
+/* Publishes what changed since the last time. 0 when nothing did. */
+int staging_publish(struct mount *m, struct staging *s, struct err *e);
+/* All of the mount's; failures are counted in the list. */
+void staging_publish_all(struct mount *m);
+
+int staging_fd(const struct staging *s);
+/* After a change made by this process. */
+void staging_changed(struct staging *s);
+int staging_truncate(struct staging *s, uint64_t size_bytes);
+int staging_stat(const struct staging *s, struct stat *ret);
+
+/* While its name is gone nothing is published. Gives whether the origin has an object of that name. */
+bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked);
+/* The node was renamed, after staging_publish: later bytes go to its new key. */
+void staging_move(struct mount *m, struct staging *s);
+/* Files in a directory that the origin does not have yet: calls `each` with their nodes, referenced, without
+ * locks. */
+void staging_each_unpublished(struct mount *m, struct node *parent, void (*each)(void *arg, struct node *n),
+                              void *arg);
+/* For the node table's lock's holder: whether the node's file has never been published. */
+bool staging_is_unpublished(const struct staging *s);

@@ -1,0 +1,197 @@
+/*
+ * Publishing what was written (contract in staging.h).
+ *
+ * What changed is known from the file itself, because passthrough and mapped writes do not pass this process:
+ * the file is another one when its size or times are. fdatasync write-protects mapped pages, so that the next
+ * store into one moves the times again. Kernels before 6.13 move times in steps of some ms, and a change
+ * right after a publication could be missed: there, writes are not passed through but counted here
+ * (mount->is_write_passthrough).
+ *
+ * Invariants:
+ *  1. The state that is remembered as published was taken before the bytes left: whatever changes meanwhile
+ * counts as a change.
+ *  2. Writers write into one file (`fd`) for the staging's whole life. When the node was restarted or the
+ * file renamed, the node's staging file is gone: a new one is made, and each publication copies the bytes
+ * there.
+ *  3. An error is returned to whoever asked for the publication, and the bytes stay: the next one tries
+ * again. The last release does not repeat what failed before in the same state.
+ *
+ * Failure modes: the node's and the origin's errors.
+ */
+#include "mount/staging_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#define COPY_BYTES MIB
+#define TRIES      3
+
+/* ---- the node's staging file ---- */
+
+int staging_target(struct mount *m, struct staging *s, int *ret_fd, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = mount_key(m, s->node, SLICE_NULL, &key);
+    if (r < 0)
+        return r;
+    struct wire_put_open_req req = {.bucket = slice_str(m->bucket),
+                                    .key = buf_view(&key),
+                                    .size = UINT64_MAX,
+                                    .via = WIRE_VIA_MOUNT,
+                                    .flags = WIRE_STAGED};
+    struct wire_put_open_rep rep;
+    uint64_t epoch = 0;
+    r = client_call_at(m->client, &epoch, WIRE_OP_PUT_OPEN, &req, &b, &rep, e);
+    if (r < 0)
+        return r;
+    s->handle = rep.handle;
+    s->epoch = epoch;
+    s->has_handle = true;
+    s->is_committed = false;
+    if (rep.fd < 0)
+        return err_set(e, ERR_PROTOCOL, "the node gave no staging file");
+    *ret_fd = rep.fd;
+    return 0;
+}
+
+void staging_drop_target(struct mount *m, struct staging *s)
+{
+    if (!s->has_handle)
+        return;
+    struct wire_put_abort_req req = {.handle = s->handle};
+    struct wire_put_abort_rep rep;
+    struct err ignored = {0}; /* a node that is gone has dropped it */
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (s->epoch == client_epoch(m->client))
+        (void)client_call_at(m->client, &s->epoch, WIRE_OP_PUT_ABORT, &req, &b, &rep, &ignored);
+    s->has_handle = false;
+}
+
+static int copy_bytes(int from, int to, uint64_t size, struct err *e)
+{
+    _cleanup_free_ char *piece = malloc(COPY_BYTES);
+    if (!piece)
+        abort();
+    int r = 0;
+    for (uint64_t at = 0; r == 0 && at < size; at += COPY_BYTES) {
+        size_t n = MIN((uint64_t)COPY_BYTES, size - at);
+        r = sys_pread_all(from, piece, n, at);
+        if (r == 0)
+            r = sys_pwrite_all(to, piece, n, at);
+    }
+    if (r == 0)
+        r = sys->ftruncate(to, size);
+    return r < 0 ? err_errno(e, r, "copy of the staging file") : 0;
+}
+
+/* Makes the node's staging file hold the bytes, and its handle usable. */
+static int prepare(struct mount *m, struct staging *s, uint64_t size, struct err *e)
+{
+    if (!s->has_handle) {
+        int fd = -1;
+        int r = staging_target(m, s, &fd, e);
+        if (r < 0) {
+            staging_drop_target(m, s);
+            return r;
+        }
+        macro_close(&s->target_fd);
+        s->target_fd = fd;
+    }
+    return s->target_fd < 0 ? 0 : copy_bytes(staging_fd(s), s->target_fd, size, e);
+}
+
+static int commit(struct mount *m, struct staging *s, uint64_t size, bool is_last, struct err *e)
+{
+    struct wire_put_commit_req req = {.handle = s->handle, .size = size, .flags = is_last ? 0 : WIRE_KEEP};
+    struct wire_put_commit_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_call_at(m->client, &s->epoch, WIRE_OP_PUT_COMMIT, &req, &b, &rep, e);
+    if (r < 0 && (r == -EBADF || s->epoch != client_epoch(m->client))) {
+        s->has_handle = false; /* the node was restarted: the same bytes may be sent again */
+        return -EBADF;
+    }
+    if (r < 0)
+        return r;
+    s->is_committed = true;
+    s->has_handle = !is_last;
+    atomic_store(&s->is_published, true);
+    struct node_attr a = mount_node_attr(&rep.attr);
+    a.size_bytes = size;
+    node_set_attr(m->nodes, s->node, &a);
+    return 0;
+}
+
+/* ---- what changed ---- */
+
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
+           a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+static void look(struct staging *s, struct stat *ret_stat, uint64_t *ret_changes)
+{
+    *ret_changes = atomic_load(&s->n_changes);
+    if (sys->fstat(staging_fd(s), ret_stat) < 0)
+        memset(ret_stat, 0, sizeof(*ret_stat));
+}
+
+static bool is_as_seen(struct staging *s)
+{
+    struct stat now;
+    uint64_t changes;
+    look(s, &now, &changes);
+    return (s->is_clean || s->has_failed) && changes == s->seen_changes && is_same(&now, &s->seen_stat);
+}
+
+void staging_mark_clean(struct staging *s)
+{
+    look(s, &s->seen_stat, &s->seen_changes);
+    s->is_clean = true;
+}
+
+/* ---- publishing ---- */
+
+static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struct err *e)
+{
+    int r = sys->fdatasync(staging_fd(s));
+    if (r < 0)
+        return err_errno(e, r, "fdatasync of the staging file");
+    look(s, &s->seen_stat, &s->seen_changes);
+    uint64_t size = (uint64_t)s->seen_stat.st_size;
+    for (int i = 0; i < TRIES; i++) {
+        r = prepare(m, s, size, e);
+        if (r == 0)
+            r = commit(m, s, size, is_last, e);
+        if (r != -EBADF)
+            break;
+    }
+    s->is_clean = r == 0;
+    s->has_failed = r < 0;
+    return r == -EBADF ? -EIO : r;
+}
+
+/* Nothing changed since the last publication: the node may make the file its cached copy. */
+static void hand_over(struct mount *m, struct staging *s)
+{
+    struct err e = {0};
+    bool worth = s->has_handle && s->is_committed && s->epoch == client_epoch(m->client);
+    if (worth && commit(m, s, (uint64_t)s->seen_stat.st_size, /* is_last= */ true, &e) < 0)
+        log_debug("mount", "written, but not kept in the cache: %s", e.text);
+}
+
+int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, struct err *e)
+{
+    if (atomic_load(&s->is_unlinked))
+        return 0;
+    bool as_seen = is_as_seen(s);
+    if (as_seen && s->is_clean) {
+        if (is_last)
+            hand_over(m, s);
+        return 0;
+    }
+    if (as_seen && is_last) /* failed in this very state, and a flush or fsync said so */
+        return 0;
+    return publish_bytes(m, s, is_last, e);
+}

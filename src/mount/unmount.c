@@ -1,0 +1,85 @@
+/*
+ * Unmounting (contract in mount.h): the mount publishes what it has pending and tells its process id, then
+ * the directory is unmounted, then that process is waited for.
+ *
+ * Failure modes: a mount whose process is gone is only unmounted.
+ */
+#include "mount/mount_internal.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+int mount_flush(const char *directory, struct mount_flush_report *ret, struct err *e)
+{
+    _cleanup_close_ int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(e, -errno, "%s", directory);
+    if (ioctl(fd, MOUNT_IOC_FLUSH, ret) < 0) {
+        int r = errno == EINVAL || errno == ENOSYS ? -ENOTTY : -errno;
+        return r == -ENOTTY ? err_set(e, r, "%s: not a mount of forebay", directory)
+                            : err_errno(e, r, "%s: flush", directory);
+    }
+    ret->text[sizeof(ret->text) - 1] = '\0';
+    return 0;
+}
+
+/* Users other than root may unmount with the help of fusermount3, which is set-uid. */
+static int unmount_as_user(const char *directory, struct err *e)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)execlp("fusermount3", "fusermount3", "-u", "--", directory, (char *)NULL);
+        _exit(127);
+    }
+    int status = 0;
+    if (pid < 0)
+        return err_errno(e, -errno, "fork");
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return 0;
+    return err_set(e, -EBUSY, "%s: fusermount3 could not unmount it", directory);
+}
+
+static int unmount(const char *directory, struct err *e)
+{
+    if (umount2(directory, UMOUNT_NOFOLLOW) == 0)
+        return 0;
+    if (errno == EPERM)
+        return unmount_as_user(directory, e);
+    if (errno == EBUSY)
+        return err_set(e, -EBUSY, "%s: in use: close its files and leave its directories first", directory);
+    if (errno == EINVAL)
+        return err_set(e, -EINVAL, "%s: not mounted", directory);
+    return err_errno(e, -errno, "%s: unmount", directory);
+}
+
+static int wait_for_end(int pidfd, uint64_t timeout_ms, struct err *e)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    int k;
+    do {
+        k = poll(&p, 1, (int)MIN(timeout_ms, (uint64_t)INT32_MAX));
+    } while (k < 0 && errno == EINTR);
+    return k > 0 ? 0 : err_set(e, -ETIMEDOUT, "unmounted, but the mount's process has not ended yet");
+}
+
+int mount_unmount(const char *directory, uint64_t timeout_ms, struct err *e)
+{
+    struct mount_flush_report report = {0};
+    int r = mount_flush(directory, &report, e);
+    bool is_dead = r == -ENOTCONN || r == -ECONNABORTED;
+    if (r < 0 && !is_dead)
+        return r;
+    _cleanup_close_ int pidfd = is_dead ? -1 : (int)syscall(SYS_pidfd_open, report.pid, 0);
+    r = unmount(directory, e);
+    if (r == 0 && pidfd >= 0)
+        r = wait_for_end(pidfd, timeout_ms, e);
+    if (r == 0 && report.n_failed > 0)
+        return err_set(e, -EIO, "%s: unmounted, but %u files could not be written; the last: %s", directory,
+                       report.n_failed, report.text);
+    return r;
+}

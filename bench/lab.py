@@ -1,0 +1,311 @@
+"""What the measurements share: an origin, a proxy in front of it, nodes, mounts, the two load programs, and pairs.
+
+Everything lies in one directory of the lab, on one file system, and is gone when the lab is closed. Processes are those
+of the system tests (test/system/harness.py): they listen on free ports of the loopback and end with this one.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BUILD = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve()
+os.environ.setdefault("FOREBAY_BIN", str(BUILD / "forebay"))
+os.environ.setdefault("FOREBAY_SHAPER_BIN", str(BUILD / "bench/shaper"))
+sys.path.insert(0, str(ROOT / "test/system"))
+
+import harness  # noqa: E402  (needs the path above)
+
+MIB = 1 << 20
+GIB = 1 << 30
+PAIRS, QUICK_PAIRS = 9, 3
+SHAPE = {"first_byte": "20ms", "per_connection": "50MB/s", "total": "300MB/s"}
+SHAPED_BYTES_PER_S = 300e6
+MOUNT_SECONDS = 30
+FREE_BYTES = 10 * GIB
+
+
+def steal():
+    """(stolen, all) CPU time of the machine so far, in ticks."""
+    ticks = [int(t) for t in open("/proc/stat").readline().split()[1:9]]
+    return ticks[7], sum(ticks)
+
+
+@contextlib.contextmanager
+def stolen():
+    """Gives a list that holds, afterwards, the share of CPU time the hypervisor took during the block, in percent."""
+    share = []
+    before = steal()
+    yield share
+    after = steal()
+    share.append(100 * (after[0] - before[0]) / max(1, after[1] - before[1]))
+
+
+def spread(values):
+    """Median, minimum and maximum."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def say(text):
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def machine():
+    """What a reader of the results must know of this computer."""
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
+               platform.machine())
+    memory = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemTotal"))
+    release = next((line.split("=", 1)[1].strip().strip('"') for line in open("/etc/os-release")
+                    if line.startswith("PRETTY_NAME=")), "")
+    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory / MIB, 1), "kernel": platform.release(),
+            "system": release}
+
+
+def file_system(path):
+    """Type of the file system that holds path."""
+    return subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", path], check=True, stdout=subprocess.PIPE,
+                          text=True).stdout.strip()
+
+
+def write_random(path, size, seed):
+    """A file of pseudo-random bytes, on the disk when this returns."""
+    import random
+    source = random.Random(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        for at in range(0, size, 8 * MIB):
+            file.write(source.randbytes(min(8 * MIB, size - at)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_through(path):
+    """Reads a file once, so that it is in the page cache."""
+    with open(path, "rb", buffering=0) as file:
+        while file.read(8 * MIB):
+            pass
+
+
+def same(a, b):
+    """Whether two files hold the same bytes."""
+    return subprocess.run(["cmp", "-s", a, b]).returncode == 0
+
+
+class Mount:
+    """`forebay mount`, until unmounted."""
+
+    def __init__(self, node, bucket, directory, *options):
+        self.node, self.dir = node, pathlib.Path(directory)
+        self.dir.mkdir(parents=True, exist_ok=True)
+        self.process = None
+        self.log = open(self.dir.parent / (self.dir.name + ".log"), "ab")
+        argv = ["setpriv", "--pdeathsig", "TERM", "--", str(node.binary), "mount", bucket, str(self.dir), *options]
+        self.process = subprocess.Popen(argv, env={**os.environ, "FOREBAY_SOCKET": str(node.socket_path)},
+                                        stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        try:
+            harness.wait_until(self._up, MOUNT_SECONDS, f"mount of {bucket}")
+        except BaseException:
+            self.close()
+            raise
+
+    def mounted(self):
+        return any(line.split()[4] == str(self.dir) for line in open("/proc/self/mountinfo"))
+
+    def _up(self):
+        if self.process.poll() not in (None, 0):
+            raise RuntimeError(f"forebay mount failed: {pathlib.Path(self.log.name).read_text()}")
+        return self.mounted()
+
+    def pids(self):
+        """Processes of the mount: it may have gone to the background."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    if os.fsencode(self.node.binary) == words[0] and os.fsencode(self.dir) in words:
+                        found.append(int(entry.name))
+        return found
+
+    def close(self):
+        if self.mounted():
+            subprocess.run([str(self.node.binary), "umount", str(self.dir)], timeout=60, stdout=self.log, stderr=self.log)
+        if self.mounted():
+            subprocess.run(["fusermount3", "-u", "-z", str(self.dir)], check=False)
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(MOUNT_SECONDS)
+        self.log.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class MemoryWatch:
+    """Samples the anonymous and shared memory of processes until the end of the block; `peak_bytes` afterwards."""
+
+    def __init__(self, pids, every_s=0.01):
+        self.pids, self.every_s, self.peak_bytes, self.peak_per_pid = pids, every_s, 0, {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    @staticmethod
+    def resident(pid):
+        """RssAnon and RssShmem; mapped files and page cache do not count."""
+        with contextlib.suppress(OSError):
+            lines = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status") if ":" in line)
+            return sum(int(lines[key].split()[0]) for key in ("RssAnon", "RssShmem") if key in lines) * 1024
+        return 0
+
+    def _watch(self):
+        while not self._end.wait(self.every_s):
+            now = {pid: self.resident(pid) for pid in self.pids}
+            self.peak_bytes = max(self.peak_bytes, sum(now.values()))
+            for pid, value in now.items():
+                self.peak_per_pid[pid] = max(value, self.peak_per_pid.get(pid, 0))
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._end.set()
+        self._thread.join()
+
+
+class Lab:
+    """The directory, the origin, and how many pairs to take."""
+
+    def __init__(self, directory=None, quick=False):
+        self.quick = quick
+        self.pairs = QUICK_PAIRS if quick else PAIRS
+        self._stack = contextlib.ExitStack()
+        base = pathlib.Path(directory or os.environ.get("TMPDIR") or "/var/tmp").resolve()
+        free = shutil.disk_usage(base).free
+        if free < FREE_BYTES:
+            raise RuntimeError(f"{base} has {free // GIB} GiB free and {FREE_BYTES // GIB} are needed: "
+                               "give another directory with --dir")
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=base))
+        self._stack.callback(harness.tree_remove, self.dir)
+        self._count = 0
+        self._origin = None
+
+    def close(self):
+        self._stack.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    @property
+    def origin(self):
+        if self._origin is None:
+            self._origin = self._stack.enter_context(harness.Origin(self.dir / "origin"))
+        return self._origin
+
+    def path(self, name):
+        """A path that nothing has used yet."""
+        self._count += 1
+        return self.dir / f"{self._count:03d}-{name}"
+
+    def upload(self, files, bucket=None):
+        """Makes a bucket at the origin and puts files, {key: path}, into it; gives its name."""
+        bucket = self.origin.new_bucket(bucket)
+        client = self.origin.s3()
+        for key, path in files.items():
+            client.upload_file(str(path), bucket, key)
+        return bucket
+
+    @contextlib.contextmanager
+    def shaper(self, **shape):
+        with harness.Shaper(self.path("shaper"), self.origin, **shape) as running:
+            yield running
+
+    @contextlib.contextmanager
+    def node(self, bucket=None, endpoint=None, **options):
+        """A node with nothing in it, gone with its data at the end; it mirrors `bucket` of the origin."""
+        directory = self.path("node")
+        try:
+            with harness.Node(directory, **options) as running:
+                if bucket:
+                    running.create_bucket(bucket, f"s3://{bucket}", **self.origin.properties(endpoint))
+                yield running
+        finally:
+            harness.tree_remove(directory)
+
+    @contextlib.contextmanager
+    def mount(self, node, bucket, *options):
+        with Mount(node, bucket, self.path("mnt"), *options) as running:
+            yield running
+
+    def program(self, name, *arguments):
+        """Runs a program of the build that prints JSON."""
+        done = subprocess.run([str(BUILD / "bench" / name), *map(str, arguments)], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, errors="replace")
+        if done.returncode != 0:
+            raise RuntimeError(f"{name} {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def read(self, mode, path, block=MIB, count=0, seed=1):
+        return self.program("reader", mode, path, block, count, seed)
+
+    def get(self, address, targets, connections, requests=None):
+        """Sends GETs for targets (lines of getload's list) to an address."""
+        listing = self.dir / "targets"
+        listing.write_text("".join(t + "\n" for t in targets))
+        return self.program("getload", address, listing, connections, requests or len(targets))
+
+    def targets(self, client, bucket, keys):
+        """Presigned request targets, and the address they are for."""
+        urls = [client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=86400)
+                for key in keys]
+        address = urls[0].split("/")[2]
+        return [url.split(address, 1)[1] for url in urls], address
+
+    def take_pairs(self, ours, reference, pairs=None):
+        """Runs both functions in turns, the first one changing with every pair; each gives a number. Gives the list of
+        (ours, reference) and the share of stolen time."""
+        taken = []
+        with stolen() as share:
+            for i in range(pairs or self.pairs):
+                if i % 2 == 0:
+                    a = ours()
+                    b = reference()
+                else:
+                    b = reference()
+                    a = ours()
+                taken.append((a, b))
+        return taken, share[0]
+
+
+def pair_row(title, goal, taken, stolen_percent, unit, scale=1.0, at_most=False):
+    """A row of the results from pairs: the ratio of each, its median against the goal."""
+    ratios = [a / b for a, b in taken]
+    middle = statistics.median(ratios)
+    return {"title": title, "goal": ("at most " if at_most else "at least ") + f"{goal:g}", "ratio": spread(ratios),
+            "ours": spread([a * scale for a, _ in taken]), "reference": spread([b * scale for _, b in taken]), "unit": unit,
+            "n": len(taken), "steal_percent": stolen_percent, "met": middle <= goal if at_most else middle >= goal,
+            "pairs": [[round(a * scale, 4), round(b * scale, 4)] for a, b in taken]}
+
+
+def value_row(title, goal_text, value_text, met, stolen_percent=None, **more):
+    """A row whose result is one figure. met None: no goal."""
+    return {"title": title, "goal": goal_text, "value": value_text, "steal_percent": stolen_percent, "met": met, **more}
+
+
+def now():
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())

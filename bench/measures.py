@@ -1,0 +1,326 @@
+"""The measurements. Each takes a Lab and gives rows for the results; their names are those of MEASURES below."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+import dataset
+import harness
+import lab as lab_module
+from lab import GIB, MIB, SHAPE, SHAPED_BYTES_PER_S, MemoryWatch, pair_row, say, stolen, value_row
+
+BIG_BYTES = GIB
+SEQUENTIAL_PASSES = 4
+RANDOM_BLOCK = 4096
+RANDOM_READS = 400_000
+MMAP_PASSES = 2
+S3_OBJECTS, S3_CONNECTIONS = 256, 16
+S3_REQUESTS = 4096
+FIRST_SAMPLES, QUICK_FIRST_SAMPLES = 21, 7
+FIRST_BYTES = 4096
+STREAMS, STREAM_BYTES = 64, 32 * MIB
+MEMORY_BYTES, MEMORY_SLACK_BYTES = 512 * MIB, 64 * MIB
+
+
+def rate(result):
+    """Bytes per second of a program's JSON."""
+    return result["bytes"] / result["seconds"]
+
+
+def big_file(lab):
+    """A file of 1 GiB on the disk, once per lab, and its bucket at the origin."""
+    if not hasattr(lab, "big"):
+        path = lab.dir / "plain" / "big.bin"
+        say("making a file of 1 GiB, on the disk and at the origin")
+        lab_module.write_random(path, BIG_BYTES, "big")
+        lab.big = path, lab.upload({"big.bin": path})
+    return lab.big
+
+
+def passthrough_of(node):
+    """What the node's status says about its mounts, as one short text."""
+    status = json.loads(node.cli("status").stdout)
+    return json.dumps(status.get("mounts", "not said"))
+
+
+# ---- warm reads through the mount ----
+
+def warm(lab):
+    """Warm reads of a 1 GiB file through the mount against the same reads of its copy on the same disk. Both are in the
+    page cache."""
+    plain, bucket = big_file(lab)
+    ways = [("1 MiB sequential", "seq", MIB, SEQUENTIAL_PASSES), ("4 KiB random", "random", RANDOM_BLOCK, RANDOM_READS),
+            ("mmap", "mmap", MIB, MMAP_PASSES)]
+    rows = []
+    with lab.node(bucket) as node, lab.mount(node, bucket) as mount:
+        ours = mount.dir / "big.bin"
+        if not lab_module.same(plain, ours):
+            raise RuntimeError("the mount gave other bytes than the disk")
+        lab_module.read_through(plain)
+        lab_module.read_through(ours)
+        mounts = passthrough_of(node)
+        for title, mode, block, count in ways:
+            say(f"warm: {title}, {lab.pairs} pairs")
+            taken, share = lab.take_pairs(lambda: rate(lab.read(mode, ours, block, count)),
+                                          lambda: rate(lab.read(mode, plain, block, count)))
+            rows.append(pair_row(f"Warm reads through the mount, {title}, of the disk's", 0.95, taken, share, "MB/s", 1e-6))
+            rows[-1]["mounts"] = mounts
+    return rows
+
+
+# ---- cold reads ----
+
+def cold_mount(lab, bucket, shaper):
+    with lab.node(bucket, endpoint=shaper.endpoint) as node, lab.mount(node, bucket) as mount:
+        os.listdir(mount.dir)
+        return rate(lab.read("seq", mount.dir / "big.bin", MIB, 1))
+
+
+def cold_s3(lab, bucket, shaper):
+    with lab.node(bucket, endpoint=shaper.endpoint) as node:
+        targets, address = lab.targets(node.s3(), bucket, ["big.bin"])
+        return rate(lab.get(address, targets, 1))
+
+
+def cold_direct(lab, bucket, shaper):
+    """The shaped origin itself: 8 connections that take ranges of 8 MiB."""
+    client = harness.s3_client(shaper.endpoint, lab.origin.access_key, lab.origin.secret_key)
+    target, address = lab.targets(client, bucket, ["big.bin"])
+    ranges = [f"{target[0]} {at}-{at + 8 * MIB - 1}" for at in range(0, BIG_BYTES, 8 * MIB)]
+    return rate(lab.get(address, ranges, 8))
+
+
+def cold(lab):
+    """Cold sequential reads of 1 GiB from the shaped origin, by a node with nothing in it, against the rate that the
+    origin is shaped to. What parallel ranges straight from the origin give in the same turns is shown beside it."""
+    _, bucket = big_file(lab)
+    rows = []
+    with lab.shaper(**SHAPE) as shaper:
+        for title, measure in (("the mount", cold_mount), ("S3 GET", cold_s3)):
+            say(f"cold: 1 GiB through {title}, {lab.pairs} pairs")
+            taken, share = lab.take_pairs(lambda: measure(lab, bucket, shaper), lambda: cold_direct(lab, bucket, shaper))
+            row = pair_row(f"Cold sequential read of 1 GiB through {title}, of the origin's 300 MB/s", 0.9,
+                           [(ours, SHAPED_BYTES_PER_S) for ours, _ in taken], share, "MB/s", 1e-6)
+            row["direct"] = lab_module.spread([direct * 1e-6 for _, direct in taken])
+            rows.append(row)
+    return rows
+
+
+# ---- first byte ----
+
+def first_of_get(connection, target):
+    """Seconds to the first byte of a body over a connection that is open."""
+    start = time.perf_counter()
+    connection.request("GET", target)
+    reply = connection.getresponse()
+    reply.read(1)
+    seconds = time.perf_counter() - start
+    reply.read()
+    if reply.status != 200:
+        raise RuntimeError(f"GET {target}: {reply.status}")
+    return seconds
+
+
+def first_rows(samples, share):
+    """One row per way; the reference is the origin's own first byte."""
+    rows = []
+    for title, goal, ours in samples["ways"]:
+        rows.append(pair_row(f"First byte of a cold object through {title}, in round trips of the origin", goal,
+                             list(zip(ours, samples["direct"])), share, "ms", 1e3, at_most=True))
+    return rows
+
+
+def first(lab):
+    """Time to the first byte of objects nobody has read, through the mount and S3, with their attributes listed before and
+    not, against a GET straight from the shaped origin (one round trip)."""
+    n = QUICK_FIRST_SAMPLES if lab.quick else FIRST_SAMPLES
+    say(f"first byte: {n} objects each way")
+    source = lab.dir / "plain" / "small.bin"
+    lab_module.write_random(source, MIB, "small")
+    groups = ["direct", "mount-unlisted", "s3-unlisted", "mount/listed", "s3/listed"]
+    bucket = lab.upload({f"{group}-{i:03d}": source for group in groups for i in range(n)})
+    times = {group: [] for group in groups}
+    with lab.shaper(**SHAPE) as shaper, lab.node(bucket, endpoint=shaper.endpoint) as node, \
+            lab.mount(node, bucket) as mount, stolen() as share, contextlib.ExitStack() as stack:
+        direct = harness.s3_client(shaper.endpoint, lab.origin.access_key, lab.origin.secret_key)
+        targets, connections = {}, {}
+        for group in groups:
+            client = direct if group == "direct" else node.s3()
+            targets[group], address = lab.targets(client, bucket, [f"{group}-{i:03d}" for i in range(n)])
+            connections[group] = stack.enter_context(contextlib.closing(http.client.HTTPConnection(address)))
+            connections[group].connect()
+        node.s3().list_objects_v2(Bucket=bucket, Prefix="s3/")
+        os.listdir(mount.dir / "mount")
+        for i in range(n):
+            for group in groups:
+                if group.startswith("mount"):
+                    times[group].append(lab.read("first", mount.dir / f"{group}-{i:03d}", FIRST_BYTES)["first_s"])
+                else:
+                    times[group].append(first_of_get(connections[group], targets[group][i]))
+    ways = [("the mount, listed before", 1.2, times["mount/listed"]), ("the mount, not listed", 2.2, times["mount-unlisted"]),
+            ("S3, listed before", 1.2, times["s3/listed"]), ("S3, not listed", 2.2, times["s3-unlisted"])]
+    return first_rows({"direct": times["direct"], "ways": ways}, share[0])
+
+
+# ---- warm S3 GET against nginx ----
+
+NGINX_CONFIG = """
+daemon off; pid {dir}/nginx.pid; error_log {dir}/error.log warn; worker_processes auto; {user}
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000; keepalive_timeout 600s;
+    client_body_temp_path {dir}; proxy_temp_path {dir}; fastcgi_temp_path {dir}; uwsgi_temp_path {dir}; scgi_temp_path {dir};
+    open_file_cache max=10000 inactive=600s; open_file_cache_valid 600s;
+    server {{ listen 127.0.0.1:{port} backlog=1024; root {root}; }}
+}}
+"""
+
+
+class Nginx(harness.Program):
+    """nginx with sendfile over a directory."""
+
+    def __init__(self, directory, root):
+        super().__init__(directory, "nginx")
+        self.port = harness.free_port()
+        config = self.dir / "nginx.conf"
+        user = "user root;" if os.geteuid() == 0 else ""
+        config.write_text(NGINX_CONFIG.format(dir=self.dir, port=self.port, root=root, user=user))
+        self.spawn([shutil.which("nginx") or "/usr/sbin/nginx", "-p", self.dir, "-c", config])
+        harness.wait_until(self._answers, 20, "nginx answers")
+
+    def _answers(self):
+        connection = http.client.HTTPConnection(self.address, timeout=5)
+        with contextlib.suppress(OSError), contextlib.closing(connection):
+            connection.request("GET", "/")
+            return connection.getresponse().status > 0
+        return False
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+
+def s3(lab):
+    """Warm GETs of 1 MiB objects over 16 connections: signed requests to the node (presigned URLs, verified each time)
+    against plain ones to nginx with sendfile, for the same files. Both sides in the page cache."""
+    say(f"warm S3 GET: {S3_OBJECTS} objects of 1 MiB, {S3_CONNECTIONS} connections, {lab.pairs} pairs")
+    plain = lab.path("objects")
+    keys = [f"object-{i:03d}" for i in range(S3_OBJECTS)]
+    for key in keys:
+        lab_module.write_random(plain / key, MIB, key)
+    bucket = lab.upload({key: plain / key for key in keys})
+    requests = S3_REQUESTS // 4 if lab.quick else S3_REQUESTS
+    with lab.node(bucket) as node, Nginx(lab.path("nginx"), plain) as nginx:
+        targets, address = lab.targets(node.s3(), bucket, keys)
+        unsigned = ["/" + key for key in keys]
+        for _ in range(2):
+            lab.get(address, targets, S3_CONNECTIONS)
+            lab.get(nginx.address, unsigned, S3_CONNECTIONS)
+        taken, share = lab.take_pairs(lambda: rate(lab.get(address, targets, S3_CONNECTIONS, requests)),
+                                      lambda: rate(lab.get(nginx.address, unsigned, S3_CONNECTIONS, requests)))
+    return [pair_row("Warm S3 GET of 1 MiB objects, 16 connections, of nginx with sendfile", 0.9, taken, share, "MB/s", 1e-6)]
+
+
+# ---- two epochs ----
+
+def epoch(lab):
+    """Two epochs of the demonstration's data set through the mount. Bytes from the origin are those that a proxy in front of
+    it counts."""
+    say("epochs: 2,000 images and 8 shards, twice")
+    plain = lab.path("dataset")
+    dataset.make(plain)
+    bucket = harness.random_name()
+    total = dataset.upload(lab.origin.s3(), bucket, plain)
+    counted = []
+    with lab.shaper() as shaper, lab.node(bucket, endpoint=shaper.endpoint) as node, lab.mount(node, bucket) as mount:
+        lines = []
+        with stolen() as share:
+            for number in range(2):
+                shaper.reset()
+                lines.append(bench_epoch(node, mount.dir, "--epochs", 1, "--seed", number + 1)[0])
+                counted.append(shaper.stats()["response_bytes"])
+        taken, pair_share = lab.take_pairs(
+            lambda: 1 / bench_epoch(node, mount.dir, "--epochs", 1)[0]["seconds"],
+            lambda: 1 / bench_epoch(node, plain, "--epochs", 1)[0]["seconds"])
+    small = pair_row("Warm epoch through the mount, open + read + close of 2,008 files, 2 workers, of the disk's (no goal here)",
+                     0.4, taken, pair_share, "epochs/s")
+    small["goal"], small["met"] = "-", None
+    first_ratio = counted[0] / total
+    same_bytes = lines[0]["checksum"] == lines[1]["checksum"] and lines[0]["bytes"] == total
+    return [
+        value_row("Bytes from the origin in epoch 1, of the data set's", "at most 1.02",
+                  f"{first_ratio:.4f} ({counted[0]:,} of {total:,}, listings included)",
+                  first_ratio <= 1.02 and same_bytes, share[0]),
+        value_row("Bytes from the origin in epoch 2", "0", f"{counted[1]:,}", counted[1] == 0 and same_bytes, share[0]),
+        small,
+    ]
+
+
+def bench_epoch(node, directory, *options):
+    done = node.cli("bench", "epoch", directory, "--json", "--workers", 2, *options, timeout=600)
+    return json.loads(done.stdout)
+
+
+# ---- memory ----
+
+def read_all(paths):
+    """Reads files through the mount, one thread each, with small blocks as tar readers do."""
+    def one(path):
+        with open(path, "rb", buffering=0) as file:
+            while file.read(MIB):
+                pass
+
+    threads = [threading.Thread(target=one, args=(path,)) for path in paths]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def memory_row(title, watch, share):
+    goal = MEMORY_BYTES + MEMORY_SLACK_BYTES
+    return value_row(title, f"under {goal // MIB} MiB", f"{watch.peak_bytes / MIB:.0f} MiB at most",
+                     watch.peak_bytes < goal, share[0], peak_bytes=watch.peak_bytes)
+
+
+def memory(lab):
+    """Resident memory (RssAnon + RssShmem, sampled every 10 ms) of a node with the default --memory while 64 clients read 64
+    cold objects of 32 MiB: through S3 and through the mount, from the shaped origin and as fast as the origin gives."""
+    say(f"memory: {STREAMS} cold streams")
+    plain = lab.path("stream")
+    lab_module.write_random(plain, STREAM_BYTES, "stream")
+    keys = [f"stream-{i:02d}" for i in range(STREAMS)]
+    bucket = lab.upload({key: plain for key in keys})
+    rows = []
+    for shaped, shape in (("shaped", SHAPE), ("unshaped", {})):
+        with lab.shaper(**shape) as shaper:
+            with lab.node(bucket, endpoint=shaper.endpoint) as node:
+                targets, address = lab.targets(node.s3(), bucket, keys)
+                with stolen() as share, MemoryWatch([node.pid]) as watch:
+                    lab.get(address, targets, STREAMS)
+                rows.append(memory_row(f"Memory of the node, 64 cold S3 streams, {shaped} origin", watch, share))
+            with lab.node(bucket, endpoint=shaper.endpoint) as node, lab.mount(node, bucket) as mount:
+                with stolen() as share, MemoryWatch([node.pid, *mount.pids()]) as watch:
+                    read_all([mount.dir / key for key in keys])
+                rows.append(memory_row(f"Memory of node and mount together, 64 cold streams through the mount, {shaped} origin",
+                                       watch, share))
+    return rows
+
+
+# ---- index ----
+
+def scale(lab):
+    """50 million synthetic index entries: see bench/scale."""
+    entries = os.environ.get("FOREBAY_SCALE_ENTRIES", "50000000")
+    say(f"scale: {entries} index entries")
+    done = subprocess.run([str(lab_module.ROOT / "bench/scale"), "--json", entries], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)["rows"]
+
+
+MEASURES = {"warm": warm, "cold": cold, "first": first, "s3": s3, "epoch": epoch, "memory": memory}
+ON_REQUEST = {"scale": scale}

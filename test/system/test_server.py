@@ -1,0 +1,307 @@
+"""The node as a process: start, lock, stop, signals, options; and what it does to clients that are slow, idle, many or
+broken. Raw sockets, because proper clients do not behave like that."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+import harness
+
+GET = b"GET /-/health HTTP/1.1\r\nHost: test\r\n\r\n"
+
+
+def dial(node, timeout=30):
+    host, port = node.endpoint.removeprefix("http://").rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=timeout)
+
+
+def read_answer(connection):
+    """(status, headers, body) of one answer with a Content-Length; None when the connection ended before it."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = connection.recv(65536)
+        if not part:
+            return None
+        data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines[1:])
+    while len(body) < int(headers.get("content-length", 0)):
+        part = connection.recv(65536)
+        if not part:
+            return None
+        body += part
+    return int(lines[0].split()[1]), headers, body
+
+
+def health(node):
+    with urllib.request.urlopen(node.endpoint + "/-/health", timeout=30) as reply:
+        return json.load(reply)
+
+
+def resident(pid):
+    """Anonymous and shared memory of a process in bytes."""
+    with open(f"/proc/{pid}/status") as status:
+        fields = dict(line.split(":", 1) for line in status)
+    return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+
+
+def serve(*arguments, **env):
+    return subprocess.run([str(harness.forebay_bin()), "serve", *map(str, arguments)], env={**os.environ, **env},
+                          capture_output=True, text=True, timeout=60)
+
+
+# ---- start and stop ----
+
+
+def test_first_start_makes_private_credentials_that_stay(new_node):
+    node = new_node()
+    before = node.credentials
+    assert [len(key) for key in before] == [20, 40]
+    assert (node.data / "credentials").stat().st_mode & 0o777 == 0o600
+    assert node.data.stat().st_mode & 0o777 == 0o700
+    identity = health(node)["node"]
+    node.restart()
+    assert node.credentials == before
+    assert health(node)["node"] == identity
+
+
+def test_a_second_node_on_the_directory_is_refused_and_told_by_whom(new_node):
+    node = new_node()
+    second = serve("--data", node.data, "--listen", "127.0.0.1:0", "--wire", "127.0.0.1:0")
+    assert second.returncode == 1
+    # setpriv became the node: the pid is the same
+    assert second.stderr.startswith("forebay serve: --data: ") and f"process {node.pid} (" in second.stderr
+    assert second.stderr.count("\n") == 1
+    assert health(node)["status"] == "ok"
+
+
+def test_a_killed_node_leaves_no_lock_and_no_socket_in_the_way(new_node):
+    node = new_node()
+    node.kill()
+    assert node.socket_path and os.path.exists(node.socket_path)
+    node.start()
+    assert health(node)["status"] == "ok"
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--data", "{tmp}", "--memory", "64K"], "--memory 64K: below the minimum of 64MiB"),
+    (["--data", "{tmp}", "--nonsense"], "--nonsense"),
+    (["--data", "{tmp}", "--threads", "1"], "--threads 1"),
+    (["--data", "{tmp}", "--listen", "nowhere"], "--listen"),
+    ([], "--data"),
+])
+def test_bad_options_are_named_in_one_line(tmp_path, arguments, words):
+    done = serve(*[a.replace("{tmp}", str(tmp_path / "d")) for a in arguments])
+    assert done.returncode == 2
+    assert done.stderr.startswith("forebay serve: ") and words in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_taken_port_is_named(new_node, tmp_path):
+    node = new_node()
+    taken = node.endpoint.removeprefix("http://")
+    done = serve("--data", tmp_path / "d", "--listen", taken, "--wire", "127.0.0.1:0")
+    assert done.returncode == 1
+    assert taken in done.stderr.splitlines()[-1] and "in use" in done.stderr
+
+
+def test_stop_lets_a_running_request_end(new_node, origin, new_shaper):
+    shaper = new_shaper(first_byte="1500ms")
+    node = new_node()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint)
+    body = harness.random_bytes(100000)
+    origin.s3().put_object(Bucket=name, Key="k", Body=body)
+    url = node.s3(signature_version="s3v4").generate_presigned_url("get_object", Params={"Bucket": name, "Key": "k"})
+    host, port = node.endpoint.removeprefix("http://").rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as busy, dial(node) as idle:
+        busy.sendall(f"GET {url.removeprefix(node.endpoint)} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        time.sleep(0.3)
+        node.process.send_signal(signal.SIGTERM)
+        assert idle.recv(1) == b""  # at once; the other one is served
+        status, _, got = read_answer(busy)
+        assert (status, got) == (200, body)
+    assert node.process.wait(harness.STOP_SECONDS) == 0  # a second signal would cut it short
+
+
+def test_a_second_signal_ends_it_at_once(work):
+    node = harness.Node(work / "second-signal", drain_timeout="1h")
+    with dial(node) as waits:
+        waits.sendall(b"PUT /b/k HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nAuthorization: x\r\n\r\n")
+        waits.sendall(b"GET /-/hea")  # keeps the drain busy in one way or the other
+        node.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        node.process.send_signal(signal.SIGTERM)
+        node.process.wait(10)
+    node.kill()
+
+
+# ---- clients that are slow, idle, many or broken ----
+
+
+def test_slow_senders_hold_nobody_up_and_are_told(new_node):
+    node = new_node(threads="4", request_timeout="3s")
+    slow = [dial(node) for _ in range(100)]
+    for i, connection in enumerate(slow):
+        connection.sendall(GET[: 1 + i % (len(GET) - 2)])
+    began = time.monotonic()
+    for _ in range(20):
+        assert health(node)["status"] == "ok"
+    with dial(node) as quick:
+        quick.sendall(GET)
+        assert read_answer(quick)[0] == 200
+    assert time.monotonic() - began < 60
+    for connection in slow:
+        answer = read_answer(connection)
+        assert answer is not None and answer[0] == 408
+        assert connection.recv(1) == b""
+        connection.close()
+    assert node.metric("forebay_refused_total", reason="timeout") == 100
+
+
+def test_pipelined_requests_are_answered_in_order(new_node):
+    node = new_node(threads="4")
+    with dial(node) as connection:
+        paths = ["/-/health" if i % 3 else f"/-/missing{i}" for i in range(200)]
+        connection.sendall(b"".join(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode() for path in paths))
+        stream = connection.makefile("rb")
+        for path in paths:
+            status = int(stream.readline().split()[1])
+            length = 0
+            while (line := stream.readline()) != b"\r\n":
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split()[1])
+            stream.read(length)
+            assert status == (200 if path == "/-/health" else 404)
+
+
+@pytest.mark.parametrize("request_bytes, status", [
+    (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 40000 + b"\r\n\r\n", 431),
+    (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 200 + b"\r\n", 431),
+    (b"GET /" + b"x" * 40000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+    (b"GET / HTTP/1.1\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\nHost: a\n\n", 400),
+    (b"GET / HTTP/7.0\r\n\r\n", 505),
+    (b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n", 400),  # somebody speaks TLS
+])
+def test_oversized_and_broken_heads_are_refused(new_node, request_bytes, status):
+    node = new_node()
+    with dial(node) as connection:
+        connection.sendall(request_bytes)
+        assert read_answer(connection)[0] == status
+        try:
+            assert connection.recv(1) == b""
+        except ConnectionResetError:
+            pass  # what was left unread
+    assert health(node)["status"] == "ok"
+
+
+def test_connections_beyond_the_maximum_are_refused_and_then_welcome(new_node):
+    node = new_node(max_connections="20")
+    held = [dial(node) for _ in range(20)]
+    for connection in held:
+        connection.sendall(GET)
+        assert read_answer(connection)[0] == 200
+    with dial(node) as one_more:
+        assert read_answer(one_more)[0] == 503
+    for connection in held:
+        connection.close()
+    harness.wait_until(lambda: _connects(node), 30, "a place becomes free")
+    assert node.metric("forebay_refused_total", reason="connections") >= 1
+
+
+def _connects(node):
+    with dial(node) as connection:
+        connection.sendall(GET)
+        answer = read_answer(connection)
+        return answer is not None and answer[0] == 200
+
+
+def test_ten_thousand_idle_connections_cost_little(work):
+    """Prints what they cost. In user space a connection is a small struct; the rest is the kernel's."""
+    wanted = 10000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < wanted + 2000:
+        pytest.skip(f"needs {wanted + 2000} open files, the hard limit is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    held = []
+    try:
+        with harness.Node(work / "idle", binary=harness.forebay_release_bin()) as node:
+            for _ in range(100):  # buffers of the threads are there before the measurement
+                health(node)
+            before = resident(node.pid)
+            for _ in range(wanted):
+                connection = dial(node)
+                connection.sendall(GET)
+                held.append(connection)
+                if len(held) % 500 == 0:
+                    for one in held[-500:]:
+                        assert read_answer(one)[0] == 200
+            after = resident(node.pid)
+            assert node.metric("forebay_connections", via="http") >= wanted
+            print(f"\n{wanted} idle connections: {(after - before) / wanted:.0f} bytes each "
+                  f"({before / 2**20:.1f} MiB before, {after / 2**20:.1f} MiB with them)")
+            assert (after - before) / wanted < 1024
+            for connection in held[::100]:  # they are alive
+                connection.sendall(GET)
+                assert read_answer(connection)[0] == 200
+    finally:
+        for connection in held:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# ---- what the node says of itself ----
+
+
+def test_metrics_need_no_signature_and_name_what_is_promised(node, origin):
+    name = node.new_bucket(origin)
+    node.s3().put_object(Bucket=name, Key="k", Body=b"12345")
+    node.s3().get_object(Bucket=name, Key="k")["Body"].read()
+    names = {name for name, _ in node.metrics()}
+    assert {"forebay_origin_requests_total", "forebay_read_bytes_total", "forebay_disk_used_bytes",
+            "forebay_resident_bytes", "forebay_connections", "forebay_request_seconds_bucket", "forebay_info"} <= names
+    assert node.metric("forebay_resident_bytes", kind="anon") > 2**20
+    secret = node.credentials[1]
+    with urllib.request.urlopen(node.endpoint + "/-/metrics", timeout=30) as reply:
+        assert secret not in reply.read().decode()
+
+
+def test_the_status_page_wants_a_signature(node):
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(node.endpoint + "/-/api/v1/status", timeout=30)
+    assert error.value.code == 403
+    request = urllib.request.Request(node.endpoint + "/-/health", method="POST", data=b"")
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request, timeout=30)
+    assert error.value.code == 405
+
+
+def test_the_status_page_tells_the_nodes_state(node):
+    import botocore.auth
+    import botocore.awsrequest
+    import botocore.credentials
+    url = node.endpoint + "/-/api/v1/status"
+    signed = botocore.awsrequest.AWSRequest(method="GET", url=url)
+    botocore.auth.S3SigV4Auth(botocore.credentials.Credentials(*node.credentials), "s3",
+                              harness.REGION).add_auth(signed)
+    with urllib.request.urlopen(urllib.request.Request(url, headers=dict(signed.headers)), timeout=30) as reply:
+        status = json.load(reply)
+    assert status["node"] == health(node)["node"]
+    assert status["disks"] and status["connections"] >= 1 and status["resident_bytes"] > 0
+
+
+def test_help_names_every_option():
+    done = serve("--help")
+    assert done.returncode == 0 and done.stderr == ""
+    for name in ("--data", "--disk", "--listen", "--wire", "--memory", "--config"):
+        assert name in done.stdout

@@ -95,8 +95,8 @@ struct origin_get {
 /*
  * Called with pieces of the body in order on the caller's thread. `attr` is complete from the first call on,
  * and there is at least one call (n may be 0) before success is returned. Anything but 0 stops the request
- * and becomes the result of origin_get. A range from 0 of an empty object succeeds with one call without bytes;
- * other ranges behind the end give ERR_RANGE and no call.
+ * and becomes the result of origin_get. A range from 0 of an empty object succeeds with one call without
+ * bytes; other ranges behind the end give ERR_RANGE and no call.
  */
 typedef int (*origin_sink_fn)(void *arg, const struct origin_attr *attr, const void *p, size_t n);
 

@@ -20,8 +20,8 @@
 #include <inttypes.h>
 
 #define CONN_MAGIC     0x53334330u
-#define RECEIVE_BYTES  (256 * KIB)
-#define SEND_BYTES     (256 * KIB)
+#define BUFFER_MAX     (128 * KIB) /* of curl, per connection and direction: more was not faster */
+#define BUFFERS_MAX    (16 * MIB)  /* of all connections of an origin together, per direction */
 #define CANCEL_LOOK_MS 100
 #define WAIT_MS        1000
 #define IDLE_MAX_MS    60000 /* idle connections beyond this age are closed when others come back */
@@ -106,26 +106,36 @@ static int conn_take(struct s3_call *call, struct s3_conn **ret)
     return 0;
 }
 
+/* Takes the oldest idle connection out when it has been idle for long. */
+static struct s3_conn *take_stale_locked(struct s3 *s, uint64_t now_ms)
+{
+    lock_assert_held(&s->lock);
+    if (s->n_idle == 0 || now_ms - s->idle[0]->idle_since_ms <= IDLE_MAX_MS)
+        return NULL;
+    struct s3_conn *old = s->idle[0];
+    s->n_idle--;
+    memmove(s->idle, s->idle + 1, s->n_idle * sizeof(struct s3_conn *));
+    return old;
+}
+
 static void conn_give(struct s3 *s, struct s3_conn *c, bool keep)
 {
-    struct s3_conn *old = NULL;
+    struct s3_conn *stale[2];
     uint64_t now_ms = sys_mono_ms();
     c->idle_since_ms = now_ms;
     lock_take(&s->lock);
     assert(s->in_use > 0);
     s->in_use--;
-    if (s->n_idle > 0 && now_ms - s->idle[0]->idle_since_ms > IDLE_MAX_MS) {
-        old = s->idle[0];
-        s->n_idle--;
-        memmove(s->idle, s->idle + 1, s->n_idle * sizeof(struct s3_conn *));
-    }
+    for (size_t i = 0; i < ARRAY_SIZE(stale); i++)
+        stale[i] = take_stale_locked(s, now_ms);
     if (keep) {
         assert(s->n_idle < s->limit);
         s->idle[s->n_idle++] = TAKE_PTR(c);
     }
     cond_signal(&s->freed);
     lock_drop(&s->lock);
-    conn_free(old);
+    for (size_t i = 0; i < ARRAY_SIZE(stale); i++)
+        conn_free(stale[i]);
     conn_free(c);
 }
 
@@ -226,6 +236,11 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
 
 /* ---- options ---- */
 
+static long buffer_bytes(const struct s3 *s)
+{
+    return (long)MIN(BUFFER_MAX, BUFFERS_MAX / s->limit);
+}
+
 static void set_method(struct s3_call *c, CURL *easy)
 {
     switch (c->method) {
@@ -241,7 +256,7 @@ static void set_method(struct s3_call *c, CURL *easy)
         (void)curl_easy_setopt(easy, CURLOPT_READDATA, c);
         (void)curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
         (void)curl_easy_setopt(easy, CURLOPT_SEEKDATA, c);
-        (void)curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, (long)SEND_BYTES);
+        (void)curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, buffer_bytes(c->s3));
         (void)curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_WAIT_MS);
         break;
     case S3_POST:
@@ -269,7 +284,7 @@ static void set_options(struct s3_call *c, struct s3_conn *conn, const char *url
     (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)RECEIVE_BYTES);
+    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, buffer_bytes(c->s3));
     (void)curl_easy_setopt(easy, CURLOPT_USERAGENT, USER_AGENT);
     (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)s->connect_timeout_ms);
     (void)curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);

@@ -45,6 +45,14 @@ int s3_etag_header(struct slice etag, char *ret, struct err *e)
     return 0;
 }
 
+struct slice s3_version(const struct origin_attr *attr, struct arena *a)
+{
+    if (attr->mtime_ns == 0)
+        return SLICE_NULL;
+    return slice_str(
+        arena_printf(a, "W/\"%" PRIx64 "-%" PRIx64 "\"", attr->mtime_ns / 1000000000, attr->size_bytes));
+}
+
 bool s3_etag_is_weak(struct slice etag)
 {
     return slice_starts(etag, SLICE_LIT("W/"));
@@ -97,6 +105,8 @@ static int check_version(const struct transfer *t, struct slice etag, struct err
 static int begin(struct transfer *t, struct err *e)
 {
     struct origin_attr attr = s3_response_attr(&t->call->response);
+    if (attr.etag.n == 0)
+        attr.etag = s3_version(&attr, t->arena);
     int r = check_version(t, attr.etag, e);
     if (r == 0)
         r = expect(t, e);

@@ -163,6 +163,9 @@ void s3_request_fini(struct s3_request *q);
  * when it cannot be a header value. */
 int s3_etag_header(struct slice etag, char *ret, struct err *e);
 bool s3_etag_is_weak(struct slice etag);
+/* For servers that give no ETag: a weak one of time (seconds, the resolution of HTTP) and size. It is not
+ * sent as If-Match, but compared with what comes. Empty when the time is unknown. */
+struct slice s3_version(const struct origin_attr *attr, struct arena *a);
 
 /* ---- errors ---- */
 

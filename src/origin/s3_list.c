@@ -46,6 +46,8 @@ static int add(struct s3_list *l, struct err *e)
     if (l->n >= l->max)
         return err_set(e, ERR_ORIGIN_FAILED, "the page has more than the %u entries that were asked for",
                        l->max);
+    if (!l->now.is_prefix && l->now.attr.etag.n == 0)
+        l->now.attr.etag = s3_version(&l->now.attr, l->arena);
     l->entries[l->n++] = l->now;
     l->now = (struct origin_entry){0};
     return 0;

@@ -101,13 +101,13 @@ void copy_reply(struct s3_request *r, const char *element, struct slice etag, ui
 {
     _cleanup_buf_ struct buf b = BUF_INIT(4 * KIB);
     struct xml x = {&b, 0};
-    char date[32];
+    char date[32], quoted[REPLY_ETAG_TEXT_MAX];
 
     text_iso8601(mtime_ns, date);
     xml_start(&x);
     xml_root(&x, element);
     xml_text(&x, "LastModified", slice_str(date));
-    xml_text(&x, "ETag", slice_str(arena_printf(r->arena, "\"" SLICE_FMT "\"", SLICE_ARG(etag))));
+    xml_text(&x, "ETag", slice_str(reply_etag_text(etag, quoted)));
     xml_close(&x, element);
     assert(x.status == 0);
     reply_send(r, 200, "application/xml", buf_view(&b));

@@ -133,10 +133,9 @@ static void put_object(struct list *l, struct xml *x, const struct wire_entry *e
     put_name(l, x, "Key", entry->key);
     xml_text(x, "LastModified", slice_str(date));
     if (etag.n) {
-        char quoted[ORIGIN_ETAG_MAX + 8];
+        char quoted[REPLY_ETAG_TEXT_MAX];
 
-        (void)snprintf(quoted, sizeof quoted, "\"" SLICE_FMT "\"", SLICE_ARG(etag));
-        xml_text(x, "ETag", slice_str(quoted));
+        xml_text(x, "ETag", slice_str(reply_etag_text(etag, quoted)));
     }
     xml_u64(x, "Size", entry->attr.size_bytes);
     if (l->with_owner)

@@ -239,7 +239,7 @@ static enum s3_error stream(struct put *p, struct slice *ret_last)
 
 static enum s3_error write_all(struct put *p, struct wire_attr *ret)
 {
-    struct slice last;
+    struct slice last = SLICE_NULL;
     struct err e = {0};
     enum s3_error error = stream(p, &last);
     int status;

@@ -54,10 +54,18 @@ void reply_header(struct s3_request *r, const char *name, struct slice value)
     put_head(r, SLICE_LIT("\r\n"));
 }
 
+char *reply_etag_text(struct slice etag, char ret[REPLY_ETAG_TEXT_MAX])
+{
+    const char *quote = slice_starts(etag, SLICE_LIT("W/")) ? "" : "\"";
+    (void)snprintf(ret, REPLY_ETAG_TEXT_MAX, "%s" SLICE_FMT "%s", quote, SLICE_ARG(etag), quote);
+    return ret;
+}
+
 void reply_etag(struct s3_request *r, struct slice etag)
 {
+    char text[REPLY_ETAG_TEXT_MAX];
     if (etag.n)
-        reply_header(r, "ETag", slice_str(arena_printf(r->arena, "\"" SLICE_FMT "\"", SLICE_ARG(etag))));
+        reply_header(r, "ETag", slice_str(reply_etag_text(etag, text)));
 }
 
 static void put_ids(struct s3_request *r)

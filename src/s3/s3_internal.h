@@ -96,6 +96,9 @@ struct slice request_header(const struct s3_request *r, const char *name);
 
 /* One header line of the response. Values with control characters are left out. */
 void reply_header(struct s3_request *r, const char *name, struct slice value);
+/* An ETag as clients see it: in quotes, but weak ones (W/"...") as they are. Returns `ret`. */
+#define REPLY_ETAG_TEXT_MAX (128 + 8) /* ORIGIN_ETAG_MAX and quotes */
+char *reply_etag_text(struct slice etag, char ret[REPLY_ETAG_TEXT_MAX]);
 void reply_etag(struct s3_request *r, struct slice etag);
 /* Head of a response with n_bytes of body to come. */
 int reply_head(struct s3_request *r, int status, uint64_t n_bytes);

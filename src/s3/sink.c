@@ -8,7 +8,7 @@
 
 void sink_init(struct sink *k, struct s3 *s3)
 {
-    *k = (struct sink){.s3 = s3, .open = {.via = WIRE_VIA_S3}, .arena = arena_new(CALL_ARENA_BYTES)};
+    *k = (struct sink){.s3 = s3, .open = {.via = WIRE_VIA_S3}, .arena = arena_new(CALL_ARENA_BYTES), .fd = -1};
 }
 
 void sink_fini(struct sink *k)
@@ -19,6 +19,7 @@ void sink_fini(struct sink *k)
     if (k->handle)
         (void)object_put_abort(k->s3->session, &req, k->arena, &rep, NULL);
     k->handle = 0;
+    k->fd = -1;
     arena_free(TAKE_PTR(k->arena));
 }
 
@@ -30,8 +31,10 @@ int sink_open(struct sink *k, uint64_t size, struct err *e)
     assert(k->handle == 0);
     k->open.size = size;
     status = object_put_open(k->s3->session, &k->open, k->arena, &rep, e);
-    if (status == 0)
+    if (status == 0) {
         k->handle = rep.handle;
+        k->fd = rep.fd;
+    }
     arena_clear(k->arena);
     return status;
 }
@@ -58,6 +61,7 @@ int sink_commit(struct sink *k, struct slice sha256, struct slice md5, struct ar
     if (status)
         return status;
     k->handle = 0;
+    k->fd = -1;
     *ret = rep.attr;
     return 0;
 }

@@ -13,6 +13,7 @@ struct sink {
     struct wire_put_open_req open; /* filled in by the owner: bucket, key, type, meta, conditions */
     struct arena *arena;           /* cleared after each write: a body has no bound in pieces */
     uint64_t handle;               /* 0: not open */
+    int fd;                        /* of the staged file, when open.flags has WIRE_STAGED; else -1 */
     uint64_t written;
 };
 

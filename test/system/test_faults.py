@@ -256,3 +256,16 @@ def test_health_answers_while_the_origin_stalls(shaped, node, origin):
     shaper.reset()
     for t in threads:
         t.join()
+
+
+def test_an_origin_without_etags_is_told_apart_by_time_and_size(new_node, tmp_path):
+    """Files copied under the server's feet have no ETag: their version is then made of time and size."""
+    with harness.Origin(tmp_path / "origin") as own:
+        node = new_node()
+        bucket = node.new_bucket(own, validate="always")
+        path = own.dir / "data" / bucket / "k"
+        path.write_bytes(b"old")
+        assert not own.s3().head_object(Bucket=bucket, Key="k").get("ETag", "").strip('"')
+        assert get(node, bucket, "k") == b"old"
+        path.write_bytes(b"newer")
+        assert get(node, bucket, "k") == b"newer"

@@ -1,0 +1,398 @@
+/*
+ * Open multipart uploads (contract in uploads.h).
+ *
+ * Part N of an upload lies in its slot, (N-1) times the size of the part that was seen first, so that parts of equal
+ * size need no copying when the upload is completed. A part that is larger than a slot, or whose slot is taken by an
+ * older part of the same number, lies in the overflow region behind all slots.
+ *
+ * 1. Two parts never share bytes of the file: a slot has one owner at a time, overflow regions are never reused.
+ * 2. A part counts only after all its bytes are written and verified; until then the older one of that number does.
+ * 3. Nothing is written to the file between upload_close and upload_reopen, by parts at least.
+ */
+#include "s3/uploads.h"
+
+#include "base/id.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "origin/origin.h"
+
+#define UPLOAD_MAGIC 0x75706c64u
+
+struct part {
+    struct upload_part p;
+    bool slot_taken;
+};
+
+struct upload {
+    uint32_t magic;
+    struct uploads *all;
+    char id[UPLOAD_ID_SIZE];
+    char *bucket, *key;
+    uint64_t created_ns;
+    struct sink sink;
+    /* Covered by all->lock: */
+    struct upload *next;
+    unsigned refs, active; /* active: parts being written */
+    bool closing, gone;
+    uint64_t touched_ns, part_bytes, overflow_at;
+    struct part *parts; /* sorted by number */
+    size_t n_parts, cap_parts;
+};
+
+struct done {
+    char id[UPLOAD_ID_SIZE], etag[ORIGIN_ETAG_MAX + 1];
+    char *bucket, *key;
+};
+
+struct uploads {
+    struct s3 *s3;
+    struct lock lock; /* covers all below and the marked fields of uploads */
+    struct cond ended;
+    struct upload *list;
+    size_t n, n_parts;
+    struct done done[UPLOADS_DONE_MAX];
+    size_t next_done;
+};
+
+struct uploads *uploads_new(struct s3 *s3)
+{
+    struct uploads *u = calloc(1, sizeof *u);
+
+    if (!u)
+        abort();
+    u->s3 = s3;
+    lock_init(&u->lock, LOCK_SERVER);
+    cond_init(&u->ended);
+    return u;
+}
+
+static void upload_free(struct upload *w)
+{
+    sink_fini(&w->sink);
+    free(w->bucket);
+    free(w->key);
+    free(w->parts);
+    w->magic = 0;
+    free(w);
+}
+
+static void unlink_locked(struct upload *w)
+{
+    struct upload **at = &w->all->list;
+
+    while (*at != w)
+        at = &(*at)->next;
+    *at = w->next;
+    w->all->n--;
+    w->all->n_parts -= w->n_parts;
+    w->gone = true;
+}
+
+/* Drops a reference; the last one of an upload that has left the table gives it for the caller to free. */
+static struct upload *drop_locked(struct upload *w)
+{
+    assert(w->refs > 0);
+    return --w->refs == 0 && w->gone ? w : NULL;
+}
+
+void upload_unref(struct upload *w)
+{
+    struct upload *last;
+
+    if (!w)
+        return;
+    assert(w->magic == UPLOAD_MAGIC);
+    {
+        LOCK_SCOPE(&w->all->lock);
+        last = drop_locked(w);
+    }
+    if (last)
+        upload_free(last);
+}
+
+void uploads_free(struct uploads *u)
+{
+    if (!u)
+        return;
+    while (u->list) {
+        struct upload *w = u->list;
+
+        assert(w->refs == 0);
+        u->list = w->next;
+        upload_free(w);
+    }
+    for (size_t i = 0; i < UPLOADS_DONE_MAX; i++) {
+        free(u->done[i].bucket);
+        free(u->done[i].key);
+    }
+    cond_fini(&u->ended);
+    lock_fini(&u->lock);
+    free(u);
+}
+
+/* The first upload that nobody has touched for long, out of the table. */
+static struct upload *take_idle_locked(struct uploads *u, uint64_t now_ns)
+{
+    for (struct upload *w = u->list; w; w = w->next) {
+        if (w->refs == 0 && w->touched_ns + UPLOADS_IDLE_S * 1000000000ull < now_ns) {
+            unlink_locked(w);
+            return w;
+        }
+    }
+    return NULL;
+}
+
+static void drop_idle(struct uploads *u, uint64_t now_ns)
+{
+    for (;;) {
+        struct upload *w;
+        {
+            LOCK_SCOPE(&u->lock);
+            w = take_idle_locked(u, now_ns);
+        }
+        if (!w)
+            return;
+        log_info("s3", "multipart upload %s of bucket %s: idle for a day, forgotten", w->id, w->bucket);
+        upload_free(w);
+    }
+}
+
+enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key, struct sink *sink,
+                          char ret_id[UPLOAD_ID_SIZE])
+{
+    uint64_t now_ns = sys->real_ns();
+    struct id128 id;
+    struct upload *w;
+
+    assert(sink->handle && sink->fd >= 0);
+    drop_idle(u, now_ns);
+    w = calloc(1, sizeof *w);
+    if (!w)
+        abort();
+    w->magic = UPLOAD_MAGIC;
+    w->all = u;
+    w->created_ns = w->touched_ns = now_ns;
+    id_new(&id);
+    id_text(id, w->id);
+    {
+        LOCK_SCOPE(&u->lock);
+        if (u->n == UPLOADS_MAX) {
+            free(w);
+            return S3_ERR_TOO_MANY_UPLOADS;
+        }
+        w->bucket = slice_dup(bucket);
+        w->key = slice_dup(key);
+        w->sink = *sink;
+        *sink = (struct sink){.fd = -1};
+        w->next = u->list;
+        u->list = w;
+        u->n++;
+        memcpy(ret_id, w->id, UPLOAD_ID_SIZE);
+    }
+    return S3_OK;
+}
+
+struct upload *uploads_find(struct uploads *u, struct slice id, struct slice bucket, struct slice key)
+{
+    LOCK_SCOPE(&u->lock);
+    for (struct upload *w = u->list; w; w = w->next) {
+        if (!slice_eq_str(id, w->id))
+            continue;
+        if (!slice_eq_str(bucket, w->bucket) || !slice_eq_str(key, w->key))
+            return NULL;
+        w->refs++;
+        w->touched_ns = sys->real_ns();
+        return w;
+    }
+    return NULL;
+}
+
+void uploads_completed(struct uploads *u, struct slice id, struct slice bucket, struct slice key,
+                       char ret_etag[ORIGIN_ETAG_MAX + 1])
+{
+    ret_etag[0] = 0;
+    LOCK_SCOPE(&u->lock);
+    for (size_t i = 0; i < UPLOADS_DONE_MAX; i++) {
+        const struct done *d = &u->done[i];
+
+        if (d->bucket && slice_eq_str(id, d->id) && slice_eq_str(bucket, d->bucket) && slice_eq_str(key, d->key))
+            memcpy(ret_etag, d->etag, sizeof d->etag);
+    }
+}
+
+void uploads_each(struct uploads *u, struct slice bucket,
+                  void (*fn)(void *arg, struct slice key, const char *id, uint64_t created_ns), void *arg)
+{
+    LOCK_SCOPE(&u->lock);
+    for (struct upload *w = u->list; w; w = w->next)
+        if (slice_eq_str(bucket, w->bucket))
+            fn(arg, slice_str(w->key), w->id, w->created_ns);
+}
+
+/* ---- parts ---- */
+
+/* Index of the record of that number, or of the first one behind it. */
+static size_t search(const struct upload *w, uint32_t number)
+{
+    size_t from = 0, to = w->n_parts;
+
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+
+        if (w->parts[middle].p.number < number)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+static struct part *record_locked(struct upload *w, uint32_t number)
+{
+    size_t at = search(w, number);
+
+    if (at < w->n_parts && w->parts[at].p.number == number)
+        return &w->parts[at];
+    if (w->all->n_parts == UPLOADS_PARTS_MAX)
+        return NULL;
+    if (w->n_parts == w->cap_parts) {
+        w->cap_parts = w->cap_parts ? w->cap_parts * 2 : 16;
+        w->parts = realloc(w->parts, w->cap_parts * sizeof w->parts[0]);
+        if (!w->parts)
+            abort();
+    }
+    memmove(w->parts + at + 1, w->parts + at, (w->n_parts - at) * sizeof w->parts[0]);
+    w->parts[at] = (struct part){.p.number = number};
+    w->n_parts++;
+    w->all->n_parts++;
+    return &w->parts[at];
+}
+
+/* Whether the part fits into the slot of its number, in front of the overflow region. */
+static bool fits_slot(const struct upload *w, uint32_t number, uint64_t size)
+{
+    uint64_t slots_end = MIN(w->part_bytes * UPLOAD_PART_NUMBER_MAX, UPLOAD_OVERFLOW_BYTES);
+
+    return size <= w->part_bytes && (number - 1) * w->part_bytes + size <= slots_end;
+}
+
+enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size, struct upload_region *ret)
+{
+    struct part *part;
+
+    assert(w->magic == UPLOAD_MAGIC && number >= 1 && number <= UPLOAD_PART_NUMBER_MAX);
+    LOCK_SCOPE(&w->all->lock);
+    if (w->closing || w->gone)
+        return S3_ERR_NO_SUCH_UPLOAD;
+    part = record_locked(w, number);
+    if (!part)
+        return S3_ERR_TOO_MANY_UPLOADS;
+    if (w->part_bytes == 0) {
+        w->part_bytes = size;
+        w->overflow_at = MIN(size * UPLOAD_PART_NUMBER_MAX, UPLOAD_OVERFLOW_BYTES);
+    }
+    *ret = (struct upload_region){.number = number, .size = size};
+    if (!part->slot_taken && fits_slot(w, number, size)) {
+        part->slot_taken = ret->is_slot = true;
+        ret->offset = (number - 1) * w->part_bytes;
+    } else {
+        ret->offset = w->overflow_at;
+        w->overflow_at += ALIGN_UP(size, 4096);
+    }
+    w->active++;
+    return S3_OK;
+}
+
+void upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16])
+{
+    struct part *part;
+
+    LOCK_SCOPE(&w->all->lock);
+    part = &w->parts[search(w, region->number)];
+    assert(part->p.number == region->number && w->active > 0);
+    w->active--;
+    w->touched_ns = sys->real_ns();
+    cond_broadcast(&w->all->ended);
+    if (!ok) {
+        part->slot_taken = part->slot_taken && !region->is_slot;
+        return;
+    }
+    part->p.present = true;
+    part->p.offset = region->offset;
+    part->p.size = region->size;
+    part->p.mtime_ns = w->touched_ns;
+    memcpy(part->p.md5, md5, sizeof part->p.md5);
+}
+
+bool upload_is_closing(struct upload *w)
+{
+    LOCK_SCOPE(&w->all->lock);
+    return w->closing || w->gone;
+}
+
+int upload_fd(const struct upload *w)
+{
+    return w->sink.fd;
+}
+
+struct upload_part *upload_parts(struct upload *w, size_t *ret_n)
+{
+    struct upload_part *copy;
+    size_t n = 0;
+
+    LOCK_SCOPE(&w->all->lock);
+    copy = calloc(w->n_parts + 1, sizeof *copy);
+    if (!copy)
+        abort();
+    for (size_t i = 0; i < w->n_parts; i++)
+        if (w->parts[i].p.present)
+            copy[n++] = w->parts[i].p;
+    *ret_n = n;
+    return copy;
+}
+
+/* ---- end ---- */
+
+enum s3_error upload_close(struct upload *w)
+{
+    LOCK_SCOPE(&w->all->lock);
+    if (w->gone)
+        return S3_ERR_NO_SUCH_UPLOAD;
+    if (w->closing)
+        return S3_ERR_CONFLICT;
+    w->closing = true;
+    while (w->active > 0)
+        cond_wait(&w->all->ended, &w->all->lock);
+    return S3_OK;
+}
+
+void upload_reopen(struct upload *w)
+{
+    LOCK_SCOPE(&w->all->lock);
+    w->closing = false;
+    w->touched_ns = sys->real_ns();
+}
+
+void upload_finish(struct upload *w, struct slice etag)
+{
+    struct uploads *u = w->all;
+    struct done *d;
+
+    LOCK_SCOPE(&u->lock);
+    assert(w->closing && !w->gone);
+    unlink_locked(w);
+    if (etag.n == 0 || etag.n > ORIGIN_ETAG_MAX)
+        return;
+    d = &u->done[u->next_done];
+    u->next_done = (u->next_done + 1) % UPLOADS_DONE_MAX;
+    free(d->bucket);
+    free(d->key);
+    *d = (struct done){.bucket = slice_dup(slice_str(w->bucket)), .key = slice_dup(slice_str(w->key))};
+    memcpy(d->id, w->id, sizeof d->id);
+    memcpy(d->etag, etag.p, etag.n);
+}
+
+struct sink *upload_sink(struct upload *w)
+{
+    return &w->sink;
+}

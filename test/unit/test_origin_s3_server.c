@@ -19,11 +19,15 @@
 
 #include <cmocka.h>
 
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
 #define ACCESS "AKTEST"
 #define SECRET "secret/with+signs"
 
 static struct {
-    pid_t pid;
+    pid_t pid, tls_pid;
+    uint16_t tls_port;
     char dir[64];
     char program[4096];
     uint16_t port;
@@ -78,26 +82,98 @@ static bool answers(uint16_t port)
     return yes;
 }
 
-static void run_server(void)
+/* In the child. The second server speaks TLS over the same directory. */
+static void run_server(bool tls)
 {
-    char address[64], root[128], meta[128], log[128];
+    char address[64], root[128], meta[128], log[128], cert[128], key[128];
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", T.port);
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", tls ? T.tls_port : T.port);
     (void)snprintf(root, sizeof(root), "%s/root", T.dir);
     (void)snprintf(meta, sizeof(meta), "%s/meta", T.dir);
     (void)snprintf(log, sizeof(log), "%s/log", T.dir);
-    if (!freopen(log, "w", stdout) || dup2(fileno(stdout), 2) < 0)
+    (void)snprintf(cert, sizeof(cert), "%s/cert.pem", T.dir);
+    (void)snprintf(key, sizeof(key), "%s/key.pem", T.dir);
+    if (!freopen(log, "a", stdout) || dup2(fileno(stdout), 2) < 0)
         _exit(1);
     (void)setenv("HOME", T.dir, 1);
-    (void)execl(T.program, T.program, "--access", ACCESS, "--secret", SECRET, "--port", address,
-                "--keep-alive", "--quiet", "posix", "--sidecar", meta, root, (char *)NULL);
+    const char *argv[24] = {T.program, "--access", ACCESS,         "--secret", SECRET,
+                            "--port",  address,    "--keep-alive", "--quiet"};
+    size_t n = 9;
+    const char *const tls_args[] = {"--cert", cert, "--key", key};
+    for (size_t i = 0; tls && i < ARRAY_SIZE(tls_args); i++)
+        argv[n++] = tls_args[i];
+    const char *const backend[] = {"posix", "--sidecar", meta, root};
+    for (size_t i = 0; i < ARRAY_SIZE(backend); i++)
+        argv[n++] = backend[i];
+    (void)execv(T.program, (char **)(uintptr_t)argv);
     _exit(1);
+}
+
+static pid_t start_server(bool tls)
+{
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        run_server(tls);
+    for (int i = 0; i < 200 && !answers(tls ? T.tls_port : T.port); i++)
+        usleep(50000);
+    return pid;
+}
+
+/* A certificate for 127.0.0.1, signed by itself. */
+static void make_certificate(void)
+{
+    char path[128];
+    EVP_PKEY *key = EVP_EC_gen("P-256");
+    X509 *x = X509_new();
+    assert_true(key && x);
+    (void)X509_set_version(x, 2);
+    (void)ASN1_INTEGER_set(X509_get_serialNumber(x), 1);
+    (void)X509_gmtime_adj(X509_getm_notBefore(x), -3600);
+    (void)X509_gmtime_adj(X509_getm_notAfter(x), 3600);
+    (void)X509_set_pubkey(x, key);
+    X509_NAME *name = X509_get_subject_name(x);
+    (void)X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, (const unsigned char *)"origin", -1, -1, 0);
+    (void)X509_set_issuer_name(x, name);
+    X509_EXTENSION *alt = X509V3_EXT_conf_nid(NULL, NULL, NID_subject_alt_name, "IP:127.0.0.1");
+    assert_non_null(alt);
+    (void)X509_add_ext(x, alt, -1);
+    assert_true(X509_sign(x, key, EVP_sha256()) > 0);
+    (void)snprintf(path, sizeof(path), "%s/cert.pem", T.dir);
+    FILE *f = fopen(path, "w");
+    assert_true(f && PEM_write_X509(f, x) == 1 && fclose(f) == 0);
+    (void)snprintf(path, sizeof(path), "%s/key.pem", T.dir);
+    f = fopen(path, "w");
+    assert_true(f && PEM_write_PrivateKey(f, key, NULL, NULL, 0, NULL, NULL) == 1 && fclose(f) == 0);
+    X509_EXTENSION_free(alt);
+    X509_free(x);
+    EVP_PKEY_free(key);
 }
 
 static void origin_options_set(struct origin_options *o, const char *name, const char *value)
 {
     struct err e = {0};
     assert_int_equal(option_set(&origin_option_table, o, name, value, name, &e), 0);
+}
+
+static struct origin *open_tls_origin(bool trusted)
+{
+    struct origin_options o;
+    struct err e = {0};
+    char endpoint[64], cert[128];
+    (void)snprintf(endpoint, sizeof(endpoint), "https://127.0.0.1:%u", T.tls_port);
+    (void)snprintf(cert, sizeof(cert), "%s/cert.pem", T.dir);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    origin_options_set(&o, "origin.endpoint", endpoint);
+    origin_options_set(&o, "origin.access_key", ACCESS);
+    origin_options_set(&o, "origin.secret_key", SECRET);
+    origin_options_set(&o, "origin.part_size", "5MiB");
+    if (trusted)
+        origin_options_set(&o, "origin.ca_file", cert);
+    struct origin *x = NULL;
+    assert_int_equal(origin_open("s3://bucket", &o, "test", &x, &e), 0);
+    option_fini(&origin_option_table, &o);
+    return x;
 }
 
 static struct origin *open_origin(const char *url, const char *key, const char *secret, const char *part)
@@ -140,12 +216,10 @@ static int start(void **state)
     (void)snprintf(path, sizeof(path), "%s/root/bucket", T.dir);
     assert_int_equal(sys_mkdir_p(path, 0700), 0);
     T.port = free_port();
-    T.pid = fork();
-    assert_true(T.pid >= 0);
-    if (T.pid == 0)
-        run_server();
-    for (int i = 0; i < 200 && !answers(T.port); i++)
-        usleep(50000);
+    T.pid = start_server(/* tls= */ false);
+    T.tls_port = free_port();
+    make_certificate();
+    T.tls_pid = start_server(/* tls= */ true);
     T.origin = open_origin("s3://bucket/some/prefix", ACCESS, SECRET, "5MiB");
     T.arena = arena_new(16 * MIB);
     return 0;
@@ -157,8 +231,11 @@ static int stop(void **state)
         return 0;
     origin_close(T.origin);
     arena_free(T.arena);
-    (void)kill(T.pid, SIGKILL);
-    (void)waitpid(T.pid, NULL, 0);
+    const pid_t pids[] = {T.pid, T.tls_pid};
+    for (size_t i = 0; i < ARRAY_SIZE(pids); i++) {
+        (void)kill(pids[i], SIGKILL);
+        (void)waitpid(pids[i], NULL, 0);
+    }
     char command[128];
     (void)snprintf(command, sizeof(command), "rm -rf %s", T.dir);
     return system(command) == 0 ? 0 : -1;
@@ -585,8 +662,31 @@ static void test_threads(void **state)
     }
 }
 
+/* Over TLS with a certificate that is trusted by origin.ca_file everything works; without it nothing is sent.
+ */
+static void test_tls(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr attr;
+    struct checker c;
+    struct origin *trusted = open_tls_origin(true), *stranger = open_tls_origin(false);
+    const uint64_t sizes[] = {100000, 21 * MIB};
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        assert_ok(put_pattern(trusted, SLICE_LIT("over tls"), sizes[i], &attr, &e), e);
+        assert_ok(get_range(trusted, SLICE_LIT("over tls"), 0, 0, attr.etag, &c, &attr, &e), e);
+        assert_int_equal(c.at, sizes[i]);
+    }
+    assert_int_equal(get_range(stranger, SLICE_LIT("over tls"), 0, 0, SLICE_NULL, &c, &attr, &e),
+                     ERR_ORIGIN_REFUSED);
+    assert_non_null(strstr(e.text, "certificate"));
+    origin_close(trusted);
+    origin_close(stranger);
+}
+
 int main(void)
 {
+    (void)signal(SIGPIPE, SIG_IGN); /* as the server does: OpenSSL writes to sockets without MSG_NOSIGNAL */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_ranges),
@@ -600,6 +700,7 @@ int main(void)
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_tls),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -202,15 +202,20 @@ static int complete_meta(struct opener *o, struct err *e)
 
 /* ---- conditions ---- */
 
+/* An ETag without the marks around it: quotes, and W/ of a weak one. */
+static struct slice etag_core(struct slice etag)
+{
+    if (slice_starts(etag, SLICE_LIT("W/")))
+        etag = slice_from(etag, 2);
+    bool quoted = etag.n >= 2 && etag.p[0] == '"' && etag.p[etag.n - 1] == '"';
+    return quoted ? slice_sub(etag, 1, etag.n - 2) : etag;
+}
+
 static bool etag_matches(struct slice wanted, struct slice etag)
 {
     while (wanted.n > 0) {
         struct slice one = slice_trim(slice_split(&wanted, ','));
-        if (slice_starts(one, SLICE_LIT("W/")))
-            one = slice_from(one, 2);
-        if (one.n >= 2 && one.p[0] == '"' && one.p[one.n - 1] == '"')
-            one = slice_sub(one, 1, one.n - 2);
-        if (slice_eq_str(one, "*") || slice_eq(one, etag))
+        if (slice_eq_str(one, "*") || slice_eq(etag_core(one), etag_core(etag)))
             return true;
     }
     return false;

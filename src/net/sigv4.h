@@ -1,7 +1,7 @@
 /*
- * AWS Signature Version 4, one pure function for client and server (no clock, no socket): canonical request, string
- * to sign, signature. Source: "Signature Version 4 signing process" of the AWS General Reference; S3 rules: the path
- * is encoded once, not normalised. Tested against botocore's output.
+ * AWS Signature Version 4, one pure function for client and server (no clock, no socket): canonical request,
+ * string to sign, signature. Source: "Signature Version 4 signing process" of the AWS General Reference; S3
+ * rules: the path is encoded once, not normalised. Tested against botocore's output.
  */
 #pragma once
 
@@ -20,16 +20,16 @@ struct sigv4_pair {
 
 struct sigv4_request {
     struct slice method;
-    struct slice path;                  /* decoded; begins with '/' */
-    const struct sigv4_pair *query;     /* any order, without X-Amz-Signature */
+    struct slice path;              /* decoded; begins with '/' */
+    const struct sigv4_pair *query; /* any order, without X-Amz-Signature */
     size_t n_query;
-    const struct sigv4_pair *headers;   /* the signed ones only, any order */
+    const struct sigv4_pair *headers; /* the signed ones only, any order */
     size_t n_headers;
-    struct slice payload_hash;          /* hex sha256, UNSIGNED-PAYLOAD, STREAMING-... */
+    struct slice payload_hash; /* hex sha256, UNSIGNED-PAYLOAD, STREAMING-... */
 };
 
 struct sigv4_scope {
-    struct slice time;    /* SIGV4_TIME_LEN */
+    struct slice time; /* SIGV4_TIME_LEN */
     struct slice region;
     struct slice service; /* "s3" */
 };
@@ -41,8 +41,8 @@ struct sigv4_key {
 /* The signing key of a secret for one day, region and service; cache it, it costs four HMACs. */
 void sigv4_derive_key(struct slice secret, struct slice date, struct slice region, struct slice service,
                       struct sigv4_key *ret);
-/* Lower-case hex signature, NUL-terminated. -E2BIG when the request has more pairs than SIGV4_PAIRS_MAX, -EINVAL when
- * the time has another length. Several headers of one name are joined in the order given. */
+/* Lower-case hex signature, NUL-terminated. -E2BIG when the request has more pairs than SIGV4_PAIRS_MAX,
+ * -EINVAL when the time has another length. Several headers of one name are joined in the order given. */
 int sigv4_sign(const struct sigv4_request *r, const struct sigv4_scope *scope, const struct sigv4_key *key,
                char ret_signature[SIGV4_SIGNATURE_LEN + 1]);
 /* Canonical request text, for tests and for the server's debug log. */

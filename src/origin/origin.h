@@ -10,6 +10,8 @@
  * (body shorter or longer than announced), -ETIMEDOUT, ERR_PRECONDITION (412), ERR_NOT_MODIFIED (304),
  * ERR_RANGE (416), -ECANCELED (the cancel flag said so; what the sink returns is passed through as it is).
  * The err text carries the origin's own words: status, S3 code and message.
+ *
+ * The process must ignore SIGPIPE: TLS connections raise it when the origin closes them.
  */
 #pragma once
 

@@ -100,7 +100,8 @@ int s3_error_class(int status, struct slice code)
     for (size_t i = 0; code.n > 0 && i < ARRAY_SIZE(table); i++)
         if (slice_eq_str(code, table[i].code))
             return table[i].class;
-    return class_of_status(status);
+    /* Of the conflicts only those of the table pass by themselves; "a directory is there" does not. */
+    return status == 409 && code.n > 0 ? ERR_ORIGIN_REFUSED : class_of_status(status);
 }
 
 /* Cut to the room, control characters as spaces. */

@@ -129,6 +129,8 @@ static void test_classes(void **state)
         {400, "BadDigest", ERR_ORIGIN_SHORT},
         {404, "NoSuchUpload", ERR_ORIGIN_FAILED},
         {409, "", ERR_CONFLICT},
+        {409, "ConditionalRequestConflict", ERR_CONFLICT},
+        {409, "ExistingObjectIsDirectory", ERR_ORIGIN_REFUSED},
         {412, "", ERR_PRECONDITION},
         {304, "", ERR_NOT_MODIFIED},
         {301, "", ERR_ORIGIN_REFUSED},

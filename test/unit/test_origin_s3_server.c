@@ -102,7 +102,8 @@ static void run_server(bool tls)
     const char *const tls_args[] = {"--cert", cert, "--key", key};
     for (size_t i = 0; tls && i < ARRAY_SIZE(tls_args); i++)
         argv[n++] = tls_args[i];
-    const char *const backend[] = {"posix", "--sidecar", meta, root};
+    const char *const backend[] = {"posix", "--disableotmp", "--sidecar", meta,
+                                   root}; /* O_TMPFILE would need /proc */
     for (size_t i = 0; i < ARRAY_SIZE(backend); i++)
         argv[n++] = backend[i];
     (void)execv(T.program, (char **)(uintptr_t)argv);

@@ -1,26 +1,17 @@
 /*
- * Threads, the epoll set, and accepting (contract in front.h).
+ * The epoll set, the ready list, accepting; start, drain and stop (contract in front.h). The threads are in
+ * front_workers.c.
  *
- * All connections wait in one epoll set, armed for one event each (EPOLLONESHOT). Workers wait in epoll_wait
- * themselves: the one that gets an event owns the connection, reads the head without blocking, runs the
- * request and arms the connection again. There is no hand-over from a poller thread to a worker, which costs
- * a context switch per request; FIGURES.
- *
- * One more thread is reserved. It turns the timer wheel, and while every worker is busy it waits in the epoll
- * set in their place: it accepts, reads heads, answers the express requests (health, metrics) itself and puts
- * the others on the ready list, which the next free worker looks at.
+ * All connections wait in one epoll set, armed for one event each (EPOLLONESHOT): who gets the event owns the
+ * connection until it arms it again.
  *
  * Invariants:
  *  1. A connection belongs to one thread, to the ready list, or is armed; never two of these.
  *  2. A thread blocks on a client only while a handler reads a body or writes a response, bounded by the
  * request timeout at each step. Heads, rests and closing never block.
- *  3. Threads: a worker that takes the last idle place makes one more worker, up to config.threads; after
- * that it wakes the reserved thread. n_idle counts those that wait or are about to: whoever queues a
- * connection and then sees n_idle > 0 kicks, and a worker counts itself idle before it looks at the list, so
- * that none is forgotten.
+ *  3. Memory for unfinished and queued heads stays below config.heads_bytes.
  *
- * Failure modes: out of descriptors, accepting pauses for a tick. A thread that cannot be made is logged;
- * those that are there go on.
+ * Failure modes: out of descriptors, accepting pauses for a tick of the timer wheel.
  */
 #include "server/front_internal.h"
 
@@ -36,15 +27,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-#define FRONT_MAGIC   0x46524e54u
-#define ACCEPT_BATCH  16
-#define BUSY_GRACE_MS 5
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define STACK_BYTES (8 * WORKER_STACK_BYTES) /* instrumented frames are several times larger */
-#else
-#define STACK_BYTES WORKER_STACK_BYTES
-#endif
+#define FRONT_MAGIC  0x46524e54u
+#define ACCEPT_BATCH 16
 
 /* ---- the epoll set and the ready list ---- */
 
@@ -74,13 +58,13 @@ void front_arm(struct front *f, struct conn *c, uint32_t events)
     set_epoll(f, c, EPOLL_CTL_MOD, events);
 }
 
-static void kick(int fd)
+void front_kick(int fd)
 {
     uint64_t one = 1;
     (void)!write(fd, &one, sizeof(one)); /* EAGAIN: it is signalled already */
 }
 
-static void calm(int fd)
+void front_calm(int fd)
 {
     uint64_t n;
     (void)!read(fd, &n, sizeof(n));
@@ -98,10 +82,10 @@ void front_enqueue(struct front *f, struct conn *c)
     atomic_fetch_add(&f->n_ready, 1);
     lock_drop(&f->lock);
     if (atomic_load(&f->n_idle) > 0)
-        kick(f->kick_fd);
+        front_kick(f->kick_fd);
 }
 
-static struct conn *dequeue(struct front *f)
+struct conn *front_dequeue(struct front *f)
 {
     if (atomic_load(&f->n_ready) == 0)
         return NULL;
@@ -181,7 +165,7 @@ static void admit(struct front *f, int fd, enum conn_kind kind, const struct soc
 }
 
 /* A listener has an event: takes some connections, then lets another thread have the next ones. */
-static void accept_some(struct front *f, struct conn *listener)
+void front_accept(struct front *f, struct conn *listener)
 {
     for (int i = 0; i < ACCEPT_BATCH && !atomic_load(&f->draining); i++) {
         struct sockaddr_storage peer;
@@ -205,164 +189,11 @@ static void accept_some(struct front *f, struct conn *listener)
         front_arm(f, listener, EPOLLIN);
 }
 
-/* ---- workers ---- */
-
-static void handle(struct worker *w, struct conn *c)
-{
-    bool armed = atomic_load_explicit(&c->armed, memory_order_acquire);
-    assert(armed && c->magic == CONN_MAGIC);
-    if (c->phase == CONN_LISTENING) {
-        accept_some(w->front, c);
-        return;
-    }
-    conn_set_busy(c);
-    atomic_store_explicit(&w->active_kind, c->kind, memory_order_relaxed);
-    if (c->kind == CONN_HTTP)
-        front_http_event(w, c);
-    else
-        front_wire_event(w, c);
-    atomic_store_explicit(&w->active_kind, -1, memory_order_relaxed);
-}
-
-/* Next connection with something to do; NULL: look again. Alternates, so that neither source starves the
- * other. */
-static struct conn *next_work(struct front *f, bool *list_first, int timeout_ms)
-{
-    struct conn *c = *list_first ? dequeue(f) : NULL;
-    *list_first = !*list_first;
-    if (c)
-        return c;
-    struct epoll_event ev;
-    int k = epoll_wait(f->epoll_fd, &ev, 1, atomic_load(&f->n_ready) > 0 ? 0 : timeout_ms);
-    if (k > 0)
-        return ev.data.ptr;
-    return k == 0 ? dequeue(f) : NULL;
-}
-
-static void worker_init(struct worker *w, struct front *f, bool reserved)
-{
-    w->front = f;
-    w->reserved = reserved;
-    atomic_init(&w->active_kind, -1);
-    w->http = http_conn_new();
-    w->arena = arena_new(WIRE_ARENA_BYTES);
-    w->in = w->out = BUF_INIT(WIRE_BODY_MAX_BYTES + WIRE_HEADER_BYTES);
-}
-
-static void worker_fini(struct worker *w)
-{
-    http_conn_free(w->http);
-    arena_free(w->arena);
-    buf_fini(&w->in);
-    buf_fini(&w->out);
-}
-
-static void more_threads(struct front *f);
-
-static void *worker_main(void *arg)
-{
-    struct worker *w = arg;
-    struct front *f = w->front;
-    bool list_first = true;
-    while (!atomic_load(&f->stopping)) {
-        atomic_fetch_add(&f->n_idle, 1);
-        struct conn *c = next_work(f, &list_first, /* timeout_ms= */ -1);
-        if (atomic_fetch_sub(&f->n_idle, 1) == 1 && c)
-            more_threads(f);
-        if (c)
-            handle(w, c);
-    }
-    kick(f->kick_fd); /* the next one */
-    return NULL;
-}
-
-static int spawn(struct worker *w, void *(*main_fn)(void *))
-{
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    int k = pthread_create(&w->thread, &attr, main_fn, w);
-    pthread_attr_destroy(&attr);
-    return -k;
-}
-
-static int add_worker_locked(struct front *f)
-{
-    unsigned n = atomic_load(&f->n_workers);
-    if (n >= f->config.threads || atomic_load(&f->stopping))
-        return 0;
-    worker_init(&f->workers[n], f, /* reserved= */ false);
-    int k = spawn(&f->workers[n], worker_main);
-    if (k < 0)
-        worker_fini(&f->workers[n]);
-    else
-        atomic_store(&f->n_workers, n + 1);
-    return k;
-}
-
-/* No worker waits any more: make one, or let the reserved thread step in. */
-static void more_threads(struct front *f)
-{
-    if (atomic_load(&f->n_workers) < f->config.threads) {
-        lock_take(&f->lock);
-        int k = add_worker_locked(f);
-        lock_drop(&f->lock);
-        if (k == 0)
-            return;
-        log_error("server", "cannot make a worker thread: %s", err_text(k));
-    }
-    if (!atomic_exchange(&f->reserve_awake, true))
-        kick(f->reserve_fd);
-}
-
-/* ---- the reserved thread ---- */
-
-static void resume_listeners(struct front *f)
+void front_resume_listeners(struct front *f)
 {
     for (int i = 0; i < CONN_KIND_COUNT; i++)
         if (atomic_exchange(&f->listener_paused[i], false) && !atomic_load(&f->draining))
             front_arm(f, f->listeners[i], EPOLLIN);
-}
-
-/* Sleeps until the next tick or until all workers are busy. */
-static void reserved_sleep(struct front *f, int timeout_ms)
-{
-    atomic_store(&f->reserve_awake, false);
-    if (atomic_load(&f->n_idle) > 0 || atomic_load(&f->n_workers) == 0) {
-        struct pollfd p = {.fd = f->reserve_fd, .events = POLLIN};
-        if (poll(&p, 1, timeout_ms) > 0) {
-            /* All workers were busy for a moment. Requests are mostly short: only if it lasts is this one
-             * needed. */
-            sys->sleep_ns(BUSY_GRACE_MS * 1000000);
-        }
-    }
-    atomic_store(&f->reserve_awake, true);
-    calm(f->reserve_fd);
-}
-
-static void *reserved_main(void *arg)
-{
-    struct worker *w = arg;
-    struct front *f = w->front;
-    uint64_t next_tick_ms = sys_mono_ms() + CONN_TICK_MS;
-    while (!atomic_load(&f->stopping)) {
-        uint64_t now_ms = sys_mono_ms();
-        if (now_ms >= next_tick_ms) {
-            conn_table_sweep(&f->conns, now_ms);
-            resume_listeners(f);
-            next_tick_ms = now_ms + CONN_TICK_MS;
-        }
-        int left_ms = (int)(next_tick_ms - now_ms);
-        if (atomic_load(&f->n_idle) > 0) {
-            reserved_sleep(f, left_ms);
-            continue;
-        }
-        struct epoll_event ev;
-        if (epoll_wait(f->epoll_fd, &ev, 1, left_ms) > 0 && ev.data.ptr)
-            handle(w, ev.data.ptr);
-    }
-    kick(f->kick_fd); /* in case it took the workers' signal to stop */
-    return NULL;
 }
 
 /* ---- life ---- */
@@ -390,26 +221,17 @@ int front_start(const struct front_config *config, struct front **ret, struct er
     f->config = *config;
     f->epoll_fd = f->kick_fd = f->reserve_fd = -1;
     lock_init(&f->lock, LOCK_LEAF);
+    cond_init(&f->called);
     conn_table_init(&f->conns, sys_mono_ms());
     session_table_init(&f->sessions, config->sessions.open, config->sessions.close, config->sessions.arg);
-    f->workers = calloc(config->threads, sizeof(*f->workers));
-    if (!f->workers)
-        abort();
     for (int i = 0; i < CONN_KIND_COUNT; i++)
         f->connections[i] = metrics_series(METRIC_CONNECTIONS, conn_kind_name((enum conn_kind)i), NULL, NULL);
     int k = make_descriptors(f, e);
     if (k < 0)
         return k;
-    worker_init(&f->reserved, f, /* reserved= */ true);
-    k = spawn(&f->reserved, reserved_main);
+    k = front_workers_start(f, e);
     if (k < 0)
-        return err_errno(e, k, "make a thread");
-    f->reserved_runs = true;
-    lock_take(&f->lock);
-    k = add_worker_locked(f);
-    lock_drop(&f->lock);
-    if (k < 0)
-        return err_errno(e, k, "make a thread");
+        return k;
     *ret = TAKE_PTR(f);
     return 0;
 }
@@ -417,9 +239,6 @@ int front_start(const struct front_config *config, struct front **ret, struct er
 int front_listen(struct front *f, int fd, enum conn_kind kind, struct err *e)
 {
     assert(f->magic == FRONT_MAGIC && f->listeners[kind] == NULL);
-    int flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
-        return err_errno(e, -errno, "listener");
     struct conn *c = calloc(1, sizeof(*c));
     if (!c)
         abort();
@@ -428,7 +247,10 @@ int front_listen(struct front *f, int fd, enum conn_kind kind, struct err *e)
     c->kind = (uint8_t)kind;
     c->phase = CONN_LISTENING;
     atomic_init(&c->armed, true);
-    f->listeners[kind] = c;
+    f->listeners[kind] = c; /* from here on the front closes it */
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+        return err_errno(e, -errno, "listener");
     struct epoll_event ev = {.events = EPOLLIN | EPOLLONESHOT, .data.ptr = c};
     if (epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, fd, &ev) < 0)
         return err_errno(e, -errno, "epoll_ctl");
@@ -441,9 +263,8 @@ int front_drain(struct front *f, uint64_t timeout_ms)
     uint64_t end_ms = sys_mono_ms() + timeout_ms;
     atomic_store(&f->draining, true);
     for (int i = 0; i < CONN_KIND_COUNT; i++)
-        if (f->listeners[i])
-            (void)shutdown(f->listeners[i]->fd,
-                           SHUT_RDWR); /* nobody connects any more; freed by front_free */
+        if (f->listeners[i]) /* nobody connects any more; closed by front_free */
+            (void)shutdown(f->listeners[i]->fd, SHUT_RDWR);
     for (;;) {
         /* Again and again: a connection may have been about to arm itself when it was looked at. */
         conn_table_shutdown(&f->conns, /* busy_too= */ false);
@@ -466,19 +287,8 @@ void front_stop(struct front *f)
 {
     assert(f->magic == FRONT_MAGIC);
     atomic_store(&f->draining, true);
-    atomic_store(&f->stopping, true);
     conn_table_shutdown(&f->conns, /* busy_too= */ true);
-    kick(f->kick_fd);
-    kick(f->reserve_fd);
-    if (f->reserved_runs)
-        pthread_join(f->reserved.thread, NULL);
-    f->reserved_runs = false;
-    /* Nobody makes threads any more once `stopping` was seen under the lock. */
-    lock_take(&f->lock);
-    unsigned n = atomic_load(&f->n_workers);
-    lock_drop(&f->lock);
-    for (unsigned i = 0; i < n; i++)
-        pthread_join(f->workers[i].thread, NULL);
+    front_workers_stop(f);
     close_all(f);
 }
 
@@ -487,11 +297,8 @@ void front_free(struct front *f)
     if (!f)
         return;
     assert(f->magic == FRONT_MAGIC);
-    if (f->reserved_runs || (atomic_load(&f->n_workers) > 0 && !atomic_load(&f->stopping)))
-        front_stop(f);
-    for (unsigned i = 0; i < atomic_load(&f->n_workers); i++)
-        worker_fini(&f->workers[i]);
-    worker_fini(&f->reserved);
+    front_stop(f); /* again, or of one that did not start whole */
+    front_workers_free(f);
     for (int i = 0; i < CONN_KIND_COUNT; i++) {
         if (f->listeners[i])
             (void)close(f->listeners[i]->fd);
@@ -500,9 +307,9 @@ void front_free(struct front *f)
     macro_close(&f->epoll_fd);
     macro_close(&f->kick_fd);
     macro_close(&f->reserve_fd);
-    free(f->workers);
     session_table_fini(&f->sessions);
     conn_table_fini(&f->conns);
+    cond_fini(&f->called);
     lock_fini(&f->lock);
     f->magic = 0;
     free(f);
@@ -511,17 +318,4 @@ void front_free(struct front *f)
 size_t front_connections(struct front *f)
 {
     return atomic_load(&f->conns.n);
-}
-
-unsigned front_active(struct front *f, enum conn_kind kind)
-{
-    unsigned n = 0, workers = atomic_load(&f->n_workers);
-    for (unsigned i = 0; i < workers; i++)
-        n += atomic_load_explicit(&f->workers[i].active_kind, memory_order_relaxed) == (int)kind;
-    return n;
-}
-
-unsigned front_workers(struct front *f)
-{
-    return atomic_load(&f->n_workers);
 }

@@ -36,10 +36,10 @@ struct front_config {
     const char *node_id;
 };
 
-/* Copies the configuration; its strings must outlive the front. Starts the reserved thread, no workers yet.
+/* Copies the configuration; its strings must outlive the front. Starts its threads.
  */
 int front_start(const struct front_config *config, struct front **ret, struct err *e);
-/* Takes a listening socket and serves it. */
+/* Takes a listening socket, also when it fails, and serves it. */
 int front_listen(struct front *f, int fd, enum conn_kind kind, struct err *e);
 /* Closes the listeners and idle connections, and waits until running requests have ended; -ETIMEDOUT. */
 int front_drain(struct front *f, uint64_t timeout_ms);

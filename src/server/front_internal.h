@@ -16,8 +16,9 @@
 struct worker {
     struct front *front;
     pthread_t thread;
-    bool reserved;          /* the one that serves only express requests and turns the timer wheel */
-    atomic_int active_kind; /* enum conn_kind of the request it runs, or -1 */
+    bool reserved;                  /* the one that watches the others and serves only express requests */
+    atomic_int active_kind;         /* enum conn_kind of the request it runs, or -1 */
+    _Atomic uint64_t busy_since_ns; /* monotonic; 0: it waits or is parked */
     struct http_conn *http;
     struct arena *arena; /* wire requests */
     struct buf in, out;  /* wire bodies; at most WIRE_SMALL_BYTES between requests */
@@ -29,22 +30,29 @@ struct front {
     struct conn_table conns;
     struct session_table sessions;
     int epoll_fd;
-    int kick_fd;    /* eventfd in the epoll set: makes one waiting worker look at the queue */
-    int reserve_fd; /* eventfd of the reserved thread: all workers are busy */
+    int kick_fd;    /* eventfd in the epoll set: makes one waiting worker look at the ready list */
+    int reserve_fd; /* eventfd of the reserved thread: no worker waits any more */
     atomic_bool draining, stopping;
     atomic_size_t heads_bytes; /* of conn.pending */
 
-    /* Workers. n_workers only grows; workers[0..n_workers) are set. */
-    struct lock lock; /* ready list, spawning */
+    struct lock lock; /* ready list, n_parked, n_called */
     struct conn *ready_first, *ready_last;
-    atomic_uint n_ready, n_idle, n_workers;
-    atomic_bool reserve_awake;
-    struct worker *workers; /* config.threads of them */
+    atomic_uint n_ready;
+
+    unsigned leaders;  /* workers that shall wait in the epoll set; further ones are parked */
+    unsigned n_parked; /* workers that wait for `called` */
+    unsigned n_called; /* of them may go */
+    struct cond called;
+    atomic_uint n_idle; /* workers that wait in the epoll set, or are about to */
+    atomic_uint n_workers;
+    unsigned n_joined;      /* of the workers, while stopping */
+    struct worker *workers; /* config.threads of them, n_workers set */
     struct worker reserved;
     bool reserved_runs;
-    struct conn *listeners[CONN_KIND_COUNT];
-    atomic_bool listener_paused[CONN_KIND_COUNT]; /* out of descriptors: armed again by the reserved thread */
+    atomic_bool reserve_awake;
 
+    struct conn *listeners[CONN_KIND_COUNT];
+    atomic_bool listener_paused[CONN_KIND_COUNT]; /* out of descriptors: armed again at the next tick */
     struct metric_series *connections[CONN_KIND_COUNT];
 };
 
@@ -57,6 +65,21 @@ void front_close(struct front *f, struct conn *c);
 /* Keeps bytes for later within the limit for heads: -ENOMEM. */
 int front_keep_pending(struct front *f, struct conn *c, struct slice bytes);
 void front_drop_pending(struct front *f, struct conn *c);
+
+/* First connection of the ready list, or NULL. */
+struct conn *front_dequeue(struct front *f);
+/* A listener has an event: takes some connections, then lets another thread have the next ones. */
+void front_accept(struct front *f, struct conn *listener);
+void front_resume_listeners(struct front *f);
+/* Signals and clears an eventfd. */
+void front_kick(int fd);
+void front_calm(int fd);
+
+/* ---- front_workers.c ---- */
+int front_workers_start(struct front *f, struct err *e);
+/* Ends and joins all threads; may be called again. */
+void front_workers_stop(struct front *f);
+void front_workers_free(struct front *f);
 
 /* ---- front_http.c, front_wire.c: one event of a connection that the worker now owns ---- */
 void front_http_event(struct worker *w, struct conn *c);

@@ -150,14 +150,6 @@ static int start_front(struct server *s, const struct config *config, const stru
     return front_start(&front, &s->front, e);
 }
 
-static int listen_kind(struct server *s, enum conn_kind kind, int fd, struct err *e)
-{
-    int k = front_listen(s->front, fd, kind, e);
-    if (k < 0)
-        (void)close(fd);
-    return k;
-}
-
 static int start_listeners(struct server *s, const struct config *config, struct err *e)
 {
     int http = -1, wire = -1, local = -1;
@@ -175,10 +167,17 @@ static int start_listeners(struct server *s, const struct config *config, struct
         (void)close(wire);
         return k;
     }
-    k = listen_kind(s, CONN_UNIX, local, e);
-    int k2 = listen_kind(s, CONN_WIRE, wire, k < 0 ? NULL : e);
-    int k3 = listen_kind(s, CONN_HTTP, http, k < 0 || k2 < 0 ? NULL : e);
-    return k < 0 ? k : k2 < 0 ? k2 : k3;
+    const struct {
+        enum conn_kind kind;
+        int fd;
+    } listeners[] = {{CONN_UNIX, local}, {CONN_WIRE, wire}, {CONN_HTTP, http}};
+    for (size_t i = 0; i < ARRAY_SIZE(listeners); i++) {
+        if (k == 0)
+            k = front_listen(s->front, listeners[i].fd, listeners[i].kind, e);
+        else
+            (void)close(listeners[i].fd);
+    }
+    return k;
 }
 
 /* ---- life ---- */

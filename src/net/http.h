@@ -1,7 +1,8 @@
 /*
- * HTTP/1.1 request heads, strictly (RFC 9112): pure, no socket. Refused with a status: bare LF in header lines,
- * spaces before the colon, obsolete folding, bytes below 0x20, both Content-Length and Transfer-Encoding, two
- * different lengths, an HTTP/1.1 request without Host, transfer codings other than chunked.
+ * HTTP/1.1 request heads, strictly (RFC 9112): pure, no socket. Refused with a status: bare LF in header
+ * lines, spaces before the colon, obsolete folding, bytes below 0x20, both Content-Length and
+ * Transfer-Encoding, two different lengths, an HTTP/1.1 request without Host, transfer codings other than
+ * chunked.
  */
 #pragma once
 
@@ -14,25 +15,25 @@
 #define HTTP_PAIRS_MAX      64
 
 struct http_header {
-    struct slice name; /* as sent; compare with slice_eq_case */
+    struct slice name;  /* as sent; compare with slice_eq_case */
     struct slice value; /* trimmed */
 };
 
 struct http_request {
     struct slice method;
-    struct slice target;  /* as sent */
+    struct slice target;   /* as sent */
     struct slice raw_path; /* before '?' */
     struct slice raw_query;
-    int minor;            /* HTTP/1.x */
+    int minor; /* HTTP/1.x */
     struct http_header headers[HTTP_HEADERS_MAX];
     size_t n_headers;
     bool has_length, chunked, expect_continue, keep_alive;
     uint64_t content_length;
-    size_t head_bytes;    /* length of the head with its empty line */
+    size_t head_bytes; /* length of the head with its empty line */
 };
 
-/* Parses what is in `text`. -EAGAIN: not complete yet; ERR_PROTOCOL with ret_status (400, 413, 414, 417, 431, 501, 505)
- * otherwise. Slices point into text. */
+/* Parses what is in `text`. -EAGAIN: not complete yet; ERR_PROTOCOL with ret_status (400, 413, 414, 417, 431,
+ * 501, 505) otherwise. Slices point into text. */
 int http_parse_head(struct slice text, struct http_request *ret, int *ret_status, struct err *e);
 /* First header of that name, or SLICE_NULL. */
 struct slice http_header(const struct http_request *r, const char *name);

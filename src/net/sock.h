@@ -1,6 +1,6 @@
 /*
- * Sockets: listening, connecting, sending whole buffers, passing a descriptor. All descriptors are close-on-exec.
- * Blocking calls take a deadline through SO_RCVTIMEO/SO_SNDTIMEO or poll; none returns -EINTR.
+ * Sockets: listening, connecting, sending whole buffers, passing a descriptor. All descriptors are
+ * close-on-exec. Blocking calls take a deadline through SO_RCVTIMEO/SO_SNDTIMEO or poll; none returns -EINTR.
  */
 #pragma once
 
@@ -9,7 +9,8 @@
 
 #include <sys/uio.h>
 
-/* "HOST:PORT"; port 0 asks the kernel. ret_address (may be NULL) gets the bound "HOST:PORT". -EADDRINUSE names it. */
+/* "HOST:PORT"; port 0 asks the kernel. ret_address (may be NULL) gets the bound "HOST:PORT". -EADDRINUSE
+ * names it. */
 int sock_listen_tcp(const char *hostport, int backlog, int *ret_fd, char ret_address[128], struct err *e);
 /* Makes the directory 0700 when missing, replaces a stale socket file that nobody listens on. */
 int sock_listen_unix(const char *path, int backlog, int *ret_fd, struct err *e);
@@ -21,7 +22,8 @@ int sock_set_timeouts(int fd, uint64_t receive_ms, uint64_t send_ms);
 int sock_send_all(int fd, const void *p, size_t n, int flags);
 int sock_sendv_all(int fd, struct iovec *iov, int n_iov, int flags); /* changes iov */
 int sock_recv_all(int fd, void *p, size_t n);
-/* What is there, at least one byte, waiting for it as sock_recv_all does: > 0, -EPIPE at the end of the stream. */
+/* What is there, at least one byte, waiting for it as sock_recv_all does: > 0, -EPIPE at the end of the
+ * stream. */
 ssize_t sock_recv_some(int fd, void *p, size_t n);
 /* Whole range of a file by sendfile(2), blocking. -ENODATA when the file is shorter. */
 int sock_sendfile_all(int fd, int file, uint64_t offset, uint64_t n);

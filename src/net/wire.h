@@ -1,5 +1,6 @@
 /*
- * The wire protocol: length-prefixed little-endian frames, one request and one reply at a time per connection.
+ * The wire protocol: length-prefixed little-endian frames, one request and one reply at a time per
+ * connection.
  *
  * | offset | size | frame header (WIRE_HEADER_BYTES)                          |
  * | ------ | ---- | ---------------------------------------------------------- |
@@ -10,8 +11,9 @@
  * | 16     | 4    | request: 0; reply: 0 or a negative error code              |
  * | 20     | 4    | crc32c of the body                                         |
  *
- * Body of a request or successful reply: its fields in table order. Body of a failed reply: one str, the error text.
- * A decoder refuses bodies that end early or have bytes left over (ERR_PROTOCOL); it never reads beyond them.
+ * Body of a request or successful reply: its fields in table order. Body of a failed reply: one str, the
+ * error text. A decoder refuses bodies that end early or have bytes left over (ERR_PROTOCOL); it never reads
+ * beyond them.
  */
 #pragma once
 
@@ -49,12 +51,12 @@ enum wire_op {
 };
 
 struct wire_attr {
-    uint32_t kind;             /* enum wire_kind */
+    uint32_t kind; /* enum wire_kind */
     uint64_t size_bytes;
     uint64_t mtime_ns;
-    struct slice etag;         /* without quotes; empty for directories */
+    struct slice etag; /* without quotes; empty for directories */
     struct slice content_type;
-    struct slice meta;         /* "name: value\n" lines, see origin.h */
+    struct slice meta; /* "name: value\n" lines, see origin.h */
 };
 
 struct wire_entry {
@@ -124,9 +126,11 @@ int wire_error_decode(struct slice body, struct slice *ret_text);
 /* ---- over a socket, waiting as net/sock.h says ---- */
 
 /* Sends a request or a reply; pass_fd -1 or a descriptor (Unix sockets). */
-int wire_send(int fd, uint32_t op, uint16_t flags, uint64_t request_id, int status, struct slice body, int pass_fd);
-/* Receives one frame: header, body into b (cleared first; its maximum bounds it), descriptor or -1. Checks the crc. */
+int wire_send(int fd, uint32_t op, uint16_t flags, uint64_t request_id, int status, struct slice body,
+              int pass_fd);
+/* Receives one frame: header, body into b (cleared first; its maximum bounds it), descriptor or -1. Checks
+ * the crc. */
 int wire_recv(int fd, struct wire_header *ret, struct buf *b, int *ret_fd);
-/* One call: sends the request, waits for its reply, decodes into rep; slices of rep point into b. A failed reply gives
- * its code, with its text in e. */
+/* One call: sends the request, waits for its reply, decodes into rep; slices of rep point into b. A failed
+ * reply gives its code, with its text in e. */
 int wire_call(int fd, uint32_t op, const void *req, struct buf *b, void *rep, struct err *e);

@@ -1,9 +1,10 @@
 /*
  * The one table of wire operations. A row makes the number, the request and reply structs, their encoders and
- * decoders, the dispatch tables of client and server, metrics labels and docs/WIRE.md. Numbers are never reused.
+ * decoders, the dispatch tables of client and server, metrics labels and docs/WIRE.md. Numbers are never
+ * reused.
  *
- * Field kinds: u32, u64, i64 (8 bytes, little endian; u32 4 bytes), str (u32 length, bytes), attr (struct wire_attr).
- * X(NAME, name, number): fields in WIRE_REQ_name(F) and WIRE_REP_name(F), F(kind, field).
+ * Field kinds: u32, u64, i64 (8 bytes, little endian; u32 4 bytes), str (u32 length, bytes), attr (struct
+ * wire_attr). X(NAME, name, number): fields in WIRE_REQ_name(F) and WIRE_REP_name(F), F(kind, field).
  */
 #pragma once
 
@@ -35,9 +36,9 @@
 #define WIRE_REQ_challenge(F)
 #define WIRE_REP_challenge(F) F(str, nonce)
 
-/* First operation of a connection. `session`: 16 bytes chosen by the client, the same on all its connections; its
- * handles live until the last of them closes. `signature`: 32 bytes HMAC-SHA256(secret, nonce + session), empty for
- * trusted uids. `via`: enum wire_via. */
+/* First operation of a connection. `session`: 16 bytes chosen by the client, the same on all its connections;
+ * its handles live until the last of them closes. `signature`: 32 bytes HMAC-SHA256(secret, nonce + session),
+ * empty for trusted uids. `via`: enum wire_via. */
 #define WIRE_REQ_hello(F)                                                                                    \
     F(u32, version) F(str, session) F(str, name) F(u32, via) F(str, access_key) F(str, signature)
 #define WIRE_REP_hello(F) F(str, node_id) F(str, server_version) F(u32, passes_fds)
@@ -57,28 +58,32 @@
 #define WIRE_REQ_bucket_remove(F) F(str, name)
 #define WIRE_REP_bucket_remove(F)
 
-/* flags: WIRE_POSIX (a key may also name a directory: a prefix with keys below), WIRE_FRESH (ask the origin). */
+/* flags: WIRE_POSIX (a key may also name a directory: a prefix with keys below), WIRE_FRESH (ask the origin).
+ */
 #define WIRE_REQ_stat(F) F(str, bucket) F(str, key) F(u32, flags)
 #define WIRE_REP_stat(F) F(attr, attr)
-/* One page, byte order. delimiter 0 or '/'. `entries` holds encoded struct wire_entry, `next` continues (as after).
- * flags: WIRE_POSIX (leave out what a directory cannot hold), WIRE_FRESH. */
+/* One page, byte order. delimiter 0 or '/'. `entries` holds encoded struct wire_entry, `next` continues (as
+ * after). flags: WIRE_POSIX (leave out what a directory cannot hold), WIRE_FRESH. */
 #define WIRE_REQ_list(F)                                                                                     \
     F(str, bucket) F(str, prefix) F(u32, delimiter) F(str, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_list(F) F(str, entries) F(u32, n_entries) F(u32, truncated) F(str, next)
 /*
- * Opens a version for reading. if_match / if_none_match: ETags without quotes, "*" allowed. `expect`: how much the
- * caller is about to read from offset (0: unknown), so that the first request to the origin asks for the right range
- * and its answer brings the attributes. State: enum wire_state. The reply carries a descriptor when state is not
- * UNCACHED and the connection passes descriptors (in process: borrowed until close).
+ * Opens a version for reading. if_match / if_none_match: ETags without quotes, "*" allowed. `expect`: how
+ * much the caller is about to read from offset (0: unknown), so that the first request to the origin asks for
+ * the right range and its answer brings the attributes. State: enum wire_state. The reply carries a
+ * descriptor when state is not UNCACHED and the connection passes descriptors (in process: borrowed until
+ * close).
  */
 #define WIRE_REQ_open(F)                                                                                     \
-    F(str, bucket) F(str, key) F(str, if_match) F(str, if_none_match) F(u64, offset) F(u64, expect)          \
-    F(u32, via) F(u32, flags)
+    F(str, bucket)                                                                                           \
+    F(str, key) F(str, if_match) F(str, if_none_match) F(u64, offset) F(u64, expect) F(u32, via)             \
+        F(u32, flags)
 #define WIRE_REP_open(F) F(u64, handle) F(attr, attr) F(u32, state) F(u64, present)
 /*
  * Waits until bytes at `offset` are there. Either `available` > 0 bytes at that offset can be read from the
- * descriptor, or `data` holds them (uncached, or WIRE_INLINE). Never 0 bytes before the end of the object; at the
- * end both are empty. flags: WIRE_INLINE, WIRE_NO_WAIT (start fetching, answer at once: available may be 0).
+ * descriptor, or `data` holds them (uncached, or WIRE_INLINE). Never 0 bytes before the end of the object; at
+ * the end both are empty. flags: WIRE_INLINE, WIRE_NO_WAIT (start fetching, answer at once: available may be
+ * 0).
  */
 #define WIRE_REQ_fetch(F) F(u64, handle) F(u64, offset) F(u64, n) F(u32, flags)
 #define WIRE_REP_fetch(F) F(u64, available) F(str, data) F(u32, state)
@@ -86,18 +91,21 @@
 #define WIRE_REQ_close(F) F(u64, handle) F(u64, read_cached) F(u64, read_origin)
 #define WIRE_REP_close(F)
 
-/* size UINT64_MAX: unknown. With a known size bytes go to the origin while they arrive in order. flags: WIRE_STAGED
- * (reply carries a writable descriptor; the caller writes the file itself and commits with its size). */
+/* size UINT64_MAX: unknown. With a known size bytes go to the origin while they arrive in order. flags:
+ * WIRE_STAGED (reply carries a writable descriptor; the caller writes the file itself and commits with its
+ * size). */
 #define WIRE_REQ_put_open(F)                                                                                 \
-    F(str, bucket) F(str, key) F(u64, size) F(str, content_type) F(str, meta) F(str, if_match)               \
-    F(u32, if_none_match) F(u32, via) F(u32, flags)
-#define WIRE_REP_put_open(F) F(u64, handle)
+    F(str, bucket)                                                                                           \
+    F(str, key) F(u64, size) F(str, content_type) F(str, meta) F(str, if_match) F(u32, if_none_match)        \
+        F(u32, via) F(u32, flags)
+#define WIRE_REP_put_open(F)  F(u64, handle)
 #define WIRE_REQ_put_write(F) F(u64, handle) F(u64, offset) F(str, data)
 #define WIRE_REP_put_write(F)
-/* Acknowledged when the origin has it. WIRE_KEEP: the handle stays open for more writes and another commit. */
+/* Acknowledged when the origin has it. WIRE_KEEP: the handle stays open for more writes and another commit.
+ */
 #define WIRE_REQ_put_commit(F) F(u64, handle) F(u64, size) F(str, sha256) F(str, md5) F(u32, flags)
 #define WIRE_REP_put_commit(F) F(attr, attr)
-#define WIRE_REQ_put_abort(F) F(u64, handle)
+#define WIRE_REQ_put_abort(F)  F(u64, handle)
 #define WIRE_REP_put_abort(F)
 
 /* WIRE_POSIX: -ENOENT when there is no such object; else success either way, as S3 does. */
@@ -115,6 +123,7 @@
 /* JSON text of the node's state. */
 #define WIRE_REQ_status(F)
 #define WIRE_REP_status(F) F(str, json)
-/* A mount tells what it is: mount point, passthrough or why not; shown in status and metrics while connected. */
+/* A mount tells what it is: mount point, passthrough or why not; shown in status and metrics while connected.
+ */
 #define WIRE_REQ_report(F) F(str, mount_point) F(str, bucket) F(u32, passthrough) F(str, reason)
 #define WIRE_REP_report(F)

@@ -80,85 +80,85 @@ static void every_cut_of_a_valid_head_is_incomplete(void **state)
         line " HTTP/1.1\r\nHost: a\r\n" headers "\r\n", 200                                                  \
     }
 
+static const struct {
+    const char *text;
+    int status;
+} heads[] = {
+    OK("GET /", ""),
+    OK("OPTIONS *", ""),
+    OK("M-SEARCH /", ""),
+    OK("GET /a", "Content-Length: 5\r\nContent-Length: 5\r\n"),
+    OK("GET /a", "X: tab\there and \x80\xff\r\n"),
+    OK("GET /a", "Connection: foo,, close ,\r\n"),
+    {"GET / HTTP/1.0\r\n\r\n", 200},
+    {"GET / HTTP/1.9\r\nHost: a\r\n\r\n", 200},
+    /* request line */
+    {"\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {" GET / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET /  HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET / x HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET /\r\n\r\n", 400},
+    {"GET\r\n\r\n", 400},
+    {"G(T / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET / http/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET / HTTP/1.10\r\nHost: a\r\n\r\n", 400},
+    {"GET / HTTP/1\r\nHost: a\r\n\r\n", 400},
+    {"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505},
+    {"GET / HTTP/0.9\r\nHost: a\r\n\r\n", 505},
+    {"PRI * HTTP/2.0\r\n\r\n", 505},
+    {"GET a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"CONNECT host:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET /#f HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET /\x7f HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET /\xc3\xbc HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET /\t HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET / HTTP/1.1\nHost: a\n\n", 400},
+    {"\n", 400},
+    /* header lines */
+    {"GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a\r\n X: folded\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a\r\nX\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a\r\nX: a\x01\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a\r\nX: a\x7f\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a\r\nX\xc3: a\r\n\r\n", 400},
+    /* host */
+    {"GET / HTTP/1.1\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: u@b\r\n\r\n", 400},
+    /* framing: what lets one server see another message than the next */
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5, 5\r\n\r\n", 400},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\n", 400},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n", 400},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x5\r\n\r\n", 400},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\n", 400},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9223372036854775808\r\n\r\n", 413},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999999\r\n\r\n", 413},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9223372036854775807\r\n\r\n", 200},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n", 501},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+    {"PUT / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+    {"PUT / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n", 417},
+};
+
 /* Each broken head gets its status; the valid ones beside them show that the line is drawn where it should
  * be. */
 static void refuses_broken_heads_with_their_status(void **state)
 {
-    static const struct {
-        const char *text;
-        int status;
-    } cases[] = {
-        OK("GET /", ""),
-        OK("OPTIONS *", ""),
-        OK("M-SEARCH /", ""),
-        OK("GET /a", "Content-Length: 5\r\nContent-Length: 5\r\n"),
-        OK("GET /a", "X: tab\there and \x80\xff\r\n"),
-        OK("GET /a", "Connection: foo,, close ,\r\n"),
-        {"GET / HTTP/1.0\r\n\r\n", 200},
-        {"GET / HTTP/1.9\r\nHost: a\r\n\r\n", 200},
-        /* request line */
-        {"\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {" GET / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET /  HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET / x HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET /\r\n\r\n", 400},
-        {"GET\r\n\r\n", 400},
-        {"G(T / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET / http/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET / HTTP/1.10\r\nHost: a\r\n\r\n", 400},
-        {"GET / HTTP/1\r\nHost: a\r\n\r\n", 400},
-        {"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505},
-        {"GET / HTTP/0.9\r\nHost: a\r\n\r\n", 505},
-        {"PRI * HTTP/2.0\r\n\r\n", 505},
-        {"GET a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"CONNECT host:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET /#f HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET /\x7f HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET /\xc3\xbc HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET /\t HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        {"GET / HTTP/1.1\nHost: a\n\n", 400},
-        {"\n", 400},
-        /* header lines */
-        {"GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a\r\n X: folded\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a\r\nX\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a\r\nX: a\x01\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a\r\nX: a\x7f\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a\r\nX\xc3: a\r\n\r\n", 400},
-        /* host */
-        {"GET / HTTP/1.1\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: u@b\r\n\r\n", 400},
-        /* framing: what lets one server see another message than the next */
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5, 5\r\n\r\n", 400},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\n", 400},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n", 400},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x5\r\n\r\n", 400},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\n", 400},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9223372036854775808\r\n\r\n", 413},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999999\r\n\r\n", 413},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9223372036854775807\r\n\r\n", 200},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n", 501},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
-         400},
-        {"PUT / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
-        {"PUT / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n", 417},
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
-        if (status_of(cases[i].text) != cases[i].status)
-            fail_msg("\"%s\": %d instead of %d", cases[i].text, status_of(cases[i].text), cases[i].status);
+    for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
+        if (status_of(heads[i].text) != heads[i].status)
+            fail_msg("\"%s\": %d instead of %d", heads[i].text, status_of(heads[i].text), heads[i].status);
 }
 
 /* A byte of 0 anywhere in a head is refused, not taken for an end. */

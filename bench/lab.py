@@ -108,7 +108,7 @@ class Mount:
         self.dir.mkdir(parents=True, exist_ok=True)
         self.process = None
         self.log = open(self.dir.parent / (self.dir.name + ".log"), "ab")
-        argv = ["setpriv", "--pdeathsig", "TERM", "--", str(node.binary), "mount", bucket, str(self.dir), *options]
+        argv = ["setpriv", "--pdeathsig", "TERM", "--", str(node.binary), "mount", "--foreground", *options, bucket, str(self.dir)]
         self.process = subprocess.Popen(argv, env={**os.environ, "FOREBAY_SOCKET": str(node.socket_path)},
                                         stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         try:
@@ -121,20 +121,13 @@ class Mount:
         return any(line.split()[4] == str(self.dir) for line in open("/proc/self/mountinfo"))
 
     def _up(self):
-        if self.process.poll() not in (None, 0):
+        if self.process.poll() is not None:
             raise RuntimeError(f"forebay mount failed: {pathlib.Path(self.log.name).read_text()}")
         return self.mounted()
 
-    def pids(self):
-        """Processes of the mount: it may have gone to the background."""
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                    if os.fsencode(self.node.binary) == words[0] and os.fsencode(self.dir) in words:
-                        found.append(int(entry.name))
-        return found
+    @property
+    def pid(self):
+        return self.process.pid
 
     def close(self):
         if self.mounted():
@@ -269,12 +262,16 @@ class Lab:
         listing.write_text("".join(t + "\n" for t in targets))
         return self.program("getload", address, listing, connections, requests or len(targets))
 
-    def targets(self, client, bucket, keys):
-        """Presigned request targets, and the address they are for."""
-        urls = [client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=86400)
-                for key in keys]
+    @staticmethod
+    def targets(client, bucket, keys, ranges=None):
+        """Presigned request targets, and the address they are for: one per key, or one per range "0-1023" of one key."""
+        parameters = [{"Bucket": bucket, "Key": key} for key in keys]
+        if ranges:
+            parameters = [{**parameters[0], "Range": f"bytes={one}"} for one in ranges]
+        urls = [client.generate_presigned_url("get_object", Params=p, ExpiresIn=86400) for p in parameters]
         address = urls[0].split("/")[2]
-        return [url.split(address, 1)[1] for url in urls], address
+        targets = [url.split(address, 1)[1] for url in urls]
+        return [f"{t} {r}" for t, r in zip(targets, ranges)] if ranges else targets, address
 
     def take_pairs(self, ours, reference, pairs=None):
         """Runs both functions in turns, the first one changing with every pair; each gives a number. Gives the list of

@@ -60,11 +60,12 @@ static enum s3_error plan_size(const struct http_request *r, struct body_plan *p
     return S3_OK;
 }
 
-static enum s3_error plan_checksum(const struct http_request *r, struct body_plan *p, const char **ret_reason)
+static enum s3_error plan_checksum(const struct http_request *r, bool with_header, struct body_plan *p,
+                                   const char **ret_reason)
 {
     struct slice trailer = http_header(r, "x-amz-trailer");
 
-    for (size_t i = 0; i < r->n_headers; i++) {
+    for (size_t i = 0; with_header && i < r->n_headers; i++) {
         const struct http_header *h = &r->headers[i];
         enum checksum_kind kind = checksum_of_header(h->name);
 
@@ -89,8 +90,8 @@ static enum s3_error plan_checksum(const struct http_request *r, struct body_pla
     return S3_OK;
 }
 
-enum s3_error body_plan(const struct http_request *r, struct slice payload_hash, struct body_plan *ret,
-                        const char **ret_reason)
+enum s3_error body_plan(const struct http_request *r, struct slice payload_hash, bool with_checksum,
+                        struct body_plan *ret, const char **ret_reason)
 {
     struct body_plan p = {0};
     struct slice md5 = http_header(r, "content-md5");
@@ -99,7 +100,7 @@ enum s3_error body_plan(const struct http_request *r, struct slice payload_hash,
     if (!error)
         error = plan_size(r, &p, ret_reason);
     if (!error)
-        error = plan_checksum(r, &p, ret_reason);
+        error = plan_checksum(r, with_checksum, &p, ret_reason);
     if (error)
         return error;
     if (md5.p) {

@@ -24,11 +24,12 @@ struct body_plan {
 };
 
 /*
- * Reads the headers. payload_hash: as signed (hex hash, UNSIGNED-PAYLOAD, STREAMING-...). Pure. On failure
+ * Reads the headers. payload_hash: as signed (hex hash, UNSIGNED-PAYLOAD, STREAMING-...). with_checksum:
+ * whether x-amz-checksum headers are about this body; those of a trailer always are. Pure. On failure
  * *ret_reason (static text) may say more than the error does.
  */
-enum s3_error body_plan(const struct http_request *r, struct slice payload_hash, struct body_plan *ret,
-                        const char **ret_reason);
+enum s3_error body_plan(const struct http_request *r, struct slice payload_hash, bool with_checksum,
+                        struct body_plan *ret, const char **ret_reason);
 
 /* Raw bytes: >0, 0 at the end of the HTTP body, or an error (as http_conn_read). */
 typedef ssize_t (*body_source_fn)(void *arg, void *p, size_t n);

@@ -53,7 +53,7 @@ enum s3_error s3_op_list_buckets(struct s3_request *r)
     return S3_OK;
 }
 
-static enum s3_error find_bucket(struct s3_request *r)
+enum s3_error buckets_find(struct s3_request *r)
 {
     struct wire_bucket_get_req req = {.name = r->bucket};
     struct wire_bucket_get_rep rep;
@@ -65,7 +65,7 @@ static enum s3_error find_bucket(struct s3_request *r)
 
 enum s3_error s3_op_head_bucket(struct s3_request *r)
 {
-    enum s3_error error = find_bucket(r);
+    enum s3_error error = buckets_find(r);
 
     if (error)
         return error;
@@ -79,7 +79,7 @@ enum s3_error s3_op_get_bucket_location(struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(4 * KIB);
     struct xml x = {&b, 0};
-    enum s3_error error = find_bucket(r);
+    enum s3_error error = buckets_find(r);
 
     if (error)
         return error;

@@ -98,25 +98,14 @@ static int on_element(void *arg, const char *path, struct slice text)
 static enum s3_error delete_read(struct delete *d)
 {
     _cleanup_buf_ struct buf document = BUF_INIT(DELETE_BODY_MAX);
-    struct s3_request *r = d->r;
-    struct body body;
     struct err e = {0};
-    char piece[16 * 1024];
-    ssize_t n;
-    enum s3_error error = put_body(r, &body);
+    enum s3_error error = put_document(d->r, &document, /* with_checksum= */ true);
 
-    if (error)
-        return error;
-    while ((n = body_read(&body, piece, sizeof piece)) > 0)
-        if (buf_append(&document, piece, (size_t)n))
-            break;
-    error = n < 0 ? body.error : n > 0 ? S3_ERR_MALFORMED_XML : S3_OK;
-    body_fini(&body);
     if (error)
         return error;
     if (xml_parse(buf_view(&document), on_element, d, &e) || d->n == 0) {
         if (e.text[0])
-            r->message = arena_dup(r->arena, slice_str(e.text));
+            d->r->message = arena_dup(d->r->arena, slice_str(e.text));
         return S3_ERR_MALFORMED_XML;
     }
     return S3_OK;

@@ -126,12 +126,12 @@ static ssize_t read_conn(void *arg, void *p, size_t n)
     return http_conn_read(arg, p, n);
 }
 
-enum s3_error put_body(struct s3_request *r, struct body *ret)
+static enum s3_error open_body(struct s3_request *r, bool with_checksum, struct body *ret)
 {
     struct chunked_signing signing;
     struct body_plan plan;
     const char *reason = NULL;
-    enum s3_error error = body_plan(r->http, r->claim.payload_hash, &plan, &reason);
+    enum s3_error error = body_plan(r->http, r->claim.payload_hash, with_checksum, &plan, &reason);
 
     if (error)
         return reason ? reply_refuse(r, error, reason) : error;
@@ -144,6 +144,28 @@ enum s3_error put_body(struct s3_request *r, struct body *ret)
     body_init(ret, &plan, plan.chunks_signed ? &signing : NULL, read_conn, r->conn);
     explicit_bzero(&signing, sizeof signing);
     return S3_OK;
+}
+
+enum s3_error put_body(struct s3_request *r, struct body *ret)
+{
+    return open_body(r, /* with_checksum= */ true, ret);
+}
+
+enum s3_error put_document(struct s3_request *r, struct buf *document, bool with_checksum)
+{
+    struct body body;
+    char piece[16 * 1024];
+    ssize_t n;
+    enum s3_error error = open_body(r, with_checksum, &body);
+
+    if (error)
+        return error;
+    while ((n = body_read(&body, piece, sizeof piece)) > 0)
+        if (buf_append(document, piece, (size_t)n))
+            break;
+    error = n < 0 ? body.error : n > 0 ? S3_ERR_MALFORMED_XML : S3_OK;
+    body_fini(&body);
+    return error;
 }
 
 /* ---- writing ---- */
@@ -176,7 +198,7 @@ static void put_fini(struct put *p)
         free(p->pieces[i]);
 }
 
-static enum s3_error read_conditions(struct s3_request *r, struct wire_put_open_req *q)
+enum s3_error put_conditions(struct s3_request *r, struct wire_put_open_req *q)
 {
     struct slice none = request_header(r, "if-none-match"), match = request_header(r, "if-match");
 
@@ -275,7 +297,7 @@ enum s3_error s3_op_put_object(struct s3_request *r)
     put_init(&p, r);
     error = put_metadata(r, &p.sink.open.content_type, &p.sink.open.meta);
     if (!error)
-        error = read_conditions(r, &p.sink.open);
+        error = put_conditions(r, &p.sink.open);
     if (!error)
         error = put_body(r, &p.body);
     if (!error)

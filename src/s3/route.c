@@ -26,7 +26,6 @@ static const char *const functions_not_here[] = {
     "notification",
     "object-lock",
     "ownershipControls",
-    "partNumber",
     "policy",
     "policyStatus",
     "publicAccessBlock",
@@ -38,8 +37,6 @@ static const char *const functions_not_here[] = {
     "session",
     "tagging",
     "torrent",
-    "uploadId",
-    "uploads",
     "versioning",
     "versions",
     "website",
@@ -69,6 +66,23 @@ enum s3_error route_path(struct slice path, struct slice *ret_bucket, struct sli
     return S3_OK;
 }
 
+static enum s3_op upload_op(const struct http_request *http, const struct http_pair *query, size_t n)
+{
+    bool has_id = route_query(query, n, "uploadId");
+
+    if (slice_eq_str(http->method, "POST"))
+        return has_id                             ? S3_OP_COMPLETE_MULTIPART_UPLOAD
+               : route_query(query, n, "uploads") ? S3_OP_CREATE_MULTIPART_UPLOAD
+                                                  : S3_OP_NONE;
+    if (!has_id)
+        return S3_OP_NONE;
+    if (slice_eq_str(http->method, "PUT"))
+        return http_header(http, "x-amz-copy-source").p ? S3_OP_UPLOAD_PART_COPY : S3_OP_UPLOAD_PART;
+    if (slice_eq_str(http->method, "DELETE"))
+        return S3_OP_ABORT_MULTIPART_UPLOAD;
+    return slice_eq_str(http->method, "GET") ? S3_OP_LIST_PARTS : S3_OP_NONE;
+}
+
 static enum s3_op bucket_op(struct slice method, const struct http_pair *query, size_t n)
 {
     const struct http_pair *type = route_query(query, n, "list-type");
@@ -81,11 +95,16 @@ static enum s3_op bucket_op(struct slice method, const struct http_pair *query, 
         return S3_OP_NONE;
     if (route_query(query, n, "location"))
         return S3_OP_GET_BUCKET_LOCATION;
+    if (route_query(query, n, "uploads"))
+        return S3_OP_LIST_MULTIPART_UPLOADS;
     return type && slice_eq_str(type->value, "2") ? S3_OP_LIST_OBJECTS_V2 : S3_OP_LIST_OBJECTS;
 }
 
-static enum s3_op object_op(const struct http_request *http)
+static enum s3_op object_op(const struct http_request *http, const struct http_pair *query, size_t n)
 {
+    if (slice_eq_str(http->method, "POST") || route_query(query, n, "uploadId") ||
+        route_query(query, n, "uploads") || route_query(query, n, "partNumber"))
+        return upload_op(http, query, n);
     if (slice_eq_str(http->method, "GET"))
         return S3_OP_GET_OBJECT;
     if (slice_eq_str(http->method, "HEAD"))
@@ -123,7 +142,7 @@ enum s3_error route_op(const struct http_request *http, bool has_bucket, bool ha
         return S3_ERR_NOT_IMPLEMENTED;
     }
     if (has_key)
-        op = object_op(http);
+        op = object_op(http, query, n_query);
     else if (has_bucket)
         op = bucket_op(http->method, query, n_query);
     else if (slice_eq_str(http->method, "GET"))

@@ -7,6 +7,7 @@
  * so that no client takes part of an object for all of it.
  */
 #include "s3/s3_internal.h"
+#include "s3/uploads.h"
 
 #include "base/sys.h"
 #include "base/text.h"
@@ -31,6 +32,7 @@ struct s3 *s3_new(const struct s3_config *config)
     s->secret_key = slice_dup(slice_str(config->secret_key));
     s->node_id = slice_dup(slice_str(config->node_id));
     s->session = object_session_new(s->objects, WIRE_VIA_S3);
+    s->uploads = uploads_new(s);
     auth_keys_init(&s->keys, slice_str(s->access_key), slice_str(s->secret_key), slice_str(s->region));
     reply_prepare_metrics(s);
     return s;
@@ -41,6 +43,7 @@ void s3_free(struct s3 *s)
     if (!s)
         return;
     assert(s->magic == S3_MAGIC);
+    uploads_free(s->uploads);
     object_session_free(s->session);
     auth_keys_fini(&s->keys);
     free(s->region);

@@ -87,13 +87,12 @@ bool s3_error_wants_text(int code)
     return false;
 }
 
-int s3_error_xml(struct buf *b, enum s3_error error, struct slice message, struct slice resource,
-                 const char *request_id, struct slice extra)
+int s3_error_xml_root(struct buf *b, enum s3_error error, struct slice message, struct slice resource,
+                      const char *request_id, struct slice extra)
 {
     const struct s3_error_info *info = s3_error_info(error);
     struct xml x = {b, 0};
 
-    xml_start(&x);
     xml_open(&x, "Error");
     xml_text(&x, "Code", slice_str(info->code));
     xml_text(&x, "Message", message.n ? message : slice_str(info->message));
@@ -102,4 +101,13 @@ int s3_error_xml(struct buf *b, enum s3_error error, struct slice message, struc
     xml_raw(&x, extra);
     xml_close(&x, "Error");
     return x.status;
+}
+
+int s3_error_xml(struct buf *b, enum s3_error error, struct slice message, struct slice resource,
+                 const char *request_id, struct slice extra)
+{
+    struct xml x = {b, 0};
+
+    xml_start(&x);
+    return x.status ? x.status : s3_error_xml_root(b, error, message, resource, request_id, extra);
 }

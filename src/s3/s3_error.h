@@ -78,3 +78,6 @@ bool s3_error_wants_text(int code);
 /* The <Error> document. `extra` is XML that goes in as it is and may be empty. */
 int s3_error_xml(struct buf *b, enum s3_error error, struct slice message, struct slice resource,
                  const char *request_id, struct slice extra);
+/* The same without the <?xml ...?> line, which was sent before. */
+int s3_error_xml_root(struct buf *b, enum s3_error error, struct slice message, struct slice resource,
+                      const char *request_id, struct slice extra);

@@ -28,7 +28,14 @@
     X(HEAD_OBJECT, "HeadObject", head_object)                                                                \
     X(PUT_OBJECT, "PutObject", put_object)                                                                   \
     X(COPY_OBJECT, "CopyObject", copy_object)                                                                \
-    X(DELETE_OBJECT, "DeleteObject", delete_object)
+    X(DELETE_OBJECT, "DeleteObject", delete_object)                                                          \
+    X(CREATE_MULTIPART_UPLOAD, "CreateMultipartUpload", create_multipart_upload)                             \
+    X(UPLOAD_PART, "UploadPart", upload_part)                                                                \
+    X(UPLOAD_PART_COPY, "UploadPartCopy", upload_part_copy)                                                  \
+    X(COMPLETE_MULTIPART_UPLOAD, "CompleteMultipartUpload", complete_multipart_upload)                       \
+    X(ABORT_MULTIPART_UPLOAD, "AbortMultipartUpload", abort_multipart_upload)                                \
+    X(LIST_PARTS, "ListParts", list_parts)                                                                   \
+    X(LIST_MULTIPART_UPLOADS, "ListMultipartUploads", list_multipart_uploads)
 
 enum s3_op {
     S3_OP_NONE, /* refused before it was known what is wanted */
@@ -46,6 +53,7 @@ struct s3 {
     struct object_session *session; /* of all requests; each closes what it opens */
     char *region, *access_key, *secret_key, *node_id;
     struct auth_keys keys;
+    struct uploads *uploads;
     struct metric_series *seconds[S3_OP_COUNT];
     struct metric_series *requests[S3_OP_COUNT][S3_STATUSES];
 };
@@ -122,10 +130,26 @@ void reply_count(struct s3 *s3, enum s3_op op, int status, uint64_t started_ns);
 enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta);
 /* The body reader of the request. Finish with body_fini when S3_OK. */
 enum s3_error put_body(struct s3_request *r, struct body *ret);
+/* A whole body of XML, within the document's maximum. with_checksum: whether x-amz-checksum headers are about
+ * it. */
+enum s3_error put_document(struct s3_request *r, struct buf *document, bool with_checksum);
+/* If-Match and If-None-Match of a write; the slices point into the request. */
+enum s3_error put_conditions(struct s3_request *r, struct wire_put_open_req *ret);
 /* The checksum that was verified goes back to the client, as S3 does. */
 void put_checksum_header(struct s3_request *r, const struct body *b);
+
+/* ---- buckets.c ---- */
+
+/* NO_SUCH_BUCKET unless the request's bucket is there. */
+enum s3_error buckets_find(struct s3_request *r);
 
 /* ---- copy.c ---- */
 
 /* <element> with LastModified and ETag, the answer of both kinds of copies. */
 void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns);
+
+/* ---- multipart.c ---- */
+
+struct upload;
+/* The upload that the query names; release with upload_unref. NO_SUCH_UPLOAD. */
+enum s3_error multipart_find(struct s3_request *r, struct upload **ret);

@@ -8,7 +8,8 @@
 
 void sink_init(struct sink *k, struct s3 *s3)
 {
-    *k = (struct sink){.s3 = s3, .open = {.via = WIRE_VIA_S3}, .arena = arena_new(CALL_ARENA_BYTES), .fd = -1};
+    *k =
+        (struct sink){.s3 = s3, .open = {.via = WIRE_VIA_S3}, .arena = arena_new(CALL_ARENA_BYTES), .fd = -1};
 }
 
 void sink_fini(struct sink *k)

@@ -1,12 +1,14 @@
 /*
  * Open multipart uploads (contract in uploads.h).
  *
- * Part N of an upload lies in its slot, (N-1) times the size of the part that was seen first, so that parts of equal
- * size need no copying when the upload is completed. A part that is larger than a slot, or whose slot is taken by an
- * older part of the same number, lies in the overflow region behind all slots.
+ * Part N of an upload lies in its slot, (N-1) times the size of the part that was seen first, so that parts
+ * of equal size need no copying when the upload is completed. A part that is larger than a slot, or whose
+ * slot is taken by an older part of the same number, lies in the overflow region behind all slots.
  *
- * 1. Two parts never share bytes of the file: a slot has one owner at a time, overflow regions are never reused.
- * 2. A part counts only after all its bytes are written and verified; until then the older one of that number does.
+ * 1. Two parts never share bytes of the file: a slot has one owner at a time, overflow regions are never
+ * reused.
+ * 2. A part counts only after all its bytes are written and verified; until then the older one of that number
+ * does.
  * 3. Nothing is written to the file between upload_close and upload_reopen, by parts at least.
  */
 #include "s3/uploads.h"
@@ -27,7 +29,7 @@ struct upload {
     uint32_t magic;
     struct uploads *all;
     char id[UPLOAD_ID_SIZE];
-    char *bucket, *key;
+    char *bucket, *key, *content_type, *meta;
     uint64_t created_ns;
     struct sink sink;
     /* Covered by all->lock: */
@@ -71,6 +73,8 @@ static void upload_free(struct upload *w)
     sink_fini(&w->sink);
     free(w->bucket);
     free(w->key);
+    free(w->content_type);
+    free(w->meta);
     free(w->parts);
     w->magic = 0;
     free(w);
@@ -182,6 +186,8 @@ enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice k
         }
         w->bucket = slice_dup(bucket);
         w->key = slice_dup(key);
+        w->content_type = slice_dup(sink->open.content_type);
+        w->meta = slice_dup(sink->open.meta);
         w->sink = *sink;
         *sink = (struct sink){.fd = -1};
         w->next = u->list;
@@ -215,7 +221,8 @@ void uploads_completed(struct uploads *u, struct slice id, struct slice bucket, 
     for (size_t i = 0; i < UPLOADS_DONE_MAX; i++) {
         const struct done *d = &u->done[i];
 
-        if (d->bucket && slice_eq_str(id, d->id) && slice_eq_str(bucket, d->bucket) && slice_eq_str(key, d->key))
+        if (d->bucket && slice_eq_str(id, d->id) && slice_eq_str(bucket, d->bucket) &&
+            slice_eq_str(key, d->key))
             memcpy(ret_etag, d->etag, sizeof d->etag);
     }
 }
@@ -333,6 +340,16 @@ bool upload_is_closing(struct upload *w)
 int upload_fd(const struct upload *w)
 {
     return w->sink.fd;
+}
+
+struct slice upload_content_type(const struct upload *w)
+{
+    return slice_str(w->content_type);
+}
+
+struct slice upload_meta(const struct upload *w)
+{
+    return slice_str(w->meta);
 }
 
 struct upload_part *upload_parts(struct upload *w, size_t *ret_n)

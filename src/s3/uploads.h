@@ -1,7 +1,7 @@
 /*
- * Multipart uploads that are open: where each part's bytes lie in the staged file of its upload, and which parts are
- * there. They live in memory: a restart forgets them, clients then get NoSuchUpload and begin again; nothing of them
- * was acknowledged as an object.
+ * Multipart uploads that are open: where each part's bytes lie in the staged file of its upload, and which
+ * parts are there. They live in memory: a restart forgets them, clients then get NoSuchUpload and begin
+ * again; nothing of them was acknowledged as an object.
  *
  * Any thread; one lock over the table and all uploads in it, never held over I/O.
  */
@@ -12,14 +12,16 @@
 #include "s3/sink.h"
 
 #define UPLOADS_MAX            1024
-#define UPLOADS_PARTS_MAX      200000 /* of all uploads together, about 15 MiB */
+#define UPLOADS_PARTS_MAX      200000      /* of all uploads together, about 15 MiB */
 #define UPLOADS_IDLE_S         (24 * 3600) /* then forgotten when the next one begins */
-#define UPLOADS_DONE_MAX       64     /* completed ones that are remembered for clients that ask again */
+#define UPLOADS_DONE_MAX       64          /* completed ones that are remembered for clients that ask again */
 #define UPLOAD_ID_SIZE         33
 #define UPLOAD_PART_NUMBER_MAX 10000
 #define UPLOAD_PART_MIN_BYTES  (5 * MIB) /* all but the last */
 #define UPLOAD_PART_MAX_BYTES  (5 * GIB)
-#define UPLOAD_OVERFLOW_BYTES  (8 * TIB) /* parts that do not fit their slot lie from here on, at the latest */
+#define UPLOAD_OVERFLOW_BYTES                                                                                \
+    (8 * TIB) /* parts that do not fit their slot lie from here on, at the latest                            \
+               */
 
 struct uploads;
 struct upload;
@@ -58,13 +60,16 @@ struct upload_region {
     uint64_t offset, size;
 };
 
-/* Reserves the region of a part of known size; end with upload_part_end. A part that is there stays until the new one
- * has ended well. NO_SUCH_UPLOAD when the upload is being completed or aborted. */
+/* Reserves the region of a part of known size; end with upload_part_end. A part that is there stays until the
+ * new one has ended well. NO_SUCH_UPLOAD when the upload is being completed or aborted. */
 enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size, struct upload_region *ret);
 void upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16]);
 /* Whether writers of parts should stop. */
 bool upload_is_closing(struct upload *w);
 int upload_fd(const struct upload *w);
+/* As they came with the upload's creation. */
+struct slice upload_content_type(const struct upload *w);
+struct slice upload_meta(const struct upload *w);
 /* Copy of all records, sorted by number; free(). */
 struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
 
@@ -74,7 +79,7 @@ struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
 enum s3_error upload_close(struct upload *w);
 /* After a failed completion: parts may come again. */
 void upload_reopen(struct upload *w);
-/* Takes the upload out of the table; its staged file goes with the last reference unless it was committed. etag: of
- * the object it became, or empty. */
+/* Takes the upload out of the table; its staged file goes with the last reference unless it was committed.
+ * etag: of the object it became, or empty. */
 void upload_finish(struct upload *w, struct slice etag);
 struct sink *upload_sink(struct upload *w); /* between upload_close and upload_finish */

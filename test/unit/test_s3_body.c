@@ -24,7 +24,7 @@ static enum s3_error plan(const char *headers, const char *hash, struct body_pla
 
     assert_int_equal(buf_printf(&head, "PUT /b/k HTTP/1.1\r\nHost: h\r\n%s\r\n", headers), 0);
     assert_int_equal(http_parse_head(buf_view(&head), r, &status, &e), 0);
-    error = body_plan(r, slice_str(hash), ret, &reason);
+    error = body_plan(r, slice_str(hash), /* with_checksum= */ true, ret, &reason);
     free(r);
     return error;
 }

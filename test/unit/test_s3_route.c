@@ -102,6 +102,13 @@ static void operations_are_found(void **state)
         {"PUT", "/b/k", "", S3_OP_PUT_OBJECT},
         {"PUT", "/b/k", "x-amz-copy-source: /b/j\r\n", S3_OP_COPY_OBJECT},
         {"DELETE", "/b/k", "", S3_OP_DELETE_OBJECT},
+        {"POST", "/b/k?uploads", "", S3_OP_CREATE_MULTIPART_UPLOAD},
+        {"POST", "/b/k?uploadId=x", "", S3_OP_COMPLETE_MULTIPART_UPLOAD},
+        {"PUT", "/b/k?uploadId=x&partNumber=1", "", S3_OP_UPLOAD_PART},
+        {"PUT", "/b/k?uploadId=x&partNumber=1", "x-amz-copy-source: /b/j\r\n", S3_OP_UPLOAD_PART_COPY},
+        {"DELETE", "/b/k?uploadId=x", "", S3_OP_ABORT_MULTIPART_UPLOAD},
+        {"GET", "/b/k?uploadId=x", "", S3_OP_LIST_PARTS},
+        {"GET", "/b?uploads", "", S3_OP_LIST_MULTIPART_UPLOADS},
     };
     (void)state;
 
@@ -129,6 +136,8 @@ static void other_functions_are_not_implemented(void **state)
         {"DELETE", "/b", S3_ERR_NOT_IMPLEMENTED},
         {"DELETE", "/b?policy", S3_ERR_NOT_IMPLEMENTED},
         {"POST", "/b/k", S3_ERR_NOT_IMPLEMENTED},
+        {"PUT", "/b/k?partNumber=1", S3_ERR_NOT_IMPLEMENTED},
+        {"GET", "/b/k?partNumber=1", S3_ERR_NOT_IMPLEMENTED},
         {"POST", "/b", S3_ERR_NOT_IMPLEMENTED},
         {"OPTIONS", "/b/k", S3_ERR_METHOD_NOT_ALLOWED},
         {"PATCH", "/b/k", S3_ERR_METHOD_NOT_ALLOWED},

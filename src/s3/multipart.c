@@ -1,0 +1,351 @@
+/*
+ * Multipart uploads: CreateMultipartUpload, UploadPart, UploadPartCopy, AbortMultipartUpload and the two
+ * listings. CompleteMultipartUpload is in complete.c, the table of open uploads in uploads.c.
+ *
+ * 1. A part is acknowledged, with the MD5 of its bytes as ETag, only after its body was verified and written.
+ * 2. Nothing reaches the origin before the upload is completed.
+ */
+#include "s3/source.h"
+#include "s3/uploads.h"
+#include "s3/xml.h"
+
+#include "base/sys.h"
+#include "base/text.h"
+
+enum s3_error s3_op_create_multipart_upload(struct s3_request *r)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
+    struct xml x = {&b, 0};
+    char id[UPLOAD_ID_SIZE];
+    struct sink sink;
+    struct err e = {0};
+    enum s3_error error;
+    int status = 0;
+
+    sink_init(&sink, r->s3);
+    sink.open.bucket = r->bucket;
+    sink.open.key = r->key;
+    sink.open.flags = WIRE_STAGED;
+    error = put_metadata(r, &sink.open.content_type, &sink.open.meta);
+    if (!error)
+        status = sink_open(&sink, UINT64_MAX, &e);
+    if (status)
+        error = reply_failed(r, status, &e);
+    if (!error)
+        error = uploads_add(r->s3->uploads, r->bucket, r->key, &sink, id);
+    if (error) {
+        sink_fini(&sink);
+        return error;
+    }
+    xml_start(&x);
+    xml_root(&x, "InitiateMultipartUploadResult");
+    xml_text(&x, "Bucket", r->bucket);
+    xml_text(&x, "Key", r->key);
+    xml_text(&x, "UploadId", slice_str(id));
+    xml_close(&x, "InitiateMultipartUploadResult");
+    assert(x.status == 0);
+    reply_send(r, 200, "application/xml", buf_view(&b));
+    return S3_OK;
+}
+
+enum s3_error multipart_find(struct s3_request *r, struct upload **ret)
+{
+    *ret = uploads_find(r->s3->uploads, request_query(r, "uploadId"), r->bucket, r->key);
+    return *ret ? S3_OK : S3_ERR_NO_SUCH_UPLOAD;
+}
+
+static enum s3_error read_number(struct s3_request *r, uint32_t *ret)
+{
+    uint64_t number;
+
+    if (slice_u64(request_query(r, "partNumber"), &number) || number < 1 || number > UPLOAD_PART_NUMBER_MAX)
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "partNumber must be a number from 1 to 10000");
+    *ret = (uint32_t)number;
+    return S3_OK;
+}
+
+/* ---- one part ---- */
+
+struct part_write {
+    struct s3_request *r;
+    struct upload *upload;
+    struct upload_region region;
+    uint64_t written;
+    struct checksum md5;
+    uint8_t digest[CHECKSUM_MAX_BYTES];
+};
+
+static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t size)
+{
+    uint32_t number;
+    enum s3_error error = read_number(r, &number);
+
+    p->r = r;
+    if (!error && size > UPLOAD_PART_MAX_BYTES)
+        error = S3_ERR_ENTITY_TOO_LARGE;
+    if (!error)
+        error = multipart_find(r, &p->upload);
+    if (!error)
+        error = upload_part_begin(p->upload, number, size, &p->region);
+    if (!error)
+        checksum_init(&p->md5, CHECKSUM_MD5);
+    return error;
+}
+
+static enum s3_error write_piece(struct part_write *p, const void *data, size_t n)
+{
+    struct err e = {0};
+    int status;
+
+    if (upload_is_closing(p->upload))
+        return S3_ERR_NO_SUCH_UPLOAD;
+    assert(p->written + n <= p->region.size);
+    status = sys_pwrite_all(upload_fd(p->upload), data, n, p->region.offset + p->written);
+    if (status) {
+        (void)err_errno(&e, status, "write to the cache's disk");
+        return reply_failed(p->r, status, &e);
+    }
+    checksum_update(&p->md5, data, n);
+    p->written += n;
+    return S3_OK;
+}
+
+/* Ends what begin() began; the ETag is in *ret_etag, in the request's arena. */
+static enum s3_error end(struct part_write *p, enum s3_error error, struct slice *ret_etag)
+{
+    char *hex = arena_alloc(p->r->arena, 33);
+
+    if (!error && p->written != p->region.size)
+        error = S3_ERR_INCOMPLETE_BODY;
+    (void)checksum_final(&p->md5, p->digest);
+    checksum_fini(&p->md5);
+    upload_part_end(p->upload, &p->region, !error, p->digest);
+    upload_unref(p->upload);
+    text_hex(p->digest, 16, hex);
+    *ret_etag = slice_of(hex, 32);
+    return error;
+}
+
+static enum s3_error receive(struct part_write *p, struct body *body)
+{
+    _cleanup_free_ char *piece = malloc(S3_PIECE_BYTES);
+    ssize_t n;
+
+    if (!piece)
+        abort();
+    while ((n = body_read_full(body, piece, S3_PIECE_BYTES)) > 0) {
+        enum s3_error error = write_piece(p, piece, (size_t)n);
+
+        if (error)
+            return error;
+    }
+    return n < 0 ? body->error : S3_OK;
+}
+
+enum s3_error s3_op_upload_part(struct s3_request *r)
+{
+    struct part_write p = {0};
+    struct slice etag;
+    struct body body;
+    enum s3_error error = put_body(r, &body);
+
+    if (error)
+        return error;
+    if (body.plan.size_bytes == BODY_SIZE_UNKNOWN)
+        error = S3_ERR_MISSING_LENGTH;
+    if (!error)
+        error = begin(&p, r, body.plan.size_bytes);
+    if (!error)
+        error = end(&p, receive(&p, &body), &etag);
+    else
+        upload_unref(p.upload);
+    if (!error) {
+        reply_etag(r, etag);
+        put_checksum_header(r, &body);
+    }
+    body_fini(&body);
+    if (!error)
+        reply_send(r, 200, NULL, SLICE_NULL);
+    return error;
+}
+
+/* ---- a part that is a copy ---- */
+
+static enum s3_error copy_range(struct s3_request *r, const struct source *s, struct http_range *ret)
+{
+    struct slice value = request_header(r, "x-amz-copy-source-range");
+    char exact[64];
+
+    *ret = (struct http_range){0, s->attr.size_bytes};
+    if (!value.p)
+        return S3_OK;
+    /* Unlike a GET's, this range may neither be open nor reach beyond the end. */
+    if (http_parse_range(value, s->attr.size_bytes, ret) == 0) {
+        (void)snprintf(exact, sizeof exact, "bytes=%llu-%llu", (unsigned long long)ret->offset,
+                       (unsigned long long)(ret->offset + ret->n - 1));
+        if (slice_eq_str(value, exact))
+            return S3_OK;
+    }
+    return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
+                        "x-amz-copy-source-range must be bytes=FIRST-LAST inside the source");
+}
+
+static enum s3_error copy_part(struct s3_request *r, struct source *s, struct slice *ret_etag)
+{
+    struct part_write p = {0};
+    struct http_range range;
+    enum s3_error error = source_open(s, 0, 0);
+
+    if (!error)
+        error = copy_range(r, s, &range);
+    if (!error)
+        error = begin(&p, r, range.n);
+    if (error) {
+        upload_unref(p.upload);
+        return error;
+    }
+    while (!error && p.written < range.n) {
+        struct slice piece;
+
+        error = source_read(s, range.offset + p.written, MIN((uint64_t)MIB, range.n - p.written), &piece);
+        if (!error)
+            error = write_piece(&p, piece.p, piece.n);
+    }
+    return end(&p, error, ret_etag);
+}
+
+enum s3_error s3_op_upload_part_copy(struct s3_request *r)
+{
+    struct source s;
+    struct slice etag;
+    enum s3_error error = source_init(&s, r);
+
+    if (!error)
+        error = copy_part(r, &s, &etag);
+    source_fini(&s);
+    if (!error)
+        copy_reply(r, "CopyPartResult", etag, sys->real_ns());
+    return error;
+}
+
+/* ---- abort ---- */
+
+enum s3_error s3_op_abort_multipart_upload(struct s3_request *r)
+{
+    struct upload *w;
+    enum s3_error error = multipart_find(r, &w);
+
+    if (error)
+        return error;
+    error = upload_close(w);
+    if (!error)
+        upload_finish(w, SLICE_NULL);
+    upload_unref(w);
+    if (!error)
+        reply_send(r, 204, NULL, SLICE_NULL);
+    return error;
+}
+
+/* ---- listings ---- */
+
+static void put_part(struct s3_request *r, struct xml *x, const struct upload_part *p)
+{
+    char date[32], hex[33];
+
+    text_iso8601(p->mtime_ns, date);
+    text_hex(p->md5, sizeof p->md5, hex);
+    xml_open(x, "Part");
+    xml_u64(x, "PartNumber", p->number);
+    xml_text(x, "LastModified", slice_str(date));
+    xml_open(x, "ETag");
+    xml_raw(x, SLICE_LIT("&quot;"));
+    xml_chars(x, slice_str(hex));
+    xml_raw(x, SLICE_LIT("&quot;"));
+    xml_close(x, "ETag");
+    xml_u64(x, "Size", p->size);
+    xml_close(x, "Part");
+}
+
+enum s3_error s3_op_list_parts(struct s3_request *r)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
+    _cleanup_free_ struct upload_part *parts = NULL;
+    struct slice marker = request_query(r, "part-number-marker"), max = request_query(r, "max-parts");
+    uint64_t after = 0, most = S3_LIST_MAX;
+    struct xml x = {&b, 0};
+    struct upload *w;
+    size_t n, from = 0, to;
+    enum s3_error error;
+
+    if ((marker.n && slice_u64(marker, &after)) || (max.n && slice_u64(max, &most)))
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "part-number-marker and max-parts must be numbers");
+    error = multipart_find(r, &w);
+    if (error)
+        return error;
+    parts = upload_parts(w, &n);
+    upload_unref(w);
+    while (from < n && parts[from].number <= after)
+        from++;
+    to = from + MIN(MIN(most, (uint64_t)S3_LIST_MAX), n - from);
+    xml_start(&x);
+    xml_root(&x, "ListPartsResult");
+    xml_text(&x, "Bucket", r->bucket);
+    xml_text(&x, "Key", r->key);
+    xml_text(&x, "UploadId", request_query(r, "uploadId"));
+    xml_u64(&x, "PartNumberMarker", after);
+    xml_u64(&x, "NextPartNumberMarker", to > from ? parts[to - 1].number : after);
+    xml_u64(&x, "MaxParts", MIN(most, (uint64_t)S3_LIST_MAX));
+    xml_bool(&x, "IsTruncated", to < n);
+    for (size_t i = from; i < to; i++)
+        put_part(r, &x, &parts[i]);
+    xml_close(&x, "ListPartsResult");
+    if (x.status)
+        return S3_ERR_INTERNAL;
+    reply_send(r, 200, "application/xml", buf_view(&b));
+    return S3_OK;
+}
+
+struct listing {
+    struct xml *x;
+    struct slice prefix;
+};
+
+static void put_upload(void *arg, struct slice key, const char *id, uint64_t created_ns)
+{
+    struct listing *l = arg;
+    char date[32];
+
+    if (!slice_starts(key, l->prefix))
+        return;
+    text_iso8601(created_ns, date);
+    xml_open(l->x, "Upload");
+    xml_text(l->x, "Key", key);
+    xml_text(l->x, "UploadId", slice_str(id));
+    xml_text(l->x, "StorageClass", SLICE_LIT("STANDARD"));
+    xml_text(l->x, "Initiated", slice_str(date));
+    xml_close(l->x, "Upload");
+}
+
+/* All of a bucket in one page: there are never more than UPLOADS_MAX. */
+enum s3_error s3_op_list_multipart_uploads(struct s3_request *r)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
+    struct xml x = {&b, 0};
+    struct listing l = {&x, request_query(r, "prefix")};
+    enum s3_error error = buckets_find(r);
+
+    if (error)
+        return error;
+    xml_start(&x);
+    xml_root(&x, "ListMultipartUploadsResult");
+    xml_text(&x, "Bucket", r->bucket);
+    xml_text(&x, "Prefix", l.prefix);
+    xml_u64(&x, "MaxUploads", UPLOADS_MAX);
+    xml_bool(&x, "IsTruncated", false);
+    uploads_each(r->s3->uploads, r->bucket, put_upload, &l);
+    xml_close(&x, "ListMultipartUploadsResult");
+    if (x.status)
+        return S3_ERR_INTERNAL;
+    reply_send(r, 200, "application/xml", buf_view(&b));
+    return S3_OK;
+}

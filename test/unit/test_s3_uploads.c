@@ -1,0 +1,278 @@
+/* layer: s3 */
+/* threaded */
+/* Open multipart uploads: parts never share bytes, the last good part of a number counts, ends wait for what
+ * runs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "s3/uploads.h"
+#include "support/clock_sys.h"
+
+#include <pthread.h>
+
+#define START_NS (1700000000ull * 1000000000)
+
+static const struct slice bucket = {"bucket", 6}, key = {"a/key", 5};
+
+/* An upload whose staged file is never touched: the sink counts as open, nothing is written. */
+static struct upload *new_upload(struct uploads *u, char *ret_id)
+{
+    struct sink sink;
+    struct upload *w;
+
+    sink_init(&sink, NULL);
+    sink.handle = 1;
+    sink.fd = 0;
+    sink.open.content_type = SLICE_LIT("a/b");
+    assert_int_equal(uploads_add(u, bucket, key, &sink, ret_id), S3_OK);
+    w = uploads_find(u, slice_str(ret_id), bucket, key);
+    assert_non_null(w);
+    upload_sink(w)->handle = 0; /* nothing to abort */
+    return w;
+}
+
+static const uint8_t digest[16] = {1, 2, 3};
+
+static void add_part(struct upload *w, uint32_t number, uint64_t size, struct upload_region *ret)
+{
+    assert_int_equal(upload_part_begin(w, number, size, ret), S3_OK);
+    upload_part_end(w, ret, /* ok= */ true, digest);
+}
+
+/* Parts of equal size lie one behind the other in the order of their numbers, whatever the order they come
+ * in. */
+static void equal_parts_need_no_copying(void **state)
+{
+    static const uint32_t order[] = {4, 1, 3, 2};
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id);
+    struct upload_region region;
+    struct upload_part *parts;
+    size_t n;
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(order); i++)
+        add_part(w, order[i], 8 * MIB, &region);
+    add_part(w, 5, 17, &region);
+    parts = upload_parts(w, &n);
+    assert_int_equal(n, 5);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(parts[i].number, i + 1);
+        assert_int_equal(parts[i].offset, i * 8 * MIB);
+        assert_memory_equal(parts[i].md5, digest, sizeof digest);
+    }
+    free(parts);
+    upload_unref(w);
+    uploads_free(u);
+}
+
+/* Random parts, sizes, repetitions and failures: regions in use never overlap, and what counts is what ended
+ * last. */
+static void regions_never_overlap(void **state)
+{
+    enum { NUMBERS = 12, STEPS = 3000, RUNNING = 6 };
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id);
+    struct upload_region running[RUNNING];
+    bool busy[RUNNING] = {false};
+    uint64_t expected[NUMBERS + 1] = {0}, random = 1;
+    (void)state;
+
+    for (int step = 0; step < STEPS; step++) {
+        random = random * 6364136223846793005ull + 1442695040888963407ull;
+        size_t slot = (random >> 33) % RUNNING;
+        if (busy[slot]) {
+            bool ok = (random >> 40) % 3 != 0;
+            upload_part_end(w, &running[slot], ok, digest);
+            if (ok)
+                expected[running[slot].number] = running[slot].offset;
+            busy[slot] = false;
+        } else {
+            uint32_t number = 1 + (uint32_t)((random >> 45) % NUMBERS);
+            assert_int_equal(upload_part_begin(w, number, 1 + (random >> 50) % 4 * MIB, &running[slot]),
+                             S3_OK);
+            busy[slot] = true;
+        }
+        size_t n;
+        struct upload_part *parts = upload_parts(w, &n);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(parts[i].offset, expected[parts[i].number]);
+            for (size_t k = i + 1; k < n; k++)
+                assert_true(parts[i].offset + parts[i].size <= parts[k].offset ||
+                            parts[k].offset + parts[k].size <= parts[i].offset);
+            for (size_t k = 0; k < RUNNING; k++)
+                assert_true(!busy[k] || parts[i].offset + parts[i].size <= running[k].offset ||
+                            running[k].offset + running[k].size <= parts[i].offset);
+        }
+        free(parts);
+    }
+    for (size_t k = 0; k < RUNNING; k++)
+        if (busy[k])
+            upload_part_end(w, &running[k], false, digest);
+    upload_unref(w);
+    uploads_free(u);
+}
+
+/* A part that fails leaves the older part of its number as it was. */
+static void failed_parts_change_nothing(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id);
+    struct upload_region first, second;
+    struct upload_part *parts;
+    size_t n;
+    (void)state;
+
+    add_part(w, 1, MIB, &first);
+    assert_int_equal(upload_part_begin(w, 1, MIB, &second), S3_OK);
+    assert_true(second.offset >= UPLOAD_PART_NUMBER_MAX * MIB);
+    upload_part_end(w, &second, /* ok= */ false, digest);
+    assert_int_equal(upload_part_begin(w, 2, MIB, &second), S3_OK);
+    upload_part_end(w, &second, /* ok= */ false, digest);
+    parts = upload_parts(w, &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(parts[0].offset, first.offset);
+    free(parts);
+    add_part(w, 2, MIB, &second);
+    assert_int_equal(second.offset, MIB); /* its slot was free again */
+    upload_unref(w);
+    uploads_free(u);
+}
+
+/* Uploads are found by id, bucket and key together; a completed one is remembered, an aborted one is not. */
+static void ids_belong_to_their_key(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE], other[UPLOAD_ID_SIZE], etag[ORIGIN_ETAG_MAX + 1];
+    struct upload *w = new_upload(u, id), *aborted = new_upload(u, other);
+    struct upload_region region;
+    (void)state;
+
+    assert_string_not_equal(id, other);
+    assert_null(uploads_find(u, slice_str(id), bucket, SLICE_LIT("b")));
+    assert_null(uploads_find(u, slice_str(id), SLICE_LIT("b"), key));
+    assert_null(uploads_find(u, SLICE_LIT("0"), bucket, key));
+    assert_true(slice_eq_str(upload_content_type(w), "a/b"));
+    assert_int_equal(upload_close(w), S3_OK);
+    assert_int_equal(upload_close(w), S3_ERR_CONFLICT);
+    assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_ERR_NO_SUCH_UPLOAD);
+    upload_reopen(w);
+    assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
+    upload_part_end(w, &region, true, digest);
+    assert_int_equal(upload_close(w), S3_OK);
+    upload_finish(w, SLICE_LIT("the-etag"));
+    upload_unref(w);
+    assert_int_equal(upload_close(aborted), S3_OK);
+    upload_finish(aborted, SLICE_NULL);
+    assert_int_equal(upload_close(aborted), S3_ERR_NO_SUCH_UPLOAD);
+    upload_unref(aborted);
+    assert_null(uploads_find(u, slice_str(id), bucket, key));
+    uploads_completed(u, slice_str(id), bucket, key, etag);
+    assert_string_equal(etag, "the-etag");
+    uploads_completed(u, slice_str(id), bucket, SLICE_LIT("b"), etag);
+    assert_string_equal(etag, "");
+    uploads_completed(u, slice_str(other), bucket, key, etag);
+    assert_string_equal(etag, "");
+    uploads_free(u);
+}
+
+struct closer {
+    struct upload *upload;
+    _Atomic bool closed;
+};
+
+static void *close_it(void *arg)
+{
+    struct closer *c = arg;
+
+    assert_int_equal(upload_close(c->upload), S3_OK);
+    c->closed = true;
+    return NULL;
+}
+
+/* A completion waits for the parts that are being written, and tells them to stop. */
+static void closing_waits_for_parts(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct closer c = {new_upload(u, id), false};
+    struct upload_region region;
+    pthread_t thread;
+    (void)state;
+
+    assert_int_equal(upload_part_begin(c.upload, 1, 1, &region), S3_OK);
+    assert_false(upload_is_closing(c.upload));
+    assert_int_equal(pthread_create(&thread, NULL, close_it, &c), 0);
+    while (!upload_is_closing(c.upload))
+        (void)usleep(1000);
+    assert_false(c.closed);
+    upload_part_end(c.upload, &region, true, digest);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(c.closed);
+    upload_finish(c.upload, SLICE_NULL);
+    upload_unref(c.upload);
+    uploads_free(u);
+}
+
+/* An upload that nobody touched for a day is forgotten when the next one begins; one in use is not. */
+static void idle_uploads_are_forgotten(void **state)
+{
+    struct uploads *u;
+    char first[UPLOAD_ID_SIZE], second[UPLOAD_ID_SIZE], third[UPLOAD_ID_SIZE];
+    struct upload *held;
+    (void)state;
+
+    clock_sys_start(1, START_NS);
+    u = uploads_new(NULL);
+    upload_unref(new_upload(u, first));
+    held = new_upload(u, second);
+    clock_sys_advance((UPLOADS_IDLE_S + 1) * 1000000000ull);
+    upload_unref(new_upload(u, third));
+    assert_null(uploads_find(u, slice_str(first), bucket, key));
+    for (size_t i = 0; i < 2; i++) {
+        struct upload *w = uploads_find(u, slice_str(i ? third : second), bucket, key);
+
+        assert_non_null(w);
+        upload_unref(w);
+    }
+    upload_unref(held);
+    uploads_free(u);
+    clock_sys_stop();
+}
+
+/* There is a stated maximum of open uploads. */
+static void uploads_are_bounded(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct sink sink;
+    (void)state;
+
+    for (size_t i = 0; i < UPLOADS_MAX; i++)
+        upload_unref(new_upload(u, id));
+    sink_init(&sink, NULL);
+    sink.handle = 1;
+    sink.fd = 0;
+    assert_int_equal(uploads_add(u, bucket, key, &sink, id), S3_ERR_TOO_MANY_UPLOADS);
+    sink.handle = 0;
+    sink_fini(&sink);
+    uploads_free(u);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_parts_need_no_copying), cmocka_unit_test(regions_never_overlap),
+        cmocka_unit_test(failed_parts_change_nothing), cmocka_unit_test(ids_belong_to_their_key),
+        cmocka_unit_test(closing_waits_for_parts),     cmocka_unit_test(idle_uploads_are_forgotten),
+        cmocka_unit_test(uploads_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -138,7 +138,7 @@ static int open_index(struct disk *d, struct err *e)
     const struct store_config *c = &d->store->config;
     uint64_t share = c->memory_bytes / c->n_disks;
     struct kv_options o = {
-        .cache_bytes = MAX(share / 2, KV_CACHE_MIN),
+        .cache_bytes = MAX(share / 16 * 5, KV_CACHE_MIN),
         .write_buffer_bytes = MIN(MAX(share / 8, KV_WRITE_MIN), KV_WRITE_MAX),
         .read_only = d->store->read_only,
     };

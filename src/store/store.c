@@ -1,9 +1,10 @@
 /*
  * The store as a whole: opening and closing, finding, making and removing entries.
  *
- * Memory. Of memory_bytes half goes to the caches of the indexes, an eighth to their write buffers (each at
- * least 2 MiB per disk), a quarter to extents that are kept open after their last reference; the rest is for
- * queues, the data-set table and what referenced extents need, whose number the callers bound. Of the
+ * Memory. Of memory_bytes five sixteenths go to the caches of the indexes, which take up to twice that
+ * because their blocks are allocated and freed by different threads (measured with two arenas), an eighth to
+ * their write buffers (each at least 2 MiB per disk), a quarter to extents that are kept open after their
+ * last reference; what referenced extents need is bounded by the callers, who bound their number. Of the
  * descriptors that the process may have, at most a quarter are kept for extents without references.
  */
 #include "base/hash.h"

@@ -1,25 +1,25 @@
 /*
- * The store: cached versions of objects on the disks of this node. It knows nothing of origins, buckets or the
- * network: an entry is an opaque key with an opaque attribute blob and one extent file.
+ * The store: cached versions of objects on the disks of this node. It knows nothing of origins, buckets or
+ * the network: an entry is an opaque key with an opaque attribute blob and one extent file.
  *
- * Words: an *entry* binds a key to its current extent. An *extent* is the bytes of one version: one sparse file with
- * a presence map of 1 MiB blocks and a crc32c per block. A *block* is present when all its bytes are in the file and
- * its crc is known. An entry's data id never changes; a new version of an object is a new extent under the same key,
- * and readers of the old one keep its bytes until they let go.
+ * Words: an *entry* binds a key to its current extent. An *extent* is the bytes of one version: one sparse
+ * file with a presence map of 1 MiB blocks and a crc32c per block. A *block* is present when all its bytes
+ * are in the file and its crc is known. An entry's data id never changes; a new version of an object is a new
+ * extent under the same key, and readers of the old one keep its bytes until they let go.
  *
  * Invariants:
- *  1. A block is served only when present. Present bits reach the index after the bytes were written (epochs make
- *     that true across power loss, see store_format.h).
- *  2. An extent file is never punched, shortened or overwritten in a present block. Eviction unlinks whole files;
- *     bytes of an unlinked file count as used until the last reference is gone.
+ *  1. A block is served only when present. Present bits reach the index after the bytes were written (epochs
+ * make that true across power loss, see store_format.h).
+ *  2. An extent file is never punched, shortened or overwritten in a present block. Eviction unlinks whole
+ * files; bytes of an unlinked file count as used until the last reference is gone.
  *  3. An entry with references is never reused for another version.
  *  4. Used bytes, with reservations of fills in flight, stay at or below each disk's limit.
  */
 #pragma once
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/id.h"
-#include "base/buf.h"
 
 #define STORE_BLOCK_BYTES    MIB
 #define STORE_ATTR_MAX_BYTES (16 * KIB)
@@ -37,8 +37,8 @@ struct store_disk_config {
 struct store_config {
     const struct store_disk_config *disks;
     size_t n_disks;
-    uint64_t memory_bytes;      /* what the store may use in all: index caches, open extents, data-set table */
-    uint64_t reserve_bytes;     /* free bytes always left on each file system */
+    uint64_t memory_bytes;  /* what the store may use in all: index caches, open extents, data-set table */
+    uint64_t reserve_bytes; /* free bytes always left on each file system */
     uint64_t flush_interval_ms; /* epoch length */
     bool read_only;             /* `store check` beside a stopped node */
 };
@@ -53,26 +53,30 @@ void store_abandon(struct store *s);
 
 /* ---- finding and making entries ---- */
 
-/* The entry's extent with a reference, or -ENOENT. Cached in memory while referenced and for a while after. */
+/* The entry's extent with a reference, or -ENOENT. Cached in memory while referenced and for a while after.
+ */
 int store_find(struct store *s, struct slice key, struct extent **ret);
 
 struct store_new {
     struct slice key;
-    struct slice attr;     /* opaque, at most STORE_ATTR_MAX_BYTES */
-    struct slice data_set; /* key prefix whose reads belong together, for eviction; empty: found automatically */
+    struct slice attr; /* opaque, at most STORE_ATTR_MAX_BYTES */
+    struct slice
+        data_set; /* key prefix whose reads belong together, for eviction; empty: found automatically */
     uint64_t size_bytes;
     bool pinned_admission; /* admit even if the policy would not (user asked for it) */
 };
 /*
- * Makes an empty extent of a version and makes it the entry's current one (the former becomes dead). Its bytes are
- * reserved on the disk, the first 256 MiB at once and more as it is filled; what was reserved and not filled is given
- * back when the last reference is gone. ERR_NOT_ADMITTED: the eviction policy keeps what is there, or there is no space;
- * the caller serves without caching. -EIO: the disk's index cannot be written.
+ * Makes an empty extent of a version and makes it the entry's current one (the former becomes dead). Its
+ * bytes are reserved on the disk, the first 256 MiB at once and more as it is filled; what was reserved and
+ * not filled is given back when the last reference is gone. ERR_NOT_ADMITTED: the eviction policy keeps what
+ * is there, or there is no space; the caller serves without caching. -EIO: the disk's index cannot be
+ * written.
  */
 int store_create(struct store *s, const struct store_new *n, struct extent **ret, struct err *e);
 
 /* A nameless extent for writing an object whose size may be unknown (size_hint 0). It grows by extent_write;
- * space is reserved as it grows (ERR_NOT_ADMITTED). It disappears with its last reference unless published. */
+ * space is reserved as it grows (ERR_NOT_ADMITTED). It disappears with its last reference unless published.
+ */
 int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct extent **ret, struct err *e);
 /* Seals a staged extent of `size_bytes` (computes the crcs of blocks that were not written in order through
  * extent_write), and makes it the current one under n->key. On error the old entry stays. */
@@ -93,9 +97,11 @@ DEFINE_CLEANUP(struct extent, extent_unref)
 
 uint64_t extent_size(const struct extent *x);
 struct id128 extent_data_id(const struct extent *x);
-/* Descriptor for reading, owned by the extent and valid while it is referenced. File offset = object offset. */
+/* Descriptor for reading, owned by the extent and valid while it is referenced. File offset = object offset.
+ */
 int extent_fd(const struct extent *x);
-/* A new O_RDONLY (or O_RDWR for a staged extent) descriptor of the file, the caller's to close, to hand out. */
+/* A new O_RDONLY (or O_RDWR for a staged extent) descriptor of the file, the caller's to close, to hand out.
+ */
 int extent_open_fd(struct extent *x, int flags);
 /* Attribute blob, copied out. */
 int extent_attr(struct extent *x, struct buf *ret);
@@ -107,20 +113,21 @@ bool extent_is_dead(struct extent *x); /* replaced, removed or evicted */
 uint64_t extent_present_bytes(struct extent *x);
 
 /*
- * Length of the run of present, trusted bytes at `offset` (0: none), at most `n`. Blocks that are suspect after an
- * unclean stop are verified here first (disk read, no lock held), at most 64 of them in one call, so that the run may end
- * before a block that is present: ask again at its end. A bad block is dropped, counted and logged, so that it reads as
- * missing. Staged extents: up to their size.
+ * Length of the run of present, trusted bytes at `offset` (0: none), at most `n`. Blocks that are suspect
+ * after an unclean stop are verified here first (disk read, no lock held), at most 64 of them in one call, so
+ * that the run may end before a block that is present: ask again at its end. A bad block is dropped, counted
+ * and logged, so that it reads as missing. Staged extents: up to their size.
  */
 uint64_t extent_present_run(struct extent *x, uint64_t offset, uint64_t n);
 /* First missing range at or after offset: 0 and the range (block-aligned, cut at the size), or -ENOENT. */
 int extent_next_missing(struct extent *x, uint64_t offset, uint64_t *ret_offset, uint64_t *ret_n);
 
 /*
- * Writes fetched bytes. Whole blocks become present when the last byte of a run of in-order writes covers them: a
- * writer uses one extent_writer per part, starting at a block boundary. crcs are computed on the way; bytes of a block
- * that is present already are taken and forgotten. Errors: the disk's own (-ENOSPC, also when no space could be reserved,
- * -EIO), -EINVAL for bytes behind the object's end; the extent stays usable for its present blocks.
+ * Writes fetched bytes. Whole blocks become present when the last byte of a run of in-order writes covers
+ * them: a writer uses one extent_writer per part, starting at a block boundary. crcs are computed on the way;
+ * bytes of a block that is present already are taken and forgotten. Errors: the disk's own (-ENOSPC, also
+ * when no space could be reserved, -EIO), -EINVAL for bytes behind the object's end; the extent stays usable
+ * for its present blocks.
  */
 struct extent_writer;
 struct extent_writer *extent_writer_new(struct extent *x, uint64_t offset);
@@ -136,7 +143,8 @@ int extent_truncate(struct extent *x, uint64_t size);
 
 /* Accounts a read of n bytes for eviction and data sets; cheap, called per open or per large read. */
 void extent_touch(struct extent *x, uint64_t n);
-/* Reads with verification of every block touched (verify=read buckets). ERR_CORRUPT after dropping the bad block. */
+/* Reads with verification of every block touched (verify=read buckets). ERR_CORRUPT after dropping the bad
+ * block. */
 ssize_t extent_read_verified(struct extent *x, void *p, size_t n, uint64_t offset);
 
 /* ---- looking after it ---- */
@@ -146,7 +154,7 @@ struct store_disk_status {
     uint64_t used_bytes, limit_bytes, leased_bytes; /* leased: unlinked but still referenced */
     uint64_t free_bytes;                            /* of the file system */
     uint64_t extents, index_entries;
-    bool was_clean;                                 /* how the last stop was */
+    bool was_clean; /* how the last stop was */
 };
 size_t store_n_disks(const struct store *s);
 int store_disk_status(struct store *s, size_t disk, struct store_disk_status *ret);
@@ -155,14 +163,16 @@ int store_flush(struct store *s, struct err *e);
 
 struct store_check_report {
     uint64_t extents, blocks, bytes;
-    uint64_t bad_blocks;     /* crc wrong: dropped from the entry, to be fetched again */
-    uint64_t missing_files;  /* entry without its file: entry dropped */
-    uint64_t orphan_files;   /* file without entry: removed */
+    uint64_t bad_blocks;    /* crc wrong: dropped from the entry, to be fetched again */
+    uint64_t missing_files; /* entry without its file: entry dropped */
+    uint64_t orphan_files;  /* file without entry: removed */
     uint64_t orphan_bytes;
-    uint64_t bad_records;    /* index records that do not decode: dropped */
+    uint64_t bad_records; /* index records that do not decode: dropped */
 };
-/* Called after each extent with the running report; returning false stops. `problem` is NULL when it was fine. */
+/* Called after each extent with the running report; returning false stops. `problem` is NULL when it was
+ * fine. */
 typedef bool (*store_check_fn)(const struct store_check_report *so_far, const char *problem, void *arg);
-/* Verifies every block of every disk. repair false: only reports. Works on a running store and on a read-only one. */
+/* Verifies every block of every disk. repair false: only reports. Works on a running store and on a read-only
+ * one. */
 int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, struct store_check_report *ret,
                 struct err *e);

@@ -77,7 +77,7 @@ struct part_write {
 
 static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t size)
 {
-    uint32_t number;
+    uint32_t number = 0;
     enum s3_error error = read_number(r, &number);
 
     p->r = r;

@@ -1,7 +1,14 @@
 /* Encoding of attributes; the format is in the header. Bytes come from disk, so every length is checked. */
 #include "namespace/attr.h"
 
-enum { ATTR_FORMAT = 1, ATTR_HAS_META = 1, ATTR_DIRECTORY = 2, ATTR_ABSENT = 4, ATTR_FIXED_BYTES = 26 };
+enum {
+    ATTR_FORMAT = 1,
+    ATTR_HAS_META = 1,
+    ATTR_DIRECTORY = 2,
+    ATTR_ABSENT = 4,
+    ATTR_CHILDLESS = 8,
+    ATTR_FIXED_BYTES = 26
+};
 
 static void put_u64(uint8_t *p, uint64_t v)
 {
@@ -28,9 +35,9 @@ static int put_string(struct buf *b, struct slice s)
 
 int attr_encode(const struct attr *a, struct buf *b)
 {
-    uint8_t head[ATTR_FIXED_BYTES] = {ATTR_FORMAT, (uint8_t)((a->has_meta ? ATTR_HAS_META : 0) |
-                                                             (a->is_directory ? ATTR_DIRECTORY : 0) |
-                                                             (a->is_absent ? ATTR_ABSENT : 0))};
+    uint8_t head[ATTR_FIXED_BYTES] = {
+        ATTR_FORMAT, (uint8_t)((a->has_meta ? ATTR_HAS_META : 0) | (a->is_directory ? ATTR_DIRECTORY : 0) |
+                               (a->is_absent ? ATTR_ABSENT : 0) | (a->is_childless ? ATTR_CHILDLESS : 0))};
     put_u64(head + 2, a->size_bytes);
     put_u64(head + 10, a->mtime_ns);
     put_u64(head + 18, a->confirmed_ns);
@@ -65,6 +72,7 @@ int attr_decode(struct slice blob, struct attr *ret)
         .has_meta = flags & ATTR_HAS_META,
         .is_directory = flags & ATTR_DIRECTORY,
         .is_absent = flags & ATTR_ABSENT,
+        .is_childless = flags & ATTR_CHILDLESS,
         .size_bytes = get_u64(blob.p + 2),
         .mtime_ns = get_u64(blob.p + 10),
         .confirmed_ns = get_u64(blob.p + 18),

@@ -4,7 +4,8 @@
  * | offset | size | blob                                                                            |
  * | ------ | ---- | ------------------------------------------------------------------------------- |
  * | 0      | 1    | format, 1                                                                       |
- * | 1      | 1    | flags: 1 content type and meta are known, 2 directory, 4 known not to exist     |
+ * | 1      | 1    | flags: 1 content type and meta are known, 2 directory, 4 known not to exist,    |
+ * |        |      | 8 no keys below it either                                                       |
  * | 2      | 8    | size in bytes, little endian                                                    |
  * | 10     | 8    | mtime, ns since 1970                                                            |
  * | 18     | 8    | when the origin last confirmed it, ns since 1970                                |
@@ -25,7 +26,8 @@
 struct attr {
     bool has_meta; /* content_type and meta are known (not from a listing) */
     bool is_directory;
-    bool is_absent; /* negative entry */
+    bool is_absent;    /* negative entry */
+    bool is_childless; /* of an absent one: no keys lie below it either, so it is no directory */
     uint64_t size_bytes;
     uint64_t mtime_ns;
     uint64_t confirmed_ns; /* real time */

@@ -262,6 +262,7 @@ static void table_put_locked(struct bucket_table *t, struct bucket *b)
     bool found;
     size_t i = table_position(t, slice_str(b->name), &found);
     if (found) {
+        atomic_store(&t->v[i]->retired, true);
         bucket_unref(t->v[i]);
         t->v[i] = b;
         return;
@@ -465,6 +466,7 @@ int bucket_delete(struct bucket_table *t, struct slice name, struct err *e)
     int r = kv_txn_commit(txn, KV_DURABLE, e);
     if (r < 0)
         return err_prefix(e, r, "remove bucket %s", t->v[i]->name);
+    atomic_store(&t->v[i]->retired, true);
     bucket_unref(t->v[i]);
     memmove(t->v + i, t->v + i + 1, (t->n - i - 1) * sizeof(t->v[0]));
     t->n--;

@@ -49,6 +49,7 @@ struct bucket {
     enum bucket_validate validate;
     uint64_t ttl_ms;
     struct bucket_properties p;
+    atomic_bool retired; /* the table has a newer one, or none: nothing is kept for this one any more */
 };
 
 struct bucket *bucket_ref(struct bucket *b);

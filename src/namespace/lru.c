@@ -117,11 +117,10 @@ int lru_get(struct lru *l, struct slice key, struct buf *ret)
     return buf_append(ret, x->bytes + x->key_n, x->value_n);
 }
 
-void lru_put(struct lru *l, struct slice key, struct slice value)
+static void put_locked(struct lru *l, struct lru_shard *s, uint64_t hash, struct slice key,
+                       struct slice value)
 {
-    uint64_t hash = hash_table(key);
-    struct lru_shard *s = &l->shards[hash % LRU_SHARDS];
-    LOCK_SCOPE(&s->lock);
+    lock_assert_held(&s->lock);
     struct lru_entry **old = chain_find(s, hash, key);
     if (*old)
         shard_drop(s, old);
@@ -141,6 +140,24 @@ void lru_put(struct lru *l, struct slice key, struct slice value)
     *chain = x;
     list_push(s, x);
     s->bytes += n;
+}
+
+void lru_put(struct lru *l, struct slice key, struct slice value)
+{
+    uint64_t hash = hash_table(key);
+    struct lru_shard *s = &l->shards[hash % LRU_SHARDS];
+    LOCK_SCOPE(&s->lock);
+    put_locked(l, s, hash, key, value);
+}
+
+void lru_put_if(struct lru *l, struct slice key, struct slice value, const _Atomic uint64_t *generation,
+                uint64_t seen)
+{
+    uint64_t hash = hash_table(key);
+    struct lru_shard *s = &l->shards[hash % LRU_SHARDS];
+    LOCK_SCOPE(&s->lock);
+    if (atomic_load(generation) == seen)
+        put_locked(l, s, hash, key, value);
 }
 
 void lru_remove(struct lru *l, struct slice key)

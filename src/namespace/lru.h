@@ -7,6 +7,8 @@
 #include "base/buf.h"
 #include "base/err.h"
 
+#include <stdatomic.h>
+
 struct lru;
 
 /* max_bytes: keys, values and bookkeeping together. */
@@ -16,6 +18,10 @@ void lru_free(struct lru *l);
 int lru_get(struct lru *l, struct slice key, struct buf *ret);
 /* Replaces; values that are too large for a shard are not kept. */
 void lru_put(struct lru *l, struct slice key, struct slice value);
+/* lru_put, but only while *generation is `seen`. Who raises the generation and then removes the key can be
+ * sure that nothing older is found afterwards. */
+void lru_put_if(struct lru *l, struct slice key, struct slice value, const _Atomic uint64_t *generation,
+                uint64_t seen);
 void lru_remove(struct lru *l, struct slice key);
 void lru_clear(struct lru *l);
 uint64_t lru_bytes(struct lru *l);

@@ -19,6 +19,10 @@
 
 #define NEGATIVE_MS   1000
 #define COMPONENT_MAX 255
+#define CLOCK_SLACK_MS                                                                                       \
+    1000 /* confirmed this far ahead of the clock: believed; further: the clock was set back */
+#define LIST_ARENA_BYTES (2 * MIB)
+#define EMPTY_PAGES_MAX  100
 
 struct mirror *mirror_new(uint64_t cache_bytes)
 {
@@ -82,11 +86,12 @@ bool mirror_is_fresh(const struct bucket *b, uint64_t confirmed_ns, bool is_abse
 {
     uint64_t now = sys->real_ns();
     uint64_t age_ms = now > confirmed_ns ? (now - confirmed_ns) / 1000000 : 0;
+    uint64_t ahead_ms = confirmed_ns > now ? (confirmed_ns - now) / 1000000 : 0;
     if (b->validate == BUCKET_VALIDATE_ALWAYS)
         return false;
-    if (is_absent && age_ms > NEGATIVE_MS)
+    if (is_absent && (age_ms > NEGATIVE_MS || ahead_ms > CLOCK_SLACK_MS))
         return false;
-    return b->validate == BUCKET_VALIDATE_NEVER || age_ms <= b->ttl_ms;
+    return b->validate == BUCKET_VALIDATE_NEVER || (age_ms < b->ttl_ms && ahead_ms <= CLOCK_SLACK_MS);
 }
 
 int mirror_recall_stale(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
@@ -118,15 +123,13 @@ int mirror_recall(struct mirror *m, const struct bucket *b, struct slice key, st
 void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, const struct attr *attr,
                   uint64_t seen)
 {
-    if (key.n > ORIGIN_KEY_MAX_BYTES || mirror_generation(m, b, key) != seen)
+    if (key.n > ORIGIN_KEY_MAX_BYTES || atomic_load(&b->retired))
         return;
     _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
     attr_key(b, key, &k);
     if (attr_encode(attr, &v) < 0)
         return;
-    lru_put(m->cache, buf_view(&k), buf_view(&v));
-    if (mirror_generation(m, b, key) != seen) /* overtaken between the first look and the put */
-        lru_remove(m->cache, buf_view(&k));
+    lru_put_if(m->cache, buf_view(&k), buf_view(&v), &m->key_generation[stripe_of(b, key)], seen);
 }
 
 _Atomic uint64_t *mirror_bucket_generation(struct mirror *m, const struct bucket *b)
@@ -135,10 +138,15 @@ _Atomic uint64_t *mirror_bucket_generation(struct mirror *m, const struct bucket
 }
 
 /* A parent that was believed to be empty or absent may exist now, or the reverse: forgotten, too. */
-static void forget_with_parents(struct mirror *m, const struct bucket *b, struct slice key)
+static uint64_t forget_with_parents(struct mirror *m, const struct bucket *b, struct slice key)
 {
-    for (;;) {
-        (void)atomic_fetch_add(&m->key_generation[stripe_of(b, key)], 1);
+    size_t own = stripe_of(b, key);
+    uint64_t made = atomic_load(&m->key_generation[own]);
+    for (bool first = true;; first = false) {
+        size_t stripe = stripe_of(b, key);
+        uint64_t old = atomic_fetch_add(&m->key_generation[stripe], 1);
+        if (stripe == own) /* a parent may share the stripe */
+            made = first ? old + 1 : made + 1;
         if (key.n <= ORIGIN_KEY_MAX_BYTES) {
             _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX);
             attr_key(b, key, &k);
@@ -146,15 +154,15 @@ static void forget_with_parents(struct mirror *m, const struct bucket *b, struct
         }
         ssize_t slash = slice_rfind(key, '/');
         if (slash <= 0)
-            return;
+            return made;
         key = slice_sub(key, 0, (size_t)slash);
     }
 }
 
-void mirror_changed(struct mirror *m, const struct bucket *b, struct slice key)
+uint64_t mirror_changed(struct mirror *m, const struct bucket *b, struct slice key)
 {
     (void)atomic_fetch_add(mirror_bucket_generation(m, b), 1);
-    forget_with_parents(m, b, key);
+    return forget_with_parents(m, b, key);
 }
 
 void mirror_forget_bucket(struct mirror *m, const struct bucket *b)
@@ -167,17 +175,47 @@ void mirror_forget_bucket(struct mirror *m, const struct bucket *b)
 
 /* ---- attributes ---- */
 
-static int stat_directory(struct mirror *m, struct upstream *u, struct slice key, struct arena *a,
+/* The first entries below a prefix. A service may send empty pages before them. `a` is the call's own. */
+static int list_first(struct upstream *u, struct slice prefix, uint32_t max, struct arena *a,
+                      struct origin_page *ret, struct err *e)
+{
+    _cleanup_free_ char *token = NULL;
+    struct origin_list l = {.prefix = prefix, .max = max};
+    for (int i = 0; i < EMPTY_PAGES_MAX; i++) {
+        int r = upstream_list(u, &l, a, ret, e);
+        if (r < 0 || ret->n > 0 || !ret->truncated || ret->next_token.n == 0)
+            return r;
+        char *next = slice_dup(ret->next_token);
+        l.token = slice_of(next, ret->next_token.n);
+        free(token);
+        token = next;
+    }
+    return err_set(e, ERR_ORIGIN_FAILED, "%d empty pages of a listing one after the other", EMPTY_PAGES_MAX);
+}
+
+static char *directory_prefix(struct slice key)
+{
+    char *p = malloc(key.n + 1);
+    assert(p && key.n > 0);
+    memcpy(p, key.p, key.n);
+    p[key.n] = '/';
+    return p;
+}
+
+/* There is no such object: a directory, or nothing. */
+static int stat_directory(struct mirror *m, struct upstream *u, struct slice key, uint64_t seen,
                           struct attr *ret, struct err *e)
 {
-    uint64_t seen = mirror_generation(m, u->bucket, key);
-    struct origin_list l = {.prefix = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key))), .max = 1};
+    _cleanup_(arena_freep) struct arena *scratch = arena_new(LIST_ARENA_BYTES);
+    _cleanup_free_ char *prefix = directory_prefix(key);
     struct origin_page page;
-    int r = upstream_list(u, &l, a, &page, e);
+    int r = list_first(u, slice_of(prefix, key.n + 1), /* max= */ 1, scratch, &page, e);
     if (r < 0)
         return r;
-    *ret =
-        (struct attr){.is_directory = page.n > 0, .is_absent = page.n == 0, .confirmed_ns = sys->real_ns()};
+    *ret = (struct attr){.is_directory = page.n > 0,
+                         .is_absent = page.n == 0,
+                         .is_childless = page.n == 0,
+                         .confirmed_ns = sys->real_ns()};
     if (page.n > 0)
         ret->mtime_ns = page.entries[0].attr.mtime_ns;
     mirror_learn(m, u->bucket, key, ret, seen);
@@ -199,10 +237,18 @@ static int stat_origin(struct mirror *m, struct upstream *u, struct slice key, b
     if (r != -ENOENT)
         return r;
     if (posix)
-        return stat_directory(m, u, key, a, ret, e);
+        return stat_directory(m, u, key, seen, ret, e);
     *ret = (struct attr){.is_absent = true, .confirmed_ns = sys->real_ns()};
     mirror_learn(m, u->bucket, key, ret, seen);
     return 0;
+}
+
+/* Whether what is remembered answers this question. */
+static bool answers(const struct attr *found, bool posix, bool full)
+{
+    if (found->is_absent)
+        return !posix || found->is_childless;
+    return posix || (!found->is_directory && (!full || found->has_meta));
 }
 
 int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool posix, bool full, bool fresh,
@@ -217,8 +263,8 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
         return err_set(e, -ENOENT, "no such key");
     struct attr found;
     int r = fresh ? -ENOENT : mirror_recall(m, u->bucket, key, a, &found);
-    if (r == 0 && !posix && (found.is_directory || (full && !found.has_meta && !found.is_absent)))
-        r = -ENOENT; /* remembered as seen by a file system, or without what is wanted */
+    if (r == 0 && !answers(&found, posix, full))
+        r = -ENOENT;
     if (r < 0)
         r = stat_origin(m, u, key, posix, a, &found, e);
     if (r < 0)
@@ -232,17 +278,18 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
 int mirror_check_empty(struct mirror *m, struct upstream *u, struct slice key, struct arena *a,
                        bool *ret_has_marker, struct err *e)
 {
-    (void)m; /* the question is asked afresh: emptiness is what is about to be acted on */
-    struct slice prefix = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key)));
-    struct origin_list l = {.prefix = prefix, .max = 2};
+    (void)m, (void)a; /* the question is asked afresh: emptiness is what is about to be acted on */
+    _cleanup_(arena_freep) struct arena *scratch = arena_new(LIST_ARENA_BYTES);
+    _cleanup_free_ char *text = directory_prefix(key);
+    struct slice prefix = slice_of(text, key.n + 1);
     struct origin_page page;
-    int r = upstream_list(u, &l, a, &page, e);
+    int r = list_first(u, prefix, /* max= */ 2, scratch, &page, e);
     if (r < 0)
         return r;
     if (page.n == 0)
         return err_set(e, -ENOENT, "no such directory");
     bool marker = slice_eq(page.entries[0].key, prefix);
-    if (page.n > 1 || !marker)
+    if (page.n > 1 || page.truncated || !marker)
         return err_set(e, -ENOTEMPTY, "directory is not empty");
     *ret_has_marker = marker;
     return 0;

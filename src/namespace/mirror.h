@@ -4,8 +4,10 @@
  * entries.
  *
  * Directories are prefixes. Seen as a file system (WIRE_POSIX), a key names a file, or a directory when keys
- * lie below it or a marker object "key/" exists; where both exist the directory wins. Names that a directory
- * cannot hold (empty, ".", "..", over 255 bytes, with a NUL) are left out of POSIX listings and counted.
+ * lie below it or a marker object "key/" exists. Where both exist a listing shows the directory alone; a
+ * question for the name finds what was heard last, and asks the origin for the file first. Names that a
+ * directory cannot hold (empty, ".", "..", over 255 bytes, with a NUL) are left out of POSIX listings and
+ * counted.
  */
 #pragma once
 
@@ -35,7 +37,8 @@ void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, co
                   uint64_t seen);
 uint64_t mirror_generation(struct mirror *m, const struct bucket *b, struct slice key);
 /* A local write, removal or rename of key: forgets it, its parents' listings, and bumps the generation. */
-void mirror_changed(struct mirror *m, const struct bucket *b, struct slice key);
+/* Gives the generation it made: as long as that is current nobody else has changed the key. */
+uint64_t mirror_changed(struct mirror *m, const struct bucket *b, struct slice key);
 /* Everything of a bucket. */
 void mirror_forget_bucket(struct mirror *m, const struct bucket *b);
 

@@ -18,8 +18,25 @@
 #include "base/metrics.h"
 #include "base/sys.h"
 
-#define PAGE_MAX_BYTES (2 * MIB)
-#define LIST_MAX       1000
+#define PAGE_MAX_BYTES   (2 * MIB)
+#define LIST_MAX         1000
+#define LIST_ARENA_BYTES (8 * MIB) /* one page of the origin, at most 1000 entries */
+#define OLD_ARENA_BYTES  (64 * KIB)
+#define TOKEN_MAX_BYTES  (16 * KIB)
+
+/* One listing under way. */
+struct lister {
+    struct mirror *m;
+    struct upstream *u;
+    const struct wire_list_req *q;
+    uint64_t seen;         /* generation of the bucket before the origin was asked */
+    uint64_t asked_ns;     /* real time before the last question */
+    struct arena *scratch; /* the page */
+    struct arena *old;     /* what was known of one entry */
+    struct buf entries, next, token;
+    uint32_t n_entries;
+    bool truncated;
+};
 
 static void page_key(struct mirror *m, const struct bucket *b, const struct wire_list_req *q, struct buf *k)
 {
@@ -70,8 +87,12 @@ static int page_recall(struct mirror *m, const struct bucket *b, const struct wi
     if (r < 0)
         return r;
     uint64_t fetched_ns;
+    struct wire_list_rep rep;
+    page_decode(buf_view(&v), &fetched_ns, &rep);
+    if (!mirror_is_fresh(b, fetched_ns, /* is_absent= */ false))
+        return -ENOENT;
     page_decode(arena_dup(a, buf_view(&v)), &fetched_ns, ret);
-    return mirror_is_fresh(b, fetched_ns, /* is_absent= */ false) ? 0 : -ENOENT;
+    return 0;
 }
 
 /* The name of an entry inside the listed directory, without a trailing slash. */
@@ -81,8 +102,8 @@ static struct slice entry_name(const struct origin_entry *x, struct slice prefix
     return slice_ends(name, SLICE_LIT("/")) ? slice_sub(name, 0, name.n - 1) : name;
 }
 
-/* A file beside a directory of the same name: the directory wins. Looks within the page only: the two are
- * neighbours but for names that continue with a byte below '/'. */
+/* A file beside a directory of the same name: the directory wins. The two are neighbours but for names that
+ * continue with a byte below '/'. */
 static bool shadowed(const struct origin_page *page, size_t i, struct slice prefix)
 {
     if (page->entries[i].is_prefix)
@@ -125,81 +146,138 @@ static int add_entry(const struct origin_entry *x, struct buf *b)
     return wire_entry_encode(&w, b);
 }
 
-static void learn_entry(struct mirror *m, const struct bucket *b, const struct origin_entry *x,
-                        uint64_t now_ns)
+/* How many entries of the page can be told: a file at its end may have a directory of the same name on the
+ * next page. It is left to that page, unless nothing would be left of this one. */
+static size_t whole_names(const struct origin_page *page, const struct wire_list_req *q)
 {
+    if (!page->truncated || !(q->flags & WIRE_POSIX) || q->delimiter != '/' || page->n == 0)
+        return page->n;
+    struct slice last = entry_name(&page->entries[page->n - 1], q->prefix);
+    for (size_t i = 1; i < page->n; i++)
+        if (!page->entries[i].is_prefix && slice_starts(last, entry_name(&page->entries[i], q->prefix)))
+            return i;
+    return page->n;
+}
+
+static void learn_entry(struct lister *l, const struct origin_entry *x)
+{
+    const struct bucket *b = l->u->bucket;
     struct slice key = x->is_prefix ? slice_sub(x->key, 0, x->key.n - 1) : x->key;
-    uint64_t seen = mirror_generation(m, b, key);
-    struct attr attr = attr_of_origin(&x->attr, /* has_meta= */ false, now_ns);
-    attr.is_directory = x->is_prefix;
-    if (x->is_prefix) {
-        mirror_learn(m, b, key, &attr, seen);
+    uint64_t seen = mirror_generation(l->m, b, key);
+    /* After the key's: a change of the key since the question shows in one or the other. */
+    if (atomic_load(mirror_bucket_generation(l->m, b)) != l->seen)
         return;
-    }
-    /* What a GET or HEAD taught of the same version stays known, and is confirmed by this listing. */
-    _cleanup_(arena_freep) struct arena *scratch = arena_new(64 * KIB);
+    struct attr attr = attr_of_origin(&x->attr, /* has_meta= */ false, l->asked_ns);
+    attr.is_directory = x->is_prefix;
+    arena_clear(l->old);
     struct attr old;
-    if (mirror_recall_stale(m, b, key, scratch, &old) == 0 && old.has_meta && slice_eq(old.etag, attr.etag)) {
+    /* What a GET or HEAD taught of the same version stays known, and is confirmed by this listing. */
+    if (!x->is_prefix && mirror_recall_stale(l->m, b, key, l->old, &old) == 0 && old.has_meta &&
+        slice_eq(old.etag, attr.etag) && old.size_bytes == attr.size_bytes) {
         attr.has_meta = true;
         attr.content_type = old.content_type;
         attr.meta = old.meta;
     }
-    mirror_learn(m, b, key, &attr, seen);
+    mirror_learn(l->m, b, key, &attr, seen);
 }
 
-static int take_page(struct mirror *m, struct upstream *u, const struct wire_list_req *q,
-                     const struct origin_page *page, uint64_t seen, struct buf *entries, uint32_t *n_entries)
+static int take_entries(struct lister *l, const struct origin_page *page, size_t n)
 {
-    uint64_t now_ns = sys->real_ns();
-    for (size_t i = 0; i < page->n; i++) {
+    for (size_t i = 0; i < n; i++) {
         const struct origin_entry *x = &page->entries[i];
-        if (x->is_prefix && (x->key.n == 0 || q->delimiter != '/'))
+        if (x->is_prefix && (x->key.n == 0 || l->q->delimiter != '/'))
             continue; /* prefixes of another delimiter are no directories */
-        if (atomic_load(mirror_bucket_generation(m, u->bucket)) == seen)
-            learn_entry(m, u->bucket, x, now_ns);
+        learn_entry(l, x);
     }
-    for (size_t i = 0; i < page->n; i++) {
-        if (!wanted(page, i, q))
+    for (size_t i = 0; i < n; i++) {
+        if (!wanted(page, i, l->q))
             continue;
-        int r = add_entry(&page->entries[i], entries);
+        int r = add_entry(&page->entries[i], &l->entries);
         if (r < 0)
             return r;
-        (*n_entries)++;
+        l->n_entries++;
     }
     return 0;
 }
 
-/* Asks until there is at least one entry to give or no more pages: a page may be empty after filtering. */
-static int list_origin(struct mirror *m, struct upstream *u, const struct wire_list_req *q, uint64_t seen,
-                       struct arena *a, struct wire_list_rep *ret, struct err *e)
+static int keep(struct buf *b, struct slice s)
 {
-    _cleanup_buf_ struct buf entries = BUF_INIT(PAGE_MAX_BYTES);
-    struct origin_list l = {
-        .prefix = q->prefix,
-        .delimiter = (char)q->delimiter,
-        .after = q->after,
-        .max = q->max,
-    };
-    struct wire_list_rep rep = {.fd = -1};
+    buf_clear(b);
+    return buf_slice(b, s);
+}
+
+static int take_page(struct lister *l, const struct origin_page *page, struct err *e)
+{
+    size_t n = whole_names(page, l->q);
+    int r = take_entries(l, page, n);
+    if (r == 0 && n > 0)
+        r = keep(&l->next, page->entries[n - 1].key);
+    /* Entries that were left out are asked for again, by name. */
+    if (r == 0)
+        r = keep(&l->token, n == page->n ? page->next_token : SLICE_NULL);
+    l->truncated = page->truncated && (n > 0 || l->token.n > 0);
+    return r < 0 ? err_set(e, r, "the origin's page is too large") : 0;
+}
+
+/* Asks until there is at least one entry to give or no more pages: a page may be empty, or be so after
+ * filtering. */
+static int list_origin(struct lister *l, struct err *e)
+{
     do {
+        struct origin_list ask = {
+            .prefix = l->q->prefix,
+            .delimiter = (char)l->q->delimiter,
+            .after = l->token.n > 0  ? SLICE_NULL
+                     : l->next.n > 0 ? buf_view(&l->next)
+                                     : l->q->after,
+            .token = buf_view(&l->token),
+            .max = l->q->max,
+        };
         struct origin_page page;
-        int r = upstream_list(u, &l, a, &page, e);
+        l->asked_ns = sys->real_ns();
+        int r = upstream_list(l->u, &ask, l->scratch, &page, e);
         if (r == 0)
-            r = take_page(m, u, q, &page, seen, &entries, &rep.n_entries);
+            r = take_page(l, &page, e);
         if (r < 0)
             return r;
-        rep.truncated = page.truncated && page.n > 0;
-        if (page.n > 0)
-            rep.next = page.entries[page.n - 1].key;
-        if (rep.truncated && rep.n_entries == 0) {
-            l.token = page.next_token;
-            l.after = page.next_token.n > 0 ? SLICE_NULL : rep.next;
-        }
-    } while (rep.truncated && rep.n_entries == 0);
-    rep.entries = arena_dup(a, buf_view(&entries));
-    if (!rep.truncated)
-        rep.next = SLICE_NULL;
-    *ret = rep;
+    } while (l->truncated && l->n_entries == 0);
+    return 0;
+}
+
+static void lister_fini(struct lister *l)
+{
+    arena_free(l->scratch);
+    arena_free(l->old);
+    buf_fini(&l->entries);
+    buf_fini(&l->next);
+    buf_fini(&l->token);
+}
+
+/* One page from the origin, in the arena. */
+static int ask(struct mirror *m, struct upstream *u, const struct wire_list_req *q, uint64_t seen,
+               struct arena *a, struct wire_list_rep *ret, struct err *e)
+{
+    struct lister _cleanup_(lister_fini) l = {
+        .m = m,
+        .u = u,
+        .q = q,
+        .seen = seen,
+        .scratch = arena_new(LIST_ARENA_BYTES),
+        .old = arena_new(OLD_ARENA_BYTES),
+        .entries = BUF_INIT(PAGE_MAX_BYTES),
+        .next = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 1),
+        .token = BUF_INIT(TOKEN_MAX_BYTES),
+    };
+    int r = list_origin(&l, e);
+    if (r < 0)
+        return r;
+    *ret = (struct wire_list_rep){
+        .fd = -1,
+        .n_entries = l.n_entries,
+        .entries = arena_dup(a, buf_view(&l.entries)),
+        .truncated = l.truncated,
+        .next = l.truncated ? arena_dup(a, buf_view(&l.next)) : SLICE_NULL,
+    };
     return 0;
 }
 
@@ -217,7 +295,7 @@ int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req
     _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(PAGE_MAX_BYTES);
     page_key(m, u->bucket, &q, &k);
     uint64_t asked_ns = sys->real_ns();
-    int r = list_origin(m, u, &q, seen, a, ret, e);
+    int r = ask(m, u, &q, seen, a, ret, e);
     if (r < 0)
         return r;
     /* The key holds the generation that was current before: a page overtaken by a write is never found again.

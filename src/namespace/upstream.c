@@ -16,6 +16,8 @@
 #define CONCURRENCY_START   16.0
 #define CONCURRENCY_FLOOR   2.0
 #define RETRY_BUDGET_TOKENS 100
+#define SLEEP_MS            50        /* a sleep before a retry looks this often whether it is cancelled */
+#define PUT_ARENA_BYTES     (8 * MIB) /* of one try: ETags of the parts of a multipart upload */
 
 int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
 {
@@ -98,9 +100,23 @@ void upstream_leave(struct upstream *u, int result)
     cond_broadcast(&u->room);
 }
 
+static bool is_cancelled(atomic_bool *cancel)
+{
+    return cancel && atomic_load(cancel);
+}
+
+static void sleep_ms(uint64_t ms, atomic_bool *cancel)
+{
+    while (ms > 0 && !is_cancelled(cancel)) {
+        uint64_t n = cancel ? MIN(ms, (uint64_t)SLEEP_MS) : ms;
+        sys->sleep_ns(n * 1000000);
+        ms -= n;
+    }
+}
+
 bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel)
 {
-    if (!retry_is_transient(code) || (cancel && atomic_load(cancel)))
+    if (!retry_is_transient(code) || is_cancelled(cancel))
         return false;
     uint64_t now = sys_mono_ms(), random;
     sys->random(&random, sizeof(random));
@@ -110,9 +126,9 @@ bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bo
     if (wait_ms < 0)
         return false;
     metrics_count(METRIC_ORIGIN_RETRIES, u->bucket->name, err_name(code), NULL);
-    sys->sleep_ns((uint64_t)wait_ms * 1000000);
+    sleep_ms((uint64_t)wait_ms, cancel);
     r->attempt++;
-    return !(cancel && atomic_load(cancel));
+    return !is_cancelled(cancel);
 }
 
 static int ignore_body(void *arg, const struct origin_attr *attr, const void *p, size_t n)
@@ -145,26 +161,53 @@ int upstream_head(struct upstream *u, struct slice key, struct slice if_none_mat
 int upstream_list(struct upstream *u, const struct origin_list *l, struct arena *a, struct origin_page *ret,
                   struct err *e)
 {
-    return UPSTREAM_RETRY(u, origin_list(u->origin, l, a, ret, e));
+    return UPSTREAM_RETRY(u, (arena_clear(a), origin_list(u->origin, l, a, ret, e)));
+}
+
+static int put(struct upstream *u, const struct origin_put *p, const struct origin_body *body, bool placed,
+               struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    bool conditional = p->if_none_match || p->if_match.n > 0;
+    struct retry retry = {.started_ms = sys_mono_ms()};
+    _cleanup_(arena_freep) struct arena *scratch = arena_new(PUT_ARENA_BYTES);
+    struct origin_attr answer;
+    int r;
+    for (;;) {
+        arena_clear(scratch);
+        if (placed)
+            upstream_enter(u);
+        r = origin_put(u->origin, p, body, scratch, &answer, e);
+        if (placed)
+            upstream_leave(u, r);
+        if (r == 0 || (conditional && r != ERR_ORIGIN_BUSY) || !upstream_try_again(u, &retry, r, p->cancel))
+            break;
+    }
+    if (r < 0)
+        return r;
+    *ret = answer;
+    ret->etag = arena_dup(a, answer.etag);
+    ret->content_type = arena_dup(a, answer.content_type);
+    ret->meta = arena_dup(a, answer.meta);
+    return 0;
 }
 
 int upstream_put(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
                  struct arena *a, struct origin_attr *ret, struct err *e)
 {
-    bool conditional = p->if_none_match || p->if_match.n > 0;
-    struct retry retry = {.started_ms = sys_mono_ms()};
-    for (;;) {
-        upstream_enter(u);
-        int r = origin_put(u->origin, p, body, a, ret, e);
-        upstream_leave(u, r);
-        if (r == 0 || (conditional && r != ERR_ORIGIN_BUSY) || !upstream_try_again(u, &retry, r, p->cancel))
-            return r;
-    }
+    return put(u, p, body, /* placed= */ true, a, ret, e);
+}
+
+int upstream_put_slowly(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
+                        struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    return put(u, p, body, /* placed= */ false, a, ret, e);
 }
 
 int upstream_remove(struct upstream *u, struct slice key, struct slice if_match, struct err *e)
 {
-    return UPSTREAM_RETRY(u, origin_remove(u->origin, key, if_match, e));
+    unsigned tries = 0;
+    int r = UPSTREAM_RETRY(u, (tries++, origin_remove(u->origin, key, if_match, e)));
+    return r == -ENOENT && tries > 1 ? 0 : r;
 }
 
 int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct arena *a,

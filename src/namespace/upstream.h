@@ -36,13 +36,19 @@ void upstream_leave(struct upstream *u, int result);
  * counts up. */
 bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel);
 
-/* With retries; arguments as in origin.h. */
+/* With retries; arguments as in origin.h. The arena of a listing is the call's own: it is emptied before
+ * every try, so nothing in `l` may lie there. */
 int upstream_head(struct upstream *u, struct slice key, struct slice if_none_match, struct arena *a,
                   struct origin_attr *ret, struct err *e);
 int upstream_list(struct upstream *u, const struct origin_list *l, struct arena *a, struct origin_page *ret,
                   struct err *e);
 int upstream_put(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
                  struct arena *a, struct origin_attr *ret, struct err *e);
+/* The same for a body that comes at its writer's pace: takes no place among the concurrent requests, which
+ * would otherwise all be held by writers that wait for a reader. */
+int upstream_put_slowly(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
+                        struct arena *a, struct origin_attr *ret, struct err *e);
+/* -ENOENT when nothing was there, but not when a try before, whose answer was lost, may have removed it. */
 int upstream_remove(struct upstream *u, struct slice key, struct slice if_match, struct err *e);
 int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct arena *a,
                   struct origin_attr *ret, struct err *e);

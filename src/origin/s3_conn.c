@@ -364,7 +364,7 @@ static int class_of_curl(CURLcode code, const struct s3_call *c, CURL *easy)
         return ERR_ORIGIN_DOWN;
     case CURLE_SEND_ERROR:
     case CURLE_RECV_ERROR:
-        return c->response.status ? ERR_ORIGIN_SHORT : ERR_ORIGIN_DOWN;
+        return c->response.status >= 200 ? ERR_ORIGIN_SHORT : ERR_ORIGIN_DOWN;
     case CURLE_PARTIAL_FILE:
         return ERR_ORIGIN_SHORT;
     case CURLE_OPERATION_TIMEDOUT:
@@ -410,7 +410,8 @@ static int exchange(struct s3_call *c, struct s3_conn *conn, bool *ret_keep, str
     if (r == 0)
         r = conclude(c, conn, code, e);
     (void)curl_easy_setopt(conn->easy, CURLOPT_HTTPHEADER, NULL); /* the list goes away with this call */
-    origin_count_request(&c->s3->base, c->op, c->response.status);
+    int status = c->response.status;
+    origin_count_request(&c->s3->base, c->op, status >= 200 ? status : 0); /* an interim answer is none */
     return r;
 }
 

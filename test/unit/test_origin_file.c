@@ -470,6 +470,28 @@ static void test_fault_sweep_put(void **state)
     }
 }
 
+static int syncs_before_name, syncs_after_name;
+
+static int watching_fsync(int fd)
+{
+    (*(access(path_of("new"), F_OK) == 0 ? &syncs_after_name : &syncs_before_name))++;
+    return sys_real.fsync(fd);
+}
+
+/* A file is on disk before it gets its name, and the name before put returns. */
+static void test_sync_order(void **state)
+{
+    struct origin_attr attr;
+    faulty = sys_real;
+    faulty.fsync = watching_fsync;
+    syncs_before_name = syncs_after_name = 0;
+    sys = &faulty;
+    assert_int_equal(put("new", 1000, &attr), 0);
+    sys = &sys_real;
+    assert_int_equal(syncs_before_name, 1);
+    assert_int_equal(syncs_after_name, 1);
+}
+
 /* Whichever call of a read fails, the read fails and no wrong bytes were given. */
 static void test_fault_sweep_get(void **state)
 {
@@ -739,6 +761,7 @@ int main(void)
         TEST(test_changed_while_read),
         TEST(test_failed_body),
         TEST(test_fault_sweep_put),
+        TEST(test_sync_order),
         TEST(test_fault_sweep_get),
         TEST(test_directory_away),
         TEST(test_list_model),

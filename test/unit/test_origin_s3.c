@@ -327,22 +327,25 @@ static void test_stall(void **state)
 
 static int slow_sink(void *arg, const struct origin_attr *attr, const void *p, size_t n)
 {
-    usleep(400000);
+    if (((struct sink *)arg)->calls == 0)
+        usleep(400000);
     return on_bytes(arg, attr, p, n);
 }
 
 /* Time that the sink takes is no stall of the origin. */
 static void test_slow_sink(void **state)
 {
-    static const struct script_step steps[] = {{.answer = OK206("0-99/100", "100"), .pad = 100}};
+    static const struct script_step steps[] = {
+        {.answer = OK206("0-8388607/8388608", "8388608"), .pad = 8388608}};
     static const char *const options[] = {"origin.timeout", "200ms", NULL};
     struct fixture f;
     fixture_start(&f, "s3://b", steps, 1, options);
-    struct origin_get g = {.key = SLICE_LIT("k"), .n = 100};
+    struct origin_get g = {.key = SLICE_LIT("k"), .n = 8388608};
     struct origin_attr attr;
     struct sink s = {0};
     struct err e = {0};
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, slow_sink, &s, &e), 0);
+    assert_int_equal(s.bytes, 8388608);
     fixture_stop(&f);
 }
 
@@ -708,6 +711,30 @@ static void test_multipart_abort(void **state)
     }
 }
 
+/* When one of several parts in flight is refused for good, the others are not waited for. */
+static void test_multipart_stop(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", .delay_ms = 300},
+        {.answer = PART_OK, .delay_ms = 3000},
+        {.answer = PART_OK, .delay_ms = 3000},
+        {.answer = PART_OK, .delay_ms = 3000},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct metric_series *done = metrics_series(METRIC_ORIGIN_REQUESTS, "scripted", "put_part", "200");
+    uint64_t before = metrics_value(done);
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 21 * MIB, NULL, &attr, &e), ERR_ORIGIN_DENIED);
+    assert_int_equal(metrics_value(done) - before, 0);
+    size_t last = script_steps_taken(&f.script) - 1;
+    assert_memory_equal(script_head(&f.script, last), "DELETE /b/k?uploadId=", 21);
+    fixture_stop(&f);
+}
+
 /* ---- listings ---- */
 
 #define LIST(body)                                                                                           \
@@ -876,6 +903,7 @@ int main(void)
         cmocka_unit_test(test_early_refusal),
         cmocka_unit_test(test_multipart_retry),
         cmocka_unit_test(test_multipart_abort),
+        cmocka_unit_test(test_multipart_stop),
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_list_query),
         cmocka_unit_test(test_metrics),

@@ -1,0 +1,68 @@
+"""A mount as a child process, for the system tests.
+
+    with Mount(directory, node, "bucket/prefix", read_only=True) as mount:
+        (mount.path / "name").read_bytes()
+
+Runs `forebay mount --foreground`; leaving the block unmounts, and demands status 0 and no sanitizer's report. Whatever
+happens, nothing stays mounted.
+"""
+
+import subprocess
+
+import harness
+
+
+def is_mounted(path):
+    with open("/proc/self/mountinfo") as mounts:
+        return any(line.split()[4] == str(path) for line in mounts)
+
+
+class Mount(harness.Program):
+    def __init__(self, directory, node, bucket, start=True, **options):
+        super().__init__(directory, "mount")
+        self.node = node
+        self.bucket = bucket
+        self.path = self.dir / "mnt"
+        self.path.mkdir(exist_ok=True)
+        self.options = options
+        if start:
+            self.start()
+
+    def argv(self):
+        argv = [self.node.binary, "mount", "--socket", self.node.socket_path, "--foreground"]
+        for name, value in self.options.items():
+            flag = "--" + name.replace("_", "-")
+            argv += [flag] if value is True else [flag, value]
+        return argv + [self.bucket, self.path]
+
+    def start(self):
+        before = len(self.log())
+        self.spawn(self.argv(), env=self.node.env)
+        harness.wait_until(lambda: "passthrough" in self.log()[before:] or not self.running(), 30, "mounted")
+        assert self.running(), f"the mount ended:\n{self.log_tail()}"
+
+    def uses_passthrough(self):
+        return "passthrough is used" in self.log()
+
+    def stop(self):
+        """Unmounts as a person would; gives the exit status of the mount's process."""
+        if self.process is None:
+            return None
+        try:
+            done = subprocess.run(["fusermount3", "-u", str(self.path)], stderr=subprocess.PIPE, text=True)
+            assert done.returncode == 0 or not self.running(), done.stderr
+            status = self._finish()
+        finally:
+            if is_mounted(self.path):
+                subprocess.run(["umount", "-l", str(self.path)], check=False)
+            self.kill()
+        report = harness.SANITIZER_REPORT.search(self.log())
+        assert not report, f"the mount's log holds a report:\n{self.log()[max(0, report.start() - 200):][:8000]}"
+        assert status == 0, f"the mount ended with status {status}:\n{self.log_tail()}"
+        return status
+
+    def clean_up(self):
+        """After a kill -9 of the mount's process: takes the dead mount away."""
+        self.kill()
+        if is_mounted(self.path):
+            subprocess.run(["umount", "-l", str(self.path)], check=False)

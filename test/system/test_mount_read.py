@@ -1,0 +1,349 @@
+"""Reading through a mount: the same bytes, names and sizes that the origin has, with passthrough and without."""
+
+import concurrent.futures
+import ctypes
+import errno
+import mmap
+import os
+import random
+import stat
+import tempfile
+import time
+
+import pytest
+
+import harness
+import keyorigin
+import mounted
+
+MIB = 1 << 20
+MODES = ["auto", "off"]
+
+pytestmark = pytest.mark.usefixtures("need_fuse")
+
+
+@pytest.fixture
+def mount(bucket, work):
+    """mount(passthrough="off", ...) mounts the test's bucket."""
+    mounts = []
+
+    def make(what=None, node=None, **options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node or bucket.node,
+                                    what or bucket.name, **options))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+def put(bucket, **objects):
+    for key, body in objects.items():
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=body)
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_files_have_the_bytes_and_sizes_of_the_origin(bucket, mount, passthrough):
+    """Sizes around the block size, cold and then warm."""
+    sizes = [0, 1, 4095, 4096, 110 * 1024, MIB - 1, MIB, MIB + 1, 9 * MIB + 17]
+    bodies = {f"f{n}": harness.random_bytes(n, seed=n) for n in sizes}
+    put(bucket, **bodies)
+    path = mount(passthrough=passthrough).path
+    for _ in range(2):
+        for name, body in bodies.items():
+            assert (path / name).stat().st_size == len(body)
+            assert (path / name).read_bytes() == body, name
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_random_reads_of_a_cold_file(bucket, mount, passthrough):
+    """Reads at random places and lengths give the bytes of those places, and none beyond the end."""
+    body = harness.random_bytes(24 * MIB + 123, seed=1)
+    put(bucket, big=body)
+    fd = os.open(mount(passthrough=passthrough).path / "big", os.O_RDONLY)
+    rng = random.Random(2)
+    try:
+        for _ in range(200):
+            offset, n = rng.randrange(len(body) + 1000), rng.choice([1, 17, 4096, 100_000, 2 * MIB])
+            assert os.pread(fd, n, offset) == body[offset:offset + n]
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_tail_first(bucket, mount, passthrough):
+    """As npz and parquet readers do: the end, the beginning, then the middle."""
+    body = harness.random_bytes(20 * MIB + 5, seed=3)
+    put(bucket, archive=body)
+    with open(mount(passthrough=passthrough).path / "archive", "rb") as f:
+        f.seek(-100, os.SEEK_END)
+        assert f.read() == body[-100:]
+        f.seek(0)
+        assert f.read(4096) == body[:4096]
+        f.seek(10 * MIB)
+        assert f.read(3 * MIB) == body[10 * MIB:13 * MIB]
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("flags", [mmap.MAP_SHARED, mmap.MAP_PRIVATE])
+def test_mapped_file(bucket, mount, passthrough, warm, flags):
+    """A mapping has the bytes, whether the file was complete when it was opened or not; and a file that was mapped
+    while cold can be opened by others afterwards."""
+    body = harness.random_bytes(12 * MIB + 77, seed=4)
+    put(bucket, tensors=body)
+    path = mount(passthrough=passthrough).path / "tensors"
+    if warm:
+        assert path.read_bytes() == body
+        time.sleep(1.1)
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, flags=flags, prot=mmap.PROT_READ) as m:
+        for offset in random.Random(5).sample(range(len(body) - 5000), 50):
+            assert m[offset:offset + 5000] == body[offset:offset + 5000]
+        assert m[:] == body
+        assert path.read_bytes() == body
+        time.sleep(1.1)
+        assert path.read_bytes() == body
+
+
+def test_a_complete_file_is_read_by_the_kernel(bucket, mount):
+    """Once complete, reads no longer reach the mount's process: it may even be stopped."""
+    body = harness.random_bytes(3 * MIB, seed=6)
+    put(bucket, warm=body)
+    one = mount()
+    if not one.uses_passthrough():
+        pytest.skip("needs CAP_SYS_ADMIN and Linux 6.9 for passthrough")
+    path = one.path / "warm"
+    assert path.read_bytes() == body
+    time.sleep(1.1)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        one.process.send_signal(19)
+        assert os.pread(fd, len(body), 0) == body
+        assert os.pread(fd, 100, 2 * MIB + 5) == body[2 * MIB + 5:2 * MIB + 105]
+    finally:
+        one.process.send_signal(18)
+        os.close(fd)
+
+
+def test_two_readers_of_a_cold_file_and_one_after(bucket, mount):
+    """Readers that opened before the file was complete and readers that open after see the same bytes side by side."""
+    body = harness.random_bytes(16 * MIB, seed=7)
+    put(bucket, shared=body)
+    path = mount().path / "shared"
+    early = [os.open(path, os.O_RDONLY) for _ in range(2)]
+    try:
+        assert path.read_bytes() == body
+        for _ in range(3):
+            assert path.read_bytes() == body
+            time.sleep(0.6)
+        for fd in early:
+            assert os.pread(fd, MIB, 5 * MIB) == body[5 * MIB:6 * MIB]
+            with mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as m:
+                assert m[7 * MIB:8 * MIB] == body[7 * MIB:8 * MIB]
+    finally:
+        for fd in early:
+            os.close(fd)
+
+
+def test_many_threads_read_one_cold_file(bucket, mount):
+    """Eight threads, each its own part and order."""
+    body = harness.random_bytes(32 * MIB, seed=8)
+    put(bucket, big=body)
+    path = mount().path / "big"
+
+    def read(k):
+        offsets = list(range(k * MIB // 2, len(body), 8 * MIB // 2))
+        random.Random(k).shuffle(offsets)
+        with open(path, "rb", buffering=0) as f:
+            for offset in offsets:
+                f.seek(offset)
+                if f.read(300_000) != body[offset:offset + 300_000]:
+                    return False
+        return True
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(8)))
+
+
+# ---- names ----
+
+
+def test_the_tree_is_the_listing(bucket, mount):
+    """Every object is a file in the directories that its key names, and nothing else is there."""
+    keys = ["a", "b/c", "b/d/e", "b/d/f", "g/h/i/j/k", "z z/ö", "b/d e/1"]
+    put(bucket, **{key: key.encode() for key in keys})
+    path = mount().path
+    found = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
+    assert found == set(keys)
+    for key in keys:
+        assert (path / key).read_bytes() == key.encode()
+    assert sorted(os.listdir(path / "b")) == ["c", "d", "d e"]
+    assert not (path / "nothing").exists()
+    assert not (path / "b/nothing").exists()
+
+
+def test_a_large_directory(bucket, mount):
+    """More entries than a page of the listing: each once, and telldir positions stay usable."""
+    names = [f"f{i:05d}" for i in range(2345)]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda n: bucket.truth.put_object(Bucket=bucket.name, Key="d/" + n, Body=n.encode()), names))
+    path = mount().path
+    assert sorted(os.listdir(path / "d")) == names
+    assert sum(1 for e in os.scandir(path / "d") if e.is_file() and e.stat().st_size == 6) == len(names)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.opendir.restype = libc.readdir.restype = ctypes.c_void_p
+    libc.opendir.argtypes = [ctypes.c_char_p]
+    libc.readdir.argtypes = libc.telldir.argtypes = libc.closedir.argtypes = [ctypes.c_void_p]
+    libc.telldir.restype = ctypes.c_long
+    libc.seekdir.argtypes = [ctypes.c_void_p, ctypes.c_long]
+    directory = libc.opendir(str(path / "d").encode())
+    seen = []
+    while True:
+        position = libc.telldir(directory)
+        entry = libc.readdir(directory)
+        if not entry:
+            break
+        seen.append((position, ctypes.string_at(entry + 19)))
+    for position, name in [seen[1500], seen[10], seen[2340], seen[0], seen[1001], seen[1000]]:
+        libc.seekdir(directory, position)
+        assert ctypes.string_at(libc.readdir(directory) + 19) == name
+    libc.closedir(directory)
+    assert sorted(n for _, n in seen) == sorted([b".", b".."] + [n.encode() for n in names])
+
+
+def test_odd_names(node, work, tmp_path):
+    """What a directory can hold is shown and readable; what it cannot is left out, here and in a lookup."""
+    good = ["space name", "ünïcode-名前", "semi;colon", "a" * 255, "new\nline", "-dash", "'quote\"", "back\\slash",
+            "dir with space/x", "percent%20", ".hidden"]
+    tree = tmp_path / "tree"
+    for name in good:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(name.encode())
+    name = harness.random_name()
+    node.create_bucket(name, f"file://{tree}")
+    with mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, name) as one:
+        found = {str(p.relative_to(one.path)) for p in one.path.rglob("*") if p.is_file()}
+        assert found == set(good)
+        for key in good:
+            assert (one.path / key).read_bytes() == key.encode()
+
+
+def test_names_that_a_directory_cannot_hold(node, work):
+    """Keys with empty parts or dots, and parts of more than 255 bytes, are in the bucket and not in the tree; where a
+    key is both an object and a directory, the directory is shown."""
+    name = harness.random_name()
+    with keyorigin.KeyOrigin() as odd:
+        for key in ["good/file", "a//b", "good/../x", "./y", "z/.", "n" * 300, "tail/", "both", "both/under"]:
+            odd.objects[name, key] = keyorigin.Object(b"odd")
+        node.create_bucket(name, f"s3://{name}", **odd.properties())
+        with mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, name) as one:
+            files = {str(p.relative_to(one.path)) for p in one.path.rglob("*") if p.is_file()}
+            assert files == {"good/file", "both/under"}
+            assert sorted(os.listdir(one.path / "good")) == ["file"]
+            assert (one.path / "both").is_dir() and (one.path / "tail").is_dir()
+            assert (one.path / "good/file").read_bytes() == b"odd"
+
+
+def test_a_prefix_as_root(bucket, mount):
+    """BUCKET/PREFIX shows what lies below the prefix, and creates below it."""
+    put(bucket, **{"p/q/one": b"1", "p/q/r/two": b"2", "other": b"3"})
+    path = mount(bucket.name + "/p/q").path
+    assert sorted(os.listdir(path)) == ["one", "r"]
+    assert (path / "r/two").read_bytes() == b"2"
+    (path / "three").write_bytes(b"3")
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="p/q/three")["Body"].read() == b"3"
+
+
+# ---- attributes ----
+
+
+def test_attributes(bucket, mount):
+    """Owner, mode, block size and blocks are what the options and the size say."""
+    put(bucket, **{"d/f": b"x" * 1000})
+    path = mount(uid="1234", gid="2345", umask="027").path
+    st = (path / "d/f").stat()
+    assert (st.st_uid, st.st_gid, stat.S_IMODE(st.st_mode), st.st_nlink) == (1234, 2345, 0o640, 1)
+    assert (st.st_size, st.st_blocks, st.st_blksize) == (1000, 2, MIB)
+    assert stat.S_IMODE((path / "d").stat().st_mode) == 0o750
+    mtime = bucket.truth.head_object(Bucket=bucket.name, Key="d/f")["LastModified"].timestamp()
+    assert int(st.st_mtime) == int(mtime)
+    assert os.statvfs(path).f_bavail > 0
+
+
+def test_inode_numbers_are_stable(bucket, mount):
+    """The number belongs to the path: readdir and stat agree, before and after a remount."""
+    put(bucket, **{"d/f": b"x", "g": b"y"})
+    one = mount()
+    numbers = {e.name: e.inode() for e in os.scandir(one.path)}
+    assert numbers == {e.name: e.stat().st_ino for e in os.scandir(one.path)}
+    one.stop()
+    one.start()
+    assert numbers == {e.name: e.inode() for e in os.scandir(one.path)}
+
+
+def test_read_only(bucket, mount):
+    """Every change is refused with EROFS and the modes say so."""
+    put(bucket, f=b"x")
+    path = mount(read_only=True).path
+    assert stat.S_IMODE((path / "f").stat().st_mode) == 0o444
+    for change in (lambda: (path / "new").write_bytes(b""), lambda: (path / "f").write_bytes(b""),
+                   lambda: os.unlink(path / "f"), lambda: os.mkdir(path / "d"),
+                   lambda: os.rename(path / "f", path / "g"), lambda: os.truncate(path / "f", 0)):
+        with pytest.raises(OSError) as caught:
+            change()
+        assert caught.value.errno == errno.EROFS
+    assert (path / "f").read_bytes() == b"x"
+
+
+# ---- versions ----
+
+
+def test_a_reader_keeps_its_version(bucket, mount):
+    """Who has a complete file open keeps reading the old bytes after it was replaced at the node; who opens later, at
+    most a second, reads the new ones."""
+    old, new = harness.random_bytes(2 * MIB, seed=10), harness.random_bytes(3 * MIB, seed=11)
+    bucket.s3.put_object(Bucket=bucket.name, Key="f", Body=old)
+    path = mount().path / "f"
+    with open(path, "rb", buffering=0) as f:
+        assert f.read(MIB) == old[:MIB]
+        bucket.s3.put_object(Bucket=bucket.name, Key="f", Body=new)
+        time.sleep(1.2)
+        assert path.read_bytes() == new
+        assert path.stat().st_size == len(new)
+        assert f.read() == old[MIB:]
+
+
+def test_new_and_removed_names_show_within_a_second(bucket, mount):
+    """Names that were looked up before, present or absent, follow what S3 does to them."""
+    put(bucket, old=b"1")
+    path = mount().path
+    assert not (path / "new").exists() and (path / "old").exists()
+    bucket.s3.put_object(Bucket=bucket.name, Key="new", Body=b"2")
+    bucket.s3.delete_object(Bucket=bucket.name, Key="old")
+    time.sleep(1.2)
+    assert (path / "new").read_bytes() == b"2"
+    assert not (path / "old").exists()
+    assert os.listdir(path) == ["new"]
+
+
+# ---- the second epoch ----
+
+
+def test_the_second_pass_asks_the_origin_nothing(bucket, mount):
+    """After one pass over the tree, another one brings no byte and no question about objects to the origin."""
+    bodies = {f"d{i % 3}/f{i:03d}": harness.random_bytes(20_000 + i, seed=i) for i in range(60)}
+    put(bucket, **bodies)
+    path = mount().path
+
+    def read_all():
+        for key in random.Random(12).sample(sorted(bodies), len(bodies)):
+            assert (path / key).read_bytes() == bodies[key]
+
+    read_all()
+    node = bucket.node
+    before = node.metric("forebay_origin_read_bytes_total", bucket=bucket.name)
+    gets = node.metric("forebay_origin_requests_total", bucket=bucket.name, op="get")
+    assert before == sum(map(len, bodies.values()))
+    read_all()
+    assert node.metric("forebay_origin_read_bytes_total", bucket=bucket.name) == before
+    assert node.metric("forebay_origin_requests_total", bucket=bucket.name, op="get") == gets

@@ -1,0 +1,338 @@
+"""Writing through a mount: what close and fsync acknowledge is in the origin, what they refuse is reported."""
+
+import concurrent.futures
+import errno
+import mmap
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+import botocore.exceptions
+import pytest
+
+import harness
+import mounted
+
+MIB = 1 << 20
+MODES = ["auto", "off"]
+
+pytestmark = pytest.mark.usefixtures("need_fuse")
+
+
+@pytest.fixture
+def mount(bucket, work):
+    """mount(passthrough="off", ...) mounts the test's bucket."""
+    mounts = []
+
+    def make(what=None, node=None, **options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node or bucket.node,
+                                    what or bucket.name, **options))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+def truth(bucket, key):
+    """What the origin has, or None."""
+    try:
+        return bucket.truth.get_object(Bucket=bucket.name, Key=key)["Body"].read()
+    except botocore.exceptions.ClientError as error:
+        assert error.response["Error"]["Code"] in ("NoSuchKey", "404")
+        return None
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+@pytest.mark.parametrize("size", [0, 1, 4096, MIB, 9 * MIB + 123])
+def test_a_closed_file_is_in_the_origin(bucket, mount, passthrough, size):
+    """When close returns, the origin has the bytes, and so have readers of the mount and of S3."""
+    body = harness.random_bytes(size, seed=size)
+    path = mount(passthrough=passthrough).path / "new"
+    path.write_bytes(body)
+    assert truth(bucket, "new") == body
+    assert path.read_bytes() == body and path.stat().st_size == size
+    assert bucket.s3.get_object(Bucket=bucket.name, Key="new")["Body"].read() == body
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_replacing_a_whole_file(bucket, mount, passthrough):
+    """Opened with O_TRUNC, longer or shorter than before; the old bytes stay at the origin until close."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="f", Body=b"o" * 100_000)
+    path = mount(passthrough=passthrough).path / "f"
+    assert path.read_bytes() == b"o" * 100_000
+    for body in [b"short", harness.random_bytes(3 * MIB, seed=1), b""]:
+        before = truth(bucket, "f")
+        with open(path, "wb", buffering=0) as f:
+            f.write(body)
+            assert truth(bucket, "f") == before
+        assert truth(bucket, "f") == body
+        assert path.read_bytes() == body and path.stat().st_size == len(body)
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_changing_a_part(bucket, mount, passthrough):
+    """Opened without O_TRUNC the file begins with what it has; append, overwrite, truncate, holes."""
+    body = bytearray(harness.random_bytes(2 * MIB + 50, seed=2))
+    bucket.truth.put_object(Bucket=bucket.name, Key="f", Body=bytes(body))
+    path = mount(passthrough=passthrough).path / "f"
+    with open(path, "r+b") as f:
+        f.seek(1000)
+        f.write(b"changed")
+    body[1000:1007] = b"changed"
+    assert truth(bucket, "f") == body
+    with open(path, "ab") as f:
+        f.write(b"appended")
+    body += b"appended"
+    assert truth(bucket, "f") == body
+    os.truncate(path, 1_500_000)
+    del body[1_500_000:]
+    assert truth(bucket, "f") == body
+    with open(path, "r+b") as f:
+        f.truncate(1_600_000)
+        f.seek(1_700_000)
+        f.write(b"end")
+    body += bytes(200_000) + b"end"
+    assert truth(bucket, "f") == body
+    assert path.read_bytes() == body
+
+
+def test_opening_for_writing_without_writing_uploads_nothing(bucket, mount):
+    """A file opened for update and closed unchanged is not sent again."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="f", Body=b"x" * 1000)
+    path = mount().path / "f"
+    puts = bucket.node.metric("forebay_origin_requests_total", bucket=bucket.name, op="put")
+    with open(path, "r+b") as f:
+        assert f.read() == b"x" * 1000
+    assert bucket.node.metric("forebay_origin_requests_total", bucket=bucket.name, op="put") == puts
+    assert truth(bucket, "f") == b"x" * 1000
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_appending_writers(bucket, mount, passthrough):
+    """O_APPEND from several descriptors: every record is there, whole."""
+    path = mount(passthrough=passthrough).path / "log"
+    path.write_bytes(b"")
+    fds = [os.open(path, os.O_WRONLY | os.O_APPEND) for _ in range(4)]
+    for i in range(50):
+        for k, fd in enumerate(fds):
+            os.write(fd, b"%d:%03d\n" % (k, i))
+    for fd in fds:
+        os.close(fd)
+    lines = truth(bucket, "log").splitlines()
+    assert sorted(lines) == sorted(b"%d:%03d" % (k, i) for i in range(50) for k in range(4))
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_fsync_publishes(bucket, mount, passthrough):
+    """fsync means that the origin has it; more writes and another fsync replace it; unchanged, nothing is sent."""
+    path = mount(passthrough=passthrough).path / "f"
+    with open(path, "wb", buffering=0) as f:
+        for part in (b"one", b"two" * 100_000):
+            f.write(part)
+            os.fsync(f.fileno())
+            assert truth(bucket, "f").endswith(part)
+        puts = bucket.node.metric("forebay_origin_requests_total", bucket=bucket.name, op="put")
+        os.fsync(f.fileno())
+        os.fsync(f.fileno())
+        assert bucket.node.metric("forebay_origin_requests_total", bucket=bucket.name, op="put") == puts
+    assert truth(bucket, "f") == b"one" + b"two" * 100_000
+    assert bucket.node.metric("forebay_origin_requests_total", bucket=bucket.name, op="put") == puts
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_each_small_change_counts(bucket, mount, passthrough):
+    """Changes that follow a publication at once, of the same size, are not missed."""
+    path = mount(passthrough=passthrough).path / "f"
+    with open(path, "wb", buffering=0) as f:
+        for i in range(30):
+            os.pwrite(f.fileno(), b"%08d" % i, 0)
+            os.fsync(f.fileno())
+            assert truth(bucket, "f") == b"%08d" % i
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_mapped_writes(bucket, mount, passthrough):
+    """Stores into a shared mapping are published by msync and by the last close."""
+    path = mount(passthrough=passthrough).path / "f"
+    path.write_bytes(bytes(MIB))
+    with open(path, "r+b") as f, mmap.mmap(f.fileno(), MIB) as m:
+        m[5000:5005] = b"first"
+        m.flush()
+        os.fsync(f.fileno())
+        assert truth(bucket, "f")[5000:5005] == b"first"
+        m[7000:7006] = b"second"
+        os.fsync(f.fileno())
+        assert truth(bucket, "f")[7000:7006] == b"second"
+        m[9000:9005] = b"third"
+    harness.wait_until(lambda: truth(bucket, "f")[9000:9005] == b"third", 10, "published by the last release")
+
+
+def test_readers_see_what_is_being_written(bucket, mount):
+    """Within the mount: size and bytes at once, in a lookup, a listing and for who opens it."""
+    path = mount().path
+    (path / "d").mkdir()
+    with open(path / "d/f", "wb", buffering=0) as f:
+        f.write(b"abc")
+        assert (path / "d/f").read_bytes() == b"abc"
+        f.write(b"def")
+        assert os.listdir(path / "d") == ["f"]
+        assert os.fstat(f.fileno()).st_size == 6
+        with open(path / "d/f", "rb") as reader:
+            assert reader.read() == b"abcdef"
+            f.write(b"ghi")
+            assert reader.read() == b"ghi"
+        assert truth(bucket, "d/f") is None
+    assert truth(bucket, "d/f") == b"abcdefghi"
+    time.sleep(1.1)
+    assert (path / "d/f").stat().st_size == 9
+
+
+def test_parallel_writers_of_many_files(bucket, mount):
+    """Files written and read back from eight threads at once."""
+    path = mount().path
+
+    def work(k):
+        (path / f"d{k}").mkdir()
+        for i in range(10):
+            body = harness.random_bytes(50_000 + 1000 * i, seed=100 * k + i)
+            (path / f"d{k}/f{i}").write_bytes(body)
+            if (path / f"d{k}/f{i}").read_bytes() != body or truth(bucket, f"d{k}/f{i}") != body:
+                return False
+        return True
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+# ---- names ----
+
+
+def test_unlink(bucket, mount):
+    """Gone here and at the origin; an open reader keeps its bytes, an open writer publishes nothing any more."""
+    path = mount().path
+    (path / "f").write_bytes(b"data")
+    with open(path / "f", "rb") as reader:
+        os.unlink(path / "f")
+        assert truth(bucket, "f") is None and not (path / "f").exists()
+        assert reader.read() == b"data"
+    with open(path / "g", "wb", buffering=0) as writer:
+        writer.write(b"x")
+        os.unlink(path / "g")
+        writer.write(b"y")
+        os.fsync(writer.fileno())
+        assert os.fstat(writer.fileno()).st_nlink == 0
+    assert truth(bucket, "g") is None
+    with pytest.raises(FileNotFoundError):
+        os.unlink(path / "nothing")
+
+
+def test_directories(bucket, mount):
+    """mkdir makes a directory that lasts, rmdir removes only empty ones."""
+    path = mount().path
+    (path / "d").mkdir()
+    (path / "d/e").mkdir()
+    with pytest.raises(FileExistsError):
+        (path / "d").mkdir()
+    (path / "d/e/f").write_bytes(b"1")
+    for refused in ("d", "d/e"):
+        with pytest.raises(OSError) as caught:
+            (path / refused).rmdir()
+        assert caught.value.errno == errno.ENOTEMPTY
+    (path / "d/e/f").unlink()
+    (path / "d/e").rmdir()
+    assert os.listdir(path / "d") == []
+    (path / "d").rmdir()
+    assert os.listdir(path) == []
+
+
+def test_rename_of_a_file(bucket, mount):
+    """To a new name, over another file, and refused where the target must not exist."""
+    path = mount().path
+    (path / "a").write_bytes(b"A" * 1000)
+    os.rename(path / "a", path / "b")
+    assert truth(bucket, "a") is None and truth(bucket, "b") == b"A" * 1000
+    assert (path / "b").read_bytes() == b"A" * 1000 and not (path / "a").exists()
+    (path / "c").write_bytes(b"C")
+    os.rename(path / "c", path / "b")
+    assert truth(bucket, "b") == b"C" and (path / "b").read_bytes() == b"C"
+    (path / "d").write_bytes(b"D")
+    moved = subprocess.run(["mv", "-n", str(path / "d"), str(path / "b")], check=False)
+    assert moved.returncode in (0, 1) and truth(bucket, "b") == b"C" and truth(bucket, "d") == b"D"
+    (path / "sub").mkdir()
+    os.rename(path / "d", path / "sub/d")
+    assert truth(bucket, "sub/d") == b"D" and os.listdir(path / "sub") == ["d"]
+
+
+def test_rename_while_open(bucket, mount):
+    """A writer that goes on after its file was renamed writes to the new name."""
+    path = mount().path
+    with open(path / "tmp", "wb", buffering=0) as f:
+        f.write(b"one")
+        os.rename(path / "tmp", path / "final")
+        assert truth(bucket, "final") == b"one" and truth(bucket, "tmp") is None
+        f.write(b"two")
+        os.fsync(f.fileno())
+        assert truth(bucket, "final") == b"onetwo" and truth(bucket, "tmp") is None
+        f.write(b"three")
+    assert truth(bucket, "final") == b"onetwothree" and truth(bucket, "tmp") is None
+    assert (path / "final").read_bytes() == b"onetwothree"
+
+
+def test_rename_of_a_directory(bucket, mount):
+    """EXDEV, on which mv copies."""
+    path = mount().path
+    (path / "d").mkdir()
+    (path / "d/f").write_bytes(b"1")
+    with pytest.raises(OSError) as caught:
+        os.rename(path / "d", path / "e")
+    assert caught.value.errno == errno.EXDEV
+    subprocess.run(["mv", path / "d", path / "e"], check=True)
+    assert truth(bucket, "e/f") == b"1" and truth(bucket, "d/f") is None
+
+
+def test_what_there_is_not(bucket, mount):
+    """Links are refused with EPERM, another owner too; modes and times are accepted and not kept."""
+    path = mount().path
+    (path / "f").write_bytes(b"1")
+    for refused in (lambda: os.symlink("f", path / "s"), lambda: os.link(path / "f", path / "h"),
+                    lambda: os.chown(path / "f", 12345, 12345)):
+        with pytest.raises(OSError) as caught:
+            refused()
+        assert caught.value.errno == errno.EPERM
+    os.utime(path / "f", (1, 1))
+    os.chmod(path / "f", 0o600)
+    shutil.copy2(path / "f", path / "g")
+    assert truth(bucket, "g") == b"1"
+
+
+def test_exclusive_creation(bucket, mount):
+    """O_EXCL is refused when the object exists, though the kernel remembers that it did not."""
+    path = mount().path
+    assert not (path / "f").exists()
+    bucket.s3.put_object(Bucket=bucket.name, Key="f", Body=b"1")
+    with pytest.raises(FileExistsError):
+        os.open(path / "f", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    assert truth(bucket, "f") == b"1"
+
+
+def test_common_tools(bucket, mount, tmp_path):
+    """cp, tar, rsync-like copies and dd work as they come."""
+    path = mount().path
+    source = tmp_path / "source"
+    for i in range(5):
+        (source / f"d{i}").mkdir(parents=True)
+        (source / f"d{i}/f").write_bytes(harness.random_bytes(10_000 * i, seed=i))
+    subprocess.run(["cp", "-r", source, path / "copy"], check=True)
+    subprocess.run(["tar", "-C", source, "-cf", path / "a.tar", "."], check=True)
+    (path / "unpacked").mkdir()
+    subprocess.run(["tar", "-C", path / "unpacked", "--no-same-owner", "-xf", path / "a.tar"], check=True)
+    for target in ("copy", "unpacked"):
+        subprocess.run(["diff", "-r", source, path / target], check=True)
+    subprocess.run(["dd", f"if={source}/d4/f", f"of={path}/dd", "bs=1000", "conv=fsync"], check=True,
+                   stderr=subprocess.DEVNULL)
+    assert truth(bucket, "dd") == (source / "d4/f").read_bytes()
+    subprocess.run(["rm", "-r", path / "copy"], check=True)
+    assert not (path / "copy").exists()

@@ -203,26 +203,33 @@ static void take_descriptors(struct msghdr *m, int *fd)
     }
 }
 
+ssize_t sock_recv_some_fd(int fd, struct iovec *iov, int n_iov, int *fd_in_out)
+{
+    for (;;) {
+        union control control;
+        struct msghdr m = {.msg_iov = iov,
+                           .msg_iovlen = (size_t)n_iov,
+                           .msg_control = control.space,
+                           .msg_controllen = sizeof(control.space)};
+        ssize_t k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
+        if (k > 0)
+            take_descriptors(&m, fd_in_out);
+        if (k >= 0)
+            return k > 0 ? k : -EPIPE;
+        int r = after_failure(fd, POLLIN, errno);
+        if (r < 0)
+            return r;
+    }
+}
+
 int sock_recv_all_fd(int fd, void *p, size_t n, int *ret_fd)
 {
     _cleanup_close_ int passed = -1;
     struct iovec iov = {.iov_base = p, .iov_len = n};
     while (iov.iov_len > 0) {
-        union control control;
-        struct msghdr m = {.msg_iov = &iov,
-                           .msg_iovlen = 1,
-                           .msg_control = control.space,
-                           .msg_controllen = sizeof(control.space)};
-        ssize_t k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
-        if (k == 0)
-            return -EPIPE;
-        if (k < 0) {
-            int r = after_failure(fd, POLLIN, errno);
-            if (r < 0)
-                return r;
-            continue;
-        }
-        take_descriptors(&m, &passed);
+        ssize_t k = sock_recv_some_fd(fd, &iov, 1, &passed);
+        if (k < 0)
+            return (int)k;
         iov.iov_base = (char *)iov.iov_base + k;
         iov.iov_len -= (size_t)k;
     }

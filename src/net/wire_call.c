@@ -13,6 +13,8 @@
 #include "net/sock.h"
 #include "net/wire.h"
 
+#define FIRST_READ_BYTES 4096
+
 int wire_send(int fd, uint32_t op, uint16_t flags, uint64_t request_id, int status, struct slice body,
               int pass_fd)
 {
@@ -37,19 +39,40 @@ int wire_send(int fd, uint32_t op, uint16_t flags, uint64_t request_id, int stat
     return sock_sendv_all(fd, iov, 2, /* flags= */ 0);
 }
 
-static int recv_body(int fd, const struct wire_header *h, struct buf *b)
+/* Reads on until the body is whole; its first bytes are in b already. */
+static int recv_rest(int fd, const struct wire_header *h, struct buf *b)
 {
-    buf_clear(b);
-    if (h->body_bytes == 0)
-        return h->crc == 0 ? 0 : ERR_PROTOCOL;
-    char *p = buf_reserve(b, h->body_bytes);
-    if (!p)
-        return -E2BIG;
-    int k = sock_recv_all(fd, p, h->body_bytes);
-    if (k < 0)
-        return k;
-    buf_used(b, h->body_bytes);
+    if (b->n > h->body_bytes)
+        return ERR_PROTOCOL;
+    size_t left = h->body_bytes - b->n;
+    if (left > 0) {
+        char *p = buf_reserve(b, left);
+        int k = p ? sock_recv_all(fd, p, left) : -E2BIG;
+        if (k < 0)
+            return k;
+        buf_used(b, left);
+    }
     return crc32c(0, b->p, b->n) == h->crc ? 0 : ERR_PROTOCOL;
+}
+
+/* A whole header, and what came with it of the body: there is nothing behind a frame, because the next one
+ * answers a request that was not sent yet. So most frames take one system call. */
+static int recv_head(int fd, uint8_t head[WIRE_HEADER_BYTES], struct buf *b, int *passed)
+{
+    size_t room = MIN(b->max, (size_t)FIRST_READ_BYTES), have = 0;
+    buf_clear(b);
+    char *p = buf_reserve(b, room);
+    assert(p != NULL);
+    while (have < WIRE_HEADER_BYTES) {
+        struct iovec iov[2] = {{.iov_base = head + have, .iov_len = WIRE_HEADER_BYTES - have},
+                               {.iov_base = p, .iov_len = room}};
+        ssize_t k = sock_recv_some_fd(fd, iov, 2, passed);
+        if (k < 0)
+            return (int)k;
+        have += (size_t)k;
+    }
+    buf_used(b, have - WIRE_HEADER_BYTES);
+    return 0;
 }
 
 int wire_recv(int fd, struct wire_header *ret, struct buf *b, int *ret_fd)
@@ -57,15 +80,14 @@ int wire_recv(int fd, struct wire_header *ret, struct buf *b, int *ret_fd)
     uint8_t head[WIRE_HEADER_BYTES];
     struct wire_header h;
     _cleanup_close_ int passed = -1;
-    int k = sock_recv_all_fd(fd, head, sizeof(head), &passed);
-    if (k < 0)
-        return k;
-    k = wire_header_decode(head, &h);
+    int k = recv_head(fd, head, b, &passed);
+    if (k == 0)
+        k = wire_header_decode(head, &h);
     if (k < 0)
         return k;
     if ((passed >= 0) != ((h.flags & WIRE_FLAG_FD) != 0))
         return ERR_PROTOCOL;
-    k = recv_body(fd, &h, b);
+    k = recv_rest(fd, &h, b);
     if (k < 0)
         return k;
     *ret = h;

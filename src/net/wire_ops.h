@@ -76,8 +76,7 @@
  */
 #define WIRE_REQ_open(F)                                                                                     \
     F(str, bucket)                                                                                           \
-    F(str, key) F(str, if_match) F(str, if_none_match) F(u64, offset) F(u64, expect) F(u32, via)             \
-        F(u32, flags)
+    F(str, key) F(str, if_match) F(str, if_none_match) F(u64, offset) F(u64, expect) F(u32, via) F(u32, flags)
 #define WIRE_REP_open(F) F(u64, handle) F(attr, attr) F(u32, state) F(u64, present)
 /*
  * Waits until bytes at `offset` are there. Either `available` > 0 bytes at that offset can be read from the
@@ -96,8 +95,9 @@
  * size). */
 #define WIRE_REQ_put_open(F)                                                                                 \
     F(str, bucket)                                                                                           \
-    F(str, key) F(u64, size) F(str, content_type) F(str, meta) F(str, if_match) F(u32, if_none_match)        \
-        F(u32, via) F(u32, flags)
+    F(str, key)                                                                                              \
+    F(u64, size) F(str, content_type) F(str, meta) F(str, if_match) F(u32, if_none_match) F(u32, via)        \
+        F(u32, flags)
 #define WIRE_REP_put_open(F)  F(u64, handle)
 #define WIRE_REQ_put_write(F) F(u64, handle) F(u64, offset) F(str, data)
 #define WIRE_REP_put_write(F)

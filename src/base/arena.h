@@ -1,7 +1,7 @@
 /*
  * An arena serves one request: many small allocations, all freed at once at its end. One thread at a time.
- * Allocations abort when memory is out or when the arena's maximum is passed by our own code; sizes that a peer
- * chose are checked before they come here.
+ * Allocations abort when memory is out or when the arena's maximum is passed by our own code; sizes that a
+ * peer chose are checked before they come here.
  */
 #pragma once
 

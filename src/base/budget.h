@@ -1,6 +1,6 @@
 /*
- * The memory number the user gives (--memory), handed out in named shares. Every buffer, queue and cache either
- * reserves from a budget or states a maximum of its own that was subtracted at start.
+ * The memory number the user gives (--memory), handed out in named shares. Every buffer, queue and cache
+ * either reserves from a budget or states a maximum of its own that was subtracted at start.
  */
 #pragma once
 

@@ -7,10 +7,10 @@
 #include "base/slice.h"
 
 struct buf {
-    char *p;         /* NUL-terminated whenever not NULL, the NUL not counted */
-    size_t n;        /* bytes used */
-    size_t cap;      /* bytes allocated */
-    size_t max;      /* most bytes it may ever hold */
+    char *p;    /* NUL-terminated whenever not NULL, the NUL not counted */
+    size_t n;   /* bytes used */
+    size_t cap; /* bytes allocated */
+    size_t max; /* most bytes it may ever hold */
 };
 
 #define BUF_INIT(max_bytes) ((struct buf){NULL, 0, 0, (max_bytes)})
@@ -24,7 +24,8 @@ int buf_slice(struct buf *b, struct slice s);
 int buf_str(struct buf *b, const char *s);
 int buf_char(struct buf *b, char c);
 int buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Makes room for n more bytes and gives the place to write them; commit with buf_used. NULL when over the maximum. */
+/* Makes room for n more bytes and gives the place to write them; commit with buf_used. NULL when over the
+ * maximum. */
 char *buf_reserve(struct buf *b, size_t n);
 void buf_used(struct buf *b, size_t n);
 /* Drops the first n bytes. */

@@ -1,6 +1,7 @@
 /*
- * The configuration of a node: one row per option. Flag --NAME, key NAME in the YAML file of --config, environment
- * FOREBAY_NAME; the flag wins over the environment, the environment over the file, the file over the default.
+ * The configuration of a node: one row per option. Flag --NAME, key NAME in the YAML file of --config,
+ * environment FOREBAY_NAME; the flag wins over the environment, the environment over the file, the file over
+ * the default.
  */
 #pragma once
 
@@ -9,27 +10,27 @@
 /* X(field, type, name, argument, default, min, max, choices, reloadable, doc) */
 #define CONFIG_TABLE(X)                                                                                      \
     X(data, STRING, "data", "DIR", NULL, 0, 0, NULL, false,                                                  \
-      "directory for the control store, credentials and, without --disk, the cache")                        \
+      "directory for the control store, credentials and, without --disk, the cache")                         \
     X(disk, LIST, "disk", "DIR[:SIZE]", NULL, 0, 0, NULL, false,                                             \
-      "directory on a drive of its own, and the most bytes to use there; repeat for several")               \
+      "directory on a drive of its own, and the most bytes to use there; repeat for several")                \
     X(listen, STRING, "listen", "HOST:PORT", "127.0.0.1:7070", 0, 0, NULL, false, "address for S3 and HTTP") \
     X(wire, STRING, "wire", "HOST:PORT", "127.0.0.1:7071", 0, 0, NULL, false,                                \
-      "address for the wire protocol; the Unix socket is always DIR/run/forebay.sock")                      \
+      "address for the wire protocol; the Unix socket is always DIR/run/forebay.sock")                       \
     X(memory, SIZE, "memory", "SIZE", "512MiB", 64 * MIB, 0, NULL, false,                                    \
-      "most memory to use, page cache not counted")                                                         \
+      "most memory to use, page cache not counted")                                                          \
     X(reserve, SIZE, "reserve", "SIZE", "1GiB", 0, 0, NULL, true,                                            \
-      "free bytes always left on each disk's file system")                                                  \
+      "free bytes always left on each disk's file system")                                                   \
     X(threads, UINT, "threads", "N", "64", 4, 4096, NULL, false, "most requests served at the same time")    \
     X(max_connections, UINT, "max-connections", "N", "20000", 16, 1000000, NULL, false,                      \
-      "most open connections; further ones are refused")                                                    \
+      "most open connections; further ones are refused")                                                     \
     X(request_timeout, DURATION, "request-timeout", "TIME", "30s", 100, 3600000, NULL, true,                 \
-      "most time a client may take to send a request head or to make progress on a body")                   \
+      "most time a client may take to send a request head or to make progress on a body")                    \
     X(idle_timeout, DURATION, "idle-timeout", "TIME", "10m", 1000, 86400000, NULL, true,                     \
-      "idle connections are closed after this time")                                                        \
+      "idle connections are closed after this time")                                                         \
     X(drain_timeout, DURATION, "drain-timeout", "TIME", "20s", 0, 3600000, NULL, true,                       \
-      "SIGTERM: time given to running requests")                                                            \
+      "SIGTERM: time given to running requests")                                                             \
     X(flush_interval, DURATION, "flush-interval", "TIME", "30s", 100, 600000, NULL, false,                   \
-      "how often cached data is made safe against power loss")                                              \
+      "how often cached data is made safe against power loss")                                               \
     X(region, STRING, "region", "NAME", "us-east-1", 0, 0, NULL, false, "region that S3 clients sign for")   \
     X(log_level, ENUM, "log-level", "LEVEL", "info", 0, 0, "error|warn|info|debug", true, "how much to log") \
     X(config, STRING, "config", "FILE", NULL, 0, 0, NULL, false, "YAML file with these options as keys")
@@ -50,18 +51,20 @@ struct config {
 
 extern const struct option_table config_table;
 
-/* Defaults, then file, environment and flags in that order of strength; checks what one option alone cannot show
- * (--data missing, a disk given twice, sizes of disks). argv as for option_args, and left as it is. On failure *c is
- * untouched. */
+/* Defaults, then file, environment and flags in that order of strength; checks what one option alone cannot
+ * show
+ * (--data missing, a disk given twice, sizes of disks). argv as for option_args, and left as it is. On
+ * failure *c is untouched. */
 int config_load(struct config *c, int argc, char **argv, struct err *e);
 void config_fini(struct config *c);
 
 struct config_disk {
-    char *path;         /* the caller's to free */
+    char *path;          /* the caller's to free */
     uint64_t size_bytes; /* 0: as much as the file system has, less the reserve */
 };
-/* "DIR[:SIZE]". A colon belongs to DIR when what follows is neither a size nor looks like a mistyped one; a '/' at the
- * end makes it part of DIR in any case. */
+/* "DIR[:SIZE]". A colon belongs to DIR when what follows is neither a size nor looks like a mistyped one; a
+ * '/' at the end makes it part of DIR in any case. */
 int config_parse_disk(const char *text, struct config_disk *ret, struct err *e);
-/* "HOST:PORT", "[::1]:PORT" (without brackets in *ret_host), ":PORT" (""); port 0 asks the kernel for one. *ret_host is the caller's to free. */
+/* "HOST:PORT", "[::1]:PORT" (without brackets in *ret_host), ":PORT" (""); port 0 asks the kernel for one.
+ * *ret_host is the caller's to free. */
 int config_parse_hostport(const char *text, char **ret_host, uint16_t *ret_port, struct err *e);

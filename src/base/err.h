@@ -1,13 +1,15 @@
 /*
  * The one error type.
  *
- * A function that can fail returns 0 or a negative code: a negated errno value at the edge of the system, or one
- * of the negative ERR_* codes below for conditions that errno cannot name. What a person needs to understand the
- * failure travels beside it in an optional `struct err *`, which each level prefixes on the way up:
+ * A function that can fail returns 0 or a negative code: a negated errno value at the edge of the system, or
+ * one of the negative ERR_* codes below for conditions that errno cannot name. What a person needs to
+ * understand the failure travels beside it in an optional `struct err *`, which each level prefixes on the
+ * way up:
  *
  *     open bucket data: origin s3://x: 403 AccessDenied
  *
- * A function either logs or returns an error, not both. `struct err` holds no pointers and needs no destructor.
+ * A function either logs or returns an error, not both. `struct err` holds no pointers and needs no
+ * destructor.
  */
 #pragma once
 
@@ -49,17 +51,19 @@ enum err_code {
 #define ERR_TEXT_MAX 512
 
 struct err {
-    int code;             /* 0, -errno or ERR_* */
-    const char *file;     /* where it was raised */
+    int code;         /* 0, -errno or ERR_* */
+    const char *file; /* where it was raised */
     int line;
     char text[ERR_TEXT_MAX]; /* for people; cut at the end when too long */
 };
 
-/* Fills `e` (may be NULL) and returns `code`, so that `return err_set(e, -ENOENT, "no such file %s", p);` works. */
+/* Fills `e` (may be NULL) and returns `code`, so that `return err_set(e, -ENOENT, "no such file %s", p);`
+ * works. */
 #define err_set(e, code, ...) err_set_at((e), (code), __FILE__, __LINE__, __VA_ARGS__)
 int err_set_at(struct err *e, int code, const char *file, int line, const char *fmt, ...) PRINTF_LIKE(5, 6);
 
-/* As err_set with the code's own text appended: `err_errno(e, -errno, "open %s", path)` reads "open x: No such..". */
+/* As err_set with the code's own text appended: `err_errno(e, -errno, "open %s", path)` reads "open x: No
+ * such..". */
 #define err_errno(e, code, ...) err_errno_at((e), (code), __FILE__, __LINE__, __VA_ARGS__)
 int err_errno_at(struct err *e, int code, const char *file, int line, const char *fmt, ...) PRINTF_LIKE(5, 6);
 

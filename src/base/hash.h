@@ -1,6 +1,6 @@
 /*
- * SipHash-2-4 (Aumasson and Bernstein, 2012): keyed for hash tables that hold keys chosen by users, and with the
- * fixed all-zero key for placement, where every node must agree. Test vectors: test/unit/test_hash.c.
+ * SipHash-2-4 (Aumasson and Bernstein, 2012): keyed for hash tables that hold keys chosen by users, and with
+ * the fixed all-zero key for placement, where every node must agree. Test vectors: test/unit/test_hash.c.
  */
 #pragma once
 

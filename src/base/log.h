@@ -1,6 +1,7 @@
 /*
  * Log lines to stderr: "2026-01-31T23:59:59.123Z info  store: disk /d1: 3 blocks failed their check".
- * One write(2) per line, safe from any thread. Level from FOREBAY_LOG or --log-level: error, warn, info, debug.
+ * One write(2) per line, safe from any thread. Level from FOREBAY_LOG or --log-level: error, warn, info,
+ * debug.
  */
 #pragma once
 

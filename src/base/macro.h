@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define ARRAY_SIZE(a)  (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b)      ((a) < (b) ? (a) : (b))
-#define MAX(a, b)      ((a) > (b) ? (a) : (b))
+#define ARRAY_SIZE(a)    (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b)        ((a) < (b) ? (a) : (b))
+#define MAX(a, b)        ((a) > (b) ? (a) : (b))
 #define ALIGN_DOWN(x, a) ((x) / (a) * (a))
-#define ALIGN_UP(x, a) (((x) + (a) - 1) / (a) * (a))
+#define ALIGN_UP(x, a)   (((x) + (a)-1) / (a) * (a))
 
-#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 /* Hands a pointer or descriptor to a new owner and leaves the old variable empty. */
 #define TAKE_PTR(p)                                                                                          \

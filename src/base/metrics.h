@@ -1,15 +1,16 @@
 /*
- * The one metrics table. A row in METRICS_TABLE makes the enum, the Prometheus name, the help line and the docs.
- * A series is a metric with up to three label values; at most METRICS_SERIES_MAX series per metric exist, what
- * comes after them is counted under label values "other". Updates are lock-free atomics once the series is known:
- * hot paths look a series up once and keep the pointer, which stays valid until the process ends.
+ * The one metrics table. A row in METRICS_TABLE makes the enum, the Prometheus name, the help line and the
+ * docs. A series is a metric with up to three label values; at most METRICS_SERIES_MAX series per metric
+ * exist, what comes after them is counted under label values "other". Updates are lock-free atomics once the
+ * series is known: hot paths look a series up once and keep the pointer, which stays valid until the process
+ * ends.
  */
 #pragma once
 
 #include "base/buf.h"
 
-/* X(NAME, kind, prometheus name, labels (comma separated, may be ""), help) kind: COUNTER, GAUGE or HISTOGRAM.
- * Histograms are in seconds with fixed buckets from 50 us to 60 s. */
+/* X(NAME, kind, prometheus name, labels (comma separated, may be ""), help) kind: COUNTER, GAUGE or
+ * HISTOGRAM. Histograms are in seconds with fixed buckets from 50 us to 60 s. */
 #define METRICS_TABLE(X)                                                                                     \
     X(ORIGIN_REQUESTS, COUNTER, "forebay_origin_requests_total", "bucket,op,code",                           \
       "Requests sent to the origin, by operation and HTTP status (0: no answer)")                            \
@@ -27,7 +28,8 @@
       "Bytes read by users; via s3, mount or api; from cache or origin")                                     \
     X(WRITTEN_BYTES, COUNTER, "forebay_written_bytes_total", "bucket,via", "Bytes written by users")         \
     X(REQUESTS, COUNTER, "forebay_requests_total", "via,op,code", "Requests answered")                       \
-    X(REQUEST_SECONDS, HISTOGRAM, "forebay_request_seconds", "via,op", "Time from request head to last byte") \
+    X(REQUEST_SECONDS, HISTOGRAM, "forebay_request_seconds", "via,op",                                       \
+      "Time from request head to last byte")                                                                 \
     X(OPENS, COUNTER, "forebay_opens_total", "bucket,via,state", "Opens; state complete, partial or cold")   \
     X(DISK_USED_BYTES, GAUGE, "forebay_disk_used_bytes", "disk", "Bytes of cached data on the disk")         \
     X(DISK_LIMIT_BYTES, GAUGE, "forebay_disk_limit_bytes", "disk", "Most bytes the disk may hold")           \
@@ -41,7 +43,8 @@
     X(INDEX_ENTRIES, GAUGE, "forebay_index_entries", "disk", "Entries in the index (estimate)")              \
     X(RESIDENT_BYTES, GAUGE, "forebay_resident_bytes", "kind",                                               \
       "Memory of this process; kind anon, shmem, file")                                                      \
-    X(MEMORY_BUDGET_BYTES, GAUGE, "forebay_memory_budget_bytes", "kind", "Memory budget; kind used or total") \
+    X(MEMORY_BUDGET_BYTES, GAUGE, "forebay_memory_budget_bytes", "kind",                                     \
+      "Memory budget; kind used or total")                                                                   \
     X(CONNECTIONS, GAUGE, "forebay_connections", "via", "Open connections; via http, wire or unix")          \
     X(CONNECTIONS_ACTIVE, GAUGE, "forebay_connections_active", "via", "Connections with a request running")  \
     X(REFUSED, COUNTER, "forebay_refused_total", "reason", "Requests refused before they were run")          \
@@ -56,7 +59,7 @@ enum metric {
 #define X(name, kind, prom, labels, help) METRIC_##name,
     METRICS_TABLE(X)
 #undef X
-    METRIC_COUNT
+        METRIC_COUNT
 };
 
 #define METRICS_SERIES_MAX 1024

@@ -13,10 +13,10 @@ struct slice {
     size_t n;
 };
 
-#define SLICE_LIT(s)  ((struct slice){(s), sizeof(s) - 1})
-#define SLICE_NULL    ((struct slice){NULL, 0})
-#define SLICE_FMT     "%.*s"
-#define SLICE_ARG(s)  (int)(s).n, (s).p
+#define SLICE_LIT(s) ((struct slice){(s), sizeof(s) - 1})
+#define SLICE_NULL   ((struct slice){NULL, 0})
+#define SLICE_FMT    "%.*s"
+#define SLICE_ARG(s) (int)(s).n, (s).p
 
 static inline struct slice slice_of(const void *p, size_t n)
 {
@@ -58,7 +58,8 @@ ssize_t slice_rfind(struct slice s, char c);
 ssize_t slice_find_slice(struct slice s, struct slice needle);
 /* Spaces and tabs removed at both ends. */
 struct slice slice_trim(struct slice s);
-/* Cuts `*s` at the first `sep`: gives what is before it and leaves what is after; all of it when there is none. */
+/* Cuts `*s` at the first `sep`: gives what is before it and leaves what is after; all of it when there is
+ * none. */
 struct slice slice_split(struct slice *s, char sep);
 /* Heap copy with a NUL behind it; free(). Aborts when memory is out, as all small allocations do. */
 char *slice_dup(struct slice s);

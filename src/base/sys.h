@@ -2,8 +2,8 @@
  * The one table of what tests must control: file calls, time, randomness. Product code calls through `sys->`;
  * tests swap the pointer for a table that fails the Nth call, drops unsynced writes, or moves the clock.
  *
- * Each member behaves as the system call of its name, but returns a negated errno instead of -1 and never EINTR.
- * Members are called from any thread; replacing the table is only legal while no other thread runs.
+ * Each member behaves as the system call of its name, but returns a negated errno instead of -1 and never
+ * EINTR. Members are called from any thread; replacing the table is only legal while no other thread runs.
  */
 #pragma once
 
@@ -30,21 +30,23 @@ struct sys {
     int (*unlink)(const char *path);
     int (*mkdir)(const char *path, mode_t mode);
     int (*statfs_free)(const char *path, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes);
-    uint64_t (*mono_ns)(void);             /* CLOCK_MONOTONIC, or its coarse form in tests */
-    uint64_t (*real_ns)(void);             /* CLOCK_REALTIME, ns since 1970 */
+    uint64_t (*mono_ns)(void); /* CLOCK_MONOTONIC, or its coarse form in tests */
+    uint64_t (*real_ns)(void); /* CLOCK_REALTIME, ns since 1970 */
     void (*sleep_ns)(uint64_t ns);
-    void (*random)(void *p, size_t n);     /* getrandom; never fails */
+    void (*random)(void *p, size_t n); /* getrandom; never fails */
 };
 
 extern const struct sys *sys;
 extern const struct sys sys_real;
 
-/* pread/pwrite of the whole length: a short file gives -ENODATA from the first, short writes are continued. */
+/* pread/pwrite of the whole length: a short file gives -ENODATA from the first, short writes are continued.
+ */
 int sys_pread_all(int fd, void *p, size_t n, uint64_t offset);
 int sys_pwrite_all(int fd, const void *p, size_t n, uint64_t offset);
 /* Whole small file, at most max bytes (-EFBIG); NUL behind it; *ret_p is the caller's to free. */
 int sys_read_file(const char *path, size_t max, char **ret_p, size_t *ret_n);
-/* Writes path.tmp, fsyncs, renames over path, fsyncs the directory: after a crash the old or the new file is whole. */
+/* Writes path.tmp, fsyncs, renames over path, fsyncs the directory: after a crash the old or the new file is
+ * whole. */
 int sys_write_file_atomic(const char *path, const void *p, size_t n, mode_t mode);
 int sys_mkdir_p(const char *path, mode_t mode);
 

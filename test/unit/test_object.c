@@ -29,7 +29,8 @@ struct fixture {
 static void open_service(struct fixture *f)
 {
     struct store_disk_config disk = {.path = f->disk, .size_bytes = 64 * MIB};
-    struct store_config sc = {.disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
+    struct store_config sc = {
+        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
     struct err e = {0};
     if (store_open(&sc, &f->store, &e) < 0)
         fail_msg("%s", e.text);
@@ -114,7 +115,8 @@ static char *content(uint64_t n, unsigned v)
 
 static void origin_write(struct fixture *f, const char *key, uint64_t n, unsigned v)
 {
-    char *path = arena_printf(f->arena, "%s/%s", f->origin, key), *tmp = arena_printf(f->arena, "%s.new", path);
+    char *path = arena_printf(f->arena, "%s/%s", f->origin, key),
+         *tmp = arena_printf(f->arena, "%s.new", path);
     char *p = content(n, v);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC, 0644);
     assert_true(fd >= 0);
@@ -124,7 +126,8 @@ static void origin_write(struct fixture *f, const char *key, uint64_t n, unsigne
     free(p);
 }
 
-static int open_object(struct fixture *f, const char *key, uint64_t expect, struct wire_open_rep *rep, struct err *e)
+static int open_object(struct fixture *f, const char *key, uint64_t expect, struct wire_open_rep *rep,
+                       struct err *e)
 {
     struct wire_open_req req = {
         .bucket = SLICE_LIT("data"), .key = slice_str(key), .expect = expect, .via = WIRE_VIA_API};
@@ -139,8 +142,8 @@ static void close_object(struct fixture *f, uint64_t handle)
 }
 
 /* Reads [offset, offset+n) as clients do, from the descriptor or inline, and compares with version v. */
-static int read_and_compare(struct object_session *ses, const struct wire_open_rep *o, uint64_t offset, uint64_t n,
-                            unsigned v, unsigned flags)
+static int read_and_compare(struct object_session *ses, const struct wire_open_rep *o, uint64_t offset,
+                            uint64_t n, unsigned v, unsigned flags)
 {
     struct arena *a = arena_new(16 * MIB);
     char *piece = malloc(MIB);
@@ -359,7 +362,8 @@ static void test_many_readers_cost_one_fetch(void **state)
     assert_int_equal(origin_bytes() - before, size);
 }
 
-static int put(struct fixture *f, const char *key, uint64_t n, unsigned v, bool known_size, struct wire_attr *ret)
+static int put(struct fixture *f, const char *key, uint64_t n, unsigned v, bool known_size,
+               struct wire_attr *ret)
 {
     struct wire_put_open_req open = {.bucket = SLICE_LIT("data"),
                                      .key = slice_str(key),
@@ -370,7 +374,8 @@ static int put(struct fixture *f, const char *key, uint64_t n, unsigned v, bool 
     char *p = content(n, v);
     int r = object_put_open(f->session, &open, f->arena, &o, NULL);
     for (uint64_t at = 0; r == 0 && at < n; at += MIB) {
-        struct wire_put_write_req w = {.handle = o.handle, .offset = at, .data = slice_of(p + at, MIN(n - at, MIB))};
+        struct wire_put_write_req w = {
+            .handle = o.handle, .offset = at, .data = slice_of(p + at, MIN(n - at, MIB))};
         struct wire_put_write_rep wrep;
         r = object_put_write(f->session, &w, f->arena, &wrep, NULL);
     }
@@ -595,7 +600,7 @@ int main(void)
 #define BOTH(name)                                                                                           \
     {#name " here", name, setup_local, teardown, NULL},                                                      \
     {                                                                                                        \
-        #name " by way of a socket", name, setup_loop, teardown, NULL                                        \
+#name " by way of a socket", name, setup_loop, teardown, NULL                                        \
     }
     const struct CMUnitTest tests[] = {
         BOTH(test_reads_are_right_cold_and_warm),

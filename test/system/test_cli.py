@@ -1,0 +1,461 @@
+"""The command line end to end: every command against a real node and a real origin, its output, its errors, its statuses."""
+
+import json
+import os
+import pathlib
+import pty
+import re
+import socket
+import subprocess
+import threading
+
+import pytest
+
+import harness
+from keyorigin import KeyOrigin, Object
+
+MIB = 1 << 20
+NODE_COMMANDS = ["bucket", "ls", "stat", "cat", "get", "put", "rm", "status"]
+COMMANDS = NODE_COMMANDS + ["serve", "store", "bench", "mount", "umount"]
+ODD_NAMES = ["plain", "with space", "ünïcödé/日本語", "plus+sign", "per%cent", "a&b=c?d#e", "quote\"'`", "semi;colon:at@",
+             "back\\slash", "new\nline", "tab\there", "-dash", "--double", "deep/er/and/deeper", "🌊", ".hidden", "x" * 200]
+
+
+def one_line(text):
+    """The only line of an error, without its end."""
+    lines = text.splitlines()
+    assert len(lines) == 1, f"not one line: {text!r}"
+    return lines[0]
+
+
+def fails(done, status, *words):
+    """The command ended with this status, and its one line on stderr holds the words."""
+    assert done.returncode == status, (done.returncode, done.stderr)
+    line = one_line(done.stderr)
+    for word in words:
+        assert str(word) in line, f"{word!r} is not in {line!r}"
+    return line
+
+
+def write_tree(directory, contents):
+    for name, data in contents.items():
+        path = pathlib.Path(directory) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def read_tree(directory):
+    directory = pathlib.Path(directory)
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def keys_at_origin(bucket):
+    pages = bucket.truth.get_paginator("list_objects_v2").paginate(Bucket=bucket.name)
+    return sorted(item["Key"] for page in pages for item in page.get("Contents", []))
+
+
+# ---- help, options ----
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(node, command):
+    """--help of every command explains it on stdout, with status 0; the list of commands names it."""
+    done = node.cli(command, "--help")
+    assert done.stdout.startswith("usage: forebay " + command)
+    assert done.stderr == ""
+    assert re.search(rf"^  {command}\s", node.cli("--help").stdout, re.M)
+
+
+def test_version_and_unknown_command(node):
+    """--version names the program; a command that is not there is named, exit 2; so is no command at all."""
+    assert re.fullmatch(r"forebay \d+\.\d+\.\d+\n", node.cli("--version").stdout)
+    fails(node.cli("lsx", check=False), 2, "lsx", "no such command")
+    done = node.cli(check=False)
+    assert done.returncode == 2 and "usage:" in done.stderr
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["ls", "--nope"], ["forebay ls", "--nope"]),
+    (["ls", "b", "c"], ["forebay ls", "[BUCKET[/PREFIX]]"]),
+    (["stat"], ["forebay stat", "BUCKET/KEY"]),
+    (["stat", "b"], ["forebay stat", "'b'", "BUCKET/KEY"]),
+    (["cat", "--offset", "-1", "b/k"], ["forebay cat", "--offset", "-1"]),
+    (["cat", "--timeout", "1ms", "b/k"], ["forebay cat", "--timeout", "1ms", "100ms"]),
+    (["get", "-r", "--jobs", "0", "b/"], ["forebay get", "--jobs", "0", "1"]),
+    (["get", "-r", "--jobs", "257", "b/"], ["forebay get", "--jobs", "257", "256"]),
+    (["get", "b"], ["forebay get", "'b'", "-r"]),
+    (["put", "x"], ["forebay put", "FILE BUCKET/KEY"]),
+    (["put", "--jobs", "many", "x", "b/k"], ["forebay put", "--jobs", "many"]),
+    (["rm", "b"], ["forebay rm", "'b'", "-r"]),
+    (["bucket", "create"], ["forebay bucket", "create NAME"]),
+    (["bucket", "create", "b", "--set", "novalue"], ["forebay bucket", "'novalue'", "KEY=VALUE"]),
+    (["bucket", "mend", "b"], ["forebay bucket", "'mend'"]),
+    (["store", "mend"], ["forebay store", "'mend'", "check"]),
+    (["serve"], ["forebay serve", "--data"]),
+    (["serve", "--data", "/nonexistent/x", "--memory", "64K"], ["--memory 64K", "64MiB"]),
+    (["serve", "--data", "/nonexistent/x", "--threads", "3"], ["--threads 3", "4"]),
+    (["serve", "--data", "/nonexistent/x", "--threads", "5000"], ["--threads 5000", "4096"]),
+    (["serve", "--data", "/nonexistent/x", "--log-level", "loud"], ["--log-level", "loud", "debug"]),
+    (["serve", "--data", "/nonexistent/x", "--listen", "nowhere"], ["--listen", "nowhere"]),
+    (["bench", "epoch", "--workers", "0", "."], ["forebay bench epoch", "--workers", "0", "1"]),
+    (["bench", "epoch", "--block", "1", "."], ["forebay bench epoch", "--block", "512"]),
+    (["mount", "--passthrough", "maybe", "b", "d"], ["forebay mount", "--passthrough", "maybe"]),
+])
+def test_bad_options_are_named_with_their_range(node, arguments, words):
+    """An option or operand that is not understood: one line that names it and what is allowed, exit 2."""
+    fails(node.cli(*arguments, check=False), 2, *words)
+
+
+@pytest.mark.parametrize("command", NODE_COMMANDS)
+def test_no_node_is_said(node, tmp_path, command):
+    """Where no node runs, every command that needs one says which socket it tried, exit 1."""
+    operands = {"bucket": ["ls"], "status": [], "put": [__file__, "b/k"]}.get(command, ["b/k"])
+    done = node.cli(command, "--socket", tmp_path / "none.sock", "--timeout", "200ms", *operands, check=False)
+    fails(done, 1, "forebay " + command, tmp_path / "none.sock")
+
+
+# ---- buckets ----
+
+def test_bucket_lifecycle(node, origin):
+    """create, ls, show, set, rm: each shows what the one before did; the origin keeps its objects when a bucket is
+    forgotten, and secrets are not shown."""
+    name = origin.new_bucket()
+    origin.s3().put_object(Bucket=name, Key="kept", Body=b"data")
+    settings = [w for k, v in origin.properties().items() for w in ("--set", f"{k}={v}")]
+    done = node.cli("bucket", "create", name, "--origin", f"s3://{name}", *settings)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert name in node.cli("bucket", "ls").stdout
+    assert [b["origin"] for b in json.loads(node.cli("bucket", "ls", "--json").stdout) if b["name"] == name] == [f"s3://{name}"]
+    assert json.loads(node.cli("ls", "--json").stdout) == json.loads(node.cli("bucket", "ls", "--json").stdout)
+    shown = json.loads(node.cli("bucket", "show", name, "--json").stdout)
+    assert shown["name"] == name and shown["properties"]["origin"] == f"s3://{name}"
+    assert shown["properties"]["origin.secret_key"] == "***"
+    assert harness.Origin.secret_key not in node.cli("bucket", "show", name).stdout
+    node.cli("bucket", "set", name, "validate=always", "readahead=16MiB")
+    shown = json.loads(node.cli("bucket", "show", name, "--json").stdout)["properties"]
+    assert shown["validate"] == "always" and shown["readahead"] == "16MiB"
+    assert node.cli("cat", f"{name}/kept").stdout == "data"
+    node.cli("bucket", "rm", name)
+    assert name not in node.cli("bucket", "ls").stdout
+    fails(node.cli("bucket", "show", name, check=False), 1, name)
+    fails(node.cli("cat", f"{name}/kept", check=False), 1, name)
+    assert origin.s3().get_object(Bucket=name, Key="kept")["Body"].read() == b"data"
+
+
+def test_bucket_create_twice(bucket):
+    """A name that is taken: one line that says so, exit 1."""
+    fails(bucket.node.cli("bucket", "create", bucket.name, "--origin", f"s3://{bucket.name}", check=False), 1, bucket.name)
+
+
+def create(node, origin, name, url, **changed):
+    properties = {**origin.properties(), **{k.replace("_", ".", 1): v for k, v in changed.items()}}
+    settings = [w for k, v in properties.items() for w in ("--set", f"{k}={v}")]
+    return node.cli("bucket", "create", name, "--origin", url, *settings, check=False)
+
+
+@pytest.mark.parametrize("changed, words", [
+    ({"origin_secret_key": "wrong"}, ["SignatureDoesNotMatch"]),
+    ({"origin_access_key": "nobody"}, ["access key"]),
+])
+def test_wrong_credentials_are_said_at_create(node, origin, changed, words):
+    """Keys that the origin refuses: `bucket create` gives the origin's words, exit 1, and makes no bucket."""
+    name = origin.new_bucket()
+    fails(create(node, origin, name, f"s3://{name}", **changed), 1, "forebay bucket", name, *words)
+    assert name not in node.cli("bucket", "ls").stdout
+
+
+def test_unreachable_origin_is_said_at_create(node, origin):
+    """An origin that nobody listens at: `bucket create` names its address, exit 1, and makes no bucket."""
+    name = harness.random_name()
+    port = harness.free_port()
+    done = create(node, origin, name, f"s3://{name}", origin_endpoint=f"http://127.0.0.1:{port}")
+    fails(done, 1, "forebay bucket", name, "connect", "127.0.0.1", port)
+    assert name not in node.cli("bucket", "ls").stdout
+
+
+def test_missing_origin_bucket_is_said_at_create(node, origin):
+    """An origin that has no such bucket: said in its words, exit 1, and no bucket here."""
+    name = harness.random_name()
+    fails(create(node, origin, name, f"s3://{name}"), 1, name, "NoSuchBucket")
+    assert name not in node.cli("bucket", "ls").stdout
+
+
+@pytest.mark.parametrize("name, url, setting, words", [
+    ("Bad_Name", "s3://x", None, ["Bad_Name"]),
+    ("good-name", "ftp://x", None, ["ftp://x"]),
+    ("good-name", None, None, ["origin"]),
+    ("good-name", "file:///tmp", "colour=red", ["colour"]),
+    ("good-name", "file:///tmp", "validate=sometimes", ["validate", "sometimes"]),
+])
+def test_bad_bucket_settings(node, name, url, setting, words):
+    """Names, URLs and properties that are not understood are named; no bucket appears."""
+    extra = (["--origin", url] if url else []) + (["--set", setting] if setting else [])
+    done = node.cli("bucket", "create", name, *extra, check=False)
+    assert done.returncode in (1, 2)
+    line = one_line(done.stderr)
+    assert all(word in line for word in words), line
+    assert name not in node.cli("bucket", "ls").stdout
+
+
+def test_file_origin(node, tmp_path):
+    """A directory as origin: listed, read and written."""
+    write_tree(tmp_path, {"a/b.txt": b"from the directory"})
+    name = harness.random_name()
+    node.cli("bucket", "create", name, "--origin", f"file://{tmp_path}")
+    assert node.cli("cat", f"{name}/a/b.txt").stdout == "from the directory"
+    node.cli("put", "-", f"{name}/new", stdin="written")
+    assert (tmp_path / "new").read_text() == "written"
+
+
+# ---- objects ----
+
+def test_ls_one_level_and_all(bucket):
+    """ls shows one level with directories, -r every key, --json one object a line, and an empty prefix is an error."""
+    for key in ("top", "dir/one", "dir/sub/two"):
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=key.encode())
+    ls = bucket.node.cli
+    assert [line.split()[-1] for line in ls("ls", bucket.name).stdout.splitlines()] == ["dir/", "top"]
+    assert [line.split()[-1] for line in ls("ls", "-r", f"{bucket.name}/dir/").stdout.splitlines()] == ["dir/one", "dir/sub/two"]
+    found = [json.loads(line) for line in ls("ls", "-r", "--json", bucket.name).stdout.splitlines()]
+    assert [(x["key"], x["size_bytes"], x["kind"]) for x in found] == [("dir/one", 7, "file"), ("dir/sub/two", 11, "file"),
+                                                                       ("top", 3, "file")]
+    assert found[2]["etag"] == bucket.truth.head_object(Bucket=bucket.name, Key="top")["ETag"].strip('"')
+    fails(ls("ls", f"{bucket.name}/none/", check=False), 1, f"{bucket.name}/none/")
+    fails(ls("ls", "no-such-bucket", check=False), 1, "no-such-bucket")
+
+
+def test_stat(bucket):
+    """stat shows size, ETag and content type, as text and as JSON, for several keys; a missing one is named and the others
+    are still shown."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=b"12345", ContentType="text/x-test")
+    path = f"{bucket.name}/k"
+    etag = bucket.truth.head_object(Bucket=bucket.name, Key="k")["ETag"].strip('"')
+    shown = json.loads(bucket.node.cli("stat", "--json", path).stdout)
+    assert (shown["path"], shown["size_bytes"], shown["etag"], shown["content_type"]) == (path, 5, etag, "text/x-test")
+    text = bucket.node.cli("stat", path).stdout
+    assert "size: 5\n" in text and etag in text and "text/x-test" in text
+    done = bucket.node.cli("stat", f"{bucket.name}/missing", path, check=False)
+    fails(done, 1, "forebay stat", "missing")
+    assert "size: 5\n" in done.stdout
+
+
+def test_cat_ranges(bucket):
+    """cat gives the bytes of one key or several, and the part that --offset and --length name; beyond the end is an error."""
+    data = harness.random_bytes(3 * MIB + 7)
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=data)
+    bucket.truth.put_object(Bucket=bucket.name, Key="l", Body=b"tail")
+    path = f"{bucket.name}/k"
+    assert bucket.node.cli("cat", path, f"{bucket.name}/l", stdin=b"").stdout == data + b"tail"
+    part = bucket.node.cli("cat", "--offset", "1MiB", "--length", "10", path, stdin=b"").stdout
+    assert part == data[MIB:MIB + 10]
+    assert bucket.node.cli("cat", "--offset", str(len(data)), path, stdin=b"").stdout == b""
+    fails(bucket.node.cli("cat", "--offset", str(len(data) + 1), path, check=False), 1, path, len(data))
+    fails(bucket.node.cli("cat", f"{bucket.name}/none", check=False), 1, "none")
+
+
+def test_put_and_get_one(bucket, tmp_path):
+    """put writes what the origin then has; get brings it back, under the last part of the key, a name, into a directory, or to
+    standard output; no half file stays."""
+    data = harness.random_bytes(9 * MIB + 3)
+    (tmp_path / "in").write_bytes(data)
+    cli = bucket.node.cli
+    cli("put", "--content-type", "text/x-test", tmp_path / "in", f"{bucket.name}/dir/k")
+    reply = bucket.truth.get_object(Bucket=bucket.name, Key="dir/k")
+    assert reply["Body"].read() == data and reply["ContentType"] == "text/x-test"
+    cli("put", tmp_path / "in", f"{bucket.name}/into/")
+    assert bucket.truth.head_object(Bucket=bucket.name, Key="into/in")["ContentLength"] == len(data)
+    cli("get", f"{bucket.name}/dir/k", tmp_path / "named")
+    (tmp_path / "d").mkdir()
+    cli("get", f"{bucket.name}/dir/k", tmp_path / "d")
+    assert cli("get", f"{bucket.name}/dir/k", "-", stdin=b"").stdout == data
+    subprocess.run([str(bucket.node.binary), "get", "-q", "--socket", bucket.node.socket_path, f"{bucket.name}/dir/k"], cwd=tmp_path,
+                   env={**os.environ, **bucket.node.env}, check=True)
+    assert read_tree(tmp_path) == {"in": data, "named": data, "d/k": data, "k": data}
+    fails(cli("get", f"{bucket.name}/none", tmp_path / "none", check=False), 1, "none")
+    fails(cli("put", tmp_path / "absent", f"{bucket.name}/x", check=False), 1, tmp_path / "absent")
+    fails(cli("put", tmp_path / "d", f"{bucket.name}/x", check=False), 1, "directory", "-r")
+    assert not (tmp_path / "none").exists() and not list(tmp_path.rglob("*.forebay-part"))
+
+
+def test_put_no_overwrite(bucket, tmp_path):
+    """put -n leaves an object that is there as it is, and says so."""
+    bucket.node.cli("put", "-", f"{bucket.name}/k", stdin="first")
+    assert bucket.node.cli("put", "-n", "-", f"{bucket.name}/k", stdin="second", check=False).returncode == 1
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"first"
+
+
+def test_round_trip_of_a_tree(bucket, tmp_path):
+    """put -r and get -r of names that are hard on shells, URLs and XML: the same files come back, and the origin has them."""
+    contents = {name: harness.random_bytes(1000 + 7 * i, i) for i, name in enumerate(ODD_NAMES)}
+    contents["empty"] = b""
+    contents["large"] = harness.random_bytes(10 * MIB + 1, "large")
+    write_tree(tmp_path / "in", contents)
+    bucket.node.cli("put", "-r", tmp_path / "in", f"{bucket.name}/some/prefix")
+    assert keys_at_origin(bucket) == sorted("some/prefix/" + name for name in contents)
+    bucket.node.cli("get", "-r", "-j", "3", f"{bucket.name}/some/prefix/", tmp_path / "out")
+    assert read_tree(tmp_path / "out") == contents
+
+
+@pytest.mark.parametrize("key", ["up/../../escape", "a//b", "./c"])
+def test_get_tree_stays_in_its_target(node, tmp_path, key):
+    """Keys that would leave the target directory, or cannot be files, are reported and skipped; the others are fetched."""
+    name = harness.random_name()
+    with KeyOrigin() as keys:
+        keys.objects.update({(name, "good"): Object(b"good"), (name, key): Object(b"bad")})
+        node.create_bucket(name, f"s3://{name}", **keys.properties())
+        done = node.cli("get", "-r", f"{name}/", tmp_path / "deep" / "out", check=False)
+    assert done.returncode == 1
+    assert key in done.stderr and "not a name" in done.stderr
+    assert read_tree(tmp_path) == {"deep/out/good": b"good"}
+
+
+def test_rm(bucket):
+    """rm removes here and at the origin; a missing key is an error; -r takes what lies below a prefix; --dry-run nothing."""
+    for key in ("a", "b", "d/one", "d/two", "dd"):
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=b"x")
+    cli = bucket.node.cli
+    cli("rm", f"{bucket.name}/a")
+    assert keys_at_origin(bucket) == ["b", "d/one", "d/two", "dd"]
+    fails(cli("cat", f"{bucket.name}/a", check=False), 1, "a")
+    fails(cli("rm", f"{bucket.name}/a", check=False), 1, "a")
+    assert cli("rm", "-r", "--dry-run", f"{bucket.name}/d/").stdout.split() == ["d/one", "d/two"]
+    assert keys_at_origin(bucket) == ["b", "d/one", "d/two", "dd"]
+    cli("rm", "-r", f"{bucket.name}/d/")
+    assert keys_at_origin(bucket) == ["b", "dd"]
+
+
+def test_status(bucket):
+    """status is JSON that names the version, the disks and the bucket."""
+    status = json.loads(bucket.node.cli("status").stdout)
+    assert status["version"] == bucket.node.cli("--version").stdout.split()[1]
+    assert status["disks"][0]["path"].startswith(str(bucket.node.data))
+    assert bucket.name in [b["name"] for b in status["buckets"]]
+
+
+# ---- progress ----
+
+def test_progress_is_one_plain_line_when_piped(bucket, tmp_path):
+    """Piped, get -r and put -r write nothing to stdout and one plain line to stderr; -q takes that away too."""
+    write_tree(tmp_path / "in", {f"f{i}": b"x" * 1000 for i in range(5)})
+    done = bucket.node.cli("put", "-r", tmp_path / "in", f"{bucket.name}/p")
+    assert done.stdout == "" and re.fullmatch(r"put 5 objects, .* in .*/s", one_line(done.stderr))
+    done = bucket.node.cli("get", "-r", f"{bucket.name}/p/", tmp_path / "out")
+    assert done.stdout == "" and re.fullmatch(r"got 5 objects, .* in .*/s", one_line(done.stderr))
+    assert "\r" not in done.stderr and "\x1b" not in done.stderr
+    done = bucket.node.cli("get", "-q", "-r", f"{bucket.name}/p/", tmp_path / "quiet")
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_progress_is_drawn_on_a_terminal(bucket, tmp_path, new_shaper):
+    """On a terminal the line is redrawn while the bytes come, with rate and time left."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=harness.random_bytes(4 * MIB))
+    slow = harness.random_name()
+    shaper = new_shaper(total="4MB/s")
+    bucket.node.create_bucket(slow, f"s3://{bucket.name}", **bucket.origin.properties(shaper.endpoint))
+    master, slave = pty.openpty()
+    process = subprocess.Popen([str(bucket.node.binary), "get", "-r", f"{slow}/", str(tmp_path / "out")], stderr=slave,
+                               env={**os.environ, "FOREBAY_SOCKET": str(bucket.node.socket_path), **bucket.node.env})
+    os.close(slave)
+    seen = []
+
+    def drain():
+        try:
+            while piece := os.read(master, 65536):
+                seen.append(piece.decode())
+        except OSError:  # the terminal is closed
+            pass
+
+    reader = threading.Thread(target=drain, daemon=True)
+    reader.start()
+    assert process.wait(120) == 0
+    reader.join(10)
+    os.close(master)
+    drawn = "".join(seen)
+    assert drawn.count("\r") > 3 and "/s" in drawn and "left" in drawn
+    assert drawn.rstrip().splitlines()[-1].replace("\x1b[K", "").lstrip("\r").startswith("got 1 object,")
+
+
+# ---- ways to a node ----
+
+def test_a_node_is_found_by_data_socket_and_endpoint(bucket, tmp_path):
+    """--data, --socket and --endpoint lead to the node; over the network the keys come from the environment, and wrong ones
+    are refused."""
+    node = bucket.node
+    bare = {k: v for k, v in os.environ.items() if not k.startswith("FOREBAY_")}
+    access_key, secret_key = node.credentials
+
+    def ls(*flags, **env):
+        return subprocess.run([str(node.binary), "ls", *map(str, flags)], env={**bare, **node.env, **env}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    assert bucket.name in ls("--data", node.data).stdout
+    assert bucket.name in ls("--socket", node.socket_path).stdout
+    keys = {"FOREBAY_ACCESS_KEY": access_key, "FOREBAY_SECRET_KEY": secret_key}
+    assert bucket.name in ls("--endpoint", node.wire_address, **keys).stdout
+    fails(ls("--endpoint", node.wire_address, **{**keys, "FOREBAY_SECRET_KEY": "wrong"}), 1, "forebay ls")
+    fails(ls(), 2, "forebay ls", "--data", "--socket", "--endpoint")
+
+
+# ---- the store ----
+
+def test_store_check_of_a_stopped_node(new_node, origin):
+    """store check refuses a node that runs, finds nothing wrong in one that stopped cleanly, finds a flipped bit (exit 3),
+    repairs it, and the object is right again after that."""
+    node = new_node()
+    name = node.new_bucket(origin)
+    data = harness.random_bytes(2 * MIB + 5)
+    origin.s3().put_object(Bucket=name, Key="k", Body=data)
+    assert node.cli("cat", f"{name}/k", stdin=b"").stdout == data
+    fails(node.cli("store", "check", "--data", node.data, check=False), 1, node.data, "running")
+    node.stop()
+    report = json.loads(node.cli("store", "check", "--json", "--data", node.data).stdout)
+    assert report["extents"] == 1 and report["bytes"] == len(data) and report["bad_blocks"] == 0
+    extent = next(p for p in (node.data / "cache" / "extents").rglob("*") if p.is_file() and p.stat().st_size == len(data))
+    with open(extent, "r+b") as file:
+        file.seek(MIB + 3)
+        byte = file.read(1)[0]
+        file.seek(MIB + 3)
+        file.write(bytes([byte ^ 1]))
+    done = node.cli("store", "check", "--json", "--data", node.data, check=False)
+    assert done.returncode == 3 and '"bad_blocks": 1' in done.stdout
+    assert node.cli("store", "check", "--repair", "--data", node.data).returncode == 0
+    assert json.loads(node.cli("store", "check", "--json", "--data", node.data).stdout)["bad_blocks"] == 0
+    node.start()
+    assert node.cli("cat", f"{name}/k", stdin=b"").stdout == data
+
+
+def test_a_second_node_names_the_first(node):
+    """One process per data directory: the second says who holds it, exit 1."""
+    done = node.cli("serve", "--data", node.data, "--listen", "127.0.0.1:0", "--wire", "127.0.0.1:0", check=False)
+    line = [x for x in done.stderr.splitlines() if x.startswith("forebay serve:")][-1]
+    assert done.returncode == 1 and str(node.pid) in line and str(node.data) in line
+
+
+def test_a_taken_port_is_named(node, tmp_path):
+    """An address that is taken: one line names the option and the address, exit 1."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = node.cli("serve", "--data", tmp_path / "d", "--listen", address, "--wire", "127.0.0.1:0", check=False)
+    assert done.returncode == 1
+    assert address in [x for x in done.stderr.splitlines() if x.startswith("forebay serve:")][-1]
+
+
+# ---- bench ----
+
+def test_bench_epoch(tmp_path, node):
+    """bench epoch reads every file once per epoch and compares with another directory; other bytes there are an error."""
+    contents = {f"d{i % 3}/f{i}": harness.random_bytes(1000 + i, i) for i in range(20)}
+    write_tree(tmp_path / "a", contents)
+    write_tree(tmp_path / "b", contents)
+    options = ["--epochs", "2", "--workers", "2", "--compare", tmp_path / "b"]
+    lines = json.loads(node.cli("bench", "epoch", tmp_path / "a", "--json", *options).stdout)
+    assert [x["name"] for x in lines] == ["epoch 1", "epoch 2", "plain disk"]
+    assert {(x["files"], x["bytes"]) for x in lines} == {(20, sum(map(len, contents.values())))}
+    assert len({x["checksum"] for x in lines}) == 1
+    table = node.cli("bench", "epoch", tmp_path / "a", "--metrics", node.endpoint.split("//")[1], *options).stdout
+    assert "files/s" in table and "epoch 2" in table and "plain disk" in table
+    (tmp_path / "b/d0/f0").write_bytes(b"y" * 1000)
+    fails(node.cli("bench", "epoch", tmp_path / "a", *options, "--json", check=False), 1, "other bytes")
+    (tmp_path / "none").mkdir()
+    fails(node.cli("bench", "epoch", tmp_path / "none", check=False), 1, "no files")

@@ -251,6 +251,26 @@ def test_a_failed_completion_can_be_repeated(bucket, new_shaper, node, origin):
     check(here, data)
 
 
+def test_a_slow_completion_keeps_the_client(new_shaper, node, origin, bucket):
+    """While the origin takes longer than ten seconds the client gets signs of life, and then how it ended."""
+    shaper = new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s")
+    here = type(bucket)(name, node.s3(read_timeout=11), origin.s3(), node, origin)
+    upload = Upload(here)
+    upload.part(1, b"data")
+    shaper.fault("stall", match="PUT", at=0, for_="12s", count=1)
+    assert upload.complete()["ETag"]
+    check(here, b"data")
+    upload = Upload(here)
+    upload.part(1, b"more")
+    shaper.set(first_byte="12s")
+    shaper.fault("status:403", match="PUT", count=50)
+    assert code_of(upload.complete) == "AccessDenied"
+    shaper.reset()
+    shaper.set(first_byte="0ms")
+    check(here, b"data")
+
+
 def test_a_restart_forgets_uploads(new_node, origin, route):
     """Open uploads do not survive a restart; the client is told, nothing was acknowledged."""
     node = new_node(route=route)

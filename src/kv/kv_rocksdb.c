@@ -172,10 +172,9 @@ static void rocksdb_free_all(struct kv_rocksdb *r)
 /* One process per directory. The lock goes with the descriptor, so a killed holder leaves nothing behind. */
 static int take_directory(struct kv_rocksdb *r, const char *path, struct err *e)
 {
-    char *name = NULL;
+    _cleanup_free_ char *name = NULL;
     if (asprintf(&name, "%s/forebay-lock", path) < 0)
         abort();
-    _cleanup_free_ char *owned = name;
     if (!r->read_only) {
         int m = sys_mkdir_p(path, 0700);
         if (m < 0)

@@ -150,8 +150,8 @@ int store_synthetic_load(const char *disk, const struct store_synthetic *what, s
     l.step = what->entries % STEP_PRIME == 0 ? 1 : STEP_PRIME % what->entries;
     l.step = MAX(l.step, 1);
     l.inverse = what->entries == 1 ? 0 : inverse_mod(l.step, what->entries);
-    l.disk.path = slice_dup(slice_str(disk));
-    _cleanup_free_ char *path = l.disk.path, *zeros = calloc(1, what->size_bytes);
+    _cleanup_free_ char *path = slice_dup(slice_str(disk)), *zeros = calloc(1, what->size_bytes);
+    l.disk.path = path;
     if (!zeros)
         abort();
     l.crc = crc32c(0, zeros, what->size_bytes);

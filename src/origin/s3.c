@@ -213,6 +213,8 @@ static int s3_open(struct slice rest, const struct origin_options *o, struct ori
     s->timeout_ms = o->timeout;
     s->connect_timeout_ms = o->connect_timeout;
     s->part_bytes = o->part_size;
+    s->copy_max_bytes = S3_PUT_MAX_BYTES;
+    s->copy_part_bytes = GIB / 2;
     s->limit = o->connections;
     s->idle = calloc(s->limit, sizeof(struct s3_conn *));
     if (!s->idle)

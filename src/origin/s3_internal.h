@@ -1,7 +1,7 @@
 /*
  * The S3 kind, between its files: s3.c (options, URLs, opening), s3_credentials.c, s3_conn.c (connections and
  * one exchange), s3_response.c (headers), s3_error.c (classification), s3_xml.c (documents), and the verbs
- * s3_get.c, s3_list.c, s3_put.c, s3_multipart.c.
+ * s3_get.c, s3_list.c, s3_put.c, s3_multipart.c, s3_copy.c.
  */
 #pragma once
 
@@ -66,6 +66,8 @@ struct s3 {
     bool loopback; /* no proxy */
     struct s3_credentials credentials;
     uint64_t timeout_ms, connect_timeout_ms, part_bytes;
+    uint64_t copy_max_bytes;  /* most bytes of one CopyObject; tests lower both */
+    uint64_t copy_part_bytes; /* size of the parts of longer copies */
 
     struct lock lock; /* covers what follows */
     struct cond freed;
@@ -222,6 +224,20 @@ int s3_put(struct origin *o, const struct origin_put *p, const struct origin_bod
            struct origin_attr *ret_attr, struct err *e);
 int s3_put_multipart(struct s3 *s, const struct origin_put *p, const struct origin_body *body,
                      struct arena *a, struct origin_attr *ret_attr, struct err *e);
+
+/* The source of a copy. */
+struct s3_source {
+    struct slice path; /* for x-amz-copy-source */
+    struct origin_attr attr;
+};
+int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
+                      struct origin_attr *ret_attr, struct err *e);
+/* etag: of s3_etag_header; must outlive the call. */
+void s3_copy_headers(struct s3_call *c, const struct s3_source *source, const char *etag);
+int s3_copy_result(const struct s3_call *c, struct slice body, const char *root, struct s3_result *ret,
+                   struct err *e);
+int s3_head(struct s3 *s, struct slice key, struct slice if_match, struct arena *a, struct origin_attr *ret,
+            struct err *e);
 int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
             struct origin_attr *ret_attr, struct err *e);

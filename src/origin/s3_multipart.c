@@ -27,9 +27,10 @@
 struct upload {
     struct s3 *s3;
     const struct origin_put *put;
-    const struct origin_body *body;
+    const struct origin_body *body; /* or */
+    const struct s3_source *source; /* a copy: parts are ranges of it */
     char id[1024];
-    uint64_t part_bytes;
+    uint64_t size, part_bytes;
     uint32_t n_parts;
     char **etags;
     atomic_bool stop; /* a part has failed: the others need not go on */
@@ -98,26 +99,57 @@ static int create(struct upload *u, struct err *e)
 
 /* ---- parts ---- */
 
+static void part_init(struct upload *u, struct s3_call *c, uint32_t i, char number[16], const char *op)
+{
+    (void)snprintf(number, 16, "%u", i + 1);
+    call_init(u, c, S3_PUT, op);
+    c->also_cancel = &u->stop;
+    s3_call_query(c, SLICE_LIT("partNumber"), slice_str(number));
+    s3_call_query(c, SLICE_LIT("uploadId"), slice_str(u->id));
+}
+
+static int copy_part(struct upload *u, uint32_t i, struct err *e)
+{
+    uint64_t offset = (uint64_t)i * u->part_bytes;
+    uint64_t n = MIN(u->part_bytes, u->size - offset);
+    char number[16], range[64], etag[S3_ETAG_MAX + 3];
+    struct origin_body none = {0};
+    struct buf _cleanup_buf_ body = BUF_INIT(RESULT_MAX);
+    struct s3_call _cleanup_(s3_call_fini) c;
+    int r = s3_etag_header(u->source->attr.etag, etag, e);
+    part_init(u, &c, i, number, "copy_part");
+    c.body = &none;
+    c.on_body = s3_collect;
+    c.arg = &body;
+    (void)snprintf(range, sizeof(range), "bytes=%" PRIu64 "-%" PRIu64, offset, offset + n - 1);
+    s3_copy_headers(&c, u->source, etag);
+    s3_call_header(&c, SLICE_LIT("x-amz-copy-source-range"), slice_str(range));
+    if (r == 0)
+        r = s3_perform(&c, e);
+    struct s3_result result;
+    if (r == 0)
+        r = s3_copy_result(&c, buf_view(&body), "CopyPartResult", &result, e);
+    if (r == 0)
+        u->etags[i] = slice_dup(slice_str(result.etag));
+    return r;
+}
+
 static int put_part(struct upload *u, uint32_t i, struct err *e)
 {
     uint64_t offset = (uint64_t)i * u->part_bytes;
-    uint64_t n = MIN(u->part_bytes, u->body->size_bytes - offset);
+    uint64_t n = MIN(u->part_bytes, u->size - offset);
     char number[16], hash[65];
-    (void)snprintf(number, sizeof(number), "%u", i + 1);
     int r = s3_wait_for_body(u->body, offset, e);
     if (r == 0)
         r = s3_payload_hash(u->s3, u->body, offset, n, hash, e);
     if (r < 0)
         return r;
     struct s3_call _cleanup_(s3_call_fini) c;
-    call_init(u, &c, S3_PUT, "put_part");
-    c.also_cancel = &u->stop;
+    part_init(u, &c, i, number, "put_part");
     c.body = u->body;
     c.body_offset = offset;
     c.body_n = n;
     c.payload_sha256 = slice_str(hash);
-    s3_call_query(&c, SLICE_LIT("partNumber"), slice_str(number));
-    s3_call_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
     r = s3_perform(&c, e);
     if (r == 0 && !c.response.etag[0])
         return err_set(e, ERR_ORIGIN_FAILED, "the answer has no ETag");
@@ -133,7 +165,7 @@ static int put_part_patiently(struct upload *u, uint32_t i, struct err *e)
     do {
         if (e)
             e->code = 0;
-        r = put_part(u, i, e);
+        r = u->source ? copy_part(u, i, e) : put_part(u, i, e);
     } while (r < 0 && again(u, attempt++, r));
     return r < 0 ? err_prefix(e, r, "part %u of %u", i + 1, u->n_parts) : 0;
 }
@@ -246,7 +278,7 @@ static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_a
         r = complete_once(u, buf_view(&document), &result, &date_ns, e);
     } while (r < 0 && again(u, attempt++, r));
     if (r == 0)
-        s3_put_attr(u->put, u->body->size_bytes, slice_str(result.etag), date_ns, a, ret_attr);
+        s3_put_attr(u->put, u->size, slice_str(result.etag), date_ns, a, ret_attr);
     return r;
 }
 
@@ -264,10 +296,10 @@ static void abort_upload(struct upload *u)
 }
 
 /* Parts of the size asked for, or larger when they would be too many. */
-static int plan_parts(struct upload *u, struct err *e)
+static int plan_parts(struct upload *u, uint64_t part_bytes, struct err *e)
 {
-    uint64_t size = u->body->size_bytes, least = (size + S3_PARTS_MAX - 1) / S3_PARTS_MAX;
-    u->part_bytes = MAX(u->s3->part_bytes, ALIGN_UP(least, MIB));
+    uint64_t size = u->size, least = (size + S3_PARTS_MAX - 1) / S3_PARTS_MAX;
+    u->part_bytes = MAX(part_bytes, ALIGN_UP(least, MIB));
     if (u->part_bytes > S3_PUT_MAX_BYTES)
         return err_set(e, -EFBIG, "%" PRIu64 " bytes are more than S3 takes in %d parts", size, S3_PARTS_MAX);
     u->n_parts = (uint32_t)((size + u->part_bytes - 1) / u->part_bytes);
@@ -277,21 +309,37 @@ static int plan_parts(struct upload *u, struct err *e)
     return 0;
 }
 
+static int run_upload(struct upload *u, uint64_t part_bytes, struct arena *a, struct origin_attr *ret_attr,
+                      struct err *e)
+{
+    assert(u->size > 0);
+    int r = plan_parts(u, part_bytes, e);
+    if (r == 0)
+        r = create(u, e);
+    if (r < 0)
+        return r;
+    r = put_parts(u, e);
+    if (r == 0)
+        r = complete(u, a, ret_attr, e);
+    if (r < 0)
+        abort_upload(u);
+    return r;
+}
+
 int s3_put_multipart(struct s3 *s, const struct origin_put *p, const struct origin_body *body,
                      struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
-    assert(body->size_bytes > 0);
-    struct upload _cleanup_(upload_fini) u = {.s3 = s, .put = p, .body = body};
+    struct upload _cleanup_(upload_fini) u = {.s3 = s, .put = p, .body = body, .size = body->size_bytes};
     lock_init(&u.lock, LOCK_ORIGIN);
-    int r = plan_parts(&u, e);
-    if (r == 0)
-        r = create(&u, e);
-    if (r < 0)
-        return r;
-    r = put_parts(&u, e);
-    if (r == 0)
-        r = complete(&u, a, ret_attr, e);
-    if (r < 0)
-        abort_upload(&u);
-    return r;
+    return run_upload(&u, s->part_bytes, a, ret_attr, e);
+}
+
+int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
+                      struct origin_attr *ret_attr, struct err *e)
+{
+    struct origin_put p = {.key = to, .content_type = source->attr.content_type, .meta = source->attr.meta};
+    struct upload _cleanup_(upload_fini)
+        u = {.s3 = s, .put = &p, .source = source, .size = source->attr.size_bytes};
+    lock_init(&u.lock, LOCK_ORIGIN);
+    return run_upload(&u, s->copy_part_bytes, a, ret_attr, e);
 }

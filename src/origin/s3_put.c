@@ -1,5 +1,5 @@
 /*
- * PutObject, DeleteObject and CopyObject.
+ * PutObject and DeleteObject.
  *
  * One PUT carries up to four parts' worth of bytes; larger bodies go to s3_multipart.c. Over https the
  * payload is not hashed (TLS protects it); over http it is when the caller knows the hash, or when the body
@@ -23,7 +23,6 @@
 
 #define HASH_MAX_BYTES   (8 * MIB)
 #define HASH_PIECE_BYTES (64 * KIB)
-#define RESULT_MAX       (64 * KIB)
 
 int s3_put_conditions(struct s3_call *c, const struct origin_put *p, char *etag_buf, struct err *e)
 {
@@ -140,8 +139,8 @@ static int ignore(void *arg, const struct origin_attr *attr, const void *p, size
     return 0;
 }
 
-static int head(struct s3 *s, struct slice key, struct slice if_match, struct arena *a,
-                struct origin_attr *ret, struct err *e)
+int s3_head(struct s3 *s, struct slice key, struct slice if_match, struct arena *a, struct origin_attr *ret,
+            struct err *e)
 {
     struct origin_get g = {.key = key, .if_match = if_match, .attributes_only = true};
     return s3_get(&s->base, &g, a, ret, ignore, NULL, e);
@@ -161,7 +160,7 @@ int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct 
     if (if_match.n) {
         struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
         struct origin_attr now;
-        r = head(s, key, if_match, a, &now, e);
+        r = s3_head(s, key, if_match, a, &now, e);
         if (r == 0)
             r = s3_etag_header(if_match, etag, e);
         if (r < 0)
@@ -170,59 +169,4 @@ int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct 
             s3_call_header(&c, SLICE_LIT("if-match"), slice_str(etag));
     }
     return s3_perform(&c, e);
-}
-
-/* "/bucket/prefix/key", percent-encoded, as x-amz-copy-source wants it. */
-static int copy_source(const struct s3 *s, struct slice key, struct buf *b)
-{
-    struct buf _cleanup_buf_ plain = BUF_INIT(4 * KIB);
-    int r = buf_printf(&plain, "/%s/%s" SLICE_FMT, s->bucket, s->prefix, SLICE_ARG(key));
-    return r < 0 ? r : text_uri_encode(b, buf_view(&plain), /* keep_slash= */ true);
-}
-
-/* S3 answers 200 at once and may put an error into the body. */
-static int check_result(const struct s3_call *c, struct slice body, struct s3_result *ret, struct err *e)
-{
-    int r = s3_result_parse(body, ret, e);
-    if (r == 0 && strcmp(ret->root, "Error") == 0)
-        return s3_error_of(c->s3, &c->response, body, e);
-    if (r == 0 && strcmp(ret->root, "CopyObjectResult") != 0)
-        return err_set(e, ERR_ORIGIN_FAILED, "the answer to a copy is a %s", ret->root);
-    return r;
-}
-
-int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
-            struct origin_attr *ret_attr, struct err *e)
-{
-    struct s3 *s = s3_of(o);
-    char etag[S3_ETAG_MAX + 3];
-    struct buf _cleanup_buf_ source = BUF_INIT(8 * KIB), body = BUF_INIT(RESULT_MAX);
-    int r = s3_check_key(s, from, e);
-    if (r == 0)
-        r = s3_check_key(s, to, e);
-    if (r < 0)
-        return r;
-    if (copy_source(s, from, &source) < 0)
-        return err_set(e, -ENAMETOOLONG, "the key is too long");
-    struct s3_call _cleanup_(s3_call_fini) c;
-    struct origin_body none = {0};
-    s3_call_init(&c, s, S3_PUT, "copy");
-    c.has_key = true;
-    c.key = to;
-    c.body = &none;
-    c.on_body = s3_collect;
-    c.arg = &body;
-    s3_call_header(&c, SLICE_LIT("x-amz-copy-source"), buf_view(&source));
-    if (if_match.n) {
-        r = s3_etag_header(if_match, etag, e);
-        if (r < 0)
-            return r;
-        s3_call_header(&c, SLICE_LIT("x-amz-copy-source-if-match"), slice_str(etag));
-    }
-    r = s3_perform(&c, e);
-    if (r < 0)
-        return r;
-    struct s3_result result;
-    r = check_result(&c, buf_view(&body), &result, e);
-    return r < 0 ? r : head(s, to, slice_str(result.etag), a, ret_attr, e);
 }

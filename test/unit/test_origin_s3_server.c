@@ -5,7 +5,7 @@
  * every test ends as skipped, with that reason.
  */
 #include "base/sys.h"
-#include "origin/origin.h"
+#include "origin/s3_internal.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -522,6 +522,34 @@ static void test_copy(void **state)
         origin_copy(T.origin, SLICE_LIT("nowhere"), SLICE_LIT("x"), SLICE_NULL, T.arena, &to, &e), -ENOENT);
 }
 
+/* Beyond the most that one request copies, the copy is made of ranges, with content type and metadata of the
+ * source. */
+static void test_copy_in_parts(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr from, to, got;
+    struct checker c;
+    struct s3 *s = s3_of(T.origin);
+    uint64_t max = s->copy_max_bytes, part = s->copy_part_bytes;
+    s->copy_max_bytes = 6 * MIB;
+    s->copy_part_bytes = 5 * MIB;
+    struct origin_put p = {.key = SLICE_LIT("copy source"),
+                           .content_type = SLICE_LIT("application/x-tar"),
+                           .meta = SLICE_LIT("x-amz-meta-shard: 7\n")};
+    struct origin_body b = {.size_bytes = 16 * MIB + 77, .read = pattern_read};
+    assert_ok(origin_put(T.origin, &p, &b, T.arena, &from, &e), e);
+    assert_ok(origin_copy(T.origin, p.key, SLICE_LIT("copy target"), from.etag, T.arena, &to, &e), e);
+    assert_true(slice_ends(to.etag, SLICE_LIT("-4")));
+    assert_ok(get_range(T.origin, SLICE_LIT("copy target"), 0, 0, to.etag, &c, &got, &e), e);
+    assert_int_equal(c.at, b.size_bytes);
+    assert_true(slice_eq_str(got.content_type, "application/x-tar"));
+    assert_true(slice_find_slice(got.meta, SLICE_LIT("x-amz-meta-shard: 7\n")) >= 0);
+    assert_int_equal(leftover_uploads(), 0);
+    s->copy_max_bytes = max;
+    s->copy_part_bytes = part;
+}
+
 static int compare_strings(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -698,6 +726,7 @@ int main(void)
         cmocka_unit_test(test_multipart),
         cmocka_unit_test(test_failing_body),
         cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_copy_in_parts),
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_threads),

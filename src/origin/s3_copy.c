@@ -1,0 +1,96 @@
+/*
+ * Copies inside the origin: CopyObject, and beyond its 5 GiB an upload whose parts are ranges of the source.
+ *
+ * The source is looked at first: its size decides the way, its ETag pins it, and its attributes are those of
+ * the copy, so that nothing needs to be asked afterwards.
+ *
+ * Invariants:
+ *  1. All bytes of the copy are of the version that the HEAD saw: each request carries its ETag. (A weak ETag
+ * cannot be carried; the copy is then of whatever version the service finds.)
+ *  2. Content type and metadata travel: by the service itself in the short way, given anew in the long one.
+ *
+ * Failure modes: as in origin.h; -ENOENT for the source.
+ */
+#include "origin/s3_internal.h"
+
+#include "base/text.h"
+
+#define RESULT_MAX (64 * KIB)
+
+/* "/bucket/prefix/key", percent-encoded, as x-amz-copy-source wants it. */
+static int copy_source(const struct s3 *s, struct slice key, struct buf *b)
+{
+    struct buf _cleanup_buf_ plain = BUF_INIT(4 * KIB);
+    int r = buf_printf(&plain, "/%s/%s" SLICE_FMT, s->bucket, s->prefix, SLICE_ARG(key));
+    return r < 0 ? r : text_uri_encode(b, buf_view(&plain), /* keep_slash= */ true);
+}
+
+void s3_copy_headers(struct s3_call *c, const struct s3_source *source, const char *etag)
+{
+    s3_call_header(c, SLICE_LIT("x-amz-copy-source"), source->path);
+    if (source->attr.etag.n > 0 && !s3_etag_is_weak(source->attr.etag))
+        s3_call_header(c, SLICE_LIT("x-amz-copy-source-if-match"), slice_str(etag));
+}
+
+/* S3 answers 200 at once and may put an error into the body. */
+int s3_copy_result(const struct s3_call *c, struct slice body, const char *root, struct s3_result *ret,
+                   struct err *e)
+{
+    int r = s3_result_parse(body, ret, e);
+    if (r == 0 && strcmp(ret->root, "Error") == 0)
+        return s3_error_of(c->s3, &c->response, body, e);
+    if (r == 0 && strcmp(ret->root, root) != 0)
+        return err_set(e, ERR_ORIGIN_FAILED, "the answer to a copy is a %s", ret->root);
+    if (r == 0 && !ret->etag[0])
+        return err_set(e, ERR_ORIGIN_FAILED, "the answer to a copy has no ETag");
+    return r;
+}
+
+static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
+                      struct origin_attr *ret_attr, struct err *e)
+{
+    char etag[S3_ETAG_MAX + 3];
+    struct buf _cleanup_buf_ body = BUF_INIT(RESULT_MAX);
+    struct s3_call _cleanup_(s3_call_fini) c;
+    struct origin_body none = {0};
+    int r = s3_etag_header(source->attr.etag, etag, e);
+    s3_call_init(&c, s, S3_PUT, "copy");
+    c.has_key = true;
+    c.key = to;
+    c.body = &none;
+    c.on_body = s3_collect;
+    c.arg = &body;
+    s3_copy_headers(&c, source, etag);
+    if (r == 0)
+        r = s3_perform(&c, e);
+    struct s3_result result;
+    if (r == 0)
+        r = s3_copy_result(&c, buf_view(&body), "CopyObjectResult", &result, e);
+    if (r < 0)
+        return r;
+    struct origin_attr attr = source->attr;
+    attr.etag = slice_str(result.etag);
+    attr.mtime_ns = result.mtime_ns ? result.mtime_ns : c.response.date_ns;
+    return origin_attr_dup(a, &attr, ret_attr, e);
+}
+
+int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
+            struct origin_attr *ret_attr, struct err *e)
+{
+    struct s3 *s = s3_of(o);
+    struct buf _cleanup_buf_ path = BUF_INIT(8 * KIB);
+    struct s3_source source;
+    int r = s3_check_key(s, from, e);
+    if (r == 0)
+        r = s3_check_key(s, to, e);
+    if (r == 0)
+        r = s3_head(s, from, if_match, a, &source.attr, e);
+    if (r < 0)
+        return r;
+    if (copy_source(s, from, &path) < 0)
+        return err_set(e, -ENAMETOOLONG, "the key is too long");
+    source.path = buf_view(&path);
+    if (source.attr.size_bytes <= s->copy_max_bytes)
+        return copy_whole(s, &source, to, a, ret_attr, e);
+    return s3_copy_multipart(s, &source, to, a, ret_attr, e);
+}

@@ -1,4 +1,5 @@
 /* layer: origin */
+/* threaded */
 /*
  * The file kind over a real directory, with a model for listings, with swapped system calls for faults, and
  * with a second hand that changes files while they are read.

@@ -1,4 +1,5 @@
 /* layer: origin */
+/* threaded */
 /*
  * The S3 kind against a server that answers whatever the test scripts: what an origin may do wrong must end
  * as the right class of error, with the origin's words, and never as short, long or mixed data.

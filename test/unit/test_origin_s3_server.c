@@ -1,4 +1,5 @@
 /* layer: origin */
+/* threaded */
 /*
  * The S3 kind against a real S3 server that is not ours, versitygw, started on a free port over a directory
  * of its own. The program is taken from FOREBAY_TEST_S3_SERVER or .deps/bin of the source tree; without it

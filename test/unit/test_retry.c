@@ -1,4 +1,5 @@
 /* layer: origin */
+/* threaded */
 /* Decisions about trying again: pure functions, checked over their whole range; the budget under several
  * threads. */
 #include "origin/origin.h"

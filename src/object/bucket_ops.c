@@ -101,12 +101,9 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     bool moved =
         !slice_eq(slice_str(old->p.origin), slice_str(b->p.origin)) ||
         !slice_eq(slice_str(old->p.origin_options.endpoint), slice_str(b->p.origin_options.endpoint));
-    if (moved) { /* what was cached came from somewhere else */
-        _cleanup_buf_ struct buf prefix = BUF_INIT(16);
-        object_store_key(b, SLICE_NULL, &prefix);
-        (void)store_remove_prefix(s->config.store, buf_view(&prefix));
-        mirror_forget_bucket(s->mirror, b);
-    }
+    int64_t n = moved ? object_forget_bucket(s, b) : 0; /* what was cached came from somewhere else */
+    if (n < 0)
+        return err_errno(e, (int)n, "drop cached data of bucket %s", b->name);
     return 0;
 }
 
@@ -122,10 +119,7 @@ int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove
     if (r < 0)
         return r;
     object_forget_upstream(s, b->id);
-    mirror_forget_bucket(s->mirror, b);
-    _cleanup_buf_ struct buf prefix = BUF_INIT(16);
-    object_store_key(b, SLICE_NULL, &prefix);
-    int64_t n = store_remove_prefix(s->config.store, buf_view(&prefix));
+    int64_t n = object_forget_bucket(s, b);
     log_info("object", "bucket %s removed, %lld cached objects dropped", b->name, (long long)n);
     return n < 0 ? err_errno(e, (int)n, "drop cached data of bucket %s", b->name) : 0;
 }

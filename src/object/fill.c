@@ -23,6 +23,7 @@
 #define AVAILABLE_MIN   (64 * KIB) /* a waiter is not woken for less, but at the end of a part */
 #define WAIT_NS         1000000000ull
 #define CHECKED_WAIT_NS 10000000ull
+#define LOOKS_MAX       16 /* without anything to wait for, before it waits nevertheless */
 
 /* ---- life ---- */
 
@@ -215,7 +216,7 @@ static struct part *part_new_locked(struct fill *f, struct plan_range r, bool ur
     p->fill = f;
     p->offset = p->have = r.offset;
     p->end = r.end;
-    p->urgent = urgent;
+    atomic_init(&p->urgent, urgent);
     atomic_init(&p->owner, -1);
     p->next = f->parts;
     f->parts = p;
@@ -305,13 +306,39 @@ static void want_part(struct fill *f, struct plan_range r, bool urgent)
         fill_engine_queue(f->engine, p);
 }
 
+/* End of the last part before `offset`, which none covers, or `limit`. */
+static uint64_t last_part_end_locked(const struct fill *f, uint64_t offset, uint64_t limit)
+{
+    for (const struct part *p = f->parts; p; p = p->next)
+        if (p->state != PART_FAILED && p->end <= offset && p->end > limit)
+            limit = p->end;
+    return limit;
+}
+
+/* The part of the grid around `at`, less what other parts have: one that began before the disk was full, or
+ * the discovering one, lies on no grid. */
+static void want_memory_part(struct fill *f, uint64_t at, bool urgent)
+{
+    struct plan_range r = memory_range(at, f->size);
+    lock_take(&f->lock);
+    struct part *p = NULL;
+    if (f->broken == 0 && !part_at_locked(f, at)) {
+        r.offset = last_part_end_locked(f, at, r.offset);
+        r.end = next_part_start_locked(f, at, r.end);
+        p = part_new_locked(f, r, urgent);
+    }
+    lock_drop(&f->lock);
+    if (p)
+        fill_engine_queue(f->engine, p);
+}
+
 static void want_memory(struct fill *f, struct plan_range range, bool urgent)
 {
     uint64_t reach = MIN(range.end, range.offset + MEMORY_MAX - 2 * MEMORY_PART);
     for (uint64_t at = range.offset; at < reach; at = ALIGN_DOWN(at, MEMORY_PART) + MEMORY_PART) {
         if (f->extent && extent_present_run(f->extent, at, 1) > 0)
             continue;
-        want_part(f, memory_range(at, f->size), urgent);
+        want_memory_part(f, at, urgent);
         urgent = false;
     }
 }
@@ -378,6 +405,11 @@ static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uin
 {
     uint64_t enough = MIN(MIN(offset + MIN(n, AVAILABLE_MIN), p->end), f->size);
     p->refs++;
+    if (!atomic_exchange(&p->urgent, true) && p->state == PART_QUEUED) {
+        lock_drop(&f->lock);
+        fill_engine_promote(f->engine, p);
+        lock_take(&f->lock);
+    }
     while (p->have < enough && (p->state == PART_QUEUED || p->state == PART_RUNNING))
         (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
     int r = p->have > offset || p->state != PART_FAILED ? 0 : p->result;
@@ -410,6 +442,14 @@ static int wait_step_locked(struct fill *f, struct part *p, uint64_t offset, uin
     return 1;
 }
 
+/* Nothing was there, nothing is on its way and nothing could be asked for: the disk and our view of it differ
+ * for a moment. Rather late than in a busy loop. */
+static void pause_between_looks(struct fill *f)
+{
+    LOCK_SCOPE(&f->lock);
+    (void)cond_wait_for(&f->moved, &f->lock, CHECKED_WAIT_NS);
+}
+
 /* One look: 1 when ret is filled, 0 to look again, or an error. */
 static int wait_step(struct fill *f, uint64_t offset, uint64_t n, bool checked, struct arena *a,
                      struct fill_bytes *ret, struct err *e)
@@ -437,7 +477,9 @@ int fill_wait(struct fill *f, uint64_t offset, uint64_t n, bool checked, struct 
 {
     assert(f->magic == FILL_MAGIC && f->known && offset < f->size && n > 0);
     struct fill_bytes got = {0};
-    for (;;) {
+    for (unsigned looks = 0;; looks++) {
+        if (looks > LOOKS_MAX)
+            pause_between_looks(f);
         if (fill_engine_stopping(f->engine))
             return err_set(e, ERR_CLOSED, "the node is stopping");
         int r = wait_step(f, offset, MIN(n, f->size - offset), checked, a, &got, e);

@@ -127,6 +127,21 @@ static void run_part_locked(struct fill_engine *g, struct part *p)
     lock_take(&g->lock);
 }
 
+/* Waits for work. While parts are queued whose origin has no room one worker polls, for all; who finds a part
+ * wakes the next one. False when there was nothing for IDLE_NS. */
+static bool wait_for_work_locked(struct fill_engine *g)
+{
+    bool poll = (g->urgent || g->ahead) && !g->polling;
+    g->idle++;
+    if (poll)
+        g->polling = true;
+    int r = cond_wait_for(&g->work, &g->lock, poll ? NO_ROOM_NS : IDLE_NS);
+    if (poll)
+        g->polling = false;
+    g->idle--;
+    return r == 0 || g->urgent || g->ahead;
+}
+
 static void *worker_main(void *arg)
 {
     struct fill_engine *g = arg;
@@ -134,16 +149,15 @@ static void *worker_main(void *arg)
     for (;;) {
         struct part *p = pick_locked(g);
         if (p) {
+            if (g->urgent || g->ahead)
+                cond_signal(&g->work);
             run_part_locked(g, p);
             continue;
         }
         bool waiting = g->urgent || g->ahead;
         if (atomic_load(&g->cancel) && !waiting)
             break;
-        g->idle++;
-        int r = cond_wait_for(&g->work, &g->lock, waiting ? NO_ROOM_NS : IDLE_NS);
-        g->idle--;
-        if (r == -ETIMEDOUT && !waiting)
+        if (!wait_for_work_locked(g))
             break;
     }
     g->threads--;
@@ -163,8 +177,7 @@ static void start_worker_locked(struct fill_engine *g)
     r = pthread_create(&t, &attr, worker_main, g);
     (void)pthread_attr_destroy(&attr);
     if (r == 0)
-        g->threads++;
-    assert(g->threads > 0); /* not one thread to be had: nothing can be filled */
+        g->threads++; /* else the watcher tries again when there is none at all */
 }
 
 static unsigned queued_locked(const struct fill_engine *g, unsigned enough)
@@ -187,8 +200,15 @@ static void wake_locked(struct fill_engine *g)
 void fill_engine_queue(struct fill_engine *g, struct part *p)
 {
     LOCK_SCOPE(&g->lock);
-    push_locked(g, p, p->urgent);
+    push_locked(g, p, atomic_load(&p->urgent));
     wake_locked(g);
+}
+
+void fill_engine_promote(struct fill_engine *g, struct part *p)
+{
+    LOCK_SCOPE(&g->lock);
+    if (take_back_locked(&g->ahead, &g->ahead_tail, p))
+        push_locked(g, p, /* urgent= */ true);
 }
 
 bool fill_engine_join_hedge(struct fill_engine *g, struct part *p)
@@ -245,6 +265,8 @@ static void *watcher_main(void *arg)
         for (struct part *p = g->running; p; p = p->run_next)
             if (wants_hedge_locked(g, p, now_ns))
                 hedge_locked(g, p);
+        if (g->threads == 0 && (g->urgent || g->ahead))
+            wake_locked(g);
         (void)cond_wait_for(&g->ended, &g->lock, g->running ? WATCH_NS : WATCH_IDLE_NS);
     }
     lock_drop(&g->lock);

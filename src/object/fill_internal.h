@@ -20,7 +20,8 @@ struct part {
     struct part *queue_next; /* engine->lock */
     struct part *run_next;   /* in engine->running */
     uint64_t offset, end;    /* end may shrink once the size is known */
-    bool urgent, discover;
+    bool discover;
+    atomic_bool urgent; /* somebody waits for it; once set it stays */
 
     /* fill->lock: */
     enum part_state state;
@@ -85,6 +86,7 @@ struct fill_engine {
     struct part *urgent, **urgent_tail, *ahead, **ahead_tail;
     struct part *running;
     unsigned threads, idle;
+    bool polling;       /* one idle worker looks from time to time whether an origin has room again */
     atomic_bool cancel; /* stopping */
     pthread_t watcher;
 };
@@ -104,6 +106,8 @@ void fill_part_run_hedge(struct part *p);
 
 /* fill_engine.c */
 void fill_engine_queue(struct fill_engine *g, struct part *p);
+/* Somebody waits for p now: moves it before the readahead if it is still queued. The caller holds a count. */
+void fill_engine_promote(struct fill_engine *g, struct part *p);
 bool fill_engine_stopping(struct fill_engine *g);
 /* Takes back a queued hedge or waits for a running one; true when one had run. */
 bool fill_engine_join_hedge(struct fill_engine *g, struct part *p);

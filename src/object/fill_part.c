@@ -19,7 +19,8 @@
 #include <inttypes.h>
 
 #define ATTEMPT_ARENA_BYTES (256 * KIB)
-#define MEMORY_WAIT_MS      10000
+#define MEMORY_WAIT_MS      100 /* between two looks for memory that can be freed */
+#define MEMORY_WAITS        100
 
 struct attempt {
     struct part *part;
@@ -49,7 +50,10 @@ static int learn(struct part *p, const struct origin_attr *o, struct err *e)
 {
     struct fill *f = p->fill;
     if (o->etag.n > ORIGIN_ETAG_MAX)
-        return err_set(e, ERR_ORIGIN_FAILED, "the origin's ETag is longer than %d bytes", ORIGIN_ETAG_MAX);
+        return err_set(e, ERR_ORIGIN_REFUSED, "the origin's ETag is longer than %d bytes", ORIGIN_ETAG_MAX);
+    if (o->size_bytes > STORE_SIZE_MAX_BYTES || o->size_bytes < p->offset)
+        return err_set(e, ERR_ORIGIN_REFUSED, "the origin says the object has %" PRIu64 " bytes",
+                       o->size_bytes);
     struct attr attr = attr_of_origin(o, /* has_meta= */ true, sys->real_ns());
     struct extent *x = NULL;
     int r = f->admit(f->admit_arg, &attr, &x, e);
@@ -82,24 +86,36 @@ static int check_same_version(struct fill *f, const struct origin_attr *o, struc
                    SLICE_ARG(o->etag), o->size_bytes);
 }
 
+/* Waits for memory; what others hold and do not use is freed for it. */
+static int wait_for_memory(struct part *p, uint64_t n)
+{
+    struct fill_engine *g = p->fill->engine;
+    int r = -ENOMEM;
+    for (int i = 0; i < MEMORY_WAITS && r < 0 && !fill_engine_stopping(g); i++) {
+        fill_engine_reclaim(g);
+        r = budget_take(g->budget, n, MEMORY_WAIT_MS);
+        if (r == -ENOMEM) /* more than there is in all */
+            break;
+    }
+    return r;
+}
+
 static int take_memory(struct part *p, struct err *e)
 {
     struct fill *f = p->fill;
     uint64_t n = p->end - p->offset;
+    bool urgent = atomic_load(&p->urgent);
     lock_take(&f->lock);
-    bool room = fill_drop_memory_locked(f, n, p) || p->urgent;
+    bool room = fill_drop_memory_locked(f, n, p) || urgent;
     lock_drop(&f->lock);
     struct budget *b = f->engine->budget;
     /* Readahead leaves half of the memory to those who wait. */
-    bool may_take = room && (p->urgent || budget_used(b) + n <= budget_total(b) / 2);
+    bool may_take = room && (urgent || budget_used(b) + n <= budget_total(b) / 2);
     int r = may_take ? budget_try(b, n) : -ENOMEM;
-    if (r < 0 && p->urgent) {
-        fill_engine_reclaim(f->engine);
-        r = budget_take(b, n, MEMORY_WAIT_MS);
-    }
+    if (r < 0 && urgent)
+        r = wait_for_memory(p, n);
     if (r < 0)
-        return err_set(e, p->urgent ? -ENOMEM : ERR_NOT_ADMITTED,
-                       "no memory left for reading around the cache");
+        return err_set(e, urgent ? -ENOMEM : ERR_NOT_ADMITTED, "no memory left for reading around the cache");
     char *memory = malloc(n);
     assert(memory);
     LOCK_SCOPE(&f->lock);
@@ -195,6 +211,11 @@ static int on_body(void *arg, const struct origin_attr *attr, const void *bytes,
 static int run_attempt(struct part *p, int number, struct err *e)
 {
     struct fill *f = p->fill;
+    char etag[ORIGIN_ETAG_MAX + 1] = "";
+    lock_take(&f->lock); /* the other attempt may be learning them right now */
+    if (f->known)
+        memcpy(etag, f->etag, sizeof(etag));
+    lock_drop(&f->lock);
     struct attempt t = {.part = p, .number = number};
     struct err sink_err = {0};
     struct sink s = {&t, &sink_err};
@@ -203,7 +224,7 @@ static int run_attempt(struct part *p, int number, struct err *e)
         .key = slice_of(f->key, f->key_n),
         .offset = p->try_from,
         .n = p->try_end - p->try_from,
-        .if_match = f->known ? slice_str(f->etag) : SLICE_NULL,
+        .if_match = slice_str(etag),
         .cancel = &p->cancel[number],
     };
     struct origin_attr attr;

@@ -5,15 +5,6 @@
 
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
 
-static void forget(struct object_service *s, const struct bucket *b, struct slice key)
-{
-    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
-    object_store_key(b, key, &k);
-    mirror_changed(s->mirror, b, key);
-    (void)store_remove(s->config.store, buf_view(&k));
-    mirror_changed(s->mirror, b, key); /* an open that looked between the two did not remember what it saw */
-}
-
 /* What the cached entry says, when it may be believed: saves the question after a restart. */
 static int stat_cached(struct object_service *s, const struct bucket *b, const struct wire_stat_req *q,
                        struct arena *a, struct attr *ret)
@@ -31,7 +22,9 @@ static int stat_cached(struct object_service *s, const struct bucket *b, const s
     if (r < 0)
         return r;
     bool enough = (q->flags & WIRE_POSIX) || ret->has_meta;
-    return enough && mirror_is_fresh(b, ret->confirmed_ns, /* is_absent= */ false) ? 0 : -ENOENT;
+    bool fresh = mirror_is_fresh(b, ret->confirmed_ns, /* is_absent= */ false) &&
+                 !object_heard_otherwise(s, b, q->key, ret, a);
+    return enough && fresh ? 0 : -ENOENT;
 }
 
 int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct arena *a,
@@ -94,7 +87,7 @@ int op_remove(struct object_session *ses, const struct wire_remove_req *req, str
         r = must_be_file(s, u, req->key, a, &attr, e);
     if (r == 0)
         r = upstream_remove(u, req->key, req->if_match, e);
-    forget(s, u->bucket, req->key); /* also after a failure: it may have happened */
+    (void)object_forget_key(s, u->bucket, req->key); /* also after a failure: it may have happened */
     if (r == -ENOENT && !(req->flags & WIRE_POSIX))
         r = 0;
     return r < 0 ? err_prefix(e, r, "remove %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
@@ -140,7 +133,7 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
         return 0;
     }
     r = upstream_copy(u, q->from, q->to, a, &answer, e);
-    forget(s, u->bucket, q->to);
+    (void)object_forget_key(s, u->bucket, q->to);
     if (r < 0)
         return r;
     answer.size_bytes = from.size_bytes;
@@ -148,7 +141,7 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
     if (!(q->flags & WIRE_MOVE))
         return 0;
     r = upstream_remove(u, q->from, SLICE_NULL, e);
-    forget(s, u->bucket, q->from);
+    (void)object_forget_key(s, u->bucket, q->from);
     return r == -ENOENT ? 0 : r;
 }
 
@@ -204,11 +197,12 @@ static int make_directory(struct object_service *s, struct upstream *u, struct s
     struct origin_body body = {.read = empty_body};
     struct origin_attr answer;
     r = upstream_put(u, &put, &body, a, &answer, e);
-    forget(s, u->bucket, key);
+    (void)object_forget_key(s, u->bucket, marker);
+    uint64_t seen = object_forget_key(s, u->bucket, key);
     if (r < 0)
         return r;
     *ret = (struct attr){.is_directory = true, .mtime_ns = sys->real_ns(), .confirmed_ns = sys->real_ns()};
-    mirror_learn(s->mirror, u->bucket, key, ret, mirror_generation(s->mirror, u->bucket, key));
+    mirror_learn(s->mirror, u->bucket, key, ret, seen);
     return 0;
 }
 
@@ -244,8 +238,10 @@ int op_rmdir(struct object_session *ses, const struct wire_rmdir_req *req, struc
         return r;
     bool has_marker = false;
     r = mirror_check_empty(s->mirror, u, req->key, a, &has_marker, e);
+    struct slice marker = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(req->key)));
     if (r == 0 && has_marker)
-        r = upstream_remove(u, slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(req->key))), SLICE_NULL, e);
-    forget(s, u->bucket, req->key);
+        r = upstream_remove(u, marker, SLICE_NULL, e);
+    (void)object_forget_key(s, u->bucket, marker);
+    (void)object_forget_key(s, u->bucket, req->key);
     return r < 0 ? err_prefix(e, r, "rmdir %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
 }

@@ -129,16 +129,29 @@ static struct upstream_slot **find_slot_locked(struct object_service *s, uint64_
     return at;
 }
 
+/* Puts `u` (NULL: nothing) in the place of what the bucket had. Takes over the reference. */
+static void replace_upstream(struct object_service *s, uint64_t bucket_id, struct upstream *u)
+{
+    struct upstream_slot *fresh = u ? calloc(1, sizeof(*fresh)) : NULL;
+    assert(!u || fresh);
+    lock_take(&s->lock);
+    struct upstream_slot **at = find_slot_locked(s, bucket_id), *old = *at;
+    if (old)
+        *at = old->next;
+    if (fresh) {
+        fresh->upstream = u;
+        fresh->next = s->upstreams;
+        s->upstreams = fresh;
+    }
+    lock_drop(&s->lock);
+    if (old)
+        upstream_unref(old->upstream);
+    free(old);
+}
+
 void object_forget_upstream(struct object_service *s, uint64_t bucket_id)
 {
-    lock_take(&s->lock);
-    struct upstream_slot **at = find_slot_locked(s, bucket_id), *slot = *at;
-    if (slot)
-        *at = slot->next;
-    lock_drop(&s->lock);
-    if (slot)
-        upstream_unref(slot->upstream);
-    free(slot);
+    replace_upstream(s, bucket_id, NULL);
 }
 
 static struct upstream *upstream_known(struct object_service *s, const struct bucket *b)
@@ -159,14 +172,8 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
         r = upstream_open(b, &u, e);
         if (r < 0)
             return err_prefix(e, r, "bucket %s", b->name);
-        object_forget_upstream(
-            s, b->id); /* one of older properties, or of a thread that was as fast as this one */
-        struct upstream_slot *slot = calloc(1, sizeof(*slot));
-        assert(slot);
-        slot->upstream = upstream_ref(u);
-        LOCK_SCOPE(&s->lock);
-        slot->next = s->upstreams;
-        s->upstreams = slot;
+        if (!atomic_load(&b->retired)) /* in the place of one of older properties, or of one just as new */
+            replace_upstream(s, b->id, upstream_ref(u));
     }
     *ret = u;
     return 0;
@@ -196,13 +203,18 @@ int object_check_key(struct slice key, struct err *e)
 
 static struct object_stripe *stripe_of(struct object_service *s, const struct opening *o)
 {
-    return &s->stripes[hash_mix(hash_table(o->key), o->bucket_id) % OBJECT_STRIPES];
+    return &s->stripes[hash_mix(hash_table(o->key), o->bucket->id) % OBJECT_STRIPES];
+}
+
+static bool same_key(const struct opening *x, const struct opening *y)
+{
+    return x->bucket->id == y->bucket->id && slice_eq(x->key, y->key);
 }
 
 static bool is_opening_locked(const struct object_stripe *t, const struct opening *o)
 {
     for (const struct opening *x = t->openings; x; x = x->next)
-        if (x->bucket_id == o->bucket_id && slice_eq(x->key, o->key))
+        if (same_key(x, o))
             return true;
     return false;
 }
@@ -226,6 +238,74 @@ void object_opening_leave(struct object_service *s, struct opening *o)
         at = &(*at)->next;
     *at = o->next;
     cond_broadcast(&t->ended);
+}
+
+/* ---- entries and what overtakes them ---- */
+
+bool object_making_begin(struct object_service *s, struct opening *o, uint64_t seen)
+{
+    struct object_stripe *t = stripe_of(s, o);
+    LOCK_SCOPE(&t->lock);
+    assert(!o->making);
+    o->making = !atomic_load(&o->bucket->retired) && mirror_generation(s->mirror, o->bucket, o->key) == seen;
+    return o->making;
+}
+
+void object_making_end(struct object_service *s, struct opening *o)
+{
+    struct object_stripe *t = stripe_of(s, o);
+    LOCK_SCOPE(&t->lock);
+    assert(o->making);
+    o->making = false;
+    cond_broadcast(&t->ended);
+}
+
+static bool is_making_locked(const struct object_stripe *t, const struct opening *key)
+{
+    for (const struct opening *x = t->openings; x; x = x->next)
+        if (x->making && (key ? same_key(x, key) : true))
+            return true;
+    return false;
+}
+
+uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    struct opening o = {.bucket = b, .key = key};
+    struct object_stripe *t = stripe_of(s, &o);
+    lock_take(&t->lock);
+    uint64_t made = mirror_changed(s->mirror, b, key);
+    while (is_making_locked(t, &o)) /* from what was true before; whoever comes after sees the generation */
+        cond_wait(&t->ended, &t->lock);
+    lock_drop(&t->lock);
+    _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16);
+    object_store_key(b, key, &k);
+    (void)store_remove(s->config.store, buf_view(&k));
+    return made;
+}
+
+int64_t object_forget_bucket(struct object_service *s, const struct bucket *b)
+{
+    mirror_forget_bucket(s->mirror, b);
+    for (size_t i = 0; i < OBJECT_STRIPES; i++) {
+        struct object_stripe *t = &s->stripes[i];
+        LOCK_SCOPE(&t->lock);
+        while (is_making_locked(t, NULL))
+            cond_wait(&t->ended, &t->lock);
+    }
+    _cleanup_buf_ struct buf prefix = BUF_INIT(16);
+    object_store_key(b, SLICE_NULL, &prefix);
+    return store_remove_prefix(s->config.store, buf_view(&prefix));
+}
+
+bool object_heard_otherwise(struct object_service *s, const struct bucket *b, struct slice key,
+                            const struct attr *known, struct arena *a)
+{
+    struct attr heard;
+    if (mirror_recall(s->mirror, b, key, a, &heard) < 0 || heard.is_directory)
+        return false;
+    bool same =
+        !heard.is_absent && slice_eq(heard.etag, known->etag) && heard.size_bytes == known->size_bytes;
+    return !same && heard.confirmed_ns > known->confirmed_ns;
 }
 
 const char *object_via_name(uint32_t via)

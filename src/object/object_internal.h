@@ -36,11 +36,12 @@ struct object_session {
     struct route_session *route; /* loop mode: descriptors that came over the socket, by handle */
 };
 
-/* Keys whose opening asks the origin right now: one at a time per key. */
+/* Keys whose opening asks the origin right now, or whose writing is published: one at a time per key. */
 struct opening {
     struct opening *next;
-    uint64_t bucket_id;
+    const struct bucket *bucket;
     struct slice key;
+    bool making; /* its entry in the store is being made */
 };
 
 struct object_stripe {
@@ -65,7 +66,7 @@ struct object_service {
     struct upstream_slot *upstreams;
     struct object_session *sessions;
     struct route_loop *loop;
-    _Atomic uint64_t readers, writers;
+    _Atomic uint64_t readers, writers, streams; /* streams: writers with a thread */
 };
 
 /* ---- object.c ---- */
@@ -75,6 +76,20 @@ void object_forget_upstream(struct object_service *s, uint64_t bucket_id);
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret);
 void object_opening_enter(struct object_service *s, struct opening *o);
 void object_opening_leave(struct object_service *s, struct opening *o);
+/* Before an entry is made in the store while `o` is held: false when the key's generation is no longer `seen`
+ * or the bucket is another one now, so that no entry may be made. Else object_forget_key waits for the end.
+ */
+bool object_making_begin(struct object_service *s, struct opening *o, uint64_t seen);
+void object_making_end(struct object_service *s, struct opening *o);
+/* Forgets all that is cached of the key, because it was or will be changed: nothing older is found after it.
+ * Not while holding the key's opening. Gives the generation that this made (mirror_changed). */
+uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key);
+/* The same for a bucket that was changed or removed in the table. How many entries, or an error. */
+int64_t object_forget_bucket(struct object_service *s, const struct bucket *b);
+/* What was heard of the key after `known` was confirmed, and still counts, says that it is another version.
+ */
+bool object_heard_otherwise(struct object_service *s, const struct bucket *b, struct slice key,
+                            const struct attr *known, struct arena *a);
 const char *object_via_name(uint32_t via);
 int object_check_key(struct slice key, struct err *e);
 

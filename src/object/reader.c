@@ -7,7 +7,7 @@
  *
  * Invariants:
  *  1. An entry is made in the store only while its key's opening is held, and only when no local write
- * overtook the answer it is made from (mirror_generation).
+ * overtook the answer it is made from (object_making_begin).
  *  2. A complete, fresh entry is opened without taking part in openings and without asking the origin.
  */
 #include "object/object_internal.h"
@@ -37,7 +37,6 @@ struct reader {
     struct lock lock;      /* covers readahead and fill */
     struct fill *fill;     /* NULL while complete or not yet needed */
     struct plan_readahead readahead;
-    _Atomic bool complete; /* seen complete once: stays so for this reader */
 };
 
 /* What an open works with. */
@@ -48,7 +47,9 @@ struct opener {
     struct arena *arena;
     struct upstream *upstream;
     struct bucket *bucket;
-    uint64_t seen; /* generation of the key before the origin was asked */
+    struct opening *opening;
+    uint64_t seen;  /* generation of the key before the origin was asked */
+    bool overtaken; /* no entry was made because of a local write meanwhile */
     struct attr attr;
     struct extent *extent;
     struct fill *fill;
@@ -129,12 +130,15 @@ static int load_entry(struct opener *o)
  * version. */
 static bool entry_is_fresh(struct opener *o)
 {
-    if (mirror_is_fresh(o->bucket, o->attr.confirmed_ns, /* is_absent= */ false))
-        return true;
     struct attr heard;
-    return mirror_recall(o->service->mirror, o->bucket, o->req->key, o->arena, &heard) == 0 &&
-           !heard.is_absent && !heard.is_directory && slice_eq(heard.etag, o->attr.etag) &&
-           heard.size_bytes == o->attr.size_bytes;
+    bool any = mirror_recall(o->service->mirror, o->bucket, o->req->key, o->arena, &heard) == 0 &&
+               !heard.is_directory;
+    if (any && !heard.is_absent && slice_eq(heard.etag, o->attr.etag) &&
+        heard.size_bytes == o->attr.size_bytes)
+        return true;
+    if (any && heard.confirmed_ns > o->attr.confirmed_ns)
+        return false;
+    return mirror_is_fresh(o->bucket, o->attr.confirmed_ns, /* is_absent= */ false);
 }
 
 static void drop_entry(struct opener *o)
@@ -143,14 +147,20 @@ static void drop_entry(struct opener *o)
     extent_unref(TAKE_PTR(o->extent));
 }
 
-/* Remembers that the origin confirmed the entry's version just now. */
-static void entry_confirmed(struct opener *o)
+/* Remembers that the origin confirmed the entry's version. */
+static void entry_confirmed(struct opener *o, uint64_t confirmed_ns)
 {
-    o->attr.confirmed_ns = sys->real_ns();
+    o->attr.confirmed_ns = confirmed_ns;
     mirror_learn(o->service->mirror, o->bucket, o->req->key, &o->attr, o->seen);
     _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
     if (attr_encode(&o->attr, &blob) == 0)
         (void)extent_set_attr(o->extent, buf_view(&blob));
+}
+
+static bool is_same_version(const struct origin_attr *now, const struct attr *known)
+{
+    return slice_eq(now->etag, known->etag) && now->size_bytes == known->size_bytes &&
+           (now->etag.n > 0 || now->mtime_ns == known->mtime_ns);
 }
 
 /* Asks the origin about the entry's version. 0: goes on with it; 1: it is gone from the cache, o->attr is
@@ -159,8 +169,8 @@ static int revalidate(struct opener *o, struct err *e)
 {
     struct origin_attr now;
     int r = upstream_head(o->upstream, o->req->key, o->attr.etag, o->arena, &now, e);
-    if (r == ERR_NOT_MODIFIED || (r == 0 && slice_eq(now.etag, o->attr.etag))) {
-        entry_confirmed(o);
+    if (r == ERR_NOT_MODIFIED || (r == 0 && is_same_version(&now, &o->attr))) {
+        entry_confirmed(o, sys->real_ns());
         return 0;
     }
     if (r == -ENOENT) {
@@ -196,7 +206,7 @@ static int complete_meta(struct opener *o, struct err *e)
         drop_entry(o);
     o->attr = full;
     if (same)
-        entry_confirmed(o);
+        entry_confirmed(o, full.confirmed_ns);
     return same ? 0 : 1;
 }
 
@@ -233,18 +243,26 @@ static int check_conditions(const struct opener *o, struct err *e)
 /* ---- cold ---- */
 
 /* Makes the entry of a version that the origin was just seen to have. *ret stays NULL when it is not
- * admitted. */
+ * admitted, or when a local write overtook the question: who began before that write was acknowledged may
+ * read what was there before it, but nobody after them. */
 static int admit(struct opener *o, const struct attr *attr, struct extent **ret, struct err *e)
 {
-    if (mirror_generation(o->service->mirror, o->bucket, o->req->key) != o->seen)
-        return err_set(e, ERR_CONFLICT, "written meanwhile");
+    if (attr->size_bytes > STORE_SIZE_MAX_BYTES || attr->etag.n > ORIGIN_ETAG_MAX)
+        return err_set(e, ERR_ORIGIN_REFUSED, "an object of %" PRIu64 " bytes with an ETag of %zu: too large",
+                       attr->size_bytes, attr->etag.n);
     _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
     int r = attr_encode(attr, &blob);
     if (r < 0)
-        return err_set(e, ERR_ORIGIN_FAILED, "attributes of the object are too large");
+        return err_set(e, ERR_ORIGIN_REFUSED, "attributes of the object are too large");
+    if (!object_making_begin(o->service, o->opening, o->seen)) {
+        o->overtaken = true;
+        metrics_count(METRIC_NOT_ADMITTED, "overtaken", NULL, NULL);
+        return 0;
+    }
     struct store_new n = {.key = store_key(o), .attr = buf_view(&blob), .size_bytes = attr->size_bytes};
     struct err local = {0};
     r = store_create(o->service->config.store, &n, ret, &local);
+    object_making_end(o->service, o->opening);
     if (r == 0)
         return 0;
     metrics_count(METRIC_NOT_ADMITTED, r == ERR_NOT_ADMITTED ? "policy" : err_name(r), NULL, NULL);
@@ -307,17 +325,18 @@ static int settle(struct opener *o, struct err *e)
 
 static int settle_alone(struct opener *o, struct err *e)
 {
-    struct opening opening = {.bucket_id = o->bucket->id, .key = o->req->key};
-    int r;
+    struct opening opening = {.bucket = o->bucket, .key = o->req->key};
+    o->opening = &opening;
+    int r = 0;
     for (int i = 0; i < OPEN_TRIES; i++) {
+        o->overtaken = false;
         object_opening_enter(o->service, &opening);
         r = settle(o, e);
         object_opening_leave(o->service, &opening);
-        if (r != ERR_CONFLICT)
-            return r;
-        extent_unref(TAKE_PTR(o->extent));
-        fill_unref(TAKE_PTR(o->fill));
+        if (r < 0 || !o->overtaken || o->fill) /* a fill has begun: it goes on around the cache */
+            break;
     }
+    o->opening = NULL;
     return r;
 }
 
@@ -348,12 +367,7 @@ static struct fill *reader_fill(struct reader *r)
 
 static bool reader_is_complete(struct reader *r)
 {
-    if (atomic_load(&r->complete))
-        return true;
-    bool complete = r->size == 0 || (r->extent && extent_is_complete(r->extent));
-    if (complete)
-        atomic_store(&r->complete, true);
-    return complete;
+    return r->size == 0 || (r->extent && extent_is_complete(r->extent));
 }
 
 /* Descriptors leave only where every byte may be read without a check of ours. */
@@ -540,7 +554,6 @@ int op_fetch(struct object_session *ses, const struct wire_fetch_req *req, struc
                                            : fetch_missing(r, req, n, a, rep, e);
             if (result != ERR_CORRUPT)
                 break;
-            atomic_store(&r->complete, false);
         }
     }
     rep->state = reader_state(r);

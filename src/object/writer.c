@@ -10,7 +10,9 @@
  * becomes an object, whatever happens to the writer.
  *  2. After an upload whose end is unknown nothing cached of the key is served without asking the origin.
  *  3. The staged extent is published, and the new attributes remembered, only after the origin has
- * acknowledged; from then on no open can find what was there before.
+ * acknowledged; from then on no open can find what was there before. Neither is done when another change of
+ * the key overlapped (mirror_generation): which of the two the origin has is then asked.
+ *  4. One operation at a time runs on a writer (busy), and none after its last commit (ended).
  */
 #include "object/object_internal.h"
 
@@ -21,8 +23,13 @@
 #include <sys/stat.h>
 
 #define WRITER_MAGIC     0x77726974u
-#define STREAM_MIN_BYTES (4 * MIB) /* smaller bodies are uploaded at commit: not worth a thread */
-#define WRITER_ARENA     (8 * MIB) /* most; a multipart upload keeps the ETags of its parts there */
+#define STREAM_MIN_BYTES (4 * MIB)  /* smaller bodies are uploaded at commit: not worth a thread */
+#define WRITER_ARENA     (32 * KIB) /* strings of the request, whose sizes are checked */
+#define ANSWER_ARENA     (64 * KIB)
+#define STREAMS_MAX      256 /* writers with a thread of their own; the others upload at commit */
+#define DIGEST_MAX_BYTES 128
+#define UPLOAD_TRIES     3         /* of a file that is changed while it is uploaded */
+#define TICK_NS          10000000u /* most by which the kernel's file times lag */
 #define WAIT_NS          1000000000ull
 #define STACK_BYTES      (512 * KIB)
 #define ENTRY_KEY_MAX    (ORIGIN_KEY_MAX_BYTES + 8)
@@ -33,11 +40,11 @@ struct writer {
     struct object_service *service;
     struct upstream *upstream;
     struct extent *extent;
-    struct arena *arena; /* strings of the request, and the origin's answer */
+    struct arena *arena; /* strings of the request */
     struct origin_put put;
     uint64_t size; /* announced, or UINT64_MAX */
     uint32_t via;
-    bool streaming;
+    bool streaming, staged; /* staged: the caller writes through a descriptor */
     pthread_t uploader;
     atomic_bool cancel;
 
@@ -46,10 +53,17 @@ struct writer {
     uint64_t written;   /* bytes put in order so far */
     uint64_t body_size; /* what is being uploaded */
     bool final, started, joined;
-    bool uploaded; /* the origin has the state of the file as of `uploaded_stat` */
-    struct stat uploaded_stat;
     int result;
     struct err err;
+    bool busy, ended;
+
+    /* The operation that runs (busy): */
+    bool uploaded; /* the origin has the first body_size bytes of the file as of `uploaded_stat` */
+    struct stat uploaded_stat;
+    uint64_t confirmed_ns; /* real time before it was sent */
+    uint64_t generation;   /* of the key, as our own last change made it */
+    bool answer_is_own;    /* the answer tells of what we sent: not of what was found there later */
+    struct arena *answer_arena;
     struct origin_attr answer;
 };
 
@@ -78,17 +92,18 @@ static ssize_t body_read(void *arg, void *p, size_t n, uint64_t offset)
     return r < 0 ? r : (ssize_t)n;
 }
 
-static int upload(struct writer *w, uint64_t size, struct err *e)
+static int upload(struct writer *w, const struct origin_put *put, uint64_t size, struct err *e)
 {
     struct origin_body body = {.size_bytes = size, .read = body_read, .arg = w};
-    return upstream_put(w->upstream, &w->put, &body, w->arena, &w->answer, e);
+    return w->streaming ? upstream_put_slowly(w->upstream, put, &body, w->answer_arena, &w->answer, e)
+                        : upstream_put(w->upstream, put, &body, w->answer_arena, &w->answer, e);
 }
 
 static void *uploader_main(void *arg)
 {
     struct writer *w = arg;
     struct err e = {0};
-    int r = upload(w, w->size, &e);
+    int r = upload(w, &w->put, w->size, &e);
     LOCK_SCOPE(&w->lock);
     w->result = r;
     w->err = e;
@@ -106,6 +121,7 @@ static int start_uploader(struct writer *w)
     r = pthread_create(&w->uploader, &attr, uploader_main, w);
     (void)pthread_attr_destroy(&attr);
     w->started = r == 0;
+    w->confirmed_ns = sys->real_ns();
     return -r;
 }
 
@@ -143,9 +159,12 @@ void writer_unref(struct writer *w)
         return;
     writer_stop(w);
     (void)atomic_fetch_sub(&w->service->writers, 1);
+    if (w->streaming)
+        (void)atomic_fetch_sub(&w->service->streams, 1);
     extent_unref(w->extent);
     upstream_unref(w->upstream);
     arena_free(w->arena);
+    arena_free(w->answer_arena);
     cond_fini(&w->moved);
     lock_fini(&w->lock);
     w->magic = 0;
@@ -162,6 +181,7 @@ static struct writer *writer_new(struct object_service *s, struct upstream *u,
     w->service = s;
     w->upstream = upstream_ref(u);
     w->arena = arena_new(WRITER_ARENA);
+    w->answer_arena = arena_new(ANSWER_ARENA);
     w->size = q->size;
     w->via = q->via;
     w->put = (struct origin_put){
@@ -176,6 +196,24 @@ static struct writer *writer_new(struct object_service *s, struct upstream *u,
     cond_init(&w->moved);
     (void)atomic_fetch_add(&s->writers, 1);
     return w;
+}
+
+/* The right to run an operation on the writer; false once it has ended. */
+static bool writer_enter(struct writer *w)
+{
+    LOCK_SCOPE(&w->lock);
+    while (w->busy)
+        cond_wait(&w->moved, &w->lock);
+    w->busy = !w->ended;
+    return w->busy;
+}
+
+static void writer_leave(struct writer *w, bool ended)
+{
+    LOCK_SCOPE(&w->lock);
+    w->busy = false;
+    w->ended = ended;
+    cond_broadcast(&w->moved);
 }
 
 /* ---- PUT_OPEN ---- */
@@ -216,9 +254,16 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
     struct writer *w = writer_new(ses->service, u, req);
     r = stage(w, req, e);
     bool staged = req->flags & WIRE_STAGED;
-    w->streaming = !staged && req->size != UINT64_MAX && req->size >= STREAM_MIN_BYTES;
-    if (r == 0 && w->streaming)
-        r = start_uploader(w);
+    w->staged = staged;
+    if (r == 0 && !staged && req->size != UINT64_MAX && req->size >= STREAM_MIN_BYTES) {
+        w->streaming = atomic_fetch_add(&ses->service->streams, 1) < STREAMS_MAX;
+        if (!w->streaming)
+            (void)atomic_fetch_sub(&ses->service->streams, 1);
+    }
+    if (r == 0 && w->streaming && start_uploader(w) < 0) { /* no thread to be had: uploaded at commit */
+        w->streaming = false;
+        (void)atomic_fetch_sub(&ses->service->streams, 1);
+    }
     uint64_t handle;
     if (r == 0)
         r = session_put(ses, HANDLE_WRITE, w, &handle);
@@ -265,7 +310,13 @@ int op_put_write(struct object_session *ses, const struct wire_put_write_req *re
     struct writer *w = session_get(ses, HANDLE_WRITE, req->handle, e);
     if (!w)
         return -EBADF;
-    int r = put_write(w, req, e);
+    int r = -EBADF;
+    if (!writer_enter(w)) {
+        (void)err_set(e, r, "handle is not open");
+    } else {
+        r = put_write(w, req, e);
+        writer_leave(w, /* ended= */ false);
+    }
     writer_unref(w);
     return r;
 }
@@ -300,8 +351,9 @@ static int check_put_conditions(struct writer *w, struct err *e)
 }
 
 /* Sends the file as it is now; streamed bodies are nearly there already. */
-static int send_body(struct writer *w, uint64_t size, struct err *e)
+static int send_body(struct writer *w, const struct wire_put_commit_req *q, struct err *e)
 {
+    uint64_t size = q->size;
     int r = check_put_conditions(w, e);
     if (r < 0)
         return r;
@@ -316,8 +368,14 @@ static int send_body(struct writer *w, uint64_t size, struct err *e)
     if (!complete)
         return err_set(e, ERR_PROTOCOL, "commit before all of the announced %" PRIu64 " bytes were written",
                        w->size);
-    if (!w->streaming)
-        return upload(w, size, e);
+    if (!w->streaming) {
+        struct origin_put put = w->put;
+        put.payload_sha256 = q->sha256;
+        put.content_md5 = q->md5;
+        arena_clear(w->answer_arena);
+        w->confirmed_ns = sys->real_ns();
+        return upload(w, &put, size, e);
+    }
     join_uploader(w);
     if (w->result < 0 && e)
         *e = w->err;
@@ -326,29 +384,34 @@ static int send_body(struct writer *w, uint64_t size, struct err *e)
 
 static struct attr committed_attr(struct writer *w, uint64_t size)
 {
-    uint64_t now_ns = sys->real_ns();
-    struct attr attr = attr_of_origin(&w->answer, /* has_meta= */ true, now_ns);
+    struct attr attr = attr_of_origin(&w->answer, /* has_meta= */ true, w->confirmed_ns);
     attr.size_bytes = size;
     attr.content_type = w->put.content_type;
     attr.meta = w->put.meta;
     if (attr.mtime_ns == 0)
-        attr.mtime_ns = now_ns;
+        attr.mtime_ns = w->confirmed_ns;
     return attr;
 }
 
-/* What the origin did not say in its answer is asked. */
+/* What the origin did not say in its answer is asked; by then another may have written. */
 static int complete_answer(struct writer *w, struct err *e)
 {
-    if (w->answer.etag.n > 0)
+    w->answer_is_own = w->answer.etag.n > 0 && w->answer.etag.n <= ORIGIN_ETAG_MAX;
+    if (w->answer_is_own)
         return 0;
-    return upstream_head(w->upstream, w->put.key, SLICE_NULL, w->arena, &w->answer, e);
+    arena_clear(w->answer_arena);
+    return upstream_head(w->upstream, w->put.key, SLICE_NULL, w->answer_arena, &w->answer, e);
 }
 
-static void forget_key(struct writer *w)
+static uint64_t forget_key(struct writer *w)
+{
+    return object_forget_key(w->service, w->upstream->bucket, w->put.key);
+}
+
+static void remove_entry(struct writer *w)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(ENTRY_KEY_MAX);
     object_store_key(w->upstream->bucket, w->put.key, &key);
-    mirror_changed(w->service->mirror, w->upstream->bucket, w->put.key);
     (void)store_remove(w->service->config.store, buf_view(&key));
 }
 
@@ -366,51 +429,117 @@ static void publish(struct writer *w, const struct attr *attr)
         r = store_publish(w->service->config.store, w->extent, &n, &local);
     if (r == 0)
         return;
-    (void)store_remove(w->service->config.store, buf_view(&key));
+    remove_entry(w);
     log_warn("object", "%s/" SLICE_FMT ": written, but not kept in the cache: %s", w->upstream->bucket->name,
              SLICE_ARG(w->put.key), local.code ? local.text : err_text(r));
 }
 
-/* Uploads unless the origin has exactly this already, and makes it what every later open finds. */
-static int commit(struct writer *w, const struct wire_put_commit_req *q, struct arena *a,
-                  struct wire_attr *ret, struct err *e)
+static int check_commit(const struct writer *w, const struct wire_put_commit_req *q, struct err *e)
 {
     if (w->size != UINT64_MAX && q->size != w->size)
         return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, %" PRIu64 " were announced", q->size,
                        w->size);
-    struct stat now;
-    int r = sys->fstat(extent_fd(w->extent), &now);
+    if (q->size > STORE_SIZE_MAX_BYTES)
+        return err_set(e, -EFBIG, "commit of %" PRIu64 " bytes", q->size);
+    if (q->sha256.n > DIGEST_MAX_BYTES || q->md5.n > DIGEST_MAX_BYTES)
+        return err_set(e, -EINVAL, "a digest of %zu bytes", MAX(q->sha256.n, q->md5.n));
+    return 0;
+}
+
+/* State of the staged file. What the caller writes after this through its descriptor shows as another state:
+ * pages that it has mapped are written back, and the kernel's clock for files has ticked since the last
+ * change. */
+static int file_state(struct writer *w, uint64_t size, struct stat *ret, struct err *e)
+{
+    int fd = extent_fd(w->extent);
+    int r = w->staged ? sys->fdatasync(fd) : 0;
+    r = r < 0 ? r : sys->fstat(fd, ret);
     if (r < 0)
-        return err_errno(e, r, "fstat of the staged file");
-    if ((uint64_t)now.st_size < q->size)
-        return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, the staged file has %" PRIu64, q->size,
-                       (uint64_t)now.st_size);
-    if (!w->uploaded || !same_file_state(&now, &w->uploaded_stat)) {
-        w->put.payload_sha256 = arena_dup(w->arena, q->sha256);
-        w->put.content_md5 = arena_dup(w->arena, q->md5);
-        forget_key(w); /* from here on the origin may have either */
-        r = send_body(w, q->size, e);
-        if (r == 0)
-            r = complete_answer(w, e);
-        if (r < 0) {
-            forget_key(w);
+        return err_errno(e, r, "state of the staged file");
+    if ((uint64_t)ret->st_size < size)
+        return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, the staged file has %" PRIu64, size,
+                       (uint64_t)ret->st_size);
+    uint64_t changed_ns = (uint64_t)ret->st_ctim.tv_sec * 1000000000 + (uint64_t)ret->st_ctim.tv_nsec;
+    uint64_t now_ns = sys->real_ns();
+    if (w->staged && now_ns >= changed_ns && now_ns - changed_ns < TICK_NS)
+        sys->sleep_ns(TICK_NS - (now_ns - changed_ns));
+    return 0;
+}
+
+/* One upload. w->uploaded says whether the file stayed as it was meanwhile. */
+static int send_once(struct writer *w, const struct wire_put_commit_req *q, const struct stat *before,
+                     struct err *e)
+{
+    w->uploaded = false;
+    w->generation = forget_key(w); /* from here on the origin may have either */
+    int r = send_body(w, q, e);
+    if (r == 0)
+        r = complete_answer(w, e);
+    if (r < 0)
+        return r;
+    metrics_add(
+        metrics_series(METRIC_WRITTEN_BYTES, w->upstream->bucket->name, object_via_name(w->via), NULL),
+        q->size);
+    struct stat after;
+    r = file_state(w, q->size, &after, e);
+    if (r < 0)
+        return r;
+    w->uploaded = same_file_state(before, &after);
+    w->uploaded_stat = *before;
+    return 0;
+}
+
+/* Uploads unless the origin has exactly this already. */
+static int send_file(struct writer *w, const struct wire_put_commit_req *q, struct err *e)
+{
+    for (int i = 0; i < UPLOAD_TRIES; i++) {
+        struct stat now;
+        int r = file_state(w, q->size, &now, e);
+        if (r < 0)
             return r;
-        }
-        w->uploaded = true;
-        w->uploaded_stat = now;
-        metrics_add(
-            metrics_series(METRIC_WRITTEN_BYTES, w->upstream->bucket->name, object_via_name(w->via), NULL),
-            q->size);
+        if (w->uploaded && same_file_state(&now, &w->uploaded_stat) && w->body_size == q->size)
+            return 0;
+        r = send_once(w, q, &now, e);
+        /* What is written during a commit that keeps the handle belongs to the next one. */
+        if (r < 0 || w->uploaded || (q->flags & WIRE_KEEP))
+            return r;
+    }
+    return err_set(e, -EBUSY, "the file was written to while it went to the origin, %d times", UPLOAD_TRIES);
+}
+
+/* Makes what was sent what every later open finds, unless another change of the key overlapped. */
+static void make_current(struct writer *w, bool keep, const struct attr *attr)
+{
+    struct object_service *s = w->service;
+    struct opening opening = {.bucket = w->upstream->bucket, .key = w->put.key};
+    object_opening_enter(s, &opening);
+    bool current = w->answer_is_own && object_making_begin(s, &opening, w->generation);
+    if (current) {
+        w->generation = mirror_changed(s->mirror, opening.bucket, opening.key);
+        if (!keep)
+            publish(w, attr);
+        else
+            remove_entry(w);
+        mirror_learn(s->mirror, opening.bucket, opening.key, attr, w->generation);
+        object_making_end(s, &opening);
+    }
+    object_opening_leave(s, &opening);
+    if (!current)
+        (void)forget_key(w);
+}
+
+static int commit(struct writer *w, const struct wire_put_commit_req *q, struct arena *a,
+                  struct wire_attr *ret, struct err *e)
+{
+    int r = check_commit(w, q, e);
+    if (r == 0)
+        r = send_file(w, q, e);
+    if (r < 0) {
+        (void)forget_key(w); /* what was read meanwhile may be from before or after */
+        return r;
     }
     struct attr attr = committed_attr(w, q->size);
-    struct opening opening = {.bucket_id = w->upstream->bucket->id, .key = w->put.key};
-    object_opening_enter(w->service, &opening);
-    forget_key(w);
-    if (!(q->flags & WIRE_KEEP))
-        publish(w, &attr);
-    mirror_learn(w->service->mirror, w->upstream->bucket, w->put.key, &attr,
-                 mirror_generation(w->service->mirror, w->upstream->bucket, w->put.key));
-    object_opening_leave(w->service, &opening);
+    make_current(w, q->flags & WIRE_KEEP, &attr);
     attr_to_wire(&attr, a, ret);
     return 0;
 }
@@ -422,7 +551,13 @@ int op_put_commit(struct object_session *ses, const struct wire_put_commit_req *
     struct writer *w = session_get(ses, HANDLE_WRITE, req->handle, e);
     if (!w)
         return -EBADF;
-    int r = commit(w, req, a, &rep->attr, e);
+    int r = -EBADF;
+    if (!writer_enter(w)) {
+        (void)err_set(e, r, "handle is not open");
+    } else {
+        r = commit(w, req, a, &rep->attr, e);
+        writer_leave(w, /* ended= */ r == 0 && !keep);
+    }
     if (r < 0)
         r = err_prefix(e, r, "%s/" SLICE_FMT, w->upstream->bucket->name, SLICE_ARG(w->put.key));
     /* A commit that failed keeps the handle too: a staged writer may try again, a streamed one aborts. */

@@ -254,7 +254,7 @@ static void on_rest(struct worker *w, struct conn *c)
 
 void front_http_event(struct worker *w, struct conn *c)
 {
-    switch (c->phase) {
+    switch ((enum conn_phase)c->phase) {
     case CONN_REST:
         on_rest(w, c);
         break;

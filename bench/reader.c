@@ -101,8 +101,6 @@ static int read_mmap(struct job *j, int fd)
             if (at == 0)
                 count_read(j, j->size);
         }
-        if (pass > 0)
-            j->bytes += j->size;
         sink += sum;
         (void)munmap((void *)(uintptr_t)p, j->size);
     }

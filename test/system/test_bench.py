@@ -1,0 +1,222 @@
+"""The programs behind `make bench`: that they read what they say, count right, judge right, and fail when they should. How fast
+anything is, no test asks."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+import harness
+
+BENCH = harness.ROOT / "bench"
+BUILD = harness.forebay_release_bin().parent
+MIB = 1 << 20
+sys.path.insert(0, str(BENCH))
+
+
+@pytest.fixture
+def lab_module(monkeypatch):
+    """bench/lab.py, which picks its programs by the environment."""
+    monkeypatch.setenv("BUILD", str(BUILD))
+    import lab
+    monkeypatch.setattr(lab, "BUILD", BUILD)
+    return lab
+
+
+def program(name, *arguments):
+    return subprocess.run([str(BUILD / "bench" / name), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True)
+
+
+# ---- reader ----
+
+@pytest.mark.parametrize("mode, count, expected", [("seq", 1, 3 * MIB + 5), ("seq", 4, 4 * (3 * MIB + 5)), ("random", 100, 409600),
+                                                   ("mmap", 2, 2 * (3 * MIB + 5)), ("first", 0, 4096)])
+def test_reader_counts_what_it_reads(tmp_path, mode, count, expected):
+    """Every way of reading reports the bytes it read, a time above zero, and the first block before the last."""
+    path = tmp_path / "f"
+    path.write_bytes(harness.random_bytes(3 * MIB + 5))
+    said = json.loads(program("reader", mode, path, 4096, count).stdout)
+    assert said["bytes"] == expected
+    assert 0 < said["first_s"] <= said["seconds"]
+
+
+def test_reader_reads_for_real(tmp_path):
+    """The bytes come from the file: the process reads as many as it reports."""
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * (8 * MIB))
+    trace = tmp_path / "io"
+    script = f'"{BUILD}/bench/reader" seq "{path}" 65536 3 && cat /proc/$$/io >"{trace}"'
+    subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.PIPE)
+    read = int(next(line.split()[1] for line in trace.read_text().splitlines() if line.startswith("rchar")))
+    assert read >= 3 * 8 * MIB
+
+
+def test_reader_says_what_it_cannot_read(tmp_path):
+    """A file that is not there, or empty: one line that names it, exit 1; a way it does not know: exit 2."""
+    done = program("reader", "seq", tmp_path / "none")
+    assert done.returncode == 1 and str(tmp_path / "none") in done.stderr
+    (tmp_path / "empty").touch()
+    assert program("reader", "random", tmp_path / "empty", 4096, 1).returncode == 1
+    assert program("reader", "backwards", tmp_path / "empty").returncode == 2
+
+
+# ---- getload ----
+
+def test_getload_against_the_origin(origin, lab_module, tmp_path):
+    """Presigned requests over several connections, whole and in ranges: the bytes add up, and as many requests were sent as asked."""
+    bucket = origin.new_bucket()
+    client = origin.s3(signature_version="s3v4")
+    for i in range(5):
+        client.put_object(Bucket=bucket, Key=f"k {i}", Body=harness.random_bytes(100_000 + i))
+    targets, address = lab_module.Lab.targets(client, bucket, [f"k {i}" for i in range(5)])
+    (tmp_path / "list").write_text("\n".join(targets))
+    said = json.loads(program("getload", address, tmp_path / "list", 3, 10).stdout)
+    assert (said["requests"], said["bytes"]) == (10, 2 * sum(100_000 + i for i in range(5)))
+    assert 0 < said["first_p50_s"] <= said["first_max_s"] <= said["whole_max_s"] <= said["seconds"] * 1.5
+    ranges, address = lab_module.Lab.targets(client, bucket, ["k 0"], ["0-9", "10-29"])
+    (tmp_path / "list").write_text("\n".join(ranges))
+    assert json.loads(program("getload", address, tmp_path / "list", 1, 2).stdout)["bytes"] == 30
+
+
+@pytest.mark.parametrize("fault, words", [("status:503", "503"), ("truncate", "body ends early")])
+def test_getload_ends_at_the_first_wrong_answer(origin, new_shaper, lab_module, tmp_path, fault, words):
+    """An error status or a short body is no result: one line with what came, exit 1."""
+    shaper = new_shaper()
+    bucket = origin.new_bucket()
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=harness.random_bytes(MIB))
+    client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
+    targets, address = lab_module.Lab.targets(client, bucket, ["k"])
+    (tmp_path / "list").write_text(targets[0])
+    assert program("getload", address, tmp_path / "list", 1, 3).returncode == 0
+    shaper.fault(fault, skip=1)
+    done = program("getload", address, tmp_path / "list", 1, 3)
+    assert done.returncode == 1 and words in done.stderr and done.stdout == ""
+
+
+# ---- judging ----
+
+def test_a_goal_is_judged_by_the_median(lab_module):
+    """The middle pair decides, not the best one; at_most turns the comparison around."""
+    good, bad = (96.0, 100.0), (50.0, 100.0)
+    assert lab_module.pair_row("t", 0.95, [good] * 5 + [bad] * 4, 0, "MB/s")["met"]
+    row = lab_module.pair_row("t", 0.95, [good] * 4 + [bad] * 5, 0, "MB/s")
+    assert not row["met"] and row["ratio"] == {"median": 0.5, "min": 0.5, "max": 0.96} and row["n"] == 9
+    assert lab_module.pair_row("t", 1.2, [(1.1, 1.0)] * 9, 0, "ms", at_most=True)["met"]
+    assert not lab_module.pair_row("t", 1.2, [(1.3, 1.0)] * 9, 0, "ms", at_most=True)["met"]
+
+
+def test_pairs_alternate(lab_module):
+    """Each pair has both sides, and the side that begins changes."""
+    order = []
+
+    class Quiet(lab_module.Lab):
+        def __init__(self):
+            self.pairs = 4
+
+    def side(name):
+        return lambda: order.append(name) or 1.0
+
+    taken, share = Quiet().take_pairs(side("a"), side("b"))
+    assert "".join(order) == "abbaabba" and taken == [(1.0, 1.0)] * 4 and 0 <= share <= 100
+
+
+def test_memory_watch_sees_memory(lab_module):
+    """What a process allocates and frees again is in the peak."""
+    script = "import time; time.sleep(0.3); x = bytearray(64 << 20); time.sleep(0.3); del x; time.sleep(0.2)"
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        with lab_module.MemoryWatch([process.pid]) as watch:
+            process.wait()
+    assert watch.peak_bytes >= 64 * MIB
+
+
+def test_results_page(lab_module, tmp_path):
+    """The page shows goal, result and verdict of every row, and says which run was a quick one."""
+    import report
+    rows = [lab_module.pair_row("fast enough", 0.9, [(2.0, 1.0)] * 9, 1.5, "MB/s"),
+            lab_module.pair_row("too slow", 0.9, [(0.5, 1.0)] * 9, 0.0, "MB/s"),
+            lab_module.value_row("bytes", "0", "17", False)]
+    result = {"command": "bench/run --quick", "date": lab_module.now(), "machine": lab_module.machine(), "quick": True,
+              "file_system": "ext4", "version": "0", "commit": "c", "about": "About.", "rows": rows}
+    (tmp_path / "warm.json").write_text(json.dumps(result))
+    page = report.render(tmp_path)
+    fast, slow, value = [line for line in page.splitlines() if line.startswith(("| fast", "| too", "| bytes"))]
+    assert "| met |" in fast and "**2.00**" in fast and "1.5 %" in fast
+    assert "| **missed** |" in slow and "**0.50**" in slow
+    assert "| **missed** |" in value and "**17**" in value
+    assert "Quick run" in page and "bench/run --quick" in page
+
+
+# ---- the commands ----
+
+def test_data_set_is_the_same_every_time(tmp_path):
+    """Two runs give the same files; shards are tar files of 32 MiB that hold images and labels."""
+    import tarfile
+    for name in ("a", "b"):
+        subprocess.run([sys.executable, BENCH / "dataset.py", "make", tmp_path / name, "--images", "30", "--shards", "1"], check=True)
+    assert subprocess.run(["diff", "-r", tmp_path / "a", tmp_path / "b"]).returncode == 0
+    images = list((tmp_path / "a" / "images").rglob("*.jpg"))
+    assert len(images) == 30 and all(90_000 <= p.stat().st_size <= 130_000 for p in images)
+    shard = tmp_path / "a/shards/shard-00000.tar"
+    assert shard.stat().st_size == 32 * MIB
+    with tarfile.open(shard) as archive:
+        names = archive.getnames()
+    assert len(names) > 400 and {n.rsplit(".", 1)[1] for n in names} == {"jpg", "cls"}
+
+
+@pytest.mark.parametrize("arguments", [["--only", "warmth"], ["--fast"]])
+def test_run_refuses_what_it_does_not_know(arguments):
+    """An unknown measurement or option is named before anything is built, exit 2."""
+    done = subprocess.run([BENCH / "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and arguments[-1] in done.stderr
+
+
+def environment():
+    variables = {k: v for k, v in os.environ.items() if k not in ("FOREBAY_BIN", "FOREBAY_SHAPER_BIN")}
+    return {**variables, "BUILD": str(BUILD), "FOREBAY_BENCH_PREPARED": "1"}
+
+
+@pytest.mark.timeout(600)
+def test_a_quick_run_end_to_end(work):
+    """bench/run --quick measures for real, with the right bytes on both sides, says that it was quick, keeps the published page
+    as it is, and leaves nothing behind."""
+    page = BENCH / "RESULTS.md"
+    before = page.read_bytes() if page.exists() else None
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory:
+        done = subprocess.run([sys.executable, BENCH / "run", "--quick", "--only", "s3", "--dir", directory], env=environment(),
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 0, done.stderr
+        assert os.listdir(directory) == []
+    assert "quick run" in done.stdout and "nginx with sendfile" in done.stdout
+    result = json.loads((BUILD / "bench-quick/s3.json").read_text())
+    assert result["quick"] and result["rows"][0]["n"] == 3 and all(a > 0 and b > 0 for a, b in result["rows"][0]["pairs"])
+    assert (page.read_bytes() if page.exists() else None) == before
+
+
+@pytest.mark.timeout(600)
+def test_one_run_at_a_time(tmp_path):
+    """Two runs at once would measure each other: the second ends, exit 1."""
+    import fcntl
+    with open(BUILD / "bench.lock", "w") as lock, contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        done = subprocess.run([sys.executable, BENCH / "run", "--quick", "--only", "s3", "--dir", tmp_path], env=environment(),
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1 and "another run" in done.stderr
+
+
+@pytest.mark.timeout(600)
+def test_scale_with_few_entries(work):
+    """bench/scale makes an index, opens it cold, answers look-ups, prints the rows with their goals, and removes it."""
+    with tempfile.TemporaryDirectory(prefix="scale-", dir=work) as directory:
+        done = subprocess.run([BENCH / "scale", "--json", "--dir", directory, "20000"], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, env={**os.environ, "BUILD": str(BUILD)})
+        assert done.returncode == 0, done.stderr
+        assert os.listdir(directory) == []
+    rows = {row["title"].split(": ", 1)[1]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["ready after a clean stop"]["goal"] == "within 10 s"
+    assert rows["anonymous memory when ready"]["goal"] == "at most 512 MiB"
+    assert any(title.startswith("lookups of random entries") for title in rows)

@@ -96,8 +96,8 @@
 #define WIRE_REQ_put_open(F)                                                                                 \
     F(str, bucket)                                                                                           \
     F(str, key)                                                                                              \
-    F(u64, size) F(str, content_type) F(str, meta) F(str, if_match) F(u32, if_none_match) F(u32, via)        \
-        F(u32, flags)
+    F(u64, size)                                                                                             \
+    F(str, content_type) F(str, meta) F(str, if_match) F(u32, if_none_match) F(u32, via) F(u32, flags)
 #define WIRE_REP_put_open(F)  F(u64, handle)
 #define WIRE_REQ_put_write(F) F(u64, handle) F(u64, offset) F(str, data)
 #define WIRE_REP_put_write(F)

@@ -125,7 +125,8 @@ static void signed_trailer_decodes(void **state)
     chunked_fini(&c);
 }
 
-/* Any one changed byte of a signed body makes it fail or leaves it unfinished; so does any cut. */
+/* Any one changed byte of a signed body makes it fail or leaves it unfinished; so does any cut. Fails without
+ * the comparison in check_signature. */
 static void no_changed_byte_passes(void **state)
 {
     _cleanup_buf_ struct buf body = BUF_INIT(MIB);
@@ -153,6 +154,25 @@ static void no_changed_byte_passes(void **state)
         assert_false(error == S3_OK && chunked_done(&c));
         chunked_fini(&c);
     }
+}
+
+/* A trailer without its signature is refused when the body is signed: anyone could have put it there. Fails
+ * without the check of trailer_signed in end_body. */
+static void unsigned_trailer_of_a_signed_body(void **state)
+{
+    _cleanup_buf_ struct buf body = BUF_INIT(MIB), out = BUF_INIT(MIB);
+    struct chunked_signing signing;
+    struct chunked c;
+    (void)state;
+
+    example_signing(&signing, TRAILER_SEED);
+    build_trailer_example(&body);
+    body.n -= strlen("x-amz-trailer-signature:" TRAILER_SIGN "\r\n\r\n");
+    assert_int_equal(buf_str(&body, "\r\n"), 0);
+    chunked_init(&c, &signing, /* has_trailer= */ true);
+    assert_int_equal(feed(&c, buf_view(&body), 100, &out), S3_ERR_SIGNATURE);
+    assert_false(chunked_done(&c));
+    chunked_fini(&c);
 }
 
 static enum s3_error decode_unsigned(const char *text, bool has_trailer, bool *ret_done)
@@ -219,9 +239,9 @@ static void endless_lines_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signed_example_decodes),    cmocka_unit_test(signed_trailer_decodes),
-        cmocka_unit_test(no_changed_byte_passes),    cmocka_unit_test(unsigned_bodies),
-        cmocka_unit_test(endless_lines_are_refused),
+        cmocka_unit_test(signed_example_decodes), cmocka_unit_test(signed_trailer_decodes),
+        cmocka_unit_test(no_changed_byte_passes), cmocka_unit_test(unsigned_trailer_of_a_signed_body),
+        cmocka_unit_test(unsigned_bodies),        cmocka_unit_test(endless_lines_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,7 +106,8 @@ static void changed_requests_are_refused(void **state)
     assert_int_equal(verify(V2_HEAD(V2_QUERY, "x-amz-meta-a: b\r\n"), 1), S3_ERR_SIGNATURE);
 }
 
-/* Headers that S3 gives a meaning must be signed; others may be added on the way. */
+/* Headers that S3 gives a meaning must be signed; others may be added on the way. Fails without signs_enough.
+ */
 static void unsigned_amz_headers_are_refused(void **state)
 {
     (void)state;

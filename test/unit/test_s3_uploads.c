@@ -197,7 +197,8 @@ static void *close_it(void *arg)
     return NULL;
 }
 
-/* A completion waits for the parts that are being written, and tells them to stop. */
+/* A completion waits for the parts that are being written, and tells them to stop. Fails without the
+ * wait in upload_close. */
 static void closing_waits_for_parts(void **state)
 {
     struct uploads *u = uploads_new(NULL);

@@ -132,6 +132,11 @@ static int take_place(struct part *p, struct err *e)
     if (fill_is_uncached(f))
         return take_memory(p, e);
     p->writer = extent_writer_new(f->extent, p->offset);
+    p->flush_at = PART_FIRST_BYTES;
+    if (p->end - p->offset > PART_FIRST_BYTES && budget_try(f->engine->budget, PART_BUFFER_BYTES) == 0) {
+        p->buffer = malloc(PART_BUFFER_BYTES);
+        assert(p->buffer);
+    }
     return 0;
 }
 
@@ -171,22 +176,55 @@ static int disk_failed(struct part *p, int result, struct err *e)
     return err_set(e, ERR_NOT_ADMITTED, "cache: %s", err_text(result));
 }
 
+static void advance(struct part *p, size_t n)
+{
+    LOCK_SCOPE(&p->fill->lock);
+    p->have += n;
+    cond_broadcast(&p->fill->moved);
+}
+
+static int write_through(struct part *p, const void *bytes, size_t n, struct err *e)
+{
+    int r = extent_writer_append(p->writer, bytes, n);
+    if (r < 0)
+        return disk_failed(p, r, e);
+    advance(p, n);
+    return 0;
+}
+
+static int flush(struct part *p, struct err *e)
+{
+    size_t n = p->buffered;
+    p->buffered = 0;
+    p->flush_at = MIN(p->flush_at * 2, PART_BUFFER_BYTES);
+    return n > 0 ? write_through(p, p->buffer, n, e) : 0;
+}
+
+static int gather(struct part *p, const char *bytes, size_t n, struct err *e)
+{
+    while (n > 0) {
+        size_t piece = MIN(n, p->flush_at - p->buffered);
+        memcpy(p->buffer + p->buffered, bytes, piece);
+        p->buffered += piece;
+        bytes += piece;
+        n -= piece;
+        int r = p->buffered == p->flush_at ? flush(p, e) : 0;
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 static int append(struct part *p, const void *bytes, size_t n, struct err *e)
 {
-    struct fill *f = p->fill;
-    if (n > p->end - p->have)
+    if (n > p->end - p->have - p->buffered)
         return err_set(e, ERR_ORIGIN_SHORT, "the origin sent more bytes than it was asked for");
     if (p->memory) {
         memcpy(p->memory + (p->have - p->offset), bytes, n);
-    } else {
-        int r = extent_writer_append(p->writer, bytes, n);
-        if (r < 0)
-            return disk_failed(p, r, e);
+        advance(p, n);
+        return 0;
     }
-    LOCK_SCOPE(&f->lock);
-    p->have += n;
-    cond_broadcast(&f->moved);
-    return 0;
+    return p->buffer ? gather(p, bytes, n, e) : write_through(p, bytes, n, e);
 }
 
 struct sink {
@@ -231,7 +269,9 @@ static int run_attempt(struct part *p, int number, struct err *e)
     int r = origin_get(f->upstream->origin, &g, a, &attr, on_body, &s, e);
     if (r < 0 && sink_err.code != 0 && e)
         *e = sink_err;
-    return r;
+    /* What came before an error is kept too: the next try goes on behind it. */
+    int flushed = t.begun ? flush(p, r == 0 ? e : NULL) : 0;
+    return r == 0 ? flushed : r;
 }
 
 void fill_part_run_hedge(struct part *p)
@@ -286,6 +326,10 @@ static void end_part(struct part *p, int r, const struct err *e)
     fill_engine_forget_running(f->engine, p);
     extent_writer_free(p->writer);
     p->writer = NULL;
+    if (p->buffer)
+        budget_give(f->engine->budget, PART_BUFFER_BYTES);
+    free(p->buffer);
+    p->buffer = NULL;
     lock_take(&f->lock);
     if (r < 0) {
         fill_fail_part_locked(p, r, e);

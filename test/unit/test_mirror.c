@@ -1,0 +1,356 @@
+/* layer: namespace */
+#include "script_origin.h"
+
+#include "namespace/mirror.h"
+#include "net/wire.h"
+#include "support/clock_sys.h"
+#include "support/tmpdir.h"
+
+#define SECOND 1000000000ull
+
+struct fixture {
+    char *dir;
+    struct kv *kv;
+    struct bucket_table *table;
+    struct script *script;
+    struct upstream *u;
+    struct mirror *m;
+    struct arena *arena;
+};
+
+static struct fixture *make(const char *settings)
+{
+    clock_sys_start(1000 * SECOND, 1000000 * SECOND);
+    struct fixture *f = calloc(1, sizeof(*f));
+    assert_non_null(f);
+    f->dir = tmpdir_new();
+    assert_int_equal(kv_open_memory(&f->kv), 0);
+    f->script = script_new();
+    f->u = script_upstream(f->script, f->kv, f->dir, settings, &f->table);
+    f->m = mirror_new(8 * MIB);
+    f->arena = arena_new(64 * MIB);
+    return f;
+}
+
+static void drop(struct fixture *f)
+{
+    upstream_unref(f->u);
+    mirror_free(f->m);
+    script_free(f->script);
+    bucket_table_close(f->table);
+    kv_close(f->kv);
+    arena_free(f->arena);
+    tmpdir_free(f->dir);
+    free(f);
+    clock_sys_stop();
+}
+
+static int stat_key(struct fixture *f, const char *key, bool posix, struct attr *ret)
+{
+    return mirror_stat(f->m, f->u, slice_str(key), posix, /* full= */ false, /* fresh= */ false, f->arena,
+                       ret, NULL);
+}
+
+static unsigned asked(struct fixture *f)
+{
+    return script_count(f->script, SCRIPT_HEAD) + script_count(f->script, SCRIPT_LIST);
+}
+
+/* ttl: asked once within the time, and again after it; a change outside shows then. */
+static void test_ttl_is_kept_to_the_millisecond(void **state)
+{
+    (void)state;
+    struct fixture *f = make("validate=ttl:10s\n");
+    script_set(f->script, "k", 10, 1);
+    struct attr a;
+    assert_int_equal(stat_key(f, "k", false, &a), 0);
+    script_set(f->script, "k", 20, 2);
+    clock_sys_advance(10 * SECOND - 1000000);
+    assert_int_equal(stat_key(f, "k", false, &a), 0);
+    assert_int_equal(a.size_bytes, 10);
+    assert_int_equal(asked(f), 1);
+    clock_sys_advance(1000000);
+    assert_int_equal(stat_key(f, "k", false, &a), 0);
+    assert_int_equal(a.size_bytes, 20);
+    drop(f);
+}
+
+/* always: every question goes to the origin; never: the first answer is believed for ever. */
+static void test_always_asks_and_never_does_not(void **state)
+{
+    (void)state;
+    struct attr a;
+    struct fixture *f = make("validate=always\n");
+    script_set(f->script, "k", 10, 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(stat_key(f, "k", false, &a), 0);
+    assert_int_equal(asked(f), 3);
+    drop(f);
+    f = make("validate=never\n");
+    script_set(f->script, "k", 10, 1);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(stat_key(f, "k", false, &a), 0);
+        clock_sys_advance(1000000 * SECOND);
+    }
+    assert_int_equal(asked(f), 1);
+    drop(f);
+}
+
+/* A clock that was set back does not make answers live longer than their time. */
+static void test_clock_set_back_is_no_reason_to_believe(void **state)
+{
+    (void)state;
+    struct fixture *f = make("validate=ttl:10s\n");
+    script_set(f->script, "k", 10, 1);
+    struct attr a;
+    assert_int_equal(stat_key(f, "k", false, &a), 0);
+    clock_sys_set_real(900000 * SECOND);
+    assert_int_equal(stat_key(f, "k", false, &a), 0);
+    assert_int_equal(asked(f), 2);
+    drop(f);
+}
+
+/* That a key is not there is believed for a second, even with validate=never. */
+static void test_absence_is_believed_for_a_second(void **state)
+{
+    (void)state;
+    struct fixture *f = make("validate=never\n");
+    struct attr a;
+    assert_int_equal(stat_key(f, "k", false, &a), -ENOENT);
+    assert_int_equal(stat_key(f, "k", false, &a), -ENOENT);
+    assert_int_equal(asked(f), 1);
+    script_set(f->script, "k", 10, 1);
+    clock_sys_advance(SECOND + 2000000);
+    assert_int_equal(stat_key(f, "k", false, &a), 0);
+    drop(f);
+}
+
+/* That no object has a name does not mean that no directory has it. */
+static void test_absent_object_may_be_a_directory(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    script_set(f->script, "dir/file", 10, 1);
+    struct attr a;
+    assert_int_equal(stat_key(f, "dir", false, &a), -ENOENT);
+    assert_int_equal(stat_key(f, "dir", true, &a), 0);
+    assert_true(a.is_directory);
+    assert_int_equal(stat_key(f, "dir", false, &a), -ENOENT);
+    drop(f);
+}
+
+/* An answer that a local write overtook is not kept, neither for the key nor for its parents. */
+static void test_overtaken_answers_are_not_kept(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    struct bucket *b = f->u->bucket;
+    struct slice key = SLICE_LIT("a/b/c");
+    uint64_t seen = mirror_generation(f->m, b, key), parent = mirror_generation(f->m, b, SLICE_LIT("a/b"));
+    struct attr attr = {.size_bytes = 5, .confirmed_ns = sys->real_ns(), .etag = SLICE_LIT("old")}, got;
+    uint64_t made = mirror_changed(f->m, b, key);
+    assert_int_equal(made, mirror_generation(f->m, b, key));
+    mirror_learn(f->m, b, key, &attr, seen);
+    mirror_learn(f->m, b, SLICE_LIT("a/b"), &attr, parent);
+    assert_int_equal(mirror_recall(f->m, b, key, f->arena, &got), -ENOENT);
+    assert_int_equal(mirror_recall(f->m, b, SLICE_LIT("a/b"), f->arena, &got), -ENOENT);
+    mirror_learn(f->m, b, key, &attr, made);
+    assert_int_equal(mirror_recall(f->m, b, key, f->arena, &got), 0);
+    drop(f);
+}
+
+/* What is asked on behalf of a bucket that was changed since is not kept for the one that took its place. */
+static void test_changed_bucket_learns_nothing_more(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    struct bucket *b = NULL;
+    script_set(f->script, "k", 10, 1);
+    assert_int_equal(bucket_change(f->table, SLICE_LIT("data"), SLICE_LIT("validate=never\n"), &b, NULL), 0);
+    struct attr a;
+    assert_int_equal(stat_key(f, "k", false, &a), 0);
+    assert_int_equal(mirror_recall(f->m, b, SLICE_LIT("k"), f->arena, &a), -ENOENT);
+    bucket_unref(b);
+    drop(f);
+}
+
+/* ---- listings ---- */
+
+/* Lists everything page by page; the names with a space after each. */
+static char *names(struct fixture *f, const char *prefix, char delimiter, uint32_t max, uint32_t flags)
+{
+    _cleanup_buf_ struct buf all = BUF_INIT(64 * KIB);
+    struct slice after = SLICE_NULL;
+    for (int pages = 0;; pages++) {
+        assert_true(pages < 200);
+        struct wire_list_req q = {.prefix = slice_str(prefix),
+                                  .delimiter = (unsigned char)delimiter,
+                                  .after = after,
+                                  .max = max,
+                                  .flags = flags};
+        struct wire_list_rep rep;
+        assert_int_equal(mirror_list(f->m, f->u, &q, f->arena, &rep, NULL), 0);
+        struct slice rest = rep.entries;
+        uint32_t n = 0;
+        for (struct wire_entry x; rest.n > 0; n++) {
+            assert_int_equal(wire_entry_decode(&rest, &x), 0);
+            assert_int_equal(buf_printf(&all, SLICE_FMT " ", SLICE_ARG(x.key)), 0);
+        }
+        assert_int_equal(n, rep.n_entries);
+        assert_true(n <= max);
+        if (!rep.truncated)
+            return buf_take(&all);
+        assert_true(slice_cmp(rep.next, after) > 0);
+        after = arena_dup(f->arena, rep.next);
+    }
+}
+
+static void expect_names(struct fixture *f, const char *prefix, char delimiter, uint32_t flags,
+                         const char *want)
+{
+    static const uint32_t sizes[] = {1000, 7, 3, 2, 1};
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        _cleanup_free_ char *got = names(f, prefix, delimiter, sizes[i], flags);
+        assert_string_equal(got, want);
+    }
+}
+
+/* Every page size gives the same names: prefixes that equal markers, double slashes and all. */
+static void test_pages_of_any_size_give_the_same_names(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    static const char *const keys[] = {"a/", "a//x", "a/1", "a/2/3", "b", "c/", "c/d/", "c/d/e", "d//"};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        script_set(f->script, keys[i], i, 1);
+    expect_names(f, "", 0, 0, "a/ a//x a/1 a/2/3 b c/ c/d/ c/d/e d// ");
+    expect_names(f, "", '/', 0, "a/ b c/ d/ ");
+    expect_names(f, "a/", '/', 0, "a/ a// a/1 a/2/ ");
+    expect_names(f, "a/", '/', WIRE_POSIX, "a/1 a/2/ ");
+    expect_names(f, "", 0, WIRE_POSIX, "a/1 a/2/3 b c/d/e ");
+    expect_names(f, "zzz", '/', 0, "");
+    drop(f);
+}
+
+/* Beyond the last key there is nothing, and no error. */
+static void test_listing_after_everything_is_empty(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    script_set(f->script, "a", 1, 1);
+    struct wire_list_req q = {.after = SLICE_LIT("zzzz"), .max = 10};
+    struct wire_list_rep rep;
+    assert_int_equal(mirror_list(f->m, f->u, &q, f->arena, &rep, NULL), 0);
+    assert_int_equal(rep.n_entries, 0);
+    assert_false(rep.truncated);
+    drop(f);
+}
+
+/* A directory hides the file of its name, also when a page ends between the two. */
+static void test_directory_hides_the_file_across_pages(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    static const char *const keys[] = {"a", "b", "b/x", "c"};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        script_set(f->script, keys[i], i, 1);
+    _cleanup_free_ char *whole = names(f, "", '/', 1000, WIRE_POSIX), *two = names(f, "", '/', 2, WIRE_POSIX);
+    assert_string_equal(whole, "a b/ c ");
+    assert_string_equal(two, "a b/ c ");
+    drop(f);
+}
+
+static void empty_at_first(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                           struct script_fate *fate)
+{
+    (void)s, (void)g;
+    fate->empty_page = op == SCRIPT_LIST && nth <= 3;
+}
+
+/* Empty pages that a service sends before others end neither a listing nor the look for a directory. */
+static void test_empty_pages_are_passed_over(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    script_set(f->script, "dir/a", 1, 1);
+    f->script->fn = empty_at_first;
+    _cleanup_free_ char *got = names(f, "dir/", '/', 10, 0);
+    assert_string_equal(got, "dir/a ");
+    f->script->count[SCRIPT_LIST] = 0;
+    struct attr a;
+    assert_int_equal(
+        mirror_stat(f->m, f->u, SLICE_LIT("dir"), true, false, /* fresh= */ true, f->arena, &a, NULL), 0);
+    assert_true(a.is_directory);
+    drop(f);
+}
+
+/* A page is asked for once within the ttl, its entries answer questions for their keys, and a local write
+ * ends both. */
+static void test_pages_and_their_entries_are_remembered(void **state)
+{
+    (void)state;
+    struct fixture *f = make("validate=ttl:10s\n");
+    script_set(f->script, "d/a", 3, 1);
+    for (int i = 0; i < 2; i++) {
+        _cleanup_free_ char *got = names(f, "d/", '/', 10, 0);
+        assert_string_equal(got, "d/a ");
+    }
+    struct attr a;
+    assert_int_equal(stat_key(f, "d/a", true, &a), 0);
+    assert_int_equal(asked(f), 1);
+    script_set(f->script, "d/b", 3, 1);
+    (void)mirror_changed(f->m, f->u->bucket, SLICE_LIT("d/b"));
+    _cleanup_free_ char *got = names(f, "d/", '/', 10, 0);
+    assert_string_equal(got, "d/a d/b ");
+    drop(f);
+}
+
+/* A directory is empty only with its marker alone below it. */
+static void test_emptiness_is_asked_afresh(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    bool marker = false;
+    struct slice d = SLICE_LIT("d");
+    assert_int_equal(mirror_check_empty(f->m, f->u, d, f->arena, &marker, NULL), -ENOENT);
+    script_set(f->script, "d/", 0, 1);
+    assert_int_equal(mirror_check_empty(f->m, f->u, d, f->arena, &marker, NULL), 0);
+    assert_true(marker);
+    script_set(f->script, "d/x", 0, 1);
+    assert_int_equal(mirror_check_empty(f->m, f->u, d, f->arena, &marker, NULL), -ENOTEMPTY);
+    drop(f);
+}
+
+/* Names that a directory cannot hold are told from those that it can. */
+static void test_keys_that_are_no_paths(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"a", "a/b", "...", "a/.b"}, *const bad[] = {"",     "/", "a/",    "/a",
+                                                                                   "a//b", ".", "a/../b"};
+    for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+        assert_true(mirror_key_is_path(slice_str(good[i])));
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        assert_false(mirror_key_is_path(slice_str(bad[i])));
+    assert_false(mirror_key_is_path(slice_of("a\0b", 3)));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ttl_is_kept_to_the_millisecond),
+        cmocka_unit_test(test_always_asks_and_never_does_not),
+        cmocka_unit_test(test_clock_set_back_is_no_reason_to_believe),
+        cmocka_unit_test(test_absence_is_believed_for_a_second),
+        cmocka_unit_test(test_absent_object_may_be_a_directory),
+        cmocka_unit_test(test_overtaken_answers_are_not_kept),
+        cmocka_unit_test(test_changed_bucket_learns_nothing_more),
+        cmocka_unit_test(test_pages_of_any_size_give_the_same_names),
+        cmocka_unit_test(test_listing_after_everything_is_empty),
+        cmocka_unit_test(test_directory_hides_the_file_across_pages),
+        cmocka_unit_test(test_empty_pages_are_passed_over),
+        cmocka_unit_test(test_pages_and_their_entries_are_remembered),
+        cmocka_unit_test(test_emptiness_is_asked_afresh),
+        cmocka_unit_test(test_keys_that_are_no_paths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,231 @@
+/* layer: namespace */
+/* threaded */
+#include "script_origin.h"
+
+#include "support/clock_sys.h"
+#include "support/tmpdir.h"
+
+struct fixture {
+    char *dir;
+    struct kv *kv;
+    struct bucket_table *table;
+    struct script *script;
+    struct upstream *u;
+    struct arena *arena;
+};
+
+static struct fixture *make(const char *settings)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    assert_non_null(f);
+    f->dir = tmpdir_new();
+    assert_int_equal(kv_open_memory(&f->kv), 0);
+    f->script = script_new();
+    f->u = script_upstream(f->script, f->kv, f->dir, settings, &f->table);
+    f->arena = arena_new(16 * MIB);
+    return f;
+}
+
+static void drop(struct fixture *f)
+{
+    upstream_unref(f->u);
+    script_free(f->script);
+    bucket_table_close(f->table);
+    kv_close(f->kv);
+    arena_free(f->arena);
+    tmpdir_free(f->dir);
+    free(f);
+}
+
+static void fail_first_two(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                           struct script_fate *fate)
+{
+    (void)s, (void)op, (void)g;
+    fate->error = nth <= 2 ? ERR_ORIGIN_BUSY : 0;
+}
+
+static void always_down(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                        struct script_fate *fate)
+{
+    (void)s, (void)op, (void)g, (void)nth;
+    fate->error = ERR_ORIGIN_DOWN;
+}
+
+/* A request that fails in passing is repeated until it succeeds, and no place stays taken. */
+static void test_passing_failure_is_repeated(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("");
+    script_set(f->script, "k", 10, 1);
+    f->script->fn = fail_first_two;
+    struct origin_attr attr;
+    assert_int_equal(upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, f->arena, &attr, NULL), 0);
+    assert_int_equal(script_count(f->script, SCRIPT_HEAD), 3);
+    assert_int_equal(f->u->running, 0);
+    drop(f);
+    clock_sys_stop();
+}
+
+/* An origin that stays away is given up within the bucket's time and with its own error. */
+static void test_lasting_failure_is_given_up_in_time(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("retry=3s\n");
+    f->script->fn = always_down;
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, f->arena, &attr, &e), ERR_ORIGIN_DOWN);
+    assert_true(clock_sys_slept_ns() <= 3000000000ull);
+    assert_true(script_count(f->script, SCRIPT_HEAD) >= 2);
+    assert_non_null(strstr(e.text, "script://"));
+    drop(f);
+    clock_sys_stop();
+}
+
+/* When the budget of retries is spent, every request is tried once only: an outage is not multiplied. */
+static void test_budget_bounds_the_retries_of_an_outage(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("");
+    f->script->fn = always_down;
+    struct origin_attr attr;
+    for (int i = 0; i < 300; i++)
+        assert_int_equal(upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, f->arena, &attr, NULL),
+                         ERR_ORIGIN_DOWN);
+    assert_true(script_count(f->script, SCRIPT_HEAD) <= 300 + 100);
+    drop(f);
+    clock_sys_stop();
+}
+
+static ssize_t no_body(void *arg, void *p, size_t n, uint64_t offset)
+{
+    (void)arg, (void)p, (void)n, (void)offset;
+    return -EIO;
+}
+
+/* A conditional PUT is repeated only when the origin said that it did nothing. */
+static void test_conditional_put_is_not_repeated_blindly(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("");
+    f->script->fn = always_down;
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body body = {.read = no_body};
+    struct origin_attr attr;
+    assert_int_equal(upstream_put(f->u, &p, &body, f->arena, &attr, NULL), ERR_ORIGIN_DOWN);
+    assert_int_equal(script_count(f->script, SCRIPT_PUT), 1);
+    f->script->fn = fail_first_two;
+    f->script->count[SCRIPT_PUT] = 0;
+    assert_int_equal(upstream_put(f->u, &p, &body, f->arena, &attr, NULL), 0);
+    assert_int_equal(script_count(f->script, SCRIPT_PUT), 3);
+    drop(f);
+    clock_sys_stop();
+}
+
+static void lost_answer(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                        struct script_fate *fate)
+{
+    (void)g, (void)op;
+    if (nth == 1) {
+        script_set(s, "k", 0, 0);
+        fate->error = ERR_ORIGIN_DOWN;
+    }
+}
+
+/* A removal whose answer was lost has removed: the second try's "no such key" is no error. */
+static void test_removal_with_a_lost_answer_has_happened(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("");
+    script_set(f->script, "k", 10, 1);
+    f->script->fn = lost_answer;
+    assert_int_equal(upstream_remove(f->u, SLICE_LIT("k"), SLICE_NULL, NULL), 0);
+    f->script->fn = NULL;
+    assert_int_equal(upstream_remove(f->u, SLICE_LIT("k"), SLICE_NULL, NULL), -ENOENT);
+    drop(f);
+    clock_sys_stop();
+}
+
+/* A cancelled retry sleeps no longer than it takes to notice. */
+static void test_cancelled_retry_ends(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("");
+    atomic_bool cancel = true;
+    struct retry r = {.started_ms = sys_mono_ms()};
+    assert_false(upstream_try_again(f->u, &r, ERR_ORIGIN_DOWN, &cancel));
+    assert_int_equal(clock_sys_slept_ns(), 0);
+    drop(f);
+    clock_sys_stop();
+}
+
+static void *many_heads(void *arg)
+{
+    struct fixture *f = arg;
+    struct arena *a = arena_new(MIB);
+    for (int i = 0; i < 100; i++) {
+        struct origin_attr attr;
+        arena_clear(a);
+        if (upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, a, &attr, NULL) < 0)
+            break;
+    }
+    arena_free(a);
+    return NULL;
+}
+
+/* However many threads ask, no more requests run at once than the bucket allows, and all are served. */
+static void test_concurrency_stays_within_its_limit(void **state)
+{
+    (void)state;
+    struct fixture *f = make("origin.connections=3\n");
+    script_set(f->script, "k", 10, 1);
+    pthread_t t[8];
+    for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+        assert_int_equal(pthread_create(&t[i], NULL, many_heads, f), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+        (void)pthread_join(t[i], NULL);
+    assert_int_equal(script_count(f->script, SCRIPT_HEAD), 800);
+    assert_true(f->script->most_running <= 3);
+    assert_int_equal(f->u->running, 0);
+    drop(f);
+}
+
+/* Busy answers lower the limit, but never so far that nothing could run. */
+static void test_busy_answers_lower_the_limit(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("");
+    double before = f->u->concurrency.limit;
+    for (int i = 0; i < 50; i++) {
+        assert_true(upstream_try_enter(f->u));
+        upstream_leave(f->u, ERR_ORIGIN_BUSY);
+        clock_sys_advance(2000000000);
+    }
+    assert_true(f->u->concurrency.limit < before);
+    assert_true(upstream_try_enter(f->u));
+    upstream_leave(f->u, 0);
+    drop(f);
+    clock_sys_stop();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_passing_failure_is_repeated),
+        cmocka_unit_test(test_lasting_failure_is_given_up_in_time),
+        cmocka_unit_test(test_budget_bounds_the_retries_of_an_outage),
+        cmocka_unit_test(test_conditional_put_is_not_repeated_blindly),
+        cmocka_unit_test(test_removal_with_a_lost_answer_has_happened),
+        cmocka_unit_test(test_cancelled_retry_ends),
+        cmocka_unit_test(test_concurrency_stays_within_its_limit),
+        cmocka_unit_test(test_busy_answers_lower_the_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -13,8 +13,9 @@
  * short name of a number
  * ("ENOENT", "ORIGIN_DENIED", "PRECONDITION").
  *
- * A node that restarts is waited for, up to the timeout; open files go on reading the same version of their
- * object, or fail with -ESTALE when the store has another one meanwhile. No call waits for ever.
+ * A node that restarts is waited for, up to the timeout (then -EHOSTDOWN or -ETIMEDOUT); open files go on
+ * reading the same version of their object, or fail with -ESTALE when the store has another one meanwhile. No
+ * call waits for ever.
  *
  * Keys and names are bytes with an explicit end (NUL-terminated here); keys are 1 to 1024 bytes.
  */

@@ -59,7 +59,8 @@ uint64_t client_epoch(struct client *c);
 /*
  * One call. req and ret_rep are the operation's structs of net/wire.h; the reply's slices point into b, which
  * is the caller's (buf_fini). A descriptor in ret_rep->fd is the caller's to close. Fails with the node's
- * code and text, or -ETIMEDOUT, -EIO, ERR_PROTOCOL. Operations on a handle go through client_call_at.
+ * code and text, or -EHOSTDOWN (not reached in time), -ETIMEDOUT, -EIO, ERR_PROTOCOL. Operations on a handle
+ * go through client_call_at.
  */
 int client_call(struct client *c, uint32_t op, const void *req, struct buf *b, void *ret_rep, struct err *e);
 /*

@@ -10,8 +10,9 @@
  *  4. Every wait has an end: for a free connection, for connecting and for a reply the call's deadline; for
  * the reply of a long operation the node's health, asked each time the timeout passes.
  *
- * Failure modes: -ETIMEDOUT when the node did not answer in time, -EIO when a call that must not be repeated
- * was cut, -EBADF for a handle of an epoch that is over, else what the node says.
+ * Failure modes: -EHOSTDOWN when the node could not be reached in time, -ETIMEDOUT when it did not answer in
+ * time, -EIO when a call that must not be repeated was cut, -EBADF for a handle of an epoch that is over,
+ * else what the node says.
  */
 #include "client/client_internal.h"
 
@@ -189,8 +190,12 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
 {
     int r = acquire(a, e);
     if (r < 0) {
-        *ret_again = r != -EBADF && !is_connect_failure_final(r);
-        return r == -EBADF ? r : err_prefix(e, r, "node at %s", a->c->address);
+        bool is_final = is_connect_failure_final(r);
+        *ret_again = r != -EBADF && !is_final;
+        if (r == -EBADF || is_final)
+            return err_prefix(e, r, "node at %s", a->c->address);
+        /* Whatever connect(2) says, as ENOENT: it is not the node's answer about an object. */
+        return err_prefix(e, -EHOSTDOWN, "the node does not answer");
     }
     enum client_fate fate;
     uint64_t id = atomic_fetch_add(&a->c->next_request_id, 1) + 1;

@@ -126,15 +126,15 @@ static int connect_node(struct mount *m, struct err *e)
 /* A mount whose process is gone is in the way of a new one. */
 static int prepare_directory(const char *directory, struct err *e)
 {
-    struct stat st;
-    if (stat(directory, &st) < 0 && errno == ENOTCONN) {
+    /* stat(2) may be answered from what the kernel remembers of the dead mount; opening is not. */
+    _cleanup_close_ int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOTCONN) {
         log_warn("mount", "%s: the process of an earlier mount is gone, unmounting", directory);
         if (umount2(directory, MNT_DETACH) < 0)
             return err_errno(e, -errno, "%s: unmount of a dead mount", directory);
+        fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     }
-    if (stat(directory, &st) < 0)
-        return err_errno(e, -errno, "%s", directory);
-    return S_ISDIR(st.st_mode) ? 0 : err_set(e, -ENOTDIR, "%s: not a directory", directory);
+    return fd < 0 ? err_errno(e, -errno, "%s", directory) : 0;
 }
 
 /* Linux 6.13 and later give each change of a file a time of its own, once somebody has looked at the last. */

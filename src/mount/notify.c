@@ -72,11 +72,6 @@ static void probe(struct mount *m)
                            r == -EPERM ? "needs the capability CAP_SYS_ADMIN" : err_text(r));
     }
     atomic_store(&m->is_cached, !atomic_load(&m->is_passthrough));
-    if (atomic_load(&m->is_passthrough))
-        log_info("mount", "%s on %s: passthrough is used", m->options->bucket, m->options->directory);
-    else
-        log_info("mount", "%s on %s: no passthrough: %s", m->options->bucket, m->options->directory,
-                 m->reason);
 }
 
 static void raise_read_ahead(const struct stat *root)
@@ -112,6 +107,18 @@ static void give_up(struct mount *m)
     fuse_session_exit(m->se);
     if (umount2(m->options->directory, MNT_DETACH) < 0)
         log_error("mount", "%s: unmount: %s", m->options->directory, err_text(-errno));
+}
+
+/* The line comes after on_ready, which turns the log to where it shall go. */
+static void begin_service(struct notifier *n)
+{
+    struct mount *m = n->m;
+    n->on_ready(n->arg);
+    if (atomic_load(&m->is_passthrough))
+        log_info("mount", "%s on %s: passthrough is used", m->options->bucket, m->options->directory);
+    else
+        log_info("mount", "%s on %s: no passthrough: %s", m->options->bucket, m->options->directory,
+                 m->reason);
 }
 
 /* ---- work ---- */
@@ -159,7 +166,7 @@ static void *notifier_main(void *arg)
         if (m->options->passthrough == MOUNT_PASSTHROUGH_ON && !atomic_load(&m->is_passthrough))
             give_up(m);
         else
-            n->on_ready(n->arg);
+            begin_service(n);
     }
     uint64_t epoch = client_epoch(m->client);
     struct name names[QUEUE_MAX];

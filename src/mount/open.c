@@ -11,6 +11,11 @@
  * | by passthrough  | passthrough with the same backing file, without asking the node                     |
  * | plainly         | plain; when passthrough would be possible, the next lookup makes a new inode for it |
  *
+ * A file opened for reading and writing (O_RDWR) may be mapped for writing. The kernel drops our file when a
+ * passthrough mapping is made, so that RELEASE comes although stores still can; such a file is therefore
+ * opened plainly, through the page cache. Only where an inode is open by passthrough already there is no
+ * choice: then its staging file does not become the cached copy (staging_expect_mapping).
+ *
  * A file is opened for writing only when it is not open, or is being written here; otherwise the program's
  * open fails with ESTALE inside the kernel, which looks the name up again, gets a new inode and opens that.
  *
@@ -88,12 +93,15 @@ static void count_locked(struct node *n, struct handle *h)
         n->n_plain++;
 }
 
-static void choose_for_staging(struct mount *m, struct node *n, struct handle *h)
+static void choose_for_staging(struct mount *m, struct node *n, struct handle *h, bool is_mappable)
 {
     LOCK_SCOPE(node_table_lock(m->nodes));
-    if (join_passthrough_locked(n, h))
+    if (join_passthrough_locked(n, h)) {
+        if (is_mappable)
+            staging_expect_mapping(h->staging);
         return;
-    bool may = atomic_load(&m->is_passthrough) && m->is_write_passthrough && n->n_plain == 0;
+    }
+    bool may = atomic_load(&m->is_passthrough) && m->is_write_passthrough && !is_mappable && n->n_plain == 0;
     h->is_passthrough = may && register_locked(m, n, staging_fd(h->staging));
     count_locked(n, h);
 }
@@ -145,7 +153,7 @@ static int open_reading(struct mount *m, struct node *n, struct handle *h, struc
         return 0;
     int r = staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
     if (r == 0) {
-        choose_for_staging(m, n, h);
+        choose_for_staging(m, n, h, /* is_mappable= */ false); /* for writing */
         return 0;
     }
     _cleanup_(client_file_closep) struct client_file *file = NULL;
@@ -157,11 +165,11 @@ static int open_reading(struct mount *m, struct node *n, struct handle *h, struc
 }
 
 static int open_writing(struct mount *m, struct node *n, struct handle *h, enum staging_start start,
-                        struct err *e)
+                        int flags, struct err *e)
 {
     int r = staging_acquire(m, n, start, &h->staging, e);
     if (r == 0)
-        choose_for_staging(m, n, h);
+        choose_for_staging(m, n, h, (flags & O_ACCMODE) == O_RDWR);
     return r;
 }
 
@@ -198,7 +206,7 @@ static int reply_flags(struct mount *m, struct handle *h, struct fuse_file_info 
     fi->fh = (uintptr_t)h;
     fi->noflush = !h->is_writable;
     if (!h->is_passthrough) {
-        fi->direct_io = !atomic_load(&m->is_cached);
+        fi->direct_io = !h->staging && !atomic_load(&m->is_cached);
         fi->keep_cache = 1; /* another version is another inode */
         return 0;
     }
@@ -215,7 +223,7 @@ static int open_node(struct mount *m, struct node *n, int flags, struct handle *
     if (is_writable && m->read_only)
         return -EROFS;
     struct handle *h = handle_new(m, n, is_writable);
-    int r = is_writable ? open_writing(m, n, h, flags & O_TRUNC ? STAGING_EMPTY : STAGING_COPY, e)
+    int r = is_writable ? open_writing(m, n, h, flags & O_TRUNC ? STAGING_EMPTY : STAGING_COPY, flags, e)
                         : open_reading(m, n, h, e);
     if (r < 0) {
         handle_free(m, h);
@@ -286,7 +294,7 @@ static int create(struct mount *m, struct node *parent, struct slice name, int f
     if (r < 0)
         return r;
     struct handle *h = handle_new(m, n, /* is_writable= */ true);
-    r = n->is_dir ? -EISDIR : open_writing(m, n, h, start, e);
+    r = n->is_dir ? -EISDIR : open_writing(m, n, h, start, flags, e);
     if (r < 0) {
         handle_free(m, h);
         if (start == STAGING_NEW)

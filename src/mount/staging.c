@@ -276,6 +276,11 @@ int staging_fd(const struct staging *s)
     return atomic_load(&s->fd);
 }
 
+void staging_expect_mapping(struct staging *s)
+{
+    atomic_store(&s->may_be_mapped, true);
+}
+
 void staging_changed(struct staging *s)
 {
     (void)atomic_fetch_add(&s->n_changes, 1);

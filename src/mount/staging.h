@@ -51,6 +51,9 @@ int staging_publish(struct mount *m, struct staging *s, struct err *e);
 void staging_publish_all(struct mount *m);
 
 int staging_fd(const struct staging *s);
+/* Somebody may go on storing into a mapping after the last release: the file is not handed over to the cache.
+ */
+void staging_expect_mapping(struct staging *s);
 /* After a change made by this process. */
 void staging_changed(struct staging *s);
 int staging_truncate(struct staging *s, uint64_t size_bytes);

@@ -10,7 +10,8 @@ struct staging {
     _Atomic int fd;             /* where writers write; -1 while STARTING */
     _Atomic uint64_t n_changes; /* made by this process */
     _Atomic bool is_unlinked;
-    _Atomic bool is_published; /* the origin has an object of that name */
+    _Atomic bool may_be_mapped; /* by somebody who writes, beyond the last release */
+    _Atomic bool is_published;  /* the origin has an object of that name */
 
     /* Covered by the node table's lock. */
     struct staging *next;

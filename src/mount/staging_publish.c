@@ -102,6 +102,8 @@ static int prepare(struct mount *m, struct staging *s, uint64_t size, struct err
 
 static int commit(struct mount *m, struct staging *s, uint64_t size, bool is_last, struct err *e)
 {
+    if (s->target_fd < 0 && atomic_load(&s->may_be_mapped))
+        is_last = false; /* published, but the file stays ours and is dropped by staging_release */
     struct wire_put_commit_req req = {.handle = s->handle, .size = size, .flags = is_last ? 0 : WIRE_KEEP};
     struct wire_put_commit_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);

@@ -1,6 +1,7 @@
 """Writing through a mount: what close and fsync acknowledge is in the origin, what they refuse is reported."""
 
 import concurrent.futures
+import ctypes
 import errno
 import mmap
 import os
@@ -336,3 +337,40 @@ def test_common_tools(bucket, mount, tmp_path):
     assert truth(bucket, "dd") == (source / "d4/f").read_bytes()
     subprocess.run(["rm", "-r", path / "copy"], check=True)
     assert not (path / "copy").exists()
+
+
+def test_stores_after_close(bucket, mount):
+    """A mapping may outlive the descriptor it was made with: what is stored then is published when it ends, and the
+    cache never has other bytes than the origin."""
+    path = mount().path / "f"
+    path.write_bytes(bytes(MIB))
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    fd = os.open(path, os.O_RDWR)
+    mapping = libc.mmap(None, MIB, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, ctypes.c_long(0))
+    os.close(fd)
+    time.sleep(0.5)
+    ctypes.memmove(mapping + 5000, b"late", 4)
+    assert libc.munmap(ctypes.c_void_p(mapping), MIB) == 0
+    harness.wait_until(lambda: truth(bucket, "f")[5000:5004] == b"late", 10, "published")
+    assert path.read_bytes() == truth(bucket, "f")
+
+
+def test_a_mapping_beside_a_passthrough_writer(bucket, mount):
+    """Where the inode is open by passthrough already, a late store is lost, but never comes into the cache alone."""
+    path = mount().path / "f"
+    path.write_bytes(bytes(MIB))
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    writer = os.open(path, os.O_WRONLY)
+    fd = os.open(path, os.O_RDWR)
+    mapping = libc.mmap(None, MIB, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, ctypes.c_long(0))
+    os.pwrite(writer, b"written", 0)
+    os.close(fd)
+    os.close(writer)
+    time.sleep(0.5)
+    ctypes.memmove(mapping + 5000, b"late", 4)
+    assert libc.munmap(ctypes.c_void_p(mapping), MIB) == 0
+    time.sleep(1.1)
+    assert truth(bucket, "f")[:7] == b"written"
+    assert path.read_bytes() == truth(bucket, "f")

@@ -1,0 +1,368 @@
+"""A mount when things break: the node is killed, the origin refuses, the mount's own process dies, options are wrong."""
+
+import concurrent.futures
+import ctypes
+import errno
+import mmap
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import pytest
+
+import harness
+import mounted
+
+MIB = 1 << 20
+
+pytestmark = pytest.mark.usefixtures("need_fuse")
+
+
+@pytest.fixture
+def mount(work):
+    """mount(node, bucket, passthrough="off", ...)."""
+    mounts = []
+
+    def make(node, bucket, **options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket, **options))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+def error_of(action):
+    with pytest.raises(OSError) as caught:
+        action()
+    return caught.value.errno
+
+
+# ---- the node ----
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_node_killed_under_a_reader(origin, new_node, new_shaper, mount, passthrough):
+    """kill -9 of the node in the middle of a cold read: after its restart the reader goes on, with the right bytes."""
+    node = new_node()
+    shaper = new_shaper(total="20MB/s", per_connection="20MB/s")
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    body = harness.random_bytes(40 * MIB, seed=1)
+    origin.s3().put_object(Bucket=bucket, Key="big", Body=body)
+    path = mount(node, bucket, passthrough=passthrough).path / "big"
+
+    got = bytearray()
+
+    def read():
+        with open(path, "rb", buffering=0) as f:
+            while part := f.read(MIB):
+                got.extend(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    harness.wait_until(lambda: len(got) > 8 * MIB, 60, "the reader is in the middle")
+    node.kill()
+    time.sleep(0.5)
+    node.start()  # in this thread: the node's life is tied to the thread that starts it
+    reader.join()
+    assert got == body
+    assert path.read_bytes() == body
+
+
+def test_open_file_survives_restarts(origin, new_node, mount):
+    """A file that is open by passthrough is read on while the node is down, and its version after the node came back;
+    one that is open plainly waits for the node."""
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    body, cold = harness.random_bytes(2 * MIB, seed=2), harness.random_bytes(12 * MIB, seed=3)
+    origin.s3().put_object(Bucket=bucket, Key="warm", Body=body)
+    origin.s3().put_object(Bucket=bucket, Key="cold", Body=cold)
+    path = mount(node, bucket).path
+    assert (path / "warm").read_bytes() == body
+    with open(path / "warm", "rb", buffering=0) as warm, open(path / "cold", "rb", buffering=0) as plain:
+        assert plain.read(10) == cold[:10]
+        node.kill()
+        assert warm.read(3 * MIB) == body
+        node.start()
+        assert os.pread(plain.fileno(), MIB, 10 * MIB) == cold[10 * MIB:11 * MIB]
+        assert os.pread(warm.fileno(), 100, 0) == body[:100]
+    assert (path / "cold").read_bytes() == cold
+
+
+def test_changed_while_the_node_was_down(origin, new_node, mount):
+    """The version that was open is gone after the restart: ESTALE, never a mixture; a new open has the new bytes."""
+    node = new_node()
+    bucket = node.new_bucket(origin, validate="always")
+    old, new = harness.random_bytes(12 * MIB, seed=4), harness.random_bytes(12 * MIB, seed=5)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=old)
+    path = mount(node, bucket, passthrough="off").path / "f"
+    with open(path, "rb", buffering=0) as f:
+        assert os.pread(f.fileno(), 10, 0) == old[:10]
+        node.kill()
+        origin.s3().put_object(Bucket=bucket, Key="f", Body=new)
+        node.start()
+        assert error_of(lambda: os.pread(f.fileno(), MIB, 10 * MIB)) == errno.ESTALE
+    time.sleep(1.1)
+    assert path.read_bytes() == new
+
+
+def test_node_killed_under_a_writer(origin, new_node, mount):
+    """Bytes written before the node was killed are published by a close after it came back."""
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    path = mount(node, bucket).path
+    body = harness.random_bytes(3 * MIB, seed=6)
+    with open(path / "f", "wb", buffering=0) as f:
+        f.write(body[:MIB])
+        os.fsync(f.fileno())
+        f.write(body[MIB:2 * MIB])
+        node.kill()
+        f.write(body[2 * MIB:])
+        node.start()
+    assert origin.s3().get_object(Bucket=bucket, Key="f")["Body"].read() == body
+    assert (path / "f").read_bytes() == body
+
+
+def test_node_down(origin, new_node, mount):
+    """Operations wait for --timeout and give EIO; nothing hangs, and all works again when the node is back."""
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="d/f", Body=b"x")
+    one = mount(node, bucket, timeout="2s")
+    assert (one.path / "d/f").read_bytes() == b"x"
+    writer = open(one.path / "w", "wb", buffering=0)
+    writer.write(b"1")
+    node.kill()
+    time.sleep(1.1)
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        tries = [lambda: os.stat(one.path / "d/f"), lambda: os.listdir(one.path / "d"),
+                 lambda: (one.path / "new").write_bytes(b""), lambda: os.unlink(one.path / "d/f"),
+                 lambda: os.stat(one.path / "nothing"), writer.close]
+        assert list(pool.map(error_of, tries)) == [errno.EIO] * len(tries)
+    assert time.monotonic() - began < 60
+    node.start()
+    assert (one.path / "d/f").read_bytes() == b"x"
+    (one.path / "new").write_bytes(b"2")
+    assert origin.s3().get_object(Bucket=bucket, Key="new")["Body"].read() == b"2"
+
+
+def test_many_restarts_under_load(origin, new_node, mount):
+    """Four readers in a loop while the node is killed four times: every byte that was read is right."""
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    bodies = {f"f{i}": harness.random_bytes(300_000 * (i + 1), seed=i) for i in range(8)}
+    for key, body in bodies.items():
+        origin.s3().put_object(Bucket=bucket, Key=key, Body=body)
+    path = mount(node, bucket).path
+    stop = threading.Event()
+    wrong = []
+
+    def read():
+        while not stop.is_set():
+            for key, body in bodies.items():
+                if (path / key).read_bytes() != body:
+                    wrong.append(key)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for r in readers:
+        r.start()
+    for _ in range(4):
+        time.sleep(0.8)
+        node.kill()
+        node.start()
+    stop.set()
+    for r in readers:
+        r.join()
+    assert not wrong
+
+
+# ---- the origin ----
+
+
+def test_origin_refuses_a_write(origin, new_node, new_shaper, mount):
+    """close and fsync say so, the log has the origin's words, the old object stays, and a later write works."""
+    node = new_node()
+    shaper = new_shaper()
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=b"old")
+    one = mount(node, bucket)
+    shaper.fault("status:403", match="PUT", count=1000)
+    f = open(one.path / "f", "wb", buffering=0)
+    f.write(b"new")
+    assert error_of(lambda: os.fsync(f.fileno())) == errno.EACCES
+    assert error_of(f.close) == errno.EACCES
+    assert error_of(lambda: (one.path / "g").write_bytes(b"g")) == errno.EACCES
+    assert "403" in one.log()
+    assert origin.s3().get_object(Bucket=bucket, Key="f")["Body"].read() == b"old"
+    shaper.reset()
+    time.sleep(1.1)
+    assert (one.path / "f").read_bytes() == b"old"
+    assert not (one.path / "g").exists()
+    (one.path / "g").write_bytes(b"works")
+    assert origin.s3().get_object(Bucket=bucket, Key="g")["Body"].read() == b"works"
+
+
+def test_origin_fails_a_read(origin, new_node, new_shaper, mount):
+    """A read that the origin refuses fails with an error and its words in the log, and is not remembered."""
+    node = new_node()
+    shaper = new_shaper()
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    body = harness.random_bytes(3 * MIB, seed=7)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=body)
+    one = mount(node, bucket)
+    assert (one.path / "f").stat().st_size == len(body)
+    shaper.fault("status:403", match="GET", count=1000)
+    assert error_of((one.path / "f").read_bytes) in (errno.EACCES, errno.EIO)
+    assert "403" in one.log()
+    shaper.reset()
+    assert (one.path / "f").read_bytes() == body
+
+
+# ---- the mount's process ----
+
+
+def test_umount_reports_and_waits(node, origin, mount):
+    """`forebay umount` refuses while files are open, then ends the mount's process; on what is no mount it says so."""
+    bucket = node.new_bucket(origin)
+    one = mount(node, bucket)
+    f = open(one.path / "f", "wb", buffering=0)
+    f.write(b"pending")
+    busy = node.cli("umount", one.path, check=False)
+    assert busy.returncode == 1 and "in use" in busy.stderr
+    assert origin.s3().get_object(Bucket=bucket, Key="f")["Body"].read() == b"pending", "flushed by the attempt"
+    f.close()
+    node.cli("umount", one.path)
+    assert not mounted.is_mounted(one.path)
+    assert one.process.wait(10) == 0
+    again = node.cli("umount", one.path, check=False)
+    assert again.returncode == 1 and "not a mount" in again.stderr
+
+
+def test_umount_tells_of_lost_writes(origin, new_node, new_shaper, work):
+    """A store into a mapping after close, which the origin then refuses, can be told to nobody but umount."""
+    node = new_node()
+    shaper = new_shaper()
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    one = mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket)
+    try:
+        (one.path / "f").write_bytes(bytes(8192))
+        fd = os.open(one.path / "f", os.O_RDWR)
+        libc = ctypes.CDLL(None)
+        libc.mmap.restype = ctypes.c_void_p
+        mapping = libc.mmap(None, 8192, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, ctypes.c_long(0))
+        os.close(fd)
+        ctypes.memmove(mapping + 100, b"late", 4)
+        shaper.fault("status:403", match="PUT", count=1000)
+        assert libc.munmap(ctypes.c_void_p(mapping), 8192) == 0
+        harness.wait_until(lambda: "could not be written" in one.log(), 20, "the failure in the log")
+        done = node.cli("umount", one.path, check=False)
+        assert done.returncode == 1 and "1 files could not be written" in done.stderr and "403" in done.stderr
+        assert one.process.wait(10) == 1
+    finally:
+        one.clean_up()
+
+
+def test_a_signal_unmounts(node, origin, work):
+    """SIGTERM ends the mount cleanly, also while the node is busy."""
+    bucket = node.new_bucket(origin)
+    one = mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket)
+    try:
+        (one.path / "f").write_bytes(b"1")
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(20) == 0
+        assert not mounted.is_mounted(one.path)
+    finally:
+        one.clean_up()
+
+
+def test_a_dead_mount_is_replaced(node, origin, work):
+    """After kill -9 of the mount's process its directory is dead; mounting there again works."""
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=b"1")
+    one = mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket)
+    try:
+        one.kill()
+        assert error_of(lambda: os.listdir(one.path)) == errno.ENOTCONN
+        one.start()
+        assert (one.path / "f").read_bytes() == b"1"
+        one.stop()
+        assert not mounted.is_mounted(one.path)
+    finally:
+        one.clean_up()
+
+
+# ---- the command ----
+
+
+def mounts_below(directory):
+    with open("/proc/self/mountinfo") as lines:
+        return [line for line in lines if str(directory) in line]
+
+
+def test_background(node, origin, tmp_path):
+    """Without --foreground the command returns when the mount works, and leaves no descriptor of the caller open."""
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=b"1")
+    where = tmp_path / "mnt"
+    where.mkdir()
+    try:
+        done = node.cli("mount", "--log", tmp_path / "mount.log", bucket, where)
+        assert done.stdout == "" and (where / "f").read_bytes() == b"1"
+        status = node.cli("status").stdout
+        assert str(where) in status
+        node.cli("umount", where)
+        assert not mounts_below(tmp_path)
+        assert "passthrough" in (tmp_path / "mount.log").read_text()
+    finally:
+        subprocess.run(["umount", "-l", where], stderr=subprocess.DEVNULL, check=False)
+
+
+def test_mistakes_are_told_and_leave_nothing_mounted(node, origin, tmp_path):
+    """Each wrong use ends with one line that names it, and the right status."""
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="file", Body=b"1")
+    where = tmp_path / "mnt"
+    where.mkdir()
+    (tmp_path / "plain").write_bytes(b"")
+    cases = [
+        (["no-such-bucket", where], 1, "no-such-bucket"),
+        ([bucket, tmp_path / "missing"], 1, "missing"),
+        ([bucket, tmp_path / "plain"], 1, "not a directory"),
+        ([f"{bucket}/file", where], 1, "is a file"),
+        ([bucket], 2, "BUCKET"),
+        ([bucket, where, "--threads", "0"], 2, "--threads"),
+        ([bucket, where, "--umask", "9"], 2, "--umask"),
+        ([bucket, where, "--uid", "x"], 2, "--uid"),
+        ([bucket, where, "--passthrough", "maybe"], 2, "--passthrough"),
+        ([bucket, where, "--nonsense"], 2, "--nonsense"),
+        ([bucket, where, "--socket", tmp_path / "nothing.sock"], 1, "nothing.sock"),
+        ([bucket, where, "--endpoint", node.wire_address], 2, "--endpoint"),
+        ([bucket, where, "-o", "no_such_option=1"], 2, "options"),
+        ([bucket, where, "--log", "/nonexistent/dir/log"], 1, "/nonexistent/dir/log"),
+    ]
+    try:
+        for arguments, status, words in cases:
+            done = node.cli("mount", *arguments, check=False)
+            assert (done.returncode, words in done.stderr) == (status, True), (arguments, done.returncode, done.stderr)
+            assert not mounts_below(tmp_path), arguments
+    finally:
+        subprocess.run(["umount", "-l", where], stderr=subprocess.DEVNULL, check=False)
+
+
+def test_mount_options_of_mount_8(node, origin, tmp_path):
+    """-o takes what fstab gives: ro is ours, others go to the library."""
+    bucket = node.new_bucket(origin)
+    where = tmp_path / "mnt"
+    where.mkdir()
+    try:
+        node.cli("mount", "-o", "ro,nosuid,nodev", bucket, where)
+        line = mounts_below(tmp_path)[0]
+        assert " ro," in line and "nosuid" in line and "fuse.forebay" in line
+        assert error_of(lambda: (where / "f").write_bytes(b"")) == errno.EROFS
+        node.cli("umount", where)
+    finally:
+        subprocess.run(["umount", "-l", where], stderr=subprocess.DEVNULL, check=False)

@@ -1,0 +1,415 @@
+/* layer: object */
+/* threaded */
+#include "script_origin.h"
+
+#include "base/metrics.h"
+#include "object/fill.h"
+#include "support/fault_sys.h"
+#include "support/tmpdir.h"
+
+struct fixture {
+    char *dir, *disk;
+    struct kv *kv;
+    struct bucket_table *table;
+    struct script *script;
+    struct upstream *u;
+    struct store *store;
+    struct budget *budget;
+    struct fill_engine *engine;
+    struct arena *arena;
+    bool cached; /* discovered objects are admitted */
+    _Atomic unsigned changed;
+    _Atomic bool gate;
+};
+
+static void on_changed(void *arg, struct upstream *u, struct slice key, struct extent *x)
+{
+    struct fixture *f = arg;
+    (void)u, (void)key;
+    atomic_fetch_add(&f->changed, 1);
+    if (x)
+        store_remove_extent(f->store, x);
+}
+
+static struct fixture *make(uint64_t memory, bool cached)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    assert_non_null(f);
+    f->dir = tmpdir_new();
+    f->disk = tmpdir_path(f->dir, "disk");
+    f->cached = cached;
+    assert_int_equal(kv_open_memory(&f->kv), 0);
+    f->script = script_new();
+    f->script->arg = f;
+    f->u = script_upstream(f->script, f->kv, f->dir, "retry=2s\n", &f->table);
+    struct store_disk_config disk = {.path = f->disk, .size_bytes = 128 * MIB};
+    struct store_config sc = {
+        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
+    struct err e = {0};
+    if (store_open(&sc, &f->store, &e) < 0)
+        fail_msg("%s", e.text);
+    f->budget = budget_new(memory);
+    f->engine = fill_engine_new(f->budget, 16, on_changed, f);
+    f->arena = arena_new(64 * MIB);
+    return f;
+}
+
+/* Nothing is left of any fill: no memory, no place at the origin, no leased byte. */
+static void drop(struct fixture *f)
+{
+    fill_engine_stop(f->engine);
+    fill_engine_free(f->engine);
+    assert_int_equal(budget_used(f->budget), 0);
+    assert_int_equal(f->u->running, 0);
+    assert_int_equal(store_flush(f->store, NULL), 0); /* dropped files go with it */
+    struct store_disk_status st;
+    assert_int_equal(store_disk_status(f->store, 0, &st), 0);
+    assert_int_equal(st.leased_bytes, 0);
+    budget_free(f->budget);
+    store_close(f->store);
+    upstream_unref(f->u);
+    script_free(f->script);
+    bucket_table_close(f->table);
+    kv_close(f->kv);
+    arena_free(f->arena);
+    free(f->disk);
+    tmpdir_free(f->dir);
+    free(f);
+}
+
+static int admit(void *arg, const struct attr *attr, struct extent **ret, struct err *e)
+{
+    struct fixture *f = arg;
+    struct store_new n = {.key = SLICE_LIT("k"), .attr = SLICE_LIT("x"), .size_bytes = attr->size_bytes};
+    return f->cached ? store_create(f->store, &n, ret, e) : 0;
+}
+
+static int discover(struct fixture *f, uint64_t offset, uint64_t expect, struct fill **ret)
+{
+    struct attr attr;
+    return fill_discover(f->engine, f->u, SLICE_LIT("k"), plan_discover(offset, expect), admit, f, f->arena,
+                         &attr, ret, NULL);
+}
+
+/* Reads [offset, offset + n) and compares with the version. */
+static int read_range(struct fill *fill, uint64_t offset, uint64_t n, unsigned version)
+{
+    struct arena *a = arena_new(4 * MIB);
+    char *piece = malloc(MIB);
+    int r = 0;
+    while (n > 0 && r == 0) {
+        arena_clear(a);
+        struct fill_bytes got;
+        r = fill_wait(fill, offset, MIN(n, MIB), /* checked= */ false, a, &got, NULL);
+        if (r < 0)
+            break;
+        uint64_t have = got.data.n ? got.data.n : MIN(got.available, MIB);
+        if (have == 0)
+            r = -ENODATA;
+        else if (got.data.n)
+            memcpy(piece, got.data.p, have);
+        else
+            r = sys_pread_all(extent_fd(fill_extent(fill)), piece, have, offset);
+        for (uint64_t i = 0; i < have && r == 0; i++)
+            if (piece[i] != script_byte(offset + i, version))
+                r = ERR_CORRUPT;
+        offset += have;
+        n -= MIN(n, have);
+    }
+    free(piece);
+    arena_free(a);
+    return r;
+}
+
+struct job {
+    struct fill *fill;
+    uint64_t size;
+    int result;
+};
+
+static void *reader_main(void *arg)
+{
+    struct job *j = arg;
+    j->result = read_range(j->fill, 0, j->size, 1);
+    return NULL;
+}
+
+/* Eight readers of everything cost the origin each byte once. */
+static void test_bytes_are_fetched_once_for_all(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, true);
+    script_set(f->script, "k", 20 * MIB + 5, 1);
+    struct fill *fill;
+    assert_int_equal(discover(f, 0, 0, &fill), 0);
+    struct job jobs[8];
+    pthread_t t[8];
+    for (size_t i = 0; i < 8; i++) {
+        jobs[i] = (struct job){.fill = fill, .size = 20 * MIB + 5};
+        assert_int_equal(pthread_create(&t[i], NULL, reader_main, &jobs[i]), 0);
+    }
+    for (size_t i = 0; i < 8; i++) {
+        (void)pthread_join(t[i], NULL);
+        assert_int_equal(jobs[i].result, 0);
+    }
+    assert_int_equal(f->script->bytes_sent, 20 * MIB + 5);
+    assert_true(extent_is_complete(fill_extent(fill)));
+    fill_unref(fill);
+    drop(f);
+}
+
+static void cut_always(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                       struct script_fate *fate)
+{
+    (void)s, (void)op, (void)g;
+    if (nth <= 6)
+        fate->cut_after = 700 * KIB + nth;
+}
+
+/* Connections that break in the middle are taken up where they broke: no byte twice, none wrong. */
+static void test_broken_request_goes_on_where_it_broke(void **state)
+{
+    (void)state;
+    for (int cached = 0; cached < 2; cached++) {
+        struct fixture *f = make(256 * MIB, cached);
+        script_set(f->script, "k", 5 * MIB, 1);
+        f->script->fn = cut_always;
+        struct fill *fill;
+        assert_int_equal(discover(f, 0, UINT64_MAX, &fill), 0);
+        assert_int_equal(read_range(fill, 0, 5 * MIB, 1), 0);
+        assert_int_equal(f->script->bytes_sent, 5 * MIB);
+        fill_unref(fill);
+        drop(f);
+    }
+}
+
+/* A reader of an object that is not cached gets every byte wherever it begins: also beside the first part,
+ * which lies on no grid. */
+static void test_uncached_reads_beside_the_first_part(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, false);
+    script_set(f->script, "k", 14 * MIB, 1);
+    struct fill *fill;
+    assert_int_equal(discover(f, 5 * MIB + 9, 100, &fill), 0);
+    assert_true(fill_is_uncached(fill));
+    assert_int_equal(read_range(fill, 5 * MIB + 9, 100, 1), 0);
+    assert_int_equal(read_range(fill, 4 * MIB + 500, 2 * MIB, 1), 0);
+    assert_int_equal(read_range(fill, 0, 14 * MIB, 1), 0);
+    fill_unref(fill);
+    drop(f);
+}
+
+/* Memory for reading around the cache stays bounded however long the object, and all of it comes back. */
+static void test_memory_parts_are_bounded_and_given_back(void **state)
+{
+    (void)state;
+    struct fixture *f = make(64 * MIB, false);
+    script_set(f->script, "k", 150 * MIB, 1);
+    struct fill *fill;
+    assert_int_equal(discover(f, 0, 0, &fill), 0);
+    for (uint64_t at = 0; at < 150 * MIB; at += 10 * MIB) {
+        fill_want(fill, (struct plan_range){at, 150 * MIB}, /* urgent= */ false);
+        assert_int_equal(read_range(fill, at, 10 * MIB, 1), 0);
+        assert_true(budget_used(f->budget) <= 64 * MIB);
+    }
+    fill_unref(fill);
+    drop(f);
+}
+
+/* Two readers share a budget that holds one window: both come to their end. */
+static void test_readers_share_a_small_budget(void **state)
+{
+    (void)state;
+    struct fixture *f = make(16 * MIB, false);
+    script_set(f->script, "k", 40 * MIB, 1);
+    struct job jobs[4];
+    pthread_t t[4];
+    for (size_t i = 0; i < ARRAY_SIZE(jobs); i++) {
+        jobs[i] = (struct job){.size = 40 * MIB};
+        assert_int_equal(discover(f, 0, 0, &jobs[i].fill), 0);
+        assert_int_equal(pthread_create(&t[i], NULL, reader_main, &jobs[i]), 0);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(jobs); i++) {
+        (void)pthread_join(t[i], NULL);
+        assert_int_equal(jobs[i].result, 0);
+        fill_unref(jobs[i].fill);
+    }
+    drop(f);
+}
+
+/* A new version at the origin ends the fill of the old one; never are bytes of the two mixed. */
+static void test_versions_are_never_mixed(void **state)
+{
+    (void)state;
+    for (int cached = 0; cached < 2; cached++) {
+        struct fixture *f = make(256 * MIB, cached);
+        script_set(f->script, "k", 30 * MIB, 1);
+        struct fill *fill;
+        assert_int_equal(discover(f, 0, 0, &fill), 0);
+        assert_int_equal(read_range(fill, 0, MIB, 1), 0);
+        script_set(f->script, "k", 30 * MIB, 2);
+        assert_int_equal(read_range(fill, 20 * MIB, MIB, 1), ERR_VERSION_CHANGED);
+        assert_true(atomic_load(&f->changed) >= 1);
+        fill_unref(fill);
+        drop(f);
+    }
+}
+
+static void answer_another_version(struct script *s, enum script_op op, unsigned nth,
+                                   const struct origin_get *g, struct script_fate *fate)
+{
+    (void)s, (void)op, (void)g;
+    fate->version = nth > 1 ? 7 : 0;
+}
+
+/* An origin that ignores If-Match is found out by the ETag of its answer. */
+static void test_ignored_condition_is_noticed(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, true);
+    script_set(f->script, "k", 30 * MIB, 1);
+    f->script->fn = answer_another_version;
+    struct fill *fill;
+    assert_int_equal(discover(f, 0, 0, &fill), 0);
+    assert_int_equal(read_range(fill, 20 * MIB, MIB, 1), ERR_VERSION_CHANGED);
+    fill_unref(fill);
+    drop(f);
+}
+
+/* A size that nothing could hold is refused, and an object that is not there is said not to be. */
+static void test_senseless_objects_are_refused(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, true);
+    struct fill *fill;
+    script_set(f->script, "k", UINT64_MAX - 5, 1);
+    assert_int_equal(discover(f, 0, 0, &fill), ERR_ORIGIN_REFUSED);
+    script_set(f->script, "k", 0, 0);
+    assert_int_equal(discover(f, 0, 0, &fill), -ENOENT);
+    script_set(f->script, "k", 10, 1);
+    assert_int_equal(discover(f, 20 * MIB, 0, &fill), ERR_RANGE);
+    drop(f);
+}
+
+/* The first of two attempts hangs until it is cancelled. */
+static void hang_first(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                       struct script_fate *fate)
+{
+    (void)s, (void)op, (void)fate;
+    while (nth == 1 && !atomic_load(g->cancel))
+        sys->sleep_ns(1000000);
+}
+
+/* A request that does not begin in time is sent again; the second wins, and the first one is cancelled. */
+static void test_hedge_wins_over_a_hanging_request(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, true);
+    struct metric_series *times = metrics_series(METRIC_ORIGIN_FIRST_BYTE_SECONDS, "data", NULL, NULL);
+    for (int i = 0; i < 5000; i++) /* what is usual: 1 ms */
+        metrics_observe_ns(times, 1000000);
+    script_set(f->script, "k", 3 * MIB, 1);
+    f->script->fn = hang_first;
+    struct fill *fill;
+    assert_int_equal(discover(f, 0, UINT64_MAX, &fill), 0);
+    assert_int_equal(read_range(fill, 0, 3 * MIB, 1), 0);
+    assert_int_equal(script_count(f->script, SCRIPT_GET), 2);
+    fill_unref(fill);
+    drop(f);
+}
+
+static void hang_all(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                     struct script_fate *fate)
+{
+    struct fixture *f = s->arg;
+    (void)op, (void)nth, (void)fate;
+    atomic_store(&f->gate, true);
+    while (!atomic_load(g->cancel))
+        sys->sleep_ns(1000000);
+}
+
+static void *stop_main(void *arg)
+{
+    struct fixture *f = arg;
+    while (!atomic_load(&f->gate))
+        sys->sleep_ns(1000000);
+    fill_engine_stop(f->engine);
+    return NULL;
+}
+
+/* Stopping cancels what hangs at the origin, and whoever waits for it gets an error. */
+static void test_stop_ends_those_who_wait(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, true);
+    script_set(f->script, "k", 3 * MIB, 1);
+    f->script->fn = hang_all;
+    pthread_t t;
+    assert_int_equal(pthread_create(&t, NULL, stop_main, f), 0);
+    struct fill *fill;
+    assert_true(discover(f, 0, 0, &fill) < 0);
+    (void)pthread_join(t, NULL);
+    drop(f);
+}
+
+/* The disk fails at its Nth call while an object is read: bytes are right or there is an error, and nothing
+ * leaks. With a disk that is full from then on every byte still comes, around the cache. */
+static void sweep(unsigned calls, int error, enum fault_mode mode)
+{
+    bool hit = true;
+    for (uint64_t nth = 1; hit && nth < 200; nth++) {
+        struct fixture *f = make(256 * MIB, true);
+        script_set(f->script, "k", 6 * MIB + 77, 1);
+        fault_sys_start();
+        fault_sys_arm(calls, nth, error, mode);
+        struct fill *fill = NULL;
+        int r = discover(f, 0, 0, &fill);
+        if (r == 0)
+            r = read_range(fill, 0, 6 * MIB + 77, 1);
+        hit = fault_sys_hit();
+        fault_sys_disarm();
+        assert_int_not_equal(r, ERR_CORRUPT);
+        if (!hit || (error == ENOSPC && fill))
+            assert_int_equal(r, 0);
+        if (fill) /* the disk is well again */
+            assert_int_equal(read_range(fill, 0, 6 * MIB + 77, 1), 0);
+        fill_unref(fill);
+        drop(f);
+        fault_sys_stop();
+    }
+    assert_false(hit);
+}
+
+static void test_full_disk_in_the_middle_of_a_fill(void **state)
+{
+    (void)state;
+    sweep(FAULT_WRITES, ENOSPC, FAULT_ONCE);
+    sweep(FAULT_WRITES, ENOSPC, FAULT_FOREVER);
+}
+
+/* The same for a disk whose writes fail with half of their bytes written. */
+static void test_failing_disk_in_the_middle_of_a_fill(void **state)
+{
+    (void)state;
+    sweep(FAULT_PWRITE, EIO, FAULT_PARTIAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_are_fetched_once_for_all),
+        cmocka_unit_test(test_broken_request_goes_on_where_it_broke),
+        cmocka_unit_test(test_uncached_reads_beside_the_first_part),
+        cmocka_unit_test(test_memory_parts_are_bounded_and_given_back),
+        cmocka_unit_test(test_readers_share_a_small_budget),
+        cmocka_unit_test(test_versions_are_never_mixed),
+        cmocka_unit_test(test_ignored_condition_is_noticed),
+        cmocka_unit_test(test_senseless_objects_are_refused),
+        cmocka_unit_test(test_hedge_wins_over_a_hanging_request),
+        cmocka_unit_test(test_stop_ends_those_who_wait),
+        cmocka_unit_test(test_full_disk_in_the_middle_of_a_fill),
+        cmocka_unit_test(test_failing_disk_in_the_middle_of_a_fill),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -46,7 +46,7 @@ int s3_payload_hash(const struct s3 *s, const struct origin_body *body, uint64_t
                     char ret[65], struct err *e)
 {
     ret[0] = '\0';
-    if (s->https || !s->credentials.access_key || n > HASH_MAX_BYTES)
+    if (!s->credentials.access_key || n > HASH_MAX_BYTES)
         return 0;
     EVP_MD_CTX *_cleanup_(digest_freep) c = EVP_MD_CTX_new();
     char _cleanup_free_ *piece = malloc(HASH_PIECE_BYTES);
@@ -127,7 +127,9 @@ int s3_put(struct origin *o, const struct origin_put *p, const struct origin_bod
     int r = s3_check_key(s, p->key, e);
     if (r < 0)
         return r;
-    uint64_t single_max = MIN(4 * s->part_bytes, S3_PUT_MAX_BYTES);
+    /* A body that is cut off must leave nothing. Servers were seen to keep the beginning of one that is not
+     * hashed; an upload in parts becomes an object only when it is completed. */
+    uint64_t single_max = p->payload_sha256.n ? MIN(4 * s->part_bytes, S3_PUT_MAX_BYTES) : HASH_MAX_BYTES;
     if (body->size_bytes > single_max)
         return s3_put_multipart(s, p, body, a, ret_attr, e);
     return put_single(s, p, body, a, ret_attr, e);

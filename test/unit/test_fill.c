@@ -359,9 +359,9 @@ static void sweep(unsigned calls, int error, enum fault_mode mode)
 {
     bool hit = true;
     for (uint64_t nth = 1; hit && nth < 200; nth++) {
+        fault_sys_start(); /* before there are threads */
         struct fixture *f = make(256 * MIB, true);
         script_set(f->script, "k", 6 * MIB + 77, 1);
-        fault_sys_start();
         fault_sys_arm(calls, nth, error, mode);
         struct fill *fill = NULL;
         int r = discover(f, 0, 0, &fill);

@@ -21,6 +21,8 @@
  * that may still be there (the last acknowledged one), `started` the newest. A reader notes the floor before
  * it opens and `started` after it has opened: what it reads must be whole and have a number between the two.
  * Run with FOREBAY_SOAK=SECONDS for longer, FOREBAY_SEED=N for another order.
+ *
+ * Seen to fail without the look at the generation in object_making_begin (src/object/object.c).
  */
 #define KEYS        6
 #define READERS     3

@@ -49,6 +49,7 @@ def section(name, result):
     lines = [f"## {TITLES.get(name, name)}", "",
              f"`{result['command']}`, {result['date']}, forebay {result['version']} at commit {result['commit']}; {m['cpu']}, "
              f"{m['cores']} cores, {m['memory_gib']} GiB, Linux {m['kernel']}, {m['system']}, {result['file_system']}"
+             + (f", load average {result['load']:.1f} before" if "load" in result else "")
              + (". **Quick run: fewer pairs than a goal asks for.**" if result["quick"] else "."), "",
              result["about"], "",
              "| what | goal | result | | how much | steal |", "| --- | --- | --- | --- | --- | --- |"]

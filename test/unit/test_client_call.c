@@ -1,4 +1,5 @@
 /* layer: client */
+/* threaded */
 /* A client against a node made for the purpose, which drops connections, restarts, hangs and lies as told. */
 #include "base/id.h"
 #include "base/sys.h"

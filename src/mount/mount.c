@@ -64,7 +64,7 @@ void mount_op_init(void *userdata, struct fuse_conn_info *conn)
     conn->want = (conn->want | (conn->capable & wanted)) & ~unwanted;
     conn->max_background = MAX_BACKGROUND;
     conn->time_gran = 1;
-    m->is_offered = passthrough_on_init(conn, m->options->passthrough != MOUNT_PASSTHROUGH_OFF);
+    atomic_store(&m->is_offered, passthrough_on_init(conn, m->options->passthrough != MOUNT_PASSTHROUGH_OFF));
 }
 
 /* ---- before mounting ---- */

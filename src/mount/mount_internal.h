@@ -42,7 +42,7 @@ struct mount {
     uint32_t uid, gid, umask;
     bool read_only;
     uint64_t started_ns;
-    bool is_offered;             /* the kernel has passthrough; set before the first request */
+    _Atomic bool is_offered;     /* the kernel has passthrough; set before the first request */
     _Atomic bool is_passthrough; /* it works; set once by the notifier's first act, unset by a refusal */
     _Atomic bool is_cached;      /* plain files go through the kernel's page cache; set once, too */
     bool is_write_passthrough;   /* changes of the file cannot be missed, see staging.c */

@@ -176,7 +176,6 @@ static void release_locked(struct node_table *t, struct node *n)
 
 static void set_attr_locked(struct node *n, const struct node_attr *a)
 {
-    n->is_dir = a->is_dir;
     n->size_bytes = a->size_bytes;
     n->mtime_ns = a->mtime_ns;
     if (n->etag && slice_eq(slice_of(n->etag, n->etag_n), a->etag))
@@ -199,6 +198,7 @@ static struct node *node_new(struct node_table *t, struct node *parent, struct s
     n->name_n = name.n;
     n->ino = parent ? node_ino(parent->ino, name) : NODE_ROOT_ID;
     n->is_attached = true;
+    n->is_dir = a->is_dir;
     set_attr_locked(n, a);
     return n;
 }

@@ -33,13 +33,13 @@ struct node {
     struct node *parent; /* referenced; NULL for the root */
     char *name;
     size_t name_n;
+    bool is_dir;
     uint64_t ino; /* what stat shows: a hash of the path, the same for all versions */
 
     /* Covered by the table's lock. */
     uint64_t lookups; /* held by the kernel */
     uint32_t refs;    /* children, and users in this process */
     bool is_attached;
-    bool is_dir;
     bool is_unlinked;
     bool wants_renewal; /* the next lookup makes a new node, so that it can be opened in another mode */
     uint64_t size_bytes, mtime_ns;

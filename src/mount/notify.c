@@ -61,7 +61,7 @@ static void probe(struct mount *m)
 {
     if (m->options->passthrough == MOUNT_PASSTHROUGH_OFF) {
         (void)snprintf(m->reason, sizeof(m->reason), "switched off");
-    } else if (!m->is_offered) {
+    } else if (!atomic_load(&m->is_offered)) {
         (void)snprintf(m->reason, sizeof(m->reason), "the kernel does not have it (Linux 6.9 and later do)");
     } else {
         int r = try_passthrough(m);

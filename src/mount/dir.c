@@ -28,6 +28,7 @@ struct page_start {
 
 struct dir {
     uint32_t magic;
+    struct dir *next, *previous; /* all of the mount; covered by the node table's lock */
     struct node *node;
     struct lock lock; /* covers the rest: programs may read one directory from several threads */
     char *prefix;     /* of the listing, ends with '/' unless it is the whole bucket */
@@ -319,6 +320,11 @@ void mount_op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off
 
 static void dir_free(struct mount *m, struct dir *d)
 {
+    lock_take(node_table_lock(m->nodes));
+    *(d->previous ? &d->previous->next : &m->dirs) = d->next;
+    if (d->next)
+        d->next->previous = d->previous;
+    lock_drop(node_table_lock(m->nodes));
     drop_staged(m, d);
     forget_starts(d);
     client_lister_free(d->lister);
@@ -351,9 +357,21 @@ void mount_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     d->prefix_n = prefix.n;
     d->prefix = buf_take(&prefix);
     lock_init(&d->lock, LOCK_SESSION); /* above the client's and the node table's */
+    lock_take(node_table_lock(m->nodes));
+    d->next = m->dirs;
+    if (d->next)
+        d->next->previous = d;
+    m->dirs = d;
+    lock_drop(node_table_lock(m->nodes));
     fi->fh = (uintptr_t)d;
     if (fuse_reply_open(req, fi) < 0)
         dir_free(m, d);
+}
+
+void dir_close_all(struct mount *m)
+{
+    while (m->dirs) /* no other thread runs */
+        dir_free(m, m->dirs);
 }
 
 void mount_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

@@ -250,6 +250,8 @@ static int serve_until_the_end(struct mount *m, void (*on_ready)(void *arg), voi
         (void)serve(m);
         fuse_session_unmount(m->se);
         notifier_stop(m->notifier);
+        handle_close_all(m);
+        dir_close_all(m);
         fuse_remove_signal_handlers(m->se);
         return outcome(m, e);
     }

@@ -22,7 +22,8 @@
 /* What the kernel asked of us when it opened a file. */
 struct handle {
     uint32_t magic;
-    struct node *node;        /* referenced */
+    struct handle *next, *previous; /* all of the mount; covered by the node table's lock */
+    struct node *node;              /* referenced */
     struct client_file *file; /* plain reading; NULL when the node's backing file or `staging` serves it */
     struct staging *staging;  /* referenced; reading and writing what is written here */
     bool is_passthrough, is_writable;
@@ -38,6 +39,8 @@ struct mount {
     struct node_table *nodes;
     struct notifier *notifier;
     struct staging_list stagings;
+    struct handle *handles; /* covered by the node table's lock, as is: */
+    struct dir *dirs;
     double timeout_s; /* of names and attributes in the kernel */
     uint32_t uid, gid, umask;
     bool read_only;
@@ -123,6 +126,9 @@ void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, str
 /* ---- open.c, for others ---- */
 
 struct handle *handle_of(const struct fuse_file_info *fi);
+/* After the loop has ended: closes what the kernel did not release any more, publishing what was written. */
+void handle_close_all(struct mount *m);
+void dir_close_all(struct mount *m);
 /* The attached node of a name, or the one that a question to the node makes; referenced, not counted for the
  * kernel. */
 int mount_resolve(struct mount *m, struct node *parent, const char *name, struct node **ret, struct err *e);

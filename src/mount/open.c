@@ -49,6 +49,11 @@ static struct handle *handle_new(struct mount *m, struct node *n, bool is_writab
     h->magic = HANDLE_MAGIC;
     h->node = node_ref(m->nodes, n);
     h->is_writable = is_writable;
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    h->next = m->handles;
+    if (h->next)
+        h->next->previous = h;
+    m->handles = h;
     return h;
 }
 
@@ -114,8 +119,10 @@ static void choose_for_reading(struct mount *m, struct node *n, struct handle *h
     LOCK_SCOPE(node_table_lock(m->nodes));
     if (join_passthrough_locked(n, h))
         return;
-    if (is_complete && n->n_plain > 0)
+    if (is_complete && n->n_plain > 0 && !n->wants_renewal) {
         n->wants_renewal = true;
+        notifier_drop_name(m->notifier, n->parent->id, n->name, n->name_n);
+    }
     h->is_passthrough = is_complete && n->n_plain == 0 && register_locked(m, n, fd);
     if (h->is_passthrough)
         n->backing_file = TAKE_PTR(*file);
@@ -175,6 +182,11 @@ static int open_writing(struct mount *m, struct node *n, struct handle *h, enum 
 
 static void handle_free(struct mount *m, struct handle *h)
 {
+    lock_take(node_table_lock(m->nodes));
+    *(h->previous ? &h->previous->next : &m->handles) = h->next;
+    if (h->next)
+        h->next->previous = h->previous;
+    lock_drop(node_table_lock(m->nodes));
     node_unref(m->nodes, h->node);
     h->magic = 0;
     free(h);
@@ -198,6 +210,12 @@ static void handle_close(struct mount *m, struct handle *h)
     if (h->staging)
         staging_release(m, h->staging);
     handle_free(m, h);
+}
+
+void handle_close_all(struct mount *m)
+{
+    while (m->handles) /* no other thread runs */
+        handle_close(m, m->handles);
 }
 
 /* Flags of the reply, and the backing id for it. */

@@ -287,15 +287,16 @@ def test_a_signal_while_files_are_open(node, origin, work):
     try:
         listing = os.scandir(one.path)
         next(listing)
-        with open(one.path / "r", "rb") as reader, open(one.path / "w", "wb", buffering=0) as writer:
-            assert reader.read() == b"read"
-            writer.write(b"pending")
-            one.process.send_signal(signal.SIGTERM)
-            assert one.process.wait(20) == 0, one.log_tail()
-            assert origin.s3().get_object(Bucket=bucket, Key="w")["Body"].read() == b"pending"
-            os.close(os.dup(writer.fileno()))
-        listing.close()
+        reader, writer = open(one.path / "r", "rb"), open(one.path / "w", "wb", buffering=0)
+        assert reader.read() == b"read"
+        writer.write(b"pending")
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(20) == 0, one.log_tail()
+        assert origin.s3().get_object(Bucket=bucket, Key="w")["Body"].read() == b"pending"
         assert not mounted.is_mounted(one.path)
+        assert error_of(writer.close) == errno.ENOTCONN
+        reader.close()
+        listing.close()
     finally:
         one.clean_up()
 

@@ -95,6 +95,15 @@ def read_through(path):
             pass
 
 
+def forget(paths):
+    """Writes files back and drops them from the page cache."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
 def same(a, b):
     """Whether two files hold the same bytes."""
     return subprocess.run(["cmp", "-s", a, b]).returncode == 0

@@ -15,12 +15,11 @@ TITLES = {"warm": "Warm reads through the mount", "cold": "Cold reads", "first":
 
 # Why a goal is missed where it is, as far as it was looked into; shown below a table with a miss in it.
 CAUSES = {
-    "warm": "Where sequential reads and mmap fall short: what comes from the origin is written to the extent 16 KiB at a time "
-            "(what libcurl hands over), and the page cache keeps it in folios of that size until it is evicted; a file written "
-            "by the mebibyte lies there in large ones. The extent itself, read without FUSE, is as slow as the mount, and both are "
-            "as fast as the disk once the page cache was filled from the disk again. Where 4 KiB random reads fall short: the kernel's "
-            "passthrough adds about 0.13 microseconds to a read of about 1.05 (fuse_file_read_iter, backing_file_read_iter, "
-            "vfs_iter_read, fuse_invalidate_atime in a profile).",
+    "warm": "The page cache keeps a file in folios as large as the writes that made it, until it is evicted: fills write 512 KiB at a "
+            "time, the copy was written in pieces of 8 MiB. The extent itself, read without FUSE, is as slow as the mount. Once both were "
+            "read from the disk again, sequential reads and mmap are at the disk's speed. To 4 KiB random reads the kernel's passthrough "
+            "adds about 0.13 microseconds to about 1.05 (fuse_file_read_iter, backing_file_read_iter, vfs_iter_read, "
+            "fuse_invalidate_atime and a second check of access times, in a profile).",
     "first": "Objects of up to 1 MiB: a mount's open waits until the whole object is here, so that the kernel can read it by itself "
              "from the first byte on. At 50 MB/s the rest of 1 MiB takes another 20 ms; 110 KB take 2.",
 }

@@ -7,6 +7,8 @@
 
 int mount_key(struct mount *m, struct node *n, struct slice name, struct buf *b)
 {
+    if (name.n > MOUNT_NAME_MAX_BYTES)
+        return -ENAMETOOLONG;
     int r = buf_str(b, m->prefix);
     size_t before = b->n;
     if (r == 0)

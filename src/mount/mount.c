@@ -15,7 +15,6 @@
 
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/utsname.h>
 
 #define MAX_BACKGROUND 64
@@ -130,8 +129,9 @@ static int prepare_directory(const char *directory, struct err *e)
     _cleanup_close_ int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 && errno == ENOTCONN) {
         log_warn("mount", "%s: the process of an earlier mount is gone, unmounting", directory);
-        if (umount2(directory, MNT_DETACH) < 0)
-            return err_errno(e, -errno, "%s: unmount of a dead mount", directory);
+        int r = mount_detach(directory, e);
+        if (r < 0)
+            return r;
         fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     }
     return fd < 0 ? err_errno(e, -errno, "%s", directory) : 0;

@@ -13,11 +13,12 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#define MOUNT_MAGIC         0x6d6f756eu
-#define MOUNT_KEY_MAX_BYTES 1024   /* of a whole key, as S3 has it */
-#define MOUNT_BLOCK_BYTES   MIB    /* st_blksize: what programs read at once */
-#define MOUNT_NODES_MAX     500000 /* above, the kernel is asked to drop what it does not use */
-#define MOUNT_IOC_FLUSH     _IOR('F', 1, struct mount_flush_report)
+#define MOUNT_MAGIC          0x6d6f756eu
+#define MOUNT_NAME_MAX_BYTES 255    /* of one name, as file systems have it */
+#define MOUNT_KEY_MAX_BYTES  1024   /* of a whole key, as S3 has it */
+#define MOUNT_BLOCK_BYTES    MIB    /* st_blksize: what programs read at once */
+#define MOUNT_NODES_MAX      500000 /* above, the kernel is asked to drop what it does not use */
+#define MOUNT_IOC_FLUSH      _IOR('F', 1, struct mount_flush_report)
 
 /* What the kernel asked of us when it opened a file. */
 struct handle {
@@ -70,7 +71,7 @@ void mount_log_failure(struct mount *m, const char *what, int code, const struct
 
 /* ---- attr.c ---- */
 
-/* Key of a node, or of a name in one, in the bucket. -ENAMETOOLONG. */
+/* Key of a node, or of a name in one, in the bucket. -ENAMETOOLONG for the name or the key. */
 int mount_key(struct mount *m, struct node *n, struct slice name, struct buf *b);
 struct node_attr mount_node_attr(const struct wire_attr *a);
 /* What stat shows of a node now: the staged file while it is being written here, else its version. */
@@ -80,6 +81,11 @@ void mount_stat_of(struct mount *m, uint64_t ino, const struct node_attr *a, str
 void mount_entry(struct mount *m, struct node *n, struct fuse_entry_param *ret);
 /* Asks the node about a name. */
 int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e);
+
+/* ---- unmount.c ---- */
+
+/* Takes the mount away at once, also while it is in use or its process is gone. */
+int mount_detach(const char *directory, struct err *e);
 
 /* ---- operations, one file per group ---- */
 

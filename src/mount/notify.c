@@ -17,7 +17,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/sysmacros.h>
 
 #define QUEUE_MAX      256
@@ -105,8 +104,9 @@ static void give_up(struct mount *m)
 {
     atomic_store(&m->is_given_up, true);
     fuse_session_exit(m->se);
-    if (umount2(m->options->directory, MNT_DETACH) < 0)
-        log_error("mount", "%s: unmount: %s", m->options->directory, err_text(-errno));
+    struct err e = {0};
+    if (mount_detach(m->options->directory, &e) < 0)
+        log_error("mount", "%s", e.text);
 }
 
 /* The line comes after on_ready, which turns the log to where it shall go. */

@@ -27,11 +27,11 @@ int mount_flush(const char *directory, struct mount_flush_report *ret, struct er
 }
 
 /* Users other than root may unmount with the help of fusermount3, which is set-uid. */
-static int unmount_as_user(const char *directory, struct err *e)
+static int unmount_as_user(const char *directory, const char *flags, struct err *e)
 {
     pid_t pid = fork();
     if (pid == 0) {
-        (void)execlp("fusermount3", "fusermount3", "-u", "--", directory, (char *)NULL);
+        (void)execlp("fusermount3", "fusermount3", flags, "--", directory, (char *)NULL);
         _exit(127);
     }
     int status = 0;
@@ -49,12 +49,20 @@ static int unmount(const char *directory, struct err *e)
     if (umount2(directory, UMOUNT_NOFOLLOW) == 0)
         return 0;
     if (errno == EPERM)
-        return unmount_as_user(directory, e);
+        return unmount_as_user(directory, "-u", e);
     if (errno == EBUSY)
         return err_set(e, -EBUSY, "%s: in use: close its files and leave its directories first", directory);
     if (errno == EINVAL)
         return err_set(e, -EINVAL, "%s: not mounted", directory);
     return err_errno(e, -errno, "%s: unmount", directory);
+}
+
+int mount_detach(const char *directory, struct err *e)
+{
+    if (umount2(directory, MNT_DETACH) == 0)
+        return 0;
+    return errno == EPERM ? unmount_as_user(directory, "-uz", e)
+                          : err_errno(e, -errno, "%s: unmount", directory);
 }
 
 static int wait_for_end(int pidfd, uint64_t timeout_ms, struct err *e)

@@ -375,6 +375,24 @@ def test_mistakes_are_told_and_leave_nothing_mounted(node, origin, tmp_path):
         subprocess.run(["umount", "-l", where], stderr=subprocess.DEVNULL, check=False)
 
 
+def test_passthrough_demanded_without_the_right(node, origin, tmp_path):
+    """--passthrough on fails where the kernel refuses it, says why, and leaves nothing mounted."""
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=b"1")
+    where = tmp_path / "mnt"
+    where.mkdir()
+    env = {**os.environ, "FOREBAY_SOCKET": str(node.socket_path), **node.env}
+
+    # In a user namespace of its own: all rights there, but not the one that the kernel asks for passthrough.
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*unshare, "true"], check=False).returncode != 0:
+        pytest.skip("needs user namespaces")
+    argv = [*unshare, node.binary, "mount", "--foreground", "--passthrough", "on", bucket, where]
+    done = subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "CAP_SYS_ADMIN" in done.stderr, done.stderr
+    assert not mounts_below(tmp_path)
+
+
 def test_mount_options_of_mount_8(node, origin, tmp_path):
     """-o takes what fstab gives: ro is ours, others go to the library."""
     bucket = node.new_bucket(origin)

@@ -242,6 +242,9 @@ def test_names_that_a_directory_cannot_hold(node, work):
             assert sorted(os.listdir(one.path / "good")) == ["file"]
             assert (one.path / "both").is_dir() and (one.path / "tail").is_dir()
             assert (one.path / "good/file").read_bytes() == b"odd"
+            with pytest.raises(OSError) as caught:
+                os.stat(one.path / ("n" * 300))
+            assert caught.value.errno == errno.ENAMETOOLONG
 
 
 def test_a_prefix_as_root(bucket, mount):

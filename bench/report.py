@@ -32,7 +32,7 @@ def span(value, form):
 def row_line(row):
     if "ratio" in row:
         form = ".0f" if row["ours"]["median"] >= 100 else ".1f"
-        result = f"**{row['ratio']['median']:.2f}** ({row['ratio']['min']:.2f} to {row['ratio']['max']:.2f})"
+        result = f"**{row['ratio']['median']:.3f}** ({row['ratio']['min']:.2f} to {row['ratio']['max']:.2f})"
         detail = f"{span(row['ours'], form)} against {span(row['reference'], form)} {row['unit']}, {row['n']} pairs"
         if "direct" in row:
             detail += f"; parallel ranges straight from the shaped origin: {span(row['direct'], form)}"

@@ -145,8 +145,8 @@ def test_results_page(lab_module, tmp_path):
     (tmp_path / "warm.json").write_text(json.dumps(result))
     page = report.render(tmp_path)
     fast, slow, value = [line for line in page.splitlines() if line.startswith(("| fast", "| too", "| bytes"))]
-    assert "| met |" in fast and "**2.00**" in fast and "1.5 %" in fast
-    assert "| **missed** |" in slow and "**0.50**" in slow
+    assert "| met |" in fast and "**2.000**" in fast and "1.5 %" in fast
+    assert "| **missed** |" in slow and "**0.500**" in slow
     assert "| **missed** |" in value and "**17**" in value
     assert "Quick run" in page and "bench/run --quick" in page
 

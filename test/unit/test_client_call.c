@@ -6,6 +6,7 @@
 #include "client/client_file.h"
 #include "client/client_lister.h"
 #include "client/client_writer.h"
+#include "forebay/forebay.h"
 #include "net/sock.h"
 #include "support/tmpdir.h"
 
@@ -739,6 +740,108 @@ static void test_lister(void **state)
     assert_int_equal(list_all(c, "broken", &n), ERR_PROTOCOL);
 }
 
+/* ---- the public interface ---- */
+
+struct source {
+    const char *text;
+    size_t at;
+};
+
+/* Two bytes at a time, and -EXDEV after the text's '!'. */
+static ssize_t give(void *arg, void *p, size_t n)
+{
+    struct source *s = arg;
+    size_t left = strlen(s->text) - s->at, some = MIN(MIN(n, left), (size_t)2);
+    if (left > 0 && s->text[s->at] == '!')
+        return -EXDEV;
+    memcpy(p, s->text + s->at, some);
+    s->at += some;
+    return (ssize_t)some;
+}
+
+/* Names, reading by position and by offset, whole objects, listings: results, and an error's text per thread.
+ */
+static void test_public_interface(void **state)
+{
+    struct fake *f = *state;
+    struct forebay_options o = {.socket_path = f->path, .timeout_ms = TIMEOUT_MS};
+    struct forebay *node;
+    struct forebay_stat st;
+    struct forebay_file *file;
+    char p[5000];
+    assert_int_equal(forebay_connect(&o, &node), 0);
+    assert_string_equal(forebay_error(), "");
+    assert_int_equal(forebay_stat(node, "b", "there", &st), 0);
+    assert_int_equal(st.size_bytes, 7);
+    assert_int_equal(forebay_stat(node, "b", "absent", &st), -ENOENT);
+    assert_string_equal(forebay_error(), "as told");
+    assert_string_equal(forebay_error_name(-ENOENT), "ENOENT");
+    assert_int_equal(forebay_open(node, "b", "k", &file), 0);
+    assert_string_equal(forebay_error(), "");
+    for (uint64_t at = 0; at < 3 * sizeof(p); at += sizeof(p)) {
+        assert_int_equal(forebay_read(file, p, sizeof(p)), sizeof(p));
+        assert_int_equal(p[17], content(at + 17));
+    }
+    assert_int_equal(forebay_pread(file, p, sizeof(p), BODY_BYTES - 3), 3);
+    assert_int_equal(p[2], content(BODY_BYTES - 1));
+    assert_int_equal(forebay_fstat(file, &st), 0);
+    assert_int_equal(st.size_bytes, BODY_BYTES);
+    assert_string_equal(st.etag, "v1");
+    forebay_close(file);
+    forebay_close(NULL);
+    assert_int_equal(forebay_put(node, "b", "k", "abc", 3, NULL, &st), 0);
+    assert_string_equal(st.etag, "new");
+    assert_int_equal(forebay_copy(node, "b", "k", "l"), 0);
+    forebay_disconnect(node);
+    forebay_disconnect(NULL);
+    o.socket_path = "/nonexistent/socket";
+    assert_int_equal(forebay_connect(&o, &node), -ENOENT);
+    assert_non_null(strstr(forebay_error(), "/nonexistent/socket"));
+}
+
+/* A source gives its bytes piece by piece; what it fails with is what the caller gets, and nothing is
+ * committed. */
+static void test_public_put_from(void **state)
+{
+    struct fake *f = *state;
+    struct forebay_options o = {.socket_path = f->path, .timeout_ms = TIMEOUT_MS};
+    struct forebay *node;
+    struct source good = {.text = "abcde"}, bad = {.text = "ab!"};
+    assert_int_equal(forebay_connect(&o, &node), 0);
+    assert_int_equal(forebay_put_from(node, "b", "k", 5, give, &good, NULL, NULL), 0);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_WRITE]), 3);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_COMMIT]), 1);
+    assert_int_equal(forebay_put_from(node, "b", "k", UINT64_MAX, give, &bad, NULL, NULL), -EXDEV);
+    good.at = 0;
+    assert_int_equal(forebay_put_from(node, "b", "k", 9, give, &good, NULL, NULL), -EINVAL);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_COMMIT]), 1);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_ABORT]), 2);
+    forebay_disconnect(node);
+}
+
+/* A listing is walked to its end and keeps its keys apart. */
+static void test_public_listing(void **state)
+{
+    struct fake *f = *state;
+    struct forebay_options o = {.socket_path = f->path, .timeout_ms = TIMEOUT_MS};
+    struct forebay *node;
+    struct forebay_listing *l;
+    const char *key;
+    assert_int_equal(forebay_connect(&o, &node), 0);
+    assert_int_equal(forebay_list(node, "b", "", 0, &l), 0);
+    assert_int_equal(forebay_list_next(l, &key, NULL), 1);
+    assert_string_equal(key, "a");
+    assert_int_equal(forebay_list_next(l, &key, NULL), 1);
+    assert_string_equal(key, "z");
+    assert_int_equal(forebay_list_next(l, &key, NULL), 0);
+    forebay_list_close(l);
+    assert_int_equal(forebay_list(node, "broken", "", 0, &l), 0);
+    assert_int_equal(forebay_list_next(l, &key, NULL), ERR_PROTOCOL);
+    forebay_list_close(l);
+    forebay_list_close(NULL);
+    forebay_disconnect(node);
+}
+
 #define NODE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -763,6 +866,9 @@ int main(void)
         NODE_TEST(test_restarts_under_readers),
         NODE_TEST(test_writer),
         NODE_TEST(test_lister),
+        NODE_TEST(test_public_interface),
+        NODE_TEST(test_public_put_from),
+        NODE_TEST(test_public_listing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,7 @@ static void unreserve(struct client *c, uint64_t epoch)
 }
 
 /* Gets a connection into a->conn. */
-static int acquire(struct client_attempt *a, struct err *e)
+static int acquire(struct client_attempt *a, uint32_t op, struct err *e)
 {
     for (;;) {
         struct client_conn *conn = NULL;
@@ -143,7 +143,8 @@ static int acquire(struct client_attempt *a, struct err *e)
             a->conn = conn;
             return 0;
         }
-        if (client_conn_is_alive(conn)) {
+        /* What may be repeated finds out by itself whether the connection is dead. */
+        if (client_op_is_repeatable(op) || client_conn_is_alive(conn)) {
             a->conn = conn;
             return 0;
         }
@@ -188,7 +189,7 @@ static bool is_connect_failure_final(int code)
 static int try_once(struct client_attempt *a, uint32_t op, const void *req, struct buf *b, void *ret_rep,
                     uint64_t *ret_epoch, bool *ret_again, struct err *e)
 {
-    int r = acquire(a, e);
+    int r = acquire(a, op, e);
     if (r < 0) {
         bool is_final = is_connect_failure_final(r);
         *ret_again = r != -EBADF && !is_final;

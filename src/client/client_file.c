@@ -20,7 +20,6 @@
 #include "base/lock.h"
 #include "base/sys.h"
 
-#include <fcntl.h>
 #include <stdatomic.h>
 
 #define FILE_MAGIC         0x636c6669u
@@ -227,12 +226,10 @@ bool client_file_is_complete(struct client_file *f)
     return s->fd >= 0 && atomic_load(&s->complete);
 }
 
-int client_file_take_fd(struct client_file *f)
+int client_file_fd(struct client_file *f)
 {
     _cleanup_(source_unrefp) struct source *s = current(f);
-    if (s->fd < 0)
-        return -1;
-    return fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
+    return s->fd;
 }
 
 /* ---- reading ---- */

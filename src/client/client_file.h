@@ -42,9 +42,9 @@ const struct client_attr *client_file_attr(const struct client_file *f);
 ssize_t client_file_pread(struct client_file *f, void *p, size_t n, uint64_t offset, struct err *e);
 /* Whether every byte may be read from the descriptor now. Never turns false again. */
 bool client_file_is_complete(struct client_file *f);
-/* A duplicate of the O_RDONLY descriptor, the caller's to close, or -1. Only bytes that were read through
- * client_file_pread, or all of a complete file, are known to be there. The node keeps the file's bytes in
+/* The O_RDONLY descriptor, or -1; borrowed, and only until the file's first read or close, because a later
+ * one may open it again. Only all bytes of a complete file are known to be there. The node keeps them in
  * place until client_file_close, or until it ends. */
-int client_file_take_fd(struct client_file *f);
+int client_file_fd(struct client_file *f);
 /* Starts fetching a range and does not wait for it. Errors are left to the read that needs the bytes. */
 void client_file_prefetch(struct client_file *f, uint64_t offset, uint64_t n);

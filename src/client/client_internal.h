@@ -19,6 +19,7 @@ struct client_conn {
     int fd;
     uint64_t epoch;
     bool passes_fds;
+    uint64_t timeout_ms; /* the socket's own, for each receive */
 };
 
 struct client {

@@ -115,7 +115,7 @@ static void choose_for_staging(struct mount *m, struct node *n, struct handle *h
 static void choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct client_file **file)
 {
     bool is_complete = atomic_load(&m->is_passthrough) && client_file_is_complete(*file);
-    _cleanup_close_ int fd = is_complete ? client_file_take_fd(*file) : -1;
+    int fd = is_complete ? client_file_fd(*file) : -1;
     LOCK_SCOPE(node_table_lock(m->nodes));
     if (join_passthrough_locked(n, h))
         return;

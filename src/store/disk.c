@@ -17,7 +17,9 @@
 #include "store/store_internal.h"
 
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
 #define KV_CACHE_MIN (2 * MIB)
@@ -32,6 +34,21 @@ void disk_extent_path(const struct disk *d, struct id128 id, char ret[DISK_PATH_
     id_text(id, hex);
     int n = snprintf(ret, DISK_PATH_MAX, "%s/extents/%.2s/%s", d->path, hex, hex);
     assert(n > 0 && n < DISK_PATH_MAX);
+}
+
+/*
+ * Files made below have no access times: nobody asks for those of extents, and looking whether one is due
+ * costs a tenth of a 4 KiB read that the kernel does for a mount. Inherited by what is made below; file
+ * systems without the attribute refuse, which is no harm.
+ */
+static void forgo_access_times(const char *path)
+{
+    _cleanup_close_ int fd = sys->open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int flags;
+    if (fd < 0 || ioctl(fd, FS_IOC_GETFLAGS, &flags) < 0 || (flags & FS_NOATIME_FL))
+        return;
+    flags |= FS_NOATIME_FL;
+    (void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
 }
 
 static int make_extent_dir(struct disk *d, struct id128 id)
@@ -201,6 +218,7 @@ static int open_files(struct disk *d, const struct format_disk *mark, struct err
         r = sys_mkdir_p(path, 0700);
         if (r < 0)
             return err_errno(e, r, "make directory %s", path);
+        forgo_access_times(path);
     }
     d->dir_fd = sys->open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     return d->dir_fd < 0 ? err_errno(e, d->dir_fd, "open") : 0;

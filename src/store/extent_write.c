@@ -20,6 +20,7 @@
 #include <string.h>
 
 #define WRITER_MAGIC 0x57524931u
+#define FOLIO_BYTES  (64 * KIB) /* pages of smaller blocks are left as they come */
 
 struct extent_writer {
     uint32_t magic;
@@ -67,6 +68,27 @@ uint64_t extent_writer_offset(const struct extent_writer *w)
     return w->offset;
 }
 
+/*
+ * Gives a block that was never written its pages in one go, as zeros: the kernel then keeps it in large
+ * folios. Bytes from the network come in small pieces, and a file written like that is read from the page
+ * cache at a half to three quarters of the speed of one written by the mebibyte, for as long as it stays
+ * there.
+ *
+ * Only a hole is filled, and under a lock: whoever follows another fill of this block may be reading its
+ * bytes.
+ */
+static int make_pages(const struct extent_writer *w)
+{
+    static const char zeros[STORE_BLOCK_BYTES];
+    size_t n = (size_t)MIN(STORE_BLOCK_BYTES, extent_size(w->x) - w->offset);
+    if (n < FOLIO_BYTES)
+        return 0;
+    LOCK_SCOPE(&w->x->pages);
+    off_t data = lseek(w->x->fd, (off_t)w->offset, SEEK_DATA);
+    bool is_hole = data < 0 ? errno == ENXIO : (uint64_t)data >= w->offset + n;
+    return is_hole ? sys_pwrite_all(w->x->fd, zeros, n, w->offset) : 0;
+}
+
 static int enter_block(struct extent_writer *w)
 {
     struct extent *x = w->x;
@@ -79,6 +101,8 @@ static int enter_block(struct extent_writer *w)
     lock_drop(&x->lock);
     w->crc = 0;
     int r = w->skip ? 0 : extent_reserve_blocks(x);
+    if (r == 0 && !w->skip)
+        r = make_pages(w);
     if (r < 0)
         leave_block(w);
     return r;

@@ -5,6 +5,10 @@
 #include "base/log.h"
 #include "support/fault_sys.h"
 
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -61,6 +65,55 @@ static void test_blocks_appear_when_whole(void **state)
     assert_int_equal(extent_present_bytes(x), 2 * MIB + 10);
     extent_writer_free(w);
     extent_check(x);
+    extent_unref(x);
+}
+
+/* The first byte of a large block brings all its pages, for the sake of large folios; a small block is left
+ * as it comes. */
+static void test_pages_are_made_at_once(void **state)
+{
+    struct extent *x = make(*state, "k", 3 * MIB + 4 * KIB);
+    fill_range(x, 1, MIB, 1);
+    assert_int_equal(lseek(extent_fd(x), 0, SEEK_DATA), MIB);
+    assert_int_equal(lseek(extent_fd(x), MIB, SEEK_HOLE), 2 * MIB);
+    fill_range(x, 1, 3 * MIB, 1);
+    assert_int_equal(lseek(extent_fd(x), 2 * MIB, SEEK_DATA), 3 * MIB);
+    assert_missing(x, 0, 0, 3 * MIB + 4 * KIB);
+    extent_unref(x);
+}
+
+/* Who follows a writer sees its bytes, also after another writer began the same block. */
+static void test_second_writer_keeps_the_first_ones_bytes(void **state)
+{
+    struct extent *x = make(*state, "k", MIB);
+    _cleanup_free_ char *p = content_new(1, 0, MIB);
+    struct extent_writer *first = extent_writer_new(x, 0), *second = extent_writer_new(x, 0);
+    assert_int_equal(extent_writer_append(first, p, 100 * KIB), 0);
+    assert_int_equal(extent_writer_append(second, p, 1), 0);
+    char seen[100 * KIB];
+    assert_int_equal(pread(extent_fd(x), seen, sizeof(seen), 0), sizeof(seen));
+    assert_memory_equal(seen, p, sizeof(seen));
+    extent_writer_free(second);
+    assert_int_equal(extent_writer_append(first, p + 100 * KIB, MIB - 100 * KIB), 0);
+    assert_int_equal(check_run(x, 1, 0, MIB), MIB);
+    extent_writer_free(first);
+    extent_unref(x);
+}
+
+/* Files of extents carry the mark "no access times" wherever the file system knows it. */
+static void test_extents_have_no_access_times(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *x = make(f, "k", MIB);
+    int flags = 0, dir_flags = 0;
+    _cleanup_close_ int dir = open(f->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool known = ioctl(dir, FS_IOC_GETFLAGS, &dir_flags) == 0;
+    dir_flags |= FS_NOATIME_FL;
+    known = known && ioctl(dir, FS_IOC_SETFLAGS, &dir_flags) == 0;
+    if (known) {
+        assert_int_equal(ioctl(extent_fd(x), FS_IOC_GETFLAGS, &flags), 0);
+        assert_true((flags & FS_NOATIME_FL) != 0);
+    }
     extent_unref(x);
 }
 
@@ -261,6 +314,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_blocks_appear_when_whole),
         TEST(test_unfinished_block_is_forgotten),
+        TEST(test_pages_are_made_at_once),
+        TEST(test_second_writer_keeps_the_first_ones_bytes),
+        TEST(test_extents_have_no_access_times),
         TEST(test_present_blocks_are_not_overwritten),
         TEST(test_runs_match_a_model),
         TEST(test_many_chunks),

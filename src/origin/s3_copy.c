@@ -15,8 +15,6 @@
 
 #include "base/text.h"
 
-#define RESULT_MAX (64 * KIB)
-
 /* "/bucket/prefix/key", percent-encoded, as x-amz-copy-source wants it. */
 static int copy_source(const struct s3 *s, struct slice key, struct buf *b)
 {
@@ -25,20 +23,20 @@ static int copy_source(const struct s3 *s, struct slice key, struct buf *b)
     return r < 0 ? r : text_uri_encode(b, buf_view(&plain), /* keep_slash= */ true);
 }
 
-void s3_copy_headers(struct s3_call *c, const struct s3_source *source, const char *etag)
+void s3_copy_headers(struct web_call *c, const struct s3_source *source, const char *etag)
 {
-    s3_call_header(c, SLICE_LIT("x-amz-copy-source"), source->path);
-    if (source->attr.etag.n > 0 && !s3_etag_is_weak(source->attr.etag))
-        s3_call_header(c, SLICE_LIT("x-amz-copy-source-if-match"), slice_str(etag));
+    web_header(c, SLICE_LIT("x-amz-copy-source"), source->path);
+    if (source->attr.etag.n > 0 && !web_etag_is_weak(source->attr.etag))
+        web_header(c, SLICE_LIT("x-amz-copy-source-if-match"), slice_str(etag));
 }
 
 /* S3 answers 200 at once and may put an error into the body. */
-int s3_copy_result(const struct s3_call *c, struct slice body, const char *root, struct s3_result *ret,
+int s3_copy_result(const struct web_call *c, struct slice body, const char *root, struct s3_result *ret,
                    struct err *e)
 {
     int r = s3_result_parse(body, ret, e);
     if (r == 0 && strcmp(ret->root, "Error") == 0)
-        return s3_error_of(c->s3, &c->response, body, e);
+        return s3_error_of(s3_of_web(c->web), &c->response, body, e);
     if (r == 0 && strcmp(ret->root, root) != 0)
         return err_set(e, ERR_ORIGIN_FAILED, "the answer to a copy is a %s", ret->root);
     if (r == 0 && !ret->etag[0])
@@ -49,20 +47,20 @@ int s3_copy_result(const struct s3_call *c, struct slice body, const char *root,
 static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
                       struct origin_attr *ret_attr, struct err *e)
 {
-    char etag[S3_ETAG_MAX + 3];
-    struct buf _cleanup_buf_ body = BUF_INIT(RESULT_MAX);
-    struct s3_call _cleanup_(s3_call_fini) c;
+    char etag[WEB_ETAG_MAX + 3];
+    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
+    struct web_call _cleanup_(web_call_fini) c;
     struct origin_body none = {0};
-    int r = s3_etag_header(source->attr.etag, etag, e);
-    s3_call_init(&c, s, S3_PUT, "copy");
+    int r = web_etag_header(source->attr.etag, etag, e);
+    web_call_init(&c, &s->web, WEB_PUT, "copy");
     c.has_key = true;
     c.key = to;
     c.body = &none;
-    c.on_body = s3_collect;
+    c.on_body = web_collect;
     c.arg = &body;
     s3_copy_headers(&c, source, etag);
     if (r == 0)
-        r = s3_perform(&c, e);
+        r = web_perform(&c, e);
     struct s3_result result;
     if (r == 0)
         r = s3_copy_result(&c, buf_view(&body), "CopyObjectResult", &result, e);
@@ -80,11 +78,11 @@ int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice i
     struct s3 *s = s3_of(o);
     struct buf _cleanup_buf_ path = BUF_INIT(8 * KIB);
     struct s3_source source;
-    int r = s3_check_key(s, from, e);
+    int r = web_check_key(s->prefix, from, e);
     if (r == 0)
-        r = s3_check_key(s, to, e);
+        r = web_check_key(s->prefix, to, e);
     if (r == 0)
-        r = s3_head(s, from, if_match, a, &source.attr, e);
+        r = web_head(&s->web, from, if_match, a, &source.attr, e);
     if (r < 0)
         return r;
     if (copy_source(s, from, &path) < 0)

@@ -59,58 +59,13 @@ static const struct {
 #undef X
 };
 
-static int class_of_status(int status)
-{
-    switch (status) {
-    case 304:
-        return ERR_NOT_MODIFIED;
-    case 401:
-    case 403:
-        return ERR_ORIGIN_DENIED;
-    case 404:
-    case 410:
-        return -ENOENT;
-    case 408:
-        return -ETIMEDOUT;
-    case 409:
-        return ERR_CONFLICT;
-    case 412:
-        return ERR_PRECONDITION;
-    case 413:
-        return -EFBIG;
-    case 416:
-        return ERR_RANGE;
-    case 429:
-    case 503:
-        return ERR_ORIGIN_BUSY;
-    case 501:
-        return ERR_NOT_IMPLEMENTED;
-    case 504:
-        return -ETIMEDOUT;
-    case 507:
-        return -ENOSPC;
-    default:
-        /* 200 with an error document: S3 puts its own troubles there by codes of the table. */
-        return status >= 200 && status < 500 ? ERR_ORIGIN_REFUSED : ERR_ORIGIN_FAILED;
-    }
-}
-
 int s3_error_class(int status, struct slice code)
 {
     for (size_t i = 0; code.n > 0 && i < ARRAY_SIZE(table); i++)
         if (slice_eq_str(code, table[i].code))
             return table[i].class;
     /* Of the conflicts only those of the table pass by themselves; "a directory is there" does not. */
-    return status == 409 && code.n > 0 ? ERR_ORIGIN_REFUSED : class_of_status(status);
-}
-
-/* Cut to the room, control characters as spaces. */
-static void put_text(char *to, size_t room, struct slice s)
-{
-    size_t n = MIN(s.n, room - 1);
-    for (size_t i = 0; i < n; i++)
-        to[i] = (unsigned char)s.p[i] < ' ' || s.p[i] == 0x7f ? ' ' : s.p[i];
-    to[n] = '\0';
+    return status == 409 && code.n > 0 ? ERR_ORIGIN_REFUSED : web_error_class(status);
 }
 
 static int on_element(void *arg, unsigned depth, const char *parent, const char *name, struct slice text,
@@ -122,32 +77,24 @@ static int on_element(void *arg, unsigned depth, const char *parent, const char 
         return 0;
     text = slice_trim(text);
     if (strcmp(name, "Code") == 0)
-        put_text(x->code, sizeof(x->code), text);
+        web_error_text(x->code, sizeof(x->code), text);
     else if (strcmp(name, "Message") == 0)
-        put_text(x->message, sizeof(x->message), text);
+        web_error_text(x->message, sizeof(x->message), text);
     else if (strcmp(name, "Region") == 0)
-        put_text(x->region, sizeof(x->region), text);
+        web_error_text(x->region, sizeof(x->region), text);
     return 0;
 }
 
 void s3_error_parse(struct slice body, struct s3_error *ret)
 {
     memset(ret, 0, sizeof(*ret));
-    struct s3_xml *_cleanup_(s3_xml_freep) x = s3_xml_new(S3_ERROR_BODY_MAX, on_element, ret);
+    struct web_xml *_cleanup_(web_xml_freep) x = web_xml_new(WEB_ERROR_BODY_MAX, on_element, ret);
     /* A document that is cut or broken tells what stands before the break. */
-    if (s3_xml_feed(x, body.p, body.n, NULL) == 0)
-        (void)s3_xml_end(x, NULL);
+    if (web_xml_feed(x, body.p, body.n, NULL) == 0)
+        (void)web_xml_end(x, NULL);
 }
 
-/* First line of a body that is no S3 document: "Bad Gateway" of some proxy, say. */
-static void first_line(struct slice body, char *to, size_t room)
-{
-    body = slice_trim(slice_split(&body, '\n'));
-    bool markup = body.n > 0 && body.p[0] == '<';
-    put_text(to, room, markup ? SLICE_NULL : slice_sub(body, 0, MIN(body.n, (size_t)120)));
-}
-
-int s3_error_of(const struct s3 *s, const struct s3_response *r, struct slice body, struct err *e)
+int s3_error_of(const struct s3 *s, const struct web_response *r, struct slice body, struct err *e)
 {
     struct s3_error x;
     s3_error_parse(body, &x);
@@ -163,8 +110,6 @@ int s3_error_of(const struct s3 *s, const struct s3_response *r, struct slice bo
         return err_set(e, class, "%d %s: a redirect, which is not followed; check origin.endpoint", r->status,
                        r->reason);
     if (!x.code[0] && !x.message[0])
-        first_line(body, x.message, sizeof(x.message));
-    const char *name = x.code[0] ? x.code : r->reason;
-    return err_set(e, class, "%d%s%s%s%s", r->status, name[0] ? " " : "", name, x.message[0] ? ": " : "",
-                   x.message);
+        web_error_line(body, x.message, sizeof(x.message));
+    return web_error_set(e, class, r, x.code, x.message);
 }

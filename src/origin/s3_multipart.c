@@ -1,9 +1,7 @@
 /*
  * Multipart uploads: create, parts in parallel, complete; abort when anything fails for good.
  *
- * The calling thread and up to UPLOAD_THREADS - 1 helpers take parts in order from a counter. A part that
- * fails for a reason that time may heal is sent again a few times; the body is then read again. Part sizes
- * grow so that the largest object still fits into S3_PARTS_MAX parts.
+ * Part sizes grow so that the largest object still fits into S3_PARTS_MAX parts.
  *
  * Invariants:
  *  1. The object appears only when `complete` succeeds, and then with every part in its place.
@@ -18,11 +16,7 @@
 
 #include <inttypes.h>
 
-#define UPLOAD_THREADS     4
-#define TRIES              4
-#define UPLOAD_STACK_BYTES (512 * KIB)
-#define COMPLETE_MAX       (4 * MIB)
-#define RESULT_MAX         (64 * KIB)
+#define COMPLETE_MAX (4 * MIB)
 
 struct upload {
     struct s3 *s3;
@@ -33,11 +27,6 @@ struct upload {
     uint64_t size, part_bytes;
     uint32_t n_parts;
     char **etags;
-    atomic_bool stop; /* a part has failed: the others need not go on */
-    struct lock lock; /* covers what follows */
-    uint32_t next;
-    int result;
-    struct err err;
 };
 
 static void upload_fini(struct upload *u)
@@ -45,45 +34,30 @@ static void upload_fini(struct upload *u)
     for (uint32_t i = 0; u->etags && i < u->n_parts; i++)
         free(u->etags[i]);
     free(u->etags);
-    lock_fini(&u->lock);
 }
 
-static void call_init(struct upload *u, struct s3_call *c, enum s3_method method, const char *op)
+static void call_init(struct upload *u, struct web_call *c, enum web_method method, const char *op)
 {
-    s3_call_init(c, u->s3, method, op);
+    web_call_init(c, &u->s3->web, method, op);
     c->has_key = true;
     c->key = u->put->key;
     c->cancel = u->put->cancel;
-}
-
-/* Waits before the next try; false when there is none. */
-static bool again(struct upload *u, uint32_t attempt, int code)
-{
-    struct retry r = {.attempt = attempt};
-    uint64_t random;
-    sys->random(&random, sizeof(random));
-    bool stopped = atomic_load(&u->stop) || (u->put->cancel && atomic_load(u->put->cancel));
-    int64_t delay_ms = retry_delay_ms(&r, code, sys_mono_ms(), 0, !stopped && attempt + 1 < TRIES, random);
-    if (delay_ms < 0)
-        return false;
-    sys->sleep_ns((uint64_t)delay_ms * 1000000);
-    return true;
 }
 
 /* ---- create ---- */
 
 static int create(struct upload *u, struct err *e)
 {
-    struct buf _cleanup_buf_ body = BUF_INIT(RESULT_MAX);
-    struct s3_call _cleanup_(s3_call_fini) c;
-    call_init(u, &c, S3_POST, "create_upload");
+    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
+    struct web_call _cleanup_(web_call_fini) c;
+    call_init(u, &c, WEB_POST, "create_upload");
     c.meta = u->put->meta;
-    c.on_body = s3_collect;
+    c.on_body = web_collect;
     c.arg = &body;
-    s3_call_query(&c, SLICE_LIT("uploads"), SLICE_NULL);
+    web_query(&c, SLICE_LIT("uploads"), SLICE_NULL);
     if (u->put->content_type.n)
-        s3_call_header(&c, SLICE_LIT("content-type"), u->put->content_type);
-    int r = s3_perform(&c, e);
+        web_header(&c, SLICE_LIT("content-type"), u->put->content_type);
+    int r = web_perform(&c, e);
     if (r < 0)
         return r;
     struct s3_result result;
@@ -99,33 +73,34 @@ static int create(struct upload *u, struct err *e)
 
 /* ---- parts ---- */
 
-static void part_init(struct upload *u, struct s3_call *c, uint32_t i, char number[16], const char *op)
+static void part_init(struct upload *u, struct web_call *c, uint32_t i, char number[16], atomic_bool *stop,
+                      const char *op)
 {
     (void)snprintf(number, 16, "%u", i + 1);
-    call_init(u, c, S3_PUT, op);
-    c->also_cancel = &u->stop;
-    s3_call_query(c, SLICE_LIT("partNumber"), slice_str(number));
-    s3_call_query(c, SLICE_LIT("uploadId"), slice_str(u->id));
+    call_init(u, c, WEB_PUT, op);
+    c->also_cancel = stop;
+    web_query(c, SLICE_LIT("partNumber"), slice_str(number));
+    web_query(c, SLICE_LIT("uploadId"), slice_str(u->id));
 }
 
-static int copy_part(struct upload *u, uint32_t i, struct err *e)
+static int copy_part(struct upload *u, uint32_t i, atomic_bool *stop, struct err *e)
 {
     uint64_t offset = (uint64_t)i * u->part_bytes;
     uint64_t n = MIN(u->part_bytes, u->size - offset);
-    char number[16], range[64], etag[S3_ETAG_MAX + 3];
+    char number[16], range[64], etag[WEB_ETAG_MAX + 3];
     struct origin_body none = {0};
-    struct buf _cleanup_buf_ body = BUF_INIT(RESULT_MAX);
-    struct s3_call _cleanup_(s3_call_fini) c;
-    int r = s3_etag_header(u->source->attr.etag, etag, e);
-    part_init(u, &c, i, number, "copy_part");
+    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
+    struct web_call _cleanup_(web_call_fini) c;
+    int r = web_etag_header(u->source->attr.etag, etag, e);
+    part_init(u, &c, i, number, stop, "copy_part");
     c.body = &none;
-    c.on_body = s3_collect;
+    c.on_body = web_collect;
     c.arg = &body;
     (void)snprintf(range, sizeof(range), "bytes=%" PRIu64 "-%" PRIu64, offset, offset + n - 1);
     s3_copy_headers(&c, u->source, etag);
-    s3_call_header(&c, SLICE_LIT("x-amz-copy-source-range"), slice_str(range));
+    web_header(&c, SLICE_LIT("x-amz-copy-source-range"), slice_str(range));
     if (r == 0)
-        r = s3_perform(&c, e);
+        r = web_perform(&c, e);
     struct s3_result result;
     if (r == 0)
         r = s3_copy_result(&c, buf_view(&body), "CopyPartResult", &result, e);
@@ -134,23 +109,23 @@ static int copy_part(struct upload *u, uint32_t i, struct err *e)
     return r;
 }
 
-static int put_part(struct upload *u, uint32_t i, struct err *e)
+static int put_part(struct upload *u, uint32_t i, atomic_bool *stop, struct err *e)
 {
     uint64_t offset = (uint64_t)i * u->part_bytes;
     uint64_t n = MIN(u->part_bytes, u->size - offset);
     char number[16], hash[65];
-    int r = s3_wait_for_body(u->body, offset, e);
+    int r = web_wait_for_body(u->body, offset, e);
     if (r == 0)
         r = s3_payload_hash(u->s3, u->body, offset, n, hash, e);
     if (r < 0)
         return r;
-    struct s3_call _cleanup_(s3_call_fini) c;
-    part_init(u, &c, i, number, "put_part");
+    struct web_call _cleanup_(web_call_fini) c;
+    part_init(u, &c, i, number, stop, "put_part");
     c.body = u->body;
     c.body_offset = offset;
     c.body_n = n;
     c.payload_sha256 = slice_str(hash);
-    r = s3_perform(&c, e);
+    r = web_perform(&c, e);
     if (r == 0 && !c.response.etag[0])
         return err_set(e, ERR_ORIGIN_FAILED, "the answer has no ETag");
     if (r == 0)
@@ -158,64 +133,20 @@ static int put_part(struct upload *u, uint32_t i, struct err *e)
     return r;
 }
 
-static int put_part_patiently(struct upload *u, uint32_t i, struct err *e)
-{
-    int r;
-    uint32_t attempt = 0;
-    do {
-        if (e)
-            e->code = 0;
-        r = u->source ? copy_part(u, i, e) : put_part(u, i, e);
-    } while (r < 0 && again(u, attempt++, r));
-    return r < 0 ? err_prefix(e, r, "part %u of %u", i + 1, u->n_parts) : 0;
-}
-
-static bool take_part(struct upload *u, uint32_t *ret)
-{
-    LOCK_SCOPE(&u->lock);
-    if (u->result < 0 || u->next >= u->n_parts)
-        return false;
-    *ret = u->next++;
-    return true;
-}
-
-static void *upload_main(void *arg)
+static int one_part(void *arg, uint32_t i, atomic_bool *stop, struct err *e)
 {
     struct upload *u = arg;
-    uint32_t i;
-    while (take_part(u, &i)) {
-        struct err e = {0};
-        int r = put_part_patiently(u, i, &e);
-        if (r == 0)
-            continue;
-        LOCK_SCOPE(&u->lock);
-        if (u->result == 0) { /* the first one is the cause; the others were told to stop */
-            u->result = r;
-            u->err = e;
-        }
-        atomic_store(&u->stop, true);
-    }
-    return NULL;
+    return u->source ? copy_part(u, i, stop, e) : put_part(u, i, stop, e);
 }
 
-/* With fewer threads when the system gives no more: the calling thread suffices. */
 static int put_parts(struct upload *u, struct err *e)
 {
-    pthread_t threads[UPLOAD_THREADS - 1];
-    size_t n = 0, want = MIN(MIN((size_t)UPLOAD_THREADS, (size_t)u->n_parts), u->s3->limit) - 1;
-    pthread_attr_t attr;
-    if (pthread_attr_init(&attr) != 0)
-        abort();
-    (void)pthread_attr_setstacksize(&attr, UPLOAD_STACK_BYTES);
-    while (n < want && pthread_create(&threads[n], &attr, upload_main, u) == 0)
-        n++;
-    (void)pthread_attr_destroy(&attr);
-    (void)upload_main(u);
-    for (size_t i = 0; i < n; i++)
-        (void)pthread_join(threads[i], NULL);
-    if (u->result < 0 && e)
-        *e = u->err;
-    return u->result;
+    struct web_parts p = {.n = u->n_parts,
+                          .limit = (uint32_t)u->s3->web.limit,
+                          .cancel = u->put->cancel,
+                          .one = one_part,
+                          .arg = u};
+    return web_parts_run(&p, e);
 }
 
 /* ---- complete, abort ---- */
@@ -224,10 +155,10 @@ static int make_document(const struct upload *u, struct buf *b)
 {
     int r = buf_str(b, "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
     for (uint32_t i = 0; i < u->n_parts && r == 0; i++) {
-        bool weak = s3_etag_is_weak(slice_str(u->etags[i]));
+        bool weak = web_etag_is_weak(slice_str(u->etags[i]));
         r = buf_printf(b, "<Part><PartNumber>%u</PartNumber><ETag>%s", i + 1, weak ? "" : "&quot;");
         if (r == 0)
-            r = s3_xml_escape(b, slice_str(u->etags[i]));
+            r = web_xml_escape(b, slice_str(u->etags[i]));
         if (r == 0)
             r = buf_printf(b, "%s</ETag></Part>", weak ? "" : "&quot;");
     }
@@ -237,20 +168,20 @@ static int make_document(const struct upload *u, struct buf *b)
 static int complete_once(struct upload *u, struct slice document, struct s3_result *ret,
                          uint64_t *ret_date_ns, struct err *e)
 {
-    char etag[S3_ETAG_MAX + 3], hash[65];
-    struct buf _cleanup_buf_ body = BUF_INIT(RESULT_MAX);
-    struct s3_call _cleanup_(s3_call_fini) c;
-    call_init(u, &c, S3_POST, "complete_upload");
+    char etag[WEB_ETAG_MAX + 3], hash[65];
+    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
+    struct web_call _cleanup_(web_call_fini) c;
+    call_init(u, &c, WEB_POST, "complete_upload");
     c.post = document;
-    c.on_body = s3_collect;
+    c.on_body = web_collect;
     c.arg = &body;
     sigv4_sha256_hex(document, hash);
     c.payload_sha256 = slice_str(hash);
-    s3_call_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
-    s3_call_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/xml"));
+    web_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
+    web_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/xml"));
     int r = s3_put_conditions(&c, u->put, etag, e);
     if (r == 0)
-        r = s3_perform(&c, e);
+        r = web_perform(&c, e);
     if (r == 0)
         r = s3_result_parse(buf_view(&body), ret, e);
     if (r == 0 && strcmp(ret->root, "Error") == 0) /* 200 was sent before the outcome was known */
@@ -276,20 +207,20 @@ static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_a
         if (e)
             e->code = 0;
         r = complete_once(u, buf_view(&document), &result, &date_ns, e);
-    } while (r < 0 && again(u, attempt++, r));
+    } while (r < 0 && web_try_again(u->put->cancel, NULL, attempt++, r));
     if (r == 0)
-        s3_put_attr(u->put, u->size, slice_str(result.etag), date_ns, a, ret_attr);
+        web_put_attr(u->put, u->size, slice_str(result.etag), date_ns, a, ret_attr);
     return r;
 }
 
 static void abort_upload(struct upload *u)
 {
-    struct s3_call _cleanup_(s3_call_fini) c;
+    struct web_call _cleanup_(web_call_fini) c;
     struct err e = {0};
-    call_init(u, &c, S3_DELETE, "abort_upload");
+    call_init(u, &c, WEB_DELETE, "abort_upload");
     c.cancel = NULL; /* also when the upload was canceled */
-    s3_call_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
-    int r = s3_perform(&c, &e);
+    web_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
+    int r = web_perform(&c, &e);
     if (r < 0 && !slice_starts(slice_str(e.text), SLICE_LIT("404")))
         log_warn("origin", "s3://%s/%s" SLICE_FMT ": parts of a failed upload are left behind: %s",
                  u->s3->bucket, u->s3->prefix, SLICE_ARG(u->put->key), e.text);
@@ -330,7 +261,6 @@ int s3_put_multipart(struct s3 *s, const struct origin_put *p, const struct orig
                      struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
     struct upload _cleanup_(upload_fini) u = {.s3 = s, .put = p, .body = body, .size = body->size_bytes};
-    lock_init(&u.lock, LOCK_ORIGIN);
     return run_upload(&u, s->part_bytes, a, ret_attr, e);
 }
 
@@ -340,6 +270,5 @@ int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice
     struct origin_put p = {.key = to, .content_type = source->attr.content_type, .meta = source->attr.meta};
     struct upload _cleanup_(upload_fini)
         u = {.s3 = s, .put = &p, .source = source, .size = source->attr.size_bytes};
-    lock_init(&u.lock, LOCK_ORIGIN);
     return run_upload(&u, s->copy_part_bytes, a, ret_attr, e);
 }

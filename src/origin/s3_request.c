@@ -3,8 +3,7 @@
  *
  * Invariants:
  *  1. The path and the query that are signed are the ones in the URL, from one decoded form, encoded once.
- *  2. Header values have no control characters: nothing that a user wrote can add a header or a request.
- *  3. Anonymous origins send neither date nor authorization.
+ *  2. Anonymous origins send neither date nor authorization.
  *
  * Failure modes: -EINVAL for values that cannot be headers, -E2BIG and -ENAMETOOLONG beyond the maxima.
  */
@@ -12,12 +11,11 @@
 
 #include "base/text.h"
 
-#define URL_MAX    (16 * KIB)
 #define HEADER_MAX (16 * KIB)
 
-static int full_path(struct s3_call *c, struct buf *b)
+static int full_path(struct web_call *c, struct buf *b)
 {
-    struct s3 *s = c->s3;
+    struct s3 *s = s3_of_web(c->web);
     int r = buf_str(b, s->path_root);
     if (r == 0 && c->has_key)
         r = buf_printf(b, "/%s", s->prefix);
@@ -28,33 +26,18 @@ static int full_path(struct s3_call *c, struct buf *b)
     return r;
 }
 
-static int make_url(struct s3_call *c, struct slice path, struct buf *b)
+static int make_url(struct web_call *c, struct slice path, struct buf *b)
 {
-    int r = buf_str(b, c->s3->base_url);
+    int r = buf_str(b, s3_of_web(c->web)->endpoint.base);
     if (r == 0)
         r = text_uri_encode(b, path, /* keep_slash= */ true);
-    for (size_t i = 0; i < c->n_query && r == 0; i++) {
-        r = buf_char(b, i == 0 ? '?' : '&');
-        if (r == 0)
-            r = text_uri_encode(b, c->query[i].name, /* keep_slash= */ false);
-        if (r == 0)
-            r = buf_char(b, '=');
-        if (r == 0)
-            r = text_uri_encode(b, c->query[i].value, /* keep_slash= */ false);
-    }
-    return r;
+    return r < 0 ? r : web_request_query(c, b);
 }
 
 static bool is_signed_header(struct slice name)
 {
     return slice_starts(name, SLICE_LIT("x-amz-")) || slice_eq_str(name, "content-type") ||
            slice_eq_str(name, "content-md5");
-}
-
-static struct slice method_name(enum s3_method m)
-{
-    static const char *const names[] = {"GET", "HEAD", "PUT", "POST", "DELETE"};
-    return slice_str(names[m]);
 }
 
 /* The signing key of the day, derived anew when the day changes. */
@@ -71,30 +54,11 @@ static struct sigv4_key day_key(struct s3 *s, struct slice day)
     return key;
 }
 
-static int add_header(struct s3_request *q, struct slice name, struct slice value, struct err *e)
-{
-    for (size_t i = 0; i < value.n; i++)
-        if ((unsigned char)value.p[i] < ' ' && value.p[i] != '\t')
-            return err_set(e, -EINVAL, "the value of header " SLICE_FMT " has a control character",
-                           SLICE_ARG(name));
-    struct buf _cleanup_buf_ line = BUF_INIT(HEADER_MAX);
-    /* curl's own notation: "name;" sends a header without a value, "name:" would leave it out. */
-    int r = value.n > 0 ? buf_printf(&line, SLICE_FMT ": " SLICE_FMT, SLICE_ARG(name), SLICE_ARG(value))
-                        : buf_printf(&line, SLICE_FMT ";", SLICE_ARG(name));
-    if (r < 0)
-        return err_set(e, r, "header " SLICE_FMT " is too long", SLICE_ARG(name));
-    struct curl_slist *list = curl_slist_append(q->headers, line.p);
-    if (!list)
-        abort();
-    q->headers = list;
-    return 0;
-}
-
 /* All headers but the authorization: the call's own, its metadata, then what every request has. */
-static int gather_headers(struct s3_call *c, struct slice time, struct sigv4_pair *pairs, size_t *n,
-                          struct err *e)
+static int gather_headers(struct web_call *c, struct slice time, struct sigv4_pair *pairs, size_t *ret_own,
+                          size_t *n, struct err *e)
 {
-    struct s3 *s = c->s3;
+    struct s3 *s = s3_of_web(c->web);
     memcpy(pairs, c->headers, c->n_headers * sizeof(*pairs));
     *n = c->n_headers;
     struct slice meta = c->meta, name, value;
@@ -103,7 +67,8 @@ static int gather_headers(struct s3_call *c, struct slice time, struct sigv4_pai
             return err_set(e, -E2BIG, "more than %d headers", SIGV4_PAIRS_MAX - 8);
         pairs[(*n)++] = (struct sigv4_pair){name, value};
     }
-    pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("host"), slice_str(s->host)};
+    *ret_own = *n;
+    pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("host"), slice_str(s->endpoint.host)};
     if (!s->credentials.access_key)
         return 0;
     pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-date"), time};
@@ -115,17 +80,17 @@ static int gather_headers(struct s3_call *c, struct slice time, struct sigv4_pai
     return 0;
 }
 
-static int authorize(struct s3_call *c, struct slice path, struct slice time, const struct sigv4_pair *pairs,
+static int authorize(struct web_call *c, struct slice path, struct slice time, const struct sigv4_pair *pairs,
                      size_t n, struct buf *ret, struct err *e)
 {
-    struct s3 *s = c->s3;
+    struct s3 *s = s3_of_web(c->web);
     struct sigv4_pair to_sign[SIGV4_PAIRS_MAX];
     size_t n_to_sign = 0;
     for (size_t i = 0; i < n; i++)
         if (is_signed_header(pairs[i].name) || slice_eq_str(pairs[i].name, "host"))
             to_sign[n_to_sign++] = pairs[i];
     struct sigv4_request r = {
-        .method = method_name(c->method),
+        .method = web_method_name(c->method),
         .path = path,
         .query = c->query,
         .n_query = c->n_query,
@@ -149,53 +114,38 @@ static int authorize(struct s3_call *c, struct slice path, struct slice time, co
     return x < 0 ? err_set(e, x, "the request is too large to be signed") : 0;
 }
 
-static int make_headers(struct s3_call *c, struct slice path, struct s3_request *q, struct err *e)
+/* What gather_headers added, after the call's own and its metadata, which web_request_headers sends. */
+static int make_headers(struct web_call *c, struct slice path, struct web_request *q, struct err *e)
 {
     char time_text[SIGV4_TIME_LEN + 1];
     sigv4_time(sys->real_ns(), time_text);
     struct slice time = slice_of(time_text, SIGV4_TIME_LEN);
     struct sigv4_pair pairs[SIGV4_PAIRS_MAX];
-    size_t n;
-    int r = gather_headers(c, time, pairs, &n, e);
-    bool has_type = false;
-    for (size_t i = 0; i < n && r == 0; i++) {
-        has_type |= slice_eq_str(pairs[i].name, "content-type");
-        r = add_header(q, pairs[i].name, pairs[i].value, e);
-    }
-    if (r < 0)
+    size_t n, n_own;
+    int r = gather_headers(c, time, pairs, &n_own, &n, e);
+    if (r == 0)
+        r = web_request_headers(c, q, e);
+    for (size_t i = n_own; i < n && r == 0; i++)
+        r = web_request_header(q, pairs[i].name, pairs[i].value, e);
+    if (r < 0 || !s3_of_web(c->web)->credentials.access_key)
         return r;
-    if (c->s3->credentials.access_key) {
-        struct buf _cleanup_buf_ authorization = BUF_INIT(HEADER_MAX);
-        r = authorize(c, path, time, pairs, n, &authorization, e);
-        if (r == 0)
-            r = add_header(q, SLICE_LIT("Authorization"), buf_view(&authorization), e);
-        if (r < 0)
-            return r;
-    }
-    const char *off[] = {"Accept:", has_type ? NULL : "Content-Type:"}; /* what curl would add by itself */
-    for (size_t i = 0; i < ARRAY_SIZE(off) && off[i]; i++) {
-        struct curl_slist *list = curl_slist_append(q->headers, off[i]);
-        if (!list)
-            abort();
-        q->headers = list;
-    }
-    return 0;
+    struct buf _cleanup_buf_ authorization = BUF_INIT(HEADER_MAX);
+    r = authorize(c, path, time, pairs, n, &authorization, e);
+    return r < 0 ? r : web_request_header(q, SLICE_LIT("Authorization"), buf_view(&authorization), e);
 }
 
-void s3_request_fini(struct s3_request *q)
+int s3_request_prepare(struct web_call *c, struct web_request *q, struct err *e)
 {
-    curl_slist_free_all(q->headers);
-    buf_fini(&q->url);
-}
-
-int s3_request_build(struct s3_call *c, struct s3_request *q, struct err *e)
-{
-    *q = (struct s3_request){.url = BUF_INIT(URL_MAX)};
-    struct buf _cleanup_buf_ path = BUF_INIT(URL_MAX);
+    struct buf _cleanup_buf_ path = BUF_INIT(WEB_URL_MAX);
     int r = full_path(c, &path);
     if (r == 0)
         r = make_url(c, buf_view(&path), &q->url);
     if (r < 0)
         return err_set(e, -ENAMETOOLONG, "the request's URL is too long");
     return make_headers(c, buf_view(&path), q, e);
+}
+
+int s3_request_refused(const struct web_call *c, struct err *e)
+{
+    return s3_error_of(s3_of_web(c->web), &c->response, buf_view(&c->error_body), e);
 }

@@ -40,10 +40,10 @@ static int on_element(void *arg, unsigned depth, const char *parent, const char 
 int s3_result_parse(struct slice body, struct s3_result *ret, struct err *e)
 {
     struct s3_result x = {0};
-    struct s3_xml *_cleanup_(s3_xml_freep) xml = s3_xml_new(MIB, on_element, &x);
-    int r = s3_xml_feed(xml, body.p, body.n, e);
+    struct web_xml *_cleanup_(web_xml_freep) xml = web_xml_new(MIB, on_element, &x);
+    int r = web_xml_feed(xml, body.p, body.n, e);
     if (r == 0)
-        r = s3_xml_end(xml, e);
+        r = web_xml_end(xml, e);
     if (r == 0)
         *ret = x;
     return r;

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 static int read_page(struct slice text, size_t piece, struct arena *a, struct origin_page *ret)
 {
     struct origin_list q = {.prefix = SLICE_LIT("a"), .after = SLICE_LIT("a0"), .max = 5};
-    struct s3_list *_cleanup_(s3_list_freep) l = s3_list_new(&q, "p/", a);
+    struct s3_list *_cleanup_(s3_list_freep) l = s3_list_new(&q, "p/", a, NULL);
     int r = 0;
     for (size_t at = 0; at < text.n && r == 0; at += piece)
         r = s3_list_feed(l, text.p + at, MIN(piece, text.n - at), NULL);
@@ -49,16 +49,16 @@ static void error(struct slice text)
 
 static void head(struct slice text)
 {
-    struct s3_response r;
-    s3_response_init(&r);
+    struct web_response r;
+    web_response_init(&r);
     while (text.n > 0)
-        s3_response_line(&r, slice_split(&text, '\n'));
+        web_response_line(&r, slice_split(&text, '\n'));
     if (r.has_range)
         assert(r.range_first <= r.range_last && r.range_last < r.range_total);
-    struct slice meta = s3_response_attr(&r).meta, name, value;
+    struct slice meta = web_response_attr(&r).meta, name, value;
     while (origin_next_meta(&meta, &name, &value))
         assert(origin_is_meta_header(name));
-    s3_response_fini(&r);
+    web_response_fini(&r);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -11,24 +11,24 @@
 
 /* ---- heads ---- */
 
-static void feed(struct s3_response *r, const char *text)
+static void feed(struct web_response *r, const char *text)
 {
     struct slice rest = slice_str(text);
     while (rest.n > 0)
-        s3_response_line(r, slice_split(&rest, '\n'));
+        web_response_line(r, slice_split(&rest, '\n'));
 }
 
 /* Every header that matters is read, names in any case, values without the white space around them. */
 static void test_head(void **state)
 {
-    struct s3_response r;
-    s3_response_init(&r);
+    struct web_response r;
+    web_response_init(&r);
     feed(&r, "HTTP/1.1 206 Partial Content\r\nETAG:  \"abc\"  \r\ncontent-range: bytes "
              "5-9/1000\r\nContent-Length: 5\r\n"
              "Last-Modified: Sat, 31 Jan 2026 23:59:59 GMT\r\nDate: Sun, 01 Feb 2026 00:00:00 GMT\r\n"
              "Content-Type: image/jpeg\r\nX-Amz-Meta-Label: Cat 7\r\nCache-Control: no-cache\r\nServer: x\r\n"
              "x-amz-meta-: nameless\r\nx-amz-bucket-region: eu-west-1\r\n\r\n");
-    struct origin_attr a = s3_response_attr(&r);
+    struct origin_attr a = web_response_attr(&r);
     assert_int_equal(r.status, 206);
     assert_string_equal(r.reason, "Partial Content");
     assert_int_equal(a.size_bytes, 1000);
@@ -41,22 +41,22 @@ static void test_head(void **state)
     assert_true(slice_eq_str(a.content_type, "image/jpeg"));
     assert_true(slice_eq_str(a.meta, "x-amz-meta-label: Cat 7\ncache-control: no-cache\n"));
     assert_string_equal(r.region, "eu-west-1");
-    s3_response_fini(&r);
+    web_response_fini(&r);
 }
 
 /* A new status line forgets the head before it. */
 static void test_interim_head(void **state)
 {
-    struct s3_response r;
-    s3_response_init(&r);
+    struct web_response r;
+    web_response_init(&r);
     feed(&r, "HTTP/1.1 100 Continue\r\nETag: \"old\"\r\nContent-Type: a/b\r\nx-amz-meta-a: "
              "b\r\nContent-Length: 7\r\n\r\n"
              "HTTP/1.1 200 OK\r\n\r\n");
-    struct origin_attr a = s3_response_attr(&r);
+    struct origin_attr a = web_response_attr(&r);
     assert_int_equal(r.status, 200);
     assert_int_equal(a.etag.n + a.content_type.n + a.meta.n, 0);
     assert_false(r.has_length);
-    s3_response_fini(&r);
+    web_response_fini(&r);
 }
 
 /* Headers that make no sense or are too long count as absent, whole. */
@@ -66,39 +66,39 @@ static void test_bad_headers(void **state)
         "bytes 9-5/10", "bytes 0-10/10", "bytes 0-9/*",   "bytes */10",
         "0-9/10",       "bytes 0-9",     "bytes -1-9/10", "bytes 99999999999999999999-1/2"};
     for (size_t i = 0; i < ARRAY_SIZE(ranges); i++) {
-        struct s3_response r;
+        struct web_response r;
         char line[128];
-        s3_response_init(&r);
+        web_response_init(&r);
         (void)snprintf(line, sizeof(line), "HTTP/1.1 206 X\r\nContent-Range: %s\r\n", ranges[i]);
         feed(&r, line);
         assert_false(r.has_range);
-        s3_response_fini(&r);
+        web_response_fini(&r);
     }
-    struct s3_response r;
+    struct web_response r;
     char etag[400] = "ETag: \"";
-    s3_response_init(&r);
+    web_response_init(&r);
     memset(etag + 7, 'e', 130);
     (void)snprintf(etag + 137, sizeof(etag) - 137, "\"");
     feed(&r, "HTTP/1.1 200 OK\r\nContent-Length: 12x\r\nContent-Type: a\tb\r\nETag: ctl\x01\r\nno colon\r\n: "
              "empty\r\n");
-    s3_response_line(&r, slice_str(etag));
+    web_response_line(&r, slice_str(etag));
     assert_false(r.has_length);
     assert_string_equal(r.etag, "");
-    s3_response_fini(&r);
+    web_response_fini(&r);
 }
 
 /* Metadata beyond its maximum is left out by whole lines. */
 static void test_much_metadata(void **state)
 {
-    struct s3_response r;
-    s3_response_init(&r);
+    struct web_response r;
+    web_response_init(&r);
     feed(&r, "HTTP/1.1 200 OK\r\n");
     char line[1100];
     for (int i = 0; i < 20; i++) {
         (void)snprintf(line, sizeof(line), "x-amz-meta-%02d: %01000d", i, i);
-        s3_response_line(&r, slice_str(line));
+        web_response_line(&r, slice_str(line));
     }
-    struct slice meta = s3_response_attr(&r).meta, name, value;
+    struct slice meta = web_response_attr(&r).meta, name, value;
     assert_true(meta.n <= ORIGIN_META_MAX_BYTES && meta.n > ORIGIN_META_MAX_BYTES - 1100);
     int n = 0;
     while (origin_next_meta(&meta, &name, &value)) {
@@ -106,7 +106,7 @@ static void test_much_metadata(void **state)
         n++;
     }
     assert_int_equal(n, 8);
-    s3_response_fini(&r);
+    web_response_fini(&r);
 }
 
 /* ---- errors ---- */
@@ -200,29 +200,29 @@ static void test_xml_limits(void **state)
     memcpy(text, "<a>", 3);
     struct seen s = {0};
     struct err e = {0};
-    struct s3_xml *x = s3_xml_new(1 << 20, count, &s);
-    assert_int_equal(s3_xml_feed(x, deep, strlen(deep), &e), ERR_ORIGIN_FAILED);
+    struct web_xml *x = web_xml_new(1 << 20, count, &s);
+    assert_int_equal(web_xml_feed(x, deep, strlen(deep), &e), ERR_ORIGIN_FAILED);
     assert_non_null(strstr(e.text, "too deep"));
-    assert_int_equal(s3_xml_end(x, &e), ERR_ORIGIN_FAILED);
-    s3_xml_free(x);
-    x = s3_xml_new(1 << 20, count, &s);
-    assert_int_equal(s3_xml_feed(x, text, 20000, &e), ERR_ORIGIN_FAILED);
+    assert_int_equal(web_xml_end(x, &e), ERR_ORIGIN_FAILED);
+    web_xml_free(x);
+    x = web_xml_new(1 << 20, count, &s);
+    assert_int_equal(web_xml_feed(x, text, 20000, &e), ERR_ORIGIN_FAILED);
     assert_non_null(strstr(e.text, "too long"));
-    s3_xml_free(x);
-    x = s3_xml_new(100, count, &s);
-    assert_int_equal(s3_xml_feed(x, "<a>", 3, &e), 0);
-    assert_int_equal(s3_xml_feed(x, text, 98, &e), ERR_ORIGIN_FAILED);
+    web_xml_free(x);
+    x = web_xml_new(100, count, &s);
+    assert_int_equal(web_xml_feed(x, "<a>", 3, &e), 0);
+    assert_int_equal(web_xml_feed(x, text, 98, &e), ERR_ORIGIN_FAILED);
     assert_non_null(strstr(e.text, "longer than 100 bytes"));
-    assert_int_equal(s3_xml_feed(x, "</a>", 4, &e), ERR_ORIGIN_FAILED);
-    s3_xml_free(x);
+    assert_int_equal(web_xml_feed(x, "</a>", 4, &e), ERR_ORIGIN_FAILED);
+    web_xml_free(x);
     s = (struct seen){.answer = -EXDEV};
-    x = s3_xml_new(100, count, &s);
-    assert_int_equal(s3_xml_feed(x, "<a><b/><c/></a>", 15, &e), -EXDEV);
+    x = web_xml_new(100, count, &s);
+    assert_int_equal(web_xml_feed(x, "<a><b/><c/></a>", 15, &e), -EXDEV);
     assert_string_equal(e.text, "enough of b");
     assert_int_equal(s.elements, 1);
-    assert_int_equal(s3_xml_end(x, &e), -EXDEV);
-    s3_xml_free(x);
-    s3_xml_free(NULL);
+    assert_int_equal(web_xml_end(x, &e), -EXDEV);
+    web_xml_free(x);
+    web_xml_free(NULL);
     free(deep);
     free(text);
 }
@@ -253,28 +253,28 @@ static void test_results(void **state)
 static void test_escape(void **state)
 {
     struct buf _cleanup_buf_ b = BUF_INIT(KIB);
-    assert_int_equal(s3_xml_escape(&b, SLICE_LIT("a<b>&\"c\"")), 0);
+    assert_int_equal(web_xml_escape(&b, SLICE_LIT("a<b>&\"c\"")), 0);
     assert_string_equal(b.p, "a&lt;b&gt;&amp;&quot;c&quot;");
-    assert_int_equal(s3_xml_escape(&b, SLICE_LIT("\x01")), -EILSEQ);
+    assert_int_equal(web_xml_escape(&b, SLICE_LIT("\x01")), -EILSEQ);
 }
 
 /* ETags are quoted for headers, weak ones and "*" are not; what cannot be a header is refused. */
 static void test_etag_header(void **state)
 {
-    char text[S3_ETAG_MAX + 3], longest[S3_ETAG_MAX + 1];
+    char text[WEB_ETAG_MAX + 3], longest[WEB_ETAG_MAX + 1];
     struct err e = {0};
-    assert_int_equal(s3_etag_header(SLICE_LIT("abc-2"), text, &e), 0);
+    assert_int_equal(web_etag_header(SLICE_LIT("abc-2"), text, &e), 0);
     assert_string_equal(text, "\"abc-2\"");
-    assert_int_equal(s3_etag_header(SLICE_LIT("W/\"x\""), text, &e), 0);
+    assert_int_equal(web_etag_header(SLICE_LIT("W/\"x\""), text, &e), 0);
     assert_string_equal(text, "W/\"x\"");
-    assert_int_equal(s3_etag_header(SLICE_LIT("*"), text, &e), 0);
+    assert_int_equal(web_etag_header(SLICE_LIT("*"), text, &e), 0);
     assert_string_equal(text, "*");
     memset(longest, 'e', sizeof(longest));
-    assert_int_equal(s3_etag_header(slice_of(longest, S3_ETAG_MAX), text, &e), 0);
-    assert_int_equal(strlen(text), S3_ETAG_MAX + 2);
-    assert_int_equal(s3_etag_header(slice_of(longest, S3_ETAG_MAX + 1), text, &e), -EINVAL);
-    assert_int_equal(s3_etag_header(SLICE_LIT("a\r\nb"), text, &e), -EINVAL);
-    assert_int_equal(s3_etag_header(SLICE_LIT("a b"), text, &e), -EINVAL);
+    assert_int_equal(web_etag_header(slice_of(longest, WEB_ETAG_MAX), text, &e), 0);
+    assert_int_equal(strlen(text), WEB_ETAG_MAX + 2);
+    assert_int_equal(web_etag_header(slice_of(longest, WEB_ETAG_MAX + 1), text, &e), -EINVAL);
+    assert_int_equal(web_etag_header(SLICE_LIT("a\r\nb"), text, &e), -EINVAL);
+    assert_int_equal(web_etag_header(SLICE_LIT("a b"), text, &e), -EINVAL);
 }
 
 /* Entries are put in order, each once, and those not after the start are dropped. */
@@ -429,11 +429,11 @@ static void test_addresses(void **state)
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct s3 *s = open_s3(cases[i].url, cases[i].endpoint, cases[i].region, cases[i].style);
-        assert_string_equal(s->base_url, cases[i].base_url);
-        assert_string_equal(s->host, cases[i].host);
+        assert_string_equal(s->endpoint.base, cases[i].base_url);
+        assert_string_equal(s->endpoint.host, cases[i].host);
         assert_string_equal(s->path_root, cases[i].root);
         assert_string_equal(s->prefix, cases[i].prefix);
-        assert_int_equal(s->loopback, cases[i].loopback);
+        assert_int_equal(s->endpoint.loopback, cases[i].loopback);
         origin_close(&s->base);
     }
 }

@@ -1,5 +1,5 @@
 /*
- * GetObject and HeadObject.
+ * Reads: GET and HEAD of an object, and the checks of what came.
  *
  * Invariants:
  *  1. The sink sees bytes only after the answer was found to be the one asked for: status, range, length and,
@@ -14,7 +14,7 @@
  * Failure modes: as in origin.h. A 200 to a ranged request is accepted when the range covers the whole
  * object.
  */
-#include "origin/s3_internal.h"
+#include "origin/web_internal.h"
 
 #include <inttypes.h>
 
@@ -22,7 +22,7 @@
 
 struct transfer {
     const struct origin_get *get;
-    const struct s3_call *call;
+    const struct web_call *call;
     struct arena *arena;
     origin_sink_fn sink;
     void *arg;
@@ -32,36 +32,10 @@ struct transfer {
     uint64_t expected, given;
 };
 
-int s3_etag_header(struct slice etag, char *ret, struct err *e)
-{
-    if (etag.n > S3_ETAG_MAX)
-        return err_set(e, -EINVAL, "an ETag of %zu bytes", etag.n);
-    for (size_t i = 0; i < etag.n; i++)
-        if ((unsigned char)etag.p[i] <= ' ' || etag.p[i] == 0x7f)
-            return err_set(e, -EINVAL, "an ETag with white space");
-    bool as_is = slice_starts(etag, SLICE_LIT("W/")) || slice_eq_str(etag, "*");
-    (void)snprintf(ret, S3_ETAG_MAX + 3, "%s" SLICE_FMT "%s", as_is ? "" : "\"", SLICE_ARG(etag),
-                   as_is ? "" : "\"");
-    return 0;
-}
-
-struct slice s3_version(const struct origin_attr *attr, struct arena *a)
-{
-    if (attr->mtime_ns == 0)
-        return SLICE_NULL;
-    return slice_str(
-        arena_printf(a, "W/\"%" PRIx64 "-%" PRIx64 "\"", attr->mtime_ns / 1000000000, attr->size_bytes));
-}
-
-bool s3_etag_is_weak(struct slice etag)
-{
-    return slice_starts(etag, SLICE_LIT("W/"));
-}
-
 /* How many bytes the answer must have for the request, from its range or length. */
 static int expect(struct transfer *t, struct err *e)
 {
-    const struct s3_response *r = &t->call->response;
+    const struct web_response *r = &t->call->response;
     const struct origin_get *g = t->get;
     if (g->attributes_only) {
         t->expected = 0;
@@ -104,9 +78,9 @@ static int check_version(const struct transfer *t, struct slice etag, struct err
 
 static int begin(struct transfer *t, struct err *e)
 {
-    struct origin_attr attr = s3_response_attr(&t->call->response);
+    struct origin_attr attr = web_response_attr(&t->call->response);
     if (attr.etag.n == 0)
-        attr.etag = s3_version(&attr, t->arena);
+        attr.etag = web_version(&attr, t->arena);
     int r = check_version(t, attr.etag, e);
     if (r == 0)
         r = expect(t, e);
@@ -143,55 +117,63 @@ static int finish(struct transfer *t, struct err *e)
     return t->given == 0 ? t->sink(t->arg, &t->attr, NULL, 0) : 0;
 }
 
-static int get_once(struct s3 *s, struct transfer *t, struct err *e)
+/* If-Match and If-None-Match; weak ETags cannot satisfy the former and are compared when the answer comes. */
+static int pin_etag(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e)
+{
+    char *match = arena_alloc(scratch, WEB_ETAG_MAX + 3),
+         *none_match = arena_alloc(scratch, WEB_ETAG_MAX + 3);
+    int r = 0;
+    if (g->if_match.n && !web_etag_is_weak(g->if_match)) {
+        r = web_etag_header(g->if_match, match, e);
+        if (r == 0)
+            web_header(c, SLICE_LIT("if-match"), slice_str(match));
+    }
+    if (r == 0 && g->if_none_match.n) {
+        r = web_etag_header(g->if_none_match, none_match, e);
+        if (r == 0)
+            web_header(c, SLICE_LIT("if-none-match"), slice_str(none_match));
+    }
+    return r;
+}
+
+static int get_once(struct web *w, struct transfer *t, struct err *e)
 {
     const struct origin_get *g = t->get;
-    char range[64], match[S3_ETAG_MAX + 3], none_match[S3_ETAG_MAX + 3];
-    struct s3_call _cleanup_(s3_call_fini) c;
-    s3_call_init(&c, s, g->attributes_only ? S3_HEAD : S3_GET, g->attributes_only ? "head" : "get");
+    char range[64];
+    struct arena *_cleanup_(arena_freep) scratch = arena_new(16 * KIB);
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, w, g->attributes_only ? WEB_HEAD : WEB_GET, g->attributes_only ? "head" : "get");
     c.has_key = true;
     c.key = g->key;
     c.cancel = g->cancel;
-    int r = 0;
     if (!g->attributes_only && !g->whole) {
         /* Services read the numbers as signed. */
         uint64_t last = g->n - 1 > LAST_MAX - MIN(g->offset, LAST_MAX) ? LAST_MAX : g->offset + g->n - 1;
         (void)snprintf(range, sizeof(range), "bytes=%" PRIu64 "-%" PRIu64, g->offset, last);
-        s3_call_header(&c, SLICE_LIT("range"), slice_str(range));
+        web_header(&c, SLICE_LIT("range"), slice_str(range));
     }
-    if (g->if_match.n && !s3_etag_is_weak(g->if_match)) {
-        r = s3_etag_header(g->if_match, match, e);
-        s3_call_header(&c, SLICE_LIT("if-match"), slice_str(match));
-    }
-    if (r == 0 && g->if_none_match.n) {
-        r = s3_etag_header(g->if_none_match, none_match, e);
-        s3_call_header(&c, SLICE_LIT("if-none-match"), slice_str(none_match));
-    }
+    int r = w->kind->pin ? w->kind->pin(&c, g, scratch, e) : pin_etag(&c, g, scratch, e);
     if (r < 0)
         return r;
     c.on_body = on_body;
     c.arg = t;
     t->call = &c;
-    r = s3_perform(&c, e);
+    r = web_perform(&c, e);
     return r < 0 ? r : finish(t, e);
 }
 
-int s3_get(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
-           origin_sink_fn sink, void *arg, struct err *e)
+int web_get(struct web *w, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
+            origin_sink_fn sink, void *arg, struct err *e)
 {
-    struct s3 *s = s3_of(o);
-    int r = s3_check_key(s, g->key, e);
-    if (r < 0)
-        return r;
     struct transfer t = {.get = g, .arena = a, .sink = sink, .arg = arg, .err = e};
-    r = get_once(s, &t, e);
+    int r = get_once(w, &t, e);
     if (r == ERR_RANGE && g->offset == 0 && !g->attributes_only) {
         struct origin_get head = *g;
         head.attributes_only = true;
         t = (struct transfer){.get = &head, .arena = a, .sink = sink, .arg = arg, .err = e};
         if (e)
             e->code = 0;
-        r = get_once(s, &t, e);
+        r = get_once(w, &t, e);
         if (r == 0 && t.attr.size_bytes != 0)
             return err_set(e, ERR_ORIGIN_FAILED,
                            "a range from 0 was refused, but the object has %" PRIu64 " bytes",
@@ -200,4 +182,17 @@ int s3_get(struct origin *o, const struct origin_get *g, struct arena *a, struct
     if (r == 0)
         *ret_attr = t.attr;
     return r;
+}
+
+static int ignore(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    (void)arg, (void)attr, (void)p, (void)n;
+    return 0;
+}
+
+int web_head(struct web *w, struct slice key, struct slice if_match, struct arena *a, struct origin_attr *ret,
+             struct err *e)
+{
+    struct origin_get g = {.key = key, .if_match = if_match, .attributes_only = true};
+    return web_get(w, &g, a, ret, ignore, NULL, e);
 }

@@ -8,18 +8,18 @@
  * Failure modes: none here; a header that makes no sense counts as absent, and the verb decides what it
  * cannot do without.
  */
-#include "origin/s3_internal.h"
+#include "origin/web_internal.h"
 
 #include "base/text.h"
 
-void s3_response_init(struct s3_response *r)
+void web_response_init(struct web_response *r)
 {
     memset(r, 0, sizeof(*r));
-    r->content_type = BUF_INIT(S3_CONTENT_TYPE_MAX);
+    r->content_type = BUF_INIT(WEB_CONTENT_TYPE_MAX);
     r->meta = BUF_INIT(ORIGIN_META_MAX_BYTES);
 }
 
-void s3_response_fini(struct s3_response *r)
+void web_response_fini(struct web_response *r)
 {
     buf_fini(&r->content_type);
     buf_fini(&r->meta);
@@ -43,10 +43,12 @@ static void take_text(char *to, size_t room, struct slice s)
     to[s.n] = '\0';
 }
 
-static void take_status(struct s3_response *r, struct slice line)
+static void take_status(struct web_response *r, struct slice line)
 {
     struct buf content_type = r->content_type, meta = r->meta;
+    const struct web_kind *kind = r->kind;
     memset(r, 0, sizeof(*r));
+    r->kind = kind;
     r->content_type = content_type;
     r->meta = meta;
     buf_clear(&r->content_type);
@@ -60,7 +62,7 @@ static void take_status(struct s3_response *r, struct slice line)
 }
 
 /* "bytes 0-99/1234". An unknown total ("*") counts as no range: nothing could be checked against it. */
-static void take_range(struct s3_response *r, struct slice v)
+static void take_range(struct web_response *r, struct slice v)
 {
     uint64_t first, last, total;
     if (!slice_starts(v, SLICE_LIT("bytes ")))
@@ -77,15 +79,22 @@ static void take_range(struct s3_response *r, struct slice v)
     r->range_total = total;
 }
 
+/* "bytes=0-n" of an upload that goes on behind n. */
+static void take_upload(struct web_response *r, struct slice v)
+{
+    if (slice_starts(v, SLICE_LIT("bytes=0-")))
+        r->has_upload = slice_u64(slice_from(v, 8), &r->upload_last) == 0;
+}
+
 /* Strong ETags lose their quotes, weak ones stay whole. */
-static void take_etag(struct s3_response *r, struct slice v)
+static void take_etag(struct web_response *r, struct slice v)
 {
     if (v.n >= 2 && v.p[0] == '"' && v.p[v.n - 1] == '"')
         v = slice_sub(v, 1, v.n - 2);
     take_text(r->etag, sizeof(r->etag), v);
 }
 
-static void take_meta(struct s3_response *r, struct slice name, struct slice value)
+static void take_meta(struct web_response *r, struct slice name, struct slice value)
 {
     size_t before = r->meta.n;
     if (buf_printf(&r->meta, SLICE_FMT ": " SLICE_FMT "\n", SLICE_ARG(name), SLICE_ARG(value)) == 0)
@@ -93,29 +102,58 @@ static void take_meta(struct s3_response *r, struct slice name, struct slice val
     assert(r->meta.n == before);
 }
 
-static void take_header(struct s3_response *r, struct slice name, struct slice value)
+/* User metadata is known by S3's names here, whatever the service's are. */
+static bool take_user_meta(struct web_response *r, struct slice name, struct slice value)
 {
-    if (slice_eq_str(name, "content-length")) {
+    struct slice own = slice_str(r->kind ? r->kind->meta_prefix : "x-amz-meta-");
+    if (!slice_starts(name, own) || name.n == own.n)
+        return false;
+    char full[320];
+    int n = snprintf(full, sizeof(full), "x-amz-meta-" SLICE_FMT, SLICE_ARG(slice_from(name, own.n)));
+    if (n > 0 && (size_t)n < sizeof(full))
+        take_meta(r, slice_of(full, (size_t)n), value);
+    return true;
+}
+
+static bool take_number(struct web_response *r, struct slice name, struct slice value)
+{
+    if (slice_eq_str(name, "content-length"))
         r->has_length = slice_u64(value, &r->length) == 0;
-    } else if (slice_eq_str(name, "content-range")) {
+    else if (slice_eq_str(name, "content-range"))
         take_range(r, value);
-    } else if (slice_eq_str(name, "etag")) {
-        take_etag(r, value);
-    } else if (slice_eq_str(name, "last-modified")) {
+    else if (slice_eq_str(name, "range"))
+        take_upload(r, value);
+    else if (slice_eq_str(name, "last-modified"))
         (void)text_parse_date(value, &r->mtime_ns);
-    } else if (slice_eq_str(name, "date")) {
+    else if (slice_eq_str(name, "date"))
         (void)text_parse_date(value, &r->date_ns);
+    else
+        return false;
+    return true;
+}
+
+static void take_header(struct web_response *r, struct slice name, struct slice value)
+{
+    if (take_number(r, name, value))
+        return;
+    if (slice_eq_str(name, r->kind ? r->kind->version_header : "etag")) {
+        take_etag(r, value);
     } else if (slice_eq_str(name, "content-type")) {
         buf_clear(&r->content_type);
         (void)buf_slice(&r->content_type, value);
     } else if (slice_eq_str(name, "x-amz-bucket-region")) {
         take_text(r->region, sizeof(r->region), value);
-    } else if (origin_is_meta_header(name)) {
+    } else if (slice_eq_str(name, "x-ms-error-code")) {
+        take_text(r->code, sizeof(r->code), value);
+    } else if (slice_eq_str(name, "location")) {
+        take_text(r->location, sizeof(r->location), value);
+    } else if (!take_user_meta(r, name, value) && origin_is_meta_header(name) &&
+               !slice_starts(name, SLICE_LIT("x-amz-meta-"))) {
         take_meta(r, name, value);
     }
 }
 
-void s3_response_line(struct s3_response *r, struct slice line)
+void web_response_line(struct web_response *r, struct slice line)
 {
     while (line.n > 0 && (line.p[line.n - 1] == '\n' || line.p[line.n - 1] == '\r'))
         line.n--;
@@ -134,7 +172,7 @@ void s3_response_line(struct s3_response *r, struct slice line)
     take_header(r, slice_of(lower, (size_t)colon), slice_trim(slice_from(line, (size_t)colon + 1)));
 }
 
-struct origin_attr s3_response_attr(const struct s3_response *r)
+struct origin_attr web_response_attr(const struct web_response *r)
 {
     return (struct origin_attr){
         .size_bytes = r->has_range    ? r->range_total

@@ -1,9 +1,9 @@
 /*
- * Documents of S3, read by expat as they arrive.
+ * XML documents, read by expat as they arrive.
  *
- * A reader is told of each element at its end, with its text; that is all S3's flat documents need. What the
- * peer chooses is bounded here: bytes in all, depth, length of one text. Document types are refused, so that
- * there are no entities but the five of XML and no amplification.
+ * A reader is told of each element at its end, with its text; that is all the services' flat documents need.
+ * What the peer chooses is bounded here: bytes in all, depth, length of one text. Document types are refused,
+ * so that there are no entities but the five of XML and no amplification.
  *
  * Invariants:
  *  1. After the first error nothing more is parsed and on_end is not called again.
@@ -11,25 +11,25 @@
  *
  * Failure modes: ERR_ORIGIN_FAILED with the line, or what on_end returned.
  */
-#include "origin/s3_internal.h"
+#include "origin/web_internal.h"
 
 #include <expat.h>
 
 #define NAME_MAX_BYTES 47 /* longer names are known to nobody here and are cut */
 
-struct s3_xml {
+struct web_xml {
     XML_Parser parser;
     uint64_t max_bytes, seen;
-    s3_xml_fn on_end;
+    web_xml_fn on_end;
     void *arg;
     unsigned depth;
     int failed;
-    struct err err;                                       /* what on_end said */
-    char names[S3_XML_DEPTH_MAX + 1][NAME_MAX_BYTES + 1]; /* [0] is "": around the root */
+    struct err err;                                        /* what on_end said */
+    char names[WEB_XML_DEPTH_MAX + 1][NAME_MAX_BYTES + 1]; /* [0] is "": around the root */
     struct buf text;
 };
 
-static void stop(struct s3_xml *x, int code, const char *what)
+static void stop(struct web_xml *x, int code, const char *what)
 {
     if (x->failed)
         return;
@@ -42,10 +42,10 @@ static void stop(struct s3_xml *x, int code, const char *what)
 static void on_start_element(void *arg, const char *name, const char **attributes)
 {
     (void)attributes;
-    struct s3_xml *x = arg;
+    struct web_xml *x = arg;
     if (x->failed)
         return;
-    if (x->depth >= S3_XML_DEPTH_MAX) {
+    if (x->depth >= WEB_XML_DEPTH_MAX) {
         stop(x, ERR_ORIGIN_FAILED, "elements lie too deep in each other");
         return;
     }
@@ -61,7 +61,7 @@ static void on_start_element(void *arg, const char *name, const char **attribute
 static void on_end_element(void *arg, const char *name)
 {
     (void)name;
-    struct s3_xml *x = arg;
+    struct web_xml *x = arg;
     if (x->failed)
         return;
     assert(x->depth > 0);
@@ -77,7 +77,7 @@ static void on_end_element(void *arg, const char *name)
 
 static void on_text(void *arg, const char *p, int n)
 {
-    struct s3_xml *x = arg;
+    struct web_xml *x = arg;
     if (!x->failed && n > 0 && buf_append(&x->text, p, (size_t)n) < 0)
         stop(x, ERR_ORIGIN_FAILED, "a text is too long");
 }
@@ -88,10 +88,10 @@ static void on_doctype(void *arg, const char *name, const char *sysid, const cha
     stop(arg, ERR_ORIGIN_FAILED, "it declares a document type");
 }
 
-struct s3_xml *s3_xml_new(uint64_t max_bytes, s3_xml_fn on_end, void *arg)
+struct web_xml *web_xml_new(uint64_t max_bytes, web_xml_fn on_end, void *arg)
 {
     assert(on_end && max_bytes <= INT32_MAX);
-    struct s3_xml *x = calloc(1, sizeof(*x));
+    struct web_xml *x = calloc(1, sizeof(*x));
     if (!x)
         abort();
     x->parser = XML_ParserCreate(NULL);
@@ -100,7 +100,7 @@ struct s3_xml *s3_xml_new(uint64_t max_bytes, s3_xml_fn on_end, void *arg)
     x->max_bytes = max_bytes;
     x->on_end = on_end;
     x->arg = arg;
-    x->text = BUF_INIT(S3_XML_TEXT_MAX);
+    x->text = BUF_INIT(WEB_XML_TEXT_MAX);
     XML_SetUserData(x->parser, x);
     XML_SetElementHandler(x->parser, on_start_element, on_end_element);
     XML_SetCharacterDataHandler(x->parser, on_text);
@@ -108,7 +108,7 @@ struct s3_xml *s3_xml_new(uint64_t max_bytes, s3_xml_fn on_end, void *arg)
     return x;
 }
 
-void s3_xml_free(struct s3_xml *x)
+void web_xml_free(struct web_xml *x)
 {
     if (!x)
         return;
@@ -117,7 +117,7 @@ void s3_xml_free(struct s3_xml *x)
     free(x);
 }
 
-static int parse(struct s3_xml *x, const void *p, size_t n, bool final, struct err *e)
+static int parse(struct web_xml *x, const void *p, size_t n, bool final, struct err *e)
 {
     if (!x->failed && XML_Parse(x->parser, p, (int)n, final) == XML_STATUS_ERROR && !x->failed)
         x->failed = err_set(&x->err, ERR_ORIGIN_FAILED, "answer, line %lu: %s",
@@ -128,7 +128,7 @@ static int parse(struct s3_xml *x, const void *p, size_t n, bool final, struct e
     return x->failed;
 }
 
-int s3_xml_feed(struct s3_xml *x, const void *p, size_t n, struct err *e)
+int web_xml_feed(struct web_xml *x, const void *p, size_t n, struct err *e)
 {
     if (n == 0)
         return x->failed;
@@ -139,12 +139,12 @@ int s3_xml_feed(struct s3_xml *x, const void *p, size_t n, struct err *e)
     return parse(x, p, n, /* final= */ false, e);
 }
 
-int s3_xml_end(struct s3_xml *x, struct err *e)
+int web_xml_end(struct web_xml *x, struct err *e)
 {
     return parse(x, "", 0, /* final= */ true, e);
 }
 
-int s3_xml_escape(struct buf *b, struct slice s)
+int web_xml_escape(struct buf *b, struct slice s)
 {
     int r = 0;
     for (size_t i = 0; i < s.n && r == 0; i++) {

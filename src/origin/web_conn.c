@@ -1,5 +1,5 @@
 /*
- * Connections to one S3 origin, and one exchange over them.
+ * Connections to one origin, and one exchange over them.
  *
  * A connection is a curl easy handle inside a multi handle of its own: curl keeps the socket alive between
  * requests, and the multi interface lets this file wait by itself, so that a cancel flag and a stall are
@@ -15,7 +15,7 @@
  *
  * Failure modes: classified codes of origin.h with the words of curl or the origin.
  */
-#include "origin/s3_internal.h"
+#include "origin/web_internal.h"
 
 #include <inttypes.h>
 
@@ -28,7 +28,7 @@
 #define EXPECT_WAIT_MS 1000L
 #define USER_AGENT     "forebay/" FOREBAY_VERSION
 
-struct s3_conn {
+struct web_conn {
     uint32_t magic;
     CURL *easy;
     CURLM *multi;
@@ -46,7 +46,7 @@ static void global_init(void)
     global_result = curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-int s3_conn_global(struct err *e)
+static int global_start(struct err *e)
 {
     (void)pthread_once(&global_once, global_init);
     if (global_result != CURLE_OK)
@@ -54,7 +54,7 @@ int s3_conn_global(struct err *e)
     return 0;
 }
 
-static void conn_free(struct s3_conn *c)
+static void conn_free(struct web_conn *c)
 {
     if (!c)
         return;
@@ -65,9 +65,9 @@ static void conn_free(struct s3_conn *c)
     free(c);
 }
 
-static struct s3_conn *conn_new(void)
+static struct web_conn *conn_new(void)
 {
-    struct s3_conn *c = calloc(1, sizeof(*c));
+    struct web_conn *c = calloc(1, sizeof(*c));
     if (!c)
         abort();
     c->magic = CONN_MAGIC;
@@ -79,27 +79,21 @@ static struct s3_conn *conn_new(void)
     return c;
 }
 
-static bool is_canceled(const struct s3_call *call)
-{
-    return (call->cancel && atomic_load(call->cancel)) ||
-           (call->also_cancel && atomic_load(call->also_cancel));
-}
-
 /* Waits for a free place; -ECANCELED when a flag says so first. */
-static int conn_take(struct s3_call *call, struct s3_conn **ret)
+static int conn_take(struct web_call *call, struct web_conn **ret)
 {
-    struct s3 *s = call->s3;
-    struct s3_conn *c = NULL;
-    lock_take(&s->lock);
-    while (s->in_use >= s->limit && !is_canceled(call))
-        (void)cond_wait_for(&s->freed, &s->lock, CANCEL_LOOK_MS * (uint64_t)1000000);
-    bool canceled = is_canceled(call);
+    struct web *w = call->web;
+    struct web_conn *c = NULL;
+    lock_take(&w->lock);
+    while (w->in_use >= w->limit && !web_is_canceled(call))
+        (void)cond_wait_for(&w->freed, &w->lock, CANCEL_LOOK_MS * (uint64_t)1000000);
+    bool canceled = web_is_canceled(call);
     if (!canceled) {
-        s->in_use++;
-        if (s->n_idle > 0)
-            c = s->idle[--s->n_idle];
+        w->in_use++;
+        if (w->n_idle > 0)
+            c = w->idle[--w->n_idle];
     }
-    lock_drop(&s->lock);
+    lock_drop(&w->lock);
     if (canceled)
         return -ECANCELED;
     *ret = c ? c : conn_new();
@@ -107,94 +101,85 @@ static int conn_take(struct s3_call *call, struct s3_conn **ret)
 }
 
 /* Takes the oldest idle connection out when it has been idle for long. */
-static struct s3_conn *take_stale_locked(struct s3 *s, uint64_t now_ms)
+static struct web_conn *take_stale_locked(struct web *w, uint64_t now_ms)
 {
-    lock_assert_held(&s->lock);
-    if (s->n_idle == 0 || now_ms - s->idle[0]->idle_since_ms <= IDLE_MAX_MS)
+    lock_assert_held(&w->lock);
+    if (w->n_idle == 0 || now_ms - w->idle[0]->idle_since_ms <= IDLE_MAX_MS)
         return NULL;
-    struct s3_conn *old = s->idle[0];
-    s->n_idle--;
-    memmove(s->idle, s->idle + 1, s->n_idle * sizeof(struct s3_conn *));
+    struct web_conn *old = w->idle[0];
+    w->n_idle--;
+    memmove(w->idle, w->idle + 1, w->n_idle * sizeof(struct web_conn *));
     return old;
 }
 
-static void conn_give(struct s3 *s, struct s3_conn *c, bool keep)
+static void conn_give(struct web *w, struct web_conn *c, bool keep)
 {
-    struct s3_conn *stale[2];
+    struct web_conn *stale[2];
     uint64_t now_ms = sys_mono_ms();
     c->idle_since_ms = now_ms;
-    lock_take(&s->lock);
-    assert(s->in_use > 0);
-    s->in_use--;
+    lock_take(&w->lock);
+    assert(w->in_use > 0);
+    w->in_use--;
     for (size_t i = 0; i < ARRAY_SIZE(stale); i++)
-        stale[i] = take_stale_locked(s, now_ms);
+        stale[i] = take_stale_locked(w, now_ms);
     if (keep) {
-        assert(s->n_idle < s->limit);
-        s->idle[s->n_idle++] = TAKE_PTR(c);
+        assert(w->n_idle < w->limit);
+        w->idle[w->n_idle++] = TAKE_PTR(c);
     }
-    cond_signal(&s->freed);
-    lock_drop(&s->lock);
+    cond_signal(&w->freed);
+    lock_drop(&w->lock);
     for (size_t i = 0; i < ARRAY_SIZE(stale); i++)
         conn_free(stale[i]);
     conn_free(c);
 }
 
-void s3_conn_close_all(struct s3 *s)
+int web_init(struct web *w, const struct web_kind *kind, struct origin *origin,
+             const struct origin_options *o, struct err *e)
 {
-    for (size_t i = 0; i < s->n_idle; i++)
-        conn_free(s->idle[i]);
-    s->n_idle = 0;
+    int r = global_start(e);
+    if (r < 0)
+        return r;
+    w->kind = kind;
+    w->origin = origin;
+    w->ca_file = web_dup(o->ca_file);
+    w->timeout_ms = o->timeout;
+    w->connect_timeout_ms = o->connect_timeout;
+    w->limit = o->connections;
+    w->idle = calloc(w->limit, sizeof(struct web_conn *));
+    if (!w->idle)
+        abort();
+    lock_init(&w->lock, LOCK_ORIGIN);
+    cond_init(&w->freed);
+    return 0;
 }
 
-/* ---- the call ---- */
-
-void s3_call_init(struct s3_call *c, struct s3 *s, enum s3_method method, const char *op)
+void web_fini(struct web *w)
 {
-    memset(c, 0, sizeof(*c));
-    c->s3 = s;
-    c->method = method;
-    c->op = op;
-    s3_response_init(&c->response);
-    c->error_body = BUF_INIT(S3_ERROR_BODY_MAX);
-}
-
-void s3_call_fini(struct s3_call *c)
-{
-    s3_response_fini(&c->response);
-    buf_fini(&c->error_body);
-}
-
-void s3_call_query(struct s3_call *c, struct slice name, struct slice value)
-{
-    assert(c->n_query < S3_PAIRS_MAX);
-    c->query[c->n_query++] = (struct sigv4_pair){name, value};
-}
-
-void s3_call_header(struct s3_call *c, struct slice name, struct slice value)
-{
-    assert(c->n_headers < S3_PAIRS_MAX);
-    c->headers[c->n_headers++] = (struct sigv4_pair){name, value};
-}
-
-int s3_collect(void *arg, const void *p, size_t n)
-{
-    struct buf *b = arg;
-    return buf_append(b, p, n) < 0 ? ERR_ORIGIN_FAILED : 0;
+    if (!w->kind)
+        return;
+    assert(w->in_use == 0);
+    for (size_t i = 0; i < w->n_idle; i++)
+        conn_free(w->idle[i]);
+    free(w->idle);
+    free(w->ca_file);
+    cond_fini(&w->freed);
+    lock_fini(&w->lock);
+    *w = (struct web){0};
 }
 
 /* ---- callbacks of curl ---- */
 
 static size_t on_header(char *p, size_t size, size_t n, void *arg)
 {
-    struct s3_call *c = arg;
-    s3_response_line(&c->response, slice_of(p, size * n));
+    struct web_call *c = arg;
+    web_response_line(&c->response, slice_of(p, size * n));
     c->progress_ms = sys_mono_ms();
     return size * n;
 }
 
 static size_t on_write(char *p, size_t size, size_t n, void *arg)
 {
-    struct s3_call *c = arg;
+    struct web_call *c = arg;
     n *= size;
     if (c->response.status < 200 || c->response.status >= 300) {
         size_t room = c->error_body.max - c->error_body.n;
@@ -208,7 +193,7 @@ static size_t on_write(char *p, size_t size, size_t n, void *arg)
 
 static size_t on_read(char *p, size_t size, size_t n, void *arg)
 {
-    struct s3_call *c = arg;
+    struct web_call *c = arg;
     uint64_t want = MIN((uint64_t)(size * n), c->body_n - c->body_sent);
     if (want == 0)
         return 0;
@@ -227,7 +212,7 @@ static size_t on_read(char *p, size_t size, size_t n, void *arg)
 /* curl sends the body again when a kept connection turns out to be closed. */
 static int on_seek(void *arg, curl_off_t offset, int origin)
 {
-    struct s3_call *c = arg;
+    struct web_call *c = arg;
     if (origin != SEEK_SET || offset < 0 || (uint64_t)offset > c->body_n)
         return CURL_SEEKFUNC_FAIL;
     c->body_sent = (uint64_t)offset;
@@ -236,43 +221,54 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
 
 /* ---- options ---- */
 
-static long buffer_bytes(const struct s3 *s)
+static long buffer_bytes(const struct web *w)
 {
-    return (long)MIN(BUFFER_MAX, BUFFERS_MAX / s->limit);
+    return (long)MIN(BUFFER_MAX, BUFFERS_MAX / w->limit);
 }
 
-static void set_method(struct s3_call *c, CURL *easy)
+static void set_upload(struct web_call *c, CURL *easy)
+{
+    (void)curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
+    (void)curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->body_n);
+    (void)curl_easy_setopt(easy, CURLOPT_READFUNCTION, on_read);
+    (void)curl_easy_setopt(easy, CURLOPT_READDATA, c);
+    (void)curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
+    (void)curl_easy_setopt(easy, CURLOPT_SEEKDATA, c);
+    (void)curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, buffer_bytes(c->web));
+    (void)curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_WAIT_MS);
+}
+
+static void set_method(struct web_call *c, CURL *easy)
 {
     switch (c->method) {
-    case S3_GET:
+    case WEB_GET:
         break;
-    case S3_HEAD:
+    case WEB_HEAD:
         (void)curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
         break;
-    case S3_PUT:
-        (void)curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
-        (void)curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->body_n);
-        (void)curl_easy_setopt(easy, CURLOPT_READFUNCTION, on_read);
-        (void)curl_easy_setopt(easy, CURLOPT_READDATA, c);
-        (void)curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
-        (void)curl_easy_setopt(easy, CURLOPT_SEEKDATA, c);
-        (void)curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, buffer_bytes(c->s3));
-        (void)curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_WAIT_MS);
+    case WEB_PUT:
+        set_upload(c, easy);
         break;
-    case S3_POST:
+    case WEB_POST:
+        if (c->body) {
+            set_upload(c, easy);
+            (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "POST");
+            break;
+        }
         (void)curl_easy_setopt(easy, CURLOPT_POST, 1L);
         (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->post.n);
         (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDS, c->post.n ? c->post.p : "");
         break;
-    case S3_DELETE:
+    case WEB_DELETE:
         (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "DELETE");
         break;
     }
 }
 
-static void set_options(struct s3_call *c, struct s3_conn *conn, const char *url, struct curl_slist *headers)
+static void set_options(struct web_call *c, struct web_conn *conn, const char *url,
+                        struct curl_slist *headers)
 {
-    struct s3 *s = c->s3;
+    struct web *w = c->web;
     CURL *easy = conn->easy;
     curl_easy_reset(easy); /* options only: the connection stays */
     conn->error[0] = '\0';
@@ -284,18 +280,18 @@ static void set_options(struct s3_call *c, struct s3_conn *conn, const char *url
     (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, buffer_bytes(c->s3));
+    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, buffer_bytes(c->web));
     (void)curl_easy_setopt(easy, CURLOPT_USERAGENT, USER_AGENT);
-    (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)s->connect_timeout_ms);
+    (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)w->connect_timeout_ms);
     (void)curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
     (void)curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
     (void)curl_easy_setopt(easy, CURLOPT_HEADERDATA, c);
     (void)curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_write);
     (void)curl_easy_setopt(easy, CURLOPT_WRITEDATA, c);
-    if (s->ca_file)
-        (void)curl_easy_setopt(easy, CURLOPT_CAINFO, s->ca_file);
-    if (s->loopback)
+    if (w->ca_file)
+        (void)curl_easy_setopt(easy, CURLOPT_CAINFO, w->ca_file);
+    if (w->loopback)
         (void)curl_easy_setopt(easy, CURLOPT_PROXY, "");
     set_method(c, easy);
 }
@@ -303,25 +299,25 @@ static void set_options(struct s3_call *c, struct s3_conn *conn, const char *url
 /* ---- running it ---- */
 
 /* 0 while it may go on. */
-static int look_around(struct s3_call *c, struct err *e)
+static int look_around(struct web_call *c, struct err *e)
 {
-    if (is_canceled(c))
+    if (web_is_canceled(c))
         return err_set(e, -ECANCELED, "canceled");
     uint64_t now_ms = sys_mono_ms();
-    if (now_ms > c->progress_ms && now_ms - c->progress_ms >= c->s3->timeout_ms)
-        return err_set(e, -ETIMEDOUT, "no progress for %" PRIu64 " ms", c->s3->timeout_ms);
+    if (now_ms > c->progress_ms && now_ms - c->progress_ms >= c->web->timeout_ms)
+        return err_set(e, -ETIMEDOUT, "no progress for %" PRIu64 " ms", c->web->timeout_ms);
     return 0;
 }
 
-static int wait_ms(const struct s3_call *c)
+static int wait_ms(const struct web_call *c)
 {
-    uint64_t now_ms = sys_mono_ms(), deadline_ms = c->progress_ms + c->s3->timeout_ms;
+    uint64_t now_ms = sys_mono_ms(), deadline_ms = c->progress_ms + c->web->timeout_ms;
     uint64_t left = deadline_ms > now_ms ? deadline_ms - now_ms : 0;
     return (int)MIN(left, (uint64_t)(c->cancel || c->also_cancel ? CANCEL_LOOK_MS : WAIT_MS));
 }
 
 /* Until curl is done: its result in *ret_curl. Negative when it was given up before. */
-static int run(struct s3_call *c, struct s3_conn *conn, CURLcode *ret_curl, struct err *e)
+static int run(struct web_call *c, struct web_conn *conn, CURLcode *ret_curl, struct err *e)
 {
     if (curl_multi_add_handle(conn->multi, conn->easy) != CURLM_OK)
         abort();
@@ -352,7 +348,7 @@ static bool has_connected(CURL *easy)
     return curl_easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &t) == CURLE_OK && t > 0;
 }
 
-static int class_of_curl(CURLcode code, const struct s3_call *c, CURL *easy)
+static int class_of_curl(CURLcode code, const struct web_call *c, CURL *easy)
 {
     switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
@@ -379,7 +375,7 @@ static int class_of_curl(CURLcode code, const struct s3_call *c, CURL *easy)
 }
 
 /* What an exchange that curl ended came to. */
-static int conclude(struct s3_call *c, struct s3_conn *conn, CURLcode code, struct err *e)
+static int conclude(struct web_call *c, struct web_conn *conn, CURLcode code, struct err *e)
 {
     if (c->stopped)
         return e && e->code == 0 ? err_set(e, c->stopped, "%s", err_text(c->stopped)) : c->stopped;
@@ -391,16 +387,16 @@ static int conclude(struct s3_call *c, struct s3_conn *conn, CURLcode code, stru
     if (status == 0)
         return err_set(e, ERR_ORIGIN_FAILED, "the answer is no HTTP");
     if (refused)
-        return s3_error_of(c->s3, &c->response, buf_view(&c->error_body), e);
+        return c->web->kind->refused(c, e);
     if (status < 200)
         return err_set(e, ERR_ORIGIN_FAILED, "the answer ended with status %d", status);
     return 0;
 }
 
-static int exchange(struct s3_call *c, struct s3_conn *conn, bool *ret_keep, struct err *e)
+static int exchange(struct web_call *c, struct web_conn *conn, bool *ret_keep, struct err *e)
 {
-    struct s3_request _cleanup_(s3_request_fini) request;
-    int r = s3_request_build(c, &request, e);
+    struct web_request _cleanup_(web_request_fini) request = {.url = BUF_INIT(WEB_URL_MAX)};
+    int r = c->web->kind->prepare(c, &request, e);
     if (r < 0)
         return r;
     set_options(c, conn, request.url.p, request.headers);
@@ -411,27 +407,30 @@ static int exchange(struct s3_call *c, struct s3_conn *conn, bool *ret_keep, str
         r = conclude(c, conn, code, e);
     (void)curl_easy_setopt(conn->easy, CURLOPT_HTTPHEADER, NULL); /* the list goes away with this call */
     int status = c->response.status;
-    origin_count_request(&c->s3->base, c->op, status >= 200 ? status : 0); /* an interim answer is none */
+    if (c->web->origin)
+        origin_count_request(c->web->origin, c->op,
+                             status >= 200 ? status : 0); /* an interim answer is none */
     return r;
 }
 
-int s3_perform(struct s3_call *c, struct err *e)
+int web_perform(struct web_call *c, struct err *e)
 {
-    struct s3 *s = c->s3;
+    struct web *w = c->web;
     struct err local = {0};
-    s3_response_fini(&c->response);
-    s3_response_init(&c->response);
+    web_response_fini(&c->response);
+    web_response_init(&c->response);
+    c->response.kind = c->web->kind;
     buf_clear(&c->error_body);
     c->err = e ? e : &local;
     c->err->code = 0;
     c->stopped = 0;
     c->body_sent = 0;
-    struct s3_conn *conn;
+    struct web_conn *conn;
     int r = conn_take(c, &conn);
     if (r < 0)
         return err_set(e, r, "canceled while waiting for a connection");
     bool keep = true;
     r = exchange(c, conn, &keep, c->err);
-    conn_give(s, conn, keep);
+    conn_give(w, conn, keep);
     return r;
 }

@@ -1,0 +1,66 @@
+/*
+ * What a status means, and how a refusal is told.
+ *
+ * Invariants: every status maps to a negative code; texts hold no control characters, whatever the origin
+ * sent. Failure modes: none.
+ */
+#include "origin/web_internal.h"
+
+int web_error_class(int status)
+{
+    switch (status) {
+    case 304:
+        return ERR_NOT_MODIFIED;
+    case 401:
+    case 403:
+        return ERR_ORIGIN_DENIED;
+    case 404:
+    case 410:
+        return -ENOENT;
+    case 408:
+        return -ETIMEDOUT;
+    case 409:
+        return ERR_CONFLICT;
+    case 412:
+        return ERR_PRECONDITION;
+    case 413:
+        return -EFBIG;
+    case 416:
+        return ERR_RANGE;
+    case 429:
+    case 503:
+        return ERR_ORIGIN_BUSY;
+    case 501:
+        return ERR_NOT_IMPLEMENTED;
+    case 504:
+        return -ETIMEDOUT;
+    case 507:
+        return -ENOSPC;
+    default:
+        /* 200 with an error document: services put their own troubles there by codes of their tables. */
+        return status >= 200 && status < 500 ? ERR_ORIGIN_REFUSED : ERR_ORIGIN_FAILED;
+    }
+}
+
+void web_error_text(char *to, size_t room, struct slice s)
+{
+    size_t n = MIN(s.n, room - 1);
+    for (size_t i = 0; i < n; i++)
+        to[i] = (unsigned char)s.p[i] < ' ' || s.p[i] == 0x7f ? ' ' : s.p[i];
+    to[n] = '\0';
+}
+
+void web_error_line(struct slice body, char *to, size_t room)
+{
+    body = slice_trim(slice_split(&body, '\n'));
+    bool markup = body.n > 0 && body.p[0] == '<';
+    web_error_text(to, room, markup ? SLICE_NULL : slice_sub(body, 0, MIN(body.n, (size_t)120)));
+}
+
+int web_error_set(struct err *e, int class, const struct web_response *r, const char *code,
+                  const char *message)
+{
+    const char *name = code[0] ? code : r->reason;
+    return err_set(e, class, "%d%s%s%s%s", r->status, name[0] ? " " : "", name, message[0] ? ": " : "",
+                   message);
+}

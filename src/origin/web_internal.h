@@ -1,0 +1,281 @@
+/*
+ * What the origins that speak HTTP share: web.c (endpoints, calls), web_conn.c (connections and one
+ * exchange), web_request.c (URL and headers), web_response.c (headers of an answer), web_error.c (statuses),
+ * web_get.c (reads and their checks), web_page.c (pages of listings), web_parts.c (uploads in parts),
+ * web_put.c (bodies), web_xml.c (documents).
+ *
+ * A kind embeds a `struct web` in its origin and fills a `struct web_kind`: how a request is addressed and
+ * signed, and what an answer that is no success means. Everything else is here once.
+ */
+#pragma once
+
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "net/sigv4.h"
+#include "origin/origin_internal.h"
+
+#include <curl/curl.h>
+
+#define WEB_PAIRS_MAX        24
+#define WEB_ERROR_BODY_MAX   (16 * KIB)
+#define WEB_XML_TEXT_MAX     (8 * KIB)
+#define WEB_XML_DEPTH_MAX    16
+#define WEB_LIST_MAX_BYTES   (32 * MIB)
+#define WEB_LIST_ENTRIES_MAX 1000
+#define WEB_ETAG_MAX         ORIGIN_ETAG_MAX
+#define WEB_CONTENT_TYPE_MAX 1024
+#define WEB_RESULT_MAX       (64 * KIB) /* small documents */
+#define WEB_URL_MAX          (16 * KIB)
+#define WEB_LOCATION_MAX     2048
+
+struct web_call;
+struct web_conn;
+struct web_request;
+
+/* What a kind says about its requests. */
+struct web_kind {
+    const char *version_header; /* of answers: "etag"; lower case */
+    const char *meta_prefix;    /* of the service's user metadata: "x-amz-meta-"; lower case */
+    /* Fills URL and headers of the call; called for each try, on the caller's thread, without locks. */
+    int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);
+    /* Classified error of an answer with status 300 and above. */
+    int (*refused)(const struct web_call *c, struct err *e);
+    /* Conditions of a read. NULL: If-Match and If-None-Match of the ETags. `scratch` lives as long as the
+     * call. */
+    int (*pin)(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e);
+};
+
+/* ---- the pool ---- */
+
+struct web {
+    const struct web_kind *kind;
+    struct origin *origin; /* whose requests are counted; NULL: nobody's */
+    char *ca_file;         /* may be NULL */
+    bool loopback;         /* no proxy */
+    uint64_t timeout_ms, connect_timeout_ms;
+
+    struct lock lock; /* covers what follows */
+    struct cond freed;
+    struct web_conn **idle; /* used as a stack, the oldest first; room for `limit` */
+    size_t n_idle, in_use, limit;
+};
+
+/* Starts curl in this process when it is the first. `connections` at a time. */
+int web_init(struct web *w, const struct web_kind *kind, struct origin *origin,
+             const struct origin_options *o, struct err *e);
+/* No call may be under way. A zeroed struct is accepted. */
+void web_fini(struct web *w);
+
+/* ---- endpoints ---- */
+
+struct web_endpoint {
+    bool https, loopback;
+    char *base; /* "http://127.0.0.1:9000", without a slash at its end */
+    char *host; /* of the Host header: "127.0.0.1:9000" */
+    char *path; /* "" or begins with '/'; no slash at its end; as written */
+};
+
+/* `option` names what is told in errors; host_prefix ("bucket." or "") goes before the host. ERR_BAD_OPTION.
+ */
+int web_endpoint_parse(const char *url, const char *option, const char *host_prefix, struct web_endpoint *ret,
+                       struct err *e);
+void web_endpoint_fini(struct web_endpoint *x);
+/* "NAME[/PREFIX]" of an origin's URL: heap copies of both, the prefix "" or with a slash at its end. `what`
+ * says what NAME is ("an S3 bucket"), `form` how to write it. ERR_BAD_OPTION. */
+int web_parse_name(struct slice rest, const char *what, const char *form, char **ret_name, char **ret_prefix,
+                   struct err *e);
+/* Whether prefix and key together fit; -EINVAL for none, -ENAMETOOLONG. */
+int web_check_key(const char *prefix, struct slice key, struct err *e);
+/* Value of an environment variable, NULL when unset or empty. */
+const char *web_env(const char *name);
+/* Heap copy or NULL. */
+char *web_dup(const char *s);
+
+/* ---- one exchange ---- */
+
+struct web_response {
+    const struct web_kind *kind; /* NULL: ETags and x-amz-meta- */
+    int status;                  /* 0: none came */
+    char reason[64];
+    bool has_length, has_range;
+    uint64_t length;
+    uint64_t range_first, range_last, range_total; /* of Content-Range "bytes a-b/total" */
+    uint64_t upload_last;                          /* of a resumable upload's "Range: bytes=0-n" */
+    bool has_upload;
+    uint64_t mtime_ns, date_ns;
+    char region[64]; /* x-amz-bucket-region */
+    char code[64];   /* x-ms-error-code */
+    char etag[WEB_ETAG_MAX + 1];
+    char location[WEB_LOCATION_MAX];
+    struct buf content_type, meta;
+};
+
+void web_response_init(struct web_response *r);
+void web_response_fini(struct web_response *r);
+/* One line as it came, with or without its line end. A status line starts anew: interim answers are
+ * forgotten. */
+void web_response_line(struct web_response *r, struct slice line);
+/* Attributes the headers tell; size_bytes from Content-Range, else Content-Length, else 0. Points into `r`.
+ */
+struct origin_attr web_response_attr(const struct web_response *r);
+
+/* PUT and POST send `body` when there is one, POST else `post`. */
+enum web_method { WEB_GET, WEB_HEAD, WEB_PUT, WEB_POST, WEB_DELETE };
+
+struct web_call {
+    /* request; filled by the verb */
+    const char *op; /* for the metrics */
+    enum web_method method;
+    bool has_key;
+    struct slice key; /* below the prefix, decoded */
+    struct sigv4_pair query[WEB_PAIRS_MAX];
+    size_t n_query;
+    struct sigv4_pair headers[WEB_PAIRS_MAX + 1]; /* lower-case names; not host, not the signature's own */
+    size_t n_headers;
+    struct slice meta;              /* further headers, as origin_attr.meta */
+    struct slice payload_sha256;    /* hex or empty: unsigned; for kinds that sign it */
+    struct slice url;               /* whole, for kinds that were told where to go; else empty */
+    const struct origin_body *body; /* bytes [body_offset, body_offset + body_n) are sent */
+    uint64_t body_offset, body_n;
+    struct slice post;
+    atomic_bool *cancel, *also_cancel; /* may be NULL */
+    /* Takes the body of a 2xx answer in pieces; anything but 0 stops the exchange and is its result. */
+    int (*on_body)(void *arg, const void *p, size_t n);
+    void *arg;
+
+    /* response */
+    struct web_response response;
+    struct buf error_body;
+
+    /* between web_conn.c's functions */
+    struct web *web;
+    struct err *err; /* filled by callbacks that stop the exchange */
+    int stopped;     /* their result */
+    uint64_t body_sent;
+    uint64_t progress_ms;
+};
+
+void web_call_init(struct web_call *c, struct web *w, enum web_method method, const char *op);
+void web_call_fini(struct web_call *c);
+void web_query(struct web_call *c, struct slice name, struct slice value);
+void web_header(struct web_call *c, struct slice name, struct slice value);
+/* Sends it and receives the whole answer: 0 for 2xx, else classified with the origin's words. May be called
+ * again after a failure; what on_body was given before is then given again. */
+int web_perform(struct web_call *c, struct err *e);
+bool web_is_canceled(const struct web_call *c);
+struct slice web_method_name(enum web_method m);
+
+/* What curl is given; fini also after a failure. */
+struct web_request {
+    struct buf url;
+    struct curl_slist *headers;
+};
+void web_request_fini(struct web_request *q);
+/* "name: value"; -EINVAL for values with control characters. */
+int web_request_header(struct web_request *q, struct slice name, struct slice value, struct err *e);
+/* The call's own headers, its metadata with the kind's prefix, and what curl would add by itself taken off.
+ */
+int web_request_headers(struct web_call *c, struct web_request *q, struct err *e);
+/* "?a=b&c=d" of the call's query, encoded. */
+int web_request_query(const struct web_call *c, struct buf *url);
+
+/* Collects a small 2xx body into a struct buf. */
+int web_collect(void *arg, const void *p, size_t n);
+
+/* Quoted for If-Match and the like, into `ret` (WEB_ETAG_MAX + 3 bytes): weak ETags stay as they are. -EINVAL
+ * when it cannot be a header value. */
+int web_etag_header(struct slice etag, char *ret, struct err *e);
+bool web_etag_is_weak(struct slice etag);
+/* For servers that give no ETag: a weak one of time (seconds, the resolution of HTTP) and size. It is not
+ * sent as If-Match, but compared with what comes. Empty when the time is unknown. */
+struct slice web_version(const struct origin_attr *attr, struct arena *a);
+/* An ETag without its quotes; empty when longer than WEB_ETAG_MAX. */
+struct slice web_unquote(struct slice etag);
+
+/* ---- errors ---- */
+
+/* Class of an answer by its status alone. */
+int web_error_class(int status);
+/* Cut to the room, control characters as spaces. */
+void web_error_text(char *to, size_t room, struct slice s);
+/* First line of a body that is no document: "Bad Gateway" of some proxy, say. */
+void web_error_line(struct slice body, char *to, size_t room);
+/* "403 Code: message" with the class; either may be empty. */
+int web_error_set(struct err *e, int class, const struct web_response *r, const char *code,
+                  const char *message);
+
+/* ---- reads ---- */
+
+/* The get of a kind's table: GET or HEAD of the key, the version pinned by the kind's `pin`, and what comes
+ * checked. */
+int web_get(struct web *w, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
+            origin_sink_fn sink, void *arg, struct err *e);
+int web_head(struct web *w, struct slice key, struct slice if_match, struct arena *a, struct origin_attr *ret,
+             struct err *e);
+
+/* ---- pages of listings ---- */
+
+/* A page being made: entries are added in any order with the origin's own prefix, and finished once. */
+struct web_page {
+    struct arena *arena;
+    const char *own_prefix; /* of the origin; taken off the keys */
+    struct slice prefix;    /* asked for, with own_prefix */
+    struct slice after;
+    uint32_t max;
+    bool url_encoded; /* keys are decoded at the end */
+    bool truncated;
+    struct slice next_token;
+    struct origin_entry *entries; /* `max` of them, keys still with own_prefix */
+    size_t n;
+};
+
+/* -ENAMETOOLONG for prefixes that no key can have. fini also after a failure. */
+int web_page_init(struct web_page *p, const struct origin_list *q, const char *own_prefix, struct arena *a,
+                  struct err *e);
+void web_page_fini(struct web_page *p);
+/* Copies into the arena what the origin sent, if it fits. */
+int web_page_keep(struct web_page *p, struct slice s, struct slice *ret, struct err *e);
+/* The entry's strings are the arena's. */
+int web_page_add(struct web_page *p, const struct origin_entry *x, struct err *e);
+int web_page_finish(struct web_page *p, struct origin_page *ret, struct err *e);
+
+/* ---- writes ---- */
+
+/* Returns once the body's byte at `offset` is there. */
+int web_wait_for_body(const struct origin_body *body, uint64_t offset, struct err *e);
+void web_put_attr(const struct origin_put *p, uint64_t size, struct slice etag, uint64_t date_ns,
+                  struct arena *a, struct origin_attr *ret);
+/* What MD5 or SHA-256 (`digest` of OpenSSL's names) of a range of the body is; `ret` has room for 32 bytes.
+ */
+int web_body_digest(const struct origin_body *body, uint64_t offset, uint64_t n, const char *digest,
+                    uint8_t *ret, struct err *e);
+
+/* Parts done in parallel by the calling thread and up to three helpers; each tried a few times when time may
+ * heal its failure. */
+struct web_parts {
+    uint32_t n, limit; /* limit: most threads */
+    atomic_bool *cancel;
+    /* One part, from several threads at once; `stop` is set when another has failed for good. */
+    int (*one)(void *arg, uint32_t i, atomic_bool *stop, struct err *e);
+    void *arg;
+};
+/* The first lasting error, prefixed with "part i of n". */
+int web_parts_run(const struct web_parts *p, struct err *e);
+/* Waits before try number attempt + 1; false when there is none. */
+bool web_try_again(atomic_bool *cancel, atomic_bool *stop, uint32_t attempt, int code);
+
+/* ---- XML ---- */
+
+struct web_xml;
+/* Called at the end of each element with its text (trimmed of nothing) and the name of the one around it;
+ * names come without their namespace prefix. depth 1 is the root. Anything but 0 ends the parse with that. */
+typedef int (*web_xml_fn)(void *arg, unsigned depth, const char *parent, const char *name, struct slice text,
+                          struct err *e);
+struct web_xml *web_xml_new(uint64_t max_bytes, web_xml_fn on_end, void *arg);
+void web_xml_free(struct web_xml *x);
+DEFINE_CLEANUP(struct web_xml, web_xml_free)
+int web_xml_feed(struct web_xml *x, const void *p, size_t n, struct err *e);
+int web_xml_end(struct web_xml *x, struct err *e);
+/* Text with &, <, >, " and what XML 1.0 cannot hold escaped; -EILSEQ for the latter. */
+int web_xml_escape(struct buf *b, struct slice s);

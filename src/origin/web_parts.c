@@ -1,0 +1,106 @@
+/*
+ * The parts of an upload or a copy, in parallel.
+ *
+ * The calling thread and up to PART_THREADS - 1 helpers take parts in order from a counter. A part that fails
+ * for a reason that time may heal is tried again a few times.
+ *
+ * Invariants:
+ *  1. Each part is done by one thread; all threads are joined before the call returns.
+ *  2. After the first lasting failure no part is begun, and those under way are told to stop.
+ *
+ * Failure modes: the first lasting error of a part.
+ */
+#include "origin/web_internal.h"
+
+#define PART_THREADS     4
+#define TRIES            4
+#define PART_STACK_BYTES (512 * KIB)
+
+struct run {
+    const struct web_parts *parts;
+    atomic_bool stop; /* a part has failed: the others need not go on */
+    struct lock lock; /* covers what follows */
+    uint32_t next;
+    int result;
+    struct err err;
+};
+
+static void run_fini(struct run *u)
+{
+    lock_fini(&u->lock);
+}
+
+bool web_try_again(atomic_bool *cancel, atomic_bool *stop, uint32_t attempt, int code)
+{
+    struct retry r = {.attempt = attempt};
+    uint64_t random;
+    sys->random(&random, sizeof(random));
+    bool stopped = (stop && atomic_load(stop)) || (cancel && atomic_load(cancel));
+    int64_t delay_ms = retry_delay_ms(&r, code, sys_mono_ms(), 0, !stopped && attempt + 1 < TRIES, random);
+    if (delay_ms < 0)
+        return false;
+    sys->sleep_ns((uint64_t)delay_ms * 1000000);
+    return true;
+}
+
+static int one_patiently(struct run *u, uint32_t i, struct err *e)
+{
+    int r;
+    uint32_t attempt = 0;
+    do {
+        e->code = 0;
+        r = u->parts->one(u->parts->arg, i, &u->stop, e);
+    } while (r < 0 && web_try_again(u->parts->cancel, &u->stop, attempt++, r));
+    return r < 0 ? err_prefix(e, r, "part %u of %u", i + 1, u->parts->n) : 0;
+}
+
+static bool take_part(struct run *u, uint32_t *ret)
+{
+    LOCK_SCOPE(&u->lock);
+    if (u->result < 0 || u->next >= u->parts->n)
+        return false;
+    *ret = u->next++;
+    return true;
+}
+
+static void *part_main(void *arg)
+{
+    struct run *u = arg;
+    uint32_t i;
+    while (take_part(u, &i)) {
+        struct err e = {0};
+        int r = one_patiently(u, i, &e);
+        if (r == 0)
+            continue;
+        LOCK_SCOPE(&u->lock);
+        if (u->result == 0) { /* the first one is the cause; the others were told to stop */
+            u->result = r;
+            u->err = e;
+        }
+        atomic_store(&u->stop, true);
+    }
+    return NULL;
+}
+
+/* With fewer threads when the system gives no more: the calling thread suffices. */
+int web_parts_run(const struct web_parts *p, struct err *e)
+{
+    assert(p->n > 0 && p->limit > 0);
+    struct run _cleanup_(run_fini) u = {.parts = p};
+    lock_init(&u.lock, LOCK_ORIGIN);
+    pthread_t threads[PART_THREADS - 1];
+    size_t n = 0, want = MIN(MIN((size_t)PART_THREADS, (size_t)p->n), (size_t)p->limit) - 1;
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr) != 0)
+        abort();
+    (void)pthread_attr_setstacksize(&attr, PART_STACK_BYTES);
+    while (n < want && pthread_create(&threads[n], &attr, part_main, &u) == 0)
+        n++;
+    (void)pthread_attr_destroy(&attr);
+    (void)part_main(&u);
+    for (size_t i = 0; i < n; i++)
+        (void)pthread_join(threads[i], NULL);
+    if (u.result < 0 && e)
+        *e = u.err;
+    return u.result;
+}

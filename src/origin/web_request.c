@@ -1,0 +1,95 @@
+/*
+ * What is sent, as far as kinds have it in common: headers, and the query of a URL.
+ *
+ * Invariant: header values have no control characters: nothing that a user wrote can add a header or a
+ * request.
+ *
+ * Failure modes: -EINVAL for values that cannot be headers, -E2BIG beyond the maxima.
+ */
+#include "origin/web_internal.h"
+
+#include "base/text.h"
+
+#define HEADER_MAX (16 * KIB)
+
+int web_request_query(const struct web_call *c, struct buf *b)
+{
+    int r = 0;
+    for (size_t i = 0; i < c->n_query && r == 0; i++) {
+        r = buf_char(b, i == 0 ? '?' : '&');
+        if (r == 0)
+            r = text_uri_encode(b, c->query[i].name, /* keep_slash= */ false);
+        if (r == 0)
+            r = buf_char(b, '=');
+        if (r == 0)
+            r = text_uri_encode(b, c->query[i].value, /* keep_slash= */ false);
+    }
+    return r;
+}
+
+static void append(struct web_request *q, const char *line)
+{
+    struct curl_slist *list = curl_slist_append(q->headers, line);
+    if (!list)
+        abort();
+    q->headers = list;
+}
+
+int web_request_header(struct web_request *q, struct slice name, struct slice value, struct err *e)
+{
+    for (size_t i = 0; i < value.n; i++)
+        if ((unsigned char)value.p[i] < ' ' && value.p[i] != '\t')
+            return err_set(e, -EINVAL, "the value of header " SLICE_FMT " has a control character",
+                           SLICE_ARG(name));
+    struct buf _cleanup_buf_ line = BUF_INIT(HEADER_MAX);
+    /* curl's own notation: "name;" sends a header without a value, "name:" would leave it out. */
+    int r = value.n > 0 ? buf_printf(&line, SLICE_FMT ": " SLICE_FMT, SLICE_ARG(name), SLICE_ARG(value))
+                        : buf_printf(&line, SLICE_FMT ";", SLICE_ARG(name));
+    if (r < 0)
+        return err_set(e, r, "header " SLICE_FMT " is too long", SLICE_ARG(name));
+    append(q, line.p);
+    explicit_bzero(line.p, line.n);
+    return 0;
+}
+
+static int add_meta(struct web_call *c, struct web_request *q, struct err *e)
+{
+    static const struct slice ours = {"x-amz-meta-", sizeof("x-amz-meta-") - 1};
+    struct slice meta = c->meta, name, value;
+    int r = 0;
+    while (r == 0 && origin_next_meta(&meta, &name, &value)) {
+        struct buf _cleanup_buf_ own = BUF_INIT(HEADER_MAX);
+        if (slice_starts(name, ours)) {
+            r = buf_str(&own, c->web->kind->meta_prefix);
+            if (r == 0)
+                r = buf_slice(&own, slice_from(name, ours.n));
+            name = buf_view(&own);
+        }
+        r = r < 0 ? err_set(e, r, "a name of metadata is too long") : web_request_header(q, name, value, e);
+    }
+    return r;
+}
+
+int web_request_headers(struct web_call *c, struct web_request *q, struct err *e)
+{
+    bool has_type = false;
+    int r = 0;
+    for (size_t i = 0; i < c->n_headers && r == 0; i++) {
+        has_type |= slice_eq_str(c->headers[i].name, "content-type");
+        r = web_request_header(q, c->headers[i].name, c->headers[i].value, e);
+    }
+    if (r == 0)
+        r = add_meta(c, q, e);
+    if (r < 0)
+        return r;
+    append(q, "Accept:"); /* what curl would add by itself */
+    if (!has_type)
+        append(q, "Content-Type:");
+    return 0;
+}
+
+void web_request_fini(struct web_request *q)
+{
+    curl_slist_free_all(q->headers);
+    buf_fini(&q->url);
+}

@@ -8,6 +8,9 @@
     new_shaper  makes proxies in front of an origin: new_shaper(first_byte="20ms", ...)
 
 A test that the machine cannot run ends as "not run", by pytest.skip with the reason; see need_fuse below.
+
+The tests run on several workers (pytest-xdist, --dist loadgroup). Those that share a node, and those of the
+demonstration, which shares a build directory, stay together; every other test goes wherever there is room.
 """
 
 import dataclasses
@@ -18,6 +21,28 @@ import tempfile
 import pytest
 
 import harness
+
+
+def group_of(item):
+    """The tests that must run on one worker, by name; None: it stands alone."""
+    module = item.module.__name__
+    if module == "test_demo":
+        return module
+    callspec = getattr(item, "callspec", None)
+    return f"{module}-{callspec.params['route']}" if callspec and "route" in callspec.params else None
+
+
+def pytest_collection_modifyitems(items):
+    """Large groups first, so that no worker is left alone with one at the end; the demonstration takes longest."""
+    groups = {}
+    for item in items:
+        groups.setdefault(group_of(item), []).append(item)
+    alone = groups.pop(None, [])
+    ordered = sorted(groups.items(), key=lambda g: (g[0] != "test_demo", -len(g[1])))
+    for name, members in ordered:
+        for item in members:
+            item.add_marker(pytest.mark.xdist_group(name))
+    items[:] = [item for _, members in ordered for item in members] + alone
 
 
 @pytest.fixture(scope="session")

@@ -44,6 +44,11 @@ STOP_SECONDS = 60
 SANITIZER_REPORT = re.compile(r"(ERROR: \w+Sanitizer|runtime error:|WARNING: ThreadSanitizer|: Assertion `)")
 
 
+# One for all clients: a session reads its description of S3 once, and that takes longer than most tests.
+_session = boto3.session.Session()
+_session_lock = threading.Lock()
+
+
 def _find(variable, *candidates):
     """A program: what the environment names, else the first candidate that is there, else the first."""
     named = os.environ.get(variable)
@@ -91,9 +96,10 @@ def s3_client(endpoint, access_key, secret_key, **config):
     settings = {"s3": {"addressing_style": "path"}, "retries": {"total_max_attempts": 1}, "read_timeout": 120,
                 "connect_timeout": 10, "max_pool_connections": 32}
     settings.update(config)
-    return boto3.session.Session().client(
-        "s3", endpoint_url=endpoint, region_name=REGION, aws_access_key_id=access_key,
-        aws_secret_access_key=secret_key, config=botocore.config.Config(**settings))
+    with _session_lock:
+        return _session.client(
+            "s3", endpoint_url=endpoint, region_name=REGION, aws_access_key_id=access_key,
+            aws_secret_access_key=secret_key, config=botocore.config.Config(**settings))
 
 
 def wait_until(condition, seconds=30, what="condition", step=0.05):

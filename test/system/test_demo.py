@@ -39,8 +39,17 @@ def base(work):
     return path
 
 
+SMALL = {"FOREBAY_DEMO_IMAGES": "500", "FOREBAY_DEMO_SHARDS": "2"}
+
+
+def heed_interrupts():
+    """What is started in the background of a shell ignores SIGINT, and so does all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(base, **env):
     return subprocess.Popen([str(DEMO)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                            preexec_fn=heed_interrupts,
                             env={**os.environ, "TMPDIR": base, "BUILD": str(harness.forebay_release_bin().parent), **env})
 
 
@@ -51,9 +60,9 @@ def table_line(text, name):
     return match.groups()
 
 
-def check_table(text):
-    assert re.search(r"^2008 files, 46\d(\.\d)? MiB", text, re.M)
-    assert table_line(text, "epoch 1")[3].startswith("46")
+def check_table(text, files=2008, mib="46"):
+    assert re.search(rf"^{files} files, {mib}\d(\.\d)? MiB", text, re.M)
+    assert table_line(text, "epoch 1")[3].startswith(mib)
     assert float(table_line(text, "epoch 2")[3].split()[0]) == 0
     assert table_line(text, "plain disk")[4] == "100"
 
@@ -71,11 +80,11 @@ def test_two_epochs_through_the_mount(base, need_fuse):
 
 def test_two_epochs_without_fuse(base):
     """Without /dev/fuse it says that the mount part was not run, reads both epochs all the same, and ends well."""
-    demo = start(base, FOREBAY_DEMO_FUSE=f"{base}/no-fuse")
+    demo = start(base, FOREBAY_DEMO_FUSE=f"{base}/no-fuse", **SMALL)
     out, log = demo.communicate(timeout=500)
     assert demo.returncode == 0, log
     assert "the mount part was not run: no " in log
-    check_table(out)
+    check_table(out, files=502, mib="11")
     assert left_behind(base) == []
 
 
@@ -87,7 +96,7 @@ def test_two_epochs_without_fuse(base):
 ])
 def test_interrupted(base, need_fuse, stage, number, status):
     """Ctrl-C and SIGTERM, while it makes, uploads or reads the data: it stops at once and leaves nothing behind."""
-    demo = start(base)
+    demo = start(base, **SMALL)
     seen = threading.Event()
     lines = []
 

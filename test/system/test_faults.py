@@ -1,6 +1,7 @@
 """What the origin does wrong is retried or reported in its own words; never short, mixed or foreign bytes, and none of
 it is remembered."""
 
+import contextlib
 import threading
 import time
 import urllib.request
@@ -201,18 +202,17 @@ def test_kill_9_during_puts_loses_no_acknowledged_object(new_node, origin):
             except Exception:
                 return
 
-    for _ in range(3):
+    for turn in range(1, 4):
         threads = [threading.Thread(target=writer, args=(n,)) for n in range(4)]
         for t in threads:
             t.start()
-        time.sleep(1.5)
+        harness.wait_until(lambda: len(acknowledged) >= 8 * turn, 60, "puts acknowledged")
         node.kill()
         stop.set()
         for t in threads:
             t.join()
         stop.clear()
         node.start()
-    assert len(acknowledged) > 20
     truth = origin.s3()
     for key, body in acknowledged.items():
         assert truth.get_object(Bucket=bucket, Key=key)["Body"].read() == body
@@ -248,7 +248,12 @@ def test_health_answers_while_the_origin_stalls(shaped, node, origin):
     shaper, bucket = shaped
     origin.s3().put_object(Bucket=bucket, Key="k", Body=b"x" * 1000)
     shaper.fault("stall", count=100, match="/k")
-    threads = [threading.Thread(target=lambda: pytest.raises(Exception, get, node, bucket, "k")) for _ in range(80)]
+
+    def read_somehow():
+        with contextlib.suppress(botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
+            get(node, bucket, "k")
+
+    threads = [threading.Thread(target=read_somehow) for _ in range(80)]
     for t in threads:
         t.start()
     with urllib.request.urlopen(node.endpoint + "/-/health", timeout=5) as reply:

@@ -7,6 +7,7 @@ import mmap
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -109,19 +110,49 @@ def test_changed_while_the_node_was_down(origin, new_node, mount):
     assert path.read_bytes() == new
 
 
-def test_node_killed_under_a_writer(origin, new_node, mount):
-    """Bytes written before the node was killed are published by a close after it came back."""
+WRITER = """
+import os, sys
+body = open(sys.argv[2], "rb")
+f = open(sys.argv[1], "wb", buffering=0)
+for word in sys.stdin:
+    if word == "write\\n":
+        f.write(body.read(1 << 20))
+    elif word == "fsync\\n":
+        os.fsync(f.fileno())
+    else:
+        f.close()
+    print(word, end="", flush=True)
+"""
+
+
+def test_node_killed_under_a_writer(origin, new_node, mount, tmp_path):
+    """Bytes written before the node was killed are published by a close after it came back.
+
+    The writer is another process: this one could not start the node, because starting a process closes the copies of its
+    open files in the child, which is a close like any other and waits for the node."""
     node = new_node()
     bucket = node.new_bucket(origin)
     path = mount(node, bucket).path
     body = harness.random_bytes(3 * MIB, seed=6)
-    with open(path / "f", "wb", buffering=0) as f:
-        f.write(body[:MIB])
-        os.fsync(f.fileno())
-        f.write(body[MIB:2 * MIB])
+    (tmp_path / "body").write_bytes(body)
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, path / "f", tmp_path / "body"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def tell(word):
+        writer.stdin.write(word + "\n")
+        writer.stdin.flush()
+        assert writer.stdout.readline().strip() == word
+
+    try:
+        for word in ("write", "fsync", "write"):
+            tell(word)
         node.kill()
-        f.write(body[2 * MIB:])
+        tell("write")
         node.start()
+        tell("close")
+    finally:
+        writer.kill()
+        writer.communicate()
     assert origin.s3().get_object(Bucket=bucket, Key="f")["Body"].read() == body
     assert (path / "f").read_bytes() == body
 

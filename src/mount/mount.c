@@ -18,7 +18,6 @@
 #include <sys/utsname.h>
 
 #define MAX_BACKGROUND 64
-#define IDLE_THREADS   4
 #define CLIENT_SPARE   4 /* connections beside one per thread */
 
 static const struct fuse_lowlevel_ops operations = {
@@ -220,7 +219,8 @@ static int serve(struct mount *m)
         abort();
     fuse_loop_cfg_set_clone_fd(config, 0);
     fuse_loop_cfg_set_max_threads(config, (unsigned)m->options->threads);
-    fuse_loop_cfg_set_idle_threads(config, IDLE_THREADS);
+    /* Ending and starting threads costs a data set of small files more than it saves. */
+    fuse_loop_cfg_set_idle_threads(config, (unsigned)m->options->threads);
     int r = fuse_session_loop_mt(m->se, config);
     fuse_loop_cfg_destroy(config);
     return r;

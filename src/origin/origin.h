@@ -41,13 +41,17 @@ struct origin_attr {
 /* What a bucket says about its origin; every row is a bucket property "origin.NAME". */
 #define ORIGIN_OPTIONS(X)                                                                                    \
     X(endpoint, STRING, "origin.endpoint", "URL", NULL, 0, 0, NULL, false,                                   \
-      "address of the S3 service, for example http://10.0.0.5:9000; default AWS")                            \
+      "address of the service, for example http://10.0.0.5:9000; default the public cloud's")                \
     X(region, STRING, "origin.region", "NAME", NULL, 0, 0, NULL, false,                                      \
       "region to sign for; default AWS_REGION, then us-east-1")                                              \
     X(access_key, STRING, "origin.access_key", "KEY", NULL, 0, 0, NULL, false,                               \
       "access key; default AWS_ACCESS_KEY_ID, then ~/.aws/credentials")                                      \
     X(secret_key, STRING, "origin.secret_key", "SECRET", NULL, 0, 0, NULL, true, "secret key")               \
     X(session_token, STRING, "origin.session_token", "TOKEN", NULL, 0, 0, NULL, true, "session token")       \
+    X(credentials_file, STRING, "origin.credentials_file", "FILE", NULL, 0, 0, NULL, false,                  \
+      "gs: JSON file of a service account or user; default GOOGLE_APPLICATION_CREDENTIALS")                  \
+    X(metadata_endpoint, STRING, "origin.metadata_endpoint", "URL", NULL, 0, 0, NULL, false,                 \
+      "instance metadata service to take credentials from; default the cloud's own, on its machines")        \
     X(style, ENUM, "origin.style", "STYLE", "auto", 0, 0, "auto|path|virtual", false,                        \
       "path: endpoint/bucket/key, virtual: bucket.endpoint/key; auto: path when an endpoint is given")       \
     X(timeout, DURATION, "origin.timeout", "TIME", "30s", 100, 3600000, NULL, false,                         \
@@ -167,12 +171,12 @@ struct origin {
     char *url;         /* as opened, for errors */
 };
 
-/* "s3://bucket/prefix", "file:///dir". bucket_name labels the metrics. */
+/* "s3://bucket/prefix", "gs://bucket/prefix", "file:///dir". bucket_name labels the metrics. */
 int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
                 struct err *e);
 void origin_close(struct origin *o);
 DEFINE_CLEANUP(struct origin, origin_close)
-/* One line for every kind: "s3, file". */
+/* One line for every kind: "s3, gs, file". */
 const char *origin_schemes(void);
 
 /* These count METRIC_ORIGIN_* and prefix errors with "origin URL: ". Sizes of bodies are checked: fewer or

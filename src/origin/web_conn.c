@@ -380,7 +380,7 @@ static int conclude(struct web_call *c, struct web_conn *conn, CURLcode code, st
     if (c->stopped)
         return e && e->code == 0 ? err_set(e, c->stopped, "%s", err_text(c->stopped)) : c->stopped;
     int status = c->response.status;
-    bool refused = status >= 300;
+    bool refused = status >= 300 && status != c->accept;
     if (code != CURLE_OK && !refused) /* a refusal may cut an upload short; the answer says more than curl */
         return err_set(e, class_of_curl(code, c, conn->easy), "%s",
                        conn->error[0] ? conn->error : curl_easy_strerror(code));

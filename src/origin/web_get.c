@@ -162,6 +162,16 @@ static int get_once(struct web *w, struct transfer *t, struct err *e)
     return r < 0 ? r : finish(t, e);
 }
 
+int web_get_once(struct web *w, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
+                 origin_sink_fn sink, void *arg, struct err *e)
+{
+    struct transfer t = {.get = g, .arena = a, .sink = sink, .arg = arg, .err = e};
+    int r = get_once(w, &t, e);
+    if (r == 0)
+        *ret_attr = t.attr;
+    return r;
+}
+
 int web_get(struct web *w, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
             origin_sink_fn sink, void *arg, struct err *e)
 {

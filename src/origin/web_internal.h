@@ -139,6 +139,7 @@ struct web_call {
     const struct origin_body *body; /* bytes [body_offset, body_offset + body_n) are sent */
     uint64_t body_offset, body_n;
     struct slice post;
+    int accept;                        /* a status above 299 that is no refusal; 0: none */
     atomic_bool *cancel, *also_cancel; /* may be NULL */
     /* Takes the body of a 2xx answer in pieces; anything but 0 stops the exchange and is its result. */
     int (*on_body)(void *arg, const void *p, size_t n);
@@ -211,6 +212,9 @@ int web_error_set(struct err *e, int class, const struct web_response *r, const 
  * checked. */
 int web_get(struct web *w, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
             origin_sink_fn sink, void *arg, struct err *e);
+/* Without asking again when a range from 0 is refused because the object is empty: ERR_RANGE. */
+int web_get_once(struct web *w, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
+                 origin_sink_fn sink, void *arg, struct err *e);
 int web_head(struct web *w, struct slice key, struct slice if_match, struct arena *a, struct origin_attr *ret,
              struct err *e);
 
@@ -234,6 +238,8 @@ struct web_page {
 int web_page_init(struct web_page *p, const struct origin_list *q, const char *own_prefix, struct arena *a,
                   struct err *e);
 void web_page_fini(struct web_page *p);
+/* Room for so many entries in all, for services whose pages may be longer than asked. */
+int web_page_room(struct web_page *p, size_t n, struct err *e);
 /* Copies into the arena what the origin sent, if it fits. */
 int web_page_keep(struct web_page *p, struct slice s, struct slice *ret, struct err *e);
 /* The entry's strings are the arena's. */

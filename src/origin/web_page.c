@@ -13,6 +13,8 @@
 
 #include "base/text.h"
 
+#define PAGE_ROOM_MAX 100000
+
 int web_page_init(struct web_page *p, const struct origin_list *q, const char *own_prefix, struct arena *a,
                   struct err *e)
 {
@@ -32,6 +34,21 @@ void web_page_fini(struct web_page *p)
 {
     free(p->entries);
     p->entries = NULL;
+}
+
+int web_page_room(struct web_page *p, size_t n, struct err *e)
+{
+    if (n > PAGE_ROOM_MAX)
+        return err_set(e, ERR_ORIGIN_FAILED, "the page has %zu entries", n);
+    if (n <= p->max)
+        return 0;
+    assert(p->n == 0);
+    free(p->entries);
+    p->max = (uint32_t)n;
+    p->entries = calloc(n, sizeof(struct origin_entry));
+    if (!p->entries)
+        abort();
+    return 0;
 }
 
 int web_page_keep(struct web_page *p, struct slice s, struct slice *ret, struct err *e)

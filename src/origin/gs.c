@@ -1,0 +1,236 @@
+/*
+ * The Google Cloud Storage kind, by the JSON API: opening an origin, addressing, reads.
+ *
+ *     gs://BUCKET[/PREFIX]   https://storage.googleapis.com, or origin.endpoint, or STORAGE_EMULATOR_HOST
+ *
+ * The bytes of an object come with alt=media, its attributes as a JSON resource. A read is pinned by
+ * ifGenerationMatch, and the generation that the answer tells is compared here too.
+ *
+ * Invariants:
+ *  1. Bytes arrive as they are stored: Accept-Encoding says gzip, so that the service unpacks nothing.
+ *  2. The token goes to the endpoint only; a session that lies elsewhere is used without it.
+ *  3. Nothing is sent at open.
+ *
+ * Failure modes: ERR_BAD_OPTION with the option's name; those of web_perform and of the token service.
+ */
+#include "origin/gs_internal.h"
+
+#include "base/text.h"
+
+int gs_object_url(const struct gs *g, const char *before, bool has_key, struct slice key, struct buf *b)
+{
+    int r = buf_printf(b, "%s%s%s/storage/v1/b/%s/o%s", g->endpoint.base, g->endpoint.path, before, g->bucket,
+                       has_key ? "/" : "");
+    struct buf _cleanup_buf_ whole = BUF_INIT(WEB_URL_MAX);
+    if (r == 0 && has_key)
+        r = buf_str(&whole, g->prefix);
+    if (r == 0 && has_key)
+        r = buf_slice(&whole, key);
+    return r < 0 || !has_key ? r : text_uri_encode(b, buf_view(&whole), /* keep_slash= */ false);
+}
+
+static int add_token(struct gs *g, struct web_request *q, struct err *e)
+{
+    struct buf _cleanup_buf_ value = BUF_INIT(16 * KIB);
+    int r = buf_str(&value, "Bearer ");
+    if (r == 0)
+        r = gs_token_get(g->token, &value, e);
+    if (r == 0)
+        r = web_request_header(q, SLICE_LIT("Authorization"), buf_view(&value), e);
+    if (value.p)
+        explicit_bzero(value.p, value.n);
+    return r;
+}
+
+static int prepare(struct web_call *c, struct web_request *q, struct err *e)
+{
+    struct gs *g = gs_of(c->web->origin);
+    int r = c->url.n ? buf_slice(&q->url, c->url) : gs_object_url(g, "", c->has_key, c->key, &q->url);
+    bool own = slice_starts(buf_view(&q->url), slice_str(g->endpoint.base));
+    if (r == 0)
+        r = web_request_query(c, &q->url);
+    if (r < 0)
+        return err_set(e, -ENAMETOOLONG, "the request's URL is too long");
+    r = web_request_headers(c, q, e);
+    if (r == 0 && c->method == WEB_GET)
+        r = web_request_header(q, SLICE_LIT("Accept-Encoding"), SLICE_LIT("gzip"), e);
+    return r == 0 && g->token && own ? add_token(g, q, e) : r;
+}
+
+static int refused(const struct web_call *c, struct err *e)
+{
+    struct gs *g = gs_of(c->web->origin);
+    if (c->response.status == 401 && g->token)
+        gs_token_drop(g->token);
+    return gs_json_refused(&c->response, buf_view(&c->error_body), e);
+}
+
+bool gs_is_generation(struct slice s)
+{
+    uint64_t n;
+    return slice_u64(s, &n) == 0;
+}
+
+static int pin(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e)
+{
+    (void)scratch;
+    web_query(c, SLICE_LIT("alt"), SLICE_LIT("media"));
+    if (g->if_match.n && !slice_eq_str(g->if_match, "*")) {
+        if (!gs_is_generation(g->if_match))
+            return err_set(e, ERR_PRECONDITION, "\"" SLICE_FMT "\" is no generation", SLICE_ARG(g->if_match));
+        web_query(c, SLICE_LIT("ifGenerationMatch"), g->if_match);
+    }
+    if (g->if_none_match.n && gs_is_generation(g->if_none_match))
+        web_query(c, SLICE_LIT("ifGenerationNotMatch"), g->if_none_match);
+    return 0;
+}
+
+static const struct web_kind web_kind = {
+    .version_header = "x-goog-generation",
+    .meta_prefix = "x-goog-meta-",
+    .prepare = prepare,
+    .refused = refused,
+    .pin = pin,
+};
+
+/* ---- reads ---- */
+
+static int stat_call(struct gs *g, const struct origin_get *q, struct arena *a, struct origin_attr *ret,
+                     struct err *e)
+{
+    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &g->web, WEB_GET, "head");
+    c.has_key = true;
+    c.key = q->key;
+    c.cancel = q->cancel;
+    c.on_body = web_collect;
+    c.arg = &body;
+    bool pinned = q->if_match.n && !slice_eq_str(q->if_match, "*");
+    if (pinned && gs_is_generation(q->if_match))
+        web_query(&c, SLICE_LIT("ifGenerationMatch"), q->if_match);
+    int r = web_perform(&c, e);
+    if (r < 0)
+        return r;
+    json_t *_cleanup_(gs_json_unrefp) j = gs_json_parse(buf_view(&body), e);
+    struct origin_attr attr;
+    r = j ? gs_json_attr(j, a, &attr, e) : ERR_ORIGIN_FAILED;
+    if (r < 0)
+        return r;
+    if (pinned && !slice_eq(attr.etag, q->if_match))
+        return err_set(e, ERR_PRECONDITION,
+                       "the object's generation is " SLICE_FMT " and no longer " SLICE_FMT,
+                       SLICE_ARG(attr.etag), SLICE_ARG(q->if_match));
+    if (q->if_none_match.n && slice_eq(attr.etag, q->if_none_match))
+        return err_set(e, ERR_NOT_MODIFIED, "the object's generation is still " SLICE_FMT,
+                       SLICE_ARG(attr.etag));
+    *ret = attr;
+    return 0;
+}
+
+int gs_stat(struct gs *g, struct slice key, struct slice if_match, struct arena *a, struct origin_attr *ret,
+            struct err *e)
+{
+    struct origin_get q = {.key = key, .if_match = if_match};
+    return stat_call(g, &q, a, ret, e);
+}
+
+static int gs_get(struct origin *o, const struct origin_get *q, struct arena *a, struct origin_attr *ret_attr,
+                  origin_sink_fn sink, void *arg, struct err *e)
+{
+    struct gs *g = gs_of(o);
+    int r = web_check_key(g->prefix, q->key, e);
+    if (r < 0)
+        return r;
+    if (!q->attributes_only) {
+        r = web_get_once(&g->web, q, a, ret_attr, sink, arg, e);
+        if (r != ERR_RANGE || q->offset != 0)
+            return r;
+        if (e)
+            e->code = 0; /* a range of an empty object is refused although nothing is wrong */
+    }
+    struct origin_attr attr;
+    r = stat_call(g, q, a, &attr, e);
+    if (r == 0 && !q->attributes_only && attr.size_bytes != 0)
+        return err_set(e, ERR_ORIGIN_FAILED, "a range from 0 was refused, but the object is not empty");
+    if (r == 0)
+        r = sink(arg, &attr, NULL, 0);
+    if (r == 0)
+        *ret_attr = attr;
+    return r;
+}
+
+/* ---- opening ---- */
+
+static void gs_free(struct gs *g)
+{
+    if (!g)
+        return;
+    assert(g->magic == GS_MAGIC);
+    web_fini(&g->web);
+    web_endpoint_fini(&g->endpoint);
+    gs_token_free(g->token);
+    free(g->bucket);
+    free(g->prefix);
+    g->magic = 0;
+    free(g);
+}
+DEFINE_CLEANUP(struct gs, gs_free)
+
+/* STORAGE_EMULATOR_HOST may be written with or without a scheme. */
+static int set_endpoint(struct gs *g, const struct origin_options *o, bool *ret_emulator, struct err *e)
+{
+    const char *emulator = o->endpoint ? NULL : web_env("STORAGE_EMULATOR_HOST");
+    char _cleanup_free_ *own = NULL;
+    if (emulator && !strstr(emulator, "://")) {
+        if (asprintf(&own, "http://%s", emulator) < 0)
+            abort();
+        emulator = own;
+    }
+    const char *url = o->endpoint ? o->endpoint : emulator ? emulator : GS_ENDPOINT;
+    int r =
+        web_endpoint_parse(url, emulator ? "STORAGE_EMULATOR_HOST" : "origin.endpoint", "", &g->endpoint, e);
+    g->web.loopback = g->endpoint.loopback;
+    *ret_emulator = emulator || (o->endpoint && !g->endpoint.https);
+    return r;
+}
+
+static int gs_open(struct slice rest, const struct origin_options *o, struct origin **ret, struct err *e)
+{
+    struct gs *_cleanup_(gs_freep) g = calloc(1, sizeof(*g));
+    if (!g)
+        abort();
+    g->magic = GS_MAGIC;
+    g->base.ops = &origin_gs_ops;
+    g->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
+                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META;
+    g->part_bytes = o->part_size;
+    bool emulator = false;
+    int r = web_init(&g->web, &web_kind, &g->base, o, e);
+    if (r == 0)
+        r = web_parse_name(rest, "a bucket", "gs://BUCKET/PREFIX", &g->bucket, &g->prefix, e);
+    if (r == 0)
+        r = set_endpoint(g, o, &emulator, e);
+    if (r == 0)
+        r = gs_token_new(o, emulator, &g->token, e);
+    if (r < 0)
+        return r;
+    *ret = &TAKE_PTR(g)->base;
+    return 0;
+}
+
+static void gs_close(struct origin *o)
+{
+    gs_free(gs_of(o));
+}
+
+const struct origin_ops origin_gs_ops = {
+    .scheme = "gs",
+    .open = gs_open,
+    .close = gs_close,
+    .get = gs_get,
+    .list = gs_list,
+    .put = gs_put,
+    .remove = gs_remove,
+    .copy = gs_copy,
+};

@@ -1,0 +1,91 @@
+/*
+ * The Google Cloud Storage kind, between its files: gs.c (options, URLs, opening, reads), gs_token.c
+ * (credentials and access tokens), gs_json.c (documents), gs_list.c (listings), gs_put.c (writes),
+ * gs_upload.c (resumable uploads).
+ *
+ * Versions are generations: the decimal number stands where other kinds have an ETag.
+ */
+#pragma once
+
+#include "origin/web_internal.h"
+
+#include <jansson.h>
+
+#define GS_MAGIC           0x47534f52u
+#define GS_ENDPOINT        "https://storage.googleapis.com"
+#define GS_CHUNK           (256 * KIB) /* chunks of resumable uploads are multiples of it */
+#define GS_SINGLE_MAX      (8 * MIB)   /* larger objects are sent in resumable uploads */
+#define GS_SESSION_MAX     WEB_LOCATION_MAX
+#define GS_RENEW_BEFORE_MS 300000 /* tokens are renewed so long before they end */
+
+/* ---- tokens ---- */
+
+struct gs_token;
+
+/* Finds credentials: origin.credentials_file, else, unless `emulator`, GOOGLE_APPLICATION_CREDENTIALS, the
+ * user's application default file, the metadata service. *ret is NULL when there are none. Errors name the
+ * file. */
+int gs_token_new(const struct origin_options *o, bool emulator, struct gs_token **ret, struct err *e);
+void gs_token_free(struct gs_token *t);
+/* A token that lives for a while still, appended to `b`; asks for one when needed. Any thread; one asks, the
+ * others wait. */
+int gs_token_get(struct gs_token *t, struct buf *b, struct err *e);
+/* What was refused with 401 is not given again. */
+void gs_token_drop(struct gs_token *t);
+/* The signed assertion of a service account, for a time; for tests. */
+int gs_token_assertion(const struct gs_token *t, uint64_t real_s, struct buf *b, struct err *e);
+/* How long the token at hand is good for, in ms; for tests. */
+uint64_t gs_token_left_ms(struct gs_token *t);
+
+/* ---- the origin ---- */
+
+struct gs {
+    struct origin base; /* first */
+    uint32_t magic;
+    char *bucket;
+    char *prefix; /* "" or ends with '/' */
+    struct web web;
+    struct web_endpoint endpoint;
+    struct gs_token *token; /* NULL: requests are not signed */
+    uint64_t part_bytes;
+};
+
+static inline struct gs *gs_of(struct origin *o)
+{
+    struct gs *g = container_of(o, struct gs, base);
+    assert(g->magic == GS_MAGIC);
+    return g;
+}
+
+/* ---- documents ---- */
+
+json_t *gs_json_parse(struct slice text, struct err *e);
+static inline void gs_json_unrefp(json_t **j)
+{
+    json_decref(*j);
+}
+/* Attributes of an object resource, in the arena. */
+int gs_json_attr(const json_t *j, struct arena *a, struct origin_attr *ret, struct err *e);
+/* The resource of a new object as text: name, type, metadata. */
+int gs_json_resource(const struct gs *g, const struct origin_put *p, struct buf *b, struct err *e);
+/* Error of a refused answer, whose body is JSON or not. */
+int gs_json_refused(const struct web_response *r, struct slice body, struct err *e);
+
+/* ---- verbs ---- */
+
+/* "BASE/storage/v1/b/BUCKET/o[/KEY]" and the upload form. */
+int gs_object_url(const struct gs *g, const char *before, bool has_key, struct slice key, struct buf *b);
+int gs_stat(struct gs *g, struct slice key, struct slice if_match, struct arena *a, struct origin_attr *ret,
+            struct err *e);
+int gs_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+            struct err *e);
+int gs_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
+           struct origin_attr *ret_attr, struct err *e);
+int gs_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
+int gs_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
+            struct origin_attr *ret_attr, struct err *e);
+int gs_upload(struct gs *g, const struct origin_put *p, const struct origin_body *body, struct arena *a,
+              struct origin_attr *ret_attr, struct err *e);
+/* ifGenerationMatch of a write. */
+int gs_put_conditions(struct web_call *c, const struct origin_put *p, struct err *e);
+bool gs_is_generation(struct slice s);

@@ -1,0 +1,152 @@
+"""Every kind of origin end to end: a real server, a node before it, the CLI and S3. What it can works, what it cannot is said."""
+
+import os
+
+import pytest
+
+import harness
+import origins
+
+KINDS = {"gs": origins.Gcs}
+SMALL = {f"epoch/{i:03d}.bin": os.urandom(2000 + 37 * i) for i in range(40)}
+LARGE = os.urandom(9 * (1 << 20) + 12345)  # above what goes in one request
+
+
+@pytest.fixture(scope="module")
+def servers(work):
+    """kind -> running server, started when first asked for; a kind that cannot run here ends the test as not run."""
+    running = {}
+
+    def get(kind):
+        reason = KINDS[kind].missing()
+        if reason:
+            pytest.skip(f"not run: {reason}")
+        if kind not in running:
+            running[kind] = KINDS[kind](work / f"origin-{kind}")
+        return running[kind]
+
+    yield get
+    for one in running.values():
+        one.stop()
+
+
+@pytest.fixture(scope="module")
+def node(work):
+    with harness.Node(work / "origins-node") as running:
+        yield running
+
+
+@pytest.fixture(params=sorted(KINDS))
+def server(request, servers):
+    return servers(request.param)
+
+
+@pytest.fixture
+def bucket(node, server):
+    """(name of the bucket here, its prefix at the origin)."""
+    name = harness.random_name()
+    node.create_bucket(name, server.url(name), **server.properties())
+    return name, name + "/"
+
+
+def fill(server, prefix, contents):
+    for key, data in contents.items():
+        server.put(prefix + key, data)
+
+
+def s3_keys(s3, name, **arguments):
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=name, **arguments)
+    return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+
+def test_epoch_twice(node, server, bucket):
+    """An epoch gives the origin's bytes; the second one comes from the cache and asks the origin for no bytes."""
+    name, prefix = bucket
+    fill(server, prefix, SMALL)
+    s3 = node.s3()
+    fetched = []
+    for _ in range(2):
+        before = node.metric("forebay_origin_read_bytes_total", bucket=name)
+        for key, data in SMALL.items():
+            assert s3.get_object(Bucket=name, Key=key)["Body"].read() == data
+        fetched.append(node.metric("forebay_origin_read_bytes_total", bucket=name) - before)
+    assert fetched == [sum(map(len, SMALL.values())), 0]
+
+
+def test_list(node, server, bucket):
+    """Listings have every key in byte order, whole, by pages and by folder, with the right sizes."""
+    name, prefix = bucket
+    keys = ["a", "a/b", "a-b", "a0", "deep/er/x", "deep/y", "sp ace", "ünï/ö", "z+%&=?"]
+    if not server.writable:
+        keys = ["a-b", "a/b", "a0", "deep/er/x", "deep/y", "sp ace", "ünï/ö", "z+%&="]
+    fill(server, prefix, {key: key.encode() for key in keys})
+    s3 = node.s3()
+    expected = sorted(keys, key=lambda k: k.encode())
+    assert s3_keys(s3, name) == expected
+    assert s3_keys(s3, name, PaginationConfig={"PageSize": 2}) == expected
+    assert s3_keys(s3, name, StartAfter="a0") == expected[expected.index("a0") + 1:]
+    page = s3.list_objects_v2(Bucket=name, Delimiter="/")
+    assert [p["Prefix"] for p in page["CommonPrefixes"]] == ["a/", "deep/", "ünï/"]
+    assert {c["Key"]: c["Size"] for c in page["Contents"]} == {k: len(k.encode()) for k in keys if "/" not in k}
+    small = []
+    for one in s3.get_paginator("list_objects_v2").paginate(Bucket=name, Delimiter="/", PaginationConfig={"PageSize": 1}):
+        small += [c["Key"] for c in one.get("Contents", [])] + [p["Prefix"] for p in one.get("CommonPrefixes", [])]
+    assert sorted(small) == sorted([p["Prefix"] for p in page["CommonPrefixes"]] + [c["Key"] for c in page["Contents"]])
+
+
+def test_put_through(node, server, bucket):
+    """What is put here is at the origin when the answer comes, small and in parts, with type and metadata; deleted, it is gone."""
+    if not server.writable:
+        pytest.skip("not run: this kind is read-only; test_read_only_says_so stands for it")
+    name, prefix = bucket
+    s3 = node.s3()
+    for key, data in {"small": b"x" * 1000, "empty": b"", "large": LARGE, "odd ö+%/k": b"odd"}.items():
+        s3.put_object(Bucket=name, Key=key, Body=data, ContentType="text/x-test", Metadata={"colour": "red"})
+        assert server.get(prefix + key) == data
+        head = s3.head_object(Bucket=name, Key=key)
+        assert head["ContentLength"] == len(data) and head["ContentType"] == "text/x-test"
+        assert head["Metadata"] == {"colour": "red"}
+        assert s3.get_object(Bucket=name, Key=key)["Body"].read() == data
+        s3.delete_object(Bucket=name, Key=key)
+        assert server.get(prefix + key) is None
+
+
+def test_change_behind_our_back(node, server, bucket):
+    """An object that changed at the origin is never mixed with its old bytes: the new version is read whole."""
+    name, prefix = harness.random_name(), bucket[1]
+    node.create_bucket(name, server.url(bucket[0]), validate="always", **server.properties())
+    old, new = os.urandom(300000), os.urandom(310000)
+    server.put(prefix + "k", old)
+    assert node.s3().get_object(Bucket=name, Key="k")["Body"].read() == old
+    server.put(prefix + "k", new)
+    assert node.s3().get_object(Bucket=name, Key="k")["Body"].read() == new
+
+
+def test_copy_and_conditions(node, server, bucket):
+    """Copies are made inside the origin; If-None-Match and If-Match on PUT are decided by the origin."""
+    if not server.writable:
+        pytest.skip("not run: this kind is read-only; test_read_only_says_so stands for it")
+    name, prefix = bucket
+    s3 = node.s3()
+    etag = s3.put_object(Bucket=name, Key="one", Body=b"one", Metadata={"a": "b"})["ETag"]
+    s3.copy_object(Bucket=name, Key="two words", CopySource={"Bucket": name, "Key": "one"})
+    assert server.get(prefix + "two words") == b"one"
+    assert s3.head_object(Bucket=name, Key="two words")["Metadata"] == {"a": "b"}
+    for condition in ({"IfNoneMatch": "*"}, {"IfMatch": '"1"'}):
+        with pytest.raises(s3.exceptions.ClientError) as refused:
+            s3.put_object(Bucket=name, Key="one", Body=b"other", **condition)
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 412
+    assert server.get(prefix + "one") == b"one"
+    s3.put_object(Bucket=name, Key="one", Body=b"three", IfMatch=etag)
+    assert server.get(prefix + "one") == b"three"
+
+
+def test_absent(node, server, bucket):
+    """What is not there is not found: NoSuchKey, and a message from the command line."""
+    name, _ = bucket
+    s3 = node.s3()
+    with pytest.raises(s3.exceptions.NoSuchKey):
+        s3.get_object(Bucket=name, Key="nothing")
+    assert node.cli("cat", f"{name}/nothing", check=False).returncode != 0
+
+

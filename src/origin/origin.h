@@ -50,6 +50,12 @@ struct origin_attr {
     X(session_token, STRING, "origin.session_token", "TOKEN", NULL, 0, 0, NULL, true, "session token")       \
     X(credentials_file, STRING, "origin.credentials_file", "FILE", NULL, 0, 0, NULL, false,                  \
       "gs: JSON file of a service account or user; default GOOGLE_APPLICATION_CREDENTIALS")                  \
+    X(account, STRING, "origin.account", "NAME", NULL, 0, 0, NULL, false,                                    \
+      "az: storage account; default AZURE_STORAGE_ACCOUNT")                                                  \
+    X(account_key, STRING, "origin.account_key", "KEY", NULL, 0, 0, NULL, true,                              \
+      "az: the account's key; default AZURE_STORAGE_KEY")                                                    \
+    X(sas, STRING, "origin.sas", "QUERY", NULL, 0, 0, NULL, true,                                            \
+      "az: shared access signature; default AZURE_STORAGE_SAS_TOKEN")                                        \
     X(metadata_endpoint, STRING, "origin.metadata_endpoint", "URL", NULL, 0, 0, NULL, false,                 \
       "instance metadata service to take credentials from; default the cloud's own, on its machines")        \
     X(style, ENUM, "origin.style", "STYLE", "auto", 0, 0, "auto|path|virtual", false,                        \
@@ -171,12 +177,13 @@ struct origin {
     char *url;         /* as opened, for errors */
 };
 
-/* "s3://bucket/prefix", "gs://bucket/prefix", "file:///dir". bucket_name labels the metrics. */
+/* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "file:///dir". bucket_name labels the
+ * metrics. */
 int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
                 struct err *e);
 void origin_close(struct origin *o);
 DEFINE_CLEANUP(struct origin, origin_close)
-/* One line for every kind: "s3, gs, file". */
+/* One line for every kind: "s3, gs, az, file". */
 const char *origin_schemes(void);
 
 /* These count METRIC_ORIGIN_* and prefix errors with "origin URL: ". Sizes of bodies are checked: fewer or

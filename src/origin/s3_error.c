@@ -50,10 +50,7 @@
     X(PermanentRedirect, ERR_ORIGIN_REFUSED)                                                                 \
     X(AuthorizationHeaderMalformed, ERR_ORIGIN_REFUSED)
 
-static const struct {
-    const char *code;
-    int class;
-} table[] = {
+static const struct web_error_row table[] = {
 #define X(code, class) {#code, (class)},
     S3_ERROR_TABLE(X)
 #undef X
@@ -61,43 +58,13 @@ static const struct {
 
 int s3_error_class(int status, struct slice code)
 {
-    for (size_t i = 0; code.n > 0 && i < ARRAY_SIZE(table); i++)
-        if (slice_eq_str(code, table[i].code))
-            return table[i].class;
-    /* Of the conflicts only those of the table pass by themselves; "a directory is there" does not. */
-    return status == 409 && code.n > 0 ? ERR_ORIGIN_REFUSED : web_error_class(status);
-}
-
-static int on_element(void *arg, unsigned depth, const char *parent, const char *name, struct slice text,
-                      struct err *e)
-{
-    (void)e;
-    struct s3_error *x = arg;
-    if (depth < 2 || strcmp(parent, "Error") != 0)
-        return 0;
-    text = slice_trim(text);
-    if (strcmp(name, "Code") == 0)
-        web_error_text(x->code, sizeof(x->code), text);
-    else if (strcmp(name, "Message") == 0)
-        web_error_text(x->message, sizeof(x->message), text);
-    else if (strcmp(name, "Region") == 0)
-        web_error_text(x->region, sizeof(x->region), text);
-    return 0;
-}
-
-void s3_error_parse(struct slice body, struct s3_error *ret)
-{
-    memset(ret, 0, sizeof(*ret));
-    struct web_xml *_cleanup_(web_xml_freep) x = web_xml_new(WEB_ERROR_BODY_MAX, on_element, ret);
-    /* A document that is cut or broken tells what stands before the break. */
-    if (web_xml_feed(x, body.p, body.n, NULL) == 0)
-        (void)web_xml_end(x, NULL);
+    return web_error_lookup(table, ARRAY_SIZE(table), status, code);
 }
 
 int s3_error_of(const struct s3 *s, const struct web_response *r, struct slice body, struct err *e)
 {
-    struct s3_error x;
-    s3_error_parse(body, &x);
+    struct web_error x;
+    web_error_parse(body, &x);
     int class = s3_error_class(r->status, slice_str(x.code));
     const char *region = x.region[0] ? x.region : r->region;
     bool elsewhere = region[0] && strcmp(region, s->region) != 0;

@@ -75,11 +75,6 @@ int s3_request_refused(const struct web_call *c, struct err *e);
 
 /* Class of an answer by its status and S3 code (may be empty). */
 int s3_error_class(int status, struct slice code);
-struct s3_error {
-    char code[64], message[256], region[64];
-};
-/* Reads what an error document says; fields stay empty where it says nothing or is none. */
-void s3_error_parse(struct slice body, struct s3_error *ret);
 /* Classified error of an answer that is not 2xx, or of an <Error> document inside a 200. */
 int s3_error_of(const struct s3 *s, const struct web_response *r, struct slice body, struct err *e);
 

@@ -64,3 +64,40 @@ int web_error_set(struct err *e, int class, const struct web_response *r, const 
     return err_set(e, class, "%d%s%s%s%s", r->status, name[0] ? " " : "", name, message[0] ? ": " : "",
                    message);
 }
+
+int web_error_lookup(const struct web_error_row *table, size_t n, int status, struct slice code)
+{
+    for (size_t i = 0; code.n > 0 && i < n; i++)
+        if (slice_eq_str(code, table[i].code))
+            return table[i].class;
+    /* Of the conflicts only those of the table pass by themselves; "a directory is there" does not. */
+    return status == 409 && code.n > 0 ? ERR_ORIGIN_REFUSED : web_error_class(status);
+}
+
+/* ---- documents ---- */
+
+static int on_element(void *arg, unsigned depth, const char *parent, const char *name, struct slice text,
+                      struct err *e)
+{
+    (void)e;
+    struct web_error *x = arg;
+    if (depth < 2 || strcmp(parent, "Error") != 0)
+        return 0;
+    text = slice_trim(text);
+    if (strcmp(name, "Code") == 0)
+        web_error_text(x->code, sizeof(x->code), text);
+    else if (strcmp(name, "Message") == 0)
+        web_error_text(x->message, sizeof(x->message), text);
+    else if (strcmp(name, "Region") == 0)
+        web_error_text(x->region, sizeof(x->region), text);
+    return 0;
+}
+
+void web_error_parse(struct slice body, struct web_error *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    struct web_xml *_cleanup_(web_xml_freep) x = web_xml_new(WEB_ERROR_BODY_MAX, on_element, ret);
+    /* A document that is cut or broken tells what stands before the break. */
+    if (web_xml_feed(x, body.p, body.n, NULL) == 0)
+        (void)web_xml_end(x, NULL);
+}

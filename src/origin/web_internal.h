@@ -104,8 +104,9 @@ struct web_response {
     uint64_t upload_last;                          /* of a resumable upload's "Range: bytes=0-n" */
     bool has_upload;
     uint64_t mtime_ns, date_ns;
-    char region[64]; /* x-amz-bucket-region */
-    char code[64];   /* x-ms-error-code */
+    char region[64];      /* x-amz-bucket-region */
+    char code[64];        /* x-ms-error-code */
+    char copy_status[16]; /* x-ms-copy-status */
     char etag[WEB_ETAG_MAX + 1];
     char location[WEB_LOCATION_MAX];
     struct buf content_type, meta;
@@ -198,6 +199,17 @@ struct slice web_unquote(struct slice etag);
 
 /* Class of an answer by its status alone. */
 int web_error_class(int status);
+struct web_error_row {
+    const char *code;
+    int class;
+};
+/* Class of the service's own code when the table has it, else that of the status. */
+int web_error_lookup(const struct web_error_row *table, size_t n, int status, struct slice code);
+struct web_error {
+    char code[64], message[256], region[64];
+};
+/* Reads what an <Error> document says; fields stay empty where it says nothing or is none. */
+void web_error_parse(struct slice body, struct web_error *ret);
 /* Cut to the room, control characters as spaces. */
 void web_error_text(char *to, size_t room, struct slice s);
 /* First line of a body that is no document: "Bad Gateway" of some proxy, say. */

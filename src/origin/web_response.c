@@ -145,6 +145,8 @@ static void take_header(struct web_response *r, struct slice name, struct slice 
         take_text(r->region, sizeof(r->region), value);
     } else if (slice_eq_str(name, "x-ms-error-code")) {
         take_text(r->code, sizeof(r->code), value);
+    } else if (slice_eq_str(name, "x-ms-copy-status")) {
+        take_text(r->copy_status, sizeof(r->copy_status), value);
     } else if (slice_eq_str(name, "location")) {
         take_text(r->location, sizeof(r->location), value);
     } else if (!take_user_meta(r, name, value) && origin_is_meta_header(name) &&

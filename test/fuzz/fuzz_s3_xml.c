@@ -40,8 +40,8 @@ static void page(struct slice text)
 
 static void error(struct slice text)
 {
-    struct s3_error x;
-    s3_error_parse(text, &x);
+    struct web_error x;
+    web_error_parse(text, &x);
     assert(s3_error_class(500, slice_str(x.code)) < 0);
     for (const char *p = x.message; *p; p++)
         assert((unsigned char)*p >= ' ');

@@ -6,8 +6,9 @@ import pytest
 
 import harness
 import origins
+import wire
 
-KINDS = {"gs": origins.Gcs}
+KINDS = {"az": origins.Azurite, "gs": origins.Gcs}
 SMALL = {f"epoch/{i:03d}.bin": os.urandom(2000 + 37 * i) for i in range(40)}
 LARGE = os.urandom(9 * (1 << 20) + 12345)  # above what goes in one request
 
@@ -150,3 +151,25 @@ def test_absent(node, server, bucket):
     assert node.cli("cat", f"{name}/nothing", check=False).returncode != 0
 
 
+
+
+def test_shared_access_signature(node, servers):
+    """A signature instead of the account's key reads, writes, lists and copies."""
+    server, name = servers("az"), harness.random_name()
+    node.create_bucket(name, server.url(name), **server.sas())
+    s3 = node.s3()
+    s3.put_object(Bucket=name, Key="one", Body=b"one")
+    s3.copy_object(Bucket=name, Key="two", CopySource={"Bucket": name, "Key": "one"})
+    assert s3_keys(s3, name) == ["one", "two"]
+    assert server.get(f"{name}/two") == b"one"
+    assert s3.get_object(Bucket=name, Key="two")["Body"].read() == b"one"
+
+
+def test_wrong_key(node, servers):
+    """A wrong key is the service's refusal, in its words, and the key is not among them."""
+    server, name = servers("az"), harness.random_name()
+    wrong = "d3Jvbmcga2V5"
+    with pytest.raises(wire.WireError) as refused:
+        node.create_bucket(name, server.url(name), **{**server.properties(), "origin.account_key": wrong})
+    assert "az://bucket" in str(refused.value) and "403 AuthorizationFailure" in str(refused.value)
+    assert wrong not in str(refused.value) + node.log()

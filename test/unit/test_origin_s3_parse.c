@@ -155,23 +155,23 @@ static void test_classes(void **state)
 /* Errors in any frame: with and without namespace, cut in the middle, not XML at all. */
 static void test_error_documents(void **state)
 {
-    struct s3_error x;
-    s3_error_parse(
+    struct web_error x;
+    web_error_parse(
         SLICE_LIT(
             "<?xml version=\"1.0\"?>\n<Error xmlns=\"u\"><Code> AccessDenied </Code><Message>a &lt;b&gt;\n"
             "c</Message><Extra><Code>no</Code></Extra></Error>"),
         &x);
     assert_string_equal(x.code, "AccessDenied");
     assert_string_equal(x.message, "a <b> c");
-    s3_error_parse(SLICE_LIT("<Error><Code>SlowDown</Code><Mess"), &x);
+    web_error_parse(SLICE_LIT("<Error><Code>SlowDown</Code><Mess"), &x);
     assert_string_equal(x.code, "SlowDown");
-    s3_error_parse(SLICE_LIT("<s3:Error xmlns:s3=\"u\"><s3:Code>X</s3:Code></s3:Error>"), &x);
+    web_error_parse(SLICE_LIT("<s3:Error xmlns:s3=\"u\"><s3:Code>X</s3:Code></s3:Error>"), &x);
     assert_string_equal(x.code, "X");
-    s3_error_parse(SLICE_LIT("not XML"), &x);
+    web_error_parse(SLICE_LIT("not XML"), &x);
     assert_string_equal(x.code, "");
-    s3_error_parse(SLICE_NULL, &x);
+    web_error_parse(SLICE_NULL, &x);
     assert_string_equal(x.code, "");
-    s3_error_parse(SLICE_LIT("<!DOCTYPE x [<!ENTITY a \"b\">]><Error><Code>&a;</Code></Error>"), &x);
+    web_error_parse(SLICE_LIT("<!DOCTYPE x [<!ENTITY a \"b\">]><Error><Code>&a;</Code></Error>"), &x);
     assert_string_equal(x.code, "");
 }
 

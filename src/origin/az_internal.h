@@ -1,0 +1,71 @@
+/*
+ * The Azure Blob kind, between its files: az.c (options, URLs, opening, reads), az_request.c (addressing,
+ * SharedKey, SAS), az_list.c (listings), az_put.c (writes, copies, blocks).
+ */
+#pragma once
+
+#include "origin/web_internal.h"
+
+#define AZ_MAGIC      0x415a4f52u
+#define AZ_VERSION    "2021-12-02" /* of the service's protocol */
+#define AZ_BLOCKS_MAX 50000
+#define AZ_SINGLE_MAX (8 * MIB) /* larger blobs are sent in blocks */
+#define AZ_KEY_MAX    256       /* bytes of an account's key, decoded */
+
+/* Where earlier pages of listings ended. */
+#define AZ_HINTS 64
+
+struct az_hint {
+    char *list, *key, *marker; /* heap; NULL: unused */
+};
+
+struct az_hints {
+    struct lock lock; /* covers what follows */
+    struct az_hint v[AZ_HINTS];
+    size_t next;
+};
+
+void az_hints_init(struct az_hints *h);
+void az_hints_fini(struct az_hints *h);
+
+struct az {
+    struct origin base; /* first */
+    uint32_t magic;
+    char *account;
+    char *container;
+    char *prefix; /* "" or ends with '/' */
+    struct web web;
+    struct web_endpoint endpoint; /* its path holds the account where the address does */
+    uint8_t key[AZ_KEY_MAX];      /* of SharedKey */
+    size_t key_n;                 /* 0: none */
+    char *sas;                    /* "sv=...&sig=..." as given, without '?'; NULL: none */
+    uint64_t part_bytes;
+    struct az_hints hints;
+};
+
+static inline struct az *az_of(struct origin *o)
+{
+    struct az *z = container_of(o, struct az, base);
+    assert(z->magic == AZ_MAGIC);
+    return z;
+}
+
+extern const struct web_kind az_web_kind;
+
+/* What the account signs, by its version 2009-09-19 of SharedKey; all headers of the request are in `pairs`,
+ * lower-case names. `path` is the encoded path of the URL. For the request and for tests. */
+int az_string_to_sign(struct slice method, const char *account, struct slice path,
+                      const struct sigv4_pair *query, size_t n_query, const struct sigv4_pair *pairs,
+                      size_t n, uint64_t body_bytes, struct buf *b);
+/* "BASE/CONTAINER[/KEY]" without a query. */
+int az_url(const struct az *z, bool has_key, struct slice key, struct buf *b);
+int az_request_prepare(struct web_call *c, struct web_request *q, struct err *e);
+int az_request_refused(const struct web_call *c, struct err *e);
+
+int az_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+            struct err *e);
+int az_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
+           struct origin_attr *ret_attr, struct err *e);
+int az_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
+int az_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
+            struct origin_attr *ret_attr, struct err *e);

@@ -1,0 +1,194 @@
+/*
+ * List Blobs: one page, parsed while it arrives.
+ *
+ * The service goes on from its own marker only, not from a key. Where a page has to begin behind a key, the
+ * listing begins at the nearest place before it that is known from earlier pages (the hints, a few markers
+ * with the keys before them), else at the start of the prefix, and what is not behind the key is dropped. Our
+ * own token holds that key and the marker: "LENGTH:KEYMARKER".
+ *
+ * Invariants:
+ *  1. A hint of another prefix or delimiter is never used; a wrong one could only leave out what lies before
+ * its key.
+ *  2. Those of web_page.c.
+ *
+ * Failure modes: those of web_page.c and web_perform.
+ */
+#include "origin/az_internal.h"
+
+#include "base/text.h"
+
+struct reader {
+    struct web_page page;
+    struct web_xml *xml;
+    struct origin_entry now;
+    struct err *err;
+};
+
+static void reader_fini(struct reader *r)
+{
+    web_xml_free(r->xml);
+    web_page_fini(&r->page);
+}
+
+/* ---- hints ---- */
+
+void az_hints_init(struct az_hints *h)
+{
+    lock_init(&h->lock, LOCK_ORIGIN);
+}
+
+void az_hints_fini(struct az_hints *h)
+{
+    for (size_t i = 0; i < AZ_HINTS; i++) {
+        free(h->v[i].list);
+        free(h->v[i].key);
+        free(h->v[i].marker);
+    }
+    lock_fini(&h->lock);
+}
+
+/* What tells listings apart: delimiter and prefix. */
+static char *list_name(const struct origin_list *q)
+{
+    char *s = NULL;
+    if (asprintf(&s, "%02x" SLICE_FMT, (unsigned char)q->delimiter, SLICE_ARG(q->prefix)) < 0)
+        abort();
+    return s;
+}
+
+static void remember(struct az *z, const struct origin_list *q, const struct origin_page *page,
+                     struct slice marker)
+{
+    if (!page->truncated || page->n == 0)
+        return;
+    char *list = list_name(q);
+    LOCK_SCOPE(&z->hints.lock);
+    struct az_hint *h = &z->hints.v[z->hints.next++ % AZ_HINTS];
+    free(h->list);
+    free(h->key);
+    free(h->marker);
+    *h = (struct az_hint){list, slice_dup(page->entries[page->n - 1].key), slice_dup(marker)};
+}
+
+/* The marker behind the largest known key that is not behind `after`; a copy in the arena, or empty. */
+static struct slice recall(struct az *z, const struct origin_list *q, struct arena *a)
+{
+    char _cleanup_free_ *list = list_name(q);
+    const struct az_hint *best = NULL;
+    LOCK_SCOPE(&z->hints.lock);
+    for (size_t i = 0; i < AZ_HINTS && q->after.n; i++) {
+        const struct az_hint *h = &z->hints.v[i];
+        if (!h->list || strcmp(h->list, list) != 0 || slice_cmp(slice_str(h->key), q->after) > 0)
+            continue;
+        if (!best || strcmp(h->key, best->key) > 0)
+            best = h;
+    }
+    return best ? arena_dup(a, slice_str(best->marker)) : SLICE_NULL;
+}
+
+/* ---- the document ---- */
+
+static int on_property(struct reader *l, const char *name, struct slice text, struct err *e)
+{
+    if (strcmp(name, "Etag") == 0)
+        return web_page_keep(&l->page, web_unquote(text), &l->now.attr.etag, e);
+    if (strcmp(name, "Content-Length") == 0 && slice_u64(slice_trim(text), &l->now.attr.size_bytes) < 0)
+        return err_set(e, ERR_ORIGIN_FAILED, "the page has a size that is no number");
+    if (strcmp(name, "Last-Modified") == 0)
+        (void)text_parse_date(slice_trim(text), &l->now.attr.mtime_ns);
+    return 0;
+}
+
+static int on_element(void *arg, unsigned depth, const char *parent, const char *name, struct slice text,
+                      struct err *e)
+{
+    struct reader *l = arg;
+    if (depth == 1 && strcmp(name, "EnumerationResults") != 0)
+        return err_set(e, ERR_ORIGIN_FAILED, "the answer is a %s and no listing", name);
+    if (depth == 2 && strcmp(name, "NextMarker") == 0 && text.n) {
+        l->page.truncated = true;
+        return web_page_keep(&l->page, text, &l->page.next_token, e);
+    }
+    if (depth == 5 && strcmp(parent, "Properties") == 0)
+        return on_property(l, name, text, e);
+    if (depth == 4 && strcmp(name, "Name") == 0)
+        return web_page_keep(&l->page, text, &l->now.key, e);
+    if (depth != 3 || strcmp(parent, "Blobs") != 0)
+        return 0;
+    l->now.is_prefix = strcmp(name, "BlobPrefix") == 0;
+    int r = l->now.is_prefix || strcmp(name, "Blob") == 0 ? web_page_add(&l->page, &l->now, e) : 0;
+    l->now = (struct origin_entry){0};
+    return r;
+}
+
+static int on_body(void *arg, const void *p, size_t n)
+{
+    struct reader *l = arg;
+    return web_xml_feed(l->xml, p, n, l->err);
+}
+
+/* ---- the page ---- */
+
+static int ask(struct az *z, const struct origin_list *q, struct slice marker, struct reader *l,
+               struct origin_page *ret, struct err *e)
+{
+    struct web_call _cleanup_(web_call_fini) c;
+    char max[16];
+    (void)snprintf(max, sizeof(max), "%u", l->page.max);
+    web_call_init(&c, &z->web, WEB_GET, "list");
+    web_query(&c, SLICE_LIT("restype"), SLICE_LIT("container"));
+    web_query(&c, SLICE_LIT("comp"), SLICE_LIT("list"));
+    web_query(&c, SLICE_LIT("maxresults"), slice_str(max));
+    if (l->page.prefix.n)
+        web_query(&c, SLICE_LIT("prefix"), l->page.prefix);
+    if (q->delimiter)
+        web_query(&c, SLICE_LIT("delimiter"), slice_of(&q->delimiter, 1));
+    if (marker.n)
+        web_query(&c, SLICE_LIT("marker"), marker);
+    c.on_body = on_body;
+    c.arg = l;
+    int r = web_perform(&c, e);
+    if (r == 0)
+        r = web_xml_end(l->xml, e);
+    return r < 0 ? r : web_page_finish(&l->page, ret, e);
+}
+
+/* Key and marker of our own token. */
+static int take_token(struct slice token, struct slice *ret_after, struct slice *ret_marker, struct err *e)
+{
+    uint64_t n;
+    struct slice length = slice_split(&token, ':');
+    if (slice_u64(length, &n) < 0 || n > token.n)
+        return err_set(e, -EINVAL, "the continuation is none of ours");
+    *ret_after = slice_sub(token, 0, n);
+    *ret_marker = slice_from(token, n);
+    return 0;
+}
+
+int az_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+            struct err *e)
+{
+    struct az *z = az_of(o);
+    struct origin_list q = *l;
+    struct slice marker = SLICE_NULL, after = SLICE_NULL;
+    int r = q.token.n ? take_token(q.token, &after, &marker, e) : 0;
+    if (r < 0)
+        return r;
+    if (slice_cmp(after, q.after) > 0)
+        q.after = after;
+    if (!q.token.n)
+        marker = recall(z, &q, a);
+    struct reader _cleanup_(reader_fini) reader = {.err = e};
+    r = web_page_init(&reader.page, &q, z->prefix, a, e);
+    if (r < 0)
+        return r;
+    reader.xml = web_xml_new(WEB_LIST_MAX_BYTES, on_element, &reader);
+    r = ask(z, &q, marker, &reader, ret, e);
+    if (r < 0)
+        return r;
+    remember(z, &q, ret, reader.page.next_token);
+    if (ret->truncated)
+        ret->next_token = slice_str(arena_printf(a, "%zu:" SLICE_FMT SLICE_FMT, q.after.n, SLICE_ARG(q.after),
+                                                 SLICE_ARG(reader.page.next_token)));
+    return 0;
+}

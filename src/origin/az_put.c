@@ -1,0 +1,296 @@
+/*
+ * Writes of the Azure Blob kind: Put Blob, blocks and their list, Delete Blob, Copy Blob.
+ *
+ * Larger bodies are sent as blocks in parallel, under ids of this upload alone; the list of them makes the
+ * blob. Blocks that are never listed are gone after a week.
+ *
+ * Invariants:
+ *  1. The blob appears with one request: Put Blob or Put Block List, and conditions go with that one.
+ *  2. Each block is sent by one thread, under an id with random bytes, so that uploads of the same blob do
+ * not mix.
+ *  3. A copy is told as done only when the service says so.
+ *
+ * Failure modes: as in origin.h. -EINVAL for metadata whose name the service does not take: letters, digits
+ * and '_' only.
+ */
+#include "origin/az_internal.h"
+
+#include "base/text.h"
+
+#include <inttypes.h>
+
+#define ID_RANDOM    12
+#define BLOCK_MAX    (4000 * MIB)
+#define COPY_LOOK_MS 200
+#define COPY_LOOKS   18000 /* an hour */
+#define LIST_MAX     (4 * MIB)
+
+/* ---- headers ---- */
+
+static int check_meta_name(struct slice name, struct err *e)
+{
+    bool good = name.n > 0 && !(name.p[0] >= '0' && name.p[0] <= '9');
+    for (size_t i = 0; i < name.n && good; i++) {
+        char c = name.p[i];
+        good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    }
+    return good
+               ? 0
+               : err_set(e, -EINVAL,
+                         "metadata \"" SLICE_FMT "\": this service takes names of letters, digits and _ only",
+                         SLICE_ARG(name));
+}
+
+/* Type, metadata and conditions of a new blob; texts go to the arena, which must outlive the call. */
+static int put_headers(struct web_call *c, const struct origin_put *p, struct arena *a, struct err *e)
+{
+    static const char *const kept[] = {"cache-control", "content-encoding", "content-disposition",
+                                       "content-language"};
+    static const struct slice ours = {"x-amz-meta-", sizeof("x-amz-meta-") - 1};
+    struct buf _cleanup_buf_ own = BUF_INIT(ORIGIN_META_MAX_BYTES * 2);
+    struct slice meta = p->meta, name, value;
+    int r = 0;
+    while (r == 0 && origin_next_meta(&meta, &name, &value)) {
+        if (slice_starts(name, ours)) {
+            r = check_meta_name(slice_from(name, ours.n), e);
+            if (r == 0)
+                r = buf_printf(&own, SLICE_FMT ": " SLICE_FMT "\n", SLICE_ARG(name), SLICE_ARG(value));
+        }
+        for (size_t i = 0; i < ARRAY_SIZE(kept) && r == 0; i++)
+            if (slice_eq_str(name, kept[i]))
+                web_header(c, slice_str(arena_printf(a, "x-ms-blob-%s", kept[i])), value);
+    }
+    if (r < 0)
+        return r;
+    c->meta = own.n ? arena_dup(a, buf_view(&own)) : SLICE_NULL;
+    if (p->content_type.n)
+        web_header(c, SLICE_LIT("x-ms-blob-content-type"), p->content_type);
+    if (p->if_none_match)
+        web_header(c, SLICE_LIT("if-none-match"), SLICE_LIT("*"));
+    if (p->if_match.n) {
+        char *etag = arena_alloc(a, WEB_ETAG_MAX + 3);
+        r = web_etag_header(p->if_match, etag, e);
+        web_header(c, SLICE_LIT("if-match"), slice_str(r == 0 ? etag : ""));
+    }
+    return r;
+}
+
+static int put_result(const struct web_call *c, const struct origin_put *p, uint64_t size, struct arena *a,
+                      struct origin_attr *ret, struct err *e)
+{
+    if (!c->response.etag[0])
+        return err_set(e, ERR_ORIGIN_FAILED, "the answer has no ETag");
+    uint64_t time_ns = c->response.mtime_ns ? c->response.mtime_ns : c->response.date_ns;
+    web_put_attr(p, size, slice_str(c->response.etag), time_ns, a, ret);
+    return 0;
+}
+
+/* ---- one request ---- */
+
+static int put_single(struct az *z, const struct origin_put *p, const struct origin_body *body,
+                      struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    struct arena *_cleanup_(arena_freep) scratch = arena_new(64 * KIB);
+    int r = web_wait_for_body(body, 0, e);
+    if (r < 0)
+        return r;
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &z->web, WEB_PUT, "put");
+    c.has_key = true;
+    c.key = p->key;
+    c.cancel = p->cancel;
+    c.body = body;
+    c.body_n = body->size_bytes;
+    web_header(&c, SLICE_LIT("x-ms-blob-type"), SLICE_LIT("BlockBlob"));
+    if (p->content_md5.n)
+        web_header(&c, SLICE_LIT("content-md5"), p->content_md5);
+    r = put_headers(&c, p, scratch, e);
+    if (r == 0)
+        r = web_perform(&c, e);
+    return r == 0 ? put_result(&c, p, body->size_bytes, a, ret_attr, e) : r;
+}
+
+/* ---- blocks ---- */
+
+struct upload {
+    struct az *az;
+    const struct origin_put *put;
+    const struct origin_body *body;
+    uint64_t part_bytes;
+    uint32_t n;
+    uint8_t random[ID_RANDOM];
+};
+
+/* Base64 of the random bytes and the number: all ids of a blob have one length. */
+static void block_id(const struct upload *u, uint32_t i, struct buf *b)
+{
+    uint8_t id[ID_RANDOM + 4];
+    memcpy(id, u->random, ID_RANDOM);
+    for (int k = 0; k < 4; k++)
+        id[ID_RANDOM + k] = (uint8_t)(i >> (24 - 8 * k));
+    int r = text_base64(b, slice_of(id, sizeof(id)));
+    assert(r == 0);
+}
+
+static int put_block(void *arg, uint32_t i, atomic_bool *stop, struct err *e)
+{
+    struct upload *u = arg;
+    uint64_t offset = (uint64_t)i * u->part_bytes;
+    struct buf _cleanup_buf_ id = BUF_INIT(64);
+    int r = web_wait_for_body(u->body, offset, e);
+    if (r < 0)
+        return r;
+    block_id(u, i, &id);
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &u->az->web, WEB_PUT, "put_part");
+    c.has_key = true;
+    c.key = u->put->key;
+    c.cancel = u->put->cancel;
+    c.also_cancel = stop;
+    c.body = u->body;
+    c.body_offset = offset;
+    c.body_n = MIN(u->part_bytes, u->body->size_bytes - offset);
+    web_query(&c, SLICE_LIT("comp"), SLICE_LIT("block"));
+    web_query(&c, SLICE_LIT("blockid"), buf_view(&id));
+    return web_perform(&c, e);
+}
+
+static ssize_t text_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    const struct buf *b = arg;
+    n = MIN(n, b->n - offset);
+    memcpy(p, b->p + offset, n);
+    return (ssize_t)n;
+}
+
+static int put_list(struct upload *u, struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    struct buf _cleanup_buf_ list = BUF_INIT(LIST_MAX);
+    int r = buf_str(&list, "<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>");
+    for (uint32_t i = 0; i < u->n && r == 0; i++) {
+        struct buf _cleanup_buf_ id = BUF_INIT(64);
+        block_id(u, i, &id);
+        r = buf_printf(&list, "<Uncommitted>%s</Uncommitted>", id.p);
+    }
+    if (r == 0)
+        r = buf_str(&list, "</BlockList>");
+    if (r < 0)
+        return err_set(e, r, "the list of blocks is too long");
+    struct arena *_cleanup_(arena_freep) scratch = arena_new(64 * KIB);
+    struct origin_body body = {list.n, text_read, &list};
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &u->az->web, WEB_PUT, "complete_upload");
+    c.has_key = true;
+    c.key = u->put->key;
+    c.cancel = u->put->cancel;
+    c.body = &body;
+    c.body_n = list.n;
+    web_query(&c, SLICE_LIT("comp"), SLICE_LIT("blocklist"));
+    web_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/xml"));
+    r = put_headers(&c, u->put, scratch, e);
+    if (r == 0)
+        r = web_perform(&c, e);
+    return r == 0 ? put_result(&c, u->put, u->body->size_bytes, a, ret_attr, e) : r;
+}
+
+static int put_blocks(struct az *z, const struct origin_put *p, const struct origin_body *body,
+                      struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    struct upload u = {.az = z, .put = p, .body = body};
+    uint64_t least = (body->size_bytes + AZ_BLOCKS_MAX - 1) / AZ_BLOCKS_MAX;
+    u.part_bytes = MAX(MIN(z->part_bytes, BLOCK_MAX), ALIGN_UP(least, MIB));
+    if (u.part_bytes > BLOCK_MAX)
+        return err_set(e, -EFBIG, "%" PRIu64 " bytes are more than the service takes", body->size_bytes);
+    u.n = (uint32_t)((body->size_bytes + u.part_bytes - 1) / u.part_bytes);
+    sys->random(u.random, sizeof(u.random));
+    struct web_parts parts = {
+        .n = u.n, .limit = (uint32_t)z->web.limit, .cancel = p->cancel, .one = put_block, .arg = &u};
+    int r = web_parts_run(&parts, e);
+    return r < 0 ? r : put_list(&u, a, ret_attr, e);
+}
+
+int az_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
+           struct origin_attr *ret_attr, struct err *e)
+{
+    struct az *z = az_of(o);
+    int r = web_check_key(z->prefix, p->key, e);
+    if (r < 0)
+        return r;
+    return body->size_bytes > AZ_SINGLE_MAX ? put_blocks(z, p, body, a, ret_attr, e)
+                                            : put_single(z, p, body, a, ret_attr, e);
+}
+
+/* ---- removal, copies ---- */
+
+int az_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+{
+    struct az *z = az_of(o);
+    char etag[WEB_ETAG_MAX + 3];
+    int r = web_check_key(z->prefix, key, e);
+    if (r < 0)
+        return r;
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &z->web, WEB_DELETE, "delete");
+    c.has_key = true;
+    c.key = key;
+    web_header(&c, SLICE_LIT("x-ms-delete-snapshots"), SLICE_LIT("include"));
+    if (if_match.n) {
+        r = web_etag_header(if_match, etag, e);
+        if (r < 0)
+            return r;
+        web_header(&c, SLICE_LIT("if-match"), slice_str(etag));
+    }
+    return web_perform(&c, e);
+}
+
+/* Until the service has copied: 0, or what went wrong. */
+static int wait_for_copy(struct az *z, struct slice key, struct err *e)
+{
+    for (int i = 0; i < COPY_LOOKS; i++) {
+        struct web_call _cleanup_(web_call_fini) c;
+        web_call_init(&c, &z->web, WEB_HEAD, "head");
+        c.has_key = true;
+        c.key = key;
+        int r = web_perform(&c, e);
+        if (r < 0)
+            return r;
+        if (strcmp(c.response.copy_status, "pending") != 0)
+            return strcmp(c.response.copy_status, "success") == 0
+                       ? 0
+                       : err_set(e, ERR_ORIGIN_FAILED, "the copy ended as \"%s\"", c.response.copy_status);
+        sys->sleep_ns((uint64_t)COPY_LOOK_MS * 1000000);
+    }
+    return err_set(e, -ETIMEDOUT, "the copy was not done within an hour");
+}
+
+int az_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
+            struct origin_attr *ret_attr, struct err *e)
+{
+    struct az *z = az_of(o);
+    struct buf _cleanup_buf_ url = BUF_INIT(WEB_URL_MAX);
+    struct origin_attr source;
+    char etag[WEB_ETAG_MAX + 3];
+    int r = web_check_key(z->prefix, from, e);
+    if (r == 0)
+        r = web_check_key(z->prefix, to, e);
+    if (r == 0)
+        r = web_head(&z->web, from, if_match, a, &source, e);
+    if (r == 0)
+        r = web_etag_header(source.etag, etag, e);
+    if (r < 0)
+        return r;
+    if (az_url(z, true, from, &url) < 0 || (z->sas && buf_printf(&url, "?%s", z->sas) < 0))
+        return err_set(e, -ENAMETOOLONG, "the key is too long");
+    struct origin_body none = {0};
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &z->web, WEB_PUT, "copy");
+    c.has_key = true;
+    c.key = to;
+    c.body = &none;
+    web_header(&c, SLICE_LIT("x-ms-copy-source"), buf_view(&url));
+    web_header(&c, SLICE_LIT("x-ms-source-if-match"), slice_str(etag));
+    r = web_perform(&c, e);
+    if (r == 0 && strcmp(c.response.copy_status, "success") != 0)
+        r = wait_for_copy(z, to, e);
+    return r == 0 ? web_head(&z->web, to, SLICE_NULL, a, ret_attr, e) : r;
+}

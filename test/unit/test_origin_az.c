@@ -1,0 +1,305 @@
+/* layer: origin */
+/* threaded */
+/*
+ * The Azure Blob kind against a server that answers whatever the test scripts, and what it signs. The same
+ * kind against a server that is not ours: test/system/test_origins.py.
+ */
+#include "origin/az_internal.h"
+
+#include "web_fixture.h"
+
+static const char *const plain[] = {"origin.endpoint",
+                                    "http://127.0.0.1:%p/acc",
+                                    "origin.account",
+                                    "acc",
+                                    "origin.account_key",
+                                    "a2V5",
+                                    "origin.part_size",
+                                    "5MiB",
+                                    NULL};
+
+#define EMPTY(status)  "HTTP/1.1 " status "\r\nContent-Length: 0\r\n\r\n"
+#define CLOSED(status) "HTTP/1.1 " status "\r\nContent-Type: application/xml\r\nConnection: close\r\n\r\n"
+#define REFUSED(status, code)                                                                                \
+    CLOSED(status)                                                                                           \
+    "<?xml version=\"1.0\"?><Error><Code>" code "</Code><Message>words\nRequestId:1\nTime:2</Message></"     \
+    "Error>"
+#define CREATED                                                                                              \
+    "HTTP/1.1 201 Created\r\nETag: \"0x1\"\r\nLast-Modified: Sat, 31 Jan 2026 23:59:59 "                     \
+    "GMT\r\nContent-Length: 0\r\n\r\n"
+#define MEDIA(range, length)                                                                                 \
+    "HTTP/1.1 206 Partial Content\r\nETag: \"0x7\"\r\nContent-Range: bytes " range                           \
+    "\r\nContent-Length: " length "\r\n\r\n"
+
+/* What is signed: method, the standard headers in their places, x-ms- headers in order, path, query in order.
+ */
+static void test_string_to_sign(void **state)
+{
+    const struct sigv4_pair pairs[] = {
+        {SLICE_LIT("x-ms-version"), SLICE_LIT("2021-12-02")}, {SLICE_LIT("content-type"), SLICE_LIT("a/b")},
+        {SLICE_LIT("x-ms-date"), SLICE_LIT("now")},           {SLICE_LIT("if-match"), SLICE_LIT("\"1\"")},
+        {SLICE_LIT("range"), SLICE_LIT("bytes=0-1")},         {SLICE_LIT("x-ms-meta-a"), SLICE_LIT(" b ")}};
+    const struct sigv4_pair query[] = {{SLICE_LIT("restype"), SLICE_LIT("container")},
+                                       {SLICE_LIT("comp"), SLICE_LIT("li st")}};
+    struct buf _cleanup_buf_ b = BUF_INIT(4096);
+    assert_int_equal(az_string_to_sign(SLICE_LIT("PUT"), "acc", SLICE_LIT("/acc/c/k%20"), query, 2, pairs,
+                                       ARRAY_SIZE(pairs), 17, &b),
+                     0);
+    assert_string_equal(b.p, "PUT\n\n\n17\n\na/b\n\n\n\"1\"\n\n\nbytes=0-1\nx-ms-date:now\nx-ms-meta-a:b\n"
+                             "x-ms-version:2021-12-02\n/acc/acc/c/k%20\ncomp:li st\nrestype:container");
+    buf_clear(&b);
+    assert_int_equal(az_string_to_sign(SLICE_LIT("GET"), "a", SLICE_LIT("/c"), NULL, 0, NULL, 0, 0, &b), 0);
+    assert_string_equal(b.p, "GET\n\n\n\n\n\n\n\n\n\n\n\n/a/c");
+}
+
+/* A read is pinned by its ETag, and whatever else comes than what was asked for is refused with the service's
+ * words. */
+static void test_wrong_answers(void **state)
+{
+    static const struct {
+        struct script_step step;
+        int code;
+        const char *text;
+    } cases[] = {
+        {{.answer = MEDIA("50-149/1000", "100"), .pad = 100}, 0, NULL},
+        {{.answer = MEDIA("50-149/1000", "100"), .pad = 40, .close = true}, ERR_ORIGIN_SHORT, NULL},
+        {{.answer = MEDIA("50-149/1000", "90"), .pad = 90}, ERR_ORIGIN_SHORT, "Content-Length 90"},
+        {{.answer = "HTTP/1.1 206 OK\r\nETag: \"0x8\"\r\nContent-Range: bytes 50-149/1000\r\nContent-Length: "
+                    "100\r\n\r\n",
+          .pad = 100},
+         ERR_PRECONDITION,
+         "no longer 0x7"},
+        {{.answer = REFUSED("412 Condition", "ConditionNotMet"), .close = true},
+         ERR_PRECONDITION,
+         "ConditionNotMet: words"},
+        {{.answer = REFUSED("404 Not", "BlobNotFound"), .close = true}, -ENOENT, "404 BlobNotFound: words"},
+        {{.answer = REFUSED("403 No", "AuthenticationFailed"), .close = true},
+         ERR_ORIGIN_DENIED,
+         "AuthenticationFailed"},
+        {{.answer = REFUSED("409 No", "BlobArchived"), .close = true}, ERR_ORIGIN_DENIED, "BlobArchived"},
+        {{.answer = REFUSED("409 No", "Something"), .close = true}, ERR_ORIGIN_REFUSED, "Something"},
+        {{.answer = CLOSED("429 Slow"), .close = true}, ERR_ORIGIN_BUSY, "429"},
+        {{.answer = REFUSED("500 Oh", "OperationTimedOut"), .close = true}, -ETIMEDOUT, "OperationTimedOut"},
+        {{.answer = REFUSED("500 Oh", "InternalError"), .close = true}, ERR_ORIGIN_FAILED, "InternalError"},
+        {{.answer = REFUSED("503 Oh", "ServerBusy"), .close = true}, ERR_ORIGIN_BUSY, "ServerBusy"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct web_fixture f;
+        struct web_sink s;
+        struct err e;
+        web_fixture_start(&f, "az://con/p", &cases[i].step, 1, plain);
+        assert_int_equal(web_fixture_get(&f, 50, 100, "0x7", &s, &e), cases[i].code);
+        if (cases[i].text && !strstr(e.text, cases[i].text))
+            fail_msg("\"%s\" is not in \"%s\"", cases[i].text, e.text);
+        assert_null(strstr(e.text, "RequestId"));
+        const char *head = script_head(&f.script, 0);
+        assert_non_null(strstr(head, "GET /acc/con/p/k HTTP/1.1\r\n"));
+        assert_non_null(strstr(head, "if-match: \"0x7\"\r\n"));
+        assert_non_null(strstr(head, "Authorization: SharedKey acc:"));
+        web_fixture_stop(&f);
+    }
+}
+
+/* The code of a refused HEAD, which has no document, comes from its header. */
+static void test_refused_head(void **state)
+{
+    static const struct script_step step = {
+        .answer = "HTTP/1.1 409 Conflict\r\nx-ms-error-code: BlobArchived\r\nContent-Length: 0\r\n\r\n"};
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    web_fixture_start(&f, "az://con", &step, 1, plain);
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
+    web_fixture_stop(&f);
+}
+
+/* Small blobs go in one request with their type, metadata and condition; one that is there already is a
+ * failed condition. */
+static void test_put(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED}, {.answer = REFUSED("409 Conflict", "BlobAlreadyExists"), .close = true}};
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), plain);
+    struct origin_put p = {.key = SLICE_LIT("a b"),
+                           .content_type = SLICE_LIT("a/b"),
+                           .meta = SLICE_LIT("x-amz-meta-colour: red\ncache-control: no\nexpires: never\n"),
+                           .if_none_match = true};
+    struct origin_body b = {.size_bytes = 100, .read = web_fixture_bytes};
+    WEB_FIXTURE_OK(origin_put(f.origin, &p, &b, f.arena, &attr, &e), e);
+    assert_true(slice_eq_str(attr.etag, "0x1") && attr.mtime_ns > 0 && attr.size_bytes == 100);
+    const char *head = script_head(&f.script, 0);
+    static const char *const lines[] = {"PUT /acc/con/a%20b HTTP/1.1\r\n", "x-ms-blob-type: BlockBlob\r\n",
+                                        "x-ms-blob-content-type: a/b\r\n", "x-ms-meta-colour: red\r\n",
+                                        "x-ms-blob-cache-control: no\r\n", "if-none-match: *\r\n"};
+    for (size_t i = 0; i < ARRAY_SIZE(lines); i++)
+        if (!strstr(head, lines[i]))
+            fail_msg("%s is not in %s", lines[i], head);
+    assert_null(strstr(head, "expires"));
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
+    p.meta = SLICE_LIT("x-amz-meta-two-words: x\n");
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "\"two-words\""));
+    web_fixture_stop(&f);
+}
+
+/* Larger blobs are blocks and their list; a block that fails is sent again, a list that fails makes no blob.
+ */
+static void test_blocks(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = CLOSED("503 Busy"), .close = true},
+        {.answer = CREATED},
+        {.answer = CREATED},
+        {.answer = CREATED},
+        {.answer = CREATED},
+        {.answer = REFUSED("400 Bad", "InvalidBlockList"), .close = true}};
+    static const char *const options[] = {"origin.endpoint",
+                                          "http://127.0.0.1:%p/acc",
+                                          "origin.account",
+                                          "acc",
+                                          "origin.account_key",
+                                          "a2V5",
+                                          "origin.part_size",
+                                          "5MiB",
+                                          "origin.connections",
+                                          "1",
+                                          NULL};
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), options);
+    WEB_FIXTURE_OK(web_fixture_put(&f, 10 * MIB, &attr, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 0), "PUT /acc/con/k?comp=block&blockid="));
+    assert_non_null(strstr(script_head(&f.script, 3), "PUT /acc/con/k?comp=blocklist HTTP/1.1"));
+    assert_int_equal(web_fixture_put(&f, 10 * MIB, &attr, &e), ERR_CONFLICT);
+    web_fixture_stop(&f);
+}
+
+/* A copy that the service does in the background is waited for; one that it gives up is no success. */
+static void test_copy(void **state)
+{
+#define BLOB(status)                                                                                         \
+    "HTTP/1.1 200 OK\r\nETag: \"0x2\"\r\nContent-Length: 9\r\nx-ms-copy-status: " status "\r\n\r\n"
+#define ACCEPTED "HTTP/1.1 202 Accepted\r\nx-ms-copy-status: pending\r\nContent-Length: 0\r\n\r\n"
+    static const struct script_step steps[] = {{.answer = BLOB("none")},    {.answer = ACCEPTED},
+                                               {.answer = BLOB("pending")}, {.answer = BLOB("success")},
+                                               {.answer = BLOB("x")},       {.answer = BLOB("none")},
+                                               {.answer = ACCEPTED},        {.answer = BLOB("aborted")}};
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con/p", steps, ARRAY_SIZE(steps), plain);
+    WEB_FIXTURE_OK(origin_copy(f.origin, SLICE_LIT("a"), SLICE_LIT("b"), SLICE_NULL, f.arena, &attr, &e), e);
+    assert_true(attr.size_bytes == 9 && slice_eq_str(attr.etag, "0x2"));
+    const char *source = script_header(script_head(&f.script, 1), "x-ms-copy-source");
+    assert_true(source && strstr(source, "/acc/con/p/a\r\n"));
+    assert_int_equal(origin_copy(f.origin, SLICE_LIT("a"), SLICE_LIT("b"), SLICE_NULL, f.arena, &attr, &e),
+                     ERR_ORIGIN_FAILED);
+    web_fixture_stop(&f);
+}
+
+#define PAGE(names, marker)                                                                                  \
+    CLOSED("200 OK")                                                                                         \
+    "\xef\xbb\xbf<?xml version=\"1.0\"?><EnumerationResults><Blobs>" names "</Blobs><NextMarker>" marker     \
+    "</NextMarker></EnumerationResults>"
+#define ONE(name)                                                                                            \
+    "<Blob><Name>" name                                                                                      \
+    "</Name><Properties><Etag>0x1</Etag><Content-Length>3</Content-Length></Properties></Blob>"
+
+/* Pages begin at the service's markers; what is not behind the key asked for is dropped; a marker that is
+ * known is used again. */
+static void test_pages(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = PAGE(ONE("p/a") "<BlobPrefix><Name>p/b/</Name></BlobPrefix>", "m1"), .close = true},
+        {.answer = PAGE(ONE("p/c") ONE("p/d"), "m2"), .close = true},
+        {.answer = PAGE(ONE("p/c") ONE("p/d"), "m2"), .close = true},
+        {.answer = PAGE(ONE("p/a"), "m1"), .close = true},
+        {.answer = PAGE(ONE("outside"), ""), .close = true},
+        {.answer = CLOSED("200 OK") "<html/>", .close = true},
+    };
+    struct web_fixture f;
+    struct origin_page page;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con/p", steps, ARRAY_SIZE(steps), plain);
+    struct origin_list l = {.max = 2, .delimiter = '/'};
+    WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
+    assert_true(page.n == 2 && page.truncated && slice_eq_str(page.entries[1].key, "b/") &&
+                page.entries[1].is_prefix);
+    assert_true(page.entries[0].attr.size_bytes == 3 && slice_eq_str(page.entries[0].attr.etag, "0x1"));
+    l.token = page.next_token;
+    WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 1), "&marker=m1 "));
+    assert_true(page.n == 2 && page.truncated);
+    /* By key: the marker behind "b/" is the nearest before "c". */
+    l = (struct origin_list){.max = 2, .delimiter = '/', .after = SLICE_LIT("c")};
+    WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 2), "&marker=m1 "));
+    assert_true(page.n == 1 && slice_eq_str(page.entries[0].key, "d"));
+    /* Another delimiter knows no marker; the key stays in the token while nothing is behind it. */
+    l = (struct origin_list){.max = 2, .after = SLICE_LIT("c")};
+    WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
+    assert_null(strstr(script_head(&f.script, 3), "marker="));
+    assert_true(page.n == 0 && page.truncated && slice_eq_str(page.next_token, "1:cm1"));
+    assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), ERR_ORIGIN_FAILED);
+    assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), ERR_ORIGIN_FAILED);
+    l.token = SLICE_LIT("nonsense");
+    assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), -EINVAL);
+    web_fixture_stop(&f);
+}
+
+/* What a connection string says is used when nothing else is said; wrong options are told by name, without
+ * their secrets. */
+static void test_options(void **state)
+{
+    struct origin_options o;
+    struct err e = {0};
+    struct origin *x = NULL;
+    (void)setenv(
+        "AZURE_STORAGE_CONNECTION_STRING",
+        "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=a2V5;EndpointSuffix=example.invalid", 1);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    WEB_FIXTURE_OK(origin_open("az://con/p", &o, "t", &x, &e), e);
+    struct az *z = az_of(x);
+    assert_string_equal(z->endpoint.base, "https://acc.blob.example.invalid");
+    assert_true(z->key_n == 3 && strcmp(z->account, "acc") == 0);
+    origin_close(x);
+    (void)unsetenv("AZURE_STORAGE_CONNECTION_STRING");
+    assert_int_equal(origin_open("az://con/p", &o, "t", &x, &e), ERR_BAD_OPTION);
+    assert_non_null(strstr(e.text, "origin.account"));
+    web_fixture_option(&o, "origin.account", "acc");
+    web_fixture_option(&o, "origin.account_key", "not*base64");
+    assert_int_equal(origin_open("az://con/p", &o, "t", &x, &e), ERR_BAD_OPTION);
+    assert_true(strstr(e.text, "origin.account_key") && !strstr(e.text, "not*base64"));
+    option_fini(&origin_option_table, &o);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    web_fixture_option(&o, "origin.account", "acc");
+    web_fixture_option(&o, "origin.sas", "sv=1&se=2");
+    assert_int_equal(origin_open("az://con/p", &o, "t", &x, &e), ERR_BAD_OPTION);
+    assert_non_null(strstr(e.text, "origin.sas"));
+    option_fini(&origin_option_table, &o);
+}
+
+static int start(void **state)
+{
+    static const char *const away[] = {"AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY",
+                                       "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CONNECTION_STRING"};
+    for (size_t i = 0; i < ARRAY_SIZE(away); i++)
+        (void)unsetenv(away[i]);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_string_to_sign), cmocka_unit_test(test_wrong_answers),
+        cmocka_unit_test(test_refused_head),   cmocka_unit_test(test_put),
+        cmocka_unit_test(test_blocks),         cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_pages),          cmocka_unit_test(test_options),
+    };
+    return cmocka_run_group_tests(tests, start, NULL);
+}

@@ -56,6 +56,8 @@ struct origin_attr {
       "az: the account's key; default AZURE_STORAGE_KEY")                                                    \
     X(sas, STRING, "origin.sas", "QUERY", NULL, 0, 0, NULL, true,                                            \
       "az: shared access signature; default AZURE_STORAGE_SAS_TOKEN")                                        \
+    X(manifest, STRING, "origin.manifest", "PATH", NULL, 0, 0, NULL, false,                                  \
+      "http: file below the origin that lists its objects, instead of index pages")                          \
     X(metadata_endpoint, STRING, "origin.metadata_endpoint", "URL", NULL, 0, 0, NULL, false,                 \
       "instance metadata service to take credentials from; default the cloud's own, on its machines")        \
     X(style, ENUM, "origin.style", "STYLE", "auto", 0, 0, "auto|path|virtual", false,                        \
@@ -177,13 +179,13 @@ struct origin {
     char *url;         /* as opened, for errors */
 };
 
-/* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "file:///dir". bucket_name labels the
- * metrics. */
+/* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path", "file:///dir".
+ * bucket_name labels the metrics. */
 int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
                 struct err *e);
 void origin_close(struct origin *o);
 DEFINE_CLEANUP(struct origin, origin_close)
-/* One line for every kind: "s3, gs, az, file". */
+/* One line for every kind: "s3, gs, az, http, https, file". */
 const char *origin_schemes(void);
 
 /* These count METRIC_ORIGIN_* and prefix errors with "origin URL: ". Sizes of bodies are checked: fewer or

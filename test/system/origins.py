@@ -12,6 +12,7 @@ import datetime
 import hashlib
 import hmac
 import json
+import os
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -34,7 +35,6 @@ class Server(harness.Program):
     """What they share: a port, and the wait until it answers."""
 
     writable = True
-    lists_meta = True
 
     def __init__(self, directory):
         super().__init__(directory, type(self).__name__.lower())
@@ -55,6 +55,9 @@ class Server(harness.Program):
 
     def prepare(self):
         """Makes the container that the tests use."""
+
+    def make_folder(self, name):
+        """For servers that know folders."""
 
     @property
     def endpoint(self):
@@ -172,3 +175,52 @@ class Azurite(Server):
     def keys(self):
         body = self.ask("GET", "bucket", {"restype": "container", "comp": "list"})[2]
         return sorted(e.text for e in xml.etree.ElementTree.fromstring(body).iterfind(".//Blob/Name"))
+
+
+class Nginx(Server):
+    """nginx over a directory with its automatic index: read-only through HTTP, filled behind its back."""
+
+    writable = False
+    program = "/usr/sbin/nginx"
+
+    @classmethod
+    def missing(cls):
+        return None if os.path.exists(cls.program) else "no nginx; install nginx-light"
+
+    def start(self):
+        config = f"""daemon off; pid {self.dir}/pid; error_log stderr; user root; events {{}}
+            http {{ access_log off; sendfile on; types {{}} default_type text/x-test;
+              client_body_temp_path {self.dir}/t; proxy_temp_path {self.dir}/t; fastcgi_temp_path {self.dir}/t;
+              uwsgi_temp_path {self.dir}/t; scgi_temp_path {self.dir}/t;
+              server {{ listen 127.0.0.1:{self.port};
+                location / {{ root {self.data}; autoindex on; }}
+                location /json/ {{ alias {self.data}/; autoindex on; autoindex_format json; }}
+                location /plain/ {{ alias {self.data}/; etag off; }} }} }}"""
+        (self.dir / "conf").write_text(config)
+        self.spawn([self.program, "-p", self.dir, "-e", "stderr", "-c", self.dir / "conf"])
+
+    def url(self, prefix="", below=""):
+        return f"{self.endpoint}/{below}" + urllib.parse.quote(prefix)
+
+    def properties(self):
+        return {}
+
+    def make_folder(self, name):
+        (self.data / name).mkdir()
+
+    def put(self, key, data):
+        path = self.data / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        other = path.with_name(path.name + ".new")
+        other.write_bytes(data)
+        other.rename(path)
+
+    def get(self, key):
+        path = self.data / key
+        return path.read_bytes() if path.exists() else None
+
+    def delete(self, key):
+        (self.data / key).unlink()
+
+    def keys(self):
+        return sorted(str(p.relative_to(self.data)) for p in self.data.rglob("*") if p.is_file())

@@ -8,7 +8,7 @@ import harness
 import origins
 import wire
 
-KINDS = {"az": origins.Azurite, "gs": origins.Gcs}
+KINDS = {"az": origins.Azurite, "gs": origins.Gcs, "http": origins.Nginx}
 SMALL = {f"epoch/{i:03d}.bin": os.urandom(2000 + 37 * i) for i in range(40)}
 LARGE = os.urandom(9 * (1 << 20) + 12345)  # above what goes in one request
 
@@ -42,12 +42,22 @@ def server(request, servers):
     return servers(request.param)
 
 
-@pytest.fixture
-def bucket(node, server):
+@pytest.fixture(params=sorted(kind for kind in KINDS if KINDS[kind].writable))
+def writable(request, servers):
+    return servers(request.param)
+
+
+def new_bucket(node, server):
     """(name of the bucket here, its prefix at the origin)."""
     name = harness.random_name()
+    server.make_folder(name)
     node.create_bucket(name, server.url(name), **server.properties())
     return name, name + "/"
+
+
+@pytest.fixture
+def bucket(node, server):
+    return new_bucket(node, server)
 
 
 def fill(server, prefix, contents):
@@ -79,7 +89,7 @@ def test_list(node, server, bucket):
     name, prefix = bucket
     keys = ["a", "a/b", "a-b", "a0", "deep/er/x", "deep/y", "sp ace", "ünï/ö", "z+%&=?"]
     if not server.writable:
-        keys = ["a-b", "a/b", "a0", "deep/er/x", "deep/y", "sp ace", "ünï/ö", "z+%&="]
+        keys.remove("a")  # a directory of the same name is there
     fill(server, prefix, {key: key.encode() for key in keys})
     s3 = node.s3()
     expected = sorted(keys, key=lambda k: k.encode())
@@ -95,11 +105,9 @@ def test_list(node, server, bucket):
     assert sorted(small) == sorted([p["Prefix"] for p in page["CommonPrefixes"]] + [c["Key"] for c in page["Contents"]])
 
 
-def test_put_through(node, server, bucket):
+def test_put_through(node, writable):
     """What is put here is at the origin when the answer comes, small and in parts, with type and metadata; deleted, it is gone."""
-    if not server.writable:
-        pytest.skip("not run: this kind is read-only; test_read_only_says_so stands for it")
-    name, prefix = bucket
+    server, (name, prefix) = writable, new_bucket(node, writable)
     s3 = node.s3()
     for key, data in {"small": b"x" * 1000, "empty": b"", "large": LARGE, "odd ö+%/k": b"odd"}.items():
         s3.put_object(Bucket=name, Key=key, Body=data, ContentType="text/x-test", Metadata={"colour": "red"})
@@ -123,11 +131,9 @@ def test_change_behind_our_back(node, server, bucket):
     assert node.s3().get_object(Bucket=name, Key="k")["Body"].read() == new
 
 
-def test_copy_and_conditions(node, server, bucket):
+def test_copy_and_conditions(node, writable):
     """Copies are made inside the origin; If-None-Match and If-Match on PUT are decided by the origin."""
-    if not server.writable:
-        pytest.skip("not run: this kind is read-only; test_read_only_says_so stands for it")
-    name, prefix = bucket
+    server, (name, prefix) = writable, new_bucket(node, writable)
     s3 = node.s3()
     etag = s3.put_object(Bucket=name, Key="one", Body=b"one", Metadata={"a": "b"})["ETag"]
     s3.copy_object(Bucket=name, Key="two words", CopySource={"Bucket": name, "Key": "one"})
@@ -173,3 +179,52 @@ def test_wrong_key(node, servers):
         node.create_bucket(name, server.url(name), **{**server.properties(), "origin.account_key": wrong})
     assert "az://bucket" in str(refused.value) and "403 AuthorizationFailure" in str(refused.value)
     assert wrong not in str(refused.value) + node.log()
+
+
+@pytest.mark.parametrize("below", ["", "json/"])
+def test_index_pages(node, servers, below):
+    """The HTML and the JSON index say the same; what a link leads to outside of the folder is no object."""
+    server, name = servers("http"), harness.random_name()
+    fill(server, name + "/", {"a": b"1", "sub dir/b&'<": b"22", "long" * 40 + ".bin": b"333"})
+    node.create_bucket(name, server.url(name, below))
+    page = node.s3().list_objects_v2(Bucket=name)
+    assert {c["Key"]: c["Size"] for c in page["Contents"]} == {"a": 1, "sub dir/b&'<": 2, "long" * 40 + ".bin": 3}
+    for entry in page["Contents"]:
+        assert node.s3().head_object(Bucket=name, Key=entry["Key"])["ETag"] == entry["ETag"]
+
+
+def test_manifest(node, servers):
+    """A manifest stands for the index page where a server has none; a version without ETag is time and size."""
+    server, name = servers("http"), harness.random_name()
+    fill(server, name + "/", {"x/a": b"aaa", "x/b": b"bb", "c": b"c"})
+    server.put(f"{name}/list.tsv", "# key, size, ETag, time\nx/a\nx/b\nnot there\n".encode())
+    with pytest.raises(wire.WireError) as refused:
+        node.create_bucket(name, server.url(name, "plain/"))
+    assert "origin.manifest" in str(refused.value)
+    node.create_bucket(name, server.url(name, "plain/"), **{"origin.manifest": "list.tsv"})
+    s3 = node.s3()
+    assert s3_keys(s3, name) == ["x/a", "x/b"]
+    assert s3.list_objects_v2(Bucket=name, Delimiter="/")["CommonPrefixes"] == [{"Prefix": "x/"}]
+    assert s3.get_object(Bucket=name, Key="x/a")["Body"].read() == b"aaa"
+    assert s3.get_object(Bucket=name, Key="c")["Body"].read() == b"c"
+
+
+def test_read_only_says_so(node, servers):
+    """Writing before a plain HTTP server is refused with a reason, and leaves nothing; folders are no objects."""
+    server, name = servers("http"), harness.random_name()
+    fill(server, name + "/", {"sub/k": b"data"})
+    node.create_bucket(name, server.url(name))
+    s3 = node.s3()
+    for write in (lambda: s3.put_object(Bucket=name, Key="new", Body=b"x"),
+                  lambda: s3.delete_object(Bucket=name, Key="sub/k"),
+                  lambda: s3.copy_object(Bucket=name, Key="new", CopySource={"Bucket": name, "Key": "sub/k"})):
+        with pytest.raises(s3.exceptions.ClientError) as refused:
+            write()
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] in (403, 501), refused.value
+    done = node.cli("rm", f"{name}/sub/k", check=False)
+    assert done.returncode != 0 and "read-only" in done.stderr, done.stderr
+    assert server.keys() and server.get(f"{name}/sub/k") == b"data" and server.get(f"{name}/new") is None
+    for key in ("sub", "sub/", "../" + name + "/sub/k"):
+        with pytest.raises(s3.exceptions.ClientError) as refused:
+            s3.head_object(Bucket=name, Key=key)
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 404)

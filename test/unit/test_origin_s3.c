@@ -861,7 +861,7 @@ static void test_open_errors(void **state)
     } cases[] = {
         {"s3://", NULL, NULL, "no name of an S3 bucket"},
         {"s3://bad bucket/x", NULL, NULL, "no name of an S3 bucket"},
-        {"gopher://x", NULL, NULL, "unknown kind; known are s3, gs, az, "},
+        {"gopher://x", NULL, NULL, "unknown kind; known are s3, gs, az, http, "},
         {"bucket", NULL, NULL, "unknown kind"},
         {"s3://b", "origin.endpoint", "10.0.0.5:9000", "must be http://"},
         {"s3://b", "origin.endpoint", "ftp://x", "must be http://"},

@@ -1,0 +1,284 @@
+/*
+ * Listings of plain HTTP servers: a walk over index pages in byte order of whole keys, or a manifest.
+ *
+ * A folder's index is read anew when a listing begins, and remembered for the pages that follow. Names say no
+ * more than that something is there: unless a manifest tells size and ETag, each object of a page is asked
+ * for with HEAD, a few at a time, so that listings tell the same versions as reads. Names that turn out to be
+ * nothing are left out.
+ *
+ * Invariants:
+ *  1. Entries are in byte order, each begins with the prefix and is after `after` and the token.
+ *  2. The token of a truncated page is the last key that was dealt with.
+ *  3. No lock is held over a request.
+ *
+ * Failure modes: as in origin.h; a server without index pages is told with what to do about it.
+ */
+#include "origin/site_internal.h"
+
+#include "base/text.h"
+
+#define DEPTH_MAX 64
+
+struct walk {
+    struct site *site;
+    struct arena *arena;
+    struct slice prefix, after; /* after: the larger of `after` and the token */
+    char delimiter;
+    bool first; /* the listing begins: nothing remembered counts */
+    size_t max;
+    struct origin_entry *entries;
+    const struct site_name **names; /* of the entries, where a manifest tells their attributes */
+    size_t n;
+    bool truncated;
+    struct slice last; /* key of the last entry, also when that is left out */
+    struct err *err;
+};
+
+/* ---- folders ---- */
+
+static struct site_folder *recall(struct site *s, const char *path)
+{
+    uint64_t now_ms = sys_mono_ms();
+    LOCK_SCOPE(&s->lock);
+    for (size_t i = 0; i < SITE_FOLDERS; i++) {
+        struct site_memory *m = &s->memory[i];
+        if (m->path && strcmp(m->path, path) == 0 && now_ms - m->read_ms <= SITE_FOLDER_MS) {
+            m->folder->refs++;
+            return m->folder;
+        }
+    }
+    return NULL;
+}
+
+static void remember(struct site *s, const char *path, struct site_folder *f)
+{
+    struct site_folder *old;
+    char *old_path;
+    lock_take(&s->lock);
+    size_t at = s->next % SITE_FOLDERS;
+    for (size_t i = 0; i < SITE_FOLDERS; i++)
+        if (s->memory[i].path && strcmp(s->memory[i].path, path) == 0)
+            at = i;
+    s->next += at == s->next % SITE_FOLDERS;
+    old = s->memory[at].folder;
+    old_path = s->memory[at].path;
+    f->refs++;
+    s->memory[at] = (struct site_memory){web_dup(path), f, sys_mono_ms()};
+    lock_drop(&s->lock);
+    site_folder_unref(old);
+    free(old_path);
+}
+
+static int fetch(struct site *s, const char *path, struct site_folder **ret, struct err *e)
+{
+    struct buf _cleanup_buf_ body = BUF_INIT(SITE_INDEX_MAX), whole = BUF_INIT(WEB_URL_MAX);
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &s->web, WEB_GET, "list");
+    c.has_key = true;
+    c.key = slice_str(path);
+    c.on_body = web_collect;
+    c.arg = &body;
+    int r = web_perform(&c, e);
+    if (r == ERR_ORIGIN_DENIED && !s->manifest)
+        return err_prefix(
+            e, r,
+            "the server gives no index page of %s%s; switch on its automatic index, or set origin.manifest",
+            s->path, path);
+    if (r < 0)
+        return r;
+    if (s->manifest)
+        return site_manifest_parse(buf_view(&body), ret, e);
+    r = buf_printf(&whole, "%s%s", s->path, path);
+    return r < 0 ? r : site_index_parse(buf_view(&body), buf_view(&whole), ret, e);
+}
+
+/* "" or "folder/", or the manifest. The caller's to unref. */
+static int read_folder(struct walk *w, const char *path, struct site_folder **ret)
+{
+    struct site_folder *f = w->first ? NULL : recall(w->site, path);
+    int r = f ? 0 : fetch(w->site, path, &f, w->err);
+    if (r < 0)
+        return r;
+    remember(w->site, path, f);
+    *ret = f;
+    return 0;
+}
+
+/* ---- the walk ---- */
+
+/* 0, 1 when the page is full, or an error. */
+static int emit(struct walk *w, struct slice key, const struct site_name *name, bool is_prefix)
+{
+    if (w->delimiter && !is_prefix) {
+        ssize_t at = slice_find(slice_from(key, w->prefix.n), w->delimiter);
+        if (at >= 0) {
+            key = slice_sub(key, 0, w->prefix.n + (size_t)at + 1);
+            is_prefix = true;
+        }
+    }
+    struct slice last = w->n ? w->entries[w->n - 1].key : w->after;
+    if (slice_cmp(key, last) <= 0)
+        return 0; /* a common prefix that was told already */
+    if (w->n == w->max) {
+        w->truncated = true;
+        return 1;
+    }
+    if (arena_left(w->arena) < key.n + 2 * ORIGIN_ETAG_MAX + 64)
+        return err_set(w->err, -ENOMEM, "the page needs more memory than the request has");
+    w->names[w->n] = is_prefix ? NULL : name;
+    w->entries[w->n++] = (struct origin_entry){.key = arena_dup(w->arena, key), .is_prefix = is_prefix};
+    return 0;
+}
+
+/* Whether the page may have keys that begin with `dir`. */
+static bool may_have(const struct walk *w, struct slice dir)
+{
+    size_t n = MIN(dir.n, w->prefix.n);
+    if (n > 0 && memcmp(dir.p, w->prefix.p, n) != 0)
+        return false;
+    return slice_cmp(dir, w->after) > 0 || slice_starts(w->after, dir);
+}
+
+static int walk_folder(struct walk *w, const char *path, unsigned depth)
+{
+    struct site_folder *_cleanup_(site_folder_unrefp) f = NULL;
+    int r = read_folder(w, path, &f);
+    if (r == -ENOENT && *path)
+        return 0; /* gone, or never there */
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < f->n && r == 0; i++) {
+        char _cleanup_free_ *key = NULL;
+        if (asprintf(&key, "%s%s", path, f->v[i].name) < 0)
+            abort();
+        struct slice k = slice_str(key);
+        bool is_folder = slice_ends(k, SLICE_LIT("/"));
+        if (k.n > ORIGIN_KEY_MAX_BYTES || (is_folder && !may_have(w, k)))
+            continue;
+        if (!is_folder && slice_starts(k, w->prefix))
+            r = emit(w, k, NULL, false);
+        else if (is_folder && w->delimiter == '/' && k.n > w->prefix.n)
+            r = emit(w, k, NULL, true);
+        else if (is_folder && depth < DEPTH_MAX)
+            r = walk_folder(w, key, depth + 1);
+    }
+    return r;
+}
+
+static int walk_manifest(struct walk *w, const struct site_folder *f)
+{
+    int r = 0;
+    for (size_t i = 0; i < f->n && r == 0; i++) {
+        struct slice key = slice_str(f->v[i].name);
+        if (slice_starts(key, w->prefix) && slice_cmp(key, w->after) > 0)
+            r = emit(w, key, &f->v[i], false);
+    }
+    return r;
+}
+
+/* ---- attributes ---- */
+
+/* One HEAD; an object that is gone loses its key, and is left out. */
+static int look(void *arg, uint32_t i, atomic_bool *stop, struct err *e)
+{
+    struct walk *w = arg;
+    struct origin_entry *x = &w->entries[i];
+    const struct site_name *name = w->names[i];
+    (void)stop;
+    if (x->is_prefix)
+        return 0;
+    if (name && name->has_attr) {
+        x->attr = (struct origin_attr){
+            .size_bytes = name->size, .mtime_ns = name->mtime_ns, .etag = slice_str(name->etag)};
+        return 0;
+    }
+    struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
+    struct origin_attr attr;
+    int r = site_stat(w->site, x->key, a, &attr, e);
+    if (r == -ENOENT) {
+        x->key = SLICE_NULL;
+        return 0;
+    }
+    if (r < 0) /* also one that may not be read: a shorter listing would look whole */
+        return err_prefix(e, r, SLICE_FMT, SLICE_ARG(x->key));
+    x->attr = (struct origin_attr){.size_bytes = attr.size_bytes, .mtime_ns = attr.mtime_ns};
+    x->attr.etag = slice_of(slice_dup(attr.etag), attr.etag.n); /* heap: the arena is one thread's */
+    return 0;
+}
+
+/* ETags into the arena, entries without a key away. */
+static void finish(struct walk *w)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        struct origin_entry *x = &w->entries[i];
+        bool on_heap = !x->is_prefix && x->attr.etag.p && !(w->names[i] && w->names[i]->has_attr);
+        char *heap = on_heap ? (char *)(uintptr_t)x->attr.etag.p : NULL;
+        if (x->attr.etag.n)
+            x->attr.etag = arena_dup(w->arena, x->attr.etag);
+        else
+            x->attr.etag = SLICE_NULL;
+        free(heap);
+        if (x->key.n)
+            w->entries[n++] = *x;
+    }
+    w->n = n;
+}
+
+static int learn(struct walk *w, struct err *e)
+{
+    if (w->n == 0)
+        return 0;
+    w->last = w->truncated ? w->entries[w->n - 1].key : SLICE_NULL;
+    struct web_parts p = {.n = (uint32_t)w->n, .limit = (uint32_t)w->site->web.limit, .one = look, .arg = w};
+    int r = web_parts_run(&p, e);
+    finish(w);
+    return r;
+}
+
+/* ---- the page ---- */
+
+/* The folder in which keys with the prefix lie: up to its last slash. */
+static char *start_of(const struct walk *w)
+{
+    return slice_dup(slice_sub(w->prefix, 0, (size_t)(slice_rfind(w->prefix, '/') + 1)));
+}
+
+static int run(struct walk *w, struct err *e)
+{
+    struct site_folder *_cleanup_(site_folder_unrefp) manifest = NULL;
+    int r;
+    if (w->site->manifest) {
+        r = read_folder(w, w->site->manifest, &manifest);
+        if (r == 0)
+            r = walk_manifest(w, manifest);
+    } else {
+        char _cleanup_free_ *start = start_of(w);
+        r = walk_folder(w, start, 0);
+    }
+    return r < 0 ? r : learn(w, e);
+}
+
+int site_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+              struct err *e)
+{
+    struct walk w = {
+        .site = site_of(o), .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
+    if (l->prefix.n > ORIGIN_KEY_MAX_BYTES || site_leads_away(l->prefix)) {
+        *ret = (struct origin_page){0}; /* nothing can begin so */
+        return 0;
+    }
+    w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
+    w.first = w.after.n == 0;
+    w.max = l->max == 0 ? WEB_LIST_ENTRIES_MAX : MIN(l->max, (uint32_t)WEB_LIST_ENTRIES_MAX);
+    if (arena_left(a) < w.max * (sizeof(struct origin_entry) + sizeof(*w.names)) + 128)
+        return err_set(e, -ENOMEM, "the page needs more memory than the request has");
+    w.entries = arena_zalloc(a, w.max * sizeof(struct origin_entry));
+    w.names = arena_zalloc(a, w.max * sizeof(*w.names));
+    int r = run(&w, e);
+    if (r < 0)
+        return r;
+    *ret =
+        (struct origin_page){.entries = w.entries, .n = w.n, .truncated = w.truncated, .next_token = w.last};
+    return 0;
+}

@@ -12,7 +12,7 @@ struct mount_command {
     struct command_node node;
     bool read_only, foreground, allow_other;
     int passthrough;
-    uint64_t threads, attr_timeout_ms;
+    uint64_t threads, attr_timeout_ms, kept_files;
     char *uid, *gid, *umask, *log;
     struct option_list o;
 };
@@ -61,6 +61,13 @@ static const struct option rows[] = {
      .max = 3600000,
      .arg = "TIME",
      .doc = "how long the kernel may believe names and attributes"},
+    {.name = "kept-files",
+     .type = OPTION_UINT,
+     .offset = offsetof(struct mount_command, kept_files),
+     .def = "4096",
+     .max = 60000,
+     .arg = "N",
+     .doc = "most files kept open after their last close, so that opening them again asks nobody; 0: none"},
     {.name = "log",
      .type = OPTION_STRING,
      .offset = offsetof(struct mount_command, log),
@@ -134,6 +141,7 @@ static int make_options(struct mount_command *c, char **argv, struct mount_optio
         .socket_path = c->node.socket,
         .timeout_ms = c->node.timeout_ms,
         .attr_timeout_ms = c->attr_timeout_ms,
+        .kept_files = c->kept_files,
         .threads = c->threads,
         .passthrough = (enum mount_passthrough)c->passthrough,
         .read_only = c->read_only,

@@ -43,6 +43,7 @@ struct client_file {
     size_t bucket_n, key_n;
     bool no_fd;
     struct client_attr attr;
+    uint64_t valid_ms;
     _Atomic uint64_t read_cached, read_origin;
 
     struct lock lock; /* covers source, ready_*, last_end, is_stale */
@@ -148,6 +149,7 @@ int client_file_open(struct client *c, const struct client_file_open *o, struct 
         return r;
     struct client_file *f = file_new(c, o, &rep.attr);
     f->source = s;
+    f->valid_ms = rep.valid_ms;
     *ret = f;
     return 0;
 }
@@ -224,6 +226,11 @@ bool client_file_is_complete(struct client_file *f)
 {
     _cleanup_(source_unrefp) struct source *s = current(f);
     return s->fd >= 0 && atomic_load(&s->complete);
+}
+
+uint64_t client_file_valid_ms(const struct client_file *f)
+{
+    return f->valid_ms;
 }
 
 int client_file_fd(struct client_file *f)

@@ -42,6 +42,9 @@ const struct client_attr *client_file_attr(const struct client_file *f);
 ssize_t client_file_pread(struct client_file *f, void *p, size_t n, uint64_t offset, struct err *e);
 /* Whether every byte may be read from the descriptor now. Never turns false again. */
 bool client_file_is_complete(struct client_file *f);
+/* For how long after the open the node would have answered another one alike without asking the origin,
+ * unless a WATCH says otherwise; UINT64_MAX for ever. */
+uint64_t client_file_valid_ms(const struct client_file *f);
 /* The O_RDONLY descriptor, or -1; borrowed, and only until the file's first read or close, because a later
  * one may open it again. Only all bytes of a complete file are known to be there. The node keeps them in
  * place until client_file_close, or until it ends. */

@@ -12,18 +12,18 @@ static void reply_absent(fuse_req_t req, struct mount *m)
     (void)fuse_reply_entry(req, &absent);
 }
 
-/* A node of that name that is being written here and therefore known without asking. */
-static struct node *find_staged(struct mount *m, struct node *parent, struct slice name)
+/* A node of that name about which nobody need be asked: it is being written here, or watched. */
+static struct node *find_known(struct mount *m, struct node *parent, struct slice name)
 {
     struct node *n = node_find(m->nodes, parent, name);
     if (!n)
         return NULL;
     lock_take(node_table_lock(m->nodes));
-    bool is_staged = n->staging != NULL;
-    if (is_staged)
+    bool is_known = n->staging || (!n->wants_renewal && warm_is_valid_locked(m->warm, n));
+    if (is_known)
         n->lookups++;
     lock_drop(node_table_lock(m->nodes));
-    if (is_staged)
+    if (is_known)
         return n;
     node_unref(m->nodes, n);
     return NULL;
@@ -33,7 +33,7 @@ static int look_up(struct mount *m, struct node *parent, const char *name, struc
 {
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct wire_attr a;
-    struct node *n = find_staged(m, parent, slice_str(name));
+    struct node *n = find_known(m, parent, slice_str(name));
     if (n) {
         *ret = n;
         return 0;
@@ -92,7 +92,8 @@ static bool is_settled(struct mount *m, struct node *n)
 {
     LOCK_SCOPE(node_table_lock(m->nodes));
     bool is_open = n->n_passthrough > 0 || n->n_plain > 0;
-    return n->staging || !n->parent || is_open || (!n->is_attached && n->is_unlinked);
+    return n->staging || !n->parent || is_open || (!n->is_attached && n->is_unlinked) ||
+           warm_is_valid_locked(m->warm, n);
 }
 
 /* Asks about a node whose attributes the kernel does not believe any more. */

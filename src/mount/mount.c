@@ -15,6 +15,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 
 #define MAX_BACKGROUND 64
@@ -212,6 +213,18 @@ static int make_session(struct mount *m, struct err *e)
     return m->se ? 0 : err_set(e, ERR_BAD_OPTION, "libfuse does not take these options");
 }
 
+/* As many descriptors as the hard limit allows; returns how many of `wanted` files may be kept open. */
+static uint64_t descriptors(uint64_t wanted)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+        return 0;
+    r.rlim_cur = r.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &r); /* read back below */
+    (void)getrlimit(RLIMIT_NOFILE, &r);
+    return MIN(wanted, (uint64_t)r.rlim_cur / 2);
+}
+
 static int serve(struct mount *m)
 {
     struct fuse_loop_config *config = fuse_loop_cfg_create();
@@ -246,12 +259,15 @@ static int serve_until_the_end(struct mount *m, void (*on_ready)(void *arg), voi
     if (r == 0 && fuse_set_signal_handlers(m->se) < 0)
         r = err_set(e, -EIO, "signal handlers");
     if (r == 0) {
+        m->warm = warm_start(m, m->options->attr_timeout_ms > 0 ? descriptors(m->options->kept_files) : 0);
         m->notifier = notifier_start(m, on_ready, arg);
         (void)serve(m);
         fuse_session_unmount(m->se);
         notifier_stop(m->notifier);
+        warm_end(m->warm);
         handle_close_all(m);
         dir_close_all(m);
+        warm_free(m->warm);
         fuse_remove_signal_handlers(m->se);
         return outcome(m, e);
     }

@@ -8,6 +8,7 @@
 #include "mount/notify.h"
 #include "mount/passthrough.h"
 #include "mount/staging.h"
+#include "mount/warm.h"
 
 #include <stdatomic.h>
 #include <sys/ioctl.h>
@@ -39,6 +40,7 @@ struct mount {
     struct fuse_session *se;
     struct node_table *nodes;
     struct notifier *notifier;
+    struct warm *warm;
     struct staging_list stagings;
     struct handle *handles; /* covered by the node table's lock, as is: */
     struct dir *dirs;

@@ -162,7 +162,7 @@ static void node_free(struct node *n)
 static void release_locked(struct node_table *t, struct node *n)
 {
     while (n && n != t->root && n->lookups == 0 && n->refs == 0) {
-        assert(n->n_passthrough == 0 && n->n_plain == 0 && !n->staging && !n->backing_file);
+        assert(n->n_passthrough == 0 && n->n_plain == 0 && !n->staging && !n->backing_file && !n->warm);
         struct node *parent = n->parent;
         detach_locked(t, n);
         remove_id(t, n);

@@ -17,6 +17,7 @@
 
 struct client_file;
 struct staging;
+struct warm_file;
 
 /* What is known of the version. */
 struct node_attr {
@@ -51,9 +52,10 @@ struct node {
     /* How it is open (open.c). Covered by the table's lock. */
     uint32_t n_passthrough;           /* opens with backing_id */
     uint32_t n_plain;                 /* opens served by this process */
-    int backing_id;                   /* > 0 while n_passthrough > 0 */
+    int backing_id;                   /* > 0 while n_passthrough > 0, or kept open (warm.h) */
     struct client_file *backing_file; /* keeps the bytes in place; NULL when `staging` does */
     struct staging *staging;          /* being written here; counted there */
+    struct warm_file *warm;           /* watched, so that it can be kept open */
 };
 
 struct node_table;

@@ -7,7 +7,8 @@
  *
  * | open already    | the next open                                                                       |
  * | --------------- | ----------------------------------------------------------------------------------- |
- * | nothing         | passthrough when every byte is here, else plain                                     |
+ * | nothing         | passthrough when every byte is here, else plain; a file that was kept open (warm.h) |
+ * |                 | by passthrough without asking the node                                              |
  * | by passthrough  | passthrough with the same backing file, without asking the node                     |
  * | plainly         | plain; when passthrough would be possible, the next lookup makes a new inode for it |
  *
@@ -20,8 +21,8 @@
  * open fails with ESTALE inside the kernel, which looks the name up again, gets a new inode and opens that.
  *
  * Invariants:
- *  1. While n_passthrough > 0, backing_id is registered, and what keeps its bytes in place is held:
- * backing_file, or the staging that every such handle references.
+ *  1. While n_passthrough > 0 or the file is kept open, backing_id is registered, and what keeps its bytes in
+ * place is held: backing_file, or the staging that every such handle references.
  *  2. A handle counts in exactly one of n_passthrough and n_plain.
  *
  * Failure modes: a file that the kernel refuses as backing file is served plainly; without the capability
@@ -29,6 +30,7 @@
  */
 #include "mount/mount_internal.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -98,42 +100,85 @@ static void count_locked(struct node *n, struct handle *h)
         n->n_plain++;
 }
 
-static void choose_for_staging(struct mount *m, struct node *n, struct handle *h, bool is_mappable)
+static void choose_for_staging_locked(struct mount *m, struct node *n, struct handle *h, bool is_mappable,
+                                      struct warm_trash **trash)
 {
-    LOCK_SCOPE(node_table_lock(m->nodes));
     if (join_passthrough_locked(n, h)) {
         if (is_mappable)
             staging_expect_mapping(h->staging);
         return;
     }
+    warm_forget_locked(m->warm, n, trash);
     bool may = atomic_load(&m->is_passthrough) && m->is_write_passthrough && !is_mappable && n->n_plain == 0;
     h->is_passthrough = may && register_locked(m, n, staging_fd(h->staging));
     count_locked(n, h);
 }
 
-/* Takes `file` where it is used; what is left in *file is the caller's to close. */
-static void choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct client_file **file)
+static void choose_for_staging(struct mount *m, struct node *n, struct handle *h, bool is_mappable)
 {
-    bool is_complete = atomic_load(&m->is_passthrough) && client_file_is_complete(*file);
-    int fd = is_complete ? client_file_fd(*file) : -1;
-    LOCK_SCOPE(node_table_lock(m->nodes));
+    struct warm_trash *trash = NULL;
+    lock_take(node_table_lock(m->nodes));
+    choose_for_staging_locked(m, n, h, is_mappable, &trash);
+    lock_drop(node_table_lock(m->nodes));
+    warm_empty(m->warm, trash);
+}
+
+/* A file of the node that is open for reading, and what it was when it was asked for. */
+struct opened {
+    struct client_file *file;
+    uint64_t key_hash, serial;
+};
+
+/* Takes `o->file` where it is used; what is left there is the caller's to close. */
+static void choose_for_reading_locked(struct mount *m, struct node *n, struct handle *h, struct opened *o,
+                                      bool is_complete, struct warm_trash **trash)
+{
     if (join_passthrough_locked(n, h))
         return;
+    warm_forget_locked(m->warm, n, trash); /* kept meanwhile by another one's close: this one is newer */
     if (is_complete && n->n_plain > 0 && !n->wants_renewal) {
         n->wants_renewal = true;
         notifier_drop_name(m->notifier, n->parent->id, n->name, n->name_n);
     }
-    h->is_passthrough = is_complete && n->n_plain == 0 && register_locked(m, n, fd);
+    h->is_passthrough = is_complete && n->n_plain == 0 && register_locked(m, n, client_file_fd(o->file));
+    uint64_t valid_ms = client_file_valid_ms(o->file);
     if (h->is_passthrough)
-        n->backing_file = TAKE_PTR(*file);
+        n->backing_file = TAKE_PTR(o->file);
     else
-        h->file = TAKE_PTR(*file);
+        h->file = TAKE_PTR(o->file);
     count_locked(n, h);
+    if (h->is_passthrough)
+        warm_track_locked(m->warm, n, o->key_hash, o->serial, valid_ms);
+}
+
+static void choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct opened *o)
+{
+    struct warm_trash *trash = NULL;
+    bool is_complete = atomic_load(&m->is_passthrough) && client_file_is_complete(o->file);
+    lock_take(node_table_lock(m->nodes));
+    choose_for_reading_locked(m, n, h, o, is_complete, &trash);
+    lock_drop(node_table_lock(m->nodes));
+    warm_empty(m->warm, trash);
+}
+
+/* A file that is open by passthrough already, or was kept so. */
+static bool open_without_asking(struct mount *m, struct node *n, struct handle *h)
+{
+    struct warm_trash *trash = NULL;
+    lock_take(node_table_lock(m->nodes));
+    bool done = !n->staging && join_passthrough_locked(n, h);
+    if (!done && !n->staging && n->n_plain == 0 && warm_use_locked(m->warm, n, &trash)) {
+        h->is_passthrough = done = true;
+        n->n_passthrough = 1;
+    }
+    lock_drop(node_table_lock(m->nodes));
+    warm_empty(m->warm, trash);
+    return done;
 }
 
 /* ---- opening ---- */
 
-static int open_file(struct mount *m, struct node *n, struct client_file **ret, struct err *e)
+static int open_file(struct mount *m, struct node *n, struct opened *ret, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES);
     int r = mount_key(m, n, SLICE_NULL, &key);
@@ -144,7 +189,9 @@ static int open_file(struct mount *m, struct node *n, struct client_file **ret, 
     lock_drop(node_table_lock(m->nodes));
     struct client_file_open o = {
         .bucket = slice_str(m->bucket), .key = buf_view(&key), .if_match = slice_str(etag)};
-    r = client_file_open(m->client, &o, ret, e);
+    ret->serial = warm_serial(m->warm);
+    ret->key_hash = hash_placement(buf_view(&key));
+    r = client_file_open(m->client, &o, &ret->file, e);
     if (r != ERR_PRECONDITION)
         return r;
     node_detach(m->nodes, n, /* is_unlinked= */ false);
@@ -153,21 +200,19 @@ static int open_file(struct mount *m, struct node *n, struct client_file **ret, 
 
 static int open_reading(struct mount *m, struct node *n, struct handle *h, struct err *e)
 {
-    lock_take(node_table_lock(m->nodes));
-    bool done = !n->staging && join_passthrough_locked(n, h);
-    lock_drop(node_table_lock(m->nodes));
-    if (done)
+    if (open_without_asking(m, n, h))
         return 0;
     int r = staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
     if (r == 0) {
         choose_for_staging(m, n, h, /* is_mappable= */ false); /* for writing */
         return 0;
     }
-    _cleanup_(client_file_closep) struct client_file *file = NULL;
+    struct opened o = {0};
     if (r == -ENOENT)
-        r = open_file(m, n, &file, e);
+        r = open_file(m, n, &o, e);
     if (r == 0)
-        choose_for_reading(m, n, h, &file);
+        choose_for_reading(m, n, h, &o);
+    client_file_close(o.file);
     return r;
 }
 
@@ -197,15 +242,17 @@ static void handle_close(struct mount *m, struct handle *h)
 {
     struct client_file *file = h->file;
     struct node *n = h->node;
+    struct warm_trash *trash = NULL;
     lock_take(node_table_lock(m->nodes));
     if (!h->is_passthrough) {
         n->n_plain--;
-    } else if (--n->n_passthrough == 0) {
+    } else if (--n->n_passthrough == 0 && !warm_keep_locked(m->warm, n, &trash)) {
         passthrough_unregister(m->se, n->backing_id);
         n->backing_id = 0;
         file = TAKE_PTR(n->backing_file);
     }
     lock_drop(node_table_lock(m->nodes));
+    warm_empty(m->warm, trash);
     client_file_close(file);
     if (h->staging)
         staging_release(m, h->staging);

@@ -94,6 +94,17 @@ bool mirror_is_fresh(const struct bucket *b, uint64_t confirmed_ns, bool is_abse
     return b->validate == BUCKET_VALIDATE_NEVER || (age_ms < b->ttl_ms && ahead_ms <= CLOCK_SLACK_MS);
 }
 
+uint64_t mirror_valid_ms(const struct bucket *b, uint64_t confirmed_ns)
+{
+    if (!mirror_is_fresh(b, confirmed_ns, /* is_absent= */ false))
+        return 0;
+    if (b->validate == BUCKET_VALIDATE_NEVER)
+        return UINT64_MAX;
+    uint64_t now = sys->real_ns();
+    uint64_t age_ms = now > confirmed_ns ? (now - confirmed_ns) / 1000000 : 0;
+    return age_ms < b->ttl_ms ? b->ttl_ms - age_ms : 0;
+}
+
 int mirror_recall_stale(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
                         struct attr *ret)
 {

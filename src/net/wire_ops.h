@@ -21,6 +21,7 @@
     X(OPEN, open, 22)                                                                                        \
     X(FETCH, fetch, 23)                                                                                      \
     X(CLOSE, close, 24)                                                                                      \
+    X(WATCH, watch, 25)                                                                                      \
     X(PUT_OPEN, put_open, 30)                                                                                \
     X(PUT_WRITE, put_write, 31)                                                                              \
     X(PUT_COMMIT, put_commit, 32)                                                                            \
@@ -73,11 +74,13 @@
  * the right range and its answer brings the attributes. State: enum wire_state. The reply carries a
  * descriptor when state is not UNCACHED and the connection passes descriptors (in process: borrowed until
  * close).
+ * `valid_ms`: how long another open would be answered alike without asking the origin, unless WATCH says
+ * otherwise; UINT64_MAX for ever.
  */
 #define WIRE_REQ_open(F)                                                                                     \
     F(str, bucket)                                                                                           \
     F(str, key) F(str, if_match) F(str, if_none_match) F(u64, offset) F(u64, expect) F(u32, via) F(u32, flags)
-#define WIRE_REP_open(F) F(u64, handle) F(attr, attr) F(u32, state) F(u64, present)
+#define WIRE_REP_open(F) F(u64, handle) F(attr, attr) F(u32, state) F(u64, present) F(u64, valid_ms)
 /*
  * Waits until bytes at `offset` are there. Either `available` > 0 bytes at that offset can be read from the
  * descriptor, or `data` holds them (uncached, or WIRE_INLINE). Never 0 bytes before the end of the object; at
@@ -86,6 +89,14 @@
  */
 #define WIRE_REQ_fetch(F) F(u64, handle) F(u64, offset) F(u64, n) F(u32, flags)
 #define WIRE_REP_fetch(F) F(u64, available) F(str, data) F(u32, state)
+/*
+ * Only where descriptors are passed. The reply carries the reading end of a pipe, into which the node writes
+ * the hash (hash_placement of the key, u64) of each key of the bucket whose cached bytes it lets go, before
+ * it acknowledges the change, or wants to let go: files that are open only to be opened again are to be
+ * closed then. Its end means that anything may have changed, or that the node is gone. CLOSE ends it.
+ */
+#define WIRE_REQ_watch(F) F(str, bucket)
+#define WIRE_REP_watch(F) F(u64, handle)
 /* cached/origin: bytes the caller read itself from the descriptor, for the metrics. */
 #define WIRE_REQ_close(F) F(u64, handle) F(u64, read_cached) F(u64, read_origin)
 #define WIRE_REP_close(F)

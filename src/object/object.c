@@ -31,6 +31,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     s->magic = OBJECT_SERVICE_MAGIC;
     s->config = *config;
     lock_init(&s->lock, LOCK_OBJECT);
+    lock_init(&s->watch_lock, LOCK_LEAF);
     for (size_t i = 0; i < OBJECT_STRIPES; i++) {
         lock_init(&s->stripes[i].lock, LOCK_OBJECT);
         cond_init(&s->stripes[i].ended);
@@ -45,6 +46,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     s->fills = fill_engine_new(config->budget, FILL_THREADS_MAX, on_version_changed, s);
     if (config->route == OBJECT_ROUTE_LOOP)
         s->loop = route_loop_new();
+    store_on_gone(config->store, watch_note, s);
     *ret = s;
     return 0;
 }
@@ -55,6 +57,7 @@ void object_service_close(struct object_service *s)
         return;
     assert(s->magic == OBJECT_SERVICE_MAGIC);
     assert(!s->sessions);
+    store_on_gone(s->config.store, NULL, NULL);
     route_loop_free(s->loop);
     if (s->fills)
         fill_engine_stop(s->fills);
@@ -71,6 +74,7 @@ void object_service_close(struct object_service *s)
         lock_fini(&s->stripes[i].lock);
         cond_fini(&s->stripes[i].ended);
     }
+    lock_fini(&s->watch_lock);
     lock_fini(&s->lock);
     s->magic = 0;
     free(s);
@@ -294,7 +298,9 @@ int64_t object_forget_bucket(struct object_service *s, const struct bucket *b)
     }
     _cleanup_buf_ struct buf prefix = BUF_INIT(16);
     object_store_key(b, SLICE_NULL, &prefix);
-    return store_remove_prefix(s->config.store, buf_view(&prefix));
+    int64_t n = store_remove_prefix(s->config.store, buf_view(&prefix));
+    watch_end_bucket(s, b->id);
+    return n;
 }
 
 bool object_heard_otherwise(struct object_service *s, const struct bucket *b, struct slice key,

@@ -12,14 +12,14 @@
 #define OBJECT_STRIPES       256
 #define OBJECT_HANDLES_MAX   65536 /* per session */
 
-enum handle_kind { HANDLE_FREE, HANDLE_READ, HANDLE_WRITE };
+enum handle_kind { HANDLE_FREE, HANDLE_READ, HANDLE_WRITE, HANDLE_WATCH };
 
 struct handle {
     enum handle_kind kind;
     uint32_t
         generation; /* upper half of the id, so that an id of a closed handle is not taken for a new one */
     uint32_t next_free; /* of a free place: index + 1 of the next free one */
-    void *object;       /* struct reader or struct writer, one reference */
+    void *object;       /* struct reader or struct writer, one reference, or struct watch */
 };
 
 struct object_session {
@@ -67,6 +67,9 @@ struct object_service {
     struct object_session *sessions;
     struct route_loop *loop;
     _Atomic uint64_t readers, writers, streams; /* streams: writers with a thread */
+    struct lock watch_lock;                     /* covers what follows */
+    struct watch *watches;
+    _Atomic uint64_t n_watches;
 };
 
 /* ---- object.c ---- */
@@ -109,7 +112,16 @@ void reader_unref(struct reader *r);
 void writer_ref(struct writer *w);
 void writer_unref(struct writer *w); /* the last one drops what was not committed */
 
-/* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c ---- */
+/* ---- watch.c ---- */
+struct watch;
+void watch_free(struct watch *w);
+/* The store's store_gone_fn: arg is the service, the key one of object_store_key. */
+bool watch_note(void *arg, struct slice store_key);
+/* Anything of the bucket may have changed. */
+void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
+
+/* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c, watch.c
+ * ---- */
 #define X(NAME, name, number)                                                                                \
     int op_##name(struct object_session *ses, const struct wire_##name##_req *req, struct arena *a,          \
                   struct wire_##name##_rep *rep, struct err *e);

@@ -423,6 +423,7 @@ static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep 
     }
     rep->handle = handle;
     rep->state = reader_state(r);
+    rep->valid_ms = r->extent ? mirror_valid_ms(o->bucket, o->attr.confirmed_ns) : 0;
     rep->fd = reader_gives_fd(r) ? extent_fd(r->extent) : -1;
     attr_to_wire(&o->attr, o->arena, &rep->attr);
     return 0;
@@ -569,6 +570,11 @@ int op_close(struct object_session *ses, const struct wire_close_req *req, struc
              struct wire_close_rep *rep, struct err *e)
 {
     (void)a, (void)rep;
+    struct watch *w = session_take(ses, HANDLE_WATCH, req->handle);
+    if (w) {
+        watch_free(w);
+        return 0;
+    }
     struct reader *r = session_take(ses, HANDLE_READ, req->handle);
     if (!r)
         return err_set(e, -EBADF, "handle is not open");

@@ -201,6 +201,8 @@ static void settle_fds(struct object_session *ses, uint32_t op, const void *req,
         keep_fd(ses, ((struct wire_open_rep *)rep)->handle, ((struct wire_open_rep *)rep)->fd);
     else if (op == WIRE_OP_PUT_OPEN && ((struct wire_put_open_rep *)rep)->fd >= 0)
         keep_fd(ses, ((struct wire_put_open_rep *)rep)->handle, ((struct wire_put_open_rep *)rep)->fd);
+    else if (op == WIRE_OP_WATCH && ((struct wire_watch_rep *)rep)->fd >= 0)
+        keep_fd(ses, ((struct wire_watch_rep *)rep)->handle, ((struct wire_watch_rep *)rep)->fd);
     else if (op == WIRE_OP_CLOSE)
         drop_fd(ses, ((const struct wire_close_req *)req)->handle);
     else if (op == WIRE_OP_PUT_ABORT)

@@ -29,6 +29,8 @@ static void drop(enum handle_kind kind, void *object)
         reader_unref(object);
     else if (kind == HANDLE_WRITE)
         writer_unref(object);
+    else if (kind == HANDLE_WATCH)
+        watch_free(object);
 }
 
 void object_session_free(struct object_session *ses)
@@ -101,6 +103,7 @@ static struct handle *find_locked(struct object_session *ses, enum handle_kind k
 
 void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t handle, struct err *e)
 {
+    assert(kind == HANDLE_READ || kind == HANDLE_WRITE);
     LOCK_SCOPE(&ses->lock);
     struct handle *h = find_locked(ses, kind, handle);
     if (!h) {

@@ -115,6 +115,8 @@ void doom_extent(struct extent *x)
     if (!staged) {
         set_shrink(x->store, x->data_set, extent_size(x));
         table_remove(x->store, x);
+        if (x->store->on_gone)
+            (void)x->store->on_gone(x->store->on_gone_arg, x->key);
     }
     unlink_file(d, m->id);
     writer_queue_doomed(d, m);

@@ -12,6 +12,9 @@
  * for one second without looking again, unless room appears: a scan over more than fits would otherwise pay
  * for samples with each object.
  *
+ * Entries in use are not evicted. Mounts keep files open that nobody uses; they are asked to close those that
+ * eviction would take, and given a moment.
+ *
  * Invariant: used_bytes never exceeds limit_bytes through space_try and space_take. (It may at start, when
  * the user lowered the limit.)
  */
@@ -25,6 +28,8 @@
 #define SAMPLE          32
 #define SAMPLES_VAIN    3
 #define VICTIMS_MAX     4096 /* for one newcomer */
+#define ASKED_WAITS     20   /* for those who keep a file open without using it to close it */
+#define ASKED_WAIT_NS   (2 * 1000000ull)
 #define FREE_AGE_MS     1000
 #define DENIED_MS       1000
 #define VICTIM_ATTR_MAX (STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES)
@@ -74,6 +79,13 @@ static void subtract(uint64_t *count, uint64_t n)
     *count -= MIN(*count, n);
 }
 
+/* Whether space_try would succeed. */
+static bool could_take(struct disk *d, uint64_t n)
+{
+    LOCK_SCOPE(&d->lock);
+    return fits_locked(d, n);
+}
+
 void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased)
 {
     LOCK_SCOPE(&d->lock);
@@ -109,7 +121,7 @@ static void victims_free(struct victim *v, size_t n)
 }
 
 /* Reads the entry behind one back reference; false when it is no candidate. */
-static bool judge(struct disk *d, struct slice key, struct id128 id, struct victim *v,
+static bool judge(struct disk *d, struct slice key, struct id128 id, bool in_use_too, struct victim *v,
                   struct evict_candidate *c)
 {
     struct buf _cleanup_buf_ b = BUF_INIT(VICTIM_ATTR_MAX);
@@ -122,7 +134,7 @@ static bool judge(struct disk *d, struct slice key, struct id128 id, struct vict
     bool referenced;
     uint64_t last_read_ms;
     if (table_peek(d->store, key, v->hash, &referenced, &last_read_ms)) {
-        c->referenced = referenced;
+        c->referenced = referenced && !in_use_too;
         c->last_read_ms = last_read_ms;
     }
     if (c->referenced)
@@ -134,7 +146,7 @@ static bool judge(struct disk *d, struct slice key, struct id128 id, struct vict
 }
 
 /* Up to SAMPLE candidates from a random place on, going round at the end. */
-static size_t sample(struct disk *d, struct victim *v, struct evict_candidate *c)
+static size_t sample(struct disk *d, bool in_use_too, struct victim *v, struct evict_candidate *c)
 {
     struct format_key from, first;
     struct id128 at, zero = {{0}};
@@ -150,7 +162,7 @@ static size_t sample(struct disk *d, struct victim *v, struct evict_candidate *c
         while (seen < SAMPLE && kv_iter_next(it, &k, &key, NULL) == 0) {
             struct id128 id;
             seen++;
-            if (format_key_parse_id(k, &id) == 0 && judge(d, key, id, &v[n], &c[n]))
+            if (format_key_parse_id(k, &id) == 0 && judge(d, key, id, in_use_too, &v[n], &c[n]))
                 n++;
         }
     }
@@ -162,8 +174,9 @@ static const char *verdict_name(enum evict_verdict v)
     return v == EVICT_DEAD ? "dead" : v == EVICT_STALE ? "stale" : v == EVICT_IDLE_SET ? "idle" : "forced";
 }
 
-/* Evicts one entry if it is still what was sampled and nobody uses it. */
-static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict why)
+/* Evicts one entry if it is still what was sampled and nobody uses it. *asked_bytes grows by what may become
+ * free because whoever uses it was asked to let go. */
+static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict why, uint64_t *asked_bytes)
 {
     struct store *s = d->store;
     struct slice key = slice_of(v->key, v->key_bytes);
@@ -179,6 +192,8 @@ static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict
             bytes = extent_present_bytes(x);
             doom_extent(x);
             done = true;
+        } else if (id_eq(x->id, v->id) && s->on_gone && s->on_gone(s->on_gone_arg, key)) {
+            *asked_bytes += extent_present_bytes(x);
         }
         extent_unref(x);
     } else {
@@ -228,18 +243,21 @@ static void deny(struct disk *d, uint32_t data_set)
     d->denied_until_ms[data_set % ARRAY_SIZE(d->denied_until_ms)] = sys_mono_ms() + DENIED_MS;
 }
 
-/* Evicts from one sample until n bytes could be taken. Gives how many victims there were. */
-static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, bool force, bool *ret_taken)
+/* Evicts from one sample until n bytes could be taken, or with in_use_too until the users of as many were
+ * asked to let go. Gives how many victims there were. */
+static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, bool force, bool in_use_too,
+                           uint64_t *ret_asked_bytes)
 {
     struct victim v[SAMPLE] = {0};
     struct evict_candidate c[SAMPLE];
-    size_t left = sample(d, v, c), evicted = 0;
-    while (left > 0 && !(*ret_taken = space_try(d, n))) {
+    size_t left = sample(d, in_use_too, v, c), evicted = 0;
+    *ret_asked_bytes = 0;
+    while (left > 0 && *ret_asked_bytes < n && !could_take(d, n)) {
         enum evict_verdict why;
         int i = choose(d, c, left, data_set, force, &why);
         if (i < 0)
             break;
-        evicted += evict_one(d, &v[i], why);
+        evicted += evict_one(d, &v[i], why, ret_asked_bytes);
         free(v[i].key);
         left--;
         v[i] = v[left];
@@ -256,14 +274,19 @@ int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force)
         return 0;
     if (n > d->limit_bytes || d->store->read_only || (!force && denied(d, data_set)))
         return ERR_NOT_ADMITTED;
-    bool taken = false;
-    for (size_t vain = 0, victims = 0; vain < SAMPLES_VAIN && victims < VICTIMS_MAX;) {
+    for (size_t vain = 0, victims = 0, waits = 0; vain < SAMPLES_VAIN && victims < VICTIMS_MAX;) {
         writer_throttle(d);
-        size_t evicted = evict_sample(d, n, data_set, force, &taken);
-        if (taken || space_try(d, n))
+        uint64_t asked_bytes = 0;
+        size_t evicted = evict_sample(d, n, data_set, force, /* in_use_too= */ false, &asked_bytes);
+        if (evicted == 0 && d->store->on_gone)
+            evicted = evict_sample(d, n, data_set, force, /* in_use_too= */ true, &asked_bytes);
+        if (space_try(d, n))
             return 0;
         victims += evicted;
-        vain = evicted > 0 ? 0 : vain + 1;
+        if (evicted == 0 && asked_bytes > 0 && waits++ < ASKED_WAITS)
+            sys->sleep_ns(ASKED_WAIT_NS);
+        else
+            vain = evicted > 0 ? 0 : vain + 1;
     }
     if (!force)
         deny(d, data_set);

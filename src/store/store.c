@@ -122,6 +122,12 @@ void store_abandon(struct store *s)
     store_free(s);
 }
 
+void store_on_gone(struct store *s, store_gone_fn fn, void *arg)
+{
+    s->on_gone = fn;
+    s->on_gone_arg = arg;
+}
+
 /* ---- finding ---- */
 
 void store_place(struct store *s, struct slice key, uint32_t *ret_order)

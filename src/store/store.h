@@ -48,6 +48,14 @@ int store_open(const struct store_config *config, struct store **ret, struct err
 /* Clean stop: flushes, commits the epoch, marks each disk clean. All extents must have been released. */
 void store_close(struct store *s);
 DEFINE_CLEANUP(struct store, store_close)
+/*
+ * `fn` is called with the key of each entry that is replaced, removed or evicted while somebody has a
+ * reference, before the call that does it returns; and with the key of one that eviction would take if nobody
+ * had a reference. It says whether anybody was told who may let go of one. It is called from any thread and
+ * must not call the store. Set and unset (NULL) while no other thread uses the store.
+ */
+typedef bool (*store_gone_fn)(void *arg, struct slice key);
+void store_on_gone(struct store *s, store_gone_fn fn, void *arg);
 /* Stops without marking clean and without flushing, as kill -9 would; tests only. */
 void store_abandon(struct store *s);
 

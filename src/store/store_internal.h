@@ -212,6 +212,9 @@ struct store {
     struct evict_sets *sets;
     bool sets_changed;
     uint64_t sets_generation;
+
+    store_gone_fn on_gone;
+    void *on_gone_arg;
 };
 
 /* How a store reaches its index; tests put engines of their own here before store_open. */

@@ -15,6 +15,7 @@ VIA_API = 3
 
 CHALLENGE, HELLO = 1, 2
 BUCKET_CREATE, BUCKET_LIST, BUCKET_GET, BUCKET_SET, BUCKET_REMOVE = 10, 11, 12, 13, 14
+WATCH = 25
 STATUS = 50
 
 _TABLE = []
@@ -63,6 +64,7 @@ class Wire:
     def __init__(self, path, timeout=60):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(timeout)
+        self.descriptors = []
         self.socket.connect(str(path))
         self.next_id = 1
         self.call(HELLO, u32(VERSION) + text(os.urandom(16)) + text("system test") + u32(VIA_API) + text("") + text(""))
@@ -79,7 +81,8 @@ class Wire:
     def _receive(self, n):
         data = b""
         while len(data) < n:
-            piece = self.socket.recv(n - len(data))
+            piece, passed, _, _ = socket.recv_fds(self.socket, n - len(data), 1)
+            self.descriptors += passed
             if not piece:
                 raise ConnectionError("the node closed the connection")
             data += piece
@@ -95,6 +98,11 @@ class Wire:
         if status:
             raise WireError(status, reply[4:].decode(errors="replace"))
         return reply
+
+    def watch(self, bucket):
+        """The reading end of the pipe with the hashes of what is let go; the caller's to close."""
+        self.call(WATCH, text(bucket))
+        return self.descriptors.pop()
 
     def bucket_create(self, name, settings):
         lines = "".join(f"{key}={value}\n" for key, value in settings.items())

@@ -1,0 +1,323 @@
+/*
+ * Files kept open (contract in warm.h).
+ *
+ * Invariants:
+ *  1. A node has at most one warm_file, which is in the table of hashes while the node has it.
+ *  2. A kept file is in the order of use, references its node, and the node's backing_id is registered.
+ *  3. A file is kept only when the watch ran without a break from before the node was asked for it, and none
+ * of what came through it since was of that file. Every record moves `serial` on before it is looked up, and
+ * a file whose opening began at another serial is not tracked: no record falls between asking and tracking.
+ *  4. The end of the pipe (the node is gone, or we did not keep up) lets go of everything.
+ *
+ * Failure modes: without a watch nothing is kept, and every open asks the node, as if this file did not
+ * exist.
+ */
+#include "mount/warm.h"
+
+#include "base/sys.h"
+#include "mount/mount_internal.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#define PLACES       4096 /* of the table of hashes; a power of two */
+#define RECORDS_MAX  512  /* taken out of the pipe at once */
+#define RETRY_MS     1000 /* between two tries to get a watch */
+#define VALID_MS_MAX (24 * 3600 * 1000ull)
+
+struct warm_file {
+    struct node *node;
+    uint64_t key_hash;
+    uint64_t valid_until_ms;
+    bool is_kept;               /* else the node is open */
+    bool is_stale;              /* not to be kept */
+    struct warm_file *in_place; /* of the table of hashes */
+    struct warm_file *older, *newer;
+    struct client_file *file; /* in the trash only */
+    bool drops_node;          /* in the trash: its reference goes with it */
+    struct warm_file *in_trash;
+};
+
+struct warm_trash {
+    struct warm_file first; /* a list is its first member */
+};
+
+struct warm {
+    struct mount *m;
+    uint64_t max;
+    pthread_t thread;
+    int wake_fd;            /* eventfd: stop */
+    int watch_fd;           /* the pipe; -1: none */
+    uint64_t handle, epoch; /* of the watch at the node */
+    _Atomic bool is_watched;
+    _Atomic uint64_t serial;
+    /* Covered by the node table's lock. */
+    uint64_t n_kept;
+    struct warm_file *oldest, *newest;
+    struct warm_file *places[PLACES];
+};
+
+/* ---- the table and the order of use ---- */
+
+static struct warm_file **place_of(struct warm *w, uint64_t hash)
+{
+    return &w->places[hash % PLACES];
+}
+
+static void order_remove(struct warm *w, struct warm_file *f)
+{
+    *(f->older ? &f->older->newer : &w->oldest) = f->newer;
+    *(f->newer ? &f->newer->older : &w->newest) = f->older;
+    f->older = f->newer = NULL;
+    f->is_kept = false;
+    w->n_kept--;
+}
+
+static void order_add(struct warm *w, struct warm_file *f)
+{
+    f->older = w->newest;
+    *(w->newest ? &w->newest->newer : &w->oldest) = f;
+    w->newest = f;
+    f->is_kept = true;
+    w->n_kept++;
+}
+
+static void to_trash(struct warm_file *f, struct warm_trash **trash)
+{
+    f->in_trash = *trash ? &(*trash)->first : NULL;
+    *trash = (struct warm_trash *)f;
+}
+
+static void forget_locked(struct warm *w, struct warm_file *f, struct warm_trash **trash)
+{
+    struct node *n = f->node;
+    struct warm_file **at = place_of(w, f->key_hash);
+    while (*at != f)
+        at = &(*at)->in_place;
+    *at = f->in_place;
+    n->warm = NULL;
+    if (f->is_kept) {
+        order_remove(w, f);
+        passthrough_unregister(w->m->se, n->backing_id);
+        n->backing_id = 0;
+        f->file = TAKE_PTR(n->backing_file);
+        f->drops_node = true;
+    }
+    to_trash(f, trash);
+}
+
+void warm_forget_locked(struct warm *w, struct node *n, struct warm_trash **trash)
+{
+    if (n->warm)
+        forget_locked(w, n->warm, trash);
+}
+
+void warm_empty(struct warm *w, struct warm_trash *trash)
+{
+    struct warm_file *f = trash ? &trash->first : NULL;
+    while (f) {
+        struct warm_file *next = f->in_trash;
+        client_file_close(f->file);
+        if (f->drops_node)
+            node_unref(w->m->nodes, f->node);
+        free(f);
+        f = next;
+    }
+}
+
+/* ---- opening and closing ---- */
+
+uint64_t warm_serial(const struct warm *w)
+{
+    return atomic_load(&w->serial);
+}
+
+void warm_track_locked(struct warm *w, struct node *n, uint64_t key_hash, uint64_t serial, uint64_t valid_ms)
+{
+    assert(n->backing_file && !n->warm);
+    if (valid_ms == 0 || !atomic_load(&w->is_watched) || atomic_load(&w->serial) != serial)
+        return;
+    struct warm_file *f = calloc(1, sizeof(*f));
+    if (!f)
+        abort();
+    f->node = n;
+    f->key_hash = key_hash;
+    f->valid_until_ms = sys_mono_ms() + MIN(valid_ms, VALID_MS_MAX);
+    f->in_place = *place_of(w, key_hash);
+    *place_of(w, key_hash) = f;
+    n->warm = f;
+}
+
+bool warm_is_valid_locked(const struct warm *w, const struct node *n)
+{
+    const struct warm_file *f = n->warm;
+    return f && !f->is_stale && n->is_attached && atomic_load(&w->is_watched) &&
+           sys_mono_ms() < f->valid_until_ms;
+}
+
+bool warm_use_locked(struct warm *w, struct node *n, struct warm_trash **trash)
+{
+    struct warm_file *f = n->warm;
+    if (!f || !f->is_kept)
+        return false;
+    if (!warm_is_valid_locked(w, n)) {
+        forget_locked(w, f, trash);
+        return false;
+    }
+    order_remove(w, f);
+    assert(n->refs > 1); /* the caller's, too */
+    n->refs--;
+    return true;
+}
+
+bool warm_keep_locked(struct warm *w, struct node *n, struct warm_trash **trash)
+{
+    struct warm_file *f = n->warm;
+    if (!f)
+        return false;
+    if (!warm_is_valid_locked(w, n)) {
+        forget_locked(w, f, trash);
+        return false;
+    }
+    n->refs++;
+    order_add(w, f);
+    if (w->n_kept > w->max)
+        forget_locked(w, w->oldest, trash);
+    return n->warm != NULL;
+}
+
+/* ---- the watch ---- */
+
+static void forget_key(struct warm *w, uint64_t hash)
+{
+    struct warm_trash *trash = NULL;
+    lock_take(node_table_lock(w->m->nodes));
+    struct warm_file *next;
+    for (struct warm_file *f = *place_of(w, hash); f; f = next) {
+        next = f->in_place;
+        if (f->key_hash == hash && f->is_kept)
+            forget_locked(w, f, &trash);
+        else if (f->key_hash == hash)
+            f->is_stale = true;
+    }
+    lock_drop(node_table_lock(w->m->nodes));
+    warm_empty(w, trash);
+}
+
+static void forget_all(struct warm *w)
+{
+    struct warm_trash *trash = NULL;
+    lock_take(node_table_lock(w->m->nodes));
+    while (w->oldest)
+        forget_locked(w, w->oldest, &trash);
+    for (size_t i = 0; i < PLACES; i++)
+        for (struct warm_file *f = w->places[i]; f; f = f->in_place)
+            f->is_stale = true;
+    lock_drop(node_table_lock(w->m->nodes));
+    warm_empty(w, trash);
+}
+
+/* Waits until fd can be read or has ended; false: stop. fd -1: waits RETRY_MS. */
+static bool wait_for(struct warm *w, int fd)
+{
+    struct pollfd p[] = {{.fd = w->wake_fd, .events = POLLIN}, {.fd = fd, .events = POLLIN}};
+    while (poll(p, ARRAY_SIZE(p), fd < 0 ? RETRY_MS : -1) < 0 && errno == EINTR)
+        ;
+    return p[0].revents == 0;
+}
+
+/* Takes records until the pipe ends or we are to stop. */
+static bool follow(struct warm *w, int fd)
+{
+    uint64_t records[RECORDS_MAX];
+    while (wait_for(w, fd)) {
+        ssize_t n = read(fd, records, sizeof(records));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0 || n % (ssize_t)sizeof(records[0]) != 0)
+            return true;
+        (void)atomic_fetch_add(&w->serial, 1);
+        for (size_t i = 0; i < (size_t)n / sizeof(records[0]); i++)
+            forget_key(w, le64toh(records[i]));
+    }
+    return false;
+}
+
+static void begin_watch(struct warm *w)
+{
+    struct wire_watch_req req = {.bucket = slice_str(w->m->bucket)};
+    struct wire_watch_rep rep = {.fd = -1};
+    struct err ignored = {0}; /* tried again, and the mount works without */
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    w->epoch = 0;
+    if (client_call_at(w->m->client, &w->epoch, WIRE_OP_WATCH, &req, &b, &rep, &ignored) < 0)
+        return;
+    w->handle = rep.handle;
+    w->watch_fd = rep.fd;
+    atomic_store(&w->is_watched, rep.fd >= 0);
+}
+
+static void end_watch(struct warm *w)
+{
+    atomic_store(&w->is_watched, false);
+    (void)atomic_fetch_add(&w->serial, 1);
+    forget_all(w);
+    macro_close(&w->watch_fd);
+    w->watch_fd = -1;
+    struct wire_close_req req = {.handle = w->handle};
+    struct wire_close_rep rep;
+    struct err ignored = {0}; /* a node that is gone has closed it */
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (w->epoch == client_epoch(w->m->client))
+        (void)client_call_at(w->m->client, &w->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &ignored);
+}
+
+static void *warm_main(void *arg)
+{
+    struct warm *w = arg;
+    for (bool go_on = true; go_on;) {
+        if (w->watch_fd < 0)
+            begin_watch(w);
+        if (w->watch_fd < 0) {
+            go_on = wait_for(w, -1);
+            continue;
+        }
+        go_on = follow(w, w->watch_fd);
+        end_watch(w);
+    }
+    return NULL;
+}
+
+struct warm *warm_start(struct mount *m, uint64_t max)
+{
+    struct warm *w = calloc(1, sizeof(*w));
+    if (!w)
+        abort();
+    w->m = m;
+    w->max = max;
+    w->wake_fd = w->watch_fd = -1;
+    if (max == 0)
+        return w;
+    begin_watch(w); /* so that already the first files can be kept */
+    w->wake_fd = eventfd(0, EFD_CLOEXEC);
+    if (w->wake_fd < 0 || pthread_create(&w->thread, NULL, warm_main, w) != 0)
+        abort();
+    return w;
+}
+
+void warm_end(struct warm *w)
+{
+    if (w->wake_fd < 0)
+        return;
+    (void)eventfd_write(w->wake_fd, 1);
+    (void)pthread_join(w->thread, NULL);
+    macro_close(&w->wake_fd);
+    w->wake_fd = -1;
+}
+
+void warm_free(struct warm *w)
+{
+    free(w);
+}

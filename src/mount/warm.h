@@ -1,0 +1,48 @@
+/*
+ * Files that stay open after their last close: the next open of one asks nobody, neither the node for the
+ * file nor the kernel for a backing file. The node tells through a pipe (WATCH) which cached bytes it lets
+ * go, and what that names is closed and asked for anew.
+ *
+ * Only whole files that the kernel reads by itself are kept, at most as many as the mount's option says, and
+ * for no longer than the bucket's `validate` lets an answer of the origin be used.
+ */
+#pragma once
+
+#include "base/slice.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct mount;
+struct node;
+struct warm;       /* all of a mount */
+struct warm_file;  /* one file that is watched, open or kept open */
+struct warm_trash; /* files to be closed once no lock is held */
+
+/* max: most files kept open; 0: none, and nothing is watched. Starts a thread. Never NULL. */
+struct warm *warm_start(struct mount *m, uint64_t max);
+/* Ends the thread and closes what is kept; from here on nothing is. */
+void warm_end(struct warm *w);
+/* When no file is open any more. NULL accepted. */
+void warm_free(struct warm *w);
+
+/* What is to be read before the node is asked for a file, and given to warm_track_locked with it: if anything
+ * was let go in between, the file is not kept. */
+uint64_t warm_serial(const struct warm *w);
+
+/* The functions below are for code that holds the node table's lock. What lands in *trash is given to
+ * warm_empty without it. */
+
+/* The node has got a backing file, opened as key with this hash (hash_placement), good for valid_ms. */
+void warm_track_locked(struct warm *w, struct node *n, uint64_t key_hash, uint64_t serial, uint64_t valid_ms);
+/* Whether what is known of the node needs no question now: it is watched, and young enough. */
+bool warm_is_valid_locked(const struct warm *w, const struct node *n);
+/* Takes a file that was kept into use: n's backing file is good. false, and nothing kept any more, when it is
+ * too old. */
+bool warm_use_locked(struct warm *w, struct node *n, struct warm_trash **trash);
+/* After the last close: true when n's backing file stays. */
+bool warm_keep_locked(struct warm *w, struct node *n, struct warm_trash **trash);
+/* No longer kept or watched. */
+void warm_forget_locked(struct warm *w, struct node *n, struct warm_trash **trash);
+
+void warm_empty(struct warm *w, struct warm_trash *trash);

@@ -1,0 +1,128 @@
+/*
+ * Telling mounts that cached bytes are no longer what a key has, so that what they hold open may be used
+ * again without asking.
+ *
+ * WATCH gives the reading end of a pipe. Whenever the store lets go of an entry of the bucket (replaced,
+ * removed, evicted), or would like to, the hash of its key (hash_placement, 8 bytes, little endian) is
+ * written into it.
+ *
+ * Invariants:
+ *  1. The hash is in the pipe before the operation that changed the key is acknowledged.
+ *  2. Nobody waits for a watcher: when its pipe is full it is closed.
+ *  3. The end of the pipe means that anything may have changed. The node's own end brings it about, too.
+ */
+#include "object/object_internal.h"
+
+#include "base/hash.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+struct watch {
+    struct object_service *service;
+    struct watch *next; /* covered by service->watch_lock, as is: */
+    int write_fd;       /* -1: the end has come */
+    int read_fd;
+    uint64_t bucket_id;
+};
+
+static void end_locked(struct watch *w)
+{
+    macro_close(&w->write_fd);
+    w->write_fd = -1;
+}
+
+static void tell_locked(struct watch *w, uint64_t hash)
+{
+    uint64_t record = htole64(hash);
+    if (w->write_fd >= 0 && write(w->write_fd, &record, sizeof(record)) != sizeof(record))
+        end_locked(w);
+}
+
+bool watch_note(void *arg, struct slice store_key)
+{
+    struct object_service *s = arg;
+    uint64_t bucket_id;
+    if (atomic_load(&s->n_watches) == 0 || store_key.n < sizeof(bucket_id))
+        return false;
+    memcpy(&bucket_id, store_key.p, sizeof(bucket_id));
+    bucket_id = be64toh(bucket_id);
+    uint64_t hash = hash_placement(slice_sub(store_key, sizeof(bucket_id), store_key.n));
+    bool any = false;
+    LOCK_SCOPE(&s->watch_lock);
+    for (struct watch *w = s->watches; w; w = w->next)
+        if (w->bucket_id == bucket_id) {
+            tell_locked(w, hash);
+            any = true;
+        }
+    return any;
+}
+
+void watch_end_bucket(struct object_service *s, uint64_t bucket_id)
+{
+    LOCK_SCOPE(&s->watch_lock);
+    for (struct watch *w = s->watches; w; w = w->next)
+        if (w->bucket_id == bucket_id)
+            end_locked(w);
+}
+
+void watch_free(struct watch *w)
+{
+    struct object_service *s = w->service;
+    lock_take(&s->watch_lock);
+    struct watch **at = &s->watches;
+    while (*at != w)
+        at = &(*at)->next;
+    *at = w->next;
+    (void)atomic_fetch_sub(&s->n_watches, 1);
+    lock_drop(&s->watch_lock);
+    macro_close(&w->write_fd);
+    macro_close(&w->read_fd);
+    free(w);
+}
+
+static int watch_new(struct object_service *s, uint64_t bucket_id, struct watch **ret)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return -errno;
+    if (fcntl(fds[1], F_SETFL, O_NONBLOCK) < 0) {
+        int r = -errno;
+        macro_close(&fds[0]);
+        macro_close(&fds[1]);
+        return r;
+    }
+    struct watch *w = calloc(1, sizeof(*w));
+    assert(w);
+    *w = (struct watch){.service = s, .read_fd = fds[0], .write_fd = fds[1], .bucket_id = bucket_id};
+    LOCK_SCOPE(&s->watch_lock);
+    w->next = s->watches;
+    s->watches = w;
+    (void)atomic_fetch_add(&s->n_watches, 1);
+    *ret = w;
+    return 0;
+}
+
+int op_watch(struct object_session *ses, const struct wire_watch_req *req, struct arena *a,
+             struct wire_watch_rep *rep, struct err *e)
+{
+    (void)a;
+    struct bucket *_cleanup_(bucket_unrefp) b = NULL;
+    struct watch *w = NULL;
+    int r = bucket_find(ses->service->buckets, req->bucket, &b, e);
+    if (r < 0)
+        return r;
+    r = watch_new(ses->service, b->id, &w);
+    if (r < 0)
+        return err_errno(e, r, "pipe");
+    uint64_t handle;
+    r = session_put(ses, HANDLE_WATCH, w, &handle);
+    if (r < 0) {
+        watch_free(w);
+        return err_set(e, r, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+    }
+    rep->handle = handle;
+    rep->fd = w->read_fd;
+    return 0;
+}

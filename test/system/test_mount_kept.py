@@ -1,0 +1,238 @@
+"""Files that a mount keeps open after their last close: opening them again asks nobody, and what they had is never served
+once the key has something else."""
+
+import fcntl
+import json
+import os
+import tempfile
+
+import pytest
+
+import harness
+import mounted
+import wire
+
+MIB = 1 << 20
+pytestmark = pytest.mark.usefixtures("need_fuse")
+
+
+@pytest.fixture
+def mount(bucket, work):
+    """mount(kept_files="2", ...) mounts the test's bucket."""
+    mounts = []
+
+    def make(node=None, name=None, **options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node or bucket.node,
+                                    name or bucket.name, **options))
+        if not mounts[-1].uses_passthrough():
+            pytest.skip("passthrough is not to be had here")
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+def opens(node, bucket):
+    return node.metric("forebay_opens_total", bucket=bucket, via="mount")
+
+
+def costs_nothing(node, bucket, path):
+    """Whether reading a file once more asks the node nothing."""
+    before = opens(node, bucket)
+    path.read_bytes()
+    return opens(node, bucket) == before
+
+
+def read(path):
+    return path.read_bytes()
+
+
+def handles(node):
+    return node.metric("forebay_handles", kind="read")
+
+
+def test_a_second_open_asks_nobody(bucket, mount):
+    """After the first round, rounds of opening and reading every file cost the node no request at all."""
+    bodies = {f"f{i}": harness.random_bytes(1000 * (i + 1), seed=i) for i in range(20)}
+    for key, body in bodies.items():
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=body)
+    path = mount(attr_timeout="10ms").path
+    for key, body in bodies.items():
+        assert read(path / key) == body
+    before = bucket.node.metric("forebay_requests_total", via="mount")
+    for _ in range(3):
+        for key, body in bodies.items():
+            assert read(path / key) == body
+            assert (path / key).stat().st_size == len(body)
+    assert bucket.node.metric("forebay_requests_total", via="mount") == before > 0
+
+
+@pytest.mark.parametrize("how", ["put", "remove", "multipart"])
+def test_what_others_write_is_seen_at_the_next_open(bucket, mount, how):
+    """A file that is kept and written, removed or completed through S3 of the node shows the new state within a second, though the
+    bucket never asks the origin again."""
+    node, name = bucket.node, bucket.name
+    node.cli("bucket", "set", name, "validate=never")
+    old, new = harness.random_bytes(200_000, seed=1), harness.random_bytes(200_001, seed=2)
+    bucket.truth.put_object(Bucket=name, Key="k", Body=old)
+    path = mount().path / "k"
+    for _ in range(3):
+        assert read(path) == old
+    if how == "put":
+        bucket.s3.put_object(Bucket=name, Key="k", Body=new)
+    elif how == "remove":
+        bucket.s3.delete_object(Bucket=name, Key="k")
+    else:
+        upload = bucket.s3.create_multipart_upload(Bucket=name, Key="k")["UploadId"]
+        etag = bucket.s3.upload_part(Bucket=name, Key="k", UploadId=upload, PartNumber=1, Body=new)["ETag"]
+        bucket.s3.complete_multipart_upload(Bucket=name, Key="k", UploadId=upload,
+                                            MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]})
+    if how == "remove":
+        harness.wait_until(lambda: not path.exists(), 3, "gone")
+    else:
+        harness.wait_until(lambda: read(path) == new, 3, "new bytes")
+        for _ in range(3):
+            assert read(path) == new
+
+
+def test_what_the_origin_changes_is_seen_when_the_bucket_says_so(bucket, mount):
+    """A kept file is not believed for longer than `validate` allows."""
+    bucket.node.cli("bucket", "set", bucket.name, "validate=ttl:1s")
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=b"old")
+    path = mount(attr_timeout="100ms").path / "k"
+    for _ in range(3):
+        assert read(path) == b"old"
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=b"newer")
+    harness.wait_until(lambda: read(path) == b"newer", 10, "new bytes")
+
+
+def test_writing_a_kept_file(bucket, mount):
+    """Opened for writing it is what was there; the next reader gets what was written, and both mounts do."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=b"x" * 100_000)
+    one, other = mount().path / "k", mount().path / "k"
+    for _ in range(2):
+        assert read(one) == read(other) == b"x" * 100_000
+    with open(one, "r+b") as f:
+        f.seek(50_000)
+        f.write(b"y")
+    changed = b"x" * 50_000 + b"y" + b"x" * 49_999
+    assert read(one) == changed
+    harness.wait_until(lambda: read(other) == changed, 3, "seen by the other mount")
+    os.unlink(one)
+    assert not one.exists()
+    harness.wait_until(lambda: not other.exists(), 3, "gone at the other mount")
+
+
+def test_no_more_than_allowed_are_kept(bucket, mount):
+    """With --kept-files 3 the node has at most three files open once all are closed; with 0 none."""
+    for i in range(12):
+        bucket.truth.put_object(Bucket=bucket.name, Key=f"f{i}", Body=b"%d" % i)
+    base = handles(bucket.node)
+    for kept in (3, 0):
+        one = mount(kept_files=str(kept))
+        for _ in range(2):
+            for i in range(12):
+                assert read(one.path / f"f{i}") == b"%d" % i
+        harness.wait_until(lambda: handles(bucket.node) == base + kept, 5, f"{kept} are kept")
+        one.stop()
+        harness.wait_until(lambda: handles(bucket.node) == base, 5, "none is kept")
+
+
+def test_kept_files_hold_no_space(origin, new_node, mount, tmp_path):
+    """Files that are evicted are let go: what they occupied is free for others, and they are fetched again when asked for."""
+    node = new_node(disk=f"{tmp_path}/disk:64MiB")
+    bucket = node.new_bucket(origin)
+    bodies = {f"f{i}": harness.random_bytes(8 * MIB, seed=i) for i in range(12)}
+    for key, body in bodies.items():
+        origin.s3().put_object(Bucket=bucket, Key=key, Body=body)
+    path = mount(node, bucket).path
+    for _ in range(2):
+        for key, body in bodies.items():
+            assert read(path / key) == body
+    for key in bodies:  # what is written is admitted, and others are evicted for it
+        node.s3().put_object(Bucket=bucket, Key="new-" + key, Body=bodies[key])
+    for key, body in bodies.items():
+        assert read(path / ("new-" + key)) == body
+        assert read(path / key) == body
+    [disk] = json.loads(node.cli("status").stdout)["disks"]
+    assert disk["leased_bytes"] == 0 and disk["used_bytes"] <= 64 * MIB
+
+
+def test_a_restart_of_the_node_lets_everything_go(origin, new_node, mount):
+    """What was kept when the node was killed is asked for again: changes made by way of the new one are seen."""
+    node = new_node()
+    bucket = node.new_bucket(origin, validate="never")
+    for i in range(5):
+        origin.s3().put_object(Bucket=bucket, Key=f"f{i}", Body=b"old")
+    path = mount(node, bucket).path
+    for _ in range(2):
+        for i in range(5):
+            assert read(path / f"f{i}") == b"old"
+    node.kill()
+    node.start()
+    for i in range(5):
+        node.s3().put_object(Bucket=bucket, Key=f"f{i}", Body=b"newer")
+    for i in range(5):
+        harness.wait_until(lambda: read(path / f"f{i}") == b"newer", 3, "new bytes")
+    harness.wait_until(lambda: costs_nothing(node, bucket, path / "f0"), 5, "kept again")
+
+
+def test_removing_the_bucket_lets_everything_go(origin, new_node, mount):
+    """Nothing of a bucket that is gone is served from what was kept."""
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=b"bytes")
+    path = mount(node, bucket).path / "k"
+    for _ in range(2):
+        assert read(path) == b"bytes"
+    node.cli("bucket", "rm", bucket)
+
+    def is_refused():
+        try:
+            read(path)
+        except OSError:
+            return True
+        return False
+
+    harness.wait_until(is_refused, 5, "refused")
+
+
+# ---- the pipe ----
+
+
+def test_records_are_eight_bytes_of_the_keys_hash(bucket):
+    """Each change of a cached object gives one record before it is acknowledged, the same for the same key."""
+    with bucket.node.wire() as w:
+        pipe = w.watch(bucket.name)
+        os.set_blocking(pipe, False)
+        seen = []
+        for key in ["a", "b/c", "a"]:
+            bucket.s3.put_object(Bucket=bucket.name, Key=key, Body=b"1")
+            bucket.s3.delete_object(Bucket=bucket.name, Key=key)
+            seen.append(os.read(pipe, 4096))
+        assert [len(r) % 8 for r in seen] == [0, 0, 0] and all(seen)
+        assert set(seen[0]) == set(seen[2]) and seen[0][:8] != seen[1][:8]
+        with pytest.raises(BlockingIOError):
+            os.read(pipe, 4096)
+        os.close(pipe)
+
+
+def test_a_watcher_that_does_not_keep_up_loses_its_pipe(bucket):
+    """Nobody waits for it: when the pipe is full it ends, and the changes go on."""
+    with bucket.node.wire() as w:
+        pipe = w.watch(bucket.name)
+        room = fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096) // 8
+        for i in range(room + 10):
+            bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"%d" % i)
+        read_bytes = b"".join(iter(lambda: os.read(pipe, 65536), b""))
+        assert 0 < len(read_bytes) <= room * 8
+        os.close(pipe)
+        bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"on")
+        assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"on"
+
+
+def test_a_watch_of_nothing(bucket):
+    """A bucket that is not there is named."""
+    with bucket.node.wire() as w, pytest.raises(wire.WireError, match="no-such-bucket"):
+        w.watch("no-such-bucket")

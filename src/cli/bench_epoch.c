@@ -139,7 +139,7 @@ static int run(const struct epoch_options *o, const char *root, struct err *e)
         return err_errno(e, r, "%s", root);
     size_t n = o->epochs + (o->compare ? 1 : 0);
     struct line *lines = calloc(n, sizeof(*lines));
-    char(*names)[24] = calloc(n, sizeof(*names));
+    char(*names)[32] = calloc(n, sizeof(*names));
     assert(lines && names);
     if (files.n == 0)
         r = err_set(e, -ENOENT, "%s: no files", root);

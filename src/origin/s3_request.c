@@ -121,7 +121,7 @@ static int make_headers(struct web_call *c, struct slice path, struct web_reques
     sigv4_time(sys->real_ns(), time_text);
     struct slice time = slice_of(time_text, SIGV4_TIME_LEN);
     struct sigv4_pair pairs[SIGV4_PAIRS_MAX];
-    size_t n, n_own;
+    size_t n = 0, n_own = 0;
     int r = gather_headers(c, time, pairs, &n_own, &n, e);
     if (r == 0)
         r = web_request_headers(c, q, e);

@@ -49,7 +49,8 @@ static const struct command_usage usage = {
              "(ttl:60s)\n"
              "  verify               fill | read: read checks every block on every read\n"
              "  readahead            most bytes fetched ahead of a sequential reader (128MiB)\n"
-             "  retry                how long a failing origin is asked again (60s)",
+             "  retry                how long a failing origin is asked again (60s)\n"
+             "  anonymous            none | read: read lets S3 requests without a signature list and read",
     .min_operands = 1,
     .max_operands = -1,
 };

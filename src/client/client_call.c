@@ -30,6 +30,10 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_COPY:
     case WIRE_OP_MKDIR:
     case WIRE_OP_RMDIR:
+    case WIRE_OP_USER_CREATE:
+    case WIRE_OP_USER_REMOVE:
+    case WIRE_OP_USER_ADD_KEY:
+    case WIRE_OP_USER_REMOVE_KEY:
         return false;
     default:
         return true;

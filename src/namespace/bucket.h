@@ -25,7 +25,9 @@
     X(readahead, SIZE, "readahead", "SIZE", "128MiB", 0, 4 * GIB, NULL, false,                               \
       "most bytes fetched ahead of a sequential reader")                                                     \
     X(retry_time, DURATION, "retry", "TIME", "60s", 0, 3600000, NULL, false,                                 \
-      "how long a failing request to the origin is repeated before its error is reported")
+      "how long a failing request to the origin is repeated before its error is reported")                   \
+    X(anonymous, ENUM, "anonymous", "MODE", "none", 0, 0, "none|read", false,                                \
+      "read: S3 requests without a signature may list and read")
 
 struct bucket_properties {
 #define X(field, type, ...) ORIGIN_FIELD_##type field;

@@ -31,7 +31,13 @@
     X(MKDIR, mkdir, 42)                                                                                      \
     X(RMDIR, rmdir, 43)                                                                                      \
     X(STATUS, status, 50)                                                                                    \
-    X(REPORT, report, 51)
+    X(REPORT, report, 51)                                                                                    \
+    X(USER_CREATE, user_create, 70)                                                                          \
+    X(USER_LIST, user_list, 71)                                                                              \
+    X(USER_GET, user_get, 72)                                                                                \
+    X(USER_REMOVE, user_remove, 73)                                                                          \
+    X(USER_ADD_KEY, user_add_key, 74)                                                                        \
+    X(USER_REMOVE_KEY, user_remove_key, 75)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -138,3 +144,21 @@
  */
 #define WIRE_REQ_report(F) F(str, mount_point) F(str, bucket) F(u32, passthrough) F(str, reason)
 #define WIRE_REP_report(F)
+
+/* Users (namespace/user.h). `role`: admin, writer or reader (empty: reader); `buckets`: patterns with commas
+ * between (empty: all). The secret is told here and never again. */
+#define WIRE_REQ_user_create(F) F(str, name) F(str, role) F(str, buckets)
+#define WIRE_REP_user_create(F) F(str, access_key) F(str, secret_key)
+/* Names in byte order after `after`, at most 1000. `users`: a line "NAME ROLE BUCKETS CREATED KEY[,KEY...]"
+ * each, CREATED in ns since 1970. */
+#define WIRE_REQ_user_list(F) F(str, after)
+#define WIRE_REP_user_list(F) F(str, users) F(u32, truncated)
+/* One line of that form. */
+#define WIRE_REQ_user_get(F)    F(str, name)
+#define WIRE_REP_user_get(F)    F(str, user)
+#define WIRE_REQ_user_remove(F) F(str, name)
+#define WIRE_REP_user_remove(F)
+#define WIRE_REQ_user_add_key(F)    F(str, name)
+#define WIRE_REP_user_add_key(F)    F(str, access_key) F(str, secret_key)
+#define WIRE_REQ_user_remove_key(F) F(str, name) F(str, access_key)
+#define WIRE_REP_user_remove_key(F)

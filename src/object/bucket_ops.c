@@ -44,26 +44,47 @@ int op_bucket_create(struct object_session *ses, const struct wire_bucket_create
     return 0;
 }
 
+/* Encodes what `u` may see of the buckets after `after`, until max of them are there: how many, or an error.
+ * *ret_more: there may be further ones. */
+static ssize_t encode_buckets(struct object_service *s, const struct user *u, struct slice after, size_t max,
+                              struct arena *a, struct buf *out, bool *ret_more)
+{
+    struct bucket **page = arena_alloc(a, PAGE_BUCKETS * sizeof(*page));
+    size_t n, taken = 0;
+    int r = 0;
+    *ret_more = false;
+    do {
+        n = bucket_page(s->buckets, after, page, PAGE_BUCKETS);
+        for (size_t i = 0; i < n; i++) {
+            struct wire_bucket w = {.name = slice_str(page[i]->name),
+                                    .origin = slice_str(page[i]->p.origin),
+                                    .created_ns = page[i]->created_ns};
+            after = arena_dup(a, w.name);
+            if (r == 0 && user_may(u, USER_MAY_READ, w.name)) {
+                *ret_more = taken == max;
+                r = taken == max ? 0 : wire_bucket_encode(&w, out);
+                taken += !*ret_more;
+            }
+            bucket_unref(page[i]);
+        }
+    } while (r == 0 && n == PAGE_BUCKETS && !*ret_more);
+    return r < 0 ? r : (ssize_t)taken;
+}
+
 int op_bucket_list(struct object_session *ses, const struct wire_bucket_list_req *req, struct arena *a,
                    struct wire_bucket_list_rep *rep, struct err *e)
 {
-    struct bucket **page = arena_alloc(a, (PAGE_BUCKETS + 1) * sizeof(*page));
-    size_t n = bucket_page(ses->service->buckets, req->after, page, PAGE_BUCKETS + 1);
+    _cleanup_(user_unrefp) struct user *u = NULL;
     _cleanup_buf_ struct buf out = BUF_INIT(PAGE_MAX_BYTES);
-    int r = 0;
-    for (size_t i = 0; i < n; i++) {
-        struct wire_bucket w = {.name = slice_str(page[i]->name),
-                                .origin = slice_str(page[i]->p.origin),
-                                .created_ns = page[i]->created_ns};
-        if (r == 0 && i < PAGE_BUCKETS)
-            r = wire_bucket_encode(&w, &out);
-    }
-    for (size_t i = 0; i < n; i++)
-        bucket_unref(page[i]);
+    bool more;
+    int r = access_user(ses, &u, e);
     if (r < 0)
-        return err_set(e, r, "listing of buckets is too long");
+        return r;
+    ssize_t n = encode_buckets(ses->service, u, req->after, PAGE_BUCKETS, a, &out, &more);
+    if (n < 0)
+        return err_set(e, (int)n, "listing of buckets is too long");
     rep->buckets = arena_dup(a, buf_view(&out));
-    rep->truncated = n > PAGE_BUCKETS;
+    rep->truncated = more;
     return 0;
 }
 

@@ -5,7 +5,8 @@
  *  1. Only object_call decides where an operation runs; alone the answer is always "here", or in loop mode
  * "here, by way of encode, socket and decode", so that no operation can come to depend on sharing memory with
  * its caller.
- *  2. At most one thread at a time asks the origin what an object is (openings): of a thousand opens of a
+ *  2. What a session's user may not do is refused there too, before anything else happens (access.c).
+ *  3. At most one thread at a time asks the origin what an object is (openings): of a thousand opens of a
  * cold object one goes out and the others find its entry.
  */
 #include "object/object_internal.h"
@@ -37,6 +38,8 @@ int object_service_open(const struct object_config *config, struct object_servic
         cond_init(&s->stripes[i].ended);
     }
     int r = bucket_table_open(config->control, &s->buckets, e);
+    if (r == 0)
+        r = user_table_open(config->control, &s->users, e);
     if (r < 0) {
         object_service_close(s);
         return r;
@@ -70,6 +73,7 @@ void object_service_close(struct object_service *s)
     }
     mirror_free(s->mirror);
     bucket_table_close(s->buckets);
+    user_table_close(s->users);
     for (size_t i = 0; i < OBJECT_STRIPES; i++) {
         lock_fini(&s->stripes[i].lock);
         cond_fini(&s->stripes[i].ended);
@@ -103,6 +107,9 @@ int object_call(struct object_session *ses, uint32_t op, const void *req, struct
                 struct err *e)
 {
     assert(ses->magic == OBJECT_SESSION_MAGIC);
+    int r = access_check(ses, op, req, e);
+    if (r < 0)
+        return r;
     if (ses->service->loop)
         return route_loop_call(ses->service->loop, ses, op, req, a, rep, e);
     return object_call_local(ses, op, req, a, rep, e);

@@ -14,6 +14,7 @@
 #include "base/budget.h"
 #include "base/err.h"
 #include "kv/kv.h"
+#include "namespace/user.h"
 #include "net/wire.h"
 #include "store/store.h"
 
@@ -35,6 +36,9 @@ void object_service_close(struct object_service *s);
 DEFINE_CLEANUP(struct object_service, object_service_close)
 
 struct object_session *object_session_new(struct object_service *s, enum wire_via via);
+/* From now on the session may do only what the user of this access key may, and nothing once the key is
+ * revoked. At most once, before the first call. ERR_UNAUTHENTICATED: no user has it. */
+int object_session_sign_in(struct object_session *s, struct slice access_key, struct err *e);
 void object_session_free(struct object_session *s);
 DEFINE_CLEANUP(struct object_session, object_session_free)
 
@@ -54,6 +58,10 @@ int object_call(struct object_session *ses, uint32_t op, const void *req, struct
     }
 WIRE_OPS(X)
 #undef X
+
+/* The user that has this access key, and its secret (NULL: not wanted): a reference, or NULL. */
+struct user *object_find_user(struct object_service *s, struct slice access_key,
+                              char ret_secret_key[USER_SECRET_KEY_LEN + 1]);
 
 /* Service-wide gauges into the metrics table, called by the server before it prints them. */
 void object_service_refresh_metrics(struct object_service *s);

@@ -26,7 +26,9 @@ struct object_session {
     uint32_t magic;
     struct object_service *service;
     enum wire_via via;
-    struct lock lock; /* covers the handles */
+    char *access_key;  /* of a user; NULL: may do everything */
+    struct lock lock;  /* covers the handles and `user` */
+    struct user *user; /* as last seen */
     struct handle *handles;
     uint32_t n_handles, free_head; /* free_head: index + 1, 0 when none is free */
     /* service->lock: */
@@ -59,6 +61,7 @@ struct object_service {
     uint32_t magic;
     struct object_config config;
     struct bucket_table *buckets;
+    struct user_table *users;
     struct mirror *mirror;
     struct fill_engine *fills;
     struct object_stripe stripes[OBJECT_STRIPES];
@@ -96,6 +99,12 @@ bool object_heard_otherwise(struct object_service *s, const struct bucket *b, st
 const char *object_via_name(uint32_t via);
 int object_check_key(struct slice key, struct err *e);
 
+/* ---- access.c ---- */
+/* Whether the session's user may run the operation: 0, -EACCES, ERR_UNAUTHENTICATED. */
+int access_check(struct object_session *ses, uint32_t op, const void *req, struct err *e);
+/* The session's user as it is now, a reference; NULL: it may do everything. ERR_UNAUTHENTICATED: revoked. */
+int access_user(struct object_session *ses, struct user **ret, struct err *e);
+
 /* ---- session.c ---- */
 /* Takes over the reference. -EMFILE when the session has too many. */
 int session_put(struct object_session *ses, enum handle_kind kind, void *object, uint64_t *ret_handle);
@@ -120,8 +129,8 @@ bool watch_note(void *arg, struct slice store_key);
 /* Anything of the bucket may have changed. */
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
 
-/* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c, watch.c
- * ---- */
+/* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c, watch.c,
+ * user_ops.c ---- */
 #define X(NAME, name, number)                                                                                \
     int op_##name(struct object_session *ses, const struct wire_##name##_req *req, struct arena *a,          \
                   struct wire_##name##_rep *rep, struct err *e);

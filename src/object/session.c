@@ -48,6 +48,8 @@ void object_session_free(struct object_session *ses)
     for (uint32_t i = 0; i < ses->n_handles; i++)
         drop(ses->handles[i].kind, ses->handles[i].object);
     route_session_free(ses->route);
+    user_unref(ses->user);
+    free(ses->access_key);
     if (ses->mount_point)
         metrics_set(metrics_series(METRIC_PASSTHROUGH, ses->mount_point, NULL, NULL), 0);
     free(ses->mount_point);

@@ -202,6 +202,12 @@ static enum s3_error parse_url(const struct auth_request *r, struct auth_claim *
     return S3_OK;
 }
 
+bool auth_is_anonymous(const struct auth_request *r)
+{
+    return !http_header(r->http, "authorization").p && !auth_query(r, "X-Amz-Signature") &&
+           !auth_query(r, "X-Amz-Algorithm") && !auth_query(r, "AWSAccessKeyId");
+}
+
 enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct auth_claim *ret,
                          const char **ret_reason)
 {
@@ -231,32 +237,35 @@ enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct a
     return S3_OK;
 }
 
-void auth_keys_init(struct auth_keys *k, struct slice access_key, struct slice secret_key,
-                    struct slice region)
+void auth_keys_init(struct auth_keys *k, auth_secret_fn secret, void *arg, struct slice region)
 {
-    *k = (struct auth_keys){.access_key = access_key, .secret_key = secret_key, .region = region};
+    *k = (struct auth_keys){.region = region, .secret = secret, .arg = arg};
     lock_init(&k->lock, LOCK_LEAF);
 }
 
 void auth_keys_fini(struct auth_keys *k)
 {
     lock_fini(&k->lock);
+    explicit_bzero(k->recent, sizeof k->recent);
 }
 
-static void signing_key(struct auth_keys *k, struct slice date, struct sigv4_key *ret)
+static void signing_key(struct auth_keys *k, const struct auth_claim *c, struct sigv4_key *ret)
 {
     {
         LOCK_SCOPE(&k->lock);
         for (size_t i = 0; i < k->n_recent; i++) {
-            if (memcmp(k->recent[i].date, date.p, SIGV4_DATE_LEN) == 0) {
+            if (memcmp(k->recent[i].date, c->date.p, SIGV4_DATE_LEN) == 0 &&
+                slice_eq_str(c->access_key, k->recent[i].access_key)) {
                 *ret = k->recent[i].key;
                 return;
             }
         }
     }
-    sigv4_derive_key(k->secret_key, date, k->region, SLICE_LIT("s3"), ret);
+    sigv4_derive_key(c->secret_key, c->date, k->region, SLICE_LIT("s3"), ret);
     LOCK_SCOPE(&k->lock);
-    memcpy(k->recent[k->next].date, date.p, SIGV4_DATE_LEN);
+    memcpy(k->recent[k->next].date, c->date.p, SIGV4_DATE_LEN);
+    memcpy(k->recent[k->next].access_key, c->access_key.p, c->access_key.n);
+    k->recent[k->next].access_key[c->access_key.n] = 0;
     k->recent[k->next].key = *ret;
     k->next = (k->next + 1) % AUTH_KEYS_MAX;
     k->n_recent = MIN(k->n_recent + 1, AUTH_KEYS_MAX);
@@ -327,7 +336,7 @@ static enum s3_error check_signature(const struct auth_request *r, const struct 
     q.payload_hash = c->payload_hash;
     if (c->kind == AUTH_URL_V4 && !is_signed(c->signed_headers, SLICE_LIT("x-amz-content-sha256")))
         q.payload_hash = SLICE_LIT("UNSIGNED-PAYLOAD");
-    signing_key(keys, c->date, &key);
+    signing_key(keys, c, &key);
     if (sigv4_sign(&q, &scope, &key, signature))
         return S3_ERR_INVALID_REQUEST;
     return sigv4_equal(slice_str(signature), c->signature) ? S3_OK : S3_ERR_SIGNATURE;
@@ -349,15 +358,29 @@ static enum s3_error check_time(const struct auth_claim *c, uint64_t now_s, cons
     return S3_ERR_ACCESS_DENIED;
 }
 
-enum s3_error auth_verify(const struct auth_request *r, const struct auth_claim *claim,
-                          struct auth_keys *keys, uint64_t now_s, struct arena *a, const char **ret_reason)
+static int find_secret(struct auth_claim *c, struct auth_keys *keys, struct arena *a)
+{
+    _cleanup_buf_ struct buf secret = BUF_INIT(AUTH_SECRET_KEY_MAX);
+    int status = -ENOENT;
+
+    if (c->access_key.n <= AUTH_ACCESS_KEY_MAX && !memchr(c->access_key.p, 0, c->access_key.n))
+        status = keys->secret(keys->arg, c->access_key, &secret);
+    if (status)
+        return status;
+    c->secret_key = arena_dup(a, buf_view(&secret));
+    explicit_bzero(secret.p, secret.n);
+    return 0;
+}
+
+enum s3_error auth_verify(const struct auth_request *r, struct auth_claim *claim, struct auth_keys *keys,
+                          uint64_t now_s, struct arena *a, const char **ret_reason)
 {
     enum s3_error error;
 
-    if (!slice_eq(claim->access_key, keys->access_key))
+    if (find_secret(claim, keys, a))
         return S3_ERR_INVALID_ACCESS_KEY;
     if (claim->kind == AUTH_URL_V2) {
-        error = auth_v2_verify(r, claim, keys->secret_key, a);
+        error = auth_v2_verify(r, claim, claim->secret_key, a);
         return error ? error : check_time(claim, now_s, ret_reason);
     }
     if (!slice_eq_str(claim->service, "s3"))
@@ -376,7 +399,7 @@ void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, 
 {
     assert(claim->kind != AUTH_URL_V2);
     *ret = (struct chunked_signing){0};
-    signing_key(keys, claim->date, &ret->key);
+    signing_key(keys, claim, &ret->key);
     memcpy(ret->time, claim->time, sizeof ret->time);
     (void)snprintf(ret->scope, sizeof ret->scope, SLICE_FMT "/" SLICE_FMT "/s3/aws4_request",
                    SLICE_ARG(claim->date), SLICE_ARG(claim->region));

@@ -26,8 +26,9 @@ struct auth_claim {
     struct slice signature;
     struct slice payload_hash; /* UNSIGNED-PAYLOAD when the URL is signed */
     char time[SIGV4_TIME_LEN + 1];
-    uint64_t time_s;    /* of the signature; V2: of its expiry */
-    uint64_t expires_s; /* V4 URL: after time_s */
+    uint64_t time_s;         /* of the signature; V2: of its expiry */
+    uint64_t expires_s;      /* V4 URL: after time_s */
+    struct slice secret_key; /* set by auth_verify; in the arena, wipe it when done */
 };
 
 struct auth_request {
@@ -37,29 +38,39 @@ struct auth_request {
     size_t n_query;
 };
 
-/* The node's credentials, and the signing keys derived of late from them. */
-#define AUTH_KEYS_MAX 8
+#define AUTH_ACCESS_KEY_MAX 128
+#define AUTH_SECRET_KEY_MAX 256
+
+/* Appends the secret of an access key: 0, or an error when there is no such key (any more). */
+typedef int (*auth_secret_fn)(void *arg, struct slice access_key, struct buf *ret_secret);
+
+/* Whose keys are known, and the signing keys derived of late from their secrets. */
+#define AUTH_KEYS_MAX 32
 struct auth_keys {
-    struct slice access_key, secret_key, region;
+    struct slice region;
+    auth_secret_fn secret;
+    void *arg;
     struct lock lock; /* covers what follows */
     struct {
         char date[SIGV4_DATE_LEN];
+        char access_key[AUTH_ACCESS_KEY_MAX + 1];
         struct sigv4_key key;
     } recent[AUTH_KEYS_MAX];
     size_t n_recent, next;
 };
 
-/* The slices are borrowed for the life of *k. */
-void auth_keys_init(struct auth_keys *k, struct slice access_key, struct slice secret_key,
-                    struct slice region);
+/* The region is borrowed for the life of *k. The secret of an access key never changes. */
+void auth_keys_init(struct auth_keys *k, auth_secret_fn secret, void *arg, struct slice region);
 void auth_keys_fini(struct auth_keys *k);
 
+/* Whether the request carries nothing that looks like a signature. */
+bool auth_is_anonymous(const struct auth_request *r);
 /* Finds and takes apart the signature. ACCESS_DENIED when there is none. *ret_reason (static text) may be
  * set. */
 enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct auth_claim *ret,
                          const char **ret_reason);
 /* Checks key, region, time and signature. */
-enum s3_error auth_verify(const struct auth_request *r, const struct auth_claim *claim,
-                          struct auth_keys *keys, uint64_t now_s, struct arena *a, const char **ret_reason);
+enum s3_error auth_verify(const struct auth_request *r, struct auth_claim *claim, struct auth_keys *keys,
+                          uint64_t now_s, struct arena *a, const char **ret_reason);
 /* What signed chunks of the body of a verified request are checked with. */
 void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, struct chunked_signing *ret);

@@ -4,19 +4,22 @@
 
 #include "base/text.h"
 
-static int put_buckets(struct slice rest, struct xml *x, struct slice *ret_last)
+/* Those that who asks may read. */
+static int put_buckets(const struct s3_request *r, struct slice rest, struct xml *x, struct slice *ret_last)
 {
     struct wire_bucket bucket;
     char date[32];
     int status;
 
     while ((status = wire_bucket_decode(&rest, &bucket)) == 0) {
+        *ret_last = bucket.name;
+        if (!user_may(r->user, USER_MAY_READ, bucket.name))
+            continue;
         text_iso8601(bucket.created_ns, date);
         xml_open(x, "Bucket");
         xml_text(x, "Name", bucket.name);
         xml_text(x, "CreationDate", slice_str(date));
         xml_close(x, "Bucket");
-        *ret_last = bucket.name;
     }
     return status == -ENOENT ? x->status : status;
 }
@@ -41,7 +44,7 @@ enum s3_error s3_op_list_buckets(struct s3_request *r)
     do {
         status = object_bucket_list(r->s3->session, &req, a, &rep, &e);
         if (status == 0)
-            status = put_buckets(rep.buckets, &x, &req.after);
+            status = put_buckets(r, rep.buckets, &x, &req.after);
         if (status)
             return reply_failed(r, status, &e);
     } while (rep.truncated);
@@ -61,6 +64,19 @@ enum s3_error buckets_find(struct s3_request *r)
     int status = object_bucket_get(r->s3->session, &req, r->arena, &rep, &e);
 
     return status ? reply_failed(r, status, &e) : S3_OK;
+}
+
+bool buckets_anonymous_read(struct s3_request *r, struct slice bucket)
+{
+    struct wire_bucket_get_req req = {.name = bucket};
+    struct wire_bucket_get_rep rep;
+
+    if (bucket.n == 0 || object_bucket_get(r->s3->session, &req, r->arena, &rep, NULL))
+        return false;
+    while (rep.settings.n)
+        if (slice_eq_str(slice_split(&rep.settings, '\n'), "anonymous=read"))
+            return true;
+    return false;
 }
 
 enum s3_error s3_op_head_bucket(struct s3_request *r)

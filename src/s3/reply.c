@@ -13,7 +13,7 @@
 #include "base/sys.h"
 
 static const char *const op_names[S3_OP_COUNT] = {[S3_OP_NONE] = "Unknown",
-#define X(name, text, function) [S3_OP_##name] = text,
+#define X(name, text, function, right) [S3_OP_##name] = text,
                                                   S3_OPS(X)
 #undef X
 };

@@ -2,7 +2,9 @@
  * The S3 front end: takes a request apart, verifies it, hands it to its operation, and sees to it that
  * exactly one answer goes out.
  *
- * 1. Nothing is done for a request, and nothing is said about what exists, before its signature was verified.
+ * 1. Nothing is done for a request, and nothing is said about what exists, before its signature was verified
+ * and its user's right was checked. Requests without any signature get as far as reading a bucket that says
+ * so.
  * 2. Each request gets one answer. A failure after the head was sent cuts the body and closes the connection,
  * so that no client takes part of an object for all of it.
  */
@@ -13,10 +15,34 @@
 #include "base/text.h"
 
 static const s3_op_fn op_functions[S3_OP_COUNT] = {
-#define X(name, text, function) [S3_OP_##name] = s3_op_##function,
+#define X(name, text, function, right) [S3_OP_##name] = s3_op_##function,
     S3_OPS(X)
 #undef X
 };
+
+static const enum user_right op_rights[S3_OP_COUNT] = {
+#define X(name, text, function, right) [S3_OP_##name] = USER_MAY_##right,
+    S3_OPS(X)
+#undef X
+};
+
+/* auth_secret_fn: the node's own pair, or a user's. */
+static int find_secret(void *arg, struct slice access_key, struct buf *ret_secret)
+{
+    struct s3 *s = arg;
+    char secret[USER_SECRET_KEY_LEN + 1];
+    int status;
+
+    if (slice_eq_str(access_key, s->access_key))
+        return buf_str(ret_secret, s->secret_key);
+    {
+        _cleanup_(user_unrefp) struct user *u = object_find_user(s->objects, access_key, secret);
+
+        status = u ? buf_str(ret_secret, secret) : -ENOENT;
+    }
+    explicit_bzero(secret, sizeof secret);
+    return status;
+}
 
 struct s3 *s3_new(const struct s3_config *config)
 {
@@ -33,7 +59,7 @@ struct s3 *s3_new(const struct s3_config *config)
     s->node_id = slice_dup(slice_str(config->node_id));
     s->session = object_session_new(s->objects, WIRE_VIA_S3);
     s->uploads = uploads_new(s);
-    auth_keys_init(&s->keys, slice_str(s->access_key), slice_str(s->secret_key), slice_str(s->region));
+    auth_keys_init(&s->keys, find_secret, s, slice_str(s->region));
     reply_prepare_metrics(s);
     return s;
 }
@@ -71,12 +97,23 @@ static enum s3_error authenticate(struct s3_request *r, bool header_only)
 {
     const struct auth_request q = {r->http, r->path, r->query, r->n_query};
     const char *reason = NULL;
-    enum s3_error error = auth_parse(&q, r->arena, &r->claim, &reason);
+    enum s3_error error;
+
+    r->anonymous = !header_only && auth_is_anonymous(&q);
+    if (r->anonymous) { /* find_op says what it may do */
+        r->claim.payload_hash = SLICE_LIT("UNSIGNED-PAYLOAD");
+        return S3_OK;
+    }
+    error = auth_parse(&q, r->arena, &r->claim, &reason);
 
     if (!error && header_only && r->claim.kind != AUTH_HEADER_V4)
         error = S3_ERR_ACCESS_DENIED;
     if (!error)
         error = auth_verify(&q, &r->claim, &r->s3->keys, sys->real_ns() / 1000000000, r->arena, &reason);
+    if (!error && !slice_eq_str(r->claim.access_key, r->s3->access_key)) {
+        r->user = object_find_user(r->s3->objects, r->claim.access_key, NULL);
+        error = r->user ? S3_OK : S3_ERR_INVALID_ACCESS_KEY; /* revoked just now */
+    }
     if (error && reason)
         r->message = slice_str(reason);
     if (error == S3_ERR_AUTH_MALFORMED)
@@ -96,6 +133,31 @@ static enum s3_error find_op(struct s3_request *r)
     return error;
 }
 
+enum s3_error s3_check_access(struct s3_request *r, enum user_right right, struct slice bucket)
+{
+    if (!r->anonymous)
+        return user_may(r->user, right, bucket) ? S3_OK : S3_ERR_ACCESS_DENIED;
+    if (right != USER_MAY_READ || !buckets_anonymous_read(r, bucket))
+        return reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed");
+    return S3_OK;
+}
+
+/* What is wanted, and whether who asks may have it: nothing else is said to those who may not. */
+static enum s3_error settle_op(struct s3_request *r)
+{
+    enum s3_error error = find_op(r);
+
+    if (error && r->anonymous)
+        return reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed");
+    if (!error)
+        error = s3_check_access(r, op_rights[r->op], r->bucket);
+    for (size_t i = 0; !error && r->anonymous && i < r->n_query; i++)
+        if (slice_starts(r->query[i].name, SLICE_LIT("response-")))
+            error = reply_refuse(r, S3_ERR_INVALID_REQUEST,
+                                 "headers of the response can only be chosen in signed requests");
+    return error;
+}
+
 static void request_init(struct s3_request *r, struct s3 *s, struct http_conn *c)
 {
     *r = (struct s3_request){.s3 = s,
@@ -105,6 +167,14 @@ static void request_init(struct s3_request *r, struct s3 *s, struct http_conn *c
                              .started_ns = sys->mono_ns(),
                              .head = BUF_INIT(S3_HEAD_MAX_BYTES)};
     (void)snprintf(r->id, sizeof r->id, "%016llX", (unsigned long long)http_conn_id(c));
+}
+
+static void request_fini(struct s3_request *r)
+{
+    if (r->claim.secret_key.n)
+        explicit_bzero((void *)(uintptr_t)r->claim.secret_key.p, r->claim.secret_key.n);
+    user_unref(r->user);
+    buf_fini(&r->head);
 }
 
 void s3_handle(struct http_conn *c, void *arg)
@@ -118,7 +188,7 @@ void s3_handle(struct http_conn *c, void *arg)
     if (!error)
         error = authenticate(&r, /* header_only= */ false);
     if (!error)
-        error = find_op(&r);
+        error = settle_op(&r);
     if (!error)
         error = op_functions[r.op](&r);
     if (error && r.status == 0)
@@ -128,7 +198,7 @@ void s3_handle(struct http_conn *c, void *arg)
     assert(r.status != 0);
     if (!r.parked)
         reply_count(s, r.op, r.status, r.started_ns);
-    buf_fini(&r.head);
+    request_fini(&r);
 }
 
 int s3_authenticate(struct s3 *s, struct http_conn *c, struct err *e)
@@ -141,6 +211,9 @@ int s3_authenticate(struct s3 *s, struct http_conn *c, struct err *e)
     error = decode_target(&r);
     if (!error)
         error = authenticate(&r, /* header_only= */ true);
+    if (!error && !user_may(r.user, USER_MAY_MANAGE, SLICE_NULL))
+        error = reply_refuse(&r, S3_ERR_ACCESS_DENIED, "this takes an admin");
+    request_fini(&r);
     if (!error)
         return 0;
     return err_set(e, ERR_UNAUTHENTICATED, "%s: " SLICE_FMT, s3_error_info(error)->code,

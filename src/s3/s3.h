@@ -1,6 +1,7 @@
 /*
- * The S3 front end: turns one HTTP request into object operations and answers as S3 does. Path style; every
- * request is checked by SigV4 before anything else happens, and refused with S3's XML error otherwise.
+ * The S3 front end: turns one HTTP request into object operations and answers as S3 does. Path style; who
+ * signed a request, and what it may do, is checked before anything else happens, and it is refused with S3's
+ * XML error otherwise.
  */
 #pragma once
 
@@ -12,7 +13,7 @@ struct s3;
 struct s3_config {
     struct object_service *objects;
     const char *region;     /* what clients must have signed for */
-    const char *access_key; /* the node's credentials */
+    const char *access_key; /* the node's own pair, which may do everything */
     const char *secret_key;
     const char *node_id; /* x-amz-id-2 */
 };
@@ -23,6 +24,6 @@ DEFINE_CLEANUP(struct s3, s3_free)
 
 /* Serves one request (http_handler_fn; arg is the struct s3). Always sends a response. Any thread. */
 void s3_handle(struct http_conn *c, void *arg);
-/* Verifies the SigV4 header signature of a request that is not S3's own (the /-/ API): 0 or
- * ERR_UNAUTHENTICATED. */
+/* Verifies the SigV4 header signature of a request that is not S3's own (the /-/ API), and that who signed is
+ * an admin: 0 or ERR_UNAUTHENTICATED. */
 int s3_authenticate(struct s3 *s, struct http_conn *c, struct err *e);

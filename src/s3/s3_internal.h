@@ -16,30 +16,30 @@
 #define S3_LIST_MAX       1000
 #define S3_DEFAULT_TYPE   "binary/octet-stream"
 
-/* X(NAME, name in metrics and logs, function s3_op_*) */
+/* X(NAME, name in metrics and logs, function s3_op_*, right that it needs in the request's bucket) */
 #define S3_OPS(X)                                                                                            \
-    X(LIST_BUCKETS, "ListBuckets", list_buckets)                                                             \
-    X(HEAD_BUCKET, "HeadBucket", head_bucket)                                                                \
-    X(GET_BUCKET_LOCATION, "GetBucketLocation", get_bucket_location)                                         \
-    X(LIST_OBJECTS, "ListObjects", list_objects)                                                             \
-    X(LIST_OBJECTS_V2, "ListObjectsV2", list_objects_v2)                                                     \
-    X(DELETE_OBJECTS, "DeleteObjects", delete_objects)                                                       \
-    X(GET_OBJECT, "GetObject", get_object)                                                                   \
-    X(HEAD_OBJECT, "HeadObject", head_object)                                                                \
-    X(PUT_OBJECT, "PutObject", put_object)                                                                   \
-    X(COPY_OBJECT, "CopyObject", copy_object)                                                                \
-    X(DELETE_OBJECT, "DeleteObject", delete_object)                                                          \
-    X(CREATE_MULTIPART_UPLOAD, "CreateMultipartUpload", create_multipart_upload)                             \
-    X(UPLOAD_PART, "UploadPart", upload_part)                                                                \
-    X(UPLOAD_PART_COPY, "UploadPartCopy", upload_part_copy)                                                  \
-    X(COMPLETE_MULTIPART_UPLOAD, "CompleteMultipartUpload", complete_multipart_upload)                       \
-    X(ABORT_MULTIPART_UPLOAD, "AbortMultipartUpload", abort_multipart_upload)                                \
-    X(LIST_PARTS, "ListParts", list_parts)                                                                   \
-    X(LIST_MULTIPART_UPLOADS, "ListMultipartUploads", list_multipart_uploads)
+    X(LIST_BUCKETS, "ListBuckets", list_buckets, ANY)                                                        \
+    X(HEAD_BUCKET, "HeadBucket", head_bucket, READ)                                                          \
+    X(GET_BUCKET_LOCATION, "GetBucketLocation", get_bucket_location, READ)                                   \
+    X(LIST_OBJECTS, "ListObjects", list_objects, READ)                                                       \
+    X(LIST_OBJECTS_V2, "ListObjectsV2", list_objects_v2, READ)                                               \
+    X(DELETE_OBJECTS, "DeleteObjects", delete_objects, WRITE)                                                \
+    X(GET_OBJECT, "GetObject", get_object, READ)                                                             \
+    X(HEAD_OBJECT, "HeadObject", head_object, READ)                                                          \
+    X(PUT_OBJECT, "PutObject", put_object, WRITE)                                                            \
+    X(COPY_OBJECT, "CopyObject", copy_object, WRITE)                                                         \
+    X(DELETE_OBJECT, "DeleteObject", delete_object, WRITE)                                                   \
+    X(CREATE_MULTIPART_UPLOAD, "CreateMultipartUpload", create_multipart_upload, WRITE)                      \
+    X(UPLOAD_PART, "UploadPart", upload_part, WRITE)                                                         \
+    X(UPLOAD_PART_COPY, "UploadPartCopy", upload_part_copy, WRITE)                                           \
+    X(COMPLETE_MULTIPART_UPLOAD, "CompleteMultipartUpload", complete_multipart_upload, WRITE)                \
+    X(ABORT_MULTIPART_UPLOAD, "AbortMultipartUpload", abort_multipart_upload, WRITE)                         \
+    X(LIST_PARTS, "ListParts", list_parts, WRITE)                                                            \
+    X(LIST_MULTIPART_UPLOADS, "ListMultipartUploads", list_multipart_uploads, WRITE)
 
 enum s3_op {
     S3_OP_NONE, /* refused before it was known what is wanted */
-#define X(name, text, function) S3_OP_##name,
+#define X(name, text, function, right) S3_OP_##name,
     S3_OPS(X)
 #undef X
         S3_OP_COUNT
@@ -70,6 +70,8 @@ struct s3_request {
     struct http_pair *query;
     size_t n_query;
     struct auth_claim claim;
+    struct user *user; /* who asks, a reference; NULL: the node's own pair, or nobody */
+    bool anonymous;
     enum s3_op op;
     struct buf head;      /* header lines of the response */
     int status;           /* sent, or 0 */
@@ -81,7 +83,7 @@ struct s3_request {
 /* An operation: answers, and gives S3_OK; or gives the error to answer with, before any head was sent. After
  * a head was sent a failure closes the connection with the body cut short, and S3_OK is given. */
 typedef enum s3_error (*s3_op_fn)(struct s3_request *r);
-#define X(name, text, function) enum s3_error s3_op_##function(struct s3_request *r);
+#define X(name, text, function, right) enum s3_error s3_op_##function(struct s3_request *r);
 S3_OPS(X)
 #undef X
 
@@ -138,10 +140,17 @@ enum s3_error put_conditions(struct s3_request *r, struct wire_put_open_req *ret
 /* The checksum that was verified goes back to the client, as S3 does. */
 void put_checksum_header(struct s3_request *r, const struct body *b);
 
+/* ---- s3.c ---- */
+
+/* ACCESS_DENIED unless who asks may do this with a bucket. */
+enum s3_error s3_check_access(struct s3_request *r, enum user_right right, struct slice bucket);
+
 /* ---- buckets.c ---- */
 
 /* NO_SUCH_BUCKET unless the request's bucket is there. */
 enum s3_error buckets_find(struct s3_request *r);
+/* Whether requests without a signature may read the bucket; false when there is none of that name. */
+bool buckets_anonymous_read(struct s3_request *r, struct slice bucket);
 
 /* ---- copy.c ---- */
 

@@ -30,7 +30,7 @@ enum s3_error source_init(struct source *s, struct s3_request *r)
     error = route_path(path, &s->bucket, &s->key);
     if (error || s->bucket.n == 0 || s->key.n == 0)
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "x-amz-copy-source must be /BUCKET/KEY");
-    return S3_OK;
+    return s3_check_access(r, USER_MAY_READ, s->bucket);
 }
 
 void source_fini(struct source *s)

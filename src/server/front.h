@@ -14,8 +14,12 @@ struct front;
 
 /* What runs the operations of wire sessions: the object service, or a test. Any thread. */
 struct front_sessions {
-    void *(*open)(void *arg, enum wire_via via);
+    /* access_key: who signed in; empty: who may do everything. NULL: no such user any more. */
+    void *(*open)(void *arg, enum wire_via via, struct slice access_key);
     void (*close)(void *session);
+    /* The secret of an access key other than the node's, appended: 0, or an error when there is none. NULL:
+     * there are no others. */
+    int (*secret)(void *arg, struct slice access_key, struct buf *ret_secret);
     /* As object_call. */
     int (*call)(void *session, uint32_t op, const void *req, struct arena *a, void *rep, struct err *e);
     void *arg;

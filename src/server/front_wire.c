@@ -8,8 +8,9 @@
  *  3. Bodies and replies above WIRE_SMALL_BYTES are taken from the buffer budget first.
  *
  * Who may do what: on the Unix socket root and the node's own uid are trusted; everyone else, and every TCP
- * peer, proves that it knows the node's secret by HMAC-SHA256(secret, nonce + session) with a nonce of this
- * connection.
+ * peer, proves that it knows the secret of the node's or a user's access key by HMAC-SHA256(secret, nonce +
+ * session) with a nonce of this connection. A user's session may do what the user may (object/access.c), and
+ * is not joined by anybody else.
  *
  * Failure modes: a frame that breaks the protocol is logged and its connection closed, because the position
  * in the stream is unknown; an operation that fails is answered with its code and text.
@@ -27,10 +28,11 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#define HELLO_MAX_BYTES 4096
-#define NONCE_BYTES     32
-#define SIGNATURE_BYTES 32
-#define FETCH_MAX_BYTES (WIRE_BODY_MAX_BYTES - 64 * KIB) /* so that its reply fits a frame */
+#define HELLO_MAX_BYTES  4096
+#define NONCE_BYTES      32
+#define SIGNATURE_BYTES  32
+#define SECRET_MAX_BYTES 256
+#define FETCH_MAX_BYTES  (WIRE_BODY_MAX_BYTES - 64 * KIB) /* so that its reply fits a frame */
 
 struct wire_conn {
     struct session *session; /* NULL before HELLO */
@@ -162,18 +164,31 @@ static int do_challenge(struct worker *w, struct conn *c, struct wire_challenge_
     return 0;
 }
 
+/* The secret of an access key; nothing when there is no such key. */
+static void find_secret(const struct front_config *config, struct slice access_key, struct buf *ret)
+{
+    if (slice_eq_str(access_key, config->access_key))
+        (void)buf_str(ret, config->secret_key);
+    else if (config->sessions.secret && config->sessions.secret(config->sessions.arg, access_key, ret) < 0)
+        buf_clear(ret);
+}
+
 static bool signature_fits(const struct front_config *config, const struct wire_conn *wc,
                            const struct wire_hello_req *req)
 {
+    _cleanup_buf_ struct buf secret = BUF_INIT(SECRET_MAX_BYTES);
     uint8_t text[NONCE_BYTES + sizeof(struct id128)], want[EVP_MAX_MD_SIZE];
     unsigned n = 0;
-    if (!wc->has_nonce || req->signature.n != SIGNATURE_BYTES ||
-        !slice_eq_str(req->access_key, config->access_key))
+    if (!wc->has_nonce || req->signature.n != SIGNATURE_BYTES)
+        return false;
+    find_secret(config, req->access_key, &secret);
+    if (secret.n == 0)
         return false;
     memcpy(text, wc->nonce, NONCE_BYTES);
     memcpy(text + NONCE_BYTES, req->session.p, sizeof(struct id128));
-    if (!HMAC(EVP_sha256(), config->secret_key, (int)strlen(config->secret_key), text, sizeof(text), want,
-              &n))
+    bool made = HMAC(EVP_sha256(), secret.p, (int)secret.n, text, sizeof(text), want, &n) != NULL;
+    OPENSSL_cleanse(secret.p, secret.n);
+    if (!made)
         return false;
     return n == SIGNATURE_BYTES && CRYPTO_memcmp(want, req->signature.p, SIGNATURE_BYTES) == 0;
 }
@@ -193,15 +208,19 @@ static int do_hello(struct worker *w, struct conn *c, const struct wire_hello_re
     if (req->session.n != sizeof(id.b) || req->via < WIRE_VIA_S3 || req->via > WIRE_VIA_API)
         return err_set(e, ERR_PROTOCOL, "broken HELLO");
     bool known = wc->trusted || signature_fits(&f->config, wc, req);
+    bool is_user = !wc->trusted && !slice_eq_str(req->access_key, f->config.access_key);
     wc->has_nonce = false; /* each nonce is good for one attempt */
     if (!known) {
         metrics_count(METRIC_REFUSED, "wire signature", NULL, NULL);
         return err_set(e, ERR_UNAUTHENTICATED, "credentials missing or wrong");
     }
     memcpy(id.b, req->session.p, sizeof(id.b));
-    int k = session_join(&f->sessions, id, (enum wire_via)req->via, &wc->session);
+    int k = session_join(&f->sessions, id, (enum wire_via)req->via, is_user ? req->access_key : SLICE_LIT(""),
+                         &wc->session);
+    if (k == ERR_UNAUTHENTICATED)
+        return err_set(e, k, "credentials missing or wrong");
     if (k < 0)
-        return err_set(e, k, "the session belongs to another kind of client");
+        return err_set(e, k, "the session belongs to another client or another kind of client");
     log_debug("wire", "client " SLICE_FMT " joined by %s", (int)MIN(req->name.n, (size_t)256), req->name.p,
               conn_kind_name((enum conn_kind)c->kind));
     ret_rep->node_id = slice_str(f->config.node_id);

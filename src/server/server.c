@@ -88,10 +88,23 @@ static void on_http(struct http_conn *c, void *arg)
         s3_handle(c, s->s3);
 }
 
-static void *on_session_open(void *arg, enum wire_via via)
+static void *on_session_open(void *arg, enum wire_via via, struct slice access_key)
 {
     struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
-    return object_session_new(s->objects, via);
+    _cleanup_(object_session_freep) struct object_session *session = object_session_new(s->objects, via);
+    if (access_key.n > 0 && object_session_sign_in(session, access_key, NULL) < 0)
+        return NULL;
+    return TAKE_PTR(session);
+}
+
+static int on_secret(void *arg, struct slice access_key, struct buf *ret_secret)
+{
+    struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
+    char secret[USER_SECRET_KEY_LEN + 1];
+    _cleanup_(user_unrefp) struct user *u = object_find_user(s->objects, access_key, secret);
+    int k = u ? buf_str(ret_secret, secret) : ERR_UNAUTHENTICATED;
+    explicit_bzero(secret, sizeof(secret));
+    return k;
 }
 
 static void on_session_close(void *session)
@@ -142,7 +155,7 @@ static int start_front(struct server *s, const struct config *config, const stru
         .http = on_http,
         .http_arg = s,
         .express = admin_is_express,
-        .sessions = {on_session_open, on_session_close, on_session_call, s},
+        .sessions = {on_session_open, on_session_close, on_secret, on_session_call, s},
         .access_key = s->dir.access_key,
         .secret_key = s->dir.secret_key,
         .node_id = s->dir.node_id,

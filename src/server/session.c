@@ -11,7 +11,8 @@
 #include "base/hash.h"
 #include "base/metrics.h"
 
-void session_table_init(struct session_table *t, void *(*open)(void *arg, enum wire_via via),
+void session_table_init(struct session_table *t,
+                        void *(*open)(void *arg, enum wire_via via, struct slice access_key),
                         void (*close)(void *user), void *arg)
 {
     memset(t, 0, sizeof(*t));
@@ -37,23 +38,28 @@ static void publish_count(const struct session_table *t)
     metrics_set(metrics_series(METRIC_SESSIONS, NULL, NULL, NULL), (int64_t)t->n);
 }
 
-int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct session **ret)
+int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key,
+                 struct session **ret)
 {
     LOCK_SCOPE(&t->lock);
     struct session **bucket = bucket_of(t, id);
     for (struct session *s = *bucket; s; s = s->next) {
         if (!id_eq(s->id, id))
             continue;
-        if (s->via != via)
+        if (s->via != via || !slice_eq_str(access_key, s->access_key))
             return ERR_PROTOCOL;
         s->refs++;
         *ret = s;
         return 0;
     }
+    void *user = t->open(t->arg, via, access_key);
+    if (!user)
+        return ERR_UNAUTHENTICATED;
     struct session *s = calloc(1, sizeof(*s));
     if (!s)
         abort();
-    *s = (struct session){.next = *bucket, .id = id, .via = via, .refs = 1, .user = t->open(t->arg, via)};
+    *s = (struct session){
+        .next = *bucket, .id = id, .via = via, .access_key = slice_dup(access_key), .refs = 1, .user = user};
     *bucket = s;
     t->n++;
     publish_count(t);
@@ -78,5 +84,6 @@ void session_leave(struct session_table *t, struct session *s)
     if (!last)
         return;
     t->close(s->user);
+    free(s->access_key);
     free(s);
 }

@@ -15,24 +15,28 @@ struct session {
     struct session *next; /* of its bucket */
     struct id128 id;
     enum wire_via via;
-    unsigned refs; /* connections */
-    void *user;    /* struct object_session */
+    char *access_key; /* who signed in; empty: who may do everything */
+    unsigned refs;    /* connections */
+    void *user;       /* struct object_session */
 };
 
 struct session_table {
     struct lock lock; /* buckets, refs, n */
     struct session *buckets[SESSION_BUCKETS];
     size_t n;
-    void *(*open)(void *arg, enum wire_via via);
+    void *(*open)(void *arg, enum wire_via via, struct slice access_key);
     void (*close)(void *user);
     void *arg;
 };
 
-void session_table_init(struct session_table *t, void *(*open)(void *arg, enum wire_via via),
+void session_table_init(struct session_table *t,
+                        void *(*open)(void *arg, enum wire_via via, struct slice access_key),
                         void (*close)(void *user), void *arg);
 /* All sessions must have been released. */
 void session_table_fini(struct session_table *t);
-/* Finds or makes the session and adds a connection to it. ERR_PROTOCOL when it exists with another `via`. */
-int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct session **ret);
+/* Finds or makes the session and adds a connection to it. ERR_PROTOCOL when it exists with another `via` or
+ * of another access key; ERR_UNAUTHENTICATED when open() gives nothing. */
+int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key,
+                 struct session **ret);
 /* A connection leaves; the last one ends the session. */
 void session_leave(struct session_table *t, struct session *s);

@@ -32,6 +32,8 @@ struct fixture {
     int file;
     char *file_bytes;
     atomic_int tails_done, running, sessions_open, sessions_made;
+    char opened_by[32];          /* access key of the last session */
+    atomic_bool refuse_sessions; /* as if the key had been revoked since it was checked */
     struct lock lock;
     struct cond cond;
     bool gate_open; /* /gate requests wait for it; `lock` */
@@ -96,12 +98,20 @@ static bool is_express(const struct http_request *r)
     return slice_eq_str(r->raw_path, "/express");
 }
 
-static void *on_session_open(void *arg, enum wire_via via)
+static void *on_session_open(void *arg, enum wire_via via, struct slice key)
 {
     struct fixture *f = arg;
+    (void)snprintf(f->opened_by, sizeof(f->opened_by), SLICE_FMT, SLICE_ARG(key));
+    if (f->refuse_sessions)
+        return NULL;
     atomic_fetch_add(&f->sessions_open, 1);
     atomic_fetch_add(&f->sessions_made, 1);
     return f;
+}
+
+static int on_secret(void *arg, struct slice key, struct buf *ret_secret)
+{
+    return slice_eq_str(key, "USER") ? buf_str(ret_secret, "USERSECRET") : -ENOENT;
 }
 
 static void on_session_close(void *session)
@@ -166,7 +176,8 @@ static struct fixture *start(const struct front_config *changes)
     config.http = on_http;
     config.http_arg = f;
     config.express = is_express;
-    config.sessions = (struct front_sessions){on_session_open, on_session_close, on_session_call, f};
+    config.sessions =
+        (struct front_sessions){on_session_open, on_session_close, on_secret, on_session_call, f};
     config.access_key = access_key;
     config.secret_key = secret_key;
     config.node_id = "node";
@@ -697,7 +708,7 @@ static int hello(int fd, const char *session, const char *key, const char *signa
 }
 
 /* CHALLENGE and HELLO with a signature made with `secret`. */
-static int sign_in(int fd, const char *session, const char *secret, struct err *e)
+static int sign_in_as(int fd, const char *session, const char *key, const char *secret, struct err *e)
 {
     struct buf _cleanup_buf_ b = BUF_INIT(MIB);
     const struct wire_challenge_req req = {.request_id = 9};
@@ -714,8 +725,10 @@ static int sign_in(int fd, const char *session, const char *secret, struct err *
     unsigned n;
     assert_non_null(
         HMAC(EVP_sha256(), secret, (int)strlen(secret), text, sizeof(text), (uint8_t *)signature, &n));
-    return hello(fd, session, access_key, signature, &b, &rep, e);
+    return hello(fd, session, key, signature, &b, &rep, e);
 }
+
+#define sign_in(fd, session, secret, e) sign_in_as(fd, session, access_key, secret, e)
 
 static int call_stat(int fd, const char *key, uint64_t *ret_n, struct err *e)
 {
@@ -778,6 +791,27 @@ static void tcp_clients_must_sign(void **state)
     assert_int_equal(open_rep.fd, -1);
     assert_int_equal(sign_in(fd, session_a, secret_key, &e), ERR_PROTOCOL); /* HELLO twice */
     (void)close(fd);
+    stop(f);
+}
+
+/* A user's session is opened as that user; the node's own pair cannot join it, nor the user another's. */
+static void users_have_sessions_of_their_own(void **state)
+{
+    struct fixture *f = start(&(struct front_config){0});
+    struct err e = {0};
+    int one = dial(f->wire), two = dial(f->wire), three = dial(f->wire), four = dial(f->wire);
+    assert_int_equal(sign_in_as(one, session_a, "USER", secret_key, &e), ERR_UNAUTHENTICATED);
+    assert_int_equal(sign_in_as(one, session_a, "USER", "USERSECRET", &e), 0);
+    assert_string_equal(f->opened_by, "USER");
+    assert_int_equal(sign_in(two, session_a, secret_key, &e), ERR_PROTOCOL);
+    assert_int_equal(sign_in(two, session_b, secret_key, &e), 0);
+    assert_string_equal(f->opened_by, "");
+    assert_int_equal(sign_in_as(three, session_b, "USER", "USERSECRET", &e), ERR_PROTOCOL);
+    assert_int_equal(sign_in_as(three, session_a, "USER", "USERSECRET", &e), 0);
+    assert_int_equal(atomic_load(&f->sessions_made), 2);
+    f->refuse_sessions = true;
+    assert_int_equal(sign_in_as(four, "cccccccccccccccc", "USER", "USERSECRET", &e), ERR_UNAUTHENTICATED);
+    (void)(close(one) | close(two) | close(three) | close(four));
     stop(f);
 }
 
@@ -954,6 +988,7 @@ int main(void)
         cmocka_unit_test(draining_gives_up_after_its_time),
         cmocka_unit_test(own_uid_is_trusted_on_the_unix_socket),
         cmocka_unit_test(tcp_clients_must_sign),
+        cmocka_unit_test(users_have_sessions_of_their_own),
         cmocka_unit_test(a_session_lives_until_its_last_connection),
         cmocka_unit_test(broken_frames_close_their_connection),
         cmocka_unit_test(slow_frames_are_served),

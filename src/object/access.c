@@ -1,0 +1,102 @@
+/*
+ * What a session's user may do.
+ *
+ * 1. An operation that is not in the table below needs the right to manage: what is new is refused to users
+ *    until someone has thought about it.
+ * 2. A key that was revoked ends its sessions at their next call, whatever that is.
+ * 3. Operations on a handle need no right of their own: the handle was given out for what it does.
+ *
+ * Sessions without a user (the node's own pair, trusted uids, the S3 front end, which checks each request by
+ * itself) may do everything.
+ */
+#include "object/object_internal.h"
+
+/* X(NAME, name, right, field of the request that names the bucket, or `none`) */
+#define ACCESS(X)                                                                                            \
+    X(BUCKET_GET, bucket_get, READ, name)                                                                    \
+    X(STAT, stat, READ, bucket)                                                                              \
+    X(LIST, list, READ, bucket)                                                                              \
+    X(OPEN, open, READ, bucket)                                                                              \
+    X(WATCH, watch, READ, bucket)                                                                            \
+    X(REPORT, report, READ, bucket)                                                                          \
+    X(PUT_OPEN, put_open, WRITE, bucket)                                                                     \
+    X(REMOVE, remove, WRITE, bucket)                                                                         \
+    X(COPY, copy, WRITE, bucket)                                                                             \
+    X(MKDIR, mkdir, WRITE, bucket)                                                                           \
+    X(RMDIR, rmdir, WRITE, bucket)
+
+static enum user_right right_of(uint32_t op, const void *req, struct slice *ret_bucket)
+{
+    *ret_bucket = SLICE_NULL;
+    switch (op) {
+#define X(NAME, name, right, field)                                                                          \
+    case WIRE_OP_##NAME:                                                                                     \
+        *ret_bucket = ((const struct wire_##name##_req *)req)->field;                                        \
+        return USER_MAY_##right;
+        ACCESS(X)
+#undef X
+    case WIRE_OP_CHALLENGE:
+    case WIRE_OP_HELLO:
+    case WIRE_OP_BUCKET_LIST: /* shows what the user may read */
+    case WIRE_OP_FETCH:
+    case WIRE_OP_CLOSE:
+    case WIRE_OP_PUT_WRITE:
+    case WIRE_OP_PUT_COMMIT:
+    case WIRE_OP_PUT_ABORT:
+        return USER_MAY_ANY;
+    default:
+        return USER_MAY_MANAGE;
+    }
+}
+
+struct user *object_find_user(struct object_service *s, struct slice access_key,
+                              char ret_secret_key[USER_SECRET_KEY_LEN + 1])
+{
+    return user_find_key(s->users, access_key, ret_secret_key);
+}
+
+int object_session_sign_in(struct object_session *ses, struct slice access_key, struct err *e)
+{
+    assert(ses->magic == OBJECT_SESSION_MAGIC && !ses->access_key);
+    struct user *u = user_find_key(ses->service->users, access_key, NULL);
+    if (!u)
+        return err_set(e, ERR_UNAUTHENTICATED, "credentials missing or wrong");
+    ses->access_key = slice_dup(access_key);
+    LOCK_SCOPE(&ses->lock);
+    ses->user = u;
+    return 0;
+}
+
+int access_user(struct object_session *ses, struct user **ret, struct err *e)
+{
+    *ret = NULL;
+    if (!ses->access_key)
+        return 0;
+    LOCK_SCOPE(&ses->lock);
+    if (ses->user && atomic_load(&ses->user->retired)) {
+        user_unref(ses->user);
+        ses->user = user_find_key(ses->service->users, slice_str(ses->access_key), NULL);
+    }
+    if (!ses->user)
+        return err_set(e, ERR_UNAUTHENTICATED, "the access key was revoked");
+    *ret = user_ref(ses->user);
+    return 0;
+}
+
+int access_check(struct object_session *ses, uint32_t op, const void *req, struct err *e)
+{
+    _cleanup_(user_unrefp) struct user *u = NULL;
+    struct slice bucket;
+    int r = access_user(ses, &u, e);
+    if (r < 0 || !u)
+        return r;
+    enum user_right right = right_of(op, req, &bucket);
+    if (user_may(u, right, bucket))
+        return 0;
+    if (right == USER_MAY_MANAGE)
+        return err_set(e, -EACCES, "user %s (%s) may not do this: it takes an admin", u->name,
+                       user_role_name(u->role));
+    return err_set(e, -EACCES, "user %s (%s) may not %s bucket '" SLICE_FMT "'", u->name,
+                   user_role_name(u->role), right == USER_MAY_WRITE ? "write to" : "read from",
+                   SLICE_ARG(slice_sub(bucket, 0, 80)));
+}

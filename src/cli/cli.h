@@ -10,6 +10,7 @@
     X(serve, "serve", "run a node")                                                                          \
     X(bucket, "bucket", "make, show, change and forget buckets")                                             \
     X(user, "user", "make, show and remove users and their keys")                                            \
+    X(origin, "origin", "try what an origin can")                                                            \
     X(ls, "ls", "list objects")                                                                              \
     X(stat, "stat", "show what is known of objects")                                                         \
     X(cat, "cat", "write objects to standard output")                                                        \

@@ -25,6 +25,7 @@ bool client_op_is_repeatable(uint32_t op)
     switch (op) {
     case WIRE_OP_BUCKET_CREATE:
     case WIRE_OP_BUCKET_REMOVE:
+    case WIRE_OP_ORIGIN_CHECK:
     case WIRE_OP_PUT_COMMIT:
     case WIRE_OP_REMOVE:
     case WIRE_OP_COPY:
@@ -42,7 +43,8 @@ bool client_op_is_repeatable(uint32_t op)
 
 bool client_op_is_long(uint32_t op)
 {
-    return op == WIRE_OP_PUT_COMMIT || op == WIRE_OP_COPY || op == WIRE_OP_BUCKET_REMOVE;
+    return op == WIRE_OP_PUT_COMMIT || op == WIRE_OP_COPY || op == WIRE_OP_BUCKET_REMOVE ||
+           op == WIRE_OP_ORIGIN_CHECK;
 }
 
 /* ---- the pool ---- */

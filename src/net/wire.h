@@ -42,6 +42,7 @@ enum wire_flag {
     WIRE_KEEP = 1 << 5,
     WIRE_MOVE = 1 << 6,
     WIRE_NOREPLACE = 1 << 7,
+    WIRE_READ_ONLY = 1 << 8, /* ORIGIN_CHECK */
 };
 
 enum wire_op {

@@ -16,6 +16,7 @@
     X(BUCKET_GET, bucket_get, 12)                                                                            \
     X(BUCKET_SET, bucket_set, 13)                                                                            \
     X(BUCKET_REMOVE, bucket_remove, 14)                                                                      \
+    X(ORIGIN_CHECK, origin_check, 15)                                                                        \
     X(STAT, stat, 20)                                                                                        \
     X(LIST, list, 21)                                                                                        \
     X(OPEN, open, 22)                                                                                        \
@@ -64,6 +65,12 @@
 /* Forgets the bucket and drops its cached data; the origin is not touched. */
 #define WIRE_REQ_bucket_remove(F) F(str, name)
 #define WIRE_REP_bucket_remove(F)
+
+/* Tries what the origin of a URL can; `settings` as of BUCKET_CREATE, origin.* only. flags: WIRE_READ_ONLY
+ * (writes nothing there). `results`: lines "NAME<TAB>STATE<TAB>MICROSECONDS<TAB>TEXT\n", STATE one of ok, no,
+ * failed, skipped. */
+#define WIRE_REQ_origin_check(F) F(str, url) F(str, settings) F(u32, flags)
+#define WIRE_REP_origin_check(F) F(str, results)
 
 /* flags: WIRE_POSIX (a key may also name a directory: a prefix with keys below), WIRE_FRESH (ask the origin).
  */

@@ -3,6 +3,7 @@
 #include "object/object_internal.h"
 
 #include "base/log.h"
+#include "origin/origin_check.h"
 
 #define SETTINGS_MAX_BYTES (64 * KIB)
 #define PAGE_BUCKETS       1000
@@ -143,4 +144,43 @@ int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove
     int64_t n = object_forget_bucket(s, b);
     log_info("object", "bucket %s removed, %lld cached objects dropped", b->name, (long long)n);
     return n < 0 ? err_errno(e, (int)n, "drop cached data of bucket %s", b->name) : 0;
+}
+
+/* Properties of an origin out of lines "origin.NAME=VALUE". */
+static int origin_settings(struct slice settings, struct origin_options *ret, struct err *e)
+{
+    int r = 0;
+    while (settings.n > 0 && r == 0) {
+        struct slice value = slice_split(&settings, '\n'), name = slice_split(&value, '=');
+        if (name.n == 0)
+            continue;
+        _cleanup_free_ char *n = slice_dup(name), *v = slice_dup(value);
+        r = option_set(&origin_option_table, ret, n, v, n, e);
+        explicit_bzero(v, value.n);
+    }
+    return r;
+}
+
+int op_origin_check(struct object_session *ses, const struct wire_origin_check_req *req, struct arena *a,
+                    struct wire_origin_check_rep *rep, struct err *e)
+{
+    (void)ses;
+    if (req->settings.n > SETTINGS_MAX_BYTES || req->url.n > ORIGIN_KEY_MAX_BYTES * 4)
+        return err_set(e, -E2BIG, "settings are too long");
+    struct origin_options o;
+    int r = option_init(&origin_option_table, &o, e);
+    if (r < 0)
+        return r;
+    _cleanup_(origin_closep) struct origin *origin = NULL;
+    _cleanup_free_ char *url = slice_dup(req->url);
+    _cleanup_buf_ struct buf results = BUF_INIT(SETTINGS_MAX_BYTES);
+    r = origin_settings(req->settings, &o, e);
+    if (r == 0)
+        r = origin_open(url, &o, "-", &origin, e);
+    option_fini(&origin_option_table, &o);
+    if (r == 0)
+        r = origin_check(origin, req->flags & WIRE_READ_ONLY, &results);
+    if (r == 0)
+        rep->results = arena_dup(a, buf_view(&results));
+    return r;
 }

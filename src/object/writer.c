@@ -251,6 +251,13 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
     r = object_upstream(ses->service, req->bucket, &u, e);
     if (r < 0)
         return r;
+    bool conditions = req->if_none_match || req->if_match.n > 0;
+    if (conditions && req->via == WIRE_VIA_S3 && !(u->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
+        return err_set(
+            e, ERR_NOT_IMPLEMENTED,
+            "the origin of bucket %s does not check conditions on PUT, so that If-None-Match and If-Match "
+            "cannot be promised",
+            u->bucket->name);
     struct writer *w = writer_new(ses->service, u, req);
     r = stage(w, req, e);
     bool staged = req->flags & WIRE_STAGED;
@@ -330,8 +337,8 @@ static bool same_file_state(const struct stat *a, const struct stat *b)
            a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
-/* Conditions that the origin itself cannot check are checked here, just before: not atomic against writers
- * elsewhere. */
+/* Conditions that the origin itself cannot check. Who asks for them through S3 counts on them, and is refused
+ * when the write is opened; a mount's are checked here, just before: not atomic against writers elsewhere. */
 static int check_put_conditions(struct writer *w, struct err *e)
 {
     bool any = w->put.if_none_match || w->put.if_match.n > 0;
@@ -372,6 +379,10 @@ static int send_body(struct writer *w, const struct wire_put_commit_req *q, stru
         struct origin_put put = w->put;
         put.payload_sha256 = q->sha256;
         put.content_md5 = q->md5;
+        if (!(w->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT)) { /* checked above */
+            put.if_none_match = false;
+            put.if_match = SLICE_NULL;
+        }
         arena_clear(w->answer_arena);
         w->confirmed_ns = sys->real_ns();
         return upload(w, &put, size, e);

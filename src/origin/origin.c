@@ -59,6 +59,8 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
         int r = kinds[i]->open(slice_from(all, (size_t)colon + 3), o, &x, e);
         if (r < 0)
             return err_prefix(e, r, "origin %s", url);
+        if (!o->conditional_put)
+            x->capabilities &= ~(unsigned)ORIGIN_CAN_CONDITIONAL_PUT;
         x->bucket_name = slice_dup(slice_str(bucket_name));
         x->url = slice_dup(all);
         *ret = x;

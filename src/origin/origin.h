@@ -62,6 +62,8 @@ struct origin_attr {
       "instance metadata service to take credentials from; default the cloud's own, on its machines")        \
     X(style, ENUM, "origin.style", "STYLE", "auto", 0, 0, "auto|path|virtual", false,                        \
       "path: endpoint/bucket/key, virtual: bucket.endpoint/key; auto: path when an endpoint is given")       \
+    X(conditional_put, BOOL, "origin.conditional_put", NULL, "true", 0, 0, NULL, false,                      \
+      "whether the service honours If-None-Match and If-Match on PUT; without, such a PUT is refused")       \
     X(timeout, DURATION, "origin.timeout", "TIME", "30s", 100, 3600000, NULL, false,                         \
       "most time without progress before a request counts as failed")                                        \
     X(connect_timeout, DURATION, "origin.connect_timeout", "TIME", "5s", 50, 600000, NULL, false,            \
@@ -75,6 +77,7 @@ struct origin_attr {
 
 #define ORIGIN_FIELD_STRING   char *
 #define ORIGIN_FIELD_ENUM     int
+#define ORIGIN_FIELD_BOOL     bool
 #define ORIGIN_FIELD_DURATION uint64_t
 #define ORIGIN_FIELD_UINT     uint64_t
 #define ORIGIN_FIELD_SIZE     uint64_t

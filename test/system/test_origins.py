@@ -1,5 +1,6 @@
 """Every kind of origin end to end: a real server, a node before it, the CLI and S3. What it can works, what it cannot is said."""
 
+import json
 import os
 
 import pytest
@@ -228,3 +229,77 @@ def test_read_only_says_so(node, servers):
         with pytest.raises(s3.exceptions.ClientError) as refused:
             s3.head_object(Bucket=name, Key=key)
         assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 404)
+
+
+# ---- forebay origin check ----
+
+def check(node, url, properties, *flags, status=0):
+    arguments = [a for name, value in properties.items() for a in ("--set", f"{name}={value}")]
+    done = node.cli("origin", "check", url, "--json", *arguments, *flags, check=False)
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return {one["name"]: one for one in json.loads(done.stdout)["results"]}
+
+
+def test_check_tells_what_works(node, writable):
+    """Everything that these kinds promise is tried against the real server and works; nothing is left behind."""
+    prefix = harness.random_name()
+    said = check(node, writable.url(prefix), writable.properties())
+    assert {name: one["state"] for name, one in said.items()} == dict.fromkeys(said, "ok"), said
+    assert len(said) == 13 and not [k for k in writable.keys() if k.startswith(prefix)]
+
+
+def test_check_of_s3(node, origin):
+    """The S3 kind before versitygw: what works, and what a wrong secret or bucket looks like."""
+    name = origin.new_bucket()
+    said = check(node, f"s3://{name}/p", origin.properties())
+    assert {one["state"] for one in said.values()} == {"ok"}, said
+    assert "Contents" not in origin.s3().list_objects_v2(Bucket=name)
+    said = check(node, f"s3://{name}", {**origin.properties(), "origin.conditional_put": "false"})
+    assert said["put if absent"]["state"] == "no" and "conditional_put" in said["put if absent"]["text"]
+    said = check(node, f"s3://{name}", {**origin.properties(), "origin.secret_key": "wrong"}, status=1)
+    assert said["list"]["state"] == "failed" and "credentials" in said["list"]["text"]
+    assert said["read"]["state"] == "skipped"
+    said = check(node, "s3://no-such-bucket-here", origin.properties(), status=1)
+    assert said["list"]["state"] == "failed" and "NoSuchBucket" in said["list"]["text"]
+
+
+def test_check_read_only(node, servers, origin):
+    """--read-only writes nothing; a plain HTTP server is read-only by its nature, which is no failure."""
+    server, name = servers("http"), harness.random_name()
+    fill(server, name + "/", {"k": os.urandom(5000)})
+    said = check(node, server.url(name), {})
+    assert said["write"]["state"] == "no" and "read-only" in said["write"]["text"]
+    assert said["ranges"]["state"] == said["pinned reads"]["state"] == said["large read"]["state"] == "ok", said
+    bucket = origin.new_bucket()
+    origin.s3().put_object(Bucket=bucket, Key="only", Body=b"x" * 5000)
+    before = origin.s3().list_objects_v2(Bucket=bucket)["Contents"]
+    said = check(node, f"s3://{bucket}", origin.properties(), "--read-only")
+    assert said["write"]["state"] == said["copy"]["state"] == said["remove"]["state"] == "skipped"
+    assert said["read"]["state"] == said["pinned reads"]["state"] == "ok", said
+    assert origin.s3().list_objects_v2(Bucket=bucket)["Contents"] == before
+
+
+def test_check_for_people(node, origin):
+    """The table names each thing; wrong URLs and settings are one line with status 2."""
+    name = origin.new_bucket()
+    sets = [a for k, v in origin.properties().items() for a in ("--set", f"{k}={v}")]
+    lines = node.cli("origin", "check", f"s3://{name}", *sets).stdout.splitlines()
+    assert len(lines) == 13 and all(line.startswith("ok ") and " ms" in line for line in lines), lines
+    for arguments, words in ((["gopher://x"], "unknown kind"), (["s3://x", "--set", "validate=never"], "origin.NAME"),
+                             (["s3://x", "--set", "origin.colour=red"], "origin.colour"),
+                             (["s3://x", "--set", "origin.secret_key=hush"], "origin.access_key")):
+        done = node.cli("origin", "check", *arguments, check=False)
+        assert done.returncode == 2 and words in done.stderr and "hush" not in done.stderr, done.stderr
+
+
+def test_conditions_that_cannot_be_promised(node, origin):
+    """origin.conditional_put=false: a conditional PUT is refused with the reason, never pretended; others work."""
+    name = origin.new_bucket()
+    node.create_bucket(name, f"s3://{name}", **{**origin.properties(), "origin.conditional_put": "false"})
+    s3 = node.s3()
+    with pytest.raises(s3.exceptions.ClientError) as refused:
+        s3.put_object(Bucket=name, Key="k", Body=b"x", IfNoneMatch="*")
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 501
+    assert "conditions" in refused.value.response["Error"]["Message"], refused.value
+    s3.put_object(Bucket=name, Key="k", Body=b"x")
+    assert origin.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"x"

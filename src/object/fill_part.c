@@ -132,6 +132,7 @@ static int take_place(struct part *p, struct err *e)
     if (fill_is_uncached(f))
         return take_memory(p, e);
     p->writer = extent_writer_new(f->extent, p->offset);
+    extent_writer_expect(p->writer, p->end);
     p->flush_at = PART_FIRST_BYTES;
     if (p->end - p->offset > PART_FIRST_BYTES && budget_try(f->engine->budget, PART_BUFFER_BYTES) == 0) {
         p->buffer = malloc(PART_BUFFER_BYTES);

@@ -1,5 +1,6 @@
 /*
- * ListObjectsV2 and ListObjects: one page of the object layer's listing each.
+ * ListObjectsV2, ListObjects and ListObjectVersions (one version of each, called null): one page of the
+ * object layer's listing each.
  *
  * 1. A page continues exactly behind the last entry of the one before it: the continuation token carries the
  * object layer's `next`, with a checksum, so that a token of something else is refused instead of misread.
@@ -19,7 +20,7 @@
 
 struct list {
     struct s3_request *r;
-    bool v2, url_encoded, with_owner;
+    bool v2, versions, url_encoded, with_owner;
     struct slice prefix, delimiter, after, token; /* `after`: start-after or marker, as sent */
     uint64_t max;
     struct wire_list_rep page;
@@ -57,7 +58,7 @@ static enum s3_error read_query(struct list *l)
 
     l->prefix = request_query(r, "prefix");
     l->delimiter = request_query(r, "delimiter");
-    l->after = request_query(r, l->v2 ? "start-after" : "marker");
+    l->after = request_query(r, l->v2 ? "start-after" : l->versions ? "key-marker" : "marker");
     l->token = l->v2 ? request_query(r, "continuation-token") : SLICE_NULL;
     l->with_owner = !l->v2 || slice_eq_str(request_query(r, "fetch-owner"), "true");
     l->max = S3_LIST_MAX;
@@ -125,12 +126,17 @@ static void put_owner(struct list *l, struct xml *x)
 
 static void put_object(struct list *l, struct xml *x, const struct wire_entry *entry)
 {
+    const char *element = l->versions ? "Version" : "Contents";
     char date[32];
     struct slice etag = entry->attr.etag;
 
     text_iso8601(entry->attr.mtime_ns, date);
-    xml_open(x, "Contents");
+    xml_open(x, element);
     put_name(l, x, "Key", entry->key);
+    if (l->versions) {
+        xml_text(x, "VersionId", SLICE_LIT("null"));
+        xml_bool(x, "IsLatest", true);
+    }
     xml_text(x, "LastModified", slice_str(date));
     if (etag.n) {
         char quoted[REPLY_ETAG_TEXT_MAX];
@@ -141,7 +147,7 @@ static void put_object(struct list *l, struct xml *x, const struct wire_entry *e
     if (l->with_owner)
         put_owner(l, x);
     xml_text(x, "StorageClass", SLICE_LIT("STANDARD"));
-    xml_close(x, "Contents");
+    xml_close(x, element);
 }
 
 /* S3 lists the objects first, then the common prefixes. */
@@ -190,13 +196,25 @@ static void put_v1(struct list *l, struct xml *x)
         put_name(l, x, "NextMarker", l->page.next);
 }
 
+/* A marker in the middle of a key's versions cannot be: each has one. */
+static void put_versions(struct list *l, struct xml *x)
+{
+    put_name(l, x, "KeyMarker", l->after);
+    xml_text(x, "VersionIdMarker", request_query(l->r, "version-id-marker"));
+    if (!l->page.truncated)
+        return;
+    put_name(l, x, "NextKeyMarker", l->page.next);
+    xml_text(x, "NextVersionIdMarker", SLICE_LIT("null"));
+}
+
 static int list_xml(struct list *l, struct buf *b)
 {
+    const char *root = l->versions ? "ListVersionsResult" : "ListBucketResult";
     struct xml x = {b, 0};
     int status;
 
     xml_start(&x);
-    xml_root(&x, "ListBucketResult");
+    xml_root(&x, root);
     xml_text(&x, "Name", l->r->bucket);
     put_name(l, &x, "Prefix", l->prefix);
     if (l->delimiter.n)
@@ -208,19 +226,21 @@ static int list_xml(struct list *l, struct buf *b)
     status = put_entries(l, &x, /* prefixes= */ false);
     if (status == 0)
         status = put_entries(l, &x, /* prefixes= */ true);
-    if (l->v2)
+    if (l->versions)
+        put_versions(l, &x);
+    else if (l->v2)
         put_v2(l, &x);
     else
         put_v1(l, &x);
-    xml_close(&x, "ListBucketResult");
+    xml_close(&x, root);
     return status ? status : x.status;
 }
 
-static enum s3_error list(struct s3_request *r, bool v2)
+static enum s3_error list(struct s3_request *r, bool v2, bool versions)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
     _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
-    struct list l = {.r = r, .v2 = v2};
+    struct list l = {.r = r, .v2 = v2, .versions = versions};
     enum s3_error error = read_query(&l);
 
     if (!error)
@@ -234,10 +254,15 @@ static enum s3_error list(struct s3_request *r, bool v2)
 
 enum s3_error s3_op_list_objects(struct s3_request *r)
 {
-    return list(r, /* v2= */ false);
+    return list(r, /* v2= */ false, /* versions= */ false);
 }
 
 enum s3_error s3_op_list_objects_v2(struct s3_request *r)
 {
-    return list(r, /* v2= */ true);
+    return list(r, /* v2= */ true, /* versions= */ false);
+}
+
+enum s3_error s3_op_list_object_versions(struct s3_request *r)
+{
+    return list(r, /* v2= */ false, /* versions= */ true);
 }

@@ -11,36 +11,22 @@
 
 /* Query parameters that select something other than the object or listing itself. */
 static const char *const functions_not_here[] = {
-    "accelerate",
-    "acl",
-    "analytics",
-    "attributes",
-    "cors",
-    "encryption",
-    "intelligent-tiering",
-    "inventory",
-    "legal-hold",
-    "lifecycle",
-    "logging",
-    "metrics",
-    "notification",
-    "object-lock",
-    "ownershipControls",
-    "policy",
-    "policyStatus",
-    "publicAccessBlock",
-    "replication",
-    "requestPayment",
-    "restore",
-    "retention",
-    "select",
-    "session",
-    "tagging",
-    "torrent",
-    "versioning",
-    "versions",
-    "website",
+    "analytics", "intelligent-tiering", "inventory", "metrics", "restore", "select", "session", "torrent",
 };
+
+static const char *const settings[] = {
+#define X(parameter, error, root, inside) parameter,
+    S3_SETTINGS(X)
+#undef X
+};
+
+ssize_t route_setting(const struct http_pair *query, size_t n_query)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
+        if (route_query(query, n_query, settings[i]))
+            return (ssize_t)i;
+    return -1;
+}
 
 const struct http_pair *route_query(const struct http_pair *query, size_t n_query, const char *name)
 {
@@ -83,10 +69,62 @@ static enum s3_op upload_op(const struct http_request *http, const struct http_p
     return slice_eq_str(http->method, "GET") ? S3_OP_LIST_PARTS : S3_OP_NONE;
 }
 
+static bool is_not_here(const struct http_pair *query, size_t n, const char **ret_name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(functions_not_here); i++) {
+        if (route_query(query, n, functions_not_here[i])) {
+            *ret_name = functions_not_here[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+/* *ret_asked: the query names one of these, whether or not the method has an operation. */
+static enum s3_op object_setting_op(struct slice method, const struct http_pair *query, size_t n,
+                                    bool *ret_asked)
+{
+    bool get = slice_eq_str(method, "GET");
+
+    *ret_asked = true;
+    if (route_query(query, n, "acl"))
+        return get ? S3_OP_GET_ACL : slice_eq_str(method, "PUT") ? S3_OP_PUT_ACL : S3_OP_NONE;
+    if (route_query(query, n, "attributes"))
+        return get ? S3_OP_GET_OBJECT_ATTRIBUTES : S3_OP_NONE;
+    if (route_query(query, n, "retention") || route_query(query, n, "legal-hold"))
+        return get ? S3_OP_GET_OBJECT_LOCK : S3_OP_NONE;
+    *ret_asked = route_setting(query, n) >= 0 || route_query(query, n, "versions");
+    return S3_OP_NONE;
+}
+
+static enum s3_op bucket_setting_op(struct slice method, const struct http_pair *query, size_t n,
+                                    bool *ret_asked)
+{
+    bool get = slice_eq_str(method, "GET");
+
+    *ret_asked = true;
+    if (route_query(query, n, "acl"))
+        return get ? S3_OP_GET_ACL : slice_eq_str(method, "PUT") ? S3_OP_PUT_ACL : S3_OP_NONE;
+    if (route_query(query, n, "versions"))
+        return get ? S3_OP_LIST_OBJECT_VERSIONS : S3_OP_NONE;
+    if (route_setting(query, n) < 0) {
+        *ret_asked = route_query(query, n, "attributes") || route_query(query, n, "retention") ||
+                     route_query(query, n, "legal-hold");
+        return S3_OP_NONE;
+    }
+    return get                              ? S3_OP_GET_BUCKET_SETTING
+           : slice_eq_str(method, "DELETE") ? S3_OP_DELETE_BUCKET_SETTING
+                                            : S3_OP_NONE;
+}
+
 static enum s3_op bucket_op(struct slice method, const struct http_pair *query, size_t n)
 {
     const struct http_pair *type = route_query(query, n, "list-type");
+    bool asked;
+    enum s3_op op = bucket_setting_op(method, query, n, &asked);
 
+    if (asked)
+        return op;
     if (slice_eq_str(method, "HEAD"))
         return S3_OP_HEAD_BUCKET;
     if (slice_eq_str(method, "POST") && route_query(query, n, "delete"))
@@ -102,6 +140,11 @@ static enum s3_op bucket_op(struct slice method, const struct http_pair *query, 
 
 static enum s3_op object_op(const struct http_request *http, const struct http_pair *query, size_t n)
 {
+    bool asked;
+    enum s3_op op = object_setting_op(http->method, query, n, &asked);
+
+    if (asked)
+        return op;
     if (slice_eq_str(http->method, "POST") || route_query(query, n, "uploadId") ||
         route_query(query, n, "uploads") || route_query(query, n, "partNumber"))
         return upload_op(http, query, n);
@@ -131,12 +174,8 @@ enum s3_error route_op(const struct http_request *http, bool has_bucket, bool ha
 
     if (!is_s3_method(http->method))
         return S3_ERR_METHOD_NOT_ALLOWED;
-    for (size_t i = 0; i < ARRAY_SIZE(functions_not_here); i++) {
-        if (has_bucket && route_query(query, n_query, functions_not_here[i])) {
-            *ret_reason = functions_not_here[i];
-            return S3_ERR_NOT_IMPLEMENTED;
-        }
-    }
+    if (has_bucket && is_not_here(query, n_query, ret_reason))
+        return S3_ERR_NOT_IMPLEMENTED;
     if (version && !slice_eq_str(version->value, "null")) {
         *ret_reason = "versionId";
         return S3_ERR_NOT_IMPLEMENTED;

@@ -38,6 +38,20 @@
     X(METADATA_TOO_LARGE, "MetadataTooLarge", 400, "The metadata headers are larger than allowed")           \
     X(METHOD_NOT_ALLOWED, "MethodNotAllowed", 405, "The method is not allowed on this resource")             \
     X(MISSING_LENGTH, "MissingContentLength", 411, "The request must say how long its body is")              \
+    X(NO_ACCESS_BLOCK, "NoSuchPublicAccessBlockConfiguration", 404, "The bucket has no public access block") \
+    X(NO_ACLS, "AccessControlListNotSupported", 400, "The bucket allows no ACL other than private")          \
+    X(NO_CORS, "NoSuchCORSConfiguration", 404, "The bucket has no CORS configuration")                       \
+    X(NO_ENCRYPTION, "ServerSideEncryptionConfigurationNotFoundError", 404,                                  \
+      "The bucket has no encryption configuration")                                                          \
+    X(NO_LIFECYCLE, "NoSuchLifecycleConfiguration", 404, "The bucket has no lifecycle configuration")        \
+    X(NO_OBJECT_LOCK, "ObjectLockConfigurationNotFoundError", 404,                                           \
+      "The bucket has no object lock configuration")                                                         \
+    X(NO_OWNERSHIP, "OwnershipControlsNotFoundError", 404, "The bucket has no ownership controls")           \
+    X(NO_POLICY, "NoSuchBucketPolicy", 404, "The bucket has no policy")                                      \
+    X(NO_REPLICATION, "ReplicationConfigurationNotFoundError", 404,                                          \
+      "The bucket has no replication configuration")                                                         \
+    X(NO_TAGS, "NoSuchTagSet", 404, "The bucket has no tags")                                                \
+    X(NO_WEBSITE, "NoSuchWebsiteConfiguration", 404, "The bucket has no website configuration")              \
     X(NO_SUCH_BUCKET, "NoSuchBucket", 404, "There is no such bucket")                                        \
     X(NO_SUCH_KEY, "NoSuchKey", 404, "There is no such key")                                                 \
     X(NO_SUCH_UPLOAD, "NoSuchUpload", 404, "There is no such multipart upload")                              \

@@ -35,7 +35,34 @@
     X(COMPLETE_MULTIPART_UPLOAD, "CompleteMultipartUpload", complete_multipart_upload, WRITE)                \
     X(ABORT_MULTIPART_UPLOAD, "AbortMultipartUpload", abort_multipart_upload, WRITE)                         \
     X(LIST_PARTS, "ListParts", list_parts, WRITE)                                                            \
-    X(LIST_MULTIPART_UPLOADS, "ListMultipartUploads", list_multipart_uploads, WRITE)
+    X(LIST_MULTIPART_UPLOADS, "ListMultipartUploads", list_multipart_uploads, WRITE)                         \
+    X(LIST_OBJECT_VERSIONS, "ListObjectVersions", list_object_versions, READ)                                \
+    X(GET_OBJECT_ATTRIBUTES, "GetObjectAttributes", get_object_attributes, READ)                             \
+    X(GET_ACL, "GetAcl", get_acl, READ)                                                                      \
+    X(PUT_ACL, "PutAcl", put_acl, WRITE)                                                                     \
+    X(GET_OBJECT_LOCK, "GetObjectLock", get_object_lock, READ)                                               \
+    X(GET_BUCKET_SETTING, "GetBucketSetting", get_bucket_setting, READ)                                      \
+    X(DELETE_BUCKET_SETTING, "DeleteBucketSetting", delete_bucket_setting, WRITE)
+
+/* Settings of buckets that are never set here (settings.c).
+ * X(query parameter, error when nothing is set or OK, the answer's root with OK, XML inside it) */
+#define S3_SETTINGS(X)                                                                                       \
+    X("accelerate", OK, "AccelerateConfiguration", "")                                                       \
+    X("cors", ERR_NO_CORS, NULL, "")                                                                         \
+    X("encryption", ERR_NO_ENCRYPTION, NULL, "")                                                             \
+    X("lifecycle", ERR_NO_LIFECYCLE, NULL, "")                                                               \
+    X("logging", OK, "BucketLoggingStatus", "")                                                              \
+    X("notification", OK, "NotificationConfiguration", "")                                                   \
+    X("object-lock", ERR_NO_OBJECT_LOCK, NULL, "")                                                           \
+    X("ownershipControls", ERR_NO_OWNERSHIP, NULL, "")                                                       \
+    X("policy", ERR_NO_POLICY, NULL, "")                                                                     \
+    X("policyStatus", ERR_NO_POLICY, NULL, "")                                                               \
+    X("publicAccessBlock", ERR_NO_ACCESS_BLOCK, NULL, "")                                                    \
+    X("replication", ERR_NO_REPLICATION, NULL, "")                                                           \
+    X("requestPayment", OK, "RequestPaymentConfiguration", "<Payer>BucketOwner</Payer>")                     \
+    X("tagging", ERR_NO_TAGS, NULL, "")                                                                      \
+    X("versioning", OK, "VersioningConfiguration", "")                                                       \
+    X("website", ERR_NO_WEBSITE, NULL, "")
 
 enum s3_op {
     S3_OP_NONE, /* refused before it was known what is wanted */
@@ -96,6 +123,8 @@ enum s3_error route_path(struct slice path, struct slice *ret_bucket, struct sli
 enum s3_error route_op(const struct http_request *http, bool has_bucket, bool has_key,
                        const struct http_pair *query, size_t n_query, enum s3_op *ret_op,
                        const char **ret_reason);
+/* Row of S3_SETTINGS that the query asks for, or -1. */
+ssize_t route_setting(const struct http_pair *query, size_t n_query);
 const struct http_pair *route_query(const struct http_pair *query, size_t n_query, const char *name);
 
 /* ---- reply.c ---- */

@@ -1,0 +1,190 @@
+/*
+ * What a bucket or an object does not have: ACLs other than the owner's, policies, encryption, lifecycle
+ * rules and their kin. Clients ask for them on the way to something else, and are answered as S3 answers for
+ * a bucket on which nothing of the kind was ever set.
+ *
+ * 1. Nothing can be set: what a client asks to be set is either what already holds or refused.
+ * 2. The answers are about the bucket here. What its origin has set for itself is neither asked nor shown.
+ */
+#include "s3/s3_internal.h"
+#include "s3/xml.h"
+
+#include "base/text.h"
+
+#define SETTING_MAX_BYTES (16 * KIB)
+
+static const struct {
+    enum s3_error error;
+    const char *root, *inside;
+} settings[] = {
+#define X(parameter, error, root, inside) {S3_##error, root, inside},
+    S3_SETTINGS(X)
+#undef X
+};
+
+enum s3_error s3_op_get_bucket_setting(struct s3_request *r)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(SETTING_MAX_BYTES);
+    ssize_t at = route_setting(r->query, r->n_query);
+    struct xml x = {&b, 0};
+    enum s3_error error = buckets_find(r);
+
+    assert(at >= 0);
+    if (!error)
+        error = settings[at].error;
+    if (error)
+        return error;
+    xml_start(&x);
+    xml_root(&x, settings[at].root);
+    xml_raw(&x, slice_str(settings[at].inside));
+    xml_close(&x, settings[at].root);
+    assert(x.status == 0);
+    reply_send(r, 200, "application/xml", buf_view(&b));
+    return S3_OK;
+}
+
+/* Removing what is not there succeeds, as in S3. */
+enum s3_error s3_op_delete_bucket_setting(struct s3_request *r)
+{
+    enum s3_error error = buckets_find(r);
+
+    if (!error)
+        reply_send(r, 204, NULL, SLICE_NULL);
+    return error;
+}
+
+/* ---- ACLs: the canned one called private, which cannot be changed ---- */
+
+static enum s3_error find_target(struct s3_request *r)
+{
+    struct wire_stat_req req = {.bucket = r->bucket, .key = r->key};
+    struct wire_stat_rep rep;
+    struct err e = {0};
+    int status;
+
+    if (r->key.n == 0)
+        return buckets_find(r);
+    status = object_stat(r->s3->session, &req, r->arena, &rep, &e);
+    return status ? reply_failed(r, status, &e) : S3_OK;
+}
+
+static void put_owner(struct s3_request *r, struct xml *x)
+{
+    xml_text(x, "ID", slice_str(r->s3->node_id));
+    xml_text(x, "DisplayName", SLICE_LIT("forebay"));
+}
+
+enum s3_error s3_op_get_acl(struct s3_request *r)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(SETTING_MAX_BYTES);
+    struct xml x = {&b, 0};
+    enum s3_error error = find_target(r);
+
+    if (error)
+        return error;
+    xml_start(&x);
+    xml_root(&x, "AccessControlPolicy");
+    xml_open(&x, "Owner");
+    put_owner(r, &x);
+    xml_close(&x, "Owner");
+    xml_open(&x, "AccessControlList");
+    xml_open(&x, "Grant");
+    xml_raw(&x, SLICE_LIT("<Grantee xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" "
+                          "xsi:type=\"CanonicalUser\">"));
+    put_owner(r, &x);
+    xml_close(&x, "Grantee");
+    xml_text(&x, "Permission", SLICE_LIT("FULL_CONTROL"));
+    xml_close(&x, "Grant");
+    xml_close(&x, "AccessControlList");
+    xml_close(&x, "AccessControlPolicy");
+    assert(x.status == 0);
+    reply_send(r, 200, "application/xml", buf_view(&b));
+    return S3_OK;
+}
+
+enum s3_error s3_op_put_acl(struct s3_request *r)
+{
+    enum s3_error error = find_target(r);
+
+    if (error)
+        return error;
+    if (!slice_eq_str(request_header(r, "x-amz-acl"), "private"))
+        return S3_ERR_NO_ACLS;
+    reply_send(r, 200, NULL, SLICE_NULL);
+    return S3_OK;
+}
+
+enum s3_error s3_op_get_object_lock(struct s3_request *r)
+{
+    enum s3_error error = find_target(r);
+
+    return error ? error
+                 : reply_refuse(r, S3_ERR_INVALID_REQUEST, "the bucket has no object lock configuration");
+}
+
+/* ---- GetObjectAttributes ---- */
+
+struct wanted {
+    bool etag, size, storage_class;
+};
+
+static enum s3_error read_wanted(struct s3_request *r, struct wanted *ret)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < r->http->n_headers; i++) {
+        struct slice rest = r->http->headers[i].value;
+
+        if (!slice_eq_case(r->http->headers[i].name, SLICE_LIT("x-amz-object-attributes")))
+            continue;
+        while (rest.n) {
+            struct slice one = slice_trim(slice_split(&rest, ','));
+
+            any = true;
+            if (slice_eq_str(one, "ETag"))
+                ret->etag = true;
+            else if (slice_eq_str(one, "ObjectSize"))
+                ret->size = true;
+            else if (slice_eq_str(one, "StorageClass"))
+                ret->storage_class = true;
+            else if (!slice_eq_str(one, "Checksum") && !slice_eq_str(one, "ObjectParts"))
+                return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
+                                    "x-amz-object-attributes names an unknown one");
+        }
+    }
+    return any ? S3_OK : reply_refuse(r, S3_ERR_INVALID_REQUEST, "x-amz-object-attributes is missing");
+}
+
+/* Checksums and parts are not kept, so they are left out, as S3 does for objects that have none. */
+enum s3_error s3_op_get_object_attributes(struct s3_request *r)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(SETTING_MAX_BYTES);
+    struct wire_stat_req req = {.bucket = r->bucket, .key = r->key};
+    struct wire_stat_rep rep;
+    struct wanted wanted = {0};
+    struct xml x = {&b, 0};
+    struct err e = {0};
+    char date[32];
+    enum s3_error error = read_wanted(r, &wanted);
+    int status;
+
+    if (error)
+        return error;
+    status = object_stat(r->s3->session, &req, r->arena, &rep, &e);
+    if (status)
+        return reply_failed(r, status, &e);
+    xml_start(&x);
+    xml_root(&x, "GetObjectAttributesResponse");
+    if (wanted.etag && rep.attr.etag.n)
+        xml_text(&x, "ETag", rep.attr.etag);
+    if (wanted.storage_class)
+        xml_text(&x, "StorageClass", SLICE_LIT("STANDARD"));
+    if (wanted.size)
+        xml_u64(&x, "ObjectSize", rep.attr.size_bytes);
+    xml_close(&x, "GetObjectAttributesResponse");
+    assert(x.status == 0);
+    text_http_date(rep.attr.mtime_ns, date);
+    reply_header(r, "Last-Modified", slice_str(date));
+    reply_send(r, 200, "application/xml", buf_view(&b));
+    return S3_OK;
+}

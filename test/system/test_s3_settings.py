@@ -1,0 +1,89 @@
+"""What clients ask of a bucket on their way to something else: versions, ACLs, attributes, and settings that it lacks.
+
+Each answer is the one that S3 gives for a bucket on which nothing was ever set.
+"""
+
+import botocore.exceptions
+import pytest
+
+# Operation of boto3, and S3's error code for a bucket without it.
+NOT_SET = [
+    ("bucket_cors", "NoSuchCORSConfiguration"), ("bucket_encryption", "ServerSideEncryptionConfigurationNotFoundError"),
+    ("bucket_lifecycle_configuration", "NoSuchLifecycleConfiguration"), ("bucket_policy", "NoSuchBucketPolicy"),
+    ("bucket_policy_status", "NoSuchBucketPolicy"), ("bucket_replication", "ReplicationConfigurationNotFoundError"),
+    ("bucket_ownership_controls", "OwnershipControlsNotFoundError"), ("bucket_tagging", "NoSuchTagSet"),
+    ("public_access_block", "NoSuchPublicAccessBlockConfiguration"), ("bucket_website", "NoSuchWebsiteConfiguration"),
+    ("object_lock_configuration", "ObjectLockConfigurationNotFoundError"),
+]
+
+
+def refused(call, **arguments):
+    with pytest.raises(botocore.exceptions.ClientError) as caught:
+        call(**arguments)
+    answer = caught.value.response
+    return answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Code"]
+
+
+def test_settings_that_were_never_made(bucket):
+    """Each has its own code of S3, removing it succeeds, and a bucket that is not there says that instead."""
+    s3, where = bucket.s3, {"Bucket": bucket.name}
+    for name, code in NOT_SET:
+        assert refused(getattr(s3, f"get_{name}"), **where) == (404, code), name
+        assert refused(getattr(s3, f"get_{name}"), Bucket="there-is-none") == (404, "NoSuchBucket"), name
+    assert "Status" not in s3.get_bucket_versioning(**where)
+    assert "LoggingEnabled" not in s3.get_bucket_logging(**where)
+    assert "Status" not in s3.get_bucket_accelerate_configuration(**where)
+    assert "QueueConfigurations" not in s3.get_bucket_notification_configuration(**where)
+    assert s3.get_bucket_request_payment(**where)["Payer"] == "BucketOwner"
+    for call in (s3.delete_bucket_policy, s3.delete_bucket_cors, s3.delete_bucket_tagging, s3.delete_bucket_lifecycle,
+                 s3.delete_bucket_encryption, s3.delete_bucket_website, s3.delete_public_access_block):
+        assert call(**where)["ResponseMetadata"]["HTTPStatusCode"] == 204
+        assert refused(call, Bucket="there-is-none") == (404, "NoSuchBucket")
+
+
+def test_the_acl_is_private(bucket):
+    """Buckets and objects show the canned ACL called private; setting it changes nothing, another one is refused."""
+    s3, where = bucket.s3, {"Bucket": bucket.name, "Key": "k"}
+    s3.put_object(**where, Body=b"x")
+    for acl in (s3.get_bucket_acl(Bucket=bucket.name), s3.get_object_acl(**where)):
+        assert [g["Permission"] for g in acl["Grants"]] == ["FULL_CONTROL"]
+        assert acl["Grants"][0]["Grantee"]["ID"] == acl["Owner"]["ID"]
+        assert acl["Grants"][0]["Grantee"]["Type"] == "CanonicalUser"
+    s3.put_bucket_acl(Bucket=bucket.name, ACL="private")
+    s3.put_object_acl(**where, ACL="private")
+    assert refused(s3.put_object_acl, **where, ACL="public-read") == (400, "AccessControlListNotSupported")
+    assert refused(s3.put_bucket_acl, Bucket=bucket.name, ACL="public-read") == (400, "AccessControlListNotSupported")
+    assert refused(s3.get_object_acl, Bucket=bucket.name, Key="none") == (404, "NoSuchKey")
+    assert refused(s3.put_object_acl, Bucket=bucket.name, Key="none", ACL="private") == (404, "NoSuchKey")
+    assert refused(s3.get_object_retention, **where) == (400, "InvalidRequest")
+    assert s3.get_object(**where)["Body"].read() == b"x"
+
+
+def test_one_version_of_each_object(bucket):
+    """Versions are listed by pages as objects are, each object with one called null."""
+    keys = sorted(["a/1", "a/2", "b", "c d", "\u00fc"], key=str.encode)
+    for key in keys:
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=key.encode())
+    seen = []
+    for page in bucket.s3.get_paginator("list_object_versions").paginate(Bucket=bucket.name, PaginationConfig={"PageSize": 2}):
+        assert len(page["Versions"]) <= 2
+        seen += page["Versions"]
+    assert [v["Key"] for v in seen] == keys
+    assert all(v["VersionId"] == "null" and v["IsLatest"] and v["Size"] == len(v["Key"].encode()) for v in seen)
+    page = bucket.s3.list_object_versions(Bucket=bucket.name, Delimiter="/")
+    assert [p["Prefix"] for p in page["CommonPrefixes"]] == ["a/"] and [v["Key"] for v in page["Versions"]] == keys[2:]
+    assert [v["Key"] for v in bucket.s3.list_object_versions(Bucket=bucket.name, Prefix="a/")["Versions"]] == ["a/1", "a/2"]
+
+
+def test_attributes_of_an_object(bucket):
+    """Only what was asked for is told; ETag and size are those of HEAD."""
+    where = {"Bucket": bucket.name, "Key": "k"}
+    bucket.s3.put_object(**where, Body=b"data")
+    head = bucket.s3.head_object(**where)
+    got = bucket.s3.get_object_attributes(**where, ObjectAttributes=["ETag", "ObjectSize", "StorageClass", "Checksum"])
+    assert got["ETag"] == head["ETag"].strip('"') and got["ObjectSize"] == 4 and got["StorageClass"] == "STANDARD"
+    assert got["LastModified"] == head["LastModified"]
+    assert "ETag" not in bucket.s3.get_object_attributes(**where, ObjectAttributes=["ObjectSize"])
+    assert refused(bucket.s3.get_object_attributes, **where, ObjectAttributes=["Colour"]) == (400, "InvalidArgument")
+    assert refused(bucket.s3.get_object_attributes, Bucket=bucket.name, Key="none",
+                   ObjectAttributes=["ETag"]) == (404, "NoSuchKey")

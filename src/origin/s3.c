@@ -10,9 +10,8 @@
  * the slash.
  *
  * Credentials: both options, else AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, else the profile AWS_PROFILE
- * of
- * ~/.aws/credentials and ~/.aws/config; anonymous (unsigned requests) when there are none. They are read
- * once, when the origin is opened.
+ * of ~/.aws/credentials and ~/.aws/config, read once, when the origin is opened; else those of a container or
+ * an instance (s3_provider.c), renewed before their end; anonymous (unsigned requests) when there are none.
  *
  * Invariants:
  *  1. path_root is empty or begins with '/' and does not end with one.
@@ -101,6 +100,7 @@ static void s3_free(struct s3 *s)
     assert(s->magic == S3_MAGIC);
     web_fini(&s->web);
     web_endpoint_fini(&s->endpoint);
+    s3_provider_free(s->provider);
     s3_credentials_fini(&s->credentials);
     free(s->bucket);
     free(s->prefix);
@@ -134,6 +134,8 @@ static int s3_open(struct slice rest, const struct origin_options *o, struct ori
         r = set_region(s, o, &aws, e);
     if (r == 0)
         r = set_credentials(s, o, &aws, e);
+    if (r == 0 && !s->credentials.access_key)
+        r = s3_provider_new(o, &s->provider, e);
     if (r == 0)
         r = set_address(s, o, &aws, e);
     if (r < 0)

@@ -34,6 +34,16 @@ void s3_credentials_fini(struct s3_credentials *c);
 /* Value of `key` in section `section` of an INI text; a heap copy or NULL. */
 char *s3_ini_get(struct slice text, const char *section, const char *key);
 
+/* Credentials that end, of a container or an instance. */
+struct s3_provider;
+/* *ret is NULL where there is nobody to ask; nothing is sent. */
+int s3_provider_new(const struct origin_options *o, struct s3_provider **ret, struct err *e);
+void s3_provider_free(struct s3_provider *p);
+/* Copies, the caller's to fini; all NULL on a machine without a role. Any thread. */
+int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, struct err *e);
+/* What was refused is not given again. */
+void s3_provider_drop(struct s3_provider *p);
+
 /* ---- the origin ---- */
 
 struct s3 {
@@ -45,7 +55,8 @@ struct s3 {
     struct web_endpoint endpoint;
     char *path_root; /* decoded path before the key: "/bucket" or "" */
     char *region;
-    struct s3_credentials credentials;
+    struct s3_credentials credentials; /* when they never end */
+    struct s3_provider *provider;      /* else; NULL: none */
     uint64_t part_bytes;
     uint64_t copy_max_bytes;  /* most bytes of one CopyObject; tests lower both */
     uint64_t copy_part_bytes; /* size of the parts of longer copies */
@@ -53,6 +64,7 @@ struct s3 {
     struct lock lock; /* covers what follows */
     struct sigv4_key day_key;
     char day[SIGV4_DATE_LEN + 1]; /* of day_key; "" at first */
+    char day_access_key[128];     /* of day_key; longer ones are not kept */
 };
 
 static inline struct s3 *s3_of(struct origin *o)

@@ -40,23 +40,24 @@ static bool is_signed_header(struct slice name)
            slice_eq_str(name, "content-md5");
 }
 
-/* The signing key of the day, derived anew when the day changes. */
-static struct sigv4_key day_key(struct s3 *s, struct slice day)
+/* The signing key of the day, derived anew when the day or the credentials change. */
+static struct sigv4_key day_key(struct s3 *s, const struct s3_credentials *k, struct slice day)
 {
     struct sigv4_key key;
     LOCK_SCOPE(&s->lock);
-    if (!slice_eq_str(day, s->day)) {
-        sigv4_derive_key(slice_str(s->credentials.secret_key), day, slice_str(s->region), SLICE_LIT("s3"),
-                         &s->day_key);
-        memcpy(s->day, day.p, SIGV4_DATE_LEN);
-    }
-    key = s->day_key;
+    if (slice_eq_str(day, s->day) && strcmp(s->day_access_key, k->access_key) == 0)
+        return s->day_key;
+    sigv4_derive_key(slice_str(k->secret_key), day, slice_str(s->region), SLICE_LIT("s3"), &key);
+    bool fits = strlen(k->access_key) < sizeof(s->day_access_key);
+    s->day_key = key;
+    memcpy(s->day, day.p, SIGV4_DATE_LEN);
+    (void)snprintf(s->day_access_key, sizeof(s->day_access_key), "%s", fits ? k->access_key : "");
     return key;
 }
 
 /* All headers but the authorization: the call's own, its metadata, then what every request has. */
-static int gather_headers(struct web_call *c, struct slice time, struct sigv4_pair *pairs, size_t *ret_own,
-                          size_t *n, struct err *e)
+static int gather_headers(struct web_call *c, const struct s3_credentials *k, struct slice time,
+                          struct sigv4_pair *pairs, size_t *ret_own, size_t *n, struct err *e)
 {
     struct s3 *s = s3_of_web(c->web);
     memcpy(pairs, c->headers, c->n_headers * sizeof(*pairs));
@@ -69,19 +70,18 @@ static int gather_headers(struct web_call *c, struct slice time, struct sigv4_pa
     }
     *ret_own = *n;
     pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("host"), slice_str(s->endpoint.host)};
-    if (!s->credentials.access_key)
+    if (!k->access_key)
         return 0;
     pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-date"), time};
     struct slice hash = c->payload_sha256.n ? c->payload_sha256 : SLICE_LIT("UNSIGNED-PAYLOAD");
     pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-content-sha256"), hash};
-    if (s->credentials.session_token)
-        pairs[(*n)++] =
-            (struct sigv4_pair){SLICE_LIT("x-amz-security-token"), slice_str(s->credentials.session_token)};
+    if (k->session_token)
+        pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-security-token"), slice_str(k->session_token)};
     return 0;
 }
 
-static int authorize(struct web_call *c, struct slice path, struct slice time, const struct sigv4_pair *pairs,
-                     size_t n, struct buf *ret, struct err *e)
+static int authorize(struct web_call *c, const struct s3_credentials *k, struct slice path, struct slice time,
+                     const struct sigv4_pair *pairs, size_t n, struct buf *ret, struct err *e)
 {
     struct s3 *s = s3_of_web(c->web);
     struct sigv4_pair to_sign[SIGV4_PAIRS_MAX];
@@ -100,13 +100,13 @@ static int authorize(struct web_call *c, struct slice path, struct slice time, c
     };
     struct slice day = slice_sub(time, 0, SIGV4_DATE_LEN);
     struct sigv4_scope scope = {time, slice_str(s->region), SLICE_LIT("s3")};
-    struct sigv4_key key = day_key(s, day);
+    struct sigv4_key key = day_key(s, k, day);
     char signature[SIGV4_SIGNATURE_LEN + 1];
     int x = sigv4_sign(&r, &scope, &key, signature);
     explicit_bzero(&key, sizeof(key));
     if (x == 0)
         x = buf_printf(ret, "AWS4-HMAC-SHA256 Credential=%s/" SLICE_FMT "/%s/s3/aws4_request, SignedHeaders=",
-                       s->credentials.access_key, SLICE_ARG(day), s->region);
+                       k->access_key, SLICE_ARG(day), s->region);
     if (x == 0)
         x = sigv4_signed_headers(&r, ret);
     if (x == 0)
@@ -115,22 +115,23 @@ static int authorize(struct web_call *c, struct slice path, struct slice time, c
 }
 
 /* What gather_headers added, after the call's own and its metadata, which web_request_headers sends. */
-static int make_headers(struct web_call *c, struct slice path, struct web_request *q, struct err *e)
+static int make_headers(struct web_call *c, const struct s3_credentials *k, struct slice path,
+                        struct web_request *q, struct err *e)
 {
     char time_text[SIGV4_TIME_LEN + 1];
     sigv4_time(sys->real_ns(), time_text);
     struct slice time = slice_of(time_text, SIGV4_TIME_LEN);
     struct sigv4_pair pairs[SIGV4_PAIRS_MAX];
-    size_t n = 0, n_own = 0;
-    int r = gather_headers(c, time, pairs, &n_own, &n, e);
+    size_t n, n_own;
+    int r = gather_headers(c, k, time, pairs, &n_own, &n, e);
     if (r == 0)
         r = web_request_headers(c, q, e);
     for (size_t i = n_own; i < n && r == 0; i++)
         r = web_request_header(q, pairs[i].name, pairs[i].value, e);
-    if (r < 0 || !s3_of_web(c->web)->credentials.access_key)
+    if (r < 0 || !k->access_key)
         return r;
     struct buf _cleanup_buf_ authorization = BUF_INIT(HEADER_MAX);
-    r = authorize(c, path, time, pairs, n, &authorization, e);
+    r = authorize(c, k, path, time, pairs, n, &authorization, e);
     return r < 0 ? r : web_request_header(q, SLICE_LIT("Authorization"), buf_view(&authorization), e);
 }
 
@@ -142,10 +143,19 @@ int s3_request_prepare(struct web_call *c, struct web_request *q, struct err *e)
         r = make_url(c, buf_view(&path), &q->url);
     if (r < 0)
         return err_set(e, -ENAMETOOLONG, "the request's URL is too long");
-    return make_headers(c, buf_view(&path), q, e);
+    struct s3 *s = s3_of_web(c->web);
+    if (!s->provider)
+        return make_headers(c, &s->credentials, buf_view(&path), q, e);
+    struct s3_credentials _cleanup_(s3_credentials_fini) k = {0};
+    r = s3_provider_get(s->provider, &k, e);
+    return r < 0 ? r : make_headers(c, &k, buf_view(&path), q, e);
 }
 
 int s3_request_refused(const struct web_call *c, struct err *e)
 {
-    return s3_error_of(s3_of_web(c->web), &c->response, buf_view(&c->error_body), e);
+    struct s3 *s = s3_of_web(c->web);
+    if (s->provider &&
+        (c->response.status == 401 || c->response.status == 400)) /* ExpiredToken comes as 400 */
+        s3_provider_drop(s->provider);
+    return s3_error_of(s, &c->response, buf_view(&c->error_body), e);
 }

@@ -1,0 +1,309 @@
+/*
+ * Credentials that a machine or a container is given, and that end: asked for, kept, renewed.
+ *
+ *     container   AWS_CONTAINER_CREDENTIALS_FULL_URI, or ..._RELATIVE_URI below http://169.254.170.2; with
+ * the text of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE or AWS_CONTAINER_AUTHORIZATION_TOKEN as Authorization
+ *     instance    IMDSv2: a session token by PUT, the role's name, its credentials; origin.metadata_endpoint,
+ *                 AWS_EC2_METADATA_SERVICE_ENDPOINT, or a machine of that cloud; not with
+ * AWS_EC2_METADATA_DISABLED=true
+ *
+ * Invariants:
+ *  1. One thread asks, the others wait; no lock is held meanwhile.
+ *  2. Keys are renewed RENEW_BEFORE_MS before their end; should that fail, the old ones are used while they
+ * last.
+ *  3. Keys of a container are asked for over https, on loopback or at the addresses of container services
+ * only.
+ *  4. Secrets are never printed: errors carry the service's words only.
+ *
+ * Failure modes: those of web_perform, prefixed with where was asked. A machine without a role has no
+ * credentials: requests are then unsigned, and it is asked again later.
+ */
+#include "origin/s3_internal.h"
+
+#include "base/text.h"
+
+#include <jansson.h>
+
+#define RENEW_BEFORE_MS  300000
+#define LEAST_MS         10000   /* keys with less left are not used */
+#define NO_ROLE_MS       60000   /* a machine without a role is asked again after so long */
+#define FOREVER_MS       3600000 /* keys without an end are asked for again after so long */
+#define CONNECT_MS       1000
+#define TIMEOUT_MS       5000
+#define WAIT_NS          ((uint64_t)1000000000)
+#define VENDOR_FILE      "/sys/class/dmi/id/sys_vendor"
+#define INSTANCE_SERVICE "http://169.254.169.254"
+#define CONTAINER_HOST   "http://169.254.170.2"
+#define TOKEN_SECONDS    "21600"
+#define ROLES_PATH       "/latest/meta-data/iam/security-credentials/"
+#define FILE_MAX         (16 * KIB)
+
+struct s3_provider {
+    bool is_container;
+    struct web web;
+    char *base;                               /* of the instance's service, or the container's whole URI */
+    char *authorization_file, *authorization; /* of a container; may be NULL */
+
+    struct lock lock; /* covers what follows */
+    struct cond moved;
+    bool asking, known;
+    struct s3_credentials now;
+    uint64_t ends_ms; /* monotonic */
+};
+
+/* ---- asking ---- */
+
+static int prepare(struct web_call *c, struct web_request *q, struct err *e)
+{
+    if (buf_slice(&q->url, c->url) < 0)
+        return err_set(e, -ENAMETOOLONG, "the address is too long");
+    return web_request_headers(c, q, e);
+}
+
+static int refused(const struct web_call *c, struct err *e)
+{
+    char line[160];
+    web_error_line(buf_view(&c->error_body), line, sizeof(line));
+    return web_error_set(e, web_error_class(c->response.status), &c->response, "", line);
+}
+
+static const struct web_kind web_kind = {
+    .version_header = "etag", .meta_prefix = "x-amz-meta-", .prepare = prepare, .refused = refused};
+
+static int ask(struct s3_provider *p, enum web_method method, const char *path, const char *header,
+               struct slice value, struct buf *ret, struct err *e)
+{
+    struct buf _cleanup_buf_ url = BUF_INIT(WEB_URL_MAX);
+    struct origin_body none = {0};
+    struct web_call _cleanup_(web_call_fini) c;
+    if (buf_printf(&url, "%s%s", p->base, path) < 0)
+        return err_set(e, -ENAMETOOLONG, "the address is too long");
+    web_call_init(&c, &p->web, method, "token");
+    c.url = buf_view(&url);
+    if (method == WEB_PUT)
+        c.body = &none;
+    if (value.n)
+        web_header(&c, slice_str(header), value);
+    c.on_body = web_collect;
+    c.arg = ret;
+    int r = web_perform(&c, e);
+    return r < 0 ? err_prefix(e, r, "credentials from %s", url.p) : 0;
+}
+
+static int read_answer(struct slice text, struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
+{
+    json_t *j = json_loadb(text.p ? text.p : "", text.n, 0, NULL);
+    uint64_t ends_ns = 0, now_ns = sys->real_ns();
+    struct s3_credentials x = {
+        web_dup(json_string_value(json_object_get(j, "AccessKeyId"))),
+        web_dup(json_string_value(json_object_get(j, "SecretAccessKey"))),
+        web_dup(json_string_value(json_object_get(j, "Token"))),
+    };
+    struct slice expiration = slice_str(json_string_value(json_object_get(j, "Expiration")));
+    bool dated = expiration.n && text_parse_date(expiration, &ends_ns) == 0;
+    json_decref(j);
+    if (!x.access_key || !x.secret_key) {
+        s3_credentials_fini(&x);
+        return err_set(e, ERR_ORIGIN_FAILED, "the answer to the question for credentials has none");
+    }
+    *ret_life_ms = !dated ? FOREVER_MS : ends_ns > now_ns ? (ends_ns - now_ns) / 1000000 : 0;
+    *ret = x;
+    return 0;
+}
+
+static int ask_container(struct s3_provider *p, struct buf *ret, struct err *e)
+{
+    char _cleanup_free_ *text = NULL;
+    size_t n = 0;
+    int r = p->authorization_file ? sys_read_file(p->authorization_file, FILE_MAX, &text, &n) : 0;
+    if (r < 0)
+        return err_set(e, ERR_ORIGIN_DENIED, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE %s: %s",
+                       p->authorization_file, err_text(r));
+    struct slice value = text ? slice_of(text, n) : slice_str(p->authorization);
+    while (value.n > 0 && (value.p[value.n - 1] == '\n' || value.p[value.n - 1] == '\r'))
+        value.n--;
+    return ask(p, WEB_GET, "", "authorization", value, ret, e);
+}
+
+static int ask_instance(struct s3_provider *p, struct buf *ret, struct err *e)
+{
+    struct buf _cleanup_buf_ token = BUF_INIT(4 * KIB), roles = BUF_INIT(4 * KIB), path = BUF_INIT(4 * KIB);
+    int r = ask(p, WEB_PUT, "/latest/api/token", "x-aws-ec2-metadata-token-ttl-seconds",
+                SLICE_LIT(TOKEN_SECONDS), &token, e);
+    if (r == 0)
+        r = ask(p, WEB_GET, ROLES_PATH, "x-aws-ec2-metadata-token", buf_view(&token), &roles, e);
+    if (r < 0)
+        return r;
+    struct slice rest = buf_view(&roles), role = slice_trim(slice_split(&rest, '\n'));
+    if (role.n == 0)
+        return err_set(e, -ENOENT, "the machine has no role");
+    r = buf_str(&path, ROLES_PATH);
+    if (r == 0)
+        r = text_uri_encode(&path, role, /* keep_slash= */ false);
+    return r < 0 ? err_set(e, r, "the role's name is too long")
+                 : ask(p, WEB_GET, path.p, "x-aws-ec2-metadata-token", buf_view(&token), ret, e);
+}
+
+static int ask_all(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
+{
+    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
+    int r = p->is_container ? ask_container(p, &body, e) : ask_instance(p, &body, e);
+    if (r == 0)
+        r = read_answer(buf_view(&body), ret, ret_life_ms, e);
+    if (body.p)
+        explicit_bzero(body.p, body.n);
+    if (r != -ENOENT || p->is_container)
+        return r;
+    *ret = (struct s3_credentials){0}; /* no role: unsigned */
+    *ret_life_ms = NO_ROLE_MS + RENEW_BEFORE_MS;
+    return 0;
+}
+
+/* ---- keeping ---- */
+
+static uint64_t left_ms_locked(const struct s3_provider *p)
+{
+    uint64_t now_ms = sys_mono_ms();
+    return p->known && p->ends_ms > now_ms ? p->ends_ms - now_ms : 0;
+}
+
+/* Asks without the lock; with it again on return. */
+static int renew_locked(struct s3_provider *p, struct err *e)
+{
+    struct s3_credentials found = {0};
+    uint64_t life_ms = 0;
+    p->asking = true;
+    lock_drop(&p->lock);
+    int r = ask_all(p, &found, &life_ms, e);
+    lock_take(&p->lock);
+    p->asking = false;
+    if (r == 0) {
+        s3_credentials_fini(&p->now);
+        p->now = found;
+        p->known = true;
+        p->ends_ms = sys_mono_ms() + life_ms;
+    }
+    cond_broadcast(&p->moved);
+    return r;
+}
+
+int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, struct err *e)
+{
+    LOCK_SCOPE(&p->lock);
+    while (p->asking && left_ms_locked(p) < LEAST_MS)
+        (void)cond_wait_for(&p->moved, &p->lock, WAIT_NS);
+    if (!p->asking && left_ms_locked(p) < RENEW_BEFORE_MS) {
+        int r = renew_locked(p, e);
+        if (r < 0 && left_ms_locked(p) < LEAST_MS)
+            return r;
+        if (e)
+            e->code = 0;
+    }
+    if (left_ms_locked(p) == 0)
+        return err_set(e, ERR_ORIGIN_DENIED, "the credentials of this machine have ended");
+    *ret = (struct s3_credentials){web_dup(p->now.access_key), web_dup(p->now.secret_key),
+                                   web_dup(p->now.session_token)};
+    return 0;
+}
+
+void s3_provider_drop(struct s3_provider *p)
+{
+    LOCK_SCOPE(&p->lock);
+    p->known = false;
+}
+
+/* ---- finding ---- */
+
+void s3_provider_free(struct s3_provider *p)
+{
+    if (!p)
+        return;
+    web_fini(&p->web);
+    s3_credentials_fini(&p->now);
+    if (p->authorization)
+        explicit_bzero(p->authorization, strlen(p->authorization));
+    free(p->authorization);
+    free(p->authorization_file);
+    free(p->base);
+    cond_fini(&p->moved);
+    lock_fini(&p->lock);
+    free(p);
+}
+DEFINE_CLEANUP(struct s3_provider, s3_provider_free)
+
+/* The machine itself says whose it is; nothing is sent to find out. */
+static bool is_cloud_machine(void)
+{
+    char _cleanup_free_ *text = NULL;
+    size_t n = 0;
+    return sys_read_file(VENDOR_FILE, 4096, &text, &n) == 0 &&
+           slice_starts(slice_of(text, n), SLICE_LIT("Amazon EC2"));
+}
+
+static bool may_be_asked(const struct web_endpoint *x)
+{
+    static const char *const hosts[] = {"169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"};
+    bool known = x->https || x->loopback;
+    for (size_t i = 0; i < ARRAY_SIZE(hosts); i++)
+        known |= strcmp(x->host, hosts[i]) == 0;
+    return known;
+}
+
+/* Where to ask: a heap copy, or NULL. */
+static char *find(const struct origin_options *o, bool *ret_container)
+{
+    char *own = NULL;
+    const char *full = web_env("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+    const char *relative = web_env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+    const char *disabled = web_env("AWS_EC2_METADATA_DISABLED");
+    const char *service =
+        o->metadata_endpoint ? o->metadata_endpoint : web_env("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+    *ret_container = !o->metadata_endpoint && (relative || full);
+    if (*ret_container) {
+        if (asprintf(&own, "%s%s", relative ? CONTAINER_HOST : "", relative ? relative : full) < 0)
+            abort();
+        return own;
+    }
+    if (!o->metadata_endpoint && disabled && strcasecmp(disabled, "true") == 0)
+        return NULL;
+    if (!service && is_cloud_machine())
+        service = INSTANCE_SERVICE;
+    own = web_dup(service);
+    for (size_t n = own ? strlen(own) : 0; n > 0 && own[n - 1] == '/'; n--)
+        own[n - 1] = '\0';
+    return own;
+}
+
+int s3_provider_new(const struct origin_options *o, struct s3_provider **ret, struct err *e)
+{
+    bool is_container;
+    char _cleanup_free_ *base = find(o, &is_container);
+    *ret = NULL;
+    if (!base)
+        return 0;
+    struct web_endpoint _cleanup_(web_endpoint_fini) x = {0};
+    int r = web_endpoint_parse(
+        base, is_container ? "AWS_CONTAINER_CREDENTIALS_FULL_URI" : "origin.metadata_endpoint", "", &x, e);
+    if (r == 0 && is_container && !may_be_asked(&x))
+        return err_set(e, ERR_BAD_OPTION,
+                       "AWS_CONTAINER_CREDENTIALS_FULL_URI %s: must be https, or an address of this machine",
+                       base);
+    struct s3_provider *_cleanup_(s3_provider_freep) p = calloc(1, sizeof(*p));
+    if (!p)
+        abort();
+    lock_init(&p->lock, LOCK_ORIGIN);
+    cond_init(&p->moved);
+    if (r == 0)
+        r = web_init(&p->web, &web_kind, NULL, o, e);
+    if (r < 0)
+        return r;
+    p->web.loopback = true; /* no proxy leads there */
+    p->web.connect_timeout_ms = MIN(p->web.connect_timeout_ms, (uint64_t)CONNECT_MS);
+    p->web.timeout_ms = MIN(p->web.timeout_ms, (uint64_t)TIMEOUT_MS);
+    p->is_container = is_container;
+    p->base = TAKE_PTR(base);
+    p->authorization_file = is_container ? web_dup(web_env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")) : NULL;
+    p->authorization = is_container ? web_dup(web_env("AWS_CONTAINER_AUTHORIZATION_TOKEN")) : NULL;
+    *ret = TAKE_PTR(p);
+    return 0;
+}

@@ -1,0 +1,189 @@
+/* layer: origin */
+/* threaded */
+/*
+ * Credentials of containers and instances: what is asked, kept, renewed and sent, against a scripted server.
+ */
+#include "origin/s3_internal.h"
+
+#include "web_fixture.h"
+
+static const char *const instance[] = {"origin.endpoint",
+                                       "http://127.0.0.1:%p",
+                                       "origin.metadata_endpoint",
+                                       "http://127.0.0.1:%p/",
+                                       "origin.style",
+                                       "path",
+                                       NULL};
+
+#define TEXT(status, body) "HTTP/1.1 " status "\r\nConnection: close\r\n\r\n" body
+#define KEYS(name, end)                                                                                      \
+    TEXT("200 OK", "{\"Code\":\"Success\",\"AccessKeyId\":\"" name                                           \
+                   "\",\"SecretAccessKey\":\"hush\",\"Token\":\"tok-" name "\","                             \
+                   "\"Expiration\":\"" end "\"}")
+#define FAR    "2099-01-01T00:00:00Z"
+#define OBJECT "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 5\r\nConnection: close\r\n\r\n"
+
+static bool is_signed_with(const char *head, const char *key)
+{
+    char credential[64], token[64];
+    (void)snprintf(credential, sizeof(credential), "Credential=%s/", key);
+    (void)snprintf(token, sizeof(token), "x-amz-security-token: tok-%s\r\n", key);
+    return strstr(head, credential) && strstr(head, token);
+}
+
+/* An instance's role: a session token first, then the role, then its keys, which sign the requests and are
+ * kept. */
+static void test_instance(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = TEXT("200 OK", "session"), .close = true},
+        {.answer = TEXT("200 OK", "my role\n"), .close = true},
+        {.answer = KEYS("one", FAR), .close = true},
+        {.answer = OBJECT, .close = true},
+        {.answer = OBJECT, .close = true},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    web_fixture_start(&f, "s3://bucket", steps, ARRAY_SIZE(steps), instance);
+    for (int i = 0; i < 2; i++)
+        WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 0), "PUT /latest/api/token HTTP/1.1\r\n"));
+    assert_non_null(script_header(script_head(&f.script, 0), "x-aws-ec2-metadata-token-ttl-seconds"));
+    assert_non_null(
+        strstr(script_head(&f.script, 1), "GET /latest/meta-data/iam/security-credentials/ HTTP/1.1\r\n"));
+    assert_non_null(strstr(script_head(&f.script, 2), "/security-credentials/my%20role HTTP/1.1\r\n"));
+    assert_non_null(strstr(script_head(&f.script, 2), "x-aws-ec2-metadata-token: session\r\n"));
+    assert_true(is_signed_with(script_head(&f.script, 3), "one") &&
+                is_signed_with(script_head(&f.script, 4), "one"));
+    web_fixture_stop(&f);
+}
+
+/* A machine without a role sends unsigned requests. */
+static void test_no_role(void **state)
+{
+    static const struct script_step steps[] = {{.answer = TEXT("200 OK", "session"), .close = true},
+                                               {.answer = TEXT("404 Not Found", ""), .close = true},
+                                               {.answer = OBJECT, .close = true}};
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    web_fixture_start(&f, "s3://bucket", steps, ARRAY_SIZE(steps), instance);
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_null(script_header(script_head(&f.script, 2), "authorization"));
+    web_fixture_stop(&f);
+}
+
+/* A container's keys: with its token; renewed when they soon end, and after they were refused; a failure
+ * tells where was asked. */
+static void test_container(void **state)
+{
+    char soon[40];
+    struct script_step steps[] = {
+        {.answer = NULL, .close = true}, /* ends in a minute */
+        {.answer = OBJECT, .close = true},
+        {.answer = TEXT("500 Oh", "no"), .close = true}, /* the old ones last */
+        {.answer = OBJECT, .close = true},
+        {.answer = KEYS("two", FAR), .close = true},
+        {.answer = TEXT("400 Bad", "<Error><Code>ExpiredToken</Code></Error>"), .close = true},
+        {.answer = TEXT("403 No", "who are you"), .close = true},
+    };
+    char first[400];
+    time_t end = time(NULL) + 60;
+    struct tm tm;
+    (void)strftime(soon, sizeof(soon), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&end, &tm));
+    (void)snprintf(
+        first, sizeof(first),
+        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"AccessKeyId\":\"one\",\"SecretAccessKey\":\"hush\","
+        "\"Token\":\"tok-one\",\"Expiration\":\"%s\"}",
+        soon);
+    steps[0].answer = first;
+    struct script s;
+    script_start(&s, steps, ARRAY_SIZE(steps));
+    char uri[64], endpoint[64];
+    (void)snprintf(uri, sizeof(uri), "http://127.0.0.1:%u/creds", s.port);
+    (void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u", s.port);
+    (void)setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", uri, 1);
+    (void)setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "Basic abc", 1);
+    struct origin_options o;
+    struct web_fixture f = {.arena = arena_new(MIB)};
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    web_fixture_option(&o, "origin.endpoint", endpoint);
+    WEB_FIXTURE_OK(origin_open("s3://bucket", &o, "t", &f.origin, &e), e);
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    struct web_sink sink;
+    assert_int_equal(web_fixture_get(&f, 0, 0, NULL, &sink, &e), ERR_ORIGIN_DENIED); /* ExpiredToken */
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
+    if (!strstr(e.text, uri) || !strstr(e.text, "who are you") || strstr(e.text, "hush"))
+        fail_msg("%s", e.text);
+    assert_non_null(strstr(script_head(&s, 0), "GET /creds HTTP/1.1\r\n"));
+    assert_non_null(strstr(script_head(&s, 0), "authorization: Basic abc\r\n"));
+    assert_true(is_signed_with(script_head(&s, 1), "one") && is_signed_with(script_head(&s, 3), "one"));
+    assert_true(is_signed_with(script_head(&s, 5), "two"));
+    origin_close(f.origin);
+    arena_free(f.arena);
+    option_fini(&origin_option_table, &o);
+    script_stop(&s);
+    (void)unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+    (void)unsetenv("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+}
+
+/* Keys of one's own come first, nobody is asked; a container's address must be near or https; the instance
+ * can be switched off. */
+static void test_precedence(void **state)
+{
+    struct origin_options o;
+    struct origin *x = NULL;
+    struct err e = {0};
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    (void)setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://198.51.100.1/creds", 1);
+    assert_int_equal(origin_open("s3://bucket", &o, "t", &x, &e), ERR_BAD_OPTION);
+    assert_non_null(strstr(e.text, "AWS_CONTAINER_CREDENTIALS_FULL_URI"));
+    web_fixture_option(&o, "origin.access_key", "AK");
+    web_fixture_option(&o, "origin.secret_key", "SK");
+    WEB_FIXTURE_OK(origin_open("s3://bucket", &o, "t", &x, &e), e);
+    assert_null(s3_of(x)->provider);
+    origin_close(x);
+    option_fini(&origin_option_table, &o);
+    (void)unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+    (void)setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1", 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+        (void)setenv("AWS_EC2_METADATA_DISABLED", i ? "true" : "false", 1);
+        WEB_FIXTURE_OK(origin_open("s3://bucket", &o, "t", &x, &e), e);
+        assert_true(!s3_of(x)->provider == (i == 1));
+        origin_close(x);
+        option_fini(&origin_option_table, &o);
+    }
+    (void)unsetenv("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+    (void)unsetenv("AWS_EC2_METADATA_DISABLED");
+}
+
+static int start(void **state)
+{
+    static const char *const away[] = {"AWS_ACCESS_KEY_ID",
+                                       "AWS_SECRET_ACCESS_KEY",
+                                       "AWS_PROFILE",
+                                       "AWS_ENDPOINT_URL",
+                                       "AWS_ENDPOINT_URL_S3",
+                                       "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                                       "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                                       "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+                                       "AWS_EC2_METADATA_DISABLED",
+                                       "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"};
+    for (size_t i = 0; i < ARRAY_SIZE(away); i++)
+        (void)unsetenv(away[i]);
+    (void)setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent", 1);
+    (void)setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_instance), cmocka_unit_test(test_no_role),
+                                       cmocka_unit_test(test_container), cmocka_unit_test(test_precedence)};
+    return cmocka_run_group_tests(tests, start, NULL);
+}

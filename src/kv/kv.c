@@ -118,15 +118,21 @@ bool kv_txn_next(const struct kv_txn *t, size_t *pos, struct kv_op *ret)
     return true;
 }
 
-int kv_txn_commit(struct kv_txn *t, enum kv_commit kind, struct err *e)
+int kv_txn_commit_version(struct kv_txn *t, enum kv_commit kind, uint64_t *ret_version, struct err *e)
 {
-    assert(t);
+    assert(t && ret_version);
     int r = t->too_big ? err_set(e, -E2BIG, "transaction larger than %llu bytes",
                                  (unsigned long long)KV_TXN_MAX_BYTES)
-                       : t->kv->engine->commit(t->kv, t, kind, e);
+                       : t->kv->engine->commit(t->kv, t, kind, ret_version, e);
     buf_clear(&t->ops);
     t->too_big = false;
     return r;
+}
+
+int kv_txn_commit(struct kv_txn *t, enum kv_commit kind, struct err *e)
+{
+    uint64_t version;
+    return kv_txn_commit_version(t, kind, &version, e);
 }
 
 struct kv_iter *kv_iter_new(struct kv *kv, struct slice from, struct slice to)

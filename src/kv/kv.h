@@ -55,6 +55,9 @@ void kv_txn_delete_range(struct kv_txn *t, struct slice from, struct slice to);
 size_t kv_txn_bytes(const struct kv_txn *t);
 /* ERR_CONFLICT when a condition fails. The transaction is empty afterwards, also on failure. */
 int kv_txn_commit(struct kv_txn *t, enum kv_commit kind, struct err *e);
+/* The same; tells the version that every key it put with kv_txn_put has now, for callers that keep what they
+ * wrote. */
+int kv_txn_commit_version(struct kv_txn *t, enum kv_commit kind, uint64_t *ret_version, struct err *e);
 
 /* Ordered scan of a consistent snapshot: keys in [from, to), `to` empty means to the end. */
 struct kv_iter *kv_iter_new(struct kv *kv, struct slice from, struct slice to);

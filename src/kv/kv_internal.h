@@ -23,8 +23,9 @@ struct kv_op {
 struct kv_engine {
     void (*close)(struct kv *kv);
     int (*get)(struct kv *kv, struct slice key, struct buf *ret_value, uint64_t *ret_version, struct err *e);
-    /* Does not empty the transaction; kv_txn_commit does. */
-    int (*commit)(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, struct err *e);
+    /* Does not empty the transaction; kv_txn_commit does. ret_version is never NULL. */
+    int (*commit)(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, uint64_t *ret_version,
+                  struct err *e);
     struct kv_iter *(*iter_new)(struct kv *kv, struct slice from, struct slice to);
     void (*iter_free)(struct kv_iter *it);
     int (*iter_next)(struct kv_iter *it, struct slice *ret_key, struct slice *ret_value, struct err *e);

@@ -220,7 +220,8 @@ static void apply(struct kv_memory *m, const struct kv_op *op)
     }
 }
 
-static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, struct err *e)
+static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, uint64_t *ret_version,
+                         struct err *e)
 {
     struct kv_memory *m = memory_of(kv);
     struct kv_op op;
@@ -237,6 +238,7 @@ static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
         apply(m, &op);
     if (m->scans == 0)
         sweep(m);
+    *ret_version = m->commits + KV_VERSION_FIRST;
     return 0;
 }
 

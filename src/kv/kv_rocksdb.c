@@ -440,18 +440,19 @@ static int sync_to(struct kv_rocksdb *r, uint64_t ticket, struct err *e)
     return code;
 }
 
-static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, struct err *e)
+static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, uint64_t *ret_version,
+                         struct err *e)
 {
     struct kv_rocksdb *r = rocksdb_of(kv);
     if (r->read_only)
         return err_set(e, -EROFS, "commit: opened read-only");
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
-    uint64_t ticket;
+    uint64_t ticket, version = 0;
     char *text = NULL;
     lock_take(&r->commit_lock);
     int code = check_conditions(r, t, e);
     if (code == 0) {
-        uint64_t version = rocksdb_get_latest_sequence_number(r->db) + KV_VERSION_FIRST;
+        version = rocksdb_get_latest_sequence_number(r->db) + KV_VERSION_FIRST;
         if (batch_fill(batch, t, version) > 0)
             rocksdb_write(r->db, r->write, batch, &text);
     }
@@ -464,6 +465,8 @@ static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
         code = take_error(e, text, "commit");
     if (code == 0 && kind == KV_DURABLE && !r->bulk)
         code = sync_to(r, ticket, e);
+    if (code == 0)
+        *ret_version = version;
     return code;
 }
 

@@ -166,6 +166,23 @@ static void test_conditions_are_all_or_nothing(void **state)
     assert_string_equal(value, "2");
 }
 
+/* A commit tells the version that its keys have afterwards, so that it can be named as a condition unread. */
+static void test_a_commit_tells_its_version(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    char value[64];
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+    for (int i = 0; i < 3; i++) {
+        uint64_t version = 0;
+        kv_txn_put(t, SLICE_LIT("a"), SLICE_LIT("1"));
+        kv_txn_put(t, SLICE_LIT("b"), SLICE_LIT("2"));
+        assert_int_equal(kv_txn_commit_version(t, KV_VISIBLE, &version, NULL), 0);
+        assert_int_equal(get(kv, "a", value, sizeof(value)), version);
+        assert_int_equal(get(kv, "b", value, sizeof(value)), version);
+        put(kv, "c", "other");
+    }
+}
+
 /* Within one transaction the later change wins. */
 static void test_changes_apply_in_order(void **state)
 {
@@ -349,10 +366,15 @@ static void test_random_changes_match_a_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(test_get_gives_what_was_put),        BOTH(test_plain_values_have_no_version),
-        BOTH(test_conditions_are_all_or_nothing), BOTH(test_changes_apply_in_order),
-        BOTH(test_scans_are_ordered_and_bounded), BOTH(test_scan_is_a_snapshot),
-        BOTH(test_checked_commits_are_serial),    BOTH(test_random_changes_match_a_model),
+        BOTH(test_get_gives_what_was_put),
+        BOTH(test_plain_values_have_no_version),
+        BOTH(test_conditions_are_all_or_nothing),
+        BOTH(test_a_commit_tells_its_version),
+        BOTH(test_changes_apply_in_order),
+        BOTH(test_scans_are_ordered_and_bounded),
+        BOTH(test_scan_is_a_snapshot),
+        BOTH(test_checked_commits_are_serial),
+        BOTH(test_random_changes_match_a_model),
         cmocka_unit_test(test_prefix_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

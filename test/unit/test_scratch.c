@@ -1,0 +1,772 @@
+/* layer: namespace */
+/* The scratch namespace as POSIX sees it. */
+#include "scratch_common.h"
+
+/* ---- formats ---- */
+
+static void assert_hex(const void *p, size_t n, const char *hex)
+{
+    char text[1024];
+    assert_true(2 * n < sizeof(text));
+    for (size_t i = 0; i < n; i++)
+        (void)snprintf(text + 2 * i, 3, "%02x", ((const uint8_t *)p)[i]);
+    assert_string_equal(text, hex);
+}
+
+/* The bytes of every record and key are those of the format's table, and reading gives back what was written.
+ */
+static void test_formats_are_as_written_down(void **state)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(4 * KIB);
+    struct scratch_inode y, x = {.ino = 5,
+                                 .flags = 1,
+                                 .mode = 0100644,
+                                 .uid = 2,
+                                 .gid = 3,
+                                 .links = 4,
+                                 .rdev = 6,
+                                 .size_bytes = 7,
+                                 .allocated_bytes = 8,
+                                 .atime_ns = -1,
+                                 .mtime_ns = 9,
+                                 .ctime_ns = 10,
+                                 .birth_ns = 11,
+                                 .parent = 12,
+                                 .entries = 13,
+                                 .next_cookie = 14,
+                                 .xattrs = 15,
+                                 .xattr_name_bytes = 16,
+                                 .location = SLICE_LIT("L"),
+                                 .target = SLICE_LIT("T"),
+                                 .etag = SLICE_LIT("E"),
+                                 .content_type = SLICE_LIT("C"),
+                                 .meta = SLICE_LIT("M")};
+    assert_int_equal(scratch_inode_encode(&x, &b), 0);
+    assert_hex(b.p, b.n,
+               "01010f0010000000a4810000020000000300000004000000060000000700000000000000"
+               "0800000000000000ffffffffffffffff09000000000000000a000000000000000b00000000000000"
+               "0c000000000000000d000000000000000e00000000000000"
+               "01004c010054010045010043"
+               "01004d");
+    assert_int_equal(scratch_inode_decode(buf_view(&b), 5, &y), 0);
+    assert_int_equal(y.atime_ns, -1);
+    assert_int_equal(y.next_cookie, 14);
+    assert_true(slice_eq_str(y.meta, "M"));
+    for (size_t n = 0; n < b.n; n++)
+        assert_int_equal(scratch_inode_decode(slice_of(b.p, n), 5, &y), ERR_CORRUPT);
+
+    struct scratch_dirent d = {8, 0x1122, 3}, e;
+    uint8_t entry[SCRATCH_DIRENT_BYTES], counts[SCRATCH_COUNTS_BYTES], answer[SCRATCH_ANSWER_BYTES];
+    scratch_dirent_encode(&d, entry);
+    assert_hex(entry, sizeof(entry), "0108000022110000000000000300000000000000");
+    assert_int_equal(scratch_dirent_decode(slice_of(entry, 19), &e), ERR_CORRUPT);
+    buf_clear(&b);
+    assert_int_equal(scratch_order_encode(&d, SLICE_LIT("n"), &b), 0);
+    assert_hex(b.p, b.n, "010822110000000000006e");
+    scratch_counts_encode(&(struct scratch_counts){1, -1, 2}, counts);
+    assert_hex(counts, sizeof(counts), "010100000000000000ffffffffffffffff0200000000000000");
+    scratch_answer_encode(&(struct scratch_answer){1, 2, 3}, answer);
+    assert_hex(answer, sizeof(answer), "01010000000000000002000000000000000300000000000000");
+    scratch_key(1, 0x0203, SCRATCH_KEY_ENTRY, SLICE_LIT("n"), &b);
+    assert_hex(b.p, b.n, "7300000000000000010000000000000203646e");
+    scratch_key_order(1, 2, 3, &b);
+    assert_hex(b.p, b.n, "73000000000000000100000000000000026f0000000000000003");
+    scratch_key_counts(1, 2, &b);
+    assert_hex(b.p, b.n, "7300000000000000010000000000000000630002");
+    scratch_key_orphan(1, 2, &b);
+    assert_hex(b.p, b.n, "7500000000000000010000000000000002");
+    scratch_key_answer((struct id128){{1}}, 2, &b);
+    assert_hex(b.p, b.n, "710100000000000000000000000000000000000002");
+}
+
+/* ---- against a model ---- */
+
+#define NODES   64
+#define ENTRIES 256
+#define NAMES   5
+
+struct node {
+    uint64_t ino;
+    uint32_t type;
+    uint32_t links;
+    size_t parent;
+};
+
+struct entry {
+    size_t dir, node;
+    int name;
+};
+
+struct model {
+    struct node nodes[NODES];
+    size_t n_nodes;
+    struct entry entries[ENTRIES];
+    size_t n_entries;
+};
+
+static const char *const names[NAMES] = {"a", "b", "a-x", "c", "long name with spaces"};
+
+static struct entry *find(struct model *m, size_t dir, int name)
+{
+    for (size_t i = 0; i < m->n_entries; i++)
+        if (m->entries[i].dir == dir && m->entries[i].name == name)
+            return &m->entries[i];
+    return NULL;
+}
+
+static size_t entries_in(const struct model *m, size_t dir)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < m->n_entries; i++)
+        n += m->entries[i].dir == dir;
+    return n;
+}
+
+static bool is_dir(const struct model *m, size_t node)
+{
+    return m->nodes[node].type == S_IFDIR;
+}
+
+static void drop(struct model *m, struct entry *x)
+{
+    struct node *n = &m->nodes[x->node];
+    if (n->type == S_IFDIR)
+        n->links = 0;
+    else
+        n->links--;
+    *x = m->entries[--m->n_entries];
+}
+
+static void add(struct model *m, size_t dir, int name, size_t node)
+{
+    m->entries[m->n_entries++] = (struct entry){dir, node, name};
+    if (is_dir(m, node))
+        m->nodes[node].parent = dir;
+}
+
+static bool below_itself(const struct model *m, size_t dir, size_t node)
+{
+    while (dir != 0 && dir != node)
+        dir = m->nodes[dir].parent;
+    return dir == node;
+}
+
+static int model_rename(struct model *m, size_t fd, int fn, size_t td, int tn, uint32_t flags)
+{
+    struct entry *f = find(m, fd, fn), *t = find(m, td, tn);
+    bool exchange = flags & SCRATCH_EXCHANGE;
+    if (m->nodes[fd].links == 0 || m->nodes[td].links == 0 || !f)
+        return -ENOENT;
+    if (t && t->node == f->node)
+        return flags & SCRATCH_NOREPLACE ? -EEXIST : 0;
+    if (t && flags & SCRATCH_NOREPLACE)
+        return -EEXIST;
+    if (!t && exchange)
+        return -ENOENT;
+    if (t && !exchange && is_dir(m, f->node) != is_dir(m, t->node))
+        return is_dir(m, f->node) ? -ENOTDIR : -EISDIR;
+    if (is_dir(m, f->node) && below_itself(m, td, f->node))
+        return -EINVAL;
+    if (exchange && is_dir(m, t->node) && below_itself(m, fd, t->node))
+        return -EINVAL;
+    if (t && !exchange && is_dir(m, t->node) && entries_in(m, t->node) > 0)
+        return -ENOTEMPTY;
+    size_t fnode = f->node, tnode = t ? t->node : 0;
+    if (t && !exchange)
+        drop(m, t);
+    f = find(m, fd, fn);
+    *f = m->entries[--m->n_entries];
+    if (exchange) {
+        t = find(m, td, tn);
+        *t = m->entries[--m->n_entries];
+        add(m, fd, fn, tnode);
+    }
+    add(m, td, tn, fnode);
+    return 0;
+}
+
+struct seen {
+    struct fixture *f;
+    struct model *m;
+    size_t dir, n;
+    uint64_t last;
+};
+
+static int see(void *arg, const struct scratch_entry *x)
+{
+    struct seen *q = arg;
+    bool known = false;
+    assert_true(x->cookie > q->last);
+    q->last = x->cookie;
+    for (int i = 0; i < NAMES; i++) {
+        struct entry *w = slice_eq_str(x->name, names[i]) ? find(q->m, q->dir, i) : NULL;
+        if (!w)
+            continue;
+        known = true;
+        assert_int_equal(x->ino, q->m->nodes[w->node].ino);
+        assert_int_equal(x->mode, q->m->nodes[w->node].type);
+    }
+    assert_true(known);
+    q->n++;
+    return 0;
+}
+
+/* Everything that can be seen is what the model has. */
+static void compare(struct fixture *f, struct model *m)
+{
+    int64_t alive = 0;
+    for (size_t i = 0; i < m->n_nodes; i++) {
+        struct node *n = &m->nodes[i];
+        struct scratch_inode x;
+        arena_clear(f->a);
+        int r = scratch_getattr(f->s, B, n->ino, f->a, &x, NULL);
+        assert_int_equal(r, n->links > 0 ? 0 : -ENOENT);
+        if (r < 0)
+            continue;
+        alive++;
+        assert_int_equal(x.mode & S_IFMT, n->type);
+        if (n->type != S_IFDIR) {
+            assert_int_equal(x.links, n->links);
+            continue;
+        }
+        struct seen q = {.f = f, .m = m, .dir = i};
+        uint32_t dirs = 0;
+        for (size_t k = 0; k < m->n_entries; k++)
+            dirs += m->entries[k].dir == i && is_dir(m, m->entries[k].node);
+        assert_int_equal(scratch_readdir(f->s, B, n->ino, 0, 0, see, &q, NULL), 0);
+        assert_int_equal(q.n, entries_in(m, i));
+        assert_int_equal(x.entries, q.n);
+        assert_int_equal(x.links, 2 + dirs);
+        assert_int_equal(x.parent, m->nodes[n->parent].ino);
+    }
+    struct scratch_counts counts;
+    assert_int_equal(scratch_statfs(f->s, B, &counts, NULL), 0);
+    assert_int_equal(counts.inodes, alive - 1);
+}
+
+static size_t any_dir(struct fixture *f, const struct model *m)
+{
+    for (;;) {
+        size_t i = below(f, m->n_nodes);
+        if (is_dir(m, i) && (m->nodes[i].links > 0 || below(f, 8) == 0))
+            return i;
+    }
+}
+
+static int model_remove(struct model *m, size_t dir, int name, bool rmdir)
+{
+    struct entry *x = find(m, dir, name);
+    if (m->nodes[dir].links == 0 || !x)
+        return -ENOENT;
+    if (is_dir(m, x->node) != rmdir)
+        return rmdir ? -ENOTDIR : -EISDIR;
+    if (rmdir && entries_in(m, x->node) > 0)
+        return -ENOTEMPTY;
+    drop(m, x);
+    return 0;
+}
+
+static void random_make(struct fixture *f, struct model *m)
+{
+    static const uint32_t types[] = {S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFDIR};
+    size_t dir = any_dir(f, m);
+    int name = (int)below(f, NAMES);
+    uint32_t type = types[below(f, ARRAY_SIZE(types))];
+    if (m->n_nodes == NODES)
+        return;
+    int want = m->nodes[dir].links == 0 ? -ENOENT : find(m, dir, name) ? -EEXIST : 0;
+    int64_t r = make(f, m->nodes[dir].ino, names[name], type | 0644);
+    assert_int_equal(r < 0 ? r : 0, want);
+    if (r < 0)
+        return;
+    m->nodes[m->n_nodes] = (struct node){(uint64_t)r, type, type == S_IFDIR ? 2 : 1, dir};
+    add(m, dir, name, m->n_nodes++);
+}
+
+static void random_link(struct fixture *f, struct model *m)
+{
+    size_t dir = any_dir(f, m), node = below(f, m->n_nodes);
+    int name = (int)below(f, NAMES);
+    struct scratch_inode x;
+    int want = m->nodes[dir].links == 0 || m->nodes[node].links == 0 ? -ENOENT
+               : is_dir(m, node)                                     ? -EPERM
+               : find(m, dir, name)                                  ? -EEXIST
+                                                                     : 0;
+    int r = scratch_link(f->s, &f->call, m->nodes[node].ino, m->nodes[dir].ino, slice_str(names[name]), f->a,
+                         &x, NULL);
+    assert_int_equal(r, want);
+    if (r == 0) {
+        m->nodes[node].links++;
+        add(m, dir, name, node);
+    }
+}
+
+static void random_change(struct fixture *f, struct model *m)
+{
+    size_t d1 = any_dir(f, m), d2 = any_dir(f, m);
+    int n1 = (int)below(f, NAMES), n2 = (int)below(f, NAMES);
+    struct slice s1 = slice_str(names[n1]), s2 = slice_str(names[n2]);
+    struct scratch_orphans o;
+    static const uint32_t flags[] = {0, 0, SCRATCH_NOREPLACE, SCRATCH_EXCHANGE};
+    uint32_t flag = flags[below(f, 4)];
+    switch (below(f, 6)) {
+    case 0:
+        assert_int_equal(scratch_unlink(f->s, &f->call, m->nodes[d1].ino, s1, &o, NULL),
+                         model_remove(m, d1, n1, /* rmdir= */ false));
+        break;
+    case 1:
+        assert_int_equal(scratch_rmdir(f->s, &f->call, m->nodes[d1].ino, s1, NULL),
+                         model_remove(m, d1, n1, /* rmdir= */ true));
+        break;
+    case 2:
+        random_make(f, m);
+        break;
+    case 3:
+        random_link(f, m);
+        break;
+    default:
+        assert_int_equal(
+            scratch_rename(f->s, &f->call, m->nodes[d1].ino, s1, m->nodes[d2].ino, s2, flag, &o, NULL),
+            model_rename(m, d1, n1, d2, n2, flag));
+        break;
+    }
+}
+
+static void run_model(struct fixture *f, uint64_t seed)
+{
+    struct model m = {.nodes = {{SCRATCH_ROOT, S_IFDIR, 2, 0}}, .n_nodes = 1};
+    f->random = seed;
+    for (int i = 0; i < 600; i++) {
+        random_change(f, &m);
+        if (below(f, 50) == 0)
+            reopen(f);
+        if (i % 20 == 0)
+            compare(f, &m);
+    }
+    compare(f, &m);
+}
+
+/* Whatever is made, linked, removed, renamed and exchanged: results and the whole tree are the model's, also
+ * when the cache is lost in between. */
+static void test_random_changes_follow_the_model(void **state)
+{
+    const char *more = getenv("FOREBAY_TEST_SEEDS");
+    uint64_t seeds = more ? strtoull(more, NULL, 10) : 12;
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        void *fresh;
+        setup(&fresh);
+        run_model(fresh, seed);
+        teardown(&fresh);
+    }
+}
+
+/* ---- faults ---- */
+
+/* A commit that fails leaves names, links and sums as they were, in memory and in the store, for every kind
+ * of change. */
+static void test_a_failed_commit_changes_nothing(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t dir = (uint64_t)make(f, SCRATCH_ROOT, "dir", S_IFDIR | 0755);
+    uint64_t file = (uint64_t)make(f, dir, "file", S_IFREG | 0644);
+    uint64_t other = (uint64_t)make(f, SCRATCH_ROOT, "other", S_IFREG | 0644);
+    (void)make(f, dir, "empty", S_IFDIR | 0755);
+    give_location(f, other, "there");
+    struct scratch_orphans o;
+    struct scratch_inode x;
+    struct scratch_set set = {.what = SCRATCH_SET_MODE, .mode = 0600};
+    for (int verb = 0; verb < 8; verb++) {
+        uint64_t keys = keys_of(f, 's');
+        struct scratch_inode before[3] = {attr(f, SCRATCH_ROOT), attr(f, dir), attr(f, other)};
+        struct scratch_counts c0, c1;
+        assert_int_equal(scratch_statfs(f->s, B, &c0, NULL), 0);
+        f->failing->fail_in = 1;
+        int64_t r = 0;
+        switch (verb) {
+        case 0:
+            r = make(f, dir, "new", S_IFREG | 0644);
+            break;
+        case 1:
+            r = scratch_link(f->s, &f->call, file, SCRATCH_ROOT, SLICE_LIT("l"), f->a, &x, NULL);
+            break;
+        case 2:
+            r = scratch_unlink(f->s, &f->call, dir, SLICE_LIT("file"), &o, NULL);
+            break;
+        case 3:
+            r = scratch_rmdir(f->s, &f->call, dir, SLICE_LIT("empty"), NULL);
+            break;
+        case 4:
+            r = scratch_rename(f->s, &f->call, dir, SLICE_LIT("file"), SCRATCH_ROOT, SLICE_LIT("other"), 0,
+                               &o, NULL);
+            break;
+        case 5:
+            r = scratch_rename(f->s, &f->call, dir, SLICE_LIT("empty"), SCRATCH_ROOT, SLICE_LIT("other"),
+                               SCRATCH_EXCHANGE, &o, NULL);
+            break;
+        case 6:
+            r = scratch_setattr(f->s, &f->call, other, &set, f->a, &x, NULL);
+            break;
+        case 7:
+            r = scratch_xattr_set(f->s, &f->call, other, SLICE_LIT("user.a"), SLICE_LIT("v"), 0, NULL);
+            break;
+        }
+        assert_int_equal(r, -EIO);
+        assert_true(f->failing->hit);
+        f->failing->hit = false;
+        if (verb % 2 == 0)
+            reopen(f);
+        assert_int_equal(keys_of(f, 's'), keys);
+        assert_int_equal(keys_of(f, 'u'), 0);
+        struct scratch_inode after[3] = {attr(f, SCRATCH_ROOT), attr(f, dir), attr(f, other)};
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(after[i].ctime_ns, before[i].ctime_ns);
+            assert_int_equal(after[i].links, before[i].links);
+            assert_int_equal(after[i].entries, before[i].entries);
+            assert_int_equal(after[i].mode, before[i].mode);
+            assert_int_equal(after[i].xattrs, before[i].xattrs);
+        }
+        assert_int_equal(scratch_statfs(f->s, B, &c1, NULL), 0);
+        assert_memory_equal(&c0, &c1, sizeof(c0));
+    }
+}
+
+/* ---- orphans ---- */
+
+static int note_orphan(void *arg, const struct scratch_orphan *x)
+{
+    int *n = arg;
+    assert_memory_equal(x->location, "there", 5);
+    assert_int_equal(x->location_bytes, 5);
+    (*n)++;
+    return 0;
+}
+
+/* A removed file that is held stays with its attributes; its data is handed out once, at the last release. */
+static void test_a_held_file_outlives_its_name(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t ino = (uint64_t)make(f, SCRATCH_ROOT, "a", S_IFREG | 0644);
+    struct scratch_orphans o = {0};
+    give_location(f, ino, "there");
+    assert_int_equal(scratch_hold(f->s, B, ino, NULL), 0);
+    assert_int_equal(scratch_hold(f->s, B, ino, NULL), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), &o, NULL), 0);
+    assert_int_equal(o.n, 0);
+    assert_int_equal(attr(f, ino).size_bytes, 10);
+    assert_int_equal(attr(f, ino).links, 0);
+    assert_int_equal(scratch_bury(f->s, B, ino, NULL), -EBUSY);
+    assert_int_equal(scratch_release(f->s, B, ino, &o, NULL), 0);
+    assert_int_equal(o.n, 0);
+    assert_int_equal(scratch_bucket_remove(f->s, B, NULL), -ENOTEMPTY);
+    assert_int_equal(scratch_release(f->s, B, ino, &o, NULL), 0);
+    assert_int_equal(o.n, 1);
+    assert_int_equal(o.v[0].ino, ino);
+    assert_memory_equal(o.v[0].location, "there", 5);
+    assert_int_equal(scratch_hold(f->s, B, ino, NULL), -ENOENT);
+    assert_int_equal(scratch_bury(f->s, B, ino, NULL), 0);
+    assert_int_equal(attr(f, ino).ino, 0);
+    assert_int_equal(keys_of(f, 'u'), 0);
+    assert_int_equal(scratch_bucket_remove(f->s, B, NULL), 0);
+    assert_int_equal(keys_of(f, 's'), 0);
+}
+
+/* Orphans that a dead process left are handed out at the next start, once, whether they were held or not. */
+static void test_a_sweep_finds_what_was_left(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o;
+    int n = 0;
+    for (int i = 0; i < 2; i++) {
+        uint64_t ino = (uint64_t)make(f, SCRATCH_ROOT, "a", S_IFREG | 0644);
+        give_location(f, ino, "there");
+        if (i == 0)
+            assert_int_equal(scratch_hold(f->s, B, ino, NULL), 0);
+        assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), &o, NULL), 0);
+    }
+    struct scratch_new nameless = {.mode = S_IFREG | 0600};
+    struct scratch_inode x;
+    assert_int_equal(
+        scratch_create(f->s, &f->call, SCRATCH_ROOT, SLICE_NULL, &nameless, f->a, &x, NULL, NULL), 0);
+    assert_int_equal(keys_of(f, 'u'), 3);
+    reopen(f);
+    assert_int_equal(scratch_sweep(f->s, note_orphan, &n, NULL), 0);
+    assert_int_equal(n, 2); /* the nameless one has no data */
+    assert_int_equal(keys_of(f, 'u'), 0);
+    assert_int_equal(scratch_sweep(f->s, note_orphan, &n, NULL), 0);
+    assert_int_equal(n, 2);
+    assert_int_equal(scratch_bucket_remove(f->s, B, NULL), 0);
+}
+
+/* A file made without a name can be given one, and is no orphan from then on. */
+static void test_a_nameless_file_gets_a_name(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_new nameless = {.mode = S_IFREG | 0600};
+    struct scratch_inode x;
+    struct scratch_orphans o;
+    assert_int_equal(
+        scratch_create(f->s, &f->call, SCRATCH_ROOT, SLICE_NULL, &nameless, f->a, &x, NULL, NULL), 0);
+    assert_int_equal(x.links, 0);
+    assert_int_equal(scratch_link(f->s, &f->call, x.ino, SCRATCH_ROOT, SLICE_LIT("n"), f->a, &x, NULL), 0);
+    assert_int_equal(x.links, 1);
+    assert_int_equal(scratch_release(f->s, B, x.ino, &o, NULL), 0);
+    assert_int_equal(keys_of(f, 'u'), 0);
+    assert_int_equal(attr(f, x.ino).links, 1);
+}
+
+/* ---- resent requests ---- */
+
+/* A request that comes again answers as the first time and changes nothing, also after a restart; another
+ * request is carried out. */
+static void test_a_resent_request_answers_as_the_first(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o;
+    f->call.mount = (struct id128){{1, 2, 3}};
+    f->call.request = 1;
+    int64_t ino = make(f, SCRATCH_ROOT, "a", S_IFREG | 0644);
+    assert_true(ino > 0);
+    assert_int_equal(make(f, SCRATCH_ROOT, "a", S_IFREG | 0644), ino);
+    f->call.request = 2;
+    assert_int_equal(make(f, SCRATCH_ROOT, "a", S_IFREG | 0644), -EEXIST);
+    assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), SCRATCH_ROOT,
+                                    SLICE_LIT("b"), 0, &o, NULL),
+                     0);
+    reopen(f);
+    assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), SCRATCH_ROOT,
+                                    SLICE_LIT("b"), 0, &o, NULL),
+                     0);
+    f->call.request = 2 + SCRATCH_ANSWERS_MAX; /* takes the place of 2 */
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL), 0);
+    assert_int_equal(keys_of(f, 'q'), 2);
+    assert_int_equal(scratch_forget_mount(f->s, f->call.mount, NULL), 0);
+    assert_int_equal(keys_of(f, 'q'), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL), -ENOENT);
+}
+
+/* ---- directories ---- */
+
+struct page {
+    uint64_t cookies[64];
+    char names[64][16];
+    size_t n, max;
+};
+
+static int take_entry(void *arg, const struct scratch_entry *x)
+{
+    struct page *p = arg;
+    if (p->n == p->max)
+        return 1;
+    p->cookies[p->n] = x->cookie;
+    (void)snprintf(p->names[p->n++], 16, SLICE_FMT, SLICE_ARG(x->name));
+    return 0;
+}
+
+/* Going on from a cookie gives every entry that stayed once, none twice, whatever was removed, made or
+ * renamed in between, the entry of the cookie itself among it; entries made meanwhile end the reading at
+ * `until`. */
+static void test_reading_goes_on_while_the_directory_changes(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o;
+    char name[16];
+    for (int i = 0; i < 40; i++) {
+        (void)snprintf(name, sizeof(name), "stay%02d", i);
+        assert_true(make(f, SCRATCH_ROOT, name, S_IFREG | 0644) > 0);
+        (void)snprintf(name, sizeof(name), "go%02d", i);
+        assert_true(make(f, SCRATCH_ROOT, name, S_IFREG | 0644) > 0);
+    }
+    uint64_t until, cookie = 0;
+    assert_int_equal(scratch_readdir_end(f->s, B, SCRATCH_ROOT, &until, NULL), 0);
+    int stayed[40] = {0}, step = 0;
+    for (;;) {
+        struct page p = {.max = 3};
+        assert_int_equal(scratch_readdir(f->s, B, SCRATCH_ROOT, cookie, until, take_entry, &p, NULL), 0);
+        if (p.n == 0)
+            break;
+        for (size_t i = 0; i < p.n; i++) {
+            if (strncmp(p.names[i], "stay", 4) == 0)
+                stayed[atoi(p.names[i] + 4)]++;
+            assert_true(strncmp(p.names[i], "new", 3) != 0);
+        }
+        cookie = p.cookies[p.n - 1];
+        (void)snprintf(name, sizeof(name), "go%02d", step);
+        (void)scratch_unlink(f->s, &f->call, SCRATCH_ROOT, slice_str(name), &o, NULL);
+        (void)snprintf(name, sizeof(name), "go%02d", 39 - step);
+        (void)scratch_rename(f->s, &f->call, SCRATCH_ROOT, slice_str(name), SCRATCH_ROOT, SLICE_LIT("new"), 0,
+                             &o, NULL);
+        (void)snprintf(name, sizeof(name), "new%02d", step++);
+        assert_true(make(f, SCRATCH_ROOT, name, S_IFREG | 0644) > 0);
+    }
+    assert_true(step > 10);
+    for (int i = 0; i < 40; i++)
+        assert_int_equal(stayed[i], 1);
+}
+
+/* ---- rules ---- */
+
+/* Owner, group and set-group-ID of what is made in a set-group-ID directory, and the caller's umask. */
+static void test_new_files_get_the_right_owner(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t dir = (uint64_t)make(f, SCRATCH_ROOT, "d", S_IFDIR | 0777);
+    struct scratch_set set = {.what = SCRATCH_SET_MODE | SCRATCH_SET_GID, .mode = 02777, .gid = 50};
+    struct scratch_inode x;
+    assert_int_equal(scratch_setattr(f->s, &f->call, dir, &set, f->a, &x, NULL), 0);
+    struct scratch_cred cred = {.uid = 10, .gid = 20, .umask = 022, .check = true};
+    f->call.cred = &cred;
+    x = attr(f, (uint64_t)make(f, dir, "file", S_IFREG | 02777));
+    assert_int_equal(x.uid, 10);
+    assert_int_equal(x.gid, 50);
+    assert_int_equal(x.mode, S_IFREG | 0755); /* not in the group: no set-group-ID program */
+    x = attr(f, (uint64_t)make(f, dir, "sub", S_IFDIR | 0777));
+    assert_int_equal(x.gid, 50);
+    assert_int_equal(x.mode, S_IFDIR | 02755);
+}
+
+/* Without the kernel's check: who may write, remove from a sticky directory, change owner and permissions. */
+static void test_permissions_are_checked_when_asked(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o;
+    struct scratch_inode x;
+    uint64_t dir = (uint64_t)make(f, SCRATCH_ROOT, "d", S_IFDIR | 0777);
+    struct scratch_set sticky = {.what = SCRATCH_SET_MODE, .mode = 01777};
+    assert_int_equal(scratch_setattr(f->s, &f->call, dir, &sticky, f->a, &x, NULL), 0);
+    struct scratch_cred a = {.uid = 10, .gid = 10, .check = true}, b = {.uid = 11, .gid = 11, .check = true};
+    f->call.cred = &a;
+    assert_int_equal(make(f, SCRATCH_ROOT, "no", S_IFREG | 0644), -EACCES);
+    uint64_t ino = (uint64_t)make(f, dir, "mine", S_IFREG | 0644);
+    f->call.cred = &b;
+    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("mine"), &o, NULL), -EPERM);
+    assert_int_equal(scratch_rename(f->s, &f->call, dir, SLICE_LIT("mine"), dir, SLICE_LIT("x"), 0, &o, NULL),
+                     -EPERM);
+    assert_int_equal(scratch_setattr(f->s, &f->call, ino, &sticky, f->a, &x, NULL), -EPERM);
+    f->call.cred = &a;
+    struct scratch_set give = {.what = SCRATCH_SET_UID, .uid = 11};
+    assert_int_equal(scratch_setattr(f->s, &f->call, ino, &give, f->a, &x, NULL), -EPERM);
+    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("mine"), &o, NULL), 0);
+}
+
+/* Names, targets and links beyond their limits get the errors that POSIX names. */
+static void test_limits_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    char name[SCRATCH_NAME_MAX + 2], target[SCRATCH_TARGET_MAX + 2];
+    memset(name, 'n', sizeof(name));
+    memset(target, 't', sizeof(target));
+    struct scratch_new n = {
+        .mode = S_IFLNK, .target = slice_of(target, SCRATCH_TARGET_MAX), .exclusive = true};
+    struct scratch_inode x;
+    struct slice longest = slice_of(name, SCRATCH_NAME_MAX), longer = slice_of(name, SCRATCH_NAME_MAX + 1);
+    assert_int_equal(scratch_create(f->s, &f->call, SCRATCH_ROOT, longer, &n, f->a, &x, NULL, NULL),
+                     -ENAMETOOLONG);
+    assert_int_equal(scratch_create(f->s, &f->call, SCRATCH_ROOT, longest, &n, f->a, &x, NULL, NULL), 0);
+    assert_true(slice_eq(attr(f, x.ino).target, n.target));
+    n.target.n++;
+    assert_int_equal(scratch_create(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &n, f->a, &x, NULL, NULL),
+                     -ENAMETOOLONG);
+    assert_int_equal(make(f, SCRATCH_ROOT, "..", S_IFDIR), -EEXIST);
+    assert_int_equal(make(f, SCRATCH_ROOT, "a/b", S_IFDIR), -EINVAL);
+    assert_int_equal(make(f, (uint64_t)make(f, SCRATCH_ROOT, "f", S_IFREG), "x", S_IFREG), -ENOTDIR);
+}
+
+/* Attributes come and go with their flags and limits, are listed by name, and leave with their inode. */
+static void test_extended_attributes(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t ino = (uint64_t)make(f, SCRATCH_ROOT, "a", S_IFREG | 0644);
+    struct buf _cleanup_buf_ b = BUF_INIT(SCRATCH_XATTR_MAX + 1);
+    struct slice name = SLICE_LIT("user.n");
+    struct scratch_orphans o;
+    assert_int_equal(
+        scratch_xattr_set(f->s, &f->call, ino, name, SLICE_LIT("1"), SCRATCH_XATTR_REPLACE, NULL), -ENODATA);
+    assert_int_equal(scratch_xattr_set(f->s, &f->call, ino, name, SLICE_LIT("1"), SCRATCH_XATTR_CREATE, NULL),
+                     0);
+    assert_int_equal(scratch_xattr_set(f->s, &f->call, ino, name, SLICE_LIT("2"), SCRATCH_XATTR_CREATE, NULL),
+                     -EEXIST);
+    assert_int_equal(scratch_xattr_set(f->s, &f->call, ino, name, SLICE_NULL, 0, NULL), 0);
+    assert_int_equal(scratch_xattr_set(f->s, &f->call, ino, SLICE_LIT("security.x"), SLICE_LIT("v"), 0, NULL),
+                     0);
+    assert_int_equal(scratch_xattr_get(f->s, B, ino, name, &b, NULL), 0);
+    assert_int_equal(b.n, 0);
+    assert_int_equal(scratch_xattr_list(f->s, B, ino, &b, NULL), 0);
+    assert_true(slice_eq(buf_view(&b), SLICE_LIT("security.x\0user.n\0")));
+    assert_int_equal(scratch_xattr_remove(f->s, &f->call, ino, name, NULL), 0);
+    assert_int_equal(scratch_xattr_remove(f->s, &f->call, ino, name, NULL), -ENODATA);
+    char *big = calloc(1, SCRATCH_XATTR_MAX + 1);
+    assert_int_equal(
+        scratch_xattr_set(f->s, &f->call, ino, name, slice_of(big, SCRATCH_XATTR_MAX + 1), 0, NULL), -E2BIG);
+    assert_int_equal(scratch_xattr_set(f->s, &f->call, ino, name, slice_of(big, SCRATCH_XATTR_MAX), 0, NULL),
+                     0);
+    free(big);
+    char many[256];
+    memset(many, 'm', sizeof(many));
+    int r = 0, count = 0;
+    while (r == 0) {
+        (void)snprintf(many, 9, "%08d", count++);
+        many[8] = 'm';
+        r = scratch_xattr_set(f->s, &f->call, ino, slice_of(many, 255), SLICE_NULL, 0, NULL);
+    }
+    assert_int_equal(r, -ENOSPC);
+    assert_true(count > 250);
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), &o, NULL), 0);
+    assert_int_equal(scratch_bucket_remove(f->s, B, NULL), 0);
+    assert_int_equal(keys_of(f, 's'), 0);
+}
+
+/* Size, times and location are what was set; a new size takes the ETag away; directories have none of it. */
+static void test_attributes_are_what_was_set(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t ino = (uint64_t)make(f, SCRATCH_ROOT, "a", S_IFREG | 0644);
+    struct scratch_inode x;
+    struct scratch_set set = {.what = SCRATCH_SET_ETAG | SCRATCH_SET_MTIME | SCRATCH_SET_LOCATION |
+                                      SCRATCH_SET_SIZE | SCRATCH_SET_ALLOCATED,
+                              .etag = SLICE_LIT("abc"),
+                              .mtime_ns = -5,
+                              .location = SLICE_LIT("here"),
+                              .size_bytes = 1 << 20,
+                              .allocated_bytes = 8192};
+    assert_int_equal(scratch_setattr(f->s, &f->call, ino, &set, f->a, &x, NULL), 0);
+    reopen(f);
+    x = attr(f, ino);
+    assert_int_equal(x.mtime_ns, -5);
+    assert_true(slice_eq_str(x.location, "here"));
+    assert_true(slice_eq_str(scratch_etag(&x, f->a), "abc"));
+    struct scratch_counts counts;
+    assert_int_equal(scratch_statfs(f->s, B, &counts, NULL), 0);
+    assert_int_equal(counts.bytes, 8192);
+    set = (struct scratch_set){.what = SCRATCH_SET_SIZE, .size_bytes = 5};
+    assert_int_equal(scratch_setattr(f->s, &f->call, ino, &set, f->a, &x, NULL), 0);
+    assert_int_equal(x.etag.n, 0);
+    assert_true(scratch_etag(&x, f->a).n > 10);
+    assert_int_equal(scratch_setattr(f->s, &f->call, SCRATCH_ROOT, &set, f->a, &x, NULL), -EISDIR);
+    set = (struct scratch_set){.what = SCRATCH_SET_MODE, .mode = 06755};
+    assert_int_equal(scratch_setattr(f->s, &f->call, ino, &set, f->a, &x, NULL), 0);
+    set = (struct scratch_set){.what = SCRATCH_SET_UID, .uid = 3};
+    assert_int_equal(scratch_setattr(f->s, &f->call, ino, &set, f->a, &x, NULL), 0);
+    assert_int_equal(x.mode, S_IFREG | 0755);
+}
+
+int main(void)
+{
+#define WITH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formats_are_as_written_down),
+        cmocka_unit_test(test_random_changes_follow_the_model),
+        WITH(test_a_failed_commit_changes_nothing),
+        WITH(test_a_held_file_outlives_its_name),
+        WITH(test_a_sweep_finds_what_was_left),
+        WITH(test_a_nameless_file_gets_a_name),
+        WITH(test_a_resent_request_answers_as_the_first),
+        WITH(test_reading_goes_on_while_the_directory_changes),
+        WITH(test_new_files_get_the_right_owner),
+        WITH(test_permissions_are_checked_when_asked),
+        WITH(test_limits_are_refused),
+        WITH(test_extended_attributes),
+        WITH(test_attributes_are_what_was_set),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

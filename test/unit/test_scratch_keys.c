@@ -1,0 +1,342 @@
+/* layer: namespace */
+/* A scratch bucket as S3 sees it: a flat, sorted set of keys, whatever they look like. */
+#include "scratch_common.h"
+
+#define KEYS_MAX 64
+
+/* Keys that clash with each other, sort around '/', or cannot be paths. */
+static const char *const pool[] = {
+    "a",    "a/",    "a/b",    "a/b/",  "a/b/c", "a/b/c/d", "a-",      "a-b", "a.b",     "a0",
+    "a/-",  "a-b/x", "a-/y",   "//",    "a//b",  "..",      "x/../y",  ".",   "b/c/d/e", "b/c",
+    "b",    "b/d",   "c!/d/e", "c/d",   "c!",    "/",       "/a",      "c",   "é/ü",     "zz/a",
+    "zz/b", "zz/c",  "zz.",    "zz/b/", "zz/d",  "a/b/c-e", "a/b-c/e",
+};
+
+struct model {
+    bool has[ARRAY_SIZE(pool)];
+    uint64_t size[ARRAY_SIZE(pool)];
+};
+
+static size_t sorted[ARRAY_SIZE(pool)];
+
+static int by_key(const void *x, const void *y)
+{
+    return slice_cmp(slice_str(pool[*(const size_t *)x]), slice_str(pool[*(const size_t *)y]));
+}
+
+struct listed {
+    char keys[KEYS_MAX][64];
+    uint64_t sizes[KEYS_MAX];
+    size_t n;
+};
+
+static void remember(struct listed *l, struct slice key, uint64_t size)
+{
+    assert_true(l->n < KEYS_MAX && key.n < 64);
+    memcpy(l->keys[l->n], key.p, key.n);
+    l->keys[l->n][key.n] = 0;
+    l->sizes[l->n++] = size;
+}
+
+static int on_key(void *arg, const struct scratch_listed *x)
+{
+    assert_true(x->is_prefix == (x->inode == NULL));
+    remember(arg, x->key, x->inode ? x->inode->size_bytes : 0);
+    return 0;
+}
+
+/* What S3 would list. */
+static bool model_list(const struct model *m, const struct scratch_list *q, struct listed *ret)
+{
+    struct listed l = {.n = 0};
+    for (size_t i = 0; i < ARRAY_SIZE(pool); i++) {
+        size_t k = sorted[i];
+        struct slice key = slice_str(pool[k]);
+        if (!m->has[k] || !slice_starts(key, q->prefix))
+            continue;
+        ssize_t at = q->delimiter ? slice_find(slice_from(key, q->prefix.n), q->delimiter) : -1;
+        struct slice shown = at < 0 ? key : slice_sub(key, 0, q->prefix.n + (size_t)at + 1);
+        if ((q->after.n > 0 && slice_cmp(shown, q->after) <= 0) ||
+            (l.n > 0 && slice_eq_str(shown, l.keys[l.n - 1])))
+            continue;
+        if (l.n == q->max) {
+            *ret = l;
+            return true;
+        }
+        remember(&l, shown, at < 0 ? m->size[k] : 0);
+    }
+    *ret = l;
+    return false;
+}
+
+static void compare_list(struct fixture *f, const struct model *m, const struct scratch_list *q)
+{
+    struct listed want, got = {.n = 0};
+    bool more = model_list(m, q, &want), truncated = !more;
+    assert_int_equal(scratch_list(f->s, B, q, on_key, &got, &truncated, NULL), 0);
+    bool same = got.n == want.n && truncated == more;
+    for (size_t i = 0; same && i < got.n; i++)
+        same = strcmp(got.keys[i], want.keys[i]) == 0 && got.sizes[i] == want.sizes[i];
+    if (same)
+        return;
+    for (size_t i = 0; i < MAX(got.n, want.n); i++)
+        print_message("got '%s' want '%s'\n", i < got.n ? got.keys[i] : "", i < want.n ? want.keys[i] : "");
+    fail_msg("prefix '" SLICE_FMT "' delimiter %d after '" SLICE_FMT "' max %zu truncated %d %d",
+             SLICE_ARG(q->prefix), q->delimiter, SLICE_ARG(q->after), q->max, truncated, more);
+}
+
+static void compare_all(struct fixture *f, const struct model *m)
+{
+    static const char *const prefixes[] = {"",  "a", "a/",      "a/b",   "zz/",
+                                           "/", "c", "nothing", "a-b/x", "b/c/d/e"};
+    static const char delimiters[] = {0, '/', '-', 'b'};
+    for (size_t p = 0; p < ARRAY_SIZE(prefixes); p++)
+        for (size_t d = 0; d < ARRAY_SIZE(delimiters); d++)
+            for (int i = 0; i < 4; i++) {
+                struct scratch_list q = {.prefix = slice_str(prefixes[p]),
+                                         .delimiter = delimiters[d],
+                                         .max = i % 2 ? 1 + below(f, 6) : 60};
+                if (i > 1)
+                    q.after = slice_str(pool[below(f, ARRAY_SIZE(pool))]);
+                compare_list(f, m, &q);
+            }
+    for (size_t k = 0; k < ARRAY_SIZE(pool); k++) {
+        struct scratch_inode x;
+        arena_clear(f->a);
+        int r = scratch_find(f->s, B, slice_str(pool[k]), f->a, &x, NULL);
+        assert_int_equal(r, m->has[k] ? 0 : -ENOENT);
+        if (r == 0)
+            assert_int_equal(x.size_bytes, m->size[k]);
+    }
+}
+
+static int put(struct fixture *f, const char *key, uint64_t size, bool if_none_match,
+               struct scratch_orphans *o)
+{
+    struct scratch_put p = {.size_bytes = size,
+                            .allocated_bytes = size,
+                            .if_none_match = if_none_match,
+                            .location = size > 0 ? SLICE_LIT("loc") : SLICE_NULL};
+    struct scratch_inode x;
+    if (size > 0 || !slice_ends(slice_str(key), SLICE_LIT("/")))
+        assert_int_equal(scratch_reserve(f->s, B, slice_str(key), &p.ino, NULL), 0);
+    return scratch_put(f->s, &f->call, slice_str(key), &p, f->a, &x, o, NULL);
+}
+
+static void bury(struct fixture *f, const struct scratch_orphans *o)
+{
+    for (size_t i = 0; i < o->n; i++)
+        assert_int_equal(scratch_bury(f->s, B, o->v[i].ino, NULL), 0);
+}
+
+static void random_change(struct fixture *f, struct model *m)
+{
+    struct scratch_orphans o = {0};
+    size_t k = below(f, ARRAY_SIZE(pool)), to = below(f, ARRAY_SIZE(pool));
+    uint64_t size = below(f, 3);
+    bool exclusive = below(f, 4) == 0;
+    int r;
+    arena_clear(f->a);
+    switch (below(f, 8)) {
+    case 0:
+    case 1:
+    case 2:
+        r = scratch_remove_key(f->s, &f->call, slice_str(pool[k]), SLICE_NULL, &o, NULL);
+        assert_int_equal(r, m->has[k] ? 0 : -ENOENT);
+        m->has[k] = false;
+        break;
+    case 3:
+        r = scratch_move_key(f->s, &f->call, slice_str(pool[k]), slice_str(pool[to]),
+                             exclusive ? SCRATCH_NOREPLACE : 0, &o, NULL);
+        if (slice_ends(slice_str(pool[to]), SLICE_LIT("/"))) {
+            assert_int_equal(r, -EINVAL);
+        } else if (slice_ends(slice_str(pool[k]), SLICE_LIT("/")) && r == -ENOENT) {
+            /* a directory's own key stays with its directory */
+        } else {
+            assert_int_equal(r, !m->has[k] ? -ENOENT : exclusive && m->has[to] ? -EEXIST : 0);
+            if (r == 0 && k != to) {
+                m->has[k] = false;
+                m->has[to] = true;
+                m->size[to] = m->size[k];
+            }
+        }
+        break;
+    default:
+        r = put(f, pool[k], size, exclusive, &o);
+        assert_int_equal(r, exclusive && m->has[k] ? ERR_PRECONDITION : 0);
+        if (r == 0) {
+            m->has[k] = true;
+            m->size[k] = size;
+        }
+        break;
+    }
+    bury(f, &o);
+}
+
+/* Through keys the bucket is a sorted map, with clashing keys and keys that are no paths among the others:
+ * each listing, page and lookup is the model's. */
+static void test_keys_follow_a_sorted_model(void **state)
+{
+    const char *more = getenv("FOREBAY_TEST_SEEDS");
+    uint64_t seeds = more ? strtoull(more, NULL, 10) : 12;
+    for (size_t i = 0; i < ARRAY_SIZE(pool); i++)
+        sorted[i] = i;
+    qsort(sorted, ARRAY_SIZE(pool), sizeof(sorted[0]), by_key);
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        void *fresh;
+        setup(&fresh);
+        struct fixture *f = fresh;
+        struct model m = {{false}};
+        f->random = seed;
+        for (int i = 0; i < 200; i++) {
+            random_change(f, &m);
+            if (i % 10 == 0)
+                compare_all(f, &m);
+        }
+        for (size_t k = 0; k < ARRAY_SIZE(pool); k++) {
+            struct scratch_orphans o = {0};
+            (void)scratch_remove_key(f->s, &f->call, slice_str(pool[k]), SLICE_NULL, &o, NULL);
+            bury(f, &o);
+        }
+        /* Implied directories went with their keys, and so nothing is left. */
+        struct scratch_counts counts;
+        assert_int_equal(scratch_statfs(f->s, B, &counts, NULL), 0);
+        assert_int_equal(counts.inodes, 0);
+        assert_int_equal(counts.bytes, 0);
+        assert_int_equal(counts.keyed, 0);
+        assert_int_equal(scratch_bucket_remove(f->s, B, NULL), 0);
+        assert_int_equal(keys_of(f, 's') + keys_of(f, 'u'), 0);
+        teardown(&fresh);
+    }
+}
+
+/* What POSIX made is an object: files by their path, made directories with '/', no links and special files.
+ */
+static void test_posix_files_are_objects(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_inode x;
+    struct scratch_orphans o;
+    uint64_t dir = (uint64_t)make(f, SCRATCH_ROOT, "d", S_IFDIR | 0755);
+    (void)make(f, dir, "file", S_IFREG | 0644);
+    (void)make(f, dir, "link", S_IFLNK | 0777);
+    (void)make(f, dir, "pipe", S_IFIFO | 0644);
+    assert_int_equal(put(f, "i/k", 1, false, &o), 0);
+    struct listed got = {.n = 0};
+    struct scratch_list q = {.max = 100};
+    bool truncated = true;
+    assert_int_equal(scratch_list(f->s, B, &q, on_key, &got, &truncated, NULL), 0);
+    assert_int_equal(got.n, 3);
+    assert_string_equal(got.keys[0], "d/");
+    assert_string_equal(got.keys[1], "d/file");
+    assert_string_equal(got.keys[2], "i/k");
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("d/link"), f->a, &x, NULL), -ENOENT);
+    assert_int_equal(scratch_path(f->s, B, SLICE_LIT("i"), f->a, &x, NULL), 0);
+    assert_true(x.flags & SCRATCH_IMPLIED);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("i/"), f->a, &x, NULL), -ENOENT);
+    /* Touched through POSIX it stays when its last key goes. */
+    (void)make(f, x.ino, "other", S_IFREG | 0644);
+    assert_int_equal(scratch_remove_key(f->s, &f->call, SLICE_LIT("i/k"), SLICE_NULL, &o, NULL), 0);
+    bury(f, &o);
+    assert_int_equal(scratch_remove_key(f->s, &f->call, SLICE_LIT("i/other"), SLICE_NULL, &o, NULL), 0);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("i/"), f->a, &x, NULL), 0);
+}
+
+/* Conditions name the ETag that listings and lookups give, own or made up; a failed one leaves no
+ * directories. */
+static void test_conditions_of_a_put(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o;
+    struct scratch_inode x;
+    struct scratch_put p = {.etag = SLICE_LIT("e1"), .if_match = SLICE_LIT("*")};
+    assert_int_equal(scratch_reserve(f->s, B, SLICE_LIT("a/b/c"), &p.ino, NULL), 0);
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("a/b/c"), &p, f->a, &x, &o, NULL),
+                     ERR_PRECONDITION);
+    assert_int_equal(scratch_path(f->s, B, SLICE_LIT("a"), f->a, &x, NULL), -ENOENT);
+    p.if_match = SLICE_NULL;
+    f->call.commit = KV_DURABLE;
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("a/b/c"), &p, f->a, &x, &o, NULL), 0);
+    p.if_match = SLICE_LIT("e2");
+    assert_int_equal(scratch_reserve(f->s, B, SLICE_LIT("a/b/c"), &p.ino, NULL), 0);
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("a/b/c"), &p, f->a, &x, &o, NULL),
+                     ERR_PRECONDITION);
+    p.if_match = SLICE_LIT("e1");
+    p.etag = SLICE_NULL;
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("a/b/c"), &p, f->a, &x, &o, NULL), 0);
+    assert_int_equal(scratch_remove_key(f->s, &f->call, SLICE_LIT("a/b/c"), SLICE_LIT("e1"), &o, NULL),
+                     ERR_PRECONDITION);
+    assert_int_equal(scratch_remove_key(f->s, &f->call, SLICE_LIT("a/b/c"), scratch_etag(&x, f->a), &o, NULL),
+                     0);
+    assert_int_equal(scratch_path(f->s, B, SLICE_LIT("a"), f->a, &x, NULL), -ENOENT);
+}
+
+/* A replaced object that is held keeps its data until it is released; the new one keeps owner and
+ * permissions.
+ */
+static void test_a_replaced_object_stays_for_its_readers(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o = {0};
+    struct scratch_inode old, x;
+    assert_int_equal(put(f, "k", 1, false, &o), 0);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("k"), f->a, &old, NULL), 0);
+    struct scratch_set set = {.what = SCRATCH_SET_MODE | SCRATCH_SET_UID, .mode = 0600, .uid = 9};
+    assert_int_equal(scratch_setattr(f->s, &f->call, old.ino, &set, f->a, &x, NULL), 0);
+    assert_int_equal(scratch_hold(f->s, B, old.ino, NULL), 0);
+    assert_int_equal(put(f, "k", 2, false, &o), 0);
+    assert_int_equal(o.n, 0);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("k"), f->a, &x, NULL), 0);
+    assert_true(x.ino != old.ino);
+    assert_int_equal(x.uid, 9);
+    assert_int_equal(x.mode, S_IFREG | 0600);
+    assert_int_equal(attr(f, old.ino).size_bytes, 1);
+    assert_int_equal(scratch_release(f->s, B, old.ino, &o, NULL), 0);
+    assert_int_equal(o.n, 1);
+    bury(f, &o);
+}
+
+/* Each commit of putting, removing and renaming by key that fails leaves keys as they were. */
+static void test_failing_commits_leave_the_keys(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o = {0};
+    struct scratch_inode x;
+    assert_int_equal(put(f, "old/key", 5, false, &o), 0);
+    for (uint64_t nth = 1;; nth++) {
+        f->failing->hit = false;
+        f->failing->fail_in = nth;
+        int r = put(f, "new/dir/key", 1, false, &o);
+        f->failing->fail_in = 0;
+        if (!f->failing->hit) {
+            assert_int_equal(r, 0);
+            break;
+        }
+        assert_int_equal(r, -EIO);
+        assert_int_equal(scratch_find(f->s, B, SLICE_LIT("new/dir/key"), f->a, &x, NULL), -ENOENT);
+        assert_true(nth < 10);
+    }
+    f->failing->fail_in = 1;
+    assert_int_equal(
+        scratch_move_key(f->s, &f->call, SLICE_LIT("old/key"), SLICE_LIT("new/dir/key"), 0, &o, NULL), -EIO);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("old/key"), f->a, &x, NULL), 0);
+    assert_int_equal(x.size_bytes, 5);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("new/dir/key"), f->a, &x, NULL), 0);
+    assert_int_equal(x.size_bytes, 1);
+    f->failing->fail_in = 1;
+    assert_int_equal(scratch_remove_key(f->s, &f->call, SLICE_LIT("old/key"), SLICE_NULL, &o, NULL), -EIO);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("old/key"), f->a, &x, NULL), 0);
+}
+
+int main(void)
+{
+#define WITH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keys_follow_a_sorted_model),
+        WITH(test_posix_files_are_objects),
+        WITH(test_conditions_of_a_put),
+        WITH(test_a_replaced_object_stays_for_its_readers),
+        WITH(test_failing_commits_leave_the_keys),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -54,7 +54,7 @@ static void body(const struct body_plan *plan, const struct chunked_signing *sig
     enum s3_error a = read_body(plan, signing, raw, 64, &whole);
     enum s3_error b = read_body(plan, signing, raw, 1, &pieces);
 
-    assert(a == b);
+    assert(!a == !b); /* of two faults, which one is told depends on how much is seen at once */
     assert(a || slice_eq(buf_view(&whole), buf_view(&pieces)));
 }
 

@@ -15,13 +15,10 @@ TITLES = {"warm": "Warm reads through the mount", "cold": "Cold reads", "first":
 
 # Why a goal is missed where it is, as far as it was looked into; shown below a table with a miss in it.
 CAUSES = {
-    "warm": "The page cache keeps a file in folios as large as the writes that made it, until it is evicted: fills write 512 KiB at a "
-            "time, the copy was written in pieces of 8 MiB. The extent itself, read without FUSE, is as slow as the mount. Once both were "
-            "read from the disk again, sequential reads and mmap are at the disk's speed. To 4 KiB random reads the kernel's passthrough "
-            "adds about 0.13 microseconds to about 1.05 (fuse_file_read_iter, backing_file_read_iter, vfs_iter_read, "
-            "fuse_invalidate_atime and a second check of access times, in a profile).",
-    "first": "Objects of up to 1 MiB: a mount's open waits until the whole object is here, so that the kernel can read it by itself "
-             "from the first byte on. At 50 MB/s the rest of 1 MiB takes another 20 ms; 110 KB take 2.",
+    "warm": "To 4 KiB random reads the kernel's passthrough adds about 0.13 microseconds to about 1.05: fuse_file_read_iter, "
+            "backing_file_read_iter, vfs_iter_read and fuse_invalidate_atime, in a profile. Extents have no access times, which gives "
+            "part of that back. The page cache keeps a file in folios as large as the writes that made it, until it is evicted; fills "
+            "therefore make the pages of 2 MiB at a time before the bytes come.",
 }
 
 

@@ -60,7 +60,7 @@ void scratch_key_counts(uint64_t bucket, uint16_t lane, struct buf *ret_key)
 
 void scratch_key_orphan(uint64_t bucket, uint64_t ino, struct buf *ret_key)
 {
-    uint8_t key[17] = {'u'};
+    uint8_t key[17] = {'z'};
     put_be(key + 1, 8, bucket);
     put_be(key + 9, 8, ino);
     buf_clear(ret_key);

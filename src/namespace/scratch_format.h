@@ -16,9 +16,11 @@
  * | "s" bucket(8) 2(8) "d" key           | as an entry, cookie 0: the key table, keys that are no path  |
  * | "s" bucket(8) 0(8) "c" lane(2)       | 1, inodes(8), bytes(8), keyed(8): part of the bucket's sums  |
  * | "s" bucket(8) 0(8) "m"               | 1: rewritten when a directory gets another parent            |
- * | "u" bucket(8) inode(8)               | 1: no link leads to the inode; its data is still to be freed |
+ * | "z" bucket(8) inode(8)               | 1: no link leads to the inode; its data is still to be freed |
  * | "q" mount(16) slot(4)                | 1, request(8), time(8), inode(8): what a request had done    |
  * | "n/inode"                            | last sequence given out, decimal text                        |
+ *
+ * Buckets ("b/"), users ("u/") and other records of the control store begin with other bytes.
  *
  * type is the file type as in the upper four bits of st_mode. cookie counts up per directory and is never
  * used twice there. Numbers 0 to 2 of the inodes are the bucket itself, its root directory and its key table.
@@ -51,7 +53,7 @@
  * |        | 2+n  | metadata lines                                                           |
  *
  * A crash leaves whole transactions. Each call of scratch.h is one, so that names, counts and links always
- * agree; what it can leave behind is an entry of "u", which scratch_sweep finds.
+ * agree; what it can leave behind is an entry of "z", which scratch_sweep finds.
  */
 #pragma once
 

@@ -141,7 +141,7 @@ static uint64_t be64(const char *p)
 static int next_orphans(struct scratch *s, struct buf *from, struct scratch_orphan *v, size_t max,
                         size_t *ret_n, struct err *e)
 {
-    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->kv, buf_view(from), SLICE_LIT("v"));
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->kv, buf_view(from), SLICE_LIT("{"));
     struct slice key = SLICE_NULL, value;
     size_t n = 0;
     int r = 0;

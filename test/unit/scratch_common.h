@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "kv/kv_internal.h"
 #include "namespace/scratch_format.h"
+#include "support/tmpdir.h"
 
 #include <sys/stat.h>
 
@@ -100,6 +101,7 @@ struct fixture {
     struct arena *a;
     struct scratch_call call;
     uint64_t random;
+    char *dir; /* of RocksDB; NULL: the engine in memory */
 };
 
 static inline uint64_t below(struct fixture *f, uint64_t n)
@@ -108,11 +110,21 @@ static inline uint64_t below(struct fixture *f, uint64_t n)
     return f->random % n;
 }
 
-static inline int setup(void **state)
+static inline void open_inner(struct fixture *f)
+{
+    struct kv_options o = {.cache_bytes = 4 * MIB, .write_buffer_bytes = 4 * MIB};
+    int r =
+        f->dir ? kv_open_rocksdb(f->dir, &o, &f->failing->inner, NULL) : kv_open_memory(&f->failing->inner);
+    assert_int_equal(r, 0);
+}
+
+/* dir: taken over, NULL for the engine in memory. */
+static inline int setup_in(void **state, char *dir)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     f->failing = calloc(1, sizeof(*f->failing));
-    assert_int_equal(kv_open_memory(&f->failing->inner), 0);
+    f->dir = dir;
+    open_inner(f);
     f->failing->kv.engine = &failing_engine;
     f->kv = &f->failing->kv;
     assert_int_equal(scratch_open(f->kv, MIB, &f->s, NULL), 0);
@@ -123,20 +135,30 @@ static inline int setup(void **state)
     return 0;
 }
 
+static inline int setup(void **state)
+{
+    return setup_in(state, NULL);
+}
+
 static inline int teardown(void **state)
 {
     struct fixture *f = *state;
     scratch_close(f->s);
     kv_close(f->kv);
     arena_free(f->a);
+    tmpdir_free(f->dir);
     free(f);
     return 0;
 }
 
-/* The namespace opened again, as after a restart: nothing cached, nothing held. */
+/* The namespace opened again, as after a restart: nothing cached, nothing held; RocksDB too. */
 static inline void reopen(struct fixture *f)
 {
     scratch_close(f->s);
+    if (f->dir) {
+        kv_close(f->failing->inner);
+        open_inner(f);
+    }
     assert_int_equal(scratch_open(f->kv, MIB, &f->s, NULL), 0);
 }
 

@@ -74,7 +74,7 @@ static void test_formats_are_as_written_down(void **state)
     scratch_key_counts(1, 2, &b);
     assert_hex(b.p, b.n, "7300000000000000010000000000000000630002");
     scratch_key_orphan(1, 2, &b);
-    assert_hex(b.p, b.n, "7500000000000000010000000000000002");
+    assert_hex(b.p, b.n, "7a00000000000000010000000000000002");
     scratch_key_answer((struct id128){{1}}, 2, &b);
     assert_hex(b.p, b.n, "710100000000000000000000000000000000000002");
 }
@@ -332,11 +332,11 @@ static void random_change(struct fixture *f, struct model *m)
     }
 }
 
-static void run_model(struct fixture *f, uint64_t seed)
+static void run_model(struct fixture *f, uint64_t seed, int changes)
 {
     struct model m = {.nodes = {{SCRATCH_ROOT, S_IFDIR, 2, 0}}, .n_nodes = 1};
     f->random = seed;
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0; i < changes; i++) {
         random_change(f, &m);
         if (below(f, 50) == 0)
             reopen(f);
@@ -355,9 +355,18 @@ static void test_random_changes_follow_the_model(void **state)
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         void *fresh;
         setup(&fresh);
-        run_model(fresh, seed);
+        run_model(fresh, seed, 600);
         teardown(&fresh);
     }
+}
+
+/* The same on the engine that nodes use, closed and opened again now and then. */
+static void test_random_changes_on_disk_follow_the_model(void **state)
+{
+    void *fresh;
+    setup_in(&fresh, tmpdir_new());
+    run_model(fresh, 1, 200);
+    teardown(&fresh);
 }
 
 /* ---- faults ---- */
@@ -416,7 +425,7 @@ static void test_a_failed_commit_changes_nothing(void **state)
         if (verb % 2 == 0)
             reopen(f);
         assert_int_equal(keys_of(f, 's'), keys);
-        assert_int_equal(keys_of(f, 'u'), 0);
+        assert_int_equal(keys_of(f, 'z'), 0);
         struct scratch_inode after[3] = {attr(f, SCRATCH_ROOT), attr(f, dir), attr(f, other)};
         for (int i = 0; i < 3; i++) {
             assert_int_equal(after[i].ctime_ns, before[i].ctime_ns);
@@ -465,7 +474,7 @@ static void test_a_held_file_outlives_its_name(void **state)
     assert_int_equal(scratch_hold(f->s, B, ino, NULL), -ENOENT);
     assert_int_equal(scratch_bury(f->s, B, ino, NULL), 0);
     assert_int_equal(attr(f, ino).ino, 0);
-    assert_int_equal(keys_of(f, 'u'), 0);
+    assert_int_equal(keys_of(f, 'z'), 0);
     assert_int_equal(scratch_bucket_remove(f->s, B, NULL), 0);
     assert_int_equal(keys_of(f, 's'), 0);
 }
@@ -487,14 +496,22 @@ static void test_a_sweep_finds_what_was_left(void **state)
     struct scratch_inode x;
     assert_int_equal(
         scratch_create(f->s, &f->call, SCRATCH_ROOT, SLICE_NULL, &nameless, f->a, &x, NULL, NULL), 0);
-    assert_int_equal(keys_of(f, 'u'), 3);
+    assert_int_equal(keys_of(f, 'z'), 3);
+    /* What other parts keep in the control store is left alone. */
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(f->kv);
+    static const char *const others[] = {"b/data", "n/bucket", "u/a-user-of-14-ch"};
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        kv_txn_put(t, slice_str(others[i]), SLICE_LIT("x"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
     reopen(f);
     assert_int_equal(scratch_sweep(f->s, note_orphan, &n, NULL), 0);
     assert_int_equal(n, 2); /* the nameless one has no data */
-    assert_int_equal(keys_of(f, 'u'), 0);
+    assert_int_equal(keys_of(f, 'z'), 0);
     assert_int_equal(scratch_sweep(f->s, note_orphan, &n, NULL), 0);
     assert_int_equal(n, 2);
     assert_int_equal(scratch_bucket_remove(f->s, B, NULL), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        assert_int_equal(kv_get(f->kv, slice_str(others[i]), NULL, NULL, NULL), 0);
 }
 
 /* A file made without a name can be given one, and is no orphan from then on. */
@@ -510,7 +527,7 @@ static void test_a_nameless_file_gets_a_name(void **state)
     assert_int_equal(scratch_link(f->s, &f->call, x.ino, SCRATCH_ROOT, SLICE_LIT("n"), f->a, &x, NULL), 0);
     assert_int_equal(x.links, 1);
     assert_int_equal(scratch_release(f->s, B, x.ino, &o, NULL), 0);
-    assert_int_equal(keys_of(f, 'u'), 0);
+    assert_int_equal(keys_of(f, 'z'), 0);
     assert_int_equal(attr(f, x.ino).links, 1);
 }
 
@@ -756,6 +773,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats_are_as_written_down),
         cmocka_unit_test(test_random_changes_follow_the_model),
+        cmocka_unit_test(test_random_changes_on_disk_follow_the_model),
         WITH(test_a_failed_commit_changes_nothing),
         WITH(test_a_held_file_outlives_its_name),
         WITH(test_a_sweep_finds_what_was_left),

@@ -23,7 +23,7 @@ S3_OBJECTS, S3_CONNECTIONS = 256, 16
 S3_REQUESTS = 4096
 FIRST_SAMPLES, QUICK_FIRST_SAMPLES = 21, 7
 FIRST_BYTES = 4096
-FIRST_SIZES = [4 * MIB, MIB]
+FIRST_SIZES = [4 * MIB, MIB, 128 << 10]
 STREAMS, STREAM_BYTES = 64, 32 * MIB
 MEMORY_BYTES, MEMORY_SLACK_BYTES = 512 * MIB, 64 * MIB
 
@@ -172,14 +172,15 @@ def first_samples(lab, size, n):
 def first(lab):
     """Time until the first 4 KiB of an object that nobody has read are there (S3: its first byte), through the mount and S3,
     with its attributes listed before and not, against a GET straight from the shaped origin, which is one round trip. Objects
-    of 4 MiB, and of 1 MiB, the largest that a mount's open waits for as a whole."""
+    of 4 MiB, of 1 MiB, and of 128 KiB, the largest that a mount's open waits for as a whole."""
     n = QUICK_FIRST_SAMPLES if lab.quick else FIRST_SAMPLES
     rows = []
     for size in FIRST_SIZES:
-        say(f"first byte: {n} objects of {size // MIB} MiB each way")
+        text = f"{size // MIB} MiB" if size >= MIB else f"{size >> 10} KiB"
+        say(f"first byte: {n} objects of {text} each way")
         times, share = first_samples(lab, size, n)
         for group, title, goal in FIRST_WAYS:
-            rows.append(pair_row(f"First byte of a cold object of {size // MIB} MiB through {title}, in round trips", goal,
+            rows.append(pair_row(f"First byte of a cold object of {text} through {title}, in round trips", goal,
                                  list(zip(times[group], times["direct"])), share, "ms", 1e3, at_most=True))
     return rows
 

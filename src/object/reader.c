@@ -20,7 +20,7 @@
 #define READER_MAGIC 0x72656164u
 #define OPEN_TRIES   4
 /* Files up to this size are filled before a mount's open returns: then it is passthrough. */
-#define WHOLE_AT_OPEN (256 * KIB)
+#define WHOLE_AT_OPEN (128 * KIB)
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
 
 struct reader {

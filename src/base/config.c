@@ -11,7 +11,8 @@
 
 #include "base/text.h"
 
-#define DISK_SIZE_MIN (4 * MIB)
+#define DISK_SIZE_MIN   (4 * MIB)
+#define CONFIG_TEXT_MAX (1 * MIB) /* of one option's values */
 
 static const struct option rows[] = {
 #define X(field, option_type, option_name, argument, default_value, least, most, choice_list, can_reload,    \
@@ -246,4 +247,23 @@ int config_load(struct config *c, int argc, char **argv, struct err *e)
     }
     *c = loaded;
     return 0;
+}
+
+void config_adopt(struct config *c, const struct config *fresh, config_change_fn fn, void *arg)
+{
+    for (size_t i = 0; i < config_table.n_rows; i++) {
+        const struct option *row = &config_table.rows[i];
+        _cleanup_buf_ struct buf from = BUF_INIT(CONFIG_TEXT_MAX), to = BUF_INIT(CONFIG_TEXT_MAX);
+        int r = option_get(&config_table, c, row->name, &from);
+        if (r == 0)
+            r = option_get(&config_table, fresh, row->name, &to);
+        assert(r == 0); /* both came from texts that were shorter */
+        if (slice_eq(buf_view(&from), buf_view(&to)))
+            continue;
+        fn(arg, row, from.n ? from.p : "", to.n ? to.p : "");
+        if (!row->reloadable)
+            continue;
+        r = option_set(&config_table, c, row->name, to.p, row->name, NULL);
+        assert(r == 0); /* it was set in `fresh` */
+    }
 }

@@ -18,7 +18,7 @@
       "address for the wire protocol; the Unix socket is always DIR/run/forebay.sock")                       \
     X(memory, SIZE, "memory", "SIZE", "512MiB", 64 * MIB, 0, NULL, false,                                    \
       "most memory to use, page cache not counted")                                                          \
-    X(reserve, SIZE, "reserve", "SIZE", "1GiB", 0, 0, NULL, true,                                            \
+    X(reserve, SIZE, "reserve", "SIZE", "1GiB", 0, 0, NULL, false,                                           \
       "free bytes always left on each disk's file system")                                                   \
     X(threads, UINT, "threads", "N", "64", 4, 4096, NULL, false, "most requests served at the same time")    \
     X(max_connections, UINT, "max-connections", "N", "20000", 16, 1000000, NULL, false,                      \
@@ -57,6 +57,12 @@ extern const struct option_table config_table;
  * failure *c is untouched. */
 int config_load(struct config *c, int argc, char **argv, struct err *e);
 void config_fini(struct config *c);
+
+/* Hears of each option whose values differ. */
+typedef void (*config_change_fn)(void *arg, const struct option *row, const char *from, const char *to);
+/* Takes over from `fresh` the values of the options that may change without a restart; the others stay. fn is
+ * called for both kinds (row->reloadable tells which), with texts that live during the call. */
+void config_adopt(struct config *c, const struct config *fresh, config_change_fn fn, void *arg);
 
 struct config_disk {
     char *path;          /* the caller's to free */

@@ -2,7 +2,8 @@
  * forebay serve: runs a node until it is told to stop.
  *
  * SIGTERM or SIGINT drains and stops cleanly; a second one ends the process at once, which the next start
- * treats as an unclean stop. The ready line goes to stdout, everything else to stderr.
+ * treats as an unclean stop. SIGHUP reads the options again; what is wrong in them is logged and changes
+ * nothing. The ready line goes to stdout, everything else to stderr.
  */
 #include "cli/cli.h"
 
@@ -43,14 +44,57 @@ static void block_signals(sigset_t *ret_set)
     sigemptyset(ret_set);
     sigaddset(ret_set, SIGTERM);
     sigaddset(ret_set, SIGINT);
+    sigaddset(ret_set, SIGHUP);
     (void)pthread_sigmask(SIG_BLOCK, ret_set, NULL);
 }
 
-static int wait_for_signal(const sigset_t *set)
+/* Where the options came from, to read them again. */
+struct sources {
+    int argc;
+    char **argv;
+    struct config *config; /* what holds now */
+    struct server *server;
+};
+
+static void on_change(void *arg, const struct option *row, const char *from, const char *to)
+{
+    unsigned *n = arg;
+    (*n)++;
+    if (row->reloadable)
+        log_info("serve", "SIGHUP: %s: %s, was %s", row->name, row->secret ? "***" : to,
+                 row->secret ? "***" : from);
+    else
+        log_warn("serve",
+                 "SIGHUP: %s: stays as it was until the next start; it cannot change while the node runs",
+                 row->name);
+}
+
+static void reload(const struct sources *s)
+{
+    struct err e = {0};
+    struct config fresh;
+    unsigned n = 0;
+    int old_level = s->config->log_level;
+    int k = config_load(&fresh, s->argc, s->argv, &e);
+    if (k < 0) {
+        log_error("serve", "SIGHUP: nothing changed: %s", e.text);
+        return;
+    }
+    config_adopt(s->config, &fresh, on_change, &n);
+    config_fini(&fresh);
+    if (n == 0)
+        log_info("serve", "SIGHUP: the options are the same");
+    if (s->config->log_level != old_level)
+        log_set_level((enum log_level)s->config->log_level);
+    server_set_options(s->server, s->config);
+}
+
+static int wait_for_signal(const sigset_t *set, const struct sources *s)
 {
     int number = 0;
-    while (sigwait(set, &number) != 0)
-        ;
+    while (sigwait(set, &number) != 0 || number == SIGHUP)
+        if (number == SIGHUP)
+            reload(s);
     const struct sigaction again = {.sa_handler = stop_at_once};
     (void)sigaction(SIGTERM, &again, NULL);
     (void)sigaction(SIGINT, &again, NULL);
@@ -58,7 +102,7 @@ static int wait_for_signal(const sigset_t *set)
     return number;
 }
 
-static int run(const struct config *config)
+static int run(struct config *config, int argc, char **argv)
 {
     struct err e = {0};
     struct server *server = NULL;
@@ -72,7 +116,8 @@ static int run(const struct config *config)
         return complain(&e, k == ERR_BAD_OPTION ? 2 : 1);
     (void)puts(server_ready_line(server));
     (void)fflush(stdout); /* whoever waits for the line reads a pipe */
-    int number = wait_for_signal(&set);
+    const struct sources sources = {argc, argv, config, server};
+    int number = wait_for_signal(&set, &sources);
     log_info("serve", "%s: stopping", number == SIGINT ? "SIGINT" : "SIGTERM");
     server_stop(server);
     server_free(server);
@@ -88,7 +133,7 @@ int cmd_serve(int argc, char **argv)
         return print_help();
     if (k < 0)
         return complain(&e, k == ERR_BAD_OPTION ? 2 : 1);
-    int status = run(&config);
+    int status = run(&config, argc, argv);
     config_fini(&config);
     return status;
 }

@@ -151,7 +151,7 @@ static void admit(struct front *f, int fd, enum conn_kind kind, const struct soc
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)); /* a hint */
     if (kind == CONN_WIRE)
         (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)); /* clients may be silent for hours */
-    (void)sock_set_timeouts(fd, f->config.request_timeout_ms, f->config.request_timeout_ms);
+    (void)sock_set_timeouts(fd, f->request_timeout_ms, f->request_timeout_ms);
     uint64_t now_ms = sys_mono_ms();
     struct conn *c = conn_new(&f->conns, fd, kind, now_ms);
     if (n <= sizeof(c->peer))
@@ -159,7 +159,7 @@ static void admit(struct front *f, int fd, enum conn_kind kind, const struct soc
     metrics_gauge_add(f->connections[kind], 1);
     if (kind != CONN_HTTP)
         c->wire = front_wire_new(f, fd, kind);
-    uint64_t timeout_ms = kind == CONN_HTTP ? f->config.idle_timeout_ms : f->config.request_timeout_ms;
+    uint64_t timeout_ms = kind == CONN_HTTP ? f->idle_timeout_ms : f->request_timeout_ms;
     conn_set_deadline(&f->conns, c, now_ms + timeout_ms, /* exact= */ true);
     set_epoll(f, c, EPOLL_CTL_ADD, EPOLLIN);
 }
@@ -211,6 +211,12 @@ static int make_descriptors(struct front *f, struct err *e)
     return 0;
 }
 
+void front_set_timeouts(struct front *f, uint64_t request_timeout_ms, uint64_t idle_timeout_ms)
+{
+    atomic_store(&f->request_timeout_ms, request_timeout_ms);
+    atomic_store(&f->idle_timeout_ms, idle_timeout_ms);
+}
+
 int front_start(const struct front_config *config, struct front **ret, struct err *e)
 {
     assert(config->threads > 0 && config->http && config->express && config->sessions.call);
@@ -219,6 +225,7 @@ int front_start(const struct front_config *config, struct front **ret, struct er
         abort();
     f->magic = FRONT_MAGIC;
     f->config = *config;
+    front_set_timeouts(f, config->request_timeout_ms, config->idle_timeout_ms);
     f->epoll_fd = f->kick_fd = f->reserve_fd = -1;
     lock_init(&f->lock, LOCK_LEAF);
     cond_init(&f->called);

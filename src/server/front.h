@@ -45,6 +45,8 @@ struct front_config {
 int front_start(const struct front_config *config, struct front **ret, struct err *e);
 /* Takes a listening socket, also when it fails, and serves it. */
 int front_listen(struct front *f, int fd, enum conn_kind kind, struct err *e);
+/* From now on: deadlines that run already stay, and connections that are open keep their socket's timeout. */
+void front_set_timeouts(struct front *f, uint64_t request_timeout_ms, uint64_t idle_timeout_ms);
 /* Closes the listeners and idle connections, and waits until running requests have ended; -ETIMEDOUT. */
 int front_drain(struct front *f, uint64_t timeout_ms);
 /* Cuts what is left and ends all threads. Waits for handlers that still run. */

@@ -27,11 +27,11 @@ static void wait_for_head(struct front *f, struct conn *c)
     c->phase = CONN_HEAD;
     if (c->pending_n > 0) {
         if (c->head_deadline_ms == 0)
-            c->head_deadline_ms = now_ms + f->config.request_timeout_ms;
+            c->head_deadline_ms = now_ms + f->request_timeout_ms;
         conn_set_deadline(&f->conns, c, c->head_deadline_ms, /* exact= */ true);
     } else {
         c->head_deadline_ms = 0;
-        conn_set_deadline(&f->conns, c, now_ms + f->config.idle_timeout_ms, /* exact= */ false);
+        conn_set_deadline(&f->conns, c, now_ms + f->idle_timeout_ms, /* exact= */ false);
     }
     front_arm(f, c, EPOLLIN);
 }
@@ -156,7 +156,7 @@ static bool after_response(struct worker *w, struct conn *c, enum http_next next
             return false;
         }
         c->phase = CONN_REST;
-        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->config.request_timeout_ms, /* exact= */ true);
+        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->request_timeout_ms, /* exact= */ true);
         front_arm(f, c, EPOLLOUT);
         return false;
     }
@@ -234,7 +234,7 @@ static void on_rest(struct worker *w, struct conn *c)
     struct front *f = w->front;
     int k = atomic_load(&c->expired) ? -ETIMEDOUT : http_rest_send(c->rest, c->fd);
     if (k == -EAGAIN) { /* an event of a socket that is full means that something left since */
-        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->config.request_timeout_ms, /* exact= */ true);
+        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->request_timeout_ms, /* exact= */ true);
         front_arm(f, c, EPOLLOUT);
         return;
     }

@@ -29,6 +29,7 @@ struct front {
     struct front_config config;
     struct conn_table conns;
     struct session_table sessions;
+    _Atomic uint64_t request_timeout_ms, idle_timeout_ms; /* as last set; those in config are the first */
     int epoll_fd;
     int kick_fd;    /* eventfd in the epoll set: makes one waiting worker look at the ready list */
     int reserve_fd; /* eventfd of the reserved thread: no worker waits any more */

@@ -60,7 +60,7 @@ struct wire_conn *front_wire_new(struct front *f, int fd, enum conn_kind kind)
         abort();
     uid_t uid;
     w->trusted = kind == CONN_UNIX && sock_peer_uid(fd, &uid) == 0 && (uid == 0 || uid == geteuid());
-    w->hello_deadline_ms = sys_mono_ms() + f->config.request_timeout_ms;
+    w->hello_deadline_ms = sys_mono_ms() + f->request_timeout_ms;
     return w;
 }
 
@@ -80,7 +80,7 @@ static int take_budget(struct front *f, struct frame *fr, uint64_t n)
 {
     if (n <= WIRE_SMALL_BYTES)
         return 0;
-    int k = budget_take(f->config.buffers, n, f->config.request_timeout_ms);
+    int k = budget_take(f->config.buffers, n, f->request_timeout_ms);
     if (k == 0)
         fr->budget_bytes += n;
     return k;
@@ -315,7 +315,7 @@ static void wait_for_frame(struct front *f, struct conn *c)
     if (!c->wire->session)
         conn_set_deadline(&f->conns, c, c->wire->hello_deadline_ms, /* exact= */ true);
     else if (c->wire->head_n > 0)
-        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->config.request_timeout_ms, /* exact= */ true);
+        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->request_timeout_ms, /* exact= */ true);
     else /* clients keep handles open and may be silent for days; a dead one is found by its socket */
         conn_set_deadline(&f->conns, c, CONN_NEVER, /* exact= */ false);
     front_arm(f, c, EPOLLIN);

@@ -252,6 +252,13 @@ const char *server_ready_line(const struct server *s)
     return s->ready_line;
 }
 
+void server_set_options(struct server *s, const struct config *config)
+{
+    assert(s->magic == SERVER_MAGIC && s->front != NULL);
+    s->drain_timeout_ms = config->drain_timeout;
+    front_set_timeouts(s->front, config->request_timeout, config->idle_timeout);
+}
+
 /* Everything that has threads or changes disks, in reverse order of its start. */
 static void close_parts(struct server *s)
 {

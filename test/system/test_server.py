@@ -305,3 +305,48 @@ def test_help_names_every_option():
     assert done.returncode == 0 and done.stderr == ""
     for name in ("--data", "--disk", "--listen", "--wire", "--memory", "--config"):
         assert name in done.stdout
+
+
+# ---- options that change while the node runs ----
+
+
+def hang_up(node, says):
+    """SIGHUP, until the node has logged this once more; gives what it logged since."""
+    before = node.log()
+    os.kill(node.pid, signal.SIGHUP)
+    harness.wait_until(lambda: says in node.log()[len(before):], what=says)
+    return node.log()[len(before):]
+
+
+def test_sighup_reads_the_options_again(new_node, tmp_path):
+    """What may change does so at once, the rest is named and stays; a wrong file changes nothing."""
+    path = tmp_path / "f.yaml"
+    path.write_text("idle-timeout: 1h\nmemory: 128MiB\n")
+    node = new_node(config=path)
+    quiet = dial(node)
+    hang_up(node, "the options are the same")
+    path.write_text("idle-timeout: 1s\nmemory: 256MiB\n")
+    logged = hang_up(node, "memory: stays as it was")
+    assert "idle-timeout: 1s, was 1h" in logged
+    impatient = dial(node)
+    impatient.settimeout(30)
+    assert impatient.recv(1) == b"", "closed after the new idle timeout"
+    quiet.sendall(GET)
+    assert read_answer(quiet)[0] == 200, "deadlines that ran already stay"
+    path.write_text("idle-timeout: never\n")
+    assert "idle-timeout" in hang_up(node, "nothing changed")
+    path.unlink()
+    hang_up(node, "nothing changed")
+    assert health(node)["status"] == "ok"
+
+
+def test_sighup_changes_the_log_level(new_node, tmp_path):
+    """A node can be made to log more while something goes wrong; flags still win over the file."""
+    path = tmp_path / "f.yaml"
+    path.write_text("log-level: info\nregion: from-file\n")
+    node = new_node(config=path, region=harness.REGION)
+    path.write_text("log-level: debug\nregion: elsewhere\n")
+    logged = hang_up(node, "log-level: debug, was info")
+    assert "region" not in logged
+    node.cli("bucket", "ls")
+    harness.wait_until(lambda: " debug " in node.log(), what="lines of the new level")

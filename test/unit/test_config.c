@@ -230,6 +230,55 @@ static void table_is_sound(void **state)
     }
 }
 
+struct changes {
+    unsigned taken, kept;
+    char last[256];
+};
+
+static void on_change(void *arg, const struct option *row, const char *from, const char *to)
+{
+    struct changes *c = arg;
+    if (row->reloadable)
+        c->taken++;
+    else
+        c->kept++;
+    (void)snprintf(c->last, sizeof(c->last), "%s: %s -> %s", row->name, from, to);
+}
+
+/* Of another configuration only what may change without a restart is taken over; every difference is told. */
+static void adopting_takes_what_may_change(void **state)
+{
+    struct config c, fresh;
+    struct changes changes = {0};
+    struct err e;
+    assert_int_equal(load(&c, &e, "--data", "/d", "--idle-timeout", "5s", NULL), 0);
+    assert_int_equal(load(&fresh, &e, "--data", "/d", "--idle-timeout", "7s", NULL), 0);
+    config_adopt(&c, &fresh, on_change, &changes);
+    assert_int_equal(c.idle_timeout, 7000);
+    assert_int_equal(changes.taken, 1);
+    assert_string_equal(changes.last, "idle-timeout: 5s -> 7s");
+    config_fini(&fresh);
+    changes = (struct changes){0};
+    assert_int_equal(load(&fresh, &e, "--data", "/other", "--memory", "1G", "--disk", "/x", "--log-level",
+                          "debug", "--idle-timeout", "7s", NULL),
+                     0);
+    config_adopt(&c, &fresh, on_change, &changes);
+    assert_int_equal(changes.taken, 1);
+    assert_int_equal(changes.kept, 3);
+    assert_string_equal(c.data, "/d");
+    assert_int_equal(c.memory, 512 * MIB);
+    assert_int_equal(c.disk.n, 0);
+    assert_int_equal(c.log_level, fresh.log_level);
+    changes = (struct changes){0};
+    config_fini(&fresh);
+    assert_int_equal(load(&fresh, &e, "--data", "/d", "--idle-timeout", "7s", "--log-level", "debug", NULL),
+                     0);
+    config_adopt(&c, &fresh, on_change, &changes);
+    assert_int_equal(changes.taken + changes.kept, 0);
+    config_fini(&fresh);
+    config_fini(&c);
+}
+
 int main(void)
 {
     (void)unsetenv("FOREBAY_CONFIG");
@@ -237,6 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),
         cmocka_unit_test(sources_in_their_order),
+        cmocka_unit_test(adopting_takes_what_may_change),
         cmocka_unit_test(mistakes),
         cmocka_unit_test(mistakes_in_the_file),
         cmocka_unit_test(ports_of_the_kernel),

@@ -3,13 +3,16 @@
  *
  * Records: key "b/NAME", value text lines:
  *
- *     forebay-bucket 1
+ *     forebay-bucket 2
  *     id=7
  *     created=1767225600000000000
  *     origin=s3://data
- *     ...                      one line per property that differs from its default, secrets included
+ *     ...                      one line per property that differs from its default
+ *     origin.secret_key@1=...  a secret, sealed (namespace/seal.h) with the context "NAME\0origin.secret_key"
  *
- * and key "n/bucket", the last id given out, as decimal text. Both are changed in one durable transaction.
+ * Records "forebay-bucket 1" have secrets as plain lines; they are read, and written anew where there is a
+ * key to seal with (without a key to seal with, as in tests, records are of that form). And key "n/bucket",
+ * the last id given out, as decimal text. Both are changed in one durable transaction.
  *
  * Invariants:
  *  1. Ids rise and are never reused, also not after a bucket is deleted: cached data of a deleted bucket can
@@ -21,18 +24,22 @@
 #include "base/lock.h"
 #include "base/sys.h"
 #include "base/text.h"
+#include "namespace/seal.h"
 
 #include <inttypes.h>
 
 #define BUCKET_MAGIC       0x62636b74u
-#define BUCKET_RECORD_HEAD "forebay-bucket 1\n"
+#define BUCKET_RECORD_HEAD "forebay-bucket 2\n"
+#define BUCKET_RECORD_OLD  "forebay-bucket 1\n"
+#define SEALED_MARK        "@1"
 #define BUCKET_RECORD_MAX  (64 * KIB)
 #define BUCKET_VALUE_MAX   (4 * KIB)
 
 struct bucket_table {
     struct lock lock; /* covers v, n, cap */
     struct kv *kv;
-    struct bucket **v; /* sorted by name */
+    const struct seal *seal; /* may be NULL */
+    struct bucket **v;       /* sorted by name */
     size_t n, cap;
 };
 
@@ -194,9 +201,30 @@ int bucket_settings(const struct bucket *b, bool show_secrets, struct buf *out)
 
 /* ---- records ---- */
 
-static int record_encode(const struct bucket *b, struct buf *out)
+/* What a secret is of: the bucket and the property. */
+static void seal_context(const struct bucket *b, struct slice property, struct buf *out)
 {
-    int r = buf_printf(out, BUCKET_RECORD_HEAD "id=%" PRIu64 "\ncreated=%" PRIu64 "\n", b->id, b->created_ns);
+    int r = buf_append(out, b->name, strlen(b->name) + 1);
+    if (r == 0)
+        r = buf_slice(out, property);
+    assert(r == 0);
+}
+
+static int seal_line(const struct bucket *b, const struct seal *seal, const char *name, struct slice value,
+                     struct buf *out)
+{
+    _cleanup_buf_ struct buf context = BUF_INIT(KIB);
+    seal_context(b, slice_str(name), &context);
+    int r = buf_printf(out, "%s" SEALED_MARK "=", name);
+    if (r == 0)
+        r = seal_wrap(seal, buf_view(&context), value, out);
+    return r == 0 ? buf_char(out, '\n') : r;
+}
+
+static int record_encode(const struct bucket *b, const struct seal *seal, struct buf *out)
+{
+    int r = buf_printf(out, "%sid=%" PRIu64 "\ncreated=%" PRIu64 "\n",
+                       seal ? BUCKET_RECORD_HEAD : BUCKET_RECORD_OLD, b->id, b->created_ns);
     for (size_t i = 0; r == 0 && i < bucket_property_table.n_rows; i++) {
         const struct option *row = &bucket_property_table.rows[i];
         _cleanup_buf_ struct buf value = BUF_INIT(BUCKET_VALUE_MAX + 1);
@@ -204,7 +232,36 @@ static int record_encode(const struct bucket *b, struct buf *out)
             continue;
         if (row->def && slice_eq_str(buf_view(&value), row->def))
             continue;
-        r = buf_printf(out, "%s=" SLICE_FMT "\n", row->name, SLICE_ARG(buf_view(&value)));
+        r = row->secret && seal
+                ? seal_line(b, seal, row->name, buf_view(&value), out)
+                : buf_printf(out, "%s=" SLICE_FMT "\n", row->name, SLICE_ARG(buf_view(&value)));
+        if (row->secret)
+            explicit_bzero(value.p, value.n);
+    }
+    return r;
+}
+
+/* The lines of a record with their secrets opened. */
+static int open_secrets(const struct bucket *b, const struct seal *seal, struct slice lines, struct buf *out,
+                        struct err *e)
+{
+    int r = 0;
+    while (lines.n > 0 && r == 0) {
+        struct slice line = slice_split(&lines, '\n'), value = line, name = slice_split(&value, '=');
+        if (!slice_ends(name, SLICE_LIT(SEALED_MARK))) {
+            r = buf_printf(out, SLICE_FMT "\n", SLICE_ARG(line));
+            continue;
+        }
+        _cleanup_buf_ struct buf context = BUF_INIT(KIB);
+        name = slice_sub(name, 0, name.n - strlen(SEALED_MARK));
+        if (!seal || name.n > BUCKET_NAME_MAX)
+            return err_set(e, ERR_CORRUPT, "a secret is sealed, and there is no key");
+        seal_context(b, name, &context);
+        r = buf_printf(out, SLICE_FMT "=", SLICE_ARG(name));
+        if (r == 0)
+            r = seal_unwrap(seal, buf_view(&context), value, out, e);
+        if (r == 0)
+            r = buf_char(out, '\n');
     }
     return r;
 }
@@ -216,9 +273,12 @@ static int record_field(struct slice *s, const char *name, uint64_t *ret)
     return slice_eq_str(key, name) ? slice_u64(line, ret) : -EINVAL;
 }
 
-static int record_decode(struct slice name, struct slice value, struct bucket **ret, struct err *e)
+static int record_decode(struct slice name, struct slice value, const struct seal *seal, struct bucket **ret,
+                         struct err *e)
 {
-    if (name.n == 0 || name.n > BUCKET_NAME_MAX || !slice_starts(value, SLICE_LIT(BUCKET_RECORD_HEAD)))
+    if (name.n == 0 || name.n > BUCKET_NAME_MAX ||
+        (!slice_starts(value, SLICE_LIT(BUCKET_RECORD_HEAD)) &&
+         !slice_starts(value, SLICE_LIT(BUCKET_RECORD_OLD))))
         return err_set(e, ERR_CORRUPT, "record of bucket '" SLICE_FMT "' is not one of ours",
                        SLICE_ARG(name));
     struct slice rest = slice_from(value, sizeof(BUCKET_RECORD_HEAD) - 1);
@@ -227,7 +287,12 @@ static int record_decode(struct slice name, struct slice value, struct bucket **
         return -ENOMEM;
     if (record_field(&rest, "id", &b->id) < 0 || record_field(&rest, "created", &b->created_ns) < 0)
         return err_set(e, ERR_CORRUPT, "record of bucket '%s' lacks its id", b->name);
-    int r = bucket_apply(b, rest, e);
+    _cleanup_buf_ struct buf lines = BUF_INIT(BUCKET_RECORD_MAX);
+    int r = open_secrets(b, seal, rest, &lines, e);
+    if (r == 0)
+        r = bucket_apply(b, buf_view(&lines), e);
+    if (lines.p)
+        explicit_bzero(lines.p, lines.n);
     if (r < 0)
         return err_prefix(e, r, "record of bucket '%s'", b->name);
     *ret = TAKE_PTR(b);
@@ -277,6 +342,15 @@ static void table_put_locked(struct bucket_table *t, struct bucket *b)
     t->n++;
 }
 
+static int record_commit(struct bucket_table *t, struct kv_txn *txn, struct bucket *b, struct err *e);
+
+/* Writes a record of before secrets were sealed in today's form. */
+static int record_renew(struct bucket_table *t, struct bucket *b, struct err *e)
+{
+    _cleanup_(kv_txn_freep) struct kv_txn *txn = kv_txn_new(t->kv);
+    return record_commit(t, txn, b, e);
+}
+
 static int table_load(struct bucket_table *t, struct err *e)
 {
     _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(t->kv, SLICE_LIT("b/"), SLICE_LIT("b0"));
@@ -288,11 +362,14 @@ static int table_load(struct bucket_table *t, struct err *e)
         if (r < 0)
             return r;
         struct bucket *b = NULL;
-        r = record_decode(slice_from(key, 2), value, &b, e);
+        bool old = t->seal && slice_starts(value, SLICE_LIT(BUCKET_RECORD_OLD));
+        r = record_decode(slice_from(key, 2), value, t->seal, &b, e);
         if (r < 0)
             return r;
         _cleanup_buf_ struct buf again = BUF_INIT(BUCKET_RECORD_MAX);
         r = kv_get(t->kv, key, &again, &b->version, e);
+        if (r == 0 && old)
+            r = record_renew(t, b, e);
         LOCK_SCOPE(&t->lock);
         table_put_locked(t, b);
         if (r < 0)
@@ -300,12 +377,13 @@ static int table_load(struct bucket_table *t, struct err *e)
     }
 }
 
-int bucket_table_open(struct kv *kv, struct bucket_table **ret, struct err *e)
+int bucket_table_open(struct kv *kv, const struct seal *seal, struct bucket_table **ret, struct err *e)
 {
     _cleanup_(bucket_table_closep) struct bucket_table *t = calloc(1, sizeof(*t));
     assert(t);
     lock_init(&t->lock, LOCK_BUCKET);
     t->kv = kv;
+    t->seal = seal;
     int r = table_load(t, e);
     if (r < 0)
         return err_prefix(e, r, "control store");
@@ -358,7 +436,7 @@ static int record_commit(struct bucket_table *t, struct kv_txn *txn, struct buck
 {
     _cleanup_buf_ struct buf key = BUF_INIT(BUCKET_NAME_MAX + 3), value = BUF_INIT(BUCKET_RECORD_MAX);
     record_key(b->name, &key);
-    int r = record_encode(b, &value);
+    int r = record_encode(b, t->seal, &value);
     if (r < 0)
         return err_set(e, r, "bucket '%s': settings are too long", b->name);
     kv_txn_check(txn, buf_view(&key), b->version);

@@ -64,9 +64,12 @@ int bucket_check_name(struct slice name, struct err *e);
 int bucket_parse_validate(const char *text, enum bucket_validate *ret, uint64_t *ret_ttl_ms, struct err *e);
 
 struct bucket_table;
+struct seal;
 
-/* Reads all records. */
-int bucket_table_open(struct kv *kv, struct bucket_table **ret, struct err *e);
+/* Reads all records. Secrets are sealed in records that are written (namespace/seal.h), and records of before
+ * that are written anew; with seal NULL they stand there as they are. `seal` must outlive the table.
+ * ERR_CORRUPT, naming the bucket, for secrets that were sealed with another key. */
+int bucket_table_open(struct kv *kv, const struct seal *seal, struct bucket_table **ret, struct err *e);
 void bucket_table_close(struct bucket_table *t);
 DEFINE_CLEANUP(struct bucket_table, bucket_table_close)
 

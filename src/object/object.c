@@ -37,7 +37,7 @@ int object_service_open(const struct object_config *config, struct object_servic
         lock_init(&s->stripes[i].lock, LOCK_OBJECT);
         cond_init(&s->stripes[i].ended);
     }
-    int r = bucket_table_open(config->control, &s->buckets, e);
+    int r = bucket_table_open(config->control, config->seal, &s->buckets, e);
     if (r == 0)
         r = user_table_open(config->control, &s->users, e);
     if (r < 0) {

@@ -24,7 +24,8 @@ struct object_session;
 enum object_route { OBJECT_ROUTE_LOCAL, OBJECT_ROUTE_LOOP };
 
 struct object_config {
-    struct kv *control; /* control store: buckets */
+    struct kv *control;      /* control store: buckets */
+    const struct seal *seal; /* for the secrets in it; NULL: they stand there as they are */
     struct store *store;
     struct budget *budget;   /* --memory */
     enum object_route route; /* LOOP: every operation goes through encode, socket and decode (tests) */

@@ -206,6 +206,7 @@ int data_dir_open(const char *path, struct data_dir *ret, struct err *e)
         return k;
     }
     d.control_path = join(path, "control");
+    d.seal_path = join(path, "secret-key");
     d.cache_path = join(path, "cache");
     d.socket_path = join(path, "run/forebay.sock");
     *ret = d;
@@ -219,6 +220,7 @@ void data_dir_close(struct data_dir *d)
     free(d->access_key);
     free(d->secret_key);
     free(d->control_path);
+    free(d->seal_path);
     free(d->cache_path);
     free(d->socket_path);
     macro_close(&d->lock_fd);

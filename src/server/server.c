@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "namespace/seal.h"
 #include "net/sock.h"
 #include "server/server_internal.h"
 
@@ -28,7 +29,9 @@ static int open_control(struct server *s, const struct memory_plan *plan, struct
 {
     const struct kv_options options = {.cache_bytes = plan->control_cache_bytes,
                                        .write_buffer_bytes = plan->control_write_bytes};
-    int k = kv_open_rocksdb(s->dir.control_path, &options, &s->control, e);
+    int k = seal_open(s->dir.seal_path, &s->seal, e);
+    if (k == 0)
+        k = kv_open_rocksdb(s->dir.control_path, &options, &s->control, e);
     return k < 0 ? err_prefix(e, k, "control store") : 0;
 }
 
@@ -66,6 +69,7 @@ static int open_objects(struct server *s, const struct memory_plan *plan, struct
     s->buffers = budget_new(plan->wire_bytes);
     const struct object_config config = {
         .control = s->control,
+        .seal = s->seal,
         .store = s->store,
         .budget = s->budget,
         .route = route && strcmp(route, "loop") == 0 ? OBJECT_ROUTE_LOOP : OBJECT_ROUTE_LOCAL,
@@ -270,6 +274,7 @@ static void close_parts(struct server *s)
     object_service_close(TAKE_PTR(s->objects));
     store_close(TAKE_PTR(s->store));
     kv_close(TAKE_PTR(s->control));
+    seal_free(TAKE_PTR(s->seal));
 }
 
 void server_stop(struct server *s)

@@ -14,6 +14,7 @@ struct server {
     uint32_t magic;
     uint64_t started_ns; /* real time */
     struct data_dir dir;
+    struct seal *seal; /* of the secrets in the control store */
     struct kv *control;
     struct store *store;
     struct budget *budget;  /* the object service's share of --memory */

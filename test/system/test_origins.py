@@ -303,3 +303,26 @@ def test_conditions_that_cannot_be_promised(node, origin):
     assert "conditions" in refused.value.response["Error"]["Message"], refused.value
     s3.put_object(Bucket=name, Key="k", Body=b"x")
     assert origin.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"x"
+
+
+def test_secrets_are_sealed_at_rest(new_node, origin):
+    """No file of the node but its own credentials tells a bucket's secret; the bucket works after a restart; without the key
+    the node says what is wrong instead of starting."""
+    node = new_node()
+    name = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=name, Key="k", Body=b"data")
+    node.restart()
+    assert node.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"data"
+    node.stop()
+    key = node.data / "secret-key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    files = [p for p in node.data.rglob("*") if p.is_file()]
+    assert any(p.is_relative_to(node.data / "control") for p in files)
+    assert not [p for p in files if origin.secret_key.encode() in p.read_bytes()]
+    kept = key.read_bytes()
+    key.write_bytes(b"forebay-secret-key 1\n" + b"00" * 32 + b"\n")
+    done = node.cli("serve", "--data", node.data, "--listen", "127.0.0.1:0", check=False)
+    assert done.returncode != 0 and name in done.stderr and "another key" in done.stderr, done.stderr
+    key.write_bytes(kept)
+    node.start()
+    assert node.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"data"

@@ -331,7 +331,7 @@ static inline struct upstream *script_upstream(struct script *s, struct kv *kv, 
     (void)snprintf(text, sizeof(text), "origin=file://%s\n%s", dir, settings);
     struct bucket *b = NULL;
     struct upstream *u = NULL;
-    if (bucket_table_open(kv, ret_table, &e) < 0 ||
+    if (bucket_table_open(kv, NULL, ret_table, &e) < 0 ||
         bucket_create(*ret_table, SLICE_LIT("data"), slice_str(text), &b, &e) < 0 ||
         upstream_open(b, &u, &e) < 0)
         fail_msg("%s", e.text);

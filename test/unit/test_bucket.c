@@ -1,5 +1,6 @@
 /* layer: namespace */
 #include "namespace/bucket.h"
+#include "namespace/seal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +16,7 @@ static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     assert_int_equal(kv_open_memory(&f->kv), 0);
-    assert_int_equal(bucket_table_open(f->kv, &f->table, NULL), 0);
+    assert_int_equal(bucket_table_open(f->kv, NULL, &f->table, NULL), 0);
     *state = f;
     return 0;
 }
@@ -49,7 +50,7 @@ static void test_bucket_survives_reopening_with_its_properties(void **state)
                          "origin=s3://data/train\norigin.endpoint=http://127.0.0.1:9000\n"
                          "origin.secret_key=very secret\nvalidate=ttl:5s\nverify=read\n");
     bucket_table_close(f->table);
-    assert_int_equal(bucket_table_open(f->kv, &f->table, NULL), 0);
+    assert_int_equal(bucket_table_open(f->kv, NULL, &f->table, NULL), 0);
     struct bucket *b = NULL;
     assert_int_equal(bucket_find(f->table, SLICE_LIT("images"), &b, NULL), 0);
     assert_int_equal(b->id, id);
@@ -69,7 +70,7 @@ static void test_ids_are_never_reused(void **state)
     uint64_t first = create(f, "one", "origin=file:///a\n");
     assert_int_equal(bucket_delete(f->table, SLICE_LIT("one"), NULL), 0);
     bucket_table_close(f->table);
-    assert_int_equal(bucket_table_open(f->kv, &f->table, NULL), 0);
+    assert_int_equal(bucket_table_open(f->kv, NULL, &f->table, NULL), 0);
     assert_true(create(f, "one", "origin=file:///a\n") > first);
 }
 
@@ -175,8 +176,61 @@ static void test_broken_record_is_reported(void **state)
     kv_txn_free(t);
     struct bucket_table *again = NULL;
     struct err e = {0};
-    assert_int_equal(bucket_table_open(f->kv, &again, &e), ERR_CORRUPT);
+    assert_int_equal(bucket_table_open(f->kv, NULL, &again, &e), ERR_CORRUPT);
     assert_non_null(strstr(e.text, "odd"));
+}
+
+static bool store_has(struct kv *kv, const char *bucket, const char *words)
+{
+    char key[80];
+    _cleanup_buf_ struct buf v = BUF_INIT(64 * KIB);
+    (void)snprintf(key, sizeof(key), "b/%s", bucket);
+    assert_int_equal(kv_get(kv, slice_str(key), &v, NULL, NULL), 0);
+    return strstr(v.p, words) != NULL;
+}
+
+/* With a key, secrets are not in the store as they are, records of before are written anew, and another key,
+ * a line moved to another bucket or no key at all are errors that name the bucket. */
+static void test_secrets_are_sealed(void **state)
+{
+    struct fixture *f = *state;
+    static const uint8_t one[SEAL_KEY_BYTES] = {1}, two[SEAL_KEY_BYTES] = {2};
+    struct seal *seal = seal_new(one), *other = seal_new(two);
+    struct bucket *b = NULL;
+    struct err e = {0};
+    create(f, "before", "origin=s3://x\norigin.access_key=AK\norigin.secret_key=hunter2\n");
+    assert_true(store_has(f->kv, "before", "hunter2"));
+    bucket_table_close(f->table);
+    assert_int_equal(bucket_table_open(f->kv, seal, &f->table, NULL), 0);
+    assert_false(store_has(f->kv, "before", "hunter2"));
+    assert_true(store_has(f->kv, "before", "origin.secret_key@1=") &&
+                store_has(f->kv, "before", "origin.access_key=AK"));
+    create(f, "after", "origin=s3://x\norigin.secret_key=hunter3\n");
+    assert_false(store_has(f->kv, "after", "hunter3"));
+    bucket_table_close(f->table);
+    assert_int_equal(bucket_table_open(f->kv, seal, &f->table, NULL), 0);
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("before"), &b, NULL), 0);
+    assert_string_equal(b->p.origin_options.secret_key, "hunter2");
+    bucket_unref(b);
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("after"), &b, NULL), 0);
+    assert_string_equal(b->p.origin_options.secret_key, "hunter3");
+    bucket_unref(b);
+    struct bucket_table *again = NULL;
+    assert_int_equal(bucket_table_open(f->kv, other, &again, &e), ERR_CORRUPT);
+    assert_non_null(strstr(e.text, "'after'"));
+    assert_int_equal(bucket_table_open(f->kv, NULL, &again, &e), ERR_CORRUPT);
+    _cleanup_buf_ struct buf v = BUF_INIT(64 * KIB);
+    assert_int_equal(kv_get(f->kv, SLICE_LIT("b/before"), &v, NULL, NULL), 0);
+    struct kv_txn *t = kv_txn_new(f->kv);
+    kv_txn_put(t, SLICE_LIT("b/moved"), buf_view(&v));
+    assert_int_equal(kv_txn_commit(t, KV_DURABLE, NULL), 0);
+    kv_txn_free(t);
+    assert_int_equal(bucket_table_open(f->kv, seal, &again, &e), ERR_CORRUPT);
+    assert_non_null(strstr(e.text, "'moved'"));
+    bucket_table_close(f->table); /* before its key */
+    f->table = NULL;
+    seal_free(seal);
+    seal_free(other);
 }
 
 int main(void)
@@ -189,6 +243,7 @@ int main(void)
         TEST(test_change_touches_only_what_is_named),
         TEST(test_bad_names_and_settings_are_named),
         TEST(test_secrets_are_hidden),
+        TEST(test_secrets_are_sealed),
         TEST(test_pages_are_in_byte_order),
         TEST(test_broken_record_is_reported),
     };

@@ -242,6 +242,40 @@ static void test_posix_files_are_objects(void **state)
     assert_int_equal(scratch_find(f->s, B, SLICE_LIT("i/"), f->a, &x, NULL), 0);
 }
 
+/* A listing for people who see a file system: empty directories are there, the key table and directories' own
+ * keys are not, and pages go on behind a directory. */
+static void test_listing_paths_only(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o;
+    uint64_t dir = (uint64_t)make(f, SCRATCH_ROOT, "d", S_IFDIR | 0755);
+    (void)make(f, dir, "empty", S_IFDIR | 0755);
+    (void)make(f, dir, "file", S_IFREG | 0644);
+    (void)make(f, SCRATCH_ROOT, "d-file", S_IFREG | 0644);
+    assert_int_equal(put(f, "d", 1, false, &o), 0); /* clashes with the directory */
+    assert_int_equal(put(f, "//", 1, false, &o), 0);
+    static const char *const want[2][3] = {{"d-file", "d/", NULL}, {"d/empty/", "d/file", NULL}};
+    static const char *const prefixes[2] = {"", "d/"};
+    for (size_t i = 0; i < 2; i++) {
+        for (size_t max = 1; max <= 10; max += 9) {
+            struct scratch_list q = {
+                .prefix = slice_str(prefixes[i]), .delimiter = '/', .max = max, .paths_only = true};
+            bool truncated = true;
+            size_t n = 0;
+            char after[64];
+            while (truncated) {
+                struct listed got = {.n = 0};
+                assert_int_equal(scratch_list(f->s, B, &q, on_key, &got, &truncated, NULL), 0);
+                for (size_t k = 0; k < got.n; k++)
+                    assert_string_equal(got.keys[k], want[i][n++]);
+                (void)snprintf(after, sizeof(after), "%s", got.keys[got.n - 1]);
+                q.after = slice_str(after);
+            }
+            assert_int_equal(n, 2);
+        }
+    }
+}
+
 /* Conditions name the ETag that listings and lookups give, own or made up; a failed one leaves no
  * directories. */
 static void test_conditions_of_a_put(void **state)
@@ -334,6 +368,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys_follow_a_sorted_model),
         WITH(test_posix_files_are_objects),
+        WITH(test_listing_paths_only),
         WITH(test_conditions_of_a_put),
         WITH(test_a_replaced_object_stays_for_its_readers),
         WITH(test_failing_commits_leave_the_keys),

@@ -72,8 +72,11 @@ def machine():
 
 def file_system(path):
     """Type of the file system that holds path."""
-    return subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", path], check=True, stdout=subprocess.PIPE,
-                          text=True).stdout.strip()
+    for command in (["findmnt", "-n", "-o", "FSTYPE", "-T", path], ["stat", "-f", "-c", "%T", path]):
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)  # a chroot has no mount of its own to find
+        if done.returncode == 0 and done.stdout.strip():
+            return done.stdout.strip()
+    return "unknown"
 
 
 def write_random(path, size, seed):

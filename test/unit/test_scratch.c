@@ -689,6 +689,41 @@ static void test_limits_are_refused(void **state)
     assert_int_equal(make(f, (uint64_t)make(f, SCRATCH_ROOT, "f", S_IFREG), "x", S_IFREG), -ENOTDIR);
 }
 
+/* Writes the inode's record with as many links as there may be. */
+static void fill_links(struct fixture *f, uint64_t ino)
+{
+    struct buf _cleanup_buf_ key = BUF_INIT(KIB), value = BUF_INIT(SCRATCH_RECORD_MAX);
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(f->kv);
+    struct scratch_inode x = attr(f, ino);
+    x.links = SCRATCH_LINK_MAX;
+    assert_int_equal(scratch_inode_encode(&x, &value), 0);
+    scratch_key(B, ino, SCRATCH_KEY_INODE, SLICE_NULL, &key);
+    kv_txn_put(t, buf_view(&key), buf_view(&value));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    reopen(f);
+}
+
+/* A file with all the links it may have gets no further one, a directory no further directory, made or moved
+ * there; other entries are still welcome. */
+static void test_links_have_a_limit(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o;
+    struct scratch_inode x;
+    uint64_t file = (uint64_t)make(f, SCRATCH_ROOT, "file", S_IFREG | 0644);
+    uint64_t dir = (uint64_t)make(f, SCRATCH_ROOT, "dir", S_IFDIR | 0755);
+    (void)make(f, SCRATCH_ROOT, "other", S_IFDIR | 0755);
+    fill_links(f, file);
+    fill_links(f, dir);
+    assert_int_equal(scratch_link(f->s, &f->call, file, SCRATCH_ROOT, SLICE_LIT("l"), f->a, &x, NULL),
+                     -EMLINK);
+    assert_int_equal(make(f, dir, "sub", S_IFDIR | 0755), -EMLINK);
+    assert_int_equal(
+        scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("other"), dir, SLICE_LIT("sub"), 0, &o, NULL),
+        -EMLINK);
+    assert_true(make(f, dir, "sub", S_IFREG | 0644) > 0);
+}
+
 /* Attributes come and go with their flags and limits, are listed by name, and leave with their inode. */
 static void test_extended_attributes(void **state)
 {
@@ -783,6 +818,7 @@ int main(void)
         WITH(test_new_files_get_the_right_owner),
         WITH(test_permissions_are_checked_when_asked),
         WITH(test_limits_are_refused),
+        WITH(test_links_have_a_limit),
         WITH(test_extended_attributes),
         WITH(test_attributes_are_what_was_set),
     };

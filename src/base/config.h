@@ -32,6 +32,8 @@
     X(flush_interval, DURATION, "flush-interval", "TIME", "30s", 100, 600000, NULL, false,                   \
       "how often cached data is made safe against power loss")                                               \
     X(region, STRING, "region", "NAME", "us-east-1", 0, 0, NULL, false, "region that S3 clients sign for")   \
+    X(domain, STRING, "domain", "NAME", NULL, 0, 0, NULL, false,                                             \
+      "S3 requests for the host BUCKET.NAME are about that bucket")                                          \
     X(log_level, ENUM, "log-level", "LEVEL", "info", 0, 0, "error|warn|info|debug", true, "how much to log") \
     X(config, STRING, "config", "FILE", NULL, 0, 0, NULL, false, "YAML file with these options as keys")
 

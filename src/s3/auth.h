@@ -36,6 +36,7 @@ struct auth_request {
     struct slice path; /* decoded */
     const struct http_pair *query;
     size_t n_query;
+    struct slice host_bucket; /* that the Host header names; empty: path style */
 };
 
 #define AUTH_ACCESS_KEY_MAX 128

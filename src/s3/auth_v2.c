@@ -106,9 +106,11 @@ static int put_amz_headers(const struct auth_request *r, struct arena *a, struct
 
 static int put_resource(const struct auth_request *r, struct buf *b)
 {
-    int status = buf_slice(b, r->http->raw_path);
+    int status = r->host_bucket.n ? buf_printf(b, "/" SLICE_FMT, SLICE_ARG(r->host_bucket)) : 0;
     char separator = '?';
 
+    if (status == 0)
+        status = buf_slice(b, r->http->raw_path);
     for (size_t i = 0; i < ARRAY_SIZE(resource_names) && status == 0; i++) {
         const struct http_pair *p = auth_query(r, resource_names[i]);
 

@@ -52,6 +52,21 @@ enum s3_error route_path(struct slice path, struct slice *ret_bucket, struct sli
     return S3_OK;
 }
 
+struct slice route_host(struct slice host, struct slice domain)
+{
+    ssize_t colon = slice_rfind(host, ':');
+    struct slice tail;
+
+    if (colon >= 0)
+        host = slice_sub(host, 0, (size_t)colon);
+    if (domain.n == 0 || host.n < domain.n + 2)
+        return SLICE_LIT("");
+    tail = slice_from(host, host.n - domain.n);
+    if (host.p[host.n - domain.n - 1] != '.' || !slice_eq_case(tail, domain))
+        return SLICE_LIT("");
+    return slice_sub(host, 0, host.n - domain.n - 1);
+}
+
 static enum s3_op upload_op(const struct http_request *http, const struct http_pair *query, size_t n)
 {
     bool has_id = route_query(query, n, "uploadId");

@@ -8,6 +8,7 @@
  * 2. Each request gets one answer. A failure after the head was sent cuts the body and closes the connection,
  * so that no client takes part of an object for all of it.
  */
+#include "s3/auth_internal.h"
 #include "s3/s3_internal.h"
 #include "s3/uploads.h"
 
@@ -57,6 +58,7 @@ struct s3 *s3_new(const struct s3_config *config)
     s->access_key = slice_dup(slice_str(config->access_key));
     s->secret_key = slice_dup(slice_str(config->secret_key));
     s->node_id = slice_dup(slice_str(config->node_id));
+    s->domain = config->domain ? slice_dup(slice_str(config->domain)) : NULL;
     s->session = object_session_new(s->objects, WIRE_VIA_S3);
     s->uploads = uploads_new(s);
     auth_keys_init(&s->keys, find_secret, s, slice_str(s->region));
@@ -78,6 +80,7 @@ void s3_free(struct s3 *s)
         explicit_bzero(s->secret_key, strlen(s->secret_key));
     free(s->secret_key);
     free(s->node_id);
+    free(s->domain);
     s->magic = 0;
     free(s);
 }
@@ -90,12 +93,13 @@ static enum s3_error decode_target(struct s3_request *r)
         http_parse_query(r->http->raw_query, r->arena, &r->query, &r->n_query))
         return S3_ERR_INVALID_URI;
     r->path = arena_dup(r->arena, buf_view(&b));
+    r->host_bucket = auth_lower(r->arena, route_host(request_header(r, "host"), slice_str(r->s3->domain)));
     return S3_OK;
 }
 
 static enum s3_error authenticate(struct s3_request *r, bool header_only)
 {
-    const struct auth_request q = {r->http, r->path, r->query, r->n_query};
+    const struct auth_request q = {r->http, r->path, r->query, r->n_query, r->host_bucket};
     const char *reason = NULL;
     enum s3_error error;
 
@@ -124,7 +128,18 @@ static enum s3_error authenticate(struct s3_request *r, bool header_only)
 static enum s3_error find_op(struct s3_request *r)
 {
     const char *reason = NULL;
-    enum s3_error error = route_path(r->path, &r->bucket, &r->key);
+    struct slice path = r->path;
+    enum s3_error error;
+
+    if (r->host_bucket.n) { /* the same request in path style */
+        char *p = arena_alloc(r->arena, 1 + r->host_bucket.n + path.n);
+
+        p[0] = '/';
+        memcpy(p + 1, r->host_bucket.p, r->host_bucket.n);
+        memcpy(p + 1 + r->host_bucket.n, path.p, path.n);
+        path = slice_of(p, 1 + r->host_bucket.n + path.n);
+    }
+    error = route_path(path, &r->bucket, &r->key);
 
     if (!error)
         error = route_op(r->http, r->bucket.n > 0, r->key.n > 0, r->query, r->n_query, &r->op, &reason);

@@ -1,5 +1,5 @@
 /*
- * The S3 front end: turns one HTTP request into object operations and answers as S3 does. Path style; who
+ * The S3 front end: turns one HTTP request into object operations and answers as S3 does; who
  * signed a request, and what it may do, is checked before anything else happens, and it is refused with S3's
  * XML error otherwise.
  */
@@ -16,6 +16,7 @@ struct s3_config {
     const char *access_key; /* the node's own pair, which may do everything */
     const char *secret_key;
     const char *node_id; /* x-amz-id-2 */
+    const char *domain;  /* BUCKET.DOMAIN as host names a bucket; NULL: path style only */
 };
 
 struct s3 *s3_new(const struct s3_config *config); /* copies the strings */

@@ -78,7 +78,7 @@ struct s3 {
     uint32_t magic;
     struct object_service *objects;
     struct object_session *session; /* of all requests; each closes what it opens */
-    char *region, *access_key, *secret_key, *node_id;
+    char *region, *access_key, *secret_key, *node_id, *domain;
     struct auth_keys keys;
     struct uploads *uploads;
     struct metric_series *seconds[S3_OP_COUNT];
@@ -94,6 +94,7 @@ struct s3_request {
     uint64_t started_ns;
     char id[17];
     struct slice path, bucket, key; /* decoded; empty when the path does not go so far */
+    struct slice host_bucket;       /* that the Host header names; empty: path style */
     struct http_pair *query;
     size_t n_query;
     struct auth_claim claim;
@@ -118,6 +119,9 @@ S3_OPS(X)
 
 /* Cuts the decoded path into bucket and key. INVALID_URI, KEY_TOO_LONG. */
 enum s3_error route_path(struct slice path, struct slice *ret_bucket, struct slice *ret_key);
+/* The bucket in the value of a Host header, "BUCKET.DOMAIN[:PORT]" in any case; empty when it is another
+ * host. */
+struct slice route_host(struct slice host, struct slice domain);
 /* Which operation a request means. METHOD_NOT_ALLOWED, NOT_IMPLEMENTED with *ret_reason (static text or
  * NULL). */
 enum s3_error route_op(const struct http_request *http, bool has_bucket, bool has_key,

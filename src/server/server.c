@@ -147,7 +147,8 @@ static int start_front(struct server *s, const struct config *config, const stru
                                  .region = config->region,
                                  .access_key = s->dir.access_key,
                                  .secret_key = s->dir.secret_key,
-                                 .node_id = s->dir.node_id};
+                                 .node_id = s->dir.node_id,
+                                 .domain = config->domain};
     s->s3 = s3_new(&s3);
     const struct front_config front = {
         .threads = (unsigned)config->threads,

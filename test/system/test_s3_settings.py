@@ -3,8 +3,13 @@
 Each answer is the one that S3 gives for a bucket on which nothing was ever set.
 """
 
+import socket
+
 import botocore.exceptions
 import pytest
+
+import harness
+from test_s3_security import fetch
 
 # Operation of boto3, and S3's error code for a bucket without it.
 NOT_SET = [
@@ -87,3 +92,28 @@ def test_attributes_of_an_object(bucket):
     assert refused(bucket.s3.get_object_attributes, **where, ObjectAttributes=["Colour"]) == (400, "InvalidArgument")
     assert refused(bucket.s3.get_object_attributes, Bucket=bucket.name, Key="none",
                    ObjectAttributes=["ETag"]) == (404, "NoSuchKey")
+
+
+def test_buckets_by_host(new_node, origin, monkeypatch):
+    """With --domain the host may name the bucket, for signed requests and presigned URLs of both versions."""
+    ask_names = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: ask_names(
+        "127.0.0.1" if str(host).endswith(".localhost") else host, *rest, **more))
+    node = new_node(domain="localhost")
+    name = node.new_bucket(origin)
+    port = node.endpoint.rsplit(":", 1)[1]
+    for version in ("s3v4", "s3"):
+        client = harness.s3_client(f"http://localhost:{port}", *node.credentials, signature_version="s3v4",
+                                   s3={"addressing_style": "virtual"})
+        signer = harness.s3_client(f"http://localhost:{port}", *node.credentials, signature_version=version,
+                                   s3={"addressing_style": "virtual"})
+        key = f"a key/{version}"
+        client.put_object(Bucket=name, Key=key, Body=b"data")
+        assert client.get_object(Bucket=name, Key=key)["Body"].read() == b"data"
+        assert key in [o["Key"] for o in client.list_objects_v2(Bucket=name)["Contents"]]
+        url = signer.generate_presigned_url("get_object", Params={"Bucket": name, "Key": key}, ExpiresIn=60)
+        assert url.startswith(f"http://{name}.localhost:")
+        assert fetch(url).body == b"data"
+        assert fetch(url.replace(f"/{version}?", "/other?")).status == 403
+    assert [b["Name"] for b in client.list_buckets()["Buckets"]] == [name]
+    assert node.s3().get_object(Bucket=name, Key="a key/s3")["Body"].read() == b"data"

@@ -244,6 +244,29 @@ static void if_range_needs_the_same_version(void **state)
     assert_false(condition_if_range(SLICE_LIT(LATER), &attr));
 }
 
+/* The host names a bucket when it ends with the domain; with or without port, in any case. */
+static void hosts_name_buckets(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *host, *domain, *bucket;
+    } rows[] = {
+        {"data.s3.example.com", "s3.example.com", "data"},
+        {"data.s3.example.com:7070", "s3.example.com", "data"},
+        {"a.b.s3.Example.COM", "s3.example.com", "a.b"},
+        {"s3.example.com", "s3.example.com", ""},
+        {".s3.example.com", "s3.example.com", ""},
+        {"xs3.example.com", "s3.example.com", ""},
+        {"data.other.com", "s3.example.com", ""},
+        {"data.s3.example.com", "", ""},
+        {"[::1]:7070", "s3.example.com", ""},
+        {"", "s3.example.com", ""},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        assert_true(
+            slice_eq_str(route_host(slice_str(rows[i].host), slice_str(rows[i].domain)), rows[i].bucket));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +276,7 @@ int main(void)
         cmocka_unit_test(other_functions_are_not_implemented),
         cmocka_unit_test(conditions_are_judged),
         cmocka_unit_test(if_range_needs_the_same_version),
+        cmocka_unit_test(hosts_name_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

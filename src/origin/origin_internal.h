@@ -4,6 +4,7 @@
 #include "origin/origin.h"
 
 extern const struct origin_ops origin_s3_ops;
+extern const struct origin_ops origin_forebay_ops;
 extern const struct origin_ops origin_file_ops;
 extern const struct origin_ops origin_gs_ops;
 extern const struct origin_ops origin_az_ops;

@@ -6,6 +6,9 @@
  * http://10.0.0.5:9000/BUCKET/PREFIX/key no endpoint, region eu-west-1, virtual style ->
  * https://BUCKET.s3.eu-west-1.amazonaws.com/...
  *
+ *     forebay://HOST:PORT/BUCKET[/PREFIX]   another node, by its S3 port: http, path style, its keys as
+ * credentials
+ *
  * A prefix stands for a folder: "s3://b/train" and "s3://b/train/" are the same, keys below it begin behind
  * the slash.
  *
@@ -112,13 +115,14 @@ static void s3_free(struct s3 *s)
 }
 DEFINE_CLEANUP(struct s3, s3_free)
 
-static int s3_open(struct slice rest, const struct origin_options *o, struct origin **ret, struct err *e)
+static int open_as(const struct origin_ops *ops, struct slice rest, const struct origin_options *o,
+                   struct origin **ret, struct err *e)
 {
     struct s3 *_cleanup_(s3_freep) s = calloc(1, sizeof(*s));
     if (!s)
         abort();
     s->magic = S3_MAGIC;
-    s->base.ops = &origin_s3_ops;
+    s->base.ops = ops;
     s->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
                            ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META;
     lock_init(&s->lock, LOCK_ORIGIN);
@@ -144,6 +148,27 @@ static int s3_open(struct slice rest, const struct origin_options *o, struct ori
     return 0;
 }
 
+static int s3_open(struct slice rest, const struct origin_options *o, struct origin **ret, struct err *e)
+{
+    return open_as(&origin_s3_ops, rest, o, ret, e);
+}
+
+/* "HOST:PORT/BUCKET[/PREFIX]": the S3 port of another node; origin.endpoint says otherwise, for example with
+ * https. */
+static int forebay_open(struct slice rest, const struct origin_options *o, struct origin **ret, struct err *e)
+{
+    struct slice host = slice_split(&rest, '/');
+    char _cleanup_free_ *endpoint = NULL;
+    if (host.n == 0 || rest.n == 0)
+        return err_set(e, ERR_BAD_OPTION, "write forebay://HOST:PORT/BUCKET[/PREFIX]");
+    if (asprintf(&endpoint, "http://" SLICE_FMT, SLICE_ARG(host)) < 0)
+        abort();
+    struct origin_options own = *o;
+    own.endpoint = o->endpoint ? o->endpoint : endpoint;
+    own.style = STYLE_PATH;
+    return open_as(&origin_forebay_ops, rest, &own, ret, e);
+}
+
 static void s3_close(struct origin *o)
 {
     s3_free(s3_of(o));
@@ -167,6 +192,17 @@ const struct web_kind s3_web_kind = {
 const struct origin_ops origin_s3_ops = {
     .scheme = "s3",
     .open = s3_open,
+    .close = s3_close,
+    .get = s3_get,
+    .list = s3_list,
+    .put = s3_put,
+    .remove = s3_remove,
+    .copy = s3_copy,
+};
+
+const struct origin_ops origin_forebay_ops = {
+    .scheme = "forebay",
+    .open = forebay_open,
     .close = s3_close,
     .get = s3_get,
     .list = s3_list,

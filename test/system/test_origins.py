@@ -326,3 +326,33 @@ def test_secrets_are_sealed_at_rest(new_node, origin):
     key.write_bytes(kept)
     node.start()
     assert node.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"data"
+
+
+def test_tiers_of_tiers(node, new_node, origin):
+    """A node before a node: reads come through both, the second epoch asks nobody, writes reach the last origin."""
+    below = new_node()
+    name = below.new_bucket(origin)
+    access, secret = below.credentials
+    contents = {f"d/{i}": os.urandom(3000 + i) for i in range(10)}
+    for key, data in contents.items():
+        origin.s3().put_object(Bucket=name, Key=key, Body=data)
+    keys = {"origin.access_key": access, "origin.secret_key": secret}
+    address = below.endpoint.removeprefix("http://")
+    node.create_bucket(name, f"forebay://{address}/{name}", **keys)
+    s3 = node.s3()
+    fetched = []
+    for _ in range(2):
+        before = below.metric("forebay_requests_total")
+        for key, data in contents.items():
+            assert s3.get_object(Bucket=name, Key=key)["Body"].read() == data
+        fetched.append(below.metric("forebay_requests_total") - before)
+    assert fetched[0] >= len(contents) and fetched[1] <= 2, fetched  # the metrics page itself counts
+    assert s3_keys(s3, name) == sorted(contents)
+    s3.put_object(Bucket=name, Key="new", Body=b"new", Metadata={"a": "b"})
+    assert origin.s3().get_object(Bucket=name, Key="new")["Body"].read() == b"new"
+    s3.delete_object(Bucket=name, Key="new")
+    assert s3_keys(below.s3(), name) == sorted(contents)
+    said = check(node, f"forebay://{address}/{name}", keys)
+    assert {one["state"] for one in said.values()} == {"ok"}, said
+    done = node.cli("origin", "check", "forebay://nowhere", check=False)
+    assert done.returncode == 2 and "forebay://HOST:PORT/BUCKET" in done.stderr

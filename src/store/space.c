@@ -174,6 +174,13 @@ static const char *verdict_name(enum evict_verdict v)
     return v == EVICT_DEAD ? "dead" : v == EVICT_STALE ? "stale" : v == EVICT_IDLE_SET ? "idle" : "forced";
 }
 
+/* So that a read of it soon after shows that it was given up too early. */
+static void note_evicted(struct store *s, struct slice key, uint64_t last_read_ms)
+{
+    LOCK_SCOPE(&s->sets_lock);
+    evict_note_evicted(s->sets, key, last_read_ms);
+}
+
 /* Evicts one entry if it is still what was sampled and nobody uses it. *asked_bytes grows by what may become
  * free because whoever uses it was asked to let go. */
 static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict why, uint64_t *asked_bytes)
@@ -182,7 +189,7 @@ static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict
     struct slice key = slice_of(v->key, v->key_bytes);
     struct key_owner o;
     bool done = false;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, last_read_ms = 0;
     table_begin(s, key, &o);
     struct extent *x = table_find(s, key, o.hash);
     if (x) {
@@ -190,6 +197,7 @@ static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict
          * bytes. */
         if (id_eq(x->id, v->id) && __atomic_load_n(&x->refs, __ATOMIC_ACQUIRE) == 1) {
             bytes = extent_present_bytes(x);
+            last_read_ms = __atomic_load_n(&x->last_read_ms, __ATOMIC_RELAXED);
             doom_extent(x);
             done = true;
         } else if (id_eq(x->id, v->id) && s->on_gone && s->on_gone(s->on_gone_arg, key)) {
@@ -201,14 +209,17 @@ static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict
         struct format_entry r;
         if (load_record(d, key, &r, &b) == 0 && id_eq(r.id, v->id)) {
             bytes = format_charge(r.size_bytes, r.present_blocks);
+            last_read_ms = r.last_read_ms;
             doom_record(d, key, &r);
             done = true;
         }
     }
     table_end(s, &o);
-    if (done)
-        metrics_add(metrics_series(METRIC_EVICTED_BYTES, d->path, verdict_name(why), NULL), bytes);
-    return done;
+    if (!done)
+        return false;
+    note_evicted(s, key, last_read_ms);
+    metrics_add(metrics_series(METRIC_EVICTED_BYTES, d->path, verdict_name(why), NULL), bytes);
+    return true;
 }
 
 /* The policy's choice; with force, when it keeps all, the one that was not read for the longest time. */
@@ -217,17 +228,11 @@ static int choose(struct disk *d, const struct evict_candidate *c, size_t n, uin
 {
     struct store *s = d->store;
     uint64_t now = store_now_ms();
-    lock_take(&s->sets_lock);
-    int best = n > 0 ? evict_choose(s->sets, c, n, data_set, now) : -1;
+    LOCK_SCOPE(&s->sets_lock);
+    int best = n == 0  ? -1
+               : force ? evict_choose_forced(s->sets, c, n, data_set, now)
+                       : evict_choose(s->sets, c, n, data_set, now);
     *ret_why = best >= 0 ? evict_judge(s->sets, &c[best], data_set, now) : EVICT_KEEP;
-    lock_drop(&s->sets_lock);
-    for (size_t i = 0; force && best < 0 && i < n; i++) {
-        int oldest = (int)i;
-        for (size_t k = i + 1; k < n; k++)
-            if (c[k].last_read_ms < c[oldest].last_read_ms)
-                oldest = (int)k;
-        best = oldest;
-    }
     return best;
 }
 

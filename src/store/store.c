@@ -235,6 +235,10 @@ static void install(struct extent *x)
     lock_drop(&x->disk->lock);
     lock_take(&s->sets_lock);
     evict_set_grow(s->sets, x->data_set, (int64_t)extent_size(x));
+    /* Made because somebody reads it: when its key was evicted not long ago, that tells the interval. */
+    uint64_t former = evict_former_read(s->sets, x->key);
+    if (former > 0)
+        evict_set_read(s->sets, x->data_set, former, store_now_ms(), 0);
     lock_drop(&s->sets_lock);
     table_insert(s, x);
     writer_queue(x);

@@ -19,6 +19,11 @@
     X(rm, "rm", "remove objects")                                                                            \
     X(mount, "mount", "show a bucket as a directory")                                                        \
     X(umount, "umount", "end a mount")                                                                       \
+    X(prefetch, "prefetch", "fetch objects into the cache, as a job")                                        \
+    X(evict, "evict", "drop cached data, as a job")                                                          \
+    X(copy, "copy", "copy objects to another bucket, as a job")                                              \
+    X(sync, "sync", "make one bucket's prefix as another's, as a job")                                       \
+    X(job, "job", "list, show, wait for and change jobs")                                                    \
     X(status, "status", "show the state of the node")                                                        \
     X(store, "store", "verify the disks of a stopped node")                                                  \
     X(bench, "bench", "measure reading as a training loop does")

@@ -287,6 +287,37 @@ int wire_entry_decode(struct slice *s, struct wire_entry *ret)
     return 0;
 }
 
+int wire_cached_encode(const struct wire_cached *w, struct buf *b)
+{
+    size_t before = b->n;
+    int k = encode_str(b, w->key);
+    if (k == 0)
+        k = encode_u64(b, w->size_bytes);
+    if (k == 0)
+        k = encode_u64(b, w->present_bytes);
+    return encode_end(b, before, k < 0 ? k : encode_u64(b, w->last_read_ms));
+}
+
+int wire_cached_decode(struct slice *s, struct wire_cached *ret)
+{
+    if (s->n == 0)
+        return -ENOENT;
+    struct slice rest = *s;
+    struct wire_cached w = {0};
+    int k = decode_str(&rest, &w.key);
+    if (k == 0)
+        k = decode_u64(&rest, &w.size_bytes);
+    if (k == 0)
+        k = decode_u64(&rest, &w.present_bytes);
+    if (k == 0)
+        k = decode_u64(&rest, &w.last_read_ms);
+    if (k < 0)
+        return k;
+    *ret = w;
+    *s = rest;
+    return 0;
+}
+
 int wire_bucket_encode(const struct wire_bucket *w, struct buf *b)
 {
     size_t before = b->n;

@@ -42,7 +42,9 @@ enum wire_flag {
     WIRE_KEEP = 1 << 5,
     WIRE_MOVE = 1 << 6,
     WIRE_NOREPLACE = 1 << 7,
-    WIRE_READ_ONLY = 1 << 8, /* ORIGIN_CHECK */
+    WIRE_READ_ONLY = 1 << 8,  /* ORIGIN_CHECK */
+    WIRE_BACKGROUND = 1 << 9, /* FETCH: waits, but behind everybody who reads */
+    WIRE_EXACT = 1 << 10,
 };
 
 enum wire_op {
@@ -63,6 +65,12 @@ struct wire_attr {
 struct wire_entry {
     struct slice key; /* whole key; common prefixes end with the delimiter and have kind DIRECTORY */
     struct wire_attr attr;
+};
+
+struct wire_cached {
+    struct slice key;
+    uint64_t size_bytes, present_bytes;
+    uint64_t last_read_ms; /* real time */
 };
 
 struct wire_bucket {
@@ -117,6 +125,9 @@ const struct wire_op_info *wire_op_info(uint32_t op);
 int wire_entry_encode(const struct wire_entry *w, struct buf *b);
 /* Takes the next entry off the front of *s; -ENOENT when it is empty, ERR_PROTOCOL when broken. */
 int wire_entry_decode(struct slice *s, struct wire_entry *ret);
+/* As wire_entry_*. */
+int wire_cached_encode(const struct wire_cached *w, struct buf *b);
+int wire_cached_decode(struct slice *s, struct wire_cached *ret);
 int wire_bucket_encode(const struct wire_bucket *w, struct buf *b);
 int wire_bucket_decode(struct slice *s, struct wire_bucket *ret);
 

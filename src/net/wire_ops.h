@@ -23,6 +23,8 @@
     X(FETCH, fetch, 23)                                                                                      \
     X(CLOSE, close, 24)                                                                                      \
     X(WATCH, watch, 25)                                                                                      \
+    X(CACHED, cached, 26)                                                                                    \
+    X(EVICT, evict, 27)                                                                                      \
     X(PUT_OPEN, put_open, 30)                                                                                \
     X(PUT_WRITE, put_write, 31)                                                                              \
     X(PUT_COMMIT, put_commit, 32)                                                                            \
@@ -33,6 +35,11 @@
     X(RMDIR, rmdir, 43)                                                                                      \
     X(STATUS, status, 50)                                                                                    \
     X(REPORT, report, 51)                                                                                    \
+    X(JOB_START, job_start, 60)                                                                              \
+    X(JOB_LIST, job_list, 61)                                                                                \
+    X(JOB_GET, job_get, 62)                                                                                  \
+    X(JOB_CHANGE, job_change, 63)                                                                            \
+    X(JOB_ERRORS, job_errors, 64)                                                                            \
     X(USER_CREATE, user_create, 70)                                                                          \
     X(USER_LIST, user_list, 71)                                                                              \
     X(USER_GET, user_get, 72)                                                                                \
@@ -98,7 +105,7 @@
  * Waits until bytes at `offset` are there. Either `available` > 0 bytes at that offset can be read from the
  * descriptor, or `data` holds them (uncached, or WIRE_INLINE). Never 0 bytes before the end of the object; at
  * the end both are empty. flags: WIRE_INLINE, WIRE_NO_WAIT (start fetching, answer at once: available may be
- * 0).
+ * 0), WIRE_BACKGROUND (nobody waits for these bytes: behind all who do).
  */
 #define WIRE_REQ_fetch(F) F(u64, handle) F(u64, offset) F(u64, n) F(u32, flags)
 #define WIRE_REP_fetch(F) F(u64, available) F(str, data) F(u32, state)
@@ -169,3 +176,30 @@
 #define WIRE_REP_user_add_key(F)    F(str, access_key) F(str, secret_key)
 #define WIRE_REQ_user_remove_key(F) F(str, name) F(str, access_key)
 #define WIRE_REP_user_remove_key(F)
+/*
+ * What is cached below a prefix, in byte order after `after`, at most `max` (at most 1000): the origin is not
+ * asked. `entries` holds encoded struct wire_cached. flags: WIRE_EXACT (only the object whose key is
+ * `prefix`, with what arrived a moment ago).
+ */
+#define WIRE_REQ_cached(F) F(str, bucket) F(str, prefix) F(str, after) F(u32, max) F(u32, flags)
+#define WIRE_REP_cached(F) F(str, entries) F(u32, n_entries) F(u32, truncated)
+/* Drops what is cached of an object; success also when nothing was. Readers keep their bytes. */
+#define WIRE_REQ_evict(F) F(str, bucket) F(str, key)
+#define WIRE_REP_evict(F)
+
+/* kind: a row of jobs/kind.h. source, target: "BUCKET/PREFIX". spec: lines as net/job_spec.h says. */
+#define WIRE_REQ_job_start(F) F(str, kind) F(str, source) F(str, target) F(str, spec)
+#define WIRE_REP_job_start(F) F(u64, id)
+/* Jobs with numbers above `after`, at most 100: `json` is an array of objects as of JOB_GET. */
+#define WIRE_REQ_job_list(F) F(u64, after)
+#define WIRE_REP_job_list(F) F(str, json) F(u32, truncated)
+/* One job as a JSON object. `final`: 1 when it has ended. */
+#define WIRE_REQ_job_get(F) F(u64, id)
+#define WIRE_REP_job_get(F) F(str, json) F(u32, final)
+/* action: pause, resume, cancel, retry or rm. */
+#define WIRE_REQ_job_change(F) F(u64, id) F(str, action)
+#define WIRE_REP_job_change(F)
+/* Objects that failed, by key after `after`, at most 1000: `json` is an array of {key, code, reason}; `next`
+ * continues as after. */
+#define WIRE_REQ_job_errors(F) F(u64, id) F(str, after)
+#define WIRE_REP_job_errors(F) F(str, json) F(str, next) F(u32, truncated)

@@ -401,11 +401,12 @@ static void take_memory_locked(struct part *p, uint64_t offset, uint64_t n, stru
 }
 
 /* Waits for a part to have bytes at offset (which it covers): 0, or its error. */
-static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uint64_t n, struct err *e)
+static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uint64_t n, unsigned how,
+                            struct err *e)
 {
     uint64_t enough = MIN(MIN(offset + MIN(n, AVAILABLE_MIN), p->end), f->size);
     p->refs++;
-    if (!atomic_exchange(&p->urgent, true) && p->state == PART_QUEUED) {
+    if (!(how & FILL_PATIENT) && !atomic_exchange(&p->urgent, true) && p->state == PART_QUEUED) {
         lock_drop(&f->lock);
         fill_engine_promote(f->engine, p);
         lock_take(&f->lock);
@@ -422,18 +423,18 @@ static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uin
 }
 
 /* The part at offset, with fill->lock held: as wait_step. */
-static int wait_step_locked(struct fill *f, struct part *p, uint64_t offset, uint64_t n, bool checked,
+static int wait_step_locked(struct fill *f, struct part *p, uint64_t offset, uint64_t n, unsigned how,
                             struct arena *a, struct fill_bytes *ret, struct err *e)
 {
     if (p->have <= offset) {
         ret->waited = true;
-        return wait_part_locked(f, p, offset, n, e);
+        return wait_part_locked(f, p, offset, n, how, e);
     }
     if (p->memory) {
         take_memory_locked(p, offset, n, a, ret);
         return 1;
     }
-    if (checked) { /* a later look finds the block present, or the part gone */
+    if (how & FILL_CHECKED) { /* a later look finds the block present, or the part gone */
         ret->waited = true;
         (void)cond_wait_for(&f->moved, &f->lock, CHECKED_WAIT_NS);
         return 0;
@@ -451,7 +452,7 @@ static void pause_between_looks(struct fill *f)
 }
 
 /* One look: 1 when ret is filled, 0 to look again, or an error. */
-static int wait_step(struct fill *f, uint64_t offset, uint64_t n, bool checked, struct arena *a,
+static int wait_step(struct fill *f, uint64_t offset, uint64_t n, unsigned how, struct arena *a,
                      struct fill_bytes *ret, struct err *e)
 {
     if (f->extent) {
@@ -461,18 +462,17 @@ static int wait_step(struct fill *f, uint64_t offset, uint64_t n, bool checked, 
     }
     lock_take(&f->lock);
     struct part *p = part_at_locked(f, offset);
-    int r = p           ? wait_step_locked(f, p, offset, n, checked, a, ret, e)
-            : f->broken ? fill_error_locked(f, e)
-                        : 0;
+    int r = p ? wait_step_locked(f, p, offset, n, how, a, ret, e) : f->broken ? fill_error_locked(f, e) : 0;
     lock_drop(&f->lock);
     if (!p && r == 0) {
-        fill_want(f, (struct plan_range){offset, offset + MIN(n, PLAN_PART_BYTES)}, /* urgent= */ true);
+        fill_want(f, (struct plan_range){offset, offset + MIN(n, PLAN_PART_BYTES)},
+                  /* urgent= */ !(how & FILL_PATIENT));
         ret->waited = true;
     }
     return r;
 }
 
-int fill_wait(struct fill *f, uint64_t offset, uint64_t n, bool checked, struct arena *a,
+int fill_wait(struct fill *f, uint64_t offset, uint64_t n, unsigned how, struct arena *a,
               struct fill_bytes *ret, struct err *e)
 {
     assert(f->magic == FILL_MAGIC && f->known && offset < f->size && n > 0);
@@ -482,7 +482,7 @@ int fill_wait(struct fill *f, uint64_t offset, uint64_t n, bool checked, struct 
             pause_between_looks(f);
         if (fill_engine_stopping(f->engine))
             return err_set(e, ERR_CLOSED, "the node is stopping");
-        int r = wait_step(f, offset, MIN(n, f->size - offset), checked, a, &got, e);
+        int r = wait_step(f, offset, MIN(n, f->size - offset), how, a, &got, e);
         if (r < 0)
             return r;
         if (r > 0)
@@ -498,7 +498,7 @@ int fill_wait_all(struct fill *f, struct err *e)
     _cleanup_(arena_freep) struct arena *a = arena_new(2 * FILL_INLINE_MAX_BYTES);
     for (uint64_t at = 0; at < f->size;) {
         struct fill_bytes got;
-        int r = fill_wait(f, at, f->size - at, /* checked= */ true, a, &got, e);
+        int r = fill_wait(f, at, f->size - at, FILL_CHECKED, a, &got, e);
         if (r < 0)
             return r;
         at += got.available ? got.available : got.data.n;

@@ -71,11 +71,15 @@ struct fill_bytes {
     bool waited;        /* they had to come from the origin */
 };
 /*
- * Waits for bytes at `offset` (below the size). At most FILL_INLINE_MAX_BYTES come inline. `checked`: only
- * bytes of blocks whose checksum is known, not those still arriving. Errors: the origin's, after retries;
- * ERR_VERSION_CHANGED when the origin's object is another one now.
+ * Waits for bytes at `offset` (below the size). At most FILL_INLINE_MAX_BYTES come inline. how, enum
+ * fill_how: CHECKED means only bytes of blocks whose checksum is known, not those still arriving. Errors: the
+ * origin's, after retries; ERR_VERSION_CHANGED when the origin's object is another one now.
  */
-int fill_wait(struct fill *f, uint64_t offset, uint64_t n, bool checked, struct arena *a,
+enum fill_how {
+    FILL_CHECKED = 1 << 0,
+    FILL_PATIENT = 1 << 1, /* what is queued stays behind what others wait for */
+};
+int fill_wait(struct fill *f, uint64_t offset, uint64_t n, unsigned how, struct arena *a,
               struct fill_bytes *ret, struct err *e);
 /* Waits until every byte is there. */
 int fill_wait_all(struct fill *f, struct err *e);

@@ -36,6 +36,12 @@ int object_service_open(const struct object_config *config, struct object_servic
 void object_service_close(struct object_service *s);
 DEFINE_CLEANUP(struct object_service, object_service_close)
 
+/* Who runs the operations JOB_*: a layer below this one. NULL: they answer NotImplemented. Not while
+ * operations run. */
+typedef int (*object_extension_fn)(void *arg, uint32_t op, const void *req, struct arena *a, void *rep,
+                                   struct err *e);
+void object_service_extend(struct object_service *s, object_extension_fn fn, void *arg);
+
 struct object_session *object_session_new(struct object_service *s, enum wire_via via);
 /* From now on the session may do only what the user of this access key may, and nothing once the key is
  * revoked. At most once, before the first call. ERR_UNAUTHENTICATED: no user has it. */

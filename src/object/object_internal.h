@@ -69,6 +69,8 @@ struct object_service {
     struct upstream_slot *upstreams;
     struct object_session *sessions;
     struct route_loop *loop;
+    object_extension_fn extension; /* JOB_* */
+    void *extension_arg;
     _Atomic uint64_t readers, writers, streams; /* streams: writers with a thread */
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;

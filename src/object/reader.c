@@ -526,12 +526,13 @@ static int fetch_missing(struct reader *r, const struct wire_fetch_req *q, uint6
     _cleanup_(fill_unrefp) struct fill *f = reader_fill(r);
     struct plan_range plan = reader_plan(r, q->offset, n);
     bool there = r->extent && extent_present_run(r->extent, q->offset, 1) > 0;
-    fill_want(f, plan, /* urgent= */ !there && !(q->flags & WIRE_NO_WAIT));
+    fill_want(f, plan, /* urgent= */ !there && !(q->flags & (WIRE_NO_WAIT | WIRE_BACKGROUND)));
     if ((q->flags & WIRE_NO_WAIT) && !there)
         return 0;
     struct fill_bytes got;
-    bool checked = r->upstream->bucket->p.verify == BUCKET_VERIFY_READ;
-    int result = fill_wait(f, q->offset, n, checked, a, &got, e);
+    unsigned how = r->upstream->bucket->p.verify == BUCKET_VERIFY_READ ? FILL_CHECKED : 0;
+    how |= q->flags & WIRE_BACKGROUND ? FILL_PATIENT : 0;
+    int result = fill_wait(f, q->offset, n, how, a, &got, e);
     if (result < 0)
         return result;
     if (got.data.n == 0)

@@ -78,7 +78,7 @@ static int open_objects(struct server *s, const struct memory_plan *plan, struct
     if (k < 0)
         return k;
     s->session = object_session_new(s->objects, WIRE_VIA_API);
-    return 0;
+    return jobs_open(s->objects, s->control, &s->jobs, e);
 }
 
 /* ---- the front end's callbacks ---- */
@@ -271,6 +271,7 @@ static void close_parts(struct server *s)
         front_stop(s->front);
     front_free(TAKE_PTR(s->front));
     s3_free(TAKE_PTR(s->s3));
+    jobs_close(TAKE_PTR(s->jobs));
     object_session_free(TAKE_PTR(s->session));
     object_service_close(TAKE_PTR(s->objects));
     store_close(TAKE_PTR(s->store));

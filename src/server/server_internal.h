@@ -1,6 +1,7 @@
 /* What server.c and admin.c share. */
 #pragma once
 
+#include "jobs/jobs.h"
 #include "object/object.h"
 #include "s3/s3.h"
 #include "server/data_dir.h"
@@ -21,6 +22,7 @@ struct server {
     struct budget *buffers; /* the wire protocol's */
     struct object_service *objects;
     struct object_session *session; /* for the status page */
+    struct jobs *jobs;
     struct s3 *s3;
     struct front *front;
     uint64_t memory_bytes, drain_timeout_ms;

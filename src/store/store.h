@@ -17,6 +17,7 @@
  */
 #pragma once
 
+#include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/id.h"
@@ -96,6 +97,16 @@ int store_remove(struct store *s, struct slice key);
 void store_remove_extent(struct store *s, struct extent *x);
 /* Drops every entry whose key begins with prefix; returns how many, or an error. */
 int64_t store_remove_prefix(struct store *s, struct slice prefix);
+
+struct store_listed {
+    struct slice key; /* in the arena */
+    uint64_t size_bytes, present_bytes, last_read_ms;
+};
+/* Entries whose key begins with prefix and comes after `after`, in byte order over all disks, at most max (at
+ * most STORE_LIST_MAX); fewer means the end. How many, or an error of an index. Changes nothing. */
+#define STORE_LIST_MAX 1000
+int64_t store_list(struct store *s, struct slice prefix, struct slice after, size_t max, struct arena *a,
+                   struct store_listed *ret);
 
 /* ---- extents ---- */
 

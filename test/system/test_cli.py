@@ -15,7 +15,7 @@ import harness
 from keyorigin import KeyOrigin, Object
 
 MIB = 1 << 20
-NODE_COMMANDS = ["bucket", "origin", "ls", "stat", "cat", "get", "put", "rm", "status"]
+NODE_COMMANDS = ["bucket", "origin", "ls", "stat", "cat", "get", "put", "rm", "prefetch", "evict", "copy", "sync", "job", "status"]
 COMMANDS = NODE_COMMANDS + ["serve", "store", "bench", "mount", "umount"]
 ODD_NAMES = ["plain", "with space", "ünïcödé/日本語", "plus+sign", "per%cent", "a&b=c?d#e", "quote\"'`", "semi;colon:at@",
              "back\\slash", "new\nline", "tab\there", "-dash", "--double", "deep/er/and/deeper", "🌊", ".hidden", "x" * 200]
@@ -108,7 +108,8 @@ def test_bad_options_are_named_with_their_range(node, arguments, words):
 @pytest.mark.parametrize("command", NODE_COMMANDS)
 def test_no_node_is_said(node, tmp_path, command):
     """Where no node runs, every command that needs one says which socket it tried, exit 1."""
-    operands = {"bucket": ["ls"], "origin": ["check", "s3://b"], "status": [], "put": [__file__, "b/k"]}.get(command, ["b/k"])
+    operands = {"bucket": ["ls"], "origin": ["check", "s3://b"], "status": [], "put": [__file__, "b/k"],
+                "copy": ["b/k", "c/k"], "sync": ["b/k", "c/k"], "job": ["ls"]}.get(command, ["b/k"])
     done = node.cli(command, "--socket", tmp_path / "none.sock", "--timeout", "200ms", *operands, check=False)
     fails(done, 1, "forebay " + command, tmp_path / "none.sock")
 

@@ -1,0 +1,210 @@
+/* States, records and keys of jobs (contract and formats in job.h). */
+#include "jobs/job.h"
+
+#include "base/text.h"
+
+#include <inttypes.h>
+
+#define RECORD_HEAD "forebay job 1\n"
+#define NO          JOB_N_STATES
+
+const char *job_state_name(enum job_state s)
+{
+    static const char *const names[] = {
+#define X(NAME, name, final) name,
+        JOB_STATES(X)
+#undef X
+    };
+    assert(s < JOB_N_STATES);
+    return names[s];
+}
+
+bool job_state_is_final(enum job_state s)
+{
+    static const bool finals[] = {
+#define X(NAME, name, final) final,
+        JOB_STATES(X)
+#undef X
+    };
+    assert(s < JOB_N_STATES);
+    return finals[s];
+}
+
+int job_next_state(enum job_state s, enum job_event ev, enum job_state *ret)
+{
+    static const unsigned char next[JOB_N_STATES][JOB_N_EVENTS] = {
+        /* BEGIN, PAUSE, RESUME, CANCEL, RETRY, FINISH, FINISH_PARTLY, FAIL, INTERRUPT */
+        [JOB_QUEUED] = {JOB_RUNNING, JOB_PAUSED, NO, JOB_CANCELLED, NO, NO, NO, NO, JOB_QUEUED},
+        [JOB_RUNNING] = {NO, JOB_PAUSED, NO, JOB_CANCELLED, NO, JOB_DONE, JOB_PARTIAL, JOB_FAILED,
+                         JOB_QUEUED},
+        [JOB_PAUSED] = {NO, JOB_PAUSED, JOB_QUEUED, JOB_CANCELLED, NO, NO, NO, NO, JOB_PAUSED},
+        [JOB_DONE] = {NO, NO, NO, NO, NO, NO, NO, NO, JOB_DONE},
+        [JOB_PARTIAL] = {NO, NO, NO, NO, JOB_QUEUED, NO, NO, NO, JOB_PARTIAL},
+        [JOB_FAILED] = {NO, NO, JOB_QUEUED, JOB_CANCELLED, JOB_QUEUED, NO, NO, NO, JOB_FAILED},
+        [JOB_CANCELLED] = {NO, NO, NO, JOB_CANCELLED, NO, NO, NO, NO, JOB_CANCELLED},
+    };
+    assert(s < JOB_N_STATES && ev < JOB_N_EVENTS);
+    if (next[s][ev] == NO)
+        return -EINVAL;
+    *ret = next[s][ev];
+    return 0;
+}
+
+int job_event_of_word(struct slice word, enum job_event *ret)
+{
+    static const char *const words[] = {
+#define X(NAME, word) word,
+        JOB_EVENTS(X)
+#undef X
+    };
+    for (unsigned i = 0; i < JOB_N_EVENTS; i++) {
+        if (words[i] && slice_eq_str(word, words[i])) {
+            *ret = (enum job_event)i;
+            return 0;
+        }
+    }
+    return -ENOENT;
+}
+
+/* ---- records ---- */
+
+static void fini_text(char **p)
+{
+    free(*p);
+    *p = NULL;
+}
+
+static void fini_u64(uint64_t *p)
+{
+    *p = 0;
+}
+
+void job_record_fini(struct job_record *r)
+{
+#define X(type, name) fini_##type(&r->name);
+    JOB_FIELDS(X)
+#undef X
+    job_spec_fini(&r->spec);
+}
+
+void job_set_text(char **field, struct slice s)
+{
+    char *copy = slice_dup(s);
+    free(*field);
+    *field = copy;
+}
+
+static int put_u64(struct buf *b, const char *name, uint64_t v)
+{
+    return buf_printf(b, "%s=%" PRIu64 "\n", name, v);
+}
+
+static int put_text(struct buf *b, const char *name, const char *v)
+{
+    int r = buf_printf(b, "%s=", name);
+    r = r < 0 ? r : text_uri_encode(b, slice_str(v), /* keep_slash= */ true);
+    return r < 0 ? r : buf_char(b, '\n');
+}
+
+int job_record_encode(const struct job_record *rec, struct buf *b, struct err *e)
+{
+    int r = buf_str(b, RECORD_HEAD);
+#define X(type, name) r = r < 0 ? r : put_##type(b, #name, rec->name);
+    JOB_FIELDS(X)
+#undef X
+    r = r < 0 ? r : buf_char(b, '\n');
+    if (r < 0)
+        return err_set(e, r, "job %" PRIu64 ": its record is too long", rec->id);
+    return job_spec_encode(&rec->spec, b, e);
+}
+
+static int get_u64(struct slice v, uint64_t *ret)
+{
+    return slice_u64(v, ret);
+}
+
+static int get_text(struct slice v, char **ret)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(JOB_RECORD_MAX);
+    int r = text_uri_decode(&b, v, /* plus_is_space= */ false);
+    if (r == 0)
+        job_set_text(ret, buf_view(&b));
+    return r;
+}
+
+static int field(struct slice *s, const char *name, struct slice *ret)
+{
+    struct slice value = slice_split(s, '\n');
+    struct slice key = slice_split(&value, '=');
+    *ret = value;
+    return slice_eq_str(key, name) ? 0 : -EINVAL;
+}
+
+int job_record_decode(struct slice value, struct job_record *rec, struct err *e)
+{
+    if (!slice_starts(value, SLICE_LIT(RECORD_HEAD)))
+        return err_set(e, ERR_CORRUPT, "record of a job is not one of ours");
+    struct slice rest = slice_from(value, sizeof(RECORD_HEAD) - 1), v;
+    int r = 0;
+#define X(type, name)                                                                                        \
+    r = r < 0 ? r : field(&rest, #name, &v);                                                                 \
+    r = r < 0 ? r : get_##type(v, &rec->name);
+    JOB_FIELDS(X)
+#undef X
+    bool ends = slice_starts(rest, SLICE_LIT("\n"));
+    if (r < 0 || !ends || rec->state >= JOB_N_STATES || rec->phase > JOB_AGAIN)
+        return err_set(e, ERR_CORRUPT, "record of a job is damaged");
+    r = job_spec_decode(slice_from(rest, 1), &rec->spec, e);
+    return r < 0 ? err_prefix(e, ERR_CORRUPT, "record of a job") : 0;
+}
+
+/* ---- keys ---- */
+
+void job_key_record(uint64_t id, struct buf *b)
+{
+    buf_clear(b);
+    if (buf_printf(b, "j/r/%016" PRIx64, id) < 0)
+        abort(); /* callers give room for JOB_KEY_MAX */
+}
+
+void job_key_error(uint64_t id, struct slice key, struct buf *b)
+{
+    buf_clear(b);
+    if (buf_printf(b, "j/e/%016" PRIx64 "/", id) < 0 || buf_slice(b, key) < 0)
+        abort(); /* as above; keys are at most ORIGIN_KEY_MAX_BYTES long */
+}
+
+int job_parse_key_record(struct slice k, uint64_t *ret_id)
+{
+    uint8_t p[8];
+    if (k.n != 20 || !slice_starts(k, SLICE_LIT("j/r/")) || text_unhex(slice_from(k, 4), p, sizeof(p)) < 0)
+        return -EINVAL;
+    uint64_t id = 0;
+    for (int i = 0; i < 8; i++)
+        id = id << 8 | p[i];
+    *ret_id = id;
+    return 0;
+}
+
+int job_error_encode(int code, const char *reason, struct buf *b)
+{
+    return buf_printf(b, "%d\n%s", code, reason);
+}
+
+int job_error_decode(struct slice value, int *ret_code, struct slice *ret_reason)
+{
+    struct slice code = slice_split(&value, '\n');
+    uint64_t v;
+    if (code.n < 2 || code.p[0] != '-' || slice_u64(slice_from(code, 1), &v) < 0 || v > INT32_MAX)
+        return ERR_CORRUPT;
+    *ret_code = -(int)v;
+    *ret_reason = value;
+    return 0;
+}
+
+void job_split(const char *path, struct slice *ret_bucket, struct slice *ret_prefix)
+{
+    struct slice s = slice_str(path);
+    *ret_bucket = slice_split(&s, '/');
+    *ret_prefix = s;
+}

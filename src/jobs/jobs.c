@@ -1,0 +1,272 @@
+/*
+ * The table of jobs: records in the control store, what runs and what waits (contract in jobs.h).
+ *
+ * Invariants:
+ *  1. A state in memory that a user was told of is in the control store: it is committed before the answer.
+ *  2. At most one thread works on a job (`active`); a job that is queued while its thread still ends waits.
+ *  3. jobs->lock is held over commits of records: they are rare (one a second for each running job), and the
+ *     order of commits must be the order of changes.
+ */
+#include "jobs/jobs_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <inttypes.h>
+
+void job_failures_free(struct job_failure *f)
+{
+    while (f) {
+        struct job_failure *next = f->next;
+        free(f->key);
+        free(f->reason);
+        free(f);
+        f = next;
+    }
+}
+
+static void job_free(struct job *job)
+{
+    job_record_fini(&job->record);
+    free(job);
+}
+
+struct job *jobs_find_locked(struct jobs *j, uint64_t id)
+{
+    lock_assert_held(&j->lock);
+    struct job *job = j->first;
+    while (job && job->record.id != id)
+        job = job->next;
+    return job;
+}
+
+static void insert_locked(struct jobs *j, struct job *job)
+{
+    struct job **at = &j->first;
+    while (*at && (*at)->record.id < job->record.id)
+        at = &(*at)->next;
+    job->next = *at;
+    *at = job;
+}
+
+/* ---- records ---- */
+
+static int put_failure(struct kv_txn *t, uint64_t id, const struct job_failure *f)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX), value = BUF_INIT(4 * KIB);
+    job_key_error(id, slice_of(f->key, f->key_n), &key);
+    if (f->code == 0) {
+        kv_txn_delete(t, buf_view(&key));
+        return 0;
+    }
+    int r = job_error_encode(f->code, f->reason, &value);
+    if (r == 0)
+        kv_txn_put(t, buf_view(&key), buf_view(&value));
+    return r;
+}
+
+static int put_record(struct kv_txn *t, const struct job *job, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX), value = BUF_INIT(JOB_RECORD_MAX);
+    int r = job_record_encode(&job->record, &value, e);
+    if (r < 0)
+        return r;
+    job_key_record(job->record.id, &key);
+    kv_txn_put(t, buf_view(&key), buf_view(&value));
+    return 0;
+}
+
+int jobs_commit_locked(struct jobs *j, const struct job *job, const struct job_failure *failures,
+                       struct err *e)
+{
+    lock_assert_held(&j->lock);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
+    int r = put_record(t, job, e);
+    for (const struct job_failure *f = failures; f && r == 0; f = f->next)
+        r = put_failure(t, job->record.id, f);
+    if (r == 0)
+        r = kv_txn_commit(t, KV_DURABLE, e);
+    return r < 0 ? err_prefix(e, r, "record of job %" PRIu64, job->record.id) : 0;
+}
+
+static int next_id(struct jobs *j, struct kv_txn *t, uint64_t *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(32);
+    uint64_t version = 0, last = 0;
+    int r = kv_get(j->kv, SLICE_LIT("n/job"), &value, &version, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (r == 0 && slice_u64(buf_view(&value), &last) < 0)
+        return err_set(e, ERR_CORRUPT, "control store: counter of jobs is not a number");
+    char text[32];
+    (void)snprintf(text, sizeof(text), "%" PRIu64, last + 1);
+    kv_txn_check(t, SLICE_LIT("n/job"), version);
+    kv_txn_put(t, SLICE_LIT("n/job"), slice_str(text));
+    *ret = last + 1;
+    return 0;
+}
+
+int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err *e)
+{
+    struct job *job = calloc(1, sizeof(*job));
+    assert(job);
+    job->record = *r;
+    *r = (struct job_record){0};
+    LOCK_SCOPE(&j->lock);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
+    int k = next_id(j, t, &job->record.id, e);
+    if (k == 0)
+        k = put_record(t, job, e);
+    if (k == 0)
+        k = kv_txn_commit(t, KV_DURABLE, e);
+    if (k < 0) {
+        job_free(job);
+        return err_prefix(e, k, "new job");
+    }
+    *ret_id = job->record.id;
+    insert_locked(j, job);
+    jobs_kick_locked(j);
+    return 0;
+}
+
+int jobs_remove(struct jobs *j, uint64_t id, struct err *e)
+{
+    LOCK_SCOPE(&j->lock);
+    struct job *job = jobs_find_locked(j, id);
+    if (!job)
+        return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", id);
+    if (job->active || !job_state_is_final((enum job_state)job->record.state))
+        return err_set(e, -EBUSY, "job %" PRIu64 " has not ended: cancel it first", id);
+    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX), to = BUF_INIT(JOB_KEY_MAX);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
+    job_key_record(id, &key);
+    kv_txn_delete(t, buf_view(&key));
+    job_key_error(id, SLICE_NULL, &key);
+    int r = kv_prefix_end(buf_view(&key), &to);
+    if (r == 0) {
+        kv_txn_delete_range(t, buf_view(&key), buf_view(&to));
+        r = kv_txn_commit(t, KV_DURABLE, e);
+    }
+    if (r < 0)
+        return err_prefix(e, r, "remove job %" PRIu64, id);
+    struct job **at = &j->first;
+    while (*at != job)
+        at = &(*at)->next;
+    *at = job->next;
+    job_free(job);
+    return 0;
+}
+
+/* ---- scheduling ---- */
+
+static int start_thread(struct jobs *j, struct job *job)
+{
+    struct job_run_arg *arg = calloc(1, sizeof(*arg));
+    assert(arg);
+    *arg = (struct job_run_arg){j, job};
+    pthread_t thread;
+    int r = -pthread_create(&thread, NULL, job_run, arg);
+    if (r < 0)
+        free(arg);
+    else
+        (void)pthread_detach(thread); /* jobs_close waits for `active` */
+    return r;
+}
+
+void jobs_kick_locked(struct jobs *j)
+{
+    lock_assert_held(&j->lock);
+    for (struct job *job = j->first; job && j->running < JOBS_RUNNING_MAX && !j->closing; job = job->next) {
+        enum job_state next;
+        if (job->active || job->record.state != JOB_QUEUED)
+            continue;
+        atomic_store(&job->stop, false);
+        if (start_thread(j, job) < 0) /* tried again when the next job ends or is made */
+            return;
+        (void)job_next_state(JOB_QUEUED, JOB_ON_BEGIN, &next);
+        job->record.state = next; /* not committed: after a kill it is queued again either way */
+        job->active = true;
+        j->running++;
+    }
+}
+
+/* ---- life ---- */
+
+static int load_record(struct jobs *j, struct slice key, struct slice value, struct err *e)
+{
+    struct job *job = calloc(1, sizeof(*job));
+    assert(job);
+    int r = job_parse_key_record(key, &job->record.id);
+    if (r == 0)
+        r = job_record_decode(value, &job->record, e);
+    if (r < 0) { /* one bad record must not keep the node from starting */
+        log_error("jobs", "a job is lost, its record " SLICE_FMT " is damaged: %s", SLICE_ARG(key),
+                  e ? e->text : err_text(r));
+        job_free(job);
+        return 0;
+    }
+    enum job_state next;
+    if (job_next_state((enum job_state)job->record.state, JOB_ON_INTERRUPT, &next) == 0)
+        job->record.state = next;
+    insert_locked(j, job);
+    return 0;
+}
+
+static int load(struct jobs *j, struct err *e)
+{
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(j->kv, SLICE_LIT("j/r/"), SLICE_LIT("j/r0"));
+    struct slice key, value;
+    int r;
+    LOCK_SCOPE(&j->lock);
+    while ((r = kv_iter_next(it, &key, &value, e)) == 0)
+        (void)load_record(j, key, value, e);
+    if (r != -ENOENT)
+        return err_prefix(e, r, "jobs");
+    jobs_kick_locked(j);
+    return 0;
+}
+
+int jobs_open(struct object_service *objects, struct kv *control, struct jobs **ret, struct err *e)
+{
+    struct jobs *j = calloc(1, sizeof(*j));
+    assert(j);
+    j->magic = JOBS_MAGIC;
+    j->objects = objects;
+    j->kv = control;
+    lock_init(&j->lock, LOCK_JOBS);
+    cond_init(&j->ended);
+    j->session = object_session_new(objects, WIRE_VIA_API);
+    object_service_extend(objects, jobs_call, j);
+    int r = load(j, e);
+    if (r < 0) {
+        jobs_close(j);
+        return r;
+    }
+    *ret = j;
+    return 0;
+}
+
+void jobs_close(struct jobs *j)
+{
+    if (!j)
+        return;
+    assert(j->magic == JOBS_MAGIC);
+    lock_take(&j->lock);
+    j->closing = true;
+    for (struct job *job = j->first; job; job = job->next)
+        atomic_store(&job->stop, true);
+    while (j->running > 0)
+        cond_wait(&j->ended, &j->lock);
+    lock_drop(&j->lock);
+    object_service_extend(j->objects, NULL, NULL);
+    object_session_free(j->session);
+    while (j->first) {
+        struct job *job = j->first;
+        j->first = job->next;
+        job_free(job);
+    }
+    lock_fini(&j->lock);
+    cond_fini(&j->ended);
+    j->magic = 0;
+    free(j);
+}

@@ -1,0 +1,61 @@
+/* What jobs.c (table, records, scheduling), jobs_ops.c (operations) and run.c (one running job) share. */
+#pragma once
+
+#include "base/lock.h"
+#include "jobs/job.h"
+#include "jobs/jobs.h"
+#include "jobs/kind.h"
+
+#define JOBS_MAGIC 0x6a6f6273u
+
+struct job {
+    struct job *next;         /* by rising id */
+    struct job_record record; /* jobs->lock */
+    bool active;              /* jobs->lock: its thread runs */
+    atomic_bool stop;         /* tells the thread to end soon */
+};
+
+struct jobs {
+    uint32_t magic;
+    struct object_service *objects;
+    struct object_session *session;
+    struct kv *kv;
+    struct lock lock; /* covers what follows, and the records */
+    struct cond ended;
+    struct job *first;
+    unsigned running;
+    bool closing;
+};
+
+/* What a checkpoint adds to the record: failures of objects, or their end. */
+struct job_failure {
+    struct job_failure *next;
+    char *key;
+    size_t key_n;
+    int code; /* 0: failed before, done now */
+    char *reason;
+};
+void job_failures_free(struct job_failure *f);
+
+/* ---- jobs.c ---- */
+struct job *jobs_find_locked(struct jobs *j, uint64_t id);
+/* The record as it is and these failures, durably, all or nothing. */
+int jobs_commit_locked(struct jobs *j, const struct job *job, const struct job_failure *failures,
+                       struct err *e);
+/* Starts queued jobs while there is room. */
+void jobs_kick_locked(struct jobs *j);
+/* Takes over the record of a new job: number, commit, queue. */
+int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err *e);
+/* Record and error list are gone on return. */
+int jobs_remove(struct jobs *j, uint64_t id, struct err *e);
+
+/* ---- jobs_ops.c ---- */
+int jobs_call(void *arg, uint32_t op, const void *req, struct arena *a, void *rep, struct err *e);
+
+/* ---- run.c ---- */
+struct job_run_arg {
+    struct jobs *jobs;
+    struct job *job;
+};
+/* The thread of a job: works until its end or until job->stop; then active is false. */
+void *job_run(void *arg);

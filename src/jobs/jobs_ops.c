@@ -1,0 +1,270 @@
+/* The operations JOB_*: start, list, show, change, errors. */
+#include "jobs/filter.h"
+#include "jobs/jobs_internal.h"
+
+#include "base/sys.h"
+#include "base/text.h"
+
+#include "origin/origin.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+
+#define LIST_PAGE      100
+#define ERRORS_PAGE    1000
+#define PAGE_MAX_BYTES (4 * MIB)
+
+/* ---- start ---- */
+
+static int check_path(const char *what, const char *path, struct err *e)
+{
+    struct slice bucket, prefix;
+    job_split(path, &bucket, &prefix);
+    if (bucket.n == 0)
+        return err_set(e, ERR_BAD_OPTION, "%s '%s': must be BUCKET or BUCKET/PREFIX", what, path);
+    if (prefix.n > ORIGIN_KEY_MAX_BYTES)
+        return err_set(e, ERR_BAD_OPTION, "%s: its prefix is longer than any key", what);
+    return 0;
+}
+
+static int bucket_exists(struct jobs *j, const char *path, struct arena *a, struct err *e)
+{
+    struct slice bucket, prefix;
+    job_split(path, &bucket, &prefix);
+    struct wire_bucket_get_req req = {.name = bucket};
+    struct wire_bucket_get_rep rep;
+    return object_bucket_get(j->session, &req, a, &rep, e);
+}
+
+/* Writing into what is being walked would never end, or remove what it is to keep. */
+static int check_overlap(const struct job_record *r, struct err *e)
+{
+    struct slice source = slice_str(r->source), target = slice_str(r->target);
+    if (slice_starts(source, target) || slice_starts(target, source))
+        return err_set(e, ERR_BAD_OPTION, "%s and %s overlap", r->source, r->target);
+    return 0;
+}
+
+static int check_record(struct jobs *j, const struct job_record *r, struct arena *a, struct err *e)
+{
+    const struct kind *k = kind_find(slice_str(r->kind));
+    if (!k)
+        return err_set(e, ERR_BAD_OPTION, "'%s': no such kind of job; there are %s", r->kind, kind_names());
+    int c = check_path("source", r->source, e);
+    if (c == 0)
+        c = bucket_exists(j, r->source, a, e);
+    if (c == 0 && k->has_target)
+        c = check_path("target", r->target, e);
+    if (c == 0 && k->has_target)
+        c = bucket_exists(j, r->target, a, e);
+    if (c == 0 && k->has_target)
+        c = check_overlap(r, e);
+    if (c == 0 && r->spec.remove && !k->sweep)
+        c = err_set(e, ERR_BAD_OPTION, "--delete: only for sync");
+    uint64_t rate;
+    if (c == 0 && r->spec.rate && r->spec.rate[0] && job_spec_parse_rate(r->spec.rate, &rate) < 0)
+        c = err_set(e, ERR_BAD_OPTION, "--rate %s: must be a size a second, as 500MiB/s", r->spec.rate);
+    _cleanup_(filter_freep) struct filter *f = NULL;
+    return c < 0 ? c : filter_open(&r->spec, &f, e);
+}
+
+static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct arena *a,
+                    struct wire_job_start_rep *rep, struct err *e)
+{
+    struct job_record r = {.state = JOB_QUEUED, .phase = JOB_COUNT, .created_ns = sys->real_ns()};
+    if (req->spec.n > JOB_SPEC_MAX_BYTES || req->source.n > 4 * KIB || req->target.n > 4 * KIB)
+        return err_set(e, -E2BIG, "the job's options are too long");
+    job_set_text(&r.kind, req->kind);
+    job_set_text(&r.source, req->source);
+    job_set_text(&r.target, req->target);
+    job_set_text(&r.cursor, SLICE_NULL);
+    job_set_text(&r.reason, SLICE_NULL);
+    int k = job_spec_decode(req->spec, &r.spec, e);
+    if (k == 0)
+        k = check_record(j, &r, a, e);
+    if (k == 0)
+        k = jobs_add(j, &r, &rep->id, e);
+    job_record_fini(&r);
+    return k;
+}
+
+/* ---- show ---- */
+
+static json_t *record_json(const struct job_record *r)
+{
+    char created[32], ended[32] = "";
+    text_iso8601(r->created_ns, created);
+    if (r->ended_ns > 0)
+        text_iso8601(r->ended_ns, ended);
+    return json_pack(
+        "{s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "id",
+        (json_int_t)r->id, "kind", r->kind, "state", job_state_name((enum job_state)r->state), "source",
+        r->source, "target", r->target, "created", created, "ended", ended, "final",
+        (int)job_state_is_final((enum job_state)r->state), "counted",
+        (int)(r->phase != JOB_COUNT || job_state_is_final((enum job_state)r->state)), "dry_run",
+        (int)r->spec.dry_run, "total_objects", (json_int_t)r->total_objects, "total_bytes",
+        (json_int_t)r->total_bytes, "done_objects", (json_int_t)r->done_objects, "done_bytes",
+        (json_int_t)r->done_bytes, "skipped_objects", (json_int_t)r->skipped_objects, "removed_objects",
+        (json_int_t)r->removed_objects, "failed_objects", (json_int_t)r->failed_objects, "reason", r->reason);
+}
+
+/* Takes over `o`. */
+static int give_json(json_t *o, struct arena *a, struct slice *ret, struct err *e)
+{
+    char *text = o ? json_dumps(o, JSON_PRESERVE_ORDER) : NULL;
+    json_decref(o);
+    if (!text)
+        return err_set(e, -ENOMEM, "job");
+    *ret = arena_dup(a, slice_str(text));
+    free(text);
+    return 0;
+}
+
+static int op_get(struct jobs *j, const struct wire_job_get_req *req, struct arena *a,
+                  struct wire_job_get_rep *rep, struct err *e)
+{
+    LOCK_SCOPE(&j->lock);
+    struct job *job = jobs_find_locked(j, req->id);
+    if (!job)
+        return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", req->id);
+    rep->final = job_state_is_final((enum job_state)job->record.state);
+    return give_json(record_json(&job->record), a, &rep->json, e);
+}
+
+static int op_list(struct jobs *j, const struct wire_job_list_req *req, struct arena *a,
+                   struct wire_job_list_rep *rep, struct err *e)
+{
+    json_t *list = json_array();
+    lock_take(&j->lock);
+    for (struct job *job = j->first; job; job = job->next) {
+        if (job->record.id <= req->after)
+            continue;
+        if (json_array_size(list) == LIST_PAGE) {
+            rep->truncated = 1;
+            break;
+        }
+        (void)json_array_append_new(list, record_json(&job->record));
+    }
+    lock_drop(&j->lock);
+    return give_json(list, a, &rep->json, e);
+}
+
+/* ---- change ---- */
+
+static void apply_event(struct job_record *r, enum job_event ev, enum job_state next)
+{
+    bool again = ev == JOB_ON_RETRY && r->state == JOB_PARTIAL;
+    r->state = next;
+    if (again) {
+        r->phase = JOB_AGAIN;
+        job_set_text(&r->cursor, SLICE_NULL);
+    }
+    if (ev == JOB_ON_RESUME || ev == JOB_ON_RETRY)
+        job_set_text(&r->reason, SLICE_NULL);
+    r->ended_ns = job_state_is_final(next) ? sys->real_ns() : 0;
+}
+
+static int op_change(struct jobs *j, const struct wire_job_change_req *req, struct err *e)
+{
+    enum job_event ev;
+    if (slice_eq_str(req->action, "rm"))
+        return jobs_remove(j, req->id, e);
+    if (job_event_of_word(req->action, &ev) < 0)
+        return err_set(e, ERR_BAD_OPTION, "'" SLICE_FMT "': no such action", SLICE_ARG(req->action));
+    LOCK_SCOPE(&j->lock);
+    struct job *job = jobs_find_locked(j, req->id);
+    if (!job)
+        return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", req->id);
+    struct job_record *r = &job->record;
+    enum job_state next, before = (enum job_state)r->state;
+    if (job_next_state(before, ev, &next) < 0)
+        return err_set(e, -EINVAL, "job %" PRIu64 " is %s: " SLICE_FMT " makes no sense", req->id,
+                       job_state_name(before), SLICE_ARG(req->action));
+    apply_event(r, ev, next);
+    int k = jobs_commit_locked(j, job, NULL, e);
+    if (k < 0) {
+        r->state = before;
+        return k;
+    }
+    if (next == JOB_PAUSED || next == JOB_CANCELLED)
+        atomic_store(&job->stop, true);
+    jobs_kick_locked(j);
+    return 0;
+}
+
+/* ---- errors ---- */
+
+static int errors_page(struct jobs *j, const struct wire_job_errors_req *req, json_t *list, struct arena *a,
+                       struct wire_job_errors_rep *rep, struct err *e)
+{
+    _cleanup_buf_ struct buf all = BUF_INIT(JOB_KEY_MAX), from = BUF_INIT(64 * KIB),
+                             to = BUF_INIT(JOB_KEY_MAX);
+    job_key_error(req->id, SLICE_NULL, &all);
+    job_key_error(req->id, req->after, &from);
+    int r = kv_prefix_end(buf_view(&all), &to);
+    if (r == 0 && req->after.n > 0)
+        r = buf_char(&from, '\0');
+    if (r < 0)
+        return err_set(e, r, "errors of a job");
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(j->kv, buf_view(&from), buf_view(&to));
+    struct slice key, value, reason;
+    size_t bytes = 0;
+    while ((r = kv_iter_next(it, &key, &value, e)) == 0) {
+        int code = 0;
+        if (json_array_size(list) == ERRORS_PAGE || bytes > PAGE_MAX_BYTES) {
+            rep->truncated = 1;
+            return 0;
+        }
+        if (job_error_decode(value, &code, &reason) < 0)
+            return err_set(e, ERR_CORRUPT, "an error record of job %" PRIu64 " is damaged", req->id);
+        key = slice_from(key, JOB_KEY_ERROR_HEAD);
+        rep->next = arena_dup(a, key);
+        bytes += key.n + value.n;
+        json_t *k = json_stringn(key.p, key.n); /* NULL when it is not UTF-8 */
+        _cleanup_buf_ struct buf escaped = BUF_INIT(4 * KIB);
+        if (!k && text_uri_encode(&escaped, key, /* keep_slash= */ true) == 0)
+            k = json_string(escaped.p);
+        json_t *why = json_stringn(reason.p, reason.n);
+        (void)json_array_append_new(list, json_pack("{s:o, s:s, s:o}", "key", k, "code", err_name(code),
+                                                    "reason", why ? why : json_string("?")));
+    }
+    return r == -ENOENT ? 0 : r;
+}
+
+static int op_errors(struct jobs *j, const struct wire_job_errors_req *req, struct arena *a,
+                     struct wire_job_errors_rep *rep, struct err *e)
+{
+    lock_take(&j->lock);
+    bool known = jobs_find_locked(j, req->id) != NULL;
+    lock_drop(&j->lock);
+    if (!known)
+        return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", req->id);
+    if (req->after.n > ORIGIN_KEY_MAX_BYTES)
+        return err_set(e, -ENAMETOOLONG, "errors of a job: key too long");
+    json_t *list = json_array();
+    int r = errors_page(j, req, list, a, rep, e);
+    if (r < 0) {
+        json_decref(list);
+        return r;
+    }
+    return give_json(list, a, &rep->json, e);
+}
+
+int jobs_call(void *arg, uint32_t op, const void *req, struct arena *a, void *rep, struct err *e)
+{
+    struct jobs *j = CAST_MAGIC(jobs, arg, JOBS_MAGIC);
+    switch (op) {
+    case WIRE_OP_JOB_START:
+        return op_start(j, req, a, rep, e);
+    case WIRE_OP_JOB_LIST:
+        return op_list(j, req, a, rep, e);
+    case WIRE_OP_JOB_GET:
+        return op_get(j, req, a, rep, e);
+    case WIRE_OP_JOB_CHANGE:
+        return op_change(j, req, e);
+    case WIRE_OP_JOB_ERRORS:
+        return op_errors(j, req, a, rep, e);
+    default:
+        return err_set(e, ERR_PROTOCOL, "operation %u is not one of a job", op);
+    }
+}

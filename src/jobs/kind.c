@@ -1,0 +1,112 @@
+/*
+ * The table of kinds; prefetch and evict.
+ *
+ * Prefetch reads behind everybody else (WIRE_BACKGROUND) and counts an object as done when the store says
+ * that every byte of the version it opened is present and has a checksum.
+ */
+#include "net/job_spec.h"
+
+#include "jobs/kind.h"
+
+#include <inttypes.h>
+
+#define PIECE_BYTES (8 * MIB)
+
+/* Present bytes of the source object; -ENOENT when nothing of it is cached. */
+static int present(struct kind_work *w, struct slice key, struct wire_cached *ret, struct err *e)
+{
+    struct wire_cached_req req = {.bucket = w->source_bucket, .prefix = key, .max = 1, .flags = WIRE_EXACT};
+    struct wire_cached_rep rep;
+    int r = object_cached(w->session, &req, w->arena, &rep, e);
+    return r < 0 ? r : wire_cached_decode(&rep.entries, ret);
+}
+
+static int fetch_all(struct kind_work *w, uint64_t handle, uint64_t size, struct err *e)
+{
+    for (uint64_t at = 0; at < size;) {
+        uint64_t n = MIN(PIECE_BYTES, size - at);
+        int r = w->move(w->arg, n);
+        for (uint64_t end = at + n; r == 0 && at < end;) {
+            struct wire_fetch_req req = {
+                .handle = handle, .offset = at, .n = end - at, .flags = WIRE_BACKGROUND};
+            struct wire_fetch_rep rep;
+            arena_clear(w->arena);
+            r = object_fetch(w->session, &req, w->arena, &rep, e);
+            uint64_t got = r < 0 ? 0 : MAX(rep.available, (uint64_t)rep.data.n);
+            if (r == 0 && got == 0)
+                r = err_set(e, ERR_ORIGIN_SHORT, "ended at byte %" PRIu64 " of %" PRIu64, at, size);
+            at += got;
+        }
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int fill_object(struct kind_work *w, struct slice key, const struct wire_open_rep *o, struct err *e)
+{
+    uint64_t size = o->attr.size_bytes;
+    struct wire_cached c;
+    w->bytes = size;
+    int r = present(w, key, &c, e);
+    if (r == 0 && c.size_bytes == size && c.present_bytes == size)
+        return KIND_SKIPPED;
+    if (r == 0)
+        r = fetch_all(w, o->handle, size, e);
+    arena_clear(w->arena);
+    if (r == 0)
+        r = present(w, key, &c, e);
+    if (r == -ENOENT)
+        return err_set(e, ERR_NOT_ADMITTED, "the cache has no room for its %" PRIu64 " bytes", size);
+    if (r == 0 && (c.size_bytes != size || c.present_bytes != size))
+        r = err_set(e, ERR_NOT_ADMITTED, "%" PRIu64 " of %" PRIu64 " bytes are in the cache", c.present_bytes,
+                    size);
+    return r < 0 ? r : KIND_WORKED;
+}
+
+static int prefetch(struct kind_work *w, const struct kind_object *o, struct err *e)
+{
+    if (w->spec->metadata_only) {
+        struct wire_stat_req req = {.bucket = w->source_bucket, .key = o->key};
+        struct wire_stat_rep rep;
+        return object_stat(w->session, &req, w->arena, &rep, e);
+    }
+    struct wire_open_req open = {.bucket = w->source_bucket, .key = o->key, .via = WIRE_VIA_API};
+    struct wire_open_rep rep;
+    int r = object_open(w->session, &open, w->arena, &rep, e);
+    if (r < 0)
+        return r;
+    r = fill_object(w, o->key, &rep, e);
+    struct wire_close_req close = {.handle = rep.handle};
+    struct wire_close_rep closed;
+    (void)object_close(w->session, &close, w->arena, &closed, NULL);
+    return r;
+}
+
+static int evict(struct kind_work *w, const struct kind_object *o, struct err *e)
+{
+    struct wire_evict_req req = {.bucket = w->source_bucket, .key = o->key};
+    struct wire_evict_rep rep;
+    w->bytes = o->size_bytes;
+    return object_evict(w->session, &req, w->arena, &rep, e);
+}
+
+static const struct kind kinds[] = {
+    {"prefetch", "fetch objects into the cache", KIND_OVER_ORIGIN, false, prefetch, NULL},
+    {"evict", "drop cached data", KIND_OVER_CACHE, false, evict, NULL},
+    {"copy", "copy objects to another bucket", KIND_OVER_ORIGIN, true, kind_copy, NULL},
+    {"sync", "make the target as the source", KIND_OVER_ORIGIN, true, kind_sync, kind_sweep},
+};
+
+const struct kind *kind_find(struct slice name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        if (slice_eq_str(name, kinds[i].name))
+            return &kinds[i];
+    return NULL;
+}
+
+const char *kind_names(void)
+{
+    return "prefetch, evict, copy, sync";
+}

@@ -1,0 +1,54 @@
+/*
+ * The kinds of jobs: one row each, and the function that does one object.
+ *
+ * Every kind is idempotent per object: doing one again that is done already changes nothing.
+ */
+#pragma once
+
+#include "object/object.h"
+
+#include <stdatomic.h>
+
+enum kind_over {
+    KIND_OVER_ORIGIN, /* the listing of the source */
+    KIND_OVER_CACHE,  /* what is cached of the source */
+};
+
+struct kind_object {
+    struct slice key;
+    uint64_t size_bytes, mtime_ns; /* mtime 0: not known */
+};
+
+/* What the work on one object gets. One thread's. */
+struct kind_work {
+    struct object_session *session;
+    const struct job_spec *spec;
+    struct slice source_bucket, source_prefix, target_bucket, target_prefix;
+    struct arena *arena; /* empty at the start */
+    /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. */
+    int (*move)(void *arg, uint64_t n);
+    void *arg;
+    uint64_t bytes; /* out: size of what was done */
+};
+
+enum kind_result { KIND_WORKED = 0, KIND_SKIPPED = 1 };
+
+struct kind {
+    const char *name, *doc;
+    enum kind_over over;
+    bool has_target;
+    /* Verified when it returns: an enum kind_result, or an error. */
+    int (*work)(struct kind_work *w, const struct kind_object *o, struct err *e);
+    /* With --delete, after a walk without failures: an object of the target. NULL: none. */
+    int (*sweep)(struct kind_work *w, const struct kind_object *o, struct err *e);
+};
+
+/* NULL when there is none. */
+const struct kind *kind_find(struct slice name);
+/* "prefetch, evict, copy, sync" */
+const char *kind_names(void);
+
+/* ---- kind_copy.c ---- */
+int kind_copy(struct kind_work *w, const struct kind_object *o, struct err *e);
+int kind_sync(struct kind_work *w, const struct kind_object *o, struct err *e);
+int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e);

@@ -1,0 +1,435 @@
+/*
+ * One running job: its thread walks and settles, workers do one object each.
+ *
+ * Objects go through a window, a ring in the order of the walk. Workers take from it in order and finish in
+ * any; the job's thread settles them from the oldest on, which moves the cursor and the counters. What a
+ * checkpoint commits is therefore exact: everything up to the cursor is settled and counted once.
+ *
+ * Invariants:
+ *  1. head <= next <= tail; items in [head, next) are with a worker or finished, those in [next, tail) wait.
+ *  2. After a stop the items that were not finished are not settled: the next run begins with them.
+ *
+ * Failure modes: an object that fails is a line in the error list, and the job goes on. When the walk itself
+ * fails (listing, control store) the job fails with the reason; `resume` goes on at its cursor.
+ */
+#include "jobs/filter.h"
+#include "jobs/jobs_internal.h"
+#include "jobs/rate.h"
+#include "jobs/source.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <inttypes.h>
+
+#define WINDOW          1024
+#define PARALLEL_MAX    256
+#define WAIT_NS         ((uint64_t)100000000)
+#define FAILURES_COMMIT 500 /* failures that a checkpoint waits for at most */
+#define ARENA_BYTES     (32 * MIB)
+
+enum item_state { ITEM_WAITING, ITEM_FINISHED };
+
+struct item {
+    enum item_state state;
+    char *key;
+    size_t key_n;
+    uint64_t size, mtime_ns;
+    int result; /* enum kind_result or an error */
+    uint64_t bytes;
+    char *reason; /* of an error */
+};
+
+struct run {
+    struct jobs *jobs;
+    struct job *job;
+    const struct kind *kind;
+    struct filter *filter;
+    struct slice source_bucket, source_prefix, target_bucket, target_prefix;
+    int (*work)(struct kind_work *w, const struct kind_object *o, struct err *e); /* of the phase */
+    struct lock lock;                                                             /* covers what follows */
+    struct cond work_there, finished;
+    struct item items[WINDOW];
+    uint64_t head, next, tail; /* item i is items[i % WINDOW] */
+    bool no_more;              /* the walk ended or stopped: workers end when nothing waits */
+    struct rate rate;
+    /* The job's thread: */
+    struct job_failure *failures;
+    unsigned n_failures;
+    uint64_t committed_ns;
+};
+
+static bool stopping(const struct run *r)
+{
+    return atomic_load(&r->job->stop);
+}
+
+/* ---- workers ---- */
+
+static int on_move(void *arg, uint64_t n)
+{
+    struct run *r = arg;
+    lock_take(&r->lock);
+    uint64_t wait = rate_take(&r->rate, n, sys->mono_ns());
+    lock_drop(&r->lock);
+    while (wait > 0 && !stopping(r)) {
+        uint64_t step = MIN(wait, WAIT_NS);
+        sys->sleep_ns(step);
+        wait -= step;
+    }
+    return stopping(r) ? -ECANCELED : 0;
+}
+
+static void do_item(struct run *r, struct item *it, struct arena *a)
+{
+    struct err e = {0};
+    struct kind_work w = {.session = r->jobs->session,
+                          .spec = &r->job->record.spec,
+                          .source_bucket = r->source_bucket,
+                          .source_prefix = r->source_prefix,
+                          .target_bucket = r->target_bucket,
+                          .target_prefix = r->target_prefix,
+                          .arena = a,
+                          .move = on_move,
+                          .arg = r};
+    struct kind_object o = {slice_of(it->key, it->key_n), it->size, it->mtime_ns};
+    arena_clear(a);
+    it->result = r->work(&w, &o, &e);
+    it->bytes = w.bytes;
+    if (it->result < 0)
+        it->reason = slice_dup(slice_str(e.text[0] ? e.text : err_text(it->result)));
+}
+
+static void *worker(void *arg)
+{
+    struct run *r = arg;
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    LOCK_SCOPE(&r->lock);
+    for (;;) {
+        while (r->next == r->tail && !r->no_more)
+            cond_wait(&r->work_there, &r->lock);
+        if (r->next == r->tail || stopping(r))
+            return NULL;
+        struct item *it = &r->items[r->next++ % WINDOW];
+        lock_drop(&r->lock);
+        do_item(r, it, a);
+        lock_take(&r->lock);
+        /* An error after a stop may be the stop's doing: the object is for the next run. */
+        if (it->result >= 0 || !stopping(r))
+            it->state = ITEM_FINISHED;
+        cond_signal(&r->finished);
+    }
+}
+
+/* ---- settling ---- */
+
+static void item_clear(struct item *it)
+{
+    free(it->key);
+    free(it->reason);
+    *it = (struct item){0};
+}
+
+static void note_failure(struct run *r, struct item *it)
+{
+    struct job_failure *f = calloc(1, sizeof(*f));
+    assert(f);
+    *f = (struct job_failure){.next = r->failures,
+                              .key = TAKE_PTR(it->key),
+                              .key_n = it->key_n,
+                              .code = MIN(it->result, 0),
+                              .reason = TAKE_PTR(it->reason)};
+    r->failures = f;
+    r->n_failures++;
+}
+
+static void settle_one(struct run *r, struct item *it)
+{
+    struct job_record *rec = &r->job->record;
+    LOCK_SCOPE(&r->jobs->lock);
+    job_set_text(&rec->cursor, slice_of(it->key, it->key_n));
+    if (rec->phase == JOB_SWEEP) {
+        rec->removed_objects += it->result == KIND_WORKED;
+        return;
+    }
+    bool again = rec->phase == JOB_AGAIN;
+    if (it->result >= 0) {
+        rec->done_objects++;
+        rec->done_bytes += it->bytes;
+        rec->skipped_objects += it->result == KIND_SKIPPED;
+        rec->failed_objects -= again ? 1 : 0;
+    } else {
+        rec->failed_objects += again ? 0 : 1;
+    }
+    if (it->result < 0 || again)
+        note_failure(r, it);
+}
+
+/* Settles what is finished, oldest first. A failed removal of a sweep ends the job. */
+static int settle(struct run *r, struct err *e)
+{
+    for (;;) {
+        lock_take(&r->lock);
+        struct item *it = &r->items[r->head % WINDOW];
+        bool ready = r->head < r->next && it->state == ITEM_FINISHED;
+        lock_drop(&r->lock);
+        if (!ready)
+            return 0;
+        if (r->job->record.phase == JOB_SWEEP && it->result < 0)
+            return err_set(e, it->result, "remove %.*s: %s", (int)it->key_n, it->key, it->reason);
+        settle_one(r, it);
+        item_clear(it);
+        lock_take(&r->lock);
+        r->head++;
+        lock_drop(&r->lock);
+    }
+}
+
+static int commit(struct run *r, struct err *e)
+{
+    LOCK_SCOPE(&r->jobs->lock);
+    int k = jobs_commit_locked(r->jobs, r->job, r->failures, e);
+    if (k < 0)
+        return k;
+    job_failures_free(TAKE_PTR(r->failures));
+    r->n_failures = 0;
+    r->committed_ns = sys->mono_ns();
+    return 0;
+}
+
+static int checkpoint(struct run *r, struct err *e)
+{
+    bool due = sys->mono_ns() - r->committed_ns >= JOBS_CHECKPOINT_NS || r->n_failures >= FAILURES_COMMIT;
+    return due ? commit(r, e) : 0;
+}
+
+/* Settles and commits; waits a little when nothing could be done. */
+static int turn(struct run *r, bool wait, struct err *e)
+{
+    if (wait) {
+        lock_take(&r->lock);
+        if (r->head < r->tail && r->items[r->head % WINDOW].state != ITEM_FINISHED)
+            (void)cond_wait_for(&r->finished, &r->lock, WAIT_NS);
+        lock_drop(&r->lock);
+    }
+    int k = settle(r, e);
+    return k < 0 ? k : checkpoint(r, e);
+}
+
+/* ---- one phase ---- */
+
+static uint64_t window_of(const struct run *r)
+{
+    return MIN((uint64_t)WINDOW, r->job->record.spec.parallel * 4);
+}
+
+static void push(struct run *r, const struct kind_object *o)
+{
+    LOCK_SCOPE(&r->lock);
+    r->items[r->tail % WINDOW] = (struct item){
+        .key = slice_dup(o->key), .key_n = o->key.n, .size = o->size_bytes, .mtime_ns = o->mtime_ns};
+    r->tail++;
+    cond_signal(&r->work_there);
+}
+
+static bool window_full(struct run *r)
+{
+    LOCK_SCOPE(&r->lock);
+    return r->tail - r->head >= window_of(r);
+}
+
+static bool window_empty(struct run *r)
+{
+    LOCK_SCOPE(&r->lock);
+    return r->head == r->tail;
+}
+
+/* Feeds the window from the walk until its end, a stop or an error; then waits for what is under way. */
+static int feed(struct run *r, struct source *s, struct err *e)
+{
+    struct kind_object o;
+    bool all = r->job->record.phase == JOB_AGAIN; /* failed objects were selected before */
+    int k = 0;
+    while (k == 0 && !stopping(r)) {
+        k = turn(r, window_full(r), e);
+        if (k < 0 || window_full(r))
+            continue;
+        int found = source_next(s, &o, e);
+        if (found <= 0) {
+            k = found;
+            break;
+        }
+        if (all || filter_match(r->filter, o.key, o.size_bytes, o.mtime_ns))
+            push(r, &o);
+    }
+    while (k == 0 && !stopping(r) && !window_empty(r))
+        k = turn(r, /* wait= */ true, e);
+    return k;
+}
+
+static struct source *open_source(struct run *r)
+{
+    struct job_record *rec = &r->job->record;
+    bool sweep = rec->phase == JOB_SWEEP;
+    struct source_open o = {.session = r->jobs->session,
+                            .bucket = sweep ? r->target_bucket : r->source_bucket,
+                            .prefix = sweep ? r->target_prefix : r->source_prefix,
+                            .over = sweep ? KIND_OVER_ORIGIN : r->kind->over,
+                            .errors = rec->phase == JOB_AGAIN ? r->jobs->kv : NULL,
+                            .id = rec->id};
+    return source_new(&o, slice_str(rec->cursor));
+}
+
+/* Workers' share of a phase: begins them, feeds, ends them, settles what they finished. */
+static int work_phase(struct run *r, struct err *e)
+{
+    _cleanup_(source_freep) struct source *s = open_source(r);
+    pthread_t threads[PARALLEL_MAX];
+    uint64_t n = 0, want = MIN(r->job->record.spec.parallel, (uint64_t)PARALLEL_MAX);
+    r->work = r->job->record.phase == JOB_SWEEP ? r->kind->sweep : r->kind->work;
+    r->no_more = false;
+    while (n < want && pthread_create(&threads[n], NULL, worker, r) == 0)
+        n++;
+    int k = n > 0 ? feed(r, s, e) : err_set(e, -EAGAIN, "no threads to be had");
+    lock_take(&r->lock);
+    r->no_more = true;
+    if (k < 0) /* what waits is for the next run */
+        r->tail = r->next;
+    cond_broadcast(&r->work_there);
+    lock_drop(&r->lock);
+    for (uint64_t i = 0; i < n; i++)
+        (void)pthread_join(threads[i], NULL);
+    struct err late = {0};
+    int settled = settle(r, k < 0 ? &late : e);
+    return k < 0 ? k : settled;
+}
+
+static int count_phase(struct run *r, struct err *e)
+{
+    struct job_record *rec = &r->job->record;
+    _cleanup_(source_freep) struct source *s = open_source(r);
+    struct kind_object o;
+    uint64_t objects = 0, bytes = 0;
+    int k;
+    while ((k = source_next(s, &o, e)) > 0 && !stopping(r)) {
+        if (!filter_match(r->filter, o.key, o.size_bytes, o.mtime_ns))
+            continue;
+        objects++;
+        bytes += o.size_bytes;
+    }
+    LOCK_SCOPE(&r->jobs->lock);
+    rec->total_objects = objects;
+    rec->total_bytes = bytes;
+    return MIN(k, 0);
+}
+
+/* ---- all phases ---- */
+
+/* The phase after the one that ended; false when that was the last. */
+static bool next_phase(struct run *r)
+{
+    struct job_record *rec = &r->job->record;
+    LOCK_SCOPE(&r->jobs->lock);
+    bool sweeps = r->kind->sweep && rec->spec.remove && rec->failed_objects == 0;
+    job_set_text(&rec->cursor, SLICE_NULL);
+    if (rec->phase == JOB_COUNT && !rec->spec.dry_run)
+        rec->phase = JOB_WALK;
+    else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && sweeps)
+        rec->phase = JOB_SWEEP;
+    else
+        return false;
+    return true;
+}
+
+static int run_phases(struct run *r, struct err *e)
+{
+    for (;;) {
+        int k = r->job->record.phase == JOB_COUNT ? count_phase(r, e) : work_phase(r, e);
+        if (k < 0 || stopping(r))
+            return k;
+        bool more = next_phase(r);
+        k = commit(r, e);
+        if (k < 0 || !more)
+            return k;
+    }
+}
+
+static int prepare(struct run *r, struct err *e)
+{
+    struct job_record *rec = &r->job->record;
+    r->kind = kind_find(slice_str(rec->kind));
+    if (!r->kind)
+        return err_set(e, ERR_BAD_OPTION, "'%s': no such kind of job", rec->kind);
+    job_split(rec->source, &r->source_bucket, &r->source_prefix);
+    job_split(rec->target, &r->target_bucket, &r->target_prefix);
+    if (rec->spec.rate && rec->spec.rate[0])
+        (void)job_spec_parse_rate(rec->spec.rate, &r->rate.bytes_per_s);
+    return filter_open(&rec->spec, &r->filter, e);
+}
+
+/* The state after the last phase, committed. A state that a user chose meanwhile stays; a node that stops
+ * leaves the job queued. */
+static void conclude(struct run *r, int k, const struct err *why)
+{
+    struct jobs *j = r->jobs;
+    struct job_record *rec = &r->job->record;
+    bool stopped = stopping(r);
+    enum job_event ev = stopped                   ? JOB_ON_INTERRUPT
+                        : k < 0                   ? JOB_ON_FAIL
+                        : rec->failed_objects > 0 ? JOB_ON_FINISH_PARTLY
+                                                  : JOB_ON_FINISH;
+    enum job_state next;
+    struct err e = {0};
+    LOCK_SCOPE(&j->lock);
+    if (rec->state == JOB_RUNNING && job_next_state(JOB_RUNNING, ev, &next) == 0) {
+        rec->state = next;
+        rec->ended_ns = job_state_is_final(next) ? sys->real_ns() : 0;
+        if (next == JOB_FAILED)
+            job_set_text(&rec->reason, slice_str(why->text[0] ? why->text : err_text(k)));
+    }
+    if (jobs_commit_locked(j, r->job, r->failures, &e) < 0)
+        log_error("jobs", "%s", e.text);
+    log_info("jobs", "job %" PRIu64 " (%s %s): %s, %" PRIu64 " objects done, %" PRIu64 " failed%s%s", rec->id,
+             rec->kind, rec->source, job_state_name((enum job_state)rec->state), rec->done_objects,
+             rec->failed_objects, rec->reason[0] ? ": " : "", rec->reason);
+    r->job->active = false;
+    j->running--;
+    jobs_kick_locked(j);
+    cond_broadcast(&j->ended);
+}
+
+static void run_free(struct run *r)
+{
+    for (size_t i = 0; i < WINDOW; i++)
+        item_clear(&r->items[i]);
+    job_failures_free(r->failures);
+    filter_free(r->filter);
+    cond_fini(&r->work_there);
+    cond_fini(&r->finished);
+    lock_fini(&r->lock);
+    free(r);
+}
+
+void *job_run(void *arg)
+{
+    struct job_run_arg *ra = arg;
+    struct run *r = calloc(1, sizeof(*r));
+    assert(r);
+    r->jobs = ra->jobs;
+    r->job = ra->job;
+    free(ra);
+    lock_init(&r->lock, LOCK_JOBS);
+    cond_init(&r->work_there);
+    cond_init(&r->finished);
+    /* The record is set before the lock that its starter holds is free. */
+    lock_take(&r->jobs->lock);
+    lock_drop(&r->jobs->lock);
+    r->committed_ns = sys->mono_ns();
+    struct err e = {0};
+    int k = prepare(r, &e);
+    if (k == 0)
+        k = run_phases(r, &e);
+    conclude(r, k, &e);
+    run_free(r);
+    return NULL;
+}

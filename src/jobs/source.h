@@ -1,0 +1,23 @@
+/* What a job walks over: keys in byte order, a page at a time, behind a cursor. One thread's. */
+#pragma once
+
+#include "jobs/kind.h"
+#include "kv/kv.h"
+
+struct source;
+
+struct source_open {
+    struct object_session *session;
+    struct slice bucket, prefix; /* borrowed */
+    enum kind_over over;
+    struct kv *errors; /* not NULL: the failed objects of job `id` instead */
+    uint64_t id;
+};
+
+/* after: the cursor. */
+struct source *source_new(const struct source_open *o, struct slice after);
+void source_free(struct source *s);
+DEFINE_CLEANUP(struct source, source_free)
+/* 1 and the next object (its key lives until the next call), 0 at the end, or an error. Sizes of failed
+ * objects are not known (0). Directory markers of a cache or listing are objects like others. */
+int source_next(struct source *s, struct kind_object *ret, struct err *e);

@@ -1,0 +1,67 @@
+/*
+ * What a job is asked to do: one table that the command line, the wire and the record in the control store
+ * share. As text a spec is lines "name=value\n" in table order; defaults are left out. A value has no line
+ * break.
+ */
+#pragma once
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/option.h"
+
+#define JOB_SPEC_MAX_BYTES (64 * KIB)
+
+/* X(field, type, name, argument, default, min, max, choices, doc) */
+#define JOB_SPEC_OPTIONS(X)                                                                                  \
+    X(include, LIST, "include", "GLOB", NULL, 0, 0, NULL,                                                    \
+      "only keys that match (* ? [...], * also across '/'); may be repeated: one of them")                   \
+    X(exclude, LIST, "exclude", "GLOB", NULL, 0, 0, NULL, "no keys that match; may be repeated")             \
+    X(regex, STRING, "regex", "ERE", NULL, 0, 0, NULL,                                                       \
+      "only keys in which this POSIX extended regular expression is found")                                  \
+    X(min_size, SIZE, "min-size", "SIZE", "0", 0, 0, NULL, "only objects of at least this size")             \
+    X(max_size, SIZE, "max-size", "SIZE", "0", 0, 0, NULL, "only objects of at most this size; 0: any")      \
+    X(newer, STRING, "newer", "DATE", NULL, 0, 0, NULL,                                                      \
+      "only objects changed at or after this time, for example 2026-01-31T00:00:00Z")                        \
+    X(older, STRING, "older", "DATE", NULL, 0, 0, NULL, "only objects changed before this time")             \
+    X(rate, STRING, "rate", "SIZE/s", NULL, 0, 0, NULL, "at most so many bytes a second, as 500MiB/s")       \
+    X(parallel, UINT, "parallel", "N", "16", 1, 256, NULL, "objects worked on at the same time")             \
+    X(metadata_only, BOOL, "metadata-only", NULL, NULL, 0, 0, NULL, "prefetch: attributes, no data")         \
+    X(remove, BOOL, "delete", NULL, NULL, 0, 0, NULL,                                                        \
+      "sync: remove from the target what the source does not have")                                          \
+    X(dry_run, BOOL, "dry-run", NULL, NULL, 0, 0, NULL, "only count what would be worked on")
+
+#define JOB_SPEC_FIELD_LIST   struct option_list
+#define JOB_SPEC_FIELD_STRING char *
+#define JOB_SPEC_FIELD_SIZE   uint64_t
+#define JOB_SPEC_FIELD_UINT   uint64_t
+#define JOB_SPEC_FIELD_BOOL   bool
+
+struct job_spec {
+#define X(field, type, ...) JOB_SPEC_FIELD_##type field;
+    JOB_SPEC_OPTIONS(X)
+#undef X
+};
+
+/* Rows of a table whose options struct has a `struct job_spec spec`. */
+#define JOB_SPEC_ROW(owner, field, type_, name_, arg_, def_, min_, max_, choices_, doc_)                     \
+    {.name = (name_),                                                                                        \
+     .type = OPTION_##type_,                                                                                 \
+     .offset = offsetof(struct owner, spec) + offsetof(struct job_spec, field),                              \
+     .def = (def_),                                                                                          \
+     .min = (min_),                                                                                          \
+     .max = (max_),                                                                                          \
+     .choices = (choices_),                                                                                  \
+     .arg = (arg_),                                                                                          \
+     .doc = (doc_)},
+
+extern const struct option_table job_spec_table;
+
+/* Appends the lines. ERR_BAD_OPTION: a value with a line break; -E2BIG. */
+int job_spec_encode(const struct job_spec *s, struct buf *b, struct err *e);
+/* Fills defaults, then what the lines say; ret must be zeroed and is to be freed with job_spec_fini also
+ * after a failure. ERR_BAD_OPTION names the fault. */
+int job_spec_decode(struct slice lines, struct job_spec *ret, struct err *e);
+void job_spec_fini(struct job_spec *s);
+
+/* "500MiB/s", "500M": bytes a second, not 0. -EINVAL. */
+int job_spec_parse_rate(const char *text, uint64_t *ret_bytes_per_s);

@@ -1,0 +1,99 @@
+/* CACHED and EVICT: what the cache holds of a bucket, and letting go of it. The origin is not asked. */
+#include "object/object_internal.h"
+
+#define ENTRY_KEY_MAX   (ORIGIN_KEY_MAX_BYTES + 16)
+#define BUCKET_ID_BYTES 8
+#define PAGE_MAX_BYTES  (2 * MIB)
+
+/* One object, with what is in memory only. */
+static int64_t list_exact(struct object_service *s, const struct bucket *b, struct slice key,
+                          struct store_listed *ret)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
+    object_store_key(b, key, &k);
+    _cleanup_(extent_unrefp) struct extent *x = NULL;
+    int r = store_find(s->config.store, buf_view(&k), &x);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    *ret = (struct store_listed){.size_bytes = extent_size(x), .present_bytes = extent_present_bytes(x)};
+    return 1;
+}
+
+static int64_t list_below(struct object_service *s, const struct bucket *b, const struct wire_cached_req *req,
+                          size_t max, struct arena *a, struct store_listed *ret)
+{
+    _cleanup_buf_ struct buf prefix = BUF_INIT(ENTRY_KEY_MAX), after = BUF_INIT(ENTRY_KEY_MAX);
+    object_store_key(b, req->prefix, &prefix);
+    object_store_key(b, req->after, &after);
+    return store_list(s->config.store, buf_view(&prefix), buf_view(&after), max, a, ret);
+}
+
+int op_cached(struct object_session *ses, const struct wire_cached_req *req, struct arena *a,
+              struct wire_cached_rep *rep, struct err *e)
+{
+    struct object_service *s = ses->service;
+    if (req->prefix.n > ORIGIN_KEY_MAX_BYTES || req->after.n > ORIGIN_KEY_MAX_BYTES)
+        return err_set(e, -ENAMETOOLONG, "prefix is longer than any key");
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    int r = bucket_find(s->buckets, req->bucket, &b, e);
+    if (r < 0)
+        return r;
+    bool exact = req->flags & WIRE_EXACT;
+    size_t max = exact || req->max == 0 ? 1 : MIN(req->max, (uint32_t)STORE_LIST_MAX);
+    struct store_listed *l = arena_zalloc(a, max * sizeof(*l));
+    int64_t n = exact ? list_exact(s, b, req->prefix, l) : list_below(s, b, req, max, a, l);
+    if (n < 0)
+        return err_errno(e, (int)n, "bucket %s: list what is cached", b->name);
+    _cleanup_buf_ struct buf out = BUF_INIT(PAGE_MAX_BYTES);
+    for (int64_t i = 0; i < n && r == 0; i++) {
+        struct wire_cached w = {.key = exact ? req->prefix : slice_from(l[i].key, BUCKET_ID_BYTES),
+                                .size_bytes = l[i].size_bytes,
+                                .present_bytes = l[i].present_bytes,
+                                .last_read_ms = l[i].last_read_ms};
+        r = wire_cached_encode(&w, &out);
+    }
+    if (r < 0)
+        return err_set(e, r, "bucket %s: list what is cached", b->name);
+    rep->entries = arena_dup(a, buf_view(&out));
+    rep->n_entries = (uint32_t)n;
+    rep->truncated = !exact && (size_t)n == max;
+    return 0;
+}
+
+int op_evict(struct object_session *ses, const struct wire_evict_req *req, struct arena *a,
+             struct wire_evict_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    int r = object_check_key(req->key, e);
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    if (r == 0)
+        r = bucket_find(ses->service->buckets, req->bucket, &b, e);
+    if (r == 0)
+        (void)object_forget_key(ses->service, b, req->key);
+    return r;
+}
+
+/* ---- operations of a layer below ---- */
+
+void object_service_extend(struct object_service *s, object_extension_fn fn, void *arg)
+{
+    assert(s->magic == OBJECT_SERVICE_MAGIC);
+    s->extension = fn;
+    s->extension_arg = arg;
+}
+
+#define X(NAME, name)                                                                                        \
+    int op_##name(struct object_session *ses, const struct wire_##name##_req *req, struct arena *a,          \
+                  struct wire_##name##_rep *rep, struct err *e)                                              \
+    {                                                                                                        \
+        struct object_service *s = ses->service;                                                             \
+        if (!s->extension)                                                                                   \
+            return err_set(e, ERR_NOT_IMPLEMENTED, "this node runs no jobs");                                \
+        return s->extension(s->extension_arg, WIRE_OP_##NAME, req, a, rep, e);                               \
+    }
+X(JOB_START, job_start)
+X(JOB_LIST, job_list)
+X(JOB_GET, job_get)
+X(JOB_CHANGE, job_change)
+X(JOB_ERRORS, job_errors)
+#undef X

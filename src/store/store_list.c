@@ -1,0 +1,83 @@
+/*
+ * What is cached, in the order of keys (contract in store.h).
+ *
+ * Each disk has an index of its own: the first `max` entries of each are gathered and sorted, and what is
+ * beyond `max` is left for the next call.
+ */
+#include "base/hash.h"
+#include "base/sys.h"
+#include "store/store_internal.h"
+
+/* Presence and last read as they are in memory, where it is newer than the index. */
+static void refresh(struct store *s, struct store_listed *l)
+{
+    struct extent *x = table_find(s, l->key, hash_table(l->key));
+    if (!x)
+        return;
+    l->size_bytes = extent_size(x);
+    l->present_bytes = extent_present_bytes(x);
+    l->last_read_ms = __atomic_load_n(&x->last_read_ms, __ATOMIC_RELAXED);
+    extent_unref(x);
+}
+
+static int list_disk(struct disk *d, struct slice from, struct slice to, size_t max, struct arena *a,
+                     struct store_listed *out, size_t *n)
+{
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(d->kv, from, to);
+    struct slice k, v;
+    struct format_entry r;
+    int code = 0;
+    for (size_t taken = 0; taken < max && (code = kv_iter_next(it, &k, &v, NULL)) == 0;) {
+        if (format_entry_decode(v, &r) < 0 || doom_contains(d, r.id))
+            continue;
+        out[*n] = (struct store_listed){
+            .key = arena_dup(a, slice_from(k, 1)),
+            .size_bytes = r.size_bytes,
+            .present_bytes = MIN(r.size_bytes, r.present_blocks * STORE_BLOCK_BYTES),
+            .last_read_ms = r.last_read_ms,
+        };
+        (*n)++;
+        taken++;
+    }
+    return code == -ENOENT ? 0 : code;
+}
+
+static int by_key(const void *x, const void *y)
+{
+    return slice_cmp(((const struct store_listed *)x)->key, ((const struct store_listed *)y)->key);
+}
+
+int64_t store_list(struct store *s, struct slice prefix, struct slice after, size_t max, struct arena *a,
+                   struct store_listed *ret)
+{
+    assert(s && max > 0 && max <= STORE_LIST_MAX);
+    if (prefix.n > STORE_KEY_MAX_BYTES || after.n > STORE_KEY_MAX_BYTES)
+        return 0;
+    struct format_key k;
+    struct buf _cleanup_buf_ from = BUF_INIT(FORMAT_KEY_MAX + 1), to = BUF_INIT(FORMAT_KEY_MAX + 1);
+    format_key_bytes('o', prefix, &k);
+    int r = kv_prefix_end(format_key_view(&k), &to);
+    if (slice_cmp(after, prefix) >= 0) /* the NUL makes it the next key */
+        r = r < 0 || buf_char(&from, 'o') < 0 || buf_slice(&from, after) < 0 || buf_char(&from, '\0') < 0
+                ? -ENOMEM
+                : 0;
+    else if (r == 0)
+        r = buf_slice(&from, format_key_view(&k));
+    _cleanup_free_ struct store_listed *all = calloc(s->n_disks * max, sizeof(*all));
+    assert(all);
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_disks && r == 0; i++) {
+        if (!s->read_only) /* what was made a moment ago must be in the index to be seen */
+            writer_drain(&s->disks[i]);
+        r = list_disk(&s->disks[i], buf_view(&from), buf_view(&to), max, a, all, &n);
+    }
+    if (r < 0)
+        return r;
+    qsort(all, n, sizeof(*all), by_key);
+    n = MIN(n, max);
+    for (size_t i = 0; i < n; i++) {
+        ret[i] = all[i];
+        refresh(s, &ret[i]);
+    }
+    return (int64_t)n;
+}

@@ -1,0 +1,180 @@
+"""Jobs end to end: prefetch, evict, copy and sync against a real S3 server, with faults, kills, pauses."""
+
+import json
+import time
+
+import pytest
+
+
+def keys_of(client, name, prefix=""):
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=name, Prefix=prefix)
+    return sorted(item["Key"] for page in pages for item in page.get("Contents", []))
+
+
+def fill(bucket, count, size=20_000, prefix="d/"):
+    """Writes objects at the origin; gives their contents by key."""
+    contents = {f"{prefix}{i:04}.bin": bytes([i % 251]) * (size + i) for i in range(count)}
+    for key, data in contents.items():
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=data)
+    return contents
+
+
+def show(node, job):
+    return json.loads(node.cli("job", "show", job, "--json").stdout)
+
+
+def start(node, *arguments):
+    return int(node.cli(*arguments).stdout)
+
+
+def until(node, job, what, seconds=30):
+    """Polls the job until what(job) holds."""
+    end = time.monotonic() + seconds
+    while not what(now := show(node, job)):
+        assert time.monotonic() < end, now
+        time.sleep(0.05)
+    return now
+
+
+def origin_bytes(node, name):
+    return node.metric("forebay_origin_read_bytes_total", bucket=name)
+
+
+def checked(node, path):
+    return json.loads(node.cli("prefetch", "--check", "--json", path).stdout)
+
+
+def test_prefetch_then_reads_cost_nothing(bucket):
+    """A prefetched prefix is whole in the cache, by --check and by the origin's bytes: reading it asks for none."""
+    contents = fill(bucket, 30)
+    before = checked(bucket.node, bucket.name + "/d/")
+    assert (before["objects"], before["cached_bytes"]) == (30, 0)
+    done = bucket.node.cli("prefetch", "--wait", bucket.name + "/d/")
+    assert "30/30 objects" in done.stdout and "0 failed" in done.stdout
+    assert checked(bucket.node, bucket.name + "/d/")["cached_objects"] == 30
+    read = origin_bytes(bucket.node, bucket.name)
+    for key, data in contents.items():
+        assert bucket.s3.get_object(Bucket=bucket.name, Key=key)["Body"].read() == data
+    assert origin_bytes(bucket.node, bucket.name) == read
+    again = json.loads(bucket.node.cli("prefetch", "--wait", "--json", bucket.name + "/d/").stdout)
+    assert again["skipped_objects"] == 30
+
+
+def test_filters_and_dry_run(bucket):
+    """A dry run counts what filters select and fetches nothing; the same job without it fetches just that."""
+    fill(bucket, 20)
+    arguments = [bucket.name + "/d/", "--include", "*1?.bin", "--exclude", "*9.bin", "--wait", "--json"]
+    dry = json.loads(bucket.node.cli("prefetch", "--dry-run", *arguments).stdout)
+    assert (dry["total_objects"], dry["done_objects"]) == (9, 0)
+    assert checked(bucket.node, bucket.name + "/")["cached_objects"] == 0
+    assert json.loads(bucket.node.cli("prefetch", *arguments).stdout)["done_objects"] == 9
+    assert checked(bucket.node, bucket.name + "/")["cached_objects"] == 9
+
+
+def test_evict_drops_a_prefix(bucket):
+    """evict empties the cache of a prefix and leaves the rest and the origin alone."""
+    fill(bucket, 6, prefix="a/")
+    fill(bucket, 4, prefix="b/")
+    bucket.node.cli("prefetch", "--wait", bucket.name)
+    bucket.node.cli("evict", "--wait", bucket.name + "/a/")
+    assert checked(bucket.node, bucket.name + "/a/")["cached_bytes"] == 0
+    assert checked(bucket.node, bucket.name + "/b/")["cached_objects"] == 4
+    assert len(keys_of(bucket.truth, bucket.name)) == 10
+
+
+def test_copy_and_sync(bucket, node, origin):
+    """copy brings every byte and the metadata; sync skips what is there and removes the rest only with --delete."""
+    other = node.new_bucket(origin)
+    contents = fill(bucket, 12)
+    bucket.truth.put_object(Bucket=bucket.name, Key="d/meta", Body=b"m", ContentType="text/x", Metadata={"a": "b"})
+    node.cli("copy", "--wait", bucket.name + "/d/", other + "/to/")
+    for key, data in contents.items():
+        assert bucket.truth.get_object(Bucket=other, Key="to/" + key[2:])["Body"].read() == data
+    head = bucket.truth.head_object(Bucket=other, Key="to/meta")
+    assert (head["ContentType"], head["Metadata"]) == ("text/x", {"a": "b"})
+    bucket.truth.put_object(Bucket=other, Key="to/extra", Body=b"x")
+    bucket.truth.put_object(Bucket=bucket.name, Key="d/new", Body=b"new")
+    kept = json.loads(node.cli("sync", "--wait", "--json", bucket.name + "/d/", other + "/to/").stdout)
+    assert (kept["skipped_objects"], kept["done_objects"], kept["removed_objects"]) == (13, 14, 0)
+    assert "to/extra" in keys_of(bucket.truth, other)
+    node.cli("sync", "--delete", "--wait", bucket.name + "/d/", other + "/to/")
+    assert keys_of(bucket.truth, other) == sorted("to/" + k[2:] for k in keys_of(bucket.truth, bucket.name))
+
+
+def test_partly_failed_lists_and_retries(new_node, new_shaper, origin):
+    """With an origin that refuses some objects the job ends partly failed (status 3), names each with its reason, and
+    a retry after the origin is well completes it."""
+    node, shaper = new_node(), new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, retry="0s")
+    for i in range(12):
+        origin.s3().put_object(Bucket=name, Key=f"d/{i:02}", Body=b"x" * 5000)
+    shaper.fault("status:500", count="1000", match="/d/0")
+    done = node.cli("prefetch", "--wait", "--json", name + "/d/", check=False)
+    job = json.loads(done.stdout)
+    assert (done.returncode, job["state"], job["done_objects"], job["failed_objects"]) == (3, "partly failed", 2, 10)
+    errors = json.loads(node.cli("job", "errors", job["id"], "--json").stdout)
+    assert [x["key"] for x in errors] == [f"d/{i:02}" for i in range(10)]
+    assert all("500" in x["reason"] for x in errors), errors[0]
+    shaper.reset()
+    node.cli("job", "retry", job["id"])
+    node.cli("job", "wait", job["id"])
+    after = show(node, job["id"])
+    assert (after["state"], after["done_objects"], after["failed_objects"]) == ("done", 12, 0)
+    assert json.loads(node.cli("job", "errors", job["id"], "--json").stdout) == []
+
+
+def test_killed_node_goes_on(new_node, origin):
+    """kill -9 in mid-job: the next start goes on, and in the end every object is done and counted exactly once."""
+    node = new_node()
+    name = node.new_bucket(origin)
+    for i in range(60):
+        origin.s3().put_object(Bucket=name, Key=f"d/{i:02}", Body=bytes([i]) * 40_000)
+    job = start(node, "prefetch", name, "--rate", "500kB/s", "--parallel", "2")
+    until(node, job, lambda j: j["done_objects"] >= 20)
+    node.kill()
+    node.start()
+    node.cli("job", "wait", job, "--quiet")
+    after = show(node, job)
+    assert (after["state"], after["done_objects"], after["done_bytes"]) == ("done", 60, 60 * 40_000)
+    assert checked(node, name)["cached_objects"] == 60
+
+
+def test_pause_resume_cancel_rm(bucket):
+    """A paused job stands still and goes on where it was; a cancelled one ends with status 1 and can be removed."""
+    fill(bucket, 40)
+    node = bucket.node
+    job = start(node, "prefetch", bucket.name, "--rate", "200kB/s", "--parallel", "2")
+    until(node, job, lambda j: j["done_objects"] >= 5)
+    node.cli("job", "pause", job)
+    time.sleep(0.5)
+    first = show(node, job)
+    time.sleep(0.5)
+    assert show(node, job) == first and first["state"] == "paused" and first["done_objects"] < 40
+    node.cli("job", "resume", job)
+    until(node, job, lambda j: j["done_objects"] > first["done_objects"])
+    assert node.cli("job", "rm", job, check=False).returncode == 1
+    node.cli("job", "cancel", job)
+    assert node.cli("job", "wait", job, "--quiet", check=False).returncode == 1
+    assert show(node, job)["state"] == "cancelled"
+    end = time.monotonic() + 30
+    while node.cli("job", "rm", job, check=False).returncode != 0:  # until what was under way has ended
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert node.cli("job", "show", job, check=False).returncode == 1
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["prefetch", "no-such-bucket"], ["no-such-bucket"]),
+    (["prefetch", "B", "--regex", "("], ["--regex"]),
+    (["prefetch", "B", "--rate", "fast"], ["--rate"]),
+    (["prefetch", "B", "--newer", "soon"], ["--newer"]),
+    (["prefetch", "B", "--delete"], ["--delete"]),
+    (["copy", "B/a", "B/a/b"], ["overlap"]),
+    (["job", "show", "999999"], ["999999"]),
+    (["job", "dance", "1"], ["dance"]),
+])
+def test_wrong_jobs_are_refused(bucket, arguments, words):
+    """What cannot work is refused before anything is queued, in one line that names the fault."""
+    done = bucket.node.cli(*[a.replace("B", bucket.name, 1) if a[:1] == "B" else a for a in arguments], check=False)
+    assert done.returncode in (1, 2) and len(done.stderr.splitlines()) == 1
+    assert all(word in done.stderr for word in words), done.stderr

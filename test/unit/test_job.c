@@ -1,0 +1,234 @@
+/* layer: jobs */
+#include "jobs/filter.h"
+#include "jobs/job.h"
+#include "jobs/rate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static enum job_state next_of(enum job_state s, enum job_event ev)
+{
+    enum job_state next = JOB_N_STATES;
+    (void)job_next_state(s, ev, &next);
+    return next;
+}
+
+/* The life of a job as users see it: begin, pause, resume, end, retry. */
+static void test_states_follow_what_users_ask(void **state)
+{
+    (void)state;
+    assert_int_equal(next_of(JOB_QUEUED, JOB_ON_BEGIN), JOB_RUNNING);
+    assert_int_equal(next_of(JOB_RUNNING, JOB_ON_PAUSE), JOB_PAUSED);
+    assert_int_equal(next_of(JOB_PAUSED, JOB_ON_RESUME), JOB_QUEUED);
+    assert_int_equal(next_of(JOB_RUNNING, JOB_ON_INTERRUPT), JOB_QUEUED);
+    assert_int_equal(next_of(JOB_RUNNING, JOB_ON_FINISH_PARTLY), JOB_PARTIAL);
+    assert_int_equal(next_of(JOB_PARTIAL, JOB_ON_RETRY), JOB_QUEUED);
+    assert_int_equal(next_of(JOB_FAILED, JOB_ON_RESUME), JOB_QUEUED);
+}
+
+/* What has ended well or was cancelled never runs again, and an interruption changes no state but running. */
+static void test_final_states_stay(void **state)
+{
+    (void)state;
+    static const enum job_state ended[] = {JOB_DONE, JOB_CANCELLED};
+    for (size_t i = 0; i < ARRAY_SIZE(ended); i++)
+        for (int ev = 0; ev < JOB_N_EVENTS; ev++) {
+            enum job_state next = ended[i];
+            (void)job_next_state(ended[i], (enum job_event)ev, &next);
+            assert_int_equal(next, ended[i]);
+        }
+    for (int s = 0; s < JOB_N_STATES; s++)
+        assert_int_equal(next_of((enum job_state)s, JOB_ON_INTERRUPT), s == JOB_RUNNING ? JOB_QUEUED : s);
+}
+
+#define GOLDEN                                                                                               \
+    "forebay job 1\nkind=copy\nstate=1\nphase=1\ncreated_ns=17\nended_ns=0\ntotal_objects=9\n"               \
+    "total_bytes=900\ndone_objects=3\ndone_bytes=300\nskipped_objects=1\nremoved_objects=0\n"                \
+    "failed_objects=2\nsource=data/a%20b/\ntarget=other/\ncursor=a%20b/%0Ax\nreason=\n\n"                    \
+    "include=*.bin\ninclude=a,b\nrate=5M/s\nparallel=3\n"
+
+/* The record's bytes are these and no others: they are read by later versions. */
+static void test_record_is_golden(void **state)
+{
+    (void)state;
+    struct job_record r = {0}, back = {0};
+    struct err e = {0};
+    assert_int_equal(job_record_decode(SLICE_LIT(GOLDEN), &r, &e), 0);
+    assert_string_equal(r.source, "data/a b/");
+    assert_string_equal(r.cursor, "a b/\nx");
+    assert_int_equal(r.spec.include.n, 2);
+    assert_string_equal(r.spec.include.v[1], "a,b");
+    assert_int_equal(r.spec.parallel, 3);
+    assert_int_equal(r.failed_objects, 2);
+    _cleanup_buf_ struct buf b = BUF_INIT(JOB_RECORD_MAX);
+    assert_int_equal(job_record_encode(&r, &b, &e), 0);
+    assert_string_equal(b.p, GOLDEN);
+    assert_int_equal(job_record_decode(buf_view(&b), &back, &e), 0);
+    job_record_fini(&r);
+    job_record_fini(&back);
+}
+
+/* A record cut anywhere before its spec is refused, never half taken; so is a state that does not exist. */
+static void test_damaged_records_are_refused(void **state)
+{
+    (void)state;
+    size_t fields = (size_t)slice_find_slice(SLICE_LIT(GOLDEN), SLICE_LIT("\n\n")) + 1;
+    for (size_t n = 0; n < fields; n++) {
+        struct job_record r = {0};
+        assert_int_equal(job_record_decode(slice_sub(SLICE_LIT(GOLDEN), 0, n), &r, NULL), ERR_CORRUPT);
+        job_record_fini(&r);
+    }
+    _cleanup_free_ char *bad = slice_dup(SLICE_LIT(GOLDEN));
+    *(strstr(bad, "state=1") + 6) = '9';
+    struct job_record r = {0};
+    assert_int_equal(job_record_decode(slice_str(bad), &r, NULL), ERR_CORRUPT);
+    job_record_fini(&r);
+}
+
+/* Keys and error records of the control store are these bytes. */
+static void test_keys_are_golden(void **state)
+{
+    (void)state;
+    _cleanup_buf_ struct buf b = BUF_INIT(JOB_KEY_MAX);
+    uint64_t id = 0;
+    int code = 0;
+    struct slice reason;
+    job_key_record(0x1f, &b);
+    assert_string_equal(b.p, "j/r/000000000000001f");
+    assert_int_equal(job_parse_key_record(buf_view(&b), &id), 0);
+    assert_int_equal(id, 0x1f);
+    job_key_error(0x1f, SLICE_LIT("a/b"), &b);
+    assert_string_equal(b.p, "j/e/000000000000001f/a/b");
+    assert_int_equal(slice_cmp(slice_from(buf_view(&b), JOB_KEY_ERROR_HEAD), SLICE_LIT("a/b")), 0);
+    buf_clear(&b);
+    assert_int_equal(job_error_encode(-5, "two\nlines", &b), 0);
+    assert_string_equal(b.p, "-5\ntwo\nlines");
+    assert_int_equal(job_error_decode(buf_view(&b), &code, &reason), 0);
+    assert_int_equal(code, -5);
+    assert_true(slice_eq_str(reason, "two\nlines"));
+    assert_int_equal(job_error_decode(SLICE_LIT("5\nx"), &code, &reason), ERR_CORRUPT);
+}
+
+/* Globs: stars cross slashes, sets and their negation, escapes, an open bracket that is not closed. */
+static void test_globs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *glob, *key;
+        bool match;
+    } cases[] = {
+        {"*", "", true},
+        {"*.bin", "a/b.bin", true},
+        {"*.bin", "a.bin2", false},
+        {"a?c", "abc", true},
+        {"a?c", "ac", false},
+        {"[a-c]x", "bx", true},
+        {"[!a-c]x", "bx", false},
+        {"[!a-c]x", "dx", true},
+        {"[]]", "]", true},
+        {"[ab", "[ab", true},
+        {"\\*", "*", true},
+        {"\\*", "x", false},
+        {"a*b*c", "aXbYbZc", true},
+        {"a*b*c", "aXcYb", false},
+        {"**", "anything", true},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        if (filter_glob(slice_str(cases[i].glob), slice_str(cases[i].key)) != cases[i].match)
+            fail_msg("%s against %s", cases[i].glob, cases[i].key);
+}
+
+static bool matches(const char *spec, const char *key, uint64_t size, uint64_t mtime_s)
+{
+    struct job_spec s = {0};
+    struct err e = {0};
+    struct filter *f = NULL;
+    if (job_spec_decode(slice_str(spec), &s, &e) < 0 || filter_open(&s, &f, &e) < 0)
+        fail_msg("%s", e.text);
+    bool m = filter_match(f, slice_str(key), size, mtime_s * 1000000000);
+    filter_free(f);
+    job_spec_fini(&s);
+    return m;
+}
+
+/* Every condition must hold; one of several globs is enough; ends of ranges are as documented. */
+static void test_filters_select(void **state)
+{
+    (void)state;
+    assert_true(matches("", "k", 1, 1));
+    assert_true(matches("include=a*\ninclude=b*\n", "bx", 1, 1));
+    assert_false(matches("include=a*\n", "bx", 1, 1));
+    assert_false(matches("include=b*\nexclude=*x\n", "bx", 1, 1));
+    assert_true(matches("regex=^b[0-9]+$\n", "b12", 1, 1));
+    assert_false(matches("regex=^b[0-9]+$\n", "b12x", 1, 1));
+    assert_true(matches("min-size=10\nmax-size=20\n", "k", 10, 1));
+    assert_true(matches("min-size=10\nmax-size=20\n", "k", 20, 1));
+    assert_false(matches("min-size=10\nmax-size=20\n", "k", 21, 1));
+    assert_true(matches("newer=1970-01-01T00:01:40Z\n", "k", 1, 100));
+    assert_false(matches("newer=1970-01-01T00:01:40Z\n", "k", 1, 99));
+    assert_false(matches("older=1970-01-01T00:01:40Z\n", "k", 1, 100));
+}
+
+/* What cannot be understood is refused with the option's name. */
+static void test_bad_filters_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"regex=(\n", "newer=yesterday\n", "min-size=9\nmax-size=8\n"};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        struct job_spec s = {0};
+        struct err e = {0};
+        struct filter *f = NULL;
+        assert_int_equal(job_spec_decode(slice_str(bad[i]), &s, &e), 0);
+        assert_int_equal(filter_open(&s, &f, &e), ERR_BAD_OPTION);
+        assert_non_null(strstr(e.text, "--"));
+        job_spec_fini(&s);
+    }
+}
+
+/* Over any stretch the bytes let through are at most the rate plus a second's burst, and idle time is not
+ * saved up beyond that. */
+static void test_rate_holds(void **state)
+{
+    (void)state;
+    struct rate r = {.bytes_per_s = 1000};
+    uint64_t now = 100ull * 1000000000, began = now, moved = 0;
+    for (int i = 0; i < 1000; i++) {
+        now += rate_take(&r, 70, now);
+        moved += 70;
+        assert_true(moved <= 1000 + (now - began) / 1000000 + 1);
+    }
+    assert_true(now - began >= 68ull * 1000000000 && now - began <= 70ull * 1000000000);
+    struct rate none = {0};
+    assert_int_equal(rate_take(&none, UINT64_MAX, now), 0);
+}
+
+/* Rates as people write them; nothing and zero are refused. */
+static void test_rates_parse(void **state)
+{
+    (void)state;
+    uint64_t v = 0;
+    assert_int_equal(job_spec_parse_rate("5MiB/s", &v), 0);
+    assert_int_equal(v, 5 * MIB);
+    assert_int_equal(job_spec_parse_rate("100", &v), 0);
+    assert_int_equal(job_spec_parse_rate("0", &v), -EINVAL);
+    assert_int_equal(job_spec_parse_rate("fast", &v), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_states_follow_what_users_ask),
+        cmocka_unit_test(test_final_states_stay),
+        cmocka_unit_test(test_record_is_golden),
+        cmocka_unit_test(test_damaged_records_are_refused),
+        cmocka_unit_test(test_keys_are_golden),
+        cmocka_unit_test(test_globs),
+        cmocka_unit_test(test_filters_select),
+        cmocka_unit_test(test_bad_filters_are_refused),
+        cmocka_unit_test(test_rate_holds),
+        cmocka_unit_test(test_rates_parse),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

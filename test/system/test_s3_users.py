@@ -104,7 +104,10 @@ def test_mistakes_are_one_line(node):
 
 
 def test_users_over_the_wire(bucket, tmp_path):
-    """The same roles hold for `forebay` itself on another machine, and only an admin manages buckets and users."""
+    """The same roles hold for `forebay` itself on another machine, and only an admin manages buckets and users.
+
+    Seen to fail without the call of access_check in object_call.
+    """
     node, name = bucket.node, bucket.name
     other = node.new_bucket(bucket.origin)
     bucket.s3.put_object(Bucket=name, Key="k", Body=b"data")

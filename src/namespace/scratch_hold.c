@@ -204,7 +204,7 @@ int scratch_sweep(struct scratch *s, int (*on_orphan)(void *arg, const struct sc
     _cleanup_free_ struct scratch_orphan *v = calloc(SWEEP_BATCH, sizeof(*v));
     assert(v);
     scratch_key_orphan(0, 0, &from);
-    size_t n;
+    size_t n = 0;
     do {
         int r = next_orphans(s, &from, v, SWEEP_BATCH, &n, e);
         for (size_t i = 0; r == 0 && i < n; i++)

@@ -122,7 +122,7 @@ static int make_headers(struct web_call *c, const struct s3_credentials *k, stru
     sigv4_time(sys->real_ns(), time_text);
     struct slice time = slice_of(time_text, SIGV4_TIME_LEN);
     struct sigv4_pair pairs[SIGV4_PAIRS_MAX];
-    size_t n, n_own;
+    size_t n = 0, n_own = 0;
     int r = gather_headers(c, k, time, pairs, &n_own, &n, e);
     if (r == 0)
         r = web_request_headers(c, q, e);

@@ -757,8 +757,8 @@ static void test_extended_attributes(void **state)
     memset(many, 'm', sizeof(many));
     int r = 0, count = 0;
     while (r == 0) {
-        (void)snprintf(many, 9, "%08d", count++);
-        many[8] = 'm';
+        int digits = snprintf(many, sizeof(many), "%08d", count++);
+        many[digits] = 'm';
         r = scratch_xattr_set(f->s, &f->call, ino, slice_of(many, 255), SLICE_NULL, 0, NULL);
     }
     assert_int_equal(r, -ENOSPC);

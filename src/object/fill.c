@@ -497,7 +497,7 @@ int fill_wait_all(struct fill *f, struct err *e)
     assert(f->extent);
     _cleanup_(arena_freep) struct arena *a = arena_new(2 * FILL_INLINE_MAX_BYTES);
     for (uint64_t at = 0; at < f->size;) {
-        struct fill_bytes got;
+        struct fill_bytes got = {0};
         int r = fill_wait(f, at, f->size - at, FILL_CHECKED, a, &got, e);
         if (r < 0)
             return r;

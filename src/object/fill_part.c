@@ -132,8 +132,8 @@ static int take_place(struct part *p, struct err *e)
     if (fill_is_uncached(f))
         return take_memory(p, e);
     p->writer = extent_writer_new(f->extent, p->offset);
-    extent_writer_expect(p->writer, p->end);
-    p->flush_at = PART_FIRST_BYTES;
+    p->step = atomic_load(&p->urgent) ? PART_FIRST_BYTES : PART_BUFFER_BYTES;
+    p->flush_at = p->step;
     if (p->end - p->offset > PART_FIRST_BYTES && budget_try(f->engine->budget, PART_BUFFER_BYTES) == 0) {
         p->buffer = malloc(PART_BUFFER_BYTES);
         assert(p->buffer);
@@ -197,8 +197,10 @@ static int flush(struct part *p, struct err *e)
 {
     size_t n = p->buffered;
     p->buffered = 0;
-    p->flush_at = MIN(p->flush_at * 2, PART_BUFFER_BYTES);
-    return n > 0 ? write_through(p, p->buffer, n, e) : 0;
+    int r = n > 0 ? write_through(p, p->buffer, n, e) : 0;
+    p->step = MIN(p->step * 2, PART_BUFFER_BYTES);
+    p->flush_at = MIN(p->step, STORE_BLOCK_BYTES - p->have % STORE_BLOCK_BYTES);
+    return r;
 }
 
 static int gather(struct part *p, const char *bytes, size_t n, struct err *e)

@@ -71,7 +71,6 @@ struct extent *extent_new(struct disk *d, struct id128 id, uint64_t size)
     x->disk = d;
     x->id = id;
     x->fd = -1;
-    lock_init(&x->pages, LOCK_EXTENT);
     lock_init(&x->lock, LOCK_EXTENT);
     x->present = &x->one_word;
     x->blocks_room = WORD_BITS;
@@ -96,7 +95,6 @@ void extent_free(struct extent *x)
     char *key = (char *)(uintptr_t)x->key.p;
     free(key);
     lock_fini(&x->lock);
-    lock_fini(&x->pages);
     x->magic = 0;
     free(x);
 }

@@ -20,18 +20,15 @@
 #include <string.h>
 
 #define WRITER_MAGIC 0x57524931u
-#define PAGES_MIN    (64 * KIB) /* pages of smaller blocks are left as they come */
-#define PAGES_BYTES  (2 * MIB)  /* made at once: the largest folio that the kernel maps as a whole */
 
 struct extent_writer {
     uint32_t magic;
     struct extent *x;
     uint64_t offset;
-    uint64_t expected; /* the caller means to write up to here */
-    uint64_t sent;     /* pages before this were sent to the disk */
-    uint32_t crc;      /* of the unfinished block */
-    bool in_block;     /* counted in x->n_in_flight */
-    bool skip;         /* the block is present already */
+    uint64_t sent; /* pages before this were sent to the disk */
+    uint32_t crc;  /* of the unfinished block */
+    bool in_block; /* counted in x->n_in_flight */
+    bool skip;     /* the block is present already */
 };
 
 struct extent_writer *extent_writer_new(struct extent *x, uint64_t offset)
@@ -42,11 +39,6 @@ struct extent_writer *extent_writer_new(struct extent *x, uint64_t offset)
         abort();
     *w = (struct extent_writer){.magic = WRITER_MAGIC, .x = extent_ref(x), .offset = offset, .sent = offset};
     return w;
-}
-
-void extent_writer_expect(struct extent_writer *w, uint64_t end)
-{
-    w->expected = end;
 }
 
 static void leave_block(struct extent_writer *w)
@@ -75,36 +67,6 @@ uint64_t extent_writer_offset(const struct extent_writer *w)
     return w->offset;
 }
 
-static bool is_hole(int fd, uint64_t offset, size_t n)
-{
-    off_t data = lseek(fd, (off_t)offset, SEEK_DATA);
-    return data < 0 ? errno == ENXIO : (uint64_t)data >= offset + n;
-}
-
-/*
- * Gives a block that was never written its pages in one go, as zeros: the kernel then keeps it in large
- * folios. Bytes from the network come in small pieces, and a file written like that is read from the page
- * cache at a half to three quarters of the speed of one written by the mebibyte, for as long as it stays
- * there. Two blocks at once where the writer will come to the second: mappings of 2 MiB are another fifth
- * faster.
- *
- * Only a hole is filled, and under a lock: whoever follows another fill of this block may be reading its
- * bytes.
- */
-static int make_pages(const struct extent_writer *w)
-{
-    static const char zeros[PAGES_BYTES];
-    uint64_t end = MIN(w->expected, extent_size(w->x));
-    size_t two = (size_t)MIN(PAGES_BYTES, end - MIN(end, w->offset));
-    size_t one = (size_t)MIN(STORE_BLOCK_BYTES, extent_size(w->x) - w->offset);
-    if (one < PAGES_MIN)
-        return 0;
-    LOCK_SCOPE(&w->x->pages);
-    if (w->offset % PAGES_BYTES == 0 && two > one && is_hole(w->x->fd, w->offset, two))
-        return sys_pwrite_all(w->x->fd, zeros, two, w->offset);
-    return is_hole(w->x->fd, w->offset, one) ? sys_pwrite_all(w->x->fd, zeros, one, w->offset) : 0;
-}
-
 static int enter_block(struct extent_writer *w)
 {
     struct extent *x = w->x;
@@ -117,8 +79,6 @@ static int enter_block(struct extent_writer *w)
     lock_drop(&x->lock);
     w->crc = 0;
     int r = w->skip ? 0 : extent_reserve_blocks(x);
-    if (r == 0 && !w->skip)
-        r = make_pages(w);
     if (r < 0)
         leave_block(w);
     return r;

@@ -150,8 +150,6 @@ int extent_next_missing(struct extent *x, uint64_t offset, uint64_t *ret_offset,
  */
 struct extent_writer;
 struct extent_writer *extent_writer_new(struct extent *x, uint64_t offset);
-/* The caller means to append up to `end`. Only advice: pages for more than one block may be made at once. */
-void extent_writer_expect(struct extent_writer *w, uint64_t end);
 void extent_writer_free(struct extent_writer *w); /* an unfinished block is forgotten */
 DEFINE_CLEANUP(struct extent_writer, extent_writer_free)
 int extent_writer_append(struct extent_writer *w, const void *p, size_t n);

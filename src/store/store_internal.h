@@ -84,8 +84,7 @@ struct extent {
     uint64_t recorded_read_ms; /* atomic */
     uint64_t touched_bytes;    /* atomic: read since set_read_ms */
 
-    struct lock pages; /* held while a block's pages are made */
-    struct lock lock;  /* the fields below */
+    struct lock lock; /* the fields below */
     char *attr;
     size_t attr_bytes;
     uint32_t data_set;

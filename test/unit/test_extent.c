@@ -68,39 +68,6 @@ static void test_blocks_appear_when_whole(void **state)
     extent_unref(x);
 }
 
-/* The first byte of a large block brings all its pages, for the sake of large folios; a small block is left
- * as it comes. */
-static void test_pages_are_made_at_once(void **state)
-{
-    struct extent *x = make(*state, "k", 3 * MIB + 4 * KIB);
-    fill_range(x, 1, MIB, 1);
-    assert_int_equal(lseek(extent_fd(x), 0, SEEK_DATA), MIB);
-    assert_int_equal(lseek(extent_fd(x), MIB, SEEK_HOLE), 2 * MIB);
-    fill_range(x, 1, 3 * MIB, 1);
-    assert_int_equal(lseek(extent_fd(x), 2 * MIB, SEEK_DATA), 3 * MIB);
-    assert_missing(x, 0, 0, 3 * MIB + 4 * KIB);
-    extent_unref(x);
-}
-
-/* Who says that two blocks will come gets the pages of both, from an even block on and where neither was
- * begun. */
-static void test_pages_of_two_blocks_are_made_at_once(void **state)
-{
-    struct extent *x = make(*state, "k", 8 * MIB);
-    for (uint64_t at = 1; at < 6; at += 3) { /* 1 and 4 */
-        struct extent_writer *w = extent_writer_new(x, at * MIB);
-        extent_writer_expect(w, 8 * MIB);
-        assert_int_equal(extent_writer_append(w, "x", 1), 0);
-        extent_writer_free(w);
-        uint64_t blocks = at % 2 ? 1 : 2;
-        assert_int_equal(lseek(extent_fd(x), (off_t)(at * MIB), SEEK_HOLE), (at + blocks) * MIB);
-    }
-    assert_missing(x, 0, 0, 8 * MIB);
-    assert_int_equal(fill_range(x, 1, 0, 8 * MIB), 0);
-    assert_int_equal(check_run(x, 1, 0, 8 * MIB), 8 * MIB);
-    extent_unref(x);
-}
-
 /* Who follows a writer sees its bytes, also after another writer began the same block. */
 static void test_second_writer_keeps_the_first_ones_bytes(void **state)
 {
@@ -333,8 +300,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_blocks_appear_when_whole),
         TEST(test_unfinished_block_is_forgotten),
-        TEST(test_pages_are_made_at_once),
-        TEST(test_pages_of_two_blocks_are_made_at_once),
         TEST(test_second_writer_keeps_the_first_ones_bytes),
         TEST(test_extents_have_no_access_times),
         TEST(test_present_blocks_are_not_overwritten),

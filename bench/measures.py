@@ -45,7 +45,7 @@ def big_file(lab):
 
 def passthrough_of(node):
     """What the node's status says about its mount, as one short text."""
-    mounts = json.loads(node.cli("status").stdout)["mounts"]
+    mounts = json.loads(node.cli("status", "--json").stdout)["mounts"]
     return "; ".join(f"passthrough {m['passthrough']}" + (f" ({m['reason']})" if m["reason"] else "") for m in mounts)
 
 

@@ -4,6 +4,8 @@
 
 #include <inttypes.h>
 
+#define PASSES_MAX 512 /* levels of directories that a key can have */
+
 struct rm_options {
     struct command_node node;
     bool recursive, quiet, dry_run;
@@ -43,14 +45,15 @@ static int must_exist(struct client *c, struct slice bucket, struct slice key, s
     return client_stat(c, &req, &reply, &rep, e);
 }
 
-static int remove_tree(struct client *c, const struct rm_options *o, struct slice bucket, struct slice prefix,
-                       struct err *e)
+/* One pass; *ret_n: how many there were. */
+static int remove_listed(struct client *c, const struct rm_options *o, struct slice bucket,
+                         struct slice prefix, struct progress *p, uint64_t *ret_n, struct err *e)
 {
     struct client_lister_open q = {.bucket = bucket, .prefix = prefix, .flags = WIRE_FRESH};
     _cleanup_(client_lister_freep) struct client_lister *l = client_lister_new(c, &q);
-    struct progress *p = progress_new(o->dry_run ? "would remove" : "removed", 0, 0, o->quiet);
     struct wire_entry x;
     int r;
+    *ret_n = 0;
     while ((r = client_lister_next(l, &x, e)) > 0) {
         if (o->dry_run) {
             command_print_name(stdout, x.key);
@@ -59,7 +62,22 @@ static int remove_tree(struct client *c, const struct rm_options *o, struct slic
             break;
         }
         progress_add(p, 1, x.attr.size_bytes);
+        ++*ret_n;
     }
+    return r;
+}
+
+/* An origin that has directories shows those that became empty only now: they go in further passes, one for
+ * each level. */
+static int remove_tree(struct client *c, const struct rm_options *o, struct slice bucket, struct slice prefix,
+                       struct err *e)
+{
+    struct progress *p = progress_new(o->dry_run ? "would remove" : "removed", 0, 0, o->quiet);
+    uint64_t n;
+    int r, passes = 0;
+    do
+        r = remove_listed(c, o, bucket, prefix, p, &n, e);
+    while (r == 0 && n > 0 && !o->dry_run && ++passes < PASSES_MAX);
     progress_end(p);
     return r;
 }

@@ -1,20 +1,130 @@
-/* forebay status: what the node says of itself. */
+/* forebay status: what the node says of itself, for people or as JSON. */
 #include "cli/cli.h"
 #include "cli/command.h"
 
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+
 struct status_options {
     struct command_node node;
+    bool json;
 };
 
-static const struct option rows[] = {COMMAND_NODE_ROWS(status_options)};
+static const struct option rows[] = {
+    COMMAND_FLAG(status_options, json, "json", 0, "JSON"),
+    COMMAND_NODE_ROWS(status_options),
+};
 static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 
 static const struct command_usage usage = {
     .command = "forebay status",
     .operands = "",
-    .about = "Prints the state of the node as JSON: disks, buckets, mounts and whether they use passthrough, "
-             "memory.",
+    .about = "Prints the state of the node: disks, buckets, mounts and whether they use passthrough, memory.",
 };
+
+static uint64_t number(const json_t *o, const char *name)
+{
+    json_int_t v = json_integer_value(json_object_get(o, name));
+    return v < 0 ? 0 : (uint64_t)v;
+}
+
+static const char *text(const json_t *o, const char *name)
+{
+    const char *s = json_string_value(json_object_get(o, name));
+    return s ? s : "";
+}
+
+/* "title:" before the first line of a group, blanks before the others. */
+static void print_title(const char *title, size_t i)
+{
+    (void)printf("%-9s", i == 0 ? title : "");
+}
+
+static void print_disks(const json_t *disks)
+{
+    const json_t *d;
+    size_t i;
+    json_array_foreach(disks, i, d)
+    {
+        char used[TEXT_SIZE_MAX], limit[TEXT_SIZE_MAX], left[TEXT_SIZE_MAX];
+        print_title("disks:", i);
+        command_print_name(stdout, slice_str(text(d, "path")));
+        (void)printf(": %s of %s used, %" PRIu64 " files, %s free on its file system%s\n",
+                     text_size(number(d, "used_bytes"), used), text_size(number(d, "limit_bytes"), limit),
+                     number(d, "extents"), text_size(number(d, "free_bytes"), left),
+                     json_is_true(json_object_get(d, "was_clean")) ? "" : ", not stopped cleanly before");
+    }
+}
+
+static void print_buckets(const json_t *buckets)
+{
+    const json_t *b;
+    size_t i;
+    json_array_foreach(buckets, i, b)
+    {
+        print_title("buckets:", i);
+        (void)printf("%-24s ", text(b, "name"));
+        command_print_name(stdout, slice_str(text(b, "origin")));
+        (void)putchar('\n');
+    }
+}
+
+static void print_mounts(const json_t *mounts)
+{
+    const json_t *m;
+    size_t i;
+    json_array_foreach(mounts, i, m)
+    {
+        bool passthrough = json_is_true(json_object_get(m, "passthrough"));
+        print_title("mounts:", i);
+        command_print_name(stdout, slice_str(text(m, "mount_point")));
+        (void)fputs(": ", stdout);
+        command_print_name(stdout, slice_str(text(m, "bucket")));
+        (void)fputs(passthrough ? ", passthrough" : ", no passthrough", stdout);
+        if (!passthrough && text(m, "reason")[0])
+            (void)printf(": %s", text(m, "reason"));
+        (void)putchar('\n');
+    }
+}
+
+static void print_status(const json_t *o, const char *address)
+{
+    char used[TEXT_SIZE_MAX], budget[TEXT_SIZE_MAX];
+    (void)printf("node:    forebay %s at %s\n", text(o, "version"), address);
+    (void)printf("memory:  %s of buffers in use, at most %s; %" PRIu64 " objects open for reading, %" PRIu64
+                 " for writing\n",
+                 text_size(number(o, "memory_used_bytes"), used),
+                 text_size(number(o, "memory_budget_bytes"), budget), number(o, "readers"),
+                 number(o, "writers"));
+    print_disks(json_object_get(o, "disks"));
+    print_buckets(json_object_get(o, "buckets"));
+    print_mounts(json_object_get(o, "mounts"));
+}
+
+static int show(const struct status_options *o, struct err *e)
+{
+    _cleanup_(client_freep) struct client *c = NULL;
+    _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_status_req req = {0};
+    struct wire_status_rep rep;
+    int r = command_connect(&o->node, &c, e);
+    if (r == 0)
+        r = client_status(c, &req, &reply, &rep, e);
+    if (r < 0)
+        return r;
+    if (o->json) {
+        (void)printf(SLICE_FMT "\n", SLICE_ARG(rep.json));
+        return 0;
+    }
+    json_t *state = json_loadb(rep.json.p, rep.json.n, 0, NULL);
+    if (!state)
+        return err_set(e, ERR_PROTOCOL, "the node's description of itself is not understood");
+    print_status(state, client_address(c));
+    json_decref(state);
+    return 0;
+}
 
 int cmd_status(int argc, char **argv)
 {
@@ -22,16 +132,8 @@ int cmd_status(int argc, char **argv)
     int n, status;
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
-        _cleanup_(client_freep) struct client *c = NULL;
-        _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-        struct wire_status_req req = {0};
-        struct wire_status_rep rep;
-        int r = command_connect(&o.node, &c, &e);
-        if (r == 0)
-            r = client_status(c, &req, &reply, &rep, &e);
-        if (r == 0)
-            (void)printf(SLICE_FMT "\n", SLICE_ARG(rep.json));
-        else
+        int r = show(&o, &e);
+        if (r < 0)
             status = command_fail(usage.command, r, &e);
     }
     option_fini(&table, &o);

@@ -324,9 +324,27 @@ def test_rm(bucket):
     assert keys_at_origin(bucket) == ["b", "dd"]
 
 
+def test_rm_recursive_leaves_no_directories(node, tmp_path):
+    """On an origin of directories rm -r takes the directories along that it emptied, level by level, and no others."""
+    (tmp_path / "kept").mkdir()
+    name = "rm-directories"
+    node.cli("bucket", "create", name, "--origin", f"file://{tmp_path}")
+    try:
+        (tmp_path / "tree" / "a" / "b").mkdir(parents=True)
+        (tmp_path / "tree" / "a" / "b" / "file").write_bytes(b"x")
+        (tmp_path / "tree" / "other").write_bytes(b"x")
+        node.cli("rm", "-r", f"{name}/tree/")
+        assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+    finally:
+        node.cli("bucket", "rm", name)
+
+
 def test_status(bucket):
-    """status is JSON that names the version, the disks and the bucket."""
-    status = json.loads(bucket.node.cli("status").stdout)
+    """status names the disks, the bucket and its origin, in lines for people or as JSON."""
+    lines = bucket.node.cli("status").stdout.splitlines()
+    assert lines[0].startswith("node:    forebay ") and any(line.startswith("disks:") for line in lines)
+    assert any(f"{bucket.name} " in line and "s3://" in line for line in lines)
+    status = json.loads(bucket.node.cli("status", "--json").stdout)
     assert status["version"] == bucket.node.cli("--version").stdout.split()[1]
     assert status["disks"][0]["path"].startswith(str(bucket.node.data))
     assert bucket.name in [b["name"] for b in status["buckets"]]

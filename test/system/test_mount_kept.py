@@ -155,7 +155,7 @@ def test_kept_files_hold_no_space(origin, new_node, mount, tmp_path):
     for key, body in bodies.items():
         assert read(path / ("new-" + key)) == body
         assert read(path / key) == body
-    [disk] = json.loads(node.cli("status").stdout)["disks"]
+    [disk] = json.loads(node.cli("status", "--json").stdout)["disks"]
     assert disk["leased_bytes"] == 0 and disk["used_bytes"] <= 64 * MIB
 
 

@@ -144,14 +144,14 @@ static inline int script_send(struct script *s, const struct origin_get *g, cons
         uint64_t n = MIN(sizeof(piece), end - at);
         n = MIN(n, fate->cut_after - sent);
         script_bytes(piece, n, at, version);
+        (void)pthread_mutex_lock(&s->lock);
+        s->bytes_sent += n; /* before a reader can have them */
+        (void)pthread_mutex_unlock(&s->lock);
         int r = n > 0 ? sink(arg, attr, piece, n) : 0;
         if (r < 0)
             return r;
         at += n;
         sent += n;
-        (void)pthread_mutex_lock(&s->lock);
-        s->bytes_sent += n;
-        (void)pthread_mutex_unlock(&s->lock);
         if (sent == fate->cut_after)
             return fate->cut_error;
     }

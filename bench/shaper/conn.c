@@ -27,8 +27,7 @@ struct relay_flow conn_flow(struct conn *c, const struct exchange *x, enum stats
     return (struct relay_flow){.own = &c->own[d],
                                .total = &c->sh->total[d],
                                .stats = &c->sh->stats,
-                               .verb = x->verb,
-                               .kind = x->kind,
+                               .key = x->key,
                                .direction = d,
                                .pipe = c->pipe};
 }
@@ -37,7 +36,7 @@ void exchange_end(void *exchange)
 {
     struct exchange *x = exchange;
     if (!x->ended)
-        stats_end(x->stats, x->verb, x->kind, x->status);
+        stats_end(x->stats, x->key, x->status);
     x->ended = true;
 }
 
@@ -169,10 +168,15 @@ static bool serve_request(struct conn *c, const struct head *request, uint64_t n
                          .verb = head_verb(request->method),
                          .kind = head_kind(request)};
     take_rates(c);
-    stats_begin(&c->sh->stats, x.verb, x.kind);
+    x.key = stats_begin(&c->sh->stats, x.verb, x.kind, request->range_bytes);
     x.respond_at_ns = shaper_respond_at(c->sh, x.kind, now_ns);
-    faults_take(&c->sh->faults, request->method, request->target, &x.fault);
-    int r = x.fault.kind == FAULT_STATUS ? respond_status(c, &x) : pass_on(c, &x);
+    int r;
+    if (!shaper_admit(c->sh, now_ns)) {
+        r = respond_busy(c, &x);
+    } else {
+        faults_take(&c->sh->faults, request->method, request->target, &x.fault);
+        r = x.fault.kind == FAULT_STATUS ? respond_status(c, &x) : pass_on(c, &x);
+    }
     if (r < 0)
         x.status = 0;
     exchange_end(&x);

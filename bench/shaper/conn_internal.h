@@ -16,6 +16,7 @@ struct exchange {
     struct head request; /* its slices point to `head_copy` */
     enum head_verb verb;
     enum head_kind kind;
+    struct stats_key key;
     struct fault fault;
     uint64_t respond_at_ns;
     struct stats *stats;
@@ -37,5 +38,7 @@ int respond_interim(struct conn *c, struct exchange *x);
 int respond_final(struct conn *c, struct exchange *x);
 /* The answer of a status fault: nothing goes upstream. */
 int respond_status(struct conn *c, struct exchange *x);
+/* 503 SlowDown: the request came above the rate that is let through; nothing goes upstream. */
+int respond_busy(struct conn *c, struct exchange *x);
 /* A response of our own. */
 int respond_own(struct conn *c, int status, const char *type, struct slice body, bool head_only, bool keep);

@@ -4,8 +4,8 @@
  *     GET  /-/shaper/stats                 counters
  *     POST /-/shaper/reset                 counters to zero, armed faults away
  *     POST /-/shaper/fault?kind=KIND[&count=N][&match=TEXT][&at=BYTES][&for=TIME][&skip=N]
- *     POST /-/shaper/set?NAME=VALUE[&..]   first-byte, per-connection, total, slow-list as on the command
- * line
+ *     POST /-/shaper/set?NAME=VALUE[&..]   first-byte, per-connection, total, slow-list, busy-above as
+ *                                          on the command line; system: whose requests come from now on
  */
 #include "shaper.h"
 

@@ -34,6 +34,18 @@ static bool has_token(struct slice value, const char *token)
     return false;
 }
 
+/* Bytes that "bytes=A-B" asks for; 0 for every other form. */
+static uint64_t range_length(struct slice value)
+{
+    uint64_t first, last;
+    if (!slice_starts(value, SLICE_LIT("bytes=")))
+        return 0;
+    struct slice to = slice_from(value, 6), from = slice_split(&to, '-');
+    if (slice_u64(from, &first) < 0 || slice_u64(to, &last) < 0 || last < first)
+        return 0;
+    return last - first + 1;
+}
+
 static int read_field(struct slice name, struct slice value, struct head *h, bool *keep)
 {
     if (slice_eq_case(name, SLICE_LIT("content-length"))) {
@@ -54,6 +66,7 @@ static int read_field(struct slice name, struct slice value, struct head *h, boo
         h->expects_continue = slice_eq_case(value, SLICE_LIT("100-continue"));
     } else if (slice_eq_case(name, SLICE_LIT("range"))) {
         h->has_range = true;
+        h->range_bytes = range_length(value);
     }
     return 0;
 }

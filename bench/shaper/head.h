@@ -51,6 +51,7 @@ struct head {
     struct slice length_value; /* of Content-Length, within raw; empty when there is none */
     bool close;                /* the connection ends with this message */
     bool expects_continue, has_range;
+    uint64_t range_bytes; /* of "bytes=A-B"; 0: another form, or none */
 };
 
 /* Length of the head at the beginning of `s`, blank line included; 0 when it is not complete. */

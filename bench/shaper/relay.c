@@ -114,14 +114,14 @@ static void pace(const struct relay_flow *flow, size_t n)
 static void book(const struct relay_flow *flow, size_t n, bool last)
 {
     pace(flow, n);
-    stats_bytes(flow->stats, flow->verb, flow->kind, flow->direction, (int64_t)n);
+    stats_bytes(flow->stats, flow->key, flow->direction, (int64_t)n);
     if (last && flow->on_last)
         flow->on_last(flow->arg);
 }
 
 static int unbook(const struct relay_flow *flow, size_t n, int r)
 {
-    stats_bytes(flow->stats, flow->verb, flow->kind, flow->direction, -(int64_t)n);
+    stats_bytes(flow->stats, flow->key, flow->direction, -(int64_t)n);
     return r == RELAY_ENDED ? -EPIPE : r;
 }
 

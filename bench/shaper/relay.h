@@ -32,8 +32,7 @@ int relay_side_wait(const struct relay_side *s, const struct relay_side *other, 
 struct relay_flow {
     struct shape_rate *own, *total;
     struct stats *stats;
-    enum head_verb verb;
-    enum head_kind kind;
+    struct stats_key key;
     enum stats_direction direction;
     void (*on_last)(void *arg); /* before the last bytes of a body are sent; may be NULL */
     void *arg;

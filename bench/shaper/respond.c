@@ -51,21 +51,31 @@ static bool drop_request_body(struct conn *c, const struct exchange *x)
     return relay_drop(&c->client, x->request.body_bytes) == 0;
 }
 
-int respond_status(struct conn *c, struct exchange *x)
+static int respond_error(struct conn *c, struct exchange *x, int status, const char *message)
 {
     char body[512];
-    int n = snprintf(
-        body, sizeof(body),
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>%s</Code><Message>Injected fault %d"
-        "</Message><Resource>/</Resource><RequestId>0</RequestId></Error>",
-        s3_code(x->fault.status), x->fault.status);
+    int n = snprintf(body, sizeof(body),
+                     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>%s</Code><Message>%s %d"
+                     "</Message><Resource>/</Resource><RequestId>0</RequestId></Error>",
+                     s3_code(status), message, status);
     x->keep = drop_request_body(c, x) && !x->request.close;
     shape_wait(x->respond_at_ns);
-    stats_fault(&c->sh->stats);
-    x->status = x->fault.status;
+    x->status = status;
     exchange_end(x);
     return respond_own(c, x->status, "application/xml", slice_of(body, (size_t)n), x->verb == VERB_HEAD,
                        x->keep);
+}
+
+int respond_status(struct conn *c, struct exchange *x)
+{
+    stats_fault(&c->sh->stats);
+    return respond_error(c, x, x->fault.status, "Injected fault");
+}
+
+int respond_busy(struct conn *c, struct exchange *x)
+{
+    stats_busy(&c->sh->stats);
+    return respond_error(c, x, 503, "Above the rate of requests that is let through:");
 }
 
 /* Parses the head at the front of the upstream's buffer. */

@@ -54,6 +54,17 @@ uint64_t shape_rate_take(struct shape_rate *r, uint64_t n, uint64_t now_ns)
     return r->booked_until_ns;
 }
 
+bool shape_limit_admit(struct shape_limit *l, uint64_t now_ns)
+{
+    if (!l->per_s)
+        return true;
+    uint64_t from = MAX(l->booked_until_ns, now_ns), each = NS_PER_S / l->per_s;
+    if (from > now_ns && from - now_ns + each > MAX(SHAPE_BURST_NS, each))
+        return false;
+    l->booked_until_ns = from + each;
+    return true;
+}
+
 static int bad(struct err *e, const char *name, const char *text, const char *expected)
 {
     return err_set(e, ERR_BAD_OPTION, "%s %s: not %s", name, text, expected);

@@ -29,6 +29,18 @@ void shape_rate_end(struct shape_rate *r);
 /* Books n bytes of a body at `now_ns`; gives the time at which they may be sent. Any thread. */
 uint64_t shape_rate_take(struct shape_rate *r, uint64_t n, uint64_t now_ns);
 
+/* Requests per second: up to SHAPE_BURST_NS worth of them may come at once, and what comes above is refused.
+ * Refused ones cost nothing of what is let through. */
+#define SHAPE_BURST_NS 100000000ull
+
+struct shape_limit {
+    uint64_t per_s; /* 0: no limit */
+    uint64_t booked_until_ns;
+};
+
+/* Whether a request at now_ns is let through, and books it. One thread at a time. */
+bool shape_limit_admit(struct shape_limit *l, uint64_t now_ns);
+
 /* Time to the first byte: constant, or log-normal with the given median and 99th percentile. */
 struct shape_delay {
     uint64_t median_ns;

@@ -25,7 +25,7 @@
 #define STACK_BYTES (256 * 1024)
 
 struct options {
-    char *listen, *upstream, *first_byte, *per_connection, *total, *slow_list, *stats;
+    char *listen, *upstream, *first_byte, *per_connection, *total, *slow_list, *busy_above, *stats;
     uint64_t seed;
     bool ceiling;
 };
@@ -45,6 +45,8 @@ static const struct option rows[] = {
     ROW("total", OPTION_STRING, total, "0", "RATE",
         "bytes per second of all connections together, each direction; 0: no limit"),
     ROW("slow-list", OPTION_STRING, slow_list, "0ms", "TIME", "more time to the first byte of listings"),
+    ROW("busy-above", OPTION_STRING, busy_above, "0", "N",
+        "requests per second beyond which the answer is 503 SlowDown; 0: no limit"),
     ROW("seed", OPTION_UINT, seed, "1", "N", "for the random times to the first byte"),
     ROW("stats", OPTION_STRING, stats, NULL, "FILE", "write the counters there as JSON at the end"),
     ROW("ceiling", OPTION_BOOL, ceiling, NULL, NULL, "measure the proxy itself and print its limits"),
@@ -84,6 +86,17 @@ static int set_first_byte(struct shaper *sh, const char *name, const char *value
     return 0;
 }
 
+static int set_busy_above(struct shaper *sh, const char *name, const char *value, struct err *e)
+{
+    uint64_t v;
+    if (slice_u64(slice_str(value), &v) < 0 || v > 1000000)
+        return err_set(e, ERR_BAD_OPTION, "%s %s: not a number of requests per second up to 1000000", name,
+                       value);
+    LOCK_SCOPE(&sh->lock);
+    sh->busy_above = (struct shape_limit){.per_s = v};
+    return 0;
+}
+
 int shaper_set(struct shaper *sh, const char *name, const char *value, struct err *e)
 {
     uint64_t v;
@@ -96,6 +109,13 @@ int shaper_set(struct shaper *sh, const char *name, const char *value, struct er
         sh->slow_list_ns = v * 1000000;
         return 0;
     }
+    if (strcmp(name, "busy-above") == 0)
+        return set_busy_above(sh, name, value, e);
+    if (strcmp(name, "system") == 0)
+        return stats_system(&sh->stats, value) < 0
+                   ? err_set(e, ERR_BAD_OPTION, "%s %s: not a short name of letters, digits and -_.", name,
+                             value)
+                   : 0;
     if (strcmp(name, "per-connection") != 0 && strcmp(name, "total") != 0)
         return err_set(e, ERR_BAD_OPTION, "%s: no such setting", name);
     int r = shape_rate_parse(value, name, &v, e);
@@ -115,6 +135,12 @@ uint64_t shaper_respond_at(struct shaper *sh, enum head_kind kind, uint64_t now_
 {
     LOCK_SCOPE(&sh->lock);
     return now_ns + shape_delay_draw(&sh->delay, sh->draws++) + (kind == KIND_LIST ? sh->slow_list_ns : 0);
+}
+
+bool shaper_admit(struct shaper *sh, uint64_t now_ns)
+{
+    LOCK_SCOPE(&sh->lock);
+    return shape_limit_admit(&sh->busy_above, now_ns);
 }
 
 struct thread {
@@ -187,7 +213,8 @@ static int configure(struct shaper *sh, const struct options *o, struct err *e)
     const char *const values[][2] = {{"first-byte", o->first_byte},
                                      {"per-connection", o->per_connection},
                                      {"total", o->total},
-                                     {"slow-list", o->slow_list}};
+                                     {"slow-list", o->slow_list},
+                                     {"busy-above", o->busy_above}};
     sh->delay.seed = o->seed;
     for (size_t i = 0; i < ARRAY_SIZE(values); i++) {
         int r = shaper_set(sh, values[i][0], values[i][1], e);

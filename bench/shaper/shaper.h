@@ -18,15 +18,19 @@ struct shaper {
     uint64_t draws;          /* delays drawn so far */
     uint64_t per_connection; /* bytes/s, each direction; 0: no limit */
     uint64_t slow_list_ns;   /* on top for LIST */
+    struct shape_limit busy_above;
 };
 
 /* upstream: "HOST:PORT", shorter than 128. */
 void shaper_init(struct shaper *sh, const char *upstream);
 void shaper_fini(struct shaper *sh);
-/* One setting by the name of its flag: first-byte, per-connection, total, slow-list. ERR_BAD_OPTION. */
+/* One setting by the name of its flag: first-byte, per-connection, total, slow-list, busy-above,
+ * system. ERR_BAD_OPTION. */
 int shaper_set(struct shaper *sh, const char *name, const char *value, struct err *e);
 /* Time at which the response to a request whose head was complete at now_ns may begin. */
 uint64_t shaper_respond_at(struct shaper *sh, enum head_kind kind, uint64_t now_ns);
+/* Whether a request that came at now_ns is within --busy-above; else it is answered 503. */
+bool shaper_admit(struct shaper *sh, uint64_t now_ns);
 /* Accepts connections, one thread each, until stop_fd is readable. Threads in progress go on. 0 or -errno. */
 int shaper_accept(struct shaper *sh, int listen_fd, int stop_fd);
 

@@ -382,6 +382,31 @@ def test_requests_and_bytes_are_counted_by_verb_and_kind(upstream, start):
     assert all(row["requests"] == 0 for row in stats["kinds"].values())
 
 
+def test_systems_in_turn_are_counted_apart(upstream, start):
+    """Requests belong to the system named when they began; those before the first name to none; sums hold all, and ranges are
+    kept by number, bytes, smallest and largest."""
+    shaper = start()
+    shaper.request("GET", "/b/100")
+    for name, ranges in (("one", ["bytes=0-9", "bytes=0-99", "bytes=5-"]), ("two", ["bytes=0-999"])):
+        assert shaper.control("POST", f"set?system={name}")[0] == 200
+        for header in ranges:
+            if header != "bytes=5-":
+                shaper.request("GET", "/b/1000", headers={"Range": header})
+    shaper.request("PUT", "/b/k", body=b"12345")
+    shaper.control("POST", "set?system=one")
+    shaper.request("GET", "/b/7")
+    stats = shaper.stats()
+    systems = stats["systems"]
+    assert {name: (row["requests"], row["response_bytes"]) for name, row in systems.items()} == {
+        "": (1, 100), "one": (3, 117), "two": (2, 1000)}
+    assert systems["one"]["ranges"] == {"requests": 2, "bytes": 110, "smallest": 10, "largest": 100}
+    assert systems["two"]["verbs"]["PUT"]["request_bytes"] == 5 and systems["one"]["kinds"]["get_range"]["2xx"] == 2
+    assert stats["requests"] == 6 and stats["ranges"]["bytes"] == 1110
+    assert shaper.control("POST", "reset")[0] == 200
+    assert all(row["requests"] == 0 and row["ranges"]["requests"] == 0 for row in shaper.stats()["systems"].values())
+    assert shaper.control("POST", "set?system=a%20b")[0] == 400
+
+
 def test_three_hundred_connections_at_once(upstream, start):
     """All are served side by side: with half a second to the first byte they are in flight together."""
     shaper = start("--first-byte", "500ms")
@@ -468,6 +493,25 @@ def test_the_rate_of_all_connections(upstream, start, upload):
     assert_rate(lambda: transfer(shaper, 2, 15 * MB, upload), 30)
 
 
+def test_requests_above_a_rate_are_told_to_slow_down(upstream, start):
+    """Of far more requests than asked for, as many as asked come through, within 5 % and the tenth of a second that may come at
+    once; the others get 503 SlowDown, and the server behind does not see them."""
+    shaper = start("--busy-above", "200")
+    connection, answers = shaper.connect(), []
+    began = time.monotonic()
+    while time.monotonic() - began < 2:
+        answers.append(shaper.request("GET", "/b/10", connection=connection)[0])
+    through, seconds = answers.count(200), time.monotonic() - began
+    if len(answers) >= 3 * 200:  # on a machine too loaded to ask so often, the limit cannot be seen
+        assert 0.95 * 200 * seconds - 1 <= through <= 1.05 * 200 * seconds + 21, (through, seconds)
+    assert through <= 1.05 * 200 * seconds + 21 and set(answers) <= {200, 503} and 503 in answers
+    assert len(upstream.heads) == through and shaper.stats()["busy"] == answers.count(503)
+    assert b"<Code>SlowDown</Code>" in [shaper.request("GET", "/b/10", connection=connection) for _ in range(60)][-1][2]
+    assert shaper.control("POST", "set?busy-above=0")[0] == 200
+    assert [shaper.request("GET", "/b/10", connection=connection)[0] for _ in range(60)] == [200] * 60
+    connection.close()
+
+
 def first_byte_times(shaper, n, target="/b/10"):
     times, connection = [], shaper.connect()
     for _ in range(n):
@@ -494,6 +538,36 @@ def test_random_times_to_the_first_byte_follow_the_seed(upstream, start):
     assert max(runs[0]) > 1.5 * min(runs[0])
     rank = [sorted(range(12), key=run.__getitem__)[-3:] for run in runs]
     assert set(rank[0]) & set(rank[1]) and runs[0] != runs[2]
+
+
+def drawn(seed, n, median_ms, p99_ms):
+    """The n-th delay of a seed as bench/shaper/shape.c draws it, in seconds."""
+    import math
+    mask = (1 << 64) - 1
+
+    def finish(x):
+        x = ((x ^ x >> 30) * 0xbf58476d1ce4e5b9) & mask
+        x = ((x ^ x >> 27) * 0x94d049bb133111eb) & mask
+        return x ^ x >> 31
+
+    def mix(a, b):
+        return finish(finish((a + 0x9e3779b97f4a7c15) & mask) ^ ((b + 0x9e3779b97f4a7c15) & mask))
+
+    u, v = (((mix(seed, 2 * n + i) >> 11) + 0.5) / 2**53 for i in range(2))
+    normal = math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)
+    return median_ms / 1000 * math.exp(math.log(p99_ms / median_ms) / 2.3263478740408408 * normal)
+
+
+def test_random_times_are_those_that_the_seed_draws(upstream, start):
+    """Each request waits for its own number of the sequence, not less, and in one of several attempts not much more."""
+    expected = [drawn(3, n, 20, 80) for n in range(10)]
+    assert max(expected) > 1.5 * min(expected)
+    for _ in range(5):
+        times = first_byte_times(start("--first-byte", "20ms,p99=80ms", "--seed", "3"), 10)
+        assert all(t >= e for t, e in zip(times, expected)), (times, expected)
+        if all(t <= e * 1.05 + 0.005 for t, e in zip(times, expected)):
+            return
+    raise AssertionError(f"expected {expected}, got {times}")
 
 
 # ---- faults ----
@@ -623,6 +697,7 @@ def test_unknown_faults_are_refused(upstream, start, query):
     (["--first-byte", "soon"], "first-byte soon"),
     (["--first-byte", "20ms,p99=10ms"], "99th percentile"),
     (["--slow-list", "-1s"], "slow-list"),
+    (["--busy-above", "many"], "busy-above many"),
     (["--color"], "--color"),
 ])
 def test_bad_options_end_with_status_two(options, word):

@@ -26,7 +26,8 @@
     X(job, "job", "list, show, wait for and change jobs")                                                    \
     X(status, "status", "show the state of the node")                                                        \
     X(store, "store", "verify the disks of a stopped node")                                                  \
-    X(bench, "bench", "measure reading as a training loop does")
+    X(bench, "bench", "measure as training and serving do")                                                  \
+    X(plan, "plan", "what a cluster of a given shape can be expected to do")
 
 #define X(function, name, doc) int cmd_##function(int argc, char **argv);
 CLI_COMMANDS(X)

@@ -16,7 +16,7 @@ from keyorigin import KeyOrigin, Object
 
 MIB = 1 << 20
 NODE_COMMANDS = ["bucket", "origin", "ls", "stat", "cat", "get", "put", "rm", "prefetch", "evict", "copy", "sync", "job", "status"]
-COMMANDS = NODE_COMMANDS + ["serve", "store", "bench", "mount", "umount"]
+COMMANDS = NODE_COMMANDS + ["serve", "store", "bench", "plan", "mount", "umount"]
 ODD_NAMES = ["plain", "with space", "ünïcödé/日本語", "plus+sign", "per%cent", "a&b=c?d#e", "quote\"'`", "semi;colon:at@",
              "back\\slash", "new\nline", "tab\there", "-dash", "--double", "deep/er/and/deeper", "🌊", ".hidden", "x" * 200]
 

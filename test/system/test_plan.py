@@ -1,0 +1,62 @@
+"""`forebay plan`: the published figures that docs/PLANNING.md names come out of the command; bad options give one clear line."""
+
+import json
+import subprocess
+
+import pytest
+
+import harness
+
+GIB, TIB = 1 << 30, 1 << 40
+MONTH_S = 30.4375 * 86400
+
+
+def plan(*options):
+    return subprocess.run([str(harness.forebay_bin()), "plan", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def planned(*options):
+    done = plan("--json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_published_figures():
+    """178 GiB/s of sixteen nodes with 100 Gb/s; 1.15 and 0.5 GiB/s per TiB of rented disks; two months at 100 TiB."""
+    wire = planned("--nodes", "16", "--disks", "12", "--network", "100Gb")
+    assert wire["read"]["bottleneck"] == "network" and abs(wire["read"]["bytes_per_s"] / GIB - 178) < 2
+    rented = planned("--nodes", "12", "--disks", "24", "--capacity", "108000GiB", "--disk-read", "390MiB/s", "--disk-write", "195MiB/s",
+                     "--clients", "256")
+    tib = rented["raw_bytes"] / TIB
+    assert rented["read"]["bytes_per_s"] / GIB / tib == pytest.approx(1.15, rel=0.125)
+    assert rented["write"]["bytes_per_s"] / GIB / tib == pytest.approx(0.5, rel=0.125)
+    lost = planned("--nodes", "13", "--disks", "21", "--capacity", "100TiB", "--disk-mttf", "381000h")  # 273 disks of 375 GiB
+    assert lost["mean_time_to_data_loss_s"] / MONTH_S == pytest.approx(2, rel=0.05)
+
+
+def test_the_table_says_what_a_person_asks():
+    """Usable capacity, both rates with their bottleneck, rebuild and loss, for the shape that was given."""
+    done = plan("--capacity", "100TiB", "--nodes", "16", "--disks", "12", "--network", "100Gb", "--redundancy", "ec=8+2",
+                "--clients", "32x8")
+    assert done.returncode == 0
+    for word in ("16 nodes", "ec=8+2", "80 TiB", "177 GiB/s", "bound by the network", "rebuild of a full disk", "rebuild of a full node",
+                 "mean time to data loss"):
+        assert word in done.stdout, word
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--network", "fast"], "--network fast"),
+    (["--network", "100G"], "100Gb"),
+    (["--redundancy", "raid5"], "--redundancy raid5"),
+    (["--redundancy", "ec=8+2"], "do not fit on 1 disks"),
+    (["--clients", "8by4"], "--clients 8by4"),
+    (["--disk-read", "0GB"], "--disk-read 0GB"),
+    (["--nodes", "0"], "--nodes 0"),
+    (["--efficiency", "101"], "--efficiency 101"),
+    (["--capacity", "lots"], "--capacity lots"),
+    (["surprise"], "plan --help"),
+])
+def test_bad_options(options, words):
+    """One line that names the option and what it takes, status 2."""
+    done = plan(*options)
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""

@@ -174,6 +174,9 @@ static int check(const struct config *c, struct err *e)
         r = check_address("--listen", c->listen, &listen_port, e);
     if (r == 0)
         r = check_address("--wire", c->wire, &wire_port, e);
+    if (r == 0 && !c->tls_cert != !c->tls_key)
+        r = err_set(e, ERR_BAD_OPTION, "%s: %s is missing; TLS takes both",
+                    c->tls_cert ? "--tls-cert" : "--tls-key", c->tls_cert ? "--tls-key" : "--tls-cert");
     if (r == 0 && listen_port && strcmp(c->listen, c->wire) == 0)
         r = err_set(e, ERR_BAD_OPTION,
                     "--wire %s: the same address as --listen; each needs a port of its own", c->wire);

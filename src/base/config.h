@@ -14,6 +14,9 @@
     X(disk, LIST, "disk", "DIR[:SIZE]", NULL, 0, 0, NULL, false,                                             \
       "directory on a drive of its own, and the most bytes to use there; repeat for several")                \
     X(listen, STRING, "listen", "HOST:PORT", "127.0.0.1:7070", 0, 0, NULL, false, "address for S3 and HTTP") \
+    X(tls_cert, STRING, "tls-cert", "FILE", NULL, 0, 0, NULL, true,                                          \
+      "certificate chain in PEM: S3 and HTTP are served over TLS; read again on SIGHUP")                     \
+    X(tls_key, STRING, "tls-key", "FILE", NULL, 0, 0, NULL, true, "private key of --tls-cert, in PEM")       \
     X(wire, STRING, "wire", "HOST:PORT", "127.0.0.1:7071", 0, 0, NULL, false,                                \
       "address for the wire protocol; the Unix socket is always DIR/run/forebay.sock")                       \
     X(memory, SIZE, "memory", "SIZE", "512MiB", 64 * MIB, 0, NULL, false,                                    \

@@ -15,7 +15,6 @@
  * Source of the chunk grammar: RFC 9112 section 7.1.
  */
 #include "net/http_conn_internal.h"
-#include "net/sock.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -34,7 +33,7 @@ struct http_conn *http_conn_new(void)
         abort();
     memset(c, 0, offsetof(struct http_conn, in));
     c->magic = HTTP_CONN_MAGIC;
-    c->fd = -1;
+    c->stream = stream_plain(-1);
     c->out = BUF_INIT(HTTP_OUT_MAX_BYTES);
     c->arena = arena_new(HTTP_ARENA_BYTES);
     return c;
@@ -52,10 +51,10 @@ void http_conn_free(struct http_conn *c)
     free(c);
 }
 
-void http_conn_attach(struct http_conn *c, int fd, const struct sockaddr *peer, struct slice pending)
+void http_conn_attach(struct http_conn *c, struct stream s, const struct sockaddr *peer, struct slice pending)
 {
-    assert(c->magic == HTTP_CONN_MAGIC && c->fd < 0 && fd >= 0 && pending.n <= sizeof(c->in));
-    c->fd = fd;
+    assert(c->magic == HTTP_CONN_MAGIC && c->stream.fd < 0 && s.fd >= 0 && pending.n <= sizeof(c->in));
+    c->stream = s;
     c->peer = peer;
     c->peer_text[0] = '\0';
     c->in_at = c->head_end = 0;
@@ -69,7 +68,7 @@ void http_conn_attach(struct http_conn *c, int fd, const struct sockaddr *peer, 
 void http_conn_detach(struct http_conn *c)
 {
     assert(c->magic == HTTP_CONN_MAGIC && c->rest == NULL);
-    c->fd = -1;
+    c->stream = stream_plain(-1);
     c->peer = NULL;
     arena_clear(c->arena);
 }
@@ -91,23 +90,17 @@ struct slice http_conn_received(const struct http_conn *c)
 
 ssize_t http_conn_receive(struct http_conn *c)
 {
-    assert(c->fd >= 0);
+    assert(c->stream.fd >= 0);
     size_t room = sizeof(c->in) - c->in_n;
     assert(room > 0); /* heads are refused before they fill the buffer */
-    for (;;) {
-        ssize_t k = recv(c->fd, c->in + c->in_n, room, MSG_DONTWAIT);
-        if (k >= 0) {
-            c->in_n += (size_t)k;
-            return k;
-        }
-        if (errno != EINTR)
-            return -errno;
-    }
+    ssize_t k = stream_recv_now(c->stream, c->in + c->in_n, room);
+    c->in_n += k > 0 ? (size_t)k : 0;
+    return k;
 }
 
 int http_conn_parse(struct http_conn *c, int *ret_status, struct err *e)
 {
-    assert(c->fd >= 0);
+    assert(c->stream.fd >= 0);
     if (c->in_at > 0) {
         memmove(c->in, c->in + c->in_at, c->in_n - c->in_at);
         c->in_n -= c->in_at;
@@ -129,7 +122,7 @@ int http_conn_parse(struct http_conn *c, int *ret_status, struct err *e)
 
 enum http_next http_conn_serve(struct http_conn *c, http_handler_fn handler, void *arg)
 {
-    assert(c->fd >= 0 && c->in_at > 0);
+    assert(c->stream.fd >= 0 && c->in_at > 0);
     arena_clear(c->arena);
     http_respond_reset(c);
     handler(c, arg);
@@ -138,7 +131,7 @@ enum http_next http_conn_serve(struct http_conn *c, http_handler_fn handler, voi
 
 enum http_next http_conn_refuse(struct http_conn *c, int status, const char *text)
 {
-    assert(c->fd >= 0);
+    assert(c->stream.fd >= 0);
     memset(&c->request, 0, offsetof(struct http_request, headers));
     c->request.n_headers = 0;
     c->request.minor = 1;
@@ -200,7 +193,7 @@ static ssize_t read_raw(struct http_conn *c, void *p, size_t n)
 {
     size_t pending = c->in_n - c->in_at;
     if (pending == 0)
-        return sock_recv_some(c->fd, p, n);
+        return stream_recv_some(c->stream, p, n);
     n = MIN(n, pending);
     memcpy(p, c->in + c->in_at, n);
     c->in_at += n;
@@ -227,7 +220,7 @@ static int read_line(struct http_conn *c, size_t max, struct slice *ret)
             c->in_at = c->head_end;
             c->in_n = c->head_end + n;
         }
-        ssize_t k = sock_recv_some(c->fd, c->in + c->in_n, sizeof(c->in) - c->in_n);
+        ssize_t k = stream_recv_some(c->stream, c->in + c->in_n, sizeof(c->in) - c->in_n);
         if (k < 0)
             return (int)k;
         c->in_n += (size_t)k;
@@ -285,14 +278,16 @@ static int next_chunk(struct http_conn *c)
 
 ssize_t http_conn_read(struct http_conn *c, void *p, size_t n)
 {
-    assert(c->magic == HTTP_CONN_MAGIC && c->fd >= 0);
+    assert(c->magic == HTTP_CONN_MAGIC && c->stream.fd >= 0);
     if (c->body_failed)
         return -EPIPE;
     if (c->body == HTTP_BODY_NONE || n == 0)
         return 0;
     if (c->continue_due) {
         c->continue_due = false;
-        int k = c->head_made ? 0 : sock_send_all(c->fd, "HTTP/1.1 100 Continue\r\n\r\n", 25, /* flags= */ 0);
+        int k = c->head_made
+                    ? 0
+                    : stream_send_all(c->stream, "HTTP/1.1 100 Continue\r\n\r\n", 25, /* more= */ false);
         if (k < 0)
             return body_fail(c, k);
     }

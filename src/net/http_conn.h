@@ -10,6 +10,7 @@
 #pragma once
 
 #include "net/http.h"
+#include "net/stream.h"
 
 struct http_conn;
 
@@ -80,7 +81,8 @@ void http_conn_free(struct http_conn *c);
 DEFINE_CLEANUP(struct http_conn, http_conn_free)
 /* `pending`: bytes received earlier, copied in; at most HTTP_HEAD_MAX_BYTES. peer (may be NULL) must live
  * until the detach. */
-void http_conn_attach(struct http_conn *c, int fd, const struct sockaddr *peer, struct slice pending);
+void http_conn_attach(struct http_conn *c, struct stream s, const struct sockaddr *peer,
+                      struct slice pending);
 void http_conn_detach(struct http_conn *c);
 /* Whether responses from now on say "Connection: close". */
 void http_conn_set_draining(struct http_conn *c, bool draining);
@@ -104,7 +106,7 @@ uint64_t http_conn_sent(const struct http_conn *c);
 /* The rest that HTTP_NEXT_TAIL announced; the caller's to send and free. */
 struct http_rest *http_conn_take_rest(struct http_conn *c);
 /* Sends what the socket takes without waiting: 0 all sent, -EAGAIN some left, or an error. */
-int http_rest_send(struct http_rest *r, int fd);
+int http_rest_send(struct http_rest *r, struct stream s);
 bool http_rest_keep_alive(const struct http_rest *r);
 /* Tells the tail's owner how it went and frees everything. */
 void http_rest_free(struct http_rest *r);

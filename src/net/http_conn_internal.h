@@ -21,7 +21,7 @@ enum http_body {
 
 struct http_conn {
     uint32_t magic;
-    int fd; /* -1 while detached */
+    struct stream stream; /* fd -1 while detached */
     const struct sockaddr *peer;
     char peer_text[HTTP_PEER_BYTES]; /* empty until asked for */
     uint64_t id;

@@ -16,12 +16,6 @@
 #include "base/sys.h"
 #include "base/text.h"
 #include "net/http_conn_internal.h"
-#include "net/sock.h"
-
-#include <sys/sendfile.h>
-#include <sys/socket.h>
-
-#define REST_STEP_BYTES (4 * MIB) /* most bytes of one sendfile call */
 
 struct http_rest {
     struct http_tail tail;
@@ -174,16 +168,16 @@ int http_conn_write(struct http_conn *c, const void *p, size_t n)
         {.iov_base = (void *)(uintptr_t)p, .iov_len = n},
         {.iov_base = (void *)(uintptr_t) "\r\n", .iov_len = c->chunked_out ? 2 : 0},
     };
-    k = sock_sendv_all(c->fd, iov, 4, /* flags= */ 0);
+    k = stream_sendv_all(c->stream, iov, 4);
     buf_clear(&c->out);
     return sent_or_failed(c, k, n);
 }
 
-static int flush_head(struct http_conn *c, int flags)
+static int flush_head(struct http_conn *c, bool more)
 {
     if (c->out.n == 0)
         return 0;
-    int k = sock_send_all(c->fd, c->out.p, c->out.n, flags);
+    int k = stream_send_all(c->stream, c->out.p, c->out.n, more);
     buf_clear(&c->out);
     return sent_or_failed(c, k, 0);
 }
@@ -202,11 +196,11 @@ int http_conn_sendfile(struct http_conn *c, int fd, uint64_t offset, uint64_t n)
         k = buf_append(&c->out, frame, (size_t)size_n);
     }
     if (k == 0)
-        k = flush_head(c, MSG_MORE);
+        k = flush_head(c, /* more= */ true);
     if (k == 0)
-        k = sock_sendfile_all(c->fd, fd, offset, n);
+        k = stream_sendfile_all(c->stream, fd, offset, n);
     if (k == 0 && c->chunked_out)
-        k = sock_send_all(c->fd, "\r\n", 2, /* flags= */ 0);
+        k = stream_send_all(c->stream, "\r\n", 2, /* more= */ false);
     return sent_or_failed(c, k, n);
 }
 
@@ -232,14 +226,10 @@ static bool tail_by_copy(struct http_conn *c, const struct http_tail *t)
         return false;
     struct iovec iov[2] = {{.iov_base = c->out.p, .iov_len = c->out.n},
                            {.iov_base = part, .iov_len = (size_t)t->n}};
-    struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
     size_t all = c->out.n + (size_t)t->n;
-    ssize_t k;
-    do {
-        k = sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-    } while (k < 0 && errno == EINTR);
-    if (k < 0 && errno != EAGAIN) {
-        (void)sent_or_failed(c, -errno, 0);
+    ssize_t k = stream_sendv_now(c->stream, iov, 2, /* more= */ false);
+    if (k < 0 && k != -EAGAIN) {
+        (void)sent_or_failed(c, (int)k, 0);
         return false;
     }
     size_t gone = k < 0 ? 0 : (size_t)k;
@@ -280,32 +270,29 @@ struct http_rest *http_conn_take_rest(struct http_conn *c)
     return r;
 }
 
-static int send_rest_head(struct http_rest *r, int fd)
+static int send_rest_head(struct http_rest *r, struct stream s)
 {
     while (r->head_at < r->head_n) {
-        ssize_t k =
-            send(fd, r->head + r->head_at, r->head_n - r->head_at, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
-        if (k < 0 && errno != EINTR)
-            return -errno;
-        r->head_at += k > 0 ? (size_t)k : 0;
+        struct iovec iov = {.iov_base = r->head + r->head_at, .iov_len = r->head_n - r->head_at};
+        ssize_t k = stream_sendv_now(s, &iov, 1, /* more= */ true);
+        if (k < 0)
+            return (int)k;
+        r->head_at += (size_t)k;
     }
     return 0;
 }
 
-int http_rest_send(struct http_rest *r, int fd)
+int http_rest_send(struct http_rest *r, struct stream s)
 {
-    int k = send_rest_head(r, fd);
+    int k = send_rest_head(r, s);
     while (k == 0 && r->sent < r->tail.n) {
-        off_t at = (off_t)(r->tail.offset + r->sent);
-        ssize_t n = sendfile(fd, r->tail.fd, &at, (size_t)MIN(r->tail.n - r->sent, REST_STEP_BYTES));
+        ssize_t n = stream_sendfile_now(s, r->tail.fd, r->tail.offset + r->sent, r->tail.n - r->sent);
         if (n > 0)
             r->sent += (uint64_t)n;
-        else if (n == 0)
-            k = -ENODATA;
-        else if (errno != EINTR)
-            k = -errno;
+        else
+            k = (int)n;
     }
-    return k;
+    return k == 0 ? stream_flush_now(s) : k;
 }
 
 bool http_rest_keep_alive(const struct http_rest *r)
@@ -329,11 +316,11 @@ static enum http_next finish_rest(struct http_conn *c)
     struct http_rest *r = c->rest;
     r->keep_alive = !c->close_after;
     int k = tail_by_copy(c, &r->tail) ? 0 : c->failed;
-    if (k == 0 && r->sent < r->tail.n) {
+    if (k == 0) { /* also when all was taken: a part may wait in the stream */
         r->head = c->out.p;
         r->head_n = c->out.n;
         r->head_at = 0;
-        k = http_rest_send(r, c->fd);
+        k = http_rest_send(r, c->stream);
         r->head = NULL;
         if (k == -EAGAIN) {
             r->head = buf_take(&c->out);
@@ -349,7 +336,7 @@ static enum http_next finish_rest(struct http_conn *c)
 static int end_chunks(struct http_conn *c)
 {
     int k = c->chunked_out && !c->cut && !c->failed ? buf_str(&c->out, "0\r\n\r\n") : 0;
-    return k < 0 || c->failed ? -EPIPE : flush_head(c, /* flags= */ 0);
+    return k < 0 || c->failed ? -EPIPE : flush_head(c, /* more= */ false);
 }
 
 enum http_next http_respond_finish(struct http_conn *c)

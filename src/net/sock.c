@@ -3,9 +3,9 @@
  * are in sock_open.c.
  *
  * The transfers work on blocking and on non-blocking sockets. Each wait for progress is bounded by the
- * socket's own SO_RCVTIMEO or SO_SNDTIMEO, which the kernel applies to blocking sockets and wait_ready() to
- * non-blocking ones, so that the deadline lies in one place; the server sets its sockets non-blocking because
- * sendfile(2) has no flag.
+ * socket's own SO_RCVTIMEO or SO_SNDTIMEO, which the kernel applies to blocking sockets and sock_wait_ready()
+ * to non-blocking ones, so that the deadline lies in one place; the server sets its sockets non-blocking
+ * because sendfile(2) has no flag.
  *
  * Invariants:
  *  1. SIGPIPE is never raised by a send (MSG_NOSIGNAL); sendfile relies on the process ignoring it.
@@ -49,9 +49,7 @@ static int timeout_of(int fd, int which)
     return (int)MIN(MAX(ms, 1), INT32_MAX);
 }
 
-/* After EAGAIN: waits until the socket is ready. On a blocking socket EAGAIN means that its time is over
- * already. */
-static int wait_ready(int fd, short events)
+int sock_wait_ready(int fd, short events)
 {
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0)
@@ -77,7 +75,7 @@ static int after_failure(int fd, short events, int error)
     if (error == EINTR)
         return 0;
     if (error == EAGAIN)
-        return wait_ready(fd, events);
+        return sock_wait_ready(fd, events);
     return error == ECONNRESET ? -EPIPE : -error;
 }
 

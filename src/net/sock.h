@@ -18,6 +18,10 @@ int sock_connect_tcp(const char *hostport, uint64_t timeout_ms, int *ret_fd, str
 int sock_connect_unix(const char *path, int *ret_fd, struct err *e);
 int sock_set_timeouts(int fd, uint64_t receive_ms, uint64_t send_ms);
 
+/* After EAGAIN: waits until the socket is ready for `events` (POLLIN or POLLOUT), as long as its own timeout
+ * allows: 0 or -ETIMEDOUT. On a blocking socket EAGAIN means that its time is over already. */
+int sock_wait_ready(int fd, short events);
+
 /* All n bytes or an error: -EPIPE at the end of the stream, -ETIMEDOUT. */
 int sock_send_all(int fd, const void *p, size_t n, int flags);
 int sock_sendv_all(int fd, struct iovec *iov, int n_iov, int flags); /* changes iov */

@@ -97,6 +97,7 @@ void conn_free(struct conn_table *t, struct conn *c)
     atomic_fetch_sub(&t->n, 1);
     lock_drop(&t->lock);
     http_rest_free(c->rest);
+    tls_free(c->tls); /* before its socket */
     free(c->pending);
     (void)close(c->fd); /* nothing more can be told to the peer */
     c->magic = 0;
@@ -166,7 +167,9 @@ void conn_table_shutdown(struct conn_table *t, bool busy_too)
 {
     LOCK_SCOPE(&t->lock);
     for (int i = 0; i < CONN_SLOTS; i++)
-        for (struct conn *c = t->slots[i]; c; c = c->next)
-            if (busy_too || (c->phase == CONN_HEAD && atomic_load(&c->deadline_ms) > 0))
+        for (struct conn *c = t->slots[i]; c; c = c->next) {
+            bool waits = c->phase == CONN_HEAD || c->phase == CONN_HANDSHAKE;
+            if (busy_too || (waits && atomic_load(&c->deadline_ms) > 0))
                 expire_locked(c, busy_too);
+        }
 }

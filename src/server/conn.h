@@ -36,6 +36,7 @@ const char *conn_kind_name(enum conn_kind kind);
 
 enum conn_phase {
     CONN_LISTENING, /* not a connection: a listening socket */
+    CONN_HANDSHAKE, /* TLS is not agreed on yet */
     CONN_HEAD,      /* waits for a request, or has a part of its head */
     CONN_QUEUED,    /* has a request that no worker was free for */
     CONN_REST,      /* the rest of a response waits for room in the socket */
@@ -57,10 +58,11 @@ struct conn {
     _Atomic uint64_t deadline_ms; /* monotonic; 0: busy; CONN_NEVER */
     struct conn *prev, *next;     /* of its slot; table lock */
     uint64_t visit_ms;            /* when its slot is swept; table lock */
-    uint64_t head_deadline_ms;    /* of the head that has begun; 0: none has */
+    uint64_t head_deadline_ms;    /* of the handshake, or of the head that has begun; 0: none has */
     uint64_t linger_left_bytes;
     char *pending; /* received and not consumed: part of a head, or a queued request */
     size_t pending_n;
+    struct tls *tls; /* from the first byte of the handshake on; NULL: plain */
     struct http_rest *rest;
     struct wire_conn *wire; /* kinds WIRE and UNIX */
     struct conn *next_ready;

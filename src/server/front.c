@@ -58,6 +58,14 @@ void front_arm(struct front *f, struct conn *c, uint32_t events)
     set_epoll(f, c, EPOLL_CTL_MOD, events);
 }
 
+void front_arm_read(struct front *f, struct conn *c)
+{
+    if (c->tls && tls_has_pending(c->tls))
+        front_enqueue(f, c);
+    else
+        front_arm(f, c, c->tls && tls_wants(c->tls) == POLLOUT ? EPOLLOUT : EPOLLIN);
+}
+
 void front_kick(int fd)
 {
     uint64_t one = 1;
@@ -131,12 +139,12 @@ void front_close(struct front *f, struct conn *c)
     conn_free(&f->conns, c);
 }
 
-static void refuse_connection(int fd, enum conn_kind kind)
+static void refuse_connection(struct front *f, int fd, enum conn_kind kind)
 {
     static const char answer[] =
         "HTTP/1.1 503 Service Unavailable\r\nServer: forebay\r\nContent-Type: text/plain\r\n"
         "Content-Length: 21\r\nConnection: close\r\n\r\ntoo many connections\n";
-    if (kind == CONN_HTTP)
+    if (kind == CONN_HTTP && !f->config.tls)
         (void)!send(fd, answer, sizeof(answer) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)shutdown(fd, SHUT_WR);
     (void)close(fd);
@@ -159,7 +167,12 @@ static void admit(struct front *f, int fd, enum conn_kind kind, const struct soc
     metrics_gauge_add(f->connections[kind], 1);
     if (kind != CONN_HTTP)
         c->wire = front_wire_new(f, fd, kind);
-    uint64_t timeout_ms = kind == CONN_HTTP ? f->idle_timeout_ms : f->request_timeout_ms;
+    bool handshake = kind == CONN_HTTP && f->config.tls;
+    uint64_t timeout_ms = kind == CONN_HTTP && !handshake ? f->idle_timeout_ms : f->request_timeout_ms;
+    if (handshake) {
+        c->phase = CONN_HANDSHAKE;
+        c->head_deadline_ms = now_ms + timeout_ms;
+    }
     conn_set_deadline(&f->conns, c, now_ms + timeout_ms, /* exact= */ true);
     set_epoll(f, c, EPOLL_CTL_ADD, EPOLLIN);
 }
@@ -181,7 +194,7 @@ void front_accept(struct front *f, struct conn *listener)
         if (fd < 0)
             continue; /* the peer gave up, or EINTR */
         if (atomic_load(&f->conns.n) >= f->config.max_connections)
-            refuse_connection(fd, listener->kind);
+            refuse_connection(f, fd, listener->kind);
         else
             admit(f, fd, listener->kind, &peer, n);
     }

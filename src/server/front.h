@@ -7,6 +7,7 @@
 #include "base/budget.h"
 #include "base/err.h"
 #include "net/http_conn.h"
+#include "net/tls.h"
 #include "net/wire.h"
 #include "server/conn.h"
 
@@ -38,6 +39,7 @@ struct front_config {
     struct front_sessions sessions;
     const char *access_key, *secret_key; /* who must sign in on the wire protocol signs with these */
     const char *node_id;
+    struct tls_server *tls; /* of the HTTP port, borrowed; NULL: plain HTTP */
 };
 
 /* Copies the configuration; its strings must outlive the front. Starts its threads.

@@ -17,8 +17,16 @@
 #include "base/log.h"
 #include "base/sys.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+
+#define TLS_HANDSHAKE_BYTE 22 /* content type of the first record of every TLS client (RFC 8446, 5.1) */
+
+static struct stream stream_of(const struct conn *c)
+{
+    return (struct stream){.fd = c->fd, .tls = c->tls};
+}
 
 /* Waits for the next request, or for the rest of a head. */
 static void wait_for_head(struct front *f, struct conn *c)
@@ -33,7 +41,7 @@ static void wait_for_head(struct front *f, struct conn *c)
         c->head_deadline_ms = 0;
         conn_set_deadline(&f->conns, c, now_ms + f->idle_timeout_ms, /* exact= */ false);
     }
-    front_arm(f, c, EPOLLIN);
+    front_arm_read(f, c);
 }
 
 /* The answer is out; a close now could take it away from a peer that is still sending. */
@@ -42,6 +50,8 @@ static void begin_linger(struct front *f, struct conn *c)
     c->phase = CONN_LINGER;
     c->linger_left_bytes = LINGER_MAX_BYTES;
     c->head_deadline_ms = sys_mono_ms() + LINGER_MS;
+    if (c->tls)
+        tls_end(c->tls);
     if (shutdown(c->fd, SHUT_WR) < 0) {
         front_close(f, c);
         return;
@@ -77,6 +87,7 @@ static void log_access(const struct http_conn *h, uint64_t began_ns)
 /* X(NAME, status, reason in metrics, text) */
 #define REFUSALS(X)                                                                                          \
     X(LATE, 408, "timeout", "request head not complete in time")                                             \
+    X(PLAIN, 400, "plain", "this port speaks TLS; write https:// in the address")                            \
     X(DRAINING, 503, "draining", "shutting down")                                                            \
     X(MEMORY, 503, "memory", "too many unfinished requests")
 
@@ -193,7 +204,7 @@ static void serve(struct worker *w, struct conn *c, bool may_read)
 {
     struct front *f = w->front;
     struct http_conn *h = w->http;
-    http_conn_attach(h, c->fd, &c->peer.any, slice_of(c->pending, c->pending_n));
+    http_conn_attach(h, stream_of(c), &c->peer.any, slice_of(c->pending, c->pending_n));
     front_drop_pending(f, c);
     http_conn_set_draining(h, atomic_load_explicit(&f->draining, memory_order_relaxed));
     for (int served = 0;;) {
@@ -232,7 +243,7 @@ static void serve(struct worker *w, struct conn *c, bool may_read)
 static void on_rest(struct worker *w, struct conn *c)
 {
     struct front *f = w->front;
-    int k = atomic_load(&c->expired) ? -ETIMEDOUT : http_rest_send(c->rest, c->fd);
+    int k = atomic_load(&c->expired) ? -ETIMEDOUT : http_rest_send(c->rest, stream_of(c));
     if (k == -EAGAIN) { /* an event of a socket that is full means that something left since */
         conn_set_deadline(&f->conns, c, sys_mono_ms() + f->request_timeout_ms, /* exact= */ true);
         front_arm(f, c, EPOLLOUT);
@@ -252,9 +263,56 @@ static void on_rest(struct worker *w, struct conn *c)
     serve(w, c, /* may_read= */ false);
 }
 
+/* ---- TLS ---- */
+
+/* The first byte shows who does not speak TLS. False: the connection is no longer ours. */
+static bool begin_tls(struct worker *w, struct conn *c)
+{
+    struct front *f = w->front;
+    uint8_t first = TLS_HANDSHAKE_BYTE;
+    ssize_t n = recv(c->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+        front_close(f, c);
+        return false;
+    }
+    if (first == TLS_HANDSHAKE_BYTE) {
+        c->tls = tls_new(f->config.tls, c->fd);
+        return true;
+    }
+    http_conn_attach(w->http, stream_of(c), &c->peer.any, SLICE_NULL);
+    refuse(w, c, REFUSE_PLAIN);
+    return false;
+}
+
+static void on_handshake(struct worker *w, struct conn *c)
+{
+    struct front *f = w->front;
+    struct err e = {0};
+    if (!c->tls && !begin_tls(w, c))
+        return;
+    int k = atomic_load(&c->expired) ? -ETIMEDOUT : tls_handshake(c->tls, &e);
+    if (k == 0) {
+        c->phase = CONN_HEAD;
+        c->head_deadline_ms = 0;
+        serve(w, c, /* may_read= */ true);
+        return;
+    }
+    if (k == -EAGAIN) {
+        conn_set_deadline(&f->conns, c, c->head_deadline_ms, /* exact= */ true);
+        front_arm(f, c, tls_wants(c->tls) == POLLOUT ? EPOLLOUT : EPOLLIN);
+        return;
+    }
+    metrics_count(METRIC_REFUSED, "handshake", NULL, NULL);
+    log_debug("http", "TLS handshake refused: %s", e.text[0] ? e.text : err_text(k));
+    front_close(f, c);
+}
+
 void front_http_event(struct worker *w, struct conn *c)
 {
     switch ((enum conn_phase)c->phase) {
+    case CONN_HANDSHAKE:
+        on_handshake(w, c);
+        break;
     case CONN_REST:
         on_rest(w, c);
         break;

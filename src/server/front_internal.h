@@ -62,6 +62,9 @@ struct front {
 void front_arm(struct front *f, struct conn *c, uint32_t events);
 /* Lets a worker take it up; the caller does not touch it any more. */
 void front_enqueue(struct front *f, struct conn *c);
+/* The same until there is something to read, which may be so already: with TLS not all that was received is
+ * in the socket. */
+void front_arm_read(struct front *f, struct conn *c);
 void front_close(struct front *f, struct conn *c);
 /* Keeps bytes for later within the limit for heads: -ENOMEM. */
 int front_keep_pending(struct front *f, struct conn *c, struct slice bytes);

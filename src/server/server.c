@@ -140,6 +140,38 @@ static unsigned prepare_descriptors(uint64_t wanted)
     return (unsigned)(r.rlim_cur - spare);
 }
 
+static int open_tls(struct server *s, const struct config *config, struct err *e)
+{
+    char text[TLS_TEXT_MAX];
+    if (!config->tls_cert)
+        return 0;
+    int k = tls_server_open(config->tls_cert, config->tls_key, &s->tls, e);
+    if (k < 0)
+        return k;
+    tls_server_describe(s->tls, text);
+    log_info("server", "TLS: %s", text);
+    return 0;
+}
+
+/* The files may have changed without their names. */
+static void reload_tls(struct server *s, const struct config *config)
+{
+    struct err e = {0};
+    char text[TLS_TEXT_MAX];
+    if (!s->tls != !config->tls_cert) {
+        log_warn("server", "TLS: is taken up and given up by the next start only");
+        return;
+    }
+    if (!s->tls)
+        return;
+    if (tls_server_reload(s->tls, config->tls_cert, config->tls_key, &e) < 0) {
+        log_error("server", "TLS: the former certificate stays: %s", e.text);
+        return;
+    }
+    tls_server_describe(s->tls, text);
+    log_info("server", "TLS: %s", text);
+}
+
 static int start_front(struct server *s, const struct config *config, const struct memory_plan *plan,
                        struct err *e)
 {
@@ -164,6 +196,7 @@ static int start_front(struct server *s, const struct config *config, const stru
         .access_key = s->dir.access_key,
         .secret_key = s->dir.secret_key,
         .node_id = s->dir.node_id,
+        .tls = s->tls,
     };
     return front_start(&front, &s->front, e);
 }
@@ -203,8 +236,8 @@ static int start_listeners(struct server *s, const struct config *config, struct
 static void announce(struct server *s, uint64_t began_ns)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
-    if (buf_printf(&b, "forebay %s ready: s3 http://%s wire %s socket %s", FOREBAY_VERSION, s->http_address,
-                   s->wire_address, s->dir.socket_path) < 0)
+    if (buf_printf(&b, "forebay %s ready: s3 http%s://%s wire %s socket %s", FOREBAY_VERSION,
+                   s->tls ? "s" : "", s->http_address, s->wire_address, s->dir.socket_path) < 0)
         abort();
     s->ready_line = buf_take(&b);
     metrics_set(metrics_series(METRIC_INFO, FOREBAY_VERSION, NULL, NULL), 1);
@@ -239,6 +272,8 @@ int server_start(const struct config *config, struct server **ret, struct err *e
     if (k == 0)
         k = open_objects(s, &plan, e);
     if (k == 0)
+        k = open_tls(s, config, e);
+    if (k == 0)
         k = start_front(s, config, &plan, e);
     if (k == 0)
         k = start_listeners(s, config, e);
@@ -262,6 +297,7 @@ void server_set_options(struct server *s, const struct config *config)
     assert(s->magic == SERVER_MAGIC && s->front != NULL);
     s->drain_timeout_ms = config->drain_timeout;
     front_set_timeouts(s->front, config->request_timeout, config->idle_timeout);
+    reload_tls(s, config);
 }
 
 /* Everything that has threads or changes disks, in reverse order of its start. */
@@ -270,6 +306,7 @@ static void close_parts(struct server *s)
     if (s->front)
         front_stop(s->front);
     front_free(TAKE_PTR(s->front));
+    tls_server_free(TAKE_PTR(s->tls));
     s3_free(TAKE_PTR(s->s3));
     jobs_close(TAKE_PTR(s->jobs));
     object_session_free(TAKE_PTR(s->session));

@@ -24,6 +24,7 @@ struct server {
     struct object_session *session; /* for the status page */
     struct jobs *jobs;
     struct s3 *s3;
+    struct tls_server *tls; /* NULL: plain HTTP */
     struct front *front;
     uint64_t memory_bytes, drain_timeout_ms;
     char http_address[128], wire_address[128];

@@ -91,15 +91,16 @@ def random_bytes(n, seed=None):
     return random.Random(seed).randbytes(n) if seed is not None else os.urandom(n)
 
 
-def s3_client(endpoint, access_key, secret_key, **config):
-    """A boto3 client as it comes, but path style, one try, and patience for a node under sanitizers."""
+def s3_client(endpoint, access_key, secret_key, verify=None, **config):
+    """A boto3 client as it comes, but path style, one try, and patience for a node under sanitizers. verify: a file
+    with the authority to trust."""
     settings = {"s3": {"addressing_style": "path"}, "retries": {"total_max_attempts": 1}, "read_timeout": 120,
                 "connect_timeout": 10, "max_pool_connections": 32}
     settings.update(config)
     with _session_lock:
         return _session.client(
             "s3", endpoint_url=endpoint, region_name=REGION, aws_access_key_id=access_key,
-            aws_secret_access_key=secret_key, config=botocore.config.Config(**settings))
+            aws_secret_access_key=secret_key, verify=verify, config=botocore.config.Config(**settings))
 
 
 def wait_until(condition, seconds=30, what="condition", step=0.05):
@@ -328,7 +329,7 @@ class Node(Program):
         return argv
 
     def start(self):
-        match = self.spawn(self.argv(), env=self.env, ready=r"ready: s3 (http://\S+) wire (\S+) socket (\S+)")
+        match = self.spawn(self.argv(), env=self.env, ready=r"ready: s3 (https?://\S+) wire (\S+) socket (\S+)")
         self.endpoint, self.wire_address, self.socket_path = match.groups()
 
     def stop(self):

@@ -33,7 +33,7 @@ static int set_up(void **state)
     (void)sock_set_timeouts(f->client, 5000, 5000);
     (void)sock_set_timeouts(f->server, 300, 300);
     f->c = http_conn_new();
-    http_conn_attach(f->c, f->server, NULL, SLICE_NULL);
+    http_conn_attach(f->c, stream_plain(f->server), NULL, SLICE_NULL);
     *state = f;
     return 0;
 }
@@ -555,7 +555,7 @@ static void sends_files(void **state)
             assert_true(http_rest_keep_alive(rest));
             assert_int_equal(t.done, 0);
             int k;
-            while ((k = http_rest_send(rest, f->server)) == -EAGAIN)
+            while ((k = http_rest_send(rest, stream_plain(f->server))) == -EAGAIN)
                 usleep(100);
             assert_int_equal(k, 0);
             http_rest_free(rest);
@@ -600,9 +600,9 @@ static void parks_what_the_socket_does_not_take(void **state)
         parse(f);
         assert_int_equal(http_conn_serve(f->c, on_file, &t), HTTP_NEXT_TAIL);
         struct http_rest *rest = http_conn_take_rest(f->c);
-        int k = http_rest_send(rest, f->server);
+        int k = http_rest_send(rest, stream_plain(f->server));
         assert_int_equal(k, -EAGAIN);
-        while ((k = http_rest_send(rest, f->server)) == -EAGAIN)
+        while ((k = http_rest_send(rest, stream_plain(f->server))) == -EAGAIN)
             (void)client_gets(f, &got);
         assert_int_equal(k, 0);
         http_rest_free(rest);
@@ -640,7 +640,7 @@ static void tells_the_tails_owner_how_it_went(void **state)
     struct http_rest *rest = http_conn_take_rest(f->c);
     (void)close(f->client);
     f->client = -1;
-    assert_int_equal(http_rest_send(rest, f->server), -EPIPE);
+    assert_int_equal(http_rest_send(rest, stream_plain(f->server)), -EPIPE);
     assert_int_equal(gone.done, 0);
     http_rest_free(rest);
     assert_true(gone.done == 1 && !gone.whole && gone.sent < FILE_BYTES);

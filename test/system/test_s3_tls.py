@@ -1,0 +1,205 @@
+"""The HTTP port with TLS: real clients that verify the certificate, reload, what is refused, idle connections.
+
+The certificates are made here: a small authority, and a leaf for 127.0.0.1.
+"""
+
+import hashlib
+import http.client
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import warnings
+
+import pytest
+
+import harness
+
+
+class Authority:
+    """A certificate authority in a directory; `ca` is what clients trust."""
+
+    def __init__(self, directory):
+        self.dir = directory
+        self.dir.mkdir(parents=True, exist_ok=True)
+        self.ca = self.dir / "ca.crt"
+        self._openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                      "-subj", "/CN=test authority", "-keyout", self.dir / "ca.key", "-out", self.ca)
+
+    def _openssl(self, *arguments):
+        done = subprocess.run(["openssl", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, cwd=self.dir, timeout=60)
+        assert done.returncode == 0, done.stdout
+
+    def issue(self, name):
+        """(certificate, key) for 127.0.0.1 with this common name."""
+        cert, key, request = (self.dir / f"{name}.{end}" for end in ("crt", "key", "csr"))
+        extensions = self.dir / "extensions"
+        extensions.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth\n")
+        self._openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
+                      "-keyout", key, "-out", request)
+        self._openssl("x509", "-req", "-days", "2", "-CA", self.ca, "-CAkey", self.dir / "ca.key", "-CAcreateserial",
+                      "-extfile", extensions, "-in", request, "-out", cert)
+        return cert, key
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path / "authority")
+
+
+@pytest.fixture
+def tls_node(new_node, authority):
+    cert, key = authority.issue("first")
+    return new_node(tls_cert=cert, tls_key=key, request_timeout="5s")
+
+
+def trusting(node, authority, **config):
+    return harness.s3_client(node.endpoint, *node.credentials, verify=str(authority.ca), **config)
+
+
+def dial(node, version=None, authority=None):
+    """A connection with its handshake done; it trusts everybody unless an authority is given."""
+    context = ssl.create_default_context(cafile=authority and str(authority.ca))
+    if authority is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if version is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            context.minimum_version = context.maximum_version = version
+        context.set_ciphers("ALL:@SECLEVEL=0")
+    host, port = node.endpoint.removeprefix("https://").split(":")
+    plain = socket.create_connection((host, int(port)), timeout=30)
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def name_shown(node, authority):
+    with dial(node, authority=authority) as connection:
+        subject = dict(pair for part in connection.getpeercert()["subject"] for pair in part)
+        return subject["commonName"]
+
+
+def test_boto3_verifies_and_its_bytes_come_back(tls_node, origin, authority):
+    name = tls_node.new_bucket(origin)
+    s3 = trusting(tls_node, authority)
+    sizes = {"empty": 0, "small": 3000, "record": 16384, "odd": 1234567, "large": 24 << 20}
+    bodies = {key: harness.random_bytes(n, seed=n) for key, n in sizes.items()}
+    for key, body in bodies.items():
+        s3.put_object(Bucket=name, Key=key, Body=body)
+    s3.upload_file(str(_write(authority.dir / "parts", bodies["large"])), name, "parts")
+    bodies["parts"] = bodies["large"]
+    for key, body in bodies.items():
+        for _ in range(2):  # filled, then cached
+            got = s3.get_object(Bucket=name, Key=key)["Body"].read()
+            assert hashlib.sha256(got).digest() == hashlib.sha256(body).digest()
+    part = s3.get_object(Bucket=name, Key="large", Range="bytes=5000000-15000000")["Body"].read()
+    assert part == bodies["large"][5000000:15000001]
+    assert {o["Key"] for o in s3.list_objects_v2(Bucket=name)["Contents"]} == set(bodies)
+    assert origin.s3().get_object(Bucket=name, Key="odd")["Body"].read() == bodies["odd"]
+
+
+def _write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+def test_a_cold_object_streams_through(tls_node, origin, authority):
+    """The first read of an object that only the origin has: bytes are sent while they arrive."""
+    name = tls_node.new_bucket(origin)
+    body = harness.random_bytes(20 << 20, seed=1)
+    origin.s3().put_object(Bucket=name, Key="cold", Body=body)
+    assert trusting(tls_node, authority).get_object(Bucket=name, Key="cold")["Body"].read() == body
+
+
+def test_old_versions_are_refused(tls_node):
+    with pytest.raises(ssl.SSLError):
+        dial(tls_node, ssl.TLSVersion.TLSv1_1)
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        with dial(tls_node, version) as connection:
+            connection.sendall(b"GET /-/health HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_plain_http_is_told_to_speak_tls(tls_node):
+    host, port = tls_node.endpoint.removeprefix("https://").split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    connection.request("GET", "/-/health")
+    reply = connection.getresponse()
+    assert reply.status == 400
+    assert b"https://" in reply.read()
+    connection.close()
+
+
+def test_reload_takes_up_a_new_certificate_and_keeps_the_old_one_when_it_is_bad(tls_node, authority):
+    assert name_shown(tls_node, authority) == "first"
+    first_cert, first_key = (authority.dir / f"first.{end}" for end in ("crt", "key"))
+    second_cert, second_key = authority.issue("second")
+    with dial(tls_node) as old:
+        os.replace(second_key, first_key)  # the certificate is still that of another key
+        os.kill(tls_node.pid, signal.SIGHUP)
+        harness.wait_until(lambda: "is not the key of the certificate" in tls_node.log(), what="the mismatch is logged")
+        assert name_shown(tls_node, authority) == "first"
+        os.replace(second_cert, first_cert)
+        os.kill(tls_node.pid, signal.SIGHUP)
+        harness.wait_until(lambda: name_shown(tls_node, authority) == "second", what="the new certificate")
+        old.sendall(b"GET /-/health HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert old.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("wrong, words", [
+    ("cert", ["--tls-cert", "No such file or directory"]),
+    ("key", ["--tls-key", "No such file or directory"]),
+    ("mismatch", ["--tls-key", "is not the key of the certificate"]),
+    ("alone", ["--tls-cert", "--tls-key is missing"]),
+])
+def test_what_cannot_be_served_is_said_in_one_line(tmp_path, authority, wrong, words):
+    cert, key = authority.issue("first")
+    other = authority.issue("other")
+    flags = {"cert": [tmp_path / "none", key], "key": [cert, tmp_path / "none"], "mismatch": [cert, other[1]],
+             "alone": [cert, None]}[wrong]
+    argv = [harness.forebay_bin(), "serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--wire",
+            "127.0.0.1:0", "--tls-cert", flags[0]] + (["--tls-key", flags[1]] if flags[1] else [])
+    done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    line = done.stderr.strip().splitlines()[-1]
+    assert all(word in line for word in words), done.stderr
+
+
+def test_another_node_is_an_origin_over_https(tls_node, new_node, origin, authority):
+    name = tls_node.new_bucket(origin)
+    access_key, secret_key = tls_node.credentials
+    near = new_node()
+    near.create_bucket("near", f"forebay://{tls_node.endpoint.removeprefix('https://')}/{name}", **{
+        "origin.endpoint": tls_node.endpoint, "origin.ca_file": str(authority.ca), "origin.access_key": access_key,
+        "origin.secret_key": secret_key})
+    body = harness.random_bytes(9 << 20, seed=9)
+    near.s3().put_object(Bucket="near", Key="k", Body=body)
+    assert origin.s3().get_object(Bucket=name, Key="k")["Body"].read() == body
+    origin.s3().put_object(Bucket=name, Key="far", Body=body)
+    assert near.s3().get_object(Bucket="near", Key="far")["Body"].read() == body
+
+
+def test_a_thousand_idle_connections(tls_node, origin, authority):
+    """They cost no threads and little memory, and others are served beside them."""
+    name = tls_node.new_bucket(origin)
+    s3 = trusting(tls_node, authority)
+    s3.put_object(Bucket=name, Key="k", Body=b"data")
+    idle = []
+    try:
+        for _ in range(1000):
+            idle.append(dial(tls_node))
+        assert s3.get_object(Bucket=name, Key="k")["Body"].read() == b"data"
+        threads = len(os.listdir(f"/proc/{tls_node.pid}/task"))
+        assert threads < 200
+        for connection in idle[::100]:
+            connection.sendall(b"GET /-/health HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+    finally:
+        for connection in idle:
+            connection.close()

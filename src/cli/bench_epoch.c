@@ -1,20 +1,31 @@
 /*
- * forebay bench epoch: reads every file of a directory once per epoch in shuffled order, and prints what a
- * person who trains on them wants to know: how fast, how much of it came from the origin, and how that
- * compares with a plain disk.
+ * forebay bench epoch: reads every file of a directory, a bucket or an S3 prefix once per epoch as a training
+ * loop does, and prints what a person who trains on them wants to know: how fast, how long the accelerator
+ * waited, how much of it came from the origin, and how that compares with a plain disk.
  */
 #include "cli/bench.h"
-#include "cli/command.h"
+#include "cli/bench_pass.h"
 
 #include "base/text.h"
 
 #include <inttypes.h>
 
+#define NAME_BYTES 64
+#define MADE       "made/"
+
 struct epoch_options {
-    uint64_t epochs, workers, seed, block;
-    char *compare, *metrics;
-    bool json;
+    struct bench_target_options target;
+    uint64_t epochs, workers, seed, window, batch, prefetch, compute_ms, data_seed;
+    int order;
+    char *compare, *metrics, *make;
+    bool verify, quiet, json;
 };
+
+#define ROW(name_, type_, field, def_, min_, max_, arg_, doc_)                                               \
+    {                                                                                                        \
+        .name = (name_), .type = (type_), .offset = offsetof(struct epoch_options, field), .def = (def_),    \
+        .min = (min_), .max = (max_), .arg = (arg_), .doc = (doc_)                                           \
+    }
 
 static const struct option rows[] = {
     {.name = "epochs",
@@ -35,140 +46,270 @@ static const struct option rows[] = {
      .max = 1024,
      .arg = "N",
      .doc = "threads that read"},
-    {.name = "seed",
-     .type = OPTION_UINT,
-     .offset = offsetof(struct epoch_options, seed),
-     .def = "1",
-     .arg = "N",
-     .doc = "of the shuffle; each epoch has its own order"},
-    {.name = "block",
-     .type = OPTION_SIZE,
-     .offset = offsetof(struct epoch_options, block),
-     .def = "1MiB",
-     .min = 512,
-     .max = GIB,
-     .arg = "SIZE",
-     .doc = "bytes per read"},
-    {.name = "compare",
-     .type = OPTION_STRING,
-     .offset = offsetof(struct epoch_options, compare),
-     .arg = "DIR",
-     .doc = "the same files on a plain disk: read in the same way at the end, as the yardstick"},
-    {.name = "metrics",
-     .type = OPTION_STRING,
-     .offset = offsetof(struct epoch_options, metrics),
-     .arg = "HOST:PORT",
-     .doc = "the node's HTTP address: shows bytes from the origin per epoch"},
+    {.name = "order",
+     .type = OPTION_ENUM,
+     .offset = offsetof(struct epoch_options, order),
+     .def = "shuffled",
+     .choices = "fixed|shuffled|windowed",
+     .arg = "ORDER",
+     .doc = "as listed, shuffled, or shuffled within --window"},
+    ROW("window", OPTION_UINT, window, "1000", 1, UINT32_MAX, "N", "samples of a shuffle buffer"),
+    ROW("batch", OPTION_UINT, batch, "32", 1, 1000000, "N", "samples of one step"),
+    ROW("prefetch", OPTION_UINT, prefetch, "2", 0, 1000000, "N", "batches read ahead"),
+    ROW("compute", OPTION_DURATION, compute_ms, "0ms", 0, 3600000, "TIME",
+        "time that the accelerator computes in each step"),
+    ROW("seed", OPTION_UINT, seed, "1", 0, 0, "N", "of the order; each epoch has its own"),
+    ROW("make", OPTION_STRING, make, NULL, 0, 0, "COUNTxSIZE",
+        "make these files first where they are missing, as 2000x110KiB, and verify every byte"),
+    COMMAND_FLAG(epoch_options, verify, "verify", 0, "the files are those of --make: verify every byte"),
+    ROW("data-seed", OPTION_UINT, data_seed, "1", 0, 0, "N", "of the contents that --make gives files"),
+    ROW("compare", OPTION_STRING, compare, NULL, 0, 0, "DIR",
+        "the same files on a plain disk: read in the same way at the end, as the yardstick"),
+    ROW("metrics", OPTION_STRING, metrics, NULL, 0, 0, "HOST:PORT",
+        "the node's HTTP address: shows bytes from the origin per epoch"),
+    COMMAND_FLAG(epoch_options, quiet, "quiet", 'q', "no progress"),
     COMMAND_FLAG(epoch_options, json, "json", 0, "JSON instead of the table"),
+    BENCH_TARGET_ROWS(epoch_options),
 };
 static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 
 static const struct command_usage usage = {
     .command = "forebay bench epoch",
-    .operands = "DIR",
-    .about = "Reads every file below DIR once per epoch, in shuffled order, with several workers: open, "
-             "read, close.\n"
-             "Every epoch must give the same bytes; exit status 1 when it does not.",
+    .operands = "DIR|s3://BUCKET[/PREFIX]|BUCKET[/PREFIX]",
+    .about =
+        "Reads every file once per epoch with several workers, while an accelerator waits for batches and "
+        "computes.\n"
+        "Every epoch must give the same bytes, and files of --make those that were made; exit status 1 when "
+        "they do not.",
     .min_operands = 1,
     .max_operands = 1,
 };
 
 struct line {
-    const char *name;
+    char name[NAME_BYTES];
     struct bench_pass pass;
 };
 
-static void print_json(const struct line *l, size_t n)
+struct epoch {
+    const struct epoch_options *o;
+    struct bench_target target, other; /* other: of --compare */
+    struct bench_files files;
+    struct line *lines;
+    size_t n;
+    /* --make */
+    uint64_t make_n, make_size, next;
+    uint8_t *there;
+    struct bench_failure failure;
+    struct progress *progress;
+};
+
+static int find_files(struct epoch *x, struct err *e)
+{
+    return bench_files_find(&x->target, x->o->make || x->o->verify ? MADE : "", &x->files, e);
+}
+
+/* ---- making files ---- */
+
+static void made_name(uint64_t i, char ret[NAME_BYTES])
+{
+    (void)snprintf(ret, NAME_BYTES, MADE "%03" PRIu64 "/%06" PRIu64 ".bin", i / 1000 % 1000, i);
+}
+
+static int parse_make(struct epoch *x, struct err *e)
+{
+    struct slice size = slice_str(x->o->make), count = slice_split(&size, 'x');
+    if (slice_u64(count, &x->make_n) < 0 || text_parse_size(size, &x->make_size) < 0 || x->make_n == 0 ||
+        x->make_n > 100000000)
+        return err_set(e, ERR_BAD_OPTION, "--make %s: must be COUNTxSIZE such as 2000x110KiB", x->o->make);
+    return 0;
+}
+
+static void make_thread(void *arg, unsigned i)
+{
+    struct epoch *x = arg;
+    struct err e = {0};
+    struct bench_conn *c = NULL;
+    int r = x->target.ops->connect(&x->target, &c, &e);
+    uint64_t k;
+    while (r == 0 && !bench_failure_is(&x->failure) &&
+           (k = __atomic_fetch_add(&x->next, 1, __ATOMIC_RELAXED)) < x->make_n) {
+        char name[NAME_BYTES];
+        made_name(k, name);
+        if (x->there[k])
+            continue;
+        r = x->target.ops->put(c, name, x->make_size, pattern_of(x->o->data_seed, slice_str(name)), &e);
+        progress_add(x->progress, 1, x->make_size);
+    }
+    if (r < 0)
+        bench_failure_set(&x->failure, r, &e);
+    x->target.ops->disconnect(c);
+}
+
+static int make_files(struct epoch *x, struct err *e)
+{
+    x->there = calloc(x->make_n, 1);
+    assert(x->there);
+    for (size_t i = 0; i < x->files.n; i++) {
+        struct slice s = slice_str(x->files.names[i]);
+        ssize_t slash = slice_rfind(s, '/');
+        char name[NAME_BYTES];
+        uint64_t k;
+        if (!slice_ends(s, SLICE_LIT(".bin")) || slash < 0 || x->files.sizes[i] != x->make_size ||
+            slice_u64(slice_sub(s, (size_t)slash + 1, s.n - (size_t)slash - 5), &k) < 0 || k >= x->make_n)
+            continue;
+        made_name(k, name);
+        x->there[k] |= slice_eq_str(s, name);
+    }
+    x->progress = progress_new("made", x->make_n, x->make_n * x->make_size, x->o->quiet || x->o->json);
+    int r = bench_threads((unsigned)x->o->workers, make_thread, x);
+    progress_drop(TAKE_PTR(x->progress));
+    if (r < 0)
+        return err_errno(e, r, "make threads");
+    r = bench_failure_take(&x->failure, e);
+    if (r < 0)
+        return r;
+    bench_files_fini(&x->files);
+    return find_files(x, e);
+}
+
+/* ---- telling ---- */
+
+/* Share of the time in which the accelerator computed. */
+static double utilisation(const struct bench_pass *p)
+{
+    return (double)p->compute_ns / 1e9 / p->seconds;
+}
+
+static void print_json(const struct epoch *x)
 {
     (void)puts("[");
-    for (size_t i = 0; i < n; i++) {
-        const struct bench_pass *p = &l[i].pass;
+    for (size_t i = 0; i < x->n; i++) {
+        const struct bench_pass *p = &x->lines[i].pass;
         (void)printf(" {\"name\": \"%s\", \"seconds\": %.6f, \"files\": %" PRIu64 ", \"bytes\": %" PRIu64
                      ", \"origin_bytes\": %" PRId64
-                     ", \"p50_s\": %.6f, \"p99_s\": %.6f, \"checksum\": %" PRIu64 "}%s\n",
-                     l[i].name, p->seconds, p->files, p->bytes, p->origin_bytes, (double)p->p50_ns / 1e9,
-                     (double)p->p99_ns / 1e9, p->checksum, i + 1 < n ? "," : "");
+                     ", \"p50_s\": %.6f, \"p99_s\": %.6f, \"checksum\": %" PRIu64
+                     ",\n  \"samples_per_s\": %.3f, "
+                     "\"steps\": %" PRIu64 ", \"verified\": %s, ",
+                     x->lines[i].name, p->seconds, p->files, p->bytes, p->origin_bytes,
+                     (double)histogram_quantile(&p->times, 0.5) / 1e9,
+                     (double)histogram_quantile(&p->times, 0.99) / 1e9, p->checksum,
+                     (double)p->files / p->seconds, p->steps, x->o->verify || x->o->make ? "true" : "false");
+        if (x->o->compute_ms)
+            (void)printf("\"accelerator_utilisation\": %.6f, ", utilisation(p));
+        bench_json_times("stall_s", &p->stalls);
+        (void)printf("}%s\n", i + 1 < x->n ? "," : "");
     }
     (void)puts("]");
 }
 
-static void print_table(const struct line *l, size_t n, bool compared)
+static void print_table(const struct epoch *x)
 {
-    const struct bench_pass *disk = compared ? &l[n - 1].pass : NULL;
-    (void)printf("%-10s %9s %10s %10s %12s %9s %9s%s\n", "", "seconds", "files/s", "MB/s", "from origin",
-                 "p50 ms", "p99 ms", compared ? "   of disk" : "");
-    for (size_t i = 0; i < n; i++) {
-        const struct bench_pass *p = &l[i].pass;
+    const struct bench_pass *disk = x->o->compare ? &x->lines[x->n - 1].pass : NULL;
+    char text[TEXT_SIZE_MAX];
+    (void)printf("%zu files, %s, %" PRIu64 " workers\n", x->files.n, text_size(x->files.bytes, text),
+                 x->o->workers);
+    (void)printf("%-10s %9s %10s %10s %12s %9s %9s %9s %9s%s%s\n", "", "seconds", "files/s", "MB/s",
+                 "from origin", "p50 ms", "p99 ms", "stall p50", "stall p99",
+                 x->o->compute_ms ? "  computing" : "", disk ? "   of disk" : "");
+    for (size_t i = 0; i < x->n; i++) {
+        const struct bench_pass *p = &x->lines[i].pass;
         char origin[TEXT_SIZE_MAX] = "-";
         if (p->origin_bytes >= 0)
             (void)text_size((uint64_t)p->origin_bytes, origin);
-        (void)printf("%-10s %9.2f %10.0f %10.1f %12s %9.2f %9.2f", l[i].name, p->seconds,
+        (void)printf("%-10s %9.2f %10.0f %10.1f %12s %9.2f %9.2f %9.2f %9.2f", x->lines[i].name, p->seconds,
                      (double)p->files / p->seconds, (double)p->bytes / 1e6 / p->seconds, origin,
-                     (double)p->p50_ns / 1e6, (double)p->p99_ns / 1e6);
+                     (double)histogram_quantile(&p->times, 0.5) / 1e6,
+                     (double)histogram_quantile(&p->times, 0.99) / 1e6,
+                     (double)histogram_quantile(&p->stalls, 0.5) / 1e6,
+                     (double)histogram_quantile(&p->stalls, 0.99) / 1e6);
+        if (x->o->compute_ms)
+            (void)printf("  %7.2f %%", 100 * utilisation(p));
         if (disk)
             (void)printf("   %6.0f %%", 100.0 * disk->seconds / p->seconds);
         (void)putchar('\n');
     }
 }
 
-static int run_pass(const struct epoch_options *o, const char *root, const struct bench_files *files,
-                    uint64_t seed, struct bench_pass *ret, struct err *e)
+/* ---- running ---- */
+
+static int one_pass(struct epoch *x, struct bench_target *t, uint64_t seed, const char *verb,
+                    struct bench_pass *ret, struct err *e)
 {
+    const struct epoch_options *o = x->o;
     int64_t before = o->metrics ? bench_origin_bytes(o->metrics) : -1;
-    bench_pass_run(root, files, seed, (unsigned)o->workers, o->block, ret);
+    struct bench_pass_options p = {
+        .workers = (unsigned)o->workers,
+        .batch = o->batch,
+        .prefetch = o->prefetch,
+        .order = (enum bench_order)o->order,
+        .window = o->window,
+        .seed = seed,
+        .compute_ns = o->compute_ms * 1000000,
+        .verify = o->verify || o->make,
+        .data_seed = o->data_seed,
+    };
+    p.progress = progress_new(verb, x->files.n, x->files.bytes, o->quiet || o->json);
+    int r = bench_pass_run(t, &x->files, &p, ret, e);
+    progress_drop(p.progress);
     int64_t after = before >= 0 ? bench_origin_bytes(o->metrics) : -1;
     ret->origin_bytes = before >= 0 && after >= before ? after - before : -1;
-    if (ret->error < 0)
-        return err_errno(e, ret->error, "%s/%s", root, ret->failed);
-    return 0;
-}
-
-static int same_bytes(const struct line *l, size_t n, struct err *e)
-{
-    for (size_t i = 1; i < n; i++)
-        if (l[i].pass.checksum != l[0].pass.checksum || l[i].pass.bytes != l[0].pass.bytes)
-            return err_set(e, ERR_CORRUPT, "%s gave other bytes than %s", l[i].name, l[0].name);
-    return 0;
-}
-
-static int run(const struct epoch_options *o, const char *root, struct err *e)
-{
-    struct bench_files files;
-    int r = bench_files_find(root, &files);
-    if (r < 0)
-        return err_errno(e, r, "%s", root);
-    size_t n = o->epochs + (o->compare ? 1 : 0);
-    struct line *lines = calloc(n, sizeof(*lines));
-    char(*names)[32] = calloc(n, sizeof(*names));
-    assert(lines && names);
-    if (files.n == 0)
-        r = err_set(e, -ENOENT, "%s: no files", root);
-    if (r == 0 && o->compare) { /* once unmeasured, so that both have a warm page cache */
-        struct bench_pass warm_up;
-        r = run_pass(o, o->compare, &files, 0, &warm_up, e);
-    }
-    for (size_t i = 0; r == 0 && i < n; i++) {
-        bool disk = i == o->epochs;
-        (void)snprintf(names[i], sizeof(names[i]), disk ? "plain disk" : "epoch %zu", i + 1);
-        lines[i].name = names[i];
-        r = run_pass(o, disk ? o->compare : root, &files, o->seed + (disk ? o->epochs - 1 : i),
-                     &lines[i].pass, e);
-    }
-    if (r == 0) {
-        char bytes[TEXT_SIZE_MAX];
-        if (o->json)
-            print_json(lines, n);
-        else
-            (void)printf("%zu files, %s, %" PRIu64 " workers\n", files.n, text_size(files.bytes, bytes),
-                         o->workers);
-        if (!o->json)
-            print_table(lines, n, o->compare);
-        r = same_bytes(lines, n, e);
-    }
-    bench_files_fini(&files);
-    free(lines);
-    free(names);
     return r;
+}
+
+static int same_bytes(const struct epoch *x, struct err *e)
+{
+    for (size_t i = 1; i < x->n; i++)
+        if (x->lines[i].pass.checksum != x->lines[0].pass.checksum ||
+            x->lines[i].pass.bytes != x->lines[0].pass.bytes)
+            return err_set(e, ERR_CORRUPT, "%s gave other bytes than %s", x->lines[i].name, x->lines[0].name);
+    return 0;
+}
+
+static int measure(struct epoch *x, struct err *e)
+{
+    const struct epoch_options *o = x->o;
+    int r = 0;
+    if (o->compare) { /* once unmeasured, so that both have a warm page cache */
+        struct bench_pass *warm_up = calloc(1, sizeof(*warm_up));
+        assert(warm_up);
+        r = one_pass(x, &x->other, 0, "warmed", warm_up, e);
+        free(warm_up);
+    }
+    for (size_t i = 0; r == 0 && i < x->n; i++) {
+        bool disk = i == o->epochs;
+        struct line *l = &x->lines[i];
+        (void)snprintf(l->name, sizeof(l->name), disk ? "plain disk" : "epoch %zu", i + 1);
+        r = one_pass(x, disk ? &x->other : &x->target, o->seed + (disk ? o->epochs - 1 : i), "read", &l->pass,
+                     e);
+    }
+    return r == ERR_CORRUPT && o->compare ? err_prefix(e, r, "one of them gave other bytes") : r;
+}
+
+static int run(struct epoch *x, const char *text, struct err *e)
+{
+    const struct epoch_options *o = x->o;
+    int r = o->make ? parse_make(x, e) : 0;
+    r = r < 0 ? r : bench_target_open(text, &o->target, &x->target, e);
+    if (r == 0 && o->compare)
+        r = bench_target_open(o->compare, &o->target, &x->other, e);
+    r = r < 0 ? r : find_files(x, e);
+    if (r == 0 && o->make)
+        r = make_files(x, e);
+    if (r == 0 && x->files.n == 0)
+        r = err_set(e, -ENOENT, "%s: no files", text);
+    if (r < 0)
+        return r;
+    x->n = o->epochs + (o->compare ? 1 : 0);
+    x->lines = calloc(x->n, sizeof(*x->lines));
+    assert(x->lines);
+    r = measure(x, e);
+    if (r < 0)
+        return r;
+    if (o->json)
+        print_json(x);
+    else
+        print_table(x);
+    return same_bytes(x, e);
 }
 
 int bench_epoch(int argc, char **argv)
@@ -177,9 +318,17 @@ int bench_epoch(int argc, char **argv)
     int n, status;
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
-        int r = run(&o, argv[0], &e);
+        struct epoch x = {.o = &o};
+        bench_failure_init(&x.failure);
+        int r = run(&x, argv[0], &e);
         if (r < 0)
             status = command_fail(usage.command, r, &e);
+        bench_failure_fini(&x.failure);
+        bench_files_fini(&x.files);
+        bench_target_close(&x.target);
+        bench_target_close(&x.other);
+        free(x.there);
+        free(x.lines);
     }
     option_fini(&table, &o);
     return status;

@@ -1,81 +1,62 @@
 /*
- * One pass over the files of a directory, as a data loader does it: a shuffled list, workers that take the
- * next file, open, read to the end, close. Every byte is checksummed, so that two passes over the same files
- * can be compared.
+ * One epoch, as a data loader and an accelerator share it: workers take the next sample of the order, read it
+ * to its end and throw it away; the accelerator waits for the samples of its step, computes (sleeps), and
+ * goes on to the next one. Workers run ahead of it by a bounded number of batches.
+ *
+ * Invariants:
+ *  1. A step begins when all its samples are there. What it waited is its stall.
+ *  2. No sample is begun more than `prefetch` batches ahead of the step that is waited for.
+ *  3. Every byte is checksummed, and compared with its pattern when there is one.
  */
-#include "cli/bench.h"
+#include "cli/bench_pass.h"
 
-#include "base/buf.h"
 #include "base/crc32c.h"
-#include "base/err.h"
 #include "base/hash.h"
-#include "base/lock.h"
 #include "base/sys.h"
-#include "net/http.h"
-#include "net/sock.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <stdatomic.h>
-#include <sys/socket.h>
-
-#define METRICS_MAX_BYTES (8 * MIB)
-#define METRICS_TIMEOUT   5000
+#include <inttypes.h>
+#include <pthread.h>
 
 struct pass {
-    const char *root;
+    struct bench_target *t;
     const struct bench_files *files;
-    const uint32_t *order;
-    size_t block;
-    uint64_t *latencies; /* one per file, at its place in the order */
-    _Atomic size_t next;
-    struct lock lock; /* covers ret */
+    const struct bench_pass_options *o;
+    uint32_t *order;
+    uint64_t next;           /* atomic: sample to be read next */
+    uint64_t consumed;       /* atomic: batches whose step is over */
+    struct lock lock;        /* covers what follows */
+    struct cond ready, room; /* a batch is complete; a step is over */
+    uint32_t *missing;       /* per batch: samples that are not there yet */
     struct bench_pass *ret;
+    struct bench_failure failure;
 };
 
 /* ---- finding files ---- */
 
-static void add_file(struct bench_files *f, const char *name, uint64_t size)
+static int add_file(void *arg, struct slice name, uint64_t size)
 {
+    struct bench_files *f = arg;
     if (f->n == f->cap) {
         f->cap = f->cap ? f->cap * 2 : 1024;
         f->names = realloc(f->names, f->cap * sizeof(f->names[0]));
         f->sizes = realloc(f->sizes, f->cap * sizeof(f->sizes[0]));
         assert(f->names && f->sizes);
     }
-    f->names[f->n] = slice_dup(slice_str(name));
+    f->names[f->n] = slice_dup(name);
     f->sizes[f->n++] = size;
     f->bytes += size;
+    return f->n < UINT32_MAX ? 0 : -E2BIG;
 }
 
-static int find_below(const char *root, const char *below, struct bench_files *f)
-{
-    _cleanup_buf_ struct buf path = BUF_INIT(16 * KIB);
-    int r = buf_printf(&path, "%s%s%s", root, *below ? "/" : "", below);
-    DIR *d = r == 0 ? opendir(path.p) : NULL;
-    if (!d)
-        return r < 0 ? r : -errno;
-    for (struct dirent *x; r == 0 && (x = readdir(d));) {
-        _cleanup_buf_ struct buf name = BUF_INIT(16 * KIB), full = BUF_INIT(16 * KIB);
-        if (strcmp(x->d_name, ".") == 0 || strcmp(x->d_name, "..") == 0)
-            continue;
-        struct stat st;
-        r = buf_printf(&name, "%s%s%s", below, *below ? "/" : "", x->d_name);
-        r = r < 0 ? r : buf_printf(&full, "%s/%s", root, name.p);
-        r = r < 0 ? r : sys->stat(full.p, &st);
-        if (r == 0 && S_ISDIR(st.st_mode))
-            r = find_below(root, name.p, f);
-        else if (r == 0 && S_ISREG(st.st_mode))
-            add_file(f, name.p, (uint64_t)st.st_size);
-    }
-    (void)closedir(d);
-    return r;
-}
-
-int bench_files_find(const char *root, struct bench_files *ret)
+int bench_files_find(struct bench_target *t, const char *prefix, struct bench_files *ret, struct err *e)
 {
     struct bench_files f = {0};
-    int r = find_below(root, "", &f);
+    struct bench_conn *c;
+    int r = t->ops->connect(t, &c, e);
+    if (r < 0)
+        return r;
+    r = t->ops->list(c, prefix, add_file, &f, e);
+    t->ops->disconnect(c);
     if (r < 0) {
         bench_files_fini(&f);
         return r;
@@ -93,146 +74,203 @@ void bench_files_fini(struct bench_files *f)
     *f = (struct bench_files){0};
 }
 
-/* ---- reading ---- */
+/* ---- orders ---- */
 
 /* Fisher and Yates, with a generator of our own so that a seed means the same order everywhere. */
-static uint32_t *shuffled(size_t n, uint64_t seed)
+static void shuffle(uint32_t *order, size_t n, uint64_t seed)
 {
-    uint32_t *order = malloc(MAX(n, (size_t)1) * sizeof(order[0]));
-    assert(order);
-    for (size_t i = 0; i < n; i++)
-        order[i] = (uint32_t)i;
     for (size_t i = n; i > 1; i--) {
         size_t k = hash_mix(seed, i) % i;
         uint32_t t = order[i - 1];
         order[i - 1] = order[k];
         order[k] = t;
     }
-    return order;
 }
 
-static int read_file(struct pass *p, const char *name, char *block, uint64_t *ret_bytes, uint32_t *ret_crc)
+/* A shuffle buffer: the next sample is drawn from those in it, and its place taken by the next of the files.
+ */
+static void shuffle_window(uint32_t *order, size_t n, uint64_t window, uint64_t seed)
 {
-    _cleanup_buf_ struct buf path = BUF_INIT(16 * KIB);
-    int r = buf_printf(&path, "%s/%s", p->root, name);
-    if (r < 0)
-        return r;
-    _cleanup_close_ int fd = sys->open(path.p, O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0)
-        return fd;
-    uint32_t crc = crc32c(0, name, strlen(name));
-    uint64_t bytes = 0;
-    ssize_t n;
-    while ((n = read(fd, block, p->block)) > 0) {
-        crc = crc32c(crc, block, (size_t)n);
-        bytes += (uint64_t)n;
+    size_t held = MIN(n, window), next = held;
+    uint32_t *buffer = malloc(MAX(held, (size_t)1) * sizeof(buffer[0]));
+    assert(buffer);
+    for (size_t i = 0; i < held; i++)
+        buffer[i] = (uint32_t)i;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = hash_mix(seed, i) % held;
+        order[i] = buffer[k];
+        buffer[k] = next < n ? (uint32_t)next++ : buffer[--held];
     }
-    if (n < 0)
-        return -errno;
-    *ret_bytes = bytes;
-    *ret_crc = crc;
+    free(buffer);
+}
+
+uint32_t *bench_order_make(enum bench_order order, size_t n, uint64_t window, uint64_t seed)
+{
+    uint32_t *list = malloc(MAX(n, (size_t)1) * sizeof(list[0]));
+    assert(list);
+    for (size_t i = 0; i < n; i++)
+        list[i] = (uint32_t)i;
+    if (order == BENCH_SHUFFLED)
+        shuffle(list, n, seed);
+    else if (order == BENCH_WINDOWED)
+        shuffle_window(list, n, window, seed);
+    return list;
+}
+
+/* ---- workers ---- */
+
+struct sample {
+    struct bench_verify verify;
+    uint32_t crc;
+    bool compare;
+};
+
+static int on_piece(void *arg, uint64_t offset, const void *p, size_t n)
+{
+    struct sample *s = arg;
+    s->crc = crc32c(s->crc, p, n);
+    if (s->compare)
+        return bench_verify_sink(&s->verify, offset, p, n);
+    s->verify.bytes += n;
     return 0;
 }
 
-static void *worker_main(void *arg)
+static int read_sample(struct pass *p, struct bench_conn *c, size_t file, struct sample *s, struct err *e)
+{
+    const char *name = p->files->names[file];
+    uint64_t first;
+    *s = (struct sample){.crc = crc32c(0, name, strlen(name)), .compare = p->o->verify};
+    s->verify = (struct bench_verify){.key = name, .e = e};
+    if (s->compare)
+        s->verify.pattern = pattern_of(p->o->data_seed, slice_str(name));
+    int r = p->t->ops->get(c, name, 0, UINT64_MAX, on_piece, s, &first, e);
+    if (r == 0 && s->verify.bytes != p->files->sizes[file])
+        r = err_set(e, ERR_CORRUPT, "%s: %" PRIu64 " bytes came of %" PRIu64, name, s->verify.bytes,
+                    p->files->sizes[file]);
+    return r;
+}
+
+static void fail(struct pass *p, int code, const struct err *e)
+{
+    bench_failure_set(&p->failure, code, e);
+    LOCK_SCOPE(&p->lock);
+    cond_broadcast(&p->room);
+    cond_broadcast(&p->ready);
+}
+
+/* Waits until sample `at` may be begun; false when the pass failed. */
+static bool may_begin(struct pass *p, uint64_t at)
+{
+    uint64_t batch = at / p->o->batch;
+    if (batch <= __atomic_load_n(&p->consumed, __ATOMIC_ACQUIRE) + p->o->prefetch)
+        return true;
+    LOCK_SCOPE(&p->lock);
+    while (batch > p->consumed + p->o->prefetch && !bench_failure_is(&p->failure))
+        cond_wait(&p->room, &p->lock);
+    return !bench_failure_is(&p->failure);
+}
+
+static void worker(void *arg, unsigned i)
 {
     struct pass *p = arg;
-    _cleanup_free_ char *block = malloc(p->block);
-    assert(block);
-    for (;;) {
-        size_t at = atomic_fetch_add(&p->next, 1);
-        if (at >= p->files->n)
-            return NULL;
-        const char *name = p->files->names[p->order[at]];
-        uint64_t bytes = 0, from = sys->mono_ns();
-        uint32_t crc = 0;
-        int r = read_file(p, name, block, &bytes, &crc);
-        p->latencies[at] = sys->mono_ns() - from;
+    struct err e = {0};
+    struct bench_conn *c = NULL;
+    int r = p->t->ops->connect(p->t, &c, &e);
+    struct histogram *times = calloc(1, sizeof(*times));
+    assert(times);
+    uint64_t at, files = 0, bytes = 0, checksum = 0;
+    while (r == 0 && !bench_failure_is(&p->failure) &&
+           (at = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) < p->files->n && may_begin(p, at)) {
+        struct sample s;
+        uint64_t from = sys->mono_ns();
+        r = read_sample(p, c, p->order[at], &s, &e);
+        histogram_add(times, sys->mono_ns() - from);
+        files += r == 0;
+        bytes += s.verify.bytes;
+        checksum += s.crc;
+        if (p->o->progress)
+            progress_add(p->o->progress, 1, s.verify.bytes);
         LOCK_SCOPE(&p->lock);
-        if (r < 0 && p->ret->error == 0) {
-            p->ret->error = r;
-            (void)snprintf(p->ret->failed, sizeof(p->ret->failed), "%s", name);
-        }
-        p->ret->files += r == 0;
-        p->ret->bytes += bytes;
-        p->ret->checksum += crc;
+        if (r == 0 && --p->missing[at / p->o->batch] == 0)
+            cond_broadcast(&p->ready);
     }
+    if (r < 0)
+        fail(p, r, &e);
+    p->t->ops->disconnect(c);
+    LOCK_SCOPE(&p->lock);
+    p->ret->files += files;
+    p->ret->bytes += bytes;
+    p->ret->checksum += checksum;
+    histogram_merge(&p->ret->times, times);
+    free(times);
 }
 
-static int compare_u64(const void *a, const void *b)
-{
-    const uint64_t *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
+/* ---- the accelerator ---- */
 
-void bench_pass_run(const char *root, const struct bench_files *files, uint64_t seed, unsigned workers,
-                    size_t block, struct bench_pass *ret)
+static void step(struct pass *p, uint64_t batch)
 {
-    struct bench_pass result = {.origin_bytes = -1};
-    _cleanup_free_ uint32_t *order = shuffled(files->n, seed);
-    struct pass p = {.root = root, .files = files, .order = order, .block = block, .ret = &result};
-    p.latencies = calloc(MAX(files->n, (size_t)1), sizeof(p.latencies[0]));
-    pthread_t *threads = calloc(workers, sizeof(*threads));
-    assert(p.latencies && threads);
-    lock_init(&p.lock, LOCK_LEAF);
     uint64_t from = sys->mono_ns();
-    unsigned n = 0;
-    while (n < workers && pthread_create(&threads[n], NULL, worker_main, &p) == 0)
-        n++;
-    for (unsigned i = 0; i < n; i++)
-        (void)pthread_join(threads[i], NULL);
-    result.seconds = (double)(sys->mono_ns() - from) / 1e9;
-    if (n == 0)
-        result.error = -EAGAIN;
-    if (files->n > 0) {
-        qsort(p.latencies, files->n, sizeof(p.latencies[0]), compare_u64);
-        result.p50_ns = p.latencies[files->n / 2];
-        result.p99_ns = p.latencies[files->n * 99 / 100];
+    {
+        LOCK_SCOPE(&p->lock);
+        while (p->missing[batch] > 0 && !bench_failure_is(&p->failure))
+            cond_wait(&p->ready, &p->lock);
     }
+    if (bench_failure_is(&p->failure))
+        return;
+    uint64_t there = sys->mono_ns();
+    histogram_add(&p->ret->stalls, there - from);
+    if (p->o->compute_ns) {
+        sys->sleep_ns(p->o->compute_ns);
+        p->ret->compute_ns += sys->mono_ns() - there;
+    }
+    p->ret->steps++;
+    LOCK_SCOPE(&p->lock);
+    __atomic_store_n(&p->consumed, batch + 1, __ATOMIC_RELEASE);
+    cond_broadcast(&p->room);
+}
+
+static void *accelerator(void *arg)
+{
+    struct pass *p = arg;
+    uint64_t batches = (p->files->n + p->o->batch - 1) / p->o->batch;
+    for (uint64_t b = 0; b < batches && !bench_failure_is(&p->failure); b++)
+        step(p, b);
+    return NULL;
+}
+
+int bench_pass_run(struct bench_target *t, const struct bench_files *files,
+                   const struct bench_pass_options *o, struct bench_pass *ret, struct err *e)
+{
+    uint64_t batches = (files->n + o->batch - 1) / o->batch;
+    *ret = (struct bench_pass){.origin_bytes = -1};
+    struct pass p = {.t = t, .files = files, .o = o, .ret = ret};
+    p.order = bench_order_make(o->order, files->n, o->window, o->seed);
+    p.missing = calloc(MAX(batches, (uint64_t)1), sizeof(p.missing[0]));
+    assert(p.missing);
+    for (uint64_t b = 0; b < batches; b++)
+        p.missing[b] = (uint32_t)MIN(o->batch, files->n - b * o->batch);
+    lock_init(&p.lock, LOCK_CLIENT);
+    cond_init(&p.ready);
+    cond_init(&p.room);
+    bench_failure_init(&p.failure);
+    pthread_t gpu;
+    uint64_t from = sys->mono_ns();
+    int r = pthread_create(&gpu, NULL, accelerator, &p) == 0 ? 0 : err_errno(e, -EAGAIN, "make a thread");
+    if (r == 0) {
+        r = bench_threads(o->workers, worker, &p);
+        if (r < 0) {
+            (void)err_errno(e, r, "make %u threads", o->workers);
+            fail(&p, r, e);
+        }
+        (void)pthread_join(gpu, NULL);
+        ret->seconds = (double)(sys->mono_ns() - from) / 1e9;
+        r = bench_failure_take(&p.failure, e);
+    }
+    bench_failure_fini(&p.failure);
+    cond_fini(&p.ready);
+    cond_fini(&p.room);
     lock_fini(&p.lock);
-    free(p.latencies);
-    free(threads);
-    *ret = result;
-}
-
-/* ---- metrics ---- */
-
-static int64_t sum_of(struct slice text, struct slice name)
-{
-    double sum = 0;
-    while (text.n > 0) {
-        struct slice line = slice_split(&text, '\n');
-        if (!slice_starts(line, name))
-            continue;
-        ssize_t space = slice_rfind(line, ' ');
-        if (space < 0)
-            continue;
-        _cleanup_free_ char *number = slice_dup(slice_from(line, (size_t)space + 1));
-        sum += strtod(number, NULL);
-    }
-    return (int64_t)sum;
-}
-
-int64_t bench_origin_bytes(const char *hostport)
-{
-    _cleanup_close_ int fd = -1;
-    _cleanup_buf_ struct buf b = BUF_INIT(METRICS_MAX_BYTES), request = BUF_INIT(1024);
-    if (sock_connect_tcp(hostport, METRICS_TIMEOUT, &fd, NULL) < 0 ||
-        sock_set_timeouts(fd, METRICS_TIMEOUT, METRICS_TIMEOUT) < 0 ||
-        buf_printf(&request, "GET /-/metrics HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", hostport) <
-            0 ||
-        sock_send_all(fd, request.p, request.n, MSG_NOSIGNAL) < 0)
-        return -1;
-    for (;;) {
-        char *room = buf_reserve(&b, 64 * KIB);
-        ssize_t n = room ? recv(fd, room, 64 * KIB, 0) : -1;
-        if (n < 0)
-            return -1;
-        if (n == 0)
-            break;
-        buf_used(&b, (size_t)n);
-    }
-    if (!slice_starts(buf_view(&b), SLICE_LIT("HTTP/1.1 200")))
-        return -1;
-    return sum_of(buf_view(&b), SLICE_LIT("forebay_origin_read_bytes_total{"));
+    free(p.missing);
+    free(p.order);
+    return r;
 }

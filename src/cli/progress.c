@@ -81,6 +81,8 @@ void progress_drop(struct progress *p)
 {
     if (!p)
         return;
+    if (p->drawn_ns > 0)
+        (void)fputs("\r\033[K", stderr);
     lock_fini(&p->lock);
     free(p);
 }
@@ -94,6 +96,7 @@ void progress_end(struct progress *p)
         double s = seconds_of(p);
         if (p->terminal)
             (void)fputs("\r\033[K", stderr);
+        p->drawn_ns = 0;
         (void)fprintf(stderr, "%s %" PRIu64 " object%s, %s in %s, %s/s\n", p->verb, p->objects,
                       p->objects == 1 ? "" : "s", text_size(p->bytes, done),
                       text_duration((uint64_t)(s * 1000), took),

@@ -1,0 +1,162 @@
+/* safetensors files; contract in bench_model.h. Offsets out of a header are checked against the file's size
+ * before use. */
+#include "cli/bench_model.h"
+
+#include "base/buf.h"
+#include "base/sys.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+
+#define HEADER_MAX_BYTES 100000000 /* safetensors' own limit */
+#define PIECE_BYTES      (8 * MIB)
+#define SEED_KEY         "forebay_bench_seed"
+
+static struct pattern pattern_for(uint64_t seed)
+{
+    return pattern_of(seed, SLICE_LIT("model"));
+}
+
+static int bad(struct err *e, const char *path, const char *what)
+{
+    return err_set(e, -EBADMSG, "%s: not a safetensors file: %s", path, what);
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct model_tensor *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+static int read_tensors(json_t *header, const char *path, struct model_file *f, struct err *e)
+{
+    const char *name;
+    json_t *value;
+    uint64_t data_bytes = f->bytes - f->data_offset;
+    f->tensors = calloc(MAX(json_object_size(header), (size_t)1), sizeof(f->tensors[0]));
+    assert(f->tensors);
+    json_object_foreach(header, name, value)
+    {
+        if (strcmp(name, "__metadata__") == 0) {
+            const char *seed = json_string_value(json_object_get(value, SEED_KEY));
+            uint64_t v;
+            f->ours = seed && slice_u64(slice_str(seed), &v) == 0;
+            if (f->ours)
+                f->pattern = pattern_for(v);
+            continue;
+        }
+        json_t *offsets = json_object_get(value, "data_offsets");
+        json_int_t begin = json_integer_value(json_array_get(offsets, 0));
+        json_int_t end = json_integer_value(json_array_get(offsets, 1));
+        if (json_array_size(offsets) != 2 || begin < 0 || end < begin || (uint64_t)end > data_bytes)
+            return bad(e, path, "a tensor's place is outside the file");
+        f->tensors[f->n++] = (struct model_tensor){(uint64_t)begin, (uint64_t)end};
+    }
+    qsort(f->tensors, f->n, sizeof(f->tensors[0]), compare_places);
+    return f->n ? 0 : bad(e, path, "no tensors");
+}
+
+static int read_header(int fd, const char *path, struct model_file *f, struct err *e)
+{
+    struct stat st;
+    uint64_t n;
+    int r = sys->fstat(fd, &st);
+    r = r < 0 ? r : sys_pread_all(fd, &n, sizeof(n), 0);
+    if (r == -ENODATA)
+        return bad(e, path, "too short");
+    if (r < 0)
+        return err_errno(e, r, "read %s", path);
+    n = le64toh(n);
+    f->bytes = (uint64_t)st.st_size;
+    if (n > HEADER_MAX_BYTES || n > f->bytes - sizeof(n))
+        return bad(e, path, "its header has an impossible length");
+    f->data_offset = n + sizeof(n);
+    _cleanup_free_ char *text = malloc(n + 1);
+    assert(text);
+    r = sys_pread_all(fd, text, n, sizeof(n));
+    if (r < 0)
+        return err_errno(e, r, "read %s", path);
+    json_t *header = json_loadb(text, n, 0, NULL);
+    r = json_is_object(header) ? read_tensors(header, path, f, e) : bad(e, path, "its header is not JSON");
+    json_decref(header);
+    return r;
+}
+
+int model_file_open(const char *path, struct model_file *ret, struct err *e)
+{
+    _cleanup_close_ int fd = sys->open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return err_errno(e, fd, "%s", path);
+    struct model_file f = {0};
+    int r = read_header(fd, path, &f, e);
+    if (r < 0)
+        model_file_close(&f);
+    else
+        *ret = f;
+    return r;
+}
+
+void model_file_close(struct model_file *f)
+{
+    free(f->tensors);
+    *f = (struct model_file){0};
+}
+
+/* ---- making one ---- */
+
+static int make_header(uint64_t bytes, uint64_t tensors, uint64_t seed, struct buf *b)
+{
+    int r = buf_append(b, "\0\0\0\0\0\0\0\0", 8);
+    r = r < 0 ? r : buf_printf(b, "{\"__metadata__\":{\"" SEED_KEY "\":\"%" PRIu64 "\"}", seed);
+    for (uint64_t i = 0; i < tensors && r == 0; i++) {
+        uint64_t begin = (uint64_t)((__uint128_t)bytes * i / tensors);
+        uint64_t end = (uint64_t)((__uint128_t)bytes * (i + 1) / tensors);
+        r = buf_printf(b,
+                       ",\"layers.%" PRIu64 ".weight\":{\"dtype\":\"U8\",\"shape\":[%" PRIu64
+                       "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+                       i, end - begin, begin, end);
+    }
+    r = r < 0 ? r : buf_char(b, '}');
+    while (r == 0 && b->n % 8) /* spaces align the data, as safetensors does */
+        r = buf_char(b, ' ');
+    if (r == 0) {
+        uint64_t n = htole64(b->n - 8);
+        memcpy(b->p, &n, sizeof(n));
+    }
+    return r;
+}
+
+static int write_data(int fd, uint64_t at, uint64_t bytes, uint64_t seed)
+{
+    _cleanup_free_ char *piece = malloc(PIECE_BYTES);
+    assert(piece);
+    int r = 0;
+    for (uint64_t done = 0; done < bytes && r == 0; done += PIECE_BYTES) {
+        size_t n = (size_t)MIN(bytes - done, PIECE_BYTES);
+        pattern_fill(pattern_for(seed), done, piece, n);
+        r = sys_pwrite_all(fd, piece, n, at + done);
+    }
+    return r;
+}
+
+int model_file_make(const char *path, uint64_t bytes, uint64_t tensors, uint64_t seed, struct err *e)
+{
+    _cleanup_buf_ struct buf header = BUF_INIT(HEADER_MAX_BYTES), part = BUF_INIT(4 * KIB);
+    int r = make_header(bytes, tensors, seed, &header);
+    r = r < 0 ? r : buf_printf(&part, "%s.part", path);
+    if (r < 0)
+        return err_errno(e, r, "make %s", path);
+    int fd = sys->open(part.p, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return err_errno(e, fd, "make %s", part.p);
+    r = sys_pwrite_all(fd, header.p, header.n, 0);
+    r = r < 0 ? r : write_data(fd, header.n, bytes, seed);
+    int closed = sys->close(fd);
+    r = r < 0 ? r : closed;
+    r = r < 0 ? r : sys->rename(part.p, path);
+    if (r < 0)
+        (void)sys->unlink(part.p);
+    return r < 0 ? err_errno(e, r, "make %s", path) : 0;
+}

@@ -1,0 +1,92 @@
+/* How measurements tell what they found; contract in bench_report.h. */
+#include "cli/bench_report.h"
+
+#include <pthread.h>
+
+static double seconds(uint64_t ns)
+{
+    return (double)ns / 1e9;
+}
+
+void bench_json_times(const char *name, const struct histogram *ns)
+{
+    (void)printf(
+        "\"%s\": {\"p50\": %.9f, \"p90\": %.9f, \"p99\": %.9f, \"p999\": %.9f, \"max\": %.9f, \"mean\": "
+        "%.9f}",
+        name, seconds(histogram_quantile(ns, 0.5)), seconds(histogram_quantile(ns, 0.9)),
+        seconds(histogram_quantile(ns, 0.99)), seconds(histogram_quantile(ns, 0.999)), seconds(ns->max),
+        histogram_mean(ns) / 1e9);
+}
+
+void bench_table_times_head(void)
+{
+    (void)printf(" %9s %9s %9s", "p50 ms", "p99 ms", "max ms");
+}
+
+void bench_table_times(const struct histogram *ns)
+{
+    (void)printf(" %9.3f %9.3f %9.3f", (double)histogram_quantile(ns, 0.5) / 1e6,
+                 (double)histogram_quantile(ns, 0.99) / 1e6, (double)ns->max / 1e6);
+}
+
+void bench_failure_init(struct bench_failure *f)
+{
+    *f = (struct bench_failure){0};
+    lock_init(&f->lock, LOCK_LEAF);
+}
+
+void bench_failure_fini(struct bench_failure *f)
+{
+    lock_fini(&f->lock);
+}
+
+void bench_failure_set(struct bench_failure *f, int code, const struct err *e)
+{
+    LOCK_SCOPE(&f->lock);
+    if (__atomic_exchange_n(&f->failed, true, __ATOMIC_ACQ_REL))
+        return;
+    f->code = code;
+    f->err = *e;
+}
+
+bool bench_failure_is(const struct bench_failure *f)
+{
+    return __atomic_load_n(&f->failed, __ATOMIC_ACQUIRE);
+}
+
+int bench_failure_take(const struct bench_failure *f, struct err *e)
+{
+    if (f->code < 0)
+        *e = f->err;
+    return f->code;
+}
+
+struct thread {
+    void (*fn)(void *arg, unsigned i);
+    void *arg;
+    unsigned i;
+    pthread_t id;
+};
+
+static void *thread_main(void *arg)
+{
+    struct thread *t = arg;
+    t->fn(t->arg, t->i);
+    return NULL;
+}
+
+int bench_threads(unsigned n, void (*fn)(void *arg, unsigned i), void *arg)
+{
+    struct thread *threads = calloc(n, sizeof(*threads));
+    assert(threads);
+    unsigned made = 0;
+    for (; made < n; made++) {
+        threads[made] = (struct thread){.fn = fn, .arg = arg, .i = made};
+        if (pthread_create(&threads[made].id, NULL, thread_main, &threads[made]) != 0)
+            break;
+    }
+    for (unsigned i = 0; i < made; i++)
+        (void)pthread_join(threads[i].id, NULL);
+    free(threads);
+    return made == n ? 0 : -EAGAIN;
+}

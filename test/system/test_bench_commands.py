@@ -1,0 +1,365 @@
+"""`forebay bench`: what the measurements count is what happened, on directories, buckets and S3 endpoints; a wrong byte ends each of
+them; nothing is left behind. How fast anything is, no test asks."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+
+import harness
+import mounted
+
+KIB, MIB = 1 << 10, 1 << 20
+TIMES = {"p50", "p90", "p99", "p999", "max", "mean"}
+
+
+def bench(*arguments, env=None, timeout=120):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "FOREBAY_"))}
+    return subprocess.run([str(harness.forebay_bin()), "bench", *map(str, arguments)], env={**environment, **(env or {})},
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout)
+
+
+def benched(*arguments, env=None):
+    done = bench(*arguments, "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def fails(done, status, *words):
+    assert done.returncode == status and done.stderr.count("\n") == 1, (done.returncode, done.stderr)
+    assert all(word in done.stderr for word in words), done.stderr
+    assert done.stdout == "" or status == 1
+
+
+def flip(path, at):
+    data = bytearray(pathlib.Path(path).read_bytes())
+    data[at] ^= 1
+    pathlib.Path(path).write_bytes(data)
+
+
+def keys(side, endpoint=None):
+    """Environment with which a measurement signs for a server."""
+    pair = (side.access_key, side.secret_key) if hasattr(side, "access_key") else side.credentials
+    return {"AWS_ENDPOINT_URL": endpoint or side.endpoint, "AWS_ACCESS_KEY_ID": pair[0], "AWS_SECRET_ACCESS_KEY": pair[1]}
+
+
+@pytest.fixture(params=["directory", "origin's S3", "node's S3", "node's bucket", "mount"])
+def target(request, tmp_path, work, origin, node):
+    """(operand, options, environment) of each kind of target."""
+    if request.param == "directory":
+        yield tmp_path, [], {}
+        return
+    if request.param == "origin's S3":
+        yield f"s3://{origin.new_bucket()}/some/prefix", [], keys(origin)
+        return
+    name = node.new_bucket(origin)
+    if request.param == "node's S3":
+        yield f"s3://{name}/deep", ["--s3-endpoint", node.endpoint], keys(node)
+    elif request.param == "node's bucket":
+        yield f"{name}/deep", ["--socket", node.socket_path], {}
+    else:
+        if not os.access("/dev/fuse", os.R_OK):
+            pytest.skip("no /dev/fuse here")
+        with mounted.Mount(tmp_path / "m", node, name) as mount:
+            yield mount.path, [], {}
+
+
+# ---- load ----
+
+def test_load_counts_what_was_moved(target):
+    """Requests and bytes of each operation agree with each other, percentiles rise, and nothing is left behind."""
+    operand, options, env = target
+    done = benched("load", operand, *options, "--mix", "get=4,put=2,list=1", "--size", "20KiB", "--objects", "8", "--connections", "3",
+                   "--duration", "700ms", "--warm-up", "100ms", env=env)
+    assert done["connections"] == 3 and done["seconds"] == pytest.approx(0.7)
+    for op in ("get", "put", "list"):
+        row, times = done[op], done[op]["latency_s"]
+        assert row["requests"] > 0 and row["bytes"] == row["requests"] * (20 * KIB if op != "list" else 0)
+        assert row["bytes_per_s"] == pytest.approx(row["bytes"] / 0.7, abs=1)
+        assert set(times) == TIMES and 0 < times["p50"] <= times["p90"] <= times["p99"] <= times["p999"] <= times["max"]
+    assert done["get"]["first_byte_s"]["p50"] <= done["get"]["latency_s"]["p99"]
+    if isinstance(operand, pathlib.Path):
+        assert not list(operand.rglob("*.*")) and not list(operand.glob("forebay-bench*/**/0*"))
+
+
+def test_load_of_ranges_sizes_and_requests(target):
+    """Ranged gets move as many bytes as asked, sizes vary between the two named, and the run ends after so many requests."""
+    operand, options, env = target
+    common = ["load", operand, *options, "--objects", "6", "--connections", "2", "--warm-up", "0ms", "--duration", "60s", "--keep"]
+    ranged = benched(*common, "--size", "50KiB..200KiB", "--range", "1000", "--requests", "40", env=env)
+    assert ranged["get"]["requests"] in (40, 41) and ranged["get"]["bytes"] == 1000 * ranged["get"]["requests"]
+    whole = benched(*common, "--size", "50KiB..200KiB", "--requests", "40", env=env)
+    mean = whole["get"]["bytes"] / whole["get"]["requests"]
+    assert 50 * KIB < mean < 200 * KIB
+
+
+def test_load_finds_a_flipped_byte_of_a_file(tmp_path):
+    """A bit that differs from what was written ends the run with the object and the byte, status 1."""
+    options = ["load", tmp_path, "--size", "100KiB", "--objects", "3", "--duration", "2s", "--warm-up", "0ms", "--keep", "--requests", "50"]
+    assert bench(*options).returncode == 0
+    flip(tmp_path / "forebay-bench-1/get/000001", 77777)
+    fails(bench(*options), 1, "get/000001", "byte 77777", "not what was written")
+
+
+@pytest.mark.parametrize("fault, words", [("flip", "not what was written"), ("truncate", "GET"), ("status:503", "503 SlowDown"),
+                                          ("wrong-length", "bytes came of")])
+def test_load_ends_at_the_first_wrong_answer_of_a_server(origin, new_shaper, fault, words):
+    """Through a proxy that flips, cuts, refuses or shortens one answer: one line, status 1, no figures."""
+    shaper = new_shaper()
+    env = keys(origin, shaper.endpoint)
+    options = ["load", f"s3://{origin.new_bucket()}", "--size", "300KiB", "--objects", "4", "--requests", "40", "--warm-up", "0ms"]
+    assert bench(*options, "--keep", env=env).returncode == 0
+    shaper.fault(fault, match="GET", skip=5)
+    done = bench(*options, env=env)
+    fails(done, 1, words)
+    assert done.stdout == ""
+
+
+def test_load_makes_only_what_is_missing(origin, new_shaper):
+    """A second run with --keep puts nothing again."""
+    shaper = new_shaper()
+    options = ["load", f"s3://{origin.new_bucket()}", "--size", "10KiB", "--objects", "5", "--requests", "10", "--keep"]
+    for expected in (5, 0):
+        shaper.reset()
+        assert bench(*options, env=keys(origin, shaper.endpoint)).returncode == 0
+        assert shaper.stats()["verbs"]["PUT"]["requests"] == expected
+
+
+# ---- epoch ----
+
+def test_epoch_reads_each_sample_once_in_every_order(target):
+    """Fixed, shuffled and windowed epochs read the same files to the last byte, in as many steps as there are batches."""
+    operand, options, env = target
+    sums = set()
+    for order in (["fixed"], ["shuffled"], ["windowed", "--window", "7"], ["windowed", "--window", "1000"]):
+        lines = benched("epoch", operand, *options, "--make", "25x9KiB", "--order", *order, "--batch", "4", "--workers", "3", env=env)
+        assert len(lines) == 2
+        for line in lines:
+            assert (line["files"], line["bytes"], line["steps"], line["verified"]) == (25, 25 * 9 * KIB, 7, True)
+            assert set(line["stall_s"]) == TIMES and "accelerator_utilisation" not in line
+            sums.add(line["checksum"])
+    assert len(sums) == 1
+
+
+def test_epoch_tells_how_long_the_accelerator_waited(origin, new_shaper):
+    """With one worker, nothing read ahead and 60 ms to each first byte, every step stalls for that long, and the accelerator's share is
+    what is left of the time; with everything read ahead while it computes, fewer stall."""
+    shaper = new_shaper()
+    operand, env = f"s3://{origin.new_bucket()}", keys(origin, shaper.endpoint)
+    benched("epoch", operand, "--make", "6x10KiB", "--epochs", "1", env=env)
+    shaper.set(first_byte="60ms")
+    options = ["epoch", operand, "--verify", "--epochs", "1", "--batch", "1", "--workers", "1", "--compute", "30ms"]
+    slow = benched(*options, "--prefetch", "0", env=env)[0]
+    assert slow["steps"] == 6 and slow["stall_s"]["p50"] >= 0.06 and slow["seconds"] >= 6 * 0.09
+    assert 6 * 0.03 / slow["seconds"] <= slow["accelerator_utilisation"] < 0.5
+    ahead = benched(*options, "--prefetch", "6", "--workers", "6", env=env)[0]
+    assert ahead["accelerator_utilisation"] > slow["accelerator_utilisation"]
+    table = bench(*options, env=env).stdout
+    assert "computing" in table and " %" in table and "stall p99" in table
+
+
+def test_epoch_finds_a_flipped_byte(tmp_path):
+    """With --verify, and with files that nobody made, when it appears between two epochs."""
+    assert bench("epoch", tmp_path, "--make", "10x5KiB").returncode == 0
+    flip(tmp_path / "made/000/000007.bin", 4321)
+    fails(bench("epoch", tmp_path, "--verify"), 1, "000007.bin", "byte 4321")
+    fails(bench("epoch", tmp_path, "--make", "10x5KiB", "--data-seed", "2"), 1, "not what was written")
+    shutil.copytree(tmp_path / "made", tmp_path / "other/made")
+    flip(tmp_path / "other/made/000/000003.bin", 9)
+    fails(bench("epoch", tmp_path / "made", "--compare", tmp_path / "other/made"), 1, "other bytes")
+
+
+# ---- checkpoint ----
+
+@pytest.mark.parametrize("options", [[], ["--no-fsync"], ["--no-rename"], ["--shards", "3"], ["--shards", "2", "--no-fsync", "--no-rename"]])
+def test_checkpoint_counts_and_cleans(tmp_path, options):
+    """Each way of writing reports its steps and no others, as many times as there were files; nothing is left behind."""
+    said = benched("checkpoint", tmp_path, "--size", "3MiB", "--tensor", "700KiB", "--repeat", "2", *options)
+    assert said["checkpoints"] == 2 and said["bytes"] >= 3 * MIB and said["write_bytes_per_s"] > 0
+    assert ("fsync_s" in said) == ("--no-fsync" not in options) and ("rename_s" in said) == ("--no-rename" not in options)
+    assert {"write_s", "close_s", "total_s", "visible_s"} <= set(said)
+    assert os.listdir(tmp_path) == []
+
+
+def test_checkpoint_kept_is_whole(tmp_path):
+    """--keep leaves the last one: its size is what was told."""
+    said = benched("checkpoint", tmp_path, "--size", "2MiB", "--tensor", "1MiB", "--repeat", "2", "--keep")
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) == 1 and files[0].name == "checkpoint-00002-000.pt" and files[0].stat().st_size == said["bytes"]
+
+
+def relay(source, to, change, stop):
+    """What a second client would see: each finished file of `source`, changed, in `to`."""
+    while not stop.is_set():
+        for path in source.rglob("*.pt"):
+            copy = to / path.relative_to(source)
+            if not copy.exists():
+                copy.parent.mkdir(exist_ok=True)
+                data = bytearray(path.read_bytes())
+                change(data)
+                (copy.parent / "part").write_bytes(data)
+                (copy.parent / "part").rename(copy)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("at", [10, 64 + 500_000, -5])
+def test_checkpoint_finds_a_byte_that_the_second_client_sees_flipped(tmp_path, at):
+    """In a header, a tensor or the directory at the end: told with file and byte, status 1."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    stop = threading.Event()
+
+    def change(data):
+        data[at] ^= 4
+
+    thread = threading.Thread(target=relay, args=(tmp_path / "a", tmp_path / "b", change, stop))
+    thread.start()
+    try:
+        done = bench("checkpoint", tmp_path / "a", "--size", "2MiB", "--tensor", "1MiB", "--repeat", "1", "--second", tmp_path / "b")
+    finally:
+        stop.set()
+        thread.join()
+    total = 2 * MIB + 4 * 64
+    fails(done, 1, "checkpoint-00001-000.pt", f"byte {at % total} is not what was written")
+    assert os.listdir(tmp_path / "a") == []
+
+
+def test_checkpoint_that_nobody_else_sees(tmp_path):
+    """A second client without the file: told after the time that was given."""
+    (tmp_path / "b").mkdir()
+    done = bench("checkpoint", tmp_path, "--size", "1MiB", "--second", tmp_path / "b", "--visible-within", "200ms")
+    fails(done, 1, "second client does not see it")
+
+
+# ---- model ----
+
+def test_model_is_made_loaded_and_verified(tmp_path):
+    """A missing file is made as safetensors says; every way loads all of it, in either order."""
+    path = tmp_path / "m.safetensors"
+    said = benched("model", path, "--size", "3000000", "--tensors", "7", "--passes", "2")
+    assert (said["bytes"], said["tensors"], said["verified"]) == (3000000, 7, True)
+    for way in ("mmap", "pread", "whole"):
+        assert 0 < said[way]["first_tensor_s"] <= said[way]["seconds"] and len(said[way]["all_s"]) == 2
+    raw = path.read_bytes()
+    n = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + n])
+    places = sorted(t["data_offsets"] for name, t in header.items() if name != "__metadata__")
+    assert n % 8 == 0 and places[0][0] == 0 and places[-1][1] == len(raw) - 8 - n
+    assert all(a[1] == b[0] for a, b in zip(places, places[1:]))
+    only = benched("model", path, "--ways", "pread", "--order", "file", "--drop")
+    assert "pread" in only and "mmap" not in only
+
+
+@pytest.mark.parametrize("way", ["mmap", "pread", "whole"])
+def test_model_finds_a_flipped_byte(tmp_path, way):
+    """In each way, at its place in the file, status 1."""
+    path = tmp_path / "m.safetensors"
+    assert bench("model", path, "--size", "1MB", "--tensors", "3").returncode == 0
+    flip(path, path.stat().st_size - 100)
+    fails(bench("model", path, "--ways", way), 1, f"byte {path.stat().st_size - 100} ", "not what was written")
+
+
+@pytest.mark.parametrize("raw, words", [(b"", "too short"), (b"\xff" * 100, "impossible length"), (b"\x04" + bytes(7) + b"what", "not JSON"),
+                                        (b"\x02" + bytes(7) + b"{}", "no tensors"),
+                                        ((58).to_bytes(8, "little") + b'{"a":{"dtype":"U8","shape":[9],"data_offsets":[0,99999]}}  ', "outside")])
+def test_model_refuses_what_is_none(tmp_path, raw, words):
+    """Bytes from outside are errors: one line, status 1."""
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(raw)
+    fails(bench("model", path), 1, "not a safetensors file", words)
+
+
+def test_model_of_others_must_stay_the_same(tmp_path):
+    """A file that was not made here is compared between its loads."""
+    path = tmp_path / "m.safetensors"
+    header = b'{"a":{"dtype":"U8","shape":[9],"data_offsets":[0,9]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"123456789")
+    said = benched("model", path)
+    assert not said["verified"] and said["bytes"] == 9
+
+
+# ---- meta ----
+
+def test_meta_counts_and_cleans(tmp_path):
+    """Every phase does one operation for each file, or directory, of each worker; nothing is left behind."""
+    said = benched("meta", tmp_path, "--files", "25", "--per-directory", "10", "--workers", "3", "--size", "100")
+    for phase in ("create", "stat", "read", "rename", "unlink"):
+        assert said[phase]["operations"] == 75 and said[phase]["per_s"] > 0
+    for phase in ("mkdir", "list", "rmdir"):
+        assert said[phase]["operations"] == 9
+    assert os.listdir(tmp_path) == []
+
+
+def test_meta_finds_a_flipped_byte(tmp_path):
+    """A file changed between its creation and its read is told; the tree is removed all the same."""
+    stop = threading.Event()
+
+    def spoil():
+        while not stop.is_set():
+            for path in tmp_path.rglob("f00000003"):
+                if path.stat().st_size == 100:
+                    with open(path, "r+b") as file:
+                        file.seek(50)
+                        file.write(b"?!")
+                    return
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=spoil)
+    thread.start()
+    done = bench("meta", tmp_path, "--files", "400", "--workers", "1", "--size", "100", "--fsync")
+    stop.set()
+    thread.join()
+    fails(done, 1, "read", "f00000003", "not what was made")
+    assert os.listdir(tmp_path) == []
+
+
+# ---- options ----
+
+@pytest.mark.parametrize("command", ["epoch", "load", "checkpoint", "model", "meta"])
+def test_every_measurement_has_help(command):
+    """On stdout, status 0, with its options; the list of measurements names it."""
+    done = bench(command, "--help")
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: forebay bench {command}") and "--json" in done.stdout
+    assert f"  {command} " in bench("--help").stdout
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["load", ".", "--mix", "get=1,delete=1"], "--mix get=1,delete=1"),
+    (["load", ".", "--mix", "get=0"], "shares are 0"),
+    (["load", ".", "--size", "2MiB..1MiB"], "--size 2MiB..1MiB"),
+    (["load", ".", "--connections", "0"], "--connections 0"),
+    (["load", "s3://b"], "--s3-endpoint"),
+    (["load", "s3://b", "--s3-endpoint", "ftp://x"], "--s3-endpoint ftp://x"),
+    (["load", "s3://b", "--s3-endpoint", "http://x/y"], "HOST[:PORT]"),
+    (["load", "s3:///x"], "s3:///x"),
+    (["epoch", ".", "--make", "many"], "--make many"),
+    (["epoch", ".", "--order", "random"], "--order random"),
+    (["checkpoint"], "expects DIR"),
+    (["model", "x", "--ways", "mmap,guess"], "--ways mmap,guess"),
+    (["meta", ".", "--files", "x"], "--files x"),
+    (["speed"], "speed: no such measurement"),
+])
+def test_bad_options(arguments, words):
+    """One line that names the option and what it takes, status 2."""
+    fails(bench(*arguments), 2, words)
+
+
+@pytest.mark.parametrize("arguments", [["load", "/nowhere"], ["epoch", "/nowhere"], ["checkpoint", "/nowhere"], ["meta", "/nowhere"],
+                                       ["model", "/nowhere/m.safetensors"]])
+def test_a_directory_that_is_not_there(arguments):
+    """One line that names it, status 1."""
+    fails(bench(*arguments), 1, "/nowhere")
+
+
+def test_a_server_that_is_not_there_or_refuses(origin):
+    """One line with what the server, or the system, said."""
+    port = harness.free_port()
+    env = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    fails(bench("load", "s3://b", env=env), 1, str(port))
+    fails(bench("load", f"s3://{origin.new_bucket()}", env={**keys(origin), "AWS_SECRET_ACCESS_KEY": "wrong"}), 1, "403")
+    fails(bench("load", "s3://never-made-bucket", env=keys(origin)), 1, "404")

@@ -37,6 +37,8 @@
     X(region, STRING, "region", "NAME", "us-east-1", 0, 0, NULL, false, "region that S3 clients sign for")   \
     X(domain, STRING, "domain", "NAME", NULL, 0, 0, NULL, false,                                             \
       "S3 requests for the host BUCKET.NAME are about that bucket")                                          \
+    X(lifecycle_interval, DURATION, "lifecycle-interval", "TIME", "1h", 100, 86400000, NULL, false,          \
+      "time between passes that carry out the lifecycle rules of buckets")                                   \
     X(log_level, ENUM, "log-level", "LEVEL", "info", 0, 0, "error|warn|info|debug", true, "how much to log") \
     X(config, STRING, "config", "FILE", NULL, 0, 0, NULL, false, "YAML file with these options as keys")
 

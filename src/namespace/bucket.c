@@ -33,7 +33,7 @@
 #define BUCKET_RECORD_OLD  "forebay-bucket 1\n"
 #define SEALED_MARK        "@1"
 #define BUCKET_RECORD_MAX  (64 * KIB)
-#define BUCKET_VALUE_MAX   (4 * KIB)
+#define BUCKET_VALUE_MAX   (16 * KIB)
 
 struct bucket_table {
     struct lock lock; /* covers v, n, cap */

@@ -27,7 +27,12 @@
     X(retry_time, DURATION, "retry", "TIME", "60s", 0, 3600000, NULL, false,                                 \
       "how long a failing request to the origin is repeated before its error is reported")                   \
     X(anonymous, ENUM, "anonymous", "MODE", "none", 0, 0, "none|read", false,                                \
-      "read: S3 requests without a signature may list and read")
+      "read: S3 requests without a signature may list and read")                                             \
+    X(s3_tags, STRING, "s3.tags", "TAGS", NULL, 0, 0, NULL, false, "tags of the bucket, KEY=VALUE&...")      \
+    X(s3_cors, STRING, "s3.cors", "XML", NULL, 0, 0, NULL, false,                                            \
+      "which web pages may use the bucket, as PutBucketCors sets it, in one line")                           \
+    X(s3_lifecycle, STRING, "s3.lifecycle", "XML", NULL, 0, 0, NULL, false,                                  \
+      "which objects end by themselves, as PutBucketLifecycleConfiguration sets it, in one line")
 
 struct bucket_properties {
 #define X(field, type, ...) ORIGIN_FIELD_##type field;

@@ -66,17 +66,29 @@ enum s3_error buckets_find(struct s3_request *r)
     return status ? reply_failed(r, status, &e) : S3_OK;
 }
 
-bool buckets_anonymous_read(struct s3_request *r, struct slice bucket)
+bool buckets_property(struct s3_request *r, struct slice bucket, const char *name, struct slice *ret)
 {
     struct wire_bucket_get_req req = {.name = bucket};
     struct wire_bucket_get_rep rep;
 
     if (bucket.n == 0 || object_bucket_get(r->s3->session, &req, r->arena, &rep, NULL))
         return false;
-    while (rep.settings.n)
-        if (slice_eq_str(slice_split(&rep.settings, '\n'), "anonymous=read"))
+    while (rep.settings.n) {
+        struct slice value = slice_split(&rep.settings, '\n');
+
+        if (slice_eq_str(slice_split(&value, '='), name)) {
+            *ret = value;
             return true;
+        }
+    }
     return false;
+}
+
+bool buckets_anonymous_read(struct s3_request *r, struct slice bucket)
+{
+    struct slice mode;
+
+    return buckets_property(r, bucket, "anonymous", &mode) && slice_eq_str(mode, "read");
 }
 
 enum s3_error s3_op_head_bucket(struct s3_request *r)

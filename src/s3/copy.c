@@ -3,22 +3,30 @@
  * other metadata, conditions on the source, an origin that cannot copy) the bytes are read and written here.
  *
  * 1. The copy has the bytes of exactly one version of the source.
+ * 2. Metadata and tags come from the source, each unless the request says that it replaces them.
  */
 #include "s3/sink.h"
 #include "s3/source.h"
+#include "s3/tags.h"
 #include "s3/xml.h"
 
 #include "base/text.h"
 
 #define PIECE_BYTES MIB
 
-static enum s3_error read_directive(struct s3_request *r, bool *ret_replace)
+/* What of a copy is not the source's. */
+struct replaced {
+    bool meta, tags;
+};
+
+static enum s3_error read_directive(struct s3_request *r, const char *header, bool *ret_replace)
 {
-    struct slice directive = request_header(r, "x-amz-metadata-directive");
+    struct slice directive = request_header(r, header);
 
     *ret_replace = slice_eq_str(directive, "REPLACE");
     if (directive.p && !*ret_replace && !slice_eq_str(directive, "COPY"))
-        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "x-amz-metadata-directive must be COPY or REPLACE");
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
+                            arena_printf(r->arena, "%s must be COPY or REPLACE", header));
     return S3_OK;
 }
 
@@ -52,34 +60,52 @@ static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct s
     return status ? reply_failed(r, status, &e) : S3_OK;
 }
 
-static enum s3_error copy_here(struct s3_request *r, struct source *s, bool replace, struct wire_attr *ret)
+enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
+                           struct slice if_match, struct wire_attr *ret)
 {
     struct sink k;
-    enum s3_error error = source_open(s, 0, UINT64_MAX);
+    enum s3_error error;
 
-    if (error)
-        return error;
     sink_init(&k, r->s3);
     k.open.bucket = r->bucket;
     k.open.key = r->key;
-    k.open.content_type = s->attr.content_type;
-    k.open.meta = s->attr.meta;
-    if (replace)
-        error = put_metadata(r, &k.open.content_type, &k.open.meta);
-    if (!error)
-        error = copy_bytes(r, s, &k, ret);
+    k.open.content_type = type;
+    k.open.meta = meta;
+    k.open.if_match = if_match;
+    error = copy_bytes(r, s, &k, ret);
     sink_fini(&k);
     return error;
+}
+
+static enum s3_error copy_here(struct s3_request *r, struct source *s, struct replaced replaced,
+                               struct wire_attr *ret)
+{
+    struct slice type, meta, asked_type, asked_meta, tags;
+    enum s3_error error = source_open(s, 0, UINT64_MAX);
+
+    if (!error)
+        error = put_metadata(r, &asked_type, &asked_meta);
+    if (error)
+        return error;
+    type = replaced.meta ? asked_type : s->attr.content_type;
+    meta = replaced.meta ? asked_meta : s->attr.meta;
+    tags = tags_of_meta(replaced.tags ? asked_meta : s->attr.meta);
+    error = tagging_replace(r, meta, tags, &meta);
+    return error ? error : copy_rewrite(r, s, type, meta, SLICE_LIT(""), ret);
 }
 
 static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_attr *ret)
 {
     bool replace, same_bucket = slice_eq(s->bucket, r->bucket);
+    struct replaced replaced;
     struct slice type, meta;
     struct err e = {0};
-    enum s3_error error = read_directive(r, &replace);
+    enum s3_error error = read_directive(r, "x-amz-metadata-directive", &replaced.meta);
     int status;
 
+    if (!error)
+        error = read_directive(r, "x-amz-tagging-directive", &replaced.tags);
+    replace = replaced.meta || replaced.tags;
     if (!error)
         error = put_metadata(r, &type, &meta); /* for what it refuses */
     if (error)
@@ -94,7 +120,7 @@ static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_at
         if (status != ERR_NOT_IMPLEMENTED)
             return reply_failed(r, status, &e);
     }
-    return copy_here(r, s, replace, ret);
+    return copy_here(r, s, replaced, ret);
 }
 
 void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns)

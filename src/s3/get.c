@@ -12,6 +12,7 @@
  */
 #include "s3/condition.h"
 #include "s3/s3_internal.h"
+#include "s3/tags.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -95,7 +96,10 @@ static void put_meta(struct s3_request *r, struct slice meta)
         struct slice value = slice_split(&meta, '\n');
         struct slice name = slice_split(&value, ':');
 
-        if (name.n && !override(r, name).p)
+        if (slice_eq_str(name, TAGS_META_NAME))
+            reply_header(r, "x-amz-tagging-count",
+                         slice_str(arena_printf(r->arena, "%zu", tags_count(slice_trim(value)))));
+        else if (name.n && !override(r, name).p)
             reply_header(r, arena_str(r->arena, name), slice_trim(value));
     }
 }

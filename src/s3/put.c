@@ -9,6 +9,7 @@
  */
 #include "s3/condition.h"
 #include "s3/sink.h"
+#include "s3/tags.h"
 
 #include "base/text.h"
 #include "origin/origin.h"
@@ -32,7 +33,6 @@ static const struct {
     {"x-amz-object-lock-mode", NULL},
     {"x-amz-server-side-encryption", NULL},
     {"x-amz-server-side-encryption-customer-algorithm", NULL},
-    {"x-amz-tagging", NULL},
     {"x-amz-website-redirect-location", NULL},
     {"x-amz-write-offset-bytes", NULL},
 };
@@ -99,8 +99,11 @@ static enum s3_error refuse_unknown(struct s3_request *r)
 enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_META_MAX_BYTES);
+    struct slice tags;
     enum s3_error error = refuse_unknown(r);
 
+    if (!error)
+        error = tagging_of_request(r, &tags);
     if (error)
         return error;
     for (size_t i = 0; i < r->http->n_headers; i++) {
@@ -108,6 +111,8 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
 
         if (!is_kept(name))
             continue;
+        if (slice_eq_case(name, SLICE_LIT(TAGS_META_NAME)))
+            return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, TAGS_META_NAME " is reserved: use x-amz-tagging");
         if (slice_eq_case(name, SLICE_LIT("content-encoding"))) {
             value = without_aws_chunked(r->arena, value);
             if (value.n == 0)
@@ -117,8 +122,7 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
             return S3_ERR_METADATA_TOO_LARGE;
     }
     *ret_type = request_header(r, "content-type");
-    *ret_meta = arena_dup(r->arena, buf_view(&b));
-    return S3_OK;
+    return tagging_replace(r, buf_view(&b), tags, ret_meta);
 }
 
 static ssize_t read_conn(void *arg, void *p, size_t n)

@@ -20,6 +20,22 @@ static const char *const settings[] = {
 #undef X
 };
 
+const char *route_kept_property(const char *parameter)
+{
+    static const struct {
+        const char *parameter, *property;
+    } kept[] = {
+#define X(parameter, property, keep) {parameter, property},
+        S3_KEPT(X)
+#undef X
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+        if (strcmp(kept[i].parameter, parameter) == 0)
+            return kept[i].property;
+    return NULL;
+}
+
 ssize_t route_setting(const struct http_pair *query, size_t n_query)
 {
     for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
@@ -108,6 +124,11 @@ static enum s3_op object_setting_op(struct slice method, const struct http_pair 
         return get ? S3_OP_GET_OBJECT_ATTRIBUTES : S3_OP_NONE;
     if (route_query(query, n, "retention") || route_query(query, n, "legal-hold"))
         return get ? S3_OP_GET_OBJECT_LOCK : S3_OP_NONE;
+    if (route_query(query, n, "tagging"))
+        return get                              ? S3_OP_GET_OBJECT_TAGGING
+               : slice_eq_str(method, "PUT")    ? S3_OP_PUT_OBJECT_TAGGING
+               : slice_eq_str(method, "DELETE") ? S3_OP_DELETE_OBJECT_TAGGING
+                                                : S3_OP_NONE;
     *ret_asked = route_setting(query, n) >= 0 || route_query(query, n, "versions");
     return S3_OP_NONE;
 }
@@ -127,6 +148,8 @@ static enum s3_op bucket_setting_op(struct slice method, const struct http_pair 
                      route_query(query, n, "legal-hold");
         return S3_OP_NONE;
     }
+    if (slice_eq_str(method, "PUT"))
+        return route_kept_property(settings[route_setting(query, n)]) ? S3_OP_PUT_BUCKET_SETTING : S3_OP_NONE;
     return get                              ? S3_OP_GET_BUCKET_SETTING
            : slice_eq_str(method, "DELETE") ? S3_OP_DELETE_BUCKET_SETTING
                                             : S3_OP_NONE;
@@ -187,6 +210,10 @@ enum s3_error route_op(const struct http_request *http, bool has_bucket, bool ha
     const struct http_pair *version = route_query(query, n_query, "versionId");
     enum s3_op op = S3_OP_NONE;
 
+    if (slice_eq_str(http->method, "OPTIONS") && has_bucket) {
+        *ret_op = S3_OP_PREFLIGHT;
+        return S3_OK;
+    }
     if (!is_s3_method(http->method))
         return S3_ERR_METHOD_NOT_ALLOWED;
     if (has_bucket && is_not_here(query, n_query, ret_reason))

@@ -9,6 +9,7 @@
  * so that no client takes part of an object for all of it.
  */
 #include "s3/auth_internal.h"
+#include "s3/expire.h"
 #include "s3/s3_internal.h"
 #include "s3/uploads.h"
 
@@ -63,6 +64,7 @@ struct s3 *s3_new(const struct s3_config *config)
     s->uploads = uploads_new(s);
     auth_keys_init(&s->keys, find_secret, s, slice_str(s->region));
     reply_prepare_metrics(s);
+    s->expirer = config->lifecycle_ms ? expirer_start(s, config->lifecycle_ms) : NULL;
     return s;
 }
 
@@ -71,6 +73,7 @@ void s3_free(struct s3 *s)
     if (!s)
         return;
     assert(s->magic == S3_MAGIC);
+    expirer_stop(s->expirer);
     uploads_free(s->uploads);
     object_session_free(s->session);
     auth_keys_fini(&s->keys);
@@ -157,6 +160,12 @@ enum s3_error s3_check_access(struct s3_request *r, enum user_right right, struc
     return S3_OK;
 }
 
+/* Operations for which nobody signs in the usual places. */
+static bool asks_by_itself(enum s3_op op)
+{
+    return op == S3_OP_PREFLIGHT;
+}
+
 /* What is wanted, and whether who asks may have it: nothing else is said to those who may not. */
 static enum s3_error settle_op(struct s3_request *r)
 {
@@ -164,7 +173,7 @@ static enum s3_error settle_op(struct s3_request *r)
 
     if (error && r->anonymous)
         return reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed");
-    if (!error)
+    if (!error && !asks_by_itself(r->op))
         error = s3_check_access(r, op_rights[r->op], r->bucket);
     for (size_t i = 0; !error && r->anonymous && i < r->n_query; i++)
         if (slice_starts(r->query[i].name, SLICE_LIT("response-")))
@@ -204,6 +213,7 @@ void s3_handle(struct http_conn *c, void *arg)
         error = authenticate(&r, /* header_only= */ false);
     if (!error)
         error = settle_op(&r);
+    preflight_headers(&r);
     if (!error)
         error = op_functions[r.op](&r);
     if (error && r.status == 0)

@@ -12,6 +12,7 @@
 /* X(NAME, code, HTTP status, message) */
 #define S3_ERRORS(X)                                                                                         \
     X(ACCESS_DENIED, "AccessDenied", 403, "Access denied")                                                   \
+    X(ACCESS_FORBIDDEN, "AccessForbidden", 403, "The bucket's CORS rules do not allow this request")         \
     X(AUTH_MALFORMED, "AuthorizationHeaderMalformed", 400, "The Authorization header is not well formed")    \
     X(QUERY_AUTH_MALFORMED, "AuthorizationQueryParametersError", 400,                                        \
       "The signature parameters of the URL are not well formed")                                             \
@@ -31,8 +32,11 @@
     X(INVALID_RANGE, "InvalidRange", 416, "The range lies outside the object")                               \
     X(INVALID_REQUEST, "InvalidRequest", 400, "The request is not valid")                                    \
     X(INVALID_STORAGE_CLASS, "InvalidStorageClass", 400, "Only the storage class STANDARD is available")     \
+    X(INVALID_TAG, "InvalidTag", 400, "A tag is not allowed")                                                \
     X(INVALID_URI, "InvalidURI", 400, "The path or query cannot be decoded")                                 \
+    X(INVALID_POLICY, "InvalidPolicyDocument", 400, "The policy of the form is not one")                     \
     X(KEY_TOO_LONG, "KeyTooLongError", 400, "The key is longer than 1024 bytes")                             \
+    X(MALFORMED_POST, "MalformedPOSTRequest", 400, "The body is not a well formed multipart/form-data")      \
     X(MALFORMED_TRAILER, "MalformedTrailerError", 400, "The trailer is not the one that was announced")      \
     X(MALFORMED_XML, "MalformedXML", 400, "The XML of the body is not what this operation takes")            \
     X(METADATA_TOO_LARGE, "MetadataTooLarge", 400, "The metadata headers are larger than allowed")           \

@@ -42,9 +42,14 @@
     X(PUT_ACL, "PutAcl", put_acl, WRITE)                                                                     \
     X(GET_OBJECT_LOCK, "GetObjectLock", get_object_lock, READ)                                               \
     X(GET_BUCKET_SETTING, "GetBucketSetting", get_bucket_setting, READ)                                      \
-    X(DELETE_BUCKET_SETTING, "DeleteBucketSetting", delete_bucket_setting, WRITE)
+    X(DELETE_BUCKET_SETTING, "DeleteBucketSetting", delete_bucket_setting, WRITE)                            \
+    X(PUT_BUCKET_SETTING, "PutBucketSetting", put_bucket_setting, MANAGE)                                    \
+    X(GET_OBJECT_TAGGING, "GetObjectTagging", get_object_tagging, READ)                                      \
+    X(PUT_OBJECT_TAGGING, "PutObjectTagging", put_object_tagging, WRITE)                                     \
+    X(DELETE_OBJECT_TAGGING, "DeleteObjectTagging", delete_object_tagging, WRITE)                            \
+    X(PREFLIGHT, "Preflight", preflight, ANY)
 
-/* Settings of buckets that are never set here (settings.c).
+/* Settings of buckets (settings.c); those of kept.c can be made, the others are never set here.
  * X(query parameter, error when nothing is set or OK, the answer's root with OK, XML inside it) */
 #define S3_SETTINGS(X)                                                                                       \
     X("accelerate", OK, "AccelerateConfiguration", "")                                                       \
@@ -64,6 +69,12 @@
     X("versioning", OK, "VersioningConfiguration", "")                                                       \
     X("website", ERR_NO_WEBSITE, NULL, "")
 
+/* Those of them that can be made. X(query parameter, property of the bucket, reader in kept.c) */
+#define S3_KEPT(X)                                                                                           \
+    X("cors", "s3.cors", keep_cors)                                                                          \
+    X("lifecycle", "s3.lifecycle", keep_lifecycle)                                                           \
+    X("tagging", "s3.tags", keep_tags)
+
 enum s3_op {
     S3_OP_NONE, /* refused before it was known what is wanted */
 #define X(name, text, function, right) S3_OP_##name,
@@ -81,6 +92,7 @@ struct s3 {
     char *region, *access_key, *secret_key, *node_id, *domain;
     struct auth_keys keys;
     struct uploads *uploads;
+    struct expirer *expirer; /* NULL: lifecycle rules are not carried out */
     struct metric_series *seconds[S3_OP_COUNT];
     struct metric_series *requests[S3_OP_COUNT][S3_STATUSES];
 };
@@ -129,6 +141,8 @@ enum s3_error route_op(const struct http_request *http, bool has_bucket, bool ha
                        const char **ret_reason);
 /* Row of S3_SETTINGS that the query asks for, or -1. */
 ssize_t route_setting(const struct http_pair *query, size_t n_query);
+/* Property of the bucket that keeps the setting of this query parameter; NULL: it cannot be made. */
+const char *route_kept_property(const char *parameter);
 const struct http_pair *route_query(const struct http_pair *query, size_t n_query, const char *name);
 
 /* ---- reply.c ---- */
@@ -184,8 +198,36 @@ enum s3_error s3_check_access(struct s3_request *r, enum user_right right, struc
 enum s3_error buckets_find(struct s3_request *r);
 /* Whether requests without a signature may read the bucket; false when there is none of that name. */
 bool buckets_anonymous_read(struct s3_request *r, struct slice bucket);
+/* A property of a bucket, in the arena; false when it is not set, or there is no such bucket. */
+
+bool buckets_property(struct s3_request *r, struct slice bucket, const char *name, struct slice *ret);
+
+/* ---- kept.c: settings of buckets that can be made ---- */
+
+/* Answers with the setting, and gives true; false: it is not made. */
+bool kept_show(struct s3_request *r, const char *parameter, enum s3_error *ret_error);
+enum s3_error kept_change(struct s3_request *r, const char *property, struct slice value);
+
+/* ---- preflight.c ---- */
+
+/* Header lines for a web page that sent the request, where the bucket's rules allow it. */
+void preflight_headers(struct s3_request *r);
+
+/* ---- tagging.c ---- */
+
+/* The tags of the request's x-amz-tagging header in the form that is kept, in the arena; empty without one.
+ */
+enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept);
+/* `meta` with these tags instead of its own, in the arena. */
+enum s3_error tagging_replace(struct s3_request *r, struct slice meta, struct slice kept, struct slice *ret);
 
 /* ---- copy.c ---- */
+
+struct source;
+/* Writes the bytes of an opened source as the request's object. `if_match`: the version that may be replaced,
+ * or empty. */
+enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
+                           struct slice if_match, struct wire_attr *ret);
 
 /* <element> with LastModified and ETag, the answer of both kinds of copies. */
 void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns);

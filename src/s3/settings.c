@@ -3,7 +3,8 @@
  * rules and their kin. Clients ask for them on the way to something else, and are answered as S3 answers for
  * a bucket on which nothing of the kind was ever set.
  *
- * 1. Nothing can be set: what a client asks to be set is either what already holds or refused.
+ * 1. Nothing can be set here but what kept.c keeps: what a client asks to be set is either what already holds
+ * or refused.
  * 2. The answers are about the bucket here. What its origin has set for itself is neither asked nor shown.
  */
 #include "s3/s3_internal.h"
@@ -15,9 +16,9 @@
 
 static const struct {
     enum s3_error error;
-    const char *root, *inside;
+    const char *parameter, *root, *inside;
 } settings[] = {
-#define X(parameter, error, root, inside) {S3_##error, root, inside},
+#define X(parameter, error, root, inside) {S3_##error, parameter, root, inside},
     S3_SETTINGS(X)
 #undef X
 };
@@ -30,8 +31,9 @@ enum s3_error s3_op_get_bucket_setting(struct s3_request *r)
     enum s3_error error = buckets_find(r);
 
     assert(at >= 0);
-    if (!error)
-        error = settings[at].error;
+    if (error || kept_show(r, settings[at].parameter, &error))
+        return error;
+    error = settings[at].error;
     if (error)
         return error;
     xml_start(&x);
@@ -46,8 +48,16 @@ enum s3_error s3_op_get_bucket_setting(struct s3_request *r)
 /* Removing what is not there succeeds, as in S3. */
 enum s3_error s3_op_delete_bucket_setting(struct s3_request *r)
 {
+    ssize_t at = route_setting(r->query, r->n_query);
     enum s3_error error = buckets_find(r);
+    const char *property;
 
+    assert(at >= 0);
+    property = route_kept_property(settings[at].parameter);
+    if (!error && property)
+        error = s3_check_access(r, USER_MAY_MANAGE, r->bucket);
+    if (!error && property)
+        error = kept_change(r, property, SLICE_LIT(""));
     if (!error)
         reply_send(r, 204, NULL, SLICE_NULL);
     return error;

@@ -120,6 +120,14 @@ static void operations_are_found(void **state)
         {"DELETE", "/b/k?uploadId=x", "", S3_OP_ABORT_MULTIPART_UPLOAD},
         {"GET", "/b/k?uploadId=x", "", S3_OP_LIST_PARTS},
         {"GET", "/b?uploads", "", S3_OP_LIST_MULTIPART_UPLOADS},
+        {"GET", "/b/k?tagging", "", S3_OP_GET_OBJECT_TAGGING},
+        {"PUT", "/b/k?tagging", "", S3_OP_PUT_OBJECT_TAGGING},
+        {"DELETE", "/b/k?tagging", "", S3_OP_DELETE_OBJECT_TAGGING},
+        {"PUT", "/b?tagging", "", S3_OP_PUT_BUCKET_SETTING},
+        {"PUT", "/b?cors", "", S3_OP_PUT_BUCKET_SETTING},
+        {"PUT", "/b?lifecycle", "", S3_OP_PUT_BUCKET_SETTING},
+        {"DELETE", "/b?lifecycle", "", S3_OP_DELETE_BUCKET_SETTING},
+        {"OPTIONS", "/b/k", "", S3_OP_PREFLIGHT},
     };
     (void)state;
 
@@ -139,11 +147,9 @@ static void other_functions_are_not_implemented(void **state)
         enum s3_error error;
     } rows[] = {
         {"DELETE", "/b/k?acl", S3_ERR_NOT_IMPLEMENTED},
-        {"GET", "/b/k?tagging", S3_ERR_NOT_IMPLEMENTED},
+        {"POST", "/b/k?tagging", S3_ERR_NOT_IMPLEMENTED},
         {"PUT", "/b/k?retention", S3_ERR_NOT_IMPLEMENTED},
         {"PUT", "/b/k?attributes", S3_ERR_NOT_IMPLEMENTED},
-        {"PUT", "/b/k?tagging", S3_ERR_NOT_IMPLEMENTED},
-        {"DELETE", "/b/k?tagging", S3_ERR_NOT_IMPLEMENTED},
         {"GET", "/b/k?versionId=abc", S3_ERR_NOT_IMPLEMENTED},
         {"PUT", "/b?versioning", S3_ERR_NOT_IMPLEMENTED},
         {"HEAD", "/b?policy", S3_ERR_NOT_IMPLEMENTED},
@@ -159,7 +165,7 @@ static void other_functions_are_not_implemented(void **state)
         {"PUT", "/b/k?partNumber=1", S3_ERR_NOT_IMPLEMENTED},
         {"GET", "/b/k?partNumber=1", S3_ERR_NOT_IMPLEMENTED},
         {"POST", "/b", S3_ERR_NOT_IMPLEMENTED},
-        {"OPTIONS", "/b/k", S3_ERR_METHOD_NOT_ALLOWED},
+        {"OPTIONS", "/", S3_ERR_METHOD_NOT_ALLOWED},
         {"PATCH", "/b/k", S3_ERR_METHOD_NOT_ALLOWED},
         {"PUT", "/", S3_ERR_METHOD_NOT_ALLOWED},
     };

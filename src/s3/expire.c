@@ -1,0 +1,271 @@
+/*
+ * Lifecycle passes (contract in expire.h; which object a rule means, in lifecycle.c).
+ *
+ * 1. An object is removed only in the version that was seen to have expired: whoever writes the key in
+ * between keeps what was written.
+ * 2. Rules are read anew for each bucket and pass. A bucket whose rules cannot be read is left alone.
+ *
+ * Failure modes: what cannot be listed or removed is logged, once for a bucket and pass, and tried again by
+ * the next one.
+ */
+#include "s3/expire.h"
+#include "s3/lifecycle.h"
+#include "s3/uploads.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#define ARENA_BYTES (16 * MIB)
+#define ABORTS_MAX  UPLOADS_MAX
+
+struct expirer {
+    struct s3 *s3;
+    pthread_t thread;
+    uint64_t interval_ms;
+    struct lock lock; /* covers stop */
+    struct cond cond;
+    bool stop;
+};
+
+/* One bucket in one pass. */
+struct pass {
+    struct expirer *x;
+    struct slice bucket;
+    struct lifecycle rules;
+    uint64_t now_ns, removed, failed;
+    struct err e; /* of the first failure */
+};
+
+static bool stopping(struct expirer *x)
+{
+    LOCK_SCOPE(&x->lock);
+    return x->stop;
+}
+
+static const struct lifecycle_rule *rule_for(const struct pass *p, const struct wire_entry *entry)
+{
+    for (size_t i = 0; i < p->rules.n; i++)
+        if (lifecycle_expires(&p->rules.rules[i], entry->key, entry->attr.size_bytes, entry->attr.mtime_ns,
+                              p->now_ns))
+            return &p->rules.rules[i];
+    return NULL;
+}
+
+static void note_failure(struct pass *p, const struct err *e)
+{
+    if (p->failed++ == 0)
+        p->e = *e;
+}
+
+static void remove_object(struct pass *p, const struct wire_entry *entry)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    struct wire_remove_req req = {.bucket = p->bucket, .key = entry->key, .if_match = entry->attr.etag};
+    struct wire_remove_rep rep;
+    struct err e = {0};
+    int status = object_remove(p->x->s3->session, &req, a, &rep, &e);
+
+    if (status == 0)
+        p->removed++;
+    else if (status != ERR_PRECONDITION) /* someone wrote it meanwhile */
+        note_failure(p, &e);
+}
+
+/* The longest beginning that the prefixes of all rules share: only keys below it are listed. */
+static struct slice common_prefix(const struct lifecycle *l)
+{
+    struct slice common = SLICE_NULL;
+
+    for (size_t i = 0; i < l->n; i++) {
+        struct slice prefix = l->rules[i].prefix;
+        size_t n = 0;
+
+        if (!l->rules[i].enabled || (l->rules[i].days == 0 && l->rules[i].date_ns == 0))
+            continue;
+        while (common.p && n < common.n && n < prefix.n && common.p[n] == prefix.p[n])
+            n++;
+        common = common.p ? slice_sub(common, 0, n) : slice_of(prefix.p ? prefix.p : "", prefix.n);
+    }
+    return common;
+}
+
+static void expire_objects(struct pass *p)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    _cleanup_free_ char *after = NULL;
+    struct wire_list_req req = {
+        .bucket = p->bucket, .prefix = common_prefix(&p->rules), .max = S3_LIST_MAX, .flags = WIRE_FRESH};
+    struct wire_list_rep page = {.truncated = 1};
+
+    if (!req.prefix.p) /* no rule is about objects */
+        return;
+    while (page.truncated && !stopping(p->x)) {
+        struct wire_entry entry;
+        struct err e = {0};
+
+        if (object_list(p->x->s3->session, &req, a, &page, &e)) {
+            note_failure(p, &e);
+            return;
+        }
+        while (wire_entry_decode(&page.entries, &entry) == 0 && !stopping(p->x))
+            if (entry.attr.kind == WIRE_FILE && rule_for(p, &entry))
+                remove_object(p, &entry);
+        free(after);
+        after = slice_dup(page.next);
+        req.after = slice_of(after, page.next.n);
+        arena_clear(a);
+    }
+}
+
+/* ---- uploads ---- */
+
+struct abandoned {
+    struct pass *pass;
+    struct arena *arena;
+    struct {
+        struct slice key, id;
+    } v[ABORTS_MAX];
+    size_t n;
+};
+
+static void on_upload(void *arg, struct slice key, const char *id, uint64_t created_ns)
+{
+    struct abandoned *all = arg;
+    const struct pass *p = all->pass;
+
+    for (size_t i = 0; i < p->rules.n && all->n < ABORTS_MAX; i++) {
+        if (!lifecycle_aborts(&p->rules.rules[i], key, created_ns, p->now_ns))
+            continue;
+        all->v[all->n].key = arena_dup(all->arena, key);
+        all->v[all->n++].id = slice_str(arena_str(all->arena, slice_str(id)));
+        return;
+    }
+}
+
+static void abort_uploads(struct pass *p)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    struct uploads *uploads = p->x->s3->uploads;
+    struct abandoned *all = arena_zalloc(a, sizeof *all);
+
+    all->pass = p;
+    all->arena = a;
+    uploads_each(uploads, p->bucket, on_upload, all);
+    for (size_t i = 0; i < all->n; i++) {
+        struct upload *w = uploads_find(uploads, all->v[i].id, p->bucket, all->v[i].key);
+
+        if (!w)
+            continue;
+        if (upload_close(w) == S3_OK) {
+            upload_finish(w, SLICE_NULL);
+            p->removed++;
+        }
+        upload_unref(w);
+    }
+}
+
+/* ---- a pass ---- */
+
+static void expire_bucket(struct expirer *x, struct slice bucket)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    struct pass p = {.x = x, .bucket = bucket, .now_ns = sys->real_ns()};
+    struct wire_bucket_get_req req = {.name = bucket};
+    struct wire_bucket_get_rep rep;
+    struct slice text = SLICE_NULL;
+    const char *reason;
+
+    if (object_bucket_get(x->s3->session, &req, a, &rep, NULL))
+        return;
+    while (rep.settings.n && !text.p) {
+        struct slice value = slice_split(&rep.settings, '\n');
+
+        if (slice_eq_str(slice_split(&value, '='), "s3.lifecycle"))
+            text = value;
+    }
+    if (!text.p || lifecycle_parse(text, a, &p.rules, &reason))
+        return;
+    expire_objects(&p);
+    abort_uploads(&p);
+    if (p.removed)
+        log_info("s3", "lifecycle of bucket " SLICE_FMT ": %llu objects and uploads ended", SLICE_ARG(bucket),
+                 (unsigned long long)p.removed);
+    if (p.failed)
+        log_warn("s3", "lifecycle of bucket " SLICE_FMT ": %llu failures, tried again by the next pass: %s",
+                 SLICE_ARG(bucket), (unsigned long long)p.failed, p.e.text);
+}
+
+static void expire_all(struct expirer *x)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    _cleanup_free_ char *after = NULL;
+    struct wire_bucket_list_req req = {0};
+    struct wire_bucket_list_rep rep = {.truncated = 1};
+
+    while (rep.truncated && !stopping(x)) {
+        struct wire_bucket bucket;
+        struct slice last = SLICE_LIT("");
+
+        if (object_bucket_list(x->s3->session, &req, a, &rep, NULL))
+            return;
+        while (wire_bucket_decode(&rep.buckets, &bucket) == 0 && !stopping(x)) {
+            last = bucket.name;
+            expire_bucket(x, bucket.name);
+        }
+        free(after);
+        after = slice_dup(last);
+        req.after = slice_of(after, last.n);
+        arena_clear(a);
+    }
+}
+
+static void *expirer_main(void *arg)
+{
+    struct expirer *x = arg;
+
+    for (;;) {
+        lock_take(&x->lock);
+        if (!x->stop)
+            (void)cond_wait_for(&x->cond, &x->lock, x->interval_ms * 1000000);
+        bool stop = x->stop;
+        lock_drop(&x->lock);
+        if (stop)
+            return NULL;
+        expire_all(x);
+    }
+}
+
+struct expirer *expirer_start(struct s3 *s3, uint64_t interval_ms)
+{
+    struct expirer *x = calloc(1, sizeof *x);
+
+    assert(interval_ms > 0);
+    if (!x)
+        abort();
+    x->s3 = s3;
+    x->interval_ms = interval_ms;
+    lock_init(&x->lock, LOCK_LEAF);
+    cond_init(&x->cond);
+    int status = -pthread_create(&x->thread, NULL, expirer_main, x);
+    if (status == 0)
+        return x;
+    log_error("s3", "no thread for lifecycle rules: %s", err_text(status));
+    cond_fini(&x->cond);
+    lock_fini(&x->lock);
+    free(x);
+    return NULL;
+}
+
+void expirer_stop(struct expirer *x)
+{
+    if (!x)
+        return;
+    lock_take(&x->lock);
+    x->stop = true;
+    cond_broadcast(&x->cond);
+    lock_drop(&x->lock);
+    (void)pthread_join(x->thread, NULL);
+    cond_fini(&x->cond);
+    lock_fini(&x->lock);
+    free(x);
+}

@@ -1,0 +1,265 @@
+/*
+ * Lifecycle rules (contract in lifecycle.h).
+ *
+ * 1. What a document asks for and is not done here is refused, never ignored: nobody counts on a rule that
+ * does nothing.
+ */
+#include "s3/lifecycle.h"
+
+#include "base/text.h"
+
+#define REFUSE(error, reason) (*ret_reason = (reason), S3_ERR_##error)
+
+#define ROOT   "LifecycleConfiguration"
+#define RULE   ROOT "/Rule"
+#define DAY_NS (24 * 3600 * (uint64_t)1000000000)
+
+struct reader {
+    struct arena *arena;
+    struct lifecycle *rules;
+    bool in_rule, has_status, has_filter, has_action, has_expiration;
+    enum s3_error error;
+    const char *reason;
+};
+
+static int fail(struct reader *r, enum s3_error error, const char *reason)
+{
+    r->error = error;
+    r->reason = reason;
+    return -ECANCELED;
+}
+
+static int read_days(struct reader *r, struct slice text, uint64_t *ret)
+{
+    if (slice_u64(slice_trim(text), ret) || *ret < 1 || *ret > LIFECYCLE_DAYS_MAX)
+        return fail(r, S3_ERR_INVALID_ARGUMENT, "days must be a number from 1 to 36500");
+    r->has_action = true;
+    return 0;
+}
+
+static int read_date(struct reader *r, struct slice text, uint64_t *ret)
+{
+    text = slice_trim(text);
+    if (text.n == strlen("2026-01-31")) /* a day alone is its midnight */
+        text = slice_str(arena_printf(r->arena, SLICE_FMT "T00:00:00Z", SLICE_ARG(text)));
+    if (text_parse_date(text, ret) || *ret == 0)
+        return ERR_PROTOCOL;
+    if (*ret % DAY_NS)
+        return fail(r, S3_ERR_INVALID_ARGUMENT, "Date must be midnight, as 2026-01-31T00:00:00Z");
+    r->has_action = true;
+    return 0;
+}
+
+static int read_prefix(struct reader *r, struct slice text, struct slice *ret)
+{
+    if (text.n > LIFECYCLE_PREFIX_MAX)
+        return fail(r, S3_ERR_INVALID_REQUEST, "a prefix has at most 1024 bytes");
+    r->has_filter = true;
+    *ret = arena_dup(r->arena, text);
+    return 0;
+}
+
+static int read_status(struct reader *r, struct slice text, bool *ret)
+{
+    text = slice_trim(text);
+    r->has_status = slice_eq_str(text, "Enabled") || slice_eq_str(text, "Disabled");
+    *ret = slice_eq_str(text, "Enabled");
+    return r->has_status ? 0 : ERR_PROTOCOL;
+}
+
+static int end_rule(struct reader *r)
+{
+    struct lifecycle_rule *rule = &r->rules->rules[r->rules->n];
+
+    r->in_rule = false;
+    if (!r->has_status || !r->has_filter)
+        return ERR_PROTOCOL;
+    if (!r->has_action)
+        return fail(r, S3_ERR_INVALID_REQUEST,
+                    "a rule must do something: Expiration or "
+                    "AbortIncompleteMultipartUpload");
+    if (rule->days && rule->date_ns)
+        return ERR_PROTOCOL;
+    if (rule->larger_than >= rule->less_than)
+        return fail(r, S3_ERR_INVALID_REQUEST, "ObjectSizeGreaterThan must be below ObjectSizeLessThan");
+    for (size_t i = 0; i < r->rules->n; i++)
+        if (rule->id.n && slice_eq(r->rules->rules[i].id, rule->id))
+            return fail(r, S3_ERR_INVALID_ARGUMENT, "two rules have the same ID");
+    r->rules->n++;
+    return 0;
+}
+
+/* Elements below Filter, and below its And. */
+static int in_filter(struct reader *r, struct lifecycle_rule *rule, const char *path, struct slice text)
+{
+    if (strncmp(path, "/And", 4) == 0) {
+        rule->has_and = true;
+        path += 4;
+    }
+    r->has_filter = true;
+    if (path[0] == '\0')
+        return 0;
+    if (strcmp(path, "/Prefix") == 0)
+        return read_prefix(r, text, &rule->prefix);
+    if (strcmp(path, "/ObjectSizeGreaterThan") == 0)
+        return slice_u64(slice_trim(text), &rule->larger_than) ? ERR_PROTOCOL : 0;
+    if (strcmp(path, "/ObjectSizeLessThan") == 0)
+        return slice_u64(slice_trim(text), &rule->less_than) ? ERR_PROTOCOL : 0;
+    if (strncmp(path, "/Tag", 4) == 0)
+        return fail(r, S3_ERR_NOT_IMPLEMENTED, "rules for tags are not implemented here");
+    return ERR_PROTOCOL;
+}
+
+static int in_rule(struct reader *r, struct lifecycle_rule *rule, const char *path, struct slice text)
+{
+    if (strcmp(path, "/ID") == 0) {
+        rule->id = arena_dup(r->arena, text);
+        return text.n > LIFECYCLE_ID_MAX
+                   ? fail(r, S3_ERR_INVALID_ARGUMENT, "the ID of a rule has at most 255 characters")
+                   : 0;
+    }
+    if (strcmp(path, "/Status") == 0)
+        return read_status(r, text, &rule->enabled);
+    if (strcmp(path, "/Prefix") == 0) {
+        rule->old_prefix = true;
+        return read_prefix(r, text, &rule->prefix);
+    }
+    if (strncmp(path, "/Filter", 7) == 0)
+        return in_filter(r, rule, path + 7, text);
+    if (strcmp(path, "/Expiration/Days") == 0)
+        return read_days(r, text, &rule->days);
+    if (strcmp(path, "/Expiration/Date") == 0)
+        return read_date(r, text, &rule->date_ns);
+    if (strcmp(path, "/Expiration/ExpiredObjectDeleteMarker") == 0)
+        return fail(r, S3_ERR_NOT_IMPLEMENTED, "there are no delete markers here");
+    if (strcmp(path, "/Expiration") == 0)
+        return rule->days || rule->date_ns ? 0 : ERR_PROTOCOL;
+    if (strcmp(path, "/AbortIncompleteMultipartUpload/DaysAfterInitiation") == 0)
+        return read_days(r, text, &rule->abort_days);
+    if (strcmp(path, "/AbortIncompleteMultipartUpload") == 0)
+        return rule->abort_days ? 0 : ERR_PROTOCOL;
+    if (strncmp(path, "/Transition", 11) == 0 || strncmp(path, "/Noncurrent", 11) == 0)
+        return fail(r, S3_ERR_NOT_IMPLEMENTED, "transitions and former versions are not implemented here");
+    return ERR_PROTOCOL;
+}
+
+static int on_element(void *arg, const char *path, struct slice text)
+{
+    struct reader *r = arg;
+
+    if (strcmp(path, ROOT) == 0)
+        return 0;
+    if (strncmp(path, RULE, sizeof RULE - 1) != 0)
+        return ERR_PROTOCOL;
+    if (!r->in_rule) {
+        if (r->rules->n == LIFECYCLE_RULES_MAX)
+            return fail(r, S3_ERR_INVALID_REQUEST, "there can be 100 rules at most");
+        r->rules->rules[r->rules->n] =
+            (struct lifecycle_rule){.prefix = SLICE_LIT(""), .less_than = UINT64_MAX};
+        r->has_status = r->has_filter = r->has_action = false;
+        r->in_rule = true;
+    }
+    path += sizeof RULE - 1;
+    return path[0] ? in_rule(r, &r->rules->rules[r->rules->n], path, text) : end_rule(r);
+}
+
+enum s3_error lifecycle_parse(struct slice document, struct arena *a, struct lifecycle *ret,
+                              const char **ret_reason)
+{
+    struct reader r = {.arena = a, .rules = ret};
+
+    *ret = (struct lifecycle){.rules = arena_alloc(a, LIFECYCLE_RULES_MAX * sizeof ret->rules[0])};
+    if (xml_parse(document, on_element, &r, NULL) == 0 && ret->n > 0)
+        return S3_OK;
+    if (!r.error)
+        return REFUSE(MALFORMED_XML,
+                      "the document must be LifecycleConfiguration with rules of Status, Filter "
+                      "or Prefix, and Expiration or AbortIncompleteMultipartUpload");
+    *ret_reason = r.reason;
+    return r.error;
+}
+
+/* ---- writing ---- */
+
+static void put_filter(struct xml *x, const struct lifecycle_rule *r)
+{
+    bool sizes = r->larger_than > 0 || r->less_than < UINT64_MAX;
+
+    if (r->old_prefix) {
+        xml_text(x, "Prefix", r->prefix);
+        return;
+    }
+    xml_open(x, "Filter");
+    if (r->has_and)
+        xml_open(x, "And");
+    if (r->prefix.n || !sizes)
+        xml_text(x, "Prefix", r->prefix);
+    if (r->larger_than > 0)
+        xml_u64(x, "ObjectSizeGreaterThan", r->larger_than);
+    if (r->less_than < UINT64_MAX)
+        xml_u64(x, "ObjectSizeLessThan", r->less_than);
+    if (r->has_and)
+        xml_close(x, "And");
+    xml_close(x, "Filter");
+}
+
+static void put_rule(struct xml *x, const struct lifecycle_rule *r)
+{
+    char date[32];
+
+    xml_open(x, "Rule");
+    if (r->id.n)
+        xml_text(x, "ID", r->id);
+    put_filter(x, r);
+    xml_text(x, "Status", r->enabled ? SLICE_LIT("Enabled") : SLICE_LIT("Disabled"));
+    if (r->days || r->date_ns) {
+        xml_open(x, "Expiration");
+        if (r->days)
+            xml_u64(x, "Days", r->days);
+        text_iso8601(r->date_ns, date);
+        if (r->date_ns)
+            xml_text(x, "Date", slice_str(date));
+        xml_close(x, "Expiration");
+    }
+    if (r->abort_days) {
+        xml_open(x, "AbortIncompleteMultipartUpload");
+        xml_u64(x, "DaysAfterInitiation", r->abort_days);
+        xml_close(x, "AbortIncompleteMultipartUpload");
+    }
+    xml_close(x, "Rule");
+}
+
+int lifecycle_put(const struct lifecycle *l, struct buf *b)
+{
+    struct xml x = {b, 0};
+
+    xml_root(&x, ROOT);
+    for (size_t i = 0; i < l->n; i++)
+        put_rule(&x, &l->rules[i]);
+    xml_close(&x, ROOT);
+    return x.status;
+}
+
+/* ---- what is due ---- */
+
+/* The midnight at or after `days` days from then. */
+static uint64_t due_ns(uint64_t then_ns, uint64_t days)
+{
+    return ALIGN_UP(then_ns + days * DAY_NS, DAY_NS);
+}
+
+bool lifecycle_expires(const struct lifecycle_rule *r, struct slice key, uint64_t size_bytes,
+                       uint64_t mtime_ns, uint64_t now_ns)
+{
+    if (!r->enabled || !slice_starts(key, r->prefix))
+        return false;
+    if ((r->larger_than > 0 && size_bytes <= r->larger_than) || size_bytes >= r->less_than)
+        return false;
+    return (r->days && now_ns >= due_ns(mtime_ns, r->days)) || (r->date_ns && now_ns >= r->date_ns);
+}
+
+bool lifecycle_aborts(const struct lifecycle_rule *r, struct slice key, uint64_t began_ns, uint64_t now_ns)
+{
+    return r->enabled && r->abort_days && slice_starts(key, r->prefix) &&
+           now_ns >= due_ns(began_ns, r->abort_days);
+}

@@ -1,0 +1,45 @@
+/*
+ * Rules by which objects and abandoned uploads end: the document of PutBucketLifecycleConfiguration, and when
+ * a rule has come due. Pure.
+ */
+#pragma once
+
+#include "s3/s3_error.h"
+#include "s3/xml.h"
+
+#include "base/arena.h"
+
+#define LIFECYCLE_RULES_MAX  100
+#define LIFECYCLE_ID_MAX     255
+#define LIFECYCLE_DAYS_MAX   36500
+#define LIFECYCLE_PREFIX_MAX 1024
+
+struct lifecycle_rule {
+    struct slice id, prefix;
+    bool enabled;
+    uint64_t days;                   /* after the object's time; 0: not by days */
+    uint64_t date_ns;                /* midnight; 0: not by date */
+    uint64_t abort_days;             /* uploads, after their beginning; 0: never */
+    uint64_t larger_than, less_than; /* bytes; 0 and UINT64_MAX: any */
+    /* How the document said it, to show it again. */
+    bool old_prefix, has_and;
+};
+
+struct lifecycle {
+    struct lifecycle_rule *rules;
+    size_t n;
+};
+
+/* A <LifecycleConfiguration> document. MALFORMED_XML, INVALID_ARGUMENT, INVALID_REQUEST, NOT_IMPLEMENTED for
+ * what is not done here (transitions, tags, former versions); slices in the arena. */
+enum s3_error lifecycle_parse(struct slice document, struct arena *a, struct lifecycle *ret,
+                              const char **ret_reason);
+/* The document in one line, without its <?xml ...?>. -E2BIG. */
+int lifecycle_put(const struct lifecycle *l, struct buf *b);
+
+/* Whether an object ends by the rule at `now_ns`. Days are counted to the next midnight (UTC) after them, as
+ * S3 does. */
+bool lifecycle_expires(const struct lifecycle_rule *r, struct slice key, uint64_t size_bytes,
+                       uint64_t mtime_ns, uint64_t now_ns);
+/* Whether an upload that began then is to be aborted. */
+bool lifecycle_aborts(const struct lifecycle_rule *r, struct slice key, uint64_t began_ns, uint64_t now_ns);

@@ -1,0 +1,106 @@
+/*
+ * Tags of objects: GetObjectTagging, PutObjectTagging, DeleteObjectTagging, and the headers of other
+ * operations. They are kept in a line of the object's metadata that clients do not see.
+ *
+ * 1. Changing tags writes the object anew with the bytes of one version, and only over that version: whoever
+ * wrote in between wins. So the object's time changes, and its ETag where its parts were put together
+ * otherwise.
+ */
+#include "s3/s3_internal.h"
+#include "s3/source.h"
+#include "s3/tags.h"
+
+#include "origin/origin.h"
+
+#define DOCUMENT_MAX_BYTES (64 * KIB)
+
+enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_META_MAX_BYTES);
+    struct slice header = request_header(r, "x-amz-tagging");
+    struct tags *t = arena_alloc(r->arena, sizeof *t);
+    const char *reason = NULL;
+    enum s3_error error = tags_parse(header, TAGS_OBJECT_MAX, r->arena, t, &reason);
+
+    if (error)
+        return reply_refuse(r, error, reason);
+    if (tags_put(t, &b))
+        return S3_ERR_METADATA_TOO_LARGE;
+    *ret_kept = arena_dup(r->arena, buf_view(&b));
+    return S3_OK;
+}
+
+enum s3_error tagging_replace(struct s3_request *r, struct slice meta, struct slice kept, struct slice *ret)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_META_MAX_BYTES);
+
+    if (tags_into_meta(meta, kept, &b))
+        return S3_ERR_METADATA_TOO_LARGE;
+    *ret = arena_dup(r->arena, buf_view(&b));
+    return S3_OK;
+}
+
+enum s3_error s3_op_get_object_tagging(struct s3_request *r)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(DOCUMENT_MAX_BYTES);
+    struct wire_stat_req req = {.bucket = r->bucket, .key = r->key};
+    struct tags *t = arena_alloc(r->arena, sizeof *t);
+    const char *reason = NULL;
+    struct wire_stat_rep rep;
+    struct err e = {0};
+    int status = object_stat(r->s3->session, &req, r->arena, &rep, &e);
+
+    if (status)
+        return reply_failed(r, status, &e);
+    if (tags_parse(tags_of_meta(rep.attr.meta), TAGS_BUCKET_MAX, r->arena, t, &reason) || tags_put_xml(t, &b))
+        return reply_refuse(r, S3_ERR_INTERNAL, "the object's tags cannot be read");
+    reply_send(r, 200, "application/xml", buf_view(&b));
+    return S3_OK;
+}
+
+static enum s3_error change(struct s3_request *r, struct slice kept)
+{
+    struct source s = {.r = r, .bucket = r->bucket, .key = r->key};
+    struct wire_attr attr;
+    struct slice meta;
+    enum s3_error error = source_open(&s, 0, UINT64_MAX);
+
+    if (!error && !slice_eq(tags_of_meta(s.attr.meta), kept)) {
+        error = tagging_replace(r, s.attr.meta, kept, &meta);
+        if (!error)
+            error = copy_rewrite(r, &s, s.attr.content_type, meta, s.attr.etag, &attr);
+        if (error == S3_ERR_PRECONDITION)
+            error = S3_ERR_CONFLICT;
+    }
+    source_fini(&s);
+    return error;
+}
+
+enum s3_error s3_op_put_object_tagging(struct s3_request *r)
+{
+    _cleanup_buf_ struct buf document = BUF_INIT(DOCUMENT_MAX_BYTES), kept = BUF_INIT(ORIGIN_META_MAX_BYTES);
+    struct tags *t = arena_alloc(r->arena, sizeof *t);
+    const char *reason = NULL;
+    enum s3_error error = put_document(r, &document, /* with_checksum= */ true);
+
+    if (!error)
+        error = tags_parse_xml(buf_view(&document), TAGS_OBJECT_MAX, r->arena, t, &reason);
+    if (error && reason)
+        return reply_refuse(r, error, reason);
+    if (!error && tags_put(t, &kept))
+        error = S3_ERR_METADATA_TOO_LARGE;
+    if (!error)
+        error = change(r, buf_view(&kept));
+    if (!error)
+        reply_send(r, 200, NULL, SLICE_NULL);
+    return error;
+}
+
+enum s3_error s3_op_delete_object_tagging(struct s3_request *r)
+{
+    enum s3_error error = change(r, SLICE_LIT(""));
+
+    if (!error)
+        reply_send(r, 204, NULL, SLICE_NULL);
+    return error;
+}

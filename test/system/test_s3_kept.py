@@ -1,0 +1,195 @@
+"""What can be set: tags of objects and buckets, CORS rules and what browsers get by them, lifecycle rules and their passes."""
+
+import datetime
+
+import pytest
+
+import harness
+from test_s3_security import fetch
+from test_s3_settings import refused
+from test_s3_users import user
+
+
+def tag_set(**tags):
+    return {"TagSet": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
+def tags_of(reply):
+    return {tag["Key"]: tag["Value"] for tag in reply["TagSet"]}
+
+
+def test_tags_of_an_object(bucket):
+    """They come with the upload or later, are counted, copied or replaced, and metadata and bytes stay."""
+    s3, where = bucket.s3, {"Bucket": bucket.name, "Key": "k"}
+    s3.put_object(**where, Body=b"data" * 1000, Metadata={"a": "b"}, ContentType="text/x", Tagging="one=1&zwei=%C3%BC+x")
+    assert tags_of(s3.get_object_tagging(**where)) == {"one": "1", "zwei": "\u00fc x"}
+    got = s3.get_object(**where)
+    assert got["TagCount"] == 2 and got["Metadata"] == {"a": "b"}
+    s3.put_object_tagging(**where, Tagging=tag_set(three="3"))
+    assert tags_of(s3.get_object_tagging(**where)) == {"three": "3"}
+    got = s3.get_object(**where)
+    assert got["Body"].read() == b"data" * 1000 and got["ContentType"] == "text/x" and got["Metadata"] == {"a": "b"}
+    copy = {"Bucket": bucket.name, "CopySource": f"{bucket.name}/k"}
+    s3.copy_object(**copy, Key="same")
+    s3.copy_object(**copy, Key="other", TaggingDirective="REPLACE", Tagging="x=y")
+    s3.copy_object(**copy, Key="bare", MetadataDirective="REPLACE", Metadata={"c": "d"})
+    assert tags_of(s3.get_object_tagging(Bucket=bucket.name, Key="same")) == {"three": "3"}
+    assert tags_of(s3.get_object_tagging(Bucket=bucket.name, Key="other")) == {"x": "y"}
+    assert tags_of(s3.get_object_tagging(Bucket=bucket.name, Key="bare")) == {"three": "3"}
+    assert s3.head_object(Bucket=bucket.name, Key="other")["Metadata"] == {"a": "b"}
+    assert s3.head_object(Bucket=bucket.name, Key="bare")["Metadata"] == {"c": "d"}
+    s3.delete_object_tagging(**where)
+    assert s3.get_object_tagging(**where)["TagSet"] == [] and "TagCount" not in s3.get_object(**where)
+    assert refused(s3.get_object_tagging, Bucket=bucket.name, Key="none") == (404, "NoSuchKey")
+    assert refused(s3.put_object_tagging, Bucket=bucket.name, Key="none", Tagging=tag_set(a="b")) == (404, "NoSuchKey")
+
+
+def test_tags_of_a_multipart_upload(bucket):
+    upload = bucket.s3.create_multipart_upload(Bucket=bucket.name, Key="m", Tagging="a=b")
+    part = {"Bucket": bucket.name, "Key": "m", "UploadId": upload["UploadId"]}
+    etag = bucket.s3.upload_part(**part, PartNumber=1, Body=b"x")["ETag"]
+    bucket.s3.complete_multipart_upload(**part, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]})
+    assert tags_of(bucket.s3.get_object_tagging(Bucket=bucket.name, Key="m")) == {"a": "b"}
+
+
+@pytest.mark.parametrize("tags", [
+    {f"key{i}": "v" for i in range(11)}, {"k" * 129: "v"}, {"k": "v" * 257}, {"aws:mine": "v"}])
+def test_tags_that_are_not_allowed(bucket, tags):
+    s3, where = bucket.s3, {"Bucket": bucket.name, "Key": "k"}
+    s3.put_object(**where, Body=b"x", Tagging="kept=yes")
+    assert refused(s3.put_object_tagging, **where, Tagging=tag_set(**tags)) == (400, "InvalidTag")
+    header = "&".join(f"{key}={value}" for key, value in tags.items())
+    assert refused(s3.put_object, Bucket=bucket.name, Key="new", Body=b"x", Tagging=header) == (400, "InvalidTag")
+    assert refused(s3.head_object, Bucket=bucket.name, Key="new") == (404, "404")
+    assert tags_of(s3.get_object_tagging(**where)) == {"kept": "yes"}
+
+
+def test_the_line_that_keeps_tags_is_reserved(bucket):
+    assert refused(bucket.s3.put_object, Bucket=bucket.name, Key="k", Body=b"x",
+                   Metadata={"forebay-tags": "a=b"}) == (400, "InvalidArgument")
+
+
+def test_settings_outlive_a_restart(new_node, origin):
+    """Tags, CORS and lifecycle rules are shown as they were set, also after a restart, until they are removed."""
+    node = new_node()
+    name = node.new_bucket(origin)
+    cors = [{"ID": "first", "AllowedMethods": ["GET", "PUT"], "AllowedOrigins": ["https://*.example.org"],
+             "AllowedHeaders": ["x-*"], "ExposeHeaders": ["ETag"], "MaxAgeSeconds": 60},
+            {"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]}]
+    rules = [{"ID": "days", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 7}},
+             {"ID": "both", "Status": "Disabled", "Expiration": {"Date": datetime.datetime(2099, 1, 1, tzinfo=datetime.timezone.utc)},
+              "Filter": {"And": {"Prefix": "<&>", "ObjectSizeGreaterThan": 5, "ObjectSizeLessThan": 50}}},
+             {"ID": "uploads", "Status": "Enabled", "Prefix": "", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 3}}]
+    s3 = node.s3()
+    s3.put_bucket_tagging(Bucket=name, Tagging=tag_set(team="\u00e4", empty=""))
+    s3.put_bucket_cors(Bucket=name, CORSConfiguration={"CORSRules": cors})
+    s3.put_bucket_lifecycle_configuration(Bucket=name, LifecycleConfiguration={"Rules": rules})
+    node.restart()
+    s3 = node.s3()
+    assert tags_of(s3.get_bucket_tagging(Bucket=name)) == {"team": "\u00e4", "empty": ""}
+    assert s3.get_bucket_cors(Bucket=name)["CORSRules"] == cors
+    assert s3.get_bucket_lifecycle_configuration(Bucket=name)["Rules"] == rules
+    for remove in (s3.delete_bucket_tagging, s3.delete_bucket_cors, s3.delete_bucket_lifecycle):
+        assert remove(Bucket=name)["ResponseMetadata"]["HTTPStatusCode"] == 204
+    assert refused(s3.get_bucket_tagging, Bucket=name) == (404, "NoSuchTagSet")
+    assert refused(s3.get_bucket_cors, Bucket=name) == (404, "NoSuchCORSConfiguration")
+    assert refused(s3.get_bucket_lifecycle_configuration, Bucket=name) == (404, "NoSuchLifecycleConfiguration")
+
+
+def test_settings_that_are_refused(bucket):
+    s3, name = bucket.s3, bucket.name
+    rule = {"Status": "Enabled", "Filter": {"Prefix": ""}}
+
+    def lifecycle(*rules):
+        return refused(s3.put_bucket_lifecycle_configuration, Bucket=name, LifecycleConfiguration={"Rules": list(rules)})
+
+    def cors(**changed):
+        rules = [{"AllowedMethods": ["GET"], "AllowedOrigins": ["*"], **changed}]
+        return refused(s3.put_bucket_cors, Bucket=name, CORSConfiguration={"CORSRules": rules})
+
+    assert lifecycle({**rule, "Expiration": {"Days": 0}}) == (400, "InvalidArgument")
+    assert lifecycle({**rule, "Expiration": {"Date": datetime.datetime(2026, 1, 1, 5)}}) == (400, "InvalidArgument")
+    assert lifecycle({**rule, "Transitions": [{"Days": 1, "StorageClass": "GLACIER"}]}) == (501, "NotImplemented")
+    assert lifecycle({**rule, "Filter": {"Tag": {"Key": "a", "Value": "b"}}, "Expiration": {"Days": 1}}) == (
+        501, "NotImplemented")
+    assert lifecycle({**rule}) == (400, "InvalidRequest")
+    assert lifecycle(*[{**rule, "ID": "same", "Expiration": {"Days": 1}}] * 2) == (400, "InvalidArgument")
+    assert cors(AllowedMethods=["PATCH"]) == (400, "InvalidRequest")
+    assert cors(AllowedOrigins=["*.*"]) == (400, "InvalidRequest")
+    assert cors(AllowedOrigins=[]) == (400, "MalformedXML")
+    assert refused(s3.put_bucket_tagging, Bucket=name, Tagging=tag_set(**{f"k{i}": "" for i in range(51)})) == (
+        400, "InvalidTag")
+    assert refused(s3.put_bucket_tagging, Bucket="there-is-none", Tagging=tag_set(a="b")) == (404, "NoSuchBucket")
+
+
+def test_only_an_admin_sets(new_node, origin):
+    node = new_node()
+    name = node.new_bucket(origin)
+    writer = harness.s3_client(node.endpoint, *user(node, "w", role="writer"))
+    rule = {"Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}
+    assert refused(writer.put_bucket_lifecycle_configuration, Bucket=name, LifecycleConfiguration={"Rules": [rule]}) == (
+        403, "AccessDenied")
+    assert refused(writer.delete_bucket_cors, Bucket=name) == (403, "AccessDenied")
+    assert refused(writer.put_bucket_tagging, Bucket=name, Tagging=tag_set(a="b")) == (403, "AccessDenied")
+    writer.put_object(Bucket=name, Key="k", Body=b"x", Tagging="a=b")
+    assert tags_of(writer.get_object_tagging(Bucket=name, Key="k")) == {"a": "b"}
+
+
+def test_what_browsers_get(bucket):
+    """Preflights need no signature and give no right; later answers, errors too, carry the headers of the rule."""
+    s3, name = bucket.s3, bucket.name
+    url = f"{bucket.node.endpoint}/{name}/k"
+    ask = {"Origin": "https://a.example.org", "Access-Control-Request-Method": "PUT",
+           "Access-Control-Request-Headers": "x-amz-date, Content-Type"}
+    assert fetch(url, method="OPTIONS", headers=ask).status == 403
+    s3.put_bucket_cors(Bucket=name, CORSConfiguration={"CORSRules": [
+        {"AllowedMethods": ["PUT", "GET"], "AllowedOrigins": ["https://*.example.org"], "AllowedHeaders": ["x-amz-*", "content-type"],
+         "ExposeHeaders": ["ETag"], "MaxAgeSeconds": 77}, {"AllowedMethods": ["HEAD"], "AllowedOrigins": ["*"]}]})
+    got = fetch(url, method="OPTIONS", headers=ask)
+    assert got.status == 200
+    assert got.headers["access-control-allow-origin"] == "https://a.example.org"
+    assert got.headers["access-control-allow-methods"] == "PUT, GET"
+    assert got.headers["access-control-allow-headers"] == "x-amz-date, Content-Type"
+    assert got.headers["access-control-max-age"] == "77"
+    for changed in ({"Origin": "https://a.example.com"}, {"Access-Control-Request-Method": "DELETE"},
+                    {"Access-Control-Request-Headers": "authorization"}):
+        assert fetch(url, method="OPTIONS", headers={**ask, **changed}).status == 403
+    assert fetch(url, method="OPTIONS", headers={"Origin": "https://a.example.org"}).status == 400
+    s3.put_object(Bucket=name, Key="k", Body=b"data")
+    signed = s3.generate_presigned_url("get_object", Params={"Bucket": name, "Key": "k"}, ExpiresIn=60)
+    got = fetch(signed, headers={"Origin": "https://a.example.org"})
+    assert got.body == b"data" and got.headers["access-control-allow-origin"] == "https://a.example.org"
+    assert got.headers["access-control-expose-headers"] == "ETag" and "Origin" in got.headers["vary"]
+    assert "access-control-allow-origin" not in fetch(signed, headers={"Origin": "https://other"}).headers
+    refused_read = fetch(url, headers={"Origin": "https://a.example.org"})
+    assert refused_read.status == 403 and refused_read.headers["access-control-allow-origin"] == "https://a.example.org"
+
+
+def test_lifecycle_passes(new_node, origin):
+    """Objects that a rule means end, here and at the origin; others stay, and so do all when the rule is disabled."""
+    node = new_node(lifecycle_interval="300ms")
+    name = node.new_bucket(origin)
+    s3, truth = node.s3(), origin.s3()
+    for key in ("tmp/a", "tmp/b", "tmp/sub/c", "tmp/large", "kept", "tmpx"):
+        s3.put_object(Bucket=name, Key=key, Body=b"x" * (100 if key == "tmp/large" else 1))
+    past = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+
+    def rules(status, **more):
+        s3.put_bucket_lifecycle_configuration(Bucket=name, LifecycleConfiguration={"Rules": [
+            {"ID": "d", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}},
+            {"ID": "p", "Status": status, "Filter": {"And": {"Prefix": "tmp/", "ObjectSizeLessThan": 50}},
+             "Expiration": {"Date": past}}]})
+
+    def keys(client):
+        return [o["Key"] for o in client.list_objects_v2(Bucket=name)["Contents"]]
+
+    rules("Disabled")
+    passes = node.metric("forebay_requests_total", via="s3", op="PutBucketSetting")
+    assert passes == 1 and len(keys(truth)) == 6
+    rules("Enabled")
+    harness.wait_until(lambda: keys(truth) == ["kept", "tmp/large", "tmpx"], what="the pass has run")
+    harness.wait_until(lambda: keys(s3) == ["kept", "tmp/large", "tmpx"], what="the listing shows it")
+    assert refused(s3.get_object, Bucket=name, Key="tmp/a") == (404, "NoSuchKey")
+    s3.delete_bucket_lifecycle(Bucket=name)
+    s3.put_object(Bucket=name, Key="tmp/late", Body=b"x")
+    assert s3.get_object(Bucket=name, Key="tmp/late")["Body"].read() == b"x"

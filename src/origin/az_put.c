@@ -75,6 +75,12 @@ static int put_headers(struct web_call *c, const struct origin_put *p, struct ar
     return r;
 }
 
+static void class_header(const struct az *z, struct web_call *c)
+{
+    if (z->base.storage_class)
+        web_header(c, SLICE_LIT("x-ms-access-tier"), slice_str(z->base.storage_class));
+}
+
 static int put_result(const struct web_call *c, const struct origin_put *p, uint64_t size, struct arena *a,
                       struct origin_attr *ret, struct err *e)
 {
@@ -102,6 +108,7 @@ static int put_single(struct az *z, const struct origin_put *p, const struct ori
     c.body = body;
     c.body_n = body->size_bytes;
     web_header(&c, SLICE_LIT("x-ms-blob-type"), SLICE_LIT("BlockBlob"));
+    class_header(z, &c);
     if (p->content_md5.n)
         web_header(&c, SLICE_LIT("content-md5"), p->content_md5);
     r = put_headers(&c, p, scratch, e);
@@ -187,6 +194,7 @@ static int put_list(struct upload *u, struct arena *a, struct origin_attr *ret_a
     c.body_n = list.n;
     web_query(&c, SLICE_LIT("comp"), SLICE_LIT("blocklist"));
     web_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/xml"));
+    class_header(u->az, &c);
     r = put_headers(&c, u->put, scratch, e);
     if (r == 0)
         r = web_perform(&c, e);

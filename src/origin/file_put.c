@@ -129,6 +129,17 @@ static int write_body(int fd, const struct origin_put *p, const struct origin_bo
     return 0;
 }
 
+/* The modification time that the metadata tells, so that an exported file has that of its object. */
+static int keep_time(int fd, const struct origin_put *p)
+{
+    uint64_t ns;
+    if (!origin_meta_mtime(p->meta, &ns))
+        return 0;
+    const struct timespec t[2] = {{.tv_nsec = UTIME_OMIT},
+                                  {(time_t)(ns / 1000000000), (long)(ns % 1000000000)}};
+    return futimens(fd, t) < 0 ? -errno : 0;
+}
+
 /* Writes and fsyncs the reserved name; its stat is the object's. */
 static int write_tmp(struct target *t, const struct origin_put *p, const struct origin_body *body,
                      struct stat *ret_st, struct err *e)
@@ -146,7 +157,8 @@ static int write_tmp(struct target *t, const struct origin_put *p, const struct 
     int r = write_body(fd, p, body, e);
     if (r < 0)
         return r;
-    r = sys->fsync(fd);
+    r = keep_time(fd, p);
+    r = r < 0 ? r : sys->fsync(fd);
     if (r == 0)
         r = sys->fstat(fd, ret_st);
     return r < 0 ? file_error(e, r, "sync", t->key) : 0;

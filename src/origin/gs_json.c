@@ -123,6 +123,8 @@ int gs_json_resource(const struct gs *g, const struct origin_put *p, struct buf 
     int r = set_text(j, "name", slice_str(name));
     if (r == 0 && p->content_type.n)
         r = set_text(j, "contentType", p->content_type);
+    if (r == 0 && g->base.storage_class)
+        r = set_text(j, "storageClass", slice_str(g->base.storage_class));
     if (r == 0 && p->content_md5.n)
         r = set_text(j, "md5Hash", p->content_md5);
     if (r == 0)

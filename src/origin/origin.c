@@ -64,6 +64,13 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
             x->capabilities &= ~(unsigned)ORIGIN_CAN_CONDITIONAL_PUT;
         x->bucket_name = slice_dup(slice_str(bucket_name));
         x->url = slice_dup(all);
+        if (o->storage_class && o->storage_class[0])
+            x->storage_class = slice_dup(slice_str(o->storage_class));
+        if (x->storage_class && !(x->capabilities & ORIGIN_CAN_META)) {
+            origin_close(x);
+            return err_set(e, ERR_BAD_OPTION, "origin %s: origin.storage_class: this kind has no classes",
+                           url);
+        }
         *ret = x;
         return 0;
     }
@@ -76,7 +83,8 @@ void origin_close(struct origin *o)
         return;
     free(o->bucket_name);
     free(o->url);
-    o->bucket_name = o->url = NULL;
+    free(o->storage_class);
+    o->bucket_name = o->url = o->storage_class = NULL;
     o->ops->close(o);
 }
 
@@ -123,6 +131,35 @@ bool origin_next_meta(struct slice *meta, struct slice *ret_name, struct slice *
             continue;
         *ret_name = slice_sub(line, 0, (size_t)colon);
         *ret_value = slice_trim(slice_from(line, (size_t)colon + 1));
+        return true;
+    }
+    return false;
+}
+
+/* Digits of a fraction as nanoseconds; false when there are others. */
+static bool parse_fraction(struct slice s, uint64_t *ret_ns)
+{
+    uint64_t ns = 0, unit = 100000000;
+    for (size_t i = 0; i < s.n; i++, unit /= 10) {
+        if (s.p[i] < '0' || s.p[i] > '9')
+            return false;
+        ns += (uint64_t)(s.p[i] - '0') * unit;
+    }
+    *ret_ns = ns;
+    return true;
+}
+
+bool origin_meta_mtime(struct slice meta, uint64_t *ret_ns)
+{
+    struct slice name, value;
+    while (origin_next_meta(&meta, &name, &value)) {
+        if (!slice_eq_str(name, ORIGIN_META_MTIME))
+            continue;
+        uint64_t s, ns;
+        struct slice whole = slice_split(&value, '.');
+        if (slice_u64(whole, &s) < 0 || s > UINT64_MAX / 1000000000 - 1 || !parse_fraction(value, &ns))
+            return false;
+        *ret_ns = s * 1000000000 + ns;
         return true;
     }
     return false;

@@ -73,7 +73,10 @@ struct origin_attr {
     X(ca_file, STRING, "origin.ca_file", "FILE", NULL, 0, 0, NULL, false,                                    \
       "certificates to trust for https, instead of the system's")                                            \
     X(part_size, SIZE, "origin.part_size", "SIZE", "16MiB", 5 * MIB, 5 * GIB, NULL, false,                   \
-      "size of the parts of an upload; larger objects are uploaded as multipart")
+      "size of the parts of an upload; larger objects are uploaded as multipart")                            \
+    X(storage_class, STRING, "origin.storage_class", "CLASS", NULL, 0, 0, NULL, false,                       \
+      "class in which objects are written: STANDARD_IA (s3), NEARLINE (gs), Cool (az)...; default the "      \
+      "service's")
 
 #define ORIGIN_FIELD_STRING   char *
 #define ORIGIN_FIELD_ENUM     int
@@ -178,8 +181,9 @@ struct origin_ops {
 struct origin {
     const struct origin_ops *ops;
     unsigned capabilities;
-    char *bucket_name; /* the Forebay bucket, for metrics labels */
-    char *url;         /* as opened, for errors */
+    char *bucket_name;   /* the Forebay bucket, for metrics labels */
+    char *url;           /* as opened, for errors */
+    char *storage_class; /* of what is written; NULL: the service's default */
 };
 
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",
@@ -203,6 +207,11 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);
+
+/* The modification time that travels as metadata: "x-amz-meta-mtime: SECONDS[.FRACTION]", seconds since 1970,
+ * as other tools write it too. False when the lines have none that can be read. */
+#define ORIGIN_META_MTIME "x-amz-meta-mtime"
+bool origin_meta_mtime(struct slice meta, uint64_t *ret_ns);
 
 /* ---- retry.c: pure decisions about trying again, and adaptive concurrency ---- */
 

@@ -59,6 +59,7 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
     c.on_body = web_collect;
     c.arg = &body;
     s3_copy_headers(&c, source, etag);
+    s3_class_header(s, &c);
     if (r == 0)
         r = web_perform(&c, e);
     struct s3_result result;

@@ -134,6 +134,7 @@ int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice i
 
 /* Used by both ways of uploading. */
 int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag_buf, struct err *e);
+void s3_class_header(const struct s3 *s, struct web_call *c);
 /* Hex SHA-256 of a range of the body when it is small and the transport is plain; "" otherwise. */
 int s3_payload_hash(const struct s3 *s, const struct origin_body *body, uint64_t offset, uint64_t n,
                     char ret[65], struct err *e);

@@ -57,6 +57,7 @@ static int create(struct upload *u, struct err *e)
     web_query(&c, SLICE_LIT("uploads"), SLICE_NULL);
     if (u->put->content_type.n)
         web_header(&c, SLICE_LIT("content-type"), u->put->content_type);
+    s3_class_header(u->s3, &c);
     int r = web_perform(&c, e);
     if (r < 0)
         return r;

@@ -34,6 +34,12 @@ int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag
     return 0;
 }
 
+void s3_class_header(const struct s3 *s, struct web_call *c)
+{
+    if (s->base.storage_class)
+        web_header(c, SLICE_LIT("x-amz-storage-class"), slice_str(s->base.storage_class));
+}
+
 int s3_payload_hash(const struct s3 *s, const struct origin_body *body, uint64_t offset, uint64_t n,
                     char ret[65], struct err *e)
 {
@@ -70,6 +76,7 @@ static int put_single(struct s3 *s, const struct origin_put *p, const struct ori
         web_header(&c, SLICE_LIT("content-type"), p->content_type);
     if (p->content_md5.n)
         web_header(&c, SLICE_LIT("content-md5"), p->content_md5);
+    s3_class_header(s, &c);
     r = s3_put_conditions(&c, p, etag, e);
     if (r == 0)
         r = web_perform(&c, e);

@@ -119,10 +119,19 @@ static void test_put(void **state)
 {
     static const struct script_step steps[] = {
         {.answer = CREATED}, {.answer = REFUSED("409 Conflict", "BlobAlreadyExists"), .close = true}};
+    static const char *const options[] = {"origin.endpoint",
+                                          "http://127.0.0.1:%p/acc",
+                                          "origin.account",
+                                          "acc",
+                                          "origin.account_key",
+                                          "a2V5",
+                                          "origin.storage_class",
+                                          "Cool",
+                                          NULL};
     struct web_fixture f;
     struct origin_attr attr;
     struct err e = {0};
-    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), plain);
+    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), options);
     struct origin_put p = {.key = SLICE_LIT("a b"),
                            .content_type = SLICE_LIT("a/b"),
                            .meta = SLICE_LIT("x-amz-meta-colour: red\ncache-control: no\nexpires: never\n"),
@@ -133,7 +142,8 @@ static void test_put(void **state)
     const char *head = script_head(&f.script, 0);
     static const char *const lines[] = {"PUT /acc/con/a%20b HTTP/1.1\r\n", "x-ms-blob-type: BlockBlob\r\n",
                                         "x-ms-blob-content-type: a/b\r\n", "x-ms-meta-colour: red\r\n",
-                                        "x-ms-blob-cache-control: no\r\n", "if-none-match: *\r\n"};
+                                        "x-ms-blob-cache-control: no\r\n", "if-none-match: *\r\n",
+                                        "x-ms-access-tier: Cool\r\n"};
     for (size_t i = 0; i < ARRAY_SIZE(lines); i++)
         if (!strstr(head, lines[i]))
             fail_msg("%s is not in %s", lines[i], head);

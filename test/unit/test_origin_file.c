@@ -194,6 +194,34 @@ static void test_round_trip(void **state)
     assert_int_equal(head(key, &attr), -ENOENT);
 }
 
+/* A file takes the time that comes as metadata, to the nanosecond; what is no time changes nothing. */
+static void test_time_that_travels(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *meta;
+        uint64_t ns;
+    } cases[] = {
+        {"a: b\nx-amz-meta-mtime: 1600000003.000000042\n", 1600000003000000042ull},
+        {"x-amz-meta-mtime: 17\n", 17000000000ull},
+        {"x-amz-meta-mtime: 17.5\n", 17500000000ull},
+        {"x-amz-meta-mtime: 17.x\n", 0},
+        {"x-amz-meta-mtime: -1\n", 0},
+        {"x-amz-meta-mtime: 99999999999999\n", 0},
+        {"x-amz-meta-time: 17\n", 0},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct origin_put p = {.key = SLICE_LIT("timed"), .meta = slice_str(cases[i].meta)};
+        struct origin_body b = {.size_bytes = 10, .read = pattern};
+        struct origin_attr attr;
+        uint64_t ns = 0, before = sys->real_ns() - 1000000000;
+        assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &T.err), 0);
+        assert_int_equal(origin_meta_mtime(p.meta, &ns), cases[i].ns > 0);
+        assert_int_equal(ns, cases[i].ns);
+        assert_true(cases[i].ns > 0 ? attr.mtime_ns == ns : attr.mtime_ns > before);
+    }
+}
+
 /* Empty files and directories are objects without bytes: one call of the sink. */
 static void test_empty(void **state)
 {
@@ -754,6 +782,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_round_trip),
         TEST(test_empty),
+        TEST(test_time_that_travels),
         TEST(test_keys_that_are_no_paths),
         TEST(test_links),
         TEST(test_link_cycle),

@@ -620,6 +620,26 @@ static void test_put_headers(void **state)
     fixture_stop(&f);
 }
 
+/* The storage class goes with what makes the object: a PUT, or the start of an upload in parts. */
+static void test_storage_class(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"new\"\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
+    };
+    static const char *const options[] = {"origin.storage_class", "STANDARD_IA", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 3, NULL, &attr, &e), 0);
+    assert_int_equal(put(&f, 21 * MIB, NULL, &attr, &e), ERR_ORIGIN_DENIED);
+    for (size_t i = 0; i < 2; i++)
+        assert_memory_equal(script_header(script_head(&f.script, i), "x-amz-storage-class"),
+                            "STANDARD_IA\r\n", 13);
+    fixture_stop(&f);
+}
+
 /* A refusal before the body was read is told with its own words, not as a broken connection. */
 static void test_early_refusal(void **state)
 {
@@ -902,6 +922,7 @@ int main(void)
         cmocka_unit_test(test_credentials_sent),
         cmocka_unit_test(test_proxy),
         cmocka_unit_test(test_put_headers),
+        cmocka_unit_test(test_storage_class),
         cmocka_unit_test(test_early_refusal),
         cmocka_unit_test(test_multipart_retry),
         cmocka_unit_test(test_multipart_abort),

@@ -51,6 +51,7 @@ static const struct command_usage usage = {
              "  verify               fill | read: read checks every block on every read\n"
              "  readahead            most bytes fetched ahead of a sequential reader (128MiB)\n"
              "  retry                how long a failing origin is asked again (60s)\n"
+             "  cache                auto | never: never keeps nothing of the bucket on the node's disks\n"
              "  anonymous            none | read: read lets S3 requests without a signature list and read",
     .min_operands = 1,
     .max_operands = -1,

@@ -21,6 +21,7 @@
  */
 #include "namespace/bucket.h"
 
+#include "base/id.h"
 #include "base/lock.h"
 #include "base/sys.h"
 #include "base/text.h"
@@ -35,8 +36,15 @@
 #define BUCKET_RECORD_MAX  (64 * KIB)
 #define BUCKET_VALUE_MAX   (16 * KIB)
 
+struct guest {
+    struct guest *next;
+    char name[BUCKET_GUEST_NAME_SIZE]; /* "~" and 32 hex digits */
+    struct bucket *bucket;
+};
+
 struct bucket_table {
-    struct lock lock; /* covers v, n, cap */
+    struct lock lock; /* covers v, n, cap, guests */
+    struct guest *guests;
     struct kv *kv;
     const struct seal *seal; /* may be NULL */
     struct bucket **v;       /* sorted by name */
@@ -398,8 +406,64 @@ void bucket_table_close(struct bucket_table *t)
     for (size_t i = 0; i < t->n; i++)
         bucket_unref(t->v[i]);
     free(t->v);
+    while (t->guests)
+        (void)bucket_guest_remove(t, slice_str(t->guests->name));
     lock_fini(&t->lock);
     free(t);
+}
+
+/* ---- guests ---- */
+
+static struct guest **guest_locked(struct bucket_table *t, struct slice name)
+{
+    struct guest **at = &t->guests;
+    while (*at && !slice_eq_str(name, (*at)->name))
+        at = &(*at)->next;
+    return at;
+}
+
+int bucket_guest_add(struct bucket_table *t, const char *label, struct slice settings,
+                     char ret_name[BUCKET_GUEST_NAME_SIZE], struct bucket **ret, struct err *e)
+{
+    assert(strlen(label) <= BUCKET_NAME_MAX);
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_new(slice_str(label), e);
+    if (!b)
+        return -ENOMEM;
+    int r = bucket_apply(b, settings, e);
+    if (r < 0)
+        return r;
+    struct id128 id;
+    id_new(&id);
+    memcpy(&b->id, id.b, sizeof(b->id));
+    b->id |= (uint64_t)1 << 63; /* numbers that are counted never get there */
+    b->created_ns = sys->real_ns();
+    struct guest *g = calloc(1, sizeof(*g));
+    assert(g);
+    g->name[0] = '~';
+    id_new(&id);
+    id_text(id, g->name + 1);
+    g->bucket = bucket_ref(b);
+    memcpy(ret_name, g->name, sizeof(g->name));
+    LOCK_SCOPE(&t->lock);
+    g->next = t->guests;
+    t->guests = g;
+    *ret = TAKE_PTR(b);
+    return 0;
+}
+
+bool bucket_guest_remove(struct bucket_table *t, struct slice name)
+{
+    lock_take(&t->lock);
+    struct guest **at = guest_locked(t, name), *g = *at;
+    if (g)
+        *at = g->next;
+    lock_drop(&t->lock);
+    if (!g)
+        return false;
+    atomic_store(&g->bucket->retired, true);
+    bucket_unref(g->bucket);
+    free(g);
+    return true;
 }
 
 int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, struct err *e)
@@ -407,10 +471,11 @@ int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, 
     LOCK_SCOPE(&t->lock);
     bool found;
     size_t i = table_position(t, name, &found);
-    if (!found)
+    const struct guest *g = found ? NULL : *guest_locked(t, name);
+    if (!found && !g)
         return err_set(e, ERR_NO_BUCKET, "bucket '" SLICE_FMT "' does not exist",
                        SLICE_ARG(slice_sub(name, 0, 80)));
-    *ret = bucket_ref(t->v[i]);
+    *ret = bucket_ref(g ? g->bucket : t->v[i]);
     return 0;
 }
 

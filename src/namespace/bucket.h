@@ -26,6 +26,8 @@
       "most bytes fetched ahead of a sequential reader")                                                     \
     X(retry_time, DURATION, "retry", "TIME", "60s", 0, 3600000, NULL, false,                                 \
       "how long a failing request to the origin is repeated before its error is reported")                   \
+    X(cache, ENUM, "cache", "MODE", "auto", 0, 0, "auto|never", false,                                       \
+      "never: nothing of the bucket is kept on the node's disks")                                            \
     X(anonymous, ENUM, "anonymous", "MODE", "none", 0, 0, "none|read", false,                                \
       "read: S3 requests without a signature may list and read")                                             \
     X(s3_tags, STRING, "s3.tags", "TAGS", NULL, 0, 0, NULL, false, "tags of the bucket, KEY=VALUE&...")      \
@@ -44,6 +46,7 @@ struct bucket_properties {
 extern const struct option_table bucket_property_table;
 
 enum bucket_validate { BUCKET_VALIDATE_NEVER, BUCKET_VALIDATE_TTL, BUCKET_VALIDATE_ALWAYS };
+enum bucket_cache { BUCKET_CACHE_AUTO, BUCKET_CACHE_NEVER };
 enum bucket_verify { BUCKET_VERIFY_FILL, BUCKET_VERIFY_READ };
 
 struct bucket {
@@ -87,6 +90,15 @@ int bucket_create(struct bucket_table *t, struct slice name, struct slice settin
 int bucket_change(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
                   struct err *e);
 int bucket_delete(struct bucket_table *t, struct slice name, struct err *e);
+/*
+ * A guest: a bucket that is in memory only, found by a random name that is no legal one and shown in no
+ * listing. `label` (at most BUCKET_NAME_MAX bytes) is what messages and metrics call it. For work on an
+ * origin that is no bucket. bucket_guest_remove: false when there is none of that name.
+ */
+#define BUCKET_GUEST_NAME_SIZE 34
+int bucket_guest_add(struct bucket_table *t, const char *label, struct slice settings,
+                     char ret_name[BUCKET_GUEST_NAME_SIZE], struct bucket **ret, struct err *e);
+bool bucket_guest_remove(struct bucket_table *t, struct slice name);
 /* Up to max buckets with names after `after`, in byte order, each referenced; returns how many. */
 size_t bucket_page(struct bucket_table *t, struct slice after, struct bucket **ret, size_t max);
 /* All properties as lines "name=value\n"; secrets as "***" unless show_secrets. Unset ones are left out. */

@@ -45,6 +45,36 @@ int op_bucket_create(struct object_session *ses, const struct wire_bucket_create
     return 0;
 }
 
+int object_guest_open(struct object_service *s, const char *label, struct slice settings, bool probe_it,
+                      char ret_name[BUCKET_GUEST_NAME_SIZE], struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    _cleanup_buf_ struct buf all = BUF_INIT(SETTINGS_MAX_BYTES);
+    int r = buf_slice(&all, settings);
+    r = r < 0 ? r : buf_str(&all, "\ncache=never\n");
+    if (r < 0)
+        return err_set(e, r, "settings are too long");
+    r = bucket_guest_add(s->buckets, label, buf_view(&all), ret_name, &b, e);
+    explicit_bzero(all.p, all.n);
+    if (r < 0 || !probe_it)
+        return r;
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    r = probe(s, b, a, e);
+    if (r < 0)
+        object_guest_close(s, ret_name);
+    return r;
+}
+
+void object_guest_close(struct object_service *s, const char *name)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    if (bucket_find(s->buckets, slice_str(name), &b, NULL) < 0)
+        return;
+    (void)bucket_guest_remove(s->buckets, slice_str(name));
+    object_forget_upstream(s, b->id);
+    mirror_forget_bucket(s->mirror, b);
+}
+
 /* Encodes what `u` may see of the buckets after `after`, until max of them are there: how many, or an error.
  * *ret_more: there may be further ones. */
 static ssize_t encode_buckets(struct object_service *s, const struct user *u, struct slice after, size_t max,

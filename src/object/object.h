@@ -14,6 +14,7 @@
 #include "base/budget.h"
 #include "base/err.h"
 #include "kv/kv.h"
+#include "namespace/bucket.h"
 #include "namespace/user.h"
 #include "net/wire.h"
 #include "store/store.h"
@@ -41,6 +42,13 @@ DEFINE_CLEANUP(struct object_service, object_service_close)
 typedef int (*object_extension_fn)(void *arg, uint32_t op, const void *req, struct arena *a, void *rep,
                                    struct err *e);
 void object_service_extend(struct object_service *s, object_extension_fn fn, void *arg);
+
+/* A bucket for the time of some work on an origin that is none (namespace/bucket.h, guests): `settings` as of
+ * BUCKET_CREATE with its origin; nothing of it is cached. With `probe` the origin is asked whether it is
+ * there. Until object_guest_close, which waits for nothing: no operation may run on it any more. */
+int object_guest_open(struct object_service *s, const char *label, struct slice settings, bool probe,
+                      char ret_name[BUCKET_GUEST_NAME_SIZE], struct err *e);
+void object_guest_close(struct object_service *s, const char *name);
 
 struct object_session *object_session_new(struct object_service *s, enum wire_via via);
 /* From now on the session may do only what the user of this access key may, and nothing once the key is

@@ -254,6 +254,8 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
     int r = attr_encode(attr, &blob);
     if (r < 0)
         return err_set(e, ERR_ORIGIN_REFUSED, "attributes of the object are too large");
+    if (o->bucket->p.cache == BUCKET_CACHE_NEVER)
+        return 0;
     if (!object_making_begin(o->service, o->opening, o->seen)) {
         o->overtaken = true;
         metrics_count(METRIC_NOT_ADMITTED, "overtaken", NULL, NULL);

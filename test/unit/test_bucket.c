@@ -233,6 +233,37 @@ static void test_secrets_are_sealed(void **state)
     seal_free(other);
 }
 
+/* A guest is found by its name and nowhere else: no listing shows it, nothing of it is stored, no bucket has
+ * its number, and removed it is gone. */
+static void test_guests_are_seen_by_nobody(void **state)
+{
+    struct fixture *f = *state;
+    char name[BUCKET_GUEST_NAME_SIZE];
+    struct bucket *b = NULL, *found = NULL, *page[4];
+    uint64_t id = create(f, "images", "origin=file:///a\n");
+    assert_int_equal(
+        bucket_guest_add(f->table, "export", SLICE_LIT("origin=file:///b\ncache=never\n"), name, &b, NULL),
+        0);
+    assert_true(b->id != id && b->id >> 63 == 1);
+    assert_string_equal(b->name, "export");
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("export"), &found, NULL), ERR_NO_BUCKET);
+    assert_int_equal(bucket_find(f->table, slice_str(name), &found, NULL), 0);
+    assert_ptr_equal(found, b);
+    bucket_unref(found);
+    assert_int_equal(bucket_check_name(slice_str(name), NULL), ERR_BAD_OPTION);
+    assert_int_equal(bucket_page(f->table, SLICE_NULL, page, ARRAY_SIZE(page)), 1);
+    bucket_unref(page[0]);
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(f->kv, SLICE_LIT("b/"), SLICE_LIT("b0"));
+    struct slice key, value;
+    assert_int_equal(kv_iter_next(it, &key, &value, NULL), 0);
+    assert_int_equal(kv_iter_next(it, &key, &value, NULL), -ENOENT);
+    assert_true(bucket_guest_remove(f->table, slice_str(name)));
+    assert_false(bucket_guest_remove(f->table, slice_str(name)));
+    assert_true(atomic_load(&b->retired));
+    assert_int_equal(bucket_find(f->table, slice_str(name), &found, NULL), ERR_NO_BUCKET);
+    bucket_unref(b);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -246,6 +277,7 @@ int main(void)
         TEST(test_secrets_are_sealed),
         TEST(test_pages_are_in_byte_order),
         TEST(test_broken_record_is_reported),
+        TEST(test_guests_are_seen_by_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,8 @@
     X(evict, "evict", "drop cached data, as a job")                                                          \
     X(copy, "copy", "copy objects to another bucket, as a job")                                              \
     X(sync, "sync", "make one bucket's prefix as another's, as a job")                                       \
+    X(export, "export", "copy objects to an origin, as a job")                                               \
+    X(import, "import", "copy objects from an origin, as a job")                                             \
     X(job, "job", "list, show, wait for and change jobs")                                                    \
     X(status, "status", "show the state of the node")                                                        \
     X(store, "store", "verify the disks of a stopped node")                                                  \

@@ -13,24 +13,26 @@ struct command_node {
     uint64_t timeout_ms;
 };
 
-#define COMMAND_NODE_ROWS(owner)                                                                             \
+#define COMMAND_NODE_ROWS(owner) COMMAND_NODE_ROWS_AT(owner, node)
+/* The same where the struct command_node has another name. */
+#define COMMAND_NODE_ROWS_AT(owner, node_)                                                                   \
     {.name = "data",                                                                                         \
      .type = OPTION_STRING,                                                                                  \
-     .offset = offsetof(struct owner, node.data),                                                            \
+     .offset = offsetof(struct owner, node_.data),                                                           \
      .arg = "DIR",                                                                                           \
      .doc = "the node's data directory, where its socket and credentials are"},                              \
         {.name = "socket",                                                                                   \
          .type = OPTION_STRING,                                                                              \
-         .offset = offsetof(struct owner, node.socket),                                                      \
+         .offset = offsetof(struct owner, node_.socket),                                                     \
          .arg = "PATH",                                                                                      \
          .doc = "the node's Unix socket"},                                                                   \
         {.name = "endpoint",                                                                                 \
          .type = OPTION_STRING,                                                                              \
-         .offset = offsetof(struct owner, node.endpoint),                                                    \
+         .offset = offsetof(struct owner, node_.endpoint),                                                   \
          .arg = "HOST:PORT",                                                                                 \
          .doc = "the node's wire address, for a node on another machine"},                                   \
     {                                                                                                        \
-        .name = "timeout", .type = OPTION_DURATION, .offset = offsetof(struct owner, node.timeout_ms),       \
+        .name = "timeout", .type = OPTION_DURATION, .offset = offsetof(struct owner, node_.timeout_ms),      \
         .arg = "TIME", .def = "60s", .min = 100, .max = 86400000,                                            \
         .doc = "how long to wait for a node that does not answer"                                            \
     }

@@ -1,14 +1,14 @@
 /*
- * forebay prefetch, evict, copy, sync: start a job on the node. forebay job: looks after jobs.
+ * forebay job: looks after jobs. What is started is in job_start.c.
  *
  * Exit status of --wait and `job wait`: 0 all done, 3 partly failed, 1 failed or cancelled.
  */
+#include "cli/job.h"
 #include "cli/cli.h"
 #include "cli/command.h"
 
 #include "base/sys.h"
 #include "base/text.h"
-#include "net/job_spec.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -18,29 +18,13 @@
 #define REDRAW_LINES  50 /* piped: a line every so many polls */
 
 struct job_options {
-    struct command_node node;
-    struct job_spec spec;
-    bool wait, json, quiet, check;
+    struct job_common job;
 };
-
-static const struct option start_rows[] = {
-#define X(field, type, name, arg, def, min, max, choices, doc)                                               \
-    JOB_SPEC_ROW(job_options, field, type, name, arg, def, min, max, choices, doc)
-    JOB_SPEC_OPTIONS(X)
-#undef X
-        COMMAND_FLAG(job_options, wait, "wait", 'w', "wait for its end and show progress"),
-    COMMAND_FLAG(job_options, check, "check", 0,
-                 "prefetch: start nothing, print how much is cached; no data is read"),
-    COMMAND_FLAG(job_options, json, "json", 0, "JSON"),
-    COMMAND_FLAG(job_options, quiet, "quiet", 'q', "no progress and no summary"),
-    COMMAND_NODE_ROWS(job_options),
-};
-static const struct option_table start_table = {start_rows, ARRAY_SIZE(start_rows), NULL};
 
 static const struct option rows[] = {
-    COMMAND_FLAG(job_options, json, "json", 0, "JSON"),
-    COMMAND_FLAG(job_options, quiet, "quiet", 'q', "wait: no progress and no summary"),
-    COMMAND_NODE_ROWS(job_options),
+    COMMAND_FLAG(job_options, job.json, "json", 0, "JSON"),
+    COMMAND_FLAG(job_options, job.quiet, "quiet", 'q', "wait: no progress and no summary"),
+    JOB_NODE_ROWS(job_options),
 };
 static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 
@@ -137,9 +121,7 @@ static int status_of(const json_t *o)
     return strcmp(state, "done") == 0 ? 0 : strcmp(state, "partly failed") == 0 ? STATUS_PARTLY : 1;
 }
 
-/* Waits for the end of the job; a paused one is waited for too. Gives the exit status in *ret_status. */
-static int wait_for(struct client *c, const struct job_options *o, uint64_t id, int *ret_status,
-                    struct err *e)
+int job_wait(struct client *c, const struct job_common *o, uint64_t id, int *ret_status, struct err *e)
 {
     struct waiting w = {.terminal = isatty(STDERR_FILENO), .began_ns = sys->mono_ns()};
     for (;;) {
@@ -166,163 +148,6 @@ static int wait_for(struct client *c, const struct job_options *o, uint64_t id, 
     }
 }
 
-/* ---- start ---- */
-
-static int start(struct client *c, const struct job_options *o, const char *kind, char **paths, int n,
-                 uint64_t *ret_id, struct err *e)
-{
-    _cleanup_buf_ struct buf spec = BUF_INIT(JOB_SPEC_MAX_BYTES), reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = job_spec_encode(&o->spec, &spec, e);
-    if (r < 0)
-        return r;
-    struct wire_job_start_req req = {.kind = slice_str(kind),
-                                     .source = slice_str(paths[0]),
-                                     .target = n > 1 ? slice_str(paths[1]) : SLICE_NULL,
-                                     .spec = buf_view(&spec)};
-    struct wire_job_start_rep rep;
-    r = client_job_start(c, &req, &reply, &rep, e);
-    if (r == 0)
-        *ret_id = rep.id;
-    return r;
-}
-
-/* ---- prefetch --check ---- */
-
-/* What is cached of a prefix, an entry at a time in byte order. */
-struct cached_walk {
-    struct client *client;
-    struct slice bucket, prefix;
-    struct buf reply, after;
-    struct slice page;
-    struct wire_cached now;
-    bool have, last;
-};
-
-static int cached_next(struct cached_walk *w, struct err *e)
-{
-    while (w->page.n == 0 && !w->last) {
-        struct wire_cached_req req = {
-            .bucket = w->bucket, .prefix = w->prefix, .after = buf_view(&w->after), .max = 1000};
-        struct wire_cached_rep rep;
-        int r = client_cached(w->client, &req, &w->reply, &rep, e);
-        if (r < 0)
-            return r;
-        w->page = rep.entries;
-        w->last = !rep.truncated;
-    }
-    w->have = wire_cached_decode(&w->page, &w->now) == 0;
-    if (w->have) {
-        buf_clear(&w->after);
-        return buf_slice(&w->after, w->now.key);
-    }
-    return 0;
-}
-
-struct check {
-    uint64_t objects, bytes, cached_objects, cached_bytes;
-};
-
-static int check_all(struct client *c, struct slice bucket, struct slice prefix, struct check *k,
-                     struct err *e)
-{
-    struct client_lister_open q = {.bucket = bucket, .prefix = prefix};
-    _cleanup_(client_lister_freep) struct client_lister *l = client_lister_new(c, &q);
-    struct cached_walk w = {.client = c,
-                            .bucket = bucket,
-                            .prefix = prefix,
-                            .reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES),
-                            .after = BUF_INIT(4 * KIB)};
-    struct wire_entry x;
-    int r = cached_next(&w, e);
-    while (r >= 0 && (r = client_lister_next(l, &x, e)) > 0) {
-        while (r >= 0 && w.have && slice_cmp(w.now.key, x.key) < 0)
-            r = cached_next(&w, e);
-        k->objects++;
-        k->bytes += x.attr.size_bytes;
-        if (w.have && slice_eq(w.now.key, x.key) && w.now.size_bytes == x.attr.size_bytes) {
-            k->cached_bytes += w.now.present_bytes;
-            k->cached_objects += w.now.present_bytes == x.attr.size_bytes;
-        }
-    }
-    buf_fini(&w.reply);
-    buf_fini(&w.after);
-    return MIN(r, 0);
-}
-
-static int check(struct client *c, const struct job_options *o, const char *path, struct err *e)
-{
-    struct slice bucket, prefix;
-    struct check k = {0};
-    int r = command_path(path, &bucket, &prefix, e);
-    if (r == 0)
-        r = check_all(c, bucket, prefix, &k, e);
-    if (r < 0)
-        return r;
-    double percent = k.bytes > 0 ? 100.0 * (double)k.cached_bytes / (double)k.bytes : 100.0;
-    if (o->json)
-        (void)printf("{\"objects\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"cached_objects\": %" PRIu64
-                     ", \"cached_bytes\": %" PRIu64 "}\n",
-                     k.objects, k.bytes, k.cached_objects, k.cached_bytes);
-    else
-        (void)printf("%.1f%% cached: %" PRIu64 " of %" PRIu64 " objects whole, %" PRIu64 " of %" PRIu64
-                     " bytes\n",
-                     percent, k.cached_objects, k.objects, k.cached_bytes, k.bytes);
-    return 0;
-}
-
-static int run_kind(const struct command_usage *u, const char *kind, int argc, char **argv)
-{
-    struct job_options o = {0};
-    int n, status;
-    if (command_parse(u, &start_table, &o, argc, argv, &n, &status)) {
-        struct err e = {0};
-        uint64_t id = 0;
-        _cleanup_(client_freep) struct client *c = NULL;
-        int r = command_connect(&o.node, &c, &e);
-        if (r == 0 && o.check) {
-            r = strcmp(kind, "prefetch") == 0 ? check(c, &o, argv[0], &e)
-                                              : err_set(&e, ERR_BAD_OPTION, "--check: only for prefetch");
-        } else if (r == 0) {
-            r = start(c, &o, kind, argv, n, &id, &e);
-            if (r == 0 && !o.wait)
-                (void)printf(o.json ? "{\"id\": %" PRIu64 "}\n" : "%" PRIu64 "\n", id);
-            if (r == 0 && o.wait)
-                r = wait_for(c, &o, id, &status, &e);
-        }
-        if (r < 0)
-            status = command_fail(u->command, r, &e);
-    }
-    option_fini(&start_table, &o);
-    return status;
-}
-
-#define KIND(name, operands_, about_, n)                                                                     \
-    int cmd_##name(int argc, char **argv)                                                                    \
-    {                                                                                                        \
-        static const struct command_usage usage = {.command = "forebay " #name,                              \
-                                                   .operands = operands_,                                    \
-                                                   .about = about_,                                          \
-                                                   .min_operands = n,                                        \
-                                                   .max_operands = n};                                       \
-        return run_kind(&usage, #name, argc, argv);                                                          \
-    }
-
-#define OUTLIVES                                                                                             \
-    "\nThe job runs in the node, outlives this command and restarts; its number is printed. See forebay "    \
-    "job."
-
-KIND(prefetch, "BUCKET[/PREFIX]",
-     "Fetches the objects below a prefix into the cache, behind everybody who reads. Done means verified: "
-     "every byte\nis present." OUTLIVES,
-     1)
-KIND(evict, "BUCKET[/PREFIX]", "Drops what is cached below a prefix. The origin is not touched." OUTLIVES, 1)
-KIND(copy, "BUCKET[/PREFIX] BUCKET[/PREFIX]",
-     "Copies the objects below the first prefix to below the second." OUTLIVES, 2)
-KIND(sync, "BUCKET[/PREFIX] BUCKET[/PREFIX]",
-     "Copies what is missing below the second prefix, or older than below the first; with --delete removes "
-     "what the\nfirst does not have." OUTLIVES,
-     2)
-
 /* ---- forebay job ---- */
 
 static const struct command_usage usage = {
@@ -336,7 +161,7 @@ static const struct command_usage usage = {
     .max_operands = 2,
 };
 
-static int list_jobs(struct client *c, const struct job_options *o, struct err *e)
+static int list_jobs(struct client *c, const struct job_common *o, struct err *e)
 {
     json_t *all = json_array();
     uint64_t after = 0;
@@ -364,7 +189,7 @@ static int list_jobs(struct client *c, const struct job_options *o, struct err *
     return 0;
 }
 
-static void print_errors(const struct job_options *o, json_t *page, bool *first)
+static void print_errors(const struct job_common *o, json_t *page, bool *first)
 {
     for (size_t i = 0; i < json_array_size(page); i++) {
         const json_t *x = json_array_get(page, i);
@@ -381,7 +206,7 @@ static void print_errors(const struct job_options *o, json_t *page, bool *first)
     }
 }
 
-static int list_errors(struct client *c, const struct job_options *o, uint64_t id, struct err *e)
+static int list_errors(struct client *c, const struct job_common *o, uint64_t id, struct err *e)
 {
     _cleanup_buf_ struct buf after = BUF_INIT(4 * KIB);
     bool first = true;
@@ -406,7 +231,7 @@ static int list_errors(struct client *c, const struct job_options *o, uint64_t i
     return 0;
 }
 
-static int show_job(struct client *c, const struct job_options *o, uint64_t id, struct err *e)
+static int show_job(struct client *c, const struct job_common *o, uint64_t id, struct err *e)
 {
     json_t *job = NULL;
     int r = get_job(c, id, &job, e);
@@ -418,7 +243,7 @@ static int show_job(struct client *c, const struct job_options *o, uint64_t id, 
     return r;
 }
 
-static int change_job(struct client *c, uint64_t id, const char *action, struct err *e)
+int job_change(struct client *c, uint64_t id, const char *action, struct err *e)
 {
     _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct wire_job_change_req req = {.id = id, .action = slice_str(action)};
@@ -426,7 +251,7 @@ static int change_job(struct client *c, uint64_t id, const char *action, struct 
     return client_job_change(c, &req, &reply, &rep, e);
 }
 
-static int run_verb(struct client *c, const struct job_options *o, char **argv, int n, int *ret_status,
+static int run_verb(struct client *c, const struct job_common *o, char **argv, int n, int *ret_status,
                     struct err *e)
 {
     const char *verb = argv[0];
@@ -438,10 +263,10 @@ static int run_verb(struct client *c, const struct job_options *o, char **argv, 
     if (strcmp(verb, "show") == 0)
         return show_job(c, o, id, e);
     if (strcmp(verb, "wait") == 0)
-        return wait_for(c, o, id, ret_status, e);
+        return job_wait(c, o, id, ret_status, e);
     if (strcmp(verb, "errors") == 0)
         return list_errors(c, o, id, e);
-    return change_job(c, id, verb, e);
+    return job_change(c, id, verb, e);
 }
 
 int cmd_job(int argc, char **argv)
@@ -451,9 +276,9 @@ int cmd_job(int argc, char **argv)
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
-        int r = command_connect(&o.node, &c, &e);
+        int r = command_connect(&o.job.node, &c, &e);
         if (r == 0)
-            r = run_verb(c, &o, argv, n, &status, &e);
+            r = run_verb(c, &o.job, argv, n, &status, &e);
         if (r < 0)
             status = command_fail(usage.command, r, &e);
     }

@@ -129,6 +129,12 @@ static bool any_glob(const struct option_list *l, struct slice key)
     return false;
 }
 
+bool filter_needs_attributes(const struct filter *f)
+{
+    const struct job_spec *s = f->spec;
+    return s->min_size > 0 || s->max_size > 0 || f->newer_ns > 0 || f->older_ns > 0;
+}
+
 bool filter_match(const struct filter *f, struct slice key, uint64_t size_bytes, uint64_t mtime_ns)
 {
     const struct job_spec *s = f->spec;

@@ -16,6 +16,9 @@ DEFINE_CLEANUP(struct filter, filter_free)
  * then dates do not matter. */
 bool filter_match(const struct filter *f, struct slice key, uint64_t size_bytes, uint64_t mtime_ns);
 
+/* Whether sizes or dates matter. */
+bool filter_needs_attributes(const struct filter *f);
+
 /* Whether a glob matches all of `s`: '*' any bytes, '?' one byte, [a-z] and [!a-z] one byte of a set, '\' the
  * next byte itself. Linear in practice: one place to come back to. */
 bool filter_glob(struct slice glob, struct slice s);

@@ -2,10 +2,13 @@
 #include "jobs/job.h"
 
 #include "base/text.h"
+#include "namespace/seal.h"
 
 #include <inttypes.h>
 
 #define RECORD_HEAD "forebay job 1\n"
+#define PLAIN_HEAD  "set="
+#define SEALED_HEAD "set@1="
 #define NO          JOB_N_STATES
 
 const char *job_state_name(enum job_state s)
@@ -106,16 +109,63 @@ static int put_text(struct buf *b, const char *name, const char *v)
     return r < 0 ? r : buf_char(b, '\n');
 }
 
-int job_record_encode(const struct job_record *rec, struct buf *b, struct err *e)
+/* ---- secrets ---- */
+
+static void seal_context(const struct job_record *rec, char ret[32], struct slice *ret_context)
+{
+    int n = snprintf(ret, 32, "job%c%" PRIu64, '\0', rec->id);
+    *ret_context = slice_of(ret, (size_t)n);
+}
+
+static int put_spec_line(const struct job_record *rec, const struct seal *seal, struct slice line,
+                         struct buf *b)
+{
+    char text[32];
+    struct slice context;
+    if (!seal || !slice_starts(line, SLICE_LIT(PLAIN_HEAD)))
+        return buf_printf(b, SLICE_FMT "\n", SLICE_ARG(line));
+    seal_context(rec, text, &context);
+    int r = buf_str(b, SEALED_HEAD);
+    r = r < 0 ? r : seal_wrap(seal, context, slice_from(line, strlen(PLAIN_HEAD)), b);
+    return r < 0 ? r : buf_char(b, '\n');
+}
+
+/* The spec's lines with what is sealed opened. */
+static int open_spec(const struct job_record *rec, const struct seal *seal, struct slice lines, struct buf *b,
+                     struct err *e)
+{
+    char text[32];
+    struct slice context;
+    seal_context(rec, text, &context);
+    int r = 0;
+    while (r == 0 && lines.n > 0) {
+        struct slice line = slice_split(&lines, '\n');
+        bool sealed = slice_starts(line, SLICE_LIT(SEALED_HEAD));
+        if (sealed && !seal)
+            return err_set(e, ERR_CORRUPT, "a secret is sealed, and there is no key");
+        r = sealed ? buf_str(b, PLAIN_HEAD) : buf_slice(b, line);
+        if (r == 0 && sealed)
+            r = seal_unwrap(seal, context, slice_from(line, strlen(SEALED_HEAD)), b, e);
+        r = r < 0 ? r : buf_char(b, '\n');
+    }
+    return r;
+}
+
+int job_record_encode(const struct job_record *rec, const struct seal *seal, struct buf *b, struct err *e)
 {
     int r = buf_str(b, RECORD_HEAD);
 #define X(type, name) r = r < 0 ? r : put_##type(b, #name, rec->name);
     JOB_FIELDS(X)
 #undef X
     r = r < 0 ? r : buf_char(b, '\n');
-    if (r < 0)
-        return err_set(e, r, "job %" PRIu64 ": its record is too long", rec->id);
-    return job_spec_encode(&rec->spec, b, e);
+    _cleanup_buf_ struct buf spec = BUF_INIT(JOB_SPEC_MAX_BYTES);
+    if (r == 0 && (r = job_spec_encode(&rec->spec, &spec, e)) < 0)
+        return r;
+    for (struct slice lines = buf_view(&spec); r == 0 && lines.n > 0;)
+        r = put_spec_line(rec, seal, slice_split(&lines, '\n'), b);
+    if (spec.p)
+        explicit_bzero(spec.p, spec.n);
+    return r < 0 ? err_set(e, r, "job %" PRIu64 ": its record is too long", rec->id) : 0;
 }
 
 static int get_u64(struct slice v, uint64_t *ret)
@@ -140,7 +190,7 @@ static int field(struct slice *s, const char *name, struct slice *ret)
     return slice_eq_str(key, name) ? 0 : -EINVAL;
 }
 
-int job_record_decode(struct slice value, struct job_record *rec, struct err *e)
+int job_record_decode(struct slice value, const struct seal *seal, struct job_record *rec, struct err *e)
 {
     if (!slice_starts(value, SLICE_LIT(RECORD_HEAD)))
         return err_set(e, ERR_CORRUPT, "record of a job is not one of ours");
@@ -152,9 +202,14 @@ int job_record_decode(struct slice value, struct job_record *rec, struct err *e)
     JOB_FIELDS(X)
 #undef X
     bool ends = slice_starts(rest, SLICE_LIT("\n"));
-    if (r < 0 || !ends || rec->state >= JOB_N_STATES || rec->phase > JOB_AGAIN)
+    if (r < 0 || !ends || rec->state >= JOB_N_STATES || rec->phase > JOB_MANIFEST)
         return err_set(e, ERR_CORRUPT, "record of a job is damaged");
-    r = job_spec_decode(slice_from(rest, 1), &rec->spec, e);
+    _cleanup_buf_ struct buf spec = BUF_INIT(JOB_RECORD_MAX);
+    r = open_spec(rec, seal, slice_from(rest, 1), &spec, e);
+    if (r == 0)
+        r = job_spec_decode(buf_view(&spec), &rec->spec, e);
+    if (spec.p)
+        explicit_bzero(spec.p, spec.n);
     return r < 0 ? err_prefix(e, ERR_CORRUPT, "record of a job") : 0;
 }
 
@@ -167,11 +222,26 @@ void job_key_record(uint64_t id, struct buf *b)
         abort(); /* callers give room for JOB_KEY_MAX */
 }
 
-void job_key_error(uint64_t id, struct slice key, struct buf *b)
+static void object_key(char kind, uint64_t id, struct slice key, struct buf *b)
 {
     buf_clear(b);
-    if (buf_printf(b, "j/e/%016" PRIx64 "/", id) < 0 || buf_slice(b, key) < 0)
+    if (buf_printf(b, "j/%c/%016" PRIx64 "/", kind, id) < 0 || buf_slice(b, key) < 0)
         abort(); /* as above; keys are at most ORIGIN_KEY_MAX_BYTES long */
+}
+
+void job_key_error(uint64_t id, struct slice key, struct buf *b)
+{
+    object_key('e', id, key, b);
+}
+
+void job_key_listed(uint64_t id, struct slice key, struct buf *b)
+{
+    object_key('l', id, key, b);
+}
+
+void job_key_manifest(uint64_t id, struct slice key, struct buf *b)
+{
+    object_key('m', id, key, b);
 }
 
 int job_parse_key_record(struct slice k, uint64_t *ret_id)
@@ -200,6 +270,11 @@ int job_error_decode(struct slice value, int *ret_code, struct slice *ret_reason
     *ret_code = -(int)v;
     *ret_reason = value;
     return 0;
+}
+
+bool job_is_url(struct slice path)
+{
+    return slice_find_slice(path, SLICE_LIT("://")) > 0;
 }
 
 void job_split(const char *path, struct slice *ret_bucket, struct slice *ret_prefix)

@@ -12,8 +12,12 @@
  * | -------- | -------------------------------------------------------------------------------------- |
  * | j/r/ID   | the record, text: "forebay job 1\n", the fields of JOB_FIELDS in order as              |
  * |          | "name=value\n", an empty line, the spec as net/job_spec.h writes it. Numbers are       |
- * |          | decimal; texts are percent-encoded (RFC 3986)                                          |
+ * |          | decimal; texts are percent-encoded (RFC 3986). Lines "set=VALUE" of the spec, which may |
+ * |          | hold secrets, are "set@1=SEALED" instead (namespace/seal.h) where there is a key to    |
+ * |          | seal with; the context is "job\0" and ID                                               |
  * | j/e/ID/K | object K failed: its error code, decimal, "\n", the reason                             |
+ * | j/l/ID/K | the job is about object K, among others (empty)                                        |
+ * | j/m/ID/K | object K was exported: its line of the manifest, without the key                       |
  * | n/job    | the last number given, decimal                                                         |
  */
 #pragma once
@@ -68,8 +72,9 @@ int job_next_state(enum job_state s, enum job_event ev, enum job_state *ret);
 /* The event of a user's word; -ENOENT. */
 int job_event_of_word(struct slice word, enum job_event *ret);
 
-/* What the walk is over. COUNT learns the totals; RETRY walks the failed objects. */
-enum job_phase { JOB_COUNT, JOB_WALK, JOB_SWEEP, JOB_AGAIN };
+/* What the walk is over. COUNT learns the totals, and what is newest; AGAIN walks the failed objects;
+ * MANIFEST writes down what was exported. */
+enum job_phase { JOB_COUNT, JOB_WALK, JOB_SWEEP, JOB_AGAIN, JOB_MANIFEST };
 
 /* X(type, name): u64 counters and texts of a record, in the order of the text form. */
 #define JOB_FIELDS(X)                                                                                        \
@@ -85,8 +90,8 @@ enum job_phase { JOB_COUNT, JOB_WALK, JOB_SWEEP, JOB_AGAIN };
     X(u64, skipped_objects) /* nothing was to be done for them; counted in done too */                       \
     X(u64, removed_objects) /* sync --delete */                                                              \
     X(u64, failed_objects)  /* so many are in the error list */                                              \
-    X(text, source)         /* BUCKET/PREFIX */                                                              \
-    X(text, target)         /* of copy and sync, BUCKET/PREFIX */                                            \
+    X(text, source)         /* BUCKET/PREFIX, or a URL */                                                    \
+    X(text, target)         /* of copy, sync, export, import: BUCKET/PREFIX or URL */                        \
     X(text, cursor)         /* last settled key of the phase */                                              \
     X(text, reason)         /* why it failed as a whole */
 
@@ -104,18 +109,23 @@ struct job_record {
 void job_record_fini(struct job_record *r);
 /* Replaces a text. */
 void job_set_text(char **field, struct slice s);
-/* -E2BIG, ERR_BAD_OPTION. */
-int job_record_encode(const struct job_record *r, struct buf *b, struct err *e);
-/* ret zeroed, and to be freed with job_record_fini also after a failure. ERR_CORRUPT. */
-int job_record_decode(struct slice value, struct job_record *ret, struct err *e);
+struct seal;
+/* seal: for what the record holds of secrets; NULL: it stands there as it is. -E2BIG, ERR_BAD_OPTION. */
+int job_record_encode(const struct job_record *r, const struct seal *seal, struct buf *b, struct err *e);
+/* ret zeroed but for its id, and to be freed with job_record_fini also after a failure. ERR_CORRUPT. */
+int job_record_decode(struct slice value, const struct seal *seal, struct job_record *ret, struct err *e);
 
 /* The keys of the table above; b is cleared first. */
 void job_key_record(uint64_t id, struct buf *b);
 void job_key_error(uint64_t id, struct slice key, struct buf *b);
+void job_key_listed(uint64_t id, struct slice key, struct buf *b);
+void job_key_manifest(uint64_t id, struct slice key, struct buf *b);
 int job_parse_key_record(struct slice k, uint64_t *ret_id);
-#define JOB_KEY_ERROR_HEAD 21 /* bytes of "j/e/ID/" */
+#define JOB_KEY_HEAD 21 /* bytes of "j/e/ID/", and of the two others */
 int job_error_encode(int code, const char *reason, struct buf *b);
 int job_error_decode(struct slice value, int *ret_code, struct slice *ret_reason);
 
+/* Whether it is a URL, and no BUCKET/PREFIX. */
+bool job_is_url(struct slice path);
 /* "BUCKET/PREFIX" cut at the first slash. */
 void job_split(const char *path, struct slice *ret_bucket, struct slice *ret_prefix);

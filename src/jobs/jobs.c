@@ -14,12 +14,13 @@
 
 #include <inttypes.h>
 
-void job_failures_free(struct job_failure *f)
+void job_notes_free(struct job_note *f)
 {
     while (f) {
-        struct job_failure *next = f->next;
+        struct job_note *next = f->next;
         free(f->key);
         free(f->reason);
+        free(f->line);
         free(f);
         f = next;
     }
@@ -51,24 +52,27 @@ static void insert_locked(struct jobs *j, struct job *job)
 
 /* ---- records ---- */
 
-static int put_failure(struct kv_txn *t, uint64_t id, const struct job_failure *f)
+static int put_note(struct kv_txn *t, uint64_t id, const struct job_note *f)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX), value = BUF_INIT(4 * KIB);
-    job_key_error(id, slice_of(f->key, f->key_n), &key);
-    if (f->code == 0) {
+    struct slice k = slice_of(f->key, f->key_n);
+    int r = 0;
+    job_key_error(id, k, &key);
+    if (f->code == 0)
         kv_txn_delete(t, buf_view(&key));
-        return 0;
-    }
-    int r = job_error_encode(f->code, f->reason, &value);
-    if (r == 0)
+    else if ((r = job_error_encode(f->code, f->reason, &value)) == 0)
         kv_txn_put(t, buf_view(&key), buf_view(&value));
+    if (f->line) {
+        job_key_manifest(id, k, &key);
+        kv_txn_put(t, buf_view(&key), slice_str(f->line));
+    }
     return r;
 }
 
-static int put_record(struct kv_txn *t, const struct job *job, struct err *e)
+static int put_record(struct jobs *j, struct kv_txn *t, const struct job *job, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX), value = BUF_INIT(JOB_RECORD_MAX);
-    int r = job_record_encode(&job->record, &value, e);
+    int r = job_record_encode(&job->record, j->seal, &value, e);
     if (r < 0)
         return r;
     job_key_record(job->record.id, &key);
@@ -76,14 +80,13 @@ static int put_record(struct kv_txn *t, const struct job *job, struct err *e)
     return 0;
 }
 
-int jobs_commit_locked(struct jobs *j, const struct job *job, const struct job_failure *failures,
-                       struct err *e)
+int jobs_commit_locked(struct jobs *j, const struct job *job, const struct job_note *notes, struct err *e)
 {
     lock_assert_held(&j->lock);
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
-    int r = put_record(t, job, e);
-    for (const struct job_failure *f = failures; f && r == 0; f = f->next)
-        r = put_failure(t, job->record.id, f);
+    int r = put_record(j, t, job, e);
+    for (const struct job_note *f = notes; f && r == 0; f = f->next)
+        r = put_note(t, job->record.id, f);
     if (r == 0)
         r = kv_txn_commit(t, KV_DURABLE, e);
     return r < 0 ? err_prefix(e, r, "record of job %" PRIu64, job->record.id) : 0;
@@ -116,7 +119,7 @@ int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err 
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
     int k = next_id(j, t, &job->record.id, e);
     if (k == 0)
-        k = put_record(t, job, e);
+        k = put_record(j, t, job, e);
     if (k == 0)
         k = kv_txn_commit(t, KV_DURABLE, e);
     if (k < 0) {
@@ -129,6 +132,27 @@ int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err 
     return 0;
 }
 
+/* Every key that begins with `from`, which is what one of job_key_* made without an object. */
+static int delete_all(struct kv_txn *t, const struct buf *from)
+{
+    _cleanup_buf_ struct buf to = BUF_INIT(JOB_KEY_MAX);
+    int r = kv_prefix_end(buf_view(from), &to);
+    if (r == 0)
+        kv_txn_delete_range(t, buf_view(from), buf_view(&to));
+    return r;
+}
+
+static int delete_objects(struct kv_txn *t, uint64_t id)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX);
+    job_key_error(id, SLICE_NULL, &key);
+    int r = delete_all(t, &key);
+    job_key_listed(id, SLICE_NULL, &key);
+    r = r < 0 ? r : delete_all(t, &key);
+    job_key_manifest(id, SLICE_NULL, &key);
+    return r < 0 ? r : delete_all(t, &key);
+}
+
 int jobs_remove(struct jobs *j, uint64_t id, struct err *e)
 {
     LOCK_SCOPE(&j->lock);
@@ -137,16 +161,13 @@ int jobs_remove(struct jobs *j, uint64_t id, struct err *e)
         return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", id);
     if (job->active || !job_state_is_final((enum job_state)job->record.state))
         return err_set(e, -EBUSY, "job %" PRIu64 " has not ended: cancel it first", id);
-    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX), to = BUF_INIT(JOB_KEY_MAX);
+    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX);
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
     job_key_record(id, &key);
     kv_txn_delete(t, buf_view(&key));
-    job_key_error(id, SLICE_NULL, &key);
-    int r = kv_prefix_end(buf_view(&key), &to);
-    if (r == 0) {
-        kv_txn_delete_range(t, buf_view(&key), buf_view(&to));
+    int r = delete_objects(t, id);
+    if (r == 0)
         r = kv_txn_commit(t, KV_DURABLE, e);
-    }
     if (r < 0)
         return err_prefix(e, r, "remove job %" PRIu64, id);
     struct job **at = &j->first;
@@ -155,6 +176,43 @@ int jobs_remove(struct jobs *j, uint64_t id, struct err *e)
     *at = job->next;
     job_free(job);
     return 0;
+}
+
+static int put_listed(struct kv_txn *t, const struct job_record *r, struct slice key, struct err *e)
+{
+    struct slice bucket, prefix;
+    job_split(r->source, &bucket, &prefix);
+    if (job_is_url(slice_str(r->source)))
+        prefix = SLICE_NULL;
+    if (key.n > ORIGIN_KEY_MAX_BYTES)
+        return err_set(e, ERR_BAD_OPTION, "--list: a key of %zu bytes", key.n);
+    if (!slice_starts(key, prefix))
+        return err_set(e, ERR_BAD_OPTION, "--list: '" SLICE_FMT "' does not lie below %s", SLICE_ARG(key),
+                       r->source);
+    _cleanup_buf_ struct buf k = BUF_INIT(JOB_KEY_MAX);
+    job_key_listed(r->id, key, &k);
+    kv_txn_put(t, buf_view(&k), SLICE_NULL);
+    return 0;
+}
+
+int jobs_add_keys(struct jobs *j, uint64_t id, struct slice keys, struct err *e)
+{
+    LOCK_SCOPE(&j->lock);
+    struct job *job = jobs_find_locked(j, id);
+    if (!job)
+        return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", id);
+    if (!job->record.spec.listed || job->record.state != JOB_PAUSED || job->active)
+        return err_set(e, -EINVAL, "job %" PRIu64 " does not wait for a list", id);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
+    int r = 0;
+    while (r == 0 && keys.n > 0) {
+        struct slice key = slice_split(&keys, '\n');
+        if (key.n > 0)
+            r = put_listed(t, &job->record, key, e);
+    }
+    if (r == 0)
+        r = kv_txn_commit(t, KV_DURABLE, e);
+    return r < 0 ? err_prefix(e, r, "job %" PRIu64, id) : 0;
 }
 
 /* ---- scheduling ---- */
@@ -198,7 +256,7 @@ static int load_record(struct jobs *j, struct slice key, struct slice value, str
     assert(job);
     int r = job_parse_key_record(key, &job->record.id);
     if (r == 0)
-        r = job_record_decode(value, &job->record, e);
+        r = job_record_decode(value, j->seal, &job->record, e);
     if (r < 0) { /* one bad record must not keep the node from starting */
         log_error("jobs", "a job is lost, its record " SLICE_FMT " is damaged: %s", SLICE_ARG(key),
                   e ? e->text : err_text(r));
@@ -226,13 +284,15 @@ static int load(struct jobs *j, struct err *e)
     return 0;
 }
 
-int jobs_open(struct object_service *objects, struct kv *control, struct jobs **ret, struct err *e)
+int jobs_open(struct object_service *objects, struct kv *control, const struct seal *seal, struct jobs **ret,
+              struct err *e)
 {
     struct jobs *j = calloc(1, sizeof(*j));
     assert(j);
     j->magic = JOBS_MAGIC;
     j->objects = objects;
     j->kv = control;
+    j->seal = seal;
     lock_init(&j->lock, LOCK_JOBS);
     cond_init(&j->ended);
     j->session = object_session_new(objects, WIRE_VIA_API);

@@ -14,8 +14,9 @@
 struct jobs;
 
 /* Reads the records; jobs that ran when the node ended are queued again, and begin at once. Registers itself
- * for the operations JOB_* of `objects`, which must live longer. */
-int jobs_open(struct object_service *objects, struct kv *control, struct jobs **ret, struct err *e);
+ * for the operations JOB_* of `objects`, which must live longer, as must `seal` (object.h; NULL as there). */
+int jobs_open(struct object_service *objects, struct kv *control, const struct seal *seal, struct jobs **ret,
+              struct err *e);
 /* Stops what runs (it goes on at the next start) and waits for it. No JOB_* operation may run any more. */
 void jobs_close(struct jobs *j);
 DEFINE_CLEANUP(struct jobs, jobs_close)

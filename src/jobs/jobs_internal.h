@@ -20,34 +20,45 @@ struct jobs {
     struct object_service *objects;
     struct object_session *session;
     struct kv *kv;
-    struct lock lock; /* covers what follows, and the records */
+    const struct seal *seal; /* of secrets in records; may be NULL */
+    struct lock lock;        /* covers what follows, and the records */
     struct cond ended;
     struct job *first;
     unsigned running;
     bool closing;
 };
 
-/* What a checkpoint adds to the record: failures of objects, or their end. */
-struct job_failure {
-    struct job_failure *next;
+/* What a checkpoint adds to the record about one object: that it failed, or that it failed before and is done
+ * now, or its line of the manifest. */
+struct job_note {
+    struct job_note *next;
     char *key;
     size_t key_n;
-    int code; /* 0: failed before, done now */
-    char *reason;
+    int code;     /* 0: done */
+    char *reason; /* of a failure */
+    char *line;   /* of the manifest, or NULL */
 };
-void job_failures_free(struct job_failure *f);
+void job_notes_free(struct job_note *f);
 
 /* ---- jobs.c ---- */
 struct job *jobs_find_locked(struct jobs *j, uint64_t id);
-/* The record as it is and these failures, durably, all or nothing. */
-int jobs_commit_locked(struct jobs *j, const struct job *job, const struct job_failure *failures,
-                       struct err *e);
+/* The record as it is and these notes, durably, all or nothing. */
+int jobs_commit_locked(struct jobs *j, const struct job *job, const struct job_note *notes, struct err *e);
+/* Names further objects for a job that is over a list: lines, of keys below its prefix. Durable. */
+int jobs_add_keys(struct jobs *j, uint64_t id, struct slice keys, struct err *e);
 /* Starts queued jobs while there is room. */
 void jobs_kick_locked(struct jobs *j);
 /* Takes over the record of a new job: number, commit, queue. */
 int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err *e);
 /* Record and error list are gone on return. */
 int jobs_remove(struct jobs *j, uint64_t id, struct err *e);
+
+/* ---- manifest.c ---- */
+struct ends;
+/* Writes down at the target what the job exported so far (docs/DATA.md has the form). */
+int manifest_write(struct jobs *j, const struct job_record *r, const struct ends *x, struct err *e);
+/* Whether a key is that of a manifest, which no import takes for data. */
+bool manifest_is(struct slice key);
 
 /* ---- jobs_ops.c ---- */
 int jobs_call(void *arg, uint32_t op, const void *req, struct arena *a, void *rep, struct err *e);

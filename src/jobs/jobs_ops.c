@@ -1,4 +1,5 @@
 /* The operations JOB_*: start, list, show, change, errors. */
+#include "jobs/ends.h"
 #include "jobs/filter.h"
 #include "jobs/jobs_internal.h"
 
@@ -13,63 +14,47 @@
 #define LIST_PAGE      100
 #define ERRORS_PAGE    1000
 #define PAGE_MAX_BYTES (4 * MIB)
+#define KEYS_MAX_BYTES (4 * MIB)
 
 /* ---- start ---- */
 
-static int check_path(const char *what, const char *path, struct err *e)
+/* Options that only some kinds know. */
+static int check_options(const struct job_record *r, const struct kind *k, struct err *e)
 {
-    struct slice bucket, prefix;
-    job_split(path, &bucket, &prefix);
-    if (bucket.n == 0)
-        return err_set(e, ERR_BAD_OPTION, "%s '%s': must be BUCKET or BUCKET/PREFIX", what, path);
-    if (prefix.n > ORIGIN_KEY_MAX_BYTES)
-        return err_set(e, ERR_BAD_OPTION, "%s: its prefix is longer than any key", what);
+    const struct job_spec *s = &r->spec;
+    uint64_t rate;
+    if (s->remove && !k->sweep)
+        return err_set(e, ERR_BAD_OPTION, "--delete: only for sync");
+    if (s->newest > 0 && (k->over != KIND_OVER_ORIGIN || s->listed || s->remove))
+        return err_set(e, ERR_BAD_OPTION, "--newest: not for evict, and not with --list or --delete");
+    if (s->listed && s->remove)
+        return err_set(e, ERR_BAD_OPTION, "--list: not with --delete");
+    if (s->storage_class && s->storage_class[0] && k->target != KIND_URL)
+        return err_set(e, ERR_BAD_OPTION, "--storage-class: only for export");
+    if (s->rate && s->rate[0] && job_spec_parse_rate(s->rate, &rate) < 0)
+        return err_set(e, ERR_BAD_OPTION, "--rate %s: must be a size a second, as 500MiB/s", s->rate);
     return 0;
 }
 
-static int bucket_exists(struct jobs *j, const char *path, struct arena *a, struct err *e)
-{
-    struct slice bucket, prefix;
-    job_split(path, &bucket, &prefix);
-    struct wire_bucket_get_req req = {.name = bucket};
-    struct wire_bucket_get_rep rep;
-    return object_bucket_get(j->session, &req, a, &rep, e);
-}
-
-/* Writing into what is being walked would never end, or remove what it is to keep. */
-static int check_overlap(const struct job_record *r, struct err *e)
-{
-    struct slice source = slice_str(r->source), target = slice_str(r->target);
-    if (slice_starts(source, target) || slice_starts(target, source))
-        return err_set(e, ERR_BAD_OPTION, "%s and %s overlap", r->source, r->target);
-    return 0;
-}
-
-static int check_record(struct jobs *j, const struct job_record *r, struct arena *a, struct err *e)
+static int check_record(struct jobs *j, const struct job_record *r, struct err *e)
 {
     const struct kind *k = kind_find(slice_str(r->kind));
     if (!k)
         return err_set(e, ERR_BAD_OPTION, "'%s': no such kind of job; there are %s", r->kind, kind_names());
-    int c = check_path("source", r->source, e);
-    if (c == 0)
-        c = bucket_exists(j, r->source, a, e);
-    if (c == 0 && k->has_target)
-        c = check_path("target", r->target, e);
-    if (c == 0 && k->has_target)
-        c = bucket_exists(j, r->target, a, e);
-    if (c == 0 && k->has_target)
-        c = check_overlap(r, e);
-    if (c == 0 && r->spec.remove && !k->sweep)
-        c = err_set(e, ERR_BAD_OPTION, "--delete: only for sync");
-    uint64_t rate;
-    if (c == 0 && r->spec.rate && r->spec.rate[0] && job_spec_parse_rate(r->spec.rate, &rate) < 0)
-        c = err_set(e, ERR_BAD_OPTION, "--rate %s: must be a size a second, as 500MiB/s", r->spec.rate);
     _cleanup_(filter_freep) struct filter *f = NULL;
-    return c < 0 ? c : filter_open(&r->spec, &f, e);
+    int c = check_options(r, k, e);
+    if (c == 0)
+        c = filter_open(&r->spec, &f, e);
+    struct ends x;
+    if (c == 0)
+        c = ends_open(j->objects, j->session, r, k, /* probe= */ true, &x, e);
+    if (c == 0)
+        ends_close(j->objects, &x);
+    return c;
 }
 
-static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct arena *a,
-                    struct wire_job_start_rep *rep, struct err *e)
+static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct wire_job_start_rep *rep,
+                    struct err *e)
 {
     struct job_record r = {.state = JOB_QUEUED, .phase = JOB_COUNT, .created_ns = sys->real_ns()};
     if (req->spec.n > JOB_SPEC_MAX_BYTES || req->source.n > 4 * KIB || req->target.n > 4 * KIB)
@@ -81,11 +66,20 @@ static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct
     job_set_text(&r.reason, SLICE_NULL);
     int k = job_spec_decode(req->spec, &r.spec, e);
     if (k == 0)
-        k = check_record(j, &r, a, e);
+        k = check_record(j, &r, e);
+    if (k == 0 && r.spec.listed) /* until its keys have come */
+        r.state = JOB_PAUSED;
     if (k == 0)
         k = jobs_add(j, &r, &rep->id, e);
     job_record_fini(&r);
     return k;
+}
+
+static int op_keys(struct jobs *j, const struct wire_job_keys_req *req, struct err *e)
+{
+    if (req->keys.n > KEYS_MAX_BYTES)
+        return err_set(e, -E2BIG, "keys of a job: %zu bytes at once", req->keys.n);
+    return jobs_add_keys(j, req->id, req->keys, e);
 }
 
 /* ---- show ---- */
@@ -217,7 +211,7 @@ static int errors_page(struct jobs *j, const struct wire_job_errors_req *req, js
         }
         if (job_error_decode(value, &code, &reason) < 0)
             return err_set(e, ERR_CORRUPT, "an error record of job %" PRIu64 " is damaged", req->id);
-        key = slice_from(key, JOB_KEY_ERROR_HEAD);
+        key = slice_from(key, JOB_KEY_HEAD);
         rep->next = arena_dup(a, key);
         bytes += key.n + value.n;
         json_t *k = json_stringn(key.p, key.n); /* NULL when it is not UTF-8 */
@@ -255,7 +249,7 @@ int jobs_call(void *arg, uint32_t op, const void *req, struct arena *a, void *re
     struct jobs *j = CAST_MAGIC(jobs, arg, JOBS_MAGIC);
     switch (op) {
     case WIRE_OP_JOB_START:
-        return op_start(j, req, a, rep, e);
+        return op_start(j, req, rep, e);
     case WIRE_OP_JOB_LIST:
         return op_list(j, req, a, rep, e);
     case WIRE_OP_JOB_GET:
@@ -264,6 +258,8 @@ int jobs_call(void *arg, uint32_t op, const void *req, struct arena *a, void *re
         return op_change(j, req, e);
     case WIRE_OP_JOB_ERRORS:
         return op_errors(j, req, a, rep, e);
+    case WIRE_OP_JOB_KEYS:
+        return op_keys(j, req, e);
     default:
         return err_set(e, ERR_PROTOCOL, "operation %u is not one of a job", op);
     }

@@ -91,11 +91,29 @@ static int evict(struct kind_work *w, const struct kind_object *o, struct err *e
     return object_evict(w->session, &req, w->arena, &rep, e);
 }
 
+/* The store writes its index behind what it does; a listing of it waits until that is written. */
+static int keep_cached(struct object_session *session, struct slice bucket, struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    struct wire_cached_req req = {.bucket = bucket, .max = 1};
+    struct wire_cached_rep rep;
+    return object_cached(session, &req, a, &rep, e);
+}
+
+/* X(name, doc, over, source, target, has_manifest, work, keep, sweep) */
+#define KINDS(X)                                                                                             \
+    X(prefetch, "fetch objects into the cache", ORIGIN, BUCKET, NOWHERE, false, prefetch, keep_cached, NULL) \
+    X(evict, "drop cached data", CACHE, BUCKET, NOWHERE, false, evict, keep_cached, NULL)                    \
+    X(copy, "copy objects to another bucket", ORIGIN, BUCKET, BUCKET, false, kind_copy, NULL, NULL)          \
+    X(sync, "make the target as the source", ORIGIN, BUCKET, BUCKET, false, kind_sync, NULL, kind_sweep)     \
+    X(export, "copy objects to an origin", ORIGIN, BUCKET, URL, true, kind_export, NULL, NULL)               \
+    X(import, "copy objects from an origin", ORIGIN, URL, BUCKET, false, kind_import, NULL, NULL)
+
 static const struct kind kinds[] = {
-    {"prefetch", "fetch objects into the cache", KIND_OVER_ORIGIN, false, prefetch, NULL},
-    {"evict", "drop cached data", KIND_OVER_CACHE, false, evict, NULL},
-    {"copy", "copy objects to another bucket", KIND_OVER_ORIGIN, true, kind_copy, NULL},
-    {"sync", "make the target as the source", KIND_OVER_ORIGIN, true, kind_sync, kind_sweep},
+#define X(name, doc, over, source, target, manifest, work, keep, sweep)                                      \
+    {#name, doc, KIND_OVER_##over, KIND_##source, KIND_##target, manifest, work, keep, sweep},
+    KINDS(X)
+#undef X
 };
 
 const struct kind *kind_find(struct slice name)
@@ -108,5 +126,7 @@ const struct kind *kind_find(struct slice name)
 
 const char *kind_names(void)
 {
-    return "prefetch, evict, copy, sync";
+#define X(name, ...) ", " #name
+    return &(KINDS(X))[2];
+#undef X
 }

@@ -14,6 +14,8 @@ enum kind_over {
     KIND_OVER_CACHE,  /* what is cached of the source */
 };
 
+enum kind_end { KIND_NOWHERE, KIND_BUCKET, KIND_URL }; /* URL: an origin that is no bucket */
+
 struct kind_object {
     struct slice key;
     uint64_t size_bytes, mtime_ns; /* mtime 0: not known */
@@ -24,11 +26,13 @@ struct kind_work {
     struct object_session *session;
     const struct job_spec *spec;
     struct slice source_bucket, source_prefix, target_bucket, target_prefix;
+    uint64_t part_bytes; /* of uploads to the target */
     struct arena *arena; /* empty at the start */
     /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. */
     int (*move)(void *arg, uint64_t n);
     void *arg;
-    uint64_t bytes; /* out: size of what was done */
+    uint64_t bytes;    /* out: size of what was done */
+    struct slice line; /* out, in the arena: the object's line of the manifest, without its key */
 };
 
 enum kind_result { KIND_WORKED = 0, KIND_SKIPPED = 1 };
@@ -36,19 +40,25 @@ enum kind_result { KIND_WORKED = 0, KIND_SKIPPED = 1 };
 struct kind {
     const char *name, *doc;
     enum kind_over over;
-    bool has_target;
+    enum kind_end source, target;
+    bool has_manifest; /* what was done is written down beside it */
     /* Verified when it returns: an enum kind_result, or an error. */
     int (*work)(struct kind_work *w, const struct kind_object *o, struct err *e);
+    /* Before objects that were worked on count as done for good: what was done to them outlives kill -9.
+     * NULL: it does when work returns. */
+    int (*keep)(struct object_session *session, struct slice bucket, struct err *e);
     /* With --delete, after a walk without failures: an object of the target. NULL: none. */
     int (*sweep)(struct kind_work *w, const struct kind_object *o, struct err *e);
 };
 
 /* NULL when there is none. */
 const struct kind *kind_find(struct slice name);
-/* "prefetch, evict, copy, sync" */
+/* "prefetch, evict, ..." */
 const char *kind_names(void);
 
 /* ---- kind_copy.c ---- */
 int kind_copy(struct kind_work *w, const struct kind_object *o, struct err *e);
 int kind_sync(struct kind_work *w, const struct kind_object *o, struct err *e);
 int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e);
+int kind_export(struct kind_work *w, const struct kind_object *o, struct err *e);
+int kind_import(struct kind_work *w, const struct kind_object *o, struct err *e);

@@ -1,25 +1,39 @@
 /*
- * copy and sync: objects from one bucket to another, through both buckets' own code paths.
+ * copy, sync, export, import: objects from one place to another, through both places' own code paths.
  *
- * The target's object appears whole or not at all: it is put with one commit, after which the origin's own
- * word for its size is compared. An object that the target has already, with the same size and the same
- * ETag (where that is a hash of the content), is left alone; sync also leaves one alone that is as large and
- * not older.
+ * An object that the target has already is left alone: one with the same size and the same ETag, where that
+ * is a hash of the content; for sync also one that is as large and not older; for export and import one that
+ * is as large and has the same modification time, which both keep as metadata (origin.h, ORIGIN_META_MTIME).
  */
 #include "net/job_spec.h"
 
-#include "jobs/kind.h"
+#include "base/text.h"
+#include "jobs/pour.h"
 
 #include <inttypes.h>
 
-#define PIECE_BYTES MIB
-#define MD5_DIGITS  32
+#define MD5_DIGITS 32
+
+enum mode { MODE_COPY, MODE_SYNC, MODE_EXPORT, MODE_IMPORT };
 
 /* The key on the other side: behind the other prefix what this one has behind its own. */
 static struct slice other_key(struct arena *a, struct slice key, struct slice prefix, struct slice other)
 {
     struct slice rest = slice_from(key, prefix.n);
     return slice_str(arena_printf(a, SLICE_FMT SLICE_FMT, SLICE_ARG(other), SLICE_ARG(rest)));
+}
+
+/* As other_key, where a URL is a folder: what is exported does not begin with a slash, and what is imported
+ * lies below its target's prefix. */
+static struct slice target_key(struct kind_work *w, enum mode mode, struct slice key)
+{
+    struct slice to = w->target_prefix;
+    struct slice made = other_key(w->arena, key, w->source_prefix, to);
+    if (mode == MODE_EXPORT && slice_starts(made, SLICE_LIT("/")))
+        return slice_from(made, 1);
+    if (mode == MODE_IMPORT && to.n > 0 && !slice_ends(to, SLICE_LIT("/")))
+        return slice_str(arena_printf(w->arena, SLICE_FMT "/" SLICE_FMT, SLICE_ARG(to), SLICE_ARG(key)));
+    return made;
 }
 
 static int stat_at(struct kind_work *w, struct slice bucket, struct slice key, uint32_t flags,
@@ -33,109 +47,119 @@ static int stat_at(struct kind_work *w, struct slice bucket, struct slice key, u
     return r;
 }
 
+static bool is_hash(struct slice etag)
+{
+    return etag.n == MD5_DIGITS && slice_find(etag, '-') < 0;
+}
+
 static bool same_content(const struct wire_attr *x, const struct wire_attr *y)
 {
-    bool hash = x->etag.n == MD5_DIGITS && slice_find(x->etag, '-') < 0;
-    return hash && x->size_bytes == y->size_bytes && slice_eq(x->etag, y->etag);
+    return is_hash(x->etag) && x->size_bytes == y->size_bytes && slice_eq(x->etag, y->etag);
 }
 
-/* Moves the bytes of an open object into an open put. */
-static int pour(struct kind_work *w, uint64_t from, uint64_t to, uint64_t size, struct err *e)
+/* The time of the object's last change: as it travels with it, else its place's own. */
+static uint64_t changed_ns(const struct wire_attr *x)
 {
-    _cleanup_(arena_freep) struct arena *piece = arena_new(4 * MIB);
-    int r = 0;
-    for (uint64_t at = 0; at < size && r == 0;) {
-        arena_clear(piece);
-        struct wire_fetch_req req = {.handle = from,
-                                     .offset = at,
-                                     .n = MIN(PIECE_BYTES, size - at),
-                                     .flags = WIRE_INLINE | WIRE_BACKGROUND};
-        struct wire_fetch_rep got;
-        r = w->move(w->arg, req.n);
-        if (r == 0)
-            r = object_fetch(w->session, &req, piece, &got, e);
-        if (r == 0 && got.data.n == 0)
-            r = err_set(e, ERR_ORIGIN_SHORT, "ended at byte %" PRIu64 " of %" PRIu64, at, size);
-        if (r < 0)
-            break;
-        struct wire_put_write_req write = {.handle = to, .offset = at, .data = got.data};
-        struct wire_put_write_rep written;
-        r = object_put_write(w->session, &write, piece, &written, e);
-        at += got.data.n;
-    }
-    return r;
+    uint64_t ns;
+    return origin_meta_mtime(x->meta, &ns) ? ns : x->mtime_ns;
 }
 
-/* Puts the open source object under `key` of the target. */
-static int put_object(struct kind_work *w, const struct wire_open_rep *from, const struct wire_attr *attr,
-                      struct slice key, struct err *e)
+static bool as_there(enum mode mode, const struct wire_attr *from, const struct wire_attr *there)
 {
-    uint64_t size = from->attr.size_bytes;
-    struct wire_put_open_req open = {.bucket = w->target_bucket,
-                                     .key = key,
-                                     .size = size,
-                                     .content_type = attr->content_type,
-                                     .meta = attr->meta,
-                                     .via = WIRE_VIA_API};
-    struct wire_put_open_rep to;
-    int r = object_put_open(w->session, &open, w->arena, &to, e);
+    if (same_content(from, there))
+        return true;
+    if (from->size_bytes != there->size_bytes || mode == MODE_COPY)
+        return false;
+    return mode == MODE_SYNC ? there->mtime_ns >= from->mtime_ns : changed_ns(there) == changed_ns(from);
+}
+
+/* What goes along: export and import add the time, where it does not travel yet. */
+static struct slice meta_of(struct kind_work *w, enum mode mode, const struct wire_attr *from)
+{
+    uint64_t ns;
+    bool keeps = mode == MODE_EXPORT || mode == MODE_IMPORT;
+    if (!keeps || from->mtime_ns == 0 || origin_meta_mtime(from->meta, &ns))
+        return from->meta;
+    bool open_line = from->meta.n > 0 && !slice_ends(from->meta, SLICE_LIT("\n"));
+    return slice_str(arena_printf(w->arena, SLICE_FMT "%s" ORIGIN_META_MTIME ": %" PRIu64 ".%09" PRIu64 "\n",
+                                  SLICE_ARG(from->meta), open_line ? "\n" : "", from->mtime_ns / 1000000000,
+                                  from->mtime_ns % 1000000000));
+}
+
+/* "SIZE<TAB>CHECKSUM<TAB>TIME" */
+static struct slice line_of(struct kind_work *w, const struct wire_attr *from, const char *sum,
+                            struct slice hex)
+{
+    char date[32] = "-";
+    if (changed_ns(from) > 0)
+        text_iso8601(changed_ns(from), date);
+    return slice_str(arena_printf(w->arena, "%" PRIu64 "\t%s:" SLICE_FMT "\t%s", from->size_bytes, sum,
+                                  SLICE_ARG(hex), date));
+}
+
+/* Opens the source and puts it under `key` of the target, verified. */
+static int send(struct kind_work *w, enum mode mode, const struct kind_object *o, struct wire_attr *from,
+                struct slice key, struct err *e)
+{
+    struct wire_open_req open = {.bucket = w->source_bucket, .key = o->key, .via = WIRE_VIA_API};
+    struct wire_open_rep rep;
+    struct digest_sums sent;
+    int r = object_open(w->session, &open, w->arena, &rep, e);
     if (r < 0)
         return r;
-    r = pour(w, from->handle, to.handle, size, e);
-    if (r == 0) {
-        struct wire_put_commit_req commit = {.handle = to.handle, .size = size};
-        struct wire_put_commit_rep done;
-        r = object_put_commit(w->session, &commit, w->arena, &done, e);
-    }
-    if (r < 0) {
-        struct wire_put_abort_req abort_req = {.handle = to.handle};
-        struct wire_put_abort_rep aborted;
-        (void)object_put_abort(w->session, &abort_req, w->arena, &aborted, NULL);
+    w->bytes = from->size_bytes = rep.attr.size_bytes;
+    r = pour(w, &rep, key, from->content_type, meta_of(w, mode, from), &sent, e);
+    struct wire_close_req close = {.handle = rep.handle};
+    struct wire_close_rep closed;
+    (void)object_close(w->session, &close, w->arena, &closed, NULL);
+    if (r == 0)
+        r = pour_verify(w, key, &sent, e);
+    if (r < 0)
         return r;
-    }
-    struct wire_attr there;
-    r = stat_at(w, w->target_bucket, key, WIRE_FRESH, &there, e);
-    if (r == 0 && there.size_bytes != size)
-        r = err_set(e, ERR_ORIGIN_FAILED, "the target has %" PRIu64 " bytes, %" PRIu64 " were written",
-                    there.size_bytes, size);
-    return r;
+    char hex[2 * DIGEST_SHA256 + 1];
+    text_hex(sent.sha256, DIGEST_SHA256, hex);
+    w->line = line_of(w, from, "sha256", slice_str(hex));
+    return KIND_WORKED;
 }
 
-static int copy(struct kind_work *w, const struct kind_object *o, bool sync, struct err *e)
+static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode, struct err *e)
 {
-    struct slice key = other_key(w->arena, o->key, w->source_prefix, w->target_prefix);
+    struct slice key = target_key(w, mode, o->key);
     struct wire_attr from = {0}, there = {0};
     int r = stat_at(w, w->source_bucket, o->key, 0, &from, e);
     if (r < 0)
         return r;
+    if (key.n == 0)
+        return err_set(e, -EINVAL, "it is the prefix itself and has no name of its own there");
     w->bytes = from.size_bytes;
     r = stat_at(w, w->target_bucket, key, WIRE_FRESH, &there, e);
     if (r < 0 && r != -ENOENT)
         return r;
-    bool as_new = sync && there.size_bytes == from.size_bytes && there.mtime_ns >= from.mtime_ns;
-    if (r == 0 && (same_content(&from, &there) || as_new))
-        return KIND_SKIPPED;
-    struct wire_open_req open = {.bucket = w->source_bucket, .key = o->key, .via = WIRE_VIA_API};
-    struct wire_open_rep rep;
-    r = object_open(w->session, &open, w->arena, &rep, e);
-    if (r < 0)
-        return r;
-    w->bytes = rep.attr.size_bytes;
-    r = put_object(w, &rep, &from, key, e);
-    struct wire_close_req close = {.handle = rep.handle};
-    struct wire_close_rep closed;
-    (void)object_close(w->session, &close, w->arena, &closed, NULL);
-    return r < 0 ? r : KIND_WORKED;
+    if (r == -ENOENT || !as_there(mode, &from, &there))
+        return send(w, mode, o, &from, key, e);
+    bool hash = is_hash(from.etag) && slice_eq(from.etag, there.etag);
+    w->line = line_of(w, &from, hash ? "md5" : "etag", there.etag);
+    return KIND_SKIPPED;
 }
 
 int kind_copy(struct kind_work *w, const struct kind_object *o, struct err *e)
 {
-    return copy(w, o, /* sync= */ false, e);
+    return copy(w, o, MODE_COPY, e);
 }
 
 int kind_sync(struct kind_work *w, const struct kind_object *o, struct err *e)
 {
-    return copy(w, o, /* sync= */ true, e);
+    return copy(w, o, MODE_SYNC, e);
+}
+
+int kind_export(struct kind_work *w, const struct kind_object *o, struct err *e)
+{
+    return copy(w, o, MODE_EXPORT, e);
+}
+
+int kind_import(struct kind_work *w, const struct kind_object *o, struct err *e)
+{
+    return copy(w, o, MODE_IMPORT, e);
 }
 
 int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e)

@@ -12,8 +12,10 @@
  * Failure modes: an object that fails is a line in the error list, and the job goes on. When the walk itself
  * fails (listing, control store) the job fails with the reason; `resume` goes on at its cursor.
  */
+#include "jobs/ends.h"
 #include "jobs/filter.h"
 #include "jobs/jobs_internal.h"
+#include "jobs/newest.h"
 #include "jobs/rate.h"
 #include "jobs/source.h"
 
@@ -22,11 +24,11 @@
 
 #include <inttypes.h>
 
-#define WINDOW          1024
-#define PARALLEL_MAX    256
-#define WAIT_NS         ((uint64_t)100000000)
-#define FAILURES_COMMIT 500 /* failures that a checkpoint waits for at most */
-#define ARENA_BYTES     (32 * MIB)
+#define WINDOW       1024
+#define PARALLEL_MAX 256
+#define WAIT_NS      ((uint64_t)100000000)
+#define NOTES_COMMIT 500 /* notes that a checkpoint waits for at most */
+#define ARENA_BYTES  (32 * MIB)
 
 enum item_state { ITEM_WAITING, ITEM_FINISHED };
 
@@ -38,6 +40,7 @@ struct item {
     int result; /* enum kind_result or an error */
     uint64_t bytes;
     char *reason; /* of an error */
+    char *line;   /* of the manifest */
 };
 
 struct run {
@@ -45,7 +48,8 @@ struct run {
     struct job *job;
     const struct kind *kind;
     struct filter *filter;
-    struct slice source_bucket, source_prefix, target_bucket, target_prefix;
+    struct ends ends;
+    bool has_ends;
     int (*work)(struct kind_work *w, const struct kind_object *o, struct err *e); /* of the phase */
     struct lock lock;                                                             /* covers what follows */
     struct cond work_there, finished;
@@ -54,8 +58,8 @@ struct run {
     bool no_more;              /* the walk ended or stopped: workers end when nothing waits */
     struct rate rate;
     /* The job's thread: */
-    struct job_failure *failures;
-    unsigned n_failures;
+    struct job_note *notes;
+    unsigned n_notes;
     uint64_t committed_ns;
 };
 
@@ -85,10 +89,11 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
     struct err e = {0};
     struct kind_work w = {.session = r->jobs->session,
                           .spec = &r->job->record.spec,
-                          .source_bucket = r->source_bucket,
-                          .source_prefix = r->source_prefix,
-                          .target_bucket = r->target_bucket,
-                          .target_prefix = r->target_prefix,
+                          .source_bucket = r->ends.source_bucket,
+                          .source_prefix = r->ends.source_prefix,
+                          .target_bucket = r->ends.target_bucket,
+                          .target_prefix = r->ends.target_prefix,
+                          .part_bytes = r->ends.part_bytes,
                           .arena = a,
                           .move = on_move,
                           .arg = r};
@@ -96,6 +101,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
     arena_clear(a);
     it->result = r->work(&w, &o, &e);
     it->bytes = w.bytes;
+    it->line = it->result >= 0 && r->kind->has_manifest ? slice_dup(w.line) : NULL;
     if (it->result < 0)
         it->reason = slice_dup(slice_str(e.text[0] ? e.text : err_text(it->result)));
 }
@@ -127,20 +133,22 @@ static void item_clear(struct item *it)
 {
     free(it->key);
     free(it->reason);
+    free(it->line);
     *it = (struct item){0};
 }
 
-static void note_failure(struct run *r, struct item *it)
+static void note(struct run *r, struct item *it)
 {
-    struct job_failure *f = calloc(1, sizeof(*f));
+    struct job_note *f = calloc(1, sizeof(*f));
     assert(f);
-    *f = (struct job_failure){.next = r->failures,
-                              .key = TAKE_PTR(it->key),
-                              .key_n = it->key_n,
-                              .code = MIN(it->result, 0),
-                              .reason = TAKE_PTR(it->reason)};
-    r->failures = f;
-    r->n_failures++;
+    *f = (struct job_note){.next = r->notes,
+                           .key = TAKE_PTR(it->key),
+                           .key_n = it->key_n,
+                           .code = MIN(it->result, 0),
+                           .reason = TAKE_PTR(it->reason),
+                           .line = TAKE_PTR(it->line)};
+    r->notes = f;
+    r->n_notes++;
 }
 
 static void settle_one(struct run *r, struct item *it)
@@ -161,8 +169,8 @@ static void settle_one(struct run *r, struct item *it)
     } else {
         rec->failed_objects += again ? 0 : 1;
     }
-    if (it->result < 0 || again)
-        note_failure(r, it);
+    if (it->result < 0 || again || it->line)
+        note(r, it);
 }
 
 /* Settles what is finished, oldest first. A failed removal of a sweep ends the job. */
@@ -185,21 +193,30 @@ static int settle(struct run *r, struct err *e)
     }
 }
 
+/* What the counters say is done must not come undone by a kill. */
+static int keep(struct run *r, struct err *e)
+{
+    return r->has_ends && r->kind->keep ? r->kind->keep(r->jobs->session, r->ends.source_bucket, e) : 0;
+}
+
 static int commit(struct run *r, struct err *e)
 {
-    LOCK_SCOPE(&r->jobs->lock);
-    int k = jobs_commit_locked(r->jobs, r->job, r->failures, e);
+    int k = keep(r, e);
     if (k < 0)
         return k;
-    job_failures_free(TAKE_PTR(r->failures));
-    r->n_failures = 0;
+    LOCK_SCOPE(&r->jobs->lock);
+    k = jobs_commit_locked(r->jobs, r->job, r->notes, e);
+    if (k < 0)
+        return k;
+    job_notes_free(TAKE_PTR(r->notes));
+    r->n_notes = 0;
     r->committed_ns = sys->mono_ns();
     return 0;
 }
 
 static int checkpoint(struct run *r, struct err *e)
 {
-    bool due = sys->mono_ns() - r->committed_ns >= JOBS_CHECKPOINT_NS || r->n_failures >= FAILURES_COMMIT;
+    bool due = sys->mono_ns() - r->committed_ns >= JOBS_CHECKPOINT_NS || r->n_notes >= NOTES_COMMIT;
     return due ? commit(r, e) : 0;
 }
 
@@ -244,6 +261,17 @@ static bool window_empty(struct run *r)
     return r->head == r->tail;
 }
 
+/* What the job is about: by its filters, and by what --newest chose. */
+static bool wanted(const struct run *r, const struct kind_object *o)
+{
+    const struct job_spec *s = &r->job->record.spec;
+    if (s->newest > 0 && r->job->record.phase != JOB_COUNT && !newest_holds(&s->only, o->key))
+        return false;
+    if (r->kind->source == KIND_URL && manifest_is(o->key))
+        return false;
+    return filter_match(r->filter, o->key, o->size_bytes, o->mtime_ns);
+}
+
 /* Feeds the window from the walk until its end, a stop or an error; then waits for what is under way. */
 static int feed(struct run *r, struct source *s, struct err *e)
 {
@@ -259,7 +287,7 @@ static int feed(struct run *r, struct source *s, struct err *e)
             k = found;
             break;
         }
-        if (all || filter_match(r->filter, o.key, o.size_bytes, o.mtime_ns))
+        if (all || wanted(r, &o))
             push(r, &o);
     }
     while (k == 0 && !stopping(r) && !window_empty(r))
@@ -270,13 +298,15 @@ static int feed(struct run *r, struct source *s, struct err *e)
 static struct source *open_source(struct run *r)
 {
     struct job_record *rec = &r->job->record;
-    bool sweep = rec->phase == JOB_SWEEP;
+    bool sweep = rec->phase == JOB_SWEEP, again = rec->phase == JOB_AGAIN;
     struct source_open o = {.session = r->jobs->session,
-                            .bucket = sweep ? r->target_bucket : r->source_bucket,
-                            .prefix = sweep ? r->target_prefix : r->source_prefix,
+                            .bucket = sweep ? r->ends.target_bucket : r->ends.source_bucket,
+                            .prefix = sweep ? r->ends.target_prefix : r->ends.source_prefix,
                             .over = sweep ? KIND_OVER_ORIGIN : r->kind->over,
-                            .errors = rec->phase == JOB_AGAIN ? r->jobs->kv : NULL,
-                            .id = rec->id};
+                            .kv = again || rec->spec.listed ? r->jobs->kv : NULL,
+                            .id = rec->id,
+                            .errors = again,
+                            .stat = !again && filter_needs_attributes(r->filter)};
     return source_new(&o, slice_str(rec->cursor));
 }
 
@@ -304,47 +334,71 @@ static int work_phase(struct run *r, struct err *e)
     return k < 0 ? k : settled;
 }
 
+/* Learns how much it is, and with --newest what: the choice stands in the record from then on. */
 static int count_phase(struct run *r, struct err *e)
 {
     struct job_record *rec = &r->job->record;
     _cleanup_(source_freep) struct source *s = open_source(r);
+    _cleanup_(newest_freep) struct newest *newest =
+        rec->spec.newest > 0 ? newest_new(rec->spec.newest, r->ends.source_prefix.n) : NULL;
     struct kind_object o;
     uint64_t objects = 0, bytes = 0;
     int k;
     while ((k = source_next(s, &o, e)) > 0 && !stopping(r)) {
-        if (!filter_match(r->filter, o.key, o.size_bytes, o.mtime_ns))
+        if (!wanted(r, &o))
             continue;
         objects++;
         bytes += o.size_bytes;
+        if (newest)
+            newest_add(newest, o.key, o.size_bytes, o.mtime_ns);
     }
+    if (k < 0 || stopping(r))
+        return MIN(k, 0);
     LOCK_SCOPE(&r->jobs->lock);
+    if (newest)
+        newest_end(newest, &rec->spec.only, &objects, &bytes);
     rec->total_objects = objects;
     rec->total_bytes = bytes;
-    return MIN(k, 0);
+    return 0;
 }
 
 /* ---- all phases ---- */
 
-/* The phase after the one that ended; false when that was the last. */
+/* The phase after the one that ended; false when that was the last: its cursor stays, so that a job whose
+ * last commit fails does nothing again. */
 static bool next_phase(struct run *r)
 {
     struct job_record *rec = &r->job->record;
     LOCK_SCOPE(&r->jobs->lock);
     bool sweeps = r->kind->sweep && rec->spec.remove && rec->failed_objects == 0;
-    job_set_text(&rec->cursor, SLICE_NULL);
     if (rec->phase == JOB_COUNT && !rec->spec.dry_run)
         rec->phase = JOB_WALK;
     else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && sweeps)
         rec->phase = JOB_SWEEP;
+    else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && r->kind->has_manifest)
+        rec->phase = JOB_MANIFEST;
     else
         return false;
+    job_set_text(&rec->cursor, SLICE_NULL);
     return true;
+}
+
+static int run_phase(struct run *r, struct err *e)
+{
+    switch (r->job->record.phase) {
+    case JOB_COUNT:
+        return count_phase(r, e);
+    case JOB_MANIFEST:
+        return manifest_write(r->jobs, &r->job->record, &r->ends, e);
+    default:
+        return work_phase(r, e);
+    }
 }
 
 static int run_phases(struct run *r, struct err *e)
 {
     for (;;) {
-        int k = r->job->record.phase == JOB_COUNT ? count_phase(r, e) : work_phase(r, e);
+        int k = run_phase(r, e);
         if (k < 0 || stopping(r))
             return k;
         bool more = next_phase(r);
@@ -360,11 +414,13 @@ static int prepare(struct run *r, struct err *e)
     r->kind = kind_find(slice_str(rec->kind));
     if (!r->kind)
         return err_set(e, ERR_BAD_OPTION, "'%s': no such kind of job", rec->kind);
-    job_split(rec->source, &r->source_bucket, &r->source_prefix);
-    job_split(rec->target, &r->target_bucket, &r->target_prefix);
     if (rec->spec.rate && rec->spec.rate[0])
         (void)job_spec_parse_rate(rec->spec.rate, &r->rate.bytes_per_s);
-    return filter_open(&rec->spec, &r->filter, e);
+    int k = filter_open(&rec->spec, &r->filter, e);
+    if (k == 0)
+        k = ends_open(r->jobs->objects, r->jobs->session, rec, r->kind, /* probe= */ false, &r->ends, e);
+    r->has_ends = k == 0;
+    return k;
 }
 
 /* The state after the last phase, committed. A state that a user chose meanwhile stays; a node that stops
@@ -380,6 +436,10 @@ static void conclude(struct run *r, int k, const struct err *why)
                                                   : JOB_ON_FINISH;
     enum job_state next;
     struct err e = {0};
+    if (keep(r, &e) < 0)
+        log_warn("jobs", "job %" PRIu64 ": %s", rec->id, e.text);
+    if (r->has_ends)
+        ends_close(j->objects, &r->ends);
     LOCK_SCOPE(&j->lock);
     if (rec->state == JOB_RUNNING && job_next_state(JOB_RUNNING, ev, &next) == 0) {
         rec->state = next;
@@ -387,7 +447,7 @@ static void conclude(struct run *r, int k, const struct err *why)
         if (next == JOB_FAILED)
             job_set_text(&rec->reason, slice_str(why->text[0] ? why->text : err_text(k)));
     }
-    if (jobs_commit_locked(j, r->job, r->failures, &e) < 0)
+    if (jobs_commit_locked(j, r->job, r->notes, &e) < 0)
         log_error("jobs", "%s", e.text);
     log_info("jobs", "job %" PRIu64 " (%s %s): %s, %" PRIu64 " objects done, %" PRIu64 " failed%s%s", rec->id,
              rec->kind, rec->source, job_state_name((enum job_state)rec->state), rec->done_objects,
@@ -402,7 +462,7 @@ static void run_free(struct run *r)
 {
     for (size_t i = 0; i < WINDOW; i++)
         item_clear(&r->items[i]);
-    job_failures_free(r->failures);
+    job_notes_free(r->notes);
     filter_free(r->filter);
     cond_fini(&r->work_there);
     cond_fini(&r->finished);

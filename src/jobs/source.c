@@ -1,4 +1,5 @@
-/* The three walks (contract in source.h): listing of a bucket, what is cached of it, the error list. */
+/* The walks (contract in source.h): listing of a bucket, what is cached of it, and the keys that the control
+ * store names for a job. */
 #include "jobs/source.h"
 
 #include "jobs/job.h"
@@ -73,24 +74,50 @@ static int cached_page(struct source *s, struct err *e)
     return r;
 }
 
-/* Failed objects: keys as entries of size 0. */
-static int errors_page(struct source *s, struct err *e)
+static void stored_key(const struct source *s, struct slice key, struct buf *b)
+{
+    if (s->o.errors)
+        job_key_error(s->o.id, key, b);
+    else
+        job_key_listed(s->o.id, key, b);
+}
+
+/* Adds the entry of a named key. */
+static int put_named(struct source *s, struct slice key, struct buf *out, struct err *e)
+{
+    struct wire_entry w = {.key = key, .attr = {.kind = WIRE_FILE}};
+    if (!s->o.stat)
+        return wire_entry_encode(&w, out);
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    struct wire_stat_req req = {.bucket = s->o.bucket, .key = key};
+    struct wire_stat_rep rep;
+    int r = object_stat(s->o.session, &req, a, &rep, e);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    w.attr.size_bytes = rep.attr.size_bytes;
+    w.attr.mtime_ns = rep.attr.mtime_ns;
+    return wire_entry_encode(&w, out);
+}
+
+static int named_page(struct source *s, struct err *e)
 {
     _cleanup_buf_ struct buf from = BUF_INIT(64 * KIB), to = BUF_INIT(JOB_KEY_MAX), out = BUF_INIT(4 * MIB);
-    job_key_error(s->o.id, buf_view(&s->after), &from);
     _cleanup_buf_ struct buf all = BUF_INIT(JOB_KEY_MAX);
-    job_key_error(s->o.id, SLICE_NULL, &all);
+    stored_key(s, buf_view(&s->after), &from);
+    stored_key(s, SLICE_NULL, &all);
     int r = kv_prefix_end(buf_view(&all), &to);
     if (r == 0 && s->after.n > 0)
         r = buf_char(&from, '\0');
-    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->o.errors, buf_view(&from), buf_view(&to));
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->o.kv, buf_view(&from), buf_view(&to));
     struct slice k, v;
     size_t n = 0;
     for (; r == 0 && n < PAGE && (r = kv_iter_next(it, &k, &v, e)) == 0; n++) {
-        struct wire_entry w = {.key = slice_from(k, JOB_KEY_ERROR_HEAD), .attr = {.kind = WIRE_FILE}};
-        r = wire_entry_encode(&w, &out);
+        struct slice key = slice_from(k, JOB_KEY_HEAD);
+        r = put_named(s, key, &out, e);
         buf_clear(&s->after);
-        r = r < 0 ? r : buf_slice(&s->after, w.key);
+        r = r < 0 ? r : buf_slice(&s->after, key);
+        if (r < 0)
+            return r;
     }
     if (r < 0 && r != -ENOENT)
         return r;
@@ -102,14 +129,14 @@ static int errors_page(struct source *s, struct err *e)
 static int next_page(struct source *s, struct err *e)
 {
     arena_clear(s->arena);
-    if (s->o.errors)
-        return errors_page(s, e);
+    if (s->o.kv)
+        return named_page(s, e);
     return s->o.over == KIND_OVER_CACHE ? cached_page(s, e) : list_page(s, e);
 }
 
 static int decode(struct source *s, struct kind_object *ret)
 {
-    if (!s->o.errors && s->o.over == KIND_OVER_CACHE) {
+    if (!s->o.kv && s->o.over == KIND_OVER_CACHE) {
         struct wire_cached w;
         int r = wire_cached_decode(&s->page, &w);
         *ret = (struct kind_object){.key = w.key, .size_bytes = w.size_bytes};

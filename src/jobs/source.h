@@ -10,14 +10,17 @@ struct source_open {
     struct object_session *session;
     struct slice bucket, prefix; /* borrowed */
     enum kind_over over;
-    struct kv *errors; /* not NULL: the failed objects of job `id` instead */
+    struct kv *kv; /* not NULL: objects that the control store names for job `id` instead */
     uint64_t id;
+    bool errors; /* those that failed, else those that were listed */
+    bool stat;   /* ask for their sizes and dates; what is not there any more is left out */
 };
 
 /* after: the cursor. */
 struct source *source_new(const struct source_open *o, struct slice after);
 void source_free(struct source *s);
 DEFINE_CLEANUP(struct source, source_free)
-/* 1 and the next object (its key lives until the next call), 0 at the end, or an error. Sizes of failed
- * objects are not known (0). Directory markers of a cache or listing are objects like others. */
+/* 1 and the next object (its key lives until the next call), 0 at the end, or an error. Without
+ * `stat` sizes of objects from the control store are not known (0). Directory markers of a cache or listing
+ * are objects like others. */
 int source_next(struct source *s, struct kind_object *ret, struct err *e);

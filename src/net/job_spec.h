@@ -11,7 +11,8 @@
 
 #define JOB_SPEC_MAX_BYTES (64 * KIB)
 
-/* X(field, type, name, argument, default, min, max, choices, doc) */
+/* X(field, type, name, argument, default, min, max, choices, doc). doc "": not in --help. `listed`: the job
+ * is over the keys that JOB_KEYS brings; `only`: what --newest chose. */
 #define JOB_SPEC_OPTIONS(X)                                                                                  \
     X(include, LIST, "include", "GLOB", NULL, 0, 0, NULL,                                                    \
       "only keys that match (* ? [...], * also across '/'); may be repeated: one of them")                   \
@@ -28,13 +29,27 @@
     X(metadata_only, BOOL, "metadata-only", NULL, NULL, 0, 0, NULL, "prefetch: attributes, no data")         \
     X(remove, BOOL, "delete", NULL, NULL, 0, 0, NULL,                                                        \
       "sync: remove from the target what the source does not have")                                          \
-    X(dry_run, BOOL, "dry-run", NULL, NULL, 0, 0, NULL, "only count what would be worked on")
+    X(dry_run, BOOL, "dry-run", NULL, NULL, 0, 0, NULL, "only count what would be worked on")                \
+    X(newest, UINT, "newest", "N", "0", 0, 100, NULL,                                                        \
+      "only the N entries below the prefix that changed last: objects, or folders with all they hold")       \
+    X(verify, ENUM, "verify", "HOW", "auto", 0, 0, "auto|size|read",                                         \
+      "what was written is compared by the checksum that the target tells, or read back when it tells "      \
+      "none (auto), by its size only (size), or always read back (read)")                                    \
+    X(storage_class, STRING, "storage-class", "CLASS", NULL, 0, 0, NULL,                                     \
+      "export: class to write in, as STANDARD_IA, NEARLINE, Cool")                                           \
+    X(set, LIST, "set", "origin.X=Y", NULL, 0, 0, NULL,                                                      \
+      "export, import: a property of the origin, as of `forebay origin check`; may be repeated")             \
+    X(listed, BOOL, "listed", NULL, NULL, 0, 0, NULL, "")                                                    \
+    X(only, LIST, "only", "KEY", NULL, 0, 0, NULL, "")
+
+enum job_verify { JOB_VERIFY_AUTO, JOB_VERIFY_SIZE, JOB_VERIFY_READ };
 
 #define JOB_SPEC_FIELD_LIST   struct option_list
 #define JOB_SPEC_FIELD_STRING char *
 #define JOB_SPEC_FIELD_SIZE   uint64_t
 #define JOB_SPEC_FIELD_UINT   uint64_t
 #define JOB_SPEC_FIELD_BOOL   bool
+#define JOB_SPEC_FIELD_ENUM   int
 
 struct job_spec {
 #define X(field, type, ...) JOB_SPEC_FIELD_##type field;
@@ -52,6 +67,7 @@ struct job_spec {
      .max = (max_),                                                                                          \
      .choices = (choices_),                                                                                  \
      .arg = (arg_),                                                                                          \
+     .hidden = sizeof(doc_) == 1,                                                                            \
      .doc = (doc_)},
 
 extern const struct option_table job_spec_table;

@@ -40,6 +40,7 @@
     X(JOB_GET, job_get, 62)                                                                                  \
     X(JOB_CHANGE, job_change, 63)                                                                            \
     X(JOB_ERRORS, job_errors, 64)                                                                            \
+    X(JOB_KEYS, job_keys, 65)                                                                                \
     X(USER_CREATE, user_create, 70)                                                                          \
     X(USER_LIST, user_list, 71)                                                                              \
     X(USER_GET, user_get, 72)                                                                                \
@@ -203,3 +204,7 @@
  * continues as after. */
 #define WIRE_REQ_job_errors(F) F(u64, id) F(str, after)
 #define WIRE_REP_job_errors(F) F(str, json) F(str, next) F(u32, truncated)
+/* Keys for a job that was started with `listed` in its spec and waits, paused: each ended by a newline, at
+ * most 4 MiB together. JOB_CHANGE with resume begins it. */
+#define WIRE_REQ_job_keys(F) F(u64, id) F(str, keys)
+#define WIRE_REP_job_keys(F)

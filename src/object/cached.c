@@ -96,4 +96,5 @@ X(JOB_LIST, job_list)
 X(JOB_GET, job_get)
 X(JOB_CHANGE, job_change)
 X(JOB_ERRORS, job_errors)
+X(JOB_KEYS, job_keys)
 #undef X

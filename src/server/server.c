@@ -78,7 +78,7 @@ static int open_objects(struct server *s, const struct memory_plan *plan, struct
     if (k < 0)
         return k;
     s->session = object_session_new(s->objects, WIRE_VIA_API);
-    return jobs_open(s->objects, s->control, &s->jobs, e);
+    return jobs_open(s->objects, s->control, s->seal, &s->jobs, e);
 }
 
 /* ---- the front end's callbacks ---- */

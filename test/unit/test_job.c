@@ -1,7 +1,10 @@
 /* layer: jobs */
+#include "jobs/digest.h"
 #include "jobs/filter.h"
 #include "jobs/job.h"
+#include "jobs/newest.h"
 #include "jobs/rate.h"
+#include "namespace/seal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,7 +58,7 @@ static void test_record_is_golden(void **state)
     (void)state;
     struct job_record r = {0}, back = {0};
     struct err e = {0};
-    assert_int_equal(job_record_decode(SLICE_LIT(GOLDEN), &r, &e), 0);
+    assert_int_equal(job_record_decode(SLICE_LIT(GOLDEN), NULL, &r, &e), 0);
     assert_string_equal(r.source, "data/a b/");
     assert_string_equal(r.cursor, "a b/\nx");
     assert_int_equal(r.spec.include.n, 2);
@@ -63,11 +66,35 @@ static void test_record_is_golden(void **state)
     assert_int_equal(r.spec.parallel, 3);
     assert_int_equal(r.failed_objects, 2);
     _cleanup_buf_ struct buf b = BUF_INIT(JOB_RECORD_MAX);
-    assert_int_equal(job_record_encode(&r, &b, &e), 0);
+    assert_int_equal(job_record_encode(&r, NULL, &b, &e), 0);
     assert_string_equal(b.p, GOLDEN);
-    assert_int_equal(job_record_decode(buf_view(&b), &back, &e), 0);
+    assert_int_equal(job_record_decode(buf_view(&b), NULL, &back, &e), 0);
     job_record_fini(&r);
     job_record_fini(&back);
+}
+
+/* Where there is a key, what --set says is not readable in the record; the job that it is of reads it again,
+ * and no other. */
+static void test_settings_are_sealed(void **state)
+{
+    (void)state;
+    static const uint8_t key[SEAL_KEY_BYTES] = {7};
+    _cleanup_(seal_freep) struct seal *seal = seal_new(key);
+    struct job_record r = {.id = 5}, back = {.id = 5}, other = {.id = 6}, none = {.id = 5};
+    assert_int_equal(job_record_decode(SLICE_LIT(GOLDEN "set=origin.secret_key=hush\n"), NULL, &r, NULL), 0);
+    _cleanup_buf_ struct buf b = BUF_INIT(JOB_RECORD_MAX);
+    assert_int_equal(job_record_encode(&r, seal, &b, NULL), 0);
+    assert_null(strstr(b.p, "hush"));
+    assert_non_null(strstr(b.p, "include=a,b\n"));
+    assert_non_null(strstr(b.p, "\nset@1="));
+    assert_int_equal(job_record_decode(buf_view(&b), seal, &back, NULL), 0);
+    assert_string_equal(back.spec.set.v[0], "origin.secret_key=hush");
+    assert_int_equal(job_record_decode(buf_view(&b), seal, &other, NULL), ERR_CORRUPT);
+    assert_int_equal(job_record_decode(buf_view(&b), NULL, &none, NULL), ERR_CORRUPT);
+    job_record_fini(&r);
+    job_record_fini(&back);
+    job_record_fini(&other);
+    job_record_fini(&none);
 }
 
 /* A record cut anywhere before its spec is refused, never half taken; so is a state that does not exist. */
@@ -77,13 +104,13 @@ static void test_damaged_records_are_refused(void **state)
     size_t fields = (size_t)slice_find_slice(SLICE_LIT(GOLDEN), SLICE_LIT("\n\n")) + 1;
     for (size_t n = 0; n < fields; n++) {
         struct job_record r = {0};
-        assert_int_equal(job_record_decode(slice_sub(SLICE_LIT(GOLDEN), 0, n), &r, NULL), ERR_CORRUPT);
+        assert_int_equal(job_record_decode(slice_sub(SLICE_LIT(GOLDEN), 0, n), NULL, &r, NULL), ERR_CORRUPT);
         job_record_fini(&r);
     }
     _cleanup_free_ char *bad = slice_dup(SLICE_LIT(GOLDEN));
     *(strstr(bad, "state=1") + 6) = '9';
     struct job_record r = {0};
-    assert_int_equal(job_record_decode(slice_str(bad), &r, NULL), ERR_CORRUPT);
+    assert_int_equal(job_record_decode(slice_str(bad), NULL, &r, NULL), ERR_CORRUPT);
     job_record_fini(&r);
 }
 
@@ -101,7 +128,7 @@ static void test_keys_are_golden(void **state)
     assert_int_equal(id, 0x1f);
     job_key_error(0x1f, SLICE_LIT("a/b"), &b);
     assert_string_equal(b.p, "j/e/000000000000001f/a/b");
-    assert_int_equal(slice_cmp(slice_from(buf_view(&b), JOB_KEY_ERROR_HEAD), SLICE_LIT("a/b")), 0);
+    assert_int_equal(slice_cmp(slice_from(buf_view(&b), JOB_KEY_HEAD), SLICE_LIT("a/b")), 0);
     buf_clear(&b);
     assert_int_equal(job_error_encode(-5, "two\nlines", &b), 0);
     assert_string_equal(b.p, "-5\ntwo\nlines");
@@ -204,6 +231,72 @@ static void test_rate_holds(void **state)
     assert_int_equal(rate_take(&none, UINT64_MAX, now), 0);
 }
 
+/* The sums do not depend on how the stream is cut, and ETags of both kinds are known again. */
+static void test_digests(void **state)
+{
+    (void)state;
+    static const size_t steps[] = {1, 3, 7, 100};
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
+        struct digest_sums s;
+        _cleanup_(digest_freep) struct digest *d = digest_new(4);
+        const char *text = "0123456789";
+        for (size_t at = 0; at < 10; at += steps[i])
+            digest_add(d, text + at, MIN(steps[i], 10 - at));
+        digest_end(d, &s);
+        assert_int_equal(s.size_bytes, 10);
+        assert_int_equal(s.n_parts, 3);
+        assert_true(digest_is_etag(&s, SLICE_LIT("781e5e245d69b566979b86e28d23f2c7")));
+        assert_true(digest_is_etag(&s, SLICE_LIT("61e3716e3a7767581863b67c4e785584-3")));
+        assert_false(digest_is_etag(&s, SLICE_LIT("61e3716e3a7767581863b67c4e785584-2")));
+        assert_false(digest_is_etag(&s, SLICE_LIT("")));
+    }
+}
+
+static void choose(uint64_t n, size_t prefix_bytes, const char *const *keys, size_t n_keys,
+                   struct option_list *ret, uint64_t *ret_objects, uint64_t *ret_bytes)
+{
+    _cleanup_(newest_freep) struct newest *w = newest_new(n, prefix_bytes);
+    for (size_t i = 0; i < n_keys; i++) /* "KEY=TIME", one byte each */
+        newest_add(w, slice_sub(slice_str(keys[i]), 0, strcspn(keys[i], "=")), 1,
+                   strtoull(strchr(keys[i], '=') + 1, NULL, 10));
+    newest_end(w, ret, ret_objects, ret_bytes);
+}
+
+static void list_free(struct option_list *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        free(l->v[i]);
+    free(l->v);
+    *l = (struct option_list){0};
+}
+
+/* Entries are folders or objects; a folder is as new as the newest in it; what is chosen holds just these
+ * keys. */
+static void test_newest_entries(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"p/=9", "p/a/1=5", "p/a/2=1", "p/a0=4", "p/b/x/y=3", "p/c=2"};
+    struct option_list l = {0};
+    uint64_t objects, bytes;
+    choose(2, 2, keys, ARRAY_SIZE(keys), &l, &objects, &bytes);
+    assert_int_equal(l.n, 2);
+    assert_int_equal(objects, 3);
+    assert_int_equal(bytes, 3);
+    assert_true(newest_holds(&l, SLICE_LIT("p/a/2")));
+    assert_true(newest_holds(&l, SLICE_LIT("p/a0")));
+    assert_false(newest_holds(&l, SLICE_LIT("p/a00")));
+    assert_false(newest_holds(&l, SLICE_LIT("p/b/x/y")));
+    assert_false(newest_holds(&l, SLICE_LIT("p/")));
+    list_free(&l);
+    choose(100, 1, keys, ARRAY_SIZE(keys), &l, &objects, &bytes); /* the prefix without its slash */
+    assert_int_equal(l.n, 4);
+    assert_int_equal(objects, 5);
+    list_free(&l);
+    choose(1, 0, NULL, 0, &l, &objects, &bytes);
+    assert_int_equal(l.n + objects + bytes, 0);
+    list_free(&l);
+}
+
 /* Rates as people write them; nothing and zero are refused. */
 static void test_rates_parse(void **state)
 {
@@ -222,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_states_follow_what_users_ask),
         cmocka_unit_test(test_final_states_stay),
         cmocka_unit_test(test_record_is_golden),
+        cmocka_unit_test(test_settings_are_sealed),
         cmocka_unit_test(test_damaged_records_are_refused),
         cmocka_unit_test(test_keys_are_golden),
         cmocka_unit_test(test_globs),
@@ -229,6 +323,8 @@ int main(void)
         cmocka_unit_test(test_bad_filters_are_refused),
         cmocka_unit_test(test_rate_holds),
         cmocka_unit_test(test_rates_parse),
+        cmocka_unit_test(test_digests),
+        cmocka_unit_test(test_newest_entries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

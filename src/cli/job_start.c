@@ -1,0 +1,267 @@
+/* forebay prefetch, evict, copy, sync, export, import: start a job on the node. */
+#include "cli/cli.h"
+#include "cli/command.h"
+#include "cli/job.h"
+
+#include <inttypes.h>
+
+#define LIST_PIECE_BYTES (1 * MIB)
+#define LIST_LINE_MAX    (8 * KIB)
+
+struct start_options {
+    struct job_common job; /* first */
+    struct job_spec spec;
+    char *list;
+    bool wait, check;
+};
+
+static const struct option start_rows[] = {
+#define X(field, type, name, arg, def, min, max, choices, doc)                                               \
+    JOB_SPEC_ROW(start_options, field, type, name, arg, def, min, max, choices, doc)
+    JOB_SPEC_OPTIONS(X)
+#undef X
+        {.name = "list",
+         .type = OPTION_STRING,
+         .offset = offsetof(struct start_options, list),
+         .arg = "FILE",
+         .doc = "only the objects named in this file, a key a line, without the bucket; '-': standard input"},
+    COMMAND_FLAG(start_options, wait, "wait", 'w', "wait for its end and show progress"),
+    COMMAND_FLAG(start_options, check, "check", 0,
+                 "prefetch: start nothing, print how much is cached; no data is read"),
+    COMMAND_FLAG(start_options, job.json, "json", 0, "JSON"),
+    COMMAND_FLAG(start_options, job.quiet, "quiet", 'q', "no progress and no summary"),
+    JOB_NODE_ROWS(start_options),
+};
+static const struct option_table start_table = {start_rows, ARRAY_SIZE(start_rows), NULL};
+
+/* ---- start ---- */
+
+static int start(struct client *c, const struct start_options *o, const char *kind, char **paths, int n,
+                 uint64_t *ret_id, struct err *e)
+{
+    _cleanup_buf_ struct buf spec = BUF_INIT(JOB_SPEC_MAX_BYTES), reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = job_spec_encode(&o->spec, &spec, e);
+    if (r < 0)
+        return r;
+    struct wire_job_start_req req = {.kind = slice_str(kind),
+                                     .source = slice_str(paths[0]),
+                                     .target = n > 1 ? slice_str(paths[1]) : SLICE_NULL,
+                                     .spec = buf_view(&spec)};
+    struct wire_job_start_rep rep;
+    r = client_job_start(c, &req, &reply, &rep, e);
+    if (r == 0)
+        *ret_id = rep.id;
+    return r;
+}
+
+/* ---- prefetch --check ---- */
+
+/* What is cached of a prefix, an entry at a time in byte order. */
+struct cached_walk {
+    struct client *client;
+    struct slice bucket, prefix;
+    struct buf reply, after;
+    struct slice page;
+    struct wire_cached now;
+    bool have, last;
+};
+
+static int cached_next(struct cached_walk *w, struct err *e)
+{
+    while (w->page.n == 0 && !w->last) {
+        struct wire_cached_req req = {
+            .bucket = w->bucket, .prefix = w->prefix, .after = buf_view(&w->after), .max = 1000};
+        struct wire_cached_rep rep;
+        int r = client_cached(w->client, &req, &w->reply, &rep, e);
+        if (r < 0)
+            return r;
+        w->page = rep.entries;
+        w->last = !rep.truncated;
+    }
+    w->have = wire_cached_decode(&w->page, &w->now) == 0;
+    if (w->have) {
+        buf_clear(&w->after);
+        return buf_slice(&w->after, w->now.key);
+    }
+    return 0;
+}
+
+struct check {
+    uint64_t objects, bytes, cached_objects, cached_bytes;
+};
+
+static int check_all(struct client *c, struct slice bucket, struct slice prefix, struct check *k,
+                     struct err *e)
+{
+    struct client_lister_open q = {.bucket = bucket, .prefix = prefix};
+    _cleanup_(client_lister_freep) struct client_lister *l = client_lister_new(c, &q);
+    struct cached_walk w = {.client = c,
+                            .bucket = bucket,
+                            .prefix = prefix,
+                            .reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES),
+                            .after = BUF_INIT(4 * KIB)};
+    struct wire_entry x;
+    int r = cached_next(&w, e);
+    while (r >= 0 && (r = client_lister_next(l, &x, e)) > 0) {
+        while (r >= 0 && w.have && slice_cmp(w.now.key, x.key) < 0)
+            r = cached_next(&w, e);
+        k->objects++;
+        k->bytes += x.attr.size_bytes;
+        if (w.have && slice_eq(w.now.key, x.key) && w.now.size_bytes == x.attr.size_bytes) {
+            k->cached_bytes += w.now.present_bytes;
+            k->cached_objects += w.now.present_bytes == x.attr.size_bytes;
+        }
+    }
+    buf_fini(&w.reply);
+    buf_fini(&w.after);
+    return MIN(r, 0);
+}
+
+static int check(struct client *c, const struct start_options *o, const char *path, struct err *e)
+{
+    struct slice bucket, prefix;
+    struct check k = {0};
+    int r = command_path(path, &bucket, &prefix, e);
+    if (r == 0)
+        r = check_all(c, bucket, prefix, &k, e);
+    if (r < 0)
+        return r;
+    double percent = k.bytes > 0 ? 100.0 * (double)k.cached_bytes / (double)k.bytes : 100.0;
+    if (o->job.json)
+        (void)printf("{\"objects\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"cached_objects\": %" PRIu64
+                     ", \"cached_bytes\": %" PRIu64 "}\n",
+                     k.objects, k.bytes, k.cached_objects, k.cached_bytes);
+    else
+        (void)printf("%.1f%% cached: %" PRIu64 " of %" PRIu64 " objects whole, %" PRIu64 " of %" PRIu64
+                     " bytes\n",
+                     percent, k.cached_objects, k.objects, k.cached_bytes, k.bytes);
+    return 0;
+}
+
+/* ---- --list ---- */
+
+static int send_keys(struct client *c, uint64_t id, struct buf *keys, struct err *e)
+{
+    _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_job_keys_req req = {.id = id, .keys = buf_view(keys)};
+    struct wire_job_keys_rep rep;
+    int r = keys->n > 0 ? client_job_keys(c, &req, &reply, &rep, e) : 0;
+    buf_clear(keys);
+    return r;
+}
+
+/* Sends the lines of the file; -EINVAL when there are none: a job over nothing is a mistake. */
+static int send_list(struct client *c, uint64_t id, const char *path, struct err *e)
+{
+    bool standard = strcmp(path, "-") == 0;
+    _cleanup_fclose_ FILE *f = standard ? NULL : fopen(path, "re");
+    if (!standard && !f)
+        return err_errno(e, -errno, "--list %s", path);
+    _cleanup_buf_ struct buf keys = BUF_INIT(LIST_PIECE_BYTES + LIST_LINE_MAX);
+    _cleanup_free_ char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    uint64_t lines = 0;
+    int r = 0;
+    while (r == 0 && (n = getline(&line, &cap, standard ? stdin : f)) > 0) {
+        struct slice key = slice_of(line, (size_t)n);
+        if (slice_ends(key, SLICE_LIT("\n")))
+            key.n--;
+        if (key.n == 0)
+            continue;
+        lines++;
+        if (key.n >= LIST_LINE_MAX || buf_slice(&keys, key) < 0 || buf_char(&keys, '\n') < 0)
+            return err_set(e, ERR_BAD_OPTION, "--list %s: line %" PRIu64 " is longer than any key", path,
+                           lines);
+        if (keys.n >= LIST_PIECE_BYTES)
+            r = send_keys(c, id, &keys, e);
+    }
+    if (r == 0)
+        r = send_keys(c, id, &keys, e);
+    return r == 0 && lines == 0 ? err_set(e, ERR_BAD_OPTION, "--list %s: no key in it", path) : r;
+}
+
+/* Sends the list and lets the job begin; a job that gets no list is taken back. */
+static int bring_list(struct client *c, uint64_t id, const char *path, struct err *e)
+{
+    int r = send_list(c, id, path, e);
+    if (r == 0)
+        return job_change(c, id, "resume", e);
+    (void)job_change(c, id, "cancel", NULL);
+    (void)job_change(c, id, "rm", NULL);
+    return r;
+}
+
+static int run(struct client *c, struct start_options *o, const char *kind, char **paths, int n,
+               int *ret_status, struct err *e)
+{
+    uint64_t id = 0;
+    if (o->check && strcmp(kind, "prefetch") != 0)
+        return err_set(e, ERR_BAD_OPTION, "--check: only for prefetch");
+    if (o->check)
+        return check(c, o, paths[0], e);
+    o->spec.listed = o->list && o->list[0];
+    int r = start(c, o, kind, paths, n, &id, e);
+    if (r == 0 && o->spec.listed)
+        r = bring_list(c, id, o->list, e);
+    if (r < 0)
+        return r;
+    if (o->wait)
+        return job_wait(c, &o->job, id, ret_status, e);
+    (void)printf(o->job.json ? "{\"id\": %" PRIu64 "}\n" : "%" PRIu64 "\n", id);
+    return 0;
+}
+
+static int run_kind(const struct command_usage *u, const char *kind, int argc, char **argv)
+{
+    struct start_options o = {0};
+    int n, status;
+    if (command_parse(u, &start_table, &o, argc, argv, &n, &status)) {
+        struct err e = {0};
+        _cleanup_(client_freep) struct client *c = NULL;
+        int r = command_connect(&o.job.node, &c, &e);
+        if (r == 0)
+            r = run(c, &o, kind, argv, n, &status, &e);
+        if (r < 0)
+            status = command_fail(u->command, r, &e);
+    }
+    option_fini(&start_table, &o);
+    return status;
+}
+
+#define KIND(name, operands_, about_, n)                                                                     \
+    int cmd_##name(int argc, char **argv)                                                                    \
+    {                                                                                                        \
+        static const struct command_usage usage = {.command = "forebay " #name,                              \
+                                                   .operands = operands_,                                    \
+                                                   .about = about_,                                          \
+                                                   .min_operands = n,                                        \
+                                                   .max_operands = n};                                       \
+        return run_kind(&usage, #name, argc, argv);                                                          \
+    }
+
+#define OUTLIVES                                                                                             \
+    "\nThe job runs in the node, outlives this command and restarts; its number is printed. See forebay "    \
+    "job."
+
+KIND(prefetch, "BUCKET[/PREFIX]",
+     "Fetches the objects below a prefix into the cache, behind everybody who reads. Done means verified: "
+     "every byte\nis present." OUTLIVES,
+     1)
+KIND(evict, "BUCKET[/PREFIX]", "Drops what is cached below a prefix. The origin is not touched." OUTLIVES, 1)
+KIND(copy, "BUCKET[/PREFIX] BUCKET[/PREFIX]",
+     "Copies the objects below the first prefix to below the second." OUTLIVES, 2)
+KIND(sync, "BUCKET[/PREFIX] BUCKET[/PREFIX]",
+     "Copies what is missing below the second prefix, or older than below the first; with --delete removes "
+     "what the\nfirst does not have." OUTLIVES,
+     2)
+KIND(export, "BUCKET[/PREFIX] URL",
+     "Copies the objects below a prefix to an origin: s3://BUCKET/PREFIX, gs://, az://, file:///DIR, "
+     "forebay://HOST:PORT/BUCKET.\nEach appears there whole or not at all and is verified; content type, "
+     "metadata and modification time are kept.\nA manifest with sizes and checksums is written beside "
+     "them." OUTLIVES,
+     2)
+KIND(import, "URL BUCKET[/PREFIX]",
+     "Copies the objects of an origin (s3://, gs://, az://, http://, file://, forebay://) into a bucket, "
+     "verified, with\ncontent type, metadata and modification time." OUTLIVES,
+     2)

@@ -1,0 +1,106 @@
+/* Sums of a stream (contract in digest.h), by OpenSSL. */
+#include "jobs/digest.h"
+
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <openssl/evp.h>
+
+#define ETAG_MAX 64
+
+struct digest {
+    EVP_MD_CTX *md5, *sha256, *part, *parts;
+    uint64_t size_bytes, part_bytes, in_part;
+    uint32_t n_parts;
+};
+
+/* These fail only when memory is out, or when the library has no such sum: nothing could be verified then. */
+static EVP_MD_CTX *begin(EVP_MD_CTX *c, const EVP_MD *md)
+{
+    c = c ? c : EVP_MD_CTX_new();
+    if (!c || EVP_DigestInit_ex(c, md, NULL) != 1)
+        abort();
+    return c;
+}
+
+static void add(EVP_MD_CTX *c, const void *p, size_t n)
+{
+    if (EVP_DigestUpdate(c, p, n) != 1)
+        abort();
+}
+
+static void end(EVP_MD_CTX *c, uint8_t *ret)
+{
+    if (EVP_DigestFinal_ex(c, ret, NULL) != 1)
+        abort();
+}
+
+struct digest *digest_new(uint64_t part_bytes)
+{
+    assert(part_bytes > 0);
+    struct digest *d = calloc(1, sizeof(*d));
+    assert(d);
+    d->part_bytes = part_bytes;
+    d->md5 = begin(NULL, EVP_md5());
+    d->sha256 = begin(NULL, EVP_sha256());
+    d->part = begin(NULL, EVP_md5());
+    d->parts = begin(NULL, EVP_md5());
+    return d;
+}
+
+void digest_free(struct digest *d)
+{
+    if (!d)
+        return;
+    EVP_MD_CTX_free(d->md5);
+    EVP_MD_CTX_free(d->sha256);
+    EVP_MD_CTX_free(d->part);
+    EVP_MD_CTX_free(d->parts);
+    free(d);
+}
+
+static void end_part(struct digest *d)
+{
+    uint8_t sum[DIGEST_MD5];
+    end(d->part, sum);
+    add(d->parts, sum, sizeof(sum));
+    d->n_parts++;
+    d->in_part = 0;
+    (void)begin(d->part, EVP_md5());
+}
+
+void digest_add(struct digest *d, const void *p, size_t n)
+{
+    const char *at = p;
+    add(d->md5, p, n);
+    add(d->sha256, p, n);
+    d->size_bytes += n;
+    while (n > 0) {
+        size_t step = MIN(n, d->part_bytes - d->in_part);
+        add(d->part, at, step);
+        d->in_part += step;
+        at += step;
+        n -= step;
+        if (d->in_part == d->part_bytes)
+            end_part(d);
+    }
+}
+
+void digest_end(struct digest *d, struct digest_sums *ret)
+{
+    if (d->in_part > 0)
+        end_part(d);
+    *ret = (struct digest_sums){.size_bytes = d->size_bytes, .n_parts = d->n_parts};
+    end(d->md5, ret->md5);
+    end(d->sha256, ret->sha256);
+    end(d->parts, ret->parts_md5);
+}
+
+bool digest_is_etag(const struct digest_sums *s, struct slice etag)
+{
+    char whole[2 * DIGEST_MD5 + 1], hex[2 * DIGEST_MD5 + 1], parts[ETAG_MAX];
+    text_hex(s->md5, sizeof(s->md5), whole);
+    text_hex(s->parts_md5, sizeof(s->parts_md5), hex);
+    (void)snprintf(parts, sizeof(parts), "%s-%" PRIu32, hex, s->n_parts);
+    return slice_eq_str(etag, whole) || slice_eq_str(etag, parts);
+}

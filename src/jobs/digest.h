@@ -1,0 +1,28 @@
+/* What a stream of bytes comes to: the sums by which a copy is compared with what was sent. One thread's. */
+#pragma once
+
+#include "base/slice.h"
+
+#define DIGEST_MD5    16
+#define DIGEST_SHA256 32
+
+struct digest;
+
+struct digest_sums {
+    uint64_t size_bytes;
+    uint8_t md5[DIGEST_MD5], sha256[DIGEST_SHA256];
+    uint8_t parts_md5[DIGEST_MD5]; /* MD5 of the MD5s of its parts, as S3 makes ETags of uploads in parts */
+    uint32_t n_parts;
+};
+
+/* part_bytes: of an upload in parts, not 0. Never NULL. */
+struct digest *digest_new(uint64_t part_bytes);
+void digest_free(struct digest *d);
+DEFINE_CLEANUP(struct digest, digest_free)
+void digest_add(struct digest *d, const void *p, size_t n);
+/* Once, at the end. */
+void digest_end(struct digest *d, struct digest_sums *ret);
+
+/* Whether the ETag is the one that S3 gives to these bytes, sent at once or in these parts. False says
+ * nothing: ETags may be anything. */
+bool digest_is_etag(const struct digest_sums *s, struct slice etag);

@@ -1,0 +1,210 @@
+/*
+ * Source and target of a job (contract in ends.h).
+ *
+ * Writing into what is being walked would never end, or would remove what is to be kept: two buckets must not
+ * overlap by their names, and a bucket and a URL not by what they stand for at the same service.
+ */
+#include "jobs/ends.h"
+
+#include "base/text.h"
+
+#define SETTINGS_MAX_BYTES (64 * KIB)
+#define URL_MAX_BYTES      (4 * KIB)
+#define PART_BYTES         (16 * MIB)
+#define ARENA_BYTES        (256 * KIB)
+
+static int check_bucket(const char *what, const char *path, struct err *e)
+{
+    struct slice bucket, prefix;
+    if (job_is_url(slice_str(path)))
+        return err_set(e, ERR_BAD_OPTION, "%s '%s': must be BUCKET or BUCKET/PREFIX here", what, path);
+    job_split(path, &bucket, &prefix);
+    if (bucket.n == 0)
+        return err_set(e, ERR_BAD_OPTION, "%s '%s': must be BUCKET or BUCKET/PREFIX", what, path);
+    if (prefix.n > ORIGIN_KEY_MAX_BYTES)
+        return err_set(e, ERR_BAD_OPTION, "%s: its prefix is longer than any key", what);
+    return 0;
+}
+
+static int check_url(const char *what, const char *url, bool is_target, struct err *e)
+{
+    struct slice s = slice_str(url);
+    if (!job_is_url(s))
+        return err_set(e, ERR_BAD_OPTION,
+                       "%s '%s': must be a URL: s3://, gs://, az://, file:// or forebay://", what, url);
+    bool web = slice_starts(s, SLICE_LIT("http://")) || slice_starts(s, SLICE_LIT("https://"));
+    if (is_target && web)
+        return err_set(e, ERR_BAD_OPTION, "%s '%s': a plain HTTP server is read-only", what, url);
+    return s.n > URL_MAX_BYTES ? err_set(e, ERR_BAD_OPTION, "%s: the URL is too long", what) : 0;
+}
+
+static int check_end(const char *what, enum kind_end end, const char *path, bool is_target, struct err *e)
+{
+    if (end == KIND_NOWHERE)
+        return 0;
+    return end == KIND_URL ? check_url(what, path, is_target, e) : check_bucket(what, path, e);
+}
+
+/* ---- overlap ---- */
+
+/* Value of a setting in lines "name=value\n"; empty when it is not there. */
+static struct slice setting(struct slice lines, const char *name)
+{
+    while (lines.n > 0) {
+        struct slice value = slice_split(&lines, '\n'), key = slice_split(&value, '=');
+        if (slice_eq_str(key, name))
+            return value;
+    }
+    return SLICE_NULL;
+}
+
+static struct slice spec_setting(const struct job_spec *s, const char *name)
+{
+    struct slice found = SLICE_NULL;
+    for (size_t i = 0; i < s->set.n; i++) {
+        struct slice v = setting(slice_str(s->set.v[i]), name);
+        found = v.n > 0 ? v : found;
+    }
+    return found;
+}
+
+static struct slice without_slash(struct slice s)
+{
+    return slice_ends(s, SLICE_LIT("/")) ? slice_sub(s, 0, s.n - 1) : s;
+}
+
+static bool overlap(struct slice x, struct slice y)
+{
+    return slice_starts(x, y) || slice_starts(y, x);
+}
+
+static int check_buckets(const struct job_record *r, struct err *e)
+{
+    if (overlap(slice_str(r->source), slice_str(r->target)))
+        return err_set(e, ERR_BAD_OPTION, "%s and %s overlap", r->source, r->target);
+    return 0;
+}
+
+/* A bucket and a URL at the same service. */
+static int check_service(struct object_session *session, const struct job_record *r, const char *bucket_path,
+                         const char *url, struct err *e)
+{
+    struct slice bucket, prefix;
+    job_split(bucket_path, &bucket, &prefix);
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    struct wire_bucket_get_req req = {.name = bucket};
+    struct wire_bucket_get_rep rep;
+    int k = object_bucket_get(session, &req, a, &rep, e);
+    if (k < 0)
+        return k;
+    struct slice origin = setting(rep.settings, "origin");
+    if (origin.n == 0 ||
+        !slice_eq(setting(rep.settings, "origin.endpoint"), spec_setting(&r->spec, "origin.endpoint")))
+        return 0;
+    struct slice whole = slice_str(
+        arena_printf(a, SLICE_FMT "/" SLICE_FMT, SLICE_ARG(without_slash(origin)), SLICE_ARG(prefix)));
+    struct slice other = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(without_slash(slice_str(url)))));
+    if (overlap(whole, other))
+        return err_set(e, ERR_BAD_OPTION, "%s and %s overlap: the bucket's origin is " SLICE_FMT, r->source,
+                       r->target, SLICE_ARG(origin));
+    return 0;
+}
+
+static int check_overlap(struct object_session *session, const struct job_record *r, const struct kind *k,
+                         struct err *e)
+{
+    if (k->source == KIND_BUCKET && k->target == KIND_BUCKET)
+        return check_buckets(r, e);
+    if (k->source == KIND_URL)
+        return check_service(session, r, r->target, r->source, e);
+    return k->target == KIND_URL ? check_service(session, r, r->source, r->target, e) : 0;
+}
+
+/* ---- opening ---- */
+
+static int put_settings(const struct job_record *r, const char *url, struct buf *b, struct err *e)
+{
+    int k = buf_printf(b, "origin=%s\n", url);
+    for (size_t i = 0; k == 0 && i < r->spec.set.n; i++) {
+        const char *line = r->spec.set.v[i];
+        if (strncmp(line, "origin.", 7) != 0 || !strchr(line, '='))
+            return err_set(e, ERR_BAD_OPTION, "--set %.*s: must be origin.NAME=VALUE",
+                           (int)strcspn(line, "="), line);
+        k = buf_printf(b, "%s\n", line);
+    }
+    if (k == 0 && r->spec.storage_class && r->spec.storage_class[0])
+        k = buf_printf(b, "origin.storage_class=%s\n", r->spec.storage_class);
+    return k < 0 ? err_set(e, k, "the job's options are too long") : 0;
+}
+
+static int open_end(struct object_service *objects, const struct job_record *r, enum kind_end end,
+                    const char *path, bool probe, char guest[BUCKET_GUEST_NAME_SIZE],
+                    struct slice *ret_bucket, struct slice *ret_prefix, struct err *e)
+{
+    if (end != KIND_URL) {
+        job_split(path, ret_bucket, ret_prefix);
+        return 0;
+    }
+    _cleanup_buf_ struct buf settings = BUF_INIT(SETTINGS_MAX_BYTES);
+    int k = put_settings(r, path, &settings, e);
+    if (k == 0)
+        k = object_guest_open(objects, r->kind, buf_view(&settings), probe, guest, e);
+    if (settings.p)
+        explicit_bzero(settings.p, settings.n);
+    *ret_bucket = slice_str(guest);
+    *ret_prefix = SLICE_NULL;
+    return k;
+}
+
+/* The bucket exists; gives the size of the parts of its uploads. */
+static int look_at(struct object_session *session, struct slice bucket, uint64_t *ret_part_bytes,
+                   struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    struct wire_bucket_get_req req = {.name = bucket};
+    struct wire_bucket_get_rep rep;
+    int k = object_bucket_get(session, &req, a, &rep, e);
+    if (k < 0)
+        return k;
+    struct slice text = setting(rep.settings, "origin.part_size");
+    uint64_t v;
+    *ret_part_bytes = text_parse_size(text, &v) == 0 && v > 0 ? v : PART_BYTES;
+    return 0;
+}
+
+int ends_open(struct object_service *objects, struct object_session *session, const struct job_record *r,
+              const struct kind *k, bool probe, struct ends *ret, struct err *e)
+{
+    *ret = (struct ends){.part_bytes = PART_BYTES};
+    uint64_t ignored;
+    bool has_url = k->source == KIND_URL || k->target == KIND_URL;
+    int c = check_end("source", k->source, r->source, /* is_target= */ false, e);
+    if (c == 0)
+        c = check_end("target", k->target, r->target, /* is_target= */ true, e);
+    if (c == 0 && r->spec.set.n > 0 && !has_url)
+        c = err_set(e, ERR_BAD_OPTION, "--set: only for export and import");
+    if (c == 0)
+        c = open_end(objects, r, k->source, r->source, probe, ret->source_guest, &ret->source_bucket,
+                     &ret->source_prefix, e);
+    if (c == 0)
+        c = open_end(objects, r, k->target, r->target, probe, ret->target_guest, &ret->target_bucket,
+                     &ret->target_prefix, e);
+    if (c == 0)
+        c = look_at(session, ret->source_bucket, &ignored, e);
+    if (c == 0 && k->target != KIND_NOWHERE)
+        c = look_at(session, ret->target_bucket, &ret->part_bytes, e);
+    if (c == 0)
+        c = check_overlap(session, r, k, e);
+    if (c < 0)
+        ends_close(objects, ret);
+    return c;
+}
+
+void ends_close(struct object_service *objects, struct ends *x)
+{
+    if (x->source_guest[0])
+        object_guest_close(objects, x->source_guest);
+    if (x->target_guest[0])
+        object_guest_close(objects, x->target_guest);
+    x->source_guest[0] = x->target_guest[0] = '\0';
+}

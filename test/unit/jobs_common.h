@@ -1,0 +1,158 @@
+/* Jobs over a real store and an origin that is a directory; the control store outlives the service. */
+#pragma once
+
+#include "base/sys.h"
+#include "jobs/job.h"
+#include "jobs/jobs.h"
+#include "support/tmpdir.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+struct fixture {
+    char *dir, *origin, *disk;
+    struct kv *kv;
+    struct store *store;
+    struct budget *budget;
+    struct object_service *service;
+    struct object_session *session;
+    struct jobs *jobs;
+    struct arena *arena;
+};
+
+static inline void open_node(struct fixture *f)
+{
+    struct store_disk_config disk = {.path = f->disk, .size_bytes = 64 * MIB};
+    struct store_config sc = {
+        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
+    struct err e = {0};
+    if (store_open(&sc, &f->store, &e) < 0)
+        fail_msg("%s", e.text);
+    struct object_config oc = {.control = f->kv, .store = f->store, .budget = f->budget};
+    if (object_service_open(&oc, &f->service, &e) < 0)
+        fail_msg("%s", e.text);
+    f->session = object_session_new(f->service, WIRE_VIA_API);
+    if (jobs_open(f->service, f->kv, NULL, &f->jobs, &e) < 0)
+        fail_msg("%s", e.text);
+}
+
+static inline void close_node(struct fixture *f)
+{
+    jobs_close(f->jobs);
+    object_session_free(f->session);
+    object_service_close(f->service);
+    store_close(f->store);
+}
+
+static inline int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    f->dir = tmpdir_new();
+    f->origin = tmpdir_path(f->dir, "origin");
+    f->disk = tmpdir_path(f->dir, "disk");
+    assert_int_equal(mkdir(f->origin, 0755), 0);
+    f->arena = arena_new(64 * MIB);
+    f->budget = budget_new(256 * MIB);
+    assert_int_equal(kv_open_memory(&f->kv), 0);
+    open_node(f);
+    struct err e = {0};
+    char *text = arena_printf(f->arena, "origin=file://%s\nretry=0s\n", f->origin);
+    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(text)};
+    struct wire_bucket_create_rep rep;
+    if (object_bucket_create(f->session, &req, f->arena, &rep, &e) < 0)
+        fail_msg("%s", e.text);
+    *state = f;
+    return 0;
+}
+
+static inline int teardown(void **state)
+{
+    struct fixture *f = *state;
+    close_node(f);
+    kv_close(f->kv);
+    budget_free(f->budget);
+    arena_free(f->arena);
+    tmpdir_free(f->dir);
+    free(f->origin);
+    free(f->disk);
+    free(f);
+    return 0;
+}
+
+static inline void write_objects(struct fixture *f, int n, size_t size)
+{
+    char *p = calloc(1, size);
+    for (int i = 0; i < n; i++) {
+        char *path = arena_printf(f->arena, "%s/k%03d", f->origin, i);
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+        assert_true(fd >= 0);
+        assert_int_equal(sys_pwrite_all(fd, p, size, 0), 0);
+        (void)close(fd);
+    }
+    free(p);
+}
+
+static inline int start_to(struct fixture *f, const char *kind, const char *target, const char *spec,
+                           uint64_t *ret_id)
+{
+    struct wire_job_start_req req = {.kind = slice_str(kind),
+                                     .source = SLICE_LIT("data/"),
+                                     .target = slice_str(target),
+                                     .spec = slice_str(spec)};
+    struct wire_job_start_rep rep;
+    int r = object_job_start(f->session, &req, f->arena, &rep, NULL);
+    if (r == 0)
+        *ret_id = rep.id;
+    return r;
+}
+
+static inline int start(struct fixture *f, const char *kind, const char *spec, uint64_t *ret_id)
+{
+    return start_to(f, kind, NULL, spec, ret_id);
+}
+
+static inline int change(struct fixture *f, uint64_t id, const char *action)
+{
+    struct wire_job_change_req req = {.id = id, .action = slice_str(action)};
+    struct wire_job_change_rep rep;
+    return object_job_change(f->session, &req, f->arena, &rep, NULL);
+}
+
+static inline json_t *get(struct fixture *f, uint64_t id)
+{
+    struct wire_job_get_req req = {.id = id};
+    struct wire_job_get_rep rep;
+    assert_int_equal(object_job_get(f->session, &req, f->arena, &rep, NULL), 0);
+    json_t *o = json_loadb(rep.json.p, rep.json.n, 0, NULL);
+    assert_non_null(o);
+    return o;
+}
+
+static inline long long number(struct fixture *f, uint64_t id, const char *name)
+{
+    json_t *o = get(f, id);
+    long long v = json_integer_value(json_object_get(o, name));
+    json_decref(o);
+    return v;
+}
+
+static inline bool is_in(struct fixture *f, uint64_t id, const char *state)
+{
+    json_t *o = get(f, id);
+    bool is = strcmp(json_string_value(json_object_get(o, "state")), state) == 0;
+    json_decref(o);
+    return is;
+}
+
+static inline void wait_for(struct fixture *f, uint64_t id, const char *state)
+{
+    for (int i = 0; i < 2000 && !is_in(f, id, state); i++)
+        sys->sleep_ns(5000000);
+    assert_true(is_in(f, id, state));
+}

@@ -35,6 +35,8 @@
     X(DISK_LIMIT_BYTES, GAUGE, "forebay_disk_limit_bytes", "disk", "Most bytes the disk may hold")           \
     X(DISK_EXTENTS, GAUGE, "forebay_disk_extents", "disk", "Extent files on the disk")                       \
     X(DISK_FREE_BYTES, GAUGE, "forebay_disk_free_bytes", "disk", "Free bytes the file system reports")       \
+    X(DISK_HARD_BYTES, GAUGE, "forebay_disk_hard_bytes", "disk", "Bytes of files of scratch buckets")        \
+    X(DISK_HARD_EXTENTS, GAUGE, "forebay_disk_hard_extents", "disk", "Files of scratch buckets on the disk") \
     X(EVICTED_BYTES, COUNTER, "forebay_evicted_bytes_total", "disk,reason", "Bytes evicted")                 \
     X(NOT_ADMITTED, COUNTER, "forebay_not_admitted_total", "reason", "Fills served without caching")         \
     X(CORRUPT_BLOCKS, COUNTER, "forebay_corrupt_blocks_total", "disk,found",                                 \

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -108,6 +109,22 @@ static int real_mkdir(const char *path, mode_t mode)
     return CALL(mkdir(path, mode));
 }
 
+static int64_t real_lseek(int fd, uint64_t offset, int whence)
+{
+    return CALL(lseek(fd, (off_t)offset, whence));
+}
+
+static int real_futimens(int fd, const struct timespec times[2])
+{
+    return CALL(futimens(fd, times));
+}
+
+static int real_setlease(int fd, int type)
+{
+    int r = CALL(fcntl(fd, F_SETSIG, SIGURG));
+    return r < 0 ? r : CALL(fcntl(fd, F_SETLEASE, type));
+}
+
 static int real_statfs_free(const char *path, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes)
 {
     struct statvfs s;
@@ -173,6 +190,9 @@ const struct sys sys_real = {
     .rename = real_rename,
     .unlink = real_unlink,
     .mkdir = real_mkdir,
+    .lseek = real_lseek,
+    .futimens = real_futimens,
+    .setlease = real_setlease,
     .statfs_free = real_statfs_free,
     .mono_ns = real_mono_ns,
     .real_ns = real_real_ns,

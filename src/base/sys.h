@@ -11,6 +11,7 @@
 
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 
 struct sys {
     int (*open)(const char *path, int flags, mode_t mode);
@@ -29,6 +30,10 @@ struct sys {
     int (*rename)(const char *from, const char *to);
     int (*unlink)(const char *path);
     int (*mkdir)(const char *path, mode_t mode);
+    int64_t (*lseek)(int fd, uint64_t offset, int whence);
+    int (*futimens)(int fd, const struct timespec times[2]);
+    /* fcntl F_SETLEASE. Whoever breaks the lease raises SIGURG, which does nothing, instead of SIGIO. */
+    int (*setlease)(int fd, int type);
     int (*statfs_free)(const char *path, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes);
     uint64_t (*mono_ns)(void); /* CLOCK_MONOTONIC, or its coarse form in tests */
     uint64_t (*real_ns)(void); /* CLOCK_REALTIME, ns since 1970 */

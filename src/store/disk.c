@@ -14,7 +14,7 @@
  */
 #include "base/log.h"
 #include "base/sys.h"
-#include "store/store_internal.h"
+#include "store/hard_internal.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -41,7 +41,7 @@ void disk_extent_path(const struct disk *d, struct id128 id, char ret[DISK_PATH_
  * costs a tenth of a 4 KiB read that the kernel does for a mount. Inherited by what is made below; file
  * systems without the attribute refuse, which is no harm.
  */
-static void forgo_access_times(const char *path)
+void disk_forgo_access_times(const char *path)
 {
     _cleanup_close_ int fd = sys->open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     int flags;
@@ -186,6 +186,8 @@ static void make_metrics(struct disk *d)
     d->m_free = metrics_series(METRIC_DISK_FREE_BYTES, d->path, NULL, NULL);
     d->m_entries = metrics_series(METRIC_INDEX_ENTRIES, d->path, NULL, NULL);
     d->m_verified = metrics_series(METRIC_VERIFIED_BLOCKS, d->path, NULL, NULL);
+    d->hard->m_bytes = metrics_series(METRIC_DISK_HARD_BYTES, d->path, NULL, NULL);
+    d->hard->m_extents = metrics_series(METRIC_DISK_HARD_EXTENTS, d->path, NULL, NULL);
     metrics_set(d->m_limit, (int64_t)d->limit_bytes);
 }
 
@@ -200,6 +202,7 @@ static void init_fields(struct disk *d, const char *path)
     cond_init(&d->flushed_cond);
     d->dirty_tail = &d->dirty_head;
     d->doom_tail = &d->doom_head;
+    hard_pool_init(d);
 }
 
 /* What cannot be read without the index and cannot be changed before the mark is written. */
@@ -218,7 +221,7 @@ static int open_files(struct disk *d, const struct format_disk *mark, struct err
         r = sys_mkdir_p(path, 0700);
         if (r < 0)
             return err_errno(e, r, "make directory %s", path);
-        forgo_access_times(path);
+        disk_forgo_access_times(path);
     }
     d->dir_fd = sys->open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     return d->dir_fd < 0 ? err_errno(e, d->dir_fd, "open") : 0;
@@ -237,6 +240,8 @@ int disk_open(struct disk *d, const struct store_disk_config *config, struct err
         r = open_index(d, e);
     if (r == 0)
         r = open_files(d, &mark, e);
+    if (r == 0)
+        r = hard_disk_open(d, e);
     if (r == 0)
         r = find_limit(d, config->size_bytes, e);
     if (r == 0)
@@ -305,6 +310,7 @@ void disk_stop(struct disk *d, bool clean)
     cond_broadcast(&d->wake_writer);
     cond_broadcast(&d->wake_flusher);
     lock_drop(&d->lock);
+    hard_pool_stop(d);
     join(&d->has_sweeper, d->sweeper);
     join(&d->has_flusher, d->flusher);
     join(&d->has_writer, d->writer);
@@ -326,6 +332,7 @@ void disk_fini(struct disk *d)
             d->doomed[i] = next;
         }
     }
+    hard_disk_fini(d);
     kv_close(d->kv);
     if (d->dir_fd >= 0)
         (void)sys->close(d->dir_fd);

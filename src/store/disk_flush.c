@@ -12,7 +12,7 @@
  */
 #include "base/log.h"
 #include "base/sys.h"
-#include "store/store_internal.h"
+#include "store/hard_internal.h"
 
 int flush_commit_epoch(struct disk *d, const struct format_epoch *epoch, struct err *e)
 {
@@ -117,8 +117,10 @@ static int end_epoch(struct disk *d, struct err *e)
     if (!needed)
         return 0;
     uint64_t ended = begin_next(d);
+    hard_gone_begin(d);
     int r = sys->syncfs(d->dir_fd);
     if (r < 0) {
+        hard_gone_end(d, /* done= */ false);
         (void)disk_log_error(d, "flush to the disk", r);
         lock_take(&d->lock);
         d->distrust_wanted = true;
@@ -132,10 +134,12 @@ static int end_epoch(struct disk *d, struct err *e)
     epoch.durable = ended;
     struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
     put_sets(d->store, t);
+    hard_gone_put(d, t);
     struct buf _cleanup_buf_ b = BUF_INIT(16 * (FORMAT_RANGES_MAX + 1));
     format_epoch_encode(&epoch, &b);
     kv_txn_put_plain(t, SLICE_LIT("mepoch"), buf_view(&b));
     r = kv_txn_commit(t, KV_DURABLE, e);
+    hard_gone_end(d, /* done= */ r == 0);
     lock_take(&d->lock);
     if (r == 0)
         d->epoch.durable = ended;
@@ -154,6 +158,8 @@ static void set_metrics(struct disk *d)
     metrics_set(d->m_extents, (int64_t)st.extents);
     metrics_set(d->m_free, (int64_t)st.free_bytes);
     metrics_set(d->m_entries, (int64_t)st.index_entries);
+    metrics_set(d->hard->m_bytes, (int64_t)st.hard_bytes);
+    metrics_set(d->hard->m_extents, (int64_t)st.hard_extents);
 }
 
 int flush_epoch(struct disk *d, struct err *e)
@@ -178,6 +184,7 @@ void *flusher_run(void *arg)
     uint64_t interval_ns = MAX(d->store->config.flush_interval_ms, 10) * 1000000;
     for (uint64_t next = sys_real.mono_ns() + interval_ns;;) {
         set_metrics(d);
+        hard_watch(d);
         lock_take(&d->lock);
         uint64_t now = sys_real.mono_ns();
         /* Once a second, for the metrics. */

@@ -16,7 +16,7 @@
  * eviction would take, and given a moment.
  *
  * Invariant: used_bytes never exceeds limit_bytes through space_try and space_take. (It may at start, when
- * the user lowered the limit.)
+ * the user lowered the limit, and through hard extents, which grow by writes that the node does not see.)
  */
 #include "base/hash.h"
 #include "base/log.h"
@@ -296,4 +296,19 @@ int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force)
     if (!force)
         deny(d, data_set);
     return ERR_NOT_ADMITTED;
+}
+
+void space_grow(struct disk *d, uint64_t n)
+{
+    bool taken = space_take(d, n, UINT32_MAX, /* force= */ true) == 0;
+    LOCK_SCOPE(&d->lock);
+    d->used_bytes += taken ? 0 : n;
+    d->written_bytes += n;
+}
+
+void space_shrink(struct disk *d, uint64_t n, bool freed)
+{
+    space_give(d, n, freed ? n : 0, 0);
+    if (!freed)
+        space_written(d, -(int64_t)n);
 }

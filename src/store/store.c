@@ -10,8 +10,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "store/hard_internal.h"
 #include "store/placement.h"
-#include "store/store_internal.h"
 
 #include <string.h>
 #include <sys/resource.h>
@@ -31,6 +31,7 @@ static void set_limits(struct store *s)
 static void store_free(struct store *s)
 {
     table_fini(s);
+    hard_table_fini(s);
     for (size_t i = 0; i < s->n_disks; i++)
         disk_fini(&s->disks[i]);
     evict_sets_free(s->sets);
@@ -88,6 +89,7 @@ int store_open(const struct store_config *config, struct store **ret, struct err
     s->read_only = config->read_only;
     lock_init(&s->sets_lock, LOCK_LEAF);
     table_init(s);
+    hard_table_init(s);
     set_limits(s);
     s->disks = calloc(config->n_disks, sizeof(s->disks[0]));
     if (!s->disks)
@@ -434,6 +436,7 @@ int store_disk_status(struct store *s, size_t disk, struct store_disk_status *re
     st.leased_bytes = d->leased_bytes;
     st.extents = d->extents;
     lock_drop(&d->lock);
+    hard_status(d, &st);
     *ret = st;
     return 0;
 }

@@ -173,7 +173,9 @@ struct store_disk_status {
     uint64_t used_bytes, limit_bytes, leased_bytes; /* leased: unlinked but still referenced */
     uint64_t free_bytes;                            /* of the file system */
     uint64_t extents, index_entries;
-    bool was_clean; /* how the last stop was */
+    uint64_t hard_bytes, hard_extents; /* of hard extents (hard.h); the bytes are among used_bytes */
+    uint64_t hard_unsettled;           /* of those, which may be written */
+    bool was_clean;                    /* how the last stop was */
 };
 size_t store_n_disks(const struct store *s);
 int store_disk_status(struct store *s, size_t disk, struct store_disk_status *ret);
@@ -186,7 +188,10 @@ struct store_check_report {
     uint64_t missing_files; /* entry without its file: entry dropped */
     uint64_t orphan_files;  /* file without entry: removed */
     uint64_t orphan_bytes;
-    uint64_t bad_records; /* index records that do not decode: dropped */
+    uint64_t bad_records;                           /* index records that do not decode: dropped */
+    uint64_t hard_extents, hard_blocks, hard_bytes; /* sealed hard extents (hard.h) */
+    uint64_t
+        hard_bad; /* of those, with a block whose crc is wrong, another size, or no file: never dropped */
 };
 /* Called after each extent with the running report; returning false stops. `problem` is NULL when it was
  * fine. */

@@ -12,7 +12,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "store/store_internal.h"
+#include "store/hard_internal.h"
 
 #include <string.h>
 
@@ -158,6 +158,14 @@ static int check_page(struct check *c, struct disk *d, struct buf *from, struct 
     return r;
 }
 
+/* After each hard extent: whether to go on. */
+static bool tell_hard(void *arg, const char *problem)
+{
+    struct check *c = arg;
+    tell(c, problem);
+    return !c->stopped;
+}
+
 static int check_disk(struct check *c, struct disk *d, struct err *e)
 {
     struct buf _cleanup_buf_ from = BUF_INIT(64 * KIB);
@@ -167,6 +175,9 @@ static int check_disk(struct check *c, struct disk *d, struct err *e)
     while (r == 0 && !c->stopped)
         r = check_page(c, d, &from, e);
     if (r < 0 && r != -ENOENT)
+        return r;
+    r = c->stopped ? 0 : hard_check(d, &c->report, c->buf, tell_hard, c, e);
+    if (r < 0)
         return r;
     uint64_t files = 0, bytes = 0;
     if (!c->stopped)

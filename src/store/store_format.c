@@ -31,6 +31,30 @@ enum chunk_offset {
     CHUNK_PRESENT = 16
 };
 
+enum hard_offset {
+    HARD_VERSION = 0,
+    HARD_ZERO = 1,
+    HARD_CHECK = 4,
+    HARD_SIZE = 8,
+    HARD_ALLOCATED = 16,
+    HARD_GENERATION = 24,
+    HARD_CHUNKS = 32,
+    HARD_CRC = 40,
+    HARD_ZERO_TOO = 44,
+};
+
+enum hard_chunk_offset {
+    HARD_CHUNK_VERSION = 0,
+    HARD_CHUNK_ZERO = 1,
+    HARD_CHUNK_BLOCKS = 2,
+    HARD_CHUNK_CHECK = 4,
+    HARD_CHUNK_GENERATION = 8,
+    HARD_CHUNK_CRCS = 16,
+};
+
+static_assert(HARD_ZERO_TOO + 4 == FORMAT_HARD_BYTES, "hard record");
+static_assert(HARD_CHUNK_CRCS == FORMAT_HARD_CHUNK_HEAD, "hard chunk head");
+static_assert(FORMAT_HARD_CHUNK_MAX == 4112, "hard chunk record");
 static_assert(ENTRY_ATTR == FORMAT_ENTRY_HEAD_BYTES, "entry head");
 static_assert(ENTRY_ID + sizeof(struct id128) == ENTRY_SIZE, "data id");
 static_assert(CHUNK_PRESENT == FORMAT_CHUNK_HEAD_BYTES, "chunk head");
@@ -103,9 +127,16 @@ void format_key_chunk(struct id128 id, uint32_t chunk, struct format_key *ret)
         ret->p[ret->n++] = (char)(chunk >> (8 * i));
 }
 
+void format_key_hard_chunk(struct id128 id, uint64_t chunk, struct format_key *ret)
+{
+    format_key_id('k', id, ret);
+    for (int i = 7; i >= 0; i--)
+        ret->p[ret->n++] = (char)(chunk >> (8 * i));
+}
+
 int format_key_parse_id(struct slice key, struct id128 *ret_id)
 {
-    size_t tail = key.n > 0 && key.p[0] == 'c' ? 4 : 0;
+    size_t tail = key.n == 0 ? 0 : key.p[0] == 'c' ? 4 : key.p[0] == 'k' ? 8 : 0;
     if (key.n != 1 + sizeof(ret_id->b) + tail)
         return -EBADMSG;
     memcpy(ret_id->b, key.p + 1, sizeof(ret_id->b));
@@ -195,6 +226,73 @@ int format_chunk_decode(struct slice s, struct format_chunk *ret)
     memcpy(ret->present, s.p + CHUNK_PRESENT, map_bytes);
     for (size_t i = 0; i < n; i++)
         ret->crc[i] = (uint32_t)get_le(s.p + CHUNK_PRESENT + map_bytes + 4 * i, 4);
+    return 0;
+}
+
+/* ---- hard extents ---- */
+
+void format_hard_encode(const struct format_hard *r, struct buf *b)
+{
+    char *p = start(b, FORMAT_HARD_BYTES);
+    p[HARD_VERSION] = FORMAT_VERSION;
+    put_le(p + HARD_SIZE, r->size_bytes, 8);
+    put_le(p + HARD_ALLOCATED, r->allocated_bytes, 8);
+    put_le(p + HARD_GENERATION, r->generation, 8);
+    put_le(p + HARD_CHUNKS, r->n_chunks, 8);
+    put_le(p + HARD_CRC, r->crc, 4);
+    put_le(p + HARD_CHECK, check_of(slice_of(p, FORMAT_HARD_BYTES), HARD_CHECK), 4);
+    buf_used(b, FORMAT_HARD_BYTES);
+}
+
+int format_hard_decode(struct slice s, struct format_hard *ret)
+{
+    if (s.n != FORMAT_HARD_BYTES || s.p[HARD_VERSION] != FORMAT_VERSION ||
+        check_of(s, HARD_CHECK) != get_le(s.p + HARD_CHECK, 4) || get_le(s.p + HARD_ZERO, 3) != 0 ||
+        get_le(s.p + HARD_ZERO_TOO, 4) != 0)
+        return -EBADMSG;
+    struct format_hard r = {
+        .size_bytes = get_le(s.p + HARD_SIZE, 8),
+        .allocated_bytes = get_le(s.p + HARD_ALLOCATED, 8),
+        .generation = get_le(s.p + HARD_GENERATION, 8),
+        .n_chunks = get_le(s.p + HARD_CHUNKS, 8),
+        .crc = (uint32_t)get_le(s.p + HARD_CRC, 4),
+    };
+    uint64_t blocks = format_blocks(r.size_bytes);
+    uint64_t chunks = blocks / FORMAT_CHUNK_BLOCKS + (blocks % FORMAT_CHUNK_BLOCKS != 0);
+    if (r.size_bytes > INT64_MAX || r.n_chunks > chunks || (blocks <= 1 && r.n_chunks > 0) ||
+        (blocks != 1 && r.crc != 0))
+        return -EBADMSG;
+    *ret = r;
+    return 0;
+}
+
+void format_hard_chunk_encode(const struct format_hard_chunk *r, struct buf *b)
+{
+    assert(r->n_blocks >= 1 && r->n_blocks <= FORMAT_CHUNK_BLOCKS);
+    size_t n = FORMAT_HARD_CHUNK_HEAD + 4 * (size_t)r->n_blocks;
+    char *p = start(b, n);
+    p[HARD_CHUNK_VERSION] = FORMAT_VERSION;
+    put_le(p + HARD_CHUNK_BLOCKS, r->n_blocks, 2);
+    put_le(p + HARD_CHUNK_GENERATION, r->generation, 8);
+    for (uint32_t i = 0; i < r->n_blocks; i++)
+        put_le(p + HARD_CHUNK_CRCS + 4 * (size_t)i, r->crc[i], 4);
+    put_le(p + HARD_CHUNK_CHECK, check_of(slice_of(p, n), HARD_CHUNK_CHECK), 4);
+    buf_used(b, n);
+}
+
+int format_hard_chunk_decode(struct slice s, struct format_hard_chunk *ret)
+{
+    if (s.n < FORMAT_HARD_CHUNK_HEAD || s.p[HARD_CHUNK_VERSION] != FORMAT_VERSION ||
+        s.p[HARD_CHUNK_ZERO] != 0)
+        return -EBADMSG;
+    size_t n = get_le(s.p + HARD_CHUNK_BLOCKS, 2);
+    if (n < 1 || n > FORMAT_CHUNK_BLOCKS || s.n != FORMAT_HARD_CHUNK_HEAD + 4 * n ||
+        check_of(s, HARD_CHUNK_CHECK) != get_le(s.p + HARD_CHUNK_CHECK, 4))
+        return -EBADMSG;
+    ret->n_blocks = (uint32_t)n;
+    ret->generation = get_le(s.p + HARD_CHUNK_GENERATION, 8);
+    for (size_t i = 0; i < n; i++)
+        ret->crc[i] = (uint32_t)get_le(s.p + HARD_CHUNK_CRCS + 4 * i, 4);
     return 0;
 }
 

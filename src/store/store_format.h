@@ -4,6 +4,7 @@
  *     DISK/forebay-disk          the disk's identity and how its last stop was (text, replaced atomically)
  *     DISK/index/                the index: one RocksDB
  *     DISK/extents/xx/<32 hex>   the extent files; the name is the data id, xx its first two digits
+ *     DISK/hard/xx/<32 hex>      the files of hard extents, named likewise; made when the first one is needed
  *
  * forebay-disk, version 1: four lines, each ended by a newline, in this order.
  *
@@ -23,6 +24,11 @@
  * start-up is removed with its file 'd'                        the data-set table of the eviction policy,
  * after an 8-byte generation 'm' "epoch"                epoch record 'm' "count"                count record:
  * always the sums over the entry records, because each commit that changes those writes it too
+ *     'f' data id                empty, durable: a hard extent's file that maybe nobody names. Committed
+ * before the file is made or a sealed one is removed; deleted when it is sealed, or once its removal is on
+ * disk 'h' data id                hard record, durable: a sealed hard extent 'k' data id, be64 chunk    hard
+ * chunk record: checksums of blocks chunk*1024 .. of a sealed hard extent of more than one block 'm' "hard"
+ * count record: the sums of allocated bytes and the number of the hard records
  *
  * Entry record, version 1
  *
@@ -52,6 +58,36 @@
  *     16      (n + 7) / 8     presence: bit b % 8 of byte b / 8
  *     ..      4 n             crc32c of each block, 0 where it is missing
  *
+ * Hard record, version 1. It vouches for every byte of the file: the file has this size, and its blocks these
+ * checksums. Chunks that are holes throughout have no record; a block that is a hole has the checksum of
+ * zeros.
+ *
+ *     offset  size  meaning
+ *     0       1     version, 1
+ *     1       3     zero
+ *     4       4     crc32c of the record with this field zero
+ *     8       8     size of the file in bytes
+ *     16      8     bytes that the file system had allocated
+ *     24      8     generation: drawn at each sealing; chunk records of another one do not count
+ *     32      8     number of chunk records of this generation; 0 for files of up to one block
+ *     40      4     files of one block: its crc32c; else 0
+ *     44      4     zero
+ *
+ * Hard chunk record, version 1; n is the number of blocks, 1 .. 1024
+ *
+ *     offset  size  meaning
+ *     0       1     version, 1
+ *     1       1     zero
+ *     2       2     n
+ *     4       4     crc32c of the record with this field zero
+ *     8       8     generation
+ *     16      4 n   crc32c of each block
+ *
+ * A crash can leave: marks without files; marked files that nobody names (both go with the sweep,
+ * hard_recover.c); chunk records without a hard record, or of an older generation (replaced at the next
+ * sealing, or removed with the file). A hard record is committed after the bytes were synced and removed
+ * before they may change, each time durably, so that one that is there is always true.
+ *
  * Epoch record: 8 bytes of durable epoch D, then 16 bytes (first, last) for each range of suspect epochs,
  * rising. Count record: 8 bytes of used bytes, 8 bytes of extents.
  *
@@ -80,6 +116,9 @@
 #define FORMAT_ENTRY_HEAD_BYTES 64
 #define FORMAT_CHUNK_HEAD_BYTES 16
 #define FORMAT_CHUNK_MAX_BYTES  (FORMAT_CHUNK_HEAD_BYTES + FORMAT_CHUNK_BLOCKS / 8 + 4 * FORMAT_CHUNK_BLOCKS)
+#define FORMAT_HARD_BYTES       48
+#define FORMAT_HARD_CHUNK_HEAD  16
+#define FORMAT_HARD_CHUNK_MAX   (FORMAT_HARD_CHUNK_HEAD + 4 * FORMAT_CHUNK_BLOCKS)
 #define FORMAT_RANGES_MAX       64
 #define FORMAT_DISK_FILE_MAX    1024
 #define FORMAT_BOOT_SIZE        64
@@ -111,6 +150,19 @@ struct format_chunk {
     uint32_t crc[FORMAT_CHUNK_BLOCKS];
 };
 
+struct format_hard {
+    uint64_t size_bytes, allocated_bytes;
+    uint64_t generation;
+    uint64_t n_chunks;
+    uint32_t crc;
+};
+
+struct format_hard_chunk {
+    uint64_t generation;
+    uint32_t n_blocks;
+    uint32_t crc[FORMAT_CHUNK_BLOCKS];
+};
+
 struct format_range {
     uint64_t first, last;
 };
@@ -136,7 +188,8 @@ struct slice format_key_view(const struct format_key *k);
 void format_key_bytes(char letter, struct slice bytes, struct format_key *ret);
 void format_key_id(char letter, struct id128 id, struct format_key *ret);
 void format_key_chunk(struct id128 id, uint32_t chunk, struct format_key *ret);
-/* The id in an 'x', 's' or 'c' key; -EBADMSG. */
+void format_key_hard_chunk(struct id128 id, uint64_t chunk, struct format_key *ret);
+/* The id in an 'x', 's', 'c', 'f', 'h' or 'k' key; -EBADMSG. */
 int format_key_parse_id(struct slice key, struct id128 *ret_id);
 
 /* Encoders replace what is in `b`. Decoders give -EBADMSG for anything they would not have written. */
@@ -144,6 +197,10 @@ void format_entry_encode(const struct format_entry *r, struct buf *b);
 int format_entry_decode(struct slice s, struct format_entry *ret);
 void format_chunk_encode(const struct format_chunk *r, struct buf *b);
 int format_chunk_decode(struct slice s, struct format_chunk *ret);
+void format_hard_encode(const struct format_hard *r, struct buf *b);
+int format_hard_decode(struct slice s, struct format_hard *ret);
+void format_hard_chunk_encode(const struct format_hard_chunk *r, struct buf *b);
+int format_hard_chunk_decode(struct slice s, struct format_hard_chunk *ret);
 void format_epoch_encode(const struct format_epoch *r, struct buf *b);
 int format_epoch_decode(struct slice s, struct format_epoch *ret);
 void format_count_encode(const struct format_count *r, struct buf *b);

@@ -195,8 +195,13 @@ struct disk {
     bool distrust_wanted;         /* syncfs failed and the epoch record does not say so yet */
     struct cond flushed_cond;
 
+    struct hard_disk *hard; /* hard extents; its fields have locks of their own or disk->lock */
+
     struct metric_series *m_used, *m_limit, *m_extents, *m_free, *m_entries, *m_verified;
 };
+
+struct hard_disk;
+struct hard_table;
 
 struct store {
     struct store_config config;
@@ -211,6 +216,8 @@ struct store {
     struct evict_sets *sets;
     bool sets_changed;
     uint64_t sets_generation;
+
+    struct hard_table *hard; /* hard extents in memory */
 
     store_gone_fn on_gone;
     void *on_gone_arg;
@@ -251,6 +258,8 @@ int disk_create_file(struct disk *d, struct id128 id);
 /* Commits the marker of a file that is about to be made. */
 int disk_mark_birth(struct disk *d, struct id128 id, struct err *e);
 void disk_unmark_birth(struct disk *d, struct id128 id);
+/* Files made below the directory from now on have no access times, where the file system can do that. */
+void disk_forgo_access_times(const char *path);
 int disk_log_error(const struct disk *d, const char *what, int code);
 
 /* ---- space.c: what a disk may hold ---- */
@@ -261,6 +270,11 @@ bool space_try(struct disk *d, uint64_t n);
 int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force);
 /* Gives back n counted bytes, of which `written` were in files and `leased` belonged to dead extents. */
 void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased);
+/* n bytes that are in files of hard extents already: evicts what it can, and counts them whatever the limit.
+ */
+void space_grow(struct disk *d, uint64_t n);
+/* As many fewer; freed: the file system has them back. */
+void space_shrink(struct disk *d, uint64_t n, bool freed);
 /* n of the counted bytes belong to a dead extent now. */
 void space_lease(struct disk *d, uint64_t n);
 /* n more (or fewer) of the counted bytes are now in files. */

@@ -10,7 +10,7 @@
  */
 #include "base/log.h"
 #include "base/sys.h"
-#include "store/store_internal.h"
+#include "store/hard_internal.h"
 
 #include <dirent.h>
 #include <string.h>
@@ -95,6 +95,8 @@ int recover_disk(struct disk *d, struct err *e)
     int r = load_counts(d, e);
     if (r < 0)
         return err_prefix(e, r, "index");
+    d->used_bytes += d->hard->bytes;
+    d->written_bytes += d->hard->bytes;
     d->running = d->epoch.durable + 1;
     if (d->store->read_only) {
         /* Nothing is written, but what the last run left behind is judged as at a real start. */

@@ -147,6 +147,24 @@ static int fault_mkdir(const char *path, mode_t mode)
     return fault.inner->mkdir(path, mode);
 }
 
+static int64_t fault_lseek(int fd, uint64_t offset, int whence)
+{
+    FAIL(LSEEK);
+    return fault.inner->lseek(fd, offset, whence);
+}
+
+static int fault_futimens(int fd, const struct timespec times[2])
+{
+    FAIL(FUTIMENS);
+    return fault.inner->futimens(fd, times);
+}
+
+static int fault_setlease(int fd, int type)
+{
+    FAIL(SETLEASE);
+    return fault.inner->setlease(fd, type);
+}
+
 static int fault_statfs_free(const char *path, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes)
 {
     FAIL(STATFS_FREE);

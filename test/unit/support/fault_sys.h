@@ -37,6 +37,9 @@
     X(RENAME, rename)                                                                                        \
     X(UNLINK, unlink)                                                                                        \
     X(MKDIR, mkdir)                                                                                          \
+    X(LSEEK, lseek)                                                                                          \
+    X(FUTIMENS, futimens)                                                                                    \
+    X(SETLEASE, setlease)                                                                                    \
     X(STATFS_FREE, statfs_free)
 
 enum fault_call {

@@ -1,0 +1,549 @@
+/*
+ * The life of hard extents: locations, the table of those in memory, references, what they occupy.
+ *
+ * Invariants:
+ *  1. One struct for each data id in the table; whoever loads, seals, unseals or removes it is the only one.
+ *  2. An unsettled extent that was taken, or was found once, stays in the table until it is sealed or
+ * removed: its share of the disk's used bytes is known only here. The share of a sealed one is in its hard
+ * record.
+ *  3. fd does not change while the extent is referenced.
+ *
+ * Failure modes: an extent that cannot be loaded leaves the table again, so that the next one to ask tries
+ * anew. A damaged hard record reads as "not sealed", with a warning: its checksums are lost, its bytes are
+ * not.
+ */
+#include "base/log.h"
+#include "base/sys.h"
+#include "store/hard_internal.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define CHAINS_MIN 64
+
+/* ---- the table ---- */
+
+void hard_table_init(struct store *s)
+{
+    s->hard = calloc(1, sizeof(*s->hard));
+    if (!s->hard)
+        abort();
+    for (size_t i = 0; i < HARD_SHARDS; i++) {
+        struct hard_shard *t = &s->hard->shards[i];
+        lock_init(&t->lock, LOCK_STORE);
+        cond_init(&t->idle);
+        t->n_chains = CHAINS_MIN;
+        t->chains = calloc(t->n_chains, sizeof(t->chains[0]));
+        if (!t->chains)
+            abort();
+    }
+}
+
+static void hard_free(struct hard *h)
+{
+    assert(h->magic == HARD_MAGIC && h->refs == 0 && !h->busy && h->write_fd < 0);
+    if (h->fd >= 0)
+        (void)sys->close(h->fd);
+    hard_sums_free(h->sums);
+    h->magic = 0;
+    free(h);
+}
+
+void hard_table_fini(struct store *s)
+{
+    for (size_t i = 0; s->hard && i < HARD_SHARDS; i++) {
+        struct hard_shard *t = &s->hard->shards[i];
+        for (size_t c = 0; c < t->n_chains; c++) {
+            while (t->chains[c]) {
+                struct hard *h = t->chains[c];
+                t->chains[c] = h->chain;
+                hard_free(h);
+            }
+        }
+        free(t->chains);
+        lock_fini(&t->lock);
+        cond_fini(&t->idle);
+    }
+    free(TAKE_PTR(s->hard));
+}
+
+struct hard_shard *hard_shard_of(const struct store *s, struct id128 id)
+{
+    /* The first byte names a directory, of which the pool fills one at a time. */
+    return &s->hard->shards[id.b[15] % HARD_SHARDS];
+}
+
+static struct hard **chain_of(struct hard_shard *t, struct id128 id)
+{
+    uint64_t h;
+    memcpy(&h, id.b + 4, sizeof(h)); /* ids are random */
+    return &t->chains[h % t->n_chains];
+}
+
+static struct hard *lookup_locked(struct hard_shard *t, struct id128 id)
+{
+    struct hard *h = *chain_of(t, id);
+    while (h && !id_eq(h->id, id))
+        h = h->chain;
+    return h;
+}
+
+static void grow_locked(struct hard_shard *t)
+{
+    struct hard **old = t->chains;
+    size_t n_old = t->n_chains;
+    t->n_chains = 2 * n_old;
+    t->chains = calloc(t->n_chains, sizeof(t->chains[0]));
+    if (!t->chains)
+        abort();
+    for (size_t c = 0; c < n_old; c++) {
+        while (old[c]) {
+            struct hard *h = old[c];
+            old[c] = h->chain;
+            struct hard **chain = chain_of(t, h->id);
+            h->chain = *chain;
+            *chain = h;
+        }
+    }
+    free(old);
+}
+
+static void insert_locked(struct hard_shard *t, struct hard *h)
+{
+    assert(!lookup_locked(t, h->id));
+    if (t->n >= t->n_chains)
+        grow_locked(t);
+    struct hard **chain = chain_of(t, h->id);
+    h->chain = *chain;
+    *chain = h;
+    t->n++;
+}
+
+static void unchain_locked(struct hard_shard *t, struct hard *h)
+{
+    struct hard **at = chain_of(t, h->id);
+    while (*at && *at != h)
+        at = &(*at)->chain;
+    if (!*at)
+        return;
+    *at = h->chain;
+    h->chain = NULL;
+    t->n--;
+}
+
+static struct hard *alloc_hard(struct disk *d, struct id128 id)
+{
+    struct hard *h = calloc(1, sizeof(*h));
+    if (!h)
+        abort();
+    *h = (struct hard){
+        .magic = HARD_MAGIC, .store = d->store, .disk = d, .id = id, .refs = 1, .fd = -1, .write_fd = -1};
+    return h;
+}
+
+static void count_unsettled(struct disk *d, int n)
+{
+    LOCK_SCOPE(&d->lock);
+    d->hard->unsettled += (uint64_t)(int64_t)n;
+}
+
+struct hard *hard_new(struct disk *d, struct id128 id, int fd)
+{
+    struct hard *h = alloc_hard(d, id);
+    h->fd = fd;
+    h->pristine = h->run_ok = true;
+    struct hard_shard *t = hard_shard_of(d->store, id);
+    count_unsettled(d, 1);
+    LOCK_SCOPE(&t->lock);
+    insert_locked(t, h);
+    return h;
+}
+
+bool hard_is_known(struct disk *d, struct id128 id)
+{
+    struct hard_shard *t = hard_shard_of(d->store, id);
+    LOCK_SCOPE(&t->lock);
+    return lookup_locked(t, id) != NULL;
+}
+
+void hard_wait_idle_locked(struct hard_shard *t, struct hard *h)
+{
+    while (h->busy)
+        cond_wait(&t->idle, &t->lock);
+}
+
+void hard_set_sealed_locked(struct hard *h, bool sealed)
+{
+    if (h->sealed != sealed)
+        count_unsettled(h->disk, sealed ? -1 : 1);
+    h->sealed = sealed;
+}
+
+void hard_note_removed(struct hard *h)
+{
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    LOCK_SCOPE(&t->lock);
+    h->removed = true;
+}
+
+void hard_drop_sums_locked(struct hard *h)
+{
+    hard_sums_free(TAKE_PTR(h->sums));
+    h->measured = false;
+}
+
+/* ---- locations ---- */
+
+void hard_path(const struct disk *d, struct id128 id, char ret[DISK_PATH_MAX])
+{
+    char hex[ID_TEXT_SIZE];
+    id_text(id, hex);
+    int n = snprintf(ret, DISK_PATH_MAX, "%s/hard/%.2s/%s", d->path, hex, hex);
+    assert(n > 0 && n < DISK_PATH_MAX);
+}
+
+enum location_offset { LOCATION_FORMAT = 0, LOCATION_DISK = 1, LOCATION_DATA = 17 };
+static_assert(LOCATION_DATA + sizeof(struct id128) == HARD_LOCATION_BYTES, "location");
+#define LOCATION_VERSION 1
+
+void hard_location(const struct hard *h, uint8_t ret[HARD_LOCATION_BYTES])
+{
+    assert(h && h->magic == HARD_MAGIC);
+    ret[LOCATION_FORMAT] = LOCATION_VERSION;
+    memcpy(ret + LOCATION_DISK, h->disk->id.b, sizeof(h->disk->id.b));
+    memcpy(ret + LOCATION_DATA, h->id.b, sizeof(h->id.b));
+}
+
+int hard_parse(struct store *s, struct slice location, struct disk **ret_disk, struct id128 *ret_id,
+               struct err *e)
+{
+    struct id128 disk, id;
+    if (location.n != HARD_LOCATION_BYTES || location.p[LOCATION_FORMAT] != LOCATION_VERSION)
+        return err_set(e, ERR_CORRUPT, "location of a hard extent: %zu bytes that are none", location.n);
+    memcpy(disk.b, location.p + LOCATION_DISK, sizeof(disk.b));
+    memcpy(id.b, location.p + LOCATION_DATA, sizeof(id.b));
+    for (size_t i = 0; i < s->n_disks; i++) {
+        if (id_eq(s->disks[i].id, disk)) {
+            *ret_disk = &s->disks[i];
+            *ret_id = id;
+            return 0;
+        }
+    }
+    char hex[ID_TEXT_SIZE];
+    id_text(disk, hex);
+    return err_set(e, -ENODEV, "the disk with id %s is not among those given with --disk", hex);
+}
+
+/* ---- getting one ---- */
+
+static int open_file(struct hard *h)
+{
+    char path[DISK_PATH_MAX];
+    hard_path(h->disk, h->id, path);
+    int fd = sys->open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (fd < 0)
+        return fd;
+    h->fd = fd;
+    return 0;
+}
+
+static int load_head(struct hard *h)
+{
+    struct format_hard head;
+    int r = hard_head(h->disk, h->id, &head);
+    if (r == -EBADMSG) {
+        char hex[ID_TEXT_SIZE];
+        id_text(h->id, hex);
+        log_warn("store", "disk %s: the hard record of %s is damaged; its checksums are lost", h->disk->path,
+                 hex);
+    }
+    h->head_may_exist = r != -ENOENT;
+    h->stale_chunks = true;
+    h->dirty = true;
+    if (r == 0) {
+        h->sealed = true;
+        h->charged = h->allocated = head.allocated_bytes;
+    }
+    return r == -ENOENT || r == -EBADMSG ? 0 : r;
+}
+
+/* By the one who made h busy. */
+static int load(struct hard *h, bool fresh, bool open)
+{
+    int r = fresh ? load_head(h) : 0;
+    if (r == 0 && open && h->fd < 0)
+        r = open_file(h);
+    return r;
+}
+
+/* Counts what an unsettled extent occupies that was not known before. */
+static void account_new(struct hard *h)
+{
+    struct stat st;
+    if (!h->sealed && h->fd >= 0 && sys->fstat(h->fd, &st) == 0)
+        hard_account(h, hard_bytes_of(&st));
+}
+
+static int get_error(struct hard *h, int r, struct err *e)
+{
+    char hex[ID_TEXT_SIZE];
+    struct disk *d = h->disk;
+    id_text(h->id, hex);
+    hard_unref(h);
+    return err_errno(e, r, "disk %s: hard extent %s", d->path, hex);
+}
+
+int hard_get(struct disk *d, struct id128 id, bool open, struct hard **ret, struct err *e)
+{
+    struct hard_shard *t = hard_shard_of(d->store, id);
+    for (;;) {
+        lock_take(&t->lock);
+        struct hard *h = lookup_locked(t, id);
+        bool fresh = !h;
+        if (fresh) {
+            h = alloc_hard(d, id);
+            insert_locked(t, h);
+        } else {
+            h->refs++;
+            hard_wait_idle_locked(t, h);
+        }
+        bool again = h->lost, gone = h->removed && open, loads = fresh || (open && h->fd < 0 && !h->removed);
+        h->busy |= loads && !again;
+        lock_drop(&t->lock);
+        if (again) {
+            hard_unref(h);
+            continue;
+        }
+        int r = loads ? load(h, fresh, open) : gone ? -ENOENT : 0;
+        if (loads) {
+            lock_take(&t->lock);
+            h->busy = false;
+            h->lost = r < 0 && fresh;
+            if (h->lost)
+                unchain_locked(t, h);
+            else if (fresh && !h->sealed)
+                count_unsettled(d, 1);
+            cond_broadcast(&t->idle);
+            lock_drop(&t->lock);
+        }
+        if (r < 0)
+            return get_error(h, r, e);
+        if (loads && fresh)
+            account_new(h);
+        *ret = h;
+        return 0;
+    }
+}
+
+int hard_find(struct store *s, struct slice location, struct hard **ret, struct err *e)
+{
+    assert(s && ret);
+    struct disk *d;
+    struct id128 id;
+    int r = hard_parse(s, location, &d, &id, e);
+    return r < 0 ? r : hard_get(d, id, /* open= */ true, ret, e);
+}
+
+/* ---- references ---- */
+
+struct hard *hard_ref(struct hard *h)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    LOCK_SCOPE(&t->lock);
+    assert(h->refs > 0);
+    h->refs++;
+    return h;
+}
+
+/* What nobody needs while an unsettled extent is not referenced. */
+static int shrink_locked(struct hard *h)
+{
+    if (h->sums && h->sums->v != &h->sums->one) {
+        hard_drop_sums_locked(h);
+        h->run_ok = false;
+    }
+    h->pristine = false;
+    return TAKE_FD(h->fd);
+}
+
+/* The last reference of a removed extent is gone. */
+static void forget_removed(struct hard *h)
+{
+    hard_account(h, 0);
+    if (!h->sealed)
+        count_unsettled(h->disk, -1);
+}
+
+void hard_unref(struct hard *h)
+{
+    if (!h)
+        return;
+    assert(h->magic == HARD_MAGIC);
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    lock_take(&t->lock);
+    assert(h->refs > 0);
+    if (--h->refs > 0) {
+        lock_drop(&t->lock);
+        return;
+    }
+    assert(h->writers == 0 && !h->busy);
+    bool removed = h->removed, goes = removed || h->lost || h->sealed || h->store->read_only;
+    int fd = -1;
+    if (goes)
+        unchain_locked(t, h);
+    else
+        fd = shrink_locked(h);
+    lock_drop(&t->lock);
+    if (removed)
+        forget_removed(h);
+    if (goes)
+        hard_free(h);
+    else if (fd >= 0)
+        (void)sys->close(fd);
+}
+
+bool hard_forget(struct hard *h)
+{
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    lock_take(&t->lock);
+    bool pristine = h->pristine && h->refs == 1 && h->charged == 0;
+    if (pristine)
+        unchain_locked(t, h);
+    lock_drop(&t->lock);
+    if (!pristine) {
+        hard_unref(h);
+        return false;
+    }
+    count_unsettled(h->disk, -1);
+    h->refs = 0;
+    hard_free(h);
+    return true;
+}
+
+/* ---- what callers may ask ---- */
+
+int hard_fd(const struct hard *h)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    return h->fd;
+}
+
+int hard_stat(struct hard *h, struct stat *ret)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    return sys->fstat(h->fd, ret);
+}
+
+bool hard_is_sealed(struct hard *h)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    LOCK_SCOPE(&t->lock);
+    return h->sealed;
+}
+
+int hard_open_path(struct hard *h, int flags)
+{
+    char path[DISK_PATH_MAX];
+    hard_path(h->disk, h->id, path);
+    int fd = sys->open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (fd != -ENOENT)
+        return fd;
+    /* Removed since: the descriptor that is still open leads to the file. */
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", h->fd);
+    return sys->open(path, flags | O_CLOEXEC, 0);
+}
+
+int hard_open_fd(struct hard *h, int flags)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    int mode = flags & O_ACCMODE;
+    assert(mode == O_RDONLY || mode == O_RDWR);
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    lock_take(&t->lock);
+    h->pristine = false;
+    if (mode == O_RDWR) {
+        assert(h->writers > 0);
+        h->handed = h->dirty = true;
+        h->run_ok = false;
+    }
+    lock_drop(&t->lock);
+    return hard_open_path(h, mode);
+}
+
+/* ---- space ---- */
+
+static void count_bytes(struct disk *d, int64_t n)
+{
+    LOCK_SCOPE(&d->lock);
+    d->hard->bytes += (uint64_t)n;
+}
+
+void hard_account(struct hard *h, uint64_t allocated)
+{
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    struct disk *d = h->disk;
+    lock_take(&t->lock);
+    uint64_t before = h->charged;
+    h->charged = h->allocated = allocated;
+    h->grown = 0;
+    lock_drop(&t->lock);
+    if (allocated == before)
+        return;
+    count_bytes(d, (int64_t)(allocated - before));
+    if (allocated > before)
+        space_grow(d, allocated - before);
+    else
+        space_shrink(d, before - allocated, /* freed= */ allocated == 0);
+}
+
+/* Up to max unsettled extents from where the last look ended, each with a reference. */
+static size_t collect(struct disk *d, struct hard **v, size_t max)
+{
+    struct hard_disk *hd = d->hard;
+    size_t n = 0;
+    for (unsigned seen = 0; seen <= HARD_SHARDS && n < max; seen++) {
+        struct hard_shard *t = &d->store->hard->shards[hd->watch_shard % HARD_SHARDS];
+        lock_take(&t->lock);
+        for (; hd->watch_chain < t->n_chains && n < max; hd->watch_chain++) {
+            for (struct hard *h = t->chains[hd->watch_chain]; h && n < max; h = h->chain) {
+                if (h->disk != d || h->sealed || h->busy || h->removed)
+                    continue;
+                h->refs++;
+                v[n++] = h;
+            }
+        }
+        if (hd->watch_chain >= t->n_chains) {
+            hd->watch_chain = 0;
+            hd->watch_shard++;
+        }
+        lock_drop(&t->lock);
+    }
+    return n;
+}
+
+void hard_watch(struct disk *d)
+{
+    struct hard *v[HARD_WATCH_MAX];
+    lock_take(&d->lock);
+    bool any = d->hard->unsettled > 0;
+    lock_drop(&d->lock);
+    size_t n = any ? collect(d, v, ARRAY_SIZE(v)) : 0;
+    for (size_t i = 0; i < n; i++) {
+        char path[DISK_PATH_MAX];
+        struct stat st;
+        hard_path(d, v[i]->id, path);
+        if (sys->stat(path, &st) == 0)
+            hard_account(v[i], hard_bytes_of(&st));
+        hard_unref(v[i]);
+    }
+}
+
+void hard_status(struct disk *d, struct store_disk_status *ret)
+{
+    LOCK_SCOPE(&d->lock);
+    ret->hard_bytes = d->hard->bytes;
+    ret->hard_unsettled = d->hard->unsettled;
+    ret->hard_extents = d->hard->count.extents + d->hard->unsettled;
+}

@@ -1,0 +1,281 @@
+/*
+ * Removing hard extents, and at start those that nobody names.
+ *
+ * Order of a removal, and what a crash leaves: the file gets its mark back, durably (one that was never
+ * sealed has it); then it is unlinked; the mark goes with the next flush of the disk, which makes the unlink
+ * durable. A crash in between leaves a marked file, or a mark without a file; the sweep at start removes
+ * both.
+ *
+ * The sweep looks at marks only, never at all files: a file without a mark is sealed, or named by a writing
+ * record for which the caller called hard_protect.
+ *
+ * Failure modes: a file that cannot be unlinked keeps its mark. A disk that does not sync keeps all marks.
+ */
+#include "base/log.h"
+#include "base/sys.h"
+#include "store/hard_internal.h"
+
+#include <string.h>
+
+#define MARKS_PER_COMMIT 1000
+
+/* ---- removing ---- */
+
+/* One call of hard_remove. */
+struct removal {
+    struct hard *h;
+    bool busy, done;
+};
+
+/* Makes an extent busy; with `wait`, waits for that. True when there is nothing (more) to be done with it. */
+static bool begin_removal(struct removal *x, bool wait)
+{
+    struct hard *h = x->h;
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    LOCK_SCOPE(&t->lock);
+    if (wait)
+        hard_wait_idle_locked(t, h);
+    if (h->removed)
+        return true;
+    if (!h->busy)
+        x->busy = h->busy = true;
+    return false;
+}
+
+static void end_removal(struct removal *x, bool removed)
+{
+    struct hard *h = x->h;
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    LOCK_SCOPE(&t->lock);
+    h->busy = x->busy = false;
+    h->removed = removed;
+    /* A commit that failed may have taken the hard record away all the same. */
+    if (!removed)
+        hard_set_sealed_locked(h, false);
+    cond_broadcast(&t->idle);
+}
+
+static int unlink_file(struct hard *h)
+{
+    char path[DISK_PATH_MAX];
+    hard_path(h->disk, h->id, path);
+    int r = sys->unlink(path);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    hard_gone(h->disk, h->id, h->stale_chunks);
+    return 0;
+}
+
+/* Commits the marks of those of one disk that are busy, and unlinks their files. */
+static int remove_on(struct disk *d, struct removal *v, size_t n, struct err *e)
+{
+    struct hard_change *changes = calloc(n + 1, sizeof(changes[0]));
+    if (!changes)
+        abort();
+    size_t n_changes = 0;
+    for (size_t i = 0; i < n; i++)
+        if (v[i].busy && v[i].h->disk == d)
+            changes[n_changes++] = (struct hard_change){.kind = HARD_REMOVE, .id = v[i].h->id};
+    int first = hard_commit(d, changes, n_changes);
+    if (first < 0)
+        (void)err_errno(e, first, "disk %s: index", d->path);
+    for (size_t i = 0, k = 0; i < n; i++) {
+        if (!v[i].busy || v[i].h->disk != d)
+            continue;
+        int r = changes[k++].result;
+        if (r == 0 && (r = unlink_file(v[i].h)) < 0 && first == 0) {
+            char hex[ID_TEXT_SIZE];
+            id_text(v[i].h->id, hex);
+            first = err_errno(e, r, "disk %s: remove hard extent %s", d->path, hex);
+        }
+        end_removal(&v[i], /* removed= */ r == 0);
+        v[i].done = true;
+    }
+    free(changes);
+    return first;
+}
+
+/* Waits for one, so that two callers with the same ones do not wait for each other, and takes what is idle.
+ */
+static int remove_pass(struct store *s, struct removal *v, size_t n, bool *ret_more, struct err *e)
+{
+    bool waited = false;
+    int first = 0;
+    *ret_more = false;
+    for (size_t i = 0; i < n; i++) {
+        if (v[i].done)
+            continue;
+        v[i].done = begin_removal(&v[i], !waited);
+        waited |= v[i].busy;
+        *ret_more |= !v[i].done && !v[i].busy;
+    }
+    for (size_t k = 0; k < s->n_disks && waited; k++) {
+        int r = remove_on(&s->disks[k], v, n, first == 0 ? e : NULL);
+        first = first < 0 ? first : r;
+    }
+    return first;
+}
+
+int hard_remove(struct store *s, const struct slice *locations, size_t n, struct err *e)
+{
+    assert(s && (locations || n == 0));
+    if (s->read_only)
+        return err_set(e, -EROFS, "the store is open read-only");
+    struct removal *v = calloc(n + 1, sizeof(v[0]));
+    if (!v)
+        abort();
+    int first = 0;
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct disk *d;
+        struct id128 id;
+        struct err *wanted = first == 0 ? e : NULL;
+        int r = hard_parse(s, locations[i], &d, &id, wanted);
+        if (r == 0)
+            r = hard_get(d, id, /* open= */ false, &v[found].h, wanted);
+        found += r == 0;
+        first = first < 0 ? first : r;
+    }
+    for (bool more = found > 0; more;) {
+        int r = remove_pass(s, v, found, &more, first == 0 ? e : NULL);
+        first = first < 0 ? first : r;
+    }
+    for (size_t i = 0; i < found; i++)
+        hard_unref(v[i].h);
+    free(v);
+    return first;
+}
+
+/* ---- at start ---- */
+
+int hard_protect(struct store *s, struct slice location, struct err *e)
+{
+    assert(s && !s->read_only);
+    struct disk *d;
+    struct id128 id;
+    struct hard *h = NULL;
+    int r = hard_parse(s, location, &d, &id, e);
+    if (r == 0)
+        r = hard_get(d, id, /* open= */ false, &h, e);
+    if (r < 0)
+        return r;
+    if (!hard_is_sealed(h)) {
+        char path[DISK_PATH_MAX];
+        struct stat st;
+        hard_path(d, id, path);
+        r = sys->stat(path, &st);
+        if (r == 0)
+            hard_account(h, hard_bytes_of(&st));
+        else if (r == -ENOENT)
+            hard_note_removed(h); /* nothing to be kept in mind */
+    }
+    hard_unref(h);
+    return r == -ENOENT ? 0 : r < 0 ? err_errno(e, r, "disk %s: look at a hard extent", d->path) : 0;
+}
+
+/* fn for each marked file that nobody protected; ends at its first error. */
+static int each_unprotected(struct disk *d, int (*fn)(struct disk *d, struct id128 id, void *arg), void *arg,
+                            struct err *e)
+{
+    struct kv_iter *_cleanup_(kv_iter_freep) it = kv_iter_new(d->kv, SLICE_LIT("f"), SLICE_LIT("g"));
+    struct slice k, v;
+    int r;
+    while ((r = kv_iter_next(it, &k, &v, e)) == 0) {
+        struct id128 id;
+        if (format_key_parse_id(k, &id) < 0 || hard_is_known(d, id))
+            continue;
+        r = fn(d, id, arg);
+        if (r < 0)
+            return err_errno(e, r, "disk %s: sweep", d->path);
+    }
+    return r == -ENOENT ? 0 : r;
+}
+
+struct sweep {
+    uint64_t files;
+    int first; /* error of an unlink */
+    struct kv_txn *txn;
+    size_t n;
+};
+
+static int sweep_file(struct disk *d, struct id128 id, void *arg)
+{
+    struct sweep *w = arg;
+    char path[DISK_PATH_MAX];
+    hard_path(d, id, path);
+    int r = sys->unlink(path);
+    w->files += r == 0;
+    if (r < 0 && r != -ENOENT && w->first == 0)
+        w->first = r;
+    return 0;
+}
+
+static int delete_chunks(struct disk *d, struct id128 id, struct kv_txn *t)
+{
+    struct format_key from, to;
+    hard_chunks_range(id, &from, &to);
+    struct kv_iter *_cleanup_(kv_iter_freep) it =
+        kv_iter_new(d->kv, format_key_view(&from), format_key_view(&to));
+    struct slice k, v;
+    int r;
+    while ((r = kv_iter_next(it, &k, &v, NULL)) == 0)
+        kv_txn_delete(t, k);
+    return r == -ENOENT ? 0 : r;
+}
+
+/* The removal of the file is on disk, if it could be removed: its mark goes. */
+static int sweep_mark(struct disk *d, struct id128 id, void *arg)
+{
+    struct sweep *w = arg;
+    char path[DISK_PATH_MAX];
+    struct stat st;
+    struct format_key k;
+    hard_path(d, id, path);
+    if (w->first < 0 && sys->stat(path, &st) != -ENOENT)
+        return 0;
+    int r = delete_chunks(d, id, w->txn);
+    if (r < 0)
+        return r;
+    format_key_id('f', id, &k);
+    kv_txn_delete(w->txn, format_key_view(&k));
+    return ++w->n % MARKS_PER_COMMIT ? 0 : kv_txn_commit(w->txn, KV_VISIBLE, NULL);
+}
+
+static int sweep_disk(struct disk *d, uint64_t *files, struct err *e)
+{
+    struct sweep w = {0};
+    int fd = d->hard->dir_fd;
+    if (fd < 0)
+        return 0; /* no hard extent was ever made */
+    int r = each_unprotected(d, sweep_file, &w, e);
+    *files += w.files;
+    if (r == 0 && (r = sys->syncfs(fd)) < 0)
+        (void)err_errno(e, r, "disk %s: sweep", d->path);
+    if (r < 0)
+        return r;
+    w.txn = kv_txn_new(d->kv);
+    r = each_unprotected(d, sweep_mark, &w, e);
+    if (r == 0)
+        r = kv_txn_commit(w.txn, KV_VISIBLE, e);
+    kv_txn_free(w.txn);
+    if (w.files > 0)
+        log_info("store", "disk %s: removed %llu hard files that nobody names", d->path,
+                 (unsigned long long)w.files);
+    if (r == 0 && w.first < 0)
+        r = err_errno(e, w.first, "disk %s: remove a hard file that nobody names", d->path);
+    return r;
+}
+
+int hard_sweep(struct store *s, uint64_t *ret_files, struct err *e)
+{
+    assert(s && ret_files && !s->read_only);
+    int first = 0;
+    uint64_t files = 0;
+    for (size_t i = 0; i < s->n_disks; i++) {
+        assert(!s->disks[i].hard->pool.has_thread); /* before the first hard_take */
+        int r = sweep_disk(&s->disks[i], &files, first == 0 ? e : NULL);
+        first = first < 0 ? first : r;
+    }
+    *ret_files = files;
+    return first;
+}

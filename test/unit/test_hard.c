@@ -1,0 +1,487 @@
+/* layer: store */
+/* Hard extents: what is written is there, sealed ones are verified, unnamed ones go, and the bytes are
+ * counted.
+ */
+#include "test_store_common.h"
+
+#include "base/log.h"
+
+#include <sys/mman.h>
+
+#include "test_hard_common.h"
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    fixture_init(f, 1, 64 * MIB);
+    fixture_open(f);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture_fini(*state);
+    free(*state);
+    return 0;
+}
+
+static void stop_and_start(struct fixture *f)
+{
+    fixture_close(f);
+    fixture_open(f);
+}
+
+/* A node of which nobody takes has no directory for hard files; taken ones are empty, fresh and marked. */
+static void test_take(void **state)
+{
+    struct fixture *f = *state;
+    char path[DISK_PATH_MAX];
+    struct stat st;
+    struct location a, b;
+    (void)snprintf(path, sizeof(path), "%s/hard", f->disks[0]);
+    assert_int_equal(stat(path, &st), -1);
+    uint64_t before = sys->real_ns() / 1000000000;
+    struct hard *x = take(f->s, &a), *y = take(f->s, &b);
+    assert_memory_not_equal(&a, &b, sizeof(a));
+    assert_int_equal(hard_stat(x, &st), 0);
+    assert_int_equal(st.st_size, 0);
+    assert_true((uint64_t)st.st_mtim.tv_sec + 1 >= before);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    assert_false(hard_is_sealed(x));
+    assert_int_equal(count_keys(f->s, 'f'), pool_size(f->s) + 2);
+    assert_int_equal(count_files(f), pool_size(f->s) + 2);
+    assert_int_equal(disk_status(f->s, 0).hard_unsettled, 2);
+    hard_unref(x);
+    hard_unref(y);
+}
+
+/* What was written is read back, through the node and through descriptors, also after a restart. */
+static void test_write_and_read(void **state)
+{
+    struct fixture *f = *state;
+    struct location a;
+    struct hard *h = take(f->s, &a);
+    assert_int_equal(hard_put(h, 7, 0, 3 * MIB + 5), 0);
+    assert_int_equal(hard_sync(h, NULL), 0);
+    assert_true(hard_holds(h, 7, 0, 3 * MIB + 5));
+    struct hard *same = find(f->s, &a);
+    assert_ptr_equal(same, h);
+    hard_unref(same);
+    hard_unref(h);
+    h = find(f->s, &a);
+    assert_true(hard_holds(h, 7, 0, 3 * MIB + 5));
+    assert_int_equal(hard_begin_writing(h, NULL), 0);
+    int fd = hard_open_fd(h, O_RDWR);
+    assert_true(fd >= 0);
+    hard_end_writing(h);
+    assert_int_equal(pwrite(fd, "abc", 3, 4 * MIB), 3);
+    assert_int_equal(close(fd), 0);
+    struct stat st;
+    assert_int_equal(hard_stat(h, &st), 0);
+    assert_int_equal(st.st_size, 4 * MIB + 3);
+    hard_unref(h);
+    assert_int_equal(hard_protect(f->s, location_view(&a), NULL), 0);
+    stop_and_start(f);
+    h = find(f->s, &a);
+    assert_true(hard_holds(h, 7, 0, 3 * MIB + 5) == false); /* longer now */
+    char p[4];
+    assert_int_equal(hard_read_verified(h, p, 4, 4 * MIB, NULL), 3);
+    assert_memory_equal(p, "abc", 3);
+    hard_unref(h);
+}
+
+/* Sealing takes the mark away and records the checksums, whether they were computed on the way or read back;
+ * a flipped bit is then found and never served. Writing unseals. */
+static void test_settle(void **state)
+{
+    struct fixture *f = *state;
+    static const uint64_t sizes[] = {0, 1, 1000, MIB, MIB + 1, 3 * MIB + 5};
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        for (int in_order = 0; in_order < 2; in_order++) {
+            struct location a;
+            struct hard *h = take(f->s, &a);
+            uint64_t n = sizes[i], half = n / 2;
+            if (in_order) {
+                assert_int_equal(hard_put(h, i, 0, n), 0);
+            } else {
+                assert_int_equal(hard_put(h, i, half, n - half), 0);
+                assert_int_equal(hard_put(h, i, 0, half), 0);
+            }
+            uint64_t marks = count_keys(f->s, 'f');
+            assert_int_equal(measure_and_settle(f->s, h), 0);
+            assert_true(hard_is_sealed(h));
+            assert_int_equal(count_keys(f->s, 'f'), marks - 1);
+            assert_true(hard_holds(h, i, 0, n));
+            assert_int_equal(measure_and_settle(f->s, h), 0); /* nothing to do */
+            hard_unref(h);
+            h = find(f->s, &a);
+            assert_true(hard_is_sealed(h));
+            assert_true(hard_holds(h, i, 0, n));
+            if (n > 0) {
+                char path[DISK_PATH_MAX], *p = malloc(n);
+                hard_path(h->disk, h->id, path);
+                flip_bit(path, n - 1);
+                struct err e = {0};
+                assert_int_equal(hard_read_verified(h, p, n, 0, &e), ERR_CORRUPT);
+                assert_non_null(strstr(e.text, "hard extent"));
+                flip_bit(path, n - 1);
+                free(p);
+            }
+            assert_int_equal(hard_put(h, i, n, 10), 0);
+            assert_false(hard_is_sealed(h));
+            assert_int_equal(measure_and_settle(f->s, h), 0);
+            assert_true(hard_holds(h, i, 0, n + 10));
+            hard_unref(h);
+        }
+    }
+    assert_int_equal(disk_status(f->s, 0).hard_unsettled, 0);
+    assert_int_equal(disk_status(f->s, 0).hard_extents, 2 * ARRAY_SIZE(sizes));
+    struct store_check_report r;
+    assert_int_equal(store_check(f->s, false, NULL, NULL, &r, NULL), 0);
+    assert_int_equal(r.hard_extents, 2 * ARRAY_SIZE(sizes));
+    assert_int_equal(r.hard_bad, 0);
+}
+
+/* Nothing is sealed while a descriptor, a mapping or the node itself may write. */
+static void test_writers_are_seen(void **state)
+{
+    struct fixture *f = *state;
+    struct location a;
+    struct stat st;
+    struct hard *h = take(f->s, &a);
+    assert_int_equal(hard_begin_writing(h, NULL), 0);
+    assert_int_equal(hard_measure(h, &st, NULL), -EAGAIN);
+    int fd = hard_open_fd(h, O_RDWR);
+    assert_int_equal(hard_write(h, "0123456789", 10, 0, NULL), 0);
+    hard_end_writing(h);
+    assert_int_equal(hard_measure(h, &st, NULL), -EAGAIN);
+    char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(map != MAP_FAILED);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(hard_measure(h, &st, NULL), -EAGAIN);
+    map[3] = 'x';
+    assert_int_equal(munmap(map, 4096), 0);
+    assert_int_equal(hard_measure(h, &st, NULL), 0);
+    assert_int_equal(st.st_size, 10);
+    /* Writing after it was measured: not sealed. */
+    bool ok = true;
+    assert_int_equal(hard_begin_writing(h, NULL), 0);
+    assert_int_equal(hard_settle(f->s, &h, 1, &ok, NULL), 0);
+    assert_false(ok);
+    hard_end_writing(h);
+    assert_int_equal(hard_settle(f->s, &h, 1, &ok, NULL), 0);
+    assert_false(ok);
+    int reader = hard_open_fd(h, O_RDONLY);
+    assert_int_equal(measure_and_settle(f->s, h), 0);
+    char p[10];
+    assert_int_equal(hard_read_verified(h, p, 10, 0, NULL), 10);
+    assert_memory_equal(p, "012x456789", 10);
+    assert_int_equal(close(reader), 0);
+    hard_unref(h);
+}
+
+/* Holes cost neither reading nor records, and are verified as zeros. */
+static void test_holes(void **state)
+{
+    struct fixture *f = *state;
+    struct location a;
+    struct hard *h = take(f->s, &a);
+    assert_int_equal(hard_begin_writing(h, NULL), 0);
+    assert_int_equal(hard_write(h, "first", 5, 10, NULL), 0);
+    assert_int_equal(hard_write(h, "far", 3, 3 * GIB + 7, NULL), 0);
+    assert_int_equal(hard_truncate(h, TIB + 1, NULL), 0);
+    hard_end_writing(h);
+    assert_int_equal(measure_and_settle(f->s, h), 0);
+    assert_int_equal(count_keys(f->s, 'k'), 2);
+    char p[16];
+    assert_int_equal(hard_read_verified(h, p, 8, 3 * GIB + 5, NULL), 8);
+    assert_memory_equal(p, "\0\0far\0\0\0", 8);
+    assert_int_equal(hard_read_verified(h, p, 8, TIB - 2, NULL), 3);
+    assert_memory_equal(p, "\0\0\0", 3);
+    struct store_check_report r;
+    assert_int_equal(store_check(f->s, false, NULL, NULL, &r, NULL), 0);
+    assert_int_equal(r.hard_bad, 0);
+    /* A byte in what should be a hole. */
+    char path[DISK_PATH_MAX];
+    hard_path(h->disk, h->id, path);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, "x", 1, 100 * (off_t)GIB), 1);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(hard_read_verified(h, p, 8, 100 * GIB, NULL), ERR_CORRUPT);
+    assert_int_equal(store_check(f->s, false, NULL, NULL, &r, NULL), 0);
+    assert_int_equal(r.hard_bad, 1);
+    hard_unref(h);
+    struct slice l = location_view(&a);
+    assert_int_equal(hard_remove(f->s, &l, 1, NULL), 0);
+    assert_int_equal(count_keys(f->s, 'k'), 0);
+    assert_int_equal(count_keys(f->s, 'h'), 0);
+}
+
+/* Removed extents are gone, readers keep their bytes until they let go, and the marks go with the flush. */
+static void test_remove(void **state)
+{
+    struct fixture *f = *state;
+    struct location a[3];
+    struct slice l[4];
+    struct hard *h[3];
+    for (int i = 0; i < 3; i++) {
+        h[i] = take(f->s, &a[i]);
+        l[i] = location_view(&a[i]);
+        assert_int_equal(hard_put(h[i], (uint64_t)i, 0, 2 * MIB), 0);
+    }
+    assert_int_equal(measure_and_settle(f->s, h[0]), 0);
+    assert_int_equal(measure_and_settle(f->s, h[1]), 0);
+    assert_int_equal(hard_put(h[1], 1, 0, 1), 0); /* neither sealed nor marked */
+    assert_true(disk_status(f->s, 0).hard_bytes >= 6 * MIB);
+    l[3] = l[0]; /* twice */
+    assert_int_equal(hard_remove(f->s, l, 4, NULL), 0);
+    assert_int_equal(hard_remove(f->s, l, 4, NULL), 0);
+    struct hard *none = NULL;
+    assert_int_equal(hard_find(f->s, l[0], &none, NULL), -ENOENT);
+    for (int i = 0; i < 3; i++) {
+        assert_true(hard_holds(h[i], (uint64_t)i, 0, 2 * MIB));
+        int fd = hard_open_fd(h[i], O_RDONLY);
+        assert_true(fd >= 0);
+        assert_int_equal(close(fd), 0);
+        assert_true(disk_status(f->s, 0).hard_bytes >= 2 * MIB);
+        hard_unref(h[i]);
+    }
+    assert_int_equal(disk_status(f->s, 0).hard_bytes, 0);
+    assert_int_equal(disk_status(f->s, 0).hard_extents, 0);
+    assert_int_equal(hard_find(f->s, l[2], &none, NULL), -ENOENT);
+    size_t pool = pool_size(f->s);
+    assert_int_equal(count_files(f), pool);
+    assert_int_equal(count_keys(f->s, 'f'), pool + 3);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    assert_int_equal(count_keys(f->s, 'f'), pool);
+}
+
+/* At start, marked files that no writing record names go; protected and sealed ones stay. */
+static void test_sweep(void **state)
+{
+    struct fixture *f = *state;
+    struct location sealed, named, unnamed, reopened;
+    struct hard *h = take(f->s, &sealed);
+    assert_int_equal(hard_put(h, 1, 0, 100), 0);
+    assert_int_equal(measure_and_settle(f->s, h), 0);
+    hard_unref(h);
+    h = take(f->s, &reopened);
+    assert_int_equal(hard_put(h, 4, 0, 100), 0);
+    assert_int_equal(measure_and_settle(f->s, h), 0);
+    assert_int_equal(hard_begin_writing(h, NULL), 0);
+    hard_end_writing(h);
+    hard_unref(h);
+    h = take(f->s, &named);
+    assert_int_equal(hard_put(h, 2, 0, 2 * MIB), 0);
+    hard_unref(h);
+    h = take(f->s, &unnamed);
+    assert_int_equal(hard_put(h, 3, 0, 2 * MIB), 0);
+    hard_unref(h);
+    uint64_t used = disk_status(f->s, 0).used_bytes;
+    size_t pool = pool_size(f->s);
+    for (int clean = 0; clean < 2; clean++) {
+        if (clean)
+            fixture_close(f);
+        else
+            fixture_abandon(f);
+        fixture_open(f);
+        assert_int_equal(hard_protect(f->s, location_view(&named), NULL), 0);
+        assert_int_equal(hard_protect(f->s, location_view(&sealed), NULL), 0);
+        assert_int_equal(hard_protect(f->s, location_view(&reopened), NULL), 0);
+        uint64_t files = 0;
+        assert_int_equal(hard_sweep(f->s, &files, NULL), 0);
+        assert_int_equal(files, clean ? 0 : pool + 1);
+        assert_int_equal(count_files(f), 3);
+        assert_int_equal(count_keys(f->s, 'f'), 1);
+        assert_int_equal(disk_status(f->s, 0).used_bytes, used - 2 * MIB);
+        assert_int_equal(disk_status(f->s, 0).hard_unsettled, 2);
+        assert_int_equal(disk_status(f->s, 0).hard_extents, 3);
+        h = find(f->s, &named);
+        assert_true(hard_holds(h, 2, 0, 2 * MIB));
+        hard_unref(h);
+        h = find(f->s, &sealed);
+        assert_true(hard_is_sealed(h) && hard_holds(h, 1, 0, 100));
+        hard_unref(h);
+        struct hard *none = NULL;
+        assert_int_equal(hard_find(f->s, location_view(&unnamed), &none, NULL), -ENOENT);
+    }
+    /* A protected one whose file is gone is no error, and nothing is kept of it. */
+    assert_int_equal(hard_protect(f->s, location_view(&unnamed), NULL), 0);
+    assert_int_equal(disk_status(f->s, 0).hard_unsettled, 2);
+}
+
+/* Locations that are none, or of another store, are refused. */
+static void test_locations(void **state)
+{
+    struct fixture *f = *state;
+    struct location a;
+    struct hard *h = take(f->s, &a), *none = NULL;
+    struct err e = {0};
+    hard_unref(h);
+    for (size_t n = 0; n < sizeof(a.b); n++)
+        assert_int_equal(hard_find(f->s, slice_of(a.b, n), &none, NULL), ERR_CORRUPT);
+    a.b[5] ^= 1;
+    assert_int_equal(hard_find(f->s, location_view(&a), &none, &e), -ENODEV);
+    assert_non_null(strstr(e.text, "--disk"));
+    a.b[5] ^= 1;
+    a.b[20] ^= 1;
+    assert_int_equal(hard_find(f->s, location_view(&a), &none, &e), -ENOENT);
+    assert_non_null(strstr(e.text, "hard extent"));
+    a.b[0] = 2;
+    assert_int_equal(hard_find(f->s, location_view(&a), &none, NULL), ERR_CORRUPT);
+}
+
+/* Untouched extents go back to the pool; those that anybody may have touched are removed instead. */
+static void test_give_back(void **state)
+{
+    struct fixture *f = *state;
+    struct location a, b, c;
+    struct hard *h = take(f->s, &a);
+    size_t pool = pool_size(f->s);
+    hard_give_back(h);
+    assert_int_equal(pool_size(f->s), pool + 1);
+    h = take(f->s, &b);
+    assert_memory_equal(&a, &b, sizeof(a));
+    assert_int_equal(hard_put(h, 1, 0, 5), 0);
+    assert_int_equal(hard_begin_writing(h, NULL), 0);
+    assert_int_equal(hard_truncate(h, 0, NULL), 0);
+    hard_end_writing(h);
+    hard_give_back(h);
+    assert_int_equal(pool_size(f->s), pool);
+    assert_int_equal(count_files(f), pool);
+    h = take(f->s, &c);
+    int fd = hard_open_fd(h, O_RDONLY);
+    hard_give_back(h);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(count_files(f), pool - 1);
+    assert_int_equal(disk_status(f->s, 0).hard_unsettled, 0);
+    assert_int_equal(disk_status(f->s, 0).used_bytes, 0);
+}
+
+/* Hard data counts, takes the place of soft data, and is refused when only hard data is left; what was
+ * written past the node counts too. */
+static void test_space(void **state)
+{
+    struct fixture *f = *state;
+    char key[16];
+    struct location a, b;
+    for (int i = 0; i < 14; i++) {
+        (void)snprintf(key, sizeof(key), "k%d", i);
+        put(f->s, key, (uint64_t)i, 4 * MIB);
+    }
+    writer_drain(&f->s->disks[0]);
+    struct hard *h = take(f->s, &a);
+    assert_int_equal(hard_put(h, 1, 0, 40 * MIB), 0);
+    struct store_disk_status st = disk_status(f->s, 0);
+    assert_true(st.hard_bytes >= 40 * MIB && st.hard_bytes < 41 * MIB);
+    assert_true(st.used_bytes <= st.limit_bytes && st.extents <= 6);
+    struct hard *x = take(f->s, &b);
+    assert_int_equal(hard_begin_writing(x, NULL), 0);
+    int fd = hard_open_fd(x, O_RDWR);
+    _cleanup_free_ char *p = content_new(2, 0, 20 * MIB);
+    assert_int_equal(pwrite(fd, p, 20 * MIB, 0), 20 * MIB);
+    hard_watch(&f->s->disks[0]);
+    st = disk_status(f->s, 0);
+    assert_true(st.hard_bytes >= 60 * MIB && st.used_bytes <= st.limit_bytes && st.extents <= 1);
+    assert_int_equal(hard_write(x, p, 8 * MIB, 20 * MIB, NULL), -ENOSPC);
+    assert_int_equal(pwrite(fd, p, 20 * MIB, 20 * MIB), 20 * MIB); /* nobody can refuse this */
+    assert_int_equal(close(fd), 0);
+    hard_end_writing(x);
+    assert_true(disk_status(f->s, 0).used_bytes >= 80 * MIB);
+    assert_int_equal(try_put(f->s, "more", 1, 4 * MIB), ERR_NOT_ADMITTED);
+    hard_unref(h);
+    hard_unref(x);
+    struct slice l[2] = {location_view(&a), location_view(&b)};
+    assert_int_equal(hard_remove(f->s, l, 2, NULL), 0);
+    st = disk_status(f->s, 0);
+    assert_int_equal(st.hard_bytes, 0);
+    assert_int_equal(st.used_bytes, f->s->disks[0].count.used_bytes);
+    put(f->s, "more", 1, 4 * MIB);
+}
+
+/* What sealed extents occupy is known again after a restart, without looking at them. */
+static void test_counts_survive(void **state)
+{
+    struct fixture *f = *state;
+    struct hard *h[10];
+    struct location a[10];
+    bool ok[10];
+    for (int i = 0; i < 10; i++) {
+        struct stat st;
+        h[i] = take(f->s, &a[i]);
+        assert_int_equal(hard_put(h[i], (uint64_t)i, 0, (uint64_t)i * MIB / 2), 0);
+        assert_int_equal(hard_measure(h[i], &st, NULL), 0);
+    }
+    assert_int_equal(hard_settle(f->s, h, 10, ok, NULL), 0);
+    for (int i = 0; i < 10; i++) {
+        assert_true(ok[i]);
+        hard_unref(h[i]);
+    }
+    uint64_t used = disk_status(f->s, 0).used_bytes;
+    assert_true(used >= 22 * MIB);
+    fixture_abandon(f);
+    fixture_open(f);
+    assert_int_equal(disk_status(f->s, 0).used_bytes, used);
+    assert_int_equal(disk_status(f->s, 0).hard_bytes, used);
+    assert_int_equal(disk_status(f->s, 0).hard_extents, 10);
+    struct slice l = location_view(&a[9]);
+    assert_int_equal(hard_remove(f->s, &l, 1, NULL), 0);
+    assert_true(disk_status(f->s, 0).used_bytes <= used - 9 * MIB / 2);
+    stop_and_start(f);
+    assert_true(disk_status(f->s, 0).used_bytes <= used - 9 * MIB / 2);
+    assert_int_equal(disk_status(f->s, 0).hard_extents, 9);
+}
+
+/* A store that is open read-only finds, reads and checks, and changes nothing. */
+static void test_read_only(void **state)
+{
+    struct fixture *f = *state;
+    struct location a;
+    struct hard *h = take(f->s, &a);
+    assert_int_equal(hard_put(h, 1, 0, 2 * MIB), 0);
+    assert_int_equal(measure_and_settle(f->s, h), 0);
+    hard_unref(h);
+    fixture_close(f);
+    f->config.read_only = true;
+    fixture_open(f);
+    h = find(f->s, &a);
+    assert_true(hard_holds(h, 1, 0, 2 * MIB));
+    assert_int_equal(hard_begin_writing(h, NULL), -EROFS);
+    struct hard *none = NULL;
+    assert_int_equal(hard_take(f->s, &none, NULL), -EROFS);
+    struct slice l = location_view(&a);
+    assert_int_equal(hard_remove(f->s, &l, 1, NULL), -EROFS);
+    char path[DISK_PATH_MAX];
+    hard_path(h->disk, h->id, path);
+    flip_bit(path, MIB + 1);
+    struct store_check_report r;
+    assert_int_equal(store_check(f->s, true, NULL, NULL, &r, NULL), 0);
+    assert_int_equal(r.hard_extents, 1);
+    assert_int_equal(r.hard_blocks, 2);
+    assert_int_equal(r.hard_bad, 1);
+    hard_unref(h);
+    fixture_close(f);
+    f->config.read_only = false;
+    fixture_open(f);
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_take, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_write_and_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_settle, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_writers_are_seen, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_holes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_remove, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sweep, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_locations, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_give_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_space, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_counts_survive, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -14,7 +14,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <time.h>
 
@@ -351,4 +353,28 @@ int sys_mkdir_p(const char *path, mode_t mode)
             return r;
     }
     return mkdir_one(part, mode);
+}
+
+static rlim_t most_files_of_a_process(void)
+{
+    _cleanup_free_ char *text = NULL;
+    size_t n;
+    if (sys_read_file("/proc/sys/fs/nr_open", 64, &text, &n) < 0)
+        return 0;
+    return (rlim_t)strtoull(text, NULL, 10);
+}
+
+uint64_t sys_raise_file_limit(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+        return 0;
+    rlim_t most = MAX(most_files_of_a_process(), r.rlim_max);
+    struct rlimit wanted = {.rlim_cur = most, .rlim_max = most};
+    if (setrlimit(RLIMIT_NOFILE, &wanted) < 0) {
+        r.rlim_cur = r.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &r); /* read back below */
+    }
+    (void)getrlimit(RLIMIT_NOFILE, &r);
+    return r.rlim_cur;
 }

@@ -55,6 +55,8 @@ int sys_read_file(const char *path, size_t max, char **ret_p, size_t *ret_n);
 int sys_write_file_atomic(const char *path, const void *p, size_t n, mode_t mode);
 int sys_mkdir_p(const char *path, mode_t mode);
 
+/* Lets the process open as many files as its rights allow, above the hard limit too; gives how many. */
+uint64_t sys_raise_file_limit(void);
 static inline uint64_t sys_mono_ms(void)
 {
     return sys->mono_ns() / 1000000;

@@ -3,7 +3,8 @@
 
 #include "base/sys.h"
 
-#define NS_PER_S 1000000000ull
+#define NS_PER_S    1000000000ull
+#define DIRECTORY_S 3600.0 /* for how long the kernel may believe the attributes of a directory */
 
 int mount_key(struct mount *m, struct node *n, struct slice name, struct buf *b)
 {
@@ -70,9 +71,24 @@ void mount_entry(struct mount *m, struct node *n, struct fuse_entry_param *ret)
 {
     memset(ret, 0, sizeof(*ret));
     ret->ino = n->id;
-    ret->attr_timeout = m->timeout_s;
-    ret->entry_timeout = m->timeout_s;
+    ret->attr_timeout = mount_timeout_s(m, n);
+    ret->entry_timeout = n->is_dir ? m->timeout_s : ret->attr_timeout;
     mount_stat(m, n, &ret->attr);
+}
+
+double mount_timeout_s(struct mount *m, struct node *n)
+{
+    if (n->is_dir) /* always the same, as long as there is one of that name */
+        return m->timeout_s > 0 ? MAX(m->timeout_s, DIRECTORY_S) : 0;
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    uint64_t ms = n->staging ? 0 : warm_tell_ms_locked(m->warm, n);
+    return MAX(m->timeout_s, (double)ms / 1000.0);
+}
+
+void mount_check_told(struct mount *m, uint64_t serial)
+{
+    if (warm_serial(m->warm) != serial)
+        warm_drop_names(m->warm);
 }
 
 int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e)

@@ -291,6 +291,7 @@ static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file
         .req = req, .m = mount_of(req), .d = dir_of(fi), .plus = plus, .p = malloc(size), .size = size};
     if (!f.p)
         abort();
+    uint64_t serial = warm_serial(f.m->warm);
     lock_take(&f.d->lock); /* held over the listing: the position is one per open directory */
     int r = fill(&f, (uint64_t)offset, &e);
     lock_drop(&f.d->lock);
@@ -298,6 +299,7 @@ static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file
         mount_reply_error(req, "readdir", r, &e);
     else
         (void)fuse_reply_buf(req, f.p, f.used);
+    mount_check_told(f.m, serial);
     free(f.p);
     if (plus)
         notifier_poke(f.m->notifier);

@@ -53,6 +53,7 @@ void mount_op_lookup(fuse_req_t req, fuse_ino_t parent_id, const char *name)
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
+    uint64_t serial = warm_serial(m->warm);
     struct node *parent = node_get(m->nodes, parent_id), *n = NULL;
     if (!parent) {
         (void)fuse_reply_err(req, ESTALE);
@@ -69,6 +70,7 @@ void mount_op_lookup(fuse_req_t req, fuse_ino_t parent_id, const char *name)
         mount_entry(m, n, &entry);
         if (fuse_reply_entry(req, &entry) < 0)
             node_forget(m->nodes, n->id, 1);
+        mount_check_told(m, serial);
         node_unref(m->nodes, n);
     }
 }
@@ -119,6 +121,7 @@ void mount_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     (void)fi;
     struct mount *m = mount_of(req);
     struct err e = {0};
+    uint64_t serial = warm_serial(m->warm);
     struct node *n = node_get(m->nodes, ino);
     int r = n ? refresh(m, n, &e) : -ESTALE;
     if (r < 0) {
@@ -126,7 +129,8 @@ void mount_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     } else {
         struct stat st;
         mount_stat(m, n, &st);
-        (void)fuse_reply_attr(req, &st, m->timeout_s);
+        (void)fuse_reply_attr(req, &st, mount_timeout_s(m, n));
+        mount_check_told(m, serial);
     }
     node_unref(m->nodes, n);
 }

@@ -15,7 +15,6 @@
 
 #include <fcntl.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/utsname.h>
 
 #define MAX_BACKGROUND 64
@@ -213,16 +212,10 @@ static int make_session(struct mount *m, struct err *e)
     return m->se ? 0 : err_set(e, ERR_BAD_OPTION, "libfuse does not take these options");
 }
 
-/* As many descriptors as the hard limit allows; returns how many of `wanted` files may be kept open. */
+/* How many of `wanted` files may be kept open. */
 static uint64_t descriptors(uint64_t wanted)
 {
-    struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) < 0)
-        return 0;
-    r.rlim_cur = r.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &r); /* read back below */
-    (void)getrlimit(RLIMIT_NOFILE, &r);
-    return MIN(wanted, (uint64_t)r.rlim_cur / 2);
+    return MIN(wanted, sys_raise_file_limit() / 2);
 }
 
 static int serve(struct mount *m)
@@ -263,8 +256,8 @@ static int serve_until_the_end(struct mount *m, void (*on_ready)(void *arg), voi
         m->notifier = notifier_start(m, on_ready, arg);
         (void)serve(m);
         fuse_session_unmount(m->se);
+        warm_end(m->warm); /* the kernel is told of nothing any more */
         notifier_stop(m->notifier);
-        warm_end(m->warm);
         handle_close_all(m);
         dir_close_all(m);
         warm_free(m->warm);

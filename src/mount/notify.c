@@ -4,8 +4,8 @@
  * Invariants:
  *  1. The first request that the kernel gets is ours, so that its INIT is over: only then can a backing file
  * be registered, and is the mount said to be ready.
- *  2. At most QUEUE_MAX names wait; further ones are forgotten: the kernel stops believing them by itself
- * after the attribute timeout.
+ *  2. Every name to be dropped is: the kernel may have been told to believe it for long. So many wait at most
+ * as there are nodes.
  *
  * Failure modes: without the right to change the read-ahead of the mount, reads that are not passed through
  * come in pieces of 128 KiB; said in the log.
@@ -19,7 +19,7 @@
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
 
-#define QUEUE_MAX      256
+#define QUEUE_MIN      64
 #define TRIM_AT_ONCE   256
 #define LOOK_EVERY_NS  (5 * 1000000000ull) /* whether the node was restarted and needs a new report */
 #define READ_AHEAD_KIB 1024
@@ -37,8 +37,8 @@ struct notifier {
     void *arg;
     struct lock lock; /* covers what follows */
     struct cond woken;
-    struct name queue[QUEUE_MAX];
-    size_t n_queue;
+    struct name *queue;
+    size_t n_queue, queue_room;
     bool must_trim, must_stop;
 };
 
@@ -141,15 +141,15 @@ static void trim(struct mount *m)
 }
 
 /* Takes what is to do; false: stop. */
-static bool take_work(struct notifier *n, struct name *ret_names, size_t *ret_n, bool *ret_trim)
+static bool take_work(struct notifier *n, struct name **ret_names, size_t *ret_n, bool *ret_trim)
 {
     LOCK_SCOPE(&n->lock);
     if (!n->must_stop && n->n_queue == 0 && !n->must_trim)
         (void)cond_wait_for(&n->woken, &n->lock, LOOK_EVERY_NS);
-    memcpy(ret_names, n->queue, n->n_queue * sizeof(n->queue[0]));
+    *ret_names = TAKE_PTR(n->queue);
     *ret_n = n->n_queue;
     *ret_trim = n->must_trim;
-    n->n_queue = 0;
+    n->n_queue = n->queue_room = 0;
     n->must_trim = false;
     return !n->must_stop;
 }
@@ -169,16 +169,17 @@ static void *notifier_main(void *arg)
             begin_service(n);
     }
     uint64_t epoch = client_epoch(m->client);
-    struct name names[QUEUE_MAX];
+    struct name *names;
     size_t n_names;
     bool must_trim, go_on;
     do {
-        go_on = take_work(n, names, &n_names, &must_trim);
+        go_on = take_work(n, &names, &n_names, &must_trim);
         for (size_t i = 0; i < n_names; i++) {
             if (go_on)
                 drop_name(m, names[i].parent_id, names[i].text, names[i].n);
             free(names[i].text);
         }
+        free(names);
         if (must_trim && go_on)
             trim(m);
         if (go_on && client_epoch(m->client) != epoch) {
@@ -215,6 +216,7 @@ void notifier_stop(struct notifier *n)
     (void)pthread_join(n->thread, NULL);
     for (size_t i = 0; i < n->n_queue; i++)
         free(n->queue[i].text);
+    free(n->queue);
     cond_fini(&n->woken);
     lock_fini(&n->lock);
     free(n);
@@ -223,8 +225,12 @@ void notifier_stop(struct notifier *n)
 void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n)
 {
     LOCK_SCOPE(&n->lock);
-    if (n->n_queue == QUEUE_MAX)
-        return;
+    if (n->n_queue == n->queue_room) {
+        n->queue_room = MAX(2 * n->queue_room, QUEUE_MIN);
+        n->queue = realloc(n->queue, n->queue_room * sizeof(n->queue[0]));
+        if (!n->queue)
+            abort();
+    }
     n->queue[n->n_queue++] =
         (struct name){.parent_id = parent_id, .text = slice_dup(slice_of(name, name_n)), .n = name_n};
     cond_signal(&n->woken);

@@ -13,7 +13,7 @@ struct notifier;
 struct notifier *notifier_start(struct mount *m, void (*on_ready)(void *arg), void *arg);
 /* Ends the thread; NULL accepted. */
 void notifier_stop(struct notifier *n);
-/* The kernel shall look this name up again soon. Never blocks; forgotten when too many wait. */
+/* The kernel shall look this name up again soon. Never blocks. */
 void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n);
 /* The table of inodes has grown: trims it when above its limit. */
 void notifier_poke(struct notifier *n);

@@ -7,7 +7,9 @@
  *  3. A file is kept only when the watch ran without a break from before the node was asked for it, and none
  * of what came through it since was of that file. Every record moves `serial` on before it is looked up, and
  * a file whose opening began at another serial is not tracked: no record falls between asking and tracking.
- *  4. The end of the pipe (the node is gone, or we did not keep up) lets go of everything.
+ *  4. While the kernel believes a name for longer than the mount's attribute timeout, its node has a
+ * warm_file with told_until_ms in the future, or the notifier is to drop the name.
+ *  5. The end of the pipe (the node is gone, or we did not keep up) lets go of everything.
  *
  * Failure modes: without a watch nothing is kept, and every open asks the node, as if this file did not
  * exist.
@@ -26,11 +28,13 @@
 #define RECORDS_MAX  512  /* taken out of the pipe at once */
 #define RETRY_MS     1000 /* between two tries to get a watch */
 #define VALID_MS_MAX (24 * 3600 * 1000ull)
+#define TELL_MS_MAX  (3600 * 1000ull)
 
 struct warm_file {
     struct node *node;
     uint64_t key_hash;
     uint64_t valid_until_ms;
+    uint64_t told_until_ms;     /* the kernel believes the name until then */
     bool is_kept;               /* else the node is open */
     bool is_stale;              /* not to be kept */
     struct warm_file *in_place; /* of the table of hashes */
@@ -90,9 +94,18 @@ static void to_trash(struct warm_file *f, struct warm_trash **trash)
     *trash = (struct warm_trash *)f;
 }
 
+static void drop_name_locked(struct warm *w, struct warm_file *f)
+{
+    const struct node *n = f->node;
+    if (n->is_attached && n->parent && sys_mono_ms() < f->told_until_ms)
+        notifier_drop_name(w->m->notifier, n->parent->id, n->name, n->name_n);
+    f->told_until_ms = 0;
+}
+
 static void forget_locked(struct warm *w, struct warm_file *f, struct warm_trash **trash)
 {
     struct node *n = f->node;
+    drop_name_locked(w, f);
     struct warm_file **at = place_of(w, f->key_hash);
     while (*at != f)
         at = &(*at)->in_place;
@@ -157,6 +170,24 @@ bool warm_is_valid_locked(const struct warm *w, const struct node *n)
            sys_mono_ms() < f->valid_until_ms;
 }
 
+uint64_t warm_tell_ms_locked(struct warm *w, struct node *n)
+{
+    if (!warm_is_valid_locked(w, n) || w->n_kept >= w->max)
+        return 0;
+    uint64_t now = sys_mono_ms();
+    uint64_t ms = MIN(n->warm->valid_until_ms - MIN(now, n->warm->valid_until_ms), TELL_MS_MAX);
+    n->warm->told_until_ms = MAX(n->warm->told_until_ms, now + ms);
+    return ms;
+}
+
+void warm_drop_names(struct warm *w)
+{
+    LOCK_SCOPE(node_table_lock(w->m->nodes));
+    for (size_t i = 0; i < PLACES; i++)
+        for (struct warm_file *f = w->places[i]; f; f = f->in_place)
+            drop_name_locked(w, f);
+}
+
 bool warm_use_locked(struct warm *w, struct node *n, struct warm_trash **trash)
 {
     struct warm_file *f = n->warm;
@@ -190,6 +221,13 @@ bool warm_keep_locked(struct warm *w, struct node *n, struct warm_trash **trash)
 
 /* ---- the watch ---- */
 
+/* A file that is open: goes on being read, and is not kept afterwards. */
+static void distrust_locked(struct warm *w, struct warm_file *f)
+{
+    f->is_stale = true;
+    drop_name_locked(w, f);
+}
+
 static void forget_key(struct warm *w, uint64_t hash)
 {
     struct warm_trash *trash = NULL;
@@ -200,7 +238,7 @@ static void forget_key(struct warm *w, uint64_t hash)
         if (f->key_hash == hash && f->is_kept)
             forget_locked(w, f, &trash);
         else if (f->key_hash == hash)
-            f->is_stale = true;
+            distrust_locked(w, f);
     }
     lock_drop(node_table_lock(w->m->nodes));
     warm_empty(w, trash);
@@ -214,7 +252,7 @@ static void forget_all(struct warm *w)
         forget_locked(w, w->oldest, &trash);
     for (size_t i = 0; i < PLACES; i++)
         for (struct warm_file *f = w->places[i]; f; f = f->in_place)
-            f->is_stale = true;
+            distrust_locked(w, f);
     lock_drop(node_table_lock(w->m->nodes));
     warm_empty(w, trash);
 }

@@ -4,7 +4,9 @@
  * go, and what that names is closed and asked for anew.
  *
  * Only whole files that the kernel reads by itself are kept, at most as many as the mount's option says, and
- * for no longer than the bucket's `validate` lets an answer of the origin be used.
+ * for no longer than the bucket's `validate` lets an answer of the origin be used. For as long the kernel is
+ * told to believe their names and attributes, so that it does not ask us either; when one is let go the
+ * kernel is told to drop its name.
  */
 #pragma once
 
@@ -37,6 +39,12 @@ uint64_t warm_serial(const struct warm *w);
 void warm_track_locked(struct warm *w, struct node *n, uint64_t key_hash, uint64_t serial, uint64_t valid_ms);
 /* Whether what is known of the node needs no question now: it is watched, and young enough. */
 bool warm_is_valid_locked(const struct warm *w, const struct node *n);
+/* For how many ms the kernel is to believe the node's name and attributes, which is being told to it: 0 when
+ * it is not watched, or when so many files are kept that this one may soon be let go. Whoever tells it reads
+ * warm_serial before, and when that has changed after the reply calls warm_drop_names: what came through the
+ * pipe in between could not be told to a kernel that did not know the name yet. */
+uint64_t warm_tell_ms_locked(struct warm *w, struct node *n);
+void warm_drop_names(struct warm *w);
 /* Takes a file that was kept into use: n's backing file is good. false, and nothing kept any more, when it is
  * too old. */
 bool warm_use_locked(struct warm *w, struct node *n, struct warm_trash **trash);

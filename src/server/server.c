@@ -16,8 +16,8 @@
 #include "net/sock.h"
 #include "server/server_internal.h"
 
+#include <inttypes.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #define LISTEN_BACKLOG    4096
 #define DISKS_MAX         64
@@ -122,22 +122,17 @@ static int on_session_call(void *session, uint32_t op, const void *req, struct a
     return object_call(session, op, req, a, rep, e);
 }
 
-/* As many descriptors as the hard limit allows; returns how many connections they are enough for. */
+/* How many connections the descriptors that we may have are enough for. */
 static unsigned prepare_descriptors(uint64_t wanted)
 {
-    struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+    uint64_t files = sys_raise_file_limit();
+    uint64_t spare = MIN((uint64_t)SPARE_DESCRIPTORS, files / 2);
+    if (files == 0 || wanted + spare <= files)
         return (unsigned)wanted;
-    r.rlim_cur = r.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &r); /* read back below */
-    (void)getrlimit(RLIMIT_NOFILE, &r);
-    uint64_t spare = MIN((uint64_t)SPARE_DESCRIPTORS, (uint64_t)r.rlim_cur / 2);
-    if (r.rlim_cur == RLIM_INFINITY || wanted + spare <= r.rlim_cur)
-        return (unsigned)wanted;
-    log_info("server", "--max-connections %llu lowered to %llu: the process may open %llu files",
-             (unsigned long long)wanted, (unsigned long long)(r.rlim_cur - spare),
-             (unsigned long long)r.rlim_cur);
-    return (unsigned)(r.rlim_cur - spare);
+    log_info("server",
+             "--max-connections %" PRIu64 " lowered to %" PRIu64 ": the process may open %" PRIu64 " files",
+             wanted, files - spare, files);
+    return (unsigned)(files - spare);
 }
 
 static int open_tls(struct server *s, const struct config *config, struct err *e)

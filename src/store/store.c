@@ -16,7 +16,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define LRU_MIN 16 /* extents per shard */
+#define LRU_MIN 16              /* extents per shard */
+#define FDS_MAX (128 * 1024ull) /* of which a quarter may be extents nobody uses now */
 
 /* ---- opening and closing ---- */
 
@@ -25,7 +26,7 @@ static void set_limits(struct store *s)
     struct rlimit fds;
     uint64_t n_fds = getrlimit(RLIMIT_NOFILE, &fds) == 0 ? fds.rlim_cur : 1024;
     s->lru_bytes_max = s->config.memory_bytes / 4 / TABLE_SHARDS;
-    s->lru_count_max = MAX(n_fds / 4 / TABLE_SHARDS, LRU_MIN);
+    s->lru_count_max = MAX(MIN(n_fds, FDS_MAX) / 4 / TABLE_SHARDS, LRU_MIN);
 }
 
 static void store_free(struct store *s)

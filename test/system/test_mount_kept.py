@@ -1,10 +1,13 @@
 """Files that a mount keeps open after their last close: opening them again asks nobody, and what they had is never served
 once the key has something else."""
 
+import concurrent.futures
 import fcntl
 import json
 import os
+import signal
 import tempfile
+import time
 
 import pytest
 
@@ -94,6 +97,45 @@ def test_what_others_write_is_seen_at_the_next_open(bucket, mount, how):
         harness.wait_until(lambda: read(path) == new, 3, "new bytes")
         for _ in range(3):
             assert read(path) == new
+
+
+def test_the_kernel_itself_believes_what_is_kept(bucket, mount):
+    """Long after --attr-timeout the name and mode of a kept file are known without the mount's process, which may even be stopped;
+    those of a file that was only listed are asked for. (Times are not: the kernel forgets them at each read.)"""
+    bucket.node.cli("bucket", "set", bucket.name, "validate=never")
+    for key in ("kept", "listed"):
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=b"x" * 1000)
+    one = mount(attr_timeout="50ms")
+    assert sorted(os.listdir(one.path)) == ["kept", "listed"]
+    for _ in range(3):
+        time.sleep(0.1)
+        assert read(one.path / "kept") == b"x" * 1000
+    time.sleep(0.2)
+    pid = one.process.pid
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert pool.submit(os.access, one.path / "kept", os.R_OK).result(timeout=10)
+            asked = pool.submit(os.access, one.path / "listed", os.R_OK)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                asked.result(timeout=0.5)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert asked.result(timeout=10)
+
+
+def test_what_is_let_go_for_others_is_believed_no_longer(bucket, mount):
+    """A name that the kernel was told to believe is asked for again once the file is not watched any more."""
+    bucket.node.cli("bucket", "set", bucket.name, "validate=never")
+    for key in ("a", "b", "c"):
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=b"old")
+    path = mount(kept_files="2", attr_timeout="50ms").path
+    for key in ("a", "a", "b", "c"):
+        time.sleep(0.1)
+        assert read(path / key) == b"old"
+    bucket.s3.put_object(Bucket=bucket.name, Key="a", Body=b"newer")
+    harness.wait_until(lambda: (path / "a").stat().st_size == 5, 3, "the new size")
+    assert read(path / "a") == b"newer"
 
 
 def test_what_the_origin_changes_is_seen_when_the_bucket_says_so(bucket, mount):

@@ -12,6 +12,10 @@
  */
 #include "s3/auth_internal.h"
 
+#include "base/text.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <time.h>
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
@@ -404,4 +408,53 @@ void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, 
     (void)snprintf(ret->scope, sizeof ret->scope, SLICE_FMT "/" SLICE_FMT "/s3/aws4_request",
                    SLICE_ARG(claim->date), SLICE_ARG(claim->region));
     memcpy(ret->previous, claim->signature.p, SIGV4_SIGNATURE_LEN);
+}
+
+/* ---- POST forms ---- */
+
+static enum s3_error verify_policy_v4(const struct auth_policy *p, struct auth_claim *c,
+                                      struct auth_keys *keys, uint64_t now_s, const char **ret_reason)
+{
+    uint8_t mac[EVP_MAX_MD_SIZE];
+    char hex[SIGV4_SIGNATURE_LEN + 1];
+    struct sigv4_key key;
+    unsigned n = 0;
+
+    if (!slice_eq_str(p->algorithm, ALGORITHM) || parse_credential(p->credential, c) || set_time(c, p->date))
+        return REFUSE(INVALID_ARGUMENT, "x-amz-algorithm, x-amz-credential and x-amz-date must be those of "
+                                        "signature version 4");
+    if (memcmp(c->date.p, c->time, SIGV4_DATE_LEN) != 0 || !slice_eq_str(c->service, "s3") ||
+        !slice_eq(c->region, keys->region))
+        return REFUSE(INVALID_ARGUMENT, "x-amz-credential is of another day, region or service");
+    if (c->time_s > now_s + AUTH_SKEW_S || now_s > c->time_s + AUTH_EXPIRES_MAX_S)
+        return S3_ERR_REQUEST_EXPIRED;
+    signing_key(keys, c, &key);
+    if (!HMAC(EVP_sha256(), key.k, sizeof key.k, (const unsigned char *)p->policy.p, p->policy.n, mac, &n))
+        abort();
+    explicit_bzero(&key, sizeof key);
+    text_hex(mac, 32, hex);
+    return sigv4_equal(slice_str(hex), p->signature) ? S3_OK : S3_ERR_SIGNATURE;
+}
+
+enum s3_error auth_verify_policy(const struct auth_policy *p, struct auth_keys *keys, uint64_t now_s,
+                                 struct arena *a, struct auth_claim *ret, const char **ret_reason)
+{
+    struct auth_claim c = {.payload_hash = SLICE_LIT("UNSIGNED-PAYLOAD")};
+    bool v4 = p->algorithm.p || p->credential.p;
+    struct slice key = p->credential;
+    enum s3_error error;
+
+    c.kind = v4 ? AUTH_URL_V4 : AUTH_URL_V2;
+    c.access_key = v4 ? slice_split(&key, '/') : p->access_key;
+    if (c.access_key.n == 0 || p->signature.n == 0 || p->policy.n == 0)
+        return REFUSE(INVALID_ARGUMENT, "the form needs a policy, its signature and the access key");
+    if (find_secret(&c, keys, a))
+        return S3_ERR_INVALID_ACCESS_KEY;
+    error = v4 ? verify_policy_v4(p, &c, keys, now_s, ret_reason)
+               : auth_v2_verify_policy(p->policy, p->signature, c.secret_key);
+    if (error)
+        explicit_bzero((void *)(uintptr_t)c.secret_key.p, c.secret_key.n);
+    else
+        *ret = c;
+    return error;
 }

@@ -73,5 +73,15 @@ enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct a
 /* Checks key, region, time and signature. */
 enum s3_error auth_verify(const struct auth_request *r, struct auth_claim *claim, struct auth_keys *keys,
                           uint64_t now_s, struct arena *a, const char **ret_reason);
+
+/* The fields of a POST form that tell who made it; absent ones are SLICE_NULL. */
+struct auth_policy {
+    struct slice policy, signature;           /* policy: in base64, as it was signed */
+    struct slice algorithm, credential, date; /* version 4 */
+    struct slice access_key;                  /* version 2 */
+};
+/* Who signed the policy: *ret has the access key and its secret. */
+enum s3_error auth_verify_policy(const struct auth_policy *p, struct auth_keys *keys, uint64_t now_s,
+                                 struct arena *a, struct auth_claim *ret, const char **ret_reason);
 /* What signed chunks of the body of a verified request are checked with. */
 void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, struct chunked_signing *ret);

@@ -10,6 +10,8 @@ struct slice auth_lower(struct arena *a, struct slice s);
 /* All values of a header joined by commas, as signatures see repeated headers. SLICE_NULL when absent. */
 struct slice auth_header(const struct auth_request *r, struct slice name, struct arena *a);
 
+/* Version 2 of the signature of a POST form's policy. */
+enum s3_error auth_v2_verify_policy(struct slice policy, struct slice signature, struct slice secret_key);
 /* Version 2 of the signature in a URL. */
 enum s3_error auth_v2_parse(const struct auth_request *r, struct auth_claim *ret, const char **ret_reason);
 enum s3_error auth_v2_verify(const struct auth_request *r, const struct auth_claim *claim,

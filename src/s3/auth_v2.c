@@ -1,7 +1,8 @@
 /*
  * Signature version 2 in a URL: HMAC-SHA1, in base64, over method, Content-MD5, Content-Type, expiry, the
  * x-amz-* headers and the resource. Source: "Authenticating requests using query string authentication" of
- * the Amazon S3 developer guide. It is only accepted in URLs, where clients still make it.
+ * the Amazon S3 developer guide. It is only accepted in URLs and POST forms,
+ * where clients still make it.
  *
  * 1. As in version 4 nothing is accepted before its signature was compared in constant time.
  */
@@ -123,24 +124,35 @@ static int put_resource(const struct auth_request *r, struct buf *b)
     return status;
 }
 
+static bool signature_fits(struct slice text, struct slice signature, struct slice secret_key)
+{
+    _cleanup_buf_ struct buf encoded = BUF_INIT(64);
+    unsigned char mac[20];
+    unsigned mac_n = sizeof mac;
+
+    if (!HMAC(EVP_sha1(), secret_key.p, (int)secret_key.n, (const unsigned char *)text.p, text.n, mac,
+              &mac_n) ||
+        text_base64(&encoded, slice_of(mac, mac_n)))
+        abort();
+    return sigv4_equal(buf_view(&encoded), signature);
+}
+
+enum s3_error auth_v2_verify_policy(struct slice policy, struct slice signature, struct slice secret_key)
+{
+    return signature_fits(policy, signature, secret_key) ? S3_OK : S3_ERR_SIGNATURE;
+}
+
 enum s3_error auth_v2_verify(const struct auth_request *r, const struct auth_claim *claim,
                              struct slice secret_key, struct arena *a)
 {
     _cleanup_buf_ struct buf text = BUF_INIT(TEXT_MAX_BYTES);
-    _cleanup_buf_ struct buf encoded = BUF_INIT(64);
     const struct http_pair *expires = auth_query(r, "Expires");
     struct slice md5 = http_header(r->http, "content-md5"), type = http_header(r->http, "content-type");
-    unsigned char mac[20];
-    unsigned mac_n = sizeof mac;
 
     assert(expires);
     if (buf_printf(&text, SLICE_FMT "\n" SLICE_FMT "\n" SLICE_FMT "\n" SLICE_FMT "\n",
                    SLICE_ARG(r->http->method), SLICE_ARG(md5), SLICE_ARG(type), SLICE_ARG(expires->value)) ||
         put_amz_headers(r, a, &text) || put_resource(r, &text))
         return S3_ERR_INVALID_REQUEST;
-    if (!HMAC(EVP_sha1(), secret_key.p, (int)secret_key.n, (const unsigned char *)text.p, text.n, mac,
-              &mac_n) ||
-        text_base64(&encoded, slice_of(mac, mac_n)))
-        abort();
-    return sigv4_equal(buf_view(&encoded), claim->signature) ? S3_OK : S3_ERR_SIGNATURE;
+    return signature_fits(buf_view(&text), claim->signature, secret_key) ? S3_OK : S3_ERR_SIGNATURE;
 }

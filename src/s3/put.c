@@ -130,7 +130,8 @@ static ssize_t read_conn(void *arg, void *p, size_t n)
     return http_conn_read(arg, p, n);
 }
 
-static enum s3_error open_body(struct s3_request *r, bool with_checksum, struct body *ret)
+static enum s3_error open_body(struct s3_request *r, bool with_checksum, body_source_fn source, void *arg,
+                               struct body *ret)
 {
     struct chunked_signing signing;
     struct body_plan plan;
@@ -145,14 +146,14 @@ static enum s3_error open_body(struct s3_request *r, bool with_checksum, struct 
                                 "signed chunks need a signed Authorization header");
         auth_chunk_signing(&r->claim, &r->s3->keys, &signing);
     }
-    body_init(ret, &plan, plan.chunks_signed ? &signing : NULL, read_conn, r->conn);
+    body_init(ret, &plan, plan.chunks_signed ? &signing : NULL, source, arg);
     explicit_bzero(&signing, sizeof signing);
     return S3_OK;
 }
 
 enum s3_error put_body(struct s3_request *r, struct body *ret)
 {
-    return open_body(r, /* with_checksum= */ true, ret);
+    return open_body(r, /* with_checksum= */ true, read_conn, r->conn, ret);
 }
 
 enum s3_error put_document(struct s3_request *r, struct buf *document, bool with_checksum)
@@ -160,7 +161,7 @@ enum s3_error put_document(struct s3_request *r, struct buf *document, bool with
     struct body body;
     char piece[16 * 1024];
     ssize_t n;
-    enum s3_error error = open_body(r, with_checksum, &body);
+    enum s3_error error = open_body(r, with_checksum, read_conn, r->conn, &body);
 
     if (error)
         return error;
@@ -292,10 +293,9 @@ void put_checksum_header(struct s3_request *r, const struct body *b)
                  buf_view(&base64));
 }
 
-enum s3_error s3_op_put_object(struct s3_request *r)
+enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg, struct wire_attr *ret)
 {
     struct put p;
-    struct wire_attr attr;
     enum s3_error error;
 
     put_init(&p, r);
@@ -303,14 +303,22 @@ enum s3_error s3_op_put_object(struct s3_request *r)
     if (!error)
         error = put_conditions(r, &p.sink.open);
     if (!error)
-        error = put_body(r, &p.body);
+        error = open_body(r, /* with_checksum= */ true, source, arg, &p.body);
     if (!error)
-        error = write_all(&p, &attr);
+        error = write_all(&p, ret);
     if (!error) {
-        reply_etag(r, attr.etag);
+        reply_etag(r, ret->etag);
         put_checksum_header(r, &p.body);
     }
     put_fini(&p);
+    return error;
+}
+
+enum s3_error s3_op_put_object(struct s3_request *r)
+{
+    struct wire_attr attr;
+    enum s3_error error = put_stream(r, read_conn, r->conn, &attr);
+
     if (!error)
         reply_send(r, 200, NULL, SLICE_NULL);
     return error;

@@ -155,9 +155,17 @@ static enum s3_op bucket_setting_op(struct slice method, const struct http_pair 
                                             : S3_OP_NONE;
 }
 
-static enum s3_op bucket_op(struct slice method, const struct http_pair *query, size_t n)
+static bool is_form(const struct http_request *http)
+{
+    struct slice type = http_header(http, "content-type");
+
+    return slice_eq_case(slice_trim(slice_split(&type, ';')), SLICE_LIT("multipart/form-data"));
+}
+
+static enum s3_op bucket_op(const struct http_request *http, const struct http_pair *query, size_t n)
 {
     const struct http_pair *type = route_query(query, n, "list-type");
+    struct slice method = http->method;
     bool asked;
     enum s3_op op = bucket_setting_op(method, query, n, &asked);
 
@@ -167,6 +175,10 @@ static enum s3_op bucket_op(struct slice method, const struct http_pair *query, 
         return S3_OP_HEAD_BUCKET;
     if (slice_eq_str(method, "POST") && route_query(query, n, "delete"))
         return S3_OP_DELETE_OBJECTS;
+    if (slice_eq_str(method, "POST") && is_form(http))
+        return S3_OP_POST_OBJECT;
+    if (slice_eq_str(method, "PUT") || slice_eq_str(method, "DELETE"))
+        return method.p[0] == 'P' ? S3_OP_CREATE_BUCKET : S3_OP_DELETE_BUCKET;
     if (!slice_eq_str(method, "GET"))
         return S3_OP_NONE;
     if (route_query(query, n, "location"))
@@ -225,7 +237,7 @@ enum s3_error route_op(const struct http_request *http, bool has_bucket, bool ha
     if (has_key)
         op = object_op(http, query, n_query);
     else if (has_bucket)
-        op = bucket_op(http->method, query, n_query);
+        op = bucket_op(http, query, n_query);
     else if (slice_eq_str(http->method, "GET"))
         op = S3_OP_LIST_BUCKETS;
     if (op == S3_OP_NONE)

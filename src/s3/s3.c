@@ -163,7 +163,7 @@ enum s3_error s3_check_access(struct s3_request *r, enum user_right right, struc
 /* Operations for which nobody signs in the usual places. */
 static bool asks_by_itself(enum s3_op op)
 {
-    return op == S3_OP_PREFLIGHT;
+    return op == S3_OP_PREFLIGHT || op == S3_OP_POST_OBJECT;
 }
 
 /* What is wanted, and whether who asks may have it: nothing else is said to those who may not. */

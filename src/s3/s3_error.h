@@ -17,6 +17,7 @@
     X(QUERY_AUTH_MALFORMED, "AuthorizationQueryParametersError", 400,                                        \
       "The signature parameters of the URL are not well formed")                                             \
     X(BAD_DIGEST, "BadDigest", 400, "The body does not match the checksum that came with it")                \
+    X(BUCKET_NOT_EMPTY, "BucketNotEmpty", 409, "The bucket still has objects")                               \
     X(BUCKET_OWNED, "BucketAlreadyOwnedByYou", 409, "The bucket exists already")                             \
     X(CONFLICT, "OperationAborted", 409, "Someone else changed the object at the same time")                 \
     X(ENTITY_TOO_LARGE, "EntityTooLarge", 400, "The object is larger than the largest allowed")              \
@@ -27,6 +28,7 @@
     X(INVALID_ARGUMENT, "InvalidArgument", 400, "An argument has a value that is not allowed")               \
     X(INVALID_BUCKET_NAME, "InvalidBucketName", 400, "The bucket name is not allowed")                       \
     X(INVALID_DIGEST, "InvalidDigest", 400, "Content-MD5 is not the base64 form of 16 bytes")                \
+    X(INVALID_LOCATION, "InvalidLocationConstraint", 400, "The bucket can only be in this node's region")    \
     X(INVALID_PART, "InvalidPart", 400, "A part in the list was not uploaded, or has another ETag")          \
     X(INVALID_PART_ORDER, "InvalidPartOrder", 400, "Part numbers must rise from one part to the next")       \
     X(INVALID_RANGE, "InvalidRange", 416, "The range lies outside the object")                               \

@@ -47,7 +47,10 @@
     X(GET_OBJECT_TAGGING, "GetObjectTagging", get_object_tagging, READ)                                      \
     X(PUT_OBJECT_TAGGING, "PutObjectTagging", put_object_tagging, WRITE)                                     \
     X(DELETE_OBJECT_TAGGING, "DeleteObjectTagging", delete_object_tagging, WRITE)                            \
-    X(PREFLIGHT, "Preflight", preflight, ANY)
+    X(PREFLIGHT, "Preflight", preflight, ANY)                                                                \
+    X(POST_OBJECT, "PostObject", post_object, ANY)                                                           \
+    X(CREATE_BUCKET, "CreateBucket", create_bucket, MANAGE)                                                  \
+    X(DELETE_BUCKET, "DeleteBucket", delete_bucket, MANAGE)
 
 /* Settings of buckets (settings.c); those of kept.c can be made, the others are never set here.
  * X(query parameter, error when nothing is set or OK, the answer's root with OK, XML inside it) */
@@ -177,6 +180,9 @@ void reply_count(struct s3 *s3, enum s3_op op, int status, uint64_t started_ns);
 /* Content type and "name: value\n" lines of the request's headers that are kept with an object, in the arena.
  * Also refuses headers that ask for what is not there. */
 enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta);
+/* Writes the request's object from these bytes, as its headers say, and puts the ETag into the answer, which
+ * is left to the caller. */
+enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg, struct wire_attr *ret);
 /* The body reader of the request. Finish with body_fini when S3_OK. */
 enum s3_error put_body(struct s3_request *r, struct body *ret);
 /* A whole body of XML, within the document's maximum. with_checksum: whether x-amz-checksum headers are about

@@ -91,7 +91,7 @@ def test_unsigned_requests(bucket):
     """Nothing is said to those who do not sign, for every kind of request."""
     for method, path in (("GET", "/"), ("GET", f"/{bucket.name}"), ("GET", f"/{bucket.name}/k"), ("HEAD", "/nothing"),
                          ("PUT", f"/{bucket.name}/k"), ("DELETE", f"/{bucket.name}/k"), ("POST", f"/{bucket.name}?delete"),
-                         ("OPTIONS", f"/{bucket.name}/k")):
+                         ("PUT", f"/{bucket.name}"), ("DELETE", "/nothing"), ("PUT", f"/{bucket.name}?cors")):
         reply = send(bucket.node, method, path, body=b"x" if method in ("PUT", "POST") else b"")
         assert reply.status == 403
         if method != "HEAD":

@@ -128,6 +128,9 @@ static void operations_are_found(void **state)
         {"PUT", "/b?lifecycle", "", S3_OP_PUT_BUCKET_SETTING},
         {"DELETE", "/b?lifecycle", "", S3_OP_DELETE_BUCKET_SETTING},
         {"OPTIONS", "/b/k", "", S3_OP_PREFLIGHT},
+        {"PUT", "/b", "", S3_OP_CREATE_BUCKET},
+        {"DELETE", "/b", "", S3_OP_DELETE_BUCKET},
+        {"POST", "/b", "Content-Type: multipart/form-data; boundary=x\r\n", S3_OP_POST_OBJECT},
     };
     (void)state;
 
@@ -155,8 +158,6 @@ static void other_functions_are_not_implemented(void **state)
         {"HEAD", "/b?policy", S3_ERR_NOT_IMPLEMENTED},
         {"POST", "/b?delete&acl", S3_ERR_NOT_IMPLEMENTED},
         {"GET", "/b?inventory", S3_ERR_NOT_IMPLEMENTED},
-        {"PUT", "/b", S3_ERR_NOT_IMPLEMENTED},
-        {"DELETE", "/b", S3_ERR_NOT_IMPLEMENTED},
         {"PUT", "/b?policy", S3_ERR_NOT_IMPLEMENTED},
         {"PUT", "/b/k?policy", S3_ERR_NOT_IMPLEMENTED},
         {"PUT", "/b/k?versions", S3_ERR_NOT_IMPLEMENTED},

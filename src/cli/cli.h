@@ -25,6 +25,9 @@
     X(sync, "sync", "make one bucket's prefix as another's, as a job")                                       \
     X(export, "export", "copy objects to an origin, as a job")                                               \
     X(import, "import", "copy objects from an origin, as a job")                                             \
+    X(pin, "pin", "keep what is cached below a prefix")                                                      \
+    X(unpin, "unpin", "end a pin")                                                                           \
+    X(rules, "rules", "say what is pinned, never cached or believed how long, by prefix")                    \
     X(job, "job", "list, show, wait for and change jobs")                                                    \
     X(status, "status", "show the state of the node")                                                        \
     X(store, "store", "verify the disks of a stopped node")                                                  \

@@ -27,6 +27,8 @@ static int check_options(const struct job_record *r, const struct kind *k, struc
         return err_set(e, ERR_BAD_OPTION, "--delete: only for sync");
     if (s->newest > 0 && (k->over != KIND_OVER_ORIGIN || s->listed || s->remove))
         return err_set(e, ERR_BAD_OPTION, "--newest: not for evict, and not with --list or --delete");
+    if (s->pin && strcmp(k->name, "prefetch") != 0)
+        return err_set(e, ERR_BAD_OPTION, "--pin: only for prefetch");
     if (s->listed && s->remove)
         return err_set(e, ERR_BAD_OPTION, "--list: not with --delete");
     if (s->storage_class && s->storage_class[0] && k->target != KIND_URL)
@@ -53,8 +55,17 @@ static int check_record(struct jobs *j, const struct job_record *r, struct err *
     return c;
 }
 
-static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct wire_job_start_rep *rep,
-                    struct err *e)
+/* The prefix is pinned before its first object is fetched. */
+static int pin(struct jobs *j, const struct job_record *r, struct arena *a, struct err *e)
+{
+    struct wire_bucket_rule_req req = {.settings = SLICE_LIT("pin=true\n")};
+    struct wire_bucket_rule_rep rep;
+    job_split(r->source, &req.bucket, &req.prefix);
+    return object_bucket_rule(j->session, &req, a, &rep, e);
+}
+
+static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct arena *a,
+                    struct wire_job_start_rep *rep, struct err *e)
 {
     struct job_record r = {.state = JOB_QUEUED, .phase = JOB_COUNT, .created_ns = sys->real_ns()};
     if (req->spec.n > JOB_SPEC_MAX_BYTES || req->source.n > 4 * KIB || req->target.n > 4 * KIB)
@@ -67,6 +78,8 @@ static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct
     int k = job_spec_decode(req->spec, &r.spec, e);
     if (k == 0)
         k = check_record(j, &r, e);
+    if (k == 0 && r.spec.pin && !r.spec.dry_run)
+        k = pin(j, &r, a, e);
     if (k == 0 && r.spec.listed) /* until its keys have come */
         r.state = JOB_PAUSED;
     if (k == 0)
@@ -249,7 +262,7 @@ int jobs_call(void *arg, uint32_t op, const void *req, struct arena *a, void *re
     struct jobs *j = CAST_MAGIC(jobs, arg, JOBS_MAGIC);
     switch (op) {
     case WIRE_OP_JOB_START:
-        return op_start(j, req, rep, e);
+        return op_start(j, req, a, rep, e);
     case WIRE_OP_JOB_LIST:
         return op_list(j, req, a, rep, e);
     case WIRE_OP_JOB_GET:

@@ -93,7 +93,7 @@ int pour(struct kind_work *w, const struct wire_open_rep *from, struct slice key
 
 static int read_back(struct kind_work *w, struct slice key, const struct digest_sums *sent, struct err *e)
 {
-    struct wire_evict_req drop = {.bucket = w->target_bucket, .key = key};
+    struct wire_evict_req drop = {.bucket = w->target_bucket, .key = key, .flags = WIRE_FRESH};
     struct wire_evict_rep dropped;
     struct wire_open_req open = {.bucket = w->target_bucket, .key = key, .via = WIRE_VIA_API};
     struct wire_open_rep rep;

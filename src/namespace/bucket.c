@@ -94,6 +94,7 @@ void bucket_unref(struct bucket *b)
     if (atomic_fetch_sub(&b->refs, 1) != 1)
         return;
     option_fini(&bucket_property_table, &b->p);
+    rules_fini(&b->rules);
     b->magic = 0;
     free(b);
 }
@@ -143,7 +144,15 @@ static int bucket_finish(struct bucket *b, struct err *e)
         free(b->p.origin);
         b->p.origin = NULL;
     }
-    return bucket_parse_validate(b->p.validate, &b->validate, &b->ttl_ms, e);
+    rules_fini(&b->rules);
+    int r = rules_parse(b->p.rules, &b->rules, e);
+    return r < 0 ? r : bucket_parse_validate(b->p.validate, &b->validate, &b->ttl_ms, e);
+}
+
+enum rule_keep bucket_keep(const struct bucket *b, struct slice key)
+{
+    enum rule_keep said = rules_keep(&b->rules, key);
+    return said == RULE_KEEP_UNSAID && b->p.cache == BUCKET_CACHE_NEVER ? RULE_KEEP_NEVER : said;
 }
 
 static struct bucket *bucket_new(struct slice name, struct err *e)
@@ -477,6 +486,18 @@ int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, 
                        SLICE_ARG(slice_sub(name, 0, 80)));
     *ret = bucket_ref(g ? g->bucket : t->v[i]);
     return 0;
+}
+
+struct bucket *bucket_find_id(struct bucket_table *t, uint64_t id)
+{
+    LOCK_SCOPE(&t->lock);
+    for (size_t i = 0; i < t->n; i++)
+        if (t->v[i]->id == id)
+            return bucket_ref(t->v[i]);
+    for (const struct guest *g = t->guests; g; g = g->next)
+        if (g->bucket->id == id)
+            return bucket_ref(g->bucket);
+    return NULL;
 }
 
 size_t bucket_page(struct bucket_table *t, struct slice after, struct bucket **ret, size_t max)

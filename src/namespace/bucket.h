@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "kv/kv.h"
+#include "namespace/rules.h"
 #include "origin/origin.h"
 
 #define BUCKET_NAME_MAX 63
@@ -28,6 +29,8 @@
       "how long a failing request to the origin is repeated before its error is reported")                   \
     X(cache, ENUM, "cache", "MODE", "auto", 0, 0, "auto|never", false,                                       \
       "never: nothing of the bucket is kept on the node's disks")                                            \
+    X(rules, STRING, "rules", "RULES", NULL, 0, 0, NULL, false,                                              \
+      "what is pinned, never cached or believed for another time, by prefix; see forebay pin and rules")     \
     X(anonymous, ENUM, "anonymous", "MODE", "none", 0, 0, "none|read", false,                                \
       "read: S3 requests without a signature may list and read")                                             \
     X(s3_tags, STRING, "s3.tags", "TAGS", NULL, 0, 0, NULL, false, "tags of the bucket, KEY=VALUE&...")      \
@@ -58,6 +61,7 @@ struct bucket {
     char name[BUCKET_NAME_MAX + 1];
     enum bucket_validate validate;
     uint64_t ttl_ms;
+    struct rules rules; /* of the property */
     struct bucket_properties p;
     atomic_bool retired; /* the table has a newer one, or none: nothing is kept for this one any more */
 };
@@ -81,6 +85,10 @@ int bucket_table_open(struct kv *kv, const struct seal *seal, struct bucket_tabl
 void bucket_table_close(struct bucket_table *t);
 DEFINE_CLEANUP(struct bucket_table, bucket_table_close)
 
+/* A reference, or NULL; guests too. */
+struct bucket *bucket_find_id(struct bucket_table *t, uint64_t id);
+/* What is said of the cache at this key: the bucket's property `cache`, and its rules. */
+enum rule_keep bucket_keep(const struct bucket *b, struct slice key);
 /* A reference, or ERR_NO_BUCKET. */
 int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, struct err *e);
 /* settings: lines "name=value\n". ERR_BUCKET_EXISTS, ERR_BAD_OPTION. Durable on return. */

@@ -82,27 +82,36 @@ uint64_t mirror_generation(struct mirror *m, const struct bucket *b, struct slic
     return atomic_load(&m->key_generation[stripe_of(b, key)]);
 }
 
-bool mirror_is_fresh(const struct bucket *b, uint64_t confirmed_ns, bool is_absent)
+/* The bucket's policy, or that of a rule for the key. */
+static enum bucket_validate policy(const struct bucket *b, struct slice key, uint64_t *ret_ttl_ms)
 {
-    uint64_t now = sys->real_ns();
+    *ret_ttl_ms = b->ttl_ms;
+    return rules_ttl(&b->rules, key, ret_ttl_ms) ? BUCKET_VALIDATE_TTL : b->validate;
+}
+
+bool mirror_is_fresh(const struct bucket *b, struct slice key, uint64_t confirmed_ns, bool is_absent)
+{
+    uint64_t now = sys->real_ns(), ttl_ms;
     uint64_t age_ms = now > confirmed_ns ? (now - confirmed_ns) / 1000000 : 0;
     uint64_t ahead_ms = confirmed_ns > now ? (confirmed_ns - now) / 1000000 : 0;
-    if (b->validate == BUCKET_VALIDATE_ALWAYS)
+    enum bucket_validate validate = policy(b, key, &ttl_ms);
+    if (validate == BUCKET_VALIDATE_ALWAYS)
         return false;
     if (is_absent && (age_ms > NEGATIVE_MS || ahead_ms > CLOCK_SLACK_MS))
         return false;
-    return b->validate == BUCKET_VALIDATE_NEVER || (age_ms < b->ttl_ms && ahead_ms <= CLOCK_SLACK_MS);
+    return validate == BUCKET_VALIDATE_NEVER || (age_ms < ttl_ms && ahead_ms <= CLOCK_SLACK_MS);
 }
 
-uint64_t mirror_valid_ms(const struct bucket *b, uint64_t confirmed_ns)
+uint64_t mirror_valid_ms(const struct bucket *b, struct slice key, uint64_t confirmed_ns)
 {
-    if (!mirror_is_fresh(b, confirmed_ns, /* is_absent= */ false))
+    uint64_t ttl_ms;
+    if (!mirror_is_fresh(b, key, confirmed_ns, /* is_absent= */ false))
         return 0;
-    if (b->validate == BUCKET_VALIDATE_NEVER)
+    if (policy(b, key, &ttl_ms) == BUCKET_VALIDATE_NEVER)
         return UINT64_MAX;
     uint64_t now = sys->real_ns();
     uint64_t age_ms = now > confirmed_ns ? (now - confirmed_ns) / 1000000 : 0;
-    return age_ms < b->ttl_ms ? b->ttl_ms - age_ms : 0;
+    return age_ms < ttl_ms ? ttl_ms - age_ms : 0;
 }
 
 int mirror_recall_stale(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
@@ -125,7 +134,7 @@ int mirror_recall(struct mirror *m, const struct bucket *b, struct slice key, st
     int r = mirror_recall_stale(m, b, key, a, &found);
     if (r < 0)
         return r;
-    if (!mirror_is_fresh(b, found.confirmed_ns, found.is_absent))
+    if (!mirror_is_fresh(b, key, found.confirmed_ns, found.is_absent))
         return -ENOENT;
     *ret = found;
     return 0;

@@ -21,10 +21,11 @@ struct mirror *mirror_new(uint64_t cache_bytes);
 void mirror_free(struct mirror *m);
 DEFINE_CLEANUP(struct mirror, mirror_free)
 
-/* Whether what the origin said at confirmed_ns (real time) may be used without asking again. */
-bool mirror_is_fresh(const struct bucket *b, uint64_t confirmed_ns, bool is_absent);
+/* Whether what the origin said of the key (of a listing: its prefix) at confirmed_ns (real time) may be used
+ * without asking again. */
+bool mirror_is_fresh(const struct bucket *b, struct slice key, uint64_t confirmed_ns, bool is_absent);
 /* For how long from now that will be so for something that exists; UINT64_MAX: for ever. */
-uint64_t mirror_valid_ms(const struct bucket *b, uint64_t confirmed_ns);
+uint64_t mirror_valid_ms(const struct bucket *b, struct slice key, uint64_t confirmed_ns);
 
 /* What is remembered and fresh enough by the bucket's policy; -ENOENT when nothing is. No I/O. Slices in the
  * arena. */

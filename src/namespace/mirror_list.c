@@ -89,7 +89,7 @@ static int page_recall(struct mirror *m, const struct bucket *b, const struct wi
     uint64_t fetched_ns;
     struct wire_list_rep rep;
     page_decode(buf_view(&v), &fetched_ns, &rep);
-    if (!mirror_is_fresh(b, fetched_ns, /* is_absent= */ false))
+    if (!mirror_is_fresh(b, q->prefix, fetched_ns, /* is_absent= */ false))
         return -ENOENT;
     page_decode(arena_dup(a, buf_view(&v)), &fetched_ns, ret);
     return 0;

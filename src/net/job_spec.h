@@ -26,6 +26,8 @@
     X(older, STRING, "older", "DATE", NULL, 0, 0, NULL, "only objects changed before this time")             \
     X(rate, STRING, "rate", "SIZE/s", NULL, 0, 0, NULL, "at most so many bytes a second, as 500MiB/s")       \
     X(parallel, UINT, "parallel", "N", "16", 1, 256, NULL, "objects worked on at the same time")             \
+    X(pin, BOOL, "pin", NULL, NULL, 0, 0, NULL,                                                              \
+      "prefetch: pin the prefix first, so that it is never evicted")                                         \
     X(metadata_only, BOOL, "metadata-only", NULL, NULL, 0, 0, NULL, "prefetch: attributes, no data")         \
     X(remove, BOOL, "delete", NULL, NULL, 0, 0, NULL,                                                        \
       "sync: remove from the target what the source does not have")                                          \

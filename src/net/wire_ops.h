@@ -17,6 +17,7 @@
     X(BUCKET_SET, bucket_set, 13)                                                                            \
     X(BUCKET_REMOVE, bucket_remove, 14)                                                                      \
     X(ORIGIN_CHECK, origin_check, 15)                                                                        \
+    X(BUCKET_RULE, bucket_rule, 16)                                                                          \
     X(STAT, stat, 20)                                                                                        \
     X(LIST, list, 21)                                                                                        \
     X(OPEN, open, 22)                                                                                        \
@@ -73,6 +74,12 @@
 /* Forgets the bucket and drops its cached data; the origin is not touched. */
 #define WIRE_REQ_bucket_remove(F) F(str, name)
 #define WIRE_REP_bucket_remove(F)
+
+/* Changes what is said of the cache below a prefix (namespace/rules.h): `settings` are lines "pin=true",
+ * "pin=false", "cache=never", "cache=auto", "ttl=TIME" or "ttl="; none: only shows. `rules`: the bucket's, as
+ * its property has them. What is never to be cached any more is dropped. */
+#define WIRE_REQ_bucket_rule(F) F(str, bucket) F(str, prefix) F(str, settings)
+#define WIRE_REP_bucket_rule(F) F(str, rules)
 
 /* Tries what the origin of a URL can; `settings` as of BUCKET_CREATE, origin.* only. flags: WIRE_READ_ONLY
  * (writes nothing there). `results`: lines "NAME<TAB>STATE<TAB>MICROSECONDS<TAB>TEXT\n", STATE one of ok, no,
@@ -184,8 +191,9 @@
  */
 #define WIRE_REQ_cached(F) F(str, bucket) F(str, prefix) F(str, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_cached(F) F(str, entries) F(u32, n_entries) F(u32, truncated)
-/* Drops what is cached of an object; success also when nothing was. Readers keep their bytes. */
-#define WIRE_REQ_evict(F) F(str, bucket) F(str, key)
+/* Drops what is cached of an object; success also when nothing was. Readers keep their bytes. -EBUSY: it is
+ * pinned; not with WIRE_FRESH (it is to be fetched again). */
+#define WIRE_REQ_evict(F) F(str, bucket) F(str, key) F(u32, flags)
 #define WIRE_REP_evict(F)
 
 /* kind: a row of jobs/kind.h. source, target: "BUCKET/PREFIX". spec: lines as net/job_spec.h says. */

@@ -68,6 +68,9 @@ int op_evict(struct object_session *ses, const struct wire_evict_req *req, struc
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
     if (r == 0)
         r = bucket_find(ses->service->buckets, req->bucket, &b, e);
+    if (r == 0 && !(req->flags & WIRE_FRESH) && bucket_keep(b, req->key) == RULE_KEEP_PINNED)
+        return err_set(e, -EBUSY, "%s/" SLICE_FMT " is pinned: forebay unpin first", b->name,
+                       SLICE_ARG(req->key));
     if (r == 0)
         (void)object_forget_key(ses->service, b, req->key);
     return r;

@@ -22,7 +22,7 @@ static int stat_cached(struct object_service *s, const struct bucket *b, const s
     if (r < 0)
         return r;
     bool enough = (q->flags & WIRE_POSIX) || ret->has_meta;
-    bool fresh = mirror_is_fresh(b, ret->confirmed_ns, /* is_absent= */ false) &&
+    bool fresh = mirror_is_fresh(b, q->key, ret->confirmed_ns, /* is_absent= */ false) &&
                  !object_heard_otherwise(s, b, q->key, ret, a);
     return enough && fresh ? 0 : -ENOENT;
 }

@@ -50,6 +50,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     if (config->route == OBJECT_ROUTE_LOOP)
         s->loop = route_loop_new();
     store_on_gone(config->store, watch_note, s);
+    store_on_evict(config->store, rule_is_pinned, s);
     *ret = s;
     return 0;
 }
@@ -61,6 +62,7 @@ void object_service_close(struct object_service *s)
     assert(s->magic == OBJECT_SERVICE_MAGIC);
     assert(!s->sessions);
     store_on_gone(s->config.store, NULL, NULL);
+    store_on_evict(s->config.store, NULL, NULL);
     route_loop_free(s->loop);
     if (s->fills)
         fill_engine_stop(s->fills);

@@ -115,6 +115,10 @@ void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t ha
 /* The session's own reference; the handle is gone. NULL when there is none. */
 void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t handle);
 
+/* ---- rule_ops.c ---- */
+/* The store's store_keep_fn: arg is the service, the key one of object_store_key. */
+bool rule_is_pinned(void *arg, struct slice store_key);
+
 /* ---- reader.c, writer.c ---- */
 struct reader;
 struct writer;

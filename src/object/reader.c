@@ -138,7 +138,7 @@ static bool entry_is_fresh(struct opener *o)
         return true;
     if (any && heard.confirmed_ns > o->attr.confirmed_ns)
         return false;
-    return mirror_is_fresh(o->bucket, o->attr.confirmed_ns, /* is_absent= */ false);
+    return mirror_is_fresh(o->bucket, o->req->key, o->attr.confirmed_ns, /* is_absent= */ false);
 }
 
 static void drop_entry(struct opener *o)
@@ -254,14 +254,18 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
     int r = attr_encode(attr, &blob);
     if (r < 0)
         return err_set(e, ERR_ORIGIN_REFUSED, "attributes of the object are too large");
-    if (o->bucket->p.cache == BUCKET_CACHE_NEVER)
+    enum rule_keep keep = bucket_keep(o->bucket, o->req->key);
+    if (keep == RULE_KEEP_NEVER)
         return 0;
     if (!object_making_begin(o->service, o->opening, o->seen)) {
         o->overtaken = true;
         metrics_count(METRIC_NOT_ADMITTED, "overtaken", NULL, NULL);
         return 0;
     }
-    struct store_new n = {.key = store_key(o), .attr = buf_view(&blob), .size_bytes = attr->size_bytes};
+    struct store_new n = {.key = store_key(o),
+                          .attr = buf_view(&blob),
+                          .size_bytes = attr->size_bytes,
+                          .pinned_admission = keep == RULE_KEEP_PINNED};
     struct err local = {0};
     r = store_create(o->service->config.store, &n, ret, &local);
     object_making_end(o->service, o->opening);
@@ -425,7 +429,7 @@ static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep 
     }
     rep->handle = handle;
     rep->state = reader_state(r);
-    rep->valid_ms = r->extent ? mirror_valid_ms(o->bucket, o->attr.confirmed_ns) : 0;
+    rep->valid_ms = r->extent ? mirror_valid_ms(o->bucket, o->req->key, o->attr.confirmed_ns) : 0;
     rep->fd = reader_gives_fd(r) ? extent_fd(r->extent) : -1;
     attr_to_wire(&o->attr, o->arena, &rep->attr);
     return 0;

@@ -137,7 +137,7 @@ static bool judge(struct disk *d, struct slice key, struct id128 id, bool in_use
         c->referenced = referenced && !in_use_too;
         c->last_read_ms = last_read_ms;
     }
-    if (c->referenced)
+    if (c->referenced || (d->store->keep && d->store->keep(d->store->keep_arg, key)))
         return false;
     v->key = slice_dup(key);
     v->key_bytes = key.n;

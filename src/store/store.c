@@ -125,6 +125,12 @@ void store_abandon(struct store *s)
     store_free(s);
 }
 
+void store_on_evict(struct store *s, store_keep_fn fn, void *arg)
+{
+    s->keep = fn;
+    s->keep_arg = arg;
+}
+
 void store_on_gone(struct store *s, store_gone_fn fn, void *arg)
 {
     s->on_gone = fn;

@@ -57,6 +57,12 @@ DEFINE_CLEANUP(struct store, store_close)
  */
 typedef bool (*store_gone_fn)(void *arg, struct slice key);
 void store_on_gone(struct store *s, store_gone_fn fn, void *arg);
+/*
+ * `fn` says whether the entry of a key must not be evicted for the sake of others. It is called from any
+ * thread that makes room, and must not call the store. Set and unset as with store_on_gone.
+ */
+typedef bool (*store_keep_fn)(void *arg, struct slice key);
+void store_on_evict(struct store *s, store_keep_fn fn, void *arg);
 /* Stops without marking clean and without flushing, as kill -9 would; tests only. */
 void store_abandon(struct store *s);
 

@@ -221,6 +221,8 @@ struct store {
 
     store_gone_fn on_gone;
     void *on_gone_arg;
+    store_keep_fn keep;
+    void *keep_arg;
 };
 
 /* How a store reaches its index; tests put engines of their own here before store_open. */

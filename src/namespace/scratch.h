@@ -26,6 +26,13 @@
  *    A location that scratch_setattr replaces is not listed: whoever replaces it keeps the old one until the
  *    call returned, and at start believes the location that scratch_getattr gives.
  *
+ * **Unsettled data.** The bytes of a file that somebody may be writing change without any call of this
+ * header, and the disk may still hold them for nobody's. Such an inode has a *writing record*: it is made in
+ * the transaction that gives the inode a location (scratch_create, scratch_put, scratch_setattr) or says that
+ * it will be written to (SCRATCH_SET_WRITING), and goes with the location, with the inode, or by
+ * scratch_settled, when the object layer has made inode and disk agree for good. scratch_unsettled gives them
+ * all at start.
+ *
  * **Keys and paths.** A key is the path of a file. "dir/" is the key of a directory that someone made (mkdir,
  * or PUT of "dir/" without data); directories that a key implies have none and go with the last key below
  * them; any change through POSIX makes them ordinary ones. Keys that cannot be paths, or whose path is taken
@@ -150,11 +157,12 @@ enum scratch_set_bit {
     SCRATCH_SET_CTIME = 1 << 7, /* else it becomes now */
     SCRATCH_SET_ATIME_NOW = 1 << 8,
     SCRATCH_SET_MTIME_NOW = 1 << 9,
-    SCRATCH_SET_LOCATION = 1 << 10,
+    SCRATCH_SET_LOCATION = 1 << 10, /* with a writing record; an empty one takes both away */
     SCRATCH_SET_ETAG = 1 << 11,
     SCRATCH_SET_CONTENT_TYPE = 1 << 12,
     SCRATCH_SET_META = 1 << 13,
     SCRATCH_SET_DROP_PRIVILEGE = 1 << 14, /* a write: set-user-ID and set-group-ID go */
+    SCRATCH_SET_WRITING = 1 << 15,        /* a writing record for the location that it has */
 };
 
 struct scratch_set {
@@ -190,6 +198,23 @@ int scratch_sweep(struct scratch *s, int (*on_orphan)(void *arg, const struct sc
 /* The mount is gone: forgets what its requests had done. */
 int scratch_forget_mount(struct scratch *s, struct id128 mount, struct err *e);
 
+/* ---- scratch_writing.c ---- */
+
+/* An inode with a writing record. */
+struct scratch_unsettled {
+    uint64_t bucket, ino;
+    uint8_t location[SCRATCH_LOCATION_MAX];
+    size_t location_bytes;
+};
+
+/* Calls on_inode for every inode of any bucket that has a writing record, until it gives a negative code,
+ * which is passed on. Records made or removed meanwhile may or may not be seen. */
+int scratch_unsettled(struct scratch *s, int (*on_inode)(void *arg, const struct scratch_unsettled *x),
+                      void *arg, struct err *e);
+/* Takes their writing records away, in one transaction. The caller knows that nobody makes them again
+ * meanwhile. */
+int scratch_settled(struct scratch *s, const struct scratch_unsettled *v, size_t n, struct err *e);
+
 /* ---- scratch_lookup.c ---- */
 
 /* "." and ".." too. */
@@ -223,9 +248,10 @@ int scratch_readdir_end(struct scratch *s, uint64_t bucket, uint64_t dir, uint64
 struct scratch_new {
     uint32_t mode; /* with type; umask of the caller is applied */
     uint32_t rdev;
-    struct slice target; /* of a symbolic link */
-    bool exclusive;      /* -EEXIST when the name exists; else an existing file is given (only for files) */
-    bool hold;           /* the inode is held on return, also an existing one */
+    struct slice target;   /* of a symbolic link */
+    struct slice location; /* of a new file, with a writing record; unused when the file exists */
+    bool exclusive;        /* -EEXIST when the name exists; else an existing file is given (only for files) */
+    bool hold;             /* the inode is held on return, also an existing one */
 };
 
 /* Any type of inode: mknod, mkdir, symlink, create. An empty name makes a file without links, held

@@ -239,11 +239,28 @@ static int erase_xattrs(struct scratch_change *c, const struct scratch_inode *x,
     return r == -ENOENT ? 0 : r;
 }
 
+void scratch_change_writing(struct scratch_change *c, const struct scratch_loaded *x)
+{
+    scratch_key_writing(c->call->bucket, x->x.ino, &c->key);
+    if (x->x.location.n == 0) {
+        kv_txn_delete(c->txn, buf_view(&c->key));
+        return;
+    }
+    buf_clear(&c->value);
+    int r = scratch_writing_encode(x->x.location, &c->value);
+    assert(r == 0);
+    kv_txn_put_plain(c->txn, buf_view(&c->key), buf_view(&c->value));
+}
+
 int scratch_change_erase(struct scratch_change *c, struct scratch_loaded *x, struct err *e)
 {
     int r = x->x.xattrs > 0 ? erase_xattrs(c, &x->x, e) : 0;
     scratch_key_orphan(c->call->bucket, x->x.ino, &c->key);
     kv_txn_delete(c->txn, buf_view(&c->key));
+    if (x->x.location.n > 0) {
+        scratch_key_writing(c->call->bucket, x->x.ino, &c->key);
+        kv_txn_delete(c->txn, buf_view(&c->key));
+    }
     x->gone = true;
     return r;
 }

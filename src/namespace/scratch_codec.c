@@ -67,6 +67,15 @@ void scratch_key_orphan(uint64_t bucket, uint64_t ino, struct buf *ret_key)
     add(ret_key, key, sizeof(key));
 }
 
+void scratch_key_writing(uint64_t bucket, uint64_t ino, struct buf *ret_key)
+{
+    uint8_t key[17] = {'w'};
+    put_be(key + 1, 8, bucket);
+    put_be(key + 9, 8, ino);
+    buf_clear(ret_key);
+    add(ret_key, key, sizeof(key));
+}
+
 void scratch_key_answer(struct id128 mount, uint32_t slot, struct buf *ret_key)
 {
     uint8_t key[21] = {'q'};
@@ -196,6 +205,24 @@ int scratch_order_decode(struct slice value, struct scratch_dirent *ret, struct 
         return ERR_CORRUPT;
     *ret = (struct scratch_dirent){(uint8_t)value.p[1], get_le(value.p + 2, 8), 0};
     *ret_name = slice_from(value, SCRATCH_ORDER_FIXED);
+    return 0;
+}
+
+/* ---- unsettled data ---- */
+
+int scratch_writing_encode(struct slice location, struct buf *b)
+{
+    if (location.n > SCRATCH_LOCATION_MAX)
+        return -E2BIG;
+    int r = buf_char(b, SCRATCH_FORMAT);
+    return r < 0 ? r : buf_slice(b, location);
+}
+
+int scratch_writing_decode(struct slice value, struct slice *ret_location)
+{
+    if (value.n < 2 || value.n > 1 + SCRATCH_LOCATION_MAX || value.p[0] != SCRATCH_FORMAT)
+        return ERR_CORRUPT;
+    *ret_location = slice_from(value, 1);
     return 0;
 }
 

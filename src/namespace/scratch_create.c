@@ -16,6 +16,8 @@ static int check_new(const struct create_arg *q, struct err *e)
     if (type != S_IFREG && type != S_IFDIR && type != S_IFLNK && type != S_IFIFO && type != S_IFSOCK &&
         type != S_IFCHR && type != S_IFBLK)
         return err_set(e, -EINVAL, "unknown type of file");
+    if (q->n->location.n > SCRATCH_LOCATION_MAX || (q->n->location.n > 0 && type != S_IFREG))
+        return err_set(e, -EINVAL, "no location for this type of file");
     if (q->n->target.n > SCRATCH_TARGET_MAX)
         return err_set(e, -ENAMETOOLONG, "target longer than %d bytes", SCRATCH_TARGET_MAX);
     if (type == S_IFLNK && (q->n->target.n == 0 || slice_find(q->n->target, 0) >= 0))
@@ -86,6 +88,10 @@ static int make(struct scratch_change *c, struct scratch_loaded *dir, struct cre
         return err_set(e, -EMLINK, "the directory has too many directories");
     struct scratch_loaded *x = scratch_change_new(c, q->ino);
     fill_new(c, x, dir, q);
+    if (q->n->location.n > 0) {
+        x->x.location = arena_dup(c->a, q->n->location);
+        scratch_change_writing(c, x);
+    }
     if (q->name.n > 0)
         scratch_change_add(c, dir, q->name, x);
     else

@@ -17,6 +17,7 @@
  * | "s" bucket(8) 0(8) "c" lane(2)       | 1, inodes(8), bytes(8), keyed(8): part of the bucket's sums  |
  * | "s" bucket(8) 0(8) "m"               | 1: rewritten when a directory gets another parent            |
  * | "z" bucket(8) inode(8)               | 1: no link leads to the inode; its data is still to be freed |
+ * | "w" bucket(8) inode(8)               | 1, location: the inode's data is not settled                 |
  * | "q" mount(16) slot(4)                | 1, request(8), time(8), inode(8): what a request had done    |
  * | "n/inode"                            | last sequence given out, decimal text                        |
  *
@@ -53,7 +54,8 @@
  * |        | 2+n  | metadata lines                                                           |
  *
  * A crash leaves whole transactions. Each call of scratch.h is one, so that names, counts and links always
- * agree; what it can leave behind is an entry of "z", which scratch_sweep finds.
+ * agree; what it can leave behind is an entry of "z", which scratch_sweep finds, and entries of "w", which
+ * scratch_unsettled gives.
  */
 #pragma once
 
@@ -99,6 +101,7 @@ void scratch_key(uint64_t bucket, uint64_t ino, enum scratch_record kind, struct
 void scratch_key_order(uint64_t bucket, uint64_t ino, uint64_t cookie, struct buf *ret_key);
 void scratch_key_counts(uint64_t bucket, uint16_t lane, struct buf *ret_key);
 void scratch_key_orphan(uint64_t bucket, uint64_t ino, struct buf *ret_key);
+void scratch_key_writing(uint64_t bucket, uint64_t ino, struct buf *ret_key);
 void scratch_key_answer(struct id128 mount, uint32_t slot, struct buf *ret_key);
 
 /* Values. Encoders append; -E2BIG when a string is longer than the format can say. Decoders give ERR_CORRUPT;
@@ -109,6 +112,8 @@ void scratch_dirent_encode(const struct scratch_dirent *d, uint8_t ret[SCRATCH_D
 int scratch_dirent_decode(struct slice value, struct scratch_dirent *ret);
 int scratch_order_encode(const struct scratch_dirent *d, struct slice name, struct buf *b);
 int scratch_order_decode(struct slice value, struct scratch_dirent *ret, struct slice *ret_name);
+int scratch_writing_encode(struct slice location, struct buf *b);
+int scratch_writing_decode(struct slice value, struct slice *ret_location);
 void scratch_counts_encode(const struct scratch_counts *c, uint8_t ret[SCRATCH_COUNTS_BYTES]);
 int scratch_counts_decode(struct slice value, struct scratch_counts *ret);
 void scratch_answer_encode(const struct scratch_answer *x, uint8_t ret[SCRATCH_ANSWER_BYTES]);

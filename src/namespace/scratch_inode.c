@@ -31,7 +31,8 @@ struct set_arg {
 
 static int check_set(const struct scratch_inode *x, const struct scratch_set *set, struct err *e)
 {
-    const uint32_t of_files = SCRATCH_SET_SIZE | SCRATCH_SET_ALLOCATED | SCRATCH_SET_LOCATION;
+    const uint32_t of_files =
+        SCRATCH_SET_SIZE | SCRATCH_SET_ALLOCATED | SCRATCH_SET_LOCATION | SCRATCH_SET_WRITING;
     if (set->what & of_files && S_ISDIR(x->mode))
         return err_set(e, -EISDIR, "is a directory");
     if (set->what & of_files && !S_ISREG(x->mode))
@@ -116,6 +117,8 @@ static int prepare_set(struct scratch_change *c, void *arg, struct err *e)
     set_owner_and_mode(&x->x, q->set, c->call->cred);
     set_data(&x->x, q->set, c->a);
     set_times(&x->x, q->set, c->now_ns);
+    if (q->set->what & (SCRATCH_SET_LOCATION | SCRATCH_SET_WRITING))
+        scratch_change_writing(c, x);
     return 0;
 }
 

@@ -180,6 +180,8 @@ void scratch_change_take(struct scratch_change *c, struct scratch_loaded *dir, s
 int scratch_change_unlink(struct scratch_change *c, struct scratch_loaded *x, struct err *e);
 /* Removes an inode's record, xattrs and place among the orphans. */
 int scratch_change_erase(struct scratch_change *c, struct scratch_loaded *x, struct err *e);
+/* Makes the inode's writing record as its location is now, or takes it away when there is none. */
+void scratch_change_writing(struct scratch_change *c, const struct scratch_loaded *x);
 /* A change through POSIX of a directory, or of anything through its attributes. */
 void scratch_change_touch(struct scratch_change *c, struct scratch_loaded *x, bool contents);
 

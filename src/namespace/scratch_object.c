@@ -210,6 +210,8 @@ static int prepare_put(struct scratch_change *c, void *arg, struct err *e)
         return r;
     struct scratch_loaded *x = scratch_change_new(c, q->ino);
     fill_object(c, x, q, old);
+    if (x->x.location.n > 0)
+        scratch_change_writing(c, x);
     if (replaces)
         r = take_tree(c, q, e);
     if (r == 0)

@@ -1,0 +1,48 @@
+/*
+ * Writing records: which inodes have data that is not settled. They are written by the changes that give
+ * locations (scratch_change_writing); here they are read at start, and taken away.
+ *
+ * Failure modes: a record that is not one of ours is ERR_CORRUPT. A record whose inode has gone or has
+ * another location cannot be left by any change; the caller treats it as stale.
+ */
+#include "namespace/scratch_internal.h"
+
+#define KEY_BYTES 17
+
+static uint64_t be64(const char *p)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++)
+        v = v << 8 | (uint8_t)p[i];
+    return v;
+}
+
+int scratch_unsettled(struct scratch *s, int (*on_inode)(void *arg, const struct scratch_unsettled *x),
+                      void *arg, struct err *e)
+{
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->kv, SLICE_LIT("w"), SLICE_LIT("x"));
+    struct slice key, value, location;
+    int r;
+    while ((r = kv_iter_next(it, &key, &value, e)) == 0) {
+        if (key.n != KEY_BYTES || scratch_writing_decode(value, &location) < 0)
+            return err_set(e, ERR_CORRUPT, "control store: a writing record is not one of ours");
+        struct scratch_unsettled x = {.bucket = be64(key.p + 1), .ino = be64(key.p + 9)};
+        x.location_bytes = location.n;
+        memcpy(x.location, location.p, location.n);
+        r = on_inode(arg, &x);
+        if (r < 0)
+            return r;
+    }
+    return r == -ENOENT ? 0 : r;
+}
+
+int scratch_settled(struct scratch *s, const struct scratch_unsettled *v, size_t n, struct err *e)
+{
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(s->kv);
+    _cleanup_buf_ struct buf key = BUF_INIT(SCRATCH_KEY_MAX);
+    for (size_t i = 0; i < n; i++) {
+        scratch_key_writing(v[i].bucket, v[i].ino, &key);
+        kv_txn_delete(t, buf_view(&key));
+    }
+    return n == 0 ? 0 : kv_txn_commit(t, KV_VISIBLE, e);
+}

@@ -137,6 +137,82 @@ int bucket_parse_validate(const char *text, enum bucket_validate *ret, uint64_t 
     return 0;
 }
 
+bool bucket_is_scratch(const struct bucket *b)
+{
+    return !b->p.origin;
+}
+
+/* Whether buckets of this kind have the property. */
+static bool property_applies(const struct bucket *b, const char *name)
+{
+#define X(name_) name_,
+    static const char *const mirror_only[] = {BUCKET_MIRROR_ONLY(X)}, *const scratch_only[] = {
+                                                                          BUCKET_SCRATCH_ONLY(X)};
+#undef X
+    bool scratch = bucket_is_scratch(b);
+    if (scratch && strncmp(name, "origin.", strlen("origin.")) == 0)
+        return false;
+    for (size_t i = 0; scratch && i < ARRAY_SIZE(mirror_only); i++)
+        if (strcmp(name, mirror_only[i]) == 0)
+            return false;
+    for (size_t i = 0; !scratch && i < ARRAY_SIZE(scratch_only); i++)
+        if (strcmp(name, scratch_only[i]) == 0)
+            return false;
+    return true;
+}
+
+/* What does not apply must be as it is by default. */
+static int check_row(const struct bucket *b, const struct bucket_properties *by_default,
+                     const struct option *row, struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BUCKET_VALUE_MAX + 1), usual = BUF_INIT(BUCKET_VALUE_MAX + 1);
+    if (property_applies(b, row->name) || option_get(&bucket_property_table, &b->p, row->name, &value) < 0 ||
+        option_get(&bucket_property_table, by_default, row->name, &usual) < 0 ||
+        slice_eq(buf_view(&value), buf_view(&usual)))
+        return 0;
+    return err_set(e, ERR_BAD_OPTION,
+                   bucket_is_scratch(b) ? "%s is of buckets with an origin: a scratch bucket has none"
+                                        : "%s is of scratch buckets: this one has an origin",
+                   row->name);
+}
+
+static int check_applies(const struct bucket *b, struct err *e)
+{
+    struct bucket_properties by_default;
+    int r = option_init(&bucket_property_table, &by_default, e);
+    for (size_t i = 0; r == 0 && i < bucket_property_table.n_rows; i++)
+        r = check_row(b, &by_default, &bucket_property_table.rows[i], e);
+    option_fini(&bucket_property_table, &by_default);
+    return r;
+}
+
+/* "UID:GID"; nothing: the node's own. */
+static int parse_owner(const char *text, uint32_t *ret_uid, uint32_t *ret_gid, struct err *e)
+{
+    uint64_t uid = getuid(), gid = getgid();
+    struct slice rest = slice_str(text);
+    if (rest.n > 0) {
+        struct slice first = slice_split(&rest, ':');
+        if (slice_u64(first, &uid) < 0 || slice_u64(rest, &gid) < 0 || uid >= UINT32_MAX || gid >= UINT32_MAX)
+            return err_set(e, ERR_BAD_OPTION, "owner '%s': must be UID:GID, two numbers", text);
+    }
+    *ret_uid = (uint32_t)uid;
+    *ret_gid = (uint32_t)gid;
+    return 0;
+}
+
+static int parse_mode(const char *text, uint32_t *ret, struct err *e)
+{
+    uint32_t mode = 0;
+    size_t n = text ? strlen(text) : 0;
+    for (size_t i = 0; i < n && n <= 5; i++)
+        mode = text[i] >= '0' && text[i] <= '7' ? mode * 8 + (uint32_t)(text[i] - '0') : UINT16_MAX;
+    if (n == 0 || n > 5 || mode > 07777)
+        return err_set(e, ERR_BAD_OPTION, "mode '%s': must be octal digits, 0 to 7777", text ? text : "");
+    *ret = mode;
+    return 0;
+}
+
 /* Checks what one property alone cannot show, and fills the derived fields. */
 static int bucket_finish(struct bucket *b, struct err *e)
 {
@@ -146,7 +222,13 @@ static int bucket_finish(struct bucket *b, struct err *e)
     }
     rules_fini(&b->rules);
     int r = rules_parse(b->p.rules, &b->rules, e);
-    return r < 0 ? r : bucket_parse_validate(b->p.validate, &b->validate, &b->ttl_ms, e);
+    if (r == 0)
+        r = bucket_parse_validate(b->p.validate, &b->validate, &b->ttl_ms, e);
+    if (r == 0)
+        r = parse_owner(b->p.owner, &b->owner_uid, &b->owner_gid, e);
+    if (r == 0)
+        r = parse_mode(b->p.mode, &b->root_mode, e);
+    return r < 0 ? r : check_applies(b, e);
 }
 
 enum rule_keep bucket_keep(const struct bucket *b, struct slice key)
@@ -206,6 +288,8 @@ int bucket_settings(const struct bucket *b, bool show_secrets, struct buf *out)
         const struct option *row = &bucket_property_table.rows[i];
         _cleanup_buf_ struct buf value = BUF_INIT(BUCKET_VALUE_MAX + 1);
         if (option_get(&bucket_property_table, &b->p, row->name, &value) < 0 || value.n == 0)
+            continue;
+        if (!property_applies(b, row->name))
             continue;
         bool hide = row->secret && !show_secrets;
         int r =
@@ -602,6 +686,10 @@ int bucket_change(struct bucket_table *t, struct slice name, struct slice settin
         r = bucket_apply(b, buf_view(&now), e);
     if (r == 0)
         r = bucket_apply(b, settings, e);
+    if (r == 0 && bucket_is_scratch(b) != bucket_is_scratch(old))
+        r = err_set(e, ERR_BAD_OPTION,
+                    bucket_is_scratch(old) ? "origin: a scratch bucket cannot become a mirror of one"
+                                           : "origin: a mirror cannot become a scratch bucket");
     if (r < 0)
         return r;
     LOCK_SCOPE(&t->lock); /* as in bucket_create */

@@ -1,5 +1,6 @@
 /*
- * Buckets: their properties, their records in the control store, and the table of them in memory.
+ * Buckets, mirrors of an origin or scratch: their properties, their records in the control store, and the
+ * table of them in memory.
  *
  * A bucket in memory is an immutable, counted snapshot: a change of properties makes a new one, and
  * operations that run keep the one they began with. A bucket id is never reused.
@@ -37,7 +38,15 @@
     X(s3_cors, STRING, "s3.cors", "XML", NULL, 0, 0, NULL, false,                                            \
       "which web pages may use the bucket, as PutBucketCors sets it, in one line")                           \
     X(s3_lifecycle, STRING, "s3.lifecycle", "XML", NULL, 0, 0, NULL, false,                                  \
-      "which objects end by themselves, as PutBucketLifecycleConfiguration sets it, in one line")
+      "which objects end by themselves, as PutBucketLifecycleConfiguration sets it, in one line")            \
+    X(owner, STRING, "owner", "UID:GID", NULL, 0, 0, NULL, false,                                            \
+      "scratch: who owns the root directory and what S3 and the command line make; default the node's")      \
+    X(mode, STRING, "mode", "OCTAL", "0755", 0, 0, NULL, false, "scratch: permissions of the root directory")
+
+/* Properties that only buckets with an origin have; those of origin.* are, too. X(name) */
+#define BUCKET_MIRROR_ONLY(X) X("validate") X("verify") X("readahead") X("retry") X("cache") X("rules")
+/* Only those without. */
+#define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode")
 
 struct bucket_properties {
 #define X(field, type, ...) ORIGIN_FIELD_##type field;
@@ -61,10 +70,14 @@ struct bucket {
     char name[BUCKET_NAME_MAX + 1];
     enum bucket_validate validate;
     uint64_t ttl_ms;
-    struct rules rules; /* of the property */
+    struct rules rules;                       /* of the property */
+    uint32_t owner_uid, owner_gid, root_mode; /* of a scratch bucket */
     struct bucket_properties p;
     atomic_bool retired; /* the table has a newer one, or none: nothing is kept for this one any more */
 };
+
+/* A bucket without origin: its data is here only. */
+bool bucket_is_scratch(const struct bucket *b);
 
 struct bucket *bucket_ref(struct bucket *b);
 void bucket_unref(struct bucket *b);
@@ -94,7 +107,8 @@ int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, 
 /* settings: lines "name=value\n". ERR_BUCKET_EXISTS, ERR_BAD_OPTION. Durable on return. */
 int bucket_create(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
                   struct err *e);
-/* Changes the given properties only; an empty value goes back to the default. */
+/* Changes the given properties only; an empty value goes back to the default. ERR_BAD_OPTION also for what
+ * would make a mirror of a scratch bucket, or the other way round. */
 int bucket_change(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
                   struct err *e);
 int bucket_delete(struct bucket_table *t, struct slice name, struct err *e);
@@ -109,5 +123,6 @@ int bucket_guest_add(struct bucket_table *t, const char *label, struct slice set
 bool bucket_guest_remove(struct bucket_table *t, struct slice name);
 /* Up to max buckets with names after `after`, in byte order, each referenced; returns how many. */
 size_t bucket_page(struct bucket_table *t, struct slice after, struct bucket **ret, size_t max);
-/* All properties as lines "name=value\n"; secrets as "***" unless show_secrets. Unset ones are left out. */
+/* All properties that apply, as lines "name=value\n"; secrets as "***" unless show_secrets. Unset ones are
+ * left out. */
 int bucket_settings(const struct bucket *b, bool show_secrets, struct buf *out);

@@ -45,7 +45,35 @@ enum wire_flag {
     WIRE_READ_ONLY = 1 << 8,  /* ORIGIN_CHECK */
     WIRE_BACKGROUND = 1 << 9, /* FETCH: waits, but behind everybody who reads */
     WIRE_EXACT = 1 << 10,
+    WIRE_EXCLUSIVE = 1 << 11,
+    WIRE_WRITE = 1 << 12,
+    WIRE_TRUNCATE = 1 << 13,
+    WIRE_PLUS = 1 << 14,
+    WIRE_EXCHANGE = 1 << 15,
+    WIRE_REPLACE = 1 << 16,
+    WIRE_WAIT = 1 << 17,
+    WIRE_TEST = 1 << 18,
+    WIRE_CANCEL = 1 << 19,
 };
+
+/* What TREE_SETATTR sets. */
+enum wire_set_bit {
+    WIRE_SET_MODE = 1 << 0, /* permissions only, the type stays */
+    WIRE_SET_UID = 1 << 1,
+    WIRE_SET_GID = 1 << 2,
+    WIRE_SET_SIZE = 1 << 3,
+    WIRE_SET_ATIME = 1 << 5,
+    WIRE_SET_MTIME = 1 << 6,
+    WIRE_SET_ATIME_NOW = 1 << 8,
+    WIRE_SET_MTIME_NOW = 1 << 9,
+    WIRE_SET_DROP_PRIVILEGE = 1 << 14, /* set-user-ID and set-group-ID go, as a write does */
+};
+#define WIRE_SET_ALL                                                                                         \
+    (WIRE_SET_MODE | WIRE_SET_UID | WIRE_SET_GID | WIRE_SET_SIZE | WIRE_SET_ATIME | WIRE_SET_MTIME |         \
+     WIRE_SET_ATIME_NOW | WIRE_SET_MTIME_NOW | WIRE_SET_DROP_PRIVILEGE)
+
+enum wire_lock_kind { WIRE_LOCK_FLOCK = 1, WIRE_LOCK_POSIX = 2 };
+enum wire_lock_type { WIRE_LOCK_NONE = 0, WIRE_LOCK_READ = 1, WIRE_LOCK_WRITE = 2 };
 
 enum wire_op {
 #define X(NAME, name, number) WIRE_OP_##NAME = number,
@@ -60,6 +88,27 @@ struct wire_attr {
     struct slice etag; /* without quotes; empty for directories */
     struct slice content_type;
     struct slice meta; /* "name: value\n" lines, see origin.h */
+};
+
+/* An inode of a scratch bucket. */
+struct wire_inode {
+    uint64_t ino;
+    uint32_t mode; /* type and permissions as st_mode */
+    uint32_t uid, gid, links, rdev;
+    uint32_t flags; /* none today: 0 */
+    uint64_t size_bytes, allocated_bytes;
+    int64_t atime_ns, mtime_ns, ctime_ns, birth_ns;
+    struct slice target; /* of a symbolic link */
+};
+
+/* An entry of a directory of a scratch bucket. */
+struct wire_dirent {
+    struct slice name;
+    uint64_t ino;
+    uint32_t mode; /* type only */
+    uint64_t cookie;
+    uint32_t has_inode; /* 1: `inode` is there too (WIRE_PLUS, unless it went meanwhile); else 0 */
+    struct wire_inode inode;
 };
 
 struct wire_entry {
@@ -79,11 +128,12 @@ struct wire_bucket {
     uint64_t created_ns;
 };
 
-#define WIRE_C_u32  uint32_t
-#define WIRE_C_u64  uint64_t
-#define WIRE_C_i64  int64_t
-#define WIRE_C_str  struct slice
-#define WIRE_C_attr struct wire_attr
+#define WIRE_C_u32   uint32_t
+#define WIRE_C_u64   uint64_t
+#define WIRE_C_i64   int64_t
+#define WIRE_C_str   struct slice
+#define WIRE_C_attr  struct wire_attr
+#define WIRE_C_inode struct wire_inode
 
 #define WIRE_FIELD(kind, field) WIRE_C_##kind field;
 #define X(NAME, name, number)                                                                                \
@@ -130,6 +180,8 @@ int wire_cached_encode(const struct wire_cached *w, struct buf *b);
 int wire_cached_decode(struct slice *s, struct wire_cached *ret);
 int wire_bucket_encode(const struct wire_bucket *w, struct buf *b);
 int wire_bucket_decode(struct slice *s, struct wire_bucket *ret);
+int wire_dirent_encode(const struct wire_dirent *w, struct buf *b);
+int wire_dirent_decode(struct slice *s, struct wire_dirent *ret);
 
 /* Body of a failed reply; texts are cut at ERR_TEXT_MAX bytes. */
 int wire_error_encode(struct slice text, struct buf *b);

@@ -4,7 +4,8 @@
  * reused.
  *
  * Field kinds: u32, u64, i64 (8 bytes, little endian; u32 4 bytes), str (u32 length, bytes), attr (struct
- * wire_attr). X(NAME, name, number): fields in WIRE_REQ_name(F) and WIRE_REP_name(F), F(kind, field).
+ * wire_attr), inode (struct wire_inode). X(NAME, name, number): fields in WIRE_REQ_name(F) and
+ * WIRE_REP_name(F), F(kind, field).
  */
 #pragma once
 
@@ -47,7 +48,25 @@
     X(USER_GET, user_get, 72)                                                                                \
     X(USER_REMOVE, user_remove, 73)                                                                          \
     X(USER_ADD_KEY, user_add_key, 74)                                                                        \
-    X(USER_REMOVE_KEY, user_remove_key, 75)
+    X(USER_REMOVE_KEY, user_remove_key, 75)                                                                  \
+    X(TREE_LOOKUP, tree_lookup, 80)                                                                          \
+    X(TREE_GETATTR, tree_getattr, 81)                                                                        \
+    X(TREE_SETATTR, tree_setattr, 82)                                                                        \
+    X(TREE_CREATE, tree_create, 83)                                                                          \
+    X(TREE_OPEN, tree_open, 84)                                                                              \
+    X(TREE_SYNC, tree_sync, 85)                                                                              \
+    X(TREE_LINK, tree_link, 86)                                                                              \
+    X(TREE_UNLINK, tree_unlink, 87)                                                                          \
+    X(TREE_RMDIR, tree_rmdir, 88)                                                                            \
+    X(TREE_RENAME, tree_rename, 89)                                                                          \
+    X(TREE_READDIR, tree_readdir, 90)                                                                        \
+    X(TREE_XATTR_GET, tree_xattr_get, 91)                                                                    \
+    X(TREE_XATTR_LIST, tree_xattr_list, 92)                                                                  \
+    X(TREE_XATTR_SET, tree_xattr_set, 93)                                                                    \
+    X(TREE_XATTR_REMOVE, tree_xattr_remove, 94)                                                              \
+    X(TREE_STATFS, tree_statfs, 95)                                                                          \
+    X(TREE_LOCK, tree_lock, 96)                                                                              \
+    X(TREE_LEAVE, tree_leave, 97)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -140,9 +159,11 @@
 #define WIRE_REP_put_open(F)  F(u64, handle)
 #define WIRE_REQ_put_write(F) F(u64, handle) F(u64, offset) F(str, data)
 #define WIRE_REP_put_write(F)
-/* Acknowledged when the origin has it. WIRE_KEEP: the handle stays open for more writes and another commit.
- */
-#define WIRE_REQ_put_commit(F) F(u64, handle) F(u64, size) F(str, sha256) F(str, md5) F(u32, flags)
+/* Acknowledged when the origin has it, of a scratch bucket when it is on disk. WIRE_KEEP: the handle stays
+ * open for more writes and another commit. `etag`: what the object of a scratch bucket is to have (empty: the
+ * MD5 of its bytes when they were written in order); origins give their own. */
+#define WIRE_REQ_put_commit(F)                                                                               \
+    F(u64, handle) F(u64, size) F(str, sha256) F(str, md5) F(str, etag) F(u32, flags)
 #define WIRE_REP_put_commit(F) F(attr, attr)
 #define WIRE_REQ_put_abort(F)  F(u64, handle)
 #define WIRE_REP_put_abort(F)
@@ -216,3 +237,101 @@
  * most 4 MiB together. JOB_CHANGE with resume begins it. */
 #define WIRE_REQ_job_keys(F) F(u64, id) F(str, keys)
 #define WIRE_REP_job_keys(F)
+
+/*
+ * TREE_*: the POSIX tree of a scratch bucket, for mounts; only for sessions that no user signed in. Inodes go
+ * by their numbers, which are never used again; the root has number 1. The kernel has checked permissions.
+ * `mount` (16 bytes) and `request` number a change: sent again with the same pair it gives the same answer
+ * and changes nothing twice; request 0: not noted. Failures change nothing. Every change is visible at once
+ * and survives the end of the node; TREE_SYNC makes it survive power loss.
+ */
+#define WIRE_REQ_tree_lookup(F) F(str, bucket) F(u64, parent) F(str, name)
+#define WIRE_REP_tree_lookup(F) F(inode, inode)
+/* Size and times of a file that somebody may be writing are those of its data. */
+#define WIRE_REQ_tree_getattr(F) F(str, bucket) F(u64, ino)
+#define WIRE_REP_tree_getattr(F) F(inode, inode)
+/* what: enum wire_set_bit. */
+#define WIRE_REQ_tree_setattr(F)                                                                             \
+    F(str, bucket)                                                                                           \
+    F(u64, ino)                                                                                              \
+    F(u32, what)                                                                                             \
+    F(u32, mode)                                                                                             \
+    F(u32, uid)                                                                                              \
+    F(u32, gid) F(u64, size) F(i64, atime_ns) F(i64, mtime_ns) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_setattr(F) F(inode, inode)
+/*
+ * Any type of inode, by the type bits of `mode`; umask is applied here. An empty name: a file without links
+ * (O_TMPFILE), opened. flags: WIRE_EXCLUSIVE (-EEXIST when the name is there; else an existing file is
+ * given), WIRE_WRITE (also opens it: the reply carries a descriptor for reading and writing), WIRE_TRUNCATE
+ * (with WIRE_WRITE: an existing file becomes empty).
+ */
+#define WIRE_REQ_tree_create(F)                                                                              \
+    F(str, bucket)                                                                                           \
+    F(u64, parent)                                                                                           \
+    F(str, name)                                                                                             \
+    F(u32, mode)                                                                                             \
+    F(u32, rdev)                                                                                             \
+    F(str, target) F(u32, uid) F(u32, gid) F(u32, umask) F(u32, flags) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_create(F) F(inode, inode) F(u32, made) F(u64, handle)
+/*
+ * flags: WIRE_WRITE, WIRE_TRUNCATE (with it). The reply carries the descriptor: for reading, or with
+ * WIRE_WRITE for reading and writing; none for a file without bytes that is opened for reading. The inode
+ * outlives its last link until CLOSE. Works on inodes without links too, while they are open.
+ */
+#define WIRE_REQ_tree_open(F) F(str, bucket) F(u64, ino) F(u32, flags) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_open(F) F(inode, inode) F(u64, handle)
+/* A file: its data and attributes are durable on return. A directory: every change before it. */
+#define WIRE_REQ_tree_sync(F) F(str, bucket) F(u64, ino) F(u32, flags)
+#define WIRE_REP_tree_sync(F)
+#define WIRE_REQ_tree_link(F)                                                                                \
+    F(str, bucket) F(u64, ino) F(u64, parent) F(str, name) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_link(F)   F(inode, inode)
+#define WIRE_REQ_tree_unlink(F) F(str, bucket) F(u64, parent) F(str, name) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_unlink(F)
+#define WIRE_REQ_tree_rmdir(F) F(str, bucket) F(u64, parent) F(str, name) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_rmdir(F)
+/* flags: WIRE_NOREPLACE, WIRE_EXCHANGE. */
+#define WIRE_REQ_tree_rename(F)                                                                              \
+    F(str, bucket)                                                                                           \
+    F(u64, parent)                                                                                           \
+    F(str, name) F(u64, to_parent) F(str, to_name) F(u32, flags) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_rename(F)
+/*
+ * Entries with cookies above `after` (0: from the first; cookies are 3 and more), as many as fit into `max`
+ * bytes, in the order of their making: `entries` holds encoded struct wire_dirent, without "." and "..".
+ * `until`: 0 in the first call, which answers what to pass in the others, so that a reader does not meet
+ * what is made meanwhile. `end`: 1 after the last entry. flags: WIRE_PLUS (each with its inode).
+ */
+#define WIRE_REQ_tree_readdir(F)                                                                             \
+    F(str, bucket) F(u64, ino) F(u64, after) F(u64, until) F(u32, max) F(u32, flags)
+#define WIRE_REP_tree_readdir(F)   F(str, entries) F(u32, n_entries) F(u32, end) F(u64, until)
+#define WIRE_REQ_tree_xattr_get(F) F(str, bucket) F(u64, ino) F(str, name)
+#define WIRE_REP_tree_xattr_get(F) F(str, value)
+/* Names, each with a NUL behind it. */
+#define WIRE_REQ_tree_xattr_list(F) F(str, bucket) F(u64, ino)
+#define WIRE_REP_tree_xattr_list(F) F(str, names)
+/* flags: WIRE_EXCLUSIVE (-EEXIST when it is there), WIRE_REPLACE (-ENODATA when it is not). */
+#define WIRE_REQ_tree_xattr_set(F)                                                                           \
+    F(str, bucket) F(u64, ino) F(str, name) F(str, value) F(u32, flags) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_xattr_set(F)
+#define WIRE_REQ_tree_xattr_remove(F) F(str, bucket) F(u64, ino) F(str, name) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_xattr_remove(F)
+#define WIRE_REQ_tree_statfs(F) F(str, bucket)
+#define WIRE_REP_tree_statfs(F) F(u64, bytes_total) F(u64, bytes_free) F(u64, files)
+/*
+ * Locks of this session on an inode, in the node's memory: they end with the session. kind: enum
+ * wire_lock_kind; type: enum wire_lock_type; bytes from `start` to `end`, both included (UINT64_MAX: the end
+ * of the file, wherever that is), of no meaning for WIRE_LOCK_FLOCK. `owner` as the kernel gives it. flags:
+ * WIRE_WAIT (until it can be had; else -EAGAIN), WIRE_TEST (posix only: takes nothing and answers what is in
+ * the way, type WIRE_LOCK_NONE when nothing is), WIRE_CANCEL (the owner's request that waits for this inode
+ * ends with -EINTR). A wait ends after some seconds with -ETIMEDOUT: ask again. -EDEADLK: waiting would never
+ * end (posix).
+ */
+#define WIRE_REQ_tree_lock(F)                                                                                \
+    F(str, bucket)                                                                                           \
+    F(u64, ino)                                                                                              \
+    F(u64, owner) F(u32, kind) F(u32, type) F(u64, start) F(u64, end) F(u32, pid) F(u32, flags)
+#define WIRE_REP_tree_lock(F) F(u32, type) F(u64, start) F(u64, end) F(u32, pid)
+/* The mount ends for good: what its numbered changes answered is forgotten. */
+#define WIRE_REQ_tree_leave(F) F(str, bucket) F(str, mount)
+#define WIRE_REP_tree_leave(F)

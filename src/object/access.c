@@ -6,6 +6,9 @@
  * 2. A key that was revoked ends its sessions at their next call, whatever that is.
  * 3. Operations on a handle need no right of their own: the handle was given out for what it does.
  *
+ * 4. No user works on the tree of a scratch bucket (TREE_*): there the kernel of the client has checked
+ *    permissions, which is a matter of trust.
+ *
  * Sessions without a user (the node's own pair, trusted uids, the S3 front end, which checks each request by
  * itself) may do everything.
  */
@@ -90,6 +93,11 @@ int access_check(struct object_session *ses, uint32_t op, const void *req, struc
     int r = access_user(ses, &u, e);
     if (r < 0 || !u)
         return r;
+    if (op >= WIRE_OP_TREE_LOOKUP && op <= WIRE_OP_TREE_LEAVE)
+        return err_set(e, -EACCES,
+                       "user %s may not mount a scratch bucket: it takes the node's own key, or a "
+                       "trusted user of its machine",
+                       u->name);
     enum user_right right = right_of(op, req, &bucket);
     if (user_may(u, right, bucket))
         return 0;

@@ -1,6 +1,6 @@
-/* Operations on buckets. A bucket is made only when its origin answers, so that a wrong URL or key shows at
- * once. */
-#include "object/object_internal.h"
+/* Operations on buckets. A mirror is made only when its origin answers, so that a wrong URL or key shows at
+ * once; a bucket without origin is a scratch bucket. */
+#include "object/scratch_node.h"
 
 #include "base/log.h"
 #include "origin/origin_check.h"
@@ -35,12 +35,14 @@ int op_bucket_create(struct object_session *ses, const struct wire_bucket_create
     int r = bucket_create(s->buckets, req->name, req->settings, &b, e);
     if (r < 0)
         return r;
-    r = probe(s, b, a, e);
+    bool scratch = bucket_is_scratch(b);
+    r = scratch ? scratch_bucket_make(s->scratch->names, b->id, b->root_mode, b->owner_uid, b->owner_gid, e)
+                : probe(s, b, a, e);
     if (r < 0) {
         (void)bucket_delete(s->buckets, req->name, NULL);
         return err_prefix(e, r, "bucket %s", b->name);
     }
-    log_info("object", "bucket %s created: %s", b->name, b->p.origin);
+    log_info("object", "bucket %s created: %s", b->name, scratch ? "scratch" : b->p.origin);
     rep->id = b->id;
     return 0;
 }
@@ -136,6 +138,20 @@ int op_bucket_get(struct object_session *ses, const struct wire_bucket_get_req *
     return 0;
 }
 
+/* Owner and permissions of a scratch bucket's root directory, where they were changed. */
+static int set_root(struct object_service *s, const struct bucket *old, const struct bucket *b,
+                    struct arena *a, struct err *e)
+{
+    struct scratch_call call = {.bucket = b->id, .commit = KV_DURABLE};
+    struct scratch_set set = {.mode = b->root_mode, .uid = b->owner_uid, .gid = b->owner_gid};
+    struct scratch_inode x;
+    if (old->owner_uid != b->owner_uid || old->owner_gid != b->owner_gid)
+        set.what |= SCRATCH_SET_UID | SCRATCH_SET_GID;
+    if (old->root_mode != b->root_mode)
+        set.what |= SCRATCH_SET_MODE;
+    return set.what ? scratch_setattr(s->scratch->names, &call, SCRATCH_ROOT, &set, a, &x, e) : 0;
+}
+
 int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *req, struct arena *a,
                   struct wire_bucket_set_rep *rep, struct err *e)
 {
@@ -149,6 +165,8 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
         r = bucket_change(s->buckets, req->name, req->settings, &b, e);
     if (r < 0)
         return r;
+    if (bucket_is_scratch(b))
+        return set_root(s, old, b, a, e);
     object_forget_upstream(s, b->id);
     bool moved =
         !slice_eq(slice_str(old->p.origin), slice_str(b->p.origin)) ||
@@ -159,6 +177,21 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     return 0;
 }
 
+/* A scratch bucket goes only when it is empty. Its tree goes first: a bucket without one is an error to
+ * everybody, and is removed by asking again. */
+static int remove_scratch(struct object_service *s, const struct bucket *b, struct err *e)
+{
+    snode_wait_freed(s->scratch); /* what was removed a moment ago is no reason to refuse */
+    int r = scratch_bucket_remove(s->scratch->names, b->id, e);
+    if (r == 0)
+        r = bucket_delete(s->buckets, slice_str(b->name), e);
+    if (r < 0)
+        return err_prefix(e, r, "bucket %s", b->name);
+    watch_end_bucket(s, b->id);
+    log_info("object", "bucket %s removed", b->name);
+    return 0;
+}
+
 int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove_req *req, struct arena *a,
                      struct wire_bucket_remove_rep *rep, struct err *e)
 {
@@ -166,6 +199,8 @@ int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove
     struct object_service *s = ses->service;
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
     int r = bucket_find(s->buckets, req->name, &b, e);
+    if (r == 0 && bucket_is_scratch(b))
+        return remove_scratch(s, b, e);
     if (r == 0)
         r = bucket_delete(s->buckets, req->name, e);
     if (r < 0)

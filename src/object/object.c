@@ -6,16 +6,18 @@
  * "here, by way of encode, socket and decode", so that no operation can come to depend on sharing memory with
  * its caller.
  *  2. What a session's user may not do is refused there too, before anything else happens (access.c).
- *  3. At most one thread at a time asks the origin what an object is (openings): of a thousand opens of a
+ *  3. What concerns a scratch bucket, or a handle of one, goes to scratch_route.c; nothing else here knows
+ * that there are such buckets.
+ *  4. At most one thread at a time asks the origin what an object is (openings): of a thousand opens of a
  * cold object one goes out and the others find its entry.
  */
-#include "object/object_internal.h"
+#include "object/scratch_node.h"
 
 #include "base/hash.h"
 #include "base/log.h"
 
 #define FILL_THREADS_MAX   128
-#define MIRROR_CACHE_SHARE 8 /* one part in so many of --memory */
+#define MIRROR_CACHE_SHARE 16 /* one part in so many of the memory budget; names of scratch as much */
 
 static void on_version_changed(void *arg, struct upstream *u, struct slice key, struct extent *x)
 {
@@ -51,6 +53,11 @@ int object_service_open(const struct object_config *config, struct object_servic
         s->loop = route_loop_new();
     store_on_gone(config->store, watch_note, s);
     store_on_evict(config->store, rule_is_pinned, s);
+    r = snode_open(s, &s->scratch, e);
+    if (r < 0) {
+        object_service_close(s);
+        return r;
+    }
     *ret = s;
     return 0;
 }
@@ -64,6 +71,7 @@ void object_service_close(struct object_service *s)
     store_on_gone(s->config.store, NULL, NULL);
     store_on_evict(s->config.store, NULL, NULL);
     route_loop_free(s->loop);
+    snode_close(s->scratch);
     if (s->fills)
         fill_engine_stop(s->fills);
     fill_engine_free(s->fills);
@@ -91,6 +99,8 @@ void object_service_close(struct object_service *s)
 int object_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                       struct err *e)
 {
+    if (scratch_is_its(ses, op, req))
+        return scratch_call_local(ses, op, req, a, rep, e);
     switch (op) {
 #define X(NAME, name, number)                                                                                \
     case WIRE_OP_##NAME: {                                                                                   \

@@ -12,14 +12,22 @@
 #define OBJECT_STRIPES       256
 #define OBJECT_HANDLES_MAX   65536 /* per session */
 
-enum handle_kind { HANDLE_FREE, HANDLE_READ, HANDLE_WRITE, HANDLE_WATCH };
+enum handle_kind {
+    HANDLE_FREE,
+    HANDLE_READ,
+    HANDLE_WRITE,
+    HANDLE_WATCH,
+    HANDLE_SREAD,  /* struct sreader: an object of a scratch bucket */
+    HANDLE_SWRITE, /* struct swriter */
+    HANDLE_TREE,   /* struct stree: a file of one, open for a mount */
+};
 
 struct handle {
     enum handle_kind kind;
     uint32_t
         generation; /* upper half of the id, so that an id of a closed handle is not taken for a new one */
     uint32_t next_free; /* of a free place: index + 1 of the next free one */
-    void *object;       /* struct reader or struct writer, one reference, or struct watch */
+    void *object;       /* what the kind says; of a reader or writer one reference */
 };
 
 struct object_session {
@@ -64,6 +72,7 @@ struct object_service {
     struct user_table *users;
     struct mirror *mirror;
     struct fill_engine *fills;
+    struct snode *scratch; /* scratch buckets */
     struct object_stripe stripes[OBJECT_STRIPES];
     struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;
@@ -112,6 +121,8 @@ int access_user(struct object_session *ses, struct user **ret, struct err *e);
 int session_put(struct object_session *ses, enum handle_kind kind, void *object, uint64_t *ret_handle);
 /* A new reference to the object, or NULL with -EBADF in e. */
 void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t handle, struct err *e);
+/* HANDLE_FREE: no such handle. */
+enum handle_kind session_kind(struct object_session *ses, uint64_t handle);
 /* The session's own reference; the handle is gone. NULL when there is none. */
 void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t handle);
 
@@ -126,6 +137,19 @@ void reader_ref(struct reader *r);
 void reader_unref(struct reader *r);
 void writer_ref(struct writer *w);
 void writer_unref(struct writer *w); /* the last one drops what was not committed */
+/* if_match and if_none_match of an open: ERR_PRECONDITION, ERR_NOT_MODIFIED. */
+int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct err *e);
+
+/* ---- scratch buckets: scratch_open.c, scratch_reader.c, scratch_writer.c, scratch_node.c ---- */
+struct stree;
+struct sreader;
+struct swriter;
+struct snode;
+void stree_free(struct stree *t);
+void sreader_ref(struct sreader *r);
+void sreader_unref(struct sreader *r);
+void swriter_ref(struct swriter *w);
+void swriter_unref(struct swriter *w); /* the last one drops what was not committed */
 
 /* ---- watch.c ---- */
 struct watch;
@@ -136,12 +160,18 @@ bool watch_note(void *arg, struct slice store_key);
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
 
 /* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c, watch.c,
- * user_ops.c ---- */
+ * user_ops.c, scratch_tree.c, scratch_attr.c ---- */
 #define X(NAME, name, number)                                                                                \
     int op_##name(struct object_session *ses, const struct wire_##name##_req *req, struct arena *a,          \
                   struct wire_##name##_rep *rep, struct err *e);
 WIRE_OPS(X)
 #undef X
+
+/* ---- scratch_route.c ---- */
+/* Whether the operation is on a scratch bucket, or on a handle of one. */
+bool scratch_is_its(struct object_session *ses, uint32_t op, const void *req);
+int scratch_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+                       struct err *e);
 
 /* Runs op here, whatever the route. */
 int object_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,

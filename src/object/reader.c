@@ -231,12 +231,12 @@ static bool etag_matches(struct slice wanted, struct slice etag)
     return false;
 }
 
-static int check_conditions(const struct opener *o, struct err *e)
+int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct err *e)
 {
-    if (o->req->if_match.n > 0 && !etag_matches(o->req->if_match, o->attr.etag))
-        return err_set(e, ERR_PRECONDITION, "the object's ETag is " SLICE_FMT, SLICE_ARG(o->attr.etag));
-    if (o->req->if_none_match.n > 0 && etag_matches(o->req->if_none_match, o->attr.etag))
-        return err_set(e, ERR_NOT_MODIFIED, "the object is still " SLICE_FMT, SLICE_ARG(o->attr.etag));
+    if (req->if_match.n > 0 && !etag_matches(req->if_match, etag))
+        return err_set(e, ERR_PRECONDITION, "the object's ETag is " SLICE_FMT, SLICE_ARG(etag));
+    if (req->if_none_match.n > 0 && etag_matches(req->if_none_match, etag))
+        return err_set(e, ERR_NOT_MODIFIED, "the object is still " SLICE_FMT, SLICE_ARG(etag));
     return 0;
 }
 
@@ -440,7 +440,7 @@ static int open_version(struct opener *o, struct wire_open_rep *rep, struct err 
     bool warm = open_warm(o);
     int result = warm ? 0 : settle_alone(o, e);
     if (result == 0)
-        result = check_conditions(o, e);
+        result = object_check_conditions(o->req, o->attr.etag, e);
     if (result < 0)
         return result;
     bool cold = !warm && (!o->extent || extent_present_bytes(o->extent) == 0);

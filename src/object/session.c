@@ -5,7 +5,7 @@
  * even when its place has been given out again. Generations begin at random, so that an id of before a
  * restart is refused too. Invariant: a place holds one reference to its reader or writer.
  */
-#include "object/object_internal.h"
+#include "object/scratch_node.h"
 
 #include "base/sys.h"
 
@@ -31,6 +31,12 @@ static void drop(enum handle_kind kind, void *object)
         writer_unref(object);
     else if (kind == HANDLE_WATCH)
         watch_free(object);
+    else if (kind == HANDLE_SREAD)
+        sreader_unref(object);
+    else if (kind == HANDLE_SWRITE)
+        swriter_unref(object);
+    else if (kind == HANDLE_TREE)
+        stree_free(object);
 }
 
 void object_session_free(struct object_session *ses)
@@ -47,6 +53,7 @@ void object_session_free(struct object_session *ses)
     lock_drop(&s->lock);
     for (uint32_t i = 0; i < ses->n_handles; i++)
         drop(ses->handles[i].kind, ses->handles[i].object);
+    slocks_end_session(s->scratch->locks, ses);
     route_session_free(ses->route);
     user_unref(ses->user);
     free(ses->access_key);
@@ -105,7 +112,7 @@ static struct handle *find_locked(struct object_session *ses, enum handle_kind k
 
 void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t handle, struct err *e)
 {
-    assert(kind == HANDLE_READ || kind == HANDLE_WRITE);
+    assert(kind != HANDLE_FREE && kind != HANDLE_WATCH && kind != HANDLE_TREE);
     LOCK_SCOPE(&ses->lock);
     struct handle *h = find_locked(ses, kind, handle);
     if (!h) {
@@ -114,9 +121,22 @@ void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t ha
     }
     if (kind == HANDLE_READ)
         reader_ref(h->object);
-    else
+    else if (kind == HANDLE_WRITE)
         writer_ref(h->object);
+    else if (kind == HANDLE_SREAD)
+        sreader_ref(h->object);
+    else
+        swriter_ref(h->object);
     return h->object;
+}
+
+enum handle_kind session_kind(struct object_session *ses, uint64_t handle)
+{
+    LOCK_SCOPE(&ses->lock);
+    uint32_t i = (uint32_t)handle;
+    if (i >= ses->n_handles || ses->handles[i].generation != handle >> 32)
+        return HANDLE_FREE;
+    return ses->handles[i].kind;
 }
 
 void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t handle)

@@ -30,6 +30,10 @@ static void check_lists(struct slice body)
     rest = body;
     while (wire_bucket_decode(&rest, &bucket) == 0)
         ;
+    struct wire_dirent dirent;
+    rest = body;
+    while (wire_dirent_decode(&rest, &dirent) == 0)
+        ;
     struct slice text;
     (void)wire_error_decode(body, &text);
 }

@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 /* ---- values for every field of every operation ---- */
 
@@ -33,7 +34,7 @@ static void make_u64(uint64_t *v)
     *v = 0x0102030405060708u + turn++;
 }
 
-__attribute__((unused)) static void make_i64(int64_t *v)
+static void make_i64(int64_t *v)
 {
     *v = -(int64_t)turn++;
 }
@@ -53,6 +54,24 @@ static void make_attr(struct wire_attr *v)
     make_str(&v->meta);
 }
 
+static void make_inode(struct wire_inode *v)
+{
+    make_u64(&v->ino);
+    make_u32(&v->mode);
+    make_u32(&v->uid);
+    make_u32(&v->gid);
+    make_u32(&v->links);
+    make_u32(&v->rdev);
+    make_u32(&v->flags);
+    make_u64(&v->size_bytes);
+    make_u64(&v->allocated_bytes);
+    make_i64(&v->atime_ns);
+    make_i64(&v->mtime_ns);
+    make_i64(&v->ctime_ns);
+    make_i64(&v->birth_ns);
+    make_str(&v->target);
+}
+
 static bool same_u32(uint32_t a, uint32_t b)
 {
     return a == b;
@@ -63,7 +82,7 @@ static bool same_u64(uint64_t a, uint64_t b)
     return a == b;
 }
 
-__attribute__((unused)) static bool same_i64(int64_t a, int64_t b)
+static bool same_i64(int64_t a, int64_t b)
 {
     return a == b;
 }
@@ -77,6 +96,14 @@ static bool same_attr(struct wire_attr a, struct wire_attr b)
 {
     return a.kind == b.kind && a.size_bytes == b.size_bytes && a.mtime_ns == b.mtime_ns &&
            slice_eq(a.etag, b.etag) && slice_eq(a.content_type, b.content_type) && slice_eq(a.meta, b.meta);
+}
+
+static bool same_inode(struct wire_inode a, struct wire_inode b)
+{
+    return a.ino == b.ino && a.mode == b.mode && a.uid == b.uid && a.gid == b.gid && a.links == b.links &&
+           a.rdev == b.rdev && a.flags == b.flags && a.size_bytes == b.size_bytes &&
+           a.allocated_bytes == b.allocated_bytes && a.atime_ns == b.atime_ns && a.mtime_ns == b.mtime_ns &&
+           a.ctime_ns == b.ctime_ns && a.birth_ns == b.birth_ns && slice_eq(a.target, b.target);
 }
 
 #define MAKE(kind, field) make_##kind(&w.field);
@@ -245,8 +272,93 @@ static void the_bytes_of_items_are_fixed(void **state)
                              "010000006f"
                              "0200000000000000");
     buf_clear(&b);
+    const struct wire_dirent plain = {.name = SLICE_LIT("d"), .ino = 3, .mode = S_IFDIR, .cookie = 4};
+    assert_int_equal(wire_dirent_encode(&plain, &b), 0);
+    assert_hex(buf_view(&b), "0100000064"
+                             "0300000000000000"
+                             "00400000"
+                             "0400000000000000"
+                             "00000000");
+    buf_clear(&b);
     assert_int_equal(wire_error_encode(SLICE_LIT("no"), &b), 0);
     assert_hex(buf_view(&b), "020000006e6f");
+}
+
+/* An inode's bytes: in a reply, and in an entry of a directory that brings it along. */
+static void the_bytes_of_inodes_are_fixed(void **state)
+{
+    static const char inode_hex[] = "0201000000000000" /* ino */
+                                    "a4810000"         /* mode */
+                                    "e8030000"
+                                    "64000000"
+                                    "01000000"
+                                    "00000000"
+                                    "00000000"
+                                    "0010000000000000" /* size */
+                                    "0020000000000000"
+                                    "0100000000000000"
+                                    "feffffffffffffff" /* 2 ns before 1970 */
+                                    "0300000000000000"
+                                    "0400000000000000"
+                                    "0100000074";
+    const struct wire_inode inode = {.ino = 258,
+                                     .mode = 0100644,
+                                     .uid = 1000,
+                                     .gid = 100,
+                                     .links = 1,
+                                     .size_bytes = 4096,
+                                     .allocated_bytes = 8192,
+                                     .atime_ns = 1,
+                                     .mtime_ns = -2,
+                                     .ctime_ns = 3,
+                                     .birth_ns = 4,
+                                     .target = SLICE_LIT("t")};
+    _cleanup_buf_ struct buf b = BUF_INIT(4096);
+    const struct wire_tree_lookup_rep rep = {.fd = -1, .inode = inode};
+    assert_int_equal(wire_op_info(WIRE_OP_TREE_LOOKUP)->encode_rep(&rep, &b), 0);
+    assert_hex(buf_view(&b), inode_hex);
+    buf_clear(&b);
+    const struct wire_dirent plus = {
+        .name = SLICE_LIT("f"), .ino = 258, .mode = S_IFREG, .cookie = 5, .has_inode = 1, .inode = inode};
+    assert_int_equal(wire_dirent_encode(&plus, &b), 0);
+    char want[2 * 256] = "0100000066"
+                         "0201000000000000"
+                         "00800000"
+                         "0500000000000000"
+                         "01000000";
+    strcat(want, inode_hex);
+    assert_hex(buf_view(&b), want);
+}
+
+/* Entries of directories are taken apart one by one, with and without inodes; whatever is cut off or claimed
+ * wrongly is refused and changes nothing. */
+static void walks_entries_of_directories(void **state)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(4096);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct wire_dirent w = {.name = SLICE_LIT("name"), .ino = 7 + i, .mode = S_IFREG, .cookie = 3 + i};
+        w.has_inode = i;
+        if (i)
+            make_inode(&w.inode);
+        assert_int_equal(wire_dirent_encode(&w, &b), 0);
+    }
+    struct slice rest = buf_view(&b);
+    struct wire_dirent got;
+    assert_int_equal(wire_dirent_decode(&rest, &got), 0);
+    assert_true(got.ino == 7 && got.cookie == 3 && !got.has_inode && slice_eq_str(got.name, "name"));
+    struct slice second = rest;
+    assert_int_equal(wire_dirent_decode(&rest, &got), 0);
+    assert_true(got.ino == 8 && got.has_inode && got.inode.mode != 0);
+    assert_int_equal(wire_dirent_decode(&rest, &got), -ENOENT);
+    for (size_t n = 1; n < second.n; n++) {
+        _cleanup_free_ char *copy = exact(slice_of(second.p, n));
+        struct slice cut = slice_of(copy, n), before = cut;
+        assert_int_equal(wire_dirent_decode(&cut, &got), ERR_PROTOCOL);
+        assert_true(cut.p == before.p && cut.n == before.n);
+    }
+    b.p[4 + 4 + 8 + 4 + 8] = 2; /* has_inode of the first: neither 0 nor 1 */
+    rest = buf_view(&b);
+    assert_int_equal(wire_dirent_decode(&rest, &got), ERR_PROTOCOL);
 }
 
 /* Numbers and names are part of the protocol: an operation may be added, never renumbered. */
@@ -255,12 +367,46 @@ static void the_numbers_are_fixed(void **state)
     static const struct {
         uint32_t number;
         const char *name;
-    } fixed[] = {{1, "challenge"},   {2, "hello"},       {10, "bucket_create"}, {11, "bucket_list"},
-                 {12, "bucket_get"}, {13, "bucket_set"}, {14, "bucket_remove"}, {20, "stat"},
-                 {21, "list"},       {22, "open"},       {23, "fetch"},         {24, "close"},
-                 {30, "put_open"},   {31, "put_write"},  {32, "put_commit"},    {33, "put_abort"},
-                 {40, "remove"},     {41, "copy"},       {42, "mkdir"},         {43, "rmdir"},
-                 {50, "status"},     {51, "report"}};
+    } fixed[] = {{1, "challenge"},
+                 {2, "hello"},
+                 {10, "bucket_create"},
+                 {11, "bucket_list"},
+                 {12, "bucket_get"},
+                 {13, "bucket_set"},
+                 {14, "bucket_remove"},
+                 {20, "stat"},
+                 {21, "list"},
+                 {22, "open"},
+                 {23, "fetch"},
+                 {24, "close"},
+                 {30, "put_open"},
+                 {31, "put_write"},
+                 {32, "put_commit"},
+                 {33, "put_abort"},
+                 {40, "remove"},
+                 {41, "copy"},
+                 {42, "mkdir"},
+                 {43, "rmdir"},
+                 {50, "status"},
+                 {51, "report"},
+                 {80, "tree_lookup"},
+                 {81, "tree_getattr"},
+                 {82, "tree_setattr"},
+                 {83, "tree_create"},
+                 {84, "tree_open"},
+                 {85, "tree_sync"},
+                 {86, "tree_link"},
+                 {87, "tree_unlink"},
+                 {88, "tree_rmdir"},
+                 {89, "tree_rename"},
+                 {90, "tree_readdir"},
+                 {91, "tree_xattr_get"},
+                 {92, "tree_xattr_list"},
+                 {93, "tree_xattr_set"},
+                 {94, "tree_xattr_remove"},
+                 {95, "tree_statfs"},
+                 {96, "tree_lock"},
+                 {97, "tree_leave"}};
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         assert_string_equal(wire_op_info(fixed[i].number)->name, fixed[i].name);
 }
@@ -440,6 +586,8 @@ int main(void)
         cmocka_unit_test(every_operation_survives_the_wire),
         cmocka_unit_test(the_bytes_are_fixed),
         cmocka_unit_test(the_bytes_of_items_are_fixed),
+        cmocka_unit_test(the_bytes_of_inodes_are_fixed),
+        cmocka_unit_test(walks_entries_of_directories),
         cmocka_unit_test(the_numbers_are_fixed),
         cmocka_unit_test(refuses_broken_headers),
         cmocka_unit_test(walks_entries_and_buckets),

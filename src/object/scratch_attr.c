@@ -1,0 +1,234 @@
+/*
+ * The tree of a scratch bucket as a mount works on it: attributes, extended attributes, durability, space,
+ * locks.
+ *
+ * The time of a file that is unsettled is its file's on the disk, so setting it sets both; size is the disk's
+ * always.
+ */
+#include "object/scratch_tree.h"
+
+#include "base/sys.h"
+
+static_assert((int)WIRE_SET_MODE == (int)SCRATCH_SET_MODE && (int)WIRE_SET_UID == (int)SCRATCH_SET_UID &&
+                  (int)WIRE_SET_GID == (int)SCRATCH_SET_GID && (int)WIRE_SET_SIZE == (int)SCRATCH_SET_SIZE &&
+                  (int)WIRE_SET_ATIME == (int)SCRATCH_SET_ATIME &&
+                  (int)WIRE_SET_MTIME == (int)SCRATCH_SET_MTIME &&
+                  (int)WIRE_SET_ATIME_NOW == (int)SCRATCH_SET_ATIME_NOW &&
+                  (int)WIRE_SET_MTIME_NOW == (int)SCRATCH_SET_MTIME_NOW &&
+                  (int)WIRE_SET_DROP_PRIVILEGE == (int)SCRATCH_SET_DROP_PRIVILEGE,
+              "bits travel as they are");
+
+int op_tree_getattr(struct object_session *ses, const struct wire_tree_getattr_req *req, struct arena *a,
+                    struct wire_tree_getattr_rep *rep, struct err *e)
+{
+    _cleanup_tree_call_ struct tree_call t;
+    struct scratch_inode x;
+    int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    if (r == 0)
+        r = scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
+    if (r == 0)
+        tree_inode(&t, &x, a, &rep->inode);
+    return r;
+}
+
+/* ---- setting ---- */
+
+/* Busy, or nobody else has it. The file's own time, while it counts. */
+static int set_file_time(struct tree_call *t, struct sfile *f, int64_t mtime_ns, struct arena *a,
+                         struct err *e)
+{
+    struct scratch_inode x;
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    lock_take(&t->node->lock);
+    bool unsettled = f->unsettled;
+    h = f->hard ? hard_ref(f->hard) : NULL;
+    lock_drop(&t->node->lock);
+    if (!unsettled)
+        return 0;
+    int r = h ? 0 : scratch_getattr(t->node->names, t->call.bucket, f->ino, a, &x, e);
+    if (r == 0 && !h)
+        r = snode_find_hard(t->node, t->call.bucket, a, &x, &h, e);
+    if (r < 0 || !h)
+        return r;
+    lock_take(&t->node->lock);
+    f->generation++; /* what was measured is no longer so */
+    lock_drop(&t->node->lock);
+    return hard_set_mtime(h, mtime_ns, e);
+}
+
+static int set_attributes(struct tree_call *t, uint64_t ino, struct scratch_set *set, struct arena *a,
+                          struct scratch_inode *ret, struct err *e)
+{
+    if (set->what & SCRATCH_SET_MTIME_NOW) {
+        set->what = (set->what & ~(uint32_t)SCRATCH_SET_MTIME_NOW) | SCRATCH_SET_MTIME;
+        set->mtime_ns = (int64_t)sys->real_ns();
+    }
+    struct sfile *f = set->what & SCRATCH_SET_MTIME ? sfile_peek(t->node, t->call.bucket, ino) : NULL;
+    int r = 0;
+    if (f) {
+        sfile_enter(t->node, f);
+        r = set_file_time(t, f, set->mtime_ns, a, e);
+    }
+    if (r == 0)
+        r = scratch_setattr(t->node->names, &t->call, ino, set, a, ret, e);
+    if (f) {
+        sfile_leave(t->node, f);
+        sfile_put(t->node, f);
+    }
+    return r;
+}
+
+int op_tree_setattr(struct object_session *ses, const struct wire_tree_setattr_req *req, struct arena *a,
+                    struct wire_tree_setattr_rep *rep, struct err *e)
+{
+    _cleanup_tree_call_ struct tree_call t;
+    struct scratch_inode x;
+    struct scratch_set set = {.what = req->what & ~(uint32_t)WIRE_SET_SIZE,
+                              .mode = req->mode,
+                              .uid = req->uid,
+                              .gid = req->gid,
+                              .atime_ns = req->atime_ns,
+                              .mtime_ns = req->mtime_ns};
+    int r = tree_call_init(&t, ses, req->bucket, req->mount, req->request, e);
+    if (r < 0)
+        return r;
+    if (req->what & ~(uint32_t)WIRE_SET_ALL)
+        return err_set(e, -EINVAL, "attributes %#x cannot be set", req->what);
+    if (req->what == WIRE_SET_DROP_PRIVILEGE) {
+        r = scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
+        if (r == 0 && !(x.mode & (S_ISUID | S_ISGID)))
+            set.what = 0; /* a write, and there is nothing to drop */
+    }
+    if (r == 0 && req->what & WIRE_SET_SIZE)
+        r = stree_truncate(t.node, &t.call, req->ino, req->size, a, e);
+    if (r == 0)
+        r = set.what ? set_attributes(&t, req->ino, &set, a, &x, e)
+                     : scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
+    if (r == 0)
+        tree_inode(&t, &x, a, &rep->inode);
+    return r;
+}
+
+/* ---- durability ---- */
+
+/* Data first: a size that survives names bytes that do. */
+static int sync_data(struct tree_call *t, struct sfile *f, struct scratch_inode *x, struct arena *a,
+                     struct err *e)
+{
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    struct scratch_call durable = {.bucket = t->call.bucket, .commit = KV_DURABLE};
+    struct stat st;
+    int r = snode_find_hard(t->node, t->call.bucket, a, x, &h, e);
+    if (r == 0 && h)
+        r = hard_sync(h, e);
+    if (r < 0)
+        return r;
+    if (!h)
+        return scratch_sync(t->node->names, e);
+    sfile_enter(t->node, f);
+    r = hard_stat(h, &st);
+    if (r == 0)
+        r = snode_record(t->node, &durable, x->ino, &st, a, NULL, e);
+    sfile_leave(t->node, f);
+    return r;
+}
+
+int op_tree_sync(struct object_session *ses, const struct wire_tree_sync_req *req, struct arena *a,
+                 struct wire_tree_sync_rep *rep, struct err *e)
+{
+    (void)rep;
+    _cleanup_tree_call_ struct tree_call t;
+    struct scratch_inode x;
+    int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    if (r == 0)
+        r = scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
+    if (r < 0)
+        return r;
+    struct sfile *f = S_ISREG(x.mode) ? sfile_peek(t.node, t.call.bucket, req->ino) : NULL;
+    r = f ? sync_data(&t, f, &x, a, e) : scratch_sync(t.node->names, e);
+    if (f)
+        sfile_put(t.node, f);
+    return r;
+}
+
+/* ---- extended attributes ---- */
+
+int op_tree_xattr_get(struct object_session *ses, const struct wire_tree_xattr_get_req *req, struct arena *a,
+                      struct wire_tree_xattr_get_rep *rep, struct err *e)
+{
+    _cleanup_tree_call_ struct tree_call t;
+    _cleanup_buf_ struct buf value = BUF_INIT(SCRATCH_XATTR_MAX);
+    int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    if (r == 0)
+        r = scratch_xattr_get(t.node->names, t.call.bucket, req->ino, req->name, &value, e);
+    if (r == 0)
+        rep->value = arena_dup(a, buf_view(&value));
+    return r;
+}
+
+int op_tree_xattr_list(struct object_session *ses, const struct wire_tree_xattr_list_req *req,
+                       struct arena *a, struct wire_tree_xattr_list_rep *rep, struct err *e)
+{
+    _cleanup_tree_call_ struct tree_call t;
+    _cleanup_buf_ struct buf names = BUF_INIT(SCRATCH_XATTR_LIST_MAX);
+    int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    if (r == 0)
+        r = scratch_xattr_list(t.node->names, t.call.bucket, req->ino, &names, e);
+    if (r == 0)
+        rep->names = arena_dup(a, buf_view(&names));
+    return r;
+}
+
+int op_tree_xattr_set(struct object_session *ses, const struct wire_tree_xattr_set_req *req, struct arena *a,
+                      struct wire_tree_xattr_set_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    _cleanup_tree_call_ struct tree_call t;
+    uint32_t flags = (req->flags & WIRE_EXCLUSIVE ? SCRATCH_XATTR_CREATE : 0) |
+                     (req->flags & WIRE_REPLACE ? SCRATCH_XATTR_REPLACE : 0);
+    int r = tree_call_init(&t, ses, req->bucket, req->mount, req->request, e);
+    return r < 0 ? r : scratch_xattr_set(t.node->names, &t.call, req->ino, req->name, req->value, flags, e);
+}
+
+int op_tree_xattr_remove(struct object_session *ses, const struct wire_tree_xattr_remove_req *req,
+                         struct arena *a, struct wire_tree_xattr_remove_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    _cleanup_tree_call_ struct tree_call t;
+    int r = tree_call_init(&t, ses, req->bucket, req->mount, req->request, e);
+    return r < 0 ? r : scratch_xattr_remove(t.node->names, &t.call, req->ino, req->name, e);
+}
+
+/* ---- space, locks ---- */
+
+/* What is free is what hard extents may still take: cached copies give way to them. */
+int op_tree_statfs(struct object_session *ses, const struct wire_tree_statfs_req *req, struct arena *a,
+                   struct wire_tree_statfs_rep *rep, struct err *e)
+{
+    (void)a;
+    _cleanup_tree_call_ struct tree_call t;
+    struct scratch_counts counts;
+    int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    if (r == 0)
+        r = scratch_statfs(t.node->names, t.call.bucket, &counts, e);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < store_n_disks(t.node->store); i++) {
+        struct store_disk_status d;
+        if (store_disk_status(t.node->store, i, &d) < 0)
+            continue;
+        rep->bytes_total += d.limit_bytes;
+        rep->bytes_free += d.limit_bytes > d.used_bytes ? d.limit_bytes - d.used_bytes : 0;
+    }
+    rep->files = (uint64_t)MAX(counts.inodes, (int64_t)0);
+    return 0;
+}
+
+int op_tree_lock(struct object_session *ses, const struct wire_tree_lock_req *req, struct arena *a,
+                 struct wire_tree_lock_rep *rep, struct err *e)
+{
+    (void)a;
+    _cleanup_tree_call_ struct tree_call t;
+    int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    return r < 0 ? r : slocks_call(t.node->locks, ses, t.call.bucket, req, rep, e);
+}

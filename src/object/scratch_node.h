@@ -1,0 +1,160 @@
+/*
+ * The node's side of scratch buckets: names come from namespace/scratch.h, bytes from store/hard.h; here they
+ * meet. Private to the object layer.
+ *
+ * **Files in use.** A `struct sfile` stands for an inode that has open handles or whose data is not settled.
+ * The record of an inode that has none says what is true of it; of one that is unsettled, size, times and
+ * allocation are those of its file on the disk (snode_fresh).
+ *
+ * **Being busy.** Who changes which extent an inode has, opens it, closes it, sets its size or seals it is
+ * busy with its sfile: one thread at a time. Nobody who is busy with one sfile waits for another, but for the
+ * settling thread, which everybody else gets out of the way of.
+ *
+ * **What is settled when.** The order in which control store, disk index and file are made to agree is in
+ * scratch_settle.c; what is freed when, in scratch_free.c; what is done at start, in scratch_start.c.
+ */
+#pragma once
+
+#include "namespace/scratch.h"
+#include "object/object_internal.h"
+#include "store/hard.h"
+
+#define SNODE_MAGIC       0x736e6f64u
+#define SNODE_CHAINS      65536
+#define SNODE_BATCH       256   /* inodes settled, or freed, at once */
+#define SNODE_KEPT_MAX    512   /* extents kept open between a PUT and its settling */
+#define SNODE_FREEING_MAX 16384 /* waiting to be freed; who brings more waits */
+
+struct sfile {
+    struct sfile *next; /* of the chain */
+    struct sfile *queue_next;
+    uint64_t bucket, ino;
+    /* node->lock: */
+    uint32_t users; /* threads that have it, handles included */
+    uint32_t handles, writers;
+    uint64_t generation; /* goes up with every opening for writing and every change of size */
+    uint64_t retry_ms;   /* not to be settled before */
+    uint32_t tries;
+    bool busy;
+    bool unsettled; /* the inode has a writing record */
+    bool queued;    /* waits to be settled */
+    bool fresh;     /* its extent is marked: taken in this run and not settled since */
+    bool gone;      /* the inode is being freed */
+    bool kept;      /* `hard` is kept without a handle: counted in n_kept */
+    /* while there are handles, or between a PUT and its settling; changed by who is busy, under the lock: */
+    struct hard *hard;
+};
+
+/* Waits to be freed: an inode that lost its last link, or an extent that no inode names any more. */
+struct sfreed {
+    struct sfreed *next;
+    struct scratch_orphan orphan;
+    struct hard *hard; /* NULL: the orphan */
+};
+
+struct slocks;
+
+struct snode {
+    uint32_t magic;
+    struct object_service *service;
+    struct store *store;
+    struct scratch *names;
+    struct slocks *locks;
+    struct lock lock; /* covers what follows */
+    struct cond idle; /* an sfile is no longer busy; something was freed */
+    struct cond work;
+    struct sfile *chains[SNODE_CHAINS];
+    uint64_t n_unsettled, n_kept;
+    struct sfile *queue, **queue_end; /* to be settled, soonest first */
+    struct sfile *later;              /* tried before; moved to the queue when their time has come */
+    struct sfreed *freed, **freed_end;
+    uint64_t n_freed;
+    bool stopping, runs;
+    pthread_t settler, freer;
+};
+
+/* What is open of a mount: one hold of the inode. */
+struct stree {
+    struct snode *node;
+    struct sfile *file;
+    struct bucket *bucket; /* once it has a handle */
+    uint32_t via;
+    bool writes;
+    int fd; /* O_RDWR, closed with the handle; -1 when it is not for writing */
+};
+
+/* ---- scratch_node.c ---- */
+
+/* Opens names, reconciles what the last run left and starts the threads. */
+int snode_open(struct object_service *s, struct snode **ret, struct err *e);
+void snode_close(struct snode *n);
+
+struct sfile *sfile_get(struct snode *n, uint64_t bucket, uint64_t ino);
+/* NULL when it is neither in use nor unsettled. */
+struct sfile *sfile_peek(struct snode *n, uint64_t bucket, uint64_t ino);
+void sfile_put(struct snode *n, struct sfile *f);
+void sfile_enter(struct snode *n, struct sfile *f);
+void sfile_leave(struct snode *n, struct sfile *f);
+/* Under node->lock. The sfile's reference to its extent, which is taken from it; may be NULL. */
+struct hard *sfile_take_hard_locked(struct snode *n, struct sfile *f);
+void sfile_set_unsettled_locked(struct snode *n, struct sfile *f, bool unsettled);
+
+/* The inode as it is now: what the disk says where it is unsettled. A file that cannot be asked keeps what
+ * its record says. */
+void snode_fresh(struct snode *n, uint64_t bucket, struct arena *a, struct scratch_inode *x);
+/* The extent of an inode, whose location may be another one by the time it was looked up: *x is read again
+ * then. *ret is NULL when it has none (any more). */
+int snode_find_hard(struct snode *n, uint64_t bucket, struct arena *a, struct scratch_inode *x,
+                    struct hard **ret, struct err *e);
+/* Puts what the disk says into the inode's record, when it says something else. Busy. ret may be NULL. */
+int snode_record(struct snode *n, const struct scratch_call *call, uint64_t ino, const struct stat *st,
+                 struct arena *a, struct scratch_inode *ret, struct err *e);
+int64_t snode_ns(struct timespec t);
+/* The bucket, which must be a scratch bucket. */
+int snode_bucket(struct object_service *s, struct slice name, struct bucket **ret, struct err *e);
+/* Who makes what comes through S3, the API and the command line: the owner of the bucket. */
+struct scratch_cred snode_owner(const struct bucket *b);
+
+/* ---- scratch_open.c ---- */
+
+/* Opens a held inode; the hold goes with the handle, or on failure. */
+int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, uint32_t flags,
+               struct arena *a, struct stree **ret, struct scratch_inode *ret_x, struct err *e);
+/* A new inode, held and with this extent, whose reference it takes over. */
+int stree_made(struct snode *n, const struct scratch_call *call, uint64_t ino, int64_t mtime_ns,
+               struct hard *h, struct stree **ret, struct err *e);
+/* A handle for it, and the descriptor that goes with it, or -1. Takes it over. */
+int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, uint64_t *ret_handle,
+               int *ret_fd, struct err *e);
+/* n: bytes that the client says it has read. */
+void stree_close(struct stree *t, uint64_t n);
+/* Sets the size of a file. */
+int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size,
+                   struct arena *a, struct err *e);
+
+/* ---- scratch_settle.c, scratch_free.c, scratch_start.c ---- */
+
+void *snode_settler_main(void *node);
+/* The inode may be settled soon. Under node->lock. */
+void sfile_queue_locked(struct snode *n, struct sfile *f);
+/* The inode of a PUT: unsettled, with its extent (a reference is taken as long as there are few). */
+void snode_put_done(struct snode *n, uint64_t bucket, uint64_t ino, struct hard *h);
+void *snode_freer_main(void *node);
+/* Frees what was handed out, later: once the change is durable. */
+void snode_free_orphans(struct snode *n, const struct scratch_orphans *o);
+/* No inode names it any more; takes over the reference. */
+void snode_free_extent(struct snode *n, struct hard *h);
+/* Waits until everything handed in was freed. */
+void snode_wait_freed(struct snode *n);
+int snode_reconcile(struct snode *n, struct err *e);
+
+/* ---- scratch_lock.c ---- */
+
+struct slocks *slocks_new(void);
+void slocks_free(struct slocks *l);
+/* The session is gone: its locks are. */
+void slocks_end_session(struct slocks *l, const void *session);
+/* Whoever waits comes back with -EINTR. */
+void slocks_stop(struct slocks *l);
+int slocks_call(struct slocks *l, const void *session, uint64_t bucket, const struct wire_tree_lock_req *q,
+                struct wire_tree_lock_rep *rep, struct err *e);

@@ -1,0 +1,65 @@
+/*
+ * Operations on objects of scratch buckets, one for each of the operations on mirror buckets that names a
+ * bucket; scratch_route.c calls them. Those on handles are in scratch_reader.c and scratch_writer.c.
+ */
+#pragma once
+
+#include "object/scratch_node.h"
+
+/* One call. */
+struct scratch_op {
+    struct object_session *session;
+    struct snode *node;
+    struct bucket *bucket;
+    struct scratch_cred cred;
+    struct scratch_call call; /* as the bucket's owner, visible */
+};
+
+/* X(NAME, name): operations whose requests have a field `bucket`. */
+#define SCRATCH_BUCKET_OPS(X)                                                                                \
+    X(STAT, stat)                                                                                            \
+    X(LIST, list)                                                                                            \
+    X(OPEN, open)                                                                                            \
+    X(CACHED, cached)                                                                                        \
+    X(EVICT, evict)                                                                                          \
+    X(PUT_OPEN, put_open)                                                                                    \
+    X(REMOVE, remove)                                                                                        \
+    X(COPY, copy)                                                                                            \
+    X(MKDIR, mkdir)                                                                                          \
+    X(RMDIR, rmdir)
+
+/* X(NAME, name, kind): operations on a handle of this kind. */
+#define SCRATCH_HANDLE_OPS(X)                                                                                \
+    X(FETCH, fetch, HANDLE_SREAD)                                                                            \
+    X(CLOSE, close, HANDLE_SREAD)                                                                            \
+    X(CLOSE, close, HANDLE_TREE)                                                                             \
+    X(PUT_WRITE, put_write, HANDLE_SWRITE)                                                                   \
+    X(PUT_COMMIT, put_commit, HANDLE_SWRITE)                                                                 \
+    X(PUT_ABORT, put_abort, HANDLE_SWRITE)
+
+#define X(NAME, name)                                                                                        \
+    int op_scratch_##name(struct scratch_op *o, const struct wire_##name##_req *req, struct arena *a,        \
+                          struct wire_##name##_rep *rep, struct err *e);
+SCRATCH_BUCKET_OPS(X)
+#undef X
+
+int op_scratch_fetch(struct object_session *ses, const struct wire_fetch_req *req, struct arena *a,
+                     struct wire_fetch_rep *rep, struct err *e);
+int op_scratch_close(struct object_session *ses, const struct wire_close_req *req, struct arena *a,
+                     struct wire_close_rep *rep, struct err *e);
+int op_scratch_put_write(struct object_session *ses, const struct wire_put_write_req *req, struct arena *a,
+                         struct wire_put_write_rep *rep, struct err *e);
+int op_scratch_put_commit(struct object_session *ses, const struct wire_put_commit_req *req, struct arena *a,
+                          struct wire_put_commit_rep *rep, struct err *e);
+int op_scratch_put_abort(struct object_session *ses, const struct wire_put_abort_req *req, struct arena *a,
+                         struct wire_put_abort_rep *rep, struct err *e);
+
+/* What the wire says of an object as it is now; *x too. */
+void sobject_attr(struct snode *n, uint64_t bucket, struct scratch_inode *x, bool posix, struct arena *a,
+                  struct wire_attr *ret);
+
+/* ---- scratch_copy.c ---- */
+
+/* The first `size` bytes of `from` into a fresh extent, which is given referenced and not yet durable; holes
+ * stay holes, and file systems that share blocks do. */
+int scopy_extent(struct snode *n, struct hard *from, uint64_t size, struct hard **ret, struct err *e);

@@ -1,0 +1,392 @@
+/*
+ * Opening files of scratch buckets for mounts, closing them, and setting their size (contract in
+ * scratch_node.h).
+ *
+ * Order of an opening for writing: the writing record (durable when the extent is sealed), then the crcs go
+ * (hard_begin_writing), then the descriptor leaves. A file without bytes has no extent until it is opened for
+ * writing; one that is still empty when its last handle closes gives its extent back, once the record that
+ * named it is gone durably (scratch_free.c).
+ *
+ * Failure modes: an opening that fails half-way may leave an unsettled inode or an empty extent: both are
+ * right, and settling or the last close tidies up.
+ */
+#include "object/scratch_node.h"
+
+#include "base/log.h"
+
+#include <fcntl.h>
+
+#define CLOSE_ARENA (64 * KIB)
+
+/* A change of the node's own, as a step of `call`: not noted, visible. */
+static struct scratch_call step_of(const struct scratch_call *call)
+{
+    return (struct scratch_call){.bucket = call->bucket};
+}
+
+static void note_unsettled(struct snode *n, struct sfile *f, bool unsettled)
+{
+    LOCK_SCOPE(&n->lock);
+    sfile_set_unsettled_locked(n, f, unsettled);
+}
+
+/* ---- making it ready for writing ---- */
+
+/* The inode gets an extent of its own. */
+static int give_extent(struct snode *n, const struct scratch_call *call, struct sfile *f, struct arena *a,
+                       struct scratch_inode *x, struct hard **ret, struct err *e)
+{
+    struct scratch_call step = step_of(call);
+    struct hard *h = NULL;
+    int r = hard_take(n->store, &h, e);
+    if (r < 0)
+        return r;
+    uint8_t location[HARD_LOCATION_BYTES];
+    hard_location(h, location);
+    struct scratch_set set = {.what = SCRATCH_SET_LOCATION | SCRATCH_SET_CTIME,
+                              .location = slice_of(location, sizeof(location)),
+                              .ctime_ns = x->ctime_ns};
+    int64_t mtime_ns = x->mtime_ns;
+    r = scratch_setattr(n->names, &step, f->ino, &set, a, x, e);
+    if (r < 0) {
+        snode_free_extent(n, h); /* the change may have been made all the same */
+        return r;
+    }
+    lock_take(&n->lock);
+    sfile_set_unsettled_locked(n, f, true);
+    f->fresh = true;
+    lock_drop(&n->lock);
+    r = hard_begin_writing(h, e);
+    if (r == 0)
+        (void)hard_set_mtime(h, mtime_ns, NULL); /* else it is modified now: nearly as good */
+    if (r < 0)
+        hard_unref(h);
+    else
+        *ret = h;
+    return r;
+}
+
+/* The extent it has: named by a writing record, its crcs gone. */
+static int reopen_extent(struct snode *n, const struct scratch_call *call, struct sfile *f, struct arena *a,
+                         struct scratch_inode *x, struct hard **ret, struct err *e)
+{
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    int r = f->hard ? 0 : hard_find(n->store, x->location, &h, e);
+    if (r < 0)
+        return r;
+    if (f->hard)
+        h = hard_ref(f->hard);
+    bool was_settled = !f->unsettled;
+    if (was_settled) {
+        struct scratch_call step = step_of(call);
+        step.commit = hard_is_sealed(h) ? KV_DURABLE : KV_VISIBLE;
+        struct scratch_set set = {.what = SCRATCH_SET_WRITING | SCRATCH_SET_CTIME, .ctime_ns = x->ctime_ns};
+        r = scratch_setattr(n->names, &step, f->ino, &set, a, x, e);
+        if (r < 0)
+            return r;
+    }
+    r = hard_begin_writing(h, e);
+    if (r == 0 && was_settled)
+        r = hard_set_mtime(h, x->mtime_ns, e); /* until now the record said when */
+    if (r == 0)
+        note_unsettled(n, f, true);
+    if (r == 0)
+        *ret = TAKE_PTR(h);
+    return r;
+}
+
+/* Busy. The inode's extent, counted as being written (hard_end_writing), referenced; *x as it is then. */
+static int begin_writing(struct snode *n, const struct scratch_call *call, struct sfile *f, struct arena *a,
+                         struct scratch_inode *x, struct hard **ret, struct err *e)
+{
+    return x->location.n == 0 ? give_extent(n, call, f, a, x, ret, e)
+                              : reopen_extent(n, call, f, a, x, ret, e);
+}
+
+/* Busy. The file has this size; the inode says so. */
+static int set_size(struct snode *n, const struct scratch_call *call, struct sfile *f, struct hard *h,
+                    uint64_t size, struct arena *a, struct err *e)
+{
+    struct stat st;
+    lock_take(&n->lock);
+    f->generation++;
+    lock_drop(&n->lock);
+    int r = hard_truncate(h, size, e);
+    if (r == 0)
+        r = hard_stat(h, &st);
+    return r < 0 ? r : snode_record(n, call, f->ino, &st, a, NULL, e);
+}
+
+/* ---- opening ---- */
+
+static int check_file(const struct scratch_inode *x, struct err *e)
+{
+    if (S_ISDIR(x->mode))
+        return err_set(e, -EISDIR, "is a directory");
+    return S_ISREG(x->mode) ? 0 : err_set(e, -EINVAL, "is no file");
+}
+
+/* Busy. What the handle stands for; nothing when the file has no extent and is only read. */
+static int open_file(struct snode *n, const struct scratch_call *call, struct sfile *f, uint32_t flags,
+                     struct arena *a, struct stree *t, struct err *e)
+{
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    struct scratch_inode x;
+    int r = scratch_getattr(n->names, call->bucket, f->ino, a, &x, e);
+    if (r == 0)
+        r = check_file(&x, e);
+    if (r < 0)
+        return r;
+    if (t->writes) {
+        r = begin_writing(n, call, f, a, &x, &h, e);
+        if (r < 0)
+            return r;
+        t->fd = hard_open_fd(h, O_RDWR);
+        r = t->fd < 0 ? err_errno(e, t->fd, "open the file for writing") : 0;
+        if (r == 0 && flags & WIRE_TRUNCATE)
+            r = set_size(n, call, f, h, 0, a, e);
+        if (r < 0) {
+            hard_end_writing(h);
+            return r;
+        }
+    } else if (x.location.n > 0 && !f->hard) {
+        r = hard_find(n->store, x.location, &h, e);
+        if (r < 0)
+            return r;
+    }
+    LOCK_SCOPE(&n->lock);
+    f->handles++;
+    f->writers += t->writes;
+    f->generation += t->writes;
+    if (!f->hard)
+        f->hard = TAKE_PTR(h);
+    return 0;
+}
+
+static struct stree *stree_new(struct snode *n, struct sfile *f, bool writes)
+{
+    struct stree *t = calloc(1, sizeof(*t));
+    assert(t);
+    *t = (struct stree){.node = n, .file = f, .writes = writes, .fd = -1};
+    (void)atomic_fetch_add(writes ? &n->service->writers : &n->service->readers, 1);
+    return t;
+}
+
+/* Its hold goes too. */
+static void stree_drop(struct stree *t)
+{
+    struct snode *n = t->node;
+    struct scratch_orphans orphans = {0};
+    struct err e = {0};
+    if (t->fd >= 0)
+        (void)close(t->fd);
+    int r = scratch_release(n->names, t->file->bucket, t->file->ino, &orphans, &e);
+    if (r < 0) /* an orphan stays for the next start */
+        log_warn("object", "release inode %llu: %s", (unsigned long long)t->file->ino, e.text);
+    snode_free_orphans(n, &orphans);
+    sfile_put(n, t->file);
+    bucket_unref(t->bucket);
+    (void)atomic_fetch_sub(t->writes ? &n->service->writers : &n->service->readers, 1);
+    free(t);
+}
+
+int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, uint32_t flags,
+               struct arena *a, struct stree **ret, struct scratch_inode *ret_x, struct err *e)
+{
+    struct stree *t = stree_new(n, sfile_get(n, call->bucket, ino), flags & WIRE_WRITE);
+    sfile_enter(n, t->file);
+    int r = open_file(n, call, t->file, flags, a, t, e);
+    sfile_leave(n, t->file);
+    if (r < 0) {
+        stree_drop(t);
+        return r;
+    }
+    r = scratch_getattr(n->names, call->bucket, ino, a, ret_x, e);
+    if (r < 0) {
+        stree_free(t);
+        return r;
+    }
+    snode_fresh(n, call->bucket, a, ret_x);
+    *ret = t;
+    return 0;
+}
+
+int stree_made(struct snode *n, const struct scratch_call *call, uint64_t ino, int64_t mtime_ns,
+               struct hard *h, struct stree **ret, struct err *e)
+{
+    struct sfile *f = sfile_get(n, call->bucket, ino);
+    struct stree *t = stree_new(n, f, /* writes= */ true);
+    sfile_enter(n, f);
+    note_unsettled(n, f, true);
+    int r = hard_begin_writing(h, e);
+    if (r == 0)
+        (void)hard_set_mtime(h, mtime_ns, NULL); /* else it is modified now: nearly as good */
+    if (r == 0) {
+        t->fd = hard_open_fd(h, O_RDWR);
+        r = t->fd < 0 ? err_errno(e, t->fd, "open the file for writing") : 0;
+        if (r < 0)
+            hard_end_writing(h);
+    }
+    lock_take(&n->lock);
+    f->fresh = f->fresh || !f->hard;
+    if (r == 0) {
+        f->handles++;
+        f->writers++;
+        f->generation++;
+        if (!f->hard) /* else somebody who saw the name was faster */
+            f->hard = TAKE_PTR(h);
+    } else {
+        sfile_queue_locked(n, f);
+    }
+    lock_drop(&n->lock);
+    sfile_leave(n, f);
+    hard_unref(h);
+    if (r < 0)
+        stree_drop(t);
+    else
+        *ret = t;
+    return r;
+}
+
+int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, uint64_t *ret_handle,
+               int *ret_fd, struct err *e)
+{
+    t->bucket = bucket_ref(b);
+    t->via = ses->via;
+    int fd = t->fd >= 0 ? t->fd : -1;
+    if (!t->writes) {
+        LOCK_SCOPE(&t->node->lock);
+        fd = t->file->hard ? hard_fd(t->file->hard) : -1;
+    }
+    int r = session_put(ses, HANDLE_TREE, t, ret_handle);
+    if (r < 0) {
+        stree_free(t);
+        return err_set(e, r, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+/* ---- closing ---- */
+
+/* Busy. An extent in which nothing was ever written is taken from its inode. */
+static bool take_empty(struct snode *n, struct sfile *f, const struct stat *st, struct arena *a)
+{
+    struct scratch_call call = {.bucket = f->bucket};
+    struct scratch_inode x;
+    lock_take(&n->lock);
+    bool fresh = f->fresh;
+    lock_drop(&n->lock);
+    if (!fresh || st->st_size > 0 || st->st_blocks > 0)
+        return false;
+    if (scratch_getattr(n->names, f->bucket, f->ino, a, &x, NULL) < 0)
+        return false;
+    struct scratch_set set = {.what = SCRATCH_SET_LOCATION | SCRATCH_SET_CTIME, .ctime_ns = x.ctime_ns};
+    if (scratch_setattr(n->names, &call, f->ino, &set, a, &x, NULL) < 0)
+        return false;
+    LOCK_SCOPE(&n->lock);
+    sfile_set_unsettled_locked(n, f, false);
+    f->fresh = false;
+    return true;
+}
+
+/* Busy. The last handle is closed. */
+static void let_go(struct snode *n, struct sfile *f, const struct stat *st, struct arena *a)
+{
+    bool taken = st && take_empty(n, f, st, a);
+    lock_take(&n->lock);
+    struct hard *h = sfile_take_hard_locked(n, f);
+    if (!taken && f->unsettled)
+        sfile_queue_locked(n, f);
+    lock_drop(&n->lock);
+    if (taken)
+        snode_free_extent(n, h);
+    else
+        hard_unref(h);
+}
+
+void stree_free(struct stree *t)
+{
+    if (!t)
+        return;
+    struct snode *n = t->node;
+    struct sfile *f = t->file;
+    struct scratch_call call = {.bucket = f->bucket};
+    _cleanup_(arena_freep) struct arena *a = arena_new(CLOSE_ARENA);
+    struct err e = {0};
+    struct stat st;
+    sfile_enter(n, f);
+    bool known = f->hard && hard_stat(f->hard, &st) == 0;
+    bool empty = known && f->fresh && st.st_size == 0 && st.st_blocks == 0;
+    if (t->writes) {
+        hard_end_writing(f->hard);
+        if (known && !empty && snode_record(n, &call, f->ino, &st, a, NULL, &e) < 0)
+            log_warn("object", "inode %llu: %s", (unsigned long long)f->ino, e.text); /* settling sets it */
+    }
+    if (t->fd >= 0)
+        (void)close(t->fd);
+    t->fd = -1;
+    lock_take(&n->lock);
+    f->writers -= t->writes;
+    bool last = --f->handles == 0;
+    if (t->writes && f->writers == 0 && f->unsettled && !last)
+        sfile_queue_locked(n, f);
+    lock_drop(&n->lock);
+    if (last && f->hard)
+        let_go(n, f, known ? &st : NULL, a);
+    sfile_leave(n, f);
+    stree_drop(t);
+}
+
+void stree_close(struct stree *t, uint64_t n)
+{
+    if (n > 0 && t->bucket)
+        metrics_add(metrics_series(METRIC_READ_BYTES, t->bucket->name, object_via_name(t->via), "cache"), n);
+    stree_free(t);
+}
+
+/* ---- size ---- */
+
+static int truncate_file(struct snode *n, const struct scratch_call *call, struct sfile *f, uint64_t size,
+                         struct arena *a, struct err *e)
+{
+    struct scratch_inode x;
+    int r = scratch_getattr(n->names, call->bucket, f->ino, a, &x, e);
+    if (r == 0)
+        r = check_file(&x, e);
+    if (r < 0)
+        return r;
+    if (x.location.n == 0 && size == 0) {
+        struct scratch_call step = step_of(call);
+        struct scratch_set set = {.what = SCRATCH_SET_SIZE | SCRATCH_SET_MTIME_NOW};
+        return scratch_setattr(n->names, &step, f->ino, &set, a, &x, e);
+    }
+    struct hard *h = NULL;
+    r = begin_writing(n, call, f, a, &x, &h, e);
+    if (r < 0)
+        return r;
+    r = set_size(n, call, f, h, size, a, e);
+    hard_end_writing(h);
+    hard_unref(h);
+    return r;
+}
+
+int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size,
+                   struct arena *a, struct err *e)
+{
+    struct scratch_call step = step_of(call);
+    int r = scratch_hold(n->names, call->bucket, ino, e);
+    if (r < 0)
+        return r;
+    struct stree *t = stree_new(n, sfile_get(n, call->bucket, ino), /* writes= */ false);
+    struct sfile *f = t->file;
+    sfile_enter(n, f);
+    r = truncate_file(n, &step, f, size, a, e);
+    lock_take(&n->lock);
+    if (f->handles == 0 && f->unsettled)
+        sfile_queue_locked(n, f);
+    lock_drop(&n->lock);
+    sfile_leave(n, f);
+    stree_drop(t);
+    return r;
+}

@@ -1,0 +1,135 @@
+/*
+ * What a start does for scratch buckets before anybody is served.
+ *
+ * Order: the control store is made durable, so that nothing is freed that could come back; files that writing
+ * records name are protected, and every other marked file is removed; inodes without links are handed to the
+ * freeing thread. Inodes with writing records are unsettled from the beginning: their files may have been
+ * written to until the last moment, and descendants of mounts may still write to them.
+ *
+ * Failure modes: a broken record ends the start before anything is removed. A disk that is missing is logged:
+ * its files are not found until it is back.
+ */
+#include "object/scratch_node.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+
+#define START_ARENA (256 * KIB)
+#define ROOTS_PAGE  64
+
+struct start {
+    struct snode *n;
+    struct arena *a;
+    struct scratch_unsettled *stale;
+    size_t n_stale, cap;
+    uint64_t n_orphans;
+};
+
+/* The record of an inode that is gone or has another location: no change leaves one, but it would keep a file
+ * for ever. */
+static void note_stale(struct start *s, const struct scratch_unsettled *x)
+{
+    if (s->n_stale == s->cap) {
+        s->cap = s->cap ? s->cap * 2 : 16;
+        s->stale = realloc(s->stale, s->cap * sizeof(*s->stale));
+        assert(s->stale);
+    }
+    s->stale[s->n_stale++] = *x;
+}
+
+static int on_protect(void *arg, const struct scratch_unsettled *x)
+{
+    struct start *s = arg;
+    struct scratch_inode inode;
+    struct err e = {0};
+    struct slice location = slice_of(x->location, x->location_bytes);
+    arena_clear(s->a);
+    int r = scratch_getattr(s->n->names, x->bucket, x->ino, s->a, &inode, &e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (r == -ENOENT || !slice_eq(inode.location, location)) {
+        note_stale(s, x);
+        return 0;
+    }
+    if (hard_protect(s->n->store, location, &e) < 0)
+        log_warn("object", "a file of a scratch bucket: %s", e.text);
+    return 0;
+}
+
+static int on_unsettled(void *arg, const struct scratch_unsettled *x)
+{
+    struct start *s = arg;
+    struct sfile *f = sfile_get(s->n, x->bucket, x->ino);
+    lock_take(&s->n->lock);
+    sfile_set_unsettled_locked(s->n, f, true);
+    sfile_queue_locked(s->n, f);
+    lock_drop(&s->n->lock);
+    sfile_put(s->n, f);
+    return 0;
+}
+
+static int on_orphan(void *arg, const struct scratch_orphan *x)
+{
+    struct start *s = arg;
+    struct scratch_orphans o = {.n = 1};
+    o.v[0] = *x;
+    snode_free_orphans(s->n, &o);
+    s->n_orphans++;
+    return -EAGAIN; /* buried when its data is gone */
+}
+
+/* A bucket that was made when the last run ended may lack its root. */
+static int make_roots(struct snode *n, struct err *e)
+{
+    struct bucket *page[ROOTS_PAGE];
+    _cleanup_buf_ struct buf after = BUF_INIT(BUCKET_NAME_MAX + 1);
+    size_t count;
+    int r = 0;
+    do {
+        count = bucket_page(n->service->buckets, buf_view(&after), page, ARRAY_SIZE(page));
+        for (size_t i = 0; i < count; i++) {
+            struct bucket *b = page[i];
+            if (r == 0 && bucket_is_scratch(b))
+                r = scratch_bucket_make(n->names, b->id, b->root_mode, b->owner_uid, b->owner_gid, e);
+            buf_clear(&after);
+            if (buf_str(&after, b->name) < 0)
+                r = -E2BIG;
+            bucket_unref(b);
+        }
+    } while (r == 0 && count == ARRAY_SIZE(page));
+    return r;
+}
+
+static int reconcile(struct start *s, struct err *e)
+{
+    struct snode *n = s->n;
+    uint64_t n_files = 0;
+    int r = scratch_sync(n->names, e);
+    if (r == 0)
+        r = scratch_unsettled(n->names, on_protect, s, e);
+    if (r == 0)
+        r = scratch_settled(n->names, s->stale, s->n_stale, e);
+    if (r == 0 && hard_sweep(n->store, &n_files, e) < 0) /* the next start tries again */
+        log_warn("object", "files of scratch buckets that nobody names: %s", e ? e->text : "");
+    if (r == 0)
+        r = scratch_sweep(n->names, on_orphan, s, e);
+    if (r == 0)
+        r = scratch_unsettled(n->names, on_unsettled, s, e);
+    if (r == 0)
+        r = make_roots(n, e);
+    if (r == 0 && (s->n_orphans > 0 || n->n_unsettled > 0))
+        log_info("object",
+                 "scratch buckets: %" PRIu64 " files to be settled, %" PRIu64 " removed ones to be freed",
+                 n->n_unsettled, s->n_orphans);
+    return r;
+}
+
+int snode_reconcile(struct snode *n, struct err *e)
+{
+    struct start s = {.n = n, .a = arena_new(START_ARENA)};
+    int r = reconcile(&s, e);
+    arena_free(s.a);
+    free(s.stale);
+    return r;
+}

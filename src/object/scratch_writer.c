@@ -1,0 +1,398 @@
+/*
+ * Writing objects of scratch buckets: put open, write, commit, abort.
+ *
+ * Bytes go to a fresh extent that nobody names; the commit makes them durable and then names them, in one
+ * durable transaction that also checks the conditions: an object is there whole and acknowledged, or not at
+ * all. The ETag is the MD5 of the bytes when they were written in order, as S3 clients expect; else one made
+ * of inode, size and time.
+ *
+ * Invariants:
+ *  1. One operation at a time runs on a writer (busy), and none after its last commit (ended).
+ *  2. The extent goes back to the pool unless it may have been named: a commit whose end is unknown looks.
+ */
+#include "object/scratch_object_ops.h"
+
+#include "base/text.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <openssl/evp.h>
+
+#define SWRITER_MAGIC 0x73777269u
+#define WRITER_ARENA  (32 * KIB) /* strings of the request, whose sizes are checked */
+#define MD5_BYTES     16
+
+struct swriter {
+    uint32_t magic;
+    _Atomic uint32_t refs;
+    struct object_service *service;
+    struct snode *node;
+    struct bucket *bucket;
+    struct hard *hard; /* NULL once it is named */
+    struct arena *arena;
+    struct slice key;
+    struct scratch_put put; /* strings and conditions of the request */
+    uint64_t size;          /* announced, or UINT64_MAX */
+    uint32_t via, flags;
+    int fd; /* of a staged one: O_RDWR; else -1 */
+
+    struct lock lock; /* covers busy and ended */
+    struct cond moved;
+    bool busy, ended;
+    /* the operation that runs: */
+    uint64_t written; /* bytes written in order from 0 on */
+    bool ordered;     /* nothing else was written */
+    EVP_MD_CTX *md5;  /* of those; NULL for a staged one */
+};
+
+/* ---- life ---- */
+
+void swriter_ref(struct swriter *w)
+{
+    assert(w->magic == SWRITER_MAGIC);
+    (void)atomic_fetch_add(&w->refs, 1);
+}
+
+void swriter_unref(struct swriter *w)
+{
+    if (!w)
+        return;
+    assert(w->magic == SWRITER_MAGIC);
+    if (atomic_fetch_sub(&w->refs, 1) != 1)
+        return;
+    if (w->fd >= 0)
+        (void)close(w->fd);
+    if (w->hard) {
+        hard_end_writing(w->hard);
+        hard_give_back(w->hard);
+    }
+    (void)atomic_fetch_sub(&w->service->writers, 1);
+    EVP_MD_CTX_free(w->md5);
+    bucket_unref(w->bucket);
+    arena_free(w->arena);
+    cond_fini(&w->moved);
+    lock_fini(&w->lock);
+    w->magic = 0;
+    free(w);
+}
+
+static void start_md5(struct swriter *w)
+{
+    w->md5 = EVP_MD_CTX_new();
+    int ok = w->md5 ? EVP_DigestInit_ex(w->md5, EVP_md5(), NULL) : 0;
+    assert(ok == 1);
+}
+
+static struct swriter *swriter_new(struct scratch_op *o, const struct wire_put_open_req *q)
+{
+    struct swriter *w = calloc(1, sizeof(*w));
+    assert(w);
+    w->magic = SWRITER_MAGIC;
+    atomic_init(&w->refs, 1);
+    w->service = o->session->service;
+    w->node = o->node;
+    w->bucket = bucket_ref(o->bucket);
+    w->arena = arena_new(WRITER_ARENA);
+    w->key = arena_dup(w->arena, q->key);
+    w->put = (struct scratch_put){.content_type = arena_dup(w->arena, q->content_type),
+                                  .meta = arena_dup(w->arena, q->meta),
+                                  .if_match = arena_dup(w->arena, q->if_match),
+                                  .if_none_match = q->if_none_match != 0,
+                                  .fail_if_clash = q->flags & WIRE_POSIX};
+    w->size = q->size;
+    w->via = q->via;
+    w->flags = q->flags;
+    w->fd = -1;
+    w->ordered = true;
+    if (!(q->flags & WIRE_STAGED))
+        start_md5(w);
+    lock_init(&w->lock, LOCK_OBJECT);
+    cond_init(&w->moved);
+    (void)atomic_fetch_add(&w->service->writers, 1);
+    return w;
+}
+
+/* The right to run an operation on the writer; false once it has ended. */
+static bool enter(struct swriter *w)
+{
+    LOCK_SCOPE(&w->lock);
+    while (w->busy)
+        cond_wait(&w->moved, &w->lock);
+    w->busy = !w->ended;
+    return w->busy;
+}
+
+static void leave(struct swriter *w, bool ended)
+{
+    LOCK_SCOPE(&w->lock);
+    w->busy = false;
+    w->ended = w->ended || ended;
+    cond_broadcast(&w->moved);
+}
+
+static struct swriter *get(struct object_session *ses, uint64_t handle, struct err *e)
+{
+    struct swriter *w = session_get(ses, HANDLE_SWRITE, handle, e);
+    if (w && !enter(w)) {
+        (void)err_set(e, -EBADF, "handle is not open");
+        swriter_unref(w);
+        return NULL;
+    }
+    return w;
+}
+
+/* ---- PUT_OPEN ---- */
+
+static int check_put(const struct wire_put_open_req *q, struct err *e)
+{
+    int r = object_check_key(q->key, e);
+    if (r < 0)
+        return r;
+    if (q->meta.n > SCRATCH_META_MAX || q->content_type.n > SCRATCH_CONTENT_MAX ||
+        q->if_match.n > SCRATCH_ETAG_MAX)
+        return err_set(e, -E2BIG, "metadata of the object is %zu bytes, at most %d are allowed", q->meta.n,
+                       (int)SCRATCH_META_MAX);
+    if (q->size != UINT64_MAX && q->size > STORE_SIZE_MAX_BYTES)
+        return err_set(e, -EFBIG, "an object of %" PRIu64 " bytes", q->size);
+    return 0;
+}
+
+static int take_extent(struct swriter *w, struct err *e)
+{
+    struct hard *h = NULL;
+    int r = hard_take(w->node->store, &h, e);
+    if (r < 0)
+        return r;
+    r = hard_begin_writing(h, e);
+    if (r < 0) {
+        hard_give_back(h);
+        return r;
+    }
+    w->hard = h;
+    if (!(w->flags & WIRE_STAGED))
+        return 0;
+    w->fd = hard_open_fd(h, O_RDWR);
+    return w->fd < 0 ? err_errno(e, w->fd, "open the file for writing") : 0;
+}
+
+int op_scratch_put_open(struct scratch_op *o, const struct wire_put_open_req *req, struct arena *a,
+                        struct wire_put_open_rep *rep, struct err *e)
+{
+    (void)a;
+    int r = check_put(req, e);
+    if (r < 0)
+        return r;
+    struct swriter *w = swriter_new(o, req);
+    r = take_extent(w, e);
+    if (r == 0)
+        r = session_put(o->session, HANDLE_SWRITE, w, &rep->handle);
+    if (r < 0) {
+        swriter_unref(w);
+        return r == -EMFILE ? err_set(e, r, "too many open handles in one session") : r;
+    }
+    rep->fd = w->fd;
+    return 0;
+}
+
+/* ---- PUT_WRITE ---- */
+
+static int put_write(struct swriter *w, const struct wire_put_write_req *q, struct err *e)
+{
+    uint64_t max = w->size == UINT64_MAX ? STORE_SIZE_MAX_BYTES : w->size;
+    if (q->offset > max || q->data.n > max - q->offset)
+        return err_set(e, -EFBIG, "write beyond %" PRIu64 " bytes", max);
+    if (q->data.n == 0)
+        return 0;
+    int r = hard_write(w->hard, q->data.p, q->data.n, q->offset, e);
+    if (r < 0)
+        return r;
+    if (q->offset != w->written)
+        w->ordered = false;
+    if (!w->ordered || !w->md5)
+        return 0;
+    int ok = EVP_DigestUpdate(w->md5, q->data.p, q->data.n);
+    assert(ok == 1);
+    w->written += q->data.n;
+    return 0;
+}
+
+int op_scratch_put_write(struct object_session *ses, const struct wire_put_write_req *req, struct arena *a,
+                         struct wire_put_write_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct swriter *w = get(ses, req->handle, e);
+    if (!w)
+        return -EBADF;
+    int r = put_write(w, req, e);
+    leave(w, /* ended= */ false);
+    swriter_unref(w);
+    return r;
+}
+
+/* ---- PUT_COMMIT ---- */
+
+static int check_commit(struct swriter *w, const struct wire_put_commit_req *q, struct stat *st,
+                        struct err *e)
+{
+    if (w->size != UINT64_MAX && q->size != w->size)
+        return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, %" PRIu64 " were announced", q->size,
+                       w->size);
+    if (q->size > STORE_SIZE_MAX_BYTES)
+        return err_set(e, -EFBIG, "commit of %" PRIu64 " bytes", q->size);
+    int r = hard_stat(w->hard, st);
+    if (r < 0)
+        return err_errno(e, r, "state of the file");
+    if ((uint64_t)st->st_size < q->size)
+        return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, %" PRIu64 " were written", q->size,
+                       (uint64_t)st->st_size);
+    return 0;
+}
+
+/* The MD5 of the first `size` bytes as hex digits, when it is known. */
+static struct slice etag_of(struct swriter *w, uint64_t size, struct arena *a)
+{
+    uint8_t digest[EVP_MAX_MD_SIZE];
+    unsigned n = 0;
+    if (!w->md5 || !w->ordered || w->written != size)
+        return SLICE_NULL;
+    EVP_MD_CTX *copy = EVP_MD_CTX_new(); /* more may be written */
+    int ok = copy && EVP_MD_CTX_copy_ex(copy, w->md5) == 1 && EVP_DigestFinal_ex(copy, digest, &n) == 1;
+    assert(ok && n == MD5_BYTES);
+    EVP_MD_CTX_free(copy);
+    char *text = arena_alloc(a, 2 * MD5_BYTES + 1);
+    text_hex(digest, MD5_BYTES, text);
+    return slice_of(text, 2 * MD5_BYTES);
+}
+
+/* What is committed now: the writer's extent itself, or a copy of it when more will be written. */
+static int extent_to_name(struct swriter *w, const struct wire_put_commit_req *q, struct hard **ret,
+                          struct err *e)
+{
+    struct hard *h = NULL;
+    struct stat st;
+    int r = check_commit(w, q, &st, e);
+    if (r < 0)
+        return r;
+    if (q->flags & WIRE_KEEP) {
+        r = q->size > 0 ? scopy_extent(w->node, w->hard, q->size, &h, e) : 0;
+    } else if (q->size > 0) {
+        r = (uint64_t)st.st_size > q->size ? hard_truncate(w->hard, q->size, e) : 0;
+        h = hard_ref(w->hard);
+    }
+    if (r == 0 && h)
+        r = hard_sync(h, e);
+    if (r < 0) {
+        hard_unref(h); /* a copy that nobody names goes at the next start */
+        return r;
+    }
+    *ret = h;
+    return 0;
+}
+
+static int fill_put(struct swriter *w, struct hard *h, uint64_t size, uint8_t *location,
+                    struct scratch_put *p, struct err *e)
+{
+    struct stat st;
+    p->size_bytes = size;
+    bool is_dir_key = slice_ends(w->key, SLICE_LIT("/")) && size == 0;
+    if (!is_dir_key) {
+        int r = scratch_reserve(w->node->names, w->bucket->id, w->key, &p->ino, e);
+        if (r < 0)
+            return r;
+    }
+    if (!h)
+        return 0;
+    int r = hard_stat(h, &st);
+    if (r < 0)
+        return err_errno(e, r, "state of the file");
+    hard_location(h, location);
+    p->location = slice_of(location, HARD_LOCATION_BYTES);
+    p->allocated_bytes = (uint64_t)st.st_blocks * 512;
+    p->mtime_ns = snode_ns(st.st_mtim);
+    return 0;
+}
+
+/* Names the extent. *ret_named: the object has it, or may have it; also after a failure. */
+static int name_extent(struct swriter *w, struct hard *h, const struct wire_put_commit_req *q,
+                       struct arena *a, struct scratch_inode *ret, bool *ret_named, struct err *e)
+{
+    struct snode *n = w->node;
+    struct scratch_cred cred = snode_owner(w->bucket);
+    struct scratch_call call = {.bucket = w->bucket->id, .commit = KV_DURABLE, .cred = &cred};
+    struct scratch_orphans orphans = {0};
+    uint8_t location[HARD_LOCATION_BYTES];
+    struct scratch_put p = w->put;
+    *ret_named = false;
+    p.etag = q->etag.n > 0 ? q->etag : etag_of(w, q->size, a);
+    int r = fill_put(w, h, q->size, location, &p, e);
+    if (r < 0)
+        return r;
+    r = scratch_put(n->names, &call, w->key, &p, a, ret, &orphans, e);
+    snode_free_orphans(n, &orphans);
+    struct scratch_inode x;
+    if (r < 0 && h && p.ino != 0) {
+        int look = scratch_getattr(n->names, call.bucket, p.ino, a, &x, NULL);
+        *ret_named = look != -ENOENT;
+    }
+    if (r == 0 || *ret_named) {
+        *ret_named = true;
+        if (h)
+            snode_put_done(n, call.bucket, p.ino, h);
+    }
+    return r;
+}
+
+static int commit(struct swriter *w, const struct wire_put_commit_req *q, struct arena *a,
+                  struct wire_attr *ret, bool *ret_ended, struct err *e)
+{
+    struct hard *h = NULL;
+    struct scratch_inode x;
+    bool keep = q->flags & WIRE_KEEP, named = false;
+    int r = extent_to_name(w, q, &h, e);
+    if (r == 0)
+        r = name_extent(w, h, q, a, &x, &named, e);
+    *ret_ended = !keep && (r == 0 || (named && h));
+    if (keep && h && !named)
+        hard_give_back(h);
+    else
+        hard_unref(h);
+    if (*ret_ended && h) { /* the extent is the object's now */
+        hard_end_writing(w->hard);
+        hard_unref(TAKE_PTR(w->hard));
+    }
+    if (r < 0)
+        return r;
+    metrics_add(metrics_series(METRIC_WRITTEN_BYTES, w->bucket->name, object_via_name(w->via), NULL),
+                q->size);
+    sobject_attr(w->node, w->bucket->id, &x, /* posix= */ false, a, ret);
+    return 0;
+}
+
+int op_scratch_put_commit(struct object_session *ses, const struct wire_put_commit_req *req, struct arena *a,
+                          struct wire_put_commit_rep *rep, struct err *e)
+{
+    struct swriter *w = get(ses, req->handle, e);
+    if (!w)
+        return -EBADF;
+    bool ended = false;
+    int r = commit(w, req, a, &rep->attr, &ended, e);
+    leave(w, ended);
+    if (r < 0)
+        r = err_prefix(e, r, "%s/" SLICE_FMT, w->bucket->name, SLICE_ARG(w->key));
+    /* A commit that failed keeps the handle: the caller may try again or aborts. */
+    if (r == 0 && ended)
+        swriter_unref(session_take(ses, HANDLE_SWRITE, req->handle));
+    swriter_unref(w);
+    return r;
+}
+
+int op_scratch_put_abort(struct object_session *ses, const struct wire_put_abort_req *req, struct arena *a,
+                         struct wire_put_abort_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct swriter *w = session_take(ses, HANDLE_SWRITE, req->handle);
+    if (!w)
+        return err_set(e, -EBADF, "handle is not open");
+    swriter_unref(w);
+    return 0;
+}

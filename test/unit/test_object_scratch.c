@@ -1,0 +1,366 @@
+/* layer: object */
+/* threaded */
+/* Scratch buckets through the operations: what a mount sees and does. */
+#include "scratch_service.h"
+
+#define ROOT 1
+
+/* A file that is made and opened, written through its descriptor and closed is there with its size, owner and
+ * permissions, also after a restart; while it is open its size is that of its file. */
+static void test_a_file_is_written_and_read(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep c;
+    struct wire_inode x;
+    assert_int_equal(create_file(f, ROOT, "a", WIRE_WRITE | WIRE_EXCLUSIVE, &c), 0);
+    assert_true(c.made && c.fd >= 0 && c.handle != 0);
+    assert_int_equal(c.inode.mode, S_IFREG | 0644);
+    assert_int_equal(c.inode.uid, 5);
+    assert_int_equal(c.inode.size_bytes, 0);
+    assert_int_equal(getattr(f, c.inode.ino, &x), 0);
+    assert_int_equal(x.mtime_ns, c.inode.mtime_ns);
+    assert_int_equal(pwrite(c.fd, "hello", 5, 0), 5);
+    assert_int_equal(getattr(f, c.inode.ino, &x), 0);
+    assert_int_equal(x.size_bytes, 5);
+    assert_int_equal(lookup(f, ROOT, "a", &x), 0);
+    assert_int_equal(x.size_bytes, 5);
+    assert_int_equal(close_handle(f, c.handle), 0);
+    assert_int_equal(close_handle(f, c.handle), -EBADF);
+    assert_file(f, c.inode.ino, "hello");
+    assert_int_equal(create_file(f, ROOT, "a", WIRE_EXCLUSIVE, &c), -EEXIST);
+    assert_int_equal(sync_ino(f, x.ino), 0);
+    restart(f);
+    assert_int_equal(lookup(f, ROOT, "a", &x), 0);
+    assert_int_equal(x.size_bytes, 5);
+    assert_file(f, x.ino, "hello");
+}
+
+/* Creating what exists opens it, with its bytes or, asked so, without. */
+static void test_creating_again_opens(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t ino = write_file(f, ROOT, "a", "first");
+    struct wire_tree_create_rep c;
+    assert_int_equal(create_file(f, ROOT, "a", WIRE_WRITE, &c), 0);
+    assert_true(!c.made && c.inode.ino == ino);
+    assert_int_equal(c.inode.size_bytes, 5);
+    assert_int_equal(pwrite(c.fd, "F", 1, 0), 1);
+    assert_int_equal(close_handle(f, c.handle), 0);
+    assert_file(f, ino, "First");
+    assert_int_equal(create_file(f, ROOT, "a", WIRE_WRITE | WIRE_TRUNCATE, &c), 0);
+    assert_int_equal(c.inode.size_bytes, 0);
+    assert_int_equal(close_handle(f, c.handle), 0);
+    assert_file(f, ino, "");
+}
+
+/* Opening for writing changes nothing that can be seen; an empty file needs no descriptor for reading. */
+static void test_opening_alone_changes_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep c;
+    struct wire_tree_open_rep o;
+    struct wire_inode before, after;
+    assert_int_equal(create_file(f, ROOT, "empty", WIRE_EXCLUSIVE, &c), 0);
+    assert_int_equal(c.handle, 0);
+    assert_int_equal(getattr(f, c.inode.ino, &before), 0);
+    assert_int_equal(open_ino(f, c.inode.ino, 0, &o), 0);
+    assert_int_equal(o.fd, -1);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(open_ino(f, c.inode.ino, WIRE_WRITE, &o), 0);
+        assert_true(o.fd >= 0);
+        assert_int_equal(getattr(f, c.inode.ino, &after), 0);
+        assert_int_equal(after.mtime_ns, before.mtime_ns);
+        assert_int_equal(after.ctime_ns, before.ctime_ns);
+        assert_int_equal(after.size_bytes, 0);
+        assert_int_equal(close_handle(f, o.handle), 0);
+    }
+    uint64_t ino = write_file(f, ROOT, "full", "bytes");
+    assert_int_equal(getattr(f, ino, &before), 0);
+    assert_int_equal(open_ino(f, ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    assert_int_equal(getattr(f, ino, &after), 0);
+    assert_int_equal(after.mtime_ns, before.mtime_ns);
+    assert_int_equal(after.ctime_ns, before.ctime_ns);
+    assert_int_equal(open_ino(f, ROOT, 0, &o), -EISDIR);
+    assert_int_equal(open_ino(f, 12345, 0, &o), -ENOENT);
+}
+
+/* A file that is removed while it is open can be read and written until its last handle closes, and is gone
+ * then; its bucket can be removed when all is gone. */
+static void test_a_removed_file_lives_while_it_is_open(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t ino = write_file(f, ROOT, "a", "bytes");
+    struct wire_tree_open_rep o;
+    struct wire_inode x;
+    char got[8] = {0};
+    assert_int_equal(open_ino(f, ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(unlink_name(f, ROOT, "a"), 0);
+    assert_int_equal(lookup(f, ROOT, "a", &x), -ENOENT);
+    assert_int_equal(getattr(f, ino, &x), 0);
+    assert_int_equal(x.links, 0);
+    assert_int_equal(pread(o.fd, got, 5, 0), 5);
+    assert_string_equal(got, "bytes");
+    assert_int_equal(pwrite(o.fd, "more", 4, 5), 4);
+    assert_int_equal(getattr(f, ino, &x), 0);
+    assert_int_equal(x.size_bytes, 9);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    assert_int_equal(open_ino(f, ino, 0, &o), -ENOENT);
+    struct wire_bucket_remove_req req = {.name = BUCKET};
+    struct wire_bucket_remove_rep rep;
+    assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), 0);
+    assert_int_equal(getattr(f, ino, &x), ERR_NO_BUCKET);
+}
+
+/* A bucket with a file in it is not removed. */
+static void test_a_full_bucket_stays(void **state)
+{
+    struct fixture *f = *state;
+    (void)write_file(f, ROOT, "a", "bytes");
+    struct wire_bucket_remove_req req = {.name = BUCKET};
+    struct wire_bucket_remove_rep rep;
+    assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), -ENOTEMPTY);
+    assert_int_equal(unlink_name(f, ROOT, "a"), 0);
+    assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), 0);
+    assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), ERR_NO_BUCKET);
+}
+
+/* Sizes that are set are the file's: cut, prolonged with zeros, of files with and without bytes, open or not;
+ * times that are set stay until the file is written to. */
+static void test_sizes_and_times_are_set(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_inode x;
+    struct wire_tree_create_rep c;
+    uint64_t ino = write_file(f, ROOT, "a", "abcdef");
+    assert_int_equal(set_size(f, ino, 3, &x), 0);
+    assert_int_equal(x.size_bytes, 3);
+    assert_file(f, ino, "abc");
+    assert_int_equal(set_size(f, ino, 0, &x), 0);
+    assert_file(f, ino, "");
+    assert_int_equal(create_file(f, ROOT, "b", 0, &c), 0);
+    assert_int_equal(set_size(f, c.inode.ino, 1000, &x), 0);
+    assert_int_equal(x.size_bytes, 1000);
+    assert_int_equal(set_size(f, ROOT, 0, &x), -EISDIR);
+    struct wire_tree_setattr_req req = {.bucket = BUCKET,
+                                        .ino = c.inode.ino,
+                                        .what = WIRE_SET_MTIME | WIRE_SET_ATIME | WIRE_SET_MODE,
+                                        .mode = 0600,
+                                        .mtime_ns = 1000000000,
+                                        .atime_ns = 5};
+    struct wire_tree_setattr_rep rep;
+    assert_int_equal(object_tree_setattr(f->session, &req, f->arena, &rep, &f->e), 0);
+    assert_int_equal(rep.inode.mtime_ns, 1000000000);
+    assert_int_equal(rep.inode.mode, S_IFREG | 0600);
+    assert_int_equal(getattr(f, c.inode.ino, &x), 0);
+    assert_int_equal(x.mtime_ns, 1000000000);
+    assert_int_equal(x.atime_ns, 5);
+    struct wire_tree_open_rep o;
+    assert_int_equal(open_ino(f, c.inode.ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(o.inode.mtime_ns, 1000000000);
+    assert_int_equal(pwrite(o.fd, "x", 1, 0), 1);
+    assert_int_equal(getattr(f, c.inode.ino, &x), 0);
+    assert_true(x.mtime_ns > 1000000000 && x.ctime_ns >= x.mtime_ns);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    restart(f);
+    assert_int_equal(getattr(f, c.inode.ino, &x), 0);
+    assert_int_equal(x.size_bytes, 1000);
+    assert_true(x.mtime_ns > 1000000000);
+    req.what = 1u << 20;
+    assert_int_equal(object_tree_setattr(f->session, &req, f->arena, &rep, &f->e), -EINVAL);
+}
+
+/* Directories are made, read page by page with and without inodes, renamed and removed. */
+static void test_directories(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t dir, sub;
+    assert_int_equal(make_dir(f, ROOT, "dir", &dir), 0);
+    assert_int_equal(make_dir(f, ROOT, "dir", NULL), -EEXIST);
+    assert_int_equal(make_dir(f, dir, "sub", &sub), 0);
+    for (int i = 0; i < 20; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "f%02d", i);
+        (void)write_file(f, dir, name, "12345");
+    }
+    struct wire_tree_readdir_req req = {.bucket = BUCKET, .ino = dir, .max = 300};
+    struct wire_tree_readdir_rep rep;
+    unsigned seen = 0, plus = 0;
+    do {
+        req.flags = seen % 2 ? WIRE_PLUS : 0;
+        assert_int_equal(object_tree_readdir(f->session, &req, f->arena, &rep, &f->e), 0);
+        assert_true(rep.n_entries > 0 || rep.end);
+        struct wire_dirent d;
+        for (uint32_t i = 0; i < rep.n_entries; i++) {
+            assert_int_equal(wire_dirent_decode(&rep.entries, &d), 0);
+            assert_int_equal(d.has_inode, req.flags & WIRE_PLUS ? 1 : 0);
+            if (d.has_inode && S_ISREG(d.mode))
+                assert_int_equal(d.inode.size_bytes, 5);
+            plus += d.has_inode;
+            req.after = d.cookie;
+            seen++;
+        }
+        assert_int_equal(rep.entries.n, 0);
+        req.until = rep.until;
+    } while (!rep.end);
+    assert_int_equal(seen, 21);
+    assert_true(plus > 0 && plus < 21);
+    req.max = 4;
+    req.after = 0;
+    assert_int_equal(object_tree_readdir(f->session, &req, f->arena, &rep, &f->e), -EINVAL);
+    struct wire_tree_rmdir_req rm = {.bucket = BUCKET, .parent = ROOT, .name = SLICE_LIT("dir")};
+    struct wire_tree_rmdir_rep rmr;
+    assert_int_equal(object_tree_rmdir(f->session, &rm, f->arena, &rmr, &f->e), -ENOTEMPTY);
+    assert_int_equal(rename_name(f, dir, "f00", sub, "moved", 0), 0);
+    assert_int_equal(rename_name(f, dir, "f01", dir, "f02", WIRE_NOREPLACE), -EEXIST);
+    assert_int_equal(rename_name(f, dir, "f01", dir, "f02", 0), 0);
+    struct wire_inode x;
+    assert_int_equal(lookup(f, sub, "moved", &x), 0);
+    assert_int_equal(lookup(f, dir, "f01", NULL), -ENOENT);
+}
+
+/* A file without a name lives until it is closed, or gets a name; links count. */
+static void test_links_and_nameless_files(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep c;
+    struct wire_inode x;
+    assert_int_equal(create_file(f, ROOT, "", 0, &c), 0);
+    assert_true(c.fd >= 0 && c.inode.links == 0);
+    assert_int_equal(close_handle(f, c.handle), 0);
+    assert_int_equal(getattr(f, c.inode.ino, &x), -ENOENT);
+    assert_int_equal(create_file(f, ROOT, "", 0, &c), 0);
+    assert_int_equal(pwrite(c.fd, "kept", 4, 0), 4);
+    struct wire_tree_link_req req = {
+        .bucket = BUCKET, .ino = c.inode.ino, .parent = ROOT, .name = SLICE_LIT("named")};
+    struct wire_tree_link_rep rep;
+    assert_int_equal(object_tree_link(f->session, &req, f->arena, &rep, &f->e), 0);
+    assert_int_equal(rep.inode.links, 1);
+    assert_int_equal(close_handle(f, c.handle), 0);
+    assert_file(f, c.inode.ino, "kept");
+    req.name = SLICE_LIT("again");
+    assert_int_equal(object_tree_link(f->session, &req, f->arena, &rep, &f->e), 0);
+    assert_int_equal(rep.inode.links, 2);
+    assert_int_equal(unlink_name(f, ROOT, "named"), 0);
+    assert_file(f, c.inode.ino, "kept");
+}
+
+/* Requests that come again, also after a restart, answer as the first and change nothing twice. */
+static void test_requests_come_again(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_req req = {.bucket = BUCKET,
+                                       .parent = ROOT,
+                                       .name = SLICE_LIT("a"),
+                                       .mode = S_IFREG | 0644,
+                                       .flags = WIRE_EXCLUSIVE | WIRE_WRITE,
+                                       .mount = SLICE_LIT("0123456789abcdef"),
+                                       .request = 7};
+    struct wire_tree_create_rep first, again;
+    assert_int_equal(object_tree_create(f->session, &req, f->arena, &first, &f->e), 0);
+    assert_int_equal(pwrite(first.fd, "x", 1, 0), 1);
+    restart(f);
+    assert_int_equal(object_tree_create(f->session, &req, f->arena, &again, &f->e), 0);
+    assert_int_equal(again.inode.ino, first.inode.ino);
+    assert_int_equal(again.inode.size_bytes, 1);
+    assert_true(again.fd >= 0);
+    assert_int_equal(close_handle(f, again.handle), 0);
+    req.mount = SLICE_LIT("short");
+    assert_int_equal(object_tree_create(f->session, &req, f->arena, &again, &f->e), -EINVAL);
+    struct wire_tree_leave_req leave = {.bucket = BUCKET, .mount = SLICE_LIT("0123456789abcdef")};
+    struct wire_tree_leave_rep left;
+    assert_int_equal(object_tree_leave(f->session, &leave, f->arena, &left, &f->e), 0);
+    req.mount = leave.mount;
+    assert_int_equal(object_tree_create(f->session, &req, f->arena, &again, &f->e), -EEXIST);
+}
+
+/* Extended attributes come, are listed, and go. */
+static void test_extended_attributes(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t ino = write_file(f, ROOT, "a", "x");
+    struct wire_tree_xattr_set_req set = {
+        .bucket = BUCKET, .ino = ino, .name = SLICE_LIT("user.k"), .value = SLICE_LIT("v")};
+    struct wire_tree_xattr_set_rep setr;
+    struct wire_tree_xattr_get_req g = {.bucket = BUCKET, .ino = ino, .name = SLICE_LIT("user.k")};
+    struct wire_tree_xattr_get_rep gr;
+    set.flags = WIRE_REPLACE;
+    assert_int_equal(object_tree_xattr_set(f->session, &set, f->arena, &setr, &f->e), -ENODATA);
+    set.flags = 0;
+    assert_int_equal(object_tree_xattr_set(f->session, &set, f->arena, &setr, &f->e), 0);
+    set.flags = WIRE_EXCLUSIVE;
+    assert_int_equal(object_tree_xattr_set(f->session, &set, f->arena, &setr, &f->e), -EEXIST);
+    assert_int_equal(object_tree_xattr_get(f->session, &g, f->arena, &gr, &f->e), 0);
+    assert_true(slice_eq_str(gr.value, "v"));
+    struct wire_tree_xattr_list_req l = {.bucket = BUCKET, .ino = ino};
+    struct wire_tree_xattr_list_rep lr;
+    assert_int_equal(object_tree_xattr_list(f->session, &l, f->arena, &lr, &f->e), 0);
+    assert_true(slice_eq(lr.names, slice_of("user.k", 7)));
+    struct wire_tree_xattr_remove_req rm = {.bucket = BUCKET, .ino = ino, .name = SLICE_LIT("user.k")};
+    struct wire_tree_xattr_remove_rep rmr;
+    assert_int_equal(object_tree_xattr_remove(f->session, &rm, f->arena, &rmr, &f->e), 0);
+    assert_int_equal(object_tree_xattr_get(f->session, &g, f->arena, &gr, &f->e), -ENODATA);
+}
+
+/* A session that ends closes what it had open: what it had removed is gone then. */
+static void test_a_session_closes_its_files(void **state)
+{
+    struct fixture *f = *state;
+    struct object_session *other = object_session_new(f->service, WIRE_VIA_MOUNT), *own = f->session;
+    uint64_t ino = write_file(f, ROOT, "a", "bytes");
+    struct wire_tree_open_rep o;
+    struct wire_inode x;
+    f->session = other;
+    assert_int_equal(open_ino(f, ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(unlink_name(f, ROOT, "a"), 0);
+    f->session = own;
+    assert_int_equal(getattr(f, ino, &x), 0);
+    object_session_free(other);
+    struct wire_bucket_remove_req req = {.name = BUCKET};
+    struct wire_bucket_remove_rep rep;
+    assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), 0);
+}
+
+/* What a scratch bucket cannot have is refused, and it never becomes a mirror. */
+static void test_properties_of_scratch_buckets(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_inode x;
+    assert_int_equal(make_bucket(f, SLICE_LIT("other"), "validate=always"), ERR_BAD_OPTION);
+    assert_int_equal(make_bucket(f, SLICE_LIT("other"), "mode=99"), ERR_BAD_OPTION);
+    assert_int_equal(make_bucket(f, SLICE_LIT("other"), "owner=me"), ERR_BAD_OPTION);
+    assert_int_equal(make_bucket(f, BUCKET, ""), ERR_BUCKET_EXISTS);
+    struct wire_bucket_set_req set = {.name = BUCKET, .settings = SLICE_LIT("origin=file:///tmp")};
+    struct wire_bucket_set_rep setr;
+    assert_int_equal(object_bucket_set(f->session, &set, f->arena, &setr, &f->e), ERR_BAD_OPTION);
+    set.settings = SLICE_LIT("owner=10:20\nmode=1777");
+    assert_int_equal(object_bucket_set(f->session, &set, f->arena, &setr, &f->e), 0);
+    assert_int_equal(getattr(f, ROOT, &x), 0);
+    assert_true(x.uid == 10 && x.gid == 20 && x.mode == (S_IFDIR | 01777));
+    struct wire_bucket_get_req g = {.name = BUCKET};
+    struct wire_bucket_get_rep gr;
+    assert_int_equal(object_bucket_get(f->session, &g, f->arena, &gr, &f->e), 0);
+    assert_true(slice_find_slice(gr.settings, SLICE_LIT("owner=10:20\n")) >= 0);
+    assert_true(slice_find_slice(gr.settings, SLICE_LIT("origin")) < 0);
+    assert_true(slice_find_slice(gr.settings, SLICE_LIT("validate")) < 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BOTH(test_a_file_is_written_and_read),
+        BOTH(test_creating_again_opens),
+        BOTH(test_opening_alone_changes_nothing),
+        BOTH(test_a_removed_file_lives_while_it_is_open),
+        BOTH(test_a_full_bucket_stays),
+        BOTH(test_sizes_and_times_are_set),
+        BOTH(test_directories),
+        BOTH(test_links_and_nameless_files),
+        BOTH(test_requests_come_again),
+        BOTH(test_extended_attributes),
+        BOTH(test_a_session_closes_its_files),
+        BOTH(test_properties_of_scratch_buckets),
+    };
+    return cmocka_run_group_tests_name("object_scratch", tests, NULL, NULL);
+}

@@ -178,7 +178,7 @@ static void rewind_dir(struct mount *m, struct dir *d)
     drop_staged(m, d);
     forget_starts(d);
     client_lister_free(TAKE_PTR(d->lister));
-    staging_each_unpublished(m, d->node, add_staged, d);
+    staging_each(m, d->node, STAGING_UNPUBLISHED, add_staged, d);
 }
 
 /* ---- filling a reply ---- */

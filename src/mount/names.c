@@ -1,8 +1,8 @@
 /*
  * UNLINK, MKDIR, RMDIR, RENAME, and what a mirror bucket has not: links, devices.
  *
- * Each acts on the origin before it returns. Renaming a file is a copy and a removal at the origin; a
- * directory, whose rename would be one of every object below, gives EXDEV, on which mv(1) and others copy.
+ * Each acts on the origin before it returns. Renaming is copying and removing at the origin, for a directory
+ * of every object below it (EXDEV when those are too many, on which mv(1) and others copy).
  */
 #include "mount/mount_internal.h"
 
@@ -131,7 +131,7 @@ static bool holds_staged(const struct target *t)
 {
     struct staged_search search = {.m = t->m};
     if (t->node)
-        staging_each_unpublished(t->m, t->node, found_one, &search);
+        staging_each(t->m, t->node, STAGING_UNPUBLISHED, found_one, &search);
     return search.is_found;
 }
 
@@ -176,6 +176,58 @@ static int move_object(struct target *from, struct target *to, unsigned flags, s
     return r;
 }
 
+/* Files that are being written below a directory that is renamed. */
+struct moving {
+    struct mount *m;
+    struct staging **stagings;
+    size_t n;
+    int result;
+    struct err err;
+};
+
+/* What was written so far has to be at the origin to be copied there. */
+static void publish_one(void *arg, struct node *n)
+{
+    struct moving *x = arg;
+    struct staging *s = NULL;
+    int r = x->result == 0 ? staging_acquire(x->m, n, STAGING_JOIN, &s, &x->err) : -ENOENT;
+    node_unref(x->m->nodes, n);
+    if (r == 0)
+        r = staging_publish(x->m, s, &x->err);
+    if (r < 0 && r != -ENOENT)
+        x->result = r;
+    if (!s)
+        return;
+    x->stagings = realloc(x->stagings, (x->n + 1) * sizeof(x->stagings[0]));
+    if (!x->stagings)
+        abort();
+    x->stagings[x->n++] = s;
+}
+
+static int rename_directory(struct target *from, struct target *to, const char *new_name, unsigned flags,
+                            struct err *e)
+{
+    struct mount *m = from->m;
+    struct moving x = {.m = m};
+    struct node_attr ignored; /* a directory has none of its own */
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    staging_each(m, from->node, STAGING_BELOW, publish_one, &x);
+    int r = x.result;
+    if (r < 0)
+        *e = x.err;
+    else
+        r = to->node && !to->node->is_dir ? -ENOTDIR : move_object(from, to, flags, &ignored, &b, e);
+    if (r == 0)
+        node_move(m->nodes, from->node, to->parent, slice_str(new_name));
+    for (size_t i = 0; i < x.n; i++) {
+        if (r == 0)
+            staging_move(m, x.stagings[i]);
+        staging_release(m, x.stagings[i]);
+    }
+    free(x.stagings);
+    return r;
+}
+
 static int rename_target(struct target *from, struct target *to, const char *new_name, unsigned flags,
                          struct err *e)
 {
@@ -183,7 +235,7 @@ static int rename_target(struct target *from, struct target *to, const char *new
     if (flags & ~(unsigned)RENAME_NOREPLACE)
         return -EINVAL;
     if (from->node && from->node->is_dir)
-        return -EXDEV;
+        return rename_directory(from, to, new_name, flags, e);
     if (flags & RENAME_NOREPLACE && to->staging)
         return -EEXIST;
     int r = from->staging ? staging_publish(m, from->staging, e) : 0;

@@ -320,14 +320,29 @@ void staging_move(struct mount *m, struct staging *s)
     leave(m, s);
 }
 
-void staging_each_unpublished(struct mount *m, struct node *parent, void (*each)(void *arg, struct node *n),
-                              void *arg)
+static bool is_below_locked(const struct node *n, const struct node *dir)
+{
+    while (n && n != dir)
+        n = n->parent;
+    return n == dir;
+}
+
+static bool is_wanted_locked(const struct staging *s, const struct node *dir, enum staging_which which)
+{
+    if (!s->node->is_attached)
+        return false;
+    return which == STAGING_BELOW ? is_below_locked(s->node, dir)
+                                  : s->node->parent == dir && staging_is_unpublished(s);
+}
+
+void staging_each(struct mount *m, struct node *dir, enum staging_which which,
+                  void (*each)(void *arg, struct node *n), void *arg)
 {
     struct node **found = NULL;
     size_t n = 0;
     lock_take(node_table_lock(m->nodes));
     for (struct staging *s = m->stagings.first; s; s = s->next) {
-        if (s->node->parent != parent || !s->node->is_attached || !staging_is_unpublished(s))
+        if (!is_wanted_locked(s, dir, which))
             continue;
         found = realloc(found, (n + 1) * sizeof(found[0]));
         if (!found)

@@ -63,9 +63,12 @@ int staging_stat(const struct staging *s, struct stat *ret);
 bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked);
 /* The node was renamed, after staging_publish: later bytes go to its new key. */
 void staging_move(struct mount *m, struct staging *s);
-/* Files in a directory that the origin does not have yet: calls `each` with their nodes, referenced, without
- * locks. */
-void staging_each_unpublished(struct mount *m, struct node *parent, void (*each)(void *arg, struct node *n),
-                              void *arg);
+enum staging_which {
+    STAGING_UNPUBLISHED, /* files in the directory that the origin does not have yet */
+    STAGING_BELOW,       /* all files being written, at any depth */
+};
+/* Calls `each` with the nodes of those, referenced, without locks. */
+void staging_each(struct mount *m, struct node *dir, enum staging_which which,
+                  void (*each)(void *arg, struct node *n), void *arg);
 /* For the node table's lock's holder: whether the node's file has never been published. */
 bool staging_is_unpublished(const struct staging *s);

@@ -171,7 +171,8 @@
 /* WIRE_POSIX: -ENOENT when there is no such object; else success either way, as S3 does. */
 #define WIRE_REQ_remove(F) F(str, bucket) F(str, key) F(str, if_match) F(u32, flags)
 #define WIRE_REP_remove(F)
-/* Server-side copy within a bucket. WIRE_MOVE: then removes the source; WIRE_NOREPLACE: -EEXIST. */
+/* Server-side copy within a bucket. WIRE_MOVE: then removes the source; with WIRE_POSIX also a directory with
+ * all below it (-EXDEV when that is too much). WIRE_NOREPLACE: -EEXIST. */
 #define WIRE_REQ_copy(F) F(str, bucket) F(str, from) F(str, to) F(u32, flags)
 #define WIRE_REP_copy(F) F(attr, attr)
 /* Directories of a mirror bucket are prefixes; an empty one is a marker object "dir/". */

@@ -123,6 +123,8 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
                 ? must_be_file(s, u, q->from, a, &from, e)
                 : mirror_stat(s->mirror, u, q->from, /* posix= */ false, /* full= */ false,
                               /* fresh= */ false, a, &from, e); /* any key is an object's, "dir/" too */
+    if (r == -EISDIR && q->flags & WIRE_MOVE)
+        return object_move_tree(s, u, q, a, ret, e);
     if (r == 0)
         r = check_target(s, u, q, a, e);
     if (r < 0)

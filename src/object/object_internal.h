@@ -159,6 +159,11 @@ bool watch_note(void *arg, struct slice store_key);
 /* Anything of the bucket may have changed. */
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
 
+/* ---- move_tree.c ---- */
+/* Renames the directory q->from to q->to: see there. */
+int object_move_tree(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
+                     struct arena *a, struct attr *ret, struct err *e);
+
 /* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c, watch.c,
  * user_ops.c, scratch_tree.c, scratch_attr.c ---- */
 #define X(NAME, name, number)                                                                                \

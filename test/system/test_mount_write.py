@@ -283,15 +283,74 @@ def test_rename_while_open(bucket, mount):
 
 
 def test_rename_of_a_directory(bucket, mount):
-    """EXDEV, on which mv copies."""
+    """Everything below it has the new name at the origin, and nothing the old one; a file that is being written goes along."""
     path = mount().path
-    (path / "d").mkdir()
+    (path / "tmp/sub/empty").mkdir(parents=True)
+    bodies = {f"sub/f{i}": harness.random_bytes(1000 * i, seed=i) for i in range(40)}
+    for name, body in bodies.items():
+        (path / "tmp" / name).write_bytes(body)
+    with open(path / "tmp/log", "wb", buffering=0) as f:
+        f.write(b"one")
+        os.rename(path / "tmp", path / "checkpoint")
+        f.write(b"two")
+    assert not (path / "tmp").exists() and sorted(os.listdir(path)) == ["checkpoint"]
+    assert sorted(os.listdir(path / "checkpoint/sub")) == sorted(["empty"] + [n.split("/")[1] for n in bodies])
+    for name, body in bodies.items():
+        assert (path / "checkpoint" / name).read_bytes() == body == truth(bucket, "checkpoint/" + name)
+    assert truth(bucket, "checkpoint/log") == b"onetwo"
+    keys = [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]]
+    assert all(key.startswith("checkpoint/") for key in keys)
+
+
+def test_rename_of_a_directory_onto_another(bucket, mount):
+    """An empty one is replaced, one with files is not; RENAME_NOREPLACE and a directory below itself are refused."""
+    path = mount().path
+    for name in ("d", "empty", "full"):
+        (path / name).mkdir()
     (path / "d/f").write_bytes(b"1")
+    (path / "full/g").write_bytes(b"2")
     with pytest.raises(OSError) as caught:
+        os.rename(path / "d", path / "full")
+    assert caught.value.errno == errno.ENOTEMPTY
+    subprocess.run(["mv", "-n", "-T", path / "d", path / "full"], check=False, stderr=subprocess.DEVNULL)
+    assert truth(bucket, "d/f") == b"1" and truth(bucket, "full/g") == b"2"
+    os.rename(path / "d", path / "empty")
+    assert truth(bucket, "empty/f") == b"1" and truth(bucket, "d/f") is None
+    assert (path / "empty/f").read_bytes() == b"1" and not (path / "d").exists()
+
+
+def test_a_rename_of_a_directory_that_fails_changes_nothing(bucket, mount):
+    """When one of the objects below cannot have its new name, what was copied is taken back."""
+    path = mount().path
+    deep = "/".join(["p" * 250] * 4)
+    bucket.truth.put_object(Bucket=bucket.name, Key=f"d/{deep}/f", Body=b"deep")
+    for i in range(20):
+        bucket.truth.put_object(Bucket=bucket.name, Key=f"d/f{i}", Body=b"%d" % i)
+    with pytest.raises(OSError) as caught:
+        os.rename(path / "d", path / ("e" * 100))
+    assert caught.value.errno == errno.ENAMETOOLONG
+    keys = [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]]
+    assert sorted(keys) == sorted([f"d/{deep}/f"] + [f"d/f{i}" for i in range(20)])
+    assert (path / "d/f7").read_bytes() == b"7"
+
+
+def test_rename_of_a_large_directory_is_left_to_the_program(node, mount, tmp_path):
+    """Above 10,000 objects it gives EXDEV, on which mv copies, and nothing has changed."""
+    (tmp_path / "d").mkdir()
+    for i in range(10_001):
+        (tmp_path / "d" / str(i)).touch()
+    node.cli("bucket", "create", "large-directory", "--origin", f"file://{tmp_path}")
+    try:
+        path = mount("large-directory").path
+        with pytest.raises(OSError) as caught:
+            os.rename(path / "d", path / "e")
+        assert caught.value.errno == errno.EXDEV
+        for i in range(100, 10_001):
+            (tmp_path / "d" / str(i)).unlink()
         os.rename(path / "d", path / "e")
-    assert caught.value.errno == errno.EXDEV
-    subprocess.run(["mv", path / "d", path / "e"], check=True)
-    assert truth(bucket, "e/f") == b"1" and truth(bucket, "d/f") is None
+        assert [p.name for p in tmp_path.iterdir()] == ["e"] and len(list((tmp_path / "e").iterdir())) == 100
+    finally:
+        node.cli("bucket", "rm", "large-directory")
 
 
 def test_what_there_is_not(bucket, mount):

@@ -1,0 +1,277 @@
+/*
+ * Renaming a directory of a mirror bucket: everything below it is copied at the origin, then the originals
+ * are removed. Origins have no rename, so this is not atomic for others, who may see both for a while; what
+ * it never does is to end with an error and half a directory.
+ *
+ * Invariants:
+ *  1. Nothing is removed before everything was copied. When a copy fails, the copies made are removed again
+ * and the source is as it was.
+ *  2. Objects that others put below the source meanwhile are neither copied nor removed.
+ *
+ * Failure modes: -EXDEV above MOVE_OBJECTS_MAX objects, on which mv copies by itself; the origin's errors,
+ * naming the key. When the process ends in the middle, source and copies are both there. When an original
+ * cannot be removed after all were copied, the error says how many are left; the target is whole then.
+ */
+#include "object/object_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+
+#define MOVE_OBJECTS_MAX 10000 /* above, a program should see the progress of its own copying */
+#define MOVE_THREADS     16
+#define MOVE_PASSES_MAX  512 /* levels of directories that may have become empty */
+#define LIST_ARENA       (4 * MIB)
+#define ITEM_ARENA       (64 * KIB)
+#define KEYS_ARENA       ((size_t)MOVE_OBJECTS_MAX * (ORIGIN_KEY_MAX_BYTES + 64))
+#define STACK_BYTES      (256 * KIB)
+
+struct item {
+    struct slice suffix; /* of the key, behind "dir/" */
+    bool is_marker;      /* a directory's own key, without bytes */
+    bool is_copied;      /* its thread's, until the threads have ended */
+};
+
+struct move {
+    struct object_service *service;
+    struct upstream *upstream;
+    struct slice from, to; /* "dir/" */
+    struct arena *arena;   /* of the items */
+    struct item *items;
+    size_t n;
+    int (*step)(struct move *m, struct item *i, struct arena *a, struct err *e);
+    bool goes_on; /* after an error, with the other items */
+    _Atomic size_t next;
+    _Atomic size_t failed;
+    struct lock lock; /* covers the first error */
+    int result;
+    struct err err;
+};
+
+/* ---- what there is ---- */
+
+static int add(struct move *m, const struct origin_entry *x, struct err *e)
+{
+    if (m->n == MOVE_OBJECTS_MAX)
+        return err_set(e, -EXDEV, "more than %d objects lie below it", MOVE_OBJECTS_MAX);
+    struct slice suffix = slice_from(x->key, m->from.n);
+    m->items[m->n++] = (struct item){.suffix = arena_dup(m->arena, suffix),
+                                     .is_marker = (suffix.n == 0 || slice_ends(suffix, SLICE_LIT("/"))) &&
+                                                  x->attr.size_bytes == 0};
+    return 0;
+}
+
+static int list(struct move *m, struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(LIST_ARENA);
+    struct origin_page page = {.truncated = true};
+    _cleanup_free_ char *token = NULL;
+    int r = 0;
+    m->n = 0;
+    while (r == 0 && page.truncated) {
+        struct origin_list l = {
+            .prefix = m->from, .token = token ? slice_str(token) : SLICE_NULL, .max = 1000};
+        r = upstream_list(m->upstream, &l, a, &page, e);
+        for (size_t i = 0; r == 0 && i < page.n; i++)
+            r = add(m, &page.entries[i], e);
+        free(token);
+        token = r == 0 && page.truncated ? slice_dup(page.next_token) : NULL;
+    }
+    return r;
+}
+
+/* ---- many at a time ---- */
+
+static void note_error(struct move *m, int r, const struct err *e)
+{
+    (void)atomic_fetch_add(&m->failed, 1);
+    LOCK_SCOPE(&m->lock);
+    if (m->result == 0) {
+        m->result = r;
+        m->err = *e;
+    }
+}
+
+static void *work(void *arg)
+{
+    struct move *m = arg;
+    _cleanup_(arena_freep) struct arena *a = arena_new(ITEM_ARENA);
+    for (;;) {
+        size_t i = atomic_fetch_add(&m->next, 1);
+        if (i >= m->n || (!m->goes_on && atomic_load(&m->failed) > 0))
+            return NULL;
+        struct err e = {0};
+        arena_clear(a);
+        int r = m->step(m, &m->items[i], a, &e);
+        if (r < 0)
+            note_error(m, r, &e);
+    }
+}
+
+/* Runs the step for every item. The first error. */
+static int run(struct move *m, int (*step)(struct move *m, struct item *i, struct arena *a, struct err *e),
+               bool goes_on, struct err *e)
+{
+    pthread_t threads[MOVE_THREADS];
+    size_t n = 0;
+    pthread_attr_t attr;
+    int r = pthread_attr_init(&attr);
+    assert(r == 0);
+    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
+    m->step = step;
+    m->goes_on = goes_on;
+    m->result = 0;
+    atomic_store(&m->next, 0);
+    atomic_store(&m->failed, 0);
+    while (n < MIN(m->n, (size_t)MOVE_THREADS) && pthread_create(&threads[n], &attr, work, m) == 0)
+        n++;
+    (void)pthread_attr_destroy(&attr);
+    if (n == 0)
+        (void)work(m);
+    for (size_t i = 0; i < n; i++)
+        (void)pthread_join(threads[i], NULL);
+    if (m->result < 0 && e)
+        *e = m->err;
+    return m->result;
+}
+
+/* ---- the steps ---- */
+
+static struct slice key_in(struct slice dir, const struct item *i, struct arena *a)
+{
+    return slice_str(arena_printf(a, SLICE_FMT SLICE_FMT, SLICE_ARG(dir), SLICE_ARG(i->suffix)));
+}
+
+static ssize_t no_body(void *arg, void *p, size_t n, uint64_t offset)
+{
+    (void)arg, (void)p, (void)n, (void)offset;
+    return 0;
+}
+
+static int copy_one(struct move *m, struct item *i, struct arena *a, struct err *e)
+{
+    struct slice from = key_in(m->from, i, a), to = key_in(m->to, i, a);
+    struct origin_attr answer;
+    int r;
+    if (to.n > ORIGIN_KEY_MAX_BYTES)
+        return err_set(e, -ENAMETOOLONG, "%zu bytes of key", to.n);
+    if (i->is_marker) {
+        struct origin_put put = {.key = to};
+        struct origin_body body = {.read = no_body};
+        r = upstream_put(m->upstream, &put, &body, a, &answer, e);
+    } else {
+        r = upstream_copy(m->upstream, from, to, a, &answer, e);
+    }
+    i->is_copied = true; /* also after a failure: it may have happened */
+    (void)object_forget_key(m->service, m->upstream->bucket, to);
+    return r < 0 ? err_prefix(e, r, SLICE_FMT, SLICE_ARG(from)) : 0;
+}
+
+static int remove_key(struct move *m, struct slice key, struct err *e)
+{
+    int r = upstream_remove(m->upstream, key, SLICE_NULL, e);
+    (void)object_forget_key(m->service, m->upstream->bucket, key);
+    return r < 0 && r != -ENOENT ? err_prefix(e, r, SLICE_FMT, SLICE_ARG(key)) : 0;
+}
+
+static int remove_source(struct move *m, struct item *i, struct arena *a, struct err *e)
+{
+    return remove_key(m, key_in(m->from, i, a), e);
+}
+
+static int remove_copy(struct move *m, struct item *i, struct arena *a, struct err *e)
+{
+    return i->is_copied ? remove_key(m, key_in(m->to, i, a), e) : 0;
+}
+
+/* An origin that has directories shows those that are empty now as markers: they go in further passes, one
+ * for each level. What others have put there meanwhile stays. */
+static int remove_emptied(struct move *m, struct err *e)
+{
+    for (int pass = 0; pass < MOVE_PASSES_MAX; pass++) {
+        int r = list(m, e);
+        size_t markers = 0;
+        for (size_t i = 0; r == 0 && i < m->n; i++)
+            if (m->items[i].is_marker)
+                m->items[markers++] = m->items[i];
+        m->n = markers;
+        if (r < 0 || markers == 0)
+            return r == -EXDEV ? 0 : r;
+        r = run(m, remove_source, /* goes_on= */ true, e);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+static int check_target(struct move *m, struct slice to, bool exclusive, struct arena *a, struct err *e)
+{
+    struct attr there;
+    bool has_marker;
+    int r = mirror_stat(m->service->mirror, m->upstream, to, /* posix= */ true, /* full= */ false,
+                        /* fresh= */ true, a, &there, e);
+    if (r == -ENOENT)
+        return 0;
+    if (r < 0)
+        return r;
+    if (exclusive)
+        return err_set(e, -EEXIST, "the target exists");
+    if (!there.is_directory)
+        return err_set(e, -ENOTDIR, "the target is a file");
+    r = mirror_check_empty(m->service->mirror, m->upstream, to, a, &has_marker, e);
+    return r == -ENOENT ? 0 : r;
+}
+
+static int move_all(struct move *m, struct err *e)
+{
+    int r = list(m, e);
+    if (r == 0 && m->n == 0)
+        return err_set(e, -ENOENT, "no such directory");
+    if (r < 0)
+        return r;
+    r = run(m, copy_one, /* goes_on= */ false, e);
+    if (r < 0) {
+        struct err why = {0};
+        if (run(m, remove_copy, /* goes_on= */ true, &why) < 0)
+            log_warn("object", "%s: %zu copies of a rename that failed could not be removed: %s",
+                     m->upstream->bucket->name, atomic_load(&m->failed), why.text);
+        return r;
+    }
+    r = run(m, remove_source, /* goes_on= */ true, e);
+    if (r < 0)
+        return err_prefix(e, r, "all was copied, but %zu of %zu originals could not be removed",
+                          atomic_load(&m->failed), m->n);
+    return remove_emptied(m, e);
+}
+
+int object_move_tree(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
+                     struct arena *a, struct attr *ret, struct err *e)
+{
+    struct move m = {
+        .service = s,
+        .upstream = u,
+        .from = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(q->from))),
+        .to = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(q->to))),
+    };
+    if (slice_starts(m.to, m.from))
+        return err_set(e, -EINVAL, "the target lies below it");
+    int r = check_target(&m, q->to, q->flags & WIRE_NOREPLACE, a, e);
+    if (r < 0)
+        return r;
+    lock_init(&m.lock, LOCK_LEAF);
+    m.arena = arena_new(KEYS_ARENA);
+    m.items = calloc(MOVE_OBJECTS_MAX, sizeof(m.items[0]));
+    assert(m.items);
+    r = move_all(&m, e);
+    (void)object_forget_key(s, u->bucket, q->from);
+    (void)object_forget_key(s, u->bucket, q->to);
+    *ret = (struct attr){.is_directory = true, .mtime_ns = sys->real_ns(), .confirmed_ns = sys->real_ns()};
+    free(m.items);
+    arena_free(m.arena);
+    lock_fini(&m.lock);
+    return r;
+}

@@ -236,20 +236,17 @@ int hard_parse(struct store *s, struct slice location, struct disk **ret_disk, s
 
 /* ---- getting one ---- */
 
-static int open_file(struct hard *h)
-{
-    char path[DISK_PATH_MAX];
-    hard_path(h->disk, h->id, path);
-    int fd = sys->open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
-    if (fd < 0)
-        return fd;
-    h->fd = fd;
-    return 0;
-}
+/* What is read without the lock while h is busy, and taken over under it. */
+struct loaded {
+    bool fresh, open; /* what is wanted */
+    bool head_may_exist, sealed;
+    uint64_t allocated;
+    int fd;
+};
 
-static int load_head(struct hard *h)
+static int load_head(const struct hard *h, struct loaded *l)
 {
-    struct format_hard head;
+    struct format_hard head = {0};
     int r = hard_head(h->disk, h->id, &head);
     if (r == -EBADMSG) {
         char hex[ID_TEXT_SIZE];
@@ -257,30 +254,56 @@ static int load_head(struct hard *h)
         log_warn("store", "disk %s: the hard record of %s is damaged; its checksums are lost", h->disk->path,
                  hex);
     }
-    h->head_may_exist = r != -ENOENT;
-    h->stale_chunks = true;
-    h->dirty = true;
-    if (r == 0) {
-        h->sealed = true;
-        h->charged = h->allocated = head.allocated_bytes;
-    }
+    l->head_may_exist = r != -ENOENT;
+    l->sealed = r == 0;
+    l->allocated = head.allocated_bytes;
     return r == -ENOENT || r == -EBADMSG ? 0 : r;
 }
 
 /* By the one who made h busy. */
-static int load(struct hard *h, bool fresh, bool open)
+static int load(const struct hard *h, struct loaded *l)
 {
-    int r = fresh ? load_head(h) : 0;
-    if (r == 0 && open && h->fd < 0)
-        r = open_file(h);
-    return r;
+    l->fd = -1;
+    int r = l->fresh ? load_head(h, l) : 0;
+    if (r < 0 || !l->open)
+        return r;
+    char path[DISK_PATH_MAX];
+    hard_path(h->disk, h->id, path);
+    int fd = sys->open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (fd < 0)
+        return fd;
+    l->fd = fd;
+    return 0;
+}
+
+static void loaded(struct hard_shard *t, struct hard *h, const struct loaded *l, int r)
+{
+    LOCK_SCOPE(&t->lock);
+    h->busy = false;
+    cond_broadcast(&t->idle);
+    h->lost = r < 0 && l->fresh;
+    if (h->lost)
+        unchain_locked(t, h);
+    if (r < 0)
+        return;
+    if (l->open)
+        h->fd = l->fd;
+    if (!l->fresh)
+        return;
+    h->head_may_exist = l->head_may_exist;
+    h->sealed = l->sealed;
+    h->stale_chunks = h->dirty = true;
+    if (h->sealed)
+        h->charged = h->allocated = l->allocated;
+    else
+        count_unsettled(h->disk, 1);
 }
 
 /* Counts what an unsettled extent occupies that was not known before. */
 static void account_new(struct hard *h)
 {
     struct stat st;
-    if (!h->sealed && h->fd >= 0 && sys->fstat(h->fd, &st) == 0)
+    if (!hard_is_sealed(h) && h->fd >= 0 && sys->fstat(h->fd, &st) == 0)
         hard_account(h, hard_bytes_of(&st));
 }
 
@@ -307,28 +330,21 @@ int hard_get(struct disk *d, struct id128 id, bool open, struct hard **ret, stru
             h->refs++;
             hard_wait_idle_locked(t, h);
         }
-        bool again = h->lost, gone = h->removed && open, loads = fresh || (open && h->fd < 0 && !h->removed);
-        h->busy |= loads && !again;
+        bool again = h->lost, gone = h->removed && open;
+        struct loaded l = {.fresh = fresh, .open = open && h->fd < 0 && !h->removed};
+        bool loads = (l.fresh || l.open) && !again;
+        h->busy |= loads;
         lock_drop(&t->lock);
         if (again) {
             hard_unref(h);
             continue;
         }
-        int r = loads ? load(h, fresh, open) : gone ? -ENOENT : 0;
-        if (loads) {
-            lock_take(&t->lock);
-            h->busy = false;
-            h->lost = r < 0 && fresh;
-            if (h->lost)
-                unchain_locked(t, h);
-            else if (fresh && !h->sealed)
-                count_unsettled(d, 1);
-            cond_broadcast(&t->idle);
-            lock_drop(&t->lock);
-        }
+        int r = loads ? load(h, &l) : gone ? -ENOENT : 0;
+        if (loads)
+            loaded(t, h, &l, r);
         if (r < 0)
             return get_error(h, r, e);
-        if (loads && fresh)
+        if (fresh)
             account_new(h);
         *ret = h;
         return 0;

@@ -204,7 +204,7 @@ static size_t next_batch_locked(struct hard_pool *p)
     uint64_t now = sys_mono_ms();
     if (now - p->last_round_ms > IDLE_MS)
         p->batch = MAX(p->batch / 2, (size_t)BATCH_MIN);
-    else if (p->asked && p->error == 0)
+    else if (p->asked && p->error == 0 && p->rounds > 0)
         p->batch = MIN(2 * p->batch, (size_t)BATCH_MAX);
     p->last_round_ms = now;
     p->asked = false;

@@ -67,18 +67,28 @@ static int read_sums(struct hard *h, struct hard_sums *m, uint64_t size, uint64_
     return 0;
 }
 
+/* What is measured, without the lock. */
+struct measuring {
+    uint64_t changes; /* when it began */
+    struct hard_sums *sums;
+    bool run; /* sums are those of a run up to here */
+    uint64_t run_offset;
+    uint32_t run_crc;
+    struct stat st;
+};
+
 /* The run's checksums, when they are those of the whole file; else reads it. */
-static int collect(struct hard *h, struct hard_sums **sums, bool run, uint64_t size, uint64_t changes,
-                   struct err *e)
+static int collect(struct hard *h, struct measuring *m, struct err *e)
 {
-    if (run && *sums && h->run_offset == size) {
+    uint64_t size = (uint64_t)m->st.st_size;
+    if (m->run && m->sums && m->run_offset == size) {
         if (size % STORE_BLOCK_BYTES == 0)
             return 0;
-        return hard_sums_add(h, *sums, size / STORE_BLOCK_BYTES, h->run_crc, e);
+        return hard_sums_add(h, m->sums, size / STORE_BLOCK_BYTES, m->run_crc, e);
     }
-    hard_sums_free(*sums);
-    *sums = hard_sums_new();
-    return read_sums(h, *sums, size, changes, e);
+    hard_sums_free(m->sums);
+    m->sums = hard_sums_new();
+    return read_sums(h, m->sums, size, m->changes, e);
 }
 
 static bool same(const struct stat *a, const struct stat *b)
@@ -87,72 +97,85 @@ static bool same(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* By the one who set h->measuring. *sums is the run's, or NULL. */
-static int measure(struct hard *h, struct hard_sums **sums, bool run, uint64_t changes, struct stat *st,
-                   struct err *e)
+/* By the one who set h->measuring. */
+static int measure(struct hard *h, struct measuring *m, struct err *e)
 {
     struct stat after;
     int r = ask_for_writers(h);
     if (r == 0)
-        r = sys->fstat(h->fd, st);
+        r = sys->fstat(h->fd, &m->st);
     if (r == 0)
-        r = collect(h, sums, run, (uint64_t)st->st_size, changes, e);
+        r = collect(h, m, e);
     if (r == 0)
         r = sys->fstat(h->fd, &after);
-    return r == 0 && !same(st, &after) ? -EAGAIN : r;
+    return r == 0 && !same(&m->st, &after) ? -EAGAIN : r;
+}
+
+static bool is_measured_locked(const struct hard *h)
+{
+    return h->measured && h->measured_changes == h->changes && h->writers == 0 && !h->removed && !h->busy;
+}
+
+/* 0: m is to be measured; 1: nothing to do; -EAGAIN, -ENOENT. */
+static int begin_measuring(struct hard *h, struct measuring *m)
+{
+    struct hard_shard *t = shard(h);
+    LOCK_SCOPE(&t->lock);
+    hard_wait_idle_locked(t, h);
+    if (h->removed)
+        return -ENOENT;
+    if (h->sealed || is_measured_locked(h))
+        return 1;
+    if (h->writers > 0 || h->measuring)
+        return -EAGAIN;
+    *m = (struct measuring){.changes = h->changes,
+                            .run = h->run_ok,
+                            .run_offset = h->run_offset,
+                            .run_crc = h->run_crc,
+                            .sums = TAKE_PTR(h->sums)};
+    h->measuring = true;
+    h->measured = h->run_ok = false;
+    return 0;
 }
 
 /* Keeps what was measured, if nobody began to write. */
-static int keep(struct hard *h, struct hard_sums **sums, uint64_t changes, const struct stat *st, int r)
+static int end_measuring(struct hard *h, struct measuring *m, int r)
 {
     struct hard_shard *t = shard(h);
     LOCK_SCOPE(&t->lock);
     h->measuring = false;
-    if (r == 0 && (h->changes != changes || h->removed))
+    if (r == 0 && (h->changes != m->changes || h->removed || h->busy))
         r = -EAGAIN;
     if (r < 0)
         return r;
     hard_drop_sums_locked(h);
-    h->sums = TAKE_PTR(*sums);
+    h->sums = TAKE_PTR(m->sums);
     h->measured = true;
     h->handed = false; /* the lease would have been refused */
-    h->measured_changes = changes;
-    h->measured_bytes = (uint64_t)st->st_size;
-    h->measured_allocated = hard_bytes_of(st);
+    h->measured_changes = m->changes;
+    h->measured_bytes = (uint64_t)m->st.st_size;
+    h->measured_allocated = hard_bytes_of(&m->st);
     return 0;
 }
 
 int hard_measure(struct hard *h, struct stat *ret, struct err *e)
 {
     assert(h && h->magic == HARD_MAGIC && ret && !h->store->read_only);
-    struct hard_shard *t = shard(h);
-    struct stat st = {0};
-    lock_take(&t->lock);
-    hard_wait_idle_locked(t, h);
-    uint64_t changes = h->changes;
-    bool sealed = h->sealed, removed = h->removed, possible = h->writers == 0 && !h->measuring && !removed;
-    bool run = h->run_ok && !h->measured;
-    struct hard_sums *sums = NULL;
-    if (!sealed && possible) {
-        h->measuring = true;
-        if (run)
-            sums = TAKE_PTR(h->sums);
-        h->run_ok = false;
+    struct measuring m = {0};
+    int r = begin_measuring(h, &m);
+    if (r == 1) {
+        r = sys->fstat(h->fd, &m.st);
+    } else if (r == 0) {
+        r = end_measuring(h, &m, measure(h, &m, e));
+        if (r == 0)
+            hard_account(h, hard_bytes_of(&m.st));
     }
-    lock_drop(&t->lock);
-    if (!sealed && !possible)
-        return removed ? err_set(e, -ENOENT, "the hard extent was removed") : -EAGAIN;
-    int r = sealed ? sys->fstat(h->fd, &st) : measure(h, &sums, run, changes, &st, e);
-    if (!sealed)
-        r = keep(h, &sums, changes, &st, r);
-    hard_sums_free(sums);
+    hard_sums_free(m.sums);
     if (r == -EAGAIN)
         return r;
     if (r < 0)
         return err_errno(e, r, "disk %s: measure a hard extent", h->disk->path);
-    if (!sealed)
-        hard_account(h, hard_bytes_of(&st));
-    *ret = st;
+    *ret = m.st;
     return 0;
 }
 
@@ -166,11 +189,6 @@ struct batch {
     struct hard_change *changes;
     size_t n;
 };
-
-static bool is_measured_locked(const struct hard *h)
-{
-    return h->measured && h->measured_changes == h->changes && h->writers == 0 && !h->removed && !h->busy;
-}
 
 /* Whether it is to be synced. False also when there is nothing to do. */
 static bool select_one(struct hard *h, bool *ret_sealed, bool *ret_dirty)

@@ -113,7 +113,10 @@ static int spill(struct hard *h, struct hard_sums *m, struct err *e)
     put_record(m, h->id, t);
     m->n_chunks++;
     m->n = 0;
+    struct hard_shard *shard = hard_shard_of(h->store, h->id);
+    lock_take(&shard->lock);
     h->stale_chunks = true;
+    lock_drop(&shard->lock);
     int r = kv_txn_commit(t, KV_VISIBLE, e);
     return r < 0 ? err_prefix(e, r, "disk %s: index", h->disk->path) : 0;
 }

@@ -242,7 +242,7 @@ int hard_truncate(struct hard *h, uint64_t size, struct err *e)
         return say(h, fd, "truncate", e);
     lock_take(&t->lock);
     h->dirty = true;
-    h->run_ok &= size == h->run_offset && !h->run_busy;
+    h->run_ok = h->run_ok && !h->run_busy && size == h->run_offset;
     lock_drop(&t->lock);
     int r = sys->ftruncate(fd, size);
     if (r < 0)

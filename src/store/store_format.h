@@ -18,17 +18,22 @@
  *     key                        value
  *     'o' key                    entry record: the current extent of a key
  *     'x' data id                the key: the way back from a file; ids are random, so that a seek to a
- * random id samples the entries evenly 'c' data id, be32 chunk    chunk record: presence and checksums of
- * blocks chunk*1024 ..; not for one-block extents 's' data id                empty: a file that no entry
- * names yet. Committed before the file is made, deleted in the commit that writes the entry; what is left at
- * start-up is removed with its file 'd'                        the data-set table of the eviction policy,
- * after an 8-byte generation 'm' "epoch"                epoch record 'm' "count"                count record:
- * always the sums over the entry records, because each commit that changes those writes it too
- *     'f' data id                empty, durable: a hard extent's file that maybe nobody names. Committed
- * before the file is made or a sealed one is removed; deleted when it is sealed, or once its removal is on
- * disk 'h' data id                hard record, durable: a sealed hard extent 'k' data id, be64 chunk    hard
- * chunk record: checksums of blocks chunk*1024 .. of a sealed hard extent of more than one block 'm' "hard"
- * count record: the sums of allocated bytes and the number of the hard records
+ *                                random id samples the entries evenly
+ *     'c' data id, be32 chunk    chunk record: presence and checksums of blocks chunk*1024 ..; not for
+ *                                one-block extents
+ *     's' data id                empty: a file that no entry names yet. Committed before the file is made,
+ *                                deleted in the commit that writes the entry; what is left at start-up is
+ *                                removed with its file
+ *     'f' data id                mark: empty: a hard extent's file that maybe nobody names. Durable before
+ *                                the file is made or a sealed one is removed; deleted when it is sealed, or
+ *                                once its removal is on disk
+ *     'h' data id                hard record: a sealed hard extent. Written and deleted durably
+ *     'k' data id, be64 chunk    hard chunk record: checksums of blocks chunk*1024 .. of a sealed hard extent
+ *     'd'                        the data-set table of the eviction policy, after an 8-byte generation
+ *     'm' "epoch"                epoch record
+ *     'm' "count"                count record: always the sums over the entry records, because each commit
+ *                                that changes those writes it too
+ *     'm' "hard"                 count record: likewise, of allocated bytes and number of the hard records
  *
  * Entry record, version 1
  *

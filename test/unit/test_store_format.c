@@ -20,6 +20,12 @@
     "01000a00a849c6210500000000000000090211111111000000000000000033333333000000000000000000000000000000"     \
     "000000000099999999"
 
+#define HARD_GOLDEN                                                                                          \
+    "0100000092caa77d56341200000000000000200000000000887766554433221101000000000000000000000000000000"
+#define HARD_ONE_GOLDEN                                                                                      \
+    "010000001206ea93e803000000000000001000000000000007000000000000000000000000000000efbeadde00000000"
+#define HARD_CHUNK_GOLDEN "010002009542225688776655443322111111111122222222"
+
 static void assert_hex(struct slice s, const char *hex)
 {
     _cleanup_free_ char *text = malloc(2 * s.n + 1);
@@ -75,6 +81,56 @@ static void test_chunk_record(void **state)
     assert_int_equal(format_chunk_decode(buf_view(&b), &back), 0);
 }
 
+/* Hard records and their chunks likewise. */
+static void test_hard_records(void **state)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(8 * KIB);
+    struct format_hard r = {.size_bytes = 0x123456,
+                            .allocated_bytes = 0x200000,
+                            .generation = 0x1122334455667788,
+                            .n_chunks = 1},
+                       back;
+    format_hard_encode(&r, &b);
+    assert_hex(buf_view(&b), HARD_GOLDEN);
+    assert_int_equal(format_hard_decode(buf_view(&b), &back), 0);
+    assert_memory_equal(&back, &r, sizeof(r));
+    r = (struct format_hard){.size_bytes = 1000, .allocated_bytes = 4096, .generation = 7, .crc = 0xdeadbeef};
+    format_hard_encode(&r, &b);
+    assert_hex(buf_view(&b), HARD_ONE_GOLDEN);
+    assert_int_equal(format_hard_decode(buf_view(&b), &back), 0);
+    assert_memory_equal(&back, &r, sizeof(r));
+
+    struct format_hard_chunk c = {.generation = 0x1122334455667788, .n_blocks = 2}, c_back = {0};
+    c.crc[0] = 0x11111111;
+    c.crc[1] = 0x22222222;
+    format_hard_chunk_encode(&c, &b);
+    assert_hex(buf_view(&b), HARD_CHUNK_GOLDEN);
+    assert_int_equal(format_hard_chunk_decode(buf_view(&b), &c_back), 0);
+    assert_memory_equal(&c_back, &c, sizeof(c));
+    c.n_blocks = FORMAT_CHUNK_BLOCKS;
+    format_hard_chunk_encode(&c, &b);
+    assert_int_equal(b.n, FORMAT_HARD_CHUNK_MAX);
+    assert_int_equal(format_hard_chunk_decode(buf_view(&b), &c_back), 0);
+}
+
+/* Hard records whose fields contradict each other are refused although their checksum is right. */
+static void test_hard_contradictions(void **state)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(KIB);
+    static const struct format_hard bad[] = {
+        {.size_bytes = 1000, .n_chunks = 1},     /* one block: its checksum is in the record */
+        {.size_bytes = 2 * MIB, .crc = 5},       /* more than one: it is not */
+        {.size_bytes = 0, .crc = 5},             /* no block */
+        {.size_bytes = 2 * MIB, .n_chunks = 2},  /* more chunks than there are */
+        {.size_bytes = (uint64_t)INT64_MAX + 1}, /* no file is that large */
+    };
+    struct format_hard back;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        format_hard_encode(&bad[i], &b);
+        assert_int_equal(format_hard_decode(buf_view(&b), &back), -EBADMSG);
+    }
+}
+
 /* Keys sort by letter, id and chunk number. */
 static void test_keys(void **state)
 {
@@ -86,11 +142,26 @@ static void test_keys(void **state)
     assert_hex(format_key_view(&k), "63000102030405060708090a0b0c0d0e0f01020304");
     assert_int_equal(format_key_parse_id(format_key_view(&k), &back), 0);
     assert_true(id_eq(id, back));
+    format_key_hard_chunk(id, 0x0102030405, &k);
+    assert_hex(format_key_view(&k), "6b000102030405060708090a0b0c0d0e0f0000000102030405");
+    assert_int_equal(format_key_parse_id(format_key_view(&k), &back), 0);
     format_key_id('x', id, &k);
     assert_hex(format_key_view(&k), "78000102030405060708090a0b0c0d0e0f");
     assert_int_equal(format_key_parse_id(format_key_view(&k), &back), 0);
     k.n--;
     assert_int_equal(format_key_parse_id(format_key_view(&k), &back), -EBADMSG);
+}
+
+static int decode(int kind, struct slice s)
+{
+    struct format_entry e;
+    struct format_chunk c;
+    struct format_hard h;
+    struct format_hard_chunk hc;
+    return kind == 0   ? format_entry_decode(s, &e)
+           : kind == 1 ? format_chunk_decode(s, &c)
+           : kind == 2 ? format_hard_decode(s, &h)
+                       : format_hard_chunk_decode(s, &hc);
 }
 
 /* Every single changed bit and every other length is refused, by each decoder that has a checksum. */
@@ -99,24 +170,24 @@ static void test_damage_is_refused(void **state)
     struct buf _cleanup_buf_ b = BUF_INIT(8 * KIB);
     struct format_entry entry = example_entry();
     struct format_chunk chunk = {.epoch = 5, .n_blocks = 10};
-    for (int kind = 0; kind < 2; kind++) {
+    struct format_hard hard = {.size_bytes = 3 * MIB, .n_chunks = 1};
+    struct format_hard_chunk hard_chunk = {.generation = 5, .n_blocks = 3};
+    for (int kind = 0; kind < 4; kind++) {
         if (kind == 0)
             format_entry_encode(&entry, &b);
-        else
+        else if (kind == 1)
             format_chunk_encode(&chunk, &b);
-        struct format_entry e;
-        struct format_chunk c;
+        else if (kind == 2)
+            format_hard_encode(&hard, &b);
+        else
+            format_hard_chunk_encode(&hard_chunk, &b);
         for (size_t bit = 0; bit < 8 * b.n; bit++) {
             b.p[bit / 8] ^= (char)(1 << bit % 8);
-            assert_int_equal(kind == 0 ? format_entry_decode(buf_view(&b), &e)
-                                       : format_chunk_decode(buf_view(&b), &c),
-                             -EBADMSG);
+            assert_int_equal(decode(kind, buf_view(&b)), -EBADMSG);
             b.p[bit / 8] ^= (char)(1 << bit % 8);
         }
         for (size_t n = 0; n < b.n; n++)
-            assert_int_equal(kind == 0 ? format_entry_decode(slice_of(b.p, n), &e)
-                                       : format_chunk_decode(slice_of(b.p, n), &c),
-                             -EBADMSG);
+            assert_int_equal(decode(kind, slice_of(b.p, n)), -EBADMSG);
     }
 }
 
@@ -311,6 +382,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_entry_record),
         cmocka_unit_test(test_chunk_record),
+        cmocka_unit_test(test_hard_records),
+        cmocka_unit_test(test_hard_contradictions),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_contradictions_are_refused),

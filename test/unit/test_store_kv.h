@@ -40,6 +40,9 @@ static struct testkv_disk testkv_disks[TESTKV_MAX];
 static pthread_mutex_t testkv_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Commits and syncs fail from the nth (from 1) on, and are not carried out; 0: never. */
 static uint64_t testkv_fail_at, testkv_calls;
+/* Only the nth fails; with testkv_carry_out it happens and is durable all the same, as when a sync fails. */
+static uint64_t testkv_fail_once;
+static bool testkv_carry_out;
 static bool (*testkv_is_dead)(void); /* the power is off: nothing is written any more */
 
 static struct testkv_disk *testkv_of(struct kv *kv)
@@ -50,7 +53,8 @@ static struct testkv_disk *testkv_of(struct kv *kv)
 static bool testkv_fails(void)
 {
     testkv_calls++;
-    return (testkv_fail_at > 0 && testkv_calls >= testkv_fail_at) || (testkv_is_dead && testkv_is_dead());
+    return (testkv_fail_at > 0 && testkv_calls >= testkv_fail_at) || testkv_calls == testkv_fail_once ||
+           (testkv_is_dead && testkv_is_dead());
 }
 
 static struct slice testkv_dup(struct slice s)
@@ -133,7 +137,7 @@ static int testkv_commit_txn(struct kv *kv, const struct kv_txn *t, enum kv_comm
     struct testkv_disk *d = testkv_of(kv);
     pthread_mutex_lock(&testkv_lock);
     int r = testkv_fails() ? err_set(e, -EIO, "commit: input/output error") : 0;
-    if (r == 0) {
+    if (r == 0 || (testkv_carry_out && testkv_calls == testkv_fail_once)) {
         struct testkv_commit *c = testkv_record(t);
         testkv_replay(d->inner, c);
         *d->last = c;
@@ -247,7 +251,8 @@ static inline void testkv_power_loss(struct testkv_disk *d, size_t keep)
 static inline void testkv_use(void)
 {
     store_open_kv = testkv_open;
-    testkv_fail_at = testkv_calls = 0;
+    testkv_fail_at = testkv_calls = testkv_fail_once = 0;
+    testkv_carry_out = false;
     testkv_is_dead = NULL;
 }
 

@@ -1,0 +1,377 @@
+/* layer: store */
+/*
+ * The fault sweep over hard extents: the Nth file call, or the Nth commit of the index, fails, for N = 1, 2,
+ * ... until none does. Whatever fails: what was acknowledged is there, nothing wrong is called right, the
+ * same call works again later, and in the end there are no files but those that are named, no marks but
+ * theirs, no descriptors left, and the counts agree.
+ *
+ * Seen to fail with the guarding line removed: with `sealed` instead of `head_may_exist` in
+ * hard_begin_writing; with the batch kept after a failed sync in sync_batch; without unmake in fill.
+ */
+#include "test_store_common.h"
+#include "test_store_kv.h"
+
+#include "test_hard_common.h"
+
+#include "base/log.h"
+#include "support/fault_sys.h"
+
+enum { FILES = 4 };
+
+/* One file as its owner knows it. */
+struct file {
+    struct location l;
+    bool taken, removed;
+    bool known; /* the content is `seed` over `size` bytes */
+    uint64_t seed, size;
+};
+
+struct told {
+    struct file v[FILES];
+};
+
+static bool tolerable(int r)
+{
+    return r == 0 || r == -EIO || r == -ENOSPC || r == -EAGAIN || r == -ENOENT || r == ERR_CLOSED;
+}
+
+/* Notes an error, which must say something. */
+static int said(int r, struct err *e)
+{
+    assert_true(tolerable(r));
+    assert_true(r == 0 || r == -EAGAIN || strlen(e->text) > 10);
+    *e = (struct err){0};
+    return r;
+}
+
+static struct hard *take_file(struct store *s, struct file *x, uint64_t seed)
+{
+    struct err e = {0};
+    struct hard *h = NULL;
+    if (said(hard_take(s, &h, &e), &e) < 0)
+        return NULL;
+    hard_location(h, x->l.b);
+    *x = (struct file){.l = x->l, .taken = true, .known = true, .seed = seed};
+    return h;
+}
+
+/* Appends up to `size`. */
+static void write_file(struct hard *h, struct file *x, uint64_t size)
+{
+    struct err e = {0};
+    if (said(hard_begin_writing(h, &e), &e) < 0)
+        return;
+    _cleanup_free_ char *p = content_new(x->seed, x->size, size - x->size);
+    if (said(hard_write(h, p, size - x->size, x->size, &e), &e) == 0)
+        x->size = size;
+    else
+        x->known = false;
+    (void)said(hard_sync(h, &e), &e);
+    hard_end_writing(h);
+}
+
+static void write_by_descriptor(struct hard *h, struct file *x, uint64_t size)
+{
+    struct err e = {0};
+    if (said(hard_begin_writing(h, &e), &e) < 0)
+        return;
+    int fd = hard_open_fd(h, O_RDWR);
+    if (fd >= 0) {
+        _cleanup_free_ char *p = content_new(x->seed, 0, size);
+        assert_int_equal(pwrite(fd, p, size, 0), size);
+        x->size = size;
+        assert_int_equal(close(fd), 0);
+    }
+    hard_end_writing(h);
+}
+
+static void settle(struct store *s, struct hard **h, size_t n)
+{
+    struct err e = {0};
+    struct stat st;
+    bool ok[FILES];
+    for (size_t i = 0; i < n; i++)
+        if (h[i])
+            (void)said(hard_measure(h[i], &st, &e), &e);
+    size_t kept = 0;
+    struct hard *some[FILES];
+    for (size_t i = 0; i < n; i++)
+        if (h[i])
+            some[kept++] = h[i];
+    (void)said(hard_settle(s, some, kept, ok, &e), &e);
+    for (size_t i = 0; i < kept; i++)
+        assert_int_equal(ok[i], hard_is_sealed(some[i]));
+}
+
+static void remove_file(struct store *s, struct file *x)
+{
+    struct err e = {0};
+    struct slice l = location_view(&x->l);
+    if (x->taken && !x->removed)
+        x->removed = said(hard_remove(s, &l, 1, &e), &e) == 0;
+}
+
+static void work(struct store *s, struct told *t)
+{
+    struct hard *h[FILES];
+    s->disks[0].hard->pool.batch = 2; /* many calls less in each round */
+    for (size_t i = 0; i < FILES; i++)
+        h[i] = take_file(s, &t->v[i], i + 1);
+    if (h[0])
+        write_file(h[0], &t->v[0], MIB + 5);
+    if (h[1])
+        write_by_descriptor(h[1], &t->v[1], 2 * MIB);
+    if (h[2])
+        write_file(h[2], &t->v[2], 1000);
+    settle(s, h, 3);
+    if (h[0])
+        write_file(h[0], &t->v[0], 2 * MIB + 5);
+    remove_file(s, &t->v[1]);
+    remove_file(s, &t->v[2]);
+    hard_unref(h[0]);
+    hard_unref(h[1]);
+    hard_unref(h[2]);
+    if (h[3]) {
+        hard_give_back(h[3]);
+        t->v[3].taken = false;
+    }
+    (void)store_flush(s, NULL);
+}
+
+/* Without faults everything is as it was told, and can be brought to an end. */
+static void verify(struct fixture *f, struct told *t)
+{
+    struct store *s = f->s;
+    uint64_t named = 0;
+    for (size_t i = 0; i < FILES; i++) {
+        struct file *x = &t->v[i];
+        struct hard *h = NULL;
+        if (!x->taken)
+            continue;
+        int r = hard_find(s, location_view(&x->l), &h, NULL);
+        /* A removal that failed may have removed it. */
+        assert_true(x->removed ? r == -ENOENT : r == 0 || (r == -ENOENT && i > 0 && i < 3));
+        if (r < 0) {
+            remove_file(s, x);
+            assert_true(x->removed);
+            continue;
+        }
+        if (x->known)
+            assert_true(hard_holds(h, x->seed, 0, x->size));
+        assert_int_equal(measure_and_settle(s, h), 0);
+        if (x->known)
+            assert_true(hard_holds(h, x->seed, 0, x->size));
+        hard_unref(h);
+        named++;
+    }
+    struct store_check_report report;
+    assert_int_equal(store_check(s, false, NULL, NULL, &report, NULL), 0);
+    assert_int_equal(report.hard_bad, 0);
+    assert_int_equal(report.hard_extents, named);
+    assert_int_equal(store_flush(s, NULL), 0);
+    struct store_disk_status st = disk_status(s, 0);
+    assert_int_equal(st.hard_unsettled, 0);
+    assert_int_equal(st.hard_extents, named);
+    assert_int_equal(st.hard_bytes, s->disks[0].hard->count.used_bytes);
+    assert_int_equal(st.used_bytes, st.hard_bytes);
+}
+
+/* After a start: all that is not named goes. */
+static void verify_sweep(struct fixture *f, struct told *t)
+{
+    uint64_t files, named = 0;
+    for (size_t i = 0; i < FILES; i++) {
+        named += t->v[i].taken && !t->v[i].removed;
+        if (t->v[i].taken && !t->v[i].removed)
+            assert_int_equal(hard_protect(f->s, location_view(&t->v[i].l), NULL), 0);
+    }
+    assert_int_equal(hard_sweep(f->s, &files, NULL), 0);
+    verify(f, t);
+    named = 0;
+    for (size_t i = 0; i < FILES; i++)
+        named += t->v[i].taken && !t->v[i].removed;
+    assert_int_equal(count_files(f), named);
+    assert_int_equal(count_keys(f->s, 'f'), 0);
+    assert_int_equal(count_keys(f->s, 'h'), named);
+}
+
+static size_t count_fds(void)
+{
+    size_t n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    assert_non_null(d);
+    while (readdir(d))
+        n++;
+    (void)closedir(d);
+    return n;
+}
+
+/* One round; the process goes on afterwards, or is killed. False when the fault was not reached any more. */
+static bool round_sys(unsigned calls, uint64_t n, enum fault_mode mode, int error)
+{
+    bool kill = mode == FAULT_FOREVER ? error == EIO : n % 2;
+    struct fixture f;
+    struct told t = {0};
+    size_t fds = count_fds();
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fault_sys_start();
+    fault_sys_arm(calls, n, error, mode);
+    int r = fixture_try_open(&f);
+    if (r == 0)
+        work(f.s, &t);
+    bool hit = fault_sys_hit();
+    fault_sys_disarm();
+    assert_true(r == 0 || hit);
+    if (r == 0 && !kill) {
+        verify(&f, &t);
+        assert_int_equal(count_files(&f), count_keys(f.s, 'h') + pool_size(f.s));
+    }
+    if (r == 0 && kill)
+        fixture_abandon(&f);
+    else if (r == 0)
+        fixture_close(&f);
+    fault_sys_stop();
+    fixture_open(&f);
+    verify_sweep(&f, &t);
+    fixture_fini(&f);
+    testkv_reset();
+    assert_int_equal(count_fds(), fds);
+    return hit;
+}
+
+static void sweep(unsigned calls, enum fault_mode mode, int error)
+{
+    uint64_t n = 1;
+    while (round_sys(calls, n, mode, error))
+        n++;
+    assert_true(n > 10);
+}
+
+/* Each file call fails once. */
+static void test_any_call_fails_once(void **state)
+{
+    sweep(FAULT_ALL & ~(unsigned)FAULT_STATFS_FREE, FAULT_ONCE, EIO);
+}
+
+/* The disk is dead from some call on, and lives again after the restart. */
+static void test_disk_dead_from_some_call_on(void **state)
+{
+    sweep(FAULT_ALL, FAULT_FOREVER, EIO);
+}
+
+/* The disk is full from some call on that makes a file or writes to one. */
+static void test_disk_full_from_some_call_on(void **state)
+{
+    sweep(FAULT_OPENAT | FAULT_PWRITE | FAULT_MKDIR, FAULT_FOREVER, ENOSPC);
+}
+
+/* A disk that does not take the bytes: none of them is sealed, the caller is told, and can try again. */
+static void test_sync_errors_are_told(void **state)
+{
+    for (size_t n = 1; n <= 12; n += 11) { /* synced one by one, and all at once */
+        struct fixture f;
+        struct hard *h[12];
+        struct stat st;
+        bool ok[12];
+        struct err e = {0};
+        fixture_init(&f, 1, 64 * MIB);
+        testkv_use();
+        fault_sys_start();
+        fixture_open(&f);
+        for (size_t i = 0; i < n; i++) {
+            struct location l;
+            h[i] = take(f.s, &l);
+            assert_int_equal(hard_put(h[i], i, 0, 5000), 0);
+            assert_int_equal(hard_measure(h[i], &st, NULL), 0);
+        }
+        fault_sys_arm(FAULT_SYNCS, 1, EIO, FAULT_FOREVER);
+        assert_int_equal(hard_settle(f.s, h, n, ok, &e), -EIO);
+        assert_non_null(strstr(e.text, "sync"));
+        for (size_t i = 0; i < n; i++)
+            assert_true(!ok[i] && !hard_is_sealed(h[i]));
+        fault_sys_disarm();
+        assert_int_equal(hard_settle(f.s, h, n, ok, &e), 0);
+        for (size_t i = 0; i < n; i++) {
+            assert_true(ok[i] && hard_is_sealed(h[i]));
+            hard_unref(h[i]);
+        }
+        fault_sys_stop();
+        fixture_fini(&f);
+        testkv_reset();
+    }
+}
+
+/* The index refuses every commit from some one on, and works again later. */
+static void test_index_refuses_commits(void **state)
+{
+    for (uint64_t n = 1;; n++) {
+        struct fixture f;
+        struct told t = {0};
+        fixture_init(&f, 1, 64 * MIB);
+        testkv_use();
+        testkv_fail_at = n;
+        int r = fixture_try_open(&f);
+        if (r == 0)
+            work(f.s, &t);
+        bool hit = testkv_calls >= n;
+        testkv_fail_at = 0;
+        if (r == 0 && n % 2)
+            verify(&f, &t);
+        if (r == 0)
+            fixture_abandon(&f);
+        fixture_open(&f);
+        verify_sweep(&f, &t);
+        fixture_fini(&f);
+        testkv_reset();
+        if (!hit)
+            break;
+        assert_true(n < 1000);
+    }
+}
+
+/* A commit whose sync failed is in the index all the same: nothing is taken for sealed that is not, and
+ * nothing is written to that the index takes for sealed. */
+static void test_commits_that_happened(void **state)
+{
+    for (uint64_t n = 1;; n++) {
+        struct fixture f;
+        struct told t = {0};
+        fixture_init(&f, 1, 64 * MIB);
+        testkv_use();
+        testkv_carry_out = true;
+        testkv_fail_once = n;
+        int r = fixture_try_open(&f);
+        if (r == 0)
+            work(f.s, &t);
+        bool hit = testkv_calls >= n;
+        testkv_fail_once = 0;
+        if (r == 0 && n % 2)
+            verify(&f, &t);
+        if (r == 0)
+            fixture_abandon(&f);
+        testkv_carry_out = false;
+        fixture_open(&f);
+        verify_sweep(&f, &t);
+        fixture_fini(&f);
+        testkv_reset();
+        if (!hit)
+            break;
+        assert_true(n < 1000);
+    }
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    fixture_skip_syncs();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_call_fails_once),
+        cmocka_unit_test(test_disk_dead_from_some_call_on),
+        cmocka_unit_test(test_disk_full_from_some_call_on),
+        cmocka_unit_test(test_sync_errors_are_told),
+        cmocka_unit_test(test_index_refuses_commits),
+        cmocka_unit_test(test_commits_that_happened),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

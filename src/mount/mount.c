@@ -3,7 +3,8 @@
  *
  * Order: the node is asked about the bucket, the directory is mounted, the notifier makes the first request
  * and says that all is ready, this thread serves until the kernel or a signal ends it. Then what is being
- * written is published, the directory is unmounted, and the client leaves.
+ * written is published, the directory is unmounted, and the client leaves. What the mount does in between
+ * depends on the bucket: struct mount_kind.
  *
  * Failure modes: every failure before the mount works is returned with a text and leaves nothing mounted. A
  * directory whose mount process died before ("transport endpoint is not connected") is unmounted first.
@@ -15,54 +16,31 @@
 
 #include <fcntl.h>
 #include <string.h>
-#include <sys/utsname.h>
 
 #define MAX_BACKGROUND 64
 #define CLIENT_SPARE   4 /* connections beside one per thread */
 
-static const struct fuse_lowlevel_ops operations = {
-    .init = mount_op_init,
-    .lookup = mount_op_lookup,
-    .forget = mount_op_forget,
-    .forget_multi = mount_op_forget_multi,
-    .getattr = mount_op_getattr,
-    .setattr = mount_op_setattr,
-    .statfs = mount_op_statfs,
-    .opendir = mount_op_opendir,
-    .readdir = mount_op_readdir,
-    .readdirplus = mount_op_readdirplus,
-    .releasedir = mount_op_releasedir,
-    .fsyncdir = mount_op_fsyncdir,
-    .open = mount_op_open,
-    .create = mount_op_create,
-    .release = mount_op_release,
-    .read = mount_op_read,
-    .write = mount_op_write,
-    .flush = mount_op_flush,
-    .fsync = mount_op_fsync,
-    .fallocate = mount_op_fallocate,
-    .unlink = mount_op_unlink,
-    .mkdir = mount_op_mkdir,
-    .rmdir = mount_op_rmdir,
-    .rename = mount_op_rename,
-    .mknod = mount_op_mknod,
-    .symlink = mount_op_symlink,
-    .link = mount_op_link,
-    .ioctl = mount_op_ioctl,
-};
-
-void mount_op_init(void *userdata, struct fuse_conn_info *conn)
+void mount_negotiate(struct mount *m, struct fuse_conn_info *conn, unsigned wanted, unsigned unwanted,
+                     enum passthrough_extra extra)
 {
-    struct mount *m = CAST_MAGIC(mount, userdata, MOUNT_MAGIC);
-    const unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_PARALLEL_DIROPS |
-                            FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_IOCTL_DIR;
-    const unsigned unwanted = FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE |
-                              FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_POSIX_LOCKS |
-                              FUSE_CAP_FLOCK_LOCKS;
+    wanted |= FUSE_CAP_ASYNC_READ | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_PARALLEL_DIROPS |
+              FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_IOCTL_DIR;
+    unwanted |=
+        FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_WRITEBACK_CACHE;
     conn->want = (conn->want | (conn->capable & wanted)) & ~unwanted;
     conn->max_background = MAX_BACKGROUND;
     conn->time_gran = 1;
-    atomic_store(&m->is_offered, passthrough_on_init(conn, m->options->passthrough != MOUNT_PASSTHROUGH_OFF));
+    bool wants_passthrough = m->options->passthrough != MOUNT_PASSTHROUGH_OFF;
+    atomic_store(&m->is_offered, passthrough_on_init(conn, wants_passthrough, extra));
+}
+
+void mount_passthrough_refused(struct mount *m, int code)
+{
+    if (code != -EPERM || !atomic_exchange(&m->is_passthrough, false)) {
+        log_debug("mount", "backing file refused: %s", err_text(code));
+        return;
+    }
+    log_warn("mount", "passthrough given up: the kernel says %s", err_text(code));
 }
 
 /* ---- before mounting ---- */
@@ -81,7 +59,7 @@ static void split_bucket(struct mount *m)
     (void)snprintf(m->prefix, rest.n + 2, SLICE_FMT "%s", SLICE_ARG(rest), rest.n > 0 ? "/" : "");
 }
 
-static int check_bucket(struct mount *m, struct err *e)
+static int open_bucket(struct mount *m, struct err *e)
 {
     struct wire_bucket_get_req req = {.name = slice_str(m->bucket)};
     struct wire_bucket_get_rep rep;
@@ -89,16 +67,8 @@ static int check_bucket(struct mount *m, struct err *e)
     int r = client_bucket_get(m->client, &req, &b, &rep, e);
     if (r < 0)
         return err_prefix(e, r, "%s", m->bucket);
-    if (m->prefix[0] == '\0')
-        return 0;
-    struct wire_attr a;
-    struct slice key = slice_of(m->prefix, strlen(m->prefix) - 1);
-    r = mount_ask(m, key, &b, &a, e);
-    if (r == -ENOENT) /* a directory comes into being with its first file */
-        return m->read_only ? err_set(e, r, "%s: nothing is there", m->options->bucket) : 0;
-    if (r == 0 && a.kind != WIRE_DIRECTORY)
-        return err_set(e, -ENOTDIR, "%s: is a file, not a directory", m->options->bucket);
-    return r;
+    m->kind = &mount_mirror;
+    return m->kind->open(m, e);
 }
 
 static int connect_node(struct mount *m, struct err *e)
@@ -136,16 +106,6 @@ static int prepare_directory(const char *directory, struct err *e)
     return fd < 0 ? err_errno(e, -errno, "%s", directory) : 0;
 }
 
-/* Linux 6.13 and later give each change of a file a time of its own, once somebody has looked at the last. */
-static bool has_fine_times(void)
-{
-    struct utsname u;
-    unsigned major_number = 0, minor_number = 0;
-    if (uname(&u) < 0 || sscanf(u.release, "%u.%u", &major_number, &minor_number) != 2)
-        return false;
-    return major_number > 6 || (major_number == 6 && minor_number >= 13);
-}
-
 static struct mount *mount_new(const struct mount_options *o)
 {
     struct mount *m = calloc(1, sizeof(*m));
@@ -158,10 +118,6 @@ static struct mount *mount_new(const struct mount_options *o)
     m->umask = o->umask;
     m->read_only = o->read_only;
     m->timeout_s = (double)o->attr_timeout_ms / 1000.0;
-    m->started_ns = sys->real_ns();
-    m->is_write_passthrough = has_fine_times();
-    m->nodes = node_table_new();
-    staging_list_init(&m->stagings);
     split_bucket(m);
     return m;
 }
@@ -172,8 +128,8 @@ static void mount_free(struct mount *m)
         return;
     if (m->se)
         fuse_session_destroy(m->se);
-    staging_list_fini(&m->stagings);
-    node_table_free(m->nodes);
+    if (m->kind)
+        m->kind->free(m);
     client_free(m->client);
     free(m->bucket);
     free(m->prefix);
@@ -207,15 +163,9 @@ static int make_session(struct mount *m, struct err *e)
         add_option(&args, "allow_other", "");
     for (size_t i = 0; i < o->n_fuse_options; i++)
         add_option(&args, o->fuse_options[i], "");
-    m->se = fuse_session_new(&args, &operations, sizeof(operations), m);
+    m->se = fuse_session_new(&args, m->kind->operations, sizeof(*m->kind->operations), m);
     fuse_opt_free_args(&args);
     return m->se ? 0 : err_set(e, ERR_BAD_OPTION, "libfuse does not take these options");
-}
-
-/* How many of `wanted` files may be kept open. */
-static uint64_t descriptors(uint64_t wanted)
-{
-    return MIN(wanted, sys_raise_file_limit() / 2);
 }
 
 static int serve(struct mount *m)
@@ -232,17 +182,6 @@ static int serve(struct mount *m)
     return r;
 }
 
-static int outcome(struct mount *m, struct err *e)
-{
-    if (atomic_load(&m->is_given_up))
-        return err_set(e, -EOPNOTSUPP, "%s: no passthrough: %s", m->options->directory, m->reason);
-    LOCK_SCOPE(node_table_lock(m->nodes));
-    if (m->stagings.n_failed == 0)
-        return 0;
-    return err_set(e, -EIO, "%u files could not be written; the last: %s", m->stagings.n_failed,
-                   m->stagings.failed_text);
-}
-
 static int serve_until_the_end(struct mount *m, void (*on_ready)(void *arg), void *arg, struct err *e)
 {
     int r = fuse_session_mount(m->se, m->options->directory);
@@ -252,17 +191,19 @@ static int serve_until_the_end(struct mount *m, void (*on_ready)(void *arg), voi
     if (r == 0 && fuse_set_signal_handlers(m->se) < 0)
         r = err_set(e, -EIO, "signal handlers");
     if (r == 0) {
-        m->warm = warm_start(m, m->options->attr_timeout_ms > 0 ? descriptors(m->options->kept_files) : 0);
+        (void)sys_raise_file_limit();
+        m->kind->start(m);
         m->notifier = notifier_start(m, on_ready, arg);
         (void)serve(m);
         fuse_session_unmount(m->se);
-        warm_end(m->warm); /* the kernel is told of nothing any more */
+        if (m->kind->end)
+            m->kind->end(m);
         notifier_stop(m->notifier);
-        handle_close_all(m);
-        dir_close_all(m);
-        warm_free(m->warm);
+        r = m->kind->stop(m, e);
         fuse_remove_signal_handlers(m->se);
-        return outcome(m, e);
+        if (atomic_load(&m->is_given_up))
+            return err_set(e, -EOPNOTSUPP, "%s: no passthrough: %s", m->options->directory, m->reason);
+        return r;
     }
     fuse_session_unmount(m->se);
     return r;
@@ -275,7 +216,7 @@ int mount_run(const struct mount_options *o, void (*on_ready)(void *arg), void *
     if (r == 0)
         r = connect_node(m, e);
     if (r == 0)
-        r = check_bucket(m, e);
+        r = open_bucket(m, e);
     if (r == 0)
         r = make_session(m, e);
     return r < 0 ? r : serve_until_the_end(m, on_ready, arg, e);

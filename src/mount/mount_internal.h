@@ -31,27 +31,48 @@ struct handle {
     bool is_passthrough, is_writable;
 };
 
+/*
+ * What a mount does depends on the kind of its bucket. `open` is
+ * called once, before anything is mounted; `start` when the directory is mounted and before the first
+ * request; `end` after the last one, and `stop` when no other thread of the mount runs any more.
+ */
+struct mount_kind {
+    const struct fuse_lowlevel_ops *operations;
+    int (*open)(struct mount *m, struct err *e);
+    void (*start)(struct mount *m);
+    /* On the notifier's thread: the client has a new session, the handles of the old one are gone. */
+    void (*on_session)(struct mount *m);
+    /* Writes out what is pending, for `forebay umount`. */
+    void (*flush)(struct mount *m, struct mount_flush_report *ret);
+    void (*end)(struct mount *m);                /* may be NULL */
+    int (*stop)(struct mount *m, struct err *e); /* an error: what could not be written */
+    void (*free)(struct mount *m);               /* what open made; also when it failed half-way */
+};
+extern const struct mount_kind mount_mirror;
+
 struct mount {
     uint32_t magic;
+    const struct mount_kind *kind;
     const struct mount_options *options;
     struct client *client;
     char *bucket;
     char *prefix; /* "" or "dir/" */
     struct fuse_session *se;
-    struct node_table *nodes;
     struct notifier *notifier;
+    struct node_table *nodes;
     struct warm *warm;
     struct staging_list stagings;
     struct handle *handles; /* covered by the node table's lock, as is: */
     struct dir *dirs;
-    double timeout_s; /* of names and attributes in the kernel */
     uint32_t uid, gid, umask;
-    bool read_only;
     uint64_t started_ns;
+    bool is_write_passthrough; /* changes of the file cannot be missed, see staging.c */
+
+    double timeout_s; /* of names and attributes in the kernel; from here on of both kinds */
+    bool read_only;
     _Atomic bool is_offered;     /* the kernel has passthrough; set before the first request */
     _Atomic bool is_passthrough; /* it works; set once by the notifier's first act, unset by a refusal */
     _Atomic bool is_cached;      /* plain files go through the kernel's page cache; set once, too */
-    bool is_write_passthrough;   /* changes of the file cannot be missed, see staging.c */
     _Atomic bool is_given_up;    /* passthrough was demanded, and there is none */
     char reason[ERR_TEXT_MAX];   /* why there is no passthrough, "" when there is */
     _Atomic uint64_t last_log_ms;
@@ -92,10 +113,20 @@ int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr
 
 /* Takes the mount away at once, also while it is in use or its process is gone. */
 int mount_detach(const char *directory, struct err *e);
+/* The flush that `forebay umount` asks for, of both kinds. */
+void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
+                    unsigned flags, const void *in_buf, size_t in_size, size_t out_size);
 
-/* ---- operations, one file per group ---- */
+/* ---- mount.c ---- */
 
-void mount_op_init(void *userdata, struct fuse_conn_info *conn);
+/* Capabilities, in the callback of INIT: what both kinds want and do not want, and this kind's own. */
+void mount_negotiate(struct mount *m, struct fuse_conn_info *conn, unsigned wanted, unsigned unwanted,
+                     enum passthrough_extra extra);
+/* Passthrough was refused with this code: without the right to it it is given up for the whole mount. */
+void mount_passthrough_refused(struct mount *m, int code);
+
+/* ---- operations on mirror buckets, one file per group ---- */
+
 void mount_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
 void mount_op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n);
 void mount_op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets);
@@ -132,8 +163,6 @@ void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_i
 void mount_op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev);
 void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name);
 void mount_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
-void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
-                    unsigned flags, const void *in_buf, size_t in_size, size_t out_size);
 
 /* ---- open.c, for others ---- */
 

@@ -295,28 +295,3 @@ void mount_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const 
     (void)ino, (void)new_parent, (void)new_name;
     (void)fuse_reply_err(req, EPERM);
 }
-
-/* ---- control ---- */
-
-static void flush_all(struct mount *m, struct mount_flush_report *ret)
-{
-    staging_publish_all(m);
-    memset(ret, 0, sizeof(*ret));
-    ret->pid = (uint32_t)getpid();
-    LOCK_SCOPE(node_table_lock(m->nodes));
-    ret->n_failed = m->stagings.n_failed;
-    memcpy(ret->text, m->stagings.failed_text, sizeof(ret->text));
-}
-
-void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
-                    unsigned flags, const void *in_buf, size_t in_size, size_t out_size)
-{
-    (void)ino, (void)arg, (void)fi, (void)flags, (void)in_buf, (void)in_size;
-    struct mount_flush_report report;
-    if (cmd != MOUNT_IOC_FLUSH || out_size < sizeof(report)) {
-        (void)fuse_reply_err(req, ENOTTY);
-        return;
-    }
-    flush_all(mount_of(req), &report);
-    (void)fuse_reply_ioctl(req, 0, &report, sizeof(report));
-}

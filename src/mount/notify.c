@@ -185,6 +185,8 @@ static void *notifier_main(void *arg)
         if (go_on && client_epoch(m->client) != epoch) {
             epoch = client_epoch(m->client);
             report(m);
+            if (m->kind->on_session)
+                m->kind->on_session(m);
         }
     } while (go_on);
     return NULL;

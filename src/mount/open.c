@@ -31,7 +31,6 @@
 #include "mount/mount_internal.h"
 
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/sys.h"
 
 #include <fcntl.h>
@@ -61,22 +60,13 @@ static struct handle *handle_new(struct mount *m, struct node *n, bool is_writab
 
 /* ---- modes ---- */
 
-static void refused(struct mount *m, int code)
-{
-    if (code != -EPERM || !atomic_exchange(&m->is_passthrough, false)) {
-        log_debug("mount", "backing file refused: %s", err_text(code));
-        return;
-    }
-    log_warn("mount", "passthrough given up: the kernel says %s", err_text(code));
-}
-
 /* Registers fd as the inode's backing file. Whether the inode is open by passthrough then. */
 static bool register_locked(struct mount *m, struct node *n, int fd)
 {
     assert(n->n_passthrough == 0 && n->backing_id == 0);
     int id = fd < 0 ? -EBADF : passthrough_register(m->se, fd);
     if (id < 0)
-        refused(m, id);
+        mount_passthrough_refused(m, id);
     else
         n->backing_id = id;
     return id > 0;

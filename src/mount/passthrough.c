@@ -33,11 +33,14 @@
 #include "base/log.h"
 
 #include <linux/ioctl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
 #define OP_INIT           26
+#define OP_CREATE         35
+#define OP_TMPFILE        51
 #define IN_HEADER_BYTES   40
 #define INIT_IN_MIN_BYTES (IN_HEADER_BYTES + 20) /* up to the upper half of the flags */
 #define INIT_OUT_BYTES    64
@@ -88,9 +91,9 @@ int passthrough_patch_init(void *reply, size_t n, uint64_t flags)
     uint8_t *p = reply;
     if (n < INIT_OUT_BYTES)
         return -EINVAL;
-    if (flags >> 32 == 0)
+    if (flags == 0)
         return 0;
-    uint32_t low = get32(p + 12) | (uint32_t)PASSTHROUGH_FLAG_INIT_EXT;
+    uint32_t low = get32(p + 12) | (uint32_t)flags | (uint32_t)PASSTHROUGH_FLAG_INIT_EXT;
     if (flags & PASSTHROUGH_FLAG_PASSTHROUGH) {
         low &= ~FLAG_WRITEBACK;
         put32(p + 4, MAX(get32(p + 4), (uint32_t)MINOR_PASSTHROUGH));
@@ -109,6 +112,16 @@ int passthrough_patch_open(void *reply, size_t n, int32_t backing_id)
     put32(p + 8, get32(p + 8) | OPEN_PASSTHROUGH);
     put32(p + 12, (uint32_t)backing_id);
     return 0;
+}
+
+/* Both requests have the same form; the name that comes with OP_TMPFILE is "/" already. */
+bool passthrough_rewrite_tmpfile(void *request, size_t n)
+{
+    uint8_t *p = request;
+    if (n <= IN_HEADER_BYTES || get32(p) != n || get32(p + 4) != OP_TMPFILE)
+        return false;
+    put32(p + 4, OP_CREATE);
+    return true;
 }
 
 int passthrough_register(struct fuse_session *se, int fd)
@@ -133,11 +146,13 @@ int passthrough_hook(struct fuse_session *se, struct err *e)
     return 0;
 }
 
-bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted)
+bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted, enum passthrough_extra extra)
 {
     bool offered = (conn->capable & FUSE_CAP_PASSTHROUGH) != 0;
     if (conn->capable & FUSE_CAP_DIRECT_IO_ALLOW_MMAP)
         conn->want |= FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
+    if (extra & PASSTHROUGH_KILLPRIV && conn->capable & FUSE_CAP_HANDLE_KILLPRIV_V2)
+        conn->want |= FUSE_CAP_HANDLE_KILLPRIV_V2;
     if (wanted && offered) {
         conn->want |= FUSE_CAP_PASSTHROUGH;
         conn->max_backing_stack_depth = 1;
@@ -169,11 +184,16 @@ static _Thread_local struct {
 /* The kernel's offer; one INIT comes per session, before everything else. */
 static _Thread_local struct passthrough_offer offer;
 
+/* Requests of OP_TMPFILE are rewritten; a process has one mount. */
+static _Atomic bool rewrites_tmpfile;
+
 static ssize_t hook_read(int fd, void *p, size_t n, void *userdata)
 {
     (void)userdata;
     ssize_t got = read(fd, p, n);
-    if (got > 0)
+    if (got > 0 && atomic_load_explicit(&rewrites_tmpfile, memory_order_relaxed))
+        (void)passthrough_rewrite_tmpfile(p, (size_t)got);
+    else if (got > 0)
         (void)passthrough_parse_init(p, (size_t)got, &offer);
     return got;
 }
@@ -200,10 +220,12 @@ int passthrough_hook(struct fuse_session *se, struct err *e)
     return r < 0 ? err_errno(e, r, "fuse_session_custom_io") : 0;
 }
 
-bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted)
+bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted, enum passthrough_extra extra)
 {
     (void)conn;
-    uint64_t accept = PASSTHROUGH_FLAG_DIRECT_MMAP | (wanted ? PASSTHROUGH_FLAG_PASSTHROUGH : 0);
+    uint64_t accept = PASSTHROUGH_FLAG_DIRECT_MMAP | (wanted ? PASSTHROUGH_FLAG_PASSTHROUGH : 0) |
+                      (extra & PASSTHROUGH_KILLPRIV ? PASSTHROUGH_FLAG_KILLPRIV : 0);
+    atomic_store(&rewrites_tmpfile, (extra & PASSTHROUGH_TMPFILE) != 0);
     lacking.init_flags = offer.flags & accept;
     return (offer.flags & PASSTHROUGH_FLAG_PASSTHROUGH) != 0;
 }

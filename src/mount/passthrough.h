@@ -5,6 +5,9 @@
  *
  * libfuse 3.17 speaks it. For older ones the replies are completed on their way to the kernel
  * (passthrough_hook). The numbers are those of the kernel's include/uapi/linux/fuse.h, protocol 7.40.
+ *
+ * Two other things that older libraries do not know of are done here too, because they need the same hook:
+ * files without names (O_TMPFILE) and set-user-ID bits that the kernel leaves to us.
  */
 #pragma once
 
@@ -18,6 +21,7 @@ struct passthrough_offer {
     uint64_t flags; /* both halves */
 };
 
+#define PASSTHROUGH_FLAG_KILLPRIV    (1ull << 28) /* HANDLE_KILLPRIV_V2 */
 #define PASSTHROUGH_FLAG_INIT_EXT    (1ull << 30) /* the second half of the flags counts */
 #define PASSTHROUGH_FLAG_DIRECT_MMAP (1ull << 36) /* files opened for direct I/O may be mapped */
 #define PASSTHROUGH_FLAG_PASSTHROUGH (1ull << 37)
@@ -32,13 +36,27 @@ int passthrough_patch_init(void *reply, size_t n, uint64_t flags);
 /* Completes the reply to OPEN or CREATE, whose last 16 bytes are struct fuse_open_out. */
 int passthrough_patch_open(void *reply, size_t n, int32_t backing_id);
 
+/* A request of n bytes as read: one to make a file without a name becomes CREATE of the name
+ * PASSTHROUGH_NO_NAME, which no file can have. Whether it was one. */
+bool passthrough_rewrite_tmpfile(void *request, size_t n);
+#define PASSTHROUGH_NO_NAME "/"
+
 /* ---- one mount ---- */
+
+enum passthrough_extra {
+    PASSTHROUGH_TMPFILE = 1, /* the operations know PASSTHROUGH_NO_NAME, or libfuse has an operation for it */
+    /* The operations take set-user-ID, set-group-ID and security.capability away: with SETATTR of nothing,
+     * of an owner, and with a size or O_TRUNC unless root asks. The kernel then need not ask for
+     * security.capability before each write. */
+    PASSTHROUGH_KILLPRIV = 2,
+};
 
 /* After fuse_session_mount, before the loop. */
 int passthrough_hook(struct fuse_session *se, struct err *e);
-/* In the init callback: asks for passthrough when `wanted` and for mapping of direct I/O files, where the
- * kernel has them. Whether it offered passthrough. */
-bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted);
+/* In the init callback: asks for passthrough when `wanted`, for mapping of direct I/O files, and for what
+ * `extra` (a set of enum passthrough_extra) says, where the kernel has them. Whether it offered passthrough.
+ */
+bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted, enum passthrough_extra extra);
 /* Registers an open file. > 0: its id; -EPERM without the capability; -ELOOP, -EOPNOTSUPP, ... for files of
  * some file systems. The descriptor may be closed afterwards. */
 int passthrough_register(struct fuse_session *se, int fd);

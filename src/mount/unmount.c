@@ -91,3 +91,20 @@ int mount_unmount(const char *directory, uint64_t timeout_ms, struct err *e)
                        report.n_failed, report.text);
     return r;
 }
+
+/* ---- the side of the mount ---- */
+
+void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
+                    unsigned flags, const void *in_buf, size_t in_size, size_t out_size)
+{
+    (void)ino, (void)arg, (void)fi, (void)flags, (void)in_buf, (void)in_size;
+    struct mount_flush_report report = {0};
+    if (cmd != MOUNT_IOC_FLUSH || out_size < sizeof(report)) {
+        (void)fuse_reply_err(req, ENOTTY);
+        return;
+    }
+    struct mount *m = mount_of(req);
+    m->kind->flush(m, &report);
+    report.pid = (uint32_t)getpid();
+    (void)fuse_reply_ioctl(req, 0, &report, sizeof(report));
+}

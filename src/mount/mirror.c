@@ -1,0 +1,130 @@
+/*
+ * Mounts of mirror buckets: their operations, how they begin and how they end.
+ *
+ * Failure modes: what could not be written by the last close is told when the mount ends.
+ */
+#include "mount/mount_internal.h"
+
+#include "base/sys.h"
+
+#include <sys/utsname.h>
+
+static void on_init(void *userdata, struct fuse_conn_info *conn)
+{
+    mount_negotiate(CAST_MAGIC(mount, userdata, MOUNT_MAGIC), conn, /* wanted= */ 0,
+                    FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS, /* extra= */ 0);
+}
+
+static const struct fuse_lowlevel_ops operations = {
+    .init = on_init,
+    .lookup = mount_op_lookup,
+    .forget = mount_op_forget,
+    .forget_multi = mount_op_forget_multi,
+    .getattr = mount_op_getattr,
+    .setattr = mount_op_setattr,
+    .statfs = mount_op_statfs,
+    .opendir = mount_op_opendir,
+    .readdir = mount_op_readdir,
+    .readdirplus = mount_op_readdirplus,
+    .releasedir = mount_op_releasedir,
+    .fsyncdir = mount_op_fsyncdir,
+    .open = mount_op_open,
+    .create = mount_op_create,
+    .release = mount_op_release,
+    .read = mount_op_read,
+    .write = mount_op_write,
+    .flush = mount_op_flush,
+    .fsync = mount_op_fsync,
+    .fallocate = mount_op_fallocate,
+    .unlink = mount_op_unlink,
+    .mkdir = mount_op_mkdir,
+    .rmdir = mount_op_rmdir,
+    .rename = mount_op_rename,
+    .mknod = mount_op_mknod,
+    .symlink = mount_op_symlink,
+    .link = mount_op_link,
+    .ioctl = mount_op_ioctl,
+};
+
+/* Linux 6.13 and later give each change of a file a time of its own, once somebody has looked at the last. */
+static bool has_fine_times(void)
+{
+    struct utsname u;
+    unsigned major_number = 0, minor_number = 0;
+    if (uname(&u) < 0 || sscanf(u.release, "%u.%u", &major_number, &minor_number) != 2)
+        return false;
+    return major_number > 6 || (major_number == 6 && minor_number >= 13);
+}
+
+static int check_prefix(struct mount *m, struct err *e)
+{
+    if (m->prefix[0] == '\0')
+        return 0;
+    struct wire_attr a;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = mount_ask(m, slice_of(m->prefix, strlen(m->prefix) - 1), &b, &a, e);
+    if (r == -ENOENT) /* a directory comes into being with its first file */
+        return m->read_only ? err_set(e, r, "%s: nothing is there", m->options->bucket) : 0;
+    if (r == 0 && a.kind != WIRE_DIRECTORY)
+        return err_set(e, -ENOTDIR, "%s: is a file, not a directory", m->options->bucket);
+    return r;
+}
+
+static int open_mirror(struct mount *m, struct err *e)
+{
+    m->started_ns = sys->real_ns();
+    m->is_write_passthrough = has_fine_times();
+    m->nodes = node_table_new();
+    staging_list_init(&m->stagings);
+    return check_prefix(m, e);
+}
+
+static void start_mirror(struct mount *m)
+{
+    uint64_t keepable = MIN(m->options->kept_files, sys_raise_file_limit() / 2);
+    m->warm = warm_start(m, m->options->attr_timeout_ms > 0 ? keepable : 0);
+}
+
+/* From here on the kernel is told of nothing any more. */
+static void end_mirror(struct mount *m)
+{
+    warm_end(m->warm);
+}
+
+static void flush_mirror(struct mount *m, struct mount_flush_report *ret)
+{
+    staging_publish_all(m);
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    ret->n_failed = m->stagings.n_failed;
+    memcpy(ret->text, m->stagings.failed_text, sizeof(ret->text));
+}
+
+static int stop_mirror(struct mount *m, struct err *e)
+{
+    handle_close_all(m);
+    dir_close_all(m);
+    warm_free(m->warm);
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    if (m->stagings.n_failed == 0)
+        return 0;
+    return err_set(e, -EIO, "%u files could not be written; the last: %s", m->stagings.n_failed,
+                   m->stagings.failed_text);
+}
+
+static void free_mirror(struct mount *m)
+{
+    if (!m->nodes)
+        return;
+    staging_list_fini(&m->stagings);
+    node_table_free(m->nodes);
+}
+
+const struct mount_kind mount_mirror = {
+    .operations = &operations,
+    .open = open_mirror,
+    .start = start_mirror,
+    .flush = flush_mirror,
+    .end = end_mirror,
+    .stop = stop_mirror,
+    .free = free_mirror,
+};

@@ -52,6 +52,15 @@ static bool is_ordinary(int code)
     case -EINVAL:
     case -ENAMETOOLONG:
     case -ESTALE:
+    case -EAGAIN:
+    case -EDEADLK:
+    case -EINTR:
+    case -EFBIG:
+    case -EMLINK:
+    case -ENODATA:
+    case -ENXIO:
+    case -EOPNOTSUPP:
+    case -ERANGE:
         return true;
     default:
         return false;

@@ -1,0 +1,222 @@
+/*
+ * Shared by the files of a mount of a scratch bucket (tree*.c). The number that the kernel calls an inode by
+ * is its number in the bucket; only the root of a mount of BUCKET/PREFIX has another, 1. Nothing is kept of
+ * inodes that are not open.
+ */
+#pragma once
+
+#include "mount/mount_internal.h"
+
+#include "base/id.h"
+
+struct tree_waiters;
+struct tree_held;
+struct tree_dir;
+
+/* A handle of the node, of one session. */
+struct tree_grant {
+    uint64_t handle, epoch;
+    bool is_held;
+};
+
+/* An inode that is open here. */
+struct tree_file {
+    uint32_t magic;
+    uint64_t ino;
+
+    /* Covered by the table's lock. */
+    struct tree_file *next; /* of its place in the table */
+    uint32_t refs;
+    bool is_known;
+    struct wire_inode
+        known; /* what the node said last, without target; for when it has forgotten the inode */
+
+    /* Descriptors of its extent, -1: none yet. Once set they stay until the last close, so that whoever has
+     * it open may use them without a lock. */
+    _Atomic int read_fd, write_fd;
+    _Atomic bool was_written; /* somebody here had it open for writing */
+
+    /* Held over calls to the node, so that opens of one inode come one after the other; covers the rest. */
+    struct lock lock;
+    uint32_t n_open;
+    bool is_passthrough; /* all of them are, with backing_id; else none is */
+    int backing_id;      /* > 0: registered */
+    struct tree_grant reading, writing;
+
+    struct tree_held *locks; /* covered by the lock of tree_lock.c */
+};
+
+/* What the kernel has of an open file. */
+struct tree_handle {
+    uint32_t magic;
+    struct tree_handle *next, *previous; /* all of the mount; covered by the table's lock */
+    struct tree_file *file;              /* referenced */
+    bool is_writable;
+};
+
+#define TREE_PLACES 4096 /* of the table of open files, and of what is remembered of files */
+
+/* A file as it was when it was opened last, if nobody here wrote it then. */
+struct tree_seen {
+    uint64_t ino, size_bytes;
+    int64_t mtime_ns;
+};
+
+struct tree {
+    struct id128 id;               /* of this mount, in numbered requests */
+    _Atomic uint64_t last_request; /* numbered from 1 */
+    uint64_t root;                 /* the inode that the kernel calls 1 */
+    struct lock lock;              /* the table's; covers the rest */
+    struct tree_file *files[TREE_PLACES];
+    struct tree_handle *handles;
+    struct tree_dir *dirs;
+    struct tree_seen seen[TREE_PLACES];
+    struct tree_waiters *waiters;
+};
+
+/* ---- tree.c ---- */
+
+static inline uint64_t tree_ino(const struct mount *m, fuse_ino_t id)
+{
+    return id == FUSE_ROOT_ID ? m->tree->root : id;
+}
+
+static inline fuse_ino_t tree_id(const struct mount *m, uint64_t ino)
+{
+    return ino == m->tree->root ? FUSE_ROOT_ID : ino;
+}
+
+static inline struct slice tree_mount_id(const struct mount *m)
+{
+    return slice_of(m->tree->id.b, sizeof(m->tree->id.b));
+}
+
+static inline uint64_t tree_next_request(struct mount *m)
+{
+    return atomic_fetch_add(&m->tree->last_request, 1) + 1;
+}
+
+/* Fields of every request that changes something. */
+#define TREE_CHANGE(m) .mount = tree_mount_id(m), .request = tree_next_request(m)
+
+/* 0 or an error, which is logged where it is unexpected. */
+void tree_reply(fuse_req_t req, const char *what, int r, const struct err *e);
+
+/* ---- tree_attr.c ---- */
+
+void tree_stat(const struct wire_inode *x, struct stat *ret);
+/* Answers with an inode that the node gave, and notes it. */
+void tree_reply_entry(fuse_req_t req, const struct wire_inode *x);
+void tree_fill_entry(struct mount *m, const struct wire_inode *x, struct fuse_entry_param *ret);
+
+/* ---- tree_file.c: what is open ---- */
+
+void tree_files_init(struct tree *t);
+/* Closes what is still open, telling the node. */
+void tree_files_fini(struct mount *m);
+/* The file of an inode that is open here, referenced (tree_file_unref), or NULL. */
+struct tree_file *tree_file_find(struct mount *m, uint64_t ino);
+struct tree_file *tree_file_ref(struct mount *m, struct tree_file *f);
+void tree_file_unref(struct mount *m, struct tree_file *f);
+/* Attributes of an inode as the node has just said; remembered while it is open. */
+void tree_file_note(struct mount *m, const struct wire_inode *x);
+/* What was noted last. false: nothing. */
+bool tree_file_known(struct mount *m, struct tree_file *f, struct wire_inode *ret);
+/* A descriptor for reading or writing, or -1; for those who have it open. */
+int tree_file_fd(const struct tree_file *f);
+/* As tree_file_fd for an inode that was empty when it was opened: asks the node whether it has bytes now.
+ * *ret_fd -1: it has none. */
+int tree_file_fd_again(struct mount *m, struct tree_file *f, int *ret_fd, struct err *e);
+
+/* How the kernel shall see an open file. */
+struct tree_opened {
+    struct tree_handle *handle;
+    int backing_id; /* 0: not by passthrough */
+    bool keep_cache;
+};
+/* Opens an inode; flags WIRE_WRITE, WIRE_TRUNCATE. */
+int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e);
+/* The same for an inode that was just made, with what the node gave: takes the descriptor. */
+void tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant, int fd,
+                     struct tree_opened *ret);
+void tree_file_close(struct mount *m, struct tree_handle *h);
+struct tree_handle *tree_handle_of(const struct fuse_file_info *fi);
+/* After a new session of the client: gets handles for what is open. */
+void tree_files_renew(struct mount *m);
+
+/* ---- tree_dir.c ---- */
+
+/* When no other thread runs any more. */
+void tree_dirs_fini(struct mount *m);
+
+/* ---- tree_lock.c ---- */
+
+struct tree_waiters *tree_waiters_start(struct mount *m);
+/* Ends the thread; who waits gets EINTR. */
+void tree_waiters_end(struct tree_waiters *w);
+/* When nothing is open any more. NULL accepted. */
+void tree_waiters_free(struct tree_waiters *w);
+/* All POSIX locks of an owner on a file that it closes; nothing when there are none. */
+void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner);
+/* What flock(2) took through a description that is closed. */
+void tree_unlock_flock(struct mount *m, struct tree_file *f, uint64_t owner);
+/* All locks of any owner: nobody has it open any more. */
+void tree_unlock_all(struct mount *m, struct tree_file *f);
+/* Takes the locks of a file again, in a new session. */
+void tree_relock(struct mount *m, struct tree_file *f);
+
+/* ---- operations, one file per group ---- */
+
+void tree_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
+void tree_op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n);
+void tree_op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets);
+void tree_op_readlink(fuse_req_t req, fuse_ino_t ino);
+void tree_op_statfs(fuse_req_t req, fuse_ino_t ino);
+
+void tree_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void tree_op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
+                     struct fuse_file_info *fi);
+
+void tree_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void tree_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi);
+void tree_op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+                         struct fuse_file_info *fi);
+void tree_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void tree_op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
+
+void tree_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void tree_op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+                    struct fuse_file_info *fi);
+void tree_op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi);
+void tree_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void tree_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+
+void tree_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi);
+void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, off_t offset,
+                   struct fuse_file_info *fi);
+void tree_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
+void tree_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+                       struct fuse_file_info *fi);
+void tree_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence, struct fuse_file_info *fi);
+void tree_op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_offset,
+                             struct fuse_file_info *from_fi, fuse_ino_t to, off_t to_offset,
+                             struct fuse_file_info *to_fi, size_t n, int flags);
+
+void tree_op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev);
+void tree_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
+void tree_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name);
+void tree_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
+void tree_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
+void tree_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name);
+void tree_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+                    const char *new_name, unsigned flags);
+
+void tree_op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
+void tree_op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
+void tree_op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
+                      int flags);
+void tree_op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
+
+void tree_op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock);
+void tree_op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock, int sleep);
+void tree_op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op);

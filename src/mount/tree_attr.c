@@ -1,0 +1,230 @@
+/*
+ * GETATTR, SETATTR, and what stat shows.
+ *
+ * The node knows size and times of files that are written through descriptors, because it asks the file. When
+ * it has forgotten an inode that is still open here (its last name went, and the node was restarted), this
+ * side answers from the descriptor and what it remembers.
+ *
+ * Set-user-ID and set-group-ID: the kernel leaves it to us to take them away (PASSTHROUGH_KILLPRIV). Before a
+ * write it sends a SETATTR of nothing; so does chown(2) with neither owner nor group.
+ */
+#include "mount/tree.h"
+
+#include "base/sys.h"
+
+#define NS_PER_S       1000000000ll
+#define SECTOR_BYTES   512
+#define CAPABILITY     "security.capability"
+#define KILL_PRIVILEGE FUSE_SET_ATTR_KILL_SUID /* the bit of FATTR_KILL_SUIDGID */
+
+static struct timespec time_of(int64_t ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
+    if (t.tv_nsec < 0) {
+        t.tv_nsec += NS_PER_S;
+        t.tv_sec--;
+    }
+    return t;
+}
+
+static int64_t ns_of(struct timespec t)
+{
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+void tree_stat(const struct wire_inode *x, struct stat *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    ret->st_ino = x->ino;
+    ret->st_mode = x->mode;
+    ret->st_nlink = x->links;
+    ret->st_uid = x->uid;
+    ret->st_gid = x->gid;
+    ret->st_rdev = x->rdev;
+    ret->st_size = (off_t)(S_ISLNK(x->mode) ? x->target.n : x->size_bytes);
+    ret->st_blksize = (blksize_t)MOUNT_BLOCK_BYTES;
+    ret->st_blocks = (blkcnt_t)((x->allocated_bytes + SECTOR_BYTES - 1) / SECTOR_BYTES);
+    ret->st_atim = time_of(x->atime_ns);
+    ret->st_mtim = time_of(x->mtime_ns);
+    ret->st_ctim = time_of(x->ctime_ns);
+}
+
+void tree_fill_entry(struct mount *m, const struct wire_inode *x, struct fuse_entry_param *ret)
+{
+    *ret = (struct fuse_entry_param){
+        .ino = tree_id(m, x->ino), .attr_timeout = m->timeout_s, .entry_timeout = m->timeout_s};
+    tree_stat(x, &ret->attr);
+}
+
+void tree_reply_entry(fuse_req_t req, const struct wire_inode *x)
+{
+    struct mount *m = mount_of(req);
+    struct fuse_entry_param entry;
+    tree_file_note(m, x);
+    tree_fill_entry(m, x, &entry);
+    (void)fuse_reply_entry(req, &entry);
+}
+
+static void reply_attr(fuse_req_t req, const struct wire_inode *x)
+{
+    struct mount *m = mount_of(req);
+    struct stat st;
+    tree_stat(x, &st);
+    (void)fuse_reply_attr(req, &st, m->timeout_s);
+}
+
+/* ---- inodes that the node has forgotten ---- */
+
+/* What is remembered, with size and times of the file. -ENOENT: nothing is. */
+static int stat_forgotten(struct mount *m, struct tree_file *f, struct wire_inode *ret)
+{
+    struct stat st;
+    int fd = tree_file_fd(f);
+    if (!tree_file_known(m, f, ret))
+        return -ENOENT;
+    ret->links = 0;
+    if (fd >= 0 && sys->fstat(fd, &st) == 0) {
+        ret->size_bytes = (uint64_t)st.st_size;
+        ret->allocated_bytes = (uint64_t)st.st_blocks * SECTOR_BYTES;
+        ret->mtime_ns = ns_of(st.st_mtim);
+        ret->ctime_ns = MAX(ret->ctime_ns, ns_of(st.st_ctim));
+    }
+    return 0;
+}
+
+/* Modes and owners of such an inode concern nobody any more; its bytes do. */
+static int set_forgotten(struct mount *m, struct tree_file *f, const struct wire_tree_setattr_req *req,
+                         struct wire_inode *ret)
+{
+    int fd = tree_file_fd(f), r = 0;
+    if (req->what & WIRE_SET_SIZE)
+        r = fd < 0 ? -ENOENT : sys->ftruncate(fd, req->size);
+    struct wire_inode x;
+    if (r == 0)
+        r = stat_forgotten(m, f, &x);
+    if (r < 0)
+        return r;
+    if (req->what & WIRE_SET_MODE)
+        x.mode = (x.mode & S_IFMT) | (req->mode & 07777);
+    if (req->what & WIRE_SET_UID)
+        x.uid = req->uid;
+    if (req->what & WIRE_SET_GID)
+        x.gid = req->gid;
+    tree_file_note(m, &x);
+    *ret = x;
+    return 0;
+}
+
+/* ---- GETATTR ---- */
+
+static int get_attr(struct mount *m, uint64_t ino, struct buf *b, struct wire_inode *ret, struct err *e)
+{
+    struct wire_tree_getattr_req req = {.bucket = slice_str(m->bucket), .ino = ino};
+    struct wire_tree_getattr_rep rep;
+    int r = client_tree_getattr(m->client, &req, b, &rep, e);
+    if (r == 0) {
+        *ret = rep.inode;
+        tree_file_note(m, ret);
+        return 0;
+    }
+    struct tree_file *f = r == -ENOENT ? tree_file_find(m, ino) : NULL;
+    if (!f)
+        return r;
+    r = stat_forgotten(m, f, ret);
+    tree_file_unref(m, f);
+    return r;
+}
+
+void tree_op_getattr(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *fi)
+{
+    (void)fi;
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct wire_inode x;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = get_attr(m, tree_ino(m, id), &b, &x, &e);
+    if (r < 0)
+        mount_reply_error(req, "getattr", r, &e);
+    else
+        reply_attr(req, &x);
+}
+
+/* ---- SETATTR ---- */
+
+/* Of the kernel's bits those that the node knows. */
+static uint32_t what_to_set(int to_set, bool is_root)
+{
+    uint32_t what = 0;
+    if (to_set & FUSE_SET_ATTR_MODE)
+        what |= WIRE_SET_MODE;
+    if (to_set & FUSE_SET_ATTR_UID)
+        what |= WIRE_SET_UID;
+    if (to_set & FUSE_SET_ATTR_GID)
+        what |= WIRE_SET_GID;
+    if (to_set & FUSE_SET_ATTR_SIZE)
+        what |= WIRE_SET_SIZE;
+    if (to_set & FUSE_SET_ATTR_ATIME)
+        what |= to_set & FUSE_SET_ATTR_ATIME_NOW ? WIRE_SET_ATIME_NOW : WIRE_SET_ATIME;
+    if (to_set & FUSE_SET_ATTR_MTIME)
+        what |= to_set & FUSE_SET_ATTR_MTIME_NOW ? WIRE_SET_MTIME_NOW : WIRE_SET_MTIME;
+    if (what == 0 || to_set & KILL_PRIVILEGE || (what & WIRE_SET_SIZE && !is_root))
+        what |= WIRE_SET_DROP_PRIVILEGE;
+    return what;
+}
+
+/* A write by somebody else takes capabilities as well. */
+static int drop_capability(struct mount *m, uint64_t ino, struct err *e)
+{
+    struct wire_tree_xattr_remove_req req = {
+        .bucket = slice_str(m->bucket), .ino = ino, .name = SLICE_LIT(CAPABILITY), TREE_CHANGE(m)};
+    struct wire_tree_xattr_remove_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_xattr_remove(m->client, &req, &b, &rep, e);
+    return r == -ENODATA || r == -ENOENT ? 0 : r;
+}
+
+static int set_attr(struct mount *m, const struct wire_tree_setattr_req *req, struct buf *b,
+                    struct wire_inode *ret, struct err *e)
+{
+    struct wire_tree_setattr_rep rep;
+    int r = req->what & WIRE_SET_DROP_PRIVILEGE ? drop_capability(m, req->ino, e) : 0;
+    if (r == 0)
+        r = client_tree_setattr(m->client, req, b, &rep, e);
+    if (r == 0) {
+        *ret = rep.inode;
+        tree_file_note(m, ret);
+        return 0;
+    }
+    struct tree_file *f = r == -ENOENT ? tree_file_find(m, req->ino) : NULL;
+    if (!f)
+        return r;
+    r = set_forgotten(m, f, req, ret);
+    tree_file_unref(m, f);
+    return r;
+}
+
+void tree_op_setattr(fuse_req_t req, fuse_ino_t id, struct stat *attr, int to_set, struct fuse_file_info *fi)
+{
+    (void)fi;
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct wire_inode x;
+    struct wire_tree_setattr_req q = {
+        .bucket = slice_str(m->bucket),
+        .ino = tree_ino(m, id),
+        .what = what_to_set(to_set, fuse_req_ctx(req)->uid == 0),
+        .mode = attr->st_mode & 07777,
+        .uid = attr->st_uid,
+        .gid = attr->st_gid,
+        .size = (uint64_t)attr->st_size,
+        .atime_ns = ns_of(attr->st_atim),
+        .mtime_ns = ns_of(attr->st_mtim),
+        TREE_CHANGE(m),
+    };
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = set_attr(m, &q, &b, &x, &e);
+    if (r < 0)
+        mount_reply_error(req, "setattr", r, &e);
+    else
+        reply_attr(req, &x);
+}

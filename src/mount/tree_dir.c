@@ -1,0 +1,201 @@
+/*
+ * OPENDIR, READDIR, READDIRPLUS, RELEASEDIR, FSYNCDIR.
+ *
+ * The offset of an entry is its cookie, which the node gave it when it was made and never gives again: 1 and
+ * 2 are "." and "..". So a position holds however the directory changes, and each reply is a question of its
+ * own: nothing is kept but where the reading began, so that it does not meet what is made meanwhile.
+ *
+ * Failure modes: what of the node's answer does not fit into the kernel's buffer is dropped and asked again.
+ */
+#include "mount/tree.h"
+
+#define DIR_MAGIC         0x74646972u
+#define COOKIE_DOT        1
+#define COOKIE_DOT_DOT    2
+#define PARENT_UNKNOWN    1
+#define ENTRIES_MIN_BYTES (8 * KIB) /* holds any one entry, also with the longest target of a link */
+
+struct tree_dir {
+    uint32_t magic;
+    struct tree_dir *next, *previous; /* all of the mount; covered by the table's lock */
+    _Atomic uint64_t until;           /* as the node said when the reading began; 0: it has not */
+};
+
+struct filler {
+    fuse_req_t req;
+    struct mount *m;
+    uint64_t ino;
+    bool plus;
+    char *p;
+    size_t size, used;
+};
+
+static struct tree_dir *dir_of(const struct fuse_file_info *fi)
+{
+    return CAST_MAGIC(tree_dir, (void *)(uintptr_t)fi->fh, DIR_MAGIC);
+}
+
+/* Adds an entry. inode: its attributes, which the kernel then believes; NULL: none. false: no room. */
+static bool add(struct filler *f, const char *name, uint64_t ino, mode_t type, const struct wire_inode *inode,
+                uint64_t cookie)
+{
+    struct fuse_entry_param entry = {.attr = {.st_ino = ino, .st_mode = type}};
+    size_t left = f->size - f->used;
+    if (inode)
+        tree_fill_entry(f->m, inode, &entry);
+    size_t n = f->plus ? fuse_add_direntry_plus(f->req, f->p + f->used, left, name, &entry, (off_t)cookie)
+                       : fuse_add_direntry(f->req, f->p + f->used, left, name, &entry.attr, (off_t)cookie);
+    if (n > left)
+        return false;
+    f->used += n;
+    return true;
+}
+
+/* Of the directory above; of the mount's root itself, as of every file system. */
+static uint64_t parent_of(struct filler *f)
+{
+    struct wire_tree_lookup_req req = {
+        .bucket = slice_str(f->m->bucket), .parent = f->ino, .name = SLICE_LIT("..")};
+    struct wire_tree_lookup_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (f->ino == f->m->tree->root)
+        return f->ino;
+    return client_tree_lookup(f->m->client, &req, &b, &rep, &e) == 0 ? rep.inode.ino : PARENT_UNKNOWN;
+}
+
+/* "." and ".."; false when the reply is full. */
+static bool fill_head(struct filler *f, uint64_t after)
+{
+    if (after < COOKIE_DOT && !add(f, ".", f->ino, S_IFDIR, NULL, COOKIE_DOT))
+        return false;
+    return after >= COOKIE_DOT_DOT || add(f, "..", parent_of(f), S_IFDIR, NULL, COOKIE_DOT_DOT);
+}
+
+static int fill_entries(struct filler *f, struct slice entries)
+{
+    struct wire_dirent x;
+    int r;
+    while ((r = wire_dirent_decode(&entries, &x)) == 0) {
+        char name[MOUNT_NAME_MAX_BYTES + 1];
+        if (x.name.n == 0 || x.name.n > MOUNT_NAME_MAX_BYTES)
+            return ERR_PROTOCOL;
+        memcpy(name, x.name.p, x.name.n);
+        name[x.name.n] = '\0';
+        if (f->plus && x.has_inode)
+            tree_file_note(f->m, &x.inode);
+        if (!add(f, name, x.ino, x.mode & S_IFMT, x.has_inode ? &x.inode : NULL, x.cookie))
+            return 0;
+    }
+    return r == -ENOENT ? 0 : r;
+}
+
+static int fill(struct filler *f, struct tree_dir *d, uint64_t after, struct err *e)
+{
+    if (!fill_head(f, after))
+        return 0;
+    if (after == 0)
+        atomic_store(&d->until, 0);
+    /* With attributes an entry takes a quarter less on the wire than in the kernel's buffer. */
+    size_t room = f->size - f->used, max = f->plus ? room - room / 4 : room;
+    struct wire_tree_readdir_req req = {
+        .bucket = slice_str(f->m->bucket),
+        .ino = f->ino,
+        .after = after <= COOKIE_DOT_DOT ? 0 : after,
+        .until = atomic_load(&d->until),
+        .max = (uint32_t)max,
+        .flags = f->plus ? WIRE_PLUS : 0,
+    };
+    struct wire_tree_readdir_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_readdir(f->m->client, &req, &b, &rep, e);
+    if (r == 0 && rep.n_entries == 0 && !rep.end) {
+        req.max = ENTRIES_MIN_BYTES;
+        r = client_tree_readdir(f->m->client, &req, &b, &rep, e);
+    }
+    if (r == 0) {
+        atomic_store(&d->until, rep.until);
+        r = fill_entries(f, rep.entries);
+    }
+    return r < 0 && f->used == 0 ? r : 0;
+}
+
+static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi,
+                     bool plus)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    _cleanup_free_ char *p = malloc(size ? size : 1);
+    if (!p)
+        abort();
+    struct filler f = {.req = req, .m = m, .ino = tree_ino(m, ino), .plus = plus, .p = p, .size = size};
+    int r = fill(&f, dir_of(fi), (uint64_t)offset, &e);
+    if (r < 0)
+        mount_reply_error(req, "readdir", r, &e);
+    else
+        (void)fuse_reply_buf(req, f.p, f.used);
+}
+
+void tree_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi)
+{
+    read_dir(req, ino, size, offset, fi, /* plus= */ false);
+}
+
+void tree_op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi)
+{
+    read_dir(req, ino, size, offset, fi, /* plus= */ true);
+}
+
+static void dir_free(struct mount *m, struct tree_dir *d)
+{
+    lock_take(&m->tree->lock);
+    *(d->previous ? &d->previous->next : &m->tree->dirs) = d->next;
+    if (d->next)
+        d->next->previous = d->previous;
+    lock_drop(&m->tree->lock);
+    d->magic = 0;
+    free(d);
+}
+
+void tree_dirs_fini(struct mount *m)
+{
+    while (m->tree->dirs)
+        dir_free(m, m->tree->dirs);
+}
+
+void tree_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    struct mount *m = mount_of(req);
+    struct tree_dir *d = calloc(1, sizeof(*d));
+    if (!d)
+        abort();
+    d->magic = DIR_MAGIC;
+    lock_take(&m->tree->lock);
+    d->next = m->tree->dirs;
+    if (d->next)
+        d->next->previous = d;
+    m->tree->dirs = d;
+    lock_drop(&m->tree->lock);
+    fi->fh = (uintptr_t)d;
+    if (fuse_reply_open(req, fi) < 0) /* no RELEASEDIR comes */
+        dir_free(m, d);
+}
+
+void tree_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    dir_free(mount_of(req), dir_of(fi));
+    (void)fuse_reply_err(req, 0);
+}
+
+void tree_op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+    (void)datasync, (void)fi;
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct wire_tree_sync_req q = {.bucket = slice_str(m->bucket), .ino = tree_ino(m, ino)};
+    struct wire_tree_sync_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    tree_reply(req, "fsyncdir", client_tree_sync(m->client, &q, &b, &rep, &e), &e);
+}

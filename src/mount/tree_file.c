@@ -1,0 +1,418 @@
+/*
+ * What is open: one tree_file per inode, one tree_handle per open of the kernel.
+ *
+ * The node is asked for a descriptor by the first open, and again by the first open for writing; all others
+ * share what is there. With passthrough the inode's first open registers its descriptor with the kernel, and
+ * every further one gets the same id, because the kernel takes no two. A file without bytes has no
+ * descriptor; where passthrough is used it is opened for writing for that reason, so that those who write it
+ * later can use passthrough, too.
+ *
+ * | open already   | the next open                                                            |
+ * | -------------- | ------------------------------------------------------------------------ |
+ * | nothing        | passthrough when the kernel takes the descriptor, else plain             |
+ * | by passthrough | passthrough with the same id                                             |
+ * | plainly        | plain: the kernel does not take one that is mapped in both ways          |
+ *
+ * Pages of a plain file stay in the kernel's cache when nobody here has it open for writing, and size and
+ * mtime are as they were when it was opened last; otherwise an open drops them, so that what other mounts
+ * closed before is seen.
+ *
+ * Invariants:
+ *  1. While n_open > 0 a grant of the node is held, unless the node was restarted and has forgotten the
+ * inode; then the descriptors are all that is left of it, and enough.
+ *  2. Descriptors are closed, and the backing file is unregistered, before CLOSE is sent: the node may then
+ * find the file unused.
+ *  3. A handle of the node is used in the session it was given in only.
+ *
+ * Failure modes: a file that the kernel refuses as backing file is plain. A CLOSE that does not reach the
+ * node is not repeated: the session has ended, and its handles with it.
+ */
+#include "mount/tree.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#define FILE_MAGIC   0x7466696cu
+#define HANDLE_MAGIC 0x7468616eu
+
+static size_t place_of(uint64_t ino)
+{
+    return hash_mix(ino, 0) % TREE_PLACES;
+}
+
+static int64_t mtime_of(const struct stat *st)
+{
+    return (int64_t)st->st_mtim.tv_sec * 1000000000ll + st->st_mtim.tv_nsec;
+}
+
+/* ---- the table ---- */
+
+void tree_files_init(struct tree *t)
+{
+    lock_init(&t->lock, LOCK_MOUNT);
+}
+
+static struct tree_file *find_locked(struct tree *t, uint64_t ino)
+{
+    for (struct tree_file *f = t->files[place_of(ino)]; f; f = f->next)
+        if (f->ino == ino)
+            return f;
+    return NULL;
+}
+
+struct tree_file *tree_file_find(struct mount *m, uint64_t ino)
+{
+    LOCK_SCOPE(&m->tree->lock);
+    struct tree_file *f = find_locked(m->tree, ino);
+    if (f)
+        f->refs++;
+    return f;
+}
+
+static struct tree_file *file_get(struct mount *m, uint64_t ino)
+{
+    struct tree *t = m->tree;
+    LOCK_SCOPE(&t->lock);
+    struct tree_file *f = find_locked(t, ino);
+    if (!f) {
+        f = calloc(1, sizeof(*f));
+        if (!f)
+            abort();
+        f->magic = FILE_MAGIC;
+        f->ino = ino;
+        f->read_fd = f->write_fd = -1;
+        lock_init(&f->lock, LOCK_SESSION); /* above the client's and the table's */
+        f->next = t->files[place_of(ino)];
+        t->files[place_of(ino)] = f;
+    }
+    f->refs++;
+    return f;
+}
+
+struct tree_file *tree_file_ref(struct mount *m, struct tree_file *f)
+{
+    LOCK_SCOPE(&m->tree->lock);
+    assert(f->magic == FILE_MAGIC && f->refs > 0);
+    f->refs++;
+    return f;
+}
+
+void tree_file_unref(struct mount *m, struct tree_file *f)
+{
+    struct tree *t = m->tree;
+    LOCK_SCOPE(&t->lock);
+    assert(f->magic == FILE_MAGIC && f->refs > 0);
+    if (--f->refs > 0)
+        return;
+    assert(f->n_open == 0 && f->backing_id == 0 && !f->locks);
+    struct tree_file **at = &t->files[place_of(f->ino)];
+    while (*at != f)
+        at = &(*at)->next;
+    *at = f->next;
+    lock_fini(&f->lock);
+    f->magic = 0;
+    free(f);
+}
+
+void tree_file_note(struct mount *m, const struct wire_inode *x)
+{
+    LOCK_SCOPE(&m->tree->lock);
+    struct tree_file *f = find_locked(m->tree, x->ino);
+    if (!f)
+        return;
+    f->known = *x;
+    f->known.target = SLICE_NULL; /* it lies in the caller's buffer */
+    f->is_known = true;
+}
+
+bool tree_file_known(struct mount *m, struct tree_file *f, struct wire_inode *ret)
+{
+    LOCK_SCOPE(&m->tree->lock);
+    if (f->is_known)
+        *ret = f->known;
+    return f->is_known;
+}
+
+/* ---- descriptors ---- */
+
+int tree_file_fd(const struct tree_file *f)
+{
+    int fd = atomic_load(&f->write_fd);
+    return fd >= 0 ? fd : atomic_load(&f->read_fd);
+}
+
+/* Keeps a descriptor that came along, unless one is there. */
+static void take_fd(struct tree_file *f, bool is_write, int fd)
+{
+    _Atomic int *at = is_write ? &f->write_fd : &f->read_fd;
+    if (fd < 0)
+        return;
+    if (atomic_load(at) < 0)
+        atomic_store(at, fd);
+    else
+        (void)close(fd);
+}
+
+static void send_close(struct mount *m, struct tree_grant *g)
+{
+    struct wire_close_req req = {.handle = g->handle};
+    struct wire_close_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (!g->is_held)
+        return;
+    g->is_held = false;
+    int r = client_call_at(m->client, &g->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &e);
+    if (r < 0)
+        log_debug("mount", "close: %s", e.text);
+}
+
+/* Asks the node; the grant and the descriptor become the file's. */
+static int ask(struct mount *m, struct tree_file *f, uint32_t flags, struct err *e)
+{
+    struct wire_tree_open_req req = {
+        .bucket = slice_str(m->bucket), .ino = f->ino, .flags = flags, TREE_CHANGE(m)};
+    struct wire_tree_open_rep rep;
+    struct tree_grant grant = {.is_held = true};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    lock_assert_held(&f->lock);
+    int r = client_call_at(m->client, &grant.epoch, WIRE_OP_TREE_OPEN, &req, &b, &rep, e);
+    if (r < 0)
+        return r;
+    bool is_write = flags & WIRE_WRITE;
+    struct tree_grant old = is_write ? f->writing : f->reading;
+    grant.handle = rep.handle;
+    *(is_write ? &f->writing : &f->reading) = grant;
+    send_close(m, &old);
+    take_fd(f, is_write, rep.fd);
+    tree_file_note(m, &rep.inode);
+    return 0;
+}
+
+int tree_file_fd_again(struct mount *m, struct tree_file *f, int *ret_fd, struct err *e)
+{
+    int r = 0;
+    if (tree_file_fd(f) < 0) {
+        LOCK_SCOPE(&f->lock);
+        if (tree_file_fd(f) < 0)
+            r = ask(m, f, /* flags= */ 0, e);
+    }
+    if (r == 0)
+        *ret_fd = tree_file_fd(f);
+    return r;
+}
+
+/* ---- whether pages of the last open may stay ---- */
+
+/* Whether the file is as it was when it was opened last, and remembers how it is now. */
+static bool is_unchanged(struct mount *m, struct tree_file *f)
+{
+    struct stat st;
+    int fd = tree_file_fd(f);
+    if (fd < 0 || sys->fstat(fd, &st) < 0)
+        return false;
+    struct tree_seen now = {.ino = f->ino, .size_bytes = (uint64_t)st.st_size, .mtime_ns = mtime_of(&st)};
+    LOCK_SCOPE(&m->tree->lock);
+    struct tree_seen *seen = &m->tree->seen[place_of(f->ino)];
+    bool is_same =
+        seen->ino == now.ino && seen->size_bytes == now.size_bytes && seen->mtime_ns == now.mtime_ns;
+    *seen = now;
+    return is_same;
+}
+
+/* ---- opening ---- */
+
+/* Gets what an open of this kind needs from the node, where it is not there yet. */
+static int get_grant(struct mount *m, struct tree_file *f, uint32_t flags, struct err *e)
+{
+    bool may_passthrough = atomic_load(&m->is_passthrough) && !m->read_only;
+    if (f->n_open == 0) {
+        int r = ask(m, f, flags, e);
+        if (r == 0 && tree_file_fd(f) < 0 && may_passthrough)
+            r = ask(m, f, WIRE_WRITE, e);
+        return r;
+    }
+    if (flags & WIRE_TRUNCATE || (flags & WIRE_WRITE && !f->writing.is_held))
+        return ask(m, f, flags, e);
+    if (tree_file_fd(f) < 0 || (!f->writing.is_held && !f->reading.is_held))
+        return ask(m, f, flags, e);
+    return 0;
+}
+
+static void close_all(struct mount *m, struct tree_file *f)
+{
+    lock_assert_held(&f->lock);
+    if (f->backing_id > 0)
+        passthrough_unregister(m->se, f->backing_id);
+    f->backing_id = 0;
+    int read_fd = atomic_exchange(&f->read_fd, -1), write_fd = atomic_exchange(&f->write_fd, -1);
+    macro_close(&read_fd);
+    macro_close(&write_fd);
+    send_close(m, &f->reading);
+    send_close(m, &f->writing);
+    f->is_passthrough = false;
+    atomic_store(&f->was_written, false);
+}
+
+/* The first open decides for the others. */
+static void choose(struct mount *m, struct tree_file *f)
+{
+    int fd = tree_file_fd(f);
+    if (f->n_open > 0)
+        return;
+    int id = atomic_load(&m->is_passthrough) && fd >= 0 ? passthrough_register(m->se, fd) : 0;
+    if (id < 0)
+        mount_passthrough_refused(m, id);
+    f->backing_id = MAX(id, 0);
+    f->is_passthrough = id > 0;
+}
+
+/* Counts one more open. */
+static void add_handle(struct mount *m, struct tree_file *f, bool is_writable, struct tree_opened *ret)
+{
+    struct tree_handle *h = calloc(1, sizeof(*h));
+    if (!h)
+        abort();
+    h->magic = HANDLE_MAGIC;
+    h->file = f;
+    h->is_writable = is_writable;
+    choose(m, f);
+    f->n_open++;
+    *ret = (struct tree_opened){.handle = h, .backing_id = f->backing_id};
+    if (is_writable)
+        atomic_store(&f->was_written, true);
+    ret->keep_cache = !f->is_passthrough && !atomic_load(&f->was_written) && is_unchanged(m, f);
+    LOCK_SCOPE(&m->tree->lock);
+    h->next = m->tree->handles;
+    if (h->next)
+        h->next->previous = h;
+    m->tree->handles = h;
+}
+
+int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e)
+{
+    struct tree_file *f = file_get(m, ino);
+    lock_take(&f->lock); /* held over the call to the node, see tree.h */
+    int r = get_grant(m, f, flags, e);
+    if (r == 0)
+        add_handle(m, f, (flags & WIRE_WRITE) != 0, ret);
+    else if (f->n_open == 0)
+        close_all(m, f);
+    lock_drop(&f->lock);
+    if (r < 0)
+        tree_file_unref(m, f);
+    return r;
+}
+
+void tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant, int fd,
+                     struct tree_opened *ret)
+{
+    struct tree_file *f = file_get(m, x->ino);
+    lock_take(&f->lock);
+    struct tree_grant old = f->writing;
+    f->writing = *grant;
+    send_close(m, &old); /* an inode just made has none; a request that was sent again may */
+    take_fd(f, /* is_write= */ true, fd);
+    tree_file_note(m, x);
+    add_handle(m, f, /* is_writable= */ true, ret);
+    lock_drop(&f->lock);
+}
+
+/* ---- closing ---- */
+
+struct tree_handle *tree_handle_of(const struct fuse_file_info *fi)
+{
+    return CAST_MAGIC(tree_handle, (void *)(uintptr_t)fi->fh, HANDLE_MAGIC);
+}
+
+void tree_file_close(struct mount *m, struct tree_handle *h)
+{
+    struct tree_file *f = h->file;
+    lock_take(&m->tree->lock);
+    *(h->previous ? &h->previous->next : &m->tree->handles) = h->next;
+    if (h->next)
+        h->next->previous = h->previous;
+    lock_drop(&m->tree->lock);
+    h->magic = 0;
+    free(h);
+    lock_take(&f->lock);
+    assert(f->n_open > 0);
+    if (--f->n_open == 0) {
+        tree_unlock_all(m, f);
+        close_all(m, f);
+    }
+    lock_drop(&f->lock);
+    tree_file_unref(m, f);
+}
+
+void tree_files_fini(struct mount *m)
+{
+    while (m->tree->handles) /* no other thread runs */
+        tree_file_close(m, m->tree->handles);
+}
+
+/* ---- a new session ---- */
+
+/* Whether the node gave a descriptor of another file than the one that is in use here. */
+static bool is_other_file(struct mount *m, const struct tree_file *f, int fd)
+{
+    struct stat ours, theirs;
+    int have = tree_file_fd(f);
+    return have >= 0 && fd >= 0 && sys->fstat(have, &ours) == 0 && sys->fstat(fd, &theirs) == 0 &&
+           (ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev);
+}
+
+static void renew(struct mount *m, struct tree_file *f)
+{
+    LOCK_SCOPE(&f->lock); /* held over calls to the node, as by opens */
+    uint64_t epoch = client_epoch(m->client);
+    bool is_write = f->writing.is_held;
+    struct err e = {0};
+    if (f->n_open == 0 || (is_write ? f->writing.epoch : f->reading.epoch) == epoch)
+        return;
+    f->reading.is_held = f->writing.is_held = false;
+    struct wire_tree_open_req req = {
+        .bucket = slice_str(m->bucket), .ino = f->ino, .flags = is_write ? WIRE_WRITE : 0, TREE_CHANGE(m)};
+    struct wire_tree_open_rep rep;
+    struct tree_grant grant = {.is_held = true};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_call_at(m->client, &grant.epoch, WIRE_OP_TREE_OPEN, &req, &b, &rep, &e);
+    if (r < 0) {
+        log_info("mount", "inode %llu is open here, and the node does not know it any more: %s",
+                 (unsigned long long)f->ino, e.text);
+        return;
+    }
+    grant.handle = rep.handle;
+    *(is_write ? &f->writing : &f->reading) = grant;
+    if (is_other_file(m, f, rep.fd))
+        log_error("mount", "inode %llu has other data since the node's restart: close it and open it again",
+                  (unsigned long long)f->ino);
+    take_fd(f, is_write, rep.fd);
+    tree_relock(m, f);
+}
+
+/* The next file after `ino` in some order that does not change, referenced. */
+static struct tree_file *next_of_place(struct tree *t, size_t place, size_t skip)
+{
+    LOCK_SCOPE(&t->lock);
+    struct tree_file *f = t->files[place];
+    while (f && skip-- > 0)
+        f = f->next;
+    if (f)
+        f->refs++;
+    return f;
+}
+
+/* Files that come meanwhile are of the new session already; one that goes may hide another, which then keeps
+ * its descriptor and is renewed by its next open. */
+void tree_files_renew(struct mount *m)
+{
+    for (size_t place = 0; place < TREE_PLACES; place++) {
+        struct tree_file *f;
+        for (size_t skip = 0; (f = next_of_place(m->tree, place, skip)); skip++) {
+            renew(m, f);
+            tree_file_unref(m, f);
+        }
+    }
+}

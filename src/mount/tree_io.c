@@ -1,0 +1,165 @@
+/*
+ * READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE: on the descriptor that the node gave. READ and WRITE
+ * come only for files that the kernel does not read and write itself (passthrough).
+ *
+ * Appending happens at the file's own end (RWF_APPEND), whatever the kernel believes it to be, so that
+ * several mounts may append to one file. Pages that the kernel writes back have their place and go there.
+ */
+#include "mount/tree.h"
+
+#include "base/sys.h"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+
+/* ---- READ ---- */
+
+static ssize_t read_file(struct mount *m, struct tree_file *f, char *p, size_t n, uint64_t offset,
+                         struct err *e)
+{
+    int fd, r = tree_file_fd_again(m, f, &fd, e);
+    if (r < 0 || fd < 0)
+        return r; /* 0: still without bytes */
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = sys->pread(fd, p + done, n - done, offset + done);
+        if (got < 0)
+            return err_errno(e, (int)got, "read of the data file");
+        if (got == 0)
+            break;
+        done += (size_t)got;
+    }
+    return (ssize_t)done;
+}
+
+void tree_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi)
+{
+    (void)ino;
+    struct err e = {0};
+    _cleanup_free_ char *p = malloc(size ? size : 1);
+    if (!p)
+        abort();
+    ssize_t got = read_file(mount_of(req), tree_handle_of(fi)->file, p, size, (uint64_t)offset, &e);
+    if (got < 0)
+        mount_reply_error(req, "read", (int)got, &e);
+    else
+        (void)fuse_reply_buf(req, p, (size_t)got);
+}
+
+/* ---- WRITE ---- */
+
+static int append_all(int fd, const char *p, size_t n)
+{
+    while (n > 0) {
+        struct iovec v = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
+        ssize_t k = pwritev2(fd, &v, 1, /* offset= */ 0, RWF_APPEND);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return -errno;
+        p += k;
+        n -= (size_t)k;
+    }
+    return 0;
+}
+
+/* The descriptor for writing of whoever has it open so. */
+static int fd_for_writing(const struct fuse_file_info *fi)
+{
+    struct tree_handle *h = tree_handle_of(fi);
+    int fd = atomic_load(&h->file->write_fd);
+    return fd < 0 ? -EIO : fd;
+}
+
+void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, off_t offset,
+                   struct fuse_file_info *fi)
+{
+    (void)ino;
+    struct err e = {0};
+    int fd = fd_for_writing(fi), r = fd;
+    if (fd >= 0 && fi->flags & O_APPEND && !fi->writepage)
+        r = append_all(fd, p, size);
+    else if (fd >= 0)
+        r = sys_pwrite_all(fd, p, size, (uint64_t)offset);
+    if (r < 0)
+        mount_reply_error(req, "write", err_errno(&e, r, "write of the data file"), &e);
+    else
+        (void)fuse_reply_write(req, size);
+}
+
+/* ---- FSYNC ---- */
+
+static int sync_file(struct mount *m, struct tree_file *f, struct err *e)
+{
+    struct wire_tree_sync_req req = {.bucket = slice_str(m->bucket), .ino = f->ino};
+    struct wire_tree_sync_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_sync(m->client, &req, &b, &rep, e);
+    int fd = r == -ENOENT ? tree_file_fd(f) : -1;
+    if (fd < 0)
+        return r;
+    r = sys->fsync(fd); /* the node has forgotten the inode: there is only the data */
+    return r < 0 ? err_errno(e, r, "fsync of the data file") : 0;
+}
+
+void tree_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+    (void)ino, (void)datasync;
+    struct err e = {0};
+    tree_reply(req, "fsync", sync_file(mount_of(req), tree_handle_of(fi)->file, &e), &e);
+}
+
+/* ---- FALLOCATE, LSEEK, COPY_FILE_RANGE ---- */
+
+void tree_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+                       struct fuse_file_info *fi)
+{
+    (void)ino;
+    int fd = fd_for_writing(fi), r = fd;
+    if (fd >= 0)
+        r = sys->fallocate(fd, mode, (uint64_t)offset, (uint64_t)length);
+    (void)fuse_reply_err(req, r < 0 ? -r : 0);
+}
+
+/* The position of the descriptor is used by nothing else. */
+void tree_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence, struct fuse_file_info *fi)
+{
+    (void)ino;
+    struct err e = {0};
+    int fd, r = tree_file_fd_again(mount_of(req), tree_handle_of(fi)->file, &fd, &e);
+    if (r < 0) {
+        mount_reply_error(req, "lseek", r, &e);
+        return;
+    }
+    off_t at = fd < 0 ? -1 : lseek(fd, offset, whence);
+    if (at < 0) /* without bytes there is neither data nor a hole */
+        (void)fuse_reply_err(req, fd < 0 ? ENXIO : errno);
+    else
+        (void)fuse_reply_lseek(req, at);
+}
+
+static ssize_t copy_range(struct mount *m, const struct fuse_file_info *from, off_t from_offset,
+                          const struct fuse_file_info *to, off_t to_offset, size_t n, int flags,
+                          struct err *e)
+{
+    int in, out = fd_for_writing(to), r = tree_file_fd_again(m, tree_handle_of(from)->file, &in, e);
+    if (r < 0 || out < 0)
+        return r < 0 ? r : out;
+    if (in < 0)
+        return 0;
+    ssize_t done = copy_file_range(in, &from_offset, out, &to_offset, n, (unsigned)flags);
+    return done < 0 ? -errno : done;
+}
+
+void tree_op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_offset,
+                             struct fuse_file_info *from_fi, fuse_ino_t to, off_t to_offset,
+                             struct fuse_file_info *to_fi, size_t n, int flags)
+{
+    (void)from, (void)to;
+    struct err e = {0};
+    ssize_t done = copy_range(mount_of(req), from_fi, from_offset, to_fi, to_offset, n, flags, &e);
+    if (done < 0)
+        mount_reply_error(req, "copy_file_range", (int)done, &e);
+    else
+        (void)fuse_reply_write(req, (size_t)done);
+}

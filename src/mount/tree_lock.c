@@ -1,0 +1,468 @@
+/*
+ * GETLK, SETLK, FLOCK. The node has the locks of all mounts; this side remembers its own, to take them again
+ * after the node was restarted, and waits for those that are not free.
+ *
+ * Waiting takes no thread of the mount: requests that wait are in a list, and one thread asks for them again,
+ * at once when this mount gives a lock back, else every few milliseconds. The kernel's INTERRUPT ends one.
+ * A wait that could never end because the owners of this mount wait for each other gives EDEADLK (POSIX locks
+ * only, as elsewhere).
+ *
+ * Invariants:
+ *  1. What is remembered of an owner on a file does not overlap, and is what the node answered last.
+ *  2. A request in the list is answered by the thread alone, once.
+ *
+ * Failure modes: after a restart of the node somebody else may have what was ours; it is then forgotten, and
+ * the log says so. While the node does not answer, those who wait wait.
+ */
+#include "mount/tree.h"
+
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#define WAIT_FIRST_MS 2
+#define WAIT_MOST_MS  50
+#define TO_THE_END    UINT64_MAX
+#define DEADLOCK_MAX  64 /* owners looked at in one chain */
+
+struct tree_held {
+    struct tree_held *next;
+    uint64_t owner;
+    uint32_t kind, type; /* enum wire_lock_kind, wire_lock_type */
+    uint64_t start, end; /* both included */
+    uint32_t pid;
+};
+
+/* One request that waits. */
+struct waiter {
+    struct waiter *next;
+    fuse_req_t req;
+    struct tree_file *file; /* referenced */
+    struct tree_held wanted;
+    bool is_ready; /* libfuse knows whom to tell of an interrupt: from here on it may be answered */
+    bool is_interrupted;
+};
+
+struct tree_waiters {
+    struct mount *m;
+    pthread_t thread;
+    struct lock lock; /* covers what follows, and the `locks` of every file */
+    struct cond woken;
+    struct waiter *first;
+    bool must_look, must_stop;
+};
+
+/* ---- what is held ---- */
+
+static bool overlaps(const struct tree_held *a, const struct tree_held *b)
+{
+    return a->start <= b->end && b->start <= a->end;
+}
+
+static struct tree_held *held_new(const struct tree_held *like, uint64_t start, uint64_t end)
+{
+    struct tree_held *h = malloc(sizeof(*h));
+    if (!h)
+        abort();
+    *h = *like;
+    h->start = start;
+    h->end = end;
+    return h;
+}
+
+/* As the node does: the owner has this type in this range, and elsewhere what it had. */
+static void set_held_locked(struct tree_file *f, const struct tree_held *x)
+{
+    struct tree_held **at = &f->locks, *rest = NULL;
+    while (*at) {
+        struct tree_held *h = *at;
+        if (h->owner != x->owner || h->kind != x->kind || !overlaps(h, x)) {
+            at = &h->next;
+            continue;
+        }
+        *at = h->next;
+        if (h->start < x->start) {
+            struct tree_held *left = held_new(h, h->start, x->start - 1);
+            left->next = rest;
+            rest = left;
+        }
+        if (h->end > x->end) {
+            struct tree_held *right = held_new(h, x->end + 1, h->end);
+            right->next = rest;
+            rest = right;
+        }
+        free(h);
+    }
+    if (x->type != WIRE_LOCK_NONE) {
+        struct tree_held *h = held_new(x, x->start, x->end);
+        h->next = rest;
+        rest = h;
+    }
+    *at = rest;
+}
+
+/* Whether `owner` waits for something that, over any number of owners, waits for `by`. */
+static bool waits_for_locked(const struct tree_waiters *w, uint64_t owner, uint64_t by, int depth)
+{
+    for (const struct waiter *x = w->first; x && depth < DEADLOCK_MAX; x = x->next) {
+        if (x->wanted.owner != owner || x->wanted.kind != WIRE_LOCK_POSIX)
+            continue;
+        for (const struct tree_held *h = x->file->locks; h; h = h->next) {
+            bool is_in_the_way = h->kind == WIRE_LOCK_POSIX && h->owner != owner && overlaps(h, &x->wanted) &&
+                                 (h->type == WIRE_LOCK_WRITE || x->wanted.type == WIRE_LOCK_WRITE);
+            if (is_in_the_way && (h->owner == by || waits_for_locked(w, h->owner, by, depth + 1)))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool would_deadlock(struct tree_waiters *w, struct tree_file *f, const struct tree_held *x)
+{
+    LOCK_SCOPE(&w->lock);
+    if (x->kind != WIRE_LOCK_POSIX)
+        return false;
+    for (const struct tree_held *h = f->locks; h; h = h->next)
+        if (h->kind == WIRE_LOCK_POSIX && h->owner != x->owner && overlaps(h, x) &&
+            (h->type == WIRE_LOCK_WRITE || x->type == WIRE_LOCK_WRITE) &&
+            waits_for_locked(w, h->owner, x->owner, /* depth= */ 0))
+            return true;
+    return false;
+}
+
+/* ---- asking the node ---- */
+
+static int ask(struct mount *m, struct tree_file *f, const struct tree_held *x, uint32_t flags,
+               struct wire_tree_lock_rep *ret, struct err *e)
+{
+    struct wire_tree_lock_req req = {
+        .bucket = slice_str(m->bucket),
+        .ino = f->ino,
+        .owner = x->owner,
+        .kind = x->kind,
+        .type = x->type,
+        .start = x->start,
+        .end = x->end,
+        .pid = x->pid,
+        .flags = flags,
+    };
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    return client_tree_lock(m->client, &req, &b, ret, e);
+}
+
+/* Takes or gives back, and remembers. -EAGAIN: somebody has it. */
+static int take(struct mount *m, struct tree_file *f, const struct tree_held *x, struct err *e)
+{
+    struct tree_waiters *w = m->tree->waiters;
+    struct wire_tree_lock_rep rep;
+    int r = ask(m, f, x, /* flags= */ 0, &rep, e);
+    if (r < 0)
+        return r;
+    LOCK_SCOPE(&w->lock);
+    set_held_locked(f, x);
+    if (w->first && x->type != WIRE_LOCK_WRITE) {
+        w->must_look = true;
+        cond_signal(&w->woken);
+    }
+    return 0;
+}
+
+/* ---- waiting ---- */
+
+static void on_interrupt(fuse_req_t req, void *arg)
+{
+    struct tree_waiters *w = arg;
+    LOCK_SCOPE(&w->lock);
+    for (struct waiter *x = w->first; x; x = x->next)
+        if (x->req == req)
+            x->is_interrupted = true;
+    w->must_look = true;
+    cond_signal(&w->woken);
+}
+
+static void answer(struct mount *m, struct waiter *x, int r, const struct err *e)
+{
+    fuse_req_interrupt_func(x->req, NULL, NULL);
+    tree_reply(x->req, "lock", r, e);
+    tree_file_unref(m, x->file);
+    free(x);
+}
+
+/* Takes all that wait off the list; they are put back by try_all. */
+static struct waiter *take_list(struct tree_waiters *w)
+{
+    LOCK_SCOPE(&w->lock);
+    return w->first;
+}
+
+static void remove_waiter(struct tree_waiters *w, struct waiter *x)
+{
+    LOCK_SCOPE(&w->lock);
+    struct waiter **at = &w->first;
+    while (*at != x)
+        at = &(*at)->next;
+    *at = x->next;
+}
+
+/* One round: the oldest first. Only this thread takes requests off the list, so that it may walk it; new ones
+ * come at its end. */
+static bool try_all(struct tree_waiters *w)
+{
+    bool got_one = false;
+    for (struct waiter *x = take_list(w), *next; x; x = next) {
+        struct err e = {0};
+        lock_take(&w->lock);
+        int r = !x->is_ready ? -EAGAIN : x->is_interrupted || w->must_stop ? -EINTR : 0;
+        lock_drop(&w->lock);
+        if (r == 0)
+            r = take(w->m, x->file, &x->wanted, &e);
+        lock_take(&w->lock);
+        next = x->next;
+        lock_drop(&w->lock);
+        if (r == -EAGAIN || r == -EHOSTDOWN || r == -ETIMEDOUT)
+            continue;
+        remove_waiter(w, x);
+        answer(w->m, x, r, &e);
+        got_one = true;
+    }
+    return got_one;
+}
+
+static void *waiters_main(void *arg)
+{
+    struct tree_waiters *w = arg;
+    uint64_t pause_ms = WAIT_FIRST_MS;
+    bool must_stop = false;
+    while (!must_stop) {
+        lock_take(&w->lock);
+        while (!w->first && !w->must_stop)
+            cond_wait(&w->woken, &w->lock);
+        if (!w->must_look && !w->must_stop)
+            (void)cond_wait_for(&w->woken, &w->lock, pause_ms * 1000000);
+        if (w->must_look)
+            pause_ms = WAIT_FIRST_MS;
+        w->must_look = false;
+        must_stop = w->must_stop;
+        lock_drop(&w->lock);
+        pause_ms = try_all(w) ? WAIT_FIRST_MS : MIN(pause_ms * 2, (uint64_t)WAIT_MOST_MS);
+    }
+    return NULL;
+}
+
+struct tree_waiters *tree_waiters_start(struct mount *m)
+{
+    struct tree_waiters *w = calloc(1, sizeof(*w));
+    if (!w)
+        abort();
+    w->m = m;
+    lock_init(&w->lock, LOCK_LEAF);
+    cond_init(&w->woken);
+    if (pthread_create(&w->thread, NULL, waiters_main, w) != 0)
+        abort();
+    return w;
+}
+
+void tree_waiters_end(struct tree_waiters *w)
+{
+    lock_take(&w->lock);
+    w->must_stop = true;
+    cond_signal(&w->woken);
+    lock_drop(&w->lock);
+    (void)pthread_join(w->thread, NULL);
+    (void)try_all(w); /* what came last */
+}
+
+void tree_waiters_free(struct tree_waiters *w)
+{
+    if (!w)
+        return;
+    assert(!w->first);
+    cond_fini(&w->woken);
+    lock_fini(&w->lock);
+    free(w);
+}
+
+static void wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted)
+{
+    struct mount *m = mount_of(req);
+    struct tree_waiters *w = m->tree->waiters;
+    struct waiter *x = calloc(1, sizeof(*x));
+    if (!x)
+        abort();
+    *x = (struct waiter){.req = req, .file = tree_file_ref(m, f), .wanted = *wanted};
+    lock_take(&w->lock);
+    struct waiter **at = &w->first;
+    while (*at)
+        at = &(*at)->next;
+    *at = x;
+    lock_drop(&w->lock);
+    /* Calls back at once when the request was interrupted already. */
+    fuse_req_interrupt_func(req, on_interrupt, w);
+    lock_take(&w->lock);
+    x->is_ready = true;
+    w->must_look = true;
+    cond_signal(&w->woken);
+    lock_drop(&w->lock);
+}
+
+/* ---- operations ---- */
+
+static uint32_t type_of(short type)
+{
+    return type == F_RDLCK ? WIRE_LOCK_READ : type == F_WRLCK ? WIRE_LOCK_WRITE : WIRE_LOCK_NONE;
+}
+
+/* libfuse has made the range absolute; l_len 0: to the end. */
+static struct tree_held held_of(const struct fuse_file_info *fi, const struct flock *lock)
+{
+    return (struct tree_held){
+        .owner = fi->lock_owner,
+        .kind = WIRE_LOCK_POSIX,
+        .type = type_of(lock->l_type),
+        .start = (uint64_t)lock->l_start,
+        .end = lock->l_len == 0 ? TO_THE_END : (uint64_t)lock->l_start + (uint64_t)lock->l_len - 1,
+        .pid = (uint32_t)lock->l_pid,
+    };
+}
+
+void tree_op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock)
+{
+    (void)ino;
+    struct err e = {0};
+    struct tree_held wanted = held_of(fi, lock);
+    struct wire_tree_lock_rep rep;
+    int r = ask(mount_of(req), tree_handle_of(fi)->file, &wanted, WIRE_TEST, &rep, &e);
+    if (r < 0) {
+        mount_reply_error(req, "lock", r, &e);
+        return;
+    }
+    struct flock found = {
+        .l_type = rep.type == WIRE_LOCK_NONE   ? F_UNLCK
+                  : rep.type == WIRE_LOCK_READ ? F_RDLCK
+                                               : F_WRLCK,
+        .l_whence = SEEK_SET,
+        .l_start = (off_t)rep.start,
+        .l_len = rep.end == TO_THE_END ? 0 : (off_t)(rep.end - rep.start + 1),
+        .l_pid = (pid_t)rep.pid,
+    };
+    (void)fuse_reply_lock(req, &found);
+}
+
+static void set_lock(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted, bool may_wait)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    int r = take(m, f, wanted, &e);
+    if (r == -EAGAIN && may_wait && would_deadlock(m->tree->waiters, f, wanted))
+        r = -EDEADLK;
+    if (r == -EAGAIN && may_wait)
+        wait_for(req, f, wanted);
+    else
+        tree_reply(req, "lock", r, &e);
+}
+
+void tree_op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock, int sleep)
+{
+    (void)ino;
+    struct tree_held wanted = held_of(fi, lock);
+    set_lock(req, tree_handle_of(fi)->file, &wanted, sleep != 0);
+}
+
+void tree_op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op)
+{
+    (void)ino;
+    int kind = op & ~LOCK_NB;
+    struct tree_held wanted = {
+        .owner = fi->lock_owner,
+        .kind = WIRE_LOCK_FLOCK,
+        .type = kind == LOCK_SH   ? WIRE_LOCK_READ
+                : kind == LOCK_EX ? WIRE_LOCK_WRITE
+                                  : WIRE_LOCK_NONE,
+        .end = TO_THE_END,
+        .pid = (uint32_t)fuse_req_ctx(req)->pid,
+    };
+    set_lock(req, tree_handle_of(fi)->file, &wanted, !(op & LOCK_NB));
+}
+
+/* ---- for the others ---- */
+
+/* Whether an owner (any: 0) has a lock of a kind (any: 0); *ret is one of them. */
+static bool find_held(struct mount *m, struct tree_file *f, uint64_t owner, uint32_t kind,
+                      struct tree_held *ret)
+{
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    for (const struct tree_held *h = f->locks; h; h = h->next)
+        if ((owner == 0 || h->owner == owner) && (kind == 0 || h->kind == kind)) {
+            *ret = *h;
+            return true;
+        }
+    return false;
+}
+
+/* Gives back everything that an owner has of a kind. */
+static void unlock_all_of(struct mount *m, struct tree_file *f, const struct tree_held *one)
+{
+    struct tree_held all = *one;
+    struct err e = {0};
+    all.type = WIRE_LOCK_NONE;
+    all.start = 0;
+    all.end = TO_THE_END;
+    int r = take(m, f, &all, &e);
+    if (r == 0)
+        return;
+    log_debug("mount", "unlock: %s", e.text); /* the session is over, and its locks with it */
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    set_held_locked(f, &all);
+}
+
+void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner)
+{
+    struct tree_held one;
+    if (find_held(m, f, owner, WIRE_LOCK_POSIX, &one))
+        unlock_all_of(m, f, &one);
+}
+
+void tree_unlock_flock(struct mount *m, struct tree_file *f, uint64_t owner)
+{
+    struct tree_held one;
+    if (find_held(m, f, owner, WIRE_LOCK_FLOCK, &one))
+        unlock_all_of(m, f, &one);
+}
+
+void tree_unlock_all(struct mount *m, struct tree_file *f)
+{
+    struct tree_held one;
+    while (find_held(m, f, /* owner= */ 0, /* kind= */ 0, &one))
+        unlock_all_of(m, f, &one);
+}
+
+/* The i-th lock of a file, in the order of the list. */
+static bool nth_held(struct mount *m, struct tree_file *f, size_t i, struct tree_held *ret)
+{
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    const struct tree_held *h = f->locks;
+    while (h && i-- > 0)
+        h = h->next;
+    if (h)
+        *ret = *h;
+    return h != NULL;
+}
+
+void tree_relock(struct mount *m, struct tree_file *f)
+{
+    struct tree_held x;
+    for (size_t i = 0; nth_held(m, f, i, &x);) {
+        struct wire_tree_lock_rep rep;
+        struct err e = {0};
+        if (ask(m, f, &x, /* flags= */ 0, &rep, &e) == 0) {
+            i++;
+            continue;
+        }
+        log_warn("mount", "inode %llu: a lock was lost when the node was restarted: %s",
+                 (unsigned long long)f->ino, e.text[0] ? e.text : "somebody else has it");
+        x.type = WIRE_LOCK_NONE;
+        LOCK_SCOPE(&m->tree->waiters->lock);
+        set_held_locked(f, &x);
+    }
+}

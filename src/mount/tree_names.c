@@ -1,0 +1,115 @@
+/* MKNOD, MKDIR, SYMLINK, LINK, UNLINK, RMDIR, RENAME: one call to the node each. */
+#include "mount/tree.h"
+
+#include <linux/fs.h>
+
+static void make(fuse_req_t req, const char *what, fuse_ino_t parent, const char *name, mode_t mode,
+                 dev_t rdev, struct slice target)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct wire_tree_create_req q = {
+        .bucket = slice_str(m->bucket),
+        .parent = tree_ino(m, parent),
+        .name = slice_str(name),
+        .mode = mode,
+        .rdev = (uint32_t)rdev, /* as FUSE carries it */
+        .target = target,
+        .uid = fuse_req_ctx(req)->uid,
+        .gid = fuse_req_ctx(req)->gid,
+        .flags = WIRE_EXCLUSIVE,
+        TREE_CHANGE(m),
+    };
+    struct wire_tree_create_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_create(m->client, &q, &b, &rep, &e);
+    if (r < 0)
+        mount_reply_error(req, what, r, &e);
+    else
+        tree_reply_entry(req, &rep.inode);
+}
+
+void tree_op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
+{
+    make(req, "mknod", parent, name, mode & S_IFMT ? mode : mode | S_IFREG, rdev, SLICE_NULL);
+}
+
+void tree_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+    make(req, "mkdir", parent, name, (mode & ~(mode_t)S_IFMT) | S_IFDIR, /* rdev= */ 0, SLICE_NULL);
+}
+
+void tree_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+    make(req, "symlink", parent, name, S_IFLNK | 0777, /* rdev= */ 0, slice_str(target));
+}
+
+void tree_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct wire_tree_link_req q = {
+        .bucket = slice_str(m->bucket),
+        .ino = tree_ino(m, ino),
+        .parent = tree_ino(m, new_parent),
+        .name = slice_str(new_name),
+        TREE_CHANGE(m),
+    };
+    struct wire_tree_link_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_link(m->client, &q, &b, &rep, &e);
+    if (r < 0)
+        mount_reply_error(req, "link", r, &e);
+    else
+        tree_reply_entry(req, &rep.inode);
+}
+
+void tree_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct wire_tree_unlink_req q = {.bucket = slice_str(m->bucket),
+                                     .parent = tree_ino(m, parent),
+                                     .name = slice_str(name),
+                                     TREE_CHANGE(m)};
+    struct wire_tree_unlink_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    tree_reply(req, "unlink", client_tree_unlink(m->client, &q, &b, &rep, &e), &e);
+}
+
+void tree_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct wire_tree_rmdir_req q = {.bucket = slice_str(m->bucket),
+                                    .parent = tree_ino(m, parent),
+                                    .name = slice_str(name),
+                                    TREE_CHANGE(m)};
+    struct wire_tree_rmdir_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    tree_reply(req, "rmdir", client_tree_rmdir(m->client, &q, &b, &rep, &e), &e);
+}
+
+void tree_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+                    const char *new_name, unsigned flags)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    if (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE)) {
+        (void)fuse_reply_err(req, EINVAL);
+        return;
+    }
+    struct wire_tree_rename_req q = {
+        .bucket = slice_str(m->bucket),
+        .parent = tree_ino(m, parent),
+        .name = slice_str(name),
+        .to_parent = tree_ino(m, new_parent),
+        .to_name = slice_str(new_name),
+        .flags =
+            (flags & RENAME_NOREPLACE ? WIRE_NOREPLACE : 0) | (flags & RENAME_EXCHANGE ? WIRE_EXCHANGE : 0),
+        TREE_CHANGE(m),
+    };
+    struct wire_tree_rename_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    tree_reply(req, "rename", client_tree_rename(m->client, &q, &b, &rep, &e), &e);
+}

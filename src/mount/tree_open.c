@@ -1,0 +1,128 @@
+/*
+ * OPEN, CREATE, TMPFILE, FLUSH, RELEASE.
+ *
+ * A file is always made exclusively: the kernel asks to create what it believes not to exist, and has checked
+ * the permissions for that. When the name is there after all, ESTALE makes it look the name up and begin
+ * again, so that an existing file is opened only after its own permissions were checked.
+ */
+#include "mount/tree.h"
+
+#include <fcntl.h>
+
+/* Flags of the reply, and the backing id for it. */
+static int reply_flags(const struct tree_opened *o, struct fuse_file_info *fi)
+{
+    fi->fh = (uintptr_t)o->handle;
+    if (o->backing_id > 0) /* beside passthrough the kernel takes no other flags */
+        return o->backing_id;
+    /* Appending: only the file knows where its end is, so the kernel must not put the bytes into a page. */
+    fi->direct_io = (fi->flags & O_APPEND) != 0;
+    fi->keep_cache = o->keep_cache;
+    return 0;
+}
+
+/* O_TRUNC by anyone but root is a write, after which nobody runs as the owner. */
+static int drop_privilege(struct mount *m, struct tree_file *f, struct err *e)
+{
+    struct wire_inode x;
+    if (!tree_file_known(m, f, &x) || !(x.mode & (S_ISUID | S_ISGID)))
+        return 0;
+    struct wire_tree_setattr_req req = {
+        .bucket = slice_str(m->bucket), .ino = f->ino, .what = WIRE_SET_DROP_PRIVILEGE, TREE_CHANGE(m)};
+    struct wire_tree_setattr_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    return client_tree_setattr(m->client, &req, &b, &rep, e);
+}
+
+void tree_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct tree_opened o;
+    bool is_truncating = (fi->flags & O_TRUNC) != 0;
+    bool is_writable = (fi->flags & O_ACCMODE) != O_RDONLY || is_truncating;
+    int r = m->read_only && is_writable ? -EROFS : 0;
+    if (r == 0)
+        r = tree_file_open(m, tree_ino(m, ino),
+                           (is_writable ? WIRE_WRITE : 0) | (is_truncating ? WIRE_TRUNCATE : 0), &o, &e);
+    if (r == 0 && is_truncating && fuse_req_ctx(req)->uid != 0) {
+        r = drop_privilege(m, o.handle->file, &e);
+        if (r < 0)
+            tree_file_close(m, o.handle);
+    }
+    if (r < 0) {
+        /* The kernel knows the inode by a name that is gone: it shall look the name up again. */
+        mount_reply_error(req, "open", r == -ENOENT ? -ESTALE : r, &e);
+        return;
+    }
+    int backing_id = reply_flags(&o, fi);
+    if (passthrough_reply_open(req, fi, backing_id) < 0) /* the program was interrupted: no RELEASE comes */
+        tree_file_close(m, o.handle);
+}
+
+/* An empty name: a file without one. */
+static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t mode,
+                   struct fuse_file_info *fi)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct wire_tree_create_req q = {
+        .bucket = slice_str(m->bucket),
+        .parent = tree_ino(m, parent),
+        .name = name,
+        .mode = (mode & ~(mode_t)S_IFMT) | S_IFREG,
+        .uid = fuse_req_ctx(req)->uid,
+        .gid = fuse_req_ctx(req)->gid,
+        .flags = WIRE_WRITE | WIRE_EXCLUSIVE,
+        TREE_CHANGE(m),
+    };
+    struct wire_tree_create_rep rep;
+    struct tree_grant grant = {.is_held = true};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_call_at(m->client, &grant.epoch, WIRE_OP_TREE_CREATE, &q, &b, &rep, &e);
+    if (r == -EEXIST && !(fi->flags & O_EXCL))
+        r = -ESTALE;
+    if (r < 0) {
+        mount_reply_error(req, "create", r, &e);
+        return;
+    }
+    struct tree_opened o;
+    struct fuse_entry_param entry;
+    grant.handle = rep.handle;
+    tree_file_adopt(m, &rep.inode, &grant, rep.fd, &o);
+    tree_fill_entry(m, &rep.inode, &entry);
+    int backing_id = reply_flags(&o, fi);
+    if (passthrough_reply_create(req, &entry, fi, backing_id) < 0)
+        tree_file_close(m, o.handle);
+}
+
+void tree_op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+                    struct fuse_file_info *fi)
+{
+    bool has_no_name = strcmp(name, PASSTHROUGH_NO_NAME) == 0;
+    create(req, parent, has_no_name ? SLICE_NULL : slice_str(name), mode, fi);
+}
+
+void tree_op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi)
+{
+    create(req, parent, SLICE_NULL, mode, fi);
+}
+
+/* Comes with every close of every duplicate: it ends the locks that the process has on the file. */
+void tree_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    tree_unlock_owner(mount_of(req), tree_handle_of(fi)->file, fi->lock_owner);
+    (void)fuse_reply_err(req, 0);
+}
+
+void tree_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    struct mount *m = mount_of(req);
+    struct tree_handle *h = tree_handle_of(fi);
+    if (fi->flock_release)
+        tree_unlock_flock(m, h->file, fi->lock_owner);
+    tree_file_close(m, h);
+    (void)fuse_reply_err(req, 0);
+}

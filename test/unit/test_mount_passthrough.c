@@ -158,6 +158,41 @@ static void test_open_reply(void **state)
         assert_int_equal(p[i], 0xab);
 }
 
+/* Flags of the lower half are accepted too, and say nothing about passthrough. */
+static void test_init_reply_with_lower_flags(void **state)
+{
+    (void)state;
+    uint8_t p[64] = {0};
+    put32(p + 4, 31);
+    put32(p + 12, 1u << 16 | 1);
+    assert_int_equal(passthrough_patch_init(p, sizeof(p), PASSTHROUGH_FLAG_KILLPRIV), 0);
+    assert_int_equal(get32(p + 12), 1u << 30 | 1u << 28 | 1u << 16 | 1);
+    assert_int_equal(get32(p + 4), 31);
+    assert_int_equal(get32(p + 32), 0);
+}
+
+/* A request for a file without a name becomes one for a name that no file can have; nothing else of it, and
+ * no other request, is changed. */
+static void test_requests_without_a_name(void **state)
+{
+    (void)state;
+    uint8_t p[58], before[58];
+    for (uint32_t op = 1; op < 60; op++) {
+        memset(p, 0xab, sizeof(p));
+        put32(p, sizeof(p));
+        put32(p + 4, op);
+        memcpy(before, p, sizeof(p));
+        assert_int_equal(passthrough_rewrite_tmpfile(p, sizeof(p)), op == 51);
+        if (op == 51)
+            put32(before + 4, 35);
+        assert_memory_equal(p, before, sizeof(p));
+    }
+    put32(p + 4, 51);
+    assert_false(passthrough_rewrite_tmpfile(p, sizeof(p) - 1));
+    assert_false(passthrough_rewrite_tmpfile(p, 40));
+    assert_int_equal(get32(p + 4), 51);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -169,6 +204,8 @@ int main(void)
         cmocka_unit_test(test_init_reply_keeps_what_it_need_not_change),
         cmocka_unit_test(test_short_replies),
         cmocka_unit_test(test_open_reply),
+        cmocka_unit_test(test_init_reply_with_lower_flags),
+        cmocka_unit_test(test_requests_without_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

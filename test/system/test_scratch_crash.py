@@ -1,0 +1,267 @@
+"""A node that is killed under a scratch mount. What the mount has acknowledged is there afterwards, operations that run
+meanwhile wait and happen once, open files go on.
+
+Seen to fail: without `.request` in TREE_CHANGE (mount/tree.h) test_names_and_bytes_survive_kills meets EEXIST and ENOENT of
+operations that were sent twice.
+
+FOREBAY_SOAK set: more kills.
+"""
+
+import errno
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+
+import pytest
+
+import harness
+import mounted
+from test_scratch_mount import MODES, refused, scratch_bucket
+
+KILLS = 30 if os.environ.get("FOREBAY_SOAK") else 3
+
+pytestmark = pytest.mark.usefixtures("need_fuse")
+
+
+@pytest.fixture
+def node(new_node):
+    return new_node()
+
+
+@pytest.fixture
+def mount(node, work):
+    """mount(bucket, ...): ended while the node runs."""
+    mounts = []
+
+    def make(bucket, **options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket,
+                                    **{"timeout": "60s", **options}))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+def kill_and_start(node):
+    node.kill()
+    node.start()
+
+
+class Worker(threading.Thread):
+    """Random changes in a directory of its own, and what must come of them. Any error ends it."""
+
+    def __init__(self, directory, seed):
+        super().__init__()
+        self.directory = directory
+        self.random = random.Random(seed)
+        self.model = {}
+        self.stop = threading.Event()
+        self.done = 0
+        self.error = None
+        os.mkdir(directory)
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def name(self, present):
+        names = [n for n in map("n{}".format, range(12)) if (n in self.model) == present]
+        return self.random.choice(names) if names else None
+
+    def create(self):
+        name = self.name(present=False)
+        if name:
+            body = self.random.randbytes(self.random.choice([0, 10, 5000, 300_000]))
+            fd = os.open(self.path(name), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            os.write(fd, body)
+            if self.random.random() < 0.5:
+                os.fsync(fd)
+            os.close(fd)
+            self.model[name] = body
+
+    def append(self):
+        name = self.name(present=True)
+        if name:
+            body = self.random.randbytes(777)
+            with open(self.path(name), "ab") as f:
+                f.write(body)
+                f.flush()
+                os.fsync(f.fileno())
+            self.model[name] += body
+
+    def truncate(self):
+        name = self.name(present=True)
+        if name:
+            n = len(self.model[name]) // 2
+            os.truncate(self.path(name), n)
+            self.model[name] = self.model[name][:n]
+
+    def rename(self):
+        name, to = self.name(present=True), self.random.choice(list(map("n{}".format, range(12))))
+        if name and name != to:
+            os.rename(self.path(name), self.path(to))
+            self.model[to] = self.model.pop(name)
+
+    def link(self):
+        name, to = self.name(present=True), self.name(present=False)
+        if name and to:
+            os.link(self.path(name), self.path(to))
+            os.remove(self.path(name))
+            self.model[to] = self.model.pop(name)
+
+    def remove(self):
+        name = self.name(present=True)
+        if name:
+            os.remove(self.path(name))
+            del self.model[name]
+
+    def directories(self):
+        os.mkdir(self.path("d"))
+        os.rename(self.path("d"), self.path("e"))
+        os.rmdir(self.path("e"))
+
+    def run(self):
+        acts = [self.create, self.create, self.append, self.truncate, self.rename, self.link, self.remove, self.directories]
+        try:
+            while not self.stop.is_set():
+                self.random.choice(acts)()
+                self.done += 1
+        except BaseException as error:  # noqa: B902: told by check
+            self.error = error
+
+    def check(self, path):
+        assert self.error is None, repr(self.error)
+        assert sorted(os.listdir(path)) == sorted(self.model)
+        for name, body in self.model.items():
+            with open(os.path.join(path, name), "rb") as f:
+                assert f.read() == body, name
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_names_and_bytes_survive_kills(node, mount, passthrough):
+    """kill -9 of the node again and again while names and bytes change: no operation fails, and in the end the mount,
+    another mount and S3 have exactly what the model has."""
+    bucket = scratch_bucket(node)
+    one = mount(bucket, passthrough=passthrough)
+    seed = int(os.environ.get("FOREBAY_TEST_SEED", 1))
+    workers = [Worker(str(one.path / f"w{i}"), seed * 100 + i) for i in range(3)]
+    [w.start() for w in workers]
+    try:
+        for i in range(KILLS):
+            time.sleep(random.Random(seed + i).uniform(0.3, 1.5))
+            kill_and_start(node)
+        time.sleep(0.5)
+    finally:
+        [w.stop.set() for w in workers]
+        [w.join(90) for w in workers]
+    assert all(w.done > 10 for w in workers)
+    other = mount(bucket)
+    for i, w in enumerate(workers):
+        w.check(w.directory)
+        w.check(other.path / f"w{i}")
+        for name, body in w.model.items():
+            assert node.s3().get_object(Bucket=bucket, Key=f"w{i}/{name}")["Body"].read() == body
+    node.kill()
+    node.start()
+    for i, w in enumerate(workers):
+        w.check(other.path / f"w{i}")
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_open_files_go_on(node, mount, passthrough):
+    """While the node is away, and after it was killed and started, open files are read and written, mapped ones too;
+    fsync waits for it; locks are taken again; sizes are right in the end."""
+    import fcntl
+    bucket = scratch_bucket(node)
+    top = mount(bucket, passthrough=passthrough).path
+    (top / "read").write_bytes(b"r" * 100_000)
+    reader = open(top / "read", "rb", buffering=0)
+    writer = open(top / "write", "w+b", buffering=0)
+    nameless = open(top / "nameless", "w+b", buffering=0)
+    os.remove(top / "nameless")
+    nameless.write(b"before")
+    fcntl.flock(writer, fcntl.LOCK_EX)
+    writer.write(b"before ")
+    node.kill()
+    assert reader.read(10) == b"r" * 10
+    os.pwrite(writer.fileno(), b"during ", 7)
+    nameless.write(b" during")
+    waited = threading.Thread(target=lambda: os.fsync(writer.fileno()))
+    waited.start()
+    time.sleep(0.3)
+    assert waited.is_alive()
+    node.start()
+    waited.join(60)
+    assert not waited.is_alive()
+    os.pwrite(writer.fileno(), b"after", 14)
+    nameless.write(b" after")
+    os.fsync(writer.fileno()), os.fsync(nameless.fileno())
+    assert (top / "write").read_bytes() == b"before during after"
+    assert os.fstat(writer.fileno()).st_size == 19
+    assert os.pread(nameless.fileno(), 100, 0) == b"before during after"
+    assert os.fstat(nameless.fileno()).st_nlink == 0 and os.fstat(nameless.fileno()).st_size == 19
+    nameless.truncate(3)
+    assert os.fstat(nameless.fileno()).st_size == 3
+    assert reader.read(10) == b"r" * 10
+
+    def is_locked():
+        with open(top / "write", "rb") as f:
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+            except BlockingIOError:
+                return True
+
+    harness.wait_until(is_locked, 20, "the lock is taken again")
+    for f in (reader, writer, nameless):
+        f.close()
+    assert not is_locked()
+    assert node.s3().get_object(Bucket=bucket, Key="write")["Body"].read() == b"before during after"
+
+
+def test_a_node_that_stays_away(node, mount):
+    """Operations give EIO after --timeout, never "no such file"; the mount works again when the node does."""
+    bucket = scratch_bucket(node)
+    top = mount(bucket, timeout="1s", attr_timeout="0").path
+    (top / "f").write_bytes(b"x")
+    node.kill()
+    for act in (lambda: os.stat(top / "f"), lambda: os.listdir(top), lambda: os.mkdir(top / "d"),
+                lambda: os.stat(top / "none")):
+        with refused(errno.EIO):
+            act()
+    node.start()
+    harness.wait_until(lambda: (top / "f").exists(), 20, "the mount works again")
+    assert (top / "f").read_bytes() == b"x" and os.listdir(top) == ["f"]
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_a_mount_that_is_killed(node, mount, work, passthrough):
+    """kill -9 of the mount's process: what was written is there, whether it was synced or not; what was open and had
+    no name is freed."""
+    bucket = scratch_bucket(node)
+    directory = tempfile.mkdtemp(prefix="killed-", dir=work)
+    one = mounted.Mount(directory, node, bucket, passthrough=passthrough)
+    try:
+        synced = open(one.path / "synced", "wb", buffering=0)
+        synced.write(b"s" * 200_000)
+        os.fsync(synced.fileno())
+        written = open(one.path / "written", "wb", buffering=0)
+        written.write(b"w" * 200_000)
+        gone = open(one.path / "gone", "wb", buffering=0)
+        gone.write(b"g" * 200_000)
+        os.remove(one.path / "gone")
+        os.kill(one.pid, signal.SIGKILL)
+        one.process.wait(10)
+        for f in (synced, written, gone):
+            try:
+                f.close()
+            except OSError:
+                pass
+    finally:
+        one.clean_up()
+    top = mount(bucket, passthrough=passthrough).path
+    assert sorted(os.listdir(top)) == ["synced", "written"]
+    assert (top / "synced").read_bytes() == b"s" * 200_000 and (top / "written").read_bytes() == b"w" * 200_000

@@ -1,0 +1,898 @@
+"""A scratch bucket as a directory: what a POSIX file system promises, with and without the kernel's passthrough.
+
+Files of the tests' own size; the random walks and real programs are in test_scratch_programs.py, kills of the node in
+test_scratch_crash.py.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import pytest
+
+import harness
+import mounted
+
+MIB = 1 << 20
+MODES = ["auto", "off"]
+NOBODY = 65534
+AT_FDCWD, AT_SYMLINK_FOLLOW = -100, 0x400
+RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT = 1, 2, 4
+KEEP_SIZE, PUNCH_HOLE, COLLAPSE, ZERO_RANGE = 1, 2, 8, 16
+O_TMPFILE = 0o20200000
+
+libc = ctypes.CDLL(None, use_errno=True)
+pytestmark = pytest.mark.usefixtures("need_fuse")
+
+
+def call(function, *arguments):
+    """A libc function that gives -1 and errno."""
+    ctypes.set_errno(0)
+    done = function(*arguments)
+    if done == -1:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return done
+
+
+def renameat2(source, target, flags):
+    call(libc.renameat2, AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags)
+
+
+def fallocate(fd, mode, offset, length):
+    call(libc.fallocate, fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length))
+
+
+@contextlib.contextmanager
+def refused(*codes):
+    with pytest.raises(OSError) as caught:
+        yield
+    assert caught.value.errno in codes, f"{caught.value}, expected {[errno.errorcode[c] for c in codes]}"
+
+
+def scratch_bucket(node):
+    name = harness.random_name()
+    with node.wire() as connection:
+        connection.bucket_create(name, {})
+    return name
+
+
+@pytest.fixture
+def scratch(node):
+    return scratch_bucket(node)
+
+
+@pytest.fixture
+def mount(node, scratch, work):
+    """mount(passthrough="off", ...) mounts the test's bucket; every user may come in."""
+    mounts = []
+
+    def make(what=None, **options):
+        directory = tempfile.mkdtemp(prefix="mount-", dir=work)
+        for path in (work, directory):
+            os.chmod(path, 0o711)
+        mounts.append(mounted.Mount(directory, node, what or scratch, **{"allow_other": True, **options}))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+@pytest.fixture(params=MODES)
+def top(request, mount):
+    """The directory of a mount, once by passthrough and once without."""
+    path = mount(passthrough=request.param).path
+    os.chmod(path, 0o777)
+    return path
+
+
+def as_user(code, *arguments, uid=NOBODY, gid=NOBODY, groups=()):
+    """Runs Python code as somebody else; gives what it printed."""
+    done = subprocess.run(["/usr/bin/python3", "-c", "import os, sys\n" + code, *map(str, arguments)], user=uid, group=gid,
+                          extra_groups=list(groups), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def error_of(code, *arguments, **who):
+    """The errno that a statement fails with for somebody else, 0 when it does not."""
+    body = "\n".join("    " + line for line in code.splitlines())
+    return int(as_user(f"try:\n{body}\n    print(0)\nexcept OSError as e:\n    print(e.errno)", *arguments, **who))
+
+
+# ---- bytes ----
+
+
+def test_passthrough_is_used_where_the_kernel_has_it(mount):
+    """On this machine auto means passthrough when root mounts, and off means none."""
+    if os.geteuid() != 0 or not hasattr(os, "uname") or tuple(map(int, os.uname().release.split(".")[:2])) < (6, 9):
+        pytest.skip("needs root and Linux 6.9")
+    assert mount().uses_passthrough()
+    assert not mount(passthrough="off").uses_passthrough()
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4097, MIB, 9 * MIB + 123])
+def test_a_file_has_the_bytes_that_were_written(node, scratch, top, size):
+    """By the mount that wrote it, at once and after close, and through S3; size and blocks agree."""
+    body = harness.random_bytes(size, seed=size)
+    path = top / "new"
+    with open(path, "wb", buffering=0) as f:
+        view = memoryview(body)
+        while view:
+            view = view[f.write(view):]
+        assert path.stat().st_size == size and path.read_bytes() == body
+    assert path.read_bytes() == body and path.stat().st_size == size
+    assert path.stat().st_blocks * 512 >= size or size == 0
+    assert node.s3().get_object(Bucket=scratch, Key="new")["Body"].read() == body
+
+
+def test_s3_and_the_mount_see_each_other(node, scratch, top):
+    """An object that was put is a file with its directories; what replaces it is another inode, and open files keep
+    what they have; removing either way removes both."""
+    s3 = node.s3()
+    s3.put_object(Bucket=scratch, Key="a/b/c", Body=b"first")
+    assert (top / "a/b/c").read_bytes() == b"first"
+    with open(top / "a/b/c", "rb") as f:
+        s3.put_object(Bucket=scratch, Key="a/b/c", Body=b"second one")
+        assert f.read() == b"first"
+    harness.wait_until(lambda: (top / "a/b/c").read_bytes() == b"second one", 5, "the new object is seen")
+    os.remove(top / "a/b/c")
+    assert "Contents" not in s3.list_objects_v2(Bucket=scratch)
+
+
+def test_overwriting_parts(top):
+    """Writes in the middle, over the end and far beyond it; what lies between reads as zeros and takes no room."""
+    path, model = top / "f", bytearray(harness.random_bytes(100_000, seed=1))
+    path.write_bytes(model)
+    with open(path, "r+b", buffering=0) as f:
+        for at, n in [(0, 1), (4095, 2), (50_000, 30_000), (99_999, 10), (20 * MIB, 5)]:
+            body = harness.random_bytes(n, seed=at)
+            model.extend(bytes(max(0, at + n - len(model))))
+            model[at:at + n] = body
+            os.pwrite(f.fileno(), body, at)
+        assert path.read_bytes() == model
+    assert path.read_bytes() == model
+    assert path.stat().st_blocks * 512 < MIB
+
+
+def test_truncation(top):
+    """Shorter and longer, by name and by descriptor, to nothing and by O_TRUNC; bytes do not come back; mtime moves."""
+    path = top / "f"
+    path.write_bytes(b"x" * 10_000)
+    os.truncate(path, 100)
+    assert path.read_bytes() == b"x" * 100
+    os.truncate(path, 5000)
+    assert path.read_bytes() == b"x" * 100 + bytes(4900)
+    with open(path, "r+b") as f:
+        f.truncate(50)
+        assert os.fstat(f.fileno()).st_size == 50
+        f.truncate(60)
+        assert path.read_bytes() == b"x" * 50 + bytes(10)
+    before = path.stat().st_mtime_ns
+    time.sleep(0.02)
+    with open(path, "wb"):
+        assert path.stat().st_size == 0
+    assert path.stat().st_mtime_ns > before
+    os.truncate(path, 0)
+    with refused(errno.EISDIR):
+        os.truncate(top, 0)
+
+
+def test_allocating_and_punching(top):
+    """fallocate grows, keeps the size, punches and zeroes; what it does not know is refused."""
+    path = top / "f"
+    with open(path, "w+b", buffering=0) as f:
+        fd = f.fileno()
+        fallocate(fd, 0, 0, MIB)
+        assert path.stat().st_size == MIB and path.stat().st_blocks * 512 >= MIB
+        fallocate(fd, KEEP_SIZE, MIB, MIB)
+        assert path.stat().st_size == MIB and path.stat().st_blocks * 512 >= 2 * MIB
+        os.pwrite(fd, b"y" * MIB, 0)
+        fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 4096, MIB - 8192)
+        assert path.read_bytes() == b"y" * 4096 + bytes(MIB - 8192) + b"y" * 4096
+        fallocate(fd, ZERO_RANGE, MIB - 4096, 8192)
+        assert path.stat().st_size == MIB + 4096
+        assert path.read_bytes() == b"y" * 4096 + bytes(MIB)
+        with refused(errno.EOPNOTSUPP, errno.EINVAL):
+            fallocate(fd, COLLAPSE | KEEP_SIZE, 0, 4096)
+    with open(path, "rb") as f, refused(errno.EBADF):
+        fallocate(f.fileno(), 0, 0, 10)
+
+
+def test_data_and_holes(top):
+    """SEEK_DATA and SEEK_HOLE walk over a sparse file as over one of the disk's own; beyond its end is ENXIO."""
+    path = top / "f"
+    with open(path, "w+b", buffering=0) as f:
+        fd = f.fileno()
+        os.pwrite(fd, b"a" * 4096, MIB)
+        os.pwrite(fd, b"b" * 4096, 3 * MIB)
+        f.truncate(4 * MIB)
+        assert os.lseek(fd, 0, os.SEEK_DATA) == MIB
+        assert os.lseek(fd, MIB, os.SEEK_HOLE) == MIB + 4096
+        assert os.lseek(fd, MIB + 4096, os.SEEK_DATA) == 3 * MIB
+        assert os.lseek(fd, 3 * MIB + 4096, os.SEEK_HOLE) == 3 * MIB + 4096
+        with refused(errno.ENXIO):
+            os.lseek(fd, 3 * MIB + 4096, os.SEEK_DATA)
+        with refused(errno.ENXIO):
+            os.lseek(fd, 4 * MIB, os.SEEK_HOLE)
+        assert os.lseek(fd, 0, os.SEEK_END) == 4 * MIB
+    (top / "empty").touch()
+    with open(top / "empty", "rb") as f, refused(errno.ENXIO):
+        os.lseek(f.fileno(), 0, os.SEEK_DATA)
+
+
+def test_copying_ranges(top):
+    """copy_file_range between files and within one."""
+    body = harness.random_bytes(3 * MIB, seed=7)
+    (top / "from").write_bytes(body)
+    with open(top / "from", "rb") as a, open(top / "to", "w+b") as b:
+        done = 0
+        while done < len(body):
+            done += os.copy_file_range(a.fileno(), b.fileno(), len(body) - done, done, done)
+        assert os.copy_file_range(a.fileno(), b.fileno(), 100, len(body), 0) == 0
+        assert (top / "to").read_bytes() == body
+        assert os.copy_file_range(b.fileno(), b.fileno(), 1000, 0, 3 * MIB) == 1000
+    assert (top / "to").read_bytes() == body + body[:1000]
+
+
+def test_appending_from_two_mounts(mount):
+    """Every record is there, whole, whoever wrote it."""
+    for mode in MODES:
+        tops = [mount(passthrough=mode).path for _ in range(2)]
+        path = tops[0] / f"log-{mode}"
+        path.touch()
+        fds = [os.open(top / path.name, os.O_WRONLY | os.O_APPEND) for top in tops for _ in range(2)]
+        for i in range(100):
+            for k, fd in enumerate(fds):
+                record = b"%d:%03d:%s\n" % (k, i, b"." * (37 * k + i))
+                assert os.write(fd, record) == len(record)
+        for fd in fds:
+            os.close(fd)
+        lines = sorted(line.split(b":")[:2] for line in path.read_bytes().splitlines())
+        assert lines == sorted([b"%d" % k, b"%03d" % i] for i in range(100) for k in range(4))
+
+
+def test_mapped_files(top):
+    """Stores into a shared mapping are read by others, and survive the descriptor they were made with; growth is seen."""
+    path = top / "f"
+    path.write_bytes(bytes(64 * 1024))
+    fd = os.open(path, os.O_RDWR)
+    with mmap.mmap(fd, 64 * 1024) as view:
+        os.close(fd)
+        view[5:10] = b"hello"
+        view.flush()
+        assert path.read_bytes()[5:10] == b"hello"
+        view[40_000:40_005] = b"after"
+        with open(path, "r+b") as f:
+            f.seek(100)
+            f.write(b"written")
+        if view[100:107] != b"written":
+            view.flush()
+    body = path.read_bytes()
+    assert body[5:10] == b"hello" and body[40_000:40_005] == b"after" and body[100:107] == b"written"
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as view:
+        assert view[:] == body
+    (top / "empty").touch()
+    with open(top / "empty", "rb") as reader, open(top / "empty", "ab", buffering=0) as writer:
+        assert reader.read() == b""
+        writer.write(b"grown")
+        assert reader.read() == b"grown"
+
+
+def test_a_reader_follows_a_writer_of_another_mount(mount):
+    """Close-to-open between mounts, also for a file that was empty when it was opened first, and for one whose pages
+    the other mount still has."""
+    for mode in MODES:
+        a, b = (mount(passthrough=mode, attr_timeout="0").path for _ in range(2))
+        for i in range(20):
+            (a / "f").write_bytes(b"%d" % i * (i * 100))
+            assert (b / "f").read_bytes() == b"%d" % i * (i * 100), (mode, i)
+            with open(b / "f", "r+b") as f:
+                f.write(b"back")
+            assert (a / "f").read_bytes()[:4] == b"back"
+        (a / "log").touch()
+        with open(b / "log", "rb") as f:
+            assert f.read() == b""
+            (a / "log").write_bytes(b"line\n")
+            assert f.read() == b"line\n"
+        os.remove(a / "f"), os.remove(a / "log")
+
+
+# ---- attributes ----
+
+
+def test_modes_and_owners(top):
+    """chmod and chown by the rules; the umask of who makes a file counts; others get what the mode says."""
+    path = top / "f"
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o666)
+    os.close(fd)
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+    assert as_user("os.umask(0o027); os.mkdir(sys.argv[1]); print(oct(os.stat(sys.argv[1]).st_mode & 0o7777))",
+                   top / "d") == "0o750"
+    assert (top / "d").stat().st_uid == NOBODY
+    os.chmod(path, 0o640)
+    os.chown(path, 1000, NOBODY)
+    st = path.stat()
+    assert (stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid) == (0o640, 1000, NOBODY)
+    assert error_of("open(sys.argv[1]).close()", path) == 0
+    assert error_of("open(sys.argv[1], 'r+').close()", path) == errno.EACCES
+    assert error_of("os.chmod(sys.argv[1], 0o777)", path) == errno.EPERM
+    assert error_of("os.chown(sys.argv[1], 65534, -1)", path) == errno.EPERM
+    os.chmod(path, 0o000)
+    assert error_of("open(sys.argv[1]).close()", path) == errno.EACCES
+
+
+def test_bits_of_rank_go_with_a_write_by_others(top):
+    """set-user-ID and set-group-ID are taken by a write, a truncation and a change of owner, not when root writes."""
+    path = top / "f"
+    for code in ("os.write(os.open(sys.argv[1], os.O_WRONLY), b'x')", "os.truncate(sys.argv[1], 1)",
+                 "os.open(sys.argv[1], os.O_WRONLY | os.O_TRUNC)",
+                 "os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND), b'x')"):
+        path.write_bytes(b"abc")
+        os.chmod(path, 0o6777)
+        as_user(code, path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o777, code
+    os.chmod(path, 0o6777)
+    with open(path, "ab") as f:
+        f.write(b"root")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o6777
+    os.chown(path, 1000, 1000)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o777
+    with open(path, "r+b") as f:
+        os.chmod(path, 0o4777)
+        os.setxattr(path, "security.capability", bytes.fromhex("0100000200000000000000000000000000000000"))
+        as_user("os.write(os.open(sys.argv[1], os.O_WRONLY), b'x')", path)
+        assert stat.S_IMODE(os.fstat(f.fileno()).st_mode) == 0o777
+    with refused(errno.ENODATA):
+        os.getxattr(path, "security.capability")
+
+
+def test_groups_of_directories(top):
+    """A directory with set-group-ID gives its group to what is made in it, and the bit to directories."""
+    os.mkdir(top / "d")
+    os.chown(top / "d", NOBODY, 4242)
+    os.chmod(top / "d", 0o2777)
+    as_user("os.mkdir(sys.argv[1] + '/sub'); open(sys.argv[1] + '/file', 'w').close()", top / "d")
+    assert (top / "d/sub").stat().st_gid == 4242 and (top / "d/sub").stat().st_mode & stat.S_ISGID
+    assert (top / "d/file").stat().st_gid == 4242 and not (top / "d/file").stat().st_mode & stat.S_ISGID
+
+
+def test_sticky_directories(top):
+    """In a sticky directory only owners remove and rename."""
+    os.mkdir(top / "d")
+    os.chmod(top / "d", 0o1777)
+    (top / "d/root").touch()
+    assert error_of("os.remove(sys.argv[1])", top / "d/root") == errno.EPERM
+    assert error_of("os.rename(sys.argv[1], sys.argv[1] + '2')", top / "d/root") == errno.EPERM
+    assert error_of("open(sys.argv[1], 'w').close(); os.remove(sys.argv[1])", top / "d/mine") == 0
+    os.chmod(top / "d", 0o777)
+    assert error_of("os.remove(sys.argv[1])", top / "d/root") == 0
+
+
+def test_times(top):
+    """To the nanosecond, before 1970 too, also while the file is open; what changes moves the right ones."""
+    path = top / "f"
+    path.write_bytes(b"x")
+    for times in [(1, 2), (1_600_000_000_123_456_789, 1_500_000_000_987_654_321), (-1_000_000_001, -1)]:
+        os.utime(path, ns=times)
+        st = path.stat()
+        assert (st.st_atime_ns, st.st_mtime_ns) == times
+    with open(path, "r+b", buffering=0) as f:
+        os.utime(f.fileno(), ns=(5, 6))
+        assert (os.fstat(f.fileno()).st_atime_ns, path.stat().st_mtime_ns) == (5, 6)
+        f.write(b"y")
+        assert abs(path.stat().st_mtime - time.time()) < 60
+        assert path.stat().st_ctime_ns >= path.stat().st_mtime_ns
+    ctime, parent = path.stat().st_ctime_ns, top.stat().st_mtime_ns
+    time.sleep(0.02)
+    os.chmod(path, 0o600)
+    assert path.stat().st_ctime_ns > ctime and top.stat().st_mtime_ns == parent
+    (top / "other").touch()
+    assert top.stat().st_mtime_ns > parent
+    os.utime(path)
+    assert abs(path.stat().st_mtime - time.time()) < 60
+
+
+def test_closing_does_not_change_times(top):
+    """A file's mtime and ctime after its close are what they were before, also when it is settled in between."""
+    path = top / "f"
+    with open(path, "wb", buffering=0) as f:
+        f.write(b"x" * 100)
+        before = os.fstat(f.fileno())
+    time.sleep(1.5)
+    after = path.stat()
+    assert (after.st_mtime_ns, after.st_size) == (before.st_mtime_ns, before.st_size)
+    with open(path, "r+b"):
+        pass
+    (top / "empty").touch()
+    before = (top / "empty").stat()
+    with open(top / "empty", "rb") as f:
+        assert f.read() == b""
+        assert os.fstat(f.fileno()).st_mtime_ns == before.st_mtime_ns
+    assert path.stat().st_mtime_ns == after.st_mtime_ns
+    assert (top / "empty").stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_extended_attributes(top):
+    """Of users, of root and of security modules; set, replaced, listed, removed, bounded; POSIX ACLs are refused."""
+    path = top / "f"
+    path.touch()
+    for name, value in [("user.a", b"1"), ("user.empty", b""), ("trusted.t", b"\0\xff" * 1000), ("security.s", b"s")]:
+        os.setxattr(path, name, value)
+        assert os.getxattr(path, name) == value
+    assert sorted(os.listxattr(path)) == ["security.s", "trusted.t", "user.a", "user.empty"]
+    with refused(errno.EEXIST):
+        os.setxattr(path, "user.a", b"2", os.XATTR_CREATE)
+    with refused(errno.ENODATA):
+        os.setxattr(path, "user.b", b"2", os.XATTR_REPLACE)
+    os.setxattr(path, "user.a", b"x" * 60_000, os.XATTR_REPLACE)
+    assert os.getxattr(path, "user.a") == b"x" * 60_000
+    buffer = ctypes.create_string_buffer(10)
+    with refused(errno.ERANGE):
+        call(libc.getxattr, os.fsencode(path), b"user.a", buffer, 10)
+    os.removexattr(path, "user.a")
+    with refused(errno.ENODATA):
+        os.getxattr(path, "user.a")
+    with refused(errno.ENODATA):
+        os.removexattr(path, "user.a")
+    for name in ("system.posix_acl_access", "system.posix_acl_default", "other.x"):
+        with refused(errno.EOPNOTSUPP):
+            os.setxattr(top, name, b"\2\0\0\0\1\0\6\0\xff\xff\xff\xff\4\0\4\0\xff\xff\xff\xff\x20\0\4\0\xff\xff\xff\xff")
+    assert error_of("os.setxattr(sys.argv[1], 'trusted.u', b'x')", path) == errno.EPERM
+
+
+def test_statfs(top):
+    """df shows the node's disks."""
+    s = os.statvfs(top)
+    assert 0 < s.f_bavail <= s.f_blocks and s.f_bsize > 0 and s.f_namemax == 255 and s.f_ffree > 1000
+
+
+# ---- names ----
+
+
+def test_kinds_of_inodes(top):
+    """Fifos work, sockets are bound and connected, device numbers are kept, links are links."""
+    os.mkfifo(top / "fifo", 0o600)
+    got = []
+    reader = threading.Thread(target=lambda: got.append((top / "fifo").read_bytes()))
+    reader.start()
+    (top / "fifo").write_bytes(b"through")
+    reader.join(10)
+    assert got == [b"through"] and stat.S_ISFIFO((top / "fifo").stat().st_mode)
+    here = os.getcwd()
+    os.chdir(top)
+    try:
+        with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+            server.bind("socket")
+            server.listen()
+            client.connect("socket")
+    finally:
+        os.chdir(here)
+    assert stat.S_ISSOCK((top / "socket").stat().st_mode)
+    for kind, number in [(stat.S_IFCHR, os.makedev(1, 3)), (stat.S_IFBLK, os.makedev(259, 70_000))]:
+        os.mknod(top / "device", 0o600 | kind, number)
+        st = (top / "device").stat()
+        assert (stat.S_IFMT(st.st_mode), st.st_rdev) == (kind, number)
+        os.remove(top / "device")
+    for target in ("f", "/absolute", "x" * 4000):
+        os.symlink(target, top / "link")
+        assert os.readlink(top / "link") == target and (top / "link").lstat().st_size == len(target)
+        os.remove(top / "link")
+
+
+def test_hard_links(top):
+    """Names of one inode: bytes and attributes are shared, the last one to go takes them."""
+    (top / "a").write_bytes(b"shared")
+    os.mkdir(top / "d")
+    os.link(top / "a", top / "d/b")
+    assert (top / "a").stat().st_ino == (top / "d/b").stat().st_ino and (top / "a").stat().st_nlink == 2
+    os.chmod(top / "d/b", 0o601)
+    assert stat.S_IMODE((top / "a").stat().st_mode) == 0o601
+    os.remove(top / "a")
+    assert (top / "d/b").read_bytes() == b"shared" and (top / "d/b").stat().st_nlink == 1
+    with refused(errno.EPERM):
+        os.link(top / "d", top / "e")
+    with refused(errno.EEXIST):
+        os.link(top / "d/b", top / "d")
+
+
+def test_renames(top):
+    """Over what is there, not over what is there, exchanged; directories only over empty ones and not into themselves."""
+    (top / "a").write_bytes(b"a"), (top / "b").write_bytes(b"b")
+    os.makedirs(top / "d/sub"), os.mkdir(top / "empty")
+    renameat2(top / "a", top / "b", RENAME_EXCHANGE)
+    assert ((top / "a").read_bytes(), (top / "b").read_bytes()) == (b"b", b"a")
+    with refused(errno.EEXIST):
+        renameat2(top / "a", top / "b", RENAME_NOREPLACE)
+    renameat2(top / "a", top / "c", RENAME_NOREPLACE)
+    os.rename(top / "c", top / "b")
+    assert (top / "b").read_bytes() == b"b" and sorted(os.listdir(top)) == ["b", "d", "empty"]
+    renameat2(top / "b", top / "d", RENAME_EXCHANGE)
+    assert os.listdir(top / "b") == ["sub"] and (top / "d").read_bytes() == b"b"
+    for source, target, code in [("b", "b/sub/x", errno.EINVAL), ("empty", "b", errno.ENOTEMPTY), ("d", "b", errno.EISDIR),
+                                 ("b", "d", errno.ENOTDIR), ("none", "x", errno.ENOENT), ("d", "none/x", errno.ENOENT)]:
+        with refused(code, errno.EEXIST if code == errno.ENOTEMPTY else code):
+            os.rename(top / source, top / target)
+    with refused(errno.EINVAL):
+        renameat2(top / "d", top / "x", RENAME_WHITEOUT)
+    os.rename(top / "b", top / "empty")
+    assert os.listdir(top / "empty") == ["sub"] and (top / "empty").stat().st_nlink == 3
+
+
+def test_limits_of_names(top):
+    """255 bytes each, any bytes but slash and NUL; longer ones are refused."""
+    for name in (b"x" * 255, b"\xff\xfe", b" ", b"new\nline", "ü".encode() * 127):
+        path = os.path.join(os.fsencode(top), name)
+        with open(path, "wb") as f:
+            f.write(name)
+        assert name in os.listdir(os.fsencode(top))
+        os.remove(path)
+    with refused(errno.ENAMETOOLONG):
+        os.mkdir(top / ("x" * 256))
+
+
+def test_removing_directories(top):
+    """Only empty ones, only directories; a working directory that was removed takes nothing more."""
+    os.makedirs(top / "d/e")
+    with refused(errno.ENOTEMPTY, errno.EEXIST):
+        os.rmdir(top / "d")
+    (top / "f").touch()
+    with refused(errno.ENOTDIR):
+        os.rmdir(top / "f")
+    with refused(errno.EISDIR, errno.EPERM):
+        os.remove(top / "d")
+    fd = os.open(top / "d/e", os.O_RDONLY)
+    os.rmdir(top / "d/e")
+    with refused(errno.ENOENT):
+        os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=fd)
+    os.close(fd)
+    os.rmdir(top / "d")
+    assert os.listdir(top) == ["f"]
+
+
+def test_files_that_lost_their_names(top):
+    """An open file outlives its last name, with all that can be done to it; its room comes back after the last close."""
+    path = top / "f"
+    f = open(path, "w+b", buffering=0)
+    f.write(b"x" * 100_000)
+    os.remove(path)
+    assert not path.exists() and os.fstat(f.fileno()).st_nlink == 0
+    assert os.pread(f.fileno(), 10, 99_995) == b"x" * 5
+    f.write(b"more")
+    f.truncate(50_000)
+    os.fchmod(f.fileno(), 0o640)
+    os.utime(f.fileno(), ns=(1, 2))
+    os.fsync(f.fileno())
+    st = os.fstat(f.fileno())
+    assert (st.st_size, stat.S_IMODE(st.st_mode), st.st_mtime_ns) == (50_000, 0o640, 2)
+    path.write_bytes(b"another")
+    assert os.pread(f.fileno(), 3, 0) == b"xxx" and path.read_bytes() == b"another"
+    f.close()
+    (top / "g").write_bytes(b"g")
+    with open(top / "g", "rb") as g:
+        os.rename(path, top / "g")
+        assert g.read() == b"g" and (top / "g").read_bytes() == b"another"
+
+
+def test_files_without_names(top):
+    """O_TMPFILE: not in the directory, gone with its close, unless it was linked; with O_EXCL it cannot be."""
+    fd = os.open(top, O_TMPFILE | os.O_RDWR, 0o640)
+    os.write(fd, b"nameless")
+    assert os.listdir(top) == [] and os.fstat(fd).st_nlink == 0 and stat.S_IMODE(os.fstat(fd).st_mode) == 0o640
+    call(libc.linkat, AT_FDCWD, b"/proc/self/fd/%d" % fd, AT_FDCWD, os.fsencode(top / "named"), AT_SYMLINK_FOLLOW)
+    os.write(fd, b" no more")
+    os.close(fd)
+    assert (top / "named").read_bytes() == b"nameless no more" and (top / "named").stat().st_nlink == 1
+    fd = os.open(top, O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
+    with refused(errno.ENOENT):
+        call(libc.linkat, AT_FDCWD, b"/proc/self/fd/%d" % fd, AT_FDCWD, os.fsencode(top / "x"), AT_SYMLINK_FOLLOW)
+    os.close(fd)
+    assert os.listdir(top) == ["named"]
+
+
+def test_exclusive_creation_from_two_mounts(mount):
+    """Of all who make one name with O_EXCL, on two mounts at once, exactly one gets it."""
+    tops = [mount(passthrough=mode).path for mode in MODES]
+    for i in range(20):
+        won = []
+
+        def make(top):
+            try:
+                os.close(os.open(top / f"f{i}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                won.append(top)
+            except FileExistsError:
+                pass
+
+        threads = [threading.Thread(target=make, args=(top,)) for top in tops * 2]
+        [t.start() for t in threads], [t.join() for t in threads]
+        assert len(won) == 1
+
+
+def test_creating_what_another_mount_has_made(mount):
+    """O_CREAT without O_EXCL opens it, after its own mode was checked, although this mount believed it absent."""
+    a, b = mount().path, mount(attr_timeout="60s").path
+    os.chmod(a, 0o777)
+    assert not (b / "f").exists()
+    assert error_of("open(sys.argv[1] + '/f')", b) == errno.ENOENT
+    (a / "f").write_bytes(b"secret")
+    os.chmod(a / "f", 0o600)
+    assert error_of("os.open(sys.argv[1] + '/f', os.O_CREAT | os.O_RDWR)", b) == errno.EACCES
+    fd = os.open(b / "f", os.O_CREAT | os.O_RDWR)
+    assert os.read(fd, 10) == b"secret"
+    os.close(fd)
+
+
+# ---- directories ----
+
+
+class Dirent(ctypes.Structure):
+    _fields_ = [("ino", ctypes.c_uint64), ("off", ctypes.c_int64), ("reclen", ctypes.c_uint16), ("type", ctypes.c_uint8),
+                ("name", ctypes.c_char * 256)]
+
+
+libc.opendir.restype = libc.readdir.restype = ctypes.c_void_p
+libc.opendir.argtypes = [ctypes.c_char_p]
+libc.readdir.argtypes = libc.closedir.argtypes = libc.telldir.argtypes = libc.rewinddir.argtypes = [ctypes.c_void_p]
+libc.telldir.restype = ctypes.c_long
+libc.seekdir.argtypes = [ctypes.c_void_p, ctypes.c_long]
+
+
+def next_entry(directory):
+    p = libc.readdir(directory)
+    return os.fsdecode(ctypes.cast(p, ctypes.POINTER(Dirent)).contents.name) if p else None
+
+
+def test_listing_many_names(top):
+    """Each once, with type and number, and removing all of them while reading leaves none."""
+    n = 3000
+    os.mkdir(top / "d")
+    for i in range(n):
+        if i % 3 == 0:
+            os.symlink("x" * (i % 300 + 1), top / f"d/{i}")
+        else:
+            os.close(os.open(top / f"d/{i}", os.O_CREAT | os.O_WRONLY))
+    with os.scandir(top / "d") as entries:
+        seen = {e.name: (e.is_symlink(), e.inode()) for e in entries}
+    assert sorted(map(int, seen)) == list(range(n))
+    assert all(seen[str(i)][0] == (i % 3 == 0) for i in range(n))
+    assert all(seen[str(i)][1] == (top / f"d/{i}").lstat().st_ino for i in range(0, n, 97))
+    with os.scandir(top / "d") as entries:
+        for e in entries:
+            os.remove(e.path)
+    assert os.listdir(top / "d") == []
+
+
+def test_positions_in_directories_are_stable(top):
+    """telldir's positions hold while entries come and go, also in another descriptor's reading."""
+    os.mkdir(top / "d")
+    for i in range(500):
+        (top / f"d/{i:03}").touch()
+    directory = libc.opendir(os.fsencode(top / "d"))
+    names, places = [], []
+    while True:
+        places.append(libc.telldir(directory))
+        name = next_entry(directory)
+        if name is None:
+            break
+        names.append(name)
+    assert len(names) == 502 and set(names) >= {".", ".."}
+    for i in range(0, 500, 7):
+        os.remove(top / f"d/{i:03}")
+        (top / f"d/new{i}").touch()
+    for k in (2, 100, 333, 480):
+        libc.seekdir(directory, places[k])
+        expected = [x for x in names[k:] if x in (".", "..") or int(x) % 7]
+        got = []
+        while (name := next_entry(directory)) is not None:
+            got.append(name)
+        assert [x for x in got if not x.startswith("new")] == expected
+    libc.rewinddir(directory)
+    got = set()
+    while (name := next_entry(directory)) is not None:
+        got.add(name)
+    assert got == set(os.listdir(top / "d")) | {".", ".."}
+    libc.closedir(directory)
+
+
+@pytest.mark.skipif(not os.environ.get("FOREBAY_SOAK"), reason="long: FOREBAY_SOAK=1 runs it")
+def test_a_million_entries(mount):
+    """A directory of a million files is read to its end with flat memory."""
+    one = mount()
+    os.mkdir(one.path / "d")
+    fd = os.open(one.path / "d", os.O_RDONLY)
+    for i in range(1_000_000):
+        os.mknod(f"{i}", 0o600, dir_fd=fd)
+
+    def resident():
+        with open(f"/proc/{one.pid}/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+    before = resident()
+    assert sum(1 for _ in os.scandir(one.path / "d")) == 1_000_000
+    assert resident() - before < 64 * 1024
+
+
+# ---- locks ----
+
+HOLD = """
+import fcntl
+f = open(sys.argv[1], 'r+b')
+kind = sys.argv[2]
+if kind == 'flock':
+    fcntl.flock(f, fcntl.LOCK_EX)
+else:
+    fcntl.lockf(f, fcntl.LOCK_EX, int(sys.argv[4]), int(sys.argv[3]))
+print('held', flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holder(path, kind, start=0, n=0):
+    """Another process that has a lock until the block is left, or until killed."""
+    process = subprocess.Popen([sys.executable, "-c", "import sys\n" + HOLD, str(path), kind, str(start), str(n)],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.stdin.close()
+        process.wait(20)
+        process.stdout.close()
+
+
+def try_lock(f, kind, exclusive=True, start=0, n=0):
+    how = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
+    try:
+        fcntl.flock(f, how) if kind == "flock" else fcntl.lockf(f, how, n, start)
+        return True
+    except (BlockingIOError, PermissionError):
+        return False
+
+
+@pytest.mark.parametrize("kind", ["flock", "posix"])
+def test_locks_hold_between_mounts(mount, kind):
+    """What one mount has locked another cannot lock, until it is closed or its process is gone."""
+    a, b = mount().path, mount(passthrough="off").path
+    (a / "f").write_bytes(b"x" * 100)
+    with open(b / "f", "r+b") as f:
+        with holder(a / "f", kind):
+            assert not try_lock(f, kind) and not try_lock(f, kind, exclusive=False)
+        assert try_lock(f, kind)
+        fcntl.flock(f, fcntl.LOCK_UN) if kind == "flock" else fcntl.lockf(f, fcntl.LOCK_UN)
+        with holder(a / "f", kind) as process:
+            process.kill()
+            harness.wait_until(lambda: try_lock(f, kind), 10, "the lock of a dead process is gone")
+
+
+def test_ranges_of_locks(mount):
+    """POSIX locks of bytes: others may have other bytes; F_GETLK names who is in the way; any close ends them."""
+    top = mount().path
+    (top / "f").write_bytes(b"x" * 100)
+    with open(top / "f", "r+b") as f, holder(top / "f", "posix", 10, 10) as process:
+        assert try_lock(f, "posix", start=0, n=10) and try_lock(f, "posix", start=20, n=0)
+        assert not try_lock(f, "posix", start=19, n=1)
+        import struct
+        query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, whence, start, n, pid = struct.unpack("hhqqi4x", fcntl.fcntl(f, fcntl.F_GETLK, query))
+        assert (kind, start, n, pid) == (fcntl.F_WRLCK, 10, 10, process.pid)
+        open(top / "f").close()
+        with holder(top / "f", "posix", 0, 5):
+            pass
+
+
+@pytest.mark.parametrize("kind", ["flock", "posix"])
+def test_waiting_for_locks(mount, kind):
+    """More waiters than the mount has threads do not stop it; each gets its turn when the holder goes."""
+    a, b = mount(threads="2").path, mount().path
+    (a / "f").write_bytes(b"x")
+    with holder(b / "f", kind):
+        code = ("f = open(sys.argv[1], 'r+b'); import fcntl\n"
+                + ("fcntl.flock(f, fcntl.LOCK_EX)" if kind == "flock" else "fcntl.lockf(f, fcntl.LOCK_EX)")
+                + "\nprint('got', flush=True)")
+        waiting = [subprocess.Popen([sys.executable, "-c", "import sys\n" + code, str(a / "f")], stdout=subprocess.PIPE)
+                   for _ in range(8)]
+        time.sleep(1)
+        assert all(p.poll() is None for p in waiting)
+        (a / "other").write_bytes(b"goes on")
+        assert (a / "other").read_bytes() == b"goes on"
+        waiting[0].send_signal(signal.SIGINT)
+        assert waiting[0].wait(10) != 0
+        waiting[1].kill()
+        waiting[1].wait(10)
+    for p in waiting[2:]:
+        assert p.wait(30) == 0
+    for p in waiting:
+        p.stdout.close()
+
+
+def test_a_deadlock_is_told(mount):
+    """Two processes that wait for each other's POSIX locks: one of them gets EDEADLK."""
+    top = mount().path
+    (top / "f").write_bytes(b"xx")
+    code = """
+import fcntl, time
+f = open(sys.argv[1], 'r+b')
+mine = int(sys.argv[2])
+fcntl.lockf(f, fcntl.LOCK_EX, 1, mine)
+print('one', flush=True)
+sys.stdin.readline()
+try:
+    fcntl.lockf(f, fcntl.LOCK_EX, 1, 1 - mine)
+    print('both')
+except OSError as e:
+    print(e.errno)
+"""
+    both = [subprocess.Popen([sys.executable, "-c", "import sys\n" + code, str(top / "f"), str(i)], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True) for i in range(2)]
+    assert [p.stdout.readline() for p in both] == ["one\n"] * 2
+    for p in both:
+        p.stdin.write("\n")
+        p.stdin.flush()
+    results = sorted(p.communicate(timeout=30)[0].strip() for p in both)
+    assert results == sorted([str(errno.EDEADLK), "both"])
+
+
+# ---- the mount itself ----
+
+
+def test_a_part_of_a_bucket(node, scratch, mount):
+    """BUCKET/PREFIX shows that directory as the root; one that is not there cannot be mounted."""
+    node.s3().put_object(Bucket=scratch, Key="a/b/c", Body=b"deep")
+    top = mount(f"{scratch}/a/b").path
+    assert os.listdir(top) == ["c"] and (top / "c").read_bytes() == b"deep"
+    (top / "d").mkdir()
+    (top / "d/e").write_bytes(b"new")
+    os.chmod(top, 0o751)
+    assert stat.S_IMODE(top.stat().st_mode) == 0o751 and top.stat().st_nlink == 3
+    assert node.s3().get_object(Bucket=scratch, Key="a/b/d/e")["Body"].read() == b"new"
+    here = os.getcwd()
+    os.chdir(top / "d")
+    try:
+        assert sorted(os.listdir("..")) == ["c", "d"]
+    finally:
+        os.chdir(here)
+    for what in (f"{scratch}/none", f"{scratch}/a/b/c"):
+        done = node.cli("mount", what, top.parent, check=False)
+        assert done.returncode != 0 and "directory" in done.stderr
+
+
+def test_a_read_only_mount(node, scratch, mount):
+    """Shows everything and changes nothing."""
+    node.s3().put_object(Bucket=scratch, Key="f", Body=b"fixed")
+    node.s3().put_object(Bucket=scratch, Key="empty", Body=b"")
+    top = mount(read_only=True).path
+    assert (top / "f").read_bytes() == b"fixed" and (top / "empty").read_bytes() == b""
+    for act in (lambda: (top / "g").touch(), lambda: os.remove(top / "f"), lambda: open(top / "f", "r+b"),
+                lambda: os.chmod(top / "f", 0), lambda: os.mkdir(top / "d")):
+        with refused(errno.EROFS):
+            act()
+
+
+def test_unmounting_in_the_end(node, scratch, work):
+    """`forebay mount` in the background and `forebay umount`: refused while in use, then the process is gone."""
+    directory = tempfile.mkdtemp(prefix="background-", dir=work)
+    node.cli("mount", scratch, directory)
+    try:
+        with open(f"{directory}/f", "w") as f:
+            f.write("x")
+            assert node.cli("umount", directory, check=False).returncode != 0
+        node.cli("umount", directory)
+        assert not mounted.is_mounted(directory)
+    finally:
+        if mounted.is_mounted(directory):
+            subprocess.run(["umount", "-l", directory], check=False)
+    assert node.s3().get_object(Bucket=scratch, Key="f")["Body"].read() == b"x"

@@ -109,7 +109,7 @@ static int fill(struct filler *f, struct tree_dir *d, uint64_t after, struct err
     struct wire_tree_readdir_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = client_tree_readdir(f->m->client, &req, &b, &rep, e);
-    if (r == 0 && rep.n_entries == 0 && !rep.end) {
+    if (r == -EINVAL && req.max < ENTRIES_MIN_BYTES) { /* too small for the next one */
         req.max = ENTRIES_MIN_BYTES;
         r = client_tree_readdir(f->m->client, &req, &b, &rep, e);
     }

@@ -156,16 +156,19 @@ static int take(struct mount *m, struct tree_file *f, const struct tree_held *x,
 {
     struct tree_waiters *w = m->tree->waiters;
     struct wire_tree_lock_rep rep;
+    struct tree_held now = *x;
     int r = ask(m, f, x, /* flags= */ 0, &rep, e);
-    if (r < 0)
+    bool is_lost = r == -EAGAIN && x->kind == WIRE_LOCK_FLOCK; /* what flock(2) had goes before it asks */
+    if (r < 0 && !is_lost)
         return r;
     LOCK_SCOPE(&w->lock);
-    set_held_locked(f, x);
-    if (w->first && x->type != WIRE_LOCK_WRITE) {
+    now.type = is_lost ? WIRE_LOCK_NONE : x->type;
+    set_held_locked(f, &now);
+    if (w->first && !is_lost && now.type != WIRE_LOCK_WRITE) {
         w->must_look = true;
         cond_signal(&w->woken);
     }
-    return 0;
+    return r;
 }
 
 /* ---- waiting ---- */

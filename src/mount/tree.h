@@ -107,6 +107,9 @@ void tree_reply(fuse_req_t req, const char *what, int r, const struct err *e);
 void tree_stat(const struct wire_inode *x, struct stat *ret);
 /* Answers with an inode that the node gave, and notes it. */
 void tree_reply_entry(fuse_req_t req, const struct wire_inode *x);
+/* Before a change of the bytes that the kernel did not prepare for (O_TRUNC, writing past its pages): unless
+ * root asks, nobody runs the file as its owner any more. */
+int tree_drop_privilege(fuse_req_t req, struct tree_file *f, struct err *e);
 void tree_fill_entry(struct mount *m, const struct wire_inode *x, struct fuse_entry_param *ret);
 
 /* ---- tree_file.c: what is open ---- */

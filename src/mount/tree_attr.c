@@ -183,6 +183,22 @@ static int drop_capability(struct mount *m, uint64_t ino, struct err *e)
     return r == -ENODATA || r == -ENOENT ? 0 : r;
 }
 
+int tree_drop_privilege(fuse_req_t req, struct tree_file *f, struct err *e)
+{
+    struct mount *m = mount_of(req);
+    struct wire_inode x;
+    if (fuse_req_ctx(req)->uid == 0 || !tree_file_known(m, f, &x) || !(x.mode & (S_ISUID | S_ISGID)))
+        return 0;
+    struct wire_tree_setattr_req q = {
+        .bucket = slice_str(m->bucket), .ino = f->ino, .what = WIRE_SET_DROP_PRIVILEGE, TREE_CHANGE(m)};
+    struct wire_tree_setattr_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_setattr(m->client, &q, &b, &rep, e);
+    if (r == 0)
+        tree_file_note(m, &rep.inode);
+    return r == -ENOENT ? 0 : r; /* forgotten by the node: nobody can run it any more */
+}
+
 static int set_attr(struct mount *m, const struct wire_tree_setattr_req *req, struct buf *b,
                     struct wire_inode *ret, struct err *e)
 {

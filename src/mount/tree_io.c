@@ -77,12 +77,14 @@ void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, o
     (void)ino;
     struct err e = {0};
     int fd = fd_for_writing(fi), r = fd;
-    if (fd >= 0 && fi->flags & O_APPEND && !fi->writepage)
+    if (fd >= 0 && !fi->writepage)
+        r = tree_drop_privilege(req, tree_handle_of(fi)->file, &e);
+    if (r >= 0 && fi->flags & O_APPEND && !fi->writepage)
         r = append_all(fd, p, size);
-    else if (fd >= 0)
+    else if (r >= 0)
         r = sys_pwrite_all(fd, p, size, (uint64_t)offset);
     if (r < 0)
-        mount_reply_error(req, "write", err_errno(&e, r, "write of the data file"), &e);
+        mount_reply_error(req, "write", r, &e);
     else
         (void)fuse_reply_write(req, size);
 }

@@ -21,19 +21,6 @@ static int reply_flags(const struct tree_opened *o, struct fuse_file_info *fi)
     return 0;
 }
 
-/* O_TRUNC by anyone but root is a write, after which nobody runs as the owner. */
-static int drop_privilege(struct mount *m, struct tree_file *f, struct err *e)
-{
-    struct wire_inode x;
-    if (!tree_file_known(m, f, &x) || !(x.mode & (S_ISUID | S_ISGID)))
-        return 0;
-    struct wire_tree_setattr_req req = {
-        .bucket = slice_str(m->bucket), .ino = f->ino, .what = WIRE_SET_DROP_PRIVILEGE, TREE_CHANGE(m)};
-    struct wire_tree_setattr_rep rep;
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    return client_tree_setattr(m->client, &req, &b, &rep, e);
-}
-
 void tree_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct mount *m = mount_of(req);
@@ -45,8 +32,8 @@ void tree_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (r == 0)
         r = tree_file_open(m, tree_ino(m, ino),
                            (is_writable ? WIRE_WRITE : 0) | (is_truncating ? WIRE_TRUNCATE : 0), &o, &e);
-    if (r == 0 && is_truncating && fuse_req_ctx(req)->uid != 0) {
-        r = drop_privilege(m, o.handle->file, &e);
+    if (r == 0 && is_truncating) {
+        r = tree_drop_privilege(req, o.handle->file, &e);
         if (r < 0)
             tree_file_close(m, o.handle);
     }

@@ -3,10 +3,9 @@
 FOREBAY_SOAK set: the random walks are long.
 """
 
-import ctypes
+import contextlib
 import mmap
 import os
-import pathlib
 import random
 import shutil
 import sqlite3
@@ -232,7 +231,7 @@ def test_building_a_program(top):
 def test_sqlite(top):
     """A database with a write-ahead log: two writers at once, a reader, integrity, vacuum."""
     path = top / "db"
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("pragma journal_mode=wal").fetchone() == ("wal",)
         db.execute("create table t (writer integer, n integer)")
     code = ("import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1], timeout=60)\nfor i in range(100):\n"

@@ -59,6 +59,15 @@ static void split_bucket(struct mount *m)
     (void)snprintf(m->prefix, rest.n + 2, SLICE_FMT "%s", SLICE_ARG(rest), rest.n > 0 ? "/" : "");
 }
 
+/* A bucket without origin is a scratch bucket. */
+static bool has_origin(struct slice settings)
+{
+    while (settings.n > 0)
+        if (slice_starts(slice_split(&settings, '\n'), SLICE_LIT("origin=")))
+            return true;
+    return false;
+}
+
 static int open_bucket(struct mount *m, struct err *e)
 {
     struct wire_bucket_get_req req = {.name = slice_str(m->bucket)};
@@ -67,7 +76,7 @@ static int open_bucket(struct mount *m, struct err *e)
     int r = client_bucket_get(m->client, &req, &b, &rep, e);
     if (r < 0)
         return err_prefix(e, r, "%s", m->bucket);
-    m->kind = &mount_mirror;
+    m->kind = has_origin(rep.settings) ? &mount_mirror : &mount_tree;
     return m->kind->open(m, e);
 }
 

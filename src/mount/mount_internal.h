@@ -32,7 +32,7 @@ struct handle {
 };
 
 /*
- * What a mount does depends on the kind of its bucket. `open` is
+ * What differs between a mount of a mirror bucket (mirror.c) and one of a scratch bucket (tree.c). `open` is
  * called once, before anything is mounted; `start` when the directory is mounted and before the first
  * request; `end` after the last one, and `stop` when no other thread of the mount runs any more.
  */
@@ -48,7 +48,7 @@ struct mount_kind {
     int (*stop)(struct mount *m, struct err *e); /* an error: what could not be written */
     void (*free)(struct mount *m);               /* what open made; also when it failed half-way */
 };
-extern const struct mount_kind mount_mirror;
+extern const struct mount_kind mount_mirror, mount_tree;
 
 struct mount {
     uint32_t magic;
@@ -59,6 +59,7 @@ struct mount {
     char *prefix; /* "" or "dir/" */
     struct fuse_session *se;
     struct notifier *notifier;
+    struct tree *tree; /* of a scratch bucket; what follows is of mirror buckets */
     struct node_table *nodes;
     struct warm *warm;
     struct staging_list stagings;

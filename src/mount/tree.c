@@ -132,10 +132,14 @@ static void flush_tree(struct mount *m, struct mount_flush_report *ret)
     (void)ret; /* nothing is pending here: bytes and names are in the node already */
 }
 
+static void end_tree(struct mount *m)
+{
+    tree_waiters_end(m->tree->waiters);
+}
+
 static int stop_tree(struct mount *m, struct err *e)
 {
     (void)e;
-    tree_waiters_end(m->tree->waiters);
     tree_files_fini(m);
     tree_dirs_fini(m);
     tree_waiters_free(TAKE_PTR(m->tree->waiters));
@@ -162,6 +166,7 @@ const struct mount_kind mount_tree = {
     .start = start_tree,
     .on_session = tree_files_renew,
     .flush = flush_tree,
+    .end = end_tree,
     .stop = stop_tree,
     .free = free_tree,
 };

@@ -36,23 +36,28 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 static const struct command_usage usage = {
     .command = "forebay bucket",
     .operands = "create NAME | ls | show NAME | set NAME KEY=VALUE... | rm NAME",
-    .about = "Makes, shows, changes and forgets buckets. A bucket is the top of every path; a mirror bucket "
-             "shows the\n"
-             "objects of its origin. `rm` forgets the bucket and drops what is cached of it; the origin is "
-             "not touched.\n"
-             "\n"
-             "Properties (forebay bucket show prints their values):\n"
-             "  origin               URL of the data\n"
-             "  origin.endpoint      address of the S3 service; default AWS\n"
-             "  origin.region, origin.access_key, origin.secret_key, origin.session_token, origin.style\n"
-             "                       default: the usual AWS environment and files\n"
-             "  validate             never | ttl:TIME | always: when cached attributes are checked again "
-             "(ttl:60s)\n"
-             "  verify               fill | read: read checks every block on every read\n"
-             "  readahead            most bytes fetched ahead of a sequential reader (128MiB)\n"
-             "  retry                how long a failing origin is asked again (60s)\n"
-             "  cache                auto | never: never keeps nothing of the bucket on the node's disks\n"
-             "  anonymous            none | read: read lets S3 requests without a signature list and read",
+    .about =
+        "Makes, shows, changes and forgets buckets. A bucket is the top of every path; a mirror bucket "
+        "shows the\n"
+        "objects of its origin. `rm` forgets the bucket and drops what is cached of it; the origin is "
+        "not touched.\n"
+        "Without --origin `create` makes a scratch bucket: its objects are on the node's disks only; `rm` "
+        "refuses one\n"
+        "that is not empty.\n"
+        "\n"
+        "Properties (forebay bucket show prints their values):\n"
+        "  origin               URL of the data\n"
+        "  origin.endpoint      address of the S3 service; default AWS\n"
+        "  origin.region, origin.access_key, origin.secret_key, origin.session_token, origin.style\n"
+        "                       default: the usual AWS environment and files\n"
+        "  validate             never | ttl:TIME | always: when cached attributes are checked again "
+        "(ttl:60s)\n"
+        "  verify               fill | read: read checks every block on every read\n"
+        "  readahead            most bytes fetched ahead of a sequential reader (128MiB)\n"
+        "  retry                how long a failing origin is asked again (60s)\n"
+        "  cache                auto | never: never keeps nothing of the bucket on the node's disks\n"
+        "  anonymous            none | read: read lets S3 requests without a signature list and read\n"
+        "  owner, mode          scratch: UID:GID and permissions of the root directory",
     .min_operands = 1,
     .max_operands = -1,
 };

@@ -218,7 +218,7 @@ int op_tree_statfs(struct object_session *ses, const struct wire_tree_statfs_req
         if (store_disk_status(t.node->store, i, &d) < 0)
             continue;
         rep->bytes_total += d.limit_bytes;
-        rep->bytes_free += d.limit_bytes > d.used_bytes ? d.limit_bytes - d.used_bytes : 0;
+        rep->bytes_free += d.limit_bytes > d.hard_bytes ? d.limit_bytes - d.hard_bytes : 0;
     }
     rep->files = (uint64_t)MAX(counts.inodes, (int64_t)0);
     return 0;

@@ -49,10 +49,10 @@ static int copy_data(struct hard *from, struct hard *to, uint64_t size, struct e
     uint64_t at = 0;
     int r = 0;
     while (r == 0 && at < size) {
-        off_t data = lseek(hard_fd(from), (off_t)at, SEEK_DATA);
-        if (data < 0 && errno == ENXIO)
+        int64_t data = sys->lseek(hard_fd(from), at, SEEK_DATA);
+        if (data == -ENXIO)
             break;
-        off_t hole = data < 0 ? -1 : lseek(hard_fd(from), data, SEEK_HOLE);
+        int64_t hole = data < 0 ? -1 : sys->lseek(hard_fd(from), (uint64_t)data, SEEK_HOLE);
         uint64_t begin = data < 0 ? at : (uint64_t)data,
                  end = hole < 0 ? size : MIN((uint64_t)hole, size); /* where nobody knows: all of it */
         r = begin < size ? copy_range(from, to, begin, end, piece, e) : 0;

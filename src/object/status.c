@@ -1,5 +1,5 @@
 /* STATUS and REPORT: what the node has to say of itself, as JSON. */
-#include "object/object_internal.h"
+#include "object/scratch_node.h"
 
 #include "base/sys.h"
 
@@ -58,14 +58,34 @@ static json_t *mounts_json(struct object_service *s)
     return list;
 }
 
+/* Of a scratch bucket also how much it holds. */
+static void add_counts(struct object_service *s, const struct bucket *b, json_t *o)
+{
+    struct scratch_counts c;
+    if (!bucket_is_scratch(b) || scratch_statfs(s->scratch->names, b->id, &c, NULL) < 0)
+        return;
+    (void)json_object_set_new(o, "inodes", json_integer((json_int_t)c.inodes));
+    (void)json_object_set_new(o, "bytes", json_integer((json_int_t)c.bytes));
+    (void)json_object_set_new(o, "keys_without_path", json_integer((json_int_t)c.keyed));
+}
+
+static json_t *scratch_json(struct snode *n)
+{
+    LOCK_SCOPE(&n->lock);
+    return json_pack("{s:I, s:I}", "unsettled_files", (json_int_t)n->n_unsettled, "files_to_free",
+                     (json_int_t)n->n_freed);
+}
+
 static json_t *buckets_json(struct object_service *s)
 {
     json_t *list = json_array();
     struct bucket *page[256];
     size_t n = bucket_page(s->buckets, SLICE_NULL, page, ARRAY_SIZE(page));
     for (size_t i = 0; i < n; i++) {
-        (void)json_array_append_new(list, json_pack("{s:s, s:s}", "name", page[i]->name, "origin",
-                                                    page[i]->p.origin ? page[i]->p.origin : ""));
+        json_t *o = json_pack("{s:s, s:s}", "name", page[i]->name, "origin",
+                              page[i]->p.origin ? page[i]->p.origin : "");
+        add_counts(s, page[i], o);
+        (void)json_array_append_new(list, o);
         bucket_unref(page[i]);
     }
     return list;
@@ -77,11 +97,11 @@ int op_status(struct object_session *ses, const struct wire_status_req *req, str
     (void)req;
     struct object_service *s = ses->service;
     json_t *o =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "version", FOREBAY_VERSION,
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "version", FOREBAY_VERSION,
                   "memory_budget_bytes", (json_int_t)budget_total(s->config.budget), "memory_used_bytes",
                   (json_int_t)budget_used(s->config.budget), "readers", (json_int_t)atomic_load(&s->readers),
                   "writers", (json_int_t)atomic_load(&s->writers), "disks", disks_json(s->config.store),
-                  "buckets", buckets_json(s), "mounts", mounts_json(s));
+                  "buckets", buckets_json(s), "mounts", mounts_json(s), "scratch", scratch_json(s->scratch));
     if (!o)
         return err_set(e, -ENOMEM, "status");
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_PRESERVE_ORDER);

@@ -215,6 +215,21 @@ static int assemble(struct complete *c, struct err *e)
     return status;
 }
 
+/* As S3 makes them: the MD5 of the parts' MD5s, and how many there are. Origins make their own. */
+static void name_etag(const struct complete *c, char ret[S3_ETAG_GIVEN_SIZE])
+{
+    uint8_t digest[CHECKSUM_MAX_BYTES];
+    struct checksum sum;
+    char hex[33];
+
+    checksum_init(&sum, CHECKSUM_MD5);
+    for (size_t i = 0; i < c->n; i++)
+        checksum_update(&sum, c->parts[i].md5, sizeof c->parts[i].md5);
+    text_hex(digest, checksum_final(&sum, digest), hex);
+    checksum_fini(&sum);
+    (void)snprintf(ret, S3_ETAG_GIVEN_SIZE, "%s-%zu", hex, c->n);
+}
+
 /* ---- the commit, with signs of life ---- */
 
 struct commit {
@@ -236,6 +251,7 @@ static int arrange_and_commit(struct commit *m)
     if (status)
         return status;
     c->target->written = c->total;
+    name_etag(c, c->target->etag);
     return sink_commit(c->target, SLICE_NULL, SLICE_NULL, m->arena, &m->attr, &m->err);
 }
 

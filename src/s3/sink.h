@@ -8,6 +8,8 @@
 
 #include "s3/s3_internal.h"
 
+#define S3_ETAG_GIVEN_SIZE 40 /* 32 hex digits, '-', a number up to 10000 */
+
 struct sink {
     struct s3 *s3;
     struct wire_put_open_req open; /* filled in by the owner: bucket, key, type, meta, conditions */
@@ -15,6 +17,7 @@ struct sink {
     uint64_t handle;               /* 0: not open */
     int fd;                        /* of the staged file, when open.flags has WIRE_STAGED; else -1 */
     uint64_t written;
+    char etag[S3_ETAG_GIVEN_SIZE]; /* what an object of a scratch bucket is to have; empty: of its bytes */
 };
 
 void sink_init(struct sink *k, struct s3 *s3);

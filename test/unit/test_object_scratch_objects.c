@@ -1,0 +1,314 @@
+/* layer: object */
+/* threaded */
+/* Scratch buckets through the operations: objects, and objects and files as one. */
+#include "scratch_service.h"
+
+#define ROOT 1
+
+static int copy(struct fixture *f, const char *from, const char *to, uint32_t flags, struct wire_attr *ret)
+{
+    struct wire_copy_req req = {
+        .bucket = BUCKET, .from = slice_str(from), .to = slice_str(to), .flags = flags};
+    struct wire_copy_rep rep;
+    int r = object_copy(f->session, &req, f->arena, &rep, &f->e);
+    if (r == 0 && ret)
+        *ret = rep.attr;
+    return r;
+}
+
+/* Keys of a listing with ',' behind each, in the arena. */
+static const char *list(struct fixture *f, const char *prefix, uint32_t delimiter, uint32_t max,
+                        uint32_t flags)
+{
+    struct wire_list_req req = {
+        .bucket = BUCKET, .prefix = slice_str(prefix), .delimiter = delimiter, .max = max, .flags = flags};
+    struct wire_list_rep rep;
+    char *out = arena_str(f->arena, SLICE_NULL);
+    do {
+        assert_int_equal(object_list(f->session, &req, f->arena, &rep, &f->e), 0);
+        struct wire_entry w;
+        uint32_t n = 0;
+        while (wire_entry_decode(&rep.entries, &w) == 0) {
+            out = arena_printf(f->arena, "%s" SLICE_FMT ",", out, SLICE_ARG(w.key));
+            n++;
+        }
+        assert_int_equal(n, rep.n_entries);
+        req.after = rep.next;
+    } while (rep.truncated);
+    return out;
+}
+
+/* An object that was put has its bytes, the MD5 of them as ETag, and is gone when it was removed; also after
+ * a restart. */
+static void test_objects_come_and_go(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_attr a;
+    assert_null(get(f, "k"));
+    assert_int_equal(f->e.code, -ENOENT);
+    assert_int_equal(put(f, "dir/k", "hello", &a), 0);
+    assert_true(slice_eq_str(a.etag, "5d41402abc4b2a76b9719d911017c592"));
+    assert_string_equal(get(f, "dir/k"), "hello");
+    assert_int_equal(put(f, "dir/k", "again!", &a), 0);
+    assert_int_equal(put(f, "empty", "", &a), 0);
+    assert_true(slice_eq_str(a.etag, "d41d8cd98f00b204e9800998ecf8427e"));
+    restart(f);
+    assert_string_equal(get(f, "dir/k"), "again!");
+    assert_string_equal(get(f, "empty"), "");
+    assert_int_equal(stat_key(f, "dir/k", &a), 0);
+    assert_int_equal(a.size_bytes, 6);
+    assert_int_equal(remove_key(f, "dir/k", 0), 0);
+    assert_int_equal(remove_key(f, "dir/k", 0), 0);
+    assert_int_equal(remove_key(f, "dir/k", WIRE_POSIX), -ENOENT);
+    assert_null(get(f, "dir/k"));
+    assert_int_equal(stat_key(f, "dir/k", NULL), -ENOENT);
+}
+
+/* A reader keeps the version that it opened when the object is replaced and removed. */
+static void test_readers_keep_their_version(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(put(f, "k", "first", NULL), 0);
+    struct wire_open_req req = {.bucket = BUCKET, .key = SLICE_LIT("k"), .via = WIRE_VIA_API};
+    struct wire_open_rep o;
+    char got[8] = {0};
+    assert_int_equal(object_open(f->session, &req, f->arena, &o, &f->e), 0);
+    assert_int_equal(o.state, WIRE_COMPLETE);
+    assert_int_equal(o.present, 5);
+    assert_int_equal(put(f, "k", "second", NULL), 0);
+    assert_int_equal(remove_key(f, "k", 0), 0);
+    assert_int_equal(put(f, "other", "takes its place", NULL), 0);
+    assert_int_equal(pread(o.fd, got, 5, 0), 5);
+    assert_string_equal(got, "first");
+    struct wire_fetch_req fq = {.handle = o.handle, .offset = 1, .n = 100, .flags = WIRE_INLINE};
+    struct wire_fetch_rep fr;
+    assert_int_equal(object_fetch(f->session, &fq, f->arena, &fr, &f->e), 0);
+    assert_true(slice_eq_str(fr.data, "irst"));
+    fq.offset = 5;
+    assert_int_equal(object_fetch(f->session, &fq, f->arena, &fr, &f->e), 0);
+    assert_int_equal(fr.data.n, 0);
+    assert_int_equal(close_handle(f, o.handle), 0);
+}
+
+/* Conditions of reads and writes. */
+static void test_conditions(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_attr a;
+    assert_int_equal(put(f, "k", "x", &a), 0);
+    struct wire_open_req o = {.bucket = BUCKET, .key = SLICE_LIT("k"), .if_none_match = a.etag};
+    struct wire_open_rep orep;
+    assert_int_equal(object_open(f->session, &o, f->arena, &orep, &f->e), ERR_NOT_MODIFIED);
+    o.if_none_match = SLICE_NULL;
+    o.if_match = SLICE_LIT("0");
+    assert_int_equal(object_open(f->session, &o, f->arena, &orep, &f->e), ERR_PRECONDITION);
+    for (int i = 0; i < 2; i++) {
+        struct wire_put_open_req po = {.bucket = BUCKET, .key = SLICE_LIT("k"), .size = 1};
+        struct wire_put_open_rep por;
+        po.if_none_match = i == 0;
+        po.if_match = i == 1 ? SLICE_LIT("0") : SLICE_NULL;
+        assert_int_equal(object_put_open(f->session, &po, f->arena, &por, &f->e), 0);
+        struct wire_put_write_req w = {.handle = por.handle, .data = SLICE_LIT("y")};
+        struct wire_put_write_rep wr;
+        assert_int_equal(object_put_write(f->session, &w, f->arena, &wr, &f->e), 0);
+        struct wire_put_commit_req c = {.handle = por.handle, .size = 1};
+        struct wire_put_commit_rep cr;
+        assert_int_equal(object_put_commit(f->session, &c, f->arena, &cr, &f->e), ERR_PRECONDITION);
+        struct wire_put_abort_req ab = {.handle = por.handle};
+        struct wire_put_abort_rep abr;
+        assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abr, &f->e), 0);
+        assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abr, &f->e), -EBADF);
+    }
+    assert_string_equal(get(f, "k"), "x");
+}
+
+/* Listings with and without delimiter, page by page; a file system's view leaves out what is no path. */
+static void test_listings(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const keys[] = {"a", "a/b", "d/x", "d/y/z", "d-", "e//f"};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        assert_int_equal(put(f, keys[i], "1", NULL), 0);
+    for (uint32_t max = 1; max < 4; max++) {
+        assert_string_equal(list(f, "", 0, max, 0), "a,a/b,d-,d/x,d/y/z,e//f,");
+        assert_string_equal(list(f, "", '/', max, 0), "a,a/,d-,d/,e/,");
+        assert_string_equal(list(f, "d/", '/', max, 0), "d/x,d/y/,");
+    }
+    assert_string_equal(list(f, "", '/', 0, WIRE_POSIX), "a,d-,d/,");
+}
+
+/* Writing in pieces out of order, of unknown size, staged through a descriptor, and more than once. */
+static void test_ways_of_writing(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_put_open_req po = {.bucket = BUCKET, .key = SLICE_LIT("k"), .size = UINT64_MAX};
+    struct wire_put_open_rep por;
+    struct wire_put_write_rep pwr;
+    struct wire_put_commit_rep cr;
+    assert_int_equal(object_put_open(f->session, &po, f->arena, &por, &f->e), 0);
+    assert_int_equal(por.fd, -1);
+    struct wire_put_write_req w = {.handle = por.handle, .offset = 3, .data = SLICE_LIT("def")};
+    assert_int_equal(object_put_write(f->session, &w, f->arena, &pwr, &f->e), 0);
+    w.offset = 0;
+    w.data = SLICE_LIT("abc");
+    assert_int_equal(object_put_write(f->session, &w, f->arena, &pwr, &f->e), 0);
+    struct wire_put_commit_req c = {.handle = por.handle, .size = 7};
+    assert_int_equal(object_put_commit(f->session, &c, f->arena, &cr, &f->e), ERR_PROTOCOL);
+    c.size = 6;
+    assert_int_equal(object_put_commit(f->session, &c, f->arena, &cr, &f->e), 0);
+    assert_true(cr.attr.etag.n > 32); /* not an MD5: the bytes did not come in order */
+    assert_string_equal(get(f, "k"), "abcdef");
+    assert_int_equal(object_put_write(f->session, &w, f->arena, &pwr, &f->e), -EBADF);
+
+    po.flags = WIRE_STAGED;
+    assert_int_equal(object_put_open(f->session, &po, f->arena, &por, &f->e), 0);
+    assert_true(por.fd >= 0);
+    assert_int_equal(pwrite(por.fd, "staged bytes", 12, 0), 12);
+    c = (struct wire_put_commit_req){.handle = por.handle, .size = 6, .flags = WIRE_KEEP};
+    assert_int_equal(object_put_commit(f->session, &c, f->arena, &cr, &f->e), 0);
+    assert_string_equal(get(f, "k"), "staged");
+    assert_int_equal(pwrite(por.fd, "S", 1, 0), 1);
+    assert_string_equal(get(f, "k"), "staged"); /* what comes later belongs to the next commit */
+    c.flags = 0;
+    c.etag = SLICE_LIT("given-2");
+    assert_int_equal(object_put_commit(f->session, &c, f->arena, &cr, &f->e), 0);
+    assert_true(slice_eq_str(cr.attr.etag, "given-2"));
+    assert_string_equal(get(f, "k"), "Staged");
+
+    po = (struct wire_put_open_req){.bucket = BUCKET, .key = SLICE_LIT("k"), .size = 2};
+    assert_int_equal(object_put_open(f->session, &po, f->arena, &por, &f->e), 0);
+    w = (struct wire_put_write_req){.handle = por.handle, .data = SLICE_LIT("abc")};
+    assert_int_equal(object_put_write(f->session, &w, f->arena, &pwr, &f->e), -EFBIG);
+    struct wire_put_abort_req ab = {.handle = por.handle};
+    struct wire_put_abort_rep abr;
+    assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abr, &f->e), 0);
+    assert_string_equal(get(f, "k"), "Staged");
+}
+
+/* Copies have bytes and attributes of their source and a life of their own; moves leave nothing behind. */
+static void test_copies_and_moves(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_attr a, b;
+    assert_int_equal(put(f, "k", "bytes", &a), 0);
+    assert_int_equal(copy(f, "k", "dir/c", 0, &b), 0);
+    assert_true(slice_eq(a.etag, b.etag));
+    assert_int_equal(put(f, "k", "others", NULL), 0);
+    assert_string_equal(get(f, "dir/c"), "bytes");
+    assert_int_equal(copy(f, "k", "dir/c", WIRE_NOREPLACE, NULL), -EEXIST);
+    assert_int_equal(copy(f, "none", "dir/c", 0, NULL), -ENOENT);
+    assert_int_equal(copy(f, "dir/c", "moved", WIRE_MOVE, NULL), 0);
+    assert_null(get(f, "dir/c"));
+    assert_string_equal(get(f, "moved"), "bytes");
+    assert_int_equal(copy(f, "k", "moved", WIRE_MOVE | WIRE_NOREPLACE, NULL), -EEXIST);
+    assert_int_equal(copy(f, "k", "moved", WIRE_MOVE, NULL), 0);
+    assert_string_equal(get(f, "moved"), "others");
+    assert_int_equal(put(f, "empty", "", NULL), 0);
+    assert_int_equal(copy(f, "empty", "empty2", 0, NULL), 0);
+    assert_string_equal(get(f, "empty2"), "");
+    assert_string_equal(list(f, "", 0, 0, 0), "empty,empty2,moved,");
+}
+
+/* Directories by key, as a file system over objects makes them. */
+static void test_directories_by_key(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_mkdir_req m = {.bucket = BUCKET, .key = SLICE_LIT("d")};
+    struct wire_mkdir_rep mr;
+    struct wire_rmdir_req rm = {.bucket = BUCKET, .key = SLICE_LIT("d")};
+    struct wire_rmdir_rep rmr;
+    assert_int_equal(object_mkdir(f->session, &m, f->arena, &mr, &f->e), 0);
+    assert_int_equal(mr.attr.kind, WIRE_DIRECTORY);
+    assert_int_equal(object_mkdir(f->session, &m, f->arena, &mr, &f->e), -EEXIST);
+    m.key = SLICE_LIT("none/d");
+    assert_int_equal(object_mkdir(f->session, &m, f->arena, &mr, &f->e), -ENOENT);
+    m.key = SLICE_LIT("../d");
+    assert_int_equal(object_mkdir(f->session, &m, f->arena, &mr, &f->e), -EINVAL);
+    struct wire_stat_req s = {.bucket = BUCKET, .key = SLICE_LIT("d"), .flags = WIRE_POSIX};
+    struct wire_stat_rep sr;
+    assert_int_equal(object_stat(f->session, &s, f->arena, &sr, &f->e), 0);
+    assert_int_equal(sr.attr.kind, WIRE_DIRECTORY);
+    assert_int_equal(stat_key(f, "d/", NULL), 0);
+    assert_int_equal(remove_key(f, "d", WIRE_POSIX), -EISDIR);
+    assert_int_equal(put(f, "d/k", "x", NULL), 0);
+    assert_int_equal(object_rmdir(f->session, &rm, f->arena, &rmr, &f->e), -ENOTEMPTY);
+    assert_int_equal(remove_key(f, "d/k", 0), 0);
+    assert_int_equal(object_rmdir(f->session, &rm, f->arena, &rmr, &f->e), 0);
+    assert_int_equal(object_rmdir(f->session, &rm, f->arena, &rmr, &f->e), -ENOENT);
+}
+
+/* Files and objects are the same: what a mount wrote is read by key, even before it is closed, with another
+ * ETag after each write; what was put by key is opened by number. */
+static void test_files_are_objects(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_attr a, b;
+    struct wire_inode x;
+    struct wire_tree_open_rep o;
+    uint64_t dir;
+    assert_int_equal(make_dir(f, ROOT, "dir", &dir), 0);
+    uint64_t ino = write_file(f, dir, "f", "by mount");
+    assert_string_equal(get(f, "dir/f"), "by mount");
+    assert_int_equal(stat_key(f, "dir/f", &a), 0);
+    assert_int_equal(open_ino(f, ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(pwrite(o.fd, "BY", 2, 0), 2);
+    assert_int_equal(ftruncate(o.fd, 5), 0);
+    assert_string_equal(get(f, "dir/f"), "BY mo");
+    assert_int_equal(stat_key(f, "dir/f", &b), 0);
+    assert_false(slice_eq(a.etag, b.etag));
+    assert_int_equal(close_handle(f, o.handle), 0);
+    assert_int_equal(put(f, "dir/g", "by key", &a), 0);
+    assert_int_equal(lookup(f, dir, "g", &x), 0);
+    assert_int_equal(x.size_bytes, 6);
+    assert_file(f, x.ino, "by key");
+    assert_int_equal(open_ino(f, x.ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(stat_key(f, "dir/g", &b), 0);
+    assert_true(slice_eq(a.etag, b.etag)); /* nothing was written yet */
+    assert_int_equal(pwrite(o.fd, "BY", 2, 0), 2);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    assert_int_equal(stat_key(f, "dir/g", &b), 0);
+    assert_false(slice_eq(a.etag, b.etag));
+    assert_string_equal(get(f, "dir/g"), "BY key");
+    assert_string_equal(list(f, "", 0, 0, 0), "dir/,dir/f,dir/g,");
+    /* A file that is open survives being replaced by key. */
+    assert_int_equal(open_ino(f, x.ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(put(f, "dir/g", "new", NULL), 0);
+    assert_int_equal(pwrite(o.fd, "old", 3, 0), 3);
+    assert_string_equal(get(f, "dir/g"), "new");
+    assert_int_equal(close_handle(f, o.handle), 0);
+    assert_string_equal(get(f, "dir/g"), "new");
+}
+
+/* A scratch bucket has nothing cached, and says so. */
+static void test_nothing_is_cached(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(put(f, "k", "x", NULL), 0);
+    struct wire_evict_req ev = {.bucket = BUCKET, .key = SLICE_LIT("k")};
+    struct wire_evict_rep evr;
+    assert_int_equal(object_evict(f->session, &ev, f->arena, &evr, &f->e), ERR_BAD_OPTION);
+    assert_non_null(strstr(f->e.text, "scratch"));
+    struct wire_cached_req ca = {.bucket = BUCKET, .max = 10};
+    struct wire_cached_rep car;
+    assert_int_equal(object_cached(f->session, &ca, f->arena, &car, &f->e), ERR_BAD_OPTION);
+    assert_string_equal(get(f, "k"), "x");
+    struct wire_tree_lookup_req l = {.bucket = SLICE_LIT("none"), .parent = ROOT, .name = SLICE_LIT("k")};
+    struct wire_tree_lookup_rep lr;
+    assert_int_equal(object_tree_lookup(f->session, &l, f->arena, &lr, &f->e), ERR_NO_BUCKET);
+    struct wire_status_req st = {0};
+    struct wire_status_rep str;
+    assert_int_equal(object_status(f->session, &st, f->arena, &str, &f->e), 0);
+    assert_true(slice_find_slice(str.json, SLICE_LIT("\"inodes\": 1")) >= 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BOTH(test_objects_come_and_go), BOTH(test_readers_keep_their_version),
+        BOTH(test_conditions),          BOTH(test_listings),
+        BOTH(test_ways_of_writing),     BOTH(test_copies_and_moves),
+        BOTH(test_directories_by_key),  BOTH(test_files_are_objects),
+        BOTH(test_nothing_is_cached),
+    };
+    return cmocka_run_group_tests_name("object_scratch_objects", tests, NULL, NULL);
+}

@@ -1,0 +1,329 @@
+"""The systems that are measured side by side, each started as its own documentation advises for reading large data.
+
+A Peer says whether it is there, its version, and the command that starts it. `volume` makes what lives as long as the data set
+(a metadata store, a copy of the data where a system cannot read objects in place); `Volume.run` mounts it once with an empty
+cache, and gives a Running with its directory and its processes. Everything ends with its block, and nothing stays mounted.
+
+All read the same objects through the same URL, that of bench/shaper, and all mounts get the same read_ahead_kb.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from lab import MOUNT_SECONDS, ROOT, harness, say
+
+READ_AHEAD_KB = 1024  # what Forebay's own mount asks for; given to all
+VENV_BIN = ROOT / ".deps/venv/bin"
+MISSING = {
+    "mountpoint-s3": "not in the package registries that can be reached (a placeholder is), and not in Debian",
+    "goofys": "its module cannot be fetched, and Debian has none",
+    "geesefs": "its module cannot be fetched, and Debian has none",
+    "MinIO": "not in the package registries that can be reached; versitygw takes its place for PUT",
+}
+
+
+def program(name):
+    """Path of a program: of the venv, of Debian, or None."""
+    own = VENV_BIN / name
+    return str(own) if own.exists() else shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin")
+
+
+def first_line(*argv):
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else "unknown"
+
+
+def is_mounted(path):
+    with open("/proc/self/mountinfo", encoding="utf-8") as lines:
+        return any(line.split()[4] == str(path) for line in lines)
+
+
+def raise_read_ahead(path):
+    """The same for every mount; the file is missing where a file system has no device of its own."""
+    device = os.stat(path).st_dev
+    with contextlib.suppress(OSError):
+        pathlib.Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb").write_text(str(READ_AHEAD_KB))
+
+
+@dataclasses.dataclass
+class Running:
+    dir: pathlib.Path
+    processes: list  # roots of the process trees that belong to it
+    node: object = None
+
+    def pids(self):
+        return tree(self.processes)
+
+
+def tree(roots):
+    """These processes and all that descend from them."""
+    parents = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{entry.name}/stat", encoding="utf-8",
+                                                                            errors="replace") as stat:
+                parents[int(entry.name)] = int(stat.read().rsplit(")", 1)[1].split()[1])
+    found = [pid for pid in roots if pid in parents]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+class FuseProgram(harness.Program):
+    """A program in the foreground that mounts a directory, until the block ends."""
+
+    def __init__(self, directory, name, argv, env=None, what=None):
+        super().__init__(directory, name)
+        self.mount_dir = self.dir / "mnt"
+        self.mount_dir.mkdir()
+        self.spawn([str(self.mount_dir) if a == "MOUNT" else a for a in argv], env=env)
+        try:
+            harness.wait_until(self._up, MOUNT_SECONDS, what or f"mount of {name}")
+        except BaseException:
+            self.stop()
+            raise
+        raise_read_ahead(self.mount_dir)
+
+    def _up(self):
+        if not self.running():
+            raise RuntimeError(f"{self.name} ended:\n{self.log_tail(8)}")
+        return is_mounted(self.mount_dir)
+
+    def stop(self):
+        for flags in ([], ["-z"]):
+            if is_mounted(self.mount_dir):
+                subprocess.run(["fusermount3", "-u", *flags, str(self.mount_dir)], stderr=subprocess.DEVNULL, check=False)
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+            if self.process.poll() is None:
+                self.process.kill()
+            self._finish()
+
+
+class Peer:
+    name = ""
+    tuning = ""     # how it is started, for the page
+    in_place = True  # reads existing objects of the origin; others need a copy
+    programs = ()
+
+    def missing(self):
+        """Why it cannot be run here, or None."""
+        absent = [p for p in self.programs if not program(p)]
+        return f"{', '.join(absent)} not installed" if absent else None
+
+    def version(self):
+        return "unknown"
+
+    @contextlib.contextmanager
+    def volume(self, lab, bucket, endpoint, sources):
+        """sources: {name: path} of the objects of the bucket, for systems that need a copy. Gives a function that makes a context of a
+        Running."""
+        yield lambda: self.run(lab, bucket, endpoint)
+
+    def run(self, lab, bucket, endpoint):
+        raise NotImplementedError
+
+
+class Forebay(Peer):
+    name = "forebay"
+    tuning = "forebay serve, forebay mount; no options"
+
+    def version(self):
+        return first_line(str(harness.forebay_bin()), "--version")
+
+    @contextlib.contextmanager
+    def run(self, lab, bucket, endpoint):
+        with lab.node(bucket, endpoint=endpoint) as node, lab.mount(node, bucket) as mount:
+            raise_read_ahead(mount.dir)
+            yield Running(mount.dir, [node.pid, mount.pid], node)
+
+
+class S3fs(Peer):
+    name = "s3fs"
+    tuning = ("s3fs -o use_cache=DIR,parallel_count=20,multipart_size=16,multireq_max=50,max_stat_cache_size=200000,"
+              "stat_cache_expire=3600,enable_noobj_cache")
+    programs = ("s3fs",)
+
+    def version(self):
+        return first_line(program("s3fs"), "--version")
+
+    @contextlib.contextmanager
+    def run(self, lab, bucket, endpoint):
+        directory = lab.path("s3fs")
+        (directory / "cache").mkdir(parents=True)
+        secret = directory / "passwd"
+        secret.touch(mode=0o600)
+        secret.write_text(f"{lab.origin.access_key}:{lab.origin.secret_key}\n")
+        options = (f"url={endpoint},use_path_request_style,passwd_file={secret},use_cache={directory / 'cache'},parallel_count=20,"
+                   "multipart_size=16,multireq_max=50,max_stat_cache_size=200000,stat_cache_expire=3600,enable_noobj_cache,sigv4,"
+                   f"endpoint={harness.REGION}")
+        try:
+            with FuseProgram(directory, "s3fs", [program("s3fs"), bucket, "MOUNT", "-f", "-o", options]) as mount:
+                yield Running(mount.mount_dir, [mount.pid])
+        finally:
+            harness.tree_remove(directory)
+
+
+class Rclone(Peer):
+    programs = ("rclone",)
+
+    def __init__(self, mode):
+        self.mode = mode
+        self.name = f"rclone {mode}"
+        self.flags = ["--vfs-cache-mode", mode, "--dir-cache-time", "1h", "--attr-timeout", "1h", "--no-modtime", "--no-checksum",
+                      "--buffer-size", "32M", "--max-read-ahead", "4M", "--transfers", "16"]
+        if mode == "full":
+            self.flags += ["--vfs-read-ahead", "128M", "--vfs-cache-max-age", "24h"]
+        self.tuning = "rclone mount " + " ".join(self.flags)
+
+    def version(self):
+        return first_line(program("rclone"), "version")
+
+    @contextlib.contextmanager
+    def run(self, lab, bucket, endpoint):
+        directory = lab.path("rclone")
+        directory.mkdir()
+        env = {"RCLONE_CONFIG": "/dev/null", "RCLONE_CONFIG_O_TYPE": "s3", "RCLONE_CONFIG_O_PROVIDER": "Other",
+               "RCLONE_CONFIG_O_ENDPOINT": endpoint, "RCLONE_CONFIG_O_ACCESS_KEY_ID": lab.origin.access_key,
+               "RCLONE_CONFIG_O_SECRET_ACCESS_KEY": lab.origin.secret_key, "RCLONE_CONFIG_O_REGION": harness.REGION}
+        # without the variable of a certificate bundle, which its transport does not know
+        argv = ["env", "-u", "AWS_CA_BUNDLE", program("rclone"), "mount", f"o:{bucket}", "MOUNT", *self.flags, "--cache-dir", str(directory / "cache")]
+        try:
+            with FuseProgram(directory, "rclone", argv, env=env) as mount:
+                yield Running(mount.mount_dir, [mount.pid])
+        finally:
+            harness.tree_remove(directory)
+
+
+class Juicefs(Peer):
+    name = "JuiceFS"
+    tuning = ("juicefs format --storage s3 --trash-days 0; redis-server; juicefs mount --cache-dir DIR --cache-size 20480 "
+              "--buffer-size 1024 --max-readahead 128 --open-cache 3600 --attr-cache 3600 --entry-cache 3600")
+    in_place = False
+    programs = ("juicefs", "redis-server")
+
+    def version(self):
+        return first_line(program("juicefs"), "version")
+
+    @contextlib.contextmanager
+    def volume(self, lab, bucket, endpoint, sources):
+        directory = lab.path("juicefs")
+        directory.mkdir()
+        port = harness.free_port()
+        redis = harness.Program(directory / "redis", "redis")
+        try:
+            redis.spawn([program("redis-server"), "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+                         "--dir", directory / "redis"], ready="Ready to accept|ready to accept")
+            meta = f"redis://127.0.0.1:{port}/1"
+            own = lab.origin.new_bucket()
+            done = subprocess.run([program("juicefs"), "format", "--storage", "s3", "--bucket", f"{endpoint}/{own}", "--access-key",
+                                   lab.origin.access_key, "--secret-key", lab.origin.secret_key, "--trash-days", "0", meta, "bench"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            if done.returncode != 0:
+                raise RuntimeError(f"juicefs format: {done.stdout.strip().splitlines()[-1:]}")
+            with self._mounted(lab, meta, redis) as running:
+                for name, path in sources.items():
+                    (running.dir / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, running.dir / name)
+            yield lambda: self._mounted(lab, meta, redis)
+        finally:
+            if redis.process is not None:
+                redis.kill()
+            harness.tree_remove(directory)
+
+    @contextlib.contextmanager
+    def _mounted(self, lab, meta, redis):
+        directory = lab.path("juicefs-mount")
+        argv = [program("juicefs"), "mount", "--no-usage-report", "--no-syslog", "--cache-dir", str(directory / "cache"),
+                "--cache-size", "20480", "--buffer-size", "1024", "--max-readahead", "128", "--open-cache", "3600", "--attr-cache", "3600",
+                "--entry-cache", "3600", meta, "MOUNT"]
+        try:
+            with FuseProgram(directory, "juicefs", argv) as mount:
+                yield Running(mount.mount_dir, [mount.pid, redis.pid])
+        finally:
+            harness.tree_remove(directory)
+
+
+class Seaweed(Peer):
+    name = "SeaweedFS"
+    tuning = "weed server -filer; weed mount -cacheCapacityMB=20480 -concurrentReaders=32; the data is its own copy, not the origin's"
+    in_place = False
+    programs = ("weed",)
+
+    def version(self):
+        return first_line(program("weed"), "version")
+
+    @contextlib.contextmanager
+    def volume(self, lab, bucket, endpoint, sources):
+        directory = lab.path("weed")
+        (directory / "data").mkdir(parents=True)
+        ports = {name: harness.free_port() for name in ("master", "volume", "filer", "mg", "vg", "fg")}
+        server = harness.Program(directory / "server", "weed")
+        try:
+            server.spawn([program("weed"), "-logtostderr=true", "server", f"-dir={directory / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+                          f"-master.port={ports['master']}", f"-master.port.grpc={ports['mg']}", f"-volume.port={ports['volume']}",
+                          f"-volume.port.grpc={ports['vg']}", "-filer", f"-filer.port={ports['filer']}", f"-filer.port.grpc={ports['fg']}",
+                          "-volume.max=64", "-master.volumeSizeLimitMB=1024"])
+            filer = f"127.0.0.1:{ports['filer']}.{ports['fg']}"
+            with self._mounted(lab, filer, server) as running:
+                for name, path in sources.items():
+                    (running.dir / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, running.dir / name)
+            yield lambda: self._mounted(lab, filer, server)
+        finally:
+            server.kill()
+            harness.tree_remove(directory)
+
+    @contextlib.contextmanager
+    def _mounted(self, lab, filer, server):
+        directory = lab.path("weed-mount")
+        argv = [program("weed"), "-logtostderr=true", "mount", f"-filer={filer}", "-dir=MOUNT", f"-cacheDir={directory / 'cache'}",
+                "-cacheCapacityMB=20480", "-concurrentReaders=32", "-dirAutoCreate"]
+        directory.mkdir()
+        (directory / "cache").mkdir()
+        argv = [a.replace("MOUNT", str(directory / "mnt")) if a.startswith("-dir=") else a for a in argv]
+        try:
+            with FuseProgram(directory, "weed", argv) as mount:
+                yield Running(mount.mount_dir, [mount.pid, server.pid])
+        finally:
+            harness.tree_remove(directory)
+
+
+FOREBAY = Forebay()
+MOUNTS = [S3fs(), Rclone("off"), Rclone("full"), Juicefs(), Seaweed()]
+
+
+def present():
+    """Peers that can be run here; says which cannot."""
+    there = []
+    for peer in MOUNTS:
+        reason = peer.missing()
+        if reason:
+            say(f"{peer.name}: not run ({reason})")
+        else:
+            there.append(peer)
+    return there
+
+
+def describe():
+    """Rows for the page: every system, with version and configuration, or why it is not there."""
+    rows = [{"name": p.name, "version": None if p.missing() else p.version(), "missing": p.missing(), "tuning": p.tuning}
+            for p in [FOREBAY, *MOUNTS]]
+    nginx, s3 = program("nginx"), harness.versitygw_bin()
+    rows.append({"name": "nginx", "version": first_line(nginx, "-v") if nginx else None, "missing": None if nginx else "not installed",
+                 "tuning": "sendfile, tcp_nopush, open_file_cache; proxy_cache with slices of 8 MiB and a lock per slice"})
+    rows.append({"name": "versitygw", "version": first_line(str(s3), "--version") if s3.exists() else None,
+                 "missing": None if s3.exists() else "not built", "tuning": "posix, over a directory: the origin of all, and the reference for PUT"})
+    rows += [{"name": name, "version": None, "missing": reason, "tuning": ""} for name, reason in MISSING.items()]
+    return rows
+
+
+if __name__ == "__main__":
+    for row in describe():
+        print(f"{row['name']:15} {row['version'] or 'not run: ' + row['missing']}", file=sys.stdout)

@@ -1,0 +1,233 @@
+"""Measurements of Forebay beside its peers: every system in turn, round after round, the order turned around each time.
+
+A ratio is that of the two systems of one round. Beside each stand the CPU seconds per GB of all processes of a system (the reader's
+included), the memory of its processes at their peak, and what it asked the origin for.
+"""
+
+import contextlib
+import json
+import statistics
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import lab as lab_module
+import peers
+from lab import GIB, MIB, SHAPE, harness, pair_row, say, stolen
+from usage import Usage
+
+COLD_BYTES, QUICK_COLD_BYTES = GIB, 64 * MIB
+WARM_BYTES, QUICK_WARM_BYTES = 512 * MIB, 64 * MIB
+RANDOM_READS, QUICK_RANDOM_READS = 50_000, 5_000
+SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 20_000, 500, 110_000
+SMALL_WORKERS = (1, 4)
+DISK = "the disk"
+
+
+class NotRun(Exception):
+    """A measurement that this machine or this version cannot make; the text says why."""
+
+
+def not_run_row(title, goal, reason, **more):
+    return {"title": title, "goal": goal, "value": "not run", "detail": reason, "met": None, "steal_percent": None, **more}
+
+
+def rounds(lab, sides):
+    """Each of {name: function} once a round; gives {name: [results]} and the share of stolen time."""
+    taken = {name: [] for name in sides}
+    with stolen() as share:
+        for i in range(lab.pairs):
+            for name in (list(sides) if i % 2 == 0 else reversed(list(sides))):
+                taken[name].append(sides[name]())
+    return taken, share[0]
+
+
+def costs(samples):
+    """Medians of what each sample carries beside its rate."""
+    found = {}
+    for key in ("cpu_s_per_gb", "memory_bytes", "origin_bytes", "origin_requests"):
+        values = [s[key] for s in samples if s.get(key) is not None]
+        if values:
+            found[key] = statistics.median(values)
+    return found
+
+
+def rows_against(taken, share, title, unit, scale, goal=1.0, ours="forebay"):
+    """One row for each system but ours. `taken`: {name: [{"rate": ...}]}."""
+    rows = []
+    for name, samples in taken.items():
+        if name == ours:
+            continue
+        pairs = [(a["rate"], b["rate"]) for a, b in zip(taken[ours], samples)]
+        row = pair_row(f"{title}, against {name}", goal, pairs, share, unit, scale)
+        rows.append({**row, "peer": name, "ours_cost": costs(taken[ours]), "reference_cost": costs(samples)})
+    return rows
+
+
+@contextlib.contextmanager
+def mounted(lab, bucket, endpoint, sources, wanted=None):
+    """All present systems with the objects of a bucket, mounted at once: {name: Running}. One that fails is left out, and said."""
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for peer in [peers.FOREBAY, *(wanted if wanted is not None else peers.present())]:
+            with skipping(peer.name):
+                start = stack.enter_context(peer.volume(lab, bucket, endpoint, sources))
+                running[peer.name] = stack.enter_context(start())
+        if "forebay" not in running:
+            raise RuntimeError("forebay itself could not be mounted")
+        yield running
+
+
+@contextlib.contextmanager
+def skipping(name):
+    """A peer that does not start does not take the run with it."""
+    try:
+        yield
+    except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError) as error:
+        if name == "forebay":
+            raise
+        say(f"{name}: not run ({str(error).splitlines()[0] if str(error) else type(error).__name__})")
+
+
+def measured(pids, read, n_bytes=None):
+    """Runs read(), which gives a program's JSON; gives its rate and what it cost."""
+    with Usage(pids) as usage:
+        said = read()
+    moved = n_bytes or said["bytes"]
+    return {"rate": moved / said["seconds"], "cpu_s_per_gb": usage.cpu_s / (moved / 1e9), "memory_bytes": usage.memory_bytes}
+
+
+def no_processes():
+    return []
+
+
+# ---- cold ----
+
+def cold_once(lab, start, shaper, name, size):
+    """A mount with an empty cache reads the file once."""
+    with start() as running:
+        shaper.set(system=name.replace(" ", "-"))
+        shaper.reset()
+        sample = measured(running.pids, lambda: lab.read("seq", running.dir / "big.bin", MIB, 1))
+        stats = shaper.stats()
+        if sample["rate"] <= 0:
+            raise RuntimeError(f"{name} read nothing")
+    return {**sample, "origin_bytes": stats["response_bytes"] / size, "origin_requests": stats["requests"]}
+
+
+def peers_cold(lab):
+    """Cold sequential reads of one large object through the mounts of all systems, each started anew with an empty cache, from the
+    shaped origin. Origin bytes are those of the object's. JuiceFS reads its own blocks of a copy from the same origin; SeaweedFS keeps
+    its copy itself and is left out."""
+    size = QUICK_COLD_BYTES if lab.quick else COLD_BYTES
+    source = lab.path("big")
+    lab_module.write_random(source, size, "peers cold")
+    bucket = lab.upload({"big.bin": source})
+    with lab.shaper(**SHAPE) as shaper, contextlib.ExitStack() as stack:
+        starts = {}
+        for peer in [peers.FOREBAY, *(p for p in peers.present() if p.name != "SeaweedFS")]:
+            with skipping(peer.name):
+                start = stack.enter_context(peer.volume(lab, bucket, shaper.endpoint, {"big.bin": source}))
+                with start() as running:  # right bytes, before anything is measured
+                    if not lab_module.same(source, running.dir / "big.bin"):
+                        raise RuntimeError("gave other bytes than the origin")
+                starts[peer.name] = start
+        say(f"cold through all mounts: {', '.join(starts)}")
+        taken, share = rounds(lab, {name: lambda name=name: cold_once(lab, starts[name], shaper, name, size) for name in starts})
+    return rows_against(taken, share, f"Cold sequential read of {size // MIB} MiB through the mount", "MB/s", 1e-6)
+
+
+# ---- warm ----
+
+WARM_WAYS = [("1 MiB sequential", "seq", MIB), ("128 KiB random", "random", 128 << 10), ("4 KiB random", "random", 4096),
+             ("mmap", "mmap", MIB)]
+
+
+def warm_count(lab, mode, block, size):
+    """Blocks of random reads, about as many bytes for 128 KiB as a pass; passes for the others."""
+    if mode != "random":
+        return 1
+    return min(QUICK_RANDOM_READS if lab.quick else RANDOM_READS, 4 * size // block)
+
+
+def peers_warm(lab):
+    """Warm reads through the mounts of all systems: the file was read before, and lies in the page cache or in the system's own
+    cache. All mounts have the same read_ahead_kb."""
+    size = QUICK_WARM_BYTES if lab.quick else WARM_BYTES
+    source = lab.path("warm")
+    lab_module.write_random(source, size, "peers warm")
+    bucket = lab.upload({"warm.bin": source})
+    rows = []
+    with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, {"warm.bin": source}) as running:
+        for name, system in running.items():
+            if not lab_module.same(source, system.dir / "warm.bin"):
+                raise RuntimeError(f"{name} gave other bytes than the origin")
+        for title, mode, block in WARM_WAYS:
+            count = warm_count(lab, mode, block, size)
+            say(f"warm through all mounts, {title}: {', '.join(running)}")
+            taken, share = rounds(lab, {
+                name: lambda s=system: measured(s.pids, lambda: lab.read(mode, s.dir / "warm.bin", block, count))
+                for name, system in running.items()})
+            rows += rows_against(taken, share, f"Warm {title} reads through the mount", "MB/s", 1e-6)
+    return rows
+
+
+# ---- small files ----
+
+def upload_all(lab, directory):
+    """Every file below a directory, by several connections; gives the bucket and {name: path}."""
+    sources = {str(p.relative_to(directory)): p for p in sorted(directory.rglob("*")) if p.is_file()}
+    bucket = lab.origin.new_bucket()
+    client = lab.origin.s3()
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(lambda item: client.put_object(Bucket=bucket, Key=item[0], Body=item[1].read_bytes()), item)
+                     for item in sources.items()]:
+            done.result()
+    return bucket, sources
+
+
+def epoch(directory, workers, *options):
+    """One verified epoch in shuffled order by `forebay bench epoch`; its JSON."""
+    done = subprocess.run([str(harness.forebay_bin()), "bench", "epoch", str(directory), "--verify", "--json", "--epochs", "1", "--workers",
+                           str(workers), *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"bench epoch {directory}: {done.stderr.strip()}")
+    return json.loads(done.stdout)[0]
+
+
+def make_files(lab, count, size):
+    """Files that `bench epoch --verify` knows, on the disk."""
+    directory = lab.path("files")
+    directory.mkdir()
+    subprocess.run([str(harness.forebay_bin()), "bench", "epoch", str(directory), "--make", f"{count}x{size}", "--epochs", "1", "--json"],
+                   check=True, stdout=subprocess.DEVNULL)
+    return directory
+
+
+def peers_small(lab):
+    """Warm small files in random order, each opened, read, verified and closed, by 1 and by 4 workers: on the disk's own file system and
+    through all mounts, after every file was read once."""
+    count = QUICK_SMALL_FILES if lab.quick else SMALL_FILES
+    plain = make_files(lab, count, SMALL_BYTES)
+    say(f"{count} small files: to the origin and into the systems that need a copy")
+    bucket, sources = upload_all(lab, plain)
+    rows = []
+    with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, sources) as running:
+        places = {name: (system.dir, system.pids) for name, system in running.items()}
+        places[DISK] = (plain, no_processes)
+        for directory, _ in places.values():
+            epoch(directory, 8)
+        for workers in SMALL_WORKERS:
+            say(f"small files, {workers} workers: {', '.join(places)}")
+            taken, share = rounds(lab, {
+                name: lambda d=directory, p=pids: measured(p, lambda: epoch(d, workers, "--prefetch", 1000)) for name, (directory, pids)
+                in places.items()})
+            files = {name: [{**s, "rate": s["rate"] / SMALL_BYTES} for s in samples] for name, samples in taken.items()}
+            title = f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}"
+            for row in rows_against(files, share, title, "files/s", 1.0):
+                if row["peer"] == DISK:
+                    row["goal"], row["met"] = "at least 0.4", row["ratio"]["median"] >= 0.4
+                rows.append(row)
+    return rows
+
+
+MEASURES = {"peers_cold": peers_cold, "peers_warm": peers_warm, "peers_small": peers_small}

@@ -31,7 +31,7 @@ PAIRS, QUICK_PAIRS = 9, 3
 SHAPE = {"first_byte": "20ms", "per_connection": "50MB/s", "total": "300MB/s"}
 SHAPED_BYTES_PER_S = 300e6
 MOUNT_SECONDS = 30
-FREE_BYTES = 10 * GIB
+FREE_BYTES, QUICK_FREE_BYTES = 40 * GIB, 10 * GIB
 
 
 def steal():
@@ -199,8 +199,9 @@ class Lab:
         self._stack = contextlib.ExitStack()
         base = pathlib.Path(directory or os.environ.get("TMPDIR") or "/var/tmp").resolve()
         free = shutil.disk_usage(base).free
-        if free < FREE_BYTES:
-            raise RuntimeError(f"{base} has {free // GIB} GiB free and {FREE_BYTES // GIB} are needed: "
+        needed = QUICK_FREE_BYTES if quick else FREE_BYTES
+        if free < needed:
+            raise RuntimeError(f"{base} has {free // GIB} GiB free and {needed // GIB} are needed: "
                                "give another directory with --dir")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=base))
         self._stack.callback(harness.tree_remove, self.dir)

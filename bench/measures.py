@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import subprocess
 import threading
 import time
@@ -14,13 +13,14 @@ import harness
 import lab as lab_module
 from lab import GIB, MIB, SHAPE, SHAPED_BYTES_PER_S, MemoryWatch, pair_row, say, stolen, value_row
 
-BIG_BYTES = GIB
+BIG_BYTES, QUICK_BIG_BYTES = GIB, 256 * MIB
 SEQUENTIAL_PASSES = 4
 RANDOM_BLOCK = 4096
 RANDOM_READS = 400_000
+RANDOM_LARGE_BLOCK, RANDOM_LARGE_READS = 128 << 10, 32_000
 MMAP_PASSES = 2
-S3_OBJECTS, S3_CONNECTIONS = 256, 16
-S3_REQUESTS = 4096
+QUICK_SHARE = 8  # of random reads and of the bytes of streams, in a quick run
+QUICK_IMAGES, QUICK_SHARDS = 400, 2
 FIRST_SAMPLES, QUICK_FIRST_SAMPLES = 21, 7
 FIRST_BYTES = 4096
 FIRST_SIZES = [4 * MIB, MIB, 128 << 10]
@@ -33,12 +33,16 @@ def rate(result):
     return result["bytes"] / result["seconds"]
 
 
+def big_bytes(lab):
+    return QUICK_BIG_BYTES if lab.quick else BIG_BYTES
+
+
 def big_file(lab):
-    """A file of 1 GiB on the disk, once per lab, and its bucket at the origin."""
+    """A large file on the disk, once per lab, and its bucket at the origin."""
     if not hasattr(lab, "big"):
         path = lab.dir / "plain" / "big.bin"
-        say("making a file of 1 GiB, on the disk and at the origin")
-        lab_module.write_random(path, BIG_BYTES, "big")
+        say(f"making a file of {big_bytes(lab) // MIB} MiB, on the disk and at the origin")
+        lab_module.write_random(path, big_bytes(lab), "big")
         lab.big = path, lab.upload({"big.bin": path})
     return lab.big
 
@@ -51,13 +55,15 @@ def passthrough_of(node):
 
 # ---- warm reads through the mount ----
 
-WAYS = [("1 MiB sequential", "seq", MIB, SEQUENTIAL_PASSES), ("4 KiB random", "random", RANDOM_BLOCK, RANDOM_READS),
+WAYS = [("1 MiB sequential", "seq", MIB, SEQUENTIAL_PASSES), ("128 KiB random", "random", RANDOM_LARGE_BLOCK, RANDOM_LARGE_READS),
+        ("4 KiB random", "random", RANDOM_BLOCK, RANDOM_READS),
         ("mmap", "mmap", MIB, MMAP_PASSES)]
 
 
 def warm_rows(lab, plain, ours, state):
     rows = []
     for title, mode, block, count in WAYS:
+        count = count // QUICK_SHARE if lab.quick and mode == "random" else count
         say(f"warm: {title}, {state}, {lab.pairs} pairs")
         taken, share = lab.take_pairs(lambda: rate(lab.read(mode, ours, block, count)),
                                       lambda: rate(lab.read(mode, plain, block, count)))
@@ -66,7 +72,7 @@ def warm_rows(lab, plain, ours, state):
 
 
 def warm(lab):
-    """Warm reads of a 1 GiB file through the mount against the same reads of its copy on the same disk. Both are in the page
+    """Warm reads of a large file through the mount against the same reads of its copy on the same disk. Both are in the page
     cache: as they got there when they were written (ours by the fill from the origin, the copy in pieces of 8 MiB), and as they
     get there when they are read from the disk. The kernel keeps them in larger or smaller pieces accordingly."""
     plain, bucket = big_file(lab)
@@ -75,7 +81,7 @@ def warm(lab):
         if not lab_module.same(plain, ours):
             raise RuntimeError("the mount gave other bytes than the disk")
         rows = warm_rows(lab, plain, ours, "as written")
-        extents = [p for p in node.data.rglob("*") if p.is_file() and p.stat().st_size == BIG_BYTES]
+        extents = [p for p in node.data.rglob("*") if p.is_file() and p.stat().st_size == big_bytes(lab)]
         lab_module.forget([plain, *extents])
         lab_module.read_through(plain)
         lab_module.read_through(ours)
@@ -101,22 +107,22 @@ def cold_s3(lab, bucket, shaper):
 def cold_direct(lab, bucket, shaper):
     """The shaped origin itself: 8 connections that take ranges of 8 MiB."""
     client = harness.s3_client(shaper.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
-    ranges = [f"{at}-{at + 8 * MIB - 1}" for at in range(0, BIG_BYTES, 8 * MIB)]
+    ranges = [f"{at}-{at + 8 * MIB - 1}" for at in range(0, big_bytes(lab), 8 * MIB)]
     targets, address = lab.targets(client, bucket, ["big.bin"], ranges)
     return rate(lab.get(address, targets, 8))
 
 
 def cold(lab):
-    """Cold sequential reads of 1 GiB from the shaped origin, by a node with nothing in it, against the rate that the
+    """Cold sequential reads of a large object from the shaped origin, by a node with nothing in it, against the rate that the
     origin is shaped to. What parallel ranges straight from the origin give in the same turns is shown beside it. The
     machine's memory is full of page cache before, as on any machine that has run for a while."""
     _, bucket = big_file(lab)
     rows = []
-    with lab.full_memory(), lab.shaper(**SHAPE) as shaper:
+    with contextlib.nullcontext() if lab.quick else lab.full_memory(), lab.shaper(**SHAPE) as shaper:
         for title, measure in (("the mount", cold_mount), ("S3 GET", cold_s3)):
-            say(f"cold: 1 GiB through {title}, {lab.pairs} pairs")
+            say(f"cold: {big_bytes(lab) // MIB} MiB through {title}, {lab.pairs} pairs")
             taken, share = lab.take_pairs(lambda: measure(lab, bucket, shaper), lambda: cold_direct(lab, bucket, shaper))
-            row = pair_row(f"Cold sequential read of 1 GiB through {title}, of the origin's 300 MB/s", 0.9,
+            row = pair_row(f"Cold sequential read of {big_bytes(lab) // MIB} MiB through {title}, of the origin's 300 MB/s", 0.95,
                            [(ours, SHAPED_BYTES_PER_S) for ours, _ in taken], share, "MB/s", 1e-6)
             row["direct"] = lab_module.spread([direct * 1e-6 for _, direct in taken])
             rows.append(row)
@@ -186,73 +192,14 @@ def first(lab):
     return rows
 
 
-# ---- warm S3 GET against nginx ----
-
-NGINX_CONFIG = """
-daemon off; pid {dir}/nginx.pid; error_log {dir}/error.log warn; worker_processes auto; {user}
-events {{ worker_connections 1024; }}
-http {{
-    access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000; keepalive_timeout 600s;
-    client_body_temp_path {dir}; proxy_temp_path {dir}; fastcgi_temp_path {dir}; uwsgi_temp_path {dir}; scgi_temp_path {dir};
-    open_file_cache max=10000 inactive=600s; open_file_cache_valid 600s;
-    server {{ listen 127.0.0.1:{port} backlog=1024; root {root}; }}
-}}
-"""
-
-
-class Nginx(harness.Program):
-    """nginx with sendfile over a directory."""
-
-    def __init__(self, directory, root):
-        super().__init__(directory, "nginx")
-        self.port = harness.free_port()
-        config = self.dir / "nginx.conf"
-        user = "user root;" if os.geteuid() == 0 else ""
-        config.write_text(NGINX_CONFIG.format(dir=self.dir, port=self.port, root=root, user=user))
-        self.spawn([shutil.which("nginx") or "/usr/sbin/nginx", "-p", self.dir, "-c", config])
-        harness.wait_until(self._answers, 20, "nginx answers")
-
-    def _answers(self):
-        connection = http.client.HTTPConnection(self.address, timeout=5)
-        with contextlib.suppress(OSError), contextlib.closing(connection):
-            connection.request("GET", "/")
-            return connection.getresponse().status > 0
-        return False
-
-    @property
-    def address(self):
-        return f"127.0.0.1:{self.port}"
-
-
-def s3(lab):
-    """Warm GETs of 1 MiB objects over 16 connections: signed requests to the node (presigned URLs, verified each time)
-    against plain ones to nginx with sendfile, for the same files. Both sides in the page cache."""
-    say(f"warm S3 GET: {S3_OBJECTS} objects of 1 MiB, {S3_CONNECTIONS} connections, {lab.pairs} pairs")
-    plain = lab.path("objects")
-    keys = [f"object-{i:03d}" for i in range(S3_OBJECTS)]
-    for key in keys:
-        lab_module.write_random(plain / key, MIB, key)
-    bucket = lab.upload({key: plain / key for key in keys})
-    requests = S3_REQUESTS // 4 if lab.quick else S3_REQUESTS
-    with lab.node(bucket) as node, Nginx(lab.path("nginx"), plain) as nginx:
-        targets, address = lab.targets(node.s3(signature_version="s3v4"), bucket, keys)
-        unsigned = ["/" + key for key in keys]
-        for _ in range(2):
-            lab.get(address, targets, S3_CONNECTIONS)
-            lab.get(nginx.address, unsigned, S3_CONNECTIONS)
-        taken, share = lab.take_pairs(lambda: rate(lab.get(address, targets, S3_CONNECTIONS, requests)),
-                                      lambda: rate(lab.get(nginx.address, unsigned, S3_CONNECTIONS, requests)))
-    return [pair_row("Warm S3 GET of 1 MiB objects, 16 connections, of nginx with sendfile", 0.9, taken, share, "MB/s", 1e-6)]
-
-
 # ---- two epochs ----
 
 def epoch(lab):
     """Two epochs of the demonstration's data set through the mount. Bytes from the origin are those that a proxy in front of
     it counts."""
-    say("epochs: 2,000 images and 8 shards, twice")
+    say("epochs: images and shards, twice")
     plain = lab.path("dataset")
-    dataset.make(plain)
+    dataset.make(plain, QUICK_IMAGES, QUICK_SHARDS) if lab.quick else dataset.make(plain)
     bucket = harness.random_name()
     total = dataset.upload(lab.origin.s3(), bucket, plain)
     counted = []
@@ -266,7 +213,7 @@ def epoch(lab):
         taken, pair_share = lab.take_pairs(
             lambda: 1 / bench_epoch(node, mount.dir, "--epochs", 3)[-1]["seconds"],
             lambda: 1 / bench_epoch(node, plain, "--epochs", 3)[-1]["seconds"])
-    small = pair_row("Warm epoch through the mount, open + read + close of 2,008 files, 2 workers, of the disk's (no goal here)",
+    small = pair_row("Warm epoch through the mount, open + read + close of every file, 2 workers, of the disk's (no goal here)",
                      0.4, taken, pair_share, "epochs/s")
     small["goal"], small["met"] = "-", None
     first_ratio = counted[0] / total
@@ -309,10 +256,10 @@ def memory_row(title, watch, share):
 
 def memory(lab):
     """Resident memory (RssAnon + RssShmem, sampled every 10 ms) of a node with the default --memory while 64 clients read 64
-    cold objects of 32 MiB: through S3 and through the mount, from the shaped origin and as fast as the origin gives."""
+    cold objects of 32 MiB (a quick run: 4 MiB): through S3 and through the mount, from the shaped origin and as fast as the origin gives."""
     say(f"memory: {STREAMS} cold streams")
     plain = lab.path("stream")
-    lab_module.write_random(plain, STREAM_BYTES, "stream")
+    lab_module.write_random(plain, STREAM_BYTES // (QUICK_SHARE if lab.quick else 1), "stream")
     keys = [f"stream-{i:02d}" for i in range(STREAMS)]
     bucket = lab.upload({key: plain for key in keys})
     rows = []
@@ -342,5 +289,5 @@ def scale(lab):
     return json.loads(done.stdout)["rows"]
 
 
-MEASURES = {"warm": warm, "cold": cold, "first": first, "s3": s3, "epoch": epoch, "memory": memory}
+MEASURES = {"warm": warm, "cold": cold, "first": first, "epoch": epoch, "memory": memory}
 ON_REQUEST = {"scale": scale}

@@ -3,6 +3,8 @@
 import json
 import pathlib
 
+import goals
+
 HEAD = """# Measured
 
 Written by `bench/run`; `make bench` renews it. Each figure is the median of interleaved pairs (ours, reference) on one machine
@@ -10,8 +12,14 @@ in one run, with minimum and maximum; *steal* is the share of CPU time that the 
 in the page cache, for both sides. Cold means a node with nothing in it, behind `bench/shaper`: 20 ms to the first byte, 50 MB/s
 per connection, 300 MB/s in all. The raw numbers of every pair are in `bench/results/`.
 """
-TITLES = {"warm": "Warm reads through the mount", "cold": "Cold reads", "first": "First byte", "s3": "Warm S3",
-          "epoch": "Two epochs", "memory": "Memory", "scale": "Index"}
+TITLES = {"warm": "Warm reads through the mount", "dropped": "With the page cache dropped", "cold": "Cold reads", "first": "First byte",
+          "s3": "Warm S3", "put": "Uploads", "epoch": "Two epochs", "half": "Half a cache", "train": "Training", "checkpoint": "Checkpoints",
+          "meta": "Names", "prefetch": "Jobs", "memory": "Memory", "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers",
+          "peers_small": "Small files, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
+PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seconds per GB", "peers_warm.svg": "Warm reads of all systems",
+         "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3"}
+README_PLOTS = ["goals.svg", "peers_cold.svg"]
+README_BEGIN, README_END = "<!-- written by bench/run: begin -->", "<!-- written by bench/run: end -->"
 
 # Why a goal is missed where it is, as far as it was looked into; shown below a table with a miss in it.
 CAUSES = {
@@ -27,6 +35,17 @@ def span(value, form):
     return f"{value['median']:{form}} ({value['min']:{form}} to {value['max']:{form}})"
 
 
+def cost_text(row):
+    """What both sides cost beside their rates, as far as it was measured."""
+    parts = []
+    ours, theirs = row.get("ours_cost", {}), row.get("reference_cost", {})
+    for key, name, form, scale in (("cpu_s_per_gb", "CPU s/GB", ".2f", 1), ("memory_bytes", "memory MiB", ".0f", 1 / (1 << 20)),
+                                   ("origin_bytes", "origin bytes of the object's", ".2f", 1), ("origin_requests", "requests", ".0f", 1)):
+        if key in ours and key in theirs:
+            parts.append(f"{name} {ours[key] * scale:{form}} against {theirs[key] * scale:{form}}")
+    return "; ".join(parts)
+
+
 def row_line(row):
     if "ratio" in row:
         form = ".0f" if row["ours"]["median"] >= 100 else ".1f"
@@ -34,6 +53,8 @@ def row_line(row):
         detail = f"{span(row['ours'], form)} against {span(row['reference'], form)} {row['unit']}, {row['n']} pairs"
         if "direct" in row:
             detail += f"; parallel ranges straight from the shaped origin: {span(row['direct'], form)}"
+        if cost_text(row):
+            detail += "; " + cost_text(row)
     else:
         result, detail = f"**{row['value']}**", row.get("detail", "")
     met = {True: "met", False: "**missed**", None: ""}[row["met"]]
@@ -59,6 +80,33 @@ def section(name, result):
     return "\n".join(lines) + "\n"
 
 
+def systems_section(path):
+    lines = ["## Systems", "", "Each as its own documentation advises for reading large data; all mounts have the same `read_ahead_kb`. The commands "
+             "are in `bench/peers.py` and `bench/front.py`.", "", "| system | version | configuration |", "| --- | --- | --- |"]
+    for row in json.loads(path.read_text())["systems"]:
+        lines.append(f"| {row['name']} | {row['version'] or 'not run: ' + row['missing']} | {row['tuning']} |")
+    return "\n".join(lines) + "\n"
+
+
+def plots_of(directory, names):
+    return [f"![{PLOTS[name]}]({{folder}}{name})" for name in names if (directory / name).exists()]
+
+
+def readme_block(directory):
+    """What README carries: the table of goals and two plots."""
+    directory = pathlib.Path(directory)
+    return "\n\n".join([goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS))])
+
+
+def update_readme(path, directory):
+    """Puts the block between its marks; a page without them stays as it is."""
+    text = path.read_text()
+    before, begin, rest = text.partition(README_BEGIN)
+    _, end, after = rest.partition(README_END)
+    if begin and end:
+        path.write_text(f"{before}{begin}\n\n{readme_block(directory)}\n\n{end}{after}")
+
+
 def render(directory):
     """The whole page from the JSON files of a directory."""
     directory = pathlib.Path(directory)
@@ -67,6 +115,13 @@ def render(directory):
         path = directory / f"{name}.json"
         if path.exists():
             sections.append(section(name, json.loads(path.read_text())))
+    if (directory / "systems.json").exists():
+        sections.append(systems_section(directory / "systems.json"))
+    folder = "" if not directory.name == "results" else "results/"
+    pictures = [line.format(folder=folder) for line in plots_of(directory, list(PLOTS))]
+    if pictures:
+        sections.append("## Pictures\n\n" + "\n\n".join(pictures) + "\n")
+    sections.append("## The promised ratios\n\nMade from the results above by `bench/goals.py`: goal beside result.\n\n" + goals.table(directory))
     return HEAD + "\n" + "\n".join(sections)
 
 

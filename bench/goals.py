@@ -1,0 +1,110 @@
+"""The promised ratios: which rows of the measurements each goal stands for, and the table of goal and result that they make."""
+
+import json
+import pathlib
+import re
+
+# what, reference, goal; measurement and the titles of its rows. In the order of the page.
+GOALS = [
+    ("warm reads through the mount: 1 MiB sequential, 128 KiB and 4 KiB random, mmap", "the same file on the disk's own file system",
+     "at least 0.95", [("warm", r"^Warm reads through the mount")]),
+    ("checkpoint write through the mount, fsync included", "the same on the disk's own file system", "at least 0.90",
+     [("checkpoint", r"^Checkpoint write")]),
+    ("20,000 warm files of 110 KB, open + read + close, random order", "the same on the disk's own file system",
+     "at least 0.40 through the mount, 0.50 read-only, 1.0 through the library", [("peers_small", r"of the disk's$")]),
+    ("warm S3 GET at 4 KiB, 100 KiB, 1 MiB, 10 MiB, signatures verified", "nginx with sendfile, same connections",
+     "at least 1.0; 0.5 at 4 KiB", [("s3", r"nginx with sendfile$")]),
+    ("cold read through mount and S3 from a shaped origin", "the origin's own shaped rate",
+     "at least 0.95 of the rate, first byte within 1.2 origin round trips",
+     [("cold", r"^Cold sequential read"), ("first", r", listed before, in round trips$")]),
+    ("origin bytes, first epoch / later epochs / cache of half the data set", "the data set's bytes", "at most 1.02 / 0 / 0.55",
+     [("epoch", r"^Bytes from the origin"), ("half", r"^Origin bytes")]),
+    ("emulated training, accelerator utilisation", "the same loop on tmpfs", "warm: no less than tmpfs minus 1 point",
+     [("train", r"^Emulated training")]),
+    ("resident memory under 64 streams", "`--memory`", "never above it plus 64 MiB", [("memory", r"^Memory of")]),
+]
+PEER_GOAL = "ahead of each, CPU seconds per GB too"
+PEER_MEASURES = ["peers_warm", "peers_cold", "peers_small"]
+
+
+def load(directory):
+    """{measurement: result} of the files of a directory."""
+    found = {}
+    for path in sorted(pathlib.Path(directory).glob("*.json")):
+        result = json.loads(path.read_text())
+        if isinstance(result, dict) and "rows" in result:
+            found[path.stem] = result
+    return found
+
+
+def result_text(row):
+    if "ratio" in row:
+        return f"{row['ratio']['median']:.2f} ({row['ratio']['min']:.2f} to {row['ratio']['max']:.2f})"
+    return row["value"] + (f" ({row['detail']})" if row["value"] == "not run" else "")
+
+
+def verdict(met):
+    return {True: "met", False: "**missed**", None: ""}[met]
+
+
+def without(title, work):
+    """What a row's title adds to its goal's own words."""
+    short = re.sub(r"^(Warm reads through the mount|Checkpoint write through the mount, fsync included|Emulated training|"
+                   r"Bytes from the origin in|Memory of)[, ]*", "", title)
+    return re.sub(r", of the (disk's|data set's|origin's 300 MB/s)|, against nginx with sendfile$|, of tmpfs's$", "", short)
+
+
+def goal_rows(results):
+    """Lines of (work, reference, goal, what, result, met) for every row of every goal; goals without a row are told as not run."""
+    lines = []
+    for work, reference, goal, sources in GOALS:
+        for measure, pattern in sources:
+            rows = [row for row in results.get(measure, {}).get("rows", []) if re.search(pattern, row["title"])]
+            if not rows:
+                reason = next((row["detail"] for row in results.get(measure, {}).get("rows", []) if row.get("value") == "not run"),
+                              f"`bench/run --only {measure}` has no result here")
+                lines.append((work, reference, goal, "", f"not run ({reason})", None))
+            for row in rows:
+                lines.append((work, reference, row["goal"], without(row["title"], work), result_text(row), row["met"]))
+    return lines
+
+
+def cheaper(row):
+    """Their CPU seconds per GB over ours, or None."""
+    ours, theirs = (row.get(key, {}).get("cpu_s_per_gb") for key in ("ours_cost", "reference_cost"))
+    return theirs / ours if ours and theirs else None
+
+
+def peer_rows(results):
+    """One line for each kind of work: every peer's ratio, and how many times our CPU time it takes for a GB."""
+    lines = []
+    for measure in PEER_MEASURES:
+        titles = {}
+        for row in results.get(measure, {}).get("rows", []):
+            if "peer" in row:
+                titles.setdefault(row["title"].rsplit(", against ", 1)[0], []).append(row)
+        for title, rows in titles.items():
+            parts, ahead = [], True
+            for row in rows:
+                times = cheaper(row)
+                ahead = ahead and row["ratio"]["median"] >= 1 and (times is None or times >= 1)
+                parts.append(f"{row['peer']} {row['ratio']['median']:.2f}" + (f", CPU {times:.1f}" if times else ""))
+            lines.append((title, "; ".join(parts), ahead))
+        if not titles:
+            lines.append((f"`bench/run --only {measure}`", "not run", None))
+    return lines
+
+
+def table(directory):
+    """The page's last table, from the results alone."""
+    results = load(directory)
+    lines = ["| work | reference in the same run | goal | | result | |", "| --- | --- | --- | --- | --- | --- |"]
+    last = None
+    for work, reference, goal, what, result, met in goal_rows(results):
+        first = work != last
+        lines.append(f"| {work if first else ''} | {reference if first else ''} | {goal} | {what} | {result} | {verdict(met)} |")
+        last = work
+    for i, (title, result, ahead) in enumerate(peer_rows(results)):
+        lines.append(f"| {'peers on all of the above' if i == 0 else ''} | {'each peer in the same rounds: our rate over theirs, their CPU seconds per GB over ours' if i == 0 else ''} "
+                     f"| {PEER_GOAL} | {title} | {result} | {verdict(ahead)} |")
+    return "\n".join(lines) + "\n"

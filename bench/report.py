@@ -92,10 +92,15 @@ def plots_of(directory, names):
     return [f"![{PLOTS[name]}]({{folder}}{name})" for name in names if (directory / name).exists()]
 
 
+README_TEXT = """Goal beside result, made by `make bench` on one machine: medians of interleaved pairs with minimum and maximum. Spread,
+machine, versions and commands are in [bench/RESULTS.md](bench/RESULTS.md). Cold means a node with nothing in it behind a proxy that
+shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s in all."""
+
+
 def readme_block(directory):
     """What README carries: the table of goals and two plots."""
     directory = pathlib.Path(directory)
-    return "\n\n".join([goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS))])
+    return "\n\n".join([README_TEXT, goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS))])
 
 
 def update_readme(path, directory):

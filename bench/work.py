@@ -48,7 +48,8 @@ def train(lab):
     shutil.copytree(plain, memory)
     try:
         with lab.node(bucket) as node, lab.mount(node, bucket) as mount:
-            epoch(mount.dir, 8)
+            for directory in (mount.dir, memory):
+                epoch(directory, 8)
             say(f"emulated training, {lab.pairs} pairs")
             taken, share = lab.take_pairs(lambda: epoch(mount.dir, 2, *TRAIN)["accelerator_utilisation"],
                                           lambda: epoch(memory, 2, *TRAIN)["accelerator_utilisation"])

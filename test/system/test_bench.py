@@ -151,6 +151,130 @@ def test_results_page(lab_module, tmp_path):
     assert "Quick run" in page and "bench/run --quick" in page
 
 
+def result_of(lab_module, rows):
+    return {"command": "bench/run", "date": lab_module.now(), "machine": lab_module.machine(), "quick": False, "file_system": "ext4",
+            "version": "0", "commit": "c", "about": "About.", "rows": rows}
+
+
+def test_promised_ratios_are_made_from_the_results(lab_module, tmp_path):
+    """Every goal has a line: with the result and verdict of its rows, or as not run with the reason; peers stand together, and ahead
+    of them means rate and CPU time."""
+    import goals
+    import report
+    import versus
+    warm = [lab_module.pair_row("Warm reads through the mount, mmap, as written, of the disk's", 0.95, [(0.9, 1.0)] * 9, 0, "MB/s")]
+    peer = [{**lab_module.pair_row(f"Warm mmap reads through the mount, against {name}", 1.0, [(ratio, 1.0)] * 9, 0, "MB/s"), "peer": name,
+             "ours_cost": {"cpu_s_per_gb": 1.0}, "reference_cost": {"cpu_s_per_gb": cpu}}
+            for name, ratio, cpu in (("slow", 3.0, 2.0), ("greedy", 2.0, 0.5))]
+    for name, rows in (("warm", warm), ("peers_warm", peer), ("checkpoint", [versus.not_run_row("Checkpoints", "-", "no such bucket")])):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result_of(lab_module, rows)))
+    table = goals.table(tmp_path)
+    lines = table.splitlines()
+    assert len({work for work, *_ in goals.GOALS}) == len(goals.GOALS) == 8
+    assert all(any(line.startswith(f"| {work} |") for line in lines) for work, *_ in goals.GOALS)
+    assert any("mmap, as written | 0.90 (0.90 to 0.90) | **missed** |" in line for line in lines)
+    assert any("not run (no such bucket)" in line for line in lines)
+    assert any("slow 3.00, CPU 2.0; greedy 2.00, CPU 0.5 | **missed** |" in line for line in lines)
+    peer[1]["reference_cost"]["cpu_s_per_gb"] = 1.5
+    (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, peer)))
+    assert any("greedy 2.00, CPU 1.5 | met |" in line for line in goals.table(tmp_path).splitlines())
+    assert report.render(tmp_path).rstrip().endswith(goals.table(tmp_path).rstrip())
+
+
+def test_the_readme_block_is_replaced_and_nothing_else(lab_module, tmp_path):
+    """Between its marks; a page without them stays as it is."""
+    import goals
+    import report
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{report.README_BEGIN}\nwhat was there\n{report.README_END}\nafter\n")
+    for _ in range(2):
+        report.update_readme(page, tmp_path)
+        text = page.read_text()
+        assert text.startswith("before\n") and text.endswith("\nafter\n") and "what was there" not in text and goals.table(tmp_path).rstrip() in text
+    page.write_text("no marks")
+    report.update_readme(page, tmp_path)
+    assert page.read_text() == "no marks"
+    readme = (harness.ROOT / "README.md").read_text()
+    assert report.README_BEGIN in readme and report.README_END in readme
+
+
+def test_pictures_of_results(lab_module, tmp_path):
+    """Where matplotlib is, every comparison has a picture; where it is not, there is none and no error."""
+    import plots
+    rows = [{**lab_module.pair_row(f"Cold reads, against {name}", 1.0, [(2.0, 1.0)] * 9, 0, "MB/s"), "peer": name,
+             "ours_cost": {"cpu_s_per_gb": 1.0}, "reference_cost": {"cpu_s_per_gb": 2.0}} for name in ("a", "b")]
+    (tmp_path / "peers_cold.json").write_text(json.dumps(result_of(lab_module, rows)))
+    drawn = plots.draw(tmp_path)
+    if drawn is None:
+        pytest.skip("matplotlib is not installed (scripts/setup --bench)")
+    assert drawn == ["peers_cold.svg", "costs.svg"]
+    assert all("</svg>" in (tmp_path / name).read_text() for name in drawn)
+
+
+# ---- costs, rounds and peers ----
+
+def test_usage_counts_the_system_and_its_reader(lab_module):
+    """CPU time of the named processes, of their children, and of programs that ran meanwhile; memory at its peak."""
+    import peers
+    import usage
+    burn = "import time; x = bytearray(64 << 20); t = time.process_time()\nwhile time.process_time() - t < 0.4: pass\ntime.sleep({})"
+    with subprocess.Popen(["sh", "-c", f"'{sys.executable}' -c '{burn.format(30)}' & wait"]) as system:
+        try:
+            harness.wait_until(lambda: len(peers.tree([system.pid])) == 2, 10, "a child")
+            child = peers.tree([system.pid])[1]
+            with usage.Usage(lambda: peers.tree([system.pid])) as used:
+                subprocess.run([sys.executable, "-c", burn.format(0)], check=True)
+                harness.wait_until(lambda: usage.cpu_seconds([child]).get(child, 0) >= 0.4, 30, "the child's work")
+        finally:
+            for pid in reversed(peers.tree([system.pid])):
+                os.kill(pid, 9)
+    assert 0.6 <= used.cpu_s <= 3 and used.memory_bytes >= 60 * MIB
+
+
+def test_rounds_turn_the_order_around(lab_module):
+    """Every system once a round, in one order and then in the other; a ratio is that of one round."""
+    import versus
+    order = []
+
+    class Quiet:
+        pairs = 3
+
+    taken, _share = versus.rounds(Quiet(), {name: lambda name=name: order.append(name) or {"rate": 1.0 + len(order)} for name in "abc"})
+    assert "".join(order) == "abccbaabc" and all(len(samples) == 3 for samples in taken.values())
+    rows = versus.rows_against({"forebay": [{"rate": 4.0, "cpu_s_per_gb": 1.0}], "x": [{"rate": 2.0, "cpu_s_per_gb": 3.0}]}, 0, "T", "MB/s", 1.0)
+    assert rows[0]["ratio"]["median"] == 2.0 and rows[0]["peer"] == "x" and rows[0]["reference_cost"] == {"cpu_s_per_gb": 3.0}
+
+
+def test_a_peer_that_is_missing_or_does_not_start_is_left_out(lab_module, capsys):
+    """It is named with the reason, and the others go on; Forebay itself must start."""
+    import peers
+    import versus
+
+    class Absent(peers.Peer):
+        name, programs = "absent", ("no-such-program-anywhere",)
+
+    assert "no-such-program-anywhere" in Absent().missing()
+    with versus.skipping("absent"):
+        raise RuntimeError("does not start\nmore")
+    assert "absent: not run (does not start)" in capsys.readouterr().err
+    with pytest.raises(RuntimeError), versus.skipping("forebay"):
+        raise RuntimeError("does not start")
+    rows = {row["name"]: row for row in peers.describe()}
+    assert all(row["version"] or row["missing"] for row in rows.values())
+    assert {"forebay", "s3fs", "rclone full", "JuiceFS", "SeaweedFS", "nginx", "versitygw", "mountpoint-s3"} <= set(rows)
+
+
+def test_a_client_limit_holds_or_is_said(lab_module, capsys):
+    """Where a memory cgroup can be made, a reader runs inside it; where not, it runs all the same."""
+    import usage
+    with usage.ClientLimit(64 * MIB) as limit:
+        inside = subprocess.run(limit.wrap(["cat", "/proc/self/cgroup"]), stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert (limit.limit_bytes is None) != (f"forebay-bench-{os.getpid()}" in inside)
+        directory = limit._dir
+    assert directory is None or not directory.exists()
+    assert limit.limit_bytes or "without a memory limit" in capsys.readouterr().err
+
+
 # ---- the commands ----
 
 def test_data_set_is_the_same_every_time(tmp_path):

@@ -43,10 +43,14 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), "FOREBAY_"};
 static const struct command_usage usage = {
     .command = "forebay store",
     .operands = "check",
-    .about = "Reads every cached block of a node that is not running, and compares it with its checksum. "
-             "Prints what is\n"
-             "wrong, one line each, and a summary. Exit status: 0 nothing is wrong, or all was repaired; 3 "
-             "something is.",
+    .about =
+        "Reads every cached block of a node that is not running, and every scratch file that is not "
+        "being written,\n"
+        "and compares them with their checksums. Prints what is wrong, one line each, and a summary. "
+        "Damaged scratch\n"
+        "files are named by their place on the disk and never changed. Exit status: 0 nothing is wrong, or "
+        "all was\n"
+        "repaired; 3 something is.",
     .min_operands = 1,
     .max_operands = 1,
 };
@@ -69,17 +73,21 @@ static bool on_extent(const struct store_check_report *so_far, const char *probl
 
 static void print_report(const struct store_options *o, const struct store_check_report *r)
 {
-    const char *form = o->json ? "{\"extents\": %" PRIu64 ", \"blocks\": %" PRIu64 ", \"bytes\": %" PRIu64
-                                 ", \"bad_blocks\": %" PRIu64 ", \"missing_files\": %" PRIu64
-                                 ", \"orphan_files\": %" PRIu64 ", \"orphan_bytes\": %" PRIu64
-                                 ", \"bad_records\": %" PRIu64 "}\n"
-                               : "checked %" PRIu64 " extents, %" PRIu64 " blocks, %" PRIu64
-                                 " bytes: %" PRIu64 " bad blocks, %" PRIu64 " missing files, %" PRIu64
-                                 " orphan files (%" PRIu64 " bytes), %" PRIu64 " bad records\n";
+    const char *form =
+        o->json ? "{\"extents\": %" PRIu64 ", \"blocks\": %" PRIu64 ", \"bytes\": %" PRIu64
+                  ", \"bad_blocks\": %" PRIu64 ", \"missing_files\": %" PRIu64 ", \"orphan_files\": %" PRIu64
+                  ", \"orphan_bytes\": %" PRIu64 ", \"bad_records\": %" PRIu64 ", \"hard_extents\": %" PRIu64
+                  ", \"hard_blocks\": %" PRIu64 ", \"hard_bytes\": %" PRIu64 ", \"hard_bad\": %" PRIu64 "}\n"
+                : "checked %" PRIu64 " extents, %" PRIu64 " blocks, %" PRIu64 " bytes: %" PRIu64
+                  " bad blocks, %" PRIu64 " missing files, %" PRIu64 " orphan files (%" PRIu64
+                  " bytes), %" PRIu64 " bad records\n"
+                  "checked %" PRIu64 " scratch files, %" PRIu64 " blocks, %" PRIu64 " bytes: %" PRIu64
+                  " damaged\n";
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral" /* one of the two literals above */
     (void)printf(form, r->extents, r->blocks, r->bytes, r->bad_blocks, r->missing_files, r->orphan_files,
-                 r->orphan_bytes, r->bad_records);
+                 r->orphan_bytes, r->bad_records, r->hard_extents, r->hard_blocks, r->hard_bytes,
+                 r->hard_bad);
 #pragma GCC diagnostic pop
 }
 
@@ -164,7 +172,7 @@ int cmd_store(int argc, char **argv)
             print_report(&o, &report);
             uint64_t wrong =
                 report.bad_blocks + report.missing_files + report.orphan_files + report.bad_records;
-            status = wrong > 0 && !o.repair ? 3 : 0;
+            status = report.hard_bad > 0 || (wrong > 0 && !o.repair) ? 3 : 0;
         }
     }
     option_fini(&table, &o);

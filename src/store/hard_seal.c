@@ -230,9 +230,13 @@ static void begin_seal(struct batch *b)
     for (size_t i = 0; i < b->n; i++) {
         struct hard *h = b->h[i];
         struct hard_shard *t = shard(h);
+        struct stat st;
+        /* Once more: allocation is decided when the bytes are written to the disk. */
+        bool known = sys->fstat(h->fd, &st) == 0;
         LOCK_SCOPE(&t->lock);
         if (h->sealed || !is_measured_locked(h))
             continue;
+        h->measured_allocated = known ? hard_bytes_of(&st) : h->measured_allocated;
         h->busy = h->head_may_exist = true;
         struct hard_change *c = &b->changes[kept];
         *c = (struct hard_change){

@@ -11,7 +11,7 @@
 struct mount_command {
     struct command_node node;
     bool read_only, foreground, allow_other;
-    int passthrough;
+    int passthrough, profile;
     uint64_t threads, attr_timeout_ms, kept_files;
     char *uid, *gid, *umask, *log;
     struct option_list o;
@@ -28,6 +28,14 @@ static const struct option rows[] = {
      .choices = "auto|on|off",
      .arg = "WHEN",
      .doc = "let the kernel read and write cached files itself; on: fail where it cannot"},
+    {.name = "profile",
+     .type = OPTION_ENUM,
+     .offset = offsetof(struct mount_command, profile),
+     .def = "default",
+     .choices = "default|read-only",
+     .arg = "NAME",
+     .doc = "read-only: nothing can be changed, and the kernel opens files without asking: for many small "
+            "files that are read again and again and fit into memory"},
     COMMAND_FLAG(mount_command, allow_other, "allow-other", 0,
                  "let other users in, checked by mode and owner"),
     {.name = "uid",
@@ -143,6 +151,7 @@ static int make_options(struct mount_command *c, char **argv, struct mount_optio
         .attr_timeout_ms = c->attr_timeout_ms,
         .kept_files = c->kept_files,
         .threads = c->threads,
+        .profile = (enum mount_profile)c->profile,
         .passthrough = (enum mount_passthrough)c->passthrough,
         .read_only = c->read_only,
         .allow_other = c->allow_other,
@@ -152,6 +161,10 @@ static int make_options(struct mount_command *c, char **argv, struct mount_optio
     if (c->node.endpoint)
         return err_set(e, ERR_BAD_OPTION,
                        "--endpoint: a mount talks to the node of its own machine, give --data or --socket");
+    if (o->profile == MOUNT_PROFILE_READ_ONLY && o->passthrough == MOUNT_PASSTHROUGH_ON)
+        return err_set(
+            e, ERR_BAD_OPTION,
+            "--profile read-only reads through the page cache, not by --passthrough: leave out one");
     if (argv[0][0] == '/' || argv[0][0] == '\0')
         return err_set(e, ERR_BAD_OPTION, "'%s': must be BUCKET or BUCKET/PREFIX", argv[0]);
     int r = parse_number(c->uid, 10, "--uid", &o->uid, e);
@@ -161,6 +174,7 @@ static int make_options(struct mount_command *c, char **argv, struct mount_optio
         r = parse_number(c->umask, 8, "--umask", &o->umask, e);
     if (r == 0)
         take_options(&c->o, o, list);
+    o->read_only = o->read_only || o->profile == MOUNT_PROFILE_READ_ONLY;
     return r;
 }
 

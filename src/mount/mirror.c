@@ -46,6 +46,25 @@ static const struct fuse_lowlevel_ops operations = {
     .ioctl = mount_op_ioctl,
 };
 
+/* Of the read-only profile. */
+static const struct fuse_lowlevel_ops openless_operations = {
+    .init = on_init,
+    .lookup = mount_op_lookup,
+    .forget = mount_op_forget,
+    .forget_multi = mount_op_forget_multi,
+    .getattr = mount_op_getattr,
+    .statfs = mount_op_statfs,
+    .opendir = mount_op_opendir,
+    .readdir = mount_op_readdir,
+    .readdirplus = mount_op_readdirplus,
+    .releasedir = mount_op_releasedir,
+    .fsyncdir = mount_op_fsyncdir,
+    .open = mount_op_open_not_needed,
+    .read = mount_op_read_not_opened,
+    .flush = mount_op_open_not_needed,
+    .ioctl = mount_op_ioctl,
+};
+
 /* Linux 6.13 and later give each change of a file a time of its own, once somebody has looked at the last. */
 static bool has_fine_times(void)
 {
@@ -121,6 +140,16 @@ static void free_mirror(struct mount *m)
 
 const struct mount_kind mount_mirror = {
     .operations = &operations,
+    .open = open_mirror,
+    .start = start_mirror,
+    .flush = flush_mirror,
+    .end = end_mirror,
+    .stop = stop_mirror,
+    .free = free_mirror,
+};
+
+const struct mount_kind mount_mirror_openless = {
+    .operations = &openless_operations,
     .open = open_mirror,
     .start = start_mirror,
     .flush = flush_mirror,

@@ -76,7 +76,11 @@ static int open_bucket(struct mount *m, struct err *e)
     int r = client_bucket_get(m->client, &req, &b, &rep, e);
     if (r < 0)
         return err_prefix(e, r, "%s", m->bucket);
-    m->kind = has_origin(rep.settings) ? &mount_mirror : &mount_tree;
+    bool openless = m->options->profile == MOUNT_PROFILE_READ_ONLY;
+    if (!has_origin(rep.settings) && openless)
+        return err_set(e, ERR_BAD_OPTION, "%s: the read-only profile is for buckets with an origin",
+                       m->bucket);
+    m->kind = !has_origin(rep.settings) ? &mount_tree : openless ? &mount_mirror_openless : &mount_mirror;
     return m->kind->open(m, e);
 }
 

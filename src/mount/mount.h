@@ -6,6 +6,10 @@
 
 #include "base/err.h"
 
+enum mount_profile {
+    MOUNT_PROFILE_DEFAULT,
+    MOUNT_PROFILE_READ_ONLY, /* files are opened inside the kernel and read through its page cache */
+};
 enum mount_passthrough { MOUNT_PASSTHROUGH_AUTO, MOUNT_PASSTHROUGH_ON, MOUNT_PASSTHROUGH_OFF };
 
 struct mount_options {
@@ -16,6 +20,7 @@ struct mount_options {
     uint64_t attr_timeout_ms;           /* how long the kernel may believe attributes and names */
     uint64_t threads;
     uint64_t kept_files; /* most files kept open after their last close */
+    enum mount_profile profile;
     enum mount_passthrough passthrough;
     bool read_only, allow_other;
     uint32_t uid, gid, umask;        /* uid, gid UINT32_MAX: the caller's */

@@ -48,7 +48,7 @@ struct mount_kind {
     int (*stop)(struct mount *m, struct err *e); /* an error: what could not be written */
     void (*free)(struct mount *m);               /* what open made; also when it failed half-way */
 };
-extern const struct mount_kind mount_mirror, mount_tree;
+extern const struct mount_kind mount_mirror, mount_mirror_openless, mount_tree;
 
 struct mount {
     uint32_t magic;
@@ -146,6 +146,11 @@ void mount_op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
                      struct fuse_file_info *fi);
 void mount_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
+/* Of the read-only profile (openless.c). */
+void mount_op_open_not_needed(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void mount_op_read_not_opened(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+                              struct fuse_file_info *fi);
+
 void mount_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi);
 void mount_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, off_t offset,
                     struct fuse_file_info *fi);
@@ -167,6 +172,13 @@ void mount_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const 
 
 /* ---- open.c, for others ---- */
 
+/* A file of the node that is open for reading, and what it was when it was asked for. */
+struct mount_opened {
+    struct client_file *file;
+    uint64_t key_hash, serial; /* as warm_track_locked takes them */
+};
+/* Opens the version that the node stands for; -ESTALE, and the node is detached, when it is gone. */
+int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, struct err *e);
 struct handle *handle_of(const struct fuse_file_info *fi);
 /* After the loop has ended: closes what the kernel did not release any more, publishing what was written. */
 void handle_close_all(struct mount *m);

@@ -58,7 +58,9 @@ static int try_passthrough(struct mount *m)
 
 static void probe(struct mount *m)
 {
-    if (m->options->passthrough == MOUNT_PASSTHROUGH_OFF) {
+    if (m->options->profile == MOUNT_PROFILE_READ_ONLY) {
+        (void)snprintf(m->reason, sizeof(m->reason), "the read-only profile reads through the page cache");
+    } else if (m->options->passthrough == MOUNT_PASSTHROUGH_OFF) {
         (void)snprintf(m->reason, sizeof(m->reason), "switched off");
     } else if (!atomic_load(&m->is_offered)) {
         (void)snprintf(m->reason, sizeof(m->reason), "the kernel does not have it (Linux 6.9 and later do)");

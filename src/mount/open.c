@@ -113,15 +113,9 @@ static void choose_for_staging(struct mount *m, struct node *n, struct handle *h
     warm_empty(m->warm, trash);
 }
 
-/* A file of the node that is open for reading, and what it was when it was asked for. */
-struct opened {
-    struct client_file *file;
-    uint64_t key_hash, serial;
-};
-
 /* Takes `o->file` where it is used; what is left there is the caller's to close. */
-static void choose_for_reading_locked(struct mount *m, struct node *n, struct handle *h, struct opened *o,
-                                      bool is_complete, struct warm_trash **trash)
+static void choose_for_reading_locked(struct mount *m, struct node *n, struct handle *h,
+                                      struct mount_opened *o, bool is_complete, struct warm_trash **trash)
 {
     if (join_passthrough_locked(n, h))
         return;
@@ -141,7 +135,7 @@ static void choose_for_reading_locked(struct mount *m, struct node *n, struct ha
         warm_track_locked(m->warm, n, o->key_hash, o->serial, valid_ms);
 }
 
-static void choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct opened *o)
+static void choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct mount_opened *o)
 {
     struct warm_trash *trash = NULL;
     bool is_complete = atomic_load(&m->is_passthrough) && client_file_is_complete(o->file);
@@ -168,7 +162,7 @@ static bool open_without_asking(struct mount *m, struct node *n, struct handle *
 
 /* ---- opening ---- */
 
-static int open_file(struct mount *m, struct node *n, struct opened *ret, struct err *e)
+int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES);
     int r = mount_key(m, n, SLICE_NULL, &key);
@@ -197,9 +191,9 @@ static int open_reading(struct mount *m, struct node *n, struct handle *h, struc
         choose_for_staging(m, n, h, /* is_mappable= */ false); /* for writing */
         return 0;
     }
-    struct opened o = {0};
+    struct mount_opened o = {0};
     if (r == -ENOENT)
-        r = open_file(m, n, &o, e);
+        r = mount_open_file(m, n, &o, e);
     if (r == 0)
         choose_for_reading(m, n, h, &o);
     client_file_close(o.file);

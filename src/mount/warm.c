@@ -3,7 +3,8 @@
  *
  * Invariants:
  *  1. A node has at most one warm_file, which is in the table of hashes while the node has it.
- *  2. A kept file is in the order of use, references its node, and the node's backing_id is registered.
+ *  2. A kept file is in the order of use, references its node, and the node's backing_id is registered (but
+ * for the read-only profile, which has none).
  *  3. A file is kept only when the watch ran without a break from before the node was asked for it, and none
  * of what came through it since was of that file. Every record moves `serial` on before it is looked up, and
  * a file whose opening began at another serial is not tracked: no record falls between asking and tracking.
@@ -113,7 +114,8 @@ static void forget_locked(struct warm *w, struct warm_file *f, struct warm_trash
     n->warm = NULL;
     if (f->is_kept) {
         order_remove(w, f);
-        passthrough_unregister(w->m->se, n->backing_id);
+        if (n->backing_id > 0)
+            passthrough_unregister(w->m->se, n->backing_id);
         n->backing_id = 0;
         f->file = TAKE_PTR(n->backing_file);
         f->drops_node = true;

@@ -183,7 +183,7 @@ def test_missing_origin_bucket_is_said_at_create(node, origin):
 @pytest.mark.parametrize("name, url, setting, words", [
     ("Bad_Name", "s3://x", None, ["Bad_Name"]),
     ("good-name", "ftp://x", None, ["ftp://x"]),
-    ("good-name", None, None, ["origin"]),
+    ("good-name", None, "retry=5s", ["retry", "origin"]),
     ("good-name", "file:///tmp", "colour=red", ["colour"]),
     ("good-name", "file:///tmp", "validate=sometimes", ["validate", "sometimes"]),
 ])

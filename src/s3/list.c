@@ -7,6 +7,7 @@
  *
  * Continuation token: base64 of "1", crc32c of the rest (4 bytes, little endian), the rest.
  */
+#include "s3/group.h"
 #include "s3/s3_internal.h"
 #include "s3/xml.h"
 
@@ -68,8 +69,8 @@ static enum s3_error read_query(struct list *l)
     if (encoding.n && !slice_eq_str(encoding, "url"))
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "encoding-type can only be url");
     l->url_encoded = encoding.n > 0;
-    if (l->delimiter.n && !slice_eq_str(l->delimiter, "/"))
-        return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "the delimiter can only be /");
+    if (l->delimiter.n > GROUP_DELIMITER_MAX || !slice_is_utf8(l->delimiter))
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "the delimiter must be UTF-8 of at most 64 bytes");
     if (l->prefix.n > S3_KEY_MAX_BYTES || l->after.n > S3_KEY_MAX_BYTES)
         return S3_ERR_KEY_TOO_LONG;
     if (!slice_is_utf8(l->prefix) || !slice_is_utf8(l->after))
@@ -80,9 +81,10 @@ static enum s3_error read_query(struct list *l)
 static enum s3_error fetch_page(struct list *l, struct arena *a)
 {
     struct s3_request *r = l->r;
+    bool by_slash = slice_eq_str(l->delimiter, "/");
     struct wire_list_req req = {.bucket = r->bucket,
                                 .prefix = l->prefix,
-                                .delimiter = l->delimiter.n ? '/' : 0,
+                                .delimiter = by_slash ? '/' : 0,
                                 .after = l->after,
                                 .max = (uint32_t)l->max};
     struct err e = {0};
@@ -95,6 +97,8 @@ static enum s3_error fetch_page(struct list *l, struct arena *a)
         struct wire_bucket_get_rep bucket;
 
         status = object_bucket_get(r->s3->session, &get, a, &bucket, &e);
+    } else if (l->delimiter.n && !by_slash) {
+        status = group_list(r->s3, &req, l->delimiter, a, &l->page, &e);
     } else {
         status = object_list(r->s3->session, &req, a, &l->page, &e);
     }

@@ -62,6 +62,17 @@ struct slice auth_header(const struct auth_request *r, struct slice name, struct
     return value;
 }
 
+int auth_parse_date(struct slice s, uint64_t *ret_ns)
+{
+    const struct slice zone = SLICE_LIT("+0000");
+    char text[64];
+
+    if (!slice_ends(s, zone) || s.n >= sizeof text)
+        return text_parse_date(s, ret_ns);
+    (void)snprintf(text, sizeof text, SLICE_FMT "GMT", SLICE_ARG(slice_sub(s, 0, s.n - zone.n)));
+    return text_parse_date(slice_str(text), ret_ns);
+}
+
 /* "20260131T235959Z" to seconds since 1970. */
 static int parse_time(struct slice s, uint64_t *ret)
 {
@@ -133,8 +144,14 @@ static int parse_credential(struct slice s, struct auth_claim *c)
 static enum s3_error parse_header_time(const struct auth_request *r, struct auth_claim *c,
                                        const char **ret_reason)
 {
-    struct slice time = http_header(r->http, "x-amz-date");
+    struct slice time = http_header(r->http, "x-amz-date"), date = http_header(r->http, "date");
+    char converted[SIGV4_TIME_LEN + 1];
+    uint64_t ns;
 
+    if (!time.p && date.p && auth_parse_date(date, &ns) == 0) { /* the older header stands in for it */
+        sigv4_time(ns, converted);
+        time = slice_str(converted);
+    }
     if (!time.p)
         return REFUSE(ACCESS_DENIED, "the header x-amz-date is missing");
     if (set_time(c, time))
@@ -150,7 +167,8 @@ static enum s3_error parse_header(const struct auth_request *r, struct slice val
     enum s3_error error;
 
     if (!slice_eq_str(algorithm, ALGORITHM))
-        return REFUSE(INVALID_REQUEST, "only " ALGORITHM " is accepted in the Authorization header");
+        return REFUSE(INVALID_REQUEST,
+                      "only " ALGORITHM " and AWS (version 2) are accepted in the Authorization header");
     while (value.n) {
         struct slice field = slice_trim(slice_split(&value, ','));
         struct slice name = slice_split(&field, '=');
@@ -206,6 +224,11 @@ static enum s3_error parse_url(const struct auth_request *r, struct auth_claim *
     return S3_OK;
 }
 
+static bool auth_is_v2(const struct auth_claim *c)
+{
+    return c->kind == AUTH_URL_V2 || c->kind == AUTH_HEADER_V2;
+}
+
 bool auth_is_anonymous(const struct auth_request *r)
 {
     return !http_header(r->http, "authorization").p && !auth_query(r, "X-Amz-Signature") &&
@@ -219,7 +242,13 @@ enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct a
     struct auth_claim c = {0};
     enum s3_error error;
 
-    if (header.p) {
+    if (header.p && (auth_query(r, "X-Amz-Signature") || auth_query(r, "AWSAccessKeyId")))
+        return REFUSE(INVALID_ARGUMENT,
+                      "only one way to sign is allowed: the Authorization header or the URL");
+    if (slice_starts(header, SLICE_LIT("AWS "))) {
+        c.kind = AUTH_HEADER_V2;
+        error = auth_v2_parse_header(r, header, &c, ret_reason);
+    } else if (header.p) {
         c.kind = AUTH_HEADER_V4;
         error = parse_header(r, header, &c, ret_reason);
     } else if (auth_query(r, "X-Amz-Signature") || auth_query(r, "X-Amz-Algorithm")) {
@@ -233,7 +262,7 @@ enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct a
     }
     if (error)
         return error;
-    if (c.kind != AUTH_URL_V2 && memcmp(c.date.p, c.time, SIGV4_DATE_LEN) != 0)
+    if (!auth_is_v2(&c) && memcmp(c.date.p, c.time, SIGV4_DATE_LEN) != 0)
         return c.kind == AUTH_HEADER_V4
                    ? REFUSE(AUTH_MALFORMED, "the date of the credential is not that of the request")
                    : REFUSE(QUERY_AUTH_MALFORMED, "the date of the credential is not that of the request");
@@ -349,6 +378,7 @@ static enum s3_error check_signature(const struct auth_request *r, const struct 
 static enum s3_error check_time(const struct auth_claim *c, uint64_t now_s, const char **ret_reason)
 {
     switch (c->kind) {
+    case AUTH_HEADER_V2:
     case AUTH_HEADER_V4:
         return c->time_s > now_s + AUTH_SKEW_S || c->time_s + AUTH_SKEW_S < now_s ? S3_ERR_REQUEST_SKEWED
                                                                                   : S3_OK;
@@ -383,7 +413,7 @@ enum s3_error auth_verify(const struct auth_request *r, struct auth_claim *claim
 
     if (find_secret(claim, keys, a))
         return S3_ERR_INVALID_ACCESS_KEY;
-    if (claim->kind == AUTH_URL_V2) {
+    if (auth_is_v2(claim)) {
         error = auth_v2_verify(r, claim, claim->secret_key, a);
         return error ? error : check_time(claim, now_s, ret_reason);
     }
@@ -401,7 +431,7 @@ enum s3_error auth_verify(const struct auth_request *r, struct auth_claim *claim
 
 void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, struct chunked_signing *ret)
 {
-    assert(claim->kind != AUTH_URL_V2);
+    assert(!auth_is_v2(claim));
     *ret = (struct chunked_signing){0};
     signing_key(keys, claim, &ret->key);
     memcpy(ret->time, claim->time, sizeof ret->time);

@@ -16,7 +16,7 @@
 #define AUTH_SKEW_S        (15 * 60)
 #define AUTH_EXPIRES_MAX_S (7 * 24 * 3600)
 
-enum auth_kind { AUTH_HEADER_V4, AUTH_URL_V4, AUTH_URL_V2 };
+enum auth_kind { AUTH_HEADER_V4, AUTH_URL_V4, AUTH_URL_V2, AUTH_HEADER_V2 };
 
 /* What the request claims, not yet verified. Slices point into the request or its arena. */
 struct auth_claim {

@@ -12,7 +12,13 @@ struct slice auth_header(const struct auth_request *r, struct slice name, struct
 
 /* Version 2 of the signature of a POST form's policy. */
 enum s3_error auth_v2_verify_policy(struct slice policy, struct slice signature, struct slice secret_key);
-/* Version 2 of the signature in a URL. */
+/* The value of a Date header, whose zone some clients write as +0000. */
+int auth_parse_date(struct slice s, uint64_t *ret_ns);
+
+/* "AWS KEY:SIGNATURE" in the Authorization header. */
+enum s3_error auth_v2_parse_header(const struct auth_request *r, struct slice value, struct auth_claim *ret,
+                                   const char **ret_reason);
+/* Version 2 of the signature, in a URL or a header. */
 enum s3_error auth_v2_parse(const struct auth_request *r, struct auth_claim *ret, const char **ret_reason);
 enum s3_error auth_v2_verify(const struct auth_request *r, const struct auth_claim *claim,
                              struct slice secret_key, struct arena *a);

@@ -1,8 +1,8 @@
 /*
- * Signature version 2 in a URL: HMAC-SHA1, in base64, over method, Content-MD5, Content-Type, expiry, the
- * x-amz-* headers and the resource. Source: "Authenticating requests using query string authentication" of
- * the Amazon S3 developer guide. It is only accepted in URLs and POST forms,
- * where clients still make it.
+ * Signature version 2 in a URL, the Authorization header or a POST form: HMAC-SHA1, in base64, over method,
+ * Content-MD5, Content-Type, expiry or date, the x-amz-* headers and the resource. Source: "Signing and
+ * authenticating REST requests" and "Authenticating requests using query string authentication" of the Amazon
+ * S3 developer guide. It does not cover the body; Content-MD5 does.
  *
  * 1. As in version 4 nothing is accepted before its signature was compared in constant time.
  */
@@ -75,6 +75,37 @@ enum s3_error auth_v2_parse(const struct auth_request *r, struct auth_claim *ret
     return S3_OK;
 }
 
+enum s3_error auth_v2_parse_header(const struct auth_request *r, struct slice value, struct auth_claim *ret,
+                                   const char **ret_reason)
+{
+    struct slice date = http_header(r->http, "x-amz-date"),
+                 hash = http_header(r->http, "x-amz-content-sha256");
+    uint64_t ns;
+
+    ret->signature = slice_trim(slice_from(value, strlen("AWS ")));
+    ret->access_key = slice_split(&ret->signature, ':');
+    if (ret->access_key.n == 0 || ret->signature.n == 0)
+        return REFUSE(INVALID_ARGUMENT, "the Authorization header must be AWS KEY:SIGNATURE");
+    if (!date.p)
+        date = http_header(r->http, "date");
+    if (!date.p || auth_parse_date(date, &ns))
+        return REFUSE(ACCESS_DENIED, "a signed request needs a valid Date or x-amz-date header");
+    ret->time_s = ns / 1000000000;
+    ret->payload_hash = hash.p ? hash : SLICE_LIT("UNSIGNED-PAYLOAD");
+    return S3_OK;
+}
+
+/* What stands for the date in the signed text: the expiry of a URL; of a header what Date says, and nothing
+ * when x-amz-date, which is signed with its kin, says it. */
+static struct slice signed_date(const struct auth_request *r, const struct auth_claim *claim)
+{
+    const struct http_pair *expires = auth_query(r, "Expires");
+
+    if (claim->kind == AUTH_URL_V2)
+        return expires ? expires->value : SLICE_LIT("");
+    return http_header(r->http, "x-amz-date").p ? SLICE_LIT("") : http_header(r->http, "date");
+}
+
 struct line {
     struct slice name, value;
 };
@@ -105,13 +136,23 @@ static int put_amz_headers(const struct auth_request *r, struct arena *a, struct
     return status;
 }
 
-static int put_resource(const struct auth_request *r, struct buf *b)
+/* Whether the path names a bucket without a slash behind it, which some clients sign with one. */
+static bool is_bare_bucket(const struct auth_request *r)
+{
+    struct slice path = r->http->raw_path;
+
+    return path.n > 1 && slice_find(slice_from(path, 1), '/') < 0 && r->host_bucket.n == 0;
+}
+
+static int put_resource(const struct auth_request *r, bool with_slash, struct buf *b)
 {
     int status = r->host_bucket.n ? buf_printf(b, "/" SLICE_FMT, SLICE_ARG(r->host_bucket)) : 0;
     char separator = '?';
 
     if (status == 0)
         status = buf_slice(b, r->http->raw_path);
+    if (status == 0 && with_slash)
+        status = buf_char(b, '/');
     for (size_t i = 0; i < ARRAY_SIZE(resource_names) && status == 0; i++) {
         const struct http_pair *p = auth_query(r, resource_names[i]);
 
@@ -142,17 +183,29 @@ enum s3_error auth_v2_verify_policy(struct slice policy, struct slice signature,
     return signature_fits(policy, signature, secret_key) ? S3_OK : S3_ERR_SIGNATURE;
 }
 
+static int put_text(const struct auth_request *r, const struct auth_claim *claim, bool with_slash,
+                    struct arena *a, struct buf *text)
+{
+    struct slice md5 = http_header(r->http, "content-md5"), type = http_header(r->http, "content-type");
+    int status = buf_printf(text, SLICE_FMT "\n" SLICE_FMT "\n" SLICE_FMT "\n" SLICE_FMT "\n",
+                            SLICE_ARG(r->http->method), SLICE_ARG(md5), SLICE_ARG(type),
+                            SLICE_ARG(signed_date(r, claim)));
+
+    if (status == 0)
+        status = put_amz_headers(r, a, text);
+    return status ? status : put_resource(r, with_slash, text);
+}
+
 enum s3_error auth_v2_verify(const struct auth_request *r, const struct auth_claim *claim,
                              struct slice secret_key, struct arena *a)
 {
-    _cleanup_buf_ struct buf text = BUF_INIT(TEXT_MAX_BYTES);
-    const struct http_pair *expires = auth_query(r, "Expires");
-    struct slice md5 = http_header(r->http, "content-md5"), type = http_header(r->http, "content-type");
+    for (int with_slash = 0; with_slash <= is_bare_bucket(r); with_slash++) {
+        _cleanup_buf_ struct buf text = BUF_INIT(TEXT_MAX_BYTES);
 
-    assert(expires);
-    if (buf_printf(&text, SLICE_FMT "\n" SLICE_FMT "\n" SLICE_FMT "\n" SLICE_FMT "\n",
-                   SLICE_ARG(r->http->method), SLICE_ARG(md5), SLICE_ARG(type), SLICE_ARG(expires->value)) ||
-        put_amz_headers(r, a, &text) || put_resource(r, &text))
-        return S3_ERR_INVALID_REQUEST;
-    return signature_fits(buf_view(&text), claim->signature, secret_key) ? S3_OK : S3_ERR_SIGNATURE;
+        if (put_text(r, claim, with_slash, a, &text))
+            return S3_ERR_INVALID_REQUEST;
+        if (signature_fits(buf_view(&text), claim->signature, secret_key))
+            return S3_OK;
+    }
+    return S3_ERR_SIGNATURE;
 }

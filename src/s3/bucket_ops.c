@@ -108,6 +108,9 @@ enum s3_error s3_op_create_bucket(struct s3_request *r)
         return error;
     req.settings = buf_view(&settings);
     status = object_bucket_create(r->s3->session, &req, r->arena, &rep, &e);
+    /* Making one's own bucket again succeeds in this region of S3, and changes nothing. */
+    if (status == ERR_BUCKET_EXISTS && settings.n == 0 && strcmp(r->s3->region, "us-east-1") == 0)
+        status = 0;
     if (status == ERR_BAD_OPTION)
         return reply_refuse(r, S3_ERR_INVALID_REQUEST, arena_str(r->arena, slice_str(e.text)));
     if (status)

@@ -4,17 +4,30 @@
 
 #include "base/text.h"
 
+#define BUCKETS_PAGE_MAX 10000
+
+/* A page of ListBuckets. */
+struct page {
+    struct slice prefix, after; /* after: the last one looked at */
+    uint64_t max, n;
+    bool more;
+};
+
 /* Those that who asks may read. */
-static int put_buckets(const struct s3_request *r, struct slice rest, struct xml *x, struct slice *ret_last)
+static int put_buckets(const struct s3_request *r, struct slice rest, struct page *p, struct xml *x)
 {
     struct wire_bucket bucket;
     char date[32];
     int status;
 
     while ((status = wire_bucket_decode(&rest, &bucket)) == 0) {
-        *ret_last = bucket.name;
-        if (!user_may(r->user, USER_MAY_READ, bucket.name))
+        if (!user_may(r->user, USER_MAY_READ, bucket.name) || !slice_starts(bucket.name, p->prefix))
             continue;
+        p->more = p->n == p->max;
+        if (p->more)
+            return x->status;
+        p->after = bucket.name;
+        p->n++;
         text_iso8601(bucket.created_ns, date);
         xml_open(x, "Bucket");
         xml_text(x, "Name", bucket.name);
@@ -24,16 +37,29 @@ static int put_buckets(const struct s3_request *r, struct slice rest, struct xml
     return status == -ENOENT ? x->status : status;
 }
 
+static struct slice last_of(struct slice buckets)
+{
+    struct wire_bucket bucket = {.name = SLICE_LIT("")};
+
+    while (wire_bucket_decode(&buckets, &bucket) == 0)
+        continue;
+    return bucket.name;
+}
+
 enum s3_error s3_op_list_buckets(struct s3_request *r)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
     _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
-    struct wire_bucket_list_req req = {0};
+    struct page page = {.prefix = request_query(r, "prefix"), .max = UINT64_MAX};
+    struct slice max = request_query(r, "max-buckets"), token = request_query(r, "continuation-token");
+    struct wire_bucket_list_req req = {.after = token.n ? token : SLICE_LIT("")};
     struct wire_bucket_list_rep rep;
     struct xml x = {&b, 0};
     struct err e = {0};
     int status;
 
+    if (max.p && (slice_u64(max, &page.max) || page.max < 1 || page.max > BUCKETS_PAGE_MAX))
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "max-buckets must be a number from 1 to 10000");
     xml_start(&x);
     xml_root(&x, "ListAllMyBucketsResult");
     xml_open(&x, "Owner");
@@ -44,11 +70,16 @@ enum s3_error s3_op_list_buckets(struct s3_request *r)
     do {
         status = object_bucket_list(r->s3->session, &req, a, &rep, &e);
         if (status == 0)
-            status = put_buckets(r, rep.buckets, &x, &req.after);
+            status = put_buckets(r, rep.buckets, &page, &x);
         if (status)
             return reply_failed(r, status, &e);
-    } while (rep.truncated);
+        req.after = last_of(rep.buckets);
+    } while (rep.truncated && !page.more);
     xml_close(&x, "Buckets");
+    if (page.prefix.n)
+        xml_text(&x, "Prefix", page.prefix);
+    if (page.more) /* names of buckets hold nothing that a token would have to hide */
+        xml_text(&x, "ContinuationToken", page.after);
     xml_close(&x, "ListAllMyBucketsResult");
     if (x.status)
         return S3_ERR_INTERNAL;

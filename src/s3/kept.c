@@ -10,6 +10,8 @@
 #include "s3/s3_internal.h"
 #include "s3/tags.h"
 
+#include "base/sys.h"
+
 #define DOCUMENT_MAX_BYTES (256 * KIB)
 #define KEPT_MAX_BYTES     (16 * KIB) /* of a bucket's property */
 #define PARSE_MAX_BYTES    (4 * MIB)
@@ -44,7 +46,14 @@ static enum s3_error keep_lifecycle(struct slice document, struct arena *a, stru
 {
     struct lifecycle l;
     enum s3_error error = lifecycle_parse(document, a, &l, ret_reason);
+    uint64_t number;
 
+    for (size_t i = 0; !error && i < l.n; i++) {
+        if (l.rules[i].id.n)
+            continue;
+        sys->random(&number, sizeof number); /* a rule without a name gets one, as in S3 */
+        l.rules[i].id = slice_str(arena_printf(a, "rule-%016llx", (unsigned long long)number));
+    }
     return error ? error : lifecycle_put(&l, ret) ? TOO_LONG : S3_OK;
 }
 

@@ -90,7 +90,7 @@ static enum s3_error fetch_page(struct list *l, struct arena *a)
     struct err e = {0};
     int status;
 
-    if (l->token.p && token_decode(l->token, a, &req.after))
+    if (l->token.n && token_decode(l->token, a, &req.after))
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "the continuation token is not one of this server's");
     if (l->max == 0) {
         struct wire_bucket_get_req get = {.name = r->bucket};

@@ -175,18 +175,25 @@ static enum s3_error copy_range(struct s3_request *r, const struct source *s, st
 {
     struct slice value = request_header(r, "x-amz-copy-source-range");
     char exact[64];
+    int status;
 
     *ret = (struct http_range){0, s->attr.size_bytes};
     if (!value.p)
         return S3_OK;
     /* Unlike a GET's, this range may neither be open nor reach beyond the end. */
-    if (http_parse_range(value, s->attr.size_bytes, ret) == 0) {
+    status = http_parse_range(value, s->attr.size_bytes, ret);
+    if (status == 0) {
         (void)snprintf(exact, sizeof exact, "bytes=%llu-%llu", (unsigned long long)ret->offset,
                        (unsigned long long)(ret->offset + ret->n - 1));
         if (slice_eq_str(value, exact))
             return S3_OK;
+        status = http_parse_range(value, INT64_MAX, ret);
+        (void)snprintf(exact, sizeof exact, "bytes=%llu-%llu", (unsigned long long)ret->offset,
+                       (unsigned long long)(ret->offset + ret->n - 1));
+        if (status == 0 && slice_eq_str(value, exact)) /* well formed, and reaching beyond the end */
+            status = ERR_RANGE;
     }
-    return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
+    return reply_refuse(r, status == ERR_RANGE ? S3_ERR_INVALID_RANGE : S3_ERR_INVALID_ARGUMENT,
                         "x-amz-copy-source-range must be bytes=FIRST-LAST inside the source");
 }
 

@@ -52,7 +52,7 @@ static bool is_kept(struct slice name)
 /* "aws-chunked" is the coding of the transfer, not of the object. */
 static struct slice without_aws_chunked(struct arena *a, struct slice value)
 {
-    char *out = arena_alloc(a, value.n + 1);
+    char *out = arena_alloc(a, 2 * value.n + 1);
     size_t n = 0;
 
     while (value.n) {
@@ -60,8 +60,10 @@ static struct slice without_aws_chunked(struct arena *a, struct slice value)
 
         if (one.n == 0 || slice_eq_case(one, SLICE_LIT("aws-chunked")))
             continue;
-        if (n)
+        if (n) { /* with the blank that most clients write */
             out[n++] = ',';
+            out[n++] = ' ';
+        }
         memcpy(out + n, one.p, one.n);
         n += one.n;
     }

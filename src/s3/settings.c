@@ -112,13 +112,47 @@ enum s3_error s3_op_get_acl(struct s3_request *r)
     return S3_OK;
 }
 
+/* What a document of an ACL grants. */
+struct granted {
+    const char *owner;
+    bool others; /* anything but everything to the owner */
+};
+
+static int on_acl_element(void *arg, const char *path, struct slice text)
+{
+    static const char grant[] = "AccessControlPolicy/AccessControlList/Grant/";
+    struct granted *g = arg;
+
+    if (strncmp(path, "AccessControlPolicy", strlen("AccessControlPolicy")) != 0)
+        return ERR_PROTOCOL;
+    if (strncmp(path, grant, sizeof grant - 1) != 0)
+        return 0;
+    path += sizeof grant - 1;
+    text = slice_trim(text);
+    if (strcmp(path, "Grantee/ID") == 0)
+        g->others = g->others || !slice_eq_str(text, g->owner);
+    else if (strcmp(path, "Permission") == 0)
+        g->others = g->others || !slice_eq_str(text, "FULL_CONTROL");
+    else if (strcmp(path, "Grantee/URI") == 0 || strcmp(path, "Grantee/EmailAddress") == 0)
+        g->others = true;
+    return 0;
+}
+
+/* The ACL that holds may be set again, as clients do after a copy, by its name or as a document. */
 enum s3_error s3_op_put_acl(struct s3_request *r)
 {
+    _cleanup_buf_ struct buf document = BUF_INIT(SETTING_MAX_BYTES);
+    struct granted granted = {.owner = r->s3->node_id};
+    struct slice canned = request_header(r, "x-amz-acl");
     enum s3_error error = find_target(r);
 
+    if (!error && !canned.p)
+        error = put_document(r, &document, /* with_checksum= */ true);
     if (error)
         return error;
-    if (!slice_eq_str(request_header(r, "x-amz-acl"), "private"))
+    if (!canned.p && document.n && xml_parse(buf_view(&document), on_acl_element, &granted, NULL))
+        return S3_ERR_MALFORMED_XML;
+    if (canned.p ? !slice_eq_str(canned, "private") : document.n == 0 || granted.others)
         return S3_ERR_NO_ACLS;
     reply_send(r, 200, NULL, SLICE_NULL);
     return S3_OK;

@@ -3,7 +3,8 @@
  *
  * 1. Limits are S3's: keys of 1 to 128 characters, values of up to 256, no key twice, none that begins with
  * "aws:".
- * 2. The kept form has no line breaks and no bytes outside ASCII, whatever the tags hold.
+ * 2. Tags are in byte order of their keys, whoever gave them in which order.
+ * 3. The kept form has no line breaks and no bytes outside ASCII, whatever the tags hold.
  */
 #include "s3/tags.h"
 
@@ -40,7 +41,10 @@ static enum s3_error add(struct tags *t, size_t max, struct slice key, struct sl
     for (size_t i = 0; i < t->n; i++)
         if (slice_eq(t->v[i].key, key))
             return REFUSE(INVALID_TAG, "a tag is given twice");
-    t->v[t->n++] = (struct tag){key, value};
+    size_t at = t->n++; /* in byte order of the keys */
+    for (; at > 0 && slice_cmp(t->v[at - 1].key, key) > 0; at--)
+        t->v[at] = t->v[at - 1];
+    t->v[at] = (struct tag){key, value};
     return S3_OK;
 }
 

@@ -19,7 +19,7 @@ def model(keys, prefix="", delimiter="", after=""):
         if not key.startswith(prefix):
             continue
         cut = key.find(delimiter, len(prefix)) if delimiter else -1
-        name, folded = (key, False) if cut < 0 else (key[:cut + 1], True)
+        name, folded = (key, False) if cut < 0 else (key[:cut + len(delimiter)], True)
         if name.encode() > after.encode() and (name, folded) not in out:
             out.append((name, folded))
     return out
@@ -55,6 +55,20 @@ def test_pages_of_version_2(listed, prefix, delimiter, size):
     assert got == model(KEYS, prefix, delimiter)
     assert all(page["KeyCount"] == len(entries(page)) <= size for page in pages)
     assert [page["IsTruncated"] for page in pages] == [True] * (len(pages) - 1) + [False]
+
+
+@pytest.mark.parametrize("delimiter", ["a", "/b/", "\u00e9", "0", " ", "%20", "many/01"])
+def test_any_delimiter(listed, delimiter):
+    """Delimiters other than a slash fold alike, whatever the page size, and pages continue behind a fold."""
+    name, s3 = listed
+    for prefix, size in (("", 1000), ("", 7), ("a", 3), ("many/", 20), ("z", 1), ("none", 5)):
+        pages = list(s3.get_paginator("list_objects_v2").paginate(
+            Bucket=name, Prefix=prefix, Delimiter=delimiter, PaginationConfig={"PageSize": size}))
+        assert [e for page in pages for e in entries(page)] == model(KEYS, prefix, delimiter), (prefix, size)
+        assert all(page["KeyCount"] == len(entries(page)) <= size for page in pages)
+    first = s3.list_objects(Bucket=name, Delimiter=delimiter, MaxKeys=2)
+    rest = s3.list_objects(Bucket=name, Delimiter=delimiter, Marker=first["NextMarker"])
+    assert entries(first) + entries(rest) == model(KEYS, "", delimiter)
 
 
 @pytest.mark.parametrize("prefix,delimiter", list(itertools.product(["", "a/", "many/"], ["", "/"])))

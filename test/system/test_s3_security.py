@@ -3,11 +3,14 @@
 Each refusal is S3's XML error with Code, Message, Resource and RequestId; nothing of a refused PUT reaches the origin.
 """
 
+import base64
 import datetime
+import email.utils
 import hashlib
 import hmac
 import http.client
 import socket
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -360,3 +363,53 @@ def test_secrets_are_not_logged(bucket):
     log = bucket.node.log()
     assert bucket.node.credentials[1] not in log
     assert bucket.origin.secret_key not in log
+
+
+def test_signature_version_2_in_the_header(bucket):
+    """Older clients sign this way: accepted when right, refused when changed, too old or without a date."""
+    client = bucket.node.s3(signature_version="s3")
+    client.put_object(Bucket=bucket.name, Key="a key/\u00fc", Body=b"data", Metadata={"a": "b"})
+    got = client.get_object(Bucket=bucket.name, Key="a key/\u00fc", ResponseContentType="x/y")
+    assert (got["Body"].read(), got["Metadata"], got["ContentType"]) == (b"data", {"a": "b"}, "x/y")
+    assert [o["Key"] for o in client.list_objects_v2(Bucket=bucket.name, Prefix="a")["Contents"]] == ["a key/\u00fc"]
+    url = f"{bucket.node.endpoint}/{bucket.name}/k"
+    now = email.utils.formatdate(usegmt=True)
+
+    def ask_v2(date, text=None, key=None):
+        access_key, secret_key = bucket.node.credentials
+        text = text or f"GET\n\n\n{date}\n/{bucket.name}/k"
+        signature = base64.b64encode(hmac.new(secret_key.encode(), text.encode(), hashlib.sha1).digest()).decode()
+        headers = {"Date": date, "Authorization": f"AWS {key or access_key}:{signature}"}
+        return fetch(url, headers={k: v for k, v in headers.items() if v}).error()["Code"]
+
+    assert ask_v2(now) == "NoSuchKey"
+    assert ask_v2(now, text="GET\n\n\n\n/other") == "SignatureDoesNotMatch"
+    assert ask_v2(now, key="nobody") == "InvalidAccessKeyId"
+    assert ask_v2("") == "AccessDenied" and ask_v2("yesterday") == "AccessDenied"
+    for seconds in (-1000, 1000):
+        assert ask_v2(email.utils.formatdate(time.time() + seconds, usegmt=True)) == "RequestTimeTooSkewed"
+    signed = bucket.s3.generate_presigned_url("get_object", Params={"Bucket": bucket.name, "Key": "k"}, ExpiresIn=60)
+    assert fetch(signed, headers={"Authorization": "AWS a:b", "Date": now}).error()["Code"] == "InvalidArgument"
+
+
+def test_pages_of_buckets(new_node, origin):
+    """ListBuckets by pages and by prefix shows each bucket once."""
+    node = new_node()
+    shared = origin.new_bucket()
+    names = sorted(["one-a", "one-b", "one-c", "two-a", "two-b"])
+    for name in names:
+        node.create_bucket(name, f"s3://{shared}/{name}", **origin.properties())
+    s3 = node.s3()
+    seen, pages, token = [], 0, {}
+    while True:
+        page = s3.list_buckets(MaxBuckets=2, **token)
+        seen += [b["Name"] for b in page["Buckets"]]
+        pages += 1
+        if "ContinuationToken" not in page:
+            break
+        token = {"ContinuationToken": page["ContinuationToken"]}
+    assert (seen, pages) == (names, 3)
+    assert [b["Name"] for b in s3.list_buckets(Prefix="two-")["Buckets"]] == ["two-a", "two-b"]
+    with pytest.raises(botocore.exceptions.ClientError) as caught:
+        s3.list_buckets(MaxBuckets=10001)
+    assert caught.value.response["Error"]["Code"] == "InvalidArgument"

@@ -149,7 +149,8 @@ static void malformed_signatures_are_refused(void **state)
     } rows[] = {
         {GET_HEAD "\r\n", S3_ERR_ACCESS_DENIED},
         {GET_HEAD "Authorization: Basic dXNlcjpwYXNz\r\n\r\n", S3_ERR_INVALID_REQUEST},
-        {GET_HEAD "Authorization: AWS " KEY ":x\r\n\r\n", S3_ERR_INVALID_REQUEST},
+        {GET_HEAD "Authorization: AWS " KEY ":x\r\n\r\n", S3_ERR_ACCESS_DENIED},
+        {GET_HEAD "Authorization: AWS " KEY "\r\n\r\n", S3_ERR_INVALID_ARGUMENT},
         {GET_HEAD "Authorization: AWS4-HMAC-SHA256\r\n\r\n", S3_ERR_AUTH_MALFORMED},
         {GET_HEAD "Authorization: AWS4-HMAC-SHA256 " GET_SCOPE GET_SIGNED "\r\n\r\n", S3_ERR_AUTH_MALFORMED},
         {GET_HEAD "Authorization: AWS4-HMAC-SHA256 " GET_SIGNED GET_SIGNATURE "\r\n\r\n",

@@ -24,9 +24,9 @@ static void tags_keep_their_bytes(void **state)
 
     assert_int_equal(tags_parse(SLICE_LIT("a=1&%C3%BC+x=%26%0A%3D&e"), 10, a, t, &reason), S3_OK);
     assert_int_equal(t->n, 3);
-    assert_true(slice_eq_str(t->v[1].key, "\xc3\xbc x") && slice_eq_str(t->v[1].value, "&\n="));
+    assert_true(slice_eq_str(t->v[2].key, "\xc3\xbc x") && slice_eq_str(t->v[2].value, "&\n="));
     assert_int_equal(tags_put(t, &kept), 0);
-    assert_string_equal(kept.p, "a=1&%C3%BC%20x=%26%0A%3D&e=");
+    assert_string_equal(kept.p, "a=1&e=&%C3%BC%20x=%26%0A%3D");
     assert_int_equal(tags_count(buf_view(&kept)), 3);
     assert_int_equal(tags_count(SLICE_LIT("")), 0);
     assert_int_equal(tags_put_xml(t, &xml), 0);

@@ -1,0 +1,204 @@
+"""Other people's clients as they come: each uploads, lists, reads whole and in part, and deletes, and the bytes are compared
+with those at the origin. `scripts/clients` installs them; one that is not there ends its test as not run.
+
+The files are small, but for one that every client sends in parts.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+import harness
+
+PART = 5 << 20
+TREE = {"a.txt": b"alpha", "dir/b c": b"b" * 70_000, "dir/sub/d\u00fc.bin": harness.random_bytes(300_000, seed=3),
+        "large": harness.random_bytes(2 * PART + 12345, seed=4)}
+
+
+@pytest.fixture
+def source(tmp_path):
+    for name, data in TREE.items():
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return tmp_path / "in"
+
+
+def at_origin(bucket):
+    found = bucket.truth.list_objects_v2(Bucket=bucket.name).get("Contents", [])
+    return {o["Key"]: bucket.truth.get_object(Bucket=bucket.name, Key=o["Key"])["Body"].read() for o in found}
+
+
+def read_tree(directory):
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def program(name, *places):
+    """A program's path, or the end of the test as not run."""
+    for place in places:
+        if place.exists():
+            return str(place)
+    found = shutil.which(name)
+    if not found:
+        pytest.skip(f"not run: {name} is not installed (scripts/clients build)")
+    return found
+
+
+def run(bucket, *argv, **more):
+    access_key, secret_key = bucket.node.credentials
+    home = bucket.node.dir / "clients-home"
+    home.mkdir(exist_ok=True)
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "AWS_ACCESS_KEY_ID": access_key,
+           "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_REGION": harness.REGION, "AWS_DEFAULT_REGION": harness.REGION,
+           "AWS_EC2_METADATA_DISABLED": "true", **more}
+    done = subprocess.run([str(a) for a in argv], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
+    assert done.returncode == 0, f"{argv}: {done.returncode}: {done.stderr.decode()} {done.stdout.decode()}"
+    return done.stdout
+
+
+def test_s5cmd(bucket, source, tmp_path):
+    s5cmd = [program("s5cmd", harness.ROOT / ".deps/bin/s5cmd"), "--endpoint-url", bucket.node.endpoint]
+    run(bucket, *s5cmd, "cp", "--part-size", "5", f"{source}/", f"s3://{bucket.name}/up/")
+    assert at_origin(bucket) == {"up/" + k: v for k, v in TREE.items()}
+    listed = run(bucket, *s5cmd, "ls", f"s3://{bucket.name}/up/*").decode()
+    assert len(listed.splitlines()) == len(TREE) and "d\u00fc.bin" in listed
+    run(bucket, *s5cmd, "cp", "--part-size", "5", f"s3://{bucket.name}/up/*", f"{tmp_path}/out/")
+    assert read_tree(tmp_path / "out") == TREE
+    assert run(bucket, *s5cmd, "cat", f"s3://{bucket.name}/up/large") == TREE["large"]
+    run(bucket, *s5cmd, "mv", f"s3://{bucket.name}/up/a.txt", f"s3://{bucket.name}/moved")
+    run(bucket, *s5cmd, "sync", "--delete", f"{source}/dir/", f"s3://{bucket.name}/up/")
+    run(bucket, *s5cmd, "rm", f"s3://{bucket.name}/up/sub/*")
+    assert at_origin(bucket) == {"moved": TREE["a.txt"], "up/b c": TREE["dir/b c"]}
+
+
+def test_rclone(bucket, source, tmp_path):
+    access_key, secret_key = bucket.node.credentials
+    env = {"RCLONE_CONFIG": "/dev/null", "RCLONE_CONFIG_N_TYPE": "s3", "RCLONE_CONFIG_N_PROVIDER": "Other",
+           "RCLONE_CONFIG_N_ENDPOINT": bucket.node.endpoint, "RCLONE_CONFIG_N_ACCESS_KEY_ID": access_key,
+           "RCLONE_CONFIG_N_SECRET_ACCESS_KEY": secret_key, "RCLONE_S3_UPLOAD_CUTOFF": "5M", "RCLONE_S3_CHUNK_SIZE": "5M"}
+    rclone = program("rclone")
+    remote = f"n:{bucket.name}"
+    run(bucket, rclone, "sync", source, remote, **env)
+    assert at_origin(bucket) == TREE
+    run(bucket, rclone, "check", "--download", source, remote, **env)
+    assert sorted(run(bucket, rclone, "lsf", "-R", "--files-only", remote, **env).decode().splitlines()) == sorted(TREE)
+    run(bucket, rclone, "copy", remote, tmp_path / "out", **env)
+    assert read_tree(tmp_path / "out") == TREE
+    assert run(bucket, rclone, "cat", "--offset", "6000000", "--count", "777", f"{remote}/large", **env) == (
+        TREE["large"][6000000:6000777])
+    run(bucket, rclone, "moveto", f"{remote}/a.txt", f"{remote}/renamed", **env)
+    run(bucket, rclone, "purge", f"{remote}/dir", **env)
+    run(bucket, rclone, "deletefile", f"{remote}/large", **env)
+    assert at_origin(bucket) == {"renamed": TREE["a.txt"]}
+
+
+def test_s3cmd(bucket, source, tmp_path):
+    access_key, secret_key = bucket.node.credentials
+    host = bucket.node.endpoint.removeprefix("http://")
+    python, script = (harness.ROOT / ".deps/clients/bin" / name for name in ("python", "s3cmd"))
+    s3cmd = [program("s3cmd of .deps/clients", python), script, f"--access_key={access_key}", f"--secret_key={secret_key}",
+             f"--host={host}", f"--host-bucket={host}", "--no-ssl", "--config=/dev/null", f"--region={harness.REGION}", "--no-progress",
+             "--multipart-chunk-size-mb=5"]
+    run(bucket, *s3cmd, "sync", f"{source}/", f"s3://{bucket.name}/up/")
+    assert at_origin(bucket) == {"up/" + k: v for k, v in TREE.items()}
+    assert len(run(bucket, *s3cmd, "ls", "--recursive", f"s3://{bucket.name}").decode().splitlines()) == len(TREE)
+    (tmp_path / "out").mkdir()
+    run(bucket, *s3cmd, "get", "--recursive", f"s3://{bucket.name}/up/", f"{tmp_path}/out/")
+    assert read_tree(tmp_path / "out") == TREE
+    assert b"MD5 sum" in run(bucket, *s3cmd, "info", f"s3://{bucket.name}/up/a.txt")
+    run(bucket, *s3cmd, "mv", f"s3://{bucket.name}/up/a.txt", f"s3://{bucket.name}/moved")
+    run(bucket, *s3cmd, "--signature-v2", "put", source / "a.txt", f"s3://{bucket.name}/older")
+    run(bucket, *s3cmd, "del", "--recursive", "--force", f"s3://{bucket.name}/up/")
+    assert at_origin(bucket) == {"moved": TREE["a.txt"], "older": TREE["a.txt"]}
+
+
+PYARROW = """
+import json, sys
+import pyarrow, pyarrow.fs, pyarrow.parquet
+how = json.load(sys.stdin)
+fs = pyarrow.fs.S3FileSystem(access_key=how["access_key"], secret_key=how["secret_key"], region="us-east-1", scheme="http",
+                             endpoint_override=how["host"], allow_bucket_creation=False)
+pyarrow.fs.copy_files(how["source"], how["bucket"] + "/up", destination_filesystem=fs)
+infos = fs.get_file_info(pyarrow.fs.FileSelector(how["bucket"] + "/up", recursive=True))
+assert sorted(i.path.split("/up/")[1] for i in infos if i.is_file) == how["names"], infos
+pyarrow.fs.copy_files(how["bucket"] + "/up", how["out"], source_filesystem=fs)
+with fs.open_input_file(how["bucket"] + "/up/large") as f:
+    assert f.size() == how["size"]
+    f.seek(6000000)
+    part = f.read(777)
+    open(how["out"] + ".part", "wb").write(part)
+table = pyarrow.table({"n": list(range(200000)), "text": [str(i % 97) for i in range(200000)]})
+pyarrow.parquet.write_table(table, how["bucket"] + "/t.parquet", filesystem=fs)
+again = pyarrow.parquet.read_table(how["bucket"] + "/t.parquet", filesystem=fs, columns=["n"], filters=[("n", ">=", 199990)])
+assert again["n"].to_pylist() == list(range(199990, 200000))
+fs.delete_dir(how["bucket"] + "/up")
+fs.delete_file(how["bucket"] + "/t.parquet")
+"""
+
+S3FS = """
+import json, sys
+import s3fs
+how = json.load(sys.stdin)
+fs = s3fs.S3FileSystem(key=how["access_key"], secret=how["secret_key"], endpoint_url="http://" + how["host"], default_block_size=5 << 20)
+up = how["bucket"] + "/up"
+fs.put(how["source"] + "/", up + "/", recursive=True)
+assert sorted(p.split("/up/")[1] for p in fs.find(up)) == how["names"], fs.find(up)
+fs.get(up + "/", how["out"], recursive=True)
+open(how["out"] + ".part", "wb").write(fs.cat_file(up + "/large", start=6000000, end=6000777))
+with fs.open(up + "/written", "wb") as f:
+    for i in range(3):
+        f.write(b"w" * (4 << 20))
+with fs.open(up + "/written", "rb") as f:
+    f.seek(-10, 2)
+    assert f.read() == b"w" * 10 and f.tell() == 12 << 20
+fs.mv(up + "/written", up + "/moved")
+assert fs.info(up + "/moved")["size"] == 12 << 20 and not fs.exists(up + "/written")
+fs.rm(up, recursive=True)
+"""
+
+TORCH = """
+import json, sys, pathlib
+from s3torchconnectorclient._mountpoint_s3_client import MountpointS3Client
+how = json.load(sys.stdin)
+client = MountpointS3Client(region="us-east-1", user_agent_prefix="test", throughput_target_gbps=1.0, part_size=5 << 20,
+                            endpoint="http://" + how["host"], force_path_style=True)
+for name in how["names"]:
+    data = pathlib.Path(how["source"], name).read_bytes()
+    writer = client.put_object(how["bucket"], "up/" + name)
+    for at in range(0, len(data), 1 << 20):
+        writer.write(data[at:at + (1 << 20)])
+    writer.close()
+found = [o.key for page in client.list_objects(how["bucket"], prefix="up/") for o in page.object_info]
+assert sorted(k[3:] for k in found) == how["names"], found
+for name in how["names"]:
+    path = pathlib.Path(how["out"], name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(client.get_object(how["bucket"], "up/" + name)))
+part = b"".join(client.get_object(how["bucket"], "up/large", start=6000000, end=6000777))
+open(how["out"] + ".part", "wb").write(part)
+assert client.head_object(how["bucket"], "up/large").size == how["size"]
+for name in how["names"]:
+    client.delete_object(how["bucket"], "up/" + name)
+"""
+
+
+@pytest.mark.parametrize("script", [PYARROW, S3FS, TORCH], ids=["pyarrow", "s3fs", "s3torchconnector"])
+def test_python_clients(bucket, source, tmp_path, script):
+    """Each in a process of its own, with its own versions of what it needs."""
+    access_key, secret_key = bucket.node.credentials
+    python = program("the venv of .deps/clients", harness.ROOT / ".deps/clients/bin/python")
+    how = {"access_key": access_key, "secret_key": secret_key, "host": bucket.node.endpoint.removeprefix("http://"),
+           "bucket": bucket.name, "source": str(source), "out": str(tmp_path / "out"), "names": sorted(TREE),
+           "size": len(TREE["large"])}
+    (tmp_path / "out").mkdir()
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": access_key,
+           "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_EC2_METADATA_DISABLED": "true", "LANG": "C.UTF-8"}
+    done = subprocess.run([python, "-c", script], input=json.dumps(how), env=env, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert read_tree(tmp_path / "out") == TREE
+    assert (tmp_path / "out.part").read_bytes() == TREE["large"][6000000:6000777]
+    assert at_origin(bucket) == {}

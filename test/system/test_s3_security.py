@@ -216,7 +216,7 @@ def signing_key(secret, date):
     return key
 
 
-@pytest.mark.parametrize("broken", [None, "payload", "signature", "order", "missing end", "length"])
+@pytest.mark.parametrize("broken", [None, "payload", "signature", "order", "missing end", "length", "replayed", "another's"])
 def test_signed_chunks(bucket, broken):
     """STREAMING-AWS4-HMAC-SHA256-PAYLOAD: each chunk's signature counts."""
     chunks = [harness.random_bytes(70_000), harness.random_bytes(200_000), harness.random_bytes(1)]
@@ -244,6 +244,10 @@ def test_signed_chunks(bucket, broken):
         pieces[0], pieces[1] = pieces[1], pieces[0]
     elif broken == "missing end":
         pieces.pop()
+    elif broken == "replayed":
+        pieces[1] = pieces[0]
+    elif broken == "another's":  # right by itself, but of an upload that began with another signature
+        pieces[1][1] = chunk_signature(key, time, scope, "0" * 64, pieces[1][0])
     body = b"".join(b"%x;chunk-signature=%s\r\n%s\r\n" % (len(d), s.encode(), d) for d, s in pieces)
     headers.pop("content-length", None)
     headers["Content-Length"] = str(len(body))

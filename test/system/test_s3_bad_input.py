@@ -1,0 +1,164 @@
+"""What nobody should send: more of everything than there may be, and keys that look like ways out. S3's error comes back,
+nothing is stored, the node's memory stays where it was, and the next request is served.
+"""
+
+import socket
+import time
+import urllib.parse
+
+import pytest
+
+import harness
+from test_s3_security import ask, fetch, send, signed
+from test_s3_settings import refused
+
+GIB = 1 << 30
+
+
+def nothing_there(bucket):
+    return "Contents" not in bucket.truth.list_objects_v2(Bucket=bucket.name)
+
+
+def memory_of(node):
+    return node.metric("forebay_resident_bytes", kind="anon")
+
+
+def flood(node, data):
+    """Sends as much as the node takes, gives what it answered; it may close before all was sent."""
+    host, port = urllib.parse.urlsplit(node.endpoint).netloc.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        try:
+            connection.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        answer = b""
+        try:
+            while piece := connection.recv(65536):
+                answer += piece
+        except (TimeoutError, ConnectionResetError):
+            pass
+        return answer
+
+
+@pytest.mark.parametrize("line", [b"x-amz-meta-%d: v\r\n", b"a:\r\n", b"x-amz-meta-%d: " + b"v" * 200 + b"\r\n"],
+                         ids=["numbered", "shortest", "long"])
+def test_a_hundred_thousand_headers(bucket, line):
+    before = memory_of(bucket.node)
+    lines = b"".join(line % i if b"%d" in line else line for i in range(100_000))
+    head = f"PUT /{bucket.name}/k HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n".encode()
+    answer = flood(bucket.node, head + lines + b"\r\ndata")
+    assert answer.startswith(b"HTTP/1.1 431 "), answer[:200]
+    assert b"Connection: close" in answer
+    assert nothing_there(bucket)
+    assert memory_of(bucket.node) - before < 32 << 20
+    assert send(bucket.node, "GET", "/-/health").status == 200
+
+
+@pytest.mark.parametrize("size, code", [(5 * GIB + 1, "EntityTooLarge"), (1 << 62, "EntityTooLarge")])
+def test_a_part_that_is_too_large(bucket, size, code):
+    """Refused by its length: none of its bytes is waited for, and the connection is closed."""
+    upload = bucket.s3.create_multipart_upload(Bucket=bucket.name, Key="k")["UploadId"]
+    path = f"/{bucket.name}/k?partNumber=1&uploadId={upload}"
+    headers = signed(bucket.node, "PUT", path, payload="UNSIGNED-PAYLOAD")
+    headers = {k: v.decode() if isinstance(v, bytes) else v for k, v in headers.items() if k.lower() != "content-length"}
+    began = time.monotonic()
+    reply = send(bucket.node, "PUT", path, {**headers, "Content-Length": str(size)})
+    assert (reply.status, reply.error()["Code"]) == (400, code)
+    assert reply.headers["connection"] == "close"
+    assert time.monotonic() - began < 20  # not the request timeout
+    assert "Parts" not in bucket.s3.list_parts(Bucket=bucket.name, Key="k", UploadId=upload)
+    bucket.s3.abort_multipart_upload(Bucket=bucket.name, Key="k", UploadId=upload)
+
+
+def test_an_object_that_is_too_large(bucket):
+    path = f"/{bucket.name}/k"
+    headers = signed(bucket.node, "PUT", path, payload="UNSIGNED-PAYLOAD")
+    headers = {k: v.decode() if isinstance(v, bytes) else v for k, v in headers.items() if k.lower() != "content-length"}
+    reply = send(bucket.node, "PUT", path, {**headers, "Content-Length": str((5 << 40) + 1)})
+    assert (reply.status, reply.error()["Code"]) == (400, "EntityTooLarge")
+    assert nothing_there(bucket)
+
+
+def test_ten_thousand_and_one_parts(bucket):
+    """Neither a part of that number nor a list of so many is accepted; the upload is still there afterwards."""
+    upload = bucket.s3.create_multipart_upload(Bucket=bucket.name, Key="k")["UploadId"]
+    where = {"Bucket": bucket.name, "Key": "k", "UploadId": upload}
+    etag = bucket.s3.upload_part(**where, PartNumber=1, Body=b"x")["ETag"]
+    assert refused(bucket.s3.upload_part, **where, PartNumber=10_001, Body=b"x") == (400, "InvalidArgument")
+    parts = [{"PartNumber": i + 1, "ETag": etag} for i in range(10_001)]
+    assert refused(bucket.s3.complete_multipart_upload, **where, MultipartUpload={"Parts": parts}) == (400, "MalformedXML")
+    assert nothing_there(bucket)
+    bucket.s3.complete_multipart_upload(**where, MultipartUpload={"Parts": parts[:1]})
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"x"
+
+
+def test_documents_that_are_too_large(bucket):
+    """A thousand keys and one, and megabytes of nothing, are no lists of keys."""
+    before = memory_of(bucket.node)
+    path = f"/{bucket.name}?delete"
+    keys = "".join(f"<Object><Key>k{i}</Key></Object>" for i in range(1001))
+    for body in (f"<Delete>{keys}</Delete>", "<Delete>" + " " * (9 << 20) + "</Delete>", "<a>" * 100_000,
+                 "<Delete><Object><Key>" + "k" * 100_000 + "</Key></Object></Delete>"):
+        assert ask(bucket.node, "POST", path, body.encode()).error()["Code"] == "MalformedXML"
+    assert memory_of(bucket.node) - before < 64 << 20
+
+
+def test_requests_of_others_sent_again(bucket):
+    """A signature is good for its own method, path, query and headers only."""
+    path = f"/{bucket.name}/k"
+    headers = signed(bucket.node, "PUT", path, {"x-amz-meta-a": "b"}, body=b"data")
+    assert send(bucket.node, "PUT", path, headers, b"data").status == 200
+    for method, other, changed in (("DELETE", path, {}), ("PUT", path + "2", {}), ("PUT", path + "?acl", {}),
+                                   ("PUT", path, {"x-amz-meta-a": "c"}), ("PUT", path, {"x-amz-meta-new": "c"}),
+                                   ("PUT", path, {"x-amz-copy-source": f"/{bucket.name}/k"})):
+        reply = send(bucket.node, method, other, {**headers, **changed}, b"data")
+        assert reply.error()["Code"] in ("SignatureDoesNotMatch", "AccessDenied"), (method, other, changed)
+    assert [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]] == ["k"]
+
+
+WAYS_OUT = ["..", "../../etc/passwd", "a/../../b", "a/./b", ".", "/", "//", "/etc/passwd", "a//b", "a/", "\\..\\x", "%2e%2e/%2F",
+            "a\tb", "a\r\nb: c", "-/metrics", "~", "\u202e", "a" * 1024, "caf\u00e9", "cafe\u0301"]
+
+
+def test_keys_that_look_like_ways_out(node, work):
+    """In a bucket of our own every key is bytes and nothing else: it comes back, is listed, and is removed; no file outside
+    the node's directory is made."""
+    name = harness.random_name()
+    s3 = node.s3()
+    s3.create_bucket(Bucket=name)
+    before = sorted(p.name for p in work.iterdir())
+    stored = []
+    for key in WAYS_OUT:
+        path = f"/{name}/" + urllib.parse.quote(key, safe="/~-._")
+        reply = ask(node, "PUT", path, key.encode())
+        if reply.status != 200:
+            assert reply.status == 400, (key, reply.body)
+            continue
+        stored.append(key)
+        assert ask(node, "GET", path).body == key.encode()
+    assert {"..", "../../etc/passwd", "a//b", "/", "a/./b"} <= set(stored)
+    listed = [o["Key"] for o in s3.list_objects_v2(Bucket=name)["Contents"]]
+    assert listed == sorted(stored, key=str.encode)
+    assert sorted(p.name for p in work.iterdir()) == before
+    s3.delete_objects(Bucket=name, Delete={"Objects": [{"Key": k} for k in stored if "\r" not in k and "\t" not in k]})
+    for key in stored:
+        assert ask(node, "DELETE", f"/{name}/" + urllib.parse.quote(key, safe="/~-._")).status == 204
+    s3.delete_bucket(Bucket=name)
+
+
+@pytest.mark.parametrize("path, status", [("/../x", 400), ("/..", 400), ("/%2e%2e/x", 403), ("/./x", 400), ("//x", 400),
+                                          ("/b%2Fc/x", 403), ("/UPPER/x", 404), ("/a_b/k", 404)])
+def test_bucket_names_that_look_like_ways_out(node, path, status):
+    reply = ask(node, "GET", path)
+    assert reply.status == status, reply.body
+    assert reply.error()["Code"] in ("InvalidBucketName", "NoSuchBucket", "SignatureDoesNotMatch")
+
+
+@pytest.mark.parametrize("key, code", [("a%00b", "InvalidURI"), ("a%ffb", "InvalidURI"), ("a%c0%afb", "InvalidURI"),
+                                       ("%zz", "InvalidURI"), ("k" * 1025, "KeyTooLongError")])
+def test_keys_that_are_none(bucket, key, code):
+    url = f"{bucket.node.endpoint}/{bucket.name}/{key}"
+    assert fetch(url, method="PUT", data=b"x").status in (400, 403)
+    if "%" not in key:
+        assert ask(bucket.node, "PUT", f"/{bucket.name}/{key}", b"x").error()["Code"] == code
+    assert nothing_there(bucket)

@@ -67,6 +67,10 @@ static void print_buckets(const json_t *buckets)
         print_title("buckets:", i);
         (void)printf("%-24s ", text(b, "name"));
         command_print_name(stdout, slice_str(text(b, "origin")));
+        char size[TEXT_SIZE_MAX];
+        if (json_object_get(b, "inodes"))
+            (void)printf("scratch: %" PRIu64 " files and directories, %s", number(b, "inodes"),
+                         text_size(number(b, "bytes"), size));
         (void)putchar('\n');
     }
 }

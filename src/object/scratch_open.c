@@ -30,6 +30,12 @@ static void note_unsettled(struct snode *n, struct sfile *f, bool unsettled)
     sfile_set_unsettled_locked(n, f, unsettled);
 }
 
+static bool is_unsettled(struct snode *n, const struct sfile *f)
+{
+    LOCK_SCOPE(&n->lock);
+    return f->unsettled;
+}
+
 /* ---- making it ready for writing ---- */
 
 /* The inode gets an extent of its own. */
@@ -76,7 +82,7 @@ static int reopen_extent(struct snode *n, const struct scratch_call *call, struc
         return r;
     if (f->hard)
         h = hard_ref(f->hard);
-    bool was_settled = !f->unsettled;
+    bool was_settled = !is_unsettled(n, f);
     if (was_settled) {
         struct scratch_call step = step_of(call);
         step.commit = hard_is_sealed(h) ? KV_DURABLE : KV_VISIBLE;
@@ -85,12 +91,15 @@ static int reopen_extent(struct snode *n, const struct scratch_call *call, struc
         if (r < 0)
             return r;
     }
+    note_unsettled(n, f, true);
     r = hard_begin_writing(h, e);
-    if (r == 0 && was_settled)
+    if (r < 0)
+        return r;
+    if (was_settled)
         r = hard_set_mtime(h, x->mtime_ns, e); /* until now the record said when */
-    if (r == 0)
-        note_unsettled(n, f, true);
-    if (r == 0)
+    if (r < 0)
+        hard_end_writing(h);
+    else
         *ret = TAKE_PTR(h);
     return r;
 }
@@ -196,6 +205,10 @@ int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, u
     struct stree *t = stree_new(n, sfile_get(n, call->bucket, ino), flags & WIRE_WRITE);
     sfile_enter(n, t->file);
     int r = open_file(n, call, t->file, flags, a, t, e);
+    lock_take(&n->lock);
+    if (r < 0 && t->file->unsettled && t->file->writers == 0)
+        sfile_queue_locked(n, t->file);
+    lock_drop(&n->lock);
     sfile_leave(n, t->file);
     if (r < 0) {
         stree_drop(t);
@@ -287,6 +300,7 @@ static bool take_empty(struct snode *n, struct sfile *f, const struct stat *st, 
     LOCK_SCOPE(&n->lock);
     sfile_set_unsettled_locked(n, f, false);
     f->fresh = false;
+    f->generation++; /* what was measured is no longer so */
     return true;
 }
 

@@ -119,8 +119,8 @@ static int measure(struct snode *n, struct item *t, struct arena *a, struct err 
         no_record(n, f);
         return 1;
     }
-    if (r < 0 || x.links == 0) /* without links: freed before long */
-        return r < 0 ? r : 1;
+    if (r < 0 || x.links == 0) /* without links: freed before long, or given a name */
+        return r < 0 ? r : -EAGAIN;
     if (!t->hard)
         r = hard_find(n->store, x.location, &t->hard, e);
     return r < 0 ? r : hard_measure(t->hard, &t->stat, e);
@@ -148,7 +148,8 @@ static bool claim(struct snode *n, struct item *t, struct arena *a)
     sfile_enter(n, t->file);
     t->busy = true;
     lock_take(&n->lock);
-    bool same = t->file->generation == t->generation && t->file->writers == 0 && !t->file->gone;
+    bool same =
+        t->file->generation == t->generation && t->file->writers == 0 && t->file->unsettled && !t->file->gone;
     lock_drop(&n->lock);
     return same && snode_record(n, &call, t->file->ino, &t->stat, a, NULL, NULL) == 0;
 }

@@ -8,13 +8,14 @@
  * only, as elsewhere).
  *
  * Invariants:
- *  1. What is remembered of an owner on a file does not overlap, and is what the node answered last.
+ *  1. What is remembered of an owner on a file is what the node answered last.
  *  2. A request in the list is answered by the thread alone, once.
  *
  * Failure modes: after a restart of the node somebody else may have what was ours; it is then forgotten, and
  * the log says so. While the node does not answer, those who wait wait.
  */
 #include "mount/tree.h"
+#include "mount/tree_held.h"
 
 #include "base/log.h"
 
@@ -24,15 +25,7 @@
 #define WAIT_FIRST_MS 2
 #define WAIT_MOST_MS  50
 #define TO_THE_END    UINT64_MAX
-#define DEADLOCK_MAX  64 /* owners looked at in one chain */
-
-struct tree_held {
-    struct tree_held *next;
-    uint64_t owner;
-    uint32_t kind, type; /* enum wire_lock_kind, wire_lock_type */
-    uint64_t start, end; /* both included */
-    uint32_t pid;
-};
+#define CHAIN_MAX     1000 /* owners that wait one for the other */
 
 /* One request that waits. */
 struct waiter {
@@ -41,7 +34,7 @@ struct waiter {
     struct tree_file *file; /* referenced */
     struct tree_held wanted;
     bool is_ready; /* libfuse knows whom to tell of an interrupt: from here on it may be answered */
-    bool is_interrupted;
+    bool is_interrupted, is_looked_at;
 };
 
 struct tree_waiters {
@@ -53,67 +46,20 @@ struct tree_waiters {
     bool must_look, must_stop;
 };
 
-/* ---- what is held ---- */
+/* ---- who waits for whom ---- */
 
-static bool overlaps(const struct tree_held *a, const struct tree_held *b)
-{
-    return a->start <= b->end && b->start <= a->end;
-}
-
-static struct tree_held *held_new(const struct tree_held *like, uint64_t start, uint64_t end)
-{
-    struct tree_held *h = malloc(sizeof(*h));
-    if (!h)
-        abort();
-    *h = *like;
-    h->start = start;
-    h->end = end;
-    return h;
-}
-
-/* As the node does: the owner has this type in this range, and elsewhere what it had. */
-static void set_held_locked(struct tree_file *f, const struct tree_held *x)
-{
-    struct tree_held **at = &f->locks, *rest = NULL;
-    while (*at) {
-        struct tree_held *h = *at;
-        if (h->owner != x->owner || h->kind != x->kind || !overlaps(h, x)) {
-            at = &h->next;
-            continue;
-        }
-        *at = h->next;
-        if (h->start < x->start) {
-            struct tree_held *left = held_new(h, h->start, x->start - 1);
-            left->next = rest;
-            rest = left;
-        }
-        if (h->end > x->end) {
-            struct tree_held *right = held_new(h, x->end + 1, h->end);
-            right->next = rest;
-            rest = right;
-        }
-        free(h);
-    }
-    if (x->type != WIRE_LOCK_NONE) {
-        struct tree_held *h = held_new(x, x->start, x->end);
-        h->next = rest;
-        rest = h;
-    }
-    *at = rest;
-}
-
-/* Whether `owner` waits for something that, over any number of owners, waits for `by`. */
+/* Whether `owner` waits for something that, over any number of owners, waits for `by`. Each request is looked
+ * at once. */
 static bool waits_for_locked(const struct tree_waiters *w, uint64_t owner, uint64_t by, int depth)
 {
-    for (const struct waiter *x = w->first; x && depth < DEADLOCK_MAX; x = x->next) {
-        if (x->wanted.owner != owner || x->wanted.kind != WIRE_LOCK_POSIX)
+    for (struct waiter *x = w->first; x && depth < CHAIN_MAX; x = x->next) {
+        if (x->wanted.owner != owner || x->wanted.kind != WIRE_LOCK_POSIX || x->is_looked_at)
             continue;
-        for (const struct tree_held *h = x->file->locks; h; h = h->next) {
-            bool is_in_the_way = h->kind == WIRE_LOCK_POSIX && h->owner != owner && overlaps(h, &x->wanted) &&
-                                 (h->type == WIRE_LOCK_WRITE || x->wanted.type == WIRE_LOCK_WRITE);
-            if (is_in_the_way && (h->owner == by || waits_for_locked(w, h->owner, by, depth + 1)))
+        x->is_looked_at = true;
+        for (const struct tree_held *h = x->file->locks; h; h = h->next)
+            if (tree_held_conflicts(h, &x->wanted) &&
+                (h->owner == by || waits_for_locked(w, h->owner, by, depth + 1)))
                 return true;
-        }
     }
     return false;
 }
@@ -123,10 +69,10 @@ static bool would_deadlock(struct tree_waiters *w, struct tree_file *f, const st
     LOCK_SCOPE(&w->lock);
     if (x->kind != WIRE_LOCK_POSIX)
         return false;
+    for (struct waiter *y = w->first; y; y = y->next)
+        y->is_looked_at = false;
     for (const struct tree_held *h = f->locks; h; h = h->next)
-        if (h->kind == WIRE_LOCK_POSIX && h->owner != x->owner && overlaps(h, x) &&
-            (h->type == WIRE_LOCK_WRITE || x->type == WIRE_LOCK_WRITE) &&
-            waits_for_locked(w, h->owner, x->owner, /* depth= */ 0))
+        if (tree_held_conflicts(h, x) && waits_for_locked(w, h->owner, x->owner, /* depth= */ 0))
             return true;
     return false;
 }
@@ -163,7 +109,7 @@ static int take(struct mount *m, struct tree_file *f, const struct tree_held *x,
         return r;
     LOCK_SCOPE(&w->lock);
     now.type = is_lost ? WIRE_LOCK_NONE : x->type;
-    set_held_locked(f, &now);
+    tree_held_set(&f->locks, &now);
     if (w->first && !is_lost && now.type != WIRE_LOCK_WRITE) {
         w->must_look = true;
         cond_signal(&w->woken);
@@ -416,7 +362,7 @@ static void unlock_all_of(struct mount *m, struct tree_file *f, const struct tre
         return;
     log_debug("mount", "unlock: %s", e.text); /* the session is over, and its locks with it */
     LOCK_SCOPE(&m->tree->waiters->lock);
-    set_held_locked(f, &all);
+    tree_held_set(&f->locks, &all);
 }
 
 void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner)
@@ -466,6 +412,6 @@ void tree_relock(struct mount *m, struct tree_file *f)
                  (unsigned long long)f->ino, e.text[0] ? e.text : "somebody else has it");
         x.type = WIRE_LOCK_NONE;
         LOCK_SCOPE(&m->tree->waiters->lock);
-        set_held_locked(f, &x);
+        tree_held_set(&f->locks, &x);
     }
 }

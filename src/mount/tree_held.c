@@ -1,0 +1,55 @@
+/*
+ * What is held (contract in tree_held.h).
+ *
+ * Invariant: locks of one owner and kind do not overlap.
+ */
+#include "mount/tree_held.h"
+
+#include "net/wire.h"
+
+static bool overlaps(const struct tree_held *a, const struct tree_held *b)
+{
+    return a->start <= b->end && b->start <= a->end;
+}
+
+bool tree_held_conflicts(const struct tree_held *a, const struct tree_held *b)
+{
+    bool is_taken = a->type != WIRE_LOCK_NONE && b->type != WIRE_LOCK_NONE;
+    bool is_exclusive = a->type == WIRE_LOCK_WRITE || b->type == WIRE_LOCK_WRITE;
+    return a->kind == b->kind && a->owner != b->owner && is_taken && is_exclusive && overlaps(a, b);
+}
+
+/* A lock like another one, before the list. */
+static void push(struct tree_held **list, const struct tree_held *like, uint64_t start, uint64_t end)
+{
+    struct tree_held *h = malloc(sizeof(*h));
+    if (!h)
+        abort();
+    *h = *like;
+    h->start = start;
+    h->end = end;
+    h->next = *list;
+    *list = h;
+}
+
+void tree_held_set(struct tree_held **list, const struct tree_held *x)
+{
+    struct tree_held **at = list, *rest = NULL;
+    assert(x->start <= x->end);
+    while (*at) {
+        struct tree_held *h = *at;
+        if (h->owner != x->owner || h->kind != x->kind || !overlaps(h, x)) {
+            at = &h->next;
+            continue;
+        }
+        *at = h->next;
+        if (h->start < x->start)
+            push(&rest, h, h->start, x->start - 1);
+        if (h->end > x->end)
+            push(&rest, h, x->end + 1, h->end);
+        free(h);
+    }
+    if (x->type != WIRE_LOCK_NONE)
+        push(&rest, x, x->start, x->end);
+    *at = rest;
+}

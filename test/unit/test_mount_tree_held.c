@@ -1,0 +1,135 @@
+/* layer: mount */
+/* The locks that a mount remembers, against a table of bytes. */
+#include "mount/tree_held.h"
+
+#include "net/wire.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define BYTES  40 /* the last one stands for all that follow */
+#define OWNERS 3
+
+static uint64_t random_state = 1;
+
+static uint32_t below(uint32_t n)
+{
+    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(random_state >> 33) % n;
+}
+
+static void free_all(struct tree_held **list)
+{
+    while (*list) {
+        struct tree_held *h = *list;
+        *list = h->next;
+        free(h);
+    }
+}
+
+/* What an owner has at a byte, by the list; fails when it has two things there. */
+static uint32_t type_at(const struct tree_held *list, uint64_t owner, uint32_t kind, uint64_t byte)
+{
+    uint32_t found = WIRE_LOCK_NONE;
+    for (const struct tree_held *h = list; h; h = h->next) {
+        if (h->owner != owner || h->kind != kind || byte < h->start || byte > h->end)
+            continue;
+        assert_int_equal(found, WIRE_LOCK_NONE);
+        found = h->type;
+    }
+    return found;
+}
+
+/* After any sequence of locking and unlocking, each owner has at each byte what it asked for last. */
+static void test_ranges_against_a_table(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 200; round++) {
+        struct tree_held *list = NULL;
+        uint32_t table[OWNERS][BYTES] = {0};
+        for (int step = 0; step < 60; step++) {
+            uint32_t start = below(BYTES), end = start + below(BYTES - start);
+            struct tree_held x = {.owner = below(OWNERS),
+                                  .kind = WIRE_LOCK_POSIX,
+                                  .type = below(3),
+                                  .start = start,
+                                  .end = end == BYTES - 1 ? UINT64_MAX : end};
+            tree_held_set(&list, &x);
+            for (uint32_t i = start; i <= end; i++)
+                table[x.owner][i] = x.type;
+            for (uint32_t owner = 0; owner < OWNERS; owner++)
+                for (uint32_t i = 0; i < BYTES; i++)
+                    assert_int_equal(type_at(list, owner, WIRE_LOCK_POSIX, i == BYTES - 1 ? UINT64_MAX : i),
+                                     table[owner][i]);
+        }
+        free_all(&list);
+    }
+}
+
+/* The two kinds do not touch each other, nor do the two ends of what can be said of a file. */
+static void test_kinds_and_ends(void **state)
+{
+    (void)state;
+    struct tree_held *list = NULL;
+    struct tree_held posix = {
+        .owner = 1, .kind = WIRE_LOCK_POSIX, .type = WIRE_LOCK_WRITE, .end = UINT64_MAX};
+    struct tree_held flock = {.owner = 1, .kind = WIRE_LOCK_FLOCK, .type = WIRE_LOCK_READ, .end = UINT64_MAX};
+    tree_held_set(&list, &posix);
+    tree_held_set(&list, &flock);
+    posix.type = WIRE_LOCK_NONE;
+    posix.start = posix.end = UINT64_MAX;
+    tree_held_set(&list, &posix);
+    posix.start = posix.end = 0;
+    tree_held_set(&list, &posix);
+    assert_int_equal(type_at(list, 1, WIRE_LOCK_POSIX, 0), WIRE_LOCK_NONE);
+    assert_int_equal(type_at(list, 1, WIRE_LOCK_POSIX, 1), WIRE_LOCK_WRITE);
+    assert_int_equal(type_at(list, 1, WIRE_LOCK_POSIX, UINT64_MAX - 1), WIRE_LOCK_WRITE);
+    assert_int_equal(type_at(list, 1, WIRE_LOCK_POSIX, UINT64_MAX), WIRE_LOCK_NONE);
+    assert_int_equal(type_at(list, 1, WIRE_LOCK_FLOCK, 0), WIRE_LOCK_READ);
+    posix.start = 0;
+    posix.end = UINT64_MAX;
+    tree_held_set(&list, &posix);
+    flock.type = WIRE_LOCK_NONE;
+    tree_held_set(&list, &flock);
+    assert_null(list);
+}
+
+/* Of two locks one is in the way when owners differ, ranges meet, and one of them is for writing. */
+static void test_conflicts(void **state)
+{
+    (void)state;
+    struct tree_held a = {
+        .owner = 1, .kind = WIRE_LOCK_POSIX, .type = WIRE_LOCK_WRITE, .start = 10, .end = 20};
+    struct tree_held b = {
+        .owner = 2, .kind = WIRE_LOCK_POSIX, .type = WIRE_LOCK_READ, .start = 20, .end = UINT64_MAX};
+    assert_true(tree_held_conflicts(&a, &b));
+    assert_true(tree_held_conflicts(&b, &a));
+    b.start = 21;
+    assert_false(tree_held_conflicts(&a, &b));
+    b.start = 0;
+    a.type = WIRE_LOCK_READ;
+    assert_false(tree_held_conflicts(&a, &b));
+    b.type = WIRE_LOCK_WRITE;
+    assert_true(tree_held_conflicts(&a, &b));
+    b.kind = WIRE_LOCK_FLOCK;
+    assert_false(tree_held_conflicts(&a, &b));
+    b.kind = WIRE_LOCK_POSIX;
+    b.owner = 1;
+    assert_false(tree_held_conflicts(&a, &b));
+    b.owner = 2;
+    b.type = WIRE_LOCK_NONE;
+    assert_false(tree_held_conflicts(&a, &b));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranges_against_a_table),
+        cmocka_unit_test(test_kinds_and_ends),
+        cmocka_unit_test(test_conflicts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

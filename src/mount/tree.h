@@ -51,7 +51,6 @@ struct tree_handle {
     uint32_t magic;
     struct tree_handle *next, *previous; /* all of the mount; covered by the table's lock */
     struct tree_file *file;              /* referenced */
-    bool is_writable;
 };
 
 #define TREE_PLACES 4096 /* of the table of open files, and of what is remembered of files */
@@ -161,10 +160,9 @@ void tree_waiters_end(struct tree_waiters *w);
 void tree_waiters_free(struct tree_waiters *w);
 /* All POSIX locks of an owner on a file that it closes; nothing when there are none. */
 void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner);
-/* What flock(2) took through a description that is closed. */
-void tree_unlock_flock(struct mount *m, struct tree_file *f, uint64_t owner);
-/* All locks of any owner: nobody has it open any more. */
-void tree_unlock_all(struct mount *m, struct tree_file *f);
+/* All locks that were asked through an open that ends: those of flock(2) and of open file descriptions
+ * (F_OFD_*) end with it, others have ended. */
+void tree_unlock_handle(struct mount *m, struct tree_handle *h);
 /* Takes the locks of a file again, in a new session. */
 void tree_relock(struct mount *m, struct tree_file *f);
 

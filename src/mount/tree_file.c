@@ -276,7 +276,6 @@ static void add_handle(struct mount *m, struct tree_file *f, bool is_writable, s
         abort();
     h->magic = HANDLE_MAGIC;
     h->file = f;
-    h->is_writable = is_writable;
     choose(m, f);
     f->n_open++;
     *ret = (struct tree_opened){.handle = h, .backing_id = f->backing_id};
@@ -329,6 +328,7 @@ struct tree_handle *tree_handle_of(const struct fuse_file_info *fi)
 void tree_file_close(struct mount *m, struct tree_handle *h)
 {
     struct tree_file *f = h->file;
+    tree_unlock_handle(m, h);
     lock_take(&m->tree->lock);
     *(h->previous ? &h->previous->next : &m->tree->handles) = h->next;
     if (h->next)
@@ -338,10 +338,8 @@ void tree_file_close(struct mount *m, struct tree_handle *h)
     free(h);
     lock_take(&f->lock);
     assert(f->n_open > 0);
-    if (--f->n_open == 0) {
-        tree_unlock_all(m, f);
+    if (--f->n_open == 0)
         close_all(m, f);
-    }
     lock_drop(&f->lock);
     tree_file_unref(m, f);
 }

@@ -272,6 +272,7 @@ static struct tree_held held_of(const struct fuse_file_info *fi, const struct fl
         .start = (uint64_t)lock->l_start,
         .end = lock->l_len == 0 ? TO_THE_END : (uint64_t)lock->l_start + (uint64_t)lock->l_len - 1,
         .pid = (uint32_t)lock->l_pid,
+        .through = tree_handle_of(fi),
     };
 }
 
@@ -330,19 +331,21 @@ void tree_op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, in
                                   : WIRE_LOCK_NONE,
         .end = TO_THE_END,
         .pid = (uint32_t)fuse_req_ctx(req)->pid,
+        .through = tree_handle_of(fi),
     };
     set_lock(req, tree_handle_of(fi)->file, &wanted, !(op & LOCK_NB));
 }
 
 /* ---- for the others ---- */
 
-/* Whether an owner (any: 0) has a lock of a kind (any: 0); *ret is one of them. */
+/* A lock of this owner (any: 0), of this kind (any: 0) and asked through this open (any: NULL). */
 static bool find_held(struct mount *m, struct tree_file *f, uint64_t owner, uint32_t kind,
-                      struct tree_held *ret)
+                      const void *through, struct tree_held *ret)
 {
     LOCK_SCOPE(&m->tree->waiters->lock);
     for (const struct tree_held *h = f->locks; h; h = h->next)
-        if ((owner == 0 || h->owner == owner) && (kind == 0 || h->kind == kind)) {
+        if ((owner == 0 || h->owner == owner) && (kind == 0 || h->kind == kind) &&
+            (!through || h->through == through)) {
             *ret = *h;
             return true;
         }
@@ -368,22 +371,15 @@ static void unlock_all_of(struct mount *m, struct tree_file *f, const struct tre
 void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner)
 {
     struct tree_held one;
-    if (find_held(m, f, owner, WIRE_LOCK_POSIX, &one))
+    if (find_held(m, f, owner, WIRE_LOCK_POSIX, /* through= */ NULL, &one))
         unlock_all_of(m, f, &one);
 }
 
-void tree_unlock_flock(struct mount *m, struct tree_file *f, uint64_t owner)
+void tree_unlock_handle(struct mount *m, struct tree_handle *h)
 {
     struct tree_held one;
-    if (find_held(m, f, owner, WIRE_LOCK_FLOCK, &one))
-        unlock_all_of(m, f, &one);
-}
-
-void tree_unlock_all(struct mount *m, struct tree_file *f)
-{
-    struct tree_held one;
-    while (find_held(m, f, /* owner= */ 0, /* kind= */ 0, &one))
-        unlock_all_of(m, f, &one);
+    while (find_held(m, h->file, /* owner= */ 0, /* kind= */ 0, h, &one))
+        unlock_all_of(m, h->file, &one);
 }
 
 /* The i-th lock of a file, in the order of the list. */

@@ -106,10 +106,6 @@ void tree_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void tree_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
-    struct mount *m = mount_of(req);
-    struct tree_handle *h = tree_handle_of(fi);
-    if (fi->flock_release)
-        tree_unlock_flock(m, h->file, fi->lock_owner);
-    tree_file_close(m, h);
+    tree_file_close(mount_of(req), tree_handle_of(fi));
     (void)fuse_reply_err(req, 0);
 }

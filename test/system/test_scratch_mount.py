@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -787,13 +788,36 @@ def test_ranges_of_locks(mount):
     with open(top / "f", "r+b") as f, holder(top / "f", "posix", 10, 10) as process:
         assert try_lock(f, "posix", start=0, n=10) and try_lock(f, "posix", start=20, n=0)
         assert not try_lock(f, "posix", start=19, n=1)
-        import struct
         query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, whence, start, n, pid = struct.unpack("hhqqi4x", fcntl.fcntl(f, fcntl.F_GETLK, query))
         assert (kind, start, n, pid) == (fcntl.F_WRLCK, 10, 10, process.pid)
         open(top / "f").close()
         with holder(top / "f", "posix", 0, 5):
             pass
+
+
+def test_locks_of_descriptions(mount):
+    """F_OFD_SETLK: between two opens of one process, ended by the close of the one that has it and by no other."""
+    top = mount().path
+    (top / "f").write_bytes(b"x" * 100)
+    write_lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 10, 0)
+    with open(top / "f", "r+b") as b:
+        with open(top / "f", "r+b") as a:
+            fcntl.fcntl(a, fcntl.F_OFD_SETLK, write_lock)
+            with refused(errno.EAGAIN, errno.EACCES):
+                fcntl.fcntl(b, fcntl.F_OFD_SETLK, write_lock)
+            open(top / "f").close()
+            with refused(errno.EAGAIN, errno.EACCES):
+                fcntl.fcntl(b, fcntl.F_OFD_SETLK, write_lock)
+
+        def is_free():
+            try:
+                fcntl.fcntl(b, fcntl.F_OFD_SETLK, write_lock)
+                return True
+            except OSError:
+                return False
+
+        harness.wait_until(is_free, 10, "the lock went with its description")
 
 
 @pytest.mark.parametrize("kind", ["flock", "posix"])

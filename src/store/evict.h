@@ -39,6 +39,8 @@ DEFINE_CLEANUP(struct evict_sets, evict_sets_free)
  * the new number.
  */
 uint32_t evict_set_of(struct evict_sets *t, struct slice key, struct slice marked, uint64_t now_ms);
+/* The set that a key belongs to as the table is now; changes nothing. */
+uint32_t evict_set_find(const struct evict_sets *t, struct slice key);
 /* A read of `bytes` of an extent of the set, cached or not. previous_read_ms: when this extent was read
  * before, 0 when it is new. One call per open or large read; several calls for one pass over an extent do no
  * harm. */

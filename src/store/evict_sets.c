@@ -246,6 +246,14 @@ static struct evict_set *longest(const struct evict_sets *t, struct slice key, s
     return best;
 }
 
+uint32_t evict_set_find(const struct evict_sets *t, struct slice key)
+{
+    assert(t && t->magic == EVICT_MAGIC);
+    const struct evict_set *s = longest_marked(t, key);
+    size_t depth;
+    return s ? s->id : longest(t, key, &depth)->id;
+}
+
 uint32_t evict_set_of(struct evict_sets *t, struct slice key, struct slice marked, uint64_t now_ms)
 {
     assert(t && t->magic == EVICT_MAGIC);

@@ -413,14 +413,15 @@ int extent_reserve(struct extent *x, uint64_t want)
     for (;;) {
         lock_take(&x->lock);
         uint64_t charged = x->charged;
+        uint32_t data_set = x->data_set;
         lock_drop(&x->lock);
         if (charged >= want)
             return 0;
         uint64_t step = MIN(MAX(want - charged, CHARGE_STEP_BYTES),
                             MAX(format_charge(x->size, x->n_blocks), want) - charged);
-        if (space_take(x->disk, step, x->data_set, x->forced) < 0) {
+        if (space_take(x->disk, step, data_set, x->forced) < 0) {
             /* Perhaps the bare need fits where the step ahead does not. */
-            if (step == want - charged || space_take(x->disk, want - charged, x->data_set, x->forced) < 0)
+            if (step == want - charged || space_take(x->disk, want - charged, data_set, x->forced) < 0)
                 return -ENOSPC;
             step = want - charged;
         }

@@ -26,6 +26,7 @@
 #include <string.h>
 
 #define SAMPLE          32
+#define REFILE_MAX      8 /* of one sample: each is read from the index and written again */
 #define SAMPLES_VAIN    3
 #define VICTIMS_MAX     4096 /* for one newcomer */
 #define ASKED_WAITS     20   /* for those who keep a file open without using it to close it */
@@ -145,6 +146,51 @@ static bool judge(struct disk *d, struct slice key, struct id128 id, bool in_use
     return true;
 }
 
+/* Sets are split as they grow: an entry that belongs to another set than when it was made moves there, with
+ * its bytes. */
+static void refile(struct disk *d, const struct victim *v, uint32_t set)
+{
+    struct store *s = d->store;
+    struct slice key = slice_of(v->key, v->key_bytes);
+    struct key_owner o;
+    struct extent *x = NULL;
+    table_begin(s, key, &o); /* its owner: it does not die meanwhile */
+    x = table_find(s, key, o.hash);
+    if (x || load_extent(s, key, o.hash, &x) == 0) {
+        lock_take(&x->lock);
+        bool moves = id_eq(x->id, v->id) && x->data_set != set;
+        uint32_t before = x->data_set;
+        if (moves) {
+            __atomic_store_n(&x->data_set, set, __ATOMIC_RELAXED);
+            x->entry_changed = true;
+        }
+        lock_drop(&x->lock);
+        if (moves) {
+            lock_take(&s->sets_lock);
+            evict_set_grow(s->sets, before, -(int64_t)extent_size(x));
+            evict_set_grow(s->sets, set, (int64_t)extent_size(x));
+            lock_drop(&s->sets_lock);
+            writer_queue(x);
+        }
+        extent_unref(x);
+    }
+    table_end(s, &o);
+}
+
+static void refile_all(struct disk *d, const struct victim *v, struct evict_candidate *c, size_t n)
+{
+    for (size_t i = 0, moved = 0; i < n && moved < REFILE_MAX; i++) {
+        lock_take(&d->store->sets_lock);
+        uint32_t set = evict_set_find(d->store->sets, slice_of(v[i].key, v[i].key_bytes));
+        lock_drop(&d->store->sets_lock);
+        if (set == c[i].set)
+            continue;
+        refile(d, &v[i], set);
+        c[i].set = set;
+        moved++;
+    }
+}
+
 /* Up to SAMPLE candidates from a random place on, going round at the end. */
 static size_t sample(struct disk *d, bool in_use_too, struct victim *v, struct evict_candidate *c)
 {
@@ -256,6 +302,7 @@ static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, bool f
     struct victim v[SAMPLE] = {0};
     struct evict_candidate c[SAMPLE];
     size_t left = sample(d, in_use_too, v, c), evicted = 0;
+    refile_all(d, v, c, left);
     *ret_asked_bytes = 0;
     while (left > 0 && *ret_asked_bytes < n && !could_take(d, n)) {
         enum evict_verdict why;

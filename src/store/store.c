@@ -476,5 +476,5 @@ void extent_touch(struct extent *x, uint64_t n)
     __atomic_sub_fetch(&x->touched_bytes, bytes, __ATOMIC_RELAXED);
     struct store *s = x->store;
     LOCK_SCOPE(&s->sets_lock);
-    evict_set_read(s->sets, x->data_set, last, now, bytes);
+    evict_set_read(s->sets, __atomic_load_n(&x->data_set, __ATOMIC_RELAXED), last, now, bytes);
 }

@@ -114,6 +114,9 @@ struct store_listed {
 int64_t store_list(struct store *s, struct slice prefix, struct slice after, size_t max, struct arena *a,
                    struct store_listed *ret);
 
+/* Whether the eviction policy gives up a listed entry for a newcomer with this key. */
+bool store_would_evict(struct store *s, const struct store_listed *l, struct slice newcomer);
+
 /* ---- extents ---- */
 
 struct extent *extent_ref(struct extent *x);

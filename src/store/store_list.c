@@ -81,3 +81,12 @@ int64_t store_list(struct store *s, struct slice prefix, struct slice after, siz
     }
     return (int64_t)n;
 }
+
+bool store_would_evict(struct store *s, const struct store_listed *l, struct slice newcomer)
+{
+    uint64_t now = store_now_ms();
+    LOCK_SCOPE(&s->sets_lock);
+    struct evict_candidate c = {
+        .set = evict_set_find(s->sets, l->key), .last_read_ms = l->last_read_ms, .size_bytes = l->size_bytes};
+    return evict_judge(s->sets, &c, evict_set_find(s->sets, newcomer), now) != EVICT_KEEP;
+}

@@ -96,6 +96,69 @@ static void test_new_data_set_replaces_an_idle_one(void **state)
     assert_int_equal(report.bad_blocks + report.missing_files + report.orphan_files, 0);
 }
 
+struct set_sums {
+    uint64_t all, parent;
+};
+
+static void sum_set(uint32_t set, const struct evict_set_info *i, void *arg)
+{
+    struct set_sums *sums = arg;
+    (void)set;
+    sums->all += i->bytes;
+    sums->parent += slice_eq_str(i->prefix, "d/") ? i->bytes : 0;
+}
+
+static struct set_sums sets_of(struct store *s)
+{
+    struct set_sums sums = {0};
+    LOCK_SCOPE(&s->sets_lock);
+    evict_sets_each(s->sets, sum_set, &sums);
+    return sums;
+}
+
+static uint64_t listed_bytes(struct store *s)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    struct store_listed l[64];
+    int64_t n = store_list(s, SLICE_NULL, SLICE_NULL, ARRAY_SIZE(l), a, l);
+    uint64_t bytes = 0;
+    for (int64_t i = 0; i < n; i++)
+        bytes += l[i].size_bytes;
+    return bytes;
+}
+
+/* A set that was split while it grew still counts what came before; looking for victims moves the entries to
+ * the sets that they belong to now, with their bytes and for good. (Without refile_all in space.c they stay.)
+ */
+static void test_entries_move_to_the_sets_they_belong_to(void **state)
+{
+    struct fixture *f = *state;
+    for (int i = 0; i < 10; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "d/%c/%d", 'a' + i % 2, i);
+        assert_int_equal(try_put(f->s, key, (uint64_t)i, 2 * MIB), 0);
+        clock_sys_advance(1000000);
+    }
+    assert_int_equal(sets_of(f->s).all, 20 * MIB);
+    assert_true(sets_of(f->s).parent > 0);
+    assert_int_equal(store_flush(f->s, NULL), 0); /* victims are looked for in the index */
+    for (int i = 0; i < 10; i++) {
+        clock_sys_advance(2000000000ull); /* behind the second in which a newcomer is refused unseen */
+        int r =
+            try_put(f->s, "d/a/new", 99, 2 * MIB); /* what the parent's set still has may make room for it */
+        assert_true(r == 0 || r == ERR_NOT_ADMITTED);
+        assert_int_equal(store_flush(f->s, NULL), 0);
+    }
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(sets_of(f->s).all, listed_bytes(f->s));
+        assert_int_equal(sets_of(f->s).parent, 0);
+        fixture_close(f);
+        fixture_open(f);
+    }
+    assert_true(store_remove_prefix(f->s, SLICE_LIT("d/")) > 0);
+    assert_int_equal(sets_of(f->s).all, 0);
+}
+
 /* What is in use is not evicted; what is asked for explicitly is admitted whatever the policy says. */
 static void test_references_are_spared_and_force_admits(void **state)
 {
@@ -280,6 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_scan_keeps_half),
         TEST(test_new_data_set_replaces_an_idle_one),
+        TEST(test_entries_move_to_the_sets_they_belong_to),
         TEST(test_references_are_spared_and_force_admits),
         TEST(test_leases_count),
         TEST(test_staging_takes_space),

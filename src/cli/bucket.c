@@ -56,6 +56,7 @@ static const struct command_usage usage = {
         "  readahead            most bytes fetched ahead of a sequential reader (128MiB)\n"
         "  retry                how long a failing origin is asked again (60s)\n"
         "  cache                auto | never: never keeps nothing of the bucket on the node's disks\n"
+        "  quota                most bytes of the bucket's objects that the cache holds; 0: no limit\n"
         "  anonymous            none | read: read lets S3 requests without a signature list and read\n"
         "  owner, mode          scratch: UID:GID and permissions of the root directory",
     .min_operands = 1,

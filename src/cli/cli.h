@@ -25,6 +25,8 @@
     X(sync, "sync", "make one bucket's prefix as another's, as a job")                                       \
     X(export, "export", "copy objects to an origin, as a job")                                               \
     X(import, "import", "copy objects from an origin, as a job")                                             \
+    X(du, "du", "show what is cached, by prefix, and what it cost at the origin")                            \
+    X(hot, "hot", "show what is read most")                                                                  \
     X(pin, "pin", "keep what is cached below a prefix")                                                      \
     X(unpin, "unpin", "end a pin")                                                                           \
     X(rules, "rules", "say what is pinned, never cached or believed how long, by prefix")                    \

@@ -30,6 +30,8 @@
       "how long a failing request to the origin is repeated before its error is reported")                   \
     X(cache, ENUM, "cache", "MODE", "auto", 0, 0, "auto|never", false,                                       \
       "never: nothing of the bucket is kept on the node's disks")                                            \
+    X(quota, SIZE, "quota", "SIZE", "0", 0, 0, NULL, false,                                                  \
+      "most bytes of the bucket's objects that the cache holds; 0: no limit but the disks'")                 \
     X(rules, STRING, "rules", "RULES", NULL, 0, 0, NULL, false,                                              \
       "what is pinned, never cached or believed for another time, by prefix; see forebay pin and rules")     \
     X(anonymous, ENUM, "anonymous", "MODE", "none", 0, 0, "none|read", false,                                \

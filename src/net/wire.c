@@ -329,7 +329,9 @@ int wire_cached_encode(const struct wire_cached *w, struct buf *b)
         k = encode_u64(b, w->size_bytes);
     if (k == 0)
         k = encode_u64(b, w->present_bytes);
-    return encode_end(b, before, k < 0 ? k : encode_u64(b, w->last_read_ms));
+    if (k == 0)
+        k = encode_u64(b, w->last_read_ms);
+    return encode_end(b, before, k < 0 ? k : encode_u32(b, w->flags));
 }
 
 int wire_cached_decode(struct slice *s, struct wire_cached *ret)
@@ -345,6 +347,8 @@ int wire_cached_decode(struct slice *s, struct wire_cached *ret)
         k = decode_u64(&rest, &w.present_bytes);
     if (k == 0)
         k = decode_u64(&rest, &w.last_read_ms);
+    if (k == 0)
+        k = decode_u32(&rest, &w.flags);
     if (k < 0)
         return k;
     *ret = w;

@@ -120,7 +120,10 @@ struct wire_cached {
     struct slice key;
     uint64_t size_bytes, present_bytes;
     uint64_t last_read_ms; /* real time */
+    uint32_t flags;        /* WIRE_CACHED_* */
 };
+
+#define WIRE_CACHED_PINNED 1
 
 struct wire_bucket {
     struct slice name;

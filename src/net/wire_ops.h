@@ -36,6 +36,7 @@
     X(MKDIR, mkdir, 42)                                                                                      \
     X(RMDIR, rmdir, 43)                                                                                      \
     X(STATUS, status, 50)                                                                                    \
+    X(USAGE, usage, 53)                                                                                      \
     X(REPORT, report, 51)                                                                                    \
     X(JOB_START, job_start, 60)                                                                              \
     X(JOB_LIST, job_list, 61)                                                                                \
@@ -188,6 +189,12 @@
  */
 #define WIRE_REQ_report(F) F(str, mount_point) F(str, bucket) F(u32, passthrough) F(str, reason)
 #define WIRE_REP_report(F)
+
+/* Who reads what: `json` is an array of {bucket, prefix, opens, read_bytes, fetched_bytes, last_read_ms}, one
+ * for each prefix of two directories below the given one that was read (bucket empty: all). fetched_bytes:
+ * brought from the origin for it. */
+#define WIRE_REQ_usage(F) F(str, bucket) F(str, prefix)
+#define WIRE_REP_usage(F) F(str, json)
 
 /* Users (namespace/user.h). `role`: admin, writer or reader (empty: reader); `buckets`: patterns with commas
  * between (empty: all). The secret is told here and never again. */

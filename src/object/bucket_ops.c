@@ -75,6 +75,7 @@ void object_guest_close(struct object_service *s, const char *name)
     (void)bucket_guest_remove(s->buckets, slice_str(name));
     object_forget_upstream(s, b->id);
     mirror_forget_bucket(s->mirror, b);
+    usage_forget(s->usage, b->id);
 }
 
 /* Encodes what `u` may see of the buckets after `after`, until max of them are there: how many, or an error.
@@ -207,6 +208,7 @@ int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove
         return r;
     object_forget_upstream(s, b->id);
     int64_t n = object_forget_bucket(s, b);
+    usage_forget(s->usage, b->id);
     log_info("object", "bucket %s removed, %lld cached objects dropped", b->name, (long long)n);
     return n < 0 ? err_errno(e, (int)n, "drop cached data of bucket %s", b->name) : 0;
 }

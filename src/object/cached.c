@@ -50,6 +50,7 @@ int op_cached(struct object_session *ses, const struct wire_cached_req *req, str
                                 .size_bytes = l[i].size_bytes,
                                 .present_bytes = l[i].present_bytes,
                                 .last_read_ms = l[i].last_read_ms};
+        w.flags = bucket_keep(b, w.key) == RULE_KEEP_PINNED ? WIRE_CACHED_PINNED : 0;
         r = wire_cached_encode(&w, &out);
     }
     if (r < 0)

@@ -33,6 +33,10 @@ typedef void (*fill_changed_fn)(void *arg, struct upstream *u, struct slice key,
 /* max_threads bounds requests in flight. */
 struct fill_engine *fill_engine_new(struct budget *budget, unsigned max_threads, fill_changed_fn on_changed,
                                     void *arg);
+/* Told, on a worker thread, how many bytes of an object came from the origin; with the arg of on_changed. Set
+ * before the first fill. */
+typedef void (*fill_fetched_fn)(void *arg, struct upstream *u, struct slice key, uint64_t bytes);
+void fill_engine_on_fetched(struct fill_engine *g, fill_fetched_fn fn);
 /* Cancels what runs, waits for it; readers that wait get ERR_CLOSED. */
 void fill_engine_stop(struct fill_engine *g);
 /* After fill_engine_stop, when all fills have been released. */

@@ -293,6 +293,11 @@ void fill_engine_reclaim(struct fill_engine *g)
 
 /* ---- stopping ---- */
 
+void fill_engine_on_fetched(struct fill_engine *g, fill_fetched_fn fn)
+{
+    g->on_fetched = fn;
+}
+
 void fill_engine_stop(struct fill_engine *g)
 {
     lock_take(&g->lock);

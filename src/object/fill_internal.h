@@ -88,6 +88,7 @@ struct fill {
 struct fill_engine {
     struct budget *budget;
     fill_changed_fn on_changed;
+    fill_fetched_fn on_fetched; /* or NULL */
     void *on_changed_arg;
     unsigned max_threads;
 

@@ -327,6 +327,9 @@ static void end_part(struct part *p, int r, const struct err *e)
 {
     struct fill *f = p->fill;
     fill_engine_forget_running(f->engine, p);
+    if (f->engine->on_fetched && p->have > p->offset)
+        f->engine->on_fetched(f->engine->on_changed_arg, f->upstream, slice_of(f->key, f->key_n),
+                              p->have - p->offset);
     extent_writer_free(p->writer);
     p->writer = NULL;
     if (p->buffer)

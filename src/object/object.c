@@ -27,6 +27,12 @@ static void on_version_changed(void *arg, struct upstream *u, struct slice key, 
     mirror_changed(s->mirror, u->bucket, key);
 }
 
+static void on_fetched(void *arg, struct upstream *u, struct slice key, uint64_t bytes)
+{
+    struct object_service *s = arg;
+    usage_fetched(s->usage, u->bucket->id, key, bytes);
+}
+
 int object_service_open(const struct object_config *config, struct object_service **ret, struct err *e)
 {
     struct object_service *s = calloc(1, sizeof(*s));
@@ -35,6 +41,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     s->config = *config;
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
+    lock_init(&s->quota_lock, LOCK_OBJECT);
     for (size_t i = 0; i < OBJECT_STRIPES; i++) {
         lock_init(&s->stripes[i].lock, LOCK_OBJECT);
         cond_init(&s->stripes[i].ended);
@@ -53,6 +60,9 @@ int object_service_open(const struct object_config *config, struct object_servic
         s->loop = route_loop_new();
     store_on_gone(config->store, watch_note, s);
     store_on_evict(config->store, rule_is_pinned, s);
+    fill_engine_on_fetched(s->fills, on_fetched);
+    s->usage = usage_new(config->control);
+    s->steward = steward_start(s);
     r = snode_open(s, &s->scratch, e);
     if (r < 0) {
         object_service_close(s);
@@ -68,6 +78,7 @@ void object_service_close(struct object_service *s)
         return;
     assert(s->magic == OBJECT_SERVICE_MAGIC);
     assert(!s->sessions);
+    steward_stop(s->steward);
     store_on_gone(s->config.store, NULL, NULL);
     store_on_evict(s->config.store, NULL, NULL);
     route_loop_free(s->loop);
@@ -88,6 +99,9 @@ void object_service_close(struct object_service *s)
         lock_fini(&s->stripes[i].lock);
         cond_fini(&s->stripes[i].ended);
     }
+    usage_free(s->usage);
+    quota_free(s);
+    lock_fini(&s->quota_lock);
     lock_fini(&s->watch_lock);
     lock_fini(&s->lock);
     s->magic = 0;

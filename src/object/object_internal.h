@@ -6,6 +6,7 @@
 #include "namespace/mirror.h"
 #include "object/fill.h"
 #include "object/object.h"
+#include "object/usage.h"
 
 #define OBJECT_SERVICE_MAGIC 0x6f626a73u
 #define OBJECT_SESSION_MAGIC 0x6f736573u
@@ -84,6 +85,10 @@ struct object_service {
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;
     _Atomic uint64_t n_watches;
+    struct usage *usage;
+    struct steward *steward;
+    struct lock quota_lock; /* covers quotas; taken before the steward's own */
+    struct quota *quotas;
 };
 
 /* ---- object.c ---- */
@@ -129,6 +134,22 @@ void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t h
 /* ---- rule_ops.c ---- */
 /* The store's store_keep_fn: arg is the service, the key one of object_store_key. */
 bool rule_is_pinned(void *arg, struct slice store_key);
+
+/* ---- quota.c ---- */
+struct quota;
+/* Whether so many bytes more of the bucket may be cached; counts them when they may. */
+bool quota_admit(struct object_service *s, const struct bucket *b, struct slice key, uint64_t size_bytes);
+/* Walks and trims the buckets for which that is due. The steward's. */
+void quota_turn(struct object_service *s);
+void quota_free(struct object_service *s);
+
+/* ---- steward.c ---- */
+struct steward;
+struct steward *steward_start(struct object_service *s);
+/* Wakes it now. */
+void steward_hurry(struct steward *w);
+/* Writes down what is to be kept. NULL accepted. */
+void steward_stop(struct steward *w);
 
 /* ---- reader.c, writer.c ---- */
 struct reader;

@@ -255,7 +255,7 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
     if (r < 0)
         return err_set(e, ERR_ORIGIN_REFUSED, "attributes of the object are too large");
     enum rule_keep keep = bucket_keep(o->bucket, o->req->key);
-    if (keep == RULE_KEEP_NEVER)
+    if (keep == RULE_KEEP_NEVER || !quota_admit(o->service, o->bucket, o->req->key, attr->size_bytes))
         return 0;
     if (!object_making_begin(o->service, o->opening, o->seen)) {
         o->overtaken = true;
@@ -416,6 +416,7 @@ static void count_open(const struct opener *o, uint32_t state, bool cold)
 {
     const char *name = cold ? "cold" : state == WIRE_COMPLETE ? "complete" : "partial";
     metrics_count(METRIC_OPENS, o->bucket->name, object_via_name(o->req->via), name);
+    usage_opened(o->service->usage, o->bucket->id, o->req->key);
 }
 
 static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep *rep, struct err *e)
@@ -490,10 +491,12 @@ int op_open(struct object_session *ses, const struct wire_open_req *req, struct 
 
 static void count_read(struct reader *r, uint64_t n, bool from_origin)
 {
-    if (n > 0)
-        metrics_add(metrics_series(METRIC_READ_BYTES, r->upstream->bucket->name, object_via_name(r->via),
-                                   from_origin ? "origin" : "cache"),
-                    n);
+    if (n == 0)
+        return;
+    metrics_add(metrics_series(METRIC_READ_BYTES, r->upstream->bucket->name, object_via_name(r->via),
+                               from_origin ? "origin" : "cache"),
+                n);
+    usage_read(r->service->usage, r->upstream->bucket->id, slice_of(r->key, r->key_n), n);
 }
 
 /* Present bytes of the extent into the reply. */

@@ -113,3 +113,61 @@ int op_status(struct object_session *ses, const struct wire_status_req *req, str
     free(text);
     return 0;
 }
+
+/* ---- usage ---- */
+
+struct gathered {
+    json_t *list;
+    const struct bucket *only; /* NULL: all */
+    struct slice prefix;
+};
+
+static void gather(void *arg, const struct usage_row *r)
+{
+    struct gathered *g = arg;
+    if (g->only && r->bucket_id != g->only->id)
+        return;
+    if (!slice_starts(r->prefix, g->prefix))
+        return;
+    json_t *prefix = json_stringn(r->prefix.p, r->prefix.n); /* NULL when it is not UTF-8 */
+    (void)json_array_append_new(
+        g->list, json_pack("{s:I, s:o, s:I, s:I, s:I, s:I}", "id", (json_int_t)r->bucket_id, "prefix",
+                           prefix ? prefix : json_string("?"), "opens", (json_int_t)r->opens, "read_bytes",
+                           (json_int_t)r->read_bytes, "fetched_bytes", (json_int_t)r->fetched_bytes,
+                           "last_read_ms", (json_int_t)r->last_read_ms));
+}
+
+/* Puts the bucket's name in the place of its number; what is of no bucket any more goes. */
+static void name_buckets(struct object_service *s, json_t *list)
+{
+    for (size_t i = json_array_size(list); i > 0; i--) {
+        json_t *row = json_array_get(list, i - 1);
+        uint64_t id = (uint64_t)json_integer_value(json_object_get(row, "id"));
+        _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(s->buckets, id);
+        if (b)
+            (void)json_object_set_new(row, "bucket", json_string(b->name));
+        (void)json_object_del(row, "id");
+        if (!b)
+            (void)json_array_remove(list, i - 1);
+    }
+}
+
+int op_usage(struct object_session *ses, const struct wire_usage_req *req, struct arena *a,
+             struct wire_usage_rep *rep, struct err *e)
+{
+    struct object_service *s = ses->service;
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    int r = req->bucket.n > 0 ? bucket_find(s->buckets, req->bucket, &b, e) : 0;
+    if (r < 0)
+        return r;
+    struct gathered g = {.list = json_array(), .only = b, .prefix = req->prefix};
+    usage_each(s->usage, gather, &g);
+    name_buckets(s, g.list);
+    char *text = json_dumps(g.list, JSON_SORT_KEYS | JSON_COMPACT);
+    json_decref(g.list);
+    if (!text)
+        return err_set(e, -ENOMEM, "usage");
+    rep->json = arena_dup(a, slice_str(text));
+    free(text);
+    return 0;
+}

@@ -527,7 +527,8 @@ static void make_current(struct writer *w, bool keep, const struct attr *attr)
     bool current = w->answer_is_own && object_making_begin(s, &opening, w->generation);
     if (current) {
         w->generation = mirror_changed(s->mirror, opening.bucket, opening.key);
-        if (!keep && bucket_keep(opening.bucket, opening.key) != RULE_KEEP_NEVER)
+        if (!keep && bucket_keep(opening.bucket, opening.key) != RULE_KEEP_NEVER &&
+            quota_admit(s, opening.bucket, opening.key, attr->size_bytes))
             publish(w, attr);
         else
             remove_entry(w);

@@ -80,6 +80,76 @@ def test_times_by_prefix(new_node, origin):
     assert node.cli("rules", name).stdout == ""
 
 
+def du(node, *arguments):
+    return json.loads(node.cli("du", "--json", *arguments).stdout)
+
+
+def test_du_and_hot(new_node, origin):
+    """du adds up what is cached, pinned and fetched by directory and agrees with what was read; hot orders by bytes
+    read; both know after a kill -9 what was written down, and after a restart everything."""
+    node = new_node()
+    name, idle = node.new_bucket(origin), node.new_bucket(origin)
+    s3, truth = node.s3(), origin.s3()
+    sizes = {"a/x/1": 3000, "a/x/2": 4000, "a/y/1": 5000, "b/1": 100_000, "top": 10, "a/x/unread": 7}
+    for key, size in sizes.items():
+        truth.put_object(Bucket=name, Key=key, Body=b"d" * size)
+    for _ in range(3):
+        for key in sizes:
+            if key != "a/x/unread":
+                s3.get_object(Bucket=name, Key=key)["Body"].read()
+    node.cli("pin", name + "/a/y/")
+
+    def expect():
+        harness.wait_until(lambda: du(node, name)[f"{name}/"]["fetched_bytes"] == 10, what="counters")
+        assert du(node, name) == {
+            f"{name}/": dict(objects=1, bytes=10, cached_bytes=10, pinned_bytes=0, fetched_bytes=10),
+            f"{name}/a/": dict(objects=3, bytes=12000, cached_bytes=12000, pinned_bytes=5000, fetched_bytes=12000),
+            f"{name}/b/": dict(objects=1, bytes=100_000, cached_bytes=100_000, pinned_bytes=0, fetched_bytes=100_000)}
+        assert set(du(node, "--depth", "2", name + "/a/")) == {f"{name}/a/x/", f"{name}/a/y/"}
+        assert du(node)[f"{name}/"]["cached_bytes"] == 112_010
+        rows = json.loads(node.cli("hot", "--json", "--top", "2").stdout)
+        assert [(r["prefix"], r["read_bytes"], r["opens"]) for r in rows] == [("b/", 300_000, 3), ("a/x/", 21_000, 6)]
+
+    expect()
+    node.restart()
+    expect()
+    assert node.cli("du", name).stdout.splitlines()[0].split() == ["cached", "pinned", "fetched", "objects", "prefix"]
+    node.cli("bucket", "rm", name)
+    assert json.loads(node.cli("hot", "--json").stdout) == []
+    assert node.cli("du", name, check=False).returncode == 1
+    assert du(node) == {} and idle
+
+
+def test_quota_holds_and_scans_do_not_empty_it(new_node, origin):
+    """A bucket with a quota never has more cached than that, by reads and writes; a scan over more than it leaves what
+    is there; a lowered quota lets go what was not read for longest; pinned data stays."""
+    node = new_node()
+    name = node.new_bucket(origin, quota="8MiB")
+    s3 = node.s3()
+
+    class Bucket:
+        truth = origin.s3()
+    Bucket.name = name
+    first = fill(Bucket, 6, size=2**20, prefix="first/")
+    scan = fill(Bucket, 20, size=2**20, prefix="scan/")
+    read_all(s3, name, first)
+    for i in range(2):
+        read_all(s3, name, scan)
+        s3.put_object(Bucket=name, Key=f"written/{i}", Body=b"w" * 2**20)
+        assert checked(node, name + "/first/")["cached_objects"] == 6
+        assert du(node, name, "--depth", "0")[f"{name}/"]["bytes"] <= 8 * 2**20
+    read_all(s3, name, first)  # the youngest now
+    node.cli("bucket", "set", name, "quota=6500000")
+    harness.wait_until(lambda: du(node, name, "--depth", "0")[f"{name}/"]["bytes"] <= 6_500_000, what="trimmed")
+    assert checked(node, name + "/first/")["cached_objects"] == 6
+    node.cli("pin", name + "/first/")
+    node.cli("bucket", "set", name, "quota=1MiB")
+    node.restart()
+    read_all(node.s3(), name, scan)
+    assert checked(node, name + "/first/")["cached_objects"] == 6
+    assert checked(node, name + "/scan/")["cached_objects"] == 0
+
+
 @pytest.mark.parametrize("arguments", [["pin", "no-such-bucket"], ["rules", "B/x", "pin=perhaps"],
                                        ["rules", "B/x", "colour=red"], ["bucket", "set", "B", "rules=keep:x"]])
 def test_wrong_rules_are_refused(bucket, arguments):

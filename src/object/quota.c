@@ -1,0 +1,216 @@
+/*
+ * Quotas of buckets: the most bytes of a bucket that the cache holds, counted by the whole size of its
+ * objects.
+ *
+ * What is admitted is counted here; what leaves is not, so that the count is an upper bound. When it reaches
+ * the quota newcomers are served around the cache and the steward is called: it walks what is cached of the
+ * bucket, which makes the count exact, and drops what the eviction policy would give up for the newcomer,
+ * down to TRIM_PERCENT. When the policy gives up nothing, what is there stays, and newcomers go on being
+ * turned away: a scan over more than the quota does not empty it. Only when more is there than the quota
+ * allows, because it was lowered, goes what was not read for longest, until it fits.
+ *
+ * Invariant: a count is never below what is cached, but before the first walk after a start.
+ */
+#include "object/object_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#define PAGE         1000
+#define ARENA_BYTES  (8 * MIB)
+#define TRIM_PERCENT 90
+#define AGES         512 /* by eighths of powers of two of milliseconds */
+
+struct quota {
+    struct quota *next;
+    uint64_t bucket_id;
+    uint64_t bytes;
+    bool walked, wanted; /* wanted: somebody was turned away since the last walk */
+    char *newcomer;      /* the key in the store of the last one */
+    size_t newcomer_n;
+};
+
+static struct quota *find_locked(struct object_service *s, uint64_t bucket_id)
+{
+    lock_assert_held(&s->quota_lock);
+    struct quota *q = s->quotas;
+    while (q && q->bucket_id != bucket_id)
+        q = q->next;
+    if (q)
+        return q;
+    q = calloc(1, sizeof(*q));
+    assert(q);
+    *q = (struct quota){.next = s->quotas, .bucket_id = bucket_id};
+    s->quotas = q;
+    return q;
+}
+
+bool quota_admit(struct object_service *s, const struct bucket *b, struct slice key, uint64_t size_bytes)
+{
+    if (b->p.quota == 0)
+        return true;
+    LOCK_SCOPE(&s->quota_lock);
+    struct quota *q = find_locked(s, b->id);
+    if (q->bytes <= b->p.quota && size_bytes <= b->p.quota - q->bytes) {
+        q->bytes += size_bytes;
+        return true;
+    }
+    _cleanup_buf_ struct buf k = BUF_INIT(STORE_KEY_MAX_BYTES);
+    object_store_key(b, key, &k);
+    free(q->newcomer);
+    q->newcomer = slice_dup(buf_view(&k));
+    q->newcomer_n = k.n;
+    q->wanted = true;
+    steward_hurry(s->steward);
+    return false;
+}
+
+void quota_free(struct object_service *s)
+{
+    while (s->quotas) {
+        struct quota *q = s->quotas;
+        s->quotas = q->next;
+        free(q->newcomer);
+        free(q);
+    }
+}
+
+/* ---- the steward's part ---- */
+
+struct walk {
+    struct object_service *service;
+    struct bucket *bucket;
+    char *newcomer; /* or NULL */
+    size_t newcomer_n;
+    uint64_t now_ms, bytes;
+    uint64_t by_age[AGES]; /* bytes that may go, by age */
+    uint64_t goal_bytes;   /* drop until no more than this is there */
+    unsigned oldest_kept;  /* ages from this on go */
+};
+
+static unsigned age_of(const struct walk *w, const struct store_listed *l)
+{
+    uint64_t age = w->now_ms > l->last_read_ms ? w->now_ms - l->last_read_ms : 0;
+    unsigned log2 = 63 - (unsigned)__builtin_clzll(age | 1);
+    unsigned eighth = log2 >= 3 ? (unsigned)(age >> (log2 - 3)) & 7 : 0;
+    return log2 * 8 + eighth;
+}
+
+static bool may_go(const struct walk *w, const struct store_listed *l)
+{
+    struct slice key = slice_from(l->key, sizeof(w->bucket->id));
+    return bucket_keep(w->bucket, key) != RULE_KEEP_PINNED;
+}
+
+static void count(struct walk *w, const struct store_listed *l)
+{
+    w->bytes += l->size_bytes;
+    if (may_go(w, l))
+        w->by_age[age_of(w, l)] += l->size_bytes;
+}
+
+static void drop(struct walk *w, const struct store_listed *l)
+{
+    if (store_remove(w->service->config.store, l->key) < 0)
+        return;
+    w->bytes -= MIN(w->bytes, l->size_bytes);
+    metrics_add(metrics_series(METRIC_EVICTED_BYTES, "all", "quota", NULL), l->present_bytes);
+}
+
+static void drop_unwanted(struct walk *w, const struct store_listed *l)
+{
+    struct slice newcomer = slice_of(w->newcomer, w->newcomer_n);
+    if (w->bytes > w->goal_bytes && may_go(w, l) && store_would_evict(w->service->config.store, l, newcomer))
+        drop(w, l);
+}
+
+static void drop_old(struct walk *w, const struct store_listed *l)
+{
+    if (w->bytes > w->goal_bytes && may_go(w, l) && age_of(w, l) >= w->oldest_kept)
+        drop(w, l);
+}
+
+static int over_all(struct walk *w, void (*fn)(struct walk *w, const struct store_listed *l))
+{
+    _cleanup_buf_ struct buf prefix = BUF_INIT(16), after = BUF_INIT(STORE_KEY_MAX_BYTES);
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    _cleanup_free_ struct store_listed *page = calloc(PAGE, sizeof(*page));
+    assert(page);
+    object_store_key(w->bucket, SLICE_NULL, &prefix);
+    int64_t n = PAGE;
+    while (n == PAGE && !atomic_load(&w->bucket->retired)) {
+        arena_clear(a);
+        n = store_list(w->service->config.store, buf_view(&prefix), buf_view(&after), PAGE, a, page);
+        for (int64_t i = 0; i < n; i++)
+            fn(w, &page[i]);
+        buf_clear(&after);
+        if (n > 0 && buf_slice(&after, page[n - 1].key) < 0)
+            n = -E2BIG;
+    }
+    return n < 0 ? (int)n : 0;
+}
+
+/* The youngest age from which on all must go, so that the rest is within the quota. */
+static unsigned cut(const struct walk *w)
+{
+    uint64_t left = w->bytes;
+    unsigned age = AGES;
+    while (age > 0 && left > w->goal_bytes)
+        left -= MIN(left, w->by_age[--age]);
+    return age;
+}
+
+static int trim(struct walk *w)
+{
+    uint64_t quota = w->bucket->p.quota;
+    int r = over_all(w, count);
+    if (r == 0 && w->bytes > quota) {
+        w->goal_bytes = quota;
+        w->oldest_kept = cut(w);
+        r = over_all(w, drop_old);
+    } else if (r == 0 && w->newcomer) {
+        w->goal_bytes = quota / 100 * TRIM_PERCENT;
+        r = over_all(w, drop_unwanted);
+    }
+    return r;
+}
+
+static void turn_bucket(struct object_service *s, struct bucket *b)
+{
+    struct walk w = {.service = s, .bucket = b, .now_ms = sys->real_ns() / 1000000};
+    lock_take(&s->quota_lock);
+    struct quota *q = find_locked(s, b->id);
+    bool due = !q->walked || q->wanted || q->bytes > b->p.quota;
+    uint64_t before = q->bytes;
+    w.newcomer = q->wanted ? TAKE_PTR(q->newcomer) : NULL;
+    w.newcomer_n = q->newcomer_n;
+    q->wanted = false;
+    lock_drop(&s->quota_lock);
+    int r = due ? trim(&w) : 0;
+    free(w.newcomer);
+    if (r < 0)
+        log_warn("object", "bucket %s: what is cached of it cannot be counted: %s", b->name, err_text(r));
+    if (!due || r < 0)
+        return;
+    LOCK_SCOPE(&s->quota_lock);
+    q = find_locked(s, b->id);
+    q->walked = true;
+    q->bytes = w.bytes + (q->bytes - before); /* and what came meanwhile, perhaps twice */
+}
+
+void quota_turn(struct object_service *s)
+{
+    struct bucket *page[64];
+    _cleanup_buf_ struct buf after = BUF_INIT(BUCKET_NAME_MAX + 1);
+    size_t n;
+    do {
+        n = bucket_page(s->buckets, buf_view(&after), page, ARRAY_SIZE(page));
+        for (size_t i = 0; i < n; i++) {
+            if (page[i]->p.quota > 0)
+                turn_bucket(s, page[i]);
+            buf_clear(&after);
+            (void)buf_str(&after, page[i]->name); /* never longer */
+            bucket_unref(page[i]);
+        }
+    } while (n == ARRAY_SIZE(page));
+}

@@ -5,9 +5,9 @@
  * 1. The copy has the bytes of exactly one version of the source.
  * 2. Metadata and tags come from the source, each unless the request says that it replaces them.
  */
+#include "s3/meta.h"
 #include "s3/sink.h"
 #include "s3/source.h"
-#include "s3/tags.h"
 #include "s3/xml.h"
 
 #include "base/text.h"
@@ -89,8 +89,10 @@ static enum s3_error copy_here(struct s3_request *r, struct source *s, struct re
         return error;
     type = replaced.meta ? asked_type : s->attr.content_type;
     meta = replaced.meta ? asked_meta : s->attr.meta;
-    tags = tags_of_meta(replaced.tags ? asked_meta : s->attr.meta);
-    error = tagging_replace(r, meta, tags, &meta);
+    tags = meta_get(replaced.tags ? asked_meta : s->attr.meta, META_TAGS);
+    error = put_own_line(r, meta, META_TAGS, tags, &meta);
+    if (!error) /* the bytes are the same, so is their checksum */
+        error = put_own_line(r, meta, META_CHECKSUM, meta_get(s->attr.meta, META_CHECKSUM), &meta);
     return error ? error : copy_rewrite(r, s, type, meta, SLICE_LIT(""), ret);
 }
 

@@ -11,6 +11,7 @@
  * is sent while the rest comes; as soon as all the rest is there it becomes a tail too.
  */
 #include "s3/condition.h"
+#include "s3/meta.h"
 #include "s3/s3_internal.h"
 #include "s3/tags.h"
 
@@ -96,7 +97,9 @@ static void put_meta(struct s3_request *r, struct slice meta)
         struct slice value = slice_split(&meta, '\n');
         struct slice name = slice_split(&value, ':');
 
-        if (slice_eq_str(name, TAGS_META_NAME))
+        if (slice_eq_str(name, META_CHECKSUM))
+            continue;
+        if (slice_eq_str(name, META_TAGS))
             reply_header(r, "x-amz-tagging-count",
                          slice_str(arena_printf(r->arena, "%zu", tags_count(slice_trim(value)))));
         else if (name.n && !override(r, name).p)
@@ -173,6 +176,8 @@ static enum s3_error send_head(struct s3_request *r, const struct wire_attr *att
     put_content(r, attr);
     if (ranged)
         put_content_range(r, range, attr->size_bytes);
+    else if (slice_eq_case(request_header(r, "x-amz-checksum-mode"), SLICE_LIT("ENABLED")))
+        put_kept_checksum(r, meta_get(attr->meta, META_CHECKSUM));
     return reply_head(r, ranged ? 206 : 200, range->n) ? S3_ERR_INTERNAL : S3_OK;
 }
 

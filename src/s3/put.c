@@ -8,8 +8,8 @@
  * Memory: two pieces of S3_PIECE_BYTES for each running PUT.
  */
 #include "s3/condition.h"
+#include "s3/meta.h"
 #include "s3/sink.h"
-#include "s3/tags.h"
 
 #include "base/text.h"
 #include "origin/origin.h"
@@ -113,8 +113,9 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
 
         if (!is_kept(name))
             continue;
-        if (slice_eq_case(name, SLICE_LIT(TAGS_META_NAME)))
-            return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, TAGS_META_NAME " is reserved: use x-amz-tagging");
+        if (meta_is_ours(name))
+            return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
+                                "x-amz-meta-forebay-tags and -checksum are reserved");
         if (slice_eq_case(name, SLICE_LIT("content-encoding"))) {
             value = without_aws_chunked(r->arena, value);
             if (value.n == 0)
@@ -124,7 +125,18 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
             return S3_ERR_METADATA_TOO_LARGE;
     }
     *ret_type = request_header(r, "content-type");
-    return tagging_replace(r, buf_view(&b), tags, ret_meta);
+    return put_own_line(r, buf_view(&b), META_TAGS, tags, ret_meta);
+}
+
+enum s3_error put_own_line(struct s3_request *r, struct slice meta, const char *name, struct slice value,
+                           struct slice *ret)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_META_MAX_BYTES);
+
+    if (meta_set(meta, name, value, &b))
+        return S3_ERR_METADATA_TOO_LARGE;
+    *ret = arena_dup(r->arena, buf_view(&b));
+    return S3_OK;
 }
 
 static ssize_t read_conn(void *arg, void *p, size_t n)
@@ -235,6 +247,21 @@ static int commit(struct put *p, struct wire_attr *ret, struct err *e)
                        p->r->arena, ret, e);
 }
 
+/* Keeps the checksum with the object where it is known before the object is opened: not that of a trailer
+ * behind more than one piece. */
+static enum s3_error keep_checksum(struct put *p, bool whole)
+{
+    const struct body_plan *plan = &p->body.plan;
+    _cleanup_buf_ struct buf value = BUF_INIT(128);
+
+    if (plan->kind == CHECKSUM_NONE || (plan->in_trailer && !whole))
+        return S3_OK;
+    if (buf_printf(&value, "%s ", checksum_suffix(plan->kind)) ||
+        text_base64(&value, slice_of(plan->value, checksum_bytes(plan->kind))))
+        abort();
+    return put_own_line(p->r, p->sink.open.meta, META_CHECKSUM, buf_view(&value), &p->sink.open.meta);
+}
+
 /* Opens and writes all but the last piece, which is left in *ret_last, verified. A body of one piece is not
  * even opened before it is verified. */
 static enum s3_error stream(struct put *p, struct slice *ret_last)
@@ -246,6 +273,10 @@ static enum s3_error stream(struct put *p, struct slice *ret_last)
     if (n < 0)
         return p->body.error;
     if ((size_t)n == S3_PIECE_BYTES && p->body.plan.size_bytes != S3_PIECE_BYTES) {
+        enum s3_error error = keep_checksum(p, /* whole= */ false);
+
+        if (error)
+            return error;
         status = sink_open(&p->sink, p->body.plan.size_bytes, &e);
         if (status)
             return reply_failed(p->r, status, &e);
@@ -273,6 +304,8 @@ static enum s3_error write_all(struct put *p, struct wire_attr *ret)
     enum s3_error error = stream(p, &last);
     int status;
 
+    if (!error && !p->sink.handle)
+        error = keep_checksum(p, /* whole= */ true);
     if (error)
         return error;
     status = p->sink.handle ? 0 : sink_open(&p->sink, last.n, &e);
@@ -281,6 +314,16 @@ static enum s3_error write_all(struct put *p, struct wire_attr *ret)
     if (status == 0)
         status = commit(p, ret, &e);
     return status ? reply_failed(p->r, status, &e) : S3_OK;
+}
+
+void put_kept_checksum(struct s3_request *r, struct slice kept)
+{
+    struct slice suffix = slice_split(&kept, ' ');
+
+    if (suffix.n == 0 || kept.n == 0)
+        return;
+    reply_header(r, arena_printf(r->arena, "x-amz-checksum-" SLICE_FMT, SLICE_ARG(suffix)), kept);
+    reply_header(r, "x-amz-checksum-type", SLICE_LIT("FULL_OBJECT"));
 }
 
 void put_checksum_header(struct s3_request *r, const struct body *b)

@@ -183,6 +183,11 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
 /* Writes the request's object from these bytes, as its headers say, and puts the ETag into the answer, which
  * is left to the caller. */
 enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg, struct wire_attr *ret);
+/* `meta` with one of our own lines (s3/meta.h) set, in the arena. METADATA_TOO_LARGE. */
+enum s3_error put_own_line(struct s3_request *r, struct slice meta, const char *name, struct slice value,
+                           struct slice *ret);
+/* The header line of a kept checksum, "SUFFIX BASE64", and its type. */
+void put_kept_checksum(struct s3_request *r, struct slice kept);
 /* The body reader of the request. Finish with body_fini when S3_OK. */
 enum s3_error put_body(struct s3_request *r, struct body *ret);
 /* A whole body of XML, within the document's maximum. with_checksum: whether x-amz-checksum headers are about
@@ -224,8 +229,6 @@ void preflight_headers(struct s3_request *r);
 /* The tags of the request's x-amz-tagging header in the form that is kept, in the arena; empty without one.
  */
 enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept);
-/* `meta` with these tags instead of its own, in the arena. */
-enum s3_error tagging_replace(struct s3_request *r, struct slice meta, struct slice kept, struct slice *ret);
 
 /* ---- copy.c ---- */
 

@@ -7,6 +7,7 @@
  * or refused.
  * 2. The answers are about the bucket here. What its origin has set for itself is neither asked nor shown.
  */
+#include "s3/meta.h"
 #include "s3/s3_internal.h"
 #include "s3/xml.h"
 
@@ -169,7 +170,7 @@ enum s3_error s3_op_get_object_lock(struct s3_request *r)
 /* ---- GetObjectAttributes ---- */
 
 struct wanted {
-    bool etag, size, storage_class;
+    bool etag, size, storage_class, checksum;
 };
 
 static enum s3_error read_wanted(struct s3_request *r, struct wanted *ret)
@@ -191,7 +192,9 @@ static enum s3_error read_wanted(struct s3_request *r, struct wanted *ret)
                 ret->size = true;
             else if (slice_eq_str(one, "StorageClass"))
                 ret->storage_class = true;
-            else if (!slice_eq_str(one, "Checksum") && !slice_eq_str(one, "ObjectParts"))
+            else if (slice_eq_str(one, "Checksum"))
+                ret->checksum = true;
+            else if (!slice_eq_str(one, "ObjectParts"))
                 return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
                                     "x-amz-object-attributes names an unknown one");
         }
@@ -199,7 +202,31 @@ static enum s3_error read_wanted(struct s3_request *r, struct wanted *ret)
     return any ? S3_OK : reply_refuse(r, S3_ERR_INVALID_REQUEST, "x-amz-object-attributes is missing");
 }
 
-/* Checksums and parts are not kept, so they are left out, as S3 does for objects that have none. */
+/* "crc32 AAAAAA==" as <Checksum>. */
+static void put_checksum(struct xml *x, struct slice kept)
+{
+    enum checksum_kind kind;
+    struct slice suffix = slice_split(&kept, ' ');
+    char name[32] = "x-amz-checksum-", *upper = name + strlen("Checksum");
+
+    if (suffix.n == 0 || suffix.n > 12 || kept.n == 0)
+        return;
+    memcpy(name + strlen(name), suffix.p, suffix.n);
+    kind = checksum_of_header(slice_str(name));
+    if (kind == CHECKSUM_NONE)
+        return;
+    memset(name, 0, sizeof name);
+    memcpy(name, "Checksum", strlen("Checksum"));
+    for (size_t i = 0; i < suffix.n; i++)
+        upper[i] = suffix.p[i] >= 'a' && suffix.p[i] <= 'z' ? (char)(suffix.p[i] - 32) : suffix.p[i];
+    xml_open(x, "Checksum");
+    xml_text(x, name, kept);
+    xml_text(x, "ChecksumType", SLICE_LIT("FULL_OBJECT"));
+    xml_close(x, "Checksum");
+}
+
+/* Parts are not kept, so they are left out, as S3 does for objects that have none; so are checksums where the
+ * upload brought none. */
 enum s3_error s3_op_get_object_attributes(struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(SETTING_MAX_BYTES);
@@ -221,6 +248,8 @@ enum s3_error s3_op_get_object_attributes(struct s3_request *r)
     xml_root(&x, "GetObjectAttributesResponse");
     if (wanted.etag && rep.attr.etag.n)
         xml_text(&x, "ETag", rep.attr.etag);
+    if (wanted.checksum)
+        put_checksum(&x, meta_get(rep.attr.meta, META_CHECKSUM));
     if (wanted.storage_class)
         xml_text(&x, "StorageClass", SLICE_LIT("STANDARD"));
     if (wanted.size)

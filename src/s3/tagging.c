@@ -6,6 +6,7 @@
  * wrote in between wins. So the object's time changes, and its ETag where its parts were put together
  * otherwise.
  */
+#include "s3/meta.h"
 #include "s3/s3_internal.h"
 #include "s3/source.h"
 #include "s3/tags.h"
@@ -30,16 +31,6 @@ enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept)
     return S3_OK;
 }
 
-enum s3_error tagging_replace(struct s3_request *r, struct slice meta, struct slice kept, struct slice *ret)
-{
-    _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_META_MAX_BYTES);
-
-    if (tags_into_meta(meta, kept, &b))
-        return S3_ERR_METADATA_TOO_LARGE;
-    *ret = arena_dup(r->arena, buf_view(&b));
-    return S3_OK;
-}
-
 enum s3_error s3_op_get_object_tagging(struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(DOCUMENT_MAX_BYTES);
@@ -52,7 +43,8 @@ enum s3_error s3_op_get_object_tagging(struct s3_request *r)
 
     if (status)
         return reply_failed(r, status, &e);
-    if (tags_parse(tags_of_meta(rep.attr.meta), TAGS_BUCKET_MAX, r->arena, t, &reason) || tags_put_xml(t, &b))
+    if (tags_parse(meta_get(rep.attr.meta, META_TAGS), TAGS_BUCKET_MAX, r->arena, t, &reason) ||
+        tags_put_xml(t, &b))
         return reply_refuse(r, S3_ERR_INTERNAL, "the object's tags cannot be read");
     reply_send(r, 200, "application/xml", buf_view(&b));
     return S3_OK;
@@ -65,8 +57,8 @@ static enum s3_error change(struct s3_request *r, struct slice kept)
     struct slice meta;
     enum s3_error error = source_open(&s, 0, UINT64_MAX);
 
-    if (!error && !slice_eq(tags_of_meta(s.attr.meta), kept)) {
-        error = tagging_replace(r, s.attr.meta, kept, &meta);
+    if (!error && !slice_eq(meta_get(s.attr.meta, META_TAGS), kept)) {
+        error = put_own_line(r, s.attr.meta, META_TAGS, kept, &meta);
         if (!error)
             error = copy_rewrite(r, &s, s.attr.content_type, meta, s.attr.etag, &attr);
         if (error == S3_ERR_PRECONDITION)

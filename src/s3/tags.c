@@ -163,27 +163,6 @@ int tags_put_xml(const struct tags *t, struct buf *b)
     return x.status;
 }
 
-/* ---- in the metadata of an object: lines "name: value" ---- */
-
-static bool is_tags_line(struct slice line, struct slice *ret_value)
-{
-    struct slice name = slice_split(&line, ':');
-
-    *ret_value = slice_trim(line);
-    return slice_eq_case(name, SLICE_LIT(TAGS_META_NAME));
-}
-
-struct slice tags_of_meta(struct slice meta)
-{
-    while (meta.n) {
-        struct slice value;
-
-        if (is_tags_line(slice_split(&meta, '\n'), &value))
-            return value;
-    }
-    return SLICE_LIT("");
-}
-
 size_t tags_count(struct slice kept)
 {
     size_t n = kept.n > 0;
@@ -191,19 +170,4 @@ size_t tags_count(struct slice kept)
     for (size_t i = 0; i < kept.n; i++)
         n += kept.p[i] == '&';
     return n;
-}
-
-int tags_into_meta(struct slice meta, struct slice kept, struct buf *ret)
-{
-    int status = 0;
-
-    while (meta.n && status == 0) {
-        struct slice line = slice_split(&meta, '\n'), value;
-
-        if (line.n && !is_tags_line(line, &value))
-            status = buf_printf(ret, SLICE_FMT "\n", SLICE_ARG(line));
-    }
-    if (kept.n && status == 0)
-        status = buf_printf(ret, TAGS_META_NAME ": " SLICE_FMT "\n", SLICE_ARG(kept));
-    return status;
 }

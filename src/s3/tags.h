@@ -11,8 +11,6 @@
 
 #define TAGS_OBJECT_MAX 10
 #define TAGS_BUCKET_MAX 50
-/* The line of an object's metadata that holds its tags; clients neither see nor set it. */
-#define TAGS_META_NAME "x-amz-meta-forebay-tags"
 
 struct tag {
     struct slice key, value; /* decoded */
@@ -35,9 +33,5 @@ int tags_put(const struct tags *t, struct buf *b);
 /* The <Tagging> document. */
 int tags_put_xml(const struct tags *t, struct buf *b);
 
-/* The kept form out of the lines of an object's metadata; empty when it has none. */
-struct slice tags_of_meta(struct slice meta);
 /* How many tags the kept form has. */
 size_t tags_count(struct slice kept);
-/* The metadata with these tags (the kept form) instead of those it had. -E2BIG. */
-int tags_into_meta(struct slice meta, struct slice kept, struct buf *ret);

@@ -69,6 +69,24 @@ def test_the_line_that_keeps_tags_is_reserved(bucket):
                    Metadata={"forebay-tags": "a=b"}) == (400, "InvalidArgument")
 
 
+@pytest.mark.parametrize("algorithm", ["CRC32", "SHA1", "SHA256"])
+def test_checksums_are_kept(bucket, algorithm):
+    """What was verified with an upload is shown to who asks, with a copy too, and nobody else sees a trace of it."""
+    s3, name = bucket.s3, f"Checksum{algorithm}"
+    for key, size in (("small", 1000), ("large", 300_000)):
+        where = {"Bucket": bucket.name, "Key": key}
+        made = s3.put_object(**where, Body=harness.random_bytes(size), ChecksumAlgorithm=algorithm, Metadata={"a": "b"})
+        for shown in (s3.head_object(**where, ChecksumMode="ENABLED"), s3.get_object(**where, ChecksumMode="ENABLED")):
+            assert shown[name] == made[name] and shown["ChecksumType"] == "FULL_OBJECT" and shown["Metadata"] == {"a": "b"}
+        plain = bucket.node.s3(response_checksum_validation="when_required").head_object(**where)
+        assert name not in plain and plain["Metadata"] == {"a": "b"}
+        attributes = s3.get_object_attributes(**where, ObjectAttributes=["Checksum"])
+        assert attributes["Checksum"] == {name: made[name], "ChecksumType": "FULL_OBJECT"}
+    s3.copy_object(Bucket=bucket.name, Key="copy", CopySource=f"{bucket.name}/large", MetadataDirective="REPLACE")
+    assert s3.head_object(Bucket=bucket.name, Key="copy", ChecksumMode="ENABLED")[name] == made[name]
+    assert name not in s3.get_object(**where, ChecksumMode="ENABLED", Range="bytes=0-9")
+
+
 def test_settings_outlive_a_restart(new_node, origin):
     """Tags, CORS and lifecycle rules are shown as they were set, also after a restart, until they are removed."""
     node = new_node()

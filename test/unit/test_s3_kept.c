@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "s3/cors.h"
 #include "s3/lifecycle.h"
+#include "s3/meta.h"
 #include "s3/tags.h"
 
 #define DAY_NS (24 * 3600 * (uint64_t)1000000000)
@@ -73,12 +74,12 @@ static void tags_live_in_the_metadata(void **state)
     static const char meta[] = "cache-control: x\nx-amz-meta-forebay-tags: a=1\nx-amz-meta-b: c\n";
     _cleanup_buf_ struct buf with = BUF_INIT(KIB), without = BUF_INIT(KIB);
 
-    assert_true(slice_eq_str(tags_of_meta(slice_str(meta)), "a=1"));
-    assert_int_equal(tags_into_meta(slice_str(meta), SLICE_LIT("z=2"), &with), 0);
+    assert_true(slice_eq_str(meta_get(slice_str(meta), META_TAGS), "a=1"));
+    assert_int_equal(meta_set(slice_str(meta), META_TAGS, SLICE_LIT("z=2"), &with), 0);
     assert_string_equal(with.p, "cache-control: x\nx-amz-meta-b: c\nx-amz-meta-forebay-tags: z=2\n");
-    assert_int_equal(tags_into_meta(buf_view(&with), SLICE_LIT(""), &without), 0);
+    assert_int_equal(meta_set(buf_view(&with), META_TAGS, SLICE_LIT(""), &without), 0);
     assert_string_equal(without.p, "cache-control: x\nx-amz-meta-b: c\n");
-    assert_int_equal(tags_of_meta(buf_view(&without)).n, 0);
+    assert_int_equal(meta_get(buf_view(&without), META_TAGS).n, 0);
 }
 
 #define CORS(inside) "<CORSConfiguration>" inside "</CORSConfiguration>"

@@ -5,13 +5,18 @@
  * The change that took the name away is visible at once but durable only later, and power loss before that
  * brings the name back: so the data waits until the control store was made durable. What waits when the
  * process ends is found by the next start: inodes in the list of orphans, extents by their marks.
+ *
+ * Making the control store durable holds up everybody who changes it: what is to be freed is gathered for
+ * GATHER_MS, unless it is many or somebody waits for it.
  */
 #include "object/scratch_node.h"
 
 #include "base/log.h"
 #include "base/sys.h"
 
-#define RETRY_NS 1000000000ull
+#define RETRY_MS  1000
+#define GATHER_MS 200
+#define BATCH     1024
 
 static void push(struct snode *n, struct sfreed *x)
 {
@@ -21,8 +26,10 @@ static void push(struct snode *n, struct sfreed *x)
     x->next = NULL;
     *n->freed_end = x;
     n->freed_end = &x->next;
-    n->n_freed++;
-    cond_broadcast(&n->work);
+    if (n->n_freed++ == 0)
+        n->free_due_ms = sys_mono_ms() + GATHER_MS;
+    if (n->n_freed == 1 || n->n_freed == BATCH)
+        cond_signal(&n->free_work);
 }
 
 void snode_free_orphans(struct snode *n, const struct scratch_orphans *o)
@@ -46,8 +53,11 @@ void snode_free_extent(struct snode *n, struct hard *h)
 void snode_wait_freed(struct snode *n)
 {
     LOCK_SCOPE(&n->lock);
+    n->free_waiters++;
+    cond_signal(&n->free_work);
     while (n->n_freed > 0 && n->runs && !n->stopping)
         cond_wait(&n->idle, &n->lock);
+    n->free_waiters--;
 }
 
 /* The inode is nobody's any more: it is not settled, and nothing is said of it from the disk. */
@@ -69,7 +79,7 @@ static void forget_file(struct snode *n, const struct scratch_orphan *o)
 
 static int free_batch(struct snode *n, struct sfreed *const *v, size_t count, struct err *e)
 {
-    struct slice locations[SNODE_BATCH];
+    struct slice locations[BATCH];
     size_t n_locations = 0;
     int r = scratch_sync(n->names, e);
     if (r < 0)
@@ -111,30 +121,38 @@ static void drop_locked(struct snode *n, size_t count)
     cond_broadcast(&n->idle);
 }
 
+/* For how long to wait before the next batch; 0: not at all. */
+static uint64_t wait_ms_locked(const struct snode *n)
+{
+    uint64_t now_ms = sys_mono_ms();
+    if (n->n_freed == 0)
+        return RETRY_MS;
+    if (now_ms >= n->free_due_ms || ((n->n_freed >= BATCH || n->free_waiters > 0) && !n->free_failed))
+        return 0;
+    return n->free_due_ms - now_ms;
+}
+
 void *snode_freer_main(void *node)
 {
     struct snode *n = node;
-    struct sfreed *v[SNODE_BATCH];
-    bool failed = false;
+    struct sfreed *v[BATCH];
     lock_take(&n->lock);
     while (!n->stopping) {
-        size_t count = first_locked(n, v, SNODE_BATCH);
-        if (count == 0 || failed) {
-            if (count == 0)
-                cond_wait(&n->work, &n->lock);
-            else
-                (void)cond_wait_for(&n->work, &n->lock, RETRY_NS);
-            failed = false;
+        uint64_t ms = wait_ms_locked(n);
+        if (ms > 0) {
+            (void)cond_wait_for(&n->free_work, &n->lock, ms * 1000000);
             continue;
         }
+        size_t count = first_locked(n, v, BATCH);
         lock_drop(&n->lock);
         struct err e = {0};
         int r = free_batch(n, v, count, &e);
         if (r < 0)
             log_warn("object", "freeing %zu removed files, to be tried again: %s", count, e.text);
         lock_take(&n->lock);
-        failed = r < 0;
-        if (!failed)
+        n->free_failed = r < 0;
+        n->free_due_ms = sys_mono_ms() + (r < 0 ? RETRY_MS : GATHER_MS);
+        if (r == 0)
             drop_locked(n, count);
     }
     lock_drop(&n->lock);

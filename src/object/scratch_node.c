@@ -251,6 +251,7 @@ int snode_open(struct object_service *s, struct snode **ret, struct err *e)
     lock_init(&n->lock, LOCK_OBJECT);
     cond_init(&n->idle);
     cond_init(&n->work);
+    cond_init(&n->free_work);
     n->queue_end = &n->queue;
     n->freed_end = &n->freed;
     n->locks = slocks_new();
@@ -272,6 +273,7 @@ static void stop_threads(struct snode *n)
     lock_take(&n->lock);
     n->stopping = true;
     cond_broadcast(&n->work);
+    cond_broadcast(&n->free_work);
     cond_broadcast(&n->idle);
     lock_drop(&n->lock);
     slocks_stop(n->locks);
@@ -305,6 +307,7 @@ void snode_close(struct snode *n)
     scratch_close(n->names);
     cond_fini(&n->idle);
     cond_fini(&n->work);
+    cond_fini(&n->free_work);
     lock_fini(&n->lock);
     n->magic = 0;
     free(n);

@@ -69,6 +69,10 @@ struct snode {
     struct sfile *later;              /* tried before; moved to the queue when their time has come */
     struct sfreed *freed, **freed_end;
     uint64_t n_freed;
+    struct cond free_work;
+    uint64_t free_due_ms;  /* when the next batch is to be freed at the latest, or after a failure again */
+    uint32_t free_waiters; /* threads that wait until all is freed */
+    bool free_failed;      /* the last batch */
     bool stopping, runs;
     pthread_t settler, freer;
 };

@@ -63,7 +63,7 @@ static inline void restart(struct fixture *f)
 static inline int make_bucket(struct fixture *f, struct slice name, const char *settings)
 {
     struct wire_bucket_create_req req = {.name = name, .settings = slice_str(settings)};
-    struct wire_bucket_create_rep rep;
+    struct wire_bucket_create_rep rep = {0};
     return object_bucket_create(f->session, &req, f->arena, &rep, &f->e);
 }
 
@@ -116,7 +116,7 @@ static int teardown(void **state)
 static inline int lookup(struct fixture *f, uint64_t parent, const char *name, struct wire_inode *ret)
 {
     struct wire_tree_lookup_req req = {.bucket = BUCKET, .parent = parent, .name = slice_str(name)};
-    struct wire_tree_lookup_rep rep;
+    struct wire_tree_lookup_rep rep = {0};
     int r = object_tree_lookup(f->session, &req, f->arena, &rep, &f->e);
     if (r == 0 && ret)
         *ret = rep.inode;
@@ -126,7 +126,7 @@ static inline int lookup(struct fixture *f, uint64_t parent, const char *name, s
 static inline int getattr(struct fixture *f, uint64_t ino, struct wire_inode *ret)
 {
     struct wire_tree_getattr_req req = {.bucket = BUCKET, .ino = ino};
-    struct wire_tree_getattr_rep rep;
+    struct wire_tree_getattr_rep rep = {0};
     int r = object_tree_getattr(f->session, &req, f->arena, &rep, &f->e);
     if (r == 0)
         *ret = rep.inode;
@@ -151,7 +151,7 @@ static inline int make_dir(struct fixture *f, uint64_t parent, const char *name,
 {
     struct wire_tree_create_req req = {
         .bucket = BUCKET, .parent = parent, .name = slice_str(name), .mode = S_IFDIR | 0755};
-    struct wire_tree_create_rep rep;
+    struct wire_tree_create_rep rep = {0};
     int r = object_tree_create(f->session, &req, f->arena, &rep, &f->e);
     if (r == 0 && ret)
         *ret = rep.inode.ino;
@@ -167,14 +167,14 @@ static inline int open_ino(struct fixture *f, uint64_t ino, uint32_t flags, stru
 static inline int close_handle(struct fixture *f, uint64_t handle)
 {
     struct wire_close_req req = {.handle = handle};
-    struct wire_close_rep rep;
+    struct wire_close_rep rep = {0};
     return object_close(f->session, &req, f->arena, &rep, &f->e);
 }
 
 static inline int unlink_name(struct fixture *f, uint64_t parent, const char *name)
 {
     struct wire_tree_unlink_req req = {.bucket = BUCKET, .parent = parent, .name = slice_str(name)};
-    struct wire_tree_unlink_rep rep;
+    struct wire_tree_unlink_rep rep = {0};
     return object_tree_unlink(f->session, &req, f->arena, &rep, &f->e);
 }
 
@@ -187,14 +187,14 @@ static inline int rename_name(struct fixture *f, uint64_t parent, const char *na
                                        .to_parent = to_parent,
                                        .to_name = slice_str(to),
                                        .flags = flags};
-    struct wire_tree_rename_rep rep;
+    struct wire_tree_rename_rep rep = {0};
     return object_tree_rename(f->session, &req, f->arena, &rep, &f->e);
 }
 
 static inline int set_size(struct fixture *f, uint64_t ino, uint64_t size, struct wire_inode *ret)
 {
     struct wire_tree_setattr_req req = {.bucket = BUCKET, .ino = ino, .what = WIRE_SET_SIZE, .size = size};
-    struct wire_tree_setattr_rep rep;
+    struct wire_tree_setattr_rep rep = {0};
     int r = object_tree_setattr(f->session, &req, f->arena, &rep, &f->e);
     if (r == 0 && ret)
         *ret = rep.inode;
@@ -204,14 +204,14 @@ static inline int set_size(struct fixture *f, uint64_t ino, uint64_t size, struc
 static inline int sync_ino(struct fixture *f, uint64_t ino)
 {
     struct wire_tree_sync_req req = {.bucket = BUCKET, .ino = ino};
-    struct wire_tree_sync_rep rep;
+    struct wire_tree_sync_rep rep = {0};
     return object_tree_sync(f->session, &req, f->arena, &rep, &f->e);
 }
 
 /* A new file with these bytes, closed; its number. */
 static inline uint64_t write_file(struct fixture *f, uint64_t parent, const char *name, const char *text)
 {
-    struct wire_tree_create_rep c;
+    struct wire_tree_create_rep c = {0};
     assert_int_equal(create_file(f, parent, name, WIRE_WRITE, &c), 0);
     assert_true(c.fd >= 0);
     assert_int_equal(pwrite(c.fd, text, strlen(text), 0), (ssize_t)strlen(text));
@@ -221,7 +221,7 @@ static inline uint64_t write_file(struct fixture *f, uint64_t parent, const char
 
 static inline void assert_file(struct fixture *f, uint64_t ino, const char *text)
 {
-    struct wire_tree_open_rep o;
+    struct wire_tree_open_rep o = {0};
     char got[256] = {0};
     assert_int_equal(open_ino(f, ino, 0, &o), 0);
     assert_int_equal(o.inode.size_bytes, strlen(text));
@@ -241,20 +241,20 @@ static inline int put(struct fixture *f, const char *key, const char *text, stru
 {
     struct wire_put_open_req po = {
         .bucket = BUCKET, .key = slice_str(key), .size = strlen(text), .via = WIRE_VIA_API};
-    struct wire_put_open_rep por;
+    struct wire_put_open_rep por = {0};
     int r = object_put_open(f->session, &po, f->arena, &por, &f->e);
     if (r < 0)
         return r;
     struct wire_put_write_req pw = {.handle = por.handle, .data = slice_str(text)};
-    struct wire_put_write_rep pwr;
+    struct wire_put_write_rep pwr = {0};
     r = object_put_write(f->session, &pw, f->arena, &pwr, &f->e);
     struct wire_put_commit_req pc = {.handle = por.handle, .size = strlen(text)};
-    struct wire_put_commit_rep pcr;
+    struct wire_put_commit_rep pcr = {0};
     if (r == 0)
         r = object_put_commit(f->session, &pc, f->arena, &pcr, &f->e);
     if (r < 0) {
         struct wire_put_abort_req pa = {.handle = por.handle};
-        struct wire_put_abort_rep par;
+        struct wire_put_abort_rep par = {0};
         (void)object_put_abort(f->session, &pa, f->arena, &par, NULL);
         return r;
     }
@@ -266,7 +266,7 @@ static inline int put(struct fixture *f, const char *key, const char *text, stru
 static inline int stat_key(struct fixture *f, const char *key, struct wire_attr *ret)
 {
     struct wire_stat_req req = {.bucket = BUCKET, .key = slice_str(key)};
-    struct wire_stat_rep rep;
+    struct wire_stat_rep rep = {0};
     int r = object_stat(f->session, &req, f->arena, &rep, &f->e);
     if (r == 0 && ret)
         *ret = rep.attr;
@@ -277,11 +277,11 @@ static inline int stat_key(struct fixture *f, const char *key, struct wire_attr 
 static inline const char *get(struct fixture *f, const char *key)
 {
     struct wire_open_req req = {.bucket = BUCKET, .key = slice_str(key), .via = WIRE_VIA_API};
-    struct wire_open_rep o;
+    struct wire_open_rep o = {0};
     if (object_open(f->session, &req, f->arena, &o, &f->e) < 0)
         return NULL;
     struct wire_fetch_req fq = {.handle = o.handle, .n = o.attr.size_bytes, .flags = WIRE_INLINE};
-    struct wire_fetch_rep fr;
+    struct wire_fetch_rep fr = {0};
     assert_int_equal(object_fetch(f->session, &fq, f->arena, &fr, &f->e), 0);
     assert_int_equal(fr.data.n, o.attr.size_bytes);
     char *text = arena_str(f->arena, fr.data);
@@ -292,6 +292,6 @@ static inline const char *get(struct fixture *f, const char *key)
 static inline int remove_key(struct fixture *f, const char *key, uint32_t flags)
 {
     struct wire_remove_req req = {.bucket = BUCKET, .key = slice_str(key), .flags = flags};
-    struct wire_remove_rep rep;
+    struct wire_remove_rep rep = {0};
     return object_remove(f->session, &req, f->arena, &rep, &f->e);
 }

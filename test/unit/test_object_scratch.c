@@ -10,8 +10,8 @@
 static void test_a_file_is_written_and_read(void **state)
 {
     struct fixture *f = *state;
-    struct wire_tree_create_rep c;
-    struct wire_inode x;
+    struct wire_tree_create_rep c = {0};
+    struct wire_inode x = {0};
     assert_int_equal(create_file(f, ROOT, "a", WIRE_WRITE | WIRE_EXCLUSIVE, &c), 0);
     assert_true(c.made && c.fd >= 0 && c.handle != 0);
     assert_int_equal(c.inode.mode, S_IFREG | 0644);
@@ -40,7 +40,7 @@ static void test_creating_again_opens(void **state)
 {
     struct fixture *f = *state;
     uint64_t ino = write_file(f, ROOT, "a", "first");
-    struct wire_tree_create_rep c;
+    struct wire_tree_create_rep c = {0};
     assert_int_equal(create_file(f, ROOT, "a", WIRE_WRITE, &c), 0);
     assert_true(!c.made && c.inode.ino == ino);
     assert_int_equal(c.inode.size_bytes, 5);
@@ -57,9 +57,9 @@ static void test_creating_again_opens(void **state)
 static void test_opening_alone_changes_nothing(void **state)
 {
     struct fixture *f = *state;
-    struct wire_tree_create_rep c;
-    struct wire_tree_open_rep o;
-    struct wire_inode before, after;
+    struct wire_tree_create_rep c = {0};
+    struct wire_tree_open_rep o = {0};
+    struct wire_inode before = {0}, after = {0};
     assert_int_equal(create_file(f, ROOT, "empty", WIRE_EXCLUSIVE, &c), 0);
     assert_int_equal(c.handle, 0);
     assert_int_equal(getattr(f, c.inode.ino, &before), 0);
@@ -92,8 +92,8 @@ static void test_a_removed_file_lives_while_it_is_open(void **state)
 {
     struct fixture *f = *state;
     uint64_t ino = write_file(f, ROOT, "a", "bytes");
-    struct wire_tree_open_rep o;
-    struct wire_inode x;
+    struct wire_tree_open_rep o = {0};
+    struct wire_inode x = {0};
     char got[8] = {0};
     assert_int_equal(open_ino(f, ino, WIRE_WRITE, &o), 0);
     assert_int_equal(unlink_name(f, ROOT, "a"), 0);
@@ -108,7 +108,7 @@ static void test_a_removed_file_lives_while_it_is_open(void **state)
     assert_int_equal(close_handle(f, o.handle), 0);
     assert_int_equal(open_ino(f, ino, 0, &o), -ENOENT);
     struct wire_bucket_remove_req req = {.name = BUCKET};
-    struct wire_bucket_remove_rep rep;
+    struct wire_bucket_remove_rep rep = {0};
     assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), 0);
     assert_int_equal(getattr(f, ino, &x), ERR_NO_BUCKET);
 }
@@ -119,7 +119,7 @@ static void test_a_full_bucket_stays(void **state)
     struct fixture *f = *state;
     (void)write_file(f, ROOT, "a", "bytes");
     struct wire_bucket_remove_req req = {.name = BUCKET};
-    struct wire_bucket_remove_rep rep;
+    struct wire_bucket_remove_rep rep = {0};
     assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), -ENOTEMPTY);
     assert_int_equal(unlink_name(f, ROOT, "a"), 0);
     assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), 0);
@@ -131,8 +131,8 @@ static void test_a_full_bucket_stays(void **state)
 static void test_sizes_and_times_are_set(void **state)
 {
     struct fixture *f = *state;
-    struct wire_inode x;
-    struct wire_tree_create_rep c;
+    struct wire_inode x = {0};
+    struct wire_tree_create_rep c = {0};
     uint64_t ino = write_file(f, ROOT, "a", "abcdef");
     assert_int_equal(set_size(f, ino, 3, &x), 0);
     assert_int_equal(x.size_bytes, 3);
@@ -149,14 +149,14 @@ static void test_sizes_and_times_are_set(void **state)
                                         .mode = 0600,
                                         .mtime_ns = 1000000000,
                                         .atime_ns = 5};
-    struct wire_tree_setattr_rep rep;
+    struct wire_tree_setattr_rep rep = {0};
     assert_int_equal(object_tree_setattr(f->session, &req, f->arena, &rep, &f->e), 0);
     assert_int_equal(rep.inode.mtime_ns, 1000000000);
     assert_int_equal(rep.inode.mode, S_IFREG | 0600);
     assert_int_equal(getattr(f, c.inode.ino, &x), 0);
     assert_int_equal(x.mtime_ns, 1000000000);
     assert_int_equal(x.atime_ns, 5);
-    struct wire_tree_open_rep o;
+    struct wire_tree_open_rep o = {0};
     assert_int_equal(open_ino(f, c.inode.ino, WIRE_WRITE, &o), 0);
     assert_int_equal(o.inode.mtime_ns, 1000000000);
     assert_int_equal(pwrite(o.fd, "x", 1, 0), 1);
@@ -175,7 +175,7 @@ static void test_sizes_and_times_are_set(void **state)
 static void test_directories(void **state)
 {
     struct fixture *f = *state;
-    uint64_t dir, sub;
+    uint64_t dir = 0, sub = 0;
     assert_int_equal(make_dir(f, ROOT, "dir", &dir), 0);
     assert_int_equal(make_dir(f, ROOT, "dir", NULL), -EEXIST);
     assert_int_equal(make_dir(f, dir, "sub", &sub), 0);
@@ -185,13 +185,13 @@ static void test_directories(void **state)
         (void)write_file(f, dir, name, "12345");
     }
     struct wire_tree_readdir_req req = {.bucket = BUCKET, .ino = dir, .max = 300};
-    struct wire_tree_readdir_rep rep;
+    struct wire_tree_readdir_rep rep = {0};
     unsigned seen = 0, plus = 0;
     do {
         req.flags = seen % 2 ? WIRE_PLUS : 0;
         assert_int_equal(object_tree_readdir(f->session, &req, f->arena, &rep, &f->e), 0);
         assert_true(rep.n_entries > 0 || rep.end);
-        struct wire_dirent d;
+        struct wire_dirent d = {0};
         for (uint32_t i = 0; i < rep.n_entries; i++) {
             assert_int_equal(wire_dirent_decode(&rep.entries, &d), 0);
             assert_int_equal(d.has_inode, req.flags & WIRE_PLUS ? 1 : 0);
@@ -210,12 +210,12 @@ static void test_directories(void **state)
     req.after = 0;
     assert_int_equal(object_tree_readdir(f->session, &req, f->arena, &rep, &f->e), -EINVAL);
     struct wire_tree_rmdir_req rm = {.bucket = BUCKET, .parent = ROOT, .name = SLICE_LIT("dir")};
-    struct wire_tree_rmdir_rep rmr;
+    struct wire_tree_rmdir_rep rmr = {0};
     assert_int_equal(object_tree_rmdir(f->session, &rm, f->arena, &rmr, &f->e), -ENOTEMPTY);
     assert_int_equal(rename_name(f, dir, "f00", sub, "moved", 0), 0);
     assert_int_equal(rename_name(f, dir, "f01", dir, "f02", WIRE_NOREPLACE), -EEXIST);
     assert_int_equal(rename_name(f, dir, "f01", dir, "f02", 0), 0);
-    struct wire_inode x;
+    struct wire_inode x = {0};
     assert_int_equal(lookup(f, sub, "moved", &x), 0);
     assert_int_equal(lookup(f, dir, "f01", NULL), -ENOENT);
 }
@@ -224,8 +224,8 @@ static void test_directories(void **state)
 static void test_links_and_nameless_files(void **state)
 {
     struct fixture *f = *state;
-    struct wire_tree_create_rep c;
-    struct wire_inode x;
+    struct wire_tree_create_rep c = {0};
+    struct wire_inode x = {0};
     assert_int_equal(create_file(f, ROOT, "", 0, &c), 0);
     assert_true(c.fd >= 0 && c.inode.links == 0);
     assert_int_equal(close_handle(f, c.handle), 0);
@@ -234,7 +234,7 @@ static void test_links_and_nameless_files(void **state)
     assert_int_equal(pwrite(c.fd, "kept", 4, 0), 4);
     struct wire_tree_link_req req = {
         .bucket = BUCKET, .ino = c.inode.ino, .parent = ROOT, .name = SLICE_LIT("named")};
-    struct wire_tree_link_rep rep;
+    struct wire_tree_link_rep rep = {0};
     assert_int_equal(object_tree_link(f->session, &req, f->arena, &rep, &f->e), 0);
     assert_int_equal(rep.inode.links, 1);
     assert_int_equal(close_handle(f, c.handle), 0);
@@ -257,7 +257,7 @@ static void test_requests_come_again(void **state)
                                        .flags = WIRE_EXCLUSIVE | WIRE_WRITE,
                                        .mount = SLICE_LIT("0123456789abcdef"),
                                        .request = 7};
-    struct wire_tree_create_rep first, again;
+    struct wire_tree_create_rep first = {0}, again = {0};
     assert_int_equal(object_tree_create(f->session, &req, f->arena, &first, &f->e), 0);
     assert_int_equal(pwrite(first.fd, "x", 1, 0), 1);
     restart(f);
@@ -269,7 +269,7 @@ static void test_requests_come_again(void **state)
     req.mount = SLICE_LIT("short");
     assert_int_equal(object_tree_create(f->session, &req, f->arena, &again, &f->e), -EINVAL);
     struct wire_tree_leave_req leave = {.bucket = BUCKET, .mount = SLICE_LIT("0123456789abcdef")};
-    struct wire_tree_leave_rep left;
+    struct wire_tree_leave_rep left = {0};
     assert_int_equal(object_tree_leave(f->session, &leave, f->arena, &left, &f->e), 0);
     req.mount = leave.mount;
     assert_int_equal(object_tree_create(f->session, &req, f->arena, &again, &f->e), -EEXIST);
@@ -282,9 +282,9 @@ static void test_extended_attributes(void **state)
     uint64_t ino = write_file(f, ROOT, "a", "x");
     struct wire_tree_xattr_set_req set = {
         .bucket = BUCKET, .ino = ino, .name = SLICE_LIT("user.k"), .value = SLICE_LIT("v")};
-    struct wire_tree_xattr_set_rep setr;
+    struct wire_tree_xattr_set_rep setr = {0};
     struct wire_tree_xattr_get_req g = {.bucket = BUCKET, .ino = ino, .name = SLICE_LIT("user.k")};
-    struct wire_tree_xattr_get_rep gr;
+    struct wire_tree_xattr_get_rep gr = {0};
     set.flags = WIRE_REPLACE;
     assert_int_equal(object_tree_xattr_set(f->session, &set, f->arena, &setr, &f->e), -ENODATA);
     set.flags = 0;
@@ -294,11 +294,11 @@ static void test_extended_attributes(void **state)
     assert_int_equal(object_tree_xattr_get(f->session, &g, f->arena, &gr, &f->e), 0);
     assert_true(slice_eq_str(gr.value, "v"));
     struct wire_tree_xattr_list_req l = {.bucket = BUCKET, .ino = ino};
-    struct wire_tree_xattr_list_rep lr;
+    struct wire_tree_xattr_list_rep lr = {0};
     assert_int_equal(object_tree_xattr_list(f->session, &l, f->arena, &lr, &f->e), 0);
     assert_true(slice_eq(lr.names, slice_of("user.k", 7)));
     struct wire_tree_xattr_remove_req rm = {.bucket = BUCKET, .ino = ino, .name = SLICE_LIT("user.k")};
-    struct wire_tree_xattr_remove_rep rmr;
+    struct wire_tree_xattr_remove_rep rmr = {0};
     assert_int_equal(object_tree_xattr_remove(f->session, &rm, f->arena, &rmr, &f->e), 0);
     assert_int_equal(object_tree_xattr_get(f->session, &g, f->arena, &gr, &f->e), -ENODATA);
 }
@@ -309,8 +309,8 @@ static void test_a_session_closes_its_files(void **state)
     struct fixture *f = *state;
     struct object_session *other = object_session_new(f->service, WIRE_VIA_MOUNT), *own = f->session;
     uint64_t ino = write_file(f, ROOT, "a", "bytes");
-    struct wire_tree_open_rep o;
-    struct wire_inode x;
+    struct wire_tree_open_rep o = {0};
+    struct wire_inode x = {0};
     f->session = other;
     assert_int_equal(open_ino(f, ino, WIRE_WRITE, &o), 0);
     assert_int_equal(unlink_name(f, ROOT, "a"), 0);
@@ -318,7 +318,7 @@ static void test_a_session_closes_its_files(void **state)
     assert_int_equal(getattr(f, ino, &x), 0);
     object_session_free(other);
     struct wire_bucket_remove_req req = {.name = BUCKET};
-    struct wire_bucket_remove_rep rep;
+    struct wire_bucket_remove_rep rep = {0};
     assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), 0);
 }
 
@@ -326,20 +326,20 @@ static void test_a_session_closes_its_files(void **state)
 static void test_properties_of_scratch_buckets(void **state)
 {
     struct fixture *f = *state;
-    struct wire_inode x;
+    struct wire_inode x = {0};
     assert_int_equal(make_bucket(f, SLICE_LIT("other"), "validate=always"), ERR_BAD_OPTION);
     assert_int_equal(make_bucket(f, SLICE_LIT("other"), "mode=99"), ERR_BAD_OPTION);
     assert_int_equal(make_bucket(f, SLICE_LIT("other"), "owner=me"), ERR_BAD_OPTION);
     assert_int_equal(make_bucket(f, BUCKET, ""), ERR_BUCKET_EXISTS);
     struct wire_bucket_set_req set = {.name = BUCKET, .settings = SLICE_LIT("origin=file:///tmp")};
-    struct wire_bucket_set_rep setr;
+    struct wire_bucket_set_rep setr = {0};
     assert_int_equal(object_bucket_set(f->session, &set, f->arena, &setr, &f->e), ERR_BAD_OPTION);
     set.settings = SLICE_LIT("owner=10:20\nmode=1777");
     assert_int_equal(object_bucket_set(f->session, &set, f->arena, &setr, &f->e), 0);
     assert_int_equal(getattr(f, ROOT, &x), 0);
     assert_true(x.uid == 10 && x.gid == 20 && x.mode == (S_IFDIR | 01777));
     struct wire_bucket_get_req g = {.name = BUCKET};
-    struct wire_bucket_get_rep gr;
+    struct wire_bucket_get_rep gr = {0};
     assert_int_equal(object_bucket_get(f->session, &g, f->arena, &gr, &f->e), 0);
     assert_true(slice_find_slice(gr.settings, SLICE_LIT("owner=10:20\n")) >= 0);
     assert_true(slice_find_slice(gr.settings, SLICE_LIT("origin")) < 0);

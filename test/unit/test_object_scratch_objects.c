@@ -9,7 +9,7 @@ static int copy(struct fixture *f, const char *from, const char *to, uint32_t fl
 {
     struct wire_copy_req req = {
         .bucket = BUCKET, .from = slice_str(from), .to = slice_str(to), .flags = flags};
-    struct wire_copy_rep rep;
+    struct wire_copy_rep rep = {0};
     int r = object_copy(f->session, &req, f->arena, &rep, &f->e);
     if (r == 0 && ret)
         *ret = rep.attr;
@@ -22,11 +22,11 @@ static const char *list(struct fixture *f, const char *prefix, uint32_t delimite
 {
     struct wire_list_req req = {
         .bucket = BUCKET, .prefix = slice_str(prefix), .delimiter = delimiter, .max = max, .flags = flags};
-    struct wire_list_rep rep;
+    struct wire_list_rep rep = {0};
     char *out = arena_str(f->arena, SLICE_NULL);
     do {
         assert_int_equal(object_list(f->session, &req, f->arena, &rep, &f->e), 0);
-        struct wire_entry w;
+        struct wire_entry w = {0};
         uint32_t n = 0;
         while (wire_entry_decode(&rep.entries, &w) == 0) {
             out = arena_printf(f->arena, "%s" SLICE_FMT ",", out, SLICE_ARG(w.key));
@@ -43,7 +43,7 @@ static const char *list(struct fixture *f, const char *prefix, uint32_t delimite
 static void test_objects_come_and_go(void **state)
 {
     struct fixture *f = *state;
-    struct wire_attr a;
+    struct wire_attr a = {0};
     assert_null(get(f, "k"));
     assert_int_equal(f->e.code, -ENOENT);
     assert_int_equal(put(f, "dir/k", "hello", &a), 0);
@@ -70,7 +70,7 @@ static void test_readers_keep_their_version(void **state)
     struct fixture *f = *state;
     assert_int_equal(put(f, "k", "first", NULL), 0);
     struct wire_open_req req = {.bucket = BUCKET, .key = SLICE_LIT("k"), .via = WIRE_VIA_API};
-    struct wire_open_rep o;
+    struct wire_open_rep o = {0};
     char got[8] = {0};
     assert_int_equal(object_open(f->session, &req, f->arena, &o, &f->e), 0);
     assert_int_equal(o.state, WIRE_COMPLETE);
@@ -81,7 +81,7 @@ static void test_readers_keep_their_version(void **state)
     assert_int_equal(pread(o.fd, got, 5, 0), 5);
     assert_string_equal(got, "first");
     struct wire_fetch_req fq = {.handle = o.handle, .offset = 1, .n = 100, .flags = WIRE_INLINE};
-    struct wire_fetch_rep fr;
+    struct wire_fetch_rep fr = {0};
     assert_int_equal(object_fetch(f->session, &fq, f->arena, &fr, &f->e), 0);
     assert_true(slice_eq_str(fr.data, "irst"));
     fq.offset = 5;
@@ -94,28 +94,28 @@ static void test_readers_keep_their_version(void **state)
 static void test_conditions(void **state)
 {
     struct fixture *f = *state;
-    struct wire_attr a;
+    struct wire_attr a = {0};
     assert_int_equal(put(f, "k", "x", &a), 0);
     struct wire_open_req o = {.bucket = BUCKET, .key = SLICE_LIT("k"), .if_none_match = a.etag};
-    struct wire_open_rep orep;
+    struct wire_open_rep orep = {0};
     assert_int_equal(object_open(f->session, &o, f->arena, &orep, &f->e), ERR_NOT_MODIFIED);
     o.if_none_match = SLICE_NULL;
     o.if_match = SLICE_LIT("0");
     assert_int_equal(object_open(f->session, &o, f->arena, &orep, &f->e), ERR_PRECONDITION);
     for (int i = 0; i < 2; i++) {
         struct wire_put_open_req po = {.bucket = BUCKET, .key = SLICE_LIT("k"), .size = 1};
-        struct wire_put_open_rep por;
+        struct wire_put_open_rep por = {0};
         po.if_none_match = i == 0;
         po.if_match = i == 1 ? SLICE_LIT("0") : SLICE_NULL;
         assert_int_equal(object_put_open(f->session, &po, f->arena, &por, &f->e), 0);
         struct wire_put_write_req w = {.handle = por.handle, .data = SLICE_LIT("y")};
-        struct wire_put_write_rep wr;
+        struct wire_put_write_rep wr = {0};
         assert_int_equal(object_put_write(f->session, &w, f->arena, &wr, &f->e), 0);
         struct wire_put_commit_req c = {.handle = por.handle, .size = 1};
-        struct wire_put_commit_rep cr;
+        struct wire_put_commit_rep cr = {0};
         assert_int_equal(object_put_commit(f->session, &c, f->arena, &cr, &f->e), ERR_PRECONDITION);
         struct wire_put_abort_req ab = {.handle = por.handle};
-        struct wire_put_abort_rep abr;
+        struct wire_put_abort_rep abr = {0};
         assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abr, &f->e), 0);
         assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abr, &f->e), -EBADF);
     }
@@ -142,9 +142,9 @@ static void test_ways_of_writing(void **state)
 {
     struct fixture *f = *state;
     struct wire_put_open_req po = {.bucket = BUCKET, .key = SLICE_LIT("k"), .size = UINT64_MAX};
-    struct wire_put_open_rep por;
-    struct wire_put_write_rep pwr;
-    struct wire_put_commit_rep cr;
+    struct wire_put_open_rep por = {0};
+    struct wire_put_write_rep pwr = {0};
+    struct wire_put_commit_rep cr = {0};
     assert_int_equal(object_put_open(f->session, &po, f->arena, &por, &f->e), 0);
     assert_int_equal(por.fd, -1);
     struct wire_put_write_req w = {.handle = por.handle, .offset = 3, .data = SLICE_LIT("def")};
@@ -180,7 +180,7 @@ static void test_ways_of_writing(void **state)
     w = (struct wire_put_write_req){.handle = por.handle, .data = SLICE_LIT("abc")};
     assert_int_equal(object_put_write(f->session, &w, f->arena, &pwr, &f->e), -EFBIG);
     struct wire_put_abort_req ab = {.handle = por.handle};
-    struct wire_put_abort_rep abr;
+    struct wire_put_abort_rep abr = {0};
     assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abr, &f->e), 0);
     assert_string_equal(get(f, "k"), "Staged");
 }
@@ -189,7 +189,7 @@ static void test_ways_of_writing(void **state)
 static void test_copies_and_moves(void **state)
 {
     struct fixture *f = *state;
-    struct wire_attr a, b;
+    struct wire_attr a = {0}, b = {0};
     assert_int_equal(put(f, "k", "bytes", &a), 0);
     assert_int_equal(copy(f, "k", "dir/c", 0, &b), 0);
     assert_true(slice_eq(a.etag, b.etag));
@@ -214,9 +214,9 @@ static void test_directories_by_key(void **state)
 {
     struct fixture *f = *state;
     struct wire_mkdir_req m = {.bucket = BUCKET, .key = SLICE_LIT("d")};
-    struct wire_mkdir_rep mr;
+    struct wire_mkdir_rep mr = {0};
     struct wire_rmdir_req rm = {.bucket = BUCKET, .key = SLICE_LIT("d")};
-    struct wire_rmdir_rep rmr;
+    struct wire_rmdir_rep rmr = {0};
     assert_int_equal(object_mkdir(f->session, &m, f->arena, &mr, &f->e), 0);
     assert_int_equal(mr.attr.kind, WIRE_DIRECTORY);
     assert_int_equal(object_mkdir(f->session, &m, f->arena, &mr, &f->e), -EEXIST);
@@ -225,7 +225,7 @@ static void test_directories_by_key(void **state)
     m.key = SLICE_LIT("../d");
     assert_int_equal(object_mkdir(f->session, &m, f->arena, &mr, &f->e), -EINVAL);
     struct wire_stat_req s = {.bucket = BUCKET, .key = SLICE_LIT("d"), .flags = WIRE_POSIX};
-    struct wire_stat_rep sr;
+    struct wire_stat_rep sr = {0};
     assert_int_equal(object_stat(f->session, &s, f->arena, &sr, &f->e), 0);
     assert_int_equal(sr.attr.kind, WIRE_DIRECTORY);
     assert_int_equal(stat_key(f, "d/", NULL), 0);
@@ -242,10 +242,10 @@ static void test_directories_by_key(void **state)
 static void test_files_are_objects(void **state)
 {
     struct fixture *f = *state;
-    struct wire_attr a, b;
-    struct wire_inode x;
-    struct wire_tree_open_rep o;
-    uint64_t dir;
+    struct wire_attr a = {0}, b = {0};
+    struct wire_inode x = {0};
+    struct wire_tree_open_rep o = {0};
+    uint64_t dir = 0;
     assert_int_equal(make_dir(f, ROOT, "dir", &dir), 0);
     uint64_t ino = write_file(f, dir, "f", "by mount");
     assert_string_equal(get(f, "dir/f"), "by mount");
@@ -285,18 +285,18 @@ static void test_nothing_is_cached(void **state)
     struct fixture *f = *state;
     assert_int_equal(put(f, "k", "x", NULL), 0);
     struct wire_evict_req ev = {.bucket = BUCKET, .key = SLICE_LIT("k")};
-    struct wire_evict_rep evr;
+    struct wire_evict_rep evr = {0};
     assert_int_equal(object_evict(f->session, &ev, f->arena, &evr, &f->e), ERR_BAD_OPTION);
     assert_non_null(strstr(f->e.text, "scratch"));
     struct wire_cached_req ca = {.bucket = BUCKET, .max = 10};
-    struct wire_cached_rep car;
+    struct wire_cached_rep car = {0};
     assert_int_equal(object_cached(f->session, &ca, f->arena, &car, &f->e), ERR_BAD_OPTION);
     assert_string_equal(get(f, "k"), "x");
     struct wire_tree_lookup_req l = {.bucket = SLICE_LIT("none"), .parent = ROOT, .name = SLICE_LIT("k")};
-    struct wire_tree_lookup_rep lr;
+    struct wire_tree_lookup_rep lr = {0};
     assert_int_equal(object_tree_lookup(f->session, &l, f->arena, &lr, &f->e), ERR_NO_BUCKET);
     struct wire_status_req st = {0};
-    struct wire_status_rep str;
+    struct wire_status_rep str = {0};
     assert_int_equal(object_status(f->session, &st, f->arena, &str, &f->e), 0);
     assert_true(slice_find_slice(str.json, SLICE_LIT("\"inodes\": 1")) >= 0);
 }

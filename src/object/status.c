@@ -36,11 +36,12 @@ static json_t *disks_json(struct store *store)
             continue;
         (void)json_array_append_new(
             list,
-            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "path", d.path, "used_bytes",
+            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "path", d.path, "used_bytes",
                       (json_int_t)d.used_bytes, "limit_bytes", (json_int_t)d.limit_bytes, "leased_bytes",
                       (json_int_t)d.leased_bytes, "free_bytes", (json_int_t)d.free_bytes, "extents",
                       (json_int_t)d.extents, "scratch_bytes", (json_int_t)d.hard_bytes, "scratch_files",
-                      (json_int_t)d.hard_extents, "was_clean", (int)d.was_clean));
+                      (json_int_t)d.hard_extents, "scratch_unsettled", (json_int_t)d.hard_unsettled,
+                      "was_clean", (int)d.was_clean));
     }
     return list;
 }

@@ -19,7 +19,8 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define CHAINS_MIN 64
+#define CHAINS_MIN   64
+#define RELIEF_BYTES 4096 /* room that is made on a disk that hard extents have overfilled */
 
 /* ---- the table ---- */
 
@@ -544,6 +545,7 @@ void hard_watch(struct disk *d)
     struct hard *v[HARD_WATCH_MAX];
     lock_take(&d->lock);
     bool any = d->hard->unsettled > 0;
+    bool over = d->hard->bytes > 0 && d->used_bytes > d->limit_bytes;
     lock_drop(&d->lock);
     size_t n = any ? collect(d, v, ARRAY_SIZE(v)) : 0;
     for (size_t i = 0; i < n; i++) {
@@ -554,6 +556,9 @@ void hard_watch(struct disk *d)
             hard_account(v[i], hard_bytes_of(&st));
         hard_unref(v[i]);
     }
+    /* What could not be evicted when they grew, because it was in use. */
+    if (over && space_take(d, RELIEF_BYTES, HARD_NO_SET, /* force= */ true) == 0)
+        space_give(d, RELIEF_BYTES, 0, 0);
 }
 
 void hard_status(struct disk *d, struct store_disk_status *ret)

@@ -123,7 +123,8 @@ struct hard_pool {
     pthread_t thread;
     /* The thread's own. */
     bool dir_made, sub_synced[256];
-    uint8_t next_sub;
+    uint8_t sub; /* directory that is being filled, and how many files were made there */
+    size_t sub_files;
 };
 
 struct hard_disk {

@@ -23,6 +23,7 @@
 #define BATCH_MIN    64
 #define BATCH_MAX    1024
 #define POOL_MAX     (2 * BATCH_MAX)
+#define SUB_FILES    4096  /* made in one directory before the next one is used: its own name costs a sync */
 #define IDLE_MS      10000 /* rounds further apart than this make the batch smaller */
 #define DISKS_SAMPLE 2
 
@@ -172,7 +173,13 @@ static void unmake(struct disk *d, const struct id128 *ids, size_t n)
 static int fill(struct disk *d, struct id128 *ids, size_t n)
 {
     struct err e = {0};
-    uint8_t sub = d->hard->pool.next_sub++;
+    struct hard_pool *p = &d->hard->pool;
+    if (p->sub_files >= SUB_FILES) {
+        p->sub++;
+        p->sub_files = 0;
+    }
+    uint8_t sub = p->sub;
+    p->sub_files += n;
     for (size_t i = 0; i < n; i++) {
         id_new(&ids[i]);
         ids[i].b[0] = sub; /* so that one directory is to be synced */
@@ -218,7 +225,7 @@ static void *filler_run(void *arg)
     struct id128 *ids = calloc(BATCH_MAX, sizeof(ids[0]));
     if (!ids)
         abort();
-    sys->random(&p->next_sub, sizeof(p->next_sub));
+    sys->random(&p->sub, sizeof(p->sub));
     lock_take(&p->lock);
     while (!p->stop) {
         if (!wants_locked(p)) {

@@ -442,6 +442,49 @@ def test_store_check_of_a_stopped_node(new_node, origin):
     assert node.cli("cat", f"{name}/k", stdin=b"").stdout == data
 
 
+def test_store_check_of_scratch_files(new_node):
+    """Files of a scratch bucket are verified once they are settled: a flipped bit is found (exit 3) and named, also with
+    --repair, which leaves the bytes alone; they count in the status and are gone when their objects are."""
+    node = new_node()
+    name = harness.random_name()
+    node.cli("bucket", "create", name)
+
+    def disk():
+        return json.loads(node.cli("status", "--json").stdout)["disks"][0]
+
+    def check(*flags, status=0):
+        done = node.cli("store", "check", "--json", "--data", node.data, *flags, check=False)
+        assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+        return json.loads(done.stdout.splitlines()[-1]), done.stdout
+
+    def flip(path, offset):
+        with open(path, "r+b") as file:
+            byte = os.pread(file.fileno(), 1, offset)[0]
+            os.pwrite(file.fileno(), bytes([byte ^ 1]), offset)
+
+    bodies = {"small": b"x" * 1000, "a/large": harness.random_bytes(2 * MIB + 5)}
+    for key, body in bodies.items():
+        node.s3().put_object(Bucket=name, Key=key, Body=body)
+    harness.wait_until(lambda: disk()["scratch_unsettled"] == 0, what="files to be settled")
+    assert disk()["scratch_files"] == 2 and disk()["scratch_bytes"] >= sum(map(len, bodies.values()))
+    node.stop()
+    report, _ = check()
+    assert (report["hard_extents"], report["hard_blocks"], report["hard_bad"]) == (2, 4, 0)
+    assert report["hard_bytes"] == sum(map(len, bodies.values()))
+    large = next(p for p in (node.data / "cache" / "hard").rglob("*") if p.is_file() and p.stat().st_size > MIB)
+    flip(large, MIB + 3)
+    for flags in [], ["--repair"]:
+        report, text = check(*flags, status=3)
+        assert report["hard_bad"] == 1 and large.name in text and "the first is 1" in text
+    flip(large, MIB + 3)
+    assert check()[0]["hard_bad"] == 0
+    node.start()
+    for key, body in bodies.items():
+        assert node.s3().get_object(Bucket=name, Key=key)["Body"].read() == body
+        node.s3().delete_object(Bucket=name, Key=key)
+    harness.wait_until(lambda: disk()["scratch_files"] == 0 and disk()["scratch_bytes"] == 0, what="the files to be removed")
+
+
 def test_a_second_node_names_the_first(node):
     """One process per data directory: the second says who holds it, exit 1."""
     done = node.cli("serve", "--data", node.data, "--listen", "127.0.0.1:0", "--wire", "127.0.0.1:0", check=False)

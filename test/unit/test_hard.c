@@ -400,6 +400,37 @@ static void test_space(void **state)
     put(f->s, "more", 1, 4 * MIB);
 }
 
+/* Soft data that was in use when hard data overfilled the disk goes as soon as it is not. */
+static void test_overfilled(void **state)
+{
+    struct fixture *f = *state;
+    char key[16];
+    struct extent *x[10];
+    struct location a;
+    for (int i = 0; i < 10; i++) {
+        (void)snprintf(key, sizeof(key), "k%d", i);
+        put(f->s, key, (uint64_t)i, 4 * MIB);
+        assert_int_equal(store_find(f->s, slice_str(key), &x[i]), 0);
+    }
+    writer_drain(&f->s->disks[0]);
+    struct hard *h = take(f->s, &a);
+    assert_int_equal(hard_begin_writing(h, NULL), 0);
+    int fd = hard_open_fd(h, O_RDWR);
+    hard_end_writing(h);
+    _cleanup_free_ char *p = content_new(2, 0, 40 * MIB);
+    assert_int_equal(pwrite(fd, p, 40 * MIB, 0), 40 * MIB);
+    assert_int_equal(close(fd), 0);
+    hard_watch(&f->s->disks[0]);
+    struct store_disk_status st = disk_status(f->s, 0);
+    assert_true(st.used_bytes > st.limit_bytes && st.extents == 10);
+    for (int i = 0; i < 10; i++)
+        extent_unref(x[i]);
+    hard_watch(&f->s->disks[0]);
+    st = disk_status(f->s, 0);
+    assert_true(st.used_bytes <= st.limit_bytes && st.extents < 10 && st.hard_bytes >= 40 * MIB);
+    hard_unref(h);
+}
+
 /* What sealed extents occupy is known again after a restart, without looking at them. */
 static void test_counts_survive(void **state)
 {
@@ -480,6 +511,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_locations, setup, teardown),
         cmocka_unit_test_setup_teardown(test_give_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_space, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_overfilled, setup, teardown),
         cmocka_unit_test_setup_teardown(test_counts_survive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
     };

@@ -23,7 +23,8 @@ MISSING = {
     "mountpoint-s3": "not in the package registries that can be reached (a placeholder is), and not in Debian",
     "goofys": "its module cannot be fetched, and Debian has none",
     "geesefs": "its module cannot be fetched, and Debian has none",
-    "MinIO": "not in the package registries that can be reached; versitygw takes its place for PUT",
+    "MinIO": "has no released module to build by version; versitygw takes its place for PUT",
+    "AIStore": "its module cannot be fetched",
 }
 
 

@@ -294,6 +294,15 @@ class Lab:
     def read(self, mode, path, block=MIB, count=0, seed=1):
         return self.program("reader", mode, path, block, count, seed)
 
+    def read_at_once(self, readers, mode, path, block, count):
+        """As many readers at the same time, each with places of its own; bytes of all over the time of the slowest."""
+        argv = [str(BUILD / "bench/reader"), mode, str(path), str(block), str(count)]
+        running = [subprocess.Popen([*argv, str(seed + 1)], stdout=subprocess.PIPE, text=True) for seed in range(readers)]
+        said = [json.loads(one.communicate()[0]) for one in running]
+        if any(one.returncode for one in running):
+            raise RuntimeError(f"reader {path}: failed")
+        return {"bytes": sum(one["bytes"] for one in said), "seconds": max(one["seconds"] for one in said)}
+
     def get(self, address, targets, connections, requests=None):
         """Sends GETs for targets (lines of getload's list) to an address."""
         listing = self.dir / "targets"

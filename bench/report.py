@@ -14,7 +14,7 @@ per connection, 300 MB/s in all. The raw numbers of every pair are in `bench/res
 """
 TITLES = {"warm": "Warm reads through the mount", "dropped": "With the page cache dropped", "cold": "Cold reads", "first": "First byte",
           "s3": "Warm S3", "put": "Uploads", "epoch": "Two epochs", "half": "Half a cache", "train": "Training", "checkpoint": "Checkpoints",
-          "meta": "Names", "prefetch": "Jobs", "memory": "Memory", "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers",
+          "meta": "Names", "find": "Listing names", "model": "Models", "prefetch": "Jobs", "memory": "Memory", "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers",
           "peers_small": "Small files, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
 PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seconds per GB", "peers_warm.svg": "Warm reads of all systems",
          "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3"}

@@ -23,6 +23,7 @@ META_FILES, QUICK_META_FILES, META_PER_DIRECTORY = 100_000, 2_000, 1_000
 PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE = 64, 6, "16MiB"
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES = 2000, 300, 110_000
 PREFETCH_PARALLEL = 64
+MODEL_BYTES, QUICK_MODEL_BYTES = 512 * MIB, 64 * MIB
 
 
 def bench(*arguments, env=None):
@@ -115,13 +116,20 @@ def dropped(lab):
 # ---- scratch: checkpoints and names ----
 
 @contextlib.contextmanager
-def scratch_mount(lab):
-    """A mount of a bucket without origin, or NotRun where this version has none that can be mounted and written."""
-    with contextlib.ExitStack() as stack:
-        node = stack.enter_context(lab.node())
+def scratch_node(lab):
+    """A node with a bucket "scratch" without origin, or NotRun where this version has none."""
+    with lab.node() as node:
         made = node.cli("bucket", "create", "scratch", check=False)
         if made.returncode != 0:
             raise NotRun(f"no bucket without origin can be made: {made.stderr.strip()}")
+        yield node
+
+
+@contextlib.contextmanager
+def scratch_mount(lab):
+    """A mount of a bucket without origin, or NotRun where this version has none that can be mounted and written."""
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(scratch_node(lab))
         try:
             mount = stack.enter_context(lab.mount(node, "scratch"))
             (mount.dir / "probe").mkdir()
@@ -181,6 +189,55 @@ def meta(lab):
         rows.append(value_row(f"{phase} of {count:,} empty files on scratch, through the mount", f"at least {goal:,}/s" if goal else "-",
                               f"{ours['median']:,.0f}/s ({ours['min']:,.0f} to {ours['max']:,.0f})",
                               ours["median"] >= goal if goal else None, share, detail=f"the disk's own file system: {disk['median']:,.0f}/s"))
+    return rows
+
+
+FIND_SECONDS = 3
+
+
+def find(lab):
+    """`find` over empty files of a scratch bucket in directories of 1,000, by a mount that was just made, so that nothing is cached in
+    the kernel."""
+    count = QUICK_META_FILES if lab.quick else META_FILES
+    times = []
+    with scratch_node(lab) as node, stolen() as share:
+        with lab.mount(node, "scratch") as mount:
+            bench("epoch", mount.dir, "--make", f"{count}x0", "--epochs", 1, "--workers", 8)
+        for _ in range(lab.pairs):
+            with lab.mount(node, "scratch") as mount:
+                start = time.monotonic()
+                found = subprocess.run(["find", str(mount.dir), "-type", "f"], stdout=subprocess.PIPE, check=True).stdout.count(b"\n")
+                times.append(time.monotonic() - start)
+                if found != count:
+                    raise RuntimeError(f"find saw {found} of {count} files")
+    taken = spread(times)
+    return [value_row(f"find over {count:,} files on scratch, cold mount", f"under {FIND_SECONDS} s", f"{taken['median']:.2f} s",
+                      taken["median"] < FIND_SECONDS, share[0], detail=f"{taken['min']:.2f} to {taken['max']:.2f} s, {len(times)} mounts")]
+
+
+# ---- models ----
+
+def model(lab):
+    """A safetensors file of 100 tensors, loaded as its readers do by default: a mapping, tensors in any order; and by one pread per tensor,
+    and as a whole. Through the mount, all of it in the cache, against its copy on the same disk; both in the page cache. Only reading
+    is timed; every byte is compared afterwards."""
+    size = QUICK_MODEL_BYTES if lab.quick else MODEL_BYTES
+    plain = lab.path("model")
+    plain.mkdir()
+    bench("model", plain / "m.safetensors", "--size", size, "--passes", 1)
+    bucket, _ = upload_all(lab, plain)
+    rows = []
+    with lab.node(bucket) as node, lab.mount(node, bucket) as mount:
+        bench("model", mount.dir / "m.safetensors", "--ways", "pread", "--passes", 1)
+        for way in ("mmap", "pread", "whole"):
+            say(f"model by {way}, {lab.pairs} pairs")
+
+            def once(directory):
+                return bench("model", directory / "m.safetensors", "--ways", way, "--passes", 1)[way]["bytes_per_s"]
+
+            taken, share = lab.take_pairs(lambda: once(mount.dir), lambda: once(plain))
+            row = pair_row(f"Model of {size // MIB} MiB by {way}, through the mount, of the disk's (no goal here)", 0.95, taken, share, "MB/s", 1e-6)
+            rows.append({**row, "goal": "-", "met": None})
     return rows
 
 
@@ -253,5 +310,5 @@ def ceiling(lab):
     return [value_row(f"bench/shaper, {line.split(': ', 1)[0]}", "-", line.split(": ", 1)[1], None) for line in done.stdout.strip().splitlines()]
 
 
-MEASURES = {"train": train, "half": half, "dropped": dropped, "checkpoint": checkpoint, "meta": meta, "put": put, "prefetch": prefetch,
+MEASURES = {"train": train, "half": half, "dropped": dropped, "checkpoint": checkpoint, "meta": meta, "find": find, "model": model, "put": put, "prefetch": prefetch,
             "ceiling": ceiling}

@@ -69,7 +69,7 @@ def mounted(lab, bucket, endpoint, sources, wanted=None):
     """All present systems with the objects of a bucket, mounted at once: {name: Running}. One that fails is left out, and said."""
     with contextlib.ExitStack() as stack:
         running = {}
-        for peer in [peers.FOREBAY, *(wanted if wanted is not None else peers.present(lab.quick))]:
+        for peer in [peers.FOREBAY, *(wanted if wanted is not None else peers.present())]:
             with skipping(peer.name):
                 start = stack.enter_context(peer.volume(lab, bucket, endpoint, sources))
                 running[peer.name] = stack.enter_context(start())
@@ -125,7 +125,7 @@ def peers_cold(lab):
     bucket = lab.upload({"big.bin": source})
     with lab.shaper(**SHAPE) as shaper, contextlib.ExitStack() as stack:
         starts = {}
-        for peer in [peers.FOREBAY, *(p for p in peers.present(lab.quick) if p.name != "SeaweedFS")]:
+        for peer in [peers.FOREBAY, *(p for p in peers.present() if p.name != "SeaweedFS")]:
             with skipping(peer.name):
                 start = stack.enter_context(peer.volume(lab, bucket, shaper.endpoint, {"big.bin": source}))
                 with start() as running:  # right bytes, before anything is measured
@@ -143,11 +143,13 @@ WARM_WAYS = [("1 MiB sequential", "seq", MIB), ("128 KiB random", "random", 128 
              ("mmap", "mmap", MIB)]
 
 
-def warm_count(lab, mode, block, size):
-    """Blocks of random reads, about as many bytes for 128 KiB as a pass; passes for the others."""
+def warm_count(lab, name, mode, block, size):
+    """Blocks of random reads, at most as many bytes as four passes; passes for the others."""
     if mode != "random":
         return 1
-    return min(QUICK_RANDOM_READS if lab.quick else RANDOM_READS, 4 * size // block)
+    count = min(QUICK_RANDOM_READS if lab.quick else RANDOM_READS, 4 * size // block)
+    share = next((p.random_share for p in peers.MOUNTS if p.name == name), 1)
+    return max(int(count * share), 16)
 
 
 def peers_warm(lab):
@@ -163,10 +165,9 @@ def peers_warm(lab):
             if not lab_module.same(source, system.dir / "warm.bin"):
                 raise RuntimeError(f"{name} gave other bytes than the origin")
         for title, mode, block in WARM_WAYS:
-            count = warm_count(lab, mode, block, size)
             say(f"warm through all mounts, {title}: {', '.join(running)}")
             taken, share = rounds(lab, {
-                name: lambda s=system: measured(s.pids, lambda: lab.read(mode, s.dir / "warm.bin", block, count))
+                name: lambda s=system, c=warm_count(lab, name, mode, block, size): measured(s.pids, lambda: lab.read(mode, s.dir / "warm.bin", block, c))
                 for name, system in running.items()})
             rows += rows_against(taken, share, f"Warm {title} reads through the mount", "MB/s", 1e-6)
     return rows

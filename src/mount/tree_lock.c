@@ -7,6 +7,9 @@
  * A wait that could never end because the owners of this mount wait for each other gives EDEADLK (POSIX locks
  * only, as elsewhere).
  *
+ * The kernel does not wait for our end of a close, which is when locks of flock(2) go. Who is refused because
+ * of such a lock of this mount is therefore answered only when it has not gone within GRACE_MS.
+ *
  * Invariants:
  *  1. What is remembered of an owner on a file is what the node answered last.
  *  2. A request in the list is answered by the thread alone, once.
@@ -18,12 +21,14 @@
 #include "mount/tree_held.h"
 
 #include "base/log.h"
+#include "base/sys.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
 
 #define WAIT_FIRST_MS 2
 #define WAIT_MOST_MS  50
+#define GRACE_MS      50
 #define TO_THE_END    UINT64_MAX
 #define CHAIN_MAX     1000 /* owners that wait one for the other */
 
@@ -33,7 +38,8 @@ struct waiter {
     fuse_req_t req;
     struct tree_file *file; /* referenced */
     struct tree_held wanted;
-    bool is_ready; /* libfuse knows whom to tell of an interrupt: from here on it may be answered */
+    uint64_t until_ms; /* then it is refused (monotonic); 0: never */
+    bool is_ready;     /* libfuse knows whom to tell of an interrupt: from here on it may be answered */
     bool is_interrupted, is_looked_at;
 };
 
@@ -168,8 +174,9 @@ static bool try_all(struct tree_waiters *w)
             r = take(w->m, x->file, &x->wanted, &e);
         lock_take(&w->lock);
         next = x->next;
+        bool may_wait = !x->is_ready || x->until_ms == 0 || sys_mono_ms() < x->until_ms;
         lock_drop(&w->lock);
-        if (r == -EAGAIN || r == -EHOSTDOWN || r == -ETIMEDOUT)
+        if (may_wait && (r == -EAGAIN || r == -EHOSTDOWN || r == -ETIMEDOUT))
             continue;
         remove_waiter(w, x);
         answer(w->m, x, r, &e);
@@ -232,14 +239,14 @@ void tree_waiters_free(struct tree_waiters *w)
     free(w);
 }
 
-static void wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted)
+static void wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted, uint64_t until_ms)
 {
     struct mount *m = mount_of(req);
     struct tree_waiters *w = m->tree->waiters;
     struct waiter *x = calloc(1, sizeof(*x));
     if (!x)
         abort();
-    *x = (struct waiter){.req = req, .file = tree_file_ref(m, f), .wanted = *wanted};
+    *x = (struct waiter){.req = req, .file = tree_file_ref(m, f), .wanted = *wanted, .until_ms = until_ms};
     lock_take(&w->lock);
     struct waiter **at = &w->first;
     while (*at)
@@ -299,6 +306,15 @@ void tree_op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, st
     (void)fuse_reply_lock(req, &found);
 }
 
+static bool is_ours_in_the_way(struct mount *m, struct tree_file *f, const struct tree_held *wanted)
+{
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    for (const struct tree_held *h = f->locks; h; h = h->next)
+        if (tree_held_conflicts(h, wanted))
+            return true;
+    return false;
+}
+
 static void set_lock(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted, bool may_wait)
 {
     struct mount *m = mount_of(req);
@@ -306,8 +322,9 @@ static void set_lock(fuse_req_t req, struct tree_file *f, const struct tree_held
     int r = take(m, f, wanted, &e);
     if (r == -EAGAIN && may_wait && would_deadlock(m->tree->waiters, f, wanted))
         r = -EDEADLK;
-    if (r == -EAGAIN && may_wait)
-        wait_for(req, f, wanted);
+    bool may_go = r == -EAGAIN && wanted->kind == WIRE_LOCK_FLOCK && is_ours_in_the_way(m, f, wanted);
+    if (r == -EAGAIN && (may_wait || may_go))
+        wait_for(req, f, wanted, may_wait ? 0 : sys_mono_ms() + GRACE_MS);
     else
         tree_reply(req, "lock", r, &e);
 }

@@ -774,11 +774,21 @@ def test_locks_hold_between_mounts(mount, kind):
     with open(b / "f", "r+b") as f:
         with holder(a / "f", kind):
             assert not try_lock(f, kind) and not try_lock(f, kind, exclusive=False)
-        assert try_lock(f, kind)
+        harness.wait_until(lambda: try_lock(f, kind), 10, "the lock that was closed is gone")
         fcntl.flock(f, fcntl.LOCK_UN) if kind == "flock" else fcntl.lockf(f, fcntl.LOCK_UN)
         with holder(a / "f", kind) as process:
             process.kill()
             harness.wait_until(lambda: try_lock(f, kind), 10, "the lock of a dead process is gone")
+
+
+def test_a_lock_goes_with_its_close(top):
+    """Whoever asks after a close has returned gets the lock, also without waiting."""
+    (top / "f").write_bytes(b"x")
+    for _ in range(200):
+        with open(top / "f", "r+b") as f:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(top / "f", "r+b") as f:
+            fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_ranges_of_locks(mount):

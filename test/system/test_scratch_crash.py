@@ -215,7 +215,7 @@ def test_open_files_go_on(node, mount, passthrough):
             except BlockingIOError:
                 return True
 
-    harness.wait_until(is_locked, 20, "the lock is taken again")
+    harness.wait_until(is_locked, 60, "the lock is taken again")
     for f in (reader, writer, nameless):
         f.close()
     assert not is_locked()
@@ -233,7 +233,7 @@ def test_a_node_that_stays_away(node, mount):
         with refused(errno.EIO):
             act()
     node.start()
-    harness.wait_until(lambda: (top / "f").exists(), 20, "the mount works again")
+    harness.wait_until(lambda: (top / "f").exists(), 60, "the mount works again")
     assert (top / "f").read_bytes() == b"x" and os.listdir(top) == ["f"]
 
 

@@ -147,7 +147,7 @@ def test_s3_and_the_mount_see_each_other(node, scratch, top):
     with open(top / "a/b/c", "rb") as f:
         s3.put_object(Bucket=scratch, Key="a/b/c", Body=b"second one")
         assert f.read() == b"first"
-    harness.wait_until(lambda: (top / "a/b/c").read_bytes() == b"second one", 5, "the new object is seen")
+    harness.wait_until(lambda: (top / "a/b/c").read_bytes() == b"second one", 30, "the new object is seen")
     os.remove(top / "a/b/c")
     assert [x["Key"] for x in s3.list_objects_v2(Bucket=scratch)["Contents"]] == ["a/b/"]
     os.rmdir(top / "a/b"), os.rmdir(top / "a")
@@ -473,7 +473,7 @@ def test_kinds_of_inodes(top):
     reader = threading.Thread(target=lambda: got.append((top / "fifo").read_bytes()))
     reader.start()
     (top / "fifo").write_bytes(b"through")
-    reader.join(10)
+    reader.join(60)
     assert got == [b"through"] and stat.S_ISFIFO((top / "fifo").stat().st_mode)
     here = os.getcwd()
     os.chdir(top)
@@ -753,7 +753,7 @@ def holder(path, kind, start=0, n=0):
         yield process
     finally:
         process.stdin.close()
-        process.wait(20)
+        process.wait(60)
         process.stdout.close()
 
 
@@ -774,11 +774,11 @@ def test_locks_hold_between_mounts(mount, kind):
     with open(b / "f", "r+b") as f:
         with holder(a / "f", kind):
             assert not try_lock(f, kind) and not try_lock(f, kind, exclusive=False)
-        harness.wait_until(lambda: try_lock(f, kind), 10, "the lock that was closed is gone")
+        harness.wait_until(lambda: try_lock(f, kind), 60, "the lock that was closed is gone")
         fcntl.flock(f, fcntl.LOCK_UN) if kind == "flock" else fcntl.lockf(f, fcntl.LOCK_UN)
         with holder(a / "f", kind) as process:
             process.kill()
-            harness.wait_until(lambda: try_lock(f, kind), 10, "the lock of a dead process is gone")
+            harness.wait_until(lambda: try_lock(f, kind), 60, "the lock of a dead process is gone")
 
 
 def test_a_lock_goes_with_its_close(top):
@@ -827,7 +827,7 @@ def test_locks_of_descriptions(mount):
             except OSError:
                 return False
 
-        harness.wait_until(is_free, 10, "the lock went with its description")
+        harness.wait_until(is_free, 60, "the lock went with its description")
 
 
 @pytest.mark.parametrize("kind", ["flock", "posix"])
@@ -846,11 +846,11 @@ def test_waiting_for_locks(mount, kind):
         (a / "other").write_bytes(b"goes on")
         assert (a / "other").read_bytes() == b"goes on"
         waiting[0].send_signal(signal.SIGINT)
-        assert waiting[0].wait(10) != 0
+        assert waiting[0].wait(60) != 0
         waiting[1].kill()
-        waiting[1].wait(10)
+        waiting[1].wait(60)
     for p in waiting[2:]:
-        assert p.wait(30) == 0
+        assert p.wait(60) == 0
     for p in waiting:
         p.stdout.close()
 
@@ -878,7 +878,7 @@ except OSError as e:
     for p in both:
         p.stdin.write("\n")
         p.stdin.flush()
-    results = sorted(p.communicate(timeout=30)[0].strip() for p in both)
+    results = sorted(p.communicate(timeout=60)[0].strip() for p in both)
     assert results == sorted([str(errno.EDEADLK), "both"])
 
 

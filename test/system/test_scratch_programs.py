@@ -39,6 +39,12 @@ def need(*programs):
             pytest.skip(f"needs {program}")
 
 
+@pytest.fixture(scope="module")
+def route():
+    """What goes through encode and decode is in test_scratch_mount.py; programs run as they would."""
+    return "local"
+
+
 class Walk:
     """Random operations on one file that has several names over time and is reached through several mounts. The model
     is the file's bytes; whoever goes to another mount closes the file first and opens it there, as close-to-open asks.

@@ -117,6 +117,7 @@ static int open_tree(struct mount *m, struct err *e)
 static void start_tree(struct mount *m)
 {
     m->tree->waiters = tree_waiters_start(m);
+    m->tree->watch = tree_watch_start(m);
 }
 
 /* Names that were made so far are on disk when `forebay umount` goes on. */
@@ -134,6 +135,7 @@ static void flush_tree(struct mount *m, struct mount_flush_report *ret)
 
 static void end_tree(struct mount *m)
 {
+    tree_watch_end(m->tree->watch);
     tree_waiters_end(m->tree->waiters);
 }
 
@@ -143,6 +145,7 @@ static int stop_tree(struct mount *m, struct err *e)
     tree_files_fini(m);
     tree_dirs_fini(m);
     tree_waiters_free(TAKE_PTR(m->tree->waiters));
+    tree_watch_free(TAKE_PTR(m->tree->watch));
     struct wire_tree_leave_req req = {.bucket = slice_str(m->bucket), .mount = tree_mount_id(m)};
     struct wire_tree_leave_rep rep;
     struct err ignored = {0}; /* what it would forget, it forgets by itself a day later */

@@ -12,6 +12,7 @@
 struct tree_waiters;
 struct tree_held;
 struct tree_dir;
+struct tree_watch;
 
 /* A handle of the node, of one session. */
 struct tree_grant {
@@ -71,6 +72,7 @@ struct tree {
     struct tree_dir *dirs;
     struct tree_seen seen[TREE_PLACES];
     struct tree_waiters *waiters;
+    struct tree_watch *watch;
 };
 
 /* ---- tree.c ---- */
@@ -145,6 +147,16 @@ void tree_file_close(struct mount *m, struct tree_handle *h);
 struct tree_handle *tree_handle_of(const struct fuse_file_info *fi);
 /* After a new session of the client: gets handles for what is open. */
 void tree_files_renew(struct mount *m);
+
+/* ---- tree_watch.c: for how long the kernel may believe what it is told ---- */
+
+struct tree_watch *tree_watch_start(struct mount *m);
+/* Ends its thread. */
+void tree_watch_end(struct tree_watch *w);
+void tree_watch_free(struct tree_watch *w); /* NULL accepted */
+/* Of a name, also one that is not there. */
+double tree_name_timeout_s(const struct mount *m);
+double tree_attr_timeout_s(struct mount *m, const struct wire_inode *x);
 
 /* ---- tree_dir.c ---- */
 

@@ -51,8 +51,9 @@ void tree_stat(const struct wire_inode *x, struct stat *ret)
 
 void tree_fill_entry(struct mount *m, const struct wire_inode *x, struct fuse_entry_param *ret)
 {
-    *ret = (struct fuse_entry_param){
-        .ino = tree_id(m, x->ino), .attr_timeout = m->timeout_s, .entry_timeout = m->timeout_s};
+    *ret = (struct fuse_entry_param){.ino = tree_id(m, x->ino),
+                                     .attr_timeout = tree_attr_timeout_s(m, x),
+                                     .entry_timeout = tree_name_timeout_s(m)};
     tree_stat(x, &ret->attr);
 }
 
@@ -70,7 +71,7 @@ static void reply_attr(fuse_req_t req, const struct wire_inode *x)
     struct mount *m = mount_of(req);
     struct stat st;
     tree_stat(x, &st);
-    (void)fuse_reply_attr(req, &st, m->timeout_s);
+    (void)fuse_reply_attr(req, &st, tree_attr_timeout_s(m, x));
 }
 
 /* ---- inodes that the node has forgotten ---- */

@@ -240,12 +240,27 @@ static int get_grant(struct mount *m, struct tree_file *f, uint32_t flags, struc
     return 0;
 }
 
+/* What was stored through a mapping has changed times that the kernel may believe in. (It does not wait for
+ * anybody here, as it would for pages or names.) */
+static void forget_attributes(struct mount *m, struct tree_file *f)
+{
+    struct stat st;
+    struct wire_inode known;
+    int fd = atomic_load(&f->write_fd);
+    bool same = fd < 0 || (tree_file_known(m, f, &known) && sys->fstat(fd, &st) == 0 &&
+                           (uint64_t)st.st_size == known.size_bytes &&
+                           (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec == known.mtime_ns);
+    if (!same)
+        (void)fuse_lowlevel_notify_inval_inode(m->se, tree_id(m, f->ino), -1, 0);
+}
+
 static void close_all(struct mount *m, struct tree_file *f)
 {
     lock_assert_held(&f->lock);
     if (f->backing_id > 0)
         passthrough_unregister(m->se, f->backing_id);
     f->backing_id = 0;
+    forget_attributes(m, f);
     int read_fd = atomic_exchange(&f->read_fd, -1), write_fd = atomic_exchange(&f->write_fd, -1);
     macro_close(&read_fd);
     macro_close(&write_fd);

@@ -18,7 +18,7 @@ void tree_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
     if (r == 0) {
         tree_reply_entry(req, &rep.inode);
     } else if (r == -ENOENT) {
-        struct fuse_entry_param absent = {.entry_timeout = m->timeout_s};
+        struct fuse_entry_param absent = {.entry_timeout = tree_name_timeout_s(m)};
         (void)fuse_reply_entry(req, &absent);
     } else {
         mount_reply_error(req, "lookup", r, &e);

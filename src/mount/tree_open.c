@@ -76,8 +76,8 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     struct tree_opened o;
     struct fuse_entry_param entry;
     grant.handle = rep.handle;
+    tree_fill_entry(m, &rep.inode, &entry); /* not open yet: believed for long, see forget_attributes */
     tree_file_adopt(m, &rep.inode, &grant, rep.fd, &o);
-    tree_fill_entry(m, &rep.inode, &entry);
     int backing_id = reply_flags(&o, fi);
     if (passthrough_reply_create(req, &entry, fi, backing_id) < 0)
         tree_file_close(m, o.handle);

@@ -19,15 +19,9 @@
 
 #include "base/sys.h"
 #include "mount/mount_internal.h"
-
-#include <endian.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
+#include "mount/watch.h"
 
 #define PLACES       4096 /* of the table of hashes; a power of two */
-#define RECORDS_MAX  512  /* taken out of the pipe at once */
-#define RETRY_MS     1000 /* between two tries to get a watch */
 #define VALID_MS_MAX (24 * 3600 * 1000ull)
 #define TELL_MS_MAX  (3600 * 1000ull)
 
@@ -52,10 +46,7 @@ struct warm_trash {
 struct warm {
     struct mount *m;
     uint64_t max;
-    pthread_t thread;
-    int wake_fd;            /* eventfd: stop */
-    int watch_fd;           /* the pipe; -1: none */
-    uint64_t handle, epoch; /* of the watch at the node */
+    struct watcher *watcher;
     _Atomic bool is_watched;
     _Atomic uint64_t serial;
     /* Covered by the node table's lock. */
@@ -259,76 +250,29 @@ static void forget_all(struct warm *w)
     warm_empty(w, trash);
 }
 
-/* Waits until fd can be read or has ended; false: stop. fd -1: waits RETRY_MS. */
-static bool wait_for(struct warm *w, int fd)
+static void on_begun(void *arg)
 {
-    struct pollfd p[] = {{.fd = w->wake_fd, .events = POLLIN}, {.fd = fd, .events = POLLIN}};
-    while (poll(p, ARRAY_SIZE(p), fd < 0 ? RETRY_MS : -1) < 0 && errno == EINTR)
-        ;
-    return p[0].revents == 0;
+    struct warm *w = arg;
+    atomic_store(&w->is_watched, true);
 }
 
-/* Takes records until the pipe ends or we are to stop. */
-static bool follow(struct warm *w, int fd)
+static void on_records(void *arg, const uint64_t *v, size_t n)
 {
-    uint64_t records[RECORDS_MAX];
-    while (wait_for(w, fd)) {
-        ssize_t n = read(fd, records, sizeof(records));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0 || n % (ssize_t)sizeof(records[0]) != 0)
-            return true;
-        (void)atomic_fetch_add(&w->serial, 1);
-        for (size_t i = 0; i < (size_t)n / sizeof(records[0]); i++)
-            forget_key(w, le64toh(records[i]));
-    }
-    return false;
+    struct warm *w = arg;
+    (void)atomic_fetch_add(&w->serial, 1);
+    for (size_t i = 0; i < n; i++)
+        forget_key(w, v[i]);
 }
 
-static void begin_watch(struct warm *w)
+static void on_ended(void *arg)
 {
-    struct wire_watch_req req = {.bucket = slice_str(w->m->bucket)};
-    struct wire_watch_rep rep = {.fd = -1};
-    struct err ignored = {0}; /* tried again, and the mount works without */
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    w->epoch = 0;
-    if (client_call_at(w->m->client, &w->epoch, WIRE_OP_WATCH, &req, &b, &rep, &ignored) < 0)
-        return;
-    w->handle = rep.handle;
-    w->watch_fd = rep.fd;
-    atomic_store(&w->is_watched, rep.fd >= 0);
-}
-
-static void end_watch(struct warm *w)
-{
+    struct warm *w = arg;
     atomic_store(&w->is_watched, false);
     (void)atomic_fetch_add(&w->serial, 1);
     forget_all(w);
-    macro_close(&w->watch_fd);
-    w->watch_fd = -1;
-    struct wire_close_req req = {.handle = w->handle};
-    struct wire_close_rep rep;
-    struct err ignored = {0}; /* a node that is gone has closed it */
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (w->epoch == client_epoch(w->m->client))
-        (void)client_call_at(w->m->client, &w->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &ignored);
 }
 
-static void *warm_main(void *arg)
-{
-    struct warm *w = arg;
-    for (bool go_on = true; go_on;) {
-        if (w->watch_fd < 0)
-            begin_watch(w);
-        if (w->watch_fd < 0) {
-            go_on = wait_for(w, -1);
-            continue;
-        }
-        go_on = follow(w, w->watch_fd);
-        end_watch(w);
-    }
-    return NULL;
-}
+static const struct watcher_calls calls = {.begun = on_begun, .records = on_records, .ended = on_ended};
 
 struct warm *warm_start(struct mount *m, uint64_t max)
 {
@@ -337,24 +281,14 @@ struct warm *warm_start(struct mount *m, uint64_t max)
         abort();
     w->m = m;
     w->max = max;
-    w->wake_fd = w->watch_fd = -1;
-    if (max == 0)
-        return w;
-    begin_watch(w); /* so that already the first files can be kept */
-    w->wake_fd = eventfd(0, EFD_CLOEXEC);
-    if (w->wake_fd < 0 || pthread_create(&w->thread, NULL, warm_main, w) != 0)
-        abort();
+    if (max > 0)
+        w->watcher = watcher_start(m, &calls, w); /* at once, so that already the first files can be kept */
     return w;
 }
 
 void warm_end(struct warm *w)
 {
-    if (w->wake_fd < 0)
-        return;
-    (void)eventfd_write(w->wake_fd, 1);
-    (void)pthread_join(w->thread, NULL);
-    macro_close(&w->wake_fd);
-    w->wake_fd = -1;
+    watcher_end(TAKE_PTR(w->watcher));
 }
 
 void warm_free(struct warm *w)

@@ -31,6 +31,12 @@
 enum wire_via { WIRE_VIA_S3 = 1, WIRE_VIA_MOUNT = 2, WIRE_VIA_API = 3 };
 /* COMPLETE: all bytes present. PARTIAL: being filled. UNCACHED: not admitted, bytes come inline. */
 enum wire_state { WIRE_COMPLETE = 1, WIRE_PARTIAL = 2, WIRE_UNCACHED = 3 };
+/* Records of a WATCH on a scratch bucket. */
+enum wire_watch {
+    WIRE_WATCH_CHANGED = 1, /* somebody else changed something */
+    WIRE_WATCH_ALONE = 2,   /* nobody else watches the bucket */
+    WIRE_WATCH_SHARED = 3,  /* somebody does */
+};
 enum wire_kind { WIRE_FILE = 1, WIRE_DIRECTORY = 2 };
 
 enum wire_flag {

@@ -110,8 +110,8 @@ void object_service_close(struct object_service *s)
 
 /* ---- dispatch ---- */
 
-int object_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
-                      struct err *e)
+static int run(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+               struct err *e)
 {
     if (scratch_is_its(ses, op, req))
         return scratch_call_local(ses, op, req, a, rep, e);
@@ -127,6 +127,14 @@ int object_call_local(struct object_session *ses, uint32_t op, const void *req, 
     default:
         return err_set(e, ERR_PROTOCOL, "operation %u is not one of ours", op);
     }
+}
+
+int object_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+                      struct err *e)
+{
+    int r = run(ses, op, req, a, rep, e);
+    scratch_tell_change(ses, op, req); /* also after a failure: it may have happened */
+    return r;
 }
 
 int object_call(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,

@@ -177,6 +177,10 @@ struct watch;
 void watch_free(struct watch *w);
 /* The store's store_gone_fn: arg is the service, the key one of object_store_key. */
 bool watch_note(void *arg, struct slice store_key);
+/* The session has changed something in a scratch bucket: told to the mounts of others. Before it is
+ * acknowledged. */
+void watch_tree_changed(const struct object_session *ses, uint64_t bucket_id);
+bool watch_has_trees(const struct object_service *s); /* or watches of other buckets: a quick look */
 /* Anything of the bucket may have changed. */
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
 
@@ -196,6 +200,8 @@ WIRE_OPS(X)
 /* ---- scratch_route.c ---- */
 /* Whether the operation is on a scratch bucket, or on a handle of one. */
 bool scratch_is_its(struct object_session *ses, uint32_t op, const void *req);
+/* After an operation: tells mounts of other sessions when it may have changed what they see. */
+void scratch_tell_change(struct object_session *ses, uint32_t op, const void *req);
 int scratch_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                        struct err *e);
 

@@ -102,3 +102,39 @@ int scratch_call_local(struct object_session *ses, uint32_t op, const void *req,
         return on_bucket(ses, op, req, a, rep, e);
     }
 }
+
+/* Changes of names and attributes; PUT_COMMIT tells of itself. */
+static struct slice changed_bucket(uint32_t op, const void *req)
+{
+    switch (op) {
+#define X(NAME, name)                                                                                        \
+    case WIRE_OP_##NAME:                                                                                     \
+        return ((const struct wire_##name##_req *)req)->bucket;
+        X(REMOVE, remove)
+        X(COPY, copy)
+        X(MKDIR, mkdir)
+        X(RMDIR, rmdir)
+        X(TREE_SETATTR, tree_setattr)
+        X(TREE_CREATE, tree_create)
+        X(TREE_OPEN, tree_open)
+        X(TREE_LINK, tree_link)
+        X(TREE_UNLINK, tree_unlink)
+        X(TREE_RMDIR, tree_rmdir)
+        X(TREE_RENAME, tree_rename)
+        X(TREE_XATTR_SET, tree_xattr_set)
+        X(TREE_XATTR_REMOVE, tree_xattr_remove)
+#undef X
+    default:
+        return SLICE_NULL;
+    }
+}
+
+void scratch_tell_change(struct object_session *ses, uint32_t op, const void *req)
+{
+    if (!watch_has_trees(ses->service))
+        return;
+    struct slice name = changed_bucket(op, req);
+    struct bucket *_cleanup_(bucket_unrefp) b = NULL;
+    if (name.n > 0 && bucket_find(ses->service->buckets, name, &b, NULL) == 0 && bucket_is_scratch(b))
+        watch_tree_changed(ses, b->id);
+}

@@ -377,6 +377,7 @@ int op_scratch_put_commit(struct object_session *ses, const struct wire_put_comm
     bool ended = false;
     int r = commit(w, req, a, &rep->attr, &ended, e);
     leave(w, ended);
+    watch_tree_changed(ses, w->bucket->id);
     if (r < 0)
         r = err_prefix(e, r, "%s/" SLICE_FMT, w->bucket->name, SLICE_ARG(w->key));
     /* A commit that failed keeps the handle: the caller may try again or aborts. */

@@ -6,8 +6,11 @@
  * removed, evicted), or would like to, the hash of its key (hash_placement, 8 bytes, little endian) is
  * written into it.
  *
+ * Of a scratch bucket the records are enum wire_watch: whether the watcher is the only one, and that somebody
+ * else changed something.
+ *
  * Invariants:
- *  1. The hash is in the pipe before the operation that changed the key is acknowledged.
+ *  1. The record is in the pipe before the operation that changed the key is acknowledged.
  *  2. Nobody waits for a watcher: when its pipe is full it is closed.
  *  3. The end of the pipe means that anything may have changed. The node's own end brings it about, too.
  */
@@ -25,6 +28,8 @@ struct watch {
     int write_fd;       /* -1: the end has come */
     int read_fd;
     uint64_t bucket_id;
+    const struct object_session *session; /* whose own changes are no news to it */
+    bool is_tree;                         /* of a scratch bucket */
 };
 
 static void end_locked(struct watch *w)
@@ -33,9 +38,9 @@ static void end_locked(struct watch *w)
     w->write_fd = -1;
 }
 
-static void tell_locked(struct watch *w, uint64_t hash)
+static void tell_locked(struct watch *w, uint64_t what)
 {
-    uint64_t record = htole64(hash);
+    uint64_t record = htole64(what);
     if (w->write_fd >= 0 && write(w->write_fd, &record, sizeof(record)) != sizeof(record))
         end_locked(w);
 }
@@ -67,6 +72,54 @@ void watch_end_bucket(struct object_service *s, uint64_t bucket_id)
             end_locked(w);
 }
 
+/* ---- scratch buckets ---- */
+
+static unsigned count_trees_locked(const struct object_service *s, uint64_t bucket_id, struct watch **ret_any)
+{
+    unsigned n = 0;
+    for (struct watch *w = s->watches; w; w = w->next)
+        if (w->is_tree && w->bucket_id == bucket_id) {
+            *ret_any = w;
+            n++;
+        }
+    return n;
+}
+
+static void tell_trees_locked(struct object_service *s, uint64_t bucket_id,
+                              const struct object_session *except, enum wire_watch what)
+{
+    for (struct watch *w = s->watches; w; w = w->next)
+        if (w->is_tree && w->bucket_id == bucket_id && (!except || w->session != except))
+            tell_locked(w, what);
+}
+
+/* Who watches a tree has come or gone. */
+static void tell_company_locked(struct object_service *s, uint64_t bucket_id)
+{
+    struct watch *any = NULL;
+    unsigned n = count_trees_locked(s, bucket_id, &any);
+    if (n == 1)
+        tell_locked(any, WIRE_WATCH_ALONE);
+    else if (n > 1)
+        tell_trees_locked(s, bucket_id, NULL, WIRE_WATCH_SHARED);
+}
+
+bool watch_has_trees(const struct object_service *s)
+{
+    return atomic_load(&s->n_watches) > 0;
+}
+
+void watch_tree_changed(const struct object_session *ses, uint64_t bucket_id)
+{
+    struct object_service *s = ses->service;
+    if (!watch_has_trees(s))
+        return;
+    LOCK_SCOPE(&s->watch_lock);
+    tell_trees_locked(s, bucket_id, ses, WIRE_WATCH_CHANGED);
+}
+
+/* ---- life ---- */
+
 void watch_free(struct watch *w)
 {
     struct object_service *s = w->service;
@@ -76,14 +129,17 @@ void watch_free(struct watch *w)
         at = &(*at)->next;
     *at = w->next;
     (void)atomic_fetch_sub(&s->n_watches, 1);
+    if (w->is_tree)
+        tell_company_locked(s, w->bucket_id);
     lock_drop(&s->watch_lock);
     macro_close(&w->write_fd);
     macro_close(&w->read_fd);
     free(w);
 }
 
-static int watch_new(struct object_service *s, uint64_t bucket_id, struct watch **ret)
+static int watch_new(const struct object_session *ses, const struct bucket *b, struct watch **ret)
 {
+    struct object_service *s = ses->service;
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) < 0)
         return -errno;
@@ -95,11 +151,18 @@ static int watch_new(struct object_service *s, uint64_t bucket_id, struct watch 
     }
     struct watch *w = calloc(1, sizeof(*w));
     assert(w);
-    *w = (struct watch){.service = s, .read_fd = fds[0], .write_fd = fds[1], .bucket_id = bucket_id};
+    *w = (struct watch){.service = s,
+                        .read_fd = fds[0],
+                        .write_fd = fds[1],
+                        .bucket_id = b->id,
+                        .session = ses,
+                        .is_tree = bucket_is_scratch(b)};
     LOCK_SCOPE(&s->watch_lock);
     w->next = s->watches;
     s->watches = w;
     (void)atomic_fetch_add(&s->n_watches, 1);
+    if (w->is_tree)
+        tell_company_locked(s, w->bucket_id);
     *ret = w;
     return 0;
 }
@@ -113,7 +176,7 @@ int op_watch(struct object_session *ses, const struct wire_watch_req *req, struc
     int r = bucket_find(ses->service->buckets, req->bucket, &b, e);
     if (r < 0)
         return r;
-    r = watch_new(ses->service, b->id, &w);
+    r = watch_new(ses, b, &w);
     if (r < 0)
         return err_errno(e, r, "pipe");
     uint64_t handle;

@@ -1,0 +1,107 @@
+/*
+ * What the kernel may believe of a scratch bucket, and for how long.
+ *
+ * As long as this is the only mount of the bucket everything that changes a name or an attribute is either
+ * our own doing, of which the kernel knows, or comes through S3 or the command line, of which the node tells
+ * (WATCH) before it acknowledges it. The kernel then believes names and attributes for ALONE_S. When somebody
+ * else changed something its epoch is counted up, with which it asks again for every name: replies that are
+ * on their way are of the old epoch, too. With a second mount, which writes without the node seeing it, all
+ * is as without this file: the mount's attribute timeout.
+ *
+ * Failure modes: a kernel that does not know epochs (before Linux 6.16), a node without the pipe: the mount's
+ * attribute timeout.
+ */
+#include "mount/tree.h"
+
+#include "base/log.h"
+#include "mount/watch.h"
+
+#include <stdatomic.h>
+
+#define ALONE_S 60.0
+
+/* The kernel's include/uapi/linux/fuse.h, protocol 7.44. */
+#define NOTIFY_INC_EPOCH 8
+
+struct tree_watch {
+    struct mount *m;
+    struct watcher *watcher;
+    _Atomic bool is_alone;
+};
+
+/* Every name is asked for again. -EINVAL: the kernel does not know this. */
+static int forget_names(struct mount *m)
+{
+    struct {
+        uint32_t len;
+        int32_t error;
+        uint64_t unique;
+    } out = {.len = sizeof(out), .error = NOTIFY_INC_EPOCH};
+    ssize_t n = write(fuse_session_fd(m->se), &out, sizeof(out));
+    return n < 0 ? -errno : 0;
+}
+
+static void on_begun(void *arg)
+{
+    (void)arg; /* a record says whether we are alone */
+}
+
+static void on_records(void *arg, const uint64_t *v, size_t n)
+{
+    struct tree_watch *w = arg;
+    bool alone = atomic_load(&w->is_alone);
+    for (size_t i = 0; i < n; i++)
+        alone = v[i] == WIRE_WATCH_CHANGED ? alone : v[i] == WIRE_WATCH_ALONE;
+    if (!alone)
+        atomic_store(&w->is_alone, false);
+    int r = forget_names(w->m); /* also before the first time: this is how we learn whether the kernel can */
+    if (r < 0 && alone)
+        log_debug("mount", "names are believed for the attribute timeout only: %s", err_text(r));
+    atomic_store(&w->is_alone, alone && r == 0);
+}
+
+static void on_ended(void *arg)
+{
+    struct tree_watch *w = arg;
+    atomic_store(&w->is_alone, false);
+    (void)forget_names(w->m);
+}
+
+static const struct watcher_calls calls = {.begun = on_begun, .records = on_records, .ended = on_ended};
+
+struct tree_watch *tree_watch_start(struct mount *m)
+{
+    struct tree_watch *w = calloc(1, sizeof(*w));
+    if (!w)
+        abort();
+    w->m = m;
+    if (m->timeout_s > 0)
+        w->watcher = watcher_start(m, &calls, w);
+    return w;
+}
+
+void tree_watch_end(struct tree_watch *w)
+{
+    watcher_end(TAKE_PTR(w->watcher));
+}
+
+void tree_watch_free(struct tree_watch *w)
+{
+    free(w);
+}
+
+double tree_name_timeout_s(const struct mount *m)
+{
+    return atomic_load(&m->tree->watch->is_alone) ? MAX(m->timeout_s, ALONE_S) : m->timeout_s;
+}
+
+double tree_attr_timeout_s(struct mount *m, const struct wire_inode *x)
+{
+    if (S_ISDIR(x->mode)) /* may be reached by a descriptor, without a name to be asked for */
+        return m->timeout_s;
+    struct tree_file *f = tree_file_find(m, x->ino);
+    bool is_written = f && atomic_load(&f->write_fd) >= 0; /* perhaps by a mapping, which nobody sees */
+    if (f)
+        tree_file_unref(m, f);
+    return is_written ? m->timeout_s : tree_name_timeout_s(m);
+}

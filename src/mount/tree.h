@@ -147,6 +147,8 @@ void tree_file_close(struct mount *m, struct tree_handle *h);
 struct tree_handle *tree_handle_of(const struct fuse_file_info *fi);
 /* After a new session of the client: gets handles for what is open. */
 void tree_files_renew(struct mount *m);
+/* The kernel asks again for the attributes of what is open. */
+void tree_files_forget(struct mount *m);
 
 /* ---- tree_watch.c: for how long the kernel may believe what it is told ---- */
 

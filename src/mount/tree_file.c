@@ -240,8 +240,13 @@ static int get_grant(struct mount *m, struct tree_file *f, uint32_t flags, struc
     return 0;
 }
 
-/* What was stored through a mapping has changed times that the kernel may believe in. (It does not wait for
- * anybody here, as it would for pages or names.) */
+/* The kernel asks again for the attributes. It does not wait for anybody here, as it would for pages. */
+static void forget(struct mount *m, struct tree_file *f)
+{
+    (void)fuse_lowlevel_notify_inval_inode(m->se, tree_id(m, f->ino), -1, 0);
+}
+
+/* What was stored through a mapping has changed times that the kernel may believe in. */
 static void forget_attributes(struct mount *m, struct tree_file *f)
 {
     struct stat st;
@@ -251,7 +256,7 @@ static void forget_attributes(struct mount *m, struct tree_file *f)
                            (uint64_t)st.st_size == known.size_bytes &&
                            (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec == known.mtime_ns);
     if (!same)
-        (void)fuse_lowlevel_notify_inval_inode(m->se, tree_id(m, f->ino), -1, 0);
+        forget(m, f);
 }
 
 static void close_all(struct mount *m, struct tree_file *f)
@@ -419,13 +424,23 @@ static struct tree_file *next_of_place(struct tree *t, size_t place, size_t skip
 
 /* Files that come meanwhile are of the new session already; one that goes may hide another, which then keeps
  * its descriptor and is renewed by its next open. */
-void tree_files_renew(struct mount *m)
+static void for_each(struct mount *m, void (*fn)(struct mount *m, struct tree_file *f))
 {
     for (size_t place = 0; place < TREE_PLACES; place++) {
         struct tree_file *f;
         for (size_t skip = 0; (f = next_of_place(m->tree, place, skip)); skip++) {
-            renew(m, f);
+            fn(m, f);
             tree_file_unref(m, f);
         }
     }
+}
+
+void tree_files_renew(struct mount *m)
+{
+    for_each(m, renew);
+}
+
+void tree_files_forget(struct mount *m)
+{
+    for_each(m, forget);
 }

@@ -13,12 +13,14 @@
  */
 #include "mount/tree.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "mount/watch.h"
 
 #include <stdatomic.h>
 
 #define ALONE_S 60.0
+#define DIRS    8192 /* places of a table; a directory that finds its place taken is not believed for long */
 
 /* The kernel's include/uapi/linux/fuse.h, protocol 7.44. */
 #define NOTIFY_INC_EPOCH 8
@@ -27,18 +29,44 @@ struct tree_watch {
     struct mount *m;
     struct watcher *watcher;
     _Atomic bool is_alone;
+    _Atomic uint64_t dirs[DIRS]; /* inode numbers of directories whose attributes are believed; 0: none */
 };
 
-/* Every name is asked for again. -EINVAL: the kernel does not know this. */
-static int forget_names(struct mount *m)
+/* Whether there is room to remember the directory. */
+static bool remember_dir(struct tree_watch *w, uint64_t ino)
 {
+    _Atomic uint64_t *at = &w->dirs[hash_mix(ino, 0) % DIRS];
+    uint64_t was = 0;
+    return atomic_compare_exchange_strong(at, &was, ino) || was == ino;
+}
+
+static void forget_dirs(struct tree_watch *w)
+{
+    struct mount *m = w->m;
+    for (size_t i = 0; i < DIRS; i++) {
+        uint64_t ino = atomic_exchange(&w->dirs[i], 0);
+        if (ino != 0)
+            (void)fuse_lowlevel_notify_inval_inode(m->se, tree_id(m, ino), -1, 0);
+    }
+}
+
+/* Every name is asked for again, and the attributes of open files and directories, which may be asked about
+ * without a name. -EINVAL: the kernel does not know this. */
+static int forget_all(struct tree_watch *w)
+{
+    struct mount *m = w->m;
     struct {
         uint32_t len;
         int32_t error;
         uint64_t unique;
     } out = {.len = sizeof(out), .error = NOTIFY_INC_EPOCH};
     ssize_t n = write(fuse_session_fd(m->se), &out, sizeof(out));
-    return n < 0 ? -errno : 0;
+    if (n < 0)
+        return -errno;
+    (void)fuse_lowlevel_notify_inval_inode(m->se, FUSE_ROOT_ID, -1, 0); /* has no name */
+    tree_files_forget(m);
+    forget_dirs(w);
+    return 0;
 }
 
 static void on_begun(void *arg)
@@ -54,7 +82,7 @@ static void on_records(void *arg, const uint64_t *v, size_t n)
         alone = v[i] == WIRE_WATCH_CHANGED ? alone : v[i] == WIRE_WATCH_ALONE;
     if (!alone)
         atomic_store(&w->is_alone, false);
-    int r = forget_names(w->m); /* also before the first time: this is how we learn whether the kernel can */
+    int r = forget_all(w); /* also before the first time: this is how we learn whether the kernel can */
     if (r < 0 && alone)
         log_debug("mount", "names are believed for the attribute timeout only: %s", err_text(r));
     atomic_store(&w->is_alone, alone && r == 0);
@@ -64,7 +92,7 @@ static void on_ended(void *arg)
 {
     struct tree_watch *w = arg;
     atomic_store(&w->is_alone, false);
-    (void)forget_names(w->m);
+    (void)forget_all(w);
 }
 
 static const struct watcher_calls calls = {.begun = on_begun, .records = on_records, .ended = on_ended};
@@ -97,8 +125,9 @@ double tree_name_timeout_s(const struct mount *m)
 
 double tree_attr_timeout_s(struct mount *m, const struct wire_inode *x)
 {
-    if (S_ISDIR(x->mode)) /* may be reached by a descriptor, without a name to be asked for */
-        return m->timeout_s;
+    struct tree_watch *w = m->tree->watch;
+    if (S_ISDIR(x->mode))
+        return atomic_load(&w->is_alone) && remember_dir(w, x->ino) ? tree_name_timeout_s(m) : m->timeout_s;
     struct tree_file *f = tree_file_find(m, x->ino);
     bool is_written = f && atomic_load(&f->write_fd) >= 0; /* perhaps by a mapping, which nobody sees */
     if (f)

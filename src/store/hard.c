@@ -152,7 +152,7 @@ struct hard *hard_new(struct disk *d, struct id128 id, int fd)
 {
     struct hard *h = alloc_hard(d, id);
     h->fd = fd;
-    h->pristine = h->run_ok = true;
+    h->pristine = h->blank = h->run_ok = true;
     struct hard_shard *t = hard_shard_of(d->store, id);
     count_unsettled(d, 1);
     LOCK_SCOPE(&t->lock);
@@ -420,11 +420,24 @@ void hard_unref(struct hard *h)
         (void)sys->close(fd);
 }
 
+/* Whether it is empty, was never written, and nobody has it open, for which a write lease asks. A file that
+ * was written and truncated could have its bytes back after power loss; but writing sets its time. */
+static bool is_blank(struct hard *h)
+{
+    struct stat st;
+    return h->blank && h->has_blank_time && h->fd >= 0 && sys->fstat(h->fd, &st) == 0 && st.st_size == 0 &&
+           st.st_blocks == 0 && st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec == h->blank_mtime_ns &&
+           sys->setlease(h->fd, F_WRLCK) == 0 && sys->setlease(h->fd, F_UNLCK) == 0;
+}
+
 bool hard_forget(struct hard *h)
 {
     struct hard_shard *t = hard_shard_of(h->store, h->id);
+    uint64_t changes = __atomic_load_n(&h->changes, __ATOMIC_ACQUIRE);
+    bool blank = is_blank(h);
     lock_take(&t->lock);
-    bool pristine = h->pristine && h->refs == 1 && h->charged == 0;
+    bool pristine = (h->pristine || (blank && h->changes == changes && !h->head_may_exist)) && h->refs == 1 &&
+                    h->charged == 0;
     if (pristine)
         unchain_locked(t, h);
     lock_drop(&t->lock);

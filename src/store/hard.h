@@ -42,7 +42,8 @@ struct hard;
  * Costs no disk I/O while the pool is filled in time. -ENOSPC, -EIO, -EROFS. */
 int hard_take(struct store *s, struct hard **ret, struct err *e);
 /* An extent that no inode names (durably) and for which nobody is writing, marked (never settled): back to
- * the pool, empty, or removed when a descriptor of it may still be open elsewhere. Drops the reference. */
+ * the pool when nobody ever wrote and nobody has it open (who hands it out for writing sets its time before,
+ * which shows that), or else removed. Drops the reference. */
 void hard_give_back(struct hard *h);
 void hard_location(const struct hard *h, uint8_t ret[HARD_LOCATION_BYTES]);
 /* ERR_CORRUPT: not a location; -ENODEV: its disk is not one of ours; -ENOENT: the file is gone; the disk's

@@ -52,6 +52,9 @@ struct hard {
     bool head_may_exist; /* sealed, or a commit that sealed or unsealed it failed */
     bool pristine;       /* from the pool, and no descriptor of it left and nobody wrote */
     bool handed;         /* a writable descriptor left and may still be open */
+    bool blank;          /* from the pool, and the node wrote nothing; who was handed it may have */
+    bool has_blank_time;
+    int64_t blank_mtime_ns; /* the file's, as long as nobody wrote */
     bool dirty;          /* written since the last hard_sync */
     bool synced;         /* fsync was called once */
     bool stale_chunks;   /* chunk records of an earlier attempt may be in the index */

@@ -6,7 +6,7 @@
  * BATCH_MAX, and shrinks again when they are gone. A store of which nobody takes makes no file and no thread.
  *
  * Invariants:
- *  1. A file in the pool was never handed out and never written: what a crash leaves in it is nothing,
+ *  1. A file in the pool was never written, and nobody has it open: what a crash leaves in it is nothing,
  * whoever takes it next.
  *  2. Its mark was durable before it was made.
  *

@@ -89,6 +89,7 @@ static int writable(struct hard *h)
     struct hard_shard *t = shard(h);
     lock_take(&t->lock);
     assert(h->writers > 0);
+    h->blank = false;
     int fd = h->write_fd;
     lock_drop(&t->lock);
     if (fd >= 0)
@@ -273,6 +274,8 @@ int hard_set_mtime(struct hard *h, int64_t mtime_ns, struct err *e)
     struct hard_shard *t = shard(h);
     LOCK_SCOPE(&t->lock);
     h->synced = false; /* fdatasync may leave times behind */
+    h->has_blank_time = !h->handed;
+    h->blank_mtime_ns = mtime_ns;
     return 0;
 }
 

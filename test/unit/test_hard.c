@@ -359,6 +359,66 @@ static void test_give_back(void **state)
     assert_int_equal(disk_status(f->s, 0).used_bytes, 0);
 }
 
+/* One round of a file that was opened for writing and given back: how many files the pool lost by it. */
+static size_t lost_by(struct fixture *f, void (*between)(struct hard *h, int fd))
+{
+    struct location a;
+    struct hard *h = take(f->s, &a);
+    size_t pool = pool_size(f->s);
+    assert_int_equal(hard_begin_writing(h, NULL), 0);
+    assert_int_equal(hard_set_mtime(h, 1234567890123456789, NULL), 0);
+    int fd = hard_open_fd(h, O_RDWR);
+    assert_true(fd >= 0);
+    between(h, fd);
+    hard_end_writing(h);
+    hard_give_back(h);
+    size_t now = pool_size(f->s);
+    assert_int_equal(count_files(f), now);
+    return pool + 1 - now;
+}
+
+static void nothing(struct hard *h, int fd)
+{
+    (void)h;
+    assert_int_equal(close(fd), 0);
+}
+
+static void write_and_truncate(struct hard *h, int fd)
+{
+    (void)h;
+    assert_int_equal(pwrite(fd, "secret", 6, 0), 6);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+static void write_truncate_and_set_time(struct hard *h, int fd)
+{
+    write_and_truncate(h, fd);
+    assert_int_equal(hard_set_mtime(h, 1234567890123456789, NULL), 0);
+}
+
+static int kept_fd;
+
+static void keep_open(struct hard *h, int fd)
+{
+    kept_fd = hard_open_fd(h, O_RDONLY);
+    assert_true(kept_fd >= 0);
+    assert_int_equal(close(fd), 0);
+}
+
+/* What was handed out for writing goes back to the pool when nobody wrote and nobody has it open; what was
+ * written and truncated does not, even when its time was set back, nor what somebody may still read. */
+static void test_blank_files_go_back(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(lost_by(f, nothing), 0);
+    assert_int_equal(lost_by(f, write_and_truncate), 1);
+    assert_int_equal(lost_by(f, write_truncate_and_set_time), 1);
+    assert_int_equal(lost_by(f, keep_open), 1);
+    assert_int_equal(close(kept_fd), 0);
+    assert_int_equal(lost_by(f, nothing), 0);
+}
+
 /* Hard data counts, takes the place of soft data, and is refused when only hard data is left; what was
  * written past the node counts too. */
 static void test_space(void **state)
@@ -510,6 +570,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_sweep, setup, teardown),
         cmocka_unit_test_setup_teardown(test_locations, setup, teardown),
         cmocka_unit_test_setup_teardown(test_give_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_blank_files_go_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_space, setup, teardown),
         cmocka_unit_test_setup_teardown(test_overfilled, setup, teardown),
         cmocka_unit_test_setup_teardown(test_counts_survive, setup, teardown),

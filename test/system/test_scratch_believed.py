@@ -1,0 +1,126 @@
+"""What the kernel believes of a scratch bucket without asking: everything, as long as nobody else mounts it; and how it learns
+what S3 and other mounts change."""
+
+import mmap
+import os
+import tempfile
+import time
+
+import pytest
+
+import harness
+import mounted
+
+KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
+pytestmark = [pytest.mark.usefixtures("need_fuse"),
+              pytest.mark.skipif(KERNEL < (6, 16), reason="the kernel knows no epochs of names before Linux 6.16")]
+TIMEOUT = "10ms"
+
+
+@pytest.fixture
+def scratch(node):
+    name = harness.random_name()
+    with node.wire() as connection:
+        connection.bucket_create(name, {})
+    return name
+
+
+@pytest.fixture
+def mount(node, scratch, work):
+    """mount() mounts the test's bucket, with an attribute timeout that is over at once."""
+    mounts = []
+
+    def make(**options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, scratch,
+                                    **{"attr_timeout": TIMEOUT, **options}))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+def asked(node):
+    """Requests of mounts for names and attributes so far."""
+    return sum(node.metric("forebay_requests_total", via="mount", op=op) or 0 for op in ("tree_lookup", "tree_getattr"))
+
+
+def is_believed(node, path):
+    """Whether looking at a file twice, longer apart than the attribute timeout, asks the node nothing the second time."""
+    path.exists()
+    time.sleep(0.05)
+    before = asked(node)
+    path.exists()
+    return asked(node) == before
+
+
+def test_a_lone_mount_asks_once(node, mount):
+    """Names that are there and names that are not cost the node one request, long after the attribute timeout."""
+    top = mount().path
+    (top / "there").write_bytes(b"x")
+    assert is_believed(node, top / "there")
+    assert not (top / "absent").exists() and is_believed(node, top / "absent")
+
+
+def test_what_s3_changes_is_seen(node, scratch, mount):
+    """Objects put, replaced and deleted through S3 beside a lone mount: names, sizes and bytes are the new ones."""
+    top, s3 = mount().path, node.s3()
+    assert not (top / "k").exists() and is_believed(node, top / "k")
+    s3.put_object(Bucket=scratch, Key="k", Body=b"first")
+    harness.wait_until(lambda: (top / "k").exists(), 5, "the name")
+    assert (top / "k").read_bytes() == b"first" and is_believed(node, top / "k")
+    s3.put_object(Bucket=scratch, Key="k", Body=b"and second")
+    harness.wait_until(lambda: (top / "k").stat().st_size == 10, 5, "the size")
+    assert (top / "k").read_bytes() == b"and second" and is_believed(node, top / "k")
+    s3.copy_object(Bucket=scratch, Key="copy", CopySource={"Bucket": scratch, "Key": "k"})
+    harness.wait_until(lambda: (top / "copy").exists(), 5, "the copy")
+    s3.delete_object(Bucket=scratch, Key="k")
+    harness.wait_until(lambda: not (top / "k").exists(), 5, "that it is gone")
+
+
+def test_with_company_nothing_is_believed(node, mount):
+    """What another mount makes, writes, changes and removes is seen by a mount that was alone; when the other has gone it is
+    alone again."""
+    first = mount().path
+    (first / "old").write_bytes(b"1")
+    assert is_believed(node, first / "old") and not (first / "new").exists()
+    with open(first / "old", "rb") as held:
+        other = mount()
+        second = other.path
+        (second / "new").write_bytes(b"22")
+        with open(second / "old", "ab") as f:
+            f.write(b"234")
+        os.chmod(second / "old", 0o600)
+        harness.wait_until(lambda: (first / "new").exists(), 5, "the name")
+        harness.wait_until(lambda: os.fstat(held.fileno()).st_size == 4, 5, "the size of what is open")
+        assert (first / "old").stat().st_mode & 0o777 == 0o600
+        assert not is_believed(node, first / "old")
+        (second / "new").unlink()
+        harness.wait_until(lambda: not (first / "new").exists(), 5, "that it is gone")
+        other.stop()
+    harness.wait_until(lambda: is_believed(node, first / "old"), 10, "belief")
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_times_of_mapped_writes_are_seen(mount, passthrough):
+    """Bytes stored through a mapping change the file's time, which nobody sees happen; after the last close it shows."""
+    path = mount(passthrough=passthrough).path / "mapped"
+    path.write_bytes(bytes(8192))
+    os.utime(path, ns=(10**18, 10**18))
+    with open(path, "r+b") as f, mmap.mmap(f.fileno(), 8192) as mapping:
+        assert path.stat().st_mtime_ns == 10**18
+        mapping[4096] = 7
+        mapping.flush()
+    harness.wait_until(lambda: path.stat().st_mtime_ns > 10**18, 5, "the time")
+    assert path.read_bytes()[4096] == 7
+
+
+def test_a_restarted_node_is_asked_again(node, scratch, mount):
+    """What was believed of a node that ended is not believed of its successor; afterwards it is again."""
+    top = mount().path
+    (top / "a").write_bytes(b"a")
+    assert is_believed(node, top / "a") and not (top / "b").exists()
+    node.restart()
+    node.s3().put_object(Bucket=scratch, Key="b", Body=b"b")
+    harness.wait_until(lambda: (top / "b").exists(), 10, "the name")
+    harness.wait_until(lambda: is_believed(node, top / "a"), 10, "belief")

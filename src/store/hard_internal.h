@@ -55,9 +55,9 @@ struct hard {
     bool blank;          /* from the pool, and the node wrote nothing; who was handed it may have */
     bool has_blank_time;
     int64_t blank_mtime_ns; /* the file's, as long as nobody wrote */
-    bool dirty;          /* written since the last hard_sync */
-    bool synced;         /* fsync was called once */
-    bool stale_chunks;   /* chunk records of an earlier attempt may be in the index */
+    bool dirty;             /* written since the last hard_sync */
+    bool synced;            /* fsync was called once */
+    bool stale_chunks;      /* chunk records of an earlier attempt may be in the index */
     bool measuring;
     bool measured; /* sums, size and allocated are what hard_measure found */
     uint64_t measured_changes, measured_bytes, measured_allocated;

@@ -37,6 +37,14 @@
     X(DISK_FREE_BYTES, GAUGE, "forebay_disk_free_bytes", "disk", "Free bytes the file system reports")       \
     X(DISK_HARD_BYTES, GAUGE, "forebay_disk_hard_bytes", "disk", "Bytes of files of scratch buckets")        \
     X(DISK_HARD_EXTENTS, GAUGE, "forebay_disk_hard_extents", "disk", "Files of scratch buckets on the disk") \
+    X(SCRATCH_INODES, GAUGE, "forebay_scratch_inodes", "bucket",                                             \
+      "Files and directories of the scratch bucket")                                                         \
+    X(SCRATCH_BYTES, GAUGE, "forebay_scratch_bytes", "bucket",                                               \
+      "Bytes on disk of the scratch bucket's files")                                                         \
+    X(SCRATCH_UNSETTLED, GAUGE, "forebay_scratch_unsettled_files", "",                                       \
+      "Files of scratch buckets that may be written to, or were a moment ago")                               \
+    X(SCRATCH_FREEING, GAUGE, "forebay_scratch_files_to_free", "",                                           \
+      "Removed files of scratch buckets whose space is still to be given back")                              \
     X(EVICTED_BYTES, COUNTER, "forebay_evicted_bytes_total", "disk,reason", "Bytes evicted")                 \
     X(NOT_ADMITTED, COUNTER, "forebay_not_admitted_total", "reason", "Fills served without caching")         \
     X(CORRUPT_BLOCKS, COUNTER, "forebay_corrupt_blocks_total", "disk,found",                                 \

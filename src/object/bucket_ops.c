@@ -189,6 +189,8 @@ static int remove_scratch(struct object_service *s, const struct bucket *b, stru
     if (r < 0)
         return err_prefix(e, r, "bucket %s", b->name);
     watch_end_bucket(s, b->id);
+    metrics_set(metrics_series(METRIC_SCRATCH_INODES, b->name, NULL, NULL), 0);
+    metrics_set(metrics_series(METRIC_SCRATCH_BYTES, b->name, NULL, NULL), 0);
     log_info("object", "bucket %s removed", b->name);
     return 0;
 }

@@ -368,4 +368,5 @@ void object_service_refresh_metrics(struct object_service *s)
                 (int64_t)budget_used(s->config.budget));
     metrics_set(metrics_series(METRIC_MEMORY_BUDGET_BYTES, "total", NULL, NULL),
                 (int64_t)budget_total(s->config.budget));
+    snode_refresh_metrics(s->scratch);
 }

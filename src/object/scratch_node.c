@@ -11,8 +11,9 @@
 #include "base/hash.h"
 #include "base/log.h"
 
-#define FIND_TRIES  100
-#define CACHE_SHARE 16 /* one part in so many of the memory budget, for records of names */
+#define FIND_TRIES    100
+#define SHOWN_BUCKETS 256
+#define CACHE_SHARE   16 /* one part in so many of the memory budget, for records of names */
 
 /* ---- sfiles ---- */
 
@@ -203,6 +204,27 @@ int snode_record(struct snode *n, const struct scratch_call *call, uint64_t ino,
     return r;
 }
 
+/* ---- extents that nobody names ---- */
+
+void snode_drop_extent(struct hard *h, int r)
+{
+    switch (r) {
+    case -EEXIST:
+    case -ENOENT:
+    case -ENOTDIR:
+    case -EISDIR:
+    case -EACCES:
+    case -EPERM:
+    case -EINVAL:
+    case -ENAMETOOLONG:
+    case -EMLINK:
+        hard_give_back(h);
+        break;
+    default:
+        hard_unref(h);
+    }
+}
+
 /* ---- buckets ---- */
 
 int snode_bucket(struct object_service *s, struct slice name, struct bucket **ret, struct err *e)
@@ -220,6 +242,32 @@ int snode_bucket(struct object_service *s, struct slice name, struct bucket **re
 struct scratch_cred snode_owner(const struct bucket *b)
 {
     return (struct scratch_cred){.uid = b->owner_uid, .gid = b->owner_gid};
+}
+
+/* ---- gauges ---- */
+
+static void show_bucket(struct snode *n, const struct bucket *b)
+{
+    struct scratch_counts c;
+    if (!bucket_is_scratch(b) || scratch_statfs(n->names, b->id, &c, NULL) < 0)
+        return;
+    metrics_set(metrics_series(METRIC_SCRATCH_INODES, b->name, NULL, NULL), c.inodes);
+    metrics_set(metrics_series(METRIC_SCRATCH_BYTES, b->name, NULL, NULL), c.bytes);
+}
+
+void snode_refresh_metrics(struct snode *n)
+{
+    lock_take(&n->lock);
+    int64_t unsettled = (int64_t)n->n_unsettled, freeing = (int64_t)n->n_freed;
+    lock_drop(&n->lock);
+    metrics_set(metrics_series(METRIC_SCRATCH_UNSETTLED, NULL, NULL, NULL), unsettled);
+    metrics_set(metrics_series(METRIC_SCRATCH_FREEING, NULL, NULL, NULL), freeing);
+    struct bucket *page[SHOWN_BUCKETS];
+    size_t count = bucket_page(n->service->buckets, SLICE_NULL, page, ARRAY_SIZE(page));
+    for (size_t i = 0; i < count; i++) {
+        show_bucket(n, page[i]);
+        bucket_unref(page[i]);
+    }
 }
 
 /* ---- life ---- */

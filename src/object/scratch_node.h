@@ -92,6 +92,8 @@ struct stree {
 /* Opens names, reconciles what the last run left and starts the threads. */
 int snode_open(struct object_service *s, struct snode **ret, struct err *e);
 void snode_close(struct snode *n);
+/* Gauges of scratch buckets. */
+void snode_refresh_metrics(struct snode *n);
 
 struct sfile *sfile_get(struct snode *n, uint64_t bucket, uint64_t ino);
 /* NULL when it is neither in use nor unsettled. */
@@ -146,8 +148,11 @@ void snode_put_done(struct snode *n, uint64_t bucket, uint64_t ino, struct hard 
 void *snode_freer_main(void *node);
 /* Frees what was handed out, later: once the change is durable. */
 void snode_free_orphans(struct snode *n, const struct scratch_orphans *o);
-/* No inode names it any more; takes over the reference. */
+/* No inode names it any more; takes over the reference. Not while busy; nor is the one before. */
 void snode_free_extent(struct snode *n, struct hard *h);
+/* An extent whose naming failed with r: given back when the names refused it, so that it is nobody's; else
+ * it may have been named all the same, and the next start knows. Takes over the reference. */
+void snode_drop_extent(struct hard *h, int r);
 /* Waits until everything handed in was freed. */
 void snode_wait_freed(struct snode *n);
 int snode_reconcile(struct snode *n, struct err *e);

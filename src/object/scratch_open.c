@@ -55,7 +55,7 @@ static int give_extent(struct snode *n, const struct scratch_call *call, struct 
     int64_t mtime_ns = x->mtime_ns;
     r = scratch_setattr(n->names, &step, f->ino, &set, a, x, e);
     if (r < 0) {
-        snode_free_extent(n, h); /* the change may have been made all the same */
+        snode_drop_extent(h, r);
         return r;
     }
     lock_take(&n->lock);
@@ -304,8 +304,9 @@ static bool take_empty(struct snode *n, struct sfile *f, const struct stat *st, 
     return true;
 }
 
-/* Busy. The last handle is closed. */
-static void let_go(struct snode *n, struct sfile *f, const struct stat *st, struct arena *a)
+/* Busy. The last handle is closed. Gives the extent that was taken from the inode, to be freed: not while
+ * busy, because who frees may have to wait for the freeing thread. */
+static struct hard *let_go(struct snode *n, struct sfile *f, const struct stat *st, struct arena *a)
 {
     bool taken = st && take_empty(n, f, st, a);
     lock_take(&n->lock);
@@ -314,9 +315,9 @@ static void let_go(struct snode *n, struct sfile *f, const struct stat *st, stru
         sfile_queue_locked(n, f);
     lock_drop(&n->lock);
     if (taken)
-        snode_free_extent(n, h);
-    else
-        hard_unref(h);
+        return h;
+    hard_unref(h);
+    return NULL;
 }
 
 void stree_free(struct stree *t)
@@ -346,9 +347,10 @@ void stree_free(struct stree *t)
     if (t->writes && f->writers == 0 && f->unsettled && !last)
         sfile_queue_locked(n, f);
     lock_drop(&n->lock);
-    if (last && f->hard)
-        let_go(n, f, known ? &st : NULL, a);
+    struct hard *unnamed = last && f->hard ? let_go(n, f, known ? &st : NULL, a) : NULL;
     sfile_leave(n, f);
+    if (unnamed)
+        snode_free_extent(n, unnamed);
     stree_drop(t);
 }
 

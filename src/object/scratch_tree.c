@@ -107,8 +107,8 @@ static int create(struct tree_call *t, struct object_session *ses, const struct 
     }
     r = scratch_create(t->node->names, &t->call, q->parent, q->name, &n, a, &x, &made, e);
     if (r < 0) {
-        if (h) /* a failed commit may have been one all the same */
-            snode_free_extent(t->node, h);
+        if (h)
+            snode_drop_extent(h, r);
         return r;
     }
     if (opens)

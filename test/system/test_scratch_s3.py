@@ -115,6 +115,8 @@ def test_multipart(scratch):
     scratch.s3.upload_part(Bucket=scratch.name, Key="n", UploadId=upload, PartNumber=1, Body=b"x")
     scratch.s3.abort_multipart_upload(Bucket=scratch.name, Key="n", UploadId=upload)
     assert scratch.keys() == ["m"]
+    assert scratch.node.metric("forebay_scratch_inodes", bucket=scratch.name) == 1
+    assert scratch.node.metric("forebay_scratch_bytes", bucket=scratch.name) >= sum(map(len, parts))
     data = harness.random_bytes(20 * MIB + 1)
     scratch.s3.upload_fileobj(io.BytesIO(data), scratch.name, "by-transfer",
                               Config=boto3.s3.transfer.TransferConfig(multipart_chunksize=8 * MIB))
@@ -186,6 +188,27 @@ def test_command_line(node, tmp_path):
     assert node.cli("bucket", "rm", name, check=False).returncode != 0
     node.s3().delete_object(Bucket=name, Key="dir/f")
     node.cli("bucket", "rm", name)
+
+
+def test_jobs_take_it_elsewhere(scratch, origin, tmp_path):
+    """Jobs export a scratch bucket, import into it, and copy between it and a mirror, both ways."""
+    node, data = scratch.node, {f"d/k{n}": harness.random_bytes(n * 100000) for n in range(4)}
+    for key, body in data.items():
+        scratch.put(key, body)
+    target = tmp_path / "target"
+    target.mkdir()
+    node.cli("export", f"{scratch.name}/d/", f"file://{target}", "--wait")
+    for key, body in data.items():
+        assert (target / key.removeprefix("d/")).read_bytes() == body
+    node.cli("import", f"file://{target}", f"{scratch.name}/back", "--wait")
+    mirror = node.new_bucket(origin)
+    node.cli("copy", f"{scratch.name}/d/", f"{mirror}/e/", "--wait")
+    node.cli("copy", f"{mirror}/e/", f"{scratch.name}/f/", "--wait")
+    for key, body in data.items():
+        name = key.removeprefix("d/")
+        assert scratch.get(f"back/{name}") == body
+        assert origin.s3().get_object(Bucket=mirror, Key=f"e/{name}")["Body"].read() == body
+        assert scratch.get(f"f/{name}") == body
 
 
 def test_a_full_disk(new_node, tmp_path):

@@ -46,7 +46,8 @@
     X(mode, STRING, "mode", "OCTAL", "0755", 0, 0, NULL, false, "scratch: permissions of the root directory")
 
 /* Properties that only buckets with an origin have; those of origin.* are, too. X(name) */
-#define BUCKET_MIRROR_ONLY(X) X("validate") X("verify") X("readahead") X("retry") X("cache") X("rules")
+#define BUCKET_MIRROR_ONLY(X)                                                                                \
+    X("validate") X("verify") X("readahead") X("retry") X("cache") X("rules") X("quota")
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode")
 

@@ -125,7 +125,7 @@ struct hard_pool {
     bool has_thread, stop;
     pthread_t thread;
     /* The thread's own. */
-    bool dir_made, sub_synced[256];
+    bool dir_made, dir_is_new, sub_synced[256];
     uint8_t sub; /* directory that is being filled, and how many files were made there */
     size_t sub_files;
 };

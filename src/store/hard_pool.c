@@ -92,7 +92,8 @@ bool hard_pool_give(struct disk *d, struct id128 id)
 
 /* ---- filling, by the thread of the disk ---- */
 
-/* DISK/hard, once per run, and everything above it, which may be new. */
+/* DISK/hard, once per run. When it is new, so may be everything above it; a former run may have been killed
+ * before it made the name durable. */
 static int make_dir(struct disk *d)
 {
     struct hard_disk *hd = d->hard;
@@ -103,6 +104,7 @@ static int make_dir(struct disk *d)
     int r = sys->mkdir(path, 0700);
     if (r < 0 && r != -EEXIST)
         return r;
+    hd->pool.dir_is_new |= r == 0;
     if (r == 0)
         disk_forgo_access_times(path);
     if (__atomic_load_n(&hd->dir_fd, __ATOMIC_ACQUIRE) < 0) {
@@ -111,7 +113,7 @@ static int make_dir(struct disk *d)
             return fd;
         __atomic_store_n(&hd->dir_fd, fd, __ATOMIC_RELEASE);
     }
-    r = sys->syncfs(hd->dir_fd);
+    r = hd->pool.dir_is_new ? sys->syncfs(hd->dir_fd) : sys->fsync(d->dir_fd);
     hd->pool.dir_made = r == 0;
     return r;
 }

@@ -524,6 +524,38 @@ static void test_counts_survive(void **state)
     assert_int_equal(disk_status(f->s, 0).hard_extents, 9);
 }
 
+/* A damaged hard record costs the checksums, not the bytes: the check names it, and sealing anew heals it. */
+static void test_damaged_record(void **state)
+{
+    struct fixture *f = *state;
+    struct location a;
+    struct hard *h = take(f->s, &a);
+    assert_int_equal(hard_put(h, 1, 0, 2 * MIB), 0);
+    assert_int_equal(measure_and_settle(f->s, h), 0);
+    struct id128 id = h->id;
+    hard_unref(h);
+    struct format_key k;
+    struct kv_txn *t = kv_txn_new(f->s->disks[0].kv);
+    format_key_id('h', id, &k);
+    kv_txn_put_plain(t, format_key_view(&k), SLICE_LIT("garbage"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    kv_txn_free(t);
+    struct store_check_report r;
+    assert_int_equal(store_check(f->s, true, NULL, NULL, &r, NULL), 0);
+    assert_int_equal(r.bad_records, 1);
+    assert_int_equal(r.hard_extents, 0);
+    h = find(f->s, &a);
+    assert_false(hard_is_sealed(h));
+    assert_true(hard_holds(h, 1, 0, 2 * MIB));
+    assert_int_equal(hard_put(h, 1, 2 * MIB, 100), 0);
+    assert_int_equal(measure_and_settle(f->s, h), 0);
+    assert_true(hard_is_sealed(h) && hard_holds(h, 1, 0, 2 * MIB + 100));
+    hard_unref(h);
+    assert_int_equal(store_check(f->s, false, NULL, NULL, &r, NULL), 0);
+    assert_int_equal(r.bad_records + r.hard_bad, 0);
+    assert_int_equal(r.hard_extents, 1);
+}
+
 /* A store that is open read-only finds, reads and checks, and changes nothing. */
 static void test_read_only(void **state)
 {
@@ -574,6 +606,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_space, setup, teardown),
         cmocka_unit_test_setup_teardown(test_overfilled, setup, teardown),
         cmocka_unit_test_setup_teardown(test_counts_survive, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_record, setup, teardown),
         cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -105,7 +105,11 @@ static size_t piece(const struct relay_flow *flow, uint64_t max)
 static void pace(const struct relay_flow *flow, size_t n)
 {
     uint64_t now = sys->mono_ns();
-    uint64_t own = shape_rate_take(flow->own, n, now), total = shape_rate_take(flow->total, n, now);
+    uint64_t own_lost, total_lost;
+    uint64_t own = shape_rate_take(flow->own, n, now, &own_lost);
+    uint64_t total = shape_rate_take(flow->total, n, now, &total_lost);
+    if (own_lost || total_lost)
+        stats_lost(flow->stats, flow->direction, own_lost, total_lost);
     shape_wait(MAX(own, total));
 }
 

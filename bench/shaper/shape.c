@@ -43,12 +43,15 @@ void shape_rate_end(struct shape_rate *r)
     r->bodies--;
 }
 
-uint64_t shape_rate_take(struct shape_rate *r, uint64_t n, uint64_t now_ns)
+uint64_t shape_rate_take(struct shape_rate *r, uint64_t n, uint64_t now_ns, uint64_t *ret_lost_ns)
 {
     LOCK_SCOPE(&r->lock);
+    *ret_lost_ns = 0;
     if (!r->bytes_per_s)
         return 0;
     uint64_t earliest = now_ns > SHAPE_BEHIND_NS ? now_ns - SHAPE_BEHIND_NS : 0;
+    if (earliest > r->booked_until_ns)
+        *ret_lost_ns = earliest - r->booked_until_ns;
     uint64_t need_ns = (uint64_t)((__uint128_t)n * NS_PER_S / r->bytes_per_s);
     r->booked_until_ns = MAX(r->booked_until_ns, earliest) + need_ns;
     return r->booked_until_ns;

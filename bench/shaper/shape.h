@@ -26,8 +26,9 @@ void shape_rate_set(struct shape_rate *r, uint64_t bytes_per_s);
 /* Around each body. */
 void shape_rate_begin(struct shape_rate *r, uint64_t now_ns);
 void shape_rate_end(struct shape_rate *r);
-/* Books n bytes of a body at `now_ns`; gives the time at which they may be sent. Any thread. */
-uint64_t shape_rate_take(struct shape_rate *r, uint64_t n, uint64_t now_ns);
+/* Books n bytes of a body at `now_ns`; gives the time at which they may be sent, and what the rate lost for
+ * good because nothing was booked in time (0 without a limit). Any thread. */
+uint64_t shape_rate_take(struct shape_rate *r, uint64_t n, uint64_t now_ns, uint64_t *ret_lost_ns);
 
 /* Requests per second: up to SHAPE_BURST_NS worth of them may come at once, and what comes above is refused.
  * Refused ones cost nothing of what is let through. */

@@ -133,8 +133,11 @@ int shaper_set(struct shaper *sh, const char *name, const char *value, struct er
 
 uint64_t shaper_respond_at(struct shaper *sh, enum head_kind kind, uint64_t now_ns)
 {
-    LOCK_SCOPE(&sh->lock);
-    return now_ns + shape_delay_draw(&sh->delay, sh->draws++) + (kind == KIND_LIST ? sh->slow_list_ns : 0);
+    lock_take(&sh->lock);
+    uint64_t ns = shape_delay_draw(&sh->delay, sh->draws++) + (kind == KIND_LIST ? sh->slow_list_ns : 0);
+    lock_drop(&sh->lock);
+    stats_wait(&sh->stats, ns);
+    return now_ns + ns;
 }
 
 bool shaper_admit(struct shaper *sh, uint64_t now_ns)

@@ -47,6 +47,9 @@ void stats_reset(struct stats *s)
     s->connections_total = s->connections;
     s->faults = 0;
     s->busy = 0;
+    s->waits = s->wait_ns = 0;
+    for (int d = 0; d < 2; d++)
+        s->own_lost_ns[d] = s->lost_ns[d] = 0;
     s->since_ns = sys->mono_ns();
 }
 
@@ -129,6 +132,20 @@ void stats_busy(struct stats *s)
     s->busy++;
 }
 
+void stats_wait(struct stats *s, uint64_t ns)
+{
+    LOCK_SCOPE(&s->lock);
+    s->waits++;
+    s->wait_ns += ns;
+}
+
+void stats_lost(struct stats *s, enum stats_direction d, uint64_t own_ns, uint64_t total_ns)
+{
+    LOCK_SCOPE(&s->lock);
+    s->own_lost_ns[d] += own_ns;
+    s->lost_ns[d] += total_ns;
+}
+
 void stats_fault(struct stats *s)
 {
     LOCK_SCOPE(&s->lock);
@@ -186,6 +203,17 @@ static int systems_json(const struct stats *s, struct buf *b)
     return r ? r : buf_str(b, "}");
 }
 
+static int shape_json(const struct stats *s, struct buf *b)
+{
+    return buf_printf(b,
+                      "\"first_byte\": {\"requests\": %llu, \"seconds\": %.9f},\n"
+                      "\"lost_s\": {\"request\": {\"per_connection\": %.6f, \"total\": %.6f}, "
+                      "\"response\": {\"per_connection\": %.6f, \"total\": %.6f}},\n",
+                      (ull)s->waits, (double)s->wait_ns / 1e9, (double)s->own_lost_ns[STATS_REQUEST] / 1e9,
+                      (double)s->lost_ns[STATS_REQUEST] / 1e9, (double)s->own_lost_ns[STATS_RESPONSE] / 1e9,
+                      (double)s->lost_ns[STATS_RESPONSE] / 1e9);
+}
+
 int stats_json(struct stats *s, uint64_t armed, struct buf *b)
 {
     LOCK_SCOPE(&s->lock);
@@ -196,6 +224,7 @@ int stats_json(struct stats *s, uint64_t armed, struct buf *b)
                        (double)(sys->mono_ns() - s->since_ns) / 1e9, (ull)s->in_flight, (ull)s->max_in_flight,
                        (ull)s->connections, (ull)s->max_connections, (ull)s->connections_total, (ull)armed,
                        (ull)s->faults, (ull)s->busy);
+    r = r ? r : shape_json(s, b);
     r = r ? r : tables_json(s->verbs, s->kinds, &s->ranges, b);
     r = r ? r : systems_json(s, b);
     return r ? r : buf_str(b, "}\n");

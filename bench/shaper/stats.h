@@ -43,8 +43,10 @@ struct stats {
     unsigned n_systems, system;                         /* how many there are, which one it is now */
     uint64_t in_flight, max_in_flight; /* from the head of a request to the last byte of its response */
     uint64_t connections, max_connections, connections_total;
-    uint64_t faults; /* injected */
-    uint64_t busy;   /* requests answered 503 for their rate */
+    uint64_t faults;                     /* injected */
+    uint64_t busy;                       /* requests answered 503 for their rate */
+    uint64_t waits, wait_ns;             /* times to the first byte: how many were drawn, their sum */
+    uint64_t own_lost_ns[2], lost_ns[2]; /* by direction: what limits of connections and of all let pass */
     uint64_t since_ns;
 };
 
@@ -63,5 +65,10 @@ void stats_end(struct stats *s, struct stats_key k, int status);
 void stats_bytes(struct stats *s, struct stats_key k, enum stats_direction d, int64_t n);
 void stats_fault(struct stats *s);
 void stats_busy(struct stats *s);
+/* A time to the first byte was drawn. */
+void stats_wait(struct stats *s, uint64_t ns);
+/* Time in which the limit of a connection, or that of all, would have let bytes of a body through that were
+ * not there, and that is not made up for. */
+void stats_lost(struct stats *s, enum stats_direction d, uint64_t own_ns, uint64_t total_ns);
 /* One JSON object, `armed` faults included. */
 int stats_json(struct stats *s, uint64_t armed, struct buf *b);

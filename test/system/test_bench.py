@@ -127,10 +127,16 @@ def test_pairs_alternate(lab_module):
 
 def test_memory_watch_sees_memory(lab_module):
     """What a process allocates and frees again is in the peak."""
-    script = "import time; time.sleep(0.3); x = bytearray(64 << 20); time.sleep(0.3); del x; time.sleep(0.2)"
-    with subprocess.Popen([sys.executable, "-c", script]) as process:
+    script = "x = bytearray(64 << 20); print(flush=True); input(); del x; print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         with lab_module.MemoryWatch([process.pid]) as watch:
-            process.wait()
+            process.stdout.readline()
+            harness.wait_until(lambda: watch.peak_bytes >= 64 * MIB, 60, "a sample of its memory")
+            for _ in range(2):
+                process.stdin.write("\n")
+                process.stdin.flush()
+                process.stdout.readline()
+            assert watch.resident(process.pid) < 64 * MIB
     assert watch.peak_bytes >= 64 * MIB
 
 
@@ -218,13 +224,13 @@ def test_usage_counts_the_system_and_its_reader(lab_module):
     import peers
     import usage
     burn = "import time; x = bytearray(64 << 20); t = time.process_time()\nwhile time.process_time() - t < 0.4: pass\ntime.sleep({})"
-    with subprocess.Popen(["sh", "-c", f"'{sys.executable}' -c '{burn.format(30)}' & wait"]) as system:
+    with subprocess.Popen(["sh", "-c", f"'{sys.executable}' -c '{burn.format(300)}' & wait"]) as system:
         try:
-            harness.wait_until(lambda: len(peers.tree([system.pid])) == 2, 10, "a child")
+            harness.wait_until(lambda: len(peers.tree([system.pid])) == 2, 60, "a child")
             child = peers.tree([system.pid])[1]
             with usage.Usage(lambda: peers.tree([system.pid])) as used:
                 subprocess.run([sys.executable, "-c", burn.format(0)], check=True)
-                harness.wait_until(lambda: usage.cpu_seconds([child]).get(child, 0) >= 0.4, 30, "the child's work")
+                harness.wait_until(lambda: usage.cpu_seconds([child]).get(child, 0) >= 0.4, 200, "the child's work")
         finally:
             for pid in reversed(peers.tree([system.pid])):
                 os.kill(pid, 9)

@@ -1,6 +1,7 @@
 """bench/shaper in front of a small recording server and of a real S3 server: bytes unchanged, counts exact, rates as
-asked, faults as described. Rates are what this tool is for, so they are checked here: never faster than asked, and in
-one of several attempts within 5 % of it (a loaded machine may slow an attempt down)."""
+asked, faults as described. Rates are what this tool is for, so they are checked here, in ways that a loaded machine cannot
+upset: never faster than asked; as slow as asked after what the proxy says it lost to others, in one of several attempts;
+delays as the counters show them drawn. The arithmetic itself is in bench/shaper/test_shape.c, with a clock of its own."""
 
 import contextlib
 import functools
@@ -205,7 +206,7 @@ def start(upstream):
         assert shaper.stop() == 0
 
 
-def settled(read, expected, seconds=10):
+def settled(read, expected, seconds=60):
     """Waits until read() gives what is expected; gives the last value."""
     until = time.monotonic() + seconds
     while (value := read()) != expected and time.monotonic() < until:
@@ -442,10 +443,12 @@ def test_counters_are_written_at_the_end(upstream, tmp_path):
 
 
 def transfer(shaper, workers, size, upload=False):
-    """MB/s of `workers` connections that each move `size` bytes at once, from the first to the last byte."""
+    """Seconds from the first to the last byte of `workers` connections that each move `size` bytes at once, and those that the shaper
+    says its limits let pass meanwhile: {"per_connection": ..., "total": ...}."""
     connections = [shaper.connect() for _ in range(workers)]
     for connection in connections:
         shaper.request("GET", "/b/1", connection=connection)
+    assert shaper.control("POST", "reset")[0] == 200
     results = []
 
     def one(connection):
@@ -464,49 +467,94 @@ def transfer(shaper, workers, size, upload=False):
     for connection in connections:
         connection.close()
     assert results == [True] * workers
-    return workers * size / seconds / MB
+    return seconds, shaper.stats()["lost_s"]["request" if upload else "response"]
 
 
-def assert_rate(measure, asked):
-    """measure() gives MB/s: never above 1.05 of what was asked, and at least 0.95 of it in one of the attempts."""
-    rates = []
-    for _ in range(5):
-        rates.append(measure())
-        assert rates[-1] <= asked * 1.05, rates
-        if rates[-1] >= asked * 0.95:
+def assert_rate(shaper, plain, workers, asked, limit, upload):
+    """A second's worth of bytes is never through 5 % sooner than asked. Nor 5 % later in one of the attempts (the later ones move
+    more), when what others took is left out: the time in which the shaper had no bytes to send, which it counts, and once the time
+    that the same transfer takes without limits."""
+    attempts = []
+    for more in (1, 1, 2, 2, 4, 4, 8, 8):
+        size = more * asked * MB // workers
+        due = size * workers / (asked * MB)
+        unlimited = transfer(plain, workers, size, upload)[0]
+        seconds, lost = transfer(shaper, workers, size, upload)
+        attempts.append((due, round(seconds, 3), round(lost[limit], 3), round(unlimited, 3)))
+        assert seconds >= due / 1.05, attempts
+        if seconds - lost[limit] <= due / 0.95 and seconds <= due / 0.95 + unlimited:
             return
-    raise AssertionError(f"asked for {asked} MB/s, got {rates}")
+    raise AssertionError(f"asked for {asked} MB/s; seconds due, taken, lost, without limits: {attempts}")
 
 
 @pytest.mark.parametrize("upload", [False, True])
 def test_the_rate_of_one_connection(upstream, start, upload):
-    shaper = start("--per-connection", "20MB/s", "--total", "300MB/s")
-    assert_rate(lambda: transfer(shaper, 1, 20 * MB, upload), 20)
+    """One connection gets its own rate, not that of all."""
+    assert_rate(start("--per-connection", "20MB/s", "--total", "300MB/s"), start(), 1, 20, "per_connection", upload)
 
 
 @pytest.mark.parametrize("upload", [False, True])
 def test_the_rate_of_all_connections(upstream, start, upload):
     """Eight connections of 20 MB/s each share 60 MB/s; a setting changed at run time holds at once."""
-    shaper = start("--per-connection", "20MB/s", "--total", "60MB/s")
-    assert_rate(lambda: transfer(shaper, 8, 8 * MB, upload), 60)
+    shaper, plain = start("--per-connection", "20MB/s", "--total", "60MB/s"), start()
+    assert_rate(shaper, plain, 8, 60, "total", upload)
     assert shaper.control("POST", "set?total=30MB/s&per-connection=0")[0] == 200
-    assert_rate(lambda: transfer(shaper, 2, 15 * MB, upload), 30)
+    assert_rate(shaper, plain, 2, 30, "total", upload)
+
+
+def test_what_a_limit_lost_is_counted(upstream, start):
+    """A body that comes late or slowly from the server uses its limit up in part, which is told; a reset empties the counter."""
+    shaper = start("--per-connection", "1MB/s", "--total", "2MB/s")
+    connection = shaper.connect()
+    with socket.create_connection(("127.0.0.1", shaper.port), timeout=20) as s:
+        s.sendall(b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 2000\r\n\r\n" + pattern(1000))
+        assert settled(lambda: shaper.stats()["request_bytes"], 1000) == 1000
+        time.sleep(0.3)
+        s.sendall(pattern(1000))
+        assert s.recv(1000).startswith(b"HTTP/1.1 200 OK")
+    lost = shaper.stats()["lost_s"]
+    assert lost["request"]["per_connection"] >= 0.2 and lost["request"]["total"] >= 0.2
+    assert lost["response"] == {"per_connection": 0, "total": 0}
+    assert shaper.control("POST", "reset")[0] == 200
+    assert shaper.stats()["lost_s"]["request"] == {"per_connection": 0, "total": 0}
+    connection.close()
+
+
+def assert_limited(requests, each, at_once):
+    """Each of the requests of one connection in turn, (sent, answered, status) in seconds, was rightly let through or refused: at
+    some time between the two it found the places of those let through before it, one each `each` seconds, less or more than `at_once`
+    seconds ahead."""
+    through = []
+    for sent, answered, status in requests:
+        ahead = [max((t[i] + each * (len(through) - k) for k, t in enumerate(through)), default=0) for i in (0, 1)]
+        if status == 200:
+            assert max(ahead[0], sent) - answered + each <= at_once + 1e-6, (len(through), ahead, sent, answered)
+            through.append((sent, answered))
+        else:
+            assert ahead[1] - sent + each > at_once - 1e-6, (len(through), ahead, sent, answered)
 
 
 def test_requests_above_a_rate_are_told_to_slow_down(upstream, start):
-    """Of far more requests than asked for, as many as asked come through, within 5 % and the tenth of a second that may come at
-    once; the others get 503 SlowDown, and the server behind does not see them."""
-    shaper = start("--busy-above", "200")
-    connection, answers = shaper.connect(), []
-    began = time.monotonic()
-    while time.monotonic() - began < 2:
-        answers.append(shaper.request("GET", "/b/10", connection=connection)[0])
-    through, seconds = answers.count(200), time.monotonic() - began
-    if len(answers) >= 3 * 200:  # on a machine too loaded to ask so often, the limit cannot be seen
-        assert 0.95 * 200 * seconds - 1 <= through <= 1.05 * 200 * seconds + 21, (through, seconds)
-    assert through <= 1.05 * 200 * seconds + 21 and set(answers) <= {200, 503} and 503 in answers
-    assert len(upstream.heads) == through and shaper.stats()["busy"] == answers.count(503)
-    assert b"<Code>SlowDown</Code>" in [shaper.request("GET", "/b/10", connection=connection) for _ in range(60)][-1][2]
+    """Of more requests than asked for, those of the rate come through and the tenth of a second's worth that may come at once; the
+    others get 503 SlowDown, and the server behind does not see them."""
+    shaper = start("--busy-above", "20")
+    connection, requests = shaper.connect(), []
+    until = time.monotonic() + 60
+    while (len(requests) < 100 or sum(status == 200 for _, _, status in requests) < 25) and time.monotonic() < until:
+        sent = time.monotonic()
+        status, _, body = shaper.request("GET", "/b/10", connection=connection)
+        requests.append((sent, time.monotonic(), status))
+        assert (status, body) == (200, pattern(10)) or (status == 503 and b"<Code>SlowDown</Code>" in body)
+    assert_limited(requests, 1 / 20, 0.1)
+    answers = [status for _, _, status in requests]
+    assert len(upstream.heads) == answers.count(200) and shaper.stats()["busy"] == answers.count(503)
+    assert shaper.control("POST", "set?busy-above=1")[0] == 200
+    with socket.create_connection(("127.0.0.1", shaper.port), timeout=60) as s:  # all at once: no machine is too slow for that
+        s.sendall(b"GET /b/0 HTTP/1.1\r\nHost: h\r\n\r\n" * 100)
+        data = b""
+        while data.count(b"HTTP/1.1 ") < 100 and (part := s.recv(65536)):
+            data += part
+    assert data.startswith(b"HTTP/1.1 200 OK") and b"HTTP/1.1 503 " in data
     assert shaper.control("POST", "set?busy-above=0")[0] == 200
     assert [shaper.request("GET", "/b/10", connection=connection)[0] for _ in range(60)] == [200] * 60
     connection.close()
@@ -522,22 +570,31 @@ def first_byte_times(shaper, n, target="/b/10"):
     return times
 
 
+def assert_first_byte(shaper, plain, seconds, target="/b/10"):
+    """Every request waits at least so long; one of several does not wait half as long again, or so much more than one of the same
+    number without delays that follows a sleep as long."""
+    ours, others = [], []
+    for _ in range(10):
+        ours += first_byte_times(shaper, 3, target)
+        began = time.monotonic()
+        time.sleep(seconds)
+        others.append(time.monotonic() - began + first_byte_times(plain, 1, target)[0])
+        assert min(ours) >= seconds
+        if min(ours) < 1.5 * seconds:
+            return
+    assert min(ours) < 1.5 * min(others), (ours, others)
+
+
 def test_the_time_to_the_first_byte(upstream, start):
-    """Never below what was asked; --slow-list adds to listings alone."""
-    shaper = start("--first-byte", "30ms", "--slow-list", "60ms")
-    assert 0.030 <= min(first_byte_times(shaper, 10)) < 0.060
-    assert 0.090 <= min(first_byte_times(shaper, 5, "/b?list-type=2"))
-
-
-def test_random_times_to_the_first_byte_follow_the_seed(upstream, start):
-    """With p99 the times vary; the same seed draws the same ones again, another seed others."""
-    runs = []
-    for seed in ("7", "7", "8"):
-        shaper = start("--first-byte", "20ms,p99=100ms", "--seed", seed)
-        runs.append(first_byte_times(shaper, 12))
-    assert max(runs[0]) > 1.5 * min(runs[0])
-    rank = [sorted(range(12), key=run.__getitem__)[-3:] for run in runs]
-    assert set(rank[0]) & set(rank[1]) and runs[0] != runs[2]
+    """As asked; --slow-list adds to listings alone; changed at run time it holds at once."""
+    shaper, plain = start("--first-byte", "30ms", "--slow-list", "60ms"), start()
+    assert_first_byte(shaper, plain, 0.030)
+    assert_first_byte(shaper, plain, 0.090, "/b?list-type=2")
+    assert shaper.control("POST", "set?first-byte=80ms&slow-list=0ms")[0] == 200
+    assert_first_byte(shaper, plain, 0.080, "/b?list-type=2")
+    assert shaper.control("POST", "reset")[0] == 200
+    first_byte_times(shaper, 5)
+    assert shaper.stats()["first_byte"] == {"requests": 5, "seconds": pytest.approx(0.4)}
 
 
 def drawn(seed, n, median_ms, p99_ms):
@@ -559,15 +616,22 @@ def drawn(seed, n, median_ms, p99_ms):
 
 
 def test_random_times_are_those_that_the_seed_draws(upstream, start):
-    """Each request waits for its own number of the sequence, not less, and in one of several attempts not much more."""
-    expected = [drawn(3, n, 20, 80) for n in range(10)]
-    assert max(expected) > 1.5 * min(expected)
-    for _ in range(5):
-        times = first_byte_times(start("--first-byte", "20ms,p99=80ms", "--seed", "3"), 10)
-        assert all(t >= e for t, e in zip(times, expected)), (times, expected)
-        if all(t <= e * 1.05 + 0.005 for t, e in zip(times, expected)):
-            return
-    raise AssertionError(f"expected {expected}, got {times}")
+    """Each request draws the next number of its seed's sequence, the same for the same seed and others for another, and waits for it."""
+    sums = []
+    for seed in (3, 3, 8):
+        shaper, expected = start("--first-byte", "20ms,p99=80ms", "--seed", str(seed)), [drawn(seed, n, 20, 80) for n in range(10)]
+        assert max(expected) > 1.5 * min(expected)
+        connection, before = shaper.connect(), 0
+        for delay in expected:
+            assert shaper.stats()["first_byte"]["seconds"] == pytest.approx(before, abs=1e-6)
+            began = time.monotonic()
+            shaper.request("GET", "/b/10", connection=connection)
+            assert time.monotonic() - began >= delay
+            before += delay
+        assert shaper.stats()["first_byte"] == {"requests": 10, "seconds": pytest.approx(sum(expected), abs=1e-6)}
+        sums.append(shaper.stats()["first_byte"]["seconds"])
+        connection.close()
+    assert sums[0] == sums[1] != sums[2]
 
 
 # ---- faults ----
@@ -633,13 +697,16 @@ def test_stall_stops_and_goes_on(upstream, start):
     assert shaper.request("GET", "/b/100000")[2] == pattern(100000)
     assert time.monotonic() - began >= 0.7
     shaper.fault("kind=stall")  # without end: until the client gives up
-    with socket.create_connection(("127.0.0.1", shaper.port), timeout=0.5) as s:
+    with socket.create_connection(("127.0.0.1", shaper.port), timeout=20) as s:
         s.sendall(b"GET /b/1000 HTTP/1.1\r\nHost: h\r\n\r\n")
         data = b""
+        while not data.endswith(b"\r\n\r\n" + pattern(500)):
+            part = s.recv(65536)
+            assert part
+            data += part
+        s.settimeout(0.5)
         with pytest.raises(TimeoutError):
-            while part := s.recv(65536):
-                data += part
-        assert data.endswith(b"\r\n\r\n" + pattern(500))
+            s.recv(1)
     assert settled(lambda: shaper.stats()["in_flight"], 0) == 0
 
 

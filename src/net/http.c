@@ -196,7 +196,8 @@ static int on_header(const struct http_header *h, struct http_request *r, struct
         if (!slice_eq_case(h->name, SLICE_LIT("expect")))
             return 0;
         if (!slice_eq_case(h->value, SLICE_LIT("100-continue")))
-            return REFUSE(417, "expectation not supported");
+            return 0; /* RFC 9110, 10.1.1 leaves it to the server; clients that send others expect to be
+                         served */
         r->expect_continue = r->minor > 0;
         return 0;
     case 10:

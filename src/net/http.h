@@ -32,7 +32,7 @@ struct http_request {
     size_t head_bytes; /* length of the head with its empty line */
 };
 
-/* Parses what is in `text`. -EAGAIN: not complete yet; ERR_PROTOCOL with ret_status (400, 413, 414, 417, 431,
+/* Parses what is in `text`. -EAGAIN: not complete yet; ERR_PROTOCOL with ret_status (400, 413, 414, 431,
  * 501, 505) otherwise. Slices point into text. */
 int http_parse_head(struct slice text, struct http_request *ret, int *ret_status, struct err *e);
 /* First header of that name, or SLICE_NULL. */

@@ -64,12 +64,12 @@ struct slice auth_header(const struct auth_request *r, struct slice name, struct
 
 int auth_parse_date(struct slice s, uint64_t *ret_ns)
 {
-    const struct slice zone = SLICE_LIT("+0000");
+    bool zone = slice_ends(s, SLICE_LIT("+0000")) || slice_ends(s, SLICE_LIT("-0000"));
     char text[64];
 
-    if (!slice_ends(s, zone) || s.n >= sizeof text)
+    if (!zone || s.n >= sizeof text)
         return text_parse_date(s, ret_ns);
-    (void)snprintf(text, sizeof text, SLICE_FMT "GMT", SLICE_ARG(slice_sub(s, 0, s.n - zone.n)));
+    (void)snprintf(text, sizeof text, SLICE_FMT "GMT", SLICE_ARG(slice_sub(s, 0, s.n - 5)));
     return text_parse_date(slice_str(text), ret_ns);
 }
 
@@ -414,8 +414,13 @@ enum s3_error auth_verify(const struct auth_request *r, struct auth_claim *claim
     if (find_secret(claim, keys, a))
         return S3_ERR_INVALID_ACCESS_KEY;
     if (auth_is_v2(claim)) {
-        error = auth_v2_verify(r, claim, claim->secret_key, a);
-        return error ? error : check_time(claim, now_s, ret_reason);
+        error = check_time(claim, now_s, ret_reason);
+        if (!error || claim->kind == AUTH_URL_V2) { /* a URL that expired says so only to who made it */
+            enum s3_error wrong = auth_v2_verify(r, claim, claim->secret_key, a);
+
+            error = wrong ? wrong : error;
+        }
+        return error;
     }
     if (!slice_eq_str(claim->service, "s3"))
         return REFUSE(AUTH_MALFORMED, "the service of the credential must be s3");

@@ -12,7 +12,7 @@ struct slice auth_header(const struct auth_request *r, struct slice name, struct
 
 /* Version 2 of the signature of a POST form's policy. */
 enum s3_error auth_v2_verify_policy(struct slice policy, struct slice signature, struct slice secret_key);
-/* The value of a Date header, whose zone some clients write as +0000. */
+/* The value of a Date header, whose zone some clients write as +0000 or -0000. */
 int auth_parse_date(struct slice s, uint64_t *ret_ns);
 
 /* "AWS KEY:SIGNATURE" in the Authorization header. */

@@ -130,16 +130,24 @@ static int in_rule(struct reader *r, struct lifecycle_rule *rule, const char *pa
         return read_days(r, text, &rule->days);
     if (strcmp(path, "/Expiration/Date") == 0)
         return read_date(r, text, &rule->date_ns);
-    if (strcmp(path, "/Expiration/ExpiredObjectDeleteMarker") == 0)
-        return fail(r, S3_ERR_NOT_IMPLEMENTED, "there are no delete markers here");
+    if (strcmp(path, "/Expiration/ExpiredObjectDeleteMarker") == 0) {
+        r->has_action = true;
+        return text_parse_bool(slice_trim(text), &rule->delete_marker) ? ERR_PROTOCOL : 0;
+    }
     if (strcmp(path, "/Expiration") == 0)
-        return rule->days || rule->date_ns ? 0 : ERR_PROTOCOL;
+        return r->has_action ? 0 : ERR_PROTOCOL;
+    if (strcmp(path, "/NoncurrentVersionExpiration/NoncurrentDays") == 0)
+        return read_days(r, text, &rule->noncurrent_days);
+    if (strcmp(path, "/NoncurrentVersionExpiration/NewerNoncurrentVersions") == 0)
+        return read_days(r, text, &rule->noncurrent_keep);
+    if (strcmp(path, "/NoncurrentVersionExpiration") == 0)
+        return rule->noncurrent_days ? 0 : ERR_PROTOCOL;
     if (strcmp(path, "/AbortIncompleteMultipartUpload/DaysAfterInitiation") == 0)
         return read_days(r, text, &rule->abort_days);
     if (strcmp(path, "/AbortIncompleteMultipartUpload") == 0)
         return rule->abort_days ? 0 : ERR_PROTOCOL;
-    if (strncmp(path, "/Transition", 11) == 0 || strncmp(path, "/Noncurrent", 11) == 0)
-        return fail(r, S3_ERR_NOT_IMPLEMENTED, "transitions and former versions are not implemented here");
+    if (strncmp(path, "/Transition", 11) == 0 || strncmp(path, "/NoncurrentVersionTransition", 28) == 0)
+        return fail(r, S3_ERR_NOT_IMPLEMENTED, "transitions are not implemented here");
     return ERR_PROTOCOL;
 }
 
@@ -212,14 +220,23 @@ static void put_rule(struct xml *x, const struct lifecycle_rule *r)
         xml_text(x, "ID", r->id);
     put_filter(x, r);
     xml_text(x, "Status", r->enabled ? SLICE_LIT("Enabled") : SLICE_LIT("Disabled"));
-    if (r->days || r->date_ns) {
+    if (r->days || r->date_ns || r->delete_marker) {
         xml_open(x, "Expiration");
         if (r->days)
             xml_u64(x, "Days", r->days);
         text_iso8601(r->date_ns, date);
         if (r->date_ns)
             xml_text(x, "Date", slice_str(date));
+        if (r->delete_marker)
+            xml_bool(x, "ExpiredObjectDeleteMarker", true);
         xml_close(x, "Expiration");
+    }
+    if (r->noncurrent_days) {
+        xml_open(x, "NoncurrentVersionExpiration");
+        xml_u64(x, "NoncurrentDays", r->noncurrent_days);
+        if (r->noncurrent_keep)
+            xml_u64(x, "NewerNoncurrentVersions", r->noncurrent_keep);
+        xml_close(x, "NoncurrentVersionExpiration");
     }
     if (r->abort_days) {
         xml_open(x, "AbortIncompleteMultipartUpload");

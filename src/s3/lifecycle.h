@@ -21,6 +21,10 @@ struct lifecycle_rule {
     uint64_t date_ns;                /* midnight; 0: not by date */
     uint64_t abort_days;             /* uploads, after their beginning; 0: never */
     uint64_t larger_than, less_than; /* bytes; 0 and UINT64_MAX: any */
+    /* What concerns former versions, of which there are none here: kept and shown, and truly without effect.
+     */
+    bool delete_marker;
+    uint64_t noncurrent_days, noncurrent_keep; /* 0: not given */
     /* How the document said it, to show it again. */
     bool old_prefix, has_and;
 };
@@ -31,7 +35,7 @@ struct lifecycle {
 };
 
 /* A <LifecycleConfiguration> document. MALFORMED_XML, INVALID_ARGUMENT, INVALID_REQUEST, NOT_IMPLEMENTED for
- * what is not done here (transitions, tags, former versions); slices in the arena. */
+ * what is not done here (transitions, tags); slices in the arena. */
 enum s3_error lifecycle_parse(struct slice document, struct arena *a, struct lifecycle *ret,
                               const char **ret_reason);
 /* The document in one line, without its <?xml ...?>. -E2BIG. */

@@ -112,6 +112,9 @@ static enum s3_error find_key(struct post *p)
     if (!slice_is_utf8(buf_view(&b)) || memchr(b.p, 0, b.n))
         return S3_ERR_INVALID_URI;
     p->r->key = arena_dup(p->r->arena, buf_view(&b));
+    for (size_t i = 0; i < p->n; i++) /* the policy is about the key that is made */
+        if (strcmp(p->fields[i].name, "key") == 0)
+            p->fields[i].value = p->r->key;
     return S3_OK;
 }
 

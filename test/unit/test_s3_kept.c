@@ -219,6 +219,11 @@ static void lifecycle_keeps_its_rules(void **state)
         "Rule>\n"
         "<Rule><Status>Enabled</Status><Prefix>x</Prefix><Expiration><Date>2030-01-01</Date></Expiration></"
         "Rule>"
+        "<Rule><Status>Enabled</Status><Prefix/><Expiration><ExpiredObjectDeleteMarker>true</"
+        "ExpiredObjectDeleteMarker>"
+        "</Expiration><NoncurrentVersionExpiration><NoncurrentDays>3</"
+        "NoncurrentDays><NewerNoncurrentVersions>2"
+        "</NewerNoncurrentVersions></NoncurrentVersionExpiration></Rule>"
         "<Rule><Status>Enabled</Status><Filter><ObjectSizeGreaterThan>4</ObjectSizeGreaterThan></Filter>"
         "<AbortIncompleteMultipartUpload><DaysAfterInitiation>9</DaysAfterInitiation>"
         "</AbortIncompleteMultipartUpload></Rule>");
@@ -253,7 +258,8 @@ static void lifecycle_that_is_refused(void **state)
         {LIFECYCLE(ENABLED("<Prefix/><Expiration><Days>1</Days><Date>2026-01-31</Date></Expiration>")),
          S3_ERR_MALFORMED_XML},
         {LIFECYCLE(ENABLED("<Prefix/><Transition><Days>1</Days></Transition>")), S3_ERR_NOT_IMPLEMENTED},
-        {LIFECYCLE(ENABLED("<Prefix/><NoncurrentVersionExpiration/>")), S3_ERR_NOT_IMPLEMENTED},
+        {LIFECYCLE(ENABLED("<Prefix/><NoncurrentVersionTransition/>")), S3_ERR_NOT_IMPLEMENTED},
+        {LIFECYCLE(ENABLED("<Prefix/><NoncurrentVersionExpiration/>")), S3_ERR_MALFORMED_XML},
         {LIFECYCLE(ENABLED("<Filter><Tag><Key>a</Key></Tag></Filter>")), S3_ERR_NOT_IMPLEMENTED},
         {LIFECYCLE(ENABLED("<Prefix/><Expiration/>")), S3_ERR_MALFORMED_XML},
         {"<Other/>", S3_ERR_MALFORMED_XML},

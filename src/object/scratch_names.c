@@ -4,6 +4,8 @@
  */
 #include "object/scratch_object_ops.h"
 
+#include "origin/meta.h"
+
 #define LIST_MAX       1000
 #define PAGE_MAX_BYTES (2 * MIB)
 #define ENTRY_ARENA    (64 * KIB)
@@ -20,7 +22,7 @@ void sobject_attr(struct snode *n, uint64_t bucket, struct scratch_inode *x, boo
         return;
     ret->etag = scratch_etag(x, a);
     ret->content_type = x->content_type;
-    ret->meta = x->meta;
+    ret->meta = x->etag.n > 0 ? x->meta : meta_without(x->meta, META_CHECKSUM, a); /* written to since */
 }
 
 /* ---- STAT, LIST ---- */

@@ -127,7 +127,7 @@ bool origin_next_meta(struct slice *meta, struct slice *ret_name, struct slice *
     while (meta->n > 0) {
         struct slice line = slice_split(meta, '\n');
         ssize_t colon = slice_find(line, ':');
-        if (colon <= 0)
+        if (colon <= 0 || !origin_is_meta_header(slice_sub(line, 0, (size_t)colon)))
             continue;
         *ret_name = slice_sub(line, 0, (size_t)colon);
         *ret_value = slice_trim(slice_from(line, (size_t)colon + 1));

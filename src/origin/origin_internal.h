@@ -20,7 +20,8 @@ void origin_count_request(struct origin *o, const char *op, int status);
 int origin_attr_dup(struct arena *a, const struct origin_attr *from, struct origin_attr *ret, struct err *e);
 /* Whether `name` (lower case) is one of the headers that travel in origin_attr.meta. */
 bool origin_is_meta_header(struct slice name);
-/* Takes the next "name: value\n" line off *meta; false at the end. */
+/* Takes the next "name: value\n" line of such a header off *meta, and others (our checksum) with it; false at
+ * the end. */
 bool origin_next_meta(struct slice *meta, struct slice *ret_name, struct slice *ret_value);
 /* Sorts entries by key in byte order and drops those that are not after `after`. */
 void origin_order_entries(struct origin_entry *entries, size_t *n, struct slice after);

@@ -5,7 +5,7 @@
  * 1. The copy has the bytes of exactly one version of the source.
  * 2. Metadata and tags come from the source, each unless the request says that it replaces them.
  */
-#include "s3/meta.h"
+#include "origin/meta.h"
 #include "s3/sink.h"
 #include "s3/source.h"
 #include "s3/xml.h"

@@ -10,8 +10,8 @@
  * A complete object leaves as a tail and holds no thread. Of one that is still being filled, what has arrived
  * is sent while the rest comes; as soon as all the rest is there it becomes a tail too.
  */
+#include "origin/meta.h"
 #include "s3/condition.h"
-#include "s3/meta.h"
 #include "s3/s3_internal.h"
 #include "s3/tags.h"
 

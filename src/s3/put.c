@@ -7,8 +7,8 @@
  *
  * Memory: two pieces of S3_PIECE_BYTES for each running PUT.
  */
+#include "origin/meta.h"
 #include "s3/condition.h"
-#include "s3/meta.h"
 #include "s3/sink.h"
 
 #include "base/text.h"
@@ -114,8 +114,7 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
         if (!is_kept(name))
             continue;
         if (meta_is_ours(name))
-            return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
-                                "x-amz-meta-forebay-tags and -checksum are reserved");
+            return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, META_TAGS " is reserved: use x-amz-tagging");
         if (slice_eq_case(name, SLICE_LIT("content-encoding"))) {
             value = without_aws_chunked(r->arena, value);
             if (value.n == 0)
@@ -247,19 +246,19 @@ static int commit(struct put *p, struct wire_attr *ret, struct err *e)
                        p->r->arena, ret, e);
 }
 
-/* Keeps the checksum with the object where it is known before the object is opened: not that of a trailer
- * behind more than one piece. */
-static enum s3_error keep_checksum(struct put *p, bool whole)
+/* Keeps the checksum with the object where it is known before the object is opened, which excludes that of a
+ * trailer behind more than one piece, and where the client's metadata leaves room for it. */
+static void keep_checksum(struct put *p, bool whole)
 {
     const struct body_plan *plan = &p->body.plan;
     _cleanup_buf_ struct buf value = BUF_INIT(128);
 
     if (plan->kind == CHECKSUM_NONE || (plan->in_trailer && !whole))
-        return S3_OK;
+        return;
     if (buf_printf(&value, "%s ", checksum_suffix(plan->kind)) ||
         text_base64(&value, slice_of(plan->value, checksum_bytes(plan->kind))))
         abort();
-    return put_own_line(p->r, p->sink.open.meta, META_CHECKSUM, buf_view(&value), &p->sink.open.meta);
+    (void)put_own_line(p->r, p->sink.open.meta, META_CHECKSUM, buf_view(&value), &p->sink.open.meta);
 }
 
 /* Opens and writes all but the last piece, which is left in *ret_last, verified. A body of one piece is not
@@ -273,10 +272,7 @@ static enum s3_error stream(struct put *p, struct slice *ret_last)
     if (n < 0)
         return p->body.error;
     if ((size_t)n == S3_PIECE_BYTES && p->body.plan.size_bytes != S3_PIECE_BYTES) {
-        enum s3_error error = keep_checksum(p, /* whole= */ false);
-
-        if (error)
-            return error;
+        keep_checksum(p, /* whole= */ false);
         status = sink_open(&p->sink, p->body.plan.size_bytes, &e);
         if (status)
             return reply_failed(p->r, status, &e);
@@ -305,7 +301,7 @@ static enum s3_error write_all(struct put *p, struct wire_attr *ret)
     int status;
 
     if (!error && !p->sink.handle)
-        error = keep_checksum(p, /* whole= */ true);
+        keep_checksum(p, /* whole= */ true);
     if (error)
         return error;
     status = p->sink.handle ? 0 : sink_open(&p->sink, last.n, &e);

@@ -183,7 +183,7 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
 /* Writes the request's object from these bytes, as its headers say, and puts the ETag into the answer, which
  * is left to the caller. */
 enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg, struct wire_attr *ret);
-/* `meta` with one of our own lines (s3/meta.h) set, in the arena. METADATA_TOO_LARGE. */
+/* `meta` with one of our own lines (origin/meta.h) set, in the arena. METADATA_TOO_LARGE. */
 enum s3_error put_own_line(struct s3_request *r, struct slice meta, const char *name, struct slice value,
                            struct slice *ret);
 /* The header line of a kept checksum, "SUFFIX BASE64", and its type. */

@@ -7,7 +7,7 @@
  * or refused.
  * 2. The answers are about the bucket here. What its origin has set for itself is neither asked nor shown.
  */
-#include "s3/meta.h"
+#include "origin/meta.h"
 #include "s3/s3_internal.h"
 #include "s3/xml.h"
 

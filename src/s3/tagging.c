@@ -6,7 +6,7 @@
  * wrote in between wins. So the object's time changes, and its ETag where its parts were put together
  * otherwise.
  */
-#include "s3/meta.h"
+#include "origin/meta.h"
 #include "s3/s3_internal.h"
 #include "s3/source.h"
 #include "s3/tags.h"

@@ -71,7 +71,8 @@ def test_the_line_that_keeps_tags_is_reserved(bucket):
 
 @pytest.mark.parametrize("algorithm", ["CRC32", "SHA1", "SHA256"])
 def test_checksums_are_kept(bucket, algorithm):
-    """What was verified with an upload is shown to who asks, with a copy too, and nobody else sees a trace of it."""
+    """What was verified with an upload is shown to who asks, with a copy too, and nobody else sees a trace of it; the
+    origin's object has none."""
     s3, name = bucket.s3, f"Checksum{algorithm}"
     for key, size in (("small", 1000), ("large", 300_000)):
         where = {"Bucket": bucket.name, "Key": key}
@@ -82,6 +83,8 @@ def test_checksums_are_kept(bucket, algorithm):
         assert name not in plain and plain["Metadata"] == {"a": "b"}
         attributes = s3.get_object_attributes(**where, ObjectAttributes=["Checksum"])
         assert attributes["Checksum"] == {name: made[name], "ChecksumType": "FULL_OBJECT"}
+        truth = bucket.truth.head_object(**where)
+        assert truth["Metadata"] == {"a": "b"} and not [x for x in truth["ResponseMetadata"]["HTTPHeaders"] if "forebay" in x]
     s3.copy_object(Bucket=bucket.name, Key="copy", CopySource=f"{bucket.name}/large", MetadataDirective="REPLACE")
     assert s3.head_object(Bucket=bucket.name, Key="copy", ChecksumMode="ENABLED")[name] == made[name]
     assert name not in s3.get_object(**where, ChecksumMode="ENABLED", Range="bytes=0-9")

@@ -138,6 +138,27 @@ def test_a_file_has_the_bytes_that_were_written(node, scratch, top, size):
     assert node.s3().get_object(Bucket=scratch, Key="new")["Body"].read() == body
 
 
+@pytest.mark.parametrize("how", ["write", "truncate", "chmod"])
+def test_a_checksum_ends_with_its_bytes(node, scratch, top, how):
+    """The checksum of an upload is shown no more once a mount wrote to the file, but the metadata stays."""
+    s3, where = node.s3(), {"Bucket": scratch, "Key": "k"}
+    made = s3.put_object(**where, Body=b"x" * 5000, ChecksumAlgorithm="SHA256", Metadata={"a": "b"})
+    if how == "write":
+        with open(top / "k", "r+b", buffering=0) as f:
+            f.write(b"y")
+            assert "ChecksumSHA256" not in s3.head_object(**where, ChecksumMode="ENABLED")
+    elif how == "truncate":
+        os.truncate(top / "k", 4000)
+    else:
+        os.chmod(top / "k", 0o600)
+    shown = s3.get_object(**where, ChecksumMode="ENABLED")
+    assert shown.get("ChecksumSHA256") == (made["ChecksumSHA256"] if how == "chmod" else None)
+    assert shown["Metadata"] == {"a": "b"} and shown["Body"].read() == (top / "k").read_bytes()
+    if how != "chmod":
+        s3.copy_object(Bucket=scratch, Key="copy", CopySource={"Bucket": scratch, "Key": "k"})
+        assert "ChecksumSHA256" not in s3.head_object(Bucket=scratch, Key="copy", ChecksumMode="ENABLED")
+
+
 def test_s3_and_the_mount_see_each_other(node, scratch, top):
     """An object that was put is a file with its directories; what replaces it is another inode, and open files keep
     what they have; what is removed here is gone there, and its directory stays."""

@@ -76,6 +76,22 @@ def test_attributes_are_kept(scratch):
         assert found["ETag"] == f'"{md5(b"x")}"'
 
 
+def test_checksums_are_kept(scratch):
+    """What was verified with an upload is shown to who asks, also of a copy and after a restart; it is no metadata."""
+    made = {size: scratch.put(f"k{size}", harness.random_bytes(size), ChecksumAlgorithm="SHA256", Metadata={"a": "b"})
+            for size in (0, 1000, 300_000)}
+    for size in made:
+        scratch.s3.copy_object(Bucket=scratch.name, Key=f"copy{size}", CopySource={"Bucket": scratch.name, "Key": f"k{size}"})
+    for s3 in (scratch.s3, None):
+        if s3 is None:
+            scratch.node.restart()
+            s3 = scratch.node.s3()
+        for key, size in [(f"{how}{size}", size) for how in ("k", "copy") for size in made]:
+            for call in (s3.head_object, s3.get_object):
+                shown = call(Bucket=scratch.name, Key=key, ChecksumMode="ENABLED")
+                assert shown["ChecksumSHA256"] == made[size]["ChecksumSHA256"] and shown["Metadata"] == {"a": "b"}
+
+
 def test_keys_of_every_kind(scratch):
     """Keys that are paths, keys that clash with paths and keys that are none are all there, in order, until removed."""
     keys = ["a", "a/b", "a/b/c", "a//b", "/leading", "trailing/", "..", "a/../b", "with space", "日本語", "x" * 1024,

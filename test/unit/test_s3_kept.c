@@ -8,9 +8,9 @@
 #include <cmocka.h>
 
 #include "base/text.h"
+#include "origin/meta.h"
 #include "s3/cors.h"
 #include "s3/lifecycle.h"
-#include "s3/meta.h"
 #include "s3/tags.h"
 
 #define DAY_NS (24 * 3600 * (uint64_t)1000000000)

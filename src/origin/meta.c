@@ -3,7 +3,7 @@
  *
  * 1. The client's lines stay as they were, in their order.
  */
-#include "s3/meta.h"
+#include "origin/meta.h"
 
 bool meta_is_ours(struct slice name)
 {
@@ -42,4 +42,15 @@ int meta_set(struct slice meta, const char *name, struct slice value, struct buf
     if (value.n && status == 0)
         status = buf_printf(ret, "%s: " SLICE_FMT "\n", name, SLICE_ARG(value));
     return status;
+}
+
+struct slice meta_without(struct slice meta, const char *name, struct arena *a)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(meta.n + 1);
+
+    if (meta_get(meta, name).n == 0)
+        return meta;
+    if (meta_set(meta, name, SLICE_NULL, &b)) /* a line that no line feed ends grows by one */
+        abort();
+    return arena_dup(a, buf_view(&b));
 }

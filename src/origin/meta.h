@@ -1,0 +1,24 @@
+/*
+ * Lines of an object's metadata, "name: value\n", that are ours and not the client's: its tags, and the
+ * checksum that was verified when it was uploaded. Clients neither see nor set them. Tags travel to origins,
+ * which have no other place for them; the checksum does not, and nothing of ours is written into the user
+ * metadata there because of it. Pure.
+ */
+#pragma once
+
+#include "base/arena.h"
+#include "base/buf.h"
+
+#define META_TAGS "x-amz-meta-forebay-tags" /* the kept form of s3/tags.h */
+/* "SUFFIX BASE64" of s3/checksum.h, of all bytes of the object. Whoever changes the bytes drops it. */
+#define META_CHECKSUM "x-amz-checksum"
+
+/* Whether a header is one of ours, in any case. */
+bool meta_is_ours(struct slice name);
+/* The value of a line, empty when there is none. */
+struct slice meta_get(struct slice meta, const char *name);
+/* The metadata with this value of one of our lines instead of the one it had; an empty value: without it.
+ * -E2BIG. */
+int meta_set(struct slice meta, const char *name, struct slice value, struct buf *ret);
+/* The metadata without this line of ours: itself, or a copy in the arena. */
+struct slice meta_without(struct slice meta, const char *name, struct arena *a);

@@ -67,6 +67,8 @@ static void print_counts(FILE *to, const json_t *o)
     (void)fprintf(to, " objects, %s", text_size(number(o, "done_bytes"), done));
     if (json_is_true(json_object_get(o, "counted")))
         (void)fprintf(to, " of %s", text_size(number(o, "total_bytes"), total));
+    if (number(o, "skipped_objects") > 0)
+        (void)fprintf(to, ", %" PRIu64 " unchanged", number(o, "skipped_objects"));
     if (number(o, "removed_objects") > 0)
         (void)fprintf(to, ", %" PRIu64 " removed", number(o, "removed_objects"));
     (void)fprintf(to, ", %" PRIu64 " failed", number(o, "failed_objects"));

@@ -249,6 +249,10 @@ KIND(prefetch, "BUCKET[/PREFIX]",
      "every byte\nis present." OUTLIVES,
      1)
 KIND(evict, "BUCKET[/PREFIX]", "Drops what is cached below a prefix. The origin is not touched." OUTLIVES, 1)
+KIND(validate, "BUCKET[/PREFIX]",
+     "Asks the origin about every object that is cached below a prefix, drops those that changed or are gone "
+     "there, and\nforgets what is remembered of listings. `unchanged` counts the others." OUTLIVES,
+     1)
 KIND(copy, "BUCKET[/PREFIX] BUCKET[/PREFIX]",
      "Copies the objects below the first prefix to below the second." OUTLIVES, 2)
 KIND(sync, "BUCKET[/PREFIX] BUCKET[/PREFIX]",

@@ -64,6 +64,21 @@ static int pin(struct jobs *j, const struct job_record *r, struct arena *a, stru
     return object_bucket_rule(j->session, &req, a, &rep, e);
 }
 
+/* What has to happen before the first object. */
+static int before(struct jobs *j, const struct job_record *r, struct arena *a, struct err *e)
+{
+    if (r->spec.dry_run)
+        return 0;
+    if (strcmp(r->kind, "validate") == 0) { /* also what is remembered without data: listings, attributes */
+        struct slice prefix;
+        struct wire_confirm_req req = {0};
+        struct wire_confirm_rep rep;
+        job_split(r->source, &req.bucket, &prefix);
+        return object_confirm(j->session, &req, a, &rep, e);
+    }
+    return r->spec.pin ? pin(j, r, a, e) : 0;
+}
+
 static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct arena *a,
                     struct wire_job_start_rep *rep, struct err *e)
 {
@@ -78,8 +93,8 @@ static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct
     int k = job_spec_decode(req->spec, &r.spec, e);
     if (k == 0)
         k = check_record(j, &r, e);
-    if (k == 0 && r.spec.pin && !r.spec.dry_run)
-        k = pin(j, &r, a, e);
+    if (k == 0)
+        k = before(j, &r, a, e);
     if (k == 0 && r.spec.listed) /* until its keys have come */
         r.state = JOB_PAUSED;
     if (k == 0)

@@ -91,6 +91,17 @@ static int evict(struct kind_work *w, const struct kind_object *o, struct err *e
     return object_evict(w->session, &req, w->arena, &rep, e);
 }
 
+static int validate(struct kind_work *w, const struct kind_object *o, struct err *e)
+{
+    struct wire_confirm_req req = {.bucket = w->source_bucket, .key = o->key};
+    struct wire_confirm_rep rep;
+    w->bytes = o->size_bytes;
+    int r = object_confirm(w->session, &req, w->arena, &rep, e);
+    if (r < 0)
+        return r;
+    return rep.state == WIRE_CONFIRM_CHANGED || rep.state == WIRE_CONFIRM_GONE ? KIND_WORKED : KIND_SKIPPED;
+}
+
 /* The store writes its index behind what it does; a listing of it waits until that is written. */
 static int keep_cached(struct object_session *session, struct slice bucket, struct err *e)
 {
@@ -104,6 +115,8 @@ static int keep_cached(struct object_session *session, struct slice bucket, stru
 #define KINDS(X)                                                                                             \
     X(prefetch, "fetch objects into the cache", ORIGIN, BUCKET, NOWHERE, false, prefetch, keep_cached, NULL) \
     X(evict, "drop cached data", CACHE, BUCKET, NOWHERE, false, evict, keep_cached, NULL)                    \
+    X(validate, "compare what is cached with the origin", CACHE, BUCKET, NOWHERE, false, validate,           \
+      keep_cached, NULL)                                                                                     \
     X(copy, "copy objects to another bucket", ORIGIN, BUCKET, BUCKET, false, kind_copy, NULL, NULL)          \
     X(sync, "make the target as the source", ORIGIN, BUCKET, BUCKET, false, kind_sync, NULL, kind_sweep)     \
     X(export, "copy objects to an origin", ORIGIN, BUCKET, URL, true, kind_export, NULL, NULL)               \

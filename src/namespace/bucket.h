@@ -30,6 +30,8 @@
       "how long a failing request to the origin is repeated before its error is reported")                   \
     X(cache, ENUM, "cache", "MODE", "auto", 0, 0, "auto|never", false,                                       \
       "never: nothing of the bucket is kept on the node's disks")                                            \
+    X(events_token, STRING, "events.token", "TOKEN", NULL, 0, 0, NULL, true,                                 \
+      "who knows it may tell of changes at the origin, POST /-/api/v1/events/BUCKET")                        \
     X(quota, SIZE, "quota", "SIZE", "0", 0, 0, NULL, false,                                                  \
       "most bytes of the bucket's objects that the cache holds; 0: no limit but the disks'")                 \
     X(rules, STRING, "rules", "RULES", NULL, 0, 0, NULL, false,                                              \

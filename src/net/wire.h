@@ -37,6 +37,12 @@ enum wire_watch {
     WIRE_WATCH_ALONE = 2,   /* nobody else watches the bucket */
     WIRE_WATCH_SHARED = 3,  /* somebody does */
 };
+enum wire_confirm {
+    WIRE_CONFIRM_NOT_CACHED,
+    WIRE_CONFIRM_SAME,
+    WIRE_CONFIRM_CHANGED,
+    WIRE_CONFIRM_GONE,
+};
 enum wire_kind { WIRE_FILE = 1, WIRE_DIRECTORY = 2 };
 
 enum wire_flag {

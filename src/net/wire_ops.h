@@ -27,6 +27,8 @@
     X(WATCH, watch, 25)                                                                                      \
     X(CACHED, cached, 26)                                                                                    \
     X(EVICT, evict, 27)                                                                                      \
+    X(CONFIRM, confirm, 28)                                                                                  \
+    X(EVENTS, events, 29)                                                                                    \
     X(PUT_OPEN, put_open, 30)                                                                                \
     X(PUT_WRITE, put_write, 31)                                                                              \
     X(PUT_COMMIT, put_commit, 32)                                                                            \
@@ -225,6 +227,15 @@
  * pinned; not with WIRE_FRESH (it is to be fetched again). */
 #define WIRE_REQ_evict(F) F(str, bucket) F(str, key) F(u32, flags)
 #define WIRE_REP_evict(F)
+
+/* Asks the origin whether what is cached of an object is what it has, and drops it when it is not. `state`:
+ * enum wire_confirm. Empty key: forgets all that is remembered of the bucket without data. */
+#define WIRE_REQ_confirm(F) F(str, bucket) F(str, key)
+#define WIRE_REP_confirm(F) F(u32, state)
+/* Notifications of the origin, as S3 writes them ({"Records": [...]}): what is cached of the objects is
+ * dropped, unless it is the very version. `token`: the bucket's property events.token. */
+#define WIRE_REQ_events(F) F(str, bucket) F(str, token) F(str, json)
+#define WIRE_REP_events(F) F(u32, changed) F(u32, ignored)
 
 /* kind: a row of jobs/kind.h. source, target: "BUCKET/PREFIX". spec: lines as net/job_spec.h says. */
 #define WIRE_REQ_job_start(F) F(str, kind) F(str, source) F(str, target) F(str, spec)

@@ -6,6 +6,9 @@
  * | /-/health         | none        | 200 {"status":"ok",...}; 503 "stopping" once the node is told to stop |
  * | /-/metrics        | none        | Prometheus text exposition format                                   |
  * | /-/api/v1/status  | signature   | JSON: the node, its disks, buckets and mounts                       |
+ * | /-/api/v1/events/BUCKET | token | POST of an S3 event: {"changed":N,"ignored":N}; 403 without
+ * `Authorization:   | |                   |             | Bearer TOKEN` of the bucket's property events.token
+ * |
  *
  * Health and metrics need no credentials on any address, because what asks for them (load balancers,
  * Prometheus) cannot sign. They hold no secrets and no keys of objects; metrics do name buckets and disks.
@@ -20,6 +23,8 @@
 #include <jansson.h>
 
 #define ANSWER_MAX_BYTES (8 * MIB)
+#define EVENTS_MAX_BYTES (4 * MIB)
+#define EVENTS_PATH      "/-/api/v1/events/"
 
 /* X(path, express, handler) */
 #define PAGES(X)                                                                                             \
@@ -127,6 +132,37 @@ static void page_status(struct server *s, struct http_conn *c)
     reply_json(c, 200, o);
 }
 
+/* POST of an origin's notification. */
+static void take_events(struct server *s, struct http_conn *c, struct slice bucket)
+{
+    const struct http_request *r = http_conn_request(c);
+    struct slice token = http_header(r, "authorization");
+    _cleanup_buf_ struct buf body = BUF_INIT(EVENTS_MAX_BYTES);
+    struct err e = {0};
+    if (!slice_eq_str(r->method, "POST")) {
+        reply_error(c, 405, "only POST");
+        return;
+    }
+    int k = http_conn_read_all(c, &body);
+    if (k < 0) {
+        reply_error(c, k == -E2BIG ? 413 : 400, "the body is not complete, or larger than 4 MiB");
+        return;
+    }
+    bool bearer = token.n > 7 && slice_eq_case(slice_sub(token, 0, 7), SLICE_LIT("Bearer "));
+    struct wire_events_req req = {.request_id = http_conn_id(c),
+                                  .bucket = bucket,
+                                  .token = bearer ? slice_trim(slice_from(token, 7)) : SLICE_NULL,
+                                  .json = buf_view(&body)};
+    struct wire_events_rep rep;
+    k = object_events(s->session, &req, http_conn_arena(c), &rep, &e);
+    if (k < 0)
+        reply_error(c, k == -EACCES ? 403 : k == -EINVAL ? 400 : err_http_status(k), e.text);
+    else
+        reply_json(
+            c, 200,
+            json_pack("{s:I, s:I}", "changed", (json_int_t)rep.changed, "ignored", (json_int_t)rep.ignored));
+}
+
 void admin_handle(struct server *s, struct http_conn *c)
 {
     assert(s->magic == SERVER_MAGIC);
@@ -141,7 +177,10 @@ void admin_handle(struct server *s, struct http_conn *c)
     }
     PAGES(X)
 #undef X
-    if (!page)
+    if (slice_starts(r->raw_path, SLICE_LIT(EVENTS_PATH))) {
+        op = "events";
+        take_events(s, c, slice_from(r->raw_path, strlen(EVENTS_PATH)));
+    } else if (!page)
         reply_error(c, 404, "no such page");
     else if (!reads)
         reply_error(c, 405, "only GET and HEAD");

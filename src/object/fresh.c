@@ -1,0 +1,199 @@
+/*
+ * Freshness on demand: CONFIRM asks the origin about a cached object at once; EVENTS takes its notifications.
+ *
+ * An event says that a key changed, not what is there now: what is cached of it is forgotten, unless it is
+ * the very version that the event tells of, as after a write of our own.
+ */
+#include "object/object_internal.h"
+
+#include "base/sys.h"
+#include "base/text.h"
+
+#include <jansson.h>
+#include <openssl/crypto.h>
+
+#define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
+
+/* The cached entry of a key and its attributes, in the arena; a reference, or NULL. */
+static struct extent *cached(struct object_service *s, const struct bucket *b, struct slice key,
+                             struct arena *a, struct attr *ret)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    _cleanup_(extent_unrefp) struct extent *x = NULL;
+    object_store_key(b, key, &k);
+    if (store_find(s->config.store, buf_view(&k), &x) < 0 || extent_attr(x, &blob) < 0 ||
+        attr_decode(arena_dup(a, buf_view(&blob)), ret) < 0)
+        return NULL;
+    return TAKE_PTR(x);
+}
+
+/* ---- CONFIRM ---- */
+
+static void confirmed(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
+                      struct attr *attr, uint64_t seen)
+{
+    _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    attr->confirmed_ns = sys->real_ns();
+    mirror_learn(s->mirror, b, key, attr, seen);
+    if (attr_encode(attr, &blob) == 0)
+        (void)extent_set_attr(x, buf_view(&blob));
+}
+
+static int confirm(struct object_service *s, struct upstream *u, struct slice key, struct arena *a,
+                   uint32_t *ret_state, struct err *e)
+{
+    struct attr known;
+    struct origin_attr now;
+    uint64_t seen = mirror_generation(s->mirror, u->bucket, key);
+    _cleanup_(extent_unrefp) struct extent *x = cached(s, u->bucket, key, a, &known);
+    *ret_state = WIRE_CONFIRM_NOT_CACHED;
+    if (!x)
+        return 0;
+    int r = upstream_head(u, key, known.etag, a, &now, e);
+    bool same = r == ERR_NOT_MODIFIED ||
+                (r == 0 && slice_eq(now.etag, known.etag) && now.size_bytes == known.size_bytes &&
+                 (now.etag.n > 0 || now.mtime_ns == known.mtime_ns));
+    if (r < 0 && !same && r != -ENOENT)
+        return r;
+    if (same)
+        confirmed(s, u->bucket, key, x, &known, seen);
+    else
+        (void)object_forget_key(s, u->bucket, key);
+    *ret_state = same ? WIRE_CONFIRM_SAME : r == -ENOENT ? WIRE_CONFIRM_GONE : WIRE_CONFIRM_CHANGED;
+    return 0;
+}
+
+int op_confirm(struct object_session *ses, const struct wire_confirm_req *req, struct arena *a,
+               struct wire_confirm_rep *rep, struct err *e)
+{
+    struct object_service *s = ses->service;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    int r = object_upstream(s, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    if (req->key.n == 0) { /* everything that is remembered without data */
+        mirror_forget_bucket(s->mirror, u->bucket);
+        watch_end_bucket(s, u->bucket->id);
+        rep->state = WIRE_CONFIRM_NOT_CACHED;
+        return 0;
+    }
+    r = object_check_key(req->key, e);
+    if (r == 0)
+        r = confirm(s, u, req->key, a, &rep->state, e);
+    return r < 0 ? err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
+}
+
+/* ---- EVENTS ---- */
+
+/* What of an origin's URL names its bucket, and the folder that keys of ours lie below ("" or ends with '/').
+ * Kinds without a bucket have neither. */
+static void origin_names(const char *url, struct slice *ret_name, struct slice *ret_prefix)
+{
+    struct slice rest = slice_str(url), scheme = rest;
+    *ret_name = *ret_prefix = SLICE_NULL;
+    ssize_t colon = slice_find_slice(rest, SLICE_LIT("://"));
+    if (colon < 0)
+        return;
+    scheme = slice_sub(rest, 0, (size_t)colon);
+    rest = slice_from(rest, (size_t)colon + 3);
+    if (slice_eq_str(scheme, "forebay"))
+        (void)slice_split(&rest, '/'); /* the host */
+    else if (!slice_eq_str(scheme, "s3") && !slice_eq_str(scheme, "gs") && !slice_eq_str(scheme, "az"))
+        return;
+    *ret_name = slice_split(&rest, '/');
+    *ret_prefix = rest;
+}
+
+/* The key of ours that an event's object is; false when it is none. */
+static bool own_key(const struct bucket *b, const json_t *bucket, const json_t *object, struct buf *ret)
+{
+    struct slice name, prefix;
+    const char *key = json_string_value(json_object_get(object, "key"));
+    const char *of = json_string_value(json_object_get(bucket, "name"));
+    origin_names(b->p.origin, &name, &prefix);
+    if (!key || text_uri_decode(ret, slice_str(key), /* plus_is_space= */ true) < 0)
+        return false;
+    if (of && name.n > 0 && !slice_eq_str(name, of))
+        return false;
+    if (prefix.n == 0)
+        return ret->n > 0;
+    if (slice_ends(prefix, SLICE_LIT("/")))
+        prefix.n--;
+    bool below = slice_starts(buf_view(ret), prefix) && ret->n > prefix.n + 1 && ret->p[prefix.n] == '/';
+    if (below)
+        buf_consume(ret, prefix.n + 1);
+    return below;
+}
+
+/* Whether the cache has the very version that the event tells of. */
+static bool is_ours(struct object_service *s, const struct bucket *b, struct slice key, const json_t *object)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(64 * KIB);
+    struct attr known;
+    struct slice etag = slice_str(json_string_value(json_object_get(object, "eTag")));
+    if (etag.n >= 2 && etag.p[0] == '"')
+        etag = slice_sub(etag, 1, etag.n - 2);
+    _cleanup_(extent_unrefp) struct extent *x = etag.n > 0 ? cached(s, b, key, a, &known) : NULL;
+    return x && slice_eq(known.etag, etag);
+}
+
+/* One record: whether it changed anything. */
+static bool take_event(struct object_service *s, const struct bucket *b, const json_t *record)
+{
+    const json_t *s3 = json_object_get(record, "s3"), *object = json_object_get(s3, "object");
+    struct slice event = slice_str(json_string_value(json_object_get(record, "eventName")));
+    _cleanup_buf_ struct buf key = BUF_INIT(2 * ORIGIN_KEY_MAX_BYTES);
+    if (slice_starts(event, SLICE_LIT("s3:")))
+        event = slice_from(event, 3);
+    bool made = slice_starts(event, SLICE_LIT("ObjectCreated:"));
+    if (!made && !slice_starts(event, SLICE_LIT("ObjectRemoved:")))
+        return false;
+    if (!own_key(b, json_object_get(s3, "bucket"), object, &key) || key.n > ORIGIN_KEY_MAX_BYTES)
+        return false;
+    if (made && is_ours(s, b, buf_view(&key), object))
+        return false;
+    (void)object_forget_key(s, b, buf_view(&key));
+    return true;
+}
+
+/* A bucket takes events from who knows its token. */
+static int check_token(const struct bucket *b, struct slice token, struct err *e)
+{
+    struct slice own = slice_str(b->p.events_token);
+    if (own.n == 0)
+        return err_set(e, -EACCES, "bucket %s takes no events: set its property events.token", b->name);
+    if (token.n != own.n || CRYPTO_memcmp(token.p, own.p, own.n) != 0)
+        return err_set(e, -EACCES, "the token is not that of the bucket");
+    return 0;
+}
+
+int op_events(struct object_session *ses, const struct wire_events_req *req, struct arena *a,
+              struct wire_events_rep *rep, struct err *e)
+{
+    (void)a;
+    struct object_service *s = ses->service;
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    int r = bucket_find(s->buckets, req->bucket, &b, e);
+    if (r == 0 && bucket_is_scratch(b))
+        r = err_set(e, -EINVAL, "bucket %s has no origin that could tell of changes", b->name);
+    if (r == 0)
+        r = check_token(b, req->token, e);
+    if (r < 0)
+        return r;
+    json_error_t why;
+    json_t *o = json_loadb(req->json.p ? req->json.p : "", req->json.n, 0, &why);
+    const json_t *records = json_object_get(o, "Records"), *one;
+    size_t i;
+    if (!json_is_array(records)) {
+        json_decref(o);
+        return err_set(e, -EINVAL, "no S3 event: %s", o ? "it has no Records" : why.text);
+    }
+    json_array_foreach(records, i, one)
+    {
+        bool changed = take_event(s, b, one);
+        rep->changed += changed;
+        rep->ignored += !changed;
+    }
+    json_decref(o);
+    return 0;
+}

@@ -1,0 +1,127 @@
+"""What changes at the origin behind the node's back: asked for on demand, and told by notifications."""
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from test_jobs import checked, keys_of
+
+KEYS = ["d/same", "d/changed ü", "d/gone", "other"]
+
+
+@pytest.fixture
+def stale(new_node, origin):
+    """A bucket that never asks by itself, with everything cached, and then changed at its origin."""
+    node = new_node()
+    name = node.new_bucket(origin, validate="never", **{"events.token": "hush"})
+    truth, s3 = origin.s3(), node.s3()
+    for key in KEYS:
+        truth.put_object(Bucket=name, Key=key, Body=b"old " + key.encode())
+        s3.get_object(Bucket=name, Key=key)["Body"].read()
+    assert keys_of(s3, name) == sorted(KEYS)
+    truth.put_object(Bucket=name, Key="d/changed ü", Body=b"new")
+    truth.delete_object(Bucket=name, Key="d/gone")
+    truth.put_object(Bucket=name, Key="d/added", Body=b"added")
+    assert s3.get_object(Bucket=name, Key="d/changed ü")["Body"].read().startswith(b"old")
+    assert keys_of(s3, name) == sorted(KEYS)
+    return node, name, truth
+
+
+def post(node, name, body, token="hush", method="POST"):
+    """POST of an event; gives (status, answer)."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Authorization": "Bearer " + token} if token else {}
+    request = urllib.request.Request(f"{node.endpoint}/-/api/v1/events/{name}", data=data, headers=headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as e:
+        return e.code, json.loads(e.read())
+
+
+def record(event, bucket, key, etag=None):
+    thing = {"key": key, "size": 1, **({"eTag": etag} if etag else {})}
+    return {"eventVersion": "2.1", "eventName": event, "s3": {"bucket": {"name": bucket}, "object": thing}}
+
+
+def test_validate_finds_what_changed(stale):
+    """validate drops what the origin changed or removed, keeps the rest, and shows what was added at once."""
+    node, name, truth = stale
+    s3 = node.s3()
+    job = json.loads(node.cli("validate", "--wait", "--json", name + "/d/").stdout)
+    assert (job["done_objects"], job["skipped_objects"], job["failed_objects"]) == (3, 1, 0)
+    assert checked(node, name)["cached_objects"] == 2
+    assert keys_of(s3, name) == sorted(["d/same", "d/changed ü", "d/added", "other"])
+    assert s3.get_object(Bucket=name, Key="d/changed ü")["Body"].read() == b"new"
+    with pytest.raises(s3.exceptions.NoSuchKey):
+        s3.get_object(Bucket=name, Key="d/gone")
+    assert "3 unchanged" in node.cli("validate", "--wait", name).stdout
+
+
+def test_validate_with_an_origin_that_is_away(new_node, new_shaper, origin):
+    """What cannot be asked is neither dropped nor called valid: the job is partly failed."""
+    node, shaper = new_node(), new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, retry="0s", validate="never")
+    for i in range(3):
+        origin.s3().put_object(Bucket=name, Key=f"k{i}", Body=b"x")
+    node.cli("prefetch", "--wait", name)
+    shaper.fault("status:500", count="100", match="/k1")
+    done = node.cli("validate", "--wait", "--json", name, check=False)
+    job = json.loads(done.stdout)
+    assert (done.returncode, job["failed_objects"], job["skipped_objects"]) == (3, 1, 2)
+    assert node.cli("cat", name + "/k1").stdout == "x"
+
+
+def test_events_invalidate_at_once(stale):
+    """A notification of a change or removal shows at the next read; one of the version that is cached, of another
+    bucket, or of another kind changes nothing."""
+    node, name, truth = stale
+    s3 = node.s3()
+    same = truth.head_object(Bucket=name, Key="d/same")["ETag"].strip('"')
+    before = checked(node, name)["cached_objects"]
+    assert post(node, name, {"Records": [record("ObjectCreated:Put", name, "d/same", same),
+                                         record("ObjectCreated:Put", "elsewhere", "other"),
+                                         record("ObjectTagging:Put", name, "other")]}) == (200, {"changed": 0, "ignored": 3})
+    assert checked(node, name)["cached_objects"] == before
+    status, answer = post(node, name, {"Records": [record("s3:ObjectCreated:Put", name, "d/changed+%C3%BC", "x"),
+                                                   record("ObjectRemoved:Delete", name, "d/gone"),
+                                                   record("ObjectCreated:CompleteMultipartUpload", name, "d/added")]})
+    assert (status, answer) == (200, {"changed": 3, "ignored": 0})
+    assert s3.get_object(Bucket=name, Key="d/changed ü")["Body"].read() == b"new"
+    assert s3.get_object(Bucket=name, Key="d/added")["Body"].read() == b"added"
+    assert keys_of(s3, name) == sorted(["d/same", "d/changed ü", "d/added", "other"])
+
+
+def test_events_below_a_prefix(new_node, origin):
+    """Of a bucket before a folder of the origin's, keys are those below it; others are ignored."""
+    node = new_node()
+    name = node.new_bucket(origin, prefix="in/side", validate="never", **{"events.token": "hush"})
+    truth = origin.s3()
+    truth.put_object(Bucket=name, Key="in/side/k", Body=b"old")
+    assert node.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"old"
+    truth.put_object(Bucket=name, Key="in/side/k", Body=b"new")
+    for key, expected in (("k", 0), ("in/side", 0), ("in/sidek", 0), ("in/side/k", 1)):
+        assert post(node, name, {"Records": [record("ObjectCreated:Put", name, key)]})[1]["changed"] == expected
+    assert node.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"new"
+
+
+def test_events_from_strangers_are_refused(stale, origin):
+    """Without the bucket's token, without a token of the bucket, with other methods, with what is no event."""
+    node, name, _ = stale
+    good = {"Records": [record("ObjectRemoved:Delete", name, "other")]}
+    silent = node.new_bucket(origin)
+    before = checked(node, name)["cached_objects"]
+    assert post(node, name, good, token=None)[0] == 403
+    assert post(node, name, good, token="hush!")[0] == 403
+    assert post(node, silent, good, token="")[0] == 403
+    assert post(node, "no-such-bucket", good)[0] == 404
+    assert post(node, name, good, method="PUT")[0] == 405
+    for bad in (b"", b"{", b"[]", b"{}", b'{"Records": 7}', b'{"Records": [7, {"s3": []}, {"eventName": 3}]}'):
+        status, answer = post(node, name, bad)
+        assert status == 400 or answer["changed"] == 0, bad
+    assert post(node, name, b" " * (5 * 2**20))[0] == 413
+    assert checked(node, name)["cached_objects"] == before
+    assert "hush" not in node.cli("bucket", "show", name).stdout
+    assert "hush" not in node.log()

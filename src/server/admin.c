@@ -1,14 +1,14 @@
 /*
  * Everything below "/-/": health, metrics, status.
  *
- * | path              | credentials | answer                                                              |
- * | ----------------- | ----------- | ------------------------------------------------------------------- |
- * | /-/health         | none        | 200 {"status":"ok",...}; 503 "stopping" once the node is told to stop |
- * | /-/metrics        | none        | Prometheus text exposition format                                   |
- * | /-/api/v1/status  | signature   | JSON: the node, its disks, buckets and mounts                       |
- * | /-/api/v1/events/BUCKET | token | POST of an S3 event: {"changed":N,"ignored":N}; 403 without
- * `Authorization:   | |                   |             | Bearer TOKEN` of the bucket's property events.token
- * |
+ * | path                    | credentials | answer                                                        |
+ * | ----------------------- | ----------- | ------------------------------------------------------------- |
+ * | /-/health               | none        | 200 {"status":"ok",...}; 503 "stopping" once told to stop     |
+ * | /-/metrics              | none        | Prometheus text exposition format                             |
+ * | /-/api/v1/status        | signature   | JSON: the node, its disks, buckets and mounts                 |
+ * | /-/api/v1/events/BUCKET | token       | POST of an S3 event: {"changed":N,"ignored":N}; 403 otherwise |
+ *
+ * The token is the bucket's property events.token, sent as `Authorization: Bearer TOKEN`.
  *
  * Health and metrics need no credentials on any address, because what asks for them (load balancers,
  * Prometheus) cannot sign. They hold no secrets and no keys of objects; metrics do name buckets and disks.

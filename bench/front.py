@@ -1,26 +1,38 @@
-"""Warm GETs over HTTP: ours with signatures verified, beside nginx serving the same files, nginx as a cache in front of the origin, and
-the origin's own server."""
+"""Measurements of the S3 front end: warm GETs with signatures verified, beside nginx serving the same files, nginx as a cache in front of
+the origin, and the origin's own server; over TLS; of small values; and listings."""
 
 import contextlib
 import http.client
 import os
+import re
 import shutil
+import statistics
+import subprocess
+import threading
+import time
 
 import lab as lab_module
-from lab import MIB, harness, say
+import peers
+from lab import MIB, MemoryWatch, harness, pair_row, say, spread, stolen, value_row
 from usage import Usage
-from versus import rounds, rows_against
+from versus import NotRun, costs, rounds, rows_against
 
 # title, bytes of an object, objects, requests, connections, goal against nginx with sendfile
 LOADS = [
-    ("4 KiB", 4 << 10, 512, 40_000, 16, 0.5),
-    ("100 KiB", 100 << 10, 256, 20_000, 16, 1.0),
-    ("1 MiB", MIB, 128, 4_096, 16, 1.0),
-    ("10 MiB", 10 * MIB, 24, 400, 16, 1.0),
-    ("100 KiB", 100 << 10, 256, 20_000, 256, 1.0),
-    ("1 MiB", MIB, 128, 4_096, 256, 1.0),
+    ("4 KiB", 4 << 10, 512, 20_000, 16, 0.5),
+    ("100 KiB", 100 << 10, 256, 16_000, 16, 1.0),
+    ("1 MiB", MIB, 128, 3_072, 16, 1.0),
+    ("10 MiB", 10 * MIB, 24, 320, 16, 1.0),
+    ("100 KiB", 100 << 10, 256, 16_000, 256, 1.0),
+    ("1 MiB", MIB, 128, 3_072, 256, 1.0),
+    ("10 MiB", 10 * MIB, 24, 512, 256, 1.0),
 ]
+PEER_LOADS = [0, 2, 5]
 QUICK_SHARE = 8
+TLS_BYTES, TLS_OBJECTS, TLS_REQUESTS, TLS_RECORD_BYTES = 10 * MIB, 24, 240, 16384
+VALUE_BYTES, VALUES, VALUE_GETS, VALUE_GOAL = 1 << 10, 1_000, 100_000, 50_000
+LIST_OBJECTS, QUICK_LIST_OBJECTS, LIST_SECONDS, LIST_THREADS = 1_000_000, 5_000, 30, 4
+LIST_GROWTH_BYTES = 64 * MIB
 OURS, STATIC, CACHE, DIRECT = "forebay", "nginx with sendfile", "nginx with proxy_cache", "versitygw itself"
 
 CONFIG = """
@@ -78,25 +90,34 @@ def sample(lab, pids, address, targets, connections, requests):
     with Usage(pids) as usage:
         said = lab.get(address, targets, connections, requests)
     return {"rate": said["bytes"] / said["seconds"], "memory_bytes": usage.memory_bytes,
-            "cpu_s_per_gb": usage.cpu_s / (said["bytes"] / 1e9)}
+            "cpu_s_per_gb": usage.cpu_s / (said["bytes"] / 1e9), "cpu_s_per_100k": usage.cpu_s / (said["requests"] / 1e5),
+            "requests_per_s": said["requests"] / said["seconds"]}
 
 
-def one_load(lab, size_title, size, objects, requests, connections, goal):
-    import peers
-    if lab.quick:
-        objects, requests = max(8, objects // QUICK_SHARE), requests // QUICK_SHARE
+def plain_objects(lab, size, objects):
+    """Files on the disk, and the same as objects of a bucket at the origin: their directory, names and bucket."""
     plain = lab.path("objects")
     keys = [f"object-{i:03d}" for i in range(objects)]
     for key in keys:
         lab_module.write_random(plain / key, size, key)
-    bucket = lab.upload({key: plain / key for key in keys})
-    at_origin = harness.s3_client(lab.origin.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
-    with lab.node(bucket) as node, Nginx(lab.path("nginx"), root=plain) as static, \
-            Nginx(lab.path("proxy"), origin=lab.origin.endpoint.split("//")[1]) as cache:
+    return plain, keys, lab.upload({key: plain / key for key in keys})
+
+
+def one_load(lab, with_peers, size_title, size, objects, requests, connections, goal):
+    if lab.quick:
+        objects, requests = max(8, objects // QUICK_SHARE), requests // QUICK_SHARE
+    plain, keys, bucket = plain_objects(lab, size, objects)
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(lab.node(bucket))
+        static = stack.enter_context(Nginx(lab.path("nginx"), root=plain))
         signed, address = lab.targets(node.s3(signature_version="s3v4"), bucket, keys)
-        presigned, origin_address = lab.targets(at_origin, bucket, keys)
-        sides = {OURS: (address, signed, node.pid), STATIC: (static.address, ["/" + key for key in keys], static.pid),
-                 CACHE: (cache.address, presigned, cache.pid), DIRECT: (origin_address, presigned, lab.origin.pid)}
+        sides = {OURS: (address, signed, node.pid), STATIC: (static.address, ["/" + key for key in keys], static.pid)}
+        if with_peers:
+            at_origin = harness.s3_client(lab.origin.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
+            presigned, origin_address = lab.targets(at_origin, bucket, keys)
+            cache = stack.enter_context(Nginx(lab.path("proxy"), origin=lab.origin.endpoint.split("//")[1]))
+            del sides[STATIC]
+            sides |= {CACHE: (cache.address, presigned, cache.pid), DIRECT: (origin_address, presigned, lab.origin.pid)}
         for _ in range(2):
             for where, targets, _pid in sides.values():
                 lab.get(where, targets, min(connections, objects))
@@ -113,12 +134,155 @@ def one_load(lab, size_title, size, objects, requests, connections, goal):
 
 def s3(lab):
     """Warm GETs by presigned URLs: signed requests to the node, verified each time, beside the same files from nginx with sendfile
-    without signatures (the reference of the goal), from nginx with proxy_cache in front of the origin, and from the origin's own server.
-    All in the page cache."""
-    rows = []
-    for load in LOADS[:4] if lab.quick else LOADS:
-        rows += one_load(lab, *load)
-    return rows
+    without signatures. All in the page cache."""
+    return [row for load in (LOADS[:4] if lab.quick else LOADS) for row in one_load(lab, False, *load)]
 
 
-MEASURES = {"s3": s3}
+def peers_s3(lab):
+    """The same beside nginx with proxy_cache in front of the origin, and the origin's own server."""
+    return [row for i in PEER_LOADS for row in one_load(lab, True, *LOADS[i])]
+
+
+# ---- TLS ----
+
+def certificate(directory):
+    """A self-signed certificate for the loopback, and its key."""
+    directory.mkdir()
+    made = subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                           "/CN=forebay bench", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", directory / "key.pem", "-out",
+                           directory / "cert.pem"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if made.returncode != 0:
+        raise NotRun(f"openssl makes no certificate: {made.stdout.strip().splitlines()[-1]}")
+    return directory / "cert.pem", directory / "key.pem"
+
+
+def gcm_bytes_per_s():
+    """AES-256-GCM of one core at the size of a TLS record, as `openssl speed` says."""
+    said = subprocess.run(["openssl", "speed", "-mr", "-seconds", "1", "-bytes", str(TLS_RECORD_BYTES), "-evp", "aes-256-gcm"],
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    found = re.search(r"^\+F:\d+:AES-256-GCM:([\d.]+)", said, re.M)
+    if not found:
+        raise NotRun("openssl speed does not say how fast AES-256-GCM is")
+    return float(found.group(1))
+
+
+def tls(lab):
+    """Warm GETs of 10 MiB over 16 connections of TLS, against the lower of two rates: the same without TLS, and AES-256-GCM by `openssl
+    speed` at the size of a record times the number of cores. The client decrypts on the same cores, which takes as long again."""
+    objects, requests = (8, 24) if lab.quick else (TLS_OBJECTS, TLS_REQUESTS)
+    _plain, keys, bucket = plain_objects(lab, TLS_BYTES, objects)
+    cert, key = certificate(lab.path("certificate"))
+    possible = gcm_bytes_per_s() * os.cpu_count()
+    with lab.node(bucket) as node, lab.node(bucket, tls_cert=cert, tls_key=key) as secure:
+        sides = {}
+        for name, one in (("plain", node), (OURS, secure)):
+            targets, address = lab.targets(one.s3(signature_version="s3v4"), bucket, keys)
+            sides[name] = address, targets, one.pid
+            for _ in range(2):
+                lab.get(address, targets, 8)
+        say(f"TLS, {lab.pairs} rounds; AES-256-GCM on all cores {possible / 1e6:.0f} MB/s")
+        taken, share = rounds(lab, {
+            name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, 16, requests)
+            for name, (where, targets, pid) in sides.items()})
+        kernel = re.search(r"kernel TLS: ([^;\n]*)", secure.log())
+    plain_rate = statistics.median(one["rate"] for one in taken["plain"])
+    row = pair_row("Warm S3 GET of 10 MiB objects over TLS, of the lower of plain and AES-256-GCM x cores", 0.7,
+                   [(ours["rate"], min(plain["rate"], possible)) for ours, plain in zip(taken[OURS], taken["plain"])], share, "MB/s", 1e-6)
+    note = f"plain {plain_rate / 1e6:.0f} MB/s, AES-256-GCM x cores {possible / 1e6:.0f} MB/s; kernel TLS: {kernel.group(1) if kernel else 'unknown'}"
+    return [{**row, "note": note, "ours_cost": costs(taken[OURS]), "reference_cost": costs(taken["plain"])}]
+
+
+# ---- small values ----
+
+def values(lab):
+    """Gets of values of 1 KiB out of a scratch bucket, as an inference server looks predictions up: signed, 16 kept connections; beside
+    nginx with sendfile without signatures."""
+    count, requests = (100, 5_000) if lab.quick else (VALUES, VALUE_GETS)
+    plain = lab.path("values")
+    keys = [f"value-{i:05d}" for i in range(count)]
+    with lab.node() as node, Nginx(lab.path("nginx"), root=plain) as static:
+        made = node.cli("bucket", "create", "values", check=False)
+        if made.returncode != 0:
+            raise NotRun(made.stderr.strip())
+        client = node.s3(signature_version="s3v4")
+        for key in keys:
+            lab_module.write_random(plain / key, VALUE_BYTES, key)
+            client.put_object(Bucket="values", Key=key, Body=(plain / key).read_bytes())
+        signed, address = lab.targets(client, "values", keys)
+        sides = {OURS: (address, signed, node.pid), STATIC: (static.address, ["/" + key for key in keys], static.pid)}
+        for where, targets, _pid in sides.values():
+            lab.get(where, targets, 16)
+        say(f"values of 1 KiB, {lab.pairs} rounds")
+        taken, share = rounds(lab, {
+            name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, 16, requests)
+            for name, (where, targets, pid) in sides.items()})
+    ours, other = (spread([one["requests_per_s"] for one in taken[name]]) for name in (OURS, STATIC))
+    return [value_row("Gets of 1 KiB values from a scratch bucket, 16 connections", f"at least {VALUE_GOAL:,}/s",
+                      f"{ours['median']:,.0f}/s ({ours['min']:,.0f} to {ours['max']:,.0f})", ours["median"] >= VALUE_GOAL, share,
+                      detail=f"nginx with sendfile, unsigned: {other['median']:,.0f}/s; CPU s per 100,000 requests "
+                             f"{costs(taken[OURS])['cpu_s_per_100k']:.2f} against {costs(taken[STATIC])['cpu_s_per_100k']:.2f}")]
+
+
+# ---- listings ----
+
+def make_names(directory, count):
+    """Empty files in one directory, by several threads."""
+    def some(first):
+        for i in range(first, count, LIST_THREADS):
+            os.close(os.open(directory / f"object-{i:07d}", os.O_CREAT | os.O_WRONLY | os.O_EXCL))
+
+    threads = [threading.Thread(target=some, args=(i,)) for i in range(LIST_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def list_all(client, bucket, prefix):
+    """Seconds and number of objects of a full listing by pages of 1,000, over one connection, each request signed; the pages are only
+    searched for keys and for what continues them, so that it is the server that is measured."""
+    address = client.meta.endpoint_url.split("//")[1]
+    connection, token, found, start = http.client.HTTPConnection(address), None, 0, time.monotonic()
+    with contextlib.closing(connection):
+        while True:
+            parameters = {"Bucket": bucket, "Prefix": prefix, **({"ContinuationToken": token} if token else {})}
+            url = client.generate_presigned_url("list_objects_v2", Params=parameters)
+            connection.request("GET", url.split(address, 1)[1])
+            reply = connection.getresponse()
+            page = reply.read()
+            if reply.status != 200:
+                raise RuntimeError(f"listing: {reply.status}")
+            found += page.count(b"<Key>")
+            more = re.search(rb"<NextContinuationToken>([^<]*)<", page)
+            if not more:
+                return time.monotonic() - start, found
+            token = more.group(1).decode()
+
+
+def listing(lab):
+    """A full listing by S3 of one prefix of a scratch bucket with a million objects (made as empty files through the mount), three
+    times, and the node's memory meanwhile."""
+    count = QUICK_LIST_OBJECTS if lab.quick else LIST_OBJECTS
+    with lab.node() as node:
+        if node.cli("bucket", "create", "listed", check=False).returncode != 0:
+            raise NotRun("no bucket without origin can be made")
+        with lab.mount(node, "listed") as mount:
+            (mount.dir / "all").mkdir()
+            say(f"making {count} names")
+            make_names(mount.dir / "all", count)
+        client = node.s3(signature_version="s3v4")
+        before, times = MemoryWatch.resident(node.pid), []
+        with stolen() as share, MemoryWatch([node.pid]) as watch:
+            for _ in range(3):
+                seconds, found = list_all(client, "listed", "all/object-")
+                if found != count:
+                    raise RuntimeError(f"{found} of {count} objects were listed")
+                times.append(seconds)
+    taken, growth = spread(times), watch.peak_bytes - before
+    return [value_row(f"Full S3 listing of {count:,} objects in one prefix", f"under {LIST_SECONDS} s", f"{taken['median']:.1f} s",
+                      taken["median"] < LIST_SECONDS, share[0], detail=f"{taken['min']:.1f} to {taken['max']:.1f} s, 3 listings"),
+            value_row(f"Memory of the node more than before, while it lists {count:,} objects", f"flat: at most {LIST_GROWTH_BYTES // MIB} MiB",
+                      f"{growth / MIB:.1f} MiB at most", growth <= LIST_GROWTH_BYTES, share[0], detail=f"before {before / MIB:.1f} MiB")]
+
+
+MEASURES = {"s3": s3, "peers_s3": peers_s3, "tls": tls, "values": values, "listing": listing}

@@ -2,11 +2,14 @@
  * Sends HTTP GETs over keep-alive connections, one thread each, and throws away what comes: the same load for
  * every server it is pointed at.
  *
- *     getload HOST:PORT LIST CONNECTIONS REQUESTS
+ *     getload [https://]HOST:PORT LIST CONNECTIONS REQUESTS
  *
  * LIST is a file with one request target a line, percent-encoded and with its query (a presigned URL without
  * scheme and host), optionally followed by a space and a range, "0-1048575". The connections take the lines
  * in turn, from the top again after the last, until REQUESTS were sent.
+ *
+ * With "https://" in front of HOST:PORT the connections speak TLS. The certificate is not looked at: this is
+ * a load, not a client, and the certificate is its caller's own.
  *
  * Prints one line of JSON: requests, bytes (of bodies), seconds, and the 50th, 99th and 100th percentile of
  * the time to the first byte of a response and to its end.
@@ -26,7 +29,9 @@
 #include "net/sock.h"
 
 #include <inttypes.h>
+#include <openssl/ssl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +46,15 @@
 #define CONNECTIONS_MAX 4096
 #define TIMEOUT_MS      120000
 
+/* The end of a connection that is read from; tls NULL: plain. */
+struct link {
+    int fd;
+    SSL *tls;
+};
+
 struct load {
     const char *address;
+    SSL_CTX *tls; /* NULL: plain */
     char **lines;
     size_t n_lines;
     uint64_t requests, connections;
@@ -59,6 +71,41 @@ static void fail(struct load *l, const char *what, struct slice detail)
         return;
     LOCK_SCOPE(&l->lock);
     (void)fprintf(stderr, "getload: %s: %s: " SLICE_FMT "\n", l->address, what, SLICE_ARG(detail));
+}
+
+static int link_send(struct link k, const char *p, size_t n)
+{
+    if (!k.tls)
+        return sock_send_all(k.fd, p, n, MSG_NOSIGNAL);
+    return SSL_write(k.tls, p, (int)n) == (int)n ? 0 : -EPIPE;
+}
+
+static ssize_t link_recv(struct link k, char *p, size_t n)
+{
+    if (!k.tls)
+        return sock_recv_some(k.fd, p, n);
+    int r = SSL_read(k.tls, p, (int)n);
+    return r > 0 ? r : -EPIPE;
+}
+
+static int link_open(struct load *l, struct link *ret, struct err *e)
+{
+    *ret = (struct link){.fd = -1};
+    int r = sock_connect_tcp(l->address, TIMEOUT_MS, &ret->fd, e);
+    r = r ? r : sock_set_timeouts(ret->fd, TIMEOUT_MS, TIMEOUT_MS);
+    if (r < 0 || !l->tls)
+        return r;
+    ret->tls = SSL_new(l->tls);
+    if (!ret->tls || SSL_set_fd(ret->tls, ret->fd) != 1 || SSL_connect(ret->tls) != 1)
+        return err_errno(e, -EPROTO, "TLS");
+    return 0;
+}
+
+static void link_close(struct link *k)
+{
+    SSL_free(k->tls);
+    if (k->fd >= 0)
+        (void)close(k->fd);
 }
 
 /* The head of a response in `p`: its length, 0 while it is not whole. */
@@ -87,7 +134,7 @@ static int64_t body_length(struct slice head)
     return length;
 }
 
-static int send_request(struct load *l, int fd, uint64_t i)
+static int send_request(struct load *l, struct link k, uint64_t i)
 {
     char request[REQUEST_BYTES], target[REQUEST_BYTES], range[64] = "";
     const char *line = l->lines[i % l->n_lines], *space = strchr(line, ' ');
@@ -98,17 +145,17 @@ static int send_request(struct load *l, int fd, uint64_t i)
                      range);
     if (n < 0 || (size_t)n >= sizeof(request))
         return -E2BIG;
-    return sock_send_all(fd, request, (size_t)n, MSG_NOSIGNAL);
+    return link_send(k, request, (size_t)n);
 }
 
 /* One request and its whole answer; `piece` is the thread's buffer. */
-static void one_request(struct load *l, int fd, char *piece, uint64_t i)
+static void one_request(struct load *l, struct link k, char *piece, uint64_t i)
 {
     uint64_t from = sys->mono_ns();
-    int r = send_request(l, fd, i);
+    int r = send_request(l, k, i);
     size_t n = 0, head = 0;
     while (r == 0 && head == 0) {
-        ssize_t got = n < HEAD_MAX_BYTES ? sock_recv_some(fd, piece + n, PIECE_BYTES - n) : -E2BIG;
+        ssize_t got = n < HEAD_MAX_BYTES ? link_recv(k, piece + n, PIECE_BYTES - n) : -E2BIG;
         if (n == 0)
             l->first_ns[i] = sys->mono_ns() - from;
         r = got < 0 ? (int)got : 0;
@@ -125,7 +172,7 @@ static void one_request(struct load *l, int fd, char *piece, uint64_t i)
         return;
     }
     for (uint64_t left = (uint64_t)length - MIN((uint64_t)length, n - head); left > 0;) {
-        ssize_t got = sock_recv_some(fd, piece, MIN(left, PIECE_BYTES));
+        ssize_t got = link_recv(k, piece, MIN(left, PIECE_BYTES));
         if (got <= 0) {
             fail(l, "body ends early", slice_str(err_text((int)got)));
             return;
@@ -141,18 +188,19 @@ static void *connection_main(void *arg)
     struct load *l = arg;
     struct err e = {0};
     _cleanup_free_ char *piece = malloc(PIECE_BYTES);
-    _cleanup_close_ int fd = -1;
+    struct link k;
     assert(piece);
-    if (sock_connect_tcp(l->address, TIMEOUT_MS, &fd, &e) < 0 ||
-        sock_set_timeouts(fd, TIMEOUT_MS, TIMEOUT_MS) < 0)
+    if (link_open(l, &k, &e) < 0)
         fail(l, "connect", slice_str(e.text));
     (void)pthread_barrier_wait(&l->start);
     for (;;) {
         uint64_t i = atomic_fetch_add(&l->next, 1);
         if (i >= l->requests || atomic_load(&l->failed))
-            return NULL;
-        one_request(l, fd, piece, i);
+            break;
+        one_request(l, k, piece, i);
     }
+    link_close(&k);
+    return NULL;
 }
 
 static int read_list(struct load *l, const char *path)
@@ -223,7 +271,7 @@ static int run(struct load *l)
 int main(int argc, char **argv)
 {
     if (argc != 5) {
-        (void)fputs("usage: getload HOST:PORT LIST CONNECTIONS REQUESTS\n", stderr);
+        (void)fputs("usage: getload [https://]HOST:PORT LIST CONNECTIONS REQUESTS\n", stderr);
         return 2;
     }
     struct load l = {.address = argv[1],
@@ -234,6 +282,12 @@ int main(int argc, char **argv)
         return 2;
     }
     lock_init(&l.lock, LOCK_LEAF);
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (strncmp(l.address, "https://", 8) == 0) {
+        l.address += 8;
+        l.tls = SSL_CTX_new(TLS_client_method());
+        assert(l.tls);
+    }
     int r = read_list(&l, argv[2]);
     if (r < 0) {
         (void)fprintf(stderr, "getload: %s: %s\n", argv[2], err_text(r));
@@ -243,5 +297,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < l.n_lines; i++)
         free(l.lines[i]);
     free(l.lines);
+    SSL_CTX_free(l.tls);
     return status;
 }

@@ -31,6 +31,7 @@ PAIRS, QUICK_PAIRS = 9, 3
 SHAPE = {"first_byte": "20ms", "per_connection": "50MB/s", "total": "300MB/s"}
 SHAPED_BYTES_PER_S = 300e6
 MOUNT_SECONDS = 30
+FILL_ABOVE_MIB = 2048  # what fills go to has been touched before; this much free memory more does not matter
 FREE_BYTES, QUICK_FREE_BYTES = 40 * GIB, 10 * GIB
 
 
@@ -258,30 +259,28 @@ class Lab:
         with Mount(node, bucket, self.path("mnt"), *options) as running:
             yield running
 
-    @contextlib.contextmanager
-    def full_memory(self):
-        """Fills the free memory with page cache of a sparse file, as it is on a machine that has run for a while. A virtual
-        machine's free memory may not be there at all until it is touched: where it is not, a page costs the hypervisor ten
+    def fill_memory(self):
+        """Fills the free memory with page cache of a sparse file, as it is on a machine that has run for a while; not in a quick run. A
+        virtual machine's free memory may not be there at all until it is touched: where it is not, a page costs the hypervisor ten
         times what reading 4 KiB costs us, and every cold figure is that of the hypervisor."""
-        path = self.path("sparse")
         with open("/proc/meminfo", encoding="ascii") as lines:
             free_mib = next(int(line.split()[1]) >> 10 for line in lines if line.startswith("MemFree:"))
+        if self.quick or free_mib < FILL_ABOVE_MIB:
+            return
+        path = self.path("sparse")
         say(f"filling {free_mib} MiB of free memory with page cache")
         with open(path, "wb") as f:
             f.truncate(free_mib * MIB)
-        half, readers = free_mib // 2, []
+        half = free_mib // 2
+        readers = [subprocess.Popen(["dd", f"if={path}", "of=/dev/null", "bs=1M", f"skip={i * half}", f"count={half}"],
+                                    stderr=subprocess.DEVNULL) for i in range(2)]
         try:
-            for i in range(2):
-                readers.append(subprocess.Popen(["dd", f"if={path}", "of=/dev/null", "bs=1M", f"skip={i * half}", f"count={half}"],
-                                                stderr=subprocess.DEVNULL))
             if any(reader.wait() for reader in readers):
                 raise RuntimeError(f"{path}: could not be read")
-            yield
         finally:
             for reader in readers:
                 reader.kill()
                 reader.wait()
-            path.unlink()
 
     def program(self, name, *arguments):
         """Runs a program of the build that prints JSON."""
@@ -318,6 +317,7 @@ class Lab:
         urls = [client.generate_presigned_url("get_object", Params=p, ExpiresIn=86400) for p in parameters]
         address = urls[0].split("/")[2]
         targets = [url.split(address, 1)[1] for url in urls]
+        address = "https://" + address if urls[0].startswith("https:") else address
         return [f"{t} {r}" for t, r in zip(targets, ranges)] if ranges else targets, address
 
     def take_pairs(self, ours, reference, pairs=None):

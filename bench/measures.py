@@ -18,6 +18,7 @@ SEQUENTIAL_PASSES = 4
 RANDOM_BLOCK = 4096
 RANDOM_READS = 400_000
 RANDOM_LARGE_BLOCK, RANDOM_LARGE_READS = 128 << 10, 32_000
+DIRECT_EVERY = 3
 MMAP_PASSES = 2
 QUICK_SHARE = 8  # of random reads and of the bytes of streams, in a quick run
 QUICK_IMAGES, QUICK_SHARDS = 400, 2
@@ -73,8 +74,9 @@ def warm_rows(lab, plain, ours, state):
         rows.append(pair_row(f"Warm reads through the mount, {title}, {state}, of the disk's", 0.95, taken, share, "MB/s", 1e-6))
         if lab.quick:
             continue
-        taken, share = lab.take_pairs(lambda: rate(lab.read_at_once(READERS_AT_ONCE, mode, ours, block, count)),
-                                      lambda: rate(lab.read_at_once(READERS_AT_ONCE, mode, plain, block, count)))
+        each = max(1, count // READERS_AT_ONCE)
+        taken, share = lab.take_pairs(lambda: rate(lab.read_at_once(READERS_AT_ONCE, mode, ours, block, each)),
+                                      lambda: rate(lab.read_at_once(READERS_AT_ONCE, mode, plain, block, each)))
         rows.append(pair_row(f"Warm reads through the mount, {title}, {READERS_AT_ONCE} readers at once, {state}, of the disk's", 0.95, taken,
                              share, "MB/s", 1e-6))
     return rows
@@ -123,17 +125,23 @@ def cold_direct(lab, bucket, shaper):
 
 def cold(lab):
     """Cold sequential reads of a large object from the shaped origin, by a node with nothing in it, against the rate that the
-    origin is shaped to. What parallel ranges straight from the origin give in the same turns is shown beside it. The
+    origin is shaped to. What parallel ranges straight from the origin give between them is shown beside it. The
     machine's memory is full of page cache before, as on any machine that has run for a while."""
     _, bucket = big_file(lab)
     rows = []
-    with contextlib.nullcontext() if lab.quick else lab.full_memory(), lab.shaper(**SHAPE) as shaper:
+    lab.fill_memory()
+    with lab.shaper(**SHAPE) as shaper:
         for title, measure in (("the mount", cold_mount), ("S3 GET", cold_s3)):
             say(f"cold: {big_bytes(lab) // MIB} MiB through {title}, {lab.pairs} pairs")
-            taken, share = lab.take_pairs(lambda: measure(lab, bucket, shaper), lambda: cold_direct(lab, bucket, shaper))
+            ours, direct = [], []
+            with stolen() as share:
+                for i in range(lab.pairs):
+                    ours.append(measure(lab, bucket, shaper))
+                    if i % DIRECT_EVERY == 0:
+                        direct.append(cold_direct(lab, bucket, shaper) * 1e-6)
             row = pair_row(f"Cold sequential read of {big_bytes(lab) // MIB} MiB through {title}, of the origin's 300 MB/s", 0.95,
-                           [(ours, SHAPED_BYTES_PER_S) for ours, _ in taken], share, "MB/s", 1e-6)
-            row["direct"] = lab_module.spread([direct * 1e-6 for _, direct in taken])
+                           [(rate_now, SHAPED_BYTES_PER_S) for rate_now in ours], share[0], "MB/s", 1e-6)
+            row["direct"] = lab_module.spread(direct)
             rows.append(row)
     return rows
 
@@ -298,5 +306,4 @@ def scale(lab):
     return json.loads(done.stdout)["rows"]
 
 
-MEASURES = {"warm": warm, "cold": cold, "first": first, "epoch": epoch, "memory": memory}
-ON_REQUEST = {"scale": scale}
+MEASURES = {"warm": warm, "cold": cold, "first": first, "epoch": epoch, "memory": memory, "scale": scale}

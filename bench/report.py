@@ -12,12 +12,17 @@ in one run, with minimum and maximum; *steal* is the share of CPU time that the 
 in the page cache, for both sides. Cold means a node with nothing in it, behind `bench/shaper`: 20 ms to the first byte, 50 MB/s
 per connection, 300 MB/s in all. The raw numbers of every pair are in `bench/results/`.
 """
-TITLES = {"warm": "Warm reads through the mount", "dropped": "With the page cache dropped", "cold": "Cold reads", "first": "First byte",
-          "s3": "Warm S3", "put": "Uploads", "epoch": "Two epochs", "half": "Half a cache", "train": "Training", "checkpoint": "Checkpoints",
-          "meta": "Names", "find": "Listing names", "model": "Models", "prefetch": "Jobs", "memory": "Memory", "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers",
-          "peers_small": "Small files, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
+TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "dropped": "With the page cache dropped", "cold": "Cold reads",
+          "model_cold": "A cold model", "first": "First byte", "s3": "Warm S3", "values": "Small values", "tls": "TLS", "listing": "Long listings",
+          "put": "Uploads", "put_opaque": "Uploads without MD5", "put_mirror": "Uploads to a mirror", "write_back": "Write-back",
+          "epoch": "Two epochs", "half": "Half a cache", "train": "Training", "checkpoint": "Checkpoints",
+          "checkpoint_shards": "Checkpoints in shards", "meta": "Names", "find": "Listing names", "model": "Models", "prefetch": "Prefetch",
+          "jobs": "Import and export", "jobs_small": "Import and export of small objects", "memory": "Memory",
+          "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers", "peers_small": "Small files, beside peers",
+          "peers_s3": "Warm S3, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
 PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seconds per GB", "peers_warm.svg": "Warm reads of all systems",
-         "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3"}
+         "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3",
+         "peers_s3.svg": "Warm S3 of all systems"}
 README_PLOTS = ["goals.svg", "peers_cold.svg"]
 README_BEGIN, README_END = "<!-- written by bench/run: begin -->", "<!-- written by bench/run: end -->"
 
@@ -39,7 +44,7 @@ def cost_text(row):
     """What both sides cost beside their rates, as far as it was measured."""
     parts = []
     ours, theirs = row.get("ours_cost", {}), row.get("reference_cost", {})
-    for key, name, form, scale in (("cpu_s_per_gb", "CPU s/GB", ".2f", 1), ("memory_bytes", "memory MiB", ".0f", 1 / (1 << 20)),
+    for key, name, form, scale in (("cpu_s_per_gb", "CPU s/GB", ".2f", 1), ("cpu_s_per_100k", "CPU s/100,000 requests", ".2f", 1), ("memory_bytes", "memory MiB", ".0f", 1 / (1 << 20)),
                                    ("origin_bytes", "origin bytes of the object's", ".2f", 1), ("origin_requests", "requests", ".0f", 1)):
         if key in ours and key in theirs:
             parts.append(f"{name} {ours[key] * scale:{form}} against {theirs[key] * scale:{form}}")
@@ -53,6 +58,8 @@ def row_line(row):
         detail = f"{span(row['ours'], form)} against {span(row['reference'], form)} {row['unit']}, {row['n']} pairs"
         if "direct" in row:
             detail += f"; parallel ranges straight from the shaped origin: {span(row['direct'], form)}"
+        if "note" in row:
+            detail += "; " + row["note"]
         if cost_text(row):
             detail += "; " + cost_text(row)
     else:
@@ -137,7 +144,7 @@ def text_rows(rows):
         if "ratio" in row:
             result = f"{row['ratio']['median']:.3f} ({row['ratio']['min']:.3f} to {row['ratio']['max']:.3f})"
         else:
-            result = row["value"]
+            result = row["value"] + (f" ({row['detail']})" if row["value"] == "not run" else "")
         met = {True: "met", False: "MISSED", None: ""}[row["met"]]
         lines.append(f"  {row['title']}: {result}, goal {row['goal']}: {met}")
     return "\n".join(lines)

@@ -20,8 +20,18 @@ COLD_BYTES, QUICK_COLD_BYTES = GIB, 32 * MIB
 WARM_BYTES, QUICK_WARM_BYTES = 512 * MIB, 64 * MIB
 RANDOM_READS, QUICK_RANDOM_READS = 50_000, 2_000
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 20_000, 300, 110_000
+PEER_FILES = 4_000
 SMALL_WORKERS, QUICK_SMALL_WORKERS = (1, 4), (4,)
 DISK, READ_ONLY, LIBRARY = "the disk", "forebay, read-only", "forebay, library"
+
+
+def bench(*arguments, env=None):
+    """The JSON of a `forebay bench`."""
+    done = subprocess.run([str(harness.forebay_bin()), "bench", *map(str, arguments), "--json"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip())
+    return json.loads(done.stdout)
 
 
 class NotRun(Exception):
@@ -45,7 +55,7 @@ def rounds(lab, sides):
 def costs(samples):
     """Medians of what each sample carries beside its rate."""
     found = {}
-    for key in ("cpu_s_per_gb", "memory_bytes", "origin_bytes", "origin_requests"):
+    for key in ("cpu_s_per_gb", "cpu_s_per_100k", "memory_bytes", "origin_bytes", "origin_requests"):
         values = [s[key] for s in samples if s.get(key) is not None]
         if values:
             found[key] = statistics.median(values)
@@ -210,39 +220,56 @@ SMALL_GOALS = {"forebay": ("through the mount", 0.4), READ_ONLY: ("through the m
 
 
 def small_rows(taken, share, title):
-    """Ours in three ways against the disk, then our mount against each peer."""
+    """Ours in three ways against the disk."""
     rows = []
     for side, (way, goal) in SMALL_GOALS.items():
         pairs = [(a["rate"], b["rate"]) for a, b in zip(taken[side], taken[DISK])]
         rows.append({**pair_row(f"{title}, {way}, of the disk's", goal, pairs, share, "files/s"), "ours_cost": costs(taken[side]),
                      "reference_cost": costs(taken[DISK])})
-    peers_only = {name: samples for name, samples in taken.items() if name not in (DISK, READ_ONLY, LIBRARY)}
-    return rows + rows_against(peers_only, share, f"{title}, through the mount", "files/s", 1.0)
+    return rows
+
+
+def small_rounds(lab, places, workers):
+    """Epochs in all places in turns: {name: samples} and the share of stolen time."""
+    say(f"small files, {workers} workers: {', '.join(places)}")
+    return rounds(lab, {name: lambda w=where, o=options, p=pids: files_per_s(measured(p, lambda: epoch(w, workers, "--prefetch", 1000, *o)))
+                        for name, (where, options, pids) in places.items()})
+
+
+def small(lab):
+    """Warm small files in random order, each opened, read, verified and closed, by 1 and by 4 workers: on the disk's own file system,
+    through the mount as it comes and with --read-only, and straight from the node by libforebay, after every file was read once."""
+    count = QUICK_SMALL_FILES if lab.quick else SMALL_FILES
+    plain = make_files(lab, count, SMALL_BYTES)
+    bucket, _ = upload_all(lab, plain)
+    rows = []
+    with lab.node(bucket) as node, lab.mount(node, bucket) as mount, lab.mount(node, bucket, "--read-only") as read_only:
+        places = {"forebay": (mount.dir, [], lambda: peers.tree([node.pid, mount.pid])),
+                  READ_ONLY: (read_only.dir, [], lambda: peers.tree([node.pid, read_only.pid])),
+                  LIBRARY: (bucket, ["--socket", node.socket_path], lambda: peers.tree([node.pid])), DISK: (plain, [], no_processes)}
+        for where, options, _ in places.values():
+            epoch(where, 8, *options)
+        for workers in QUICK_SMALL_WORKERS if lab.quick else SMALL_WORKERS:
+            taken, share = small_rounds(lab, places, workers)
+            rows += small_rows(taken, share, f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}")
+    return rows
 
 
 def peers_small(lab):
-    """Warm small files in random order, each opened, read, verified and closed, by 1 and by 4 workers: on the disk's own file system,
-    through all mounts, and straight from the node by libforebay, after every file was read once."""
-    count = QUICK_SMALL_FILES if lab.quick else SMALL_FILES
+    """The same work through the mounts of all systems, with fewer files."""
+    count = QUICK_SMALL_FILES if lab.quick else PEER_FILES
     plain = make_files(lab, count, SMALL_BYTES)
     say(f"{count} small files: to the origin and into the systems that need a copy")
     bucket, sources = upload_all(lab, plain)
     rows = []
     with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, sources) as running:
-        node = running["forebay"].node
-        with lab.mount(node, bucket, "--read-only") as read_only:
-            places = {name: (system.dir, [], system.pids) for name, system in running.items()}
-            places[READ_ONLY] = (read_only.dir, [], lambda: peers.tree([node.pid, read_only.pid]))
-            places[LIBRARY] = (bucket, ["--socket", node.socket_path], lambda: peers.tree([node.pid]))
-            places[DISK] = (plain, [], no_processes)
-            for where, options, _ in places.values():
-                epoch(where, 8, *options)
-            for workers in QUICK_SMALL_WORKERS if lab.quick else SMALL_WORKERS:
-                say(f"small files, {workers} workers: {', '.join(places)}")
-                taken, share = rounds(lab, {
-                    name: lambda w=where, o=options, p=pids: files_per_s(measured(p, lambda: epoch(w, workers, "--prefetch", 1000, *o)))
-                    for name, (where, options, pids) in places.items()})
-                rows += small_rows(taken, share, f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}")
+        places = {name: (system.dir, [], system.pids) for name, system in running.items()}
+        for where, options, _ in places.values():
+            epoch(where, 8, *options)
+        for workers in QUICK_SMALL_WORKERS if lab.quick else SMALL_WORKERS:
+            taken, share = small_rounds(lab, places, workers)
+            rows += rows_against(taken, share, f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}, through the mount",
+                                 "files/s", 1.0)
     return rows
 
 
@@ -250,4 +277,4 @@ def files_per_s(sample):
     return {**sample, "rate": sample["rate"] / SMALL_BYTES}
 
 
-MEASURES = {"peers_cold": peers_cold, "peers_warm": peers_warm, "peers_small": peers_small}
+MEASURES = {"small": small, "peers_cold": peers_cold, "peers_warm": peers_warm, "peers_small": peers_small}

@@ -1,9 +1,13 @@
 """The programs behind `make bench`: that they read what they say, count right, judge right, and fail when they should. How fast
 anything is, no test asks."""
 
+import concurrent.futures
 import contextlib
+import hashlib
+import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -98,6 +102,76 @@ def test_getload_ends_at_the_first_wrong_answer(origin, new_shaper, lab_module, 
     assert done.returncode == 1 and words in done.stderr and done.stdout == ""
 
 
+def test_getload_over_tls(new_node, origin, lab_module, tmp_path):
+    """With https:// the same bytes come through TLS; a plain server behind it is a failure to connect, exit 1."""
+    import front
+    cert, key = front.certificate(tmp_path / "tls")
+    node = new_node(tls_cert=cert, tls_key=key)
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=harness.random_bytes(300_000))
+    targets, address = lab_module.Lab.targets(node.s3(signature_version="s3v4"), bucket, ["k"])
+    assert address.startswith("https://127.0.0.1:")
+    (tmp_path / "list").write_text(targets[0])
+    assert json.loads(program("getload", address, tmp_path / "list", 2, 6).stdout)["bytes"] == 6 * 300_000
+    done = program("getload", origin.endpoint.replace("http:", "https:"), tmp_path / "list", 1, 1)
+    assert done.returncode == 1 and "connect" in done.stderr
+
+
+# ---- putceiling ----
+
+@contextlib.contextmanager
+def put_ceiling(directory, *options):
+    directory.mkdir(parents=True)
+    process = subprocess.Popen([BUILD / "bench/putceiling", directory, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process.stdout.readline().split()[-1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_000_000, 9 * MIB + 7])
+def test_putceiling_keeps_what_it_answers(tmp_path, size):
+    """The ETag is the body's MD5, or none with "opaque", and the directory holds the bytes of each connection's last body."""
+    body = harness.random_bytes(size)
+    for options in ([], ["opaque"]):
+        with put_ceiling(tmp_path / "-".join(["d", *options]), *options) as address, \
+                contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+            for data in (b"before", body):
+                connection.request("PUT", "/b/k", body=data, headers={"Expect": "100-continue"} if data else {})
+                reply = connection.getresponse()
+                assert reply.read() == b"" and reply.status == 200
+            etag = reply.headers["ETag"].strip('"')
+        assert etag == ("0" * 32 + "-1" if options else hashlib.md5(body).hexdigest())
+        assert [p.read_bytes() for p in (tmp_path / "-".join(["d", *options])).iterdir()] == [body]
+
+
+def test_putceiling_refuses_what_it_does_not_know(tmp_path):
+    """A GET, or a body without length, ends the connection; a directory that is not there: one line, exit 1."""
+    with put_ceiling(tmp_path / "d") as address:
+        for head in (b"GET /b/k HTTP/1.1\r\n\r\n", b"PUT /b/k HTTP/1.1\r\nHost: h\r\n\r\n"):
+            with socket.create_connection(address.split(":"), timeout=60) as s:
+                s.sendall(head)
+                assert s.recv(100) == b""
+        assert os.listdir(tmp_path / "d") == []
+    done = program("putceiling", tmp_path / "none")
+    assert done.returncode == 1 and str(tmp_path / "none") in done.stderr
+    assert program("putceiling").returncode == 2
+
+
+# ---- listings ----
+
+def test_a_full_listing_counts_every_object(node, origin, lab_module):
+    """By pages, with what continues them, whatever is beside the prefix."""
+    import front
+    bucket, client = node.new_bucket(origin), origin.s3()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: client.put_object(Bucket=bucket, Key=f"all/object-{i:07d}", Body=b""), range(1_203)))
+    client.put_object(Bucket=bucket, Key="beside", Body=b"")
+    seconds, found = front.list_all(node.s3(signature_version="s3v4"), bucket, "all/object-")
+    assert found == 1_203 and seconds > 0
+
+
 # ---- judging ----
 
 def test_a_goal_is_judged_by_the_median(lab_module):
@@ -176,7 +250,7 @@ def test_promised_ratios_are_made_from_the_results(lab_module, tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps(result_of(lab_module, rows)))
     table = goals.table(tmp_path)
     lines = table.splitlines()
-    assert len({work for work, *_ in goals.GOALS}) == len(goals.GOALS) == 8
+    assert len({work for work, *_ in goals.GOALS}) == len(goals.GOALS) == 17
     assert all(any(line.startswith(f"| {work} |") for line in lines) for work, *_ in goals.GOALS)
     assert any("mmap, as written | 0.90 (0.90 to 0.90) | **missed** |" in line for line in lines)
     assert any("not run (no such bucket)" in line for line in lines)
@@ -185,6 +259,27 @@ def test_promised_ratios_are_made_from_the_results(lab_module, tmp_path):
     (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, peer)))
     assert any("greedy 2.00, CPU 1.5 | met |" in line for line in goals.table(tmp_path).splitlines())
     assert report.render(tmp_path).rstrip().endswith(goals.table(tmp_path).rstrip())
+
+
+def test_every_measurement_is_known_everywhere(lab_module):
+    """Each name that bench/run takes has a function and a title, and each goal stands for measurements that it takes."""
+    import importlib.machinery
+    import importlib.util
+    import front
+    import goals
+    import measures
+    import moving
+    import report
+    import uploads
+    import versus
+    import work
+    loader = importlib.machinery.SourceFileLoader("bench_run", str(BENCH / "run"))
+    run = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_run", loader))
+    loader.exec_module(run)
+    names = run.NAMES + run.HEAVY
+    functions = [name for module in (measures, front, uploads, work, moving, versus) for name in module.MEASURES]
+    assert sorted(names) == sorted(functions) == sorted(report.TITLES) and len(set(names)) == len(names)
+    assert {measure for *_, sources in goals.GOALS for measure, _ in sources} | set(goals.PEER_MEASURES) <= set(names)
 
 
 def test_the_readme_block_is_replaced_and_nothing_else(lab_module, tmp_path):

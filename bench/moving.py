@@ -1,0 +1,109 @@
+"""Measurements of jobs that move data, from and to the shaped origin."""
+
+import time
+
+import lab as lab_module
+from lab import MIB, SHAPE, SHAPED_BYTES_PER_S, harness, pair_row, say, stolen, value_row
+from versus import bench, make_files, upload_all
+from uploads import made_bucket
+
+PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 64
+LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
+SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
+
+
+def prefetch(lab):
+    """A prefetch job over files of 110 KB from the shaped origin, each time by a node with nothing in it, from the command to its
+    end, against what the shaper allows: 300 MB/s, or as many requests at a time as the job may have, over the time of each."""
+    count = QUICK_PREFETCH_FILES if lab.quick else PREFETCH_FILES
+    plain = make_files(lab, count, PREFETCH_BYTES)
+    bucket, _ = upload_all(lab, plain)
+    total, rates = count * PREFETCH_BYTES, []
+    possible = min(SHAPED_BYTES_PER_S, PREFETCH_PARALLEL * PREFETCH_BYTES / (0.020 + PREFETCH_BYTES / 50e6))
+    with lab.shaper(**SHAPE) as shaper, stolen() as share:
+        for _ in range(lab.pairs):
+            with lab.node(bucket, endpoint=shaper.endpoint) as node:
+                start = time.monotonic()
+                node.cli("prefetch", bucket, "--parallel", PREFETCH_PARALLEL, "--quiet", "--wait", timeout=600)
+                rates.append(total / (time.monotonic() - start))
+                shaper.reset()
+                bench("epoch", bucket, "--socket", node.socket_path, "--verify", "--epochs", 1)
+                if shaper.stats()["kinds"]["get"]["requests"] + shaper.stats()["kinds"]["get_range"]["requests"]:
+                    raise RuntimeError("the job did not fetch everything")
+    return [pair_row(f"Prefetch of {count:,} files of 110 KB by a job, of what the origin allows", 0.9,
+                     [(rate, possible) for rate in rates], share[0], "MB/s", 1e-6)]
+
+
+def empty(client, bucket):
+    """Removes all objects of a bucket."""
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        keys = [{"Key": entry["Key"]} for entry in page.get("Contents", [])]
+        if keys:
+            client.delete_objects(Bucket=bucket, Delete={"Objects": keys})
+
+
+class Both:
+    """A scratch bucket of a node with nothing in it and a bucket of the origin, and jobs from one to the other and back."""
+
+    def __init__(self, lab, node, endpoint, source):
+        self.node, self.source, self.client = node, source, lab.origin.s3()
+        self.target = lab.origin.new_bucket()
+        self.settings = [word for name, value in lab.origin.properties(endpoint).items() for word in ("--set", f"{name}={value}")]
+        made_bucket(node, "scratch")
+
+    def _timed(self, *words):
+        start = time.monotonic()
+        self.node.cli(*words, "--wait", "--quiet", *self.settings, timeout=3600)
+        return time.monotonic() - start
+
+    def once(self):
+        """Seconds of an import and of an export of the same objects, into empty places."""
+        empty(self.client, self.target)
+        self.node.cli("rm", "--recursive", "scratch/in", check=False, timeout=600)
+        return self._timed("import", f"s3://{self.source}", "scratch/in"), self._timed("export", "scratch/in", f"s3://{self.target}")
+
+    def check(self, count, total):
+        """Whether everything arrived, at either end."""
+        sizes = [entry["Size"] for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.target)
+                 for entry in page.get("Contents", []) if ".forebay-export-" not in entry["Key"]]
+        if (len(sizes), sum(sizes)) != (count, total):
+            raise RuntimeError(f"{len(sizes)} objects of {sum(sizes)} bytes arrived, not {count} of {total}")
+
+
+def jobs(lab):
+    """Import of objects of 100 MB from the shaped origin into a scratch bucket, and export of the same to another bucket of the origin,
+    verified, each from the command to its end, against the 300 MB/s that the shaper allows in either direction."""
+    count = QUICK_LARGE_FILES if lab.quick else LARGE_FILES
+    plain = lab.path("large") / "object"
+    lab_module.write_random(plain, LARGE_BYTES, "large")
+    source = lab.upload({f"{i:03d}": plain for i in range(count)})
+    total, times = count * LARGE_BYTES, []
+    with lab.shaper(**SHAPE) as shaper, lab.node() as node, stolen() as share:
+        both = Both(lab, node, shaper.endpoint, source)
+        say(f"import and export of {count} objects of 100 MB, {lab.pairs} times")
+        for _ in range(lab.pairs):
+            times.append(both.once())
+            both.check(count, total)
+    empty(both.client, both.target)
+    empty(both.client, source)
+    return [pair_row(f"{word} of {count} objects of 100 MB by a job, of the origin's 300 MB/s", 0.9,
+                     [(total / pair[i], SHAPED_BYTES_PER_S) for pair in times], share[0], "MB/s", 1e-6)
+            for i, word in enumerate(("Import", "Export"))]
+
+
+def jobs_small(lab):
+    """Import and export of many objects of 10 KB, unshaped, once each: objects per second. Versitygw gives and takes them."""
+    count = QUICK_SMALL_FILES if lab.quick else SMALL_FILES
+    source = lab.origin.new_bucket()
+    env = {"AWS_ENDPOINT_URL": lab.origin.endpoint, "AWS_ACCESS_KEY_ID": lab.origin.access_key, "AWS_SECRET_ACCESS_KEY": lab.origin.secret_key}
+    say(f"making {count} objects of 10 KB at the origin")
+    bench("epoch", f"s3://{source}", "--make", f"{count}x{SMALL_BYTES}", "--epochs", 1, "--workers", 16, env=env)
+    with lab.node() as node, stolen() as share:
+        both = Both(lab, node, None, source)
+        seconds = both.once()
+        both.check(count, count * SMALL_BYTES)
+    return [value_row(f"{word} of {count:,} objects of 10 KB by a job", "-", f"{count / s:,.0f} objects/s", None, share[0],
+                      detail=f"{s:.0f} s") for word, s in zip(("Import", "Export"), seconds)]
+
+
+MEASURES = {"prefetch": prefetch, "jobs": jobs, "jobs_small": jobs_small}

@@ -1,0 +1,128 @@
+"""Measurements of uploads: PUTs that are durable when they are answered, beside the least that one can cost and beside another server."""
+
+import contextlib
+
+import lab as lab_module
+import peers
+from lab import harness, pair_row, say
+from usage import Usage
+from versus import NotRun, bench, costs, rounds
+
+PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE = 64, 6, "16MiB"
+BACK_BYTES, QUICK_BACK_BYTES = 1 << 30, 64 << 20
+CONNECTIONS = (1, 4)
+OURS, CEILING, OTHER = "forebay", "the ceiling", "versitygw"
+
+
+class Ceiling(harness.Program):
+    """bench/putceiling over a directory of the lab's disk."""
+
+    def __init__(self, lab, *options):
+        super().__init__(lab.path("ceiling"), "putceiling")
+        (self.dir / "objects").mkdir()
+        match = self.spawn([lab_module.BUILD / "bench/putceiling", self.dir / "objects", *options], ready=r"listening on (\S+)")
+        self.endpoint = "http://" + match.group(1)
+
+    def stop(self):
+        self.kill()
+        harness.tree_remove(self.dir)
+
+
+def put_sample(pid, endpoint, keys, bucket, size, connections, requests, seed):
+    """Bytes per second of PUTs of objects that replace those of the call before, and what they cost, the client included."""
+    env = {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": keys[0], "AWS_SECRET_ACCESS_KEY": keys[1]}
+    with Usage(lambda: peers.tree([pid])) as usage:
+        said = bench("load", f"s3://{bucket}", "--mix", "put=1", "--size", size, "--connections", connections, "--requests", requests,
+                     "--warm-up", "0ms", "--duration", "10m", "--seed", seed, "--keep", env=env)["put"]
+    return {"rate": said["bytes_per_s"], "cpu_s_per_gb": usage.cpu_s / (said["bytes"] / 1e9), "memory_bytes": usage.memory_bytes}
+
+
+def made_bucket(node, name, *properties):
+    """Makes a bucket with properties, or raises NotRun with the node's words."""
+    flags = [word for one in properties for word in ("--set", one)]
+    made = node.cli("bucket", "create", name, *flags, check=False)
+    if made.returncode != 0:
+        raise NotRun(made.stderr.strip())
+
+
+def rows_of(taken, share, title, goals):
+    """One row for each other side, with its goal."""
+    rows = []
+    for name, goal in goals.items():
+        pairs = [(a["rate"], b["rate"]) for a, b in zip(taken[OURS], taken[name])]
+        rows.append({**pair_row(f"{title}, of {name}'s rate", goal, pairs, share, "MB/s", 1e-6), "ours_cost": costs(taken[OURS]),
+                     "reference_cost": costs(taken[name])})
+    return rows
+
+
+def load_rows(lab, node, bucket, ceiling, title, goals, other=None):
+    """PUTs into a bucket of a node, the ceiling and the other server in turns, with one and with several connections."""
+    requests = QUICK_PUT_REQUESTS if lab.quick else PUT_REQUESTS
+    rows = []
+    for connections in CONNECTIONS:
+        sides = {OURS: (node.pid, node.endpoint, node.credentials, bucket), CEILING: (ceiling.pid, ceiling.endpoint, ("none", "none"), "b")}
+        if other:
+            sides[OTHER] = (lab.origin.pid, lab.origin.endpoint, (lab.origin.access_key, lab.origin.secret_key), other)
+        say(f"{title}, {connections} connections, {lab.pairs} rounds of {len(sides)}")
+        taken, share = rounds(lab, {name: lambda s=side: put_sample(*s, PUT_SIZE, connections, requests, 1) for name, side in sides.items()})
+        rows += rows_of(taken, share, f"{title}, {connections} connection{'s' if connections > 1 else ''}", goals)
+    return rows
+
+
+def put(lab):
+    """PUT of 64 objects of 16 MiB with 1 and 4 connections into a scratch bucket, durable when answered, against bench/putceiling, which
+    receives, computes MD5 and CRC, writes and syncs, and against versitygw, which syncs nothing (none of its calls does, seen by strace); all over
+    the same disk, by the same client."""
+    with lab.node() as node, Ceiling(lab) as ceiling:
+        made_bucket(node, "scratch")
+        return load_rows(lab, node, "scratch", ceiling, "PUT of 16 MiB objects into a scratch bucket", {CEILING: 0.8, OTHER: 1.5},
+                         lab.origin.new_bucket())
+
+
+def put_opaque(lab):
+    """The same into a bucket with etag=opaque, which promises no MD5, against bench/putceiling without MD5: what disk and loopback together
+    allow."""
+    with lab.node() as node, Ceiling(lab, "opaque") as ceiling:
+        made_bucket(node, "scratch", "etag=opaque")
+        return load_rows(lab, node, "scratch", ceiling, "PUT of 16 MiB objects, etag=opaque", {CEILING: 0.8})
+
+
+def put_mirror(lab):
+    """PUT of objects of 16 MiB into a mirror bucket, acknowledged when versitygw has them, against the same straight to versitygw, which can
+    at best be as fast."""
+    mirrored, direct = lab.origin.new_bucket(), lab.origin.new_bucket()
+    requests = QUICK_PUT_REQUESTS if lab.quick else PUT_REQUESTS // 4
+    keys = (lab.origin.access_key, lab.origin.secret_key)
+    rows = []
+    with lab.node(mirrored) as node:
+        for connections in CONNECTIONS:
+            say(f"PUT into a mirror bucket, {connections} connections, {lab.pairs} rounds")
+            taken, share = rounds(lab, {
+                OURS: lambda: put_sample(node.pid, node.endpoint, node.credentials, mirrored, PUT_SIZE, connections, requests, 1),
+                OTHER: lambda: put_sample(lab.origin.pid, lab.origin.endpoint, keys, direct, PUT_SIZE, connections, requests, 2)})
+            rows += rows_of(taken, share, f"PUT of 16 MiB objects into a mirror bucket, {connections} connection{'s' if connections > 1 else ''}",
+                            {OTHER: 1.0})
+    return [{**row, "goal": "-", "met": None} for row in rows]
+
+
+def write_back(lab):
+    """PUT of one object of 1 GiB into a mirror bucket with write=back, acknowledged when it is durable here, against the same into a scratch
+    bucket."""
+    size = QUICK_BACK_BYTES if lab.quick else BACK_BYTES
+    with lab.node() as node:
+        made_bucket(node, "scratch")
+        name = lab.origin.new_bucket()
+        origin = [f"{key}={value}" for key, value in lab.origin.properties().items()]
+        made_bucket(node, name, f"origin=s3://{name}", *origin, "write=back")
+
+        def one(bucket):
+            with contextlib.suppress(AssertionError):  # what is still on its way would share the disk with the next
+                node.cli("flush", bucket, "--wait", timeout=600)
+            return put_sample(node.pid, node.endpoint, node.credentials, bucket, size, 1, 1, 1)
+
+        say(f"PUT of {size >> 20} MiB with write-back, {lab.pairs} rounds")
+        taken, share = rounds(lab, {OURS: lambda: one(name), "scratch": lambda: one("scratch")})
+    return rows_of(taken, share, f"PUT of {size >> 20} MiB, write=back", {"scratch": 0.8})
+
+
+MEASURES = {"put": put, "put_opaque": put_opaque, "put_mirror": put_mirror, "write_back": write_back}

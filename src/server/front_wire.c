@@ -258,14 +258,16 @@ static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, vo
     return k < 0 ? k : f->config.sessions.call(c->wire->session->user, fr->h.op, req, w->arena, rep, &fr->e);
 }
 
-static void count(struct conn *c, const struct frame *fr, int code, uint64_t began_ns)
+static const char *via_of(const struct conn *c)
 {
     static const char *const vias[] = {
         [WIRE_VIA_S3] = "s3", [WIRE_VIA_MOUNT] = "mount", [WIRE_VIA_API] = "api"};
-    const char *via = c->wire->session ? vias[c->wire->session->via] : "api";
-    const char *op = fr->info ? fr->info->name : "unknown";
-    metrics_count(METRIC_REQUESTS, via, op, code == 0 ? "OK" : err_name(code));
-    metrics_observe_ns(metrics_series(METRIC_REQUEST_SECONDS, via, op, NULL), sys->mono_ns() - began_ns);
+    return c->wire->session ? vias[c->wire->session->via] : "api";
+}
+
+static const char *op_of(const struct frame *fr)
+{
+    return fr->info ? fr->info->name : "unknown";
 }
 
 /* Runs the frame's operation and puts its reply, or the error's text, into w->out. ERR_PROTOCOL in
@@ -333,8 +335,11 @@ static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
         buf_clear(&w->out);
         (void)wire_error_encode(slice_str(fr->e.text[0] ? fr->e.text : err_text(status)), &w->out);
     }
+    /* Counted before it is sent: who has a reply finds its request in the metrics. */
+    metrics_count(METRIC_REQUESTS, via_of(c), op_of(fr), status == 0 ? "OK" : err_name(status));
     int k = wire_send(c->fd, fr->h.op, WIRE_FLAG_REPLY, fr->h.request_id, status, buf_view(&w->out), pass_fd);
-    count(c, fr, status, began_ns);
+    metrics_observe_ns(metrics_series(METRIC_REQUEST_SECONDS, via_of(c), op_of(fr), NULL),
+                       sys->mono_ns() - began_ns);
     if (k < 0)
         return err_errno(&fr->e, k, "send");
     return 0;

@@ -185,20 +185,59 @@ for name in how["names"]:
 """
 
 
-@pytest.mark.parametrize("script", [PYARROW, S3FS, TORCH], ids=["pyarrow", "s3fs", "s3torchconnector"])
-def test_python_clients(bucket, source, tmp_path, script):
-    """Each in a process of its own, with its own versions of what it needs."""
+def run_python(bucket, tmp_path, script, **more):
+    """A script in a process of its own, with its own versions of what it needs."""
     access_key, secret_key = bucket.node.credentials
     python = program("the venv of .deps/clients", harness.ROOT / ".deps/clients/bin/python")
     how = {"access_key": access_key, "secret_key": secret_key, "host": bucket.node.endpoint.removeprefix("http://"),
-           "bucket": bucket.name, "source": str(source), "out": str(tmp_path / "out"), "names": sorted(TREE),
-           "size": len(TREE["large"])}
-    (tmp_path / "out").mkdir()
+           "bucket": bucket.name, "out": str(tmp_path / "out"), "names": sorted(TREE), "size": len(TREE["large"]), **more}
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": access_key,
            "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_EC2_METADATA_DISABLED": "true", "LANG": "C.UTF-8"}
     done = subprocess.run([python, "-c", script], input=json.dumps(how), env=env, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", [PYARROW, S3FS, TORCH], ids=["pyarrow", "s3fs", "s3torchconnector"])
+def test_python_clients(bucket, source, tmp_path, script):
+    (tmp_path / "out").mkdir()
+    run_python(bucket, tmp_path, script, source=str(source))
     assert read_tree(tmp_path / "out") == TREE
     assert (tmp_path / "out.part").read_bytes() == TREE["large"][6000000:6000777]
     assert at_origin(bucket) == {}
+
+
+DUCKDB = """
+import glob, json, os, pathlib, sys
+import duckdb, duckdb_extension_httpfs
+how = json.load(sys.stdin)
+db = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+db.load_extension(glob.glob(os.path.dirname(duckdb_extension_httpfs.__file__) + "/extensions/*/httpfs.duckdb_extension")[0])
+db.execute(f"CREATE SECRET (TYPE s3, KEY_ID '{how['access_key']}', SECRET '{how['secret_key']}', REGION 'us-east-1', "
+           f"ENDPOINT '{how['host']}', URL_STYLE 'path', USE_SSL false)")
+at = "s3://" + how["bucket"]
+for name, content in db.execute(f"SELECT filename, content FROM read_blob('{at}/up/**')").fetchall():
+    path = pathlib.Path(how["out"], name.split("/up/")[1])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+db.execute("CREATE TABLE t AS SELECT range AS n, md5(range::VARCHAR) AS text, range % 3 AS part FROM range(500000)")
+db.execute(f"COPY t TO '{at}/t.parquet' (ROW_GROUP_SIZE 50000)")
+db.execute(f"COPY t TO '{at}/parted' (FORMAT csv, PARTITION_BY (part))")
+some = "SELECT count(*), min(text), max(n) FROM {} WHERE n >= 499000"
+expected = db.execute(some.format("t")).fetchone()
+assert db.execute(some.format(f"'{at}/t.parquet'")).fetchone() == expected
+assert db.execute(some.format(f"read_csv('{at}/parted/*/*.csv', hive_partitioning = true)")).fetchone() == expected
+assert db.execute(f"SELECT count(*) FROM glob('{at}/parted/part=1/*')").fetchone() == (1,)
+"""
+
+
+def test_duckdb(bucket, tmp_path):
+    """Globs, whole objects, Parquet by ranges of it, and tables written in parts; it removes nothing."""
+    for name, data in TREE.items():
+        bucket.s3.put_object(Bucket=bucket.name, Key=f"up/{name}", Body=data)
+    (tmp_path / "out").mkdir()
+    run_python(bucket, tmp_path, DUCKDB)
+    assert read_tree(tmp_path / "out") == TREE
+    found = at_origin(bucket)
+    assert found["t.parquet"][:4] == found["t.parquet"][-4:] == b"PAR1" and len(found["t.parquet"]) > 2 * PART
+    assert sum(body.count(b"\n") for key, body in found.items() if key.startswith("parted/part=")) == 500_003

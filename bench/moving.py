@@ -4,8 +4,8 @@ import time
 
 import lab as lab_module
 from lab import MIB, SHAPE, SHAPED_BYTES_PER_S, harness, pair_row, say, stolen, value_row
-from versus import bench, make_files, upload_all
 from uploads import made_bucket
+from versus import bench, make_objects
 
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 64
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
@@ -16,8 +16,7 @@ def prefetch(lab):
     """A prefetch job over files of 110 KB from the shaped origin, each time by a node with nothing in it, from the command to its
     end, against what the shaper allows: 300 MB/s, or as many requests at a time as the job may have, over the time of each."""
     count = QUICK_PREFETCH_FILES if lab.quick else PREFETCH_FILES
-    plain = make_files(lab, count, PREFETCH_BYTES)
-    bucket, _ = upload_all(lab, plain)
+    bucket = make_objects(lab, count, PREFETCH_BYTES)
     total, rates = count * PREFETCH_BYTES, []
     possible = min(SHAPED_BYTES_PER_S, PREFETCH_PARALLEL * PREFETCH_BYTES / (0.020 + PREFETCH_BYTES / 50e6))
     with lab.shaper(**SHAPE) as shaper, stolen() as share:
@@ -94,10 +93,8 @@ def jobs(lab):
 def jobs_small(lab):
     """Import and export of many objects of 10 KB, unshaped, once each: objects per second. Versitygw gives and takes them."""
     count = QUICK_SMALL_FILES if lab.quick else SMALL_FILES
-    source = lab.origin.new_bucket()
-    env = {"AWS_ENDPOINT_URL": lab.origin.endpoint, "AWS_ACCESS_KEY_ID": lab.origin.access_key, "AWS_SECRET_ACCESS_KEY": lab.origin.secret_key}
     say(f"making {count} objects of 10 KB at the origin")
-    bench("epoch", f"s3://{source}", "--make", f"{count}x{SMALL_BYTES}", "--epochs", 1, "--workers", 16, env=env)
+    source = make_objects(lab, count, SMALL_BYTES)
     with lab.node() as node, stolen() as share:
         both = Both(lab, node, None, source)
         seconds = both.once()

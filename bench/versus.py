@@ -185,16 +185,21 @@ def peers_warm(lab):
 
 # ---- small files ----
 
+def sources_of(directory):
+    """{name: path} of every file below a directory."""
+    return {str(p.relative_to(directory)): p for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
 def upload_all(lab, directory):
-    """Every file below a directory, by several connections; gives the bucket and {name: path}."""
-    sources = {str(p.relative_to(directory)): p for p in sorted(directory.rglob("*")) if p.is_file()}
+    """Every file below a directory, by several connections; gives the bucket."""
+    sources = sources_of(directory)
     bucket = lab.origin.new_bucket()
     client = lab.origin.s3()
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(lambda item: client.put_object(Bucket=bucket, Key=item[0], Body=item[1].read_bytes()), item)
                      for item in sources.items()]:
             done.result()
-    return bucket, sources
+    return bucket
 
 
 def epoch(directory, workers, *options):
@@ -214,6 +219,14 @@ def make_files(lab, count, size):
                    check=True, stdout=subprocess.DEVNULL)
     os.sync()  # their writing back shall not be measured
     return directory
+
+
+def make_objects(lab, count, size):
+    """A bucket of the origin with the same objects as make_files makes."""
+    bucket = lab.origin.new_bucket()
+    env = {"AWS_ENDPOINT_URL": lab.origin.endpoint, "AWS_ACCESS_KEY_ID": lab.origin.access_key, "AWS_SECRET_ACCESS_KEY": lab.origin.secret_key}
+    bench("epoch", f"s3://{bucket}", "--make", f"{count}x{size}", "--epochs", 1, "--workers", 16, env=env)
+    return bucket
 
 
 SMALL_GOALS = {"forebay": ("through the mount", 0.4), READ_ONLY: ("through the mount, read-only", 0.5), LIBRARY: ("through the library", 1.0)}
@@ -240,8 +253,7 @@ def small(lab):
     """Warm small files in random order, each opened, read, verified and closed, by 1 and by 4 workers: on the disk's own file system,
     through the mount as it comes and with --read-only, and straight from the node by libforebay, after every file was read once."""
     count = QUICK_SMALL_FILES if lab.quick else SMALL_FILES
-    plain = make_files(lab, count, SMALL_BYTES)
-    bucket, _ = upload_all(lab, plain)
+    plain, bucket = make_files(lab, count, SMALL_BYTES), make_objects(lab, count, SMALL_BYTES)
     rows = []
     with lab.node(bucket) as node, lab.mount(node, bucket) as mount, lab.mount(node, bucket, "--read-only") as read_only:
         places = {"forebay": (mount.dir, [], lambda: peers.tree([node.pid, mount.pid])),
@@ -260,7 +272,7 @@ def peers_small(lab):
     count = QUICK_SMALL_FILES if lab.quick else PEER_FILES
     plain = make_files(lab, count, SMALL_BYTES)
     say(f"{count} small files: to the origin and into the systems that need a copy")
-    bucket, sources = upload_all(lab, plain)
+    bucket, sources = make_objects(lab, count, SMALL_BYTES), sources_of(plain)
     rows = []
     with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, sources) as running:
         places = {name: (system.dir, [], system.pids) for name, system in running.items()}

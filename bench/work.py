@@ -11,7 +11,7 @@ import time
 import lab as lab_module
 from lab import GIB, MIB, SHAPE, harness, pair_row, say, spread, stolen, value_row
 from usage import ClientLimit, tmpfs
-from versus import NotRun, bench, epoch, make_files, upload_all
+from versus import NotRun, bench, epoch, make_files, make_objects, upload_all
 
 TRAIN_FILES, QUICK_TRAIN_FILES, TRAIN_BYTES = 4000, 960, 110_000
 TRAIN = ["--batch", "64", "--compute", "40ms", "--prefetch", "4", "--workers", "2"]
@@ -34,8 +34,8 @@ def train(lab):
     memory = tmpfs(lab)
     if memory is None:
         raise NotRun("/dev/shm has no room for the reference")
-    plain = make_files(lab, QUICK_TRAIN_FILES if lab.quick else TRAIN_FILES, TRAIN_BYTES)
-    bucket, _ = upload_all(lab, plain)
+    count = QUICK_TRAIN_FILES if lab.quick else TRAIN_FILES
+    plain, bucket = make_files(lab, count, TRAIN_BYTES), make_objects(lab, count, TRAIN_BYTES)
     shutil.copytree(plain, memory)
     try:
         with lab.node(bucket) as node, lab.mount(node, bucket) as mount:
@@ -60,8 +60,7 @@ def half(lab):
     """A cache of half the data set and shuffled epochs: bytes that a proxy in front of the origin counts from the third of them on. Each item
     is read once per epoch, so that one which evicts what was used longest ago keeps nothing; what is kept unread here gives half."""
     count = QUICK_HALF_FILES if lab.quick else HALF_FILES
-    plain = make_files(lab, count, HALF_BYTES)
-    bucket, _ = upload_all(lab, plain)
+    bucket = make_objects(lab, count, HALF_BYTES)
     total, shares = count * HALF_BYTES, []
     cache = lab.path("half-cache")
     with stolen() as share, lab.shaper() as shaper, lab.node(bucket, endpoint=shaper.endpoint, disk=f"{cache}:{total // 2}") as node, \
@@ -248,7 +247,7 @@ def model(lab):
     plain = lab.path("model")
     plain.mkdir()
     bench("model", plain / "m.safetensors", "--size", size, "--passes", 1)
-    bucket, _ = upload_all(lab, plain)
+    bucket = upload_all(lab, plain)
     rows = []
     with lab.node(bucket) as node, lab.mount(node, bucket) as mount:
         bench("model", mount.dir / "m.safetensors", "--ways", "pread", "--passes", 1)
@@ -271,7 +270,7 @@ def model_cold(lab):
     plain = lab.path("cold-model")
     plain.mkdir()
     bench("model", plain / "m.safetensors", "--size", size, "--passes", 1)
-    bucket, _ = upload_all(lab, plain)
+    bucket = upload_all(lab, plain)
     lab.fill_memory()
     with lab.shaper(**SHAPE) as shaper:
 

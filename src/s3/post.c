@@ -159,6 +159,9 @@ static enum s3_error check_policy(struct post *p)
     if (text_unbase64(&document, field(p, "policy")))
         return reply_refuse(p->r, S3_ERR_INVALID_POLICY, "the policy is not in base64");
     p->fields[p->n] = (struct policy_field){"bucket", p->r->bucket};
+    for (size_t i = 0; i < p->n; i++) /* whatever the form says of it */
+        if (strcmp(p->fields[i].name, "bucket") == 0)
+            p->fields[i].value = p->r->bucket;
     error = policy_check(buf_view(&document), p->fields, p->n + !field(p, "bucket").p, sys->real_ns(),
                          &p->limits, &reason);
     return error && reason ? reply_refuse(p->r, error, reason) : error;

@@ -135,6 +135,21 @@ def test_forms_that_are_refused_store_nothing(bucket):
     assert post(bucket, good).status == 204  # what was changed in each case was the reason
 
 
+def test_a_policy_is_about_the_bucket_that_is_posted_to(bucket):
+    """Not about the one that a field of the form names."""
+    other, node = harness.random_name("other"), bucket.node
+    bucket.s3.create_bucket(Bucket=other)
+    policy = {"expiration": "2099-01-01T00:00:00Z", "conditions": [{"bucket": bucket.name}, {"key": "k"}]}
+    for named in (None, bucket.name, other):
+        fields = {**({"bucket": named} if named else {}), **by_hand(bucket, policy, key="k")}
+        data, headers = form(fields, b"data")
+        answer = fetch(f"{node.endpoint}/{other}", method="POST", data=data, headers=headers)
+        assert answer.status == 403 and b"<Code>AccessDenied</Code>" in answer.body, (named, answer.body)
+        assert post(bucket, fields).status == 204
+    assert "Contents" not in bucket.s3.list_objects_v2(Bucket=other)
+    bucket.s3.delete_bucket(Bucket=other)
+
+
 def test_a_form_has_the_rights_of_who_signed_it(bucket):
     name = harness.random_name("u")
     keys = user(bucket.node, name, role="reader")

@@ -74,6 +74,7 @@ void mount_log_failure(struct mount *m, const char *what, int code, const struct
         log_debug("mount", "%s: %s", what, e && e->text[0] ? e->text : err_text(code));
         return;
     }
+    stats_add(m->stats, STATS_FAILURES, 1);
     if (now_ms - last_ms < LOG_EVERY_MS || !atomic_compare_exchange_strong(&m->last_log_ms, &last_ms, now_ms))
         return;
     log_error("mount", "%s: %s", what, e && e->text[0] ? e->text : err_text(code));

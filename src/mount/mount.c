@@ -131,6 +131,7 @@ static struct mount *mount_new(const struct mount_options *o)
     m->umask = o->umask;
     m->read_only = o->read_only;
     m->timeout_s = (double)o->attr_timeout_ms / 1000.0;
+    m->stats = stats_new();
     split_bucket(m);
     return m;
 }
@@ -144,6 +145,7 @@ static void mount_free(struct mount *m)
     if (m->kind)
         m->kind->free(m);
     client_free(m->client);
+    stats_free(m->stats);
     free(m->bucket);
     free(m->prefix);
     m->magic = 0;
@@ -176,7 +178,9 @@ static int make_session(struct mount *m, struct err *e)
         add_option(&args, "allow_other", "");
     for (size_t i = 0; i < o->n_fuse_options; i++)
         add_option(&args, o->fuse_options[i], "");
-    m->se = fuse_session_new(&args, m->kind->operations, sizeof(*m->kind->operations), m);
+    struct fuse_lowlevel_ops counted;
+    stats_wrap(m->kind->operations, &counted);
+    m->se = fuse_session_new(&args, &counted, sizeof(counted), m);
     fuse_opt_free_args(&args);
     return m->se ? 0 : err_set(e, ERR_BAD_OPTION, "libfuse does not take these options");
 }

@@ -3,11 +3,13 @@
 
 #include "client/client.h"
 #include "client/client_file.h"
+#include "mount/explain.h"
 #include "mount/mount.h"
 #include "mount/node.h"
 #include "mount/notify.h"
 #include "mount/passthrough.h"
 #include "mount/staging.h"
+#include "mount/stats.h"
 #include "mount/warm.h"
 
 #include <stdatomic.h>
@@ -19,7 +21,12 @@
 #define MOUNT_KEY_MAX_BYTES  1024   /* of a whole key, as S3 has it */
 #define MOUNT_BLOCK_BYTES    MIB    /* st_blksize: what programs read at once */
 #define MOUNT_NODES_MAX      500000 /* above, the kernel is asked to drop what it does not use */
-#define MOUNT_IOC_FLUSH      _IOR('F', 1, struct mount_flush_report)
+/* What `forebay umount`, `forebay mount --stats` and `forebay explain` ask a directory of the mount. The sizes
+ * are part of the numbers, so that another version's answer is not taken for one. */
+#define MOUNT_IOC_FLUSH   _IOR('F', 1, struct mount_flush_report)
+#define MOUNT_IOC_STATS   _IOR('F', 2, struct stats_report)
+#define MOUNT_IOC_EXPLAIN _IOWR('F', 3, struct explain_report)
+#define MOUNT_IOC_MAX     (1 << 14) /* bytes that an ioctl may carry */
 
 /* What the kernel asked of us when it opened a file. */
 struct handle {
@@ -59,6 +66,7 @@ struct mount {
     char *prefix; /* "" or "dir/" */
     struct fuse_session *se;
     struct notifier *notifier;
+    struct stats *stats;
     struct tree *tree; /* of a scratch bucket; what follows is of mirror buckets */
     struct node_table *nodes;
     struct warm *warm;
@@ -114,9 +122,17 @@ int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr
 
 /* Takes the mount away at once, also while it is in use or its process is gone. */
 int mount_detach(const char *directory, struct err *e);
-/* The flush that `forebay umount` asks for, of both kinds. */
+/* MOUNT_IOC_*, of both kinds. */
 void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
                     unsigned flags, const void *in_buf, size_t in_size, size_t out_size);
+
+/* ---- stats_ask.c, explain.c: answers of mount_op_ioctl ---- */
+
+/* Sends an ioctl to a directory. -ENOTTY: not a mount of forebay, or one of another version. */
+int mount_ask_directory(const char *directory, unsigned long what, void *argument, struct err *e);
+void stats_tell(struct mount *m, struct stats_report *ret);
+/* ret->name says of what in the directory. */
+int explain_tell(struct mount *m, fuse_ino_t directory, struct explain_report *ret, struct err *e);
 
 /* ---- mount.c ---- */
 

@@ -138,7 +138,10 @@ static void choose_for_reading_locked(struct mount *m, struct node *n, struct ha
 static void choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct mount_opened *o)
 {
     struct warm_trash *trash = NULL;
-    bool is_complete = atomic_load(&m->is_passthrough) && client_file_is_complete(o->file);
+    bool is_here = client_file_is_complete(o->file);
+    bool is_complete = atomic_load(&m->is_passthrough) && is_here;
+    if (is_here)
+        stats_add(m->stats, STATS_HERE_OPENS, 1);
     lock_take(node_table_lock(m->nodes));
     choose_for_reading_locked(m, n, h, o, is_complete, &trash);
     lock_drop(node_table_lock(m->nodes));
@@ -184,10 +187,14 @@ int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, s
 
 static int open_reading(struct mount *m, struct node *n, struct handle *h, struct err *e)
 {
-    if (open_without_asking(m, n, h))
+    if (open_without_asking(m, n, h)) {
+        stats_add(m->stats, STATS_HERE_OPENS, 1);
+        stats_add(m->stats, STATS_UNASKED_OPENS, 1);
         return 0;
+    }
     int r = staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
     if (r == 0) {
+        stats_add(m->stats, STATS_HERE_OPENS, 1);
         choose_for_staging(m, n, h, /* is_mappable= */ false); /* for writing */
         return 0;
     }
@@ -252,6 +259,7 @@ void handle_close_all(struct mount *m)
 /* Flags of the reply, and the backing id for it. */
 static int reply_flags(struct mount *m, struct handle *h, struct fuse_file_info *fi)
 {
+    stats_opened(m->stats, h->is_writable, h->is_passthrough);
     fi->fh = (uintptr_t)h;
     fi->noflush = !h->is_writable;
     if (!h->is_passthrough) {

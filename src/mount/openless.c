@@ -80,8 +80,11 @@ void mount_op_read_not_opened(fuse_req_t req, fuse_ino_t ino, size_t size, off_t
         abort();
     ssize_t got = n ? enter(m, n, &file, &e) : -ESTALE;
     if (got == 0) {
+        bool is_here = client_file_is_complete(file);
         got = client_file_pread(file, p, size, (uint64_t)offset, &e);
         leave(m, n);
+        if (got > 0)
+            stats_read(m->stats, (size_t)got, is_here);
     }
     if (got < 0)
         mount_reply_error(req, "read", (int)got, &e);

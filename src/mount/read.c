@@ -20,19 +20,23 @@ static ssize_t read_staged(const struct staging *s, void *p, size_t n, uint64_t 
 void mount_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi)
 {
     (void)ino;
+    struct mount *m = mount_of(req);
     struct handle *h = handle_of(fi);
     struct err e = {0};
     char *p = malloc(size ? size : 1);
     if (!p)
         abort();
     ssize_t got = -EIO; /* a passthrough handle: the kernel reads it itself */
+    bool is_here = h->staging || (h->file && client_file_is_complete(h->file));
     if (h->staging)
         got = read_staged(h->staging, p, size, (uint64_t)offset, &e);
     else if (h->file)
         got = client_file_pread(h->file, p, size, (uint64_t)offset, &e);
-    if (got < 0)
+    if (got < 0) {
         mount_reply_error(req, "read", (int)got, &e);
-    else
+    } else {
+        stats_read(m->stats, (size_t)got, is_here);
         (void)fuse_reply_buf(req, p, (size_t)got);
+    }
     free(p);
 }

@@ -40,10 +40,12 @@ void tree_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, str
     if (!p)
         abort();
     ssize_t got = read_file(mount_of(req), tree_handle_of(fi)->file, p, size, (uint64_t)offset, &e);
-    if (got < 0)
+    if (got < 0) {
         mount_reply_error(req, "read", (int)got, &e);
-    else
-        (void)fuse_reply_buf(req, p, (size_t)got);
+        return;
+    }
+    stats_read(mount_of(req)->stats, (size_t)got, /* is_here= */ true);
+    (void)fuse_reply_buf(req, p, (size_t)got);
 }
 
 /* ---- WRITE ---- */
@@ -83,10 +85,12 @@ void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, o
         r = append_all(fd, p, size);
     else if (r >= 0)
         r = sys_pwrite_all(fd, p, size, (uint64_t)offset);
-    if (r < 0)
+    if (r < 0) {
         mount_reply_error(req, "write", r, &e);
-    else
-        (void)fuse_reply_write(req, size);
+        return;
+    }
+    stats_add(mount_of(req)->stats, STATS_WRITTEN_BYTES, size);
+    (void)fuse_reply_write(req, size);
 }
 
 /* ---- FSYNC ---- */

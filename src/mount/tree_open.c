@@ -10,8 +10,12 @@
 #include <fcntl.h>
 
 /* Flags of the reply, and the backing id for it. */
-static int reply_flags(const struct tree_opened *o, struct fuse_file_info *fi)
+static int reply_flags(struct mount *m, const struct tree_opened *o, bool is_writable,
+                       struct fuse_file_info *fi)
 {
+    stats_opened(m->stats, is_writable, o->backing_id > 0);
+    if (!is_writable)
+        stats_add(m->stats, STATS_HERE_OPENS, 1);
     fi->fh = (uintptr_t)o->handle;
     if (o->backing_id > 0) /* beside passthrough the kernel takes no other flags */
         return o->backing_id;
@@ -42,7 +46,7 @@ void tree_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         mount_reply_error(req, "open", r == -ENOENT ? -ESTALE : r, &e);
         return;
     }
-    int backing_id = reply_flags(&o, fi);
+    int backing_id = reply_flags(m, &o, is_writable, fi);
     if (passthrough_reply_open(req, fi, backing_id) < 0) /* the program was interrupted: no RELEASE comes */
         tree_file_close(m, o.handle);
 }
@@ -78,7 +82,7 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     grant.handle = rep.handle;
     tree_fill_entry(m, &rep.inode, &entry); /* not open yet: believed for long, see forget_attributes */
     tree_file_adopt(m, &rep.inode, &grant, rep.fd, &o);
-    int backing_id = reply_flags(&o, fi);
+    int backing_id = reply_flags(m, &o, /* is_writable= */ true, fi);
     if (passthrough_reply_create(req, &entry, fi, backing_id) < 0)
         tree_file_close(m, o.handle);
 }

@@ -12,18 +12,24 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-int mount_flush(const char *directory, struct mount_flush_report *ret, struct err *e)
+int mount_ask_directory(const char *directory, unsigned long what, void *argument, struct err *e)
 {
     _cleanup_close_ int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(e, -errno, "%s", directory);
-    if (ioctl(fd, MOUNT_IOC_FLUSH, ret) < 0) {
-        int r = errno == EINVAL || errno == ENOSYS ? -ENOTTY : -errno;
-        return r == -ENOTTY ? err_set(e, r, "%s: not a mount of forebay", directory)
-                            : err_errno(e, r, "%s: flush", directory);
-    }
-    ret->text[sizeof(ret->text) - 1] = '\0';
-    return 0;
+    if (ioctl(fd, what, argument) == 0)
+        return 0;
+    int r = errno == EINVAL || errno == ENOSYS ? -ENOTTY : -errno;
+    return r == -ENOTTY ? err_set(e, r, "%s: not in a mount of forebay, or of another version of it", directory)
+                        : err_errno(e, r, "%s", directory);
+}
+
+int mount_flush(const char *directory, struct mount_flush_report *ret, struct err *e)
+{
+    int r = mount_ask_directory(directory, MOUNT_IOC_FLUSH, ret, e);
+    if (r == 0)
+        ret->text[sizeof(ret->text) - 1] = '\0';
+    return r;
 }
 
 /* Users other than root may unmount with the help of fusermount3, which is set-uid. */
@@ -94,17 +100,44 @@ int mount_unmount(const char *directory, uint64_t timeout_ms, struct err *e)
 
 /* ---- the side of the mount ---- */
 
+static int explain(struct mount *m, fuse_ino_t ino, const void *in, size_t n, struct explain_report *ret,
+                   struct err *e)
+{
+    if (n != sizeof(*ret))
+        return -ENOTTY;
+    memcpy(ret, in, n);
+    ret->name[sizeof(ret->name) - 1] = '\0';
+    return explain_tell(m, ino, ret, e);
+}
+
 void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
                     unsigned flags, const void *in_buf, size_t in_size, size_t out_size)
 {
-    (void)ino, (void)arg, (void)fi, (void)flags, (void)in_buf, (void)in_size;
-    struct mount_flush_report report = {0};
-    if (cmd != MOUNT_IOC_FLUSH || out_size < sizeof(report)) {
-        (void)fuse_reply_err(req, ENOTTY);
-        return;
-    }
+    (void)arg, (void)fi, (void)flags;
+    union {
+        struct mount_flush_report flush;
+        struct stats_report stats;
+        struct explain_report explain;
+    } answer;
+    static_assert(sizeof(answer) < MOUNT_IOC_MAX, "fits an ioctl");
     struct mount *m = mount_of(req);
-    m->kind->flush(m, &report);
-    report.pid = (uint32_t)getpid();
-    (void)fuse_reply_ioctl(req, 0, &report, sizeof(report));
+    struct err e = {0};
+    int r = _IOC_SIZE(cmd) == out_size ? 0 : -ENOTTY;
+    memset(&answer, 0, sizeof(answer));
+    if (r == 0 && cmd == MOUNT_IOC_FLUSH) {
+        m->kind->flush(m, &answer.flush);
+        answer.flush.pid = (uint32_t)getpid();
+    } else if (r == 0 && cmd == MOUNT_IOC_STATS) {
+        stats_tell(m, &answer.stats);
+    } else if (r == 0 && cmd == (unsigned)MOUNT_IOC_EXPLAIN) {
+        r = explain(m, ino, in_buf, in_size, &answer.explain, &e);
+    } else {
+        r = -ENOTTY;
+    }
+    if (r == -ENOTTY)
+        (void)fuse_reply_err(req, ENOTTY);
+    else if (r < 0)
+        mount_reply_error(req, "explain", r, &e);
+    else
+        (void)fuse_reply_ioctl(req, 0, &answer, out_size);
 }

@@ -19,10 +19,12 @@ void mount_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, 
                                          : -EBADF;
     if (h->staging)
         staging_changed(h->staging);
-    if (r < 0)
+    if (r < 0) {
         mount_reply_error(req, "write", err_errno(&e, r, "write of the staging file"), &e);
-    else
-        (void)fuse_reply_write(req, size);
+        return;
+    }
+    stats_add(mount_of(req)->stats, STATS_WRITTEN_BYTES, size);
+    (void)fuse_reply_write(req, size);
 }
 
 static void publish(fuse_req_t req, const char *what, struct fuse_file_info *fi)

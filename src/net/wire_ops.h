@@ -39,6 +39,7 @@
     X(RMDIR, rmdir, 43)                                                                                      \
     X(STATUS, status, 50)                                                                                    \
     X(USAGE, usage, 53)                                                                                      \
+    X(EXPLAIN, explain, 54)                                                                                  \
     X(REPORT, report, 51)                                                                                    \
     X(JOB_START, job_start, 60)                                                                              \
     X(JOB_LIST, job_list, 61)                                                                                \
@@ -198,6 +199,12 @@
  * brought from the origin for it. */
 #define WIRE_REQ_usage(F) F(str, bucket) F(str, prefix)
 #define WIRE_REP_usage(F) F(str, json)
+
+/* What the node knows of one object without asking the origin: `json` is an object with `kind` (mirror,
+ * scratch) and what docs/forebay.1 says of `forebay explain`. `ino`: of a scratch bucket, in the place of the
+ * key when it is not 0. */
+#define WIRE_REQ_explain(F) F(str, bucket) F(str, key) F(u64, ino)
+#define WIRE_REP_explain(F) F(str, json)
 
 /* Users (namespace/user.h). `role`: admin, writer or reader (empty: reader); `buckets`: patterns with commas
  * between (empty: all). The secret is told here and never again. */

@@ -12,6 +12,8 @@
 #define OBJECT_SESSION_MAGIC 0x6f736573u
 #define OBJECT_STRIPES       256
 #define OBJECT_HANDLES_MAX   65536 /* per session */
+/* Files up to this size are filled before a mount's open returns: then it is passthrough. */
+#define OBJECT_WHOLE_AT_OPEN (128 * KIB)
 
 enum handle_kind {
     HANDLE_FREE,

@@ -19,8 +19,6 @@
 
 #define READER_MAGIC 0x72656164u
 #define OPEN_TRIES   4
-/* Files up to this size are filled before a mount's open returns: then it is passthrough. */
-#define WHOLE_AT_OPEN (128 * KIB)
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
 
 struct reader {
@@ -401,7 +399,7 @@ static int start_reading(struct reader *r, const struct wire_open_req *req, stru
     if (reader_is_complete(r))
         return 0;
     _cleanup_(fill_unrefp) struct fill *f = reader_fill(r);
-    bool whole = req->via == WIRE_VIA_MOUNT && r->size <= WHOLE_AT_OPEN && reader_gives_fd(r);
+    bool whole = req->via == WIRE_VIA_MOUNT && r->size <= OBJECT_WHOLE_AT_OPEN && reader_gives_fd(r);
     if (whole)
         return fill_wait_all(f, e);
     if (req->expect == 0 || req->offset >= r->size)

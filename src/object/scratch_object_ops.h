@@ -20,6 +20,7 @@ struct scratch_op {
     X(STAT, stat)                                                                                            \
     X(LIST, list)                                                                                            \
     X(OPEN, open)                                                                                            \
+    X(EXPLAIN, explain)                                                                                      \
     X(CACHED, cached)                                                                                        \
     X(EVICT, evict)                                                                                          \
     X(PUT_OPEN, put_open)                                                                                    \

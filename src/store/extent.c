@@ -217,6 +217,23 @@ uint64_t extent_present_bytes(struct extent *x)
     return n;
 }
 
+void extent_place(const struct extent *x, struct store_place *ret)
+{
+    assert(x->magic == EXTENT_MAGIC);
+    static_assert(sizeof(ret->file) >= DISK_PATH_MAX, "room for any path");
+    (void)snprintf(ret->disk, sizeof(ret->disk), "%s", x->disk->path);
+    disk_extent_path(x->disk, x->id, ret->file);
+}
+
+void extent_count(struct extent *x, struct extent_counts *ret)
+{
+    LOCK_SCOPE(&x->lock);
+    *ret = (struct extent_counts){.blocks = x->n_blocks,
+                                  .present = x->n_present,
+                                  .suspect = x->n_suspect,
+                                  .last_read_ms = __atomic_load_n(&x->last_read_ms, __ATOMIC_RELAXED)};
+}
+
 int extent_next_missing(struct extent *x, uint64_t offset, uint64_t *ret_offset, uint64_t *ret_n)
 {
     uint64_t size = extent_size(x);

@@ -473,6 +473,13 @@ bool hard_is_sealed(struct hard *h)
     return h->sealed;
 }
 
+void hard_place(const struct hard *h, struct store_place *ret)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    (void)snprintf(ret->disk, sizeof(ret->disk), "%s", h->disk->path);
+    hard_path(h->disk, h->id, ret->file);
+}
+
 int hard_open_path(struct hard *h, int flags)
 {
     char path[DISK_PATH_MAX];

@@ -61,6 +61,8 @@ int hard_fd(const struct hard *h);
  * hard_begin_writing and hard_end_writing; it may live longer than those. */
 int hard_open_fd(struct hard *h, int flags);
 int hard_stat(struct hard *h, struct stat *ret);
+struct store_place; /* store.h */
+void hard_place(const struct hard *h, struct store_place *ret);
 bool hard_is_sealed(struct hard *h);
 /* Reads up to n bytes, fewer at the end of the file. Of a sealed extent every block touched is compared with
  * its crc: ERR_CORRUPT, counted and logged. */

@@ -139,6 +139,16 @@ int extent_set_attr(struct extent *x, struct slice attr);
 bool extent_is_complete(struct extent *x);
 bool extent_is_dead(struct extent *x); /* replaced, removed or evicted */
 uint64_t extent_present_bytes(struct extent *x);
+/* Where the bytes of an extent are, for people. */
+struct store_place {
+    char disk[4096], file[4096]; /* paths; the file may be gone by the time it is looked for */
+};
+void extent_place(const struct extent *x, struct store_place *ret);
+struct extent_counts {
+    uint32_t blocks, present, suspect; /* suspect: of the present ones, to be verified before they are served */
+    uint64_t last_read_ms;             /* real time, 0: never */
+};
+void extent_count(struct extent *x, struct extent_counts *ret);
 
 /*
  * Length of the run of present, trusted bytes at `offset` (0: none), at most `n`. Blocks that are suspect

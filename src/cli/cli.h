@@ -32,6 +32,7 @@
     X(unpin, "unpin", "end a pin")                                                                           \
     X(rules, "rules", "say what is pinned, never cached or believed how long, by prefix")                    \
     X(job, "job", "list, show, wait for and change jobs")                                                    \
+    X(explain, "explain", "say where a file's bytes are, and how it would be opened")                        \
     X(status, "status", "show the state of the node")                                                        \
     X(store, "store", "verify the disks of a stopped node")                                                  \
     X(bench, "bench", "measure as training and serving do")                                                  \

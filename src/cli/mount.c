@@ -1,6 +1,7 @@
-/* forebay mount: a bucket, or a part of one, as a directory. */
+/* forebay mount: a bucket, or a part of one, as a directory; or what such a mount does. */
 #include "cli/cli.h"
 #include "cli/command.h"
+#include "cli/mount_stats.h"
 
 #include "base/sys.h"
 #include "mount/mount.h"
@@ -10,7 +11,7 @@
 
 struct mount_command {
     struct command_node node;
-    bool read_only, foreground, allow_other;
+    bool read_only, foreground, allow_other, stats, json;
     int passthrough, profile;
     uint64_t threads, attr_timeout_ms, kept_files;
     char *uid, *gid, *umask, *log;
@@ -87,17 +88,21 @@ static const struct option rows[] = {
      .offset = offsetof(struct mount_command, o),
      .arg = "OPTION[,OPTION]",
      .doc = "mount options: ro, rw, allow_other, and what fuse(8) knows"},
+    COMMAND_FLAG(mount_command, stats, "stats", 0,
+                 "with DIR alone: what the mount there does, again every second on a terminal"),
+    COMMAND_FLAG(mount_command, json, "json", 0, "with --stats: once, as JSON"),
 };
 
 static const struct option_table table = {.rows = rows, .n_rows = ARRAY_SIZE(rows)};
 
 static const struct command_usage usage = {
     .command = "forebay mount",
-    .operands = "BUCKET[/PREFIX] DIR",
+    .operands = "BUCKET[/PREFIX] DIR | --stats DIR",
     .about = "Mounts a bucket, or what lies below a prefix, as a directory. Returns when it works and stays "
              "in the\n"
-             "background; \"forebay umount DIR\" and \"fusermount3 -u DIR\" end it.",
-    .min_operands = 2,
+             "background; \"forebay umount DIR\" and \"fusermount3 -u DIR\" end it. With --stats: shows what "
+             "a mount does.",
+    .min_operands = 1,
     .max_operands = 2,
 };
 
@@ -198,8 +203,15 @@ static void nothing(void *arg)
     (void)arg;
 }
 
-static int run(struct mount_command *c, char **argv, struct err *e)
+static int run(struct mount_command *c, int argc, char **argv, struct err *e)
 {
+    if (c->stats && argc != 1)
+        return err_set(e, ERR_BAD_OPTION, "--stats: give the directory of a mount, and nothing else");
+    if (c->stats)
+        return mount_stats_show(argv[0], c->json, e);
+    if (argc != 2 || c->json)
+        return err_set(e, ERR_BAD_OPTION,
+                       argc != 2 ? "give BUCKET[/PREFIX] and DIR" : "--json is for --stats");
     struct mount_options o;
     _cleanup_free_ const char **list = NULL;
     char directory[PATH_MAX];
@@ -222,7 +234,7 @@ int cmd_mount(int argc, char **argv)
     struct err e = {0};
     int n, status;
     if (command_parse(&usage, &table, &c, argc, argv, &n, &status)) {
-        int r = run(&c, argv, &e);
+        int r = run(&c, n, argv, &e);
         status = r < 0 ? command_fail(usage.command, r, &e) : 0;
     }
     option_fini(&table, &c);

@@ -1,7 +1,7 @@
 /*
- * `forebay explain PATH`, the part that the mount knows: which object or inode a path is, how it is open there
- * now, and whether the mount uses passthrough at all. What is on the disks the node says (EXPLAIN of the wire
- * protocol).
+ * `forebay explain PATH`, the part that the mount knows: which object or inode a path is, how it is open
+ * there now, and whether the mount uses passthrough at all. What is on the disks the node says (EXPLAIN of
+ * the wire protocol).
  */
 #pragma once
 

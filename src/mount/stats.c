@@ -17,11 +17,11 @@
 #include "base/sys.h"
 #include "mount/tree.h"
 
-#define RUNNING_PLACES  1088 /* most threads of a mount, and some */
-#define CACHE_LINE      64
-#define PARTS           4  /* of a power of two */
-#define FIRST_POWER     10 /* times below 2^10 ns have place 0 */
-#define MILLION         1000000ull
+#define RUNNING_PLACES 1088 /* most threads of a mount, and some */
+#define CACHE_LINE     64
+#define PARTS          4  /* of a power of two */
+#define FIRST_POWER    10 /* times below 2^10 ns have place 0 */
+#define MILLION        1000000ull
 
 struct running {
     _Alignas(CACHE_LINE) _Atomic uint64_t began_ns; /* 0: nothing runs */

@@ -3,8 +3,8 @@
  * the mount's process, asked for by `forebay mount --stats DIR` through a request on the mounted directory
  * itself, so that whoever may read that directory may ask, and no socket or file has to be kept for it.
  *
- * Counting takes two looks at the clock and a few relaxed atomics per operation; what a thread is doing stands
- * in a place of its own.
+ * Counting takes two looks at the clock and a few relaxed atomics per operation; what a thread is doing
+ * stands in a place of its own.
  */
 #pragma once
 
@@ -15,38 +15,35 @@
 #define STATS_OPERATIONS(X)                                                                                  \
     X(lookup, (fuse_req_t req, fuse_ino_t ino, const char *name), (req, ino, name))                          \
     X(forget, (fuse_req_t req, fuse_ino_t ino, uint64_t n), (req, ino, n))                                   \
-    X(getattr, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), (req, ino, fi))                  \
+    X(getattr, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info * fi), (req, ino, fi))                 \
     X(setattr, (fuse_req_t req, fuse_ino_t ino, struct stat * st, int what, struct fuse_file_info *fi),      \
       (req, ino, st, what, fi))                                                                              \
     X(readlink, (fuse_req_t req, fuse_ino_t ino), (req, ino))                                                \
     X(statfs, (fuse_req_t req, fuse_ino_t ino), (req, ino))                                                  \
-    X(opendir, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), (req, ino, fi))                  \
-    X(readdir, (fuse_req_t req, fuse_ino_t ino, size_t n, off_t at, struct fuse_file_info *fi),              \
+    X(opendir, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info * fi), (req, ino, fi))                 \
+    X(readdir, (fuse_req_t req, fuse_ino_t ino, size_t n, off_t at, struct fuse_file_info * fi),             \
       (req, ino, n, at, fi))                                                                                 \
-    X(readdirplus, (fuse_req_t req, fuse_ino_t ino, size_t n, off_t at, struct fuse_file_info *fi),          \
+    X(readdirplus, (fuse_req_t req, fuse_ino_t ino, size_t n, off_t at, struct fuse_file_info * fi),         \
       (req, ino, n, at, fi))                                                                                 \
-    X(releasedir, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), (req, ino, fi))               \
+    X(releasedir, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info * fi), (req, ino, fi))              \
     X(fsyncdir, (fuse_req_t req, fuse_ino_t ino, int data, struct fuse_file_info *fi), (req, ino, data, fi)) \
-    X(open, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), (req, ino, fi))                     \
-    X(create,                                                                                                \
-      (fuse_req_t req, fuse_ino_t ino, const char *name, mode_t mode, struct fuse_file_info *fi),            \
+    X(open, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info * fi), (req, ino, fi))                    \
+    X(create, (fuse_req_t req, fuse_ino_t ino, const char *name, mode_t mode, struct fuse_file_info *fi),    \
       (req, ino, name, mode, fi))                                                                            \
-    X(flush, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), (req, ino, fi))                    \
-    X(release, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), (req, ino, fi))                  \
-    X(read, (fuse_req_t req, fuse_ino_t ino, size_t n, off_t at, struct fuse_file_info *fi),                 \
+    X(flush, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info * fi), (req, ino, fi))                   \
+    X(release, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info * fi), (req, ino, fi))                 \
+    X(read, (fuse_req_t req, fuse_ino_t ino, size_t n, off_t at, struct fuse_file_info * fi),                \
       (req, ino, n, at, fi))                                                                                 \
-    X(write,                                                                                                 \
-      (fuse_req_t req, fuse_ino_t ino, const char *p, size_t n, off_t at, struct fuse_file_info *fi),        \
+    X(write, (fuse_req_t req, fuse_ino_t ino, const char *p, size_t n, off_t at, struct fuse_file_info *fi), \
       (req, ino, p, n, at, fi))                                                                              \
     X(fsync, (fuse_req_t req, fuse_ino_t ino, int data, struct fuse_file_info *fi), (req, ino, data, fi))    \
-    X(fallocate,                                                                                             \
-      (fuse_req_t req, fuse_ino_t ino, int mode, off_t at, off_t n, struct fuse_file_info *fi),              \
+    X(fallocate, (fuse_req_t req, fuse_ino_t ino, int mode, off_t at, off_t n, struct fuse_file_info *fi),   \
       (req, ino, mode, at, n, fi))                                                                           \
     X(lseek, (fuse_req_t req, fuse_ino_t ino, off_t at, int whence, struct fuse_file_info *fi),              \
       (req, ino, at, whence, fi))                                                                            \
     X(copy_file_range,                                                                                       \
-      (fuse_req_t req, fuse_ino_t ino, off_t at, struct fuse_file_info *fi, fuse_ino_t to, off_t to_at,      \
-       struct fuse_file_info *to_fi, size_t n, int flags),                                                   \
+      (fuse_req_t req, fuse_ino_t ino, off_t at, struct fuse_file_info * fi, fuse_ino_t to, off_t to_at,     \
+       struct fuse_file_info * to_fi, size_t n, int flags),                                                  \
       (req, ino, at, fi, to, to_at, to_fi, n, flags))                                                        \
     X(mknod, (fuse_req_t req, fuse_ino_t ino, const char *name, mode_t mode, dev_t rdev),                    \
       (req, ino, name, mode, rdev))                                                                          \
@@ -62,15 +59,14 @@
       (req, ino, name, to, to_name, flags))                                                                  \
     X(getxattr, (fuse_req_t req, fuse_ino_t ino, const char *name, size_t n), (req, ino, name, n))           \
     X(listxattr, (fuse_req_t req, fuse_ino_t ino, size_t n), (req, ino, n))                                  \
-    X(setxattr,                                                                                              \
-      (fuse_req_t req, fuse_ino_t ino, const char *name, const char *p, size_t n, int flags),                \
+    X(setxattr, (fuse_req_t req, fuse_ino_t ino, const char *name, const char *p, size_t n, int flags),      \
       (req, ino, name, p, n, flags))                                                                         \
     X(removexattr, (fuse_req_t req, fuse_ino_t ino, const char *name), (req, ino, name))                     \
-    X(getlk, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock),                \
+    X(getlk, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info * fi, struct flock * lock),              \
       (req, ino, fi, lock))                                                                                  \
-    X(setlk, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock, int waits),     \
+    X(setlk, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info * fi, struct flock * lock, int waits),   \
       (req, ino, fi, lock, waits))                                                                           \
-    X(flock, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op), (req, ino, fi, op))
+    X(flock, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info * fi, int op), (req, ino, fi, op))
 
 enum stats_operation {
 #define X(name, parameters, arguments) STATS_OP_##name,
@@ -85,7 +81,8 @@ enum stats_operation {
     X(HERE_OPENS, here_opens, "of those, files of which every byte was on this machine")                     \
     X(UNASKED_OPENS, unasked_opens, "of those, files that were open or kept open: the node was not asked")   \
     X(WRITING_OPENS, writing_opens, "opens for writing")                                                     \
-    X(PASSTHROUGH_OPENS, passthrough_opens, "opens of both kinds after which the kernel uses the file itself") \
+    X(PASSTHROUGH_OPENS, passthrough_opens,                                                                  \
+      "opens of both kinds after which the kernel uses the file itself")                                     \
     X(READ_BYTES, read_bytes, "bytes read through the mount's process")                                      \
     X(HERE_READ_BYTES, here_read_bytes, "of those, bytes of files of which every byte was on this machine")  \
     X(WRITTEN_BYTES, written_bytes, "bytes written through the mount's process")                             \
@@ -107,7 +104,7 @@ enum stats_counter {
 struct stats_report {
     uint32_t pid;
     bool is_scratch, is_passthrough, is_read_only;
-    bool is_openless; /* the read-only profile: the kernel opens files by itself */
+    bool is_openless;  /* the read-only profile: the kernel opens files by itself */
     char bucket[1280]; /* BUCKET or BUCKET/PREFIX */
     char directory[1024];
     char node[256];            /* its address */

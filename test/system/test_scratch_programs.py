@@ -1,6 +1,7 @@
 """Programs on a scratch mount: random operations against a model, and real tools.
 
-FOREBAY_SOAK set: the random walks are long.
+FOREBAY_WALK_SECONDS: how long each of the five random walks is (24: two minutes together; 720 in `make soak`: an hour).
+FOREBAY_TEST_SEED: what they begin with (1).
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 
 import pytest
@@ -20,7 +22,7 @@ import harness
 from test_scratch_mount import KEEP_SIZE, MODES, PUNCH_HOLE, ZERO_RANGE, fallocate, mount, scratch  # noqa: F401
 
 MAX_SIZE = 300_000
-STEPS = 20_000 if os.environ.get("FOREBAY_SOAK") else 400
+WALK_SECONDS = float(os.environ.get("FOREBAY_WALK_SECONDS", 24))
 PAGE = 4096
 
 pytestmark = pytest.mark.usefixtures("need_fuse")
@@ -52,6 +54,7 @@ class Walk:
 
     def __init__(self, tops, seed):
         self.tops = tops
+        self.seed = seed
         self.random = random.Random(seed)
         self.model = bytearray()
         self.top = tops[0]
@@ -169,26 +172,31 @@ class Walk:
         assert os.pread(self.fd, MAX_SIZE + 1, 0) == self.model
         assert self.path.stat().st_size == len(self.model)
 
-    def run(self, steps):
+    def run(self, seconds):
         acts = [getattr(self, name) for name in dir(self) if name.startswith("do_")]
-        for step in range(steps):
+        end = time.monotonic() + seconds
+        step = 0
+        while time.monotonic() < end:
             act = self.random.choice(acts)
-            self.trace.append(act.__name__)
+            self.trace = self.trace[-19:] + [act.__name__]
             try:
                 act()
                 self.check()
             except BaseException:
-                print(f"step {step}: {self.trace[-20:]}")
+                print(f"seed {self.seed}, step {step}: {self.trace}")
                 raise
+            step += 1
         os.close(self.fd)
+        return step
 
 
+@pytest.mark.timeout(WALK_SECONDS + 240)
 @pytest.mark.parametrize("modes", [("auto",), ("off",), ("auto", "auto"), ("off", "off"), ("auto", "off")], ids="-".join)
 def test_random_operations(node, scratch, mount, modes):
     """A file is what the model says after every step, through one mount or two, and S3 has the same in the end."""
     seed = int(os.environ.get("FOREBAY_TEST_SEED", 1)) + sum(map(ord, "".join(modes)))
     walk = Walk([mount(passthrough=mode, attr_timeout="0").path for mode in modes], seed)
-    walk.run(STEPS // len(modes))
+    print(f"{'-'.join(modes)}: {walk.run(WALK_SECONDS)} steps, no difference")
     assert node.s3().get_object(Bucket=scratch, Key=walk.name)["Body"].read() == walk.model
 
 

@@ -1,0 +1,345 @@
+"""Looking inside: forebay explain, forebay mount --stats."""
+
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import pytest
+
+import harness
+import mounted
+
+MIB = 1 << 20
+pytestmark = pytest.mark.usefixtures("need_fuse")
+
+
+@pytest.fixture
+def mount(node, work):
+    """mount("bucket", passthrough="off", ...)"""
+    mounts = []
+
+    def make(what, **options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, what, **options))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+@pytest.fixture
+def scratch(node):
+    name = harness.random_name()
+    with node.wire() as connection:
+        connection.bucket_create(name, {})
+    return name
+
+
+def run(node, *argv, status=0, env=None):
+    done = subprocess.run([str(node.binary), *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, **node.env, **(env or {})}, timeout=60)
+    assert done.returncode == status, (argv, done.returncode, done.stdout, done.stderr)
+    return done.stdout if status == 0 else done.stderr
+
+
+def explain(node, what):
+    """By a path the mount's own node is asked; by BUCKET/KEY it must be named."""
+    where = [] if str(what).startswith("/") else ["--socket", node.socket_path]
+    answer = json.loads(run(node, "explain", "--json", *where, what))
+    text = run(node, "explain", *where, what)
+    assert ("passthrough  yes" in text) == answer["passthrough"], text
+    if not answer["passthrough"]:
+        assert f"passthrough  no: {answer['why_not']}" in text
+    return answer
+
+
+def stats(node, path):
+    answer = json.loads(run(node, "mount", "--stats", "--json", path))
+    text = run(node, "mount", "--stats", path)
+    assert answer["directory"] in text and "operation" in text
+    return answer
+
+
+def put(bucket, key, n, seed=1):
+    body = harness.random_bytes(n, seed=seed)
+    bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=body)
+    return body
+
+
+# ---- explain ----
+
+
+def test_explaining_an_object_as_it_arrives(bucket):
+    """Nothing here, then a part, then all of it, in a file that holds the object's bytes; the origin is not asked and no read is
+    counted for it."""
+    node, key = bucket.node, "dir/ob ject"
+    body = put(bucket, key, 5 * MIB + 7)
+    name = f"{bucket.name}/{key}"
+    cold = explain(node, name)
+    assert not cold["cached"] and not cold["passthrough"] and "nothing of it is here" in cold["why_not"]
+    bucket.node.cli("bucket", "set", bucket.name, "readahead=0")
+    bucket.s3.get_object(Bucket=bucket.name, Key=key, Range="bytes=0-99")["Body"].read()
+    requests = node.metric("forebay_origin_requests_total", bucket=bucket.name)
+    part = harness.wait_until(lambda: (lambda x: x["cached"] and x["blocks_present"] > 0 and x)(explain(node, name)), 30, "a part")
+    if not part["complete"]:
+        assert 0 < part["present_bytes"] < len(body) and part["blocks"] == 6
+        assert f"of {part['blocks']} blocks are not here" in part["why_not"] and part["first_missing_at"] % MIB == 0
+    assert bucket.s3.get_object(Bucket=bucket.name, Key=key)["Body"].read() == body
+    before = node.metric("forebay_origin_requests_total", bucket=bucket.name)
+    whole = harness.wait_until(lambda: (lambda x: x["complete"] and x)(explain(node, name)), 30, "all")
+    assert whole["size_bytes"] == whole["present_bytes"] == len(body) and whole["blocks_present"] == 6
+    assert whole["passthrough"] and whole["fresh"] and whole["keep"] == "auto" and "first_missing_at" not in whole
+    assert pathlib.Path(whole["file"]).read_bytes() == body and whole["file"].startswith(whole["disk"])
+    assert whole["etag"] == bucket.truth.head_object(Bucket=bucket.name, Key=key)["ETag"].strip('"')
+    assert node.metric("forebay_origin_requests_total", bucket=bucket.name) == before >= requests
+
+
+def test_explaining_why_there_is_no_passthrough(bucket, mount):
+    """A bucket that verifies each read, one that is never cached, a mount without passthrough, a file that is open plainly, the
+    read-only profile: each is named."""
+    node = bucket.node
+    body = put(bucket, "f", 2 * MIB)
+    assert bucket.s3.get_object(Bucket=bucket.name, Key="f")["Body"].read() == body
+    name = f"{bucket.name}/f"
+    harness.wait_until(lambda: explain(node, name)["passthrough"], 30, "complete")
+    off = mount(bucket.name, passthrough="off").path
+    assert explain(node, off / "f")["why_not"] == "switched off"
+    openless = mount(bucket.name, profile="read-only").path
+    assert "read-only profile" in explain(node, openless / "f")["why_not"]
+    node.cli("bucket", "set", bucket.name, "verify=read")
+    assert "verify=read" in explain(node, name)["why_not"]
+    node.cli("bucket", "set", bucket.name, "verify=fill")
+    node.cli("rules", f"{bucket.name}/never/", "cache=never")
+    put(bucket, "never/f", 100)
+    assert "cache=never" in explain(node, f"{bucket.name}/never/f")["why_not"]
+    if not mount(bucket.name).uses_passthrough():
+        pytest.skip("passthrough is not to be had here")
+    on = mount(bucket.name).path
+    answer = explain(node, on / "f")
+    assert answer["passthrough"] and answer["bucket"] == bucket.name and answer["key"] == "f"
+    with open(on / "f", "rb") as f:
+        assert f.read(10) == body[:10]
+        assert explain(node, on / "f")["mount"]["opens_by_passthrough"] == 1
+    harness.wait_until(lambda: explain(node, on / "f")["mount"]["opens_by_passthrough"] == 0, 30, "closed")
+    with open(on / "f", "r+b") as f:
+        f.write(b"new")
+        answer = explain(node, on / "f")
+        assert answer["mount"]["being_written"] and answer["mount"]["other_opens"] == 1
+        assert not answer["passthrough"] and "open through the mount's process" in answer["why_not"]
+
+
+def test_explaining_below_a_prefix_and_by_odd_paths(bucket, mount, tmp_path):
+    """A mount of a prefix, a relative path, a symbolic link from outside and a name that is no UTF-8 lead to the right key."""
+    node = bucket.node
+    put(bucket, "a/b/c", 10)
+    path = mount(f"{bucket.name}/a").path
+    assert explain(node, path / "b/c")["key"] == "a/b/c"
+    (tmp_path / "link").symlink_to(path / "b/c")
+    assert explain(node, tmp_path / "link")["key"] == "a/b/c"
+    done = subprocess.run([str(node.binary), "explain", "--json", "./c"], cwd=path / "b", stdout=subprocess.PIPE, timeout=60,
+                          env={**os.environ, **node.env}, check=True)
+    assert json.loads(done.stdout)["key"] == "a/b/c"
+    odd = os.fsencode(path) + b"/b/\xff\xfe"
+    with open(odd, "wb") as f:
+        f.write(b"odd")
+    done = subprocess.run([str(node.binary).encode(), b"explain", b"--json", odd], stdout=subprocess.PIPE, timeout=60,
+                          env={**os.environ, **node.env}, check=True)
+    assert "key" not in json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_explaining_scratch_files(node, scratch, mount, passthrough):
+    """The file on the disk, whether it is being written, sealed, how it is open; by path and by key."""
+    m = mount(scratch, passthrough=passthrough)
+    path, uses = m.path, m.uses_passthrough()
+    body = harness.random_bytes(3 * MIB, seed=2)
+    (path / "d").mkdir()
+    with open(path / "d/f", "wb") as f:
+        f.write(body)
+        f.flush()
+        answer = explain(node, path / "d/f")
+        assert answer["kind"] == "scratch" and answer["state"] == "open for writing" and answer["mount"]["being_written"]
+        assert answer["mount"]["opens_by_passthrough" if uses else "other_opens"] == 1
+        assert answer["passthrough"] == uses
+    done = harness.wait_until(lambda: (lambda x: x["state"] == "sealed" and x)(explain(node, path / "d/f")), 60, "sealed")
+    assert done["inode"] == (path / "d/f").stat().st_ino and done["size_bytes"] == len(body) and done["complete"]
+    assert pathlib.Path(done["file"]).read_bytes() == body
+    by_key = explain(node, f"{scratch}/d/f")
+    assert by_key["file"] == done["file"] and by_key["key"] == "d/f" and by_key["passthrough"]
+    (path / "empty").touch()
+    assert "file" not in explain(node, path / "empty") or explain(node, path / "empty")["size_bytes"] == 0
+    os.mkfifo(path / "fifo")
+    assert "no bytes" in explain(node, path / "fifo")["why_not"]
+    os.symlink("d/f", path / "link")
+    assert explain(node, path / "link")["inode"] == done["inode"]
+
+
+def test_what_cannot_be_explained(bucket, mount, tmp_path):
+    """Directories, what is not there, paths outside of mounts, bad names: one line and status 1 or 2."""
+    node = bucket.node
+    put(bucket, "d/f", 10)
+    path = mount(bucket.name).path
+    at = ("--socket", node.socket_path)
+    assert "is a directory" in run(node, "explain", path / "d", status=1)
+    assert "is a directory" in run(node, "explain", path, status=1)
+    assert "No such file" in run(node, "explain", path / "nothing", status=1)
+    (tmp_path / "f").write_text("outside")
+    assert "not in a mount of forebay" in run(node, "explain", tmp_path / "f", status=1)
+    assert "nobucket" in run(node, "explain", *at, "nobucket/f", status=1)
+    assert "is a bucket" in run(node, "explain", *at, bucket.name, status=2)
+    run(node, "explain", *at, f"{bucket.name}/{'k' * 1025}", status=1)
+    assert run(node, "explain", status=2) and run(node, "explain", "a", "b", status=2)
+
+
+def test_explaining_takes_an_admin(bucket):
+    """Paths of disks are not for users that may only read."""
+    node = bucket.node
+    put(bucket, "f", 10)
+    made = json.loads(node.cli("user", "create", harness.random_name("u"), "--json").stdout)
+    env = {"FOREBAY_ACCESS_KEY": made["access_key"], "FOREBAY_SECRET_KEY": made["secret_key"]}
+    text = run(node, "explain", "--endpoint", node.wire_address, f"{bucket.name}/f", status=1, env=env)
+    assert "takes an admin" in text
+
+
+# ---- stats ----
+
+
+def test_counting_a_mirror_bucket(bucket, mount):
+    """Opens, hits, bytes and operations are what was done; passthrough and its absence are told."""
+    node = bucket.node
+    for i in range(4):
+        put(bucket, f"d/f{i}", 300_000, seed=i)
+    m = mount(bucket.name)
+    path, uses = m.path, m.uses_passthrough()
+    first = stats(node, path)
+    assert first["bucket"] == bucket.name and first["kind"] == "mirror" and first["pid"] == m.pid or not uses
+    assert first["passthrough"] == uses and first["hit_share"] is None and first["passthrough_share"] is None
+    assert first["node"] == f"unix:{node.socket_path}" and first["reading_opens"] == 0
+    for _ in range(3):
+        for i in range(4):
+            assert (path / f"d/f{i}").read_bytes() == harness.random_bytes(300_000, seed=i)
+    (path / "d/new").write_bytes(b"x" * 1000)
+    now = stats(node, path)
+    assert now["reading_opens"] == 12 and now["writing_opens"] == 1 and now["open_files"] == 0
+    assert 8 <= now["here_opens"] <= 12 and now["hit_share"] == now["here_opens"] / 12
+    if uses:
+        assert 8 <= now["passthrough_opens"] <= 13 and 0 < now["unasked_opens"] <= 8
+        assert now["passthrough_share"] == now["passthrough_opens"] / 13
+    assert now["operations"]["open"]["count"] == 12 and now["operations"]["create"]["count"] == 1
+    for one in now["operations"].values():
+        assert one["count"] > 0 and 0 <= one["median_us"] <= one["p99_us"] <= one["max_us"]
+        assert 0 < one["mean_us"] <= one["max_us"]
+    assert now["failures"] == 0 and now["up_ms"] >= first["up_ms"]
+    with open(path / "d/f0", "rb"):
+        assert stats(node, path)["open_files"] == 1
+    assert stats(node, path / "d")["reading_opens"] == 13  # any directory of the mount answers
+
+
+def test_counting_without_passthrough(bucket, mount):
+    """Bytes that the mount's process moves are counted, and which of them were here before; the read-only profile has no opens,
+    and its share of hits is one of bytes."""
+    node = bucket.node
+    body = put(bucket, "f", 2 * MIB)
+    path = mount(bucket.name, passthrough="off", attr_timeout="0").path
+    assert (path / "f").read_bytes() == body
+    cold = stats(node, path)
+    assert cold["read_bytes"] == len(body) and cold["passthrough_share"] == 0 and cold["reason"] == "switched off"
+    openless = mount(bucket.name, profile="read-only").path
+    assert (openless / "f").read_bytes() == body
+    warm = stats(node, openless)
+    assert warm["profile"] == "read-only" and warm["reading_opens"] == 0
+    assert warm["read_bytes"] == warm["here_read_bytes"] == len(body) and warm["hit_share"] == 1
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_counting_a_scratch_bucket(node, scratch, mount, passthrough):
+    """Every byte is here; changes are counted by their names."""
+    m = mount(scratch, passthrough=passthrough)
+    path = m.path
+    for i in range(5):
+        (path / f"f{i}").write_bytes(b"y" * 4096)
+        os.rename(path / f"f{i}", path / f"g{i}")
+    assert (path / "g0").read_bytes() == b"y" * 4096
+    now = stats(node, path)
+    assert now["kind"] == "scratch" and now["writing_opens"] == 5 and now["reading_opens"] == 1 and now["hit_share"] == 1
+    assert now["operations"]["rename"]["count"] == 5 and now["operations"]["create"]["count"] == 5
+    assert now["passthrough_share"] == (1 if m.uses_passthrough() else 0)
+    assert now["written_bytes"] == (0 if m.uses_passthrough() else 5 * 4096)
+
+
+def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
+    """An operation that waits for the origin is shown while it waits, and among the slow ones with its path afterwards; one that
+    fails because the origin does is counted."""
+    node = bucket.node
+    shaper = new_shaper(before=bucket.origin, first_byte="1500ms")
+    name = node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    bucket.origin.s3().put_object(Bucket=name, Key="slow/file", Body=b"z" * 200_000)
+    path = mount(name).path
+    got = []
+    reader = threading.Thread(target=lambda: got.append((path / "slow/file").read_bytes()))
+    reader.start()
+    try:
+        harness.wait_until(lambda: [x for x in stats(node, path)["running"] if x["for_ms"] > 100], 60, "something runs")
+    finally:
+        reader.join(60)
+    assert got == [b"z" * 200_000]
+    now = stats(node, path)
+    slow = now["slow"]
+    assert now["failures"] == 0 and slow and all(x["took_ms"] >= 100 for x in slow)
+    assert any("slow" in x["target"] for x in slow), slow
+    shaper.stop()
+    with pytest.raises(OSError):
+        (path / "slow/other").read_bytes()
+    assert stats(node, path)["failures"] > 0
+
+
+def test_stats_on_a_terminal(node, scratch, mount):
+    """On a terminal the numbers are drawn again every second, with rates, until it is interrupted or the mount ends."""
+    m = mount(scratch)
+    for end in ("interrupt", "unmount"):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([str(node.binary), "mount", "--stats", str(m.path)], stdin=slave, stdout=slave,
+                                   stderr=subprocess.PIPE, env={**os.environ, **node.env})
+        os.close(slave)
+        seen = b""
+        try:
+            deadline = time.monotonic() + 60
+            while seen.count(b"\033[H") < 3:
+                assert time.monotonic() < deadline, seen
+                os.listdir(m.path)
+                if select.select([master], [], [], 0.2)[0]:
+                    seen += os.read(master, 65536)
+            assert b"per second" in seen and b"readdir" in seen
+            if end == "interrupt":
+                process.send_signal(signal.SIGINT)
+            else:
+                m.stop()
+            while process.poll() is None and time.monotonic() < deadline:
+                if select.select([master], [], [], 0.2)[0]:
+                    try:
+                        os.read(master, 65536)
+                    except OSError:
+                        break
+            assert process.wait(60) == (0 if end == "interrupt" else 1)
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+            os.close(master)
+
+
+def test_stats_of_what_is_no_mount(node, tmp_path):
+    """One line says so; nonsense on the command line is status 2."""
+    assert "not in a mount of forebay" in run(node, "mount", "--stats", tmp_path, status=1)
+    assert "No such file" in run(node, "mount", "--stats", tmp_path / "nothing", status=1)
+    assert "--stats" in run(node, "mount", "--stats", "bucket", tmp_path, status=2)
+    assert "--json" in run(node, "mount", "--json", "bucket", tmp_path, status=2)
+    assert re.search(r"BUCKET.*DIR", run(node, "mount", tmp_path, status=2))

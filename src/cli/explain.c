@@ -148,8 +148,8 @@ static void add_mount(const struct explain_report *m, json_t *o)
     if (!why)
         return;
     char both[2 * ERR_TEXT_MAX];
-    (void)snprintf(both, sizeof(both), "%s%s%s", why, is_true(o, "passthrough") ? "" : "; also: ",
-                   text(o, "why_not"));
+    (void)snprintf(both, sizeof(both), "%s%s%s", why,
+                   is_true(o, "passthrough") ? "" : "; also: ", text(o, "why_not"));
     (void)json_object_set_new(o, "passthrough", json_false());
     (void)json_object_set_new(o, "why_not", json_string(both));
 }

@@ -21,8 +21,8 @@
 #define MOUNT_KEY_MAX_BYTES  1024   /* of a whole key, as S3 has it */
 #define MOUNT_BLOCK_BYTES    MIB    /* st_blksize: what programs read at once */
 #define MOUNT_NODES_MAX      500000 /* above, the kernel is asked to drop what it does not use */
-/* What `forebay umount`, `forebay mount --stats` and `forebay explain` ask a directory of the mount. The sizes
- * are part of the numbers, so that another version's answer is not taken for one. */
+/* What `forebay umount`, `forebay mount --stats` and `forebay explain` ask a directory of the mount. The
+ * sizes are part of the numbers, so that another version's answer is not taken for one. */
 #define MOUNT_IOC_FLUSH   _IOR('F', 1, struct mount_flush_report)
 #define MOUNT_IOC_STATS   _IOR('F', 2, struct stats_report)
 #define MOUNT_IOC_EXPLAIN _IOWR('F', 3, struct explain_report)

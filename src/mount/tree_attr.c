@@ -3,7 +3,7 @@
  *
  * The node knows size and times of files that are written through descriptors, because it asks the file. When
  * it has forgotten an inode that is still open here (its last name went, and the node was restarted), this
- * side answers from the descriptor and what it remembers.
+ * side answers from the descriptor and what it remembers; likewise while the node is away.
  *
  * Set-user-ID and set-group-ID: the kernel leaves it to us to take them away (PASSTHROUGH_KILLPRIV). Before a
  * write it sends a SETATTR of nothing; so does chown(2) with neither owner nor group.
@@ -15,6 +15,7 @@
 #define NS_PER_S       1000000000ll
 #define SECTOR_BYTES   512
 #define CAPABILITY     "security.capability"
+#define NOW_TRIES      2 /* a session that is over shows only when it is used; the next one is made at once */
 #define KILL_PRIVILEGE FUSE_SET_ATTR_KILL_SUID /* the bit of FATTR_KILL_SUIDGID */
 
 static struct timespec time_of(int64_t ns)
@@ -74,16 +75,15 @@ static void reply_attr(fuse_req_t req, const struct wire_inode *x)
     (void)fuse_reply_attr(req, &st, tree_attr_timeout_s(m, x));
 }
 
-/* ---- inodes that the node has forgotten ---- */
+/* ---- without the node ---- */
 
-/* What is remembered, with size and times of the file. -ENOENT: nothing is. */
-static int stat_forgotten(struct mount *m, struct tree_file *f, struct wire_inode *ret)
+/* What is remembered of an inode that is open here, with size and times of the file. -ENOENT: nothing is. */
+static int stat_remembered(struct mount *m, struct tree_file *f, struct wire_inode *ret)
 {
     struct stat st;
     int fd = tree_file_fd(f);
     if (!tree_file_known(m, f, ret))
         return -ENOENT;
-    ret->links = 0;
     if (fd >= 0 && sys->fstat(fd, &st) == 0) {
         ret->size_bytes = (uint64_t)st.st_size;
         ret->allocated_bytes = (uint64_t)st.st_blocks * SECTOR_BYTES;
@@ -91,6 +91,15 @@ static int stat_forgotten(struct mount *m, struct tree_file *f, struct wire_inod
         ret->ctime_ns = MAX(ret->ctime_ns, ns_of(st.st_ctim));
     }
     return 0;
+}
+
+/* Of one that the node has forgotten. */
+static int stat_forgotten(struct mount *m, struct tree_file *f, struct wire_inode *ret)
+{
+    int r = stat_remembered(m, f, ret);
+    if (r == 0)
+        ret->links = 0;
+    return r;
 }
 
 /* Modes and owners of such an inode concern nobody any more; its bytes do. */
@@ -118,21 +127,45 @@ static int set_forgotten(struct mount *m, struct tree_file *f, const struct wire
 
 /* ---- GETATTR ---- */
 
-static int get_attr(struct mount *m, uint64_t ino, struct buf *b, struct wire_inode *ret, struct err *e)
+static int ask_attr(struct mount *m, uint64_t ino, struct buf *b, struct wire_inode *ret, struct err *e)
 {
     struct wire_tree_getattr_req req = {.bucket = slice_str(m->bucket), .ino = ino};
     struct wire_tree_getattr_rep rep;
     int r = client_tree_getattr(m->client, &req, b, &rep, e);
-    if (r == 0) {
+    if (r == 0)
         *ret = rep.inode;
-        tree_file_note(m, ret);
-        return 0;
+    return r;
+}
+
+/* The same of an inode that is open here, whose reader (the kernel asks before it reads) is not to wait for a
+ * node that is away: -EBADF then, at once. */
+static int ask_attr_now(struct mount *m, uint64_t ino, struct buf *b, struct wire_inode *ret, struct err *e)
+{
+    struct wire_tree_getattr_req req = {.bucket = slice_str(m->bucket), .ino = ino};
+    struct wire_tree_getattr_rep rep;
+    int r = -EBADF;
+    for (int i = 0; i < NOW_TRIES && r == -EBADF; i++) {
+        uint64_t epoch = client_epoch(m->client);
+        r = client_call_at(m->client, &epoch, WIRE_OP_TREE_GETATTR, &req, b, &rep, e);
     }
-    struct tree_file *f = r == -ENOENT ? tree_file_find(m, ino) : NULL;
-    if (!f)
-        return r;
-    r = stat_forgotten(m, f, ret);
-    tree_file_unref(m, f);
+    if (r == 0)
+        *ret = rep.inode;
+    return r;
+}
+
+static int get_attr(struct mount *m, uint64_t ino, struct buf *b, struct wire_inode *ret, struct err *e)
+{
+    struct tree_file *f = tree_file_find(m, ino);
+    bool is_known = f && tree_file_known(m, f, ret);
+    int r = is_known ? ask_attr_now(m, ino, b, ret, e) : ask_attr(m, ino, b, ret, e);
+    if (r == 0)
+        tree_file_note(m, ret);
+    else if (r == -EBADF && is_known)
+        r = stat_remembered(m, f, ret);
+    else if (r == -ENOENT && f)
+        r = stat_forgotten(m, f, ret);
+    if (f)
+        tree_file_unref(m, f);
     return r;
 }
 

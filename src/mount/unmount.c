@@ -20,8 +20,10 @@ int mount_ask_directory(const char *directory, unsigned long what, void *argumen
     if (ioctl(fd, what, argument) == 0)
         return 0;
     int r = errno == EINVAL || errno == ENOSYS ? -ENOTTY : -errno;
-    return r == -ENOTTY ? err_set(e, r, "%s: not in a mount of forebay, or of another version of it", directory)
-                        : err_errno(e, r, "%s", directory);
+    return r == -ENOTTY
+               ? err_set(e, r, "%s: not a mount of forebay, nor below one, or one of another version",
+                         directory)
+               : err_errno(e, r, "%s", directory);
 }
 
 int mount_flush(const char *directory, struct mount_flush_report *ret, struct err *e)

@@ -62,8 +62,8 @@ static const char *keep_name(enum rule_keep keep)
 }
 
 /* Whether the origin would be asked before the cached version is served. */
-static void put_freshness(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
-                          struct arena *a, json_t *o)
+static void put_freshness(struct object_service *s, const struct bucket *b, struct slice key,
+                          struct extent *x, struct arena *a, json_t *o)
 {
     _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
     struct attr known, heard;
@@ -77,8 +77,8 @@ static void put_freshness(struct object_service *s, const struct bucket *b, stru
     put_bool(o, "fresh", fresh);
 }
 
-static void put_why_mirror(const struct bucket *b, const struct extent_counts *c, uint64_t size, bool complete,
-                           json_t *o)
+static void put_why_mirror(const struct bucket *b, const struct extent_counts *c, uint64_t size,
+                           bool complete, json_t *o)
 {
     char why[WHY_MAX];
     if (b->p.verify == BUCKET_VERIFY_READ)
@@ -86,10 +86,10 @@ static void put_why_mirror(const struct bucket *b, const struct extent_counts *c
     else if (complete)
         why[0] = '\0';
     else if (c->present < c->blocks)
-        (void)snprintf(why, sizeof(why), "%" PRIu32 " of %" PRIu32 " blocks are not here%s",
-                       c->blocks - c->present, c->blocks,
-                       size <= OBJECT_WHOLE_AT_OPEN ? "; an open fetches so small a file first, and then it is"
-                                                    : "");
+        (void)snprintf(
+            why, sizeof(why), "%" PRIu32 " of %" PRIu32 " blocks are not here%s", c->blocks - c->present,
+            c->blocks,
+            size <= OBJECT_WHOLE_AT_OPEN ? "; an open fetches so small a file first, and then it is" : "");
     else
         (void)snprintf(why, sizeof(why), "%" PRIu32 " blocks are to be verified after an unclean stop",
                        c->suspect);
@@ -102,7 +102,8 @@ static void put_extent(struct object_service *s, const struct bucket *b, struct 
     struct store_place *place = arena_alloc(a, sizeof(*place));
     struct extent_counts c;
     uint64_t missing_at, missing;
-    bool complete = extent_size(x) == 0 || extent_is_complete(x); /* as an open would, verifies a few blocks */
+    bool complete =
+        extent_size(x) == 0 || extent_is_complete(x); /* as an open would, verifies a few blocks */
     extent_place(x, place);
     extent_count(x, &c);
     put_number(o, "size_bytes", extent_size(x));

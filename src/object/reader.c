@@ -17,8 +17,8 @@
 
 #include <inttypes.h>
 
-#define READER_MAGIC 0x72656164u
-#define OPEN_TRIES   4
+#define READER_MAGIC  0x72656164u
+#define OPEN_TRIES    4
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
 
 struct reader {

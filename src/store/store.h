@@ -145,8 +145,9 @@ struct store_place {
 };
 void extent_place(const struct extent *x, struct store_place *ret);
 struct extent_counts {
-    uint32_t blocks, present, suspect; /* suspect: of the present ones, to be verified before they are served */
-    uint64_t last_read_ms;             /* real time, 0: never */
+    uint32_t blocks, present,
+        suspect;           /* suspect: of the present ones, to be verified before they are served */
+    uint64_t last_read_ms; /* real time, 0: never */
 };
 void extent_count(struct extent *x, struct extent_counts *ret);
 

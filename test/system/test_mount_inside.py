@@ -192,7 +192,7 @@ def test_what_cannot_be_explained(bucket, mount, tmp_path):
     assert "is a directory" in run(node, "explain", path, status=1)
     assert "No such file" in run(node, "explain", path / "nothing", status=1)
     (tmp_path / "f").write_text("outside")
-    assert "not in a mount of forebay" in run(node, "explain", tmp_path / "f", status=1)
+    assert "not a mount of forebay" in run(node, "explain", tmp_path / "f", status=1)
     assert "nobucket" in run(node, "explain", *at, "nobucket/f", status=1)
     assert "is a bucket" in run(node, "explain", *at, bucket.name, status=2)
     run(node, "explain", *at, f"{bucket.name}/{'k' * 1025}", status=1)
@@ -338,7 +338,7 @@ def test_stats_on_a_terminal(node, scratch, mount):
 
 def test_stats_of_what_is_no_mount(node, tmp_path):
     """One line says so; nonsense on the command line is status 2."""
-    assert "not in a mount of forebay" in run(node, "mount", "--stats", tmp_path, status=1)
+    assert "not a mount of forebay" in run(node, "mount", "--stats", tmp_path, status=1)
     assert "No such file" in run(node, "mount", "--stats", tmp_path / "nothing", status=1)
     assert "--stats" in run(node, "mount", "--stats", "bucket", tmp_path, status=2)
     assert "--json" in run(node, "mount", "--json", "bucket", tmp_path, status=2)

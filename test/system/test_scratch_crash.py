@@ -172,11 +172,11 @@ def test_names_and_bytes_survive_kills(node, mount, passthrough):
 
 @pytest.mark.parametrize("passthrough", MODES)
 def test_open_files_go_on(node, mount, passthrough):
-    """While the node is away, and after it was killed and started, open files are read and written, mapped ones too;
-    fsync waits for it; locks are taken again; sizes are right in the end."""
+    """While the node is away, and after it was killed and started, open files are read and written, mapped ones too, and
+    tell their sizes; fsync waits for it; locks are taken again; sizes are right in the end."""
     import fcntl
     bucket = scratch_bucket(node)
-    top = mount(bucket, passthrough=passthrough).path
+    top = mount(bucket, passthrough=passthrough, attr_timeout="100ms").path
     (top / "read").write_bytes(b"r" * 100_000)
     reader = open(top / "read", "rb", buffering=0)
     writer = open(top / "write", "w+b", buffering=0)
@@ -193,6 +193,8 @@ def test_open_files_go_on(node, mount, passthrough):
     waited.start()
     time.sleep(0.3)
     assert waited.is_alive()
+    assert reader.read(10) == b"r" * 10  # the kernel asks for attributes before
+    assert os.fstat(writer.fileno()).st_size == 14 and os.fstat(nameless.fileno()).st_size == 13
     node.start()
     waited.join(60)
     assert not waited.is_alive()

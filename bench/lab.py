@@ -30,6 +30,7 @@ GIB = 1 << 30
 PAIRS, QUICK_PAIRS = 9, 3
 SHAPE = {"first_byte": "20ms", "per_connection": "50MB/s", "total": "300MB/s"}
 SHAPED_BYTES_PER_S = 300e6
+VALIDATE = "ttl:1h"  # by default attributes are checked again after 60 s: requests to the origin in the middle of longer epochs
 MOUNT_SECONDS = 30
 FILL_ABOVE_MIB = 2048  # what fills go to has been touched before; this much free memory more does not matter
 FREE_BYTES, QUICK_FREE_BYTES = 40 * GIB, 10 * GIB
@@ -244,12 +245,13 @@ class Lab:
 
     @contextlib.contextmanager
     def node(self, bucket=None, endpoint=None, **options):
-        """A node with nothing in it, gone with its data at the end; it mirrors `bucket` of the origin."""
+        """A node with nothing in it, gone with its data at the end; it mirrors `bucket` of the origin, and looks as rarely as its peers do
+        whether objects changed there."""
         directory = self.path("node")
         try:
             with harness.Node(directory, **options) as running:
                 if bucket:
-                    running.create_bucket(bucket, f"s3://{bucket}", **self.origin.properties(endpoint))
+                    running.create_bucket(bucket, f"s3://{bucket}", validate=VALIDATE, **self.origin.properties(endpoint))
                 yield running
         finally:
             harness.tree_remove(directory)

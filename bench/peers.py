@@ -134,7 +134,7 @@ class Peer:
 
 class Forebay(Peer):
     name = "forebay"
-    tuning = "forebay serve, forebay mount; no options"
+    tuning = "forebay serve, forebay mount; no options; bucket with validate=ttl:1h, as long as the caches of the others"
 
     def version(self):
         return first_line(str(harness.forebay_bin()), "--version")

@@ -10,7 +10,8 @@ HEAD = """# Measured
 Written by `bench/run`; `make bench` renews it. Each figure is the median of interleaved pairs (ours, reference) on one machine
 in one run, with minimum and maximum; *steal* is the share of CPU time that the hypervisor gave to others meanwhile. Warm means
 in the page cache, for both sides. Cold means a node with nothing in it, behind `bench/shaper`: 20 ms to the first byte, 50 MB/s
-per connection, 300 MB/s in all. The raw numbers of every pair are in `bench/results/`.
+per connection, 300 MB/s in all. Buckets have `validate=ttl:1h`, so that attributes are trusted as long as the peers trust theirs.
+The raw numbers of every pair are in `bench/results/`.
 """
 TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "dropped": "With the page cache dropped", "cold": "Cold reads",
           "model_cold": "A cold model", "first": "First byte", "s3": "Warm S3", "values": "Small values", "tls": "TLS", "listing": "Long listings",

@@ -215,3 +215,25 @@ int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct
 {
     return UPSTREAM_RETRY(u, origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e));
 }
+
+int upstream_upload_create(struct upstream *u, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                           struct err *e)
+{
+    return UPSTREAM_RETRY(u, origin_upload_create(u->origin, p, ret_id, e));
+}
+
+int upstream_upload_complete(struct upstream *u, const struct origin_put *p, struct slice id,
+                             const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
+                             struct origin_attr *ret, struct err *e)
+{
+    upstream_enter(u);
+    int r = origin_upload_complete(u->origin, p, id, parts, n, size_bytes, a, ret, e);
+    upstream_leave(u, r);
+    return r;
+}
+
+int upstream_upload_abort(struct upstream *u, struct slice key, struct slice id, struct err *e)
+{
+    int r = UPSTREAM_RETRY(u, origin_upload_abort(u->origin, key, id, e));
+    return r == -ENOENT ? 0 : r;
+}

@@ -52,3 +52,15 @@ int upstream_put_slowly(struct upstream *u, const struct origin_put *p, const st
 int upstream_remove(struct upstream *u, struct slice key, struct slice if_match, struct err *e);
 int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct arena *a,
                   struct origin_attr *ret, struct err *e);
+
+/* Uploads in parts (origin.h). A part is sent once, at its writer's pace, as with upstream_put_slowly; who
+ * has its bytes still repeats it with upstream_try_again. A completion is repeated only by the origin's own
+ * rules.
+ */
+int upstream_upload_create(struct upstream *u, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                           struct err *e);
+int upstream_upload_complete(struct upstream *u, const struct origin_put *p, struct slice id,
+                             const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
+                             struct origin_attr *ret, struct err *e);
+/* Success also when the origin does not know the upload. */
+int upstream_upload_abort(struct upstream *u, struct slice key, struct slice id, struct err *e);

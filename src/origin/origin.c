@@ -294,3 +294,51 @@ int origin_copy(struct origin *o, struct slice from, struct slice to, struct sli
     uint64_t started_ns = sys->mono_ns();
     return done(o, "copy", started_ns, o->ops->copy(o, from, to, if_match, a, ret_attr, &local), &local, e);
 }
+
+/* ---- uploads in parts ---- */
+
+bool origin_has_uploads(const struct origin *o)
+{
+    return o->ops->upload_create != NULL;
+}
+
+int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                         struct err *e)
+{
+    assert(o && p && ret_id && origin_has_uploads(o));
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    return done(o, "upload", started_ns, o->ops->upload_create(o, p, ret_id, &local), &local, e);
+}
+
+int origin_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                       const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    assert(o && p && body && body->read && ret_etag && number > 0 && origin_has_uploads(o));
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    int r = o->ops->upload_part(o, p, id, number, body, ret_etag, &local);
+    if (r == 0)
+        metrics_add(metrics_series(METRIC_ORIGIN_WRITTEN_BYTES, o->bucket_name, NULL, NULL),
+                    body->size_bytes);
+    return done(o, "part", started_ns, r, &local, e);
+}
+
+int origin_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
+                           const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
+                           struct origin_attr *ret_attr, struct err *e)
+{
+    assert(o && p && parts && n > 0 && a && ret_attr && origin_has_uploads(o));
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    int r = o->ops->upload_complete(o, p, id, parts, n, size_bytes, a, ret_attr, &local);
+    return done(o, "complete", started_ns, r, &local, e);
+}
+
+int origin_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e)
+{
+    assert(o && origin_has_uploads(o));
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    return done(o, "abort", started_ns, o->ops->upload_abort(o, key, id, &local), &local, e);
+}

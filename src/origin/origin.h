@@ -162,6 +162,15 @@ struct origin_page {
     struct slice next_token;
 };
 
+/* An upload in parts that is driven from outside: it outlives calls, and this process. Kinds without leave
+ * the four functions out (origin_has_uploads). */
+#define ORIGIN_UPLOAD_ID_MAX 1024
+
+struct origin_part {
+    uint32_t number;   /* 1 to 10000, rising */
+    struct slice etag; /* as upload_part gave it */
+};
+
 /* What each kind implements; callers use the origin_* functions below. */
 struct origin_ops {
     const char *scheme; /* "s3" */
@@ -176,6 +185,15 @@ struct origin_ops {
     int (*remove)(struct origin *o, struct slice key, struct slice if_match, struct err *e);
     int (*copy)(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);
+    /* p: key, content type and metadata of the object. */
+    int (*upload_create)(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                         struct err *e);
+    int (*upload_part)(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                       const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
+    int (*upload_complete)(struct origin *o, const struct origin_put *p, struct slice id,
+                           const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
+                           struct origin_attr *ret_attr, struct err *e);
+    int (*upload_abort)(struct origin *o, struct slice key, struct slice id, struct err *e);
 };
 
 /* First member of each kind's struct. */
@@ -208,6 +226,21 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);
+
+/* Whether the four below are there. Parts may come in any order and at the same time; a part sent again
+ * replaces the one before. -ENOENT: the origin does not know the upload (any more). */
+bool origin_has_uploads(const struct origin *o);
+int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                         struct err *e);
+/* Of `p` only key and cancel count. Sent once; nobody keeps a part whose body gave an error. */
+int origin_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                       const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
+/* `p`: key, conditions, and what ret_attr is to show of type and metadata. After a lost answer the object may
+ * be there. */
+int origin_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
+                           const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
+                           struct origin_attr *ret_attr, struct err *e);
+int origin_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e);
 
 /* The modification time that travels as metadata: "x-amz-meta-mtime: SECONDS[.FRACTION]", seconds since 1970,
  * as other tools write it too. False when the lines have none that can be read. */

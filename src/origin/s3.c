@@ -198,6 +198,10 @@ const struct origin_ops origin_s3_ops = {
     .put = s3_put,
     .remove = s3_remove,
     .copy = s3_copy,
+    .upload_create = s3_upload_create,
+    .upload_part = s3_upload_part,
+    .upload_complete = s3_upload_complete,
+    .upload_abort = s3_upload_abort,
 };
 
 const struct origin_ops origin_forebay_ops = {
@@ -209,4 +213,8 @@ const struct origin_ops origin_forebay_ops = {
     .put = s3_put,
     .remove = s3_remove,
     .copy = s3_copy,
+    .upload_create = s3_upload_create,
+    .upload_part = s3_upload_part,
+    .upload_complete = s3_upload_complete,
+    .upload_abort = s3_upload_abort,
 };

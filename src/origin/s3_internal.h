@@ -117,6 +117,15 @@ int s3_put(struct origin *o, const struct origin_put *p, const struct origin_bod
 int s3_put_multipart(struct s3 *s, const struct origin_put *p, const struct origin_body *body,
                      struct arena *a, struct origin_attr *ret_attr, struct err *e);
 
+int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                     struct err *e);
+int s3_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                   const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
+int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
+                       const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
+                       struct origin_attr *ret_attr, struct err *e);
+int s3_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e);
+
 /* The source of a copy. */
 struct s3_source {
     struct slice path; /* for x-amz-copy-source */

@@ -1,5 +1,7 @@
 /*
- * Multipart uploads: create, parts in parallel, complete; abort when anything fails for good.
+ * Multipart uploads: create, parts in parallel, complete; abort when anything fails for good. The same steps
+ * one by one, for uploads that a client of the node drives (origin_upload_*); there nothing is tried again
+ * but the completion, and the caller aborts.
  *
  * Part sizes grow so that the largest object still fits into S3_PARTS_MAX parts.
  *
@@ -26,6 +28,7 @@ struct upload {
     char id[1024];
     uint64_t size, part_bytes;
     uint32_t n_parts;
+    const struct origin_part *numbered; /* driven from outside: their numbers; NULL: 1 to n_parts */
     char **etags;
 };
 
@@ -74,10 +77,15 @@ static int create(struct upload *u, struct err *e)
 
 /* ---- parts ---- */
 
+static uint32_t number_of(const struct upload *u, uint32_t i)
+{
+    return u->numbered ? u->numbered[i].number : i + 1;
+}
+
 static void part_init(struct upload *u, struct web_call *c, uint32_t i, char number[16], atomic_bool *stop,
                       const char *op)
 {
-    (void)snprintf(number, 16, "%u", i + 1);
+    (void)snprintf(number, 16, "%u", number_of(u, i));
     call_init(u, c, WEB_PUT, op);
     c->also_cancel = stop;
     web_query(c, SLICE_LIT("partNumber"), slice_str(number));
@@ -157,7 +165,7 @@ static int make_document(const struct upload *u, struct buf *b)
     int r = buf_str(b, "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
     for (uint32_t i = 0; i < u->n_parts && r == 0; i++) {
         bool weak = web_etag_is_weak(slice_str(u->etags[i]));
-        r = buf_printf(b, "<Part><PartNumber>%u</PartNumber><ETag>%s", i + 1, weak ? "" : "&quot;");
+        r = buf_printf(b, "<Part><PartNumber>%u</PartNumber><ETag>%s", number_of(u, i), weak ? "" : "&quot;");
         if (r == 0)
             r = web_xml_escape(b, slice_str(u->etags[i]));
         if (r == 0)
@@ -214,14 +222,19 @@ static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_a
     return r;
 }
 
-static void abort_upload(struct upload *u)
+static int abort_once(struct upload *u, struct err *e)
 {
     struct web_call _cleanup_(web_call_fini) c;
-    struct err e = {0};
     call_init(u, &c, WEB_DELETE, "abort_upload");
     c.cancel = NULL; /* also when the upload was canceled */
     web_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
-    int r = web_perform(&c, &e);
+    return web_perform(&c, e);
+}
+
+static void abort_upload(struct upload *u)
+{
+    struct err e = {0};
+    int r = abort_once(u, &e);
     if (r < 0 && !slice_starts(slice_str(e.text), SLICE_LIT("404")))
         log_warn("origin", "s3://%s/%s" SLICE_FMT ": parts of a failed upload are left behind: %s",
                  u->s3->bucket, u->s3->prefix, SLICE_ARG(u->put->key), e.text);
@@ -272,4 +285,77 @@ int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice
     struct upload _cleanup_(upload_fini)
         u = {.s3 = s, .put = &p, .source = source, .size = source->attr.size_bytes};
     return run_upload(&u, s->copy_part_bytes, a, ret_attr, e);
+}
+
+/* ---- driven from outside, one step at a time ---- */
+
+static int step_init(struct upload *u, struct origin *o, const struct origin_put *p, struct slice id,
+                     struct err *e)
+{
+    *u = (struct upload){.s3 = s3_of(o), .put = p};
+    if (id.n >= sizeof(u->id))
+        return err_set(e, -EINVAL, "an upload id of %zu bytes", id.n);
+    memcpy(u->id, id.p, id.n);
+    return web_check_key(u->s3->prefix, p->key, e);
+}
+
+int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                     struct err *e)
+{
+    struct upload u;
+    int r = step_init(&u, o, p, SLICE_LIT(""), e);
+    if (r == 0)
+        r = create(&u, e);
+    if (r == 0)
+        memcpy(ret_id, u.id, sizeof(u.id));
+    return r;
+}
+
+int s3_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                   const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    const struct origin_part numbered = {.number = number};
+    char *etag = NULL;
+    struct upload u;
+    int r = step_init(&u, o, p, id, e);
+    if (r < 0)
+        return r;
+    u.body = body;
+    u.size = u.part_bytes = body->size_bytes;
+    u.numbered = &numbered;
+    u.n_parts = 1;
+    u.etags = &etag;
+    r = put_part(&u, 0, NULL, e);
+    if (r == 0)
+        memcpy(ret_etag, etag, strlen(etag) + 1);
+    free(etag);
+    return r;
+}
+
+int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
+                       const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
+                       struct origin_attr *ret_attr, struct err *e)
+{
+    struct upload _cleanup_(upload_fini) u;
+    assert(n > 0 && n <= S3_PARTS_MAX);
+    int r = step_init(&u, o, p, id, e);
+    if (r < 0)
+        return r;
+    u.etags = calloc(n, sizeof(char *));
+    if (!u.etags)
+        abort();
+    u.n_parts = (uint32_t)n;
+    u.numbered = parts;
+    u.size = size_bytes;
+    for (size_t i = 0; i < n; i++)
+        u.etags[i] = slice_dup(parts[i].etag);
+    return complete(&u, a, ret_attr, e);
+}
+
+int s3_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e)
+{
+    struct origin_put p = {.key = key};
+    struct upload u;
+    int r = step_init(&u, o, &p, id, e);
+    return r < 0 ? r : abort_once(&u, e);
 }

@@ -1,0 +1,270 @@
+/*
+ * Records of uploads in parts (formats and contract in upload.h). Bytes come from disk, so every length is
+ * checked.
+ *
+ * Failure modes: a record that does not decode ends a walk with ERR_CORRUPT and the upload's name.
+ */
+#include "namespace/upload.h"
+
+#define FORMAT         1
+#define UPLOAD_KEY     26 /* bytes of the key of an upload */
+#define PART_KEY       28
+#define UPLOAD_STRINGS 6
+#define PART_STRINGS   3
+
+static void put_le(uint8_t *p, size_t n, uint64_t v)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint8_t)(v >> (8 * i));
+}
+
+static void put_be(uint8_t *p, size_t n, uint64_t v)
+{
+    for (size_t i = 0; i < n; i++)
+        p[n - 1 - i] = (uint8_t)(v >> (8 * i));
+}
+
+static uint64_t get_le(const char *p, size_t n)
+{
+    uint64_t v = 0;
+    while (n > 0)
+        v = v << 8 | (uint8_t)p[--n];
+    return v;
+}
+
+static uint64_t get_be(const char *p, size_t n)
+{
+    uint64_t v = 0;
+    for (size_t i = 0; i < n; i++)
+        v = v << 8 | (uint8_t)p[i];
+    return v;
+}
+
+/* ---- keys ---- */
+
+static void make_key(char kind, uint64_t bucket, const struct id128 *id, struct buf *ret)
+{
+    uint8_t head[10] = {'m', (uint8_t)kind};
+    put_be(head + 2, 8, bucket);
+    buf_clear(ret);
+    int r = buf_append(ret, head, sizeof(head));
+    if (r == 0 && id)
+        r = buf_append(ret, id->b, sizeof(id->b));
+    assert(r == 0);
+}
+
+void upload_key(uint64_t bucket, struct id128 id, struct buf *ret_key)
+{
+    make_key('u', bucket, &id, ret_key);
+}
+
+void upload_part_key(uint64_t bucket, struct id128 id, uint32_t number, struct buf *ret_key)
+{
+    uint8_t be[2];
+    assert(number <= UPLOAD_NUMBER_MAX + 1);
+    make_key('p', bucket, &id, ret_key);
+    put_be(be, sizeof(be), number);
+    int r = buf_append(ret_key, be, sizeof(be));
+    assert(r == 0);
+}
+
+/* ---- values ---- */
+
+static int add_strings(struct buf *b, const struct slice *v, size_t n)
+{
+    int r = 0;
+    for (size_t i = 0; i < n && r == 0; i++) {
+        uint8_t le[2];
+        if (v[i].n > UINT16_MAX)
+            return -E2BIG;
+        put_le(le, sizeof(le), v[i].n);
+        r = buf_append(b, le, sizeof(le));
+        if (r == 0)
+            r = buf_slice(b, v[i]);
+    }
+    return r;
+}
+
+/* All that is left of the value must be these strings. */
+static int take_strings(struct slice s, struct slice *ret, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t length = s.n < 2 ? 0 : (size_t)get_le(s.p, 2);
+        if (s.n < 2 || length > s.n - 2)
+            return ERR_CORRUPT;
+        ret[i] = slice_sub(s, 2, length);
+        s = slice_from(s, 2 + length);
+    }
+    return s.n == 0 ? 0 : ERR_CORRUPT;
+}
+
+int upload_encode(const struct upload_record *u, struct buf *b)
+{
+    uint8_t head[10] = {FORMAT, u->completed};
+    const struct slice v[UPLOAD_STRINGS] = {u->key, u->content_type, u->meta, u->origin_id, u->tag, u->etag};
+    put_le(head + 2, 8, u->at_ns);
+    int r = buf_append(b, head, sizeof(head));
+    return r < 0 ? r : add_strings(b, v, ARRAY_SIZE(v));
+}
+
+int upload_decode(struct slice value, struct upload_record *ret)
+{
+    struct slice v[UPLOAD_STRINGS];
+    if (value.n < 10 || value.p[0] != FORMAT || (value.p[1] != 0 && value.p[1] != 1))
+        return ERR_CORRUPT;
+    int r = take_strings(slice_from(value, 10), v, ARRAY_SIZE(v));
+    if (r < 0)
+        return r;
+    *ret = (struct upload_record){.completed = value.p[1] == 1,
+                                  .at_ns = get_le(value.p + 2, 8),
+                                  .key = v[0],
+                                  .content_type = v[1],
+                                  .meta = v[2],
+                                  .origin_id = v[3],
+                                  .tag = v[4],
+                                  .etag = v[5]};
+    return 0;
+}
+
+int upload_part_encode(const struct upload_part_record *p, struct buf *b)
+{
+    uint8_t head[17] = {FORMAT};
+    const struct slice v[PART_STRINGS] = {p->etag, p->origin_etag, p->checksum};
+    put_le(head + 1, 8, p->size_bytes);
+    put_le(head + 9, 8, p->at_ns);
+    int r = buf_append(b, head, sizeof(head));
+    return r < 0 ? r : add_strings(b, v, ARRAY_SIZE(v));
+}
+
+int upload_part_decode(struct slice value, struct upload_part_record *ret)
+{
+    struct slice v[PART_STRINGS];
+    if (value.n < 17 || value.p[0] != FORMAT)
+        return ERR_CORRUPT;
+    int r = take_strings(slice_from(value, 17), v, ARRAY_SIZE(v));
+    if (r < 0)
+        return r;
+    *ret = (struct upload_part_record){.size_bytes = get_le(value.p + 1, 8),
+                                       .at_ns = get_le(value.p + 9, 8),
+                                       .etag = v[0],
+                                       .origin_etag = v[1],
+                                       .checksum = v[2]};
+    return 0;
+}
+
+/* ---- changes ---- */
+
+static void delete_parts(struct kv_txn *t, uint64_t bucket, struct id128 id)
+{
+    _cleanup_buf_ struct buf from = BUF_INIT(PART_KEY), to = BUF_INIT(PART_KEY);
+    upload_part_key(bucket, id, 0, &from);
+    upload_part_key(bucket, id, UPLOAD_NUMBER_MAX + 1, &to);
+    kv_txn_delete_range(t, buf_view(&from), buf_view(&to));
+}
+
+int upload_save(struct kv *kv, uint64_t bucket, const struct upload_record *u, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY), value = BUF_INIT(UPLOAD_RECORD_MAX);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    if (upload_encode(u, &value) < 0)
+        return err_set(e, -E2BIG, "the upload's metadata is too long");
+    upload_key(bucket, u->id, &key);
+    kv_txn_put(t, buf_view(&key), buf_view(&value));
+    if (u->completed)
+        delete_parts(t, bucket, u->id);
+    return kv_txn_commit(t, KV_DURABLE, e);
+}
+
+int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const struct upload_part_record *p,
+                     struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY), value = BUF_INIT(UPLOAD_RECORD_MAX);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    if (upload_part_encode(p, &value) < 0)
+        return err_set(e, -E2BIG, "the part's strings are too long");
+    upload_part_key(bucket, id, p->number, &key);
+    kv_txn_put(t, buf_view(&key), buf_view(&value));
+    return kv_txn_commit(t, KV_DURABLE, e);
+}
+
+int upload_remove(struct kv *kv, uint64_t bucket, struct id128 id, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    upload_key(bucket, id, &key);
+    kv_txn_delete(t, buf_view(&key));
+    delete_parts(t, bucket, id);
+    return kv_txn_commit(t, KV_DURABLE, e);
+}
+
+int upload_remove_bucket(struct kv *kv, uint64_t bucket, struct err *e)
+{
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    const char kinds[] = {'u', 'p'};
+    for (size_t i = 0; i < sizeof(kinds); i++) {
+        _cleanup_buf_ struct buf from = BUF_INIT(PART_KEY), to = BUF_INIT(PART_KEY);
+        make_key(kinds[i], bucket, NULL, &from);
+        make_key(kinds[i], bucket + 1, NULL, &to);
+        kv_txn_delete_range(t, buf_view(&from), buf_view(&to));
+    }
+    return kv_txn_commit(t, KV_DURABLE, e);
+}
+
+/* ---- looking ---- */
+
+int upload_find(struct kv *kv, uint64_t bucket, struct id128 id, struct arena *a, struct upload_record *ret,
+                struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY), value = BUF_INIT(UPLOAD_RECORD_MAX);
+    upload_key(bucket, id, &key);
+    int r = kv_get(kv, buf_view(&key), &value, NULL, e);
+    if (r < 0)
+        return r;
+    r = upload_decode(arena_dup(a, buf_view(&value)), ret);
+    ret->id = id;
+    return r < 0 ? err_set(e, r, "record of an upload is damaged") : 0;
+}
+
+int upload_each(struct kv *kv, uint64_t bucket, const struct id128 *after, upload_fn fn, void *arg,
+                struct err *e)
+{
+    _cleanup_buf_ struct buf from = BUF_INIT(PART_KEY), to = BUF_INIT(PART_KEY);
+    make_key('u', bucket, after, &from);
+    make_key('u', bucket ? bucket + 1 : UINT64_MAX, NULL, &to);
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(kv, buf_view(&from), buf_view(&to));
+    struct slice key, value;
+    int r;
+    while ((r = kv_iter_next(it, &key, &value, e)) == 0) {
+        struct upload_record u;
+        if (after && slice_eq(key, buf_view(&from)))
+            continue;
+        if (key.n != UPLOAD_KEY || upload_decode(value, &u) < 0)
+            return err_set(e, ERR_CORRUPT, "record of an upload is damaged");
+        memcpy(u.id.b, key.p + 10, sizeof(u.id.b));
+        r = fn(arg, get_be(key.p + 2, 8), &u);
+        if (r != 0)
+            return r;
+    }
+    return r == -ENOENT ? 0 : r;
+}
+
+int upload_each_part(struct kv *kv, uint64_t bucket, struct id128 id, uint32_t after, upload_part_fn fn,
+                     void *arg, struct err *e)
+{
+    _cleanup_buf_ struct buf from = BUF_INIT(PART_KEY), to = BUF_INIT(PART_KEY);
+    upload_part_key(bucket, id, MIN(after, UPLOAD_NUMBER_MAX) + 1, &from);
+    upload_part_key(bucket, id, UPLOAD_NUMBER_MAX + 1, &to);
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(kv, buf_view(&from), buf_view(&to));
+    struct slice key, value;
+    int r;
+    while ((r = kv_iter_next(it, &key, &value, e)) == 0) {
+        struct upload_part_record p;
+        if (key.n != PART_KEY || upload_part_decode(value, &p) < 0)
+            return err_set(e, ERR_CORRUPT, "record of a part of an upload is damaged");
+        p.number = (uint32_t)get_be(key.p + UPLOAD_KEY, 2);
+        r = fn(arg, &p);
+        if (r != 0)
+            return r;
+    }
+    return r == -ENOENT ? 0 : r;
+}

@@ -1,0 +1,88 @@
+/*
+ * Uploads in parts to mirror buckets, as the control store remembers them: which are open, what came with
+ * their creation, and which parts the origin has acknowledged. The bytes are at the origin.
+ *
+ * Numbers in keys are big-endian, in values little-endian; every value begins with its format, 1.
+ *
+ * | key                                    | value           |
+ * | -------------------------------------- | --------------- |
+ * | "mu" bucket(8) upload(16)              | an upload       |
+ * | "mp" bucket(8) upload(16) number(2)    | a part of it    |
+ *
+ * | offset | size | upload                                                                        |
+ * | ------ | ---- | ----------------------------------------------------------------------------- |
+ * | 0      | 1    | format, 1                                                                     |
+ * | 1      | 1    | 0 open; 1 completed: kept for clients that ask again, its parts are gone      |
+ * | 2      | 8    | when it was created, when completed: when that was; ns since 1970             |
+ * | 10     | 2+n  | key                                                                           |
+ * |        | 2+n  | content type                                                                  |
+ * |        | 2+n  | metadata lines                                                                |
+ * |        | 2+n  | the origin's name of the upload                                               |
+ * |        | 2+n  | what the front end wants to remember                                          |
+ * |        | 2+n  | ETag of the object that it became; empty while open                           |
+ *
+ * | offset | size | part                                                                          |
+ * | ------ | ---- | ----------------------------------------------------------------------------- |
+ * | 0      | 1    | format, 1                                                                     |
+ * | 1      | 8    | size in bytes                                                                 |
+ * | 9      | 8    | when it was acknowledged, ns since 1970                                       |
+ * | 17     | 2+n  | its ETag for clients                                                          |
+ * |        | 2+n  | its ETag at the origin                                                        |
+ * |        | 2+n  | checksum, as the front end wrote it                                           |
+ *
+ * A crash leaves whole records: an upload whose creation was not acknowledged, or parts of one that was
+ * removed meanwhile, are what expiry removes.
+ */
+#pragma once
+
+#include "base/arena.h"
+#include "base/id.h"
+#include "kv/kv.h"
+#include "origin/origin.h"
+
+#define UPLOAD_RECORD_MAX   (16 * KIB)
+#define UPLOAD_NUMBER_MAX   10000
+#define UPLOAD_TAG_MAX      64
+#define UPLOAD_ETAG_MAX     ORIGIN_ETAG_MAX
+#define UPLOAD_CHECKSUM_MAX 64
+
+struct upload_record {
+    struct id128 id;
+    bool completed;
+    uint64_t at_ns;
+    struct slice key, content_type, meta, origin_id, tag, etag;
+};
+
+struct upload_part_record {
+    uint32_t number;
+    uint64_t size_bytes, at_ns;
+    struct slice etag, origin_etag, checksum;
+};
+
+/* Keys and values; pure. Decoders give ERR_CORRUPT; slices point into the value. */
+void upload_key(uint64_t bucket, struct id128 id, struct buf *ret_key);
+void upload_part_key(uint64_t bucket, struct id128 id, uint32_t number, struct buf *ret_key);
+int upload_encode(const struct upload_record *u, struct buf *b);
+int upload_decode(struct slice value, struct upload_record *ret);
+int upload_part_encode(const struct upload_part_record *p, struct buf *b);
+int upload_part_decode(struct slice value, struct upload_part_record *ret);
+
+/* Durable when they return. A completed upload loses its parts in the same transaction. */
+int upload_save(struct kv *kv, uint64_t bucket, const struct upload_record *u, struct err *e);
+int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const struct upload_part_record *p,
+                     struct err *e);
+int upload_remove(struct kv *kv, uint64_t bucket, struct id128 id, struct err *e);
+int upload_remove_bucket(struct kv *kv, uint64_t bucket, struct err *e);
+
+/* Strings are in the arena. -ENOENT. */
+int upload_find(struct kv *kv, uint64_t bucket, struct id128 id, struct arena *a, struct upload_record *ret,
+                struct err *e);
+/* Calls fn for each upload of a bucket, or of all (bucket 0), behind `after` (may be NULL), and for each part
+ * with a number above `after`; slices live during the call. Anything but 0 ends the walk and is its result.
+ */
+typedef int (*upload_fn)(void *arg, uint64_t bucket, const struct upload_record *u);
+typedef int (*upload_part_fn)(void *arg, const struct upload_part_record *p);
+int upload_each(struct kv *kv, uint64_t bucket, const struct id128 *after, upload_fn fn, void *arg,
+                struct err *e);
+int upload_each_part(struct kv *kv, uint64_t bucket, struct id128 id, uint32_t after, upload_part_fn fn,
+                     void *arg, struct err *e);

@@ -57,6 +57,7 @@ static const struct command_usage usage = {
         "  retry                how long a failing origin is asked again (60s)\n"
         "  cache                auto | never: never keeps nothing of the bucket on the node's disks\n"
         "  quota                most bytes of the bucket's objects that the cache holds; 0: no limit\n"
+        "  upload_expiry        uploads in parts to which nothing was added for so long are aborted (7d)\n"
         "  anonymous            none | read: read lets S3 requests without a signature list and read\n"
         "  owner, mode          scratch: UID:GID and permissions of the root directory",
     .min_operands = 1,

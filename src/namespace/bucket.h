@@ -28,6 +28,8 @@
       "most bytes fetched ahead of a sequential reader")                                                     \
     X(retry_time, DURATION, "retry", "TIME", "60s", 0, 3600000, NULL, false,                                 \
       "how long a failing request to the origin is repeated before its error is reported")                   \
+    X(upload_expiry, DURATION, "upload_expiry", "TIME", "7d", 1000, 31536000000, NULL, false,                \
+      "uploads in parts to which nothing was added for so long are aborted")                                 \
     X(cache, ENUM, "cache", "MODE", "auto", 0, 0, "auto|never", false,                                       \
       "never: nothing of the bucket is kept on the node's disks")                                            \
     X(events_token, STRING, "events.token", "TOKEN", NULL, 0, 0, NULL, true,                                 \
@@ -49,7 +51,7 @@
 
 /* Properties that only buckets with an origin have; those of origin.* are, too. X(name) */
 #define BUCKET_MIRROR_ONLY(X)                                                                                \
-    X("validate") X("verify") X("readahead") X("retry") X("cache") X("rules") X("quota")
+    X("validate") X("verify") X("readahead") X("retry") X("cache") X("rules") X("quota") X("upload_expiry")
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode")
 

@@ -383,6 +383,68 @@ int wire_bucket_decode(struct slice *s, struct wire_bucket *ret)
     return 0;
 }
 
+int wire_upload_encode(const struct wire_upload *w, struct buf *b)
+{
+    size_t before = b->n;
+    int k = encode_str(b, w->id);
+    if (k == 0)
+        k = encode_str(b, w->key);
+    return encode_end(b, before, k < 0 ? k : encode_u64(b, w->created_ns));
+}
+
+int wire_upload_decode(struct slice *s, struct wire_upload *ret)
+{
+    if (s->n == 0)
+        return -ENOENT;
+    struct slice rest = *s;
+    struct wire_upload w = {0};
+    int k = decode_str(&rest, &w.id);
+    if (k == 0)
+        k = decode_str(&rest, &w.key);
+    if (k == 0)
+        k = decode_u64(&rest, &w.created_ns);
+    if (k < 0)
+        return k;
+    *ret = w;
+    *s = rest;
+    return 0;
+}
+
+int wire_part_encode(const struct wire_part *w, struct buf *b)
+{
+    size_t before = b->n;
+    int k = encode_u32(b, w->number);
+    if (k == 0)
+        k = encode_u64(b, w->size_bytes);
+    if (k == 0)
+        k = encode_u64(b, w->at_ns);
+    if (k == 0)
+        k = encode_str(b, w->etag);
+    return encode_end(b, before, k < 0 ? k : encode_str(b, w->checksum));
+}
+
+int wire_part_decode(struct slice *s, struct wire_part *ret)
+{
+    if (s->n == 0)
+        return -ENOENT;
+    struct slice rest = *s;
+    struct wire_part w = {0};
+    int k = decode_u32(&rest, &w.number);
+    if (k == 0)
+        k = decode_u64(&rest, &w.size_bytes);
+    if (k == 0)
+        k = decode_u64(&rest, &w.at_ns);
+    if (k == 0)
+        k = decode_str(&rest, &w.etag);
+    if (k == 0)
+        k = decode_str(&rest, &w.checksum);
+    if (k < 0)
+        return k;
+    *ret = w;
+    *s = rest;
+    return 0;
+}
+
 int wire_dirent_encode(const struct wire_dirent *w, struct buf *b)
 {
     assert(w->has_inode <= 1);

@@ -143,6 +143,17 @@ struct wire_bucket {
     uint64_t created_ns;
 };
 
+/* An upload in parts that is open, and a part of one. */
+struct wire_upload {
+    struct slice id, key;
+    uint64_t created_ns;
+};
+struct wire_part {
+    uint32_t number;
+    uint64_t size_bytes, at_ns;
+    struct slice etag, checksum;
+};
+
 #define WIRE_C_u32   uint32_t
 #define WIRE_C_u64   uint64_t
 #define WIRE_C_i64   int64_t
@@ -195,6 +206,10 @@ int wire_cached_encode(const struct wire_cached *w, struct buf *b);
 int wire_cached_decode(struct slice *s, struct wire_cached *ret);
 int wire_bucket_encode(const struct wire_bucket *w, struct buf *b);
 int wire_bucket_decode(struct slice *s, struct wire_bucket *ret);
+int wire_upload_encode(const struct wire_upload *w, struct buf *b);
+int wire_upload_decode(struct slice *s, struct wire_upload *ret);
+int wire_part_encode(const struct wire_part *w, struct buf *b);
+int wire_part_decode(struct slice *s, struct wire_part *ret);
 int wire_dirent_encode(const struct wire_dirent *w, struct buf *b);
 int wire_dirent_decode(struct slice *s, struct wire_dirent *ret);
 

@@ -33,6 +33,14 @@
     X(PUT_WRITE, put_write, 31)                                                                              \
     X(PUT_COMMIT, put_commit, 32)                                                                            \
     X(PUT_ABORT, put_abort, 33)                                                                              \
+    X(UPLOAD_CREATE, upload_create, 34)                                                                      \
+    X(UPLOAD_PART, upload_part, 35)                                                                          \
+    X(UPLOAD_WRITE, upload_write, 36)                                                                        \
+    X(UPLOAD_END, upload_end, 37)                                                                            \
+    X(UPLOAD_PARTS, upload_parts, 38)                                                                        \
+    X(UPLOAD_LIST, upload_list, 39)                                                                          \
+    X(UPLOAD_COMPLETE, upload_complete, 45)                                                                  \
+    X(UPLOAD_ABORT, upload_abort, 46)                                                                        \
     X(REMOVE, remove, 40)                                                                                    \
     X(COPY, copy, 41)                                                                                        \
     X(MKDIR, mkdir, 42)                                                                                      \
@@ -172,6 +180,40 @@
 #define WIRE_REP_put_commit(F) F(attr, attr)
 #define WIRE_REQ_put_abort(F)  F(u64, handle)
 #define WIRE_REP_put_abort(F)
+
+/*
+ * Uploads in parts to buckets whose origin has them (else ERR_NOT_IMPLEMENTED): the parts go to the origin as
+ * they come, what is open outlives the node (namespace/upload.h). `tag`: up to 64 bytes for the caller to
+ * find again.
+ */
+#define WIRE_REQ_upload_create(F) F(str, bucket) F(str, key) F(str, content_type) F(str, meta) F(str, tag)
+#define WIRE_REP_upload_create(F) F(str, id)
+/* One part of known size, numbered 1 to 10000; -ENOENT: no such upload of that key. Its bytes follow in order
+ * by UPLOAD_WRITE. Nothing of it counts before UPLOAD_END, which gives it the ETag that clients know it by
+ * and a checksum to find again; with WIRE_CANCEL it is dropped, and what was there of that number before
+ * stays.
+ */
+#define WIRE_REQ_upload_part(F)  F(str, bucket) F(str, key) F(str, id) F(u32, number) F(u64, size)
+#define WIRE_REP_upload_part(F)  F(u64, handle) F(str, tag)
+#define WIRE_REQ_upload_write(F) F(u64, handle) F(str, data)
+#define WIRE_REP_upload_write(F)
+#define WIRE_REQ_upload_end(F) F(u64, handle) F(str, etag) F(str, checksum) F(u32, flags)
+#define WIRE_REP_upload_end(F)
+/* Parts with numbers above `after`: `parts` holds encoded struct wire_part. `etag`: of the object, when the
+ * upload was completed already; then there are no parts. */
+#define WIRE_REQ_upload_parts(F) F(str, bucket) F(str, key) F(str, id) F(u32, after) F(u32, max)
+#define WIRE_REP_upload_parts(F)                                                                             \
+    F(str, parts) F(u32, n_parts) F(u32, truncated) F(str, tag) F(str, content_type) F(str, meta) F(str, etag)
+/* Open uploads of a bucket in the order of their ids, behind `after`: encoded struct wire_upload. */
+#define WIRE_REQ_upload_list(F) F(str, bucket) F(str, after)
+#define WIRE_REP_upload_list(F) F(str, uploads) F(u32, truncated)
+/* `parts`: lines "NUMBER ETAG\n" in rising order. -ESTALE: one of them is not there, or another one by
+ * now. Completing again gives the same answer. ERR_CONFLICT: another one is at it. */
+#define WIRE_REQ_upload_complete(F)                                                                          \
+    F(str, bucket) F(str, key) F(str, id) F(str, parts) F(str, if_match) F(u32, if_none_match) F(u32, via)
+#define WIRE_REP_upload_complete(F) F(attr, attr)
+#define WIRE_REQ_upload_abort(F)    F(str, bucket) F(str, key) F(str, id)
+#define WIRE_REP_upload_abort(F)
 
 /* WIRE_POSIX: -ENOENT when there is no such object; else success either way, as S3 does. */
 #define WIRE_REQ_remove(F) F(str, bucket) F(str, key) F(str, if_match) F(u32, flags)

@@ -23,6 +23,12 @@
     X(WATCH, watch, READ, bucket)                                                                            \
     X(REPORT, report, READ, bucket)                                                                          \
     X(PUT_OPEN, put_open, WRITE, bucket)                                                                     \
+    X(UPLOAD_CREATE, upload_create, WRITE, bucket)                                                           \
+    X(UPLOAD_PART, upload_part, WRITE, bucket)                                                               \
+    X(UPLOAD_PARTS, upload_parts, WRITE, bucket)                                                             \
+    X(UPLOAD_LIST, upload_list, WRITE, bucket)                                                               \
+    X(UPLOAD_COMPLETE, upload_complete, WRITE, bucket)                                                       \
+    X(UPLOAD_ABORT, upload_abort, WRITE, bucket)                                                             \
     X(REMOVE, remove, WRITE, bucket)                                                                         \
     X(COPY, copy, WRITE, bucket)                                                                             \
     X(MKDIR, mkdir, WRITE, bucket)                                                                           \
@@ -46,6 +52,8 @@ static enum user_right right_of(uint32_t op, const void *req, struct slice *ret_
     case WIRE_OP_PUT_WRITE:
     case WIRE_OP_PUT_COMMIT:
     case WIRE_OP_PUT_ABORT:
+    case WIRE_OP_UPLOAD_WRITE:
+    case WIRE_OP_UPLOAD_END:
         return USER_MAY_ANY;
     default:
         return USER_MAY_MANAGE;

@@ -209,6 +209,7 @@ int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove
     if (r < 0)
         return r;
     object_forget_upstream(s, b->id);
+    upload_forget_bucket(s, b);
     int64_t n = object_forget_bucket(s, b);
     usage_forget(s->usage, b->id);
     log_info("object", "bucket %s removed, %lld cached objects dropped", b->name, (long long)n);

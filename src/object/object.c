@@ -17,6 +17,7 @@
 #include "base/log.h"
 
 #define FILL_THREADS_MAX   128
+#define UPLOAD_SHARE       4 /* one part in so many of the memory budget, for parts of uploads on their way */
 #define MIRROR_CACHE_SHARE 16 /* one part in so many of the memory budget; names of scratch as much */
 
 static void on_version_changed(void *arg, struct upstream *u, struct slice key, struct extent *x)
@@ -42,6 +43,9 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
     lock_init(&s->quota_lock, LOCK_OBJECT);
+    lock_init(&s->upload_lock, LOCK_OBJECT);
+    cond_init(&s->upload_ended);
+    s->part_budget = budget_new(budget_total(config->budget) / UPLOAD_SHARE);
     for (size_t i = 0; i < OBJECT_STRIPES; i++) {
         lock_init(&s->stripes[i].lock, LOCK_OBJECT);
         cond_init(&s->stripes[i].ended);
@@ -101,6 +105,10 @@ void object_service_close(struct object_service *s)
     }
     usage_free(s->usage);
     quota_free(s);
+    upload_slots_free(s);
+    budget_free(s->part_budget);
+    cond_fini(&s->upload_ended);
+    lock_fini(&s->upload_lock);
     lock_fini(&s->quota_lock);
     lock_fini(&s->watch_lock);
     lock_fini(&s->lock);
@@ -115,6 +123,8 @@ static int run(struct object_session *ses, uint32_t op, const void *req, struct 
 {
     if (scratch_is_its(ses, op, req))
         return scratch_call_local(ses, op, req, a, rep, e);
+    if (through_is_its(ses, op, req))
+        return through_call(ses, op, req, a, rep, e);
     switch (op) {
 #define X(NAME, name, number)                                                                                \
     case WIRE_OP_##NAME: {                                                                                   \

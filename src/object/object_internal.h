@@ -20,9 +20,11 @@ enum handle_kind {
     HANDLE_READ,
     HANDLE_WRITE,
     HANDLE_WATCH,
-    HANDLE_SREAD,  /* struct sreader: an object of a scratch bucket */
-    HANDLE_SWRITE, /* struct swriter */
-    HANDLE_TREE,   /* struct stree: a file of one, open for a mount */
+    HANDLE_SREAD,   /* struct sreader: an object of a scratch bucket */
+    HANDLE_SWRITE,  /* struct swriter */
+    HANDLE_PART,    /* struct part_write: a part of an upload */
+    HANDLE_THROUGH, /* struct through: a put that is not kept */
+    HANDLE_TREE,    /* struct stree: a file of one, open for a mount */
 };
 
 struct handle {
@@ -89,7 +91,13 @@ struct object_service {
     _Atomic uint64_t n_watches;
     struct usage *usage;
     struct steward *steward;
-    struct lock quota_lock; /* covers quotas; taken before the steward's own */
+    struct budget *part_budget; /* memory of parts of uploads on their way */
+    _Atomic uint64_t parts;     /* how many those are */
+    struct lock upload_lock;    /* covers what follows */
+    struct cond upload_ended;
+    struct upload_slot *upload_slots;
+    uint64_t upload_turn_ns; /* the steward's: not before */
+    struct lock quota_lock;  /* covers quotas; taken before the steward's own */
     struct quota *quotas;
 };
 
@@ -162,6 +170,34 @@ void writer_ref(struct writer *w);
 void writer_unref(struct writer *w); /* the last one drops what was not committed */
 /* if_match and if_none_match of an open: ERR_PRECONDITION, ERR_NOT_MODIFIED. */
 int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct err *e);
+
+/* ---- uploads in parts: upload_ops.c, upload_end.c, upload_table.c ---- */
+struct part_write;
+struct upload_record;
+void part_write_ref(struct part_write *p);
+void part_write_unref(struct part_write *p);
+/* Record of an upload of that key; strings in the arena. -ENOENT. */
+int upload_open_record(struct object_service *s, const struct bucket *b, struct slice key, struct slice id,
+                       struct arena *a, struct upload_record *ret, struct err *e);
+void upload_slots_free(struct object_service *s);
+/* Aborts what was abandoned, here and at the origins. The steward's. */
+void upload_turn(struct object_service *s);
+/* Of a bucket that was removed. */
+void upload_forget_bucket(struct object_service *s, struct bucket *b);
+
+/* ---- through.c: puts of what is too large for the disks ---- */
+struct through;
+/* How many bytes of one object are kept at most: more would cost everything else that is cached. */
+uint64_t object_room(struct object_service *s);
+bool through_is_wanted(struct object_service *s, struct upstream *u, const struct wire_put_open_req *q);
+int through_open(struct object_session *ses, struct upstream *u, const struct wire_put_open_req *q,
+                 struct wire_put_open_rep *rep, struct err *e);
+/* Whether the operation is on a handle of one; runs it. */
+bool through_is_its(struct object_session *ses, uint32_t op, const void *req);
+int through_call(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+                 struct err *e);
+void through_ref(struct through *t);
+void through_unref(struct through *t); /* the last one drops what was not committed */
 
 /* ---- scratch buckets: scratch_open.c, scratch_reader.c, scratch_writer.c, scratch_node.c ---- */
 struct stree;

@@ -35,6 +35,10 @@ static void drop(enum handle_kind kind, void *object)
         sreader_unref(object);
     else if (kind == HANDLE_SWRITE)
         swriter_unref(object);
+    else if (kind == HANDLE_PART)
+        part_write_unref(object);
+    else if (kind == HANDLE_THROUGH)
+        through_unref(object);
     else if (kind == HANDLE_TREE)
         stree_free(object);
 }
@@ -125,6 +129,10 @@ void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t ha
         writer_ref(h->object);
     else if (kind == HANDLE_SREAD)
         sreader_ref(h->object);
+    else if (kind == HANDLE_PART)
+        part_write_ref(h->object);
+    else if (kind == HANDLE_THROUGH)
+        through_ref(h->object);
     else
         swriter_ref(h->object);
     return h->object;

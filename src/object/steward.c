@@ -1,6 +1,6 @@
 /*
  * The steward: one thread of the service that does now and then what nobody waits for: writes counters down,
- * trims buckets to their quotas.
+ * trims buckets to their quotas, ends uploads that were abandoned.
  */
 #include "object/object_internal.h"
 
@@ -35,6 +35,7 @@ static void turn(struct steward *w)
     if (sys->mono_ns() - w->saved_ns >= SAVE_NS)
         save(w);
     quota_turn(w->service);
+    upload_turn(w->service);
 }
 
 static void *run(void *arg)

@@ -258,6 +258,8 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
             "the origin of bucket %s does not check conditions on PUT, so that If-None-Match and If-Match "
             "cannot be promised",
             u->bucket->name);
+    if (through_is_wanted(ses->service, u, req))
+        return through_open(ses, u, req, rep, e);
     struct writer *w = writer_new(ses->service, u, req);
     r = stage(w, req, e);
     bool staged = req->flags & WIRE_STAGED;

@@ -153,3 +153,62 @@ size_t checksum_final(struct checksum *c, uint8_t ret[CHECKSUM_MAX_BYTES])
         abort();
     return checksum_bytes(c->kind);
 }
+
+/* ---- the CRC of two pieces ---- */
+
+/* Polynomials modulo the CRC's own, reflected: bit (width - 1 - i) is the coefficient of x^i. */
+struct field {
+    unsigned width;
+    uint64_t poly;
+};
+
+static struct field field_of(enum checksum_kind kind)
+{
+    switch (kind) {
+    case CHECKSUM_CRC32:
+        return (struct field){32, 0xedb88320};
+    case CHECKSUM_CRC32C:
+        return (struct field){32, 0x82f63b78};
+    case CHECKSUM_CRC64NVME:
+        return (struct field){64, 0x9a6c9329ac4bc9b5};
+    default:
+        return (struct field){0, 0};
+    }
+}
+
+static uint64_t multiply(struct field f, uint64_t a, uint64_t b)
+{
+    uint64_t product = 0;
+
+    for (uint64_t bit = 1ull << (f.width - 1); bit; bit >>= 1) {
+        if (a & bit)
+            product ^= b;
+        b = b & 1 ? b >> 1 ^ f.poly : b >> 1;
+    }
+    return product;
+}
+
+bool checksum_combines(enum checksum_kind kind)
+{
+    return field_of(kind).width != 0;
+}
+
+/* Appending B multiplies A's CRC by x^(8 bytes_b). Initial value and final inversion of the two cancel out,
+ * because both are all ones. */
+void checksum_combine(enum checksum_kind kind, uint8_t *sum, const uint8_t *of_b, uint64_t bytes_b)
+{
+    const struct field f = field_of(kind);
+    uint64_t a = 0, factor;
+
+    assert(f.width);
+    for (unsigned i = 0; i < f.width / 8; i++)
+        a = a << 8 | sum[i];
+    factor = 1ull << (f.width - 1 - 8);
+    for (uint64_t n = bytes_b; n; n >>= 1) {
+        if (n & 1)
+            a = multiply(f, factor, a);
+        factor = multiply(f, factor, factor);
+    }
+    for (unsigned i = f.width / 8; i-- > 0; a >>= 8)
+        sum[i] = (uint8_t)a ^ of_b[i];
+}

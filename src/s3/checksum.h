@@ -49,3 +49,9 @@ size_t checksum_final(struct checksum *c, uint8_t ret[CHECKSUM_MAX_BYTES]);
 
 /* Reflected CRC-64 with the polynomial of the NVM Express specification, 0xad93d23594c93659; start with 0. */
 uint64_t checksum_crc64nvme(uint64_t crc, const void *p, size_t n);
+
+/* Whether the checksum of two pieces follows from theirs: that of the CRCs. */
+bool checksum_combines(enum checksum_kind kind);
+/* The CRC, as big-endian bytes, of A followed by B, from theirs and the length of B; `sum` holds A's and gets
+ * the result. Only for kinds that combine. */
+void checksum_combine(enum checksum_kind kind, uint8_t *sum, const uint8_t *of_b, uint64_t bytes_b);

@@ -7,11 +7,12 @@
  * 3. The client hears something every KEEPALIVE_MS however long the origin takes: as in S3, blanks in front
  * of the XML, whose root then says how it ended although the status was sent as 200 long before.
  *
- * Parts of equal size lie in order in the staged file already; others are copied into a second one first, as
- * are those of completions with conditions, which only a new write can carry.
+ * Of uploads whose parts are at the origin (parts.h) nothing is moved: the origin puts them together. Of
+ * those on this node parts of equal size lie in order in the staged file already; others are copied into a
+ * second one first, as are those of completions with conditions, which only a new write can carry.
  */
 #include "s3/condition.h"
-#include "s3/uploads.h"
+#include "s3/parts.h"
 #include "s3/xml.h"
 
 #include "base/log.h"
@@ -32,8 +33,11 @@ struct listed {
 
 struct complete {
     struct s3_request *r;
-    struct arena *arena; /* of the list */
-    struct upload *upload;
+    struct arena *arena;   /* of the list */
+    struct upload *upload; /* NULL: its parts are at the origin */
+    struct upload_part *at_origin;
+    size_t n_at_origin;
+    enum checksum_kind kind; /* of their sums */
     struct listed *listed;
     size_t n;
     bool in_part;
@@ -100,8 +104,9 @@ static enum s3_error read_list(struct complete *c)
 /* The listed parts out of those that are there. */
 static enum s3_error choose_parts(struct complete *c)
 {
-    size_t n_all, at = 0;
-    _cleanup_free_ struct upload_part *all = upload_parts(c->upload, &n_all);
+    size_t n_all = c->n_at_origin, at = 0;
+    _cleanup_free_ struct upload_part *copy = c->upload ? upload_parts(c->upload, &n_all) : NULL;
+    const struct upload_part *all = copy ? copy : c->at_origin;
 
     c->parts = arena_alloc(c->arena, c->n * sizeof c->parts[0]);
     for (size_t i = 0; i < c->n; i++) {
@@ -129,28 +134,31 @@ static enum s3_error choose_parts(struct complete *c)
 
 /* A checksum of the whole object, when the client gave one. One of the parts' checksums ("...-3") says
  * nothing that was not verified with each part. */
-static enum s3_error check_object(struct complete *c)
+static enum checksum_kind given_checksum(const struct complete *c, struct slice *ret)
 {
-    _cleanup_buf_ struct buf base64 = BUF_INIT(64);
-    _cleanup_free_ char *piece = malloc(COPY_BYTES);
-    struct slice given = SLICE_NULL;
-    uint8_t digest[CHECKSUM_MAX_BYTES];
-    struct checksum sum;
-    int status = 0;
-
-    if (!piece)
-        abort();
-    checksum_init(&sum, CHECKSUM_NONE);
-    for (size_t i = 0; i < c->r->http->n_headers && !given.p; i++) {
+    for (size_t i = 0; i < c->r->http->n_headers; i++) {
         const struct http_header *h = &c->r->http->headers[i];
         enum checksum_kind kind = checksum_of_header(h->name);
 
         if (kind == CHECKSUM_NONE || slice_find(h->value, '-') >= 0)
             continue;
-        given = h->value;
-        checksum_init(&sum, kind);
+        *ret = h->value;
+        return kind;
     }
-    for (size_t i = 0; given.p && i < c->n && status == 0; i++) {
+    return CHECKSUM_NONE;
+}
+
+/* Of the bytes on this node. */
+static int sum_of_bytes(struct complete *c, enum checksum_kind kind, uint8_t digest[CHECKSUM_MAX_BYTES])
+{
+    _cleanup_free_ char *piece = malloc(COPY_BYTES);
+    struct checksum sum;
+    int status = 0;
+
+    if (!piece)
+        abort();
+    checksum_init(&sum, kind);
+    for (size_t i = 0; i < c->n && status == 0; i++) {
         for (uint64_t at = 0; at < c->parts[i].size && status == 0; at += COPY_BYTES) {
             size_t n = (size_t)MIN((uint64_t)COPY_BYTES, c->parts[i].size - at);
 
@@ -158,12 +166,44 @@ static enum s3_error check_object(struct complete *c)
             checksum_update(&sum, piece, n);
         }
     }
-    if (text_base64(&base64, slice_of(digest, checksum_final(&sum, digest))))
-        abort();
+    (void)checksum_final(&sum, digest);
     checksum_fini(&sum);
-    if (status)
+    return status;
+}
+
+/* Out of those of the parts; false when they were not kept. */
+static bool sum_of_parts(const struct complete *c, enum checksum_kind kind,
+                         uint8_t digest[CHECKSUM_MAX_BYTES])
+{
+    if (kind != c->kind || !checksum_combines(kind) || !c->parts[0].has_sum)
+        return false;
+    memcpy(digest, c->parts[0].sum, checksum_bytes(kind));
+    for (size_t i = 1; i < c->n; i++) {
+        if (!c->parts[i].has_sum)
+            return false;
+        checksum_combine(kind, digest, c->parts[i].sum, c->parts[i].size);
+    }
+    return true;
+}
+
+static enum s3_error check_object(struct complete *c)
+{
+    _cleanup_buf_ struct buf base64 = BUF_INIT(64);
+    uint8_t digest[CHECKSUM_MAX_BYTES];
+    struct slice given = SLICE_NULL;
+    enum checksum_kind kind = given_checksum(c, &given);
+
+    if (kind == CHECKSUM_NONE)
+        return S3_OK;
+    if (c->upload && sum_of_bytes(c, kind, digest))
         return S3_ERR_INTERNAL;
-    return given.p && !slice_eq(given, buf_view(&base64)) ? S3_ERR_BAD_DIGEST : S3_OK;
+    if (!c->upload && !sum_of_parts(c, kind, digest))
+        return reply_refuse(c->r, S3_ERR_INVALID_REQUEST,
+                            "a checksum of the whole object needs x-amz-checksum-algorithm CRC32, CRC32C or "
+                            "CRC64NVME at the start of the upload, and the same here");
+    if (text_base64(&base64, slice_of(digest, checksum_bytes(kind))))
+        abort();
+    return slice_eq(given, buf_view(&base64)) ? S3_OK : S3_ERR_BAD_DIGEST;
 }
 
 static bool lies_in_order(const struct complete *c)
@@ -243,10 +283,42 @@ struct commit {
     struct err err;
 };
 
+/* The origin puts them together. */
+static int commit_at_origin(struct commit *m)
+{
+    struct complete *c = m->c;
+    _cleanup_buf_ struct buf lines = BUF_INIT(MIB);
+    struct wire_upload_complete_req req = {.bucket = c->r->bucket,
+                                           .key = c->r->key,
+                                           .id = request_query(c->r, "uploadId"),
+                                           .if_match = c->second.open.if_match,
+                                           .if_none_match = c->second.open.if_none_match,
+                                           .via = WIRE_VIA_S3};
+    struct wire_upload_complete_rep rep;
+    int status;
+
+    for (size_t i = 0; i < c->n; i++) {
+        char hex[33];
+
+        text_hex(c->parts[i].md5, sizeof c->parts[i].md5, hex);
+        if (buf_printf(&lines, "%u %s\n", c->parts[i].number, hex))
+            abort();
+    }
+    req.parts = buf_view(&lines);
+    status = object_upload_complete(c->r->s3->session, &req, m->arena, &rep, &m->err);
+    if (status == 0)
+        m->attr = rep.attr;
+    return status;
+}
+
 static int arrange_and_commit(struct commit *m)
 {
     struct complete *c = m->c;
-    int status = c->target ? 0 : assemble(c, &m->err);
+    int status;
+
+    if (!c->upload)
+        return commit_at_origin(m);
+    status = c->target ? 0 : assemble(c, &m->err);
 
     if (status)
         return status;
@@ -328,6 +400,13 @@ static enum s3_error answer(struct s3_request *r, enum s3_error error, struct sl
     return S3_OK;
 }
 
+static enum s3_error failed_at_origin(struct s3_request *r, int status, const struct err *e)
+{
+    return status == -ESTALE   ? S3_ERR_INVALID_PART
+           : status == -ENOENT ? S3_ERR_NO_SUCH_UPLOAD
+                               : reply_failed(r, status, e);
+}
+
 static enum s3_error commit(struct complete *c)
 {
     struct s3_request *r = c->r;
@@ -338,9 +417,10 @@ static enum s3_error commit(struct complete *c)
     cond_init(&m.ended);
     run_commit(r, &m);
     if (m.status) {
-        upload_reopen(c->upload);
-        error = reply_failed(r, m.status, &m.err);
-    } else {
+        error = c->upload ? reply_failed(r, m.status, &m.err) : failed_at_origin(r, m.status, &m.err);
+        if (c->upload)
+            upload_reopen(c->upload);
+    } else if (c->upload) {
         upload_finish(c->upload, m.attr.etag);
     }
     error = answer(r, error, m.status ? SLICE_NULL : m.attr.etag);
@@ -362,7 +442,7 @@ static enum s3_error prepare(struct complete *c)
         error = check_object(c);
     if (!error)
         error = put_conditions(r, &c->second.open);
-    if (error)
+    if (error || !c->upload)
         return error;
     c->second.open.bucket = r->bucket;
     c->second.open.key = r->key;
@@ -376,30 +456,48 @@ static enum s3_error prepare(struct complete *c)
 
 static enum s3_error complete(struct complete *c)
 {
-    enum s3_error error = upload_close(c->upload);
+    enum s3_error error = c->upload ? upload_close(c->upload) : S3_OK;
 
     if (error)
         return error;
     error = prepare(c);
     if (error) {
-        upload_reopen(c->upload);
+        if (c->upload)
+            upload_reopen(c->upload);
         return error;
     }
     return commit(c);
+}
+
+/* The upload, or the ETag that it has got already. */
+static enum s3_error find(struct complete *c, struct slice *ret_etag)
+{
+    struct s3_request *r = c->r;
+    struct slice id = request_query(r, "uploadId");
+    char etag[ORIGIN_ETAG_MAX + 1];
+
+    c->upload = uploads_find(r->s3->uploads, id, r->bucket, r->key);
+    if (c->upload)
+        return S3_OK;
+    uploads_completed(r->s3->uploads, id, r->bucket, r->key, etag);
+    if (etag[0]) {
+        *ret_etag = arena_dup(r->arena, slice_str(etag));
+        return S3_OK;
+    }
+    return parts_list(r, &c->at_origin, &c->n_at_origin, &c->kind, ret_etag);
 }
 
 enum s3_error s3_op_complete_multipart_upload(struct s3_request *r)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
     struct complete c = {.r = r, .arena = a};
-    struct slice id = request_query(r, "uploadId");
-    char etag[ORIGIN_ETAG_MAX + 1];
     enum s3_error error;
+    struct slice etag = SLICE_NULL;
 
-    c.upload = uploads_find(r->s3->uploads, id, r->bucket, r->key);
-    if (!c.upload) {
-        uploads_completed(r->s3->uploads, id, r->bucket, r->key, etag);
-        return etag[0] ? answer(r, S3_OK, slice_str(etag)) : S3_ERR_NO_SUCH_UPLOAD;
+    error = find(&c, &etag);
+    if (error || etag.n) {
+        free(c.at_origin);
+        return error ? error : answer(r, S3_OK, etag);
     }
     sink_init(&c.second, r->s3);
     error = read_list(&c);
@@ -407,5 +505,6 @@ enum s3_error s3_op_complete_multipart_upload(struct s3_request *r)
         error = complete(&c);
     sink_fini(&c.second);
     upload_unref(c.upload);
+    free(c.at_origin);
     return error;
 }

@@ -10,6 +10,7 @@
  */
 #include "s3/expire.h"
 #include "s3/lifecycle.h"
+#include "s3/parts.h"
 #include "s3/uploads.h"
 
 #include "base/log.h"
@@ -151,11 +152,20 @@ static void abort_uploads(struct pass *p)
     all->pass = p;
     all->arena = a;
     uploads_each(uploads, p->bucket, on_upload, all);
+    (void)parts_each(p->x->s3, p->bucket, on_upload, all, NULL);
     for (size_t i = 0; i < all->n; i++) {
         struct upload *w = uploads_find(uploads, all->v[i].id, p->bucket, all->v[i].key);
 
-        if (!w)
+        if (!w) {
+            struct err e = {0};
+            int status = parts_abort_of(p->x->s3, p->bucket, all->v[i].key, all->v[i].id, &e);
+
+            if (status == 0)
+                p->removed++;
+            else if (status != -ENOENT)
+                note_failure(p, &e);
             continue;
+        }
         if (upload_close(w) == S3_OK) {
             upload_finish(w, SLICE_NULL);
             p->removed++;

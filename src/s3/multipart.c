@@ -1,10 +1,16 @@
 /*
  * Multipart uploads: CreateMultipartUpload, UploadPart, UploadPartCopy, AbortMultipartUpload and the two
- * listings. CompleteMultipartUpload is in complete.c, the table of open uploads in uploads.c.
+ * listings. CompleteMultipartUpload is in complete.c.
  *
- * 1. A part is acknowledged, with the MD5 of its bytes as ETag, only after its body was verified and written.
- * 2. Nothing reaches the origin before the upload is completed.
+ * An upload is one of two kinds: where the bucket's origin takes parts, they go there as they come (parts.c);
+ * else they lie on this node until the upload is completed (uploads.c). Its id tells: what the second does
+ * not know is looked for in the first.
+ *
+ * 1. A part is acknowledged, with the MD5 of its bytes as ETag, only after its body was verified and written,
+ * or acknowledged by the origin.
+ * 2. No object is there before the upload is completed.
  */
+#include "s3/parts.h"
 #include "s3/source.h"
 #include "s3/uploads.h"
 #include "s3/xml.h"
@@ -12,31 +18,44 @@
 #include "base/sys.h"
 #include "base/text.h"
 
-enum s3_error s3_op_create_multipart_upload(struct s3_request *r)
+/* An upload whose parts stay on this node. */
+static enum s3_error create_here(struct s3_request *r, struct slice type, struct slice meta,
+                                 char ret_id[UPLOAD_ID_SIZE])
 {
-    _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
-    struct xml x = {&b, 0};
-    char id[UPLOAD_ID_SIZE];
     struct sink sink;
     struct err e = {0};
     enum s3_error error;
-    int status = 0;
+    int status;
 
     sink_init(&sink, r->s3);
     sink.open.bucket = r->bucket;
     sink.open.key = r->key;
     sink.open.flags = WIRE_STAGED;
-    error = put_metadata(r, &sink.open.content_type, &sink.open.meta);
-    if (!error)
-        status = sink_open(&sink, UINT64_MAX, &e);
-    if (status)
-        error = reply_failed(r, status, &e);
-    if (!error)
-        error = uploads_add(r->s3->uploads, r->bucket, r->key, &sink, id);
-    if (error) {
+    sink.open.content_type = type;
+    sink.open.meta = meta;
+    status = sink_open(&sink, UINT64_MAX, &e);
+    error =
+        status ? reply_failed(r, status, &e) : uploads_add(r->s3->uploads, r->bucket, r->key, &sink, ret_id);
+    if (error)
         sink_fini(&sink);
-        return error;
+    return error;
+}
+
+enum s3_error s3_op_create_multipart_upload(struct s3_request *r)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
+    struct xml x = {&b, 0};
+    char id[UPLOAD_ID_SIZE];
+    struct slice type, meta;
+    enum s3_error error = put_metadata(r, &type, &meta);
+
+    if (!error) {
+        error = parts_create(r, type, meta, id);
+        if (error == S3_ERR_NOT_IMPLEMENTED)
+            error = create_here(r, type, meta, id);
     }
+    if (error)
+        return error;
     xml_start(&x);
     xml_root(&x, "InitiateMultipartUploadResult");
     xml_text(&x, "Bucket", r->bucket);
@@ -68,7 +87,8 @@ static enum s3_error read_number(struct s3_request *r, uint32_t *ret)
 
 struct part_write {
     struct s3_request *r;
-    struct upload *upload;
+    struct upload *upload;   /* on this node: where its bytes go */
+    struct parts_write part; /* at the origin, when there is no such upload */
     struct upload_region region;
     uint64_t written;
     struct checksum md5;
@@ -83,10 +103,14 @@ static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t 
     p->r = r;
     if (!error && size > UPLOAD_PART_MAX_BYTES)
         error = S3_ERR_ENTITY_TOO_LARGE;
-    if (!error)
-        error = multipart_find(r, &p->upload);
+    if (error)
+        return error;
+    p->region.size = size;
+    error = multipart_find(r, &p->upload);
     if (!error)
         error = upload_part_begin(p->upload, number, size, &p->region);
+    else
+        error = parts_begin(&p->part, r, number, size);
     if (!error)
         checksum_init(&p->md5, CHECKSUM_MD5);
     return error;
@@ -97,15 +121,19 @@ static enum s3_error write_piece(struct part_write *p, const void *data, size_t 
     struct err e = {0};
     int status;
 
+    assert(p->written + n <= p->region.size);
+    checksum_update(&p->md5, data, n);
+    if (!p->upload) {
+        p->written += n;
+        return parts_write(&p->part, data, n);
+    }
     if (upload_is_closing(p->upload))
         return S3_ERR_NO_SUCH_UPLOAD;
-    assert(p->written + n <= p->region.size);
     status = sys_pwrite_all(upload_fd(p->upload), data, n, p->region.offset + p->written);
     if (status) {
         (void)err_errno(&e, status, "write to the cache's disk");
         return reply_failed(p->r, status, &e);
     }
-    checksum_update(&p->md5, data, n);
     p->written += n;
     return S3_OK;
 }
@@ -119,8 +147,14 @@ static enum s3_error end(struct part_write *p, enum s3_error error, struct slice
         error = S3_ERR_INCOMPLETE_BODY;
     (void)checksum_final(&p->md5, p->digest);
     checksum_fini(&p->md5);
-    upload_part_end(p->upload, &p->region, !error, p->digest);
-    upload_unref(p->upload);
+    if (p->upload) {
+        upload_part_end(p->upload, &p->region, !error, p->digest);
+        upload_unref(p->upload);
+    } else {
+        enum s3_error ended = parts_end(&p->part, !error, p->digest);
+
+        error = error ? error : ended;
+    }
     text_hex(p->digest, 16, hex);
     *ret_etag = slice_of(hex, 32);
     return error;
@@ -242,10 +276,8 @@ enum s3_error s3_op_abort_multipart_upload(struct s3_request *r)
     struct upload *w;
     enum s3_error error = multipart_find(r, &w);
 
-    if (error)
-        return error;
-    error = upload_close(w);
-    if (!error)
+    error = error ? parts_abort(r) : upload_close(w);
+    if (!error && w)
         upload_finish(w, SLICE_NULL);
     upload_unref(w);
     if (!error)
@@ -273,6 +305,22 @@ static void put_part(struct s3_request *r, struct xml *x, const struct upload_pa
     xml_close(x, "Part");
 }
 
+static enum s3_error parts_of(struct s3_request *r, struct upload_part **ret, size_t *ret_n)
+{
+    enum checksum_kind kind;
+    struct slice etag;
+    struct upload *w;
+    enum s3_error error;
+
+    if (multipart_find(r, &w) == S3_OK) {
+        *ret = upload_parts(w, ret_n);
+        upload_unref(w);
+        return S3_OK;
+    }
+    error = parts_list(r, ret, ret_n, &kind, &etag);
+    return error || etag.n == 0 ? error : S3_ERR_NO_SUCH_UPLOAD;
+}
+
 enum s3_error s3_op_list_parts(struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
@@ -280,17 +328,14 @@ enum s3_error s3_op_list_parts(struct s3_request *r)
     struct slice marker = request_query(r, "part-number-marker"), max = request_query(r, "max-parts");
     uint64_t after = 0, most = S3_LIST_MAX;
     struct xml x = {&b, 0};
-    struct upload *w;
     size_t n, from = 0, to;
     enum s3_error error;
 
     if ((marker.n && slice_u64(marker, &after)) || (max.n && slice_u64(max, &most)))
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "part-number-marker and max-parts must be numbers");
-    error = multipart_find(r, &w);
+    error = parts_of(r, &parts, &n);
     if (error)
         return error;
-    parts = upload_parts(w, &n);
-    upload_unref(w);
     while (from < n && parts[from].number <= after)
         from++;
     to = from + MIN(MIN(most, (uint64_t)S3_LIST_MAX), n - from);
@@ -333,13 +378,15 @@ static void put_upload(void *arg, struct slice key, const char *id, uint64_t cre
     xml_close(l->x, "Upload");
 }
 
-/* All of a bucket in one page: there are never more than UPLOADS_MAX. */
+/* All of a bucket in one page, whose document bounds how many that can be. */
 enum s3_error s3_op_list_multipart_uploads(struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
     struct xml x = {&b, 0};
     struct listing l = {&x, request_query(r, "prefix")};
+    struct err e = {0};
     enum s3_error error = buckets_find(r);
+    int status;
 
     if (error)
         return error;
@@ -350,6 +397,9 @@ enum s3_error s3_op_list_multipart_uploads(struct s3_request *r)
     xml_u64(&x, "MaxUploads", UPLOADS_MAX);
     xml_bool(&x, "IsTruncated", false);
     uploads_each(r->s3->uploads, r->bucket, put_upload, &l);
+    status = parts_each(r->s3, r->bucket, put_upload, &l, &e);
+    if (status)
+        return reply_failed(r, status, &e);
     xml_close(&x, "ListMultipartUploadsResult");
     if (x.status)
         return S3_ERR_INTERNAL;

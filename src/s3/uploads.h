@@ -1,7 +1,8 @@
 /*
- * Multipart uploads that are open: where each part's bytes lie in the staged file of its upload, and which
- * parts are there. They live in memory: a restart forgets them, clients then get NoSuchUpload and begin
- * again; nothing of them was acknowledged as an object.
+ * Multipart uploads that are open and whose bytes are on this node alone: those to scratch buckets, and to
+ * origins that take no parts. (Parts for other buckets go to the origin: parts.h.) Where each part's bytes
+ * lie in the staged file of its upload, and which parts are there. They live in memory: a restart forgets
+ * them, clients then get NoSuchUpload and begin again; nothing of them was acknowledged as an object.
  *
  * Any thread; one lock over the table and all uploads in it, never held over I/O.
  */
@@ -32,6 +33,8 @@ struct upload_part {
     uint64_t offset, size; /* in the staged file */
     uint64_t mtime_ns;
     uint8_t md5[16];
+    bool has_sum; /* parts.h: `sum` is its checksum of the upload's kind */
+    uint8_t sum[8];
 };
 
 struct uploads *uploads_new(struct s3 *s3);

@@ -2,7 +2,11 @@
 
 import base64
 import concurrent.futures
+import hashlib
 import json
+import socket
+import threading
+import urllib.parse
 import zlib
 
 import boto3.s3.transfer
@@ -146,6 +150,11 @@ def test_uploads_of_other_keys_are_not_found(bucket):
     assert code_of(lambda: upload.part(1, b"x")) == "NoSuchUpload"
     upload.id = "0" * 32
     assert code_of(lambda: upload.part(1, b"x")) == "NoSuchUpload"
+    bucket.s3.create_bucket(Bucket="scratch-of-uploads")
+    upload.where["Bucket"] = "scratch-of-uploads"
+    for call in (lambda: upload.part(1, b"x"), upload.abort, lambda: upload.complete([1])):
+        assert code_of(call) == "NoSuchUpload"
+    bucket.s3.delete_bucket(Bucket="scratch-of-uploads")
 
 
 def test_part_numbers(bucket):
@@ -244,7 +253,7 @@ def test_a_failed_completion_can_be_repeated(bucket, new_shaper, node, origin):
     here = type(bucket)(name, node.s3(), origin.s3(), node, origin)
     upload = Upload(here)
     upload.part(1, data)
-    shaper.fault("status:403", match="PUT", count=20)
+    shaper.fault("status:403", match="POST", count=20)
     assert code_of(upload.complete) == "AccessDenied"
     assert keys_at_origin(here) == []
     shaper.reset()
@@ -259,28 +268,203 @@ def test_a_slow_completion_keeps_the_client(new_shaper, node, origin, bucket):
     here = type(bucket)(name, node.s3(read_timeout=11), origin.s3(), node, origin)
     upload = Upload(here)
     upload.part(1, b"data")
-    shaper.fault("stall", match="PUT", at=0, for_="12s", count=1)
+    shaper.fault("stall", match="POST", at=0, for_="12s", count=1)
     assert upload.complete()["ETag"]
     check(here, b"data")
     upload = Upload(here)
     upload.part(1, b"more")
     shaper.set(first_byte="12s")
-    shaper.fault("status:403", match="PUT", count=50)
+    shaper.fault("status:403", match="POST", count=50)
     assert code_of(upload.complete) == "AccessDenied"
     shaper.reset()
     shaper.set(first_byte="0ms")
     check(here, b"data")
 
 
-def test_a_restart_forgets_uploads(new_node, origin, route):
-    """Open uploads do not survive a restart; the client is told, nothing was acknowledged."""
+def open_at(bucket):
+    return bucket.truth.list_multipart_uploads(Bucket=bucket.name).get("Uploads", [])
+
+
+def own(bucket, node, name=None):
+    """The bucket of that name at another node."""
+    return type(bucket)(name or node.new_bucket(bucket.origin), node.s3(), bucket.truth, node, bucket.origin)
+
+
+def test_parts_go_to_the_origin(bucket):
+    """Parts are at the origin before the upload is completed; what becomes of them is cached when it was written in
+    order, and an abort leaves nothing at the origin."""
+    parts = {n: harness.random_bytes(5 * MIB) for n in (1, 2)}
+    written = bucket.node.metric("forebay_origin_written_bytes_total", bucket=bucket.name)
+    upload = Upload(bucket)
+    for number, data in parts.items():
+        upload.part(number, data)
+    assert bucket.node.metric("forebay_origin_written_bytes_total", bucket=bucket.name) == written + 10 * MIB
+    assert len(open_at(bucket)) == 1
+    upload.complete()
+    assert open_at(bucket) == []
+    read = bucket.node.metric("forebay_origin_read_bytes_total", bucket=bucket.name)
+    check(bucket, parts[1] + parts[2])
+    assert bucket.node.metric("forebay_origin_read_bytes_total", bucket=bucket.name) == read
+    upload = Upload(bucket)
+    upload.part(1, b"x")
+    upload.abort()
+    assert open_at(bucket) == []
+
+
+def test_uploads_outlive_kills(new_node, bucket, route):
+    """kill -9 between parts, in the middle of one, and after the completion: uploads are listed and completed as if
+    nothing had been, with the ETag of all parts."""
     node = new_node(route=route)
-    name = node.new_bucket(origin)
+    here = own(bucket, node)
+    parts = {n: harness.random_bytes(5 * MIB + n) for n in (1, 2, 3)}
+    upload = Upload(here, ContentType="a/b", Metadata={"m": "1"}, ChecksumAlgorithm="CRC32",
+                    ChecksumType="FULL_OBJECT")
+
+    def again():
+        node.kill()
+        node.start()
+        here.s3 = node.s3()
+
+    upload.part(1, parts[1])
+    again()
+    [entry] = here.s3.list_multipart_uploads(Bucket=here.name)["Uploads"]
+    assert (entry["Key"], entry["UploadId"]) == ("k", upload.id)
+    with half_a_part(here, upload):
+        again()
+    listed = here.s3.list_parts(**upload.where, UploadId=upload.id)["Parts"]
+    assert [(p["PartNumber"], p["ETag"]) for p in listed] == [(1, upload.etags[1])]
+    upload.part(2, parts[2])
+    upload.part(3, parts[3])
+    again()
+    whole = b"".join(parts.values())
+    right = base64.b64encode(zlib.crc32(whole).to_bytes(4, "big")).decode()
+    etag = upload.complete(ChecksumCRC32=right, ChecksumType="FULL_OBJECT")["ETag"]
+    md5s = b"".join(hashlib.md5(parts[n]).digest() for n in (1, 2, 3))
+    assert etag == f'"{hashlib.md5(md5s).hexdigest()}-3"'
+    again()
+    assert upload.complete()["ETag"] == etag
+    check(here, whole)
+    found = here.truth.head_object(Bucket=here.name, Key="k")
+    assert (found["ContentType"], found["Metadata"]) == ("a/b", {"m": "1"})
+    assert "Uploads" not in here.s3.list_multipart_uploads(Bucket=here.name)
+
+
+def half_a_part(bucket, upload):
+    """A connection that has sent the head and half of the body of part 2."""
+    url = bucket.s3.generate_presigned_url("upload_part", {**upload.where, "UploadId": upload.id, "PartNumber": 2})
+    parsed = urllib.parse.urlsplit(url)
+    connection = socket.create_connection((parsed.hostname, parsed.port))
+    head = f"PUT {parsed.path}?{parsed.query} HTTP/1.1\r\nHost: {parsed.netloc}\r\nContent-Length: {9 * MIB}\r\n\r\n"
+    connection.sendall(head.encode() + bytes(4 * MIB))
+    return connection
+
+
+def test_a_lost_answer_of_the_origin(bucket, new_shaper, node, origin):
+    """The origin completed the upload, but nobody heard of it: the client's next try finds the object."""
+    shaper = new_shaper()
+    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s"))
+    data = harness.random_bytes(6 * MIB)
+    upload = Upload(here)
+    upload.part(1, data)
+    shaper.fault("truncate", match="POST", at=0, count=1)
+    try:
+        upload.complete()
+    except botocore.exceptions.ClientError:
+        upload.complete()
+    check(here, data)
+    assert open_at(here) == []
+
+
+def test_parts_are_sent_again(bucket, new_shaper, node, origin):
+    """An origin that fails in the middle of a part is asked again, without the client."""
+    shaper = new_shaper()
+    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint))
+    data = harness.random_bytes(6 * MIB)
+    upload = Upload(here)
+    shaper.fault("status:503", match="PUT", count=2)
+    upload.part(1, data)
+    upload.complete()
+    check(here, data)
+
+
+def test_abandoned_uploads_end(bucket, node, origin):
+    """What nobody adds to is aborted after the bucket's upload_expiry, at the origin too; a bucket that is removed
+    takes its uploads along."""
+    here = own(bucket, node, node.new_bucket(origin, upload_expiry="2s"))
+    upload = Upload(here)
+    upload.part(1, b"x")
+    harness.wait_until(lambda: open_at(here) == [], what="aborted at the origin")
+    harness.wait_until(lambda: "Uploads" not in here.s3.list_multipart_uploads(Bucket=here.name), what="forgotten")
+    assert code_of(lambda: upload.complete()) == "NoSuchUpload"
+    other = own(bucket, node)
+    Upload(other).part(1, b"x")
+    node.cli("bucket", "rm", other.name)
+    assert open_at(other) == []
+
+
+@pytest.mark.parametrize("way", ["put", "multipart"])
+def test_larger_than_the_cache(new_node, bucket, tmp_path, way):
+    """Three times what the cache holds: it arrives whole, and the node's memory stays flat."""
+    node = new_node(binary=harness.forebay_release_bin(), disk=f"{tmp_path / 'disk'}:64MiB", memory="512MiB")
+    here = own(bucket, node)
+    here.s3.put_object(Bucket=here.name, Key="small", Body=b"kept")
+    piece = harness.random_bytes(8 * MIB)
+    file = tmp_path / "in"
+    with open(file, "wb") as out:
+        for i in range(24):
+            out.write(i.to_bytes(8, "big") + piece[8:])
+    before, most, done = node.metric("forebay_resident_bytes", kind="anon"), [0], threading.Event()
+
+    def watch():
+        while not done.wait(0.2):
+            most[0] = max(most[0], node.metric("forebay_resident_bytes", kind="anon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        if way == "put":
+            with open(file, "rb") as body:
+                here.s3.put_object(Bucket=here.name, Key="k", Body=body)
+        else:
+            config = boto3.s3.transfer.TransferConfig(multipart_chunksize=8 * MIB, max_concurrency=4)
+            here.s3.upload_file(str(file), here.name, "k", Config=config)
+    finally:
+        done.set()
+        watcher.join()
+    assert most[0] - before < 96 * MIB
+    got = here.truth.get_object(Bucket=here.name, Key="k")["Body"]
+    with open(file, "rb") as body:
+        while expected := body.read(8 * MIB):
+            assert got.read(8 * MIB) == expected
+    assert open_at(here) == []
+    assert here.s3.head_object(Bucket=here.name, Key="k")["ContentLength"] == 192 * MIB
+    assert here.s3.get_object(Bucket=here.name, Key="k", Range="bytes=8388608-8388615")["Body"].read() == (1).to_bytes(8, "big")
+
+
+def test_a_put_through_that_ends_early(new_node, bucket, tmp_path):
+    """A client that goes away in the middle of a body that is not kept leaves nothing, here or at the origin."""
+    node = new_node(disk=f"{tmp_path / 'disk'}:64MiB")
+    here = own(bucket, node)
+    url = here.s3.generate_presigned_url("put_object", {"Bucket": here.name, "Key": "k"})
+    parsed = urllib.parse.urlsplit(url)
+    with socket.create_connection((parsed.hostname, parsed.port)) as connection:
+        head = f"PUT {parsed.path}?{parsed.query} HTTP/1.1\r\nHost: {parsed.netloc}\r\nContent-Length: {99 * MIB}\r\n\r\n"
+        connection.sendall(head.encode() + bytes(20 * MIB))
+    harness.wait_until(lambda: open_at(here) == [], what="aborted")
+    harness.wait_until(lambda: node.metric("forebay_handles", kind="write") == 0, what="handles closed")
+    assert keys_at_origin(here) == []
+
+
+def test_scratch_uploads_end_with_the_node(new_node, route):
+    """Open uploads to a scratch bucket do not survive a restart; the client is told, nothing was acknowledged."""
+    node = new_node(route=route)
     s3 = node.s3()
-    upload_id = s3.create_multipart_upload(Bucket=name, Key="k")["UploadId"]
-    s3.upload_part(Bucket=name, Key="k", UploadId=upload_id, PartNumber=1, Body=b"x")
+    s3.create_bucket(Bucket="scratch-uploads")
+    upload_id = s3.create_multipart_upload(Bucket="scratch-uploads", Key="k")["UploadId"]
+    part = s3.upload_part(Bucket="scratch-uploads", Key="k", UploadId=upload_id, PartNumber=1, Body=b"x")
     node.restart()
     s3 = node.s3()
-    assert code_of(lambda: s3.complete_multipart_upload(Bucket=name, Key="k", UploadId=upload_id, MultipartUpload={
-        "Parts": [{"PartNumber": 1, "ETag": '"x"'}]})) == "NoSuchUpload"
-    assert "Contents" not in origin.s3().list_objects_v2(Bucket=name)
+    assert code_of(lambda: s3.complete_multipart_upload(
+        Bucket="scratch-uploads", Key="k", UploadId=upload_id,
+        MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})) == "NoSuchUpload"
+    assert "Contents" not in s3.list_objects_v2(Bucket="scratch-uploads")

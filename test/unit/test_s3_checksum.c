@@ -87,9 +87,43 @@ static void header_names_are_recognised(void **state)
     assert_int_equal(checksum_of_header(SLICE_LIT("x-amz-date")), CHECKSUM_NONE);
 }
 
+/* The checksum of two pieces is that of the whole, wherever it is cut; empty pieces too. */
+static void test_checksums_combine(void **state)
+{
+    const enum checksum_kind kinds[] = {CHECKSUM_CRC32, CHECKSUM_CRC32C, CHECKSUM_CRC64NVME};
+    const size_t cuts[] = {0, 1, 7, 4096, 99999, 100000};
+    _cleanup_free_ char *bytes = malloc(100000);
+
+    (void)state;
+    assert_non_null(bytes);
+    for (size_t i = 0; i < 100000; i++)
+        bytes[i] = (char)(i * 31 + (i >> 9));
+    for (size_t k = 0; k < ARRAY_SIZE(kinds); k++) {
+        assert_true(checksum_combines(kinds[k]));
+        for (size_t c = 0; c < ARRAY_SIZE(cuts); c++) {
+            const size_t from[] = {0, cuts[c], 0};
+            uint8_t sums[3][CHECKSUM_MAX_BYTES];
+
+            for (size_t i = 0; i < 3; i++) {
+                struct checksum sum;
+
+                checksum_init(&sum, kinds[k]);
+                checksum_update(&sum, bytes + from[i], (i == 0 ? cuts[c] : 100000) - from[i]);
+                (void)checksum_final(&sum, sums[i]);
+                checksum_fini(&sum);
+            }
+            checksum_combine(kinds[k], sums[0], sums[1], 100000 - cuts[c]);
+            assert_memory_equal(sums[0], sums[2], checksum_bytes(kinds[k]));
+        }
+    }
+    assert_false(checksum_combines(CHECKSUM_SHA256));
+    assert_false(checksum_combines(CHECKSUM_NONE));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_checksums_combine),
         cmocka_unit_test(published_values_come_out),
         cmocka_unit_test(cutting_does_not_matter),
         cmocka_unit_test(header_names_are_recognised),

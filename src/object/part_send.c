@@ -1,0 +1,266 @@
+/*
+ * Sending one part (contract in part_send.h). The buffer is a ring of which the sender gives back what the
+ * origin's connection has taken.
+ *
+ * Invariants:
+ *  1. Bytes [given, written) are in the ring; given is 0 as long as the part fits there whole, so that all of
+ * it can be sent again.
+ *  2. The origin never gets the last byte before part_send_end: of a part that was not ended it has nothing.
+ *  3. The memory of all parts together is a quarter of the node's budget (UPLOAD_SHARE) at most, and their
+ * threads PARTS_MAX.
+ */
+#include "object/part_send.h"
+
+#include "base/sys.h"
+
+#include <sys/mman.h>
+
+#define MAGIC       0x70617274u
+#define PARTS_MAX   256
+#define WAIT_NS     1000000000ull
+#define STACK_BYTES (512 * KIB)
+
+struct part_send {
+    uint32_t magic;
+    struct object_service *service;
+    struct upstream *upstream;
+    char *key, *origin_id;
+    uint32_t number;
+    uint64_t size, cap;
+    char *ring;
+    atomic_bool cancel;
+    pthread_t thread;
+    bool started, joined;
+
+    struct lock lock; /* covers what follows */
+    struct cond moved;
+    uint64_t given, written;
+    bool final, done;
+    int result;
+    struct err err;
+    char etag[ORIGIN_ETAG_MAX + 1];
+};
+
+static bool fits_whole(const struct part_send *p)
+{
+    return p->size <= p->cap;
+}
+
+/* ---- the sender ---- */
+
+static uint64_t limit_locked(const struct part_send *p)
+{
+    return p->final ? p->size : MIN(p->written, p->size - 1);
+}
+
+static ssize_t body_read(void *arg, void *to, size_t n, uint64_t offset)
+{
+    struct part_send *p = arg;
+    lock_take(&p->lock);
+    if (!fits_whole(p) && offset > p->given) { /* what is before it has left */
+        p->given = offset;
+        cond_broadcast(&p->moved);
+    }
+    while (limit_locked(p) <= offset && !atomic_load(&p->cancel))
+        (void)cond_wait_for(&p->moved, &p->lock, WAIT_NS);
+    uint64_t limit = limit_locked(p);
+    bool gone = offset < p->given;
+    lock_drop(&p->lock);
+    if (atomic_load(&p->cancel))
+        return -ECANCELED;
+    if (gone)
+        return -ESPIPE;
+    uint64_t at = offset % p->cap;
+    n = MIN(MIN((uint64_t)n, limit - offset), p->cap - at);
+    memcpy(to, p->ring + at, n);
+    return (ssize_t)n;
+}
+
+static int send_part(struct part_send *p, char *ret_etag, struct err *e)
+{
+    const struct origin_put put = {.key = slice_str(p->key), .cancel = &p->cancel};
+    const struct origin_body body = {.size_bytes = p->size, .read = body_read, .arg = p};
+    struct retry retry = {.started_ms = sys_mono_ms()};
+    for (;;) {
+        int r = origin_upload_part(p->upstream->origin, &put, slice_str(p->origin_id), p->number, &body,
+                                   ret_etag, e);
+        if (r == 0 || !fits_whole(p) || !upstream_try_again(p->upstream, &retry, r, &p->cancel))
+            return r;
+    }
+}
+
+static void *sender_main(void *arg)
+{
+    struct part_send *p = CAST_MAGIC(part_send, arg, MAGIC);
+    char etag[ORIGIN_ETAG_MAX + 1] = "";
+    struct err e = {0};
+    int r = send_part(p, etag, &e);
+    LOCK_SCOPE(&p->lock);
+    memcpy(p->etag, etag, sizeof(etag));
+    p->result = r;
+    p->err = e;
+    p->done = true;
+    cond_broadcast(&p->moved);
+    return NULL;
+}
+
+static int start(struct part_send *p)
+{
+    pthread_attr_t attr;
+    int r = pthread_attr_init(&attr);
+    assert(r == 0);
+    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
+    r = pthread_create(&p->thread, &attr, sender_main, p);
+    (void)pthread_attr_destroy(&attr);
+    p->started = r == 0;
+    return -r;
+}
+
+static void join(struct part_send *p)
+{
+    if (p->started && !p->joined) {
+        p->joined = true;
+        (void)pthread_join(p->thread, NULL);
+    }
+}
+
+/* ---- life ---- */
+
+static int take_memory(struct part_send *p, uint64_t wait_ms, struct err *e)
+{
+    struct object_service *s = p->service;
+    uint64_t cap = MIN(MAX(p->size, (uint64_t)4096), PART_BUFFER_MAX);
+    int r = budget_take(s->part_budget, cap, wait_ms);
+    if (r < 0)
+        return err_set(e, ERR_ORIGIN_BUSY,
+                       "no memory for another part now: more parts come than the origin takes");
+    void *ring = mmap(NULL, cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ring == MAP_FAILED) {
+        budget_give(s->part_budget, cap);
+        return err_set(e, ERR_ORIGIN_BUSY, "no memory for another part now");
+    }
+    p->ring = ring;
+    p->cap = cap;
+    return 0;
+}
+
+void part_send_free(struct part_send *p)
+{
+    if (!p)
+        return;
+    assert(p->magic == MAGIC);
+    lock_take(&p->lock);
+    atomic_store(&p->cancel, true);
+    cond_broadcast(&p->moved);
+    lock_drop(&p->lock);
+    join(p);
+    if (p->ring) {
+        (void)munmap(p->ring, p->cap);
+        budget_give(p->service->part_budget, p->cap);
+    }
+    (void)atomic_fetch_sub(&p->service->parts, 1);
+    upstream_unref(p->upstream);
+    cond_fini(&p->moved);
+    lock_fini(&p->lock);
+    free(p->key);
+    free(p->origin_id);
+    p->magic = 0;
+    free(p);
+}
+
+int part_send_new(struct object_service *s, struct upstream *u, struct slice key, struct slice origin_id,
+                  uint32_t number, uint64_t size, uint64_t wait_ms, struct part_send **ret, struct err *e)
+{
+    struct part_send *p = calloc(1, sizeof(*p));
+    assert(p && number > 0);
+    p->magic = MAGIC;
+    p->service = s;
+    p->upstream = upstream_ref(u);
+    p->key = slice_dup(key);
+    p->origin_id = slice_dup(origin_id);
+    p->number = number;
+    p->size = size;
+    p->final = size == 0;
+    lock_init(&p->lock, LOCK_OBJECT);
+    cond_init(&p->moved);
+    int r = atomic_fetch_add(&s->parts, 1) < PARTS_MAX
+                ? take_memory(p, wait_ms, e)
+                : err_set(e, ERR_ORIGIN_BUSY, "%d parts are on their way already", PARTS_MAX);
+    if (r == 0 && start(p) < 0)
+        r = err_set(e, ERR_ORIGIN_BUSY, "no thread for another part now");
+    if (r < 0) {
+        part_send_free(p);
+        return r;
+    }
+    *ret = p;
+    return 0;
+}
+
+/* ---- bytes ---- */
+
+static int failed_locked(const struct part_send *p, struct err *e)
+{
+    if (e)
+        *e = p->err;
+    return p->result;
+}
+
+/* Waits until some of the ring is free; gives how much in one piece. */
+static int wait_room(struct part_send *p, uint64_t *ret_n, struct err *e)
+{
+    LOCK_SCOPE(&p->lock);
+    while (!p->done && p->written == p->given + p->cap)
+        cond_wait(&p->moved, &p->lock);
+    if (p->done) /* before its last byte: it has failed */
+        return failed_locked(p, e);
+    *ret_n = MIN(p->given + p->cap - p->written, p->cap - p->written % p->cap);
+    return 0;
+}
+
+int part_send_write(struct part_send *p, struct slice data, struct err *e)
+{
+    assert(p->magic == MAGIC);
+    if (data.n > p->size - p->written)
+        return err_set(e, -EFBIG, "more bytes than the announced %llu", (unsigned long long)p->size);
+    while (data.n > 0) {
+        uint64_t room = 0;
+        int r = wait_room(p, &room, e);
+        if (r < 0)
+            return r;
+        size_t n = (size_t)MIN(room, (uint64_t)data.n);
+        memcpy(p->ring + p->written % p->cap, data.p, n);
+        data = slice_from(data, n);
+        LOCK_SCOPE(&p->lock);
+        p->written += n;
+        cond_broadcast(&p->moved);
+    }
+    return 0;
+}
+
+void part_send_finish(struct part_send *p)
+{
+    assert(p->magic == MAGIC && p->written == p->size);
+    LOCK_SCOPE(&p->lock);
+    p->final = true;
+    cond_broadcast(&p->moved);
+}
+
+int part_send_end(struct part_send *p, struct slice *ret_etag, struct err *e)
+{
+    assert(p->magic == MAGIC);
+    if (p->written != p->size)
+        return err_set(e, ERR_PROTOCOL, "the part ended before all of its %llu bytes were written",
+                       (unsigned long long)p->size);
+    part_send_finish(p);
+    join(p);
+    LOCK_SCOPE(&p->lock);
+    if (p->result < 0)
+        return failed_locked(p, e);
+    *ret_etag = slice_str(p->etag);
+    return 0;
+}
+
+uint64_t part_send_written(const struct part_send *p)
+{
+    return p->written;
+}

@@ -1,0 +1,31 @@
+/*
+ * One part of an upload on its way to the origin: bytes come in order, a thread of its own sends them while
+ * they come. They wait in memory, at most PART_BUFFER_MAX of them; of a part that fits there whole every try
+ * is made that the bucket's `retry` allows, a longer one is sent once.
+ *
+ * One thread at a time per struct.
+ */
+#pragma once
+
+#include "object/object_internal.h"
+
+#define PART_BUFFER_MAX (16 * MIB)
+
+struct part_send;
+
+#define PART_WAIT_MS 30000
+
+/* Strings are copied. ERR_ORIGIN_BUSY: too many parts are on their way, for their number, or for their memory
+ * also after wait_ms. */
+int part_send_new(struct object_service *s, struct upstream *u, struct slice key, struct slice origin_id,
+                  uint32_t number, uint64_t size, uint64_t wait_ms, struct part_send **ret, struct err *e);
+/* Stops sending; the origin has no such part then. NULL accepted. */
+void part_send_free(struct part_send *p);
+/* Waits for room. Gives what went wrong at the origin, if something did. */
+int part_send_write(struct part_send *p, struct slice data, struct err *e);
+/* Lets the last byte go, without waiting for the end; when all bytes were written. */
+void part_send_finish(struct part_send *p);
+/* The last byte leaves only now: waits until the origin has acknowledged the part. The ETag lives with `p`.
+ */
+int part_send_end(struct part_send *p, struct slice *ret_etag, struct err *e);
+uint64_t part_send_written(const struct part_send *p);

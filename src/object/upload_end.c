@@ -1,0 +1,464 @@
+/*
+ * The end of uploads in parts: completing, aborting, expiry.
+ *
+ * Invariants:
+ *  1. The origin completes an upload; only then is the object there, and only then is the upload marked
+ * completed. A node that dies in between finds, when the client asks again, that the origin has no such
+ * upload any more, and looks whether the object is the one that these parts make.
+ *  2. What was cached of the key is forgotten before the origin is asked and when the end is unknown, as with
+ * every write (writer.c).
+ *  3. An upload leaves the control store only after the origin has aborted it.
+ *
+ * Failure modes: what cannot be aborted at the origin stays, is logged, and is tried again.
+ */
+#include "object/upload_table.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/text.h"
+
+#include <openssl/evp.h>
+
+#define RECORD_ARENA     (2 * UPLOAD_RECORD_MAX)
+#define ANSWER_ARENA     (8 * MIB) /* ETags of all parts */
+#define MD5_BYTES        16
+#define COMPLETED_KEPT_S 86400 /* for clients that ask again */
+#define TURN_MAX         64    /* uploads that one turn ends */
+#define TRY_AGAIN_NS     600000000000ull
+
+struct ending {
+    struct object_service *service;
+    struct upstream *upstream;
+    struct upload_slot *slot;
+    struct upload_record record;
+    struct arena *arena; /* the call's own */
+    struct origin_part *parts;
+    uint32_t *numbers;
+    uint64_t *sizes, total;
+    size_t n;
+};
+
+/* ---- the parts that the client lists ---- */
+
+struct listed {
+    uint32_t number;
+    struct slice etag;
+};
+
+struct chosen {
+    struct ending *x;
+    const struct listed *listed;
+    size_t n;
+};
+
+static int take_listed(void *arg, const struct upload_part_record *p)
+{
+    struct chosen *c = arg;
+    struct ending *x = c->x;
+    const struct listed *l = &c->listed[x->n];
+    if (x->n == c->n || p->number < l->number)
+        return 0;
+    if (p->number != l->number || !slice_eq(p->etag, l->etag))
+        return -ESTALE;
+    x->parts[x->n] = (struct origin_part){.number = p->number, .etag = arena_dup(x->arena, p->origin_etag)};
+    x->numbers[x->n] = p->number;
+    x->sizes[x->n] = p->size_bytes;
+    x->total += p->size_bytes;
+    x->n++;
+    return 0;
+}
+
+static int read_list(struct ending *x, struct slice text, struct listed **ret, size_t *ret_n)
+{
+    struct listed *v = arena_alloc(x->arena, UPLOAD_NUMBER_MAX * sizeof(*v));
+    size_t n = 0;
+    while (text.n > 0) {
+        uint64_t number;
+        struct slice etag = slice_split(&text, '\n'), digits = slice_split(&etag, ' ');
+        if (n == UPLOAD_NUMBER_MAX || slice_u64(digits, &number) < 0 || number < 1 ||
+            number > UPLOAD_NUMBER_MAX || (n > 0 && number <= v[n - 1].number))
+            return -EINVAL;
+        v[n++] = (struct listed){.number = (uint32_t)number, .etag = etag};
+    }
+    *ret = v;
+    *ret_n = n;
+    return n > 0 ? 0 : -EINVAL;
+}
+
+static int choose(struct ending *x, struct slice text, struct err *e)
+{
+    struct chosen c = {.x = x};
+    struct listed *listed;
+    if (read_list(x, text, &listed, &c.n) < 0)
+        return err_set(e, -EINVAL, "the list of parts: numbers from 1 to 10000 in rising order, with ETags");
+    c.listed = listed;
+    x->parts = arena_alloc(x->arena, c.n * sizeof(x->parts[0]));
+    x->numbers = arena_alloc(x->arena, c.n * sizeof(x->numbers[0]));
+    x->sizes = arena_alloc(x->arena, c.n * sizeof(x->sizes[0]));
+    int r = upload_each_part(x->service->config.control, x->upstream->bucket->id, x->record.id, 0,
+                             take_listed, &c, e);
+    if (r == 0 && x->n < c.n)
+        r = -ESTALE;
+    return r == -ESTALE
+               ? err_set(e, r, "part %u is not there, or is another one by now", c.listed[x->n].number)
+               : r;
+}
+
+/* ---- whether the object is what these parts make ---- */
+
+/* The ETag that S3 makes of parts: MD5 of their MD5s, and how many there are. False when the origin's ETags
+ * of the parts are none. */
+static bool expected_etag(const struct ending *x, char *ret, size_t size)
+{
+    uint8_t digest[EVP_MAX_MD_SIZE];
+    char hex[2 * MD5_BYTES + 1];
+    EVP_MD_CTX *md5 = EVP_MD_CTX_new();
+    bool good = md5 && EVP_DigestInit_ex(md5, EVP_md5(), NULL) == 1;
+    assert(good);
+    for (size_t i = 0; i < x->n && good; i++) {
+        uint8_t one[MD5_BYTES];
+        good = x->parts[i].etag.n == sizeof(hex) - 1 && text_unhex(x->parts[i].etag, one, sizeof(one)) == 0 &&
+               EVP_DigestUpdate(md5, one, sizeof(one)) == 1;
+    }
+    good = good && EVP_DigestFinal_ex(md5, digest, NULL) == 1;
+    EVP_MD_CTX_free(md5);
+    if (!good)
+        return false;
+    text_hex(digest, MD5_BYTES, hex);
+    (void)snprintf(ret, size, "%s-%zu", hex, x->n);
+    return true;
+}
+
+/* The origin does not know the upload: it may have completed it without anybody hearing of it. */
+static int look_for_object(struct ending *x, struct origin_attr *ret, struct err *e)
+{
+    char etag[ORIGIN_ETAG_MAX + 1];
+    struct err local = {0};
+    int r = upstream_head(x->upstream, x->record.key, SLICE_NULL, x->arena, ret, &local);
+    if (r < 0 && r != -ENOENT) {
+        if (e)
+            *e = local;
+        return r;
+    }
+    if (r == 0 && ret->size_bytes == x->total && expected_etag(x, etag, sizeof(etag)) &&
+        slice_eq_str(ret->etag, etag))
+        return 0;
+    return err_set(e, -ENOENT, "the origin has no such upload any more");
+}
+
+/* ---- completing ---- */
+
+static void remove_entry(struct ending *x)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 8);
+    object_store_key(x->upstream->bucket, x->record.key, &key);
+    (void)store_remove(x->service->config.store, buf_view(&key));
+}
+
+static void publish(struct ending *x, struct extent *copy, const struct attr *attr)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 8), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    object_store_key(x->upstream->bucket, x->record.key, &key);
+    struct store_new n = {.key = buf_view(&key), .size_bytes = attr->size_bytes};
+    struct err local = {0};
+    int r = attr_encode(attr, &blob);
+    n.attr = buf_view(&blob);
+    if (r == 0)
+        r = store_publish(x->service->config.store, copy, &n, &local);
+    if (r == 0)
+        return;
+    remove_entry(x);
+    log_warn("object", "%s/" SLICE_FMT ": uploaded, but not kept in the cache: %s", x->upstream->bucket->name,
+             SLICE_ARG(x->record.key), local.code ? local.text : err_text(r));
+}
+
+/* What was completed is what every later open finds, unless another change of the key overlapped. */
+static void make_current(struct ending *x, const struct attr *attr, uint64_t generation)
+{
+    struct object_service *s = x->service;
+    struct opening opening = {.bucket = x->upstream->bucket, .key = x->record.key};
+    _cleanup_(extent_unrefp) struct extent *copy = upload_stage_take(s, x->slot, x->numbers, x->sizes, x->n);
+    object_opening_enter(s, &opening);
+    bool current = object_making_begin(s, &opening, generation);
+    if (current) {
+        generation = mirror_changed(s->mirror, opening.bucket, opening.key);
+        if (copy && quota_admit(s, opening.bucket, opening.key, attr->size_bytes))
+            publish(x, copy, attr);
+        else
+            remove_entry(x);
+        mirror_learn(s->mirror, opening.bucket, opening.key, attr, generation);
+        object_making_end(s, &opening);
+    }
+    object_opening_leave(s, &opening);
+    if (!current)
+        (void)object_forget_key(s, opening.bucket, opening.key);
+}
+
+static struct attr completed_attr(struct ending *x, const struct origin_attr *answer, uint64_t confirmed_ns)
+{
+    struct attr attr = attr_of_origin(answer, /* has_meta= */ true, confirmed_ns);
+    attr.size_bytes = x->total;
+    attr.content_type = x->record.content_type;
+    attr.meta = x->record.meta;
+    if (attr.mtime_ns == 0)
+        attr.mtime_ns = confirmed_ns;
+    return attr;
+}
+
+static int complete_at_origin(struct ending *x, const struct wire_upload_complete_req *q, struct attr *ret,
+                              struct err *e)
+{
+    struct object_service *s = x->service;
+    struct origin_put put = {.key = x->record.key,
+                             .content_type = x->record.content_type,
+                             .meta = x->record.meta,
+                             .if_match = q->if_match,
+                             .if_none_match = q->if_none_match != 0};
+    struct origin_attr answer;
+    uint64_t confirmed_ns = sys->real_ns();
+    uint64_t generation = object_forget_key(s, x->upstream->bucket, put.key);
+    int r = upstream_upload_complete(x->upstream, &put, x->record.origin_id, x->parts, x->n, x->total,
+                                     x->arena, &answer, e);
+    if (r == -ENOENT)
+        r = look_for_object(x, &answer, e);
+    else if (r == 0 && (answer.etag.n == 0 || answer.etag.n > ORIGIN_ETAG_MAX))
+        r = upstream_head(x->upstream, put.key, SLICE_NULL, x->arena, &answer, e);
+    if (r < 0) {
+        (void)object_forget_key(s, x->upstream->bucket, put.key);
+        return r;
+    }
+    *ret = completed_attr(x, &answer, confirmed_ns);
+    struct upload_record done = x->record;
+    done.completed = true;
+    done.at_ns = confirmed_ns;
+    done.etag = answer.etag;
+    struct err local = {0};
+    if (upload_save(s->config.control, x->upstream->bucket->id, &done, &local) < 0)
+        log_warn("object", "%s/" SLICE_FMT ": completed, but the upload's record stays: %s",
+                 x->upstream->bucket->name, SLICE_ARG(put.key), local.text);
+    make_current(x, ret, generation);
+    metrics_add(
+        metrics_series(METRIC_WRITTEN_BYTES, x->upstream->bucket->name, object_via_name(q->via), NULL),
+        x->total);
+    return 0;
+}
+
+static int check_conditions(struct ending *x, const struct wire_upload_complete_req *q, struct err *e)
+{
+    if (q->if_match.n > ORIGIN_ETAG_MAX + 8)
+        return err_set(e, -E2BIG, "If-Match of %zu bytes", q->if_match.n);
+    if ((q->if_none_match || q->if_match.n > 0) &&
+        !(x->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
+        return err_set(e, ERR_NOT_IMPLEMENTED,
+                       "the origin of bucket %s does not check conditions on PUT, so that If-None-Match and "
+                       "If-Match cannot be promised",
+                       x->upstream->bucket->name);
+    return 0;
+}
+
+static int complete(struct ending *x, const struct wire_upload_complete_req *q, struct attr *ret,
+                    struct err *e)
+{
+    int r = check_conditions(x, q, e);
+    if (r == 0)
+        r = choose(x, q->parts, e);
+    return r == 0 ? complete_at_origin(x, q, ret, e) : r;
+}
+
+/* The upload named by a request, closed. */
+static int ending_begin(struct ending *x, struct object_service *s, struct slice bucket, struct slice key,
+                        struct slice id, struct err *e)
+{
+    *x = (struct ending){.service = s, .arena = arena_new(ANSWER_ARENA)};
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    int r = bucket_find(s->buckets, bucket, &b, e);
+    if (r == 0)
+        r = upload_open_record(s, b, key, id, x->arena, &x->record, e);
+    if (r == 0)
+        r = object_upstream(s, bucket, &x->upstream, e);
+    if (r < 0)
+        return r;
+    struct upload_slot *slot = upload_slot_get(s, x->upstream->bucket->id, x->record.id);
+    r = upload_slot_close(s, slot, e);
+    if (r < 0) {
+        upload_slot_put(s, slot);
+        return r;
+    }
+    x->slot = slot;
+    /* Again: another may have ended it meanwhile. */
+    return upload_open_record(s, x->upstream->bucket, key, id, x->arena, &x->record, e);
+}
+
+static void ending_fini(struct ending *x)
+{
+    if (x->slot) {
+        upload_slot_reopen(x->service, x->slot);
+        upload_slot_put(x->service, x->slot);
+    }
+    upstream_unref(x->upstream);
+    arena_free(x->arena);
+}
+
+int op_upload_complete(struct object_session *ses, const struct wire_upload_complete_req *req,
+                       struct arena *a, struct wire_upload_complete_rep *rep, struct err *e)
+{
+    struct ending _cleanup_(ending_fini) x;
+    struct attr attr = {0};
+    int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, e);
+    if (r < 0)
+        return r;
+    if (x.record.completed)
+        attr = (struct attr){.etag = x.record.etag, .mtime_ns = x.record.at_ns};
+    else
+        r = complete(&x, req, &attr, e);
+    if (r < 0)
+        return err_prefix(e, r, "%s/" SLICE_FMT, x.upstream->bucket->name, SLICE_ARG(req->key));
+    attr_to_wire(&attr, a, &rep->attr);
+    return 0;
+}
+
+/* ---- aborting ---- */
+
+/* Asks the origin once. */
+static int abort_once(struct upstream *u, struct slice key, struct slice origin_id, struct err *e)
+{
+    int r = origin_upload_abort(u->origin, key, origin_id, e);
+    return r == -ENOENT ? 0 : r;
+}
+
+/* patient: somebody waits for it, and is told. */
+static int abort_upload(struct ending *x, bool patient, struct err *e)
+{
+    int r = patient ? upstream_upload_abort(x->upstream, x->record.key, x->record.origin_id, e)
+                    : abort_once(x->upstream, x->record.key, x->record.origin_id, e);
+    if (r == 0)
+        r = upload_remove(x->service->config.control, x->upstream->bucket->id, x->record.id, e);
+    if (r == 0)
+        extent_unref(upload_stage_take(x->service, x->slot, NULL, NULL, 0));
+    return r;
+}
+
+int op_upload_abort(struct object_session *ses, const struct wire_upload_abort_req *req, struct arena *a,
+                    struct wire_upload_abort_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct ending _cleanup_(ending_fini) x;
+    int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, e);
+    if (r == 0 && x.record.completed)
+        r = err_set(e, -ENOENT, "the upload was completed");
+    return r == 0 ? abort_upload(&x, /* patient= */ true, e) : r;
+}
+
+/* ---- expiry ---- */
+
+struct stale {
+    struct object_service *service;
+    uint64_t now_ns;
+    struct {
+        struct bucket *bucket; /* NULL: it is gone */
+        uint64_t bucket_id, since_ns;
+        struct upload_record record; /* without strings */
+        char *key;
+    } v[TURN_MAX];
+    size_t n;
+};
+
+static int note_stale(void *arg, uint64_t bucket_id, const struct upload_record *u)
+{
+    struct stale *t = arg;
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(t->service->buckets, bucket_id);
+    uint64_t kept_ns = u->completed ? COMPLETED_KEPT_S * 1000000000ull : b ? b->p.upload_expiry * 1000000 : 0;
+    if (u->at_ns + kept_ns >= t->now_ns)
+        return 0;
+    t->v[t->n].bucket = TAKE_PTR(b);
+    t->v[t->n].bucket_id = bucket_id;
+    t->v[t->n].since_ns = t->now_ns - kept_ns;
+    t->v[t->n].record = (struct upload_record){.id = u->id, .completed = u->completed};
+    t->v[t->n].key = slice_dup(u->key);
+    return ++t->n == TURN_MAX;
+}
+
+static int is_younger(void *arg, const struct upload_part_record *p)
+{
+    return p->at_ns >= *(const uint64_t *)arg;
+}
+
+static int end_stale(struct stale *t, size_t i)
+{
+    struct object_service *s = t->service;
+    struct err e = {0};
+    char id[ID_TEXT_SIZE];
+    if (t->v[i].record.completed || !t->v[i].bucket)
+        return upload_remove(s->config.control, t->v[i].bucket_id, t->v[i].record.id, NULL);
+    if (upload_each_part(s->config.control, t->v[i].bucket_id, t->v[i].record.id, 0, is_younger,
+                         &t->v[i].since_ns, NULL) != 0)
+        return 0; /* something came of late */
+    struct ending _cleanup_(ending_fini) x;
+    id_text(t->v[i].record.id, id);
+    int r = ending_begin(&x, s, slice_str(t->v[i].bucket->name), slice_str(t->v[i].key), slice_str(id), &e);
+    if (r == 0 && !x.record.completed)
+        r = abort_upload(&x, /* patient= */ false, &e);
+    if (r == 0)
+        log_info("object", "%s/%s: upload %s was abandoned, and is aborted", t->v[i].bucket->name,
+                 t->v[i].key, id);
+    else
+        log_warn("object", "%s/%s: upload %s was abandoned, but cannot be aborted: %s", t->v[i].bucket->name,
+                 t->v[i].key, id, e.text);
+    return r;
+}
+
+void upload_turn(struct object_service *s)
+{
+    struct err e = {0};
+    upload_slots_drop_idle(s);
+    if (sys->mono_ns() < s->upload_turn_ns)
+        return;
+    struct stale *t = calloc(1, sizeof(*t));
+    assert(t);
+    t->service = s;
+    t->now_ns = sys->real_ns();
+    bool failed = upload_each(s->config.control, 0, NULL, note_stale, t, &e) < 0;
+    if (failed)
+        log_warn("object", "uploads in parts: %s", e.text);
+    for (size_t i = 0; i < t->n; i++) {
+        failed = failed || end_stale(t, i) < 0;
+        bucket_unref(t->v[i].bucket);
+        free(t->v[i].key);
+    }
+    s->upload_turn_ns = failed ? sys->mono_ns() + TRY_AGAIN_NS : 0;
+    free(t);
+}
+
+/* ---- a bucket that goes ---- */
+
+struct forgetting {
+    struct upstream *upstream;
+    uint64_t failed; /* not asked either, after the first */
+};
+
+static int forget_one(void *arg, uint64_t bucket, const struct upload_record *u)
+{
+    struct forgetting *f = arg;
+    (void)bucket;
+    if (!u->completed && (f->failed > 0 || abort_once(f->upstream, u->key, u->origin_id, NULL) < 0))
+        f->failed++;
+    return 0;
+}
+
+void upload_forget_bucket(struct object_service *s, struct bucket *b)
+{
+    struct forgetting f = {0};
+    struct err e = {0};
+    upload_slots_forget(s, b->id);
+    if (upstream_open(b, &f.upstream, NULL) < 0 || !origin_has_uploads(f.upstream->origin)) {
+        upstream_unref(f.upstream);
+        return;
+    }
+    int r = upload_each(s->config.control, b->id, NULL, forget_one, &f, &e);
+    if (r == 0)
+        r = upload_remove_bucket(s->config.control, b->id, &e);
+    if (r < 0 || f.failed > 0)
+        log_warn("object", "bucket %s: %llu unfinished uploads are left at the origin %s", b->name,
+                 (unsigned long long)f.failed, r < 0 ? e.text : "");
+    upstream_unref(f.upstream);
+}

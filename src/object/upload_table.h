@@ -1,0 +1,47 @@
+/*
+ * Uploads in parts that this process works on: who runs, and the copy of the bytes that may become the cached
+ * object. What is true of an upload is in the control store (namespace/upload.h); all of this may be lost.
+ *
+ * Any thread.
+ */
+#pragma once
+
+#include "namespace/upload.h"
+#include "object/object_internal.h"
+
+struct upload_slot;
+
+/* The slot of an upload, made when there is none. Leave with upload_slot_put. */
+struct upload_slot *upload_slot_get(struct object_service *s, uint64_t bucket, struct id128 id);
+void upload_slot_put(struct object_service *s, struct upload_slot *slot);
+
+/* A part begins: -ENOENT while the upload is being completed or aborted. */
+int upload_slot_enter(struct object_service *s, struct upload_slot *slot, struct err *e);
+void upload_slot_leave(struct object_service *s, struct upload_slot *slot);
+bool upload_slot_is_closing(struct object_service *s, struct upload_slot *slot);
+/* No part can begin any more; waits until those that run have ended. ERR_CONFLICT: someone else is at it. */
+int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct err *e);
+void upload_slot_reopen(struct object_service *s, struct upload_slot *slot);
+
+/* Copies that nothing was added to for an hour: their room is worth more. The steward's. */
+void upload_slots_drop_idle(struct object_service *s);
+/* The copies of a bucket that was removed. */
+void upload_slots_forget(struct object_service *s, uint64_t bucket);
+
+/* ---- the copy: as long as parts of equal size come, but for the last, and there is room ---- */
+
+struct upload_stage {
+    struct extent *extent; /* NULL: the part is not copied */
+    uint64_t offset;
+    uint32_t number;
+};
+void upload_stage_begin(struct object_service *s, struct upload_slot *slot, struct upstream *u,
+                        struct slice key, uint32_t number, uint64_t size, struct upload_stage *ret);
+void upload_stage_write(struct object_service *s, struct upload_slot *slot, struct upload_stage *g,
+                        uint64_t at, struct slice data);
+/* ok: the origin has the part, and all of it was copied. */
+void upload_stage_end(struct object_service *s, struct upload_slot *slot, struct upload_stage *g, bool ok);
+/* The whole object's bytes, when the copy has exactly these parts (numbers 1 to n of these sizes): a
+ * reference, else NULL. The slot has no copy any more. */
+struct extent *upload_stage_take(struct object_service *s, struct upload_slot *slot, const uint32_t *numbers,
+                                 const uint64_t *sizes, size_t n);

@@ -1,0 +1,202 @@
+/*
+ * Multipart uploads at the origin (contract in parts.h): the S3 side of UPLOAD_*.
+ */
+#include "s3/parts.h"
+
+#include "base/text.h"
+#include "s3/source.h"
+
+#define CALL_ARENA_BYTES (256 * KIB)
+#define PAGE_ARENA_BYTES (8 * MIB)
+#define PAGE_PARTS       1000
+
+static enum s3_error failed(struct s3_request *r, int status, const struct err *e)
+{
+    return status == -ENOENT ? S3_ERR_NO_SUCH_UPLOAD : reply_failed(r, status, e);
+}
+
+static enum checksum_kind kind_of(struct slice suffix)
+{
+    char header[64];
+
+    if (suffix.n == 0 || suffix.n > 16)
+        return CHECKSUM_NONE;
+    (void)snprintf(header, sizeof header, "x-amz-checksum-" SLICE_FMT, SLICE_ARG(suffix));
+    return checksum_of_header(slice_str(header));
+}
+
+/* ---- create ---- */
+
+enum s3_error parts_create(struct s3_request *r, struct slice type, struct slice meta,
+                           char ret_id[UPLOAD_ID_SIZE])
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(CALL_ARENA_BYTES);
+    enum checksum_kind kind = kind_of(request_header(r, "x-amz-checksum-algorithm"));
+    struct wire_upload_create_req req = {
+        .bucket = r->bucket, .key = r->key, .content_type = type, .meta = meta};
+    struct wire_upload_create_rep rep;
+    struct err e = {0};
+    int status;
+
+    if (kind != CHECKSUM_NONE)
+        req.tag = slice_str(checksum_suffix(kind));
+    status = object_upload_create(r->s3->session, &req, a, &rep, &e);
+    if (status == ERR_NOT_IMPLEMENTED)
+        return S3_ERR_NOT_IMPLEMENTED;
+    if (status)
+        return reply_failed(r, status, &e);
+    assert(rep.id.n == UPLOAD_ID_SIZE - 1);
+    memcpy(ret_id, rep.id.p, rep.id.n);
+    ret_id[rep.id.n] = 0;
+    return S3_OK;
+}
+
+/* ---- one part ---- */
+
+enum s3_error parts_begin(struct parts_write *p, struct s3_request *r, uint32_t number, uint64_t size)
+{
+    struct wire_upload_part_req req = {.bucket = r->bucket,
+                                       .key = r->key,
+                                       .id = request_query(r, "uploadId"),
+                                       .number = number,
+                                       .size = size};
+    struct wire_upload_part_rep rep;
+    struct err e = {0};
+    int status;
+
+    *p = (struct parts_write){.r = r, .arena = arena_new(CALL_ARENA_BYTES)};
+    status = object_upload_part(r->s3->session, &req, p->arena, &rep, &e);
+    if (status) {
+        arena_free(TAKE_PTR(p->arena));
+        return failed(r, status, &e);
+    }
+    p->handle = rep.handle;
+    checksum_init(&p->sum, kind_of(rep.tag));
+    arena_clear(p->arena);
+    return S3_OK;
+}
+
+enum s3_error parts_write(struct parts_write *p, const void *data, size_t n)
+{
+    struct wire_upload_write_req req = {.handle = p->handle, .data = slice_of(data, n)};
+    struct wire_upload_write_rep rep;
+    struct err e = {0};
+    int status = object_upload_write(p->r->s3->session, &req, p->arena, &rep, &e);
+
+    arena_clear(p->arena);
+    checksum_update(&p->sum, data, n);
+    return status ? failed(p->r, status, &e) : S3_OK;
+}
+
+enum s3_error parts_end(struct parts_write *p, bool ok, const uint8_t md5[16])
+{
+    uint8_t digest[CHECKSUM_MAX_BYTES];
+    char etag[33], sum[2 * CHECKSUM_MAX_BYTES + 1];
+    struct wire_upload_end_req req = {.handle = p->handle};
+    struct wire_upload_end_rep rep;
+    struct err e = {0};
+    size_t n = checksum_final(&p->sum, digest);
+    int status;
+
+    text_hex(md5, 16, etag);
+    text_hex(digest, n, sum);
+    req.etag = slice_str(etag);
+    if (checksum_combines(p->sum.kind))
+        req.checksum = slice_str(sum);
+    req.flags = ok ? 0 : WIRE_CANCEL;
+    status = object_upload_end(p->r->s3->session, &req, p->arena, &rep, &e);
+    checksum_fini(&p->sum);
+    arena_free(TAKE_PTR(p->arena));
+    p->handle = 0;
+    return ok && status ? failed(p->r, status, &e) : S3_OK;
+}
+
+/* ---- abort ---- */
+
+int parts_abort_of(struct s3 *s3, struct slice bucket, struct slice key, struct slice id, struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(CALL_ARENA_BYTES);
+    struct wire_upload_abort_req req = {.bucket = bucket, .key = key, .id = id};
+    struct wire_upload_abort_rep rep;
+
+    return object_upload_abort(s3->session, &req, a, &rep, e);
+}
+
+enum s3_error parts_abort(struct s3_request *r)
+{
+    struct err e = {0};
+    int status = parts_abort_of(r->s3, r->bucket, r->key, request_query(r, "uploadId"), &e);
+
+    return status ? failed(r, status, &e) : S3_OK;
+}
+
+/* ---- listings ---- */
+
+static int take_part(const struct wire_part *w, size_t sum_bytes, struct upload_part *ret)
+{
+    *ret = (struct upload_part){
+        .number = w->number, .present = true, .size = w->size_bytes, .mtime_ns = w->at_ns};
+    if (w->etag.n != 32 || text_unhex(w->etag, ret->md5, sizeof ret->md5) < 0)
+        return ERR_CORRUPT;
+    ret->has_sum =
+        sum_bytes > 0 && w->checksum.n == 2 * sum_bytes && text_unhex(w->checksum, ret->sum, sum_bytes) == 0;
+    return 0;
+}
+
+enum s3_error parts_list(struct s3_request *r, struct upload_part **ret, size_t *ret_n,
+                         enum checksum_kind *ret_kind, struct slice *ret_etag)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(PAGE_ARENA_BYTES);
+    _cleanup_free_ struct upload_part *v = calloc(UPLOAD_PART_NUMBER_MAX, sizeof *v);
+    struct wire_upload_parts_req req = {
+        .bucket = r->bucket, .key = r->key, .id = request_query(r, "uploadId"), .max = PAGE_PARTS};
+    struct wire_upload_parts_rep rep = {.truncated = 1};
+    size_t n = 0;
+    struct err e = {0};
+
+    if (!v)
+        abort();
+    while (rep.truncated) {
+        struct wire_part w;
+        int status = object_upload_parts(r->s3->session, &req, a, &rep, &e);
+
+        if (status)
+            return failed(r, status, &e);
+        *ret_kind = kind_of(rep.tag);
+        *ret_etag = arena_dup(r->arena, rep.etag);
+        while (n < UPLOAD_PART_NUMBER_MAX && wire_part_decode(&rep.parts, &w) == 0) {
+            if (take_part(&w, checksum_combines(*ret_kind) ? checksum_bytes(*ret_kind) : 0, &v[n]))
+                return S3_ERR_INTERNAL;
+            req.after = v[n++].number;
+        }
+        arena_clear(a);
+    }
+    *ret = TAKE_PTR(v);
+    *ret_n = n;
+    return S3_OK;
+}
+
+int parts_each(struct s3 *s3, struct slice bucket,
+               void (*fn)(void *arg, struct slice key, const char *id, uint64_t created_ns), void *arg,
+               struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(PAGE_ARENA_BYTES);
+    struct wire_upload_list_req req = {.bucket = bucket};
+    struct wire_upload_list_rep rep = {.truncated = 1};
+    char last[UPLOAD_ID_SIZE] = "";
+
+    while (rep.truncated) {
+        struct wire_upload w;
+        int status = object_upload_list(s3->session, &req, a, &rep, e);
+
+        if (status)
+            return status;
+        while (wire_upload_decode(&rep.uploads, &w) == 0 && w.id.n == sizeof last - 1) {
+            memcpy(last, w.id.p, w.id.n);
+            fn(arg, w.key, last, w.created_ns);
+        }
+        req.after = slice_str(last);
+        arena_clear(a);
+    }
+    return 0;
+}

@@ -45,6 +45,11 @@ struct tree_file {
     struct tree_grant reading, writing;
 
     struct tree_held *locks; /* covered by the lock of tree_lock.c */
+
+    /* Held over calls to the node, so that no fsync goes past one that is about to learn of a fault. */
+    struct lock sync_lock;
+    _Atomic uint32_t faults; /* how often the disk did not take what was written; counted under sync_lock */
+    _Atomic int fault_code;  /* of the last time */
 };
 
 /* What the kernel has of an open file. */
@@ -52,6 +57,7 @@ struct tree_handle {
     uint32_t magic;
     struct tree_handle *next, *previous; /* all of the mount; covered by the table's lock */
     struct tree_file *file;              /* referenced */
+    uint32_t faults_told;                /* of file->faults; covered by file->sync_lock */
 };
 
 #define TREE_PLACES 4096 /* of the table of open files, and of what is remembered of files */

@@ -83,6 +83,7 @@ static struct tree_file *file_get(struct mount *m, uint64_t ino)
         f->ino = ino;
         f->read_fd = f->write_fd = -1;
         lock_init(&f->lock, LOCK_SESSION); /* above the client's and the table's */
+        lock_init(&f->sync_lock, LOCK_READER);
         f->next = t->files[place_of(ino)];
         t->files[place_of(ino)] = f;
     }
@@ -111,6 +112,7 @@ void tree_file_unref(struct mount *m, struct tree_file *f)
         at = &(*at)->next;
     *at = f->next;
     lock_fini(&f->lock);
+    lock_fini(&f->sync_lock);
     f->magic = 0;
     free(f);
 }
@@ -296,6 +298,7 @@ static void add_handle(struct mount *m, struct tree_file *f, bool is_writable, s
         abort();
     h->magic = HANDLE_MAGIC;
     h->file = f;
+    h->faults_told = atomic_load(&f->faults);
     choose(m, f);
     f->n_open++;
     *ret = (struct tree_opened){.handle = h, .backing_id = f->backing_id};

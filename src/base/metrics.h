@@ -31,6 +31,12 @@
     X(REQUEST_SECONDS, HISTOGRAM, "forebay_request_seconds", "via,op",                                       \
       "Time from request head to last byte")                                                                 \
     X(OPENS, COUNTER, "forebay_opens_total", "bucket,via,state", "Opens; state complete, partial or cold")   \
+    X(BACK_OBJECTS, GAUGE, "forebay_write_back_objects", "bucket", "Keys that are not in the origin yet")    \
+    X(BACK_BYTES, GAUGE, "forebay_write_back_bytes", "bucket", "Bytes that are not in the origin yet")       \
+    X(BACK_OLDEST_SECONDS, GAUGE, "forebay_write_back_oldest_seconds", "bucket",                             \
+      "Age of the oldest write that is not in the origin yet")                                               \
+    X(BACK_CONFLICTS, COUNTER, "forebay_write_back_conflicts_total", "bucket",                               \
+      "Writes whose object in the origin was changed by somebody else meanwhile")                            \
     X(DISK_USED_BYTES, GAUGE, "forebay_disk_used_bytes", "disk", "Bytes of cached data on the disk")         \
     X(DISK_LIMIT_BYTES, GAUGE, "forebay_disk_limit_bytes", "disk", "Most bytes the disk may hold")           \
     X(DISK_EXTENTS, GAUGE, "forebay_disk_extents", "disk", "Extent files on the disk")                       \

@@ -21,6 +21,7 @@
     X(umount, "umount", "end a mount")                                                                       \
     X(prefetch, "prefetch", "fetch objects into the cache, as a job")                                        \
     X(evict, "evict", "drop cached data, as a job")                                                          \
+    X(flush, "flush", "carry writes that are not in the origin yet there")                                   \
     X(validate, "validate", "compare what is cached with the origin, as a job")                              \
     X(copy, "copy", "copy objects to another bucket, as a job")                                              \
     X(sync, "sync", "make one bucket's prefix as another's, as a job")                                       \

@@ -58,6 +58,25 @@ static void print_disks(const json_t *disks)
     }
 }
 
+/* What a bucket has that its origin has not. */
+static void print_write_back(const json_t *w)
+{
+    char size[TEXT_SIZE_MAX], age[TEXT_SIZE_MAX];
+    if (!w)
+        return;
+    (void)printf(" (write=back: %" PRIu64 " objects, %s not in the origin yet", number(w, "objects"),
+                 text_size(number(w, "bytes"), size));
+    if (number(w, "objects") > 0)
+        (void)printf(", for %s", text_duration(number(w, "oldest_ms"), age));
+    if (number(w, "conflicts") > 0)
+        (void)printf(", %" PRIu64 " conflicts", number(w, "conflicts"));
+    (void)putchar(')');
+    if (number(w, "failing") > 0) {
+        (void)fputs("\n    tried again: ", stdout);
+        command_print_name(stdout, slice_str(text(w, "error")));
+    }
+}
+
 static void print_buckets(const json_t *buckets)
 {
     const json_t *b;
@@ -71,6 +90,7 @@ static void print_buckets(const json_t *buckets)
         if (json_object_get(b, "inodes"))
             (void)printf("scratch: %" PRIu64 " files and directories, %s", number(b, "inodes"),
                          text_size(number(b, "bytes"), size));
+        print_write_back(json_object_get(b, "write_back"));
         (void)putchar('\n');
     }
 }

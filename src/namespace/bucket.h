@@ -32,6 +32,12 @@
       "uploads in parts to which nothing was added for so long are aborted")                                 \
     X(cache, ENUM, "cache", "MODE", "auto", 0, 0, "auto|never", false,                                       \
       "never: nothing of the bucket is kept on the node's disks")                                            \
+    X(write, ENUM, "write", "MODE", "through", 0, 0, "through|back", false,                                  \
+      "when a write is acknowledged: through, when the origin has it; back, when it is durable on this "     \
+      "node")                                                                                                \
+    X(conflict, ENUM, "conflict", "MODE", "copy", 0, 0, "copy|overwrite", false,                             \
+      "with write=back, when the origin's object changed meanwhile: copy keeps it and writes ours beside "   \
+      "it, overwrite replaces it")                                                                           \
     X(events_token, STRING, "events.token", "TOKEN", NULL, 0, 0, NULL, true,                                 \
       "who knows it may tell of changes at the origin, POST /-/api/v1/events/BUCKET")                        \
     X(quota, SIZE, "quota", "SIZE", "0", 0, 0, NULL, false,                                                  \
@@ -51,7 +57,9 @@
 
 /* Properties that only buckets with an origin have; those of origin.* are, too. X(name) */
 #define BUCKET_MIRROR_ONLY(X)                                                                                \
-    X("validate") X("verify") X("readahead") X("retry") X("cache") X("rules") X("quota") X("upload_expiry")
+    X("validate")                                                                                            \
+    X("verify") X("readahead") X("retry") X("cache") X("rules") X("quota") X("upload_expiry") X("write")     \
+        X("conflict")
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode")
 
@@ -66,6 +74,8 @@ extern const struct option_table bucket_property_table;
 
 enum bucket_validate { BUCKET_VALIDATE_NEVER, BUCKET_VALIDATE_TTL, BUCKET_VALIDATE_ALWAYS };
 enum bucket_cache { BUCKET_CACHE_AUTO, BUCKET_CACHE_NEVER };
+enum bucket_write { BUCKET_WRITE_THROUGH, BUCKET_WRITE_BACK };
+enum bucket_conflict { BUCKET_CONFLICT_COPY, BUCKET_CONFLICT_OVERWRITE };
 enum bucket_verify { BUCKET_VERIFY_FILL, BUCKET_VERIFY_READ };
 
 struct bucket {

@@ -150,18 +150,55 @@ static int ignore_body(void *arg, const struct origin_attr *attr, const void *p,
         _result;                                                                                             \
     })
 
+/* ---- one try, here or at the origin ---- */
+
+int upstream_get_once(struct upstream *u, const struct origin_get *g, struct arena *a,
+                      struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
+{
+    return u->layer ? u->layer->get(u->layer_arg, u, g, a, ret, sink, arg, e)
+                    : origin_get(u->origin, g, a, ret, sink, arg, e);
+}
+
+static int list_once(struct upstream *u, const struct origin_list *l, struct arena *a,
+                     struct origin_page *ret, struct err *e)
+{
+    return u->layer ? u->layer->list(u->layer_arg, u, l, a, ret, e) : origin_list(u->origin, l, a, ret, e);
+}
+
+static int put_once(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
+                    struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    return u->layer ? u->layer->put(u->layer_arg, u, p, body, a, ret, e)
+                    : origin_put(u->origin, p, body, a, ret, e);
+}
+
+static int remove_once(struct upstream *u, struct slice key, struct slice if_match, struct err *e)
+{
+    return u->layer ? u->layer->remove(u->layer_arg, u, key, if_match, e)
+                    : origin_remove(u->origin, key, if_match, e);
+}
+
+static int copy_once(struct upstream *u, struct slice from, struct slice to, struct arena *a,
+                     struct origin_attr *ret, struct err *e)
+{
+    return u->layer ? u->layer->copy(u->layer_arg, u, from, to, a, ret, e)
+                    : origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
+}
+
+/* ---- with retries ---- */
+
 int upstream_head(struct upstream *u, struct slice key, struct slice if_none_match, struct arena *a,
                   struct origin_attr *ret, struct err *e)
 {
     struct origin_get g = {
         .key = key, .if_none_match = if_none_match, .attributes_only = true, .whole = true};
-    return UPSTREAM_RETRY(u, origin_get(u->origin, &g, a, ret, ignore_body, NULL, e));
+    return UPSTREAM_RETRY(u, upstream_get_once(u, &g, a, ret, ignore_body, NULL, e));
 }
 
 int upstream_list(struct upstream *u, const struct origin_list *l, struct arena *a, struct origin_page *ret,
                   struct err *e)
 {
-    return UPSTREAM_RETRY(u, (arena_clear(a), origin_list(u->origin, l, a, ret, e)));
+    return UPSTREAM_RETRY(u, (arena_clear(a), list_once(u, l, a, ret, e)));
 }
 
 static int put(struct upstream *u, const struct origin_put *p, const struct origin_body *body, bool placed,
@@ -176,7 +213,7 @@ static int put(struct upstream *u, const struct origin_put *p, const struct orig
         arena_clear(scratch);
         if (placed)
             upstream_enter(u);
-        r = origin_put(u->origin, p, body, scratch, &answer, e);
+        r = put_once(u, p, body, scratch, &answer, e);
         if (placed)
             upstream_leave(u, r);
         if (r == 0 || (conditional && r != ERR_ORIGIN_BUSY) || !upstream_try_again(u, &retry, r, p->cancel))
@@ -206,14 +243,14 @@ int upstream_put_slowly(struct upstream *u, const struct origin_put *p, const st
 int upstream_remove(struct upstream *u, struct slice key, struct slice if_match, struct err *e)
 {
     unsigned tries = 0;
-    int r = UPSTREAM_RETRY(u, (tries++, origin_remove(u->origin, key, if_match, e)));
+    int r = UPSTREAM_RETRY(u, (tries++, remove_once(u, key, if_match, e)));
     return r == -ENOENT && tries > 1 ? 0 : r;
 }
 
 int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct arena *a,
                   struct origin_attr *ret, struct err *e)
 {
-    return UPSTREAM_RETRY(u, origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e));
+    return UPSTREAM_RETRY(u, copy_once(u, from, to, a, ret, e));
 }
 
 int upstream_upload_create(struct upstream *u, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],

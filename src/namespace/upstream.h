@@ -8,11 +8,28 @@
 #include "namespace/bucket.h"
 #include "origin/origin.h"
 
+struct upstream;
+
+/* What may stand between an upstream and its origin: each as the function origin_X, for the same one try. */
+struct upstream_layer {
+    int (*get)(void *arg, struct upstream *u, const struct origin_get *g, struct arena *a,
+               struct origin_attr *ret, origin_sink_fn sink, void *sink_arg, struct err *e);
+    int (*list)(void *arg, struct upstream *u, const struct origin_list *l, struct arena *a,
+                struct origin_page *ret, struct err *e);
+    int (*put)(void *arg, struct upstream *u, const struct origin_put *p, const struct origin_body *body,
+               struct arena *a, struct origin_attr *ret, struct err *e);
+    int (*remove)(void *arg, struct upstream *u, struct slice key, struct slice if_match, struct err *e);
+    int (*copy)(void *arg, struct upstream *u, struct slice from, struct slice to, struct arena *a,
+                struct origin_attr *ret, struct err *e);
+};
+
 struct upstream {
     uint32_t magic;
     _Atomic uint32_t refs;
     struct bucket *bucket;
     struct origin *origin;
+    const struct upstream_layer *layer; /* NULL: none. Set before others have the upstream */
+    void *layer_arg;
     struct retry_budget budget;
     struct lock lock; /* covers concurrency, running, waiting */
     struct cond room;
@@ -35,6 +52,10 @@ void upstream_leave(struct upstream *u, int result);
 /* After a failed try: sleeps as long as fits and returns true when it should be tried again. r->attempt
  * counts up. */
 bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel);
+
+/* One try, by way of the layer, without a place. */
+int upstream_get_once(struct upstream *u, const struct origin_get *g, struct arena *a,
+                      struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e);
 
 /* With retries; arguments as in origin.h. The arena of a listing is the call's own: it is emptied before
  * every try, so nothing in `l` may lie there. */

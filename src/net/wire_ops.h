@@ -41,6 +41,7 @@
     X(UPLOAD_LIST, upload_list, 39)                                                                          \
     X(UPLOAD_COMPLETE, upload_complete, 45)                                                                  \
     X(UPLOAD_ABORT, upload_abort, 46)                                                                        \
+    X(FLUSH, flush, 47)                                                                                      \
     X(REMOVE, remove, 40)                                                                                    \
     X(COPY, copy, 41)                                                                                        \
     X(MKDIR, mkdir, 42)                                                                                      \
@@ -285,6 +286,11 @@
  * dropped, unless it is the very version. `token`: the bucket's property events.token. */
 #define WIRE_REQ_events(F) F(str, bucket) F(str, token) F(str, json)
 #define WIRE_REP_events(F) F(u32, changed) F(u32, ignored)
+
+/* What below a prefix of a bucket with write=back is not in the origin yet; what waits to be tried again is
+ * tried now. flags: WIRE_NO_WAIT (only looks). `error`: of the oldest that fails. */
+#define WIRE_REQ_flush(F) F(str, bucket) F(str, prefix) F(u32, flags)
+#define WIRE_REP_flush(F) F(u64, objects) F(u64, bytes) F(u64, oldest_ms) F(u64, failing) F(str, error)
 
 /* kind: a row of jobs/kind.h. source, target: "BUCKET/PREFIX". spec: lines as net/job_spec.h says. */
 #define WIRE_REQ_job_start(F) F(str, kind) F(str, source) F(str, target) F(str, spec)

@@ -1,5 +1,6 @@
 /* Operations on buckets. A mirror is made only when its origin answers, so that a wrong URL or key shows at
  * once; a bucket without origin is a scratch bucket. */
+#include "object/back.h"
 #include "object/scratch_node.h"
 
 #include "base/log.h"
@@ -153,6 +154,17 @@ static int set_root(struct object_service *s, const struct bucket *old, const st
     return set.what ? scratch_setattr(s->scratch->names, &call, SCRATCH_ROOT, &set, a, &x, e) : 0;
 }
 
+/* Whether settings change where the bucket's data is. */
+static bool names_origin(struct slice settings)
+{
+    while (settings.n > 0) {
+        struct slice line = slice_split(&settings, '\n');
+        if (slice_starts(line, SLICE_LIT("origin=")) || slice_starts(line, SLICE_LIT("origin.endpoint=")))
+            return true;
+    }
+    return false;
+}
+
 int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *req, struct arena *a,
                   struct wire_bucket_set_rep *rep, struct err *e)
 {
@@ -162,6 +174,8 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     if (req->settings.n > SETTINGS_MAX_BYTES)
         return err_set(e, -E2BIG, "settings are too long");
     int r = bucket_find(s->buckets, req->name, &old, e);
+    if (r == 0 && names_origin(req->settings))
+        r = back_check_gone(s->back, old, "change its origin", e);
     if (r == 0)
         r = bucket_change(s->buckets, req->name, req->settings, &b, e);
     if (r < 0)
@@ -204,6 +218,8 @@ int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove
     int r = bucket_find(s->buckets, req->name, &b, e);
     if (r == 0 && bucket_is_scratch(b))
         return remove_scratch(s, b, e);
+    if (r == 0)
+        r = back_check_gone(s->back, b, "remove it", e);
     if (r == 0)
         r = bucket_delete(s->buckets, req->name, e);
     if (r < 0)

@@ -269,7 +269,7 @@ static int run_attempt(struct part *p, int number, struct err *e)
         .cancel = &p->cancel[number],
     };
     struct origin_attr attr;
-    int r = origin_get(f->upstream->origin, &g, a, &attr, on_body, &s, e);
+    int r = upstream_get_once(f->upstream, &g, a, &attr, on_body, &s, e);
     if (r < 0 && sink_err.code != 0 && e)
         *e = sink_err;
     /* What came before an error is kept too: the next try goes on behind it. */

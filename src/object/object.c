@@ -11,6 +11,7 @@
  *  4. At most one thread at a time asks the origin what an object is (openings): of a thousand opens of a
  * cold object one goes out and the others find its entry.
  */
+#include "object/back.h"
 #include "object/scratch_node.h"
 
 #include "base/hash.h"
@@ -67,11 +68,14 @@ int object_service_open(const struct object_config *config, struct object_servic
     fill_engine_on_fetched(s->fills, on_fetched);
     s->usage = usage_new(config->control);
     s->steward = steward_start(s);
-    r = snode_open(s, &s->scratch, e);
+    r = back_open(s, &s->back, e); /* protects what it needs before the sweep of snode_open */
+    if (r == 0)
+        r = snode_open(s, &s->scratch, e);
     if (r < 0) {
         object_service_close(s);
         return r;
     }
+    back_start(s->back);
     *ret = s;
     return 0;
 }
@@ -82,6 +86,7 @@ void object_service_close(struct object_service *s)
         return;
     assert(s->magic == OBJECT_SERVICE_MAGIC);
     assert(!s->sessions);
+    back_stop(s->back);
     steward_stop(s->steward);
     store_on_gone(s->config.store, NULL, NULL);
     store_on_evict(s->config.store, NULL, NULL);
@@ -96,6 +101,7 @@ void object_service_close(struct object_service *s)
         upstream_unref(slot->upstream);
         free(slot);
     }
+    back_close(s->back);
     mirror_free(s->mirror);
     bucket_table_close(s->buckets);
     user_table_close(s->users);
@@ -227,6 +233,8 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
         r = upstream_open(b, &u, e);
         if (r < 0)
             return err_prefix(e, r, "bucket %s", b->name);
+        u->layer = &back_layer;
+        u->layer_arg = s->back;
         if (!atomic_load(&b->retired)) /* in the place of one of older properties, or of one just as new */
             replace_upstream(s, b->id, upstream_ref(u));
     }
@@ -372,6 +380,7 @@ const char *object_via_name(uint32_t via)
 
 void object_service_refresh_metrics(struct object_service *s)
 {
+    back_refresh_metrics(s->back);
     metrics_set(metrics_series(METRIC_HANDLES, "read", NULL, NULL), (int64_t)atomic_load(&s->readers));
     metrics_set(metrics_series(METRIC_HANDLES, "write", NULL, NULL), (int64_t)atomic_load(&s->writers));
     metrics_set(metrics_series(METRIC_MEMORY_BUDGET_BYTES, "used", NULL, NULL),

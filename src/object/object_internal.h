@@ -78,6 +78,7 @@ struct object_service {
     struct mirror *mirror;
     struct fill_engine *fills;
     struct snode *scratch; /* scratch buckets */
+    struct back *back;     /* what is not in the origin yet */
     struct object_stripe stripes[OBJECT_STRIPES];
     struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;

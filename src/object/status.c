@@ -1,4 +1,5 @@
 /* STATUS and REPORT: what the node has to say of itself, as JSON. */
+#include "object/back.h"
 #include "object/scratch_node.h"
 
 #include "base/sys.h"
@@ -87,6 +88,9 @@ static json_t *buckets_json(struct object_service *s)
         json_t *o = json_pack("{s:s, s:s}", "name", page[i]->name, "origin",
                               page[i]->p.origin ? page[i]->p.origin : "");
         add_counts(s, page[i], o);
+        json_t *back = back_json(s->back, page[i]);
+        if (back)
+            (void)json_object_set_new(o, "write_back", back);
         (void)json_array_append_new(list, o);
         bucket_unref(page[i]);
     }

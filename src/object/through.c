@@ -15,6 +15,7 @@
  * Failure modes: a node that dies leaves an upload at the origin that nobody knows; the origin's own rule for
  * unfinished uploads removes it.
  */
+#include "object/back_internal.h"
 #include "object/part_send.h"
 
 #include "base/log.h"
@@ -64,6 +65,9 @@ uint64_t object_room(struct object_service *s)
 
 bool through_is_wanted(struct object_service *s, struct upstream *u, const struct wire_put_open_req *q)
 {
+    /* Of write-back: durable here, or refused for want of room. */
+    if (u->bucket->p.write == BUCKET_WRITE_BACK || back_has(s->back, u->bucket->id, q->key))
+        return false;
     return !(q->flags & WIRE_STAGED) && q->size != UINT64_MAX && q->size > PART_MIN_BYTES &&
            origin_has_uploads(u->origin) && q->size > object_room(s);
 }

@@ -11,6 +11,7 @@
  *
  * Failure modes: what cannot be aborted at the origin stays, is logged, and is tried again.
  */
+#include "object/back_internal.h"
 #include "object/upload_table.h"
 
 #include "base/log.h"
@@ -305,6 +306,8 @@ int op_upload_complete(struct object_session *ses, const struct wire_upload_comp
     struct ending _cleanup_(ending_fini) x;
     struct attr attr = {0};
     int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, e);
+    if (r == 0 && !x.record.completed) /* nothing older may follow it */
+        r = back_wait_sent(ses->service->back, x.upstream->bucket, req->key, e);
     if (r < 0)
         return r;
     if (x.record.completed)

@@ -65,6 +65,9 @@ int op_upload_create(struct object_session *ses, const struct wire_upload_create
         r = object_upstream(s, req->bucket, &u, e);
     if (r < 0)
         return r;
+    if (u->bucket->p.write == BUCKET_WRITE_BACK)
+        return err_set(e, ERR_NOT_IMPLEMENTED, "writes of bucket %s do not wait for its origin",
+                       u->bucket->name);
     if (!origin_has_uploads(u->origin))
         return err_set(e, ERR_NOT_IMPLEMENTED, "the origin of bucket %s takes no uploads in parts",
                        u->bucket->name);

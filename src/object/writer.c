@@ -14,6 +14,7 @@
  * the key overlapped (mirror_generation): which of the two the origin has is then asked.
  *  4. One operation at a time runs on a writer (busy), and none after its last commit (ended).
  */
+#include "object/back.h"
 #include "object/object_internal.h"
 
 #include "base/log.h"
@@ -260,6 +261,10 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
             u->bucket->name);
     if (through_is_wanted(ses->service, u, req))
         return through_open(ses, u, req, rep, e);
+    if (u->bucket->p.write == BUCKET_WRITE_BACK)
+        r = back_wait_room(ses->service->back, u->bucket, req->size == UINT64_MAX ? 0 : req->size, e);
+    if (r < 0)
+        return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     struct writer *w = writer_new(ses->service, u, req);
     r = stage(w, req, e);
     bool staged = req->flags & WIRE_STAGED;

@@ -1,0 +1,433 @@
+/*
+ * Write-back: the records, in the control store and in memory.
+ *
+ * Invariants:
+ *  1. A key has an entry with `recorded` exactly when its record is in the control store, but within a change
+ * by who is busy with it.
+ *  2. An extent is given back only after the record that names it was replaced or removed durably.
+ *
+ * Failure modes: a commit that fails may have happened: the record is read again, and the entry follows what
+ * is there. Records that cannot be read at the start end it.
+ */
+#include "object/back_internal.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <inttypes.h>
+
+#define TICK_NS 200000000ull
+
+/* ---- keys ---- */
+
+static void record_key(uint64_t bucket_id, struct slice key, struct buf *ret)
+{
+    char head[10] = {'d', '/'};
+    for (int i = 0; i < 8; i++)
+        head[2 + i] = (char)(uint8_t)(bucket_id >> (56 - 8 * i));
+    int r = buf_append(ret, head, sizeof(head));
+    r = r < 0 ? r : buf_slice(ret, key);
+    assert(r == 0);
+}
+
+void back_range(uint64_t bucket_id, struct slice prefix, struct slice after, struct buf *ret_from,
+                struct buf *ret_to)
+{
+    record_key(bucket_id, slice_cmp(after, prefix) >= 0 ? after : prefix, ret_from);
+    _cleanup_buf_ struct buf all = BUF_INIT(BACK_KEY_BYTES);
+    record_key(bucket_id, prefix, &all);
+    int r = kv_prefix_end(buf_view(&all), ret_to);
+    if (r == 0 && slice_cmp(after, prefix) >= 0)
+        r = buf_append(ret_from, "", 1); /* behind it */
+    assert(r == 0);
+}
+
+/* ---- entries ---- */
+
+static struct back_entry **chain_of(struct back *b, uint64_t bucket_id, struct slice key)
+{
+    return &b->chains[hash_mix(hash_table(key), bucket_id) % BACK_CHAINS];
+}
+
+static struct back_entry *find_locked(struct back *b, uint64_t bucket_id, struct slice key)
+{
+    struct back_entry *x = *chain_of(b, bucket_id, key);
+    while (x && (x->bucket_id != bucket_id || !slice_eq(back_key(x), key)))
+        x = x->chain;
+    return x;
+}
+
+static struct back_entry *make_locked(struct back *b, uint64_t bucket_id, struct slice key)
+{
+    struct back_entry *x = find_locked(b, bucket_id, key);
+    if (x)
+        return x;
+    x = calloc(1, sizeof(*x) + key.n);
+    assert(x);
+    x->bucket_id = bucket_id;
+    x->key_n = key.n;
+    memcpy(x->key, key.p, key.n);
+    struct back_entry **at = chain_of(b, bucket_id, key);
+    x->chain = *at;
+    *at = x;
+    return x;
+}
+
+void back_forget_unused_locked(struct back *b, struct back_entry *x)
+{
+    if (x->users > 0 || x->recorded || x->sending)
+        return;
+    struct back_entry **at = chain_of(b, x->bucket_id, back_key(x));
+    while (*at != x)
+        at = &(*at)->chain;
+    *at = x->chain;
+    free(x->error);
+    free(x);
+}
+
+struct back_entry *back_enter(struct back *b, uint64_t bucket_id, struct slice key)
+{
+    LOCK_SCOPE(&b->lock);
+    struct back_entry *x = make_locked(b, bucket_id, key);
+    x->users++;
+    while (x->busy)
+        cond_wait(&b->moved, &b->lock);
+    x->busy = true;
+    return x;
+}
+
+void back_leave(struct back *b, struct back_entry *x)
+{
+    LOCK_SCOPE(&b->lock);
+    assert(x->busy && x->users > 0);
+    x->busy = false;
+    x->users--;
+    cond_broadcast(&b->moved);
+    back_forget_unused_locked(b, x);
+}
+
+bool back_has(struct back *b, uint64_t bucket_id, struct slice key)
+{
+    if (atomic_load(&b->n) == 0)
+        return false;
+    LOCK_SCOPE(&b->lock);
+    struct back_entry *x = find_locked(b, bucket_id, key);
+    return x && x->recorded;
+}
+
+/* The entry as its record is now: in the queue at the place of the first write that is not in the origin. */
+static void follow_locked(struct back *b, struct back_entry *x, const struct back_record *r)
+{
+    b->bytes -= x->recorded ? x->size_bytes : 0;
+    if (!x->recorded) {
+        x->prev = b->last;
+        *(b->last ? &b->last->next : &b->first) = x;
+        b->last = x;
+        (void)atomic_fetch_add(&b->n, 1);
+    }
+    x->recorded = true;
+    x->seq = r->seq;
+    x->size_bytes = r->removal ? 0 : r->size_bytes;
+    x->since_ns = r->since_ns;
+    b->bytes += x->size_bytes;
+    cond_signal(&b->work);
+}
+
+static void unrecord_locked(struct back *b, struct back_entry *x)
+{
+    if (!x->recorded)
+        return;
+    *(x->prev ? &x->prev->next : &b->first) = x->next;
+    *(x->next ? &x->next->prev : &b->last) = x->prev;
+    x->next = x->prev = NULL;
+    x->recorded = false;
+    x->tries = 0;
+    x->retry_ms = 0;
+    free(TAKE_PTR(x->error));
+    b->bytes -= x->size_bytes;
+    (void)atomic_fetch_sub(&b->n, 1);
+    cond_broadcast(&b->moved);
+}
+
+/* ---- records ---- */
+
+int back_load(struct back *b, uint64_t bucket_id, struct slice key, struct buf *value,
+              struct back_record *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(BACK_KEY_BYTES);
+    record_key(bucket_id, key, &k);
+    buf_clear(value);
+    int r = kv_get(b->kv, buf_view(&k), value, NULL, e);
+    if (r == 0 && back_record_decode(buf_view(value), ret) < 0)
+        r = err_set(e, ERR_CORRUPT, "the record of a write that is not in the origin is damaged");
+    return r;
+}
+
+/* After a commit whose end is not known: what is there. */
+static void look_again(struct back *b, struct back_entry *x, uint64_t seq, bool *ret_there)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES + 64);
+    struct back_record now;
+    int r = back_load(b, x->bucket_id, back_key(x), &value, &now, NULL);
+    *ret_there = r < 0 ? r != -ENOENT : now.seq == seq;
+    LOCK_SCOPE(&b->lock);
+    if (r == 0)
+        follow_locked(b, x, &now);
+    else if (r == -ENOENT)
+        unrecord_locked(b, x);
+}
+
+int back_save(struct back *b, struct back_entry *x, const struct back_record *r, enum kv_commit kind,
+              bool *ret_unknown, struct err *e)
+{
+    assert(x->busy);
+    *ret_unknown = false;
+    _cleanup_buf_ struct buf k = BUF_INIT(BACK_KEY_BYTES), value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    record_key(x->bucket_id, back_key(x), &k);
+    int result = back_record_encode(r, &value);
+    if (result < 0)
+        return err_set(e, result, "attributes of the object are too large");
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(b->kv);
+    kv_txn_put_plain(t, buf_view(&k), buf_view(&value));
+    result = kv_txn_commit(t, kind, e);
+    if (result < 0) {
+        look_again(b, x, r->seq, ret_unknown);
+        return result;
+    }
+    LOCK_SCOPE(&b->lock);
+    follow_locked(b, x, r);
+    return 0;
+}
+
+int back_drop(struct back *b, struct back_entry *x, struct err *e)
+{
+    assert(x->busy);
+    _cleanup_buf_ struct buf k = BUF_INIT(BACK_KEY_BYTES);
+    record_key(x->bucket_id, back_key(x), &k);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(b->kv);
+    kv_txn_delete(t, buf_view(&k));
+    int r = kv_txn_commit(t, KV_DURABLE, e);
+    if (r < 0) {
+        bool there;
+        look_again(b, x, x->seq, &there);
+        return r;
+    }
+    LOCK_SCOPE(&b->lock);
+    unrecord_locked(b, x);
+    return 0;
+}
+
+void back_free_extent(struct back *b, struct slice location)
+{
+    struct hard *h = NULL;
+    struct err e = {0};
+    if (location.n == 0)
+        return;
+    int r = hard_find(b->store, location, &h, &e);
+    if (r == 0)
+        hard_give_back(h);
+    else if (r != -ENOENT) /* the next start removes it */
+        log_warn("object", "bytes of a write that is in the origin: %s", e.text);
+}
+
+/* ---- room, counts ---- */
+
+static uint64_t watermark(struct back *b)
+{
+    uint64_t all = 0;
+    struct store_disk_status d;
+    for (size_t i = 0; i < store_n_disks(b->store); i++)
+        if (store_disk_status(b->store, i, &d) == 0)
+            all += d.limit_bytes;
+    return all / 100 * BACK_WATERMARK;
+}
+
+int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, struct err *e)
+{
+    uint64_t most = watermark(b), until_ms = sys_mono_ms() + bucket->p.retry_time;
+    lock_take(&b->lock);
+    bool room;
+    for (;;) {
+        room = atomic_load(&b->n) < BACK_KEYS_MAX && (b->bytes == 0 || b->bytes + size_bytes <= most);
+        if (room || atomic_load(&b->stop) || sys_mono_ms() >= until_ms)
+            break;
+        (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
+    }
+    uint64_t bytes = b->bytes;
+    lock_drop(&b->lock);
+    if (room)
+        return 0;
+    return err_set(e, -ENOSPC,
+                   "%" PRIu64 " objects of %" PRIu64 " bytes are not in the origin yet, at most %" PRIu64
+                   " bytes may be: see `forebay status`",
+                   atomic_load(&b->n), bytes, most);
+}
+
+int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key, struct err *e)
+{
+    uint64_t until_ms = sys_mono_ms() + bucket->p.retry_time;
+    LOCK_SCOPE(&b->lock);
+    for (;;) {
+        struct back_entry *x = find_locked(b, bucket->id, key);
+        if (!x || !x->recorded)
+            return 0;
+        if (atomic_load(&b->stop) || sys_mono_ms() >= until_ms)
+            return err_set(e, -ETIMEDOUT, "an earlier write of the target is not in the origin yet: %s",
+                           x->error ? x->error : "it is on its way");
+        (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
+    }
+}
+
+static bool is_below(const struct back_entry *x, uint64_t bucket_id, struct slice prefix)
+{
+    return bucket_id == 0 || (x->bucket_id == bucket_id && slice_starts(back_key(x), prefix));
+}
+
+void back_count(struct back *b, uint64_t bucket_id, struct slice prefix, struct back_count *ret)
+{
+    *ret = (struct back_count){0};
+    LOCK_SCOPE(&b->lock);
+    for (const struct back_entry *x = b->first; x; x = x->next) {
+        if (!is_below(x, bucket_id, prefix))
+            continue;
+        ret->objects++;
+        ret->bytes += x->size_bytes;
+        ret->failing += x->error != NULL;
+        ret->since_ns = ret->since_ns == 0 ? x->since_ns : MIN(ret->since_ns, x->since_ns);
+        if (x->error && !ret->error[0])
+            (void)snprintf(ret->error, sizeof(ret->error), "%s", x->error);
+    }
+}
+
+void back_hurry(struct back *b, uint64_t bucket_id, struct slice prefix)
+{
+    LOCK_SCOPE(&b->lock);
+    for (struct back_entry *x = b->first; x; x = x->next)
+        if (is_below(x, bucket_id, prefix))
+            x->retry_ms = 0;
+    cond_broadcast(&b->work);
+}
+
+void back_note_conflict(struct back *b, uint64_t bucket_id)
+{
+    LOCK_SCOPE(&b->lock);
+    struct back_conflicts *c = b->conflicts;
+    while (c && c->bucket_id != bucket_id)
+        c = c->next;
+    if (!c) {
+        c = calloc(1, sizeof(*c));
+        assert(c);
+        *c = (struct back_conflicts){.next = b->conflicts, .bucket_id = bucket_id};
+        b->conflicts = c;
+    }
+    c->n++;
+}
+
+uint64_t back_conflicts(struct back *b, uint64_t bucket_id)
+{
+    LOCK_SCOPE(&b->lock);
+    for (const struct back_conflicts *c = b->conflicts; c; c = c->next)
+        if (c->bucket_id == bucket_id)
+            return c->n;
+    return 0;
+}
+
+/* ---- life ---- */
+
+static int load_one(struct back *b, struct slice k, struct slice value, struct err *e)
+{
+    struct back_record r;
+    if (k.n <= 10 || back_record_decode(value, &r) < 0)
+        return err_set(e, ERR_CORRUPT, "the record of a write that is not in the origin is damaged");
+    uint64_t id = 0;
+    for (size_t i = 2; i < 10; i++)
+        id = id << 8 | (uint8_t)k.p[i];
+    int p = r.location.n > 0 ? hard_protect(b->store, r.location, e) : 0;
+    if (p < 0 && p != -ENODEV) /* a disk that is not here is not swept either */
+        return err_prefix(e, p, "a write that is not in the origin");
+    LOCK_SCOPE(&b->lock);
+    atomic_store(&b->seq, MAX(atomic_load(&b->seq), r.seq));
+    follow_locked(b, make_locked(b, id, slice_from(k, 10)), &r);
+    return 0;
+}
+
+static int load_all(struct back *b, struct err *e)
+{
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(b->kv, SLICE_LIT("d/"), SLICE_LIT("d0"));
+    struct slice k, value;
+    int r;
+    while ((r = kv_iter_next(it, &k, &value, e)) == 0)
+        if ((r = load_one(b, k, value, e)) < 0)
+            return r;
+    return r == -ENOENT ? 0 : r;
+}
+
+int back_open(struct object_service *s, struct back **ret, struct err *e)
+{
+    struct back *b = calloc(1, sizeof(*b));
+    assert(b);
+    b->magic = BACK_MAGIC;
+    b->service = s;
+    b->kv = s->config.control;
+    b->store = s->config.store;
+    lock_init(&b->lock, LOCK_OBJECT);
+    cond_init(&b->moved);
+    cond_init(&b->work);
+    int r = load_all(b, e);
+    if (r < 0) {
+        back_close(b);
+        return r;
+    }
+    if (atomic_load(&b->n) > 0)
+        log_info("object", "%" PRIu64 " writes of the last run are not in the origin yet",
+                 atomic_load(&b->n));
+    *ret = b;
+    return 0;
+}
+
+void back_start(struct back *b)
+{
+    while (b->n_threads < BACK_THREADS &&
+           pthread_create(&b->threads[b->n_threads], NULL, back_sender_main, b) == 0)
+        b->n_threads++;
+    if (b->n_threads == 0)
+        log_error("object", "no thread to carry writes to the origin: they stay here until the next start");
+}
+
+void back_stop(struct back *b)
+{
+    if (!b)
+        return;
+    lock_take(&b->lock);
+    atomic_store(&b->stop, true);
+    cond_broadcast(&b->work);
+    cond_broadcast(&b->moved);
+    lock_drop(&b->lock);
+    for (; b->n_threads > 0; b->n_threads--)
+        (void)pthread_join(b->threads[b->n_threads - 1], NULL);
+}
+
+void back_close(struct back *b)
+{
+    if (!b)
+        return;
+    assert(b->magic == BACK_MAGIC && b->n_threads == 0);
+    for (size_t i = 0; i < BACK_CHAINS; i++)
+        while (b->chains[i]) {
+            struct back_entry *x = b->chains[i];
+            b->chains[i] = x->chain;
+            free(x->error);
+            free(x);
+        }
+    while (b->conflicts) {
+        struct back_conflicts *c = b->conflicts;
+        b->conflicts = c->next;
+        free(c);
+    }
+    cond_fini(&b->moved);
+    cond_fini(&b->work);
+    lock_fini(&b->lock);
+    b->magic = 0;
+    free(b);
+}

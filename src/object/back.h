@@ -1,0 +1,135 @@
+/*
+ * Write-back: what was acknowledged here and is not in the origin yet.
+ *
+ * Each such key has a record in the control store (table below) and, for a put, its bytes in a hard extent of
+ * the store. Both are durable before the write is acknowledged. A layer under every upstream (namespace/
+ * upstream.h) answers reads, listings and writes of such keys from here, so that all that stands above, S3,
+ * mounts and jobs, sees one state: the origin as it will be. Threads carry the records to the origin, each
+ * key's in order, for ever until they succeed.
+ *
+ * Key: "d/", bucket id (8 bytes, big endian), key of the object. Value, numbers little endian:
+ *
+ * | offset | size | record                                                                                |
+ * | ------ | ---- | ------------------------------------------------------------------------------------- |
+ * | 0      | 1    | format, 1                                                                             |
+ * | 1      | 1    | flags: 1 removal, 2 something was sent to the origin                                  |
+ * | 2      | 1    | base, what the origin had before the first of these writes: 0 unknown, 1 nothing,     |
+ * |        |      | 2 the ETag below                                                                      |
+ * | 3      | 1    | bytes of the location: 33 (store/hard.h), or 0 when there are no bytes                |
+ * | 4      | 8    | sequence of the write                                                                 |
+ * | 12     | 8    | when it was acknowledged, ns since 1970                                               |
+ * | 20     | 8    | since when the key is not as in the origin                                            |
+ * | 28     | 8    | size in bytes                                                                         |
+ * | 36     | 16   | MD5 of the bytes                                                                      |
+ * | 52     | 8    | size of what was sent                                                                 |
+ * | 60     | 16   | MD5 of what was sent                                                                  |
+ * | 76     | n    | location                                                                              |
+ * |        | 2+n  | base ETag: length, bytes                                                              |
+ * |        | 2+n  | content type                                                                          |
+ * |        | 2+n  | meta lines                                                                            |
+ *
+ * A crash leaves the record or not, never a half; extents without a record are removed at the next start.
+ */
+#pragma once
+
+#include "namespace/upstream.h"
+
+#define BACK_MD5_BYTES        16
+#define BACK_RECORD_MAX_BYTES (12 * KIB)
+
+enum back_base { BACK_BASE_UNKNOWN, BACK_BASE_ABSENT, BACK_BASE_ETAG };
+
+struct back_record {
+    bool removal, sent;
+    enum back_base base;
+    uint64_t seq, acked_ns, since_ns, size_bytes, sent_bytes;
+    uint8_t md5[BACK_MD5_BYTES], sent_md5[BACK_MD5_BYTES];
+    struct slice location, base_etag, content_type, meta;
+};
+
+/* ---- back_record.c: pure ---- */
+
+int back_record_encode(const struct back_record *r, struct buf *b);
+/* Slices point into the value. ERR_CORRUPT. */
+int back_record_decode(struct slice value, struct back_record *ret);
+
+/* What the origin has now under the key of a record. */
+struct back_found {
+    bool exists;
+    struct slice etag;
+    bool is_sent;   /* it is what was sent for this key before */
+    bool is_wanted; /* it is what the record wants there */
+};
+enum back_step {
+    BACK_SEND,     /* carry it out */
+    BACK_DONE,     /* the origin is as the record wants it */
+    BACK_CONFLICT, /* somebody else wrote there */
+};
+enum back_step back_decide(const struct back_record *r, const struct back_found *now);
+
+/* The name of the second copy: the key, cut where it would be too long, ".conflict-", the time of the write
+ * in ms, "-", 8 digits of its MD5. The same for the same write. */
+#define BACK_COPY_SUFFIX_MAX 48
+int back_copy_key(struct slice key, const struct back_record *r, struct buf *ret);
+
+/* For how long after the Nth failure in a row nothing is tried: 100 ms doubled up to a minute. */
+uint64_t back_delay_ms(uint32_t tries);
+
+/* ---- back_merge.c: pure ---- */
+
+/* A key, or a common prefix, of which there are records. */
+struct back_listed {
+    struct slice key;
+    bool is_prefix;
+    bool gone; /* a removal; of a prefix: nothing is below it any more */
+    struct origin_attr attr;
+};
+struct back_merged {
+    size_t n;
+    bool cut;          /* there was more than max */
+    struct slice last; /* everything up to here was looked at */
+};
+/* Lays records over a page of the origin: both in byte order, at most max entries into ret. */
+void back_merge(const struct origin_entry *page, size_t n_page, const struct back_listed *mine, size_t n_mine,
+                size_t max, struct origin_entry *ret, struct back_merged *ret_merged);
+
+/* Tokens of listings: decimal length of the position, ':', the position, the origin's own token. */
+int back_token_encode(struct slice position, struct slice inner, struct buf *ret);
+/* -EINVAL. */
+int back_token_decode(struct slice token, struct slice *ret_position, struct slice *ret_inner);
+
+/* ---- back.c, back_layer.c, back_send.c ---- */
+
+struct back;
+struct object_service;
+
+struct back_count {
+    uint64_t objects, bytes, failing;
+    uint64_t since_ns; /* real time, of the oldest; 0: none */
+    char error[160];   /* the last one of the oldest that fails */
+};
+
+/* Reads the records; protects their extents, so that this comes before hard_sweep. Any record that cannot be
+ * read is an error: nothing acknowledged may be swept. */
+int back_open(struct object_service *s, struct back **ret, struct err *e);
+void back_start(struct back *b);
+/* Waits for the threads; what is not in the origin stays for the next start. NULL accepted. */
+void back_stop(struct back *b);
+void back_close(struct back *b);
+
+extern const struct upstream_layer back_layer;
+
+/* Waits until so many bytes more may be acknowledged: at most the bucket's `retry`, then -ENOSPC. */
+int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, struct err *e);
+/* What below a prefix is not in the origin; bucket_id 0: of all buckets. */
+void back_count(struct back *b, uint64_t bucket_id, struct slice prefix, struct back_count *ret);
+/* Tries what failed again now. */
+void back_hurry(struct back *b, uint64_t bucket_id, struct slice prefix);
+/* What status shows of a bucket; NULL when there is nothing to show. */
+struct json_t;
+struct json_t *back_json(struct back *b, const struct bucket *bucket);
+void back_refresh_metrics(struct back *b);
+/* -EBUSY, naming what was asked, while writes of the bucket are not in the origin. */
+int back_check_gone(struct back *b, const struct bucket *bucket, const char *what, struct err *e);
+/* Conflicts since the start. */
+uint64_t back_conflicts(struct back *b, uint64_t bucket_id);

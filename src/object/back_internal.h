@@ -1,0 +1,111 @@
+/*
+ * What the files of write-back share.
+ *
+ * In memory there is one struct back_entry for each key that has a record, in the order of the first write
+ * that is not in the origin, and for each that somebody is busy with. Who changes a key's record is busy with
+ * it, one thread at a time; sending is not: a newer write is acknowledged while an older one is on its way.
+ *
+ * Lock: back->lock (rank OBJECT) covers entries and queue. It is not held over I/O, nor over calls of the
+ * store, the control store or an origin.
+ */
+#pragma once
+
+#include "object/back.h"
+#include "object/object_internal.h"
+#include "store/hard.h"
+
+#include <jansson.h>
+
+#define BACK_MAGIC     0x6261636bu
+#define BACK_CHAINS    16384
+#define BACK_THREADS   8
+#define BACK_KEYS_MAX  262144 /* records at which writers wait */
+#define BACK_WATERMARK 60     /* per cent of the disks' limits at which writers wait */
+#define BACK_KEY_BYTES (ORIGIN_KEY_MAX_BYTES + 16)
+
+struct back_entry {
+    struct back_entry *chain;       /* of the table */
+    struct back_entry *next, *prev; /* of the queue, when it has a record */
+    uint64_t bucket_id;
+    uint32_t users; /* threads that have it */
+    bool busy, recorded, sending;
+    uint64_t seq, size_bytes, since_ns; /* of the record */
+    uint32_t tries;
+    uint64_t retry_ms; /* not to be sent before, monotonic */
+    char *error;       /* of the last try, NULL when it did not fail */
+    size_t key_n;
+    char key[];
+};
+
+struct back_conflicts {
+    struct back_conflicts *next;
+    uint64_t bucket_id, n;
+};
+
+struct back {
+    uint32_t magic;
+    struct object_service *service;
+    struct kv *kv;
+    struct store *store;
+    atomic_bool stop;
+    _Atomic uint64_t n; /* records */
+    _Atomic uint64_t seq;
+    struct lock lock;  /* covers what follows */
+    struct cond moved; /* an entry is no longer busy, a record is gone */
+    struct cond work;
+    struct back_entry *chains[BACK_CHAINS];
+    struct back_entry *first, *last;
+    uint64_t bytes;
+    struct back_conflicts *conflicts;
+    pthread_t threads[BACK_THREADS];
+    unsigned n_threads;
+};
+
+/* ---- back.c ---- */
+
+/* The key's entry, which the caller is busy with from now on. */
+struct back_entry *back_enter(struct back *b, uint64_t bucket_id, struct slice key);
+void back_leave(struct back *b, struct back_entry *x);
+/* Whether the key has a record: a quick look. */
+bool back_has(struct back *b, uint64_t bucket_id, struct slice key);
+/* The key's record, read into `value`. -ENOENT. */
+int back_load(struct back *b, uint64_t bucket_id, struct slice key, struct buf *value,
+              struct back_record *ret, struct err *e);
+/* Puts the record in the place of what there was. Busy. The entry follows. On a failure *ret_unknown says
+ * whether it may be there all the same. */
+int back_save(struct back *b, struct back_entry *x, const struct back_record *r, enum kv_commit kind,
+              bool *ret_unknown, struct err *e);
+/* Takes the record away, durably. Busy. */
+int back_drop(struct back *b, struct back_entry *x, struct err *e);
+/* An extent that no record names any more. */
+void back_free_extent(struct back *b, struct slice location);
+/* First and behind-last key of the records of a bucket below a prefix and behind `after`. */
+void back_range(uint64_t bucket_id, struct slice prefix, struct slice after, struct buf *ret_from,
+                struct buf *ret_to);
+void back_note_conflict(struct back *b, uint64_t bucket_id);
+static inline struct slice back_key(const struct back_entry *x)
+{
+    return slice_of(x->key, x->key_n);
+}
+
+void back_forget_unused_locked(struct back *b, struct back_entry *x);
+/* Waits until the key has no record, at most the bucket's `retry`, then -ETIMEDOUT. */
+int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
+
+/* ---- back_layer.c, back_list.c ---- */
+
+struct back_body {
+    struct hard *hard; /* NULL: no bytes */
+    uint64_t size_bytes;
+    uint8_t md5[BACK_MD5_BYTES];
+};
+/* Reader of an extent's bytes as the body of a put: origin_body.read; arg is the struct hard. */
+ssize_t back_body_read(void *arg, void *p, size_t n, uint64_t offset);
+void back_md5_text(const uint8_t md5[BACK_MD5_BYTES], char ret[2 * BACK_MD5_BYTES + 1]);
+int back_layer_list(void *arg, struct upstream *u, const struct origin_list *q, struct arena *a,
+                    struct origin_page *ret, struct err *e);
+struct origin_attr back_attr(const struct back_record *r, struct arena *a);
+
+/* ---- back_send.c ---- */
+
+void *back_sender_main(void *back);

@@ -1,0 +1,416 @@
+/*
+ * Write-back: the layer between upstreams and origins.
+ *
+ * A key with a record is answered from here. A write to a bucket with write=back, or to a key that still has
+ * a record, becomes one: bytes into a fresh hard extent, synced; then the record, durably; then the answer.
+ * All other requests go on to the origin as they are.
+ *
+ * What the origin had before (the record's base) is what this node may believe without asking, else what the
+ * origin says now; when it cannot be asked, what was heard last, else unknown. A record that takes the place
+ * of another keeps its base.
+ *
+ * Invariants:
+ *  1. A put is answered only after its bytes and then its record are durable.
+ *  2. Conditions are checked while busy with the key, against what a reader would see at that moment.
+ *  3. An extent is in exactly one record, or is given back.
+ */
+#include "object/back_internal.h"
+
+#include "base/sys.h"
+#include "base/text.h"
+
+#include <openssl/evp.h>
+
+#define PIECE_BYTES MIB
+#define ASK_ARENA   (64 * KIB)
+#define READ_TRIES  3 /* the record may go between the look and the bytes */
+
+/* ---- small ---- */
+
+static bool takes(struct back *b, const struct upstream *u, struct slice key)
+{
+    return u->bucket->p.write == BUCKET_WRITE_BACK || back_has(b, u->bucket->id, key);
+}
+
+void back_md5_text(const uint8_t md5[BACK_MD5_BYTES], char ret[2 * BACK_MD5_BYTES + 1])
+{
+    text_hex(md5, BACK_MD5_BYTES, ret);
+}
+
+struct origin_attr back_attr(const struct back_record *r, struct arena *a)
+{
+    char *etag = arena_alloc(a, 2 * BACK_MD5_BYTES + 1);
+    back_md5_text(r->md5, etag);
+    return (struct origin_attr){.size_bytes = r->size_bytes,
+                                .mtime_ns = r->acked_ns,
+                                .etag = slice_of(etag, 2 * BACK_MD5_BYTES),
+                                .content_type = arena_dup(a, r->content_type),
+                                .meta = arena_dup(a, r->meta)};
+}
+
+ssize_t back_body_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    int r = sys_pread_all(hard_fd(arg), p, n, offset);
+    return r < 0 ? (r == -ENODATA ? -EIO : r) : (ssize_t)n;
+}
+
+static int no_bytes(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    (void)arg, (void)attr, (void)p, (void)n;
+    return 0;
+}
+
+static int ask(struct upstream *u, struct slice key, struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    struct origin_get g = {.key = key, .attributes_only = true, .whole = true};
+    return origin_get(u->origin, &g, a, ret, no_bytes, NULL, e);
+}
+
+/* ---- reading ---- */
+
+static int send_range(struct hard *h, const struct origin_get *g, const struct origin_attr *attr,
+                      origin_sink_fn sink, void *arg, struct err *e)
+{
+    uint64_t at = g->offset, end = attr->size_bytes;
+    if (!g->whole && g->n < end - at)
+        end = at + g->n;
+    _cleanup_free_ char *piece = malloc(PIECE_BYTES);
+    assert(piece);
+    do {
+        size_t n = (size_t)MIN((uint64_t)PIECE_BYTES, end - at);
+        if (g->cancel && atomic_load(g->cancel))
+            return -ECANCELED;
+        int r = n > 0 ? (int)MIN(back_body_read(h, piece, n, at), 0) : 0;
+        if (r < 0)
+            return err_errno(e, r, "read bytes that are not in the origin yet");
+        r = sink(arg, attr, piece, n);
+        if (r != 0)
+            return r;
+        at += n;
+    } while (at < end);
+    return 0;
+}
+
+/* -EAGAIN: the record went meanwhile. */
+static int get_here(struct back *b, struct upstream *u, const struct origin_get *g, struct arena *a,
+                    struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    struct back_record rec;
+    int r = back_load(b, u->bucket->id, g->key, &value, &rec, e);
+    if (r < 0)
+        return r == -ENOENT ? -EAGAIN : r;
+    if (rec.removal)
+        return err_set(e, -ENOENT, "the object was removed");
+    struct origin_attr attr = back_attr(&rec, a);
+    if (g->if_none_match.n > 0 && slice_eq(g->if_none_match, attr.etag))
+        return err_set(e, ERR_NOT_MODIFIED, "the object is still the same");
+    if (g->if_match.n > 0 && !slice_eq(g->if_match, attr.etag))
+        return err_set(e, ERR_PRECONDITION, "the object is another one now");
+    if (!g->attributes_only && g->offset > 0 && g->offset >= attr.size_bytes)
+        return err_set(e, ERR_RANGE, "behind the object's end");
+    if (!g->attributes_only && rec.location.n > 0) {
+        r = hard_find(b->store, rec.location, &h, e);
+        if (r < 0)
+            return r == -ENOENT ? -EAGAIN : r;
+    }
+    *ret = attr;
+    return h ? send_range(h, g, &attr, sink, arg, e) : sink(arg, &attr, NULL, 0);
+}
+
+static int layer_get(void *arg, struct upstream *u, const struct origin_get *g, struct arena *a,
+                     struct origin_attr *ret, origin_sink_fn sink, void *sink_arg, struct err *e)
+{
+    struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
+    for (int i = 0; i < READ_TRIES && back_has(b, u->bucket->id, g->key); i++) {
+        int r = get_here(b, u, g, a, ret, sink, sink_arg, e);
+        if (r != -EAGAIN)
+            return r;
+        if (i + 1 == READ_TRIES)
+            return err_set(e, -EIO, "the bytes of a write that is not in the origin are missing");
+    }
+    return origin_get(u->origin, g, a, ret, sink, sink_arg, e);
+}
+
+/* ---- writing ---- */
+
+struct change {
+    struct back *back;
+    struct upstream *upstream;
+    struct back_entry *entry; /* busy */
+    bool had;                 /* it has a record */
+    struct back_record old;
+    struct buf old_value;
+    struct arena *arena;
+    bool asked; /* the origin was asked: `there` or not */
+    bool there;
+    struct origin_attr found;
+};
+
+static int change_begin(struct change *c, struct back *b, struct upstream *u, struct slice key, struct err *e)
+{
+    *c = (struct change){.back = b,
+                         .upstream = u,
+                         .entry = back_enter(b, u->bucket->id, key),
+                         .old_value = BUF_INIT(BACK_RECORD_MAX_BYTES),
+                         .arena = arena_new(ASK_ARENA)};
+    if (!c->entry->recorded)
+        return 0;
+    int r = back_load(b, u->bucket->id, key, &c->old_value, &c->old, e);
+    c->had = r == 0;
+    return r;
+}
+
+static void change_end(struct change *c)
+{
+    back_leave(c->back, c->entry);
+    buf_fini(&c->old_value);
+    arena_free(c->arena);
+}
+
+static int ask_once(struct change *c, struct err *e)
+{
+    if (c->asked)
+        return 0;
+    int r = ask(c->upstream, back_key(c->entry), c->arena, &c->found, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    c->asked = true;
+    c->there = r == 0;
+    return 0;
+}
+
+/* What a reader sees now. */
+static int current(struct change *c, bool *ret_there, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    ret_etag[0] = '\0';
+    if (c->had) {
+        *ret_there = !c->old.removal;
+        back_md5_text(c->old.md5, ret_etag);
+        return 0;
+    }
+    int r = ask_once(c, e);
+    if (r < 0)
+        return r;
+    *ret_there = c->there;
+    if (c->there)
+        (void)snprintf(ret_etag, ORIGIN_ETAG_MAX + 1, SLICE_FMT, SLICE_ARG(c->found.etag));
+    return 0;
+}
+
+static int check_conditions(struct change *c, struct slice if_match, bool if_none_match, struct err *e)
+{
+    char etag[ORIGIN_ETAG_MAX + 1];
+    bool there;
+    if (if_match.n == 0 && !if_none_match)
+        return 0;
+    int r = current(c, &there, etag, e);
+    if (r < 0)
+        return r;
+    if (if_none_match && there)
+        return err_set(e, ERR_PRECONDITION, "the object exists already");
+    if (if_match.n > 0 && (!there || !(slice_eq_str(if_match, "*") || slice_eq_str(if_match, etag))))
+        return err_set(e, ERR_PRECONDITION, "the object is another one now");
+    return 0;
+}
+
+static void base_of_attr(const struct attr *x, struct arena *a, struct back_record *r)
+{
+    r->base = x->is_absent || x->is_directory ? BACK_BASE_ABSENT : BACK_BASE_ETAG;
+    r->base_etag = x->is_absent || x->is_directory ? SLICE_NULL : arena_dup(a, x->etag);
+}
+
+/* Fills base and what follows the record that was there. */
+static void set_base(struct change *c, struct back_record *r)
+{
+    struct mirror *m = c->back->service->mirror;
+    struct attr known;
+    r->since_ns = r->acked_ns;
+    if (c->had) {
+        r->base = c->old.base;
+        r->base_etag = c->old.base_etag;
+        r->since_ns = c->old.since_ns;
+        r->sent = c->old.sent;
+        r->sent_bytes = c->old.sent_bytes;
+        memcpy(r->sent_md5, c->old.sent_md5, BACK_MD5_BYTES);
+    } else if (!c->asked &&
+               mirror_recall(m, c->upstream->bucket, back_key(c->entry), c->arena, &known) == 0 &&
+               !known.is_directory) {
+        base_of_attr(&known, c->arena, r);
+    } else if (ask_once(c, NULL) == 0) {
+        r->base = c->there ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
+        r->base_etag = c->there ? c->found.etag : SLICE_NULL;
+    } else if (mirror_recall_stale(m, c->upstream->bucket, back_key(c->entry), c->arena, &known) == 0 &&
+               !known.is_directory) {
+        base_of_attr(&known, c->arena, r);
+    }
+}
+
+static int commit(struct change *c, struct back_record *r, bool *ret_unknown, struct err *e)
+{
+    r->seq = atomic_fetch_add(&c->back->seq, 1) + 1;
+    r->acked_ns = sys->real_ns();
+    set_base(c, r);
+    int result = back_save(c->back, c->entry, r, KV_DURABLE, ret_unknown, e);
+    if (result == 0 && c->had)
+        back_free_extent(c->back, c->old.location);
+    return result;
+}
+
+/* ---- put ---- */
+
+static int write_body(struct hard *h, const struct origin_body *body, EVP_MD_CTX *md,
+                       atomic_bool *cancel, struct err *e)
+{
+    _cleanup_free_ char *piece = malloc(PIECE_BYTES);
+    assert(piece);
+    for (uint64_t at = 0; at < body->size_bytes;) {
+        if (cancel && atomic_load(cancel))
+            return err_set(e, -ECANCELED, "cancelled");
+        ssize_t n =
+            body->read(body->arg, piece, (size_t)MIN((uint64_t)PIECE_BYTES, body->size_bytes - at), at);
+        if (n <= 0)
+            return err_errno(e, n < 0 ? (int)n : -EIO, "read the body");
+        int r = hard_write(h, piece, (size_t)n, at, e);
+        if (r < 0)
+            return r;
+        int ok = EVP_DigestUpdate(md, piece, (size_t)n);
+        assert(ok == 1);
+        at += (uint64_t)n;
+    }
+    return 0;
+}
+
+/* The body, durable, in an extent that no record names yet; none for an empty one. */
+static int keep_body(struct back *b, const struct origin_body *body, atomic_bool *cancel,
+                     struct back_body *ret, struct err *e)
+{
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    int ok = md ? EVP_DigestInit_ex(md, EVP_md5(), NULL) : 0;
+    assert(ok == 1);
+    struct hard *h = NULL;
+    int r = 0;
+    if (body->size_bytes > 0) {
+        r = hard_take(b->store, &h, e);
+        bool writing = r == 0 && (r = hard_begin_writing(h, e)) == 0;
+        if (writing) {
+            r = write_body(h, body, md, cancel, e);
+            r = r < 0 ? r : hard_sync(h, e);
+            hard_end_writing(h);
+        }
+        if (r < 0 && h)
+            hard_give_back(h);
+    }
+    if (r == 0) {
+        *ret = (struct back_body){.hard = h, .size_bytes = body->size_bytes};
+        ok = EVP_DigestFinal_ex(md, ret->md5, NULL);
+        assert(ok == 1);
+    }
+    EVP_MD_CTX_free(md);
+    return r;
+}
+
+/* Takes over the body's extent. */
+static int put_record(struct back *b, struct upstream *u, const struct origin_put *p, struct back_body *body,
+                      struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    uint8_t location[HARD_LOCATION_BYTES];
+    struct back_record rec = {
+        .size_bytes = body->size_bytes, .content_type = p->content_type, .meta = p->meta};
+    struct change c;
+    bool unknown = false;
+    memcpy(rec.md5, body->md5, BACK_MD5_BYTES);
+    if (body->hard) {
+        hard_location(body->hard, location);
+        rec.location = slice_of(location, sizeof(location));
+    }
+    int r = change_begin(&c, b, u, p->key, e);
+    if (r == 0)
+        r = check_conditions(&c, p->if_match, p->if_none_match, e);
+    if (r == 0)
+        r = commit(&c, &rec, &unknown, e);
+    change_end(&c);
+    if (r < 0 && body->hard && !unknown)
+        hard_give_back(body->hard);
+    else
+        hard_unref(body->hard);
+    if (r == 0)
+        *ret = back_attr(&rec, a);
+    return r;
+}
+
+static int layer_put(void *arg, struct upstream *u, const struct origin_put *p,
+                     const struct origin_body *body, struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
+    if (!takes(b, u, p->key))
+        return origin_put(u->origin, p, body, a, ret, e);
+    struct back_body kept;
+    int r = keep_body(b, body, p->cancel, &kept, e);
+    return r < 0 ? r : put_record(b, u, p, &kept, a, ret, e);
+}
+
+/* ---- remove ---- */
+
+static int layer_remove(void *arg, struct upstream *u, struct slice key, struct slice if_match, struct err *e)
+{
+    struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
+    if (!takes(b, u, key))
+        return origin_remove(u->origin, key, if_match, e);
+    struct back_record rec = {.removal = true};
+    struct change c;
+    bool unknown;
+    int r = change_begin(&c, b, u, key, e);
+    if (r == 0)
+        r = check_conditions(&c, if_match, /* if_none_match= */ false, e);
+    if (r == 0 && !c.had && ask_once(&c, NULL) == 0 && !c.there)
+        r = err_set(e, -ENOENT, "no such key");
+    else if (r == 0 && c.had && c.old.removal)
+        r = err_set(e, -ENOENT, "no such key");
+    else if (r == 0)
+        r = commit(&c, &rec, &unknown, e);
+    change_end(&c);
+    return r;
+}
+
+/* ---- copy ---- */
+
+/* -EAGAIN: the source has no record. */
+static int copy_here(struct back *b, struct upstream *u, struct slice from, struct slice to, struct arena *a,
+                     struct origin_attr *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    struct back_record rec;
+    int r = back_load(b, u->bucket->id, from, &value, &rec, e);
+    if (r < 0)
+        return r == -ENOENT ? -EAGAIN : r;
+    if (rec.removal)
+        return err_set(e, -ENOENT, "the object was removed");
+    r = rec.location.n > 0 ? hard_find(b->store, rec.location, &h, e) : 0;
+    if (r < 0)
+        return r == -ENOENT ? -EAGAIN : r;
+    struct origin_put p = {.key = to, .content_type = rec.content_type, .meta = rec.meta};
+    struct origin_body body = {.size_bytes = rec.size_bytes, .read = back_body_read, .arg = h};
+    struct back_body kept;
+    r = keep_body(b, &body, NULL, &kept, e);
+    return r < 0 ? r : put_record(b, u, &p, &kept, a, ret, e);
+}
+
+static int layer_copy(void *arg, struct upstream *u, struct slice from, struct slice to, struct arena *a,
+                      struct origin_attr *ret, struct err *e)
+{
+    struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
+    for (int i = 0; i < READ_TRIES && back_has(b, u->bucket->id, from); i++) {
+        int r = copy_here(b, u, from, to, a, ret, e);
+        if (r != -EAGAIN)
+            return r;
+    }
+    int r =
+        back_wait_sent(b, u->bucket, to, e); /* the origin copies by itself: nothing older may follow it */
+    return r < 0 ? r : origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
+}
+
+const struct upstream_layer back_layer = {
+    .get = layer_get, .list = back_layer_list, .put = layer_put, .remove = layer_remove, .copy = layer_copy};

@@ -1,0 +1,123 @@
+/* Write-back: the record of a key, and what follows from it and from what the origin has. Pure. */
+#include "object/back.h"
+
+#include "base/text.h"
+
+#include <inttypes.h>
+
+#define FORMAT         1
+#define FLAG_REMOVAL   1
+#define FLAG_SENT      2
+#define HEAD_BYTES     76
+#define LOCATION_BYTES 33
+#define FIRST_DELAY_MS 100
+#define DELAY_MAX_MS   60000
+
+static void put_u64(uint8_t *p, uint64_t v)
+{
+    for (int i = 0; i < 8; i++)
+        p[i] = (uint8_t)(v >> (8 * i));
+}
+
+static uint64_t get_u64(const uint8_t *p)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++)
+        v |= (uint64_t)p[i] << (8 * i);
+    return v;
+}
+
+static int put_text(struct buf *b, struct slice s)
+{
+    if (s.n > UINT16_MAX)
+        return -E2BIG;
+    uint8_t n[2] = {(uint8_t)s.n, (uint8_t)(s.n >> 8)};
+    int r = buf_append(b, n, sizeof(n));
+    return r < 0 ? r : buf_slice(b, s);
+}
+
+static bool get_text(struct slice *from, struct slice *ret)
+{
+    if (from->n < 2)
+        return false;
+    size_t n = (size_t)(uint8_t)from->p[0] | (size_t)(uint8_t)from->p[1] << 8;
+    if (from->n - 2 < n)
+        return false;
+    *ret = slice_sub(*from, 2, n);
+    *from = slice_from(*from, 2 + n);
+    return true;
+}
+
+int back_record_encode(const struct back_record *r, struct buf *b)
+{
+    uint8_t head[HEAD_BYTES] = {FORMAT};
+    assert(r->location.n == 0 || r->location.n == LOCATION_BYTES);
+    head[1] = (uint8_t)((r->removal ? FLAG_REMOVAL : 0) | (r->sent ? FLAG_SENT : 0));
+    head[2] = (uint8_t)r->base;
+    head[3] = (uint8_t)r->location.n;
+    put_u64(head + 4, r->seq);
+    put_u64(head + 12, r->acked_ns);
+    put_u64(head + 20, r->since_ns);
+    put_u64(head + 28, r->size_bytes);
+    memcpy(head + 36, r->md5, BACK_MD5_BYTES);
+    put_u64(head + 52, r->sent_bytes);
+    memcpy(head + 60, r->sent_md5, BACK_MD5_BYTES);
+    int k = buf_append(b, head, sizeof(head));
+    k = k < 0 ? k : buf_slice(b, r->location);
+    k = k < 0 ? k : put_text(b, r->base_etag);
+    k = k < 0 ? k : put_text(b, r->content_type);
+    return k < 0 ? k : put_text(b, r->meta);
+}
+
+int back_record_decode(struct slice value, struct back_record *ret)
+{
+    const uint8_t *p = (const uint8_t *)value.p;
+    if (value.n < HEAD_BYTES || p[0] != FORMAT || p[1] > (FLAG_REMOVAL | FLAG_SENT) || p[2] > BACK_BASE_ETAG)
+        return ERR_CORRUPT;
+    struct back_record r = {.removal = p[1] & FLAG_REMOVAL,
+                            .sent = p[1] & FLAG_SENT,
+                            .base = (enum back_base)p[2],
+                            .seq = get_u64(p + 4),
+                            .acked_ns = get_u64(p + 12),
+                            .since_ns = get_u64(p + 20),
+                            .size_bytes = get_u64(p + 28),
+                            .sent_bytes = get_u64(p + 52)};
+    memcpy(r.md5, p + 36, BACK_MD5_BYTES);
+    memcpy(r.sent_md5, p + 60, BACK_MD5_BYTES);
+    struct slice rest = slice_from(value, HEAD_BYTES);
+    if ((p[3] != 0 && p[3] != LOCATION_BYTES) || rest.n < p[3])
+        return ERR_CORRUPT;
+    r.location = slice_sub(rest, 0, p[3]);
+    rest = slice_from(rest, p[3]);
+    if (!get_text(&rest, &r.base_etag) || !get_text(&rest, &r.content_type) || !get_text(&rest, &r.meta) ||
+        rest.n > 0 || (r.location.n == 0) != (r.removal || r.size_bytes == 0))
+        return ERR_CORRUPT;
+    *ret = r;
+    return 0;
+}
+
+enum back_step back_decide(const struct back_record *r, const struct back_found *now)
+{
+    if (!now->exists)
+        return r->removal ? BACK_DONE : BACK_SEND;
+    if (!r->removal && now->is_wanted)
+        return BACK_DONE;
+    bool as_before = r->base == BACK_BASE_ETAG && slice_eq(r->base_etag, now->etag);
+    return as_before || (r->sent && now->is_sent) ? BACK_SEND : BACK_CONFLICT;
+}
+
+int back_copy_key(struct slice key, const struct back_record *r, struct buf *ret)
+{
+    char md5[9];
+    size_t keep = MIN(key.n, (size_t)(ORIGIN_KEY_MAX_BYTES - BACK_COPY_SUFFIX_MAX));
+    while (keep < key.n && keep > 0 && ((uint8_t)key.p[keep] & 0xc0) == 0x80) /* not within a character */
+        keep--;
+    text_hex(r->md5, 4, md5);
+    int k = buf_slice(ret, slice_sub(key, 0, keep));
+    return k < 0 ? k : buf_printf(ret, ".conflict-%" PRIu64 "-%s", r->acked_ns / 1000000, md5);
+}
+
+uint64_t back_delay_ms(uint32_t tries)
+{
+    return tries > 16 ? DELAY_MAX_MS : MIN((uint64_t)FIRST_DELAY_MS << tries, (uint64_t)DELAY_MAX_MS);
+}

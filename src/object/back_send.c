@@ -1,0 +1,416 @@
+/*
+ * Write-back: the threads that carry records to the origin.
+ *
+ * A round takes the first key in the queue that is due and not on its way, and reads its record: the version
+ * that this round sends. What is sent is noted in the record before, so that it is known again there when the
+ * answer is lost or the node is killed. With the origin's answer the record goes, durably, and then the
+ * extent; a record that was replaced meanwhile stays, with what was just written as its new base.
+ *
+ * The origin is asked what it has where it cannot check conditions itself, where the base is not known, and
+ * where a condition failed; back_decide says what follows. In a conflict the origin's object stays under the
+ * key and ours is written beside it (`conflict=copy`), or ours takes its place (`conflict=overwrite`). A
+ * removal is given up. Each is logged and counted.
+ *
+ * Invariants:
+ *  1. An object of the origin that is neither the base nor what was sent before is overwritten or removed
+ * only with `conflict=overwrite`.
+ *  2. A record goes only when the origin has what it says, or the second copy of it.
+ *
+ * Failure modes: every failure is tried again, after back_delay_ms, for ever; the first of a row is logged.
+ */
+#include "object/back_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/text.h"
+
+#include <openssl/evp.h>
+
+#define IDLE_NS    500000000ull
+#define SEND_ARENA (8 * MIB) /* ETags of the parts of an upload */
+
+struct sending {
+    struct back *back;
+    struct upstream *upstream;
+    struct slice key;
+    struct buf value;
+    struct back_record rec;
+    struct hard *hard;
+    struct arena *arena;
+    struct origin_attr answer; /* of what was sent under the key */
+    bool answered;
+    bool conflict;
+};
+
+/* ---- what the origin has ---- */
+
+struct summer {
+    EVP_MD_CTX *md;
+    uint64_t n;
+};
+
+static int sum(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    (void)attr;
+    struct summer *s = arg;
+    s->n += n;
+    return EVP_DigestUpdate(s->md, p, n) == 1 ? 0 : -EIO;
+}
+
+/* MD5 of the origin's object of this version. */
+static int read_md5(struct sending *s, const struct origin_attr *now, uint8_t ret[BACK_MD5_BYTES],
+                    struct err *e)
+{
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    int ok = md ? EVP_DigestInit_ex(md, EVP_md5(), NULL) : 0;
+    assert(ok == 1);
+    struct summer to = {.md = md};
+    struct origin_get g = {.key = s->key, .whole = true, .if_match = now->etag, .cancel = &s->back->stop};
+    struct origin_attr attr;
+    int r = origin_get(s->upstream->origin, &g, s->arena, &attr, sum, &to, e);
+    if (r == 0 && EVP_DigestFinal_ex(md, ret, NULL) != 1)
+        r = -EIO;
+    EVP_MD_CTX_free(md);
+    return r;
+}
+
+static bool etag_is(struct slice etag, const uint8_t md5[BACK_MD5_BYTES])
+{
+    char text[2 * BACK_MD5_BYTES + 1];
+    back_md5_text(md5, text);
+    return slice_eq_case(etag, slice_str(text));
+}
+
+/* Whether the object is one of ours: by its ETag, else by its bytes. */
+static int compare(struct sending *s, const struct origin_attr *now, struct back_found *f, struct err *e)
+{
+    const struct back_record *r = &s->rec;
+    bool may_be_sent = r->sent && r->sent_bytes == now->size_bytes;
+    bool may_be_wanted = r->sent && !r->removal && r->size_bytes == now->size_bytes;
+    f->is_sent = may_be_sent && etag_is(now->etag, r->sent_md5);
+    f->is_wanted = may_be_wanted && etag_is(now->etag, r->md5);
+    bool as_before = r->base == BACK_BASE_ETAG && slice_eq(r->base_etag, now->etag);
+    if (f->is_sent || f->is_wanted || as_before || !(may_be_sent || may_be_wanted))
+        return 0;
+    uint8_t md5[BACK_MD5_BYTES];
+    int k = read_md5(s, now, md5, e);
+    if (k < 0)
+        return k;
+    f->is_sent = may_be_sent && memcmp(md5, r->sent_md5, BACK_MD5_BYTES) == 0;
+    f->is_wanted = may_be_wanted && memcmp(md5, r->md5, BACK_MD5_BYTES) == 0;
+    return 0;
+}
+
+static int no_bytes(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    (void)arg, (void)attr, (void)p, (void)n;
+    return 0;
+}
+
+static int look(struct sending *s, struct origin_attr *now, enum back_step *ret, struct err *e)
+{
+    struct origin_get g = {.key = s->key, .attributes_only = true, .whole = true};
+    struct back_found f = {0};
+    int r = origin_get(s->upstream->origin, &g, s->arena, now, no_bytes, NULL, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    f.exists = r == 0;
+    f.etag = f.exists ? now->etag : SLICE_NULL;
+    r = f.exists ? compare(s, now, &f, e) : 0;
+    if (r < 0)
+        return r;
+    *ret = back_decide(&s->rec, &f);
+    if (!f.exists)
+        now->etag = SLICE_NULL;
+    if (*ret == BACK_DONE && f.exists) {
+        s->answer = *now;
+        s->answered = true;
+    }
+    return 0;
+}
+
+/* ---- sending ---- */
+
+/* Notes in the record what is about to be sent. -ECANCELED: it is another one by now. */
+static int note_sent(struct sending *s, struct err *e)
+{
+    struct back *b = s->back;
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record now;
+    bool unknown;
+    if (s->rec.sent && s->rec.sent_bytes == s->rec.size_bytes &&
+        memcmp(s->rec.sent_md5, s->rec.md5, BACK_MD5_BYTES) == 0)
+        return 0;
+    struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
+    int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, e);
+    if (r == -ENOENT || (r == 0 && now.seq != s->rec.seq))
+        r = -ECANCELED;
+    if (r == 0) {
+        now.sent = true;
+        now.sent_bytes = now.size_bytes;
+        memcpy(now.sent_md5, now.md5, BACK_MD5_BYTES);
+        r = back_save(b, x, &now, KV_VISIBLE, &unknown, e);
+    }
+    back_leave(b, x);
+    return r;
+}
+
+static int send_to(struct sending *s, struct slice key, struct slice if_match, bool if_none_match,
+                   struct origin_attr *ret, struct err *e)
+{
+    const struct back_record *r = &s->rec;
+    _cleanup_buf_ struct buf md5 = BUF_INIT(64);
+    int k = text_base64(&md5, slice_of(r->md5, BACK_MD5_BYTES)); /* the origin finds what rotted here */
+    assert(k == 0);
+    bool conditional = s->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT;
+    struct origin_put p = {.key = key,
+                           .content_type = r->content_type,
+                           .meta = r->meta,
+                           .content_md5 = buf_view(&md5),
+                           .if_match = conditional ? if_match : SLICE_NULL,
+                           .if_none_match = conditional && if_none_match,
+                           .cancel = &s->back->stop};
+    struct origin_body body = {.size_bytes = r->size_bytes, .read = back_body_read, .arg = s->hard};
+    return origin_put(s->upstream->origin, &p, &body, s->arena, ret, e);
+}
+
+/* The answer's ETag, asked for where the answer had none. */
+static int complete_answer(struct sending *s, struct err *e)
+{
+    s->answered = true;
+    if (s->answer.etag.n > 0)
+        return 0;
+    struct origin_get g = {.key = s->key, .attributes_only = true, .whole = true};
+    return origin_get(s->upstream->origin, &g, s->arena, &s->answer, no_bytes, NULL, e);
+}
+
+static int send_put(struct sending *s, struct slice if_match, bool if_none_match, struct err *e)
+{
+    int r = note_sent(s, e);
+    if (r == 0)
+        r = send_to(s, s->key, if_match, if_none_match, &s->answer, e);
+    return r == 0 ? complete_answer(s, e) : r;
+}
+
+static int second_copy(struct sending *s, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(ORIGIN_KEY_MAX_BYTES);
+    struct origin_attr answer;
+    int r = back_copy_key(s->key, &s->rec, &key);
+    assert(r == 0);
+    r = send_to(s, buf_view(&key), SLICE_NULL, false, &answer, e);
+    if (r < 0)
+        return r;
+    (void)object_forget_key(s->back->service, s->upstream->bucket, buf_view(&key));
+    log_warn("object",
+             "%s/" SLICE_FMT
+             ": the origin's object changed before the write got there: it stays, ours is " SLICE_FMT,
+             s->upstream->bucket->name, SLICE_ARG(s->key), SLICE_ARG(buf_view(&key)));
+    return 0;
+}
+
+static void count_conflict(struct sending *s)
+{
+    back_note_conflict(s->back, s->upstream->bucket->id);
+    metrics_count(METRIC_BACK_CONFLICTS, s->upstream->bucket->name, NULL, NULL);
+}
+
+static int conflict(struct sending *s, struct origin_attr *now, struct err *e)
+{
+    bool overwrite = s->upstream->bucket->p.conflict == BUCKET_CONFLICT_OVERWRITE;
+    int r = 0;
+    if (!overwrite) {
+        s->conflict = true;
+        if (s->rec.removal)
+            log_warn("object",
+                     "%s/" SLICE_FMT ": the origin's object changed before it was removed: it stays",
+                     s->upstream->bucket->name, SLICE_ARG(s->key));
+        r = s->rec.removal ? 0 : second_copy(s, e);
+    } else if (s->rec.removal) {
+        r = origin_remove(s->upstream->origin, s->key, SLICE_NULL, e);
+        r = r == -ENOENT ? 0 : r;
+    } else {
+        r = send_put(s, now->etag, false, e);
+    }
+    if (r == 0 && overwrite)
+        log_warn("object", "%s/" SLICE_FMT ": what somebody else wrote to the origin meanwhile was replaced",
+                 s->upstream->bucket->name, SLICE_ARG(s->key));
+    if (r == 0)
+        count_conflict(s);
+    return r;
+}
+
+/* After a look. A condition that fails now means that it changed again: another round looks again. */
+static int looked(struct sending *s, struct err *e)
+{
+    struct origin_attr now = {0};
+    enum back_step step;
+    int r = look(s, &now, &step, e);
+    if (r < 0 || step == BACK_DONE)
+        return r;
+    if (step == BACK_CONFLICT)
+        return conflict(s, &now, e);
+    if (!s->rec.removal)
+        return send_put(s, now.etag, now.etag.n == 0, e);
+    r = origin_remove(s->upstream->origin, s->key, SLICE_NULL, e);
+    return r == -ENOENT ? 0 : r;
+}
+
+static int carry_out(struct sending *s, struct err *e)
+{
+    const struct back_record *r = &s->rec;
+    bool sure = (s->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT) && !r->removal &&
+                r->base != BACK_BASE_UNKNOWN && !r->sent;
+    if (!sure)
+        return looked(s, e);
+    int k = send_put(s, r->base_etag, r->base == BACK_BASE_ABSENT, e);
+    return k == ERR_PRECONDITION || k == -ENOENT ? -EAGAIN : k; /* sent is noted now: looks */
+}
+
+/* ---- what follows ---- */
+
+/* Gives what is cached of the version the ETag that the origin has for it. */
+static void rename_cached(struct sending *s)
+{
+    struct object_service *o = s->back->service;
+    const struct bucket *b = s->upstream->bucket;
+    _cleanup_buf_ struct buf k = BUF_INIT(BACK_KEY_BYTES), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES),
+                             next = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    _cleanup_(extent_unrefp) struct extent *x = NULL;
+    struct attr attr;
+    struct opening opening = {.bucket = b, .key = s->key};
+    object_store_key(b, s->key, &k);
+    object_opening_enter(o, &opening);
+    uint64_t seen = mirror_changed(o->mirror, b, s->key);
+    bool ours = store_find(o->config.store, buf_view(&k), &x) == 0 && extent_attr(x, &blob) == 0 &&
+                attr_decode(buf_view(&blob), &attr) == 0 && etag_is(attr.etag, s->rec.md5);
+    if (ours && object_making_begin(o, &opening, seen)) {
+        attr.etag = s->answer.etag;
+        attr.confirmed_ns = sys->real_ns();
+        if (attr_encode(&attr, &next) == 0)
+            (void)extent_set_attr(x, buf_view(&next));
+        mirror_learn(o->mirror, b, s->key, &attr, seen);
+        object_making_end(o, &opening);
+    }
+    object_opening_leave(o, &opening);
+}
+
+/* The record was carried out: it goes, or the newer one in its place learns what the origin has. */
+static int finish(struct sending *s, struct err *e)
+{
+    struct back *b = s->back;
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record now;
+    bool unknown;
+    struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
+    int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, e);
+    bool same = r == 0 && now.seq == s->rec.seq;
+    if (same) {
+        r = back_drop(b, x, e);
+        if (r == 0)
+            back_free_extent(b, s->rec.location);
+    } else if (r == 0 && !s->conflict) {
+        now.base = s->answered ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
+        now.base_etag = s->answered ? s->answer.etag : SLICE_NULL;
+        now.since_ns = now.acked_ns;
+        r = back_save(b, x, &now, KV_VISIBLE, &unknown, e);
+    }
+    back_leave(b, x);
+    if (r == -ENOENT)
+        r = 0;
+    if (r == 0 && same && s->conflict)
+        (void)object_forget_key(b->service, s->upstream->bucket, s->key);
+    else if (r == 0 && same && s->answered && !etag_is(s->answer.etag, s->rec.md5))
+        rename_cached(s);
+    return r;
+}
+
+static int send_record(struct sending *s, struct err *e)
+{
+    struct back *b = s->back;
+    int r = back_load(b, s->upstream->bucket->id, s->key, &s->value, &s->rec, e);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    r = s->rec.location.n > 0 ? hard_find(b->store, s->rec.location, &s->hard, e) : 0;
+    if (r == -ENOENT || r == 0) {
+        struct back_record now; /* replaced between the two */
+        _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+        int k = back_load(b, s->upstream->bucket->id, s->key, &value, &now, NULL);
+        if (k == -ENOENT || (k == 0 && now.seq != s->rec.seq))
+            return -ECANCELED;
+    }
+    r = r < 0 ? r : carry_out(s, e);
+    return r < 0 ? r : finish(s, e);
+}
+
+static int send_key(struct back *b, uint64_t bucket_id, struct slice key, struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *bucket = bucket_find_id(b->service->buckets, bucket_id);
+    struct sending s = {.back = b, .key = key, .value = BUF_INIT(BACK_RECORD_MAX_BYTES)};
+    if (!bucket)
+        return err_set(e, ERR_NO_BUCKET, "the bucket is gone");
+    int r = object_upstream(b->service, slice_str(bucket->name), &s.upstream, e);
+    if (r < 0)
+        return r;
+    s.arena = arena_new(SEND_ARENA);
+    r = send_record(&s, e);
+    if (r < 0)
+        r = err_prefix(e, r, "%s/" SLICE_FMT, bucket->name, SLICE_ARG(key));
+    upstream_unref(s.upstream);
+    hard_unref(s.hard);
+    arena_free(s.arena);
+    buf_fini(&s.value);
+    return r;
+}
+
+/* ---- threads ---- */
+
+static struct back_entry *next_locked(struct back *b)
+{
+    uint64_t now_ms = sys_mono_ms();
+    for (struct back_entry *x = b->first; x; x = x->next)
+        if (!x->sending && x->retry_ms <= now_ms)
+            return x;
+    return NULL;
+}
+
+static void note_result(struct back *b, struct back_entry *x, int r, const struct err *e)
+{
+    LOCK_SCOPE(&b->lock);
+    x->sending = false;
+    free(TAKE_PTR(x->error));
+    bool stopped = atomic_load(&b->stop);
+    if (r == 0 || r == -EAGAIN || r == -ECANCELED || stopped) {
+        x->tries = r == 0 ? 0 : x->tries;
+        x->retry_ms = 0;
+    } else {
+        if (x->tries == 0)
+            log_warn("object", "write-back: %s; it is tried again until it succeeds", e->text);
+        x->retry_ms = sys_mono_ms() + back_delay_ms(x->tries);
+        x->tries++;
+        x->error = x->recorded ? slice_dup(slice_str(e->text)) : NULL;
+    }
+    cond_broadcast(&b->moved);
+    back_forget_unused_locked(b, x);
+}
+
+void *back_sender_main(void *back)
+{
+    struct back *b = CAST_MAGIC(back, back, BACK_MAGIC);
+    lock_take(&b->lock);
+    while (!atomic_load(&b->stop)) {
+        struct back_entry *x = next_locked(b);
+        if (!x) {
+            (void)cond_wait_for(&b->work, &b->lock, IDLE_NS);
+            continue;
+        }
+        x->sending = true; /* keeps it alive */
+        lock_drop(&b->lock);
+        struct err e = {0};
+        int r = send_key(b, x->bucket_id, back_key(x), &e);
+        note_result(b, x, r, &e);
+        lock_take(&b->lock);
+    }
+    lock_drop(&b->lock);
+    return NULL;
+}

@@ -1,0 +1,280 @@
+"""write=back: acknowledged when durable here, carried to the origin afterwards, never lost and never over others' writes."""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import threading
+
+import botocore.exceptions
+import pytest
+
+from harness import random_bytes, wait_until
+from test_jobs import keys_of
+
+DOWN = {"kind": "status:503", "count": "100000000"}
+
+
+def status(node, name):
+    buckets = json.loads(node.cli("status", "--json").stdout)["buckets"]
+    return next(b for b in buckets if b["name"] == name)["write_back"]
+
+
+def flushed(node, name):
+    assert "0 objects" in node.cli("flush", "--wait", name).stdout
+
+
+def down(shaper, match=None):
+    """The origin answers nothing but errors."""
+    shaper.fault(DOWN["kind"], count=DOWN["count"], **({"match": match} if match else {}))
+
+
+@pytest.fixture
+def away(new_node, new_shaper, origin):
+    """A bucket with write=back whose origin can be made to fail."""
+    node, shaper = new_node(), new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="1s", validate="ttl:1s")
+    return node, name, shaper, origin.s3()
+
+
+def test_a_write_is_seen_at_once_and_reaches_the_origin(new_node, origin):
+    """PUT, multipart and CLI writes: read back at once with their attributes, and in the origin after a flush."""
+    node = new_node()
+    name = node.new_bucket(origin, write="back")
+    s3, truth = node.s3(), origin.s3()
+    large = random_bytes(12 * 2**20, seed=1)
+    s3.put_object(Bucket=name, Key="a/small", Body=b"hello", ContentType="text/x", Metadata={"k": "v"})
+    s3.put_object(Bucket=name, Key="a/empty", Body=b"")
+    s3.put_object(Bucket=name, Key="large", Body=large)
+    got = s3.get_object(Bucket=name, Key="a/small")
+    assert (got["Body"].read(), got["ContentType"], got["Metadata"]) == (b"hello", "text/x", {"k": "v"})
+    assert got["ETag"].strip('"') == hashlib.md5(b"hello").hexdigest()
+    assert keys_of(s3, name) == ["a/empty", "a/small", "large"]
+    flushed(node, name)
+    at = truth.get_object(Bucket=name, Key="a/small")
+    assert (at["Body"].read(), at["ContentType"], at["Metadata"]) == (b"hello", "text/x", {"k": "v"})
+    assert truth.get_object(Bucket=name, Key="large")["Body"].read() == large
+    assert truth.get_object(Bucket=name, Key="a/empty")["Body"].read() == b""
+    assert s3.get_object(Bucket=name, Key="large")["Body"].read() == large
+    assert status(node, name)["objects"] == 0
+
+
+def test_while_the_origin_is_away(away):
+    """Writes, overwrites, removals, copies, renames, conditions and listings go on; all of it gets there later."""
+    node, name, shaper, truth = away
+    s3 = node.s3()
+    for key in ("keep", "gone", "d/x", "d/y", "e/z"):
+        truth.put_object(Bucket=name, Key=key, Body=b"old " + key.encode())
+    assert len(keys_of(s3, name)) == 5
+    down(shaper, match="PUT")
+    for key in ("gone", "d/x", "d/y"):
+        s3.delete_object(Bucket=name, Key=key)
+    s3.put_object(Bucket=name, Key="new/1", Body=b"one")
+    s3.put_object(Bucket=name, Key="new/1", Body=b"two")
+    s3.copy_object(Bucket=name, Key="copied", CopySource={"Bucket": name, "Key": "new/1"})
+    with pytest.raises(botocore.exceptions.ClientError):
+        s3.put_object(Bucket=name, Key="new/1", Body=b"x", IfNoneMatch="*")
+    assert keys_of(s3, name) == ["copied", "e/z", "keep", "new/1"]
+    page = s3.list_objects_v2(Bucket=name, Delimiter="/")
+    assert [p["Prefix"] for p in page["CommonPrefixes"]] == ["e/", "new/"]
+    assert [c["Key"] for c in page["Contents"]] == ["copied", "keep"]
+    assert s3.get_object(Bucket=name, Key="new/1", Range="bytes=1-2")["Body"].read() == b"wo"
+    with pytest.raises(s3.exceptions.NoSuchKey):
+        s3.get_object(Bucket=name, Key="gone")
+    assert status(node, name)["objects"] >= 2
+    shaper.reset()
+    flushed(node, name)
+    assert keys_of(truth, name) == ["copied", "e/z", "keep", "new/1"]
+    assert truth.get_object(Bucket=name, Key="new/1")["Body"].read() == b"two"
+
+
+def test_listings_page_by_page(away):
+    """Random keys, some of them written, some removed here: every page size and delimiter lists as a model says."""
+    node, name, shaper, truth = away
+    s3, rng, model = node.s3(), random.Random(5), set()
+    keys = [f"{a}/{b}{c}" for a in "ab" for b in ("", "m/") for c in range(12)] + [f"t{i}" for i in range(8)]
+    for key in keys[::2]:
+        truth.put_object(Bucket=name, Key=key, Body=b"x")
+        model.add(key)
+    assert keys_of(s3, name) == sorted(model)
+    down(shaper, match="PUT")
+    down(shaper, match="DELETE")
+    for key in rng.sample(keys, 40):
+        if rng.random() < 0.5:
+            s3.put_object(Bucket=name, Key=key, Body=b"here")
+            model.add(key)
+        else:
+            s3.delete_object(Bucket=name, Key=key)
+            model.discard(key)
+    for size in (1, 2, 3, 7, 1000):
+        for delimiter in ({}, {"Delimiter": "/"}):
+            found, groups, more = [], [], {}
+            while True:
+                page = s3.list_objects_v2(Bucket=name, MaxKeys=size, **delimiter, **more)
+                found += [c["Key"] for c in page.get("Contents", [])]
+                groups += [p["Prefix"] for p in page.get("CommonPrefixes", [])]
+                if not page["IsTruncated"]:
+                    break
+                more = {"ContinuationToken": page["NextContinuationToken"]}
+            if delimiter:
+                assert groups == sorted({k.split("/")[0] + "/" for k in model if "/" in k})
+            assert found == sorted(k for k in model if not (delimiter and "/" in k))
+    shaper.reset()
+    flushed(node, name)
+    assert keys_of(truth, name) == sorted(model)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_any_moment(away, seed):
+    """kill -9 while writers write and the origin fails now and then: what was acknowledged is there after the restart,
+    and in the origin after a flush; nothing else is but what may have been under way."""
+    node, name, shaper, truth = away
+    rng = random.Random(seed)
+    acked, tried, lock = {}, {}, threading.Lock()
+    for kind, match in (("status:503", "PUT"), ("reset", "PUT"), ("reset", "DELETE")):  # a reset loses the answer only
+        shaper.fault(kind, count="20", skip=str(rng.randrange(10)), match=match)
+    shaper.fault("status:503", count="1000000", match="/k1/")
+
+    def write(number):
+        s3, mine = node.s3(retries={"max_attempts": 0}), random.Random(10 * seed + number)
+        for i in range(400):
+            key, body = f"k{number}/{mine.randrange(6)}", mine.randbytes(mine.choice([0, 10, 3000, 300000]))
+            remove = mine.random() < 0.2
+            with lock:
+                tried.setdefault(key, []).append(None if remove else body)
+            try:
+                if remove:
+                    s3.delete_object(Bucket=name, Key=key)
+                else:
+                    s3.put_object(Bucket=name, Key=key, Body=body)
+            except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
+                return
+            with lock:
+                acked[key] = None if remove else body
+                tried[key] = []
+
+    writers = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+    for w in writers:
+        w.start()
+    wait_until(lambda: len(acked) > 8 + seed * 4, what="some writes")
+    node.kill()
+    for w in writers:
+        w.join()
+    node.start()
+    s3 = node.s3()
+
+    def check(where):
+        for key, body in acked.items():
+            try:
+                now = where.get_object(Bucket=name, Key=key)["Body"].read()
+            except where.exceptions.NoSuchKey:
+                now = None
+            assert now == body or now in tried[key], key
+        assert set(keys_of(where, name)) <= set(tried)
+
+    check(s3)
+    shaper.reset()
+    node.kill()
+    node.start()
+    flushed(node, name)
+    check(truth)
+    assert status(node, name)["conflicts"] == 0
+
+
+def test_others_write_meanwhile(away):
+    """The origin's object changed after the write was acknowledged: both stay, and status and log say so. What is read
+    afterwards is the origin's."""
+    node, name, shaper, truth = away
+    s3 = node.s3()
+    for key in ("both", "removed", "same"):
+        truth.put_object(Bucket=name, Key=key, Body=b"base")
+        s3.get_object(Bucket=name, Key=key)["Body"].read()
+    down(shaper, match="PUT")
+    down(shaper, match="DELETE")
+    s3.put_object(Bucket=name, Key="both", Body=b"ours")
+    s3.put_object(Bucket=name, Key="fresh", Body=b"ours too")
+    s3.put_object(Bucket=name, Key="same", Body=b"ours as well")
+    s3.delete_object(Bucket=name, Key="removed")
+    for key in ("both", "removed", "fresh"):
+        truth.put_object(Bucket=name, Key=key, Body=b"theirs")
+    assert s3.get_object(Bucket=name, Key="both")["Body"].read() == b"ours"
+    shaper.reset()
+    flushed(node, name)
+    assert status(node, name)["conflicts"] == 3
+    assert node.metric("forebay_write_back_conflicts_total", bucket=name) == 3
+    for key in ("both", "removed", "fresh"):
+        assert truth.get_object(Bucket=name, Key=key)["Body"].read() == b"theirs"
+        assert s3.get_object(Bucket=name, Key=key)["Body"].read() == b"theirs"
+    assert truth.get_object(Bucket=name, Key="same")["Body"].read() == b"ours as well"
+    copies = {k.split(".conflict-")[0]: truth.get_object(Bucket=name, Key=k)["Body"].read()
+              for k in keys_of(truth, name) if ".conflict-" in k}
+    assert copies == {"both": b"ours", "fresh": b"ours too"}
+    assert "stays, ours is" in node.log()
+
+
+def test_overwrite_is_a_choice(away):
+    """With conflict=overwrite ours takes the place of what others wrote; that is counted and logged all the same."""
+    node, name, shaper, truth = away
+    s3 = node.s3()
+    node.cli("bucket", "set", name, "conflict=overwrite")
+    truth.put_object(Bucket=name, Key="k", Body=b"base")
+    s3.get_object(Bucket=name, Key="k")["Body"].read()
+    down(shaper, match="PUT")
+    s3.put_object(Bucket=name, Key="k", Body=b"ours")
+    truth.put_object(Bucket=name, Key="k", Body=b"theirs")
+    shaper.reset()
+    flushed(node, name)
+    assert truth.get_object(Bucket=name, Key="k")["Body"].read() == b"ours"
+    assert status(node, name)["conflicts"] == 1 and keys_of(truth, name) == ["k"]
+
+
+def test_backpressure_and_what_is_refused(new_node, new_shaper, origin, tmp_path):
+    """At the watermark writers wait, then get a clear error; nothing acknowledged goes. While writes are not in the
+    origin the bucket is neither removed nor moved, and write=through ends nothing of them."""
+    node, shaper = new_node(disk=f"{tmp_path}/disk:256MiB"), new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="200ms")
+    s3, body, n = node.s3(retries={"max_attempts": 0}), os.urandom(16 * 2**20), 0
+    down(shaper, match="PUT")
+    with pytest.raises(botocore.exceptions.ClientError) as refused:
+        while n < 64:
+            s3.put_object(Bucket=name, Key=f"k{n}", Body=body)
+            n += 1
+    assert n >= 2 and "not in the origin yet" in str(refused.value)
+    assert s3.get_object(Bucket=name, Key="k0")["Body"].read() == body
+    assert node.metric("forebay_write_back_objects", bucket=name) == n
+    for command in (("rm", name), ("set", name, "origin.endpoint=http://127.0.0.1:1")):
+        done = node.cli("bucket", *command, check=False)
+        assert done.returncode != 0 and "flush" in done.stderr
+    node.cli("bucket", "set", name, "write=through")
+    assert s3.get_object(Bucket=name, Key="k1")["Body"].read() == body
+    shaper.reset()
+    flushed(node, name)
+    assert len(keys_of(origin.s3(), name)) == n
+
+
+def test_a_mount_of_it(away, need_fuse, work):
+    """Files written through a mount are durable at close, seen through S3 at once, and get to the origin; rm -r and mv
+    work on what is not there yet."""
+    node, name, shaper, truth = away
+    where = work / (name + "-mount")
+    where.mkdir()
+    down(shaper, match="PUT")
+    node.cli("mount", name, str(where))
+    try:
+        (where / "d").mkdir()
+        for i in range(5):
+            (where / "d" / f"f{i}").write_bytes(b"%d" % i)
+        os.rename(where / "d" / "f0", where / "moved")
+        assert sorted(os.listdir(where / "d")) == ["f1", "f2", "f3", "f4"]
+        assert node.s3().get_object(Bucket=name, Key="moved")["Body"].read() == b"0"
+        shaper.reset()
+        flushed(node, name)
+        down(shaper, match="DELETE")
+        subprocess.run(["rm", "-r", str(where / "d")], check=True)
+        assert os.listdir(where) == ["moved"]
+        shaper.reset()
+        flushed(node, name)
+        assert keys_of(truth, name) == ["moved"]
+    finally:
+        node.cli("umount", str(where))

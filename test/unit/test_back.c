@@ -1,0 +1,212 @@
+/* layer: object */
+/* The pure half of write-back: records, decisions, listings. */
+#include "object/back.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static struct back_record sample(void)
+{
+    static const char location[33] = "0123456789abcdef0123456789abcdef";
+    struct back_record r = {.sent = true,
+                            .base = BACK_BASE_ETAG,
+                            .seq = 0x0102030405060708,
+                            .acked_ns = 1700000000123000000,
+                            .since_ns = 5,
+                            .size_bytes = 258,
+                            .sent_bytes = 7,
+                            .location = slice_of(location, sizeof(location)),
+                            .base_etag = SLICE_LIT("e1"),
+                            .content_type = SLICE_LIT("t/x"),
+                            .meta = SLICE_LIT("x-amz-meta-a: b\n")};
+    for (uint8_t i = 0; i < BACK_MD5_BYTES; i++) {
+        r.md5[i] = i;
+        r.sent_md5[i] = (uint8_t)(0xf0 + i);
+    }
+    return r;
+}
+
+/* A record is these bytes, and comes back as it was. */
+static void test_record_is_golden(void **state)
+{
+    (void)state;
+    static const uint8_t head[] = {1, 2, 2, 33, 8, 7, 6, 5, 4, 3, 2, 1};
+    struct back_record r = sample(), back;
+    _cleanup_buf_ struct buf b = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    assert_int_equal(back_record_encode(&r, &b), 0);
+    assert_int_equal(b.n, 76 + 33 + 2 + 2 + 2 + 3 + 2 + 16);
+    assert_memory_equal(b.p, head, sizeof(head));
+    assert_memory_equal(b.p + 28, "\x02\x01\0\0\0\0\0\0\0\x01\x02", 11);
+    assert_memory_equal(b.p + 52, "\x07\0\0\0\0\0\0\0\xf0\xf1", 10);
+    assert_memory_equal(b.p + 76 + 33, "\x02\0e1\x03\0t/x\x10\0x-amz", 16);
+    assert_int_equal(back_record_decode(buf_view(&b), &back), 0);
+    assert_true(back.sent && !back.removal && back.base == BACK_BASE_ETAG);
+    assert_true(back.seq == r.seq && back.acked_ns == r.acked_ns && back.since_ns == 5);
+    assert_true(back.size_bytes == 258 && back.sent_bytes == 7);
+    assert_true(slice_eq(back.location, r.location) && slice_eq(back.base_etag, r.base_etag));
+    assert_true(slice_eq(back.content_type, r.content_type) && slice_eq(back.meta, r.meta));
+    assert_memory_equal(back.md5, r.md5, BACK_MD5_BYTES);
+    assert_memory_equal(back.sent_md5, r.sent_md5, BACK_MD5_BYTES);
+}
+
+/* Cut anywhere, longer, of another format or with what cannot be, a record is refused. */
+static void test_broken_records_are_refused(void **state)
+{
+    (void)state;
+    struct back_record r = sample(), back;
+    _cleanup_buf_ struct buf b = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    assert_int_equal(back_record_encode(&r, &b), 0);
+    for (size_t n = 0; n < b.n; n++)
+        assert_int_equal(back_record_decode(slice_of(b.p, n), &back), ERR_CORRUPT);
+    static const struct {
+        size_t at;
+        char value;
+    } bad[] = {{0, 2}, {1, 4}, {1, 1}, {2, 3}, {3, 32}, {3, 0}};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        char *copy = slice_dup(buf_view(&b));
+        copy[bad[i].at] = bad[i].value;
+        assert_int_equal(back_record_decode(slice_of(copy, b.n), &back), ERR_CORRUPT);
+        free(copy);
+    }
+    assert_int_equal(buf_char(&b, 'x'), 0);
+    assert_int_equal(back_record_decode(buf_view(&b), &back), ERR_CORRUPT);
+}
+
+/* What somebody else wrote is never overwritten or removed; what is ours or as before is. */
+static void test_decisions(void **state)
+{
+    (void)state;
+    static const struct {
+        bool removal, sent;
+        enum back_base base;
+        const char *etag; /* of the origin's object, NULL: none */
+        bool is_sent, is_wanted;
+        enum back_step step;
+    } rows[] = {
+        {false, false, BACK_BASE_ABSENT, NULL, false, false, BACK_SEND},
+        {false, false, BACK_BASE_ETAG, NULL, false, false, BACK_SEND},
+        {false, false, BACK_BASE_ETAG, "base", false, false, BACK_SEND},
+        {false, false, BACK_BASE_ETAG, "other", false, false, BACK_CONFLICT},
+        {false, false, BACK_BASE_ABSENT, "other", false, false, BACK_CONFLICT},
+        {false, false, BACK_BASE_ABSENT, "", false, false, BACK_CONFLICT},
+        {false, false, BACK_BASE_UNKNOWN, "base", false, false, BACK_CONFLICT},
+        {false, true, BACK_BASE_ABSENT, "x", true, false, BACK_SEND},
+        {false, true, BACK_BASE_ABSENT, "x", true, true, BACK_DONE},
+        {false, false, BACK_BASE_ABSENT, "x", true, false, BACK_CONFLICT},
+        {true, false, BACK_BASE_ETAG, NULL, false, false, BACK_DONE},
+        {true, false, BACK_BASE_ETAG, "base", false, false, BACK_SEND},
+        {true, false, BACK_BASE_ETAG, "other", false, false, BACK_CONFLICT},
+        {true, true, BACK_BASE_ABSENT, "x", true, false, BACK_SEND},
+        {true, false, BACK_BASE_UNKNOWN, "x", false, false, BACK_CONFLICT},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct back_record r = {.removal = rows[i].removal,
+                                .sent = rows[i].sent,
+                                .base = rows[i].base,
+                                .base_etag = SLICE_LIT("base")};
+        struct back_found now = {.exists = rows[i].etag != NULL,
+                                 .etag = slice_str(rows[i].etag),
+                                 .is_sent = rows[i].is_sent,
+                                 .is_wanted = rows[i].is_wanted};
+        if (back_decide(&r, &now) != rows[i].step)
+            fail_msg("row %zu", i);
+    }
+}
+
+/* The second copy has a name of its own that fits, is whole UTF-8, and is the same for the same write. */
+static void test_names_of_second_copies(void **state)
+{
+    (void)state;
+    struct back_record r = sample();
+    _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_KEY_MAX_BYTES), again = BUF_INIT(ORIGIN_KEY_MAX_BYTES);
+    assert_int_equal(back_copy_key(SLICE_LIT("a/k"), &r, &b), 0);
+    assert_true(slice_eq_str(buf_view(&b), "a/k.conflict-1700000000123-00010203"));
+    char longest[ORIGIN_KEY_MAX_BYTES];
+    for (size_t i = 0; i < sizeof(longest); i++)
+        longest[i] = i % 2 ? '\xbc' : '\xc3';
+    for (size_t odd = 0; odd < 2; odd++) {
+        buf_clear(&b);
+        buf_clear(&again);
+        struct slice key = slice_of(longest + 2 * odd, sizeof(longest) - 2 * odd);
+        r.acked_ns = odd ? UINT64_MAX : 0;
+        assert_int_equal(back_copy_key(key, &r, &b), 0);
+        assert_int_equal(back_copy_key(key, &r, &again), 0);
+        assert_true(slice_is_utf8(buf_view(&b)) && slice_eq(buf_view(&b), buf_view(&again)));
+    }
+}
+
+/* Waits grow from 100 ms and end at a minute, however often it failed. */
+static void test_delays(void **state)
+{
+    (void)state;
+    assert_int_equal(back_delay_ms(0), 100);
+    assert_int_equal(back_delay_ms(3), 800);
+    for (uint32_t i = 1; i < 100; i++)
+        assert_true(back_delay_ms(i) >= back_delay_ms(i - 1) && back_delay_ms(i) <= 60000);
+    assert_int_equal(back_delay_ms(UINT32_MAX), 60000);
+}
+
+#define KEYS 12
+
+/* Against a model: random pages and records, every maximum; each entry once, in order, removals hidden. */
+static void test_merge_is_as_the_model(void **state)
+{
+    (void)state;
+    static char names[KEYS][2];
+    srand(1);
+    for (unsigned seed = 0; seed < 3000; seed++) {
+        struct origin_entry page[KEYS], got[KEYS], want[KEYS];
+        struct back_listed mine[KEYS];
+        size_t n_page = 0, n_mine = 0, n_want = 0;
+        for (size_t i = 0; i < KEYS; i++) {
+            names[i][0] = (char)('a' + i);
+            struct slice key = slice_of(names[i], 1);
+            bool there = rand() % 2, here = rand() % 2, gone = rand() % 2;
+            if (there)
+                page[n_page++] = (struct origin_entry){.key = key, .attr.size_bytes = 1};
+            if (here)
+                mine[n_mine++] = (struct back_listed){.key = key, .gone = gone, .attr.size_bytes = 2};
+            if (here ? !gone : there)
+                want[n_want++] = (struct origin_entry){.key = key, .attr.size_bytes = here ? 2 : 1};
+        }
+        size_t max = 1 + (size_t)rand() % KEYS;
+        struct back_merged m;
+        back_merge(page, n_page, mine, n_mine, max, got, &m);
+        assert_int_equal(m.n, MIN(n_want, max));
+        assert_int_equal(m.cut, n_want > max);
+        for (size_t i = 0; i < m.n; i++)
+            assert_true(slice_eq(got[i].key, want[i].key) &&
+                        got[i].attr.size_bytes == want[i].attr.size_bytes);
+        if (m.cut)
+            assert_true(slice_cmp(m.last, got[m.n - 1].key) >= 0 && slice_cmp(m.last, want[m.n].key) < 0);
+    }
+}
+
+/* Tokens carry any bytes; what is none of ours is refused. */
+static void test_tokens(void **state)
+{
+    (void)state;
+    static const char odd[] = "12:\0\xff";
+    struct slice position, inner;
+    _cleanup_buf_ struct buf b = BUF_INIT(256);
+    assert_int_equal(back_token_encode(slice_of(odd, 5), SLICE_LIT("3:x"), &b), 0);
+    assert_int_equal(back_token_decode(buf_view(&b), &position, &inner), 0);
+    assert_true(slice_eq(position, slice_of(odd, 5)) && slice_eq_str(inner, "3:x"));
+    static const char *const bad[] = {"", "x", ":", "4:abc", "-1:a", "99999999999999999999:a"};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        assert_int_equal(back_token_decode(slice_str(bad[i]), &position, &inner), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_record_is_golden), cmocka_unit_test(test_broken_records_are_refused),
+        cmocka_unit_test(test_decisions),        cmocka_unit_test(test_names_of_second_copies),
+        cmocka_unit_test(test_delays),           cmocka_unit_test(test_merge_is_as_the_model),
+        cmocka_unit_test(test_tokens),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -309,6 +309,37 @@ void back_hurry(struct back *b, uint64_t bucket_id, struct slice prefix)
     cond_broadcast(&b->work);
 }
 
+static uint64_t alias_hash(uint64_t bucket_id, struct slice key)
+{
+    return hash_mix(hash_table(key), bucket_id) | 1;
+}
+
+void back_alias_add(struct back *b, uint64_t bucket_id, struct slice key, const char *from, struct slice to)
+{
+    uint64_t hash = alias_hash(bucket_id, key);
+    if (to.n > ORIGIN_ETAG_MAX)
+        return;
+    LOCK_SCOPE(&b->lock);
+    struct back_alias *x = &b->aliases[hash / 2 % BACK_ALIASES];
+    x->hash = hash;
+    (void)snprintf(x->from, sizeof(x->from), "%s", from);
+    (void)snprintf(x->to, sizeof(x->to), SLICE_FMT, SLICE_ARG(to));
+}
+
+bool back_alias_find(struct back *b, uint64_t bucket_id, struct slice key, struct slice from,
+                     char ret[ORIGIN_ETAG_MAX + 1])
+{
+    uint64_t hash = alias_hash(bucket_id, key);
+    if (from.n != 2 * BACK_MD5_BYTES)
+        return false;
+    LOCK_SCOPE(&b->lock);
+    const struct back_alias *x = &b->aliases[hash / 2 % BACK_ALIASES];
+    if (x->hash != hash || !slice_eq_str(from, x->from))
+        return false;
+    memcpy(ret, x->to, sizeof(x->to));
+    return true;
+}
+
 void back_note_conflict(struct back *b, uint64_t bucket_id)
 {
     LOCK_SCOPE(&b->lock);
@@ -371,6 +402,8 @@ int back_open(struct object_service *s, struct back **ret, struct err *e)
     b->service = s;
     b->kv = s->config.control;
     b->store = s->config.store;
+    b->aliases = calloc(BACK_ALIASES, sizeof(*b->aliases));
+    assert(b->aliases);
     lock_init(&b->lock, LOCK_OBJECT);
     cond_init(&b->moved);
     cond_init(&b->work);
@@ -425,6 +458,7 @@ void back_close(struct back *b)
         b->conflicts = c->next;
         free(c);
     }
+    free(b->aliases);
     cond_fini(&b->moved);
     cond_fini(&b->work);
     lock_fini(&b->lock);

@@ -21,6 +21,8 @@
 #define BACK_THREADS   8
 #define BACK_KEYS_MAX  262144 /* records at which writers wait */
 #define BACK_WATERMARK 60     /* per cent of the disks' limits at which writers wait */
+#define BACK_ALIASES   4096 /* the latest; who reads on from a version of before has its readers begin again \
+                             */
 #define BACK_KEY_BYTES (ORIGIN_KEY_MAX_BYTES + 16)
 
 struct back_entry {
@@ -35,6 +37,12 @@ struct back_entry {
     char *error;       /* of the last try, NULL when it did not fail */
     size_t key_n;
     char key[];
+};
+
+/* A version that readers know by the ETag it had here, and the one that the origin gave it. */
+struct back_alias {
+    uint64_t hash; /* of bucket and key; 0: none */
+    char from[2 * BACK_MD5_BYTES + 1], to[ORIGIN_ETAG_MAX + 1];
 };
 
 struct back_conflicts {
@@ -57,6 +65,7 @@ struct back {
     struct back_entry *first, *last;
     uint64_t bytes;
     struct back_conflicts *conflicts;
+    struct back_alias *aliases; /* BACK_ALIASES, by hash */
     pthread_t threads[BACK_THREADS];
     unsigned n_threads;
 };
@@ -82,6 +91,11 @@ void back_free_extent(struct back *b, struct slice location);
 /* First and behind-last key of the records of a bucket below a prefix and behind `after`. */
 void back_range(uint64_t bucket_id, struct slice prefix, struct slice after, struct buf *ret_from,
                 struct buf *ret_to);
+/* Before the record goes: readers that began with the ETag it had here go on with the origin's. */
+void back_alias_add(struct back *b, uint64_t bucket_id, struct slice key, const char *from, struct slice to);
+/* Whether `from` is now `ret` in the origin. */
+bool back_alias_find(struct back *b, uint64_t bucket_id, struct slice key, struct slice from,
+                     char ret[ORIGIN_ETAG_MAX + 1]);
 void back_note_conflict(struct back *b, uint64_t bucket_id);
 static inline struct slice back_key(const struct back_entry *x)
 {

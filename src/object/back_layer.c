@@ -119,6 +119,42 @@ static int get_here(struct back *b, struct upstream *u, const struct origin_get 
     return h ? send_range(h, g, &attr, sink, arg, e) : sink(arg, &attr, NULL, 0);
 }
 
+/* A version that readers know by the ETag it had here: asked for by the origin's, shown by theirs. */
+struct renamed {
+    origin_sink_fn sink;
+    void *arg;
+    struct slice etag;
+};
+
+static int sink_renamed(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    struct renamed *x = arg;
+    struct origin_attr shown = *attr;
+    shown.etag = x->etag;
+    return x->sink(x->arg, &shown, p, n);
+}
+
+static int get_there(struct back *b, struct upstream *u, const struct origin_get *g, struct arena *a,
+                     struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
+{
+    char now[ORIGIN_ETAG_MAX + 1];
+    struct origin_get ask_for = *g;
+    struct renamed x = {.sink = sink, .arg = arg, .etag = g->if_match};
+    bool none = back_alias_find(b, u->bucket->id, g->key, g->if_none_match, now);
+    if (none)
+        ask_for.if_none_match = slice_str(now);
+    else if (back_alias_find(b, u->bucket->id, g->key, g->if_match, now))
+        ask_for.if_match = slice_str(now);
+    else
+        return origin_get(u->origin, g, a, ret, sink, arg, e);
+    if (none)
+        return origin_get(u->origin, &ask_for, a, ret, sink, arg, e);
+    int r = origin_get(u->origin, &ask_for, a, ret, sink_renamed, &x, e);
+    if (r == 0)
+        ret->etag = arena_dup(a, g->if_match);
+    return r;
+}
+
 static int layer_get(void *arg, struct upstream *u, const struct origin_get *g, struct arena *a,
                      struct origin_attr *ret, origin_sink_fn sink, void *sink_arg, struct err *e)
 {
@@ -130,7 +166,7 @@ static int layer_get(void *arg, struct upstream *u, const struct origin_get *g, 
         if (i + 1 == READ_TRIES)
             return err_set(e, -EIO, "the bytes of a write that is not in the origin are missing");
     }
-    return origin_get(u->origin, g, a, ret, sink, sink_arg, e);
+    return get_there(b, u, g, a, ret, sink, sink_arg, e);
 }
 
 /* ---- writing ---- */
@@ -260,8 +296,8 @@ static int commit(struct change *c, struct back_record *r, bool *ret_unknown, st
 
 /* ---- put ---- */
 
-static int write_body(struct hard *h, const struct origin_body *body, EVP_MD_CTX *md,
-                       atomic_bool *cancel, struct err *e)
+static int write_body(struct hard *h, const struct origin_body *body, EVP_MD_CTX *md, atomic_bool *cancel,
+                      struct err *e)
 {
     _cleanup_free_ char *piece = malloc(PIECE_BYTES);
     assert(piece);

@@ -305,6 +305,11 @@ static int finish(struct sending *s, struct err *e)
     struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
     int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, e);
     bool same = r == 0 && now.seq == s->rec.seq;
+    if (same && s->answered && !s->conflict && !etag_is(s->answer.etag, s->rec.md5)) {
+        char from[2 * BACK_MD5_BYTES + 1];
+        back_md5_text(s->rec.md5, from);
+        back_alias_add(b, x->bucket_id, s->key, from, s->answer.etag);
+    }
     if (same) {
         r = back_drop(b, x, e);
         if (r == 0)

@@ -21,8 +21,9 @@
 #define BACK_THREADS   8
 #define BACK_KEYS_MAX  262144 /* records at which writers wait */
 #define BACK_WATERMARK 60     /* per cent of the disks' limits at which writers wait */
-#define BACK_ALIASES   4096 /* the latest; who reads on from a version of before has its readers begin again \
-                             */
+#define BACK_ALIASES                                                                                         \
+    4096 /* the latest; who reads on from a version of before has its readers begin again                    \
+          */
 #define BACK_KEY_BYTES (ORIGIN_KEY_MAX_BYTES + 16)
 
 struct back_entry {

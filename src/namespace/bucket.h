@@ -58,8 +58,8 @@
 /* Properties that only buckets with an origin have; those of origin.* are, too. X(name) */
 #define BUCKET_MIRROR_ONLY(X)                                                                                \
     X("validate")                                                                                            \
-    X("verify") X("readahead") X("retry") X("cache") X("rules") X("quota") X("upload_expiry") X("write")     \
-        X("conflict")
+    X("verify")                                                                                              \
+    X("readahead") X("retry") X("cache") X("rules") X("quota") X("upload_expiry") X("write") X("conflict")
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode")
 

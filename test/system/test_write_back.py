@@ -1,6 +1,7 @@
 """write=back: acknowledged when durable here, carried to the origin afterwards, never lost and never over others' writes."""
 
 import hashlib
+import io
 import json
 import os
 import random
@@ -47,14 +48,17 @@ def test_a_write_is_seen_at_once_and_reaches_the_origin(new_node, origin):
     s3.put_object(Bucket=name, Key="a/small", Body=b"hello", ContentType="text/x", Metadata={"k": "v"})
     s3.put_object(Bucket=name, Key="a/empty", Body=b"")
     s3.put_object(Bucket=name, Key="large", Body=large)
+    s3.upload_fileobj(io.BytesIO(large), name, "parts")
+    assert node.cli("stat", name + "/parts").returncode == 0
     got = s3.get_object(Bucket=name, Key="a/small")
     assert (got["Body"].read(), got["ContentType"], got["Metadata"]) == (b"hello", "text/x", {"k": "v"})
     assert got["ETag"].strip('"') == hashlib.md5(b"hello").hexdigest()
-    assert keys_of(s3, name) == ["a/empty", "a/small", "large"]
+    assert keys_of(s3, name) == ["a/empty", "a/small", "large", "parts"]
     flushed(node, name)
     at = truth.get_object(Bucket=name, Key="a/small")
     assert (at["Body"].read(), at["ContentType"], at["Metadata"]) == (b"hello", "text/x", {"k": "v"})
-    assert truth.get_object(Bucket=name, Key="large")["Body"].read() == large
+    for key in ("large", "parts"):
+        assert truth.get_object(Bucket=name, Key=key)["Body"].read() == large
     assert truth.get_object(Bucket=name, Key="a/empty")["Body"].read() == b""
     assert s3.get_object(Bucket=name, Key="large")["Body"].read() == large
     assert status(node, name)["objects"] == 0

@@ -11,6 +11,7 @@ import time
 import dataset
 import harness
 import lab as lab_module
+from peers import tree
 from lab import GIB, MIB, SHAPE, SHAPED_BYTES_PER_S, MemoryWatch, pair_row, say, stolen, value_row
 
 BIG_BYTES, QUICK_BIG_BYTES = GIB, 256 * MIB
@@ -288,7 +289,7 @@ def memory(lab):
                     lab.get(address, targets, STREAMS)
                 rows.append(memory_row(f"Memory of the node, 64 cold S3 streams, {shaped} origin", watch, share))
             with lab.node(bucket, endpoint=shaper.endpoint) as node, lab.mount(node, bucket) as mount:
-                with stolen() as share, MemoryWatch([node.pid, mount.pid]) as watch:
+                with stolen() as share, MemoryWatch(tree([node.pid, mount.pid])) as watch:
                     read_all([mount.dir / key for key in keys])
                 rows.append(memory_row(f"Memory of node and mount together, 64 cold streams through the mount, {shaped} origin",
                                        watch, share))

@@ -198,11 +198,6 @@ static char *log_path(const struct mount_command *c)
     return slice_dup(slice_str(path));
 }
 
-static void nothing(void *arg)
-{
-    (void)arg;
-}
-
 static int run(struct mount_command *c, int argc, char **argv, struct err *e)
 {
     if (c->stats && argc != 1)
@@ -223,7 +218,7 @@ static int run(struct mount_command *c, int argc, char **argv, struct err *e)
     if (realpath(argv[1], directory))
         o.directory = directory;
     if (c->foreground)
-        return mount_run(&o, nothing, NULL, e);
+        return mount_run(&o, &(struct mount_callbacks){0}, e);
     _cleanup_free_ char *path = log_path(c);
     return mount_run_in_background(&o, path, e);
 }

@@ -36,18 +36,37 @@ static void redirect(int from, int to)
         (void)dup2(from, to);
 }
 
-/* From here on nobody waits for us: the terminal is let go. */
-static void on_ready(void *arg)
+static void let_terminal_go(const struct child *c)
 {
-    struct child *c = arg;
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     redirect(null_fd, STDIN_FILENO);
     redirect(null_fd, STDOUT_FILENO);
     redirect(c->log_fd >= 0 ? c->log_fd : null_fd, STDERR_FILENO);
     macro_close(&null_fd);
-    say(c->pipe_fd, 'R', NULL);
+}
+
+static void close_pipe(struct child *c)
+{
     macro_close(&c->pipe_fd);
     c->pipe_fd = -1;
+}
+
+/* In the process that serves: from here on nobody waits for us. */
+static void on_ready(void *arg)
+{
+    struct child *c = arg;
+    let_terminal_go(c);
+    if (c->pipe_fd < 0) /* said by a process before this one */
+        return;
+    say(c->pipe_fd, 'R', NULL);
+    close_pipe(c);
+}
+
+static void on_keeping(void *arg)
+{
+    struct child *c = arg;
+    let_terminal_go(c);
+    close_pipe(c);
 }
 
 static int run_child(const struct mount_options *o, int pipe_fd, int log_fd)
@@ -55,7 +74,8 @@ static int run_child(const struct mount_options *o, int pipe_fd, int log_fd)
     struct child c = {.pipe_fd = pipe_fd, .log_fd = log_fd};
     struct err e = {0};
     (void)setsid();
-    int r = mount_run(o, on_ready, &c, &e);
+    const struct mount_callbacks calls = {.ready = on_ready, .keeping = on_keeping, .arg = &c};
+    int r = mount_run(o, &calls, &e);
     if (r == 0 && c.pipe_fd < 0)
         return 0;
     if (c.pipe_fd >= 0) {

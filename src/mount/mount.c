@@ -1,10 +1,15 @@
 /*
  * Mounting, serving, unmounting (contract in mount.h).
  *
- * Order: the node is asked about the bucket, the directory is mounted, the notifier makes the first request
- * and says that all is ready, this thread serves until the kernel or a signal ends it. Then what is being
- * written is published, the directory is unmounted, and the client leaves. What the mount does in between
- * depends on the bucket: struct mount_kind.
+ * Order: the node is asked about the bucket, the directory is mounted, the kernel says INIT, the notifier
+ * finds out about passthrough and says that all is ready, this thread serves until the kernel or a signal
+ * ends it. Then what is being written is published, the directory is unmounted, and the client leaves. What
+ * the mount does in between depends on the bucket: struct mount_kind. It never uses its own directory: a
+ * process that waits for itself cannot even be killed.
+ *
+ * A process that takes over from one that was killed begins elsewhere: the directory is mounted, the kernel
+ * has said its INIT, files are open. It is told of them by what is kept (kept.h), and has the kernel send
+ * again what was not answered.
  *
  * Failure modes: every failure before the mount works is returned with a text and leaves nothing mounted. A
  * directory whose mount process died before ("transport endpoint is not connected") is unmounted first.
@@ -15,6 +20,7 @@
 #include "base/sys.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 
 #define MAX_BACKGROUND 64
@@ -126,6 +132,7 @@ static struct mount *mount_new(const struct mount_options *o)
         abort();
     m->magic = MOUNT_MAGIC;
     m->options = o;
+    m->seat = (struct keeper_seat){.fuse_fd = -1, .post_fd = -1};
     m->uid = o->uid == UINT32_MAX ? geteuid() : o->uid;
     m->gid = o->gid == UINT32_MAX ? getegid() : o->gid;
     m->umask = o->umask;
@@ -146,6 +153,8 @@ static void mount_free(struct mount *m)
         m->kind->free(m);
     client_free(m->client);
     stats_free(m->stats);
+    kept_free(m->seat.kept);
+    macro_close(&m->seat.post_fd);
     free(m->bucket);
     free(m->prefix);
     m->magic = 0;
@@ -199,20 +208,86 @@ static int serve(struct mount *m)
     return r;
 }
 
-static int serve_until_the_end(struct mount *m, void (*on_ready)(void *arg), void *arg, struct err *e)
+/* Reads the kernel's first request, INIT, and notes it: a process that takes over is told it again, so that
+ * it comes to terms with a kernel that thinks this is over. */
+static int begin_with_kernel(struct mount *m, struct err *e)
 {
-    int r = fuse_session_mount(m->se, m->options->directory);
+    struct kept_facts *facts = kept_facts(m->seat.kept);
+    struct fuse_buf first = {0};
+    struct passthrough_offer offer;
+    int r = fuse_session_receive_buf(m->se, &first);
+    if (r <= 0) {
+        free(first.mem);
+        return err_set(e, r < 0 ? r : -ENODEV, "%s: the kernel does not answer", m->options->directory);
+    }
+    bool fits = first.size <= sizeof(facts->init);
+    if (fits)
+        memcpy(facts->init, first.mem, first.size);
+    facts->init_bytes = fits ? (uint32_t)first.size : 0;
+    facts->can_resume = fits && m->kind->resume &&
+                        passthrough_parse_init(first.mem, first.size, &offer) == 0 &&
+                        (offer.flags & PASSTHROUGH_FLAG_HAS_RESEND);
+    fuse_session_process_buf(m->se, &first);
+    free(first.mem);
+    return 0;
+}
+
+static void begin_again(struct mount *m)
+{
+    struct kept_facts *facts = kept_facts(m->seat.kept);
+    uint8_t copy[KEPT_INIT_BYTES];
+    struct fuse_buf first = {.mem = copy, .size = facts->init_bytes};
+    memcpy(copy, facts->init, facts->init_bytes);
+    passthrough_note_init(copy, facts->init_bytes);
+    fuse_session_process_buf(m->se, &first); /* its reply is to a request that is none: the kernel drops it */
+    atomic_store(&m->is_passthrough, facts->is_passthrough);
+    atomic_store(&m->is_cached, !facts->is_passthrough);
+}
+
+static int mount_directory(struct mount *m, struct err *e)
+{
+    char where[32];
+    (void)snprintf(where, sizeof(where), "/dev/fd/%d", m->seat.fuse_fd);
+    const char *directory = mount_takes_over(m) ? where : m->options->directory;
+    int r = fuse_session_mount(m->se, directory);
     if (r < 0)
         return err_set(e, -EIO, "%s: cannot be mounted", m->options->directory);
     r = passthrough_hook(m->se, e);
+    if (r == 0 && mount_takes_over(m))
+        begin_again(m);
+    else if (r == 0)
+        r = begin_with_kernel(m, e);
+    return r;
+}
+
+/* libfuse unmounts what it mounted; what was taken over is ours to unmount, unless that is why we end. */
+static void unmount_directory(struct mount *m)
+{
+    struct pollfd p = {.fd = fuse_session_fd(m->se), .events = POLLIN};
+    struct err e = {0};
+    bool is_gone = poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP));
+    if (mount_takes_over(m) && !is_gone && mount_detach(m->options->directory, &e) < 0)
+        log_warn("mount", "%s", e.text);
+    fuse_session_unmount(m->se);
+}
+
+static int serve_until_the_end(struct mount *m, struct err *e)
+{
+    int r = mount_directory(m, e);
     if (r == 0 && fuse_set_signal_handlers(m->se) < 0)
         r = err_set(e, -EIO, "signal handlers");
     if (r == 0) {
         (void)sys_raise_file_limit();
         m->kind->start(m);
-        m->notifier = notifier_start(m, on_ready, arg);
+        if (mount_takes_over(m)) {
+            m->kind->resume(m);
+            r = passthrough_resend(m->se);
+            if (r < 0)
+                log_error("mount", "requests that were not answered are lost: %s", err_text(r));
+        }
+        m->notifier = notifier_start(m);
         (void)serve(m);
-        fuse_session_unmount(m->se);
+        unmount_directory(m);
         if (m->kind->end)
             m->kind->end(m);
         notifier_stop(m->notifier);
@@ -222,19 +297,29 @@ static int serve_until_the_end(struct mount *m, void (*on_ready)(void *arg), voi
             return err_set(e, -EOPNOTSUPP, "%s: no passthrough: %s", m->options->directory, m->reason);
         return r;
     }
-    fuse_session_unmount(m->se);
+    if (!mount_takes_over(m)) /* else the next one tries */
+        fuse_session_unmount(m->se);
     return r;
 }
 
-int mount_run(const struct mount_options *o, void (*on_ready)(void *arg), void *arg, struct err *e)
+static int open_again(struct mount *m, struct err *e)
+{
+    m->kind = &mount_tree; /* the one kind that can */
+    return m->kind->open_again(m, e);
+}
+
+int mount_run(const struct mount_options *o, const struct mount_callbacks *calls, struct err *e)
 {
     _cleanup_(mount_freep) struct mount *m = mount_new(o);
-    int r = prepare_directory(o->directory, e);
+    m->calls = calls;
+    int r = keeper_fork(calls->keeping, calls->arg, &m->seat, e);
+    if (r == 0 && !mount_takes_over(m))
+        r = prepare_directory(o->directory, e);
     if (r == 0)
         r = connect_node(m, e);
     if (r == 0)
-        r = open_bucket(m, e);
+        r = mount_takes_over(m) ? open_again(m, e) : open_bucket(m, e);
     if (r == 0)
         r = make_session(m, e);
-    return r < 0 ? r : serve_until_the_end(m, on_ready, arg, e);
+    return r < 0 ? r : serve_until_the_end(m, e);
 }

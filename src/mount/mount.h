@@ -28,12 +28,20 @@ struct mount_options {
     size_t n_fuse_options;
 };
 
+/* Called once in each process when the tree can be used. May be NULL. */
+struct mount_callbacks {
+    void (*ready)(void *arg);   /* in one that serves, on another thread */
+    void (*keeping)(void *arg); /* in the keeper */
+    void *arg;
+};
+
 /*
- * Mounts and serves until the directory is unmounted or SIGTERM or SIGINT comes. `on_ready` is called once,
- * when the tree can be used (on another thread). 0 after a clean end; an error when it could not be mounted,
- * or -EIO when files that were closed could not be written, with a text.
+ * Splits into the process that serves and its keeper. The former mounts and serves until the directory is
+ * unmounted or SIGTERM or SIGINT comes; there this returns 0 after a clean end, an error when it could not be
+ * mounted, or -EIO when files that were closed could not be written, with a text. In the keeper it does not
+ * return, see keeper.h.
  */
-int mount_run(const struct mount_options *o, void (*on_ready)(void *arg), void *arg, struct err *e);
+int mount_run(const struct mount_options *o, const struct mount_callbacks *calls, struct err *e);
 
 /*
  * Runs mount_run in the background: returns in the caller's process once the mount works, or has failed, and

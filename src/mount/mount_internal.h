@@ -4,6 +4,7 @@
 #include "client/client.h"
 #include "client/client_file.h"
 #include "mount/explain.h"
+#include "mount/keeper.h"
 #include "mount/mount.h"
 #include "mount/node.h"
 #include "mount/notify.h"
@@ -47,6 +48,9 @@ struct mount_kind {
     const struct fuse_lowlevel_ops *operations;
     int (*open)(struct mount *m, struct err *e);
     void (*start)(struct mount *m);
+    /* Instead of open, and after start, in a process that takes over; NULL: nobody can. */
+    int (*open_again)(struct mount *m, struct err *e);
+    void (*resume)(struct mount *m);
     /* On the notifier's thread: the client has a new session, the handles of the old one are gone. */
     void (*on_session)(struct mount *m);
     /* Writes out what is pending, for `forebay umount`. */
@@ -61,6 +65,8 @@ struct mount {
     uint32_t magic;
     const struct mount_kind *kind;
     const struct mount_options *options;
+    const struct mount_callbacks *calls;
+    struct keeper_seat seat;
     struct client *client;
     char *bucket;
     char *prefix; /* "" or "dir/" */
@@ -90,6 +96,11 @@ struct mount {
 static inline struct mount *mount_of(fuse_req_t req)
 {
     return CAST_MAGIC(mount, fuse_req_userdata(req), MOUNT_MAGIC);
+}
+
+static inline bool mount_takes_over(const struct mount *m)
+{
+    return m->seat.fuse_fd >= 0;
 }
 
 /* ---- errors.c ---- */

@@ -2,8 +2,8 @@
  * The notifier (contract in notify.h).
  *
  * Invariants:
- *  1. The first request that the kernel gets is ours, so that its INIT is over: only then can a backing file
- * be registered, and is the mount said to be ready.
+ *  1. The mount is said to be ready when the kernel's INIT is over and it is known whether backing files can
+ * be registered.
  *  2. Every name to be dropped is: the kernel may have been told to believe it for long. So many wait at most
  * as there are nodes.
  *
@@ -16,8 +16,9 @@
 #include "base/sys.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <string.h>
 #include <sys/mman.h>
-#include <sys/sysmacros.h>
 
 #define QUEUE_MIN      64
 #define TRIM_AT_ONCE   256
@@ -33,8 +34,6 @@ struct name {
 struct notifier {
     struct mount *m;
     pthread_t thread;
-    void (*on_ready)(void *arg);
-    void *arg;
     struct lock lock; /* covers what follows */
     struct cond woken;
     struct name *queue;
@@ -75,11 +74,49 @@ static void probe(struct mount *m)
     atomic_store(&m->is_cached, !atomic_load(&m->is_passthrough));
 }
 
-static void raise_read_ahead(const struct stat *root)
+/* "\\040" stands for a space, and so on. */
+static void unescape(char *p)
+{
+    char *to = p;
+    for (; *p; p++) {
+        unsigned code;
+        if (p[0] == '\\' && sscanf(p + 1, "%3o", &code) == 1) {
+            *to++ = (char)code;
+            p += 3;
+        } else {
+            *to++ = *p;
+        }
+    }
+    *to = '\0';
+}
+
+/* The number of the mount's device, by the list of mounts: a process that asked its own mount could not be
+ * killed before it had answered itself. */
+static bool find_device(const char *directory, unsigned *ret_major, unsigned *ret_minor)
+{
+    _cleanup_fclose_ FILE *f = fopen("/proc/self/mountinfo", "re");
+    _cleanup_free_ char *line = NULL;
+    size_t room = 0;
+    bool found = false;
+    while (f && getline(&line, &room, f) >= 0) { /* the last one is on top */
+        unsigned major, minor;
+        char where[PATH_MAX];
+        if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &major, &minor, where) != 3)
+            continue;
+        unescape(where);
+        if (strcmp(where, directory) != 0)
+            continue;
+        *ret_major = major;
+        *ret_minor = minor;
+        found = true;
+    }
+    return found;
+}
+
+static void raise_read_ahead(unsigned major, unsigned minor)
 {
     char path[128], text[16];
-    (void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(root->st_dev),
-                   minor(root->st_dev));
+    (void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major, minor);
     int n = snprintf(text, sizeof(text), "%d\n", READ_AHEAD_KIB);
     _cleanup_close_ int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0 || write(fd, text, (size_t)n) != n)
@@ -111,11 +148,16 @@ static void give_up(struct mount *m)
         log_error("mount", "%s", e.text);
 }
 
-/* The line comes after on_ready, which turns the log to where it shall go. */
+/* The line comes after `ready`, which turns the log to where it shall go; the keeper knows before anybody
+ * else. */
 static void begin_service(struct notifier *n)
 {
     struct mount *m = n->m;
-    n->on_ready(n->arg);
+    struct kept_facts *facts = kept_facts(m->seat.kept);
+    facts->is_passthrough = atomic_load(&m->is_passthrough);
+    keeper_tell_ready(&m->seat, facts->can_resume ? fuse_session_fd(m->se) : -1);
+    if (m->calls->ready)
+        m->calls->ready(m->calls->arg);
     if (atomic_load(&m->is_passthrough))
         log_info("mount", "%s on %s: passthrough is used", m->options->bucket, m->options->directory);
     else
@@ -160,10 +202,10 @@ static void *notifier_main(void *arg)
 {
     struct notifier *n = arg;
     struct mount *m = n->m;
-    struct stat root;
-    if (stat(m->options->directory, &root) == 0) {
+    unsigned major, minor;
+    if (find_device(m->options->directory, &major, &minor)) {
         probe(m);
-        raise_read_ahead(&root);
+        raise_read_ahead(major, minor);
         report(m);
         if (m->options->passthrough == MOUNT_PASSTHROUGH_ON && !atomic_load(&m->is_passthrough))
             give_up(m);
@@ -194,14 +236,12 @@ static void *notifier_main(void *arg)
     return NULL;
 }
 
-struct notifier *notifier_start(struct mount *m, void (*on_ready)(void *arg), void *arg)
+struct notifier *notifier_start(struct mount *m)
 {
     struct notifier *n = calloc(1, sizeof(*n));
     if (!n)
         abort();
     n->m = m;
-    n->on_ready = on_ready;
-    n->arg = arg;
     lock_init(&n->lock, LOCK_LEAF);
     cond_init(&n->woken);
     if (pthread_create(&n->thread, NULL, notifier_main, n) != 0)

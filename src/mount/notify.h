@@ -1,6 +1,6 @@
 /*
- * The one thread of a mount that talks to the kernel without having been asked: it makes the first request
- * after the start, finds out whether passthrough works, reports to the node, and asks the kernel to drop
+ * The one thread of a mount that talks to the kernel without having been asked: it finds
+ * out whether passthrough works, reports to the node, and asks the kernel to drop
  * names. It never serves a request, so that waiting for the kernel cannot stop the mount.
  */
 #pragma once
@@ -10,7 +10,7 @@
 struct mount;
 struct notifier;
 
-struct notifier *notifier_start(struct mount *m, void (*on_ready)(void *arg), void *arg);
+struct notifier *notifier_start(struct mount *m);
 /* Ends the thread; NULL accepted. */
 void notifier_stop(struct notifier *n);
 /* The kernel shall look this name up again soon. Never blocks. */

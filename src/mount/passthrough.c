@@ -31,6 +31,7 @@
 #include "mount/passthrough.h"
 
 #include "base/log.h"
+#include "mount/request.h"
 
 #include <linux/ioctl.h>
 #include <stdatomic.h>
@@ -59,6 +60,15 @@ struct backing_map {
 static_assert(sizeof(struct backing_map) == 16, "as the kernel has it");
 #define IOC_BACKING_OPEN  _IOW(229, 1, struct backing_map)
 #define IOC_BACKING_CLOSE _IOW(229, 2, uint32_t)
+
+/* Source: struct fuse_out_header and enum fuse_notify_code, there. */
+struct notification {
+    uint32_t len;
+    int32_t code;
+    uint64_t unique; /* 0: nobody asked */
+};
+#define NOTIFY_RESEND    7
+#define NOTIFY_INC_EPOCH 8
 
 #define LIBRARY_SPEAKS_IT (FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17))
 
@@ -138,12 +148,41 @@ void passthrough_unregister(struct fuse_session *se, int backing_id)
         log_warn("mount", "closing backing file %d: %s", backing_id, err_text(-errno));
 }
 
+static int notify(struct fuse_session *se, int code)
+{
+    const struct notification out = {.len = sizeof(out), .code = code};
+    return write(fuse_session_fd(se), &out, sizeof(out)) < 0 ? -errno : 0;
+}
+
+int passthrough_resend(struct fuse_session *se)
+{
+    return notify(se, NOTIFY_RESEND);
+}
+
+int passthrough_forget_names(struct fuse_session *se)
+{
+    return notify(se, NOTIFY_INC_EPOCH);
+}
+
 #if LIBRARY_SPEAKS_IT
 
-int passthrough_hook(struct fuse_session *se, struct err *e)
+void passthrough_note_init(const void *request, size_t n)
 {
-    (void)se, (void)e;
-    return 0;
+    (void)request, (void)n;
+}
+
+static ssize_t hook_read(int fd, void *p, size_t n, void *userdata)
+{
+    (void)userdata;
+    ssize_t got = read(fd, p, n);
+    request_begin(p, got > 0 ? (size_t)got : 0);
+    return got;
+}
+
+static ssize_t hook_writev(int fd, struct iovec *iov, int count, void *userdata)
+{
+    (void)userdata;
+    return writev(fd, iov, count);
 }
 
 bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted, enum passthrough_extra extra)
@@ -187,10 +226,16 @@ static _Thread_local struct passthrough_offer offer;
 /* Requests of OP_TMPFILE are rewritten; a process has one mount. */
 static _Atomic bool rewrites_tmpfile;
 
+void passthrough_note_init(const void *request, size_t n)
+{
+    (void)passthrough_parse_init(request, n, &offer);
+}
+
 static ssize_t hook_read(int fd, void *p, size_t n, void *userdata)
 {
     (void)userdata;
     ssize_t got = read(fd, p, n);
+    request_begin(p, got > 0 ? (size_t)got : 0);
     if (got > 0 && atomic_load_explicit(&rewrites_tmpfile, memory_order_relaxed))
         (void)passthrough_rewrite_tmpfile(p, (size_t)got);
     else if (got > 0)
@@ -211,13 +256,6 @@ static ssize_t hook_writev(int fd, struct iovec *iov, int count, void *userdata)
     lacking.init_flags = 0;
     lacking.backing_id = 0;
     return writev(fd, iov, count);
-}
-
-int passthrough_hook(struct fuse_session *se, struct err *e)
-{
-    static const struct fuse_custom_io io = {.read = hook_read, .writev = hook_writev};
-    int r = fuse_session_custom_io(se, &io, fuse_session_fd(se));
-    return r < 0 ? err_errno(e, r, "fuse_session_custom_io") : 0;
 }
 
 bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted, enum passthrough_extra extra)
@@ -248,3 +286,10 @@ int passthrough_reply_create(fuse_req_t req, const struct fuse_entry_param *entr
 }
 
 #endif
+
+int passthrough_hook(struct fuse_session *se, struct err *e)
+{
+    static const struct fuse_custom_io io = {.read = hook_read, .writev = hook_writev};
+    int r = fuse_session_custom_io(se, &io, fuse_session_fd(se));
+    return r < 0 ? err_errno(e, r, "fuse_session_custom_io") : 0;
+}

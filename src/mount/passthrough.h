@@ -25,6 +25,7 @@ struct passthrough_offer {
 #define PASSTHROUGH_FLAG_INIT_EXT    (1ull << 30) /* the second half of the flags counts */
 #define PASSTHROUGH_FLAG_DIRECT_MMAP (1ull << 36) /* files opened for direct I/O may be mapped */
 #define PASSTHROUGH_FLAG_PASSTHROUGH (1ull << 37)
+#define PASSTHROUGH_FLAG_HAS_RESEND  (1ull << 39) /* knows the notification that passthrough_resend sends */
 
 /* ---- bytes: pure ---- */
 
@@ -51,8 +52,15 @@ enum passthrough_extra {
     PASSTHROUGH_KILLPRIV = 2,
 };
 
-/* After fuse_session_mount, before the loop. */
+/* After fuse_session_mount, before the loop. Also has each thread know its request (request.h). */
 int passthrough_hook(struct fuse_session *se, struct err *e);
+/* An INIT that was read by a process before this one, before it is processed again. */
+void passthrough_note_init(const void *request, size_t n);
+/* The kernel asks again for every name; answers that are on their way count as old, too. -EINVAL: it cannot
+ * (before Linux 6.16). */
+int passthrough_forget_names(struct fuse_session *se);
+/* The kernel sends all requests again that were read and not answered. -EINVAL: it cannot. */
+int passthrough_resend(struct fuse_session *se);
 /* In the init callback: asks for passthrough when `wanted`, for mapping of direct I/O files, and for what
  * `extra` (a set of enum passthrough_extra) says, where the kernel has them. Whether it offered passthrough.
  */

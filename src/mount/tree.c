@@ -10,6 +10,9 @@
  *  2. Every change carries the mount's id and a number of its own, so that the client may send it again after
  * the node was restarted, and it happens once.
  *
+ * Another process can take over from this one (keeper.h): what the kernel has open, and the locks, are kept
+ * cells. It opens the inodes anew, which the node lets nobody forget for a while after a session has ended.
+ *
  * Failure modes: while the node does not answer, operations wait for --timeout and then give EIO; reading and
  * writing of files that are open goes on.
  */
@@ -111,7 +114,32 @@ static int open_tree(struct mount *m, struct err *e)
     id_new(&t->id);
     tree_files_init(t);
     m->tree = t;
-    return find_root(m, e);
+    int r = find_root(m, e);
+    struct kept_facts *facts = kept_facts(m->seat.kept);
+    facts->id = t->id;
+    facts->root = t->root;
+    return r;
+}
+
+static int open_tree_again(struct mount *m, struct err *e)
+{
+    (void)e;
+    struct tree *t = calloc(1, sizeof(*t));
+    if (!t)
+        abort();
+    const struct kept_facts *facts = kept_facts(m->seat.kept);
+    t->id = facts->id;
+    t->root = facts->root;
+    tree_files_init(t);
+    m->tree = t;
+    return 0;
+}
+
+static void resume_tree(struct mount *m)
+{
+    tree_files_resume(m);
+    tree_dirs_resume(m);
+    tree_locks_resume(m);
 }
 
 static void start_tree(struct mount *m)
@@ -150,8 +178,7 @@ static int stop_tree(struct mount *m, struct err *e)
     struct wire_tree_leave_rep rep;
     struct err ignored = {0}; /* what it would forget, it forgets by itself a day later */
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (atomic_load(&m->tree->last_request) > 0)
-        (void)client_tree_leave(m->client, &req, &b, &rep, &ignored);
+    (void)client_tree_leave(m->client, &req, &b, &rep, &ignored);
     return 0;
 }
 
@@ -167,6 +194,8 @@ const struct mount_kind mount_tree = {
     .operations = &operations,
     .open = open_tree,
     .start = start_tree,
+    .open_again = open_tree_again,
+    .resume = resume_tree,
     .on_session = tree_files_renew,
     .flush = flush_tree,
     .end = end_tree,

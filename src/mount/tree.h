@@ -8,6 +8,7 @@
 #include "mount/mount_internal.h"
 
 #include "base/id.h"
+#include "mount/request.h"
 
 struct tree_waiters;
 struct tree_held;
@@ -52,9 +53,13 @@ struct tree_file {
     _Atomic int fault_code;  /* of the last time */
 };
 
-/* What the kernel has of an open file. */
+/* What the kernel has of an open file. A kept cell (kept.h): it outlives this process. */
 struct tree_handle {
-    uint32_t magic;
+    uint32_t magic; /* set last */
+    bool is_writable;
+    int backing_id;
+    uint64_t ino;
+    /* Of the process that serves now. */
     struct tree_handle *next, *previous; /* all of the mount; covered by the table's lock */
     struct tree_file *file;              /* referenced */
     uint32_t faults_told;                /* of file->faults; covered by file->sync_lock */
@@ -69,10 +74,9 @@ struct tree_seen {
 };
 
 struct tree {
-    struct id128 id;               /* of this mount, in numbered requests */
-    _Atomic uint64_t last_request; /* numbered from 1 */
-    uint64_t root;                 /* the inode that the kernel calls 1 */
-    struct lock lock;              /* the table's; covers the rest */
+    struct id128 id;  /* of this mount, in numbered requests */
+    uint64_t root;    /* the inode that the kernel calls 1 */
+    struct lock lock; /* the table's; covers the rest */
     struct tree_file *files[TREE_PLACES];
     struct tree_handle *handles;
     struct tree_dir *dirs;
@@ -98,9 +102,12 @@ static inline struct slice tree_mount_id(const struct mount *m)
     return slice_of(m->tree->id.b, sizeof(m->tree->id.b));
 }
 
+#define TREE_OWN_REQUESTS (1ull << 63) /* numbers of changes that no request of the kernel asked for */
+
 static inline uint64_t tree_next_request(struct mount *m)
 {
-    return atomic_fetch_add(&m->tree->last_request, 1) + 1;
+    uint64_t n = request_next_change();
+    return n ? n : TREE_OWN_REQUESTS | atomic_fetch_add(&kept_facts(m->seat.kept)->own_requests, 1);
 }
 
 /* Fields of every request that changes something. */
@@ -147,14 +154,27 @@ struct tree_opened {
 /* Opens an inode; flags WIRE_WRITE, WIRE_TRUNCATE. */
 int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e);
 /* The same for an inode that was just made, with what the node gave: takes the descriptor. */
-void tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant, int fd,
-                     struct tree_opened *ret);
+int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant, int fd,
+                    struct tree_opened *ret);
 void tree_file_close(struct mount *m, struct tree_handle *h);
+/* The same in two steps, for RELEASE, which may come again: between them, when it was answered. */
+void tree_file_shut(struct mount *m, struct tree_handle *h);
+void tree_handle_free(struct mount *m, struct tree_handle *h);
+/* Shut by a process before this one, which did not answer any more. */
+bool tree_handle_is_shut(const struct fuse_file_info *fi);
 struct tree_handle *tree_handle_of(const struct fuse_file_info *fi);
 /* After a new session of the client: gets handles for what is open. */
 void tree_files_renew(struct mount *m);
+void tree_files_relock(struct mount *m);
 /* The kernel asks again for the attributes of what is open. */
 void tree_files_forget(struct mount *m);
+
+/* ---- taking over from a process that was killed ---- */
+
+/* Opens what the kernel has open; locks come with tree_relock. Before the first request. */
+void tree_files_resume(struct mount *m);
+void tree_dirs_resume(struct mount *m);
+void tree_locks_resume(struct mount *m);
 
 /* ---- tree_watch.c: for how long the kernel may believe what it is told ---- */
 

@@ -10,16 +10,20 @@
 #include "mount/tree.h"
 
 #define DIR_MAGIC         0x74646972u
+#define SHUT_MAGIC        0x74647368u /* its RELEASEDIR is not answered yet */
 #define COOKIE_DOT        1
 #define COOKIE_DOT_DOT    2
 #define PARENT_UNKNOWN    1
 #define ENTRIES_MIN_BYTES (8 * KIB) /* holds any one entry, also with the longest target of a link */
 
+/* A kept cell (kept.h). */
 struct tree_dir {
-    uint32_t magic;
+    uint32_t magic;                   /* set last */
     struct tree_dir *next, *previous; /* all of the mount; covered by the table's lock */
     _Atomic uint64_t until;           /* as the node said when the reading began; 0: it has not */
 };
+
+static_assert(sizeof(struct tree_dir) <= KEPT_CELL_BYTES, "fits into a cell");
 
 struct filler {
     fuse_req_t req;
@@ -146,15 +150,26 @@ void tree_op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offs
     read_dir(req, ino, size, offset, fi, /* plus= */ true);
 }
 
-static void dir_free(struct mount *m, struct tree_dir *d)
+static void dir_shut(struct mount *m, struct tree_dir *d)
 {
-    lock_take(&m->tree->lock);
+    LOCK_SCOPE(&m->tree->lock);
     *(d->previous ? &d->previous->next : &m->tree->dirs) = d->next;
     if (d->next)
         d->next->previous = d->previous;
-    lock_drop(&m->tree->lock);
+    d->magic = SHUT_MAGIC;
+}
+
+static void dir_give(struct mount *m, struct tree_dir *d)
+{
+    assert(d->magic == SHUT_MAGIC);
     d->magic = 0;
-    free(d);
+    kept_give(m->seat.kept, d);
+}
+
+static void dir_free(struct mount *m, struct tree_dir *d)
+{
+    dir_shut(m, d);
+    dir_give(m, d);
 }
 
 void tree_dirs_fini(struct mount *m)
@@ -163,30 +178,53 @@ void tree_dirs_fini(struct mount *m)
         dir_free(m, m->tree->dirs);
 }
 
-void tree_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+static void dir_link(struct mount *m, struct tree_dir *d)
 {
-    (void)ino;
-    struct mount *m = mount_of(req);
-    struct tree_dir *d = calloc(1, sizeof(*d));
-    if (!d)
-        abort();
-    d->magic = DIR_MAGIC;
-    lock_take(&m->tree->lock);
+    LOCK_SCOPE(&m->tree->lock);
+    d->previous = NULL;
     d->next = m->tree->dirs;
     if (d->next)
         d->next->previous = d;
     m->tree->dirs = d;
-    lock_drop(&m->tree->lock);
+}
+
+void tree_dirs_resume(struct mount *m)
+{
+    for (struct tree_dir *d = NULL, *next = kept_next(m->seat.kept, KEPT_DIRECTORY, NULL); (d = next);) {
+        next = kept_next(m->seat.kept, KEPT_DIRECTORY, d);
+        if (d->magic == DIR_MAGIC)
+            dir_link(m, d);
+        else if (d->magic == 0)
+            kept_give(m->seat.kept, d);
+    }
+}
+
+void tree_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    struct mount *m = mount_of(req);
+    struct tree_dir *d = kept_take(m->seat.kept, KEPT_DIRECTORY);
+    if (!d) {
+        (void)fuse_reply_err(req, EMFILE);
+        return;
+    }
+    dir_link(m, d);
+    d->magic = DIR_MAGIC;
     fi->fh = (uintptr_t)d;
     if (fuse_reply_open(req, fi) < 0) /* no RELEASEDIR comes */
         dir_free(m, d);
 }
 
+/* May come again when the process that did it was killed before it answered. */
 void tree_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
-    dir_free(mount_of(req), dir_of(fi));
+    struct mount *m = mount_of(req);
+    struct tree_dir *d = (struct tree_dir *)(uintptr_t)fi->fh;
+    if (d->magic != SHUT_MAGIC)
+        dir_shut(m, dir_of(fi));
     (void)fuse_reply_err(req, 0);
+    dir_give(m, d);
 }
 
 void tree_op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)

@@ -35,6 +35,9 @@
 
 #define FILE_MAGIC   0x7466696cu
 #define HANDLE_MAGIC 0x7468616eu
+#define SHUT_MAGIC   0x74687368u /* of a handle whose RELEASE is not answered yet */
+
+static_assert(sizeof(struct tree_handle) <= KEPT_CELL_BYTES, "fits into a cell");
 
 static size_t place_of(uint64_t ino)
 {
@@ -291,25 +294,36 @@ static void choose(struct mount *m, struct tree_file *f)
 }
 
 /* Counts one more open. */
-static void add_handle(struct mount *m, struct tree_file *f, bool is_writable, struct tree_opened *ret)
+static void link_handle(struct mount *m, struct tree_file *f, struct tree_handle *h)
 {
-    struct tree_handle *h = calloc(1, sizeof(*h));
-    if (!h)
-        abort();
-    h->magic = HANDLE_MAGIC;
+    lock_assert_held(&f->lock);
+    f->n_open++;
+    if (h->is_writable)
+        atomic_store(&f->was_written, true);
+    LOCK_SCOPE(&m->tree->lock);
     h->file = f;
     h->faults_told = atomic_load(&f->faults);
-    choose(m, f);
-    f->n_open++;
-    *ret = (struct tree_opened){.handle = h, .backing_id = f->backing_id};
-    if (is_writable)
-        atomic_store(&f->was_written, true);
-    ret->keep_cache = !f->is_passthrough && !atomic_load(&f->was_written) && is_unchanged(m, f);
-    LOCK_SCOPE(&m->tree->lock);
+    h->previous = NULL;
     h->next = m->tree->handles;
     if (h->next)
         h->next->previous = h;
     m->tree->handles = h;
+}
+
+static int add_handle(struct mount *m, struct tree_file *f, bool is_writable, struct tree_opened *ret)
+{
+    struct tree_handle *h = kept_take(m->seat.kept, KEPT_HANDLE);
+    if (!h)
+        return -EMFILE;
+    choose(m, f);
+    h->ino = f->ino;
+    h->is_writable = is_writable;
+    h->backing_id = f->backing_id;
+    link_handle(m, f, h);
+    h->magic = HANDLE_MAGIC;
+    *ret = (struct tree_opened){.handle = h, .backing_id = f->backing_id};
+    ret->keep_cache = !f->is_passthrough && !atomic_load(&f->was_written) && is_unchanged(m, f);
+    return 0;
 }
 
 int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e)
@@ -318,8 +332,8 @@ int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_op
     lock_take(&f->lock); /* held over the call to the node, see tree.h */
     int r = get_grant(m, f, flags, e);
     if (r == 0)
-        add_handle(m, f, (flags & WIRE_WRITE) != 0, ret);
-    else if (f->n_open == 0)
+        r = add_handle(m, f, (flags & WIRE_WRITE) != 0, ret);
+    if (r < 0 && f->n_open == 0)
         close_all(m, f);
     lock_drop(&f->lock);
     if (r < 0)
@@ -327,8 +341,8 @@ int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_op
     return r;
 }
 
-void tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant, int fd,
-                     struct tree_opened *ret)
+int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant, int fd,
+                    struct tree_opened *ret)
 {
     struct tree_file *f = file_get(m, x->ino);
     lock_take(&f->lock);
@@ -337,8 +351,13 @@ void tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct t
     send_close(m, &old); /* an inode just made has none; a request that was sent again may */
     take_fd(f, /* is_write= */ true, fd);
     tree_file_note(m, x);
-    add_handle(m, f, /* is_writable= */ true, ret);
+    int r = add_handle(m, f, /* is_writable= */ true, ret);
+    if (r < 0 && f->n_open == 0)
+        close_all(m, f);
     lock_drop(&f->lock);
+    if (r < 0)
+        tree_file_unref(m, f);
+    return r;
 }
 
 /* ---- closing ---- */
@@ -348,7 +367,25 @@ struct tree_handle *tree_handle_of(const struct fuse_file_info *fi)
     return CAST_MAGIC(tree_handle, (void *)(uintptr_t)fi->fh, HANDLE_MAGIC);
 }
 
+bool tree_handle_is_shut(const struct fuse_file_info *fi)
+{
+    return ((struct tree_handle *)(uintptr_t)fi->fh)->magic == SHUT_MAGIC;
+}
+
+void tree_handle_free(struct mount *m, struct tree_handle *h)
+{
+    assert(h->magic == SHUT_MAGIC);
+    h->magic = 0;
+    kept_give(m->seat.kept, h);
+}
+
 void tree_file_close(struct mount *m, struct tree_handle *h)
+{
+    tree_file_shut(m, h);
+    tree_handle_free(m, h);
+}
+
+void tree_file_shut(struct mount *m, struct tree_handle *h)
 {
     struct tree_file *f = h->file;
     tree_unlock_handle(m, h);
@@ -357,8 +394,8 @@ void tree_file_close(struct mount *m, struct tree_handle *h)
     if (h->next)
         h->next->previous = h->previous;
     lock_drop(&m->tree->lock);
-    h->magic = 0;
-    free(h);
+    h->file = NULL;
+    h->magic = SHUT_MAGIC;
     lock_take(&f->lock);
     assert(f->n_open > 0);
     if (--f->n_open == 0)
@@ -443,7 +480,40 @@ void tree_files_renew(struct mount *m)
     for_each(m, renew);
 }
 
+void tree_files_relock(struct mount *m)
+{
+    for_each(m, tree_relock);
+}
+
 void tree_files_forget(struct mount *m)
 {
     for_each(m, forget);
+}
+
+/* ---- taking over ---- */
+
+static void resume_handle(struct mount *m, struct tree_handle *h)
+{
+    struct tree_file *f = file_get(m, h->ino);
+    struct err e = {0};
+    LOCK_SCOPE(&f->lock); /* held over calls to the node, as by opens */
+    bool is_held = h->is_writable ? f->writing.is_held : f->writing.is_held || f->reading.is_held;
+    int r = is_held ? 0 : ask(m, f, h->is_writable ? WIRE_WRITE : 0, &e);
+    if (r < 0)
+        log_warn("mount", "inode %llu is open here, and the node does not know it any more: %s",
+                 (unsigned long long)f->ino, e.text);
+    f->backing_id = h->backing_id; /* the kernel still has it */
+    f->is_passthrough = h->backing_id > 0;
+    link_handle(m, f, h);
+}
+
+void tree_files_resume(struct mount *m)
+{
+    for (struct tree_handle *h = NULL, *next = kept_next(m->seat.kept, KEPT_HANDLE, NULL); (h = next);) {
+        next = kept_next(m->seat.kept, KEPT_HANDLE, h);
+        if (h->magic == HANDLE_MAGIC)
+            resume_handle(m, h);
+        else if (h->magic == 0)
+            kept_give(m->seat.kept, h);
+    }
 }

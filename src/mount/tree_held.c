@@ -7,6 +7,8 @@
 
 #include "net/wire.h"
 
+static_assert(sizeof(struct tree_held) <= KEPT_CELL_BYTES, "fits into a cell");
+
 static bool overlaps(const struct tree_held *a, const struct tree_held *b)
 {
     return a->start <= b->end && b->start <= a->end;
@@ -20,19 +22,26 @@ bool tree_held_conflicts(const struct tree_held *a, const struct tree_held *b)
 }
 
 /* A lock like another one, before the list. */
-static void push(struct tree_held **list, const struct tree_held *like, uint64_t start, uint64_t end)
+static void push(struct kept *k, struct tree_held **list, const struct tree_held *like, uint64_t start,
+                 uint64_t end)
 {
-    struct tree_held *h = malloc(sizeof(*h));
+    struct tree_held *h = kept_take(k, KEPT_LOCK);
     if (!h)
         abort();
-    *h = *like;
-    h->start = start;
-    h->end = end;
-    h->next = *list;
+    *h = (struct tree_held){.next = *list,
+                            .owner = like->owner,
+                            .kind = like->kind,
+                            .type = like->type,
+                            .start = start,
+                            .end = end,
+                            .pid = like->pid,
+                            .through = like->through};
+    atomic_signal_fence(memory_order_seq_cst);
+    h->ino = like->ino;
     *list = h;
 }
 
-void tree_held_set(struct tree_held **list, const struct tree_held *x)
+void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_held *x)
 {
     struct tree_held **at = list, *rest = NULL;
     assert(x->start <= x->end);
@@ -44,12 +53,12 @@ void tree_held_set(struct tree_held **list, const struct tree_held *x)
         }
         *at = h->next;
         if (h->start < x->start)
-            push(&rest, h, h->start, x->start - 1);
+            push(k, &rest, h, h->start, x->start - 1);
         if (h->end > x->end)
-            push(&rest, h, x->end + 1, h->end);
-        free(h);
+            push(k, &rest, h, x->end + 1, h->end);
+        kept_give(k, h);
     }
     if (x->type != WIRE_LOCK_NONE)
-        push(&rest, x, x->start, x->end);
+        push(k, &rest, x, x->start, x->end);
     *at = rest;
 }

@@ -6,17 +6,21 @@
 #pragma once
 
 #include "base/macro.h"
+#include "mount/kept.h"
 
+/* A kept cell: it outlives the process that took the lock. */
 struct tree_held {
-    struct tree_held *next;
-    uint64_t owner;      /* as the kernel gives it */
-    uint32_t kind, type; /* enum wire_lock_kind, wire_lock_type */
+    uint64_t ino;           /* of the file; set last, 0: half-made */
+    struct tree_held *next; /* of the file's, in the process that serves now */
+    uint64_t owner;         /* as the kernel gives it */
+    uint32_t kind, type;    /* enum wire_lock_kind, wire_lock_type */
     uint64_t start, end;
     uint32_t pid;
     const void *through; /* the open that it was asked through */
 };
 
-/* From here on the owner has this type in this range, WIRE_LOCK_NONE: nothing; elsewhere what it had. */
-void tree_held_set(struct tree_held **list, const struct tree_held *x);
+/* From here on the owner has this type in this range, WIRE_LOCK_NONE: nothing; elsewhere what it had. Takes
+ * at most two cells more than it gives back; there must be so many (kept_has_room). */
+void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_held *x);
 /* Whether one is in the way of the other. */
 bool tree_held_conflicts(const struct tree_held *a, const struct tree_held *b);

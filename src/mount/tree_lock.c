@@ -109,13 +109,15 @@ static int take(struct mount *m, struct tree_file *f, const struct tree_held *x,
     struct tree_waiters *w = m->tree->waiters;
     struct wire_tree_lock_rep rep;
     struct tree_held now = *x;
+    if (x->type != WIRE_LOCK_NONE && !kept_has_room(m->seat.kept))
+        return -ENOLCK;
     int r = ask(m, f, x, /* flags= */ 0, &rep, e);
     bool is_lost = r == -EAGAIN && x->kind == WIRE_LOCK_FLOCK; /* what flock(2) had goes before it asks */
     if (r < 0 && !is_lost)
         return r;
     LOCK_SCOPE(&w->lock);
     now.type = is_lost ? WIRE_LOCK_NONE : x->type;
-    tree_held_set(&f->locks, &now);
+    tree_held_set(m->seat.kept, &f->locks, &now);
     if (w->first && !is_lost && now.type != WIRE_LOCK_WRITE) {
         w->must_look = true;
         cond_signal(&w->woken);
@@ -212,7 +214,7 @@ struct tree_waiters *tree_waiters_start(struct mount *m)
     if (!w)
         abort();
     w->m = m;
-    lock_init(&w->lock, LOCK_LEAF);
+    lock_init(&w->lock, LOCK_MOUNT); /* above that of kept cells */
     cond_init(&w->woken);
     if (pthread_create(&w->thread, NULL, waiters_main, w) != 0)
         abort();
@@ -273,6 +275,7 @@ static uint32_t type_of(short type)
 static struct tree_held held_of(const struct fuse_file_info *fi, const struct flock *lock)
 {
     return (struct tree_held){
+        .ino = tree_handle_of(fi)->ino,
         .owner = fi->lock_owner,
         .kind = WIRE_LOCK_POSIX,
         .type = type_of(lock->l_type),
@@ -341,6 +344,7 @@ void tree_op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, in
     (void)ino;
     int kind = op & ~LOCK_NB;
     struct tree_held wanted = {
+        .ino = tree_handle_of(fi)->ino,
         .owner = fi->lock_owner,
         .kind = WIRE_LOCK_FLOCK,
         .type = kind == LOCK_SH   ? WIRE_LOCK_READ
@@ -382,7 +386,7 @@ static void unlock_all_of(struct mount *m, struct tree_file *f, const struct tre
         return;
     log_debug("mount", "unlock: %s", e.text); /* the session is over, and its locks with it */
     LOCK_SCOPE(&m->tree->waiters->lock);
-    tree_held_set(&f->locks, &all);
+    tree_held_set(m->seat.kept, &f->locks, &all);
 }
 
 void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner)
@@ -421,10 +425,28 @@ void tree_relock(struct mount *m, struct tree_file *f)
             i++;
             continue;
         }
-        log_warn("mount", "inode %llu: a lock was lost when the node was restarted: %s",
-                 (unsigned long long)f->ino, e.text[0] ? e.text : "somebody else has it");
+        log_warn("mount", "inode %llu: a lock was lost with the session: %s", (unsigned long long)f->ino,
+                 e.text[0] ? e.text : "somebody else has it");
         x.type = WIRE_LOCK_NONE;
         LOCK_SCOPE(&m->tree->waiters->lock);
-        tree_held_set(&f->locks, &x);
+        tree_held_set(m->seat.kept, &f->locks, &x);
     }
+}
+
+void tree_locks_resume(struct mount *m)
+{
+    for (struct tree_held *h = NULL, *next = kept_next(m->seat.kept, KEPT_LOCK, NULL); (h = next);) {
+        next = kept_next(m->seat.kept, KEPT_LOCK, h);
+        struct tree_file *f = h->ino ? tree_file_find(m, h->ino) : NULL;
+        if (!f) { /* half-made, or of a file that was being closed */
+            kept_give(m->seat.kept, h);
+            continue;
+        }
+        lock_take(&m->tree->waiters->lock);
+        h->next = f->locks;
+        f->locks = h;
+        lock_drop(&m->tree->waiters->lock);
+        tree_file_unref(m, f);
+    }
+    tree_files_relock(m);
 }

@@ -81,7 +81,11 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     struct fuse_entry_param entry;
     grant.handle = rep.handle;
     tree_fill_entry(m, &rep.inode, &entry); /* not open yet: believed for long, see forget_attributes */
-    tree_file_adopt(m, &rep.inode, &grant, rep.fd, &o);
+    r = tree_file_adopt(m, &rep.inode, &grant, rep.fd, &o);
+    if (r < 0) {
+        (void)fuse_reply_err(req, -r);
+        return;
+    }
     int backing_id = reply_flags(m, &o, /* is_writable= */ true, fi);
     if (passthrough_reply_create(req, &entry, fi, backing_id) < 0)
         tree_file_close(m, o.handle);
@@ -110,6 +114,10 @@ void tree_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void tree_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
-    tree_file_close(mount_of(req), tree_handle_of(fi));
+    struct mount *m = mount_of(req);
+    struct tree_handle *h = (struct tree_handle *)(uintptr_t)fi->fh;
+    if (!tree_handle_is_shut(fi)) /* else by a process before this one */
+        tree_file_shut(m, h = tree_handle_of(fi));
     (void)fuse_reply_err(req, 0);
+    tree_handle_free(m, h);
 }

@@ -22,9 +22,6 @@
 #define ALONE_S 60.0
 #define DIRS    8192 /* places of a table; a directory that finds its place taken is not believed for long */
 
-/* The kernel's include/uapi/linux/fuse.h, protocol 7.44. */
-#define NOTIFY_INC_EPOCH 8
-
 struct tree_watch {
     struct mount *m;
     struct watcher *watcher;
@@ -55,23 +52,20 @@ static void forget_dirs(struct tree_watch *w)
 static int forget_all(struct tree_watch *w)
 {
     struct mount *m = w->m;
-    struct {
-        uint32_t len;
-        int32_t error;
-        uint64_t unique;
-    } out = {.len = sizeof(out), .error = NOTIFY_INC_EPOCH};
-    ssize_t n = write(fuse_session_fd(m->se), &out, sizeof(out));
-    if (n < 0)
-        return -errno;
+    int r = passthrough_forget_names(m->se);
+    if (r < 0)
+        return r;
     (void)fuse_lowlevel_notify_inval_inode(m->se, FUSE_ROOT_ID, -1, 0); /* has no name */
     tree_files_forget(m);
     forget_dirs(w);
     return 0;
 }
 
+/* What happened since the last pipe ended is unknown. (Not asked for at its end: while the node is away open
+ * files are read with what the kernel knows of them.) */
 static void on_begun(void *arg)
 {
-    (void)arg; /* a record says whether we are alone */
+    (void)forget_all(arg); /* a record says whether we are alone */
 }
 
 static void on_records(void *arg, const uint64_t *v, size_t n)
@@ -92,7 +86,6 @@ static void on_ended(void *arg)
 {
     struct tree_watch *w = arg;
     atomic_store(&w->is_alone, false);
-    (void)forget_all(w);
 }
 
 static const struct watcher_calls calls = {.begun = on_begun, .records = on_records, .ended = on_ended};

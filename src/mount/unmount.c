@@ -128,7 +128,7 @@ void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, str
     memset(&answer, 0, sizeof(answer));
     if (r == 0 && cmd == MOUNT_IOC_FLUSH) {
         m->kind->flush(m, &answer.flush);
-        answer.flush.pid = (uint32_t)getpid();
+        answer.flush.pid = (uint32_t)kept_facts(m->seat.kept)->keeper_pid; /* which ends last */
     } else if (r == 0 && cmd == MOUNT_IOC_STATS) {
         stats_tell(m, &answer.stats);
     } else if (r == 0 && cmd == (unsigned)MOUNT_IOC_EXPLAIN) {

@@ -206,6 +206,9 @@ struct sreader;
 struct swriter;
 struct snode;
 void stree_free(struct stree *t);
+/* Frees it a while later: the session is lost, and whoever takes the mount over shall find the inode still
+ * there, also one without a name. */
+void stree_linger(struct stree *t);
 void sreader_ref(struct sreader *r);
 void sreader_unref(struct sreader *r);
 void swriter_ref(struct swriter *w);

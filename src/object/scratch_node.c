@@ -302,6 +302,7 @@ int snode_open(struct object_service *s, struct snode **ret, struct err *e)
     cond_init(&n->free_work);
     n->queue_end = &n->queue;
     n->freed_end = &n->freed;
+    n->lingering_end = &n->lingering;
     n->locks = slocks_new();
     int r = scratch_open(s->config.control, budget_total(s->config.budget) / CACHE_SHARE, &n->names, e);
     if (r == 0)
@@ -337,6 +338,7 @@ void snode_close(struct snode *n)
         return;
     assert(n->magic == SNODE_MAGIC);
     stop_threads(n);
+    stree_end_lingering(n, UINT64_MAX);
     for (size_t i = 0; i < SNODE_CHAINS; i++)
         while (n->chains[i]) {
             struct sfile *f = n->chains[i];

@@ -65,8 +65,9 @@ struct snode {
     struct cond work;
     struct sfile *chains[SNODE_CHAINS];
     uint64_t n_unsettled, n_kept;
-    struct sfile *queue, **queue_end; /* to be settled, soonest first */
-    struct sfile *later;              /* tried before; moved to the queue when their time has come */
+    struct sfile *queue, **queue_end;         /* to be settled, soonest first */
+    struct sfile *later;                      /* tried before; moved to the queue when their time has come */
+    struct stree *lingering, **lingering_end; /* of mounts that are gone without a word, oldest first */
     struct sfreed *freed, **freed_end;
     uint64_t n_freed;
     struct cond free_work;
@@ -85,6 +86,8 @@ struct stree {
     uint32_t via;
     bool writes;
     int fd; /* O_RDWR, closed with the handle; -1 when it is not for writing */
+    struct stree *linger_next;
+    uint64_t linger_until_ms;
 };
 
 /* ---- scratch_node.c ---- */
@@ -134,6 +137,8 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
                int *ret_fd, struct err *e);
 /* n: bytes that the client says it has read. */
 void stree_close(struct stree *t, uint64_t n);
+/* Frees those of lost sessions whose time is over. */
+void stree_end_lingering(struct snode *n, uint64_t now_ms);
 /* Sets the size of a file. */
 int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size,
                    struct arena *a, struct err *e);

@@ -13,10 +13,12 @@
 #include "object/scratch_node.h"
 
 #include "base/log.h"
+#include "base/sys.h"
 
 #include <fcntl.h>
 
 #define CLOSE_ARENA (64 * KIB)
+#define LINGER_MS   10000
 
 /* A change of the node's own, as a step of `call`: not noted, visible. */
 static struct scratch_call step_of(const struct scratch_call *call)
@@ -352,6 +354,31 @@ void stree_free(struct stree *t)
     if (unnamed)
         snode_free_extent(n, unnamed);
     stree_drop(t);
+}
+
+void stree_linger(struct stree *t)
+{
+    struct snode *n = t->node;
+    bucket_unref(TAKE_PTR(t->bucket));
+    t->linger_until_ms = sys_mono_ms() + LINGER_MS;
+    LOCK_SCOPE(&n->lock);
+    *n->lingering_end = t;
+    n->lingering_end = &t->linger_next;
+    cond_signal(&n->work);
+}
+
+void stree_end_lingering(struct snode *n, uint64_t now_ms)
+{
+    for (;;) {
+        lock_take(&n->lock);
+        struct stree *t = n->lingering && n->lingering->linger_until_ms <= now_ms ? n->lingering : NULL;
+        if (t && !(n->lingering = t->linger_next))
+            n->lingering_end = &n->lingering;
+        lock_drop(&n->lock);
+        if (!t)
+            return;
+        stree_free(t);
+    }
 }
 
 void stree_close(struct stree *t, uint64_t n)

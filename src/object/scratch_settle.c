@@ -234,10 +234,15 @@ void *snode_settler_main(void *node)
         if (now_ms >= recall_ms) {
             recall_locked(n, now_ms);
             recall_ms = now_ms + LATER_ROUND_MS;
+            if (n->lingering) {
+                lock_drop(&n->lock);
+                stree_end_lingering(n, now_ms);
+                lock_take(&n->lock);
+            }
         }
         size_t count = take_due_locked(n, v, SNODE_BATCH);
         if (count == 0) {
-            if (n->queue || n->later)
+            if (n->queue || n->later || n->lingering)
                 (void)cond_wait_for(&n->work, &n->lock, TICK_MS * 1000000ull);
             else
                 cond_wait(&n->work, &n->lock);

@@ -40,7 +40,8 @@ static void drop(enum handle_kind kind, void *object)
     else if (kind == HANDLE_THROUGH)
         through_unref(object);
     else if (kind == HANDLE_TREE)
-        stree_free(object);
+        stree_linger(
+            object); /* who closes handles does it by CLOSE: another process may take the mount over */
 }
 
 void object_session_free(struct object_session *ses)

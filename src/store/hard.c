@@ -355,7 +355,7 @@ int hard_get(struct disk *d, struct id128 id, bool open, struct hard **ret, stru
 int hard_find(struct store *s, struct slice location, struct hard **ret, struct err *e)
 {
     assert(s && ret);
-    struct disk *d;
+    struct disk *d = NULL;
     struct id128 id;
     int r = hard_parse(s, location, &d, &id, e);
     return r < 0 ? r : hard_get(d, id, /* open= */ true, ret, e);

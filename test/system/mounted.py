@@ -41,6 +41,12 @@ class Mount(harness.Program):
         harness.wait_until(lambda: "passthrough" in self.log()[before:] or not self.running(), 30, "mounted")
         assert self.running(), f"the mount ended:\n{self.log_tail()}"
 
+    def serving(self):
+        """The process that serves, the only child of the one that was started. None while another one takes over."""
+        with open(f"/proc/{self.pid}/task/{self.pid}/children") as children:
+            pids = children.read().split()
+        return int(pids[0]) if pids else None
+
     def uses_passthrough(self):
         return "passthrough is used" in self.log()
 

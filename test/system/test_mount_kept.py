@@ -111,7 +111,7 @@ def test_the_kernel_itself_believes_what_is_kept(bucket, mount):
         time.sleep(0.1)
         assert read(one.path / "kept") == b"x" * 1000
     time.sleep(0.2)
-    pid = one.process.pid
+    pid = one.serving()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         os.kill(pid, signal.SIGSTOP)
         try:

@@ -741,7 +741,7 @@ def test_a_million_entries(mount):
         os.mknod(f"{i}", 0o600, dir_fd=fd)
 
     def resident():
-        with open(f"/proc/{one.pid}/status") as status:
+        with open(f"/proc/{one.serving()}/status") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
     before = resident()

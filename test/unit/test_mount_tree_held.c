@@ -13,6 +13,7 @@
 #define BYTES  40 /* the last one stands for all that follow */
 #define OWNERS 3
 
+static struct kept *kept;
 static uint64_t random_state = 1;
 
 static uint32_t below(uint32_t n)
@@ -26,7 +27,7 @@ static void free_all(struct tree_held **list)
     while (*list) {
         struct tree_held *h = *list;
         *list = h->next;
-        free(h);
+        kept_give(kept, h);
     }
 }
 
@@ -57,7 +58,7 @@ static void test_ranges_against_a_table(void **state)
                                   .type = below(3),
                                   .start = start,
                                   .end = end == BYTES - 1 ? UINT64_MAX : end};
-            tree_held_set(&list, &x);
+            tree_held_set(kept, &list, &x);
             for (uint32_t i = start; i <= end; i++)
                 table[x.owner][i] = x.type;
             for (uint32_t owner = 0; owner < OWNERS; owner++)
@@ -77,13 +78,13 @@ static void test_kinds_and_ends(void **state)
     struct tree_held posix = {
         .owner = 1, .kind = WIRE_LOCK_POSIX, .type = WIRE_LOCK_WRITE, .end = UINT64_MAX};
     struct tree_held flock = {.owner = 1, .kind = WIRE_LOCK_FLOCK, .type = WIRE_LOCK_READ, .end = UINT64_MAX};
-    tree_held_set(&list, &posix);
-    tree_held_set(&list, &flock);
+    tree_held_set(kept, &list, &posix);
+    tree_held_set(kept, &list, &flock);
     posix.type = WIRE_LOCK_NONE;
     posix.start = posix.end = UINT64_MAX;
-    tree_held_set(&list, &posix);
+    tree_held_set(kept, &list, &posix);
     posix.start = posix.end = 0;
-    tree_held_set(&list, &posix);
+    tree_held_set(kept, &list, &posix);
     assert_int_equal(type_at(list, 1, WIRE_LOCK_POSIX, 0), WIRE_LOCK_NONE);
     assert_int_equal(type_at(list, 1, WIRE_LOCK_POSIX, 1), WIRE_LOCK_WRITE);
     assert_int_equal(type_at(list, 1, WIRE_LOCK_POSIX, UINT64_MAX - 1), WIRE_LOCK_WRITE);
@@ -91,9 +92,9 @@ static void test_kinds_and_ends(void **state)
     assert_int_equal(type_at(list, 1, WIRE_LOCK_FLOCK, 0), WIRE_LOCK_READ);
     posix.start = 0;
     posix.end = UINT64_MAX;
-    tree_held_set(&list, &posix);
+    tree_held_set(kept, &list, &posix);
     flock.type = WIRE_LOCK_NONE;
-    tree_held_set(&list, &flock);
+    tree_held_set(kept, &list, &flock);
     assert_null(list);
 }
 
@@ -124,6 +125,19 @@ static void test_conflicts(void **state)
     assert_false(tree_held_conflicts(&a, &b));
 }
 
+static int setup(void **state)
+{
+    (void)state;
+    return kept_new(&kept, NULL);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kept_free(kept);
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -131,5 +145,5 @@ int main(void)
         cmocka_unit_test(test_kinds_and_ends),
         cmocka_unit_test(test_conflicts),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,171 @@
+/*
+ * The keeper (contract in keeper.h).
+ *
+ * It starts no thread, so that it may fork at any time, and touches no file system, so that it cannot hang on
+ * its own mount. A process that serves dies with its keeper (PR_SET_PDEATHSIG): whoever kills the process
+ * that was started finds the mount dead, as with any other file system in user space.
+ *
+ * Failure modes: processes that die DEATHS_MAX times within DEATHS_MS are not replaced any more; the mount is
+ * then dead ("transport endpoint is not connected"), as when the kernel is too old to send requests again.
+ */
+#include "mount/keeper.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "net/sock.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#define DEATHS_MAX 5
+#define DEATHS_MS  60000
+#define PAUSE_MS   200 /* before a process that died at once is replaced */
+
+struct keeper {
+    struct kept *kept;
+    int fuse_fd;
+    uint64_t deaths_ms[DEATHS_MAX]; /* times of the last ones */
+    size_t n_deaths;
+};
+
+static volatile sig_atomic_t serving_pid;
+
+static void pass_on(int sig)
+{
+    if (serving_pid > 0)
+        (void)kill((pid_t)serving_pid, sig);
+}
+
+static void handle_signals(void (*handler)(int))
+{
+    struct sigaction action = {.sa_handler = handler};
+    (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGHUP, &action, NULL);
+}
+
+/* Waits until it serves or has ended; the descriptor that comes along is kept. */
+static bool wait_until_ready(struct keeper *k, int fd)
+{
+    char byte;
+    int fuse_fd = -1;
+    int r;
+    do {
+        r = sock_recv_all_fd(fd, &byte, 1, &fuse_fd);
+    } while (r == -EINTR);
+    if (r < 0)
+        return false;
+    if (k->fuse_fd < 0)
+        k->fuse_fd = fuse_fd;
+    else if (fuse_fd >= 0)
+        (void)close(fuse_fd);
+    return true;
+}
+
+static int wait_for_end(pid_t pid)
+{
+    int status;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    serving_pid = 0;
+    return status;
+}
+
+/* The directory was unmounted, or the connection aborted. */
+static bool is_over(int fuse_fd)
+{
+    struct pollfd p = {.fd = fuse_fd, .events = POLLIN};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP | POLLNVAL));
+}
+
+static bool dies_too_often(struct keeper *k)
+{
+    uint64_t now_ms = sys_mono_ms();
+    uint64_t *oldest = &k->deaths_ms[k->n_deaths++ % DEATHS_MAX];
+    bool often = k->n_deaths > DEATHS_MAX && now_ms - *oldest < DEATHS_MS;
+    *oldest = now_ms;
+    return often;
+}
+
+/* Whether another process shall take over from one that ended so. */
+static bool may_resume(struct keeper *k, int status, bool was_ready, bool was_first)
+{
+    bool can = k->fuse_fd >= 0 && kept_facts(k->kept)->can_resume && !is_over(k->fuse_fd);
+    if (!can || (WIFEXITED(status) && (was_ready || was_first)))
+        return false;
+    if (dies_too_often(k)) {
+        log_error("mount", "processes of the mount died %d times within %d s: giving up", DEATHS_MAX + 1,
+                  DEATHS_MS / 1000);
+        return false;
+    }
+    if (WIFSIGNALED(status))
+        log_warn("mount", "the mount's process was ended by signal %d (%s): another one takes over",
+                 WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (!was_ready)
+        (void)poll(NULL, 0, PAUSE_MS);
+    return true;
+}
+
+/* In the new process. */
+static void sit_down(struct keeper *k, int post_fd, pid_t keeper_pid, struct keeper_seat *ret)
+{
+    handle_signals(SIG_DFL);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != keeper_pid)
+        _exit(1);
+    kept_begin(k->kept);
+    *ret = (struct keeper_seat){.kept = k->kept, .fuse_fd = k->fuse_fd, .post_fd = post_fd};
+}
+
+__attribute__((noreturn)) static void leave(struct keeper *k, int status)
+{
+    macro_close(&k->fuse_fd);
+    kept_free(k->kept);
+    exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret, struct err *e)
+{
+    struct keeper k = {.fuse_fd = -1};
+    int r = kept_new(&k.kept, e);
+    if (r < 0)
+        return r;
+    pid_t keeper_pid = getpid();
+    kept_facts(k.kept)->keeper_pid = keeper_pid;
+    for (bool is_first = true;; is_first = false) {
+        int fds[2];
+        pid_t pid = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0 ? -1 : fork();
+        if (pid < 0 && is_first)
+            return err_errno(e, -errno, "fork");
+        if (pid < 0) {
+            log_error("mount", "nobody can take over: fork: %s", err_text(-errno));
+            leave(&k, /* status= */ 1 << 8);
+        }
+        (void)close(fds[pid == 0 ? 0 : 1]);
+        if (pid == 0) {
+            sit_down(&k, fds[1], keeper_pid, ret);
+            return 0;
+        }
+        serving_pid = pid;
+        handle_signals(pass_on);
+        bool was_ready = wait_until_ready(&k, fds[0]);
+        if (was_ready && is_first && on_ready)
+            on_ready(arg);
+        int status = wait_for_end(pid);
+        (void)close(fds[0]);
+        if (!may_resume(&k, status, was_ready, is_first))
+            leave(&k, status);
+    }
+}
+
+void keeper_tell_ready(const struct keeper_seat *seat, int fuse_fd)
+{
+    struct iovec iov = {.iov_base = (char[]){'R'}, .iov_len = 1};
+    int r = sock_sendv_fd(seat->post_fd, &iov, 1, fuse_fd);
+    if (r < 0)
+        log_warn("mount", "the keeper of the mount does not hear: %s", err_text(r));
+}

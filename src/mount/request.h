@@ -1,0 +1,22 @@
+/*
+ * Which request of the kernel a thread is working on. Changes that the node is asked for are numbered after
+ * it, so that a request which the kernel sends again, because the process that had read it was killed before
+ * it answered, is the same change for the node, which makes it once.
+ *
+ * | offset | size | struct fuse_in_header          |
+ * | ------ | ---- | ------------------------------ |
+ * | 8      | 8    | unique, bit 63: it comes again |
+ *
+ * Source: include/uapi/linux/fuse.h, protocol 7.40. The kernel counts `unique` by twos.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* n bytes as read from /dev/fuse: what this thread works on until it reads the next one. */
+void request_begin(const void *request, size_t n);
+/* The number of the next change that the request asks for, at most REQUEST_CHANGES of them; 0: this thread
+ * works on none. */
+#define REQUEST_CHANGES 4
+uint64_t request_next_change(void);

@@ -1,0 +1,230 @@
+"""A mount of a scratch bucket whose process is killed: another takes over, and programs have only waited."""
+
+import errno
+import fcntl
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import pytest
+
+import harness
+import mounted
+
+KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
+pytestmark = [pytest.mark.usefixtures("need_fuse"),
+              pytest.mark.skipif(KERNEL < (6, 9), reason="the kernel cannot send requests again before Linux 6.9")]
+MODES = ["auto", "off"]
+DEATHS = 5  # that a keeper bears within a minute
+
+
+@pytest.fixture
+def scratch(node):
+    name = harness.random_name()
+    with node.wire() as connection:
+        connection.bucket_create(name, {})
+    return name
+
+
+@pytest.fixture
+def mount(node, scratch, work):
+    mounts = []
+
+    def make(what=None, **options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, what or scratch, **options))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+def kill_serving(one):
+    pid = one.serving()
+    os.kill(pid, signal.SIGKILL)
+    harness.wait_until(lambda: one.serving() not in (pid, None), 30, "another process")
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_what_is_open_stays_open(mount, passthrough):
+    """Files open for reading and writing, one without a name, and a directory that was read in part, go on where they were."""
+    one = mount(passthrough=passthrough)
+    top = one.path
+    names = {f"n{i:03}" for i in range(300)}
+    (top / "d").mkdir()
+    for name in names:
+        (top / "d" / name).touch()
+    with open(top / "w", "w+b", buffering=0) as written, open(top / "gone", "w+b", buffering=0) as gone, \
+            os.scandir(top / "d") as listing:
+        written.write(b"before ")
+        gone.write(b"secret")
+        (top / "gone").unlink()
+        met = {next(listing).name}
+        with open(top / "w", "rb", buffering=0) as read:
+            kill_serving(one)
+            written.write(b"after")
+            assert read.read() == b"before after" and os.fstat(read.fileno()).st_size == 12
+        gone.seek(0)
+        assert gone.read() == b"secret" and os.fstat(gone.fileno()).st_nlink == 0
+        gone.write(b" more")
+        assert os.pread(gone.fileno(), 100, 0) == b"secret more"
+        met |= {entry.name for entry in listing}
+        assert met == names
+        os.fsync(written.fileno())
+    assert (top / "w").read_bytes() == b"before after"
+    (top / "new").write_bytes(b"x")
+    assert (top / "new").read_bytes() == b"x"
+
+
+def test_locks_are_still_held(mount):
+    """Locks of both kinds hold against another mount after one process took over from another, and end when they are given back."""
+    one, two = mount(), mount()
+    (one.path / "f").touch()
+    with open(one.path / "f", "r+b") as posix, open(one.path / "f", "r+b") as whole, open(two.path / "f", "r+b") as other:
+        fcntl.lockf(posix, fcntl.LOCK_EX, 10, 5)
+        fcntl.flock(whole, fcntl.LOCK_SH)
+        kill_serving(one)
+        (one.path / "f").stat()
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 14)
+        fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB, 5, 0)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(posix, fcntl.LOCK_UN, 10, 5)
+        fcntl.flock(whole, fcntl.LOCK_UN)
+        fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 14)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class Worker(threading.Thread):
+    """Makes, renames, writes, links and removes in a directory of its own; every operation must succeed, once."""
+
+    def __init__(self, top, seed):
+        super().__init__()
+        self.top, self.random, self.stopped = top, random.Random(seed), threading.Event()
+        self.model, self.steps, self.failure = {}, 0, None
+
+    def step(self):
+        name, other = (f"f{self.random.randrange(12)}" for _ in range(2))
+        path, target = self.top / name, self.top / other
+        if name not in self.model:
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            body = self.random.randbytes(self.random.randrange(20000))
+            assert os.write(fd, body) == len(body)
+            os.close(fd)
+            self.model[name] = body
+        elif self.random.random() < 0.3:
+            os.unlink(path)
+            del self.model[name]
+        elif other in self.model and name != other:
+            with open(path, "ab") as f:
+                f.write(b"tail")
+            self.model[name] += b"tail"
+            assert target.read_bytes() == self.model[other]
+        elif name != other:
+            self.random.choice([os.rename, os.link])(path, target)
+            self.model[other] = self.model[name]
+            if not path.exists():
+                del self.model[name]
+            else:  # two names of one file: written again by neither
+                os.unlink(path)
+                del self.model[name]
+
+    def run(self):
+        try:
+            while not self.stopped.is_set():
+                self.step()
+                self.steps += 1
+        except BaseException as e:  # told by the test
+            self.failure = e
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_every_change_happens_once(mount, passthrough):
+    """Two programs change names and bytes while the process is killed again and again: none of their calls fails, none is made
+    twice, and what is there at the end is what they made."""
+    one = mount(passthrough=passthrough)
+    workers = []
+    for i in range(2):
+        (one.path / str(i)).mkdir()
+        workers.append(Worker(one.path / str(i), seed=i))
+        workers[-1].start()
+    pause = random.Random(7)
+    try:
+        for _ in range(DEATHS):
+            time.sleep(pause.uniform(0.05, 0.4))
+            kill_serving(one)
+        before = [w.steps for w in workers]
+        harness.wait_until(lambda: all(w.failure or w.steps > n + 5 for w, n in zip(workers, before)), 60, "going on")
+    finally:
+        for w in workers:
+            w.stopped.set()
+            w.join()
+    for w in workers:
+        assert w.failure is None
+        assert {p.name: p.read_bytes() for p in w.top.iterdir()} == w.model
+
+
+@pytest.mark.parametrize("how", ["umount", "fusermount3", "SIGTERM"])
+def test_the_successor_ends_as_its_predecessor_would(mount, how):
+    """After a take-over the mount ends by each of its ends, with status 0 and nothing left mounted."""
+    one = mount()
+    (one.path / "f").write_bytes(b"kept")
+    kill_serving(one)
+    assert (one.path / "f").read_bytes() == b"kept"
+    if how == "umount":
+        one.node.cli("umount", str(one.path))
+    elif how == "fusermount3":
+        subprocess.run(["fusermount3", "-u", str(one.path)], check=True)
+    else:
+        one.process.send_signal(signal.SIGTERM)
+    assert one.process.wait(30) == 0
+    assert not mounted.is_mounted(one.path)
+    one.process = None
+
+
+def test_who_kills_the_keeper_ends_the_mount(mount):
+    """The process that was started stands for the mount: kill -9 of it leaves a dead mount, and the process that served ends."""
+    one = mount()
+    pid = one.serving()
+    os.kill(one.process.pid, signal.SIGKILL)
+    harness.wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), 10, "its end")
+    with pytest.raises(OSError) as caught:
+        os.listdir(one.path)
+    assert caught.value.errno == errno.ENOTCONN
+    one.clean_up()
+    one.process = None
+
+
+def test_who_dies_again_and_again_is_not_replaced(mount):
+    """More deaths than a keeper bears end the mount, and the log says why."""
+    one = mount()
+    for _ in range(DEATHS):
+        kill_serving(one)
+        assert os.listdir(one.path) == []
+    os.kill(one.serving(), signal.SIGKILL)
+    assert one.process.wait(30) == 1
+    assert "giving up" in one.log()
+    with pytest.raises(OSError) as caught:
+        os.listdir(one.path)
+    assert caught.value.errno == errno.ENOTCONN
+    one.clean_up()
+    one.process = None
+
+
+def test_mounts_of_mirror_buckets_are_not_taken_over(node, bucket, mount):
+    """There a killed process leaves a dead mount, which the next `forebay mount` clears away."""
+    one = mount(what=bucket.name)
+    os.kill(one.serving(), signal.SIGKILL)
+    assert one.process.wait(30) == 1
+    with pytest.raises(OSError) as caught:
+        os.listdir(one.path)
+    assert caught.value.errno == errno.ENOTCONN
+    one.process = None
+    one.start()
+    assert os.listdir(one.path) == []

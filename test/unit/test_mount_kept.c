@@ -1,0 +1,133 @@
+/* layer: mount */
+/* Memory that outlives the process that serves a mount, and the numbers of changes. */
+#include "mount/kept.h"
+#include "mount/request.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static int setup(void **state)
+{
+    return kept_new((struct kept **)state, NULL);
+}
+
+static int teardown(void **state)
+{
+    kept_free(*state);
+    return 0;
+}
+
+static size_t count(struct kept *k, enum kept_kind kind)
+{
+    size_t n = 0;
+    for (void *p = NULL; (p = kept_next(k, kind, p));)
+        n++;
+    return n;
+}
+
+/* Cells come zeroed, are found by their kind, and one that was given back is taken again, zeroed. */
+static void test_cells(void **state)
+{
+    static const uint8_t zero[KEPT_CELL_BYTES];
+    struct kept *k = *state;
+    kept_begin(k);
+    void *a = kept_take(k, KEPT_HANDLE), *b = kept_take(k, KEPT_LOCK);
+    assert_true(a && b && a != b);
+    assert_memory_equal(a, zero, sizeof(zero));
+    memset(a, 0xff, KEPT_CELL_BYTES);
+    assert_ptr_equal(kept_next(k, KEPT_HANDLE, NULL), a);
+    assert_ptr_equal(kept_next(k, KEPT_LOCK, NULL), b);
+    assert_null(kept_next(k, KEPT_HANDLE, a));
+    kept_give(k, a);
+    assert_null(kept_next(k, KEPT_HANDLE, NULL));
+    assert_ptr_equal(kept_take(k, KEPT_DIRECTORY), a);
+    assert_memory_equal(a, zero, sizeof(zero));
+}
+
+/* Who comes after a process finds its cells and facts at the same place, and takes those that it gave back.
+ */
+static void test_another_process(void **state)
+{
+    struct kept *k = *state;
+    pid_t pid = fork();
+    if (pid == 0) {
+        kept_begin(k);
+        uint32_t *first = kept_take(k, KEPT_HANDLE), *second = kept_take(k, KEPT_HANDLE);
+        *first = 1;
+        *second = 2;
+        kept_give(k, first);
+        kept_facts(k)->root = 77;
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    kept_begin(k);
+    assert_int_equal(count(k, KEPT_HANDLE), 1);
+    uint32_t *left = kept_next(k, KEPT_HANDLE, NULL);
+    assert_int_equal(*left, 2);
+    assert_int_equal(kept_facts(k)->root, 77);
+    void *again = kept_take(k, KEPT_LOCK), *fresh = kept_take(k, KEPT_LOCK);
+    assert_true(again != left && fresh != left && again != fresh);
+    assert_int_equal(count(k, KEPT_LOCK), 2);
+}
+
+/* Nothing is taken beyond the last cell; before that, those who may be refused are. */
+static void test_all_are_taken(void **state)
+{
+    struct kept *k = *state;
+    size_t n = 0, refused_at = 0;
+    kept_begin(k);
+    for (void *p; (p = kept_take(k, KEPT_HANDLE)); n++)
+        if (refused_at == 0 && !kept_has_room(k))
+            refused_at = n + 1;
+    assert_int_equal(n, KEPT_CELLS_MAX);
+    assert_true(refused_at > 0 && refused_at < n);
+    kept_give(k, kept_next(k, KEPT_HANDLE, NULL));
+    assert_true(kept_has_room(k));
+}
+
+static void begin(uint64_t unique)
+{
+    uint8_t header[40] = {0};
+    memcpy(header + 8, &unique, sizeof(unique));
+    request_begin(header, sizeof(header));
+}
+
+/* A request that comes again gives its changes the same numbers; no two requests share one. */
+static void test_numbers_of_changes(void **state)
+{
+    (void)state;
+    uint64_t seen[4 * REQUEST_CHANGES];
+    size_t n = 0;
+    for (uint64_t unique = 2; unique < 10; unique += 2) {
+        begin(unique);
+        for (int i = 0; i < REQUEST_CHANGES; i++)
+            seen[n++] = request_next_change();
+        assert_int_equal(request_next_change(), 0);
+        begin(unique | 1ull << 63);
+        assert_int_equal(request_next_change(), seen[n - REQUEST_CHANGES]);
+        assert_int_equal(request_next_change(), seen[n - REQUEST_CHANGES + 1]);
+    }
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++)
+            assert_true(seen[i] != seen[j] && seen[i] != 0);
+    request_begin("short", 5);
+    assert_int_equal(request_next_change(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_cells, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_another_process, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_all_are_taken, setup, teardown),
+        cmocka_unit_test(test_numbers_of_changes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -196,6 +196,7 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
  * everybody, and is removed by asking again. */
 static int remove_scratch(struct object_service *s, const struct bucket *b, struct err *e)
 {
+    stree_end_lingering(s->scratch, b->id, /* now_ms= */ 0);
     snode_wait_freed(s->scratch); /* what was removed a moment ago is no reason to refuse */
     int r = scratch_bucket_remove(s->scratch->names, b->id, e);
     if (r == 0)

@@ -338,7 +338,7 @@ void snode_close(struct snode *n)
         return;
     assert(n->magic == SNODE_MAGIC);
     stop_threads(n);
-    stree_end_lingering(n, UINT64_MAX);
+    stree_end_lingering(n, /* bucket= */ 0, UINT64_MAX);
     for (size_t i = 0; i < SNODE_CHAINS; i++)
         while (n->chains[i]) {
             struct sfile *f = n->chains[i];

@@ -137,8 +137,8 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
                int *ret_fd, struct err *e);
 /* n: bytes that the client says it has read. */
 void stree_close(struct stree *t, uint64_t n);
-/* Frees those of lost sessions whose time is over. */
-void stree_end_lingering(struct snode *n, uint64_t now_ms);
+/* Frees those of lost sessions whose time is over, and all of a bucket (0: none). */
+void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms);
 /* Sets the size of a file. */
 int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size,
                    struct arena *a, struct err *e);

@@ -367,18 +367,23 @@ void stree_linger(struct stree *t)
     cond_signal(&n->work);
 }
 
-void stree_end_lingering(struct snode *n, uint64_t now_ms)
+static struct stree *take_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms)
 {
-    for (;;) {
-        lock_take(&n->lock);
-        struct stree *t = n->lingering && n->lingering->linger_until_ms <= now_ms ? n->lingering : NULL;
-        if (t && !(n->lingering = t->linger_next))
-            n->lingering_end = &n->lingering;
-        lock_drop(&n->lock);
-        if (!t)
-            return;
+    LOCK_SCOPE(&n->lock);
+    struct stree **at = &n->lingering;
+    while (*at && !((*at)->linger_until_ms <= now_ms || (*at)->file->bucket == bucket))
+        at = &(*at)->linger_next;
+    struct stree *t = *at;
+    if (t && !(*at = t->linger_next))
+        n->lingering_end = at;
+    return t;
+}
+
+void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms)
+{
+    struct stree *t;
+    while ((t = take_lingering(n, bucket, now_ms)))
         stree_free(t);
-    }
 }
 
 void stree_close(struct stree *t, uint64_t n)

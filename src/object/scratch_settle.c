@@ -236,7 +236,7 @@ void *snode_settler_main(void *node)
             recall_ms = now_ms + LATER_ROUND_MS;
             if (n->lingering) {
                 lock_drop(&n->lock);
-                stree_end_lingering(n, now_ms);
+                stree_end_lingering(n, /* bucket= */ 0, now_ms);
                 lock_take(&n->lock);
             }
         }

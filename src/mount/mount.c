@@ -252,7 +252,7 @@ static int mount_directory(struct mount *m, struct err *e)
     int r = fuse_session_mount(m->se, directory);
     if (r < 0)
         return err_set(e, -EIO, "%s: cannot be mounted", m->options->directory);
-    r = passthrough_hook(m->se, e);
+    r = passthrough_hook(m->se, m->kind->resume != NULL, e);
     if (r == 0 && mount_takes_over(m))
         begin_again(m);
     else if (r == 0)
@@ -287,10 +287,10 @@ static int serve_until_the_end(struct mount *m, struct err *e)
         }
         m->notifier = notifier_start(m);
         (void)serve(m);
-        unmount_directory(m);
         if (m->kind->end)
-            m->kind->end(m);
-        notifier_stop(m->notifier);
+            m->kind->end(m); /* its threads use the descriptor that unmounting closes */
+        unmount_directory(m);
+        notifier_stop(m->notifier); /* may wait for a program that waits for us, until the mount is gone */
         r = m->kind->stop(m, e);
         fuse_remove_signal_handlers(m->se);
         if (atomic_load(&m->is_given_up))

@@ -164,6 +164,21 @@ int passthrough_forget_names(struct fuse_session *se)
     return notify(se, NOTIFY_INC_EPOCH);
 }
 
+static bool survives_kills; /* set before the loop; a process has one mount */
+
+/* The kernel fails a request with EIO, instead of keeping it for a successor, when its reader is killed while
+ * a page of the buffer has to be made first: so they are all made before. */
+static ssize_t read_request(int fd, void *p, size_t n)
+{
+    static _Thread_local void *made;
+    if (survives_kills && made != p)
+        memset(p, 0, n);
+    made = p;
+    ssize_t got = read(fd, p, n);
+    request_begin(p, got > 0 ? (size_t)got : 0);
+    return got;
+}
+
 #if LIBRARY_SPEAKS_IT
 
 void passthrough_note_init(const void *request, size_t n)
@@ -174,8 +189,7 @@ void passthrough_note_init(const void *request, size_t n)
 static ssize_t hook_read(int fd, void *p, size_t n, void *userdata)
 {
     (void)userdata;
-    ssize_t got = read(fd, p, n);
-    request_begin(p, got > 0 ? (size_t)got : 0);
+    ssize_t got = read_request(fd, p, n);
     return got;
 }
 
@@ -234,8 +248,7 @@ void passthrough_note_init(const void *request, size_t n)
 static ssize_t hook_read(int fd, void *p, size_t n, void *userdata)
 {
     (void)userdata;
-    ssize_t got = read(fd, p, n);
-    request_begin(p, got > 0 ? (size_t)got : 0);
+    ssize_t got = read_request(fd, p, n);
     if (got > 0 && atomic_load_explicit(&rewrites_tmpfile, memory_order_relaxed))
         (void)passthrough_rewrite_tmpfile(p, (size_t)got);
     else if (got > 0)
@@ -287,8 +300,9 @@ int passthrough_reply_create(fuse_req_t req, const struct fuse_entry_param *entr
 
 #endif
 
-int passthrough_hook(struct fuse_session *se, struct err *e)
+int passthrough_hook(struct fuse_session *se, bool may_be_killed, struct err *e)
 {
+    survives_kills = may_be_killed;
     static const struct fuse_custom_io io = {.read = hook_read, .writev = hook_writev};
     int r = fuse_session_custom_io(se, &io, fuse_session_fd(se));
     return r < 0 ? err_errno(e, r, "fuse_session_custom_io") : 0;

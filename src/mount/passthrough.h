@@ -52,8 +52,9 @@ enum passthrough_extra {
     PASSTHROUGH_KILLPRIV = 2,
 };
 
-/* After fuse_session_mount, before the loop. Also has each thread know its request (request.h). */
-int passthrough_hook(struct fuse_session *se, struct err *e);
+/* After fuse_session_mount, before the loop. Also has each thread know its request (request.h).
+ * may_be_killed: another process can take over. */
+int passthrough_hook(struct fuse_session *se, bool may_be_killed, struct err *e);
 /* An INIT that was read by a process before this one, before it is processed again. */
 void passthrough_note_init(const void *request, size_t n);
 /* The kernel asks again for every name; answers that are on their way count as old, too. -EINVAL: it cannot

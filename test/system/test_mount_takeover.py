@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -166,7 +167,7 @@ def test_every_change_happens_once(mount, passthrough):
             w.stopped.set()
             w.join()
     for w in workers:
-        assert w.failure is None
+        assert w.failure is None, "".join(traceback.format_exception(w.failure)) + one.log()
         assert {p.name: p.read_bytes() for p in w.top.iterdir()} == w.model
 
 

@@ -377,8 +377,7 @@ class Node(Program):
         home = self.dir / "home"
         home.mkdir(exist_ok=True)
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "AWS_ACCESS_KEY_ID": access_key,
-               "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_DEFAULT_REGION": REGION, "AWS_MAX_ATTEMPTS": "1",
-               "LANG": "C.UTF-8", "AWS_EC2_METADATA_DISABLED": "true"}
+               "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_DEFAULT_REGION": REGION, "LANG": "C.UTF-8", "AWS_EC2_METADATA_DISABLED": "true"}
         done = subprocess.run([str(ROOT / ".deps/venv/bin/aws"), "--endpoint-url", self.endpoint, *map(str, arguments)],
                               env=env, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert not check or done.returncode == 0, f"aws {arguments}: {done.returncode}: {done.stderr}"

@@ -857,7 +857,8 @@ def test_waiting_for_locks(mount, kind):
     a, b = mount(threads="2").path, mount().path
     (a / "f").write_bytes(b"x")
     with holder(b / "f", kind):
-        code = ("f = open(sys.argv[1], 'r+b'); import fcntl\n"
+        code = ("import fcntl, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+                "f = open(sys.argv[1], 'r+b')\n"
                 + ("fcntl.flock(f, fcntl.LOCK_EX)" if kind == "flock" else "fcntl.lockf(f, fcntl.LOCK_EX)")
                 + "\nprint('got', flush=True)")
         waiting = [subprocess.Popen([sys.executable, "-c", "import sys\n" + code, str(a / "f")], stdout=subprocess.PIPE)

@@ -220,7 +220,7 @@ def test_open_files_go_on(node, mount, passthrough):
     harness.wait_until(is_locked, 60, "the lock is taken again")
     for f in (reader, writer, nameless):
         f.close()
-    assert not is_locked()
+    harness.wait_until(lambda: not is_locked(), 60, "the lock goes with its file, soon after the close")
     assert node.s3().get_object(Bucket=bucket, Key="write")["Body"].read() == b"before during after"
 
 

@@ -340,6 +340,12 @@ bool back_alias_find(struct back *b, uint64_t bucket_id, struct slice key, struc
     return true;
 }
 
+bool back_may_rename(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag)
+{
+    char there[ORIGIN_ETAG_MAX + 1];
+    return back_has(b, bucket_id, key) || back_alias_find(b, bucket_id, key, etag, there);
+}
+
 void back_note_conflict(struct back *b, uint64_t bucket_id)
 {
     LOCK_SCOPE(&b->lock);

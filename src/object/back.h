@@ -116,6 +116,8 @@ void back_start(struct back *b);
 /* Waits for the threads; what is not in the origin stays for the next start. NULL accepted. */
 void back_stop(struct back *b);
 void back_close(struct back *b);
+/* Whether a version of this ETag may have another one in the origin, now or soon. */
+bool back_may_rename(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag);
 
 extern const struct upstream_layer back_layer;
 

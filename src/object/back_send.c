@@ -6,6 +6,9 @@
  * answer is lost or the node is killed. With the origin's answer the record goes, durably, and then the
  * extent; a record that was replaced meanwhile stays, with what was just written as its new base.
  *
+ * One version of ours may be in the origin under a name that we never heard, and the record has room for one:
+ * before another is sent, what was found there becomes the base.
+ *
  * The origin is asked what it has where it cannot check conditions itself, where the base is not known, and
  * where a condition failed; back_decide says what follows. In a conflict the origin's object stays under the
  * key and ours is written beside it (`conflict=copy`), or ours takes its place (`conflict=overwrite`). A
@@ -131,8 +134,9 @@ static int look(struct sending *s, struct origin_attr *now, enum back_step *ret,
 
 /* ---- sending ---- */
 
-/* Notes in the record what is about to be sent. -ECANCELED: it is another one by now. */
-static int note_sent(struct sending *s, struct err *e)
+/* Notes in the record what is about to be sent, over what: `found` as a look found it, NULL without one.
+ * -ECANCELED: it is another one by now. */
+static int note_sent(struct sending *s, const struct origin_attr *found, struct err *e)
 {
     struct back *b = s->back;
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
@@ -146,6 +150,10 @@ static int note_sent(struct sending *s, struct err *e)
     if (r == -ENOENT || (r == 0 && now.seq != s->rec.seq))
         r = -ECANCELED;
     if (r == 0) {
+        if (found) {
+            now.base = found->etag.n > 0 ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
+            now.base_etag = found->etag;
+        }
         now.sent = true;
         now.sent_bytes = now.size_bytes;
         memcpy(now.sent_md5, now.md5, BACK_MD5_BYTES);
@@ -184,9 +192,10 @@ static int complete_answer(struct sending *s, struct err *e)
     return origin_get(s->upstream->origin, &g, s->arena, &s->answer, no_bytes, NULL, e);
 }
 
-static int send_put(struct sending *s, struct slice if_match, bool if_none_match, struct err *e)
+static int send_put(struct sending *s, const struct origin_attr *found, struct slice if_match,
+                    bool if_none_match, struct err *e)
 {
-    int r = note_sent(s, e);
+    int r = note_sent(s, found, e);
     if (r == 0)
         r = send_to(s, s->key, if_match, if_none_match, &s->answer, e);
     return r == 0 ? complete_answer(s, e) : r;
@@ -230,7 +239,7 @@ static int conflict(struct sending *s, struct origin_attr *now, struct err *e)
         r = origin_remove(s->upstream->origin, s->key, SLICE_NULL, e);
         r = r == -ENOENT ? 0 : r;
     } else {
-        r = send_put(s, now->etag, false, e);
+        r = send_put(s, now, now->etag, false, e);
     }
     if (r == 0 && overwrite)
         log_warn("object", "%s/" SLICE_FMT ": what somebody else wrote to the origin meanwhile was replaced",
@@ -251,7 +260,7 @@ static int looked(struct sending *s, struct err *e)
     if (step == BACK_CONFLICT)
         return conflict(s, &now, e);
     if (!s->rec.removal)
-        return send_put(s, now.etag, now.etag.n == 0, e);
+        return send_put(s, &now, now.etag, now.etag.n == 0, e);
     r = origin_remove(s->upstream->origin, s->key, SLICE_NULL, e);
     return r == -ENOENT ? 0 : r;
 }
@@ -263,7 +272,7 @@ static int carry_out(struct sending *s, struct err *e)
                 r->base != BACK_BASE_UNKNOWN && !r->sent;
     if (!sure)
         return looked(s, e);
-    int k = send_put(s, r->base_etag, r->base == BACK_BASE_ABSENT, e);
+    int k = send_put(s, NULL, r->base_etag, r->base == BACK_BASE_ABSENT, e);
     return k == ERR_PRECONDITION || k == -ENOENT ? -EAGAIN : k; /* sent is noted now: looks */
 }
 
@@ -287,7 +296,7 @@ static void rename_cached(struct sending *s)
     if (ours && object_making_begin(o, &opening, seen)) {
         attr.etag = s->answer.etag;
         attr.confirmed_ns = sys->real_ns();
-        if (attr_encode(&attr, &next) == 0)
+        if (object_encode_attr(o, b, s->key, &attr, &next) == 0)
             (void)extent_set_attr(x, buf_view(&next));
         mirror_learn(o->mirror, b, s->key, &attr, seen);
         object_making_end(o, &opening);

@@ -35,7 +35,7 @@ static void confirmed(struct object_service *s, const struct bucket *b, struct s
     _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
     attr->confirmed_ns = sys->real_ns();
     mirror_learn(s->mirror, b, key, attr, seen);
-    if (attr_encode(attr, &blob) == 0)
+    if (object_encode_attr(s, b, key, attr, &blob) == 0)
         (void)extent_set_attr(x, buf_view(&blob));
 }
 

@@ -254,6 +254,15 @@ void object_store_key(const struct bucket *b, struct slice key, struct buf *ret)
     assert(r == 0);
 }
 
+int object_encode_attr(struct object_service *s, const struct bucket *b, struct slice key,
+                       const struct attr *attr, struct buf *ret)
+{
+    struct attr kept = *attr;
+    if (back_may_rename(s->back, b->id, key, attr->etag))
+        kept.confirmed_ns = 0;
+    return attr_encode(&kept, ret);
+}
+
 int object_check_key(struct slice key, struct err *e)
 {
     if (key.n == 0)

@@ -107,6 +107,10 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
 void object_forget_upstream(struct object_service *s, uint64_t bucket_id);
 /* Key of an object in the store: bucket id (8 bytes, big endian), key. */
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret);
+/* Attributes as the store keeps them. A version that has the ETag of a write of ours, and may have another one
+ * in the origin, is asked about after a restart: only this run knows that the two are the same. */
+int object_encode_attr(struct object_service *s, const struct bucket *b, struct slice key,
+                       const struct attr *attr, struct buf *ret);
 void object_opening_enter(struct object_service *s, struct opening *o);
 void object_opening_leave(struct object_service *s, struct opening *o);
 /* Before an entry is made in the store while `o` is held: false when the key's generation is no longer `seen`

@@ -151,7 +151,7 @@ static void entry_confirmed(struct opener *o, uint64_t confirmed_ns)
     o->attr.confirmed_ns = confirmed_ns;
     mirror_learn(o->service->mirror, o->bucket, o->req->key, &o->attr, o->seen);
     _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    if (attr_encode(&o->attr, &blob) == 0)
+    if (object_encode_attr(o->service, o->bucket, o->req->key, &o->attr, &blob) == 0)
         (void)extent_set_attr(o->extent, buf_view(&blob));
 }
 
@@ -249,7 +249,7 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
         return err_set(e, ERR_ORIGIN_REFUSED, "an object of %" PRIu64 " bytes with an ETag of %zu: too large",
                        attr->size_bytes, attr->etag.n);
     _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    int r = attr_encode(attr, &blob);
+    int r = object_encode_attr(o->service, o->bucket, o->req->key, attr, &blob);
     if (r < 0)
         return err_set(e, ERR_ORIGIN_REFUSED, "attributes of the object are too large");
     enum rule_keep keep = bucket_keep(o->bucket, o->req->key);

@@ -162,7 +162,7 @@ static void publish(struct ending *x, struct extent *copy, const struct attr *at
     object_store_key(x->upstream->bucket, x->record.key, &key);
     struct store_new n = {.key = buf_view(&key), .size_bytes = attr->size_bytes};
     struct err local = {0};
-    int r = attr_encode(attr, &blob);
+    int r = object_encode_attr(x->service, x->upstream->bucket, x->record.key, attr, &blob);
     n.attr = buf_view(&blob);
     if (r == 0)
         r = store_publish(x->service->config.store, copy, &n, &local);

@@ -441,7 +441,7 @@ static void publish(struct writer *w, const struct attr *attr)
     object_store_key(w->upstream->bucket, w->put.key, &key);
     struct store_new n = {.key = buf_view(&key), .size_bytes = attr->size_bytes};
     struct err local = {0};
-    int r = attr_encode(attr, &blob);
+    int r = object_encode_attr(w->service, w->upstream->bucket, w->put.key, attr, &blob);
     n.attr = buf_view(&blob);
     if (r == 0)
         r = store_publish(w->service->config.store, w->extent, &n, &local);

@@ -145,7 +145,9 @@ static char look(struct fixture *f, const char *key)
         struct wire_fetch_req fetch = {
             .handle = o.handle, .offset = i ? o.attr.size_bytes - 1 : 0, .n = 1, .flags = WIRE_INLINE};
         struct wire_fetch_rep rep;
-        assert_int_equal(object_fetch(f->session, &fetch, f->arena, &rep, NULL), 0);
+        struct err e = {0};
+        if (object_fetch(f->session, &fetch, f->arena, &rep, &e) < 0)
+            fail_msg("%s", e.text);
         assert_int_equal(rep.data.n, 1);
         seen[i] = rep.data.p[0];
     }

@@ -51,6 +51,12 @@
       "Files of scratch buckets that may be written to, or were a moment ago")                               \
     X(SCRATCH_FREEING, GAUGE, "forebay_scratch_files_to_free", "",                                           \
       "Removed files of scratch buckets whose space is still to be given back")                              \
+    X(VALUES_BYTES, GAUGE, "forebay_values_bytes", "", "Memory of objects of buckets with values=memory")    \
+    X(VALUES, GAUGE, "forebay_values", "", "Objects of buckets with values=memory")                          \
+    X(VALUE_GETS, GAUGE, "forebay_value_gets_total", "result",                                               \
+      "Lookups in buckets with values=memory; result hit or miss")                                           \
+    X(VALUES_GONE, GAUGE, "forebay_values_gone_total", "reason",                                             \
+      "Objects of buckets with values=memory that went; reason evicted, expired or replaced")                \
     X(EVICTED_BYTES, COUNTER, "forebay_evicted_bytes_total", "disk,reason", "Bytes evicted")                 \
     X(NOT_ADMITTED, COUNTER, "forebay_not_admitted_total", "reason", "Fills served without caching")         \
     X(CORRUPT_BLOCKS, COUNTER, "forebay_corrupt_blocks_total", "disk,found",                                 \

@@ -59,7 +59,11 @@ static const struct command_usage usage = {
         "  quota                most bytes of the bucket's objects that the cache holds; 0: no limit\n"
         "  upload_expiry        uploads in parts to which nothing was added for so long are aborted (7d)\n"
         "  anonymous            none | read: read lets S3 requests without a signature list and read\n"
-        "  owner, mode          scratch: UID:GID and permissions of the root directory",
+        "  owner, mode          scratch: UID:GID and permissions of the root directory\n"
+        "  ttl                  scratch: objects end so long after they were last written; 0: never (0)\n"
+        "  values               scratch, when it is made: durable | memory: memory keeps objects of up to 16 "
+        "KiB "
+        "in memory only (durable)",
     .min_operands = 1,
     .max_operands = -1,
 };

@@ -90,6 +90,10 @@ static void print_buckets(const json_t *buckets)
         if (json_object_get(b, "inodes"))
             (void)printf("scratch: %" PRIu64 " files and directories, %s", number(b, "inodes"),
                          text_size(number(b, "bytes"), size));
+        const json_t *values = json_object_get(b, "values");
+        if (values)
+            (void)printf("values in memory: %" PRIu64 " objects, %s", number(values, "objects"),
+                         text_size(number(values, "bytes"), size));
         print_write_back(json_object_get(b, "write_back"));
         (void)putchar('\n');
     }

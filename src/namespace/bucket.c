@@ -142,6 +142,11 @@ bool bucket_is_scratch(const struct bucket *b)
     return !b->p.origin;
 }
 
+bool bucket_is_memory(const struct bucket *b)
+{
+    return b->p.values == BUCKET_VALUES_MEMORY;
+}
+
 /* Whether buckets of this kind have the property. */
 static bool property_applies(const struct bucket *b, const char *name)
 {
@@ -690,6 +695,8 @@ int bucket_change(struct bucket_table *t, struct slice name, struct slice settin
         r = err_set(e, ERR_BAD_OPTION,
                     bucket_is_scratch(old) ? "origin: a scratch bucket cannot become a mirror of one"
                                            : "origin: a mirror cannot become a scratch bucket");
+    if (r == 0 && b->p.values != old->p.values)
+        r = err_set(e, ERR_BAD_OPTION, "values: is chosen when a bucket is made, and stays");
     if (r < 0)
         return r;
     LOCK_SCOPE(&t->lock); /* as in bucket_create */

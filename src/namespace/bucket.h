@@ -53,6 +53,11 @@
       "which objects end by themselves, as PutBucketLifecycleConfiguration sets it, in one line")            \
     X(owner, STRING, "owner", "UID:GID", NULL, 0, 0, NULL, false,                                            \
       "scratch: who owns the root directory and what S3 and the command line make; default the node's")      \
+    X(object_ttl, DURATION, "ttl", "TIME", "0", 0, 31536000000, NULL, false,                                 \
+      "scratch: objects end so long after they were last written; 0: never")                                 \
+    X(values, ENUM, "values", "MODE", "durable", 0, 0, "durable|memory", false,                              \
+      "scratch, chosen when the bucket is made: memory keeps objects of up to 16 KiB in memory and nowhere " \
+      "else; they go when it is full, and with the node")                                                    \
     X(mode, STRING, "mode", "OCTAL", "0755", 0, 0, NULL, false, "scratch: permissions of the root directory")
 
 /* Properties that only buckets with an origin have; those of origin.* are, too. X(name) */
@@ -61,7 +66,7 @@
     X("verify")                                                                                              \
     X("readahead") X("retry") X("cache") X("rules") X("quota") X("upload_expiry") X("write") X("conflict")
 /* Only those without. */
-#define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode")
+#define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode") X("ttl") X("values")
 
 struct bucket_properties {
 #define X(field, type, ...) ORIGIN_FIELD_##type field;
@@ -76,6 +81,8 @@ enum bucket_validate { BUCKET_VALIDATE_NEVER, BUCKET_VALIDATE_TTL, BUCKET_VALIDA
 enum bucket_cache { BUCKET_CACHE_AUTO, BUCKET_CACHE_NEVER };
 enum bucket_write { BUCKET_WRITE_THROUGH, BUCKET_WRITE_BACK };
 enum bucket_conflict { BUCKET_CONFLICT_COPY, BUCKET_CONFLICT_OVERWRITE };
+enum bucket_anonymous { BUCKET_ANONYMOUS_NONE, BUCKET_ANONYMOUS_READ };
+enum bucket_values { BUCKET_VALUES_DURABLE, BUCKET_VALUES_MEMORY };
 enum bucket_verify { BUCKET_VERIFY_FILL, BUCKET_VERIFY_READ };
 
 struct bucket {
@@ -95,6 +102,8 @@ struct bucket {
 
 /* A bucket without origin: its data is here only. */
 bool bucket_is_scratch(const struct bucket *b);
+/* One whose objects are in memory only (object/values.h). */
+bool bucket_is_memory(const struct bucket *b);
 
 struct bucket *bucket_ref(struct bucket *b);
 void bucket_unref(struct bucket *b);

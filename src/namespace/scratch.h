@@ -310,6 +310,8 @@ struct scratch_put {
     struct slice if_match; /* ETag, or "*": ERR_PRECONDITION unless there is an object that has it */
     bool if_none_match;    /* ERR_PRECONDITION when there is an object */
     bool fail_if_clash;    /* -EISDIR, -ENOTDIR instead of using the key table */
+    uint64_t ttl_ms,
+        now_ns; /* now_ns not 0: an object that has ended (namespace/expiry.h) is none to these */
 };
 
 /* Owner and permissions of a replaced file are kept; new ones get the caller's and 0644. */
@@ -319,6 +321,11 @@ int scratch_put(struct scratch *s, const struct scratch_call *call, struct slice
 /* -ENOENT when there is no such object. */
 int scratch_remove_key(struct scratch *s, const struct scratch_call *call, struct slice key,
                        struct slice if_match, struct scratch_orphans *ret_orphans, struct err *e);
+/* The same of an object that has ended by now_ns; -ENOENT also when there is one that has not. */
+int scratch_remove_over(struct scratch *s, const struct scratch_call *call, struct slice key, uint64_t ttl_ms,
+                        uint64_t now_ns, struct scratch_orphans *ret_orphans, struct err *e);
+/* Whether an object has ended (namespace/expiry.h). Directories never do. */
+bool scratch_is_over(const struct scratch_inode *x, uint64_t ttl_ms, uint64_t now_ns);
 /* Gives the object another key, in place of what was there unless SCRATCH_NOREPLACE. */
 int scratch_move_key(struct scratch *s, const struct scratch_call *call, struct slice from, struct slice to,
                      uint32_t flags, struct scratch_orphans *ret_orphans, struct err *e);

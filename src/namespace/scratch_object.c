@@ -9,6 +9,8 @@
  */
 #include "namespace/scratch_object.h"
 
+#include "namespace/expiry.h"
+
 #define MOVED (-ESTALE) /* within this file: the place is not the one that was looked up */
 
 static bool ends_with_slash(struct slice key)
@@ -95,7 +97,8 @@ struct object_arg {
     bool in_tree;  /* walk says where; else the key table alone */
     bool to_table; /* what is put goes to the key table all the same */
     struct scratch_walk walk;
-    uint64_t ino; /* of what is put */
+    uint64_t ino;             /* of what is put */
+    uint64_t ttl_ms, over_ns; /* over_ns not 0: only what has ended by then is removed */
     /* while it is prepared: */
     struct scratch_dirent keyed_d, tree_d;
     struct scratch_loaded *dir, *tree, *keyed;
@@ -140,6 +143,8 @@ static int load_object(struct scratch_change *c, struct object_arg *q, struct er
 static int check_conditions(struct scratch_change *c, const struct object_arg *q, struct err *e)
 {
     const struct scratch_loaded *old = q->tree && is_object(&q->tree->x, q->key) ? q->tree : q->keyed;
+    if (old && q->put && q->put->now_ns != 0 && scratch_is_over(&old->x, q->put->ttl_ms, q->put->now_ns))
+        old = NULL;
     if (q->put && q->put->if_none_match && old)
         return err_set(e, ERR_PRECONDITION, "the object exists");
     if (q->if_match.n == 0)
@@ -149,6 +154,15 @@ static int check_conditions(struct scratch_change *c, const struct object_arg *q
     if (!slice_eq_str(q->if_match, "*") && !slice_eq(q->if_match, scratch_etag(&old->x, c->a)))
         return err_set(e, ERR_PRECONDITION, "the object has another ETag");
     return 0;
+}
+
+/* What is removed because it has ended must have. */
+static int check_over(const struct object_arg *q, struct err *e)
+{
+    const struct scratch_loaded *old = q->tree && is_object(&q->tree->x, q->key) ? q->tree : q->keyed;
+    if (q->over_ns == 0 || scratch_is_over(&old->x, q->ttl_ms, q->over_ns))
+        return 0;
+    return err_set(e, -ENOENT, "no such object that has ended");
 }
 
 static int take_keyed(struct scratch_change *c, struct object_arg *q, struct err *e)
@@ -265,6 +279,8 @@ static int prepare_remove(struct scratch_change *c, void *arg, struct err *e)
     if (!in_tree && !q->keyed)
         return err_set(e, -ENOENT, "no such object");
     r = check_conditions(c, q, e);
+    if (r == 0)
+        r = check_over(q, e);
     if (r == 0 && in_tree)
         r = scratch_may_remove(&q->dir->x, &q->tree->x, c->call->cred, e);
     if (r == 0)
@@ -369,16 +385,36 @@ static int find_for_remove(struct scratch *s, const struct scratch_call *call, s
     return r;
 }
 
+static int remove_object(struct scratch *s, const struct scratch_call *call, struct object_arg *q,
+                         struct scratch_orphans *ret_orphans, struct err *e)
+{
+    int r = scratch_check_key(q->key, e);
+    if (r == 0)
+        r = run_at_place(s, call, q, find_for_remove, prepare_remove, NULL, NULL, ret_orphans, e);
+    if (r == 0)
+        scratch_prune(s, call, q->key);
+    return r;
+}
+
 int scratch_remove_key(struct scratch *s, const struct scratch_call *call, struct slice key,
                        struct slice if_match, struct scratch_orphans *ret_orphans, struct err *e)
 {
     struct object_arg q = {.key = key, .if_match = if_match};
-    int r = scratch_check_key(key, e);
-    if (r == 0)
-        r = run_at_place(s, call, &q, find_for_remove, prepare_remove, NULL, NULL, ret_orphans, e);
-    if (r == 0)
-        scratch_prune(s, call, key);
-    return r;
+    return remove_object(s, call, &q, ret_orphans, e);
+}
+
+int scratch_remove_over(struct scratch *s, const struct scratch_call *call, struct slice key, uint64_t ttl_ms,
+                        uint64_t now_ns, struct scratch_orphans *ret_orphans, struct err *e)
+{
+    struct object_arg q = {.key = key, .ttl_ms = ttl_ms, .over_ns = now_ns};
+    assert(now_ns != 0);
+    return remove_object(s, call, &q, ret_orphans, e);
+}
+
+bool scratch_is_over(const struct scratch_inode *x, uint64_t ttl_ms, uint64_t now_ns)
+{
+    return S_ISREG(x->mode) && (ttl_ms != 0 || x->meta.n > 0) &&
+           expiry_is_over(ttl_ms, (uint64_t)MAX(x->mtime_ns, (int64_t)0), x->meta, now_ns);
 }
 
 /* ---- renaming ---- */

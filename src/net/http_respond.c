@@ -86,16 +86,45 @@ static bool without_body(const struct http_conn *c)
     return c->head_method || c->status == 204 || c->status == 304;
 }
 
+/* Decimal digits and a line end; a printf costs more than the rest of a small answer's head. */
+static int put_number(struct buf *b, uint64_t n)
+{
+    char text[24], *p = text + sizeof(text);
+    *--p = '\n';
+    *--p = '\r';
+    do
+        *--p = (char)('0' + n % 10);
+    while ((n /= 10) > 0);
+    return buf_append(b, p, (size_t)(text + sizeof(text) - p));
+}
+
+static int put_status(struct http_conn *c)
+{
+    const char digits[3] = {(char)('0' + c->status / 100), (char)('0' + c->status / 10 % 10),
+                            (char)('0' + c->status % 10)};
+    const struct slice parts[] = {SLICE_LIT("HTTP/1.1 "),
+                                  slice_of(digits, sizeof(digits)),
+                                  SLICE_LIT(" "),
+                                  slice_str(http_reason(c->status)),
+                                  SLICE_LIT("\r\nServer: forebay\r\nDate: "),
+                                  slice_str(date_text()),
+                                  SLICE_LIT("\r\n")};
+    int k = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(parts) && k == 0; i++)
+        k = buf_slice(&c->out, parts[i]);
+    return k;
+}
+
 static int build_head(struct http_conn *c, struct slice headers, uint64_t n_bytes)
 {
-    int k = buf_printf(&c->out, "HTTP/1.1 %d %s\r\nServer: forebay\r\nDate: %s\r\n", c->status,
-                       http_reason(c->status), date_text());
+    int k = put_status(c);
     if (k == 0)
         k = buf_slice(&c->out, headers);
     if (k == 0 && c->status != 204 && c->status != 304) {
-        if (n_bytes != UINT64_MAX)
-            k = buf_printf(&c->out, "Content-Length: %llu\r\n", (unsigned long long)n_bytes);
-        else if (c->chunked_out)
+        if (n_bytes != UINT64_MAX) {
+            k = buf_str(&c->out, "Content-Length: ");
+            k = k < 0 ? k : put_number(&c->out, n_bytes);
+        } else if (c->chunked_out)
             k = buf_str(&c->out, "Transfer-Encoding: chunked\r\n");
     }
     if (k == 0 && c->close_after)

@@ -30,7 +30,7 @@
 
 enum wire_via { WIRE_VIA_S3 = 1, WIRE_VIA_MOUNT = 2, WIRE_VIA_API = 3 };
 /* COMPLETE: all bytes present. PARTIAL: being filled. UNCACHED: not admitted, bytes come inline. */
-enum wire_state { WIRE_COMPLETE = 1, WIRE_PARTIAL = 2, WIRE_UNCACHED = 3 };
+enum wire_state { WIRE_COMPLETE = 1, WIRE_PARTIAL = 2, WIRE_UNCACHED = 3, WIRE_INLINED = 4 };
 /* Records of a WATCH on a scratch bucket. */
 enum wire_watch {
     WIRE_WATCH_CHANGED = 1, /* somebody else changed something */

@@ -134,13 +134,16 @@
  * the right range and its answer brings the attributes. State: enum wire_state. The reply carries a
  * descriptor when state is not UNCACHED and the connection passes descriptors (in process: borrowed until
  * close).
+ * With WIRE_INLINE an object that is kept in memory (values=memory) comes with the answer: `data` is all of
+ * it, state is INLINED, and there is no handle (0) to close.
  * `valid_ms`: how long another open would be answered alike without asking the origin, unless WATCH says
  * otherwise; UINT64_MAX for ever.
  */
 #define WIRE_REQ_open(F)                                                                                     \
     F(str, bucket)                                                                                           \
     F(str, key) F(str, if_match) F(str, if_none_match) F(u64, offset) F(u64, expect) F(u32, via) F(u32, flags)
-#define WIRE_REP_open(F) F(u64, handle) F(attr, attr) F(u32, state) F(u64, present) F(u64, valid_ms)
+#define WIRE_REP_open(F)                                                                                     \
+    F(u64, handle) F(attr, attr) F(u32, state) F(u64, present) F(u64, valid_ms) F(str, data)
 /*
  * Waits until bytes at `offset` are there. Either `available` > 0 bytes at that offset can be read from the
  * descriptor, or `data` holds them (uncached, or WIRE_INLINE). Never 0 bytes before the end of the object; at

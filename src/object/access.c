@@ -66,6 +66,12 @@ struct user *object_find_user(struct object_service *s, struct slice access_key,
     return user_find_key(s->users, access_key, ret_secret_key);
 }
 
+bool object_anonymous_read(struct object_service *s, struct slice bucket)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    return bucket_find(s->buckets, bucket, &b, NULL) == 0 && b->p.anonymous == BUCKET_ANONYMOUS_READ;
+}
+
 int object_session_sign_in(struct object_session *ses, struct slice access_key, struct err *e)
 {
     assert(ses->magic == OBJECT_SESSION_MAGIC && !ses->access_key);

@@ -4,6 +4,7 @@
 #include "object/scratch_node.h"
 
 #include "base/log.h"
+#include "base/sys.h"
 #include "origin/origin_check.h"
 
 #define SETTINGS_MAX_BYTES (64 * KIB)
@@ -196,6 +197,8 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
  * everybody, and is removed by asking again. */
 static int remove_scratch(struct object_service *s, const struct bucket *b, struct err *e)
 {
+    if (bucket_is_memory(b) && values_count_bucket(s->values, b->id, sys->real_ns()).objects > 0)
+        return err_set(e, -ENOTEMPTY, "bucket %s is not empty", b->name);
     stree_end_lingering(s->scratch, b->id, /* now_ms= */ 0);
     snode_wait_freed(s->scratch); /* what was removed a moment ago is no reason to refuse */
     int r = scratch_bucket_remove(s->scratch->names, b->id, e);
@@ -203,6 +206,7 @@ static int remove_scratch(struct object_service *s, const struct bucket *b, stru
         r = bucket_delete(s->buckets, slice_str(b->name), e);
     if (r < 0)
         return err_prefix(e, r, "bucket %s", b->name);
+    values_forget_bucket(s->values, b->id);
     watch_end_bucket(s, b->id);
     metrics_set(metrics_series(METRIC_SCRATCH_INODES, b->name, NULL, NULL), 0);
     metrics_set(metrics_series(METRIC_SCRATCH_BYTES, b->name, NULL, NULL), 0);

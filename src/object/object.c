@@ -19,6 +19,7 @@
 
 #define FILL_THREADS_MAX   128
 #define UPLOAD_SHARE       4 /* one part in so many of the memory budget, for parts of uploads on their way */
+#define VALUES_SHARE       3 /* an eighth of --memory; nothing of it is used before values are put */
 #define MIRROR_CACHE_SHARE 16 /* one part in so many of the memory budget; names of scratch as much */
 
 static void on_version_changed(void *arg, struct upstream *u, struct slice key, struct extent *x)
@@ -46,6 +47,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->quota_lock, LOCK_OBJECT);
     lock_init(&s->upload_lock, LOCK_OBJECT);
     cond_init(&s->upload_ended);
+    s->values = values_new(budget_total(config->budget) / VALUES_SHARE);
     s->part_budget = budget_new(budget_total(config->budget) / UPLOAD_SHARE);
     for (size_t i = 0; i < OBJECT_STRIPES; i++) {
         lock_init(&s->stripes[i].lock, LOCK_OBJECT);
@@ -112,6 +114,7 @@ void object_service_close(struct object_service *s)
     usage_free(s->usage);
     quota_free(s);
     upload_slots_free(s);
+    values_free(s->values);
     budget_free(s->part_budget);
     cond_fini(&s->upload_ended);
     lock_fini(&s->upload_lock);
@@ -127,6 +130,8 @@ void object_service_close(struct object_service *s)
 static int run(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                struct err *e)
 {
+    if (value_is_its(ses, op, req))
+        return value_call(ses, op, req, a, rep, e);
     if (scratch_is_its(ses, op, req))
         return scratch_call_local(ses, op, req, a, rep, e);
     if (through_is_its(ses, op, req))
@@ -387,8 +392,22 @@ const char *object_via_name(uint32_t via)
     return via == WIRE_VIA_S3 ? "s3" : via == WIRE_VIA_MOUNT ? "mount" : "api";
 }
 
+/* The table counts for itself, without a cache line that all of its readers share. */
+static void refresh_values(struct values *v)
+{
+    struct values_count c = values_count(v);
+    metrics_set(metrics_series(METRIC_VALUES_BYTES, NULL, NULL, NULL), (int64_t)c.bytes);
+    metrics_set(metrics_series(METRIC_VALUES, NULL, NULL, NULL), (int64_t)c.objects);
+    metrics_set(metrics_series(METRIC_VALUE_GETS, "hit", NULL, NULL), (int64_t)c.hits);
+    metrics_set(metrics_series(METRIC_VALUE_GETS, "miss", NULL, NULL), (int64_t)c.misses);
+    metrics_set(metrics_series(METRIC_VALUES_GONE, "evicted", NULL, NULL), (int64_t)c.evicted);
+    metrics_set(metrics_series(METRIC_VALUES_GONE, "expired", NULL, NULL), (int64_t)c.expired);
+    metrics_set(metrics_series(METRIC_VALUES_GONE, "replaced", NULL, NULL), (int64_t)c.replaced);
+}
+
 void object_service_refresh_metrics(struct object_service *s)
 {
+    refresh_values(s->values);
     back_refresh_metrics(s->back);
     metrics_set(metrics_series(METRIC_HANDLES, "read", NULL, NULL), (int64_t)atomic_load(&s->readers));
     metrics_set(metrics_series(METRIC_HANDLES, "write", NULL, NULL), (int64_t)atomic_load(&s->writers));

@@ -78,5 +78,8 @@ WIRE_OPS(X)
 struct user *object_find_user(struct object_service *s, struct slice access_key,
                               char ret_secret_key[USER_SECRET_KEY_LEN + 1]);
 
+/* Whether requests without any signature may read the bucket; false when there is none of that name. */
+bool object_anonymous_read(struct object_service *s, struct slice bucket);
+
 /* Service-wide gauges into the metrics table, called by the server before it prints them. */
 void object_service_refresh_metrics(struct object_service *s);

@@ -7,6 +7,7 @@
 #include "object/fill.h"
 #include "object/object.h"
 #include "object/usage.h"
+#include "object/values.h"
 
 #define OBJECT_SERVICE_MAGIC 0x6f626a73u
 #define OBJECT_SESSION_MAGIC 0x6f736573u
@@ -24,6 +25,7 @@ enum handle_kind {
     HANDLE_SWRITE,  /* struct swriter */
     HANDLE_PART,    /* struct part_write: a part of an upload */
     HANDLE_THROUGH, /* struct through: a put that is not kept */
+    HANDLE_VALUE,   /* struct value_handle: a value in memory, being read or written */
     HANDLE_TREE,    /* struct stree: a file of one, open for a mount */
 };
 
@@ -90,6 +92,7 @@ struct object_service {
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;
     _Atomic uint64_t n_watches;
+    struct values *values; /* of buckets with values=memory */
     struct usage *usage;
     struct steward *steward;
     struct budget *part_budget; /* memory of parts of uploads on their way */
@@ -97,8 +100,8 @@ struct object_service {
     struct lock upload_lock;    /* covers what follows */
     struct cond upload_ended;
     struct upload_slot *upload_slots;
-    uint64_t upload_turn_ns; /* the steward's: not before */
-    struct lock quota_lock;  /* covers quotas; taken before the steward's own */
+    uint64_t upload_turn_ns, expire_turn_ns; /* the steward's: not before */
+    struct lock quota_lock;                  /* covers quotas; taken before the steward's own */
     struct quota *quotas;
 };
 
@@ -107,8 +110,8 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
 void object_forget_upstream(struct object_service *s, uint64_t bucket_id);
 /* Key of an object in the store: bucket id (8 bytes, big endian), key. */
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret);
-/* Attributes as the store keeps them. A version that has the ETag of a write of ours, and may have another one
- * in the origin, is asked about after a restart: only this run knows that the two are the same. */
+/* Attributes as the store keeps them. A version that has the ETag of a write of ours, and may have another
+ * one in the origin, is asked about after a restart: only this run knows that the two are the same. */
 int object_encode_attr(struct object_service *s, const struct bucket *b, struct slice key,
                        const struct attr *attr, struct buf *ret);
 void object_opening_enter(struct object_service *s, struct opening *o);
@@ -204,6 +207,19 @@ int through_call(struct object_session *ses, uint32_t op, const void *req, struc
 void through_ref(struct through *t);
 void through_unref(struct through *t); /* the last one drops what was not committed */
 
+/* ---- value_ops.c: buckets with values=memory ---- */
+struct value_handle;
+/* Whether the operation is on such a bucket, or a handle of one; runs it. */
+bool value_is_its(struct object_session *ses, uint32_t op, const void *req);
+int value_call(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+               struct err *e);
+void value_handle_ref(struct value_handle *h);
+void value_handle_unref(struct value_handle *h); /* the last one drops what was not committed */
+
+/* ---- scratch_expire.c ---- */
+/* Removes objects of scratch buckets that have ended. The steward's. */
+void sobject_expire_turn(struct object_service *s);
+
 /* ---- scratch buckets: scratch_open.c, scratch_reader.c, scratch_writer.c, scratch_node.c ---- */
 struct stree;
 struct sreader;
@@ -226,6 +242,8 @@ bool watch_note(void *arg, struct slice store_key);
 /* The session has changed something in a scratch bucket: told to the mounts of others. Before it is
  * acknowledged. */
 void watch_tree_changed(const struct object_session *ses, uint64_t bucket_id);
+/* The same of what the node did by itself: told to all of them. */
+void watch_bucket_changed(struct object_service *s, uint64_t bucket_id);
 bool watch_has_trees(const struct object_service *s); /* or watches of other buckets: a quick look */
 /* Anything of the bucket may have changed. */
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id);

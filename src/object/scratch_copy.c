@@ -99,7 +99,9 @@ static int put_copy(struct scratch_op *o, const struct wire_copy_req *q, const s
                             .content_type = from->content_type,
                             .meta = from->meta,
                             .if_none_match = q->flags & WIRE_NOREPLACE,
-                            .fail_if_clash = q->flags & WIRE_POSIX};
+                            .fail_if_clash = q->flags & WIRE_POSIX,
+                            .ttl_ms = o->bucket->p.object_ttl,
+                            .now_ns = sys->real_ns()};
     int r = h ? hard_stat(h, &st) : 0;
     bool is_dir_key = slice_ends(q->to, SLICE_LIT("/")) && !h;
     if (r == 0 && !is_dir_key)
@@ -178,7 +180,7 @@ int op_scratch_copy(struct scratch_op *o, const struct wire_copy_req *req, struc
     if (r == 0)
         r = object_check_key(req->to, e);
     if (r == 0)
-        r = scratch_find(o->node->names, o->call.bucket, req->from, a, &x, e);
+        r = sobject_find(o, req->from, a, &x, e);
     if (r < 0)
         return r;
     snode_fresh(o->node, o->call.bucket, a, &x);

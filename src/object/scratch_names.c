@@ -4,6 +4,7 @@
  */
 #include "object/scratch_object_ops.h"
 
+#include "base/sys.h"
 #include "origin/meta.h"
 
 #define LIST_MAX       1000
@@ -25,6 +26,27 @@ void sobject_attr(struct snode *n, uint64_t bucket, struct scratch_inode *x, boo
     ret->meta = x->etag.n > 0 ? x->meta : meta_without(x->meta, META_CHECKSUM, a); /* written to since */
 }
 
+bool sobject_is_over(struct snode *n, const struct bucket *b, struct arena *a, struct scratch_inode *x)
+{
+    uint64_t now_ns = sys->real_ns();
+    if (!scratch_is_over(x, b->p.object_ttl, now_ns))
+        return false;
+    snode_fresh(n, b->id, a, x); /* somebody may be writing to it */
+    return scratch_is_over(x, b->p.object_ttl, now_ns);
+}
+
+static int refuse_over(struct scratch_op *o, struct arena *a, struct scratch_inode *x, struct err *e)
+{
+    return sobject_is_over(o->node, o->bucket, a, x) ? err_set(e, -ENOENT, "no such object") : 0;
+}
+
+int sobject_find(struct scratch_op *o, struct slice key, struct arena *a, struct scratch_inode *ret,
+                 struct err *e)
+{
+    int r = scratch_find(o->node->names, o->call.bucket, key, a, ret, e);
+    return r < 0 ? r : refuse_over(o, a, ret, e);
+}
+
 /* ---- STAT, LIST ---- */
 
 static int find_path(struct snode *n, uint64_t bucket, struct slice path, struct arena *a,
@@ -44,6 +66,8 @@ int op_scratch_stat(struct scratch_op *o, const struct wire_stat_req *req, struc
     int r = posix ? find_path(o->node, o->call.bucket, req->key, a, &x, e)
                   : scratch_find(o->node->names, o->call.bucket, req->key, a, &x, e);
     if (r == 0)
+        r = refuse_over(o, a, &x, e);
+    if (r == 0)
         sobject_attr(o->node, o->call.bucket, &x, posix, a, &rep->attr);
     return r;
 }
@@ -62,6 +86,10 @@ static int on_key(void *arg, const struct scratch_listed *x)
     arena_clear(l->a);
     if (!x->is_prefix) {
         struct scratch_inode inode = *x->inode;
+        if (sobject_is_over(l->o->node, l->o->bucket, l->a, &inode)) { /* left out, but passed by */
+            buf_clear(&l->next);
+            return buf_slice(&l->next, x->key);
+        }
         sobject_attr(l->o->node, l->o->call.bucket, &inode, /* posix= */ false, l->a, &w.attr);
         w.attr.content_type = w.attr.meta = SLICE_NULL; /* as origins list */
     }

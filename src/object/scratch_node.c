@@ -235,6 +235,9 @@ int snode_bucket(struct object_service *s, struct slice name, struct bucket **re
         return r;
     if (!bucket_is_scratch(b))
         return err_set(e, -EINVAL, "bucket %s has an origin: it is no scratch bucket", b->name);
+    if (bucket_is_memory(b))
+        return err_set(e, ERR_NOT_IMPLEMENTED,
+                       "bucket %s keeps its values in memory (values=memory): it has no files", b->name);
     *ret = TAKE_PTR(b);
     return 0;
 }

@@ -59,6 +59,12 @@ int op_scratch_put_abort(struct object_session *ses, const struct wire_put_abort
 void sobject_attr(struct snode *n, uint64_t bucket, struct scratch_inode *x, bool posix, struct arena *a,
                   struct wire_attr *ret);
 
+/* The object of the key; -ENOENT also when it has ended. *x is as it is now when that had to be known. */
+int sobject_find(struct scratch_op *o, struct slice key, struct arena *a, struct scratch_inode *ret,
+                 struct err *e);
+/* Whether it has ended by now; *x may become as it is now. */
+bool sobject_is_over(struct snode *n, const struct bucket *b, struct arena *a, struct scratch_inode *x);
+
 /* ---- scratch_copy.c ---- */
 
 /* The first `size` bytes of `from` into a fresh extent, which is given referenced and not yet durable; holes

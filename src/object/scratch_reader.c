@@ -69,7 +69,7 @@ int op_scratch_open(struct scratch_op *o, const struct wire_open_req *req, struc
     struct hard *h = NULL;
     int r = object_check_key(req->key, e);
     if (r == 0)
-        r = scratch_find(o->node->names, o->call.bucket, req->key, a, &x, e);
+        r = sobject_find(o, req->key, a, &x, e);
     if (r < 0)
         return r;
     sobject_attr(o->node, o->call.bucket, &x, /* posix= */ false, a, &rep->attr);

@@ -12,6 +12,7 @@
  */
 #include "object/scratch_object_ops.h"
 
+#include "base/sys.h"
 #include "base/text.h"
 
 #include <fcntl.h>
@@ -323,6 +324,8 @@ static int name_extent(struct swriter *w, struct hard *h, const struct wire_put_
     uint8_t location[HARD_LOCATION_BYTES];
     struct scratch_put p = w->put;
     *ret_named = false;
+    p.ttl_ms = w->bucket->p.object_ttl;
+    p.now_ns = sys->real_ns();
     p.etag = q->etag.n > 0 ? q->etag : etag_of(w, q->size, a);
     int r = fill_put(w, h, q->size, location, &p, e);
     if (r < 0)

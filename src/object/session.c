@@ -39,6 +39,8 @@ static void drop(enum handle_kind kind, void *object)
         part_write_unref(object);
     else if (kind == HANDLE_THROUGH)
         through_unref(object);
+    else if (kind == HANDLE_VALUE)
+        value_handle_unref(object);
     else if (kind == HANDLE_TREE)
         stree_linger(
             object); /* who closes handles does it by CLOSE: another process may take the mount over */
@@ -134,6 +136,8 @@ void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t ha
         part_write_ref(h->object);
     else if (kind == HANDLE_THROUGH)
         through_ref(h->object);
+    else if (kind == HANDLE_VALUE)
+        value_handle_ref(h->object);
     else
         swriter_ref(h->object);
     return h->object;

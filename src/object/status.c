@@ -65,6 +65,13 @@ static json_t *mounts_json(struct object_service *s)
 static void add_counts(struct object_service *s, const struct bucket *b, json_t *o)
 {
     struct scratch_counts c;
+    if (bucket_is_memory(b)) {
+        struct values_count n = values_count_bucket(s->values, b->id, sys->real_ns());
+        (void)json_object_set_new(
+            o, "values",
+            json_pack("{s:I, s:I}", "objects", (json_int_t)n.objects, "bytes", (json_int_t)n.bytes));
+        return;
+    }
     if (!bucket_is_scratch(b) || scratch_statfs(s->scratch->names, b->id, &c, NULL) < 0)
         return;
     (void)json_object_set_new(o, "inodes", json_integer((json_int_t)c.inodes));
@@ -77,6 +84,15 @@ static json_t *scratch_json(struct snode *n)
     LOCK_SCOPE(&n->lock);
     return json_pack("{s:I, s:I}", "unsettled_files", (json_int_t)n->n_unsettled, "files_to_free",
                      (json_int_t)n->n_freed);
+}
+
+static json_t *values_json(struct values *v)
+{
+    struct values_count c = values_count(v);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "objects", (json_int_t)c.objects, "bytes",
+                     (json_int_t)c.bytes, "limit_bytes", (json_int_t)values_max_bytes(v), "hits",
+                     (json_int_t)c.hits, "misses", (json_int_t)c.misses, "evicted", (json_int_t)c.evicted,
+                     "expired", (json_int_t)c.expired);
 }
 
 static json_t *buckets_json(struct object_service *s)
@@ -103,11 +119,12 @@ int op_status(struct object_session *ses, const struct wire_status_req *req, str
     (void)req;
     struct object_service *s = ses->service;
     json_t *o =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "version", FOREBAY_VERSION,
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "version", FOREBAY_VERSION,
                   "memory_budget_bytes", (json_int_t)budget_total(s->config.budget), "memory_used_bytes",
                   (json_int_t)budget_used(s->config.budget), "readers", (json_int_t)atomic_load(&s->readers),
                   "writers", (json_int_t)atomic_load(&s->writers), "disks", disks_json(s->config.store),
-                  "buckets", buckets_json(s), "mounts", mounts_json(s), "scratch", scratch_json(s->scratch));
+                  "buckets", buckets_json(s), "mounts", mounts_json(s), "scratch", scratch_json(s->scratch),
+                  "values", values_json(s->values));
     if (!o)
         return err_set(e, -ENOMEM, "status");
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_PRESERVE_ORDER);

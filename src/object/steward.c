@@ -36,6 +36,8 @@ static void turn(struct steward *w)
         save(w);
     quota_turn(w->service);
     upload_turn(w->service);
+    sobject_expire_turn(w->service);
+    values_sweep(w->service->values, sys->real_ns());
 }
 
 static void *run(void *arg)

@@ -118,6 +118,14 @@ void watch_tree_changed(const struct object_session *ses, uint64_t bucket_id)
     tell_trees_locked(s, bucket_id, ses, WIRE_WATCH_CHANGED);
 }
 
+void watch_bucket_changed(struct object_service *s, uint64_t bucket_id)
+{
+    if (!watch_has_trees(s))
+        return;
+    LOCK_SCOPE(&s->watch_lock);
+    tell_trees_locked(s, bucket_id, NULL, WIRE_WATCH_CHANGED);
+}
+
 /* ---- life ---- */
 
 void watch_free(struct watch *w)

@@ -13,6 +13,9 @@
 /* "SUFFIX BASE64" of s3/checksum.h, of all bytes of the object. Whoever changes the bytes drops it. */
 #define META_CHECKSUM "x-amz-checksum"
 
+/* When the object of a scratch bucket ends, ns since 1970 as decimal digits (namespace/expiry.h). */
+#define META_EXPIRES "x-forebay-expires"
+
 /* Whether a header is one of ours, in any case. */
 bool meta_is_ours(struct slice name);
 /* The value of a line, empty when there is none. */

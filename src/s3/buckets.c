@@ -117,9 +117,7 @@ bool buckets_property(struct s3_request *r, struct slice bucket, const char *nam
 
 bool buckets_anonymous_read(struct s3_request *r, struct slice bucket)
 {
-    struct slice mode;
-
-    return buckets_property(r, bucket, "anonymous", &mode) && slice_eq_str(mode, "read");
+    return object_anonymous_read(r->s3->objects, bucket);
 }
 
 enum s3_error s3_op_head_bucket(struct s3_request *r)

@@ -27,6 +27,7 @@ struct get {
     uint64_t handle;
     int fd;
     uint32_t state;
+    struct slice data; /* all of an object that came with the open */
     struct wire_attr attr;
     bool ranged;
     struct http_range range; /* what to send */
@@ -91,6 +92,18 @@ static void put_overrides(struct s3_request *r)
 #undef X
 }
 
+/* When an object with an end of its own ends. */
+static void put_end(struct s3_request *r, struct slice value)
+{
+    char text[32];
+    uint64_t ns;
+
+    if (slice_u64(value, &ns))
+        return;
+    text_iso8601(ns, text);
+    reply_header(r, "x-forebay-expires", slice_str(text));
+}
+
 static void put_meta(struct s3_request *r, struct slice meta)
 {
     while (meta.n) {
@@ -99,7 +112,9 @@ static void put_meta(struct s3_request *r, struct slice meta)
 
         if (slice_eq_str(name, META_CHECKSUM))
             continue;
-        if (slice_eq_str(name, META_TAGS))
+        if (slice_eq_str(name, META_EXPIRES))
+            put_end(r, slice_trim(value));
+        else if (slice_eq_str(name, META_TAGS))
             reply_header(r, "x-amz-tagging-count",
                          slice_str(arena_printf(r->arena, "%zu", tags_count(slice_trim(value)))));
         else if (name.n && !override(r, name).p)
@@ -273,6 +288,10 @@ static void send_body(struct get *g)
 
     if (g->range.n == 0)
         return;
+    if (g->state == WIRE_INLINED) {
+        (void)http_conn_write(r->conn, g->data.p + g->range.offset, g->range.n); /* the connection knows */
+        return;
+    }
     if (g->state == WIRE_COMPLETE && g->fd >= 0) {
         send_tail(g);
         return;
@@ -329,7 +348,7 @@ static int plan_open(struct s3_request *r, struct wire_open_req *q, struct err *
 static int open_object(struct get *g, struct err *e)
 {
     struct s3_request *r = g->r;
-    struct wire_open_req req = {.bucket = r->bucket, .key = r->key, .via = WIRE_VIA_S3};
+    struct wire_open_req req = {.bucket = r->bucket, .key = r->key, .via = WIRE_VIA_S3, .flags = WIRE_INLINE};
     struct wire_open_rep rep;
     int status = plan_open(r, &req, e);
 
@@ -340,6 +359,7 @@ static int open_object(struct get *g, struct err *e)
     g->handle = rep.handle;
     g->fd = rep.fd;
     g->state = rep.state;
+    g->data = rep.data;
     g->attr = rep.attr;
     g->present = rep.present;
     return 0;
@@ -359,7 +379,7 @@ enum s3_error s3_op_get_object(struct s3_request *r)
         error = send_head(r, &g.attr, &g.range, g.ranged);
     if (!error)
         send_body(&g);
-    if (!r->parked)
+    if (!r->parked && g.handle)
         close_handle(r->s3, g.handle, g.by_fd, g.present);
     return error;
 }

@@ -11,8 +11,11 @@
 #include "s3/condition.h"
 #include "s3/sink.h"
 
+#include "base/sys.h"
 #include "base/text.h"
 #include "origin/origin.h"
+
+#define TTL_MAX_MS ((uint64_t)365 * 24 * 3600 * 1000)
 
 /* Request headers that are kept with the object besides x-amz-meta-*. */
 static const char *const kept_headers[] = {
@@ -98,14 +101,37 @@ static enum s3_error refuse_unknown(struct s3_request *r)
     return class.p && !slice_eq_str(class, "STANDARD") ? S3_ERR_INVALID_STORAGE_CLASS : S3_OK;
 }
 
+/* The end that x-forebay-ttl gives an object, as it is kept with it; empty without that header. It needs the
+ * bucket's own ttl: that is what makes the node look for objects that have ended. */
+static enum s3_error own_end(struct s3_request *r, struct slice *ret)
+{
+    struct slice text = request_header(r, "x-forebay-ttl"), property;
+    uint64_t ttl_ms, usual_ms, now_ns = sys->real_ns();
+
+    *ret = SLICE_LIT("");
+    if (!text.p)
+        return S3_OK;
+    if (text_parse_duration(slice_trim(text), &ttl_ms) || ttl_ms == 0 || ttl_ms > TTL_MAX_MS)
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
+                            "x-forebay-ttl must be a time from 1ms to 365d, for example 90s");
+    if (!buckets_property(r, r->bucket, "ttl", &property) || text_parse_duration(property, &usual_ms) ||
+        usual_ms == 0)
+        return reply_refuse(r, S3_ERR_INVALID_REQUEST,
+                            "x-forebay-ttl needs a bucket without origin whose property ttl is set");
+    *ret = slice_str(arena_printf(r->arena, "%llu", (unsigned long long)(now_ns + ttl_ms * 1000000)));
+    return S3_OK;
+}
+
 enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_META_MAX_BYTES);
-    struct slice tags;
+    struct slice tags, end;
     enum s3_error error = refuse_unknown(r);
 
     if (!error)
         error = tagging_of_request(r, &tags);
+    if (!error)
+        error = own_end(r, &end);
     if (error)
         return error;
     for (size_t i = 0; i < r->http->n_headers; i++) {
@@ -124,7 +150,8 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
             return S3_ERR_METADATA_TOO_LARGE;
     }
     *ret_type = request_header(r, "content-type");
-    return put_own_line(r, buf_view(&b), META_TAGS, tags, ret_meta);
+    error = put_own_line(r, buf_view(&b), META_TAGS, tags, ret_meta);
+    return error || end.n == 0 ? error : put_own_line(r, *ret_meta, META_EXPIRES, end, ret_meta);
 }
 
 enum s3_error put_own_line(struct s3_request *r, struct slice meta, const char *name, struct slice value,

@@ -215,10 +215,22 @@ static bool is_s3_method(struct slice method)
            slice_eq_str(method, "POST") || slice_eq_str(method, "DELETE");
 }
 
+/* Whether the query is nothing but a signature's: then it selects no operation, and need not be looked
+ * through for each of those. */
+static bool only_signs(const struct http_pair *query, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!slice_starts(query[i].name, SLICE_LIT("X-Amz-")))
+            return false;
+    return true;
+}
+
 enum s3_error route_op(const struct http_request *http, bool has_bucket, bool has_key,
                        const struct http_pair *query, size_t n_query, enum s3_op *ret_op,
                        const char **ret_reason)
 {
+    if (only_signs(query, n_query))
+        n_query = 0;
     const struct http_pair *version = route_query(query, n_query, "versionId");
     enum s3_op op = S3_OP_NONE;
 

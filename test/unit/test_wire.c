@@ -240,7 +240,8 @@ static void the_bytes_are_fixed(void **state)
                                                 .meta = SLICE_LIT("a: b\n")},
                                        .state = WIRE_COMPLETE,
                                        .present = 4096,
-                                       .valid_ms = 60000};
+                                       .valid_ms = 60000,
+                                       .data = SLICE_LIT("")};
     assert_int_equal(wire_op_info(WIRE_OP_OPEN)->encode_rep(&open, &b), 0);
     assert_hex(buf_view(&b), "0201000000000000"
                              "01000000"
@@ -251,7 +252,8 @@ static void the_bytes_are_fixed(void **state)
                              "05000000613a20620a"
                              "01000000"
                              "0010000000000000"
-                             "60ea000000000000");
+                             "60ea000000000000"
+                             "00000000");
 }
 
 /* So are those of list items and error texts. */

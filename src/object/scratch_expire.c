@@ -1,0 +1,116 @@
+/*
+ * Removing objects of scratch buckets whose time is over (namespace/expiry.h): nobody finds them any more,
+ * and this is what gives their space back. Now and then it walks the buckets that have a `ttl`, in pages.
+ *
+ * 1. An object is removed only when it has ended by the very record that the removal finds: whoever writes
+ * the key in between keeps what was written.
+ * 2. A bucket is walked no more than once in a quarter of its ttl, between TURN_MIN_NS and TURN_MAX_NS.
+ *
+ * Failure modes: what cannot be listed or removed is logged, once for a bucket and walk, and tried again by
+ * the next one.
+ */
+#include "object/scratch_object_ops.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+#define PAGE          1000
+#define PAGE_BYTES    (2 * MIB)
+#define ENTRY_ARENA   (64 * KIB)
+#define BUCKETS_MAX   256 /* looked at in one turn */
+#define TURN_MIN_NS   ((uint64_t)1000000000)
+#define TURN_MAX_NS   ((uint64_t)600000000000)
+#define NS_PER_TTL_MS 250000 /* a quarter of a ms */
+
+struct walk {
+    struct object_service *service;
+    const struct bucket *bucket;
+    struct arena *a;  /* of one entry */
+    struct buf keys;  /* of a page: what has ended, each with a NUL behind it */
+    struct buf after; /* last key seen */
+    uint64_t removed;
+};
+
+static int on_key(void *arg, const struct scratch_listed *x)
+{
+    struct walk *w = arg;
+    struct scratch_inode inode = *x->inode;
+    arena_clear(w->a);
+    bool over = sobject_is_over(w->service->scratch, w->bucket, w->a, &inode);
+    int r = over ? buf_slice(&w->keys, x->key) : 0;
+    if (over && r == 0)
+        r = buf_char(&w->keys, '\0');
+    if (r < 0)
+        return -E2BIG; /* the page ends here */
+    buf_clear(&w->after);
+    return buf_slice(&w->after, x->key);
+}
+
+static int remove_page(struct walk *w, struct err *e)
+{
+    struct scratch *names = w->service->scratch->names;
+    struct scratch_cred cred = snode_owner(w->bucket);
+    const struct scratch_call call = {.bucket = w->bucket->id, .cred = &cred};
+    struct slice rest = buf_view(&w->keys);
+    while (rest.n > 0) {
+        struct slice key = slice_split(&rest, '\0');
+        struct scratch_orphans orphans = {0};
+        int r = scratch_remove_over(names, &call, key, w->bucket->p.object_ttl, sys->real_ns(), &orphans, e);
+        snode_free_orphans(w->service->scratch, &orphans);
+        if (r < 0 && r != -ENOENT)
+            return r;
+        w->removed += r == 0;
+    }
+    return 0;
+}
+
+static int walk(struct walk *w, struct err *e)
+{
+    bool more = true;
+    int r = 0;
+    while (r == 0 && more && !atomic_load(&w->bucket->retired)) {
+        struct scratch_list what = {.after = buf_view(&w->after), .max = PAGE};
+        buf_clear(&w->keys);
+        _cleanup_free_ char *after = slice_dup(what.after); /* on_key changes the buffer */
+        what.after.p = after;
+        r = scratch_list(w->service->scratch->names, w->bucket->id, &what, on_key, w, &more, e);
+        if (r == 0)
+            r = remove_page(w, e);
+    }
+    return r;
+}
+
+static void walk_bucket(struct object_service *s, const struct bucket *b)
+{
+    struct err e = {0};
+    struct walk w = {.service = s,
+                     .bucket = b,
+                     .a = arena_new(ENTRY_ARENA),
+                     .keys = BUF_INIT(PAGE_BYTES),
+                     .after = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 8)};
+    if (walk(&w, &e) < 0)
+        log_warn("object", "bucket %s: objects that have ended: %s", b->name, e.text);
+    if (w.removed > 0)
+        watch_bucket_changed(s, b->id);
+    arena_free(w.a);
+    buf_fini(&w.keys);
+    buf_fini(&w.after);
+}
+
+void sobject_expire_turn(struct object_service *s)
+{
+    uint64_t now_ns = sys->mono_ns(), next_ns = TURN_MAX_NS;
+    if (now_ns < s->expire_turn_ns)
+        return;
+    struct bucket *page[BUCKETS_MAX];
+    size_t n = bucket_page(s->buckets, SLICE_NULL, page, ARRAY_SIZE(page));
+    for (size_t i = 0; i < n; i++) {
+        const struct bucket *b = page[i];
+        if (bucket_is_scratch(b) && !bucket_is_memory(b) && b->p.object_ttl > 0) {
+            walk_bucket(s, b);
+            next_ns = MIN(next_ns, MAX(b->p.object_ttl * NS_PER_TTL_MS, TURN_MIN_NS));
+        }
+        bucket_unref(page[i]);
+    }
+    s->expire_turn_ns = next_ns == TURN_MAX_NS ? 0 : now_ns + next_ns;
+}

@@ -1,0 +1,172 @@
+"""Objects with an end, and buckets that keep their objects in memory: what an inference server uses to look predictions up."""
+
+import concurrent.futures
+import json
+import time
+import urllib.request
+
+import botocore.exceptions
+import pytest
+
+from harness import Node, random_bytes, wait_until
+
+LIMIT = 16 << 10
+
+
+def code_of(call):
+    """The S3 error code with which a call fails."""
+    with pytest.raises(botocore.exceptions.ClientError) as caught:
+        call()
+    return caught.value.response["Error"]["Code"]
+
+
+def is_there(s3, bucket, key):
+    try:
+        s3.get_object(Bucket=bucket, Key=key)
+        return True
+    except s3.exceptions.NoSuchKey:
+        return False
+
+
+def put_with_ttl(s3, bucket, key, body, ttl, **more):
+    """PutObject with the header x-forebay-ttl."""
+    def add(params, **_):
+        params["headers"]["x-forebay-ttl"] = ttl
+
+    s3.meta.events.register("before-call.s3.PutObject", add)
+    try:
+        return s3.put_object(Bucket=bucket, Key=key, Body=body, **more)
+    finally:
+        s3.meta.events.unregister("before-call.s3.PutObject", add)
+
+
+@pytest.fixture(name="node")
+def _node(tmp_path, route):
+    """A node of one test: all of them use the same names."""
+    with Node(tmp_path / "node", route=route) as running:
+        yield running
+
+
+def state(node):
+    return json.loads(node.cli("status", "--json").stdout)
+
+
+@pytest.mark.parametrize("values", ["memory", "durable"])
+def test_get_or_404_and_put_if_absent(node, values):
+    """A prediction is looked up, put when it is absent, and found; of many who put it at once one wins."""
+    s3 = node.s3()
+    node.cli("bucket", "create", "values", f"values={values}", "ttl=1h")
+    assert code_of(lambda: s3.get_object(Bucket="values", Key="p/1")) == "NoSuchKey"
+    bodies = [random_bytes(1024, seed=i) for i in range(8)]
+
+    def put(body):
+        try:
+            s3.put_object(Bucket="values", Key="p/1", Body=body, IfNoneMatch="*", ContentType="a/b", Metadata={"m": "1"})
+            return body
+        except botocore.exceptions.ClientError as e:
+            assert e.response["Error"]["Code"] == "PreconditionFailed"
+            return None
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        winners = [b for b in pool.map(put, bodies) if b]
+    assert len(winners) == 1
+    found = s3.get_object(Bucket="values", Key="p/1")
+    assert found["Body"].read() == winners[0]
+    assert found["ContentType"] == "a/b" and found["Metadata"] == {"m": "1"}
+    assert s3.head_object(Bucket="values", Key="p/1")["ContentLength"] == 1024
+    assert s3.get_object(Bucket="values", Key="p/1", Range="bytes=10-19")["Body"].read() == winners[0][10:20]
+    assert code_of(lambda: s3.get_object(Bucket="values", Key="p/1", IfMatch='"x"')) == "PreconditionFailed"
+    assert node.cli("cat", "values/p/1", stdin=b"").stdout == winners[0]
+    s3.put_object(Bucket="values", Key="empty", Body=b"")
+    assert s3.get_object(Bucket="values", Key="empty")["Body"].read() == b""
+    s3.copy_object(Bucket="values", Key="p/2", CopySource="values/p/1")
+    assert s3.get_object(Bucket="values", Key="p/2")["Body"].read() == winners[0]
+    listed = s3.list_objects_v2(Bucket="values", Delimiter="/")
+    assert [o["Key"] for o in listed["Contents"]] == ["empty"]
+    assert [p["Prefix"] for p in listed["CommonPrefixes"]] == ["p/"]
+    assert code_of(lambda: s3.delete_bucket(Bucket="values")) == "BucketNotEmpty"
+    for key in ("p/1", "p/2", "empty"):
+        s3.delete_object(Bucket="values", Key=key)
+    assert not is_there(s3, "values", "p/1")
+    s3.delete_bucket(Bucket="values")
+
+
+@pytest.mark.parametrize("values", ["memory", "durable"])
+def test_objects_end(node, values):
+    """After its time an object is 404, leaves listings, and can be put as absent again; its own time counts before the
+    bucket's; what it took is given back without anybody asking for it."""
+    s3 = node.s3()
+    node.cli("bucket", "create", "values", f"values={values}", "ttl=1h")
+    put_with_ttl(s3, "values", "long", b"x" * 100, "1h")
+    put_with_ttl(s3, "values", "brief", b"y" * 100, "700ms", IfNoneMatch="*")
+    assert "x-forebay-expires" in s3.head_object(Bucket="values", Key="long")["ResponseMetadata"]["HTTPHeaders"]
+    wait_until(lambda: not is_there(s3, "values", "brief"), what="the object ended")
+    assert [o["Key"] for o in s3.list_objects_v2(Bucket="values")["Contents"]] == ["long"]
+    put_with_ttl(s3, "values", "brief", b"z", "700ms", IfNoneMatch="*")
+    wait_until(lambda: not is_there(s3, "values", "brief"), what="the object ended again")
+    node.cli("bucket", "set", "values", "ttl=2s")
+    s3.put_object(Bucket="values", Key="usual", Body=b"w")
+    assert is_there(s3, "values", "long")
+
+    def objects():
+        bucket = next(b for b in state(node)["buckets"] if b["name"] == "values")
+        return bucket["values"]["objects"] if values == "memory" else bucket["inodes"]
+
+    wait_until(lambda: not is_there(s3, "values", "usual"), what="the bucket's ttl")
+    wait_until(lambda: objects() == 1, 60, "what ended was freed")
+    assert is_there(s3, "values", "long")
+
+
+def test_what_a_restart_leaves(tmp_path):
+    """values=memory is lost with the node, values=durable is not, and neither comes back after its end."""
+    with Node(tmp_path / "node") as node:
+        s3 = node.s3()
+        for values in ("memory", "durable"):
+            node.cli("bucket", "create", values, f"values={values}", "ttl=1h")
+            s3.put_object(Bucket=values, Key="k", Body=b"v")
+        put_with_ttl(s3, "durable", "brief", b"v", "300ms")
+        node.kill()
+        time.sleep(0.3)  # the end of `brief` passes while nobody runs
+        node.start()
+        s3 = node.s3()
+        assert not is_there(s3, "memory", "k")
+        assert is_there(s3, "durable", "k")
+        assert not is_there(s3, "durable", "brief")
+
+
+def test_what_a_memory_bucket_refuses(node, tmp_path):
+    """Large objects, uploads in parts, mounts, a change of mind, and ttl where it cannot be: each is refused with its reason."""
+    s3 = node.s3()
+    node.cli("bucket", "create", "values", "values=memory")
+    s3.put_object(Bucket="values", Key="fits", Body=b"x" * LIMIT)
+    assert code_of(lambda: s3.put_object(Bucket="values", Key="k", Body=b"x" * (LIMIT + 1))) == "EntityTooLarge"
+    assert code_of(lambda: put_with_ttl(s3, "values", "k", b"x", "5s")) == "InvalidRequest"
+    assert code_of(lambda: put_with_ttl(s3, "values", "k", b"x", "soon")) == "InvalidArgument"
+    for arguments, words in ((["bucket", "set", "values", "values=durable"], "chosen when a bucket is made"),
+                             (["explain", "values/fits"], "values=memory"),
+                             (["bucket", "create", "other", "values=never"], "values")):
+        failed = node.cli(*arguments, check=False)
+        assert failed.returncode != 0 and words in failed.stderr
+    assert code_of(lambda: s3.create_multipart_upload(Bucket="values", Key="parts")) == "NotImplemented"
+    assert not is_there(s3, "values", "k")
+
+
+def test_memory_stays_bounded(tmp_path):
+    """More values than fit push out the ones that nobody reads; status and metrics say so, and the node goes on."""
+    with Node(tmp_path / "node", memory="64MiB") as node:
+        node.cli("bucket", "create", "values", "values=memory", "anonymous=read")
+        s3 = node.s3()
+        body = b"v" * LIMIT
+
+        def put(i):
+            s3.put_object(Bucket="values", Key=f"k{i}", Body=body)
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(put, range(700)))
+        values = state(node)["values"]
+        assert 0 < values["bytes"] <= values["limit_bytes"] and values["evicted"] > 0
+        s3.put_object(Bucket="values", Key="last", Body=body)
+        with urllib.request.urlopen(node.endpoint + "/values/last", timeout=60) as reply:
+            assert reply.read() == body
+        assert 0 < node.metric("forebay_values_bytes") <= values["limit_bytes"]
+        assert node.metric("forebay_values_gone_total", reason="evicted") > 0

@@ -9,7 +9,9 @@
  * Invariants:
  *  1. Memory is one page and the list of its beginnings.
  *  2. An entry that did not fit into a reply is given again by the next one.
- *  3. With READDIRPLUS every entry that the kernel takes counts as one lookup; above MOUNT_NODES_MAX inodes
+ *  3. In a process that took over, entries have the numbers that a new walk gives them: who was in the middle of
+ * a directory that changed may miss some or meet them again.
+ *  4. With READDIRPLUS every entry that the kernel takes counts as one lookup; above MOUNT_NODES_MAX inodes
  * entries are given without attributes, and count nothing.
  *
  * Failure modes: a listing that fails in the middle gives the entries before it and then its error.
@@ -17,8 +19,23 @@
 #include "mount/mount_internal.h"
 
 #include "client/client_lister.h"
+#include "mount/request.h"
 
-#define DIR_MAGIC 0x6d646972u
+#include <stdlib.h>
+
+#define DIR_MAGIC  0x6d646972u
+#define OPEN_MAGIC 0x6d646f70u
+#define SHUT_MAGIC 0x6d647368u /* its RELEASEDIR is not answered yet */
+
+/* What the kernel has of an open directory. A kept cell (kept.h). */
+struct dir_open {
+    uint32_t magic; /* set last */
+    uint64_t node_id;
+    uint64_t unique; /* of the kernel's request */
+    struct dir *dir; /* of the process that serves now */
+};
+
+static_assert(sizeof(struct dir_open) <= KEPT_CELL_BYTES, "fits into a cell");
 
 /* Entry number `first` begins with the key behind `after`. */
 struct page_start {
@@ -29,6 +46,7 @@ struct page_start {
 struct dir {
     uint32_t magic;
     struct dir *next, *previous; /* all of the mount; covered by the node table's lock */
+    struct dir_open *open;
     struct node *node;
     struct lock lock; /* covers the rest: programs may read one directory from several threads */
     char *prefix;     /* of the listing, ends with '/' unless it is the whole bucket */
@@ -173,12 +191,26 @@ static int seek(struct mount *m, struct dir *d, uint64_t offset, struct err *e)
     return 0;
 }
 
+/* The same order in each process that serves. */
+static int by_id(const void *a, const void *b)
+{
+    uint64_t x = (*(struct node *const *)a)->id, y = (*(struct node *const *)b)->id;
+    return (x > y) - (x < y);
+}
+
+static void collect_staged(struct mount *m, struct dir *d)
+{
+    staging_each(m, d->node, STAGING_UNPUBLISHED, add_staged, d);
+    if (d->n_staged > 1)
+        qsort(d->staged, d->n_staged, sizeof(d->staged[0]), by_id);
+}
+
 static void rewind_dir(struct mount *m, struct dir *d)
 {
     drop_staged(m, d);
     forget_starts(d);
     client_lister_free(TAKE_PTR(d->lister));
-    staging_each(m, d->node, STAGING_UNPUBLISHED, add_staged, d);
+    collect_staged(m, d);
 }
 
 /* ---- filling a reply ---- */
@@ -281,7 +313,8 @@ static int fill(struct filler *f, uint64_t offset, struct err *e)
 
 static struct dir *dir_of(const struct fuse_file_info *fi)
 {
-    return CAST_MAGIC(dir, (void *)(uintptr_t)fi->fh, DIR_MAGIC);
+    struct dir_open *o = CAST_MAGIC(dir_open, (void *)(uintptr_t)fi->fh, OPEN_MAGIC);
+    return CAST_MAGIC(dir, o->dir, DIR_MAGIC);
 }
 
 static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file_info *fi, bool plus)
@@ -320,12 +353,15 @@ void mount_op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off
 
 /* ---- opening and closing ---- */
 
-static void dir_free(struct mount *m, struct dir *d)
+/* The cell stays, until RELEASEDIR is answered. */
+static struct dir_open *dir_shut(struct mount *m, struct dir *d)
 {
+    struct dir_open *o = d->open;
     lock_take(node_table_lock(m->nodes));
     *(d->previous ? &d->previous->next : &m->dirs) = d->next;
     if (d->next)
         d->next->previous = d->previous;
+    o->magic = SHUT_MAGIC;
     lock_drop(node_table_lock(m->nodes));
     drop_staged(m, d);
     forget_starts(d);
@@ -336,51 +372,129 @@ static void dir_free(struct mount *m, struct dir *d)
     free(d->last_key);
     d->magic = 0;
     free(d);
+    return o;
 }
 
-void mount_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+static void open_give(struct mount *m, struct dir_open *o)
 {
-    struct mount *m = mount_of(req);
-    struct node *n = node_get(m->nodes, ino);
+    assert(o->magic == SHUT_MAGIC);
+    o->magic = 0;
+    kept_give(m->seat.kept, o);
+}
+
+/* Takes over the reference to n. */
+static int dir_new(struct mount *m, struct node *n, struct dir_open *o)
+{
     _cleanup_buf_ struct buf prefix = BUF_INIT(MOUNT_KEY_MAX_BYTES + 1);
-    int r = n ? mount_key(m, n, SLICE_NULL, &prefix) : -ESTALE;
+    int r = mount_key(m, n, SLICE_NULL, &prefix);
     if (r == 0 && prefix.n > 0 && prefix.p[prefix.n - 1] != '/')
         r = buf_char(&prefix, '/');
     if (r < 0) {
         node_unref(m->nodes, n);
-        mount_reply_error(req, "opendir", r, NULL);
-        return;
+        return r;
     }
     struct dir *d = calloc(1, sizeof(*d));
     if (!d)
         abort();
     d->magic = DIR_MAGIC;
+    d->open = o;
     d->node = n;
     d->prefix_n = prefix.n;
     d->prefix = buf_take(&prefix);
     lock_init(&d->lock, LOCK_SESSION); /* above the client's and the node table's */
-    lock_take(node_table_lock(m->nodes));
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    o->dir = d;
     d->next = m->dirs;
     if (d->next)
         d->next->previous = d;
     m->dirs = d;
-    lock_drop(node_table_lock(m->nodes));
-    fi->fh = (uintptr_t)d;
+    return 0;
+}
+
+/* As handle_of_before in open.c. */
+static struct dir_open *open_of_before(struct mount *m)
+{
+    if (!request_comes_again())
+        return NULL;
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    for (struct dir *d = m->dirs; d; d = d->next)
+        if (d->open->unique == request_unique())
+            return d->open;
+    return NULL;
+}
+
+static int open_dir(struct mount *m, fuse_ino_t ino, struct dir_open **ret)
+{
+    struct node *n = node_get(m->nodes, ino);
+    struct dir_open *o = n && kept_has_room(m->seat.kept) ? kept_take(m->seat.kept, KEPT_DIRECTORY) : NULL;
+    if (!o) {
+        bool is_known = n != NULL;
+        node_unref(m->nodes, n);
+        return is_known ? -ENFILE : -ESTALE;
+    }
+    o->node_id = n->id;
+    o->unique = request_unique();
+    int r = dir_new(m, n, o);
+    if (r < 0) {
+        kept_give(m->seat.kept, o);
+        return r;
+    }
+    atomic_signal_fence(memory_order_seq_cst);
+    o->magic = OPEN_MAGIC;
+    *ret = o;
+    return 0;
+}
+
+void mount_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct mount *m = mount_of(req);
+    struct dir_open *o = open_of_before(m);
+    int r = o ? 0 : open_dir(m, ino, &o);
+    if (r < 0) {
+        mount_reply_error(req, "opendir", r, NULL);
+        return;
+    }
+    fi->fh = (uintptr_t)o;
     if (fuse_reply_open(req, fi) < 0)
-        dir_free(m, d);
+        open_give(m, dir_shut(m, o->dir));
 }
 
 void dir_close_all(struct mount *m)
 {
     while (m->dirs) /* no other thread runs */
-        dir_free(m, m->dirs);
+        open_give(m, dir_shut(m, m->dirs));
 }
 
 void mount_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
-    dir_free(mount_of(req), dir_of(fi));
+    struct mount *m = mount_of(req);
+    struct dir_open *o = (struct dir_open *)(uintptr_t)fi->fh;
+    if (o->magic != SHUT_MAGIC) /* else by a process before this one */
+        (void)dir_shut(m, dir_of(fi));
     (void)fuse_reply_err(req, 0);
+    open_give(m, o);
+}
+
+static void resume_dir(struct mount *m, struct dir_open *o)
+{
+    struct node *n = node_get(m->nodes, o->node_id);
+    if (!n)
+        n = node_resume_lost(m->nodes, o->node_id);
+    if (dir_new(m, n, o) < 0)
+        abort(); /* its path was short enough when it was opened */
+    collect_staged(m, o->dir);
+}
+
+void dirs_resume(struct mount *m)
+{
+    for (struct dir_open *o = NULL, *next = kept_next(m->seat.kept, KEPT_DIRECTORY, NULL); (o = next);) {
+        next = kept_next(m->seat.kept, KEPT_DIRECTORY, o);
+        if (o->magic == OPEN_MAGIC)
+            resume_dir(m, o);
+        else if (o->magic == 0)
+            kept_give(m->seat.kept, o);
+    }
 }
 
 /* Names are in the origin before the call that made them returns. */

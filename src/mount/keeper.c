@@ -25,9 +25,18 @@
 #define DEATHS_MS  60000
 #define PAUSE_MS   200 /* before a process that died at once is replaced */
 
+/* What the serving process says; never leaves this machine, nor outlives this program. */
+enum word { WORD_READY = 1, WORD_HOLD, WORD_DROP };
+struct message {
+    uint32_t word;
+    uint32_t slot;
+};
+
 struct keeper {
     struct kept *kept;
     int fuse_fd;
+    int *held; /* by slot, -1: nothing */
+    size_t n_held;
     uint64_t deaths_ms[DEATHS_MAX]; /* times of the last ones */
     size_t n_deaths;
 };
@@ -48,22 +57,57 @@ static void handle_signals(void (*handler)(int))
     (void)sigaction(SIGHUP, &action, NULL);
 }
 
-/* Waits until it serves or has ended; the descriptor that comes along is kept. */
-static bool wait_until_ready(struct keeper *k, int fd)
+static int *slot_of(struct keeper *k, uint32_t slot)
 {
-    char byte;
-    int fuse_fd = -1;
-    int r;
-    do {
-        r = sock_recv_all_fd(fd, &byte, 1, &fuse_fd);
-    } while (r == -EINTR);
-    if (r < 0)
-        return false;
-    if (k->fuse_fd < 0)
-        k->fuse_fd = fuse_fd;
-    else if (fuse_fd >= 0)
-        (void)close(fuse_fd);
-    return true;
+    if (slot >= KEEPER_SLOTS_MAX)
+        return NULL;
+    if (slot >= k->n_held) {
+        size_t n = MIN(MAX(2 * k->n_held, (size_t)slot + 1), (size_t)KEEPER_SLOTS_MAX);
+        int *bigger = realloc(k->held, n * sizeof(k->held[0]));
+        if (!bigger)
+            return NULL;
+        for (size_t i = k->n_held; i < n; i++)
+            bigger[i] = -1;
+        k->held = bigger;
+        k->n_held = n;
+    }
+    return &k->held[slot];
+}
+
+/* A descriptor that did not arrive (the limit of open files) is one that a successor does not have. */
+static void hold(struct keeper *k, uint32_t slot, int *fd)
+{
+    int *at = slot_of(k, slot);
+    if (!at)
+        return;
+    macro_close(at);
+    *at = TAKE_FD(*fd);
+}
+
+/* Listens until the process has ended. Whether it was ready. */
+static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void *arg), void *arg)
+{
+    bool was_ready = false;
+    for (;;) {
+        struct message x;
+        _cleanup_close_ int came = -1;
+        int r = sock_recv_all_fd(fd, &x, sizeof(x), &came);
+        if (r == -EINTR)
+            continue;
+        if (r < 0)
+            return was_ready;
+        if (x.word == WORD_HOLD) {
+            hold(k, x.slot, &came);
+        } else if (x.word == WORD_DROP) {
+            hold(k, x.slot, &came); /* none came */
+        } else if (x.word == WORD_READY) {
+            was_ready = true;
+            if (k->fuse_fd < 0)
+                k->fuse_fd = TAKE_FD(came);
+            if (on_ready)
+                on_ready(arg);
+        }
+    }
 }
 
 static int wait_for_end(pid_t pid)
@@ -118,13 +162,18 @@ static void sit_down(struct keeper *k, int post_fd, pid_t keeper_pid, struct kee
     if (getppid() != keeper_pid)
         _exit(1);
     kept_begin(k->kept);
-    *ret = (struct keeper_seat){.kept = k->kept, .fuse_fd = k->fuse_fd, .post_fd = post_fd};
+    *ret = (struct keeper_seat){.kept = k->kept,
+                                .fuse_fd = k->fuse_fd,
+                                .post_fd = post_fd,
+                                .held = k->held,
+                                .n_held = k->n_held};
 }
 
 __attribute__((noreturn)) static void leave(struct keeper *k, int status)
 {
     macro_close(&k->fuse_fd);
     kept_free(k->kept);
+    free(k->held);
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
@@ -134,6 +183,7 @@ int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
     int r = kept_new(&k.kept, e);
     if (r < 0)
         return r;
+    (void)sys_raise_file_limit();
     pid_t keeper_pid = getpid();
     kept_facts(k.kept)->keeper_pid = keeper_pid;
     for (bool is_first = true;; is_first = false) {
@@ -152,9 +202,7 @@ int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
         }
         serving_pid = pid;
         handle_signals(pass_on);
-        bool was_ready = wait_until_ready(&k, fds[0]);
-        if (was_ready && is_first && on_ready)
-            on_ready(arg);
+        bool was_ready = listen_until_the_end(&k, fds[0], is_first ? on_ready : NULL, arg);
         int status = wait_for_end(pid);
         (void)close(fds[0]);
         if (!may_resume(&k, status, was_ready, is_first))
@@ -162,10 +210,29 @@ int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
     }
 }
 
+static int tell(const struct keeper_seat *seat, enum word word, uint32_t slot, int fd)
+{
+    struct message x = {.word = word, .slot = slot};
+    struct iovec iov = {.iov_base = &x, .iov_len = sizeof(x)};
+    return sock_sendv_fd(seat->post_fd, &iov, 1, fd);
+}
+
 void keeper_tell_ready(const struct keeper_seat *seat, int fuse_fd)
 {
-    struct iovec iov = {.iov_base = (char[]){'R'}, .iov_len = 1};
-    int r = sock_sendv_fd(seat->post_fd, &iov, 1, fuse_fd);
+    int r = tell(seat, WORD_READY, 0, fuse_fd);
     if (r < 0)
         log_warn("mount", "the keeper of the mount does not hear: %s", err_text(r));
+}
+
+int keeper_hold(const struct keeper_seat *seat, uint32_t slot, int fd)
+{
+    assert(fd >= 0 && slot < KEEPER_SLOTS_MAX);
+    return tell(seat, WORD_HOLD, slot, fd);
+}
+
+void keeper_drop(const struct keeper_seat *seat, uint32_t slot)
+{
+    int r = tell(seat, WORD_DROP, slot, -1);
+    if (r < 0)
+        log_debug("mount", "the keeper of the mount does not hear: %s", err_text(r));
 }

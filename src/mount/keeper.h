@@ -1,6 +1,6 @@
 /*
- * The keeper of a mount: a process that does nothing but hold /dev/fuse open and wait for the one that
- * serves. When that one is killed, or crashes, another takes over: the kernel sends again what was not
+ * The keeper of a mount: a process that does nothing but hold descriptors open, /dev/fuse above all, and wait
+ * for the one that serves. When that one is killed, or crashes, another takes over: the kernel sends again what was not
  * answered, and programs have only waited.
  */
 #pragma once
@@ -13,6 +13,8 @@ struct keeper_seat {
     struct kept *kept;
     int fuse_fd; /* of the process before it; -1: this is the first one */
     int post_fd;
+    int *held; /* owned: by slot, what the process before it had held (keeper_hold), -1: nothing */
+    size_t n_held;
 };
 
 /*
@@ -25,3 +27,9 @@ int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
 
 /* From the serving process: it serves. fuse_fd: what a successor takes over; -1: nobody can. */
 void keeper_tell_ready(const struct keeper_seat *seat, int fuse_fd);
+
+#define KEEPER_SLOTS_MAX 65536
+/* From the serving process: a successor gets this descriptor, too, until it is dropped. A slot is in use for
+ * one descriptor at a time. */
+int keeper_hold(const struct keeper_seat *seat, uint32_t slot, int fd);
+void keeper_drop(const struct keeper_seat *seat, uint32_t slot);

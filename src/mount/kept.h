@@ -17,25 +17,33 @@
 #include <stdatomic.h>
 
 #define KEPT_CELL_BYTES 112
-#define KEPT_CELLS_MAX  (1u << 20) /* open files, directories and locks of a mount */
+#define KEPT_CELLS_MAX  (1u << 20) /* what is open, directories and locks of a mount */
 #define KEPT_INIT_BYTES 256        /* of the kernel's first request */
 
 enum kept_kind {
     KEPT_FREE,
-    KEPT_HANDLE,    /* struct tree_handle */
-    KEPT_DIRECTORY, /* struct tree_dir */
+    KEPT_HANDLE,    /* struct tree_handle, or handle */
+    KEPT_DIRECTORY, /* struct tree_dir, or dir_open */
     KEPT_LOCK,      /* struct tree_held */
+    KEPT_NODE,      /* struct node_kept */
+    KEPT_TEXT,      /* struct node_kept_text */
+    KEPT_BACKING,   /* struct backing */
+    KEPT_STAGING,   /* struct staging_kept */
 };
 
 /* Facts about the mount, set while its first process starts. */
 struct kept_facts {
     bool can_resume;     /* the rest is true, and the kernel sends again what was not answered */
     bool is_passthrough; /* as the first process found out */
+    uint8_t kind;        /* enum mount_kind_id */
     uint32_t init_bytes;
     uint8_t init[KEPT_INIT_BYTES];
     struct id128 id;               /* of the mount, in numbered requests */
     uint64_t root;                 /* inode */
     _Atomic uint64_t own_requests; /* numbered ones that no request of the kernel asked for */
+    _Atomic uint64_t next_node;    /* id, of a mirror bucket's mount */
+    _Atomic uint64_t node_serial;
+    uint64_t started_ns;
     int32_t keeper_pid;
 };
 

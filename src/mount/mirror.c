@@ -89,13 +89,27 @@ static int check_prefix(struct mount *m, struct err *e)
     return r;
 }
 
+static void make_tables(struct mount *m)
+{
+    m->started_ns = kept_facts(m->seat.kept)->started_ns;
+    m->is_write_passthrough = has_fine_times();
+    /* Where files are not opened, the kernel reads by inodes of which it told us nothing. */
+    m->nodes = node_table_new(m->seat.kept, m->kind == &mount_mirror_openless);
+    staging_list_init(&m->stagings);
+}
+
 static int open_mirror(struct mount *m, struct err *e)
 {
-    m->started_ns = sys->real_ns();
-    m->is_write_passthrough = has_fine_times();
-    m->nodes = node_table_new();
-    staging_list_init(&m->stagings);
+    kept_facts(m->seat.kept)->started_ns = sys->real_ns();
+    make_tables(m);
     return check_prefix(m, e);
+}
+
+static int open_mirror_again(struct mount *m, struct err *e)
+{
+    (void)e;
+    make_tables(m);
+    return 0;
 }
 
 static void start_mirror(struct mount *m)
@@ -120,6 +134,7 @@ static void flush_mirror(struct mount *m, struct mount_flush_report *ret)
 
 static int stop_mirror(struct mount *m, struct err *e)
 {
+    takeover_free(m);
     handle_close_all(m);
     dir_close_all(m);
     warm_free(m->warm);
@@ -142,6 +157,9 @@ const struct mount_kind mount_mirror = {
     .operations = &operations,
     .open = open_mirror,
     .start = start_mirror,
+    .open_again = open_mirror_again,
+    .resume = mirror_resume,
+    .resumed = mirror_resumed,
     .flush = flush_mirror,
     .end = end_mirror,
     .stop = stop_mirror,
@@ -152,6 +170,9 @@ const struct mount_kind mount_mirror_openless = {
     .operations = &openless_operations,
     .open = open_mirror,
     .start = start_mirror,
+    .open_again = open_mirror_again,
+    .resume = mirror_resume,
+    .resumed = mirror_resumed,
     .flush = flush_mirror,
     .end = end_mirror,
     .stop = stop_mirror,

@@ -74,6 +74,12 @@ static bool has_origin(struct slice settings)
     return false;
 }
 
+static const struct mount_kind *const kinds[] = {
+    [MOUNT_TREE] = &mount_tree,
+    [MOUNT_MIRROR] = &mount_mirror,
+    [MOUNT_MIRROR_OPENLESS] = &mount_mirror_openless,
+};
+
 static int open_bucket(struct mount *m, struct err *e)
 {
     struct wire_bucket_get_req req = {.name = slice_str(m->bucket)};
@@ -86,7 +92,11 @@ static int open_bucket(struct mount *m, struct err *e)
     if (!has_origin(rep.settings) && openless)
         return err_set(e, ERR_BAD_OPTION, "%s: the read-only profile is for buckets with an origin",
                        m->bucket);
-    m->kind = !has_origin(rep.settings) ? &mount_tree : openless ? &mount_mirror_openless : &mount_mirror;
+    enum mount_kind_id id = !has_origin(rep.settings) ? MOUNT_TREE
+                            : openless                ? MOUNT_MIRROR_OPENLESS
+                                                      : MOUNT_MIRROR;
+    kept_facts(m->seat.kept)->kind = (uint8_t)id;
+    m->kind = kinds[id];
     return m->kind->open(m, e);
 }
 
@@ -154,6 +164,7 @@ static void mount_free(struct mount *m)
     client_free(m->client);
     stats_free(m->stats);
     kept_free(m->seat.kept);
+    free(m->seat.held);
     macro_close(&m->seat.post_fd);
     free(m->bucket);
     free(m->prefix);
@@ -285,7 +296,7 @@ static int serve_until_the_end(struct mount *m, struct err *e)
             if (r < 0)
                 log_error("mount", "requests that were not answered are lost: %s", err_text(r));
         }
-        m->notifier = notifier_start(m);
+        notifier_start(m);
         (void)serve(m);
         if (m->kind->end)
             m->kind->end(m); /* its threads use the descriptor that unmounting closes */
@@ -304,7 +315,7 @@ static int serve_until_the_end(struct mount *m, struct err *e)
 
 static int open_again(struct mount *m, struct err *e)
 {
-    m->kind = &mount_tree; /* the one kind that can */
+    m->kind = kinds[kept_facts(m->seat.kept)->kind];
     return m->kind->open_again(m, e);
 }
 

@@ -29,14 +29,26 @@
 #define MOUNT_IOC_EXPLAIN _IOWR('F', 3, struct explain_report)
 #define MOUNT_IOC_MAX     (1 << 14) /* bytes that an ioctl may carry */
 
-/* What the kernel asked of us when it opened a file. */
+/* What the kernel asked of us when it opened a file. A kept cell (kept.h): it outlives this process. */
 struct handle {
-    uint32_t magic;
+    uint32_t magic; /* set last */
+    bool is_passthrough, is_writable, is_staged;
+    int backing_id; /* by passthrough */
+    uint64_t node_id;
+    uint64_t unique; /* of the kernel's request */
+    /* Of the process that serves now. */
     struct handle *next, *previous; /* all of the mount; covered by the node table's lock */
     struct node *node;              /* referenced */
-    struct client_file *file; /* plain reading; NULL when the node's backing file or `staging` serves it */
+    struct client_file *file; /* plain reading; NULL when the node's backing file or `staging` serves it, or
+                               * after another process took over; then set once, under the table's lock */
     struct staging *staging;  /* referenced; reading and writing what is written here */
-    bool is_passthrough, is_writable;
+};
+
+/* An id of a backing file that the kernel has from us. A kept cell. */
+struct backing {
+    uint32_t magic; /* set last */
+    int id;
+    uint64_t node_id;
 };
 
 /*
@@ -48,9 +60,11 @@ struct mount_kind {
     const struct fuse_lowlevel_ops *operations;
     int (*open)(struct mount *m, struct err *e);
     void (*start)(struct mount *m);
-    /* Instead of open, and after start, in a process that takes over; NULL: nobody can. */
+    /* Instead of open, and after start, in a process that takes over; and when it serves, on the notifier's
+     * thread (may be NULL). NULL: nobody can. */
     int (*open_again)(struct mount *m, struct err *e);
     void (*resume)(struct mount *m);
+    void (*resumed)(struct mount *m);
     /* On the notifier's thread: the client has a new session, the handles of the old one are gone. */
     void (*on_session)(struct mount *m);
     /* Writes out what is pending, for `forebay umount`. */
@@ -60,6 +74,7 @@ struct mount_kind {
     void (*free)(struct mount *m);               /* what open made; also when it failed half-way */
 };
 extern const struct mount_kind mount_mirror, mount_mirror_openless, mount_tree;
+enum mount_kind_id { MOUNT_TREE, MOUNT_MIRROR, MOUNT_MIRROR_OPENLESS }; /* for a process that takes over */
 
 struct mount {
     uint32_t magic;
@@ -79,6 +94,7 @@ struct mount {
     struct staging_list stagings;
     struct handle *handles; /* covered by the node table's lock, as is: */
     struct dir *dirs;
+    struct takeover *takeover; /* NULL: this is the first process */
     uint32_t uid, gid, umask;
     uint64_t started_ns;
     bool is_write_passthrough; /* changes of the file cannot be missed, see staging.c */
@@ -207,9 +223,24 @@ struct mount_opened {
 /* Opens the version that the node stands for; -ESTALE, and the node is detached, when it is gone. */
 int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, struct err *e);
 struct handle *handle_of(const struct fuse_file_info *fi);
+/* Under the node table's lock: the inode is open by passthrough no more. */
+void mount_unregister_locked(struct mount *m, struct node *n);
+/* The file behind a plain handle, opened again when it was opened by a process before this one. */
+int handle_file(struct mount *m, struct handle *h, struct client_file **ret, struct err *e);
 /* After the loop has ended: closes what the kernel did not release any more, publishing what was written. */
 void handle_close_all(struct mount *m);
 void dir_close_all(struct mount *m);
+
+/* ---- taking over from a process that was killed: takeover.c, and what it asks of others ---- */
+
+void mirror_resume(struct mount *m);
+void mirror_resumed(struct mount *m);
+void takeover_free(struct mount *m);
+/* After the nodes and what is being written. */
+void handles_resume(struct mount *m);
+/* Opens again, for what is open by passthrough, what keeps its bytes in place. */
+void handles_hold_bytes(struct mount *m);
+void dirs_resume(struct mount *m);
 /* The attached node of a name, or the one that a question to the node makes; referenced, not counted for the
  * kernel. */
 int mount_resolve(struct mount *m, struct node *parent, const char *name, struct node **ret, struct err *e);

@@ -3,10 +3,14 @@
  *
  * Each acts on the origin before it returns. Renaming is copying and removing at the origin, for a directory
  * of every object below it (EXDEV when those are too many, on which mv(1) and others copy).
+ *
+ * A request that comes again, because the process that had read it was killed before it answered (keeper.h), may
+ * have been carried out: what it finds done is taken for its own doing.
  */
 #include "mount/mount_internal.h"
 
 #include "base/sys.h"
+#include "mount/request.h"
 
 #include <linux/fs.h>
 
@@ -69,7 +73,7 @@ static int unlink_target(struct target *t, struct err *e)
         (void)staging_set_unlinked(m, t->staging, false);
     if (t->node && (r == 0 || r == -ENOENT))
         node_detach(m->nodes, t->node, /* is_unlinked= */ true);
-    return r;
+    return r == -ENOENT && request_comes_again() ? 0 : r;
 }
 
 void mount_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -97,6 +101,10 @@ void mount_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t 
     if (r == 0) {
         struct wire_mkdir_req q = {.bucket = slice_str(m->bucket), .key = buf_view(&t.key)};
         r = client_mkdir(m->client, &q, &b, &rep, &e);
+    }
+    if (r == -EEXIST && request_comes_again()) {
+        buf_clear(&b);
+        r = mount_ask(m, buf_view(&t.key), &b, &rep.attr, &e);
     }
     if (r < 0) {
         target_fini(&t);
@@ -149,6 +157,8 @@ void mount_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
         struct wire_rmdir_req q = {.bucket = slice_str(m->bucket), .key = buf_view(&t.key)};
         r = client_rmdir(m->client, &q, &b, &rep, &e);
     }
+    if (r == -ENOENT && request_comes_again())
+        r = 0;
     if (r == 0 && t.node)
         node_detach(m->nodes, t.node, /* is_unlinked= */ true);
     target_fini(&t);
@@ -156,6 +166,17 @@ void mount_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 }
 
 /* ---- rename ---- */
+
+/* After `code` of a rename that comes again: 0 when only the target is there. */
+static int moved_before(struct target *from, struct target *to, int code, struct buf *b,
+                        struct wire_attr *ret)
+{
+    struct wire_attr ignored;
+    struct err e = {0};
+    bool is_gone = mount_ask(from->m, buf_view(&from->key), b, &ignored, &e) == -ENOENT;
+    buf_clear(b);
+    return is_gone && mount_ask(from->m, buf_view(&to->key), b, ret, &e) == 0 ? 0 : code;
+}
 
 static int move_object(struct target *from, struct target *to, unsigned flags, struct node_attr *ret_attr,
                        struct buf *b, struct err *e)
@@ -169,6 +190,10 @@ static int move_object(struct target *from, struct target *to, unsigned flags, s
     };
     struct wire_copy_rep rep;
     int r = client_copy(m->client, &req, b, &rep, e);
+    if ((r == -ENOENT || r == -EEXIST) && request_comes_again()) {
+        buf_clear(b);
+        r = moved_before(from, to, r, b, &rep.attr);
+    }
     if (r == ERR_NOT_IMPLEMENTED)
         return -EXDEV;
     if (r == 0)

@@ -9,10 +9,12 @@
  * reference to its parent, each parent outlives its children.
  *  3. Ids are never reused.
  *  4. ino depends on the names on the path only.
+ *  5. What is kept of a node (node->kept) says what the node says.
  */
 #include "mount/node.h"
 
 #include "base/hash.h"
+#include "mount/node_kept.h"
 
 #include <errno.h>
 
@@ -25,7 +27,9 @@ struct node_table {
     struct node **by_id, **by_name;
     size_t n_places; /* of each */
     size_t n_nodes;
-    uint64_t next_id;
+    struct kept *kept; /* NULL: nobody takes over */
+    bool keeps_all;
+    _Atomic uint64_t own_next_id, *next_id;
     struct node *root;
     struct node *oldest, *newest; /* all but the root */
 };
@@ -128,7 +132,48 @@ static void lru_touch(struct node_table *t, struct node *n)
     lru_add(t, n);
 }
 
+/* ---- for a process that takes over ---- */
+
+/* Says anew what is known of a kept node. */
+static void keep_again(struct node_table *t, struct node *n)
+{
+    struct node_kept_facts x = {.id = n->id,
+                                .parent_id = n->parent->id,
+                                .ino = n->ino,
+                                .size_bytes = n->size_bytes,
+                                .mtime_ns = n->mtime_ns,
+                                .name = name_of(n),
+                                .etag = slice_of(n->etag, n->etag_n),
+                                .is_dir = n->is_dir,
+                                .is_attached = n->is_attached,
+                                .is_unlinked = n->is_unlinked};
+    struct node_kept *old = n->kept;
+    n->kept = node_kept_new(t->kept, &x);
+    node_kept_free(t->kept, old);
+}
+
+void node_keep_locked(struct node_table *t, struct node *n)
+{
+    n->n_keepers++;
+    if (t->kept && n->parent && !n->kept)
+        keep_again(t, n);
+}
+
+void node_unkeep_locked(struct node_table *t, struct node *n)
+{
+    assert(n->n_keepers > 0);
+    if (--n->n_keepers == 0 && n->kept)
+        node_kept_free(t->kept, TAKE_PTR(n->kept));
+}
+
 /* ---- life ---- */
+
+static void set_unlinked(struct node *n)
+{
+    n->is_unlinked = true;
+    if (n->kept)
+        n->kept->is_unlinked = true;
+}
 
 static void detach_locked(struct node_table *t, struct node *n)
 {
@@ -140,6 +185,8 @@ static void detach_locked(struct node_table *t, struct node *n)
     *at = n->hash_next;
     n->hash_next = NULL;
     n->is_attached = false;
+    if (n->kept)
+        n->kept->is_attached = false;
 }
 
 static void remove_id(struct node_table *t, struct node *n)
@@ -165,6 +212,8 @@ static void release_locked(struct node_table *t, struct node *n)
         assert(n->n_passthrough == 0 && n->n_plain == 0 && !n->staging && !n->backing_file && !n->warm);
         struct node *parent = n->parent;
         detach_locked(t, n);
+        if (n->kept)
+            node_kept_free(t->kept, TAKE_PTR(n->kept));
         remove_id(t, n);
         lru_remove(t, n);
         t->n_nodes--;
@@ -174,15 +223,22 @@ static void release_locked(struct node_table *t, struct node *n)
     }
 }
 
-static void set_attr_locked(struct node *n, const struct node_attr *a)
+static void set_etag(struct node *n, struct slice etag)
+{
+    if (n->etag && slice_eq(slice_of(n->etag, n->etag_n), etag))
+        return;
+    free(n->etag);
+    n->etag = slice_dup(etag);
+    n->etag_n = etag.n;
+}
+
+static void set_attr_locked(struct node_table *t, struct node *n, const struct node_attr *a)
 {
     n->size_bytes = a->size_bytes;
     n->mtime_ns = a->mtime_ns;
-    if (n->etag && slice_eq(slice_of(n->etag, n->etag_n), a->etag))
-        return;
-    free(n->etag);
-    n->etag = slice_dup(a->etag);
-    n->etag_n = a->etag.n;
+    set_etag(n, a->etag);
+    if (n->kept && !n->is_dir)
+        keep_again(t, n);
 }
 
 static struct node *node_new(struct node_table *t, struct node *parent, struct slice name,
@@ -192,14 +248,14 @@ static struct node *node_new(struct node_table *t, struct node *parent, struct s
     if (!n)
         abort();
     n->magic = NODE_MAGIC;
-    n->id = t->next_id++;
+    n->id = atomic_fetch_add(t->next_id, 1);
     n->parent = parent;
     n->name = slice_dup(name);
     n->name_n = name.n;
     n->ino = parent ? node_ino(parent->ino, name) : NODE_ROOT_ID;
     n->is_attached = true;
     n->is_dir = a->is_dir;
-    set_attr_locked(n, a);
+    set_attr_locked(t, n, a);
     return n;
 }
 
@@ -213,10 +269,12 @@ static struct node *add_locked(struct node_table *t, struct node *parent, struct
     link_id(t, n);
     link_name(t, n);
     lru_add(t, n);
+    if (n->is_dir || t->keeps_all)
+        node_keep_locked(t, n); /* until it is freed */
     return n;
 }
 
-struct node_table *node_table_new(void)
+struct node_table *node_table_new(struct kept *k, bool keeps_all)
 {
     struct node_table *t = calloc(1, sizeof(*t));
     if (!t)
@@ -227,9 +285,17 @@ struct node_table *node_table_new(void)
     t->by_name = calloc(t->n_places, sizeof(t->by_name[0]));
     if (!t->by_id || !t->by_name)
         abort();
-    t->next_id = NODE_ROOT_ID;
+    t->kept = k;
+    t->keeps_all = k && keeps_all;
+    atomic_init(&t->own_next_id, NODE_ROOT_ID);
+    t->next_id = &t->own_next_id;
     struct node_attr root = {.is_dir = true};
     t->root = node_new(t, NULL, SLICE_LIT(""), &root);
+    if (k) {
+        uint64_t none = 0;
+        t->next_id = &kept_facts(k)->next_node;
+        (void)atomic_compare_exchange_strong(t->next_id, &none, NODE_ROOT_ID + 1);
+    }
     link_id(t, t->root);
     return t;
 }
@@ -241,6 +307,8 @@ void node_table_free(struct node_table *t)
     while (t->oldest) {
         struct node *n = t->oldest;
         lru_remove(t, n);
+        if (n->kept)
+            node_kept_free(t->kept, TAKE_PTR(n->kept));
         node_free(n);
     }
     node_free(t->root);
@@ -331,7 +399,7 @@ struct node *node_look_up(struct node_table *t, struct node *parent, struct slic
     if (!n)
         n = add_locked(t, parent, name, a);
     else if (n->is_dir)
-        set_attr_locked(n, a);
+        set_attr_locked(t, n, a);
     n->lookups++;
     n->refs++;
     lru_touch(t, n);
@@ -343,7 +411,7 @@ void node_detach(struct node_table *t, struct node *n, bool is_unlinked)
     LOCK_SCOPE(&t->lock);
     detach_locked(t, n);
     if (is_unlinked)
-        n->is_unlinked = true;
+        set_unlinked(n);
 }
 
 void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name)
@@ -354,7 +422,7 @@ void node_move(struct node_table *t, struct node *n, struct node *new_parent, st
         return;
     if (there) {
         detach_locked(t, there);
-        there->is_unlinked = true;
+        set_unlinked(there);
     }
     struct node *old_parent = n->parent;
     detach_locked(t, n);
@@ -366,6 +434,8 @@ void node_move(struct node_table *t, struct node *n, struct node *new_parent, st
     n->ino = node_ino(new_parent->ino, new_name);
     n->is_attached = true;
     link_name(t, n);
+    if (n->kept)
+        keep_again(t, n);
     old_parent->refs--;
     release_locked(t, old_parent);
 }
@@ -373,7 +443,7 @@ void node_move(struct node_table *t, struct node *n, struct node *new_parent, st
 void node_set_attr(struct node_table *t, struct node *n, const struct node_attr *a)
 {
     LOCK_SCOPE(&t->lock);
-    set_attr_locked(n, a);
+    set_attr_locked(t, n, a);
 }
 
 int node_path(struct node_table *t, struct node *n, struct buf *b)
@@ -394,6 +464,86 @@ int node_path(struct node_table *t, struct node *n, struct buf *b)
     }
     buf_used(b, bytes);
     return 0;
+}
+
+/* ---- taking over ---- */
+
+/* Its parent may come later. */
+static void resume_node(struct node_table *t, struct node_kept *c)
+{
+    grow(t);
+    struct node *n = calloc(1, sizeof(*n));
+    char *etag;
+    if (!n)
+        abort();
+    n->magic = NODE_MAGIC;
+    n->id = c->id;
+    n->ino = c->ino;
+    node_kept_text(c, &n->name, &etag);
+    n->name_n = c->name_n;
+    n->etag = etag;
+    n->etag_n = c->etag_n;
+    n->is_dir = c->is_dir;
+    n->is_unlinked = c->is_unlinked;
+    n->size_bytes = c->size_bytes;
+    n->mtime_ns = c->mtime_ns;
+    n->lookups = 1; /* FORGET gives back as many as the kernel has, and is believed */
+    n->kept = c;
+    n->n_keepers = n->is_dir || t->keeps_all;
+    t->n_nodes++;
+    link_id(t, n);
+    lru_add(t, n);
+}
+
+/* A directory that could not be kept: what lies in it has no name any more. */
+static void resume_place(struct node_table *t, struct node *n)
+{
+    struct node *parent = find_id(t, n->kept->parent_id);
+    bool is_attached = n->kept->is_attached && parent && parent->is_dir;
+    n->parent = parent && parent->is_dir ? parent : t->root;
+    n->parent->refs++;
+    struct node *other = is_attached ? find_name(t, n->parent, name_of(n)) : NULL;
+    if (other && other->kept->serial > n->kept->serial)
+        is_attached = false;
+    else if (other)
+        detach_locked(t, other);
+    n->is_attached = n->kept->is_attached = is_attached;
+    if (is_attached)
+        link_name(t, n);
+}
+
+void node_table_resume(struct node_table *t, void (*each)(void *arg, struct node *n), void *arg)
+{
+    node_kept_sweep(t->kept);
+    LOCK_SCOPE(&t->lock);
+    for (struct node_kept *c = NULL; (c = kept_next(t->kept, KEPT_NODE, c));)
+        resume_node(t, c);
+    for (struct node *n = t->oldest; n; n = n->lru_newer)
+        resume_place(t, n);
+    for (struct node *n = t->oldest; n; n = n->lru_newer)
+        if (!n->is_dir)
+            each(arg, n);
+}
+
+struct node *node_resume_lost(struct node_table *t, uint64_t id)
+{
+    LOCK_SCOPE(&t->lock);
+    grow(t);
+    struct node *n = calloc(1, sizeof(*n));
+    if (!n)
+        abort();
+    n->magic = NODE_MAGIC;
+    n->id = id;
+    n->parent = t->root;
+    t->root->refs++;
+    n->name = slice_dup(SLICE_LIT(""));
+    n->etag = slice_dup(SLICE_LIT(""));
+    n->is_unlinked = true;
+    n->lookups = n->refs = 1;
+    t->n_nodes++;
+    link_id(t, n);
+    lru_add(t, n);
+    return n;
 }
 
 /* ---- limits and checks ---- */

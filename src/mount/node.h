@@ -15,7 +15,10 @@
 
 #define NODE_ROOT_ID 1
 
+struct backing;
 struct client_file;
+struct kept;
+struct node_kept;
 struct staging;
 struct warm_file;
 
@@ -48,11 +51,14 @@ struct node {
     size_t etag_n;
     struct node *hash_next, *id_next;
     struct node *lru_older, *lru_newer;
+    struct node_kept *kept; /* for a process that takes over; NULL: it need not know this node */
+    uint32_t n_keepers;     /* node_keep_locked */
 
     /* How it is open (open.c). Covered by the table's lock. */
     uint32_t n_passthrough;           /* opens with backing_id */
     uint32_t n_plain;                 /* opens served by this process */
     int backing_id;                   /* > 0 while n_passthrough > 0, or kept open (warm.h) */
+    struct backing *backing;          /* of backing_id, for a process that takes over */
     struct client_file *backing_file; /* keeps the bytes in place; NULL when `staging` does */
     struct staging *staging;          /* being written here; counted there */
     struct warm_file *warm;           /* watched, so that it can be kept open */
@@ -60,11 +66,23 @@ struct node {
 
 struct node_table;
 
-struct node_table *node_table_new(void);
+/* k: where the nodes are kept of which a process that takes over has to know (node_kept.h): directories, what
+ * node_keep_locked says, and, with keeps_all, every file. NULL: nobody takes over. */
+struct node_table *node_table_new(struct kept *k, bool keeps_all);
+/* In a process that takes over, before anything else: makes the nodes that were kept. The kernel is taken to
+ * hold one lookup of each. Calls `each` with every file among them. */
+void node_table_resume(struct node_table *t, void (*each)(void *arg, struct node *n), void *arg);
 void node_table_free(struct node_table *t); /* forgets all */
 DEFINE_CLEANUP(struct node_table, node_table_free)
 /* For code that changes the fields above together. */
 struct lock *node_table_lock(struct node_table *t);
+
+/* A node of which nothing could be kept, not even a name; referenced. */
+struct node *node_resume_lost(struct node_table *t, uint64_t id);
+/* The node is of use to a process that takes over, and, when this was undone as often, no longer so. Without
+ * room it is not kept. */
+void node_keep_locked(struct node_table *t, struct node *n);
+void node_unkeep_locked(struct node_table *t, struct node *n);
 
 /* The node of an id, referenced (node_unref), or NULL. */
 struct node *node_get(struct node_table *t, uint64_t id);

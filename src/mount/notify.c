@@ -211,6 +211,8 @@ static void *notifier_main(void *arg)
             give_up(m);
         else
             begin_service(n);
+        if (mount_takes_over(m) && m->kind->resumed)
+            m->kind->resumed(m);
     }
     uint64_t epoch = client_epoch(m->client);
     struct name *names;
@@ -236,7 +238,7 @@ static void *notifier_main(void *arg)
     return NULL;
 }
 
-struct notifier *notifier_start(struct mount *m)
+void notifier_start(struct mount *m)
 {
     struct notifier *n = calloc(1, sizeof(*n));
     if (!n)
@@ -244,9 +246,9 @@ struct notifier *notifier_start(struct mount *m)
     n->m = m;
     lock_init(&n->lock, LOCK_LEAF);
     cond_init(&n->woken);
+    m->notifier = n; /* its first act may need it */
     if (pthread_create(&n->thread, NULL, notifier_main, n) != 0)
         abort();
-    return n;
 }
 
 void notifier_stop(struct notifier *n)
@@ -278,6 +280,13 @@ void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name
     n->queue[n->n_queue++] =
         (struct name){.parent_id = parent_id, .text = slice_dup(slice_of(name, name_n)), .n = name_n};
     cond_signal(&n->woken);
+}
+
+void notifier_drop_node(struct notifier *n, struct node *x)
+{
+    LOCK_SCOPE(node_table_lock(n->m->nodes));
+    if (x->is_attached && x->parent)
+        notifier_drop_name(n, x->parent->id, x->name, x->name_n);
 }
 
 void notifier_poke(struct notifier *n)

@@ -8,12 +8,16 @@
 #include "base/err.h"
 
 struct mount;
+struct node;
 struct notifier;
 
-struct notifier *notifier_start(struct mount *m);
+/* Becomes m->notifier. */
+void notifier_start(struct mount *m);
 /* Ends the thread; NULL accepted. */
 void notifier_stop(struct notifier *n);
 /* The kernel shall look this name up again soon. Never blocks. */
 void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n);
+/* The same for the name that a node has now. */
+void notifier_drop_node(struct notifier *n, struct node *x);
 /* The table of inodes has grown: trims it when above its limit. */
 void notifier_poke(struct notifier *n);

@@ -31,31 +31,71 @@
 #include "mount/mount_internal.h"
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/sys.h"
+#include "mount/request.h"
 
 #include <fcntl.h>
 
-#define HANDLE_MAGIC 0x6d68616eu
+#define HANDLE_MAGIC  0x6d68616eu
+#define SHUT_MAGIC    0x6d687368u /* of a handle whose RELEASE is not answered yet */
+#define BACKING_MAGIC 0x6d62616bu
+
+static_assert(sizeof(struct handle) <= KEPT_CELL_BYTES, "fits into a cell");
+static_assert(sizeof(struct backing) <= KEPT_CELL_BYTES, "fits into a cell");
 
 struct handle *handle_of(const struct fuse_file_info *fi)
 {
     return CAST_MAGIC(handle, (void *)(uintptr_t)fi->fh, HANDLE_MAGIC);
 }
 
-static struct handle *handle_new(struct mount *m, struct node *n, bool is_writable)
+static void link_locked(struct mount *m, struct handle *h, struct node *n)
 {
-    struct handle *h = calloc(1, sizeof(*h));
-    if (!h)
-        abort();
-    h->magic = HANDLE_MAGIC;
-    h->node = node_ref(m->nodes, n);
-    h->is_writable = is_writable;
-    LOCK_SCOPE(node_table_lock(m->nodes));
+    h->node = n;
+    node_keep_locked(m->nodes, n);
+    h->previous = NULL;
     h->next = m->handles;
     if (h->next)
         h->next->previous = h;
     m->handles = h;
+}
+
+/* NULL: too many are open. */
+static struct handle *handle_new(struct mount *m, struct node *n, bool is_writable)
+{
+    struct handle *h = kept_has_room(m->seat.kept) ? kept_take(m->seat.kept, KEPT_HANDLE) : NULL;
+    if (!h)
+        return NULL;
+    h->is_writable = is_writable;
+    h->node_id = n->id;
+    h->unique = request_unique();
+    (void)node_ref(m->nodes, n);
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    link_locked(m, h, n);
     return h;
+}
+
+/* It is open: a process that takes over finds it so. */
+static void handle_ready(struct mount *m, struct handle *h)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    h->backing_id = h->is_passthrough ? h->node->backing_id : 0;
+    h->is_staged = h->staging != NULL;
+    atomic_signal_fence(memory_order_seq_cst);
+    h->magic = HANDLE_MAGIC;
+}
+
+/* Of a request that comes again: the handle that it was given by a process before this one, which did not
+ * say so any more. */
+static struct handle *handle_of_before(struct mount *m)
+{
+    if (!request_comes_again())
+        return NULL;
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    for (struct handle *h = m->handles; h; h = h->next)
+        if (h->unique == request_unique() && h->magic == HANDLE_MAGIC)
+            return h;
+    return NULL;
 }
 
 /* ---- modes ---- */
@@ -65,11 +105,30 @@ static bool register_locked(struct mount *m, struct node *n, int fd)
 {
     assert(n->n_passthrough == 0 && n->backing_id == 0);
     int id = fd < 0 ? -EBADF : passthrough_register(m->se, fd);
-    if (id < 0)
+    if (id < 0) {
         mount_passthrough_refused(m, id);
-    else
-        n->backing_id = id;
-    return id > 0;
+        return false;
+    }
+    n->backing_id = id;
+    n->backing = kept_take(m->seat.kept, KEPT_BACKING);
+    if (n->backing) { /* else the kernel has it until the mount ends, if this process is killed */
+        n->backing->id = id;
+        n->backing->node_id = n->id;
+        atomic_signal_fence(memory_order_seq_cst);
+        n->backing->magic = BACKING_MAGIC;
+    }
+    return true;
+}
+
+void mount_unregister_locked(struct mount *m, struct node *n)
+{
+    if (n->backing_id > 0)
+        passthrough_unregister(m->se, n->backing_id);
+    n->backing_id = 0;
+    if (!n->backing)
+        return;
+    n->backing->magic = 0;
+    kept_give(m->seat.kept, TAKE_PTR(n->backing));
 }
 
 /* One more open by passthrough, when the inode is open so. */
@@ -216,20 +275,35 @@ static int open_writing(struct mount *m, struct node *n, struct handle *h, enum 
     return r;
 }
 
-static void handle_free(struct mount *m, struct handle *h)
+/* Nothing is open through it any more. */
+static void handle_leave(struct mount *m, struct handle *h)
 {
+    struct node *n = h->node;
     lock_take(node_table_lock(m->nodes));
     *(h->previous ? &h->previous->next : &m->handles) = h->next;
     if (h->next)
         h->next->previous = h->previous;
+    node_unkeep_locked(m->nodes, n);
+    h->magic = SHUT_MAGIC;
     lock_drop(node_table_lock(m->nodes));
-    node_unref(m->nodes, h->node);
-    h->magic = 0;
-    free(h);
+    node_unref(m->nodes, n);
 }
 
-/* Ends what choose_* began, and frees. */
-static void handle_close(struct mount *m, struct handle *h)
+static void handle_give(struct mount *m, struct handle *h)
+{
+    assert(h->magic == SHUT_MAGIC);
+    h->magic = 0;
+    kept_give(m->seat.kept, h);
+}
+
+static void handle_free(struct mount *m, struct handle *h)
+{
+    handle_leave(m, h);
+    handle_give(m, h);
+}
+
+/* Ends what choose_* began; the cell stays, until RELEASE is answered. */
+static void handle_shut(struct mount *m, struct handle *h)
 {
     struct client_file *file = h->file;
     struct node *n = h->node;
@@ -238,8 +312,7 @@ static void handle_close(struct mount *m, struct handle *h)
     if (!h->is_passthrough) {
         n->n_plain--;
     } else if (--n->n_passthrough == 0 && !warm_keep_locked(m->warm, n, &trash)) {
-        passthrough_unregister(m->se, n->backing_id);
-        n->backing_id = 0;
+        mount_unregister_locked(m, n);
         file = TAKE_PTR(n->backing_file);
     }
     lock_drop(node_table_lock(m->nodes));
@@ -247,7 +320,13 @@ static void handle_close(struct mount *m, struct handle *h)
     client_file_close(file);
     if (h->staging)
         staging_release(m, h->staging);
-    handle_free(m, h);
+    handle_leave(m, h);
+}
+
+static void handle_close(struct mount *m, struct handle *h)
+{
+    handle_shut(m, h);
+    handle_give(m, h);
 }
 
 void handle_close_all(struct mount *m)
@@ -280,12 +359,15 @@ static int open_node(struct mount *m, struct node *n, int flags, struct handle *
     if (is_writable && m->read_only)
         return -EROFS;
     struct handle *h = handle_new(m, n, is_writable);
+    if (!h)
+        return -ENFILE;
     int r = is_writable ? open_writing(m, n, h, flags & O_TRUNC ? STAGING_EMPTY : STAGING_COPY, flags, e)
                         : open_reading(m, n, h, e);
     if (r < 0) {
         handle_free(m, h);
         return r;
     }
+    handle_ready(m, h);
     *ret = h;
     return 0;
 }
@@ -294,9 +376,9 @@ void mount_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
-    struct handle *h = NULL;
-    struct node *n = node_get(m->nodes, ino);
-    int r = n ? open_node(m, n, fi->flags, &h, &e) : -ESTALE;
+    struct handle *h = handle_of_before(m);
+    struct node *n = h ? NULL : node_get(m->nodes, ino);
+    int r = h ? 0 : n ? open_node(m, n, fi->flags, &h, &e) : -ESTALE;
     node_unref(m->nodes, n);
     if (r < 0) {
         mount_reply_error(req, "open", r, &e);
@@ -320,6 +402,7 @@ static int find_or_make(struct mount *m, struct node *parent, struct slice name,
     struct node *staged = node_find(m->nodes, parent, name);
     lock_take(node_table_lock(m->nodes));
     bool exists = staged && staged->staging;
+    bool is_own = exists && request_comes_again(); /* begun by a process before this one */
     lock_drop(node_table_lock(m->nodes));
     node_unref(m->nodes, staged);
     int r = mount_key(m, parent, name, &key);
@@ -333,7 +416,7 @@ static int find_or_make(struct mount *m, struct node *parent, struct slice name,
         if (exists)
             attr = mount_node_attr(&a);
     }
-    if (exists && flags & O_EXCL)
+    if (exists && !is_own && flags & O_EXCL)
         return -EEXIST;
     *ret_start = !exists ? STAGING_NEW : flags & O_TRUNC ? STAGING_EMPTY : STAGING_COPY;
     *ret = node_look_up(m->nodes, parent, name, &attr);
@@ -351,15 +434,17 @@ static int create(struct mount *m, struct node *parent, struct slice name, int f
     if (r < 0)
         return r;
     struct handle *h = handle_new(m, n, /* is_writable= */ true);
-    r = n->is_dir ? -EISDIR : open_writing(m, n, h, start, flags, e);
+    r = !h ? -ENFILE : n->is_dir ? -EISDIR : open_writing(m, n, h, start, flags, e);
     if (r < 0) {
-        handle_free(m, h);
+        if (h)
+            handle_free(m, h);
         if (start == STAGING_NEW)
             node_detach(m->nodes, n, /* is_unlinked= */ true);
         node_forget(m->nodes, n->id, 1);
         node_unref(m->nodes, n);
         return r;
     }
+    handle_ready(m, h);
     *ret_node = n;
     *ret_handle = h;
     return 0;
@@ -372,9 +457,11 @@ void mount_op_create(fuse_req_t req, fuse_ino_t parent_id, const char *name, mod
     struct mount *m = mount_of(req);
     struct err e = {0};
     struct node *parent = node_get(m->nodes, parent_id), *n = NULL;
-    struct handle *h = NULL;
-    int r = parent ? create(m, parent, slice_str(name), fi->flags, &n, &h, &e) : -ESTALE;
+    struct handle *h = handle_of_before(m);
+    int r = h ? 0 : parent ? create(m, parent, slice_str(name), fi->flags, &n, &h, &e) : -ESTALE;
     node_unref(m->nodes, parent);
+    if (r == 0 && !n)
+        n = node_get(m->nodes, h->node_id); /* it counts as looked up already */
     if (r < 0) {
         mount_reply_error(req, "create", r, &e);
         return;
@@ -392,6 +479,113 @@ void mount_op_create(fuse_req_t req, fuse_ino_t parent_id, const char *name, mod
 void mount_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
-    handle_close(mount_of(req), handle_of(fi));
+    struct mount *m = mount_of(req);
+    struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+    if (h->magic != SHUT_MAGIC) /* else by a process before this one */
+        handle_shut(m, h = handle_of(fi));
     (void)fuse_reply_err(req, 0);
+    handle_give(m, h);
+}
+
+/* ---- taking over ---- */
+
+static void resume_handle(struct mount *m, struct handle *h)
+{
+    struct node *n = node_get(m->nodes, h->node_id);
+    if (!n) { /* could not be kept: nothing is known of it but that it is open */
+        n = node_resume_lost(m->nodes, h->node_id);
+        h->is_staged = false;
+    }
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    h->file = NULL;
+    h->staging = h->is_staged ? staging_join_locked(n) : NULL;
+    h->is_passthrough = h->backing_id > 0;
+    if (h->is_passthrough)
+        n->backing_id = h->backing_id; /* the kernel still has it */
+    count_locked(n, h);
+    link_locked(m, h, n);
+}
+
+/* Which of the kernel's backing files are open; the others were kept open by a process before. */
+static void resume_backing(struct mount *m, struct backing *b)
+{
+    struct node *n = node_get(m->nodes, b->node_id);
+    if (n && n->n_passthrough > 0 && n->backing_id == b->id) {
+        n->backing = b;
+    } else {
+        passthrough_unregister(m->se, b->id);
+        b->magic = 0;
+        kept_give(m->seat.kept, b);
+    }
+    node_unref(m->nodes, n);
+}
+
+void handles_resume(struct mount *m)
+{
+    for (struct handle *h = NULL, *next = kept_next(m->seat.kept, KEPT_HANDLE, NULL); (h = next);) {
+        next = kept_next(m->seat.kept, KEPT_HANDLE, h);
+        if (h->magic == HANDLE_MAGIC)
+            resume_handle(m, h);
+        else if (h->magic == 0)
+            kept_give(m->seat.kept, h);
+    }
+    for (struct backing *b = NULL, *next = kept_next(m->seat.kept, KEPT_BACKING, NULL); (b = next);) {
+        next = kept_next(m->seat.kept, KEPT_BACKING, b);
+        if (b->magic == BACKING_MAGIC)
+            resume_backing(m, b);
+        else
+            kept_give(m->seat.kept, b);
+    }
+}
+
+/* The next inode that is open by passthrough for reading and of which the node does not know; referenced. */
+static struct node *next_unheld(struct mount *m, size_t skip)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    for (struct handle *h = m->handles; h; h = h->next)
+        if (h->is_passthrough && !h->staging && !h->node->backing_file && skip-- == 0) {
+            h->node->refs++;
+            return h->node;
+        }
+    return NULL;
+}
+
+void handles_hold_bytes(struct mount *m)
+{
+    struct node *n;
+    for (size_t failed = 0; (n = next_unheld(m, failed));) {
+        struct mount_opened o = {0};
+        struct err e = {0};
+        int r = mount_open_file(m, n, &o, &e);
+        if (r < 0)
+            log_info("mount", "inode %llu is open here, and its bytes are not here any more: %s",
+                     (unsigned long long)n->ino, e.text);
+        lock_take(node_table_lock(m->nodes));
+        if (r == 0 && n->n_passthrough > 0 && !n->backing_file && !n->staging)
+            n->backing_file = TAKE_PTR(o.file);
+        failed += n->n_passthrough > 0 && !n->backing_file;
+        lock_drop(node_table_lock(m->nodes));
+        client_file_close(o.file);
+        node_unref(m->nodes, n);
+    }
+}
+
+int handle_file(struct mount *m, struct handle *h, struct client_file **ret, struct err *e)
+{
+    struct mount_opened o = {0};
+    lock_take(node_table_lock(m->nodes));
+    *ret = h->file;
+    lock_drop(node_table_lock(m->nodes));
+    if (*ret || h->is_passthrough)
+        return *ret ? 0 : -EIO; /* by passthrough the kernel reads it itself */
+    int r = mount_open_file(m, h->node, &o, e);
+    if (r < 0)
+        return r;
+    lock_take(node_table_lock(m->nodes));
+    if (!h->file)
+        h->file = TAKE_PTR(o.file);
+    *ret = h->file;
+    lock_drop(node_table_lock(m->nodes));
+    client_file_close(o.file);
+    return 0;
 }

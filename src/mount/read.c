@@ -26,12 +26,13 @@ void mount_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, st
     char *p = malloc(size ? size : 1);
     if (!p)
         abort();
-    ssize_t got = -EIO; /* a passthrough handle: the kernel reads it itself */
-    bool is_here = h->staging || (h->file && client_file_is_complete(h->file));
+    struct client_file *file = NULL;
+    ssize_t got = h->staging ? 0 : handle_file(m, h, &file, &e);
+    bool is_here = h->staging || (file && client_file_is_complete(file));
     if (h->staging)
         got = read_staged(h->staging, p, size, (uint64_t)offset, &e);
-    else if (h->file)
-        got = client_file_pread(h->file, p, size, (uint64_t)offset, &e);
+    else if (got == 0)
+        got = client_file_pread(file, p, size, (uint64_t)offset, &e);
     if (got < 0) {
         mount_reply_error(req, "read", (int)got, &e);
     } else {

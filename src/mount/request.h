@@ -11,11 +11,16 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* n bytes as read from /dev/fuse: what this thread works on until it reads the next one. */
 void request_begin(const void *request, size_t n);
+/* 0: this thread works on none. */
+uint64_t request_unique(void);
+/* The kernel sends it again: what it asks for may have been done. */
+bool request_comes_again(void);
 /* The number of the next change that the request asks for, at most REQUEST_CHANGES of them; 0: this thread
  * works on none. */
 #define REQUEST_CHANGES 4

@@ -17,7 +17,10 @@
 #include "base/log.h"
 #include "base/sys.h"
 
-#define COPY_BYTES MIB
+#define COPY_BYTES         MIB
+#define STAGING_KEPT_MAGIC 0x73746b65u
+
+static_assert(sizeof(struct staging_kept) <= KEPT_CELL_BYTES, "fits into a cell");
 
 void staging_list_init(struct staging_list *l)
 {
@@ -28,7 +31,84 @@ void staging_list_init(struct staging_list *l)
 void staging_list_fini(struct staging_list *l)
 {
     assert(!l->first);
+    free(l->slots);
     cond_fini(&l->changed);
+}
+
+/* ---- for a process that takes over ---- */
+
+static uint32_t *take_slot_locked(struct staging_list *l, uint32_t *ret)
+{
+    size_t i = 0;
+    while (i < l->n_slots && l->slots[i])
+        i++;
+    if (i == KEEPER_SLOTS_MAX)
+        return NULL;
+    if (i == l->n_slots) {
+        size_t n = MAX(2 * l->n_slots, (size_t)16);
+        l->slots = realloc(l->slots, n * sizeof(l->slots[0]));
+        if (!l->slots)
+            abort();
+        memset(l->slots + l->n_slots, 0, (n - l->n_slots) * sizeof(l->slots[0]));
+        l->n_slots = n;
+    }
+    l->slots[i] = true;
+    *ret = (uint32_t)i;
+    return ret;
+}
+
+void staging_keep(struct mount *m, struct staging *s)
+{
+    struct staging_kept *c = s->kept;
+    (void)m;
+    if (!c)
+        return;
+    c->is_published = atomic_load(&s->is_published);
+    c->is_unlinked = atomic_load(&s->is_unlinked);
+    c->may_be_mapped = atomic_load(&s->may_be_mapped);
+    c->is_clean = false;
+    atomic_signal_fence(memory_order_seq_cst);
+    c->size = s->seen_stat.st_size;
+    c->mtime = s->seen_stat.st_mtim;
+    c->ctime = s->seen_stat.st_ctim;
+    atomic_signal_fence(memory_order_seq_cst);
+    /* Without fine times a change may leave them as they were. */
+    c->is_clean = s->is_clean && m->is_write_passthrough;
+}
+
+/* From here on the file outlives this process. */
+static void begin_keeping(struct mount *m, struct staging *s)
+{
+    uint32_t slot;
+    lock_take(node_table_lock(m->nodes));
+    bool has_slot = take_slot_locked(&m->stagings, &slot) != NULL;
+    lock_drop(node_table_lock(m->nodes));
+    if (!has_slot)
+        return;
+    s->kept = keeper_hold(&m->seat, slot, staging_fd(s)) == 0 ? kept_take(m->seat.kept, KEPT_STAGING) : NULL;
+    if (!s->kept) {
+        keeper_drop(&m->seat, slot);
+        LOCK_SCOPE(node_table_lock(m->nodes));
+        m->stagings.slots[slot] = false;
+        return;
+    }
+    s->kept->slot = slot;
+    s->kept->node_id = s->node->id;
+    staging_keep(m, s);
+    atomic_signal_fence(memory_order_seq_cst);
+    s->kept->magic = STAGING_KEPT_MAGIC;
+}
+
+static void end_keeping(struct mount *m, struct staging *s)
+{
+    if (!s->kept)
+        return;
+    uint32_t slot = s->kept->slot;
+    s->kept->magic = 0;
+    kept_give(m->seat.kept, TAKE_PTR(s->kept));
+    keeper_drop(&m->seat, slot);
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    m->stagings.slots[slot] = false;
 }
 
 /* ---- starting ---- */
@@ -77,6 +157,7 @@ static int begin(struct mount *m, struct staging *s, enum staging_start start, s
     atomic_store(&s->fd, TAKE_FD(fd));
     if (start == STAGING_COPY)
         staging_mark_clean(s);
+    begin_keeping(m, s);
     return 0;
 }
 
@@ -94,18 +175,21 @@ static struct staging *new_locked(struct mount *m, struct node *n)
     s->next = m->stagings.first;
     m->stagings.first = s;
     n->staging = s;
+    node_keep_locked(m->nodes, n);
     return s;
 }
 
 /* Takes it away from its node and the list, and frees it. */
 static void end(struct mount *m, struct staging *s)
 {
+    end_keeping(m, s);
     lock_take(node_table_lock(m->nodes));
     struct staging **at = &m->stagings.first;
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
     s->node->staging = NULL;
+    node_unkeep_locked(m->nodes, s->node);
     cond_broadcast(&m->stagings.changed);
     lock_drop(node_table_lock(m->nodes));
     int fd = atomic_load(&s->fd);
@@ -187,6 +271,7 @@ int staging_publish(struct mount *m, struct staging *s, struct err *e)
 {
     enter(m, s);
     int r = staging_publish_alone(m, s, /* is_last= */ false, e);
+    staging_keep(m, s);
     leave(m, s);
     return r;
 }
@@ -208,6 +293,8 @@ void staging_release(struct mount *m, struct staging *s)
         s->state = STAGING_ENDING;
     else
         s->refs--;
+    if (is_last && s->kept)
+        s->kept->is_ending = true;
     lock_drop(node_table_lock(m->nodes));
     if (!is_last)
         return;
@@ -216,6 +303,7 @@ void staging_release(struct mount *m, struct staging *s)
     int r = staging_publish_alone(m, s, /* is_last= */ true, &e);
     if (r < 0)
         count_failure(m, r, &e);
+    staging_keep(m, s);
     staging_drop_target(m, s);
     end(m, s);
 }
@@ -279,6 +367,8 @@ int staging_fd(const struct staging *s)
 void staging_expect_mapping(struct staging *s)
 {
     atomic_store(&s->may_be_mapped, true);
+    if (s->kept)
+        s->kept->may_be_mapped = true;
 }
 
 void staging_changed(struct staging *s)
@@ -303,6 +393,7 @@ bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked)
 {
     enter(m, s); /* a publication that runs ends first, so that its object is removed too */
     atomic_store(&s->is_unlinked, is_unlinked);
+    staging_keep(m, s);
     bool is_published = atomic_load(&s->is_published);
     leave(m, s);
     return is_published;
@@ -354,4 +445,98 @@ void staging_each(struct mount *m, struct node *dir, enum staging_which which,
     for (size_t i = 0; i < n; i++)
         each(arg, found[i]);
     free(found);
+}
+
+/* ---- taking over ---- */
+
+struct staging *staging_join_locked(struct node *n)
+{
+    struct staging *s = n->staging;
+    if (!s || s->state != STAGING_READY)
+        return NULL;
+    s->refs++;
+    return s;
+}
+
+/* The staging file of the node is gone with the session of the process before: later publications copy. */
+static void resume(struct mount *m, struct staging_kept *c, struct node *n, int fd)
+{
+    lock_take(node_table_lock(m->nodes));
+    struct staging *s = new_locked(m, n);
+    s->kept = c;
+    s->state = c->is_ending ? STAGING_ENDING : STAGING_READY;
+    s->is_resumed = true;
+    while (c->slot >= m->stagings.n_slots || !m->stagings.slots[c->slot]) {
+        uint32_t slot;
+        (void)take_slot_locked(&m->stagings, &slot); /* those before it that are free: given back below */
+    }
+    lock_drop(node_table_lock(m->nodes));
+    atomic_store(&s->fd, fd);
+    atomic_store(&s->is_published, c->is_published);
+    atomic_store(&s->is_unlinked, c->is_unlinked);
+    atomic_store(&s->may_be_mapped, c->may_be_mapped);
+    s->is_clean = c->is_clean;
+    s->seen_stat.st_size = c->size;
+    s->seen_stat.st_mtim = c->mtime;
+    s->seen_stat.st_ctim = c->ctime;
+}
+
+static bool is_slot_used(struct mount *m, size_t slot)
+{
+    for (const struct staging *s = m->stagings.first; s; s = s->next)
+        if (s->kept && s->kept->slot == slot)
+            return true;
+    return false;
+}
+
+/* What nobody knows of is of a staging that had ended, or not quite begun. */
+static void drop_unused_slots(struct mount *m)
+{
+    for (size_t i = 0; i < MAX(m->seat.n_held, m->stagings.n_slots); i++) {
+        bool is_used = is_slot_used(m, i);
+        if (i < m->stagings.n_slots)
+            m->stagings.slots[i] = is_used;
+        if (i >= m->seat.n_held || is_used || m->seat.held[i] < 0)
+            continue;
+        macro_close(&m->seat.held[i]);
+        m->seat.held[i] = -1;
+        keeper_drop(&m->seat, (uint32_t)i);
+    }
+}
+
+void stagings_resume(struct mount *m)
+{
+    for (struct staging_kept *c = NULL, *next = kept_next(m->seat.kept, KEPT_STAGING, NULL); (c = next);) {
+        next = kept_next(m->seat.kept, KEPT_STAGING, c);
+        bool is_whole = c->magic == STAGING_KEPT_MAGIC;
+        bool is_held = is_whole && c->slot < m->seat.n_held && m->seat.held[c->slot] >= 0;
+        struct node *n = is_held ? node_get(m->nodes, c->node_id) : NULL;
+        if (n && !n->staging) {
+            resume(m, c, n, TAKE_FD(m->seat.held[c->slot]));
+        } else {
+            if (is_whole)
+                log_error("mount", "what was written to inode %llu and not published is lost",
+                          (unsigned long long)(n ? n->ino : c->node_id));
+            c->magic = 0;
+            kept_give(m->seat.kept, c);
+        }
+        node_unref(m->nodes, n);
+    }
+    drop_unused_slots(m);
+}
+
+void stagings_resumed(struct mount *m)
+{
+    for (;;) {
+        lock_take(node_table_lock(m->nodes));
+        struct staging *s = m->stagings.first;
+        while (s && !s->is_resumed)
+            s = s->next;
+        if (s)
+            s->is_resumed = false;
+        lock_drop(node_table_lock(m->nodes));
+        if (!s)
+            return;
+        staging_release(m, s);
+    }
 }

@@ -21,6 +21,8 @@ struct staging;
 struct staging_list {
     struct cond changed; /* the state of any of them */
     struct staging *first;
+    bool *slots; /* of the keeper: which are taken */
+    size_t n_slots;
     uint32_t n_failed; /* files whose last bytes could not be published */
     char failed_text[ERR_TEXT_MAX];
 };
@@ -70,5 +72,11 @@ enum staging_which {
 /* Calls `each` with the nodes of those, referenced, without locks. */
 void staging_each(struct mount *m, struct node *dir, enum staging_which which,
                   void (*each)(void *arg, struct node *n), void *arg);
+/* Under the node table's lock: one more user, as staging_acquire with STAGING_JOIN. NULL: there is none. */
+struct staging *staging_join_locked(struct node *n);
+/* In a process that takes over: makes what was being written, each with one user more than it has, who is to
+ * leave (staging_resumed) when the kernel has said again what it had not been answered. */
+void stagings_resume(struct mount *m);
+void stagings_resumed(struct mount *m);
 /* For the node table's lock's holder: whether the node's file has never been published. */
 bool staging_is_unpublished(const struct staging *s);

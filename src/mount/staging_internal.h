@@ -5,7 +5,20 @@
 
 enum staging_state { STAGING_STARTING, STAGING_READY, STAGING_ENDING };
 
+/* What a process that takes over has to know of a staging. A kept cell; the keeper holds the descriptor. */
+struct staging_kept {
+    uint32_t magic; /* set last */
+    uint32_t slot;  /* of the keeper */
+    uint64_t node_id;
+    bool is_published, is_unlinked, may_be_mapped;
+    bool is_ending; /* the file may be the published version already, and is written no more */
+    bool is_clean;  /* what follows was published */
+    int64_t size;
+    struct timespec mtime, ctime;
+};
+
 struct staging {
+    struct staging_kept *kept;  /* NULL: a process that takes over will not know of it */
     struct node *node;          /* referenced */
     _Atomic int fd;             /* where writers write; -1 while STARTING */
     _Atomic uint64_t n_changes; /* made by this process */
@@ -17,7 +30,8 @@ struct staging {
     struct staging *next;
     uint32_t refs;
     enum staging_state state;
-    bool is_busy; /* someone publishes */
+    bool is_busy;    /* someone publishes */
+    bool is_resumed; /* one of its users is stagings_resumed */
 
     /* Owned by whoever set is_busy. */
     bool has_handle; /* the node has a staging file of it: */
@@ -29,6 +43,9 @@ struct staging {
     struct stat seen_stat;
     uint64_t seen_changes;
 };
+
+/* What is kept is as the staging is now. While it is one's own (is_busy), or before others can know of it. */
+void staging_keep(struct mount *m, struct staging *s);
 
 /* Asks the node for a staging file for the node's present key. The descriptor is the caller's. */
 int staging_target(struct mount *m, struct staging *s, int *ret_fd, struct err *e);

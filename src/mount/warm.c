@@ -103,11 +103,10 @@ static void forget_locked(struct warm *w, struct warm_file *f, struct warm_trash
         at = &(*at)->in_place;
     *at = f->in_place;
     n->warm = NULL;
+    node_unkeep_locked(w->m->nodes, n);
     if (f->is_kept) {
         order_remove(w, f);
-        if (n->backing_id > 0)
-            passthrough_unregister(w->m->se, n->backing_id);
-        n->backing_id = 0;
+        mount_unregister_locked(w->m, n);
         f->file = TAKE_PTR(n->backing_file);
         f->drops_node = true;
     }
@@ -154,6 +153,7 @@ void warm_track_locked(struct warm *w, struct node *n, uint64_t key_hash, uint64
     f->in_place = *place_of(w, key_hash);
     *place_of(w, key_hash) = f;
     n->warm = f;
+    node_keep_locked(w->m->nodes, n); /* the kernel may come to believe its name for long */
 }
 
 bool warm_is_valid_locked(const struct warm *w, const struct node *n)

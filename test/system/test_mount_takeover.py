@@ -218,14 +218,3 @@ def test_who_dies_again_and_again_is_not_replaced(mount):
     one.process = None
 
 
-def test_mounts_of_mirror_buckets_are_not_taken_over(node, bucket, mount):
-    """There a killed process leaves a dead mount, which the next `forebay mount` clears away."""
-    one = mount(what=bucket.name)
-    os.kill(one.serving(), signal.SIGKILL)
-    assert one.process.wait(30) == 1
-    with pytest.raises(OSError) as caught:
-        os.listdir(one.path)
-    assert caught.value.errno == errno.ENOTCONN
-    one.process = None
-    one.start()
-    assert os.listdir(one.path) == []

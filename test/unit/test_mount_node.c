@@ -30,7 +30,7 @@ static struct node *root_of(struct node_table *t)
 static void test_same_version_same_inode(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t), *a = look(t, root, "f", "e1", 10), *b = look(t, root, "f", "e1", 10);
     assert_ptr_equal(a, b);
     assert_int_equal(a->lookups, 2);
@@ -52,7 +52,7 @@ static void test_same_version_same_inode(void **state)
 static void test_new_version_new_inode(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t), *a = look(t, root, "f", "e1", 10), *b = look(t, root, "f", "e2", 10);
     assert_ptr_not_equal(a, b);
     assert_int_not_equal(a->id, b->id);
@@ -76,7 +76,7 @@ static void test_new_version_new_inode(void **state)
 static void test_what_makes_a_version(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t), *n = look(t, root, "f", "e", 10), *other;
     struct node_attr a = file_attr("e", 10);
     a.mtime_ns = 6;
@@ -105,7 +105,7 @@ static void test_what_makes_a_version(void **state)
 static void test_renewal(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t), *a = look(t, root, "f", "e", 1);
     a->wants_renewal = true;
     struct node *b = look(t, root, "f", "e", 1), *c = look(t, root, "f", "e", 1);
@@ -121,7 +121,7 @@ static void test_renewal(void **state)
 static void test_staged_files_keep_their_inode(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t), *a = look(t, root, "f", "e", 1);
     a->staging = (struct staging *)(void *)t;
     struct node *b = look(t, root, "f", "other", 9);
@@ -136,7 +136,7 @@ static void test_staged_files_keep_their_inode(void **state)
 static void test_parents_outlive_children(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t), *d = look(t, root, "d", NULL, 0), *e = look(t, d, "e", NULL, 0),
                 *f = look(t, e, "f", "x", 1);
     uint64_t ids[] = {d->id, e->id, f->id};
@@ -159,7 +159,7 @@ static void test_parents_outlive_children(void **state)
 static void test_paths(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t), *d = look(t, root, "dir", NULL, 0), *f = look(t, d, "file", "x", 1);
     _cleanup_buf_ struct buf exact = BUF_INIT(8), small = BUF_INIT(7);
     assert_int_equal(node_path(t, f, &exact), 0);
@@ -177,7 +177,7 @@ static void test_paths(void **state)
 static void test_rename(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t), *d = look(t, root, "d", NULL, 0), *a = look(t, root, "a", "1", 1),
                 *b = look(t, d, "b", "2", 2);
     uint64_t id = a->id;
@@ -204,7 +204,7 @@ static void test_rename(void **state)
 static void test_wrong_forgets(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     node_forget(t, 12345, 1);
     node_forget(t, NODE_ROOT_ID, 100);
     struct node *root = root_of(t), *a = look(t, root, "a", "1", 1);
@@ -221,7 +221,7 @@ static void test_wrong_forgets(void **state)
 static void test_oldest(void **state)
 {
     (void)state;
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t), *d = look(t, root, "d", NULL, 0), *a = look(t, d, "a", "1", 1),
                 *b = look(t, d, "b", "1", 1), *c = look(t, d, "c", "1", 1);
     node_unref(t, d);
@@ -263,7 +263,7 @@ static void test_random_operations(void **state)
 {
     (void)state;
     enum { MOST = 4000 };
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new();
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
     struct node *root = root_of(t);
     struct {
         uint64_t id, lookups;

@@ -1,0 +1,82 @@
+/*
+ * A process that takes over the mount of a mirror bucket from one that was killed (keeper.h).
+ *
+ * The kernel knows inodes, open files and directories, backing files, and names that it may believe for an
+ * hour. Of those, kept memory has the directories and what is open or believed for long; the files that are
+ * being written are held open by the keeper. The kernel's names of all other inodes are forgotten, so that it
+ * looks them up again by their directories; who holds one of those inodes without a name in hand (a working
+ * directory is a directory, and kept) gets ESTALE, on which the kernel does the same.
+ *
+ * Order: nodes, what is being written, handles, directories; then the kernel sends again what was not
+ * answered, and only when that is being served names are dropped: dropping one waits for whoever has its
+ * directory locked, perhaps for us.
+ *
+ * Failure modes: what there was no room to keep gives ESTALE or EIO to those who have it open. A version that
+ * was evicted here and replaced at the origin gives ESTALE to readers that do not use passthrough.
+ */
+#include "mount/mount_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+
+/* Requests that come again come at once. A file that one of them makes is not taken for abandoned so soon. */
+#define GRACE_NS (2 * 1000000000ull)
+
+struct takeover {
+    struct node **files; /* that were open or believed in for long; referenced */
+    size_t n, room;
+};
+
+static void collect(void *arg, struct node *n)
+{
+    struct takeover *t = arg;
+    if (t->n == t->room) {
+        t->room = MAX(2 * t->room, (size_t)64);
+        t->files = realloc(t->files, t->room * sizeof(t->files[0]));
+        if (!t->files)
+            abort();
+    }
+    n->refs++;
+    t->files[t->n++] = n;
+}
+
+void mirror_resume(struct mount *m)
+{
+    m->takeover = calloc(1, sizeof(*m->takeover));
+    if (!m->takeover)
+        abort();
+    node_table_resume(m->nodes, collect, m->takeover);
+    stagings_resume(m);
+    handles_resume(m);
+    dirs_resume(m);
+}
+
+static void forget_nodes(struct mount *m)
+{
+    struct takeover *t = m->takeover;
+    for (size_t i = 0; i < t->n; i++)
+        node_unref(m->nodes, t->files[i]);
+    free(t->files);
+    *t = (struct takeover){0};
+}
+
+void mirror_resumed(struct mount *m)
+{
+    struct takeover *t = m->takeover;
+    if (passthrough_forget_names(m->se) < 0) /* before Linux 6.16: those that are believed for long */
+        for (size_t i = 0; i < t->n; i++)
+            notifier_drop_node(m->notifier, t->files[i]);
+    forget_nodes(m);
+    handles_hold_bytes(m);
+    sys->sleep_ns(GRACE_NS);
+    stagings_resumed(m);
+}
+
+void takeover_free(struct mount *m)
+{
+    if (!m->takeover)
+        return;
+    forget_nodes(m);
+    stagings_resumed(m);
+    free(m->takeover);
+}

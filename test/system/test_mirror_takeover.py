@@ -1,0 +1,264 @@
+"""A mount of a mirror bucket whose process is killed: another takes over, and programs have only waited."""
+
+import mmap
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+import traceback
+
+import pytest
+
+import harness
+import mounted
+
+KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
+pytestmark = [pytest.mark.usefixtures("need_fuse"),
+              pytest.mark.skipif(KERNEL < (6, 9), reason="the kernel cannot send requests again before Linux 6.9")]
+MODES = ["auto", "off"]
+MIB = 1 << 20
+
+
+@pytest.fixture
+def mount(node, bucket, work):
+    mounts = []
+
+    def make(what=None, **options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, what or bucket.name, **options))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+@pytest.fixture
+def there(bucket):
+    """The bucket at its origin."""
+    return Objects(bucket.truth, bucket.name)
+
+
+@pytest.fixture
+def here(bucket):
+    """The bucket through the node, which tells the mounts of changes."""
+    return Objects(bucket.s3, bucket.name)
+
+
+class Objects:
+    def __init__(self, client, name):
+        self.client, self.name = client, name
+
+    def put(self, key, body):
+        self.client.put_object(Bucket=self.name, Key=key, Body=body)
+
+    def get(self, key):
+        return self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+
+    def etag_and_time(self, key):
+        head = self.client.head_object(Bucket=self.name, Key=key)
+        return head["ETag"], head["LastModified"]
+
+    def keys(self):
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        return {entry["Key"] for page in pages for entry in page.get("Contents", [])}
+
+
+def kill_serving(one):
+    pid = one.serving()
+    os.kill(pid, signal.SIGKILL)
+    harness.wait_until(lambda: one.serving() not in (pid, None), 30, "another process")
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_readers_go_on(there, here, mount, passthrough):
+    """Files open for reading, complete ones and one that is not, a mapping, a directory that was read in part and a working
+    directory go on after the process was killed; so do names that were looked up before."""
+    small, big = random.Random(1).randbytes(100_000), random.Random(2).randbytes(9 * MIB)
+    names = {f"n{i:03}" for i in range(300)}
+    for name in names:
+        there.put(f"d/{name}", name.encode())
+    there.put("d/e/small", small)
+    there.put("big", big)
+    one = mount(passthrough=passthrough)
+    assert (one.path / "d/e/small").read_bytes() == small  # is kept open by the mount
+    with open(one.path / "d/e/small", "rb", buffering=0) as warm, open(one.path / "big", "rb", buffering=0) as cold, \
+            os.scandir(one.path / "d") as listing:
+        inside = os.open(one.path / "d/e", os.O_RDONLY | os.O_DIRECTORY)
+        mapped = mmap.mmap(warm.fileno(), 0, prot=mmap.PROT_READ)
+        assert cold.read(1000) == big[:1000]
+        met = {next(listing).name}
+        kill_serving(one)
+        assert warm.read() == small and mapped[-100:] == small[-100:]
+        assert cold.read(1000) == big[1000:2000]
+        with open("small", "rb", opener=lambda name, flags: os.open(name, flags, dir_fd=inside)) as again:
+            assert again.read() == small
+        met |= {entry.name for entry in listing}
+        assert met == names | {"e"}
+        mapped.close()
+        os.close(inside)
+        assert os.pread(cold.fileno(), 1000, 5 * MIB) == big[5 * MIB:5 * MIB + 1000]
+    assert (one.path / "big").read_bytes() == big
+    assert (one.path / "d/n007").read_bytes() == b"n007"
+    here.put("d/n007", b"another")
+    harness.wait_until(lambda: (one.path / "d/n007").read_bytes() == b"another", 30, "the new version")
+
+
+def test_files_that_are_not_opened_go_on_too(there, mount):
+    """In the read-only profile, where the kernel opens files without asking, an open file goes on being read."""
+    body = random.Random(3).randbytes(3 * MIB)
+    there.put("d/f", body)
+    one = mount(profile="read-only")
+    with open(one.path / "d/f", "rb", buffering=0) as f:
+        assert f.read(1000) == body[:1000]
+        kill_serving(one)
+        assert os.pread(f.fileno(), 1000, 2 * MIB) == body[2 * MIB:2 * MIB + 1000]
+    assert (one.path / "d/f").read_bytes() == body
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_what_is_being_written_is_not_lost(there, mount, passthrough):
+    """A new file, one that is changed in the middle and one without a name any more go on being written, and what was written
+    before the kill and after it is in the origin at the end. A file that was only opened is not written again."""
+    there.put("old", b"0123456789")
+    there.put("same", b"as it was")
+    one = mount(passthrough=passthrough)
+    before = there.etag_and_time("same")
+    with open(one.path / "new", "wb", buffering=0) as new, open(one.path / "old", "r+b", buffering=0) as old, \
+            open(one.path / "gone", "w+b", buffering=0) as gone, open(one.path / "same", "r+b", buffering=0) as same:
+        new.write(b"before ")
+        old.seek(3)
+        old.write(b"abc")
+        gone.write(b"secret")
+        (one.path / "gone").unlink()
+        kill_serving(one)
+        new.write(b"after")
+        old.write(b"def")
+        gone.write(b" more")
+        assert os.pread(gone.fileno(), 100, 0) == b"secret more"
+        assert os.fstat(new.fileno()).st_size == 12
+        assert set(os.listdir(one.path)) == {"new", "old", "same"}
+        assert same.read() == b"as it was"
+        os.fsync(old.fileno())
+        assert there.get("old") == b"012abcdef9"
+    assert there.get("new") == b"before after"
+    assert there.keys() == {"new", "old", "same"}
+    assert there.etag_and_time("same") == before
+    (one.path / "new").write_bytes(b"again")
+    assert there.get("new") == b"again" and (one.path / "new").read_bytes() == b"again"
+
+
+def test_what_was_closed_and_not_answered_is_published(there, mount):
+    """The process is killed while a close is on its way to the origin: the close returns when the bytes are there."""
+    one = mount()
+    f = open(one.path / "f", "wb", buffering=0)
+    f.write(b"x" * MIB)
+    closing = threading.Thread(target=f.close)
+    closing.start()
+    os.kill(one.serving(), signal.SIGKILL)
+    closing.join(60)
+    assert not closing.is_alive() and there.get("f") == b"x" * MIB
+
+
+class Worker(threading.Thread):
+    """Makes, replaces, renames, reads and removes files in a directory of its own; every operation must succeed, once."""
+
+    def __init__(self, top, seed):
+        super().__init__()
+        self.top, self.random, self.stopped = top, random.Random(seed), threading.Event()
+        self.model, self.steps, self.failure = {}, 0, None
+
+    def write(self, name, flags):
+        fd = os.open(self.top / name, flags | os.O_WRONLY)
+        body = self.random.randbytes(self.random.randrange(20000))
+        assert os.write(fd, body) == len(body)
+        os.close(fd)
+        self.model[name] = body
+
+    def step(self):
+        name, other = (f"f{self.random.randrange(8)}" for _ in range(2))
+        if name not in self.model:
+            self.write(name, os.O_CREAT | os.O_EXCL)
+            return
+        match self.random.randrange(4):
+            case 0:
+                os.unlink(self.top / name)
+                del self.model[name]
+            case 1:
+                self.write(name, os.O_TRUNC)
+            case 2 if name != other:
+                os.rename(self.top / name, self.top / other)
+                self.model[other] = self.model.pop(name)
+            case _:
+                assert (self.top / name).read_bytes() == self.model[name]
+
+    def run(self):
+        try:
+            while not self.stopped.is_set():
+                self.step()
+                self.steps += 1
+        except BaseException as e:  # told by the test
+            self.failure = e
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_every_change_happens_once(there, mount, passthrough):
+    """Two programs write, rename and remove while the process is killed again and again: none of their calls fails, and what
+    is there at the end, here and in the origin, is what they made."""
+    one = mount(passthrough=passthrough)
+    workers = []
+    for i in range(2):
+        (one.path / str(i)).mkdir()
+        workers.append(Worker(one.path / str(i), seed=i))
+        workers[-1].start()
+    pause = random.Random(7)
+    try:
+        for _ in range(5):
+            time.sleep(pause.uniform(0.05, 0.6))
+            kill_serving(one)
+        before = [w.steps for w in workers]
+        harness.wait_until(lambda: all(w.failure or w.steps > n + 5 for w, n in zip(workers, before)), 120, "going on")
+    finally:
+        for w in workers:
+            w.stopped.set()
+            w.join()
+    for i, w in enumerate(workers):
+        assert w.failure is None, "".join(traceback.format_exception(w.failure)) + one.log()
+        assert {p.name: p.read_bytes() for p in w.top.iterdir()} == w.model
+        assert {key.removeprefix(f"{i}/"): there.get(key) for key in there.keys()
+                if key.startswith(f"{i}/") and not key.endswith("/")} == w.model
+
+
+def test_files_that_were_kept_open_are_not_believed_in_any_more(there, here, mount):
+    """Hundreds of files that the killed process had kept open for the next reader, and whose names the kernel believed for
+    long, are looked up again: what replaces them is seen."""
+    for i in range(300):
+        there.put(f"f{i}", b"%03d" % i * 1000)
+    one = mount()
+    for i in range(300):
+        (one.path / f"f{i}").read_bytes()
+    kill_serving(one)
+    for i in range(300):
+        here.put(f"f{i}", b"%03d" % (i + 1) * 1000)
+    harness.wait_until(lambda: (one.path / "f299").read_bytes() == b"300" * 1000, 30, "the new version")
+    time.sleep(1.1)  # for which names are believed
+    assert all((one.path / f"f{i}").read_bytes() == b"%03d" % (i + 1) * 1000 for i in range(300))
+
+
+@pytest.mark.parametrize("how", ["umount", "SIGTERM"])
+def test_the_successor_ends_as_its_predecessor_would(there, mount, how):
+    """After a take-over the mount ends with status 0 and nothing left mounted, and what was still being written is published."""
+    one = mount()
+    f = open(one.path / "f", "wb", buffering=0)
+    f.write(b"kept")
+    kill_serving(one)
+    f.close()
+    if how == "umount":
+        one.node.cli("umount", str(one.path))
+    else:
+        one.process.send_signal(signal.SIGTERM)
+    assert one.process.wait(30) == 0
+    assert not mounted.is_mounted(one.path)
+    one.process = None
+    assert there.get("f") == b"kept"

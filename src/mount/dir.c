@@ -9,8 +9,8 @@
  * Invariants:
  *  1. Memory is one page and the list of its beginnings.
  *  2. An entry that did not fit into a reply is given again by the next one.
- *  3. In a process that took over, entries have the numbers that a new walk gives them: who was in the middle of
- * a directory that changed may miss some or meet them again.
+ *  3. In a process that took over, entries have the numbers that a new walk gives them: who was in the middle
+ * of a directory that changed may miss some or meet them again.
  *  4. With READDIRPLUS every entry that the kernel takes counts as one lookup; above MOUNT_NODES_MAX inodes
  * entries are given without attributes, and count nothing.
  *

@@ -162,11 +162,8 @@ static void sit_down(struct keeper *k, int post_fd, pid_t keeper_pid, struct kee
     if (getppid() != keeper_pid)
         _exit(1);
     kept_begin(k->kept);
-    *ret = (struct keeper_seat){.kept = k->kept,
-                                .fuse_fd = k->fuse_fd,
-                                .post_fd = post_fd,
-                                .held = k->held,
-                                .n_held = k->n_held};
+    *ret = (struct keeper_seat){
+        .kept = k->kept, .fuse_fd = k->fuse_fd, .post_fd = post_fd, .held = k->held, .n_held = k->n_held};
 }
 
 __attribute__((noreturn)) static void leave(struct keeper *k, int status)

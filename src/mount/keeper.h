@@ -1,7 +1,7 @@
 /*
  * The keeper of a mount: a process that does nothing but hold descriptors open, /dev/fuse above all, and wait
- * for the one that serves. When that one is killed, or crashes, another takes over: the kernel sends again what was not
- * answered, and programs have only waited.
+ * for the one that serves. When that one is killed, or crashes, another takes over: the kernel sends again
+ * what was not answered, and programs have only waited.
  */
 #pragma once
 

@@ -4,8 +4,8 @@
  * Each acts on the origin before it returns. Renaming is copying and removing at the origin, for a directory
  * of every object below it (EXDEV when those are too many, on which mv(1) and others copy).
  *
- * A request that comes again, because the process that had read it was killed before it answered (keeper.h), may
- * have been carried out: what it finds done is taken for its own doing.
+ * A request that comes again, because the process that had read it was killed before it answered (keeper.h),
+ * may have been carried out: what it finds done is taken for its own doing.
  */
 #include "mount/mount_internal.h"
 

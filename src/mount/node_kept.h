@@ -20,8 +20,8 @@ struct node_kept {
     uint16_t name_n, etag_n;
     uint64_t id, parent_id, ino;
     uint64_t size_bytes, mtime_ns;
-    uint64_t serial;              /* of two cells of one node, the higher one is true */
-    struct node_kept_text *more;  /* what does not fit into: */
+    uint64_t serial;                 /* of two cells of one node, the higher one is true */
+    struct node_kept_text *more;     /* what does not fit into: */
     char text[NODE_KEPT_TEXT_BYTES]; /* the name, then the ETag */
     bool is_dir, is_attached, is_unlinked;
 };

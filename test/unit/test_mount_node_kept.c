@@ -1,0 +1,236 @@
+/* layer: mount */
+/* What a process that takes over learns of the table of inodes, after an end and after a kill anywhere. */
+#include "base/sys.h"
+#include "mount/kept.h"
+#include "mount/node.h"
+#include "mount/node_kept.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define LONG_NAME 255
+#define KILLS     25
+#define FILES     6
+
+static int setup(void **state)
+{
+    return kept_new((struct kept **)state, NULL);
+}
+
+static int teardown(void **state)
+{
+    kept_free(*state);
+    return 0;
+}
+
+static struct node *look(struct node_table *t, struct node *parent, const char *name, const char *etag)
+{
+    struct node_attr a = {
+        .is_dir = !etag, .size_bytes = 7, .mtime_ns = 9, .etag = slice_str(etag ? etag : "")};
+    struct node *n = node_look_up(t, parent, slice_str(name), &a);
+    return n;
+}
+
+static void keep(struct node_table *t, struct node *n)
+{
+    LOCK_SCOPE(node_table_lock(t));
+    node_keep_locked(t, n);
+}
+
+static void unkeep(struct node_table *t, struct node *n)
+{
+    LOCK_SCOPE(node_table_lock(t));
+    node_unkeep_locked(t, n);
+}
+
+static size_t count(struct kept *k, enum kept_kind kind)
+{
+    size_t n = 0;
+    for (void *p = NULL; (p = kept_next(k, kind, p));)
+        n++;
+    return n;
+}
+
+static void count_file(void *arg, struct node *n)
+{
+    assert_false(n->is_dir);
+    (*(size_t *)arg)++;
+}
+
+static void assert_path(struct node_table *t, uint64_t id, const char *path)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(4096);
+    struct node *n = node_get(t, id);
+    assert_non_null(n);
+    assert_int_equal(node_path(t, n, &b), 0);
+    assert_true(slice_eq_str(buf_view(&b), path));
+    node_unref(t, n);
+}
+
+/* Ids: dirs 2 and 3, files from 4. The test's process dies without freeing anything. */
+static void make_tree(struct kept *k)
+{
+    char name[LONG_NAME + 1];
+    memset(name, 'n', LONG_NAME);
+    name[LONG_NAME] = '\0';
+    kept_begin(k);
+    struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+    struct node *root = node_get(t, NODE_ROOT_ID), *a = look(t, root, "a", NULL), *b = look(t, a, "b", NULL);
+    struct node *open = look(t, b, "open", "etag-1"), *closed = look(t, b, "closed", "etag-2");
+    struct node *long_one = look(t, b, name, "a long ETag, longer than what one cell has room for together");
+    struct node *gone = look(t, a, "gone", "etag-3");
+    keep(t, open);
+    keep(t, long_one);
+    keep(t, gone);
+    keep(t, closed);
+    unkeep(t, closed);
+    node_detach(t, gone, /* is_unlinked= */ true);
+    struct node_attr written = {.size_bytes = 1000, .mtime_ns = 11, .etag = SLICE_LIT("etag-4")};
+    node_set_attr(t, open, &written);
+    node_move(t, b, root, SLICE_LIT("c"));
+    node_move(t, open, a, SLICE_LIT("renamed"));
+}
+
+/* Directories and open files are known under their numbers, by their last names, with their last versions;
+ * closed ones are not, and no number is given twice. */
+static void test_another_process_knows_them(void **state)
+{
+    struct kept *k = *state;
+    char path[LONG_NAME + 3] = "c/";
+    memset(path + 2, 'n', LONG_NAME);
+    path[LONG_NAME + 2] = '\0';
+    pid_t pid = fork();
+    if (pid == 0) {
+        make_tree(k);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    kept_begin(k);
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+    size_t n_files = 0;
+    node_table_resume(t, count_file, &n_files);
+    node_table_check(t);
+    assert_int_equal(n_files, 3);
+    assert_int_equal(node_table_count(t), 5);
+    assert_path(t, 2, "a");
+    assert_path(t, 3, "c");
+    assert_path(t, 4, "a/renamed");
+    assert_path(t, 6, path);
+    assert_null(node_get(t, 5));
+    struct node *open = node_get(t, 4), *gone = node_get(t, 7);
+    assert_true(slice_eq_str(slice_of(open->etag, open->etag_n), "etag-4"));
+    assert_int_equal(open->size_bytes, 1000);
+    assert_true(gone->is_unlinked && !gone->is_attached && open->is_attached && !open->is_unlinked);
+    struct node *root = node_get(t, NODE_ROOT_ID), *c = node_find(t, root, SLICE_LIT("c"));
+    assert_int_equal(c->id, 3);
+    struct node *fresh = look(t, c, "fresh", "e");
+    assert_true(fresh->id > 7);
+    node_unref(t, fresh);
+    node_forget(t, fresh->id, 1);
+    node_unref(t, gone);
+    node_unref(t, open);
+    node_unref(t, c);
+    node_unref(t, root);
+}
+
+/* With keeps_all every file is known. */
+static void test_all_are_kept_where_all_are_asked_for(void **state)
+{
+    struct kept *k = *state;
+    pid_t pid = fork();
+    if (pid == 0) {
+        kept_begin(k);
+        struct node_table *t = node_table_new(k, /* keeps_all= */ true);
+        struct node *root = node_get(t, NODE_ROOT_ID);
+        (void)look(t, root, "f", "e1");
+        (void)look(t, root, "f", "e2"); /* another version: the first one has no name any more */
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    kept_begin(k);
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(k, /* keeps_all= */ true);
+    size_t n_files = 0;
+    node_table_resume(t, count_file, &n_files);
+    node_table_check(t);
+    assert_int_equal(n_files, 2);
+    struct node *root = node_get(t, NODE_ROOT_ID), *f = node_find(t, root, SLICE_LIT("f"));
+    assert_int_equal(f->id, 3);
+    node_unref(t, f);
+    node_unref(t, root);
+}
+
+/* Renames files and directories for ever, each to one of its two names. */
+__attribute__((noreturn)) static void churn(struct kept *k)
+{
+    kept_begin(k);
+    struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+    struct node *root = node_get(t, NODE_ROOT_ID), *dirs[2], *files[FILES];
+    dirs[0] = look(t, root, "d0", NULL);
+    dirs[1] = look(t, root, "d1", NULL);
+    for (int i = 0; i < FILES; i++) {
+        char name[8];
+        (void)snprintf(name, sizeof(name), "f%d", i);
+        files[i] = look(t, dirs[0], name, "an ETag that together with the name takes more than a cell");
+        keep(t, files[i]);
+    }
+    kept_facts(k)->root = 1; /* begun */
+    for (unsigned n = 0;; n++) {
+        struct node *f = files[n % FILES];
+        char name[8];
+        (void)snprintf(name, sizeof(name), "%c%u", n / FILES % 2 ? 'f' : 'g', n % FILES);
+        node_move(t, f, dirs[n / 3 % 2], slice_str(name));
+        struct node_attr a = {
+            .size_bytes = n, .mtime_ns = n, .etag = SLICE_LIT("another one, as long as the first one was")};
+        node_set_attr(t, f, &a);
+    }
+}
+
+/* Killed between any two instructions of a rename or a change, each file has one of its names, once, and no
+ * room is lost. */
+static void test_killed_anywhere(void **state)
+{
+    struct kept *k = *state;
+    for (int i = 0; i < KILLS; i++) {
+        kept_facts(k)->root = 0;
+        pid_t pid = fork();
+        if (pid == 0)
+            churn(k);
+        while (*(volatile uint64_t *)&kept_facts(k)->root == 0)
+            sys->sleep_ns(100000);
+        sys->sleep_ns((uint64_t)(i % 7) * 300000 + 50000);
+        assert_int_equal(kill(pid, SIGKILL), 0);
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        kept_begin(k);
+        struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+        size_t n_files = 0;
+        node_table_resume(t, count_file, &n_files);
+        node_table_check(t);
+        assert_int_equal(n_files, FILES);
+        assert_int_equal(node_table_count(t), FILES + 2);
+        assert_int_equal(count(k, KEPT_NODE), FILES + 2);
+        assert_in_range(count(k, KEPT_TEXT), FILES - 1, 2 * FILES);
+        node_table_free(t);
+        assert_int_equal(count(k, KEPT_NODE), 0);
+        assert_int_equal(count(k, KEPT_TEXT), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_another_process_knows_them, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_all_are_kept_where_all_are_asked_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_killed_anywhere, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

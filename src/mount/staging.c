@@ -70,7 +70,6 @@ void staging_keep(struct mount *m, struct staging *s)
     atomic_signal_fence(memory_order_seq_cst);
     c->size = s->seen_stat.st_size;
     c->mtime = s->seen_stat.st_mtim;
-    c->ctime = s->seen_stat.st_ctim;
     atomic_signal_fence(memory_order_seq_cst);
     /* Without fine times a change may leave them as they were. */
     c->is_clean = s->is_clean && m->is_write_passthrough;
@@ -478,7 +477,6 @@ static void resume(struct mount *m, struct staging_kept *c, struct node *n, int 
     s->is_clean = c->is_clean;
     s->seen_stat.st_size = c->size;
     s->seen_stat.st_mtim = c->mtime;
-    s->seen_stat.st_ctim = c->ctime;
 }
 
 static bool is_slot_used(struct mount *m, size_t slot)

@@ -14,7 +14,7 @@ struct staging_kept {
     bool is_ending; /* the file may be the published version already, and is written no more */
     bool is_clean;  /* what follows was published */
     int64_t size;
-    struct timespec mtime, ctime;
+    struct timespec mtime;
 };
 
 struct staging {

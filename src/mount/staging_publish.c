@@ -125,11 +125,18 @@ static int commit(struct mount *m, struct staging *s, uint64_t size, bool is_las
 
 /* ---- what changed ---- */
 
-static bool is_same(const struct stat *a, const struct stat *b)
+static bool is_same_time(struct timespec a, struct timespec b)
 {
-    return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
-           a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+/* A node that was restarted, or that saw our session end, has unlinked the file: its ctime says nothing then.
+ */
+static bool is_same(struct mount *m, const struct staging *s, const struct stat *a, const struct stat *b)
+{
+    bool is_linked = s->has_handle && s->epoch == client_epoch(m->client);
+    return a->st_size == b->st_size && is_same_time(a->st_mtim, b->st_mtim) &&
+           (!is_linked || is_same_time(a->st_ctim, b->st_ctim));
 }
 
 static void look(struct staging *s, struct stat *ret_stat, uint64_t *ret_changes)
@@ -139,12 +146,12 @@ static void look(struct staging *s, struct stat *ret_stat, uint64_t *ret_changes
         memset(ret_stat, 0, sizeof(*ret_stat));
 }
 
-static bool is_as_seen(struct staging *s)
+static bool is_as_seen(struct mount *m, struct staging *s)
 {
     struct stat now;
     uint64_t changes;
     look(s, &now, &changes);
-    return (s->is_clean || s->has_failed) && changes == s->seen_changes && is_same(&now, &s->seen_stat);
+    return (s->is_clean || s->has_failed) && changes == s->seen_changes && is_same(m, s, &now, &s->seen_stat);
 }
 
 void staging_mark_clean(struct staging *s)
@@ -187,7 +194,7 @@ int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, stru
 {
     if (atomic_load(&s->is_unlinked))
         return 0;
-    bool as_seen = is_as_seen(s);
+    bool as_seen = is_as_seen(m, s);
     if (as_seen && s->is_clean) {
         if (is_last)
             hand_over(m, s);

@@ -11,7 +11,7 @@
 
 struct mount_command {
     struct command_node node;
-    bool read_only, foreground, allow_other, stats, json;
+    bool read_only, foreground, allow_other, stats, upgrade, json;
     int passthrough, profile;
     uint64_t threads, attr_timeout_ms, kept_files;
     char *uid, *gid, *umask, *log;
@@ -90,6 +90,9 @@ static const struct option rows[] = {
      .doc = "mount options: ro, rw, allow_other, and what fuse(8) knows"},
     COMMAND_FLAG(mount_command, stats, "stats", 0,
                  "with DIR alone: what the mount there does, again every second on a terminal"),
+    COMMAND_FLAG(mount_command, upgrade, "upgrade", 0,
+                 "with DIR alone: the forebay that is installed now takes over the mount there; what is open "
+                 "stays open"),
     COMMAND_FLAG(mount_command, json, "json", 0, "with --stats: once, as JSON"),
 };
 
@@ -97,11 +100,12 @@ static const struct option_table table = {.rows = rows, .n_rows = ARRAY_SIZE(row
 
 static const struct command_usage usage = {
     .command = "forebay mount",
-    .operands = "BUCKET[/PREFIX] DIR | --stats DIR",
+    .operands = "BUCKET[/PREFIX] DIR | --stats DIR | --upgrade DIR",
     .about = "Mounts a bucket, or what lies below a prefix, as a directory. Returns when it works and stays "
              "in the\n"
              "background; \"forebay umount DIR\" and \"fusermount3 -u DIR\" end it. With --stats: shows what "
-             "a mount does.",
+             "a mount\n"
+             "does. With --upgrade: another version of the program takes over.",
     .min_operands = 1,
     .max_operands = 2,
 };
@@ -198,12 +202,30 @@ static char *log_path(const struct mount_command *c)
     return slice_dup(slice_str(path));
 }
 
+static int upgrade(const char *directory, struct err *e)
+{
+    struct mount_upgrade_report report = {0};
+    int r = mount_upgrade(directory, &report, e);
+    if (r < 0)
+        return r;
+    if (!report.is_upgraded)
+        return err_set(e, -ENOTSUP,
+                       "%s: the installed program cannot take over, see the mount's log; forebay %s goes on "
+                       "(process %u)",
+                       directory, report.version, report.pid);
+    (void)printf("%s: forebay %s (process %u)\n", directory, report.version, report.pid);
+    return 0;
+}
+
 static int run(struct mount_command *c, int argc, char **argv, struct err *e)
 {
-    if (c->stats && argc != 1)
-        return err_set(e, ERR_BAD_OPTION, "--stats: give the directory of a mount, and nothing else");
+    if ((c->stats || c->upgrade) && argc != 1)
+        return err_set(e, ERR_BAD_OPTION, "--%s: give the directory of a mount, and nothing else",
+                       c->stats ? "stats" : "upgrade");
     if (c->stats)
         return mount_stats_show(argv[0], c->json, e);
+    if (c->upgrade)
+        return upgrade(argv[0], e);
     if (argc != 2 || c->json)
         return err_set(e, ERR_BAD_OPTION,
                        argc != 2 ? "give BUCKET[/PREFIX] and DIR" : "--json is for --stats");
@@ -215,6 +237,8 @@ static int run(struct mount_command *c, int argc, char **argv, struct err *e)
         return r;
     /* Absolute: what the node shows of it, and the mount process leaves no working directory behind. A dead
      * mount there cannot be resolved, and is named as given. */
+    if (mount_is_taken_over_here())
+        return mount_run(&o, &(struct mount_callbacks){0}, e);
     if (realpath(argv[1], directory))
         o.directory = directory;
     if (c->foreground)

@@ -5,6 +5,10 @@
  * its own mount. A process that serves dies with its keeper (PR_SET_PDEATHSIG): whoever kills the process
  * that was started finds the mount dead, as with any other file system in user space.
  *
+ * A program that the keeper starts gets its seat in the environment: SEAT=KEEPER_PID,KEPT_FD,ADDRESS,FUSE_FD,
+ * POST_FD. One that cannot take over (it keeps other things, its address is taken, it is no forebay) ends
+ * before it is ready; then the keeper's own program takes over, as after a kill.
+ *
  * Failure modes: processes that die DEATHS_MAX times within DEATHS_MS are not replaced any more; the mount is
  * then dead ("transport endpoint is not connected"), as when the kernel is too old to send requests again.
  */
@@ -14,6 +18,8 @@
 #include "base/sys.h"
 #include "net/sock.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -25,8 +31,12 @@
 #define DEATHS_MS  60000
 #define PAUSE_MS   200 /* before a process that died at once is replaced */
 
+#define SEAT            "FOREBAY_MOUNT_SEAT"
+#define ARGUMENTS_PIECE 4096
+#define ARGUMENTS_MAX   255
+
 /* What the serving process says; never leaves this machine, nor outlives this program. */
-enum word { WORD_READY = 1, WORD_HOLD, WORD_DROP };
+enum word { WORD_READY = 1, WORD_HOLD, WORD_DROP, WORD_UPGRADE };
 struct message {
     uint32_t word;
     uint32_t slot;
@@ -35,8 +45,11 @@ struct message {
 struct keeper {
     struct kept *kept;
     int fuse_fd;
-    int *held; /* by slot, -1: nothing */
-    size_t n_held;
+    bool must_upgrade; /* asked for: the next one is started from the disk */
+    bool is_upgraded;  /* and so are those after it */
+    char program[PATH_MAX];
+    char *arguments; /* as /proc/self/cmdline has them */
+    size_t n_arguments;
     uint64_t deaths_ms[DEATHS_MAX]; /* times of the last ones */
     size_t n_deaths;
 };
@@ -57,31 +70,17 @@ static void handle_signals(void (*handler)(int))
     (void)sigaction(SIGHUP, &action, NULL);
 }
 
-static int *slot_of(struct keeper *k, uint32_t slot)
-{
-    if (slot >= KEEPER_SLOTS_MAX)
-        return NULL;
-    if (slot >= k->n_held) {
-        size_t n = MIN(MAX(2 * k->n_held, (size_t)slot + 1), (size_t)KEEPER_SLOTS_MAX);
-        int *bigger = realloc(k->held, n * sizeof(k->held[0]));
-        if (!bigger)
-            return NULL;
-        for (size_t i = k->n_held; i < n; i++)
-            bigger[i] = -1;
-        k->held = bigger;
-        k->n_held = n;
-    }
-    return &k->held[slot];
-}
-
 /* A descriptor that did not arrive (the limit of open files) is one that a successor does not have. */
-static void hold(struct keeper *k, uint32_t slot, int *fd)
+static void hold(struct keeper *k, uint32_t slot, int fd)
 {
-    int *at = slot_of(k, slot);
-    if (!at)
+    if (slot >= KEPT_SLOTS_MAX) {
+        macro_close(&fd);
         return;
-    macro_close(at);
-    *at = TAKE_FD(*fd);
+    }
+    int *held = &kept_held(k->kept)[slot];
+    if (*held > 0)
+        (void)close(*held - 1);
+    *held = fd + 1;
 }
 
 /* Listens until the process has ended. Whether it was ready. */
@@ -96,10 +95,11 @@ static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void
             continue;
         if (r < 0)
             return was_ready;
-        if (x.word == WORD_HOLD) {
-            hold(k, x.slot, &came);
-        } else if (x.word == WORD_DROP) {
-            hold(k, x.slot, &came); /* none came */
+        if (x.word == WORD_HOLD || x.word == WORD_DROP) { /* with that none comes */
+            hold(k, x.slot, TAKE_FD(came));
+        } else if (x.word == WORD_UPGRADE) {
+            k->must_upgrade = true;
+            (void)kill((pid_t)serving_pid, SIGKILL);
         } else if (x.word == WORD_READY) {
             was_ready = true;
             if (k->fuse_fd < 0)
@@ -141,6 +141,12 @@ static bool may_resume(struct keeper *k, int status, bool was_ready, bool was_fi
     bool can = k->fuse_fd >= 0 && kept_facts(k->kept)->can_resume && !is_over(k->fuse_fd);
     if (!can || (WIFEXITED(status) && (was_ready || was_first)))
         return false;
+    if (k->must_upgrade)
+        return true;
+    if (k->is_upgraded && !was_ready) {
+        log_error("mount", "%s cannot take over: this one goes on", k->program);
+        k->is_upgraded = false;
+    }
     if (dies_too_often(k)) {
         log_error("mount", "processes of the mount died %d times within %d s: giving up", DEATHS_MAX + 1,
                   DEATHS_MS / 1000);
@@ -162,25 +168,101 @@ static void sit_down(struct keeper *k, int post_fd, pid_t keeper_pid, struct kee
     if (getppid() != keeper_pid)
         _exit(1);
     kept_begin(k->kept);
-    *ret = (struct keeper_seat){
-        .kept = k->kept, .fuse_fd = k->fuse_fd, .post_fd = post_fd, .held = k->held, .n_held = k->n_held};
+    *ret = (struct keeper_seat){.kept = k->kept, .fuse_fd = k->fuse_fd, .post_fd = post_fd};
+}
+
+/* ---- another program ---- */
+
+static void note_program(struct keeper *k)
+{
+    ssize_t n = readlink("/proc/self/exe", k->program, sizeof(k->program) - 1);
+    k->program[MAX(n, 0)] = '\0';
+    _cleanup_close_ int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    for (;;) {
+        k->arguments = realloc(k->arguments, k->n_arguments + ARGUMENTS_PIECE);
+        if (!k->arguments)
+            abort();
+        n = fd < 0 ? 0 : read(fd, k->arguments + k->n_arguments, ARGUMENTS_PIECE);
+        if (n <= 0)
+            break;
+        k->n_arguments += (size_t)n;
+    }
+}
+
+static void set_flags(struct keeper_seat *seat, int flags)
+{
+    int fds[] = {kept_fd(seat->kept), seat->fuse_fd, seat->post_fd};
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+        (void)fcntl(fds[i], F_SETFD, flags);
+    for (size_t i = 0; i < KEPT_SLOTS_MAX; i++)
+        if (kept_held(seat->kept)[i] > 0)
+            (void)fcntl(kept_held(seat->kept)[i] - 1, F_SETFD, flags);
+}
+
+/* In the new process. Returns when it cannot be started. */
+static void start_program(struct keeper *k, struct keeper_seat *seat, pid_t keeper_pid)
+{
+    char text[128], *argv[ARGUMENTS_MAX + 1];
+    size_t n = 0;
+    for (size_t at = 0; at < k->n_arguments && n < ARGUMENTS_MAX; at += strlen(k->arguments + at) + 1)
+        argv[n++] = k->arguments + at;
+    argv[n] = NULL;
+    (void)snprintf(text, sizeof(text), "%d,%d,%p,%d,%d", (int)keeper_pid, kept_fd(k->kept),
+                   kept_address(k->kept), seat->fuse_fd, seat->post_fd);
+    if (setenv(SEAT, text, 1) < 0)
+        return;
+    set_flags(seat, 0);
+    (void)execv(k->program, argv);
+    log_error("mount", "%s: %s", k->program, err_text(-errno));
+    set_flags(seat, FD_CLOEXEC);
+    (void)unsetenv(SEAT);
+}
+
+bool keeper_has_started_us(void)
+{
+    return getenv(SEAT) != NULL;
+}
+
+/* In a program that was started to take over. */
+static int sit_down_here(struct keeper_seat *ret, struct err *e)
+{
+    int keeper_pid, fd;
+    void *at;
+    const char *text = getenv(SEAT);
+    struct keeper_seat seat = {.is_upgraded = true};
+    if (sscanf(text, "%d,%d,%p,%d,%d", &keeper_pid, &fd, &at, &seat.fuse_fd, &seat.post_fd) != 5)
+        return err_set(e, ERR_BAD_OPTION, "%s=%s: not set by a keeper", SEAT, text);
+    (void)unsetenv(SEAT);
+    int r = kept_open(fd, at, &seat.kept, e);
+    if (r < 0)
+        return r;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != keeper_pid)
+        _exit(1);
+    kept_begin(seat.kept);
+    set_flags(&seat, FD_CLOEXEC);
+    *ret = seat;
+    return 0;
 }
 
 __attribute__((noreturn)) static void leave(struct keeper *k, int status)
 {
     macro_close(&k->fuse_fd);
     kept_free(k->kept);
-    free(k->held);
+    free(k->arguments);
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
 int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret, struct err *e)
 {
     struct keeper k = {.fuse_fd = -1};
+    if (keeper_has_started_us())
+        return sit_down_here(ret, e);
     int r = kept_new(&k.kept, e);
     if (r < 0)
         return r;
     (void)sys_raise_file_limit();
+    note_program(&k);
     pid_t keeper_pid = getpid();
     kept_facts(k.kept)->keeper_pid = keeper_pid;
     for (bool is_first = true;; is_first = false) {
@@ -195,6 +277,9 @@ int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
         (void)close(fds[pid == 0 ? 0 : 1]);
         if (pid == 0) {
             sit_down(&k, fds[1], keeper_pid, ret);
+            if (k.is_upgraded)
+                start_program(&k, ret, keeper_pid);
+            free(k.arguments);
             return 0;
         }
         serving_pid = pid;
@@ -204,6 +289,8 @@ int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
         (void)close(fds[0]);
         if (!may_resume(&k, status, was_ready, is_first))
             leave(&k, status);
+        k.is_upgraded = k.is_upgraded || k.must_upgrade;
+        k.must_upgrade = false;
     }
 }
 
@@ -223,7 +310,7 @@ void keeper_tell_ready(const struct keeper_seat *seat, int fuse_fd)
 
 int keeper_hold(const struct keeper_seat *seat, uint32_t slot, int fd)
 {
-    assert(fd >= 0 && slot < KEEPER_SLOTS_MAX);
+    assert(fd >= 0 && slot < KEPT_SLOTS_MAX);
     return tell(seat, WORD_HOLD, slot, fd);
 }
 
@@ -232,4 +319,11 @@ void keeper_drop(const struct keeper_seat *seat, uint32_t slot)
     int r = tell(seat, WORD_DROP, slot, -1);
     if (r < 0)
         log_debug("mount", "the keeper of the mount does not hear: %s", err_text(r));
+}
+
+void keeper_ask_upgrade(const struct keeper_seat *seat)
+{
+    int r = tell(seat, WORD_UPGRADE, 0, -1);
+    if (r < 0)
+        log_warn("mount", "the keeper of the mount does not hear: %s", err_text(r));
 }

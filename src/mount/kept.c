@@ -7,9 +7,11 @@
 #include "mount/kept.h"
 
 #include "base/lock.h"
+#include "base/sys.h"
 
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define KEPT_MAGIC 0x6b657074u
 #define HELD_BACK  4096 /* cells for those who cannot be refused */
@@ -23,30 +25,79 @@ struct cell {
 struct shared {
     struct kept_facts facts;
     _Atomic uint32_t used;
+    int held[KEPT_SLOTS_MAX];
     struct cell cells[KEPT_CELLS_MAX];
 };
 
 struct kept {
     uint32_t magic;
     struct shared *shared;
+    int fd;
     struct lock lock; /* covers what follows */
     uint32_t free_head;
 };
 
-int kept_new(struct kept **ret, struct err *e)
+static struct kept *wrap(int fd, void *p)
 {
-    void *p = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return err_errno(e, -errno, "shared memory of the mount");
     struct kept *k = calloc(1, sizeof(*k));
     if (!k)
         abort();
     k->magic = KEPT_MAGIC;
     k->shared = p;
+    k->fd = fd;
     lock_init(&k->lock, LOCK_LEAF);
-    *ret = k;
+    return k;
+}
+
+int kept_new(struct kept **ret, struct err *e)
+{
+    _cleanup_close_ int fd = memfd_create("forebay-mount", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, sizeof(struct shared)) < 0)
+        return err_errno(e, -errno, "shared memory of the mount");
+    void *p = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (p == MAP_FAILED)
+        return err_errno(e, -errno, "shared memory of the mount");
+    *ret = wrap(TAKE_FD(fd), p);
+    (*ret)->shared->facts.layout = KEPT_LAYOUT;
     return 0;
+}
+
+int kept_open(int passed, void *at, struct kept **ret, struct err *e)
+{
+    _cleanup_close_ int fd = passed;
+    uint32_t layout = 0;
+    ssize_t n = sys->pread(fd, &layout, sizeof(layout), offsetof(struct shared, facts.layout));
+    if (n != (ssize_t)sizeof(layout))
+        return err_errno(e, n < 0 ? (int)n : -EINVAL, "shared memory of the mount");
+    if (layout != KEPT_LAYOUT)
+        return err_set(e, -ENOTSUP, "the mount was begun by a version that keeps other things (%u, not %u)",
+                       layout, KEPT_LAYOUT);
+    void *p = mmap(at, sizeof(struct shared), PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd, 0);
+    if (p == MAP_FAILED)
+        return err_errno(e, -errno, "shared memory of the mount");
+    if (p != at) { /* a kernel that does not know the flag */
+        (void)munmap(p, sizeof(struct shared));
+        return err_set(e, -EEXIST, "shared memory of the mount: its address is taken");
+    }
+    *ret = wrap(TAKE_FD(fd), p);
+    return 0;
+}
+
+int kept_fd(const struct kept *k)
+{
+    return k->fd;
+}
+
+void *kept_address(const struct kept *k)
+{
+    return k->shared;
+}
+
+int *kept_held(struct kept *k)
+{
+    assert(k && k->magic == KEPT_MAGIC);
+    return k->shared->held;
 }
 
 void kept_begin(struct kept *k)
@@ -69,6 +120,7 @@ void kept_free(struct kept *k)
         return;
     assert(k->magic == KEPT_MAGIC);
     (void)munmap(k->shared, sizeof(*k->shared));
+    macro_close(&k->fd);
     lock_fini(&k->lock);
     k->magic = 0;
     free(k);

@@ -1,7 +1,9 @@
 /*
  * What outlives the process that serves a mount: memory shared with its keeper (keeper.h) and with the
  * process that takes over. All of them are forked from the keeper, so it lies at the same address in each,
- * and pointers into it hold. It is never written to a disk and never read by another version of the program.
+ * and pointers into it hold. It is never written to a disk. Another version of the program may read it, after
+ * an upgrade: KEPT_LAYOUT counts the changes of what lies in it, in this file and in the structs of enum
+ * kept_kind, and a version with another layout does not take over.
  *
  * Most of it is cells: small objects that the kernel, or another cell, points to. A cell's bytes are zero
  * until its owner sets them; what a process that was killed left half-made is recognised by its owner (a
@@ -16,9 +18,12 @@
 
 #include <stdatomic.h>
 
+#define KEPT_LAYOUT     1
 #define KEPT_CELL_BYTES 112
 #define KEPT_CELLS_MAX  (1u << 20) /* what is open, directories and locks of a mount */
 #define KEPT_INIT_BYTES 256        /* of the kernel's first request */
+#define KEPT_SLOTS_MAX  65536      /* descriptors that the keeper holds for who takes over */
+#define KEPT_PATH_BYTES 4096
 
 enum kept_kind {
     KEPT_FREE,
@@ -33,6 +38,7 @@ enum kept_kind {
 
 /* Facts about the mount, set while its first process starts. */
 struct kept_facts {
+    uint32_t layout;     /* KEPT_LAYOUT; first, so that any version finds it */
     bool can_resume;     /* the rest is true, and the kernel sends again what was not answered */
     bool is_passthrough; /* as the first process found out */
     uint8_t kind;        /* enum mount_kind_id */
@@ -45,12 +51,21 @@ struct kept_facts {
     _Atomic uint64_t node_serial;
     uint64_t started_ns;
     int32_t keeper_pid;
+    char directory[KEPT_PATH_BYTES]; /* the mount point */
 };
 
 struct kept;
 
 /* Maps the shared memory. Before the first fork. */
 int kept_new(struct kept **ret, struct err *e);
+/* In a program that was started to take over: maps the memory behind `fd`, which it takes, at its address.
+ * -ENOTSUP: its layout is another one; -EEXIST: something else lies at that address. */
+int kept_open(int fd, void *at, struct kept **ret, struct err *e);
+/* What kept_open is given there. */
+int kept_fd(const struct kept *k);
+void *kept_address(const struct kept *k);
+/* By slot, the number of the descriptor that the keeper holds, plus 1; 0: none. The keeper's to write. */
+int *kept_held(struct kept *k);
 /* In a process that serves: what is free is what the processes before it left. */
 void kept_begin(struct kept *k);
 void kept_free(struct kept *k); /* the mapping too; NULL accepted */

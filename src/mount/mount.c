@@ -164,7 +164,6 @@ static void mount_free(struct mount *m)
     client_free(m->client);
     stats_free(m->stats);
     kept_free(m->seat.kept);
-    free(m->seat.held);
     macro_close(&m->seat.post_fd);
     free(m->bucket);
     free(m->prefix);
@@ -319,12 +318,26 @@ static int open_again(struct mount *m, struct err *e)
     return m->kind->open_again(m, e);
 }
 
-int mount_run(const struct mount_options *o, const struct mount_callbacks *calls, struct err *e)
+bool mount_is_taken_over_here(void)
 {
+    return keeper_has_started_us();
+}
+
+int mount_run(const struct mount_options *given, const struct mount_callbacks *calls, struct err *e)
+{
+    struct mount_options options = *given, *o = &options;
+    struct keeper_seat seat;
+    int r = keeper_fork(calls->keeping, calls->arg, &seat, e);
+    if (r < 0)
+        return r;
+    char *directory = kept_facts(seat.kept)->directory;
+    if (seat.fuse_fd < 0)
+        (void)snprintf(directory, KEPT_PATH_BYTES, "%s", given->directory);
+    o->directory = directory;
     _cleanup_(mount_freep) struct mount *m = mount_new(o);
     m->calls = calls;
-    int r = keeper_fork(calls->keeping, calls->arg, &m->seat, e);
-    if (r == 0 && !mount_takes_over(m))
+    m->seat = seat;
+    if (!mount_takes_over(m))
         r = prepare_directory(o->directory, e);
     if (r == 0)
         r = connect_node(m, e);

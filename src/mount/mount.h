@@ -43,6 +43,10 @@ struct mount_callbacks {
  */
 int mount_run(const struct mount_options *o, const struct mount_callbacks *calls, struct err *e);
 
+/* Whether this process was started to take over a mount (an upgrade). Then mount_run is to be called without
+ * further ado; the mount point, which it must not ask about, is known. */
+bool mount_is_taken_over_here(void);
+
 /*
  * Runs mount_run in the background: returns in the caller's process once the mount works, or has failed, and
  * then the process of the mount is gone. log_path: where its log goes; NULL: nowhere.
@@ -55,6 +59,16 @@ struct mount_flush_report {
     uint32_t n_failed;       /* files that could not be written, ever */
     char text[ERR_TEXT_MAX]; /* about the last of them */
 };
+/* Who serves a mount after `forebay mount --upgrade`. */
+struct mount_upgrade_report {
+    uint32_t pid;
+    bool is_upgraded; /* it is the program as it lies on the disk now; false: that could not take over */
+    char version[64];
+};
+/* Has the program that lies where the mount's was started from take over: all that is open stays open.
+ * -EPERM: only root and who mounted it may. -ENOTSUP: this mount cannot be taken over. */
+int mount_upgrade(const char *directory, struct mount_upgrade_report *ret, struct err *e);
+
 /* Writes out what files that are open have pending. -ENOTTY: not one of our mounts. */
 int mount_flush(const char *directory, struct mount_flush_report *ret, struct err *e);
 /* Flushes, unmounts and waits until the process has ended. -EBUSY while in use; -EIO when files could not be

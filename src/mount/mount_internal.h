@@ -22,11 +22,12 @@
 #define MOUNT_KEY_MAX_BYTES  1024   /* of a whole key, as S3 has it */
 #define MOUNT_BLOCK_BYTES    MIB    /* st_blksize: what programs read at once */
 #define MOUNT_NODES_MAX      500000 /* above, the kernel is asked to drop what it does not use */
-/* What `forebay umount`, `forebay mount --stats` and `forebay explain` ask a directory of the mount. The
- * sizes are part of the numbers, so that another version's answer is not taken for one. */
+/* What `forebay umount`, `forebay mount --stats`, `--upgrade` and `forebay explain` ask a directory of the
+ * mount. The sizes are part of the numbers, so that another version's answer is not taken for one. */
 #define MOUNT_IOC_FLUSH   _IOR('F', 1, struct mount_flush_report)
 #define MOUNT_IOC_STATS   _IOR('F', 2, struct stats_report)
 #define MOUNT_IOC_EXPLAIN _IOWR('F', 3, struct explain_report)
+#define MOUNT_IOC_UPGRADE _IOR('F', 4, struct mount_upgrade_report)
 #define MOUNT_IOC_MAX     (1 << 14) /* bytes that an ioctl may carry */
 
 /* What the kernel asked of us when it opened a file. A kept cell (kept.h): it outlives this process. */

@@ -42,7 +42,7 @@ static uint32_t *take_slot_locked(struct staging_list *l, uint32_t *ret)
     size_t i = 0;
     while (i < l->n_slots && l->slots[i])
         i++;
-    if (i == KEEPER_SLOTS_MAX)
+    if (i == KEPT_SLOTS_MAX)
         return NULL;
     if (i == l->n_slots) {
         size_t n = MAX(2 * l->n_slots, (size_t)16);
@@ -490,14 +490,17 @@ static bool is_slot_used(struct mount *m, size_t slot)
 /* What nobody knows of is of a staging that had ended, or not quite begun. */
 static void drop_unused_slots(struct mount *m)
 {
-    for (size_t i = 0; i < MAX(m->seat.n_held, m->stagings.n_slots); i++) {
-        bool is_used = is_slot_used(m, i);
-        if (i < m->stagings.n_slots)
-            m->stagings.slots[i] = is_used;
-        if (i >= m->seat.n_held || is_used || m->seat.held[i] < 0)
+    const int *held = kept_held(m->seat.kept);
+    for (size_t i = 0; i < KEPT_SLOTS_MAX; i++) {
+        bool is_known = i < m->stagings.n_slots && m->stagings.slots[i];
+        if (!is_known && held[i] == 0)
             continue;
-        macro_close(&m->seat.held[i]);
-        m->seat.held[i] = -1;
+        bool is_used = is_slot_used(m, i);
+        if (is_known)
+            m->stagings.slots[i] = is_used;
+        if (is_used || held[i] == 0)
+            continue;
+        (void)close(held[i] - 1);
         keeper_drop(&m->seat, (uint32_t)i);
     }
 }
@@ -507,10 +510,10 @@ void stagings_resume(struct mount *m)
     for (struct staging_kept *c = NULL, *next = kept_next(m->seat.kept, KEPT_STAGING, NULL); (c = next);) {
         next = kept_next(m->seat.kept, KEPT_STAGING, c);
         bool is_whole = c->magic == STAGING_KEPT_MAGIC;
-        bool is_held = is_whole && c->slot < m->seat.n_held && m->seat.held[c->slot] >= 0;
-        struct node *n = is_held ? node_get(m->nodes, c->node_id) : NULL;
+        int fd = is_whole && c->slot < KEPT_SLOTS_MAX ? kept_held(m->seat.kept)[c->slot] - 1 : -1;
+        struct node *n = fd >= 0 ? node_get(m->nodes, c->node_id) : NULL;
         if (n && !n->staging) {
-            resume(m, c, n, TAKE_FD(m->seat.held[c->slot]));
+            resume(m, c, n, fd);
         } else {
             if (is_whole)
                 log_error("mount", "what was written to inode %llu and not published is lost",

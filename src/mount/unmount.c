@@ -5,6 +5,7 @@
  * Failure modes: a mount whose process is gone is only unmounted.
  */
 #include "mount/mount_internal.h"
+#include "mount/request.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -100,7 +101,36 @@ int mount_unmount(const char *directory, uint64_t timeout_ms, struct err *e)
     return r;
 }
 
+int mount_upgrade(const char *directory, struct mount_upgrade_report *ret, struct err *e)
+{
+    int r = mount_ask_directory(directory, MOUNT_IOC_UPGRADE, ret, e);
+    ret->version[sizeof(ret->version) - 1] = '\0';
+    if (r == -EPERM)
+        return err_set(e, r, "%s: only root and who mounted it may upgrade it", directory);
+    if (r == -EOPNOTSUPP)
+        return err_set(e, r, "%s: another process cannot take over here (it takes Linux 6.9)", directory);
+    return r;
+}
+
 /* ---- the side of the mount ---- */
+
+/* 1: there is no answer yet. The keeper kills this process, and the kernel asks the next one again. */
+static int upgrade(struct mount *m, fuse_req_t req, struct mount_upgrade_report *ret)
+{
+    uid_t uid = fuse_req_ctx(req)->uid;
+    if (uid != 0 && uid != geteuid())
+        return -EPERM;
+    if (!kept_facts(m->seat.kept)->can_resume)
+        return -EOPNOTSUPP;
+    if (!request_comes_again()) {
+        keeper_ask_upgrade(&m->seat);
+        return 1;
+    }
+    ret->pid = (uint32_t)getpid();
+    ret->is_upgraded = m->seat.is_upgraded;
+    (void)snprintf(ret->version, sizeof(ret->version), "%s", FOREBAY_VERSION);
+    return 0;
+}
 
 static int explain(struct mount *m, fuse_ino_t ino, const void *in, size_t n, struct explain_report *ret,
                    struct err *e)
@@ -120,6 +150,7 @@ void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, str
         struct mount_flush_report flush;
         struct stats_report stats;
         struct explain_report explain;
+        struct mount_upgrade_report upgrade;
     } answer;
     static_assert(sizeof(answer) < MOUNT_IOC_MAX, "fits an ioctl");
     struct mount *m = mount_of(req);
@@ -133,6 +164,10 @@ void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, str
         stats_tell(m, &answer.stats);
     } else if (r == 0 && cmd == (unsigned)MOUNT_IOC_EXPLAIN) {
         r = explain(m, ino, in_buf, in_size, &answer.explain, &e);
+    } else if (r == 0 && cmd == MOUNT_IOC_UPGRADE) {
+        r = upgrade(m, req, &answer.upgrade);
+        if (r == 1)
+            return;
     } else {
         r = -ENOTTY;
     }

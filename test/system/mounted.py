@@ -18,8 +18,9 @@ def is_mounted(path):
 
 
 class Mount(harness.Program):
-    def __init__(self, directory, node, bucket, start=True, **options):
+    def __init__(self, directory, node, bucket, start=True, binary=None, **options):
         super().__init__(directory, "mount")
+        self.binary = binary
         self.node = node
         self.bucket = bucket
         self.path = self.dir / "mnt"
@@ -29,7 +30,7 @@ class Mount(harness.Program):
             self.start()
 
     def argv(self):
-        argv = [self.node.binary, "mount", "--socket", self.node.socket_path, "--foreground"]
+        argv = [self.binary or self.node.binary, "mount", "--socket", self.node.socket_path, "--foreground"]
         for name, value in self.options.items():
             flag = "--" + name.replace("_", "-")
             argv += [flag] if value is True else [flag, value]

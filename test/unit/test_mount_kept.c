@@ -1,7 +1,12 @@
 /* layer: mount */
 /* Memory that outlives the process that serves a mount, and the numbers of changes. */
 #include "mount/kept.h"
+#include "mount/mount_internal.h"
+#include "mount/node_kept.h"
 #include "mount/request.h"
+#include "mount/staging_internal.h"
+#include "mount/tree.h"
+#include "mount/tree_held.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -121,9 +126,24 @@ static void test_numbers_of_changes(void **state)
     assert_int_equal(request_next_change(), 0);
 }
 
+/* Another version of the program may read this memory: who changes a size here counts KEPT_LAYOUT up. */
+static void test_layout(void **state)
+{
+    (void)state;
+    assert_int_equal(KEPT_LAYOUT, 1);
+    assert_int_equal(sizeof(struct kept_facts), 4432);
+    assert_int_equal(sizeof(struct handle), 72);
+    assert_int_equal(sizeof(struct backing), 16);
+    assert_int_equal(sizeof(struct node_kept), 112);
+    assert_int_equal(sizeof(struct staging_kept), 48);
+    assert_int_equal(sizeof(struct tree_handle), 56);
+    assert_int_equal(sizeof(struct tree_held), 64);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout),
         cmocka_unit_test_setup_teardown(test_cells, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_process, setup, teardown),
         cmocka_unit_test_setup_teardown(test_all_are_taken, setup, teardown),

@@ -5,8 +5,8 @@
  *  1. Independent of locale and time zone; all times are UTC.
  *  2. text_parse_date reads back what text_iso8601 (to the ms) and text_http_date (to the s) wrote.
  *
- * Failure modes: -EINVAL for text of another form, -ERANGE for years outside 1970 to 2554, where ns since
- * 1970 fit in 64 bits.
+ * Failure modes: -EINVAL for text of another form, -ERANGE for years before 1970, -EOVERFLOW from 2554 on, where
+ * ns since 1970 do not fit in 64 bits.
  */
 #include "base/text.h"
 
@@ -97,7 +97,7 @@ static int date_to_ns(const struct date *d, uint64_t *ret_real_ns)
     if (d->day > month_days[d->month - 1] + (uint64_t)(d->month == 2 && is_leap(d->year)))
         return -EINVAL;
     if (d->year < 1970 || d->year > 2553)
-        return -ERANGE;
+        return d->year < 1970 ? -ERANGE : -EOVERFLOW;
     uint64_t y = d->year - 1, days = y * 365 + y / 4 - y / 100 + y / 400 - 719162; /* days to 1970-01-01 */
     for (uint64_t m = 1; m < d->month; m++)
         days += month_days[m - 1] + (uint64_t)(m == 2 && is_leap(d->year));

@@ -64,6 +64,7 @@
 #define SCRATCH_META_MAX       (8 * KIB)
 #define SCRATCH_CONTENT_MAX    KIB
 #define SCRATCH_ETAG_MAX       128
+#define SCRATCH_PARTS_MAX      (512 * KIB)
 #define SCRATCH_XATTR_MAX      (64 * KIB) /* bytes of one value */
 #define SCRATCH_XATTR_LIST_MAX (64 * KIB) /* bytes of all names of an inode, each with its NUL */
 #define SCRATCH_LINK_MAX       0x7fffffffu
@@ -95,6 +96,7 @@ enum scratch_inode_flag {
     SCRATCH_IMPLIED = 1,  /* directory that exists only because of the keys below it */
     SCRATCH_LINKABLE = 2, /* made without a name; may get one */
     SCRATCH_KEYED = 4,    /* its name is in the key table */
+    SCRATCH_PARTED = 8,   /* scratch_parts has something; true of the bytes while the ETag is there */
 };
 
 struct scratch_inode {
@@ -307,9 +309,11 @@ struct scratch_put {
     uint64_t size_bytes, allocated_bytes;
     int64_t mtime_ns; /* 0: now */
     struct slice location, etag, content_type, meta;
-    struct slice if_match; /* ETag, or "*": ERR_PRECONDITION unless there is an object that has it */
-    bool if_none_match;    /* ERR_PRECONDITION when there is an object */
-    bool fail_if_clash;    /* -EISDIR, -ENOTDIR instead of using the key table */
+    struct slice parts;        /* for scratch_parts; empty: none */
+    struct slice if_match;     /* ETag, or "*": -ENOENT without object, ERR_PRECONDITION if it has another */
+    bool if_none_match;        /* ERR_PRECONDITION when there is an object */
+    struct slice if_none_etag; /* the same when it has this ETag; empty: none */
+    bool fail_if_clash;        /* -EISDIR, -ENOTDIR instead of using the key table */
     uint64_t ttl_ms,
         now_ns; /* now_ns not 0: an object that has ended (namespace/expiry.h) is none to these */
 };
@@ -318,6 +322,8 @@ struct scratch_put {
 int scratch_put(struct scratch *s, const struct scratch_call *call, struct slice key,
                 const struct scratch_put *p, struct arena *a, struct scratch_inode *ret,
                 struct scratch_orphans *ret_orphans, struct err *e);
+/* What scratch_put was given of this inode's parts, appended. -ENOENT: nothing. */
+int scratch_parts(struct scratch *s, uint64_t bucket, uint64_t ino, struct buf *ret, struct err *e);
 /* -ENOENT when there is no such object. */
 int scratch_remove_key(struct scratch *s, const struct scratch_call *call, struct slice key,
                        struct slice if_match, struct scratch_orphans *ret_orphans, struct err *e);

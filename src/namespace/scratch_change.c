@@ -255,6 +255,10 @@ void scratch_change_writing(struct scratch_change *c, const struct scratch_loade
 int scratch_change_erase(struct scratch_change *c, struct scratch_loaded *x, struct err *e)
 {
     int r = x->x.xattrs > 0 ? erase_xattrs(c, &x->x, e) : 0;
+    if (x->x.flags & SCRATCH_PARTED) {
+        scratch_key(c->call->bucket, x->x.ino, SCRATCH_KEY_PARTS, SLICE_NULL, &c->key);
+        kv_txn_delete(c->txn, buf_view(&c->key));
+    }
     scratch_key_orphan(c->call->bucket, x->x.ino, &c->key);
     kv_txn_delete(c->txn, buf_view(&c->key));
     if (x->x.location.n > 0) {

@@ -13,6 +13,8 @@
  * | "s" bucket(8) directory(8) "o"       | 1, type(1), inode(8), name: the same entry, by cookie        |
  * |                           cookie(8)  |                                                              |
  * | "s" bucket(8) inode(8) "x" name      | an extended attribute as it came                             |
+ * | "s" bucket(8) inode(8) "p"           | 1, the parts of an object that was uploaded in parts, as the |
+ * |                                      | front end wrote them (s3/part_list.h)                        |
  * | "s" bucket(8) 2(8) "d" key           | as an entry, cookie 0: the key table, keys that are no path  |
  * | "s" bucket(8) 0(8) "c" lane(2)       | 1, inodes(8), bytes(8), keyed(8): part of the bucket's sums  |
  * | "s" bucket(8) 0(8) "m"               | 1: rewritten when a directory gets another parent            |
@@ -30,7 +32,7 @@
  * | ------ | ---- | ------------------------------------------------------------------------ |
  * | 0      | 1    | format, 1                                                                |
  * | 1      | 1    | flags: 1 directory that only a key implies, 2 unnamed and may be linked, |
- * |        |      | 4 reached by the key table                                               |
+ * |        |      | 4 reached by the key table, 8 there is a record "p" of its parts         |
  * | 2      | 2    | number of xattrs                                                         |
  * | 4      | 4    | bytes of the xattrs' names, each with a NUL                              |
  * | 8      | 4    | st_mode                                                                  |
@@ -81,6 +83,7 @@ enum scratch_record {
     SCRATCH_KEY_ENTRY = 'd',
     SCRATCH_KEY_ORDER = 'o',
     SCRATCH_KEY_XATTR = 'x',
+    SCRATCH_KEY_PARTS = 'p',
     SCRATCH_KEY_COUNTS = 'c',
     SCRATCH_KEY_MOVES = 'm',
 };

@@ -75,6 +75,19 @@ int scratch_find(struct scratch *s, uint64_t bucket, struct slice key, struct ar
     return r;
 }
 
+int scratch_parts(struct scratch *s, uint64_t bucket, uint64_t ino, struct buf *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(SCRATCH_KEY_MAX), value = BUF_INIT(SCRATCH_PARTS_MAX + 1);
+    scratch_key(bucket, ino, SCRATCH_KEY_PARTS, SLICE_NULL, &key);
+    int r = kv_get(s->kv, buf_view(&key), &value, NULL, e);
+    if (r < 0)
+        return r;
+    if (value.n < 2 || value.p[0] != SCRATCH_FORMAT)
+        return err_set(e, ERR_CORRUPT, "control store: parts of inode %llu are not ours",
+                       (unsigned long long)ino);
+    return buf_slice(ret, slice_from(buf_view(&value), 1));
+}
+
 int scratch_reserve(struct scratch *s, uint64_t bucket, struct slice key, uint64_t *ret_ino, struct err *e)
 {
     struct scratch_walk w = {.found = SCRATCH_NO_DIR};
@@ -147,10 +160,14 @@ static int check_conditions(struct scratch_change *c, const struct object_arg *q
         old = NULL;
     if (q->put && q->put->if_none_match && old)
         return err_set(e, ERR_PRECONDITION, "the object exists");
+    if (q->put && q->put->if_none_etag.n > 0 && old &&
+        slice_eq(q->put->if_none_etag, scratch_etag(&old->x, c->a)))
+        return err_set(e, ERR_PRECONDITION, "the object has this ETag");
     if (q->if_match.n == 0)
         return 0;
     if (!old)
-        return err_set(e, ERR_PRECONDITION, "the object does not exist");
+        return q->put ? err_set(e, -ENOENT, "the object does not exist")
+                      : err_set(e, ERR_PRECONDITION, "the object does not exist");
     if (!slice_eq_str(q->if_match, "*") && !slice_eq(q->if_match, scratch_etag(&old->x, c->a)))
         return err_set(e, ERR_PRECONDITION, "the object has another ETag");
     return 0;
@@ -186,6 +203,18 @@ static int take_tree(struct scratch_change *c, struct object_arg *q, struct err 
     return scratch_change_unlink(c, q->tree, e);
 }
 
+static void put_parts(struct scratch_change *c, struct scratch_loaded *x, struct slice parts)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(SCRATCH_PARTS_MAX + 1);
+    int r = buf_char(&value, SCRATCH_FORMAT);
+    if (r == 0)
+        r = buf_slice(&value, parts);
+    assert(r == 0); /* check_put */
+    scratch_key(c->call->bucket, x->x.ino, SCRATCH_KEY_PARTS, SLICE_NULL, &c->key);
+    kv_txn_put_plain(c->txn, buf_view(&c->key), buf_view(&value));
+    x->x.flags |= SCRATCH_PARTED;
+}
+
 static void fill_object(struct scratch_change *c, struct scratch_loaded *x, const struct object_arg *q,
                         const struct scratch_loaded *old)
 {
@@ -204,6 +233,8 @@ static void fill_object(struct scratch_change *c, struct scratch_loaded *x, cons
     x->x.etag = arena_dup(c->a, p->etag);
     x->x.content_type = arena_dup(c->a, p->content_type);
     x->x.meta = arena_dup(c->a, p->meta);
+    if (p->parts.n > 0)
+        put_parts(c, x, p->parts);
 }
 
 static int prepare_put(struct scratch_change *c, void *arg, struct err *e)
@@ -348,8 +379,9 @@ static int find_for_put(struct scratch *s, const struct scratch_call *call, stru
 static int check_put(const struct scratch_put *p, struct err *e)
 {
     if (p->location.n > SCRATCH_LOCATION_MAX || p->etag.n > SCRATCH_ETAG_MAX ||
-        p->content_type.n > SCRATCH_CONTENT_MAX || p->meta.n > SCRATCH_META_MAX)
-        return err_set(e, -E2BIG, "location, ETag, content type or metadata is too long");
+        p->content_type.n > SCRATCH_CONTENT_MAX || p->meta.n > SCRATCH_META_MAX ||
+        p->parts.n > SCRATCH_PARTS_MAX)
+        return err_set(e, -E2BIG, "location, ETag, content type, metadata or list of parts is too long");
     return 0;
 }
 

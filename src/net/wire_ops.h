@@ -42,6 +42,7 @@
     X(UPLOAD_COMPLETE, upload_complete, 45)                                                                  \
     X(UPLOAD_ABORT, upload_abort, 46)                                                                        \
     X(FLUSH, flush, 47)                                                                                      \
+    X(PARTS, parts, 48)                                                                                      \
     X(REMOVE, remove, 40)                                                                                    \
     X(COPY, copy, 41)                                                                                        \
     X(MKDIR, mkdir, 42)                                                                                      \
@@ -167,23 +168,31 @@
 
 /* size UINT64_MAX: unknown. With a known size bytes go to the origin while they arrive in order. flags:
  * WIRE_STAGED (reply carries a writable descriptor; the caller writes the file itself and commits with its
- * size). */
+ * size). if_none_etag: not over an object that has this ETag; only of scratch buckets. */
 #define WIRE_REQ_put_open(F)                                                                                 \
     F(str, bucket)                                                                                           \
     F(str, key)                                                                                              \
     F(u64, size)                                                                                             \
-    F(str, content_type) F(str, meta) F(str, if_match) F(u32, if_none_match) F(u32, via) F(u32, flags)
+    F(str, content_type)                                                                                     \
+    F(str, meta) F(str, if_match) F(u32, if_none_match) F(str, if_none_etag) F(u32, via) F(u32, flags)
 #define WIRE_REP_put_open(F)  F(u64, handle)
 #define WIRE_REQ_put_write(F) F(u64, handle) F(u64, offset) F(str, data)
 #define WIRE_REP_put_write(F)
 /* Acknowledged when the origin has it, of a scratch bucket when it is on disk. WIRE_KEEP: the handle stays
  * open for more writes and another commit. `etag`: what the object of a scratch bucket is to have (empty: the
- * MD5 of its bytes when they were written in order); origins give their own. */
+ * MD5 of its bytes when they were written in order); origins give their own. `checksum`: of all its bytes, as
+ * origin/meta.h keeps it; `parts`: what PARTS is to tell (s3/part_list.h), kept of scratch buckets. */
 #define WIRE_REQ_put_commit(F)                                                                               \
-    F(u64, handle) F(u64, size) F(str, sha256) F(str, md5) F(str, etag) F(u32, flags)
+    F(u64, handle)                                                                                           \
+    F(u64, size)                                                                                             \
+    F(str, sha256) F(str, md5) F(str, etag) F(str, checksum) F(str, parts) F(u32, flags)
 #define WIRE_REP_put_commit(F) F(attr, attr)
 #define WIRE_REQ_put_abort(F)  F(u64, handle)
 #define WIRE_REP_put_abort(F)
+/* What came with the commit of an object that was uploaded in parts; empty: nothing is known of parts.
+ * -ESTALE: the object has another ETag now. */
+#define WIRE_REQ_parts(F) F(str, bucket) F(str, key) F(str, etag)
+#define WIRE_REP_parts(F) F(str, parts)
 
 /*
  * Uploads in parts to buckets whose origin has them (else ERR_NOT_IMPLEMENTED): the parts go to the origin as
@@ -212,9 +221,12 @@
 #define WIRE_REQ_upload_list(F) F(str, bucket) F(str, after)
 #define WIRE_REP_upload_list(F) F(str, uploads) F(u32, truncated)
 /* `parts`: lines "NUMBER ETAG\n" in rising order. -ESTALE: one of them is not there, or another one by
- * now. Completing again gives the same answer. ERR_CONFLICT: another one is at it. */
+ * now. Completing again gives the same answer. ERR_CONFLICT: another one is at it. `checksum` as of
+ * PUT_COMMIT: it becomes the tag of the completed upload. */
 #define WIRE_REQ_upload_complete(F)                                                                          \
-    F(str, bucket) F(str, key) F(str, id) F(str, parts) F(str, if_match) F(u32, if_none_match) F(u32, via)
+    F(str, bucket)                                                                                           \
+    F(str, key)                                                                                              \
+    F(str, id) F(str, parts) F(str, checksum) F(str, if_match) F(u32, if_none_match) F(u32, via)
 #define WIRE_REP_upload_complete(F) F(attr, attr)
 #define WIRE_REQ_upload_abort(F)    F(str, bucket) F(str, key) F(str, id)
 #define WIRE_REP_upload_abort(F)

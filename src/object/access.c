@@ -20,6 +20,7 @@
     X(STAT, stat, READ, bucket)                                                                              \
     X(LIST, list, READ, bucket)                                                                              \
     X(OPEN, open, READ, bucket)                                                                              \
+    X(PARTS, parts, READ, bucket)                                                                            \
     X(WATCH, watch, READ, bucket)                                                                            \
     X(REPORT, report, READ, bucket)                                                                          \
     X(PUT_OPEN, put_open, WRITE, bucket)                                                                     \

@@ -27,6 +27,15 @@ static int stat_cached(struct object_service *s, const struct bucket *b, const s
     return enough && fresh ? 0 : -ENOENT;
 }
 
+/* Of a mirror bucket only the origin knows, and it is not asked. */
+int op_parts(struct object_session *ses, const struct wire_parts_req *req, struct arena *a,
+             struct wire_parts_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    return object_upstream(ses->service, req->bucket, &u, e);
+}
+
 int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct arena *a,
             struct wire_stat_rep *rep, struct err *e)
 {

@@ -87,11 +87,21 @@ int scopy_extent(struct snode *n, struct hard *from, uint64_t size, struct hard 
 
 /* ---- COPY ---- */
 
+/* A copy has the ETag of what it was copied from, so it has the same parts. */
+static int parts_of(struct scratch_op *o, const struct scratch_inode *from, struct buf *ret, struct err *e)
+{
+    if (!(from->flags & SCRATCH_PARTED) || from->etag.n == 0)
+        return 0;
+    int r = scratch_parts(o->node->names, o->call.bucket, from->ino, ret, e);
+    return r == -ENOENT ? err_set(e, ERR_CONFLICT, "the object was replaced") : r;
+}
+
 /* What the object at `to` becomes; h: its data, durable, or NULL. */
 static int put_copy(struct scratch_op *o, const struct wire_copy_req *q, const struct scratch_inode *from,
                     struct hard *h, struct arena *a, struct scratch_inode *ret, struct err *e)
 {
     uint8_t location[HARD_LOCATION_BYTES];
+    _cleanup_buf_ struct buf parts = BUF_INIT(SCRATCH_PARTS_MAX);
     struct scratch_orphans orphans = {0};
     struct stat st = {0};
     struct scratch_put p = {.size_bytes = h ? from->size_bytes : 0,
@@ -106,8 +116,11 @@ static int put_copy(struct scratch_op *o, const struct wire_copy_req *q, const s
     bool is_dir_key = slice_ends(q->to, SLICE_LIT("/")) && !h;
     if (r == 0 && !is_dir_key)
         r = scratch_reserve(o->node->names, o->call.bucket, q->to, &p.ino, e);
+    if (r == 0 && !is_dir_key)
+        r = parts_of(o, from, &parts, e);
     if (r < 0)
         return r;
+    p.parts = buf_view(&parts);
     if (h) {
         hard_location(h, location);
         p.location = slice_of(location, sizeof(location));

@@ -72,6 +72,27 @@ int op_scratch_stat(struct scratch_op *o, const struct wire_stat_req *req, struc
     return r;
 }
 
+int op_scratch_parts(struct scratch_op *o, const struct wire_parts_req *req, struct arena *a,
+                     struct wire_parts_rep *rep, struct err *e)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(SCRATCH_PARTS_MAX);
+    struct scratch_inode x;
+    int r = scratch_find(o->node->names, o->call.bucket, req->key, a, &x, e);
+    if (r < 0)
+        return r;
+    snode_fresh(o->node, o->call.bucket, a, &x);
+    if (!slice_eq(scratch_etag(&x, a), req->etag))
+        return err_set(e, -ESTALE, "the object has another ETag");
+    if (!(x.flags & SCRATCH_PARTED) || x.etag.n == 0) /* written to since: those were other bytes */
+        return 0;
+    r = scratch_parts(o->node->names, o->call.bucket, x.ino, &b, e);
+    if (r == -ENOENT) /* replaced since it was found */
+        return err_set(e, -ESTALE, "the object has another ETag");
+    if (r == 0)
+        rep->parts = arena_dup(a, buf_view(&b));
+    return r;
+}
+
 struct listing {
     struct scratch_op *o;
     struct arena *a; /* of one entry */

@@ -23,6 +23,7 @@ struct scratch_op {
     X(EXPLAIN, explain)                                                                                      \
     X(CACHED, cached)                                                                                        \
     X(EVICT, evict)                                                                                          \
+    X(PARTS, parts)                                                                                          \
     X(PUT_OPEN, put_open)                                                                                    \
     X(REMOVE, remove)                                                                                        \
     X(COPY, copy)                                                                                            \

@@ -14,6 +14,7 @@
 
 #include "base/sys.h"
 #include "base/text.h"
+#include "origin/meta.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -99,6 +100,7 @@ static struct swriter *swriter_new(struct scratch_op *o, const struct wire_put_o
                                   .meta = arena_dup(w->arena, q->meta),
                                   .if_match = arena_dup(w->arena, q->if_match),
                                   .if_none_match = q->if_none_match != 0,
+                                  .if_none_etag = arena_dup(w->arena, q->if_none_etag),
                                   .fail_if_clash = q->flags & WIRE_POSIX};
     w->size = q->size;
     w->via = q->via;
@@ -150,7 +152,7 @@ static int check_put(const struct wire_put_open_req *q, struct err *e)
     if (r < 0)
         return r;
     if (q->meta.n > SCRATCH_META_MAX || q->content_type.n > SCRATCH_CONTENT_MAX ||
-        q->if_match.n > SCRATCH_ETAG_MAX)
+        q->if_match.n > SCRATCH_ETAG_MAX || q->if_none_etag.n > SCRATCH_ETAG_MAX)
         return err_set(e, -E2BIG, "metadata of the object is %zu bytes, at most %d are allowed", q->meta.n,
                        (int)SCRATCH_META_MAX);
     if (q->size != UINT64_MAX && q->size > STORE_SIZE_MAX_BYTES)
@@ -240,6 +242,8 @@ static int check_commit(struct swriter *w, const struct wire_put_commit_req *q, 
                        w->size);
     if (q->size > STORE_SIZE_MAX_BYTES)
         return err_set(e, -EFBIG, "commit of %" PRIu64 " bytes", q->size);
+    if (q->parts.n > SCRATCH_PARTS_MAX)
+        return err_set(e, -E2BIG, "a list of parts of %zu bytes", q->parts.n);
     int r = hard_stat(w->hard, st);
     if (r < 0)
         return err_errno(e, r, "state of the file");
@@ -327,9 +331,12 @@ static int name_extent(struct swriter *w, struct hard *h, const struct wire_put_
     p.ttl_ms = w->bucket->p.object_ttl;
     p.now_ns = sys->real_ns();
     p.etag = q->etag.n > 0 ? q->etag : etag_of(w, q->size, a);
+    p.meta = meta_with(p.meta, META_CHECKSUM, q->checksum, SCRATCH_META_MAX, a);
     int r = fill_put(w, h, q->size, location, &p, e);
     if (r < 0)
         return r;
+    if (p.ino != 0 && p.etag.n > 0)
+        p.parts = q->parts;
     r = scratch_put(n->names, &call, w->key, &p, a, ret, &orphans, e);
     snode_free_orphans(n, &orphans);
     struct scratch_inode x;

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/text.h"
+#include "origin/meta.h"
 
 #include <openssl/evp.h>
 
@@ -195,12 +196,13 @@ static void make_current(struct ending *x, const struct attr *attr, uint64_t gen
         (void)object_forget_key(s, opening.bucket, opening.key);
 }
 
-static struct attr completed_attr(struct ending *x, const struct origin_attr *answer, uint64_t confirmed_ns)
+static struct attr completed_attr(struct ending *x, const struct origin_attr *answer, struct slice checksum,
+                                  uint64_t confirmed_ns)
 {
     struct attr attr = attr_of_origin(answer, /* has_meta= */ true, confirmed_ns);
     attr.size_bytes = x->total;
     attr.content_type = x->record.content_type;
-    attr.meta = x->record.meta;
+    attr.meta = meta_with(x->record.meta, META_CHECKSUM, checksum, ORIGIN_META_MAX_BYTES, x->arena);
     if (attr.mtime_ns == 0)
         attr.mtime_ns = confirmed_ns;
     return attr;
@@ -228,11 +230,12 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
         (void)object_forget_key(s, x->upstream->bucket, put.key);
         return r;
     }
-    *ret = completed_attr(x, &answer, confirmed_ns);
+    *ret = completed_attr(x, &answer, q->checksum, confirmed_ns);
     struct upload_record done = x->record;
     done.completed = true;
     done.at_ns = confirmed_ns;
     done.etag = answer.etag;
+    done.tag = q->checksum;
     struct err local = {0};
     if (upload_save(s->config.control, x->upstream->bucket->id, &done, &local) < 0)
         log_warn("object", "%s/" SLICE_FMT ": completed, but the upload's record stays: %s",
@@ -246,8 +249,8 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
 
 static int check_conditions(struct ending *x, const struct wire_upload_complete_req *q, struct err *e)
 {
-    if (q->if_match.n > ORIGIN_ETAG_MAX + 8)
-        return err_set(e, -E2BIG, "If-Match of %zu bytes", q->if_match.n);
+    if (q->if_match.n > ORIGIN_ETAG_MAX + 8 || q->checksum.n > UPLOAD_TAG_MAX)
+        return err_set(e, -E2BIG, "If-Match or checksum of %zu bytes", q->if_match.n + q->checksum.n);
     if ((q->if_none_match || q->if_match.n > 0) &&
         !(x->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
         return err_set(e, ERR_NOT_IMPLEMENTED,

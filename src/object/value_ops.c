@@ -31,6 +31,7 @@
 #define BUCKET_OPS(X)                                                                                        \
     X(STAT, stat)                                                                                            \
     X(LIST, list)                                                                                            \
+    X(PARTS, parts)                                                                                          \
     X(OPEN, open)                                                                                            \
     X(PUT_OPEN, put_open)                                                                                    \
     X(REMOVE, remove)                                                                                        \
@@ -147,6 +148,18 @@ static int value_stat(struct object_session *ses, struct bucket *b, const struct
     int r = find(ses, b, req->key, /* with_data= */ false, a, &x, e);
     if (r == 0)
         rep->attr = attr_of(&x);
+    return r;
+}
+
+/* None was uploaded in parts. */
+static int value_parts(struct object_session *ses, struct bucket *b, const struct wire_parts_req *req,
+                       struct arena *a, struct wire_parts_rep *rep, struct err *e)
+{
+    struct value x;
+    (void)rep;
+    int r = find(ses, b, req->key, /* with_data= */ false, a, &x, e);
+    if (r == 0 && !slice_eq(x.etag, req->etag))
+        return err_set(e, -ESTALE, "the object has another ETag");
     return r;
 }
 
@@ -272,6 +285,8 @@ static int value_put_open(struct object_session *ses, struct bucket *b, const st
         return err_set(e, ERR_NOT_IMPLEMENTED,
                        "bucket %s keeps its values in memory (values=memory): no uploads in parts, no files",
                        b->name);
+    if (q->if_none_etag.n > 0)
+        return err_set(e, ERR_NOT_IMPLEMENTED, "If-None-Match of a PUT to values=memory can only be *");
     if (q->size != UINT64_MAX && q->size > VALUES_DATA_MAX)
         return too_large(q->size, e);
     if (q->meta.n + q->content_type.n > VALUES_META_MAX || q->if_match.n > ORIGIN_ETAG_MAX)

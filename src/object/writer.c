@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "origin/meta.h"
 
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -252,6 +253,9 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
     r = object_upstream(ses->service, req->bucket, &u, e);
     if (r < 0)
         return r;
+    if (req->if_none_etag.n > 0)
+        return err_set(e, ERR_NOT_IMPLEMENTED,
+                       "If-None-Match of a PUT to a bucket with an origin can only be *");
     bool conditions = req->if_none_match || req->if_match.n > 0;
     if (conditions && req->via == WIRE_VIA_S3 && !(u->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
         return err_set(
@@ -400,12 +404,12 @@ static int send_body(struct writer *w, const struct wire_put_commit_req *q, stru
     return w->result;
 }
 
-static struct attr committed_attr(struct writer *w, uint64_t size)
+static struct attr committed_attr(struct writer *w, const struct wire_put_commit_req *q)
 {
     struct attr attr = attr_of_origin(&w->answer, /* has_meta= */ true, w->confirmed_ns);
-    attr.size_bytes = size;
+    attr.size_bytes = q->size;
     attr.content_type = w->put.content_type;
-    attr.meta = w->put.meta;
+    attr.meta = meta_with(w->put.meta, META_CHECKSUM, q->checksum, ORIGIN_META_MAX_BYTES, w->answer_arena);
     if (attr.mtime_ns == 0)
         attr.mtime_ns = w->confirmed_ns;
     return attr;
@@ -557,7 +561,7 @@ static int commit(struct writer *w, const struct wire_put_commit_req *q, struct 
         (void)forget_key(w); /* what was read meanwhile may be from before or after */
         return r;
     }
-    struct attr attr = committed_attr(w, q->size);
+    struct attr attr = committed_attr(w, q);
     make_current(w, q->flags & WIRE_KEEP, &attr);
     attr_to_wire(&attr, a, ret);
     return 0;

@@ -45,6 +45,15 @@ int meta_set(struct slice meta, const char *name, struct slice value, struct buf
     return status;
 }
 
+struct slice meta_with(struct slice meta, const char *name, struct slice value, size_t max, struct arena *a)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(max);
+
+    if (value.n == 0 || meta_set(meta, name, value, &b))
+        return meta;
+    return arena_dup(a, buf_view(&b));
+}
+
 struct slice meta_without(struct slice meta, const char *name, struct arena *a)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(meta.n + 1);

@@ -10,7 +10,8 @@
 #include "base/buf.h"
 
 #define META_TAGS "x-amz-meta-forebay-tags" /* the kept form of s3/tags.h */
-/* "SUFFIX BASE64" of s3/checksum.h, of all bytes of the object. Whoever changes the bytes drops it. */
+/* "SUFFIX BASE64" of s3/checksum.h, of all bytes of the object; "SUFFIX BASE64-N": of the checksums of its N
+ * parts. Whoever changes the bytes drops it, whoever changes the parts the second form. */
 #define META_CHECKSUM "x-amz-checksum"
 
 /* When the object of a scratch bucket ends, ns since 1970 as decimal digits (namespace/expiry.h). */
@@ -23,5 +24,8 @@ struct slice meta_get(struct slice meta, const char *name);
 /* The metadata with this value of one of our lines instead of the one it had; an empty value: without it.
  * -E2BIG. */
 int meta_set(struct slice meta, const char *name, struct slice value, struct buf *ret);
+/* The metadata with this value of one of our lines, in the arena; where that would be longer than `max`, or
+ * the value is empty, it is the metadata as it was. */
+struct slice meta_with(struct slice meta, const char *name, struct slice value, size_t max, struct arena *a);
 /* The metadata without this line of ours: itself, or a copy in the arena. */
 struct slice meta_without(struct slice meta, const char *name, struct arena *a);

@@ -203,6 +203,7 @@ static enum s3_error parse_url(const struct auth_request *r, struct auth_claim *
     const struct http_pair *headers = auth_query(r, "X-Amz-SignedHeaders");
     const struct http_pair *signature = auth_query(r, "X-Amz-Signature");
     struct slice hash = http_header(r->http, "x-amz-content-sha256");
+    uint64_t before;
 
     if (!algorithm || !credential || !time || !expires || !headers || !signature)
         return REFUSE(QUERY_AUTH_MALFORMED,
@@ -214,6 +215,9 @@ static enum s3_error parse_url(const struct auth_request *r, struct auth_claim *
         return REFUSE(QUERY_AUTH_MALFORMED, "X-Amz-Credential must be KEY/DATE/REGION/s3/aws4_request");
     if (set_time(c, time->value))
         return REFUSE(QUERY_AUTH_MALFORMED, "X-Amz-Date must be of the form 20260131T235959Z");
+    if (slice_starts(expires->value, SLICE_LIT("-")) &&
+        slice_u64(slice_from(expires->value, 1), &before) == 0)
+        return S3_ERR_REQUEST_EXPIRED; /* it ended before it began */
     if (slice_u64(expires->value, &c->expires_s) || c->expires_s < 1 || c->expires_s > AUTH_EXPIRES_MAX_S)
         return REFUSE(QUERY_AUTH_MALFORMED, "X-Amz-Expires must lie between 1 and 604800 seconds");
     if (!headers->value.n || signature->value.n != SIGV4_SIGNATURE_LEN)

@@ -81,6 +81,7 @@ enum s3_error auth_v2_parse_header(const struct auth_request *r, struct slice va
     struct slice date = http_header(r->http, "x-amz-date"),
                  hash = http_header(r->http, "x-amz-content-sha256");
     uint64_t ns;
+    int status;
 
     ret->signature = slice_trim(slice_from(value, strlen("AWS ")));
     ret->access_key = slice_split(&ret->signature, ':');
@@ -88,7 +89,10 @@ enum s3_error auth_v2_parse_header(const struct auth_request *r, struct slice va
         return REFUSE(INVALID_ARGUMENT, "the Authorization header must be AWS KEY:SIGNATURE");
     if (!date.p)
         date = http_header(r->http, "date");
-    if (!date.p || auth_parse_date(date, &ns))
+    status = date.p ? auth_parse_date(date, &ns) : -EINVAL;
+    if (status == -EOVERFLOW) /* a date, but far from now */
+        return S3_ERR_REQUEST_SKEWED;
+    if (status)
         return REFUSE(ACCESS_DENIED, "a signed request needs a valid Date or x-amz-date header");
     ret->time_s = ns / 1000000000;
     ret->payload_hash = hash.p ? hash : SLICE_LIT("UNSIGNED-PAYLOAD");

@@ -74,8 +74,8 @@ static enum s3_error plan_checksum(const struct http_request *r, bool with_heade
         if (p->kind != CHECKSUM_NONE)
             return REFUSE(INVALID_REQUEST, "only one x-amz-checksum header is allowed");
         p->kind = kind;
-        if (digest_of_base64(h->value, p->value, checksum_bytes(kind)))
-            return REFUSE(INVALID_REQUEST, "the value of the x-amz-checksum header is not valid");
+        if (digest_of_base64(h->value, p->value, checksum_bytes(kind))) /* no body can have it */
+            return REFUSE(BAD_DIGEST, "the value of the x-amz-checksum header is not the base64 form of one");
     }
     if (!trailer.p || trailer.n == 0)
         return S3_OK;

@@ -20,10 +20,10 @@
 static uint64_t crc64_tables[8][256];
 
 static const struct {
-    const char *suffix;
+    const char *name, *suffix;
     size_t bytes;
-} rows[] = {[CHECKSUM_NONE] = {"", 0},
-#define X(name, suffix, bytes) [CHECKSUM_##name] = {suffix, bytes},
+} rows[] = {[CHECKSUM_NONE] = {"", "", 0},
+#define X(name, suffix, bytes) [CHECKSUM_##name] = {#name, suffix, bytes},
             CHECKSUMS(X)
 #undef X
 };
@@ -32,6 +32,12 @@ const char *checksum_suffix(enum checksum_kind kind)
 {
     assert((size_t)kind < ARRAY_SIZE(rows));
     return rows[kind].suffix;
+}
+
+const char *checksum_name(enum checksum_kind kind)
+{
+    assert((size_t)kind < ARRAY_SIZE(rows));
+    return rows[kind].name;
 }
 
 size_t checksum_bytes(enum checksum_kind kind)

@@ -35,6 +35,8 @@ struct checksum {
 };
 
 const char *checksum_suffix(enum checksum_kind kind);
+/* As headers' values and XML have it: "CRC32". */
+const char *checksum_name(enum checksum_kind kind);
 size_t checksum_bytes(enum checksum_kind kind);
 /* Kind of "x-amz-checksum-SUFFIX" (any case), CHECKSUM_NONE for other names. */
 enum checksum_kind checksum_of_header(struct slice name);

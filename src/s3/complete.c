@@ -28,7 +28,9 @@
 
 struct listed {
     uint32_t number;
-    struct slice etag; /* bare */
+    struct slice etag;           /* bare */
+    enum checksum_kind sum_kind; /* of what the client says of the part, or none */
+    struct slice sum;            /* base64 */
 };
 
 struct complete {
@@ -37,17 +39,37 @@ struct complete {
     struct upload *upload; /* NULL: its parts are at the origin */
     struct upload_part *at_origin;
     size_t n_at_origin;
-    enum checksum_kind kind; /* of their sums */
+    struct part_sums sums;
     struct listed *listed;
     size_t n;
     bool in_part;
-    struct upload_part *parts; /* the listed ones, in order */
+    struct upload_part *parts;  /* the listed ones, in order */
+    struct part_entry *entries; /* the same, for part_list.h */
     uint64_t total;
-    struct sink *target; /* what is committed: the upload's own, or `second` */
+    struct slice checksum, list; /* kept with the object; in the arena */
+    struct sink *target;         /* what is committed: the upload's own, or `second` */
     struct sink second;
 };
 
 /* ---- the client's list ---- */
+
+/* "/ChecksumCRC32" and its kin; the rest of what is in a part is not looked at. */
+static int on_checksum(struct complete *c, struct listed *listed, struct slice name, struct slice text)
+{
+    const struct slice prefix = SLICE_LIT("/Checksum");
+
+    if (!slice_starts(name, prefix))
+        return 0;
+    for (size_t i = CHECKSUM_NONE + 1; i < CHECKSUM_MD5; i++) {
+        if (!slice_eq_str(slice_from(name, prefix.n), checksum_name((enum checksum_kind)i)))
+            continue;
+        if (listed->sum_kind != CHECKSUM_NONE)
+            return ERR_PROTOCOL;
+        listed->sum_kind = (enum checksum_kind)i;
+        listed->sum = arena_dup(c->arena, slice_trim(text));
+    }
+    return 0;
+}
 
 static int on_element(void *arg, const char *path, struct slice text)
 {
@@ -80,7 +102,7 @@ static int on_element(void *arg, const char *path, struct slice text)
         c->n++;
         return listed->number && listed->etag.n ? 0 : ERR_PROTOCOL;
     }
-    return 0;
+    return on_checksum(c, listed, name, text);
 }
 
 static enum s3_error read_list(struct complete *c)
@@ -101,6 +123,22 @@ static enum s3_error read_list(struct complete *c)
     return S3_OK;
 }
 
+/* Whether the part is what the client means: its ETag, and its checksum where the upload keeps that kind. */
+static bool is_meant(const struct complete *c, const struct listed *l, const struct upload_part *p)
+{
+    struct slice sum;
+    char hex[33];
+
+    text_hex(p->md5, sizeof p->md5, hex);
+    if (!slice_eq_case(l->etag, slice_str(hex)))
+        return false;
+    if (l->sum_kind == CHECKSUM_NONE || l->sum_kind != c->sums.kind || !p->has_sum)
+        return true;
+    sum = put_checksum_text(c->arena, l->sum_kind, p->sum);
+    (void)slice_split(&sum, ' ');
+    return slice_eq(sum, l->sum);
+}
+
 /* The listed parts out of those that are there. */
 static enum s3_error choose_parts(struct complete *c)
 {
@@ -109,19 +147,20 @@ static enum s3_error choose_parts(struct complete *c)
     const struct upload_part *all = copy ? copy : c->at_origin;
 
     c->parts = arena_alloc(c->arena, c->n * sizeof c->parts[0]);
+    c->entries = arena_alloc(c->arena, c->n * sizeof c->entries[0]);
     for (size_t i = 0; i < c->n; i++) {
-        char hex[33];
-
         if (i > 0 && c->listed[i].number <= c->listed[i - 1].number)
             return S3_ERR_INVALID_PART_ORDER;
         while (at < n_all && all[at].number < c->listed[i].number)
             at++;
         if (at == n_all || all[at].number != c->listed[i].number)
             return S3_ERR_INVALID_PART;
-        text_hex(all[at].md5, sizeof all[at].md5, hex);
-        if (!slice_eq_case(c->listed[i].etag, slice_str(hex)))
+        if (!is_meant(c, &c->listed[i], &all[at]))
             return S3_ERR_INVALID_PART;
         c->parts[i] = all[at];
+        c->entries[i] =
+            (struct part_entry){.number = all[at].number, .size = all[at].size, .has_sum = all[at].has_sum};
+        memcpy(c->entries[i].sum, all[at].sum, sizeof all[at].sum);
         c->total += all[at].size;
     }
     for (size_t i = 0; i + 1 < c->n; i++)
@@ -130,19 +169,18 @@ static enum s3_error choose_parts(struct complete *c)
     return c->total > BODY_SIZE_MAX ? S3_ERR_ENTITY_TOO_LARGE : S3_OK;
 }
 
-/* ---- bringing the parts in order ---- */
+/* ---- checksums ---- */
 
-/* A checksum of the whole object, when the client gave one. One of the parts' checksums ("...-3") says
- * nothing that was not verified with each part. */
+/* That of the object, when the client gave one. */
 static enum checksum_kind given_checksum(const struct complete *c, struct slice *ret)
 {
     for (size_t i = 0; i < c->r->http->n_headers; i++) {
         const struct http_header *h = &c->r->http->headers[i];
         enum checksum_kind kind = checksum_of_header(h->name);
 
-        if (kind == CHECKSUM_NONE || slice_find(h->value, '-') >= 0)
+        if (kind == CHECKSUM_NONE)
             continue;
-        *ret = h->value;
+        *ret = slice_trim(h->value);
         return kind;
     }
     return CHECKSUM_NONE;
@@ -171,40 +209,87 @@ static int sum_of_bytes(struct complete *c, enum checksum_kind kind, uint8_t dig
     return status;
 }
 
-/* Out of those of the parts; false when they were not kept. */
-static bool sum_of_parts(const struct complete *c, enum checksum_kind kind,
-                         uint8_t digest[CHECKSUM_MAX_BYTES])
+/* Out of those of the parts, in the kept form; empty when they were not kept. */
+static struct slice sum_of_parts(struct complete *c, const struct part_sums *sums)
 {
-    if (kind != c->kind || !checksum_combines(kind) || !c->parts[0].has_sum)
-        return false;
-    memcpy(digest, c->parts[0].sum, checksum_bytes(kind));
-    for (size_t i = 1; i < c->n; i++) {
-        if (!c->parts[i].has_sum)
-            return false;
-        checksum_combine(kind, digest, c->parts[i].sum, c->parts[i].size);
-    }
-    return true;
+    _cleanup_buf_ struct buf b = BUF_INIT(128);
+
+    part_sums_of_object(sums, c->entries, c->n, &b);
+    return arena_dup(c->arena, buf_view(&b));
 }
 
+/* What the object's checksum must be, of the kind and form that the client gives. Empty: nobody knows. */
+static enum s3_error expected_checksum(struct complete *c, enum checksum_kind kind, bool whole,
+                                       struct slice *ret)
+{
+    const struct part_sums asked = {kind, whole};
+    uint8_t digest[CHECKSUM_MAX_BYTES];
+
+    *ret = SLICE_LIT("");
+    if (kind == c->sums.kind && whole == c->sums.whole) {
+        *ret = c->checksum;
+    } else if (kind == c->sums.kind && (!whole || checksum_combines(kind))) {
+        *ret = sum_of_parts(c, &asked);
+    } else if (c->upload && whole) {
+        if (sum_of_bytes(c, kind, digest))
+            return S3_ERR_INTERNAL;
+        *ret = put_checksum_text(c->arena, kind, digest);
+    }
+    return S3_OK;
+}
+
+static enum s3_error check_headers(struct complete *c)
+{
+    struct slice type = request_header(c->r, "x-amz-checksum-type");
+    struct slice size = request_header(c->r, "x-amz-mp-object-size");
+    uint64_t bytes;
+
+    if (type.n &&
+        (c->sums.kind == CHECKSUM_NONE || !slice_eq_case(type, slice_str(part_sums_type(c->sums.whole)))))
+        return reply_refuse(c->r, S3_ERR_INVALID_REQUEST,
+                            "x-amz-checksum-type must be the one that the upload was begun with");
+    if (size.p && (slice_u64(size, &bytes) || bytes != c->total))
+        return reply_refuse(c->r, S3_ERR_INVALID_REQUEST,
+                            "the parts have not the x-amz-mp-object-size given");
+    return S3_OK;
+}
+
+/* Values of the two forms differ by "-N" behind that of the parts. */
+static bool is_of_all_bytes(const struct complete *c, enum checksum_kind kind, struct slice given)
+{
+    bool possible = c->sums.whole || kind != c->sums.kind || checksum_combines(kind);
+
+    return possible && slice_find(given, '-') < 0;
+}
+
+/* Makes the object's checksum out of its parts', and compares it with what the client says. */
 static enum s3_error check_object(struct complete *c)
 {
-    _cleanup_buf_ struct buf base64 = BUF_INIT(64);
-    uint8_t digest[CHECKSUM_MAX_BYTES];
-    struct slice given = SLICE_NULL;
+    struct slice given = SLICE_NULL, expected, value;
     enum checksum_kind kind = given_checksum(c, &given);
+    enum s3_error error = check_headers(c);
 
-    if (kind == CHECKSUM_NONE)
-        return S3_OK;
-    if (c->upload && sum_of_bytes(c, kind, digest))
-        return S3_ERR_INTERNAL;
-    if (!c->upload && !sum_of_parts(c, kind, digest))
-        return reply_refuse(c->r, S3_ERR_INVALID_REQUEST,
-                            "a checksum of the whole object needs x-amz-checksum-algorithm CRC32, CRC32C or "
-                            "CRC64NVME at the start of the upload, and the same here");
-    if (text_base64(&base64, slice_of(digest, checksum_bytes(kind))))
-        abort();
-    return slice_eq(given, buf_view(&base64)) ? S3_OK : S3_ERR_BAD_DIGEST;
+    c->checksum = sum_of_parts(c, &c->sums);
+    if (error || kind == CHECKSUM_NONE)
+        return error;
+    error = expected_checksum(c, kind, is_of_all_bytes(c, kind, given), &expected);
+    if (!error && expected.n == 0)
+        return reply_refuse(
+            c->r, S3_ERR_INVALID_REQUEST,
+            "this checksum of the object needs x-amz-checksum-algorithm, and -type FULL_OBJECT for "
+            "one of all its bytes, at the start of the upload");
+    if (error)
+        return error;
+    value = expected;
+    (void)slice_split(&value, ' ');
+    if (!slice_eq(given, value))
+        return S3_ERR_BAD_DIGEST;
+    if (c->checksum.n == 0)
+        c->checksum = expected;
+    return S3_OK;
 }
+
+/* ---- bringing the parts in order ---- */
 
 static bool lies_in_order(const struct complete *c)
 {
@@ -291,6 +376,7 @@ static int commit_at_origin(struct commit *m)
     struct wire_upload_complete_req req = {.bucket = c->r->bucket,
                                            .key = c->r->key,
                                            .id = request_query(c->r, "uploadId"),
+                                           .checksum = c->checksum,
                                            .if_match = c->second.open.if_match,
                                            .if_none_match = c->second.open.if_none_match,
                                            .via = WIRE_VIA_S3};
@@ -323,6 +409,8 @@ static int arrange_and_commit(struct commit *m)
     if (status)
         return status;
     c->target->written = c->total;
+    c->target->checksum = c->checksum;
+    c->target->parts = c->list;
     name_etag(c, c->target->etag);
     return sink_commit(c->target, SLICE_NULL, SLICE_NULL, m->arena, &m->attr, &m->err);
 }
@@ -367,19 +455,24 @@ static void run_commit(struct s3_request *r, struct commit *m)
     (void)pthread_join(thread, NULL);
 }
 
-static void put_result(struct s3_request *r, struct xml *x, struct slice etag)
+static void put_result(struct s3_request *r, struct xml *x, const struct upload_result *result)
 {
+    struct slice checksum = slice_str(result->checksum);
+
     xml_root(x, "CompleteMultipartUploadResult");
     xml_text(x, "Location", r->path);
     xml_text(x, "Bucket", r->bucket);
     xml_text(x, "Key", r->key);
-    xml_text(x, "ETag", slice_str(arena_printf(r->arena, "\"" SLICE_FMT "\"", SLICE_ARG(etag))));
+    xml_text(x, "ETag", slice_str(arena_printf(r->arena, "\"%s\"", result->etag)));
+    attributes_put_checksum(x, checksum);
+    if (checksum.n)
+        xml_text(x, "ChecksumType", slice_str(put_kept_type(checksum)));
     xml_close(x, "CompleteMultipartUploadResult");
     assert(x->status == 0);
 }
 
 /* The answer, whole, or what follows a head that was sent already. */
-static enum s3_error answer(struct s3_request *r, enum s3_error error, struct slice etag)
+static enum s3_error answer(struct s3_request *r, enum s3_error error, const struct upload_result *result)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(32 * KIB);
     struct xml x = {&b, 0};
@@ -388,12 +481,12 @@ static enum s3_error answer(struct s3_request *r, enum s3_error error, struct sl
         if (error)
             return error;
         xml_start(&x);
-        put_result(r, &x, etag);
+        put_result(r, &x, result);
         reply_send(r, 200, "application/xml", buf_view(&b));
         return S3_OK;
     }
     if (!error)
-        put_result(r, &x, etag);
+        put_result(r, &x, result);
     else if (s3_error_xml_root(&b, error, r->message, r->path, r->id, r->extra))
         buf_clear(&b);
     (void)http_conn_write(r->conn, b.p, b.n);
@@ -411,6 +504,7 @@ static enum s3_error commit(struct complete *c)
 {
     struct s3_request *r = c->r;
     struct commit m = {.c = c, .arena = arena_new(COMMIT_ARENA_BYTES)};
+    struct upload_result result = {0};
     enum s3_error error = S3_OK;
 
     lock_init(&m.lock, LOCK_LEAF);
@@ -420,10 +514,15 @@ static enum s3_error commit(struct complete *c)
         error = c->upload ? reply_failed(r, m.status, &m.err) : failed_at_origin(r, m.status, &m.err);
         if (c->upload)
             upload_reopen(c->upload);
-    } else if (c->upload) {
-        upload_finish(c->upload, m.attr.etag);
+    } else {
+        (void)snprintf(result.etag, sizeof result.etag, SLICE_FMT, SLICE_ARG(m.attr.etag));
+        (void)snprintf(result.checksum, sizeof result.checksum, SLICE_FMT, SLICE_ARG(c->checksum));
+        if (c->upload)
+            upload_finish(c->upload, m.attr.etag, c->checksum);
+        if (r->status == 0)
+            expiration_header(r, &m.attr);
     }
-    error = answer(r, error, m.status ? SLICE_NULL : m.attr.etag);
+    error = answer(r, error, &result);
     cond_fini(&m.ended);
     lock_fini(&m.lock);
     arena_free(m.arena);
@@ -431,6 +530,16 @@ static enum s3_error commit(struct complete *c)
 }
 
 /* ---- the operation ---- */
+
+/* What is kept of the parts. */
+static void make_list(struct complete *c)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(PART_LIST_MAX_BYTES);
+
+    if (part_list_encode(&c->sums, c->entries, c->n, &b))
+        abort();
+    c->list = arena_dup(c->arena, buf_view(&b));
+}
 
 /* Where the object is put together, and under which conditions. */
 static enum s3_error prepare(struct complete *c)
@@ -442,14 +551,19 @@ static enum s3_error prepare(struct complete *c)
         error = check_object(c);
     if (!error)
         error = put_conditions(r, &c->second.open);
+    if (!error && !c->upload && c->second.open.if_none_etag.n)
+        error = reply_refuse(r, S3_ERR_NOT_IMPLEMENTED,
+                             "If-None-Match of a completion in a bucket with an origin can only be *");
     if (error || !c->upload)
         return error;
+    make_list(c);
     c->second.open.bucket = r->bucket;
     c->second.open.key = r->key;
     c->second.open.flags = WIRE_STAGED;
     c->second.open.content_type = upload_content_type(c->upload);
     c->second.open.meta = upload_meta(c->upload);
-    if (lies_in_order(c) && !c->second.open.if_none_match && !c->second.open.if_match.n)
+    if (lies_in_order(c) && !c->second.open.if_none_match && !c->second.open.if_match.n &&
+        !c->second.open.if_none_etag.n)
         c->target = upload_sink(c->upload);
     return S3_OK;
 }
@@ -469,35 +583,31 @@ static enum s3_error complete(struct complete *c)
     return commit(c);
 }
 
-/* The upload, or the ETag that it has got already. */
-static enum s3_error find(struct complete *c, struct slice *ret_etag)
+/* The upload, or what it has become already. */
+static enum s3_error find(struct complete *c, struct upload_result *ret)
 {
     struct s3_request *r = c->r;
     struct slice id = request_query(r, "uploadId");
-    char etag[ORIGIN_ETAG_MAX + 1];
 
     c->upload = uploads_find(r->s3->uploads, id, r->bucket, r->key);
-    if (c->upload)
-        return S3_OK;
-    uploads_completed(r->s3->uploads, id, r->bucket, r->key, etag);
-    if (etag[0]) {
-        *ret_etag = arena_dup(r->arena, slice_str(etag));
+    if (c->upload) {
+        c->sums = upload_sums(c->upload);
         return S3_OK;
     }
-    return parts_list(r, &c->at_origin, &c->n_at_origin, &c->kind, ret_etag);
+    uploads_completed(r->s3->uploads, id, r->bucket, r->key, ret);
+    return ret->etag[0] ? S3_OK : parts_list(r, &c->at_origin, &c->n_at_origin, &c->sums, ret);
 }
 
 enum s3_error s3_op_complete_multipart_upload(struct s3_request *r)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
     struct complete c = {.r = r, .arena = a};
-    enum s3_error error;
-    struct slice etag = SLICE_NULL;
+    struct upload_result done = {0};
+    enum s3_error error = find(&c, &done);
 
-    error = find(&c, &etag);
-    if (error || etag.n) {
+    if (error || done.etag[0]) {
         free(c.at_origin);
-        return error ? error : answer(r, S3_OK, etag);
+        return error ? error : answer(r, S3_OK, &done);
     }
     sink_init(&c.second, r->s3);
     error = read_list(&c);

@@ -6,6 +6,7 @@
  * 2. Metadata and tags come from the source, each unless the request says that it replaces them.
  */
 #include "origin/meta.h"
+#include "s3/part_list.h"
 #include "s3/sink.h"
 #include "s3/source.h"
 #include "s3/xml.h"
@@ -61,7 +62,7 @@ static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct s
 }
 
 enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
-                           struct slice if_match, struct wire_attr *ret)
+                           struct slice if_match, const struct part_list *parts, struct wire_attr *ret)
 {
     struct sink k;
     enum s3_error error;
@@ -72,6 +73,10 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice 
     k.open.content_type = type;
     k.open.meta = meta;
     k.open.if_match = if_match;
+    if (parts->n && s->attr.etag.n < sizeof k.etag) {
+        k.parts = parts->text;
+        (void)snprintf(k.etag, sizeof k.etag, SLICE_FMT, SLICE_ARG(s->attr.etag));
+    }
     error = copy_bytes(r, s, &k, ret);
     sink_fini(&k);
     return error;
@@ -80,7 +85,8 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice 
 static enum s3_error copy_here(struct s3_request *r, struct source *s, struct replaced replaced,
                                struct wire_attr *ret)
 {
-    struct slice type, meta, asked_type, asked_meta, tags;
+    struct slice type, meta, asked_type, asked_meta, tags, sum;
+    const struct part_list no_parts = {0};
     enum s3_error error = source_open(s, 0, UINT64_MAX);
 
     if (!error)
@@ -91,9 +97,12 @@ static enum s3_error copy_here(struct s3_request *r, struct source *s, struct re
     meta = replaced.meta ? asked_meta : s->attr.meta;
     tags = meta_get(replaced.tags ? asked_meta : s->attr.meta, META_TAGS);
     error = put_own_line(r, meta, META_TAGS, tags, &meta);
+    sum = meta_get(s->attr.meta, META_CHECKSUM);
+    if (slice_find(sum, '-') >= 0) /* of parts, which the copy has not */
+        sum = SLICE_LIT("");
     if (!error) /* the bytes are the same, so is their checksum */
-        error = put_own_line(r, meta, META_CHECKSUM, meta_get(s->attr.meta, META_CHECKSUM), &meta);
-    return error ? error : copy_rewrite(r, s, type, meta, SLICE_LIT(""), ret);
+        error = put_own_line(r, meta, META_CHECKSUM, sum, &meta);
+    return error ? error : copy_rewrite(r, s, type, meta, SLICE_LIT(""), &no_parts, ret);
 }
 
 static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_attr *ret)
@@ -125,7 +134,8 @@ static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_at
     return copy_here(r, s, replaced, ret);
 }
 
-void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns)
+void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns,
+                struct slice checksum)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(4 * KIB);
     struct xml x = {&b, 0};
@@ -136,6 +146,7 @@ void copy_reply(struct s3_request *r, const char *element, struct slice etag, ui
     xml_root(&x, element);
     xml_text(&x, "LastModified", slice_str(date));
     xml_text(&x, "ETag", slice_str(reply_etag_text(etag, quoted)));
+    attributes_put_checksum(&x, checksum);
     xml_close(&x, element);
     assert(x.status == 0);
     reply_send(r, 200, "application/xml", buf_view(&b));
@@ -151,6 +162,8 @@ enum s3_error s3_op_copy_object(struct s3_request *r)
         error = copy(r, &s, &attr);
     source_fini(&s);
     if (!error)
-        copy_reply(r, "CopyObjectResult", attr.etag, attr.mtime_ns);
+        expiration_header(r, &attr);
+    if (!error)
+        copy_reply(r, "CopyObjectResult", attr.etag, attr.mtime_ns, meta_get(attr.meta, META_CHECKSUM));
     return error;
 }

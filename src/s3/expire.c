@@ -9,6 +9,8 @@
  * the next one.
  */
 #include "s3/expire.h"
+
+#include "origin/meta.h"
 #include "s3/lifecycle.h"
 #include "s3/parts.h"
 #include "s3/uploads.h"
@@ -43,19 +45,37 @@ static bool stopping(struct expirer *x)
     return x->stop;
 }
 
-static const struct lifecycle_rule *rule_for(const struct pass *p, const struct wire_entry *entry)
-{
-    for (size_t i = 0; i < p->rules.n; i++)
-        if (lifecycle_expires(&p->rules.rules[i], entry->key, entry->attr.size_bytes, entry->attr.mtime_ns,
-                              p->now_ns))
-            return &p->rules.rules[i];
-    return NULL;
-}
-
 static void note_failure(struct pass *p, const struct err *e)
 {
     if (p->failed++ == 0)
         p->e = *e;
+}
+
+/* Listings do not tell tags. False also when the object is another one by now. */
+static bool has_tags(struct pass *p, const struct lifecycle_rule *rule, const struct wire_entry *entry)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    struct wire_stat_req req = {.bucket = p->bucket, .key = entry->key, .flags = WIRE_FRESH};
+    struct wire_stat_rep rep;
+    struct err e = {0};
+    int status = object_stat(p->x->s3->session, &req, a, &rep, &e);
+
+    if (status && status != -ENOENT)
+        note_failure(p, &e);
+    return status == 0 && slice_eq(rep.attr.etag, entry->attr.etag) &&
+           lifecycle_has_tags(rule, meta_get(rep.attr.meta, META_TAGS), a);
+}
+
+static bool has_ended(struct pass *p, const struct wire_entry *entry)
+{
+    for (size_t i = 0; i < p->rules.n; i++) {
+        const struct lifecycle_rule *rule = &p->rules.rules[i];
+        uint64_t ends_ns = lifecycle_ends_ns(rule, entry->key, entry->attr.size_bytes, entry->attr.mtime_ns);
+
+        if (ends_ns && ends_ns <= p->now_ns && (rule->n_tags == 0 || has_tags(p, rule, entry)))
+            return true;
+    }
+    return false;
 }
 
 static void remove_object(struct pass *p, const struct wire_entry *entry)
@@ -109,7 +129,7 @@ static void expire_objects(struct pass *p)
             return;
         }
         while (wire_entry_decode(&page.entries, &entry) == 0 && !stopping(p->x))
-            if (entry.attr.kind == WIRE_FILE && rule_for(p, &entry))
+            if (entry.attr.kind == WIRE_FILE && has_ended(p, &entry))
                 remove_object(p, &entry);
         free(after);
         after = slice_dup(page.next);
@@ -167,7 +187,7 @@ static void abort_uploads(struct pass *p)
             continue;
         }
         if (upload_close(w) == S3_OK) {
-            upload_finish(w, SLICE_NULL);
+            upload_finish(w, SLICE_NULL, SLICE_NULL);
             p->removed++;
         }
         upload_unref(w);

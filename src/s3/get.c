@@ -12,6 +12,7 @@
  */
 #include "origin/meta.h"
 #include "s3/condition.h"
+#include "s3/part_list.h"
 #include "s3/s3_internal.h"
 #include "s3/tags.h"
 
@@ -19,11 +20,23 @@
 #include "base/sys.h"
 #include "base/text.h"
 
+#define PARTS_ARENA MIB
+#define TRIES       3         /* for an object that is replaced between two questions */
 #define FETCH_BYTES (8 * MIB) /* asked for at once; the bucket's readahead goes further by itself */
 #define CLOSE_ARENA (16 * KIB)
 
+/* The part that partNumber names. */
+struct one_part {
+    uint32_t number;         /* 0: the request names none */
+    uint32_t n_parts;        /* of the object; 0: it was not uploaded in parts */
+    struct http_range range; /* of its bytes */
+    struct slice checksum;   /* as kept, in the request's arena; empty: none */
+    const char *type;        /* of the object's checksum */
+};
+
 struct get {
     struct s3_request *r;
+    struct one_part part;
     uint64_t handle;
     int fd;
     uint32_t state;
@@ -158,9 +171,65 @@ static enum s3_error refuse_range(struct s3_request *r, uint64_t size, struct sl
     return S3_ERR_INVALID_RANGE;
 }
 
+/* ---- partNumber ---- */
+
+static enum s3_error read_number(struct s3_request *r, struct one_part *ret)
+{
+    struct slice value = request_query(r, "partNumber");
+    uint64_t number;
+
+    *ret = (struct one_part){0};
+    if (!value.p)
+        return S3_OK;
+    if (slice_u64(value, &number) || number < 1 || number > PART_LIST_NUMBER_MAX)
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "partNumber must be a number from 1 to 10000");
+    if (request_header(r, "range").p)
+        return reply_refuse(r, S3_ERR_INVALID_REQUEST, "a Range and partNumber exclude each other");
+    ret->number = (uint32_t)number;
+    return S3_OK;
+}
+
+/* An ETag as S3 makes it of several parts: 32 hex digits, '-', their number. */
+static bool is_of_parts(struct slice etag)
+{
+    uint8_t md5[16];
+    uint64_t n;
+
+    return etag.n > 33 && etag.p[32] == '-' && text_unhex(slice_sub(etag, 0, 32), md5, sizeof md5) == 0 &&
+           slice_u64(slice_from(etag, 33), &n) == 0 && n > 1;
+}
+
+/* Where the part is in the object of these attributes. CONFLICT: the object is another one by now. */
+static enum s3_error find_part(struct s3_request *r, const struct wire_attr *attr, struct one_part *p)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(PARTS_ARENA);
+    struct part_list list;
+    struct part_entry one;
+    enum s3_error error = attributes_parts(r, attr->etag, a, &list);
+
+    if (error)
+        return error;
+    p->range = (struct http_range){0, attr->size_bytes};
+    if (list.n == 0) {
+        if (is_of_parts(attr->etag))
+            return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "the parts of this object are not known here");
+        return p->number == 1 ? S3_OK : S3_ERR_INVALID_PART;
+    }
+    if (!part_list_find(&list, p->number, &one))
+        return S3_ERR_INVALID_PART;
+    if (one.offset > attr->size_bytes || one.size > attr->size_bytes - one.offset)
+        return S3_ERR_INTERNAL;
+    p->n_parts = (uint32_t)list.n;
+    p->range = (struct http_range){one.offset, one.size};
+    p->type = part_sums_type(list.sums.whole);
+    if (one.has_sum)
+        p->checksum = put_checksum_text(r->arena, list.sums.kind, one.sum);
+    return S3_OK;
+}
+
 /* Conditions and range against the attributes. */
-static enum s3_error settle(struct s3_request *r, const struct wire_attr *attr, struct http_range *ret_range,
-                            bool *ret_ranged)
+static enum s3_error settle(struct s3_request *r, const struct wire_attr *attr, const struct one_part *part,
+                            struct http_range *ret_range, bool *ret_ranged)
 {
     struct condition c;
     struct slice range = request_header(r, "range");
@@ -173,8 +242,8 @@ static enum s3_error settle(struct s3_request *r, const struct wire_attr *attr, 
         put_attributes(r, attr);
     if (error)
         return error;
-    *ret_range = (struct http_range){0, attr->size_bytes};
-    *ret_ranged = false;
+    *ret_range = part->number ? part->range : (struct http_range){0, attr->size_bytes};
+    *ret_ranged = part->number && part->range.n > 0;
     if (!range.p || !condition_if_range(request_header(r, "if-range"), attr))
         return S3_OK;
     status = http_parse_range(range, attr->size_bytes, ret_range);
@@ -184,15 +253,31 @@ static enum s3_error settle(struct s3_request *r, const struct wire_attr *attr, 
     return S3_OK;
 }
 
+/* Of the bytes that are sent: of the whole object, or of a part. */
+static void put_checksum(struct s3_request *r, const struct wire_attr *attr, const struct one_part *part,
+                         bool whole)
+{
+    struct slice kept = meta_get(attr->meta, META_CHECKSUM);
+
+    if (!slice_eq_case(request_header(r, "x-amz-checksum-mode"), SLICE_LIT("ENABLED")))
+        return;
+    if (part->n_parts)
+        put_kept_checksum(r, part->checksum, part->type);
+    else if (whole)
+        put_kept_checksum(r, kept, put_kept_type(kept));
+}
+
 static enum s3_error send_head(struct s3_request *r, const struct wire_attr *attr,
-                               const struct http_range *range, bool ranged)
+                               const struct one_part *part, const struct http_range *range, bool ranged)
 {
     put_attributes(r, attr);
     put_content(r, attr);
     if (ranged)
         put_content_range(r, range, attr->size_bytes);
-    else if (slice_eq_case(request_header(r, "x-amz-checksum-mode"), SLICE_LIT("ENABLED")))
-        put_kept_checksum(r, meta_get(attr->meta, META_CHECKSUM));
+    if (part->n_parts)
+        reply_header(r, "x-amz-mp-parts-count", slice_str(arena_printf(r->arena, "%u", part->n_parts)));
+    expiration_header(r, attr);
+    put_checksum(r, attr, part, !ranged || part->number);
     return reply_head(r, ranged ? 206 : 200, range->n) ? S3_ERR_INTERNAL : S3_OK;
 }
 
@@ -365,18 +450,37 @@ static int open_object(struct get *g, struct err *e)
     return 0;
 }
 
+/* Opens the object, and finds the part where one is named: both of one version. */
+static enum s3_error begin(struct get *g)
+{
+    struct s3_request *r = g->r;
+    enum s3_error error = S3_ERR_CONFLICT;
+
+    for (int i = 0; error == S3_ERR_CONFLICT && i < TRIES; i++) {
+        struct err e = {0};
+        int status = open_object(g, &e);
+
+        if (status)
+            return reply_failed(r, status, &e);
+        error = g->part.number ? find_part(r, &g->attr, &g->part) : S3_OK;
+        if (error && g->handle)
+            close_handle(r->s3, g->handle, 0, 0);
+    }
+    return error;
+}
+
 enum s3_error s3_op_get_object(struct s3_request *r)
 {
     struct get g = {.r = r, .fd = -1};
-    struct err e = {0};
-    enum s3_error error;
-    int status = open_object(&g, &e);
+    enum s3_error error = read_number(r, &g.part);
 
-    if (status)
-        return reply_failed(r, status, &e);
-    error = settle(r, &g.attr, &g.range, &g.ranged);
     if (!error)
-        error = send_head(r, &g.attr, &g.range, g.ranged);
+        error = begin(&g);
+    if (error)
+        return error;
+    error = settle(r, &g.attr, &g.part, &g.range, &g.ranged);
+    if (!error)
+        error = send_head(r, &g.attr, &g.part, &g.range, g.ranged);
     if (!error)
         send_body(&g);
     if (!r->parked && g.handle)
@@ -387,14 +491,21 @@ enum s3_error s3_op_get_object(struct s3_request *r)
 enum s3_error s3_op_head_object(struct s3_request *r)
 {
     struct wire_attr attr;
+    struct one_part part;
     struct http_range range;
-    struct err e = {0};
     bool ranged;
-    enum s3_error error;
-    int status = stat_object(r, &attr, &e);
+    enum s3_error error = read_number(r, &part), found = S3_ERR_CONFLICT;
 
-    if (status)
-        return reply_failed(r, status, &e);
-    error = settle(r, &attr, &range, &ranged);
-    return error ? error : send_head(r, &attr, &range, ranged);
+    for (int i = 0; !error && found == S3_ERR_CONFLICT && i < TRIES; i++) {
+        struct err e = {0};
+        int status = stat_object(r, &attr, &e);
+
+        if (status)
+            return reply_failed(r, status, &e);
+        found = part.number ? find_part(r, &attr, &part) : S3_OK;
+    }
+    error = error ? error : found;
+    if (!error)
+        error = settle(r, &attr, &part, &range, &ranged);
+    return error ? error : send_head(r, &attr, &part, &range, ranged);
 }

@@ -17,7 +17,8 @@
 struct reader {
     struct arena *arena;
     struct lifecycle *rules;
-    bool in_rule, has_status, has_filter, has_action, has_expiration;
+    bool in_rule, has_status, has_filter, has_action, has_expiration, has_key, has_value;
+    struct tag tag; /* that is being read */
     enum s3_error error;
     const char *reason;
 };
@@ -80,12 +81,40 @@ static int end_rule(struct reader *r)
                     "AbortIncompleteMultipartUpload");
     if (rule->days && rule->date_ns)
         return ERR_PROTOCOL;
+    if (rule->abort_days && rule->n_tags)
+        return fail(r, S3_ERR_INVALID_REQUEST,
+                    "uploads have no tags: AbortIncompleteMultipartUpload needs a rule "
+                    "without Tag");
     if (rule->larger_than >= rule->less_than)
         return fail(r, S3_ERR_INVALID_REQUEST, "ObjectSizeGreaterThan must be below ObjectSizeLessThan");
     for (size_t i = 0; i < r->rules->n; i++)
         if (rule->id.n && slice_eq(r->rules->rules[i].id, rule->id))
             return fail(r, S3_ERR_INVALID_ARGUMENT, "two rules have the same ID");
     r->rules->n++;
+    return 0;
+}
+
+/* Elements of a tag. */
+static int in_tag(struct reader *r, struct lifecycle_rule *rule, const char *path, struct slice text)
+{
+    if (strcmp(path, "/Key") == 0) {
+        r->tag.key = arena_dup(r->arena, text);
+        r->has_key = true;
+        return 0;
+    }
+    if (strcmp(path, "/Value") == 0) {
+        r->tag.value = arena_dup(r->arena, text);
+        r->has_value = true;
+        return 0;
+    }
+    if (path[0] || !r->has_key || !r->has_value)
+        return ERR_PROTOCOL;
+    if (rule->n_tags == TAGS_OBJECT_MAX)
+        return fail(r, S3_ERR_INVALID_REQUEST, "a rule names 10 tags at most, as many as an object has");
+    if (!rule->tags)
+        rule->tags = arena_alloc(r->arena, TAGS_OBJECT_MAX * sizeof rule->tags[0]);
+    rule->tags[rule->n_tags++] = r->tag;
+    r->has_key = r->has_value = false;
     return 0;
 }
 
@@ -105,13 +134,14 @@ static int in_filter(struct reader *r, struct lifecycle_rule *rule, const char *
         return slice_u64(slice_trim(text), &rule->larger_than) ? ERR_PROTOCOL : 0;
     if (strcmp(path, "/ObjectSizeLessThan") == 0)
         return slice_u64(slice_trim(text), &rule->less_than) ? ERR_PROTOCOL : 0;
-    if (strncmp(path, "/Tag", 4) == 0)
-        return fail(r, S3_ERR_NOT_IMPLEMENTED, "rules for tags are not implemented here");
-    return ERR_PROTOCOL;
+    return strncmp(path, "/Tag", 4) == 0 ? in_tag(r, rule, path + 4, text) : ERR_PROTOCOL;
 }
 
 static int in_rule(struct reader *r, struct lifecycle_rule *rule, const char *path, struct slice text)
 {
+    uint64_t unused;
+    int status;
+
     if (strcmp(path, "/ID") == 0) {
         rule->id = arena_dup(r->arena, text);
         return text.n > LIFECYCLE_ID_MAX
@@ -146,6 +176,8 @@ static int in_rule(struct reader *r, struct lifecycle_rule *rule, const char *pa
         return read_days(r, text, &rule->abort_days);
     if (strcmp(path, "/AbortIncompleteMultipartUpload") == 0)
         return rule->abort_days ? 0 : ERR_PROTOCOL;
+    if (strcmp(path, "/Transition/Date") == 0 && (status = read_date(r, text, &unused)) != 0)
+        return status;
     if (strncmp(path, "/Transition", 11) == 0 || strncmp(path, "/NoncurrentVersionTransition", 28) == 0)
         return fail(r, S3_ERR_NOT_IMPLEMENTED, "transitions are not implemented here");
     return ERR_PROTOCOL;
@@ -164,7 +196,7 @@ static int on_element(void *arg, const char *path, struct slice text)
             return fail(r, S3_ERR_INVALID_REQUEST, "there can be 100 rules at most");
         r->rules->rules[r->rules->n] =
             (struct lifecycle_rule){.prefix = SLICE_LIT(""), .less_than = UINT64_MAX};
-        r->has_status = r->has_filter = r->has_action = false;
+        r->has_status = r->has_filter = r->has_action = r->has_key = r->has_value = false;
         r->in_rule = true;
     }
     path += sizeof RULE - 1;
@@ -200,12 +232,18 @@ static void put_filter(struct xml *x, const struct lifecycle_rule *r)
     xml_open(x, "Filter");
     if (r->has_and)
         xml_open(x, "And");
-    if (r->prefix.n || !sizes)
+    if (r->prefix.n || (!sizes && r->n_tags == 0))
         xml_text(x, "Prefix", r->prefix);
     if (r->larger_than > 0)
         xml_u64(x, "ObjectSizeGreaterThan", r->larger_than);
     if (r->less_than < UINT64_MAX)
         xml_u64(x, "ObjectSizeLessThan", r->less_than);
+    for (size_t i = 0; i < r->n_tags; i++) {
+        xml_open(x, "Tag");
+        xml_text(x, "Key", r->tags[i].key);
+        xml_text(x, "Value", r->tags[i].value);
+        xml_close(x, "Tag");
+    }
     if (r->has_and)
         xml_close(x, "And");
     xml_close(x, "Filter");
@@ -265,14 +303,31 @@ static uint64_t due_ns(uint64_t then_ns, uint64_t days)
     return ALIGN_UP(then_ns + days * DAY_NS, DAY_NS);
 }
 
-bool lifecycle_expires(const struct lifecycle_rule *r, struct slice key, uint64_t size_bytes,
-                       uint64_t mtime_ns, uint64_t now_ns)
+uint64_t lifecycle_ends_ns(const struct lifecycle_rule *r, struct slice key, uint64_t size_bytes,
+                           uint64_t mtime_ns)
 {
     if (!r->enabled || !slice_starts(key, r->prefix))
-        return false;
+        return 0;
     if ((r->larger_than > 0 && size_bytes <= r->larger_than) || size_bytes >= r->less_than)
+        return 0;
+    return r->days ? due_ns(mtime_ns, r->days) : r->date_ns;
+}
+
+bool lifecycle_has_tags(const struct lifecycle_rule *r, struct slice kept_tags, struct arena *a)
+{
+    struct tags *has;
+    const char *reason;
+    size_t found = 0;
+
+    if (r->n_tags == 0)
+        return true;
+    has = arena_alloc(a, sizeof *has);
+    if (tags_parse(kept_tags, TAGS_BUCKET_MAX, a, has, &reason))
         return false;
-    return (r->days && now_ns >= due_ns(mtime_ns, r->days)) || (r->date_ns && now_ns >= r->date_ns);
+    for (size_t i = 0; i < r->n_tags; i++)
+        for (size_t j = 0; j < has->n; j++)
+            found += slice_eq(r->tags[i].key, has->v[j].key) && slice_eq(r->tags[i].value, has->v[j].value);
+    return found >= r->n_tags;
 }
 
 bool lifecycle_aborts(const struct lifecycle_rule *r, struct slice key, uint64_t began_ns, uint64_t now_ns)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "s3/s3_error.h"
+#include "s3/tags.h"
 #include "s3/xml.h"
 
 #include "base/arena.h"
@@ -21,6 +22,8 @@ struct lifecycle_rule {
     uint64_t date_ns;                /* midnight; 0: not by date */
     uint64_t abort_days;             /* uploads, after their beginning; 0: never */
     uint64_t larger_than, less_than; /* bytes; 0 and UINT64_MAX: any */
+    struct tag *tags;                /* all of which an object must have */
+    size_t n_tags;
     /* What concerns former versions, of which there are none here: kept and shown, and truly without effect.
      */
     bool delete_marker;
@@ -35,15 +38,17 @@ struct lifecycle {
 };
 
 /* A <LifecycleConfiguration> document. MALFORMED_XML, INVALID_ARGUMENT, INVALID_REQUEST, NOT_IMPLEMENTED for
- * what is not done here (transitions, tags); slices in the arena. */
+ * what is not done here (transitions); slices in the arena. */
 enum s3_error lifecycle_parse(struct slice document, struct arena *a, struct lifecycle *ret,
                               const char **ret_reason);
 /* The document in one line, without its <?xml ...?>. -E2BIG. */
 int lifecycle_put(const struct lifecycle *l, struct buf *b);
 
-/* Whether an object ends by the rule at `now_ns`. Days are counted to the next midnight (UTC) after them, as
- * S3 does. */
-bool lifecycle_expires(const struct lifecycle_rule *r, struct slice key, uint64_t size_bytes,
-                       uint64_t mtime_ns, uint64_t now_ns);
+/* When an object ends by the rule, if it has its tags: 0 for never. Days are counted to the next midnight
+ * (UTC) after them, as S3 does. */
+uint64_t lifecycle_ends_ns(const struct lifecycle_rule *r, struct slice key, uint64_t size_bytes,
+                           uint64_t mtime_ns);
+/* Whether an object with these tags, in their kept form, has those that the rule asks for. */
+bool lifecycle_has_tags(const struct lifecycle_rule *r, struct slice kept_tags, struct arena *a);
 /* Whether an upload that began then is to be aborted. */
 bool lifecycle_aborts(const struct lifecycle_rule *r, struct slice key, uint64_t began_ns, uint64_t now_ns);

@@ -18,9 +18,11 @@
 #include "base/sys.h"
 #include "base/text.h"
 
+#define PAGE_ARENA_BYTES (MIB) /* checksums of a page's parts */
+
 /* An upload whose parts stay on this node. */
 static enum s3_error create_here(struct s3_request *r, struct slice type, struct slice meta,
-                                 char ret_id[UPLOAD_ID_SIZE])
+                                 const struct part_sums *sums, char ret_id[UPLOAD_ID_SIZE])
 {
     struct sink sink;
     struct err e = {0};
@@ -34,8 +36,8 @@ static enum s3_error create_here(struct s3_request *r, struct slice type, struct
     sink.open.content_type = type;
     sink.open.meta = meta;
     status = sink_open(&sink, UINT64_MAX, &e);
-    error =
-        status ? reply_failed(r, status, &e) : uploads_add(r->s3->uploads, r->bucket, r->key, &sink, ret_id);
+    error = status ? reply_failed(r, status, &e)
+                   : uploads_add(r->s3->uploads, r->bucket, r->key, sums, &sink, ret_id);
     if (error)
         sink_fini(&sink);
     return error;
@@ -47,15 +49,25 @@ enum s3_error s3_op_create_multipart_upload(struct s3_request *r)
     struct xml x = {&b, 0};
     char id[UPLOAD_ID_SIZE];
     struct slice type, meta;
-    enum s3_error error = put_metadata(r, &type, &meta);
+    struct part_sums sums;
+    const char *reason = NULL;
+    enum s3_error error = part_sums_plan(request_header(r, "x-amz-checksum-algorithm"),
+                                         request_header(r, "x-amz-checksum-type"), &sums, &reason);
 
+    if (error)
+        return reply_refuse(r, error, reason);
+    error = put_metadata(r, &type, &meta);
     if (!error) {
-        error = parts_create(r, type, meta, id);
+        error = parts_create(r, type, meta, &sums, id);
         if (error == S3_ERR_NOT_IMPLEMENTED)
-            error = create_here(r, type, meta, id);
+            error = create_here(r, type, meta, &sums, id);
     }
     if (error)
         return error;
+    if (sums.kind != CHECKSUM_NONE) {
+        reply_header(r, "x-amz-checksum-algorithm", slice_str(checksum_name(sums.kind)));
+        reply_header(r, "x-amz-checksum-type", slice_str(part_sums_type(sums.whole)));
+    }
     xml_start(&x);
     xml_root(&x, "InitiateMultipartUploadResult");
     xml_text(&x, "Bucket", r->bucket);
@@ -91,11 +103,14 @@ struct part_write {
     struct parts_write part; /* at the origin, when there is no such upload */
     struct upload_region region;
     uint64_t written;
-    struct checksum md5;
-    uint8_t digest[CHECKSUM_MAX_BYTES];
+    struct part_sums sums; /* the upload's */
+    struct checksum md5, own;
+    uint8_t digest[CHECKSUM_MAX_BYTES], sum[CHECKSUM_MAX_BYTES]; /* once ended */
 };
 
-static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t size)
+/* verified: a checksum that the body's reader computes anyway, or CHECKSUM_NONE. */
+static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t size,
+                           enum checksum_kind verified)
 {
     uint32_t number = 0;
     enum s3_error error = read_number(r, &number);
@@ -107,12 +122,16 @@ static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t 
         return error;
     p->region.size = size;
     error = multipart_find(r, &p->upload);
-    if (!error)
+    if (!error) {
+        p->sums = upload_sums(p->upload);
         error = upload_part_begin(p->upload, number, size, &p->region);
-    else
-        error = parts_begin(&p->part, r, number, size);
-    if (!error)
+    } else {
+        error = parts_begin(&p->part, r, number, size, &p->sums);
+    }
+    if (!error) {
         checksum_init(&p->md5, CHECKSUM_MD5);
+        checksum_init(&p->own, verified == p->sums.kind ? CHECKSUM_NONE : p->sums.kind);
+    }
     return error;
 }
 
@@ -123,6 +142,7 @@ static enum s3_error write_piece(struct part_write *p, const void *data, size_t 
 
     assert(p->written + n <= p->region.size);
     checksum_update(&p->md5, data, n);
+    checksum_update(&p->own, data, n);
     if (!p->upload) {
         p->written += n;
         return parts_write(&p->part, data, n);
@@ -138,20 +158,28 @@ static enum s3_error write_piece(struct part_write *p, const void *data, size_t 
     return S3_OK;
 }
 
-/* Ends what begin() began; the ETag is in *ret_etag, in the request's arena. */
-static enum s3_error end(struct part_write *p, enum s3_error error, struct slice *ret_etag)
+/* Ends what begin() began; the ETag is in *ret_etag, in the request's arena. verified: the checksum that
+ * begin() was told of. */
+static enum s3_error end(struct part_write *p, enum s3_error error, const uint8_t *verified,
+                         struct slice *ret_etag)
 {
+    const size_t n_sum = checksum_bytes(p->sums.kind);
     char *hex = arena_alloc(p->r->arena, 33);
 
     if (!error && p->written != p->region.size)
         error = S3_ERR_INCOMPLETE_BODY;
     (void)checksum_final(&p->md5, p->digest);
     checksum_fini(&p->md5);
+    if (p->own.kind != CHECKSUM_NONE)
+        (void)checksum_final(&p->own, p->sum);
+    else if (n_sum)
+        memcpy(p->sum, verified, n_sum);
+    checksum_fini(&p->own);
     if (p->upload) {
-        upload_part_end(p->upload, &p->region, !error, p->digest);
+        upload_part_end(p->upload, &p->region, !error, p->digest, n_sum ? p->sum : NULL);
         upload_unref(p->upload);
     } else {
-        enum s3_error ended = parts_end(&p->part, !error, p->digest);
+        enum s3_error ended = parts_end(&p->part, !error, p->digest, slice_of(p->sum, n_sum));
 
         error = error ? error : ended;
     }
@@ -188,14 +216,19 @@ enum s3_error s3_op_upload_part(struct s3_request *r)
     if (body.plan.size_bytes == BODY_SIZE_UNKNOWN)
         error = S3_ERR_MISSING_LENGTH;
     if (!error)
-        error = begin(&p, r, body.plan.size_bytes);
-    if (!error)
-        error = end(&p, receive(&p, &body), &etag);
-    else
+        error = begin(&p, r, body.plan.size_bytes, body.plan.kind);
+    if (!error) {
+        error = receive(&p, &body);
+        error = end(&p, error, body.plan.value, &etag);
+    } else {
         upload_unref(p.upload);
+    }
     if (!error) {
         reply_etag(r, etag);
-        put_checksum_header(r, &body);
+        if (body.plan.kind == CHECKSUM_NONE && p.sums.kind != CHECKSUM_NONE)
+            put_kept_checksum(r, put_checksum_text(r->arena, p.sums.kind, p.sum), NULL);
+        else
+            put_checksum_header(r, &body);
     }
     body_fini(&body);
     if (!error)
@@ -231,7 +264,8 @@ static enum s3_error copy_range(struct s3_request *r, const struct source *s, st
                         "x-amz-copy-source-range must be bytes=FIRST-LAST inside the source");
 }
 
-static enum s3_error copy_part(struct s3_request *r, struct source *s, struct slice *ret_etag)
+static enum s3_error copy_part(struct s3_request *r, struct source *s, struct slice *ret_etag,
+                               struct slice *ret_checksum)
 {
     struct part_write p = {0};
     struct http_range range;
@@ -240,7 +274,7 @@ static enum s3_error copy_part(struct s3_request *r, struct source *s, struct sl
     if (!error)
         error = copy_range(r, s, &range);
     if (!error)
-        error = begin(&p, r, range.n);
+        error = begin(&p, r, range.n, CHECKSUM_NONE);
     if (error) {
         upload_unref(p.upload);
         return error;
@@ -252,20 +286,23 @@ static enum s3_error copy_part(struct s3_request *r, struct source *s, struct sl
         if (!error)
             error = write_piece(&p, piece.p, piece.n);
     }
-    return end(&p, error, ret_etag);
+    error = end(&p, error, NULL, ret_etag);
+    if (p.sums.kind != CHECKSUM_NONE)
+        *ret_checksum = put_checksum_text(r->arena, p.sums.kind, p.sum);
+    return error;
 }
 
 enum s3_error s3_op_upload_part_copy(struct s3_request *r)
 {
     struct source s;
-    struct slice etag;
+    struct slice etag, checksum = SLICE_NULL;
     enum s3_error error = source_init(&s, r);
 
     if (!error)
-        error = copy_part(r, &s, &etag);
+        error = copy_part(r, &s, &etag, &checksum);
     source_fini(&s);
     if (!error)
-        copy_reply(r, "CopyPartResult", etag, sys->real_ns());
+        copy_reply(r, "CopyPartResult", etag, sys->real_ns(), checksum);
     return error;
 }
 
@@ -278,7 +315,7 @@ enum s3_error s3_op_abort_multipart_upload(struct s3_request *r)
 
     error = error ? parts_abort(r) : upload_close(w);
     if (!error && w)
-        upload_finish(w, SLICE_NULL);
+        upload_finish(w, SLICE_NULL, SLICE_NULL);
     upload_unref(w);
     if (!error)
         reply_send(r, 204, NULL, SLICE_NULL);
@@ -287,7 +324,7 @@ enum s3_error s3_op_abort_multipart_upload(struct s3_request *r)
 
 /* ---- listings ---- */
 
-static void put_part(struct s3_request *r, struct xml *x, const struct upload_part *p)
+static void put_part(struct xml *x, const struct upload_part *p, enum checksum_kind kind, struct arena *a)
 {
     char date[32], hex[33];
 
@@ -302,29 +339,34 @@ static void put_part(struct s3_request *r, struct xml *x, const struct upload_pa
     xml_raw(x, SLICE_LIT("&quot;"));
     xml_close(x, "ETag");
     xml_u64(x, "Size", p->size);
+    if (p->has_sum)
+        attributes_put_checksum(x, put_checksum_text(a, kind, p->sum));
     xml_close(x, "Part");
 }
 
-static enum s3_error parts_of(struct s3_request *r, struct upload_part **ret, size_t *ret_n)
+static enum s3_error parts_of(struct s3_request *r, struct upload_part **ret, size_t *ret_n,
+                              struct part_sums *ret_sums)
 {
-    enum checksum_kind kind;
-    struct slice etag;
+    struct upload_result done;
     struct upload *w;
     enum s3_error error;
 
     if (multipart_find(r, &w) == S3_OK) {
         *ret = upload_parts(w, ret_n);
+        *ret_sums = upload_sums(w);
         upload_unref(w);
         return S3_OK;
     }
-    error = parts_list(r, ret, ret_n, &kind, &etag);
-    return error || etag.n == 0 ? error : S3_ERR_NO_SUCH_UPLOAD;
+    error = parts_list(r, ret, ret_n, ret_sums, &done);
+    return error || !done.etag[0] ? error : S3_ERR_NO_SUCH_UPLOAD;
 }
 
 enum s3_error s3_op_list_parts(struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
+    _cleanup_(arena_freep) struct arena *a = arena_new(PAGE_ARENA_BYTES);
     _cleanup_free_ struct upload_part *parts = NULL;
+    struct part_sums sums;
     struct slice marker = request_query(r, "part-number-marker"), max = request_query(r, "max-parts");
     uint64_t after = 0, most = S3_LIST_MAX;
     struct xml x = {&b, 0};
@@ -333,7 +375,7 @@ enum s3_error s3_op_list_parts(struct s3_request *r)
 
     if ((marker.n && slice_u64(marker, &after)) || (max.n && slice_u64(max, &most)))
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "part-number-marker and max-parts must be numbers");
-    error = parts_of(r, &parts, &n);
+    error = parts_of(r, &parts, &n, &sums);
     if (error)
         return error;
     while (from < n && parts[from].number <= after)
@@ -348,8 +390,12 @@ enum s3_error s3_op_list_parts(struct s3_request *r)
     xml_u64(&x, "NextPartNumberMarker", to > from ? parts[to - 1].number : after);
     xml_u64(&x, "MaxParts", MIN(most, (uint64_t)S3_LIST_MAX));
     xml_bool(&x, "IsTruncated", to < n);
+    if (sums.kind != CHECKSUM_NONE) {
+        xml_text(&x, "ChecksumAlgorithm", slice_str(checksum_name(sums.kind)));
+        xml_text(&x, "ChecksumType", slice_str(part_sums_type(sums.whole)));
+    }
     for (size_t i = from; i < to; i++)
-        put_part(r, &x, &parts[i]);
+        put_part(&x, &parts[i], sums.kind, a);
     xml_close(&x, "ListPartsResult");
     if (x.status)
         return S3_ERR_INTERNAL;

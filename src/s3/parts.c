@@ -15,31 +15,22 @@ static enum s3_error failed(struct s3_request *r, int status, const struct err *
     return status == -ENOENT ? S3_ERR_NO_SUCH_UPLOAD : reply_failed(r, status, e);
 }
 
-static enum checksum_kind kind_of(struct slice suffix)
-{
-    char header[64];
-
-    if (suffix.n == 0 || suffix.n > 16)
-        return CHECKSUM_NONE;
-    (void)snprintf(header, sizeof header, "x-amz-checksum-" SLICE_FMT, SLICE_ARG(suffix));
-    return checksum_of_header(slice_str(header));
-}
-
 /* ---- create ---- */
 
 enum s3_error parts_create(struct s3_request *r, struct slice type, struct slice meta,
-                           char ret_id[UPLOAD_ID_SIZE])
+                           const struct part_sums *sums, char ret_id[UPLOAD_ID_SIZE])
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(CALL_ARENA_BYTES);
-    enum checksum_kind kind = kind_of(request_header(r, "x-amz-checksum-algorithm"));
-    struct wire_upload_create_req req = {
-        .bucket = r->bucket, .key = r->key, .content_type = type, .meta = meta};
+    char tag[PART_SUMS_TAG_SIZE];
+    struct wire_upload_create_req req = {.bucket = r->bucket,
+                                         .key = r->key,
+                                         .content_type = type,
+                                         .meta = meta,
+                                         .tag = slice_str(part_sums_tag(sums, tag))};
     struct wire_upload_create_rep rep;
     struct err e = {0};
     int status;
 
-    if (kind != CHECKSUM_NONE)
-        req.tag = slice_str(checksum_suffix(kind));
     status = object_upload_create(r->s3->session, &req, a, &rep, &e);
     if (status == ERR_NOT_IMPLEMENTED)
         return S3_ERR_NOT_IMPLEMENTED;
@@ -53,7 +44,8 @@ enum s3_error parts_create(struct s3_request *r, struct slice type, struct slice
 
 /* ---- one part ---- */
 
-enum s3_error parts_begin(struct parts_write *p, struct s3_request *r, uint32_t number, uint64_t size)
+enum s3_error parts_begin(struct parts_write *p, struct s3_request *r, uint32_t number, uint64_t size,
+                          struct part_sums *ret_sums)
 {
     struct wire_upload_part_req req = {.bucket = r->bucket,
                                        .key = r->key,
@@ -71,7 +63,7 @@ enum s3_error parts_begin(struct parts_write *p, struct s3_request *r, uint32_t 
         return failed(r, status, &e);
     }
     p->handle = rep.handle;
-    checksum_init(&p->sum, kind_of(rep.tag));
+    *ret_sums = part_sums_of_tag(rep.tag);
     arena_clear(p->arena);
     return S3_OK;
 }
@@ -84,28 +76,23 @@ enum s3_error parts_write(struct parts_write *p, const void *data, size_t n)
     int status = object_upload_write(p->r->s3->session, &req, p->arena, &rep, &e);
 
     arena_clear(p->arena);
-    checksum_update(&p->sum, data, n);
     return status ? failed(p->r, status, &e) : S3_OK;
 }
 
-enum s3_error parts_end(struct parts_write *p, bool ok, const uint8_t md5[16])
+enum s3_error parts_end(struct parts_write *p, bool ok, const uint8_t md5[16], struct slice sum)
 {
-    uint8_t digest[CHECKSUM_MAX_BYTES];
-    char etag[33], sum[2 * CHECKSUM_MAX_BYTES + 1];
+    char etag[33], hex[2 * CHECKSUM_MAX_BYTES + 1];
     struct wire_upload_end_req req = {.handle = p->handle};
     struct wire_upload_end_rep rep;
     struct err e = {0};
-    size_t n = checksum_final(&p->sum, digest);
     int status;
 
     text_hex(md5, 16, etag);
-    text_hex(digest, n, sum);
+    text_hex(sum.p, sum.n, hex);
     req.etag = slice_str(etag);
-    if (checksum_combines(p->sum.kind))
-        req.checksum = slice_str(sum);
+    req.checksum = slice_str(hex);
     req.flags = ok ? 0 : WIRE_CANCEL;
     status = object_upload_end(p->r->s3->session, &req, p->arena, &rep, &e);
-    checksum_fini(&p->sum);
     arena_free(TAKE_PTR(p->arena));
     p->handle = 0;
     return ok && status ? failed(p->r, status, &e) : S3_OK;
@@ -143,8 +130,15 @@ static int take_part(const struct wire_part *w, size_t sum_bytes, struct upload_
     return 0;
 }
 
+static void keep_result(const struct wire_upload_parts_rep *rep, struct upload_result *ret)
+{
+    (void)snprintf(ret->etag, sizeof ret->etag, SLICE_FMT, SLICE_ARG(rep->etag));
+    if (slice_find(rep->tag, ' ') > 0 && rep->tag.n < sizeof ret->checksum)
+        (void)snprintf(ret->checksum, sizeof ret->checksum, SLICE_FMT, SLICE_ARG(rep->tag));
+}
+
 enum s3_error parts_list(struct s3_request *r, struct upload_part **ret, size_t *ret_n,
-                         enum checksum_kind *ret_kind, struct slice *ret_etag)
+                         struct part_sums *ret_sums, struct upload_result *ret_result)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(PAGE_ARENA_BYTES);
     _cleanup_free_ struct upload_part *v = calloc(UPLOAD_PART_NUMBER_MAX, sizeof *v);
@@ -162,10 +156,12 @@ enum s3_error parts_list(struct s3_request *r, struct upload_part **ret, size_t 
 
         if (status)
             return failed(r, status, &e);
-        *ret_kind = kind_of(rep.tag);
-        *ret_etag = arena_dup(r->arena, rep.etag);
+        *ret_result = (struct upload_result){0};
+        if (rep.etag.n)
+            keep_result(&rep, ret_result);
+        *ret_sums = rep.etag.n ? (struct part_sums){0} : part_sums_of_tag(rep.tag);
         while (n < UPLOAD_PART_NUMBER_MAX && wire_part_decode(&rep.parts, &w) == 0) {
-            if (take_part(&w, checksum_combines(*ret_kind) ? checksum_bytes(*ret_kind) : 0, &v[n]))
+            if (take_part(&w, checksum_bytes(ret_sums->kind), &v[n]))
                 return S3_ERR_INTERNAL;
             req.after = v[n++].number;
         }

@@ -2,9 +2,11 @@
  * Policies of POST forms (contract in policy.h). Source: "POST Policy" of the Amazon S3 API reference.
  *
  * 1. A form holds only when every condition does and every field is covered by one: nobody can add a field to
- * a form that somebody else signed.
+ * a form that somebody else signed, but for a checksum of the file, which changes nothing that is stored.
  */
 #include "s3/policy.h"
+
+#include "s3/checksum.h"
 
 #include "base/text.h"
 
@@ -27,7 +29,7 @@ static bool is_exempt(const char *name)
     for (size_t i = 0; i < ARRAY_SIZE(exempt); i++)
         if (strcmp(name, exempt[i]) == 0)
             return true;
-    return strncmp(name, "x-ignore-", 9) == 0;
+    return strncmp(name, "x-ignore-", 9) == 0 || checksum_of_header(slice_str(name)) != CHECKSUM_NONE;
 }
 
 struct form {

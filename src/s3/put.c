@@ -9,6 +9,7 @@
  */
 #include "origin/meta.h"
 #include "s3/condition.h"
+#include "s3/part_list.h"
 #include "s3/sink.h"
 
 #include "base/sys.h"
@@ -247,12 +248,13 @@ enum s3_error put_conditions(struct s3_request *r, struct wire_put_open_req *q)
 {
     struct slice none = request_header(r, "if-none-match"), match = request_header(r, "if-match");
 
-    if (none.p && !slice_eq_str(slice_trim(none), "*"))
-        return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "If-None-Match of a PUT can only be *");
     if (none.p && match.p)
         return reply_refuse(r, S3_ERR_INVALID_REQUEST,
                             "If-Match and If-None-Match exclude each other in a PUT");
-    q->if_none_match = none.p != NULL;
+    if (none.p && slice_eq_str(slice_trim(none), "*"))
+        q->if_none_match = true;
+    else if (none.p)
+        q->if_none_etag = condition_bare_etag(none);
     if (match.p)
         q->if_match = condition_bare_etag(match);
     return S3_OK;
@@ -273,19 +275,17 @@ static int commit(struct put *p, struct wire_attr *ret, struct err *e)
                        p->r->arena, ret, e);
 }
 
-/* Keeps the checksum with the object where it is known before the object is opened, which excludes that of a
- * trailer behind more than one piece, and where the client's metadata leaves room for it. */
-static void keep_checksum(struct put *p, bool whole)
+/* Keeps the checksum with the object, where the client's metadata leaves room for it: from the commit on, and
+ * from the beginning where it is known by then, for layers that store the metadata before the end. */
+static void keep_checksum(struct put *p, bool known)
 {
     const struct body_plan *plan = &p->body.plan;
-    _cleanup_buf_ struct buf value = BUF_INIT(128);
 
-    if (plan->kind == CHECKSUM_NONE || (plan->in_trailer && !whole))
+    if (plan->kind == CHECKSUM_NONE || (plan->in_trailer && !known))
         return;
-    if (buf_printf(&value, "%s ", checksum_suffix(plan->kind)) ||
-        text_base64(&value, slice_of(plan->value, checksum_bytes(plan->kind))))
-        abort();
-    (void)put_own_line(p->r, p->sink.open.meta, META_CHECKSUM, buf_view(&value), &p->sink.open.meta);
+    p->sink.checksum = put_checksum_text(p->r->arena, plan->kind, plan->value);
+    if (!p->sink.handle)
+        (void)put_own_line(p->r, p->sink.open.meta, META_CHECKSUM, p->sink.checksum, &p->sink.open.meta);
 }
 
 /* Opens and writes all but the last piece, which is left in *ret_last, verified. A body of one piece is not
@@ -299,7 +299,7 @@ static enum s3_error stream(struct put *p, struct slice *ret_last)
     if (n < 0)
         return p->body.error;
     if ((size_t)n == S3_PIECE_BYTES && p->body.plan.size_bytes != S3_PIECE_BYTES) {
-        keep_checksum(p, /* whole= */ false);
+        keep_checksum(p, /* known= */ false);
         status = sink_open(&p->sink, p->body.plan.size_bytes, &e);
         if (status)
             return reply_failed(p->r, status, &e);
@@ -327,10 +327,9 @@ static enum s3_error write_all(struct put *p, struct wire_attr *ret)
     enum s3_error error = stream(p, &last);
     int status;
 
-    if (!error && !p->sink.handle)
-        keep_checksum(p, /* whole= */ true);
     if (error)
         return error;
+    keep_checksum(p, /* known= */ true);
     status = p->sink.handle ? 0 : sink_open(&p->sink, last.n, &e);
     if (status == 0)
         status = sink_write(&p->sink, last.p, last.n, &e);
@@ -339,26 +338,35 @@ static enum s3_error write_all(struct put *p, struct wire_attr *ret)
     return status ? reply_failed(p->r, status, &e) : S3_OK;
 }
 
-void put_kept_checksum(struct s3_request *r, struct slice kept)
+struct slice put_checksum_text(struct arena *a, enum checksum_kind kind, const uint8_t *sum)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(128);
+
+    if (buf_printf(&b, "%s ", checksum_suffix(kind)) || text_base64(&b, slice_of(sum, checksum_bytes(kind))))
+        abort();
+    return arena_dup(a, buf_view(&b));
+}
+
+const char *put_kept_type(struct slice kept)
+{
+    return part_sums_type(slice_find(kept, '-') < 0); /* base64 has none */
+}
+
+void put_kept_checksum(struct s3_request *r, struct slice kept, const char *type)
 {
     struct slice suffix = slice_split(&kept, ' ');
 
     if (suffix.n == 0 || kept.n == 0)
         return;
     reply_header(r, arena_printf(r->arena, "x-amz-checksum-" SLICE_FMT, SLICE_ARG(suffix)), kept);
-    reply_header(r, "x-amz-checksum-type", SLICE_LIT("FULL_OBJECT"));
+    if (type)
+        reply_header(r, "x-amz-checksum-type", slice_str(type));
 }
 
 void put_checksum_header(struct s3_request *r, const struct body *b)
 {
-    _cleanup_buf_ struct buf base64 = BUF_INIT(64);
-
-    if (b->plan.kind == CHECKSUM_NONE)
-        return;
-    if (text_base64(&base64, slice_of(b->plan.value, checksum_bytes(b->plan.kind))))
-        abort();
-    reply_header(r, arena_printf(r->arena, "x-amz-checksum-%s", checksum_suffix(b->plan.kind)),
-                 buf_view(&base64));
+    if (b->plan.kind != CHECKSUM_NONE)
+        put_kept_checksum(r, put_checksum_text(r->arena, b->plan.kind, b->plan.value), NULL);
 }
 
 enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg, struct wire_attr *ret)
@@ -377,6 +385,7 @@ enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg,
     if (!error) {
         reply_etag(r, ret->etag);
         put_checksum_header(r, &p.body);
+        expiration_header(r, ret);
     }
     put_fini(&p);
     return error;

@@ -192,11 +192,12 @@ static enum s3_op object_op(const struct http_request *http, const struct http_p
 {
     bool asked;
     enum s3_op op = object_setting_op(http->method, query, n, &asked);
+    bool reads = slice_eq_str(http->method, "GET") || slice_eq_str(http->method, "HEAD");
 
     if (asked)
         return op;
     if (slice_eq_str(http->method, "POST") || route_query(query, n, "uploadId") ||
-        route_query(query, n, "uploads") || route_query(query, n, "partNumber"))
+        route_query(query, n, "uploads") || (route_query(query, n, "partNumber") && !reads))
         return upload_op(http, query, n);
     if (slice_eq_str(http->method, "GET"))
         return S3_OP_GET_OBJECT;

@@ -186,8 +186,13 @@ enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg,
 /* `meta` with one of our own lines (origin/meta.h) set, in the arena. METADATA_TOO_LARGE. */
 enum s3_error put_own_line(struct s3_request *r, struct slice meta, const char *name, struct slice value,
                            struct slice *ret);
-/* The header line of a kept checksum, "SUFFIX BASE64", and its type. */
-void put_kept_checksum(struct s3_request *r, struct slice kept);
+/* A checksum in its kept form, "SUFFIX BASE64", in the arena; `sum` has the bytes of its kind. */
+struct slice put_checksum_text(struct arena *a, enum checksum_kind kind, const uint8_t *sum);
+/* The header line of a kept checksum ("-N" behind it: one of the parts'), and its type; type NULL: without.
+ */
+void put_kept_checksum(struct s3_request *r, struct slice kept, const char *type);
+/* The type of a kept checksum. */
+const char *put_kept_type(struct slice kept);
 /* The body reader of the request. Finish with body_fini when S3_OK. */
 enum s3_error put_body(struct s3_request *r, struct body *ret);
 /* A whole body of XML, within the document's maximum. with_checksum: whether x-amz-checksum headers are about
@@ -233,16 +238,36 @@ enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept);
 /* ---- copy.c ---- */
 
 struct source;
+struct part_list;
 /* Writes the bytes of an opened source as the request's object. `if_match`: the version that may be replaced,
- * or empty. */
+ * or empty. parts: those of the source, which the new object then has with the source's ETag; none when n is
+ * 0.
+ */
 enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
-                           struct slice if_match, struct wire_attr *ret);
+                           struct slice if_match, const struct part_list *parts, struct wire_attr *ret);
 
-/* <element> with LastModified and ETag, the answer of both kinds of copies. */
-void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns);
+/* <element> with LastModified, ETag and the kept checksum (may be empty), the answer of both kinds of copies.
+ */
+void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns,
+                struct slice checksum);
 
 /* ---- multipart.c ---- */
 
 struct upload;
 /* The upload that the query names; release with upload_unref. NO_SUCH_UPLOAD. */
 enum s3_error multipart_find(struct s3_request *r, struct upload **ret);
+
+/* ---- expiration.c ---- */
+
+/* The header line that says when the request's object ends, where it does. */
+void expiration_header(struct s3_request *r, const struct wire_attr *attr);
+
+/* ---- attributes.c ---- */
+
+struct xml;
+/* <ChecksumCRC32> and its kin out of a kept checksum; nothing when it is none. */
+void attributes_put_checksum(struct xml *x, struct slice kept);
+/* The parts that the object of this ETag was made of, in the arena: *ret_parts is its text, empty when
+ * nothing is known of parts. CONFLICT: the object is another one by now. */
+enum s3_error attributes_parts(struct s3_request *r, struct slice etag, struct arena *a,
+                               struct part_list *ret);

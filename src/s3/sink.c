@@ -55,8 +55,13 @@ int sink_write(struct sink *k, const void *p, size_t n, struct err *e)
 int sink_commit(struct sink *k, struct slice sha256, struct slice md5, struct arena *a, struct wire_attr *ret,
                 struct err *e)
 {
-    struct wire_put_commit_req req = {
-        .handle = k->handle, .size = k->written, .sha256 = sha256, .md5 = md5, .etag = slice_str(k->etag)};
+    struct wire_put_commit_req req = {.handle = k->handle,
+                                      .size = k->written,
+                                      .sha256 = sha256,
+                                      .md5 = md5,
+                                      .etag = slice_str(k->etag),
+                                      .checksum = k->checksum,
+                                      .parts = k->parts};
     struct wire_put_commit_rep rep;
     int status = object_put_commit(k->s3->session, &req, a, &rep, e);
 

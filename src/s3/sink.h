@@ -18,6 +18,7 @@ struct sink {
     int fd;                        /* of the staged file, when open.flags has WIRE_STAGED; else -1 */
     uint64_t written;
     char etag[S3_ETAG_GIVEN_SIZE]; /* what an object of a scratch bucket is to have; empty: of its bytes */
+    struct slice checksum, parts;  /* for the commit: META_CHECKSUM, and a list as of part_list.h */
 };
 
 void sink_init(struct sink *k, struct s3 *s3);

@@ -3,10 +3,11 @@
  * operations. They are kept in a line of the object's metadata that clients do not see.
  *
  * 1. Changing tags writes the object anew with the bytes of one version, and only over that version: whoever
- * wrote in between wins. So the object's time changes, and its ETag where its parts were put together
- * otherwise.
+ * wrote in between wins. So the object's time changes, and where its parts are not known (buckets with an
+ * origin) the ETag and the checksum that were made of them.
  */
 #include "origin/meta.h"
+#include "s3/part_list.h"
 #include "s3/s3_internal.h"
 #include "s3/source.h"
 #include "s3/tags.h"
@@ -14,6 +15,7 @@
 #include "origin/origin.h"
 
 #define DOCUMENT_MAX_BYTES (64 * KIB)
+#define PARTS_ARENA_BYTES  MIB
 
 enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept)
 {
@@ -53,14 +55,20 @@ enum s3_error s3_op_get_object_tagging(struct s3_request *r)
 static enum s3_error change(struct s3_request *r, struct slice kept)
 {
     struct source s = {.r = r, .bucket = r->bucket, .key = r->key};
+    _cleanup_(arena_freep) struct arena *a = arena_new(PARTS_ARENA_BYTES);
+    struct part_list parts;
     struct wire_attr attr;
     struct slice meta;
     enum s3_error error = source_open(&s, 0, UINT64_MAX);
 
     if (!error && !slice_eq(meta_get(s.attr.meta, META_TAGS), kept)) {
-        error = put_own_line(r, s.attr.meta, META_TAGS, kept, &meta);
+        error = attributes_parts(r, s.attr.etag, a, &parts);
         if (!error)
-            error = copy_rewrite(r, &s, s.attr.content_type, meta, s.attr.etag, &attr);
+            error = put_own_line(r, s.attr.meta, META_TAGS, kept, &meta);
+        if (!error && parts.n == 0 && slice_find(meta_get(meta, META_CHECKSUM), '-') >= 0)
+            error = put_own_line(r, meta, META_CHECKSUM, SLICE_LIT(""), &meta);
+        if (!error)
+            error = copy_rewrite(r, &s, s.attr.content_type, meta, s.attr.etag, &parts, &attr);
         if (error == S3_ERR_PRECONDITION)
             error = S3_ERR_CONFLICT;
     }

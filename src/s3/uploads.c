@@ -30,6 +30,7 @@ struct upload {
     struct uploads *all;
     char id[UPLOAD_ID_SIZE];
     char *bucket, *key, *content_type, *meta;
+    struct part_sums sums;
     uint64_t created_ns;
     struct sink sink;
     /* Covered by all->lock: */
@@ -42,7 +43,8 @@ struct upload {
 };
 
 struct done {
-    char id[UPLOAD_ID_SIZE], etag[ORIGIN_ETAG_MAX + 1];
+    char id[UPLOAD_ID_SIZE];
+    struct upload_result result;
     char *bucket, *key;
 };
 
@@ -161,8 +163,8 @@ static void drop_idle(struct uploads *u, uint64_t now_ns)
     }
 }
 
-enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key, struct sink *sink,
-                          char ret_id[UPLOAD_ID_SIZE])
+enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
+                          const struct part_sums *sums, struct sink *sink, char ret_id[UPLOAD_ID_SIZE])
 {
     uint64_t now_ns = sys->real_ns();
     struct id128 id;
@@ -175,6 +177,7 @@ enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice k
         abort();
     w->magic = UPLOAD_MAGIC;
     w->all = u;
+    w->sums = *sums;
     w->created_ns = w->touched_ns = now_ns;
     id_new(&id);
     id_text(id, w->id);
@@ -214,16 +217,16 @@ struct upload *uploads_find(struct uploads *u, struct slice id, struct slice buc
 }
 
 void uploads_completed(struct uploads *u, struct slice id, struct slice bucket, struct slice key,
-                       char ret_etag[ORIGIN_ETAG_MAX + 1])
+                       struct upload_result *ret)
 {
-    ret_etag[0] = 0;
+    *ret = (struct upload_result){0};
     LOCK_SCOPE(&u->lock);
     for (size_t i = 0; i < UPLOADS_DONE_MAX; i++) {
         const struct done *d = &u->done[i];
 
         if (d->bucket && slice_eq_str(id, d->id) && slice_eq_str(bucket, d->bucket) &&
             slice_eq_str(key, d->key))
-            memcpy(ret_etag, d->etag, sizeof d->etag);
+            *ret = d->result;
     }
 }
 
@@ -310,7 +313,8 @@ enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size
     return S3_OK;
 }
 
-void upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16])
+void upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16],
+                     const uint8_t *sum)
 {
     struct part *part;
 
@@ -329,6 +333,9 @@ void upload_part_end(struct upload *w, const struct upload_region *region, bool 
     part->p.size = region->size;
     part->p.mtime_ns = w->touched_ns;
     memcpy(part->p.md5, md5, sizeof part->p.md5);
+    part->p.has_sum = sum != NULL;
+    if (sum)
+        memcpy(part->p.sum, sum, checksum_bytes(w->sums.kind));
 }
 
 bool upload_is_closing(struct upload *w)
@@ -350,6 +357,11 @@ struct slice upload_content_type(const struct upload *w)
 struct slice upload_meta(const struct upload *w)
 {
     return slice_str(w->meta);
+}
+
+struct part_sums upload_sums(const struct upload *w)
+{
+    return w->sums;
 }
 
 struct upload_part *upload_parts(struct upload *w, size_t *ret_n)
@@ -390,7 +402,7 @@ void upload_reopen(struct upload *w)
     w->touched_ns = sys->real_ns();
 }
 
-void upload_finish(struct upload *w, struct slice etag)
+void upload_finish(struct upload *w, struct slice etag, struct slice checksum)
 {
     struct uploads *u = w->all;
     struct done *d;
@@ -406,7 +418,9 @@ void upload_finish(struct upload *w, struct slice etag)
     free(d->key);
     *d = (struct done){.bucket = slice_dup(slice_str(w->bucket)), .key = slice_dup(slice_str(w->key))};
     memcpy(d->id, w->id, sizeof d->id);
-    memcpy(d->etag, etag.p, etag.n);
+    memcpy(d->result.etag, etag.p, etag.n);
+    if (checksum.n < sizeof d->result.checksum)
+        memcpy(d->result.checksum, checksum.p ? checksum.p : "", checksum.n);
 }
 
 struct sink *upload_sink(struct upload *w)

@@ -9,11 +9,12 @@
 #pragma once
 
 #include "origin/origin.h"
+#include "s3/part_list.h"
 #include "s3/s3_internal.h"
 #include "s3/sink.h"
 
 #define UPLOADS_MAX            1024
-#define UPLOADS_PARTS_MAX      200000      /* of all uploads together, about 15 MiB */
+#define UPLOADS_PARTS_MAX      200000      /* of all uploads together, about 20 MiB */
 #define UPLOADS_IDLE_S         (24 * 3600) /* then forgotten when the next one begins */
 #define UPLOADS_DONE_MAX       64          /* completed ones that are remembered for clients that ask again */
 #define UPLOAD_ID_SIZE         33
@@ -33,22 +34,26 @@ struct upload_part {
     uint64_t offset, size; /* in the staged file */
     uint64_t mtime_ns;
     uint8_t md5[16];
-    bool has_sum; /* parts.h: `sum` is its checksum of the upload's kind */
-    uint8_t sum[8];
+    bool has_sum; /* `sum` is its checksum of the upload's kind */
+    uint8_t sum[CHECKSUM_MAX_BYTES];
 };
 
 struct uploads *uploads_new(struct s3 *s3);
 void uploads_free(struct uploads *u); /* drops all of them */
 
 /* Takes over *sink, which is open and staged. TOO_MANY_UPLOADS leaves it with the caller. */
-enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key, struct sink *sink,
-                          char ret_id[UPLOAD_ID_SIZE]);
+enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
+                          const struct part_sums *sums, struct sink *sink, char ret_id[UPLOAD_ID_SIZE]);
 /* A reference, for upload_unref; NULL when there is none of that id for this bucket and key. */
 struct upload *uploads_find(struct uploads *u, struct slice id, struct slice bucket, struct slice key);
 void upload_unref(struct upload *w);
-/* ETag of an upload that was completed of late, "" when it is not known. */
+/* What an upload became that was completed of late: "" when it is not known. The checksum is as part_list.h
+ * writes it. */
+struct upload_result {
+    char etag[ORIGIN_ETAG_MAX + 1], checksum[64];
+};
 void uploads_completed(struct uploads *u, struct slice id, struct slice bucket, struct slice key,
-                       char ret_etag[ORIGIN_ETAG_MAX + 1]);
+                       struct upload_result *ret);
 
 /* Calls fn for each upload of the bucket, sorted by nothing; under the lock. */
 void uploads_each(struct uploads *u, struct slice bucket,
@@ -66,13 +71,16 @@ struct upload_region {
 /* Reserves the region of a part of known size; end with upload_part_end. A part that is there stays until the
  * new one has ended well. NO_SUCH_UPLOAD when the upload is being completed or aborted. */
 enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size, struct upload_region *ret);
-void upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16]);
+/* sum: its checksum of the upload's kind, or NULL. */
+void upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16],
+                     const uint8_t *sum);
 /* Whether writers of parts should stop. */
 bool upload_is_closing(struct upload *w);
 int upload_fd(const struct upload *w);
 /* As they came with the upload's creation. */
 struct slice upload_content_type(const struct upload *w);
 struct slice upload_meta(const struct upload *w);
+struct part_sums upload_sums(const struct upload *w);
 /* Copy of all records, sorted by number; free(). */
 struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
 
@@ -83,6 +91,6 @@ enum s3_error upload_close(struct upload *w);
 /* After a failed completion: parts may come again. */
 void upload_reopen(struct upload *w);
 /* Takes the upload out of the table; its staged file goes with the last reference unless it was committed.
- * etag: of the object it became, or empty. */
-void upload_finish(struct upload *w, struct slice etag);
+ * etag, checksum: of the object it became, or empty. */
+void upload_finish(struct upload *w, struct slice etag, struct slice checksum);
 struct sink *upload_sink(struct upload *w); /* between upload_close and upload_finish */

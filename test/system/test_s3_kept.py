@@ -100,6 +100,9 @@ def test_settings_outlive_a_restart(new_node, origin):
     rules = [{"ID": "days", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 7}},
              {"ID": "both", "Status": "Disabled", "Expiration": {"Date": datetime.datetime(2099, 1, 1, tzinfo=datetime.timezone.utc)},
               "Filter": {"And": {"Prefix": "<&>", "ObjectSizeGreaterThan": 5, "ObjectSizeLessThan": 50}}},
+             {"ID": "tagged", "Status": "Enabled", "Expiration": {"Days": 1},
+              "Filter": {"And": {"Prefix": "t", "Tags": [{"Key": "a b", "Value": "\u00e4"}, {"Key": "c", "Value": ""}]}}},
+             {"ID": "tag", "Status": "Enabled", "Expiration": {"Days": 1}, "Filter": {"Tag": {"Key": "x", "Value": "y"}}},
              {"ID": "uploads", "Status": "Enabled", "Prefix": "", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 3}}]
     s3 = node.s3()
     s3.put_bucket_tagging(Bucket=name, Tagging=tag_set(team="\u00e4", empty=""))
@@ -131,8 +134,10 @@ def test_settings_that_are_refused(bucket):
     assert lifecycle({**rule, "Expiration": {"Days": 0}}) == (400, "InvalidArgument")
     assert lifecycle({**rule, "Expiration": {"Date": datetime.datetime(2026, 1, 1, 5)}}) == (400, "InvalidArgument")
     assert lifecycle({**rule, "Transitions": [{"Days": 1, "StorageClass": "GLACIER"}]}) == (501, "NotImplemented")
-    assert lifecycle({**rule, "Filter": {"Tag": {"Key": "a", "Value": "b"}}, "Expiration": {"Days": 1}}) == (
-        501, "NotImplemented")
+    assert lifecycle({**rule, "Transitions": [{"Date": datetime.datetime(2026, 1, 1, 5), "StorageClass": "GLACIER"}]}) == (
+        400, "InvalidArgument")
+    assert lifecycle({**rule, "Filter": {"Tag": {"Key": "a", "Value": "b"}},
+                      "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}) == (400, "InvalidRequest")
     assert lifecycle({**rule}) == (400, "InvalidRequest")
     assert lifecycle(*[{**rule, "ID": "same", "Expiration": {"Days": 1}}] * 2) == (400, "InvalidArgument")
     assert cors(AllowedMethods=["PATCH"]) == (400, "InvalidRequest")
@@ -214,3 +219,46 @@ def test_lifecycle_passes(new_node, origin):
     s3.delete_bucket_lifecycle(Bucket=name)
     s3.put_object(Bucket=name, Key="tmp/late", Body=b"x")
     assert s3.get_object(Bucket=name, Key="tmp/late")["Body"].read() == b"x"
+
+
+def test_lifecycle_passes_for_tags(new_node, origin):
+    """Of objects that a rule means by tags those end that have all of them, whatever else they have."""
+    node = new_node(lifecycle_interval="300ms")
+    name = node.new_bucket(origin)
+    scratch = harness.random_name("scratch")
+    s3 = node.s3()
+    s3.create_bucket(Bucket=scratch)
+    past = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+    tags = {"both": "a=1&b=2", "more": "a=1&b=2&c=3", "one": "a=1", "other": "a=1&b=3", "none": ""}
+    for where in (name, scratch):
+        for key, value in tags.items():
+            s3.put_object(Bucket=where, Key=key, Body=b"x", Tagging=value)
+        s3.put_bucket_lifecycle_configuration(Bucket=where, LifecycleConfiguration={"Rules": [
+            {"ID": "t", "Status": "Enabled", "Expiration": {"Date": past},
+             "Filter": {"And": {"Tags": [{"Key": "a", "Value": "1"}, {"Key": "b", "Value": "2"}]}}}]})
+    for where in (name, scratch):
+        harness.wait_until(lambda: [o["Key"] for o in s3.list_objects_v2(Bucket=where)["Contents"]] == [
+            "none", "one", "other"], what=f"the pass over {where} has run")
+
+
+def test_when_an_object_ends(bucket):
+    """x-amz-expiration of PUT, GET and HEAD: the midnight after the rule's days, by the rule that comes first."""
+    s3, where = bucket.s3, {"Bucket": bucket.name, "Key": "t/k"}
+
+    def shown(answer):
+        return answer["ResponseMetadata"]["HTTPHeaders"].get("x-amz-expiration")
+
+    assert shown(s3.put_object(**where, Body=b"x", Tagging="a=1")) is None
+    s3.put_bucket_lifecycle_configuration(Bucket=bucket.name, LifecycleConfiguration={"Rules": [
+        {"ID": "late", "Status": "Enabled", "Filter": {"Prefix": "t/"}, "Expiration": {"Days": 9}},
+        {"ID": "a rule", "Status": "Enabled", "Filter": {"Prefix": "t/"}, "Expiration": {"Days": 3}},
+        {"ID": "never", "Status": "Disabled", "Filter": {"Prefix": "t/"}, "Expiration": {"Days": 1}},
+        {"ID": "tag", "Status": "Enabled", "Filter": {"Tag": {"Key": "a", "Value": "2"}}, "Expiration": {"Days": 1}}]})
+    head = s3.head_object(**where)
+    ends = (head["LastModified"] + datetime.timedelta(days=4)).replace(hour=0, minute=0, second=0)
+    expected = f'expiry-date="{ends.strftime("%a, %d %b %Y %H:%M:%S GMT")}", rule-id="a%20rule"'
+    assert shown(head) == shown(s3.get_object(**where)) == expected
+    assert shown(s3.head_object(**where)) == expected
+    assert 'rule-id="tag"' in shown(s3.put_object(**where, Body=b"x", Tagging="a=2"))
+    s3.put_object(Bucket=bucket.name, Key="other", Body=b"x")
+    assert shown(s3.head_object(Bucket=bucket.name, Key="other")) is None

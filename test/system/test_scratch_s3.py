@@ -148,8 +148,17 @@ def test_conditions(scratch):
     with pytest.raises(botocore.exceptions.ClientError) as error:
         scratch.put("k", b"two", IfMatch='"0123"')
     assert code_of(error) == "PreconditionFailed"
+    with pytest.raises(botocore.exceptions.ClientError) as error:
+        scratch.put("k", b"two", IfNoneMatch=f'"{md5(b"one")}"')
+    assert code_of(error) == "PreconditionFailed"
+    for wanted in ("*", '"0123"'):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            scratch.put("none", b"two", IfMatch=wanted)
+        assert code_of(error) == "NoSuchKey" and scratch.keys() == ["k"]
     scratch.put("k", b"two", IfMatch=f'"{md5(b"one")}"')
     assert scratch.get("k") == b"two"
+    scratch.put("k", b"two", IfNoneMatch='"0123"')
+    scratch.put("k", b"two", IfMatch="*")
     won = []
 
     def race(n):

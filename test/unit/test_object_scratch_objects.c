@@ -122,6 +122,79 @@ static void test_conditions(void **state)
     assert_string_equal(get(f, "k"), "x");
 }
 
+/* Puts "hello" with an ETag, a checksum and a list of parts of its own. */
+static int put_parts(struct fixture *f, const char *key, const char *etag, const char *parts,
+                     struct wire_put_open_req *open)
+{
+    struct wire_put_open_rep por = {0};
+    open->bucket = BUCKET;
+    open->key = slice_str(key);
+    open->size = 5;
+    int r = object_put_open(f->session, open, f->arena, &por, &f->e);
+    if (r < 0)
+        return r;
+    struct wire_put_write_req w = {.handle = por.handle, .data = SLICE_LIT("hello")};
+    struct wire_put_write_rep wr = {0};
+    assert_int_equal(object_put_write(f->session, &w, f->arena, &wr, &f->e), 0);
+    struct wire_put_commit_req c = {.handle = por.handle,
+                                    .size = 5,
+                                    .etag = slice_str(etag),
+                                    .checksum = SLICE_LIT("crc32 AAAAAA=="),
+                                    .parts = slice_str(parts)};
+    struct wire_put_commit_rep cr = {0};
+    r = object_put_commit(f->session, &c, f->arena, &cr, &f->e);
+    if (r < 0) {
+        struct wire_put_abort_req ab = {.handle = por.handle};
+        struct wire_put_abort_rep abr = {0};
+        assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abr, &f->e), 0);
+    }
+    return r;
+}
+
+static const char *parts_of(struct fixture *f, const char *key, const char *etag)
+{
+    struct wire_parts_req req = {.bucket = BUCKET, .key = slice_str(key), .etag = slice_str(etag)};
+    struct wire_parts_rep rep = {0};
+    int r = object_parts(f->session, &req, f->arena, &rep, &f->e);
+    return r < 0 ? err_text(r) : arena_str(f->arena, rep.parts);
+}
+
+/* What came with the commit is told for that ETag only, after a restart and of a copy too, and no more once
+ * the file was written to; the checksum is a line of the metadata. */
+static void test_parts_and_checksums(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_put_open_req open = {.meta = SLICE_LIT("a: b\n")};
+    struct wire_tree_open_rep o = {0};
+    struct wire_attr a = {0};
+    struct wire_inode x = {0};
+    assert_int_equal(put_parts(f, "k", "e-1", "a list", &open), 0);
+    assert_string_equal(parts_of(f, "k", "e-1"), "a list");
+    assert_string_equal(parts_of(f, "k", "e-2"), err_text(-ESTALE));
+    assert_string_equal(parts_of(f, "none", "e-1"), err_text(-ENOENT));
+    assert_int_equal(copy(f, "k", "copy", 0, NULL), 0);
+    assert_int_equal(put(f, "plain", "x", &a), 0);
+    assert_string_equal(parts_of(f, "plain", arena_str(f->arena, a.etag)), "");
+    restart(f);
+    assert_string_equal(parts_of(f, "k", "e-1"), "a list");
+    assert_string_equal(parts_of(f, "copy", "e-1"), "a list");
+    assert_int_equal(stat_key(f, "k", &a), 0);
+    assert_true(slice_eq_str(a.meta, "a: b\nx-amz-checksum: crc32 AAAAAA==\n"));
+    open.if_none_etag = SLICE_LIT("e-1");
+    assert_int_equal(put_parts(f, "k", "e-3", "other", &open), ERR_PRECONDITION);
+    open.if_none_etag = SLICE_LIT("e-2");
+    assert_int_equal(put_parts(f, "k", "e-3", "other", &open), 0);
+    assert_string_equal(parts_of(f, "k", "e-3"), "other");
+    assert_string_equal(parts_of(f, "copy", "e-1"), "a list");
+    assert_int_equal(lookup(f, ROOT, "k", &x), 0);
+    assert_int_equal(open_ino(f, x.ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(pwrite(o.fd, "HE", 2, 0), 2);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    assert_int_equal(stat_key(f, "k", &a), 0);
+    assert_string_equal(parts_of(f, "k", arena_str(f->arena, a.etag)), "");
+    assert_true(slice_eq_str(a.meta, "a: b\n"));
+}
+
 /* Listings with and without delimiter, page by page; a file system's view leaves out what is no path. */
 static void test_listings(void **state)
 {
@@ -308,7 +381,7 @@ int main(void)
         BOTH(test_conditions),          BOTH(test_listings),
         BOTH(test_ways_of_writing),     BOTH(test_copies_and_moves),
         BOTH(test_directories_by_key),  BOTH(test_files_are_objects),
-        BOTH(test_nothing_is_cached),
+        BOTH(test_nothing_is_cached),   BOTH(test_parts_and_checksums),
     };
     return cmocka_run_group_tests_name("object_scratch_objects", tests, NULL, NULL);
 }

@@ -183,6 +183,16 @@ static void malformed_signatures_are_refused(void **state)
                   "&X-Amz-Date=20130524T000000Z&X-Amz-Expires=604801&X-Amz-SignedHeaders=host" URL_SIGNATURE,
                   ""),
          S3_ERR_QUERY_AUTH_MALFORMED},
+        {URL_HEAD("X-Amz-Algorithm=AWS4-HMAC-SHA256&" URL_CREDENTIAL
+                  "&X-Amz-Date=20130524T000000Z&X-Amz-Expires=-1000&X-Amz-SignedHeaders=host" URL_SIGNATURE,
+                  ""),
+         S3_ERR_REQUEST_EXPIRED},
+        {"GET / HTTP/1.1\r\nHost: h\r\nx-amz-date: Tue, 07 Jul 9999 21:53:04 GMT\r\nAuthorization: AWS " KEY
+         ":x\r\n\r\n",
+         S3_ERR_REQUEST_SKEWED},
+        {"GET / HTTP/1.1\r\nHost: h\r\nx-amz-date: Tue, 07 Jul 1950 21:53:04 GMT\r\nAuthorization: AWS " KEY
+         ":x\r\n\r\n",
+         S3_ERR_ACCESS_DENIED},
         {URL_HEAD("X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=x" URL_REST URL_SIGNATURE, ""),
          S3_ERR_QUERY_AUTH_MALFORMED},
         {V2_HEAD("AWSAccessKeyId=" KEY, ""), S3_ERR_ACCESS_DENIED},

@@ -93,7 +93,7 @@ static void promises_are_checked(void **state)
         {LENGTH "Content-MD5: ???\r\n", "UNSIGNED-PAYLOAD", "hello", S3_ERR_INVALID_DIGEST},
         {LENGTH "x-amz-checksum-crc32: " HELLO_CRC32 "\r\n", "UNSIGNED-PAYLOAD", "hello", S3_OK},
         {LENGTH "x-amz-checksum-crc32: " HELLO_CRC32 "\r\n", "UNSIGNED-PAYLOAD", "hellp", S3_ERR_BAD_DIGEST},
-        {LENGTH "x-amz-checksum-crc32: AAA\r\n", "UNSIGNED-PAYLOAD", "hello", S3_ERR_INVALID_REQUEST},
+        {LENGTH "x-amz-checksum-crc32: AAA\r\n", "UNSIGNED-PAYLOAD", "hello", S3_ERR_BAD_DIGEST},
         {LENGTH "x-amz-checksum-crc32: " HELLO_CRC32 "\r\nx-amz-checksum-crc32c: AAAAAA==\r\n",
          "UNSIGNED-PAYLOAD", "hello", S3_ERR_INVALID_REQUEST},
         {LENGTH, "UNSIGNED-PAYLOAD", "hell", S3_ERR_INCOMPLETE_BODY},

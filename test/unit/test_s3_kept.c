@@ -175,6 +175,14 @@ static struct lifecycle rules_of(const char *document, struct arena *a)
     return l;
 }
 
+static bool expires(const struct lifecycle_rule *r, struct slice key, uint64_t size, uint64_t mtime_ns,
+                    uint64_t now_ns)
+{
+    uint64_t ns = lifecycle_ends_ns(r, key, size, mtime_ns);
+
+    return ns && ns <= now_ns;
+}
+
 /* Days count to the midnight after them, dates from their midnight on; prefix and sizes are bounds. */
 static void lifecycle_comes_due(void **state)
 {
@@ -192,22 +200,22 @@ static void lifecycle_comes_due(void **state)
     uint64_t then;
 
     assert_int_equal(l.n, 3);
-    assert_false(lifecycle_expires(days, SLICE_LIT("p/k"), 1, noon, noon + 2 * DAY_NS));
-    assert_false(lifecycle_expires(days, SLICE_LIT("p/k"), 1, noon, 1003 * DAY_NS - 1));
-    assert_true(lifecycle_expires(days, SLICE_LIT("p/k"), 1, noon, 1003 * DAY_NS));
-    assert_true(lifecycle_expires(days, SLICE_LIT("p/k"), 1, 1000 * DAY_NS, 1002 * DAY_NS));
-    assert_false(lifecycle_expires(days, SLICE_LIT("q/k"), 1, noon, 2000 * DAY_NS));
+    assert_false(expires(days, SLICE_LIT("p/k"), 1, noon, noon + 2 * DAY_NS));
+    assert_false(expires(days, SLICE_LIT("p/k"), 1, noon, 1003 * DAY_NS - 1));
+    assert_true(expires(days, SLICE_LIT("p/k"), 1, noon, 1003 * DAY_NS));
+    assert_true(expires(days, SLICE_LIT("p/k"), 1, 1000 * DAY_NS, 1002 * DAY_NS));
+    assert_false(expires(days, SLICE_LIT("q/k"), 1, noon, 2000 * DAY_NS));
     assert_int_equal(text_parse_date(SLICE_LIT("2026-01-31T00:00:00Z"), &then), 0);
-    assert_false(lifecycle_expires(date, SLICE_LIT("k"), 6, 0, then - 1));
-    assert_true(lifecycle_expires(date, SLICE_LIT("k"), 6, 0, then));
-    assert_false(lifecycle_expires(date, SLICE_LIT("k"), 5, 0, then));
-    assert_false(lifecycle_expires(date, SLICE_LIT("k"), 9, 0, then));
-    assert_false(lifecycle_expires(uploads, SLICE_LIT("k"), 6, 0, then));
+    assert_false(expires(date, SLICE_LIT("k"), 6, 0, then - 1));
+    assert_true(expires(date, SLICE_LIT("k"), 6, 0, then));
+    assert_false(expires(date, SLICE_LIT("k"), 5, 0, then));
+    assert_false(expires(date, SLICE_LIT("k"), 9, 0, then));
+    assert_false(expires(uploads, SLICE_LIT("k"), 6, 0, then));
     assert_false(lifecycle_aborts(days, SLICE_LIT("p/k"), noon, 2000 * DAY_NS));
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 1002 * DAY_NS - 1));
     assert_true(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 1002 * DAY_NS));
     l.rules[0].enabled = l.rules[2].enabled = false;
-    assert_false(lifecycle_expires(days, SLICE_LIT("p/k"), 1, noon, 2000 * DAY_NS));
+    assert_false(expires(days, SLICE_LIT("p/k"), 1, noon, 2000 * DAY_NS));
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 2000 * DAY_NS));
 }
 
@@ -226,7 +234,9 @@ static void lifecycle_keeps_its_rules(void **state)
         "</NewerNoncurrentVersions></NoncurrentVersionExpiration></Rule>"
         "<Rule><Status>Enabled</Status><Filter><ObjectSizeGreaterThan>4</ObjectSizeGreaterThan></Filter>"
         "<AbortIncompleteMultipartUpload><DaysAfterInitiation>9</DaysAfterInitiation>"
-        "</AbortIncompleteMultipartUpload></Rule>");
+        "</AbortIncompleteMultipartUpload></Rule>"
+        "<Rule><Status>Enabled</Status><Filter><Tag><Key>a&amp;</Key><Value/></Tag></Filter>"
+        "<Expiration><Days>1</Days></Expiration></Rule>");
     _cleanup_(arena_freep) struct arena *a = arena_new(8 * MIB);
     _cleanup_buf_ struct buf kept = BUF_INIT(4 * KIB), again = BUF_INIT(4 * KIB);
     struct lifecycle l = rules_of(document, a);
@@ -236,6 +246,29 @@ static void lifecycle_keeps_its_rules(void **state)
     l = rules_of(kept.p, a);
     assert_int_equal(lifecycle_put(&l, &again), 0);
     assert_string_equal(kept.p, again.p);
+}
+
+/* A rule for tags means objects that have all of them, with these values, whatever else they have. */
+static void lifecycle_asks_for_tags(void **state)
+{
+    static const struct {
+        const char *kept;
+        bool fits;
+    } rows[] = {{"a=1&b%20c=2", true}, {"a=1&b%20c=2&d=3", true}, {"b%20c=2&a=1", true},
+                {"a=1", false},        {"a=2&b%20c=2", false},    {"", false},
+                {"%zz", false}};
+    _cleanup_(arena_freep) struct arena *a = arena_new(8 * MIB);
+    struct lifecycle l =
+        rules_of(LIFECYCLE(ENABLED(
+                     "<Filter><And><Tag><Key>a</Key><Value>1</Value></Tag><Tag><Value>2</Value><Key>b c</Key>"
+                     "</Tag></And></Filter><Expiration><Days>2</Days></Expiration>")
+                               ENABLED("<Filter/><Expiration><Days>2</Days></Expiration>")),
+                 a);
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        assert_int_equal(lifecycle_has_tags(&l.rules[0], slice_str(rows[i].kept), a), rows[i].fits);
+        assert_true(lifecycle_has_tags(&l.rules[1], slice_str(rows[i].kept), a));
+    }
 }
 
 /* What is not done here is refused, and so is what is no rule. */
@@ -260,7 +293,20 @@ static void lifecycle_that_is_refused(void **state)
         {LIFECYCLE(ENABLED("<Prefix/><Transition><Days>1</Days></Transition>")), S3_ERR_NOT_IMPLEMENTED},
         {LIFECYCLE(ENABLED("<Prefix/><NoncurrentVersionTransition/>")), S3_ERR_NOT_IMPLEMENTED},
         {LIFECYCLE(ENABLED("<Prefix/><NoncurrentVersionExpiration/>")), S3_ERR_MALFORMED_XML},
-        {LIFECYCLE(ENABLED("<Filter><Tag><Key>a</Key></Tag></Filter>")), S3_ERR_NOT_IMPLEMENTED},
+        {LIFECYCLE(ENABLED("<Prefix/><Transition><Date>20220927</Date></Transition>")), S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED("<Prefix/><Transition><Date>2026-01-31T00:00:01Z</Date></Transition>")),
+         S3_ERR_INVALID_ARGUMENT},
+        {LIFECYCLE(ENABLED("<Prefix/><Transition><Date>2026-01-31</Date></Transition>")),
+         S3_ERR_NOT_IMPLEMENTED},
+        {LIFECYCLE(ENABLED("<Filter><Tag><Key>a</Key></Tag></Filter>")), S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(
+             ENABLED("<Filter><And><Tag><Key>a</Key><Value>b</Value></Tag><Tag><Value>b</Value></Tag></And>"
+                     "</Filter><Expiration><Days>1</Days></Expiration>")),
+         S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED(
+             "<Filter><Tag><Key>a</Key><Value>b</Value></Tag></Filter><AbortIncompleteMultipartUpload>"
+             "<DaysAfterInitiation>9</DaysAfterInitiation></AbortIncompleteMultipartUpload>")),
+         S3_ERR_INVALID_REQUEST},
         {LIFECYCLE(ENABLED("<Prefix/><Expiration/>")), S3_ERR_MALFORMED_XML},
         {"<Other/>", S3_ERR_MALFORMED_XML},
     };
@@ -283,6 +329,7 @@ int main(void)
         cmocka_unit_test(cors_that_is_not_one),
         cmocka_unit_test(lifecycle_comes_due),
         cmocka_unit_test(lifecycle_keeps_its_rules),
+        cmocka_unit_test(lifecycle_asks_for_tags),
         cmocka_unit_test(lifecycle_that_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@
 #define START_NS (1700000000ull * 1000000000)
 
 static const struct slice bucket = {"bucket", 6}, key = {"a/key", 5};
+static const struct part_sums sums = {.kind = CHECKSUM_CRC32C};
 
 /* An upload whose staged file is never touched: the sink counts as open, nothing is written. */
 static struct upload *new_upload(struct uploads *u, char *ret_id)
@@ -28,7 +29,7 @@ static struct upload *new_upload(struct uploads *u, char *ret_id)
     sink.handle = 1;
     sink.fd = 0;
     sink.open.content_type = SLICE_LIT("a/b");
-    assert_int_equal(uploads_add(u, bucket, key, &sink, ret_id), S3_OK);
+    assert_int_equal(uploads_add(u, bucket, key, &sums, &sink, ret_id), S3_OK);
     w = uploads_find(u, slice_str(ret_id), bucket, key);
     assert_non_null(w);
     upload_sink(w)->handle = 0; /* nothing to abort */
@@ -40,7 +41,7 @@ static const uint8_t digest[16] = {1, 2, 3};
 static void add_part(struct upload *w, uint32_t number, uint64_t size, struct upload_region *ret)
 {
     assert_int_equal(upload_part_begin(w, number, size, ret), S3_OK);
-    upload_part_end(w, ret, /* ok= */ true, digest);
+    upload_part_end(w, ret, /* ok= */ true, digest, NULL);
 }
 
 /* Parts of equal size lie one behind the other in the order of their numbers, whatever the order they come
@@ -89,7 +90,7 @@ static void regions_never_overlap(void **state)
         size_t slot = (random >> 33) % RUNNING;
         if (busy[slot]) {
             bool ok = (random >> 40) % 3 != 0;
-            upload_part_end(w, &running[slot], ok, digest);
+            upload_part_end(w, &running[slot], ok, digest, NULL);
             if (ok)
                 expected[running[slot].number] = running[slot].offset;
             busy[slot] = false;
@@ -114,7 +115,7 @@ static void regions_never_overlap(void **state)
     }
     for (size_t k = 0; k < RUNNING; k++)
         if (busy[k])
-            upload_part_end(w, &running[k], false, digest);
+            upload_part_end(w, &running[k], false, digest, NULL);
     upload_unref(w);
     uploads_free(u);
 }
@@ -133,9 +134,9 @@ static void failed_parts_change_nothing(void **state)
     add_part(w, 1, MIB, &first);
     assert_int_equal(upload_part_begin(w, 1, MIB, &second), S3_OK);
     assert_true(second.offset >= UPLOAD_PART_NUMBER_MAX * MIB);
-    upload_part_end(w, &second, /* ok= */ false, digest);
+    upload_part_end(w, &second, /* ok= */ false, digest, NULL);
     assert_int_equal(upload_part_begin(w, 2, MIB, &second), S3_OK);
-    upload_part_end(w, &second, /* ok= */ false, digest);
+    upload_part_end(w, &second, /* ok= */ false, digest, NULL);
     parts = upload_parts(w, &n);
     assert_int_equal(n, 1);
     assert_int_equal(parts[0].offset, first.offset);
@@ -146,11 +147,44 @@ static void failed_parts_change_nothing(void **state)
     uploads_free(u);
 }
 
+/* A part's checksum counts with the part: a part that comes again brings its own, or none. */
+static void checksums_belong_to_their_part(void **state)
+{
+    static const uint8_t first[4] = {1, 2, 3, 4}, second[4] = {5, 6, 7, 8};
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id);
+    const struct {
+        bool ok;
+        const uint8_t *sum, *expected;
+    } steps[] = {{true, first, first}, {false, second, first}, {true, second, second}, {true, NULL, NULL}};
+    (void)state;
+
+    assert_int_equal(upload_sums(w).kind, CHECKSUM_CRC32C);
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
+        struct upload_region region;
+        struct upload_part *parts;
+        size_t n;
+
+        assert_int_equal(upload_part_begin(w, 7, 100, &region), S3_OK);
+        upload_part_end(w, &region, steps[i].ok, digest, steps[i].sum);
+        parts = upload_parts(w, &n);
+        assert_int_equal(n, 1);
+        assert_int_equal(parts[0].has_sum, steps[i].expected != NULL);
+        if (steps[i].expected)
+            assert_memory_equal(parts[0].sum, steps[i].expected, 4);
+        free(parts);
+    }
+    upload_unref(w);
+    uploads_free(u);
+}
+
 /* Uploads are found by id, bucket and key together; a completed one is remembered, an aborted one is not. */
 static void ids_belong_to_their_key(void **state)
 {
     struct uploads *u = uploads_new(NULL);
-    char id[UPLOAD_ID_SIZE], other[UPLOAD_ID_SIZE], etag[ORIGIN_ETAG_MAX + 1];
+    char id[UPLOAD_ID_SIZE], other[UPLOAD_ID_SIZE];
+    struct upload_result done;
     struct upload *w = new_upload(u, id), *aborted = new_upload(u, other);
     struct upload_region region;
     (void)state;
@@ -165,21 +199,22 @@ static void ids_belong_to_their_key(void **state)
     assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_ERR_NO_SUCH_UPLOAD);
     upload_reopen(w);
     assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
-    upload_part_end(w, &region, true, digest);
+    upload_part_end(w, &region, true, digest, NULL);
     assert_int_equal(upload_close(w), S3_OK);
-    upload_finish(w, SLICE_LIT("the-etag"));
+    upload_finish(w, SLICE_LIT("the-etag"), SLICE_LIT("sha1 x-1"));
     upload_unref(w);
     assert_int_equal(upload_close(aborted), S3_OK);
-    upload_finish(aborted, SLICE_NULL);
+    upload_finish(aborted, SLICE_NULL, SLICE_NULL);
     assert_int_equal(upload_close(aborted), S3_ERR_NO_SUCH_UPLOAD);
     upload_unref(aborted);
     assert_null(uploads_find(u, slice_str(id), bucket, key));
-    uploads_completed(u, slice_str(id), bucket, key, etag);
-    assert_string_equal(etag, "the-etag");
-    uploads_completed(u, slice_str(id), bucket, SLICE_LIT("b"), etag);
-    assert_string_equal(etag, "");
-    uploads_completed(u, slice_str(other), bucket, key, etag);
-    assert_string_equal(etag, "");
+    uploads_completed(u, slice_str(id), bucket, key, &done);
+    assert_string_equal(done.etag, "the-etag");
+    assert_string_equal(done.checksum, "sha1 x-1");
+    uploads_completed(u, slice_str(id), bucket, SLICE_LIT("b"), &done);
+    assert_string_equal(done.etag, "");
+    uploads_completed(u, slice_str(other), bucket, key, &done);
+    assert_string_equal(done.etag, "");
     uploads_free(u);
 }
 
@@ -214,10 +249,10 @@ static void closing_waits_for_parts(void **state)
     while (!upload_is_closing(c.upload))
         (void)usleep(1000);
     assert_false(c.closed);
-    upload_part_end(c.upload, &region, true, digest);
+    upload_part_end(c.upload, &region, true, digest, NULL);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_true(c.closed);
-    upload_finish(c.upload, SLICE_NULL);
+    upload_finish(c.upload, SLICE_NULL, SLICE_NULL);
     upload_unref(c.upload);
     uploads_free(u);
 }
@@ -261,7 +296,7 @@ static void uploads_are_bounded(void **state)
     sink_init(&sink, NULL);
     sink.handle = 1;
     sink.fd = 0;
-    assert_int_equal(uploads_add(u, bucket, key, &sink, id), S3_ERR_TOO_MANY_UPLOADS);
+    assert_int_equal(uploads_add(u, bucket, key, &sums, &sink, id), S3_ERR_TOO_MANY_UPLOADS);
     sink.handle = 0;
     sink_fini(&sink);
     uploads_free(u);
@@ -273,7 +308,7 @@ int main(void)
         cmocka_unit_test(equal_parts_need_no_copying), cmocka_unit_test(regions_never_overlap),
         cmocka_unit_test(failed_parts_change_nothing), cmocka_unit_test(ids_belong_to_their_key),
         cmocka_unit_test(closing_waits_for_parts),     cmocka_unit_test(idle_uploads_are_forgotten),
-        cmocka_unit_test(uploads_are_bounded),
+        cmocka_unit_test(uploads_are_bounded),         cmocka_unit_test(checksums_belong_to_their_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,12 +285,16 @@ static void test_conditions_of_a_put(void **state)
     struct scratch_inode x;
     struct scratch_put p = {.etag = SLICE_LIT("e1"), .if_match = SLICE_LIT("*")};
     assert_int_equal(scratch_reserve(f->s, B, SLICE_LIT("a/b/c"), &p.ino, NULL), 0);
-    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("a/b/c"), &p, f->a, &x, &o, NULL),
-                     ERR_PRECONDITION);
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("a/b/c"), &p, f->a, &x, &o, NULL), -ENOENT);
     assert_int_equal(scratch_path(f->s, B, SLICE_LIT("a"), f->a, &x, NULL), -ENOENT);
     p.if_match = SLICE_NULL;
+    p.if_none_etag = SLICE_LIT("e1"); /* there is none yet that could have it */
     f->call.commit = KV_DURABLE;
     assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("a/b/c"), &p, f->a, &x, &o, NULL), 0);
+    assert_int_equal(scratch_reserve(f->s, B, SLICE_LIT("a/b/c"), &p.ino, NULL), 0);
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("a/b/c"), &p, f->a, &x, &o, NULL),
+                     ERR_PRECONDITION);
+    p.if_none_etag = SLICE_LIT("e2");
     p.if_match = SLICE_LIT("e2");
     assert_int_equal(scratch_reserve(f->s, B, SLICE_LIT("a/b/c"), &p.ino, NULL), 0);
     assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("a/b/c"), &p, f->a, &x, &o, NULL),
@@ -303,6 +307,97 @@ static void test_conditions_of_a_put(void **state)
     assert_int_equal(scratch_remove_key(f->s, &f->call, SLICE_LIT("a/b/c"), scratch_etag(&x, f->a), &o, NULL),
                      0);
     assert_int_equal(scratch_path(f->s, B, SLICE_LIT("a"), f->a, &x, NULL), -ENOENT);
+}
+
+static int parts_of(struct fixture *f, uint64_t ino, struct buf *b)
+{
+    buf_clear(b);
+    return scratch_parts(f->s, B, ino, b, NULL);
+}
+
+/* The list of parts comes with its object in one transaction and goes with it: with what replaces it, when a
+ * reader of it is the last, when it is removed; its record is a 1 and the list as it was given. */
+static void test_parts_go_with_their_object(void **state)
+{
+    struct fixture *f = *state;
+    _cleanup_buf_ struct buf b = BUF_INIT(SCRATCH_PARTS_MAX + 1), key = BUF_INIT(64);
+    static const char list[] = {1, 0, 'x'};
+    struct scratch_orphans o = {0};
+    struct scratch_inode x, y;
+    struct scratch_put p = {.etag = SLICE_LIT("e-1"), .parts = slice_of(list, sizeof(list))};
+    f->call.commit = KV_DURABLE;
+    assert_int_equal(scratch_reserve(f->s, B, SLICE_LIT("k"), &p.ino, NULL), 0);
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("k"), &p, f->a, &x, &o, NULL), 0);
+    assert_true(x.flags & SCRATCH_PARTED);
+    assert_int_equal(parts_of(f, x.ino, &b), 0);
+    assert_true(slice_eq(buf_view(&b), p.parts));
+    scratch_key(B, x.ino, SCRATCH_KEY_PARTS, SLICE_NULL, &key);
+    buf_clear(&b);
+    assert_int_equal(kv_get(f->kv, buf_view(&key), &b, NULL, NULL), 0);
+    assert_int_equal(b.n, 4);
+    assert_memory_equal(b.p, "\1\1\0x", 4);
+    assert_int_equal(key.p[17], 'p');
+    assert_int_equal(scratch_hold(f->s, B, x.ino, NULL), 0); /* somebody reads it */
+    p.parts = SLICE_NULL;
+    assert_int_equal(scratch_reserve(f->s, B, SLICE_LIT("k"), &p.ino, NULL), 0);
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("k"), &p, f->a, &y, &o, NULL), 0);
+    assert_false(y.flags & SCRATCH_PARTED);
+    assert_int_equal(parts_of(f, y.ino, &b), -ENOENT);
+    assert_int_equal(parts_of(f, x.ino, &b), 0);
+    assert_int_equal(scratch_release(f->s, B, x.ino, &o, NULL), 0);
+    assert_int_equal(parts_of(f, x.ino, &b), -ENOENT);
+    p.parts = slice_of(list, sizeof(list));
+    assert_int_equal(scratch_reserve(f->s, B, SLICE_LIT("k"), &p.ino, NULL), 0);
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("k"), &p, f->a, &x, &o, NULL), 0);
+    assert_int_equal(scratch_remove_key(f->s, &f->call, SLICE_LIT("k"), SLICE_NULL, &o, NULL), 0);
+    assert_int_equal(parts_of(f, x.ino, &b), -ENOENT);
+    p.parts = slice_of(f, SCRATCH_PARTS_MAX + 1); /* never looked at */
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("k"), &p, f->a, &x, &o, NULL), -E2BIG);
+}
+
+/* A put whose commit fails leaves no list behind, and one that replaces an object leaves that one's: at each
+ * commit of a put that makes directories on the way. */
+static void test_a_failed_put_leaves_no_parts(void **state)
+{
+    struct fixture *f = *state;
+    _cleanup_buf_ struct buf b = BUF_INIT(64);
+    struct scratch_orphans o = {0};
+    struct scratch_inode old, x;
+    struct scratch_put p = {.etag = SLICE_LIT("e-1"), .parts = SLICE_LIT("old")};
+    assert_int_equal(scratch_reserve(f->s, B, SLICE_LIT("k"), &p.ino, NULL), 0);
+    assert_int_equal(scratch_put(f->s, &f->call, SLICE_LIT("k"), &p, f->a, &old, &o, NULL), 0);
+    p.parts = SLICE_LIT("new");
+    for (int deep = 0; deep < 2; deep++) {
+        struct slice key = deep ? SLICE_LIT("d/e/f") : SLICE_LIT("k");
+        int r = -EIO;
+        assert_int_equal(scratch_reserve(f->s, B, key, &p.ino, NULL), 0);
+        for (uint64_t n = 1; r < 0; n++) {
+            f->failing->fail_in = n;
+            r = scratch_put(f->s, &f->call, key, &p, f->a, &x, &o, NULL);
+            f->failing->fail_in = 0;
+            assert_true(r == 0 || r == -EIO);
+            assert_int_equal(parts_of(f, p.ino, &b), r == 0 ? 0 : -ENOENT);
+            if (r < 0 || deep)
+                assert_int_equal(parts_of(f, deep ? p.ino : old.ino, &b), deep && r < 0 ? -ENOENT : 0);
+        }
+        assert_true(slice_eq_str(buf_view(&b), "new") || !deep);
+    }
+}
+
+/* A record that is not one of ours is found to be broken. */
+static void test_broken_parts(void **state)
+{
+    struct fixture *f = *state;
+    _cleanup_buf_ struct buf b = BUF_INIT(64), key = BUF_INIT(64);
+    static const struct slice values[] = {{"", 0}, {"\1", 1}, {"\2x", 2}};
+    scratch_key(B, 99, SCRATCH_KEY_PARTS, SLICE_NULL, &key);
+    for (size_t i = 0; i < ARRAY_SIZE(values); i++) {
+        struct kv_txn *t = kv_txn_new(f->kv);
+        kv_txn_put_plain(t, buf_view(&key), values[i]);
+        assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+        kv_txn_free(t);
+        assert_int_equal(parts_of(f, 99, &b), ERR_CORRUPT);
+    }
 }
 
 /* A replaced object that is held keeps its data until it is released; the new one keeps owner and
@@ -370,6 +465,9 @@ int main(void)
         WITH(test_posix_files_are_objects),
         WITH(test_listing_paths_only),
         WITH(test_conditions_of_a_put),
+        WITH(test_parts_go_with_their_object),
+        WITH(test_a_failed_put_leaves_no_parts),
+        WITH(test_broken_parts),
         WITH(test_a_replaced_object_stays_for_its_readers),
         WITH(test_failing_commits_leave_the_keys),
     };

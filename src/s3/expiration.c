@@ -1,0 +1,58 @@
+/*
+ * The header x-amz-expiration: when an object will end by the lifecycle rules of its bucket, and by which.
+ *
+ * 1. It says what a pass (expire.c) will do by the rules as they are now; where rules cannot be read, or the
+ * bucket has none, there is no header.
+ */
+#include "origin/meta.h"
+#include "s3/lifecycle.h"
+#include "s3/s3_internal.h"
+
+#include "base/text.h"
+
+#define RULES_MAX_BYTES   (64 * KIB)
+#define PARSE_ARENA_BYTES (4 * MIB)
+
+static const struct lifecycle_rule *first_to_end(const struct lifecycle *l, struct slice key,
+                                                 const struct wire_attr *attr, struct arena *a,
+                                                 uint64_t *ret_ns)
+{
+    const struct lifecycle_rule *first = NULL;
+
+    for (size_t i = 0; i < l->n; i++) {
+        uint64_t ns = lifecycle_ends_ns(&l->rules[i], key, attr->size_bytes, attr->mtime_ns);
+
+        if (ns == 0 || (first && ns >= *ret_ns) ||
+            !lifecycle_has_tags(&l->rules[i], meta_get(attr->meta, META_TAGS), a))
+            continue;
+        first = &l->rules[i];
+        *ret_ns = ns;
+    }
+    return first;
+}
+
+void expiration_header(struct s3_request *r, const struct wire_attr *attr)
+{
+    _cleanup_buf_ struct buf text = BUF_INIT(RULES_MAX_BYTES), value = BUF_INIT(2 * KIB);
+    _cleanup_(arena_freep) struct arena *a = NULL;
+    const struct lifecycle_rule *rule;
+    struct lifecycle rules;
+    const char *reason;
+    uint64_t ends_ns = 0;
+    char date[32];
+
+    object_bucket_lifecycle(r->s3->objects, r->bucket, &text);
+    if (text.n == 0)
+        return;
+    a = arena_new(PARSE_ARENA_BYTES);
+    if (lifecycle_parse(buf_view(&text), a, &rules, &reason))
+        return;
+    rule = first_to_end(&rules, r->key, attr, a, &ends_ns);
+    if (!rule)
+        return;
+    text_http_date(ends_ns, date);
+    if (buf_printf(&value, "expiry-date=\"%s\", rule-id=\"", date) ||
+        text_uri_encode(&value, rule->id, /* keep_slash= */ false) || buf_char(&value, '"'))
+        return;
+    reply_header(r, "x-amz-expiration", buf_view(&value));
+}

@@ -163,7 +163,7 @@ enum s3_error s3_op_get_object_attributes(struct s3_request *r)
     _cleanup_(arena_freep) struct arena *a = arena_new(PARTS_ARENA_BYTES);
     struct wanted wanted = {0};
     struct part_list parts;
-    struct wire_attr attr;
+    struct wire_attr attr = {0};
     struct xml x = {&b, 0};
     char date[32];
     enum s3_error error = read_wanted(r, &wanted);

@@ -490,10 +490,10 @@ enum s3_error s3_op_get_object(struct s3_request *r)
 
 enum s3_error s3_op_head_object(struct s3_request *r)
 {
-    struct wire_attr attr;
-    struct one_part part;
-    struct http_range range;
-    bool ranged;
+    struct wire_attr attr = {0};
+    struct one_part part = {0};
+    struct http_range range = {0};
+    bool ranged = false;
     enum s3_error error = read_number(r, &part), found = S3_ERR_CONFLICT;
 
     for (int i = 0; !error && found == S3_ERR_CONFLICT && i < TRIES; i++) {

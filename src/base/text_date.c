@@ -5,8 +5,8 @@
  *  1. Independent of locale and time zone; all times are UTC.
  *  2. text_parse_date reads back what text_iso8601 (to the ms) and text_http_date (to the s) wrote.
  *
- * Failure modes: -EINVAL for text of another form, -ERANGE for years before 1970, -EOVERFLOW from 2554 on, where
- * ns since 1970 do not fit in 64 bits.
+ * Failure modes: -EINVAL for text of another form, -ERANGE for years before 1970, -EOVERFLOW from 2554 on,
+ * where ns since 1970 do not fit in 64 bits.
  */
 #include "base/text.h"
 

@@ -195,6 +195,21 @@ def test_part_numbers_of_reads(bucket, scratch):
         assert s3.get_object(**where, PartNumber=1)["Body"].read() == b""
 
 
+def test_values_in_memory_have_no_parts(node):
+    """An object of a bucket with values=memory is one piece: part 1 is all of it, and its tags can be changed."""
+    name, s3 = harness.random_name("values"), node.s3()
+    node.cli("bucket", "create", name, "values=memory")
+    where = {"Bucket": name, "Key": "k"}
+    made = s3.put_object(**where, Body=b"value", ChecksumAlgorithm="CRC32")
+    got = s3.get_object(**where, PartNumber=1, ChecksumMode="ENABLED")
+    assert got["Body"].read() == b"value" and got["ChecksumCRC32"] == made["ChecksumCRC32"]
+    assert refused(s3.get_object, **where, PartNumber=2) == (400, "InvalidPart")
+    assert "ObjectParts" not in s3.get_object_attributes(**where, ObjectAttributes=["ObjectParts", "ETag"])
+    s3.put_object_tagging(**where, Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
+    assert s3.head_object(**where, ChecksumMode="ENABLED")["ChecksumCRC32"] == made["ChecksumCRC32"]
+    assert refused(s3.put_object, **where, Body=b"x", IfNoneMatch='"0123"') == (501, "NotImplemented")
+
+
 def test_copies_and_tags_keep_parts(node, scratch):
     """A copy inside the bucket, a rename by the command line and new tags leave ETag, parts and checksum as they are; a
     copy with other metadata is one piece, and does not show a checksum of parts."""

@@ -14,6 +14,8 @@
  */
 #include "server/conn.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 const char *conn_kind_name(enum conn_kind kind)
@@ -129,6 +131,33 @@ void conn_set_deadline(struct conn_table *t, struct conn *c, uint64_t deadline_m
     }
 }
 
+static uint32_t unsent_bytes(const struct conn *c)
+{
+    int n = 0;
+    return ioctl(c->fd, SIOCOUTQ, &n) < 0 ? 0 : (uint32_t)n;
+}
+
+void conn_wait_for_room(struct conn_table *t, struct conn *c, uint64_t now_ms, uint64_t patience_ms)
+{
+    atomic_store_explicit(&c->unsent, unsent_bytes(c), memory_order_relaxed);
+    atomic_store_explicit(&c->patience_ms, (uint32_t)MIN(patience_ms, (uint64_t)UINT32_MAX),
+                          memory_order_relaxed);
+    conn_set_deadline(t, c, now_ms + patience_ms, /* exact= */ true);
+}
+
+/* Whether the peer took something since; then it gets another span. */
+static bool goes_on(struct conn *c, uint64_t *deadline_ms, uint64_t now_ms)
+{
+    uint32_t unsent = c->phase == CONN_REST ? unsent_bytes(c) : UINT32_MAX;
+    if (unsent >= atomic_load_explicit(&c->unsent, memory_order_relaxed))
+        return false;
+    atomic_store_explicit(&c->unsent, unsent, memory_order_relaxed);
+    uint64_t later_ms = now_ms + atomic_load_explicit(&c->patience_ms, memory_order_relaxed);
+    if (atomic_compare_exchange_strong(&c->deadline_ms, deadline_ms, later_ms))
+        *deadline_ms = later_ms;
+    return true; /* else its owner has it */
+}
+
 static void expire_locked(struct conn *c, bool both)
 {
     atomic_store(&c->expired, true);
@@ -145,7 +174,7 @@ static void sweep_slot_locked(struct conn_table *t, uint64_t now_ms)
         struct conn *c = list;
         list = c->next;
         uint64_t deadline_ms = atomic_load_explicit(&c->deadline_ms, memory_order_relaxed);
-        if (deadline_ms > 0 && deadline_ms <= now_ms)
+        if (deadline_ms > 0 && deadline_ms <= now_ms && !goes_on(c, &deadline_ms, now_ms))
             expire_locked(c, /* both= */ false);
         /* Busy or expired just now: looked at again after a while. */
         bool later = deadline_ms > now_ms;

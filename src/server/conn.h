@@ -60,7 +60,8 @@ struct conn {
     uint64_t visit_ms;            /* when its slot is swept; table lock */
     uint64_t head_deadline_ms;    /* of the handshake, or of the head that has begun; 0: none has */
     uint64_t linger_left_bytes;
-    char *pending; /* received and not consumed: part of a head, or a queued request */
+    _Atomic uint32_t unsent, patience_ms; /* CONN_REST: bytes that the peer has not taken, see below */
+    char *pending;                        /* received and not consumed: part of a head, or a queued request */
     size_t pending_n;
     struct tls *tls; /* from the first byte of the handshake on; NULL: plain */
     struct http_rest *rest;
@@ -101,6 +102,10 @@ static inline void conn_set_busy(struct conn *c)
 }
 /* By the owner, before it arms the connection. */
 void conn_set_deadline(struct conn_table *t, struct conn *c, uint64_t deadline_ms, bool exact);
+/* A response waits for room in the socket (CONN_REST): expires when the peer takes nothing for patience_ms.
+ * One that takes little by little goes on, although the kernel tells of room only once a good part of its
+ * buffer is free. */
+void conn_wait_for_room(struct conn_table *t, struct conn *c, uint64_t now_ms, uint64_t patience_ms);
 
 /* Shuts down what is past its deadline: reading only, so that an answer can still be sent; both sides for a
  * rest. */

@@ -167,7 +167,7 @@ static bool after_response(struct worker *w, struct conn *c, enum http_next next
             return false;
         }
         c->phase = CONN_REST;
-        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->request_timeout_ms, /* exact= */ true);
+        conn_wait_for_room(&f->conns, c, sys_mono_ms(), f->request_timeout_ms);
         front_arm(f, c, EPOLLOUT);
         return false;
     }
@@ -245,7 +245,7 @@ static void on_rest(struct worker *w, struct conn *c)
     struct front *f = w->front;
     int k = atomic_load(&c->expired) ? -ETIMEDOUT : http_rest_send(c->rest, stream_of(c));
     if (k == -EAGAIN) { /* an event of a socket that is full means that something left since */
-        conn_set_deadline(&f->conns, c, sys_mono_ms() + f->request_timeout_ms, /* exact= */ true);
+        conn_wait_for_room(&f->conns, c, sys_mono_ms(), f->request_timeout_ms);
         front_arm(f, c, EPOLLOUT);
         return;
     }

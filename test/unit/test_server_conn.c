@@ -120,6 +120,33 @@ static void leaves_busy_connections_alone(void **state)
     conn_table_fini(&t);
 }
 
+/* A response whose peer takes a little in each span goes on, for as long as it does, and is shut one span
+ * after the last byte was taken. Without the look at the socket's queue it is shut after the first span. */
+static void slow_peers_are_waited_for(void **state)
+{
+    struct conn_table t;
+    uint64_t now_ms = START;
+    char piece[4096] = {0};
+    conn_table_init(&t, now_ms);
+    struct pair p = make(&t, now_ms);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(send(p.c->fd, piece, sizeof(piece), 0), sizeof(piece));
+    conn_set_busy(p.c);
+    p.c->phase = CONN_REST;
+    conn_wait_for_room(&t, p.c, now_ms, 10000);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(recv(p.peer, piece, sizeof(piece), 0), sizeof(piece));
+        for (int tick = 0; tick < 42; tick++)
+            conn_table_sweep(&t, now_ms += CONN_TICK_MS);
+        assert_false(is_shut(&p));
+    }
+    for (int tick = 0; tick < 42; tick++)
+        conn_table_sweep(&t, now_ms += CONN_TICK_MS);
+    assert_true(is_shut(&p));
+    drop(&t, &p);
+    conn_table_fini(&t);
+}
+
 /* CONN_NEVER is never. */
 static void never_is_never(void **state)
 {
@@ -210,6 +237,7 @@ int main(void)
         cmocka_unit_test(follows_exact_deadlines_that_come_nearer),
         cmocka_unit_test(leaves_busy_connections_alone),
         cmocka_unit_test(never_is_never),
+        cmocka_unit_test(slow_peers_are_waited_for),
         cmocka_unit_test(survives_jumps_of_the_clock),
         cmocka_unit_test(keeps_many_apart),
         cmocka_unit_test(draining_ends_only_what_waits),

@@ -59,6 +59,16 @@ struct origin_attr {
       "az: shared access signature; default AZURE_STORAGE_SAS_TOKEN")                                        \
     X(manifest, STRING, "origin.manifest", "PATH", NULL, 0, 0, NULL, false,                                  \
       "http: file below the origin that lists its objects, instead of index pages")                          \
+    X(uid, STRING, "origin.uid", "N", NULL, 0, 0, NULL, false,                                               \
+      "nfs: number of the user that the server sees; default the node's")                                    \
+    X(gid, STRING, "origin.gid", "N", NULL, 0, 0, NULL, false,                                               \
+      "nfs: number of the group that the server sees; default the node's")                                   \
+    X(mount_port, UINT, "origin.mount_port", "PORT", "0", 0, 65535, NULL, false,                             \
+      "nfs: port of the mount service; 0: asked of the server's port mapper")                                \
+    X(user, STRING, "origin.user", "NAME", NULL, 0, 0, NULL, false,                                          \
+      "hdfs: user to act as; default HADOOP_USER_NAME, then the node's")                                     \
+    X(delegation_token, STRING, "origin.delegation_token", "TOKEN", NULL, 0, 0, NULL, true,                  \
+      "hdfs: delegation token, instead of a user")                                                           \
     X(metadata_endpoint, STRING, "origin.metadata_endpoint", "URL", NULL, 0, 0, NULL, false,                 \
       "instance metadata service to take credentials from; default the cloud's own, on its machines")        \
     X(style, ENUM, "origin.style", "STYLE", "auto", 0, 0, "auto|path|virtual", false,                        \
@@ -206,12 +216,12 @@ struct origin {
 };
 
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",
- * "forebay://host:port/bucket", "file:///dir". bucket_name labels the metrics. */
+ * "forebay://host:port/bucket", "nfs://host/export/dir", "file:///dir". bucket_name labels the metrics. */
 int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
                 struct err *e);
 void origin_close(struct origin *o);
 DEFINE_CLEANUP(struct origin, origin_close)
-/* One line for every kind: "s3, gs, az, http, https, forebay, file". */
+/* One line for every kind: "s3, gs, az, http, https, forebay, nfs, file". */
 const char *origin_schemes(void);
 
 /* These count METRIC_ORIGIN_* and prefix errors with "origin URL: ". Sizes of bodies are checked: fewer or

@@ -27,7 +27,7 @@
 #define WEB_CONTENT_TYPE_MAX 1024
 #define WEB_RESULT_MAX       (64 * KIB) /* small documents */
 #define WEB_URL_MAX          (16 * KIB)
-#define WEB_LOCATION_MAX     2048
+#define WEB_LOCATION_MAX     8192
 
 struct web_call;
 struct web_conn;

@@ -13,6 +13,8 @@ import hashlib
 import hmac
 import json
 import os
+import pathlib
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -58,6 +60,8 @@ class Server(harness.Program):
 
     def make_folder(self, name):
         """For servers that know folders."""
+
+    folders = False  # a file and a folder cannot have one name; metadata is not kept; folders stay
 
     @property
     def endpoint(self):
@@ -181,6 +185,7 @@ class Nginx(Server):
     """nginx over a directory with its automatic index: read-only through HTTP, filled behind its back."""
 
     writable = False
+    folders = True
     program = "/usr/sbin/nginx"
 
     @classmethod
@@ -224,3 +229,70 @@ class Nginx(Server):
 
     def keys(self):
         return sorted(str(p.relative_to(self.data)) for p in self.data.rglob("*") if p.is_file())
+
+
+class Directory(Server):
+    """A server over a directory that the tests look into."""
+
+    folders = True
+
+    def url(self, prefix=""):
+        return self.root_url + (f"/{prefix}" if prefix else "")
+
+    def make_folder(self, name):
+        (self.data / name).mkdir(parents=True, exist_ok=True)
+
+    put, get, delete, keys = Nginx.put, Nginx.get, Nginx.delete, Nginx.keys
+
+
+class Ganesha(Directory):
+    """nfs-ganesha over a directory, NFS 3 on a port of its own. It wants to register with a port mapper: in a mount namespace
+    of its own it finds one that says yes to everything (rpcbind.py)."""
+
+    program = "/usr/bin/ganesha.nfsd"
+
+    def __init__(self, directory):
+        self.mount_port = harness.free_port()
+        super().__init__(directory)
+
+    @classmethod
+    def missing(cls):
+        if not os.path.exists(cls.program):
+            return "no nfs-ganesha; install nfs-ganesha and nfs-ganesha-vfs"
+        return None if os.geteuid() == 0 else "nfs-ganesha needs root"
+
+    @property
+    def root_url(self):
+        return f"nfs://127.0.0.1:{self.port}{self.data}"
+
+    def properties(self):
+        return {"origin.mount_port": self.mount_port}
+
+    def start(self):
+        (self.dir / "recovery").mkdir(exist_ok=True)
+        (self.dir / "conf").write_text(f"""
+            NFS_CORE_PARAM {{ NFS_Port = {self.port}; MNT_Port = {self.mount_port}; Bind_addr = 127.0.0.1; NFS_Protocols = 3;
+                Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; mount_path_pseudo = false; }}
+            NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = "{self.dir}/recovery"; }}
+            EXPORT {{ Export_Id = 1; Path = "{self.data}"; Pseudo = "{self.data}"; Access_Type = RW; Squash = None; SecType = sys;
+                Protocols = 3; Attr_Expiration_Time = 0; FSAL {{ Name = VFS; }} }}
+            MDCACHE {{ Dir_Chunk = 0; Use_Getattr_Directory_Invalidation = true; }} # files change behind its back here
+            LOG {{ Default_Log_Level = EVENT; }}
+            """)
+        mapper = pathlib.Path(__file__).with_name("rpcbind.py")
+        self.spawn(["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh", sys.executable, mapper,
+                    self.program, "-F", "-L", "STDERR", "-f", self.dir / "conf", "-p", self.dir / "pid"])
+
+    def _answers(self):
+        if not self.running():
+            raise RuntimeError(f"{self.name} ended:\n{self.log_tail()}")
+        return "NFS SERVER INITIALIZED" in self.log()[self._log_from:]
+
+    def spawn(self, *arguments, **options):
+        self._log_from = len(self.log())
+        super().spawn(*arguments, **options)
+
+    def restart(self):
+        self.kill()
+        self.start()
+        harness.wait_until(self._answers, harness.READY_SECONDS, f"{self.name} answers")

@@ -1,0 +1,452 @@
+/*
+ * Sessions with an NFS server, and one call over them.
+ *
+ * A session is a libnfs context: a TCP connection and the handle of the mounted directory. libnfs serves one
+ * thread a context, so each call of the origin takes a session of its own from a pool and gives it back.
+ * Calls are sent through the asynchronous half of libnfs and waited for here, so that a cancel flag and a
+ * stall are noticed within CANCEL_LOOK_MS and to the millisecond of the option.
+ *
+ * Invariants:
+ *  1. At most `limit` sessions are in use; others wait. No lock is held over network I/O.
+ *  2. libnfs never reconnects by itself: what was written and not yet committed is lost when a server starts
+ * anew, and a COMMIT over another connection would not tell.
+ *  3. A session that failed, was given up or holds a stale handle is ended, never used again; after a stale
+ * handle no idle session is.
+ *
+ * Failure modes: classified codes of origin.h with the words of libnfs.
+ */
+#include "origin/nfs_internal.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <sys/time.h>
+
+#define CONN_MAGIC     0x4e465343u
+#define CANCEL_LOOK_MS 100
+#define STEP_MS        10 /* between looks while libnfs changes sockets */
+#define IDLE_MAX_MS    60000
+#define WORDS_MAX      200
+
+struct nfs_conn {
+    uint32_t magic;
+    struct nfs *owner;
+    struct nfs_context *nfs;
+    uint64_t idle_since_ms, generation, timeout_ms;
+    bool broken, stale; /* stale: the server forgot a handle */
+    atomic_bool *cancel;
+
+    /* of the call under way; libnfs writes here until the context is gone */
+    bool done;
+    int status;
+    void *to; /* what the answer is copied to; NULL: nowhere */
+    size_t to_n;
+    bool to_is_bytes; /* as many as the status says */
+    void *handle;     /* file or directory that was opened */
+    char words[WORDS_MAX];
+};
+
+/* ---- errors ---- */
+
+int nfs_error_class(int error)
+{
+    switch (error) {
+    case -ENOENT:
+    case -ENOTDIR:
+        return -ENOENT;
+    case -EACCES:
+    case -EPERM:
+    case -EROFS:
+    case -ELOOP:
+        return ERR_ORIGIN_DENIED;
+    case -EFAULT: /* libnfs: the connection failed under a call */
+    case -EINTR:  /* libnfs: the call was dropped with its session */
+    case -ESTALE:
+    case -ECONNREFUSED:
+    case -ECONNRESET:
+    case -EPIPE:
+    case -EHOSTUNREACH:
+    case -ENETUNREACH:
+        return ERR_ORIGIN_DOWN;
+    case -EAGAIN: /* NFS3ERR_JUKEBOX */
+        return ERR_ORIGIN_BUSY;
+    case -ENOSPC:
+    case -EDQUOT:
+        return -ENOSPC;
+    case -ETIMEDOUT:
+    case -ECANCELED:
+    case -ENAMETOOLONG:
+    case -EFBIG:
+    case -ENOMEM:
+        return error;
+    default:
+        return ERR_ORIGIN_FAILED;
+    }
+}
+
+int nfs_error(const struct nfs_conn *c, struct err *e, int error, const char *what, struct slice key)
+{
+    assert(error < 0);
+    int class = nfs_error_class(error);
+    if (error == -ECANCELED)
+        return err_set(e, error, "canceled");
+    if (error == -ETIMEDOUT)
+        return err_set(e, error, "%s " SLICE_FMT ": no answer for %" PRIu64 " ms", what, SLICE_ARG(key),
+                       c->timeout_ms);
+    if (class == ERR_ORIGIN_DOWN && error != -ESTALE)
+        return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key),
+                       c->words[0] ? c->words : "the connection failed");
+    return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key), err_text(error));
+}
+
+/* Whether a session may be used after this answer. */
+static bool ends_session(int status)
+{
+    int class = status < 0 ? nfs_error_class(status) : 0;
+    return class == ERR_ORIGIN_DOWN || class == -ETIMEDOUT || class == -ECANCELED;
+}
+
+/* ---- one call ---- */
+
+static void take_words(struct nfs_conn *c, const char *words)
+{
+    (void)snprintf(c->words, sizeof(c->words), "%s", words ? words : "");
+    for (char *p = c->words; *p; p++)
+        if ((unsigned char)*p < ' ')
+            *p = ' ';
+}
+
+static void on_done(int status, struct nfs_context *nfs, void *data, void *arg)
+{
+    struct nfs_conn *c = arg;
+    (void)nfs;
+    assert(c->magic == CONN_MAGIC);
+    c->done = true;
+    c->status = status;
+    if (status < 0) {
+        take_words(c, data);
+    } else if (c->to && data) {
+        size_t n = c->to_is_bytes ? (size_t)status : c->to_n;
+        if (n > c->to_n)
+            c->status = -EIO; /* more than was asked for */
+        else
+            memcpy(c->to, data, n);
+    } else {
+        c->handle = data;
+    }
+}
+
+/* Sets the session up for a call whose answer is copied to `to`. */
+static void begin(struct nfs_conn *c, void *to, size_t n, bool is_bytes)
+{
+    assert(c->magic == CONN_MAGIC);
+    c->done = false;
+    c->status = 0;
+    c->to = to;
+    c->to_n = n;
+    c->to_is_bytes = is_bytes;
+    c->handle = NULL;
+    c->words[0] = '\0';
+}
+
+/* Waits for what was queued (0 of libnfs's async functions). The status of the call. */
+static int finish(struct nfs_conn *c, int queued)
+{
+    uint64_t deadline_ms = sys_mono_ms() + c->timeout_ms;
+    int r = c->broken ? -EFAULT : queued < 0 ? -EFAULT : 0;
+    if (queued < 0)
+        take_words(c, nfs_get_error(c->nfs));
+    while (r == 0 && !c->done) {
+        uint64_t now_ms = sys_mono_ms();
+        struct pollfd fd = {.fd = nfs_get_fd(c->nfs), .events = (short)nfs_which_events(c->nfs)};
+        if (c->cancel && atomic_load(c->cancel))
+            r = -ECANCELED;
+        else if (now_ms >= deadline_ms)
+            r = -ETIMEDOUT;
+        if (r < 0)
+            break;
+        int wait_ms = (int)MIN(deadline_ms - now_ms, (uint64_t)(fd.fd < 0 ? STEP_MS : CANCEL_LOOK_MS));
+        int n = poll(&fd, 1, wait_ms);
+        if (n < 0 && errno != EINTR)
+            r = -errno;
+        else if (nfs_service(c->nfs, n > 0 ? fd.revents : 0) < 0 && !c->done) {
+            take_words(c, nfs_get_error(c->nfs));
+            r = -EFAULT;
+        }
+    }
+    if (c->done)
+        r = c->status;
+    c->to = NULL;
+    c->broken |= ends_session(r);
+    c->stale |= r == -ESTALE;
+    return r;
+}
+
+/* ---- the calls ---- */
+
+int nfs_call_stat(struct nfs_conn *c, const char *path, struct nfs_stat_64 *ret)
+{
+    begin(c, ret, sizeof(*ret), false);
+    return finish(c, nfs_stat64_async(c->nfs, path, on_done, c));
+}
+
+int nfs_call_fstat(struct nfs_conn *c, struct nfsfh *fh, struct nfs_stat_64 *ret)
+{
+    begin(c, ret, sizeof(*ret), false);
+    return finish(c, nfs_fstat64_async(c->nfs, fh, on_done, c));
+}
+
+/* The status of a call that opened something. */
+static int opened(struct nfs_conn *c, int queued, void **ret)
+{
+    int r = finish(c, queued);
+    if (r >= 0 && !c->handle)
+        r = -EIO;
+    if (r >= 0)
+        *ret = c->handle;
+    return r < 0 ? r : 0;
+}
+
+int nfs_call_open(struct nfs_conn *c, const char *path, struct nfsfh **ret)
+{
+    void *fh = NULL;
+    begin(c, NULL, 0, false);
+    int r = opened(c, nfs_open_async(c->nfs, path, O_RDONLY, on_done, c), &fh);
+    if (r == 0)
+        *ret = fh;
+    return r;
+}
+
+int nfs_call_create(struct nfs_conn *c, const char *path, struct nfsfh **ret)
+{
+    void *fh = NULL;
+    begin(c, NULL, 0, false);
+    int r = opened(
+        c, nfs_create_async(c->nfs, path, O_WRONLY | O_CREAT | O_EXCL, /* mode= */ 0666, on_done, c), &fh);
+    if (r == 0)
+        *ret = fh;
+    return r;
+}
+
+int nfs_call_read(struct nfs_conn *c, struct nfsfh *fh, void *p, size_t n, uint64_t offset)
+{
+    begin(c, p, n, true);
+    return finish(c, nfs_pread_async(c->nfs, fh, offset, n, on_done, c));
+}
+
+int nfs_call_write(struct nfs_conn *c, struct nfsfh *fh, const void *p, size_t n, uint64_t offset)
+{
+    /* libnfs copies the bytes when it queues them, though its prototypes do not say const. */
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_pwrite_async(c->nfs, fh, offset, n, (void *)(uintptr_t)p, on_done, c));
+}
+
+int nfs_call_sync(struct nfs_conn *c, struct nfsfh *fh)
+{
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_fsync_async(c->nfs, fh, on_done, c));
+}
+
+int nfs_call_close(struct nfs_conn *c, struct nfsfh *fh)
+{
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_close_async(c->nfs, fh, on_done, c));
+}
+
+int nfs_call_opendir(struct nfs_conn *c, const char *path, struct nfsdir **ret)
+{
+    void *dir = NULL;
+    begin(c, NULL, 0, false);
+    int r = opened(c, nfs_opendir_async(c->nfs, path, on_done, c), &dir);
+    if (r == 0)
+        *ret = dir;
+    return r;
+}
+
+struct nfsdirent *nfs_call_readdir(struct nfs_conn *c, struct nfsdir *dir)
+{
+    return nfs_readdir(c->nfs, dir);
+}
+
+void nfs_call_closedir(struct nfs_conn *c, struct nfsdir *dir)
+{
+    nfs_closedir(c->nfs, dir);
+}
+
+int nfs_call_rename(struct nfs_conn *c, const char *from, const char *to)
+{
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_rename_async(c->nfs, from, to, on_done, c));
+}
+
+int nfs_call_link(struct nfs_conn *c, const char *from, const char *to)
+{
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_link_async(c->nfs, from, to, on_done, c));
+}
+
+int nfs_call_unlink(struct nfs_conn *c, const char *path)
+{
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_unlink_async(c->nfs, path, on_done, c));
+}
+
+int nfs_call_mkdir(struct nfs_conn *c, const char *path)
+{
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_mkdir2_async(c->nfs, path, /* mode= */ 0777, on_done, c));
+}
+
+int nfs_call_rmdir(struct nfs_conn *c, const char *path)
+{
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_rmdir_async(c->nfs, path, on_done, c));
+}
+
+int nfs_call_utimes(struct nfs_conn *c, const char *path, uint64_t mtime_ns)
+{
+    struct timeval t = {(time_t)(mtime_ns / 1000000000), (suseconds_t)(mtime_ns % 1000000000 / 1000)};
+    struct timeval times[2] = {t, t};
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_utimes_async(c->nfs, path, times, on_done, c));
+}
+
+/* ---- sessions ---- */
+
+static void conn_free(struct nfs_conn *c)
+{
+    if (!c)
+        return;
+    assert(c->magic == CONN_MAGIC);
+    c->to = NULL;
+    if (c->nfs)
+        nfs_destroy_context(c->nfs); /* calls under way end in on_done */
+    c->magic = 0;
+    free(c);
+}
+DEFINE_CLEANUP(struct nfs_conn, conn_free)
+
+/* Says what a refused mount means. */
+static int mount_error(struct nfs_conn *c, int r, struct err *e)
+{
+    const struct nfs *x = c->owner;
+    char words[WORDS_MAX];
+    (void)snprintf(words, sizeof(words), "%s", c->words);
+    if (r == -ECANCELED)
+        return err_set(e, r, "canceled");
+    if (r == -ETIMEDOUT)
+        return err_set(e, ERR_ORIGIN_DOWN, "no answer to the mount within %" PRIu64 " ms",
+                       x->connect_timeout_ms);
+    if (r == -ENOENT || r == -ENOTDIR)
+        return err_set(e, ERR_ORIGIN_DOWN, "no such directory there: create it, or correct the path");
+    if (r == -EACCES || r == -EPERM) /* some servers say so of directories that are not there, too */
+        return err_set(e, ERR_ORIGIN_DENIED,
+                       "the mount is refused: is the directory there, and exported to this machine?");
+    return err_set(e, ERR_ORIGIN_DOWN, "mount: %s: is this its address, and origin.mount_port right?",
+                   words[0] ? words : err_text(r));
+}
+
+static int conn_new(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e)
+{
+    struct nfs_conn *_cleanup_(conn_freep) c = calloc(1, sizeof(*c));
+    if (!c)
+        abort();
+    c->magic = CONN_MAGIC;
+    c->owner = x;
+    c->cancel = cancel;
+    c->nfs = nfs_init_context();
+    if (!c->nfs)
+        return err_set(e, -ENOMEM, "no memory for an NFS session");
+    struct nfs_url *url = nfs_parse_url_dir(c->nfs, x->settings);
+    if (!url)
+        return err_set(e, ERR_BAD_OPTION, "%s", nfs_get_error(c->nfs));
+    nfs_destroy_url(url);
+    nfs_set_dircache(c->nfs, 0);
+    c->timeout_ms = x->connect_timeout_ms;
+    begin(c, NULL, 0, false);
+    int r = finish(c, nfs_mount_async(c->nfs, x->host, x->path, on_done, c));
+    if (r < 0)
+        return mount_error(c, r, e);
+    c->timeout_ms = x->timeout_ms;
+    *ret = TAKE_PTR(c);
+    return 0;
+}
+
+/* Whether an idle session still stands: a server that ended it, or says anything unasked, is seen. */
+static bool stands(struct nfs_conn *c)
+{
+    struct pollfd fd = {.fd = nfs_get_fd(c->nfs), .events = POLLIN};
+    return fd.fd >= 0 && sys_mono_ms() - c->idle_since_ms <= IDLE_MAX_MS && poll(&fd, 1, 0) == 0;
+}
+
+/* A place in the pool, with an idle session when there is one. */
+static int take_place(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, uint64_t *ret_generation)
+{
+    LOCK_SCOPE(&x->lock);
+    while (x->in_use >= x->limit) {
+        if (cancel && atomic_load(cancel))
+            return -ECANCELED;
+        (void)cond_wait_for(&x->freed, &x->lock, CANCEL_LOOK_MS * (uint64_t)1000000);
+    }
+    x->in_use++;
+    *ret = x->n_idle > 0 ? x->idle[--x->n_idle] : NULL;
+    *ret_generation = x->generation;
+    return 0;
+}
+
+static void leave_place(struct nfs *x)
+{
+    LOCK_SCOPE(&x->lock);
+    assert(x->in_use > 0);
+    x->in_use--;
+    cond_signal(&x->freed);
+}
+
+int nfs_conn_take(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e)
+{
+    for (;;) {
+        struct nfs_conn *c = NULL;
+        uint64_t generation = 0;
+        int r = take_place(x, cancel, &c, &generation);
+        if (r < 0)
+            return err_set(e, r, "canceled while waiting for a session");
+        if (c && (c->generation != generation || !stands(c))) {
+            conn_free(c);
+            leave_place(x);
+            continue;
+        }
+        if (!c)
+            r = conn_new(x, cancel, &c, e);
+        if (r < 0) {
+            leave_place(x);
+            return r;
+        }
+        c->generation = generation;
+        c->cancel = cancel;
+        *ret = c;
+        return 0;
+    }
+}
+
+void nfs_conn_give(struct nfs_conn *c)
+{
+    if (!c)
+        return;
+    struct nfs *x = c->owner;
+    c->cancel = NULL;
+    c->idle_since_ms = sys_mono_ms();
+    lock_take(&x->lock);
+    if (c->stale && x->generation == c->generation)
+        x->generation++;
+    if (!c->broken && c->generation == x->generation && x->n_idle < x->limit)
+        x->idle[x->n_idle++] = TAKE_PTR(c);
+    lock_drop(&x->lock);
+    conn_free(c);
+    leave_place(x);
+}
+
+void nfs_conn_close_all(struct nfs *x)
+{
+    assert(x->in_use == 0);
+    while (x->n_idle > 0)
+        conn_free(x->idle[--x->n_idle]);
+}

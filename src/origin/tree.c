@@ -1,0 +1,300 @@
+/*
+ * Listings of trees of directories in the order of S3: by the bytes of whole keys, so that a directory sorts
+ * by its name with '/' appended ("a-b" before "a/" before "a0").
+ *
+ * What is listed: files; directories as common prefixes when the delimiter is '/', else their contents;
+ * "dir/" itself, without bytes, when exactly that prefix was asked for or when the directory is empty. A
+ * directory that is one of those around it (a link that leads back) is not walked again.
+ *
+ * Invariants:
+ *  1. Entries are in byte order, each begins with the prefix and is after `after` and the token.
+ *  2. A truncated page has entries, and its token is the key of the last.
+ *  3. No lock is held while a directory is read.
+ *
+ * Failure modes: those of the kind's read. A directory that cannot be read fails the listing: a shorter one
+ * would look whole. One that vanished meanwhile is left out, but not the origin's own.
+ */
+#include "origin/tree.h"
+
+#include "base/sys.h"
+#include "origin/file_internal.h"
+
+#include <inttypes.h>
+
+#define DEPTH_MAX 64
+#define PAGE_MAX  1000
+
+/* ---- folders ---- */
+
+struct tree_folder *tree_folder_new(void)
+{
+    struct tree_folder *f = calloc(1, sizeof(*f));
+    if (!f)
+        abort();
+    f->refs = 1;
+    return f;
+}
+
+void tree_folder_unref(struct tree_folder *f)
+{
+    if (!f || --f->refs > 0)
+        return;
+    for (size_t i = 0; i < f->n; i++)
+        free(f->v[i].name);
+    free(f->v);
+    free(f);
+}
+
+/* Whether a name can be part of a key. */
+static bool fits(struct slice name)
+{
+    return name.n > 0 && name.n <= 255 && !memchr(name.p, '/', name.n) && !memchr(name.p, '\0', name.n) &&
+           !slice_eq_str(name, ".") && !slice_eq_str(name, "..") &&
+           !slice_starts(name, SLICE_LIT(FILE_TMP_PREFIX));
+}
+
+int tree_folder_add(struct tree_folder *f, struct slice name, bool is_dir, const struct tree_name *x)
+{
+    if (!fits(name)) {
+        f->hides |= name.n > 0 && name.p[0] != '.';
+        return 0;
+    }
+    if (f->n >= TREE_NAMES_MAX)
+        return -E2BIG;
+    if (f->n == f->room) {
+        f->room = f->room ? 2 * f->room : 64;
+        f->v = realloc(f->v, f->room * sizeof(*f->v));
+        if (!f->v)
+            abort();
+    }
+    struct tree_name *to = &f->v[f->n++];
+    *to = *x;
+    if (asprintf(&to->name, SLICE_FMT "%s", SLICE_ARG(name), is_dir ? "/" : "") < 0)
+        abort();
+    return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct tree_name *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+void tree_etag(uint64_t mtime, uint64_t size, uint64_t id, char ret[TREE_ETAG_SIZE])
+{
+    (void)snprintf(ret, TREE_ETAG_SIZE, "%" PRIx64 "-%" PRIx64 "-%" PRIx64, mtime, size, id);
+}
+
+/* ---- memory ---- */
+
+void tree_init(struct tree *t, tree_read_fn read, void *arg)
+{
+    *t = (struct tree){.read = read, .arg = arg};
+    lock_init(&t->lock, LOCK_ORIGIN);
+}
+
+void tree_fini(struct tree *t)
+{
+    if (!t->read)
+        return;
+    for (size_t i = 0; i < TREE_FOLDERS; i++) {
+        free(t->memory[i].path);
+        tree_folder_unref(t->memory[i].folder);
+    }
+    lock_fini(&t->lock);
+    t->read = NULL;
+}
+
+static struct tree_folder *recall(struct tree *t, const char *path)
+{
+    uint64_t now_ms = sys_mono_ms();
+    LOCK_SCOPE(&t->lock);
+    for (size_t i = 0; i < TREE_FOLDERS; i++) {
+        struct tree_memory *m = &t->memory[i];
+        if (m->path && strcmp(m->path, path) == 0 && now_ms - m->read_ms <= TREE_FOLDER_MS) {
+            m->folder->refs++;
+            return m->folder;
+        }
+    }
+    return NULL;
+}
+
+static void remember(struct tree *t, const char *path, struct tree_folder *f)
+{
+    lock_take(&t->lock);
+    size_t at = t->next % TREE_FOLDERS;
+    for (size_t i = 0; i < TREE_FOLDERS; i++)
+        if (t->memory[i].path && strcmp(t->memory[i].path, path) == 0)
+            at = i;
+    t->next += at == t->next % TREE_FOLDERS;
+    struct tree_memory old = t->memory[at];
+    f->refs++;
+    t->memory[at] = (struct tree_memory){slice_dup(slice_str(path)), f, sys_mono_ms()};
+    lock_drop(&t->lock);
+    tree_folder_unref(old.folder);
+    free(old.path);
+}
+
+/* ---- the walk ---- */
+
+struct place {
+    uint64_t id;
+    const struct place *above;
+};
+
+struct walk {
+    struct tree *tree;
+    struct arena *arena;
+    struct slice prefix, after; /* after: the larger of `after` and the token */
+    char delimiter;
+    bool first; /* the listing begins: nothing remembered counts */
+    size_t max;
+    struct origin_entry *entries;
+    size_t n;
+    bool truncated;
+    char key[ORIGIN_KEY_MAX_BYTES + 260]; /* of the directory being walked: "" or ends with '/' */
+    struct err *err;
+};
+
+/* 0, 1 when the page is full, or an error. */
+static int emit(struct walk *w, struct slice key, const struct tree_name *x, bool is_prefix)
+{
+    if (w->delimiter && !is_prefix) {
+        ssize_t at = slice_find(slice_from(key, w->prefix.n), w->delimiter);
+        if (at >= 0) {
+            key = slice_sub(key, 0, w->prefix.n + (size_t)at + 1);
+            is_prefix = true;
+        }
+    }
+    struct slice last = w->n ? w->entries[w->n - 1].key : w->after;
+    if (slice_cmp(key, last) <= 0)
+        return 0; /* a common prefix that was told already */
+    if (w->n == w->max) {
+        w->truncated = true;
+        return 1;
+    }
+    if (arena_left(w->arena) < key.n + TREE_ETAG_SIZE + 64)
+        return err_set(w->err, -ENOMEM, "the page needs more memory than the request has");
+    struct origin_entry *to = &w->entries[w->n++];
+    *to = (struct origin_entry){.key = arena_dup(w->arena, key), .is_prefix = is_prefix};
+    if (!is_prefix)
+        to->attr = (struct origin_attr){
+            .size_bytes = x->size, .mtime_ns = x->mtime_ns, .etag = arena_dup(w->arena, slice_str(x->etag))};
+    return 0;
+}
+
+/* Whether the page may have keys that begin with `dir`. */
+static bool may_have(const struct walk *w, struct slice dir)
+{
+    size_t n = MIN(dir.n, w->prefix.n);
+    if (n > 0 && memcmp(dir.p, w->prefix.p, n) != 0)
+        return false;
+    return slice_cmp(dir, w->after) > 0 || slice_starts(w->after, dir);
+}
+
+/* The directory w->key[0..key_n), from memory or from the origin. */
+static int read_folder(struct walk *w, size_t key_n, struct tree_folder **ret)
+{
+    char path[sizeof(w->key)];
+    memcpy(path, w->key, key_n);
+    path[key_n ? key_n - 1 : 0] = '\0';
+    struct tree_folder *f = w->first ? NULL : recall(w->tree, path);
+    if (!f) {
+        int r = w->tree->read(w->tree->arg, path, &f, w->err);
+        if (r < 0)
+            return r;
+        if (f->n > 0)
+            qsort(f->v, f->n, sizeof(*f->v), compare);
+        remember(w->tree, path, f);
+    }
+    *ret = f;
+    return 0;
+}
+
+static bool leads_back(uint64_t id, const struct place *p)
+{
+    for (; p; p = p->above)
+        if (id != 0 && p->id == id)
+            return true;
+    return false;
+}
+
+static int walk_folder(struct walk *w, size_t key_n, unsigned depth, const struct place *above);
+
+static int visit(struct walk *w, size_t key_n, const struct tree_name *x, unsigned depth,
+                 const struct place *here)
+{
+    size_t n = strlen(x->name);
+    if (key_n + n > ORIGIN_KEY_MAX_BYTES)
+        return 0; /* no key can name it */
+    memcpy(w->key + key_n, x->name, n + 1);
+    struct slice key = slice_of(w->key, key_n + n);
+    int r = 0;
+    if (x->name[n - 1] != '/') {
+        if (slice_starts(key, w->prefix) && slice_cmp(key, w->after) > 0)
+            r = emit(w, key, x, false);
+    } else if (!may_have(w, key)) {
+        r = 0;
+    } else if (w->delimiter == '/' && key.n > w->prefix.n) {
+        r = emit(w, key, NULL, true);
+    } else if (depth < DEPTH_MAX && !leads_back(x->id, here)) {
+        r = walk_folder(w, key_n + n, depth + 1, here);
+    }
+    w->key[key_n] = '\0';
+    return r;
+}
+
+static int walk_folder(struct walk *w, size_t key_n, unsigned depth, const struct place *above)
+{
+    struct tree_folder *_cleanup_(tree_folder_unrefp) f = NULL;
+    int r = read_folder(w, key_n, &f);
+    if (r == -ENOENT && key_n > 0)
+        return 0; /* gone, or never there */
+    if (r < 0)
+        return r;
+    struct slice key = slice_of(w->key, key_n);
+    bool empty = f->n == 0 && !f->hides, asked = slice_eq(key, w->prefix);
+    if (key_n > 0 && (asked || empty) && slice_starts(key, w->prefix))
+        r = emit(w, key, &f->self, false);
+    struct place here = {f->self.id, above};
+    for (size_t i = 0; i < f->n && r == 0; i++)
+        r = visit(w, key_n, &f->v[i], depth, &here);
+    return r;
+}
+
+/* ---- the page ---- */
+
+/* Where the walk begins: the directory part of the prefix. False when no path can begin so. */
+static bool start_of(struct walk *w, size_t *ret_n)
+{
+    char path[ORIGIN_KEY_MAX_BYTES + 1];
+    bool is_dir;
+    struct slice dir = slice_sub(w->prefix, 0, (size_t)(slice_rfind(w->prefix, '/') + 1));
+    if (w->prefix.n > ORIGIN_KEY_MAX_BYTES || (dir.n > 0 && file_key_path(dir, path, &is_dir, NULL) < 0))
+        return false;
+    memcpy(w->key, dir.p ? dir.p : "", dir.n);
+    w->key[dir.n] = '\0';
+    *ret_n = dir.n;
+    return true;
+}
+
+int tree_list(struct tree *t, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+              struct err *e)
+{
+    struct walk w = {.tree = t, .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
+    w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
+    w.first = l->token.n == 0;
+    w.max = l->max == 0 ? PAGE_MAX : MIN(l->max, (uint32_t)PAGE_MAX);
+    if (arena_left(a) < w.max * sizeof(struct origin_entry) + 64)
+        return err_set(e, -ENOMEM, "the page needs more memory than the request has");
+    w.entries = arena_alloc(a, w.max * sizeof(struct origin_entry));
+    size_t n = 0;
+    int r = start_of(&w, &n) ? walk_folder(&w, n, 0, NULL) : 0;
+    if (r < 0)
+        return r;
+    *ret = (struct origin_page){.entries = w.entries,
+                                .n = w.n,
+                                .truncated = w.truncated,
+                                .next_token = w.truncated ? w.entries[w.n - 1].key : SLICE_NULL};
+    return 0;
+}

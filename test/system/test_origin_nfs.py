@@ -1,0 +1,167 @@
+"""The NFS origin before nfs-ganesha: servers that end and start again, links, wrong settings."""
+
+import concurrent.futures
+import os
+import threading
+import time
+
+import pytest
+
+import harness
+import origins
+from test_origins import check, fill, s3_keys
+
+pytestmark = pytest.mark.xdist_group("nfs")
+
+
+@pytest.fixture(scope="module")
+def server(work):
+    reason = origins.Ganesha.missing()
+    if reason:
+        pytest.skip(f"not run: {reason}")
+    with origins.Ganesha(work / "nfs-origin") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def node(work):
+    with harness.Node(work / "nfs-node") as running:
+        yield running
+
+
+def new_bucket(node, server, **properties):
+    name = harness.random_name()
+    server.make_folder(name)
+    node.create_bucket(name, server.url(name), **{**server.properties(), **properties})
+    return name
+
+
+def test_server_restarts(node, server):
+    """A server that was killed and started again is used again without anyone's help; what was written before is there."""
+    name = new_bucket(node, server, validate="always")
+    s3 = node.s3()
+    data = os.urandom(100000)
+    s3.put_object(Bucket=name, Key="a/k", Body=data)
+    server.restart()
+    assert s3.get_object(Bucket=name, Key="a/k")["Body"].read() == data
+    s3.put_object(Bucket=name, Key="a/l", Body=data)
+    assert server.get(f"{name}/a/l") == data
+    assert s3_keys(s3, name) == ["a/k", "a/l"]
+
+
+def test_server_killed_in_the_middle(node, server):
+    """Reads and writes that run while the server is killed and started again end well, or with an error and nothing half written."""
+    name = new_bucket(node, server)
+    data = {f"k{i}": os.urandom(3 << 20) for i in range(6)}
+    fill(server, name + "/", data)
+    s3 = node.s3()
+
+    def work(key):
+        bad = []
+        try:
+            if s3.get_object(Bucket=name, Key=key)["Body"].read() != data[key]:
+                bad.append(f"{key}: other bytes")
+        except Exception as error:  # an error is an answer; other bytes are not
+            print(key, error)
+        try:
+            s3.put_object(Bucket=name, Key="new-" + key, Body=data[key])
+            if server.get(f"{name}/new-{key}") != data[key]:
+                bad.append(f"new-{key}: acknowledged, but not there")
+        except Exception as error:
+            print("new", key, error)
+        return bad
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        running = [pool.submit(work, key) for key in data]
+        time.sleep(0.1)  # somewhere in the middle; where does not matter
+        server.restart()
+        assert [bad for one in running for bad in one.result(300)] == []
+    for key, value in data.items():
+        assert s3.get_object(Bucket=name, Key=key)["Body"].read() == value
+        assert server.get(f"{name}/new-{key}") in (None, value)
+
+
+def test_no_temporary_file_is_seen(node, server):
+    """While an object is being written, no listing and no read shows it; afterwards no other file is left."""
+    name = new_bucket(node, server, validate="always", write="through")
+    s3 = node.s3()
+    folder = server.data / name
+    seen, stop = set(), threading.Event()
+
+    def watch():
+        while not stop.is_set():
+            seen.update(s3_keys(s3, name))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for i in range(5):
+            s3.put_object(Bucket=name, Key=f"k{i}", Body=os.urandom(2 << 20))
+    finally:
+        stop.set()
+        watcher.join()
+    assert seen <= {f"k{i}" for i in range(5)}
+    assert sorted(os.listdir(folder)) == [f"k{i}" for i in range(5)]
+
+
+def test_links_and_odd_files(node, server):
+    """Links to files and folders are followed, one that leads back once; pipes and links to nowhere are no objects."""
+    name = new_bucket(node, server)
+    fill(server, name + "/", {"real/f": b"data", "g": b"other"})
+    folder = server.data / name
+    (folder / "link").symlink_to("real/f")
+    (folder / "dir").symlink_to("real")
+    (folder / "real" / "back").symlink_to("..")
+    (folder / "nowhere").symlink_to("not-there")
+    os.mkfifo(folder / "pipe")
+    s3 = node.s3()
+    keys = s3_keys(s3, name)
+    assert {"real/f", "g", "link", "dir/f"} <= set(keys) and not {"nowhere", "pipe"} & set(keys), keys
+    assert len(keys) < 20, keys
+    assert s3.get_object(Bucket=name, Key="link")["Body"].read() == b"data"
+    assert s3.get_object(Bucket=name, Key="dir/f")["Body"].read() == b"data"
+    for key in ("nowhere", "pipe", "real"):
+        with pytest.raises(s3.exceptions.ClientError) as refused:
+            s3.get_object(Bucket=name, Key=key)
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] in (403, 404)
+
+
+def test_user_and_group(node, server):
+    """origin.uid and origin.gid are who writes, and what that user may not is refused with the reason."""
+    name = harness.random_name()
+    server.make_folder(name)
+    os.chmod(server.data / name, 0o777)
+    os.chmod(server.data, 0o755)
+    node.create_bucket(name, server.url(name), **server.properties(), **{"origin.uid": "4711", "origin.gid": "4712"})
+    s3 = node.s3()
+    s3.put_object(Bucket=name, Key="k", Body=b"data")
+    st = os.stat(server.data / name / "k")
+    assert (st.st_uid, st.st_gid) == (4711, 4712)
+    fill(server, name + "/", {"secret": b"x"})
+    os.chmod(server.data / name / "secret", 0o600)
+    with pytest.raises(s3.exceptions.ClientError) as refused:
+        s3.get_object(Bucket=name, Key="secret")
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+
+
+def test_modification_time(node, server):
+    """The time that metadata tells is given to the file."""
+    name = new_bucket(node, server)
+    node.s3().put_object(Bucket=name, Key="k", Body=b"data", Metadata={"mtime": "1500000000.25"})
+    assert os.stat(server.data / name / "k").st_mtime == 1500000000.25
+
+
+def test_wrong_settings(node, server):
+    """One line says what is wrong and what to do: paths, ports, URLs."""
+    for url, properties, words in (
+            (server.url("not-there"), server.properties(), "is the directory there, and exported"),
+            (server.root_url.replace(f":{server.port}/", f":{harness.free_port()}/"), server.properties(), "is this its address"),
+            (server.root_url, {"origin.mount_port": harness.free_port()}, "origin.mount_port")):
+        said = check(node, url, {**properties, "origin.connect_timeout": "5s"}, status=1)
+        assert said["list"]["state"] == "failed" and words in said["list"]["text"], said["list"]
+        assert said["read"]["state"] == "skipped"
+    for url, words in (("nfs://", "nfs://HOST"), ("nfs://nas", "nfs://HOST"), ("nfs://nas/x?uid=0", "origin.uid")):
+        done = node.cli("origin", "check", url, check=False)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+    done = node.cli("origin", "check", "nfs://nas/x", "--set", "origin.uid=me", check=False)
+    assert done.returncode == 2 and 'origin.uid "me"' in done.stderr, done.stderr

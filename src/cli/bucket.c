@@ -20,8 +20,8 @@ static const struct option rows[] = {
      .type = OPTION_STRING,
      .offset = offsetof(struct bucket_options, origin),
      .arg = "URL",
-     .doc =
-         "create: where the data is, s3://, gs://, az://, http[s]:// or file:///, as docs/ORIGINS.md says"},
+     .doc = "create: where the data is, s3://, gs://, az://, hdfs://, nfs://, http[s]:// or file:///, as "
+            "docs/ORIGINS.md says"},
     {.name = "set",
      .short_flag = 's',
      .type = OPTION_LIST,

@@ -260,12 +260,14 @@ KIND(sync, "BUCKET[/PREFIX] BUCKET[/PREFIX]",
      "what the\nfirst does not have." OUTLIVES,
      2)
 KIND(export, "BUCKET[/PREFIX] URL",
-     "Copies the objects below a prefix to an origin: s3://BUCKET/PREFIX, gs://, az://, file:///DIR, "
-     "forebay://HOST:PORT/BUCKET.\nEach appears there whole or not at all and is verified; content type, "
+     "Copies the objects below a prefix to an origin: s3://BUCKET/PREFIX, gs://, az://, hdfs://, nfs://, "
+     "file:///DIR, forebay://HOST:PORT/BUCKET.\nEach appears there whole or not at all and is verified; "
+     "content type, "
      "metadata and modification time are kept.\nA manifest with sizes and checksums is written beside "
      "them." OUTLIVES,
      2)
 KIND(import, "URL BUCKET[/PREFIX]",
-     "Copies the objects of an origin (s3://, gs://, az://, http://, file://, forebay://) into a bucket, "
+     "Copies the objects of an origin (s3://, gs://, az://, hdfs://, nfs://, http://, file://, forebay://) "
+     "into a bucket, "
      "verified, with\ncontent type, metadata and modification time." OUTLIVES,
      2)

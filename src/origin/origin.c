@@ -19,7 +19,7 @@
 
 static const struct origin_ops *const kinds[] = {&origin_s3_ops,   &origin_gs_ops,    &origin_az_ops,
                                                  &origin_http_ops, &origin_https_ops, &origin_forebay_ops,
-                                                 &origin_nfs_ops,  &origin_file_ops};
+                                                 &origin_nfs_ops,  &origin_hdfs_ops,  &origin_file_ops};
 
 static const struct option rows[] = {
 #define X(field, option_type, option_name, argument, default_value, least, most, choice_list, is_secret,     \
@@ -42,7 +42,7 @@ const struct option_table origin_option_table = {rows, ARRAY_SIZE(rows), NULL};
 
 const char *origin_schemes(void)
 {
-    static const char text[] = "s3, gs, az, http, https, forebay, nfs, file";
+    static const char text[] = "s3, gs, az, http, https, forebay, hdfs, nfs, file";
     return text;
 }
 

@@ -216,12 +216,13 @@ struct origin {
 };
 
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",
- * "forebay://host:port/bucket", "nfs://host/export/dir", "file:///dir". bucket_name labels the metrics. */
+ * "forebay://host:port/bucket", "hdfs://host:port/path", "nfs://host/export/dir", "file:///dir". bucket_name
+ * labels the metrics. */
 int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
                 struct err *e);
 void origin_close(struct origin *o);
 DEFINE_CLEANUP(struct origin, origin_close)
-/* One line for every kind: "s3, gs, az, http, https, forebay, nfs, file". */
+/* One line for every kind: "s3, gs, az, http, https, forebay, hdfs, nfs, file". */
 const char *origin_schemes(void);
 
 /* These count METRIC_ORIGIN_* and prefix errors with "origin URL: ". Sizes of bodies are checked: fewer or

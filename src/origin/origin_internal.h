@@ -11,6 +11,7 @@ extern const struct origin_ops origin_az_ops;
 extern const struct origin_ops origin_http_ops;
 extern const struct origin_ops origin_https_ops;
 extern const struct origin_ops origin_nfs_ops;
+extern const struct origin_ops origin_hdfs_ops;
 
 /* Counts one request that was sent: op is "get", "head", "list", ..., status the HTTP status, 0 when none
  * came. Kinds without HTTP pass err_http_status() of the outcome. */

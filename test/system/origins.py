@@ -14,6 +14,8 @@ import hmac
 import json
 import os
 import pathlib
+import pwd
+import subprocess
 import sys
 import urllib.error
 import urllib.parse
@@ -296,3 +298,108 @@ class Ganesha(Directory):
         self.kill()
         self.start()
         harness.wait_until(self._answers, harness.READY_SECONDS, f"{self.name} answers")
+
+
+class Hadoop(Server):
+    """A namenode and a datanode, each a process; the origin is the namenode's WebHDFS. The tests ask it apart from the product."""
+
+    folders = True
+    place = harness.ROOT / ".deps/hadoop"
+    user = "tester"
+
+    def __init__(self, directory):
+        self.ports = {name: harness.free_port() for name in ("rpc", "data", "http", "ipc")}
+        self.datanode = harness.Program(pathlib.Path(directory) / "datanode", "datanode")
+        super().__init__(directory)
+
+    @classmethod
+    def missing(cls):
+        return None if (cls.place / "run").exists() else "no Hadoop; make it with scripts/origin-emulators build hadoop"
+
+    def _configure(self):
+        conf = self.dir / "conf"
+        conf.mkdir(exist_ok=True)
+        ports = self.ports
+        (conf / "log4j.properties").write_text("log4j.rootLogger=WARN,c\nlog4j.appender.c=org.apache.log4j.ConsoleAppender\n"
+                                               "log4j.appender.c.layout=org.apache.log4j.SimpleLayout\n")
+        for name, values in {
+                "core": {"fs.defaultFS": f"hdfs://127.0.0.1:{ports['rpc']}", "hadoop.tmp.dir": self.dir / "tmp"},
+                "hdfs": {"dfs.namenode.name.dir": self.data / "name", "dfs.datanode.data.dir": self.data / "data",
+                         "dfs.namenode.http-address": f"127.0.0.1:{self.port}", "dfs.datanode.address": f"127.0.0.1:{ports['data']}",
+                         "dfs.datanode.http.address": f"127.0.0.1:{ports['http']}", "dfs.datanode.hostname": "127.0.0.1",
+                         "dfs.datanode.ipc.address": f"127.0.0.1:{ports['ipc']}", "dfs.replication": 1,
+                         "dfs.namenode.safemode.extension": 0, "dfs.permissions.superusergroup": "super", "dfs.ls.limit": 7,
+                         "dfs.namenode.acls.enabled": "true"}}.items():
+            rows = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in values.items())
+            (conf / f"{name}-site.xml").write_text(f"<configuration>{rows}</configuration>")
+        return conf
+
+    def start(self):
+        conf = self._configure()
+        run = self.place / "run"
+        if not (self.data / "name").exists():
+            subprocess.run([run, conf, "namenode.NameNode", "-format", "-nonInteractive"], check=True, timeout=harness.READY_SECONDS,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.spawn([run, conf, "namenode.NameNode"])
+        self.datanode.spawn([run, conf, "datanode.DataNode"])
+
+    def stop(self):
+        self.datanode.stop()
+        super().stop()
+
+    def ask(self, method, path, op, user=None, data=None, **query):
+        """(status, headers, body), at the datanode where one is told."""
+        query = {"op": op, "user.name": user or self.user, **query}
+        url = f"{self.endpoint}/webhdfs/v1/{urllib.parse.quote(path)}?{urllib.parse.urlencode(query)}"
+        status, headers, body = request(url, method)
+        if status == 307:
+            status, headers, body = request(urllib.parse.quote(headers["Location"], safe=":/?&=%+"), method, data or b"",
+                                            {"Content-Type": "application/octet-stream"})
+        return status, headers, body
+
+    def _answers(self):
+        if not self.running() or not self.datanode.running():
+            raise RuntimeError(f"{self.name} ended:\n{self.log_tail()}\n{self.datanode.log_tail()}")
+        try:
+            superuser = pwd.getpwuid(os.geteuid()).pw_name
+            return self.ask("PUT", "ready", "CREATE", superuser, b"x", overwrite="true")[0] == 201
+        except OSError:
+            return False
+
+    def prepare(self):
+        superuser = pwd.getpwuid(os.geteuid()).pw_name
+        for op, query in (("MKDIRS", {}), ("SETOWNER", {"owner": self.user})):
+            status, _, body = self.ask("PUT", "work", op, superuser, **query)
+            assert status == 200, body
+
+    def url(self, prefix=""):
+        return f"hdfs://127.0.0.1:{self.port}/work" + (f"/{prefix}" if prefix else "")
+
+    def properties(self):
+        return {"origin.user": self.user}
+
+    def make_folder(self, name):
+        status, _, body = self.ask("PUT", f"work/{name}", "MKDIRS")
+        assert status == 200, body
+
+    def put(self, key, data):
+        status, _, body = self.ask("PUT", f"work/{key}", "CREATE", data=data, overwrite="true")
+        assert status == 201, body
+
+    def get(self, key):
+        url = f"{self.endpoint}/webhdfs/v1/work/{urllib.parse.quote(key)}?op=OPEN&user.name={self.user}"
+        status, _, body = request(url)
+        return body if status == 200 else None
+
+    def delete(self, key):
+        assert json.loads(self.ask("DELETE", f"work/{key}", "DELETE")[2])["boolean"]
+
+    def names(self, folder=""):
+        listing = json.loads(self.ask("GET", f"work/{folder}", "LISTSTATUS")[2])
+        return {x["pathSuffix"]: x for x in listing.get("FileStatuses", {}).get("FileStatus", [])}
+
+    def keys(self, folder=""):
+        found = []
+        for name, x in self.names(folder).items():
+            found += self.keys(f"{folder}{name}/") if x["type"] == "DIRECTORY" else [folder + name]
+        return sorted(found)

@@ -10,7 +10,7 @@ import harness
 import origins
 import wire
 
-KINDS = {"az": origins.Azurite, "gs": origins.Gcs, "http": origins.Nginx, "nfs": origins.Ganesha}
+KINDS = {"az": origins.Azurite, "gs": origins.Gcs, "hdfs": origins.Hadoop, "http": origins.Nginx, "nfs": origins.Ganesha}
 SMALL = {f"epoch/{i:03d}.bin": os.urandom(2000 + 37 * i) for i in range(40)}
 LARGE = os.urandom(9 * (1 << 20) + 12345)  # above what goes in one request
 

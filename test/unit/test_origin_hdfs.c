@@ -1,0 +1,247 @@
+/* layer: origin */
+/* threaded */
+/*
+ * The HDFS kind: documents as text, and a server that answers whatever the test scripts (HttpFS among them).
+ * The same kind against a namenode and a datanode: test/system/test_origins.py, test_origin_hdfs.py.
+ */
+#include "origin/hdfs_internal.h"
+
+#include "web_fixture.h"
+
+static const char *const one_at_a_time[] = {"origin.connections", "1", "origin.user", "me", NULL};
+
+#define STATUS(size, mtime)                                                                                  \
+    "{\"FileStatus\":{\"fileId\":16,\"length\":" size ",\"modificationTime\":" mtime ",\"type\":\"FILE\"}}"
+#define OK(length) "HTTP/1.1 200 OK\r\nContent-Length: " length "\r\n\r\n"
+#define JSON(body) "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" body
+
+/* Statuses as a namenode (3.3) and HttpFS tell them. */
+static void test_status(void **state)
+{
+    struct hdfs_status st;
+    struct err e = {0};
+    char etag[TREE_ETAG_SIZE];
+    WEB_FIXTURE_OK(hdfs_json_status(
+                       SLICE_LIT("{\"FileStatus\":{\"accessTime\":1795276444724,\"blockSize\":134217728,"
+                                 "\"childrenNum\":0,\"fileId\":16387,\"group\":\"supergroup\",\"length\":12,"
+                                 "\"modificationTime\":1795276445480,\"owner\":\"root\",\"pathSuffix\":\"\","
+                                 "\"permission\":\"644\",\"replication\":1,\"storagePolicy\":0,\"type\":"
+                                 "\"FILE\"}}"),
+                       &st, &e),
+                   e);
+    assert_true(st.is_file && !st.is_dir && st.size == 12 && st.mtime_ms == 1795276445480 && st.id == 16387);
+    hdfs_etag(&st, etag);
+    assert_string_equal(etag, "1a1fed09728-c-4003");
+    WEB_FIXTURE_OK(hdfs_json_status(SLICE_LIT("{\"FileStatus\":{\"pathSuffix\":\"\",\"type\":\"DIRECTORY\","
+                                              "\"length\":0,\"modificationTime\":5}}"),
+                                    &st, &e),
+                   e);
+    assert_true(st.is_dir && !st.is_file && st.id == 0);
+    static const char *const bad[] = {
+        "",
+        "{}",
+        "[]",
+        "null",
+        "{\"FileStatus\":7}",
+        "{\"FileStatus\":{\"type\":\"FILE\",\"length\":-1,\"modificationTime\":5}}",
+        "{\"FileStatus\":{\"type\":\"FILE\",\"length\":1}}",
+        "{\"FileStatus\":{\"length\":1,\"modificationTime\":5}}",
+        "{\"FileStatus\":{\"type\":\"FILE\",\"length\":1,\"modificationTime\":9223372036854775807}}",
+        "{\"FileStatus\":{\"type\":\"FILE\",\"length\":1.5,\"modificationTime\":5}}",
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        assert_int_equal(hdfs_json_status(slice_str(bad[i]), &st, &e), ERR_ORIGIN_FAILED);
+}
+
+/* Batches say what follows; links and our own temporary files are not listed; a file is no directory. */
+static void test_listing(void **state)
+{
+    struct err e = {0};
+    char *last = NULL;
+    uint64_t left = 9;
+    struct tree_folder *f = tree_folder_new();
+#define ENTRY(name, type)                                                                                    \
+    "{\"pathSuffix\":\"" name "\",\"type\":\"" type "\",\"length\":3,\"modificationTime\":5,\"fileId\":7}"
+    WEB_FIXTURE_OK(
+        hdfs_json_listing(
+            SLICE_LIT("{\"DirectoryListing\":{\"partialListing\":{\"FileStatuses\":{"
+                      "\"FileStatus\":[" ENTRY("a b+%", "FILE") "," ENTRY("d", "DIRECTORY") "," ENTRY(
+                          "l", "SYMLINK") "," ENTRY(".forebay-tmp-1", "FILE") "]}},"
+                                                                              "\"remainingEntries\":2}}"),
+            f, &last, &left, &e),
+        e);
+    assert_int_equal(f->n, 2);
+    assert_string_equal(f->v[0].name, "a b+%");
+    assert_string_equal(f->v[0].etag, "5-3-7");
+    assert_string_equal(f->v[1].name, "d/");
+    assert_int_equal(f->v[1].size, 0);
+    assert_string_equal(last, ".forebay-tmp-1");
+    assert_int_equal(left, 2);
+    assert_true(f->hides);
+    free(last);
+    last = NULL;
+    WEB_FIXTURE_OK(
+        hdfs_json_listing(SLICE_LIT("{\"FileStatuses\":{\"FileStatus\":[]}}"), f, &last, &left, &e), e);
+    assert_true(last == NULL && left == 0);
+    static const struct {
+        const char *text;
+        int code;
+    } bad[] = {
+        {"{\"FileStatuses\":{\"FileStatus\":[" ENTRY("", "FILE") "]}}", -ENOENT},
+        {"{\"FileStatuses\":{\"FileStatus\":[7]}}", ERR_ORIGIN_FAILED},
+        {"{\"FileStatuses\":{}}", ERR_ORIGIN_FAILED},
+        {"{\"DirectoryListing\":{\"partialListing\":{\"FileStatuses\":{\"FileStatus\":[]}}}}",
+         ERR_ORIGIN_FAILED},
+        {"{\"DirectoryListing\":{\"partialListing\":{\"FileStatuses\":{\"FileStatus\":[]}},"
+         "\"remainingEntries\":1}}",
+         ERR_ORIGIN_FAILED},
+        {"<html>", ERR_ORIGIN_FAILED},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        assert_int_equal(hdfs_json_listing(slice_str(bad[i].text), f, &last, &left, &e), bad[i].code);
+    tree_folder_unref(f);
+}
+
+/* Errors have the class of their exception; one without has that of its status. */
+static void test_errors(void **state)
+{
+    static const struct {
+        int status, code;
+        const char *exception;
+    } rows[] = {
+        {404, -ENOENT, "FileNotFoundException"},     {403, ERR_ORIGIN_DENIED, "AccessControlException"},
+        {403, ERR_ORIGIN_FAILED, "IOException"},     {403, ERR_ORIGIN_DOWN, "StandbyException"},
+        {403, ERR_ORIGIN_BUSY, "SafeModeException"}, {403, ERR_PRECONDITION, "FileAlreadyExistsException"},
+        {403, -ENOSPC, "DSQuotaExceededException"},  {401, ERR_ORIGIN_DENIED, "SomethingElse"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct web_response r = {.status = rows[i].status};
+        struct err e = {0};
+        char body[256];
+        (void)snprintf(body, sizeof(body),
+                       "{\"RemoteException\":{\"exception\":\"%s\",\"message\":\"words\\n\\tat "
+                       "stack\"}}",
+                       rows[i].exception);
+        assert_int_equal(hdfs_json_refused(&r, slice_str(body), &e), rows[i].code);
+        assert_non_null(strstr(e.text, rows[i].exception));
+        assert_non_null(strstr(e.text, "words"));
+        assert_null(strstr(e.text, "stack"));
+    }
+    struct web_response r = {.status = 503, .reason = "Busy"};
+    struct err e = {0};
+    assert_int_equal(hdfs_json_refused(&r, SLICE_LIT("<html>"), &e), ERR_ORIGIN_BUSY);
+    assert_string_equal(e.text, "503 Busy");
+}
+
+/* A server that answers OPEN at once (HttpFS) is read without a datanode; the version is looked at before and
+ * after. */
+static void test_read_without_redirect(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = OK("40"), .pad = 40},
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        /* changed meanwhile */
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = OK("40"), .pad = 40},
+        {.answer = JSON(STATUS("100", "6")), .close = true},
+        /* cut */
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = OK("39"), .pad = 39},
+        /* longer */
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = OK("41"), .pad = 41, .close = true},
+    };
+    struct web_fixture f;
+    struct web_sink s;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    WEB_FIXTURE_OK(web_fixture_get(&f, 10, 40, "5-64-10", &s, &e), e);
+    assert_int_equal(s.bytes, 40);
+    assert_string_equal(s.etag, "5-64-10");
+    assert_int_equal(web_fixture_get(&f, 10, 40, "5-64-10", &s, &e), ERR_PRECONDITION);
+    assert_int_equal(web_fixture_get(&f, 10, 40, NULL, &s, &e), ERR_ORIGIN_SHORT);
+    assert_int_equal(web_fixture_get(&f, 10, 40, NULL, &s, &e), ERR_ORIGIN_SHORT);
+    web_fixture_stop(&f);
+}
+
+/* A server whose rename knows no options (HttpFS): the target is deleted first, and it is not tried again
+ * with them. */
+static void test_put_without_options(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"}, /* CREATE at once, empty */
+        {.answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"}, /* again, with the bytes */
+        {.answer = JSON(STATUS("10", "5")), .close = true},
+        {.answer = JSON("{\"boolean\":false}"), .close = true}, /* RENAME */
+        {.answer = JSON(STATUS("3", "4")), .close = true},
+        {.answer = JSON("{\"boolean\":true}"), .close = true}, /* DELETE */
+        {.answer = JSON("{\"boolean\":true}"), .close = true}, /* RENAME */
+        /* The second time the rename fails: the new file stays. */
+        {.answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = JSON(STATUS("10", "5")), .close = true},
+        {.answer = JSON(STATUS("3", "4")), .close = true},
+        {.answer = JSON("{\"boolean\":true}"), .close = true},
+        {.answer = JSON("{\"boolean\":false}"), .close = true},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    WEB_FIXTURE_OK(web_fixture_put(&f, 10, &attr, &e), e);
+    assert_true(slice_eq_str(attr.etag, "5-a-10"));
+    assert_int_equal(web_fixture_put(&f, 10, &attr, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "the new one is .forebay-tmp-"));
+    web_fixture_stop(&f);
+}
+
+static int open_with(const char *url, const char *const *more, struct err *e)
+{
+    struct origin_options o;
+    struct origin *x = NULL;
+    assert_int_equal(option_init(&origin_option_table, &o, e), 0);
+    for (; *more; more += 2)
+        web_fixture_option(&o, more[0], more[1]);
+    int r = origin_open(url, &o, "b", &x, e);
+    option_fini(&origin_option_table, &o);
+    if (r == 0)
+        origin_close(x);
+    return r;
+}
+
+/* URLs and settings that cannot be are one line that says how to write them. */
+static void test_open(void **state)
+{
+    static const char *const none[] = {NULL};
+    static const char *const both[] = {"origin.user", "me", "origin.delegation_token", "hush", NULL};
+    static const char *const gateway[] = {"origin.endpoint", "https://gate:8443/cluster", NULL};
+    static const char *const bad[] = {"hdfs://",
+                                      "hdfs://nn",
+                                      "hdfs:///x",
+                                      "hdfs://nn/x",
+                                      "hdfs://nn:9870/../x",
+                                      "hdfs://nn:9870/a//b",
+                                      "hdfs://me@nn:9870/x",
+                                      "hdfs://nn:9870/x?op=DELETE"};
+    struct err e = {0};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        assert_int_equal(open_with(bad[i], none, &e), ERR_BAD_OPTION);
+        assert_non_null(strstr(e.text, "write hdfs://HOST:PORT[/PATH]"));
+    }
+    assert_int_equal(open_with("hdfs://nn:9870", none, &e), 0);
+    assert_int_equal(open_with("hdfs://[::1]:9870/a b/", none, &e), 0);
+    assert_int_equal(open_with("hdfs://cluster/x", gateway, &e), 0);
+    assert_int_equal(open_with("hdfs://nn:9870/x", both, &e), ERR_BAD_OPTION);
+    assert_null(strstr(e.text, "hush"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_status), cmocka_unit_test(test_listing),
+        cmocka_unit_test(test_errors), cmocka_unit_test(test_read_without_redirect),
+        cmocka_unit_test(test_open),   cmocka_unit_test(test_put_without_options),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

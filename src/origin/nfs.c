@@ -240,8 +240,8 @@ static int parse_host(struct slice all, struct slice *ret_host, uint64_t *ret_po
 
 int nfs_parse_url(struct slice rest, char **ret_host, uint64_t *ret_port, char **ret_path, struct err *e)
 {
-    struct slice host;
-    uint64_t port;
+    struct slice host = SLICE_NULL;
+    uint64_t port = 0;
     ssize_t slash = slice_find(rest, '/');
     struct slice path = slash < 0 ? SLICE_NULL : slice_from(rest, (size_t)slash);
     int r = parse_host(slash < 0 ? rest : slice_sub(rest, 0, (size_t)slash), &host, &port, e);
@@ -336,7 +336,7 @@ static struct nfs *nfs_new(const struct origin_options *o)
 static int nfs_open_origin(struct slice rest, const struct origin_options *o, struct origin **ret,
                            struct err *e)
 {
-    uint64_t port;
+    uint64_t port = 0;
     struct nfs *_cleanup_(nfs_freep) x = nfs_new(o);
     int r = nfs_parse_url(rest, &x->host, &port, &x->path, e);
     if (r == 0)

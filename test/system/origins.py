@@ -39,6 +39,7 @@ class Server(harness.Program):
     """What they share: a port, and the wait until it answers."""
 
     writable = True
+    ready_seconds = harness.READY_SECONDS
 
     def __init__(self, directory):
         super().__init__(directory, type(self).__name__.lower())
@@ -46,7 +47,7 @@ class Server(harness.Program):
         self.data = self.dir / "data"
         self.data.mkdir(exist_ok=True)
         self.start()
-        harness.wait_until(self._answers, harness.READY_SECONDS, f"{self.name} answers")
+        harness.wait_until(self._answers, self.ready_seconds, f"{self.name} answers")
         self.prepare()
 
     def _answers(self):
@@ -305,6 +306,7 @@ class Hadoop(Server):
 
     folders = True
     place = harness.ROOT / ".deps/hadoop"
+    ready_seconds = 200  # two Java programs
     user = "tester"
 
     def __init__(self, directory):
@@ -338,7 +340,7 @@ class Hadoop(Server):
         conf = self._configure()
         run = self.place / "run"
         if not (self.data / "name").exists():
-            subprocess.run([run, conf, "namenode.NameNode", "-format", "-nonInteractive"], check=True, timeout=harness.READY_SECONDS,
+            subprocess.run([run, conf, "namenode.NameNode", "-format", "-nonInteractive"], check=True, timeout=self.ready_seconds,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.spawn([run, conf, "namenode.NameNode"])
         self.datanode.spawn([run, conf, "datanode.DataNode"])
@@ -353,7 +355,7 @@ class Hadoop(Server):
         url = f"{self.endpoint}/webhdfs/v1/{urllib.parse.quote(path)}?{urllib.parse.urlencode(query)}"
         status, headers, body = request(url, method)
         if status == 307:
-            status, headers, body = request(urllib.parse.quote(headers["Location"], safe=":/?&=%+"), method, data or b"",
+            status, headers, body = request(urllib.parse.quote(headers["Location"].encode("latin-1"), safe=":/?&=%+"), method, data or b"",
                                             {"Content-Type": "application/octet-stream"})
         return status, headers, body
 

@@ -39,6 +39,16 @@
       "S3 requests for the host BUCKET.NAME are about that bucket")                                          \
     X(lifecycle_interval, DURATION, "lifecycle-interval", "TIME", "1h", 100, 86400000, NULL, false,          \
       "time between passes that carry out the lifecycle rules of buckets")                                   \
+    X(limit_requests, UINT, "limit-requests", "N", "0", 0, 0, NULL, false,                                   \
+      "most requests for data a second of all clients together; 0: no limit")                                \
+    X(limit_bytes, SIZE, "limit-bytes", "SIZE", "0", 0, 0, NULL, false,                                      \
+      "most bytes a second that all clients together read and write through the node; 0: no limit")          \
+    X(client_limit_requests, UINT, "client-limit-requests", "N", "0", 0, 0, NULL, false,                     \
+      "the same of each client: an address by S3, a session by mounts and libforebay")                       \
+    X(client_limit_bytes, SIZE, "client-limit-bytes", "SIZE", "0", 0, 0, NULL, false,                        \
+      "the same of each client, bytes a second")                                                             \
+    X(limit_active, UINT, "limit-active", "N", "16", 1, 4096, NULL, false,                                   \
+      "where limits or shares are set: most requests for data that run at once")                             \
     X(log_level, ENUM, "log-level", "LEVEL", "info", 0, 0, "error|warn|info|debug", true, "how much to log") \
     X(config, STRING, "config", "FILE", NULL, 0, 0, NULL, false, "YAML file with these options as keys")
 

@@ -70,6 +70,10 @@
     X(CONNECTIONS, GAUGE, "forebay_connections", "via", "Open connections; via http, wire or unix")          \
     X(CONNECTIONS_ACTIVE, GAUGE, "forebay_connections_active", "via", "Connections with a request running")  \
     X(REFUSED, COUNTER, "forebay_refused_total", "reason", "Requests refused before they were run")          \
+    X(LIMIT_WAITED, HISTOGRAM, "forebay_limit_waited_seconds", "limit,name",                                 \
+      "Time that requests waited for a limit; limit node, bucket, user, client, or share")                   \
+    X(LIMIT_REFUSED, COUNTER, "forebay_limit_refused_total", "limit,name",                                   \
+      "Requests refused because too many wait for a limit")                                                  \
     X(HANDLES, GAUGE, "forebay_handles", "kind", "Open handles; kind read or write")                         \
     X(SESSIONS, GAUGE, "forebay_sessions", "", "Clients connected by the wire protocol")                     \
     X(PASSTHROUGH, GAUGE, "forebay_mount_passthrough", "mount", "1 when the mount uses kernel passthrough")  \

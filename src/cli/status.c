@@ -117,6 +117,25 @@ static void print_mounts(const json_t *mounts)
     }
 }
 
+/* Whom limits and shares made wait. */
+static void print_shaping(const json_t *s)
+{
+    const json_t *x, *limits = json_object_get(s, "limits");
+    size_t i, n = 0;
+    json_array_foreach(limits, i, x)
+    {
+        char time[TEXT_SIZE_MAX];
+        if (number(x, "waited") == 0 && number(x, "refused") == 0)
+            continue;
+        print_title("limits:", n++);
+        (void)printf("%s ", text(x, "limit"));
+        command_print_name(stdout, slice_str(text(x, "name")));
+        (void)printf(": %" PRIu64 " of %" PRIu64 " requests waited, %s together, %" PRIu64 " refused\n",
+                     number(x, "waited"), number(x, "requests"), text_duration(number(x, "waited_ms"), time),
+                     number(x, "refused"));
+    }
+}
+
 static void print_status(const json_t *o, const char *address)
 {
     char used[TEXT_SIZE_MAX], budget[TEXT_SIZE_MAX];
@@ -129,6 +148,7 @@ static void print_status(const json_t *o, const char *address)
     print_disks(json_object_get(o, "disks"));
     print_buckets(json_object_get(o, "buckets"));
     print_mounts(json_object_get(o, "mounts"));
+    print_shaping(json_object_get(o, "shaping"));
 }
 
 static int show(const struct status_options *o, struct err *e)

@@ -1,4 +1,4 @@
-/* forebay user create | ls | show | rm | add-key | rm-key */
+/* forebay user create | ls | show | limit | rm | add-key | rm-key */
 #include "cli/cli.h"
 #include "cli/command.h"
 
@@ -28,7 +28,8 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 
 static const struct command_usage usage = {
     .command = "forebay user",
-    .operands = "create NAME | ls | show NAME | rm NAME | add-key NAME | rm-key NAME ACCESS_KEY",
+    .operands = "create NAME | ls | show NAME | limit NAME SETTING... | rm NAME | add-key NAME | rm-key NAME "
+                "ACCESS_KEY",
     .about =
         "Makes, shows and removes users: access keys for S3 and the wire protocol beside the node's own "
         "pair.\n"
@@ -36,7 +37,9 @@ static const struct command_usage usage = {
         "objects in\n"
         "them, an admin does everything. A secret is shown once, when its key is made. For rotation add a "
         "key,\n"
-        "move the clients, then remove the old one; it is refused from then on, also on open connections.",
+        "move the clients, then remove the old one; it is refused from then on, also on open connections.\n"
+        "SETTING is share=N (weight beside other users when requests wait; 100), limit.requests=N or\n"
+        "limit.bytes=SIZE (a second; 0: no limit).",
     .min_operands = 1,
     .max_operands = -1,
 };
@@ -59,19 +62,36 @@ static int print_key(const struct user_options *o, const char *name, struct slic
     return 0;
 }
 
+/* Those that are not the usual ones. */
+static void print_limits(struct slice share, struct slice requests, struct slice bytes)
+{
+    char size[TEXT_SIZE_MAX];
+    uint64_t n;
+    if (!slice_eq_str(share, "100"))
+        (void)printf("  share=" SLICE_FMT, SLICE_ARG(share));
+    if (!slice_eq_str(requests, "0"))
+        (void)printf("  limit.requests=" SLICE_FMT, SLICE_ARG(requests));
+    if (slice_u64(bytes, &n) == 0 && n > 0)
+        (void)printf("  limit.bytes=%s", text_size(n, size));
+    (void)putchar('\n');
+}
+
 /* One line as the node sends it, without its end. */
 static int print_user(bool json, struct slice line, struct err *e)
 {
     struct slice name = slice_split(&line, ' '), role = slice_split(&line, ' '),
-                 buckets = slice_split(&line, ' '), created = slice_split(&line, ' '), keys = line;
+                 buckets = slice_split(&line, ' '), created = slice_split(&line, ' '),
+                 keys = slice_split(&line, ' '), share = slice_split(&line, ' '),
+                 requests = slice_split(&line, ' '), bytes = line;
     uint64_t created_ns;
     char date[32];
-    if (slice_u64(created, &created_ns) < 0 || keys.n == 0)
+    if (slice_u64(created, &created_ns) < 0 || keys.n == 0 || bytes.n == 0)
         return err_set(e, ERR_PROTOCOL, "the node sent a user that is not understood");
     text_iso8601(created_ns, date);
     if (!json) {
-        (void)printf(SLICE_FMT "  " SLICE_FMT "  " SLICE_FMT "  %s  " SLICE_FMT "\n", SLICE_ARG(name),
+        (void)printf(SLICE_FMT "  " SLICE_FMT "  " SLICE_FMT "  %s  " SLICE_FMT, SLICE_ARG(name),
                      SLICE_ARG(role), SLICE_ARG(buckets), date, SLICE_ARG(keys));
+        print_limits(share, requests, bytes);
         return 0;
     }
     (void)printf("{\"name\": ");
@@ -85,7 +105,9 @@ static int print_user(bool json, struct slice line, struct err *e)
         (void)fputs(comma, stdout);
         command_json_string(stdout, slice_split(&keys, ','));
     }
-    (void)fputs("]}", stdout);
+    (void)printf("], \"share\": " SLICE_FMT ", \"limit_requests\": " SLICE_FMT ", \"limit_bytes\": " SLICE_FMT
+                 "}",
+                 SLICE_ARG(share), SLICE_ARG(requests), SLICE_ARG(bytes));
     return 0;
 }
 
@@ -148,6 +170,18 @@ static int add_key(struct client *c, const struct user_options *o, const char *n
     return r < 0 ? r : print_key(o, name, rep.access_key, rep.secret_key);
 }
 
+static int limit(struct client *c, const char *name, char **words, int n, struct err *e)
+{
+    _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES), settings = BUF_INIT(4 * KIB);
+    struct wire_user_limit_req req = {.name = slice_str(name)};
+    struct wire_user_limit_rep rep;
+    for (int i = 0; i < n; i++)
+        if (strchr(words[i], '\n') || buf_printf(&settings, "%s\n", words[i]) < 0)
+            return err_set(e, ERR_BAD_OPTION, "'%s': must be NAME=VALUE", words[i]);
+    req.settings = buf_view(&settings);
+    return client_user_limit(c, &req, &reply, &rep, e);
+}
+
 static int run(struct client *c, const struct user_options *o, char **argv, int n, struct err *e)
 {
     const char *verb = argv[0];
@@ -158,6 +192,8 @@ static int run(struct client *c, const struct user_options *o, char **argv, int 
         return create(c, o, argv[1], e);
     if (strcmp(verb, "show") == 0 && n == 2)
         return show(c, o, argv[1], e);
+    if (strcmp(verb, "limit") == 0 && n >= 3)
+        return limit(c, argv[1], argv + 2, n - 2, e);
     if (strcmp(verb, "add-key") == 0 && n == 2)
         return add_key(c, o, argv[1], e);
     if (strcmp(verb, "rm") == 0 && n == 2) {

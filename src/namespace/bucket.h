@@ -44,6 +44,16 @@
       "most bytes of the bucket's objects that the cache holds; 0: no limit but the disks'")                 \
     X(rules, STRING, "rules", "RULES", NULL, 0, 0, NULL, false,                                              \
       "what is pinned, never cached or believed for another time, by prefix; see forebay pin and rules")     \
+    X(limit_requests, UINT, "limit.requests", "N", "0", 0, 0, NULL, false,                                   \
+      "most requests for data of the bucket a second; 0: no limit")                                          \
+    X(limit_bytes, SIZE, "limit.bytes", "SIZE", "0", 0, 0, NULL, false,                                      \
+      "most bytes a second that are read and written through the node; 0: no limit")                         \
+    X(share, UINT, "share", "N", "100", 1, 10000, NULL, false,                                               \
+      "weight of the bucket among those that one user reads and writes, when requests wait")                 \
+    X(origin_requests, UINT, "limit.origin-requests", "N", "0", 0, 0, NULL, false,                           \
+      "most requests a second that the node sends to the origin; 0: no limit")                               \
+    X(origin_bytes, SIZE, "limit.origin-bytes", "SIZE", "0", 0, 0, NULL, false,                              \
+      "most bytes a second that the node reads from the origin; 0: no limit")                                \
     X(anonymous, ENUM, "anonymous", "MODE", "none", 0, 0, "none|read", false,                                \
       "read: S3 requests without a signature may list and read")                                             \
     X(s3_tags, STRING, "s3.tags", "TAGS", NULL, 0, 0, NULL, false, "tags of the bucket, KEY=VALUE&...")      \
@@ -64,7 +74,16 @@
 #define BUCKET_MIRROR_ONLY(X)                                                                                \
     X("validate")                                                                                            \
     X("verify")                                                                                              \
-    X("readahead") X("retry") X("cache") X("rules") X("quota") X("upload_expiry") X("write") X("conflict")
+    X("readahead")                                                                                           \
+    X("retry")                                                                                               \
+    X("cache")                                                                                               \
+    X("rules")                                                                                               \
+    X("quota")                                                                                               \
+    X("limit.origin-requests")                                                                               \
+    X("limit.origin-bytes")                                                                                  \
+    X("upload_expiry")                                                                                       \
+    X("write")                                                                                               \
+    X("conflict")
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode") X("ttl") X("values")
 

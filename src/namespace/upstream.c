@@ -16,7 +16,8 @@
 #define CONCURRENCY_START   16.0
 #define CONCURRENCY_FLOOR   2.0
 #define RETRY_BUDGET_TOKENS 100
-#define SLEEP_MS            50        /* a sleep before a retry looks this often whether it is cancelled */
+#define SLEEP_MS            50 /* a sleep before a retry looks this often whether it is cancelled */
+#define LOOK_AGAIN_NS       ((uint64_t)1000000000)
 #define PUT_ARENA_BYTES     (8 * MIB) /* of one try: ETags of the parts of a multipart upload */
 
 int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
@@ -42,6 +43,8 @@ int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
     double ceiling = (double)b->p.origin_options.connections;
     concurrency_init(&u->concurrency, MIN(CONCURRENCY_START, ceiling), MIN(CONCURRENCY_FLOOR, ceiling),
                      ceiling);
+    u->requests.per_s = b->p.origin_requests;
+    u->bytes.per_s = b->p.origin_bytes;
     *ret = u;
     return 0;
 }
@@ -69,21 +72,38 @@ void upstream_unref(struct upstream *u)
     free(u);
 }
 
+/* Takes a place when there is one. *ret_wait_ns, with false: look again after that time at the latest. */
+static bool enter_locked(struct upstream *u, uint64_t *ret_wait_ns)
+{
+    uint64_t now_ns = sys->mono_ns();
+    uint64_t wait_ns = MAX(shape_wait_ns(&u->requests, now_ns), shape_wait_ns(&u->bytes, now_ns));
+    *ret_wait_ns = wait_ns > 0 ? MIN(wait_ns, LOOK_AGAIN_NS) : LOOK_AGAIN_NS;
+    if (wait_ns > 0 || (double)u->running + 1.0 > u->concurrency.limit)
+        return false;
+    u->running++;
+    shape_charge(&u->requests, 1, now_ns);
+    return true;
+}
+
 void upstream_enter(struct upstream *u)
 {
+    uint64_t wait_ns;
     LOCK_SCOPE(&u->lock);
-    while ((double)u->running + 1.0 > u->concurrency.limit)
-        cond_wait(&u->room, &u->lock);
-    u->running++;
+    while (!enter_locked(u, &wait_ns))
+        (void)cond_wait_for(&u->room, &u->lock, wait_ns);
 }
 
 bool upstream_try_enter(struct upstream *u)
 {
+    uint64_t wait_ns;
     LOCK_SCOPE(&u->lock);
-    if ((double)u->running + 1.0 > u->concurrency.limit)
-        return false;
-    u->running++;
-    return true;
+    return enter_locked(u, &wait_ns);
+}
+
+void upstream_charge(struct upstream *u, uint64_t bytes)
+{
+    LOCK_SCOPE(&u->lock);
+    shape_charge(&u->bytes, (int64_t)bytes, sys->mono_ns());
 }
 
 void upstream_leave(struct upstream *u, int result)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/lock.h"
+#include "base/shape.h"
 #include "namespace/bucket.h"
 #include "origin/origin.h"
 
@@ -31,10 +32,11 @@ struct upstream {
     const struct upstream_layer *layer; /* NULL: none. Set before others have the upstream */
     void *layer_arg;
     struct retry_budget budget;
-    struct lock lock; /* covers concurrency, running, waiting */
+    struct lock lock; /* covers what follows */
     struct cond room;
     struct concurrency concurrency;
     unsigned running;
+    struct shape_limit requests, bytes; /* limit.origin-requests, limit.origin-bytes of the bucket */
 };
 
 /* Opens the origin of a mirror bucket; counted. ERR_NOT_IMPLEMENTED for a bucket without origin. */
@@ -43,7 +45,11 @@ struct upstream *upstream_ref(struct upstream *u);
 void upstream_unref(struct upstream *u);
 DEFINE_CLEANUP(struct upstream, upstream_unref)
 
-/* Waits for a place among the concurrent requests. Leave with the result of the request. */
+/* So many bytes of objects came from the origin: the next request waits until the bucket's limit allows it.
+ */
+void upstream_charge(struct upstream *u, uint64_t bytes);
+/* Waits for a place among the concurrent requests, and for the bucket's limits. Leave with the result of the
+ * request. */
 void upstream_enter(struct upstream *u);
 /* The same without waiting: false when there is no room. */
 bool upstream_try_enter(struct upstream *u);

@@ -7,6 +7,9 @@
  *     created=1767225600000000000
  *     role=writer
  *     buckets=train-*,images
+ *     share=300                          limits: only those that are set
+ *     limit.requests=100
+ *     limit.bytes=104857600
  *     key=ACCESS SECRET CREATED          one to USER_KEYS_MAX of them, oldest first
  *
  * Secrets stand in the clear, because signatures are computed from them; the control store lies in the data
@@ -23,7 +26,9 @@
 #include "namespace/user.h"
 
 #include "base/lock.h"
+#include "base/shape.h"
 #include "base/sys.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 
@@ -169,6 +174,7 @@ static struct user *user_new(struct slice name)
     assert(u && name.n <= USER_NAME_MAX);
     u->magic = USER_MAGIC;
     atomic_init(&u->refs, 1);
+    u->limits.share = SHAPE_WEIGHT_ONE;
     memcpy(u->name, name.p, name.n);
     return u;
 }
@@ -181,6 +187,7 @@ static struct user *user_copy(const struct user *old)
     u->version = old->version;
     u->role = old->role;
     memcpy(u->buckets, old->buckets, sizeof(u->buckets));
+    u->limits = old->limits;
     memcpy(u->keys, old->keys, sizeof(u->keys));
     u->n_keys = old->n_keys;
     return u;
@@ -212,7 +219,27 @@ int user_line(const struct user *u, struct buf *out)
     int r = buf_printf(out, "%s %s %s %" PRIu64 " ", u->name, role_names[u->role], u->buckets, u->created_ns);
     for (size_t i = 0; r == 0 && i < u->n_keys; i++)
         r = buf_printf(out, "%s%s", i ? "," : "", u->keys[i].access_key);
-    return r ? r : buf_char(out, '\n');
+    return r ? r
+             : buf_printf(out, " %" PRIu32 " %" PRIu64 " %" PRIu64 "\n", u->limits.share,
+                          u->limits.requests_per_s, u->limits.bytes_per_s);
+}
+
+/* One line "NAME=VALUE" of limits. */
+static int set_limit(struct user_limits *l, struct slice line, struct err *e)
+{
+    struct slice value = line, name = slice_split(&value, '=');
+    uint64_t n = 0;
+    if (slice_eq_str(name, "share") && slice_u64(value, &n) == 0 && n >= 1 && n <= USER_SHARE_MAX)
+        l->share = (uint32_t)n;
+    else if (slice_eq_str(name, "limit.requests") && slice_u64(value, &n) == 0)
+        l->requests_per_s = n;
+    else if (slice_eq_str(name, "limit.bytes") && text_parse_size(value, &n) == 0)
+        l->bytes_per_s = n;
+    else
+        return err_set(e, ERR_BAD_OPTION,
+                       "'" SLICE_FMT "': must be share=N (1 to %d), limit.requests=N or limit.bytes=SIZE",
+                       SLICE_ARG(slice_sub(line, 0, MIN(line.n, (size_t)80))), USER_SHARE_MAX);
+    return 0;
 }
 
 /* ---- records ---- */
@@ -221,6 +248,12 @@ static int record_encode(const struct user *u, struct buf *out)
 {
     int r = buf_printf(out, USER_RECORD_HEAD "created=%" PRIu64 "\nrole=%s\nbuckets=%s\n", u->created_ns,
                        role_names[u->role], u->buckets);
+    if (r == 0 && u->limits.share != SHAPE_WEIGHT_ONE)
+        r = buf_printf(out, "share=%" PRIu32 "\n", u->limits.share);
+    if (r == 0 && u->limits.requests_per_s != 0)
+        r = buf_printf(out, "limit.requests=%" PRIu64 "\n", u->limits.requests_per_s);
+    if (r == 0 && u->limits.bytes_per_s != 0)
+        r = buf_printf(out, "limit.bytes=%" PRIu64 "\n", u->limits.bytes_per_s);
     for (size_t i = 0; r == 0 && i < u->n_keys; i++)
         r = buf_printf(out, "key=%s %s %" PRIu64 "\n", u->keys[i].access_key, u->keys[i].secret_key,
                        u->keys[i].created_ns);
@@ -264,6 +297,8 @@ static int record_decode(struct slice name, struct slice value, struct user **re
         r = record_field(&rest, "buckets", &buckets);
     if (r == 0)
         r = set_buckets(u, buckets, NULL);
+    while (r == 0 && rest.n > 0 && !slice_starts(rest, SLICE_LIT("key=")))
+        r = set_limit(&u->limits, slice_split(&rest, '\n'), NULL);
     while (r == 0 && rest.n > 0) {
         r = record_field(&rest, "key", &key);
         if (r == 0)
@@ -485,6 +520,26 @@ int user_add_key(struct user_table *t, struct slice name, struct user **ret, str
         return err_prefix(e, r, "add a key of user %s", u->name);
     table_put_locked(t, user_ref(u));
     *ret = TAKE_PTR(u);
+    return 0;
+}
+
+int user_set_limits(struct user_table *t, struct slice name, struct slice settings, struct err *e)
+{
+    struct user *old;
+    LOCK_SCOPE(&t->lock);
+    int r = find_locked(t, name, &old, e);
+    if (r < 0)
+        return r;
+    _cleanup_(user_unrefp) struct user *u = user_copy(old);
+    while (r == 0 && settings.n > 0) {
+        struct slice line = slice_split(&settings, '\n');
+        r = line.n > 0 ? set_limit(&u->limits, line, e) : 0;
+    }
+    if (r == 0)
+        r = record_commit(t, u, e);
+    if (r < 0)
+        return err_prefix(e, r, "user %s", u->name);
+    table_put_locked(t, TAKE_PTR(u));
     return 0;
 }
 

@@ -40,6 +40,14 @@ struct user_key {
     uint64_t created_ns; /* real time */
 };
 
+#define USER_SHARE_MAX 10000
+
+/* How much of the node a user may take (object/gate.h). */
+struct user_limits {
+    uint32_t share;                       /* weight among users when requests wait; 100 by default */
+    uint64_t requests_per_s, bytes_per_s; /* 0: no limit */
+};
+
 struct user {
     uint32_t magic;
     _Atomic uint32_t refs;
@@ -48,6 +56,7 @@ struct user {
     char name[USER_NAME_MAX + 1];
     enum user_role role;
     char buckets[USER_PATTERN_MAX + 1]; /* patterns with commas between; '*' stands for any characters */
+    struct user_limits limits;
     struct user_key keys[USER_KEYS_MAX];
     size_t n_keys;
     atomic_bool retired; /* the table has a newer one, or none */
@@ -84,8 +93,12 @@ int user_create(struct user_table *t, struct slice name, struct slice role, stru
 int user_add_key(struct user_table *t, struct slice name, struct user **ret, struct err *e);
 /* -ENOENT; -EPERM for the last key: a user without keys is removed instead. */
 int user_remove_key(struct user_table *t, struct slice name, struct slice access_key, struct err *e);
+/* settings: lines "share=N", "limit.requests=N", "limit.bytes=SIZE"; what is not named stays. -ENOENT,
+ * ERR_BAD_OPTION. */
+int user_set_limits(struct user_table *t, struct slice name, struct slice settings, struct err *e);
 int user_delete(struct user_table *t, struct slice name, struct err *e);
 /* Up to max users with names after `after`, in byte order, each referenced; returns how many. */
 size_t user_page(struct user_table *t, struct slice after, struct user **ret, size_t max);
-/* "NAME ROLE BUCKETS CREATED KEY[,KEY...]\n", times in ns since 1970: how users travel. No secrets. */
+/* "NAME ROLE BUCKETS CREATED KEY[,KEY...] SHARE REQUESTS BYTES\n", times in ns since 1970, limits a second:
+ * how users travel. No secrets. */
 int user_line(const struct user *u, struct buf *out);

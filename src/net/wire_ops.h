@@ -63,6 +63,7 @@
     X(USER_REMOVE, user_remove, 73)                                                                          \
     X(USER_ADD_KEY, user_add_key, 74)                                                                        \
     X(USER_REMOVE_KEY, user_remove_key, 75)                                                                  \
+    X(USER_LIMIT, user_limit, 76)                                                                            \
     X(TREE_LOOKUP, tree_lookup, 80)                                                                          \
     X(TREE_GETATTR, tree_getattr, 81)                                                                        \
     X(TREE_SETATTR, tree_setattr, 82)                                                                        \
@@ -268,8 +269,8 @@
  * between (empty: all). The secret is told here and never again. */
 #define WIRE_REQ_user_create(F) F(str, name) F(str, role) F(str, buckets)
 #define WIRE_REP_user_create(F) F(str, access_key) F(str, secret_key)
-/* Names in byte order after `after`, at most 1000. `users`: a line "NAME ROLE BUCKETS CREATED KEY[,KEY...]"
- * each, CREATED in ns since 1970. */
+/* Names in byte order after `after`, at most 1000. `users`: a line "NAME ROLE BUCKETS CREATED KEY[,KEY...]
+ * SHARE REQUESTS BYTES" each, CREATED in ns since 1970. */
 #define WIRE_REQ_user_list(F) F(str, after)
 #define WIRE_REP_user_list(F) F(str, users) F(u32, truncated)
 /* One line of that form. */
@@ -281,6 +282,9 @@
 #define WIRE_REP_user_add_key(F)    F(str, access_key) F(str, secret_key)
 #define WIRE_REQ_user_remove_key(F) F(str, name) F(str, access_key)
 #define WIRE_REP_user_remove_key(F)
+/* `settings`: lines "share=N", "limit.requests=N", "limit.bytes=SIZE"; what is not named stays. */
+#define WIRE_REQ_user_limit(F) F(str, name) F(str, settings)
+#define WIRE_REP_user_limit(F)
 /*
  * What is cached below a prefix, in byte order after `after`, at most `max` (at most 1000): the origin is not
  * asked. `entries` holds encoded struct wire_cached. flags: WIRE_EXACT (only the object whose key is

@@ -44,6 +44,7 @@ int op_bucket_create(struct object_session *ses, const struct wire_bucket_create
         (void)bucket_delete(s->buckets, req->name, NULL);
         return err_prefix(e, r, "bucket %s", b->name);
     }
+    shaped_look(s);
     log_info("object", "bucket %s created: %s", b->name, scratch ? "scratch" : b->p.origin);
     rep->id = b->id;
     return 0;
@@ -190,6 +191,7 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
         r = bucket_change(s->buckets, req->name, req->settings, &b, e);
     if (r < 0)
         return r;
+    shaped_look(s);
     if (bucket_is_scratch(b))
         return set_root(s, old, b, a, e);
     object_forget_upstream(s, b->id);

@@ -33,6 +33,7 @@ static void on_version_changed(void *arg, struct upstream *u, struct slice key, 
 static void on_fetched(void *arg, struct upstream *u, struct slice key, uint64_t bytes)
 {
     struct object_service *s = arg;
+    upstream_charge(u, bytes);
     usage_fetched(s->usage, u->bucket->id, key, bytes);
 }
 
@@ -47,6 +48,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->quota_lock, LOCK_OBJECT);
     lock_init(&s->upload_lock, LOCK_OBJECT);
     cond_init(&s->upload_ended);
+    s->gate = gate_new(&config->gate);
     s->values = values_new(budget_total(config->budget) / VALUES_SHARE);
     s->part_budget = budget_new(budget_total(config->budget) / UPLOAD_SHARE);
     for (size_t i = 0; i < OBJECT_STRIPES; i++) {
@@ -78,6 +80,7 @@ int object_service_open(const struct object_config *config, struct object_servic
         return r;
     }
     back_start(s->back);
+    shaped_look(s);
     *ret = s;
     return 0;
 }
@@ -114,6 +117,7 @@ void object_service_close(struct object_service *s)
     usage_free(s->usage);
     quota_free(s);
     upload_slots_free(s);
+    gate_free(s->gate);
     values_free(s->values);
     budget_free(s->part_budget);
     cond_fini(&s->upload_ended);

@@ -17,6 +17,7 @@
 #include "namespace/bucket.h"
 #include "namespace/user.h"
 #include "net/wire.h"
+#include "object/gate.h"
 #include "store/store.h"
 
 struct object_service;
@@ -29,6 +30,7 @@ struct object_config {
     const struct seal *seal; /* for the secrets in it; NULL: they stand there as they are */
     struct store *store;
     struct budget *budget;   /* --memory */
+    struct gate_config gate; /* limits of the node and of clients */
     enum object_route route; /* LOOP: every operation goes through encode, socket and decode (tests) */
 };
 
@@ -73,6 +75,21 @@ int object_call(struct object_session *ses, uint32_t op, const void *req, struct
     }
 WIRE_OPS(X)
 #undef X
+
+/*
+ * Limits and shares (object/gate.h), once for each request of a front. S3 enters and leaves by itself:
+ * `bucket` may be unknown or empty, `user` NULL, `client` the peer's address without its port. -EBUSY: too
+ * many wait. The wire front uses the third form in the place of object_call: requests for data wait there,
+ * others pass.
+ */
+bool object_gate_is_closed(struct object_service *s); /* else nobody waits, and who asks need not be known */
+int object_gate_enter(struct object_service *s, struct slice bucket, const struct user *user,
+                      struct slice client, struct gate_pass *ret, struct err *e);
+void object_gate_leave(struct object_service *s, struct gate_pass *p, uint64_t bytes);
+int object_call_shaped(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+                       struct err *e);
+/* The node stops: nobody waits any more. */
+void object_gate_open(struct object_service *s);
 
 /* The user that has this access key, and its secret (NULL: not wanted): a reference, or NULL. */
 struct user *object_find_user(struct object_service *s, struct slice access_key,

@@ -5,6 +5,7 @@
 #include "base/metrics.h"
 #include "namespace/mirror.h"
 #include "object/fill.h"
+#include "object/gate.h"
 #include "object/object.h"
 #include "object/usage.h"
 #include "object/values.h"
@@ -34,6 +35,7 @@ struct handle {
     uint32_t
         generation; /* upper half of the id, so that an id of a closed handle is not taken for a new one */
     uint32_t next_free; /* of a free place: index + 1 of the next free one */
+    uint64_t bucket_id; /* of what it was opened on, where the front said so (shaped.c); 0: not known */
     void *object;       /* what the kind says; of a reader or writer one reference */
 };
 
@@ -41,6 +43,7 @@ struct object_session {
     uint32_t magic;
     struct object_service *service;
     enum wire_via via;
+    uint64_t number;   /* of the service's sessions */
     char *access_key;  /* of a user; NULL: may do everything */
     struct lock lock;  /* covers the handles and `user` */
     struct user *user; /* as last seen */
@@ -85,6 +88,7 @@ struct object_service {
     struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;
     struct object_session *sessions;
+    uint64_t n_sessions; /* made so far */
     struct route_loop *loop;
     object_extension_fn extension; /* JOB_* */
     void *extension_arg;
@@ -92,6 +96,7 @@ struct object_service {
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;
     _Atomic uint64_t n_watches;
+    struct gate *gate;     /* limits and shares */
     struct values *values; /* of buckets with values=memory */
     struct usage *usage;
     struct steward *steward;
@@ -148,6 +153,14 @@ void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t ha
 enum handle_kind session_kind(struct object_session *ses, uint64_t handle);
 /* The session's own reference; the handle is gone. NULL when there is none. */
 void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t handle);
+
+/* Notes the bucket of a handle, and gives it; 0: not known. */
+void session_note_bucket(struct object_session *ses, uint64_t handle, uint64_t bucket_id);
+uint64_t session_bucket(struct object_session *ses, uint64_t handle);
+
+/* ---- shaped.c ---- */
+/* Closes the gate when a bucket or a user has limits or a share of its own. */
+void shaped_look(struct object_service *s);
 
 /* ---- rule_ops.c ---- */
 /* The store's store_keep_fn: arg is the service, the key one of object_store_key. */

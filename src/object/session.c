@@ -18,6 +18,7 @@ struct object_session *object_session_new(struct object_service *s, enum wire_vi
     ses->via = via;
     lock_init(&ses->lock, LOCK_SESSION);
     LOCK_SCOPE(&s->lock);
+    ses->number = ++s->n_sessions;
     ses->next = s->sessions;
     s->sessions = ses;
     return ses;
@@ -103,6 +104,7 @@ int session_put(struct object_session *ses, enum handle_kind kind, void *object,
     ses->free_head = h->next_free;
     h->kind = kind;
     h->object = object;
+    h->bucket_id = 0;
     h->generation = MAX(h->generation + 1, 1u);
     *ret_handle = (uint64_t)h->generation << 32 | i;
     return 0;
@@ -150,6 +152,29 @@ enum handle_kind session_kind(struct object_session *ses, uint64_t handle)
     if (i >= ses->n_handles || ses->handles[i].generation != handle >> 32)
         return HANDLE_FREE;
     return ses->handles[i].kind;
+}
+
+static struct handle *open_handle_locked(struct object_session *ses, uint64_t handle)
+{
+    uint32_t i = (uint32_t)handle;
+    if (handle == 0 || i >= ses->n_handles || ses->handles[i].generation != handle >> 32)
+        return NULL;
+    return ses->handles[i].kind == HANDLE_FREE ? NULL : &ses->handles[i];
+}
+
+void session_note_bucket(struct object_session *ses, uint64_t handle, uint64_t bucket_id)
+{
+    LOCK_SCOPE(&ses->lock);
+    struct handle *h = open_handle_locked(ses, handle);
+    if (h)
+        h->bucket_id = bucket_id;
+}
+
+uint64_t session_bucket(struct object_session *ses, uint64_t handle)
+{
+    LOCK_SCOPE(&ses->lock);
+    const struct handle *h = open_handle_locked(ses, handle);
+    return h ? h->bucket_id : 0;
 }
 
 void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t handle)

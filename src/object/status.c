@@ -119,12 +119,12 @@ int op_status(struct object_session *ses, const struct wire_status_req *req, str
     (void)req;
     struct object_service *s = ses->service;
     json_t *o =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "version", FOREBAY_VERSION,
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "version", FOREBAY_VERSION,
                   "memory_budget_bytes", (json_int_t)budget_total(s->config.budget), "memory_used_bytes",
                   (json_int_t)budget_used(s->config.budget), "readers", (json_int_t)atomic_load(&s->readers),
                   "writers", (json_int_t)atomic_load(&s->writers), "disks", disks_json(s->config.store),
                   "buckets", buckets_json(s), "mounts", mounts_json(s), "scratch", scratch_json(s->scratch),
-                  "values", values_json(s->values));
+                  "values", values_json(s->values), "shaping", gate_json(s->gate));
     if (!o)
         return err_set(e, -ENOMEM, "status");
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_PRESERVE_ORDER);

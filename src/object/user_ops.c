@@ -87,3 +87,13 @@ int op_user_remove_key(struct object_session *ses, const struct wire_user_remove
     (void)a, (void)rep;
     return user_remove_key(ses->service->users, req->name, req->access_key, e);
 }
+
+int op_user_limit(struct object_session *ses, const struct wire_user_limit_req *req, struct arena *a,
+                  struct wire_user_limit_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    int r = user_set_limits(ses->service->users, req->name, req->settings, e);
+    if (r == 0)
+        shaped_look(ses->service);
+    return r;
+}

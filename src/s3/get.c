@@ -297,6 +297,7 @@ static void send_tail(struct get *g)
     if (g->present == g->attr.size_bytes)
         p->present = g->range.n;
     r->parked = true;
+    r->tail_bytes = tail.n;
     g->handle = 0;
     http_conn_tail(r->conn, &tail);
 }

@@ -182,6 +182,36 @@ static enum s3_error settle_op(struct s3_request *r)
     return error;
 }
 
+/* The peer's address without its port: the client of limits and shares. */
+static struct slice client_of(const struct s3_request *r)
+{
+    struct slice peer = slice_str(http_conn_peer(r->conn));
+    ssize_t colon = slice_rfind(peer, ':');
+
+    return colon > 0 ? slice_sub(peer, 0, (size_t)colon) : peer;
+}
+
+/* Waits for the limits and shares of who asks, or refuses. */
+static enum s3_error enter_gate(struct s3_request *r)
+{
+    struct err e = {0};
+
+    if (!object_gate_is_closed(r->s3->objects))
+        return S3_OK;
+    if (object_gate_enter(r->s3->objects, r->bucket, r->user, client_of(r), &r->pass, &e) == 0)
+        return S3_OK;
+    reply_header(r, "Retry-After", SLICE_LIT("1"));
+    return reply_refuse(r, S3_ERR_SLOW_DOWN, "too many requests wait for the limits of this node");
+}
+
+/* What was received and sent; of a tail, what it will send. */
+static void leave_gate(struct s3_request *r)
+{
+    uint64_t received = r->http->content_length;
+
+    object_gate_leave(r->s3->objects, &r->pass, received + http_conn_sent(r->conn) + r->tail_bytes);
+}
+
 static void request_init(struct s3_request *r, struct s3 *s, struct http_conn *c)
 {
     *r = (struct s3_request){.s3 = s,
@@ -215,12 +245,15 @@ void s3_handle(struct http_conn *c, void *arg)
         error = settle_op(&r);
     preflight_headers(&r);
     if (!error)
+        error = enter_gate(&r);
+    if (!error)
         error = op_functions[r.op](&r);
     if (error && r.status == 0)
         reply_error(&r, error);
     else if (error)
         http_conn_close_after(c);
     assert(r.status != 0);
+    leave_gate(&r);
     if (!r.parked)
         reply_count(s, r.op, r.status, r.started_ns);
     request_fini(&r);

@@ -116,11 +116,13 @@ struct s3_request {
     struct user *user; /* who asks, a reference; NULL: the node's own pair, or nobody */
     bool anonymous;
     enum s3_op op;
-    struct buf head;      /* header lines of the response */
-    int status;           /* sent, or 0 */
-    bool parked;          /* a tail sends the rest and counts the request */
-    struct slice message; /* of the error, in the arena; empty: the table's */
-    struct slice extra;   /* XML inside <Error>, in the arena */
+    struct buf head;       /* header lines of the response */
+    int status;            /* sent, or 0 */
+    struct gate_pass pass; /* limits and shares */
+    uint64_t tail_bytes;   /* that a tail sends after the request left the gate */
+    bool parked;           /* a tail sends the rest and counts the request */
+    struct slice message;  /* of the error, in the arena; empty: the table's */
+    struct slice extra;    /* XML inside <Error>, in the arena */
 };
 
 /* An operation: answers, and gives S3_OK; or gives the error to answer with, before any head was sent. After

@@ -62,7 +62,8 @@ static int open_store(struct server *s, const struct config *config, const struc
     return k;
 }
 
-static int open_objects(struct server *s, const struct memory_plan *plan, struct err *e)
+static int open_objects(struct server *s, const struct config *options, const struct memory_plan *plan,
+                        struct err *e)
 {
     const char *route = getenv("FOREBAY_ROUTE");
     s->budget = budget_new(plan->budget_bytes);
@@ -72,6 +73,12 @@ static int open_objects(struct server *s, const struct memory_plan *plan, struct
         .seal = s->seal,
         .store = s->store,
         .budget = s->budget,
+        .gate = {.requests_per_s = options->limit_requests,
+                 .bytes_per_s = options->limit_bytes,
+                 .client_requests_per_s = options->client_limit_requests,
+                 .client_bytes_per_s = options->client_limit_bytes,
+                 .active = (unsigned)options->limit_active,
+                 .waiting = (unsigned)options->threads / 2},
         .route = route && strcmp(route, "loop") == 0 ? OBJECT_ROUTE_LOOP : OBJECT_ROUTE_LOCAL,
     };
     int k = object_service_open(&config, &s->objects, e);
@@ -119,7 +126,7 @@ static void on_session_close(void *session)
 static int on_session_call(void *session, uint32_t op, const void *req, struct arena *a, void *rep,
                            struct err *e)
 {
-    return object_call(session, op, req, a, rep, e);
+    return object_call_shaped(session, op, req, a, rep, e);
 }
 
 /* How many connections the descriptors that we may have are enough for. */
@@ -266,7 +273,7 @@ int server_start(const struct config *config, struct server **ret, struct err *e
     if (k == 0)
         k = open_store(s, config, &plan, e);
     if (k == 0)
-        k = open_objects(s, &plan, e);
+        k = open_objects(s, config, &plan, e);
     if (k == 0)
         k = open_tls(s, config, e);
     if (k == 0)
@@ -316,6 +323,7 @@ void server_stop(struct server *s)
 {
     assert(s->magic == SERVER_MAGIC && s->front != NULL);
     atomic_store(&s->stopping, true);
+    object_gate_open(s->objects);
     if (front_drain(s->front, s->drain_timeout_ms) < 0)
         log_warn("server", "%zu connections cut: their requests did not end within --drain-timeout",
                  front_connections(s->front));

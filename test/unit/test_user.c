@@ -250,11 +250,40 @@ static void test_pages_and_lines(void **state)
     _cleanup_buf_ struct buf line = BUF_INIT(KIB);
     assert_int_equal(user_line(page[0], &line), 0);
     assert_string_equal(line.p, "ann writer train-*,images 1767225600000000000 "
-                                "AAAAAAAAAAAAAAAAAAAA,CCCCCCCCCCCCCCCCCCCC\n");
+                                "AAAAAAAAAAAAAAAAAAAA,CCCCCCCCCCCCCCCCCCCC 100 0 0\n");
     user_unref(page[0]);
     assert_int_equal(user_page(f->table, SLICE_LIT("ann"), page, 4), 1);
     assert_string_equal(page[0]->name, "bob");
     user_unref(page[0]);
+}
+
+/* Limits are kept, byte by byte as written here, and come back; what is not named stays; bad ones change
+ * nothing; and who kept the user sees that it must look again. */
+static void test_limits_are_kept(void **state)
+{
+    struct fixture *f = *state;
+    struct user *u = create(f, "ann", "writer", "train-*,images"), *now = NULL;
+    _cleanup_buf_ struct buf record = BUF_INIT(8 * KIB);
+    uint64_t version;
+    assert_true(u->limits.share == 100 && u->limits.requests_per_s == 0 && u->limits.bytes_per_s == 0);
+    assert_int_equal(
+        user_set_limits(f->table, SLICE_LIT("ann"), SLICE_LIT("share=300\nlimit.bytes=1MiB\n"), NULL), 0);
+    assert_true(atomic_load(&u->retired));
+    user_unref(u);
+    assert_int_equal(user_set_limits(f->table, SLICE_LIT("ann"), SLICE_LIT("limit.requests=7"), NULL), 0);
+    static const char *const bad[] = {"share=0", "share=10001", "share", "limit.bytes=x", "rate=1"};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        assert_int_equal(user_set_limits(f->table, SLICE_LIT("ann"), slice_str(bad[i]), NULL),
+                         ERR_BAD_OPTION);
+    assert_int_equal(user_set_limits(f->table, SLICE_LIT("eve"), SLICE_LIT("share=1"), NULL), -ENOENT);
+    reopen(f);
+    assert_int_equal(user_find(f->table, SLICE_LIT("ann"), &now, NULL), 0);
+    assert_true(now->limits.share == 300 && now->limits.requests_per_s == 7);
+    assert_int_equal(now->limits.bytes_per_s, MIB);
+    user_unref(now);
+    assert_int_equal(kv_get(f->kv, SLICE_LIT("u/ann"), &record, &version, NULL), 0);
+    assert_non_null(
+        strstr(record.p, "\nbuckets=train-*,images\nshare=300\nlimit.requests=7\nlimit.bytes=1048576\nkey="));
 }
 
 int main(void)
@@ -268,6 +297,7 @@ int main(void)
         TEST(test_bad_arguments_are_named),
         TEST(test_patterns),
         TEST(test_roles),
+        TEST(test_limits_are_kept),
         TEST(test_pages_and_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

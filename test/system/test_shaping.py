@@ -1,0 +1,141 @@
+"""Limits and shares: who waits, who is refused, and who does not notice."""
+
+import concurrent.futures
+import json
+import re
+import socket
+import threading
+
+import pytest
+
+from harness import Node, random_bytes, s3_client, wait_until
+
+SIZE = 64 << 10
+
+
+def state(node):
+    return json.loads(node.cli("status", "--json").stdout)
+
+
+def limit_of(node, limit, name):
+    """What status says of one limit; zeros before anybody met it."""
+    found = [x for x in state(node)["shaping"]["limits"] if (x["limit"], x["name"]) == (limit, name)]
+    return found[0] if found else {"requests": 0, "bytes": 0, "waited": 0, "refused": 0}
+
+
+def user(node, name, *limits):
+    """A user with limits, as a client of S3."""
+    made = json.loads(node.cli("user", "create", name, "--json").stdout)
+    node.cli("user", "limit", name, *limits)
+    return s3_client(node.endpoint, made["access_key"], made["secret_key"])
+
+
+def send_get(node, path):
+    """A GET whose answer is left for later."""
+    host, port = re.match(r"http://(.*):(\d+)", node.endpoint).groups()
+    connection = socket.create_connection((host, int(port)), timeout=120)
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    return connection
+
+
+def answer(connection):
+    """(status, head) of a GET that was sent."""
+    with connection:
+        data = b""
+        while True:
+            piece = connection.recv(1 << 16)
+            if not piece:
+                break
+            data += piece
+    head = data.partition(b"\r\n\r\n")[0].decode()
+    return int(head.split(" ")[1]), head
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_users_get_what_their_shares_say(tmp_path, apart):
+    """Two users with shares 3:1 who always want more than the node may give get bytes at about 3:1, whether or not they read the same
+    bucket and however many connections they have."""
+    with Node(tmp_path / "node", limit_bytes="1MiB") as node:
+        buckets = ["one", "two" if apart else "one"]
+        for bucket in set(buckets):
+            node.cli("bucket", "create", bucket)
+            node.s3().put_object(Bucket=bucket, Key="k", Body=random_bytes(SIZE))
+        clients = [user(node, "more", "share=300"), user(node, "less", "share=100")]
+        got, lock, end = [0, 0], threading.Lock(), threading.Event()
+
+        def read(i):
+            while not end.is_set():
+                n = len(clients[i].get_object(Bucket=buckets[i], Key="k")["Body"].read())
+                with lock:
+                    got[i] += n
+                    if sum(got) >= 110 * SIZE:
+                        end.set()
+
+        with concurrent.futures.ThreadPoolExecutor(10) as pool:
+            done = [pool.submit(read, i) for i in (0,) * 4 + (1,) * 6]
+            for one in done:
+                one.result()
+        assert 2 < got[0] / got[1] < 4.5, got
+        assert limit_of(node, "user", "more")["bytes"] > limit_of(node, "user", "less")["bytes"] > 0
+        assert "limits:" in node.cli("status").stdout
+        assert node.metric("forebay_limit_waited_seconds_count") > 0
+
+
+def test_a_limited_bucket_refuses_and_others_do_not_notice(tmp_path):
+    """Requests beyond the limit of a bucket wait; when too many do, SlowDown; another bucket is served meanwhile."""
+    with Node(tmp_path / "node") as node:
+        for bucket, settings in (("limited", ["limit.requests=1"]), ("free", [])):
+            node.cli("bucket", "create", bucket, "anonymous=read", *settings)
+            node.s3().put_object(Bucket=bucket, Key="k", Body=b"v")
+        sent = [send_get(node, "/limited/k") for _ in range(26)]
+        wait_until(lambda: state(node)["shaping"]["waiting"] > 0, what="requests wait")
+        assert answer(send_get(node, "/free/k"))[0] == 200
+        assert state(node)["shaping"]["waiting"] > 0  # so it overtook them
+        answers = [answer(one) for one in sent]
+        refused = [head for status, head in answers if status == 503]
+        assert {status for status, _ in answers} == {200, 503}
+        assert all("Retry-After: 1" in head for head in refused)
+        assert limit_of(node, "bucket", "limited")["refused"] == len(refused)
+        assert node.metric("forebay_limit_refused_total", limit="bucket") == len(refused)
+        node.cli("bucket", "set", "limited", "limit.requests=0")
+        assert {answer(send_get(node, "/limited/k"))[0] for _ in range(30)} == {200}
+
+
+def test_limits_hold_for_the_wire_and_outlive_the_node(tmp_path):
+    """The command line waits like everybody; a user's limits are there after a restart; wrong settings are refused."""
+    with Node(tmp_path / "node", client_limit_requests="1000") as node:
+        node.cli("bucket", "create", "data", "limit.bytes=8KiB")
+        node.s3().put_object(Bucket="data", Key="k", Body=random_bytes(SIZE, seed=1))
+        for _ in range(8):  # each owes 8 s for what comes behind it
+            assert node.cli("cat", "data/k", stdin=b"").stdout == random_bytes(SIZE, seed=1)
+            if limit_of(node, "bucket", "data")["waited"] > 0:
+                break
+        assert limit_of(node, "bucket", "data")["waited"] > 0
+        user(node, "reader", "share=250", "limit.requests=7", "limit.bytes=2MiB")
+        node.restart()
+        shown = json.loads(node.cli("user", "show", "reader", "--json").stdout)
+        assert (shown["share"], shown["limit_requests"], shown["limit_bytes"]) == (250, 7, 2 << 20)
+        assert "share=250" in node.cli("user", "ls").stdout
+        for words in ("share=0", "share=many", "limit.bytes=x", "speed=1"):
+            failed = node.cli("user", "limit", "reader", words, check=False)
+            assert failed.returncode != 0 and "share=N" in failed.stderr
+        for words in ("share=0", "limit.bytes=x", "limit.origin-bytes=1MiB"):
+            assert node.cli("bucket", "set", "data", words, check=False).returncode != 0
+
+
+def test_a_read_overtakes_a_prefetch_at_a_limited_origin(origin, tmp_path):
+    """With a limit to the origin a prefetch takes its time, and an object that is read meanwhile does not wait for its end."""
+    with Node(tmp_path / "node") as node:
+        bucket = node.new_bucket(origin, **{"limit.origin-bytes": "1MiB", "limit.origin-requests": "100"})
+        body = random_bytes(256 << 10, seed=3)
+        for i in range(48):
+            origin.s3().put_object(Bucket=bucket, Key=f"k{i:02d}", Body=body)
+        node.cli("prefetch", bucket)
+
+        def job():
+            return json.loads(node.cli("job", "show", "1", "--json").stdout)
+
+        wait_until(lambda: job()["done_objects"] > 0, what="the prefetch began")
+        assert node.s3().get_object(Bucket=bucket, Key="k47")["Body"].read() == body
+        assert job()["state"] == "running"
+        node.cli("job", "cancel", "1")

@@ -1,0 +1,225 @@
+/* layer: object */
+/* threaded */
+/* The gate: who waits, who is refused, who is let through. Time stands still, so that only leaving moves it.
+ */
+#include "object/gate.h"
+#include "support/clock_sys.h"
+
+#include "base/sys.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define START 1000000000000
+
+static int setup(void **state)
+{
+    (void)state;
+    clock_sys_start(START, START);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    clock_sys_stop();
+    return 0;
+}
+
+static struct gate *gate_of(unsigned active, unsigned waiting)
+{
+    const struct gate_config config = {.active = active, .waiting = waiting};
+    struct gate *g = gate_new(&config);
+    gate_close(g);
+    return g;
+}
+
+/* A request in a thread of its own. */
+struct asker {
+    struct gate *g;
+    struct gate_who who;
+    struct gate_pass pass;
+    pthread_t thread;
+    atomic_bool inside;
+    int result;
+};
+
+static void *ask(void *arg)
+{
+    struct asker *a = arg;
+    a->result = gate_enter(a->g, &a->who, &a->pass, NULL);
+    atomic_store(&a->inside, true);
+    return NULL;
+}
+
+static void start(struct asker *a, struct gate *g, const char *client, bool may_refuse)
+{
+    *a = (struct asker){.g = g, .who = {.client = slice_str(client), .may_refuse = may_refuse}};
+    assert_int_equal(pthread_create(&a->thread, NULL, ask, a), 0);
+}
+
+static void join(struct asker *a)
+{
+    assert_int_equal(pthread_join(a->thread, NULL), 0);
+}
+
+static json_int_t number_of(struct gate *g, const char *name)
+{
+    json_t *o = gate_json(g);
+    json_int_t n = json_integer_value(json_object_get(o, name));
+    json_decref(o);
+    return n;
+}
+
+static void wait_for(struct gate *g, const char *name, json_int_t n)
+{
+    while (number_of(g, name) != n)
+        (void)usleep(1000);
+}
+
+/* Waits for one of those that were started and not taken yet to be inside. */
+static struct asker *next_inside(struct asker *all, size_t n)
+{
+    for (size_t i = 0;; i = (i + 1) % n) {
+        if (all[i].g && atomic_load(&all[i].inside)) {
+            join(&all[i]);
+            return &all[i];
+        }
+        (void)usleep(1000);
+    }
+}
+
+/* While nothing is limited nobody is counted; a pass that is not inside may leave. */
+static void test_an_open_gate_does_nothing(void **state)
+{
+    (void)state;
+    const struct gate_config config = {.active = 1, .waiting = 1};
+    const struct gate_who who = {.client = SLICE_LIT("a"), .may_refuse = true};
+    struct gate *g = gate_new(&config);
+    struct gate_pass one, two;
+    assert_false(gate_is_closed(g));
+    assert_int_equal(gate_enter(g, &who, &one, NULL), 0);
+    assert_int_equal(gate_enter(g, &who, &two, NULL), 0);
+    assert_int_equal(number_of(g, "active"), 0);
+    gate_leave(g, &one, 1);
+    gate_leave(g, &two, 1);
+    gate_free(g);
+}
+
+/* A request waits while as many run as may; whoever leaves lets one in; what ran is counted. */
+static void test_leaving_lets_in(void **state)
+{
+    (void)state;
+    struct gate *g = gate_of(1, 8);
+    struct asker first, more[3];
+    start(&first, g, "a", true);
+    join(&first);
+    assert_int_equal(first.result, 0);
+    for (size_t i = 0; i < 3; i++)
+        start(&more[i], g, "a", true);
+    wait_for(g, "waiting", 3);
+    assert_int_equal(number_of(g, "active"), 1);
+    gate_leave(g, &first.pass, 100);
+    for (int left = 2; left >= 0; left--) {
+        struct asker *in = next_inside(more, 3);
+        assert_int_equal(number_of(g, "active"), 1);
+        assert_int_equal(number_of(g, "waiting"), left);
+        in->g = NULL;
+        gate_leave(g, &in->pass, 100);
+    }
+    assert_int_equal(number_of(g, "active"), 0);
+    assert_int_equal(number_of(g, "waited"), 3);
+    gate_free(g);
+}
+
+/* Beyond what may wait a request is refused, or, where it may not be, let through; a client of S3 has a bound
+ * of its own. Opening the gate for good lets everybody in. */
+static void test_the_bounds_of_waiting(void **state)
+{
+    (void)state;
+    struct gate *g = gate_of(1, GATE_WAITING_MAX + 1);
+    struct asker first, waiting[GATE_WAITING_MAX], other, refused, through;
+    start(&first, g, "a", true);
+    join(&first);
+    for (size_t i = 0; i < GATE_WAITING_MAX; i++)
+        start(&waiting[i], g, "a", true);
+    wait_for(g, "waiting", GATE_WAITING_MAX);
+    start(&refused, g, "a", true);
+    join(&refused);
+    assert_int_equal(refused.result, -EBUSY);
+    gate_leave(g, &refused.pass, 1); /* not inside */
+    start(&other, g, "b", true);
+    wait_for(g, "waiting", GATE_WAITING_MAX + 1);
+    start(&refused, g, "c", true);
+    join(&refused);
+    assert_int_equal(refused.result, -EBUSY);
+    start(&through, g, "c", false);
+    join(&through);
+    assert_int_equal(through.result, 0);
+    assert_int_equal(number_of(g, "active"), 2);
+    assert_int_equal(number_of(g, "refused"), 2);
+    gate_open(g);
+    join(&other);
+    for (size_t i = 0; i < GATE_WAITING_MAX; i++) {
+        join(&waiting[i]);
+        assert_int_equal(waiting[i].result, 0);
+        gate_leave(g, &waiting[i].pass, 1);
+    }
+    gate_leave(g, &other.pass, 1);
+    gate_leave(g, &first.pass, 1);
+    gate_leave(g, &through.pass, 1);
+    gate_free(g);
+}
+
+/* A request that has run for a while counts no more: slow clients keep nobody out. */
+static void test_slow_requests_hold_nobody_up(void **state)
+{
+    (void)state;
+    struct gate *g = gate_of(1, 8);
+    struct asker first, second;
+    start(&first, g, "a", true);
+    join(&first);
+    start(&second, g, "b", true);
+    wait_for(g, "waiting", 1);
+    clock_sys_advance(600000000);
+    join(&second);
+    assert_int_equal(second.result, 0);
+    gate_leave(g, &first.pass, 1);
+    gate_leave(g, &second.pass, 1);
+    gate_free(g);
+}
+
+/* A thousand clients that come and go leave nothing behind but what counts for all. */
+static void test_clients_that_go_are_forgotten(void **state)
+{
+    (void)state;
+    struct gate *g = gate_of(4, 8);
+    char client[32];
+    for (unsigned i = 0; i < 5000; i++) {
+        struct gate_pass pass;
+        (void)snprintf(client, sizeof(client), "client %u", i);
+        const struct gate_who who = {.client = slice_str(client), .may_refuse = true};
+        assert_int_equal(gate_enter(g, &who, &pass, NULL), 0);
+        gate_leave(g, &pass, 10);
+    }
+    json_t *o = gate_json(g);
+    assert_true(json_array_size(json_object_get(o, "limits")) < 2500);
+    json_decref(o);
+    gate_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_an_open_gate_does_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_leaving_lets_in, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_bounds_of_waiting, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_slow_requests_hold_nobody_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_clients_that_go_are_forgotten, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

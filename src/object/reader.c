@@ -10,6 +10,7 @@
  * overtook the answer it is made from (object_making_begin).
  *  2. A complete, fresh entry is opened without taking part in openings and without asking the origin.
  */
+#include "object/ahead.h"
 #include "object/object_internal.h"
 
 #include "base/log.h"
@@ -32,9 +33,9 @@ struct reader {
     uint64_t size;
     char etag[ORIGIN_ETAG_MAX + 1];
     struct extent *extent; /* NULL: not cached */
-    struct lock lock;      /* covers readahead and fill */
-    struct fill *fill;     /* NULL while complete or not yet needed */
-    struct plan_readahead readahead;
+    struct ahead ahead;
+    struct lock lock;  /* covers fill */
+    struct fill *fill; /* NULL while complete or not yet needed */
 };
 
 /* What an open works with. */
@@ -69,6 +70,7 @@ void reader_unref(struct reader *r)
     if (atomic_fetch_sub(&r->refs, 1) != 1)
         return;
     (void)atomic_fetch_sub(&r->service->readers, 1);
+    ahead_fini(&r->ahead);
     fill_unref(r->fill);
     extent_unref(r->extent);
     upstream_unref(r->upstream);
@@ -94,6 +96,8 @@ static struct reader *reader_new(struct opener *o)
     r->extent = TAKE_PTR(o->extent);
     r->fill = TAKE_PTR(o->fill);
     lock_init(&r->lock, LOCK_READER);
+    ahead_init(&r->ahead, r->service->config.budget, r->upstream->bucket->name, slice_of(r->key, r->key_n),
+               r->size);
     (void)atomic_fetch_add(&o->service->readers, 1);
     return r;
 }
@@ -387,12 +391,6 @@ static uint32_t reader_state(struct reader *r)
     return reader_is_complete(r) ? WIRE_COMPLETE : WIRE_PARTIAL;
 }
 
-static struct plan_range reader_plan(struct reader *r, uint64_t offset, uint64_t n)
-{
-    LOCK_SCOPE(&r->lock);
-    return plan_read(&r->readahead, offset, n, r->size, r->upstream->bucket->p.readahead);
-}
-
 /* Starts what the caller is about to read, and waits for small files on behalf of a mount. */
 static int start_reading(struct reader *r, const struct wire_open_req *req, struct err *e)
 {
@@ -531,9 +529,9 @@ static int fetch_missing(struct reader *r, const struct wire_fetch_req *q, uint6
                          struct wire_fetch_rep *rep, struct err *e)
 {
     _cleanup_(fill_unrefp) struct fill *f = reader_fill(r);
-    struct plan_range plan = reader_plan(r, q->offset, n);
     bool there = r->extent && extent_present_run(r->extent, q->offset, 1) > 0;
-    fill_want(f, plan, /* urgent= */ !there && !(q->flags & (WIRE_NO_WAIT | WIRE_BACKGROUND)));
+    ahead_read(&r->ahead, f, q->offset, n, r->upstream->bucket->p.readahead,
+               /* urgent= */ !there && !(q->flags & (WIRE_NO_WAIT | WIRE_BACKGROUND)));
     if ((q->flags & WIRE_NO_WAIT) && !there)
         return 0;
     struct fill_bytes got;

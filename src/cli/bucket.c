@@ -53,7 +53,7 @@ static const struct command_usage usage = {
         "  validate             never | ttl:TIME | always: when cached attributes are checked again "
         "(ttl:60s)\n"
         "  verify               fill | read: read checks every block on every read\n"
-        "  readahead            most bytes fetched ahead of a sequential reader (128MiB)\n"
+        "  readahead            most bytes fetched ahead of one open file (128MiB)\n"
         "  retry                how long a failing origin is asked again (60s)\n"
         "  cache                auto | never: never keeps nothing of the bucket on the node's disks\n"
         "  quota                most bytes of the bucket's objects that the cache holds; 0: no limit\n"

@@ -46,10 +46,10 @@ struct client_file {
     uint64_t valid_ms;
     _Atomic uint64_t read_cached, read_origin;
 
-    struct lock lock; /* covers source, ready_*, last_end, is_stale */
+    struct lock lock; /* covers source, ready_*, last_*, is_stale */
     struct source *source;
     uint64_t ready_from, ready_end; /* known to be there, of `source` */
-    uint64_t last_end;              /* where the last read ended */
+    uint64_t last_end, last_n;      /* where the last client_file_pread ended, and its bytes */
     bool is_stale;
 };
 
@@ -262,13 +262,14 @@ static uint64_t known_bytes(struct client_file *f, const struct source *s, uint6
     return MIN(n, f->ready_end - offset);
 }
 
-/* What to ask for: a sequential reader's next bytes too. */
+/* What to ask for: the next bytes too of who reads small pieces one after the other. A small piece behind a
+ * large one is the rest of what the kernel had to divide. */
 static uint64_t ask_bytes(struct client_file *f, const struct source *s, uint64_t offset, uint64_t n)
 {
     if (s->fd < 0)
         return MIN(n, (uint64_t)FETCH_INLINE_BYTES);
     LOCK_SCOPE(&f->lock);
-    bool sequential = offset > 0 && offset == f->last_end;
+    bool sequential = offset > 0 && offset == f->last_end && f->last_n < WINDOW_BYTES / 2;
     return sequential ? MIN(MAX(n, (uint64_t)WINDOW_BYTES), f->attr.size_bytes - offset) : n;
 }
 
@@ -349,9 +350,10 @@ ssize_t client_file_pread(struct client_file *f, void *p, size_t n, uint64_t off
         if (got < 0)
             return err_prefix(e, (int)got, "%s/%s", f->bucket, f->key);
         done += (size_t)got;
-        LOCK_SCOPE(&f->lock);
-        f->last_end = offset + done;
     }
+    LOCK_SCOPE(&f->lock);
+    f->last_end = offset + done;
+    f->last_n = done;
     return (ssize_t)done;
 }
 

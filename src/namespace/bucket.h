@@ -25,7 +25,7 @@
     X(verify, ENUM, "verify", "MODE", "fill", 0, 0, "fill|read", false,                                      \
       "read: check every block on every read; gives up passthrough and sendfile")                            \
     X(readahead, SIZE, "readahead", "SIZE", "128MiB", 0, 4 * GIB, NULL, false,                               \
-      "most bytes fetched ahead of a sequential reader")                                                     \
+      "most bytes fetched ahead of one open file")                                                           \
     X(retry_time, DURATION, "retry", "TIME", "60s", 0, 3600000, NULL, false,                                 \
       "how long a failing request to the origin is repeated before its error is reported")                   \
     X(upload_expiry, DURATION, "upload_expiry", "TIME", "7d", 1000, 31536000000, NULL, false,                \

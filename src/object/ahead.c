@@ -112,11 +112,11 @@ static void count_patterns(struct ahead *a, unsigned patterns)
 
 static void plan_it(struct ahead *a, struct extent *x, struct plan_ask *q, struct plan_wants *ret)
 {
-    lock_take(&a->lock);
-    bool is_whole = plan_is_whole(a->plan);
-    lock_drop(&a->lock);
     uint64_t n;
     q->present_bytes = x ? extent_present_bytes(x) : 0;
+    lock_take(&a->lock);
+    bool is_whole = plan_is_whole(a->plan, q->present_bytes);
+    lock_drop(&a->lock);
     if (!x || !is_whole || extent_next_missing(x, 0, &q->missing_at, &n) < 0)
         q->missing_at = UINT64_MAX;
     lock_take(&a->lock);

@@ -75,9 +75,9 @@ uint64_t plan_layout_bytes(const struct layout *l)
     return layout_bytes(l) + touched_bytes(l);
 }
 
-bool plan_is_whole(const struct plan *p)
+bool plan_is_whole(const struct plan *p, uint64_t present_bytes)
 {
-    return p->whole_window > 0;
+    return p->whole_window > 0 || present_bytes > p->size / 2;
 }
 
 unsigned plan_patterns(const struct plan *p)
@@ -138,7 +138,7 @@ static void want_whole(struct plan_turn *t)
 {
     struct plan *p = t->p;
     const struct plan_ask *q = t->q;
-    if (q->present_bytes > p->size / 2 && q->max_window > 0) {
+    if (plan_is_whole(p, q->present_bytes) && p->whole_window == 0 && q->max_window > 0) {
         p->whole_window = q->max_window;
         plan_note(p, PLAN_WHOLE);
     }

@@ -86,8 +86,9 @@ struct plan_wants {
 };
 
 void plan_read(struct plan *p, const struct plan_ask *q, struct plan_wants *ret);
-/* The whole file is wanted: plan_read needs to know what is missing. */
-bool plan_is_whole(const struct plan *p);
+/* The whole file is wanted, or will be when so much of it is here: plan_read needs to know what is missing.
+ */
+bool plan_is_whole(const struct plan *p, uint64_t present_bytes);
 /* The patterns recognised so far: a set of bits 1 << enum plan_pattern. */
 unsigned plan_patterns(const struct plan *p);
 

@@ -6,6 +6,7 @@
 /* One place of the file that is read from. */
 struct plan_stream {
     uint64_t start, next;     /* [start, next) was read, perhaps with gaps */
+    uint64_t last_n;          /* bytes of its last read */
     uint64_t low;             /* where the last read that went on began */
     uint64_t window, grow_at; /* bytes ahead, 0: none so far; it grows when a read gets here */
     uint64_t turn;            /* of its last read; 0: free */

@@ -2,7 +2,7 @@
  * What the layout of a file says about a read: pieces are read as one.
  *
  * A page that is touched in a mapping comes as a read with that page in its middle (the kernel reads around
- * it), so the piece that is meant is the one that holds the middle of the read.
+ * it), so the piece that is meant by a read elsewhere than before is the one that holds its middle.
  *
  * | format      | a touch fetches                                                                         |
  * | ----------- | --------------------------------------------------------------------------------------- |
@@ -13,13 +13,14 @@
  * | parquet     | the chunk, when its beginning is read; when the same column was read in the row group   |
  * |             | before, its next chunks too                                                             |
  *
- * A window ends with the piece it is in, until the reader has gone on into the next one: who reads one member
- * of an archive is not given its neighbours.
+ * A window ends with the piece it is in, until the reader has gone on into the next one, and further than the
+ * buffer of a program reaches: who reads one member of an archive is not given its neighbours.
  */
 #include "object/plan_internal.h"
 
 #include "store/store.h"
 
+#define BUFFER_BYTES   (2 * MIB) /* what a program's buffer reads beyond what it needs */
 #define COLUMNS_AHEAD  4
 #define TENSORS_ENOUGH 2
 #define GROWTH_STEPS   3 /* after so many more tensors the window is as large as it may be */
@@ -27,7 +28,16 @@
 static int64_t piece_of_read(const struct plan_turn *t)
 {
     uint64_t offset = t->q->offset;
-    return t->p->layout ? layout_find(t->p->layout, offset + (t->end - offset) / 2) : -1;
+    uint64_t meant = t->is_begun ? offset + (t->end - offset) / 2 : offset;
+    return t->p->layout ? layout_find(t->p->layout, meant) : -1;
+}
+
+/* Whether the reader is still in the piece that it began with, or hardly beyond it. */
+static bool is_in_first_piece(const struct plan_turn *t, int64_t i)
+{
+    const struct layout *l = t->p->layout;
+    int64_t first = layout_find(l, t->s->start);
+    return first == i || (first + 1 == i && first >= 0 && t->q->offset < l->starts[i] + BUFFER_BYTES);
 }
 
 static bool is_touched(const struct plan *p, uint32_t i)
@@ -48,12 +58,11 @@ uint64_t plan_piece_reach(struct plan_turn *t, uint64_t reach)
     if (i < 0)
         return reach;
     const struct layout *l = t->p->layout;
-    uint64_t start = l->starts[i], end = layout_piece_end(l, (uint32_t)i);
-    bool is_own = layout_find(l, t->s->start) == i;
-    bool is_meant = l->kind == LAYOUT_SAFETENSORS || t->q->offset < plan_add_capped(start, STORE_BLOCK_BYTES);
-    if (is_own || t->p->whole_window > 0)
-        reach = MIN(reach, MAX(end, t->end));
-    if (is_meant)
+    uint64_t end = layout_piece_end(l, (uint32_t)i);
+    bool is_beginning = t->is_begun && t->q->offset < plan_add_capped(l->starts[i], STORE_BLOCK_BYTES);
+    if (is_in_first_piece(t, i) || t->p->whole_window > 0)
+        reach = MIN(reach, MAX(layout_find(l, t->s->start) == i ? end : 0, t->end));
+    if (l->kind == LAYOUT_SAFETENSORS || is_beginning)
         reach = MAX(reach, MIN(end, plan_add_capped(t->end, t->share)));
     return reach;
 }
@@ -72,7 +81,7 @@ static void want_file(struct plan_turn *t)
 static void want_column(struct plan_turn *t, uint32_t i)
 {
     const struct layout *l = t->p->layout;
-    bool goes_on = layout_find(l, t->s->start) != i; /* whoever reads everything needs no columns */
+    bool goes_on = !is_in_first_piece(t, i); /* whoever reads everything needs no columns */
     if (l->group == 0 || i < l->group || !is_touched(t->p, i - l->group) || goes_on)
         return;
     plan_note(t->p, PLAN_COLUMNS);

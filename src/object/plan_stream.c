@@ -4,9 +4,9 @@
  *
  * A read that goes on where a place ended, or ends where one began, belongs to it. Kernels send neighbouring
  * pieces out of order and readers of archives pass over small members, so "where it ended" has a tolerance:
- * narrow for a place that was read from once, because with PLAN_STREAMS of them random reads would fall into
- * a wide one by chance (with 1 MiB on both sides of 16 places, one in 30 of a file of 1 GiB), wide once it
- * has gone on. One read that goes on closely opens the window, one at a distance does not.
+ * narrow for a place that was read from once, because random reads would fall into a wide one by chance (a
+ * 1024th of the file on both sides of 16 places: one read in 32), wider once it has gone on. A read that goes
+ * on exactly opens the window, of those near it the second one does.
  *
  * What a stride has ahead doubles with each piece that came as foretold, so that a chance progression among
  * random reads costs four pieces once.
@@ -15,13 +15,17 @@
 
 #include "store/store.h"
 
-#define CLOSE_BYTES  (128 * KIB) /* what kernels send at once */
-#define FRESH_BYTES  (1 * MIB)   /* tolerance of a place that was read from once */
-#define SURE_BYTES   (4 * MIB)   /* of one that has gone on */
-#define SURE_HITS    2
-#define BACK_SURE    3
-#define RUN_SURE     2
-#define RECENT_TURNS 64 /* a place that was not read from for so many reads has no share of the window */
+#define CLOSE_BYTES     (128 * KIB) /* what kernels send at once: the tolerance of a backward reader */
+#define FRESH_MAX_BYTES (1 * MIB)
+#define FRESH_SHARE     1024
+#define SURE_MIN_BYTES  (1 * MIB)
+#define SURE_MAX_BYTES  (4 * MIB)
+#define SURE_SHARE      256
+#define REST_SHARE      8 /* a read so much smaller is the rest of one that the kernel had to divide */
+#define SURE_HITS       2
+#define BACK_SURE       3
+#define RUN_SURE        2
+#define RECENT_TURNS    64 /* a place that was not read from for so many reads has no share of the window */
 
 static uint64_t distance(uint64_t a, uint64_t b)
 {
@@ -30,12 +34,21 @@ static uint64_t distance(uint64_t a, uint64_t b)
 
 /* ---- finding ---- */
 
-/* How far the read is from where the stream would go on; UINT64_MAX: not its. */
-static uint64_t miss(const struct plan_stream *s, uint64_t offset, uint64_t end)
+/* How far from where it ended a place is believed to go on. */
+static uint64_t tolerance(const struct plan_stream *s, uint64_t size)
 {
-    uint64_t forward = s->hits >= SURE_HITS ? SURE_BYTES : FRESH_BYTES;
-    uint64_t back = s->back >= BACK_SURE ? FRESH_BYTES : CLOSE_BYTES;
-    if (offset >= s->low && offset <= s->next) /* the rest of a read that was answered in part */
+    if (s->hits >= SURE_HITS)
+        return MIN(MAX(size / SURE_SHARE, SURE_MIN_BYTES), SURE_MAX_BYTES);
+    return MIN(MAX(size / FRESH_SHARE, CLOSE_BYTES), FRESH_MAX_BYTES);
+}
+
+/* How far the read is from where the stream would go on; UINT64_MAX: not its. */
+static uint64_t miss(const struct plan *p, const struct plan_stream *s, uint64_t offset, uint64_t end)
+{
+    uint64_t forward = tolerance(s, p->size);
+    uint64_t back = s->back >= BACK_SURE ? FRESH_MAX_BYTES : CLOSE_BYTES;
+    if (offset >= s->low &&
+        offset <= s->next) /* goes on, or is the rest of a read that was answered in part */
         return 0;
     if (offset >= s->start)
         return distance(offset, s->next) <= forward ? distance(offset, s->next) : UINT64_MAX;
@@ -47,7 +60,7 @@ static struct plan_stream *find(struct plan *p, uint64_t offset, uint64_t end)
     struct plan_stream *best = NULL;
     uint64_t least = UINT64_MAX;
     for (struct plan_stream *s = p->streams; s < p->streams + PLAN_STREAMS; s++) {
-        uint64_t m = s->turn > 0 ? miss(s, offset, end) : UINT64_MAX;
+        uint64_t m = s->turn > 0 ? miss(p, s, offset, end) : UINT64_MAX;
         if (m < least || (m == least && best && s->turn > best->turn)) {
             best = s;
             least = m;
@@ -121,7 +134,8 @@ static struct plan_stream *begin(struct plan *p, uint64_t offset, uint64_t end)
     for (struct plan_stream *x = p->streams; x < p->streams + PLAN_STREAMS; x++)
         if (x->turn < s->turn)
             s = x;
-    *s = (struct plan_stream){.start = offset, .low = offset, .next = end, .born = ++p->born};
+    *s = (struct plan_stream){
+        .start = offset, .low = offset, .next = end, .last_n = end - offset, .born = ++p->born};
     if (!inherit_stride(p, s))
         discover_stride(p, s);
     return s;
@@ -136,13 +150,18 @@ static void grow(struct plan_stream *s, uint64_t share)
 
 static void go_forward(struct plan_stream *s, uint64_t offset, uint64_t end, uint64_t share)
 {
-    if (end <= s->next) /* out of order, or once more */
+    bool is_further = end > s->next;
+    if (!is_further && offset >= s->low) /* once more */
         return;
-    bool is_close = distance(offset, s->next) <= CLOSE_BYTES || (offset >= s->low && offset <= s->next);
-    s->hits = (uint8_t)MIN(s->hits + (is_close ? SURE_HITS : 1), UINT8_MAX);
-    s->back = 0;
-    s->low = offset;
-    s->next = end;
+    bool goes_on = offset >= s->low && offset <= s->next;
+    unsigned hits = end - offset < s->last_n / REST_SHARE ? 0 : goes_on ? SURE_HITS : 1;
+    s->hits = (uint8_t)MIN(s->hits + hits, UINT8_MAX);
+    s->last_n = end - offset;
+    if (is_further) {
+        s->back = 0;
+        s->low = offset;
+        s->next = end;
+    }
     if (s->hits < SURE_HITS || (s->window > 0 && end < s->grow_at))
         return;
     grow(s, share);

@@ -8,7 +8,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 #define LOOKS_MAX 4
-#define READS     40
+#define READS     10
 #define WINDOW    (32 * MIB)
 
 static const char *name_of(uint8_t c)

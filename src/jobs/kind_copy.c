@@ -3,9 +3,10 @@
  *
  * An object that the target has already is left alone: one with the same size and the same ETag, where that
  * is a hash of the content; for sync also one that is as large and not older; for export and import one that
- * is as large and has the same modification time, which both keep as metadata (origin.h, ORIGIN_META_MTIME).
+ * is as large and has the same modification time, which both keep as metadata (net/posix_meta.h).
  */
 #include "net/job_spec.h"
+#include "net/posix_meta.h"
 
 #include "base/text.h"
 #include "jobs/pour.h"
@@ -60,8 +61,9 @@ static bool same_content(const struct wire_attr *x, const struct wire_attr *y)
 /* The time of the object's last change: as it travels with it, else its place's own. */
 static uint64_t changed_ns(const struct wire_attr *x)
 {
-    uint64_t ns;
-    return origin_meta_mtime(x->meta, &ns) ? ns : x->mtime_ns;
+    struct posix_meta p;
+    posix_meta_decode(x->meta, /* is_dir= */ false, &p);
+    return p.has & POSIX_HAS_MTIME ? p.mtime_ns : x->mtime_ns;
 }
 
 static bool as_there(enum mode mode, const struct wire_attr *from, const struct wire_attr *there)
@@ -76,14 +78,18 @@ static bool as_there(enum mode mode, const struct wire_attr *from, const struct 
 /* What goes along: export and import add the time, where it does not travel yet. */
 static struct slice meta_of(struct kind_work *w, enum mode mode, const struct wire_attr *from)
 {
-    uint64_t ns;
+    struct posix_meta p;
     bool keeps = mode == MODE_EXPORT || mode == MODE_IMPORT;
-    if (!keeps || from->mtime_ns == 0 || origin_meta_mtime(from->meta, &ns))
+    posix_meta_decode(from->meta, /* is_dir= */ false, &p);
+    if (!keeps || from->mtime_ns == 0 || p.has & POSIX_HAS_MTIME)
         return from->meta;
-    bool open_line = from->meta.n > 0 && !slice_ends(from->meta, SLICE_LIT("\n"));
-    return slice_str(arena_printf(w->arena, SLICE_FMT "%s" ORIGIN_META_MTIME ": %" PRIu64 ".%09" PRIu64 "\n",
-                                  SLICE_ARG(from->meta), open_line ? "\n" : "", from->mtime_ns / 1000000000,
-                                  from->mtime_ns % 1000000000));
+    _cleanup_buf_ struct buf line = BUF_INIT(POSIX_META_MAX_BYTES), all = BUF_INIT(from->meta.n + KIB);
+    p = (struct posix_meta){.has = POSIX_HAS_MTIME, .mtime_ns = from->mtime_ns};
+    int r = posix_meta_encode(&p, &line);
+    if (r == 0)
+        r = posix_meta_merge(from->meta, buf_view(&line), &all);
+    assert(r == 0);
+    return arena_dup(w->arena, buf_view(&all));
 }
 
 /* "SIZE<TAB>CHECKSUM<TAB>TIME" */

@@ -2,6 +2,7 @@
 #include "mount/mount_internal.h"
 
 #include "base/sys.h"
+#include "net/posix_meta.h"
 
 #define NS_PER_S    1000000000ull
 #define DIRECTORY_S 3600.0 /* for how long the kernel may believe the attributes of a directory */
@@ -21,28 +22,60 @@ int mount_key(struct mount *m, struct node *n, struct slice name, struct buf *b)
     return r < 0 ? -ENAMETOOLONG : 0;
 }
 
-struct node_attr mount_node_attr(const struct wire_attr *a)
+/* Of what says nothing of its own. */
+static uint32_t default_mode(const struct mount *m, bool is_dir)
 {
-    return (struct node_attr){
+    uint32_t mode = (is_dir ? 0777 : 0666) & ~m->umask;
+    return (is_dir ? S_IFDIR : S_IFREG) | (m->read_only ? mode & ~0222u : mode);
+}
+
+struct node_attr mount_node_attr(const struct mount *m, const struct wire_attr *a, bool has_meta)
+{
+    struct posix_meta p;
+    struct node_attr x = {
         .is_dir = a->kind == WIRE_DIRECTORY,
         .size_bytes = a->size_bytes,
         .mtime_ns = a->mtime_ns,
         .etag = a->etag,
     };
+    if (!m->posix || !has_meta)
+        return x;
+    posix_meta_decode(a->meta, x.is_dir, &p);
+    x.has_owner = true;
+    x.mode = p.has & POSIX_HAS_MODE ? p.mode : default_mode(m, x.is_dir);
+    x.uid = p.has & POSIX_HAS_UID ? p.uid : m->uid;
+    x.gid = p.has & POSIX_HAS_GID ? p.gid : m->gid;
+    x.mtime_ns = p.has & POSIX_HAS_MTIME ? p.mtime_ns : a->mtime_ns;
+    return x;
+}
+
+void mount_own_attr(fuse_req_t req, struct node *parent, uint32_t mode, struct node_attr *a)
+{
+    struct mount *m = mount_of(req);
+    const struct fuse_ctx *ctx = fuse_req_ctx(req);
+    if (!m->posix)
+        return;
+    a->has_owner = true;
+    a->mode = mode;
+    a->uid = ctx->uid;
+    a->gid = ctx->gid;
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    if (!parent->has_owner || !(parent->mode & S_ISGID))
+        return;
+    a->gid = parent->gid;
+    if (S_ISDIR(mode))
+        a->mode |= S_ISGID;
 }
 
 void mount_stat_of(struct mount *m, uint64_t ino, const struct node_attr *a, struct stat *ret)
 {
-    uint64_t mtime_ns = a->mtime_ns ? a->mtime_ns : m->started_ns;
-    mode_t mode = a->is_dir ? 0777 : 0666;
-    if (m->read_only)
-        mode &= (mode_t)~0222;
+    uint64_t mtime_ns = a->mtime_ns || a->has_owner ? a->mtime_ns : m->started_ns;
     memset(ret, 0, sizeof(*ret));
     ret->st_ino = ino;
-    ret->st_mode = (a->is_dir ? S_IFDIR : S_IFREG) | (mode & ~(mode_t)m->umask);
+    ret->st_mode = a->has_owner ? a->mode : default_mode(m, a->is_dir);
     ret->st_nlink = 1; /* for directories: not counted */
-    ret->st_uid = m->uid;
-    ret->st_gid = m->gid;
+    ret->st_uid = a->has_owner ? a->uid : m->uid;
+    ret->st_gid = a->has_owner ? a->gid : m->gid;
     ret->st_size = a->is_dir ? 0 : (off_t)a->size_bytes;
     ret->st_blksize = (blksize_t)MOUNT_BLOCK_BYTES;
     ret->st_blocks = (blkcnt_t)((ret->st_size + 511) / 512);
@@ -55,9 +88,15 @@ void mount_stat(struct mount *m, struct node *n, struct stat *ret)
 {
     struct stat staged;
     LOCK_SCOPE(node_table_lock(m->nodes));
-    struct node_attr a = {.is_dir = n->is_dir, .size_bytes = n->size_bytes, .mtime_ns = n->mtime_ns};
+    struct node_attr a = {.is_dir = n->is_dir,
+                          .size_bytes = n->size_bytes,
+                          .mtime_ns = n->mtime_ns,
+                          .has_owner = n->has_owner,
+                          .mode = n->mode,
+                          .uid = n->uid,
+                          .gid = n->gid};
     mount_stat_of(m, n->ino, &a, ret);
-    if (n->staging && staging_stat(n->staging, &staged) == 0) {
+    if (n->staging && staging_stat_locked(n->staging, &staged) == 0) {
         ret->st_size = staged.st_size;
         ret->st_blocks = staged.st_blocks;
         ret->st_mtim = staged.st_mtim;
@@ -78,6 +117,8 @@ void mount_entry(struct mount *m, struct node *n, struct fuse_entry_param *ret)
 
 double mount_timeout_s(struct mount *m, struct node *n)
 {
+    if (n->is_dir && m->posix)
+        return m->timeout_s;
     if (n->is_dir) /* always the same, as long as there is one of that name */
         return m->timeout_s > 0 ? MAX(m->timeout_s, DIRECTORY_S) : 0;
     LOCK_SCOPE(node_table_lock(m->nodes));
@@ -93,7 +134,8 @@ void mount_check_told(struct mount *m, uint64_t serial)
 
 int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e)
 {
-    struct wire_stat_req req = {.bucket = slice_str(m->bucket), .key = key, .flags = WIRE_POSIX};
+    uint32_t flags = WIRE_POSIX | (m->posix ? WIRE_META : 0);
+    struct wire_stat_req req = {.bucket = slice_str(m->bucket), .key = key, .flags = flags};
     struct wire_stat_rep rep;
     int r = client_stat(m->client, &req, b, &rep, e);
     if (r == 0)

@@ -21,6 +21,7 @@
 #include "client/client_lister.h"
 #include "mount/request.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #define DIR_MAGIC  0x6d646972u
@@ -252,15 +253,38 @@ static bool add_node(struct filler *f, const char *name, struct node *n, uint64_
     return true;
 }
 
+/*
+ * What a listing says of an entry, which is not all where the bucket keeps modes and links: a small object
+ * may be a link, which only its metadata tells, and is then 0, "unknown", on which programs ask. No
+ * attributes go with such entries: they would be those of the object, and a question for each would make a
+ * listing of strangers' objects as many requests.
+ */
+static mode_t kind_of_entry(struct mount *m, struct dir *d, struct slice name)
+{
+    if (d->entry.attr.kind == WIRE_DIRECTORY)
+        return S_IFDIR;
+    if (!m->posix || d->entry.attr.size_bytes == 0 || d->entry.attr.size_bytes >= PATH_MAX)
+        return S_IFREG;
+    mode_t kind = 0;
+    struct node *n = node_find(m->nodes, d->node, name);
+    if (!n)
+        return kind;
+    lock_take(node_table_lock(m->nodes));
+    if (n->has_owner)
+        kind = n->mode & S_IFMT;
+    lock_drop(node_table_lock(m->nodes));
+    node_unref(m->nodes, n);
+    return kind;
+}
+
 static bool add_listed(struct filler *f)
 {
     struct dir *d = f->d;
     struct slice name = name_of_entry(d);
     _cleanup_free_ char *text = slice_dup(name);
-    bool is_dir = d->entry.attr.kind == WIRE_DIRECTORY;
-    if (!f->plus || node_table_count(f->m->nodes) >= MOUNT_NODES_MAX)
-        return add_plain(f, text, node_ino(d->node->ino, name), is_dir ? S_IFDIR : S_IFREG, d->at + 1);
-    struct node_attr a = mount_node_attr(&d->entry.attr);
+    if (!f->plus || f->m->posix || node_table_count(f->m->nodes) >= MOUNT_NODES_MAX)
+        return add_plain(f, text, node_ino(d->node->ino, name), kind_of_entry(f->m, d, name), d->at + 1);
+    struct node_attr a = mount_node_attr(f->m, &d->entry.attr, /* has_meta= */ false);
     struct node *n = node_look_up(f->m->nodes, d->node, name, &a);
     bool fits = add_node(f, text, n, d->at + 1);
     node_unref(f->m->nodes, n);

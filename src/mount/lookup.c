@@ -1,6 +1,7 @@
 /* LOOKUP, FORGET, GETATTR, STATFS. */
 #include "mount/mount_internal.h"
 
+#include <limits.h>
 #include <sys/statvfs.h>
 
 /* A mirror bucket has no size of its own: shown as this much, all of it free. */
@@ -43,7 +44,7 @@ static int look_up(struct mount *m, struct node *parent, const char *name, struc
         r = mount_ask(m, buf_view(&key), &b, &a, e);
     if (r < 0)
         return r;
-    struct node_attr attr = mount_node_attr(&a);
+    struct node_attr attr = mount_node_attr(m, &a, /* has_meta= */ true);
     *ret = node_look_up(m->nodes, parent, slice_str(name), &attr);
     notifier_poke(m->notifier);
     return 0;
@@ -89,6 +90,22 @@ void mount_op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data
     fuse_reply_none(req);
 }
 
+/* The bytes of the object are the link's target. */
+static int read_target(struct mount *m, struct node *n, char ret[PATH_MAX], struct err *e)
+{
+    struct mount_opened o = {0};
+    lock_take(node_table_lock(m->nodes));
+    bool is_link = n->has_owner && S_ISLNK(n->mode) && n->size_bytes < PATH_MAX;
+    lock_drop(node_table_lock(m->nodes));
+    int r = is_link ? mount_open_file(m, n, &o, e) : -EINVAL;
+    ssize_t got = r < 0 ? r : client_file_pread(o.file, ret, PATH_MAX - 1, 0, e);
+    client_file_close(o.file);
+    if (got < 0)
+        return (int)got;
+    ret[got] = '\0';
+    return got > 0 && strlen(ret) == (size_t)got ? 0 : -EINVAL; /* somebody else's bytes */
+}
+
 /* Whether what is known of the node is fixed: no question could change what its users see. */
 static bool is_settled(struct mount *m, struct node *n)
 {
@@ -110,10 +127,9 @@ static int refresh(struct mount *m, struct node *n, struct err *e)
         r = mount_ask(m, buf_view(&key), &b, &a, e);
     if (r < 0)
         return r;
-    struct node_attr attr = mount_node_attr(&a);
-    LOCK_SCOPE(node_table_lock(m->nodes));
+    struct node_attr attr = mount_node_attr(m, &a, /* has_meta= */ true);
     /* Another version has another node: the kernel looks the name up again. */
-    return n->is_attached && node_is_version_locked(n, &attr) ? 0 : -ESTALE;
+    return node_confirm(m->nodes, n, &attr) ? 0 : -ESTALE;
 }
 
 void mount_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -133,6 +149,20 @@ void mount_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         mount_check_told(m, serial);
     }
     node_unref(m->nodes, n);
+}
+
+void mount_op_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    char target[PATH_MAX];
+    struct node *n = node_get(m->nodes, ino);
+    int r = n ? read_target(m, n, target, &e) : -ESTALE;
+    node_unref(m->nodes, n);
+    if (r < 0)
+        mount_reply_error(req, "readlink", r, &e);
+    else
+        (void)fuse_reply_readlink(req, target);
 }
 
 void mount_op_statfs(fuse_req_t req, fuse_ino_t ino)

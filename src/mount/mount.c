@@ -65,11 +65,10 @@ static void split_bucket(struct mount *m)
     (void)snprintf(m->prefix, rest.n + 2, SLICE_FMT "%s", SLICE_ARG(rest), rest.n > 0 ? "/" : "");
 }
 
-/* A bucket without origin is a scratch bucket. */
-static bool has_origin(struct slice settings)
+static bool has_setting(struct slice settings, const char *beginning)
 {
     while (settings.n > 0)
-        if (slice_starts(slice_split(&settings, '\n'), SLICE_LIT("origin=")))
+        if (slice_starts(slice_split(&settings, '\n'), slice_str(beginning)))
             return true;
     return false;
 }
@@ -89,12 +88,12 @@ static int open_bucket(struct mount *m, struct err *e)
     if (r < 0)
         return err_prefix(e, r, "%s", m->bucket);
     bool openless = m->options->profile == MOUNT_PROFILE_READ_ONLY;
-    if (!has_origin(rep.settings) && openless)
+    bool has_origin = has_setting(rep.settings, "origin="); /* without: a scratch bucket */
+    m->posix = has_setting(rep.settings, "posix=on");
+    if (!has_origin && openless)
         return err_set(e, ERR_BAD_OPTION, "%s: the read-only profile is for buckets with an origin",
                        m->bucket);
-    enum mount_kind_id id = !has_origin(rep.settings) ? MOUNT_TREE
-                            : openless                ? MOUNT_MIRROR_OPENLESS
-                                                      : MOUNT_MIRROR;
+    enum mount_kind_id id = !has_origin ? MOUNT_TREE : openless ? MOUNT_MIRROR_OPENLESS : MOUNT_MIRROR;
     kept_facts(m->seat.kept)->kind = (uint8_t)id;
     m->kind = kinds[id];
     return m->kind->open(m, e);
@@ -234,7 +233,7 @@ static int begin_with_kernel(struct mount *m, struct err *e)
     if (fits)
         memcpy(facts->init, first.mem, first.size);
     facts->init_bytes = fits ? (uint32_t)first.size : 0;
-    facts->can_resume = fits && m->kind->resume &&
+    facts->can_resume = fits && m->kind->resume && !m->posix && /* modes and owners are not kept */
                         passthrough_parse_init(first.mem, first.size, &offer) == 0 &&
                         (offer.flags & PASSTHROUGH_FLAG_HAS_RESEND);
     fuse_session_process_buf(m->se, &first);

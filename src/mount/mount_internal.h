@@ -99,6 +99,7 @@ struct mount {
     uint32_t uid, gid, umask;
     uint64_t started_ns;
     bool is_write_passthrough; /* changes of the file cannot be missed, see staging.c */
+    bool posix;                /* the bucket keeps mode, owner, time and links */
 
     double timeout_s; /* of names and attributes in the kernel; from here on of both kinds */
     bool read_only;
@@ -133,7 +134,11 @@ void mount_log_failure(struct mount *m, const char *what, int code, const struct
 
 /* Key of a node, or of a name in one, in the bucket. -ENAMETOOLONG for the name or the key. */
 int mount_key(struct mount *m, struct node *n, struct slice name, struct buf *b);
-struct node_attr mount_node_attr(const struct wire_attr *a);
+/* has_meta: its metadata was asked for, and none means that there is none. */
+struct node_attr mount_node_attr(const struct mount *m, const struct wire_attr *a, bool has_meta);
+/* Of something that is made now by this request, in a bucket that keeps it: mode with its kind, the caller as
+ * owner, or the directory's group where it says so. */
+void mount_own_attr(fuse_req_t req, struct node *parent, uint32_t mode, struct node_attr *a);
 /* What stat shows of a node now: the staged file while it is being written here, else its version. */
 void mount_stat(struct mount *m, struct node *n, struct stat *ret);
 void mount_stat_of(struct mount *m, uint64_t ino, const struct node_attr *a, struct stat *ret);
@@ -145,6 +150,13 @@ double mount_timeout_s(struct mount *m, struct node *n);
 void mount_check_told(struct mount *m, uint64_t serial);
 /* Asks the node about a name. */
 int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e);
+
+/* ---- setattr.c ---- */
+
+struct posix_meta;
+/* Gives the object of a node this mode, owner and time, where the bucket keeps them, and the node what the
+ * object is then. -ESTALE, and the node is detached, when it is another version. */
+int mount_change_object(struct mount *m, struct node *n, const struct posix_meta *change, struct err *e);
 
 /* ---- unmount.c ---- */
 
@@ -212,6 +224,7 @@ void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_i
                      const char *new_name, unsigned flags);
 void mount_op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev);
 void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name);
+void mount_op_readlink(fuse_req_t req, fuse_ino_t ino);
 void mount_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
 
 /* ---- open.c, for others ---- */

@@ -1,5 +1,6 @@
 /*
- * UNLINK, MKDIR, RMDIR, RENAME, and what a mirror bucket has not: links, devices.
+ * UNLINK, MKDIR, SYMLINK, RMDIR, RENAME, and what a mirror bucket has not: hard links, devices, and without
+ * `posix=on` symbolic links.
  *
  * Each acts on the origin before it returns. Renaming is copying and removing at the origin, for a directory
  * of every object below it (EXDEV when those are too many, on which mv(1) and others copy).
@@ -10,8 +11,11 @@
 #include "mount/mount_internal.h"
 
 #include "base/sys.h"
+#include "client/client_writer.h"
 #include "mount/request.h"
+#include "net/posix_meta.h"
 
+#include <limits.h>
 #include <linux/fs.h>
 
 /* What is needed to act on one name. */
@@ -87,19 +91,44 @@ void mount_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
     reply(req, "unlink", r, &e);
 }
 
-/* ---- directories ---- */
+/* ---- directories, symbolic links ---- */
+
+/* Mode, owner and time of what this request makes; nothing where the bucket does not keep them. */
+static int meta_of_new(fuse_req_t req, struct node *parent, uint32_t mode, struct buf *b)
+{
+    struct node_attr a = {0};
+    mount_own_attr(req, parent, mode, &a);
+    struct posix_meta p = {.has = a.has_owner ? POSIX_HAS_ALL : 0,
+                           .mode = a.mode,
+                           .uid = a.uid,
+                           .gid = a.gid,
+                           .mtime_ns = sys->real_ns()};
+    return posix_meta_encode(&p, b);
+}
+
+static void reply_made(fuse_req_t req, struct target *t, const char *name, const struct node_attr *a)
+{
+    struct fuse_entry_param entry;
+    struct node *n = node_look_up(t->m->nodes, t->parent, slice_str(name), a);
+    mount_entry(t->m, n, &entry);
+    if (fuse_reply_entry(req, &entry) < 0)
+        node_forget(t->m->nodes, n->id, 1);
+    node_unref(t->m->nodes, n);
+}
 
 void mount_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 {
-    (void)mode;
     struct mount *m = mount_of(req);
     struct err e = {0};
     struct target t;
     struct wire_mkdir_rep rep;
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES), meta = BUF_INIT(POSIX_META_MAX_BYTES);
     int r = target_init(m, parent, name, &t);
+    if (r == 0)
+        r = meta_of_new(req, t.parent, S_IFDIR | (mode & 07777), &meta);
     if (r == 0) {
-        struct wire_mkdir_req q = {.bucket = slice_str(m->bucket), .key = buf_view(&t.key)};
+        struct wire_mkdir_req q = {
+            .bucket = slice_str(m->bucket), .key = buf_view(&t.key), .meta = buf_view(&meta)};
         r = client_mkdir(m->client, &q, &b, &rep, &e);
     }
     if (r == -EEXIST && request_comes_again()) {
@@ -111,14 +140,65 @@ void mount_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t 
         mount_reply_error(req, "mkdir", r, &e);
         return;
     }
-    struct node_attr a = mount_node_attr(&rep.attr);
-    struct fuse_entry_param entry;
+    struct node_attr a = mount_node_attr(m, &rep.attr, /* has_meta= */ true);
     a.is_dir = true;
-    struct node *n = node_look_up(m->nodes, t.parent, slice_str(name), &a);
-    mount_entry(m, n, &entry);
-    if (fuse_reply_entry(req, &entry) < 0)
-        node_forget(m->nodes, n->id, 1);
-    node_unref(m->nodes, n);
+    reply_made(req, &t, name, &a);
+    target_fini(&t);
+}
+
+/* An object whose bytes are the target, as posix_meta.h has it. */
+static int put_link(struct target *t, struct slice target, struct slice meta, struct node_attr *ret,
+                    struct client_writer **ret_writer, struct err *e)
+{
+    struct mount *m = t->m;
+    struct wire_attr there;
+    const struct client_attr *made;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct client_writer_open o = {.bucket = slice_str(m->bucket),
+                                   .key = buf_view(&t->key),
+                                   .size_bytes = target.n,
+                                   .meta = meta,
+                                   .if_none_match = true};
+    int r = t->staging ? -EEXIST : mount_ask(m, buf_view(&t->key), &b, &there, e);
+    if (r != -ENOENT)
+        return r < 0 ? r : -EEXIST;
+    r = client_writer_open(m->client, &o, ret_writer, e);
+    if (r == 0)
+        r = client_writer_write(*ret_writer, target.p, target.n, e);
+    if (r == 0)
+        r = client_writer_commit(*ret_writer, &made, e);
+    if (r < 0)
+        return r == ERR_PRECONDITION ? -EEXIST : r;
+    struct wire_attr a = {.kind = WIRE_FILE,
+                          .size_bytes = target.n,
+                          .mtime_ns = made->mtime_ns,
+                          .etag = slice_str(made->etag),
+                          .meta = meta};
+    *ret = mount_node_attr(m, &a, /* has_meta= */ true);
+    return 0;
+}
+
+void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct target t;
+    struct node_attr a;
+    _cleanup_(client_writer_freep) struct client_writer *w = NULL; /* holds the ETag of a */
+    _cleanup_buf_ struct buf meta = BUF_INIT(POSIX_META_MAX_BYTES);
+    int r = target_init(m, parent, name, &t);
+    if (r == 0 && !m->posix)
+        r = -EPERM;
+    if (r == 0 && strlen(target) >= PATH_MAX)
+        r = -ENAMETOOLONG;
+    if (r == 0)
+        r = meta_of_new(req, t.parent, S_IFLNK | 0777, &meta);
+    if (r == 0)
+        r = put_link(&t, slice_str(target), buf_view(&meta), &a, &w, &e);
+    if (r < 0)
+        mount_reply_error(req, "symlink", r, &e);
+    else
+        reply_made(req, &t, name, &a);
     target_fini(&t);
 }
 
@@ -197,7 +277,7 @@ static int move_object(struct target *from, struct target *to, unsigned flags, s
     if (r == ERR_NOT_IMPLEMENTED)
         return -EXDEV;
     if (r == 0)
-        *ret_attr = mount_node_attr(&rep.attr);
+        *ret_attr = mount_node_attr(m, &rep.attr, /* has_meta= */ rep.attr.meta.n > 0);
     return r;
 }
 
@@ -306,12 +386,6 @@ void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_i
 void mount_op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
 {
     (void)parent, (void)name, (void)mode, (void)rdev;
-    (void)fuse_reply_err(req, EPERM);
-}
-
-void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
-{
-    (void)target, (void)parent, (void)name;
     (void)fuse_reply_err(req, EPERM);
 }
 

@@ -17,6 +17,7 @@
 #include "mount/node_kept.h"
 
 #include <errno.h>
+#include <sys/stat.h>
 
 #define NODE_MAGIC   0x6e6f6465u
 #define TABLE_MIN    1024 /* places, a power of two */
@@ -235,7 +236,14 @@ static void set_etag(struct node *n, struct slice etag)
 static void set_attr_locked(struct node_table *t, struct node *n, const struct node_attr *a)
 {
     n->size_bytes = a->size_bytes;
-    n->mtime_ns = a->mtime_ns;
+    if (a->has_owner || !n->has_owner) /* else it is known better: the time is not that of the object */
+        n->mtime_ns = a->mtime_ns;
+    if (a->has_owner) {
+        n->has_owner = true;
+        n->mode = a->mode;
+        n->uid = a->uid;
+        n->gid = a->gid;
+    }
     set_etag(n, a->etag);
     if (n->kept && !n->is_dir)
         keep_again(t, n);
@@ -377,7 +385,8 @@ bool node_is_version_locked(const struct node *n, const struct node_attr *a)
 {
     if (n->is_dir || a->is_dir)
         return n->is_dir == a->is_dir;
-    if (n->size_bytes != a->size_bytes)
+    bool is_other_kind = n->has_owner && a->has_owner && ((n->mode ^ a->mode) & S_IFMT) != 0;
+    if (n->size_bytes != a->size_bytes || is_other_kind)
         return false;
     /* A listing gives times finer than an answer about one object does: they count only where there is no
      * ETag. */
@@ -398,7 +407,7 @@ struct node *node_look_up(struct node_table *t, struct node *parent, struct slic
     }
     if (!n)
         n = add_locked(t, parent, name, a);
-    else if (n->is_dir)
+    else if (n->is_dir || (a->has_owner && !n->staging))
         set_attr_locked(t, n, a);
     n->lookups++;
     n->refs++;
@@ -444,6 +453,16 @@ void node_set_attr(struct node_table *t, struct node *n, const struct node_attr 
 {
     LOCK_SCOPE(&t->lock);
     set_attr_locked(t, n, a);
+}
+
+bool node_confirm(struct node_table *t, struct node *n, const struct node_attr *a)
+{
+    LOCK_SCOPE(&t->lock);
+    if (!n->is_attached || !node_is_version_locked(n, a))
+        return false;
+    if (a->has_owner && !n->staging)
+        set_attr_locked(t, n, a);
+    return true;
 }
 
 int node_path(struct node_table *t, struct node *n, struct buf *b)

@@ -28,6 +28,9 @@ struct node_attr {
     uint64_t size_bytes;
     uint64_t mtime_ns;
     struct slice etag; /* empty for directories */
+    /* Of a bucket that keeps them (`posix=on`), where they are known; else all 0. */
+    bool has_owner;
+    uint32_t mode, uid, gid; /* mode with its kind */
 };
 
 struct node {
@@ -47,6 +50,8 @@ struct node {
     bool is_unlinked;
     bool wants_renewal; /* the next lookup makes a new node, so that it can be opened in another mode */
     uint64_t size_bytes, mtime_ns;
+    bool has_owner; /* and mode; as in node_attr */
+    uint32_t mode, uid, gid;
     char *etag;
     size_t etag_n;
     struct node *hash_next, *id_next;
@@ -107,6 +112,8 @@ void node_detach(struct node_table *t, struct node *n, bool is_unlinked);
 void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name);
 /* The node is of this version from now on (it was written here, or its attributes were asked again). */
 void node_set_attr(struct node_table *t, struct node *n, const struct node_attr *a);
+/* Whether the node is attached and of this version; takes over what else is known of it then. */
+bool node_confirm(struct node_table *t, struct node *n, const struct node_attr *a);
 bool node_is_version_locked(const struct node *n, const struct node_attr *a);
 
 /* "dir/name" below the root, without slashes at the ends, appended to b. -ENAMETOOLONG over b's maximum. */

@@ -393,12 +393,11 @@ void mount_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 /* The node of a name that shall be created: one that is written here already, one of an object that exists
  * after all, or a new one. Counted for the kernel. */
-static int find_or_make(struct mount *m, struct node *parent, struct slice name, struct node **ret,
-                        enum staging_start *ret_start, int flags, struct err *e)
+static int find_or_make(struct mount *m, struct node *parent, struct slice name, struct node_attr attr,
+                        struct node **ret, enum staging_start *ret_start, int flags, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct wire_attr a;
-    struct node_attr attr = {.mtime_ns = sys->real_ns()};
     struct node *staged = node_find(m->nodes, parent, name);
     lock_take(node_table_lock(m->nodes));
     bool exists = staged && staged->staging;
@@ -414,7 +413,7 @@ static int find_or_make(struct mount *m, struct node *parent, struct slice name,
             return r;
         exists = r == 0;
         if (exists)
-            attr = mount_node_attr(&a);
+            attr = mount_node_attr(m, &a, /* has_meta= */ true);
     }
     if (exists && !is_own && flags & O_EXCL)
         return -EEXIST;
@@ -423,14 +422,15 @@ static int find_or_make(struct mount *m, struct node *parent, struct slice name,
     return 0;
 }
 
-static int create(struct mount *m, struct node *parent, struct slice name, int flags, struct node **ret_node,
-                  struct handle **ret_handle, struct err *e)
+/* made: attributes of what is new. */
+static int create(struct mount *m, struct node *parent, struct slice name, const struct node_attr *made,
+                  int flags, struct node **ret_node, struct handle **ret_handle, struct err *e)
 {
     struct node *n;
     enum staging_start start;
     if (m->read_only)
         return -EROFS;
-    int r = find_or_make(m, parent, name, &n, &start, flags, e);
+    int r = find_or_make(m, parent, name, *made, &n, &start, flags, e);
     if (r < 0)
         return r;
     struct handle *h = handle_new(m, n, /* is_writable= */ true);
@@ -453,12 +453,14 @@ static int create(struct mount *m, struct node *parent, struct slice name, int f
 void mount_op_create(fuse_req_t req, fuse_ino_t parent_id, const char *name, mode_t mode,
                      struct fuse_file_info *fi)
 {
-    (void)mode;
     struct mount *m = mount_of(req);
     struct err e = {0};
     struct node *parent = node_get(m->nodes, parent_id), *n = NULL;
     struct handle *h = handle_of_before(m);
-    int r = h ? 0 : parent ? create(m, parent, slice_str(name), fi->flags, &n, &h, &e) : -ESTALE;
+    struct node_attr made = {.mtime_ns = sys->real_ns()};
+    if (parent)
+        mount_own_attr(req, parent, S_IFREG | (mode & 07777), &made);
+    int r = h ? 0 : parent ? create(m, parent, slice_str(name), &made, fi->flags, &n, &h, &e) : -ESTALE;
     node_unref(m->nodes, parent);
     if (r == 0 && !n)
         n = node_get(m->nodes, h->node_id); /* it counts as looked up already */

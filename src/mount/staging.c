@@ -16,8 +16,10 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "net/posix_meta.h"
 
 #define COPY_BYTES         MIB
+#define NS_PER_S           ((uint64_t)1000000000)
 #define STAGING_KEPT_MAGIC 0x73746b65u
 
 static_assert(sizeof(struct staging_kept) <= KEPT_CELL_BYTES, "fits into a cell");
@@ -156,6 +158,10 @@ static int begin(struct mount *m, struct staging *s, enum staging_start start, s
     atomic_store(&s->fd, TAKE_FD(fd));
     if (start == STAGING_COPY)
         staging_mark_clean(s);
+    if (start == STAGING_COPY && m->posix) {
+        LOCK_SCOPE(node_table_lock(m->nodes));
+        staging_set_time_locked(s, s->node->mtime_ns);
+    }
     begin_keeping(m, s);
     return 0;
 }
@@ -275,6 +281,29 @@ int staging_publish(struct mount *m, struct staging *s, struct err *e)
     return r;
 }
 
+static void apply_locked(struct staging *s, const struct posix_meta *change)
+{
+    struct node *n = s->node;
+    n->mode = change->has & POSIX_HAS_MODE ? change->mode : n->mode;
+    n->uid = change->has & POSIX_HAS_UID ? change->uid : n->uid;
+    n->gid = change->has & POSIX_HAS_GID ? change->gid : n->gid;
+    if (change->has & POSIX_HAS_MTIME)
+        staging_set_time_locked(s, change->mtime_ns);
+}
+
+int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta *change, struct err *e)
+{
+    enter(m, s);
+    bool is_there = !atomic_load(&s->is_unlinked) && staging_is_clean_alone(m, s);
+    int r = is_there ? mount_change_object(m, s->node, change, e) : 0;
+    if (r == 0) {
+        LOCK_SCOPE(node_table_lock(m->nodes));
+        apply_locked(s, change);
+    }
+    leave(m, s);
+    return r;
+}
+
 static void count_failure(struct mount *m, int code, const struct err *e)
 {
     const char *text = e->text[0] ? e->text : err_text(code);
@@ -382,10 +411,32 @@ int staging_truncate(struct staging *s, uint64_t size_bytes)
     return r;
 }
 
-int staging_stat(const struct staging *s, struct stat *ret)
+int staging_stat_locked(const struct staging *s, struct stat *ret)
 {
     int fd = staging_fd(s);
-    return fd < 0 ? -ENOENT : sys->fstat(fd, ret);
+    int r = fd < 0 ? -ENOENT : sys->fstat(fd, ret);
+    if (r < 0)
+        return r;
+    uint64_t ns = staging_time_locked(s, ret);
+    ret->st_mtim = (struct timespec){(time_t)(ns / NS_PER_S), (long)(ns % NS_PER_S)};
+    return 0;
+}
+
+uint64_t staging_time_locked(const struct staging *s, const struct stat *st)
+{
+    bool as_then = s->has_time && st->st_mtim.tv_sec == s->time_of_file.tv_sec &&
+                   st->st_mtim.tv_nsec == s->time_of_file.tv_nsec &&
+                   atomic_load(&s->n_changes) == s->time_changes;
+    return as_then ? s->time_ns : (uint64_t)st->st_mtim.tv_sec * NS_PER_S + (uint64_t)st->st_mtim.tv_nsec;
+}
+
+void staging_set_time_locked(struct staging *s, uint64_t time_ns)
+{
+    struct stat st;
+    s->time_changes = atomic_load(&s->n_changes);
+    s->has_time = sys->fstat(staging_fd(s), &st) == 0;
+    s->time_of_file = s->has_time ? st.st_mtim : (struct timespec){0};
+    s->time_ns = time_ns;
 }
 
 bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked)

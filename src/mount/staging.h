@@ -59,7 +59,13 @@ void staging_expect_mapping(struct staging *s);
 /* After a change made by this process. */
 void staging_changed(struct staging *s);
 int staging_truncate(struct staging *s, uint64_t size_bytes);
-int staging_stat(const struct staging *s, struct stat *ret);
+/* For the node table's lock's holder. The time is the one that was set last, or that of the last write after
+ * it. */
+int staging_stat_locked(const struct staging *s, struct stat *ret);
+/* Mode, owner and time, in a bucket that keeps them: what is written already gets them at once, else they go
+ * with the bytes. `change`: what is in its `has`. */
+struct posix_meta;
+int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta *change, struct err *e);
 
 /* While its name is gone nothing is published. Gives whether the origin has an object of that name. */
 bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked);

@@ -28,6 +28,10 @@ struct staging {
 
     /* Covered by the node table's lock. */
     struct staging *next;
+    /* The time that was set: shown while the file is as it was then. */
+    bool has_time;
+    uint64_t time_ns, time_changes;
+    struct timespec time_of_file;
     uint32_t refs;
     enum staging_state state;
     bool is_busy;    /* someone publishes */
@@ -53,5 +57,11 @@ int staging_target(struct mount *m, struct staging *s, int *ret_fd, struct err *
 void staging_drop_target(struct mount *m, struct staging *s);
 /* Remembers the state of the file as published. */
 void staging_mark_clean(struct staging *s);
+/* What the file's time is for those who look at it. */
+uint64_t staging_time_locked(const struct staging *s, const struct stat *st);
+/* From now on, until it is written to. */
+void staging_set_time_locked(struct staging *s, uint64_t time_ns);
+/* Alone (is_busy): whether all that was written is published. */
+bool staging_is_clean_alone(struct mount *m, struct staging *s);
 /* Alone (is_busy). is_last: no writer is left. */
 int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, struct err *e);

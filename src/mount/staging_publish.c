@@ -22,6 +22,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "net/posix_meta.h"
 
 #define COPY_BYTES MIB
 #define TRIES      3
@@ -100,11 +101,32 @@ static int prepare(struct mount *m, struct staging *s, uint64_t size, struct err
     return s->target_fd < 0 ? 0 : copy_bytes(staging_fd(s), s->target_fd, size, e);
 }
 
-static int commit(struct mount *m, struct staging *s, uint64_t size, bool is_last, struct err *e)
+/* Mode, owner and time as they are now: of the bytes that were seen. */
+static int own_meta(struct mount *m, struct staging *s, struct buf *b)
 {
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    const struct node *n = s->node;
+    struct posix_meta p = {.has = n->has_owner ? POSIX_HAS_ALL : POSIX_HAS_MTIME,
+                           .mode = n->mode,
+                           .uid = n->uid,
+                           .gid = n->gid,
+                           .mtime_ns = staging_time_locked(s, &s->seen_stat)};
+    return posix_meta_encode(&p, b);
+}
+
+/* is_new: the bytes are not there yet, and mode, owner and time go with them. */
+static int commit(struct mount *m, struct staging *s, uint64_t size, bool is_new, bool is_last, struct err *e)
+{
+    _cleanup_buf_ struct buf meta = BUF_INIT(POSIX_META_MAX_BYTES);
+    bool has_meta = m->posix && is_new;
+    if (has_meta && own_meta(m, s, &meta) < 0)
+        return err_set(e, -EINVAL, "the file's time cannot be kept");
     if (s->target_fd < 0 && atomic_load(&s->may_be_mapped))
         is_last = false; /* published, but the file stays ours and is dropped by staging_release */
-    struct wire_put_commit_req req = {.handle = s->handle, .size = size, .flags = is_last ? 0 : WIRE_KEEP};
+    struct wire_put_commit_req req = {.handle = s->handle,
+                                      .size = size,
+                                      .meta = buf_view(&meta),
+                                      .flags = (is_last ? 0 : WIRE_KEEP) | (has_meta ? WIRE_META : 0)};
     struct wire_put_commit_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = client_call_at(m->client, &s->epoch, WIRE_OP_PUT_COMMIT, &req, &b, &rep, e);
@@ -117,7 +139,9 @@ static int commit(struct mount *m, struct staging *s, uint64_t size, bool is_las
     s->is_committed = true;
     s->has_handle = !is_last;
     atomic_store(&s->is_published, true);
-    struct node_attr a = mount_node_attr(&rep.attr);
+    if (!is_new && m->posix) /* modes and times may have been changed since, without the bytes */
+        return 0;
+    struct node_attr a = mount_node_attr(m, &rep.attr, /* has_meta= */ true);
     a.size_bytes = size;
     node_set_attr(m->nodes, s->node, &a);
     return 0;
@@ -160,6 +184,11 @@ void staging_mark_clean(struct staging *s)
     s->is_clean = true;
 }
 
+bool staging_is_clean_alone(struct mount *m, struct staging *s)
+{
+    return s->is_clean && is_as_seen(m, s);
+}
+
 /* ---- publishing ---- */
 
 static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struct err *e)
@@ -172,7 +201,7 @@ static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struc
     for (int i = 0; i < TRIES; i++) {
         r = prepare(m, s, size, e);
         if (r == 0)
-            r = commit(m, s, size, is_last, e);
+            r = commit(m, s, size, /* is_new= */ true, is_last, e);
         if (r != -EBADF)
             break;
     }
@@ -186,7 +215,8 @@ static void hand_over(struct mount *m, struct staging *s)
 {
     struct err e = {0};
     bool worth = s->has_handle && s->is_committed && s->epoch == client_epoch(m->client);
-    if (worth && commit(m, s, (uint64_t)s->seen_stat.st_size, /* is_last= */ true, &e) < 0)
+    if (worth &&
+        commit(m, s, (uint64_t)s->seen_stat.st_size, /* is_new= */ false, /* is_last= */ true, &e) < 0)
         log_debug("mount", "written, but not kept in the cache: %s", e.text);
 }
 

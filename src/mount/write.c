@@ -1,9 +1,6 @@
 /*
- * WRITE, FLUSH, FSYNC, FALLOCATE, SETATTR: changing files. Bytes go to the staging file; flush, fsync and a
- * truncation by name publish them, and their result is what the program gets.
- *
- * A mirror bucket keeps no modes, owners or times of its own: setting mode or times succeeds and changes
- * nothing, giving a file to another owner fails with EPERM.
+ * WRITE, FLUSH, FSYNC, FALLOCATE: changing files. Bytes go to the staging file; flush and fsync publish them,
+ * and their result is what the program gets.
  */
 #include "mount/mount_internal.h"
 
@@ -61,62 +58,4 @@ void mount_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, 
     if (h->staging)
         staging_changed(h->staging);
     (void)fuse_reply_err(req, r < 0 ? -r : 0);
-}
-
-/* By name: nothing is open through which it could be published later. */
-static int truncate_closed(struct mount *m, struct node *n, uint64_t size, struct err *e)
-{
-    struct staging *s;
-    int r = staging_acquire(m, n, size == 0 ? STAGING_EMPTY : STAGING_COPY, &s, e);
-    if (r < 0)
-        return r;
-    r = staging_truncate(s, size);
-    if (r < 0)
-        r = err_errno(e, r, "truncate of the staging file");
-    else
-        r = staging_publish(m, s, e);
-    staging_release(m, s);
-    return r;
-}
-
-static int set_size(struct mount *m, struct node *n, uint64_t size, const struct fuse_file_info *fi,
-                    struct err *e)
-{
-    if (m->read_only)
-        return -EROFS;
-    if (n->is_dir)
-        return -EISDIR;
-    struct handle *h = fi ? handle_of(fi) : NULL;
-    if (!h || !h->staging || !h->is_writable)
-        return truncate_closed(m, n, size, e);
-    int r = staging_truncate(h->staging, size);
-    return r < 0 ? err_errno(e, r, "truncate of the staging file") : 0;
-}
-
-static int set_attr(struct mount *m, struct node *n, const struct stat *attr, int to_set,
-                    const struct fuse_file_info *fi, struct err *e)
-{
-    if (m->read_only)
-        return -EROFS;
-    if ((to_set & FUSE_SET_ATTR_UID && attr->st_uid != m->uid) ||
-        (to_set & FUSE_SET_ATTR_GID && attr->st_gid != m->gid))
-        return -EPERM;
-    return to_set & FUSE_SET_ATTR_SIZE ? set_size(m, n, (uint64_t)attr->st_size, fi, e) : 0;
-}
-
-void mount_op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
-                      struct fuse_file_info *fi)
-{
-    struct mount *m = mount_of(req);
-    struct err e = {0};
-    struct node *n = node_get(m->nodes, ino);
-    int r = n ? set_attr(m, n, attr, to_set, fi, &e) : -ESTALE;
-    if (r < 0) {
-        mount_reply_error(req, "setattr", r, &e);
-    } else {
-        struct stat st;
-        mount_stat(m, n, &st);
-        (void)fuse_reply_attr(req, &st, m->timeout_s);
-    }
-    node_unref(m->nodes, n);
 }

@@ -98,6 +98,13 @@ struct attr attr_of_origin(const struct origin_attr *o, bool has_meta, uint64_t 
     };
 }
 
+void attr_take_meta(struct attr *a, const struct origin_attr *now)
+{
+    a->has_meta = true;
+    a->content_type = now->content_type;
+    a->meta = now->meta;
+}
+
 void attr_to_wire(const struct attr *a, struct arena *arena, struct wire_attr *ret)
 {
     *ret = (struct wire_attr){

@@ -38,5 +38,7 @@ int attr_encode(const struct attr *a, struct buf *b);
 /* Slices point into blob. ERR_CORRUPT. */
 int attr_decode(struct slice blob, struct attr *ret);
 struct attr attr_of_origin(const struct origin_attr *o, bool has_meta, uint64_t now_ns);
+/* What a HEAD of the same version says besides its bytes. */
+void attr_take_meta(struct attr *a, const struct origin_attr *now);
 /* Copies the strings into the arena. */
 void attr_to_wire(const struct attr *a, struct arena *arena, struct wire_attr *ret);

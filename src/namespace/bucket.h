@@ -38,6 +38,9 @@
     X(conflict, ENUM, "conflict", "MODE", "copy", 0, 0, "copy|overwrite", false,                             \
       "with write=back, when the origin's object changed meanwhile: copy keeps it and writes ours beside "   \
       "it, overwrite replaces it")                                                                           \
+    X(posix, ENUM, "posix", "MODE", "off", 0, 0, "off|on", false,                                            \
+      "on: mounts keep mode, owner, time and symbolic links with the objects, which costs a request for "    \
+      "each file that is looked at")                                                                         \
     X(events_token, STRING, "events.token", "TOKEN", NULL, 0, 0, NULL, true,                                 \
       "who knows it may tell of changes at the origin, POST /-/api/v1/events/BUCKET")                        \
     X(quota, SIZE, "quota", "SIZE", "0", 0, 0, NULL, false,                                                  \
@@ -83,7 +86,7 @@
     X("limit.origin-bytes")                                                                                  \
     X("upload_expiry")                                                                                       \
     X("write")                                                                                               \
-    X("conflict")
+    X("conflict") X("posix")
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode") X("ttl") X("values")
 
@@ -102,6 +105,7 @@ enum bucket_write { BUCKET_WRITE_THROUGH, BUCKET_WRITE_BACK };
 enum bucket_conflict { BUCKET_CONFLICT_COPY, BUCKET_CONFLICT_OVERWRITE };
 enum bucket_anonymous { BUCKET_ANONYMOUS_NONE, BUCKET_ANONYMOUS_READ };
 enum bucket_values { BUCKET_VALUES_DURABLE, BUCKET_VALUES_MEMORY };
+enum bucket_posix { BUCKET_POSIX_OFF, BUCKET_POSIX_ON };
 enum bucket_verify { BUCKET_VERIFY_FILL, BUCKET_VERIFY_READ };
 
 struct bucket {

@@ -222,9 +222,26 @@ static char *directory_prefix(struct slice key)
     return p;
 }
 
+/* Completes what is known of a directory by the metadata of its marker. */
+static int stat_marker(struct mirror *m, struct upstream *u, struct slice key, uint64_t seen, struct arena *a,
+                       struct attr *dir, struct err *e)
+{
+    _cleanup_free_ char *marker = directory_prefix(key);
+    struct origin_attr found = {0};
+    int r = upstream_head(u, slice_of(marker, key.n + 1), SLICE_NULL, a, &found, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    dir->has_meta = true;
+    dir->meta = r == 0 ? found.meta : SLICE_NULL;
+    dir->mtime_ns = r == 0 ? found.mtime_ns : dir->mtime_ns;
+    dir->confirmed_ns = sys->real_ns();
+    mirror_learn(m, u->bucket, key, dir, seen);
+    return 0;
+}
+
 /* There is no such object: a directory, or nothing. */
-static int stat_directory(struct mirror *m, struct upstream *u, struct slice key, uint64_t seen,
-                          struct attr *ret, struct err *e)
+static int stat_directory(struct mirror *m, struct upstream *u, struct slice key, bool full, uint64_t seen,
+                          struct arena *a, struct attr *ret, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *scratch = arena_new(LIST_ARENA_BYTES);
     _cleanup_free_ char *prefix = directory_prefix(key);
@@ -238,13 +255,17 @@ static int stat_directory(struct mirror *m, struct upstream *u, struct slice key
                          .confirmed_ns = sys->real_ns()};
     if (page.n > 0)
         ret->mtime_ns = page.entries[0].attr.mtime_ns;
+    bool has_marker = page.n > 0 && slice_eq(page.entries[0].key, slice_of(prefix, key.n + 1));
+    if (has_marker && full)
+        return stat_marker(m, u, key, seen, a, ret, e);
+    ret->has_meta = page.n > 0 && !has_marker;
     mirror_learn(m, u->bucket, key, ret, seen);
     return 0;
 }
 
 /* The origin's word; absence is an answer (is_absent), not an error. */
-static int stat_origin(struct mirror *m, struct upstream *u, struct slice key, bool posix, struct arena *a,
-                       struct attr *ret, struct err *e)
+static int stat_origin(struct mirror *m, struct upstream *u, struct slice key, bool posix, bool full,
+                       struct arena *a, struct attr *ret, struct err *e)
 {
     uint64_t seen = mirror_generation(m, u->bucket, key);
     struct origin_attr found;
@@ -257,7 +278,7 @@ static int stat_origin(struct mirror *m, struct upstream *u, struct slice key, b
     if (r != -ENOENT)
         return r;
     if (posix)
-        return stat_directory(m, u, key, seen, ret, e);
+        return stat_directory(m, u, key, full, seen, a, ret, e);
     *ret = (struct attr){.is_absent = true, .confirmed_ns = sys->real_ns()};
     mirror_learn(m, u->bucket, key, ret, seen);
     return 0;
@@ -268,7 +289,7 @@ static bool answers(const struct attr *found, bool posix, bool full)
 {
     if (found->is_absent)
         return !posix || found->is_childless;
-    return posix || (!found->is_directory && (!full || found->has_meta));
+    return (posix || !found->is_directory) && (!full || found->has_meta);
 }
 
 int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool posix, bool full, bool fresh,
@@ -283,10 +304,10 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
         return err_set(e, -ENOENT, "no such key");
     struct attr found;
     int r = fresh ? -ENOENT : mirror_recall(m, u->bucket, key, a, &found);
-    if (r == 0 && !answers(&found, posix, full))
-        r = -ENOENT;
-    if (r < 0)
-        r = stat_origin(m, u, key, posix, a, &found, e);
+    if (r == 0 && found.is_directory && posix && full && !found.has_meta)
+        r = stat_marker(m, u, key, mirror_generation(m, u->bucket, key), a, &found, e);
+    else if (r < 0 || !answers(&found, posix, full))
+        r = stat_origin(m, u, key, posix, full, a, &found, e);
     if (r < 0)
         return r;
     if (found.is_absent)

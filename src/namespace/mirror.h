@@ -46,7 +46,7 @@ uint64_t mirror_changed(struct mirror *m, const struct bucket *b, struct slice k
 void mirror_forget_bucket(struct mirror *m, const struct bucket *b);
 
 /* Fresh attributes, asking the origin where needed. posix: also directories. full: content type and meta are
- * wanted. -ENOENT. */
+ * wanted, of a directory the meta of its marker. -ENOENT. */
 int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool posix, bool full, bool fresh,
                 struct arena *a, struct attr *ret, struct err *e);
 /* One page of a listing as in wire_ops.h LIST. Entries are encoded struct wire_entry. */

@@ -159,6 +159,20 @@ static size_t whole_names(const struct origin_page *page, const struct wire_list
     return page->n;
 }
 
+/* What a GET or HEAD taught of the same version stays known, and is confirmed by this listing. But not where
+ * metadata is changed alone, which an ETag does not tell: there it is believed as long as that answer itself.
+ */
+static bool stays_known(const struct bucket *b, struct slice key, const struct attr *old,
+                        const struct attr *now)
+{
+    bool posix = b->p.posix == BUCKET_POSIX_ON;
+    if (now->is_directory != old->is_directory || (now->is_directory && !posix))
+        return false;
+    if (posix && !mirror_is_fresh(b, key, old->confirmed_ns, /* is_absent= */ false))
+        return false;
+    return now->is_directory || (slice_eq(old->etag, now->etag) && old->size_bytes == now->size_bytes);
+}
+
 static void learn_entry(struct lister *l, const struct origin_entry *x)
 {
     const struct bucket *b = l->u->bucket;
@@ -171,12 +185,13 @@ static void learn_entry(struct lister *l, const struct origin_entry *x)
     attr.is_directory = x->is_prefix;
     arena_clear(l->old);
     struct attr old;
-    /* What a GET or HEAD taught of the same version stays known, and is confirmed by this listing. */
-    if (!x->is_prefix && mirror_recall_stale(l->m, b, key, l->old, &old) == 0 && old.has_meta &&
-        slice_eq(old.etag, attr.etag) && old.size_bytes == attr.size_bytes) {
+    if (mirror_recall_stale(l->m, b, key, l->old, &old) == 0 && old.has_meta &&
+        stays_known(b, key, &old, &attr)) {
         attr.has_meta = true;
         attr.content_type = old.content_type;
         attr.meta = old.meta;
+        if (b->p.posix == BUCKET_POSIX_ON)
+            attr.confirmed_ns = old.confirmed_ns;
     }
     mirror_learn(l->m, b, key, &attr, seen);
 }

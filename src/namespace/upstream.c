@@ -31,6 +31,12 @@ int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
     int r = origin_open(b->p.origin, &b->p.origin_options, b->name, &o, e);
     if (r < 0)
         return r;
+    o->posix = b->p.posix == BUCKET_POSIX_ON;
+    if (o->posix && !o->ops->set_meta) {
+        const char *scheme = o->ops->scheme;
+        origin_close(o);
+        return err_set(e, ERR_NOT_IMPLEMENTED, "posix=on: origins of %s:// keep no modes and owners", scheme);
+    }
     struct upstream *u = calloc(1, sizeof(*u));
     assert(u);
     u->magic = UPSTREAM_MAGIC;
@@ -205,6 +211,13 @@ static int copy_once(struct upstream *u, struct slice from, struct slice to, str
                     : origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
 }
 
+static int set_meta_once(struct upstream *u, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                         struct origin_attr *ret, struct err *e)
+{
+    return u->layer ? u->layer->set_meta(u->layer_arg, u, p, size_bytes, a, ret, e)
+                    : origin_set_meta(u->origin, p, size_bytes, a, ret, e);
+}
+
 /* ---- with retries ---- */
 
 int upstream_head(struct upstream *u, struct slice key, struct slice if_none_match, struct arena *a,
@@ -271,6 +284,14 @@ int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct
                   struct origin_attr *ret, struct err *e)
 {
     return UPSTREAM_RETRY(u, copy_once(u, from, to, a, ret, e));
+}
+
+/* Repeated with its condition: where a try whose answer was lost made another ETag, the caller hears
+ * ERR_PRECONDITION and looks again. */
+int upstream_set_meta(struct upstream *u, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                      struct origin_attr *ret, struct err *e)
+{
+    return UPSTREAM_RETRY(u, set_meta_once(u, p, size_bytes, a, ret, e));
 }
 
 int upstream_upload_create(struct upstream *u, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],

@@ -22,6 +22,8 @@ struct upstream_layer {
     int (*remove)(void *arg, struct upstream *u, struct slice key, struct slice if_match, struct err *e);
     int (*copy)(void *arg, struct upstream *u, struct slice from, struct slice to, struct arena *a,
                 struct origin_attr *ret, struct err *e);
+    int (*set_meta)(void *arg, struct upstream *u, const struct origin_put *p, uint64_t size_bytes,
+                    struct arena *a, struct origin_attr *ret, struct err *e);
 };
 
 struct upstream {
@@ -79,6 +81,8 @@ int upstream_put_slowly(struct upstream *u, const struct origin_put *p, const st
 int upstream_remove(struct upstream *u, struct slice key, struct slice if_match, struct err *e);
 int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct arena *a,
                   struct origin_attr *ret, struct err *e);
+int upstream_set_meta(struct upstream *u, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                      struct origin_attr *ret, struct err *e);
 
 /* Uploads in parts (origin.h). A part is sent once, at its writer's pace, as with upstream_put_slowly; who
  * has its bytes still repeats it with upstream_try_again. A completion is repeated only by the origin's own

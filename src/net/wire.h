@@ -66,6 +66,7 @@ enum wire_flag {
     WIRE_WAIT = 1 << 17,
     WIRE_TEST = 1 << 18,
     WIRE_CANCEL = 1 << 19,
+    WIRE_META = 1 << 20,
 };
 
 /* What TREE_SETATTR sets. */

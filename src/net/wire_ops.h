@@ -43,6 +43,7 @@
     X(UPLOAD_ABORT, upload_abort, 46)                                                                        \
     X(FLUSH, flush, 47)                                                                                      \
     X(PARTS, parts, 48)                                                                                      \
+    X(SET_META, set_meta, 49)                                                                                \
     X(REMOVE, remove, 40)                                                                                    \
     X(COPY, copy, 41)                                                                                        \
     X(MKDIR, mkdir, 42)                                                                                      \
@@ -121,7 +122,8 @@
 #define WIRE_REQ_origin_check(F) F(str, url) F(str, settings) F(u32, flags)
 #define WIRE_REP_origin_check(F) F(str, results)
 
-/* flags: WIRE_POSIX (a key may also name a directory: a prefix with keys below), WIRE_FRESH (ask the origin).
+/* flags: WIRE_POSIX (a key may also name a directory: a prefix with keys below), WIRE_FRESH (ask the origin),
+ * WIRE_META (with WIRE_POSIX: content type and metadata are wanted, too, of a directory those of its marker).
  */
 #define WIRE_REQ_stat(F) F(str, bucket) F(str, key) F(u32, flags)
 #define WIRE_REP_stat(F) F(attr, attr)
@@ -182,11 +184,13 @@
 /* Acknowledged when the origin has it, of a scratch bucket when it is on disk. WIRE_KEEP: the handle stays
  * open for more writes and another commit. `etag`: what the object of a scratch bucket is to have (empty: the
  * MD5 of its bytes when they were written in order); origins give their own. `checksum`: of all its bytes, as
- * origin/meta.h keeps it; `parts`: what PARTS is to tell (s3/part_list.h), kept of scratch buckets. */
+ * origin/meta.h keeps it; `parts`: what PARTS is to tell (s3/part_list.h), kept of scratch buckets.
+ * WIRE_META: the object gets the metadata `meta` instead of what PUT_OPEN said; not of what streams to the
+ * origin already. */
 #define WIRE_REQ_put_commit(F)                                                                               \
     F(u64, handle)                                                                                           \
     F(u64, size)                                                                                             \
-    F(str, sha256) F(str, md5) F(str, etag) F(str, checksum) F(str, parts) F(u32, flags)
+    F(str, sha256) F(str, md5) F(str, etag) F(str, checksum) F(str, parts) F(str, meta) F(u32, flags)
 #define WIRE_REP_put_commit(F) F(attr, attr)
 #define WIRE_REQ_put_abort(F)  F(u64, handle)
 #define WIRE_REP_put_abort(F)
@@ -239,11 +243,16 @@
  * all below it (-EXDEV when that is too much). WIRE_NOREPLACE: -EEXIST. */
 #define WIRE_REQ_copy(F) F(str, bucket) F(str, from) F(str, to) F(u32, flags)
 #define WIRE_REP_copy(F) F(attr, attr)
-/* Directories of a mirror bucket are prefixes; an empty one is a marker object "dir/". */
-#define WIRE_REQ_mkdir(F) F(str, bucket) F(str, key)
+/* Directories of a mirror bucket are prefixes; an empty one is a marker object "dir/", made with `meta`. */
+#define WIRE_REQ_mkdir(F) F(str, bucket) F(str, key) F(str, meta)
 #define WIRE_REP_mkdir(F) F(attr, attr)
 #define WIRE_REQ_rmdir(F) F(str, bucket) F(str, key)
 #define WIRE_REP_rmdir(F)
+
+/* Gives an object of a mirror bucket lines of metadata instead of those it has of the same names; its bytes
+ * stay. WIRE_POSIX: the key may name a directory; its marker is made when it has none. */
+#define WIRE_REQ_set_meta(F) F(str, bucket) F(str, key) F(str, meta) F(u32, flags)
+#define WIRE_REP_set_meta(F) F(attr, attr)
 
 /* JSON text of the node's state. */
 #define WIRE_REQ_status(F)

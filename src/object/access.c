@@ -32,6 +32,7 @@
     X(UPLOAD_ABORT, upload_abort, WRITE, bucket)                                                             \
     X(REMOVE, remove, WRITE, bucket)                                                                         \
     X(COPY, copy, WRITE, bucket)                                                                             \
+    X(SET_META, set_meta, WRITE, bucket)                                                                     \
     X(MKDIR, mkdir, WRITE, bucket)                                                                           \
     X(RMDIR, rmdir, WRITE, bucket)
 

@@ -91,14 +91,15 @@ static int send_range(struct hard *h, const struct origin_get *g, const struct o
     return 0;
 }
 
-/* -EAGAIN: the record went meanwhile. */
+/* -EAGAIN: the record was replaced meanwhile, or is gone: then the origin has what it said. */
 static int get_here(struct back *b, struct upstream *u, const struct origin_get *g, struct arena *a,
-                    struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
+                    struct origin_attr *ret, origin_sink_fn sink, void *arg, bool *ret_gone, struct err *e)
 {
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     _cleanup_(hard_unrefp) struct hard *h = NULL;
     struct back_record rec;
     int r = back_load(b, u->bucket->id, g->key, &value, &rec, e);
+    *ret_gone = r == -ENOENT; /* seen before the entry in memory says so: a durable commit takes a while */
     if (r < 0)
         return r == -ENOENT ? -EAGAIN : r;
     if (rec.removal)
@@ -159,11 +160,12 @@ static int layer_get(void *arg, struct upstream *u, const struct origin_get *g, 
                      struct origin_attr *ret, origin_sink_fn sink, void *sink_arg, struct err *e)
 {
     struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
-    for (int i = 0; i < READ_TRIES && back_has(b, u->bucket->id, g->key); i++) {
-        int r = get_here(b, u, g, a, ret, sink, sink_arg, e);
+    bool gone = false;
+    for (int i = 0; i < READ_TRIES && !gone && back_has(b, u->bucket->id, g->key); i++) {
+        int r = get_here(b, u, g, a, ret, sink, sink_arg, &gone, e);
         if (r != -EAGAIN)
             return r;
-        if (i + 1 == READ_TRIES)
+        if (!gone && i + 1 == READ_TRIES)
             return err_set(e, -EIO, "the bytes of a write that is not in the origin are missing");
     }
     return get_there(b, u, g, a, ret, sink, sink_arg, e);
@@ -283,12 +285,18 @@ static void set_base(struct change *c, struct back_record *r)
     }
 }
 
-static int commit(struct change *c, struct back_record *r, bool *ret_unknown, struct err *e)
+/* In the place of what there was, whose bytes stay. */
+static int replace(struct change *c, struct back_record *r, bool *ret_unknown, struct err *e)
 {
     r->seq = atomic_fetch_add(&c->back->seq, 1) + 1;
     r->acked_ns = sys->real_ns();
     set_base(c, r);
-    int result = back_save(c->back, c->entry, r, KV_DURABLE, ret_unknown, e);
+    return back_save(c->back, c->entry, r, KV_DURABLE, ret_unknown, e);
+}
+
+static int commit(struct change *c, struct back_record *r, bool *ret_unknown, struct err *e)
+{
+    int result = replace(c, r, ret_unknown, e);
     if (result == 0 && c->had)
         back_free_extent(c->back, c->old.location);
     return result;
@@ -448,5 +456,48 @@ static int layer_copy(void *arg, struct upstream *u, struct slice from, struct s
     return r < 0 ? r : origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
 }
 
-const struct upstream_layer back_layer = {
-    .get = layer_get, .list = back_layer_list, .put = layer_put, .remove = layer_remove, .copy = layer_copy};
+/* ---- metadata ---- */
+
+/* The record says so from now on, of the same bytes. -EAGAIN: there is no record. */
+static int set_meta_here(struct back *b, struct upstream *u, const struct origin_put *p, struct arena *a,
+                         struct origin_attr *ret, struct err *e)
+{
+    struct change c;
+    bool unknown;
+    int r = change_begin(&c, b, u, p->key, e);
+    if (r == 0 && !c.had)
+        r = -EAGAIN;
+    if (r == 0)
+        r = check_conditions(&c, p->if_match, /* if_none_match= */ false, e);
+    if (r == 0) {
+        struct back_record rec = c.old;
+        rec.content_type = p->content_type;
+        rec.meta = p->meta;
+        r = replace(&c, &rec, &unknown, e);
+        if (r == 0)
+            *ret = back_attr(&rec, a);
+    }
+    change_end(&c);
+    return r;
+}
+
+/* What is in the origin already is changed there, before the answer: there are no bytes here to send again.
+ */
+static int layer_set_meta(void *arg, struct upstream *u, const struct origin_put *p, uint64_t size_bytes,
+                          struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
+    for (int i = 0; i < READ_TRIES && back_has(b, u->bucket->id, p->key); i++) {
+        int r = set_meta_here(b, u, p, a, ret, e);
+        if (r != -EAGAIN)
+            return r;
+    }
+    return origin_set_meta(u->origin, p, size_bytes, a, ret, e);
+}
+
+const struct upstream_layer back_layer = {.get = layer_get,
+                                          .list = back_layer_list,
+                                          .put = layer_put,
+                                          .remove = layer_remove,
+                                          .copy = layer_copy,
+                                          .set_meta = layer_set_meta};

@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/text.h"
+#include "net/posix_meta.h"
 
 #include <openssl/evp.h>
 
@@ -84,12 +85,33 @@ static bool etag_is(struct slice etag, const uint8_t md5[BACK_MD5_BYTES])
     return slice_eq_case(etag, slice_str(text));
 }
 
+/* Whether the object has the mode, owner and time that the record wants: they may be all that a newer record
+ * changes.
+ */
+static bool has_meta(const struct sending *s, const struct origin_attr *now)
+{
+    struct posix_meta wanted, there;
+    const struct origin *o = s->upstream->origin;
+    if (!(o->capabilities & ORIGIN_CAN_META) && !o->posix)
+        return true;
+    bool is_dir = slice_ends(s->key, SLICE_LIT("/"));
+    posix_meta_decode(s->rec.meta, is_dir, &wanted);
+    posix_meta_decode(now->meta, is_dir, &there);
+    unsigned has = wanted.has;
+    bool same = (!(has & POSIX_HAS_MODE) || wanted.mode == there.mode) &&
+                (!(has & POSIX_HAS_UID) || wanted.uid == there.uid) &&
+                (!(has & POSIX_HAS_GID) || wanted.gid == there.gid) &&
+                (!(has & POSIX_HAS_MTIME) || wanted.mtime_ns == there.mtime_ns);
+    return same && (has & there.has) == has;
+}
+
 /* Whether the object is one of ours: by its ETag, else by its bytes. */
 static int compare(struct sending *s, const struct origin_attr *now, struct back_found *f, struct err *e)
 {
     const struct back_record *r = &s->rec;
     bool may_be_sent = r->sent && r->sent_bytes == now->size_bytes;
     bool may_be_wanted = r->sent && !r->removal && r->size_bytes == now->size_bytes;
+    may_be_wanted = may_be_wanted && has_meta(s, now);
     f->is_sent = may_be_sent && etag_is(now->etag, r->sent_md5);
     f->is_wanted = may_be_wanted && etag_is(now->etag, r->md5);
     bool as_before = r->base == BACK_BASE_ETAG && slice_eq(r->base_etag, now->etag);

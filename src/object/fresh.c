@@ -49,12 +49,16 @@ static int confirm(struct object_service *s, struct upstream *u, struct slice ke
     *ret_state = WIRE_CONFIRM_NOT_CACHED;
     if (!x)
         return 0;
-    int r = upstream_head(u, key, known.etag, a, &now, e);
+    /* "Not modified" would say nothing of metadata. */
+    struct slice unless = u->bucket->p.posix == BUCKET_POSIX_ON ? SLICE_NULL : known.etag;
+    int r = upstream_head(u, key, unless, a, &now, e);
     bool same = r == ERR_NOT_MODIFIED ||
                 (r == 0 && slice_eq(now.etag, known.etag) && now.size_bytes == known.size_bytes &&
                  (now.etag.n > 0 || now.mtime_ns == known.mtime_ns));
     if (r < 0 && !same && r != -ENOENT)
         return r;
+    if (r == 0 && same)
+        attr_take_meta(&known, &now);
     if (same)
         confirmed(s, u->bucket, key, x, &known, seen);
     else

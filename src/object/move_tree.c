@@ -150,6 +150,22 @@ static ssize_t no_body(void *arg, void *p, size_t n, uint64_t offset)
     return 0;
 }
 
+/* A directory has bytes nowhere; mode, owner and time it has where the bucket keeps them. */
+static int copy_marker(struct move *m, struct slice from, struct slice to, struct arena *a, struct err *e)
+{
+    struct origin_put put = {.key = to};
+    struct origin_body body = {.read = no_body};
+    struct origin_attr there = {0}, answer;
+    int r = 0;
+    if (m->upstream->bucket->p.posix == BUCKET_POSIX_ON)
+        r = upstream_head(m->upstream, from, SLICE_NULL, a, &there, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    put.content_type = there.content_type;
+    put.meta = there.meta;
+    return upstream_put(m->upstream, &put, &body, a, &answer, e);
+}
+
 static int copy_one(struct move *m, struct item *i, struct arena *a, struct err *e)
 {
     struct slice from = key_in(m->from, i, a), to = key_in(m->to, i, a);
@@ -158,9 +174,7 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
     if (to.n > ORIGIN_KEY_MAX_BYTES)
         return err_set(e, -ENAMETOOLONG, "%zu bytes of key", to.n);
     if (i->is_marker) {
-        struct origin_put put = {.key = to};
-        struct origin_body body = {.read = no_body};
-        r = upstream_put(m->upstream, &put, &body, a, &answer, e);
+        r = copy_marker(m, from, to, a, e);
     } else {
         r = upstream_copy(m->upstream, from, to, a, &answer, e);
     }

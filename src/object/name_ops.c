@@ -21,7 +21,7 @@ static int stat_cached(struct object_service *s, const struct bucket *b, const s
         r = attr_decode(arena_dup(a, buf_view(&blob)), ret);
     if (r < 0)
         return r;
-    bool enough = (q->flags & WIRE_POSIX) || ret->has_meta;
+    bool enough = ((q->flags & WIRE_POSIX) && !(q->flags & WIRE_META)) || ret->has_meta;
     bool fresh = mirror_is_fresh(b, q->key, ret->confirmed_ns, /* is_absent= */ false) &&
                  !object_heard_otherwise(s, b, q->key, ret, a);
     return enough && fresh ? 0 : -ENOENT;
@@ -44,11 +44,10 @@ int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct 
     int r = object_upstream(s, req->bucket, &u, e);
     if (r < 0)
         return r;
-    bool posix = req->flags & WIRE_POSIX;
+    bool posix = req->flags & WIRE_POSIX, full = !posix || (req->flags & WIRE_META);
     struct attr attr;
     if (stat_cached(s, u->bucket, req, a, &attr) < 0) {
-        r = mirror_stat(s->mirror, u, req->key, posix, /* full= */ !posix, req->flags & WIRE_FRESH, a, &attr,
-                        e);
+        r = mirror_stat(s->mirror, u, req->key, posix, full, req->flags & WIRE_FRESH, a, &attr, e);
         if (r < 0)
             return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     }
@@ -193,8 +192,8 @@ static int check_directory_key(struct slice key, struct err *e)
     return r;
 }
 
-static int make_directory(struct object_service *s, struct upstream *u, struct slice key, struct arena *a,
-                          struct attr *ret, struct err *e)
+static int make_directory(struct object_service *s, struct upstream *u, struct slice key, struct slice meta,
+                          struct arena *a, struct attr *ret, struct err *e)
 {
     struct attr there;
     int r =
@@ -204,7 +203,7 @@ static int make_directory(struct object_service *s, struct upstream *u, struct s
     if (r != -ENOENT)
         return r;
     struct slice marker = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key)));
-    struct origin_put put = {.key = marker};
+    struct origin_put put = {.key = marker, .meta = meta};
     struct origin_body body = {.read = empty_body};
     struct origin_attr answer;
     r = upstream_put(u, &put, &body, a, &answer, e);
@@ -212,7 +211,11 @@ static int make_directory(struct object_service *s, struct upstream *u, struct s
     uint64_t seen = object_forget_key(s, u->bucket, key);
     if (r < 0)
         return r;
-    *ret = (struct attr){.is_directory = true, .mtime_ns = sys->real_ns(), .confirmed_ns = sys->real_ns()};
+    *ret = (struct attr){.is_directory = true,
+                         .has_meta = true,
+                         .meta = meta,
+                         .mtime_ns = sys->real_ns(),
+                         .confirmed_ns = sys->real_ns()};
     mirror_learn(s->mirror, u->bucket, key, ret, seen);
     return 0;
 }
@@ -221,6 +224,8 @@ int op_mkdir(struct object_session *ses, const struct wire_mkdir_req *req, struc
              struct wire_mkdir_rep *rep, struct err *e)
 {
     int r = check_directory_key(req->key, e);
+    if (r == 0)
+        r = object_check_meta(req->meta, e);
     if (r < 0)
         return r;
     _cleanup_(upstream_unrefp) struct upstream *u = NULL;
@@ -228,7 +233,7 @@ int op_mkdir(struct object_session *ses, const struct wire_mkdir_req *req, struc
     if (r < 0)
         return r;
     struct attr attr;
-    r = make_directory(ses->service, u, req->key, a, &attr, e);
+    r = make_directory(ses->service, u, req->key, req->meta, a, &attr, e);
     if (r < 0)
         return err_prefix(e, r, "mkdir %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     attr_to_wire(&attr, a, &rep->attr);

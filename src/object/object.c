@@ -282,6 +282,14 @@ int object_check_key(struct slice key, struct err *e)
     return 0;
 }
 
+int object_check_meta(struct slice meta, struct err *e)
+{
+    if (meta.n > ORIGIN_META_MAX_BYTES)
+        return err_set(e, -E2BIG, "metadata of the object is %zu bytes, at most %d are allowed", meta.n,
+                       (int)ORIGIN_META_MAX_BYTES);
+    return 0;
+}
+
 static struct object_stripe *stripe_of(struct object_service *s, const struct opening *o)
 {
     return &s->stripes[hash_mix(hash_table(o->key), o->bucket->id) % OBJECT_STRIPES];

@@ -137,6 +137,8 @@ bool object_heard_otherwise(struct object_service *s, const struct bucket *b, st
                             const struct attr *known, struct arena *a);
 const char *object_via_name(uint32_t via);
 int object_check_key(struct slice key, struct err *e);
+/* -E2BIG: more than an object may have. */
+int object_check_meta(struct slice meta, struct err *e);
 
 /* ---- access.c ---- */
 /* Whether the session's user may run the operation: 0, -EACCES, ERR_UNAUTHENTICATED. */
@@ -267,7 +269,7 @@ int object_move_tree(struct object_service *s, struct upstream *u, const struct 
                      struct arena *a, struct attr *ret, struct err *e);
 
 /* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c, watch.c,
- * user_ops.c, scratch_tree.c, scratch_attr.c ---- */
+ * user_ops.c, meta_ops.c, scratch_tree.c, scratch_attr.c ---- */
 #define X(NAME, name, number)                                                                                \
     int op_##name(struct object_session *ses, const struct wire_##name##_req *req, struct arena *a,          \
                   struct wire_##name##_rep *rep, struct err *e);

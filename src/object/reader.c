@@ -170,8 +170,12 @@ static bool is_same_version(const struct origin_attr *now, const struct attr *kn
 static int revalidate(struct opener *o, struct err *e)
 {
     struct origin_attr now;
-    int r = upstream_head(o->upstream, o->req->key, o->attr.etag, o->arena, &now, e);
+    /* "Not modified" would say nothing of metadata. */
+    struct slice unless = o->bucket->p.posix == BUCKET_POSIX_ON ? SLICE_NULL : o->attr.etag;
+    int r = upstream_head(o->upstream, o->req->key, unless, o->arena, &now, e);
     if (r == ERR_NOT_MODIFIED || (r == 0 && is_same_version(&now, &o->attr))) {
+        if (r == 0)
+            attr_take_meta(&o->attr, &now);
         entry_confirmed(o, sys->real_ns());
         return 0;
     }

@@ -44,6 +44,7 @@ struct writer {
     struct extent *extent;
     struct arena *arena; /* strings of the request */
     struct origin_put put;
+    char *meta;    /* of `put`, when a commit brought it */
     uint64_t size; /* announced, or UINT64_MAX */
     uint32_t via;
     bool streaming, staged; /* staged: the caller writes through a descriptor */
@@ -165,6 +166,7 @@ void writer_unref(struct writer *w)
         (void)atomic_fetch_sub(&w->service->streams, 1);
     extent_unref(w->extent);
     upstream_unref(w->upstream);
+    free(w->meta);
     arena_free(w->arena);
     arena_free(w->answer_arena);
     cond_fini(&w->moved);
@@ -225,9 +227,12 @@ static int check_put(const struct wire_put_open_req *q, struct err *e)
     int r = object_check_key(q->key, e);
     if (r < 0)
         return r;
-    if (q->meta.n > ORIGIN_META_MAX_BYTES || q->content_type.n > 1024 || q->if_match.n > ORIGIN_ETAG_MAX + 8)
-        return err_set(e, -E2BIG, "metadata of the object is %zu bytes, at most %d are allowed", q->meta.n,
-                       (int)ORIGIN_META_MAX_BYTES);
+    r = object_check_meta(q->meta, e);
+    if (r < 0)
+        return r;
+    if (q->content_type.n > 1024 || q->if_match.n > ORIGIN_ETAG_MAX + 8)
+        return err_set(e, -E2BIG, "a content type of %zu bytes, or a condition of %zu", q->content_type.n,
+                       q->if_match.n);
     return 0;
 }
 
@@ -465,7 +470,20 @@ static int check_commit(const struct writer *w, const struct wire_put_commit_req
         return err_set(e, -EFBIG, "commit of %" PRIu64 " bytes", q->size);
     if (q->sha256.n > DIGEST_MAX_BYTES || q->md5.n > DIGEST_MAX_BYTES)
         return err_set(e, -EINVAL, "a digest of %zu bytes", MAX(q->sha256.n, q->md5.n));
-    return 0;
+    if (q->flags & WIRE_META && w->streaming)
+        return err_set(e, ERR_PROTOCOL, "metadata of what went to the origin already");
+    return q->flags & WIRE_META ? object_check_meta(q->meta, e) : 0;
+}
+
+/* What was uploaded with other metadata is uploaded again. */
+static void take_meta(struct writer *w, struct slice meta)
+{
+    if (slice_eq(w->put.meta, meta))
+        return;
+    free(w->meta);
+    w->meta = slice_dup(meta);
+    w->put.meta = slice_of(w->meta, meta.n);
+    w->uploaded = false;
 }
 
 /* State of the staged file. What the caller writes after this through its descriptor shows as another state:
@@ -555,6 +573,8 @@ static int commit(struct writer *w, const struct wire_put_commit_req *q, struct 
                   struct wire_attr *ret, struct err *e)
 {
     int r = check_commit(w, q, e);
+    if (r == 0 && q->flags & WIRE_META)
+        take_meta(w, q->meta);
     if (r == 0)
         r = send_file(w, q, e);
     if (r < 0) {

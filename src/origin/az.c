@@ -212,4 +212,5 @@ const struct origin_ops origin_az_ops = {
     .put = az_put,
     .remove = az_remove,
     .copy = az_copy,
+    .set_meta = az_set_meta,
 };

@@ -228,7 +228,31 @@ int az_put(struct origin *o, const struct origin_put *p, const struct origin_bod
                                             : put_single(z, p, body, a, ret_attr, e);
 }
 
-/* ---- removal, copies ---- */
+/* ---- metadata, removal, copies ---- */
+
+/* Only what is metadata: what Set Blob Properties would change stays as it is. */
+int az_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                struct origin_attr *ret_attr, struct err *e)
+{
+    (void)size_bytes;
+    struct az *z = az_of(o);
+    struct arena *_cleanup_(arena_freep) scratch = arena_new(64 * KIB);
+    struct origin_put only = {.key = p->key, .meta = p->meta, .if_match = p->if_match};
+    struct origin_body none = {0};
+    int r = web_check_key(z->prefix, p->key, e);
+    if (r < 0)
+        return r;
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &z->web, WEB_PUT, "set_meta");
+    c.has_key = true;
+    c.key = p->key;
+    c.body = &none;
+    web_query(&c, SLICE_LIT("comp"), SLICE_LIT("metadata"));
+    r = put_headers(&c, &only, scratch, e);
+    if (r == 0)
+        r = web_perform(&c, e);
+    return r == 0 ? web_head(&z->web, p->key, SLICE_LIT(""), a, ret_attr, e) : r;
+}
 
 int az_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
 {

@@ -7,7 +7,8 @@
  *
  * Keys that are no paths ("a//b", "../x", "/x", a name over 255 bytes) are never found and cannot be written.
  * Symbolic links are followed while they stay below the directory; a link that leads out of it, or an
- * absolute one, is refused with ERR_ORIGIN_DENIED. Devices, sockets and pipes are no objects.
+ * absolute one, is refused with ERR_ORIGIN_DENIED. (Where the bucket keeps links they are objects instead,
+ * and never followed: file_posix.c.) Devices, sockets and pipes are no objects.
  *
  * The ETag is made of the file's modification time, size and inode. It is taken from the open file before a
  * range is read and again after, so that bytes of a file that was changed meanwhile are not passed off as one
@@ -79,8 +80,9 @@ int file_open_root(const struct file_origin *f, struct err *e)
 
 int file_open_below(int root, const char *path, uint64_t flags, uint64_t mode)
 {
+    uint64_t links = flags & O_NOFOLLOW ? RESOLVE_NO_SYMLINKS : 0;
     struct open_how how = {
-        .flags = flags | O_CLOEXEC, .mode = mode, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
+        .flags = flags | O_CLOEXEC, .mode = mode, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | links};
     for (;;) {
         long fd = syscall(SYS_openat2, root, *path ? path : ".", &how, sizeof(how));
         if (fd >= 0)
@@ -145,10 +147,13 @@ bool file_matches(struct slice want, struct slice etag)
     return want.n == 0 || slice_eq_str(want, "*") || slice_eq(want, etag);
 }
 
-int file_open_key(int root, struct slice key, const char *path, struct stat *ret_st, struct err *e)
+int file_open_object(const struct file_origin *f, int root, struct slice key, const char *path,
+                     struct stat *ret_st, struct err *e)
 {
     /* O_NONBLOCK: a pipe must not hold the thread. */
-    int _cleanup_close_ fd = file_open_below(root, path, O_RDONLY | O_NONBLOCK, 0);
+    int _cleanup_close_ fd = file_open_below(root, path, O_RDONLY | O_NONBLOCK | file_nofollow(f), 0);
+    if (fd == -ELOOP && f->base.posix)
+        return file_open_link(root, key, path, ret_st, e);
     if (fd < 0)
         return file_error(e, fd, "open", key);
     int r = sys->fstat(fd, ret_st);
@@ -211,8 +216,24 @@ static int check_unchanged(int fd, const struct origin_get *g, const char *etag,
                    "the file was changed while it was read");
 }
 
-static int read_file(int fd, const struct stat *st, const struct origin_get *g, struct arena *a,
-                     struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
+/* The bytes of a link are its target. */
+static int read_link(int fd, const struct origin_get *g, struct origin_attr *attr, origin_sink_fn sink,
+                     void *arg, struct err *e)
+{
+    char target[FILE_TARGET_SIZE];
+    ssize_t n = readlinkat(fd, "", target, sizeof(target));
+    if (n < 0)
+        return file_error(e, -errno, "read the link", g->key);
+    if ((uint64_t)n != attr->size_bytes)
+        return err_set(e, ERR_ORIGIN_SHORT, "the link was changed while it was read");
+    if (g->offset >= (uint64_t)n)
+        return err_set(e, ERR_RANGE, "offset %" PRIu64 " of a link of %zd bytes", g->offset, n);
+    uint64_t left = (uint64_t)n - g->offset;
+    return sink(arg, attr, target + g->offset, g->whole ? left : MIN(g->n, left));
+}
+
+static int read_file(const struct file_origin *f, int fd, const struct stat *st, const struct origin_get *g,
+                     struct arena *a, struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
 {
     char etag[FILE_ETAG_SIZE];
     file_etag(st, etag);
@@ -220,8 +241,11 @@ static int read_file(int fd, const struct stat *st, const struct origin_get *g, 
     if (r < 0)
         return r;
     *ret = file_attr(st, arena_dup(a, slice_str(etag)));
+    file_add_meta(f, st, a, ret);
     if (g->attributes_only)
         return sink(arg, ret, NULL, 0);
+    if (S_ISLNK(st->st_mode))
+        return read_link(fd, g, ret, sink, arg, e);
     uint64_t size = ret->size_bytes;
     if (g->offset >= size && g->offset > 0)
         return err_set(e, ERR_RANGE, "offset %" PRIu64 " of a file of %" PRIu64 " bytes", g->offset, size);
@@ -230,11 +254,11 @@ static int read_file(int fd, const struct stat *st, const struct origin_get *g, 
     return r == 0 ? check_unchanged(fd, g, etag, e) : r;
 }
 
-static int read_dir(int root, const char *path, const struct origin_get *g, struct arena *a,
-                    struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
+static int read_dir(const struct file_origin *f, int root, const char *path, const struct origin_get *g,
+                    struct arena *a, struct origin_attr *ret, origin_sink_fn sink, void *arg, struct err *e)
 {
     struct stat st;
-    int _cleanup_close_ fd = file_open_below(root, path, O_PATH | O_DIRECTORY, 0);
+    int _cleanup_close_ fd = file_open_below(root, path, O_PATH | O_DIRECTORY | file_nofollow(f), 0);
     int r = fd < 0 ? fd : sys->fstat(fd, &st);
     if (r < 0)
         return file_error(e, r, "open", g->key);
@@ -246,6 +270,7 @@ static int read_dir(int root, const char *path, const struct origin_get *g, stru
     if (r < 0)
         return r;
     *ret = file_attr(&st, arena_dup(a, slice_str(etag)));
+    file_add_meta(f, &st, a, ret);
     return sink(arg, ret, NULL, 0);
 }
 
@@ -263,12 +288,12 @@ static int get(struct file_origin *f, const struct origin_get *g, struct arena *
     if (root < 0)
         return root;
     if (is_dir)
-        return read_dir(root, path, g, a, ret, sink, arg, e);
+        return read_dir(f, root, path, g, a, ret, sink, arg, e);
     struct stat st;
-    int _cleanup_close_ fd = file_open_key(root, g->key, path, &st, e);
+    int _cleanup_close_ fd = file_open_object(f, root, g->key, path, &st, e);
     if (fd < 0)
         return fd;
-    return read_file(fd, &st, g, a, ret, sink, arg, e);
+    return read_file(f, fd, &st, g, a, ret, sink, arg, e);
 }
 
 static int file_get(struct origin *o, const struct origin_get *g, struct arena *a,
@@ -322,4 +347,5 @@ const struct origin_ops origin_file_ops = {
     .put = file_put,
     .remove = file_remove,
     .copy = file_copy,
+    .set_meta = file_set_meta,
 };

@@ -5,6 +5,8 @@
 #include "base/sys.h"
 #include "origin/origin_internal.h"
 
+#include <fcntl.h>
+
 #define FILE_MAGIC       0x46694c6fu
 #define FILE_PIECE_BYTES (256 * KIB)
 #define FILE_ETAG_SIZE   64
@@ -29,7 +31,8 @@ static inline struct file_origin *file_of(struct origin *o)
 
 /* The directory itself; ERR_ORIGIN_DOWN when it is not there (an unmounted share, say). */
 int file_open_root(const struct file_origin *f, struct err *e);
-/* openat2 below `root`: no way out by "..", absolute or magic links. A descriptor or a negated errno. */
+/* openat2 below `root`: no way out by "..", absolute or magic links; with O_NOFOLLOW no symbolic link is
+ * followed anywhere on the way, either. A descriptor or a negated errno. */
 int file_open_below(int root, const char *path, uint64_t flags, uint64_t mode);
 /* Classifies an errno of the file system. */
 int file_error(struct err *e, int error, const char *what, struct slice key);
@@ -41,8 +44,37 @@ uint64_t file_mtime_ns(const struct stat *st);
 struct origin_attr file_attr(const struct stat *st, struct slice etag);
 /* Whether `etag` satisfies If-Match: `want` empty or "*" or equal. */
 bool file_matches(struct slice want, struct slice etag);
-/* Opens a regular file for reading and stats it; -ENOENT for directories and special files. */
-int file_open_key(int root, struct slice key, const char *path, struct stat *ret_st, struct err *e);
+/* Opens a regular file for reading and stats it; -ENOENT for directories and special files. Where links are
+ * objects
+ * (`posix`) the descriptor of one is O_PATH, and S_ISLNK tells. */
+int file_open_object(const struct file_origin *f, int root, struct slice key, const char *path,
+                     struct stat *ret_st, struct err *e);
+/* O_NOFOLLOW where links are objects, else 0. */
+static inline uint64_t file_nofollow(const struct file_origin *f)
+{
+    return f->base.posix ? O_NOFOLLOW : 0;
+}
+
+/* ---- file_posix.c ---- */
+
+#define FILE_TARGET_SIZE 4096 /* of a link, with its NUL */
+
+/* The lines of what the file is, where the bucket keeps them, and the size of a link. */
+void file_add_meta(const struct file_origin *f, const struct stat *st, struct arena *a,
+                   struct origin_attr *attr);
+int file_open_link(int root, struct slice key, const char *path, struct stat *ret_st, struct err *e);
+bool file_put_is_link(const struct file_origin *f, const struct origin_put *p);
+int file_read_target(const struct origin_put *p, const struct origin_body *body, char ret[FILE_TARGET_SIZE],
+                     struct err *e);
+/* Gives a new file (fd, or a link dir/name with fd -1) what the metadata of `p` says: its time, and where the
+ * bucket keeps them mode and owner. A negated errno. */
+int file_keep_meta(const struct file_origin *f, int fd, int dir, const char *name,
+                   const struct origin_put *p);
+/* The same for one that is there, `now`. A classified error. */
+int file_change_meta(const struct file_origin *f, int fd, int dir, const char *name, const struct stat *now,
+                     const struct origin_put *p, struct err *e);
+int file_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                  struct origin_attr *ret_attr, struct err *e);
 
 int file_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
               struct err *e);

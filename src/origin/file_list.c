@@ -33,6 +33,7 @@ struct place {
 };
 
 struct walk {
+    const struct file_origin *origin;
     int root;
     struct arena *arena;
     struct slice prefix, after; /* after: the larger of `after` and the token */
@@ -131,6 +132,8 @@ static int emit(struct walk *w, struct slice key, const struct stat *st, bool is
     if (!is_prefix) {
         file_etag(st, etag);
         x->attr = file_attr(st, arena_dup(w->arena, slice_str(etag)));
+        if (S_ISLNK(st->st_mode))
+            x->attr.size_bytes = (uint64_t)st->st_size;
     }
     return 0;
 }
@@ -151,19 +154,21 @@ static bool is_dot(const char *s)
     return s[0] == '.' && (!s[1] || (s[1] == '.' && !s[2]));
 }
 
-/* What a directory entry is: 'f' file, 'd' directory, 0 nothing for us. */
-static char kind_of(int dir, const struct dirent *d)
+/* What a directory entry is: 'f' file, 'd' directory, 0 nothing for us. A link is what it leads to, or a
+ * file. */
+static char kind_of(const struct walk *w, int dir, const struct dirent *d)
 {
-    if (d->d_type == DT_REG)
+    bool posix = w->origin->base.posix;
+    if (d->d_type == DT_REG || (d->d_type == DT_LNK && posix))
         return 'f';
     if (d->d_type == DT_DIR)
         return 'd';
     if (d->d_type != DT_LNK && d->d_type != DT_UNKNOWN)
         return 0;
     struct stat st;
-    if (fstatat(dir, d->d_name, &st, 0) < 0)
+    if (fstatat(dir, d->d_name, &st, posix ? AT_SYMLINK_NOFOLLOW : 0) < 0)
         return 0;
-    return S_ISREG(st.st_mode) ? 'f' : S_ISDIR(st.st_mode) ? 'd' : 0;
+    return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode) ? 'f' : S_ISDIR(st.st_mode) ? 'd' : 0;
 }
 
 static void closedirp(DIR **d)
@@ -191,7 +196,7 @@ static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct n
         *ret_any = true;
         if (key_n + n + 1 > ORIGIN_KEY_MAX_BYTES)
             continue; /* no key can name it */
-        char kind = kind_of(fd, d);
+        char kind = kind_of(w, fd, d);
         if (!kind)
             continue;
         memcpy(w->key + key_n, d->d_name, n);
@@ -220,8 +225,8 @@ static int visit(struct walk *w, size_t key_n, const char *name, const struct pl
     struct stat st;
     int r = 0;
     if (name[n - 1] != '/') {
-        int _cleanup_close_ file = file_open_below(w->root, w->key, O_PATH, 0);
-        if (file >= 0 && fstat(file, &st) == 0 && S_ISREG(st.st_mode))
+        int _cleanup_close_ file = file_open_below(w->root, w->key, O_PATH | file_nofollow(w->origin), 0);
+        if (file >= 0 && fstat(file, &st) == 0 && (S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)))
             r = emit(w, key, &st, false);
     } else if (w->delimiter == '/' && key.n > w->prefix.n) {
         r = emit(w, key, NULL, true);
@@ -264,8 +269,10 @@ static int walk_names(struct walk *w, int fd, size_t key_n, const struct place *
 
 static int walk_dir(struct walk *w, size_t key_n, const struct place *above)
 {
-    int _cleanup_close_ fd = file_open_below(w->root, w->key, O_RDONLY | O_DIRECTORY, 0);
-    if (fd == -ENOENT || fd == -ENOTDIR || ((fd == -EXDEV || fd == -ELOOP) && above))
+    int _cleanup_close_ fd =
+        file_open_below(w->root, w->key, O_RDONLY | O_DIRECTORY | file_nofollow(w->origin), 0);
+    if (fd == -ENOENT || fd == -ENOTDIR || ((fd == -EXDEV || fd == -ELOOP) && above) ||
+        (fd == -ELOOP && w->origin->base.posix))
         return 0; /* gone, or a link that leads out */
     struct stat st;
     int r = fd < 0 ? fd : sys->fstat(fd, &st);
@@ -310,7 +317,8 @@ static int list(struct file_origin *f, const struct origin_list *l, struct arena
     int _cleanup_close_ root = file_open_root(f, e);
     if (root < 0)
         return root;
-    struct walk w = {.root = root, .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
+    struct walk w = {
+        .origin = f, .root = root, .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
     w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
     w.max = l->max == 0 ? PAGE_MAX : MIN(l->max, (uint32_t)PAGE_MAX);
     if (arena_left(a) < w.max * sizeof(struct origin_entry) + 64)

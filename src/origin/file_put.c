@@ -1,5 +1,5 @@
 /*
- * Writing into the directory: put, remove, copy.
+ * Writing into the directory: put, remove, copy, metadata.
  *
  * A file is written under a reserved name beside its place, fsynced, and renamed there; then the directory is
  * fsynced. A crash leaves the old file or the new one whole, and perhaps a file whose name begins with
@@ -29,7 +29,8 @@
 struct target {
     struct slice key;
     char path[ORIGIN_KEY_MAX_BYTES + 1];
-    const char *name; /* last name in path */
+    const char *name;  /* last name in path */
+    uint64_t nofollow; /* O_NOFOLLOW where links are objects */
     int root;
     int dir; /* the directory that holds it */
     char tmp[sizeof(FILE_TMP_PREFIX) + ID_TEXT_SIZE];
@@ -45,9 +46,9 @@ static void target_fini(struct target *t)
 }
 
 /* mkdir -p of path[0..n), each step below the root. */
-static int make_dirs(int root, char *path, size_t n)
+static int make_dirs(struct target *t, size_t n)
 {
-    char end = path[n];
+    char *path = t->path, end = path[n];
     path[n] = '\0';
     int r = 0;
     for (size_t i = 1; i <= n && r == 0; i++) {
@@ -58,7 +59,8 @@ static int make_dirs(int root, char *path, size_t n)
         char *slash = strrchr(path, '/');
         if (slash)
             *slash = '\0';
-        int _cleanup_close_ parent = file_open_below(root, slash ? path : "", O_RDONLY | O_DIRECTORY, 0);
+        int _cleanup_close_ parent =
+            file_open_below(t->root, slash ? path : "", O_RDONLY | O_DIRECTORY | t->nofollow, 0);
         if (slash)
             *slash = '/';
         if (parent < 0)
@@ -81,19 +83,19 @@ static int open_dir(struct target *t, bool make, struct err *e)
     for (;;) {
         if (slash)
             *slash = '\0';
-        t->dir = file_open_below(t->root, slash ? t->path : "", O_RDONLY | O_DIRECTORY, 0);
+        t->dir = file_open_below(t->root, slash ? t->path : "", O_RDONLY | O_DIRECTORY | t->nofollow, 0);
         if (slash)
             *slash = '/';
         if (t->dir >= 0)
             return 0;
         if (t->dir != -ENOENT || !make || !slash)
             break;
-        int r = make_dirs(t->root, t->path, (size_t)(slash - t->path));
+        int r = make_dirs(t, (size_t)(slash - t->path));
         if (r < 0)
             return file_error(e, r, "create the directory of", t->key);
         make = false;
     }
-    if (t->dir == -ENOTDIR && make)
+    if ((t->dir == -ENOTDIR || (t->dir == -ELOOP && t->nofollow)) && make)
         return err_set(e, -EINVAL, SLICE_FMT ": a name on the way to it is a file", SLICE_ARG(t->key));
     return file_error(e, t->dir, "open the directory of", t->key);
 }
@@ -101,7 +103,7 @@ static int open_dir(struct target *t, bool make, struct err *e)
 static int target_open(struct file_origin *f, struct target *t, struct slice key, bool *ret_is_dir,
                        struct err *e)
 {
-    *t = (struct target){.key = key, .root = -1, .dir = -1};
+    *t = (struct target){.key = key, .nofollow = file_nofollow(f), .root = -1, .dir = -1};
     int r = file_key_path(key, t->path, ret_is_dir, e);
     if (r < 0)
         return r;
@@ -129,26 +131,38 @@ static int write_body(int fd, const struct origin_put *p, const struct origin_bo
     return 0;
 }
 
-/* The modification time that the metadata tells, so that an exported file has that of its object. */
-static int keep_time(int fd, const struct origin_put *p)
-{
-    uint64_t ns;
-    if (!origin_meta_mtime(p->meta, &ns))
-        return 0;
-    const struct timespec t[2] = {{.tv_nsec = UTIME_OMIT},
-                                  {(time_t)(ns / 1000000000), (long)(ns % 1000000000)}};
-    return futimens(fd, t) < 0 ? -errno : 0;
-}
-
-/* Writes and fsyncs the reserved name; its stat is the object's. */
-static int write_tmp(struct target *t, const struct origin_put *p, const struct origin_body *body,
-                     struct stat *ret_st, struct err *e)
+static void choose_tmp(struct target *t)
 {
     struct id128 id;
     char text[ID_TEXT_SIZE];
     id_new(&id);
     id_text(id, text);
     (void)snprintf(t->tmp, sizeof(t->tmp), FILE_TMP_PREFIX "%s", text);
+}
+
+/* A symbolic link under the reserved name. */
+static int link_tmp(struct file_origin *f, struct target *t, const struct origin_put *p,
+                    const struct origin_body *body, struct stat *ret_st, struct err *e)
+{
+    char target[FILE_TARGET_SIZE];
+    int r = file_read_target(p, body, target, e);
+    if (r < 0)
+        return r;
+    choose_tmp(t);
+    if (symlinkat(target, t->dir, t->tmp) < 0)
+        return file_error(e, -errno, "create", t->key);
+    t->has_tmp = true;
+    r = file_keep_meta(f, -1, t->dir, t->tmp, p);
+    if (r == 0 && fstatat(t->dir, t->tmp, ret_st, AT_SYMLINK_NOFOLLOW) < 0)
+        r = -errno;
+    return r < 0 ? file_error(e, r, "create", t->key) : 0;
+}
+
+/* Writes and fsyncs the reserved name; its stat is the object's. */
+static int write_tmp(struct file_origin *f, struct target *t, const struct origin_put *p,
+                     const struct origin_body *body, struct stat *ret_st, struct err *e)
+{
+    choose_tmp(t);
     int _cleanup_close_ fd =
         sys->openat(t->dir, t->tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -157,7 +171,7 @@ static int write_tmp(struct target *t, const struct origin_put *p, const struct 
     int r = write_body(fd, p, body, e);
     if (r < 0)
         return r;
-    r = keep_time(fd, p);
+    r = file_keep_meta(f, fd, -1, NULL, p);
     r = r < 0 ? r : sys->fsync(fd);
     if (r == 0)
         r = sys->fstat(fd, ret_st);
@@ -180,13 +194,13 @@ static int place_new(struct target *t, struct err *e)
     return r < 0 ? file_error(e, r, "name", t->key) : 0;
 }
 
-static int check_etag(struct target *t, struct slice if_match, struct err *e)
+static int check_etag(const struct file_origin *f, struct target *t, struct slice if_match, struct err *e)
 {
     struct stat st;
     char etag[FILE_ETAG_SIZE];
     if (if_match.n == 0)
         return 0;
-    int _cleanup_close_ fd = file_open_key(t->root, t->key, t->path, &st, e);
+    int _cleanup_close_ fd = file_open_object(f, t->root, t->key, t->path, &st, e);
     if (fd < 0)
         return fd == -ENOENT ? err_set(e, ERR_PRECONDITION, "there is no such file") : fd;
     file_etag(&st, etag);
@@ -199,7 +213,7 @@ static int check_etag(struct target *t, struct slice if_match, struct err *e)
 static int place(struct file_origin *f, struct target *t, const struct origin_put *p, struct err *e)
 {
     LOCK_SCOPE(&f->commit);
-    int r = check_etag(t, p->if_match, e);
+    int r = check_etag(f, t, p->if_match, e);
     if (r < 0)
         return r;
     if (p->if_none_match) {
@@ -215,19 +229,21 @@ static int place(struct file_origin *f, struct target *t, const struct origin_pu
 }
 
 /* "a/b/": the object without bytes that a directory is. */
-static int put_dir(struct target *t, const struct origin_put *p, const struct origin_body *body,
-                   struct stat *ret_st, struct err *e)
+static int put_dir(struct file_origin *f, struct target *t, const struct origin_put *p,
+                   const struct origin_body *body, struct stat *ret_st, struct err *e)
 {
     if (body->size_bytes > 0)
         return err_set(e, -EINVAL, "a key that ends with '/' is a directory and has no bytes");
-    int _cleanup_close_ before = file_open_below(t->root, t->path, O_PATH | O_DIRECTORY, 0);
+    int _cleanup_close_ before = file_open_below(t->root, t->path, O_PATH | O_DIRECTORY | t->nofollow, 0);
     if (before >= 0 && p->if_none_match)
         return err_set(e, ERR_PRECONDITION, "the directory exists");
-    int r = make_dirs(t->root, t->path, strlen(t->path));
-    int _cleanup_close_ fd = r < 0 ? r : file_open_below(t->root, t->path, O_RDONLY | O_DIRECTORY, 0);
+    int r = make_dirs(t, strlen(t->path));
+    int _cleanup_close_ fd =
+        r < 0 ? r : file_open_below(t->root, t->path, O_RDONLY | O_DIRECTORY | t->nofollow, 0);
     if (fd == -ENOTDIR)
         return err_set(e, -EINVAL, SLICE_FMT ": a file of that name is there", SLICE_ARG(t->key));
-    r = fd < 0 ? fd : sys->fsync(fd);
+    r = fd < 0 ? fd : file_keep_meta(f, fd, -1, NULL, p);
+    r = r < 0 ? r : sys->fsync(fd);
     if (r == 0)
         r = sys->fstat(fd, ret_st);
     return r < 0 ? file_error(e, r, "create", t->key) : 0;
@@ -241,11 +257,11 @@ static int put(struct file_origin *f, const struct origin_put *p, const struct o
     bool is_dir;
     int r = target_open(f, &t, p->key, &is_dir, e);
     if (r == 0 && is_dir) {
-        r = put_dir(&t, p, body, &st, e);
+        r = put_dir(f, &t, p, body, &st, e);
     } else if (r == 0) {
         r = open_dir(&t, /* make= */ true, e);
         if (r == 0)
-            r = write_tmp(&t, p, body, &st, e);
+            r = file_put_is_link(f, p) ? link_tmp(f, &t, p, body, &st, e) : write_tmp(f, &t, p, body, &st, e);
         if (r == 0)
             r = place(f, &t, p, e);
         if (r == 0) {
@@ -258,6 +274,7 @@ static int put(struct file_origin *f, const struct origin_put *p, const struct o
     char etag[FILE_ETAG_SIZE];
     file_etag(&st, etag);
     *ret_attr = file_attr(&st, arena_dup(a, slice_str(etag)));
+    file_add_meta(f, &st, a, ret_attr);
     return 0;
 }
 
@@ -284,7 +301,7 @@ static int do_remove(struct file_origin *f, struct slice key, struct slice if_ma
         return r;
     LOCK_SCOPE(&f->commit);
     if (!is_dir)
-        r = check_etag(&t, if_match, e);
+        r = check_etag(f, &t, if_match, e);
     if (r < 0)
         return r;
     if (unlinkat(t.dir, t.name, is_dir ? AT_REMOVEDIR : 0) < 0) {
@@ -311,6 +328,7 @@ int file_remove(struct origin *o, struct slice key, struct slice if_match, struc
 struct source {
     int fd;
     uint64_t size;
+    bool is_link;
     char etag[FILE_ETAG_SIZE];
 };
 
@@ -318,7 +336,9 @@ struct source {
 static ssize_t read_source(void *arg, void *p, size_t n, uint64_t offset)
 {
     const struct source *s = arg;
-    ssize_t got = sys->pread(s->fd, p, n, offset);
+    ssize_t got = s->is_link ? readlinkat(s->fd, "", p, n) : sys->pread(s->fd, p, n, offset);
+    if (s->is_link)
+        return got < 0 ? -errno : got;
     if (got <= 0 || offset + (uint64_t)got < s->size)
         return got;
     struct stat st;
@@ -344,17 +364,26 @@ static int copy_from(struct file_origin *f, struct slice from, struct slice to, 
     struct origin_put p = {.key = to};
     if (is_dir) {
         struct origin_body none = {.read = read_source};
-        int _cleanup_close_ dir = file_open_below(root, path, O_PATH | O_DIRECTORY, 0);
-        return dir < 0 ? file_error(e, dir, "open", from) : put(f, &p, &none, a, ret_attr, e);
+        struct origin_attr there = {0};
+        int _cleanup_close_ dir = file_open_below(root, path, O_PATH | O_DIRECTORY | file_nofollow(f), 0);
+        int r = dir < 0 ? dir : sys->fstat(dir, &st);
+        if (r < 0)
+            return file_error(e, r, "open", from);
+        file_add_meta(f, &st, a, &there);
+        p.meta = there.meta;
+        return put(f, &p, &none, a, ret_attr, e);
     }
-    int _cleanup_close_ fd = file_open_key(root, from, path, &st, e);
+    int _cleanup_close_ fd = file_open_object(f, root, from, path, &st, e);
     if (fd < 0)
         return fd;
-    struct source source = {.fd = fd, .size = (uint64_t)st.st_size};
+    struct source source = {.fd = fd, .size = (uint64_t)st.st_size, .is_link = S_ISLNK(st.st_mode)};
+    struct origin_attr there = {0};
     file_etag(&st, source.etag);
     if (!file_matches(if_match, slice_str(source.etag)))
         return err_set(e, ERR_PRECONDITION, "the file's ETag is %s and not " SLICE_FMT, source.etag,
                        SLICE_ARG(if_match));
+    file_add_meta(f, &st, a, &there);
+    p.meta = there.meta;
     struct origin_body body = {.size_bytes = source.size, .read = read_source, .arg = &source};
     return put(f, &p, &body, a, ret_attr, e);
 }
@@ -364,5 +393,54 @@ int file_copy(struct origin *o, struct slice from, struct slice to, struct slice
 {
     int r = copy_from(file_of(o), from, to, if_match, a, ret_attr, e);
     origin_count_request(o, "copy", err_http_status(r < 0 ? r : 0));
+    return r;
+}
+
+/* ---- metadata ---- */
+
+static int set_meta(struct file_origin *f, const struct origin_put *p, struct arena *a,
+                    struct origin_attr *ret_attr, struct err *e)
+{
+    struct target _cleanup_(target_fini) t;
+    struct stat st;
+    char etag[FILE_ETAG_SIZE];
+    bool is_dir;
+    int r = target_open(f, &t, p->key, &is_dir, e);
+    if (r == 0)
+        r = open_dir(&t, /* make= */ false, e);
+    if (r < 0)
+        return r;
+    LOCK_SCOPE(&f->commit);
+    int _cleanup_close_ fd = is_dir ? file_open_below(t.root, t.path, O_RDONLY | O_DIRECTORY | t.nofollow, 0)
+                                    : file_open_object(f, t.root, p->key, t.path, &st, e);
+    if (is_dir && (fd < 0 || fstat(fd, &st) < 0))
+        return file_error(e, fd < 0 ? fd : -errno, "open", p->key);
+    if (fd < 0)
+        return fd;
+    file_etag(&st, etag);
+    if (!file_matches(p->if_match, slice_str(etag)))
+        return err_set(e, ERR_PRECONDITION, "the file's ETag is %s and not " SLICE_FMT, etag,
+                       SLICE_ARG(p->if_match));
+    r = file_change_meta(f, fd, t.dir, t.name, &st, p, e);
+    if (r < 0)
+        return r;
+    r = sys->fstat(fd, &st);
+    if (r < 0)
+        return file_error(e, r, "stat", p->key);
+    file_etag(&st, etag);
+    *ret_attr = file_attr(&st, arena_dup(a, slice_str(etag)));
+    file_add_meta(f, &st, a, ret_attr);
+    return 0;
+}
+
+int file_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                  struct origin_attr *ret_attr, struct err *e)
+{
+    (void)size_bytes;
+    struct file_origin *f = file_of(o);
+    int r = f->base.posix
+                ? set_meta(f, p, a, ret_attr, e)
+                : err_set(e, ERR_NOT_IMPLEMENTED, "files keep metadata only with the property posix=on");
+    origin_count_request(o, "set_meta", err_http_status(r < 0 ? r : 0));
     return r;
 }

@@ -233,4 +233,5 @@ const struct origin_ops origin_gs_ops = {
     .put = gs_put,
     .remove = gs_remove,
     .copy = gs_copy,
+    .set_meta = gs_set_meta,
 };

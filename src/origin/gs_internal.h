@@ -66,6 +66,8 @@ static inline void gs_json_unrefp(json_t **j)
 }
 /* Attributes of an object resource, in the arena. */
 int gs_json_attr(const json_t *j, struct arena *a, struct origin_attr *ret, struct err *e);
+/* The type and metadata of `p` as a resource that patches another. */
+int gs_json_patch(const struct origin_put *p, struct buf *b, struct err *e);
 /* The resource of a new object as text: name, type, metadata. */
 int gs_json_resource(const struct gs *g, const struct origin_put *p, struct buf *b, struct err *e);
 /* Error of a refused answer, whose body is JSON or not. */
@@ -84,6 +86,8 @@ int gs_put(struct origin *o, const struct origin_put *p, const struct origin_bod
 int gs_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int gs_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
             struct origin_attr *ret_attr, struct err *e);
+int gs_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                struct origin_attr *ret_attr, struct err *e);
 int gs_upload(struct gs *g, const struct origin_put *p, const struct origin_body *body, struct arena *a,
               struct origin_attr *ret_attr, struct err *e);
 /* ifGenerationMatch of a write. */

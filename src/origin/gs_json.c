@@ -114,6 +114,25 @@ static int set_meta(json_t *j, const struct origin_put *p)
     return r;
 }
 
+static int print(json_t *j, struct buf *b, struct err *e)
+{
+    char _cleanup_free_ *text = json_dumps(j, JSON_COMPACT);
+    if (!text)
+        abort();
+    return buf_str(b, text) < 0 ? err_set(e, -E2BIG, "the metadata is too large") : 0;
+}
+
+int gs_json_patch(const struct origin_put *p, struct buf *b, struct err *e)
+{
+    json_t *_cleanup_(gs_json_unrefp) j = json_object();
+    int r = p->content_type.n ? set_text(j, "contentType", p->content_type) : 0;
+    if (r == 0)
+        r = set_meta(j, p);
+    if (r < 0)
+        return err_set(e, -EINVAL, "the metadata is no UTF-8, which the service demands");
+    return print(j, b, e);
+}
+
 int gs_json_resource(const struct gs *g, const struct origin_put *p, struct buf *b, struct err *e)
 {
     json_t *_cleanup_(gs_json_unrefp) j = json_object();
@@ -131,10 +150,7 @@ int gs_json_resource(const struct gs *g, const struct origin_put *p, struct buf 
         r = set_meta(j, p);
     if (r < 0)
         return err_set(e, -EINVAL, "the key or its metadata is no UTF-8, which the service demands");
-    char _cleanup_free_ *text = json_dumps(j, JSON_COMPACT);
-    if (!text)
-        abort();
-    return buf_str(b, text) < 0 ? err_set(e, -E2BIG, "the metadata is too large") : 0;
+    return print(j, b, e);
 }
 
 /* ---- errors ---- */

@@ -127,7 +127,33 @@ int gs_put(struct origin *o, const struct origin_put *p, const struct origin_bod
     return r;
 }
 
-/* ---- removal, copies ---- */
+/* ---- metadata, removal, copies ---- */
+
+/* The generation stays: only the metageneration is another one then. */
+int gs_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                struct origin_attr *ret_attr, struct err *e)
+{
+    (void)size_bytes;
+    struct gs *g = gs_of(o);
+    struct buf _cleanup_buf_ patch = BUF_INIT(WEB_RESULT_MAX), result = BUF_INIT(WEB_RESULT_MAX);
+    int r = web_check_key(g->prefix, p->key, e);
+    if (r == 0)
+        r = gs_json_patch(p, &patch, e);
+    if (r < 0)
+        return r;
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &g->web, WEB_PATCH, "set_meta");
+    c.has_key = true;
+    c.key = p->key;
+    c.post = buf_view(&patch);
+    c.on_body = web_collect;
+    c.arg = &result;
+    web_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/json"));
+    r = gs_put_conditions(&c, p, e);
+    if (r == 0)
+        r = web_perform(&c, e);
+    return r == 0 ? answer(&result, a, ret_attr, e) : r;
+}
 
 int gs_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
 {

@@ -136,35 +136,6 @@ bool origin_next_meta(struct slice *meta, struct slice *ret_name, struct slice *
     return false;
 }
 
-/* Digits of a fraction as nanoseconds; false when there are others. */
-static bool parse_fraction(struct slice s, uint64_t *ret_ns)
-{
-    uint64_t ns = 0, unit = 100000000;
-    for (size_t i = 0; i < s.n; i++, unit /= 10) {
-        if (s.p[i] < '0' || s.p[i] > '9')
-            return false;
-        ns += (uint64_t)(s.p[i] - '0') * unit;
-    }
-    *ret_ns = ns;
-    return true;
-}
-
-bool origin_meta_mtime(struct slice meta, uint64_t *ret_ns)
-{
-    struct slice name, value;
-    while (origin_next_meta(&meta, &name, &value)) {
-        if (!slice_eq_str(name, ORIGIN_META_MTIME))
-            continue;
-        uint64_t s, ns;
-        struct slice whole = slice_split(&value, '.');
-        if (slice_u64(whole, &s) < 0 || s > UINT64_MAX / 1000000000 - 1 || !parse_fraction(value, &ns))
-            return false;
-        *ret_ns = s * 1000000000 + ns;
-        return true;
-    }
-    return false;
-}
-
 static int compare_entries(const void *a, const void *b)
 {
     const struct origin_entry *x = a, *y = b;
@@ -293,6 +264,18 @@ int origin_copy(struct origin *o, struct slice from, struct slice to, struct sli
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     return done(o, "copy", started_ns, o->ops->copy(o, from, to, if_match, a, ret_attr, &local), &local, e);
+}
+
+int origin_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                    struct origin_attr *ret_attr, struct err *e)
+{
+    assert(o && p && p->if_match.n > 0 && a && ret_attr);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    int r = o->ops->set_meta
+                ? o->ops->set_meta(o, p, size_bytes, a, ret_attr, &local)
+                : err_set(&local, ERR_NOT_IMPLEMENTED, "the origin cannot change metadata of objects");
+    return done(o, "set_meta", started_ns, r, &local, e);
 }
 
 /* ---- uploads in parts ---- */

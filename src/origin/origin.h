@@ -195,6 +195,9 @@ struct origin_ops {
     int (*remove)(struct origin *o, struct slice key, struct slice if_match, struct err *e);
     int (*copy)(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);
+    /* NULL where that cannot be done. */
+    int (*set_meta)(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                    struct origin_attr *ret_attr, struct err *e);
     /* p: key, content type and metadata of the object. */
     int (*upload_create)(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
                          struct err *e);
@@ -213,6 +216,8 @@ struct origin {
     char *bucket_name;   /* the Forebay bucket, for metrics labels */
     char *url;           /* as opened, for errors */
     char *storage_class; /* of what is written; NULL: the service's default */
+    bool posix; /* modes, owners, times and links of files are kept (net/posix_meta.h): the file kind's own.
+                   Set before the first call */
 };
 
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",
@@ -237,6 +242,12 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);
+/* Gives the object p->key the content type and metadata of `p`; its bytes stay, and so may lines that it has
+ * and `p` lacks. p->if_match, the ETag of the object that is meant, and its size are needed; the ETag
+ * afterwards may be another one, and is in *ret_attr, with everything else as it is now. ERR_NOT_IMPLEMENTED
+ * where the kind cannot do that. */
+int origin_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                    struct origin_attr *ret_attr, struct err *e);
 
 /* Whether the four below are there. Parts may come in any order and at the same time; a part sent again
  * replaces the one before. -ENOENT: the origin does not know the upload (any more). */
@@ -252,11 +263,6 @@ int origin_upload_complete(struct origin *o, const struct origin_put *p, struct 
                            const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                            struct origin_attr *ret_attr, struct err *e);
 int origin_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e);
-
-/* The modification time that travels as metadata: "x-amz-meta-mtime: SECONDS[.FRACTION]", seconds since 1970,
- * as other tools write it too. False when the lines have none that can be read. */
-#define ORIGIN_META_MTIME "x-amz-meta-mtime"
-bool origin_meta_mtime(struct slice meta, uint64_t *ret_ns);
 
 /* ---- retry.c: pure decisions about trying again, and adaptive concurrency ---- */
 

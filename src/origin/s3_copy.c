@@ -2,7 +2,8 @@
  * Copies inside the origin: CopyObject, and beyond its 5 GiB an upload whose parts are ranges of the source.
  *
  * The source is looked at first: its size decides the way, its ETag pins it, and its attributes are those of
- * the copy, so that nothing needs to be asked afterwards.
+ * the copy, so that nothing needs to be asked afterwards. Metadata is changed by a copy of an object onto
+ * itself.
  *
  * Invariants:
  *  1. All bytes of the copy are of the version that the HEAD saw: each request carries its ETag. (A weak ETag
@@ -59,6 +60,12 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
     c.on_body = web_collect;
     c.arg = &body;
     s3_copy_headers(&c, source, etag);
+    if (source->replaces) {
+        web_header(&c, SLICE_LIT("x-amz-metadata-directive"), SLICE_LIT("REPLACE"));
+        if (source->attr.content_type.n)
+            web_header(&c, SLICE_LIT("content-type"), source->attr.content_type);
+        c.meta = source->attr.meta;
+    }
     s3_class_header(s, &c);
     if (r == 0)
         r = web_perform(&c, e);
@@ -73,23 +80,41 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
     return origin_attr_dup(a, &attr, ret_attr, e);
 }
 
+/* The source's attributes are known. */
+static int copy_it(struct s3 *s, struct slice from, struct s3_source *source, struct slice to,
+                   struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    struct buf _cleanup_buf_ path = BUF_INIT(8 * KIB);
+    if (copy_source(s, from, &path) < 0)
+        return err_set(e, -ENAMETOOLONG, "the key is too long");
+    source->path = buf_view(&path);
+    if (source->attr.size_bytes <= s->copy_max_bytes)
+        return copy_whole(s, source, to, a, ret_attr, e);
+    return s3_copy_multipart(s, source, to, a, ret_attr, e);
+}
+
 int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
             struct origin_attr *ret_attr, struct err *e)
 {
     struct s3 *s = s3_of(o);
-    struct buf _cleanup_buf_ path = BUF_INIT(8 * KIB);
-    struct s3_source source;
+    struct s3_source source = {0};
     int r = web_check_key(s->prefix, from, e);
     if (r == 0)
         r = web_check_key(s->prefix, to, e);
     if (r == 0)
         r = web_head(&s->web, from, if_match, a, &source.attr, e);
-    if (r < 0)
-        return r;
-    if (copy_source(s, from, &path) < 0)
-        return err_set(e, -ENAMETOOLONG, "the key is too long");
-    source.path = buf_view(&path);
-    if (source.attr.size_bytes <= s->copy_max_bytes)
-        return copy_whole(s, &source, to, a, ret_attr, e);
-    return s3_copy_multipart(s, &source, to, a, ret_attr, e);
+    return r < 0 ? r : copy_it(s, from, &source, to, a, ret_attr, e);
+}
+
+/* Services refuse a copy onto itself that changes nothing, and take one that replaces the metadata. */
+int s3_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                struct origin_attr *ret_attr, struct err *e)
+{
+    struct s3 *s = s3_of(o);
+    struct s3_source source = {
+        .replaces = true,
+        .attr = {
+            .size_bytes = size_bytes, .etag = p->if_match, .content_type = p->content_type, .meta = p->meta}};
+    int r = web_check_key(s->prefix, p->key, e);
+    return r < 0 ? r : copy_it(s, p->key, &source, p->key, a, ret_attr, e);
 }

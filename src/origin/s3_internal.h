@@ -130,6 +130,7 @@ int s3_upload_abort(struct origin *o, struct slice key, struct slice id, struct 
 struct s3_source {
     struct slice path; /* for x-amz-copy-source */
     struct origin_attr attr;
+    bool replaces; /* the copy has the type and metadata of `attr`, and not those that are there */
 };
 int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
                       struct origin_attr *ret_attr, struct err *e);
@@ -137,6 +138,8 @@ int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice
 void s3_copy_headers(struct web_call *c, const struct s3_source *source, const char *etag);
 int s3_copy_result(const struct web_call *c, struct slice body, const char *root, struct s3_result *ret,
                    struct err *e);
+int s3_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
+                struct origin_attr *ret_attr, struct err *e);
 int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
             struct origin_attr *ret_attr, struct err *e);

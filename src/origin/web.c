@@ -168,7 +168,7 @@ bool web_is_canceled(const struct web_call *c)
 
 struct slice web_method_name(enum web_method m)
 {
-    static const char *const names[] = {"GET", "HEAD", "PUT", "POST", "DELETE"};
+    static const char *const names[] = {"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"};
     return slice_str(names[m]);
 }
 

@@ -250,12 +250,15 @@ static void set_method(struct web_call *c, CURL *easy)
         set_upload(c, easy);
         break;
     case WEB_POST:
+    case WEB_PATCH:
         if (c->body) {
             set_upload(c, easy);
-            (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "POST");
+            (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, web_method_name(c->method).p);
             break;
         }
         (void)curl_easy_setopt(easy, CURLOPT_POST, 1L);
+        if (c->method == WEB_PATCH)
+            (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "PATCH");
         (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->post.n);
         (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDS, c->post.n ? c->post.p : "");
         break;

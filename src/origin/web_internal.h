@@ -122,7 +122,7 @@ void web_response_line(struct web_response *r, struct slice line);
 struct origin_attr web_response_attr(const struct web_response *r);
 
 /* PUT and POST send `body` when there is one, POST else `post`. */
-enum web_method { WEB_GET, WEB_HEAD, WEB_PUT, WEB_POST, WEB_DELETE };
+enum web_method { WEB_GET, WEB_HEAD, WEB_PUT, WEB_POST, WEB_PATCH, WEB_DELETE };
 
 struct web_call {
     /* request; filled by the verb */

@@ -6,6 +6,7 @@
  */
 #include "base/sys.h"
 #include "faulty_kv.h"
+#include "net/posix_meta.h"
 #include "object/object.h"
 #include "support/fault_sys.h"
 #include "support/tmpdir.h"
@@ -74,7 +75,7 @@ static struct fixture *fixture_new(void)
     assert_int_equal(kv_open_memory(&f->memory), 0);
     f->kv = (struct faulty){.kv.engine = &faulty_engine, .inner = f->memory};
     open_node(f);
-    char *text = arena_printf(f->arena, "origin=file://%s\nretry=0s\nwrite=back\n", f->origin);
+    char *text = arena_printf(f->arena, "origin=file://%s\nretry=0s\nwrite=back\nposix=on\n", f->origin);
     struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(text)};
     struct wire_bucket_create_rep rep;
     struct err e = {0};
@@ -191,26 +192,59 @@ static void check_no_conflict(struct fixture *f)
     assert_int_equal(rep.n_entries, (look(f, "k") != 0) + (look(f, "gone") != 0));
 }
 
-/* A put over another and a removal, with one fault armed by `arm`; then what must hold. */
+static int make_private(struct fixture *f, const char *key)
+{
+    struct wire_set_meta_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .meta = SLICE_LIT("x-amz-meta-mode: 33152\n")};
+    struct wire_set_meta_rep rep;
+    return object_set_meta(f->session, &req, f->arena, &rep, NULL);
+}
+
+/* 0600 as make_private made it, here and, once it is there, at the origin. */
+static void check_private(struct fixture *f, const char *key, bool is_flushed)
+{
+    struct wire_stat_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .flags = WIRE_POSIX | WIRE_META | WIRE_FRESH};
+    struct wire_stat_rep rep;
+    struct posix_meta p;
+    struct stat st;
+    assert_int_equal(object_stat(f->session, &req, f->arena, &rep, NULL), 0);
+    posix_meta_decode(rep.attr.meta, /* is_dir= */ false, &p);
+    assert_int_equal(p.mode, S_IFREG | 0600);
+    if (!is_flushed)
+        return;
+    assert_int_equal(stat(arena_printf(f->arena, "%s/%s", f->origin, key), &st), 0);
+    assert_int_equal(st.st_mode, S_IFREG | 0600);
+}
+
+/* A put over another, a change of its mode and a removal, with one fault armed by `arm`; then what must hold.
+ */
 static void run_with(struct fixture *f, void (*arm)(struct fixture *f, uint64_t n), uint64_t n,
                      bool (*disarm)(struct fixture *f), bool *ret_hit)
 {
     origin_write(f, "gone", 'g');
     assert_int_equal(put(f, "k", 'a'), 0);
     arm(f, n);
-    int put_result = put(f, "k", 'b'), remove_result = remove_key(f, "gone");
+    int put_result = put(f, "k", 'b'), mode_result = make_private(f, "k"),
+        remove_result = remove_key(f, "gone");
     *ret_hit = disarm(f);
     char k = look(f, "k"), gone = look(f, "gone");
     assert_true(put_result == 0 ? k == 'b' : k == 'a' || k == 'b');
     assert_true(remove_result == 0 ? gone == 0 : gone == 0 || gone == 'g');
+    if (mode_result == 0)
+        check_private(f, "k", /* is_flushed= */ false);
     drop_node(f);
     open_node(f);
+    if (mode_result == 0)
+        check_private(f, "k", /* is_flushed= */ false);
     assert_int_equal(look(f, "k"), k);
     assert_int_equal(look(f, "gone"), gone);
     flush(f);
     assert_int_equal(origin_look(f, "k"), k);
     assert_int_equal(origin_look(f, "gone"), gone);
     assert_int_equal(look(f, "k"), k);
+    if (mode_result == 0)
+        check_private(f, "k", /* is_flushed= */ true);
     check_no_conflict(f);
 }
 

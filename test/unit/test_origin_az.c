@@ -212,6 +212,30 @@ static void test_copy(void **state)
     web_fixture_stop(&f);
 }
 
+/* Metadata is set on the version that is meant, and the blob asked what it is then. */
+static void test_set_meta(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"0x3\"\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"0x3\"\r\nContent-Length: 9\r\nx-ms-meta-mode: 33188\r\n\r\n"},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con/p", steps, ARRAY_SIZE(steps), plain);
+    struct origin_put p = {
+        .key = SLICE_LIT("a"), .meta = SLICE_LIT("x-amz-meta-mode: 33188\n"), .if_match = SLICE_LIT("0x2")};
+    WEB_FIXTURE_OK(origin_set_meta(f.origin, &p, 9, f.arena, &attr, &e), e);
+    assert_true(attr.size_bytes == 9 && slice_eq_str(attr.etag, "0x3"));
+    const char *head = script_head(&f.script, 0);
+    assert_non_null(strstr(head, "PUT /acc/con/p/a?comp=metadata HTTP/1.1"));
+    assert_non_null(strstr(head, "x-ms-meta-mode: 33188\r\n"));
+    assert_true(strncmp(script_header(head, "if-match"), "\"0x2\"", 5) == 0);
+    assert_int_equal(origin_set_meta(f.origin, &p, 9, f.arena, &attr, &e), ERR_PRECONDITION);
+    web_fixture_stop(&f);
+}
+
 #define PAGE(names, marker)                                                                                  \
     CLOSED("200 OK")                                                                                         \
     "\xef\xbb\xbf<?xml version=\"1.0\"?><EnumerationResults><Blobs>" names "</Blobs><NextMarker>" marker     \
@@ -309,7 +333,8 @@ int main(void)
         cmocka_unit_test(test_string_to_sign), cmocka_unit_test(test_wrong_answers),
         cmocka_unit_test(test_refused_head),   cmocka_unit_test(test_put),
         cmocka_unit_test(test_blocks),         cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_pages),          cmocka_unit_test(test_options),
+        cmocka_unit_test(test_set_meta),       cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_options),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }

@@ -229,6 +229,27 @@ static void test_rewrite(void **state)
     web_fixture_stop(&f);
 }
 
+/* Metadata is a patch of the generation that is meant; the generation stays. */
+static void test_set_meta(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CLOSED("200 OK") RESOURCE("3", "100"), .close = true},
+        {.answer = CLOSED("412 Precondition Failed"), .close = true},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "gs://bucket/p", steps, ARRAY_SIZE(steps), plain);
+    struct origin_put p = {
+        .key = SLICE_LIT("a"), .meta = SLICE_LIT("x-amz-meta-mode: 33188\n"), .if_match = SLICE_LIT("3")};
+    WEB_FIXTURE_OK(origin_set_meta(f.origin, &p, 100, f.arena, &attr, &e), e);
+    assert_true(slice_eq_str(attr.etag, "3"));
+    assert_non_null(
+        strstr(script_head(&f.script, 0), "PATCH /storage/v1/b/bucket/o/p%2Fa?ifGenerationMatch=3 "));
+    assert_int_equal(origin_set_meta(f.origin, &p, 100, f.arena, &attr, &e), ERR_PRECONDITION);
+    web_fixture_stop(&f);
+}
+
 /* ---- listings ---- */
 
 /* Pages are told in order; a page that is longer than asked is cut where nothing can be missing, and gone on
@@ -459,6 +480,7 @@ int main(void)
         cmocka_unit_test(test_resumable_nonsense),
         cmocka_unit_test(test_single),
         cmocka_unit_test(test_rewrite),
+        cmocka_unit_test(test_set_meta),
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_assertion),
         cmocka_unit_test(test_renewal),

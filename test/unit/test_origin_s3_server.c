@@ -551,6 +551,40 @@ static void test_copy_in_parts(void **state)
     s->copy_part_bytes = part;
 }
 
+/* New metadata and the same bytes, in one request and, beyond the most that one copies, in parts; of another
+ * version nothing is changed. */
+static void test_set_meta(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr from, to, got;
+    struct checker c;
+    struct s3 *s = s3_of(T.origin);
+    uint64_t max = s->copy_max_bytes, part = s->copy_part_bytes;
+    struct origin_put p = {.key = SLICE_LIT("set meta"), .content_type = SLICE_LIT("text/x")};
+    struct origin_body b = {.size_bytes = 6 * MIB + 77, .read = pattern_read};
+    assert_ok(origin_put(T.origin, &p, &b, T.arena, &from, &e), e);
+    for (int i = 0; i < 2; i++) {
+        p.meta = i == 0 ? SLICE_LIT("x-amz-meta-mode: 33188\n") : SLICE_LIT("x-amz-meta-mode: 33152\n");
+        p.if_match = from.etag;
+        assert_ok(origin_set_meta(T.origin, &p, b.size_bytes, T.arena, &to, &e), e);
+        assert_ok(get_range(T.origin, p.key, 0, 0, to.etag, &c, &got, &e), e);
+        assert_int_equal(c.at, b.size_bytes);
+        assert_true(slice_eq(got.meta, p.meta) && slice_eq_str(got.content_type, "text/x"));
+        from.etag = to.etag;
+        s->copy_max_bytes = 5 * MIB;
+        s->copy_part_bytes = 5 * MIB;
+    }
+    p.if_match = SLICE_LIT("other");
+    p.meta = SLICE_LIT("x-amz-meta-mode: 1\n");
+    assert_int_equal(origin_set_meta(T.origin, &p, b.size_bytes, T.arena, &to, &e), ERR_PRECONDITION);
+    assert_ok(head(T.origin, p.key, &got, &e), e);
+    assert_true(slice_eq_str(got.meta, "x-amz-meta-mode: 33152\n"));
+    assert_int_equal(leftover_uploads(), 0);
+    s->copy_max_bytes = max;
+    s->copy_part_bytes = part;
+}
+
 static int compare_strings(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -728,6 +762,7 @@ int main(void)
         cmocka_unit_test(test_failing_body),
         cmocka_unit_test(test_copy),
         cmocka_unit_test(test_copy_in_parts),
+        cmocka_unit_test(test_set_meta),
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_threads),

@@ -1,0 +1,197 @@
+/*
+ * SET_META: lines of metadata of an object of a mirror bucket that is there already.
+ *
+ * The lines are laid over what the origin has at this moment, and written on the condition that the object
+ * still is that version: no bytes travel, and nobody's new version gets an old one's lines. An ETag does not
+ * tell of metadata, so that of two who change the same line at the same moment the later wins; lines that
+ * only one of them changes can be lost only when both ask before either writes.
+ *
+ * Invariants:
+ *  1. What is cached of the version stays cached, under the ETag that the origin gave it; mounts are told
+ * before the change is acknowledged.
+ *  2. After a failure nothing that is remembered of the attributes is believed: it may have happened.
+ *
+ * Failure modes: the origin's errors; ERR_NOT_IMPLEMENTED where it cannot; -EBUSY when the object was another
+ * one each time.
+ */
+#include "object/object_internal.h"
+
+#include "base/sys.h"
+#include "net/posix_meta.h"
+
+#define TRIES         3
+#define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
+
+struct meta_change {
+    struct object_service *service;
+    struct upstream *upstream;
+    struct slice key, set;
+    struct arena *arena;
+};
+
+/* ---- what is remembered ---- */
+
+/* Gives the bytes that are cached of the version before the attributes of now. */
+static void keep_cached(struct meta_change *c, struct slice before_etag, const struct attr *now)
+{
+    const struct bucket *b = c->upstream->bucket;
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES),
+                             next = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    _cleanup_(extent_unrefp) struct extent *x = NULL;
+    struct attr known;
+    object_store_key(b, c->key, &k);
+    bool is_it = store_find(c->service->config.store, buf_view(&k), &x) == 0 && extent_attr(x, &blob) == 0 &&
+                 attr_decode(buf_view(&blob), &known) == 0 && slice_eq(known.etag, before_etag) &&
+                 known.size_bytes == now->size_bytes;
+    if (is_it && object_encode_attr(c->service, b, c->key, now, &next) == 0)
+        (void)extent_set_attr(x, buf_view(&next));
+    else if (x)
+        store_remove_extent(c->service->config.store, x);
+    (void)watch_note(c->service, buf_view(&k));
+}
+
+/* seen: the generation that this change made before it asked the origin. */
+static void changed(struct meta_change *c, struct slice before_etag, uint64_t seen, const struct attr *now)
+{
+    struct object_service *s = c->service;
+    struct opening opening = {.bucket = c->upstream->bucket, .key = c->key};
+    object_opening_enter(s, &opening);
+    bool current = object_making_begin(s, &opening, seen);
+    if (current) {
+        seen = mirror_changed(s->mirror, opening.bucket, opening.key);
+        keep_cached(c, before_etag, now);
+        mirror_learn(s->mirror, opening.bucket, opening.key, now, seen);
+        object_making_end(s, &opening);
+    }
+    object_opening_leave(s, &opening);
+    if (!current)
+        (void)object_forget_key(s, opening.bucket, opening.key);
+}
+
+/* ---- files ---- */
+
+static int merged(struct meta_change *c, struct slice meta, struct slice *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_META_MAX_BYTES);
+    if (posix_meta_merge(meta, c->set, &b) < 0)
+        return err_set(e, -E2BIG, "the object has too much metadata");
+    *ret = arena_dup(c->arena, buf_view(&b));
+    return 0;
+}
+
+static int change_once(struct meta_change *c, const struct attr *there, struct attr *ret, struct err *e)
+{
+    struct origin_put p = {.key = c->key, .content_type = there->content_type, .if_match = there->etag};
+    struct origin_attr answer;
+    int r = merged(c, there->meta, &p.meta, e);
+    if (r == 0 && there->etag.n == 0)
+        r = err_set(e, ERR_NOT_IMPLEMENTED, "the origin does not say which version it has");
+    if (r < 0)
+        return r;
+    uint64_t seen = mirror_changed(c->service->mirror, c->upstream->bucket, c->key),
+             asked_ns = sys->real_ns();
+    r = upstream_set_meta(c->upstream, &p, there->size_bytes, c->arena, &answer, e);
+    if (r < 0) {
+        (void)mirror_changed(c->service->mirror, c->upstream->bucket, c->key);
+        return r;
+    }
+    *ret = attr_of_origin(&answer, /* has_meta= */ true, asked_ns);
+    ret->size_bytes = there->size_bytes;
+    ret->content_type = there->content_type;
+    ret->meta = p.meta;
+    changed(c, there->etag, seen, ret);
+    return 0;
+}
+
+/* there: what the origin has, as it said just now. */
+static int change_file(struct meta_change *c, struct attr *there, struct attr *ret, struct err *e)
+{
+    int r = change_once(c, there, ret, e);
+    for (int i = 1; r == ERR_PRECONDITION && i < TRIES; i++) {
+        r = mirror_stat(c->service->mirror, c->upstream, c->key, /* posix= */ false, /* full= */ true,
+                        /* fresh= */ true, c->arena, there, e);
+        r = r < 0 ? r : change_once(c, there, ret, e);
+    }
+    return r == ERR_PRECONDITION ? err_set(e, -EBUSY, "the object was written to meanwhile, %d times", TRIES)
+                                 : r;
+}
+
+/* ---- directories ---- */
+
+static ssize_t no_bytes(void *arg, void *p, size_t n, uint64_t offset)
+{
+    (void)arg, (void)p, (void)n, (void)offset;
+    return 0;
+}
+
+static int make_marker(struct meta_change *c, struct attr *ret, struct err *e)
+{
+    struct origin_put p = {.key = c->key, .meta = c->set};
+    struct origin_body body = {.read = no_bytes};
+    struct origin_attr answer;
+    int r = upstream_put(c->upstream, &p, &body, c->arena, &answer, e);
+    (void)object_forget_key(c->service, c->upstream->bucket, c->key);
+    if (r == 0)
+        *ret = attr_of_origin(&answer, /* has_meta= */ true, sys->real_ns());
+    if (r == 0)
+        ret->meta = c->set;
+    return r;
+}
+
+/* What a directory has is its marker's. */
+static int change_directory(struct meta_change *c, struct attr *ret, struct err *e)
+{
+    struct slice dir = c->key;
+    struct attr marker;
+    c->key = slice_str(arena_printf(c->arena, SLICE_FMT "/", SLICE_ARG(dir)));
+    int r = mirror_stat(c->service->mirror, c->upstream, c->key, /* posix= */ false, /* full= */ true,
+                        /* fresh= */ true, c->arena, &marker, e);
+    if (r == -ENOENT)
+        r = make_marker(c, ret, e);
+    else if (r == 0)
+        r = change_file(c, &marker, ret, e);
+    uint64_t seen = mirror_changed(c->service->mirror, c->upstream->bucket, dir);
+    if (r < 0)
+        return r;
+    *ret = (struct attr){.is_directory = true,
+                         .has_meta = true,
+                         .meta = ret->meta,
+                         .mtime_ns = ret->mtime_ns,
+                         .confirmed_ns = ret->confirmed_ns};
+    mirror_learn(c->service->mirror, c->upstream->bucket, dir, ret, seen);
+    return 0;
+}
+
+/* ---- the operation ---- */
+
+static int set_meta(struct meta_change *c, bool posix, struct attr *ret, struct err *e)
+{
+    struct attr there;
+    int r = mirror_stat(c->service->mirror, c->upstream, c->key, posix, /* full= */ true, /* fresh= */ true,
+                        c->arena, &there, e);
+    if (r < 0)
+        return r;
+    return there.is_directory ? change_directory(c, ret, e) : change_file(c, &there, ret, e);
+}
+
+int op_set_meta(struct object_session *ses, const struct wire_set_meta_req *req, struct arena *a,
+                struct wire_set_meta_rep *rep, struct err *e)
+{
+    int r = object_check_key(req->key, e);
+    if (r == 0)
+        r = object_check_meta(req->meta, e);
+    if (r < 0)
+        return r;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    r = object_upstream(ses->service, req->bucket, &u, e);
+    if (r < 0)
+        return r;
+    struct attr attr;
+    struct meta_change c = {
+        .service = ses->service, .upstream = u, .key = req->key, .set = req->meta, .arena = a};
+    r = set_meta(&c, req->flags & WIRE_POSIX, &attr, e);
+    if (r < 0)
+        return err_prefix(e, r, "metadata of %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
+    attr_to_wire(&attr, a, &rep->attr);
+    return 0;
+}

@@ -1,0 +1,485 @@
+"""posix=on: mode, owner, time and symbolic links of files in a bucket with an origin, as the mount keeps them there."""
+
+import contextlib
+import errno
+import os
+import stat
+import subprocess
+import tempfile
+
+import pytest
+
+import harness
+import mounted
+import origins
+
+pytestmark = pytest.mark.usefixtures("need_fuse")
+
+NS = 1_602_255_624_000_000_007
+MIB = 1 << 20
+
+
+class Place:
+    """A bucket with posix=on: `mount()` makes another mount of it, `fresh()` one that has nothing cached."""
+
+    def __init__(self, kind, node, name, work, truth=None, directory=None):
+        self.kind, self.node, self.name, self.truth, self.directory = kind, node, name, truth, directory
+        self.work = work
+        self.mounts = []
+
+    def mount(self, below="", node=None, **options):
+        options.setdefault("umask", "022")
+        self.mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=self.work), node or self.node,
+                                         self.name + below, **options))
+        return self.mounts[-1].path
+
+    def fresh(self, node):
+        """Seen by a node that has never seen the bucket, once everything is in the origin."""
+        self.flushed()
+        settings = self.settings
+        node.create_bucket(self.name, settings["url"], **settings["properties"])
+        return self.mount(node=node)
+
+    def flushed(self):
+        if self.kind == "s3-back":
+            assert "0 objects" in self.node.cli("flush", "--wait", self.name).stdout
+
+    def meta(self, key):
+        """The user metadata at the origin, of S3 origins."""
+        self.flushed()
+        return self.truth.head_object(Bucket=self.name, Key=key)["Metadata"]
+
+    def stop(self):
+        for one in reversed(self.mounts):
+            one.stop()
+
+
+@contextlib.contextmanager
+def make_place(kind, new_node, origin, work):
+    node = new_node()
+    properties = {"posix": "on"}
+    server = None
+    truth = directory = None
+    if kind.startswith("s3"):
+        name = origin.new_bucket()
+        url, truth = f"s3://{name}", origin.s3()
+        properties |= origin.properties()
+        if kind == "s3-back":
+            properties["write"] = "back"
+    elif kind == "file":
+        name = harness.random_name()
+        directory = work / name
+        directory.mkdir()
+        url = f"file://{directory}"
+    else:
+        server_class = {"gs": origins.Gcs, "az": origins.Azurite}[kind]
+        if server_class.missing():
+            pytest.skip(server_class.missing())
+        name = harness.random_name()
+        server = server_class(tempfile.mkdtemp(prefix=f"{kind}-", dir=work))
+        url = server.url("p")
+        properties |= server.properties()
+    node.create_bucket(name, url, **properties)
+    place = Place(kind, node, name, work, truth, directory)
+    place.settings = {"url": url, "properties": properties}
+    try:
+        yield place
+    finally:
+        place.stop()
+        if server:
+            server.stop()
+
+
+@pytest.fixture(params=["s3", "s3-back", "gs", "az", "file"])
+def place(request, new_node, origin, work):
+    with make_place(request.param, new_node, origin, work) as made:
+        yield made
+
+
+@pytest.fixture
+def s3_place(new_node, origin, work):
+    with make_place("s3", new_node, origin, work) as made:
+        yield made
+
+
+def of(path):
+    """What is to be kept of a file."""
+    s = os.lstat(path)
+    return stat.S_IFMT(s.st_mode), stat.S_IMODE(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns
+
+
+def tree(top):
+    """Everything below a directory: kind, mode, owner, group, time, content or target."""
+    found = {}
+    for where, names, files in os.walk(top):
+        for name in names + files:
+            path = os.path.join(where, name)
+            kind, *rest = of(path)
+            inside = (os.readlink(path) if stat.S_ISLNK(kind) else
+                      open(path, "rb").read() if stat.S_ISREG(kind) else None)
+            found[os.path.relpath(path, top)] = (kind, *rest, inside)
+    return found
+
+
+def test_what_is_set_stays(place, new_node):
+    """chmod, chown and utimensat of a closed file: seen at once, by a second mount, and by a node that asks the origin."""
+    path = place.mount() / "f"
+    path.write_bytes(b"x" * 1000)
+    os.chmod(path, 0o640)
+    os.chown(path, 1234, 4321)
+    os.utime(path, ns=(1, NS))
+    expected = (stat.S_IFREG, 0o640, 1234, 4321, NS)
+    assert of(path) == expected
+    assert of(place.mount() / "f") == expected
+    again = place.fresh(new_node()) / "f"
+    assert of(again) == expected and again.read_bytes() == b"x" * 1000
+    assert path.read_bytes() == b"x" * 1000
+
+
+def test_what_is_made_has_its_maker_and_mode(place, new_node):
+    """open, mkdir and symlink give the mode they were asked for, less the umask, and the caller as owner."""
+    top = place.mount()
+    os.close(os.open(top / "f", os.O_CREAT | os.O_WRONLY, 0o4751 & 0o777))
+    os.mkdir(top / "d", 0o710)
+    os.symlink("../somewhere/else", top / "l")
+    umask = os.umask(0)
+    os.umask(umask)
+    for where in (top, place.fresh(new_node())):
+        assert of(where / "f")[:4] == (stat.S_IFREG, 0o751 & ~umask, os.getuid(), os.getgid())
+        assert of(where / "d")[:4] == (stat.S_IFDIR, 0o710 & ~umask, os.getuid(), os.getgid())
+        assert of(where / "l")[:2] == (stat.S_IFLNK, 0o777)
+        assert os.readlink(where / "l") == "../somewhere/else"
+        assert os.lstat(where / "l").st_size == len("../somewhere/else")
+
+
+def test_links(place, new_node):
+    """A link is followed by the kernel, listed, renamed, removed without its target, and not made over what is there."""
+    top = place.mount()
+    (top / "target").write_bytes(b"bytes")
+    os.symlink("target", top / "l")
+    os.symlink("nowhere", top / "dangling")
+    assert (top / "l").read_bytes() == b"bytes"
+    assert sorted(os.listdir(top)) == ["dangling", "l", "target"]
+    assert {e.name for e in os.scandir(top) if e.is_symlink()} == {"l", "dangling"}
+    for name in ("l", "target"):
+        with pytest.raises(FileExistsError):
+            os.symlink("x", top / name)
+    os.rename(top / "l", top / "m")
+    os.unlink(top / "dangling")
+    fresh = place.fresh(new_node())
+    assert os.readlink(fresh / "m") == "target" and (fresh / "m").read_bytes() == b"bytes"
+    assert {e.name for e in os.scandir(fresh) if e.is_symlink()} == {"m"}
+    os.unlink(fresh / "m")
+    assert (fresh / "target").read_bytes() == b"bytes"
+    with pytest.raises(OSError) as error:
+        os.symlink("x" * 5000, top / "long")
+    assert error.value.errno == errno.ENAMETOOLONG
+
+
+def test_directories(place, new_node):
+    """Mode, owner and time of a directory, also after it was renamed with what is in it."""
+    top = place.mount()
+    (top / "d" / "e").mkdir(parents=True)
+    (top / "d" / "f").write_bytes(b"1")
+    os.chmod(top / "d" / "f", 0o600)
+    os.chmod(top / "d", 0o2750)
+    os.chown(top / "d", 7, 8)
+    os.utime(top / "d" / "e", ns=(NS, NS))
+    os.utime(top / "d", ns=(NS, NS + 1))
+    os.rename(top / "d", top / "moved")
+    for where in (top, place.fresh(new_node())):
+        assert of(where / "moved") == (stat.S_IFDIR, 0o2750, 7, 8, NS + 1)
+        assert of(where / "moved" / "e")[4] == NS
+        assert of(where / "moved" / "f")[1] == 0o600
+    os.close(os.open(top / "moved" / "g", os.O_CREAT | os.O_WRONLY))
+    assert of(top / "moved" / "g")[3] == 8  # of the directory, because of its set-group-ID bit
+
+
+def test_a_rename_carries_them(place, new_node):
+    """A file that is renamed keeps what it has; the one in its place is gone with what it had."""
+    top = place.mount()
+    (top / "a").write_bytes(b"a")
+    (top / "b").write_bytes(b"b")
+    os.chmod(top / "a", 0o600)
+    os.utime(top / "a", ns=(NS, NS))
+    os.chmod(top / "b", 0o666)
+    os.rename(top / "a", top / "b")
+    for where in (top, place.fresh(new_node())):
+        assert of(where / "b")[1] == 0o600 and of(where / "b")[4] == NS and (where / "b").read_bytes() == b"a"
+
+
+def test_what_is_written_later(place, new_node):
+    """Writing moves the time and keeps mode and owner; what was set on an open file goes with its bytes."""
+    top = place.mount()
+    path = top / "f"
+    with open(path, "wb", buffering=0) as f:
+        f.write(b"1")
+        os.fchmod(f.fileno(), 0o604)
+        os.fchown(f.fileno(), 5, 6)
+        os.utime(f.fileno(), ns=(NS, NS))
+        assert os.fstat(f.fileno()).st_mtime_ns == NS
+        f.write(b"2")
+        assert os.fstat(f.fileno()).st_mtime_ns != NS
+        os.utime(f.fileno(), ns=(NS, NS + 2))
+    assert of(path) == (stat.S_IFREG, 0o604, 5, 6, NS + 2)
+    with open(path, "ab") as f:
+        assert os.fstat(f.fileno()).st_mtime_ns == NS + 2
+    assert of(path)[4] == NS + 2  # nothing was written
+    with open(path, "ab") as f:
+        f.write(b"3")
+    for where in (top, place.fresh(new_node())):
+        kind, mode, uid, gid, mtime = of(where / "f")
+        assert (kind, mode, uid, gid) == (stat.S_IFREG, 0o604, 5, 6) and mtime > NS + 2
+        assert (where / "f").read_bytes() == b"123"
+
+
+def test_a_truncated_file_keeps_its_mode(place):
+    """truncate by name and O_TRUNC."""
+    path = place.mount() / "f"
+    path.write_bytes(b"12345")
+    os.chmod(path, 0o600)
+    os.truncate(path, 2)
+    assert path.read_bytes() == b"12" and of(path)[1] == 0o600
+    path.write_bytes(b"new")
+    assert of(path)[1] == 0o600 and path.read_bytes() == b"new"
+
+
+def make_tree(top):
+    """Files, directories and links with modes, owners and times of their own."""
+    (top / "d" / "deep").mkdir(parents=True)
+    (top / "d" / "f").write_bytes(b"1" * 5000)
+    (top / "d" / "deep" / "empty").write_bytes(b"")
+    (top / "large").write_bytes(harness.random_bytes(3 * MIB, seed=1))
+    os.symlink("d/f", top / "link")
+    os.symlink("/absolute/place", top / "d" / "away")
+    for i, name in enumerate(["d/f", "d/deep/empty", "large"]):
+        os.chmod(top / name, [0o640, 0o400, 0o755][i])
+        os.chown(top / name, 100 + i, 200 + i)
+        os.utime(top / name, ns=(NS, NS + i))
+    for name in ["link", "d/away", "d/deep", "d"]:
+        os.utime(top / name, ns=(NS, NS + 100), follow_symlinks=False)
+
+
+@pytest.mark.parametrize("tool", ["cp", "rsync", "tar"])
+def test_tools_keep_all(place, new_node, tmp_path, tool):
+    """cp -a, rsync -a and tar: what was copied in is the same, there and when it was copied out again."""
+    source, back = tmp_path / "source", tmp_path / "back"
+    source.mkdir(), back.mkdir()
+    make_tree(source)
+    top = place.mount()
+    (top / "t").mkdir()
+
+    def copy(a, b):
+        command = {"cp": ["cp", "-a", f"{a}/.", b], "rsync": ["rsync", "-a", f"{a}/", b]}.get(tool)
+        if command:
+            subprocess.run(command, check=True, timeout=120)
+        else:
+            archive = tmp_path / "archive"
+            subprocess.run(["tar", "-C", a, "--format=posix", "-cf", archive, "."], check=True, timeout=120)
+            subprocess.run(["tar", "-C", b, "-xpf", archive], check=True, timeout=120)
+
+    copy(source, top / "t")
+    expected = tree(source)
+    assert tree(top / "t") == expected
+    fresh = place.fresh(new_node())
+    assert tree(fresh / "t") == expected
+    if tool == "rsync":
+        done = subprocess.run(["rsync", "-ani", f"{source}/", f"{fresh}/t/"], check=True, timeout=120, stdout=subprocess.PIPE)
+        assert done.stdout == b"", done.stdout  # nothing is left to do
+    copy(fresh / "t", back)
+    assert tree(back) == expected
+
+
+def test_the_names_are_those_of_others(s3_place):
+    """Byte for byte what s3fs and rclone write and read: the names, numbers in decimal, links as their targets."""
+    place = s3_place
+    top = place.mount()
+    (top / "f").write_bytes(b"1")
+    os.chmod(top / "f", 0o640)
+    os.chown(top / "f", 12, 13)
+    os.utime(top / "f", ns=(NS, NS))
+    os.symlink("a/b", top / "l")
+    (top / "d").mkdir(0o700)
+    assert place.meta("f") == {"mode": str(0o100640), "uid": "12", "gid": "13", "mtime": "1602255624.000000007"}
+    assert place.meta("l")["mode"] == str(0o120777)
+    assert place.truth.get_object(Bucket=place.name, Key="l")["Body"].read() == b"a/b"
+    assert place.meta("d/")["mode"] == str(0o040700)
+    for key, body, metadata in [
+            ("s3fs", b"x", {"mode": "33152", "uid": "1", "gid": "2", "mtime": "1602255624"}),
+            ("rclone", b"x", {"mode": "100600", "uid": "1", "gid": "2", "mtime": "1602255624.5"}),
+            ("link", b"s3fs", {"mode": "41471", "uid": "1", "gid": "2", "mtime": "1602255624"}),
+            ("dir/", b"", {"mode": "16832", "uid": "1", "gid": "2", "mtime": "1602255624"})]:
+        place.truth.put_object(Bucket=place.name, Key=key, Body=body, Metadata=metadata)
+    s = 1_602_255_624
+    assert of(top / "s3fs") == (stat.S_IFREG, 0o600, 1, 2, s * 10**9)
+    assert of(top / "rclone") == (stat.S_IFREG, 0o600, 1, 2, s * 10**9 + 5 * 10**8)
+    assert of(top / "link") == (stat.S_IFLNK, 0o777, 1, 2, s * 10**9) and os.readlink(top / "link") == "s3fs"
+    assert of(top / "dir") == (stat.S_IFDIR, 0o700, 1, 2, s * 10**9)
+
+
+def test_strangers_metadata_stays(s3_place):
+    """A change of mode keeps type and metadata that others gave, and what is cached of the bytes."""
+    place = s3_place
+    place.truth.put_object(Bucket=place.name, Key="k", Body=b"body", ContentType="text/x", CacheControl="no-cache",
+                           Metadata={"colour": "blue", "uid": "77"})
+    path = place.mount() / "k"
+    assert path.read_bytes() == b"body" and of(path)[1:3] == (0o644, 77)
+    os.chmod(path, 0o600)
+    head = place.truth.head_object(Bucket=place.name, Key="k")
+    assert head["ContentType"] == "text/x" and head["CacheControl"] == "no-cache"
+    assert head["Metadata"] == {"colour": "blue", "uid": "77", "mode": str(0o100600)}
+    before = place.node.metric("forebay_origin_read_bytes_total", bucket=place.name)
+    assert path.read_bytes() == b"body"
+    assert place.node.metric("forebay_origin_read_bytes_total", bucket=place.name) == before
+
+
+def requests(place, op):
+    return place.node.metric("forebay_origin_requests_total", bucket=place.name, op=op)
+
+
+def test_what_it_costs(s3_place, tmp_path):
+    """A file that is written, given all attributes and closed is one upload; names alone cost no HEAD."""
+    place = s3_place
+    top = place.mount()
+    (top / "d").mkdir()
+    for i in range(20):
+        place.truth.put_object(Bucket=place.name, Key=f"strangers/{i}", Body=b"x" * i)
+    puts, copies = requests(place, "put"), requests(place, "copy")
+    source = tmp_path / "source"
+    source.mkdir()
+    for i in range(5):
+        (source / f"f{i}").write_bytes(b"%d" % i)
+        os.utime(source / f"f{i}", ns=(NS, NS))
+        os.chmod(source / f"f{i}", 0o600)
+    subprocess.run(["cp", "-a", *source.iterdir(), top / "d"], check=True, timeout=60)
+    assert [of(top / "d" / f"f{i}")[4] for i in range(5)] == [NS] * 5
+    assert requests(place, "put") - puts == 5 and requests(place, "copy") == copies
+    heads = requests(place, "head")
+    assert len(os.listdir(top / "strangers")) == 20
+    assert requests(place, "head") <= heads + 2  # of the directory
+    assert len([os.lstat(top / "strangers" / n) for n in os.listdir(top / "strangers")]) == 20
+    assert requests(place, "head") >= heads + 20
+
+
+def test_permissions_hold(s3_place):
+    """The kernel checks the modes that are kept: who may not read a file is refused."""
+    place = s3_place
+    top = place.mount(allow_other=True)
+    (top / "secret").write_bytes(b"1")
+    (top / "open").write_bytes(b"2")
+    os.chmod(top / "secret", 0o600)
+    os.chmod(top / "open", 0o644)
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    for name, code in (("open", 0), ("secret", 1)):
+        done = subprocess.run(["cat", name], timeout=30, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=top, **nobody)
+        assert done.returncode == code, done.stderr
+    done = subprocess.run(["chmod", "777", "secret"], timeout=30, stderr=subprocess.PIPE, cwd=top, **nobody)
+    assert done.returncode != 0 and of(top / "secret")[1] == 0o600
+
+
+def test_a_refused_change_changes_nothing(new_node, new_shaper, origin, work):
+    """When the origin refuses the copy, the call fails, and mode, owner, time and bytes are as they were."""
+    node, shaper = new_node(), new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s", posix="on", **{"origin.timeout": "2s"})
+    mount = mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, name, umask="022")
+    try:
+        path = mount.path / "f"
+        path.write_bytes(b"bytes")
+        os.utime(path, ns=(NS, NS))
+        before = of(path)
+        for kind, number in (("status:403", errno.EACCES), ("status:500", errno.EIO)):
+            shaper.fault(kind, count=1000, match="PUT /")
+            for change in (lambda: os.chmod(path, 0o600), lambda: os.chown(path, 1, 2), lambda: os.utime(path, ns=(5, 5)),
+                           lambda: os.symlink("x", mount.path / "l"), lambda: os.mkdir(mount.path / "d")):
+                with pytest.raises(OSError) as error:
+                    change()
+                assert error.value.errno == number
+            shaper.reset()
+            assert of(path) == before and path.read_bytes() == b"bytes"
+            assert os.listdir(mount.path) == ["f"]
+        os.chmod(path, 0o600)
+        assert of(path)[1] == 0o600
+    finally:
+        mount.stop()
+
+
+def test_what_cannot_be_kept(s3_place):
+    """Times before 1970, hard links and devices are refused; the root of a bucket keeps them for this mount."""
+    top = s3_place.mount()
+    (top / "f").write_bytes(b"1")
+    with pytest.raises(OSError) as error:
+        os.utime(top / "f", ns=(0, -10**9))
+    assert error.value.errno == errno.EINVAL
+    for refused in (lambda: os.link(top / "f", top / "g"), lambda: os.mkfifo(top / "p")):
+        with pytest.raises(PermissionError):
+            refused()
+    os.chmod(top, 0o700)
+    os.utime(top, ns=(NS, NS))
+    assert of(top)[1] == 0o700 and of(top)[4] == NS
+    assert of(s3_place.mount())[1] == 0o755
+
+
+def test_the_root_of_a_directory(s3_place, new_node):
+    """The root of a mount of a directory is that directory's marker."""
+    (s3_place.mount() / "d").mkdir()
+    below = s3_place.mount("/d")
+    os.chmod(below, 0o711)
+    os.utime(below, ns=(NS, NS))
+    assert of(below)[1] == 0o711
+    assert of(s3_place.fresh(new_node()) / "d") == (stat.S_IFDIR, 0o711, os.getuid(), os.getgid(), NS)
+
+
+def test_another_node_sees_a_change(s3_place, new_node):
+    """A change of mode alone leaves the ETag as it was: it is seen all the same once `validate` has the origin asked."""
+    place = s3_place
+    place.settings["properties"]["validate"] = "always"
+    top = place.mount()
+    (top / "f").write_bytes(b"1")
+    there = place.fresh(new_node())
+    assert of(there / "f")[1] == 0o644 and (there / "f").read_bytes() == b"1"
+    os.listdir(there)
+    os.chmod(top / "f", 0o600)
+    os.listdir(there)
+    harness.wait_until(lambda: of(there / "f")[1] == 0o600, 30, "the mode is seen")
+    assert (there / "f").read_bytes() == b"1"
+
+
+def test_without_it_nothing_is_written(bucket, work):
+    """posix=off, the default: objects get no metadata, setting modes and times changes nothing, links are refused."""
+    mount = mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), bucket.node, bucket.name, umask="022")
+    try:
+        path = mount.path / "f"
+        path.write_bytes(b"1")
+        os.chmod(path, 0o600)
+        os.utime(path, ns=(NS, NS))
+        assert of(path)[1] == 0o644 and of(path)[4] != NS
+        with pytest.raises(PermissionError):
+            os.symlink("f", mount.path / "l")
+        assert bucket.truth.head_object(Bucket=bucket.name, Key="f")["Metadata"] == {}
+    finally:
+        mount.stop()
+
+
+def test_write_back_sends_a_change_after_the_bytes(new_node, new_shaper, origin, work):
+    """write=back: attributes of what is not in the origin yet are durable here, and get there with or after the bytes."""
+    node, shaper = new_node(), new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="1s", posix="on")
+    mount = mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, name, umask="022")
+    try:
+        shaper.fault("status:503", count=100000000, match="PUT")
+        for i in range(5):
+            (mount.path / f"f{i}").write_bytes(b"%d" % i)
+        shaper.fault("status:503", count=100000000)
+        for i in range(5):
+            os.chmod(mount.path / f"f{i}", 0o600 + i)
+            os.utime(mount.path / f"f{i}", ns=(NS, NS + i))
+        node.restart()
+        assert [of(mount.path / f"f{i}")[1] for i in range(5)] == [0o600 + i for i in range(5)]
+        shaper.reset()
+        assert "0 objects" in node.cli("flush", "--wait", name).stdout
+        for i in range(5):
+            head = origin.s3().head_object(Bucket=name, Key=f"f{i}")
+            assert head["Metadata"]["mode"] == str(0o100600 + i) and head["Metadata"]["mtime"] == f"1602255624.{7 + i:09}"
+            assert origin.s3().get_object(Bucket=name, Key=f"f{i}")["Body"].read() == b"%d" % i
+    finally:
+        mount.stop()

@@ -1,0 +1,198 @@
+/* layer: object */
+/* threaded */
+/* Changing the metadata of what is there: what stays cached, what others hear, what is refused. */
+#include "base/metrics.h"
+#include "base/sys.h"
+#include "net/posix_meta.h"
+#include "object/object.h"
+#include "support/tmpdir.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define SIZE (MIB + 5)
+
+static struct {
+    char *dir, *origin, *disk;
+    struct kv *kv;
+    struct store *store;
+    struct budget *budget;
+    struct object_service *service;
+    struct object_session *session;
+    struct arena *arena;
+} T;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    T.dir = tmpdir_new();
+    T.origin = tmpdir_path(T.dir, "origin");
+    T.disk = tmpdir_path(T.dir, "disk");
+    assert_int_equal(mkdir(T.origin, 0755), 0);
+    T.arena = arena_new(64 * MIB);
+    T.budget = budget_new(256 * MIB);
+    assert_int_equal(kv_open_memory(&T.kv), 0);
+    struct store_disk_config disk = {.path = T.disk, .size_bytes = 64 * MIB};
+    struct store_config sc = {
+        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
+    assert_int_equal(store_open(&sc, &T.store, &e), 0);
+    struct object_config oc = {.control = T.kv, .store = T.store, .budget = T.budget};
+    assert_int_equal(object_service_open(&oc, &T.service, &e), 0);
+    T.session = object_session_new(T.service, WIRE_VIA_API);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    object_session_free(T.session);
+    object_service_close(T.service);
+    store_close(T.store);
+    kv_close(T.kv);
+    budget_free(T.budget);
+    arena_free(T.arena);
+    tmpdir_free(T.dir);
+    free(T.origin);
+    free(T.disk);
+    return 0;
+}
+
+static void create_bucket(const char *settings)
+{
+    struct err e = {0};
+    char *text = arena_printf(T.arena, "origin=file://%s\n%s", T.origin, settings);
+    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(text)};
+    struct wire_bucket_create_rep rep;
+    if (object_bucket_create(T.session, &req, T.arena, &rep, &e) < 0)
+        fail_msg("%s", e.text);
+}
+
+static void put(const char *key, const char *meta)
+{
+    struct wire_put_open_req open = {.bucket = SLICE_LIT("data"),
+                                     .key = slice_str(key),
+                                     .size = SIZE,
+                                     .meta = SLICE_LIT("x-amz-meta-mode: 33188\n"),
+                                     .via = WIRE_VIA_API};
+    struct wire_put_open_rep o;
+    assert_int_equal(object_put_open(T.session, &open, T.arena, &o, NULL), 0);
+    char *p = calloc(1, SIZE);
+    struct wire_put_write_req w = {.handle = o.handle, .data = slice_of(p, SIZE)};
+    struct wire_put_write_rep wrep;
+    assert_int_equal(object_put_write(T.session, &w, T.arena, &wrep, NULL), 0);
+    free(p);
+    struct wire_put_commit_req commit = {
+        .handle = o.handle, .size = SIZE, .meta = slice_str(meta), .flags = meta ? WIRE_META : 0};
+    struct wire_put_commit_rep crep;
+    assert_int_equal(object_put_commit(T.session, &commit, T.arena, &crep, NULL), 0);
+}
+
+static int set_meta(const char *key, const char *meta, uint32_t flags, struct wire_attr *ret)
+{
+    struct wire_set_meta_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .meta = slice_str(meta), .flags = flags};
+    struct wire_set_meta_rep rep;
+    int r = object_set_meta(T.session, &req, T.arena, &rep, NULL);
+    if (r == 0)
+        *ret = rep.attr;
+    return r;
+}
+
+static struct posix_meta ask(const char *key, uint32_t flags)
+{
+    struct wire_stat_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .flags = WIRE_POSIX | WIRE_META | flags};
+    struct wire_stat_rep rep;
+    struct posix_meta p;
+    assert_int_equal(object_stat(T.session, &req, T.arena, &rep, NULL), 0);
+    posix_meta_decode(rep.attr.meta, rep.attr.kind == WIRE_DIRECTORY, &p);
+    return p;
+}
+
+static uint32_t state_of(const char *key)
+{
+    struct wire_open_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .expect = SIZE, .via = WIRE_VIA_API};
+    struct wire_open_rep rep;
+    assert_int_equal(object_open(T.session, &req, T.arena, &rep, NULL), 0);
+    struct wire_close_req close_req = {.handle = rep.handle};
+    struct wire_close_rep close_rep;
+    assert_int_equal(object_close(T.session, &close_req, T.arena, &close_rep, NULL), 0);
+    return rep.state;
+}
+
+/* The bytes that are cached stay, also under the new ETag that a new time makes of a file; what is remembered
+ * is what the origin says. */
+static void test_the_bytes_stay_cached(void **state)
+{
+    (void)state;
+    struct wire_attr attr;
+    create_bucket("posix=on\nvalidate=never\n");
+    put("k", NULL);
+    assert_int_equal(state_of("k"), WIRE_COMPLETE);
+    assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\nx-amz-meta-mtime: 5.000000007\n", 0, &attr), 0);
+    assert_int_equal(attr.size_bytes, SIZE);
+    assert_int_equal(state_of("k"), WIRE_COMPLETE);
+    for (uint32_t flags = 0; flags <= WIRE_FRESH; flags += WIRE_FRESH)
+        assert_true(ask("k", flags).mode == (S_IFREG | 0600) && ask("k", flags).mtime_ns == 5000000007ull);
+    struct stat st;
+    assert_int_equal(stat(arena_printf(T.arena, "%s/k", T.origin), &st), 0);
+    assert_true(st.st_mode == (S_IFREG | 0600) && st.st_mtim.tv_sec == 5 && st.st_mtim.tv_nsec == 7);
+}
+
+/* A commit's metadata takes the place of what the put began with. */
+static void test_metadata_comes_with_the_commit(void **state)
+{
+    (void)state;
+    create_bucket("posix=on\n");
+    put("k", "x-amz-meta-mode: 33152\n");
+    assert_int_equal(ask("k", WIRE_FRESH).mode, S_IFREG | 0600);
+}
+
+/* A directory has its marker's; one that has none gets one. */
+static void test_directories(void **state)
+{
+    (void)state;
+    struct wire_attr attr;
+    create_bucket("posix=on\n");
+    put("d/k", NULL);
+    assert_int_equal(set_meta("d", "x-amz-meta-mode: 16832\n", WIRE_POSIX, &attr), 0);
+    assert_int_equal(attr.kind, WIRE_DIRECTORY);
+    assert_int_equal(ask("d", 0).mode, S_IFDIR | 0700);
+    assert_int_equal(ask("d", WIRE_FRESH).mode, S_IFDIR | 0700);
+    assert_int_equal(set_meta("d", "x-amz-meta-mode: 16832\n", 0, &attr), -ENOENT);
+}
+
+/* What is not there, what the bucket does not keep, and too much are refused. */
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct wire_attr attr;
+    create_bucket("");
+    put("k", NULL);
+    assert_int_equal(set_meta("none", "x-amz-meta-mode: 33152\n", 0, &attr), -ENOENT);
+    assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\n", 0, &attr), ERR_NOT_IMPLEMENTED);
+    assert_int_equal(set_meta("", "", 0, &attr), -EINVAL);
+    char *much = calloc(1, ORIGIN_META_MAX_BYTES + 2);
+    memset(much, 'x', ORIGIN_META_MAX_BYTES + 1);
+    assert_int_equal(set_meta("k", much, 0, &attr), -E2BIG);
+    free(much);
+    assert_int_equal(state_of("k"), WIRE_COMPLETE);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_the_bytes_stay_cached),
+        TEST(test_metadata_comes_with_the_commit),
+        TEST(test_directories),
+        TEST(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

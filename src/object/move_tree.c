@@ -240,6 +240,22 @@ static int check_target(struct move *m, struct slice to, bool exclusive, struct 
     return r == -ENOENT ? 0 : r;
 }
 
+/* Directories that are real ones got another time by what was made in them: they take theirs again, those
+ * within others first. */
+static int settle_markers(struct move *m, struct err *e)
+{
+    const struct origin *o = m->upstream->origin;
+    bool are_real = o->posix && !(o->capabilities & ORIGIN_CAN_META);
+    _cleanup_(arena_freep) struct arena *a = arena_new(ITEM_ARENA);
+    int r = 0;
+    for (size_t i = m->n; r == 0 && are_real && i-- > 0;) {
+        arena_clear(a);
+        if (m->items[i].is_marker)
+            r = copy_marker(m, key_in(m->from, &m->items[i], a), key_in(m->to, &m->items[i], a), a, e);
+    }
+    return r;
+}
+
 static int move_all(struct move *m, struct err *e)
 {
     int r = list(m, e);
@@ -248,6 +264,7 @@ static int move_all(struct move *m, struct err *e)
     if (r < 0)
         return r;
     r = run(m, copy_one, /* goes_on= */ false, e);
+    r = r < 0 ? r : settle_markers(m, e);
     if (r < 0) {
         struct err why = {0};
         if (run(m, remove_copy, /* goes_on= */ true, &why) < 0)

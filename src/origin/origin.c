@@ -14,6 +14,7 @@
 
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "net/posix_meta.h"
 
 #include <inttypes.h>
 
@@ -134,6 +135,15 @@ bool origin_next_meta(struct slice *meta, struct slice *ret_name, struct slice *
         return true;
     }
     return false;
+}
+
+bool origin_meta_mtime(struct slice meta, uint64_t *ret_ns)
+{
+    struct posix_meta p;
+    posix_meta_decode(meta, /* is_dir= */ false, &p);
+    if (p.has & POSIX_HAS_MTIME)
+        *ret_ns = p.mtime_ns;
+    return p.has & POSIX_HAS_MTIME;
 }
 
 static int compare_entries(const void *a, const void *b)

@@ -264,6 +264,10 @@ int origin_upload_complete(struct origin *o, const struct origin_put *p, struct 
                            struct origin_attr *ret_attr, struct err *e);
 int origin_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e);
 
+/* The modification time that travels as metadata (net/posix_meta.h). False when the lines have none that can
+ * be read. */
+bool origin_meta_mtime(struct slice meta, uint64_t *ret_ns);
+
 /* ---- retry.c: pure decisions about trying again, and adaptive concurrency ---- */
 
 #define RETRY_ATTEMPTS_MAX 10

@@ -57,6 +57,7 @@ struct tree_file {
 struct tree_handle {
     uint32_t magic; /* set last */
     bool is_writable;
+    _Atomic bool is_closing; /* one of its descriptors was closed since a lock was taken through it */
     int backing_id;
     uint64_t ino;
     /* Of the process that serves now. */

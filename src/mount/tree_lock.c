@@ -8,7 +8,8 @@
  * only, as elsewhere).
  *
  * The kernel does not wait for our end of a close, which is when locks of flock(2) go. Who is refused because
- * of such a lock of this mount is therefore answered only when it has not gone within GRACE_MS.
+ * of such a lock of this mount is therefore answered only when it has not gone within GRACE_MS, or CLOSING_MS
+ * when a descriptor of its open was closed since it was taken.
  *
  * Invariants:
  *  1. What is remembered of an owner on a file is what the node answered last.
@@ -29,6 +30,7 @@
 #define WAIT_FIRST_MS 2
 #define WAIT_MOST_MS  50
 #define GRACE_MS      50
+#define CLOSING_MS    2000
 #define TO_THE_END    UINT64_MAX
 #define CHAIN_MAX     1000 /* owners that wait one for the other */
 
@@ -309,25 +311,34 @@ void tree_op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, st
     (void)fuse_reply_lock(req, &found);
 }
 
-static bool is_ours_in_the_way(struct mount *m, struct tree_file *f, const struct tree_held *wanted)
+/* How long a lock of this mount that is in the way may take to go; 0: none is in the way. */
+static uint64_t grace_of(struct mount *m, struct tree_file *f, const struct tree_held *wanted)
 {
     LOCK_SCOPE(&m->tree->waiters->lock);
-    for (const struct tree_held *h = f->locks; h; h = h->next)
+    uint64_t ms = 0;
+    for (const struct tree_held *h = f->locks; h; h = h->next) {
+        const struct tree_handle *through = h->through;
         if (tree_held_conflicts(h, wanted))
-            return true;
-    return false;
+            ms = MAX(ms, (uint64_t)(atomic_load(&through->is_closing) ? CLOSING_MS : GRACE_MS));
+    }
+    return ms;
 }
 
-static void set_lock(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted, bool may_wait)
+static void set_lock(fuse_req_t req, struct tree_handle *h, const struct tree_held *wanted, bool may_wait)
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
-    int r = take(m, f, wanted, &e);
-    if (r == -EAGAIN && may_wait && would_deadlock(m->tree->waiters, f, wanted))
+    bool is_flock = wanted->kind == WIRE_LOCK_FLOCK;
+    int r = take(m, h->file, wanted, &e);
+    uint64_t grace_ms = r == -EAGAIN && is_flock ? grace_of(m, h->file, wanted) : 0;
+    if (r == -EAGAIN && is_flock && grace_ms == 0) /* perhaps it has just gone */
+        r = take(m, h->file, wanted, &e);
+    if (r == -EAGAIN && may_wait && would_deadlock(m->tree->waiters, h->file, wanted))
         r = -EDEADLK;
-    bool may_go = r == -EAGAIN && wanted->kind == WIRE_LOCK_FLOCK && is_ours_in_the_way(m, f, wanted);
-    if (r == -EAGAIN && (may_wait || may_go))
-        wait_for(req, f, wanted, may_wait ? 0 : sys_mono_ms() + GRACE_MS);
+    if (r == 0)
+        atomic_store(&h->is_closing, false);
+    if (r == -EAGAIN && (may_wait || grace_ms > 0))
+        wait_for(req, h->file, wanted, may_wait ? 0 : sys_mono_ms() + grace_ms);
     else
         tree_reply(req, "lock", r, &e);
 }
@@ -336,7 +347,7 @@ void tree_op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, st
 {
     (void)ino;
     struct tree_held wanted = held_of(fi, lock);
-    set_lock(req, tree_handle_of(fi)->file, &wanted, sleep != 0);
+    set_lock(req, tree_handle_of(fi), &wanted, sleep != 0);
 }
 
 void tree_op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op)
@@ -354,7 +365,7 @@ void tree_op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, in
         .pid = (uint32_t)fuse_req_ctx(req)->pid,
         .through = tree_handle_of(fi),
     };
-    set_lock(req, tree_handle_of(fi)->file, &wanted, !(op & LOCK_NB));
+    set_lock(req, tree_handle_of(fi), &wanted, !(op & LOCK_NB));
 }
 
 /* ---- for the others ---- */

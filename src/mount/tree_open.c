@@ -107,6 +107,7 @@ void tree_op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse
 void tree_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
+    atomic_store(&tree_handle_of(fi)->is_closing, true); /* perhaps */
     tree_unlock_owner(mount_of(req), tree_handle_of(fi)->file, fi->lock_owner);
     (void)fuse_reply_err(req, 0);
 }

@@ -311,6 +311,7 @@ class Hadoop(Server):
 
     def __init__(self, directory):
         self.ports = {name: harness.free_port() for name in ("rpc", "data", "http", "ipc")}
+        self.tries = 5
         self.datanode = harness.Program(pathlib.Path(directory) / "datanode", "datanode")
         super().__init__(directory)
 
@@ -359,9 +360,23 @@ class Hadoop(Server):
                                             {"Content-Type": "application/octet-stream"})
         return status, headers, body
 
+    def _begin_again(self):
+        """On other ports: somebody else took one between its choice and its use."""
+        self.tries -= 1
+        self.kill()
+        self.datanode.kill()
+        self.log_path.unlink(missing_ok=True)
+        self.datanode.log_path.unlink(missing_ok=True)
+        self.port, self.ports = harness.free_port(), {name: harness.free_port() for name in self.ports}
+        self.start()
+
     def _answers(self):
         if not self.running() or not self.datanode.running():
-            raise RuntimeError(f"{self.name} ended:\n{self.log_tail()}\n{self.datanode.log_tail()}")
+            said = f"{self.log_tail()}\n{self.datanode.log_tail()}"
+            if self.tries > 0 and "Address already in use" in said:
+                self._begin_again()
+                return False
+            raise RuntimeError(f"{self.name} ended:\n{said}")
         try:
             superuser = pwd.getpwuid(os.geteuid()).pw_name
             return self.ask("PUT", "ready", "CREATE", superuser, b"x", overwrite="true")[0] == 201

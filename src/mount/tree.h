@@ -46,6 +46,9 @@ struct tree_file {
     struct tree_grant reading, writing;
 
     struct tree_held *locks; /* covered by the lock of tree_lock.c */
+    /* Held over calls to the node, so that what it says of locks is noted in the order in which it said it.
+     */
+    struct lock order_lock;
 
     /* Held over calls to the node, so that no fsync goes past one that is about to learn of a fault. */
     struct lock sync_lock;

@@ -87,6 +87,7 @@ static struct tree_file *file_get(struct mount *m, uint64_t ino)
         f->read_fd = f->write_fd = -1;
         lock_init(&f->lock, LOCK_SESSION); /* above the client's and the table's */
         lock_init(&f->sync_lock, LOCK_READER);
+        lock_init(&f->order_lock, LOCK_READER);
         f->next = t->files[place_of(ino)];
         t->files[place_of(ino)] = f;
     }
@@ -116,6 +117,7 @@ void tree_file_unref(struct mount *m, struct tree_file *f)
     *at = f->next;
     lock_fini(&f->lock);
     lock_fini(&f->sync_lock);
+    lock_fini(&f->order_lock);
     f->magic = 0;
     free(f);
 }

@@ -11,8 +11,13 @@
  * of such a lock of this mount is therefore answered only when it has not gone within GRACE_MS, or CLOSING_MS
  * when a descriptor of its open was closed since it was taken.
  *
+ * The kernel calls an open by an address that it uses again for the next one while RELEASE is on its way: an
+ * owner may therefore take anew what the open before it has not given back yet. What ends with an open is
+ * only what was last taken through it.
+ *
  * Invariants:
- *  1. What is remembered of an owner on a file is what the node answered last.
+ *  1. What is remembered of an owner on a file is what the node answered last: f->order_lock is held over
+ *     both.
  *  2. A request in the list is answered by the thread alone, once.
  *
  * Failure modes: after a restart of the node somebody else may have what was ours; it is then forgotten, and
@@ -105,12 +110,12 @@ static int ask(struct mount *m, struct tree_file *f, const struct tree_held *x, 
     return client_tree_lock(m->client, &req, &b, ret, e);
 }
 
-/* Takes or gives back, and remembers. -EAGAIN: somebody has it. */
-static int take(struct mount *m, struct tree_file *f, const struct tree_held *x, struct err *e)
+static int take_in_order(struct mount *m, struct tree_file *f, const struct tree_held *x, struct err *e)
 {
     struct tree_waiters *w = m->tree->waiters;
     struct wire_tree_lock_rep rep;
     struct tree_held now = *x;
+    lock_assert_held(&f->order_lock);
     if (x->type != WIRE_LOCK_NONE && !kept_has_room(m->seat.kept))
         return -ENOLCK;
     int r = ask(m, f, x, /* flags= */ 0, &rep, e);
@@ -125,6 +130,13 @@ static int take(struct mount *m, struct tree_file *f, const struct tree_held *x,
         cond_signal(&w->woken);
     }
     return r;
+}
+
+/* Takes or gives back, and remembers. -EAGAIN: somebody has it. */
+static int take(struct mount *m, struct tree_file *f, const struct tree_held *x, struct err *e)
+{
+    LOCK_SCOPE(&f->order_lock);
+    return take_in_order(m, f, x, e);
 }
 
 /* ---- waiting ---- */
@@ -384,34 +396,39 @@ static bool find_held(struct mount *m, struct tree_file *f, uint64_t owner, uint
     return false;
 }
 
-/* Gives back everything that an owner has of a kind. */
-static void unlock_all_of(struct mount *m, struct tree_file *f, const struct tree_held *one)
+static void note(struct mount *m, struct tree_file *f, const struct tree_held *x)
 {
-    struct tree_held all = *one;
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    tree_held_set(m->seat.kept, &f->locks, x);
+}
+
+static void unlock(struct mount *m, struct tree_file *f, struct tree_held x)
+{
     struct err e = {0};
-    all.type = WIRE_LOCK_NONE;
-    all.start = 0;
-    all.end = TO_THE_END;
-    int r = take(m, f, &all, &e);
-    if (r == 0)
+    x.type = WIRE_LOCK_NONE;
+    if (take_in_order(m, f, &x, &e) == 0)
         return;
     log_debug("mount", "unlock: %s", e.text); /* the session is over, and its locks with it */
-    LOCK_SCOPE(&m->tree->waiters->lock);
-    tree_held_set(m->seat.kept, &f->locks, &all);
+    note(m, f, &x);
 }
 
 void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner)
 {
-    struct tree_held one;
-    if (find_held(m, f, owner, WIRE_LOCK_POSIX, /* through= */ NULL, &one))
-        unlock_all_of(m, f, &one);
+    struct tree_held x;
+    LOCK_SCOPE(&f->order_lock);
+    if (!find_held(m, f, owner, WIRE_LOCK_POSIX, /* through= */ NULL, &x))
+        return;
+    x.start = 0; /* all that it has */
+    x.end = TO_THE_END;
+    unlock(m, f, x);
 }
 
 void tree_unlock_handle(struct mount *m, struct tree_handle *h)
 {
-    struct tree_held one;
-    while (find_held(m, h->file, /* owner= */ 0, /* kind= */ 0, h, &one))
-        unlock_all_of(m, h->file, &one);
+    struct tree_held x;
+    LOCK_SCOPE(&h->file->order_lock);
+    while (find_held(m, h->file, /* owner= */ 0, /* kind= */ 0, h, &x))
+        unlock(m, h->file, x);
 }
 
 /* The i-th lock of a file, in the order of the list. */
@@ -429,6 +446,7 @@ static bool nth_held(struct mount *m, struct tree_file *f, size_t i, struct tree
 void tree_relock(struct mount *m, struct tree_file *f)
 {
     struct tree_held x;
+    LOCK_SCOPE(&f->order_lock);
     for (size_t i = 0; nth_held(m, f, i, &x);) {
         struct wire_tree_lock_rep rep;
         struct err e = {0};
@@ -439,8 +457,7 @@ void tree_relock(struct mount *m, struct tree_file *f)
         log_warn("mount", "inode %llu: a lock was lost with the session: %s", (unsigned long long)f->ino,
                  e.text[0] ? e.text : "somebody else has it");
         x.type = WIRE_LOCK_NONE;
-        LOCK_SCOPE(&m->tree->waiters->lock);
-        tree_held_set(m->seat.kept, &f->locks, &x);
+        note(m, f, &x);
     }
 }
 

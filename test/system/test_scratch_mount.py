@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -810,6 +811,21 @@ def test_a_lock_goes_with_its_close(top):
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with open(top / "f", "r+b") as f:
             fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_no_lock_is_left_behind_when_many_open_and_close(top):
+    """The kernel calls an open by the address of one that is still being closed: each lock goes with its own."""
+
+    def lock_often(i):
+        path = top / f"f{i}"
+        path.write_bytes(b"x")
+        for _ in range(200):
+            for take in fcntl.flock, fcntl.lockf:
+                with open(path, "r+b") as f:
+                    take(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lock_often, range(16)))
 
 
 def test_ranges_of_locks(mount):

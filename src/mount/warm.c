@@ -250,6 +250,17 @@ static void forget_all(struct warm *w)
     warm_empty(w, trash);
 }
 
+/* The node is short of descriptors: those that were not used for longest go. */
+static void forget_half(struct warm *w)
+{
+    struct warm_trash *trash = NULL;
+    lock_take(node_table_lock(w->m->nodes));
+    for (uint64_t left = w->n_kept / 2; w->n_kept > left;)
+        forget_locked(w, w->oldest, &trash);
+    lock_drop(node_table_lock(w->m->nodes));
+    warm_empty(w, trash);
+}
+
 static void on_begun(void *arg)
 {
     struct warm *w = arg;
@@ -261,7 +272,10 @@ static void on_records(void *arg, const uint64_t *v, size_t n)
     struct warm *w = arg;
     (void)atomic_fetch_add(&w->serial, 1);
     for (size_t i = 0; i < n; i++)
-        forget_key(w, v[i]);
+        if (v[i] == WIRE_WATCH_LET_GO)
+            forget_half(w);
+        else
+            forget_key(w, v[i]);
 }
 
 static void on_ended(void *arg)

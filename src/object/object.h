@@ -31,6 +31,7 @@ struct object_config {
     struct store *store;
     struct budget *budget;   /* --memory */
     struct gate_config gate; /* limits of the node and of clients */
+    uint64_t files_max;      /* descriptors that the process may have; 0: no bound */
     enum object_route route; /* LOOP: every operation goes through encode, socket and decode (tests) */
 };
 

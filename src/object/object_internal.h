@@ -96,8 +96,9 @@ struct object_service {
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;
     _Atomic uint64_t n_watches;
-    struct gate *gate;     /* limits and shares */
-    struct values *values; /* of buckets with values=memory */
+    _Atomic uint64_t let_go_ns; /* when mounts were last told to let go of files */
+    struct gate *gate;          /* limits and shares */
+    struct values *values;      /* of buckets with values=memory */
     struct usage *usage;
     struct steward *steward;
     struct budget *part_budget; /* memory of parts of uploads on their way */
@@ -260,6 +261,9 @@ void watch_tree_changed(const struct object_session *ses, uint64_t bucket_id);
 /* The same of what the node did by itself: told to all of them. */
 void watch_bucket_changed(struct object_service *s, uint64_t bucket_id);
 bool watch_has_trees(const struct object_service *s); /* or watches of other buckets: a quick look */
+/* Whether a mount may keep open what has just been opened here as fd (-1: nothing). If not, because
+ * descriptors are short, all of them are told to let go of some. */
+bool watch_may_keep(struct object_service *s, int fd);
 /* Anything of the bucket may have changed. */
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
 

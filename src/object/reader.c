@@ -430,8 +430,9 @@ static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep 
     }
     rep->handle = handle;
     rep->state = reader_state(r);
-    rep->valid_ms = r->extent ? mirror_valid_ms(o->bucket, o->req->key, o->attr.confirmed_ns) : 0;
     rep->fd = reader_gives_fd(r) ? extent_fd(r->extent) : -1;
+    bool may_keep = r->extent && (o->req->via != WIRE_VIA_MOUNT || watch_may_keep(o->service, rep->fd));
+    rep->valid_ms = may_keep ? mirror_valid_ms(o->bucket, o->req->key, o->attr.confirmed_ns) : 0;
     attr_to_wire(&o->attr, o->arena, &rep->attr);
     return 0;
 }

@@ -6,6 +6,10 @@
  * removed, evicted), or would like to, the hash of its key (hash_placement, 8 bytes, little endian) is
  * written into it.
  *
+ * Each file that a mount keeps open holds a descriptor here, too. When few of those are left, no further one
+ * may be kept (OPEN answers that it is valid for no time), and every mount is told to let go of half of what
+ * it keeps: there may be any number of mounts, and each knows only its own limit.
+ *
  * Of a scratch bucket the records are enum wire_watch: whether the watcher is the only one, and that somebody
  * else changed something.
  *
@@ -17,10 +21,15 @@
 #include "object/object_internal.h"
 
 #include "base/hash.h"
+#include "base/metrics.h"
+#include "base/sys.h"
 
 #include <endian.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <unistd.h>
+
+#define LET_GO_PAUSE_NS 100000000ull /* until mounts are told again */
 
 struct watch {
     struct object_service *service;
@@ -70,6 +79,41 @@ void watch_end_bucket(struct object_service *s, uint64_t bucket_id)
     for (struct watch *w = s->watches; w; w = w->next)
         if (w->bucket_id == bucket_id)
             end_locked(w);
+}
+
+/* ---- descriptors ---- */
+
+/* A new descriptor gets the lowest free number, so that a low one tells that there are enough. One that is
+ * high may have got its number long ago. */
+static bool is_short_of_files(const struct object_service *s, int fd)
+{
+    int most = (int)MIN(s->config.files_max - s->config.files_max / 8, (uint64_t)INT_MAX);
+    if (most == 0 || fd < most)
+        return false;
+    int probe = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    bool is_short = probe < 0 || probe >= most;
+    macro_close(&probe);
+    return is_short;
+}
+
+static void tell_to_let_go(struct object_service *s)
+{
+    uint64_t now = sys->mono_ns(), last = atomic_load(&s->let_go_ns);
+    if (now - last < LET_GO_PAUSE_NS || !atomic_compare_exchange_strong(&s->let_go_ns, &last, now))
+        return;
+    metrics_count(METRIC_LET_GO, NULL, NULL, NULL);
+    LOCK_SCOPE(&s->watch_lock);
+    for (struct watch *w = s->watches; w; w = w->next)
+        if (!w->is_tree)
+            tell_locked(w, WIRE_WATCH_LET_GO);
+}
+
+bool watch_may_keep(struct object_service *s, int fd)
+{
+    if (!is_short_of_files(s, fd))
+        return true;
+    tell_to_let_go(s);
+    return false;
 }
 
 /* ---- scratch buckets ---- */

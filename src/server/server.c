@@ -73,6 +73,7 @@ static int open_objects(struct server *s, const struct config *options, const st
         .seal = s->seal,
         .store = s->store,
         .budget = s->budget,
+        .files_max = s->files_max,
         .gate = {.requests_per_s = options->limit_requests,
                  .bytes_per_s = options->limit_bytes,
                  .client_requests_per_s = options->client_limit_requests,
@@ -130,9 +131,8 @@ static int on_session_call(void *session, uint32_t op, const void *req, struct a
 }
 
 /* How many connections the descriptors that we may have are enough for. */
-static unsigned prepare_descriptors(uint64_t wanted)
+static unsigned divide_descriptors(uint64_t files, uint64_t wanted)
 {
-    uint64_t files = sys_raise_file_limit();
     uint64_t spare = MIN((uint64_t)SPARE_DESCRIPTORS, files / 2);
     if (files == 0 || wanted + spare <= files)
         return (unsigned)wanted;
@@ -187,7 +187,7 @@ static int start_front(struct server *s, const struct config *config, const stru
     s->s3 = s3_new(&s3);
     const struct front_config front = {
         .threads = (unsigned)config->threads,
-        .max_connections = prepare_descriptors(config->max_connections),
+        .max_connections = divide_descriptors(s->files_max, config->max_connections),
         .request_timeout_ms = config->request_timeout,
         .idle_timeout_ms = config->idle_timeout,
         .heads_bytes = plan->heads_bytes,
@@ -261,6 +261,7 @@ int server_start(const struct config *config, struct server **ret, struct err *e
     s->dir.lock_fd = -1;
     s->started_ns = sys->real_ns();
     s->memory_bytes = config->memory;
+    s->files_max = sys_raise_file_limit(); /* the store divides it, too */
     s->drain_timeout_ms = config->drain_timeout;
     memory_prepare();
     (void)signal(SIGPIPE, SIG_IGN); /* sendfile has no flag against it */

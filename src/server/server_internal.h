@@ -27,6 +27,7 @@ struct server {
     struct tls_server *tls; /* NULL: plain HTTP */
     struct front *front;
     uint64_t memory_bytes, drain_timeout_ms;
+    uint64_t files_max; /* descriptors that the process may have; 0: unknown */
     char http_address[128], wire_address[128];
     char *ready_line;
     atomic_bool stopping;

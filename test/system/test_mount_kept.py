@@ -5,6 +5,7 @@ import concurrent.futures
 import fcntl
 import json
 import os
+import pathlib
 import signal
 import tempfile
 import time
@@ -278,3 +279,28 @@ def test_a_watch_of_nothing(bucket):
     """A bucket that is not there is named."""
     with bucket.node.wire() as w, pytest.raises(wire.WireError, match="no-such-bucket"):
         w.watch("no-such-bucket")
+
+
+def with_few_files(path, n):
+    """A program that is forebay with n descriptors at most, which it cannot raise."""
+    lowered = "setpriv --bounding-set -sys_resource" if os.getuid() == 0 else ""
+    path.write_text(f'#!/bin/sh\nexec prlimit --nofile={n}:{n} {lowered} {harness.forebay_bin()} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_mounts_let_go_when_the_node_is_short_of_descriptors(new_node, work, mount):
+    """A mount may keep more files than the node has descriptors: all can be read, and the latest stay open."""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="few-", dir=work))
+    node = new_node(binary=with_few_files(directory / "forebay", 2000))
+    node.create_bucket("few", f"file://{directory}", validate="ttl:1h")
+    names = [f"f{i}" for i in range(2600)]
+    for name in names:
+        (directory / name).write_text(name)
+    one, other = (mount(node, "few", binary=harness.forebay_bin()).path for _ in range(2))
+    for top in one, other:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(lambda name: (top / name).read_text(), names)) == names
+    assert node.metric("forebay_let_go_total") > 0
+    assert len(os.listdir(f"/proc/{node.pid}/fd")) < 2000
+    assert sum(costs_nothing(node, "few", other / name) for name in names[-10:]) > 5

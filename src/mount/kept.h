@@ -18,7 +18,7 @@
 
 #include <stdatomic.h>
 
-#define KEPT_LAYOUT     1
+#define KEPT_LAYOUT     2
 #define KEPT_CELL_BYTES 112
 #define KEPT_CELLS_MAX  (1u << 20) /* what is open, directories and locks of a mount */
 #define KEPT_INIT_BYTES 256        /* of the kernel's first request */
@@ -42,6 +42,7 @@ struct kept_facts {
     bool can_resume;     /* the rest is true, and the kernel sends again what was not answered */
     bool is_passthrough; /* as the first process found out */
     uint8_t kind;        /* enum mount_kind_id */
+    bool is_posix;       /* the bucket keeps mode, owner, time and links */
     uint32_t init_bytes;
     uint8_t init[KEPT_INIT_BYTES];
     struct id128 id;               /* of the mount, in numbered requests */

@@ -89,7 +89,7 @@ static int open_bucket(struct mount *m, struct err *e)
         return err_prefix(e, r, "%s", m->bucket);
     bool openless = m->options->profile == MOUNT_PROFILE_READ_ONLY;
     bool has_origin = has_setting(rep.settings, "origin="); /* without: a scratch bucket */
-    m->posix = has_setting(rep.settings, "posix=on");
+    m->posix = kept_facts(m->seat.kept)->is_posix = has_setting(rep.settings, "posix=on");
     if (!has_origin && openless)
         return err_set(e, ERR_BAD_OPTION, "%s: the read-only profile is for buckets with an origin",
                        m->bucket);
@@ -233,7 +233,7 @@ static int begin_with_kernel(struct mount *m, struct err *e)
     if (fits)
         memcpy(facts->init, first.mem, first.size);
     facts->init_bytes = fits ? (uint32_t)first.size : 0;
-    facts->can_resume = fits && m->kind->resume && !m->posix && /* modes and owners are not kept */
+    facts->can_resume = fits && m->kind->resume &&
                         passthrough_parse_init(first.mem, first.size, &offer) == 0 &&
                         (offer.flags & PASSTHROUGH_FLAG_HAS_RESEND);
     fuse_session_process_buf(m->se, &first);
@@ -314,6 +314,7 @@ static int serve_until_the_end(struct mount *m, struct err *e)
 static int open_again(struct mount *m, struct err *e)
 {
     m->kind = kinds[kept_facts(m->seat.kept)->kind];
+    m->posix = kept_facts(m->seat.kept)->is_posix;
     return m->kind->open_again(m, e);
 }
 

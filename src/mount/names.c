@@ -178,14 +178,34 @@ static int put_link(struct target *t, struct slice target, struct slice meta, st
     return 0;
 }
 
+/* Of a request that comes again: whether this link is there. b holds what *ret points to. */
+static bool is_link_of_before(struct target *t, struct slice target, struct buf *b, struct node_attr *ret)
+{
+    struct mount *m = t->m;
+    struct wire_attr there;
+    char bytes[PATH_MAX];
+    if (!request_comes_again() || mount_ask(m, buf_view(&t->key), b, &there, NULL) < 0)
+        return false;
+    *ret = mount_node_attr(m, &there, /* has_meta= */ true);
+    if (!ret->has_owner || !S_ISLNK(ret->mode) || ret->size_bytes != target.n)
+        return false;
+    struct client_file_open o = {
+        .bucket = slice_str(m->bucket), .key = buf_view(&t->key), .if_match = ret->etag};
+    _cleanup_(client_file_closep) struct client_file *f = NULL;
+    if (client_file_open(m->client, &o, &f, NULL) < 0)
+        return false;
+    ssize_t got = client_file_pread(f, bytes, sizeof(bytes), 0, NULL);
+    return got >= 0 && slice_eq(slice_of(bytes, (size_t)got), target);
+}
+
 void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
     struct target t;
     struct node_attr a;
-    _cleanup_(client_writer_freep) struct client_writer *w = NULL; /* holds the ETag of a */
-    _cleanup_buf_ struct buf meta = BUF_INIT(POSIX_META_MAX_BYTES);
+    _cleanup_(client_writer_freep) struct client_writer *w = NULL; /* it or b holds the ETag of a */
+    _cleanup_buf_ struct buf meta = BUF_INIT(POSIX_META_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = target_init(m, parent, name, &t);
     if (r == 0 && !m->posix)
         r = -EPERM;
@@ -195,6 +215,8 @@ void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, con
         r = meta_of_new(req, t.parent, S_IFLNK | 0777, &meta);
     if (r == 0)
         r = put_link(&t, slice_str(target), buf_view(&meta), &a, &w, &e);
+    if (r == -EEXIST && is_link_of_before(&t, slice_str(target), &b, &a))
+        r = 0;
     if (r < 0)
         mount_reply_error(req, "symlink", r, &e);
     else

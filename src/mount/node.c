@@ -147,10 +147,20 @@ static void keep_again(struct node_table *t, struct node *n)
                                 .etag = slice_of(n->etag, n->etag_n),
                                 .is_dir = n->is_dir,
                                 .is_attached = n->is_attached,
-                                .is_unlinked = n->is_unlinked};
+                                .is_unlinked = n->is_unlinked,
+                                .has_owner = n->has_owner,
+                                .mode = n->mode,
+                                .uid = n->uid,
+                                .gid = n->gid};
     struct node_kept *old = n->kept;
     n->kept = node_kept_new(t->kept, &x);
     node_kept_free(t->kept, old);
+}
+
+void node_changed_locked(struct node_table *t, struct node *n)
+{
+    if (n->kept)
+        keep_again(t, n);
 }
 
 void node_keep_locked(struct node_table *t, struct node *n)
@@ -245,8 +255,8 @@ static void set_attr_locked(struct node_table *t, struct node *n, const struct n
         n->gid = a->gid;
     }
     set_etag(n, a->etag);
-    if (n->kept && !n->is_dir)
-        keep_again(t, n);
+    if (!n->is_dir || a->has_owner)
+        node_changed_locked(t, n);
 }
 
 static struct node *node_new(struct node_table *t, struct node *parent, struct slice name,
@@ -443,8 +453,7 @@ void node_move(struct node_table *t, struct node *n, struct node *new_parent, st
     n->ino = node_ino(new_parent->ino, new_name);
     n->is_attached = true;
     link_name(t, n);
-    if (n->kept)
-        keep_again(t, n);
+    node_changed_locked(t, n);
     old_parent->refs--;
     release_locked(t, old_parent);
 }
@@ -506,6 +515,10 @@ static void resume_node(struct node_table *t, struct node_kept *c)
     n->is_unlinked = c->is_unlinked;
     n->size_bytes = c->size_bytes;
     n->mtime_ns = c->mtime_ns;
+    n->has_owner = c->has_owner;
+    n->mode = c->mode;
+    n->uid = c->uid;
+    n->gid = c->gid;
     n->lookups = 1; /* FORGET gives back as many as the kernel has, and is believed */
     n->kept = c;
     n->n_keepers = n->is_dir || t->keeps_all;

@@ -88,6 +88,8 @@ struct node *node_resume_lost(struct node_table *t, uint64_t id);
  * room it is not kept. */
 void node_keep_locked(struct node_table *t, struct node *n);
 void node_unkeep_locked(struct node_table *t, struct node *n);
+/* What is known of the node was changed by other means than the functions below. */
+void node_changed_locked(struct node_table *t, struct node *n);
 
 /* The node of an id, referenced (node_unref), or NULL. */
 struct node *node_get(struct node_table *t, uint64_t id);

@@ -117,6 +117,10 @@ struct node_kept *node_kept_new(struct kept *k, const struct node_kept_facts *x)
     c->is_dir = x->is_dir;
     c->is_attached = x->is_attached;
     c->is_unlinked = x->is_unlinked;
+    c->has_owner = x->has_owner;
+    c->mode = x->mode;
+    c->uid = x->uid;
+    c->gid = x->gid;
     c->more = more;
     struct cursor to = {.at = c->text, .left = NODE_KEPT_TEXT_BYTES, .next = more};
     copy_in(&to, x->name);

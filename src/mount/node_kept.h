@@ -13,7 +13,7 @@
 #include "base/slice.h"
 #include "mount/kept.h"
 
-#define NODE_KEPT_TEXT_BYTES 40
+#define NODE_KEPT_TEXT_BYTES 32
 
 struct node_kept {
     uint32_t magic; /* set last */
@@ -23,13 +23,15 @@ struct node_kept {
     uint64_t serial;                 /* of two cells of one node, the higher one is true */
     struct node_kept_text *more;     /* what does not fit into: */
     char text[NODE_KEPT_TEXT_BYTES]; /* the name, then the ETag */
-    bool is_dir, is_attached, is_unlinked;
+    uint32_t mode, uid, gid;         /* has_owner */
+    bool is_dir, is_attached, is_unlinked, has_owner;
 };
 
 struct node_kept_facts {
     uint64_t id, parent_id, ino, size_bytes, mtime_ns;
     struct slice name, etag;
-    bool is_dir, is_attached, is_unlinked;
+    uint32_t mode, uid, gid; /* has_owner */
+    bool is_dir, is_attached, is_unlinked, has_owner;
 };
 
 /* NULL: there is no room. */

@@ -68,13 +68,16 @@ void staging_keep(struct mount *m, struct staging *s)
     c->is_published = atomic_load(&s->is_published);
     c->is_unlinked = atomic_load(&s->is_unlinked);
     c->may_be_mapped = atomic_load(&s->may_be_mapped);
-    c->is_clean = false;
+    c->is_clean = c->has_time = false;
     atomic_signal_fence(memory_order_seq_cst);
+    c->time_ns = s->time_ns;
+    c->time_of_file = s->time_of_file;
     c->size = s->seen_stat.st_size;
     c->mtime = s->seen_stat.st_mtim;
     atomic_signal_fence(memory_order_seq_cst);
     /* Without fine times a change may leave them as they were. */
     c->is_clean = s->is_clean && m->is_write_passthrough;
+    c->has_time = s->has_time && m->is_write_passthrough;
 }
 
 /* From here on the file outlives this process. */
@@ -299,7 +302,9 @@ int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta
     if (r == 0) {
         LOCK_SCOPE(node_table_lock(m->nodes));
         apply_locked(s, change);
+        node_changed_locked(m->nodes, s->node);
     }
+    staging_keep(m, s);
     leave(m, s);
     return r;
 }
@@ -528,6 +533,9 @@ static void resume(struct mount *m, struct staging_kept *c, struct node *n, int 
     s->is_clean = c->is_clean;
     s->seen_stat.st_size = c->size;
     s->seen_stat.st_mtim = c->mtime;
+    s->has_time = c->has_time;
+    s->time_ns = c->time_ns;
+    s->time_of_file = c->time_of_file;
 }
 
 static bool is_slot_used(struct mount *m, size_t slot)

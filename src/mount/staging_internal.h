@@ -15,6 +15,9 @@ struct staging_kept {
     bool is_clean;  /* what follows was published */
     int64_t size;
     struct timespec mtime;
+    bool has_time; /* as in struct staging: */
+    uint64_t time_ns;
+    struct timespec time_of_file;
 };
 
 struct staging {

@@ -4,6 +4,7 @@ import mmap
 import os
 import random
 import signal
+import stat
 import tempfile
 import threading
 import time
@@ -203,17 +204,11 @@ class Worker(threading.Thread):
             self.failure = e
 
 
-@pytest.mark.parametrize("passthrough", MODES)
-def test_every_change_happens_once(there, mount, passthrough):
-    """Two programs write, rename and remove while the process is killed again and again: none of their calls fails, and what
-    is there at the end, here and in the origin, is what they made."""
-    one = mount(passthrough=passthrough)
-    workers = []
-    for i in range(2):
-        (one.path / str(i)).mkdir()
-        workers.append(Worker(one.path / str(i), seed=i))
-        workers[-1].start()
+def kill_between_steps(one, workers):
+    """Runs the workers while the process that serves the mount is killed five times, and a little longer."""
     pause = random.Random(7)
+    for w in workers:
+        w.start()
     try:
         for _ in range(5):
             time.sleep(pause.uniform(0.05, 0.6))
@@ -224,11 +219,118 @@ def test_every_change_happens_once(there, mount, passthrough):
         for w in workers:
             w.stopped.set()
             w.join()
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_every_change_happens_once(there, mount, passthrough):
+    """Two programs write, rename and remove while the process is killed again and again: none of their calls fails, and what
+    is there at the end, here and in the origin, is what they made."""
+    one = mount(passthrough=passthrough)
+    workers = []
+    for i in range(2):
+        (one.path / str(i)).mkdir()
+        workers.append(Worker(one.path / str(i), seed=i))
+    kill_between_steps(one, workers)
     for i, w in enumerate(workers):
         assert w.failure is None, "".join(traceback.format_exception(w.failure)) + one.log()
         assert {p.name: p.read_bytes() for p in w.top.iterdir()} == w.model
         assert {key.removeprefix(f"{i}/"): there.get(key) for key in there.keys()
                 if key.startswith(f"{i}/") and not key.endswith("/")} == w.model
+
+
+class PosixWorker(Worker):
+    """A Worker whose files and links also have modes, owners and times."""
+
+    def __init__(self, top, seed):
+        super().__init__(top, seed)
+        self.meta, self.links = {}, {}
+
+    def change(self, name):
+        mode, uid, mtime = self.random.randrange(0o1000), self.random.randrange(5000), self.random.randrange(1 << 60)
+        os.chmod(self.top / name, mode)
+        os.chown(self.top / name, uid, -1)
+        os.utime(self.top / name, ns=(1, mtime))
+        self.meta[name] = mode, uid, mtime
+
+    def link(self, name):
+        if name in self.links:
+            assert os.readlink(self.top / name) == self.links.pop(name)
+            os.unlink(self.top / name)
+        else:
+            self.links[name] = "to-" + "x" * self.random.randrange(100)
+            os.symlink(self.links[name], self.top / name)
+
+    def step(self):
+        self.link(f"l{self.random.randrange(4)}")
+        name = f"m{self.random.randrange(4)}"
+        if name not in self.meta:
+            (self.top / name).write_bytes(name.encode())
+        self.change(name)
+        (self.top / f"d{self.steps}").mkdir(0o700)
+
+    def seen(self, top):
+        """What is there, in the form of expected()."""
+        found = {}
+        for path in top.iterdir():
+            s = path.lstat()
+            found[path.name] = (os.readlink(path) if path.is_symlink() else stat.S_IMODE(s.st_mode) if path.is_dir() else
+                                (stat.S_IMODE(s.st_mode), s.st_uid, s.st_mtime_ns))
+        return found
+
+    def expected(self):
+        return self.links | self.meta | {f"d{i}": 0o700 for i in range(self.steps)}
+
+
+def test_every_change_of_modes_and_links_happens_once(node, origin, mount):
+    """With posix=on: links, modes, owners, times and directories are as two programs made them, however often the process
+    is killed meanwhile; a second mount, which asks, sees the same."""
+    name = node.new_bucket(origin, posix="on")
+    one = mount(name)
+    workers = []
+    for i in range(2):
+        (one.path / str(i)).mkdir()
+        workers.append(PosixWorker(one.path / str(i), seed=i))
+    kill_between_steps(one, workers)
+    other = mount(name)
+    for i, w in enumerate(workers):
+        assert w.failure is None, "".join(traceback.format_exception(w.failure)) + one.log()
+        assert w.seen(one.path / str(i)) == w.expected()
+        assert w.seen(other.path / str(i)) == w.expected()
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_modes_owners_and_times_of_what_is_open_are_kept(node, origin, mount, passthrough):
+    """With posix=on: what a file that is open, one that is being written and a directory have been given is there after the
+    kill, at once, and in the origin when the file was closed."""
+    name = node.new_bucket(origin, posix="on")
+    one = mount(name, passthrough=passthrough)
+
+    def of(what):
+        s = os.stat(what)
+        return stat.S_IMODE(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns
+
+    def give(what, mode):
+        os.chmod(what, mode)
+        os.chown(what, mode + 1, mode + 2)
+        os.utime(what, ns=(1, mode + 1_600_000_000_000_000_003))
+        assert of(what) == (mode, mode + 1, mode + 2, mode + 1_600_000_000_000_000_003)
+        return of(what)
+
+    (one.path / "d").mkdir()
+    (one.path / "d/read").write_bytes(b"bytes")
+    with open(one.path / "d/read", "rb", buffering=0) as read, open(one.path / "d/new", "wb", buffering=0) as new, \
+            open(one.path / "d/gone", "wb", buffering=0) as gone:
+        new.write(b"new")
+        os.unlink(one.path / "d/gone")
+        expected = give(read.fileno(), 0o640), give(new.fileno(), 0o601), give(gone.fileno(), 0o444)
+        inside = give(one.path / "d", 0o751)
+        kill_serving(one)
+        assert (of(read.fileno()), of(new.fileno()), of(gone.fileno())) == expected
+        assert of(one.path / "d") == inside and read.read() == b"bytes"
+    other = mount(name)
+    for top in one.path, other.path:
+        assert (of(top / "d/read"), of(top / "d/new")) == expected[:2]
+        assert of(top / "d") == inside and (top / "d/new").read_bytes() == b"new"
 
 
 def test_files_that_were_kept_open_are_not_believed_in_any_more(there, here, mount):

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,8 +92,16 @@ static void make_tree(struct kept *k)
     keep(t, closed);
     unkeep(t, closed);
     node_detach(t, gone, /* is_unlinked= */ true);
-    struct node_attr written = {.size_bytes = 1000, .mtime_ns = 11, .etag = SLICE_LIT("etag-4")};
+    struct node_attr written = {.size_bytes = 1000,
+                                .mtime_ns = 11,
+                                .etag = SLICE_LIT("etag-4"),
+                                .has_owner = true,
+                                .mode = S_IFREG | 0640,
+                                .uid = 12,
+                                .gid = 13};
+    struct node_attr given = {.is_dir = true, .has_owner = true, .mode = S_IFDIR | 0710};
     node_set_attr(t, open, &written);
+    node_set_attr(t, b, &given);
     node_move(t, b, root, SLICE_LIT("c"));
     node_move(t, open, a, SLICE_LIT("renamed"));
 }
@@ -128,9 +137,11 @@ static void test_another_process_knows_them(void **state)
     struct node *open = node_get(t, 4), *gone = node_get(t, 7);
     assert_true(slice_eq_str(slice_of(open->etag, open->etag_n), "etag-4"));
     assert_int_equal(open->size_bytes, 1000);
+    assert_true(open->has_owner && open->mode == (S_IFREG | 0640) && open->uid == 12 && open->gid == 13);
     assert_true(gone->is_unlinked && !gone->is_attached && open->is_attached && !open->is_unlinked);
     struct node *root = node_get(t, NODE_ROOT_ID), *c = node_find(t, root, SLICE_LIT("c"));
     assert_int_equal(c->id, 3);
+    assert_true(c->has_owner && c->mode == (S_IFDIR | 0710) && !gone->has_owner);
     struct node *fresh = look(t, c, "fresh", "e");
     assert_true(fresh->id > 7);
     node_unref(t, fresh);

@@ -31,11 +31,20 @@ void shape_charge(struct shape_limit *l, int64_t n, uint64_t now_ns)
         l->free_at_ns = from > UINT64_MAX - step ? UINT64_MAX : from + step;
 }
 
+void shape_limit_set(struct shape_limit *l, uint64_t per_s, uint64_t now_ns)
+{
+    if (l->per_s == per_s)
+        return;
+    double ns = per_s ? (double)shape_wait_ns(l, now_ns) * (double)l->per_s / (double)per_s : 0;
+    l->free_at_ns = ns > 0 ? now_ns + (ns < 9e18 ? (uint64_t)ns : (uint64_t)9e18) : 0;
+    l->per_s = per_s;
+}
+
 void shape_share_begin(struct shape_share *s, uint64_t clock)
 {
     assert(s->weight > 0);
-    if (s->active++ == 0)
-        s->virtual_time = MAX(s->virtual_time, clock);
+    uint64_t lag = s->active++ == 0 ? 0 : SHAPE_LAG_COST * VIRTUAL_SCALE / s->weight;
+    s->virtual_time = MAX(s->virtual_time, clock - MIN(clock, lag));
 }
 
 void shape_share_end(struct shape_share *s)

@@ -8,7 +8,8 @@
  *
  * *Shares* are start-time fair queueing (Goyal, Vin, Cheng: "Start-Time Fair Queueing", SIGCOMM 1996), in a
  * tree: each level compares virtual times among siblings, and cost / weight moves a virtual time on. Whoever
- * was idle begins at the clock of its siblings: unused shares are not saved up.
+ * was idle begins at the clock of its siblings, and who waits for something else (a limit of its own, a slow
+ * origin) is at most SHAPE_LAG_COST behind it: unused shares are not saved up.
  */
 #pragma once
 
@@ -20,6 +21,7 @@
 #define SHAPE_LIMITS_MAX 8
 #define SHAPE_BURST_NS   ((uint64_t)100000000) /* what an idle limit may save up */
 #define SHAPE_WEIGHT_ONE 100                   /* the share of who has none of its own */
+#define SHAPE_LAG_COST   ((uint64_t)16 << 20)  /* what a share that is never quite idle may save up */
 
 struct shape_limit {
     uint64_t per_s;      /* 0: no limit */
@@ -30,6 +32,10 @@ struct shape_limit {
 uint64_t shape_wait_ns(const struct shape_limit *l, uint64_t now_ns);
 /* Takes n; a negative n gives back what was charged too much. */
 void shape_charge(struct shape_limit *l, int64_t n, uint64_t now_ns);
+
+/* Another rate from now on: what is owed stays owed in what was taken, not in time. Where nothing was limited
+ * nothing is owed. */
+void shape_limit_set(struct shape_limit *l, uint64_t per_s, uint64_t now_ns);
 
 /* One that has a share among its siblings, and the clock of its children. */
 struct shape_share {

@@ -112,6 +112,13 @@ void upstream_charge(struct upstream *u, uint64_t bytes)
     shape_charge(&u->bytes, (int64_t)bytes, sys->mono_ns());
 }
 
+void upstream_unlimit(struct upstream *u)
+{
+    LOCK_SCOPE(&u->lock);
+    u->requests.per_s = u->bytes.per_s = 0;
+    cond_broadcast(&u->room);
+}
+
 void upstream_leave(struct upstream *u, int result)
 {
     if (result == 0)

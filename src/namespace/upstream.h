@@ -50,6 +50,8 @@ DEFINE_CLEANUP(struct upstream, upstream_unref)
 /* So many bytes of objects came from the origin: the next request waits until the bucket's limit allows it.
  */
 void upstream_charge(struct upstream *u, uint64_t bytes);
+/* The bucket's limits end, also for those who wait: the node stops. */
+void upstream_unlimit(struct upstream *u);
 /* Waits for a place among the concurrent requests, and for the bucket's limits. Leave with the result of the
  * request. */
 void upstream_enter(struct upstream *u);

@@ -113,6 +113,7 @@ int http_conn_parse(struct http_conn *c, int *ret_status, struct err *e)
     c->in_at = c->head_end = r->head_bytes;
     c->body = r->chunked ? HTTP_BODY_CHUNKED : r->content_length > 0 ? HTTP_BODY_LENGTH : HTTP_BODY_NONE;
     c->body_left = r->chunked ? 0 : r->content_length;
+    c->taken = 0;
     c->first_chunk = true;
     c->continue_due = r->expect_continue;
     c->body_failed = false;
@@ -302,6 +303,7 @@ ssize_t http_conn_read(struct http_conn *c, void *p, size_t n)
     if (k < 0)
         return body_fail(c, (int)k);
     c->body_left -= (uint64_t)k;
+    c->taken += (uint64_t)k;
     if (c->body == HTTP_BODY_LENGTH && c->body_left == 0)
         c->body = HTTP_BODY_NONE;
     return k;

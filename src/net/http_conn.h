@@ -102,6 +102,8 @@ enum http_next http_conn_refuse(struct http_conn *c, int status, const char *tex
 /* Of the request served last, for the access log. */
 int http_conn_status(const struct http_conn *c);
 uint64_t http_conn_sent(const struct http_conn *c);
+/* Body bytes of this request that were read so far; what was only announced does not count. */
+uint64_t http_conn_taken(const struct http_conn *c);
 
 /* The rest that HTTP_NEXT_TAIL announced; the caller's to send and free. */
 struct http_rest *http_conn_take_rest(struct http_conn *c);

@@ -34,6 +34,7 @@ struct http_conn {
     size_t head_end; /* end of the current head: bytes before it must stay, request's slices point there */
     enum http_body body;
     uint64_t body_left;
+    uint64_t taken; /* body bytes of this request that were read */
     bool first_chunk;
     bool continue_due; /* the client waits for "100 Continue" */
     bool body_failed;  /* the stream is out of step: close */

@@ -47,6 +47,11 @@ int http_conn_status(const struct http_conn *c)
     return c->status;
 }
 
+uint64_t http_conn_taken(const struct http_conn *c)
+{
+    return c->taken;
+}
+
 uint64_t http_conn_sent(const struct http_conn *c)
 {
     return c->sent;

@@ -28,7 +28,8 @@
 #define ESTIMATE_FIRST (16 * KIB)
 #define REQUEST_COST   (4 * KIB) /* what a request costs a share besides its bytes */
 #define LOOK_AGAIN_NS  ((uint64_t)100000000)
-#define SLOW_NS        ((uint64_t)500000000) /* who runs for longer waits for something else */
+#define SLOW_NS        ((uint64_t)500000000)   /* who runs for longer waits for something else */
+#define WAIT_MAX_NS    ((uint64_t)60000000000) /* of who may be refused: its client has given up by then */
 
 enum { NODE, BUCKET, USER, CLIENT, USER_BUCKET, USER_BUCKET_CLIENT, KINDS };
 
@@ -117,6 +118,12 @@ static struct gate_node *node_locked(struct gate *g, int kind, struct slice name
     return x;
 }
 
+static void set_limits(struct gate_node *x, uint64_t requests_per_s, uint64_t bytes_per_s, uint64_t now_ns)
+{
+    shape_limit_set(&x->requests, requests_per_s, now_ns);
+    shape_limit_set(&x->bytes, bytes_per_s, now_ns);
+}
+
 /* The nodes of a request, as its bucket and user say now. */
 static void find_nodes_locked(struct gate *g, const struct gate_who *w, struct gate_node *ret[KINDS])
 {
@@ -131,14 +138,13 @@ static void find_nodes_locked(struct gate *g, const struct gate_who *w, struct g
     ret[USER_BUCKET] = node_locked(g, USER_BUCKET, slice_str(text));
     (void)snprintf(text, sizeof(text), "%s/%s/" SLICE_FMT, user, bucket, SLICE_ARG(client));
     ret[USER_BUCKET_CLIENT] = node_locked(g, USER_BUCKET_CLIENT, slice_str(text));
-    ret[NODE]->requests.per_s = g->config.requests_per_s;
-    ret[NODE]->bytes.per_s = g->config.bytes_per_s;
-    ret[CLIENT]->requests.per_s = g->config.client_requests_per_s;
-    ret[CLIENT]->bytes.per_s = g->config.client_bytes_per_s;
-    ret[BUCKET]->requests.per_s = w->bucket ? w->bucket->p.limit_requests : 0;
-    ret[BUCKET]->bytes.per_s = w->bucket ? w->bucket->p.limit_bytes : 0;
-    ret[USER]->requests.per_s = w->user ? w->user->limits.requests_per_s : 0;
-    ret[USER]->bytes.per_s = w->user ? w->user->limits.bytes_per_s : 0;
+    uint64_t now_ns = sys->mono_ns();
+    set_limits(ret[NODE], g->config.requests_per_s, g->config.bytes_per_s, now_ns);
+    set_limits(ret[CLIENT], g->config.client_requests_per_s, g->config.client_bytes_per_s, now_ns);
+    set_limits(ret[BUCKET], w->bucket ? w->bucket->p.limit_requests : 0,
+               w->bucket ? w->bucket->p.limit_bytes : 0, now_ns);
+    set_limits(ret[USER], w->user ? w->user->limits.requests_per_s : 0,
+               w->user ? w->user->limits.bytes_per_s : 0, now_ns);
     ret[USER]->share.weight = w->user ? w->user->limits.share : SHAPE_WEIGHT_ONE;
     ret[USER_BUCKET]->share.weight = w->bucket ? (uint32_t)w->bucket->p.share : SHAPE_WEIGHT_ONE;
 }
@@ -259,26 +265,29 @@ static bool is_too_many(const struct gate *g, const struct gate_who *who, const 
            (who->may_refuse && p->nodes[CLIENT]->n_waiting >= GATE_WAITING_MAX);
 }
 
-/* Waits until it is admitted; gives how long that took. */
-static uint64_t wait_locked(struct gate *g, struct waiter *w)
+/* Waits until it is admitted, or has waited for too long; gives how long that took. */
+static uint64_t wait_locked(struct gate *g, struct waiter *w, bool may_refuse)
 {
-    uint64_t from_ns = sys->mono_ns(), next_ns = 0;
+    uint64_t from_ns = sys->mono_ns(), next_ns = 0, waited_ns = 0;
     struct gate_node *client = w->pass->nodes[CLIENT];
     client->n_waiting++;
-    while (!w->admitted) {
+    while (!w->admitted && !(may_refuse && waited_ns >= WAIT_MAX_NS)) {
         next_ns = turn_locked(g);
         if (!w->admitted)
             (void)cond_wait_for(&g->moved, &g->lock, next_ns);
+        waited_ns = sys->mono_ns() - from_ns;
     }
     client->n_waiting--;
-    return sys->mono_ns() - from_ns;
+    return waited_ns;
 }
 
-/* The last of the waiting does not wait after all. */
+/* One of the waiting waits no more. */
 static void refuse_locked(struct gate *g, struct waiter *w, struct gate_node *held)
 {
-    assert(g->waiting[g->n_waiting - 1] == &w->request);
-    g->n_waiting--;
+    size_t at = 0;
+    while (g->waiting[at] != &w->request)
+        at++;
+    memmove(g->waiting + at, g->waiting + at + 1, (--g->n_waiting - at) * sizeof(g->waiting[0]));
     held->n_refused++;
     g->n_refused++;
     end_locked(g, w->pass);
@@ -324,11 +333,14 @@ static int enter_locked(struct gate *g, const struct gate_who *who, struct gate_
         return 0;
     }
     c->waited = true;
-    c->waited_ns = wait_locked(g, &w);
+    c->waited_ns = wait_locked(g, &w, who->may_refuse);
     held->n_waited++;
     held->waited_ns += c->waited_ns;
     g->n_waited++;
-    return 0;
+    c->refused = !w.admitted;
+    if (c->refused)
+        refuse_locked(g, &w, held);
+    return c->refused ? -EBUSY : 0;
 }
 
 int gate_enter(struct gate *g, const struct gate_who *who, struct gate_pass *ret, struct err *e)

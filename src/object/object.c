@@ -50,6 +50,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     cond_init(&s->upload_ended);
     s->gate = gate_new(&config->gate);
     s->values = values_new(budget_total(config->budget) / VALUES_SHARE);
+    s->value_budget = budget_new(values_max_bytes(s->values) / 2);
     s->part_budget = budget_new(budget_total(config->budget) / UPLOAD_SHARE);
     for (size_t i = 0; i < OBJECT_STRIPES; i++) {
         lock_init(&s->stripes[i].lock, LOCK_OBJECT);
@@ -119,6 +120,7 @@ void object_service_close(struct object_service *s)
     upload_slots_free(s);
     gate_free(s->gate);
     values_free(s->values);
+    budget_free(s->value_budget);
     budget_free(s->part_budget);
     cond_fini(&s->upload_ended);
     lock_fini(&s->upload_lock);

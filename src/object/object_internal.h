@@ -96,9 +96,10 @@ struct object_service {
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;
     _Atomic uint64_t n_watches;
-    _Atomic uint64_t let_go_ns; /* when mounts were last told to let go of files */
-    struct gate *gate;          /* limits and shares */
-    struct values *values;      /* of buckets with values=memory */
+    _Atomic uint64_t let_go_ns;  /* when mounts were last told to let go of files */
+    struct gate *gate;           /* limits and shares */
+    struct values *values;       /* of buckets with values=memory */
+    struct budget *value_budget; /* memory of open handles of those */
     struct usage *usage;
     struct steward *steward;
     struct budget *part_budget; /* memory of parts of uploads on their way */

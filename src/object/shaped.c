@@ -9,7 +9,8 @@
 
 #include <inttypes.h>
 
-#define PAGE 256
+#define PAGE      256
+#define CLAIM_MAX TIB /* bytes read from one descriptor that are believed */
 
 /* X(NAME, name): operations on data with a field `bucket`. */
 #define BUCKET_OPS(X)                                                                                        \
@@ -78,6 +79,13 @@ static void note_handle(struct object_session *ses, uint32_t op, const void *rep
     }
 }
 
+static bool gives_handle(uint32_t op)
+{
+#define X(NAME, name) || op == WIRE_OP_##NAME
+    return false OPENING_OPS(X);
+#undef X
+}
+
 /* What an operation moved. What the caller reads from a descriptor, CLOSE tells. */
 static uint64_t bytes_of(uint32_t op, const void *req, const void *rep)
 {
@@ -97,6 +105,13 @@ static bool is_background(uint32_t op, const void *req)
     return op == WIRE_OP_FETCH && (((const struct wire_fetch_req *)req)->flags & WIRE_BACKGROUND);
 }
 
+/* What the client says it read from the descriptor: its word, so bounded. */
+static uint64_t claimed(const struct wire_close_req *req)
+{
+    uint64_t cached = MIN(req->read_cached, CLAIM_MAX), origin = MIN(req->read_origin, CLAIM_MAX);
+    return MIN(cached + origin, CLAIM_MAX);
+}
+
 /* A descriptor is given back, or what it was for has ended: does not wait, but what was read is paid for. */
 static int close_shaped(struct object_session *ses, const struct wire_close_req *req,
                         const struct gate_who *who, struct arena *a, void *rep, struct err *e)
@@ -107,7 +122,7 @@ static int close_shaped(struct object_session *ses, const struct wire_close_req 
     w.bucket = b;
     int r = object_call(ses, WIRE_OP_CLOSE, req, a, rep, e);
     if (r == 0)
-        gate_charge(ses->service->gate, &w, req->read_cached + req->read_origin);
+        gate_charge(ses->service->gate, &w, claimed(req));
     return r;
 }
 
@@ -120,9 +135,15 @@ int object_call_shaped(struct object_session *ses, uint32_t op, const void *req,
     struct gate_pass pass;
     char client[32];
     bool close = op == WIRE_OP_CLOSE;
-    if (!gate_is_closed(g) || (!close && !is_shaped(ses, op, req, &b)))
-        return object_call(ses, op, req, a, rep, e);
-    int r = access_user(ses, &u, e);
+    bool closed = gate_is_closed(g), shaped = (closed || gives_handle(op)) && is_shaped(ses, op, req, &b);
+    int r;
+    if (!closed || (!close && !shaped)) {
+        r = object_call(ses, op, req, a, rep, e);
+        if (r == 0 && b)
+            note_handle(ses, op, rep, b); /* limits may come while it is open */
+        return r;
+    }
+    r = access_user(ses, &u, e);
     if (r < 0)
         return r;
     (void)snprintf(client, sizeof(client), "session %" PRIu64, ses->number);
@@ -166,6 +187,9 @@ void object_gate_leave(struct object_service *s, struct gate_pass *p, uint64_t b
 void object_gate_open(struct object_service *s)
 {
     gate_open(s->gate);
+    LOCK_SCOPE(&s->lock);
+    for (struct upstream_slot *x = s->upstreams; x; x = x->next)
+        upstream_unlimit(x->upstream);
 }
 
 static bool user_is_special(const struct user *u)

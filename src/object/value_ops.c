@@ -19,6 +19,8 @@
 #include <inttypes.h>
 #include <openssl/evp.h>
 
+#define HANDLE_BYTES   (VALUES_DATA_MAX + 16 * KIB) /* what an open handle counts as */
+#define HANDLE_WAIT_MS 1000
 #define MAGIC          0x76616c68u
 #define LIST_MAX       1000
 #define PAGE_MAX_BYTES (4 * MIB)
@@ -51,7 +53,8 @@ struct value_handle {
     struct bucket *bucket;
     uint32_t via;
     bool writes;
-    struct buf data; /* read: the value; written: so far */
+    struct lock lock; /* covers data of one that writes: several connections may be of one session */
+    struct buf data;  /* read: the value; written: so far */
     /* of one that writes: */
     struct arena *strings;
     struct slice key, content_type, meta;
@@ -61,9 +64,14 @@ struct value_handle {
 
 /* ---- handles ---- */
 
+/* NULL: too much memory is in open handles. */
 static struct value_handle *handle_new(struct object_session *ses, struct bucket *b, uint32_t via,
-                                       bool writes)
+                                       bool writes, struct err *e)
 {
+    if (budget_take(ses->service->value_budget, HANDLE_BYTES, HANDLE_WAIT_MS) < 0) {
+        (void)err_set(e, -EBUSY, "too many objects of buckets with values=memory are open");
+        return NULL;
+    }
     struct value_handle *h = calloc(1, sizeof(*h));
     if (!h)
         abort();
@@ -74,6 +82,7 @@ static struct value_handle *handle_new(struct object_session *ses, struct bucket
                                .writes = writes,
                                .data = BUF_INIT(VALUES_DATA_MAX)};
     atomic_init(&h->refs, 1);
+    lock_init(&h->lock, LOCK_OBJECT);
     (void)atomic_fetch_add(writes ? &ses->service->writers : &ses->service->readers, 1);
     return h;
 }
@@ -95,6 +104,8 @@ void value_handle_unref(struct value_handle *h)
     buf_fini(&h->data);
     arena_free(h->strings);
     bucket_unref(h->bucket);
+    lock_fini(&h->lock);
+    budget_give(h->service->value_budget, HANDLE_BYTES);
     h->magic = 0;
     free(h);
 }
@@ -231,7 +242,9 @@ static int value_open(struct object_session *ses, struct bucket *b, const struct
         count_read(b, req->via, x.data.n);
         return 0;
     }
-    struct value_handle *h = handle_new(ses, b, req->via, /* writes= */ false);
+    struct value_handle *h = handle_new(ses, b, req->via, /* writes= */ false, e);
+    if (!h)
+        return -EBUSY;
     r = buf_slice(&h->data, x.data);
     assert(r == 0);             /* no value is larger */
     rep->state = WIRE_UNCACHED; /* no descriptor: its bytes come by FETCH */
@@ -292,7 +305,9 @@ static int value_put_open(struct object_session *ses, struct bucket *b, const st
     if (q->meta.n + q->content_type.n > VALUES_META_MAX || q->if_match.n > ORIGIN_ETAG_MAX)
         return err_set(e, -E2BIG, "metadata of the object is %zu bytes, at most %d are allowed",
                        q->meta.n + q->content_type.n, (int)VALUES_META_MAX);
-    struct value_handle *h = handle_new(ses, b, q->via, /* writes= */ true);
+    struct value_handle *h = handle_new(ses, b, q->via, /* writes= */ true, e);
+    if (!h)
+        return -EBUSY;
     h->strings = arena_new(STRINGS_ARENA);
     h->key = arena_dup(h->strings, q->key);
     h->content_type = arena_dup(h->strings, q->content_type);
@@ -311,6 +326,7 @@ static int value_put_write(struct object_session *ses, const struct wire_put_wri
         get_handle(ses, req->handle, /* writes= */ true, e);
     if (!h)
         return -EBADF;
+    LOCK_SCOPE(&h->lock);
     if (req->offset != h->data.n)
         return err_set(e, -EINVAL, "values are written in order: at %zu, not at %" PRIu64, h->data.n,
                        req->offset);
@@ -347,6 +363,12 @@ static int commit(struct value_handle *h, struct slice etag, struct arena *a, st
     int r = values_put(h->service->values, h->bucket->id, h->key, &x, &h->condition, now_ns, e);
     if (r < 0)
         return r;
+    _cleanup_(bucket_unrefp) struct bucket *now = bucket_find_id(h->service->buckets, h->bucket->id);
+    if (!now) { /* removed meanwhile: who looks after the put cannot miss it */
+        const struct value_condition ours = {.if_match = x.etag};
+        (void)values_remove(h->service->values, h->bucket->id, h->key, &ours, now_ns, NULL);
+        return err_set(e, ERR_NO_BUCKET, "the bucket was removed");
+    }
     *ret = attr_of(&x);
     ret->etag = arena_dup(a, x.etag);
     ret->content_type = arena_dup(a, x.content_type); /* of the handle, which goes */
@@ -354,6 +376,17 @@ static int commit(struct value_handle *h, struct slice etag, struct arena *a, st
     metrics_add(metrics_series(METRIC_WRITTEN_BYTES, h->bucket->name, object_via_name(h->via), NULL),
                 x.data.n);
     return 0;
+}
+
+/* All that was written, once. */
+static int commit_whole(struct value_handle *h, const struct wire_put_commit_req *req, struct arena *a,
+                        struct wire_attr *ret, struct err *e)
+{
+    LOCK_SCOPE(&h->lock);
+    if (req->size != h->data.n || (h->size != UINT64_MAX && req->size != h->size))
+        return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, %zu were written", req->size,
+                       h->data.n);
+    return commit(h, req->etag, a, ret, e);
 }
 
 static int value_put_commit(struct object_session *ses, const struct wire_put_commit_req *req,
@@ -365,10 +398,7 @@ static int value_put_commit(struct object_session *ses, const struct wire_put_co
         return -EBADF;
     if (req->etag.n > ORIGIN_ETAG_MAX)
         return err_set(e, -E2BIG, "ETag of %zu bytes", req->etag.n);
-    if (req->size != h->data.n || (h->size != UINT64_MAX && req->size != h->size))
-        return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, %zu were written", req->size,
-                       h->data.n);
-    int r = commit(h, req->etag, a, &rep->attr, e);
+    int r = commit_whole(h, req, a, &rep->attr, e);
     if (r < 0)
         return err_prefix(e, r, "%s/" SLICE_FMT, h->bucket->name, SLICE_ARG(h->key));
     if (!(req->flags & WIRE_KEEP))

@@ -207,7 +207,7 @@ static enum s3_error enter_gate(struct s3_request *r)
 /* What was received and sent; of a tail, what it will send. */
 static void leave_gate(struct s3_request *r)
 {
-    uint64_t received = r->http->content_length;
+    uint64_t received = http_conn_taken(r->conn); /* what was only announced costs nothing */
 
     object_gate_leave(r->s3->objects, &r->pass, received + http_conn_sent(r->conn) + r->tail_bytes);
 }

@@ -1,13 +1,16 @@
 """Limits and shares: who waits, who is refused, and who does not notice."""
 
 import concurrent.futures
+import contextlib
 import json
 import re
 import socket
 import threading
+import time
 
 import pytest
 
+import wire
 from harness import Node, random_bytes, s3_client, wait_until
 
 SIZE = 64 << 10
@@ -139,3 +142,45 @@ def test_a_read_overtakes_a_prefetch_at_a_limited_origin(origin, tmp_path):
         assert node.s3().get_object(Bucket=bucket, Key="k47")["Body"].read() == body
         assert job()["state"] == "running"
         node.cli("job", "cancel", "1")
+
+
+def test_what_was_only_announced_is_not_paid_for(tmp_path):
+    """A request that announces a body and never sends it owes nothing: the next one does not wait."""
+    with Node(tmp_path / "node", limit_bytes="1MiB") as node:
+        node.cli("bucket", "create", "data", "anonymous=read")
+        node.s3().put_object(Bucket="data", Key="k", Body=b"v")
+        host, port = re.match(r"http://(.*):(\d+)", node.endpoint).groups()
+        one = socket.create_connection((host, int(port)), timeout=60)
+        one.sendall(f"GET /data/k HTTP/1.1\r\nHost: {host}\r\nContent-Length: {4 * 10**18}\r\n\r\n".encode())
+        assert answer(one)[0] == 200
+        assert limit_of(node, "node", "all")["bytes"] < 1 << 20
+        assert answer(send_get(node, "/data/k"))[0] == 200
+
+
+def test_a_limit_that_comes_later_holds_for_what_is_open(tmp_path):
+    """An object that was opened before anything was limited is read at the limit that was set meanwhile."""
+    with Node(tmp_path / "node") as node:
+        node.cli("bucket", "create", "data")
+        node.s3().put_object(Bucket="data", Key="k", Body=random_bytes(SIZE))
+        with node.wire() as w:
+            reply = w.call(wire.OPEN, wire.text("data") + wire.text("k") + wire.text("") * 2 +
+                           wire.u64(0) * 2 + wire.u32(wire.VIA_API) + wire.u32(0))
+            handle = reply[:8]
+            node.cli("bucket", "set", "data", "limit.bytes=10MiB")
+            assert limit_of(node, "bucket", "data")["bytes"] == 0
+            w.call(wire.FETCH, handle + wire.u64(0) + wire.u64(SIZE) + wire.u32(wire.INLINE))
+            assert limit_of(node, "bucket", "data")["bytes"] == SIZE
+            w.call(wire.CLOSE, handle + wire.u64(2**64 - 10**15) + wire.u64(2**63))
+            assert SIZE < limit_of(node, "bucket", "data")["bytes"] <= SIZE + (1 << 40)
+
+
+def test_a_node_stops_while_it_owes_its_origin(tmp_path, origin):
+    """A limit of the origin that is owed for long does not keep a node from stopping."""
+    with Node(tmp_path / "node", drain_timeout="1s") as node:
+        name = node.new_bucket(origin, **{"limit.origin-bytes": "64KiB", "origin.connections": 1, "anonymous": "read"})
+        origin.s3().put_object(Bucket=name, Key="k", Body=random_bytes(32 << 20))
+        with contextlib.closing(send_get(node, f"/{name}/k")):
+            wait_until(lambda: node.metric("forebay_origin_read_bytes_total", bucket=name) > 1 << 20, 60, "bytes from the origin")
+            began = time.monotonic()
+            node.stop()
+            assert time.monotonic() - began < 60

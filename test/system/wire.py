@@ -12,9 +12,11 @@ HEADER = struct.Struct("<IHHQiI")
 FLAG_REPLY = 1
 VERSION = 1
 VIA_API = 3
+INLINE = 4
 
 CHALLENGE, HELLO = 1, 2
 BUCKET_CREATE, BUCKET_LIST, BUCKET_GET, BUCKET_SET, BUCKET_REMOVE = 10, 11, 12, 13, 14
+OPEN, FETCH, CLOSE = 22, 23, 24
 WATCH = 25
 STATUS = 50
 
@@ -36,6 +38,10 @@ def crc32c(data):
 
 def u32(value):
     return struct.pack("<I", value)
+
+
+def u64(value):
+    return struct.pack("<Q", value)
 
 
 def text(value):

@@ -193,6 +193,30 @@ static void test_slow_requests_hold_nobody_up(void **state)
     gate_free(g);
 }
 
+/* Who may be refused does not wait for debts that are paid long after its client has gone; others do. */
+static void test_nobody_waits_for_hours(void **state)
+{
+    (void)state;
+    const struct gate_config config = {.active = 4, .waiting = 8, .bytes_per_s = 1};
+    struct gate *g = gate_new(&config);
+    struct asker first, second, third;
+    start(&first, g, "a", true);
+    join(&first); /* its estimate alone owes hours */
+    start(&second, g, "b", true);
+    start(&third, g, "c", false);
+    wait_for(g, "waiting", 2);
+    clock_sys_advance(61000000000);
+    join(&second);
+    assert_int_equal(second.result, -EBUSY);
+    assert_int_equal(number_of(g, "waiting"), 1);
+    gate_open(g);
+    join(&third);
+    assert_int_equal(third.result, 0);
+    gate_leave(g, &first.pass, 1);
+    gate_leave(g, &third.pass, 1);
+    gate_free(g);
+}
+
 /* A thousand clients that come and go leave nothing behind but what counts for all. */
 static void test_clients_that_go_are_forgotten(void **state)
 {
@@ -219,6 +243,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_leaving_lets_in, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_bounds_of_waiting, setup, teardown),
         cmocka_unit_test_setup_teardown(test_slow_requests_hold_nobody_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nobody_waits_for_hours, setup, teardown),
         cmocka_unit_test_setup_teardown(test_clients_that_go_are_forgotten, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,6 +199,39 @@ static void test_idle_time_is_not_saved_up(void **state)
     assert_true(ratio > 2.8 && ratio < 3.2);
 }
 
+/* Nor does a share save up that is never quite idle, because one request of it waits for something else. */
+static void test_waiting_elsewhere_is_not_saved_up(void **state)
+{
+    (void)state;
+    struct simulation m;
+    simulation_init(&m, 7, (const uint32_t[FLOWS]){300, 100, 100, 100});
+    for (int i = 0; i < 10000; i++)
+        step(&m, 0xe); /* the request of flow 0 waits all the time */
+    wait_again(&m, 0);
+    uint64_t before[FLOWS];
+    for (size_t i = 0; i < FLOWS; i++)
+        before[i] = m.bytes[i];
+    for (int i = 0; i < 10000; i++)
+        step(&m, 0x3);
+    double ratio = (double)(m.bytes[0] - before[0]) / (double)(m.bytes[1] - before[1] + 1);
+    assert_true(ratio > 2.8 && ratio < 3.6);
+}
+
+/* A raised limit shortens what is owed, a lowered one lengthens it; taken away and set again nothing is owed.
+ */
+static void test_debts_follow_the_rate(void **state)
+{
+    (void)state;
+    struct shape_limit l = {.per_s = 1000, .free_at_ns = START + 100 * SECOND};
+    shape_limit_set(&l, 10000, START);
+    assert_int_equal(shape_wait_ns(&l, START), 10 * SECOND);
+    shape_limit_set(&l, 1000, START);
+    assert_int_equal(shape_wait_ns(&l, START), 100 * SECOND);
+    shape_limit_set(&l, 0, START);
+    shape_limit_set(&l, 1000, START);
+    assert_int_equal(shape_wait_ns(&l, START), 0);
+}
+
 /* A foreground request goes next however much background has waited for however long. */
 static void test_foreground_never_waits_for_background(void **state)
 {
@@ -225,6 +258,8 @@ int main(void)
         cmocka_unit_test(test_waiting_and_slots),
         cmocka_unit_test(test_shares_hold_in_bytes),
         cmocka_unit_test(test_idle_time_is_not_saved_up),
+        cmocka_unit_test(test_waiting_elsewhere_is_not_saved_up),
+        cmocka_unit_test(test_debts_follow_the_rate),
         cmocka_unit_test(test_foreground_never_waits_for_background),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

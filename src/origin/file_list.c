@@ -15,8 +15,8 @@
  *  1. Entries are in byte order, each begins with the prefix and is after `after` and the token.
  *  2. A truncated page has entries, and its token is the key of the last.
  *
- * Failure modes: as file_error; a directory that cannot be read fails the listing rather than shortening it;
- * one that vanished meanwhile is left out.
+ * Failure modes: as file_error; a directory or file that cannot be read fails the listing rather than
+ * shortening it; one that vanished meanwhile is left out.
  */
 #include "origin/file_internal.h"
 
@@ -154,9 +154,15 @@ static bool is_dot(const char *s)
     return s[0] == '.' && (!s[1] || (s[1] == '.' && !s[2]));
 }
 
-/* What a directory entry is: 'f' file, 'd' directory, 0 nothing for us. A link is what it leads to, or a
- * file. */
-static char kind_of(const struct walk *w, int dir, const struct dirent *d)
+/* Whether an error says that there is nothing for us, and not that it could not be seen. */
+static bool is_nothing(int r)
+{
+    return r == -ENOENT || r == -ENOTDIR || r == -EXDEV || r == -ELOOP;
+}
+
+/* What a directory entry is: 'f' file, 'd' directory, 0 nothing for us, or a negated errno. A link is what it
+ * leads to, or a file; one that cannot be followed is nothing. */
+static int kind_of(const struct walk *w, int dir, const struct dirent *d)
 {
     bool posix = w->origin->base.posix;
     if (d->d_type == DT_REG || (d->d_type == DT_LNK && posix))
@@ -167,7 +173,7 @@ static char kind_of(const struct walk *w, int dir, const struct dirent *d)
         return 0;
     struct stat st;
     if (fstatat(dir, d->d_name, &st, posix ? AT_SYMLINK_NOFOLLOW : 0) < 0)
-        return 0;
+        return d->d_type == DT_LNK || is_nothing(-errno) ? 0 : -errno;
     return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode) ? 'f' : S_ISDIR(st.st_mode) ? 'd' : 0;
 }
 
@@ -194,10 +200,12 @@ static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct n
         if (is_dot(d->d_name) || strncmp(d->d_name, FILE_TMP_PREFIX, strlen(FILE_TMP_PREFIX)) == 0)
             continue;
         *ret_any = true;
-        if (key_n + n + 1 > ORIGIN_KEY_MAX_BYTES)
+        if (key_n + n > ORIGIN_KEY_MAX_BYTES)
             continue; /* no key can name it */
-        char kind = kind_of(w, fd, d);
-        if (!kind)
+        int kind = kind_of(w, fd, d);
+        if (kind < 0)
+            return kind;
+        if (!kind || (kind == 'd' && key_n + n + 1 > ORIGIN_KEY_MAX_BYTES))
             continue;
         memcpy(w->key + key_n, d->d_name, n);
         if (kind == 'd')
@@ -226,7 +234,10 @@ static int visit(struct walk *w, size_t key_n, const char *name, const struct pl
     int r = 0;
     if (name[n - 1] != '/') {
         int _cleanup_close_ file = file_open_below(w->root, w->key, O_PATH | file_nofollow(w->origin), 0);
-        if (file >= 0 && fstat(file, &st) == 0 && (S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)))
+        r = file < 0 ? file : sys->fstat(file, &st);
+        if (r < 0)
+            r = is_nothing(r) ? 0 : file_error(w->err, r, "list", key);
+        else if (S_ISREG(st.st_mode) || S_ISLNK(st.st_mode))
             r = emit(w, key, &st, false);
     } else if (w->delimiter == '/' && key.n > w->prefix.n) {
         r = emit(w, key, NULL, true);

@@ -12,7 +12,8 @@
  *  3. Replacing is one step of the namenode (renameoptions=OVERWRITE). A server that does not know it
  * (HttpFS) is found by its answer: there the target is deleted first, and for a moment no file has the name;
  * it is the old or the new one before and after, and the new one is kept under the reserved name if the
- * rename fails.
+ * rename fails. Such a rename moves a file into a directory that has the target's name and calls that done:
+ * it is looked after, and put fails.
  *  4. On failure the reserved name is removed again, as far as the server can be reached, but for the case
  * of 3.
  *
@@ -122,7 +123,38 @@ static int write_tmp(struct target *t, const struct origin_put *p, const struct 
 
 /* ---- the name ---- */
 
-/* RENAME of the reserved name. `options` may be NULL. *ret_done: whether the server did it. */
+/* What is at the target: 0 nothing, 1 a file, 2 a directory. */
+static int look(struct target *t, struct hdfs_status *ret, struct err *e)
+{
+    int r = hdfs_stat(t->hdfs, t->path, NULL, ret, e);
+    if (r == -ENOENT)
+        return 0;
+    return r < 0 ? r : ret->is_dir ? 2 : 1;
+}
+
+static int is_directory(const struct target *t, struct err *e)
+{
+    return err_set(e, -EINVAL, SLICE_FMT ": a directory of that name is there", SLICE_ARG(t->key));
+}
+
+/* Whether a rename that knows no options put the file into a directory instead: it is removed there. */
+static int check_moved(struct target *t, struct err *e)
+{
+    struct hdfs_status st;
+    char inside[HDFS_PATH_SIZE];
+    const char *slash = strrchr(t->tmp, '/');
+    int r = look(t, &st, e);
+    if (r != 2)
+        return r < 0 ? r : 0;
+    int n = snprintf(inside, sizeof(inside), "%s/%s", t->path, slash ? slash + 1 : t->tmp);
+    t->has_tmp = n > 0 && (size_t)n < sizeof(inside);
+    memcpy(t->tmp, inside, sizeof(inside));
+    return is_directory(t, e);
+}
+
+/* RENAME of the reserved name. `options` may be NULL. *ret_done: whether the server did it, also when it is
+ * found afterwards that it was the wrong thing. A server that knows the options answers without a document.
+ */
 static int rename_tmp(struct target *t, const char *options, bool *ret_done, struct err *e)
 {
     char to[HDFS_PATH_SIZE];
@@ -139,23 +171,10 @@ static int rename_tmp(struct target *t, const char *options, bool *ret_done, str
     r = web_perform(&c.web, e);
     if (r == 0)
         r = hdfs_json_boolean(buf_view(&body), ret_done, e);
-    if (r == 0 && *ret_done)
-        t->has_tmp = false;
-    return r;
-}
-
-/* What is at the target: 0 nothing, 1 a file, 2 a directory. */
-static int look(struct target *t, struct hdfs_status *ret, struct err *e)
-{
-    int r = hdfs_stat(t->hdfs, t->path, NULL, ret, e);
-    if (r == -ENOENT)
-        return 0;
-    return r < 0 ? r : ret->is_dir ? 2 : 1;
-}
-
-static int is_directory(const struct target *t, struct err *e)
-{
-    return err_set(e, -EINVAL, SLICE_FMT ": a directory of that name is there", SLICE_ARG(t->key));
+    if (r < 0 || !*ret_done)
+        return r;
+    t->has_tmp = false;
+    return slice_trim(buf_view(&body)).n > 0 ? check_moved(t, e) : 0;
 }
 
 static int check_etag(struct target *t, struct slice if_match, struct err *e)
@@ -181,8 +200,8 @@ static int place_new(struct target *t, struct err *e)
     struct hdfs_status st;
     bool done = false;
     int r = rename_tmp(t, "NONE", &done, e);
-    if (r == 0 && done)
-        return 0;
+    if (done)
+        return r;
     if (r < 0 && r != ERR_PRECONDITION && r != ERR_ORIGIN_FAILED)
         return r;
     /* Servers word it differently: is something there? */
@@ -198,17 +217,19 @@ static int place_new(struct target *t, struct err *e)
 static int delete_and_rename(struct target *t, struct err *e)
 {
     struct hdfs_status st;
-    bool there, done = false;
+    bool deleted = false, done = false;
     int r = look(t, &st, e);
     if (r == 2)
         return is_directory(t, e);
     if (r == 1)
-        r = remove_path(t->hdfs, t->path, &there, e);
+        r = remove_path(t->hdfs, t->path, &deleted, e);
     if (r < 0)
         return r;
     r = rename_tmp(t, NULL, &done, e);
-    if (r == 0 && done)
-        return 0;
+    if (done)
+        return r;
+    if (!deleted)
+        return r < 0 ? r : err_set(e, ERR_ORIGIN_FAILED, "the server did not rename the file");
     t->has_tmp = false; /* now the only copy */
     (void)err_set(e, r < 0 ? r : ERR_ORIGIN_FAILED, "the old file is deleted, and the new one is %s", t->tmp);
     return r < 0 ? r : ERR_ORIGIN_FAILED;
@@ -275,17 +296,19 @@ static int put(struct hdfs *h, const struct origin_put *p, const struct origin_b
 int hdfs_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
              struct origin_attr *ret_attr, struct err *e)
 {
-    return put(hdfs_of(o), p, body, a, ret_attr, e);
+    int r = put(hdfs_of(o), p, body, a, ret_attr, e);
+    tree_forget(&hdfs_of(o)->tree, p->key); /* also after a failure: it may have happened */
+    return r;
 }
 
 /* ---- remove ---- */
 
-int hdfs_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+static int do_remove(struct hdfs *h, struct slice key, struct slice if_match, struct err *e)
 {
     struct target _cleanup_(target_fini) t;
     struct hdfs_status st;
     bool there = false;
-    if (target_open(hdfs_of(o), &t, key, e) < 0) /* such an object cannot be there */
+    if (target_open(h, &t, key, e) < 0) /* such an object cannot be there */
         return err_set(e, -ENOENT, "no such file");
     LOCK_SCOPE(lock_of(&t));
     int r = t.is_dir ? 0 : check_etag(&t, if_match, e);
@@ -302,6 +325,13 @@ int hdfs_remove(struct origin *o, struct slice key, struct slice if_match, struc
         return 0; /* as in S3: what lies below stays, and with it the directory */
     }
     return r == 0 && !there ? err_set(e, -ENOENT, "no such file") : r;
+}
+
+int hdfs_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+{
+    int r = do_remove(hdfs_of(o), key, if_match, e);
+    tree_forget(&hdfs_of(o)->tree, key);
+    return r;
 }
 
 /* ---- copy: read and written again, for WebHDFS has no other way ---- */
@@ -381,5 +411,7 @@ int hdfs_copy(struct origin *o, struct slice from, struct slice to, struct slice
         return err_set(e, -ENOMEM, "no memory to copy");
     s.piece = piece;
     struct origin_body body = {.size_bytes = s.st.size, .read = read_source, .arg = &s};
-    return put(h, &p, &body, a, ret_attr, e);
+    r = put(h, &p, &body, a, ret_attr, e);
+    tree_forget(&h->tree, to);
+    return r;
 }

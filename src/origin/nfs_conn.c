@@ -41,6 +41,7 @@ struct nfs_conn {
     void *to; /* what the answer is copied to; NULL: nowhere */
     size_t to_n;
     bool to_is_bytes; /* as many as the status says */
+    bool has_steps;   /* libnfs asks the server again and again: each answer is progress */
     void *handle;     /* file or directory that was opened */
     char words[WORDS_MAX];
 };
@@ -144,6 +145,7 @@ static void begin(struct nfs_conn *c, void *to, size_t n, bool is_bytes)
     c->to = to;
     c->to_n = n;
     c->to_is_bytes = is_bytes;
+    c->has_steps = false;
     c->handle = NULL;
     c->words[0] = '\0';
 }
@@ -172,11 +174,13 @@ static int finish(struct nfs_conn *c, int queued)
             take_words(c, nfs_get_error(c->nfs));
             r = -EFAULT;
         }
+        if (n > 0 && fd.revents & POLLIN && c->has_steps)
+            deadline_ms = sys_mono_ms() + c->timeout_ms;
     }
     if (c->done)
         r = c->status;
     c->to = NULL;
-    c->broken |= ends_session(r);
+    c->broken |= !c->done || ends_session(r); /* one that is still under way would answer the next call */
     c->stale |= r == -ESTALE;
     return r;
 }
@@ -256,6 +260,7 @@ int nfs_call_opendir(struct nfs_conn *c, const char *path, struct nfsdir **ret)
 {
     void *dir = NULL;
     begin(c, NULL, 0, false);
+    c->has_steps = true; /* a READDIRPLUS of 8 KiB for each 40 names or so */
     int r = opened(c, nfs_opendir_async(c->nfs, path, on_done, c), &dir);
     if (r == 0)
         *ret = dir;
@@ -425,6 +430,16 @@ int nfs_conn_take(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, str
         *ret = c;
         return 0;
     }
+}
+
+void nfs_conn_uncancel(struct nfs_conn *c)
+{
+    c->cancel = NULL;
+}
+
+bool nfs_conn_is_broken(const struct nfs_conn *c)
+{
+    return c->broken;
 }
 
 void nfs_conn_give(struct nfs_conn *c)

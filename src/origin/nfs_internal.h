@@ -54,6 +54,10 @@ static inline void nfs_conn_givep(struct nfs_conn **c)
 {
     nfs_conn_give(*c);
 }
+/* What is called from now on does not look at the cancel flag. */
+void nfs_conn_uncancel(struct nfs_conn *c);
+/* Whether the session can be used no more. */
+bool nfs_conn_is_broken(const struct nfs_conn *c);
 /* Ends all idle sessions. */
 void nfs_conn_close_all(struct nfs *x);
 

@@ -9,10 +9,16 @@
 
 #include <sys/stat.h>
 
+/* Numbers of files are those of one file system; a directory may hold others (crossmnt). */
+static uint64_t place_of(const struct nfs_stat_64 *st)
+{
+    return st->nfs_ino ^ st->nfs_dev * 0x9e3779b97f4a7c15ull;
+}
+
 static void name_of_stat(const struct nfs_stat_64 *st, struct tree_name *ret)
 {
     *ret = (struct tree_name){
-        .id = st->nfs_ino, .size = S_ISREG(st->nfs_mode) ? st->nfs_size : 0, .mtime_ns = nfs_mtime_ns(st)};
+        .id = place_of(st), .size = S_ISREG(st->nfs_mode) ? st->nfs_size : 0, .mtime_ns = nfs_mtime_ns(st)};
     nfs_etag(st, ret->etag);
 }
 
@@ -20,7 +26,8 @@ static void name_of_stat(const struct nfs_stat_64 *st, struct tree_name *ret)
 static int add_entry(struct nfs_conn *c, const char *path, const struct nfsdirent *d, struct tree_folder *f)
 {
     char whole[NFS_PATH_SIZE + 256];
-    struct nfs_stat_64 st = {.nfs_ino = d->inode,
+    struct nfs_stat_64 st = {.nfs_dev = d->dev,
+                             .nfs_ino = d->inode,
                              .nfs_mode = d->mode & ~(unsigned)S_IFMT,
                              .nfs_size = d->size,
                              .nfs_mtime = (uint64_t)d->mtime.tv_sec,

@@ -32,10 +32,23 @@ struct target {
     bool is_dir, has_tmp, borrowed; /* borrowed: the session is the caller's */
 };
 
+/* Over another session where this one was given up with what was canceled or failed. (Not for copies: they
+ * would wait for a second session while each holds one.) */
+static void remove_tmp(struct target *t)
+{
+    nfs_conn_uncancel(t->conn);
+    (void)nfs_call_unlink(t->conn, t->tmp);
+    if (!nfs_conn_is_broken(t->conn) || t->borrowed)
+        return;
+    nfs_conn_give(TAKE_PTR(t->conn));
+    if (nfs_conn_take(t->nfs, NULL, &t->conn, NULL) == 0)
+        (void)nfs_call_unlink(t->conn, t->tmp);
+}
+
 static void target_fini(struct target *t)
 {
     if (t->conn && t->has_tmp)
-        (void)nfs_call_unlink(t->conn, t->tmp);
+        remove_tmp(t);
     if (!t->borrowed)
         nfs_conn_give(t->conn);
 }
@@ -130,6 +143,7 @@ static int create_tmp(struct target *t, struct nfsfh **ret, struct err *e)
     id_new(&id);
     id_text(id, text);
     (void)snprintf(t->tmp, sizeof(t->tmp), "%.*s/" FILE_TMP_PREFIX "%s", (int)parent, t->path, text);
+    t->has_tmp = true; /* a CREATE that failed may have made it */
     int r = nfs_call_create(t->conn, t->tmp, ret);
     if (r == -ENOENT && parent > 0) {
         r = make_dirs(t->conn, t->path, parent);
@@ -138,10 +152,7 @@ static int create_tmp(struct target *t, struct nfsfh **ret, struct err *e)
     }
     if (r == -ENOTDIR)
         return err_set(e, -EINVAL, SLICE_FMT ": a name on the way to it is a file", SLICE_ARG(t->key));
-    if (r < 0)
-        return nfs_error(t->conn, e, r, "create", t->key);
-    t->has_tmp = true;
-    return 0;
+    return r < 0 ? nfs_error(t->conn, e, r, "create", t->key) : 0;
 }
 
 /* Writes the reserved name and commits it; its attributes are the object's. */
@@ -265,6 +276,7 @@ int nfs_put(struct origin *o, const struct origin_put *p, const struct origin_bo
             struct origin_attr *ret_attr, struct err *e)
 {
     int r = put(nfs_of(o), NULL, p, body, a, ret_attr, e);
+    tree_forget(&nfs_of(o)->tree, p->key); /* also after a failure: it may have happened */
     origin_count_request(o, "put", err_http_status(r < 0 ? r : 0));
     return r;
 }
@@ -303,6 +315,7 @@ static int do_remove(struct nfs *x, struct slice key, struct slice if_match, str
 int nfs_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
 {
     int r = do_remove(nfs_of(o), key, if_match, e);
+    tree_forget(&nfs_of(o)->tree, key);
     origin_count_request(o, "delete", r < 0 ? err_http_status(r) : 204);
     return r;
 }
@@ -384,6 +397,7 @@ int nfs_copy(struct origin *o, struct slice from, struct slice to, struct slice 
              struct origin_attr *ret_attr, struct err *e)
 {
     int r = copy_from(nfs_of(o), from, to, if_match, a, ret_attr, e);
+    tree_forget(&nfs_of(o)->tree, to);
     origin_count_request(o, "copy", err_http_status(r < 0 ? r : 0));
     return r;
 }

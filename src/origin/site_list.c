@@ -96,10 +96,12 @@ static int fetch(struct site *s, const char *path, struct site_folder **ret, str
 static int read_folder(struct walk *w, const char *path, struct site_folder **ret)
 {
     struct site_folder *f = w->first ? NULL : recall(w->site, path);
-    int r = f ? 0 : fetch(w->site, path, &f, w->err);
-    if (r < 0)
-        return r;
-    remember(w->site, path, f);
+    if (!f) {
+        int r = fetch(w->site, path, &f, w->err);
+        if (r < 0)
+            return r;
+        remember(w->site, path, f); /* only now: its age is that of what the server said */
+    }
     *ret = f;
     return 0;
 }

@@ -10,12 +10,15 @@
  *  1. Entries are in byte order, each begins with the prefix and is after `after` and the token.
  *  2. A truncated page has entries, and its token is the key of the last.
  *  3. No lock is held while a directory is read.
+ *  4. What this node has written is in every page asked for afterwards: a directory that was read before a
+ *     change in it is neither kept nor remembered after it.
  *
  * Failure modes: those of the kind's read. A directory that cannot be read fails the listing: a shorter one
  * would look whole. One that vanished meanwhile is left out, but not the origin's own.
  */
 #include "origin/tree.h"
 
+#include "base/hash.h"
 #include "base/sys.h"
 #include "origin/file_internal.h"
 
@@ -119,9 +122,25 @@ static struct tree_folder *recall(struct tree *t, const char *path)
     return NULL;
 }
 
-static void remember(struct tree *t, const char *path, struct tree_folder *f)
+static uint64_t *changes_of(struct tree *t, struct slice path)
+{
+    return &t->changes[hash_table(path) % TREE_CHANGES];
+}
+
+static uint64_t changes(struct tree *t, const char *path)
+{
+    LOCK_SCOPE(&t->lock);
+    return *changes_of(t, slice_str(path));
+}
+
+/* `before`: what `changes` was before the directory was read. */
+static void remember(struct tree *t, const char *path, struct tree_folder *f, uint64_t before)
 {
     lock_take(&t->lock);
+    if (*changes_of(t, slice_str(path)) != before) {
+        lock_drop(&t->lock);
+        return;
+    }
     size_t at = t->next % TREE_FOLDERS;
     for (size_t i = 0; i < TREE_FOLDERS; i++)
         if (t->memory[i].path && strcmp(t->memory[i].path, path) == 0)
@@ -133,6 +152,57 @@ static void remember(struct tree *t, const char *path, struct tree_folder *f)
     lock_drop(&t->lock);
     tree_folder_unref(old.folder);
     free(old.path);
+}
+
+/* Takes one out of memory; the caller frees it without the lock. */
+static struct tree_memory take_out_locked(struct tree *t, size_t i)
+{
+    lock_assert_held(&t->lock);
+    struct tree_memory old = t->memory[i];
+    t->memory[i] = (struct tree_memory){0};
+    return old;
+}
+
+static void free_all(struct tree_memory *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        tree_folder_unref(v[i].folder);
+        free(v[i].path);
+    }
+}
+
+/* Whether `key` is the directory `path` itself or lies below it. */
+static bool lies_in(struct slice key, struct slice path)
+{
+    return path.n == 0 || (slice_starts(key, path) && (key.n == path.n || key.p[path.n] == '/'));
+}
+
+void tree_forget(struct tree *t, struct slice key)
+{
+    struct tree_memory old[TREE_FOLDERS];
+    size_t n = 0;
+    lock_take(&t->lock);
+    for (size_t end = 0; end <= key.n; end++)
+        if (end == 0 || end == key.n || key.p[end] == '/')
+            (*changes_of(t, slice_sub(key, 0, end)))++;
+    for (size_t i = 0; i < TREE_FOLDERS; i++)
+        if (t->memory[i].path && lies_in(key, slice_str(t->memory[i].path)))
+            old[n++] = take_out_locked(t, i);
+    lock_drop(&t->lock);
+    free_all(old, n);
+}
+
+/* What an earlier listing remembered at and below a directory is none of a new listing's. */
+static void forget_below(struct tree *t, struct slice dir)
+{
+    struct tree_memory old[TREE_FOLDERS];
+    size_t n = 0;
+    lock_take(&t->lock);
+    for (size_t i = 0; i < TREE_FOLDERS; i++)
+        if (t->memory[i].path && lies_in(slice_str(t->memory[i].path), dir))
+            old[n++] = take_out_locked(t, i);
+    lock_drop(&t->lock);
+    free_all(old, n);
 }
 
 /* ---- the walk ---- */
@@ -200,12 +270,13 @@ static int read_folder(struct walk *w, size_t key_n, struct tree_folder **ret)
     path[key_n ? key_n - 1 : 0] = '\0';
     struct tree_folder *f = w->first ? NULL : recall(w->tree, path);
     if (!f) {
+        uint64_t before = changes(w->tree, path);
         int r = w->tree->read(w->tree->arg, path, &f, w->err);
         if (r < 0)
             return r;
         if (f->n > 0)
             qsort(f->v, f->n, sizeof(*f->v), compare);
-        remember(w->tree, path, f);
+        remember(w->tree, path, f, before);
     }
     *ret = f;
     return 0;
@@ -237,8 +308,10 @@ static int visit(struct walk *w, size_t key_n, const struct tree_name *x, unsign
         r = 0;
     } else if (w->delimiter == '/' && key.n > w->prefix.n) {
         r = emit(w, key, NULL, true);
-    } else if (depth < DEPTH_MAX && !leads_back(x->id, here)) {
-        r = walk_folder(w, key_n + n, depth + 1, here);
+    } else if (!leads_back(x->id, here)) {
+        r = depth < DEPTH_MAX
+                ? walk_folder(w, key_n + n, depth + 1, here)
+                : err_set(w->err, ERR_ORIGIN_FAILED, "%s: more than %d directories deep", w->key, DEPTH_MAX);
     }
     w->key[key_n] = '\0';
     return r;
@@ -283,13 +356,16 @@ int tree_list(struct tree *t, const struct origin_list *l, struct arena *a, stru
 {
     struct walk w = {.tree = t, .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
     w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
-    w.first = l->token.n == 0;
+    w.first = w.after.n == 0; /* callers go on with a token or with the last key */
     w.max = l->max == 0 ? PAGE_MAX : MIN(l->max, (uint32_t)PAGE_MAX);
     if (arena_left(a) < w.max * sizeof(struct origin_entry) + 64)
         return err_set(e, -ENOMEM, "the page needs more memory than the request has");
     w.entries = arena_alloc(a, w.max * sizeof(struct origin_entry));
     size_t n = 0;
-    int r = start_of(&w, &n) ? walk_folder(&w, n, 0, NULL) : 0;
+    bool can_be = start_of(&w, &n);
+    if (can_be && w.first && w.delimiter != '/') /* else one directory is read, and anew */
+        forget_below(t, slice_of(w.key, n ? n - 1 : 0));
+    int r = can_be ? walk_folder(&w, n, 0, NULL) : 0;
     if (r < 0)
         return r;
     *ret = (struct origin_page){.entries = w.entries,

@@ -13,6 +13,7 @@
 #define TREE_NAMES_MAX 2000000 /* in one directory */
 #define TREE_FOLDERS   16      /* directories remembered */
 #define TREE_FOLDER_MS 30000   /* for so long */
+#define TREE_CHANGES   64      /* counters of changes, by path */
 
 struct tree_name {
     char *name;  /* a directory's ends with '/' */
@@ -52,10 +53,14 @@ struct tree {
         uint64_t read_ms;
     } memory[TREE_FOLDERS];
     size_t next;
+    uint64_t changes[TREE_CHANGES]; /* of the directories whose path falls there, by tree_forget */
 };
 
 void tree_init(struct tree *t, tree_read_fn read, void *arg);
 void tree_fini(struct tree *t);
-/* A page. Directories are read anew when a listing begins, and remembered for its later pages. */
+/* The key was written or removed, or may have been: directories that it lies in are read anew. */
+void tree_forget(struct tree *t, struct slice key);
+/* A page. Directories are read anew when a listing begins (no `after`, no token), and remembered for its
+ * later pages, which may come with a token or with the last key as `after`. */
 int tree_list(struct tree *t, const struct origin_list *l, struct arena *a, struct origin_page *ret,
               struct err *e);

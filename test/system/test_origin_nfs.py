@@ -1,9 +1,11 @@
 """The NFS origin before nfs-ganesha: servers that end and start again, links, wrong settings."""
 
 import concurrent.futures
+import http.client
 import os
 import threading
 import time
+import urllib.parse
 
 import pytest
 
@@ -102,6 +104,26 @@ def test_no_temporary_file_is_seen(node, server):
         watcher.join()
     assert seen <= {f"k{i}" for i in range(5)}
     assert sorted(os.listdir(folder)) == [f"k{i}" for i in range(5)]
+
+
+def test_client_goes_away_in_the_middle(node, server):
+    """An upload whose client goes away leaves no file at the server, neither under its name nor under the reserved one."""
+    name = new_bucket(node, server, write="through")
+    folder = server.data / name
+    url = urllib.parse.urlsplit(node.s3().generate_presigned_url("put_object", Params={"Bucket": name, "Key": "k"}))
+    client = http.client.HTTPConnection(url.hostname, url.port, timeout=30)
+    client.putrequest("PUT", f"{url.path}?{url.query}")
+    client.putheader("Content-Length", str(16 << 20))
+    client.endheaders()
+    client.send(os.urandom(6 << 20))
+    end = time.monotonic() + 20
+    while not os.listdir(folder):
+        assert time.monotonic() < end, "nothing was sent to the server yet"
+        time.sleep(0.05)
+    client.close()
+    while os.listdir(folder):
+        assert time.monotonic() < end, os.listdir(folder)
+        time.sleep(0.05)
 
 
 def test_links_and_odd_files(node, server):

@@ -702,6 +702,40 @@ static void test_list_denied(void **state)
     assert_int_equal(read, ERR_ORIGIN_DENIED);
 }
 
+/* Files that cannot be looked at fail the listing, too: a shorter one would look whole. */
+static void test_list_cannot_look(void **state)
+{
+    struct origin_attr attr;
+    assert_int_equal(put("dim/f", 1, &attr), 0);
+    assert_int_equal(chmod(path_of("dim"), 0444), 0); /* its names can be read, and nothing of them */
+    assert_int_equal(chmod(T.dir, 0755), 0);
+    struct origin_list l = {.max = 10};
+    struct origin_page page;
+    bool root = geteuid() == 0;
+    if (root)
+        (void)setfsuid(65534);
+    int list = origin_list(T.origin, &l, T.arena, &page, &T.err);
+    if (root)
+        (void)setfsuid(0);
+    assert_int_equal(list, ERR_ORIGIN_DENIED);
+}
+
+/* A key of the greatest length is listed like any other. */
+static void test_list_longest_key(void **state)
+{
+    char key[ORIGIN_KEY_MAX_BYTES + 1];
+    struct origin_attr attr;
+    memset(key, 'k', ORIGIN_KEY_MAX_BYTES);
+    for (size_t i = 200; i < ORIGIN_KEY_MAX_BYTES; i += 200)
+        key[i] = '/';
+    key[ORIGIN_KEY_MAX_BYTES] = '\0';
+    assert_int_equal(put(key, 1, &attr), 0);
+    struct buf _cleanup_buf_ got = BUF_INIT(4 * KIB), want = BUF_INIT(4 * KIB);
+    list_all("", 0, 10, NULL, &got);
+    assert_int_equal(buf_printf(&want, "%s\n", key), 0);
+    assert_true(slice_eq(buf_view(&got), buf_view(&want)));
+}
+
 /* ---- directories ---- */
 
 /* Removing "dir/" removes the empty directory and leaves one that has something in it. */
@@ -796,6 +830,8 @@ int main(void)
         TEST(test_list_many),
         TEST(test_list_skips_nothing),
         TEST(test_list_denied),
+        TEST(test_list_cannot_look),
+        TEST(test_list_longest_key),
         TEST(test_directories),
         TEST(test_create_race),
         TEST(test_open_errors),

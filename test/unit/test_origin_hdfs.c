@@ -177,6 +177,7 @@ static void test_put_without_options(void **state)
         {.answer = JSON(STATUS("3", "4")), .close = true},
         {.answer = JSON("{\"boolean\":true}"), .close = true}, /* DELETE */
         {.answer = JSON("{\"boolean\":true}"), .close = true}, /* RENAME */
+        {.answer = JSON(STATUS("10", "5")), .close = true},    /* it is no directory */
         /* The second time the rename fails: the new file stays. */
         {.answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"},
         {.answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"},
@@ -193,6 +194,54 @@ static void test_put_without_options(void **state)
     assert_true(slice_eq_str(attr.etag, "5-a-10"));
     assert_int_equal(web_fixture_put(&f, 10, &attr, &e), ERR_ORIGIN_FAILED);
     assert_non_null(strstr(e.text, "the new one is .forebay-tmp-"));
+    web_fixture_stop(&f);
+}
+
+#define CREATED   "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"
+#define DIRECTORY "{\"FileStatus\":{\"type\":\"DIRECTORY\",\"length\":0,\"modificationTime\":5}}"
+
+/* Without options a rename moves the file into a directory of the target's name and says true: the put fails,
+ * and the file is removed from there. */
+static void test_put_at_a_directory_without_options(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = CREATED},
+        {.answer = JSON(STATUS("10", "5")), .close = true},
+        {.answer = JSON("{\"boolean\":true}"), .close = true}, /* RENAME */
+        {.answer = JSON(DIRECTORY), .close = true},            /* where it went */
+        {.answer = JSON("{\"boolean\":true}"), .close = true}, /* DELETE */
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    assert_int_equal(web_fixture_put(&f, 10, &attr, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "a directory of that name is there"));
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    assert_non_null(strstr(script_head(&f.script, 5), "DELETE /webhdfs/v1/data/k/.forebay-tmp-"));
+    web_fixture_stop(&f);
+}
+
+/* Where nothing was deleted nothing is kept: a rename that fails leaves no reserved name. */
+static void test_put_of_a_new_file_without_options(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = CREATED},
+        {.answer = JSON(STATUS("10", "5")), .close = true},
+        {.answer = JSON("{\"boolean\":false}"), .close = true},                           /* RENAME */
+        {.answer = "HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n", .close = true}, /* the target */
+        {.answer = JSON("{\"boolean\":false}"), .close = true},                           /* RENAME */
+        {.answer = JSON("{\"boolean\":true}"), .close = true},                            /* DELETE */
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    assert_int_equal(web_fixture_put(&f, 10, &attr, &e), ERR_ORIGIN_FAILED);
+    assert_null(strstr(e.text, "is deleted"));
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
     web_fixture_stop(&f);
 }
 
@@ -239,9 +288,14 @@ static void test_open(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_status), cmocka_unit_test(test_listing),
-        cmocka_unit_test(test_errors), cmocka_unit_test(test_read_without_redirect),
-        cmocka_unit_test(test_open),   cmocka_unit_test(test_put_without_options),
+        cmocka_unit_test(test_status),
+        cmocka_unit_test(test_listing),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_read_without_redirect),
+        cmocka_unit_test(test_open),
+        cmocka_unit_test(test_put_without_options),
+        cmocka_unit_test(test_put_at_a_directory_without_options),
+        cmocka_unit_test(test_put_of_a_new_file_without_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -232,6 +232,40 @@ static void test_listing_by_manifest(void **state)
     web_fixture_stop(&f);
 }
 
+static uint64_t later_ns;
+
+static uint64_t later(void)
+{
+    return sys_real.mono_ns() + later_ns;
+}
+
+/* What is remembered grows old however often it is used. */
+static void test_memory_ends(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CLOSED("200 OK") "a\t1\te1\nb\t2\te2\n", .close = true},
+        {.answer = CLOSED("200 OK") "a\t1\te1\nb\t2\te2\nc\t3\te3\n", .close = true}};
+    struct web_fixture f;
+    struct origin_page page;
+    struct err e = {0};
+    struct sys clock = sys_real;
+    clock.mono_ns = later;
+    later_ns = 0;
+    sys = &clock;
+    web_fixture_start(&f, "http://127.0.0.1:%p/d", steps, ARRAY_SIZE(steps), with_manifest);
+    struct origin_list l = {0};
+    for (int i = 0; i < 3; i++) { /* at 0, 20 and 40 s */
+        arena_clear(f.arena);
+        WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
+        l.after = SLICE_LIT("b");
+        later_ns += 20000000000ull;
+    }
+    assert_int_equal(script_steps_taken(&f.script), 2);
+    assert_true(page.n == 1 && slice_eq_str(page.entries[0].key, "c"));
+    web_fixture_stop(&f);
+    sys = &sys_real;
+}
+
 /* Wrong URLs and manifests are told by name. */
 static void test_options(void **state)
 {
@@ -262,7 +296,7 @@ int main(void)
         cmocka_unit_test(test_manifest),       cmocka_unit_test(test_wrong_answers),
         cmocka_unit_test(test_what_it_cannot), cmocka_unit_test(test_pages),
         cmocka_unit_test(test_folders),        cmocka_unit_test(test_listing_by_manifest),
-        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_options),        cmocka_unit_test(test_memory_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

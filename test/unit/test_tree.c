@@ -160,6 +160,38 @@ static void test_memory(void **state)
     assert_int_equal(T.reads, once);
 }
 
+/* One page of a tree that is kept. */
+static void page_of(struct tree *t, const char *after, const char *token, uint32_t max)
+{
+    struct arena *_cleanup_(arena_freep) a = arena_new(1 * MIB);
+    struct origin_list l = {.max = max, .after = slice_str(after), .token = slice_str(token)};
+    struct origin_page page;
+    T.reads = 0;
+    assert_int_equal(tree_list(t, &l, a, &page, NULL), 0);
+}
+
+/* A page that begins behind the last key of the one before is a later page, too. What was written meanwhile
+ * is read anew, and so is all that an earlier listing left behind. */
+static void test_memory_and_changes(void **state)
+{
+    struct tree t;
+    tree_init(&t, read_folder, NULL);
+    page_of(&t, "", "", 1000); /* all are remembered */
+    page_of(&t, "a/b", "", 1);
+    assert_int_equal(T.reads, 0);
+    page_of(&t, "", "a/b", 1);
+    assert_int_equal(T.reads, 0);
+    tree_forget(&t, SLICE_LIT("a/c/new"));
+    page_of(&t, "a/c-", "", 1); /* "a/c/d": the root, a and a/c */
+    assert_int_equal(T.reads, 3);
+    page_of(&t, "m/n/o/p", "", 1);
+    assert_int_equal(T.reads, 0);
+    page_of(&t, "", "", 1); /* a listing begins */
+    page_of(&t, "", "m/n/o/p", 1);
+    assert_true(T.reads > 0);
+    tree_fini(&t);
+}
+
 /* ETags are what they are documented to be. */
 static void test_etag(void **state)
 {
@@ -173,8 +205,12 @@ static void test_etag(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),  cmocka_unit_test(test_delimiters), cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_memory), cmocka_unit_test(test_etag),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_delimiters),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_and_changes),
+        cmocka_unit_test(test_etag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,8 +55,9 @@ void upstream_unlimit(struct upstream *u);
 /* Waits for a place among the concurrent requests, and for the bucket's limits. Leave with the result of the
  * request. */
 void upstream_enter(struct upstream *u);
-/* The same without waiting: false when there is no room. */
-bool upstream_try_enter(struct upstream *u);
+/* The same without waiting: false when there is no room. `ahead`: nobody waits for the request, so it leaves
+ * some places to those for which somebody does. */
+bool upstream_try_enter(struct upstream *u, bool ahead);
 void upstream_leave(struct upstream *u, int result);
 
 /* After a failed try: sleeps as long as fits and returns true when it should be tried again. r->attempt

@@ -70,18 +70,18 @@ static struct part *unlink_locked(struct part **head, struct part ***tail, struc
     return p;
 }
 
-static struct part *pick_from_locked(struct part **head, struct part ***tail)
+static struct part *pick_from_locked(struct part **head, struct part ***tail, bool ahead)
 {
     for (struct part **at = head; *at; at = &(*at)->queue_next)
-        if (upstream_try_enter((*at)->fill->upstream))
+        if (upstream_try_enter((*at)->fill->upstream, ahead))
             return unlink_locked(head, tail, at);
     return NULL;
 }
 
 static struct part *pick_locked(struct fill_engine *g)
 {
-    struct part *p = pick_from_locked(&g->urgent, &g->urgent_tail);
-    return p ? p : pick_from_locked(&g->ahead, &g->ahead_tail);
+    struct part *p = pick_from_locked(&g->urgent, &g->urgent_tail, /* ahead= */ false);
+    return p ? p : pick_from_locked(&g->ahead, &g->ahead_tail, /* ahead= */ true);
 }
 
 static bool take_back_locked(struct part **head, struct part ***tail, struct part *p)

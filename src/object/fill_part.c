@@ -348,6 +348,16 @@ static void end_part(struct part *p, int r, const struct err *e)
     fill_unref(f);
 }
 
+/* Nobody waits for it, and nobody has the file open any more: unfinished parts alone hold the fill. */
+static bool is_forsaken_locked(struct part *p)
+{
+    unsigned unfinished = 0;
+    lock_assert_held(&p->fill->lock);
+    for (const struct part *x = p->fill->parts; x; x = x->next)
+        unfinished += x->state == PART_QUEUED || x->state == PART_RUNNING;
+    return !atomic_load(&p->urgent) && p->fill->refs == unfinished;
+}
+
 void fill_part_run(struct part *p)
 {
     struct fill *f = p->fill;
@@ -357,7 +367,14 @@ void fill_part_run(struct part *p)
     lock_take(&f->lock);
     p->state = PART_RUNNING;
     r = f->broken;
+    bool forsaken = r == 0 && is_forsaken_locked(p);
     lock_drop(&f->lock);
+    if (forsaken) {                                    /* who opens it just now looks again */
+        upstream_leave(f->upstream, ERR_NOT_ADMITTED); /* neither a success nor a failure of the origin */
+        r = err_set(&e, ERR_NOT_ADMITTED, "nobody reads it any more");
+        end_part(p, r, &e);
+        return;
+    }
     if (r < 0) {
         upstream_leave(f->upstream, 0);
         (void)err_set(&e, r, "the origin's object changed while it was read (ETag was %s)", f->etag);

@@ -265,6 +265,8 @@ bool watch_has_trees(const struct object_service *s); /* or watches of other buc
 /* Whether a mount may keep open what has just been opened here as fd (-1: nothing). If not, because
  * descriptors are short, all of them are told to let go of some. */
 bool watch_may_keep(struct object_service *s, int fd);
+/* Before an open of a mount: until there are descriptors again, for two seconds at most. */
+void watch_wait_for_files(struct object_service *s);
 /* Anything of the bucket may have changed. */
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
 

@@ -20,7 +20,8 @@
 
 #include "store/store.h"
 
-#define BUFFER_BYTES   (2 * MIB) /* what a program's buffer reads beyond what it needs */
+#define BUFFER_BYTES   (2 * MIB)               /* what a program's buffer reads beyond what it needs */
+#define JOINED_BYTES   (2 * STORE_BLOCK_BYTES) /* small members that layout.c joined are together shorter */
 #define COLUMNS_AHEAD  4
 #define TENSORS_ENOUGH 2
 #define GROWTH_STEPS   3 /* after so many more tensors the window is as large as it may be */
@@ -52,6 +53,14 @@ static void touch(struct plan *p, uint32_t i)
     p->touched[i / 64] |= 1ull << (i % 64);
 }
 
+/* Whether what is wanted of the whole file, from what is missing first, goes well beyond this reader, so that
+ * it needs no window of its own. Who reads far behind that place would be left without any. */
+static bool is_file_ahead(const struct plan_turn *t)
+{
+    uint64_t window = MIN(t->p->whole_window, t->q->max_window);
+    return window > 0 && t->end <= plan_add_capped(t->q->missing_at, window / 2);
+}
+
 uint64_t plan_piece_reach(struct plan_turn *t, uint64_t reach)
 {
     int64_t i = piece_of_read(t);
@@ -59,8 +68,10 @@ uint64_t plan_piece_reach(struct plan_turn *t, uint64_t reach)
         return reach;
     const struct layout *l = t->p->layout;
     uint64_t end = layout_piece_end(l, (uint32_t)i);
-    bool is_beginning = t->is_begun && t->q->offset < plan_add_capped(l->starts[i], STORE_BLOCK_BYTES);
-    if (is_in_first_piece(t, i) || t->p->whole_window > 0)
+    bool is_joined = l->kind == LAYOUT_ZIP && end - l->starts[i] < JOINED_BYTES;
+    bool is_beginning =
+        t->is_begun && !is_joined && t->q->offset < plan_add_capped(l->starts[i], STORE_BLOCK_BYTES);
+    if (is_in_first_piece(t, i) || is_file_ahead(t))
         reach = MIN(reach, MAX(layout_find(l, t->s->start) == i ? end : 0, t->end));
     if (l->kind == LAYOUT_SAFETENSORS || is_beginning)
         reach = MAX(reach, MIN(end, plan_add_capped(t->end, t->share)));

@@ -31,6 +31,7 @@ struct reader {
     size_t key_n;
     uint32_t via;
     uint64_t size;
+    uint64_t most_ahead; /* of its own, beside the bucket's readahead */
     char etag[ORIGIN_ETAG_MAX + 1];
     struct extent *extent; /* NULL: not cached */
     struct ahead ahead;
@@ -80,6 +81,14 @@ void reader_unref(struct reader *r)
     free(r);
 }
 
+/* A ranged request of S3 says all that will be read through its handle: not more is had ahead than that, or
+ * the first window. */
+static uint64_t most_ahead(const struct wire_open_req *req)
+{
+    bool is_range = req->via == WIRE_VIA_S3 && req->expect > 0 && req->expect < UINT64_MAX;
+    return is_range ? MAX(req->expect, (uint64_t)PLAN_WINDOW_BYTES) : UINT64_MAX;
+}
+
 static struct reader *reader_new(struct opener *o)
 {
     struct reader *r = calloc(1, sizeof(*r));
@@ -92,6 +101,7 @@ static struct reader *reader_new(struct opener *o)
     r->key_n = o->req->key.n;
     r->via = o->req->via;
     r->size = o->attr.size_bytes;
+    r->most_ahead = most_ahead(o->req);
     memcpy(r->etag, o->attr.etag.p ? o->attr.etag.p : "", MIN(o->attr.etag.n, (size_t)ORIGIN_ETAG_MAX));
     r->extent = TAKE_PTR(o->extent);
     r->fill = TAKE_PTR(o->fill);
@@ -470,6 +480,8 @@ int op_open(struct object_session *ses, const struct wire_open_req *req, struct 
     r = object_upstream(ses->service, req->bucket, &u, e);
     if (r < 0)
         return r;
+    if (req->via == WIRE_VIA_MOUNT)
+        watch_wait_for_files(ses->service);
     for (int i = 0; i < OPEN_TRIES; i++) {
         struct opener o = {.session = ses,
                            .service = ses->service,
@@ -535,7 +547,7 @@ static int fetch_missing(struct reader *r, const struct wire_fetch_req *q, uint6
 {
     _cleanup_(fill_unrefp) struct fill *f = reader_fill(r);
     bool there = r->extent && extent_present_run(r->extent, q->offset, 1) > 0;
-    ahead_read(&r->ahead, f, q->offset, n, r->upstream->bucket->p.readahead,
+    ahead_read(&r->ahead, f, q->offset, n, MIN(r->upstream->bucket->p.readahead, r->most_ahead),
                /* urgent= */ !there && !(q->flags & (WIRE_NO_WAIT | WIRE_BACKGROUND)));
     if ((q->flags & WIRE_NO_WAIT) && !there)
         return 0;

@@ -26,10 +26,15 @@
 
 #include <endian.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
-#define LET_GO_PAUSE_NS 100000000ull /* until mounts are told again */
+#define LET_GO_PAUSE_NS 100000000ull  /* until mounts are told again */
+#define SHORT_SHARE     8             /* one descriptor in so many is left: mounts are told */
+#define SCARCE_SHARE    16            /* ... opens of mounts wait: */
+#define SHORT_FOR_NS    1000000000ull /* only while mounts were told of late */
+#define WAIT_NS         5000000
+#define WAITS_MAX       400
 
 struct watch {
     struct object_service *service;
@@ -83,17 +88,23 @@ void watch_end_bucket(struct object_service *s, uint64_t bucket_id)
 
 /* ---- descriptors ---- */
 
-/* A new descriptor gets the lowest free number, so that a low one tells that there are enough. One that is
- * high may have got its number long ago. */
+/* Whether a new descriptor would get a number at which at most one in `share` is left: it gets the lowest
+ * that is free. */
+static bool few_files_are_left(const struct object_service *s, uint64_t share)
+{
+    uint64_t most = s->config.files_max - s->config.files_max / share;
+    int probe = eventfd(0, EFD_CLOEXEC);
+    bool few = probe < 0 || (uint64_t)probe >= most;
+    macro_close(&probe);
+    return few;
+}
+
+/* A high number may have been given long ago; a low one tells that there are enough. */
 static bool is_short_of_files(const struct object_service *s, int fd)
 {
-    int most = (int)MIN(s->config.files_max - s->config.files_max / 8, (uint64_t)INT_MAX);
-    if (most == 0 || fd < most)
-        return false;
-    int probe = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    bool is_short = probe < 0 || probe >= most;
-    macro_close(&probe);
-    return is_short;
+    uint64_t max = s->config.files_max;
+    return max > 0 && fd >= 0 && (uint64_t)fd >= max - max / SHORT_SHARE &&
+           few_files_are_left(s, SHORT_SHARE);
 }
 
 static void tell_to_let_go(struct object_service *s)
@@ -114,6 +125,15 @@ bool watch_may_keep(struct object_service *s, int fd)
         return true;
     tell_to_let_go(s);
     return false;
+}
+
+void watch_wait_for_files(struct object_service *s)
+{
+    bool was_short = sys->mono_ns() - atomic_load(&s->let_go_ns) < SHORT_FOR_NS;
+    for (unsigned i = 0; was_short && i < WAITS_MAX && few_files_are_left(s, SCARCE_SHARE); i++) {
+        tell_to_let_go(s);
+        sys->sleep_ns(WAIT_NS);
+    }
 }
 
 /* ---- scratch buckets ---- */

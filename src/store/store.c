@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define LRU_MIN 16              /* extents per shard */
+#define LRU_MIN 2               /* extents per shard */
 #define FDS_MAX (128 * 1024ull) /* of which a quarter may be extents nobody uses now */
 
 /* ---- opening and closing ---- */

@@ -262,7 +262,10 @@ class Ganesha(Directory):
     def missing(cls):
         if not os.path.exists(cls.program):
             return "no nfs-ganesha; install nfs-ganesha and nfs-ganesha-vfs"
-        return None if os.geteuid() == 0 else "nfs-ganesha needs root"
+        if os.geteuid() != 0:
+            return "nfs-ganesha needs root"
+        apart = subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL)
+        return None if apart.returncode == 0 else "nfs-ganesha needs a mount namespace, which cannot be made from a chroot"
 
     @property
     def root_url(self):

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import time
 import zlib
 
 import botocore.exceptions
@@ -118,6 +119,14 @@ def test_first_touch_by_range_fetches_little(bucket):
     bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=harness.random_bytes(40 * MIB))
     bucket.s3.get_object(Bucket=bucket.name, Key="k", Range="bytes=20000000-20004095")["Body"].read()
     assert bucket.node.metric("forebay_origin_read_bytes_total", bucket=bucket.name) <= 10 * MIB
+
+
+def test_range_fetches_at_most_twice_itself(bucket):
+    """A range of 16 MiB of a large cold object does not bring windows behind it that its request can never read."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=harness.random_bytes(120 * MIB))
+    bucket.s3.get_object(Bucket=bucket.name, Key="k", Range=f"bytes=0-{16 * MIB - 1}")["Body"].read()
+    time.sleep(2)  # what was asked for ahead
+    assert bucket.node.metric("forebay_origin_read_bytes_total", bucket=bucket.name) <= 40 * MIB
 
 
 def test_conditions(bucket):

@@ -25,7 +25,8 @@ class Authority:
         self.dir.mkdir(parents=True, exist_ok=True)
         self.ca = self.dir / "ca.crt"
         self._openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                      "-subj", "/CN=test authority", "-keyout", self.dir / "ca.key", "-out", self.ca)
+                      "-subj", "/CN=test authority", "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-keyout",
+                      self.dir / "ca.key", "-out", self.ca)
 
     def _openssl(self, *arguments):
         done = subprocess.run(["openssl", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

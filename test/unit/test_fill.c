@@ -398,6 +398,49 @@ static void test_failing_disk_in_the_middle_of_a_fill(void **state)
     sweep(FAULT_PWRITE, EIO, FAULT_PARTIAL);
 }
 
+static void wait_for_gate(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                          struct script_fate *fate)
+{
+    struct fixture *f = s->arg;
+    (void)op, (void)nth, (void)fate;
+    while (!atomic_load(&f->gate) && !atomic_load(g->cancel))
+        sys->sleep_ns(1000000);
+}
+
+static bool is_idle(struct upstream *u)
+{
+    LOCK_SCOPE(&u->lock);
+    return u->running == 0;
+}
+
+/* What is queued ahead of a file that nobody has open any more is not fetched. */
+static void test_closed_file_is_not_fetched_further(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, true);
+    struct fill *fill, *other;
+    script_set(f->script, "k", 100 * MIB, 1);
+    assert_int_equal(discover(f, 0, 0, &fill), 0);
+    assert_int_equal(read_range(fill, 0, MIB, 1), 0);
+    while (!is_idle(f->u)) /* the first part has left its place */
+        sys->sleep_ns(1000000);
+    f->script->fn = wait_for_gate;
+    lock_take(&f->u->lock);
+    f->u->concurrency.limit = 2;
+    lock_drop(&f->u->lock);
+    fill_want(fill, (struct plan_range){8 * MIB, 72 * MIB}, /* urgent= */ false);
+    other = fill_of_uncached(f->engine, f->u, SLICE_LIT("k"), SLICE_NULL, 100 * MIB); /* last in the queue */
+    fill_want(other, (struct plan_range){96 * MIB, 97 * MIB}, /* urgent= */ false);
+    fill_unref(fill);
+    atomic_store(&f->gate, true);
+    struct fill_bytes got;
+    assert_int_equal(fill_wait(other, 96 * MIB, MIB, FILL_PATIENT, f->arena, &got, NULL), 0);
+    fill_unref(other);
+    uint64_t sent = f->script->bytes_sent;
+    drop(f);
+    assert_true(sent <= (1 + 2 * 8 + 4) * MIB);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -413,6 +456,7 @@ int main(void)
         cmocka_unit_test(test_stop_ends_those_who_wait),
         cmocka_unit_test(test_full_disk_in_the_middle_of_a_fill),
         cmocka_unit_test(test_failing_disk_in_the_middle_of_a_fill),
+        cmocka_unit_test(test_closed_file_is_not_fetched_further),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -570,6 +570,44 @@ static void test_parts_are_cut_at_every_border(void **state)
     assert_int_equal(r.end, 8 * MIB + 100);
 }
 
+/* Who reads one piece after the other keeps his window when the rest of the file is fetched from a place far
+ * before him; where that place is his own, the file's window is enough. */
+static void test_rest_of_an_archive_takes_no_window_away(void **state)
+{
+    (void)state;
+    struct file f = opened("a.npz", GIB + MIB, 512 * MIB);
+    has_layout(&f, LAYOUT_ZIP, 0, 32 * MIB, 32, 0);
+    for (uint64_t at = 512 * MIB; at < 560 * MIB; at += MIB)
+        reads(&f, at, MIB);
+    f.present = 700 * MIB;
+    f.missing_at = 0;
+    reads(&f, 560 * MIB, MIB);
+    assert_true(knows(&f, PLAN_WHOLE));
+    reads(&f, 561 * MIB, MIB);
+    assert_true(reach(&f) >= 562 * MIB + WINDOW / 2);
+    f.missing_at = 562 * MIB;
+    reads(&f, 562 * MIB, MIB);
+    assert_int_equal(reach(&f), 563 * MIB);
+    assert_true(wants(&f, 563 * MIB, WINDOW / 2));
+    plan_free(f.p);
+}
+
+/* Small members that were joined into one piece are not read as one: each read fetches its own block. */
+static void test_joined_members_are_not_one(void **state)
+{
+    (void)state;
+    struct file f = opened("a.zip", GIB + MIB, 0);
+    has_layout(&f, LAYOUT_ZIP, 0, MIB + 100 * KIB, 900, 0);
+    uint64_t pieces[] = {10, 500, 77};
+    for (size_t i = 0; i < ARRAY_SIZE(pieces); i++) {
+        uint64_t at = pieces[i] * (MIB + 100 * KIB) + 4 * KIB;
+        reads(&f, at, 8 * KIB);
+        assert_int_equal(reach(&f), ALIGN_DOWN(at, MIB) + MIB);
+        assert_int_equal(f.w.n, 1);
+    }
+    plan_free(f.p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -601,6 +639,8 @@ int main(void)
         cmocka_unit_test(test_late_layout_is_left_to_its_owner),
         cmocka_unit_test(test_discovery_is_aligned_and_bounded),
         cmocka_unit_test(test_parts_are_cut_at_every_border),
+        cmocka_unit_test(test_rest_of_an_archive_takes_no_window_away),
+        cmocka_unit_test(test_joined_members_are_not_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,15 +204,35 @@ static void test_busy_answers_lower_the_limit(void **state)
     struct fixture *f = make("");
     double before = f->u->concurrency.limit;
     for (int i = 0; i < 50; i++) {
-        assert_true(upstream_try_enter(f->u));
+        assert_true(upstream_try_enter(f->u, /* ahead= */ false));
         upstream_leave(f->u, ERR_ORIGIN_BUSY);
         clock_sys_advance(2000000000);
     }
     assert_true(f->u->concurrency.limit < before);
-    assert_true(upstream_try_enter(f->u));
+    assert_true(upstream_try_enter(f->u, /* ahead= */ false));
     upstream_leave(f->u, 0);
     drop(f);
     clock_sys_stop();
+}
+
+/* Requests that nobody waits for leave a place to those for which somebody does; of one place they get that.
+ */
+static void test_readahead_leaves_a_place(void **state)
+{
+    (void)state;
+    struct fixture *f = make("origin.connections=8\n");
+    for (unsigned i = 0; i < 7; i++)
+        assert_true(upstream_try_enter(f->u, /* ahead= */ true));
+    assert_false(upstream_try_enter(f->u, /* ahead= */ true));
+    assert_true(upstream_try_enter(f->u, /* ahead= */ false));
+    assert_false(upstream_try_enter(f->u, /* ahead= */ false));
+    for (unsigned i = 0; i < 8; i++)
+        upstream_leave(f->u, 0);
+    drop(f);
+    f = make("origin.connections=1\n");
+    assert_true(upstream_try_enter(f->u, /* ahead= */ true));
+    upstream_leave(f->u, 0);
+    drop(f);
 }
 
 int main(void)
@@ -226,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_cancelled_retry_ends),
         cmocka_unit_test(test_concurrency_stays_within_its_limit),
         cmocka_unit_test(test_busy_answers_lower_the_limit),
+        cmocka_unit_test(test_readahead_leaves_a_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

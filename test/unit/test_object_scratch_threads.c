@@ -208,11 +208,90 @@ static void test_users_do_not_mount(void **state)
     object_session_free(s);
 }
 
+/* Several connections of one session write one value, and open more of them than there is memory for. */
+struct value_hand {
+    struct fixture *f;
+    uint64_t handle;
+    char letter;
+    pthread_t thread;
+    int result;
+};
+
+static void *write_value(void *arg)
+{
+    struct value_hand *h = arg;
+    char bytes[10 * KIB];
+    memset(bytes, h->letter, sizeof(bytes));
+    struct wire_put_write_req req = {.handle = h->handle, .data = slice_of(bytes, sizeof(bytes))};
+    struct wire_put_write_rep rep;
+    struct arena *a = arena_new(MIB);
+    h->result = object_put_write(h->f->session, &req, a, &rep, NULL);
+    arena_free(a);
+    return NULL;
+}
+
+static uint64_t open_value(struct fixture *f, int *ret)
+{
+    struct wire_put_open_req req = {.bucket = SLICE_LIT("values"), .key = SLICE_LIT("k"), .size = 10 * KIB};
+    struct wire_put_open_rep rep = {0};
+    *ret = object_put_open(f->session, &req, f->arena, &rep, &f->e);
+    return rep.handle;
+}
+
+/* Of two writes of the same place one succeeds, and its bytes are the value. */
+static void test_one_value_is_written_by_one_at_a_time(void **state)
+{
+    struct fixture *f = *state;
+    int r;
+    assert_int_equal(make_bucket(f, SLICE_LIT("values"), "values=memory\n"), 0);
+    for (int i = 0; i < 100; i++) {
+        struct value_hand hands[2] = {{.f = f, .letter = 'a'}, {.f = f, .letter = 'b'}};
+        hands[0].handle = hands[1].handle = open_value(f, &r);
+        assert_int_equal(r, 0);
+        for (size_t k = 0; k < 2; k++)
+            assert_int_equal(pthread_create(&hands[k].thread, NULL, write_value, &hands[k]), 0);
+        for (size_t k = 0; k < 2; k++)
+            pthread_join(hands[k].thread, NULL);
+        assert_int_equal(MIN(hands[0].result, hands[1].result), -EINVAL);
+        assert_int_equal(MAX(hands[0].result, hands[1].result), 0);
+        struct wire_put_commit_req cq = {.handle = hands[0].handle, .size = 10 * KIB};
+        struct wire_put_commit_rep cr;
+        assert_int_equal(object_put_commit(f->session, &cq, f->arena, &cr, &f->e), 0);
+        struct wire_open_req oq = {
+            .bucket = SLICE_LIT("values"), .key = SLICE_LIT("k"), .expect = UINT64_MAX, .flags = WIRE_INLINE};
+        struct wire_open_rep or ;
+        assert_int_equal(object_open(f->session, &oq, f->arena, & or, &f->e), 0);
+        assert_int_equal(or.data.n, 10 * KIB);
+        assert_int_equal(or.data.p[0], hands[0].result == 0 ? 'a' : 'b');
+        assert_int_equal(or.data.p[10 * KIB - 1], or.data.p[0]);
+    }
+}
+
+/* Handles of values are memory: there are no more of them than it allows, and a closed one makes room. */
+static void test_open_values_are_bounded(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t first;
+    int r, n = 0;
+    assert_int_equal(make_bucket(f, SLICE_LIT("values"), "values=memory\n"), 0);
+    first = open_value(f, &r);
+    while (r == 0 && n++ < 1000)
+        (void)open_value(f, &r);
+    assert_int_equal(r, -EBUSY);
+    struct wire_put_abort_req req = {.handle = first};
+    struct wire_put_abort_rep rep;
+    assert_int_equal(object_put_abort(f->session, &req, f->arena, &rep, &f->e), 0);
+    (void)open_value(f, &r);
+    assert_int_equal(r, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         BOTH(test_many_threads),
         BOTH(test_users_do_not_mount),
+        BOTH(test_one_value_is_written_by_one_at_a_time),
+        BOTH(test_open_values_are_bounded),
     };
     return cmocka_run_group_tests_name("object_scratch_threads", tests, NULL, NULL);
 }

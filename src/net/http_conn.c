@@ -16,6 +16,8 @@
  */
 #include "net/http_conn_internal.h"
 
+#include "base/sys.h"
+
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdatomic.h>
@@ -314,10 +316,13 @@ int http_conn_read_all(struct http_conn *c, struct buf *b)
     if (c->body == HTTP_BODY_LENGTH && c->body_left > b->max - b->n)
         return -E2BIG;
     char part[4096];
+    uint64_t end_ms = sys_mono_ms() + HTTP_WHOLE_MS;
     for (;;) {
         ssize_t k = http_conn_read(c, part, sizeof(part));
         if (k <= 0)
             return (int)k;
+        if (c->body != HTTP_BODY_NONE && sys_mono_ms() > end_ms)
+            return (int)body_fail(c, -ETIMEDOUT);
         int r = buf_append(b, part, (size_t)k);
         if (r < 0)
             return r;
@@ -327,11 +332,11 @@ int http_conn_read_all(struct http_conn *c, struct buf *b)
 bool http_conn_drop_body(struct http_conn *c)
 {
     char part[4096];
-    uint64_t dropped = 0;
+    uint64_t dropped = 0, end_ms = sys_mono_ms() + HTTP_DRAIN_MS;
     while (c->body != HTTP_BODY_NONE) {
         ssize_t k = http_conn_read(c, part, sizeof(part));
         dropped += k > 0 ? (uint64_t)k : 0;
-        if (k < 0 || dropped > HTTP_DRAIN_BYTES)
+        if (k < 0 || dropped > HTTP_DRAIN_BYTES || (c->body != HTTP_BODY_NONE && sys_mono_ms() > end_ms))
             return false;
     }
     return !c->body_failed;

@@ -31,7 +31,8 @@ uint64_t http_conn_id(const struct http_conn *c);      /* request id, unique in 
 /* Body bytes: >0, 0 at its end, or an error (-ETIMEDOUT, ERR_PROTOCOL, -EPIPE). Sends "100 Continue" on the
  * first call when the client waits for it. Chunked framing is removed. */
 ssize_t http_conn_read(struct http_conn *c, void *p, size_t n);
-/* Whole body into b, ERR_PROTOCOL/-E2BIG when over b's maximum. */
+/* Whole body into b, ERR_PROTOCOL/-E2BIG when over b's maximum; -ETIMEDOUT when it takes more than a minute.
+ */
 int http_conn_read_all(struct http_conn *c, struct buf *b);
 
 /* Response: head once, then the body. n_bytes UINT64_MAX: length unknown (chunked, or until close for 1.0).

@@ -13,6 +13,9 @@
     (64 * KIB) /* an unread body up to here is read and dropped to keep the connection                       \
                 */
 
+#define HTTP_DRAIN_MS 5000  /* and no longer: who dribbles shall not hold a thread */
+#define HTTP_WHOLE_MS 60000 /* for a body that is read as a whole */
+
 enum http_body {
     HTTP_BODY_NONE,    /* none, or all of it was read */
     HTTP_BODY_LENGTH,  /* `body_left` bytes follow */

@@ -10,6 +10,7 @@
  */
 #include "net/stream.h"
 
+#include "base/sys.h"
 #include "net/sock.h"
 
 #include <poll.h>
@@ -17,6 +18,7 @@
 #include <sys/socket.h>
 
 #define SENDFILE_STEP_BYTES (4 * MIB) /* most bytes of one sendfile call */
+#define RECORD_MS           60000     /* for one record of TLS, 16 KiB, to arrive whole */
 
 /* ---- now ---- */
 
@@ -123,7 +125,7 @@ ssize_t stream_recv_some(struct stream s, void *p, size_t n)
 {
     if (!s.tls)
         return sock_recv_some(s.fd, p, n);
-    for (;;) {
+    for (uint64_t end_ms = sys_mono_ms() + RECORD_MS;;) {
         ssize_t k = tls_recv(s.tls, p, n);
         if (k > 0)
             return k;
@@ -132,6 +134,8 @@ ssize_t stream_recv_some(struct stream s, void *p, size_t n)
         int w = wait_for(s);
         if (w < 0)
             return w;
+        if (sys_mono_ms() > end_ms) /* bytes come, but no record of them */
+            return -ETIMEDOUT;
     }
 }
 

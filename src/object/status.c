@@ -28,6 +28,19 @@ int op_report(struct object_session *ses, const struct wire_report_req *req, str
     return 0;
 }
 
+/* Gives a JSON text, and frees it. How long it gets is the doing of users (mounts, keys), not ours. */
+static int give_json(char *text, const char *what, struct arena *a, struct slice *ret, struct err *e)
+{
+    _cleanup_free_ char *mine = text;
+    if (!mine)
+        return err_set(e, -ENOMEM, "%s", what);
+    size_t n = strlen(mine);
+    if (n >= arena_left(a))
+        return err_set(e, -E2BIG, "%s: %zu bytes are too many to be sent", what, n);
+    *ret = arena_dup(a, slice_of(mine, n));
+    return 0;
+}
+
 static json_t *disks_json(struct store *store)
 {
     json_t *list = json_array();
@@ -129,11 +142,7 @@ int op_status(struct object_session *ses, const struct wire_status_req *req, str
         return err_set(e, -ENOMEM, "status");
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     json_decref(o);
-    if (!text)
-        return err_set(e, -ENOMEM, "status");
-    rep->json = arena_dup(a, slice_str(text));
-    free(text);
-    return 0;
+    return give_json(text, "status", a, &rep->json, e);
 }
 
 /* ---- usage ---- */
@@ -187,9 +196,5 @@ int op_usage(struct object_session *ses, const struct wire_usage_req *req, struc
     name_buckets(s, g.list);
     char *text = json_dumps(g.list, JSON_SORT_KEYS | JSON_COMPACT);
     json_decref(g.list);
-    if (!text)
-        return err_set(e, -ENOMEM, "usage");
-    rep->json = arena_dup(a, slice_str(text));
-    free(text);
-    return 0;
+    return give_json(text, "usage", a, &rep->json, e);
 }

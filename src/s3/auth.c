@@ -41,25 +41,33 @@ struct slice auth_lower(struct arena *a, struct slice s)
 
 struct slice auth_header(const struct auth_request *r, struct slice name, struct arena *a)
 {
-    struct slice value = SLICE_NULL;
+    const struct http_header *first = NULL;
+    size_t found = 0, total = 0, n = 0;
+    char *p;
 
     for (size_t i = 0; i < r->http->n_headers; i++) {
         const struct http_header *h = &r->http->headers[i];
 
         if (!slice_eq_case(h->name, name))
             continue;
-        if (!value.p) {
-            value = h->value.p ? h->value : SLICE_LIT("");
-            continue;
-        }
-        char *p = arena_alloc(a, value.n + 1 + h->value.n);
-        memcpy(p, value.p, value.n);
-        p[value.n] = ',';
-        if (h->value.n)
-            memcpy(p + value.n + 1, h->value.p, h->value.n);
-        value = slice_of(p, value.n + 1 + h->value.n);
+        first = found++ ? first : h;
+        total += h->value.n + 1;
     }
-    return value;
+    if (found <= 1)
+        return !first ? SLICE_NULL : first->value.p ? first->value : SLICE_LIT("");
+    p = arena_alloc(a, total); /* once: as long as the headers themselves, however many there are */
+    for (size_t i = 0; i < r->http->n_headers; i++) {
+        const struct http_header *h = &r->http->headers[i];
+
+        if (!slice_eq_case(h->name, name))
+            continue;
+        if (h != first)
+            p[n++] = ',';
+        if (h->value.n)
+            memcpy(p + n, h->value.p, h->value.n);
+        n += h->value.n;
+    }
+    return slice_of(p, n);
 }
 
 int auth_parse_date(struct slice s, uint64_t *ret_ns)
@@ -288,6 +296,7 @@ void auth_keys_fini(struct auth_keys *k)
 
 static void signing_key(struct auth_keys *k, const struct auth_claim *c, struct sigv4_key *ret)
 {
+    assert(c->access_key.n <= AUTH_ACCESS_KEY_MAX); /* find_secret knows none that is longer */
     {
         LOCK_SCOPE(&k->lock);
         for (size_t i = 0; i < k->n_recent; i++) {
@@ -337,6 +346,16 @@ static bool signs_enough(const struct auth_request *r, const struct auth_claim *
     return true;
 }
 
+static bool is_among(const struct sigv4_pair *pairs, size_t n, struct slice name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (slice_eq(pairs[i].name, name))
+            return true;
+    return false;
+}
+
+/* The signed headers, each named once: the arena has room for the request's headers, not for many times
+ * them. */
 static enum s3_error collect_headers(const struct auth_request *r, const struct auth_claim *c,
                                      struct arena *a, struct sigv4_pair *pairs, size_t *ret_n)
 {
@@ -345,11 +364,10 @@ static enum s3_error collect_headers(const struct auth_request *r, const struct 
 
     while (names.n) {
         struct slice name = auth_lower(a, slice_split(&names, ';'));
-        struct slice value = auth_header(r, name, a);
 
-        if (!name.n || n == HTTP_HEADERS_MAX)
+        if (!name.n || n == HTTP_HEADERS_MAX || is_among(pairs, n, name))
             return S3_ERR_AUTH_MALFORMED;
-        pairs[n++] = (struct sigv4_pair){name, value};
+        pairs[n++] = (struct sigv4_pair){name, auth_header(r, name, a)};
     }
     *ret_n = n;
     return S3_OK;
@@ -459,9 +477,8 @@ static enum s3_error verify_policy_v4(const struct auth_policy *p, struct auth_c
     struct sigv4_key key;
     unsigned n = 0;
 
-    if (!slice_eq_str(p->algorithm, ALGORITHM) || parse_credential(p->credential, c) || set_time(c, p->date))
-        return REFUSE(INVALID_ARGUMENT, "x-amz-algorithm, x-amz-credential and x-amz-date must be those of "
-                                        "signature version 4");
+    if (!slice_eq_str(p->algorithm, ALGORITHM) || set_time(c, p->date))
+        return REFUSE(INVALID_ARGUMENT, "x-amz-algorithm and x-amz-date must be of signature version 4");
     if (memcmp(c->date.p, c->time, SIGV4_DATE_LEN) != 0 || !slice_eq_str(c->service, "s3") ||
         !slice_eq(c->region, keys->region))
         return REFUSE(INVALID_ARGUMENT, "x-amz-credential is of another day, region or service");
@@ -480,11 +497,13 @@ enum s3_error auth_verify_policy(const struct auth_policy *p, struct auth_keys *
 {
     struct auth_claim c = {.payload_hash = SLICE_LIT("UNSIGNED-PAYLOAD")};
     bool v4 = p->algorithm.p || p->credential.p;
-    struct slice key = p->credential;
     enum s3_error error;
 
     c.kind = v4 ? AUTH_URL_V4 : AUTH_URL_V2;
-    c.access_key = v4 ? slice_split(&key, '/') : p->access_key;
+    c.access_key = p->access_key;
+    /* The key whose secret is looked for and that of the signature are of one reading of the credential. */
+    if (v4 && parse_credential(p->credential, &c))
+        return REFUSE(INVALID_ARGUMENT, "x-amz-credential must be KEY/DATE/REGION/s3/aws4_request");
     if (c.access_key.n == 0 || p->signature.n == 0 || p->policy.n == 0)
         return REFUSE(INVALID_ARGUMENT, "the form needs a policy, its signature and the access key");
     if (find_secret(&c, keys, a))

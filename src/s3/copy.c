@@ -1,6 +1,7 @@
 /*
  * CopyObject. Within a bucket and without conditions the origin copies by itself; otherwise (another bucket,
- * other metadata, conditions on the source, an origin that cannot copy) the bytes are read and written here.
+ * other metadata, conditions on the source or the target, an origin that cannot copy) the bytes are read and
+ * written here.
  *
  * 1. The copy has the bytes of exactly one version of the source.
  * 2. Metadata and tags come from the source, each unless the request says that it replaces them.
@@ -62,7 +63,8 @@ static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct s
 }
 
 enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
-                           struct slice if_match, const struct part_list *parts, struct wire_attr *ret)
+                           const struct wire_put_open_req *to, const struct part_list *parts,
+                           struct wire_attr *ret)
 {
     struct sink k;
     enum s3_error error;
@@ -72,7 +74,9 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice 
     k.open.key = r->key;
     k.open.content_type = type;
     k.open.meta = meta;
-    k.open.if_match = if_match;
+    k.open.if_match = to->if_match;
+    k.open.if_none_match = to->if_none_match;
+    k.open.if_none_etag = to->if_none_etag;
     if (parts->n && s->attr.etag.n < sizeof k.etag) {
         k.parts = parts->text;
         (void)snprintf(k.etag, sizeof k.etag, SLICE_FMT, SLICE_ARG(s->attr.etag));
@@ -83,7 +87,7 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice 
 }
 
 static enum s3_error copy_here(struct s3_request *r, struct source *s, struct replaced replaced,
-                               struct wire_attr *ret)
+                               const struct wire_put_open_req *to, struct wire_attr *ret)
 {
     struct slice type, meta, asked_type, asked_meta, tags, sum;
     const struct part_list no_parts = {0};
@@ -102,12 +106,18 @@ static enum s3_error copy_here(struct s3_request *r, struct source *s, struct re
         sum = SLICE_LIT("");
     if (!error) /* the bytes are the same, so is their checksum */
         error = put_own_line(r, meta, META_CHECKSUM, sum, &meta);
-    return error ? error : copy_rewrite(r, s, type, meta, SLICE_LIT(""), &no_parts, ret);
+    return error ? error : copy_rewrite(r, s, type, meta, to, &no_parts, ret);
+}
+
+static bool has_conditions(const struct wire_put_open_req *to)
+{
+    return to->if_none_match || to->if_match.n > 0 || to->if_none_etag.n > 0;
 }
 
 static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_attr *ret)
 {
     bool replace, same_bucket = slice_eq(s->bucket, r->bucket);
+    struct wire_put_open_req to = {0}; /* its conditions */
     struct replaced replaced;
     struct slice type, meta;
     struct err e = {0};
@@ -119,19 +129,21 @@ static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_at
     replace = replaced.meta || replaced.tags;
     if (!error)
         error = put_metadata(r, &type, &meta); /* for what it refuses */
+    if (!error)
+        error = put_conditions(r, &to);
     if (error)
         return error;
     if (same_bucket && slice_eq(s->key, r->key) && !replace)
         return reply_refuse(r, S3_ERR_INVALID_REQUEST,
                             "a copy onto itself must change something: use x-amz-metadata-directive REPLACE");
-    if (same_bucket && !replace && !source_has_conditions(r)) {
+    if (same_bucket && !replace && !source_has_conditions(r) && !has_conditions(&to)) {
         status = copy_at_origin(r, s, ret, &e);
         if (status == 0)
             return S3_OK;
         if (status != ERR_NOT_IMPLEMENTED)
             return reply_failed(r, status, &e);
     }
-    return copy_here(r, s, replaced, ret);
+    return copy_here(r, s, replaced, &to, ret);
 }
 
 void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns,

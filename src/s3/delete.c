@@ -36,6 +36,8 @@ enum s3_error s3_op_delete_object(struct s3_request *r)
 
     if (match.p)
         req.if_match = condition_bare_etag(match);
+    if (match.p && req.if_match.n == 0) /* no object has it; below it would mean no condition */
+        return S3_ERR_PRECONDITION;
     status = object_remove(r->s3->session, &req, r->arena, &rep, &e);
     if (status)
         return reply_failed(r, status, &e);
@@ -120,6 +122,10 @@ static void delete_one(struct s3_request *r, struct item *item, struct arena *a)
 
     if (item->version.n && !slice_eq_str(item->version, "null")) {
         item->error = S3_ERR_NOT_IMPLEMENTED;
+        return;
+    }
+    if (item->etag.p && item->etag.n == 0) {
+        item->error = S3_ERR_PRECONDITION;
         return;
     }
     if (item->key.n > S3_KEY_MAX_BYTES) {

@@ -20,6 +20,7 @@
 #define FIELDS_MAX       64
 #define FIELDS_MAX_BYTES (64 * KIB) /* all of them, as they are kept */
 #define REPLY_MAX_BYTES  (16 * KIB)
+#define FIELDS_MAX_NS    60000000000ull /* for all of them to arrive */
 
 struct post {
     struct s3_request *r;
@@ -32,9 +33,14 @@ struct post {
     enum s3_error error; /* of the file's bytes */
 };
 
+/* body_source_fn. Until it is known who made the form, nobody keeps a thread by dribbling. */
 static ssize_t read_conn(void *arg, void *p, size_t n)
 {
-    return http_conn_read(arg, p, n);
+    const struct post *post = arg;
+
+    if (post->r->anonymous && sys->mono_ns() > post->r->started_ns + FIELDS_MAX_NS)
+        return -ETIMEDOUT;
+    return http_conn_read(post->r->conn, p, n);
 }
 
 /* Value of a field, SLICE_NULL when the form has none. */
@@ -218,6 +224,10 @@ static enum s3_error become_put(struct post *p)
     for (size_t i = 0; i < p->n; i++) {
         struct slice name = slice_str(p->fields[i].name);
 
+        for (size_t j = 0; j < name.n; j++) /* names become lines of metadata, and of answers */
+            if ((unsigned char)name.p[j] < 0x20)
+                return reply_refuse(p->r, S3_ERR_INVALID_ARGUMENT,
+                                    "the name of a field of the form has a control character");
         for (size_t j = 0; j < p->fields[i].value.n; j++)
             if ((unsigned char)p->fields[i].value.p[j] < 0x20 && !slice_eq_str(name, "tagging"))
                 return reply_refuse(p->r, S3_ERR_INVALID_ARGUMENT,
@@ -318,7 +328,7 @@ enum s3_error s3_op_post_object(struct s3_request *r)
     enum s3_error error;
 
     p->r = r;
-    error = form_init(&p->form, request_header(r, "content-type"), read_conn, r->conn);
+    error = form_init(&p->form, request_header(r, "content-type"), read_conn, p);
     if (!error)
         error = post(p);
     form_fini(&p->form);

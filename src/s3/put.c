@@ -257,7 +257,8 @@ enum s3_error put_conditions(struct s3_request *r, struct wire_put_open_req *q)
         q->if_none_etag = condition_bare_etag(none);
     if (match.p)
         q->if_match = condition_bare_etag(match);
-    return S3_OK;
+    /* No object has an empty ETag; the layers below would take it for no condition. */
+    return match.p && q->if_match.n == 0 ? S3_ERR_PRECONDITION : S3_OK;
 }
 
 /* Hashes that were verified can be given to the origin too. */

@@ -241,12 +241,13 @@ enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept);
 
 struct source;
 struct part_list;
-/* Writes the bytes of an opened source as the request's object. `if_match`: the version that may be replaced,
- * or empty. parts: those of the source, which the new object then has with the source's ETag; none when n is
- * 0.
+/* Writes the bytes of an opened source as the request's object. `to`: the conditions of that write, nothing
+ * else of it is looked at. parts: those of the source, which the new object then has with the source's ETag;
+ * none when n is 0.
  */
 enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
-                           struct slice if_match, const struct part_list *parts, struct wire_attr *ret);
+                           const struct wire_put_open_req *to, const struct part_list *parts,
+                           struct wire_attr *ret);
 
 /* <element> with LastModified, ETag and the kept checksum (may be empty), the answer of both kinds of copies.
  */

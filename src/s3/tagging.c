@@ -57,6 +57,7 @@ static enum s3_error change(struct s3_request *r, struct slice kept)
     struct source s = {.r = r, .bucket = r->bucket, .key = r->key};
     _cleanup_(arena_freep) struct arena *a = arena_new(PARTS_ARENA_BYTES);
     struct part_list parts;
+    struct wire_put_open_req to = {0};
     struct wire_attr attr;
     struct slice meta;
     enum s3_error error = source_open(&s, 0, UINT64_MAX);
@@ -67,8 +68,9 @@ static enum s3_error change(struct s3_request *r, struct slice kept)
             error = put_own_line(r, s.attr.meta, META_TAGS, kept, &meta);
         if (!error && parts.n == 0 && slice_find(meta_get(meta, META_CHECKSUM), '-') >= 0)
             error = put_own_line(r, meta, META_CHECKSUM, SLICE_LIT(""), &meta);
+        to.if_match = s.attr.etag;
         if (!error)
-            error = copy_rewrite(r, &s, s.attr.content_type, meta, s.attr.etag, &parts, &attr);
+            error = copy_rewrite(r, &s, s.attr.content_type, meta, &to, &parts, &attr);
         if (error == S3_ERR_PRECONDITION)
             error = S3_ERR_CONFLICT;
     }

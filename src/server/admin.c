@@ -112,9 +112,10 @@ static void page_status(struct server *s, struct http_conn *c)
         reply_error(c, 403, e.text);
         return;
     }
+    _cleanup_(arena_freep) struct arena *a = arena_new(ANSWER_MAX_BYTES);
     struct wire_status_req req = {.request_id = http_conn_id(c)};
     struct wire_status_rep rep = {.fd = -1};
-    int k = object_status(s->session, &req, http_conn_arena(c), &rep, &e);
+    int k = object_status(s->session, &req, a, &rep, &e);
     json_t *o = k < 0 ? NULL : json_loadb(rep.json.p, rep.json.n, 0, NULL);
     if (!o) {
         reply_error(c, k < 0 ? err_http_status(k) : 500, k < 0 ? e.text : "status is not JSON");

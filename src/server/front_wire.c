@@ -114,6 +114,23 @@ static int receive_head(struct worker *w, struct conn *c, uint8_t ret_head[WIRE_
     return 0;
 }
 
+/* The rest of a body; before HELLO all of it until the deadline that the peer has for that, however it
+ * dribbles. */
+static int receive_rest(struct conn *c, char *p, size_t n)
+{
+    const struct wire_conn *wc = c->wire;
+    while (n > 0) {
+        ssize_t k = sock_recv_some(c->fd, p, n);
+        if (k < 0)
+            return (int)k;
+        p += k;
+        n -= (size_t)k;
+        if (n > 0 && !wc->session && sys_mono_ms() > wc->hello_deadline_ms)
+            return -ETIMEDOUT;
+    }
+    return 0;
+}
+
 static int receive_body(struct worker *w, struct conn *c, struct frame *fr)
 {
     size_t want = fr->h.body_bytes;
@@ -126,7 +143,7 @@ static int receive_body(struct worker *w, struct conn *c, struct frame *fr)
     if (left > 0) {
         char *p = buf_reserve(&w->in, left);
         assert(p != NULL); /* the header's decoder checked the length */
-        k = sock_recv_all(c->fd, p, left);
+        k = receive_rest(c, p, left);
         if (k < 0)
             return err_errno(&fr->e, k, "body");
         buf_used(&w->in, left);

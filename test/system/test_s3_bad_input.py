@@ -2,13 +2,16 @@
 nothing is stored, the node's memory stays where it was, and the next request is served.
 """
 
+import contextlib
 import socket
+import threading
 import time
 import urllib.parse
 
 import pytest
 
 import harness
+import wire
 from test_s3_security import ask, fetch, send, signed
 from test_s3_settings import refused
 
@@ -162,3 +165,56 @@ def test_keys_that_are_none(bucket, key, code):
     if "%" not in key:
         assert ask(bucket.node, "PUT", f"/{bucket.name}/{key}", b"x").error()["Code"] == code
     assert nothing_there(bucket)
+
+
+def test_a_header_that_is_sent_or_named_often(bucket):
+    """Who knows an access key but not its secret is refused, and nothing more, however often a header is to be signed."""
+    access_key, _ = bucket.node.credentials
+    now, lines = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), ("x-amz-meta-a: " + "v" * 250 + "\r\n") * 110
+    start = f"GET /{bucket.name}/k%s HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+    four = start % "" + (f"x-amz-date: {now}\r\nx-amz-content-sha256: UNSIGNED-PAYLOAD\r\nAuthorization: AWS4-HMAC-SHA256 "
+                         f"Credential={access_key}/{now[:8]}/{harness.REGION}/s3/aws4_request,SignedHeaders=host;x-amz-date;"
+                         f"x-amz-content-sha256%s,Signature={'0' * 64}\r\n")
+    two = start % f"?AWSAccessKeyId={access_key}&Expires=9999999999&Signature=x"
+    for head, code in ((four % ";x-amz-meta-a", b"SignatureDoesNotMatch"), (two, b"SignatureDoesNotMatch"),
+                       (four % (";x-amz-meta-a" * 60), b"AuthorizationHeaderMalformed")):
+        answer = flood(bucket.node, (head + lines + "\r\n").encode())
+        assert code in answer, answer[:500]
+    assert send(bucket.node, "GET", "/-/health").status == 200
+
+
+def test_bodies_that_dribble_hold_no_threads(new_node):
+    """Nobody who has not signed keeps a thread by sending a byte now and then of a body that nobody wants."""
+    node, done = new_node(threads="4"), threading.Event()
+    host, port = urllib.parse.urlsplit(node.endpoint).netloc.split(":")
+
+    def dribble(connections):
+        while not done.wait(0.5):
+            for connection in connections:
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"x")
+
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=20)) for _ in range(8)]
+        for connection in slow:
+            connection.sendall(b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n")
+        thread = threading.Thread(target=dribble, args=(slow,))
+        thread.start()
+        try:
+            time.sleep(1)
+            assert ask(node, "GET", "/").status == 200
+        finally:
+            done.set()
+            thread.join()
+
+
+def test_a_status_longer_than_a_request_may_hold(new_node):
+    """What clients report of their mounts, in whatever length, is shown or refused; the node goes on."""
+    node, report = new_node(), 51
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            client = stack.enter_context(wire.Wire(node.socket_path))
+            client.call(report, wire.text(b"\1" * 4000) + wire.text("b") + wire.u32(0) + wire.text(b"\2" * 4000))
+        reply = ask(node, "GET", "/-/api/v1/status")
+        assert reply.status == 200 and len(reply.body) > 1 << 20
+        assert send(node, "GET", "/-/health").status == 200

@@ -10,6 +10,7 @@ import pytest
 
 import harness
 from keyorigin import KeyOrigin, Object
+from test_s3_security import ask, send, signed
 
 MIB = 1 << 20
 SIZES = [0, 1, 4095, 128 * 1024, 128 * 1024 + 1, MIB, 9 * MIB + 17]
@@ -160,6 +161,35 @@ def test_conditional_puts(bucket):
     bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"three", IfMatch=etag)
     assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"three"
     assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"three"
+
+
+def test_conditional_copies(bucket):
+    """Conditions on the target of a copy are those of a PUT, also where the origin could copy by itself."""
+    node, path = bucket.node, f"/{bucket.name}/to"
+    bucket.s3.put_object(Bucket=bucket.name, Key="from", Body=b"new")
+    etag = bucket.s3.put_object(Bucket=bucket.name, Key="to", Body=b"old")["ETag"]
+
+    def copy(**condition):
+        headers = {"x-amz-copy-source": f"/{bucket.name}/from", **{k.replace("_", "-"): v for k, v in condition.items()}}
+        return send(node, "PUT", path, signed(node, "PUT", path, headers))
+
+    for condition in ({"If_None_Match": "*"}, {"If_Match": '"0123456789abcdef0123456789abcdef"'}, {"If_Match": '""'}):
+        assert copy(**condition).status == 412, condition
+        assert bucket.truth.get_object(Bucket=bucket.name, Key="to")["Body"].read() == b"old"
+    assert copy(If_Match=etag).status == 200
+    assert bucket.s3.get_object(Bucket=bucket.name, Key="to")["Body"].read() == b"new"
+
+
+def test_a_condition_on_no_etag_at_all_does_not_hold(bucket):
+    """An empty ETag is that of no object; it does not mean that there is no condition."""
+    path = f"/{bucket.name}/k"
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"old")
+    for method, body in (("PUT", b"new"), ("DELETE", b"")):
+        headers = signed(bucket.node, method, path, {"If-Match": '""'}, body=body)
+        assert send(bucket.node, method, path, headers, body).error()["Code"] == "PreconditionFailed"
+    document = b"<Delete><Object><Key>k</Key><ETag></ETag></Object></Delete>"
+    assert b"PreconditionFailed" in ask(bucket.node, "POST", f"/{bucket.name}?delete=", document).body
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"old"
 
 
 def test_overwriting_and_deleting_are_seen_at_once(bucket):

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import time
 import urllib.parse
 
 import pytest
@@ -204,3 +205,15 @@ def test_bucket_requests_that_are_refused(node):
     writer = harness.s3_client(node.endpoint, *user(node, harness.random_name("w"), role="writer"))
     assert refused(writer.create_bucket, Bucket="some-bucket") == (403, "AccessDenied")
     assert refused(writer.delete_bucket, Bucket="some-bucket") == (403, "AccessDenied")
+
+
+def test_a_credential_longer_than_any_key(bucket):
+    """The whole key of the credential is looked for, not what stands before its first slash; the node goes on."""
+    access_key, _ = bucket.node.credentials
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    fields = {"key": "k", "policy": base64.b64encode(b"{}").decode(), "x-amz-algorithm": "AWS4-HMAC-SHA256", "x-amz-date": now,
+              "x-amz-credential": f"{access_key}/{'A' * 50000}/{now[:8]}/{harness.REGION}/s3/aws4_request",
+              "x-amz-signature": "0" * 64}
+    for _ in range(3):
+        assert post(bucket, fields).error()["Code"] == "InvalidAccessKeyId"
+    assert nothing_there(bucket)

@@ -86,8 +86,9 @@ static void drop_staged(struct mount *m, struct dir *d)
     d->n_staged = 0;
 }
 
-static bool is_staged(const struct dir *d, struct slice name)
+static bool is_staged(struct mount *m, const struct dir *d, struct slice name)
 {
+    LOCK_SCOPE(node_table_lock(m->nodes)); /* it may be renamed in another directory by now */
     for (size_t i = 0; i < d->n_staged; i++)
         if (slice_eq(slice_of(d->staged[i]->name, d->staged[i]->name_n), name))
             return true;
@@ -142,7 +143,7 @@ static void start_at(struct mount *m, struct dir *d, const char *after, uint64_t
 }
 
 /* Makes d->entry the entry number d->at. 1, 0 at the end, or an error. */
-static int peek(struct dir *d, struct err *e)
+static int peek(struct mount *m, struct dir *d, struct err *e)
 {
     while (!d->has_entry && !d->ended) {
         int r = client_lister_next(d->lister, &d->entry, e);
@@ -153,7 +154,7 @@ static int peek(struct dir *d, struct err *e)
             break;
         struct slice name =
             slice_starts(d->entry.key, slice_of(d->prefix, d->prefix_n)) ? name_of_entry(d) : SLICE_NULL;
-        d->has_entry = name.n > 0 && !is_staged(d, name);
+        d->has_entry = name.n > 0 && !is_staged(m, d, name);
     }
     return d->has_entry;
 }
@@ -182,7 +183,7 @@ static int seek(struct mount *m, struct dir *d, uint64_t offset, struct err *e)
             start_at(m, d, "", FIRST_LISTED(d));
     }
     while (d->at < offset) {
-        int r = peek(d, e);
+        int r = peek(m, d, e);
         if (r < 0)
             return r;
         if (r == 0)
@@ -326,7 +327,7 @@ static int fill(struct filler *f, uint64_t offset, struct err *e)
         return 0;
     int r = seek(f->m, d, MAX(offset, (uint64_t)FIRST_LISTED(d)), e);
     while (r == 0) {
-        r = peek(d, e);
+        r = peek(f->m, d, e);
         if (r <= 0 || !add_listed(f))
             break;
         advance(d);

@@ -135,11 +135,18 @@ static bool dies_too_often(struct keeper *k)
     return often;
 }
 
+/* One that serves ends by itself on these; one that was about to had no handler yet. */
+static bool was_asked_to_end(int status)
+{
+    int sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return sig == SIGTERM || sig == SIGINT || sig == SIGHUP;
+}
+
 /* Whether another process shall take over from one that ended so. */
 static bool may_resume(struct keeper *k, int status, bool was_ready, bool was_first)
 {
     bool can = k->fuse_fd >= 0 && kept_facts(k->kept)->can_resume && !is_over(k->fuse_fd);
-    if (!can || (WIFEXITED(status) && (was_ready || was_first)))
+    if (!can || (WIFEXITED(status) && (was_ready || was_first)) || (!was_ready && was_asked_to_end(status)))
         return false;
     if (k->must_upgrade)
         return true;

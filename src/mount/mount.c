@@ -24,7 +24,8 @@
 #include <string.h>
 
 #define MAX_BACKGROUND 64
-#define CLIENT_SPARE   4 /* connections beside one per thread */
+#define CLIENT_SPARE   4   /* connections beside one per thread */
+#define AWAY_MS        200 /* between two tries to reach the node, by a process that takes over */
 
 void mount_negotiate(struct mount *m, struct fuse_conn_info *conn, unsigned wanted, unsigned unwanted,
                      enum passthrough_extra extra)
@@ -117,6 +118,39 @@ static int connect_node(struct mount *m, struct err *e)
         return err_set(e, ERR_BAD_OPTION, "%s: a mount needs the Unix socket of a node on this machine",
                        client_address(m->client));
     return 0;
+}
+
+/* The node does not run, or not yet. */
+static bool is_away(int code)
+{
+    switch (code) {
+    case -ENOENT:
+    case -ECONNREFUSED:
+    case -ECONNRESET:
+    case -EPIPE:
+    case -EAGAIN:
+    case -ETIMEDOUT:
+    case -EHOSTDOWN:
+    case ERR_CLOSED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* For a process that takes over: what is open outlives a node that is away, however long; what was written
+ * and not published exists nowhere else. -ENODEV: the mount is gone. */
+static int connect_again(struct mount *m, struct err *e)
+{
+    struct pollfd p = {.fd = m->seat.fuse_fd}; /* asked for nothing, it tells only of its end */
+    int r;
+    for (bool is_first = true; is_away(r = connect_node(m, e)); is_first = false) {
+        if (is_first)
+            log_warn("mount", "%s: taking over when the node answers", e->text);
+        if (poll(&p, 1, AWAY_MS) > 0)
+            return err_set(e, -ENODEV, "%s: unmounted", m->options->directory);
+    }
+    return r;
 }
 
 /* A mount whose process is gone is in the way of a new one. */
@@ -340,7 +374,7 @@ int mount_run(const struct mount_options *given, const struct mount_callbacks *c
     if (!mount_takes_over(m))
         r = prepare_directory(o->directory, e);
     if (r == 0)
-        r = connect_node(m, e);
+        r = mount_takes_over(m) ? connect_again(m, e) : connect_node(m, e);
     if (r == 0)
         r = mount_takes_over(m) ? open_again(m, e) : open_bucket(m, e);
     if (r == 0)

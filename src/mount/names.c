@@ -312,7 +312,9 @@ struct moving {
     struct err err;
 };
 
-/* What was written so far has to be at the origin to be copied there. */
+/* What was written so far has to be at the origin to be copied there; what comes later waits for its new
+ * name.
+ */
 static void publish_one(void *arg, struct node *n)
 {
     struct moving *x = arg;
@@ -320,10 +322,12 @@ static void publish_one(void *arg, struct node *n)
     int r = x->result == 0 ? staging_acquire(x->m, n, STAGING_JOIN, &s, &x->err) : -ENOENT;
     node_unref(x->m->nodes, n);
     if (r == 0)
-        r = staging_publish(x->m, s, &x->err);
+        r = staging_begin_move(x->m, s, &x->err);
     if (r < 0 && r != -ENOENT)
         x->result = r;
-    if (!s)
+    if (r < 0 && s)
+        staging_release(x->m, s);
+    if (r < 0)
         return;
     x->stagings = realloc(x->stagings, (x->n + 1) * sizeof(x->stagings[0]));
     if (!x->stagings)
@@ -347,44 +351,58 @@ static int rename_directory(struct target *from, struct target *to, const char *
     if (r == 0)
         node_move(m->nodes, from->node, to->parent, slice_str(new_name));
     for (size_t i = 0; i < x.n; i++) {
-        if (r == 0)
-            staging_move(m, x.stagings[i]);
+        staging_end_move(m, x.stagings[i], r == 0);
         staging_release(m, x.stagings[i]);
     }
     free(x.stagings);
     return r;
 }
 
-static int rename_target(struct target *from, struct target *to, const char *new_name, unsigned flags,
-                         struct err *e)
+static int rename_file(struct target *from, struct target *to, const char *new_name, unsigned flags,
+                       struct err *e)
 {
     struct mount *m = from->m;
-    if (flags & ~(unsigned)RENAME_NOREPLACE)
-        return -EINVAL;
-    if (from->node && from->node->is_dir)
-        return rename_directory(from, to, new_name, flags, e);
-    if (flags & RENAME_NOREPLACE && to->staging)
-        return -EEXIST;
-    int r = from->staging ? staging_publish(m, from->staging, e) : 0;
+    int r = 0;
+    if (from->node && !from->staging) /* begun after target_init looked, and before the pause */
+        r = staging_acquire(m, from->node, STAGING_JOIN, &from->staging, e);
+    r = r == -ENOENT ? 0 : r;
+    if (r == 0 && from->staging)
+        r = staging_begin_move(m, from->staging, e);
+    bool is_begun = from->staging && r == 0;
     /* Whoever still writes to the target writes to a file without a name from now on. */
     if (r == 0 && to->staging)
         (void)staging_set_unlinked(m, to->staging, true);
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    struct node_attr attr;
+    struct node_attr attr = {0};
     if (r == 0)
         r = move_object(from, to, flags, &attr, &b, e);
-    if (r < 0) {
-        if (to->staging)
-            (void)staging_set_unlinked(m, to->staging, false);
-        return r;
+    if (r < 0 && to->staging)
+        (void)staging_set_unlinked(m, to->staging, false);
+    if (r == 0 && from->node) {
+        node_move(m->nodes, from->node, to->parent, slice_str(new_name));
+        node_set_attr(m->nodes, from->node, &attr);
     }
+    if (is_begun)
+        staging_end_move(m, from->staging, r == 0);
+    return r;
+}
+
+static int rename_target(struct target *from, struct target *to, const char *new_name, unsigned flags,
+                         struct err *e)
+{
+    bool is_dir = from->node && from->node->is_dir;
+    if (flags & ~(unsigned)RENAME_NOREPLACE)
+        return -EINVAL;
+    if (!is_dir && flags & RENAME_NOREPLACE && to->staging)
+        return -EEXIST;
     if (!from->node)
-        return 0;
-    node_move(m->nodes, from->node, to->parent, slice_str(new_name));
-    node_set_attr(m->nodes, from->node, &attr);
-    if (from->staging)
-        staging_move(m, from->staging);
-    return 0;
+        return rename_file(from, to, new_name, flags, e);
+    struct staging_pause mark;
+    staging_pause(from->m, &mark, from->node);
+    int r =
+        is_dir ? rename_directory(from, to, new_name, flags, e) : rename_file(from, to, new_name, flags, e);
+    staging_go_on(from->m, &mark);
+    return r;
 }
 
 void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,

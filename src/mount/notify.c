@@ -179,7 +179,12 @@ static void trim(struct mount *m)
         struct node *n = node_table_oldest(m->nodes);
         if (!n)
             return;
-        drop_name(m, n->parent->id, n->name, n->name_n);
+        lock_take(node_table_lock(m->nodes)); /* a rename frees the old name */
+        uint64_t parent_id = n->parent->id;
+        size_t name_n = n->name_n;
+        _cleanup_free_ char *name = slice_dup(slice_of(n->name, name_n));
+        lock_drop(node_table_lock(m->nodes));
+        drop_name(m, parent_id, name, name_n);
         node_unref(m->nodes, n);
     }
 }

@@ -24,6 +24,8 @@
  *  1. While n_passthrough > 0 or the file is kept open, backing_id is registered, and what keeps its bytes in
  * place is held: backing_file, or the staging that every such handle references.
  *  2. A handle counts in exactly one of n_passthrough and n_plain.
+ *  3. While a node has a staging, whoever opens it uses that: a file that was opened to be read while the
+ * staging began is closed again, lest it become the backing file of those who write.
  *
  * Failure modes: a file that the kernel refuses as backing file is served plainly; without the capability
  * passthrough is given up for the whole mount, and the log says so.
@@ -194,17 +196,21 @@ static void choose_for_reading_locked(struct mount *m, struct node *n, struct ha
         warm_track_locked(m->warm, n, o->key_hash, o->serial, valid_ms);
 }
 
-static void choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct mount_opened *o)
+/* false: somebody began to write it meanwhile. */
+static bool choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct mount_opened *o)
 {
     struct warm_trash *trash = NULL;
     bool is_here = client_file_is_complete(o->file);
     bool is_complete = atomic_load(&m->is_passthrough) && is_here;
-    if (is_here)
-        stats_add(m->stats, STATS_HERE_OPENS, 1);
     lock_take(node_table_lock(m->nodes));
-    choose_for_reading_locked(m, n, h, o, is_complete, &trash);
+    bool may = !n->staging;
+    if (may)
+        choose_for_reading_locked(m, n, h, o, is_complete, &trash);
     lock_drop(node_table_lock(m->nodes));
     warm_empty(m->warm, trash);
+    if (may && is_here)
+        stats_add(m->stats, STATS_HERE_OPENS, 1);
+    return may;
 }
 
 /* A file that is open by passthrough already, or was kept so. */
@@ -240,11 +246,17 @@ int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, s
     r = client_file_open(m->client, &o, &ret->file, e);
     if (r != ERR_PRECONDITION)
         return r;
-    node_detach(m->nodes, n, /* is_unlinked= */ false);
+    /* What is written here, or was published from here since it was asked for, stays found by its name. */
+    lock_take(node_table_lock(m->nodes));
+    bool is_gone = !n->staging && slice_eq(slice_of(n->etag, n->etag_n), slice_str(etag));
+    lock_drop(node_table_lock(m->nodes));
+    if (is_gone)
+        node_detach(m->nodes, n, /* is_unlinked= */ false);
     return -ESTALE;
 }
 
-static int open_reading(struct mount *m, struct node *n, struct handle *h, struct err *e)
+/* 1: somebody began to write it meanwhile. */
+static int try_open_reading(struct mount *m, struct node *n, struct handle *h, struct err *e)
 {
     if (open_without_asking(m, n, h)) {
         stats_add(m->stats, STATS_HERE_OPENS, 1);
@@ -260,9 +272,17 @@ static int open_reading(struct mount *m, struct node *n, struct handle *h, struc
     struct mount_opened o = {0};
     if (r == -ENOENT)
         r = mount_open_file(m, n, &o, e);
-    if (r == 0)
-        choose_for_reading(m, n, h, &o);
+    if (r == 0 && !choose_for_reading(m, n, h, &o))
+        r = 1;
     client_file_close(o.file);
+    return r;
+}
+
+static int open_reading(struct mount *m, struct node *n, struct handle *h, struct err *e)
+{
+    int r;
+    while ((r = try_open_reading(m, n, h, e)) == 1)
+        ;
     return r;
 }
 

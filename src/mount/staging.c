@@ -207,11 +207,45 @@ static void end(struct mount *m, struct staging *s)
     free(s);
 }
 
+static bool is_below_locked(const struct node *n, const struct node *dir)
+{
+    while (n && n != dir)
+        n = n->parent;
+    return n == dir;
+}
+
+void staging_pause(struct mount *m, struct staging_pause *p, const struct node *n)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    *p = (struct staging_pause){.next = m->stagings.pauses, .node = n};
+    m->stagings.pauses = p;
+}
+
+void staging_go_on(struct mount *m, struct staging_pause *p)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    struct staging_pause **at = &m->stagings.pauses;
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+    cond_broadcast(&m->stagings.changed);
+}
+
+static bool must_wait_locked(struct mount *m, const struct node *n, enum staging_start start)
+{
+    if (n->staging)
+        return n->staging->state != STAGING_READY;
+    bool is_paused = false;
+    for (const struct staging_pause *p = m->stagings.pauses; p; p = p->next)
+        is_paused |= is_below_locked(n, p->node);
+    return is_paused && start != STAGING_JOIN;
+}
+
 /* 1: *ret is ready and referenced; 0: *ret is new and the caller's to start; or an error. */
 static int join_or_make(struct mount *m, struct node *n, enum staging_start start, struct staging **ret)
 {
     LOCK_SCOPE(node_table_lock(m->nodes));
-    while (n->staging && n->staging->state != STAGING_READY)
+    while (must_wait_locked(m, n, start))
         cond_wait(&m->stagings.changed, node_table_lock(m->nodes));
     if (n->staging) {
         n->staging->refs++;
@@ -226,6 +260,17 @@ static int join_or_make(struct mount *m, struct node *n, enum staging_start star
     }
     *ret = new_locked(m, n);
     return 0;
+}
+
+/* A file that was kept open for reading is not the one that is published soon, also when nobody opens this
+ * one (truncate by name). */
+static void forget_kept(struct mount *m, struct node *n)
+{
+    struct warm_trash *trash = NULL;
+    lock_take(node_table_lock(m->nodes));
+    warm_forget_locked(m->warm, n, &trash);
+    lock_drop(node_table_lock(m->nodes));
+    warm_empty(m->warm, trash);
 }
 
 int staging_acquire(struct mount *m, struct node *n, enum staging_start start, struct staging **ret,
@@ -245,6 +290,7 @@ int staging_acquire(struct mount *m, struct node *n, enum staging_start start, s
         *ret = s;
         return 0;
     }
+    forget_kept(m, n);
     r = begin(m, s, start, e);
     if (r < 0) {
         end(m, s);
@@ -459,18 +505,21 @@ bool staging_is_unpublished(const struct staging *s)
     return !atomic_load(&s->is_published);
 }
 
-void staging_move(struct mount *m, struct staging *s)
+int staging_begin_move(struct mount *m, struct staging *s, struct err *e)
 {
     enter(m, s);
-    staging_drop_target(m, s);
-    leave(m, s);
+    int r = staging_publish_alone(m, s, /* is_last= */ false, e);
+    staging_keep(m, s);
+    if (r < 0)
+        leave(m, s);
+    return r;
 }
 
-static bool is_below_locked(const struct node *n, const struct node *dir)
+void staging_end_move(struct mount *m, struct staging *s, bool has_moved)
 {
-    while (n && n != dir)
-        n = n->parent;
-    return n == dir;
+    if (has_moved)
+        staging_drop_target(m, s);
+    leave(m, s);
 }
 
 static bool is_wanted_locked(const struct staging *s, const struct node *dir, enum staging_which which)

@@ -17,8 +17,15 @@ struct mount;
 struct node;
 struct staging;
 
+/* A node that is being renamed, in a list: nobody begins to write it, or what lies below it. */
+struct staging_pause {
+    struct staging_pause *next;
+    const struct node *node;
+};
+
 /* All of a mount. Covered by the node table's lock. */
 struct staging_list {
+    struct staging_pause *pauses;
     struct cond changed; /* the state of any of them */
     struct staging *first;
     bool *slots; /* of the keeper: which are taken */
@@ -69,8 +76,15 @@ int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta
 
 /* While its name is gone nothing is published. Gives whether the origin has an object of that name. */
 bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked);
-/* The node was renamed, after staging_publish: later bytes go to its new key. */
-void staging_move(struct mount *m, struct staging *s);
+/* Between the two, who begins to write the node, or one below it, waits: it would write under a name that is
+ * about to go. */
+void staging_pause(struct mount *m, struct staging_pause *p, const struct node *n);
+void staging_go_on(struct mount *m, struct staging_pause *p);
+/* Around a rename of the node. The first publishes, and when it succeeds nobody else does before the second:
+ * bytes that went to the old key meanwhile would be acknowledged, and neither copied nor sent again. The
+ * second makes later bytes go to the node's key as it is then, if it was renamed. */
+int staging_begin_move(struct mount *m, struct staging *s, struct err *e);
+void staging_end_move(struct mount *m, struct staging *s, bool has_moved);
 enum staging_which {
     STAGING_UNPUBLISHED, /* files in the directory that the origin does not have yet */
     STAGING_BELOW,       /* all files being written, at any depth */

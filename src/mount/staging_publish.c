@@ -193,10 +193,17 @@ bool staging_is_clean_alone(struct mount *m, struct staging *s)
 
 static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struct err *e)
 {
+    struct stat seen;
+    uint64_t changes;
+    /* First the look: a store into a page that was touched after it, and before pages are write-protected,
+     * goes with these bytes or, by another store's new time, with the next; after the protection each store
+     * moves the time on. */
+    look(s, &seen, &changes);
     int r = sys->fdatasync(staging_fd(s));
     if (r < 0)
         return err_errno(e, r, "fdatasync of the staging file");
-    look(s, &s->seen_stat, &s->seen_changes);
+    s->seen_stat = seen;
+    s->seen_changes = changes;
     uint64_t size = (uint64_t)s->seen_stat.st_size;
     for (int i = 0; i < TRIES; i++) {
         r = prepare(m, s, size, e);

@@ -264,6 +264,7 @@ static void forget_half(struct warm *w)
 static void on_begun(void *arg)
 {
     struct warm *w = arg;
+    (void)atomic_fetch_add(&w->serial, 1); /* who asked before may have missed a record */
     atomic_store(&w->is_watched, true);
 }
 

@@ -29,6 +29,8 @@ static void publish(fuse_req_t req, const char *what, struct fuse_file_info *fi)
     struct handle *h = handle_of(fi);
     struct err e = {0};
     int r = h->staging && h->is_writable ? staging_publish(mount_of(req), h->staging, &e) : 0;
+    if (h->is_writable && !h->staging) /* a process that took over did not find it */
+        r = err_set(&e, -EIO, "what was written here is lost");
     if (r < 0)
         mount_reply_error(req, what, r, &e);
     else

@@ -1,8 +1,10 @@
 """A mount of a mirror bucket whose process is killed: another takes over, and programs have only waited."""
 
+import errno
 import mmap
 import os
 import random
+import resource
 import signal
 import stat
 import tempfile
@@ -365,3 +367,36 @@ def test_the_successor_ends_as_its_predecessor_would(there, mount, how):
     assert not mounted.is_mounted(one.path)
     one.process = None
     assert there.get("f") == b"kept"
+
+
+def test_killed_while_the_node_is_away(origin, new_node, work):
+    """The next process waits for the node, and what was written before is published then."""
+    node = new_node()
+    name = node.new_bucket(origin)
+    with mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, name) as one:
+        with open(one.path / "f", "wb", buffering=0) as f:
+            f.write(b"before ")
+            node.kill()
+            os.kill(one.serving(), signal.SIGKILL)
+            time.sleep(5)  # six deaths, after which nobody takes over, take less
+            assert one.running()
+            node.start()
+            f.write(b"after")
+        assert origin.s3().get_object(Bucket=name, Key="f")["Body"].read() == b"before after"
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_close_tells_what_is_lost(there, mount, passthrough):
+    """A file that the keeper could not hold is lost with the process that wrote it: close says so."""
+    one = mount(passthrough=passthrough)
+    limits = resource.prlimit(one.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(one.pid, resource.RLIMIT_NOFILE, (3, limits[1]))  # no descriptor arrives there
+    f = open(one.path / "f", "wb", buffering=0)
+    f.write(b"lost")
+    time.sleep(0.5)
+    resource.prlimit(one.pid, resource.RLIMIT_NOFILE, limits)
+    kill_serving(one)
+    with pytest.raises(OSError) as caught:
+        f.close()
+    assert caught.value.errno == errno.EIO
+    assert "f" not in there.keys()

@@ -304,3 +304,13 @@ def test_mounts_let_go_when_the_node_is_short_of_descriptors(new_node, work, mou
     assert node.metric("forebay_let_go_total") > 0
     assert len(os.listdir(f"/proc/{node.pid}/fd")) < 2000
     assert sum(costs_nothing(node, "few", other / name) for name in names[-10:]) > 5
+
+
+def test_a_kept_file_that_is_cut_by_its_name(mount):
+    """truncate(2) of a file that is kept open: whoever opens it next gets what is left."""
+    path = mount().path / "f"
+    for _ in range(50):
+        path.write_bytes(b"0123456789")
+        assert path.read_bytes() == b"0123456789"
+        os.truncate(path, 5)
+        assert path.read_bytes() == b"01234"

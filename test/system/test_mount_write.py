@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 
 import botocore.exceptions
@@ -302,6 +303,34 @@ def test_rename_of_a_directory(bucket, mount):
     assert all(key.startswith("checkpoint/") for key in keys)
 
 
+def test_writing_while_a_directory_is_renamed(bucket, mount, new_shaper):
+    """What close acknowledges while the directory above moves at a slow origin has the new name afterwards, whether the file was
+    open before or was opened meanwhile."""
+    shaper = new_shaper(before=bucket.origin, first_byte="300ms")
+    slow = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    path = mount(what=slow).path
+    objects = [f"d/f{i:02}" for i in range(40)] + ["d/other"]
+    for key in objects:
+        bucket.truth.put_object(Bucket=slow, Key=key, Body=b"before")
+    assert (path / "d/other").read_bytes() == b"before"
+
+    def has(key):
+        return "Contents" in bucket.truth.list_objects_v2(Bucket=slow, Prefix=key)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool, open(path / "d/log", "wb", buffering=0) as log:
+        log.write(b"one")
+        renamed = pool.submit(os.rename, path / "d", path / "e")
+        harness.wait_until(lambda: has("e/"), 30, "copies", step=0.01)
+        replaced = pool.submit((path / "d/other").write_bytes, b"after")
+        log.write(b"two")
+        log.close()
+        renamed.result()
+        replaced.result()
+    assert bucket.truth.get_object(Bucket=slow, Key="e/log")["Body"].read() == b"onetwo"
+    assert bucket.truth.get_object(Bucket=slow, Key="e/other")["Body"].read() == b"after"
+    assert not has("d/")
+
+
 def test_rename_of_a_directory_onto_another(bucket, mount):
     """An empty one is replaced, one with files is not; RENAME_NOREPLACE and a directory below itself are refused."""
     path = mount().path
@@ -433,3 +462,36 @@ def test_a_mapping_beside_a_passthrough_writer(bucket, mount):
     time.sleep(1.1)
     assert truth(bucket, "f")[:7] == b"written"
     assert path.read_bytes() == truth(bucket, "f")
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_a_writer_and_readers_that_open_at_the_same_moment(bucket, mount, passthrough):
+    """However the opens meet, what the writer closed is in the origin: it never writes into the file of a reader."""
+    path = mount(passthrough=passthrough, kept_files="0").path / "f"
+    path.write_bytes(b"0")
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            try:
+                path.read_bytes()
+            except OSError as error:
+                assert error.errno == errno.ESTALE
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(read) for _ in range(3)]
+        try:
+            for i in range(150):
+                body = b"%04d" % i * 1000
+                try:
+                    f = open(path, "wb", buffering=0)
+                except OSError as error:  # readers had it open twice in a row
+                    assert error.errno == errno.ESTALE
+                    continue
+                with f:
+                    f.write(body)
+                assert truth(bucket, "f") == body
+        finally:
+            stop.set()
+        for one in readers:
+            one.result()

@@ -21,7 +21,9 @@ static int prepare_link(struct scratch_change *c, void *arg, struct err *e)
         return r;
     if (S_ISDIR(x->x.mode))
         return err_set(e, -EPERM, "directories have one name");
-    if (x->x.links == 0 && !(x->x.flags & SCRATCH_LINKABLE))
+    /* One that nobody holds is being freed. */
+    bool lost = !(x->x.flags & SCRATCH_LINKABLE) || !scratch_held(c->s, c->call->bucket, q->ino);
+    if (x->x.links == 0 && lost)
         return err_set(e, -ENOENT, "the file was removed");
     if (x->x.links >= SCRATCH_LINK_MAX)
         return err_set(e, -EMLINK, "too many links");

@@ -148,6 +148,27 @@ static bool is_named(struct scratch_op *o, struct slice key, struct hard *h, str
     return r == 0 ? slice_eq(x.location, slice_of(location, sizeof(location))) : r != -ENOENT;
 }
 
+/* The bytes of an object. Its ETag is no longer theirs when somebody writes to it meanwhile. */
+static int copy_bytes(struct scratch_op *o, struct scratch_inode *x, struct hard *from, struct arena *a,
+                      struct hard **ret, struct err *e)
+{
+    struct stat before, after;
+    int r = hard_stat(from, &before);
+    if (r < 0)
+        return err_errno(e, r, "state of the file");
+    snode_fresh(o->node, o->call.bucket, a, x);
+    struct hard *to = NULL;
+    r = scopy_extent(o->node, from, x->size_bytes, &to, e);
+    if (r < 0)
+        return r;
+    bool same = hard_stat(from, &after) == 0 && after.st_size == before.st_size &&
+                snode_ns(after.st_mtim) == snode_ns(before.st_mtim);
+    if (!same)
+        x->etag = SLICE_NULL;
+    *ret = to;
+    return 0;
+}
+
 static int copy(struct scratch_op *o, const struct wire_copy_req *q, struct scratch_inode *x, struct arena *a,
                 struct err *e)
 {
@@ -158,7 +179,7 @@ static int copy(struct scratch_op *o, const struct wire_copy_req *q, struct scra
     if (S_ISREG(x->mode) && x->size_bytes > 0)
         r = snode_find_hard(o->node, o->call.bucket, a, x, &from, e);
     if (r == 0 && from)
-        r = scopy_extent(o->node, from, x->size_bytes, &to, e);
+        r = copy_bytes(o, x, from, a, &to, e);
     if (r == 0 && to)
         r = hard_sync(to, e);
     if (r == 0)

@@ -8,6 +8,9 @@
  *
  * Making the control store durable holds up everybody who changes it: what is to be freed is gathered for
  * GATHER_MS, unless it is many or somebody waits for it.
+ *
+ * Failure modes: what cannot be freed goes to the end of the list and is tried again, TRIES_MAX times; after
+ * that, or at once when its disk is not here, it is left to the next start: nothing else waits for it.
  */
 #include "object/scratch_node.h"
 
@@ -17,6 +20,7 @@
 #define RETRY_MS  1000
 #define GATHER_MS 200
 #define BATCH     1024
+#define TRIES_MAX 60
 
 static void push(struct snode *n, struct sfreed *x)
 {
@@ -53,9 +57,10 @@ void snode_free_extent(struct snode *n, struct hard *h)
 void snode_wait_freed(struct snode *n)
 {
     LOCK_SCOPE(&n->lock);
+    uint64_t end = n->n_freed_ever + n->n_freed, failures = n->free_failures;
     n->free_waiters++;
     cond_signal(&n->free_work);
-    while (n->n_freed > 0 && n->runs && !n->stopping)
+    while (n->n_freed_ever < end && n->free_failures == failures && n->runs && !n->stopping)
         cond_wait(&n->idle, &n->lock);
     n->free_waiters--;
 }
@@ -77,26 +82,60 @@ static void forget_file(struct snode *n, const struct scratch_orphan *o)
     sfile_put(n, f);
 }
 
-static int free_batch(struct snode *n, struct sfreed *const *v, size_t count, struct err *e)
+/* Inodes: their data first, then their records. */
+static int bury(struct snode *n, struct sfreed *const *v, size_t count, struct err *e)
 {
     struct slice locations[BATCH];
-    size_t n_locations = 0;
+    assert(count > 0 && count <= BATCH);
+    for (size_t i = 0; i < count; i++)
+        locations[i] = slice_of(v[i]->orphan.location, v[i]->orphan.location_bytes);
+    int r = hard_remove(n->store, locations, count, e);
+    for (size_t i = 0; r == 0 && i < count; i++)
+        r = scratch_bury(n->names, v[i]->orphan.bucket, v[i]->orphan.ino, e);
+    return r;
+}
+
+static void not_buried(struct sfreed *x, int r)
+{
+    x->tries++;
+    x->done = r == -ENODEV || x->tries >= TRIES_MAX; /* the next start finds it in the list of orphans */
+}
+
+/* Where some cannot be freed, halves are tried, so that those hold up no others. The first error. */
+static int bury_some(struct snode *n, struct sfreed *const *v, size_t count, struct err *e)
+{
+    int r = count > 0 ? bury(n, v, count, e) : 0;
+    if (r < 0 && count > 1) {
+        r = bury_some(n, v, count / 2, e);
+        int second = bury_some(n, v + count / 2, count - count / 2, r < 0 ? NULL : e);
+        return r < 0 ? r : second;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (r < 0)
+            not_buried(v[i], r);
+        else
+            v[i]->done = true;
+    }
+    return r;
+}
+
+static int free_batch(struct snode *n, struct sfreed *const *v, size_t count, struct err *e)
+{
+    struct sfreed *orphans[BATCH];
+    size_t n_orphans = 0;
     int r = scratch_sync(n->names, e);
     if (r < 0)
         return r;
     for (size_t i = 0; i < count; i++) {
         if (v[i]->hard) {
             hard_give_back(TAKE_PTR(v[i]->hard));
+            v[i]->done = true;
             continue;
         }
         forget_file(n, &v[i]->orphan);
-        locations[n_locations++] = slice_of(v[i]->orphan.location, v[i]->orphan.location_bytes);
+        orphans[n_orphans++] = v[i];
     }
-    r = n_locations > 0 ? hard_remove(n->store, locations, n_locations, e) : 0;
-    for (size_t i = 0; r == 0 && i < count; i++)
-        if (v[i]->orphan.ino != 0)
-            r = scratch_bury(n->names, v[i]->orphan.bucket, v[i]->orphan.ino, e);
-    return r;
+    return bury_some(n, orphans, n_orphans, e);
 }
 
 /* The first of those that wait stay in the list while they are freed: who waits for them sees them. */
@@ -108,17 +147,28 @@ static size_t first_locked(struct snode *n, struct sfreed **v, size_t max)
     return count;
 }
 
-static void drop_locked(struct snode *n, size_t count)
+/* What is done leaves the list; the others go to its end. How many left it. */
+static size_t drop_locked(struct snode *n, size_t count)
 {
+    size_t done = 0;
     for (size_t i = 0; i < count; i++) {
         struct sfreed *x = n->freed;
         n->freed = x->next;
-        free(x);
+        if (!n->freed)
+            n->freed_end = &n->freed;
+        if (x->done) {
+            free(x);
+            done++;
+            continue;
+        }
+        x->next = NULL;
+        *n->freed_end = x;
+        n->freed_end = &x->next;
     }
-    if (!n->freed)
-        n->freed_end = &n->freed;
-    n->n_freed -= count;
+    n->n_freed -= done;
+    n->n_freed_ever += done;
     cond_broadcast(&n->idle);
+    return done;
 }
 
 /* For how long to wait before the next batch; 0: not at all. */
@@ -148,12 +198,11 @@ void *snode_freer_main(void *node)
         struct err e = {0};
         int r = free_batch(n, v, count, &e);
         if (r < 0)
-            log_warn("object", "freeing %zu removed files, to be tried again: %s", count, e.text);
+            log_warn("object", "freeing %zu removed files, some to be tried again: %s", count, e.text);
         lock_take(&n->lock);
-        n->free_failed = r < 0;
-        n->free_due_ms = sys_mono_ms() + (r < 0 ? RETRY_MS : GATHER_MS);
-        if (r == 0)
-            drop_locked(n, count);
+        n->free_failures += r < 0;
+        n->free_failed = drop_locked(n, count) == 0;
+        n->free_due_ms = sys_mono_ms() + (n->free_failed ? RETRY_MS : GATHER_MS);
     }
     lock_drop(&n->lock);
     return NULL;

@@ -47,6 +47,31 @@ int sobject_find(struct scratch_op *o, struct slice key, struct arena *a, struct
     return r < 0 ? r : refuse_over(o, a, ret, e);
 }
 
+int sobject_record(struct snode *n, uint64_t bucket, struct slice key, struct arena *a, struct err *e)
+{
+    struct scratch_call call = {.bucket = bucket};
+    struct scratch_inode x;
+    struct stat st;
+    int r = scratch_find(n->names, bucket, key, a, &x, e);
+    struct sfile *f = r == 0 && S_ISREG(x.mode) ? sfile_peek(n, bucket, x.ino) : NULL;
+    if (!f)
+        return r == -ENOENT ? 0 : r;
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    sfile_enter(n, f);
+    lock_take(&n->lock);
+    bool unsettled = f->unsettled;
+    lock_drop(&n->lock);
+    if (unsettled)
+        r = snode_find_hard(n, bucket, a, &x, &h, e);
+    if (r == 0 && h && (r = hard_stat(h, &st)) < 0)
+        (void)err_errno(e, r, "state of the file");
+    else if (r == 0 && h)
+        r = snode_record(n, &call, x.ino, &st, a, NULL, e);
+    sfile_leave(n, f);
+    sfile_put(n, f);
+    return r == -ENOENT ? 0 : r; /* removed meanwhile */
+}
+
 /* ---- STAT, LIST ---- */
 
 static int find_path(struct snode *n, uint64_t bucket, struct slice path, struct arena *a,
@@ -172,6 +197,8 @@ int op_scratch_remove(struct scratch_op *o, const struct wire_remove_req *req, s
         r = find_path(o->node, o->call.bucket, req->key, a, &x, e);
     if (r == 0 && posix && S_ISDIR(x.mode))
         return err_set(e, -EISDIR, "is a directory");
+    if (r == 0 && req->if_match.n > 0)
+        r = sobject_record(o->node, o->call.bucket, req->key, a, e);
     if (r == 0)
         r = scratch_remove_key(o->node->names, &o->call, req->key, req->if_match, &orphans, e);
     if (r == 0) {
@@ -252,6 +279,7 @@ int op_scratch_cached(struct scratch_op *o, const struct wire_cached_req *req, s
 int op_scratch_evict(struct scratch_op *o, const struct wire_evict_req *req, struct arena *a,
                      struct wire_evict_rep *rep, struct err *e)
 {
-    (void)req, (void)a, (void)rep;
-    return no_cache(o, e);
+    (void)a, (void)rep;
+    /* Who wants to read what is really there has that already. */
+    return req->flags & WIRE_FRESH ? 0 : no_cache(o, e);
 }

@@ -50,6 +50,8 @@ struct sfreed {
     struct sfreed *next;
     struct scratch_orphan orphan;
     struct hard *hard; /* NULL: the orphan */
+    uint32_t tries;    /* that failed */
+    bool done;
 };
 
 struct slocks;
@@ -70,10 +72,11 @@ struct snode {
     struct stree *lingering, **lingering_end; /* of mounts that are gone without a word, oldest first */
     struct sfreed *freed, **freed_end;
     uint64_t n_freed;
+    uint64_t n_freed_ever, free_failures; /* taken from the list so far; batches with errors so far */
     struct cond free_work;
     uint64_t free_due_ms;  /* when the next batch is to be freed at the latest, or after a failure again */
     uint32_t free_waiters; /* threads that wait until all is freed */
-    bool free_failed;      /* the last batch */
+    bool free_failed;      /* all of the last batch */
     bool stopping, runs;
     pthread_t settler, freer;
 };
@@ -158,7 +161,7 @@ void snode_free_extent(struct snode *n, struct hard *h);
 /* An extent whose naming failed with r: given back when the names refused it, so that it is nobody's; else
  * it may have been named all the same, and the next start knows. Takes over the reference. */
 void snode_drop_extent(struct hard *h, int r);
-/* Waits until everything handed in was freed. */
+/* Waits until everything handed in before was freed, or could not be. */
 void snode_wait_freed(struct snode *n);
 int snode_reconcile(struct snode *n, struct err *e);
 

@@ -63,6 +63,9 @@ void sobject_attr(struct snode *n, uint64_t bucket, struct scratch_inode *x, boo
 /* The object of the key; -ENOENT also when it has ended. *x is as it is now when that had to be known. */
 int sobject_find(struct scratch_op *o, struct slice key, struct arena *a, struct scratch_inode *ret,
                  struct err *e);
+/* Makes the record of the key's object say what its file says, for conditions that are compared with it. Not
+ * busy. */
+int sobject_record(struct snode *n, uint64_t bucket, struct slice key, struct arena *a, struct err *e);
 /* Whether it has ended by now; *x may become as it is now. */
 bool sobject_is_over(struct snode *n, const struct bucket *b, struct arena *a, struct scratch_inode *x);
 

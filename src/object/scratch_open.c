@@ -86,6 +86,10 @@ static int reopen_extent(struct snode *n, const struct scratch_call *call, struc
         h = hard_ref(f->hard);
     bool was_settled = !is_unsettled(n, f);
     if (was_settled) {
+        /* Before the record says that the file knows its time: until then the inode does. */
+        r = hard_set_mtime(h, x->mtime_ns, e);
+        if (r < 0)
+            return r;
         struct scratch_call step = step_of(call);
         step.commit = hard_is_sealed(h) ? KV_DURABLE : KV_VISIBLE;
         struct scratch_set set = {.what = SCRATCH_SET_WRITING | SCRATCH_SET_CTIME, .ctime_ns = x->ctime_ns};
@@ -95,13 +99,7 @@ static int reopen_extent(struct snode *n, const struct scratch_call *call, struc
     }
     note_unsettled(n, f, true);
     r = hard_begin_writing(h, e);
-    if (r < 0)
-        return r;
-    if (was_settled)
-        r = hard_set_mtime(h, x->mtime_ns, e); /* until now the record said when */
-    if (r < 0)
-        hard_end_writing(h);
-    else
+    if (r == 0)
         *ret = TAKE_PTR(h);
     return r;
 }

@@ -97,10 +97,15 @@ static size_t take_due_locked(struct snode *n, struct item *v, size_t max)
 
 /* ---- one inode ---- */
 
-static void no_record(struct snode *n, struct sfile *f)
+/* The inode had no extent when it was looked up. False: it was opened for writing since, or is just being, so
+ * that it may have one and a writing record. */
+static bool no_record(struct snode *n, const struct item *t)
 {
     LOCK_SCOPE(&n->lock);
-    sfile_set_unsettled_locked(n, f, false);
+    if (t->file->generation != t->generation || t->file->busy)
+        return false;
+    sfile_set_unsettled_locked(n, t->file, false);
+    return true;
 }
 
 /* 0: measured. 1: there is nothing to do for it (now). Negative: later. */
@@ -115,10 +120,8 @@ static int measure(struct snode *n, struct item *t, struct arena *a, struct err 
     if (!wanted)
         return 1;
     int r = scratch_getattr(n->names, f->bucket, f->ino, a, &x, e);
-    if (r == -ENOENT || (r == 0 && x.location.n == 0)) {
-        no_record(n, f);
-        return 1;
-    }
+    if (r == -ENOENT || (r == 0 && x.location.n == 0))
+        return no_record(n, t) ? 1 : -EAGAIN;
     if (r < 0 || x.links == 0) /* without links: freed before long, or given a name */
         return r < 0 ? r : -EAGAIN;
     if (!t->hard)

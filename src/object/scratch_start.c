@@ -7,7 +7,8 @@
  * written to until the last moment, and descendants of mounts may still write to them.
  *
  * Failure modes: a broken record ends the start before anything is removed. A disk that is missing is logged:
- * its files are not found until it is back.
+ * its files are not found until it is back. When a file could not be protected, no marked file is removed:
+ * the next start does it.
  */
 #include "object/scratch_node.h"
 
@@ -24,6 +25,7 @@ struct start {
     struct scratch_unsettled *stale;
     size_t n_stale, cap;
     uint64_t n_orphans;
+    bool unprotected; /* a file that is named may look like nobody's */
 };
 
 /* The record of an inode that is gone or has another location: no change leaves one, but it would keep a file
@@ -52,8 +54,10 @@ static int on_protect(void *arg, const struct scratch_unsettled *x)
         note_stale(s, x);
         return 0;
     }
-    if (hard_protect(s->n->store, location, &e) < 0)
+    r = hard_protect(s->n->store, location, &e);
+    if (r < 0)
         log_warn("object", "a file of a scratch bucket: %s", e.text);
+    s->unprotected = s->unprotected || (r < 0 && r != -ENODEV); /* a missing disk is not swept either */
     return 0;
 }
 
@@ -110,7 +114,10 @@ static int reconcile(struct start *s, struct err *e)
         r = scratch_unsettled(n->names, on_protect, s, e);
     if (r == 0)
         r = scratch_settled(n->names, s->stale, s->n_stale, e);
-    if (r == 0 && hard_sweep(n->store, &n_files, e) < 0) /* the next start tries again */
+    if (r == 0 && s->unprotected)
+        log_error("object", "files of scratch buckets that nobody names are kept: one that is named is among "
+                            "them, perhaps");
+    else if (r == 0 && hard_sweep(n->store, &n_files, e) < 0) /* the next start tries again */
         log_warn("object", "files of scratch buckets that nobody names: %s", e ? e->text : "");
     if (r == 0)
         r = scratch_sweep(n->names, on_orphan, s, e);

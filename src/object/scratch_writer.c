@@ -333,6 +333,8 @@ static int name_extent(struct swriter *w, struct hard *h, const struct wire_put_
     p.etag = q->etag.n > 0 ? q->etag : etag_of(w, q->size, a);
     p.meta = meta_with(p.meta, META_CHECKSUM, q->checksum, SCRATCH_META_MAX, a);
     int r = fill_put(w, h, q->size, location, &p, e);
+    if (r == 0 && (p.if_match.n > 0 || p.if_none_etag.n > 0 || p.if_none_match))
+        r = sobject_record(n, call.bucket, w->key, a, e);
     if (r < 0)
         return r;
     if (p.ino != 0 && p.etag.n > 0)

@@ -3,6 +3,9 @@
 /* Scratch buckets through the operations: what a mount sees and does. */
 #include "scratch_service.h"
 
+#include "base/metrics.h"
+#include "support/fault_sys.h"
+
 #define ROOT 1
 
 /* A file that is made and opened, written through its descriptor and closed is there with its size, owner and
@@ -246,6 +249,65 @@ static void test_links_and_nameless_files(void **state)
     assert_file(f, c.inode.ino, "kept");
 }
 
+/* A file without a name that nobody has open any more gets none: it is being freed. Fails without the look at
+ * holds in prepare_link. */
+static void test_a_lost_nameless_file_gets_no_name(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep c = {0};
+    assert_int_equal(create_file(f, ROOT, "", 0, &c), 0);
+    assert_int_equal(pwrite(c.fd, "lost", 4, 0), 4);
+    assert_int_equal(sync_ino(f, c.inode.ino), 0);
+    restart(f);
+    struct wire_tree_link_req req = {
+        .bucket = BUCKET, .ino = c.inode.ino, .parent = ROOT, .name = SLICE_LIT("named")};
+    struct wire_tree_link_rep rep = {0};
+    assert_int_equal(object_tree_link(f->session, &req, f->arena, &rep, &f->e), -ENOENT);
+    assert_int_equal(lookup(f, ROOT, "named", NULL), -ENOENT);
+}
+
+static uint64_t freeing(struct fixture *f)
+{
+    object_service_refresh_metrics(f->service);
+    return metrics_value(metrics_series(METRIC_SCRATCH_FREEING, NULL, NULL, NULL));
+}
+
+/* What cannot be freed is tried again until it can, also when an extent was given back in the same batch. */
+static void test_freeing_goes_on_after_an_error(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep c = {0};
+    (void)write_file(f, ROOT, "a", "bytes");
+    assert_int_equal(create_file(f, ROOT, "e", WIRE_WRITE, &c), 0);
+    fault_sys_arm(FAULT_UNLINK, 1, EIO, FAULT_FOREVER);
+    assert_int_equal(close_handle(f, c.handle), 0); /* its extent is given back */
+    assert_int_equal(unlink_name(f, ROOT, "e"), 0);
+    assert_int_equal(unlink_name(f, ROOT, "a"), 0);
+    for (int i = 0; i < 1000 && !fault_sys_hit(); i++)
+        sys->sleep_ns(10000000);
+    assert_true(fault_sys_hit());
+    fault_sys_disarm();
+    for (int i = 0; i < 1000 && freeing(f) > 0; i++)
+        sys->sleep_ns(10000000);
+    assert_int_equal(freeing(f), 0);
+    struct wire_bucket_remove_req req = {.name = BUCKET};
+    struct wire_bucket_remove_rep rep = {0};
+    assert_int_equal(object_bucket_remove(f->session, &req, f->arena, &rep, &f->e), 0);
+}
+
+static int setup_faults(void **state)
+{
+    fault_sys_start();
+    return setup_local(state);
+}
+
+static int teardown_faults(void **state)
+{
+    int r = teardown(state);
+    fault_sys_stop();
+    return r;
+}
+
 /* Requests that come again, also after a restart, answer as the first and change nothing twice. */
 static void test_requests_come_again(void **state)
 {
@@ -359,6 +421,8 @@ int main(void)
         BOTH(test_sizes_and_times_are_set),
         BOTH(test_directories),
         BOTH(test_links_and_nameless_files),
+        BOTH(test_a_lost_nameless_file_gets_no_name),
+        cmocka_unit_test_setup_teardown(test_freeing_goes_on_after_an_error, setup_faults, teardown_faults),
         BOTH(test_requests_come_again),
         BOTH(test_extended_attributes),
         BOTH(test_a_session_closes_its_files),

@@ -122,6 +122,64 @@ static void test_conditions(void **state)
     assert_string_equal(get(f, "k"), "x");
 }
 
+static int put_if(struct fixture *f, const char *key, struct slice if_match)
+{
+    struct wire_put_open_req po = {
+        .bucket = BUCKET, .key = slice_str(key), .size = 0, .if_match = if_match, .via = WIRE_VIA_API};
+    struct wire_put_open_rep por = {0};
+    assert_int_equal(object_put_open(f->session, &po, f->arena, &por, &f->e), 0);
+    struct wire_put_commit_req c = {.handle = por.handle};
+    struct wire_put_commit_rep cr = {0};
+    int r = object_put_commit(f->session, &c, f->arena, &cr, &f->e);
+    struct wire_put_abort_req ab = {.handle = por.handle};
+    struct wire_put_abort_rep abr = {0};
+    if (r < 0)
+        assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abr, &f->e), 0);
+    return r;
+}
+
+/* Conditions are compared with what a file holds that somebody is writing to, not with what it held. */
+static void test_conditions_on_an_open_file(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_attr before = {0}, now = {0};
+    struct wire_inode x = {0};
+    struct wire_tree_open_rep o = {0};
+    assert_int_equal(put(f, "k", "one", &before), 0);
+    assert_int_equal(lookup(f, ROOT, "k", &x), 0);
+    assert_int_equal(open_ino(f, x.ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(pwrite(o.fd, "longer", 6, 0), 6);
+    struct wire_remove_req rm = {.bucket = BUCKET, .key = SLICE_LIT("k"), .if_match = before.etag};
+    struct wire_remove_rep rmr = {0};
+    assert_int_equal(object_remove(f->session, &rm, f->arena, &rmr, &f->e), ERR_PRECONDITION);
+    assert_int_equal(put_if(f, "k", before.etag), ERR_PRECONDITION);
+    assert_string_equal(get(f, "k"), "longer");
+    assert_int_equal(stat_key(f, "k", &now), 0);
+    assert_int_equal(put_if(f, "k", now.etag), 0);
+    assert_string_equal(get(f, "k"), "");
+    assert_int_equal(close_handle(f, o.handle), 0);
+}
+
+/* Objects that have ended give their space back, in however many buckets. */
+static void test_ended_objects_go_in_the_last_bucket(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_bucket_set_req set = {.name = BUCKET, .settings = SLICE_LIT("ttl=1s")};
+    struct wire_bucket_set_rep setr = {0};
+    for (int i = 0; i < 256; i++) /* before it, by name */
+        assert_int_equal(make_bucket(f, slice_str(arena_printf(f->arena, "a%03d", i)), ""), 0);
+    assert_int_equal(object_bucket_set(f->session, &set, f->arena, &setr, &f->e), 0);
+    assert_int_equal(put(f, "k", "bytes", NULL), 0);
+    struct wire_bucket_remove_req req = {.name = BUCKET};
+    struct wire_bucket_remove_rep rep = {0};
+    int r = -ENOTEMPTY;
+    for (int i = 0; i < 300 && r == -ENOTEMPTY; i++) {
+        sys->sleep_ns(100000000);
+        r = object_bucket_remove(f->session, &req, f->arena, &rep, &f->e);
+    }
+    assert_int_equal(r, 0);
+}
+
 /* Puts "hello" with an ETag, a checksum and a list of parts of its own. */
 static int put_parts(struct fixture *f, const char *key, const char *etag, const char *parts,
                      struct wire_put_open_req *open)
@@ -377,11 +435,18 @@ static void test_nothing_is_cached(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(test_objects_come_and_go), BOTH(test_readers_keep_their_version),
-        BOTH(test_conditions),          BOTH(test_listings),
-        BOTH(test_ways_of_writing),     BOTH(test_copies_and_moves),
-        BOTH(test_directories_by_key),  BOTH(test_files_are_objects),
-        BOTH(test_nothing_is_cached),   BOTH(test_parts_and_checksums),
+        BOTH(test_objects_come_and_go),
+        BOTH(test_readers_keep_their_version),
+        BOTH(test_conditions),
+        BOTH(test_listings),
+        BOTH(test_ways_of_writing),
+        BOTH(test_copies_and_moves),
+        BOTH(test_directories_by_key),
+        BOTH(test_files_are_objects),
+        BOTH(test_nothing_is_cached),
+        BOTH(test_parts_and_checksums),
+        BOTH(test_conditions_on_an_open_file),
+        cmocka_unit_test_setup_teardown(test_ended_objects_go_in_the_last_bucket, setup_local, teardown),
     };
     return cmocka_run_group_tests_name("object_scratch_objects", tests, NULL, NULL);
 }

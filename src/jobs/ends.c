@@ -1,8 +1,8 @@
 /*
  * Source and target of a job (contract in ends.h).
  *
- * Writing into what is being walked would never end, or would remove what is to be kept: two buckets must not
- * overlap by their names, and a bucket and a URL not by what they stand for at the same service.
+ * Writing into what is being walked would never end, or would remove what is to be kept: a bucket must not
+ * overlap with itself, and two ends not by what they stand for at the same service.
  */
 #include "jobs/ends.h"
 
@@ -78,35 +78,60 @@ static bool overlap(struct slice x, struct slice y)
     return slice_starts(x, y) || slice_starts(y, x);
 }
 
-static int check_buckets(const struct job_record *r, struct err *e)
-{
-    if (overlap(slice_str(r->source), slice_str(r->target)))
-        return err_set(e, ERR_BAD_OPTION, "%s and %s overlap", r->source, r->target);
-    return 0;
-}
-
-/* A bucket and a URL at the same service. */
-static int check_service(struct object_session *session, const struct job_record *r, const char *bucket_path,
-                         const char *url, struct err *e)
+/* What a path of a bucket stands for at its origin, in the arena: its service and "URL/PREFIX", which is
+ * empty where there is no origin. */
+static int origin_of(struct object_session *session, const char *path, struct arena *a,
+                     struct slice *ret_endpoint, struct slice *ret_whole, struct err *e)
 {
     struct slice bucket, prefix;
-    job_split(bucket_path, &bucket, &prefix);
-    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    job_split(path, &bucket, &prefix);
     struct wire_bucket_get_req req = {.name = bucket};
     struct wire_bucket_get_rep rep;
     int k = object_bucket_get(session, &req, a, &rep, e);
     if (k < 0)
         return k;
     struct slice origin = setting(rep.settings, "origin");
-    if (origin.n == 0 ||
-        !slice_eq(setting(rep.settings, "origin.endpoint"), spec_setting(&r->spec, "origin.endpoint")))
-        return 0;
-    struct slice whole = slice_str(
-        arena_printf(a, SLICE_FMT "/" SLICE_FMT, SLICE_ARG(without_slash(origin)), SLICE_ARG(prefix)));
+    *ret_endpoint = setting(rep.settings, "origin.endpoint");
+    *ret_whole = SLICE_NULL;
+    if (origin.n > 0)
+        *ret_whole = slice_str(
+            arena_printf(a, SLICE_FMT "/" SLICE_FMT, SLICE_ARG(without_slash(origin)), SLICE_ARG(prefix)));
+    return 0;
+}
+
+/* Two buckets, which may be windows on one origin. */
+static int check_buckets(struct object_session *session, const struct job_record *r, struct err *e)
+{
+    struct slice from, from_prefix, to, to_prefix, from_endpoint = SLICE_NULL, to_endpoint = SLICE_NULL;
+    job_split(r->source, &from, &from_prefix);
+    job_split(r->target, &to, &to_prefix);
+    if (slice_eq(from, to))
+        return overlap(from_prefix, to_prefix)
+                   ? err_set(e, ERR_BAD_OPTION, "%s and %s overlap", r->source, r->target)
+                   : 0;
+    _cleanup_(arena_freep) struct arena *a = arena_new(2 * ARENA_BYTES);
+    int k = origin_of(session, r->source, a, &from_endpoint, &from, e);
+    if (k == 0)
+        k = origin_of(session, r->target, a, &to_endpoint, &to, e);
+    if (k < 0 || from.n == 0 || to.n == 0 || !slice_eq(from_endpoint, to_endpoint) || !overlap(from, to))
+        return k;
+    return err_set(e, ERR_BAD_OPTION, "%s and %s overlap: their origins are " SLICE_FMT " and " SLICE_FMT,
+                   r->source, r->target, SLICE_ARG(from), SLICE_ARG(to));
+}
+
+/* A bucket and a URL at the same service. */
+static int check_service(struct object_session *session, const struct job_record *r, const char *bucket_path,
+                         const char *url, struct err *e)
+{
+    struct slice endpoint = SLICE_NULL, whole = SLICE_NULL;
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    int k = origin_of(session, bucket_path, a, &endpoint, &whole, e);
+    if (k < 0 || whole.n == 0 || !slice_eq(endpoint, spec_setting(&r->spec, "origin.endpoint")))
+        return k;
     struct slice other = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(without_slash(slice_str(url)))));
     if (overlap(whole, other))
         return err_set(e, ERR_BAD_OPTION, "%s and %s overlap: the bucket's origin is " SLICE_FMT, r->source,
-                       r->target, SLICE_ARG(origin));
+                       r->target, SLICE_ARG(whole));
     return 0;
 }
 
@@ -114,7 +139,7 @@ static int check_overlap(struct object_session *session, const struct job_record
                          struct err *e)
 {
     if (k->source == KIND_BUCKET && k->target == KIND_BUCKET)
-        return check_buckets(r, e);
+        return check_buckets(session, r, e);
     if (k->source == KIND_URL)
         return check_service(session, r, r->target, r->source, e);
     return k->target == KIND_URL ? check_service(session, r, r->source, r->target, e) : 0;

@@ -6,6 +6,8 @@
  *  2. At most one thread works on a job (`active`); a job that is queued while its thread still ends waits.
  *  3. jobs->lock is held over commits of records: they are rare (one a second for each running job), and the
  *     order of commits must be the order of changes.
+ *  4. A cursor and its counters are committed only together with the notes of what they passed, and after the
+ *     kind's `keep`: by the job's thread. Others commit the state beside the progress of the last checkpoint.
  */
 #include "jobs/jobs_internal.h"
 
@@ -28,6 +30,7 @@ void job_notes_free(struct job_note *f)
 
 static void job_free(struct job *job)
 {
+    free(job->committed.cursor);
     job_record_fini(&job->record);
     free(job);
 }
@@ -80,9 +83,36 @@ static int put_record(struct jobs *j, struct kv_txn *t, const struct job *job, s
     return 0;
 }
 
-int jobs_commit_locked(struct jobs *j, const struct job *job, const struct job_note *notes, struct err *e)
+/* The control store has the job's progress as it is. */
+static void progress_committed(struct job *job)
+{
+#define X(name) job->committed.name = job->record.name;
+    JOB_PROGRESS(X)
+#undef X
+    job_set_text(&job->committed.cursor, slice_str(job->record.cursor));
+}
+
+/* Exchanges the progress that is committed with the one that is true. */
+static void progress_swap(struct job *job)
+{
+    const struct job_progress was = job->committed;
+#define X(name)                                                                                              \
+    job->committed.name = job->record.name;                                                                  \
+    job->record.name = was.name;
+    JOB_PROGRESS(X)
+#undef X
+    job->committed.cursor = job->record.cursor;
+    job->record.cursor = was.cursor;
+}
+
+void jobs_roll_back_locked(struct jobs *j, struct job *job)
 {
     lock_assert_held(&j->lock);
+    progress_swap(job);
+}
+
+static int commit_record(struct jobs *j, const struct job *job, const struct job_note *notes, struct err *e)
+{
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
     int r = put_record(j, t, job, e);
     for (const struct job_note *f = notes; f && r == 0; f = f->next)
@@ -90,6 +120,26 @@ int jobs_commit_locked(struct jobs *j, const struct job *job, const struct job_n
     if (r == 0)
         r = kv_txn_commit(t, KV_DURABLE, e);
     return r < 0 ? err_prefix(e, r, "record of job %" PRIu64, job->record.id) : 0;
+}
+
+int jobs_commit_locked(struct jobs *j, struct job *job, const struct job_note *notes, struct err *e)
+{
+    lock_assert_held(&j->lock);
+    int r = commit_record(j, job, notes, e);
+    if (r == 0)
+        progress_committed(job);
+    return r;
+}
+
+int jobs_commit_state_locked(struct jobs *j, struct job *job, struct err *e)
+{
+    lock_assert_held(&j->lock);
+    if (job->active)
+        progress_swap(job);
+    int r = commit_record(j, job, NULL, e);
+    if (job->active)
+        progress_swap(job);
+    return r;
 }
 
 static int next_id(struct jobs *j, struct kv_txn *t, uint64_t *ret, struct err *e)
@@ -243,6 +293,7 @@ void jobs_kick_locked(struct jobs *j)
             return;
         (void)job_next_state(JOB_QUEUED, JOB_ON_BEGIN, &next);
         job->record.state = next; /* not committed: after a kill it is queued again either way */
+        progress_committed(job);
         job->active = true;
         j->running++;
     }

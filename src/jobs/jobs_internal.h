@@ -8,11 +8,28 @@
 
 #define JOBS_MAGIC 0x6a6f6273u
 
+/* X(name): how far a job is, but for its cursor. Its thread moves that on, and a checkpoint commits it. */
+#define JOB_PROGRESS(X)                                                                                      \
+    X(phase)                                                                                                 \
+    X(done_objects)                                                                                          \
+    X(done_bytes)                                                                                            \
+    X(skipped_objects)                                                                                       \
+    X(removed_objects)                                                                                       \
+    X(failed_objects)
+
+struct job_progress {
+#define X(name) uint64_t name;
+    JOB_PROGRESS(X)
+#undef X
+    char *cursor;
+};
+
 struct job {
-    struct job *next;         /* by rising id */
-    struct job_record record; /* jobs->lock */
-    bool active;              /* jobs->lock: its thread runs */
-    atomic_bool stop;         /* tells the thread to end soon */
+    struct job *next;              /* by rising id */
+    struct job_record record;      /* jobs->lock */
+    bool active;                   /* jobs->lock: its thread runs */
+    struct job_progress committed; /* jobs->lock: of `record`, what the control store has while active */
+    atomic_bool stop;              /* tells the thread to end soon */
 };
 
 struct jobs {
@@ -43,7 +60,12 @@ void job_notes_free(struct job_note *f);
 /* ---- jobs.c ---- */
 struct job *jobs_find_locked(struct jobs *j, uint64_t id);
 /* The record as it is and these notes, durably, all or nothing. */
-int jobs_commit_locked(struct jobs *j, const struct job *job, const struct job_note *notes, struct err *e);
+int jobs_commit_locked(struct jobs *j, struct job *job, const struct job_note *notes, struct err *e);
+/* The record durably, but while its thread runs only as far as the last checkpoint was: what was settled
+ * since has notes that only the thread has. */
+int jobs_commit_state_locked(struct jobs *j, struct job *job, struct err *e);
+/* What was settled since the last commit is not: it could not be written down. */
+void jobs_roll_back_locked(struct jobs *j, struct job *job);
 /* Names further objects for a job that is over a list: lines, of keys below its prefix. Durable. */
 int jobs_add_keys(struct jobs *j, uint64_t id, struct slice keys, struct err *e);
 /* Starts queued jobs while there is room. */

@@ -18,6 +18,15 @@
 
 /* ---- start ---- */
 
+/* Whether a path is a whole bucket or a folder. Any other prefix also begins names beside what it means:
+ * `b/train` those of b/train-old/. */
+static bool is_folder(const char *path)
+{
+    struct slice bucket, prefix;
+    job_split(path, &bucket, &prefix);
+    return prefix.n == 0 || slice_ends(prefix, SLICE_LIT("/"));
+}
+
 /* Options that only some kinds know. */
 static int check_options(const struct job_record *r, const struct kind *k, struct err *e)
 {
@@ -25,6 +34,11 @@ static int check_options(const struct job_record *r, const struct kind *k, struc
     uint64_t rate;
     if (s->remove && !k->sweep)
         return err_set(e, ERR_BAD_OPTION, "--delete: only for sync");
+    if (s->remove && !(is_folder(r->source) && is_folder(r->target)))
+        return err_set(e, ERR_BAD_OPTION,
+                       "--delete: %s and %s must each be a bucket or end with '/', else what lies beside "
+                       "them would be removed, too",
+                       r->source, r->target);
     if (s->newest > 0 && (k->over != KIND_OVER_ORIGIN || s->listed || s->remove))
         return err_set(e, ERR_BAD_OPTION, "--newest: not for evict, and not with --list or --delete");
     if (s->pin && strcmp(k->name, "prefetch") != 0)
@@ -203,7 +217,7 @@ static int op_change(struct jobs *j, const struct wire_job_change_req *req, stru
         return err_set(e, -EINVAL, "job %" PRIu64 " is %s: " SLICE_FMT " makes no sense", req->id,
                        job_state_name(before), SLICE_ARG(req->action));
     apply_event(r, ev, next);
-    int k = jobs_commit_locked(j, job, NULL, e);
+    int k = jobs_commit_state_locked(j, job, e);
     if (k < 0) {
         r->state = before;
         return k;

@@ -72,7 +72,9 @@ static bool as_there(enum mode mode, const struct wire_attr *from, const struct 
         return true;
     if (from->size_bytes != there->size_bytes || mode == MODE_COPY)
         return false;
-    return mode == MODE_SYNC ? there->mtime_ns >= from->mtime_ns : changed_ns(there) == changed_ns(from);
+    if (mode == MODE_SYNC) /* 0: the source does not tell */
+        return from->mtime_ns > 0 && there->mtime_ns >= from->mtime_ns;
+    return changed_ns(there) == changed_ns(from);
 }
 
 /* What goes along: export and import add the time, where it does not travel yet. */
@@ -128,6 +130,23 @@ static int send(struct kind_work *w, enum mode mode, const struct kind_object *o
     return KIND_WORKED;
 }
 
+/* An export takes the slash behind its prefix away, so that "run/1/x" of b/run becomes "1/x", as "run1/x"
+ * does: where both are there, the one with the slash is refused, or one would replace the other. */
+static int check_alone(struct kind_work *w, enum mode mode, struct slice key, struct slice other,
+                       struct err *e)
+{
+    if (mode != MODE_EXPORT)
+        return 0;
+    struct slice twin = other_key(w->arena, other, w->target_prefix, w->source_prefix);
+    if (slice_eq(twin, key))
+        return 0;
+    struct wire_attr attr;
+    int r = stat_at(w, w->source_bucket, twin, WIRE_FRESH, &attr, e);
+    if (r == 0)
+        return err_set(e, -EEXIST, "'" SLICE_FMT "' would have the same name there", SLICE_ARG(twin));
+    return r == -ENOENT ? 0 : r;
+}
+
 static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode, struct err *e)
 {
     struct slice key = target_key(w, mode, o->key);
@@ -135,9 +154,16 @@ static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode
     int r = stat_at(w, w->source_bucket, o->key, 0, &from, e);
     if (r < 0)
         return r;
+    if (key.n == 0 && from.size_bytes == 0 && slice_ends(o->key, SLICE_LIT("/"))) {
+        w->line = line_of(w, &from, "etag", from.etag); /* the folder whose contents go */
+        return KIND_SKIPPED;
+    }
     if (key.n == 0)
         return err_set(e, -EINVAL, "it is the prefix itself and has no name of its own there");
     w->bytes = from.size_bytes;
+    r = check_alone(w, mode, o->key, key, e);
+    if (r < 0)
+        return r;
     r = stat_at(w, w->target_bucket, key, WIRE_FRESH, &there, e);
     if (r < 0 && r != -ENOENT)
         return r;

@@ -22,6 +22,8 @@
 #include "base/log.h"
 #include "base/sys.h"
 
+#include "origin/origin.h"
+
 #include <inttypes.h>
 
 #define WINDOW       1024
@@ -261,10 +263,25 @@ static bool window_empty(struct run *r)
     return r->head == r->tail;
 }
 
+/* Whether the filters choose an object of the target: by the name that it has, or would have, in the source.
+ * A marker of the target's prefix has none there, and stays. */
+static bool sweep_wanted(const struct run *r, const struct kind_object *o)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(2 * ORIGIN_KEY_MAX_BYTES);
+    if (o->key.n <= r->ends.target_prefix.n)
+        return false;
+    if (buf_slice(&key, r->ends.source_prefix) < 0 ||
+        buf_slice(&key, slice_from(o->key, r->ends.target_prefix.n)) < 0)
+        return false;
+    return filter_match(r->filter, buf_view(&key), o->size_bytes, o->mtime_ns);
+}
+
 /* What the job is about: by its filters, and by what --newest chose. */
 static bool wanted(const struct run *r, const struct kind_object *o)
 {
     const struct job_spec *s = &r->job->record.spec;
+    if (r->job->record.phase == JOB_SWEEP)
+        return sweep_wanted(r, o);
     if (s->newest > 0 && r->job->record.phase != JOB_COUNT && !newest_holds(&s->only, o->key))
         return false;
     if (r->kind->source == KIND_URL && manifest_is(o->key))
@@ -334,6 +351,15 @@ static int work_phase(struct run *r, struct err *e)
     return k < 0 ? k : settled;
 }
 
+/* What a count chose that was not committed. */
+static void forget_choice(struct option_list *only)
+{
+    for (size_t i = 0; i < only->n; i++)
+        free(only->v[i]);
+    free(only->v);
+    *only = (struct option_list){0};
+}
+
 /* Learns how much it is, and with --newest what: the choice stands in the record from then on. */
 static int count_phase(struct run *r, struct err *e)
 {
@@ -355,8 +381,10 @@ static int count_phase(struct run *r, struct err *e)
     if (k < 0 || stopping(r))
         return MIN(k, 0);
     LOCK_SCOPE(&r->jobs->lock);
-    if (newest)
+    if (newest) {
+        forget_choice(&rec->spec.only);
         newest_end(newest, &rec->spec.only, &objects, &bytes);
+    }
     rec->total_objects = objects;
     rec->total_bytes = bytes;
     return 0;
@@ -447,8 +475,10 @@ static void conclude(struct run *r, int k, const struct err *why)
         if (next == JOB_FAILED)
             job_set_text(&rec->reason, slice_str(why->text[0] ? why->text : err_text(k)));
     }
-    if (jobs_commit_locked(j, r->job, r->notes, &e) < 0)
+    if (jobs_commit_locked(j, r->job, r->notes, &e) < 0) {
         log_error("jobs", "%s", e.text);
+        jobs_roll_back_locked(j, r->job); /* its notes go with this thread */
+    }
     log_info("jobs", "job %" PRIu64 " (%s %s): %s, %" PRIu64 " objects done, %" PRIu64 " failed%s%s", rec->id,
              rec->kind, rec->source, job_state_name((enum job_state)rec->state), rec->done_objects,
              rec->failed_objects, rec->reason[0] ? ": " : "", rec->reason);

@@ -677,16 +677,20 @@ int bucket_change(struct bucket_table *t, struct slice name, struct slice settin
 {
     _cleanup_(bucket_unrefp) struct bucket *old = NULL;
     int r = bucket_find(t, name, &old, e);
-    if (r < 0)
-        return r;
-    _cleanup_(bucket_unrefp) struct bucket *b = bucket_new(name, e);
+    return r < 0 ? r : bucket_change_of(t, old, settings, ret, e);
+}
+
+int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct slice settings,
+                     struct bucket **ret, struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_new(slice_str(old->name), e);
     if (!b)
         return -ENOMEM;
     b->id = old->id;
     b->created_ns = old->created_ns;
     b->version = old->version;
     _cleanup_buf_ struct buf now = BUF_INIT(BUCKET_RECORD_MAX);
-    r = bucket_settings(old, /* show_secrets= */ true, &now);
+    int r = bucket_settings(old, /* show_secrets= */ true, &now);
     if (r == 0)
         r = bucket_apply(b, buf_view(&now), e);
     if (r == 0)

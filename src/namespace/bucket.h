@@ -160,6 +160,9 @@ int bucket_create(struct bucket_table *t, struct slice name, struct slice settin
  * would make a mirror of a scratch bucket, or the other way round. */
 int bucket_change(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
                   struct err *e);
+/* The same for settings that were made from those of `old`: ERR_CONFLICT when it is not the current one. */
+int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct slice settings,
+                     struct bucket **ret, struct err *e);
 int bucket_delete(struct bucket_table *t, struct slice name, struct err *e);
 /*
  * A guest: a bucket that is in memory only, found by a random name that is no legal one and shown in no

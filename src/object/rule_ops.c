@@ -53,7 +53,7 @@ static int change_once(struct object_service *s, const struct wire_bucket_rule_r
         return r;
     if (buf_printf(&line, "rules=" SLICE_FMT "\n", SLICE_ARG(buf_view(rules))) < 0)
         return err_set(e, ERR_BAD_OPTION, "bucket %s: its rules are too long", old->name);
-    return bucket_change(s->buckets, q->bucket, buf_view(&line), ret, e);
+    return bucket_change_of(s->buckets, old, buf_view(&line), ret, e);
 }
 
 /* What is below the prefix and must not be cached any more; what a longer prefix pins stays. */

@@ -108,6 +108,24 @@ static void test_change_touches_only_what_is_named(void **state)
     bucket_unref(old);
 }
 
+/* A value that was made from what a bucket was is not put over what somebody else made of it meanwhile, as
+ * with two pins at once. (Without bucket_change_of in rule_ops.c the first is lost.) */
+static void test_change_of_what_was_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    create(f, "data", "origin=file:///a\n");
+    struct bucket *old = NULL, *b = NULL;
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("data"), &old, NULL), 0);
+    assert_int_equal(bucket_change_of(f->table, old, SLICE_LIT("rules=pin:a/\n"), &b, NULL), 0);
+    bucket_unref(TAKE_PTR(b));
+    assert_int_equal(bucket_change_of(f->table, old, SLICE_LIT("rules=pin:b/\n"), &b, NULL), ERR_CONFLICT);
+    assert_null(b);
+    bucket_unref(old);
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("data"), &b, NULL), 0);
+    assert_string_equal(b->p.rules, "pin:a/");
+    bucket_unref(b);
+}
+
 /* Names, properties and values that are not ours give one line naming what is wrong. */
 static void test_bad_names_and_settings_are_named(void **state)
 {
@@ -272,6 +290,7 @@ int main(void)
         TEST(test_ids_are_never_reused),
         TEST(test_second_bucket_of_a_name_is_refused),
         TEST(test_change_touches_only_what_is_named),
+        TEST(test_change_of_what_was_is_refused),
         TEST(test_bad_names_and_settings_are_named),
         TEST(test_secrets_are_hidden),
         TEST(test_secrets_are_sealed),

@@ -58,6 +58,20 @@ static struct back_entry *find_locked(struct back *b, uint64_t bucket_id, struct
     return x;
 }
 
+static struct back_bucket *bucket_locked(struct back *b, uint64_t id)
+{
+    struct back_bucket *x = b->buckets;
+    while (x && x->bucket_id != id)
+        x = x->next;
+    if (x)
+        return x;
+    x = calloc(1, sizeof(*x));
+    assert(x);
+    *x = (struct back_bucket){.next = b->buckets, .bucket_id = id};
+    b->buckets = x;
+    return x;
+}
+
 static struct back_entry *make_locked(struct back *b, uint64_t bucket_id, struct slice key)
 {
     struct back_entry *x = find_locked(b, bucket_id, key);
@@ -66,6 +80,7 @@ static struct back_entry *make_locked(struct back *b, uint64_t bucket_id, struct
     x = calloc(1, sizeof(*x) + key.n);
     assert(x);
     x->bucket_id = bucket_id;
+    x->bucket = bucket_locked(b, bucket_id);
     x->key_n = key.n;
     memcpy(x->key, key.p, key.n);
     struct back_entry **at = chain_of(b, bucket_id, key);
@@ -349,24 +364,15 @@ bool back_may_rename(struct back *b, uint64_t bucket_id, struct slice key, struc
 void back_note_conflict(struct back *b, uint64_t bucket_id)
 {
     LOCK_SCOPE(&b->lock);
-    struct back_conflicts *c = b->conflicts;
-    while (c && c->bucket_id != bucket_id)
-        c = c->next;
-    if (!c) {
-        c = calloc(1, sizeof(*c));
-        assert(c);
-        *c = (struct back_conflicts){.next = b->conflicts, .bucket_id = bucket_id};
-        b->conflicts = c;
-    }
-    c->n++;
+    bucket_locked(b, bucket_id)->conflicts++;
 }
 
 uint64_t back_conflicts(struct back *b, uint64_t bucket_id)
 {
     LOCK_SCOPE(&b->lock);
-    for (const struct back_conflicts *c = b->conflicts; c; c = c->next)
-        if (c->bucket_id == bucket_id)
-            return c->n;
+    for (const struct back_bucket *x = b->buckets; x; x = x->next)
+        if (x->bucket_id == bucket_id)
+            return x->conflicts;
     return 0;
 }
 
@@ -459,10 +465,10 @@ void back_close(struct back *b)
             free(x->error);
             free(x);
         }
-    while (b->conflicts) {
-        struct back_conflicts *c = b->conflicts;
-        b->conflicts = c->next;
-        free(c);
+    while (b->buckets) {
+        struct back_bucket *x = b->buckets;
+        b->buckets = x->next;
+        free(x);
     }
     free(b->aliases);
     cond_fini(&b->moved);

@@ -19,6 +19,7 @@
 #define BACK_MAGIC     0x6261636bu
 #define BACK_CHAINS    16384
 #define BACK_THREADS   8
+#define BACK_DOUBT     8      /* failures in a row after which a bucket may not have all threads */
 #define BACK_KEYS_MAX  262144 /* records at which writers wait */
 #define BACK_WATERMARK 60     /* per cent of the disks' limits at which writers wait */
 #define BACK_ALIASES                                                                                         \
@@ -31,7 +32,9 @@ struct back_entry {
     struct back_entry *next, *prev; /* of the queue, when it has a record */
     uint64_t bucket_id;
     uint32_t users; /* threads that have it */
+    struct back_bucket *bucket;
     bool busy, recorded, sending;
+    bool doubted;                       /* of the try that runs: its bucket's origin fails */
     uint64_t seq, size_bytes, since_ns; /* of the record */
     uint32_t tries;
     uint64_t retry_ms; /* not to be sent before, monotonic */
@@ -46,9 +49,11 @@ struct back_alias {
     char from[2 * BACK_MD5_BYTES + 1], to[ORIGIN_ETAG_MAX + 1];
 };
 
-struct back_conflicts {
-    struct back_conflicts *next;
-    uint64_t bucket_id, n;
+/* Of each bucket that had a record since the start. */
+struct back_bucket {
+    struct back_bucket *next;
+    uint64_t bucket_id, conflicts;
+    unsigned failed; /* tries in a row, up to BACK_DOUBT */
 };
 
 struct back {
@@ -65,7 +70,8 @@ struct back {
     struct back_entry *chains[BACK_CHAINS];
     struct back_entry *first, *last;
     uint64_t bytes;
-    struct back_conflicts *conflicts;
+    struct back_bucket *buckets;
+    unsigned n_doubted;         /* tries that run of buckets whose origins fail */
     struct back_alias *aliases; /* BACK_ALIASES, by hash */
     pthread_t threads[BACK_THREADS];
     unsigned n_threads;

@@ -1,8 +1,11 @@
 /*
  * Write-back: listings of the layer. A page of the origin with the records of the same range laid over it.
  *
- * Invariant: `position` goes up with every round, and everything up to it was given or is hidden; the
- * origin's own token is kept only while it stands exactly there.
+ * Invariants:
+ *  1. `position` goes up with every round, and everything up to it was given or is hidden; the origin's own
+ * token is kept only while it stands exactly there.
+ *  2. Records are read before the origin is asked: what is carried out between the two is in both answers.
+ * The other way round it would be in none.
  */
 #include "object/back_internal.h"
 
@@ -86,7 +89,7 @@ static int add_mine(struct listing *l, struct slice key, struct slice group, str
 
 /* Adds records from one place on until the next group: *ret_group. 0, -ENOENT at the end, or an error. */
 static int gather_run(struct listing *l, const struct buf *from, const struct buf *to,
-                      const struct slice *upper, struct slice *ret_group, struct err *e)
+                      struct slice *ret_group, struct err *e)
 {
     _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(l->back->kv, buf_view(from), buf_view(to));
     struct slice k, value;
@@ -94,8 +97,6 @@ static int gather_run(struct listing *l, const struct buf *from, const struct bu
     while ((r = kv_iter_next(it, &k, &value, e)) == 0) {
         struct slice key = slice_from(k, 10), group = group_of(l->ask, key);
         struct slice name = group.n > 0 ? group : key;
-        if (upper && slice_cmp(name, *upper) > 0)
-            return -ENOENT;
         bool seen = slice_cmp(name, lower(l)) <= 0;
         if (!seen && l->n_mine == MINE_MAX) {
             l->limited = true;
@@ -112,8 +113,8 @@ static int gather_run(struct listing *l, const struct buf *from, const struct bu
     return r;
 }
 
-/* The records behind the position and up to `upper` (NULL: all). */
-static int gather(struct listing *l, const struct slice *upper, struct err *e)
+/* The records behind the position, as many as there is room for. */
+static int gather(struct listing *l, struct err *e)
 {
     uint64_t id = l->upstream->bucket->id;
     _cleanup_buf_ struct buf from = BUF_INIT(BACK_KEY_BYTES), to = BUF_INIT(BACK_KEY_BYTES);
@@ -122,7 +123,7 @@ static int gather(struct listing *l, const struct slice *upper, struct err *e)
     l->n_mine = 0;
     l->limited = false;
     back_range(id, l->ask->prefix, lower(l), &from, &to);
-    while ((r = gather_run(l, &from, &to, upper, &group, e)) == 0) {
+    while ((r = gather_run(l, &from, &to, &group, e)) == 0) {
         _cleanup_buf_ struct buf unused = BUF_INIT(BACK_KEY_BYTES);
         buf_clear(&from);
         back_range(id, group, SLICE_NULL, &unused, &from); /* goes on behind the group */
@@ -182,6 +183,23 @@ static void give(struct listing *l, const struct origin_entry *x)
     to->attr.content_type = to->attr.meta = SLICE_NULL;
 }
 
+/* Leaves of page and records what both of them know: *upper is its end, which the page's was before. */
+static void trim(struct listing *l, struct origin_page *page, struct slice *upper)
+{
+    if (l->limited) {
+        struct slice end = l->mine[l->n_mine - 1].key;
+        l->limited = !page->truncated || slice_cmp(*upper, end) > 0;
+        *upper = l->limited ? end : *upper;
+    }
+    if (l->limited) { /* the rest of the page is asked for again */
+        while (page->n > 0 && slice_cmp(page->entries[page->n - 1].key, *upper) > 0)
+            page->n--;
+    } else if (page->truncated) {
+        while (l->n_mine > 0 && slice_cmp(l->mine[l->n_mine - 1].key, *upper) > 0)
+            l->n_mine--;
+    }
+}
+
 /* One page of the origin and the records of its range. *ret_more: there may be further entries. */
 static int one_round(struct listing *l, bool *ret_more, struct err *e)
 {
@@ -190,17 +208,13 @@ static int one_round(struct listing *l, bool *ret_more, struct err *e)
     arena_clear(l->round);
     ask.token = arena_dup(l->round, buf_view(&l->inner));
     ask.after = ask.token.n > 0 ? SLICE_NULL : arena_dup(l->round, lower(l));
-    int r = origin_list(l->upstream->origin, &ask, l->round, &page, e);
+    int r = gather(l, e);
+    r = r < 0 ? r : origin_list(l->upstream->origin, &ask, l->round, &page, e);
     if (r < 0)
         return r;
     struct slice upper = page.n > 0 ? page.entries[page.n - 1].key : lower(l);
-    r = gather(l, page.truncated ? &upper : NULL, e);
-    if (r == 0 && l->limited) { /* the rest of the page is asked for again */
-        upper = l->mine[l->n_mine - 1].key;
-        while (page.n > 0 && slice_cmp(page.entries[page.n - 1].key, upper) > 0)
-            page.n--;
-    }
-    r = r < 0 ? r : settle_groups(l, &page, e);
+    trim(l, &page, &upper);
+    r = settle_groups(l, &page, e);
     if (r < 0)
         return r;
     size_t room = l->ask->max - l->n_given;

@@ -27,6 +27,7 @@
 #include "base/sys.h"
 #include "base/text.h"
 #include "net/posix_meta.h"
+#include "origin/meta.h"
 
 #include <openssl/evp.h>
 
@@ -85,8 +86,23 @@ static bool etag_is(struct slice etag, const uint8_t md5[BACK_MD5_BYTES])
     return slice_eq_case(etag, slice_str(text));
 }
 
-/* Whether the object has the mode, owner and time that the record wants: they may be all that a newer record
- * changes.
+/* Whether all lines of `a` that go to origins are in `b`. */
+static bool has_lines(struct slice a, struct slice b)
+{
+    while (a.n > 0) {
+        struct slice line = slice_split(&a, '\n'), rest = b;
+        bool found = line.n == 0 || slice_starts(line, SLICE_LIT(META_CHECKSUM)) ||
+                     slice_starts(line, SLICE_LIT(META_EXPIRES));
+        while (!found && rest.n > 0)
+            found = slice_eq(slice_split(&rest, '\n'), line);
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+/* Whether the object has the mode, owner and time, the type and the metadata that the record wants: they may
+ * be all that a newer record changes. Where a service writes them in another way it is sent once more.
  */
 static bool has_meta(const struct sending *s, const struct origin_attr *now)
 {
@@ -102,7 +118,11 @@ static bool has_meta(const struct sending *s, const struct origin_attr *now)
                 (!(has & POSIX_HAS_UID) || wanted.uid == there.uid) &&
                 (!(has & POSIX_HAS_GID) || wanted.gid == there.gid) &&
                 (!(has & POSIX_HAS_MTIME) || wanted.mtime_ns == there.mtime_ns);
-    return same && (has & there.has) == has;
+    if (!same || (has & there.has) != has || !(o->capabilities & ORIGIN_CAN_META))
+        return same && (has & there.has) == has;
+    struct slice type = s->rec.content_type;
+    return (type.n == 0 || slice_eq(type, now->content_type)) && has_lines(s->rec.meta, now->meta) &&
+           has_lines(now->meta, s->rec.meta);
 }
 
 /* Whether the object is one of ours: by its ETag, else by its bytes. */
@@ -401,11 +421,18 @@ static int send_key(struct back *b, uint64_t bucket_id, struct slice key, struct
 
 /* ---- threads ---- */
 
+static bool is_doubted(const struct back_entry *x)
+{
+    return x->bucket->failed >= BACK_DOUBT;
+}
+
+/* The first that is due. Origins that fail, and may take their timeout for it, get half of the threads. */
 static struct back_entry *next_locked(struct back *b)
 {
     uint64_t now_ms = sys_mono_ms();
+    bool full = b->n_doubted >= BACK_THREADS / 2;
     for (struct back_entry *x = b->first; x; x = x->next)
-        if (!x->sending && x->retry_ms <= now_ms)
+        if (!x->sending && x->retry_ms <= now_ms && !(full && is_doubted(x)))
             return x;
     return NULL;
 }
@@ -414,16 +441,19 @@ static void note_result(struct back *b, struct back_entry *x, int r, const struc
 {
     LOCK_SCOPE(&b->lock);
     x->sending = false;
+    b->n_doubted -= x->doubted;
     free(TAKE_PTR(x->error));
     bool stopped = atomic_load(&b->stop);
     if (r == 0 || r == -EAGAIN || r == -ECANCELED || stopped) {
         x->tries = r == 0 ? 0 : x->tries;
+        x->bucket->failed = r == 0 ? 0 : x->bucket->failed;
         x->retry_ms = 0;
     } else {
         if (x->tries == 0)
             log_warn("object", "write-back: %s; it is tried again until it succeeds", e->text);
         x->retry_ms = sys_mono_ms() + back_delay_ms(x->tries);
         x->tries++;
+        x->bucket->failed = MIN(x->bucket->failed + 1, (unsigned)BACK_DOUBT);
         x->error = x->recorded ? slice_dup(slice_str(e->text)) : NULL;
     }
     cond_broadcast(&b->moved);
@@ -441,6 +471,8 @@ void *back_sender_main(void *back)
             continue;
         }
         x->sending = true; /* keeps it alive */
+        x->doubted = is_doubted(x);
+        b->n_doubted += x->doubted;
         lock_drop(&b->lock);
         struct err e = {0};
         int r = send_key(b, x->bucket_id, back_key(x), &e);

@@ -315,6 +315,8 @@ int through_call(struct object_session *ses, uint32_t op, const void *req, struc
                                     : commit(t, req, a, &((struct wire_put_commit_rep *)rep)->attr, e);
         leave(t);
     }
+    if (r == -ENOENT) /* the upload is gone from the origin, or was completed unheard: a new PUT may do */
+        r = ERR_ORIGIN_FAILED;
     if (r < 0)
         r = err_prefix(e, r, "%s/" SLICE_FMT, t->upstream->bucket->name, SLICE_ARG(t->put.key));
     if (r == 0 && op == WIRE_OP_PUT_COMMIT)

@@ -25,7 +25,8 @@
 #define ANSWER_ARENA     (8 * MIB) /* ETags of all parts */
 #define MD5_BYTES        16
 #define COMPLETED_KEPT_S 86400 /* for clients that ask again */
-#define TURN_MAX         64    /* uploads that one turn ends */
+#define TURN_MAX         64    /* uploads that one walk finds */
+#define FAILED_MAX       16    /* buckets where something fails in one turn */
 #define TRY_AGAIN_NS     600000000000ull
 
 struct ending {
@@ -367,14 +368,25 @@ struct stale {
         char *key;
     } v[TURN_MAX];
     size_t n;
+    uint64_t failed[FAILED_MAX]; /* buckets that are left out from then on: their origins are not there */
+    size_t n_failed;
+    bool broken; /* the records cannot be walked */
 };
+
+static bool has_failed(const struct stale *t, uint64_t bucket_id)
+{
+    for (size_t i = 0; i < t->n_failed; i++)
+        if (t->failed[i] == bucket_id)
+            return true;
+    return false;
+}
 
 static int note_stale(void *arg, uint64_t bucket_id, const struct upload_record *u)
 {
     struct stale *t = arg;
     _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(t->service->buckets, bucket_id);
     uint64_t kept_ns = u->completed ? COMPLETED_KEPT_S * 1000000000ull : b ? b->p.upload_expiry * 1000000 : 0;
-    if (u->at_ns + kept_ns >= t->now_ns)
+    if (u->at_ns + kept_ns >= t->now_ns || has_failed(t, bucket_id))
         return 0;
     t->v[t->n].bucket = TAKE_PTR(b);
     t->v[t->n].bucket_id = bucket_id;
@@ -413,9 +425,28 @@ static int end_stale(struct stale *t, size_t i)
     return r;
 }
 
-void upload_turn(struct object_service *s)
+/* Ends what one walk finds. Whether there may be more, behind the uploads of a bucket that failed. */
+static bool end_some(struct stale *t)
 {
     struct err e = {0};
+    size_t failed_before = t->n_failed;
+    t->n = 0;
+    int r = upload_each(t->service->config.control, 0, NULL, note_stale, t, &e);
+    t->broken = r < 0;
+    if (t->broken)
+        log_warn("object", "uploads in parts: %s", e.text);
+    for (size_t i = 0; i < t->n; i++) {
+        uint64_t id = t->v[i].bucket_id;
+        if (t->n_failed < FAILED_MAX && !has_failed(t, id) && end_stale(t, i) < 0)
+            t->failed[t->n_failed++] = id;
+        bucket_unref(t->v[i].bucket);
+        free(t->v[i].key);
+    }
+    return !t->broken && t->n_failed > failed_before && t->n_failed < FAILED_MAX;
+}
+
+void upload_turn(struct object_service *s)
+{
     upload_slots_drop_idle(s);
     if (sys->mono_ns() < s->upload_turn_ns)
         return;
@@ -423,15 +454,9 @@ void upload_turn(struct object_service *s)
     assert(t);
     t->service = s;
     t->now_ns = sys->real_ns();
-    bool failed = upload_each(s->config.control, 0, NULL, note_stale, t, &e) < 0;
-    if (failed)
-        log_warn("object", "uploads in parts: %s", e.text);
-    for (size_t i = 0; i < t->n; i++) {
-        failed = failed || end_stale(t, i) < 0;
-        bucket_unref(t->v[i].bucket);
-        free(t->v[i].key);
-    }
-    s->upload_turn_ns = failed ? sys->mono_ns() + TRY_AGAIN_NS : 0;
+    while (end_some(t)) /* others do not wait for a bucket that fails */
+        continue;
+    s->upload_turn_ns = t->broken || t->n_failed > 0 ? sys->mono_ns() + TRY_AGAIN_NS : 0;
     free(t);
 }
 

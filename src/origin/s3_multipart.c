@@ -211,11 +211,16 @@ static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_a
     struct s3_result result;
     uint64_t date_ns = 0;
     uint32_t attempt = 0;
+    bool unsure = false; /* a try before may have done it: what its condition meets now may be our own */
     int r;
     do {
         if (e)
             e->code = 0;
         r = complete_once(u, buf_view(&document), &result, &date_ns, e);
+        if (r == ERR_PRECONDITION && unsure)
+            return err_set(e, ERR_ORIGIN_FAILED,
+                           "the answer to the end of an upload was lost; its condition does not hold now");
+        unsure = unsure || (r < 0 && r != ERR_ORIGIN_BUSY);
     } while (r < 0 && web_try_again(u->put->cancel, NULL, attempt++, r));
     if (r == 0)
         web_put_attr(u->put, u->size, slice_str(result.etag), date_ns, a, ret_attr);
@@ -299,6 +304,15 @@ static int step_init(struct upload *u, struct origin *o, const struct origin_put
     return web_check_key(u->s3->prefix, p->key, e);
 }
 
+/* An upload that is driven from outside and that the service does not know: nobody begins it anew here. */
+static int step_result(int r, struct err *e)
+{
+    if (r != ERR_ORIGIN_FAILED || !e || !slice_starts(slice_str(e->text), SLICE_LIT("404")))
+        return r;
+    e->code = -ENOENT;
+    return -ENOENT;
+}
+
 int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
                      struct err *e)
 {
@@ -329,7 +343,7 @@ int s3_upload_part(struct origin *o, const struct origin_put *p, struct slice id
     if (r == 0)
         memcpy(ret_etag, etag, strlen(etag) + 1);
     free(etag);
-    return r;
+    return step_result(r, e);
 }
 
 int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
@@ -349,7 +363,7 @@ int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slic
     u.size = size_bytes;
     for (size_t i = 0; i < n; i++)
         u.etags[i] = slice_dup(parts[i].etag);
-    return complete(&u, a, ret_attr, e);
+    return step_result(complete(&u, a, ret_attr, e), e);
 }
 
 int s3_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e)
@@ -357,5 +371,5 @@ int s3_upload_abort(struct origin *o, struct slice key, struct slice id, struct 
     struct origin_put p = {.key = key};
     struct upload u;
     int r = step_init(&u, o, &p, id, e);
-    return r < 0 ? r : abort_once(&u, e);
+    return r < 0 ? r : step_result(abort_once(&u, e), e);
 }

@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 import threading
+import time
 import urllib.parse
 import zlib
 
@@ -373,6 +374,48 @@ def test_a_lost_answer_of_the_origin(bucket, new_shaper, node, origin):
         upload.complete()
     check(here, data)
     assert open_at(here) == []
+
+
+def test_a_lost_answer_to_a_condition(bucket, new_shaper, node, origin):
+    """The origin completed the upload under its condition, but nobody heard of it: nobody is told that it failed."""
+    shaper = new_shaper()
+    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s"))
+    data = harness.random_bytes(6 * MIB)
+    upload = Upload(here)
+    upload.part(1, data)
+    shaper.fault("truncate", match="POST", at=0, count=1)
+    try:
+        upload.complete(IfNoneMatch="*")
+    except botocore.exceptions.ClientError as error:
+        assert error.response["Error"]["Code"] != "PreconditionFailed"
+    check(here, data)
+
+
+def test_uploads_that_the_origin_ended(bucket):
+    """An origin's own rule has ended the upload: clients are told so, and can be rid of it."""
+    upload = Upload(bucket)
+    upload.part(1, b"x")
+    for one in open_at(bucket):
+        bucket.truth.abort_multipart_upload(Bucket=bucket.name, Key=one["Key"], UploadId=one["UploadId"])
+    assert code_of(lambda: upload.part(2, b"y")) == "NoSuchUpload"
+    assert code_of(lambda: upload.complete()) == "NoSuchUpload"
+    upload.abort()
+    assert "Uploads" not in bucket.s3.list_multipart_uploads(Bucket=bucket.name)
+
+
+def test_a_bucket_whose_uploads_do_not_end(bucket, new_shaper, new_node, origin):
+    """Uploads of one bucket cannot be aborted at its origin: those of others are, when their time has come."""
+    shaper, node = new_shaper(), new_node()
+    stuck = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, upload_expiry="10s"))
+    here = own(bucket, node, node.new_bucket(origin, upload_expiry="10s"))
+    Upload(stuck).part(1, b"x")
+    Upload(here).part(1, b"x")
+    node.kill()
+    shaper.fault("status:403", match="DELETE", count="1000000")
+    time.sleep(10)  # both are due in the first turn after the start
+    node.start()
+    harness.wait_until(lambda: open_at(here) == [], what="aborted at the origin")
+    assert len(open_at(stuck)) == 1
 
 
 def test_parts_are_sent_again(bucket, new_shaper, node, origin):

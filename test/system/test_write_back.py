@@ -1,5 +1,6 @@
 """write=back: acknowledged when durable here, carried to the origin afterwards, never lost and never over others' writes."""
 
+import concurrent.futures
 import hashlib
 import io
 import json
@@ -7,6 +8,7 @@ import os
 import random
 import subprocess
 import threading
+import time
 
 import botocore.exceptions
 import pytest
@@ -282,3 +284,56 @@ def test_a_mount_of_it(away, need_fuse, work):
         assert keys_of(truth, name) == ["moved"]
     finally:
         node.cli("umount", str(where))
+
+
+def test_a_listing_that_is_overtaken(away):
+    """What gets to the origin while the origin's answer to a listing is on its way is in the listing all the same."""
+    node, name, shaper, truth = away
+    s3 = node.s3()
+    truth.put_object(Bucket=name, Key="gone", Body=b"old")
+    down(shaper, match="PUT")
+    down(shaper, match="DELETE")
+    s3.put_object(Bucket=name, Key="k", Body=b"here")
+    s3.delete_object(Bucket=name, Key="gone")
+    shaper.fault("stall", match="list-type", at="0", for_="5s")
+    before = shaper.stats()["kinds"]["list"]["requests"]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        listing = pool.submit(keys_of, s3, name)
+        wait_until(lambda: shaper.stats()["kinds"]["list"]["requests"] > before, what="the listing asked")
+        time.sleep(1)  # the origin has answered; the proxy holds that back
+        shaper.reset()
+        flushed(node, name)
+        assert listing.result() == ["k"]
+
+
+def test_other_metadata_of_the_same_bytes(away):
+    """The first write got to the origin and its answer was lost: a second one of the same bytes is not taken for it."""
+    node, name, shaper, truth = away
+    s3 = node.s3()
+    shaper.fault("reset", match="PUT", count="1")
+    shaper.fault("status:503", match="HEAD", skip="1", count="1000000")
+    s3.put_object(Bucket=name, Key="k", Body=b"same", ContentType="text/a", Metadata={"v": "1", "w": "1"})
+    wait_until(lambda: keys_of(truth, name) == ["k"], what="the first one at the origin")
+    s3.put_object(Bucket=name, Key="k", Body=b"same", ContentType="text/b", Metadata={"v": "2"})
+    shaper.reset()
+    flushed(node, name)
+    at = truth.head_object(Bucket=name, Key="k")
+    assert (at["ContentType"], at["Metadata"]) == ("text/b", {"v": "2"})
+    assert status(node, name)["conflicts"] == 0 and keys_of(truth, name) == ["k"]
+
+
+def test_an_origin_that_hangs_keeps_no_other_bucket(away, origin):
+    """Every try at one origin takes its whole timeout: writes of another bucket get to theirs all the same."""
+    node, _, shaper, truth = away
+    n = 64
+    stuck = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="1s", **{"origin.timeout": "5s"})
+    other = node.new_bucket(origin, write="back")
+    shaper.fault("stall", match="PUT", at="0", count="1000000")
+    shaper.fault("stall", match="HEAD", at="0", skip=str(n), count="1000000")  # the first ones come with the writes
+    s3 = node.s3()
+    for i in range(n):
+        s3.put_object(Bucket=stuck, Key=f"k{i}", Body=b"x")
+    s3.put_object(Bucket=other, Key="k", Body=b"y")
+    wait_until(lambda: status(node, other)["objects"] == 0, what="the other bucket's write at its origin")
+    assert truth.get_object(Bucket=other, Key="k")["Body"].read() == b"y"
+    assert status(node, stuck)["objects"] > 0

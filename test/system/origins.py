@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import pwd
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -338,6 +339,9 @@ class Hadoop(Server):
                          "dfs.namenode.acls.enabled": "true"}}.items():
             rows = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in values.items())
             (conf / f"{name}-site.xml").write_text(f"<configuration>{rows}</configuration>")
+        # Java must find this machine's name, which a container may not have told the resolver.
+        (conf / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
+        self.env = {"JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file={conf}/hosts"}
         return conf
 
     def start(self):
@@ -345,9 +349,12 @@ class Hadoop(Server):
         run = self.place / "run"
         if not (self.data / "name").exists():
             subprocess.run([run, conf, "namenode.NameNode", "-format", "-nonInteractive"], check=True, timeout=self.ready_seconds,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.spawn([run, conf, "namenode.NameNode"])
-        self.datanode.spawn([run, conf, "datanode.DataNode"])
+                           env={**os.environ, **self.env}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.spawn([run, conf, "namenode.NameNode"], env=self.env)
+        self.start_datanode()
+
+    def start_datanode(self):
+        self.datanode.spawn([self.place / "run", self.dir / "conf", "datanode.DataNode"], env=self.env)
 
     def stop(self):
         self.datanode.stop()

@@ -155,7 +155,7 @@ def test_datanode_restarts(node, server):
     with pytest.raises(s3.exceptions.ClientError) as refused:
         s3.get_object(Bucket=name, Key="k")["Body"].read()
     assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] >= 500
-    server.datanode.spawn([server.place / "run", server.dir / "conf", "datanode.DataNode"])
+    server.start_datanode()
     harness.wait_until(server._answers, 120, "the datanode is back")
     assert s3.get_object(Bucket=name, Key="k")["Body"].read() == data
 

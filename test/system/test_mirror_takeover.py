@@ -7,6 +7,8 @@ import random
 import resource
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -371,17 +373,31 @@ def test_the_successor_ends_as_its_predecessor_would(there, mount, how):
 
 def test_killed_while_the_node_is_away(origin, new_node, work):
     """The next process waits for the node, and what was written before is published then."""
+    code = """
+f = open(sys.argv[1], "wb", buffering=0)
+f.write(b"before ")
+print("written", flush=True)
+input()
+f.write(b"after")
+f.close()
+print("closed")
+"""
     node = new_node()
     name = node.new_bucket(origin)
     with mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, name) as one:
-        with open(one.path / "f", "wb", buffering=0) as f:
-            f.write(b"before ")
+        # Not this process: a program that it starts closes what it inherits, and would wait for the node.
+        writer = subprocess.Popen([sys.executable, "-c", "import sys" + code, one.path / "f"], stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, text=True)
+        try:
+            assert writer.stdout.readline() == "written\n"
             node.kill()
             os.kill(one.serving(), signal.SIGKILL)
             time.sleep(5)  # six deaths, after which nobody takes over, take less
             assert one.running()
             node.start()
-            f.write(b"after")
+            assert writer.communicate("\n", timeout=60)[0] == "closed\n"
+        finally:
+            writer.kill()
         assert origin.s3().get_object(Bucket=name, Key="f")["Body"].read() == b"before after"
 
 

@@ -72,13 +72,13 @@ static int put_note(struct kv_txn *t, uint64_t id, const struct job_note *f)
     return r;
 }
 
-static int put_record(struct jobs *j, struct kv_txn *t, const struct job *job, struct err *e)
+static int put_record(struct jobs *j, struct kv_txn *t, const struct job_record *rec, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX), value = BUF_INIT(JOB_RECORD_MAX);
-    int r = job_record_encode(&job->record, j->seal, &value, e);
+    int r = job_record_encode(rec, j->seal, &value, e);
     if (r < 0)
         return r;
-    job_key_record(job->record.id, &key);
+    job_key_record(rec->id, &key);
     kv_txn_put(t, buf_view(&key), buf_view(&value));
     return 0;
 }
@@ -92,40 +92,41 @@ static void progress_committed(struct job *job)
     job_set_text(&job->committed.cursor, slice_str(job->record.cursor));
 }
 
-/* Exchanges the progress that is committed with the one that is true. */
-static void progress_swap(struct job *job)
+/* A record as far as the control store has it, with the state that it has now. Borrows what it points to. */
+static struct job_record record_committed(const struct job *job)
 {
-    const struct job_progress was = job->committed;
-#define X(name)                                                                                              \
-    job->committed.name = job->record.name;                                                                  \
-    job->record.name = was.name;
+    struct job_record rec = job->record;
+#define X(name) rec.name = job->committed.name;
     JOB_PROGRESS(X)
 #undef X
-    job->committed.cursor = job->record.cursor;
-    job->record.cursor = was.cursor;
+    rec.cursor = job->committed.cursor;
+    return rec;
 }
 
 void jobs_roll_back_locked(struct jobs *j, struct job *job)
 {
     lock_assert_held(&j->lock);
-    progress_swap(job);
+    const struct job_record rec = record_committed(job);
+    job->committed.cursor = job->record.cursor; /* of no use from here on, but freed with the job */
+    job->record = rec;
 }
 
-static int commit_record(struct jobs *j, const struct job *job, const struct job_note *notes, struct err *e)
+static int commit_record(struct jobs *j, const struct job_record *rec, const struct job_note *notes,
+                         struct err *e)
 {
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
-    int r = put_record(j, t, job, e);
+    int r = put_record(j, t, rec, e);
     for (const struct job_note *f = notes; f && r == 0; f = f->next)
-        r = put_note(t, job->record.id, f);
+        r = put_note(t, rec->id, f);
     if (r == 0)
         r = kv_txn_commit(t, KV_DURABLE, e);
-    return r < 0 ? err_prefix(e, r, "record of job %" PRIu64, job->record.id) : 0;
+    return r < 0 ? err_prefix(e, r, "record of job %" PRIu64, rec->id) : 0;
 }
 
 int jobs_commit_locked(struct jobs *j, struct job *job, const struct job_note *notes, struct err *e)
 {
     lock_assert_held(&j->lock);
-    int r = commit_record(j, job, notes, e);
+    int r = commit_record(j, &job->record, notes, e);
     if (r == 0)
         progress_committed(job);
     return r;
@@ -134,12 +135,9 @@ int jobs_commit_locked(struct jobs *j, struct job *job, const struct job_note *n
 int jobs_commit_state_locked(struct jobs *j, struct job *job, struct err *e)
 {
     lock_assert_held(&j->lock);
-    if (job->active)
-        progress_swap(job);
-    int r = commit_record(j, job, NULL, e);
-    if (job->active)
-        progress_swap(job);
-    return r;
+    /* The thread goes on with the record as it is. */
+    const struct job_record rec = job->active ? record_committed(job) : job->record;
+    return commit_record(j, &rec, NULL, e);
 }
 
 static int next_id(struct jobs *j, struct kv_txn *t, uint64_t *ret, struct err *e)
@@ -169,7 +167,7 @@ int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err 
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
     int k = next_id(j, t, &job->record.id, e);
     if (k == 0)
-        k = put_record(j, t, job, e);
+        k = put_record(j, t, &job->record, e);
     if (k == 0)
         k = kv_txn_commit(t, KV_DURABLE, e);
     if (k < 0) {

@@ -78,20 +78,30 @@ static bool overlap(struct slice x, struct slice y)
     return slice_starts(x, y) || slice_starts(y, x);
 }
 
+/* The lines of a bucket's settings, in the arena. */
+static int settings_of(struct object_session *session, struct slice bucket, struct arena *a,
+                       struct slice *ret, struct err *e)
+{
+    struct wire_bucket_get_req req = {.name = bucket};
+    struct wire_bucket_get_rep rep;
+    int k = object_bucket_get(session, &req, a, &rep, e);
+    if (k == 0)
+        *ret = rep.settings;
+    return k;
+}
+
 /* What a path of a bucket stands for at its origin, in the arena: its service and "URL/PREFIX", which is
  * empty where there is no origin. */
 static int origin_of(struct object_session *session, const char *path, struct arena *a,
                      struct slice *ret_endpoint, struct slice *ret_whole, struct err *e)
 {
-    struct slice bucket, prefix;
+    struct slice bucket, prefix, settings;
     job_split(path, &bucket, &prefix);
-    struct wire_bucket_get_req req = {.name = bucket};
-    struct wire_bucket_get_rep rep;
-    int k = object_bucket_get(session, &req, a, &rep, e);
+    int k = settings_of(session, bucket, a, &settings, e);
     if (k < 0)
         return k;
-    struct slice origin = setting(rep.settings, "origin");
-    *ret_endpoint = setting(rep.settings, "origin.endpoint");
+    struct slice origin = setting(settings, "origin");
+    *ret_endpoint = setting(settings, "origin.endpoint");
     *ret_whole = SLICE_NULL;
     if (origin.n > 0)
         *ret_whole = slice_str(
@@ -186,12 +196,11 @@ static int look_at(struct object_session *session, struct slice bucket, uint64_t
                    struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
-    struct wire_bucket_get_req req = {.name = bucket};
-    struct wire_bucket_get_rep rep;
-    int k = object_bucket_get(session, &req, a, &rep, e);
+    struct slice settings;
+    int k = settings_of(session, bucket, a, &settings, e);
     if (k < 0)
         return k;
-    struct slice text = setting(rep.settings, "origin.part_size");
+    struct slice text = setting(settings, "origin.part_size");
     uint64_t v;
     *ret_part_bytes = text_parse_size(text, &v) == 0 && v > 0 ? v : PART_BYTES;
     return 0;

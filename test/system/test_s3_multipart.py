@@ -360,14 +360,21 @@ def half_a_part(bucket, upload):
     return connection
 
 
-def test_a_lost_answer_of_the_origin(bucket, new_shaper, node, origin):
-    """The origin completed the upload, but nobody heard of it: the client's next try finds the object."""
+@pytest.fixture
+def unheard(bucket, new_shaper, node, origin):
+    """(bucket, its upload, the bytes): the first answer to the upload's completion will be lost."""
     shaper = new_shaper()
     here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s"))
     data = harness.random_bytes(6 * MIB)
     upload = Upload(here)
     upload.part(1, data)
     shaper.fault("truncate", match="POST", at=0, count=1)
+    return here, upload, data
+
+
+def test_a_lost_answer_of_the_origin(unheard):
+    """The origin completed the upload, but nobody heard of it: the client's next try finds the object."""
+    here, upload, data = unheard
     try:
         upload.complete()
     except botocore.exceptions.ClientError:
@@ -376,14 +383,9 @@ def test_a_lost_answer_of_the_origin(bucket, new_shaper, node, origin):
     assert open_at(here) == []
 
 
-def test_a_lost_answer_to_a_condition(bucket, new_shaper, node, origin):
+def test_a_lost_answer_to_a_condition(unheard):
     """The origin completed the upload under its condition, but nobody heard of it: nobody is told that it failed."""
-    shaper = new_shaper()
-    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s"))
-    data = harness.random_bytes(6 * MIB)
-    upload = Upload(here)
-    upload.part(1, data)
-    shaper.fault("truncate", match="POST", at=0, count=1)
+    here, upload, data = unheard
     try:
         upload.complete(IfNoneMatch="*")
     except botocore.exceptions.ClientError as error:

@@ -83,6 +83,18 @@ static void test_every_commit_may_fail(void **state)
     free(out);
 }
 
+/* How many objects are listed with a reason. */
+static size_t count_errors(struct fixture *f, uint64_t id)
+{
+    struct wire_job_errors_req req = {.id = id};
+    struct wire_job_errors_rep rep;
+    assert_int_equal(object_job_errors(f->session, &req, f->arena, &rep, NULL), 0);
+    json_t *list = json_loadb(rep.json.p, rep.json.n, 0, NULL);
+    size_t n = json_array_size(list);
+    json_decref(list);
+    return n;
+}
+
 /* The error list is committed with the counters: after a failed commit and a resume, it has each failed
  * object once, and a retry empties it. */
 static void test_failures_are_listed_once(void **state)
@@ -91,7 +103,6 @@ static void test_failures_are_listed_once(void **state)
     write_objects(f, 6, 2000);
     for (uint64_t n = 2; n < 5; n++) {
         uint64_t id = 0;
-        struct wire_job_errors_rep rep;
         arm(n);
         assert_int_equal(start(f, "prefetch", "listed=true\n", &id), 0);
         struct wire_job_keys_req keys = {.id = id, .keys = SLICE_LIT("k000\nnone1\nnone2\n")};
@@ -109,11 +120,7 @@ static void test_failures_are_listed_once(void **state)
         if (is_in(f, id, "failed"))
             assert_int_equal(change(f, id, "resume"), 0);
         wait_for(f, id, "partly failed");
-        struct wire_job_errors_req req = {.id = id};
-        assert_int_equal(object_job_errors(f->session, &req, f->arena, &rep, NULL), 0);
-        json_t *list = json_loadb(rep.json.p, rep.json.n, 0, NULL);
-        assert_int_equal(json_array_size(list), 2);
-        json_decref(list);
+        assert_int_equal(count_errors(f, id), 2);
         assert_int_equal(number(f, id, "done_objects"), 1);
         assert_int_equal(number(f, id, "failed_objects"), 2);
     }
@@ -128,7 +135,6 @@ static void test_a_pause_passes_no_failure_by(void **state)
     uint64_t id = 0;
     struct wire_job_keys_req keys = {.keys = SLICE_LIT("absent\nk000\nk001\nk002\nk003\nk004\nk005\n")};
     struct wire_job_keys_rep added;
-    struct wire_job_errors_rep rep;
     write_objects(f, 6, 30000);
     assert_int_equal(start(f, "prefetch", "listed=true\nrate=100000\nparallel=1\n", &id), 0);
     keys.id = id;
@@ -143,11 +149,7 @@ static void test_a_pause_passes_no_failure_by(void **state)
     open_node(f);
     assert_int_equal(change(f, id, "resume"), 0);
     wait_for(f, id, "partly failed");
-    struct wire_job_errors_req req = {.id = id};
-    assert_int_equal(object_job_errors(f->session, &req, f->arena, &rep, NULL), 0);
-    json_t *list = json_loadb(rep.json.p, rep.json.n, 0, NULL);
-    assert_int_equal(json_array_size(list), 1);
-    json_decref(list);
+    assert_int_equal(count_errors(f, id), 1);
     assert_int_equal(number(f, id, "done_objects"), 6);
     assert_int_equal(number(f, id, "failed_objects"), 1);
 }

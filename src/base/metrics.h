@@ -31,8 +31,6 @@
     X(REQUEST_SECONDS, HISTOGRAM, "forebay_request_seconds", "via,op",                                       \
       "Time from request head to last byte")                                                                 \
     X(OPENS, COUNTER, "forebay_opens_total", "bucket,via,state", "Opens; state complete, partial or cold")   \
-    X(LET_GO, COUNTER, "forebay_let_go_total", "",                                                           \
-      "Times mounts were told to let go of files, because descriptors were short")                           \
     X(READ_PATTERNS, COUNTER, "forebay_read_patterns_total", "bucket,pattern",                               \
       "Open files of which a pattern of reading was recognised and read ahead for")                          \
     X(BACK_OBJECTS, GAUGE, "forebay_write_back_objects", "bucket", "Keys that are not in the origin yet")    \

@@ -239,6 +239,16 @@ int client_file_fd(struct client_file *f)
     return s->fd;
 }
 
+int client_file_take_fd(struct client_file *f)
+{
+    LOCK_SCOPE(&f->lock);
+    int fd = f->source->fd;
+    if (fd < 0 || atomic_load(&f->source->refs) > 1) /* whoever reads took its reference under the lock */
+        return -1;
+    f->source->fd = -1;
+    return fd;
+}
+
 /* ---- reading ---- */
 
 static ssize_t from_descriptor(const struct source *s, void *p, size_t n, uint64_t offset, struct err *e)

@@ -49,5 +49,8 @@ uint64_t client_file_valid_ms(const struct client_file *f);
  * one may open it again. Only all bytes of a complete file are known to be there. The node keeps them in
  * place until client_file_close, or until it ends. */
 int client_file_fd(struct client_file *f);
+/* Takes that descriptor away, for the caller to close, of a file whose bytes are read in another way; what is
+ * read here from now on comes inline. -1: there is none, or it is being read from. */
+int client_file_take_fd(struct client_file *f);
 /* Starts fetching a range and does not wait for it. Errors are left to the read that needs the bytes. */
 void client_file_prefetch(struct client_file *f, uint64_t offset, uint64_t n);

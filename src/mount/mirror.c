@@ -116,8 +116,8 @@ static int open_mirror_again(struct mount *m, struct err *e)
 
 static void start_mirror(struct mount *m)
 {
-    uint64_t keepable = MIN(m->options->kept_files, sys_raise_file_limit() / 2);
-    m->warm = warm_start(m, m->options->attr_timeout_ms > 0 ? keepable : 0);
+    uint64_t max = m->options->attr_timeout_ms > 0 ? m->options->kept_files : 0;
+    m->warm = warm_start(m, max, sys_raise_file_limit() / 2);
 }
 
 /* From here on the kernel is told of nothing any more. */

@@ -206,7 +206,10 @@ static bool choose_for_reading(struct mount *m, struct node *n, struct handle *h
     bool may = !n->staging;
     if (may)
         choose_for_reading_locked(m, n, h, o, is_complete, &trash);
+    /* The kernel has the file now; descriptors are few. */
+    int fd = may && h->is_passthrough && n->backing_file ? client_file_take_fd(n->backing_file) : -1;
     lock_drop(node_table_lock(m->nodes));
+    macro_close(&fd);
     warm_empty(m->warm, trash);
     if (may && is_here)
         stats_add(m->stats, STATS_HERE_OPENS, 1);
@@ -583,10 +586,13 @@ void handles_hold_bytes(struct mount *m)
             log_info("mount", "inode %llu is open here, and its bytes are not here any more: %s",
                      (unsigned long long)n->ino, e.text);
         lock_take(node_table_lock(m->nodes));
-        if (r == 0 && n->n_passthrough > 0 && !n->backing_file && !n->staging)
+        bool taken = r == 0 && n->n_passthrough > 0 && !n->backing_file && !n->staging;
+        if (taken)
             n->backing_file = TAKE_PTR(o.file);
         failed += n->n_passthrough > 0 && !n->backing_file;
+        int fd = taken ? client_file_take_fd(n->backing_file) : -1;
         lock_drop(node_table_lock(m->nodes));
+        macro_close(&fd);
         client_file_close(o.file);
         node_unref(m->nodes, n);
     }

@@ -10,7 +10,8 @@
  * a file whose opening began at another serial is not tracked: no record falls between asking and tracking.
  *  4. While the kernel believes a name for longer than the mount's attribute timeout, its node has a
  * warm_file with told_until_ms in the future, or the notifier is to drop the name.
- *  5. The end of the pipe (the node is gone, or we did not keep up) lets go of everything.
+ *  5. No file older in use than `fd_from` has a descriptor here.
+ *  6. The end of the pipe (the node is gone, or we did not keep up) lets go of everything.
  *
  * Failure modes: without a watch nothing is kept, and every open asks the node, as if this file did not
  * exist.
@@ -32,6 +33,7 @@ struct warm_file {
     uint64_t told_until_ms;     /* the kernel believes the name until then */
     bool is_kept;               /* else the node is open */
     bool is_stale;              /* not to be kept */
+    bool has_fd;                /* while it is kept */
     struct warm_file *in_place; /* of the table of hashes */
     struct warm_file *older, *newer;
     struct client_file *file; /* in the trash only */
@@ -45,13 +47,13 @@ struct warm_trash {
 
 struct warm {
     struct mount *m;
-    uint64_t max;
+    uint64_t max, fds_max;
     struct watcher *watcher;
     _Atomic bool is_watched;
     _Atomic uint64_t serial;
     /* Covered by the node table's lock. */
-    uint64_t n_kept;
-    struct warm_file *oldest, *newest;
+    uint64_t n_kept, n_fds;
+    struct warm_file *oldest, *newest, *fd_from;
     struct warm_file *places[PLACES];
 };
 
@@ -64,6 +66,9 @@ static struct warm_file **place_of(struct warm *w, uint64_t hash)
 
 static void order_remove(struct warm *w, struct warm_file *f)
 {
+    if (w->fd_from == f)
+        w->fd_from = f->newer;
+    w->n_fds -= f->has_fd;
     *(f->older ? &f->older->newer : &w->oldest) = f->newer;
     *(f->newer ? &f->newer->older : &w->newest) = f->older;
     f->older = f->newer = NULL;
@@ -78,6 +83,21 @@ static void order_add(struct warm *w, struct warm_file *f)
     w->newest = f;
     f->is_kept = true;
     w->n_kept++;
+    f->has_fd = client_file_fd(f->node->backing_file) >= 0;
+    w->n_fds += f->has_fd;
+    if (!w->fd_from)
+        w->fd_from = f;
+}
+
+/* Of the read-only profile: passthrough needs no descriptors here. */
+static void limit_fds_locked(struct warm *w)
+{
+    for (struct warm_file *f; w->n_fds > w->fds_max && (f = w->fd_from); w->fd_from = f->newer) {
+        int fd = f->has_fd ? client_file_take_fd(f->node->backing_file) : -1;
+        macro_close(&fd);
+        w->n_fds -= f->has_fd;
+        f->has_fd = false;
+    }
 }
 
 static void to_trash(struct warm_file *f, struct warm_trash **trash)
@@ -209,6 +229,7 @@ bool warm_keep_locked(struct warm *w, struct node *n, struct warm_trash **trash)
     order_add(w, f);
     if (w->n_kept > w->max)
         forget_locked(w, w->oldest, trash);
+    limit_fds_locked(w);
     return n->warm != NULL;
 }
 
@@ -250,17 +271,6 @@ static void forget_all(struct warm *w)
     warm_empty(w, trash);
 }
 
-/* The node is short of descriptors: those that were not used for longest go. */
-static void forget_half(struct warm *w)
-{
-    struct warm_trash *trash = NULL;
-    lock_take(node_table_lock(w->m->nodes));
-    for (uint64_t left = w->n_kept / 2; w->n_kept > left;)
-        forget_locked(w, w->oldest, &trash);
-    lock_drop(node_table_lock(w->m->nodes));
-    warm_empty(w, trash);
-}
-
 static void on_begun(void *arg)
 {
     struct warm *w = arg;
@@ -273,10 +283,7 @@ static void on_records(void *arg, const uint64_t *v, size_t n)
     struct warm *w = arg;
     (void)atomic_fetch_add(&w->serial, 1);
     for (size_t i = 0; i < n; i++)
-        if (v[i] == WIRE_WATCH_LET_GO)
-            forget_half(w);
-        else
-            forget_key(w, v[i]);
+        forget_key(w, v[i]);
 }
 
 static void on_ended(void *arg)
@@ -289,13 +296,14 @@ static void on_ended(void *arg)
 
 static const struct watcher_calls calls = {.begun = on_begun, .records = on_records, .ended = on_ended};
 
-struct warm *warm_start(struct mount *m, uint64_t max)
+struct warm *warm_start(struct mount *m, uint64_t max, uint64_t fds_max)
 {
     struct warm *w = calloc(1, sizeof(*w));
     if (!w)
         abort();
     w->m = m;
     w->max = max;
+    w->fds_max = fds_max;
     if (max > 0)
         w->watcher = watcher_start(m, &calls, w); /* at once, so that already the first files can be kept */
     return w;

@@ -21,8 +21,9 @@ struct warm;       /* all of a mount */
 struct warm_file;  /* one file that is watched, open or kept open */
 struct warm_trash; /* files to be closed once no lock is held */
 
-/* max: most files kept open; 0: none, and nothing is watched. Starts a thread. Never NULL. */
-struct warm *warm_start(struct mount *m, uint64_t max);
+/* max: most files kept open; 0: none, and nothing is watched. fds_max: how many of those may have a
+ * descriptor here; the others are read through the node. Starts a thread. Never NULL. */
+struct warm *warm_start(struct mount *m, uint64_t max, uint64_t fds_max);
 /* Ends the thread and closes what is kept; from here on nothing is. */
 void warm_end(struct warm *w);
 /* When no file is open any more. NULL accepted. */

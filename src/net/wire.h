@@ -31,9 +31,6 @@
 enum wire_via { WIRE_VIA_S3 = 1, WIRE_VIA_MOUNT = 2, WIRE_VIA_API = 3 };
 /* COMPLETE: all bytes present. PARTIAL: being filled. UNCACHED: not admitted, bytes come inline. */
 enum wire_state { WIRE_COMPLETE = 1, WIRE_PARTIAL = 2, WIRE_UNCACHED = 3, WIRE_INLINED = 4 };
-/* A record of a WATCH on a mirror bucket that is no hash of a key: the node is short of descriptors. A key
- * with this hash loses nothing but time. */
-#define WIRE_WATCH_LET_GO 0
 /* Records of a WATCH on a scratch bucket. */
 enum wire_watch {
     WIRE_WATCH_CHANGED = 1, /* somebody else changed something */

@@ -75,7 +75,10 @@ static int see(struct ahead *a, struct extent *x, struct layout_look *look, stru
         return -ENOMEM;
     _cleanup_free_ char *bytes = malloc(n);
     assert(bytes);
-    int r = sys_pread_all(extent_fd(x), bytes, n, look->offset);
+    int fd = extent_use(x);
+    int r = fd < 0 ? fd : sys_pread_all(fd, bytes, n, look->offset);
+    if (fd >= 0)
+        extent_leave(x);
     if (r >= 0)
         layout_see(look, slice_of(bytes, n), a->size, ret);
     budget_give(a->budget, n);

@@ -31,7 +31,6 @@ struct object_config {
     struct store *store;
     struct budget *budget;   /* --memory */
     struct gate_config gate; /* limits of the node and of clients */
-    uint64_t files_max;      /* descriptors that the process may have; 0: no bound */
     enum object_route route; /* LOOP: every operation goes through encode, socket and decode (tests) */
 };
 
@@ -58,6 +57,10 @@ struct object_session *object_session_new(struct object_service *s, enum wire_vi
  * revoked. At most once, before the first call. ERR_UNAUTHENTICATED: no user has it. */
 int object_session_sign_in(struct object_session *s, struct slice access_key, struct err *e);
 void object_session_free(struct object_session *s);
+/* Before its first call: replies go to another process. Descriptors for reading are then opened for it, and
+ * closed here by object_sent, which is called after a reply with a descriptor was sent. */
+void object_session_set_remote(struct object_session *s);
+void object_sent(struct object_session *s, uint32_t op, const void *rep);
 DEFINE_CLEANUP(struct object_session, object_session_free)
 
 /*

@@ -43,6 +43,7 @@ struct object_session {
     uint32_t magic;
     struct object_service *service;
     enum wire_via via;
+    bool is_remote;    /* replies go to another process */
     uint64_t number;   /* of the service's sessions */
     char *access_key;  /* of a user; NULL: may do everything */
     struct lock lock;  /* covers the handles and `user` */
@@ -96,7 +97,6 @@ struct object_service {
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;
     _Atomic uint64_t n_watches;
-    _Atomic uint64_t let_go_ns;  /* when mounts were last told to let go of files */
     struct gate *gate;           /* limits and shares */
     struct values *values;       /* of buckets with values=memory */
     struct budget *value_budget; /* memory of open handles of those */
@@ -191,6 +191,8 @@ struct reader;
 struct writer;
 void reader_ref(struct reader *r);
 void reader_unref(struct reader *r);
+/* The reply to OPEN is sent: the process that got its descriptor has its own now. */
+void reader_passed(struct object_session *ses, const struct wire_open_rep *rep);
 void writer_ref(struct writer *w);
 void writer_unref(struct writer *w); /* the last one drops what was not committed */
 /* if_match and if_none_match of an open: ERR_PRECONDITION, ERR_NOT_MODIFIED. */
@@ -262,11 +264,6 @@ void watch_tree_changed(const struct object_session *ses, uint64_t bucket_id);
 /* The same of what the node did by itself: told to all of them. */
 void watch_bucket_changed(struct object_service *s, uint64_t bucket_id);
 bool watch_has_trees(const struct object_service *s); /* or watches of other buckets: a quick look */
-/* Whether a mount may keep open what has just been opened here as fd (-1: nothing). If not, because
- * descriptors are short, all of them are told to let go of some. */
-bool watch_may_keep(struct object_service *s, int fd);
-/* Before an open of a mount: until there are descriptors again, for two seconds at most. */
-void watch_wait_for_files(struct object_service *s);
 /* Anything of the bucket may have changed. */
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
 
@@ -297,6 +294,8 @@ int object_call_local(struct object_session *ses, uint32_t op, const void *req, 
 
 /* ---- route_loop.c ---- */
 struct route_loop *route_loop_new(void);
+/* The descriptor that came with a handle is in another process. */
+void route_passed(struct object_session *ses, uint64_t handle);
 void route_loop_free(struct route_loop *l);
 int route_loop_call(struct route_loop *l, struct object_session *ses, uint32_t op, const void *req,
                     struct arena *a, void *rep, struct err *e);

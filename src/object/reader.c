@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 
 #define READER_MAGIC  0x72656164u
@@ -35,8 +36,10 @@ struct reader {
     char etag[ORIGIN_ETAG_MAX + 1];
     struct extent *extent; /* NULL: not cached */
     struct ahead ahead;
-    struct lock lock;  /* covers fill */
+    struct lock lock;  /* covers what follows */
     struct fill *fill; /* NULL while complete or not yet needed */
+    int passed_fd;     /* on its way to another process; -1: none */
+    bool is_in_use;    /* the extent's own descriptor was given to a caller in this one */
 };
 
 /* What an open works with. */
@@ -63,6 +66,16 @@ void reader_ref(struct reader *r)
     (void)atomic_fetch_add(&r->refs, 1);
 }
 
+static void give_descriptor_back(struct reader *r)
+{
+    LOCK_SCOPE(&r->lock);
+    macro_close(&r->passed_fd);
+    r->passed_fd = -1;
+    if (r->is_in_use)
+        extent_leave(r->extent);
+    r->is_in_use = false;
+}
+
 void reader_unref(struct reader *r)
 {
     if (!r)
@@ -71,6 +84,7 @@ void reader_unref(struct reader *r)
     if (atomic_fetch_sub(&r->refs, 1) != 1)
         return;
     (void)atomic_fetch_sub(&r->service->readers, 1);
+    give_descriptor_back(r);
     ahead_fini(&r->ahead);
     fill_unref(r->fill);
     extent_unref(r->extent);
@@ -106,6 +120,7 @@ static struct reader *reader_new(struct opener *o)
     r->extent = TAKE_PTR(o->extent);
     r->fill = TAKE_PTR(o->fill);
     lock_init(&r->lock, LOCK_READER);
+    r->passed_fd = -1;
     ahead_init(&r->ahead, r->service->config.budget, r->upstream->bucket->name, slice_of(r->key, r->key_n),
                r->size);
     (void)atomic_fetch_add(&o->service->readers, 1);
@@ -429,9 +444,35 @@ static void count_open(const struct opener *o, uint32_t state, bool cold)
     usage_opened(o->service->usage, o->bucket->id, o->req->key);
 }
 
+/* Another process gets a descriptor of its own, by which it can only read; here the extent's is lent. */
+static int lend_descriptor(struct opener *o, struct reader *r)
+{
+    if (!reader_gives_fd(r))
+        return -1;
+    int fd = o->session->is_remote ? extent_open_fd(r->extent, O_RDONLY) : extent_use(r->extent);
+    LOCK_SCOPE(&r->lock);
+    r->passed_fd = o->session->is_remote && fd >= 0 ? fd : -1;
+    r->is_in_use = !o->session->is_remote && fd >= 0;
+    return fd;
+}
+
+void reader_passed(struct object_session *ses, const struct wire_open_rep *rep)
+{
+    struct err ignored = {0}; /* closed already */
+    struct reader *r = rep->fd >= 0 ? session_get(ses, HANDLE_READ, rep->handle, &ignored) : NULL;
+    if (r)
+        give_descriptor_back(r);
+    reader_unref(r);
+}
+
 static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep *rep, struct err *e)
 {
     uint64_t handle;
+    int fd = lend_descriptor(o, r);
+    if (fd == -ENOENT) { /* somebody removed the file: without it there is nothing to read from */
+        store_remove_extent(o->service->config.store, r->extent);
+        return err_set(e, ERR_VERSION_CHANGED, "the file of the cached copy is gone");
+    }
     reader_ref(r);
     int result = session_put(o->session, HANDLE_READ, r, &handle);
     if (result < 0) {
@@ -439,10 +480,9 @@ static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep 
         return err_set(e, result, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
     }
     rep->handle = handle;
-    rep->state = reader_state(r);
-    rep->fd = reader_gives_fd(r) ? extent_fd(r->extent) : -1;
-    bool may_keep = r->extent && (o->req->via != WIRE_VIA_MOUNT || watch_may_keep(o->service, rep->fd));
-    rep->valid_ms = may_keep ? mirror_valid_ms(o->bucket, o->req->key, o->attr.confirmed_ns) : 0;
+    rep->state = fd >= 0 ? reader_state(r) : WIRE_UNCACHED; /* without one, bytes come inline */
+    rep->fd = MAX(fd, -1);
+    rep->valid_ms = r->extent ? mirror_valid_ms(o->bucket, o->req->key, o->attr.confirmed_ns) : 0;
     attr_to_wire(&o->attr, o->arena, &rep->attr);
     return 0;
 }
@@ -480,8 +520,6 @@ int op_open(struct object_session *ses, const struct wire_open_req *req, struct 
     r = object_upstream(ses->service, req->bucket, &u, e);
     if (r < 0)
         return r;
-    if (req->via == WIRE_VIA_MOUNT)
-        watch_wait_for_files(ses->service);
     for (int i = 0; i < OPEN_TRIES; i++) {
         struct opener o = {.session = ses,
                            .service = ses->service,
@@ -512,6 +550,16 @@ static void count_read(struct reader *r, uint64_t n, bool from_origin)
     usage_read(r->service->usage, r->upstream->bucket->id, slice_of(r->key, r->key_n), n);
 }
 
+static ssize_t read_extent(struct extent *x, void *p, size_t n, uint64_t offset)
+{
+    int fd = extent_use(x);
+    if (fd < 0)
+        return fd;
+    int r = sys_pread_all(fd, p, n, offset);
+    extent_leave(x);
+    return r < 0 ? -EIO : (ssize_t)n;
+}
+
 /* Present bytes of the extent into the reply. */
 static int read_inline(struct reader *r, uint64_t offset, uint64_t n, struct arena *a,
                        struct wire_fetch_rep *rep, struct err *e)
@@ -522,7 +570,7 @@ static int read_inline(struct reader *r, uint64_t offset, uint64_t n, struct are
     if (r->upstream->bucket->p.verify == BUCKET_VERIFY_READ)
         got = extent_read_verified(r->extent, p, n, offset);
     else
-        got = sys_pread_all(extent_fd(r->extent), p, n, offset) < 0 ? -EIO : (ssize_t)n;
+        got = read_extent(r->extent, p, n, offset);
     if (got < 0)
         return err_errno(e, (int)got, "read from cache");
     rep->data = slice_of(p, (size_t)got);

@@ -76,7 +76,10 @@ static int serve_one(struct channel *c, struct buf *body, struct arena *a)
         r = r < 0 ? r : buf_append(&out, e.text, n);
         assert(r == 0);
     }
-    return wire_send(c->far, h.op, WIRE_FLAG_REPLY, h.request_id, status, buf_view(&out), pass_fd);
+    r = wire_send(c->far, h.op, WIRE_FLAG_REPLY, h.request_id, status, buf_view(&out), pass_fd);
+    if (pass_fd >= 0 && h.op == WIRE_OP_OPEN)
+        reader_passed(c->session, rep);
+    return r;
 }
 
 static void *channel_main(void *arg)
@@ -193,6 +196,11 @@ void route_session_free(struct route_session *r)
         free(k);
     }
     free(r);
+}
+
+void route_passed(struct object_session *ses, uint64_t handle)
+{
+    drop_fd(ses, handle);
 }
 
 static void settle_fds(struct object_session *ses, uint32_t op, const void *req, void *rep)

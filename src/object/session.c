@@ -24,6 +24,20 @@ struct object_session *object_session_new(struct object_service *s, enum wire_vi
     return ses;
 }
 
+void object_session_set_remote(struct object_session *s)
+{
+    s->is_remote = true;
+}
+
+void object_sent(struct object_session *s, uint32_t op, const void *rep)
+{
+    const struct wire_open_rep *opened = rep;
+    if (op != WIRE_OP_OPEN)
+        return;
+    reader_passed(s, opened);
+    route_passed(s, opened->handle);
+}
+
 static void drop(enum handle_kind kind, void *object)
 {
     if (kind == HANDLE_READ)

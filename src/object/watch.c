@@ -6,10 +6,6 @@
  * removed, evicted), or would like to, the hash of its key (hash_placement, 8 bytes, little endian) is
  * written into it.
  *
- * Each file that a mount keeps open holds a descriptor here, too. When few of those are left, no further one
- * may be kept (OPEN answers that it is valid for no time), and every mount is told to let go of half of what
- * it keeps: there may be any number of mounts, and each knows only its own limit.
- *
  * Of a scratch bucket the records are enum wire_watch: whether the watcher is the only one, and that somebody
  * else changed something.
  *
@@ -26,15 +22,7 @@
 
 #include <endian.h>
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
-
-#define LET_GO_PAUSE_NS 100000000ull  /* until mounts are told again */
-#define SHORT_SHARE     8             /* one descriptor in so many is left: mounts are told */
-#define SCARCE_SHARE    16            /* ... opens of mounts wait: */
-#define SHORT_FOR_NS    1000000000ull /* only while mounts were told of late */
-#define WAIT_NS         5000000
-#define WAITS_MAX       400
 
 struct watch {
     struct object_service *service;
@@ -84,56 +72,6 @@ void watch_end_bucket(struct object_service *s, uint64_t bucket_id)
     for (struct watch *w = s->watches; w; w = w->next)
         if (w->bucket_id == bucket_id)
             end_locked(w);
-}
-
-/* ---- descriptors ---- */
-
-/* Whether a new descriptor would get a number at which at most one in `share` is left: it gets the lowest
- * that is free. */
-static bool few_files_are_left(const struct object_service *s, uint64_t share)
-{
-    uint64_t most = s->config.files_max - s->config.files_max / share;
-    int probe = eventfd(0, EFD_CLOEXEC);
-    bool few = probe < 0 || (uint64_t)probe >= most;
-    macro_close(&probe);
-    return few;
-}
-
-/* A high number may have been given long ago; a low one tells that there are enough. */
-static bool is_short_of_files(const struct object_service *s, int fd)
-{
-    uint64_t max = s->config.files_max;
-    return max > 0 && fd >= 0 && (uint64_t)fd >= max - max / SHORT_SHARE &&
-           few_files_are_left(s, SHORT_SHARE);
-}
-
-static void tell_to_let_go(struct object_service *s)
-{
-    uint64_t now = sys->mono_ns(), last = atomic_load(&s->let_go_ns);
-    if (now - last < LET_GO_PAUSE_NS || !atomic_compare_exchange_strong(&s->let_go_ns, &last, now))
-        return;
-    metrics_count(METRIC_LET_GO, NULL, NULL, NULL);
-    LOCK_SCOPE(&s->watch_lock);
-    for (struct watch *w = s->watches; w; w = w->next)
-        if (!w->is_tree)
-            tell_locked(w, WIRE_WATCH_LET_GO);
-}
-
-bool watch_may_keep(struct object_service *s, int fd)
-{
-    if (!is_short_of_files(s, fd))
-        return true;
-    tell_to_let_go(s);
-    return false;
-}
-
-void watch_wait_for_files(struct object_service *s)
-{
-    bool was_short = sys->mono_ns() - atomic_load(&s->let_go_ns) < SHORT_FOR_NS;
-    for (unsigned i = 0; was_short && i < WAITS_MAX && few_files_are_left(s, SCARCE_SHARE); i++) {
-        tell_to_let_go(s);
-        sys->sleep_ns(WAIT_NS);
-    }
 }
 
 /* ---- scratch buckets ---- */

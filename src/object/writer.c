@@ -164,6 +164,8 @@ void writer_unref(struct writer *w)
     (void)atomic_fetch_sub(&w->service->writers, 1);
     if (w->streaming)
         (void)atomic_fetch_sub(&w->service->streams, 1);
+    if (w->extent)
+        extent_leave(w->extent);
     extent_unref(w->extent);
     upstream_unref(w->upstream);
     free(w->meta);
@@ -244,6 +246,9 @@ static int stage(struct writer *w, const struct wire_put_open_req *q, struct err
     int r = store_stage(w->service->config.store, buf_view(&key), hint, &w->extent, e);
     if (r == ERR_NOT_ADMITTED)
         return err_set(e, r, "no room on the disks of the cache for a write of %" PRIu64 " bytes", hint);
+    if (r == 0)
+        (void)extent_use(
+            w->extent); /* also once it is published; a staged one is in use, so that it has one */
     return r;
 }
 

@@ -23,6 +23,8 @@ struct front_sessions {
     int (*secret)(void *arg, struct slice access_key, struct buf *ret_secret);
     /* As object_call. */
     int (*call)(void *session, uint32_t op, const void *req, struct arena *a, void *rep, struct err *e);
+    /* As object_sent; NULL: nothing waits for it. */
+    void (*sent)(void *session, uint32_t op, const void *rep);
     void *arg;
 };
 

@@ -50,6 +50,7 @@ struct frame {
     struct slice body;
     const struct wire_op_info *info;
     uint64_t budget_bytes; /* taken from the buffer budget */
+    const void *rep;       /* with a descriptor; NULL: without */
     struct err e;
 };
 
@@ -312,6 +313,7 @@ static int answer(struct worker *w, struct conn *c, struct frame *fr, int *ret_p
         return err_errno(&fr->e, k, "reply of %s", fr->info->name);
     memcpy(&pass_fd, rep, sizeof(pass_fd));
     *ret_pass_fd = c->kind == CONN_UNIX ? pass_fd : -1;
+    fr->rep = pass_fd >= 0 ? rep : NULL;
     return 0;
 }
 
@@ -342,6 +344,7 @@ static void wait_for_frame(struct front *f, struct conn *c)
 
 static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
 {
+    struct front *f = w->front;
     uint64_t began_ns = sys->mono_ns();
     int pass_fd = -1, broken = 0;
     buf_clear(&w->out);
@@ -357,6 +360,8 @@ static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
     int k = wire_send(c->fd, fr->h.op, WIRE_FLAG_REPLY, fr->h.request_id, status, buf_view(&w->out), pass_fd);
     metrics_observe_ns(metrics_series(METRIC_REQUEST_SECONDS, via_of(c), op_of(fr), NULL),
                        sys->mono_ns() - began_ns);
+    if (fr->rep && f->config.sessions.sent)
+        f->config.sessions.sent(c->wire->session->user, fr->h.op, fr->rep);
     if (k < 0)
         return err_errno(&fr->e, k, "send");
     return 0;

@@ -73,7 +73,6 @@ static int open_objects(struct server *s, const struct config *options, const st
         .seal = s->seal,
         .store = s->store,
         .budget = s->budget,
-        .files_max = s->files_max,
         .gate = {.requests_per_s = options->limit_requests,
                  .bytes_per_s = options->limit_bytes,
                  .client_requests_per_s = options->client_limit_requests,
@@ -104,6 +103,7 @@ static void *on_session_open(void *arg, enum wire_via via, struct slice access_k
 {
     struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
     _cleanup_(object_session_freep) struct object_session *session = object_session_new(s->objects, via);
+    object_session_set_remote(session);
     if (access_key.n > 0 && object_session_sign_in(session, access_key, NULL) < 0)
         return NULL;
     return TAKE_PTR(session);
@@ -122,6 +122,11 @@ static int on_secret(void *arg, struct slice access_key, struct buf *ret_secret)
 static void on_session_close(void *session)
 {
     object_session_free(session);
+}
+
+static void on_session_sent(void *session, uint32_t op, const void *rep)
+{
+    object_sent(session, op, rep);
 }
 
 static int on_session_call(void *session, uint32_t op, const void *req, struct arena *a, void *rep,
@@ -195,7 +200,7 @@ static int start_front(struct server *s, const struct config *config, const stru
         .http = on_http,
         .http_arg = s,
         .express = admin_is_express,
-        .sessions = {on_session_open, on_session_close, on_secret, on_session_call, s},
+        .sessions = {on_session_open, on_session_close, on_secret, on_session_call, on_session_sent, s},
         .access_key = s->dir.access_key,
         .secret_key = s->dir.secret_key,
         .node_id = s->dir.node_id,

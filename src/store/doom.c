@@ -115,6 +115,8 @@ void doom_extent(struct extent *x)
     if (!staged) {
         set_shrink(x->store, x->data_set, extent_size(x));
         table_remove(x->store, x);
+        if (__atomic_load_n(&x->refs, __ATOMIC_ACQUIRE) > 1) /* than the caller's */
+            descriptors_hold(x);
         if (x->store->on_gone)
             (void)x->store->on_gone(x->store->on_gone_arg, x->key);
     }

@@ -71,6 +71,7 @@ struct extent *extent_new(struct disk *d, struct id128 id, uint64_t size)
     x->disk = d;
     x->id = id;
     x->fd = -1;
+    x->fd_uses = FD_CLOSED;
     lock_init(&x->lock, LOCK_EXTENT);
     x->present = &x->one_word;
     x->blocks_room = WORD_BITS;
@@ -85,8 +86,7 @@ void extent_free(struct extent *x)
     assert(x->magic == EXTENT_MAGIC && x->refs == 0 && !x->dirty && !x->in_lru);
     if (x->dead)
         space_give(x->disk, x->charged, x->written, x->charged);
-    if (x->fd >= 0)
-        (void)sys->close(x->fd);
+    descriptors_remove(x);
     if (x->present != &x->one_word)
         free(x->present);
     free(x->suspect);
@@ -165,7 +165,7 @@ struct id128 extent_data_id(const struct extent *x)
 
 int extent_fd(const struct extent *x)
 {
-    assert(x->magic == EXTENT_MAGIC);
+    assert(x->magic == EXTENT_MAGIC && (x->fd_uses & ~FD_CLOSED) > 0);
     return x->fd;
 }
 
@@ -179,9 +179,14 @@ int extent_open_fd(struct extent *x, int flags)
     int fd = sys->open(path, (flags & O_ACCMODE) | O_CLOEXEC | O_NOFOLLOW, 0);
     if (fd != -ENOENT)
         return fd;
-    /* Unlinked since: the descriptor that is still open leads to the file. */
-    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", x->fd);
-    return sys->open(path, (flags & O_ACCMODE) | O_CLOEXEC, 0);
+    /* Unlinked since: the descriptor that was kept open for that leads to the file. */
+    int own = extent_use(x);
+    if (own < 0)
+        return own;
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", own);
+    fd = sys->open(path, (flags & O_ACCMODE) | O_CLOEXEC, 0);
+    extent_leave(x);
+    return fd;
 }
 
 int extent_attr(struct extent *x, struct buf *ret)

@@ -58,7 +58,8 @@ int extent_block_crc(struct extent *x, uint32_t block, uint32_t *ret_crc)
     return 0;
 }
 
-/* -ENOENT when the block is missing, ERR_CORRUPT when its bytes or its checksum are not there or differ. */
+/* -ENOENT when the block is missing, ERR_CORRUPT when its bytes or its checksum are not there or differ,
+ * -EMFILE and -ENFILE when nothing can be said. */
 static int compare(struct extent *x, uint32_t block, char *buf)
 {
     uint32_t crc = 0;
@@ -66,8 +67,15 @@ static int compare(struct extent *x, uint32_t block, char *buf)
     if (r == -ENOENT)
         return r;
     uint64_t n = block_bytes(x, block);
-    if (r == 0)
-        r = sys_pread_all(x->fd, buf, n, (uint64_t)block * STORE_BLOCK_BYTES);
+    int fd = r == 0 ? extent_use(x) : r;
+    if (fd >= 0) {
+        r = sys_pread_all(fd, buf, n, (uint64_t)block * STORE_BLOCK_BYTES);
+        extent_leave(x);
+    } else if (fd == -EMFILE || fd == -ENFILE) {
+        return fd;
+    } else {
+        r = fd;
+    }
     metrics_add(x->disk->m_verified, 1);
     return r == 0 && crc32c(0, buf, n) == crc ? 0 : ERR_CORRUPT;
 }

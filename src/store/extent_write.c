@@ -24,6 +24,7 @@
 struct extent_writer {
     uint32_t magic;
     struct extent *x;
+    int fd; /* -1: not in use yet */
     uint64_t offset;
     uint64_t sent; /* pages before this were sent to the disk */
     uint32_t crc;  /* of the unfinished block */
@@ -37,7 +38,8 @@ struct extent_writer *extent_writer_new(struct extent *x, uint64_t offset)
     struct extent_writer *w = calloc(1, sizeof(*w));
     if (!w)
         abort();
-    *w = (struct extent_writer){.magic = WRITER_MAGIC, .x = extent_ref(x), .offset = offset, .sent = offset};
+    *w = (struct extent_writer){
+        .magic = WRITER_MAGIC, .x = extent_ref(x), .fd = -1, .offset = offset, .sent = offset};
     return w;
 }
 
@@ -57,6 +59,8 @@ void extent_writer_free(struct extent_writer *w)
         return;
     assert(w->magic == WRITER_MAGIC);
     leave_block(w);
+    if (w->fd >= 0)
+        extent_leave(w->x);
     extent_unref(w->x);
     w->magic = 0;
     free(w);
@@ -89,7 +93,7 @@ static void send_pages(struct extent_writer *w)
 {
     if (w->offset - w->sent < WRITEBACK_BYTES)
         return;
-    (void)sys->sync_file_range(w->x->fd, w->sent, w->offset - w->sent, SYNC_FILE_RANGE_WRITE);
+    (void)sys->sync_file_range(w->fd, w->sent, w->offset - w->sent, SYNC_FILE_RANGE_WRITE);
     w->sent = w->offset;
 }
 
@@ -100,6 +104,8 @@ int extent_writer_append(struct extent_writer *w, const void *p, size_t n)
     uint64_t size = extent_size(x);
     if (n > size || w->offset > size - n)
         return -EINVAL;
+    if (w->fd < 0 && (w->fd = extent_use(x)) < 0)
+        return w->fd;
     for (size_t done = 0; done < n;) {
         const char *bytes = (const char *)p + done;
         size_t in_block = w->offset % STORE_BLOCK_BYTES;
@@ -108,7 +114,7 @@ int extent_writer_append(struct extent_writer *w, const void *p, size_t n)
             r = in_block == 0 ? enter_block(w) : -EIO; /* an earlier append of this block failed */
         size_t part = MIN(n - done, STORE_BLOCK_BYTES - in_block);
         if (r == 0 && !w->skip)
-            r = sys_pwrite_all(x->fd, bytes, part, w->offset);
+            r = sys_pwrite_all(w->fd, bytes, part, w->offset);
         if (r < 0) {
             leave_block(w);
             w->skip = false;

@@ -124,21 +124,18 @@ static int load_presence(struct extent *x, const struct format_entry *r, uint64_
 
 static int open_file(struct extent *x, uint64_t *ret_bytes)
 {
-    char path[DISK_PATH_MAX];
-    disk_extent_path(x->disk, x->id, path);
-    bool read_only = x->store->read_only;
-    int fd = sys->open(path, (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW, 0);
+    int fd = descriptors_open(x);
     if (fd < 0)
         return fd;
-    x->fd = fd;
     struct stat st;
     int r = sys->fstat(fd, &st);
-    if (r < 0)
-        return r;
-    *ret_bytes = (uint64_t)st.st_size;
-    if (*ret_bytes < x->size && !read_only)
-        return sys->ftruncate(fd, x->size);
-    return 0;
+    if (r == 0) {
+        *ret_bytes = (uint64_t)st.st_size;
+        if (*ret_bytes < x->size && !x->store->read_only)
+            r = sys->ftruncate(fd, x->size);
+    }
+    descriptors_add(x, fd, /* in_use= */ false);
+    return r;
 }
 
 /* Builds the extent of a record; -ENOENT when its file is gone. */

@@ -3,9 +3,9 @@
  *
  * Memory. Of memory_bytes five sixteenths go to the caches of the indexes, which take up to twice that
  * because their blocks are allocated and freed by different threads (measured with two arenas), an eighth to
- * their write buffers (each at least 2 MiB per disk), a quarter to extents that are kept open after their
+ * their write buffers (each at least 2 MiB per disk), a quarter to extents that are kept after their
  * last reference; what referenced extents need is bounded by the callers, who bound their number. Of the
- * descriptors that the process may have, at most a quarter are kept for extents without references.
+ * descriptors that the process may have, at most a quarter are kept for extents that nobody uses now.
  */
 #include "base/hash.h"
 #include "base/log.h"
@@ -16,8 +16,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define LRU_MIN 2               /* extents per shard */
-#define FDS_MAX (128 * 1024ull) /* of which a quarter may be extents nobody uses now */
+#define FDS_MAX (32 * 1024) /* descriptors of extents that nobody uses now */
 
 /* ---- opening and closing ---- */
 
@@ -26,7 +25,7 @@ static void set_limits(struct store *s)
     struct rlimit fds;
     uint64_t n_fds = getrlimit(RLIMIT_NOFILE, &fds) == 0 ? fds.rlim_cur : 1024;
     s->lru_bytes_max = s->config.memory_bytes / 4 / TABLE_SHARDS;
-    s->lru_count_max = MAX(MIN(n_fds, FDS_MAX) / 4 / TABLE_SHARDS, LRU_MIN);
+    descriptors_init(s, (size_t)MIN(n_fds / 4, (uint64_t)FDS_MAX));
 }
 
 static void store_free(struct store *s)
@@ -36,6 +35,7 @@ static void store_free(struct store *s)
     for (size_t i = 0; i < s->n_disks; i++)
         disk_fini(&s->disks[i]);
     evict_sets_free(s->sets);
+    descriptors_fini(s);
     lock_fini(&s->sets_lock);
     free(s->disks);
     free(s);
@@ -197,7 +197,7 @@ static uint32_t data_set_of(struct store *s, struct slice key, struct slice mark
 }
 
 /* Makes the marker, the file and the extent. On failure nothing is left but perhaps the marker. */
-static int make_extent(struct disk *d, uint64_t size, struct extent **ret, struct err *e)
+static int make_extent(struct disk *d, uint64_t size, bool in_use, struct extent **ret, struct err *e)
 {
     struct id128 id;
     id_new(&id);
@@ -217,7 +217,7 @@ static int make_extent(struct disk *d, uint64_t size, struct extent **ret, struc
         return err_errno(e, r, "disk %s: create an extent file", d->path);
     }
     *ret = extent_new(d, id, size);
-    (*ret)->fd = fd;
+    descriptors_add(*ret, fd, in_use);
     return 0;
 }
 
@@ -268,7 +268,7 @@ int store_create(struct store *s, const struct store_new *n, struct extent **ret
     r = space_take(d, charge, data_set, n->pinned_admission);
     if (r < 0)
         return err_set(e, r, "disk %s: no room for " SLICE_FMT, d->path, SLICE_ARG(n->key));
-    r = make_extent(d, n->size_bytes, &x, e);
+    r = make_extent(d, n->size_bytes, /* in_use= */ false, &x, e);
     if (r < 0) {
         space_give(d, charge, 0, 0);
         return r;
@@ -310,7 +310,7 @@ int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct ex
     if (r < 0)
         return err_set(e, r, "disk %s: no room for " SLICE_FMT, d->path, SLICE_ARG(key));
     struct extent *x = NULL;
-    r = make_extent(d, 0, &x, e);
+    r = make_extent(d, 0, /* in_use= */ true, &x, e);
     if (r < 0) {
         space_give(d, charge, 0, 0);
         return r;

@@ -125,8 +125,12 @@ DEFINE_CLEANUP(struct extent, extent_unref)
 
 uint64_t extent_size(const struct extent *x);
 struct id128 extent_data_id(const struct extent *x);
-/* Descriptor for reading, owned by the extent and valid while it is referenced. File offset = object offset.
- */
+/* The extent's descriptor, which stays open until extent_leave; otherwise it may be closed for the sake of
+ * others, and is opened again here. File offset = object offset. -EMFILE: none is free; -ENOENT: the file is
+ * gone. */
+int extent_use(struct extent *x);
+void extent_leave(struct extent *x);
+/* The same once more, of an extent that is in use, as a staged one is until it is published. */
 int extent_fd(const struct extent *x);
 /* A new O_RDONLY (or O_RDWR for a staged extent) descriptor of the file, the caller's to close, to hand out.
  */

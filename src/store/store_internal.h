@@ -22,6 +22,7 @@
  *     x->lock      (EXTENT)  one extent: presence, attributes, what is to be recorded
  *     disk->lock   (DISK)    one disk: space, queues, epochs
  *     sets_lock    (LEAF)    the data-set table of the eviction policy
+ *     fds_lock     (LEAF)    which extents have their file open
  */
 #pragma once
 
@@ -66,7 +67,10 @@ struct extent {
     struct store *store;
     struct disk *disk;
     struct id128 id;
-    int fd;
+    int fd;                                 /* open or not: descriptors.c */
+    uint32_t fd_uses;                       /* atomic */
+    bool fd_recent;                         /* atomic: used since the clock passed */
+    struct extent *fds_next, *fds_previous; /* store->fds_lock */
 
     struct slice key; /* own copy; set before it enters the table, empty while staged */
     uint64_t hash;    /* of the key */
@@ -136,7 +140,6 @@ struct shard {
     struct extent **chains;
     size_t n_chains, n_extents;
     struct extent *lru_newest, *lru_oldest;
-    size_t n_lru;
     uint64_t lru_bytes;
     struct key_owner *owners;
 };
@@ -209,8 +212,11 @@ struct store {
     size_t n_disks;
     struct shard shards[TABLE_SHARDS];
     uint64_t lru_bytes_max; /* per shard */
-    size_t lru_count_max;   /* per shard */
     bool read_only;
+
+    struct lock fds_lock; /* covers the clock of open descriptors */
+    struct extent *fds_hand;
+    size_t n_fds, fds_max;
 
     struct lock sets_lock;
     struct evict_sets *sets;
@@ -245,6 +251,21 @@ static inline struct shard *shard_of(struct store *s, uint64_t hash)
 void store_place(struct store *s, struct slice key, uint32_t *ret_order);
 /* The file of this key's entry is gone: drops the entry, whether it is in memory or not. */
 int store_drop_if_gone(struct store *s, struct slice key, struct disk *d, struct id128 id);
+
+/* ---- descriptors.c: which extents have their file open ---- */
+
+#define FD_CLOSED 0x80000000u /* in fd_uses: x->fd is not open */
+/* max: more are open only while they are in use. */
+void descriptors_init(struct store *s, size_t max);
+void descriptors_fini(struct store *s);
+/* A new descriptor of the extent's file, or an error. */
+int descriptors_open(struct extent *x);
+/* The extent, which nobody else knows, has got its descriptor; in_use: as by extent_use. */
+void descriptors_add(struct extent *x, int fd, bool in_use);
+/* The extent is about to be freed. */
+void descriptors_remove(struct extent *x);
+/* The file is about to lose its name, and somebody has a reference. */
+void descriptors_hold(struct extent *x);
 
 /* ---- disk.c: one disk's directory, space and state ---- */
 

@@ -98,6 +98,7 @@ static void take_place(struct extent *x, const struct store_new *n, uint32_t dat
     x->entry_changed = true;
     extent_resize_maps_locked(x, x->size); /* decides whether it is whole */
     lock_drop(&x->lock);
+    extent_leave(x); /* from here on only those who use it keep it open */
     extent_trim_charge(x);
     lock_take(&d->lock);
     d->extents++;

@@ -6,7 +6,7 @@
  *  1. An extent in a chain is alive, is not staged, and is the only one of its key.
  *  2. An extent is in the LRU list exactly when it is in a chain and has no references; references leave and
  * reach zero only under the shard's lock.
- *  3. The list holds at most lru_bytes_max bytes and lru_count_max extents (descriptors).
+ *  3. The list holds at most lru_bytes_max bytes.
  *  4. Nothing is dropped from memory that the index does not know: an extent with unrecorded changes is
  * referenced by the writer; one whose last read is not recorded is queued instead of dropped.
  */
@@ -112,7 +112,6 @@ static void lru_remove_locked(struct shard *h, struct extent *x)
     *(x->lru_older ? &x->lru_older->lru_newer : &h->lru_oldest) = x->lru_newer;
     x->lru_newer = x->lru_older = NULL;
     x->in_lru = false;
-    h->n_lru--;
     h->lru_bytes -= extent_memory_bytes(x);
 }
 
@@ -123,7 +122,6 @@ static void lru_add_locked(struct shard *h, struct extent *x)
     *(h->lru_newest ? &h->lru_newest->lru_newer : &h->lru_oldest) = x;
     h->lru_newest = x;
     x->in_lru = true;
-    h->n_lru++;
     h->lru_bytes += extent_memory_bytes(x);
 }
 
@@ -233,10 +231,8 @@ struct extent *extent_ref(struct extent *x)
 static void shrink_locked(struct store *s, struct shard *h, struct extent **ret_free,
                           struct extent **ret_record)
 {
-    while (h->n_lru > s->lru_count_max || h->lru_bytes > s->lru_bytes_max) {
+    while (h->lru_bytes > s->lru_bytes_max && h->lru_oldest) {
         struct extent *x = h->lru_oldest;
-        if (!x)
-            break;
         lru_remove_locked(h, x);
         if (read_lags(x, READ_LAG_MS)) {
             __atomic_store_n(&x->refs, 1, __ATOMIC_RELEASE);

@@ -52,7 +52,8 @@ static void test_blocks_appear_when_whole(void **state)
     assert_int_equal(extent_writer_offset(w), MIB - 1);
     /* Its bytes are in the file all the same. */
     char c;
-    assert_int_equal(pread(extent_fd(x), &c, 1, MIB - 2), 1);
+    assert_int_equal(pread(extent_use(x), &c, 1, MIB - 2), 1);
+    extent_leave(x);
     assert_int_equal(c, p[MIB - 2]);
     assert_int_equal(extent_writer_append(w, p + MIB - 1, 2), 0);
     assert_int_equal(check_run(x, 1, 0, 5 * MIB), MIB);
@@ -77,7 +78,8 @@ static void test_second_writer_keeps_the_first_ones_bytes(void **state)
     assert_int_equal(extent_writer_append(first, p, 100 * KIB), 0);
     assert_int_equal(extent_writer_append(second, p, 1), 0);
     char seen[100 * KIB];
-    assert_int_equal(pread(extent_fd(x), seen, sizeof(seen), 0), sizeof(seen));
+    assert_int_equal(pread(extent_use(x), seen, sizeof(seen), 0), sizeof(seen));
+    extent_leave(x);
     assert_memory_equal(seen, p, sizeof(seen));
     extent_writer_free(second);
     assert_int_equal(extent_writer_append(first, p + 100 * KIB, MIB - 100 * KIB), 0);
@@ -97,7 +99,8 @@ static void test_extents_have_no_access_times(void **state)
     dir_flags |= FS_NOATIME_FL;
     known = known && ioctl(dir, FS_IOC_SETFLAGS, &dir_flags) == 0;
     if (known) {
-        assert_int_equal(ioctl(extent_fd(x), FS_IOC_GETFLAGS, &flags), 0);
+        assert_int_equal(ioctl(extent_use(x), FS_IOC_GETFLAGS, &flags), 0);
+        extent_leave(x);
         assert_true((flags & FS_NOATIME_FL) != 0);
     }
     extent_unref(x);

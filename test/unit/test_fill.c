@@ -108,8 +108,11 @@ static int read_range(struct fill *fill, uint64_t offset, uint64_t n, unsigned v
             r = -ENODATA;
         else if (got.data.n)
             memcpy(piece, got.data.p, have);
-        else
-            r = sys_pread_all(extent_fd(fill_extent(fill)), piece, have, offset);
+        else {
+            struct extent *x = fill_extent(fill);
+            r = sys_pread_all(extent_use(x), piece, have, offset);
+            extent_leave(x);
+        }
         script_bytes(expected, have, offset, version);
         if (r == 0 && memcmp(piece, expected, have) != 0)
             r = ERR_CORRUPT;

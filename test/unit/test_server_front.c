@@ -177,7 +177,7 @@ static struct fixture *start(const struct front_config *changes)
     config.http_arg = f;
     config.express = is_express;
     config.sessions =
-        (struct front_sessions){on_session_open, on_session_close, on_secret, on_session_call, f};
+        (struct front_sessions){on_session_open, on_session_close, on_secret, on_session_call, NULL, f};
     config.access_key = access_key;
     config.secret_key = secret_key;
     config.node_id = "node";

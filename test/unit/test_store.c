@@ -2,6 +2,9 @@
 /* Entries: made, found, replaced, removed, published; over stops of every kind; on several disks. */
 #include "test_store_common.h"
 
+#include <dirent.h>
+#include <sys/resource.h>
+
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -391,11 +394,11 @@ static void test_open_errors_name_the_disk(void **state)
     assert_non_null(strstr(e.text, "/proc/none"));
 }
 
-/* Many more extents than memory and descriptors allow are all found. */
+/* Many more extents than memory allows are all found. */
 static void test_small_memory(void **state)
 {
     struct fixture *f = *state;
-    f->s->lru_count_max = 2; /* per shard */
+    f->s->lru_bytes_max = 1200; /* per shard */
     char key[32];
     for (int i = 0; i < 1000; i++) {
         (void)snprintf(key, sizeof(key), "k%d", i);
@@ -409,7 +412,126 @@ static void test_small_memory(void **state)
     size_t kept = 0;
     for (size_t i = 0; i < TABLE_SHARDS; i++)
         kept += f->s->shards[i].n_extents;
-    assert_true(kept <= (size_t)2 * TABLE_SHARDS);
+    assert_true(kept <= (size_t)3 * TABLE_SHARDS);
+}
+
+static size_t count_descriptors(void)
+{
+    size_t n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    assert_non_null(d);
+    while (readdir(d))
+        n++;
+    assert_int_equal(closedir(d), 0);
+    return n;
+}
+
+/* Many more extents are referenced than there are descriptors for: all can be read and filled, and those that
+ * somebody uses keep theirs. */
+static void test_few_descriptors(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *x[100];
+    char key[32];
+    size_t before = count_descriptors();
+    f->s->fds_max = 8;
+    for (size_t i = 0; i < ARRAY_SIZE(x); i++) {
+        (void)snprintf(key, sizeof(key), "k%zu", i);
+        put(f->s, key, i, 2 * MIB + 5);
+        assert_int_equal(store_find(f->s, slice_str(key), &x[i]), 0);
+    }
+    assert_true(count_descriptors() <= before + 8);
+    int used = extent_use(x[0]);
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < ARRAY_SIZE(x); i++)
+            assert_int_equal(check_run(x[i], i, 0, 2 * MIB + 5), 2 * MIB + 5);
+    assert_true(count_descriptors() <= before + 8 + 1);
+    assert_int_equal(extent_fd(x[0]), used);
+    char c;
+    assert_int_equal(pread(used, &c, 1, 7), 1);
+    assert_int_equal((uint8_t)c, content_byte(0, 7));
+    extent_leave(x[0]);
+    for (size_t i = 0; i < ARRAY_SIZE(x); i++)
+        extent_unref(x[i]);
+}
+
+/* A removed extent keeps its bytes for who references it, also when its descriptor was closed meanwhile. */
+static void test_removed_without_a_descriptor(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *old = NULL;
+    char key[32];
+    put(f->s, "old", 7, MIB + 1);
+    assert_int_equal(store_find(f->s, SLICE_LIT("old"), &old), 0);
+    f->s->fds_max = 2;
+    for (uint64_t i = 0; i < 10; i++) {
+        (void)snprintf(key, sizeof(key), "k%d", (int)i);
+        put(f->s, key, i, 100);
+    }
+    assert_true(old->fd_uses & FD_CLOSED);
+    put(f->s, "old", 8, 100);
+    for (uint64_t i = 0; i < 10; i++) {
+        (void)snprintf(key, sizeof(key), "k%d", (int)i);
+        assert_true(is_whole(f->s, key, i, 100));
+    }
+    assert_int_equal(check_run(old, 7, 0, MIB + 1), MIB + 1);
+    int fd = extent_open_fd(old, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(close(fd), 0);
+    extent_unref(old);
+}
+
+/* An extent that lost a block to a check is filled again, whether its file is open or not. */
+static void test_filled_again_without_a_descriptor(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *x = NULL;
+    put(f->s, "k", 1, 2 * MIB);
+    assert_int_equal(store_find(f->s, SLICE_LIT("k"), &x), 0);
+    extent_block_dropped(x, 1, "test");
+    f->s->fds_max = 0;
+    put(f->s, "other", 2, 100);
+    assert_true(x->fd_uses & FD_CLOSED);
+    assert_int_equal(fill_range(x, 1, MIB, MIB), 0);
+    assert_int_equal(check_run(x, 1, 0, 2 * MIB), 2 * MIB);
+    extent_unref(x);
+}
+
+/* The number of descriptors that a process may have is reached: one of an unused extent goes for another. */
+static void test_no_descriptor_is_left(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *x[2];
+    char key[32];
+    for (size_t i = 0; i < ARRAY_SIZE(x); i++) {
+        (void)snprintf(key, sizeof(key), "k%zu", i);
+        put(f->s, key, i, 100);
+        assert_int_equal(store_find(f->s, slice_str(key), &x[i]), 0);
+    }
+    f->s->fds_max = 1;
+    assert_true(extent_use(x[0]) >= 0);
+    extent_leave(x[0]);
+    put(f->s, "other", 9, 100);
+    f->s->fds_max = 100;
+    struct extent *closed = x[0]->fd_uses & FD_CLOSED ? x[0] : x[1];
+    assert_true(closed->fd_uses & FD_CLOSED);
+    struct rlimit old, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    few = old;
+    few.rlim_cur = 256;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int taken[256];
+    size_t n = 0;
+    while ((taken[n] = dup(0)) >= 0)
+        n++;
+    int fd = extent_use(closed);
+    while (n > 0)
+        assert_int_equal(close(taken[--n]), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_true(fd >= 0);
+    extent_leave(closed);
+    for (size_t i = 0; i < ARRAY_SIZE(x); i++)
+        extent_unref(x[i]);
 }
 
 #define TEST(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
@@ -432,6 +554,10 @@ int main(void)
         TEST(test_disks_are_used_evenly),
         TEST(test_open_errors_name_the_disk),
         TEST(test_small_memory),
+        TEST(test_few_descriptors),
+        TEST(test_removed_without_a_descriptor),
+        TEST(test_filled_again_without_a_descriptor),
+        TEST(test_no_descriptor_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

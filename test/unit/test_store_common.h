@@ -155,7 +155,8 @@ static inline uint64_t check_run(struct extent *x, uint64_t seed, uint64_t offse
     uint64_t run = extent_present_run(x, offset, n);
     _cleanup_free_ char *p = malloc(run + 1);
     assert_non_null(p);
-    assert_int_equal(pread(extent_fd(x), p, run, (off_t)offset), run);
+    assert_int_equal(pread(extent_use(x), p, run, (off_t)offset), run);
+    extent_leave(x);
     assert_true(content_is(p, seed, offset, run));
     return run;
 }

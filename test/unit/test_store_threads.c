@@ -156,8 +156,8 @@ static void test_concurrent_use(void **state)
     fixture_init(&f, 2, 14 * MIB);
     f.config.flush_interval_ms = 20;
     fixture_open(&f);
-    for (size_t i = 0; i < TABLE_SHARDS; i++)
-        f.s->lru_count_max = 1;
+    f.s->fds_max = 3;
+    f.s->lru_bytes_max = 0;
     uint64_t served;
     run_workers(&f, 1, &served);
     check_store(&f);

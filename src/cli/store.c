@@ -8,6 +8,7 @@
 #include "base/config.h"
 #include "base/sys.h"
 #include "base/text.h"
+#include "server/data_dir.h"
 #include "store/store.h"
 
 #include <fcntl.h>
@@ -32,7 +33,7 @@ static const struct option rows[] = {
      .type = OPTION_LIST,
      .offset = offsetof(struct store_options, disk),
      .arg = "DIR[:SIZE]",
-     .doc = "disks, as given to serve; default DIR/cache"},
+     .doc = "disks, as given to serve; default those of the node's last start"},
     COMMAND_FLAG(store_options, repair, "repair", 0,
                  "drop what is bad, so that it is fetched again; remove orphans"),
     COMMAND_FLAG(store_options, json, "json", 0, "the result as JSON"),
@@ -43,14 +44,16 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), "FOREBAY_"};
 static const struct command_usage usage = {
     .command = "forebay store",
     .operands = "check",
-    .about =
-        "Reads every cached block of a node that is not running, and every scratch file that is not "
-        "being written,\n"
-        "and compares them with their checksums. Prints what is wrong, one line each, and a summary. "
-        "Damaged scratch\n"
-        "files are named by their place on the disk and never changed. Exit status: 0 nothing is wrong, or "
-        "all was\n"
-        "repaired; 3 something is.",
+    .about = "Reads every cached block of a node that is not running, and every scratch file that is not "
+             "being written,\n"
+             "and compares them with their checksums. Prints what is wrong, one line each, and a summary. "
+             "Damaged scratch\n"
+             "files are named by their place on the disk and never changed. The disks are those of the "
+             "node's last "
+             "start,\n"
+             "unless --disk names others; none is made. Exit status: 0 nothing is wrong, or "
+             "all was\n"
+             "repaired; 3 something is.",
     .min_operands = 1,
     .max_operands = 1,
 };
@@ -127,6 +130,43 @@ static int check_disks(const struct store_options *o, struct store_disk_config *
     return r;
 }
 
+/* --disk, else what the node noted at its last start. The array and the paths in it are the caller's to free.
+ */
+static int find_disks(const struct store_options *o, char ***ret_paths, size_t *ret_n, struct err *e)
+{
+    if (o->disk.n == 0) {
+        int r = data_dir_noted_disks(o->data, ret_paths, ret_n, e);
+        if (r == -ENOENT)
+            return err_set(e, r, "--data %s: its node has noted no disks there; name them with --disk DIR",
+                           o->data);
+        return r;
+    }
+    char **paths = calloc(o->disk.n, sizeof(*paths));
+    assert(paths);
+    int r = 0;
+    size_t n = 0;
+    for (struct config_disk parsed; r == 0 && n < o->disk.n; n++) {
+        r = config_parse_disk(o->disk.v[n], &parsed, e);
+        if (r == 0)
+            paths[n] = parsed.path;
+    }
+    *ret_paths = paths;
+    *ret_n = n;
+    return r;
+}
+
+/* A check makes no disks: what is not one is named before anything is opened. */
+static int expect_disk(const char *path, struct err *e)
+{
+    char mark[4096 + 32];
+    struct stat st;
+    (void)snprintf(mark, sizeof(mark), "%s/forebay-disk", path);
+    int r = sys->stat(mark, &st);
+    if (r == -ENOENT)
+        return err_set(e, r, "disk %s: no forebay disk is there (no file %s)", path, mark);
+    return r < 0 ? err_errno(e, r, "disk %s", path) : 0;
+}
+
 static int check(const struct store_options *o, struct store_check_report *ret, struct err *e)
 {
     if (!o->data)
@@ -135,23 +175,20 @@ static int check(const struct store_options *o, struct store_check_report *ret, 
     int r = lock_data(o->data, &lock, e);
     if (r < 0)
         return r;
-    char fallback[4096];
-    (void)snprintf(fallback, sizeof(fallback), "%s/cache", o->data);
-    size_t n = MAX(o->disk.n, (size_t)1);
-    struct store_disk_config *disks = calloc(n, sizeof(*disks));
+    char **paths = NULL;
+    size_t n = 0;
+    r = find_disks(o, &paths, &n, e);
+    struct store_disk_config *disks = calloc(n + 1, sizeof(*disks));
     assert(disks);
-    disks[0].path = fallback;
-    for (size_t i = 0; r == 0 && i < o->disk.n; i++) {
-        struct config_disk parsed;
-        r = config_parse_disk(o->disk.v[i], &parsed, e);
-        if (r == 0)
-            disks[i] = (struct store_disk_config){.path = parsed.path, .size_bytes = parsed.size_bytes};
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        disks[i].path = paths[i];
+        r = expect_disk(paths[i], e);
     }
     if (r == 0)
         r = check_disks(o, disks, n, ret, e);
-    for (size_t i = 0; i < o->disk.n; i++)
-        if (disks[i].path != fallback)
-            free((void *)(uintptr_t)disks[i].path);
+    for (size_t i = 0; i < n; i++)
+        free(paths[i]);
+    free(paths);
     free(disks);
     return r;
 }

@@ -19,6 +19,9 @@
 #include <sys/file.h>
 
 #define SMALL_FILE_MAX_BYTES 4096
+#define DISKS_FILE_MAX_BYTES (1 << 20) /* 256 names of 4 KiB */
+#define DISKS_FILE_HEAD      "forebay-disks 1"
+#define DISKS_FILE_DEFAULT   "cache"
 
 static char *join(const char *dir, const char *name)
 {
@@ -187,6 +190,52 @@ static int load_credentials(const char *dir, struct data_dir *d, struct err *e)
     return k;
 }
 
+/* ---- disks ---- */
+
+int data_dir_note_disks(const struct data_dir *d, char *const *paths, size_t n, struct err *e)
+{
+    assert(d && d->disks_path && (paths || n == 0));
+    _cleanup_buf_ struct buf b = BUF_INIT(DISKS_FILE_MAX_BYTES);
+    int k = buf_printf(&b, "%s\n%s", DISKS_FILE_HEAD, n == 0 ? DISKS_FILE_DEFAULT "\n" : "");
+    for (size_t i = 0; i < n && k == 0; i++) {
+        _cleanup_free_ char *whole = realpath(paths[i], NULL);
+        if (!whole)
+            return err_errno(e, -errno, "disk %s", paths[i]);
+        if (strchr(whole, '\n'))
+            return err_set(e, ERR_BAD_OPTION, "--disk %s: the directory's name must not hold a line end",
+                           whole);
+        k = buf_printf(&b, "%s\n", whole);
+    }
+    if (k == 0)
+        k = sys_write_file_atomic(d->disks_path, b.p, b.n, 0644);
+    return k < 0 ? err_errno(e, k, "write %s", d->disks_path) : 0;
+}
+
+int data_dir_noted_disks(const char *dir, char ***ret_paths, size_t *ret_n, struct err *e)
+{
+    assert(dir && ret_paths && ret_n);
+    _cleanup_free_ char *path = join(dir, "disks"), *p = NULL;
+    size_t bytes = 0, n = 0;
+    int k = sys_read_file(path, DISKS_FILE_MAX_BYTES, &p, &bytes);
+    if (k < 0)
+        return err_errno(e, k, "read %s", path);
+    struct slice rest = slice_of(p, bytes), head = slice_split(&rest, '\n');
+    if (slice_starts(head, slice_str("forebay-disks ")) && !slice_eq_str(head, DISKS_FILE_HEAD))
+        return err_set(e, -EPROTONOSUPPORT, "%s: written by another version of forebay", path);
+    if (!slice_eq_str(head, DISKS_FILE_HEAD) || rest.n == 0 || rest.p[rest.n - 1] != '\n' ||
+        memchr(p, '\0', bytes))
+        return err_set(e, -EINVAL, "%s: not a list of disks", path);
+    char **paths = calloc(rest.n, sizeof(*paths));
+    assert(paths);
+    while (rest.n > 0) {
+        _cleanup_free_ char *line = slice_dup(slice_split(&rest, '\n'));
+        paths[n++] = line[0] == '/' ? TAKE_PTR(line) : join(dir, line);
+    }
+    *ret_paths = paths;
+    *ret_n = n;
+    return 0;
+}
+
 int data_dir_open(const char *path, struct data_dir *ret, struct err *e)
 {
     assert(path != NULL && ret != NULL);
@@ -209,6 +258,7 @@ int data_dir_open(const char *path, struct data_dir *ret, struct err *e)
     d.seal_path = join(path, "secret-key");
     d.cache_path = join(path, "cache");
     d.socket_path = join(path, "run/forebay.sock");
+    d.disks_path = join(path, "disks");
     *ret = d;
     return 0;
 }
@@ -223,6 +273,7 @@ void data_dir_close(struct data_dir *d)
     free(d->seal_path);
     free(d->cache_path);
     free(d->socket_path);
+    free(d->disks_path);
     macro_close(&d->lock_fd);
     *d = (struct data_dir){.lock_fd = -1};
 }

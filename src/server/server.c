@@ -57,8 +57,13 @@ static int open_store(struct server *s, const struct config *config, const struc
     };
     if (k == 0)
         k = store_open(&store, &s->store, e);
+    char *paths[DISKS_MAX];
     for (size_t i = 0; i < n; i++)
-        free(parsed[i].path);
+        paths[i] = parsed[i].path;
+    if (k == 0)
+        k = data_dir_note_disks(&s->dir, paths, n, e);
+    for (size_t i = 0; i < n; i++)
+        free(paths[i]);
     return k;
 }
 

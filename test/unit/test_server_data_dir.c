@@ -162,6 +162,110 @@ static void refuses_a_broken_node_id(void **state)
     assert_non_null(strstr(e.text, "node-id"));
 }
 
+static void free_names(char **names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+}
+
+/* The disks of a start are found again by whoever knows the directory: without --disk the one in it, wherever
+ * it was moved to, else the given ones in their order, made absolute. The file is the documented text. */
+static void notes_the_disks_of_a_start(void **state)
+{
+    char *_cleanup_tmpdir_ top = tmpdir_new();
+    _cleanup_free_ char *dir = tmpdir_path(top, "data"), *a = tmpdir_path(top, "a b"),
+                        *moved = tmpdir_path(top, "moved");
+    _cleanup_free_ char *cache = tmpdir_path(moved, "cache"), *indirect = tmpdir_path(top, "data/../a b/");
+    char *given[] = {indirect, top}, **found = NULL;
+    size_t n = 0;
+    struct data_dir d;
+    struct err e = {0};
+    assert_int_equal(data_dir_open(dir, &d, &e), 0);
+    assert_int_equal(data_dir_noted_disks(dir, &found, &n, &e), -ENOENT);
+    assert_int_equal(mkdir(a, 0700), 0);
+    assert_int_equal(data_dir_note_disks(&d, given, 2, &e), 0);
+    _cleanup_free_ char *text = read_text(dir, "disks");
+    char want[512];
+    snprintf(want, sizeof(want), "forebay-disks 1\n%s\n%s\n", a, top);
+    assert_string_equal(text, want);
+    assert_int_equal(data_dir_noted_disks(dir, &found, &n, &e), 0);
+    assert_int_equal(n, 2);
+    assert_string_equal(found[0], a);
+    assert_string_equal(found[1], top);
+    free_names(found, n);
+    assert_int_equal(data_dir_note_disks(&d, NULL, 0, &e), 0);
+    data_dir_close(&d);
+    assert_int_equal(rename(dir, moved), 0);
+    _cleanup_free_ char *own = read_text(moved, "disks");
+    assert_string_equal(own, "forebay-disks 1\ncache\n");
+    assert_int_equal(data_dir_noted_disks(moved, &found, &n, &e), 0);
+    assert_int_equal(n, 1);
+    assert_string_equal(found[0], cache);
+    free_names(found, n);
+}
+
+/* What is no list of disks is an error that names the file; a directory that cannot stand in one is refused
+ * when it is noted. */
+static void refuses_a_broken_list_of_disks(void **state)
+{
+    static const struct {
+        struct slice text;
+        int error;
+    } cases[] = {
+        {SLICE_LIT(""), -EINVAL},
+        {SLICE_LIT("forebay-disks 1"), -EINVAL},
+        {SLICE_LIT("forebay-disks 1\n"), -EINVAL},
+        {SLICE_LIT("forebay-disks 1\n/half"), -EINVAL},
+        {SLICE_LIT("forebay-disks 1\n/a\0b\n"), -EINVAL},
+        {SLICE_LIT("forebay-disks\n/a\n"), -EINVAL},
+        {SLICE_LIT("forebay-disks 2\n/a\n"), -EPROTONOSUPPORT},
+    };
+    char *_cleanup_tmpdir_ dir = tmpdir_new();
+    _cleanup_free_ char *path = tmpdir_path(dir, "disks"), *odd = tmpdir_path(dir, "a\nb");
+    char **found = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct err e = {0};
+        assert_int_equal(sys_write_file_atomic(path, cases[i].text.p, cases[i].text.n, 0600), 0);
+        assert_int_equal(data_dir_noted_disks(dir, &found, &n, &e), cases[i].error);
+        assert_non_null(strstr(e.text, path));
+    }
+    struct data_dir d;
+    struct err e = {0};
+    assert_int_equal(data_dir_open(dir, &d, &e), 0);
+    assert_int_equal(mkdir(odd, 0700), 0);
+    assert_int_equal(data_dir_note_disks(&d, &odd, 1, &e), ERR_BAD_OPTION);
+    data_dir_close(&d);
+}
+
+/* Whichever system call fails while disks are noted: it is reported, and the file names the old ones or the
+ * new ones. */
+static void disks_are_noted_whole_or_not_at_all(void **state)
+{
+    char *_cleanup_tmpdir_ dir = tmpdir_new();
+    struct data_dir d;
+    struct err e = {0};
+    char root[] = "/", *given[] = {root};
+    assert_int_equal(data_dir_open(dir, &d, &e), 0);
+    fault_sys_start();
+    for (uint64_t n = 1;; n++) {
+        assert_int_equal(data_dir_note_disks(&d, NULL, 0, &e), 0);
+        fault_sys_arm(FAULT_ALL, n, EIO, FAULT_ONCE);
+        int k = data_dir_note_disks(&d, given, 1, &e);
+        bool hit = fault_sys_hit();
+        fault_sys_disarm();
+        _cleanup_free_ char *text = read_text(dir, "disks");
+        bool is_new = strcmp(text, "forebay-disks 1\n/\n") == 0;
+        assert_true(is_new || strcmp(text, "forebay-disks 1\ncache\n") == 0);
+        assert_true(k == 0 ? is_new : hit);
+        if (!hit)
+            break;
+    }
+    fault_sys_stop();
+    data_dir_close(&d);
+}
+
 /* Whichever system call fails during the first start: it is reported with a text, nothing stays locked, and
  * the next start succeeds with whole files. */
 static void every_failing_call_is_reported(void **state)
@@ -196,6 +300,9 @@ int main(void)
         cmocka_unit_test(one_process_per_directory),
         cmocka_unit_test(reads_credentials_that_a_person_wrote),
         cmocka_unit_test(refuses_a_broken_node_id),
+        cmocka_unit_test(notes_the_disks_of_a_start),
+        cmocka_unit_test(refuses_a_broken_list_of_disks),
+        cmocka_unit_test(disks_are_noted_whole_or_not_at_all),
         cmocka_unit_test(every_failing_call_is_reported),
     };
     return cmocka_run_group_tests_name("server_data_dir", tests, NULL, NULL);

@@ -74,6 +74,52 @@ def test_first_start_makes_private_credentials_that_stay(new_node):
     assert health(node)["node"] == identity
 
 
+def status(node):
+    return json.loads(node.cli("status", "--json").stdout)
+
+
+def test_several_disks_are_used_evenly(new_node, origin, tmp_path):
+    """Each --disk gets its share, its size is its limit, and all is found again after a restart."""
+    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
+    node = new_node(disk=[f"{path}:64MiB" for path in paths])
+    name, bodies = node.new_bucket(origin), {f"k{i}": b"%d" % i for i in range(60)}
+    for key, body in bodies.items():
+        node.s3().put_object(Bucket=name, Key=key, Body=body)
+    disks = status(node)["disks"]
+    assert [d["path"] for d in disks] == paths and [d["limit_bytes"] for d in disks] == [64 << 20] * 2
+    assert min(d["extents"] for d in disks) >= 10 and sum(d["extents"] for d in disks) == len(bodies)
+    node.restart()
+    for key, body in bodies.items():
+        assert node.s3().get_object(Bucket=name, Key=key)["Body"].read() == body
+    assert node.metric("forebay_origin_read_bytes_total", bucket=name) == 0
+
+
+def test_a_stop_is_marked_clean_and_a_kill_is_not(new_node):
+    """The next start knows how the node ended, says so, and lets the state tell it."""
+    node = new_node()
+    node.restart()
+    assert [d["was_clean"] for d in status(node)["disks"]] == [True]
+    assert "was not stopped cleanly" not in node.log()
+    node.kill()
+    node.start()
+    assert [d["was_clean"] for d in status(node)["disks"]] == [False]
+    assert "was not stopped cleanly" in node.log()
+
+
+def test_a_node_prints_one_line(tmp_path):
+    """Standard output is the line with its addresses and nothing else, from start to stop; the log goes elsewhere."""
+    node = subprocess.Popen([str(harness.forebay_bin()), "serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0",
+                             "--wire", "127.0.0.1:0", "--reserve", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = node.stdout.readline()
+        node.terminate()
+        rest, log = node.communicate(timeout=harness.STOP_SECONDS)
+    finally:
+        node.kill()
+        node.wait()
+    assert "ready: s3 http://127.0.0.1:" in line and line.endswith("\n") and rest == "" and "stopping" in log
+
+
 def test_a_second_node_on_the_directory_is_refused_and_told_by_whom(new_node):
     node = new_node()
     second = serve("--data", node.data, "--listen", "127.0.0.1:0", "--wire", "127.0.0.1:0")
@@ -271,6 +317,10 @@ def test_metrics_need_no_signature_and_name_what_is_promised(node, origin):
     assert {"forebay_origin_requests_total", "forebay_read_bytes_total", "forebay_disk_used_bytes",
             "forebay_resident_bytes", "forebay_connections", "forebay_request_seconds_bucket", "forebay_info"} <= names
     assert node.metric("forebay_resident_bytes", kind="anon") > 2**20
+    before = node.metric("forebay_disk_used_bytes")
+    node.s3().put_object(Bucket=name, Key="large", Body=b"x" * (3 << 20))
+    harness.wait_until(lambda: node.metric("forebay_disk_used_bytes") >= before + (3 << 20), what="the disk's bytes are counted")
+    harness.wait_until(lambda: node.metric("forebay_disk_used_bytes") == status(node)["disks"][0]["used_bytes"], what="the same number")
     secret = node.credentials[1]
     with urllib.request.urlopen(node.endpoint + "/-/metrics", timeout=30) as reply:
         assert secret not in reply.read().decode()

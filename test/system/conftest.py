@@ -33,7 +33,10 @@ def group_of(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Large groups first, so that no worker is left alone with one at the end; the demonstration takes longest."""
+    """Large groups first, so that no worker is left alone with one at the end; the demonstration takes longest. Tests
+    marked `soak` are there only when FOREBAY_SOAK asks for them."""
+    if not os.environ.get("FOREBAY_SOAK"):
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
     groups = {}
     for item in items:
         groups.setdefault(group_of(item), []).append(item)

@@ -732,7 +732,7 @@ def test_positions_in_directories_are_stable(top):
     libc.closedir(directory)
 
 
-@pytest.mark.skipif(not os.environ.get("FOREBAY_SOAK"), reason="long: FOREBAY_SOAK=1 runs it")
+@pytest.mark.soak
 def test_a_million_entries(mount):
     """A directory of a million files is read to its end with flat memory."""
     one = mount()

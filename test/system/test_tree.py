@@ -1,0 +1,86 @@
+"""The source tree itself: what lint looks for it finds, the short names are those of the scripts, and the tests that a
+run collects are those that were asked for."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import harness
+
+ROOT = harness.ROOT
+
+
+def run(*argv, **options):
+    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=120, **options)
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_include_rule_finds_a_breach(tmp_path):
+    """A header from below, one without its folder, one that a command may not use, and a folder that nobody named."""
+    write(tmp_path / "src/store/x.c", '#include "base/err.h"\n#include "object/object.h"\n#include "x.h"\n')
+    write(tmp_path / "src/cli/ls.c", '#include "client/client.h"\n  #  include "store/store.h"\n')
+    write(tmp_path / "src/other/y.c", "")
+    done = run(ROOT / "test/lint/layers", tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == ["src/cli/ls.c: includes store/, which lies below cli/",
+                                        "src/other/y.c: folder other is not in the list of layers",
+                                        "src/store/x.c: includes object/, which lies below store/",
+                                        'src/store/x.c: "x.h" must be written with its folder']
+
+
+@pytest.mark.parametrize("name, text, finding", [
+    ("src/base/a.c", "typedef struct a {\n} a;\n", "src/base/a.c: struct typedef"),
+    ("src/base/a.h", "#pragma once\n", "src/base/a.h: header without a comment at its head"),
+    ("src/base/a.h", "/* a */\n", "src/base/a.h: header without #pragma once"),
+    ("src/base/a.c", "int a(void)\n{\n" + "    a();\n" * 70 + "}\n", "src/base/a.c: a: 73 lines"),
+    ("src/base/a.c", "\n" * 1001, "src/base/a.c: 1001 lines"),
+    ("src/base/a.c", "/* TO" + "DO */\n", "src/base/a.c: mark of unfinished work"),
+    ("tools/new/a.sh", "", "tools/new: no README.md"),
+])
+def test_each_house_rule_finds_its_breach(tmp_path, name, text, finding):
+    write(tmp_path / "src/base/README.md", "base\n")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    assert run(ROOT / "test/lint/house", tmp_path).returncode == 0
+    write(tmp_path / name, text)
+    done = run(ROOT / "test/lint/house", tmp_path)
+    assert done.returncode == 1 and done.stdout.startswith(finding) and len(done.stdout.splitlines()) == 1, done.stdout
+
+
+def test_short_names_are_those_of_the_scripts():
+    """make demo, test and lint are the scripts and nothing else, help lists what there is, and the README names the
+    commands that continuous integration runs."""
+    for goal, script in {"demo": "scripts/demo", "test": "scripts/test", "lint": "test/lint/all"}.items():
+        done = run("make", "-n", goal, cwd=ROOT, check=True)
+        assert done.stdout.strip() == script and os.access(ROOT / script, os.X_OK)
+    listed = run("make", "help", cwd=ROOT, check=True).stdout
+    goals = set(re.findall(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.M)[0].split())
+    assert set(re.findall(r"^  make (\S+) +\S", listed, re.M)) == goals >= {"all", "demo", "test", "lint", "bench", "install", "help"}
+    ci = [line for line in (ROOT / ".ci/run").read_text().splitlines() if not line.startswith(("#", "set ", "cd "))]
+    assert ci == ["scripts/setup", "make lint", "scripts/test"]
+    assert re.findall(r"^scripts/\w+", (ROOT / "README.md").read_text(), re.M) == ["scripts/demo", "scripts/test"]
+
+
+def test_setup_says_nothing_where_all_is_there():
+    """It ran before this test did, and finds nothing to do."""
+    done = run(ROOT / "scripts/setup")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_long_tests_are_collected_when_asked_for():
+    """Those marked soak are not there without FOREBAY_SOAK, rather than reported as not run."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("FOREBAY_SOAK", "PYTEST_"))}
+
+    def collected(**more):
+        done = run(sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "test_scratch_mount.py",
+                   cwd=ROOT / "test/system", env={**env, **more})
+        assert done.returncode == 0 and "test_truncation" in done.stdout, done.stdout + done.stderr
+        return "test_a_million_entries" in done.stdout
+
+    assert not collected() and collected(FOREBAY_SOAK="1")

@@ -74,4 +74,7 @@ int option_get(const struct option_table *t, const void *opts, const char *name,
 int option_help(const struct option_table *t, struct buf *b);
 /* mdoc(7) list items for the manual. */
 int option_mdoc(const struct option_table *t, struct buf *b);
+/* Both for a table of properties, which are written KEY=VALUE. */
+int option_help_keys(const struct option_table *t, struct buf *b);
+int option_mdoc_keys(const struct option_table *t, struct buf *b);
 const struct option *option_find(const struct option_table *t, const char *name);

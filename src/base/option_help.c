@@ -1,5 +1,5 @@
 /*
- * What a table says about itself: the --help lines and the manual.
+ * What a table says about itself: the --help lines and the manual, of flags and of properties (KEY=VALUE).
  *
  * Invariants:
  *  1. Every row that is not hidden appears once, in the order of the table.
@@ -12,8 +12,14 @@
 #define HELP_WIDTH  100
 #define HELP_COLUMN 30 /* where the texts begin */
 
+/* What a person writes behind the name; NULL: nothing. A flag that is a BOOL is complete without. */
+static const char *value_of(const struct option *row, bool is_key)
+{
+    return row->type != OPTION_BOOL ? row->arg : is_key ? "true|false" : NULL;
+}
+
 /* " (default 512MiB; at least 64MiB)", the facts of a row that its text need not repeat. */
-static int put_facts(const struct option *row, struct buf *b)
+static int put_facts(const struct option *row, bool is_key, struct buf *b)
 {
     const char *sep = "";
     int r = 0;
@@ -27,7 +33,7 @@ static int put_facts(const struct option *row, struct buf *b)
         }
         sep = "; ";
     }
-    if (r == 0 && row->def && row->type != OPTION_BOOL) {
+    if (r == 0 && row->def && (is_key || row->type != OPTION_BOOL)) {
         r = buf_printf(b, "%sdefault %s", sep, row->def);
         sep = "; ";
     }
@@ -70,10 +76,10 @@ static int put_wrapped(struct slice text, struct buf *b)
 }
 
 /* The doc text with the facts in brackets behind it. */
-static int put_text(const struct option *row, struct buf *b)
+static int put_text(const struct option *row, bool is_key, struct buf *b)
 {
     _cleanup_buf_ struct buf facts = BUF_INIT(1024), text = BUF_INIT(4096);
-    int r = put_facts(row, &facts);
+    int r = put_facts(row, is_key, &facts);
     if (r == 0)
         r = buf_str(&text, row->doc);
     if (r == 0 && facts.n)
@@ -81,29 +87,46 @@ static int put_text(const struct option *row, struct buf *b)
     return r < 0 ? r : put_wrapped(buf_view(&text), b);
 }
 
-static int put_row(const struct option *row, struct buf *b)
+static int put_name(const struct option *row, bool is_key, struct buf *b)
 {
-    int r = row->short_flag ? buf_printf(b, "  -%c, --%s", row->short_flag, row->name)
-                            : buf_printf(b, "      --%s", row->name);
-    if (r == 0 && row->arg && row->type != OPTION_BOOL)
-        r = buf_printf(b, " %s", row->arg);
+    const char *value = value_of(row, is_key);
+    int r = is_key            ? buf_printf(b, "  %s", row->name)
+            : row->short_flag ? buf_printf(b, "  -%c, --%s", row->short_flag, row->name)
+                              : buf_printf(b, "      --%s", row->name);
+    return r < 0 || !value ? r : buf_printf(b, "%c%s", is_key ? '=' : ' ', value);
+}
+
+static int put_row(const struct option *row, bool is_key, struct buf *b)
+{
+    int r = put_name(row, is_key, b);
     if (r == 0 && column_of(b) + 2 > HELP_COLUMN)
         r = buf_char(b, '\n');
     if (r == 0)
         r = buf_printf(b, "%*s", (int)(HELP_COLUMN - column_of(b)), "");
     if (r == 0)
-        r = put_text(row, b);
+        r = put_text(row, is_key, b);
     return r < 0 ? r : buf_char(b, '\n');
 }
 
-int option_help(const struct option_table *t, struct buf *b)
+static int put_rows(const struct option_table *t, bool is_key, struct buf *b,
+                    int (*put)(const struct option *row, bool is_key, struct buf *b))
 {
     assert(t && b);
     int r = 0;
     for (size_t i = 0; i < t->n_rows && r == 0; i++)
         if (!t->rows[i].hidden)
-            r = put_row(&t->rows[i], b);
+            r = put(&t->rows[i], is_key, b);
     return r;
+}
+
+int option_help(const struct option_table *t, struct buf *b)
+{
+    return put_rows(t, /* is_key= */ false, b, put_row);
+}
+
+int option_help_keys(const struct option_table *t, struct buf *b)
+{
+    return put_rows(t, /* is_key= */ true, b, put_row);
 }
 
 /* roff takes a backslash as its escape, a hyphen as a soft one, and a dot or quote in front as a request. */
@@ -123,22 +146,28 @@ static int put_roff(struct slice s, struct buf *b)
     return r;
 }
 
-static int put_item(const struct option *row, struct buf *b)
+/* "Fl a , Fl \\-all Ar X", or "Cm all Ns = Ns Ar X". */
+static int put_item_name(const struct option *row, bool is_key, struct buf *b)
 {
-    _cleanup_buf_ struct buf facts = BUF_INIT(1024);
-    int r = put_facts(row, &facts);
-    if (r == 0)
-        r = buf_str(b, ".It ");
-    if (r == 0 && row->short_flag)
+    const char *value = value_of(row, is_key);
+    int r = buf_str(b, is_key ? ".It Cm " : ".It ");
+    if (r == 0 && !is_key && row->short_flag)
         r = buf_printf(b, "Fl %c , ", row->short_flag);
-    if (r == 0)
+    if (r == 0 && !is_key)
         r = buf_str(b, "Fl \\-");
     if (r == 0)
         r = put_roff(slice_str(row->name), b);
-    if (r == 0 && row->arg && row->type != OPTION_BOOL)
-        r = buf_printf(b, " Ar %s", row->arg);
+    if (r == 0 && value)
+        r = buf_printf(b, "%s Ar %s", is_key ? " Ns = Ns" : "", value);
+    return r < 0 ? r : buf_char(b, '\n');
+}
+
+static int put_item(const struct option *row, bool is_key, struct buf *b)
+{
+    _cleanup_buf_ struct buf facts = BUF_INIT(1024);
+    int r = put_facts(row, is_key, &facts);
     if (r == 0)
-        r = buf_char(b, '\n');
+        r = put_item_name(row, is_key, b);
     if (r == 0)
         r = put_roff(slice_str(row->doc), b);
     if (r == 0 && facts.n)
@@ -147,17 +176,17 @@ static int put_item(const struct option *row, struct buf *b)
         r = put_roff(buf_view(&facts), b);
     if (r == 0)
         r = buf_str(b, facts.n ? ").\n" : ".\n");
-    if (r == 0 && row->reloadable)
+    if (r == 0 && row->reloadable && !is_key)
         r = buf_str(b, "May be changed without a restart.\n");
     return r;
 }
 
 int option_mdoc(const struct option_table *t, struct buf *b)
 {
-    assert(t && b);
-    int r = 0;
-    for (size_t i = 0; i < t->n_rows && r == 0; i++)
-        if (!t->rows[i].hidden)
-            r = put_item(&t->rows[i], b);
-    return r;
+    return put_rows(t, /* is_key= */ false, b, put_item);
+}
+
+int option_mdoc_keys(const struct option_table *t, struct buf *b)
+{
+    return put_rows(t, /* is_key= */ true, b, put_item);
 }

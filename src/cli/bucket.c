@@ -1,12 +1,15 @@
-/* forebay bucket create | ls | show | set | rm */
+/* forebay bucket create | ls | show | set | rm. Properties go to the node as text; --help shows its table of
+ * them. */
 #include "cli/cli.h"
 #include "cli/command.h"
 
 #include "base/text.h"
+#include "namespace/bucket.h"
 
 #include <inttypes.h>
 
 #define SETTINGS_MAX_BYTES (64 * KIB)
+#define ABOUT_MAX_BYTES    (64 * KIB)
 
 struct bucket_options {
     struct command_node node;
@@ -43,32 +46,7 @@ static const struct command_usage usage = {
         "not touched.\n"
         "Without --origin `create` makes a scratch bucket: its objects are on the node's disks only; `rm` "
         "refuses one\n"
-        "that is not empty.\n"
-        "\n"
-        "Properties (forebay bucket show prints their values):\n"
-        "  origin               URL of the data\n"
-        "  origin.endpoint      address of the S3 service; default AWS\n"
-        "  origin.region, origin.access_key, origin.secret_key, origin.session_token, origin.style\n"
-        "                       default: the usual AWS environment and files\n"
-        "  validate             never | ttl:TIME | always: when cached attributes are checked again "
-        "(ttl:60s)\n"
-        "  verify               fill | read: read checks every block on every read\n"
-        "  readahead            most bytes fetched ahead of one open file (128MiB)\n"
-        "  retry                how long a failing origin is asked again (60s)\n"
-        "  cache                auto | never: never keeps nothing of the bucket on the node's disks\n"
-        "  quota                most bytes of the bucket's objects that the cache holds; 0: no limit\n"
-        "  upload_expiry        uploads in parts to which nothing was added for so long are aborted (7d)\n"
-        "  anonymous            none | read: read lets S3 requests without a signature list and read\n"
-        "  limit.requests, limit.bytes\n"
-        "                       most requests for data and bytes a second; 0: no limit (0)\n"
-        "  share                weight among buckets of one user when requests wait (100)\n"
-        "  limit.origin-requests, limit.origin-bytes\n"
-        "                       most requests to the origin and bytes from it a second; 0: no limit (0)\n"
-        "  owner, mode          scratch: UID:GID and permissions of the root directory\n"
-        "  ttl                  scratch: objects end so long after they were last written; 0: never (0)\n"
-        "  values               scratch, when it is made: durable | memory: memory keeps objects of up to 16 "
-        "KiB "
-        "in memory only (durable)",
+        "that is not empty.",
     .min_operands = 1,
     .max_operands = -1,
 };
@@ -220,7 +198,15 @@ int cmd_bucket(int argc, char **argv)
 {
     struct bucket_options o = {0};
     int n, status;
-    if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
+    _cleanup_buf_ struct buf about = BUF_INIT(ABOUT_MAX_BYTES);
+    if (buf_printf(&about, "%s\n\nProperties (forebay bucket show prints their values):\n", usage.about) <
+            0 ||
+        option_help_keys(&bucket_property_table, &about) < 0)
+        return command_fail(usage.command, -E2BIG, NULL);
+    about.p[about.n - 1] = '\0'; /* print_help ends the line */
+    struct command_usage whole = usage;
+    whole.about = about.p;
+    if (command_parse(&whole, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
         int r = command_connect(&o.node, &c, &e);

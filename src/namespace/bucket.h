@@ -19,7 +19,9 @@
  * origin.h. */
 #define BUCKET_PROPERTIES(X)                                                                                 \
     X(origin, STRING, "origin", "URL", NULL, 0, 0, NULL, false,                                              \
-      "where the data is: s3://BUCKET[/PREFIX] or file:///DIR")                                              \
+      "where the data is: s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[/PREFIX], "             \
+      "http[s]://HOST[/PATH] (read-only), forebay://HOST:PORT/BUCKET[/PREFIX], hdfs://HOST:PORT[/PATH], "    \
+      "nfs://HOST[:PORT]/EXPORT[/DIR] or file:///DIR; without, the bucket is a scratch bucket")              \
     X(validate, STRING, "validate", "never|ttl:TIME|always", "ttl:60s", 0, 0, NULL, false,                   \
       "when cached attributes and listings are checked against the origin again")                            \
     X(verify, ENUM, "verify", "MODE", "fill", 0, 0, "fill|read", false,                                      \

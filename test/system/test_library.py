@@ -47,10 +47,14 @@ int main(int argc, char **argv)
 
 
 def test_program_compiled_against_the_installation(bucket, tmp_path):
-    """Header, library and pkg-config file are all that a program needs, and the library shows the interface only."""
+    """Header, library and pkg-config file are all that a program needs, and the library shows the interface only. `make
+    install` puts down the program and its manual beside them."""
     where = tmp_path / "inst"
-    subprocess.run(["meson", "install", "-C", ROOT / "build", "--no-rebuild", "--quiet", "--destdir", where], check=True,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run(["make", "-C", ROOT, "install"], env={**os.environ, "DESTDIR": str(where)}, check=True, stdout=subprocess.DEVNULL)
+    [program] = where.rglob("bin/forebay")
+    assert subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout.startswith("forebay ")
+    [manual] = where.rglob("man/man1/forebay.1")
+    assert manual.read_bytes() == (ROOT / "docs/forebay.1").read_bytes()
     [library] = where.rglob("libforebay.so.*.*.*")
     [description] = where.rglob("forebay.pc")
     (tmp_path / "program.c").write_text(PROGRAM)

@@ -538,6 +538,30 @@ static void mdoc(void **state)
     assert_null(strstr(all.p, "internals"));
 }
 
+/* Properties are KEY=VALUE, in --help and in the manual: no dashes, and a BOOL has a value and a default. */
+static void keys(void **state)
+{
+    static const struct option keyed_rows[] = {
+        {.name = "a.b-c",
+         .type = OPTION_SIZE,
+         .arg = "SIZE",
+         .def = "1MiB",
+         .min = 4096,
+         .doc = "bytes",
+         .reloadable = true},
+        {.name = "put", .type = OPTION_BOOL, .def = "true", .doc = "whether"},
+        {.name = "none", .type = OPTION_STRING, .arg = "X", .doc = "never seen", .hidden = true},
+    };
+    static const struct option_table keyed = {keyed_rows, ARRAY_SIZE(keyed_rows), NULL};
+    _cleanup_buf_ struct buf help = BUF_INIT(1 << 16), man = BUF_INIT(1 << 16);
+    assert_int_equal(option_help_keys(&keyed, &help), 0);
+    assert_string_equal(help.p, "  a.b-c=SIZE                  bytes (default 1MiB; at least 4KiB)\n"
+                                "  put=true|false              whether (default true)\n");
+    assert_int_equal(option_mdoc_keys(&keyed, &man), 0);
+    assert_string_equal(man.p, ".It Cm a.b\\-c Ns = Ns Ar SIZE\nbytes\n(default 1MiB; at least 4KiB).\n"
+                               ".It Cm put Ns = Ns Ar true|false\nwhether\n(default true).\n");
+}
+
 /* Texts that do not fit into their buffer are an error at every size. */
 static void small_buffers(void **state)
 {
@@ -584,6 +608,7 @@ int main(void)
         cmocka_unit_test(help),
         cmocka_unit_test(help_wraps),
         cmocka_unit_test(mdoc),
+        cmocka_unit_test(keys),
         cmocka_unit_test(small_buffers),
     };
     return cmocka_run_group_tests_name("option", tests, NULL, NULL);

@@ -17,6 +17,10 @@
  * reading the same version of their object, or fail with -ESTALE when the store has another one meanwhile. No
  * call waits for ever.
  *
+ * After fork(2) parent and child may both go on: the child gets connections of its own, and files that were
+ * open read on in both. No other thread of the parent may be inside a call during the fork; an object that
+ * was being written stays the parent's.
+ *
  * Keys and names are bytes with an explicit end (NUL-terminated here); keys are 1 to 1024 bytes.
  */
 #ifndef FOREBAY_FOREBAY_H

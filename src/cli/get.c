@@ -2,7 +2,7 @@
  * forebay cat, forebay get
  *
  * get writes beside the target and renames when all bytes are there: an interrupted get leaves no half file
- * under the final name. Several threads fetch several objects at once.
+ * under the final name, and several of one target do not meet. Several threads fetch several objects at once.
  */
 #include "cli/cli.h"
 #include "cli/command.h"
@@ -137,6 +137,47 @@ int cmd_cat(int argc, char **argv)
 
 /* ---- get ---- */
 
+/* Into a new file beside the target, which then gets its name. close(2) is where NFS and mounts tell. */
+static int get_beside(struct client_file *f, const char *target, uint64_t size, struct progress *p,
+                      struct err *e)
+{
+    char part[PATH_BYTES];
+    uint32_t tag; /* two gets of one target, and of a key that ends like this, have files of their own */
+    sys->random(&tag, sizeof(tag));
+    if ((size_t)snprintf(part, sizeof(part), "%s.%08" PRIx32 ".forebay-part", target, tag) >= sizeof(part))
+        return err_set(e, -ENAMETOOLONG, "%s", target);
+    _cleanup_close_ int fd = sys->open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return err_errno(e, fd, "create %s", part);
+    int r = copy_out(f, fd, 0, size, p, e);
+    int k = sys->close(TAKE_FD(fd));
+    if (r == 0 && k < 0)
+        r = err_errno(e, k, "write %s", part);
+    if (r == 0 && (r = sys->rename(part, target)) < 0)
+        r = err_errno(e, r, "rename %s", part);
+    if (r < 0)
+        (void)sys->unlink(part);
+    return r;
+}
+
+/* A device or a pipe is written to, and stays what it is. */
+static bool is_written_in_place(const char *target)
+{
+    struct stat st;
+    return sys->stat(target, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+static int get_in_place(struct client_file *f, const char *target, uint64_t size, struct progress *p,
+                        struct err *e)
+{
+    _cleanup_close_ int fd = sys->open(target, O_WRONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return err_errno(e, fd, "open %s", target);
+    int r = copy_out(f, fd, 0, size, p, e);
+    int k = sys->close(TAKE_FD(fd));
+    return r == 0 && k < 0 ? err_errno(e, k, "write %s", target) : r;
+}
+
 static int get_file(struct client *c, struct slice bucket, struct slice key, const char *target,
                     struct progress *p, struct err *e)
 {
@@ -147,18 +188,10 @@ static int get_file(struct client *c, struct slice bucket, struct slice key, con
     uint64_t size = client_file_attr(f)->size_bytes;
     if (strcmp(target, "-") == 0) {
         r = copy_out(f, STDOUT_FILENO, 0, size, p, e);
+    } else if (is_written_in_place(target)) {
+        r = get_in_place(f, target, size, p, e);
     } else {
-        char part[PATH_BYTES];
-        if ((size_t)snprintf(part, sizeof(part), "%s.forebay-part", target) >= sizeof(part))
-            return err_set(e, -ENAMETOOLONG, "%s", target);
-        _cleanup_close_ int fd = sys->open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-        if (fd < 0)
-            return err_errno(e, fd, "create %s", part);
-        r = copy_out(f, fd, 0, size, p, e);
-        if (r == 0 && (r = sys->rename(part, target)) < 0)
-            r = err_errno(e, r, "rename %s", part);
-        if (r < 0)
-            (void)sys->unlink(part);
+        r = get_beside(f, target, size, p, e);
     }
     if (r == 0)
         progress_add(p, 1, 0);
@@ -177,7 +210,7 @@ struct walk {
 };
 
 /* Next object below the prefix: 1 and a copy of its key, 0 at the end, or an error. */
-static int walk_next(struct walk *w, char **ret_key, struct err *e)
+static int walk_next(struct walk *w, char **ret_key, size_t *ret_key_n, struct err *e)
 {
     LOCK_SCOPE(&w->lock); /* held over the listing's I/O: whoever waits needs its answer */
     struct wire_entry x;
@@ -188,6 +221,7 @@ static int walk_next(struct walk *w, char **ret_key, struct err *e)
         if (!slice_ends(x.key, SLICE_LIT("/"))) { /* markers of directories are no files */
             progress_grow(w->progress, 1, x.attr.size_bytes);
             *ret_key = slice_dup(x.key);
+            *ret_key_n = x.key.n;
             return 1;
         }
     }
@@ -197,7 +231,7 @@ static bool leaves_target(struct slice name)
 {
     while (name.n > 0) {
         struct slice part = slice_split(&name, '/');
-        if (part.n == 0 || slice_eq_str(part, ".") || slice_eq_str(part, ".."))
+        if (part.n == 0 || slice_eq_str(part, ".") || slice_eq_str(part, "..") || memchr(part.p, 0, part.n))
             return true;
     }
     return false;
@@ -234,14 +268,15 @@ static void *walk_main(void *arg)
     for (;;) {
         struct err e = {0};
         _cleanup_free_ char *key = NULL;
-        int r = walk_next(w, &key, &e);
+        size_t key_n = 0;
+        int r = walk_next(w, &key, &key_n, &e);
         if (r == 0)
             return NULL;
         if (r < 0) {
             walk_failed(w, &e);
             return NULL;
         }
-        if (walk_get(w, slice_str(key), &e) < 0)
+        if (walk_get(w, slice_of(key, key_n), &e) < 0)
             walk_failed(w, &e);
     }
 }
@@ -263,6 +298,8 @@ static int get_tree(struct client *c, const struct get_options *o, struct slice 
     progress_end(w.progress);
     client_lister_free(w.lister);
     lock_fini(&w.lock);
+    if (n == 0)
+        return err_set(e, -EAGAIN, "no thread can be started, nothing was fetched");
     return w.failed ? err_set(e, -EIO, "%" PRIu64 " objects failed", w.failed) : 0;
 }
 

@@ -5,7 +5,9 @@
 
 #include "base/macro.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct command {
     const char *name;
@@ -26,6 +28,17 @@ static void print_help(FILE *to)
                 to);
 }
 
+/* The last word on what was printed: a list that a full disk cut short is no success. */
+static int finish(int status)
+{
+    bool failed = fflush(stdout) != 0 || ferror(stdout) != 0;
+    failed = (close(STDOUT_FILENO) < 0 && errno != EBADF) || failed;
+    if (!failed || status != 0)
+        return status;
+    (void)fputs("forebay: standard output: not all of it could be written\n", stderr);
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -42,7 +55,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 2, argv + 2);
+            return finish(commands[i].run(argc - 2, argv + 2));
     (void)fprintf(stderr, "forebay: %s: no such command; forebay --help lists them\n", argv[1]);
     return 2;
 }

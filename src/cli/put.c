@@ -181,6 +181,13 @@ static void *tree_main(void *arg)
     }
 }
 
+static void walk_failed(struct tree *t, int code, const char *path)
+{
+    struct err e = {0};
+    (void)err_errno(&e, code, "%s", path);
+    tree_failed(t, &e);
+}
+
 static void walk(struct tree *t, const char *below, int depth)
 {
     struct err e = {0};
@@ -193,19 +200,30 @@ static void walk(struct tree *t, const char *below, int depth)
             (void)closedir(d);
         return;
     }
-    for (struct dirent *x; (x = readdir(d));) {
+    for (struct dirent *x; errno = 0, (x = readdir(d));) {
         if (strcmp(x->d_name, ".") == 0 || strcmp(x->d_name, "..") == 0)
             continue;
         _cleanup_buf_ struct buf name = BUF_INIT(16 * KIB), full = BUF_INIT(16 * KIB);
         struct stat st;
-        if (buf_printf(&name, "%s%s%s", below, *below ? "/" : "", x->d_name) < 0 ||
-            buf_printf(&full, "%s/%s", t->root, name.p) < 0 || sys->stat(full.p, &st) < 0)
-            continue; /* gone meanwhile, or a link to nowhere */
-        if (S_ISDIR(st.st_mode))
+        int r = buf_printf(&name, "%s%s%s", below, *below ? "/" : "", x->d_name);
+        if (r == 0)
+            r = buf_printf(&full, "%s/%s", t->root, name.p);
+        if (r < 0) {
+            walk_failed(t, -ENAMETOOLONG, x->d_name);
+            continue;
+        }
+        r = sys->stat(full.p, &st);
+        if (r == -ENOENT) /* gone meanwhile, or a link to nowhere */
+            continue;
+        if (r < 0)
+            walk_failed(t, r, full.p);
+        else if (S_ISDIR(st.st_mode))
             walk(t, name.p, depth + 1);
         else if (S_ISREG(st.st_mode))
             tree_push(t, buf_take(&name));
     }
+    if (errno != 0) /* of readdir: the rest of the directory is not known */
+        walk_failed(t, -errno, path.p);
     (void)closedir(d);
 }
 

@@ -9,6 +9,7 @@
 #include "base/sys.h"
 
 #include <openssl/crypto.h>
+#include <sched.h>
 #include <sys/un.h>
 
 #define CREDENTIALS_MAX_BYTES 4096
@@ -125,6 +126,37 @@ void client_new_epoch_locked(struct client *c)
     cond_broadcast(&c->freed);
 }
 
+/* Nothing that another thread of the parent may have held is waited for or counted on. What such a thread had
+ * on its connection stays open here, unused. */
+static void forget_parent(struct client *c)
+{
+    lock_init(&c->lock, LOCK_CLIENT);
+    cond_init(&c->freed);
+    for (struct client_conn *next, *conn = c->idle; conn; conn = next) {
+        next = conn->next;
+        client_conn_free(conn);
+    }
+    c->idle = NULL;
+    c->n_idle = c->n_open = c->n_current = 0;
+    c->epoch++;
+    id_new(&c->session);
+}
+
+void client_own(struct client *c)
+{
+    pid_t me = getpid(), owner = atomic_load(&c->owner);
+    while (owner != me) {
+        if (owner == -me) { /* another thread is at it */
+            (void)sched_yield();
+            owner = atomic_load(&c->owner);
+        } else if (atomic_compare_exchange_weak(&c->owner, &owner, -me)) {
+            forget_parent(c);
+            atomic_store(&c->owner, me);
+            owner = me;
+        }
+    }
+}
+
 static int first_contact(struct client *c, struct err *e)
 {
     struct client_conn *conn;
@@ -146,6 +178,7 @@ int client_new(const struct client_options *o, struct client **ret, struct err *
     if (!c)
         abort();
     c->magic = CLIENT_MAGIC;
+    atomic_init(&c->owner, getpid());
     lock_init(&c->lock, LOCK_CLIENT);
     cond_init(&c->freed);
     c->via = o->via ? o->via : WIRE_VIA_API;
@@ -170,6 +203,7 @@ void client_free(struct client *c)
     if (!c)
         return;
     assert(c->magic == CLIENT_MAGIC);
+    client_own(c);
     close_idle_locked(c); /* no call runs: the lock is not needed */
     assert(c->n_open == 0);
     if (c->secret_key)
@@ -200,6 +234,7 @@ enum wire_via client_via(const struct client *c)
 
 uint64_t client_epoch(struct client *c)
 {
+    client_own(c);
     LOCK_SCOPE(&c->lock);
     return c->epoch;
 }

@@ -35,6 +35,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_USER_REMOVE:
     case WIRE_OP_USER_ADD_KEY:
     case WIRE_OP_USER_REMOVE_KEY:
+    case WIRE_OP_JOB_START:
         return false;
     default:
         return true;
@@ -227,6 +228,7 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
 static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *req, struct buf *b,
                 void *ret_rep, uint64_t *ret_epoch, struct err *e)
 {
+    client_own(c);
     struct client_attempt a = {
         .c = c, .deadline_ms = sys_mono_ms() + c->timeout_ms, .want_epoch = want_epoch};
     uint64_t backoff_ms = CLIENT_BACKOFF_FIRST_MS;

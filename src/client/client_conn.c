@@ -196,7 +196,8 @@ static int connect_node(struct client *c, uint64_t deadline_ms, int *ret_fd, str
 {
     struct slice address = slice_str(c->address);
     if (slice_starts(address, SLICE_LIT("unix:")))
-        return sock_connect_unix(c->address + strlen("unix:"), ret_fd, e);
+        return sock_connect_unix_within(c->address + strlen("unix:"), MAX(until(deadline_ms).ms, (uint64_t)1),
+                                        ret_fd, e);
     int r = sock_connect_tcp(c->address, MAX(until(deadline_ms).ms, (uint64_t)1), ret_fd, e);
     if (r == 0)
         keep_alive(*ret_fd, c->timeout_ms);

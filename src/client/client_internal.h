@@ -6,6 +6,7 @@
 #include "client/client.h"
 
 #include <stdatomic.h>
+#include <unistd.h>
 
 #define CLIENT_MAGIC            0x636c6e74u
 #define CLIENT_ADDRESS_MAX      256
@@ -32,6 +33,7 @@ struct client {
     uint32_t max_connections;
     bool passes_fds; /* said by the first HELLO */
     _Atomic uint64_t next_request_id;
+    _Atomic pid_t owner; /* process whose connections these are; negative: it is about to drop its parent's */
 
     struct lock lock; /* covers what follows */
     struct cond freed;
@@ -73,5 +75,8 @@ bool client_op_is_repeatable(uint32_t op);
 /* Whether the reply may take as long as the object is large, so that only the node's health bounds it. */
 bool client_op_is_long(uint32_t op);
 
+/* Begins each use of a client: a process that was forked drops the connections of its parent and begins a
+ * session of its own. Two processes on one stream would take each other's replies. */
+void client_own(struct client *c);
 /* Starts the next session: handles of the old one are gone. Closes idle connections. */
 void client_new_epoch_locked(struct client *c);

@@ -16,6 +16,8 @@ int sock_listen_tcp(const char *hostport, int backlog, int *ret_fd, char ret_add
 int sock_listen_unix(const char *path, int backlog, int *ret_fd, struct err *e);
 int sock_connect_tcp(const char *hostport, uint64_t timeout_ms, int *ret_fd, struct err *e);
 int sock_connect_unix(const char *path, int *ret_fd, struct err *e);
+/* -ETIMEDOUT when the listener's queue stays full; 0 ms: waits for ever. */
+int sock_connect_unix_within(const char *path, uint64_t timeout_ms, int *ret_fd, struct err *e);
 int sock_set_timeouts(int fd, uint64_t receive_ms, uint64_t send_ms);
 
 /* After EAGAIN: waits until the socket is ready for `events` (POLLIN or POLLOUT), as long as its own timeout

@@ -138,6 +138,11 @@ static int unix_address(const char *path, struct sockaddr_un *ret, struct err *e
 
 int sock_connect_unix(const char *path, int *ret_fd, struct err *e)
 {
+    return sock_connect_unix_within(path, /* timeout_ms= */ 0, ret_fd, e);
+}
+
+int sock_connect_unix_within(const char *path, uint64_t timeout_ms, int *ret_fd, struct err *e)
+{
     assert(path != NULL && ret_fd != NULL);
     struct sockaddr_un a;
     int k = unix_address(path, &a, e);
@@ -146,11 +151,13 @@ int sock_connect_unix(const char *path, int *ret_fd, struct err *e)
     _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return err_errno(e, -errno, "socket");
+    if ((k = sock_set_timeouts(fd, /* receive_ms= */ 0, timeout_ms)) < 0)
+        return err_errno(e, k, "socket timeouts");
     do {
         k = connect(fd, (struct sockaddr *)&a, sizeof(a));
     } while (k < 0 && errno == EINTR);
     if (k < 0)
-        return err_errno(e, -errno, "connect to %s", path);
+        return err_errno(e, errno == EAGAIN ? -ETIMEDOUT : -errno, "connect to %s", path);
     *ret_fd = TAKE_FD(fd);
     return 0;
 }

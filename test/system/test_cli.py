@@ -277,6 +277,55 @@ def test_put_and_get_one(bucket, tmp_path):
     assert not (tmp_path / "none").exists() and not list(tmp_path.rglob("*.forebay-part"))
 
 
+def start(bucket, *arguments, **more):
+    """The command as a process of its own."""
+    return subprocess.Popen([str(bucket.node.binary), *map(str, arguments)], stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, **bucket.node.env, "FOREBAY_SOCKET": str(bucket.node.socket_path)}, **more)
+
+
+def test_gets_of_one_target_at_once(bucket, tmp_path):
+    """Processes that get one object into one file, as the ranks of a training job do, do not write into each other's bytes."""
+    data = harness.random_bytes(32 * MIB + 11)
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=data)
+    for _ in range(3):
+        ranks = [start(bucket, "get", "-q", f"{bucket.name}/k", tmp_path / "k") for _ in range(4)]
+        said = [rank.communicate(timeout=120)[1] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * 4, said
+        assert read_tree(tmp_path) == {"k": data}
+
+
+def test_get_into_a_pipe(bucket, tmp_path):
+    """A target that is no file is written to and stays what it is: /dev/null must not become a file."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=b"through the pipe")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    bucket.node.cli("get", "-q", f"{bucket.name}/k", tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+    assert os.read(reader, 100) == b"through the pipe"
+    os.close(reader)
+
+
+def test_output_that_cannot_be_written(bucket):
+    """A list that a full disk cuts short does not end as a success."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=b"x")
+    for arguments in (["ls", "-r", bucket.name], ["stat", f"{bucket.name}/k"], ["rm", "-r", "--dry-run", f"{bucket.name}/"]):
+        with open("/dev/full", "w") as full:
+            done = start(bucket, *arguments, stdout=full)
+            assert "standard output" in done.communicate(timeout=60)[1]
+            assert done.returncode == 1
+
+
+def test_put_of_a_tree_that_cannot_be_read(bucket, tmp_path):
+    """What put -r cannot look at is named, and the command fails; the rest goes. A link to nowhere is left out."""
+    write_tree(tmp_path / "in", {"good": b"good"})
+    (tmp_path / "in" / "nowhere").symlink_to("absent")
+    bucket.node.cli("put", "-r", tmp_path / "in", f"{bucket.name}/one")
+    (tmp_path / "in" / "loop").symlink_to("loop")
+    done = bucket.node.cli("put", "-r", tmp_path / "in", f"{bucket.name}/two", check=False)
+    assert done.returncode == 1 and "in/loop" in done.stderr
+    assert keys_at_origin(bucket) == ["one/good", "two/good"]
+
+
 def test_put_no_overwrite(bucket, tmp_path):
     """put -n leaves an object that is there as it is, and says so."""
     bucket.node.cli("put", "-", f"{bucket.name}/k", stdin="first")

@@ -18,6 +18,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -485,6 +486,20 @@ static void test_changes_are_not_repeated(void **state)
     assert_int_equal(make_dir(c), 0);
 }
 
+/* A job whose start may have been seen is not started a second time. */
+static void test_jobs_are_not_started_twice(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    struct wire_job_start_req req = {.kind = SLICE_LIT("copy")};
+    struct wire_job_start_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    atomic_store(&f->cut[WIRE_OP_JOB_START], 1);
+    assert_int_equal(client_job_start(c, &req, &b, &rep, &e), -EIO);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_JOB_START]), 1);
+}
+
 /* A restart is noticed before an idle connection is used: even a change gets through. */
 static void test_restart_between_calls(void **state)
 {
@@ -512,6 +527,22 @@ static void test_node_down(void **state)
     assert_int_equal(stat_key(c, "k"), -EHOSTDOWN);
     fake_start(f);
     assert_int_equal(stat_key(c, "k"), 0);
+}
+
+/* A node that accepts nobody and whose queue is full costs the timeout, not for ever. */
+static void test_node_that_does_not_accept(void **state)
+{
+    struct fake *f = *state;
+    struct err e = {0};
+    struct client *c = NULL;
+    char path[300];
+    int listening;
+    (void)snprintf(path, sizeof(path), "%s/run/deaf.sock", f->dir);
+    assert_int_equal(sock_listen_unix(path, /* backlog= */ 0, &listening, &e), 0);
+    struct client_options o = {.socket_path = path, .timeout_ms = 200};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(client_new(&o, &c, &e), -ETIMEDOUT);
+    (void)close(listening);
 }
 
 /* A node that takes a request and never answers costs the timeout, not for ever. */
@@ -557,6 +588,47 @@ static void *many_stats(void *arg)
     for (int i = 0; i < 100; i++)
         assert_int_equal(stat_key(arg, "k"), 0);
     return NULL;
+}
+
+/* What a process that was forked does with its parent's client: 0 when all is well. No assertions, which
+ * would go on with the other tests here. */
+static int use_inherited(struct client *c, struct client_file *file, uint64_t epoch_of_parent)
+{
+    struct err e = {0};
+    char p[100];
+    if (stat_key(c, "absent") != -ENOENT || client_epoch(c) == epoch_of_parent)
+        return 1;
+    if (client_file_pread(file, p, sizeof(p), 5000, &e) != (ssize_t)sizeof(p) || p[0] != content(5000))
+        return 2;
+    client_file_close(file);
+    client_free(c);
+    return 0;
+}
+
+/* A child uses connections of its own, on which it reads on what was open; it closes nothing of its parent.
+ */
+static void test_fork(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 1);
+    struct client_file_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k")};
+    struct client_file *file;
+    struct err e = {0};
+    assert_int_equal(client_file_open(c, &o, &file, &e), 0);
+    expect_bytes(file, 0, 1000);
+    uint64_t epoch = client_epoch(c);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        _exit(use_inherited(c, file, epoch));
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_HELLO]), 2);
+    assert_int_equal(client_epoch(c), epoch);
+    expect_bytes(file, 1000, 1000);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_OPEN]), 2); /* the child's, not the parent's again */
+    client_file_close(file);
 }
 
 /* Eight threads share two connections. */
@@ -853,11 +925,14 @@ int main(void)
         NODE_TEST(test_answers),
         NODE_TEST(test_questions_are_repeated),
         NODE_TEST(test_changes_are_not_repeated),
+        NODE_TEST(test_jobs_are_not_started_twice),
         NODE_TEST(test_restart_between_calls),
         NODE_TEST(test_node_down),
+        NODE_TEST(test_node_that_does_not_accept),
         NODE_TEST(test_hanging_node),
         NODE_TEST(test_long_operation),
         NODE_TEST(test_lying_node),
+        NODE_TEST(test_fork),
         NODE_TEST(test_pool_is_bounded),
         NODE_TEST(test_file_reads),
         NODE_TEST(test_sequential_reads_ask_rarely),

@@ -11,6 +11,9 @@
  * of such a lock of this mount is therefore answered only when it has not gone within GRACE_MS, or CLOSING_MS
  * when a descriptor of its open was closed since it was taken.
  *
+ * What another owner of this mount has is refused without asking: in a new session of the node it may not
+ * have been taken again yet.
+ *
  * The kernel calls an open by an address that it uses again for the next one while RELEASE is on its way: an
  * owner may therefore take anew what the open before it has not given back yet. What ends with an open is
  * only what was last taken through it.
@@ -110,6 +113,19 @@ static int ask(struct mount *m, struct tree_file *f, const struct tree_held *x, 
     return client_tree_lock(m->client, &req, &b, ret, e);
 }
 
+/* Whether this mount alone says no. Of flock(2) the node knows first what goes when an owner asks for more.
+ */
+static bool is_refused_here(struct tree_waiters *w, const struct tree_file *f, const struct tree_held *x)
+{
+    LOCK_SCOPE(&w->lock);
+    bool is_taken = false, is_owner = false;
+    for (const struct tree_held *h = f->locks; h; h = h->next) {
+        is_taken |= tree_held_conflicts(h, x);
+        is_owner |= h->owner == x->owner && h->kind == x->kind;
+    }
+    return is_taken && !(is_owner && x->kind == WIRE_LOCK_FLOCK);
+}
+
 static int take_in_order(struct mount *m, struct tree_file *f, const struct tree_held *x, struct err *e)
 {
     struct tree_waiters *w = m->tree->waiters;
@@ -118,6 +134,8 @@ static int take_in_order(struct mount *m, struct tree_file *f, const struct tree
     lock_assert_held(&f->order_lock);
     if (x->type != WIRE_LOCK_NONE && !kept_has_room(m->seat.kept))
         return -ENOLCK;
+    if (is_refused_here(w, f, x))
+        return -EAGAIN;
     int r = ask(m, f, x, /* flags= */ 0, &rep, e);
     bool is_lost = r == -EAGAIN && x->kind == WIRE_LOCK_FLOCK; /* what flock(2) had goes before it asks */
     if (r < 0 && !is_lost)

@@ -224,6 +224,37 @@ def test_open_files_go_on(node, mount, passthrough):
     assert node.s3().get_object(Bucket=bucket, Key="write")["Body"].read() == b"before during after"
 
 
+def test_a_lock_is_not_lost_to_who_asks_first(node, mount):
+    """Whoever asks for a lock while the node is away, and is first when it is there again, does not get what another
+    program of the same mount has."""
+    import fcntl
+    bucket = scratch_bucket(node)
+    top = mount(bucket).path
+    owner = open(top / "f", "w+b", buffering=0)
+    fcntl.flock(owner, fcntl.LOCK_EX)
+    others = [open(top / "f", "rb", buffering=0) for _ in range(4)]
+    got = []
+
+    def ask(other):
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            got.append(other)
+        except BlockingIOError:
+            pass
+
+    for _ in range(3):
+        node.kill()
+        asking = [threading.Thread(target=ask, args=(other,)) for other in others]
+        for thread in asking:
+            thread.start()
+        node.start()
+        for thread in asking:
+            thread.join(60)
+        assert not got
+    for f in (owner, *others):
+        f.close()
+
+
 def test_a_node_that_stays_away(node, mount):
     """Operations give EIO after --timeout, never "no such file"; the mount works again when the node does."""
     bucket = scratch_bucket(node)

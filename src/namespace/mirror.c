@@ -95,7 +95,7 @@ bool mirror_is_fresh(const struct bucket *b, struct slice key, uint64_t confirme
     uint64_t age_ms = now > confirmed_ns ? (now - confirmed_ns) / 1000000 : 0;
     uint64_t ahead_ms = confirmed_ns > now ? (confirmed_ns - now) / 1000000 : 0;
     enum bucket_validate validate = policy(b, key, &ttl_ms);
-    if (validate == BUCKET_VALIDATE_ALWAYS)
+    if (validate == BUCKET_VALIDATE_ALWAYS || confirmed_ns == 0)
         return false;
     if (is_absent && (age_ms > NEGATIVE_MS || ahead_ms > CLOCK_SLACK_MS))
         return false;

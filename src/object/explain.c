@@ -65,9 +65,8 @@ static const char *keep_name(enum rule_keep keep)
 static void put_freshness(struct object_service *s, const struct bucket *b, struct slice key,
                           struct extent *x, struct arena *a, json_t *o)
 {
-    _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
     struct attr known, heard;
-    if (extent_attr(x, &blob) < 0 || attr_decode(buf_view(&blob), &known) < 0)
+    if (object_entry_attr(s, x, a, &known) < 0)
         return;
     bool fresh = mirror_is_fresh(b, key, known.confirmed_ns, /* is_absent= */ false) ||
                  (mirror_recall(s->mirror, b, key, a, &heard) == 0 && !heard.is_absent &&

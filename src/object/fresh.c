@@ -18,11 +18,10 @@
 static struct extent *cached(struct object_service *s, const struct bucket *b, struct slice key,
                              struct arena *a, struct attr *ret)
 {
-    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
     _cleanup_(extent_unrefp) struct extent *x = NULL;
     object_store_key(b, key, &k);
-    if (store_find(s->config.store, buf_view(&k), &x) < 0 || extent_attr(x, &blob) < 0 ||
-        attr_decode(arena_dup(a, buf_view(&blob)), ret) < 0)
+    if (store_find(s->config.store, buf_view(&k), &x) < 0 || object_entry_attr(s, x, a, ret) < 0)
         return NULL;
     return TAKE_PTR(x);
 }

@@ -11,14 +11,12 @@ static int stat_cached(struct object_service *s, const struct bucket *b, const s
 {
     if (q->flags & WIRE_FRESH || q->key.n == 0 || q->key.n > ORIGIN_KEY_MAX_BYTES)
         return -ENOENT;
-    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
     object_store_key(b, q->key, &k);
     _cleanup_(extent_unrefp) struct extent *x = NULL;
     int r = store_find(s->config.store, buf_view(&k), &x);
     if (r == 0)
-        r = extent_attr(x, &blob);
-    if (r == 0)
-        r = attr_decode(arena_dup(a, buf_view(&blob)), ret);
+        r = object_entry_attr(s, x, a, ret);
     if (r < 0)
         return r;
     bool enough = ((q->flags & WIRE_POSIX) && !(q->flags & WIRE_META)) || ret->has_meta;

@@ -16,6 +16,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/sys.h"
 
 #define FILL_THREADS_MAX   128
 #define UPLOAD_SHARE       4 /* one part in so many of the memory budget, for parts of uploads on their way */
@@ -43,6 +44,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     assert(s);
     s->magic = OBJECT_SERVICE_MAGIC;
     s->config = *config;
+    s->doubted_before_ns = store_lost_power(config->store) ? sys->real_ns() : 0;
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
     lock_init(&s->quota_lock, LOCK_OBJECT);
@@ -272,6 +274,22 @@ int object_encode_attr(struct object_service *s, const struct bucket *b, struct 
     if (back_may_rename(s->back, b->id, key, attr->etag))
         kept.confirmed_ns = 0;
     return attr_encode(&kept, ret);
+}
+
+int object_entry_attr(struct object_service *s, struct extent *x, struct arena *a, struct attr *ret)
+{
+    _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    int r = extent_attr(x, &blob);
+    if (r == 0)
+        r = attr_decode(arena_dup(a, buf_view(&blob)), ret);
+    if (r < 0)
+        return r;
+    bool is_of_this_run = ret->confirmed_ns >= s->doubted_before_ns && ret->confirmed_ns <= sys->real_ns();
+    if (s->doubted_before_ns > 0 && !is_of_this_run) {
+        ret->confirmed_ns = 0;
+        ret->has_meta = false;
+    }
+    return 0;
 }
 
 int object_check_key(struct slice key, struct err *e)

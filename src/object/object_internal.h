@@ -88,6 +88,7 @@ struct object_service {
     struct object_stripe stripes[OBJECT_STRIPES];
     struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;
+    uint64_t doubted_before_ns; /* real time; what the origin confirmed earlier may be wrong; 0: nothing */
     struct object_session *sessions;
     uint64_t n_sessions; /* made so far */
     struct route_loop *loop;
@@ -121,6 +122,9 @@ void object_store_key(const struct bucket *b, struct slice key, struct buf *ret)
  * one in the origin, is asked about after a restart: only this run knows that the two are the same. */
 int object_encode_attr(struct object_service *s, const struct bucket *b, struct slice key,
                        const struct attr *attr, struct buf *ret);
+/* Attributes of a cached entry, in the arena. After power loss an entry of before counts as never confirmed:
+ * a version that was replaced or removed last may be there again. */
+int object_entry_attr(struct object_service *s, struct extent *x, struct arena *a, struct attr *ret);
 void object_opening_enter(struct object_service *s, struct opening *o);
 void object_opening_leave(struct object_service *s, struct opening *o);
 /* Before an entry is made in the store while `o` is held: false when the key's generation is no longer `seen`

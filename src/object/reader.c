@@ -141,10 +141,7 @@ static int load_entry(struct opener *o)
     int r = store_find(o->service->config.store, store_key(o), &o->extent);
     if (r < 0)
         return r;
-    _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    r = extent_attr(o->extent, &blob);
-    if (r == 0)
-        r = attr_decode(arena_dup(o->arena, buf_view(&blob)), &o->attr);
+    r = object_entry_attr(o->service, o->extent, o->arena, &o->attr);
     if (r < 0 || o->attr.size_bytes != extent_size(o->extent)) {
         store_remove_extent(o->service->config.store, o->extent);
         extent_unref(TAKE_PTR(o->extent));

@@ -7,8 +7,9 @@
  *
  * Failure modes: when syncfs reports an error, pages may be lost and no later call will say so again: all
  * epochs since the durable one become suspect, in memory and in the index, and what they hold is verified
- * before it is served. When the epoch record cannot be committed the epoch is ended again later; nothing is
- * claimed meanwhile.
+ * before it is served. Blocks that are being filled meanwhile become suspect when they are whole, and extents
+ * that are staged are not published (lost_flushes). When the epoch record cannot be committed the epoch is
+ * ended again later; nothing is claimed meanwhile.
  */
 #include "base/log.h"
 #include "base/sys.h"
@@ -122,6 +123,7 @@ static int end_epoch(struct disk *d, struct err *e)
     if (r < 0) {
         hard_gone_end(d, /* done= */ false);
         (void)disk_log_error(d, "flush to the disk", r);
+        __atomic_add_fetch(&d->lost_flushes, 1, __ATOMIC_RELEASE);
         lock_take(&d->lock);
         d->distrust_wanted = true;
         lock_drop(&d->lock);

@@ -152,7 +152,7 @@ void doom_bad_record(struct disk *d, struct slice index_key)
 
 int doom_key(struct store *s, struct slice key, uint64_t hash)
 {
-    int result = -ENOENT;
+    int result = -ENOENT, error = 0;
     struct extent *x = table_find(s, key, hash);
     if (x) {
         doom_extent(x);
@@ -167,9 +167,9 @@ int doom_key(struct store *s, struct slice key, uint64_t hash)
         if (code == 0) {
             doom_record(&s->disks[i], key, &r);
             result = 0;
-        } else if (code != -ENOENT && code != -EBADMSG) {
-            return code;
+        } else if (code != -ENOENT && code != -EBADMSG && error == 0) {
+            error = code; /* what the other disks have goes all the same */
         }
     }
-    return result;
+    return error < 0 ? error : result;
 }

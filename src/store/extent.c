@@ -401,6 +401,16 @@ void extent_block_trusted(struct extent *x, uint32_t block)
     record_locked(x);
 }
 
+void extent_block_doubted(struct extent *x, uint32_t block)
+{
+    LOCK_SCOPE(&x->lock);
+    if (!extent_has_block_locked(x, block))
+        return;
+    extent_set_present_locked(x, block, /* suspect= */ true);
+    x->entry_changed = x->chunks_changed = true; /* it was perhaps recorded as one to be trusted */
+    record_locked(x);
+}
+
 uint32_t extent_trusted_run_locked(const struct extent *x, uint32_t block, uint32_t n_max, bool *ret_suspect)
 {
     uint32_t end = (uint32_t)MIN((uint64_t)block + n_max, x->n_blocks);

@@ -26,10 +26,11 @@ struct extent_writer {
     struct extent *x;
     int fd; /* -1: not in use yet */
     uint64_t offset;
-    uint64_t sent; /* pages before this were sent to the disk */
-    uint32_t crc;  /* of the unfinished block */
-    bool in_block; /* counted in x->n_in_flight */
-    bool skip;     /* the block is present already */
+    uint64_t sent;         /* pages before this were sent to the disk */
+    uint64_t lost_flushes; /* of the disk when the block was begun */
+    uint32_t crc;          /* of the unfinished block */
+    bool in_block;         /* counted in x->n_in_flight */
+    bool skip;             /* the block is present already */
 };
 
 struct extent_writer *extent_writer_new(struct extent *x, uint64_t offset)
@@ -82,6 +83,7 @@ static int enter_block(struct extent_writer *w)
     x->n_in_flight += w->in_block;
     lock_drop(&x->lock);
     w->crc = 0;
+    w->lost_flushes = disk_lost_flushes(x->disk);
     int r = w->skip ? 0 : extent_reserve_blocks(x);
     if (r < 0)
         leave_block(w);
@@ -95,6 +97,14 @@ static void send_pages(struct extent_writer *w)
         return;
     (void)sys->sync_file_range(w->fd, w->sent, w->offset - w->sent, SYNC_FILE_RANGE_WRITE);
     w->sent = w->offset;
+}
+
+/* A flush that fails from now on finds the block recorded or to be recorded, and distrusts it. */
+static void block_whole(struct extent_writer *w, uint32_t block)
+{
+    extent_block_filled(w->x, block, w->crc);
+    if (disk_lost_flushes(w->x->disk) != w->lost_flushes)
+        extent_block_doubted(w->x, block);
 }
 
 int extent_writer_append(struct extent_writer *w, const void *p, size_t n)
@@ -125,7 +135,7 @@ int extent_writer_append(struct extent_writer *w, const void *p, size_t n)
         done += part;
         if (w->offset % STORE_BLOCK_BYTES == 0 || w->offset == size) {
             if (!w->skip)
-                extent_block_filled(x, (uint32_t)((w->offset - 1) / STORE_BLOCK_BYTES), w->crc);
+                block_whole(w, (uint32_t)((w->offset - 1) / STORE_BLOCK_BYTES));
             leave_block(w);
             w->skip = false;
             send_pages(w);

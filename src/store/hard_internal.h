@@ -55,7 +55,8 @@ struct hard {
     bool blank;          /* from the pool, and the node wrote nothing; who was handed it may have */
     bool has_blank_time;
     int64_t blank_mtime_ns; /* the file's, as long as nobody wrote */
-    bool dirty;             /* written since the last hard_sync */
+    bool dirty;             /* written since the last hard_sync began */
+    uint32_t syncing;       /* calls of hard_sync that are under way */
     bool synced;            /* fsync was called once */
     bool stale_chunks;      /* chunk records of an earlier attempt may be in the index */
     bool measuring;

@@ -80,6 +80,18 @@ static void add_locked(struct hard_pool *p, const struct id128 *v, size_t n)
     p->n += n;
 }
 
+/* One that cannot be opened is the last to be tried again. */
+static void put_last(struct disk *d, struct id128 id)
+{
+    struct hard_pool *p = &d->hard->pool;
+    LOCK_SCOPE(&p->lock);
+    if (p->n >= POOL_MAX || p->stop)
+        return;
+    add_locked(p, &id, 1);
+    memmove(p->v + 1, p->v, (p->n - 1) * sizeof(p->v[0]));
+    p->v[0] = id;
+}
+
 bool hard_pool_give(struct disk *d, struct id128 id)
 {
     struct hard_pool *p = &d->hard->pool;
@@ -299,7 +311,8 @@ static int take_from(struct disk *d, struct hard **ret)
     if (r < 0) {
         if (fd >= 0)
             (void)sys->close(fd);
-        (void)hard_pool_give(d, id);
+        if (r != -ENOENT)
+            put_last(d, id);
         return r;
     }
     struct hard *h = hard_new(d, id, fd);

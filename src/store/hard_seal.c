@@ -196,7 +196,7 @@ static bool select_one(struct hard *h, bool *ret_sealed, bool *ret_dirty)
     struct hard_shard *t = shard(h);
     LOCK_SCOPE(&t->lock);
     *ret_sealed = h->sealed && !h->busy;
-    *ret_dirty = h->dirty;
+    *ret_dirty = h->dirty || h->syncing > 0; /* what another thread syncs is not on disk yet */
     return !h->sealed && is_measured_locked(h);
 }
 

@@ -286,11 +286,13 @@ int hard_sync(struct hard *h, struct err *e)
     lock_take(&t->lock);
     bool whole = !h->synced;
     h->dirty = h->handed;
+    h->syncing++;
     lock_drop(&t->lock);
     int r = whole ? sys->fsync(h->fd) : sys->fdatasync(h->fd);
     lock_take(&t->lock);
     h->synced |= whole && r == 0;
     h->dirty |= r < 0;
+    h->syncing--;
     lock_drop(&t->lock);
     return r < 0 ? say(h, r, "sync", e) : 0;
 }

@@ -310,6 +310,7 @@ int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct ex
     if (r < 0)
         return err_set(e, r, "disk %s: no room for " SLICE_FMT, d->path, SLICE_ARG(key));
     struct extent *x = NULL;
+    uint64_t lost_flushes = disk_lost_flushes(d);
     r = make_extent(d, 0, /* in_use= */ true, &x, e);
     if (r < 0) {
         space_give(d, charge, 0, 0);
@@ -319,6 +320,7 @@ int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct ex
     x->data_set = data_set;
     x->staged = x->forced = true;
     x->whole = false;
+    x->lost_flushes = lost_flushes;
     *ret = x;
     return 0;
 }
@@ -364,6 +366,14 @@ int store_drop_if_gone(struct store *s, struct slice key, struct disk *d, struct
     table_end(s, &o);
     extent_unref(x);
     return code;
+}
+
+bool store_lost_power(const struct store *s)
+{
+    for (size_t i = 0; i < s->n_disks; i++)
+        if (!s->disks[i].was_clean && !s->disks[i].same_boot)
+            return true;
+    return false;
 }
 
 #define PREFIX_PAGE 256

@@ -114,6 +114,7 @@ struct extent {
     bool run_busy;       /* a thread is writing at run_offset */
     uint64_t stray;      /* number of writes elsewhere so far, and how many are under way */
     uint32_t strays_busy;
+    uint64_t lost_flushes; /* of the disk when it was made */
 
     /* disk->lock */
     bool dirty;
@@ -179,7 +180,8 @@ struct disk {
     struct doomed *doomed[DOOMED_BUCKETS];
     struct doomed *doom_head, **doom_tail;
     size_t n_doomed;
-    uint64_t doom_rounds; /* changes whenever an id leaves the doomed set */
+    uint64_t doom_rounds;  /* changes whenever an id leaves the doomed set */
+    uint64_t lost_flushes; /* atomic: how often syncfs failed, counted before anything is distrusted */
     uint64_t pending_blocks;
     uint64_t running; /* the epoch that records are written in */
     struct format_epoch epoch;
@@ -238,6 +240,11 @@ extern store_open_kv_fn store_open_kv;
 static inline uint64_t store_now_ms(void)
 {
     return sys->real_ns() / 1000000;
+}
+
+static inline uint64_t disk_lost_flushes(const struct disk *d)
+{
+    return __atomic_load_n(&d->lost_flushes, __ATOMIC_ACQUIRE);
 }
 
 static inline struct shard *shard_of(struct store *s, uint64_t hash)
@@ -346,6 +353,8 @@ void extent_block_filled(struct extent *x, uint32_t block, uint32_t crc);
 void extent_block_dropped(struct extent *x, uint32_t block, const char *found);
 void extent_block_forgotten_locked(struct extent *x, uint32_t block);
 void extent_block_trusted(struct extent *x, uint32_t block);
+/* The disk lost writes while the block was filled. */
+void extent_block_doubted(struct extent *x, uint32_t block);
 /* First suspect block at or after `from`, or UINT32_MAX. */
 uint32_t extent_next_suspect(struct extent *x, uint32_t from);
 /* Walks the structure and asserts what it should be. */
@@ -388,8 +397,8 @@ void doom_bad_record(struct disk *d, struct slice index_key);
 bool doom_contains(struct disk *d, struct id128 id);
 /* Changes whenever an id leaves the doomed set. */
 uint64_t doom_rounds(struct disk *d);
-/* Every current extent of the key; by the key's owner. 0, -ENOENT when there was none, or an error of the
- * index. */
+/* Every current extent of the key; by the key's owner. 0, -ENOENT when there was none, or the first error of
+ * an index: then the others went all the same. */
 int doom_key(struct store *s, struct slice key, uint64_t hash);
 /* Takes it out of the doomed set and frees it; under the disk's lock. */
 void doom_forget_locked(struct disk *d, struct doomed *m);

@@ -3,7 +3,8 @@
  * reading back, and the extent takes the place of the former one under its key.
  *
  * Failure modes: every step that can fail comes before the former extent dies, so that on error the old entry
- * stays and the staged extent can still be written or let go of.
+ * stays and the staged extent can still be written or let go of. When a flush of the disk failed since it was
+ * staged, it is not published: nobody knows which of its bytes are lost.
  */
 #include "base/crc32c.h"
 #include "base/sys.h"
@@ -105,6 +106,21 @@ static void take_place(struct extent *x, const struct store_new *n, uint32_t dat
     lock_drop(&d->lock);
 }
 
+static bool lost_writes(const struct extent *x)
+{
+    return disk_lost_flushes(x->disk) != x->lost_flushes;
+}
+
+/* Whoever distrusts what the disk lost finds extents in the table: a flush that failed just now was perhaps
+ * too early for that. */
+static void distrust_if_lost(struct extent *x)
+{
+    if (!lost_writes(x))
+        return;
+    LOCK_SCOPE(&x->lock);
+    extent_distrust_locked(x);
+}
+
 int store_publish(struct store *s, struct extent *x, const struct store_new *n, struct err *e)
 {
     assert(s && x && x->magic == EXTENT_MAGIC && x->staged && n);
@@ -114,6 +130,8 @@ int store_publish(struct store *s, struct extent *x, const struct store_new *n, 
     if (writer_is_broken(x->disk))
         return err_set(e, -EIO, "disk %s: its index cannot be written", x->disk->path);
     int r = seal(x, n->size_bytes);
+    if (r == 0 && lost_writes(x)) /* perhaps its bytes; checksums that were read back would vouch for that */
+        r = -EIO;
     if (r < 0)
         return err_errno(e, r, "disk %s: publish " SLICE_FMT, x->disk->path, SLICE_ARG(n->key));
     lock_take(&s->sets_lock);
@@ -129,6 +147,7 @@ int store_publish(struct store *s, struct extent *x, const struct store_new *n, 
         evict_set_grow(s->sets, data_set, (int64_t)n->size_bytes);
         lock_drop(&s->sets_lock);
         table_insert(s, x);
+        distrust_if_lost(x);
         writer_queue(x);
         r = 0;
     }

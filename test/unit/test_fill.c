@@ -439,7 +439,9 @@ static void test_closed_file_is_not_fetched_further(void **state)
     struct fill_bytes got;
     assert_int_equal(fill_wait(other, 96 * MIB, MIB, FILL_PATIENT, f->arena, &got, NULL), 0);
     fill_unref(other);
+    (void)pthread_mutex_lock(&f->script->lock);
     uint64_t sent = f->script->bytes_sent;
+    (void)pthread_mutex_unlock(&f->script->lock);
     drop(f);
     assert_true(sent <= (1 + 2 * 8 + 4) * MIB);
 }

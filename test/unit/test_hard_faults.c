@@ -361,6 +361,78 @@ static void test_commits_that_happened(void **state)
     }
 }
 
+/* A file of the pool that is bad is not the next one for ever. */
+static void test_bad_file_in_the_pool(void **state)
+{
+    struct fixture f;
+    struct location l;
+    struct hard *h = NULL;
+    char path[DISK_PATH_MAX];
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fixture_open(&f);
+    hard_unref(take(f.s, &l));
+    assert_true(pool_size(f.s) > 0);
+    struct hard_pool *p = &f.s->disks[0].hard->pool;
+    hard_path(&f.s->disks[0], p->v[p->n - 1], path);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(hard_take(f.s, &h, NULL), -ENOENT);
+    hard_unref(take(f.s, &l));
+    fixture_fini(&f);
+    testkv_reset();
+}
+
+static struct hard *during;
+static unsigned during_syncs;
+
+static int count_sync(int fd)
+{
+    during_syncs++;
+    return 0;
+}
+
+/* Another thread seals what is being synced. */
+static int sync_and_settle(int fd)
+{
+    struct hard *h = TAKE_PTR(during);
+    bool ok = false;
+    if (h)
+        assert_int_equal(hard_settle(h->store, &h, 1, &ok, NULL), 0);
+    assert_true(!h || ok);
+    return 0;
+}
+
+/* What a hard_sync that has not ended yet syncs is not taken for synced: a power loss would leave checksums
+ * of bytes that are not there. */
+static void test_sealing_during_a_sync(void **state)
+{
+    struct fixture f;
+    struct location l;
+    struct stat st;
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    const struct sys *before = sys;
+    struct sys mine = *sys;
+    mine.fsync = sync_and_settle;
+    mine.fdatasync = count_sync;
+    sys = &mine;
+    fixture_open(&f);
+    struct hard *h = take(f.s, &l);
+    assert_int_equal(hard_put(h, 1, 0, 5000), 0);
+    assert_int_equal(hard_measure(h, &st, NULL), 0);
+    (void)pool_size(f.s); /* its thread syncs nothing any more */
+    during_syncs = 0;
+    during = h;
+    assert_int_equal(hard_sync(h, NULL), 0);
+    assert_null(during);
+    assert_int_equal(during_syncs, 1);
+    assert_true(hard_is_sealed(h));
+    hard_unref(h);
+    fixture_fini(&f);
+    sys = before;
+    testkv_reset();
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -370,6 +442,8 @@ int main(void)
         cmocka_unit_test(test_disk_dead_from_some_call_on),
         cmocka_unit_test(test_disk_full_from_some_call_on),
         cmocka_unit_test(test_sync_errors_are_told),
+        cmocka_unit_test(test_bad_file_in_the_pool),
+        cmocka_unit_test(test_sealing_during_a_sync),
         cmocka_unit_test(test_index_refuses_commits),
         cmocka_unit_test(test_commits_that_happened),
     };

@@ -261,6 +261,33 @@ static void test_short_transfers(void **state)
     testkv_reset();
 }
 
+/* One disk whose index cannot be read: what the others have of a key is removed all the same. */
+static void test_removal_beside_a_bad_disk(void **state)
+{
+    struct fixture f;
+    fixture_init(&f, 2, 64 * MIB);
+    testkv_use();
+    fixture_open(&f);
+    for (int k = 0; k < 32; k++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "k%d", k);
+        put(f.s, key, 1, 100);
+    }
+    assert_true(disk_status(f.s, 0).extents > 0 && disk_status(f.s, 1).extents > 0);
+    fixture_close(&f);
+    fixture_open(&f); /* none is in memory */
+    testkv_unreadable = &testkv_disks[0];
+    for (int k = 0; k < 32; k++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "k%d", k);
+        assert_int_equal(store_remove(f.s, slice_str(key)), -EIO);
+    }
+    assert_int_equal(disk_status(f.s, 1).extents, 0);
+    testkv_unreadable = NULL;
+    fixture_fini(&f);
+    testkv_reset();
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -272,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_disk_full_from_some_write_on),
         cmocka_unit_test(test_disk_dead_from_some_call_on),
         cmocka_unit_test(test_index_refuses_commits),
+        cmocka_unit_test(test_removal_beside_a_bad_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,8 @@ static uint64_t testkv_fail_at, testkv_calls;
 static uint64_t testkv_fail_once;
 static bool testkv_carry_out;
 static bool (*testkv_is_dead)(void); /* the power is off: nothing is written any more */
+/* Gets fail. */
+static const struct testkv_disk *testkv_unreadable;
 
 static struct testkv_disk *testkv_of(struct kv *kv)
 {
@@ -128,6 +130,8 @@ static void testkv_close(struct kv *kv)
 static int testkv_get(struct kv *kv, struct slice key, struct buf *ret_value, uint64_t *ret_version,
                       struct err *e)
 {
+    if (testkv_of(kv) == testkv_unreadable)
+        return err_set(e, -EIO, "get: input/output error");
     return kv_get(testkv_of(kv)->inner, key, ret_value, ret_version, e);
 }
 
@@ -254,6 +258,7 @@ static inline void testkv_use(void)
     testkv_fail_at = testkv_calls = testkv_fail_once = 0;
     testkv_carry_out = false;
     testkv_is_dead = NULL;
+    testkv_unreadable = NULL;
 }
 
 /* Forgets everything and goes back to the real engine. */

@@ -296,6 +296,42 @@ static void test_failed_flush_is_distrusted(void **state)
     assert_false(is_whole(f->s, "lost", 2, 2 * MIB));
 }
 
+/* The same for what nobody could find yet: a block that is half written meanwhile, and a staged extent. */
+static void test_failed_flush_of_unfinished(void **state)
+{
+    struct fixture *f = *state;
+    char path[DISK_PATH_MAX];
+    struct store_new n = {.key = SLICE_LIT("half"), .size_bytes = 2 * MIB};
+    struct store_new staged = {.key = SLICE_LIT("staged"), .size_bytes = 2 * MIB};
+    struct extent *x = NULL, *y = NULL;
+    _cleanup_free_ char *p = content_new(1, 0, 2 * MIB);
+    put(f->s, "staged", 3, 100);
+    assert_int_equal(store_create(f->s, &n, &x, NULL), 0);
+    struct extent_writer *w = extent_writer_new(x, 0);
+    assert_int_equal(extent_writer_append(w, p, 1000), 0);
+    assert_int_equal(store_stage(f->s, staged.key, 0, &y, NULL), 0);
+    assert_int_equal(extent_write(y, p, 2 * MIB, 0), 0);
+    fault_sys_start();
+    fault_sys_arm(FAULT_SYNCFS, 1, EIO, FAULT_ONCE);
+    assert_int_equal(store_flush(f->s, NULL), -EIO);
+    assert_true(fault_sys_hit());
+    fault_sys_disarm();
+    assert_int_equal(extent_writer_append(w, p + 1000, 2 * MIB - 1000), 0);
+    extent_writer_free(w);
+    extent_path(x, path);
+    flip_bit(path, 500); /* what was written before the flush is lost */
+    assert_int_equal(check_run(x, 1, 0, 2 * MIB), 0);
+    assert_int_equal(check_run(x, 1, MIB, MIB), MIB);
+    extent_unref(x);
+    assert_int_equal(store_publish(f->s, y, &staged, NULL), -EIO);
+    extent_unref(y);
+    assert_true(is_whole(f->s, "staged", 3, 100)); /* the old one stays */
+    fixture_close(f);
+    fault_sys_stop();
+    fixture_open(f);
+    assert_false(is_whole(f->s, "half", 1, 2 * MIB));
+}
+
 /* Records that do not decode are dropped, one by one, and cost only what they named. */
 static void test_damaged_records(void **state)
 {
@@ -368,6 +404,7 @@ int main(void)
         TEST(test_unfinished_files_are_removed),
         TEST(test_orphans_after_power_loss),
         TEST(test_failed_flush_is_distrusted),
+        TEST(test_failed_flush_of_unfinished),
         TEST(test_damaged_records),
         TEST(test_kill_during_fills),
     };

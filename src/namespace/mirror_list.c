@@ -78,6 +78,22 @@ static void page_decode(struct slice s, uint64_t *ret_fetched_ns, struct wire_li
     };
 }
 
+/* A page is believed as long as every key that it shows: a rule below its prefix counts too, but not one
+ * below a common prefix, which shows nothing of its keys. */
+static bool page_is_fresh(const struct bucket *b, const struct wire_list_req *q, uint64_t fetched_ns)
+{
+    bool fresh = mirror_is_fresh(b, q->prefix, fetched_ns, /* is_absent= */ false);
+    for (size_t i = 0; fresh && i < b->rules.n; i++) {
+        const struct rule *x = &b->rules.v[i];
+        struct slice prefix = slice_of(x->prefix, x->prefix_n);
+        if (!x->has_ttl || !slice_starts(prefix, q->prefix))
+            continue;
+        if (q->delimiter == 0 || slice_find(slice_from(prefix, q->prefix.n), (char)q->delimiter) < 0)
+            fresh = mirror_is_fresh(b, prefix, fetched_ns, /* is_absent= */ false);
+    }
+    return fresh;
+}
+
 static int page_recall(struct mirror *m, const struct bucket *b, const struct wire_list_req *q,
                        struct arena *a, struct wire_list_rep *ret)
 {
@@ -89,7 +105,7 @@ static int page_recall(struct mirror *m, const struct bucket *b, const struct wi
     uint64_t fetched_ns;
     struct wire_list_rep rep;
     page_decode(buf_view(&v), &fetched_ns, &rep);
-    if (!mirror_is_fresh(b, q->prefix, fetched_ns, /* is_absent= */ false))
+    if (!page_is_fresh(b, q, fetched_ns))
         return -ENOENT;
     page_decode(arena_dup(a, buf_view(&v)), &fetched_ns, ret);
     return 0;

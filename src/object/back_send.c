@@ -31,8 +31,10 @@
 
 #include <openssl/evp.h>
 
-#define IDLE_NS    500000000ull
-#define SEND_ARENA (8 * MIB) /* ETags of the parts of an upload */
+#define IDLE_NS         500000000ull
+#define SEND_ARENA      (8 * MIB) /* ETags of the parts of an upload */
+#define PIECE_BYTES     MIB
+#define DIGEST_SENT_MAX (8 * MIB) /* larger bodies are sent in parts, without their MD5 */
 
 struct sending {
     struct back *back;
@@ -205,6 +207,34 @@ static int note_sent(struct sending *s, const struct origin_attr *found, struct 
     return r;
 }
 
+/* Whether the bytes are still the ones that were written: origins are told the MD5 of small bodies only, or
+ * of none, and what is there is believed from then on. */
+static int check_bytes(struct sending *s, struct err *e)
+{
+    const struct back_record *r = &s->rec;
+    uint8_t md5[EVP_MAX_MD_SIZE];
+    _cleanup_free_ char *piece = malloc(PIECE_BYTES);
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    int ok = md && piece ? EVP_DigestInit_ex(md, EVP_md5(), NULL) : 0, k = 0;
+    assert(ok == 1);
+    for (uint64_t at = 0; at < r->size_bytes && k == 0 && ok == 1;) {
+        ssize_t n =
+            back_body_read(s->hard, piece, (size_t)MIN((uint64_t)PIECE_BYTES, r->size_bytes - at), at);
+        if (atomic_load(&s->back->stop))
+            k = err_set(e, -ECANCELED, "the node stops");
+        else if (n <= 0)
+            k = err_errno(e, n < 0 ? (int)n : -EIO, "read bytes that are not in the origin yet");
+        else
+            ok = EVP_DigestUpdate(md, piece, (size_t)n);
+        at += n > 0 ? (uint64_t)n : 0;
+    }
+    ok = ok == 1 ? EVP_DigestFinal_ex(md, md5, NULL) : ok;
+    EVP_MD_CTX_free(md);
+    if (k == 0 && (ok != 1 || memcmp(md5, r->md5, BACK_MD5_BYTES) != 0))
+        k = err_set(e, ERR_CORRUPT, "the disk has other bytes than were written: they stay here, unsent");
+    return k;
+}
+
 static int send_to(struct sending *s, struct slice key, struct slice if_match, bool if_none_match,
                    struct origin_attr *ret, struct err *e)
 {
@@ -212,6 +242,11 @@ static int send_to(struct sending *s, struct slice key, struct slice if_match, b
     _cleanup_buf_ struct buf md5 = BUF_INIT(64);
     int k = text_base64(&md5, slice_of(r->md5, BACK_MD5_BYTES)); /* the origin finds what rotted here */
     assert(k == 0);
+    if (s->hard &&
+        (r->size_bytes > DIGEST_SENT_MAX || !(s->upstream->origin->capabilities & ORIGIN_CAN_META)))
+        k = check_bytes(s, e);
+    if (k < 0)
+        return k;
     bool conditional = s->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT;
     struct origin_put p = {.key = key,
                            .content_type = r->content_type,

@@ -400,11 +400,26 @@ static void take_memory_locked(struct part *p, uint64_t offset, uint64_t n, stru
     p->last_use = ++p->fill->uses;
 }
 
-/* Waits for a part to have bytes at offset (which it covers): 0, or its error. */
+static uint64_t block_end(const struct fill *f, uint64_t offset)
+{
+    return MIN(ALIGN_UP(offset + 1, STORE_BLOCK_BYTES), f->size);
+}
+
+/* Up to where bytes have to be here before who waits at offset (which p covers) is woken. */
+static uint64_t enough_locked(const struct fill *f, const struct part *p, uint64_t offset, uint64_t n,
+                              unsigned how)
+{
+    uint64_t least = how & FILL_CHECKED ? block_end(f, offset) : offset + MIN(n, AVAILABLE_MIN);
+    return MIN(MIN(least, p->end), f->size);
+}
+
+/* Waits for a part to have bytes at offset (which it covers): 0, or its error. Of a part that failed only
+ * whole blocks of the extent are left: who asked again for the others would wait for the same failure, for
+ * ever. */
 static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uint64_t n, unsigned how,
                             struct err *e)
 {
-    uint64_t enough = MIN(MIN(offset + MIN(n, AVAILABLE_MIN), p->end), f->size);
+    uint64_t enough = enough_locked(f, p, offset, n, how);
     p->refs++;
     if (!(how & FILL_PATIENT) && !atomic_exchange(&p->urgent, true) && p->state == PART_QUEUED) {
         lock_drop(&f->lock);
@@ -413,7 +428,8 @@ static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uin
     }
     while (p->have < enough && (p->state == PART_QUEUED || p->state == PART_RUNNING))
         (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
-    int r = p->have > offset || p->state != PART_FAILED ? 0 : p->result;
+    bool is_left = !p->memory && p->have >= block_end(f, offset);
+    int r = is_left || p->state != PART_FAILED ? 0 : p->result;
     if (r == ERR_NOT_ADMITTED) /* the disk is full: look again, the next part goes to memory */
         r = 0;
     if (r < 0 && e)
@@ -426,7 +442,8 @@ static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uin
 static int wait_step_locked(struct fill *f, struct part *p, uint64_t offset, uint64_t n, unsigned how,
                             struct arena *a, struct fill_bytes *ret, struct err *e)
 {
-    if (p->have <= offset) {
+    uint64_t least = how & FILL_CHECKED ? enough_locked(f, p, offset, n, how) : offset + 1;
+    if (p->have < least) {
         ret->waited = true;
         return wait_part_locked(f, p, offset, n, how, e);
     }

@@ -5,6 +5,7 @@
  *  1. Only the attempt that brought the first byte (owner) writes; the other one is cancelled.
  *  2. A retry goes on at the first byte that is not there yet; with the version pinned, so it never mixes.
  *  3. `have` moves only after the bytes below it are in the file or in memory.
+ *  4. No request is for no bytes: where all came and it failed all the same, the version is asked for.
  *
  * Failure modes: the origin's object changed: the part and the fill fail with ERR_VERSION_CHANGED. The disk
  * is full or failing: the fill goes on in memory (no_extent) and the part ends with ERR_NOT_ADMITTED, which
@@ -21,6 +22,7 @@
 #define ATTEMPT_ARENA_BYTES (256 * KIB)
 #define MEMORY_WAIT_MS      100 /* between two looks for memory that can be freed */
 #define MEMORY_WAITS        100
+#define PART_OWN_REFS       2 /* of a part that runs: the list's and the worker's; more are of who waits */
 
 struct attempt {
     struct part *part;
@@ -107,12 +109,13 @@ static int take_memory(struct part *p, struct err *e)
     bool urgent = atomic_load(&p->urgent);
     lock_take(&f->lock);
     bool room = fill_drop_memory_locked(f, n, p) || urgent;
+    bool awaited = urgent || p->refs > PART_OWN_REFS;
     lock_drop(&f->lock);
     struct budget *b = f->engine->budget;
     /* Readahead leaves half of the memory to those who wait. */
     bool may_take = room && (urgent || budget_used(b) + n <= budget_total(b) / 2);
     int r = may_take ? budget_try(b, n) : -ENOMEM;
-    if (r < 0 && urgent)
+    if (r < 0 && awaited) /* patiently too: what others hold and do not use would be held for ever */
         r = wait_for_memory(p, n);
     if (r < 0)
         return err_set(e, urgent ? -ENOMEM : ERR_NOT_ADMITTED, "no memory left for reading around the cache");
@@ -310,6 +313,20 @@ static int run_try(struct part *p, struct err *e)
     return r;
 }
 
+/* All bytes came, and then the request failed: the origin looks at the end whether they are of one version.
+ * What it does not confirm counts as changed. */
+static int confirm_version(struct part *p, struct err *e)
+{
+    struct fill *f = p->fill;
+    _cleanup_(arena_freep) struct arena *a = arena_new(ATTEMPT_ARENA_BYTES);
+    struct origin_attr now;
+    struct err local = {0};
+    int r = upstream_head(f->upstream, slice_of(f->key, f->key_n), slice_str(f->etag), a, &now, &local);
+    if (r == 0)
+        r = check_same_version(f, &now, &local);
+    return r == 0 || r == ERR_NOT_MODIFIED ? 0 : err_set(e, ERR_PRECONDITION, "%s", local.text);
+}
+
 /* What a failure means for the version that is being filled. */
 static int classify(struct part *p, int r, struct err *e)
 {
@@ -386,6 +403,10 @@ void fill_part_run(struct part *p)
         r = run_try(p, &e);
         if (r == 0 || fill_engine_stopping(f->engine))
             break;
+        if (f->known && p->have == p->end && retry_is_transient(r)) {
+            r = confirm_version(p, &e);
+            break;
+        }
         if (p->have > before) /* progress: patience starts anew */
             retry = (struct retry){.started_ms = sys_mono_ms()};
         if (!upstream_try_again(f->upstream, &retry, r, &f->engine->cancel))

@@ -129,7 +129,8 @@ static void join(struct part_send *p)
 static int take_memory(struct part_send *p, uint64_t wait_ms, struct err *e)
 {
     struct object_service *s = p->service;
-    uint64_t cap = MIN(MAX(p->size, (uint64_t)4096), PART_BUFFER_MAX);
+    uint64_t most = MIN((uint64_t)PART_BUFFER_MAX, budget_total(s->part_budget));
+    uint64_t cap = MIN(MAX(p->size, (uint64_t)4096), most);
     int r = budget_take(s->part_budget, cap, wait_ms);
     if (r < 0)
         return err_set(e, ERR_ORIGIN_BUSY,

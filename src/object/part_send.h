@@ -1,7 +1,8 @@
 /*
  * One part of an upload on its way to the origin: bytes come in order, a thread of its own sends them while
- * they come. They wait in memory, at most PART_BUFFER_MAX of them; of a part that fits there whole every try
- * is made that the bucket's `retry` allows, a longer one is sent once.
+ * they come. They wait in memory, at most PART_BUFFER_MAX of them, or fewer where all parts together may not
+ * have that; of a part that fits there whole every try is made that the bucket's `retry` allows, a longer one
+ * is sent once.
  *
  * One thread at a time per struct.
  */

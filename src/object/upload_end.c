@@ -401,6 +401,13 @@ static int is_younger(void *arg, const struct upload_part_record *p)
     return p->at_ns >= *(const uint64_t *)arg;
 }
 
+/* Whether a part came of late. */
+static bool has_younger(struct stale *t, size_t i)
+{
+    return upload_each_part(t->service->config.control, t->v[i].bucket_id, t->v[i].record.id, 0, is_younger,
+                            &t->v[i].since_ns, NULL) != 0;
+}
+
 static int end_stale(struct stale *t, size_t i)
 {
     struct object_service *s = t->service;
@@ -408,12 +415,13 @@ static int end_stale(struct stale *t, size_t i)
     char id[ID_TEXT_SIZE];
     if (t->v[i].record.completed || !t->v[i].bucket)
         return upload_remove(s->config.control, t->v[i].bucket_id, t->v[i].record.id, NULL);
-    if (upload_each_part(s->config.control, t->v[i].bucket_id, t->v[i].record.id, 0, is_younger,
-                         &t->v[i].since_ns, NULL) != 0)
-        return 0; /* something came of late */
+    if (has_younger(t, i) || upload_slots_busy(s, t->v[i].bucket_id, t->v[i].record.id))
+        return 0; /* something came of late, or is coming */
     struct ending _cleanup_(ending_fini) x;
     id_text(t->v[i].record.id, id);
     int r = ending_begin(&x, s, slice_str(t->v[i].bucket->name), slice_str(t->v[i].key), slice_str(id), &e);
+    if (r == 0 && has_younger(t, i))
+        return 0; /* a part was acknowledged until the upload was closed */
     if (r == 0 && !x.record.completed)
         r = abort_upload(&x, /* patient= */ false, &e);
     if (r == 0)

@@ -102,6 +102,15 @@ void upload_slot_leave(struct object_service *s, struct upload_slot *slot)
     cond_broadcast(&s->upload_ended);
 }
 
+bool upload_slots_busy(struct object_service *s, uint64_t bucket, struct id128 id)
+{
+    LOCK_SCOPE(&s->upload_lock);
+    for (const struct upload_slot *slot = s->upload_slots; slot; slot = slot->next)
+        if (slot->bucket == bucket && id_eq(slot->id, id))
+            return slot->active > 0;
+    return false;
+}
+
 bool upload_slot_is_closing(struct object_service *s, struct upload_slot *slot)
 {
     LOCK_SCOPE(&s->upload_lock);

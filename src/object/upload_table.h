@@ -18,6 +18,8 @@ void upload_slot_put(struct object_service *s, struct upload_slot *slot);
 /* A part begins: -ENOENT while the upload is being completed or aborted. */
 int upload_slot_enter(struct object_service *s, struct upload_slot *slot, struct err *e);
 void upload_slot_leave(struct object_service *s, struct upload_slot *slot);
+/* Whether a part of the upload is on its way now. Makes no slot. */
+bool upload_slots_busy(struct object_service *s, uint64_t bucket, struct id128 id);
 bool upload_slot_is_closing(struct object_service *s, struct upload_slot *slot);
 /* No part can begin any more; waits until those that run have ended. ERR_CONFLICT: someone else is at it. */
 int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct err *e);

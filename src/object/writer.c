@@ -267,13 +267,15 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
         return err_set(e, ERR_NOT_IMPLEMENTED,
                        "If-None-Match of a PUT to a bucket with an origin can only be *");
     bool conditions = req->if_none_match || req->if_match.n > 0;
-    if (conditions && req->via == WIRE_VIA_S3 && !(u->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
+    bool through = through_is_wanted(ses->service, u, req); /* where nothing is checked at the commit */
+    if (conditions && (through || req->via == WIRE_VIA_S3) &&
+        !(u->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
         return err_set(
             e, ERR_NOT_IMPLEMENTED,
             "the origin of bucket %s does not check conditions on PUT, so that If-None-Match and If-Match "
             "cannot be promised",
             u->bucket->name);
-    if (through_is_wanted(ses->service, u, req))
+    if (through)
         return through_open(ses, u, req, rep, e);
     if (u->bucket->p.write == BUCKET_WRITE_BACK)
         r = back_wait_room(ses->service->back, u->bucket, req->size == UINT64_MAX ? 0 : req->size, e);

@@ -50,6 +50,7 @@ static int put_headers(struct web_call *c, const struct origin_put *p, struct ar
     struct buf _cleanup_buf_ own = BUF_INIT(ORIGIN_META_MAX_BYTES * 2);
     struct slice meta = p->meta, name, value;
     int r = 0;
+    c->once = p->if_none_match || p->if_match.n > 0;
     while (r == 0 && origin_next_meta(&meta, &name, &value)) {
         if (slice_starts(name, ours)) {
             r = check_meta_name(slice_from(name, ours.n), e);

@@ -21,6 +21,7 @@
 
 int gs_put_conditions(struct web_call *c, const struct origin_put *p, struct err *e)
 {
+    c->once = p->if_none_match || p->if_match.n > 0;
     if (p->if_none_match)
         web_query(c, SLICE_LIT("ifGenerationMatch"), SLICE_LIT("0"));
     if (p->if_match.n && !gs_is_generation(p->if_match))

@@ -6,7 +6,8 @@
  *     metadata service       asked; GCE_METADATA_HOST, origin.metadata_endpoint, or a machine of that cloud
  *
  * Invariants:
- *  1. One thread asks for a token, the others wait; no lock is held meanwhile.
+ *  1. One thread asks for a token, the others wait, and a failure is the answer of all of them; no lock is
+ * held meanwhile.
  *  2. A token is renewed RENEW_BEFORE before its end; should that fail, the old one is used while it lasts.
  *  3. Keys and tokens are never printed: errors carry the service's words only.
  *
@@ -46,6 +47,9 @@ struct gs_token {
     struct lock lock; /* covers what follows */
     struct cond moved;
     bool asking;
+    uint64_t rounds; /* how often was asked */
+    int result;      /* of the last time, with `why` */
+    struct err why;
     char *token;
     uint64_t ends_ms; /* monotonic */
 };
@@ -247,6 +251,10 @@ static int renew_locked(struct gs_token *t, struct err *e)
     int r = ask(t, &token, &life_s, e);
     lock_take(&t->lock);
     t->asking = false;
+    t->rounds++;
+    t->result = r;
+    if (r < 0 && e)
+        t->why = *e;
     if (r == 0) {
         forget_locked(t);
         t->token = token;
@@ -259,8 +267,14 @@ static int renew_locked(struct gs_token *t, struct err *e)
 int gs_token_get(struct gs_token *t, struct buf *b, struct err *e)
 {
     LOCK_SCOPE(&t->lock);
-    while (t->asking && left_ms_locked(t) < LEAST_MS)
+    uint64_t before = t->rounds;
+    while (t->asking && left_ms_locked(t) < LEAST_MS && !(t->rounds != before && t->result < 0))
         (void)cond_wait_for(&t->moved, &t->lock, WAIT_NS);
+    if (t->rounds != before && t->result < 0 && left_ms_locked(t) < LEAST_MS) {
+        if (e)
+            *e = t->why;
+        return t->result;
+    }
     if (!t->asking && left_ms_locked(t) < GS_RENEW_BEFORE_MS) {
         int r = renew_locked(t, e);
         if (r < 0 && left_ms_locked(t) < LEAST_MS)

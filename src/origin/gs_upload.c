@@ -25,6 +25,7 @@ struct upload {
     char session[GS_SESSION_MAX];
     uint64_t chunk_bytes, have, sent; /* sent: the end of the last chunk that was tried */
     bool broken;                      /* asking again makes no sense */
+    bool unsure;                      /* the object may have been made */
     struct buf result;                /* the resource, at the end */
 };
 
@@ -77,6 +78,7 @@ static int send_chunk(struct upload *u, uint64_t n, struct err *e)
     c.body_offset = u->have;
     c.body_n = n;
     c.accept = STATUS_MORE;
+    c.once = true;
     c.on_body = web_collect;
     c.arg = &u->result;
     if (n)
@@ -90,6 +92,10 @@ static int send_chunk(struct upload *u, uint64_t n, struct err *e)
     int r = web_perform(&c, e);
     if (r == 0 && c.response.status != STATUS_MORE)
         return 1;
+    if (n && u->have + n == u->body->size_bytes)
+        u->unsure = r < 0 && r != ERR_ORIGIN_BUSY;
+    else if (r == 0)
+        u->unsure = false;
     uint64_t have = c.response.has_upload ? c.response.upload_last + 1 : 0;
     u->broken = r == -ENOENT || (r == 0 && have > u->sent);
     if (r == -ENOENT)
@@ -145,6 +151,8 @@ int gs_upload(struct gs *g, const struct origin_put *p, const struct origin_body
     } while (r == 0 && u.have > before);
     if (r == 0)
         r = err_set(e, ERR_ORIGIN_FAILED, "the upload stands still at %" PRIu64 " bytes", u.have);
+    if (r == ERR_ORIGIN_BUSY && u.unsure) /* which tells callers that nothing was done */
+        r = err_prefix(e, ERR_ORIGIN_FAILED, "the answer to the end of the upload was lost, and now");
     if (r < 0) {
         give_up(&u);
         return r;

@@ -222,6 +222,8 @@ static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_a
                            "the answer to the end of an upload was lost; its condition does not hold now");
         unsure = unsure || (r < 0 && r != ERR_ORIGIN_BUSY);
     } while (r < 0 && web_try_again(u->put->cancel, NULL, attempt++, r));
+    if (r == ERR_ORIGIN_BUSY && unsure) /* which tells callers that nothing was done */
+        r = err_prefix(e, ERR_ORIGIN_FAILED, "an answer to the end of an upload was lost, and now");
     if (r == 0)
         web_put_attr(u->put, u->size, slice_str(result.etag), date_ns, a, ret_attr);
     return r;
@@ -287,6 +289,10 @@ int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice
                       struct origin_attr *ret_attr, struct err *e)
 {
     struct origin_put p = {.key = to, .content_type = source->attr.content_type, .meta = source->attr.meta};
+    /* Onto itself: each part says what it is made of, but somebody may write behind the last one. */
+    if (source->replaces && (s->base.capabilities & ORIGIN_CAN_CONDITIONAL_PUT) &&
+        !web_etag_is_weak(source->attr.etag))
+        p.if_match = source->attr.etag;
     struct upload _cleanup_(upload_fini)
         u = {.s3 = s, .put = &p, .source = source, .size = source->attr.size_bytes};
     return run_upload(&u, s->copy_part_bytes, a, ret_attr, e);

@@ -8,7 +8,8 @@
  * AWS_EC2_METADATA_DISABLED=true
  *
  * Invariants:
- *  1. One thread asks, the others wait; no lock is held meanwhile.
+ *  1. One thread asks, the others wait, and a failure is the answer of all of them; no lock is held
+ * meanwhile.
  *  2. Keys are renewed RENEW_BEFORE_MS before their end; should that fail, the old ones are used while they
  * last.
  *  3. Keys of a container are asked for over https, on loopback or at the addresses of container services
@@ -47,6 +48,9 @@ struct s3_provider {
     struct lock lock; /* covers what follows */
     struct cond moved;
     bool asking, known;
+    uint64_t rounds; /* how often was asked */
+    int result;      /* of the last time, with `why` */
+    struct err why;
     struct s3_credentials now;
     uint64_t ends_ms; /* monotonic */
 };
@@ -177,6 +181,10 @@ static int renew_locked(struct s3_provider *p, struct err *e)
     int r = ask_all(p, &found, &life_ms, e);
     lock_take(&p->lock);
     p->asking = false;
+    p->rounds++;
+    p->result = r;
+    if (r < 0 && e)
+        p->why = *e;
     if (r == 0) {
         s3_credentials_fini(&p->now);
         p->now = found;
@@ -190,8 +198,14 @@ static int renew_locked(struct s3_provider *p, struct err *e)
 int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, struct err *e)
 {
     LOCK_SCOPE(&p->lock);
-    while (p->asking && left_ms_locked(p) < LEAST_MS)
+    uint64_t before = p->rounds;
+    while (p->asking && left_ms_locked(p) < LEAST_MS && !(p->rounds != before && p->result < 0))
         (void)cond_wait_for(&p->moved, &p->lock, WAIT_NS);
+    if (p->rounds != before && p->result < 0 && left_ms_locked(p) < LEAST_MS) {
+        if (e)
+            *e = p->why;
+        return p->result;
+    }
     if (!p->asking && left_ms_locked(p) < RENEW_BEFORE_MS) {
         int r = renew_locked(p, e);
         if (r < 0 && left_ms_locked(p) < LEAST_MS)

@@ -23,6 +23,7 @@
 
 int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag_buf, struct err *e)
 {
+    c->once = p->if_none_match || p->if_match.n > 0;
     if (p->if_none_match)
         web_header(c, SLICE_LIT("if-none-match"), SLICE_LIT("*"));
     if (p->if_match.n) {

@@ -12,6 +12,10 @@
  * rest of an answer.
  *  3. on_body sees bytes of 2xx answers only; other bodies go to error_body, cut at its maximum.
  *  4. Redirects are not followed and bodies not decoded: bytes arrive as they are stored.
+ *  5. Requests with a body, which may wait for somebody who sends slowly or reads from this very origin,
+ * leave places to the others.
+ *  6. What curl sent twice by itself, over a kept connection that was closed and over a new one, is never
+ * told as refused by its own condition, nor as not done: the first may have done it.
  *
  * Failure modes: classified codes of origin.h with the words of curl or the origin.
  */
@@ -24,6 +28,7 @@
 #define BUFFERS_MAX    (16 * MIB)  /* of all connections of an origin together, per direction */
 #define CANCEL_LOOK_MS 100
 #define WAIT_MS        1000
+#define SPARE_SHARE    8     /* one place in so many is not for bodies */
 #define IDLE_MAX_MS    60000 /* idle connections beyond this age are closed when others come back */
 #define EXPECT_WAIT_MS 1000L
 #define USER_AGENT     "forebay/" FOREBAY_VERSION
@@ -79,17 +84,30 @@ static struct web_conn *conn_new(void)
     return c;
 }
 
+static bool has_body(const struct web_call *call)
+{
+    return call->body && call->body_n > 0;
+}
+
+static bool has_place_locked(const struct web *w, bool upload)
+{
+    size_t spare = MIN(MAX(w->limit / SPARE_SHARE, (size_t)1), w->limit - 1);
+    return w->in_use < w->limit && (!upload || w->uploading < w->limit - spare);
+}
+
 /* Waits for a free place; -ECANCELED when a flag says so first. */
 static int conn_take(struct web_call *call, struct web_conn **ret)
 {
     struct web *w = call->web;
     struct web_conn *c = NULL;
+    bool upload = has_body(call);
     lock_take(&w->lock);
-    while (w->in_use >= w->limit && !web_is_canceled(call))
+    while (!has_place_locked(w, upload) && !web_is_canceled(call))
         (void)cond_wait_for(&w->freed, &w->lock, CANCEL_LOOK_MS * (uint64_t)1000000);
     bool canceled = web_is_canceled(call);
     if (!canceled) {
         w->in_use++;
+        w->uploading += upload;
         if (w->n_idle > 0)
             c = w->idle[--w->n_idle];
     }
@@ -112,21 +130,22 @@ static struct web_conn *take_stale_locked(struct web *w, uint64_t now_ms)
     return old;
 }
 
-static void conn_give(struct web *w, struct web_conn *c, bool keep)
+static void conn_give(struct web *w, struct web_conn *c, bool upload, bool keep)
 {
     struct web_conn *stale[2];
     uint64_t now_ms = sys_mono_ms();
     c->idle_since_ms = now_ms;
     lock_take(&w->lock);
-    assert(w->in_use > 0);
+    assert(w->in_use > 0 && (!upload || w->uploading > 0));
     w->in_use--;
+    w->uploading -= upload;
     for (size_t i = 0; i < ARRAY_SIZE(stale); i++)
         stale[i] = take_stale_locked(w, now_ms);
     if (keep) {
         assert(w->n_idle < w->limit);
         w->idle[w->n_idle++] = TAKE_PTR(c);
     }
-    cond_signal(&w->freed);
+    cond_broadcast(&w->freed); /* not every waiter may take this place */
     lock_drop(&w->lock);
     for (size_t i = 0; i < ARRAY_SIZE(stale); i++)
         conn_free(stale[i]);
@@ -219,6 +238,15 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
+/* Each time before the request is sent. */
+static int on_begin(void *arg, char *there, char *here, int there_port, int here_port)
+{
+    (void)there, (void)here, (void)there_port, (void)here_port;
+    struct web_call *c = arg;
+    c->begun++;
+    return CURL_PREREQFUNC_OK;
+}
+
 /* ---- options ---- */
 
 static long buffer_bytes(const struct web *w)
@@ -292,6 +320,8 @@ static void set_options(struct web_call *c, struct web_conn *conn, const char *u
     (void)curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_write);
     (void)curl_easy_setopt(easy, CURLOPT_WRITEDATA, c);
+    (void)curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, on_begin);
+    (void)curl_easy_setopt(easy, CURLOPT_PREREQDATA, c);
     if (w->ca_file)
         (void)curl_easy_setopt(easy, CURLOPT_CAINFO, w->ca_file);
     if (w->loopback)
@@ -377,6 +407,17 @@ static int class_of_curl(CURLcode code, const struct web_call *c, CURL *easy)
     }
 }
 
+/* A refusal of what was sent twice says nothing about the first time. */
+static int refuse(struct web_call *c, struct err *e)
+{
+    int r = c->web->kind->refused(c, e);
+    if (!c->once || c->begun < 2 || (r != ERR_PRECONDITION && r != ERR_ORIGIN_BUSY))
+        return r;
+    if (e)
+        e->code = ERR_ORIGIN_FAILED;
+    return err_prefix(e, ERR_ORIGIN_FAILED, "sent again, because the connection closed without an answer");
+}
+
 /* What an exchange that curl ended came to. */
 static int conclude(struct web_call *c, struct web_conn *conn, CURLcode code, struct err *e)
 {
@@ -390,7 +431,7 @@ static int conclude(struct web_call *c, struct web_conn *conn, CURLcode code, st
     if (status == 0)
         return err_set(e, ERR_ORIGIN_FAILED, "the answer is no HTTP");
     if (refused)
-        return c->web->kind->refused(c, e);
+        return refuse(c, e);
     if (status < 200)
         return err_set(e, ERR_ORIGIN_FAILED, "the answer ended with status %d", status);
     return 0;
@@ -428,12 +469,13 @@ int web_perform(struct web_call *c, struct err *e)
     c->err->code = 0;
     c->stopped = 0;
     c->body_sent = 0;
+    c->begun = 0;
     struct web_conn *conn;
     int r = conn_take(c, &conn);
     if (r < 0)
         return err_set(e, r, "canceled while waiting for a connection");
     bool keep = true;
     r = exchange(c, conn, &keep, c->err);
-    conn_give(w, conn, keep);
+    conn_give(w, conn, has_body(c), keep);
     return r;
 }

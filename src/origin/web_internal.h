@@ -59,6 +59,7 @@ struct web {
     struct cond freed;
     struct web_conn **idle; /* used as a stack, the oldest first; room for `limit` */
     size_t n_idle, in_use, limit;
+    size_t uploading; /* of those in use: with a body to send */
 };
 
 /* Starts curl in this process when it is the first. `connections` at a time. */
@@ -140,7 +141,8 @@ struct web_call {
     const struct origin_body *body; /* bytes [body_offset, body_offset + body_n) are sent */
     uint64_t body_offset, body_n;
     struct slice post;
-    int accept;                        /* a status above 299 that is no refusal; 0: none */
+    int accept; /* a status above 299 that is no refusal; 0: none */
+    bool once;  /* its condition fails when it is sent again after it was carried out */
     atomic_bool *cancel, *also_cancel; /* may be NULL */
     /* Takes the body of a 2xx answer in pieces; anything but 0 stops the exchange and is its result. */
     int (*on_body)(void *arg, const void *p, size_t n);
@@ -156,6 +158,7 @@ struct web_call {
     int stopped;     /* their result */
     uint64_t body_sent;
     uint64_t progress_ms;
+    unsigned begun; /* how often curl began to send it */
 };
 
 void web_call_init(struct web_call *c, struct web *w, enum web_method method, const char *op);

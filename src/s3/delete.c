@@ -4,6 +4,7 @@
  * 1. A key that is not there counts as deleted, as in S3.
  * 2. DeleteObjects answers for each key of the request exactly once; keys in quiet mode only when they
  * failed.
+ * 3. A condition that is not checked here is refused: nothing is deleted in spite of one.
  *
  * Texts are copied once each, so the arena holds at most what the document did.
  *
@@ -26,14 +27,30 @@
 #define DELETE_STACK_BYTES (512 * KIB)
 #define DELETE_CALL_BYTES  MIB
 
+/* Conditions of DeleteObject that are not here. */
+static const char *const conditions_not_here[] = {"x-amz-if-match-last-modified-time", "x-amz-if-match-size"};
+
+static enum s3_error refuse_conditions(struct s3_request *r)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(conditions_not_here); i++)
+        if (request_header(r, conditions_not_here[i]).p)
+            return reply_refuse(
+                r, S3_ERR_NOT_IMPLEMENTED,
+                arena_printf(r->arena, "the header %s is not implemented here", conditions_not_here[i]));
+    return S3_OK;
+}
+
 enum s3_error s3_op_delete_object(struct s3_request *r)
 {
     struct wire_remove_req req = {.bucket = r->bucket, .key = r->key};
     struct slice match = request_header(r, "if-match");
     struct wire_remove_rep rep;
     struct err e = {0};
+    enum s3_error error = refuse_conditions(r);
     int status;
 
+    if (error)
+        return error;
     if (match.p)
         req.if_match = condition_bare_etag(match);
     if (match.p && req.if_match.n == 0) /* no object has it; below it would mean no condition */
@@ -49,6 +66,7 @@ enum s3_error s3_op_delete_object(struct s3_request *r)
 
 struct item {
     struct slice key, etag, version;
+    bool has_other; /* a condition that is not here */
     enum s3_error error;
     struct slice message;
 };
@@ -89,6 +107,9 @@ static int on_element(void *arg, const char *path, struct slice text)
         item->etag = condition_bare_etag(arena_dup(d->arena, text));
     } else if (strcmp(path, "Delete/Object/VersionId") == 0) {
         item->version = arena_dup(d->arena, text);
+    } else if (strcmp(path, "Delete/Object/LastModifiedTime") == 0 ||
+               strcmp(path, "Delete/Object/Size") == 0) {
+        item->has_other = true;
     } else if (strcmp(path, "Delete/Object") == 0) {
         d->in_object = false;
         d->n++;
@@ -120,7 +141,7 @@ static void delete_one(struct s3_request *r, struct item *item, struct arena *a)
     struct err e = {0};
     int status;
 
-    if (item->version.n && !slice_eq_str(item->version, "null")) {
+    if (item->has_other || (item->version.n && !slice_eq_str(item->version, "null"))) {
         item->error = S3_ERR_NOT_IMPLEMENTED;
         return;
     }

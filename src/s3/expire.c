@@ -2,7 +2,8 @@
  * Lifecycle passes (contract in expire.h; which object a rule means, in lifecycle.c).
  *
  * 1. An object is removed only in the version that was seen to have expired: whoever writes the key in
- * between keeps what was written.
+ * between keeps what was written. ETags tell bytes apart and not times: each object is looked at again just
+ * before it goes, because the same bytes may have been written since the page was listed.
  * 2. Rules are read anew for each bucket and pass. A bucket whose rules cannot be read is left alone.
  *
  * Failure modes: what cannot be listed or removed is logged, once for a bucket and pass, and tried again by
@@ -51,8 +52,17 @@ static void note_failure(struct pass *p, const struct err *e)
         p->e = *e;
 }
 
-/* Listings do not tell tags. False also when the object is another one by now. */
-static bool has_tags(struct pass *p, const struct lifecycle_rule *rule, const struct wire_entry *entry)
+static bool is_due(const struct pass *p, const struct lifecycle_rule *rule, struct slice key,
+                   const struct wire_attr *attr)
+{
+    uint64_t ends_ns = lifecycle_ends_ns(rule, key, attr->size_bytes, attr->mtime_ns);
+
+    return ends_ns && ends_ns <= p->now_ns;
+}
+
+/* Asks anew: listings do not tell tags. False also when the object is another one by now, or a younger
+ * one. */
+static bool is_still_due(struct pass *p, const struct lifecycle_rule *rule, const struct wire_entry *entry)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
     struct wire_stat_req req = {.bucket = p->bucket, .key = entry->key, .flags = WIRE_FRESH};
@@ -63,6 +73,7 @@ static bool has_tags(struct pass *p, const struct lifecycle_rule *rule, const st
     if (status && status != -ENOENT)
         note_failure(p, &e);
     return status == 0 && slice_eq(rep.attr.etag, entry->attr.etag) &&
+           is_due(p, rule, entry->key, &rep.attr) &&
            lifecycle_has_tags(rule, meta_get(rep.attr.meta, META_TAGS), a);
 }
 
@@ -70,9 +81,8 @@ static bool has_ended(struct pass *p, const struct wire_entry *entry)
 {
     for (size_t i = 0; i < p->rules.n; i++) {
         const struct lifecycle_rule *rule = &p->rules.rules[i];
-        uint64_t ends_ns = lifecycle_ends_ns(rule, entry->key, entry->attr.size_bytes, entry->attr.mtime_ns);
 
-        if (ends_ns && ends_ns <= p->now_ns && (rule->n_tags == 0 || has_tags(p, rule, entry)))
+        if (is_due(p, rule, entry->key, &entry->attr) && is_still_due(p, rule, entry))
             return true;
     }
     return false;

@@ -5,6 +5,7 @@
  * the former page showed: a common prefix that was shown is skipped with all its keys.
  * 2. Memory is one page of the plain listing and the page that is made, however many keys a group has. Where
  * a page of the plain listing ends inside a group, the rest of the group is jumped over, not read.
+ * 3. Every page of the plain listing begins behind the one before it: what cannot be jumped over is read.
  */
 #include "s3/group.h"
 
@@ -77,6 +78,23 @@ static int show_page(struct group *g, struct slice entries)
     return status == -ENOENT ? 0 : status;
 }
 
+/* Moves where the next page begins behind the group that was shown last, but never back: keys that go on with
+ * that last character, or with bytes that are no UTF-8, lie behind it, and no marker is longer than a key. */
+static int jump(const struct group *g, struct buf *from)
+{
+    _cleanup_buf_ struct buf behind = BUF_INIT(AFTER_MAX_BYTES);
+    int status;
+
+    if (g->shown.n == 0 || g->shown.n + strlen(last_character) > S3_KEY_MAX_BYTES)
+        return 0;
+    status = buf_slice(&behind, buf_view(&g->shown));
+    if (status == 0)
+        status = buf_str(&behind, last_character);
+    if (status == 0 && slice_cmp(buf_view(&behind), buf_view(from)) > 0)
+        status = set(from, buf_view(&behind));
+    return status;
+}
+
 static int read_pages(struct group *g, struct s3 *s3, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
@@ -87,11 +105,7 @@ static int read_pages(struct group *g, struct s3 *s3, struct err *e)
     while (status == 0 && page.truncated && !g->full) {
         struct wire_list_req req = *g->req;
 
-        if (g->shown.n) {
-            status = set(&from, buf_view(&g->shown));
-            if (status == 0)
-                status = buf_str(&from, last_character);
-        }
+        status = jump(g, &from);
         req.after = buf_view(&from);
         req.max = S3_LIST_MAX;
         if (status == 0)

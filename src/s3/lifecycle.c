@@ -130,8 +130,10 @@ static int in_filter(struct reader *r, struct lifecycle_rule *rule, const char *
         return 0;
     if (strcmp(path, "/Prefix") == 0)
         return read_prefix(r, text, &rule->prefix);
-    if (strcmp(path, "/ObjectSizeGreaterThan") == 0)
+    if (strcmp(path, "/ObjectSizeGreaterThan") == 0) {
+        rule->has_larger = true;
         return slice_u64(slice_trim(text), &rule->larger_than) ? ERR_PROTOCOL : 0;
+    }
     if (strcmp(path, "/ObjectSizeLessThan") == 0)
         return slice_u64(slice_trim(text), &rule->less_than) ? ERR_PROTOCOL : 0;
     return strncmp(path, "/Tag", 4) == 0 ? in_tag(r, rule, path + 4, text) : ERR_PROTOCOL;
@@ -223,7 +225,7 @@ enum s3_error lifecycle_parse(struct slice document, struct arena *a, struct lif
 
 static void put_filter(struct xml *x, const struct lifecycle_rule *r)
 {
-    bool sizes = r->larger_than > 0 || r->less_than < UINT64_MAX;
+    bool sizes = r->has_larger || r->less_than < UINT64_MAX;
 
     if (r->old_prefix) {
         xml_text(x, "Prefix", r->prefix);
@@ -234,7 +236,7 @@ static void put_filter(struct xml *x, const struct lifecycle_rule *r)
         xml_open(x, "And");
     if (r->prefix.n || (!sizes && r->n_tags == 0))
         xml_text(x, "Prefix", r->prefix);
-    if (r->larger_than > 0)
+    if (r->has_larger)
         xml_u64(x, "ObjectSizeGreaterThan", r->larger_than);
     if (r->less_than < UINT64_MAX)
         xml_u64(x, "ObjectSizeLessThan", r->less_than);
@@ -308,7 +310,7 @@ uint64_t lifecycle_ends_ns(const struct lifecycle_rule *r, struct slice key, uin
 {
     if (!r->enabled || !slice_starts(key, r->prefix))
         return 0;
-    if ((r->larger_than > 0 && size_bytes <= r->larger_than) || size_bytes >= r->less_than)
+    if ((r->has_larger && size_bytes <= r->larger_than) || size_bytes >= r->less_than)
         return 0;
     return r->days ? due_ns(mtime_ns, r->days) : r->date_ns;
 }

@@ -21,7 +21,8 @@ struct lifecycle_rule {
     uint64_t days;                   /* after the object's time; 0: not by days */
     uint64_t date_ns;                /* midnight; 0: not by date */
     uint64_t abort_days;             /* uploads, after their beginning; 0: never */
-    uint64_t larger_than, less_than; /* bytes; 0 and UINT64_MAX: any */
+    bool has_larger;                 /* 0 is a bound too: of empty objects */
+    uint64_t larger_than, less_than; /* bytes; UINT64_MAX: any */
     struct tag *tags;                /* all of which an object must have */
     size_t n_tags;
     /* What concerns former versions, of which there are none here: kept and shown, and truly without effect.

@@ -3,8 +3,8 @@
  *
  * Invariants:
  *  1. Every function that is given the connection ends by closing, arming or queueing it, exactly once.
- *  2. Before HELLO succeeded a peer can make the node hold no more than HELLO_MAX_BYTES, and has
- * request_timeout from its connect for everything.
+ *  2. Before HELLO succeeded a peer can make the node hold no more than HELLO_MAX_BYTES and no thread, and
+ * has request_timeout from its connect for everything.
  *  3. Bodies and replies above WIRE_SMALL_BYTES are taken from the buffer budget first.
  *
  * Who may do what: on the Unix socket root and the node's own uid are trusted; everyone else, and every TCP
@@ -41,6 +41,7 @@ struct wire_conn {
     uint8_t nonce[NONCE_BYTES];
     uint8_t head[WIRE_HEADER_BYTES]; /* part of a frame header */
     uint8_t head_n;
+    struct buf early; /* before HELLO: a frame of which the rest has not come */
     uint64_t hello_deadline_ms;
 };
 
@@ -61,6 +62,7 @@ struct wire_conn *front_wire_new(struct front *f, int fd, enum conn_kind kind)
         abort();
     uid_t uid;
     w->trusted = kind == CONN_UNIX && sock_peer_uid(fd, &uid) == 0 && (uid == 0 || uid == geteuid());
+    w->early = BUF_INIT(WIRE_HEADER_BYTES + HELLO_MAX_BYTES);
     w->hello_deadline_ms = sys_mono_ms() + f->request_timeout_ms;
     return w;
 }
@@ -72,6 +74,7 @@ void front_wire_free(struct front *f, struct wire_conn *w)
     if (w->session)
         session_leave(&f->sessions, w->session);
     OPENSSL_cleanse(w->nonce, sizeof(w->nonce));
+    buf_fini(&w->early);
     free(w);
 }
 
@@ -94,8 +97,9 @@ static int receive_head(struct worker *w, struct conn *c, uint8_t ret_head[WIRE_
     struct wire_conn *wc = c->wire;
     buf_clear(&w->in);
     char *p = buf_reserve(&w->in, WIRE_SMALL_BYTES);
-    size_t have = wc->head_n;
-    memcpy(p, wc->head, have);
+    struct slice kept = wc->early.n > 0 ? buf_view(&wc->early) : slice_of(wc->head, wc->head_n);
+    size_t have = kept.n;
+    memcpy(p, kept.p, have);
     ssize_t n;
     do {
         n = recv(c->fd, p + have, WIRE_SMALL_BYTES - have, MSG_DONTWAIT);
@@ -103,6 +107,7 @@ static int receive_head(struct worker *w, struct conn *c, uint8_t ret_head[WIRE_
     if (n <= 0)
         return n == 0 ? -EPIPE : -errno;
     have += (size_t)n;
+    buf_fini(&wc->early);
     if (have < WIRE_HEADER_BYTES) {
         memcpy(wc->head, p, have);
         wc->head_n = (uint8_t)have;
@@ -115,21 +120,14 @@ static int receive_head(struct worker *w, struct conn *c, uint8_t ret_head[WIRE_
     return 0;
 }
 
-/* The rest of a body; before HELLO all of it until the deadline that the peer has for that, however it
- * dribbles. */
-static int receive_rest(struct conn *c, char *p, size_t n)
+/* A frame of somebody unknown whose body has not come: no thread waits for that. */
+static int keep_early(struct worker *w, struct conn *c, const uint8_t head[WIRE_HEADER_BYTES])
 {
-    const struct wire_conn *wc = c->wire;
-    while (n > 0) {
-        ssize_t k = sock_recv_some(c->fd, p, n);
-        if (k < 0)
-            return (int)k;
-        p += k;
-        n -= (size_t)k;
-        if (n > 0 && !wc->session && sys_mono_ms() > wc->hello_deadline_ms)
-            return -ETIMEDOUT;
-    }
-    return 0;
+    struct buf *early = &c->wire->early;
+    int k = buf_append(early, head, WIRE_HEADER_BYTES);
+    k = k < 0 ? k : buf_slice(early, buf_view(&w->in));
+    assert(k == 0); /* its length was checked */
+    return -EAGAIN;
 }
 
 static int receive_body(struct worker *w, struct conn *c, struct frame *fr)
@@ -144,7 +142,7 @@ static int receive_body(struct worker *w, struct conn *c, struct frame *fr)
     if (left > 0) {
         char *p = buf_reserve(&w->in, left);
         assert(p != NULL); /* the header's decoder checked the length */
-        k = receive_rest(c, p, left);
+        k = sock_recv_all(c->fd, p, left);
         if (k < 0)
             return err_errno(&fr->e, k, "body");
         buf_used(&w->in, left);
@@ -169,6 +167,8 @@ static int receive_frame(struct worker *w, struct conn *c, struct frame *fr)
         return err_set(&fr->e, ERR_PROTOCOL, "flags or status in a request");
     if (!c->wire->session && fr->h.body_bytes > HELLO_MAX_BYTES)
         return err_set(&fr->e, ERR_PROTOCOL, "large frame before HELLO");
+    if (!c->wire->session && w->in.n < fr->h.body_bytes)
+        return keep_early(w, c, head);
     return receive_body(w, c, fr);
 }
 

@@ -1,10 +1,12 @@
 """What can be set: tags of objects and buckets, CORS rules and what browsers get by them, lifecycle rules and their passes."""
 
 import datetime
+import time
 
 import pytest
 
 import harness
+from keyorigin import KeyOrigin, Object
 from test_s3_security import fetch
 from test_s3_settings import refused
 from test_s3_users import user
@@ -219,6 +221,37 @@ def test_lifecycle_passes(new_node, origin):
     s3.delete_bucket_lifecycle(Bucket=name)
     s3.put_object(Bucket=name, Key="tmp/late", Body=b"x")
     assert s3.get_object(Bucket=name, Key="tmp/late")["Body"].read() == b"x"
+
+
+class Rewritten(Object):
+    """Written again with the same bytes, and so the same ETag, right after it was listed as an old one."""
+
+    def __init__(self, data):
+        super().__init__(data)
+        self.seen = 0
+
+    @property
+    def mtime(self):
+        self.seen += 1
+        return 1e9 if self.seen == 1 else time.time()
+
+    @mtime.setter
+    def mtime(self, value):
+        pass
+
+
+def test_lifecycle_spares_what_was_written_again(new_node):
+    """An object that was written since the pass listed it stays, although its ETag is the one that was listed."""
+    node = new_node(lifecycle_interval="300ms")
+    with KeyOrigin() as origin:
+        name = harness.random_name()
+        node.create_bucket(name, f"s3://{name}", **origin.properties())
+        origin.objects[name, "again"] = Rewritten(b"same")
+        origin.objects[name, "old"] = Object(b"same", mtime=1e9)
+        node.s3().put_bucket_lifecycle_configuration(Bucket=name, LifecycleConfiguration={"Rules": [
+            {"ID": "d", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}]})
+        harness.wait_until(lambda: (name, "old") not in origin.objects, what="the pass has run")
+        assert (name, "again") in origin.objects
 
 
 def test_lifecycle_passes_for_tags(new_node, origin):

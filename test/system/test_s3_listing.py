@@ -71,6 +71,21 @@ def test_any_delimiter(listed, delimiter):
     assert entries(first) + entries(rest) == model(KEYS, "", delimiter)
 
 
+def test_folds_that_cannot_be_jumped_over(node):
+    """More than a page of keys behind the last code point, and a fold as long as a key: each fold comes once, and the
+    listing ends."""
+    with KeyOrigin() as origin:
+        name, longest = harness.random_name(), "x" * 1023 + "-"
+        keys = sorted([f"a-\U0010ffff{i:04}" for i in range(1001)] + ["b", longest, "z"], key=lambda k: k.encode())
+        for key in keys:
+            origin.objects[name, key] = Object(b"")
+        node.create_bucket(name, f"s3://{name}", **origin.properties())
+        for size in (1000, 1):
+            pages = list(node.s3().get_paginator("list_objects_v2").paginate(
+                Bucket=name, Delimiter="-", PaginationConfig={"PageSize": size}))
+            assert [e for page in pages for e in entries(page)] == [("a-", True), ("b", False), (longest, True), ("z", False)]
+
+
 @pytest.mark.parametrize("prefix,delimiter", list(itertools.product(["", "a/", "many/"], ["", "/"])))
 def test_pages_of_version_1(listed, prefix, delimiter):
     """The first version of the operation pages by marker."""

@@ -56,6 +56,17 @@ def check(bucket, data):
         assert client.get_object(Bucket=bucket.name, Key="k")["Body"].read() == data
 
 
+def test_parts_larger_than_the_memory_for_them(new_node, origin):
+    """With the least --memory a part goes through that does not fit into what all parts together may hold."""
+    node = new_node(memory="64MiB")
+    s3, data = node.s3(), harness.random_bytes(20 * MIB)
+    where = {"Bucket": node.new_bucket(origin), "Key": "k"}
+    upload = s3.create_multipart_upload(**where)["UploadId"]
+    etag = s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=data)["ETag"]
+    s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]})
+    assert origin.s3().get_object(**where)["Body"].read() == data
+
+
 def test_upload_file_of_boto3(bucket, tmp_path):
     """upload_file and download_file as they come, with their threads."""
     data = harness.random_bytes(50 * MIB + 12345)
@@ -445,6 +456,18 @@ def test_abandoned_uploads_end(bucket, node, origin):
     Upload(other).part(1, b"x")
     node.cli("bucket", "rm", other.name)
     assert open_at(other) == []
+
+
+def test_an_upload_whose_part_is_on_its_way_is_not_abandoned(bucket, new_shaper, node, origin):
+    """A part that takes longer than the bucket's upload_expiry and a turn of the steward: acknowledged, and the upload with
+    it is there to be completed."""
+    shaper = new_shaper(per_connection="600KiB/s")
+    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, upload_expiry="3s"))
+    data = harness.random_bytes(6 * MIB)
+    upload = Upload(here)
+    upload.part(1, data)
+    upload.complete()
+    check(here, data)
 
 
 @pytest.mark.parametrize("way", ["put", "multipart"])

@@ -1,6 +1,7 @@
 """Objects through S3 with boto3: what goes in comes out, here and at the origin, for every kind of key and range."""
 
 import base64
+import datetime
 import hashlib
 import time
 import zlib
@@ -325,6 +326,21 @@ def test_delete_many(bucket):
     left = [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]]
     assert left == keys[101:]
     assert [o["Key"] for o in bucket.s3.list_objects_v2(Bucket=bucket.name)["Contents"]] == left
+
+
+def test_conditions_of_deletion_that_are_not_here(bucket):
+    """By size or time: refused, never ignored, and the object stays."""
+    where = {"Bucket": bucket.name, "Key": "k"}
+    bucket.s3.put_object(**where, Body=b"data")
+    for condition in ({"IfMatchSize": 1}, {"IfMatchLastModifiedTime": datetime.datetime(2020, 1, 1)}):
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            bucket.s3.delete_object(**where, **condition)
+        assert code_of(error) == "NotImplemented"
+    for condition in ({"Size": 1}, {"LastModifiedTime": datetime.datetime(2020, 1, 1)}):
+        answer = bucket.s3.delete_objects(Bucket=bucket.name, Delete={"Objects": [{"Key": "k", **condition}, {"Key": "none"}]})
+        assert [e["Code"] for e in answer["Errors"]] == ["NotImplemented"]
+        assert [d["Key"] for d in answer["Deleted"]] == ["none"]
+    assert bucket.truth.head_object(**where)["ContentLength"] == 4
 
 
 def test_copies(bucket, node, origin):

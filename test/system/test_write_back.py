@@ -219,6 +219,22 @@ def test_others_write_meanwhile(away):
     assert "stays, ours is" in node.log()
 
 
+def test_bytes_that_rot_before_they_are_sent(away):
+    """What the disk changed between the acknowledgement and the upload, also of bodies that go in parts and so without
+    their MD5, never becomes the origin's truth: it stays here, and status says why."""
+    node, name, shaper, truth = away
+    body = random_bytes(12 * 2**20, seed=2)
+    down(shaper)
+    node.s3().put_object(Bucket=name, Key="k", Body=body)
+    extent = next(p for p in (node.data / "cache" / "hard").rglob("*") if p.is_file() and p.stat().st_size == len(body))
+    with open(extent, "r+b") as f:
+        f.seek(10 * 2**20)
+        f.write(bytes([body[10 * 2**20] ^ 1]))
+    shaper.reset()
+    wait_until(lambda: "other bytes than were written" in status(node, name)["error"])
+    assert keys_of(truth, name) == [] and status(node, name)["objects"] == 1
+
+
 def test_overwrite_is_a_choice(away):
     """With conflict=overwrite ours takes the place of what others wrote; that is counted and logged all the same."""
     node, name, shaper, truth = away

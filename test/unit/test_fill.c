@@ -401,6 +401,89 @@ static void test_failing_disk_in_the_middle_of_a_fill(void **state)
     sweep(FAULT_PWRITE, EIO, FAULT_PARTIAL);
 }
 
+/* All bytes of version 1 come, and then an error; with the gate open another version is there now. */
+static void fail_behind_the_last_byte(struct script *s, enum script_op op, unsigned nth,
+                                      const struct origin_get *g, struct script_fate *fate)
+{
+    struct fixture *f = s->arg;
+    (void)nth, (void)g;
+    if (op != SCRIPT_GET)
+        return;
+    fate->version = 1;
+    fate->cut_after = 3 * MIB;
+    fate->cut_error = ERR_ORIGIN_SHORT;
+    if (atomic_load(&f->gate))
+        script_set(s, "k", 3 * MIB, 2);
+}
+
+/* As an origin says that is a directory, when a file was changed while it was read: what came is kept only
+ * when the version still is there, and no request is sent for no bytes. */
+static void test_error_behind_the_last_byte(void **state)
+{
+    (void)state;
+    for (int other = 0; other < 2; other++) {
+        struct fixture *f = make(256 * MIB, true);
+        script_set(f->script, "k", 3 * MIB, 1);
+        atomic_store(&f->gate, other == 1);
+        f->script->fn = fail_behind_the_last_byte;
+        struct fill *fill;
+        assert_int_equal(discover(f, 0, UINT64_MAX, &fill), 0);
+        while (script_count(f->script, SCRIPT_HEAD) == 0)
+            sys->sleep_ns(1000000);
+        fill_engine_stop(f->engine); /* the part has ended */
+        assert_int_equal(atomic_load(&f->changed), other);
+        assert_int_equal(extent_is_dead(fill_extent(fill)), other);
+        fill_unref(fill);
+        drop(f);
+    }
+}
+
+/* Nothing comes of what lies behind 80 KiB. */
+static void break_at_80_kib(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                            struct script_fate *fate)
+{
+    (void)s, (void)op, (void)nth;
+    fate->cut_after = g->offset < 80 * KIB ? 80 * KIB - g->offset : 0;
+    fate->cut_error = -EIO;
+}
+
+/* Who waits for bytes that never come gets the error, also when some before them came. */
+static void test_bytes_before_an_error_do_not_hide_it(void **state)
+{
+    (void)state;
+    for (int cached = 0; cached < 2; cached++) {
+        struct fixture *f = make(256 * MIB, cached);
+        script_set(f->script, "k", 100 * KIB, 1);
+        f->script->fn = break_at_80_kib;
+        struct fill *fill;
+        assert_int_equal(discover(f, 0, 0, &fill), 0);
+        assert_int_equal(read_range(fill, 70 * KIB, 20 * KIB, 1), -EIO);
+        if (cached)
+            assert_int_equal(fill_wait_all(fill, NULL), -EIO);
+        fill_unref(fill);
+        drop(f);
+    }
+}
+
+/* Who is in no hurry gets the memory that others hold and do not use, and asks the origin once. */
+static void test_patient_reader_gets_idle_memory(void **state)
+{
+    (void)state;
+    struct fixture *f = make(16 * MIB, false);
+    struct fill *idle, *patient;
+    struct fill_bytes got;
+    script_set(f->script, "k", 12 * MIB, 1);
+    script_set(f->script, "other", 4 * MIB, 1);
+    assert_int_equal(discover(f, 0, 0, &idle), 0);
+    assert_int_equal(read_range(idle, 0, 12 * MIB, 1), 0);
+    patient = fill_of_uncached(f->engine, f->u, SLICE_LIT("other"), SLICE_NULL, 4 * MIB);
+    assert_int_equal(fill_wait(patient, 0, MIB, FILL_PATIENT, f->arena, &got, NULL), 0);
+    assert_true(got.data.n > 0);
+    fill_unref(patient);
+    fill_unref(idle);
+    drop(f);
+}
+
 static void wait_for_gate(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
                           struct script_fate *fate)
 {
@@ -461,6 +544,9 @@ int main(void)
         cmocka_unit_test(test_stop_ends_those_who_wait),
         cmocka_unit_test(test_full_disk_in_the_middle_of_a_fill),
         cmocka_unit_test(test_failing_disk_in_the_middle_of_a_fill),
+        cmocka_unit_test(test_error_behind_the_last_byte),
+        cmocka_unit_test(test_bytes_before_an_error_do_not_hide_it),
+        cmocka_unit_test(test_patient_reader_gets_idle_memory),
         cmocka_unit_test(test_closed_file_is_not_fetched_further),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -305,6 +305,27 @@ static void test_pages_and_their_entries_are_remembered(void **state)
     drop(f);
 }
 
+/* What a rule says of keys holds for every page that shows them, whatever its prefix; a page that shows them
+ * as a common prefix is believed as before. */
+static void test_rules_hold_for_pages_above_them(void **state)
+{
+    (void)state;
+    struct fixture *f = make("validate=never\nrules=ttl=5000:live/\n");
+    script_set(f->script, "live/a", 3, 1);
+    free(names(f, "", 0, 10, 0));
+    free(names(f, "", '/', 10, 0));
+    script_set(f->script, "live/b", 3, 1);
+    script_set(f->script, "other", 3, 1);
+    clock_sys_advance(4 * SECOND);
+    _cleanup_free_ char *early = names(f, "", 0, 10, 0);
+    assert_string_equal(early, "live/a ");
+    clock_sys_advance(2 * SECOND);
+    _cleanup_free_ char *late = names(f, "", 0, 10, 0), *folded = names(f, "", '/', 10, 0);
+    assert_string_equal(late, "live/a live/b other ");
+    assert_string_equal(folded, "live/ ");
+    drop(f);
+}
+
 /* A directory is empty only with its marker alone below it. */
 static void test_emptiness_is_asked_afresh(void **state)
 {
@@ -349,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_directory_hides_the_file_across_pages),
         cmocka_unit_test(test_empty_pages_are_passed_over),
         cmocka_unit_test(test_pages_and_their_entries_are_remembered),
+        cmocka_unit_test(test_rules_hold_for_pages_above_them),
         cmocka_unit_test(test_emptiness_is_asked_afresh),
         cmocka_unit_test(test_keys_that_are_no_paths),
     };

@@ -153,6 +153,33 @@ static void test_resumable(void **state)
     web_fixture_stop(&f);
 }
 
+/* Busy says that nothing was done: not when the last chunk may have made the object. */
+static void test_resumable_lost_end(void **state)
+{
+    char location[160];
+    struct script_step steps[] = {
+        {.answer = location},
+        {.answer = "HTTP/1.1 308 Resume\r\nRange: bytes=0-5242879\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = CLOSED("500 Oh"), .close = true},
+        {.answer = CLOSED("503 Slow"), .close = true},
+        {.answer = CLOSED("503 Slow"), .close = true},
+        {.answer = CLOSED("503 Slow"), .close = true},
+        {.answer = JSON("499 Gone", "0")},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    web_fixture_start(&f, "gs://bucket", steps, ARRAY_SIZE(steps), plain);
+    (void)snprintf(location, sizeof(location),
+                   "HTTP/1.1 200 OK\r\nLocation: http://127.0.0.1:%u/s\r\nContent-Length: 0\r\n\r\n",
+                   f.script.port);
+    if (web_fixture_put(&f, 10 * MIB, &attr, &e) != ERR_ORIGIN_FAILED)
+        fail_msg("%s", e.text);
+    assert_non_null(strstr(e.text, "was lost, and now: 503"));
+    assert_int_equal(strncmp(script_head(&f.script, 6), "DELETE /s ", 10), 0);
+    web_fixture_stop(&f);
+}
+
 /* A service that claims bytes that were never sent, or stands still, ends the upload; the session is given
  * up. */
 static void test_resumable_nonsense(void **state)
@@ -477,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_wrong_answers),
         cmocka_unit_test(test_empty_object),
         cmocka_unit_test(test_resumable),
+        cmocka_unit_test(test_resumable_lost_end),
         cmocka_unit_test(test_resumable_nonsense),
         cmocka_unit_test(test_single),
         cmocka_unit_test(test_rewrite),

@@ -8,7 +8,7 @@
 #include "base/metrics.h"
 #include "base/sys.h"
 #include "http_script.h"
-#include "origin/origin.h"
+#include "origin/s3_internal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -757,6 +757,157 @@ static void test_multipart_stop(void **state)
     fixture_stop(&f);
 }
 
+#define COMPLETED                                                                                            \
+    "HTTP/1.1 200 OK\r\nETag: \"part\"\r\nContent-Length: 97\r\n\r\n"                                        \
+    "<CompleteMultipartUploadResult><ETag>&quot;abc-5&quot;</ETag></CompleteMultipartUploadResult>\n\n\n\n"
+
+/* A condition that fails when curl sent the request twice, because a kept connection closed without an
+ * answer, may have met our own object: it is no refusal. */
+static void test_condition_sent_twice(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = PART_OK},
+        {.answer = "", .close = true},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 0, .read = zeros}; /* with one, 100 Continue would have come */
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 1, NULL, &attr, &e), 0);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "sent again"));
+    assert_int_equal(script_steps_taken(&f.script), 3);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
+    fixture_stop(&f);
+}
+
+/* Busy says that nothing was done: not when a former try to complete the upload may have done it. */
+static void test_busy_after_a_lost_answer(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 10 * MIB, .read = zeros};
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "was lost, and now: 503"));
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    fixture_stop(&f);
+}
+
+/* New metadata of an object that is copied onto itself in parts never takes the place of what somebody writes
+ * behind the last part. */
+static void test_set_meta_in_parts(void **state)
+{
+    static const char part[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+                               "<CopyPartResult><ETag>&quot;p&quot;</ETag></CopyPartResult>";
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = part, .close = true},
+        {.answer = part, .close = true},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    s3_of(f.origin)->copy_max_bytes = s3_of(f.origin)->copy_part_bytes = 5 * MIB;
+    struct origin_put p = {
+        .key = SLICE_LIT("k"), .meta = SLICE_LIT("x-amz-meta-mode: 1\n"), .if_match = SLICE_LIT("v1")};
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(origin_set_meta(f.origin, &p, 6 * MIB, f.arena, &attr, &e), ERR_PRECONDITION);
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    const char *match = script_header(script_head(&f.script, 3), "if-match");
+    assert_true(match && strncmp(match, "\"v1\"\r\n", 6) == 0);
+    fixture_stop(&f);
+}
+
+struct slow_put {
+    struct fixture *f;
+    atomic_bool *go;
+    int result;
+};
+
+/* The first byte is there at once, the rest when the test says so. */
+static ssize_t slow_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    const struct slow_put *x = arg;
+    while (offset > 0 && !atomic_load(x->go))
+        script_sleep_ms(5);
+    n = offset == 0 ? 1 : n;
+    memset(p, 0, n);
+    return (ssize_t)n;
+}
+
+static void *put_in_thread(void *arg)
+{
+    struct slow_put *x = arg;
+    struct arena *_cleanup_(arena_freep) a = arena_new(8 * MIB);
+    struct origin_put p = {.key = SLICE_LIT("k")};
+    struct origin_body b = {.size_bytes = 9 * MIB, .read = slow_read, .arg = x};
+    struct origin_attr attr;
+    struct err e = {0};
+    x->result = origin_put(x->f->origin, &p, &b, a, &attr, &e);
+    return NULL;
+}
+
+static void wait_for_steps(struct fixture *f, size_t n)
+{
+    for (int i = 0; i < 1000 && script_steps_taken(&f->script) < n; i++)
+        script_sleep_ms(5);
+    assert_int_equal(script_steps_taken(&f->script), n);
+}
+
+/* Bodies that do not come, however many, leave a connection to those who read. */
+static void test_slow_bodies(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},   {.answer = COMPLETED}, /* of a part, which needs the ETag only */
+        {.answer = CREATED},   {.answer = OK206("0-99/100", "100"), .pad = 100},
+        {.answer = COMPLETED}, {.answer = COMPLETED},
+        {.answer = COMPLETED}};
+    static const char *const options[] = {"origin.connections", "2", "origin.part_size", "16MiB", NULL};
+    struct fixture f;
+    atomic_bool go = false;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    struct slow_put puts[2] = {{.f = &f, .go = &go}, {.f = &f, .go = &go}};
+    struct one_get one = {.f = &f};
+    pthread_t threads[2], reader;
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, put_in_thread, &puts[i]), 0);
+        wait_for_steps(&f, 2 + i);
+    }
+    script_sleep_ms(200);
+    assert_int_equal(script_steps_taken(&f.script), 3); /* the second waits */
+    assert_int_equal(pthread_create(&reader, NULL, get_in_thread, &one), 0);
+    assert_int_equal(pthread_join(reader, NULL), 0);
+    atomic_store(&go, true);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(puts[i].result, 0);
+    }
+    assert_int_equal(one.result, 0);
+    assert_int_equal(one.bytes, 100);
+    fixture_stop(&f);
+}
+
 /* ---- listings ---- */
 
 #define LIST(body)                                                                                           \
@@ -927,6 +1078,10 @@ int main(void)
         cmocka_unit_test(test_multipart_retry),
         cmocka_unit_test(test_multipart_abort),
         cmocka_unit_test(test_multipart_stop),
+        cmocka_unit_test(test_condition_sent_twice),
+        cmocka_unit_test(test_busy_after_a_lost_answer),
+        cmocka_unit_test(test_set_meta_in_parts),
+        cmocka_unit_test(test_slow_bodies),
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_list_query),
         cmocka_unit_test(test_metrics),

@@ -131,6 +131,38 @@ static void test_container(void **state)
     (void)unsetenv("AWS_CONTAINER_AUTHORIZATION_TOKEN");
 }
 
+static void *stat_in_thread(void *arg)
+{
+    struct web_fixture own = {.origin = ((struct web_fixture *)arg)->origin, .arena = arena_new(MIB)};
+    struct origin_attr attr;
+    struct err e;
+    int r = web_fixture_stat(&own, &attr, &e);
+    arena_free(own.arena);
+    return r == ERR_ORIGIN_FAILED && strstr(e.text, "500 Oh") ? arg : NULL;
+}
+
+/* Who waits for keys that another asks for hears of its failure, and does not ask in turn: each would wait
+ * for all before it. */
+static void test_failure_is_shared(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = TEXT("500 Oh", "no"), .delay_ms = 500, .close = true},
+        {.answer = TEXT("500 Oh", "no"), .delay_ms = 500, .close = true},
+        {.answer = TEXT("500 Oh", "no"), .delay_ms = 500, .close = true}};
+    struct web_fixture f;
+    pthread_t threads[3];
+    void *good;
+    web_fixture_start(&f, "s3://bucket", steps, ARRAY_SIZE(steps), instance);
+    for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, stat_in_thread, &f), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(threads); i++) {
+        assert_int_equal(pthread_join(threads[i], &good), 0);
+        assert_non_null(good);
+    }
+    assert_int_equal(script_steps_taken(&f.script), 1);
+    web_fixture_stop(&f);
+}
+
 /* Keys of one's own come first, nobody is asked; a container's address must be near or https; the instance
  * can be switched off. */
 static void test_precedence(void **state)
@@ -184,6 +216,7 @@ static int start(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_instance), cmocka_unit_test(test_no_role),
-                                       cmocka_unit_test(test_container), cmocka_unit_test(test_precedence)};
+                                       cmocka_unit_test(test_container), cmocka_unit_test(test_precedence),
+                                       cmocka_unit_test(test_failure_is_shared)};
     return cmocka_run_group_tests(tests, start, NULL);
 }

@@ -219,6 +219,25 @@ static void lifecycle_comes_due(void **state)
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 2000 * DAY_NS));
 }
 
+/* A rule for what is larger than nothing leaves empty objects alone, also after it was kept. */
+static void lifecycle_spares_empty_objects(void **state)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(8 * MIB);
+    _cleanup_buf_ struct buf kept = BUF_INIT(4 * KIB);
+    struct lifecycle l =
+        rules_of(LIFECYCLE(ENABLED("<Filter><ObjectSizeGreaterThan>0</ObjectSizeGreaterThan></Filter>"
+                                   "<Expiration><Days>1</Days></Expiration>")),
+                 a);
+
+    for (int i = 0; i < 2; i++) {
+        assert_false(expires(&l.rules[0], SLICE_LIT("dir/"), 0, DAY_NS, 1000 * DAY_NS));
+        assert_true(expires(&l.rules[0], SLICE_LIT("k"), 1, DAY_NS, 1000 * DAY_NS));
+        buf_clear(&kept);
+        assert_int_equal(lifecycle_put(&l, &kept), 0);
+        l = rules_of(kept.p, a);
+    }
+}
+
 /* Rules are kept in one line that reads as the same rules. */
 static void lifecycle_keeps_its_rules(void **state)
 {
@@ -328,6 +347,7 @@ int main(void)
         cmocka_unit_test(cors_matches),
         cmocka_unit_test(cors_that_is_not_one),
         cmocka_unit_test(lifecycle_comes_due),
+        cmocka_unit_test(lifecycle_spares_empty_objects),
         cmocka_unit_test(lifecycle_keeps_its_rules),
         cmocka_unit_test(lifecycle_asks_for_tags),
         cmocka_unit_test(lifecycle_that_is_refused),

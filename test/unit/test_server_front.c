@@ -925,6 +925,43 @@ static void slow_frames_are_served(void **state)
     stop(f);
 }
 
+/* With one worker, strangers that have sent a header and not its body keep nobody waiting, and are served
+ * once they go on. */
+static void half_hellos_hold_no_thread(void **state)
+{
+    struct fixture *f = start(&(struct front_config){.threads = 1});
+    enum { N = 20 };
+    int slow[N];
+    struct buf _cleanup_buf_ b = BUF_INIT(MIB), body = BUF_INIT(MIB);
+    const struct wire_hello_req req = {
+        .version = WIRE_VERSION, .session = slice_str(session_a), .via = WIRE_VIA_API};
+    assert_int_equal(wire_op_info(WIRE_OP_HELLO)->encode_req(&req, &body), 0);
+    uint8_t head[WIRE_HEADER_BYTES];
+    wire_header_encode(&(struct wire_header){.op = WIRE_OP_HELLO,
+                                             .body_bytes = (uint32_t)body.n,
+                                             .request_id = 3,
+                                             .crc = crc32c(0, body.p, body.n)},
+                       head);
+    for (int i = 0; i < N; i++) {
+        slow[i] = dial_unix(f);
+        assert_int_equal(sock_send_all(slow[i], head, sizeof(head), 0), 0);
+        assert_int_equal(sock_send_all(slow[i], body.p, 10, 0), 0);
+    }
+    int fd = dial(f->http);
+    assert_int_equal(ask(fd, "/quick", &b), 200);
+    for (int i = 0; i < N; i++) {
+        struct wire_header h;
+        int no_fd;
+        assert_int_equal(sock_send_all(slow[i], body.p + 10, 10, 0), 0);
+        assert_int_equal(sock_send_all(slow[i], body.p + 20, body.n - 20, 0), 0);
+        assert_int_equal(wire_recv(slow[i], &h, &b, &no_fd), 0);
+        assert_int_equal(h.status, 0);
+        (void)close(slow[i]);
+    }
+    (void)close(fd);
+    stop(f);
+}
+
 /* The largest bodies go through in both directions, and the buffer budget is whole again afterwards. */
 static void large_bodies_go_through(void **state)
 {
@@ -992,6 +1029,7 @@ int main(void)
         cmocka_unit_test(a_session_lives_until_its_last_connection),
         cmocka_unit_test(broken_frames_close_their_connection),
         cmocka_unit_test(slow_frames_are_served),
+        cmocka_unit_test(half_hellos_hold_no_thread),
         cmocka_unit_test(large_bodies_go_through),
         cmocka_unit_test(strangers_do_not_stay),
     };

@@ -4,6 +4,7 @@
 #include "base/sys.h"
 
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
+#define MOVE_TRIES    4
 
 /* What the cached entry says, when it may be believed: saves the question after a restart. */
 static int stat_cached(struct object_service *s, const struct bucket *b, const struct wire_stat_req *q,
@@ -119,6 +120,37 @@ static int check_target(struct object_service *s, struct upstream *u, const stru
     return there.is_directory ? err_set(e, -EISDIR, "the target is a directory") : 0;
 }
 
+/* Copies, and removes what was copied: the version that was there just before, so that nothing that somebody
+ * writes under the old name meanwhile is lost. ERR_PRECONDITION: somebody did. */
+static int move_once(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
+                     struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    struct origin_attr from = {0};
+    /* What write-back has not carried out, or just did, has another ETag there. */
+    bool is_known = u->bucket->p.write != BUCKET_WRITE_BACK;
+    int r = is_known ? upstream_head(u, q->from, SLICE_NULL, a, &from, e) : 0;
+    if (r == 0)
+        r = upstream_copy(u, q->from, q->to, a, ret, e);
+    (void)object_forget_key(s, u->bucket, q->to);
+    if (r < 0)
+        return r;
+    r = upstream_remove(u, q->from, from.etag, e);
+    (void)object_forget_key(s, u->bucket, q->from);
+    ret->size_bytes = from.etag.n > 0 ? from.size_bytes : ret->size_bytes;
+    return r == -ENOENT ? 0 : r;
+}
+
+static int move(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct arena *a,
+                struct origin_attr *ret, struct err *e)
+{
+    int r = ERR_PRECONDITION;
+    for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++)
+        r = move_once(s, u, q, a, ret, e);
+    return r == ERR_PRECONDITION
+               ? err_set(e, -EBUSY, "it is being written again and again; both names are there now")
+               : r;
+}
+
 static int copy(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct arena *a,
                 struct attr *ret, struct err *e)
 {
@@ -140,17 +172,15 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
         *ret = from;
         return 0;
     }
-    r = upstream_copy(u, q->from, q->to, a, &answer, e);
-    (void)object_forget_key(s, u->bucket, q->to);
-    if (r < 0)
-        return r;
     answer.size_bytes = from.size_bytes;
-    *ret = attr_of_origin(&answer, /* has_meta= */ false, sys->real_ns());
-    if (!(q->flags & WIRE_MOVE))
-        return 0;
-    r = upstream_remove(u, q->from, SLICE_NULL, e);
-    (void)object_forget_key(s, u->bucket, q->from);
-    return r == -ENOENT ? 0 : r;
+    if (q->flags & WIRE_MOVE)
+        r = move(s, u, q, a, &answer, e);
+    else
+        r = upstream_copy(u, q->from, q->to, a, &answer, e);
+    (void)object_forget_key(s, u->bucket, q->to);
+    if (r == 0)
+        *ret = attr_of_origin(&answer, /* has_meta= */ false, sys->real_ns());
+    return r;
 }
 
 int op_copy(struct object_session *ses, const struct wire_copy_req *req, struct arena *a,

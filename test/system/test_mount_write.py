@@ -495,3 +495,21 @@ def test_a_writer_and_readers_that_open_at_the_same_moment(bucket, mount, passth
             stop.set()
         for one in readers:
             one.result()
+
+
+def test_a_rename_loses_nothing_that_is_written_meanwhile(bucket, new_shaper, mount):
+    """An object that somebody writes anew while a rename of its old version is under way is not removed with that: its
+    bytes are there afterwards, under one name or the other."""
+    shaper = new_shaper(before=bucket.origin, first_byte="700ms")
+    name = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    truth = bucket.origin.s3()
+    truth.put_object(Bucket=name, Key="from", Body=b"old")
+    top = mount(name).path
+    renaming = threading.Thread(target=lambda: os.rename(top / "from", top / "to"))
+    renaming.start()
+    harness.wait_until(lambda: "Contents" in truth.list_objects_v2(Bucket=name, Prefix="to"), 60, "the copy is made", step=0.01)
+    truth.put_object(Bucket=name, Key="from", Body=b"new")
+    renaming.join(60)
+    left = {x["Key"]: truth.get_object(Bucket=name, Key=x["Key"])["Body"].read() for x in truth.list_objects_v2(Bucket=name)["Contents"]}
+    assert b"new" in left.values(), left
+    assert (top / "to").read_bytes() in (b"old", b"new")

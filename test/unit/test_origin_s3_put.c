@@ -1,0 +1,361 @@
+/* layer: origin */
+/* threaded */
+/*
+ * Writing to an S3 origin that answers whatever the test scripts: what was done, perhaps done, or not done is
+ * never taken for another.
+ */
+#include "origin_s3_common.h"
+
+/* ---- writes ---- */
+
+static ssize_t zeros(void *arg, void *p, size_t n, uint64_t offset)
+{
+    if (arg)
+        (void)atomic_fetch_add((_Atomic uint64_t *)arg, n);
+    memset(p, 0, n);
+    return (ssize_t)n;
+}
+
+static int put(struct fixture *f, uint64_t size, _Atomic uint64_t *read, struct origin_attr *ret,
+               struct err *e)
+{
+    struct origin_put p = {.key = SLICE_LIT("k"), .content_type = SLICE_LIT("text/plain")};
+    struct origin_body b = {.size_bytes = size, .read = zeros, .arg = read};
+    return origin_put(f->origin, &p, &b, f->arena, ret, e);
+}
+
+/* Bodies that go in one request are signed with their hash, so that a server does not keep half of one;
+ * conditions are passed on. */
+static void test_put_headers(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"new\"\r\nDate: Sat, 31 Jan 2026 23:59:59 "
+                   "GMT\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"big\"\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 3, NULL, &attr, &e), 0);
+    assert_true(slice_eq_str(attr.etag, "new"));
+    assert_int_equal(attr.size_bytes, 3);
+    assert_int_equal(attr.mtime_ns, (uint64_t)1769903999 * 1000000000);
+    assert_true(slice_eq_str(attr.content_type, "text/plain"));
+    /* SHA-256 of three zero bytes, by sha256sum. */
+    assert_memory_equal(script_header(script_head(&f.script, 0), "x-amz-content-sha256"),
+                        "709e80c88487a2411e1ee4dfb9f22a861492d20c4765150c0c794abd70f8147c", 64);
+    assert_memory_equal(script_header(script_head(&f.script, 0), "content-type"), "text/plain\r\n", 12);
+    assert_int_equal(put(&f, 8 * MIB, NULL, &attr, &e), 0);
+    /* SHA-256 of 8 MiB of zero bytes, by sha256sum. */
+    assert_memory_equal(script_header(script_head(&f.script, 1), "x-amz-content-sha256"),
+                        "2daeb1f36095b44b318410b3f4e8b5d989dcc7bb023d1426c492dab0a3053e74", 64);
+    assert_null(script_header(script_head(&f.script, 1), "if-none-match"));
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 1, .read = zeros};
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
+    assert_memory_equal(script_header(script_head(&f.script, 2), "if-none-match"), "*\r\n", 3);
+    fixture_stop(&f);
+}
+
+/* The storage class goes with what makes the object: a PUT, or the start of an upload in parts. */
+static void test_storage_class(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"new\"\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
+    };
+    static const char *const options[] = {"origin.storage_class", "STANDARD_IA", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 3, NULL, &attr, &e), 0);
+    assert_int_equal(put(&f, 21 * MIB, NULL, &attr, &e), ERR_ORIGIN_DENIED);
+    for (size_t i = 0; i < 2; i++)
+        assert_memory_equal(script_header(script_head(&f.script, i), "x-amz-storage-class"),
+                            "STANDARD_IA\r\n", 13);
+    fixture_stop(&f);
+}
+
+/* A refusal before the body was read is told with its own words, not as a broken connection. */
+static void test_early_refusal(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = XML_ERROR("403 Forbidden", "AccessDenied", "read only"), .ignore_body = true},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, 1, NULL);
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 16 * MIB, NULL, &attr, &e), ERR_ORIGIN_DENIED);
+    assert_non_null(strstr(e.text, "403 AccessDenied: read only"));
+    fixture_stop(&f);
+}
+
+#define CREATED                                                                                              \
+    "HTTP/1.1 200 OK\r\nContent-Length: 94\r\n\r\n"                                                          \
+    "<InitiateMultipartUploadResult><UploadId>id&amp;1/2</UploadId></InitiateMultipartUploadResult>"
+#define PART_OK "HTTP/1.1 200 OK\r\nETag: \"part\"\r\nContent-Length: 0\r\n\r\n"
+
+/* One part of a multipart upload fails at first and is sent again; the order of requests is that of one
+ * connection. */
+static void test_multipart_retry(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = PART_OK},
+        {.answer = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 97\r\n\r\n"
+                   "<CompleteMultipartUploadResult><ETag>&quot;abc-5&quot;</ETag></"
+                   "CompleteMultipartUploadResult>\n\n\n\n"},
+    };
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    struct origin_attr attr;
+    struct err e = {0};
+    _Atomic uint64_t read = 0;
+    int r = put(&f, 21 * MIB, &read, &attr, &e);
+    if (r != 0)
+        fail_msg("%s", e.text);
+    assert_true(slice_eq_str(attr.etag, "abc-5"));
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    assert_memory_equal(script_head(&f.script, 0), "POST /b/k?uploads= ", 19);
+    assert_memory_equal(script_head(&f.script, 1), "PUT /b/k?partNumber=1&uploadId=id%261%2F2 ", 42);
+    assert_memory_equal(script_head(&f.script, 3), "PUT /b/k?partNumber=2&", 22);
+    assert_memory_equal(script_head(&f.script, 7), "POST /b/k?uploadId=id%261%2F2 ", 30);
+    fixture_stop(&f);
+}
+
+/* A part that is refused for good, and an error inside the 200 of complete, fail the upload, which is
+ * aborted. */
+static void test_multipart_abort(void **state)
+{
+    static const struct script_step refused[] = {
+        {.answer = CREATED},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    static const struct script_step late[] = {
+        {.answer = CREATED},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 67\r\n\r\n"
+                   "<Error><Code>InvalidPart</Code><Message>not found</Message></Error>"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    const struct script_step *const scripts[] = {refused, late};
+    const size_t sizes[] = {ARRAY_SIZE(refused), ARRAY_SIZE(late)};
+    const int codes[] = {ERR_ORIGIN_DENIED, ERR_ORIGIN_REFUSED};
+    const char *const texts[] = {"part 1 of 5: 403 Forbidden", "200 InvalidPart: not found"};
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        fixture_start(&f, "s3://b", scripts[i], sizes[i], options);
+        struct origin_attr attr;
+        struct err e = {0};
+        int r = put(&f, 21 * MIB, NULL, &attr, &e);
+        if (r != codes[i] || !strstr(e.text, texts[i]))
+            fail_msg("%s: %s", err_name(r), e.text);
+        assert_int_equal(script_steps_taken(&f.script), sizes[i]);
+        assert_memory_equal(script_head(&f.script, sizes[i] - 1), "DELETE /b/k?uploadId=", 21);
+        fixture_stop(&f);
+    }
+}
+
+/* When one of several parts in flight is refused for good, the others are not waited for. */
+static void test_multipart_stop(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", .delay_ms = 300},
+        {.answer = PART_OK, .delay_ms = 3000},
+        {.answer = PART_OK, .delay_ms = 3000},
+        {.answer = PART_OK, .delay_ms = 3000},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct metric_series *done = metrics_series(METRIC_ORIGIN_REQUESTS, "scripted", "put_part", "200");
+    uint64_t before = metrics_value(done);
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 21 * MIB, NULL, &attr, &e), ERR_ORIGIN_DENIED);
+    assert_int_equal(metrics_value(done) - before, 0);
+    size_t last = script_steps_taken(&f.script) - 1;
+    assert_memory_equal(script_head(&f.script, last), "DELETE /b/k?uploadId=", 21);
+    fixture_stop(&f);
+}
+
+#define COMPLETED                                                                                            \
+    "HTTP/1.1 200 OK\r\nETag: \"part\"\r\nContent-Length: 97\r\n\r\n"                                        \
+    "<CompleteMultipartUploadResult><ETag>&quot;abc-5&quot;</ETag></CompleteMultipartUploadResult>\n\n\n\n"
+
+/* A condition that fails when curl sent the request twice, because a kept connection closed without an
+ * answer, may have met our own object: it is no refusal. */
+static void test_condition_sent_twice(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = PART_OK},
+        {.answer = "", .close = true},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 0, .read = zeros}; /* with one, 100 Continue would have come */
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(put(&f, 1, NULL, &attr, &e), 0);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "sent again"));
+    assert_int_equal(script_steps_taken(&f.script), 3);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
+    fixture_stop(&f);
+}
+
+/* Busy says that nothing was done: not when a former try to complete the upload may have done it. */
+static void test_busy_after_a_lost_answer(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = PART_OK},
+        {.answer = PART_OK},
+        {.answer = "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 10 * MIB, .read = zeros};
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "was lost, and now: 503"));
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    fixture_stop(&f);
+}
+
+/* New metadata of an object that is copied onto itself in parts never takes the place of what somebody writes
+ * behind the last part. */
+static void test_set_meta_in_parts(void **state)
+{
+    static const char part[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+                               "<CopyPartResult><ETag>&quot;p&quot;</ETag></CopyPartResult>";
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = part, .close = true},
+        {.answer = part, .close = true},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    s3_of(f.origin)->copy_max_bytes = s3_of(f.origin)->copy_part_bytes = 5 * MIB;
+    struct origin_put p = {
+        .key = SLICE_LIT("k"), .meta = SLICE_LIT("x-amz-meta-mode: 1\n"), .if_match = SLICE_LIT("v1")};
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(origin_set_meta(f.origin, &p, 6 * MIB, f.arena, &attr, &e), ERR_PRECONDITION);
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    const char *match = script_header(script_head(&f.script, 3), "if-match");
+    assert_true(match && strncmp(match, "\"v1\"\r\n", 6) == 0);
+    fixture_stop(&f);
+}
+
+struct slow_put {
+    struct fixture *f;
+    atomic_bool *go;
+    int result;
+};
+
+/* The first byte is there at once, the rest when the test says so. */
+static ssize_t slow_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    const struct slow_put *x = arg;
+    while (offset > 0 && !atomic_load(x->go))
+        script_sleep_ms(5);
+    n = offset == 0 ? 1 : n;
+    memset(p, 0, n);
+    return (ssize_t)n;
+}
+
+static void *put_in_thread(void *arg)
+{
+    struct slow_put *x = arg;
+    struct arena *_cleanup_(arena_freep) a = arena_new(8 * MIB);
+    struct origin_put p = {.key = SLICE_LIT("k")};
+    struct origin_body b = {.size_bytes = 9 * MIB, .read = slow_read, .arg = x};
+    struct origin_attr attr;
+    struct err e = {0};
+    x->result = origin_put(x->f->origin, &p, &b, a, &attr, &e);
+    return NULL;
+}
+
+static void wait_for_steps(struct fixture *f, size_t n)
+{
+    for (int i = 0; i < 1000 && script_steps_taken(&f->script) < n; i++)
+        script_sleep_ms(5);
+    assert_int_equal(script_steps_taken(&f->script), n);
+}
+
+/* Bodies that do not come, however many, leave a connection to those who read. */
+static void test_slow_bodies(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},   {.answer = COMPLETED}, /* of a part, which needs the ETag only */
+        {.answer = CREATED},   {.answer = OK206("0-99/100", "100"), .pad = 100},
+        {.answer = COMPLETED}, {.answer = COMPLETED},
+        {.answer = COMPLETED}};
+    static const char *const options[] = {"origin.connections", "2", "origin.part_size", "16MiB", NULL};
+    struct fixture f;
+    atomic_bool go = false;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    struct slow_put puts[2] = {{.f = &f, .go = &go}, {.f = &f, .go = &go}};
+    struct one_get one = {.f = &f};
+    pthread_t threads[2], reader;
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, put_in_thread, &puts[i]), 0);
+        wait_for_steps(&f, 2 + i);
+    }
+    script_sleep_ms(200);
+    assert_int_equal(script_steps_taken(&f.script), 3); /* the second waits */
+    assert_int_equal(pthread_create(&reader, NULL, get_in_thread, &one), 0);
+    assert_int_equal(pthread_join(reader, NULL), 0);
+    atomic_store(&go, true);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(puts[i].result, 0);
+    }
+    assert_int_equal(one.result, 0);
+    assert_int_equal(one.bytes, 100);
+    fixture_stop(&f);
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_put_headers),          cmocka_unit_test(test_storage_class),
+        cmocka_unit_test(test_early_refusal),        cmocka_unit_test(test_multipart_retry),
+        cmocka_unit_test(test_multipart_abort),      cmocka_unit_test(test_multipart_stop),
+        cmocka_unit_test(test_condition_sent_twice), cmocka_unit_test(test_busy_after_a_lost_answer),
+        cmocka_unit_test(test_set_meta_in_parts),    cmocka_unit_test(test_slow_bodies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -51,6 +51,7 @@ static bool is_ordinary(int code)
     case -EPERM:
     case -EINVAL:
     case -ENAMETOOLONG:
+    case -EILSEQ:
     case -ESTALE:
     case -EAGAIN:
     case -EDEADLK:

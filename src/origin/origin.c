@@ -241,6 +241,11 @@ int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, 
                 struct err *e)
 {
     assert(o && l && a && ret);
+    if (l->prefix.n >
+        ORIGIN_KEY_MAX_BYTES) { /* no key is as long: what a directory of that name would hold */
+        *ret = (struct origin_page){0};
+        return 0;
+    }
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     return done(o, "list", started_ns, o->ops->list(o, l, a, ret, &local), &local, e);

@@ -234,6 +234,7 @@ const char *origin_schemes(void);
  * more bytes than announced, or another range than asked for, give ERR_ORIGIN_SHORT. */
 int origin_get(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
                origin_sink_fn sink, void *arg, struct err *e);
+/* What is below a prefix longer than any key is nothing, and not asked for. */
 int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
                 struct err *e);
 int origin_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,

@@ -73,7 +73,7 @@ bool site_leads_away(struct slice path)
 
 static int check_key(struct slice key, struct err *e)
 {
-    int r = web_check_key("", key, e);
+    int r = web_check_length("", key, e);
     if (r == 0 && (key.p[key.n - 1] == '/' || site_leads_away(key)))
         return err_set(e, -ENOENT, "no object can have that name");
     return r;

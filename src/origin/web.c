@@ -57,7 +57,7 @@ int web_parse_name(struct slice rest, const char *what, const char *form, char *
     return 0;
 }
 
-int web_check_key(const char *prefix, struct slice key, struct err *e)
+int web_check_length(const char *prefix, struct slice key, struct err *e)
 {
     if (key.n == 0)
         return err_set(e, -EINVAL, "an empty key");
@@ -65,6 +65,12 @@ int web_check_key(const char *prefix, struct slice key, struct err *e)
         return err_set(e, -ENAMETOOLONG, "a key of %zu bytes with the prefix; at most %d are allowed",
                        strlen(prefix) + key.n, ORIGIN_KEY_MAX_BYTES);
     return 0;
+}
+
+int web_check_key(const char *prefix, struct slice key, struct err *e)
+{
+    int r = web_check_length(prefix, key, e);
+    return r == 0 && !slice_is_utf8(key) ? err_set(e, -EILSEQ, "a key that is not UTF-8") : r;
 }
 
 /* ---- endpoints ---- */

@@ -87,6 +87,8 @@ void web_endpoint_fini(struct web_endpoint *x);
 int web_parse_name(struct slice rest, const char *what, const char *form, char **ret_name, char **ret_prefix,
                    struct err *e);
 /* Whether prefix and key together fit; -EINVAL for none, -ENAMETOOLONG. */
+int web_check_length(const char *prefix, struct slice key, struct err *e);
+/* Also whether it is a key of an object service: -EILSEQ for what is not UTF-8. */
 int web_check_key(const char *prefix, struct slice key, struct err *e);
 /* Value of an environment variable, NULL when unset or empty. */
 const char *web_env(const char *name);

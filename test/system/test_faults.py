@@ -128,6 +128,20 @@ def test_readers_of_one_cold_object_cost_the_origin_its_bytes_once(shaped, node,
     assert shaper.stats()["kinds"]["head"]["requests"] == 0
 
 
+def test_bytes_are_passed_on_while_parts_arrive_side_by_side(new_shaper, node, origin):
+    """The first bytes of a cold object reach its reader long before the last ones have left the origin, and parts come
+    over several connections at once."""
+    shaper = new_shaper(total="20MB/s")
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    body = harness.random_bytes(64 * MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
+    stream = node.s3().get_object(Bucket=bucket, Key="k")["Body"]
+    first = stream.read(64 * 1024)
+    assert shaper.stats()["response_bytes"] < len(body) / 2
+    assert first + stream.read() == body
+    assert shaper.stats()["max_in_flight"] >= 3
+
+
 def test_a_flipped_byte_of_a_cached_disk_block_is_found(new_node, origin):
     """A bit flipped in an extent file of what was filled just before kill -9: never served, its block alone is fetched
     again, and that is counted and logged. The kill may come before the index knew of the fill: then with another object."""

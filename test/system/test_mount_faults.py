@@ -3,6 +3,7 @@
 import concurrent.futures
 import ctypes
 import errno
+import json
 import mmap
 import os
 import signal
@@ -365,11 +366,13 @@ def test_background(node, origin, tmp_path):
     try:
         done = node.cli("mount", "--log", tmp_path / "mount.log", bucket, where)
         assert done.stdout == "" and (where / "f").read_bytes() == b"1"
-        status = node.cli("status").stdout
-        assert str(where) in status
+        is_used = "passthrough is used" in (tmp_path / "mount.log").read_text()
+        [line] = [line for line in node.cli("status").stdout.splitlines() if str(where) in line]
+        [said] = [m for m in json.loads(node.cli("status", "--json").stdout)["mounts"] if m["mount_point"] == str(where)]
+        assert said["passthrough"] is is_used and (", passthrough" in line) is is_used and ("no passthrough" in line) is not is_used
         node.cli("umount", where)
         assert not mounts_below(tmp_path)
-        assert "passthrough" in (tmp_path / "mount.log").read_text()
+        assert is_used or "no passthrough: " in (tmp_path / "mount.log").read_text()
     finally:
         subprocess.run(["umount", "-l", where], stderr=subprocess.DEVNULL, check=False)
 

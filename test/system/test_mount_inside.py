@@ -343,3 +343,30 @@ def test_stats_of_what_is_no_mount(node, tmp_path):
     assert "--stats" in run(node, "mount", "--stats", "bucket", tmp_path, status=2)
     assert "--json" in run(node, "mount", "--json", "bucket", tmp_path, status=2)
     assert re.search(r"BUCKET.*DIR", run(node, "mount", tmp_path, status=2))
+
+
+# ---- what the node counts ----
+
+def test_the_node_counts_what_mounts_and_commands_read(node, origin, mount):
+    """Bytes by who read them and from where: what a mount reads through the node is told when the file is closed, what the
+    command line reads is of the API. What the kernel reads by itself is not counted."""
+    name = node.new_bucket(origin)
+    bodies = {"cold": harness.random_bytes(3 * MIB, seed=1), "warm": harness.random_bytes(2 * MIB, seed=2)}
+    for key, body in bodies.items():
+        origin.s3().put_object(Bucket=name, Key=key, Body=body)
+
+    def counted(via, *sources):
+        return sum(node.metric("forebay_read_bytes_total", bucket=name, via=via, **{"from": source}) for source in sources)
+
+    assert node.s3().get_object(Bucket=name, Key="warm")["Body"].read() == bodies["warm"]
+    harness.wait_until(lambda: counted("s3", "cache", "origin") == 2 * MIB, what="the GET is counted")
+    path = mount(name, passthrough="off").path
+    assert (path / "warm").read_bytes() == bodies["warm"]
+    harness.wait_until(lambda: counted("mount", "cache") == 2 * MIB, what="counted when the warm file is closed")
+    assert counted("mount", "origin") == 0
+    assert (path / "cold").read_bytes() == bodies["cold"]
+    harness.wait_until(lambda: counted("mount", "cache", "origin") == 5 * MIB, what="counted when the cold file is closed")
+    assert counted("mount", "origin") > 0 and counted("api", "cache", "origin") == 0
+    assert node.cli("cat", f"{name}/warm", stdin=b"").stdout == bodies["warm"]
+    harness.wait_until(lambda: counted("api", "cache") == 2 * MIB, what="the command is counted")
+    assert counted("s3", "cache", "origin") == 2 * MIB

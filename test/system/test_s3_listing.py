@@ -7,6 +7,7 @@ import pytest
 
 import harness
 from keyorigin import KeyOrigin, Object
+from test_s3_security import ask
 
 KEYS = sorted(["a", "a/1", "a/2", "a/b/1", "a/b/2", "a//x", "b", "b/", "b/1", "c d/e f", "c+d", "c%20d", "z/é", "z/ö",
                "日本/語", "a-b", "a.b", "a0"] + [f"many/{i:04}" for i in range(250)], key=lambda k: k.encode())
@@ -112,6 +113,21 @@ def test_entries_are_complete(bucket):
     [true] = bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]
     assert (entry["Size"], entry["ETag"], entry["StorageClass"]) == (5, etag, "STANDARD")
     assert entry["LastModified"] == true["LastModified"]
+
+
+def test_names_are_encoded_when_that_is_asked_for(node, listed):
+    """encoding-type=url: keys, prefixes and what the request named, and the answer says so; otherwise they are XML text.
+    Clients ask for it by themselves, and take raw names without a word."""
+    name, _ = listed
+    for operation in "list-type=2&", "":
+        raw = ask(node, "GET", f"/{name}?{operation}prefix=c").body
+        assert b"<EncodingType>" not in raw and b"<Key>c d/e f</Key>" in raw and b"<Key>c%20d</Key>" in raw
+        encoded = ask(node, "GET", f"/{name}?encoding-type=url&{operation}prefix=c").body
+        assert b"<EncodingType>url</EncodingType>" in encoded and b"<Key>c%2520d</Key>" in encoded and b"<Key>c%2Bd</Key>" in encoded
+        assert b"<Key>c+d/e+f</Key>" in encoded or b"<Key>c%20d/e%20f</Key>" in encoded
+        assert "<Key>z/\u00e9</Key>".encode() in ask(node, "GET", f"/{name}?{operation}prefix=z").body
+        encoded = ask(node, "GET", f"/{name}?delimiter=%C3%A9&encoding-type=url&{operation}prefix=z%2F").body
+        assert b"<Delimiter>%C3%A9</Delimiter>" in encoded and b"<Prefix>z/%C3%A9</Prefix>" in encoded, encoded
 
 
 def test_limits(listed):

@@ -6,6 +6,8 @@ written back as a dying disk does.
 
 import contextlib
 import errno
+import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -188,7 +190,43 @@ def do_as_nobody(code, *arguments):
     return done.stdout.strip()
 
 
-@pytest.mark.skipif(not os.path.exists("/etc/mtab"), reason="fusermount3 needs /etc/mtab to unmount for who is not root")
+NEEDS_MTAB = pytest.mark.skipif(not os.path.exists("/etc/mtab"), reason="fusermount3 needs /etc/mtab to unmount for who is not root")
+
+
+@NEEDS_MTAB
+def test_a_mirror_mounted_without_rights(as_nobody, origin):
+    """A bucket with an origin likewise: what passthrough would read comes through the process of the mount, complete files as cold
+    ones, and log and status say why."""
+    wrapper, directory_of = as_nobody
+    with harness.Node(directory_of("node-"), binary=wrapper) as node:
+        name, body = node.new_bucket(origin), harness.random_bytes(3 * MIB, seed=1)
+        origin.s3().put_object(Bucket=name, Key="cold", Body=body)
+        with mounted.Mount(directory_of("mount-"), node, name, start=False) as m:
+            os.chown(m.path, NOBODY, NOBODY)
+            m.start()
+            assert "no passthrough: needs the capability CAP_SYS_ADMIN" in m.log()
+            code = """
+import hashlib
+os.chdir(sys.argv[1])
+for _ in range(2):
+    print(hashlib.sha256(open("cold", "rb").read()).hexdigest())
+with open("new", "wb") as f:
+    f.write(b"bytes")
+print(open("new", "rb").read())
+"""
+            digest = hashlib.sha256(body).hexdigest()
+            assert do_as_nobody(code, m.path).split("\n") == [digest, digest, f"{b'bytes'}"]
+            [said] = json.loads(node.cli("status", "--json").stdout)["mounts"]
+            assert said["passthrough"] is False and "CAP_SYS_ADMIN" in said["reason"]
+            done = subprocess.run([str(wrapper), "umount", str(m.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  timeout=60)
+            assert done.returncode == 0 and not mounted.is_mounted(m.path), done.stderr
+            assert m.process.wait(60) == 0
+            m.process = None
+        assert origin.s3().get_object(Bucket=name, Key="new")["Body"].read() == b"bytes"
+
+
+@NEEDS_MTAB
 def test_a_mount_without_rights(as_nobody):
     """Who is not root mounts with the help of fusermount3: without passthrough, and it says so; names, bytes, locks and the end are
     as everywhere, other users stay outside, and what is not theirs to do is refused."""

@@ -391,23 +391,32 @@ static void test_urls(void **state)
     }
 }
 
-/* Keys of 1,024 bytes pass, longer ones and empty ones are refused before anything is sent. */
+/* Keys of 1,024 bytes pass; longer ones, empty ones and what is not UTF-8 are refused before anything is
+ * sent, and below what is longer than any key there is nothing. */
 static void test_key_lengths(void **state)
 {
     static const struct script_step steps[] = {{.answer = OK200("0")}};
     struct fixture f;
     fixture_start(&f, "s3://b/pp", steps, 1, NULL);
     char key[1100];
-    memset(key, '\xff', sizeof(key));
+    for (size_t i = 0; i < sizeof(key); i++)
+        key[i] = i % 2 ? '\xc3' : '\xa9'; /* each byte is three when it is encoded */
+    key[0] = 'k';
     struct origin_attr attr;
     struct sink s = {0};
     struct err e = {0};
+    struct origin_page page = {.n = 1};
     struct origin_get g = {.key = slice_of(key, 1021), .whole = true};
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
     g.key.n++;
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -ENAMETOOLONG);
     g.key.n = 0;
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -EINVAL);
+    g.key = slice_of(key, 1020); /* ends within a character */
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -EILSEQ);
+    const struct origin_list below = {.prefix = slice_of(key, 1025), .max = 1};
+    assert_int_equal(origin_list(f.origin, &below, f.arena, &page, &e), 0);
+    assert_int_equal(page.n, 0);
     assert_int_equal(script_steps_taken(&f.script), 1);
     fixture_stop(&f);
 }

@@ -131,13 +131,14 @@ def test_readers_of_one_cold_object_cost_the_origin_its_bytes_once(shaped, node,
 def test_bytes_are_passed_on_while_parts_arrive_side_by_side(new_shaper, node, origin):
     """The first bytes of a cold object reach its reader long before the last ones have left the origin, and parts come
     over several connections at once."""
-    shaper = new_shaper(total="20MB/s")
+    shaper = new_shaper(total="2MB/s")
     bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
     body = harness.random_bytes(64 * MIB)
     origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
     stream = node.s3().get_object(Bucket=bucket, Key="k")["Body"]
     first = stream.read(64 * 1024)
     assert shaper.stats()["response_bytes"] < len(body) / 2
+    shaper.set(total="1GB/s")
     assert first + stream.read() == body
     assert shaper.stats()["max_in_flight"] >= 3
 

@@ -147,7 +147,10 @@ def test_explaining_below_a_prefix_and_by_odd_paths(bucket, mount, tmp_path):
     done = subprocess.run([str(node.binary), "explain", "--json", "./c"], cwd=path / "b", stdout=subprocess.PIPE, timeout=60,
                           env={**os.environ, **node.env}, check=True)
     assert json.loads(done.stdout)["key"] == "a/b/c"
-    odd = os.fsencode(path) + b"/b/\xff\xfe"
+    (tmp_path / "origin").mkdir()
+    files = harness.random_name()
+    node.create_bucket(files, f"file://{tmp_path}/origin")
+    odd = os.fsencode(mount(files).path) + b"/\xff\xfe"  # object services have no such keys
     with open(odd, "wb") as f:
         f.write(b"odd")
     done = subprocess.run([str(node.binary).encode(), b"explain", b"--json", odd], stdout=subprocess.PIPE, timeout=60,

@@ -337,9 +337,8 @@ void extent_block_dropped(struct extent *x, uint32_t block, const char *found)
     char id[ID_TEXT_SIZE];
     id_text(x->id, id);
     metrics_count(METRIC_CORRUPT_BLOCKS, x->disk->path, found, NULL);
-    log_warn("store",
-             "disk %s: extent %s of " SLICE_FMT ": block %u failed its check (%s); it will be fetched again",
-             x->disk->path, id, SLICE_ARG(x->key), block, found);
+    log_warn("store", "disk %s: extent %s of %s: block %u failed its check (%s); it will be fetched again",
+             x->disk->path, id, format_key_text(x->key, (char[FORMAT_KEY_TEXT_MAX]){0}), block, found);
 }
 
 /* Staged: the checksum of a block is no longer known. */

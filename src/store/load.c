@@ -78,8 +78,8 @@ static int load_chunks(struct extent *x, uint32_t end, uint32_t *ret_left_out)
         for (size_t i = k.n - 4; i < k.n; i++)
             chunk = chunk << 8 | (uint8_t)k.p[i];
         if (format_chunk_decode(v, &c) < 0) {
-            log_warn("store", "disk %s: a chunk record of " SLICE_FMT " is damaged and is dropped",
-                     x->disk->path, SLICE_ARG(x->key));
+            log_warn("store", "disk %s: a chunk record of %s is damaged and is dropped", x->disk->path,
+                     format_key_text(x->key, (char[FORMAT_KEY_TEXT_MAX]){0}));
             continue;
         }
         bool suspect = epoch_is_suspect(x->disk, c.epoch);
@@ -113,8 +113,9 @@ static int load_presence(struct extent *x, const struct format_entry *r, uint64_
         code = load_chunks(x, whole_blocks, &left_out);
     }
     if (left_out > 0) {
-        log_warn("store", "disk %s: file of " SLICE_FMT " is %llu bytes short: %u blocks dropped",
-                 x->disk->path, SLICE_ARG(x->key), (unsigned long long)(x->size - file_bytes), left_out);
+        log_warn("store", "disk %s: file of %s is %llu bytes short: %u blocks dropped", x->disk->path,
+                 format_key_text(x->key, (char[FORMAT_KEY_TEXT_MAX]){0}),
+                 (unsigned long long)(x->size - file_bytes), left_out);
         metrics_add(metrics_series(METRIC_CORRUPT_BLOCKS, x->disk->path, "start", NULL), left_out);
     }
     /* A record that claims more than was found is written anew. */

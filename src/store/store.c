@@ -267,7 +267,8 @@ int store_create(struct store *s, const struct store_new *n, struct extent **ret
     uint64_t charge = MIN(format_charge(n->size_bytes, format_blocks(n->size_bytes)), CHARGE_AHEAD_MAX);
     r = space_take(d, charge, data_set, n->pinned_admission);
     if (r < 0)
-        return err_set(e, r, "disk %s: no room for " SLICE_FMT, d->path, SLICE_ARG(n->key));
+        return err_set(e, r, "disk %s: no room for %s", d->path,
+                       format_key_text(n->key, (char[FORMAT_KEY_TEXT_MAX]){0}));
     r = make_extent(d, n->size_bytes, /* in_use= */ false, &x, e);
     if (r < 0) {
         space_give(d, charge, 0, 0);

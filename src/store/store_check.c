@@ -76,8 +76,9 @@ static void check_extent(struct check *c, struct extent *x)
     id_text(x->id, id);
     if (bad > 0)
         (void)snprintf(problem, sizeof(problem),
-                       "disk %s: extent %s of " SLICE_FMT ": %u blocks with wrong checksum, the first is %u",
-                       x->disk->path, id, SLICE_ARG(x->key), bad, first_bad);
+                       "disk %s: extent %s of %s: %u blocks with wrong checksum, the first is %u",
+                       x->disk->path, id, format_key_text(x->key, (char[FORMAT_KEY_TEXT_MAX]){0}), bad,
+                       first_bad);
     tell(c, bad > 0 ? problem : NULL);
 }
 
@@ -89,7 +90,8 @@ static void check_unloadable(struct check *c, struct disk *d, struct slice key, 
         c->report.bad_records++;
     else
         c->report.missing_files++;
-    (void)snprintf(problem, sizeof(problem), "disk %s: " SLICE_FMT ": %s", d->path, SLICE_ARG(key),
+    (void)snprintf(problem, sizeof(problem), "disk %s: %s: %s", d->path,
+                   format_key_text(key, (char[FORMAT_KEY_TEXT_MAX]){0}),
                    damaged ? "index record is damaged" : "extent file is missing");
     tell(c, problem);
 }

@@ -4,6 +4,7 @@
 #include "base/crc32c.h"
 #include "store/store.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum entry_offset {
@@ -422,4 +423,27 @@ int format_disk_decode(struct slice s, struct format_disk *ret)
         return -EBADMSG;
     *ret = r;
     return 0;
+}
+
+char *format_key_text(struct slice key, char ret[FORMAT_KEY_TEXT_MAX])
+{
+    assert(ret);
+    size_t n = 0;
+    if (key.n >= 8 && key.p[0] == '\0') {
+        uint64_t id = 0;
+        for (size_t i = 0; i < 8; i++)
+            id = id << 8 | (uint8_t)key.p[i];
+        n = (size_t)snprintf(ret, FORMAT_KEY_TEXT_MAX, "#%llu/", (unsigned long long)id);
+        key = slice_from(key, 8);
+    }
+    for (size_t i = 0; i < key.n; i++) {
+        unsigned char c = (unsigned char)key.p[i];
+        if (n + sizeof("\\xNN...") > FORMAT_KEY_TEXT_MAX) {
+            n += (size_t)snprintf(ret + n, FORMAT_KEY_TEXT_MAX - n, "...");
+            break;
+        }
+        n += (size_t)snprintf(ret + n, FORMAT_KEY_TEXT_MAX - n, c < ' ' || c == 0x7f ? "\\x%02x" : "%c", c);
+    }
+    ret[n] = '\0';
+    return ret;
 }

@@ -189,6 +189,10 @@ struct format_disk {
 };
 
 struct slice format_key_view(const struct format_key *k);
+/* A key as messages show it: "#7/dir/name" when it begins with a number of 8 bytes, big endian, as the object
+ * layer's bucket ids are; control bytes as \xNN; cut, with "...", when it is too long. Gives ret. */
+#define FORMAT_KEY_TEXT_MAX 1200
+char *format_key_text(struct slice key, char ret[FORMAT_KEY_TEXT_MAX]);
 /* letter + bytes; the bytes are at most FORMAT_KEY_MAX - 1 long. */
 void format_key_bytes(char letter, struct slice bytes, struct format_key *ret);
 void format_key_id(char letter, struct id128 id, struct format_key *ret);

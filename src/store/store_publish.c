@@ -133,7 +133,8 @@ int store_publish(struct store *s, struct extent *x, const struct store_new *n, 
     if (r == 0 && lost_writes(x)) /* perhaps its bytes; checksums that were read back would vouch for that */
         r = -EIO;
     if (r < 0)
-        return err_errno(e, r, "disk %s: publish " SLICE_FMT, x->disk->path, SLICE_ARG(n->key));
+        return err_errno(e, r, "disk %s: publish %s", x->disk->path,
+                         format_key_text(n->key, (char[FORMAT_KEY_TEXT_MAX]){0}));
     lock_take(&s->sets_lock);
     uint32_t data_set = evict_set_of(s->sets, n->key, n->data_set, store_now_ms());
     lock_drop(&s->sets_lock);

@@ -2,6 +2,7 @@
 it is remembered."""
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -167,7 +168,8 @@ def test_a_flipped_byte_of_a_cached_disk_block_is_found(new_node, origin):
             break
     assert is_kept
     assert node.metric("forebay_corrupt_blocks_total", found="start") == 1
-    assert any(path.name in line and "block 2 failed its check" in line for line in node.log().splitlines()), node.log()
+    number = json.loads(node.cli("bucket", "show", bucket, "--json").stdout)["id"]
+    assert f"extent {path.name} of #{number}/{key}: block 2 failed its check" in node.log(), node.log()
     harness.wait_until(lambda: node.metric("forebay_origin_read_bytes_total", bucket=bucket) == MIB, 30, "one block fetched")
 
 
@@ -177,6 +179,7 @@ def test_the_check_finds_a_flipped_bit_and_repair_makes_it_fetched_again(new_nod
     body = harness.random_bytes(5 * MIB)
     origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
     assert get(node, bucket, "k") == body
+    number = json.loads(node.cli("bucket", "show", bucket, "--json").stdout)["id"]
     node.stop()
     check = ["store", "check", "--data", node.data]
     assert "0 bad blocks" in node.cli(*check).stdout
@@ -188,6 +191,7 @@ def test_the_check_finds_a_flipped_bit_and_repair_makes_it_fetched_again(new_nod
         f.write(bytes([byte[0] ^ 128]))
     found = node.cli(*check, check=False)
     assert found.returncode == 3 and "1 bad blocks" in found.stdout
+    assert f"extent {path.name} of #{number}/k: 1 blocks with wrong checksum, the first is 3" in found.stdout
     assert node.cli(*check, "--repair").returncode == 0
     node.start()
     assert get(node, bucket, "k") == body

@@ -377,6 +377,24 @@ static void test_placement_moves_little(void **state)
     }
 }
 
+/* Messages name an entry as a person can look it up: the bucket's number and the key, or plain text; never
+ * cut short by a zero byte, never longer than their room. */
+static void test_key_text(void **state)
+{
+    char text[FORMAT_KEY_TEXT_MAX], key[4000];
+    assert_string_equal(format_key_text(SLICE_LIT("\0\0\0\0\0\0\1\2dir/na me"), text), "#258/dir/na me");
+    assert_string_equal(format_key_text(SLICE_LIT("\0\0\0\0\0\0\0\7"), text), "#7/");
+    assert_string_equal(format_key_text(SLICE_LIT("plain \xc3\xa9"), text), "plain \xc3\xa9");
+    assert_string_equal(format_key_text(SLICE_LIT("a\nb\0c\x7f"), text), "a\\x0ab\\x00c\\x7f");
+    assert_string_equal(format_key_text(SLICE_NULL, text), "");
+    for (int c = 1; c < 128; c += 63) {
+        memset(key, c, sizeof(key));
+        size_t n = strlen(format_key_text(slice_of(key, sizeof(key)), text));
+        assert_in_range(n, FORMAT_KEY_TEXT_MAX - 10, FORMAT_KEY_TEXT_MAX - 1);
+        assert_string_equal(text + n - 3, "...");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_hard_records),
         cmocka_unit_test(test_hard_contradictions),
         cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_key_text),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_contradictions_are_refused),
         cmocka_unit_test(test_small_records),

@@ -358,3 +358,24 @@ def test_the_second_pass_asks_the_origin_nothing(bucket, mount):
     read_all()
     assert node.metric("forebay_origin_read_bytes_total", bucket=bucket.name) == before
     assert node.metric("forebay_origin_requests_total", bucket=bucket.name, op="get") == gets
+
+
+def test_names_that_no_key_can_have(bucket, mount):
+    """Refused with an error when they are made, and nothing reaches the origin: keys above 1,024 bytes, names above 255 bytes,
+    bytes that are no UTF-8. A key of exactly 1,024 bytes is made."""
+    path = os.fsencode(mount().path)
+    parts = [b"d" * 250] * 4  # 1,004 bytes with their slashes
+    deep = os.path.join(path, *parts)
+    os.makedirs(deep)
+    for name, number in ((os.path.join(deep, b"n" * 21), errno.ENAMETOOLONG), (os.path.join(path, b"n" * 256), errno.ENAMETOOLONG),
+                         (os.path.join(path, b"\xff\xfe"), errno.EILSEQ)):
+        for make in (lambda: os.close(os.open(name, os.O_CREAT | os.O_WRONLY)), lambda: os.mkdir(name)):
+            with pytest.raises(OSError) as caught:
+                make()
+            assert caught.value.errno == number, name
+    before = set(os.listdir(path))
+    with open(os.path.join(deep, b"n" * 20), "wb") as file:
+        file.write(b"longest")
+    key = b"/".join(parts + [b"n" * 20]).decode()
+    assert bucket.truth.get_object(Bucket=bucket.name, Key=key)["Body"].read() == b"longest"
+    assert set(os.listdir(path)) == before == {b"d" * 250}

@@ -182,6 +182,7 @@ int client_new(const struct client_options *o, struct client **ret, struct err *
     lock_init(&c->lock, LOCK_CLIENT);
     cond_init(&c->freed);
     c->via = o->via ? o->via : WIRE_VIA_API;
+    c->before_wait = o->before_wait;
     c->timeout_ms = o->timeout_ms ? o->timeout_ms : CLIENT_TIMEOUT_MS;
     c->max_connections = o->connections ? o->connections : CLIENT_CONNECTIONS;
     c->name = slice_dup(slice_str(o->name ? o->name : "client"));

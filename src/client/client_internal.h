@@ -32,6 +32,7 @@ struct client {
     uint64_t timeout_ms;
     uint32_t max_connections;
     bool passes_fds; /* said by the first HELLO */
+    void (*before_wait)(void);
     _Atomic uint64_t next_request_id;
     _Atomic pid_t owner; /* process whose connections these are; negative: it is about to drop its parent's */
 

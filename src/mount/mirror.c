@@ -157,6 +157,7 @@ static void free_mirror(struct mount *m)
 
 const struct mount_kind mount_mirror = {
     .operations = &operations,
+    .is_quick = true,
     .open = open_mirror,
     .start = start_mirror,
     .open_again = open_mirror_again,
@@ -170,6 +171,7 @@ const struct mount_kind mount_mirror = {
 
 const struct mount_kind mount_mirror_openless = {
     .operations = &openless_operations,
+    .is_quick = true,
     .open = open_mirror,
     .start = start_mirror,
     .open_again = open_mirror_again,

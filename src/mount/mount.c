@@ -15,6 +15,7 @@
  * directory whose mount process died before ("transport endpoint is not connected") is unmounted first.
  */
 #include "mount/mount_internal.h"
+#include "mount/queue.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -110,6 +111,7 @@ static int connect_node(struct mount *m, struct err *e)
         .via = WIRE_VIA_MOUNT,
         .timeout_ms = o->timeout_ms,
         .connections = (uint32_t)o->threads + CLIENT_SPARE,
+        .before_wait = queue_may_wait,
     };
     int r = client_new(&c, &m->client, e);
     if (r < 0)
@@ -246,6 +248,7 @@ static int serve(struct mount *m)
     fuse_loop_cfg_set_max_threads(config, (unsigned)m->options->threads);
     /* Ending and starting threads costs a data set of small files more than it saves. */
     fuse_loop_cfg_set_idle_threads(config, (unsigned)m->options->threads);
+    queue_start(fuse_session_fd(m->se), m->kind->is_quick);
     int r = fuse_session_loop_mt(m->se, config);
     fuse_loop_cfg_destroy(config);
     return r;

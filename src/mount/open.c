@@ -35,6 +35,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/queue.h"
 #include "mount/request.h"
 
 #include <fcntl.h>
@@ -266,6 +267,7 @@ static int try_open_reading(struct mount *m, struct node *n, struct handle *h, s
         stats_add(m->stats, STATS_UNASKED_OPENS, 1);
         return 0;
     }
+    queue_may_wait();
     int r = staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
     if (r == 0) {
         stats_add(m->stats, STATS_HERE_OPENS, 1);
@@ -292,6 +294,7 @@ static int open_reading(struct mount *m, struct node *n, struct handle *h, struc
 static int open_writing(struct mount *m, struct node *n, struct handle *h, enum staging_start start,
                         int flags, struct err *e)
 {
+    queue_may_wait();
     int r = staging_acquire(m, n, start, &h->staging, e);
     if (r == 0)
         choose_for_staging(m, n, h, (flags & O_ACCMODE) == O_RDWR);
@@ -331,6 +334,8 @@ static void handle_shut(struct mount *m, struct handle *h)
     struct client_file *file = h->file;
     struct node *n = h->node;
     struct warm_trash *trash = NULL;
+    if (h->staging)
+        queue_may_wait();
     lock_take(node_table_lock(m->nodes));
     if (!h->is_passthrough) {
         n->n_plain--;

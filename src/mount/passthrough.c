@@ -31,6 +31,7 @@
 #include "mount/passthrough.h"
 
 #include "base/log.h"
+#include "mount/queue.h"
 #include "mount/request.h"
 
 #include <linux/ioctl.h>
@@ -174,7 +175,7 @@ static ssize_t read_request(int fd, void *p, size_t n)
     if (survives_kills && made != p)
         memset(p, 0, n);
     made = p;
-    ssize_t got = read(fd, p, n);
+    ssize_t got = queue_read(fd, p, n);
     request_begin(p, got > 0 ? (size_t)got : 0);
     return got;
 }

@@ -1,0 +1,162 @@
+/*
+ * Leading (contract in queue.h). The file is read without waiting; threads that do not lead wait in epoll,
+ * where it is armed for one event (EPOLLONESHOT). Who gets the event leads, and arms it again to pass on,
+ * which wakes the next one if there is something to read already.
+ *
+ * Invariants:
+ *  1. The file is armed, or exactly one thread leads, or is about to have the event.
+ *  2. A leader passes on after any result of a read but that of a quick request.
+ *
+ * Failure modes: a thread that was cancelled while it led takes the lead with it; that is done to all threads
+ * at once, at the end.
+ */
+#include "mount/queue.h"
+
+#include "base/log.h"
+#include "base/macro.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define LOOK_NS   100000  /* how long for the next request */
+#define FAST_NS   1000000 /* QUEUE_PACE requests came within this */
+#define PAUSES    32      /* of the processor, between two looks */
+#define OPCODE_AT 4       /* struct fuse_in_header, as in request.h */
+
+/* Source: enum fuse_opcode, there. */
+enum { FORGET = 2, OPEN = 14, RELEASE = 18, BATCH_FORGET = 42 };
+
+static struct {
+    int fd, epoll; /* of /dev/fuse; a process has one mount */
+    bool is_on, is_quick, may_look;
+    struct queue_pace pace; /* the leader's */
+} queue;
+
+static _Thread_local bool leads;
+
+/* ---- pace ---- */
+
+void queue_pace_add(struct queue_pace *p, uint64_t now_ns)
+{
+    p->came_ns[p->next] = now_ns;
+    p->next = (p->next + 1) % QUEUE_PACE;
+}
+
+bool queue_pace_is_fast(const struct queue_pace *p, uint64_t now_ns)
+{
+    uint64_t oldest = p->came_ns[p->next];
+    return oldest > 0 && now_ns - oldest < FAST_NS;
+}
+
+/* ---- the lead ---- */
+
+static void pass_on(void)
+{
+    struct epoll_event e = {.events = EPOLLIN | EPOLLONESHOT};
+    leads = false;
+    int r = epoll_ctl(queue.epoll, EPOLL_CTL_MOD, queue.fd, &e);
+    assert(r == 0);
+    (void)r;
+}
+
+void queue_may_wait(void)
+{
+    if (leads)
+        pass_on();
+}
+
+/* 0, or -1 and errno: EINTR. */
+static int take_lead(void)
+{
+    struct epoll_event e;
+    int n = epoll_wait(queue.epoll, &e, 1, -1);
+    leads = n == 1;
+    return n == 1 ? 0 : -1;
+}
+
+static void pause_a_moment(void)
+{
+    for (int i = 0; i < PAUSES; i++) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+}
+
+/* As long as it is worth looking for it. */
+static ssize_t look(void *p, size_t n)
+{
+    uint64_t began_ns = sys->mono_ns();
+    bool is_fast = queue.may_look && queue_pace_is_fast(&queue.pace, began_ns);
+    ssize_t got;
+    while ((got = read(queue.fd, p, n)) < 0 && errno == EAGAIN && is_fast) {
+        pause_a_moment();
+        is_fast = sys->mono_ns() - began_ns < LOOK_NS;
+    }
+    return got;
+}
+
+static bool is_quick(const void *request, size_t n)
+{
+    uint32_t opcode;
+    if (!queue.is_quick || n < OPCODE_AT + sizeof(opcode))
+        return false;
+    memcpy(&opcode, (const uint8_t *)request + OPCODE_AT, sizeof(opcode));
+    return opcode == OPEN || opcode == RELEASE || opcode == FORGET || opcode == BATCH_FORGET;
+}
+
+static ssize_t read_alone(int fd, void *p, size_t n)
+{
+    ssize_t got;
+    while ((got = read(fd, p, n)) < 0 && errno == EAGAIN) { /* as a process before this one left it */
+        struct pollfd one = {.fd = fd, .events = POLLIN};
+        if (poll(&one, 1, -1) < 0)
+            return -1;
+    }
+    return got;
+}
+
+ssize_t queue_read(int fd, void *p, size_t n)
+{
+    if (!queue.is_on)
+        return read_alone(fd, p, n);
+    for (;;) {
+        if (!leads && take_lead() < 0)
+            return -1;
+        ssize_t got = look(p, n);
+        int error = errno;
+        if (got > 0)
+            queue_pace_add(&queue.pace, sys->mono_ns());
+        if (got <= 0 || !is_quick(p, (size_t)got))
+            pass_on();
+        errno = error;
+        if (got >= 0 || error != EAGAIN)
+            return got;
+    }
+}
+
+void queue_start(int fd, bool quick)
+{
+    struct epoll_event e = {.events = EPOLLIN | EPOLLONESHOT};
+    int flags = fcntl(fd, F_GETFL);
+    cpu_set_t cpus;
+    queue.epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (queue.epoll < 0 || epoll_ctl(queue.epoll, EPOLL_CTL_ADD, fd, &e) < 0 || flags < 0 ||
+        fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+        log_warn("mount", "every thread reads for itself: %s", err_text(-errno));
+        return;
+    }
+    queue.fd = fd;
+    queue.is_quick = quick;
+    queue.may_look = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && CPU_COUNT(&cpus) > 1;
+    queue.is_on = true;
+}

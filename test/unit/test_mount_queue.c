@@ -1,0 +1,167 @@
+/* layer: mount */
+/* threaded */
+/* Who reads the kernel's requests: each is read once, nobody who waits keeps another from being read, and the
+ * end reaches all. A pair of sockets that keep messages apart stands for /dev/fuse. */
+#include "mount/queue.h"
+
+#include "base/sys.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <cmocka.h>
+
+#define THREADS  6
+#define MESSAGES 20000
+enum { LOOKUP = 1, OPEN = 14, RELEASE = 18 };
+
+struct message {
+    uint32_t len, opcode;
+    uint64_t unique;
+};
+
+struct fixture {
+    int kernel, fd;
+    pthread_t threads[THREADS];
+    atomic_uint seen[MESSAGES];
+    atomic_uint n_seen, n_ended;
+    atomic_bool gate;    /* who waits goes on */
+    atomic_uint waiting; /* threads in wait_for_gate */
+};
+
+static void wait_for_gate(struct fixture *f)
+{
+    (void)atomic_fetch_add(&f->waiting, 1);
+    while (!atomic_load(&f->gate))
+        sys->sleep_ns(1000000);
+}
+
+/* A message whose number is a multiple of 1000 makes its thread wait, as OPEN of a file that is not kept. */
+static void serve(struct fixture *f, const struct message *x)
+{
+    if (x->unique % 1000 == 0) {
+        queue_may_wait();
+        wait_for_gate(f);
+    }
+    (void)atomic_fetch_add(&f->seen[x->unique], 1);
+    (void)atomic_fetch_add(&f->n_seen, 1);
+}
+
+static void *serve_main(void *arg)
+{
+    struct fixture *f = arg;
+    struct message x;
+    ssize_t n;
+    while ((n = queue_read(f->fd, &x, sizeof(x))) == (ssize_t)sizeof(x))
+        serve(f, &x);
+    (void)atomic_fetch_add(&f->n_ended, 1);
+    return NULL;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    f->kernel = pair[0];
+    f->fd = pair[1];
+    queue_start(f->fd, /* quick= */ true);
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&f->threads[i], NULL, serve_main, f), 0);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    atomic_store(&f->gate, true);
+    assert_int_equal(close(f->kernel), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(f->threads[i], NULL), 0);
+    assert_int_equal(atomic_load(&f->n_ended), THREADS);
+    (void)close(f->fd);
+    free(f);
+    return 0;
+}
+
+static void say(struct fixture *f, uint32_t opcode, uint64_t unique)
+{
+    struct message x = {.len = sizeof(x), .opcode = opcode, .unique = unique};
+    assert_int_equal(write(f->kernel, &x, sizeof(x)), sizeof(x));
+}
+
+static void wait_until_seen(struct fixture *f, unsigned n)
+{
+    for (int i = 0; i < 30000 && atomic_load(&f->n_seen) < n; i++)
+        sys->sleep_ns(1000000);
+    assert_int_equal(atomic_load(&f->n_seen), n);
+}
+
+/* Of many requests, quick ones and others, each is read once; also when they come one at a time. */
+static void test_each_is_read_once(void **state)
+{
+    struct fixture *f = *state;
+    static const uint32_t opcodes[] = {OPEN, RELEASE, LOOKUP};
+    atomic_store(&f->gate, true);
+    unsigned n = 0;
+    for (uint64_t i = 1; i < MESSAGES; i++) {
+        if (i % 97 == 0)
+            wait_until_seen(f, n);
+        say(f, opcodes[i % 3], i);
+        n++;
+    }
+    wait_until_seen(f, n);
+    for (uint64_t i = 1; i < MESSAGES; i++)
+        assert_int_equal(atomic_load(&f->seen[i]), 1);
+}
+
+/* A thread that waits while it serves has passed the lead on, whether it was told that its request may wait,
+ * as of a lookup, or said so itself. */
+static void test_who_waits_holds_up_nobody(void **state)
+{
+    struct fixture *f = *state;
+    unsigned n = 0;
+    for (uint64_t i = 1; i < THREADS; i++) /* one thread is left */
+        say(f, i % 2 ? OPEN : LOOKUP, 1000 * i);
+    for (uint64_t i = 1; i < 500; i++, n++)
+        say(f, OPEN, i);
+    wait_until_seen(f, n);
+    for (int i = 0; i < 30000 && atomic_load(&f->waiting) < THREADS - 1; i++)
+        sys->sleep_ns(1000000);
+    assert_int_equal(atomic_load(&f->waiting), THREADS - 1);
+    atomic_store(&f->gate, true);
+    wait_until_seen(f, n + THREADS - 1);
+}
+
+/* The next request is looked for when the last four came within a millisecond, by any clock. */
+static void test_pace(void **state)
+{
+    (void)state;
+    struct queue_pace p = {0};
+    uint64_t now = 5000000000ull;
+    assert_false(queue_pace_is_fast(&p, now));
+    for (int i = 0; i < QUEUE_PACE; i++) {
+        assert_false(queue_pace_is_fast(&p, now));
+        queue_pace_add(&p, now += 100000);
+    }
+    assert_true(queue_pace_is_fast(&p, now));
+    assert_true(queue_pace_is_fast(&p, now + 699999));
+    assert_false(queue_pace_is_fast(&p, now + 700000));
+    queue_pace_add(&p, now + 5000000);
+    assert_false(queue_pace_is_fast(&p, now + 5000000));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_each_is_read_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_who_waits_holds_up_nobody, setup, teardown),
+        cmocka_unit_test(test_pace),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

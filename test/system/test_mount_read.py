@@ -351,9 +351,12 @@ def test_the_second_pass_asks_the_origin_nothing(bucket, mount):
 
     read_all()
     node = bucket.node
-    before = sum(map(len, bodies.values()))
-    # Counted when the request has ended, which may be after its bytes were passed on.
-    harness.wait_until(lambda: node.metric("forebay_origin_read_bytes_total", bucket=bucket.name) == before, 5, "all counted")
+    size = sum(map(len, bodies.values()))
+    # Counted when the request has ended, which may be after its bytes were passed on. On a busy machine a request may have been
+    # sent twice.
+    harness.wait_until(lambda: node.metric("forebay_origin_read_bytes_total", bucket=bucket.name) >= size, 60, "all counted")
+    before = node.metric("forebay_origin_read_bytes_total", bucket=bucket.name)
+    assert before < 1.1 * size
     gets = node.metric("forebay_origin_requests_total", bucket=bucket.name, op="get")
     read_all()
     assert node.metric("forebay_origin_read_bytes_total", bucket=bucket.name) == before

@@ -84,3 +84,25 @@ def test_long_tests_are_collected_when_asked_for():
         return "test_a_million_entries" in done.stdout
 
     assert not collected() and collected(FOREBAY_SOAK="1")
+
+
+def named_tests(page):
+    """(row, file, name or None) of every test that a row of the table names."""
+    for row in re.findall(r"(?m)^\|[^|]*\|(.*)\|$", page):
+        file = None
+        for kind, base, rest, bare in re.findall(r"\b([SU])/(\w+)((?:\.\w+)?)|(?<![\w/.\"-])(\.?[a-z]\w*_\w+)", row):
+            if base:
+                file = ROOT / ("test/system" if kind == "S" else "test/unit") / (base + (".py" if kind == "S" else ".c"))
+                yield row, file, rest.lstrip(".")
+            elif file and bare.lstrip(".").startswith("test_"):
+                yield row, file, bare.lstrip(".")
+
+
+def test_every_test_that_the_documents_name_exists():
+    """docs/TESTS.md says which test holds a promise: a name that no file has would promise for nobody."""
+    named = list(named_tests((ROOT / "docs/TESTS.md").read_text()))
+    assert len(named) > 100
+    for row, file, name in named:
+        assert file.exists(), f"{file.name}: {row}"
+        found = re.search(r"\b" + re.escape(name.removesuffix("_")), file.read_text())
+        assert not name or found, f"{file.name} has no {name}: {row}"

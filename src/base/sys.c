@@ -86,6 +86,11 @@ static int real_sync_file_range(int fd, uint64_t offset, uint64_t n, unsigned fl
     return CALL(sync_file_range(fd, (off_t)offset, (off_t)n, flags));
 }
 
+static int real_fadvise(int fd, uint64_t offset, uint64_t n, int advice)
+{
+    return -posix_fadvise(fd, (off_t)offset, (off_t)n, advice);
+}
+
 static int real_fstat(int fd, struct stat *ret)
 {
     return CALL(fstat(fd, ret));
@@ -187,6 +192,7 @@ const struct sys sys_real = {
     .fdatasync = real_fdatasync,
     .syncfs = real_syncfs,
     .sync_file_range = real_sync_file_range,
+    .fadvise = real_fadvise,
     .fstat = real_fstat,
     .stat = real_stat,
     .rename = real_rename,

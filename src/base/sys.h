@@ -25,6 +25,7 @@ struct sys {
     int (*fdatasync)(int fd);
     int (*syncfs)(int fd);
     int (*sync_file_range)(int fd, uint64_t offset, uint64_t n, unsigned flags);
+    int (*fadvise)(int fd, uint64_t offset, uint64_t n, int advice);
     int (*fstat)(int fd, struct stat *ret);
     int (*stat)(const char *path, struct stat *ret);
     int (*rename)(const char *from, const char *to);

@@ -13,9 +13,12 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <unistd.h>
 
 #define PIECE_BYTES (1 * MIB)
 #define PATH_BYTES  4096
+#define PART_BYTES  22 /* ".01234567.forebay-part" */
 
 struct get_options {
     struct command_node node;
@@ -137,40 +140,94 @@ int cmd_cat(int argc, char **argv)
 
 /* ---- get ---- */
 
+/* A file without a name in the target's directory: nothing stays of a get that is killed. Negative where the
+ * file system has none, or where it could not get a name later. */
+static int open_nameless(const char *target)
+{
+    char directory[PATH_BYTES];
+    const char *slash = strrchr(target, '/');
+    if (access("/proc/self/fd", X_OK) < 0)
+        return -errno;
+    (void)snprintf(directory, sizeof(directory), "%.*s", slash ? (int)(slash - target) + 1 : 1,
+                   slash ? target : ".");
+    return sys->open(directory, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644);
+}
+
+static int give_name(int fd, const char *name)
+{
+    char self[32];
+    (void)snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+}
+
+/* The name beside the target that its bytes have until all are there. Two gets of one target, and of a key
+ * that ends like this, have files of their own; a long name is cut, so that any name can be fetched. */
+static int part_name(const char *target, char ret[PATH_BYTES], struct err *e)
+{
+    const char *slash = strrchr(target, '/');
+    size_t at = slash ? (size_t)(slash - target) + 1 : 0;
+    size_t keep = at + MIN(strlen(target + at), (size_t)NAME_MAX - PART_BYTES);
+    uint32_t tag;
+    sys->random(&tag, sizeof(tag));
+    if ((size_t)snprintf(ret, PATH_BYTES, "%.*s.%08" PRIx32 ".forebay-part", (int)keep, target, tag) >=
+        PATH_BYTES)
+        return err_set(e, -ENAMETOOLONG, "%s", target);
+    return 0;
+}
+
 /* Into a new file beside the target, which then gets its name. close(2) is where NFS and mounts tell. */
 static int get_beside(struct client_file *f, const char *target, uint64_t size, struct progress *p,
                       struct err *e)
 {
     char part[PATH_BYTES];
-    uint32_t tag; /* two gets of one target, and of a key that ends like this, have files of their own */
-    sys->random(&tag, sizeof(tag));
-    if ((size_t)snprintf(part, sizeof(part), "%s.%08" PRIx32 ".forebay-part", target, tag) >= sizeof(part))
-        return err_set(e, -ENAMETOOLONG, "%s", target);
-    _cleanup_close_ int fd = sys->open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    int r = part_name(target, part, e);
+    if (r < 0)
+        return r;
+    _cleanup_close_ int fd = open_nameless(target);
+    bool has_name = fd < 0;
+    if (has_name)
+        fd = sys->open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0)
         return err_errno(e, fd, "create %s", part);
-    int r = copy_out(f, fd, 0, size, p, e);
+    r = copy_out(f, fd, 0, size, p, e);
+    if (r == 0 && !has_name) {
+        r = give_name(fd, part);
+        has_name = r == 0;
+        if (r < 0)
+            r = err_errno(e, r, "create %s", part);
+    }
     int k = sys->close(TAKE_FD(fd));
     if (r == 0 && k < 0)
         r = err_errno(e, k, "write %s", part);
     if (r == 0 && (r = sys->rename(part, target)) < 0)
         r = err_errno(e, r, "rename %s", part);
-    if (r < 0)
+    if (r < 0 && has_name)
         (void)sys->unlink(part);
     return r;
+}
+
+/* /dev/stdout and the like: a name of a descriptor, whatever that is of. */
+static bool is_descriptor(const char *target)
+{
+    static const char proc[] = "/proc/";
+    char to[sizeof(proc) - 1];
+    return readlink(target, to, sizeof(to)) == (ssize_t)sizeof(to) && memcmp(to, proc, sizeof(to)) == 0;
 }
 
 /* A device or a pipe is written to, and stays what it is. */
 static bool is_written_in_place(const char *target)
 {
     struct stat st;
-    return sys->stat(target, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+    return is_descriptor(target) ||
+           (sys->stat(target, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode));
 }
 
 static int get_in_place(struct client_file *f, const char *target, uint64_t size, struct progress *p,
                         struct err *e)
 {
-    _cleanup_close_ int fd = sys->open(target, O_WRONLY | O_CLOEXEC, 0);
+    struct stat st;
+    bool is_file = sys->stat(target, &st) == 0 && S_ISREG(st.st_mode); /* of a descriptor: behind its end */
+    _cleanup_close_ int fd = sys->open(target, O_WRONLY | O_CLOEXEC | (is_file ? O_APPEND : 0), 0);
     if (fd < 0)
         return err_errno(e, fd, "open %s", target);
     int r = copy_out(f, fd, 0, size, p, e);

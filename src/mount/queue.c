@@ -36,6 +36,8 @@ enum { FORGET = 2, OPEN = 14, RELEASE = 18, BATCH_FORGET = 42 };
 static struct {
     int fd, epoll; /* of /dev/fuse; a process has one mount */
     bool is_on, is_quick, may_look;
+    _Atomic uint64_t
+        turns; /* counted by who passes on, read by who takes over: what one wrote the other sees */
     struct queue_pace pace; /* the leader's */
 } queue;
 
@@ -61,6 +63,7 @@ static void pass_on(void)
 {
     struct epoll_event e = {.events = EPOLLIN | EPOLLONESHOT};
     leads = false;
+    (void)atomic_fetch_add(&queue.turns, 1);
     int r = epoll_ctl(queue.epoll, EPOLL_CTL_MOD, queue.fd, &e);
     assert(r == 0);
     (void)r;
@@ -78,6 +81,7 @@ static int take_lead(void)
     struct epoll_event e;
     int n = epoll_wait(queue.epoll, &e, 1, -1);
     leads = n == 1;
+    (void)atomic_load(&queue.turns);
     return n == 1 ? 0 : -1;
 }
 

@@ -44,7 +44,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     assert(s);
     s->magic = OBJECT_SERVICE_MAGIC;
     s->config = *config;
-    s->doubted_before_ns = store_lost_power(config->store) ? sys->real_ns() : 0;
+    s->doubted_before_ns = store_doubted_before_ns(config->store);
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
     lock_init(&s->quota_lock, LOCK_OBJECT);

@@ -76,10 +76,7 @@ static int serve_one(struct channel *c, struct buf *body, struct arena *a)
         r = r < 0 ? r : buf_append(&out, e.text, n);
         assert(r == 0);
     }
-    r = wire_send(c->far, h.op, WIRE_FLAG_REPLY, h.request_id, status, buf_view(&out), pass_fd);
-    if (pass_fd >= 0 && h.op == WIRE_OP_OPEN)
-        reader_passed(c->session, rep);
-    return r;
+    return wire_send(c->far, h.op, WIRE_FLAG_REPLY, h.request_id, status, buf_view(&out), pass_fd);
 }
 
 static void *channel_main(void *arg)
@@ -245,5 +242,7 @@ int route_loop_call(struct route_loop *l, struct object_session *ses, uint32_t o
     assert(r == 0); /* it was decoded once */
     *(int *)rep = fd;
     settle_fds(ses, op, req, rep);
+    if (op == WIRE_OP_OPEN)
+        reader_passed(ses, rep); /* the far end's is not needed any more */
     return 0;
 }

@@ -15,7 +15,9 @@
  * former's is written, the latter's has no name any more.
  *
  * Failure modes: without a free descriptor the one that the clock would close next is closed and opening is
- * tried once more; then extent_use says -EMFILE. A file that is gone gives -ENOENT.
+ * tried once more; then extent_use says -EMFILE. A file that is gone gives -ENOENT. Where the file system has
+ * become read-only, as ext4 does after an error, files are opened for reading alone: what is there is served,
+ * and writes fail.
  */
 #include "base/log.h"
 #include "base/sys.h"
@@ -86,16 +88,21 @@ static void close_one_over(struct store *s, size_t max)
 
 /* ---- opening and closing ---- */
 
+static int open_file(const char *path, bool read_only)
+{
+    int fd = read_only ? -EROFS : sys->open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);
+    return fd == -EROFS ? sys->open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0) : fd;
+}
+
 int descriptors_open(struct extent *x)
 {
     char path[DISK_PATH_MAX];
     disk_extent_path(x->disk, x->id, path);
-    int flags = (x->store->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW;
-    int fd = sys->open(path, flags, 0);
+    int fd = open_file(path, x->store->read_only);
     if (fd != -EMFILE && fd != -ENFILE)
         return fd;
     close_one_over(x->store, 0);
-    return sys->open(path, flags, 0);
+    return open_file(path, x->store->read_only);
 }
 
 void descriptors_add(struct extent *x, int fd, bool in_use)

@@ -213,8 +213,11 @@ static int open_files(struct disk *d, const struct format_disk *mark, struct err
     d->id = mark->id;
     d->was_clean = mark->clean;
     d->same_boot = strcmp(mark->boot, here) == 0;
+    int r = recover_doubts(d, e);
+    if (r < 0)
+        return err_prefix(e, r, "index");
     if (!d->store->read_only) {
-        int r = write_mark(d, /* clean= */ false);
+        r = write_mark(d, /* clean= */ false);
         if (r < 0)
             return err_errno(e, r, "write the mark");
         (void)snprintf(path, sizeof(path), "%s/extents", d->path);

@@ -13,7 +13,10 @@
 #include "base/sys.h"
 #include "store/store_internal.h"
 
+#include <fcntl.h>
 #include <string.h>
+
+#define FORGET_BYTES (2 * MIB) /* the kernel may keep pages in pieces as large */
 
 static uint64_t block_bytes(const struct extent *x, uint32_t block)
 {
@@ -58,6 +61,18 @@ int extent_block_crc(struct extent *x, uint32_t block, uint32_t *ret_crc)
     return 0;
 }
 
+/* After a flush that failed the page cache has the bytes that the disk has not: comparing those would vouch
+ * for what is gone as soon as they leave memory. What a process has mapped stays. */
+static void forget_suspect_pages(struct extent *x, int fd, uint32_t block)
+{
+    lock_take(&x->lock);
+    bool suspect = extent_range_is_suspect_locked(x, block, 1);
+    lock_drop(&x->lock);
+    if (suspect)
+        (void)sys->fadvise(fd, ALIGN_DOWN((uint64_t)block * STORE_BLOCK_BYTES, FORGET_BYTES), FORGET_BYTES,
+                           POSIX_FADV_DONTNEED);
+}
+
 /* -ENOENT when the block is missing, ERR_CORRUPT when its bytes or its checksum are not there or differ,
  * -EMFILE and -ENFILE when nothing can be said. */
 static int compare(struct extent *x, uint32_t block, char *buf)
@@ -69,6 +84,7 @@ static int compare(struct extent *x, uint32_t block, char *buf)
     uint64_t n = block_bytes(x, block);
     int fd = r == 0 ? extent_use(x) : r;
     if (fd >= 0) {
+        forget_suspect_pages(x, fd, block);
         r = sys_pread_all(fd, buf, n, (uint64_t)block * STORE_BLOCK_BYTES);
         extent_leave(x);
     } else if (fd == -EMFILE || fd == -ENFILE) {

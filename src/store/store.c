@@ -369,12 +369,12 @@ int store_drop_if_gone(struct store *s, struct slice key, struct disk *d, struct
     return code;
 }
 
-bool store_lost_power(const struct store *s)
+uint64_t store_doubted_before_ns(const struct store *s)
 {
+    uint64_t last = 0;
     for (size_t i = 0; i < s->n_disks; i++)
-        if (!s->disks[i].was_clean && !s->disks[i].same_boot)
-            return true;
-    return false;
+        last = MAX(last, s->disks[i].doubted_before_ns);
+    return last;
 }
 
 #define PREFIX_PAGE 256

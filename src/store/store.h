@@ -46,9 +46,9 @@ struct store_config {
 
 /* Opens all disks; recovers what an unclean stop left. A disk that cannot be opened is an error naming it. */
 int store_open(const struct store_config *config, struct store **ret, struct err *e);
-/* Whether a disk was not stopped cleanly and the machine was started anew since: what had died last, and was
- * not flushed yet, may be there again. */
-bool store_lost_power(const struct store *s);
+/* Real time of the last start before which a disk was not stopped cleanly and the machine was started anew:
+ * what had died last, and was not flushed yet, may be there again, for ever. 0: never. */
+uint64_t store_doubted_before_ns(const struct store *s);
 /* Clean stop: flushes, commits the epoch, marks each disk clean. All extents must have been released. */
 void store_close(struct store *s);
 DEFINE_CLEANUP(struct store, store_close)

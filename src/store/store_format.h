@@ -34,6 +34,7 @@
  *     'm' "count"                count record: always the sums over the entry records, because each commit
  *                                that changes those writes it too
  *     'm' "hard"                 count record: likewise, of allocated bytes and number of the hard records
+ *     'm' "doubt"                le64: real time in ns of the start after the last power loss
  *
  * Entry record, version 1
  *

@@ -163,6 +163,7 @@ struct disk {
     struct id128 id;
     uint64_t limit_bytes, weight;
     bool was_clean, same_boot;
+    uint64_t doubted_before_ns; /* real time of the start after the last power loss; 0: there was none */
     struct kv *kv;
     int dir_fd;
     bool made_dirs[256]; /* atomic */
@@ -426,6 +427,8 @@ int flush_commit_epoch(struct disk *d, const struct format_epoch *epoch, struct 
 /* ---- store_recover.c ---- */
 
 int recover_disk(struct disk *d, struct err *e);
+/* Notes a power loss in the index, for all starts to come; before the mark forgets the boot. */
+int recover_doubts(struct disk *d, struct err *e);
 int recover_sets(struct store *s, struct err *e);
 /* Counts and (repair) removes files that nothing names. -ECANCELED when the disk is being stopped. */
 int recover_orphans(struct disk *d, bool repair, uint64_t *ret_files, uint64_t *ret_bytes);

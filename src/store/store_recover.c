@@ -44,6 +44,25 @@ static int load_counts(struct disk *d, struct err *e)
     return 0;
 }
 
+int recover_doubts(struct disk *d, struct err *e)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(16);
+    char value[8];
+    int r = get_record(d, SLICE_LIT("mdoubt"), &b, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    for (size_t i = 0; r == 0 && i < MIN(b.n, sizeof(value)); i++)
+        d->doubted_before_ns |= (uint64_t)(uint8_t)b.p[i] << (8 * i);
+    if (d->was_clean || d->same_boot || d->store->read_only)
+        return 0;
+    d->doubted_before_ns = sys->real_ns();
+    for (size_t i = 0; i < sizeof(value); i++)
+        value[i] = (char)(d->doubted_before_ns >> (8 * i));
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+    kv_txn_put_plain(t, SLICE_LIT("mdoubt"), slice_of(value, sizeof(value)));
+    return kv_txn_commit(t, KV_DURABLE, e);
+}
+
 /* Deletes the chunk records of a staged extent that never became an entry. */
 static int delete_chunks(struct disk *d, struct id128 id, struct kv_txn *t, struct err *e)
 {

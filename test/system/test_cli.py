@@ -285,6 +285,19 @@ def start(bucket, *arguments, **more):
                             env={**os.environ, **bucket.node.env, "FOREBAY_SOCKET": str(bucket.node.socket_path)}, **more)
 
 
+def has_open_below(pid, directory):
+    """Whether the process has a file open in this directory, also one without a name."""
+    def leads_to(fd):
+        try:
+            return os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError:  # closed meanwhile
+            return ""
+    try:
+        return any(leads_to(fd).startswith(f"{directory}/") for fd in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:  # it has ended
+        return False
+
+
 def test_gets_of_one_target_at_once(bucket, tmp_path):
     """Processes that get one object into one file, as the ranks of a training job do, do not write into each other's bytes."""
     data = harness.random_bytes(32 * MIB + 11)
@@ -305,6 +318,44 @@ def test_get_into_a_pipe(bucket, tmp_path):
     assert (tmp_path / "pipe").is_fifo()
     assert os.read(reader, 100) == b"through the pipe"
     os.close(reader)
+
+
+def test_get_into_a_descriptor(bucket, tmp_path):
+    """A link that leads to a descriptor, as /dev/stdout does, stays a link: the bytes go behind what the file holds that it is of."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=b"second")
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
+    (tmp_path / "out").write_bytes(b"first ")
+    with open(tmp_path / "out", "ab") as out:
+        done = start(bucket, "get", "-q", f"{bucket.name}/k", tmp_path / "stdout", stdout=out)
+        said = done.communicate(timeout=60)[1]
+    assert done.returncode == 0, said
+    assert (tmp_path / "stdout").is_symlink()
+    assert (tmp_path / "out").read_bytes() == b"first second"
+
+
+def test_get_of_a_long_name(bucket, tmp_path):
+    """What a directory can hold can be fetched: also a name of 255 bytes, beside which no longer one fits."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="d/" + "n" * 255, Body=b"long")
+    bucket.node.cli("get", "-q", f"{bucket.name}/d/{'n' * 255}", tmp_path / ("n" * 255))
+    bucket.node.cli("get", "-q", "-r", f"{bucket.name}/d/", tmp_path / "tree")
+    assert read_tree(tmp_path) == {"n" * 255: b"long", "tree/" + "n" * 255: b"long"}
+
+
+def test_get_that_is_killed(bucket, tmp_path):
+    """Nothing stays of a get that is killed, however often: its file has no name before it is whole."""
+    try:
+        os.close(os.open(tmp_path, os.O_WRONLY | os.O_TMPFILE))
+    except OSError as error:
+        pytest.skip(f"needs files without names: {error.strerror}")
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=harness.random_bytes(256 * MIB))
+    for _ in range(3):
+        one = start(bucket, "get", "-q", f"{bucket.name}/k", tmp_path / "k")
+        while one.poll() is None and not has_open_below(one.pid, tmp_path):
+            pass
+        one.kill()
+        one.communicate(timeout=60)
+        assert one.returncode == -9
+        assert read_tree(tmp_path) == {}
 
 
 def test_output_that_cannot_be_written(bucket):

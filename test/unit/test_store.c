@@ -534,6 +534,33 @@ static void test_no_descriptor_is_left(void **state)
         extent_unref(x[i]);
 }
 
+static int open_read_only(const char *path, int flags, mode_t mode)
+{
+    return (flags & O_ACCMODE) == O_RDONLY ? sys_real.open(path, flags, mode) : -EROFS;
+}
+
+/* The disk's file system has become read-only: what it has is still read, and nothing is filled. */
+static void test_read_only_file_system(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *x = NULL;
+    put(f->s, "k", 1, 2 * MIB);
+    assert_int_equal(store_find(f->s, SLICE_LIT("k"), &x), 0);
+    extent_block_dropped(x, 1, "test");
+    f->s->fds_max = 0;
+    put(f->s, "other", 2, 100);
+    assert_true(x->fd_uses & FD_CLOSED);
+    const struct sys *before = sys;
+    struct sys table = *sys;
+    table.open = open_read_only;
+    sys = &table;
+    assert_int_equal(check_run(x, 1, 0, MIB), MIB);
+    assert_true(fill_range(x, 1, MIB, MIB) < 0);
+    sys = before;
+    assert_int_equal(extent_present_run(x, MIB, MIB), 0);
+    extent_unref(x);
+}
+
 #define TEST(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
 
 int main(void)
@@ -558,6 +585,7 @@ int main(void)
         TEST(test_removed_without_a_descriptor),
         TEST(test_filled_again_without_a_descriptor),
         TEST(test_no_descriptor_is_left),
+        TEST(test_read_only_file_system),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -264,6 +264,28 @@ static void test_orphans_after_power_loss(void **state)
     assert_true(is_whole(f->s, "k", 1, 100));
 }
 
+/* A power loss is remembered: what it brought back is there until somebody asks for it, after however many
+ * clean stops. */
+static void test_power_loss_is_remembered(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(store_doubted_before_ns(f->s), 0);
+    fixture_abandon(f);
+    fixture_open(f);
+    assert_int_equal(store_doubted_before_ns(f->s), 0); /* a mere kill */
+    fixture_abandon(f);
+    pretend_reboot(f);
+    fixture_open(f);
+    uint64_t doubted_ns = store_doubted_before_ns(f->s);
+    assert_true(doubted_ns > 0);
+    fixture_abandon(f);
+    fixture_open(f);
+    assert_int_equal(store_doubted_before_ns(f->s), doubted_ns);
+    fixture_close(f);
+    fixture_open(f);
+    assert_int_equal(store_doubted_before_ns(f->s), doubted_ns);
+}
+
 /* When the disk reports that it lost writes, what was written since the last flush is verified before it is
  * served. */
 static void test_failed_flush_is_distrusted(void **state)
@@ -294,6 +316,40 @@ static void test_failed_flush_is_distrusted(void **state)
     assert_int_equal(suspects(f, "kept"), 2); /* a clean stop does not make it trustworthy */
     assert_true(is_whole(f->s, "kept", 3, 2 * MIB));
     assert_false(is_whole(f->s, "lost", 2, 2 * MIB));
+}
+
+/* What the disk has below the page cache: not the bytes that were written. */
+static int forget_pages(int fd, uint64_t offset, uint64_t n, int advice)
+{
+    assert_true(n >= MIB && advice == POSIX_FADV_DONTNEED);
+    assert_int_equal(pwrite(fd, "stale", 5, (off_t)offset), 5);
+    return 0;
+}
+
+/* The comparison is with the bytes of the disk: those in memory are right, and are gone when memory is short.
+ * Seen to fail without forget_suspect_pages. */
+static void test_lost_pages_do_not_vouch(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *x = NULL;
+    put(f->s, "fine", 1, 100);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    put(f->s, "lost", 2, 2 * MIB);
+    assert_int_equal(store_find(f->s, SLICE_LIT("lost"), &x), 0);
+    fault_sys_start();
+    fault_sys_arm(FAULT_SYNCFS, 1, EIO, FAULT_ONCE);
+    assert_int_equal(store_flush(f->s, NULL), -EIO);
+    fault_sys_disarm();
+    fault_sys_stop();
+    const struct sys *before = sys;
+    struct sys table = *sys;
+    table.fadvise = forget_pages;
+    sys = &table;
+    assert_int_equal(check_run(x, 2, 0, MIB), 0);
+    assert_true(is_whole(f->s, "fine", 1, 100)); /* nothing is forgotten of what is not suspect */
+    extent_unref(x);
+    fixture_abandon(f);
+    sys = before;
 }
 
 /* The same for what nobody could find yet: a block that is half written meanwhile, and a staged extent. */
@@ -403,7 +459,9 @@ int main(void)
         TEST(test_missing_and_short_files),
         TEST(test_unfinished_files_are_removed),
         TEST(test_orphans_after_power_loss),
+        TEST(test_power_loss_is_remembered),
         TEST(test_failed_flush_is_distrusted),
+        TEST(test_lost_pages_do_not_vouch),
         TEST(test_failed_flush_of_unfinished),
         TEST(test_damaged_records),
         TEST(test_kill_during_fills),

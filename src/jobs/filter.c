@@ -5,6 +5,11 @@
 
 #include <regex.h>
 
+/* glibc compiles by recursion, into memory that repetitions multiply, and a thread's stack may be 256 KiB. */
+#define REGEX_MAX_BYTES 1024
+#define REGEX_DEPTH_MAX 32
+#define REGEX_ATOMS_MAX 512
+
 struct filter {
     const struct job_spec *spec;
     bool has_regex;
@@ -87,6 +92,85 @@ static int parse_date(const char *name, const char *text, uint64_t *ret, struct 
     return 0;
 }
 
+/* How often the repetition at text[at] ('+' or '{') puts what stands before it; where it ends. */
+static uint64_t repetition(struct slice text, size_t at, size_t *ret_end)
+{
+    uint64_t v = 0, most = 1;
+    size_t i = at + 1;
+    *ret_end = i;
+    if (text.p[at] == '+') /* "a+" becomes "aa*" */
+        return 2;
+    for (; i < text.n && text.p[i] != '}'; i++) {
+        bool digit = text.p[i] >= '0' && text.p[i] <= '9';
+        v = digit ? MIN(v * 10 + (uint64_t)(text.p[i] - '0'), (uint64_t)UINT16_MAX) : 0;
+        most = MAX(most, v);
+    }
+    *ret_end = MIN(i + 1, text.n);
+    return most + 1; /* "a{3,}" becomes "aaaa*" */
+}
+
+/* Behind the set that begins at text[at]. */
+static size_t behind_set(struct slice text, size_t at)
+{
+    size_t i = at + 1;
+    i += i < text.n && text.p[i] == '^';
+    i += i < text.n && text.p[i] == ']';
+    while (i < text.n && text.p[i] != ']') {
+        char kind = text.p[i] == '[' && i + 1 < text.n ? text.p[i + 1] : '\0';
+        i++;
+        if (kind != ':' && kind != '.' && kind != '=')
+            continue;
+        for (i++; i + 1 < text.n && !(text.p[i] == kind && text.p[i + 1] == ']'); i++)
+            ;
+        i += 2;
+    }
+    return MIN(i + 1, text.n);
+}
+
+/* Whether the expression may be given to regcomp: no deeper and, with its repetitions written out, no longer
+ * than the limits above. References back would make matching take time without bound. */
+static int check_regex(struct slice text, struct err *e)
+{
+    uint64_t sums[REGEX_DEPTH_MAX + 1] = {0}, last = 0;
+    size_t depth = 0;
+    bool too_large = text.n > REGEX_MAX_BYTES;
+    for (size_t i = 0; i < text.n && !too_large;) {
+        char c = text.p[i];
+        size_t end = i + 1;
+        uint64_t was = last;
+        if (c == '(') {
+            too_large = ++depth > REGEX_DEPTH_MAX;
+            if (!too_large)
+                sums[depth] = 0;
+            last = 0;
+        } else if (c == ')' && depth > 0) {
+            last = sums[depth--] + 1;
+            sums[depth] += last;
+        } else if (c == '+' || c == '{') {
+            last = MAX(was, (uint64_t)1) * repetition(text, i, &end);
+            sums[depth] += last - was;
+        } else {
+            if (c == '\\' && end < text.n) {
+                if (text.p[end] >= '1' && text.p[end] <= '9')
+                    return err_set(e, ERR_BAD_OPTION, "--regex: references back, as \\1, are not possible");
+                end++;
+            } else if (c == '[') {
+                end = behind_set(text, i);
+            }
+            last = c == '*' || c == '?' ? was + 1 : 1;
+            sums[depth] += c == '*' || c == '?' ? 1 : last;
+        }
+        too_large = too_large || sums[depth] > REGEX_ATOMS_MAX;
+        i = end;
+    }
+    if (too_large)
+        return err_set(e, ERR_BAD_OPTION,
+                       "--regex: too large: at most %d bytes, %d levels of parentheses, and %d characters "
+                       "with the repetitions written out",
+                       REGEX_MAX_BYTES, REGEX_DEPTH_MAX, REGEX_ATOMS_MAX);
+    return 0;
+}
+
 int filter_open(const struct job_spec *s, struct filter **ret, struct err *e)
 {
     _cleanup_(filter_freep) struct filter *f = calloc(1, sizeof(*f));
@@ -100,6 +184,9 @@ int filter_open(const struct job_spec *s, struct filter **ret, struct err *e)
     if (s->max_size > 0 && s->max_size < s->min_size)
         return err_set(e, ERR_BAD_OPTION, "--max-size: below --min-size, nothing would match");
     if (s->regex && s->regex[0]) {
+        r = check_regex(slice_str(s->regex), e);
+        if (r < 0)
+            return r;
         int k = regcomp(&f->regex, s->regex, REG_EXTENDED | REG_NOSUB);
         if (k != 0) {
             char why[128];

@@ -22,6 +22,7 @@
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #define CHUNK_LINE_MAX_BYTES 1024
 #define TRAILER_MAX_BYTES    8192
@@ -329,7 +330,18 @@ int http_conn_read_all(struct http_conn *c, struct buf *b)
     }
 }
 
-bool http_conn_drop_body(struct http_conn *c)
+/* Shortens the socket's wait for bytes; *ret has the former one. False: it stays as it is. */
+static bool shorten_wait(int fd, struct timeval *ret)
+{
+    const struct timeval brief = {.tv_usec = HTTP_HUSH_MS * 1000};
+    socklen_t n = sizeof(*ret);
+    if (getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, ret, &n) < 0)
+        return false;
+    bool longer = ret->tv_sec > 0 || ret->tv_usec == 0 || ret->tv_usec > brief.tv_usec;
+    return longer && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &brief, sizeof(brief)) == 0;
+}
+
+static bool drop_body(struct http_conn *c)
 {
     char part[4096];
     uint64_t dropped = 0, end_ms = sys_mono_ms() + HTTP_DRAIN_MS;
@@ -340,4 +352,16 @@ bool http_conn_drop_body(struct http_conn *c)
             return false;
     }
     return !c->body_failed;
+}
+
+bool http_conn_drop_body(struct http_conn *c)
+{
+    struct timeval kept;
+    if (c->body == HTTP_BODY_NONE)
+        return !c->body_failed;
+    bool shortened = shorten_wait(c->stream.fd, &kept);
+    bool whole = drop_body(c);
+    if (shortened) /* cannot fail: the same value was there before */
+        (void)setsockopt(c->stream.fd, SOL_SOCKET, SO_RCVTIMEO, &kept, sizeof(kept));
+    return whole;
 }

@@ -14,6 +14,7 @@
                 */
 
 #define HTTP_DRAIN_MS 5000  /* and no longer: who dribbles shall not hold a thread */
+#define HTTP_HUSH_MS  500   /* nor who says nothing at all: what belongs to a request was sent with it */
 #define HTTP_WHOLE_MS 60000 /* for a body that is read as a whole */
 
 enum http_body {

@@ -117,6 +117,16 @@ static void put_end(struct s3_request *r, struct slice value)
     reply_header(r, "x-forebay-expires", slice_str(text));
 }
 
+/* Clients of the wire protocol may write any line: one that is no header of an object, as Content-Length or
+ * Set-Cookie, or that ends the line, does not get into the head. */
+static bool may_be_shown(struct slice name)
+{
+    for (size_t i = 0; i < name.n; i++)
+        if ((unsigned char)name.p[i] <= ' ' || name.p[i] == 0x7f)
+            return false;
+    return put_is_kept(name);
+}
+
 static void put_meta(struct s3_request *r, struct slice meta)
 {
     while (meta.n) {
@@ -130,7 +140,7 @@ static void put_meta(struct s3_request *r, struct slice meta)
         else if (slice_eq_str(name, META_TAGS))
             reply_header(r, "x-amz-tagging-count",
                          slice_str(arena_printf(r->arena, "%zu", tags_count(slice_trim(value)))));
-        else if (name.n && !override(r, name).p)
+        else if (may_be_shown(name) && !override(r, name).p)
             reply_header(r, arena_str(r->arena, name), slice_trim(value));
     }
 }

@@ -41,7 +41,7 @@ static const struct {
     {"x-amz-write-offset-bytes", NULL},
 };
 
-static bool is_kept(struct slice name)
+bool put_is_kept(struct slice name)
 {
     const struct slice prefix = SLICE_LIT("x-amz-meta-");
 
@@ -138,7 +138,7 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
     for (size_t i = 0; i < r->http->n_headers; i++) {
         struct slice name = r->http->headers[i].name, value = r->http->headers[i].value;
 
-        if (!is_kept(name))
+        if (!put_is_kept(name))
             continue;
         if (meta_is_ours(name))
             return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, META_TAGS " is reserved: use x-amz-tagging");

@@ -179,6 +179,8 @@ void reply_count(struct s3 *s3, enum s3_op op, int status, uint64_t started_ns);
 
 /* ---- put.c ---- */
 
+/* Whether a header of this name is kept with an object. */
+bool put_is_kept(struct slice name);
 /* Content type and "name: value\n" lines of the request's headers that are kept with an object, in the arena.
  * Also refuses headers that ask for what is not there. */
 enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta);

@@ -208,6 +208,20 @@ def test_bodies_that_dribble_hold_no_threads(new_node):
             thread.join()
 
 
+def test_bodies_that_never_come_hold_no_threads(new_node):
+    """Nobody who has not signed keeps a thread by announcing a body and sending none of it."""
+    node = new_node(threads="4")
+    host, port = urllib.parse.urlsplit(node.endpoint).netloc.split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            connection.sendall(b"GET /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n")
+        time.sleep(1)
+        began = time.monotonic()
+        assert ask(node, "GET", "/").status == 200
+        assert time.monotonic() - began < 20, "without the bound each thread waits for --request-timeout, 30 seconds"
+
+
 def test_a_status_longer_than_a_request_may_hold(new_node):
     """What clients report of their mounts, in whatever length, is shown or refused; the node goes on."""
     node, report = new_node(), 51

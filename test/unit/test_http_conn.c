@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/sys.h"
 #include "net/http_conn.h"
 #include "net/sock.h"
 
@@ -16,6 +17,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 struct fixture {
     int client, server;
@@ -308,6 +310,24 @@ static void on_read_all(struct http_conn *c, void *arg)
     struct buf *b = arg;
     int k = http_conn_read_all(c, b);
     (void)http_conn_reply(c, k == 0 ? 200 : 413, SLICE_NULL, SLICE_NULL);
+}
+
+/* A body that was announced and does not come holds the thread for a moment, not as long as the socket would
+ * wait. */
+static void does_not_wait_for_a_body_that_nobody_wants(void **state)
+{
+    struct fixture *f = *state;
+    struct job j = JOB();
+    uint64_t from_ms = sys_mono_ms();
+    assert_int_equal(sock_set_timeouts(f->server, 60000, 300), 0);
+    assert_int_equal(run(f, SLICE_LIT("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n"), &j),
+                     HTTP_NEXT_LINGER);
+    assert_true(sys_mono_ms() - from_ms < 30000);
+    struct timeval left;
+    socklen_t n = sizeof(left);
+    assert_int_equal(getsockopt(f->server, SOL_SOCKET, SO_RCVTIMEO, &left, &n), 0);
+    assert_int_equal(left.tv_sec, 60);
+    buf_fini(&j.body);
 }
 
 static void reads_whole_bodies_up_to_a_maximum(void **state)
@@ -658,6 +678,7 @@ int main(void)
         TEST(tells_a_short_body_from_a_late_one),
         TEST(continues_only_when_the_body_is_wanted),
         TEST(drops_small_unread_bodies),
+        TEST(does_not_wait_for_a_body_that_nobody_wants),
         TEST(reads_whole_bodies_up_to_a_maximum),
         TEST(frames_answers),
         TEST(closes_behind_cut_answers),

@@ -198,6 +198,36 @@ static void test_filters_select(void **state)
     assert_false(matches("older=1970-01-01T00:01:40Z\n", "k", 1, 100));
 }
 
+static int open_regex(const char *regex)
+{
+    struct job_spec s = {.regex = (char *)(uintptr_t)regex};
+    struct err e = {0};
+    struct filter *f = NULL;
+    int r = filter_open(&s, &f, &e);
+    if (r < 0)
+        assert_non_null(strstr(e.text, "--regex"));
+    filter_free(f);
+    return r;
+}
+
+/* An expression that regcomp would need the whole stack or gigabytes for is refused before it is compiled;
+ * those that people write are not. */
+static void test_huge_regexes_are_refused(void **state)
+{
+    (void)state;
+    char deep[1001];
+    memset(deep, '(', 500);
+    memset(deep + 500, ')', 500);
+    deep[1000] = '\0';
+    assert_int_equal(open_regex(deep), ERR_BAD_OPTION);
+    assert_int_equal(open_regex("((a{1,255}){1,255}){1,255}"), ERR_BAD_OPTION);
+    assert_int_equal(open_regex("((((((((((a+)+)+)+)+)+)+)+)+)+)+"), ERR_BAD_OPTION);
+    assert_int_equal(open_regex("a{99999999999999999999}"), ERR_BAD_OPTION);
+    assert_int_equal(open_regex("(a*)*\\1"), ERR_BAD_OPTION);
+    assert_int_equal(open_regex("^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"), 0);
+    assert_int_equal(open_regex("^(train|val)/[[:alpha:]_]+-[](){}]?[0-9]{5}-of-[0-9]{5}\\.(tar|zst)$"), 0);
+}
+
 /* What cannot be understood is refused with the option's name. */
 static void test_bad_filters_are_refused(void **state)
 {
@@ -320,6 +350,7 @@ int main(void)
         cmocka_unit_test(test_keys_are_golden),
         cmocka_unit_test(test_globs),
         cmocka_unit_test(test_filters_select),
+        cmocka_unit_test(test_huge_regexes_are_refused),
         cmocka_unit_test(test_bad_filters_are_refused),
         cmocka_unit_test(test_rate_holds),
         cmocka_unit_test(test_rates_parse),

@@ -89,7 +89,9 @@ static void order_add(struct warm *w, struct warm_file *f)
         w->fd_from = f;
 }
 
-/* Of the read-only profile: passthrough needs no descriptors here. */
+/* Of the read-only profile: passthrough needs no descriptors here. Closed under the lock: without it the file
+ * could be given to somebody meanwhile; it is read-only, and of a node that has it, too, so that there is
+ * nothing to write or to free. */
 static void limit_fds_locked(struct warm *w)
 {
     for (struct warm_file *f; w->n_fds > w->fds_max && (f = w->fd_from); w->fd_from = f->newer) {

@@ -116,13 +116,20 @@ static void close_idle_locked(struct client *c)
     assert(c->n_idle == 0);
 }
 
+static void new_session(struct client *c)
+{
+    id_new(&c->session);
+    if (!id_is_zero(c->family))
+        memcpy(c->session.b, c->family.b, WIRE_FAMILY_BYTES);
+}
+
 void client_new_epoch_locked(struct client *c)
 {
     lock_assert_held(&c->lock);
     close_idle_locked(c);
     c->epoch++;
     c->n_current = 0;
-    id_new(&c->session);
+    new_session(c);
     cond_broadcast(&c->freed);
 }
 
@@ -139,7 +146,7 @@ static void forget_parent(struct client *c)
     c->idle = NULL;
     c->n_idle = c->n_open = c->n_current = 0;
     c->epoch++;
-    id_new(&c->session);
+    new_session(c);
 }
 
 void client_own(struct client *c)
@@ -182,12 +189,13 @@ int client_new(const struct client_options *o, struct client **ret, struct err *
     lock_init(&c->lock, LOCK_CLIENT);
     cond_init(&c->freed);
     c->via = o->via ? o->via : WIRE_VIA_API;
-    c->before_wait = o->before_wait;
+    c->before_call = o->before_call;
+    c->family = o->family ? *o->family : (struct id128){0};
     c->timeout_ms = o->timeout_ms ? o->timeout_ms : CLIENT_TIMEOUT_MS;
     c->max_connections = o->connections ? o->connections : CLIENT_CONNECTIONS;
     c->name = slice_dup(slice_str(o->name ? o->name : "client"));
     c->epoch = 1;
-    id_new(&c->session);
+    new_session(c);
     int r = locate(c, o, &dir, e);
     if (r < 0)
         return r;

@@ -15,6 +15,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/id.h"
 #include "net/wire.h"
 
 struct client;
@@ -39,7 +40,9 @@ struct client_options {
     enum wire_via via;    /* 0: WIRE_VIA_API */
     uint64_t timeout_ms;  /* most time a call may take while the node does not answer; 0: CLIENT_TIMEOUT_MS */
     uint32_t connections; /* most at a time; 0: CLIENT_CONNECTIONS */
-    void (*before_wait)(void); /* called by the thread that makes a call, before it does; NULL: nothing */
+    void (*before_call)(
+        uint32_t op);           /* called by the thread that makes a call, before it does; NULL: nothing */
+    const struct id128 *family; /* of clients whose sessions know of each other (SIBLINGS); NULL: alone */
 };
 
 /* Finds the node and says hello. ERR_BAD_OPTION: nothing says where the node is; -ENOENT, -ECONNREFUSED: it

@@ -229,8 +229,8 @@ static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *
                 void *ret_rep, uint64_t *ret_epoch, struct err *e)
 {
     client_own(c);
-    if (c->before_wait)
-        c->before_wait();
+    if (c->before_call)
+        c->before_call(op);
     struct client_attempt a = {
         .c = c, .deadline_ms = sys_mono_ms() + c->timeout_ms, .want_epoch = want_epoch};
     uint64_t backoff_ms = CLIENT_BACKOFF_FIRST_MS;

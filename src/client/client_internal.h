@@ -32,7 +32,8 @@ struct client {
     uint64_t timeout_ms;
     uint32_t max_connections;
     bool passes_fds; /* said by the first HELLO */
-    void (*before_wait)(void);
+    void (*before_call)(uint32_t op);
+    struct id128 family; /* its first bytes begin each session; zero: none */
     _Atomic uint64_t next_request_id;
     _Atomic pid_t owner; /* process whose connections these are; negative: it is about to drop its parent's */
 

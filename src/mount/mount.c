@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/before.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -101,6 +102,12 @@ static int open_bucket(struct mount *m, struct err *e)
     return m->kind->open(m, e);
 }
 
+static void before_each_call(uint32_t op)
+{
+    queue_may_wait();
+    before_call(op);
+}
+
 static int connect_node(struct mount *m, struct err *e)
 {
     const struct mount_options *o = m->options;
@@ -111,7 +118,8 @@ static int connect_node(struct mount *m, struct err *e)
         .via = WIRE_VIA_MOUNT,
         .timeout_ms = o->timeout_ms,
         .connections = (uint32_t)o->threads + CLIENT_SPARE,
-        .before_wait = queue_may_wait,
+        .before_call = before_each_call,
+        .family = &kept_facts(m->seat.kept)->id,
     };
     int r = client_new(&c, &m->client, e);
     if (r < 0)
@@ -376,8 +384,12 @@ int mount_run(const struct mount_options *given, const struct mount_callbacks *c
     m->seat = seat;
     if (!mount_takes_over(m))
         r = prepare_directory(o->directory, e);
+    if (!mount_takes_over(m))
+        id_new(&kept_facts(seat.kept)->id);
     if (r == 0)
         r = mount_takes_over(m) ? connect_again(m, e) : connect_node(m, e);
+    if (r == 0 && mount_takes_over(m))
+        before_start(m->client);
     if (r == 0)
         r = mount_takes_over(m) ? open_again(m, e) : open_bucket(m, e);
     if (r == 0)

@@ -381,6 +381,8 @@ static int rename_file(struct target *from, struct target *to, const char *new_n
     if (r == 0 && from->node) {
         node_move(m->nodes, from->node, to->parent, slice_str(new_name));
         node_set_attr(m->nodes, from->node, &attr);
+    } else if (r == 0 && to->node) { /* what moved is not known here, what it replaced is */
+        node_detach(m->nodes, to->node, /* is_unlinked= */ true);
     }
     if (is_begun)
         staging_end_move(m, from->staging, r == 0);

@@ -111,12 +111,11 @@ static int open_tree(struct mount *m, struct err *e)
     struct tree *t = calloc(1, sizeof(*t));
     if (!t)
         abort();
-    id_new(&t->id);
+    struct kept_facts *facts = kept_facts(m->seat.kept);
+    t->id = facts->id;
     tree_files_init(t);
     m->tree = t;
     int r = find_root(m, e);
-    struct kept_facts *facts = kept_facts(m->seat.kept);
-    facts->id = t->id;
     facts->root = t->root;
     return r;
 }

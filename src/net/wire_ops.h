@@ -12,6 +12,7 @@
 #define WIRE_OPS(X)                                                                                          \
     X(CHALLENGE, challenge, 1)                                                                               \
     X(HELLO, hello, 2)                                                                                       \
+    X(SIBLINGS, siblings, 3)                                                                                 \
     X(BUCKET_CREATE, bucket_create, 10)                                                                      \
     X(BUCKET_LIST, bucket_list, 11)                                                                          \
     X(BUCKET_GET, bucket_get, 12)                                                                            \
@@ -94,6 +95,11 @@
 #define WIRE_REQ_hello(F)                                                                                    \
     F(u32, version) F(str, session) F(str, name) F(u32, via) F(str, access_key) F(str, signature)
 #define WIRE_REP_hello(F) F(str, node_id) F(str, server_version) F(u32, passes_fds)
+
+/* How many other sessions begin with the same 8 bytes: those of a mount's process before this one, as long as
+ * something runs that it asked for. */
+#define WIRE_REQ_siblings(F)
+#define WIRE_REP_siblings(F) F(u32, n)
 
 /* `settings`: lines "name=value\n" of bucket properties (namespace/bucket.h). */
 #define WIRE_REQ_bucket_create(F) F(str, name) F(str, settings)

@@ -247,6 +247,12 @@ static int do_hello(struct worker *w, struct conn *c, const struct wire_hello_re
     return 0;
 }
 
+static int do_siblings(struct worker *w, struct conn *c, struct wire_siblings_rep *ret_rep)
+{
+    ret_rep->n = (uint32_t)session_siblings(&w->front->sessions, c->wire->session);
+    return 0;
+}
+
 /* ---- running it ---- */
 
 /* A fetch whose bytes come back in the frame: what it may bring is bounded and counted before it runs. */
@@ -272,6 +278,8 @@ static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, vo
     }
     if (!c->wire->session)
         return err_set(&fr->e, ERR_UNAUTHENTICATED, "HELLO comes first");
+    if (fr->h.op == WIRE_OP_SIBLINGS)
+        return do_siblings(w, c, rep);
     int k = fr->h.op == WIRE_OP_FETCH ? prepare_fetch(w, fr, req) : 0;
     return k < 0 ? k : f->config.sessions.call(c->wire->session->user, fr->h.op, req, w->arena, rep, &fr->e);
 }

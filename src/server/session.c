@@ -67,6 +67,16 @@ int session_join(struct session_table *t, struct id128 id, enum wire_via via, st
     return 0;
 }
 
+size_t session_siblings(struct session_table *t, const struct session *s)
+{
+    size_t n = 0;
+    LOCK_SCOPE(&t->lock);
+    for (size_t i = 0; i < SESSION_BUCKETS; i++)
+        for (const struct session *x = t->buckets[i]; x; x = x->next)
+            n += x != s && memcmp(x->id.b, s->id.b, WIRE_FAMILY_BYTES) == 0;
+    return n;
+}
+
 void session_leave(struct session_table *t, struct session *s)
 {
     lock_take(&t->lock);

@@ -38,5 +38,7 @@ void session_table_fini(struct session_table *t);
  * of another access key; ERR_UNAUTHENTICATED when open() gives nothing. */
 int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key,
                  struct session **ret);
+/* Other sessions whose ids begin with the same WIRE_FAMILY_BYTES. */
+size_t session_siblings(struct session_table *t, const struct session *s);
 /* A connection leaves; the last one ends the session. */
 void session_leave(struct session_table *t, struct session *s);

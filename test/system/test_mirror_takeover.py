@@ -1,5 +1,6 @@
 """A mount of a mirror bucket whose process is killed: another takes over, and programs have only waited."""
 
+import collections
 import errno
 import mmap
 import os
@@ -167,6 +168,54 @@ def test_what_was_closed_and_not_answered_is_published(there, mount):
     assert not closing.is_alive() and there.get("f") == b"x" * MIB
 
 
+@pytest.fixture
+def late(bucket, new_shaper):
+    """A shaper that may hold back the origin's answers, and what lies in a bucket behind it."""
+    shaper = new_shaper(before=bucket.origin)
+    return shaper, Objects(bucket.truth, bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint))
+
+
+def rename_while_killed(one, late, source, target):
+    """The process is killed while the node waits for the origin, which has made the copy; returns when the rename has."""
+    shaper, there = late
+    body = there.get(source)
+    shaper.fault("stall", match=f"PUT /{there.name}/{target}", for_="2s")
+    renaming = threading.Thread(target=os.rename, args=(one.path / source, one.path / target))
+    renaming.start()
+    harness.wait_until(lambda: target in there.keys() and there.get(target) == body, 30, "the copy", step=0.01)
+    kill_serving(one)
+    renaming.join(60)
+    assert not renaming.is_alive()
+
+
+def test_what_an_unanswered_rename_replaced_is_not_seen_by_its_name(late, mount):
+    """The target is being written, the source was never open: the successor knows only what is open."""
+    _, there = late
+    there.put("new", b"new one")
+    there.put("old", b"old")
+    one = mount(there.name)
+    with open(one.path / "old", "r+b", buffering=0) as f:
+        f.write(b"older")
+        rename_while_killed(one, late, "new", "old")
+        assert (one.path / "old").read_bytes() == b"new one" == there.get("old")
+        assert os.pread(f.fileno(), 100, 0) == b"older"
+    assert os.listdir(one.path) == ["old"]
+    assert there.get("old") == b"new one"
+
+
+def test_what_runs_for_a_killed_process_is_over_before_its_successor_changes_anything(late, mount):
+    """A rename waits for the origin while its process is killed. A file that is made under the old name afterwards, with the
+    same bytes, so that the origin cannot tell it from what was moved, is not removed by the first one."""
+    _, there = late
+    one = mount(there.name)
+    (one.path / "log").write_bytes(b"")
+    rename_while_killed(one, late, "log", "log.1")
+    (one.path / "log").write_bytes(b"")
+    time.sleep(3)  # longer than the first one waits
+    assert there.keys() == {"log", "log.1"}
+    assert sorted(os.listdir(one.path)) == ["log", "log.1"]
+
+
 class Worker(threading.Thread):
     """Makes, replaces, renames, reads and removes files in a directory of its own; every operation must succeed, once."""
 
@@ -174,6 +223,7 @@ class Worker(threading.Thread):
         super().__init__()
         self.top, self.random, self.stopped = top, random.Random(seed), threading.Event()
         self.model, self.steps, self.failure = {}, 0, None
+        self.done = collections.deque(maxlen=30)  # what was done last, for whoever looks at a failure
 
     def write(self, name, flags):
         fd = os.open(self.top / name, flags | os.O_WRONLY)
@@ -181,6 +231,7 @@ class Worker(threading.Thread):
         assert os.write(fd, body) == len(body)
         os.close(fd)
         self.model[name] = body
+        self.done.append(f"{time.time() % 60:.3f} wrote {name} {flags:x}: {len(body)} bytes from {body[:4]}")
 
     def step(self):
         name, other = (f"f{self.random.randrange(8)}" for _ in range(2))
@@ -191,13 +242,18 @@ class Worker(threading.Thread):
             case 0:
                 os.unlink(self.top / name)
                 del self.model[name]
+                self.done.append(f"{time.time() % 60:.3f} removed {name}")
             case 1:
                 self.write(name, os.O_TRUNC)
             case 2 if name != other:
                 os.rename(self.top / name, self.top / other)
                 self.model[other] = self.model.pop(name)
+                self.done.append(f"{time.time() % 60:.3f} renamed {name} to {other}")
             case _:
-                assert (self.top / name).read_bytes() == self.model[name]
+                found, body = (self.top / name).read_bytes(), self.model[name]
+                assert found == body, "\n".join(
+                    [f"{time.time() % 60:.3f} {name} has {len(found)} bytes from {found[:4]}, not {len(body)} from {body[:4]}", *self.done])
+                self.done.append(f"{time.time() % 60:.3f} read {name}")
 
     def run(self):
         try:

@@ -1,0 +1,52 @@
+#include "mount/before.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "mount/request.h"
+
+#include <stdatomic.h>
+
+#define FIRST_NS 1000000ull
+#define MOST_NS  100000000ull
+#define TELL_NS  5000000000ull
+
+static struct client *successor; /* a process has one mount */
+static _Atomic bool may_run;
+
+void before_start(struct client *c)
+{
+    successor = c;
+    atomic_store(&may_run, true);
+}
+
+static bool is_change(uint32_t op)
+{
+    return op == WIRE_OP_PUT_COMMIT || op == WIRE_OP_REMOVE || op == WIRE_OP_COPY || op == WIRE_OP_MKDIR ||
+           op == WIRE_OP_RMDIR || op == WIRE_OP_SET_META;
+}
+
+/* Whether something runs. A node that does not answer was restarted, or will be: nothing does then. */
+static bool something_runs(void)
+{
+    struct wire_siblings_req req = {0};
+    struct wire_siblings_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    return client_siblings(successor, &req, &b, &rep, &e) == 0 && rep.n > 0;
+}
+
+void before_call(uint32_t op)
+{
+    if (!atomic_load(&may_run) || !is_change(op) || (request_unique() > 0 && !request_comes_again()))
+        return;
+    bool told = false;
+    uint64_t waited_ns = 0;
+    for (uint64_t ns = FIRST_NS; something_runs(); ns = MIN(2 * ns, MOST_NS)) {
+        if (!told && waited_ns > TELL_NS)
+            log_info("mount", "waiting for what the process before this one asked the node for");
+        told = waited_ns > TELL_NS;
+        sys->sleep_ns(ns);
+        waited_ns += ns;
+    }
+    atomic_store(&may_run, false);
+}

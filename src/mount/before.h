@@ -1,0 +1,15 @@
+/*
+ * What a process before this one, which was killed (keeper.h), had asked the node for. It goes on there, and
+ * must not come between the changes of the successor: an upload that began before the kill would replace what
+ * was written after it. So changes wait until no session of the process before is left; those that begin here
+ * do not, because the kernel does not let two change one name at a time, and the one before is asked for
+ * again.
+ */
+#pragma once
+
+#include "client/client.h"
+
+/* This process takes over; c is of the same family as the clients before it. */
+void before_start(struct client *c);
+/* Called before each call of the client; may wait, as long as the operation that runs. */
+void before_call(uint32_t op);

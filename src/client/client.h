@@ -42,7 +42,7 @@ struct client_options {
     uint32_t connections; /* most at a time; 0: CLIENT_CONNECTIONS */
     void (*before_call)(
         uint32_t op);           /* called by the thread that makes a call, before it does; NULL: nothing */
-    const struct id128 *family; /* of clients whose sessions know of each other (SIBLINGS); NULL: alone */
+    const struct id128 *family; /* of clients whose sessions may end each other (END_SIBLINGS); NULL: alone */
 };
 
 /* Finds the node and says hello. ERR_BAD_OPTION: nothing says where the node is; -ENOENT, -ECONNREFUSED: it

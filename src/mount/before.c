@@ -13,26 +13,28 @@
 static struct client *successor; /* a process has one mount */
 static _Atomic bool may_run;
 
-void before_start(struct client *c)
-{
-    successor = c;
-    atomic_store(&may_run, true);
-}
-
 static bool is_change(uint32_t op)
 {
     return op == WIRE_OP_PUT_COMMIT || op == WIRE_OP_REMOVE || op == WIRE_OP_COPY || op == WIRE_OP_MKDIR ||
            op == WIRE_OP_RMDIR || op == WIRE_OP_SET_META;
 }
 
-/* Whether something runs. A node that does not answer was restarted, or will be: nothing does then. */
+/* Ends the sessions before. Whether something runs for them. A node that does not answer was restarted, or
+ * will be: nothing does then. */
 static bool something_runs(void)
 {
-    struct wire_siblings_req req = {0};
-    struct wire_siblings_rep rep;
+    struct wire_end_siblings_req req = {0};
+    struct wire_end_siblings_rep rep;
     struct err e = {0};
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    return client_siblings(successor, &req, &b, &rep, &e) == 0 && rep.n > 0;
+    return client_end_siblings(successor, &req, &b, &rep, &e) == 0 && rep.n > 0;
+}
+
+void before_start(struct client *c)
+{
+    successor = c;
+    atomic_store(&may_run, true);
+    (void)something_runs();
 }
 
 void before_call(uint32_t op)

@@ -9,7 +9,8 @@
 
 #include "client/client.h"
 
-/* This process takes over; c is of the same family as the clients before it. */
+/* This process takes over, and ends the sessions of those before it, whose sockets may still be open: see
+ * keeper.c. c is of the same family as their clients. */
 void before_start(struct client *c);
 /* Called before each call of the client; may wait, as long as the operation that runs. */
 void before_call(uint32_t op);

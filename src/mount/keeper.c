@@ -1,13 +1,18 @@
 /*
  * The keeper (contract in keeper.h).
  *
- * It starts no thread, so that it may fork at any time, and touches no file system, so that it cannot hang on
- * its own mount. A process that serves dies with its keeper (PR_SET_PDEATHSIG): whoever kills the process
- * that was started finds the mount dead, as with any other file system in user space.
+ * It starts no thread, so that it may fork at any time, and touches no file system but /proc, so that it
+ * cannot hang on its own mount. A process that serves dies with its keeper (PR_SET_PDEATHSIG): whoever kills
+ * the process that was started finds the mount dead, as with any other file system in user space.
  *
  * A program that the keeper starts gets its seat in the environment: SEAT=KEEPER_PID,KEPT_FD,ADDRESS,FUSE_FD,
  * POST_FD. One that cannot take over (it keeps other things, its address is taken, it is no forebay) ends
  * before it is ready; then the keeper's own program takes over, as after a kill.
+ *
+ * A killed process does not end while one of its threads waits inside the kernel for a directory's lock, to
+ * drop a name (notify.c), and whoever holds that lock waits for an answer of ours. It is stuck, not alive:
+ * nothing of it returns to the program. So its threads are looked at, and another one takes over before it
+ * has ended.
  *
  * Failure modes: processes that die DEATHS_MAX times within DEATHS_MS are not replaced any more; the mount is
  * then dead ("transport endpoint is not connected"), as when the kernel is too old to send requests again.
@@ -16,6 +21,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/stuck.h"
 #include "net/sock.h"
 
 #include <fcntl.h>
@@ -30,6 +36,9 @@
 #define DEATHS_MAX 5
 #define DEATHS_MS  60000
 #define PAUSE_MS   200 /* before a process that died at once is replaced */
+
+#define LOOK_MS     1000 /* how often it is looked at */
+#define STUCK_LOOKS 2    /* one after the other: an end takes a moment */
 
 #define SEAT            "FOREBAY_MOUNT_SEAT"
 #define ARGUMENTS_PIECE 4096
@@ -47,6 +56,7 @@ struct keeper {
     int fuse_fd;
     bool must_upgrade; /* asked for: the next one is started from the disk */
     bool is_upgraded;  /* and so are those after it */
+    bool is_stuck;     /* the one that served, which was killed */
     char program[PATH_MAX];
     char *arguments; /* as /proc/self/cmdline has them */
     size_t n_arguments;
@@ -83,11 +93,35 @@ static void hold(struct keeper *k, uint32_t slot, int fd)
     *held = fd + 1;
 }
 
-/* Listens until the process has ended. Whether it was ready. */
+/* ---- one that serves ---- */
+
+/* The directory was unmounted, or the connection aborted. */
+static bool is_over(int fuse_fd)
+{
+    struct pollfd p = {.fd = fuse_fd, .events = POLLIN};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP | POLLNVAL));
+}
+
+/* Waits for a message or the end; false: the process is stuck. */
+static bool wait_for_word(struct keeper *k, int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    for (unsigned seen = 0; seen < STUCK_LOOKS;) {
+        int r = poll(&p, 1, LOOK_MS);
+        if (r > 0)
+            return true;
+        if (r < 0) /* a signal */
+            continue;
+        seen = k->fuse_fd >= 0 && !is_over(k->fuse_fd) && stuck_is((pid_t)serving_pid) ? seen + 1 : 0;
+    }
+    return false;
+}
+
+/* Listens until the process has ended, or is stuck. Whether it was ready. */
 static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void *arg), void *arg)
 {
     bool was_ready = false;
-    for (;;) {
+    while (wait_for_word(k, fd)) {
         struct message x;
         _cleanup_close_ int came = -1;
         int r = sock_recv_all_fd(fd, &x, sizeof(x), &came);
@@ -108,22 +142,20 @@ static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void
                 on_ready(arg);
         }
     }
+    k->is_stuck = true;
+    return was_ready;
 }
 
-static int wait_for_end(pid_t pid)
+static int wait_for_end(struct keeper *k, pid_t pid)
 {
-    int status;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+    int status = SIGKILL; /* what a stuck one ends by */
+    while (!k->is_stuck && waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
+    while (waitpid(-1, NULL, WNOHANG) > 0) /* that were stuck before */
+        ;
+    k->is_stuck = false;
     serving_pid = 0;
     return status;
-}
-
-/* The directory was unmounted, or the connection aborted. */
-static bool is_over(int fuse_fd)
-{
-    struct pollfd p = {.fd = fuse_fd, .events = POLLIN};
-    return poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP | POLLNVAL));
 }
 
 static bool dies_too_often(struct keeper *k)
@@ -292,7 +324,7 @@ int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
         serving_pid = pid;
         handle_signals(pass_on);
         bool was_ready = listen_until_the_end(&k, fds[0], is_first ? on_ready : NULL, arg);
-        int status = wait_for_end(pid);
+        int status = wait_for_end(&k, pid);
         (void)close(fds[0]);
         if (!may_resume(&k, status, was_ready, is_first))
             leave(&k, status);

@@ -12,7 +12,7 @@
 #define WIRE_OPS(X)                                                                                          \
     X(CHALLENGE, challenge, 1)                                                                               \
     X(HELLO, hello, 2)                                                                                       \
-    X(SIBLINGS, siblings, 3)                                                                                 \
+    X(END_SIBLINGS, end_siblings, 3)                                                                         \
     X(BUCKET_CREATE, bucket_create, 10)                                                                      \
     X(BUCKET_LIST, bucket_list, 11)                                                                          \
     X(BUCKET_GET, bucket_get, 12)                                                                            \
@@ -96,10 +96,11 @@
     F(u32, version) F(str, session) F(str, name) F(u32, via) F(str, access_key) F(str, signature)
 #define WIRE_REP_hello(F) F(str, node_id) F(str, server_version) F(u32, passes_fds)
 
-/* How many other sessions begin with the same 8 bytes: those of a mount's process before this one, as long as
- * something runs that it asked for. */
-#define WIRE_REQ_siblings(F)
-#define WIRE_REP_siblings(F) F(u32, n)
+/* Ends the other sessions whose ids begin with the same 8 bytes, as if their client had closed its
+ * connections: those of a mount's process before this one. `n`: how many have not ended yet, because
+ * something still runs that they asked for. */
+#define WIRE_REQ_end_siblings(F)
+#define WIRE_REP_end_siblings(F) F(u32, n)
 
 /* `settings`: lines "name=value\n" of bucket properties (namespace/bucket.h). */
 #define WIRE_REQ_bucket_create(F) F(str, name) F(str, settings)

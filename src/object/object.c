@@ -193,11 +193,11 @@ int op_hello(struct object_session *ses, const struct wire_hello_req *req, struc
     return err_set(e, ERR_PROTOCOL, "HELLO is only understood as the first operation");
 }
 
-int op_siblings(struct object_session *ses, const struct wire_siblings_req *req, struct arena *a,
-                struct wire_siblings_rep *rep, struct err *e)
+int op_end_siblings(struct object_session *ses, const struct wire_end_siblings_req *req, struct arena *a,
+                    struct wire_end_siblings_rep *rep, struct err *e)
 {
     (void)ses, (void)req, (void)a, (void)rep;
-    return err_set(e, ERR_PROTOCOL, "SIBLINGS is answered by who has the connections");
+    return err_set(e, ERR_PROTOCOL, "END_SIBLINGS is answered by who has the connections");
 }
 
 /* ---- upstreams ---- */

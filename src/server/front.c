@@ -135,7 +135,7 @@ void front_close(struct front *f, struct conn *c)
 {
     metrics_gauge_add(f->connections[c->kind], -1);
     front_drop_pending(f, c);
-    front_wire_free(f, TAKE_PTR(c->wire));
+    front_wire_free(f, TAKE_PTR(c->wire), c->fd);
     conn_free(&f->conns, c);
 }
 

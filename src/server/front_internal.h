@@ -90,4 +90,4 @@ void front_http_event(struct worker *w, struct conn *c);
 void front_wire_event(struct worker *w, struct conn *c);
 /* What a wire connection needs beside struct conn, and its end. */
 struct wire_conn *front_wire_new(struct front *f, int fd, enum conn_kind kind);
-void front_wire_free(struct front *f, struct wire_conn *w);
+void front_wire_free(struct front *f, struct wire_conn *w, int fd); /* the connection's, still open */

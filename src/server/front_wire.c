@@ -67,12 +67,12 @@ struct wire_conn *front_wire_new(struct front *f, int fd, enum conn_kind kind)
     return w;
 }
 
-void front_wire_free(struct front *f, struct wire_conn *w)
+void front_wire_free(struct front *f, struct wire_conn *w, int fd)
 {
     if (!w)
         return;
     if (w->session)
-        session_leave(&f->sessions, w->session);
+        session_leave(&f->sessions, w->session, fd);
     OPENSSL_cleanse(w->nonce, sizeof(w->nonce));
     buf_fini(&w->early);
     free(w);
@@ -234,7 +234,7 @@ static int do_hello(struct worker *w, struct conn *c, const struct wire_hello_re
     }
     memcpy(id.b, req->session.p, sizeof(id.b));
     int k = session_join(&f->sessions, id, (enum wire_via)req->via, is_user ? req->access_key : SLICE_LIT(""),
-                         &wc->session);
+                         c->fd, &wc->session);
     if (k == ERR_UNAUTHENTICATED)
         return err_set(e, k, "credentials missing or wrong");
     if (k < 0)
@@ -247,9 +247,9 @@ static int do_hello(struct worker *w, struct conn *c, const struct wire_hello_re
     return 0;
 }
 
-static int do_siblings(struct worker *w, struct conn *c, struct wire_siblings_rep *ret_rep)
+static int do_end_siblings(struct worker *w, struct conn *c, struct wire_end_siblings_rep *ret_rep)
 {
-    ret_rep->n = (uint32_t)session_siblings(&w->front->sessions, c->wire->session);
+    ret_rep->n = (uint32_t)session_end_siblings(&w->front->sessions, c->wire->session);
     return 0;
 }
 
@@ -278,8 +278,8 @@ static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, vo
     }
     if (!c->wire->session)
         return err_set(&fr->e, ERR_UNAUTHENTICATED, "HELLO comes first");
-    if (fr->h.op == WIRE_OP_SIBLINGS)
-        return do_siblings(w, c, rep);
+    if (fr->h.op == WIRE_OP_END_SIBLINGS)
+        return do_end_siblings(w, c, rep);
     int k = fr->h.op == WIRE_OP_FETCH ? prepare_fetch(w, fr, req) : 0;
     return k < 0 ? k : f->config.sessions.call(c->wire->session->user, fr->h.op, req, w->arena, rep, &fr->e);
 }

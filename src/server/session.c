@@ -11,6 +11,8 @@
 #include "base/hash.h"
 #include "base/metrics.h"
 
+#include <sys/socket.h>
+
 void session_table_init(struct session_table *t,
                         void *(*open)(void *arg, enum wire_via via, struct slice access_key),
                         void (*close)(void *user), void *arg)
@@ -38,7 +40,24 @@ static void publish_count(const struct session_table *t)
     metrics_set(metrics_series(METRIC_SESSIONS, NULL, NULL, NULL), (int64_t)t->n);
 }
 
-int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key,
+static void add_locked(struct session *s, int fd)
+{
+    s->fds = realloc(s->fds, (s->refs + 1) * sizeof(s->fds[0]));
+    if (!s->fds)
+        abort();
+    s->fds[s->refs++] = fd;
+}
+
+static void remove_locked(struct session *s, int fd)
+{
+    unsigned i = 0;
+    while (i < s->refs && s->fds[i] != fd)
+        i++;
+    assert(i < s->refs);
+    s->fds[i] = s->fds[--s->refs];
+}
+
+int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key, int fd,
                  struct session **ret)
 {
     LOCK_SCOPE(&t->lock);
@@ -48,7 +67,7 @@ int session_join(struct session_table *t, struct id128 id, enum wire_via via, st
             continue;
         if (s->via != via || !slice_eq_str(access_key, s->access_key))
             return ERR_PROTOCOL;
-        s->refs++;
+        add_locked(s, fd);
         *ret = s;
         return 0;
     }
@@ -59,7 +78,8 @@ int session_join(struct session_table *t, struct id128 id, enum wire_via via, st
     if (!s)
         abort();
     *s = (struct session){
-        .next = *bucket, .id = id, .via = via, .access_key = slice_dup(access_key), .refs = 1, .user = user};
+        .next = *bucket, .id = id, .via = via, .access_key = slice_dup(access_key), .user = user};
+    add_locked(s, fd);
     *bucket = s;
     t->n++;
     publish_count(t);
@@ -67,21 +87,28 @@ int session_join(struct session_table *t, struct id128 id, enum wire_via via, st
     return 0;
 }
 
-size_t session_siblings(struct session_table *t, const struct session *s)
+size_t session_end_siblings(struct session_table *t, const struct session *s)
 {
     size_t n = 0;
     LOCK_SCOPE(&t->lock);
-    for (size_t i = 0; i < SESSION_BUCKETS; i++)
-        for (const struct session *x = t->buckets[i]; x; x = x->next)
-            n += x != s && memcmp(x->id.b, s->id.b, WIRE_FAMILY_BYTES) == 0;
+    for (size_t i = 0; i < SESSION_BUCKETS; i++) {
+        for (const struct session *x = t->buckets[i]; x; x = x->next) {
+            if (x == s || memcmp(x->id.b, s->id.b, WIRE_FAMILY_BYTES) != 0 ||
+                strcmp(x->access_key, s->access_key) != 0)
+                continue;
+            for (unsigned k = 0; k < x->refs; k++)
+                (void)shutdown(x->fds[k], SHUT_RD); /* whoever serves it reads the end, and closes it */
+            n++;
+        }
+    }
     return n;
 }
 
-void session_leave(struct session_table *t, struct session *s)
+void session_leave(struct session_table *t, struct session *s, int fd)
 {
     lock_take(&t->lock);
-    assert(s->refs > 0);
-    bool last = --s->refs == 0;
+    remove_locked(s, fd);
+    bool last = s->refs == 0;
     if (last) {
         struct session **at = bucket_of(t, s->id);
         while (*at != s)
@@ -95,5 +122,6 @@ void session_leave(struct session_table *t, struct session *s)
         return;
     t->close(s->user);
     free(s->access_key);
+    free(s->fds);
     free(s);
 }

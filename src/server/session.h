@@ -16,8 +16,9 @@ struct session {
     struct id128 id;
     enum wire_via via;
     char *access_key; /* who signed in; empty: who may do everything */
-    unsigned refs;    /* connections */
-    void *user;       /* struct object_session */
+    int *fds;         /* of its connections, `refs` of them */
+    unsigned refs;
+    void *user; /* struct object_session */
 };
 
 struct session_table {
@@ -34,11 +35,12 @@ void session_table_init(struct session_table *t,
                         void (*close)(void *user), void *arg);
 /* All sessions must have been released. */
 void session_table_fini(struct session_table *t);
-/* Finds or makes the session and adds a connection to it. ERR_PROTOCOL when it exists with another `via` or
- * of another access key; ERR_UNAUTHENTICATED when open() gives nothing. */
-int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key,
+/* Finds or makes the session and adds a connection, whose descriptor is `fd`, to it. ERR_PROTOCOL when it
+ * exists with another `via` or of another access key; ERR_UNAUTHENTICATED when open() gives nothing. */
+int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key, int fd,
                  struct session **ret);
-/* Other sessions whose ids begin with the same WIRE_FAMILY_BYTES. */
-size_t session_siblings(struct session_table *t, const struct session *s);
-/* A connection leaves; the last one ends the session. */
-void session_leave(struct session_table *t, struct session *s);
+/* Ends the connections of other sessions of the same access key whose ids begin with the same
+ * WIRE_FAMILY_BYTES: what was sent on them is still run. How many of those sessions there are yet. */
+size_t session_end_siblings(struct session_table *t, const struct session *s);
+/* A connection leaves, and is closed after it; the last one ends the session. */
+void session_leave(struct session_table *t, struct session *s, int fd);

@@ -43,10 +43,10 @@ class Mount(harness.Program):
         assert self.running(), f"the mount ended:\n{self.log_tail()}"
 
     def serving(self):
-        """The process that serves, the only child of the one that was started. None while another one takes over."""
+        """The process that serves, the last child of the one that was started. None while another one takes over."""
         with open(f"/proc/{self.pid}/task/{self.pid}/children") as children:
             pids = children.read().split()
-        return int(pids[0]) if pids else None
+        return int(pids[-1]) if pids else None
 
     def uses_passthrough(self):
         return "passthrough is used" in self.log()

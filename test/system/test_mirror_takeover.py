@@ -4,6 +4,7 @@ import collections
 import errno
 import mmap
 import os
+import pathlib
 import random
 import resource
 import signal
@@ -168,16 +169,22 @@ def test_what_was_closed_and_not_answered_is_published(there, mount):
     assert not closing.is_alive() and there.get("f") == b"x" * MIB
 
 
+def waits_in_kernel(pid, where):
+    """Whether a thread of the process waits in that function of the kernel."""
+    return any((task / "wchan").read_text() == where for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
+
+
 @pytest.fixture
 def late(bucket, new_shaper):
-    """A shaper that may hold back the origin's answers, and what lies in a bucket behind it."""
+    """A shaper that may hold back the origin's answers, what lies in a bucket behind it, and that bucket through the node."""
     shaper = new_shaper(before=bucket.origin)
-    return shaper, Objects(bucket.truth, bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint))
+    name = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    return shaper, Objects(bucket.truth, name), Objects(bucket.s3, name)
 
 
 def rename_while_killed(one, late, source, target):
     """The process is killed while the node waits for the origin, which has made the copy; returns when the rename has."""
-    shaper, there = late
+    shaper, there, _ = late
     body = there.get(source)
     shaper.fault("stall", match=f"PUT /{there.name}/{target}", for_="2s")
     renaming = threading.Thread(target=os.rename, args=(one.path / source, one.path / target))
@@ -190,7 +197,7 @@ def rename_while_killed(one, late, source, target):
 
 def test_what_an_unanswered_rename_replaced_is_not_seen_by_its_name(late, mount):
     """The target is being written, the source was never open: the successor knows only what is open."""
-    _, there = late
+    _, there, _ = late
     there.put("new", b"new one")
     there.put("old", b"old")
     one = mount(there.name)
@@ -206,7 +213,7 @@ def test_what_an_unanswered_rename_replaced_is_not_seen_by_its_name(late, mount)
 def test_what_runs_for_a_killed_process_is_over_before_its_successor_changes_anything(late, mount):
     """A rename waits for the origin while its process is killed. A file that is made under the old name afterwards, with the
     same bytes, so that the origin cannot tell it from what was moved, is not removed by the first one."""
-    _, there = late
+    _, there, _ = late
     one = mount(there.name)
     (one.path / "log").write_bytes(b"")
     rename_while_killed(one, late, "log", "log.1")
@@ -214,6 +221,31 @@ def test_what_runs_for_a_killed_process_is_over_before_its_successor_changes_any
     time.sleep(3)  # longer than the first one waits
     assert there.keys() == {"log", "log.1"}
     assert sorted(os.listdir(one.path)) == ["log", "log.1"]
+
+
+def test_a_kill_while_a_name_is_dropped(late, mount):
+    """The process tells the kernel to drop a name in a directory in which a program removes another one, which takes long: it
+    waits inside the kernel for the program, and the program for it. Killed then, it cannot end; another takes over all the
+    same."""
+    shaper, there, here = late
+    one = mount(there.name)
+    for key in ("d/told", "d/gone"):
+        there.put(key, b"body")
+    for _ in range(3):  # is kept open by the mount, and its name believed by the kernel
+        assert (one.path / "d/told").read_bytes() == b"body"
+        time.sleep(1.1)
+    shaper.fault("stall", match=f"DELETE /{there.name}/d/gone", for_="2s")
+    removing = threading.Thread(target=os.unlink, args=(one.path / "d/gone",))
+    removing.start()
+    harness.wait_until(lambda: there.keys() == {"d/told"}, 30, "the removal", step=0.01)
+    here.put("d/told", b"another")
+    serving = one.serving()
+    harness.wait_until(lambda: waits_in_kernel(serving, "fuse_reverse_inval_entry"), 30, "the telling")
+    kill_serving(one)
+    removing.join(60)
+    assert not removing.is_alive()
+    harness.wait_until(lambda: (one.path / "d/told").read_bytes() == b"another", 30, "the new version")
+    assert os.listdir(one.path / "d") == ["told"]
 
 
 class Worker(threading.Thread):

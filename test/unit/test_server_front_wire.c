@@ -159,34 +159,39 @@ static void a_session_lives_until_its_last_connection(void **state)
     stop(f);
 }
 
-static uint32_t siblings(int fd)
+static uint32_t end_siblings(int fd)
 {
     struct buf _cleanup_buf_ b = BUF_INIT(MIB);
     struct err e = {0};
-    const struct wire_siblings_req req = {.request_id = 3};
-    struct wire_siblings_rep rep;
-    assert_int_equal(wire_call(fd, WIRE_OP_SIBLINGS, &req, &b, &rep, &e), 0);
+    const struct wire_end_siblings_req req = {.request_id = 3};
+    struct wire_end_siblings_rep rep;
+    assert_int_equal(wire_call(fd, WIRE_OP_END_SIBLINGS, &req, &b, &rep, &e), 0);
     return rep.n;
 }
 
-/* Sessions with the same first half of their ids are siblings; connections of one session are not. */
-static void sessions_are_told_of_their_siblings(void **state)
+/* Sessions with the same first half of their ids are siblings. One that takes over ends the others, although
+ * their sockets are still open, and is told of them until they have ended. */
+static void a_session_ends_its_siblings(void **state)
 {
     struct fixture *f = start(&(struct front_config){0});
     struct buf _cleanup_buf_ b = BUF_INIT(MIB);
     struct err e = {0};
     struct wire_hello_rep rep;
+    uint64_t n;
+    char byte;
     int before = dial_unix(f), one = dial_unix(f), two = dial_unix(f), other = dial_unix(f);
     assert_int_equal(hello(before, "aaaaaaaa11111111", "", NULL, &b, &rep, &e), 0);
     assert_int_equal(hello(one, "aaaaaaaa22222222", "", NULL, &b, &rep, &e), 0);
     assert_int_equal(hello(two, "aaaaaaaa22222222", "", NULL, &b, &rep, &e), 0);
     assert_int_equal(hello(other, "aaaaaaab22222222", "", NULL, &b, &rep, &e), 0);
-    assert_int_equal(siblings(one), 1);
-    assert_int_equal(siblings(other), 0);
-    (void)close(before);
+    assert_int_equal(end_siblings(other), 0);
+    assert_int_equal(end_siblings(one), 1);
     wait_for(&f->sessions_open, 2);
-    assert_int_equal(siblings(two), 0);
-    (void)(close(one) | close(two) | close(other));
+    assert_int_equal(end_siblings(two), 0);
+    assert_int_equal(recv(before, &byte, 1, 0), 0);
+    assert_int_equal(call_stat(one, "k", &n, &e), 0);
+    assert_int_equal(call_stat(other, "k", &n, &e), 0);
+    (void)(close(before) | close(one) | close(two) | close(other));
     stop(f);
 }
 
@@ -364,7 +369,7 @@ int main(void)
         cmocka_unit_test(tcp_clients_must_sign),
         cmocka_unit_test(users_have_sessions_of_their_own),
         cmocka_unit_test(a_session_lives_until_its_last_connection),
-        cmocka_unit_test(sessions_are_told_of_their_siblings),
+        cmocka_unit_test(a_session_ends_its_siblings),
         cmocka_unit_test(broken_frames_close_their_connection),
         cmocka_unit_test(slow_frames_are_served),
         cmocka_unit_test(half_hellos_hold_no_thread),

@@ -1,0 +1,49 @@
+#include "mount/stuck.h"
+
+#include "base/macro.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STAT_BYTES 256 /* enough for what stands before the state */
+
+char stuck_state(const char *stat)
+{
+    const char *end = strrchr(stat, ')');
+    return end && end[1] == ' ' ? end[2] : 0;
+}
+
+static char state_of(pid_t pid, const char *task)
+{
+    char path[64], stat[STAT_BYTES];
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%.16s/stat", (int)pid, task);
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, stat, sizeof(stat) - 1);
+    if (n < 0)
+        return 0;
+    stat[n] = '\0';
+    return stuck_state(stat);
+}
+
+bool stuck_is(pid_t pid)
+{
+    char path[64], first[16];
+    unsigned n_waiting = 0, n_running = 0;
+    (void)snprintf(first, sizeof(first), "%d", (int)pid);
+    if (state_of(pid, first) != 'Z')
+        return false;
+    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *dir = opendir(path);
+    if (!dir)
+        return false;
+    for (struct dirent *d; (d = readdir(dir));) {
+        char state = d->d_name[0] == '.' || strcmp(d->d_name, first) == 0 ? 0 : state_of(pid, d->d_name);
+        n_running += state == 'R';
+        n_waiting += state != 0 && state != 'R';
+    }
+    (void)closedir(dir);
+    return n_waiting > 0 && n_running == 0;
+}

@@ -1,0 +1,92 @@
+/* layer: mount */
+/* Whether a process that was killed cannot end. A process whose first thread has left stands for it. */
+#include "mount/stuck.h"
+
+#include "base/sys.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void the_state_stands_behind_the_name(void **state)
+{
+    (void)state;
+    assert_int_equal(stuck_state("12 (forebay) S 1 12"), 'S');
+    assert_int_equal(stuck_state("12 (a) Z (b) D 1 12"), 'D');
+    assert_int_equal(stuck_state("12 (forebay)"), 0);
+    assert_int_equal(stuck_state("12 (forebay"), 0);
+    assert_int_equal(stuck_state(""), 0);
+}
+
+static void *wait_for_ever(void *arg)
+{
+    for (;;)
+        (void)pause();
+    return arg;
+}
+
+static void *run_for_ever(void *arg)
+{
+    for (volatile unsigned *n = arg;;)
+        (*n)++;
+    return NULL;
+}
+
+/* A process with another thread; its first one ends, or waits. */
+static pid_t start(void *(*other)(void *arg), bool first_ends)
+{
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0)
+        return pid;
+    static unsigned n;
+    pthread_t t;
+    if (pthread_create(&t, NULL, other, &n) != 0)
+        _exit(1);
+    if (first_ends)
+        pthread_exit(NULL);
+    (void)wait_for_ever(NULL);
+    _exit(1);
+}
+
+static void end(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static bool becomes_stuck(pid_t pid, unsigned tries)
+{
+    while (tries-- > 0 && !stuck_is(pid))
+        sys->sleep_ns(10000000);
+    return stuck_is(pid);
+}
+
+static void stuck_is_who_has_lost_its_first_thread_and_waits(void **state)
+{
+    (void)state;
+    pid_t stuck = start(wait_for_ever, true), whole = start(wait_for_ever, false),
+          runs = start(run_for_ever, true);
+    assert_true(becomes_stuck(stuck, 3000));
+    assert_false(becomes_stuck(whole, 20));
+    assert_false(becomes_stuck(runs, 20));
+    end(stuck);
+    end(whole);
+    end(runs);
+    assert_false(stuck_is(stuck));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_state_stands_behind_the_name),
+        cmocka_unit_test(stuck_is_who_has_lost_its_first_thread_and_waits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

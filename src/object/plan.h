@@ -7,19 +7,20 @@
  *
  * A *plan* is what is known of the reads of one open file, and decides what to have ahead of them:
  *
- * | pattern         | recognised by                                  | had ahead | | --------------- |
- * ---------------------------------------------- | --------------------------------------- | | sequential |
- * reads that go on where others ended, also with | a window that grows from 8 MiB by 8     | | | small gaps
- * and slightly out of order           |                                         | | streams         | several
- * such places in one file                | a window each; together one window      | | strided         |
- * three pieces that begin at equal steps, four   | up to 16 next pieces, without what is   | | | when others
- * are read between them              | between them                            | | backward        | reads
- * that end where others began              | a window before them                    | | tensors         |
- * safetensors, by its header                     | the tensor; the file once two were read | | members | zip,
- * npz, torch.save, by the directory         | the member whose beginning is read      | | columns         |
- * parquet, by the footer                         | the column chunk, and those of the same | | | | column
- * that follow                      | | whole           | more than half of the file is here             |
- * what is missing                         |
+ * | pattern     | recognised by                                | had ahead                          |
+ * | ----------- | -------------------------------------------- | ---------------------------------- |
+ * | sequential  | reads that go on where others ended, also    | a window that grows from 8 MiB     |
+ * |             | with small gaps and slightly out of order    | by 8                               |
+ * | interleaved | several such places in one file              | a window each; together one window |
+ * | strided     | three pieces that begin at equal steps, four | up to 16 next pieces, without what |
+ * |             | when others are read between them            | is between them                    |
+ * | backward    | reads that end where others began            | a window before them               |
+ * | tensors     | safetensors, by its header                   | the tensor; the file once two were |
+ * |             |                                              | read                               |
+ * | members     | zip, npz, torch.save, by the directory       | the member whose beginning is read |
+ * | columns     | parquet, by the footer                       | the column chunk, and those of the |
+ * |             |                                              | same column that follow            |
+ * | whole       | more than half of the file is here           | what is missing                    |
  *
  * Anything else fetches the blocks that are read and nothing more. The bucket's `readahead` bounds what one
  * plan has ahead in all.

@@ -11,7 +11,8 @@
 #define FILE_PIECE_BYTES (256 * KIB)
 #define FILE_ETAG_SIZE   64
 /* Files that are being written; names that begin so are in no listing and are no keys. */
-#define FILE_TMP_PREFIX ".forebay-tmp-"
+#define FILE_TMP_PREFIX  ".forebay-tmp-"
+#define FILE_TMP_KEEP_NS (24 * 3600 * 1000000000ull) /* after its last change nobody writes it any more */
 
 struct file_origin {
     struct origin base; /* first */
@@ -39,6 +40,9 @@ int file_error(struct err *e, int error, const char *what, struct slice key);
 /* -EINVAL when the key cannot be a path below a directory. *ret_is_dir: it ends with '/'. `ret` is the path
  * without that slash, ORIGIN_KEY_MAX_BYTES + 1 bytes. */
 int file_key_path(struct slice key, char *ret, bool *ret_is_dir, struct err *e);
+/* Whether the name is one that we gave to a file being written, and the file was left behind by a crash: a
+ * listing that meets it removes it. */
+bool file_tmp_is_left(const char *name, uint64_t mtime_ns);
 void file_etag(const struct stat *st, char ret[FILE_ETAG_SIZE]);
 uint64_t file_mtime_ns(const struct stat *st);
 struct origin_attr file_attr(const struct stat *st, struct slice etag);

@@ -20,6 +20,8 @@
  */
 #include "origin/file_internal.h"
 
+#include "base/log.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -183,6 +185,17 @@ static void closedirp(DIR **d)
         (void)closedir(*d);
 }
 
+/* A file being written, or one that will never be whole. */
+static void meet_tmp(int dir, const char *name)
+{
+    struct stat st;
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || S_ISDIR(st.st_mode) ||
+        !file_tmp_is_left(name, file_mtime_ns(&st)))
+        return;
+    if (unlinkat(dir, name, 0) == 0)
+        log_info("origin", "removed %s: its writer ended long ago", name);
+}
+
 /* Keeps the smallest names of the directory that the page may need; `past` is the last one dealt with. */
 static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct names *x, bool *ret_any)
 {
@@ -197,8 +210,12 @@ static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct n
     struct dirent *d;
     while (errno = 0, (d = readdir(dir))) {
         size_t n = strlen(d->d_name);
-        if (is_dot(d->d_name) || strncmp(d->d_name, FILE_TMP_PREFIX, strlen(FILE_TMP_PREFIX)) == 0)
+        if (is_dot(d->d_name))
             continue;
+        if (strncmp(d->d_name, FILE_TMP_PREFIX, strlen(FILE_TMP_PREFIX)) == 0) {
+            meet_tmp(fd, d->d_name);
+            continue;
+        }
         *ret_any = true;
         if (key_n + n > ORIGIN_KEY_MAX_BYTES)
             continue; /* no key can name it */

@@ -3,7 +3,7 @@
  *
  * A file is written under a reserved name beside its place, fsynced, and renamed there; then the directory is
  * fsynced. A crash leaves the old file or the new one whole, and perhaps a file whose name begins with
- * FILE_TMP_PREFIX, which nobody sees as an object and anyone may delete.
+ * FILE_TMP_PREFIX, which nobody sees as an object and a listing removes a day later.
  *
  * Invariants:
  *  1. put returns 0 only after file and directory are on disk, as far as the file system tells the truth.

@@ -7,6 +7,8 @@
  */
 #include "origin/nfs_internal.h"
 
+#include "base/log.h"
+
 #include <sys/stat.h>
 
 /* Numbers of files are those of one file system; a directory may hold others (crossmnt). */
@@ -44,6 +46,12 @@ static int add_entry(struct nfs_conn *c, const char *path, const struct nfsdiren
         }
         if (r < 0)
             return r;
+    }
+    if (!S_ISDIR(st.nfs_mode) && file_tmp_is_left(d->name, nfs_mtime_ns(&st))) {
+        int n = snprintf(whole, sizeof(whole), "%s/%s", path, d->name);
+        if (n < (int)sizeof(whole) && nfs_call_unlink(c, whole) == 0)
+            log_info("origin", "removed %s: its writer ended long ago", whole);
+        return 0;
     }
     struct tree_name x;
     name_of_stat(&st, &x);

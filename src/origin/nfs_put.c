@@ -3,7 +3,7 @@
  *
  * A file is written under a reserved name beside its place, committed to the server's disk (COMMIT), and
  * renamed there. A crash leaves the old file or the new one whole, and perhaps a file whose name begins with
- * FILE_TMP_PREFIX, which nobody sees as an object and anyone may delete.
+ * FILE_TMP_PREFIX, which nobody sees as an object and a listing removes a day later.
  *
  * Invariants:
  *  1. put returns 0 only after the server said that bytes and name are stable (COMMIT; RENAME is

@@ -295,6 +295,39 @@ static void test_links(void **state)
     assert_string_equal(all.p, "dir/ P\nin\nout/ P\nreal/ P\nup/ P\n");
 }
 
+/* A file that is being written and has been left alone by its writer. */
+static void write_left(const char *key, uint64_t age_s)
+{
+    write_file(key, "part");
+    struct timespec now;
+    assert_int_equal(clock_gettime(CLOCK_REALTIME, &now), 0);
+    const struct timespec times[2] = {now, {.tv_sec = now.tv_sec - (time_t)age_s}};
+    assert_int_equal(utimensat(AT_FDCWD, path_of(key), times, 0), 0);
+}
+
+#define TMP_PREFIX ".forebay-tmp-"
+#define TMP(digit) TMP_PREFIX "0123456789abcdef0123456789abcde" digit
+
+/* What a crash left of files that were being written is removed by a listing a day later, so that its
+ * directory can go, too; what is being written, and what only has such a name, stays. */
+static void test_left_behind(void **state)
+{
+    struct buf _cleanup_buf_ all = BUF_INIT(KIB);
+    assert_int_equal(mkdir(path_of("d"), 0777), 0);
+    write_left("d/" TMP("0"), 25 * 3600);
+    write_left(TMP("1"), 23 * 3600);
+    write_left(TMP("2"), 0);
+    write_left(TMP_PREFIX "notes", 48 * 3600);
+    list_all("", 0, 100, NULL, &all);
+    assert_string_equal(all.p, "d/\n");
+    assert_int_equal(access(path_of("d/" TMP("0")), F_OK), -1);
+    assert_int_equal(access(path_of(TMP("1")), F_OK), 0);
+    assert_int_equal(access(path_of(TMP("2")), F_OK), 0);
+    assert_int_equal(access(path_of(TMP_PREFIX "notes"), F_OK), 0);
+    assert_int_equal(origin_remove(T.origin, SLICE_LIT("d/"), SLICE_NULL, &T.err), 0);
+    assert_int_equal(access(path_of("d"), F_OK), -1);
+}
+
 /* A link that leads back up is not walked round and round. */
 static void test_link_cycle(void **state)
 {
@@ -817,6 +850,7 @@ int main(void)
         TEST(test_time_that_travels),
         TEST(test_keys_that_are_no_paths),
         TEST(test_links),
+        TEST(test_left_behind),
         TEST(test_link_cycle),
         TEST(test_special_files),
         TEST(test_conditions),

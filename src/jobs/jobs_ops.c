@@ -41,6 +41,13 @@ static int check_options(const struct job_record *r, const struct kind *k, struc
                        r->source, r->target);
     if (s->newest > 0 && (k->over != KIND_OVER_ORIGIN || s->listed || s->remove))
         return err_set(e, ERR_BAD_OPTION, "--newest: not for evict, and not with --list or --delete");
+    bool dated = (s->newer && s->newer[0]) || (s->older && s->older[0]);
+    if (dated && k->over == KIND_OVER_CACHE && !s->listed)
+        return err_set(
+            e, ERR_BAD_OPTION,
+            "--newer, --older: not for %s without --list: the cache does not tell when its objects "
+            "changed, and all of them would be chosen",
+            k->name);
     if (s->pin && strcmp(k->name, "prefetch") != 0)
         return err_set(e, ERR_BAD_OPTION, "--pin: only for prefetch");
     if (s->listed && s->remove)

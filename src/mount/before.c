@@ -19,15 +19,16 @@ static bool is_change(uint32_t op)
            op == WIRE_OP_RMDIR || op == WIRE_OP_SET_META;
 }
 
-/* Ends the sessions before. Whether something runs for them. A node that does not answer was restarted, or
- * will be: nothing does then. */
-static bool something_runs(void)
+/* Ends the sessions before. 1: something runs for them; 0: nothing does, or ever will; or an error: the node
+ * does not answer, as perhaps it will not answer what waits for this. */
+static int something_runs(void)
 {
     struct wire_end_siblings_req req = {0};
     struct wire_end_siblings_rep rep;
     struct err e = {0};
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    return client_end_siblings(successor, &req, &b, &rep, &e) == 0 && rep.n > 0;
+    int r = client_end_siblings(successor, &req, &b, &rep, &e);
+    return r < 0 ? r : rep.n > 0;
 }
 
 void before_start(struct client *c)
@@ -39,16 +40,24 @@ void before_start(struct client *c)
 
 void before_call(uint32_t op)
 {
-    if (!atomic_load(&may_run) || !is_change(op) || (request_unique() > 0 && !request_comes_again()))
+    if (is_change(op) && (request_unique() == 0 || request_comes_again()))
+        before_wait();
+}
+
+void before_wait(void)
+{
+    if (!atomic_load(&may_run))
         return;
     bool told = false;
     uint64_t waited_ns = 0;
-    for (uint64_t ns = FIRST_NS; something_runs(); ns = MIN(2 * ns, MOST_NS)) {
+    int r;
+    for (uint64_t ns = FIRST_NS; (r = something_runs()) > 0; ns = MIN(2 * ns, MOST_NS)) {
         if (!told && waited_ns > TELL_NS)
             log_info("mount", "waiting for what the process before this one asked the node for");
         told = waited_ns > TELL_NS;
         sys->sleep_ns(ns);
         waited_ns += ns;
     }
-    atomic_store(&may_run, false);
+    if (r == 0)
+        atomic_store(&may_run, false);
 }

@@ -64,10 +64,11 @@ struct keeper {
     size_t n_deaths;
 };
 
-static volatile sig_atomic_t serving_pid;
+static volatile sig_atomic_t serving_pid, asked_by; /* a signal that shall end the mount; 0: none */
 
 static void pass_on(int sig)
 {
+    asked_by = sig;
     if (serving_pid > 0)
         (void)kill((pid_t)serving_pid, sig);
 }
@@ -140,6 +141,8 @@ static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void
                 k->fuse_fd = TAKE_FD(came);
             if (on_ready)
                 on_ready(arg);
+            if (asked_by) /* it came when nobody served */
+                (void)kill((pid_t)serving_pid, asked_by);
         }
     }
     k->is_stuck = true;

@@ -12,6 +12,7 @@
 
 #include "base/sys.h"
 #include "client/client_writer.h"
+#include "mount/before.h"
 #include "mount/request.h"
 #include "net/posix_meta.h"
 
@@ -312,27 +313,43 @@ struct moving {
     struct err err;
 };
 
-/* What was written so far has to be at the origin to be copied there; what comes later waits for its new
- * name.
- */
-static void publish_one(void *arg, struct node *n)
+/* What is written from here on waits for its new name. */
+static void hold_one(void *arg, struct node *n)
 {
     struct moving *x = arg;
     struct staging *s = NULL;
     int r = x->result == 0 ? staging_acquire(x->m, n, STAGING_JOIN, &s, &x->err) : -ENOENT;
     node_unref(x->m->nodes, n);
-    if (r == 0)
-        r = staging_begin_move(x->m, s, &x->err);
     if (r < 0 && r != -ENOENT)
         x->result = r;
-    if (r < 0 && s)
-        staging_release(x->m, s);
     if (r < 0)
         return;
+    staging_hold(x->m, s);
     x->stagings = realloc(x->stagings, (x->n + 1) * sizeof(x->stagings[0]));
     if (!x->stagings)
         abort();
     x->stagings[x->n++] = s;
+}
+
+/* What was written so far has to be at the origin to be copied there. */
+static void publish_held(struct moving *x)
+{
+    for (size_t i = 0; x->result == 0 && i < x->n; i++) {
+        int r = staging_publish_held(x->m, x->stagings[i], &x->err);
+        x->result = r == -ENOENT ? 0 : r;
+    }
+}
+
+/* Of a rename that comes again: whether the process before this one had it carried out. What was written
+ * since must not make the old directory again, beside the new one. */
+static bool is_moved(struct target *from, struct target *to)
+{
+    struct wire_attr there = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (!request_comes_again())
+        return false;
+    before_wait();
+    return moved_before(from, to, -ENOENT, &b, &there) == 0 && there.kind == WIRE_DIRECTORY;
 }
 
 static int rename_directory(struct target *from, struct target *to, const char *new_name, unsigned flags,
@@ -342,11 +359,14 @@ static int rename_directory(struct target *from, struct target *to, const char *
     struct moving x = {.m = m};
     struct node_attr ignored; /* a directory has none of its own */
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    staging_each(m, from->node, STAGING_BELOW, publish_one, &x);
+    staging_each(m, from->node, STAGING_BELOW, hold_one, &x);
+    bool was_moved = x.result == 0 && is_moved(from, to);
+    if (!was_moved)
+        publish_held(&x);
     int r = x.result;
     if (r < 0)
         *e = x.err;
-    else
+    else if (!was_moved)
         r = to->node && !to->node->is_dir ? -ENOTDIR : move_object(from, to, flags, &ignored, &b, e);
     if (r == 0)
         node_move(m->nodes, from->node, to->parent, slice_str(new_name));
@@ -378,9 +398,9 @@ static int rename_file(struct target *from, struct target *to, const char *new_n
         r = move_object(from, to, flags, &attr, &b, e);
     if (r < 0 && to->staging)
         (void)staging_set_unlinked(m, to->staging, false);
-    if (r == 0 && from->node) {
-        node_move(m->nodes, from->node, to->parent, slice_str(new_name));
+    if (r == 0 && from->node) { /* in this order: when it has its new name nothing is left to be done */
         node_set_attr(m->nodes, from->node, &attr);
+        node_move(m->nodes, from->node, to->parent, slice_str(new_name));
     } else if (r == 0 && to->node) { /* what moved is not known here, what it replaced is */
         node_detach(m->nodes, to->node, /* is_unlinked= */ true);
     }
@@ -389,10 +409,22 @@ static int rename_file(struct target *from, struct target *to, const char *new_n
     return r;
 }
 
+/* Whether a process before this one renamed it, and did not say so any more: what has the new name is then
+ * what was moved, not what it replaced. */
+static bool is_done(struct target *to)
+{
+    if (!to->node || !request_comes_again())
+        return false;
+    LOCK_SCOPE(node_table_lock(to->m->nodes));
+    return to->node->moved_by == request_unique();
+}
+
 static int rename_target(struct target *from, struct target *to, const char *new_name, unsigned flags,
                          struct err *e)
 {
     bool is_dir = from->node && from->node->is_dir;
+    if (is_done(to))
+        return 0;
     if (flags & ~(unsigned)RENAME_NOREPLACE)
         return -EINVAL;
     if (!is_dir && flags & RENAME_NOREPLACE && to->staging)

@@ -15,6 +15,7 @@
 
 #include "base/hash.h"
 #include "mount/node_kept.h"
+#include "mount/request.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -143,6 +144,7 @@ static void keep_again(struct node_table *t, struct node *n)
                                 .ino = n->ino,
                                 .size_bytes = n->size_bytes,
                                 .mtime_ns = n->mtime_ns,
+                                .moved_by = n->moved_by,
                                 .name = name_of(n),
                                 .etag = slice_of(n->etag, n->etag_n),
                                 .is_dir = n->is_dir,
@@ -186,16 +188,21 @@ static void set_unlinked(struct node *n)
         n->kept->is_unlinked = true;
 }
 
-static void detach_locked(struct node_table *t, struct node *n)
+static void unlink_name(struct node_table *t, struct node *n)
 {
-    if (!n->is_attached || !n->parent)
-        return;
     struct node **at = &t->by_name[place_of_name(t, n->parent, name_of(n))];
     while (*at != n)
         at = &(*at)->hash_next;
     *at = n->hash_next;
     n->hash_next = NULL;
     n->is_attached = false;
+}
+
+static void detach_locked(struct node_table *t, struct node *n)
+{
+    if (!n->is_attached || !n->parent)
+        return;
+    unlink_name(t, n);
     if (n->kept)
         n->kept->is_attached = false;
 }
@@ -444,7 +451,8 @@ void node_move(struct node_table *t, struct node *n, struct node *new_parent, st
         set_unlinked(there);
     }
     struct node *old_parent = n->parent;
-    detach_locked(t, n);
+    if (n->is_attached)
+        unlink_name(t, n); /* what is kept has the old name until it has the new one */
     free(n->name);
     n->name = slice_dup(new_name);
     n->name_n = new_name.n;
@@ -452,6 +460,7 @@ void node_move(struct node_table *t, struct node *n, struct node *new_parent, st
     new_parent->refs++;
     n->ino = node_ino(new_parent->ino, new_name);
     n->is_attached = true;
+    n->moved_by = request_unique();
     link_name(t, n);
     node_changed_locked(t, n);
     old_parent->refs--;
@@ -515,6 +524,7 @@ static void resume_node(struct node_table *t, struct node_kept *c)
     n->is_unlinked = c->is_unlinked;
     n->size_bytes = c->size_bytes;
     n->mtime_ns = c->mtime_ns;
+    n->moved_by = c->moved_by;
     n->has_owner = c->has_owner;
     n->mode = c->mode;
     n->uid = c->uid;

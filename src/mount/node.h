@@ -41,7 +41,8 @@ struct node {
     char *name;
     size_t name_n;
     bool is_dir;
-    uint64_t ino; /* what stat shows: a hash of the path, the same for all versions */
+    uint64_t ino;      /* what stat shows: a hash of the path, the same for all versions */
+    uint64_t moved_by; /* request_unique of the last rename; 0: none */
 
     /* Covered by the table's lock. */
     uint64_t lookups; /* held by the kernel */

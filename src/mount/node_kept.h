@@ -13,14 +13,15 @@
 #include "base/slice.h"
 #include "mount/kept.h"
 
-#define NODE_KEPT_TEXT_BYTES 32
+#define NODE_KEPT_TEXT_BYTES 24
 
 struct node_kept {
     uint32_t magic; /* set last */
     uint16_t name_n, etag_n;
     uint64_t id, parent_id, ino;
     uint64_t size_bytes, mtime_ns;
-    uint64_t serial;                 /* of two cells of one node, the higher one is true */
+    uint64_t serial; /* of two cells of one node, the higher one is true */
+    uint64_t moved_by;
     struct node_kept_text *more;     /* what does not fit into: */
     char text[NODE_KEPT_TEXT_BYTES]; /* the name, then the ETag */
     uint32_t mode, uid, gid;         /* has_owner */
@@ -28,7 +29,7 @@ struct node_kept {
 };
 
 struct node_kept_facts {
-    uint64_t id, parent_id, ino, size_bytes, mtime_ns;
+    uint64_t id, parent_id, ino, size_bytes, mtime_ns, moved_by;
     struct slice name, etag;
     uint32_t mode, uid, gid; /* has_owner */
     bool is_dir, is_attached, is_unlinked, has_owner;

@@ -29,6 +29,7 @@ struct name {
     uint64_t parent_id;
     char *text;
     size_t n;
+    struct node *node; /* referenced and kept; may be NULL */
 };
 
 struct notifier {
@@ -173,6 +174,17 @@ static void drop_name(struct mount *m, uint64_t parent_id, const char *name, siz
                                            n); /* -ENOENT: it has dropped it already */
 }
 
+static void name_fini(struct mount *m, struct name *x)
+{
+    free(x->text);
+    if (!x->node)
+        return;
+    lock_take(node_table_lock(m->nodes));
+    node_unkeep_locked(m->nodes, x->node);
+    lock_drop(node_table_lock(m->nodes));
+    node_unref(m->nodes, x->node);
+}
+
 static void trim(struct mount *m)
 {
     for (int i = 0; i < TRIM_AT_ONCE && node_table_count(m->nodes) > MOUNT_NODES_MAX; i++) {
@@ -228,7 +240,7 @@ static void *notifier_main(void *arg)
         for (size_t i = 0; i < n_names; i++) {
             if (go_on)
                 drop_name(m, names[i].parent_id, names[i].text, names[i].n);
-            free(names[i].text);
+            name_fini(m, &names[i]);
         }
         free(names);
         if (must_trim && go_on)
@@ -266,14 +278,14 @@ void notifier_stop(struct notifier *n)
     lock_drop(&n->lock);
     (void)pthread_join(n->thread, NULL);
     for (size_t i = 0; i < n->n_queue; i++)
-        free(n->queue[i].text);
+        name_fini(n->m, &n->queue[i]);
     free(n->queue);
     cond_fini(&n->woken);
     lock_fini(&n->lock);
     free(n);
 }
 
-void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n)
+static void add_name(struct notifier *n, struct name x)
 {
     LOCK_SCOPE(&n->lock);
     if (n->n_queue == n->queue_room) {
@@ -282,9 +294,24 @@ void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name
         if (!n->queue)
             abort();
     }
-    n->queue[n->n_queue++] =
-        (struct name){.parent_id = parent_id, .text = slice_dup(slice_of(name, name_n)), .n = name_n};
+    n->queue[n->n_queue++] = x;
     cond_signal(&n->woken);
+}
+
+void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n)
+{
+    add_name(n,
+             (struct name){.parent_id = parent_id, .text = slice_dup(slice_of(name, name_n)), .n = name_n});
+}
+
+void notifier_drop_believed_locked(struct notifier *n, struct node *x)
+{
+    x->refs++;
+    node_keep_locked(n->m->nodes, x);
+    add_name(n, (struct name){.parent_id = x->parent->id,
+                              .text = slice_dup(slice_of(x->name, x->name_n)),
+                              .n = x->name_n,
+                              .node = x});
 }
 
 void notifier_drop_node(struct notifier *n, struct node *x)

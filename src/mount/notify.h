@@ -19,5 +19,8 @@ void notifier_stop(struct notifier *n);
 void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n);
 /* The same for the name that a node has now. */
 void notifier_drop_node(struct notifier *n, struct node *x);
+/* The same under the node table's lock, for a name that may be believed for long: until it is dropped the
+ * node is kept, so that a process that takes over drops it. */
+void notifier_drop_believed_locked(struct notifier *n, struct node *x);
 /* The table of inodes has grown: trims it when above its limit. */
 void notifier_poke(struct notifier *n);

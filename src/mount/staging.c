@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/before.h"
 #include "net/posix_meta.h"
 
 #define COPY_BYTES         MIB
@@ -493,9 +494,11 @@ void staging_set_time_locked(struct staging *s, uint64_t time_ns)
 bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked)
 {
     enter(m, s); /* a publication that runs ends first, so that its object is removed too */
+    if (is_unlinked && s->is_of_before) /* that publication, too */
+        before_wait();
     atomic_store(&s->is_unlinked, is_unlinked);
     staging_keep(m, s);
-    bool is_published = atomic_load(&s->is_published);
+    bool is_published = atomic_load(&s->is_published) || s->may_be_published;
     leave(m, s);
     return is_published;
 }
@@ -505,13 +508,30 @@ bool staging_is_unpublished(const struct staging *s)
     return !atomic_load(&s->is_published);
 }
 
-int staging_begin_move(struct mount *m, struct staging *s, struct err *e)
+void staging_hold(struct mount *m, struct staging *s)
 {
-    enter(m, s);
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    while (s->is_busy && !s->is_awaited)
+        cond_wait(&m->stagings.changed, node_table_lock(m->nodes));
+    s->is_busy = true;
+    s->is_awaited = false;
+    if (s->kept)
+        s->kept->is_moving = true;
+}
+
+int staging_publish_held(struct mount *m, struct staging *s, struct err *e)
+{
     int r = staging_publish_alone(m, s, /* is_last= */ false, e);
     staging_keep(m, s);
+    return r;
+}
+
+int staging_begin_move(struct mount *m, struct staging *s, struct err *e)
+{
+    staging_hold(m, s);
+    int r = staging_publish_held(m, s, e);
     if (r < 0)
-        leave(m, s);
+        staging_end_move(m, s, /* has_moved= */ false);
     return r;
 }
 
@@ -519,6 +539,8 @@ void staging_end_move(struct mount *m, struct staging *s, bool has_moved)
 {
     if (has_moved)
         staging_drop_target(m, s);
+    if (s->kept)
+        s->kept->is_moving = false;
     leave(m, s);
 }
 
@@ -570,6 +592,7 @@ static void resume(struct mount *m, struct staging_kept *c, struct node *n, int 
     s->kept = c;
     s->state = c->is_ending ? STAGING_ENDING : STAGING_READY;
     s->is_resumed = true;
+    s->is_busy = s->is_awaited = c->is_moving;
     while (c->slot >= m->stagings.n_slots || !m->stagings.slots[c->slot]) {
         uint32_t slot;
         (void)take_slot_locked(&m->stagings, &slot); /* those before it that are free: given back below */
@@ -577,6 +600,8 @@ static void resume(struct mount *m, struct staging_kept *c, struct node *n, int 
     lock_drop(node_table_lock(m->nodes));
     atomic_store(&s->fd, fd);
     atomic_store(&s->is_published, c->is_published);
+    s->is_of_before = true;
+    s->may_be_published = c->may_be_published;
     atomic_store(&s->is_unlinked, c->is_unlinked);
     atomic_store(&s->may_be_mapped, c->may_be_mapped);
     s->is_clean = c->is_clean;
@@ -641,11 +666,14 @@ void stagings_resumed(struct mount *m)
         struct staging *s = m->stagings.first;
         while (s && !s->is_resumed)
             s = s->next;
+        bool was_awaited = s && s->is_awaited; /* in vain */
         if (s)
-            s->is_resumed = false;
+            s->is_resumed = s->is_awaited = false;
         lock_drop(node_table_lock(m->nodes));
         if (!s)
             return;
+        if (was_awaited)
+            staging_end_move(m, s, /* has_moved= */ false);
         staging_release(m, s);
     }
 }

@@ -84,6 +84,9 @@ void staging_go_on(struct mount *m, struct staging_pause *p);
  * bytes that went to the old key meanwhile would be acknowledged, and neither copied nor sent again. The
  * second makes later bytes go to the node's key as it is then, if it was renamed. */
 int staging_begin_move(struct mount *m, struct staging *s, struct err *e);
+/* Its two halves: nobody else publishes before staging_end_move; what was written so far is published. */
+void staging_hold(struct mount *m, struct staging *s);
+int staging_publish_held(struct mount *m, struct staging *s, struct err *e);
 void staging_end_move(struct mount *m, struct staging *s, bool has_moved);
 enum staging_which {
     STAGING_UNPUBLISHED, /* files in the directory that the origin does not have yet */

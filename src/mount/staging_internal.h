@@ -11,8 +11,10 @@ struct staging_kept {
     uint32_t slot;  /* of the keeper */
     uint64_t node_id;
     bool is_published, is_unlinked, may_be_mapped;
-    bool is_ending; /* the file may be the published version already, and is written no more */
-    bool is_clean;  /* what follows was published */
+    bool may_be_published; /* the node was asked to, and the answer did not come */
+    bool is_ending;        /* the file may be the published version already, and is written no more */
+    bool is_moving;        /* between staging_hold and staging_end_move */
+    bool is_clean;         /* what follows was published */
     int64_t size;
     struct timespec mtime;
     bool has_time; /* as in struct staging: */
@@ -28,6 +30,8 @@ struct staging {
     _Atomic bool is_unlinked;
     _Atomic bool may_be_mapped; /* by somebody who writes, beyond the last release */
     _Atomic bool is_published;  /* the origin has an object of that name */
+    bool is_of_before;          /* begun by a process before this one, whose publication may still run */
+    bool may_be_published;      /* by that one; both are set once, before others can know of it */
 
     /* Covered by the node table's lock. */
     struct staging *next;
@@ -38,6 +42,7 @@ struct staging {
     uint32_t refs;
     enum staging_state state;
     bool is_busy;    /* someone publishes */
+    bool is_awaited; /* is_busy by a process before this one, whose rename comes again */
     bool is_resumed; /* one of its users is stagings_resumed */
 
     /* Owned by whoever set is_busy. */

@@ -22,6 +22,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/before.h"
 #include "net/posix_meta.h"
 
 #define COPY_BYTES MIB
@@ -205,6 +206,10 @@ static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struc
     s->seen_stat = seen;
     s->seen_changes = changes;
     uint64_t size = (uint64_t)s->seen_stat.st_size;
+    if (s->is_of_before) /* lest what that one asked the node for comes after this, or removes it */
+        before_wait();
+    if (s->kept) /* until staging_keep, when this process is killed */
+        s->kept->may_be_published = true;
     for (int i = 0; i < TRIES; i++) {
         r = prepare(m, s, size, e);
         if (r == 0)

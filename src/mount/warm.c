@@ -110,9 +110,9 @@ static void to_trash(struct warm_file *f, struct warm_trash **trash)
 
 static void drop_name_locked(struct warm *w, struct warm_file *f)
 {
-    const struct node *n = f->node;
+    struct node *n = f->node;
     if (n->is_attached && n->parent && sys_mono_ms() < f->told_until_ms)
-        notifier_drop_name(w->m->notifier, n->parent->id, n->name, n->name_n);
+        notifier_drop_believed_locked(w->m->notifier, n);
     f->told_until_ms = 0;
 }
 

@@ -279,6 +279,24 @@ int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_by
                    atomic_load(&b->n), bytes, most);
 }
 
+int back_wait_record(struct back *b, const struct bucket *bucket, struct slice key, struct err *e)
+{
+    uint64_t until_ms = sys_mono_ms() + bucket->p.retry_time;
+    LOCK_SCOPE(&b->lock);
+    for (;;) {
+        struct back_entry *x = find_locked(b, bucket->id, key);
+        if ((x && x->recorded) || atomic_load(&b->n) < BACK_KEYS_MAX)
+            return 0;
+        if (atomic_load(&b->stop) || sys_mono_ms() >= until_ms)
+            return err_set(e, -ENOSPC,
+                           "%" PRIu64
+                           " writes and removals are not in the origin yet, at most %d may be: see "
+                           "`forebay status`",
+                           atomic_load(&b->n), BACK_KEYS_MAX);
+        (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
+    }
+}
+
 int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key, struct err *e)
 {
     uint64_t until_ms = sys_mono_ms() + bucket->p.retry_time;

@@ -123,6 +123,8 @@ extern const struct upstream_layer back_layer;
 
 /* Waits until so many bytes more may be acknowledged: at most the bucket's `retry`, then -ENOSPC. */
 int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, struct err *e);
+/* The same for a removal, which takes a record and no bytes; a key that has one is let through. */
+int back_wait_record(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
 /* What below a prefix is not in the origin; bucket_id 0: of all buckets. */
 void back_count(struct back *b, uint64_t bucket_id, struct slice prefix, struct back_count *ret);
 /* Tries what failed again now. */

@@ -253,10 +253,15 @@ static int check_conditions(struct change *c, struct slice if_match, bool if_non
     return 0;
 }
 
-static void base_of_attr(const struct attr *x, struct arena *a, struct back_record *r)
+/* What is remembered may have the ETag that a version had here until a moment ago: the origin's counts. */
+static void base_of_attr(struct change *c, const struct attr *x, struct back_record *r)
 {
-    r->base = x->is_absent || x->is_directory ? BACK_BASE_ABSENT : BACK_BASE_ETAG;
-    r->base_etag = x->is_absent || x->is_directory ? SLICE_NULL : arena_dup(a, x->etag);
+    char now[ORIGIN_ETAG_MAX + 1];
+    bool none = x->is_absent || x->is_directory;
+    bool renamed =
+        !none && back_alias_find(c->back, c->upstream->bucket->id, back_key(c->entry), x->etag, now);
+    r->base = none ? BACK_BASE_ABSENT : BACK_BASE_ETAG;
+    r->base_etag = none ? SLICE_NULL : arena_dup(c->arena, renamed ? slice_str(now) : x->etag);
 }
 
 /* Fills base and what follows the record that was there. */
@@ -275,13 +280,13 @@ static void set_base(struct change *c, struct back_record *r)
     } else if (!c->asked &&
                mirror_recall(m, c->upstream->bucket, back_key(c->entry), c->arena, &known) == 0 &&
                !known.is_directory) {
-        base_of_attr(&known, c->arena, r);
+        base_of_attr(c, &known, r);
     } else if (ask_once(c, NULL) == 0) {
         r->base = c->there ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
         r->base_etag = c->there ? c->found.etag : SLICE_NULL;
     } else if (mirror_recall_stale(m, c->upstream->bucket, back_key(c->entry), c->arena, &known) == 0 &&
                !known.is_directory) {
-        base_of_attr(&known, c->arena, r);
+        base_of_attr(c, &known, r);
     }
 }
 

@@ -207,6 +207,28 @@ static int note_sent(struct sending *s, const struct origin_attr *found, struct 
     return r;
 }
 
+/* The put was refused, so that nothing of it is there: what was sent before it, and may arrive late, is noted
+ * again, or it would be taken for another's. */
+static void note_refused(struct sending *s)
+{
+    struct back *b = s->back;
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record now;
+    bool unknown;
+    if (!s->rec.sent ||
+        (s->rec.sent_bytes == s->rec.size_bytes && memcmp(s->rec.sent_md5, s->rec.md5, BACK_MD5_BYTES) == 0))
+        return;
+    struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
+    int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, NULL);
+    if (r == 0 && now.sent && now.sent_bytes == s->rec.size_bytes &&
+        memcmp(now.sent_md5, s->rec.md5, BACK_MD5_BYTES) == 0) {
+        now.sent_bytes = s->rec.sent_bytes;
+        memcpy(now.sent_md5, s->rec.sent_md5, BACK_MD5_BYTES);
+        (void)back_save(b, x, &now, KV_VISIBLE, &unknown, NULL);
+    }
+    back_leave(b, x);
+}
+
 /* Whether the bytes are still the ones that were written: origins are told the MD5 of small bodies only, or
  * of none, and what is there is believed from then on. */
 static int check_bytes(struct sending *s, struct err *e)
@@ -275,6 +297,8 @@ static int send_put(struct sending *s, const struct origin_attr *found, struct s
     int r = note_sent(s, found, e);
     if (r == 0)
         r = send_to(s, s->key, if_match, if_none_match, &s->answer, e);
+    if (r == ERR_PRECONDITION || r == ERR_CONFLICT)
+        note_refused(s);
     return r == 0 ? complete_answer(s, e) : r;
 }
 

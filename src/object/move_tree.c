@@ -6,7 +6,8 @@
  * Invariants:
  *  1. Nothing is removed before everything was copied. When a copy fails, the copies made are removed again
  * and the source is as it was.
- *  2. Objects that others put below the source meanwhile are neither copied nor removed.
+ *  2. Objects that others put below the source meanwhile are neither copied nor removed; one that they put
+ * in the place of what was copied is copied again before it is removed.
  *
  * Failure modes: -EXDEV above MOVE_OBJECTS_MAX objects, on which mv copies by itself; the origin's errors,
  * naming the key. When the process ends in the middle, source and copies are both there. When an original
@@ -22,6 +23,7 @@
 
 #define MOVE_OBJECTS_MAX 10000 /* above, a program should see the progress of its own copying */
 #define MOVE_THREADS     16
+#define MOVE_AGAIN       2   /* copies of an original that was written to meanwhile */
 #define MOVE_PASSES_MAX  512 /* levels of directories that may have become empty */
 #define LIST_ARENA       (4 * MIB)
 #define ITEM_ARENA       (64 * KIB)
@@ -32,6 +34,9 @@ struct item {
     struct slice suffix; /* of the key, behind "dir/" */
     bool is_marker;      /* a directory's own key, without bytes */
     bool is_copied;      /* its thread's, until the threads have ended */
+
+    /* Of the original just before it was copied; "": not known. */
+    char etag[ORIGIN_ETAG_MAX + 1];
 };
 
 struct move {
@@ -169,35 +174,44 @@ static int copy_marker(struct move *m, struct slice from, struct slice to, struc
 static int copy_one(struct move *m, struct item *i, struct arena *a, struct err *e)
 {
     struct slice from = key_in(m->from, i, a), to = key_in(m->to, i, a);
-    struct origin_attr answer;
+    struct origin_attr was = {0}, answer;
     int r;
     if (to.n > ORIGIN_KEY_MAX_BYTES)
         return err_set(e, -ENAMETOOLONG, "%zu bytes of key", to.n);
     if (i->is_marker) {
         r = copy_marker(m, from, to, a, e);
     } else {
-        r = upstream_copy(m->upstream, from, to, a, &answer, e);
+        r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
+        r = r < 0 ? r : upstream_copy(m->upstream, from, to, a, &answer, e);
+        if (r == 0 && was.etag.n <= ORIGIN_ETAG_MAX)
+            (void)snprintf(i->etag, sizeof(i->etag), SLICE_FMT, SLICE_ARG(was.etag));
     }
     i->is_copied = true; /* also after a failure: it may have happened */
     (void)object_forget_key(m->service, m->upstream->bucket, to);
     return r < 0 ? err_prefix(e, r, SLICE_FMT, SLICE_ARG(from)) : 0;
 }
 
-static int remove_key(struct move *m, struct slice key, struct err *e)
+static int remove_key(struct move *m, struct slice key, struct slice if_match, struct err *e)
 {
-    int r = upstream_remove(m->upstream, key, SLICE_NULL, e);
+    int r = upstream_remove(m->upstream, key, if_match, e);
     (void)object_forget_key(m->service, m->upstream->bucket, key);
     return r < 0 && r != -ENOENT ? err_prefix(e, r, SLICE_FMT, SLICE_ARG(key)) : 0;
 }
 
 static int remove_source(struct move *m, struct item *i, struct arena *a, struct err *e)
 {
-    return remove_key(m, key_in(m->from, i, a), e);
+    struct slice key = key_in(m->from, i, a);
+    int r = remove_key(m, key, slice_str(i->etag), e);
+    for (int k = 0; r == ERR_PRECONDITION && k < MOVE_AGAIN; k++) {
+        r = copy_one(m, i, a, e);
+        r = r < 0 ? r : remove_key(m, key, slice_str(i->etag), e);
+    }
+    return r == -ENOENT ? 0 : r;
 }
 
 static int remove_copy(struct move *m, struct item *i, struct arena *a, struct err *e)
 {
-    return i->is_copied ? remove_key(m, key_in(m->to, i, a), e) : 0;
+    return i->is_copied ? remove_key(m, key_in(m->to, i, a), SLICE_NULL, e) : 0;
 }
 
 /* An origin that has directories shows those that are empty now as markers: they go in further passes, one

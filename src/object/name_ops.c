@@ -1,4 +1,5 @@
 /* Operations on names: stat, list, remove, copy and rename, directories. */
+#include "object/back.h"
 #include "object/object_internal.h"
 
 #include "base/sys.h"
@@ -92,6 +93,8 @@ int op_remove(struct object_session *ses, const struct wire_remove_req *req, str
     struct attr attr;
     if (req->flags & WIRE_POSIX)
         r = must_be_file(s, u, req->key, a, &attr, e);
+    if (r == 0 && u->bucket->p.write == BUCKET_WRITE_BACK)
+        r = back_wait_record(s->back, u->bucket, req->key, e);
     if (r == 0)
         r = upstream_remove(u, req->key, req->if_match, e);
     (void)object_forget_key(s, u->bucket, req->key); /* also after a failure: it may have happened */
@@ -126,9 +129,8 @@ static int move_once(struct object_service *s, struct upstream *u, const struct 
                      struct arena *a, struct origin_attr *ret, struct err *e)
 {
     struct origin_attr from = {0};
-    /* What write-back has not carried out, or just did, has another ETag there. */
-    bool is_known = u->bucket->p.write != BUCKET_WRITE_BACK;
-    int r = is_known ? upstream_head(u, q->from, SLICE_NULL, a, &from, e) : 0;
+    /* What write-back carries out between the two has another ETag there: ERR_PRECONDITION, too. */
+    int r = upstream_head(u, q->from, SLICE_NULL, a, &from, e);
     if (r == 0)
         r = upstream_copy(u, q->from, q->to, a, ret, e);
     (void)object_forget_key(s, u->bucket, q->to);

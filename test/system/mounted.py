@@ -7,6 +7,10 @@ Runs `forebay mount --foreground`; leaving the block unmounts, and demands statu
 happens, nothing stays mounted.
 """
 
+import contextlib
+import os
+import pathlib
+import signal
 import subprocess
 
 import harness
@@ -47,6 +51,22 @@ class Mount(harness.Program):
         with open(f"/proc/{self.pid}/task/{self.pid}/children") as children:
             pids = children.read().split()
         return int(pids[-1]) if pids else None
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """Within it the process that serves does nothing: each of its threads has stopped."""
+        pid = self.serving()
+
+        def has_stopped():
+            states = [(task / "stat").read_text().rpartition(") ")[2][0] for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+            return set(states) == {"T"}
+
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            harness.wait_until(has_stopped, 30, "the process stopped", 0.01)
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def uses_passthrough(self):
         return "passthrough is used" in self.log()

@@ -223,6 +223,76 @@ def test_what_runs_for_a_killed_process_is_over_before_its_successor_changes_any
     assert sorted(os.listdir(one.path)) == ["log", "log.1"]
 
 
+def test_a_directory_is_renamed_once_while_a_file_in_it_is_written(late, mount):
+    """The process is killed when the origin has all under the new name; what was written to a file in the directory meanwhile
+    goes there, too, and does not make the old directory again."""
+    shaper, there, _ = late
+    one = mount(there.name)
+    (one.path / "d").mkdir()
+    (one.path / "d/other").write_bytes(b"other")
+    with open(one.path / "d/log", "wb", buffering=0) as f:
+        f.write(b"one")
+        os.fsync(f.fileno())
+        shaper.fault("stall", match=f"DELETE /{there.name}/d/other", for_="2s")
+        renaming = threading.Thread(target=os.rename, args=(one.path / "d", one.path / "e"))
+        renaming.start()
+        harness.wait_until(lambda: "d/other" not in there.keys(), 30, "the removal", step=0.01)
+        f.write(b" two")
+        kill_serving(one)
+        renaming.join(60)
+        assert not renaming.is_alive()
+        assert os.listdir(one.path) == ["e"]
+        f.write(b" three")
+        os.fsync(f.fileno())
+        assert there.get("e/log") == b"one two three"
+    assert {key for key in there.keys() if not key.endswith("/")} == {"e/log", "e/other"}
+
+
+def test_what_is_removed_while_its_close_is_not_answered_stays_removed(late, mount):
+    """The process is killed while new files are on their way to the origin, and programs that remove them wait for that: the
+    successor may be asked to remove them first."""
+    shaper, there, _ = late
+    one = mount(there.name)
+    waiting = []
+    for i in range(3):
+        (one.path / str(i)).mkdir()
+        f = open(one.path / f"{i}/f", "wb", buffering=0)
+        f.write(b"body")
+        shaper.fault("stall", match=f"PUT /{there.name}/{i}/f", for_="2s")
+        waiting.append(threading.Thread(target=f.close))
+        waiting[-1].start()
+        harness.wait_until(lambda: f"{i}/f" in there.keys(), 30, "the object", step=0.01)
+        waiting.append(threading.Thread(target=os.unlink, args=(one.path / f"{i}/f",)))
+        waiting[-1].start()
+    time.sleep(0.2)
+    kill_serving(one)
+    for one_of_them in waiting:
+        one_of_them.join(60)
+        assert not one_of_them.is_alive()
+    time.sleep(3)  # longer than what was asked for before the kill
+    assert not [key for key in there.keys() if key.endswith("/f")]
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_a_file_that_is_written_keeps_its_last_name(there, mount, passthrough):
+    """A program renames the file that it writes again and again, and the process is killed, also when a rename was done and not
+    answered: what is written afterwards is under the last name."""
+    one = mount(passthrough=passthrough)
+    name, other, body = "a", "b", b""
+    with open(one.path / name, "wb", buffering=0) as f:
+        for i in range(5):
+            killing = threading.Timer(0.2 + i * 0.0013, kill_serving, [one])
+            killing.start()
+            while killing.is_alive():
+                body += f.write(b"x") * b"x"
+                os.rename(one.path / name, one.path / other)
+                name, other = other, name
+            body += f.write(b"y") * b"y"
+            os.fsync(f.fileno())
+            assert there.get(name) == body
+            assert there.keys() == {name}
+
+
 def test_a_kill_while_a_name_is_dropped(late, mount):
     """The process tells the kernel to drop a name in a directory in which a program removes another one, which takes long: it
     waits inside the kernel for the program, and the program for it. Killed then, it cannot end; another takes over all the

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import pathlib
-import signal
 import tempfile
 import time
 
@@ -112,16 +111,12 @@ def test_the_kernel_itself_believes_what_is_kept(bucket, mount):
         time.sleep(0.1)
         assert read(one.path / "kept") == b"x" * 1000
     time.sleep(0.2)
-    pid = one.serving()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with one.stopped():
             assert pool.submit(os.access, one.path / "kept", os.R_OK).result(timeout=10)
             asked = pool.submit(os.access, one.path / "listed", os.R_OK)
             with pytest.raises(concurrent.futures.TimeoutError):
                 asked.result(timeout=0.5)
-        finally:
-            os.kill(pid, signal.SIGCONT)
         assert asked.result(timeout=10)
 
 

@@ -7,7 +7,6 @@ import json
 import mmap
 import os
 import random
-import signal
 import stat
 import tempfile
 import time
@@ -116,18 +115,15 @@ def test_a_complete_file_is_read_by_the_kernel(bucket, mount, passthrough):
     assert bucket.s3.get_object(Bucket=bucket.name, Key="warm")["Body"].read() == body
     harness.wait_until(lambda: json.loads(node.cli("explain", "--json", f"{bucket.name}/warm").stdout)["complete"])
     one = mount(passthrough=passthrough)
-    fd, pid = os.open(one.path / "warm", os.O_RDONLY), one.serving()
+    fd = os.open(one.path / "warm", os.O_RDONLY)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with one.stopped():
             got = pool.submit(os.pread, fd, len(body), 0)
             if one.uses_passthrough():
                 assert got.result(timeout=30) == body
             else:
                 with pytest.raises(concurrent.futures.TimeoutError):
                     got.result(timeout=1)
-        finally:
-            os.kill(pid, signal.SIGCONT)
         assert got.result(timeout=30) == body
     os.close(fd)
 

@@ -338,6 +338,62 @@ def test_other_metadata_of_the_same_bytes(away):
     assert status(node, name)["conflicts"] == 0 and keys_of(truth, name) == ["k"]
 
 
+def test_a_write_that_arrives_late_is_still_ours(away):
+    """The first write seems to be lost, and arrives just before the second one, which is refused then: that is our own
+    doing and no conflict, and the second one gets there."""
+    node, name, shaper, truth = away
+    s3 = node.s3()
+    truth.put_object(Bucket=name, Key="k", Body=b"base")
+    shaper.fault("status:503", match="PUT", count="1")
+    shaper.fault("status:503", match="HEAD", skip="1", count="1000000")
+    s3.put_object(Bucket=name, Key="k", Body=b"first")
+    wait_until(lambda: status(node, name)["failing"] == 1, what="the first one tried")
+    s3.put_object(Bucket=name, Key="k", Body=b"second")
+    time.sleep(1)  # tries that fail at the question: the pauses between them get longer
+    shaper.reset()
+    shaper.fault("status:412", match="PUT", count="1")
+    wait_until(lambda: "412" in status(node, name)["error"], what="the second one refused")
+    truth.put_object(Bucket=name, Key="k", Body=b"first")
+    flushed(node, name)
+    assert truth.get_object(Bucket=name, Key="k")["Body"].read() == b"second"
+    assert status(node, name)["conflicts"] == 0 and keys_of(truth, name) == ["k"]
+
+
+@pytest.mark.parametrize("directory", [False, True])
+def test_a_rename_takes_no_other_write_with_it(away, need_fuse, work, directory):
+    """Of a file that is written again while it, or its directory, is renamed, the last write is under the new name."""
+    node, name, _, _ = away
+    where, s3, stop = work / (name + "-rename"), node.s3(), threading.Event()
+    where.mkdir()
+    node.cli("mount", name, str(where))
+    old, leaf = ("d", "d/k") if directory else ("k", "k")
+
+    def rename():
+        n = 0
+        while not stop.is_set():
+            n += 1  # also after an error, which may leave both names
+            try:
+                os.rename(where / old, where / f"moved{n}")
+            except OSError:
+                time.sleep(0.001)
+
+    renamer = threading.Thread(target=rename)
+    renamer.start()
+    try:
+        for i in range(20):
+            for part in "abc":
+                s3.put_object(Bucket=name, Key=leaf, Body=f"{i}{part}".encode())
+            wait_until(lambda: leaf not in keys_of(s3, name), what="it renamed")
+        stop.set()
+        renamer.join()
+        bodies = {s3.get_object(Bucket=name, Key=k)["Body"].read().decode() for k in keys_of(s3, name)}
+        assert {f"{i}c" for i in range(20)} <= bodies
+    finally:
+        stop.set()
+        renamer.join()
+        node.cli("umount", str(where))
+
+
 def test_an_origin_that_hangs_keeps_no_other_bucket(away, origin):
     """Every try at one origin takes its whole timeout: writes of another bucket get to theirs all the same."""
     node, _, shaper, truth = away

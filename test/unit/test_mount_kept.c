@@ -130,7 +130,7 @@ static void test_numbers_of_changes(void **state)
 static void test_layout(void **state)
 {
     (void)state;
-    assert_int_equal(KEPT_LAYOUT, 2);
+    assert_int_equal(KEPT_LAYOUT, 3);
     assert_int_equal(sizeof(struct kept_facts), 4432);
     assert_int_equal(sizeof(struct handle), 72);
     assert_int_equal(sizeof(struct backing), 16);

@@ -4,6 +4,7 @@
 #include "mount/kept.h"
 #include "mount/node.h"
 #include "mount/node_kept.h"
+#include "mount/request.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -179,6 +180,61 @@ static void test_all_are_kept_where_all_are_asked_for(void **state)
     node_unref(t, root);
 }
 
+static void begin_request(uint64_t unique)
+{
+    uint64_t header[2] = {0, unique};
+    request_begin(header, sizeof(header));
+}
+
+/* A process that takes over learns which request gave a file its name: when that comes again, it is done. */
+static void test_who_renamed_it_is_known(void **state)
+{
+    struct kept *k = *state;
+    pid_t pid = fork();
+    if (pid == 0) {
+        kept_begin(k);
+        struct node_table *t = node_table_new(k, /* keeps_all= */ true);
+        struct node *root = node_get(t, NODE_ROOT_ID), *f = look(t, root, "f", "e1");
+        (void)look(t, root, "stays", "e2");
+        begin_request(18);
+        node_move(t, f, root, SLICE_LIT("g"));
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    kept_begin(k);
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(k, /* keeps_all= */ true);
+    size_t n_files = 0;
+    node_table_resume(t, count_file, &n_files);
+    struct node *root = node_get(t, NODE_ROOT_ID), *g = node_find(t, root, SLICE_LIT("g"));
+    struct node *stays = node_find(t, root, SLICE_LIT("stays"));
+    assert_non_null(g);
+    assert_int_equal(g->moved_by, 18);
+    assert_int_equal(stays->moved_by, 0);
+    assert_null(node_find(t, root, SLICE_LIT("f")));
+    node_unref(t, g);
+    node_unref(t, stays);
+    node_unref(t, root);
+}
+
+/* How many of the files below are found by a name. */
+static size_t count_names(struct node_table *t)
+{
+    size_t n = 0;
+    struct node *root = node_get(t, NODE_ROOT_ID);
+    for (unsigned i = 0; i < 4 * FILES; i++) {
+        char name[8];
+        struct node *dir = node_find(t, root, i % 2 ? SLICE_LIT("d1") : SLICE_LIT("d0"));
+        (void)snprintf(name, sizeof(name), "%c%u", i / 2 % 2 ? 'f' : 'g', i / 4);
+        struct node *f = node_find(t, dir, slice_str(name));
+        n += f != NULL;
+        node_unref(t, f);
+        node_unref(t, dir);
+    }
+    node_unref(t, root);
+    return n;
+}
+
 /* Renames files and directories for ever, each to one of its two names. */
 __attribute__((noreturn)) static void churn(struct kept *k)
 {
@@ -227,6 +283,7 @@ static void test_killed_anywhere(void **state)
         node_table_resume(t, count_file, &n_files);
         node_table_check(t);
         assert_int_equal(n_files, FILES);
+        assert_int_equal(count_names(t), FILES);
         assert_int_equal(node_table_count(t), FILES + 2);
         assert_int_equal(count(k, KEPT_NODE), FILES + 2);
         assert_in_range(count(k, KEPT_TEXT), FILES - 1, 2 * FILES);
@@ -241,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_another_process_knows_them, setup, teardown),
         cmocka_unit_test_setup_teardown(test_all_are_kept_where_all_are_asked_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_who_renamed_it_is_known, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed_anywhere, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -343,6 +343,7 @@ static int serve_until_the_end(struct mount *m, struct err *e)
         (void)serve(m);
         if (m->kind->end)
             m->kind->end(m); /* its threads use the descriptor that unmounting closes */
+        notifier_silence(m->notifier);
         unmount_directory(m);
         notifier_stop(m->notifier); /* may wait for a program that waits for us, until the mount is gone */
         r = m->kind->stop(m, e);

@@ -24,6 +24,7 @@
 #define TRIM_AT_ONCE   256
 #define LOOK_EVERY_NS  (5 * 1000000000ull) /* whether the node was restarted and needs a new report */
 #define READ_AHEAD_KIB 1024
+#define TELLING_NS     (1000000000ull) /* that take longer wait for a program */
 
 struct name {
     uint64_t parent_id;
@@ -40,6 +41,7 @@ struct notifier {
     struct name *queue;
     size_t n_queue, queue_room;
     bool must_trim, must_stop;
+    bool is_telling; /* the kernel, by the descriptor that unmounting closes */
 };
 
 /* ---- at the start ---- */
@@ -168,10 +170,28 @@ static void begin_service(struct notifier *n)
 
 /* ---- work ---- */
 
+/* Whether the kernel may still be told something. */
+static bool begin_telling(struct notifier *n)
+{
+    LOCK_SCOPE(&n->lock);
+    n->is_telling = !n->must_stop;
+    return n->is_telling;
+}
+
+static void end_telling(struct notifier *n)
+{
+    LOCK_SCOPE(&n->lock);
+    n->is_telling = false;
+    cond_broadcast(&n->woken);
+}
+
 static void drop_name(struct mount *m, uint64_t parent_id, const char *name, size_t n)
 {
+    if (!begin_telling(m->notifier))
+        return;
     (void)fuse_lowlevel_notify_inval_entry(m->se, parent_id, name,
                                            n); /* -ENOENT: it has dropped it already */
+    end_telling(m->notifier);
 }
 
 static void name_fini(struct mount *m, struct name *x)
@@ -268,14 +288,20 @@ void notifier_start(struct mount *m)
         abort();
 }
 
+void notifier_silence(struct notifier *n)
+{
+    LOCK_SCOPE(&n->lock);
+    n->must_stop = true;
+    cond_broadcast(&n->woken);
+    uint64_t until_ms = sys_mono_ms() + TELLING_NS / 1000000;
+    while (n->is_telling && sys_mono_ms() < until_ms)
+        (void)cond_wait_for(&n->woken, &n->lock, TELLING_NS / 10);
+}
+
 void notifier_stop(struct notifier *n)
 {
     if (!n)
         return;
-    lock_take(&n->lock);
-    n->must_stop = true;
-    cond_signal(&n->woken);
-    lock_drop(&n->lock);
     (void)pthread_join(n->thread, NULL);
     for (size_t i = 0; i < n->n_queue; i++)
         name_fini(n->m, &n->queue[i]);

@@ -13,7 +13,10 @@ struct notifier;
 
 /* Becomes m->notifier. */
 void notifier_start(struct mount *m);
-/* Ends the thread; NULL accepted. */
+/* The kernel is told nothing any more. One that waits for a program by now is not waited for: unmounting ends
+ * that. */
+void notifier_silence(struct notifier *n);
+/* Ends the thread, after notifier_silence; NULL accepted. */
 void notifier_stop(struct notifier *n);
 /* The kernel shall look this name up again soon. Never blocks. */
 void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n);

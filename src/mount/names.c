@@ -386,18 +386,18 @@ static int rename_file(struct target *from, struct target *to, const char *new_n
     if (from->node && !from->staging) /* begun after target_init looked, and before the pause */
         r = staging_acquire(m, from->node, STAGING_JOIN, &from->staging, e);
     r = r == -ENOENT ? 0 : r;
+    /* Whoever still writes to the target writes to a file without a name from now on. Never waited for while
+     * the other one is held: a rename of a directory above holds both, and may have this one first. */
+    bool is_replaced = r == 0 && to->staging;
+    if (is_replaced)
+        (void)staging_set_unlinked(m, to->staging, true);
     if (r == 0 && from->staging)
         r = staging_begin_move(m, from->staging, e);
     bool is_begun = from->staging && r == 0;
-    /* Whoever still writes to the target writes to a file without a name from now on. */
-    if (r == 0 && to->staging)
-        (void)staging_set_unlinked(m, to->staging, true);
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct node_attr attr = {0};
     if (r == 0)
         r = move_object(from, to, flags, &attr, &b, e);
-    if (r < 0 && to->staging)
-        (void)staging_set_unlinked(m, to->staging, false);
     if (r == 0 && from->node) { /* in this order: when it has its new name nothing is left to be done */
         node_set_attr(m->nodes, from->node, &attr);
         node_move(m->nodes, from->node, to->parent, slice_str(new_name));
@@ -406,6 +406,8 @@ static int rename_file(struct target *from, struct target *to, const char *new_n
     }
     if (is_begun)
         staging_end_move(m, from->staging, r == 0);
+    if (r < 0 && is_replaced)
+        (void)staging_set_unlinked(m, to->staging, false);
     return r;
 }
 

@@ -239,13 +239,17 @@ static int current(struct change *c, bool *ret_there, char ret_etag[ORIGIN_ETAG_
 
 static int check_conditions(struct change *c, struct slice if_match, bool if_none_match, struct err *e)
 {
-    char etag[ORIGIN_ETAG_MAX + 1];
+    char etag[ORIGIN_ETAG_MAX + 1], now[ORIGIN_ETAG_MAX + 1];
     bool there;
     if (if_match.n == 0 && !if_none_match)
         return 0;
     int r = current(c, &there, etag, e);
     if (r < 0)
         return r;
+    /* The version that was meant may have gone to the origin since, and have its ETag from there. */
+    if (!c->had && !slice_eq_str(if_match, etag) &&
+        back_alias_find(c->back, c->upstream->bucket->id, back_key(c->entry), if_match, now))
+        if_match = slice_str(now);
     if (if_none_match && there)
         return err_set(e, ERR_PRECONDITION, "the object exists already");
     if (if_match.n > 0 && (!there || !(slice_eq_str(if_match, "*") || slice_eq_str(if_match, etag))))

@@ -131,13 +131,13 @@ uint64_t file_mtime_ns(const struct stat *st)
     return (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec;
 }
 
-bool file_tmp_is_left(const char *name, uint64_t mtime_ns)
+bool file_tmp_is_left(const char *name, uint64_t ctime_ns)
 {
     size_t n = strlen(FILE_TMP_PREFIX);
     struct id128 id;
     uint64_t now_ns = sys->real_ns();
     return strncmp(name, FILE_TMP_PREFIX, n) == 0 && id_parse(slice_str(name + n), &id) == 0 &&
-           now_ns > mtime_ns && now_ns - mtime_ns > FILE_TMP_KEEP_NS;
+           now_ns > ctime_ns && now_ns - ctime_ns > FILE_TMP_KEEP_NS;
 }
 
 void file_etag(const struct stat *st, char ret[FILE_ETAG_SIZE])

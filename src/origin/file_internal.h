@@ -41,8 +41,9 @@ int file_error(struct err *e, int error, const char *what, struct slice key);
  * without that slash, ORIGIN_KEY_MAX_BYTES + 1 bytes. */
 int file_key_path(struct slice key, char *ret, bool *ret_is_dir, struct err *e);
 /* Whether the name is one that we gave to a file being written, and the file was left behind by a crash: a
- * listing that meets it removes it. */
-bool file_tmp_is_left(const char *name, uint64_t mtime_ns);
+ * listing that meets it removes it. By its ctime: a file that is being written has the mtime that it shall
+ * have already when it gets its name, years ago perhaps. */
+bool file_tmp_is_left(const char *name, uint64_t ctime_ns);
 void file_etag(const struct stat *st, char ret[FILE_ETAG_SIZE]);
 uint64_t file_mtime_ns(const struct stat *st);
 struct origin_attr file_attr(const struct stat *st, struct slice etag);

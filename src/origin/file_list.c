@@ -190,7 +190,7 @@ static void meet_tmp(int dir, const char *name)
 {
     struct stat st;
     if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || S_ISDIR(st.st_mode) ||
-        !file_tmp_is_left(name, file_mtime_ns(&st)))
+        !file_tmp_is_left(name, (uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec))
         return;
     if (unlinkat(dir, name, 0) == 0)
         log_info("origin", "removed %s: its writer ended long ago", name);

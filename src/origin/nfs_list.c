@@ -24,6 +24,12 @@ static void name_of_stat(const struct nfs_stat_64 *st, struct tree_name *ret)
     nfs_etag(st, ret->etag);
 }
 
+/* Servers that keep no ctime are believed their mtime. */
+static uint64_t changed_ns(const struct nfs_stat_64 *st)
+{
+    return MAX(st->nfs_ctime * 1000000000 + st->nfs_ctime_nsec, nfs_mtime_ns(st));
+}
+
 /* READDIRPLUS says as much as a stat; without attributes, or for a link, the server is asked again. */
 static int add_entry(struct nfs_conn *c, const char *path, const struct nfsdirent *d, struct tree_folder *f)
 {
@@ -33,7 +39,9 @@ static int add_entry(struct nfs_conn *c, const char *path, const struct nfsdiren
                              .nfs_mode = d->mode & ~(unsigned)S_IFMT,
                              .nfs_size = d->size,
                              .nfs_mtime = (uint64_t)d->mtime.tv_sec,
-                             .nfs_mtime_nsec = d->mtime_nsec};
+                             .nfs_mtime_nsec = d->mtime_nsec,
+                             .nfs_ctime = (uint64_t)d->ctime.tv_sec,
+                             .nfs_ctime_nsec = d->ctime_nsec};
     if (d->type == 1 || d->type == 2) { /* NF3REG, NF3DIR */
         st.nfs_mode |= d->type == 1 ? S_IFREG : S_IFDIR;
     } else {
@@ -47,7 +55,7 @@ static int add_entry(struct nfs_conn *c, const char *path, const struct nfsdiren
         if (r < 0)
             return r;
     }
-    if (!S_ISDIR(st.nfs_mode) && file_tmp_is_left(d->name, nfs_mtime_ns(&st))) {
+    if (!S_ISDIR(st.nfs_mode) && file_tmp_is_left(d->name, changed_ns(&st))) {
         int n = snprintf(whole, sizeof(whole), "%s/%s", path, d->name);
         if (n < (int)sizeof(whole) && nfs_call_unlink(c, whole) == 0)
             log_info("origin", "removed %s: its writer ended long ago", whole);

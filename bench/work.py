@@ -173,7 +173,7 @@ def created_with_synced_directories(directory, per_directory):
     start = time.monotonic()
     for number in range(SYNCED_DIRECTORIES):
         folder = directory / f"synced-{number}"
-        folder.mkdir()
+        folder.mkdir(parents=True)
         for name in range(per_directory):
             os.close(os.open(folder / str(name), os.O_CREAT | os.O_WRONLY | os.O_EXCL))
         fd = os.open(folder, os.O_RDONLY)

@@ -40,6 +40,8 @@ struct forebay;
 struct forebay_file;
 struct forebay_listing;
 
+#define FOREBAY_KEPT_NONE UINT32_MAX
+
 /* Zero means default everywhere: `struct forebay_options o = {0};` looks into the environment. */
 struct forebay_options {
     const char *socket_path; /* Unix socket of the node */
@@ -49,6 +51,10 @@ struct forebay_options {
     const char *secret_key;
     uint64_t timeout_ms;  /* how long a call waits for a node that does not answer; default 60000 */
     uint32_t connections; /* most connections at a time; default 16 */
+    /* Most files that stay open after forebay_close, so that the next forebay_open of one asks nobody.
+     * Default: an eighth of the descriptors that the process may have (ulimit -n), at most 32768.
+     * FOREBAY_KEPT_NONE: none. */
+    uint32_t kept_files;
 };
 
 /*
@@ -80,7 +86,8 @@ FOREBAY_API int forebay_stat(struct forebay *f, const char *bucket, const char *
 
 /* ---- reading ---- */
 
-/* Opens the current version. Close with forebay_close. */
+/* Opens the current version: whatever the node has acknowledged to anybody before is seen. Close with
+ * forebay_close. */
 FOREBAY_API int forebay_open(struct forebay *f, const char *bucket, const char *key,
                              struct forebay_file **ret);
 /* The next bytes, as read(2): up to n, 0 at the end. The position is one per file: threads that share a file

@@ -147,6 +147,17 @@ void lock_take(struct lock *l)
     note_taken(l);
 }
 
+bool lock_try(struct lock *l)
+{
+    check_take(l);
+    int r = pthread_mutex_trylock(&l->mutex);
+    if (r == EBUSY)
+        return false;
+    must(r, "trylock");
+    note_taken(l);
+    return true;
+}
+
 void lock_drop(struct lock *l)
 {
     note_dropped(l);

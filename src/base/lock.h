@@ -51,6 +51,7 @@ struct cond {
 void lock_init(struct lock *l, enum lock_rank rank);
 void lock_fini(struct lock *l);
 void lock_take(struct lock *l);
+bool lock_try(struct lock *l); /* takes it unless somebody has it */
 void lock_drop(struct lock *l);
 void lock_assert_held(const struct lock *l);
 

@@ -247,6 +247,27 @@ int text_uri_encode(struct buf *b, struct slice s, bool keep_slash)
     return 0;
 }
 
+/* Bytes of the character that s begins with; 0: it begins with none. */
+static size_t character(struct slice s)
+{
+    for (size_t n = 1; n <= 4 && n <= s.n; n++)
+        if (slice_is_utf8(slice_sub(s, 0, n)))
+            return n;
+    return 0;
+}
+
+const char *text_utf8(struct buf *b, struct slice s)
+{
+    buf_clear(b);
+    int r = buf_slice(b, SLICE_LIT(""));
+    while (r == 0 && s.n > 0) {
+        size_t n = character(s);
+        r = buf_slice(b, n > 0 ? slice_sub(s, 0, n) : SLICE_LIT("\xef\xbf\xbd"));
+        s = slice_from(s, MAX(n, (size_t)1));
+    }
+    return r < 0 ? "?" : b->p;
+}
+
 int text_uri_decode(struct buf *b, struct slice s, bool plus_is_space)
 {
     size_t n = 0;

@@ -28,6 +28,10 @@ int text_uri_encode(struct buf *b, struct slice s, bool keep_slash);
 /* %XX decoded; plus_is_space for form bodies. -EINVAL on a broken escape. */
 int text_uri_decode(struct buf *b, struct slice s, bool plus_is_space);
 
+/* Text of any bytes as JSON takes it: what is no UTF-8 becomes U+FFFD. Into b, which is cleared first; "?"
+ * when it does not fit. */
+const char *text_utf8(struct buf *b, struct slice s);
+
 int text_base64(struct buf *b, struct slice s);
 int text_unbase64(struct buf *b, struct slice s);
 

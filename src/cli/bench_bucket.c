@@ -2,16 +2,28 @@
 #include "cli/bench_target.h"
 
 #include "base/sys.h"
-#include "client/client_file.h"
+#include "client/client_kept.h"
 #include "client/client_writer.h"
 
 #define KEY_BYTES       (2 * KIB)
 #define CONNECTIONS_MAX 256
+#define FILES_FREE      1024  /* descriptors for all else */
+#define KEPT_MAX        32768 /* files kept open, as libforebay does where the limit of descriptors allows */
+
+struct bucket_state {
+    struct client *client;
+    struct client_kept *kept;
+};
 
 struct bench_conn {
     struct bench_target *t;
     char *block;
 };
+
+static struct client *client_of(const struct bench_conn *c)
+{
+    return ((struct bucket_state *)c->t->state)->client;
+}
 
 static int bucket_open(struct bench_target *t, struct err *e)
 {
@@ -27,14 +39,27 @@ static int bucket_open(struct bench_target *t, struct err *e)
     };
     struct client *c;
     int r = client_new(&o, &c, e);
-    if (r == 0)
-        t->state = c;
-    return r;
+    if (r < 0)
+        return r;
+    struct bucket_state *s = calloc(1, sizeof(*s));
+    assert(s);
+    uint64_t files = sys_raise_file_limit();
+    *s = (struct bucket_state){
+        .client = c,
+        .kept = client_kept_new(
+            c, (uint32_t)MIN(files - MIN(files / 4, (uint64_t)FILES_FREE), (uint64_t)KEPT_MAX))};
+    t->state = s;
+    return 0;
 }
 
 static void bucket_close(struct bench_target *t)
 {
-    client_free(t->state);
+    struct bucket_state *s = t->state;
+    if (!s)
+        return;
+    client_kept_free(s->kept);
+    client_free(s->client);
+    free(s);
 }
 
 static int bucket_connect(struct bench_target *t, struct bench_conn **ret, struct err *e)
@@ -79,10 +104,12 @@ static int bucket_get(struct bench_conn *c, const char *key, uint64_t offset, ui
     int r = key_of(c->t, key, room, &o.key, e);
     if (r < 0)
         return r;
-    _cleanup_(client_file_closep) struct client_file *f = NULL;
-    r = client_file_open(c->t->state, &o, &f, e);
+    struct bucket_state *s = c->t->state;
+    _cleanup_(client_kept_closep) struct client_kept_file *kept = NULL;
+    r = client_kept_open(s->kept, &o, &kept, e);
     if (r < 0)
         return r;
+    struct client_file *f = client_kept_of(kept);
     for (uint64_t done = 0; done < n;) {
         size_t want = (size_t)MIN(n - done, c->t->options->block);
         ssize_t got = client_file_pread(f, c->block, want, offset + done, e);
@@ -108,7 +135,7 @@ static int bucket_put(struct bench_conn *c, const char *key, uint64_t size, stru
     if (r < 0)
         return r;
     _cleanup_(client_writer_freep) struct client_writer *w = NULL;
-    r = client_writer_open(c->t->state, &o, &w, e);
+    r = client_writer_open(client_of(c), &o, &w, e);
     for (uint64_t at = 0; r == 0 && at < size;) {
         size_t n = (size_t)MIN(size - at, c->t->options->block);
         pattern_fill(p, at, c->block, n);
@@ -125,7 +152,7 @@ static int bucket_remove(struct bench_conn *c, const char *key, struct err *e)
     struct wire_remove_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = key_of(c->t, key, room, &req.key, e);
-    r = r < 0 ? r : client_remove(c->t->state, &req, &b, &rep, e);
+    r = r < 0 ? r : client_remove(client_of(c), &req, &b, &rep, e);
     return r == -ENOENT ? 0 : r;
 }
 
@@ -137,7 +164,7 @@ static int bucket_list(struct bench_conn *c, const char *prefix, bench_entry_fn 
     int r = key_of(c->t, prefix, room, &o.prefix, e);
     if (r < 0)
         return r;
-    _cleanup_(client_lister_freep) struct client_lister *l = client_lister_new(c->t->state, &o);
+    _cleanup_(client_lister_freep) struct client_lister *l = client_lister_new(client_of(c), &o);
     struct wire_entry x;
     while ((r = client_lister_next(l, &x, e)) > 0) {
         r = entry(arg, slice_from(x.key, strlen(c->t->prefix)), x.attr.size_bytes);

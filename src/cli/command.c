@@ -50,6 +50,7 @@ int command_connect(const struct command_node *n, struct client **ret, struct er
         .name = "cli",
         .via = WIRE_VIA_API,
         .timeout_ms = n->timeout_ms,
+        .connections = n->connections,
     };
     return client_new(&o, ret, e);
 }

@@ -11,6 +11,7 @@
 struct command_node {
     char *data, *socket, *endpoint;
     uint64_t timeout_ms;
+    uint32_t connections; /* most at a time; 0: as many as clients usually have */
 };
 
 #define COMMAND_NODE_ROWS(owner) COMMAND_NODE_ROWS_AT(owner, node)

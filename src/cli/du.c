@@ -101,9 +101,13 @@ static json_t *row_of(struct du *d, struct slice bucket, struct slice prefix, st
                     0, "fetched_bytes", 0);
     if (json_object_setn_new(d->rows, name.p, name.n, row) < 0) { /* a name that is no UTF-8 */
         _cleanup_buf_ struct buf escaped = BUF_INIT(4 * NAME_MAX_BYTES);
+        if (text_uri_encode(&escaped, buf_view(&name), /* keep_slash= */ true) < 0)
+            return NULL;
+        row = json_object_get(d->rows, escaped.p);
+        if (row)
+            return row;
         row = json_object();
-        if (text_uri_encode(&escaped, buf_view(&name), /* keep_slash= */ true) < 0 ||
-            json_object_set_new(d->rows, escaped.p, row) < 0)
+        if (json_object_set_new(d->rows, escaped.p, row) < 0)
             return NULL;
     }
     return row;

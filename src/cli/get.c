@@ -394,6 +394,7 @@ int cmd_get(int argc, char **argv)
         int r = command_path(argv[0], &bucket, &key, &e);
         if (r == 0 && key.n == 0 && !o.recursive)
             r = err_set(&e, ERR_BAD_OPTION, "'%s': must be BUCKET/KEY, or give -r for all of it", argv[0]);
+        o.node.connections = MAX((uint32_t)o.jobs, (uint32_t)CLIENT_CONNECTIONS);
         if (r == 0)
             r = command_connect(&o.node, &c, &e);
         if (r == 0 && o.recursive)

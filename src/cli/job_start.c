@@ -176,6 +176,8 @@ static int send_list(struct client *c, uint64_t id, const char *path, struct err
         if (keys.n >= LIST_PIECE_BYTES)
             r = send_keys(c, id, &keys, e);
     }
+    if (r == 0 && ferror(standard ? stdin : f)) /* the rest of the list is not known */
+        r = err_errno(e, errno > 0 ? -errno : -EIO, "--list %s", path);
     if (r == 0)
         r = send_keys(c, id, &keys, e);
     return r == 0 && lines == 0 ? err_set(e, ERR_BAD_OPTION, "--list %s: no key in it", path) : r;

@@ -6,6 +6,7 @@
 #include "base/macro.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -28,6 +29,15 @@ static void print_help(FILE *to)
                 to);
 }
 
+/* A standard descriptor that the caller has closed would be given out again, to a socket or to a file of the
+ * store, and what is printed would go there. What takes its place refuses, as the closed one did. */
+static void keep_standard_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            _exit(1);
+}
+
 /* The last word on what was printed: a list that a full disk cut short is no success. */
 static int finish(int status)
 {
@@ -41,6 +51,7 @@ static int finish(int status)
 
 int main(int argc, char **argv)
 {
+    keep_standard_descriptors();
     if (argc < 2) {
         print_help(stderr);
         return 2;

@@ -188,7 +188,21 @@ static void walk_failed(struct tree *t, int code, const char *path)
     tree_failed(t, &e);
 }
 
-static void walk(struct tree *t, const char *below, int depth)
+/* A directory that is being walked; a link that leads back to one has no end. */
+struct level {
+    const struct level *up;
+    dev_t dev;
+    ino_t ino;
+};
+
+static bool is_inside(const struct level *l, const struct stat *st)
+{
+    while (l && (l->dev != st->st_dev || l->ino != st->st_ino))
+        l = l->up;
+    return l != NULL;
+}
+
+static void walk(struct tree *t, const char *below, const struct level *up, int depth)
 {
     struct err e = {0};
     _cleanup_buf_ struct buf path = BUF_INIT(16 * KIB);
@@ -200,6 +214,9 @@ static void walk(struct tree *t, const char *below, int depth)
             (void)closedir(d);
         return;
     }
+    struct stat self = {0};
+    (void)sys->fstat(dirfd(d), &self);
+    const struct level here = {.up = up, .dev = self.st_dev, .ino = self.st_ino};
     for (struct dirent *x; errno = 0, (x = readdir(d));) {
         if (strcmp(x->d_name, ".") == 0 || strcmp(x->d_name, "..") == 0)
             continue;
@@ -217,8 +234,10 @@ static void walk(struct tree *t, const char *below, int depth)
             continue;
         if (r < 0)
             walk_failed(t, r, full.p);
+        else if (S_ISDIR(st.st_mode) && is_inside(&here, &st))
+            walk_failed(t, -ELOOP, full.p);
         else if (S_ISDIR(st.st_mode))
-            walk(t, name.p, depth + 1);
+            walk(t, name.p, &here, depth + 1);
         else if (S_ISREG(st.st_mode))
             tree_push(t, buf_take(&name));
     }
@@ -239,7 +258,7 @@ static int put_tree(struct client *c, const struct put_options *o, const char *r
     while (n < o->jobs && pthread_create(&threads[n], NULL, tree_main, &t) == 0)
         n++;
     if (n > 0)
-        walk(&t, "", 0);
+        walk(&t, "", NULL, 0);
     lock_take(&t.lock);
     t.done = true;
     cond_broadcast(&t.moved);
@@ -287,6 +306,7 @@ int cmd_put(int argc, char **argv)
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
+        o.node.connections = MAX((uint32_t)o.jobs, (uint32_t)CLIENT_CONNECTIONS);
         int r = command_connect(&o.node, &c, &e);
         if (r == 0)
             r = put(c, &o, argv[0], argv[1], &e);

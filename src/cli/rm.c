@@ -22,9 +22,10 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 static const struct command_usage usage = {
     .command = "forebay rm",
     .operands = "BUCKET/KEY...",
-    .about = "Removes objects at the origin and from the cache; with -r everything below a prefix. A key "
-             "that does not\n"
-             "exist is an error without -r.",
+    .about =
+        "Removes objects at the origin and from the cache; with -r everything below a prefix, which ends "
+        "with '/'. A key\n"
+        "that does not exist is an error without -r.",
     .min_operands = 1,
     .max_operands = -1,
 };
@@ -88,6 +89,11 @@ static int remove_one(struct client *c, const struct rm_options *o, const char *
     int r = command_path(path, &bucket, &key, e);
     if (r < 0)
         return r;
+    if (o->recursive && key.n > 0 && !slice_ends(key, SLICE_LIT("/")) && !o->dry_run)
+        return err_set(e, ERR_BAD_OPTION,
+                       "-r %s: must be a bucket or end with '/', else what lies beside it and begins alike "
+                       "would be removed, too",
+                       path);
     if (o->recursive)
         return remove_tree(c, o, bucket, key, e);
     if (key.n == 0)

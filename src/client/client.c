@@ -144,7 +144,7 @@ static void forget_parent(struct client *c)
         client_conn_free(conn);
     }
     c->idle = NULL;
-    c->n_idle = c->n_open = c->n_current = 0;
+    c->n_idle = c->n_open = c->n_current = c->n_long = 0;
     c->epoch++;
     new_session(c);
 }
@@ -177,6 +177,10 @@ static int first_contact(struct client *c, struct err *e)
     return 0;
 }
 
+static void sleep_at_once(void)
+{
+}
+
 int client_new(const struct client_options *o, struct client **ret, struct err *e)
 {
     assert(o != NULL && ret != NULL);
@@ -190,8 +194,9 @@ int client_new(const struct client_options *o, struct client **ret, struct err *
     cond_init(&c->freed);
     c->via = o->via ? o->via : WIRE_VIA_API;
     c->before_call = o->before_call;
+    c->before_sleep = o->before_sleep ? o->before_sleep : sleep_at_once;
     c->family = o->family ? *o->family : (struct id128){0};
-    c->timeout_ms = o->timeout_ms ? o->timeout_ms : CLIENT_TIMEOUT_MS;
+    c->timeout_ms = MIN(o->timeout_ms ? o->timeout_ms : CLIENT_TIMEOUT_MS, (uint64_t)CLIENT_TIMEOUT_MAX_MS);
     c->max_connections = o->connections ? o->connections : CLIENT_CONNECTIONS;
     c->name = slice_dup(slice_str(o->name ? o->name : "client"));
     c->epoch = 1;

@@ -40,8 +40,11 @@ struct client_options {
     enum wire_via via;    /* 0: WIRE_VIA_API */
     uint64_t timeout_ms;  /* most time a call may take while the node does not answer; 0: CLIENT_TIMEOUT_MS */
     uint32_t connections; /* most at a time; 0: CLIENT_CONNECTIONS */
-    void (*before_call)(
-        uint32_t op);           /* called by the thread that makes a call, before it does; NULL: nothing */
+    /* Called by the thread that makes a call, before it does; NULL: nothing. */
+    void (*before_call)(uint32_t op);
+    /* Called by it before it sleeps for the node, which it does not when the answer comes at once; NULL:
+     * nothing. */
+    void (*before_sleep)(void);
     const struct id128 *family; /* of clients whose sessions may end each other (END_SIBLINGS); NULL: alone */
 };
 
@@ -63,8 +66,9 @@ uint64_t client_epoch(struct client *c);
 /*
  * One call. req and ret_rep are the operation's structs of net/wire.h; the reply's slices point into b, which
  * is the caller's (buf_fini). A descriptor in ret_rep->fd is the caller's to close. Fails with the node's
- * code and text, or -EHOSTDOWN (not reached in time), -ETIMEDOUT, -EIO, ERR_PROTOCOL. Operations on a handle
- * go through client_call_at.
+ * code and text, or -EHOSTDOWN (not reached in time), -ETIMEDOUT, -EIO, ERR_PROTOCOL, -EMFILE (the
+ * descriptor of the reply found no room; what the node opened is closed). Operations on a handle go through
+ * client_call_at.
  */
 int client_call(struct client *c, uint32_t op, const void *req, struct buf *b, void *ret_rep, struct err *e);
 /*

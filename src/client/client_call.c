@@ -8,7 +8,8 @@
  * session can never meet a handle of a new one.
  *  3. A call that changes something reaches the node at most once, unless the operation is repeatable.
  *  4. Every wait has an end: for a free connection, for connecting and for a reply the call's deadline; for
- * the reply of a long operation the node's health, asked each time the timeout passes.
+ * the reply of a long operation, and for a connection while such operations hold some, the node's health,
+ * asked each time the timeout passes.
  *
  * Failure modes: -EHOSTDOWN when the node could not be reached in time, -ETIMEDOUT when it did not answer in
  * time, -EIO when a call that must not be repeated was cut, -EBADF for a handle of an epoch that is over,
@@ -36,6 +37,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_USER_ADD_KEY:
     case WIRE_OP_USER_REMOVE_KEY:
     case WIRE_OP_JOB_START:
+    case WIRE_OP_JOB_CHANGE:
         return false;
     default:
         return true;
@@ -46,6 +48,15 @@ bool client_op_is_long(uint32_t op)
 {
     return op == WIRE_OP_PUT_COMMIT || op == WIRE_OP_COPY || op == WIRE_OP_BUCKET_REMOVE ||
            op == WIRE_OP_ORIGIN_CHECK;
+}
+
+static bool node_answers(struct client *c)
+{
+    struct err ignored = {0};
+    struct id128 session;
+    _cleanup_(client_conn_freep) struct client_conn *probe = NULL;
+    id_new(&session);
+    return client_conn_open(c, session, sys_mono_ms() + c->timeout_ms, &probe, &ignored) == 0;
 }
 
 /* ---- the pool ---- */
@@ -91,15 +102,42 @@ static void give_back(struct client *c, struct client_conn *conn)
     discard(c, conn, /* is_lost= */ false);
 }
 
+/* All connections are busy. What waits behind long operations waits as they do, and then has its time still
+ * before it. */
+static int wait_for_place_locked(struct client_attempt *a, bool *waited_long, struct err *e)
+{
+    struct client *c = a->c;
+    uint64_t now_ms = sys_mono_ms();
+    c->before_sleep();
+    if (now_ms < a->deadline_ms) {
+        (void)cond_wait_for(&c->freed, &c->lock, (a->deadline_ms - now_ms) * 1000000);
+        return 0;
+    }
+    bool answers = false;
+    if (c->n_long > 0) {
+        lock_drop(&c->lock);
+        answers = node_answers(c);
+        lock_take(&c->lock);
+    }
+    if (!answers)
+        return err_set(e, -ETIMEDOUT, "all %u connections to the node are busy", c->max_connections);
+    a->deadline_ms = sys_mono_ms() + c->timeout_ms;
+    *waited_long = true;
+    return 0;
+}
+
 /* 1: *ret is an idle connection; 0: the caller opens one, *ret_epoch and *ret_session say as whom. */
 static int reserve(struct client_attempt *a, struct client_conn **ret, uint64_t *ret_epoch,
                    struct id128 *ret_session, struct err *e)
 {
     struct client *c = a->c;
+    bool waited_long = false;
     LOCK_SCOPE(&c->lock);
     for (;;) {
         if (a->want_epoch != 0 && a->want_epoch != c->epoch)
             return no_session(e);
+        if (waited_long && (c->idle || c->n_open < c->max_connections))
+            a->deadline_ms = sys_mono_ms() + c->timeout_ms;
         if (c->idle) {
             *ret = c->idle;
             c->idle = (*ret)->next;
@@ -108,10 +146,9 @@ static int reserve(struct client_attempt *a, struct client_conn **ret, uint64_t 
         }
         if (c->n_open < c->max_connections)
             break;
-        uint64_t now_ms = sys_mono_ms();
-        if (now_ms >= a->deadline_ms)
-            return err_set(e, -ETIMEDOUT, "all %u connections to the node are busy", c->max_connections);
-        (void)cond_wait_for(&c->freed, &c->lock, (a->deadline_ms - now_ms) * 1000000);
+        int r = wait_for_place_locked(a, &waited_long, e);
+        if (r < 0)
+            return r;
     }
     c->n_open++;
     c->n_current++;
@@ -141,6 +178,7 @@ static int acquire(struct client_attempt *a, uint32_t op, struct err *e)
         if (r < 0)
             return r;
         if (r == 0) {
+            a->c->before_sleep();
             r = client_conn_open(a->c, session, a->deadline_ms, &conn, e);
             if (r < 0) {
                 unreserve(a->c, epoch);
@@ -161,15 +199,6 @@ static int acquire(struct client_attempt *a, uint32_t op, struct err *e)
 
 /* ---- waiting for slow replies ---- */
 
-static bool node_answers(struct client *c)
-{
-    struct err ignored = {0};
-    struct id128 session;
-    _cleanup_(client_conn_freep) struct client_conn *probe = NULL;
-    id_new(&session);
-    return client_conn_open(c, session, sys_mono_ms() + c->timeout_ms, &probe, &ignored) == 0;
-}
-
 static bool still_answers(void *arg)
 {
     return node_answers(CAST_MAGIC(client, arg, CLIENT_MAGIC));
@@ -179,10 +208,22 @@ static bool still_answers(void *arg)
 static struct client_patience patience_of(const struct client_attempt *a, uint32_t op)
 {
     uint64_t now_ms = sys_mono_ms();
-    struct client_patience p = {.ms = now_ms < a->deadline_ms ? a->deadline_ms - now_ms : 0, .arg = a->c};
-    if (client_op_is_long(op))
+    struct client_patience p = {.ms = now_ms < a->deadline_ms ? a->deadline_ms - now_ms : 0,
+                                .arg = a->c,
+                                .before_sleep = a->c->before_sleep};
+    if (client_op_is_long(op)) {
         p.go_on = still_answers;
+        p.ms = a->c->timeout_ms; /* each time, however little the call has left */
+    }
     return p;
+}
+
+static void count_long(struct client *c, uint32_t op, int by)
+{
+    if (!client_op_is_long(op))
+        return;
+    LOCK_SCOPE(&c->lock);
+    c->n_long += (uint32_t)by;
 }
 
 /* ---- one call ---- */
@@ -202,6 +243,8 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
         *ret_again = r != -EBADF && !is_final;
         if (r == -EBADF || is_final)
             return err_prefix(e, r, "node at %s", a->c->address);
+        if (r == -EMFILE || r == -ENFILE) /* it lies with us; others may close something meanwhile */
+            return err_prefix(e, r, "node at %s", a->c->address);
         /* Whatever connect(2) says, as ENOENT: it is not the node's answer about an object. */
         return err_prefix(e, -EHOSTDOWN, "the node does not answer");
     }
@@ -209,7 +252,9 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
     uint64_t id = atomic_fetch_add(&a->c->next_request_id, 1) + 1;
     *ret_epoch = a->conn->epoch;
     struct client_patience patience = patience_of(a, op);
+    count_long(a->c, op, 1);
     r = client_conn_call(a->conn, op, req, id, &patience, b, ret_rep, &fate, e);
+    count_long(a->c, op, -1);
     if (fate == CLIENT_ANSWERED) {
         give_back(a->c, a->conn);
         *ret_again = r == ERR_CLOSED; /* shutting down: refused before it ran */
@@ -242,6 +287,7 @@ static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *
         uint64_t now_ms = sys_mono_ms();
         if (!again || now_ms >= a.deadline_ms)
             return r;
+        c->before_sleep();
         sys->sleep_ns(MIN(backoff_ms, a.deadline_ms - now_ms) * 1000000);
         backoff_ms = MIN(backoff_ms * 2, (uint64_t)CLIENT_BACKOFF_MAX_MS);
     }

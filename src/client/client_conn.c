@@ -21,6 +21,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#define SEND_AT_ONCE_BYTES    (32 * KIB) /* as much as a socket surely takes without waiting for its reader */
 #define HELLO_REPLY_MAX_BYTES (64 * KIB)
 #define NONCE_MAX_BYTES       1024
 #define SIGNATURE_BYTES       32
@@ -70,7 +71,48 @@ static int failed_reply(int status, const struct buf *b, struct err *e)
     return err_set(e, status, SLICE_FMT, SLICE_ARG(text));
 }
 
-static int receive_reply(const struct client_conn *conn, const struct wire_op_info *info, uint32_t op,
+/* The handle of what a reply's descriptor is of; `*ret_op` ends it. */
+static uint64_t handle_of(uint32_t op, const void *rep, uint32_t *ret_op)
+{
+    *ret_op = op == WIRE_OP_PUT_OPEN ? WIRE_OP_PUT_ABORT : WIRE_OP_CLOSE;
+    switch (op) {
+    case WIRE_OP_OPEN:
+        return ((const struct wire_open_rep *)rep)->handle;
+    case WIRE_OP_WATCH:
+        return ((const struct wire_watch_rep *)rep)->handle;
+    case WIRE_OP_PUT_OPEN:
+        return ((const struct wire_put_open_rep *)rep)->handle;
+    case WIRE_OP_TREE_CREATE:
+        return ((const struct wire_tree_create_rep *)rep)->handle;
+    case WIRE_OP_TREE_OPEN:
+        return ((const struct wire_tree_open_rep *)rep)->handle;
+    default:
+        return 0;
+    }
+}
+
+/* A reply whose descriptor found no room in this process: nobody else ends what the node has opened. */
+static int give_up(struct client_conn *conn, uint32_t op, uint64_t request_id,
+                   const struct client_patience *patience, const void *rep, enum client_fate *ret_fate,
+                   struct err *e)
+{
+    uint32_t end_op;
+    uint64_t handle = handle_of(op, rep, &end_op);
+    struct wire_close_req close_req = {.handle = handle};
+    struct wire_put_abort_req abort_req = {.handle = handle};
+    union {
+        struct wire_close_rep close;
+        struct wire_put_abort_rep abort;
+    } end_rep;
+    struct err ignored = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(WIRE_BODY_MAX_BYTES);
+    if (handle != 0)
+        (void)client_conn_call(conn, end_op, end_op == WIRE_OP_CLOSE ? (void *)&close_req : &abort_req,
+                               request_id, patience, &b, &end_rep, ret_fate, &ignored);
+    return err_set(e, -EMFILE, "%s: this process may not have one more open file", wire_op_info(op)->name);
+}
+
+static int receive_reply(struct client_conn *conn, const struct wire_op_info *info, uint32_t op,
                          uint64_t request_id, const struct client_patience *patience, struct buf *b,
                          void *ret_rep, enum client_fate *ret_fate, struct err *e)
 {
@@ -78,10 +120,14 @@ static int receive_reply(const struct client_conn *conn, const struct wire_op_in
     _cleanup_close_ int passed = -1;
     /* The socket's own timeout does for the common case, and saves a system call. */
     bool waits_here = patience->go_on || patience->ms < conn->timeout_ms / 2;
-    int r = waits_here ? wait_reply(conn->fd, patience) : 0;
+    bool is_there = look_for(&conn->look, conn->fd);
+    if (!is_there && patience->before_sleep)
+        patience->before_sleep();
+    int r = waits_here && !is_there ? wait_reply(conn->fd, patience) : 0;
     if (r == 0)
         r = wire_recv(conn->fd, &h, b, &passed);
-    if (r < 0)
+    bool has_room = r != -EMFILE;
+    if (r < 0 && has_room)
         return err_errno(e, r, "%s: receive", info->name);
     if (h.op != op || h.request_id != request_id || !(h.flags & WIRE_FLAG_REPLY) || h.status > 0)
         return err_set(e, ERR_PROTOCOL, "%s: reply does not match the request", info->name);
@@ -95,7 +141,7 @@ static int receive_reply(const struct client_conn *conn, const struct wire_op_in
     memcpy(ret_rep, &passed, sizeof(passed)); /* first member of every reply struct */
     passed = -1;
     *ret_fate = CLIENT_ANSWERED;
-    return 0;
+    return has_room ? 0 : give_up(conn, op, request_id, patience, ret_rep, ret_fate, e);
 }
 
 int client_conn_call(struct client_conn *conn, uint32_t op, const void *req, uint64_t request_id,
@@ -111,6 +157,8 @@ int client_conn_call(struct client_conn *conn, uint32_t op, const void *req, uin
         return err_errno(e, r, "%s: request too large", info->name);
     }
     *ret_fate = CLIENT_UNSEEN;
+    if (body.n > SEND_AT_ONCE_BYTES && patience->before_sleep)
+        patience->before_sleep();
     r = wire_send(conn->fd, op, /* flags= */ 0, request_id, /* status= */ 0, buf_view(&body),
                   /* pass_fd= */ -1);
     if (r < 0)

@@ -20,11 +20,13 @@
 #include "base/lock.h"
 #include "base/sys.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 
 #define FILE_MAGIC         0x636c6669u
 #define WINDOW_BYTES       MIB
 #define REOPEN_TRIES       4
+#define HIGH_FD            1024
 #define FETCH_INLINE_BYTES (4 * MIB) /* most bytes asked for in one reply */
 
 /* One handle at the node with its descriptor. */
@@ -41,7 +43,7 @@ struct client_file {
     struct client *c;
     char *bucket, *key, *etag, *content_type, *meta;
     size_t bucket_n, key_n;
-    bool no_fd;
+    bool no_fd, high_fd;
     struct client_attr attr;
     uint64_t valid_ms;
     _Atomic uint64_t read_cached, read_origin;
@@ -78,6 +80,16 @@ static struct source *current(struct client_file *f)
 
 /* ---- opening ---- */
 
+/* The numbers below are left to those who need them; where there are none above, it stays. */
+static int move_up(int fd)
+{
+    int high = fd < 0 || fd >= HIGH_FD ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD);
+    if (high < 0)
+        return fd;
+    macro_close(&fd);
+    return high;
+}
+
 static int ask_open(struct client *c, const struct client_file_open *o, struct buf *b,
                     struct wire_open_rep *rep, struct source **ret, struct err *e)
 {
@@ -101,10 +113,12 @@ static int ask_open(struct client *c, const struct client_file_open *o, struct b
     s->epoch = epoch;
     s->fd = rep->fd;
     s->present = rep->present;
-    if (o->no_fd)
+    if (o->no_fd) {
         macro_close(&s->fd);
-    if (o->no_fd)
         s->fd = -1;
+    }
+    if (o->high_fd)
+        s->fd = move_up(s->fd);
     atomic_init(&s->complete, rep->state == WIRE_COMPLETE);
     *ret = s;
     return 0;
@@ -126,6 +140,7 @@ static struct client_file *file_new(struct client *c, const struct client_file_o
     f->content_type = slice_dup(a->content_type);
     f->meta = slice_dup(a->meta);
     f->no_fd = o->no_fd;
+    f->high_fd = o->high_fd;
     f->attr = (struct client_attr){
         .size_bytes = a->size_bytes,
         .mtime_ns = a->mtime_ns,
@@ -154,13 +169,29 @@ int client_file_open(struct client *c, const struct client_file_open *o, struct 
     return 0;
 }
 
+/* Ends it at the node, too, unless its session is over. */
+static void source_drop(struct client_file *f, struct source *s)
+{
+    struct wire_close_req req = {
+        .handle = s->handle,
+        .read_cached = atomic_exchange(&f->read_cached, 0),
+        .read_origin = atomic_exchange(&f->read_origin, 0),
+    };
+    struct wire_close_rep rep;
+    struct err ignored = {0}; /* a node that is gone has closed it */
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (s->epoch == client_epoch(f->c))
+        (void)client_call_at(f->c, &s->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &ignored);
+    source_unref(s);
+}
+
 /* The source's session is over: opens the same version anew, unless another thread did so already. */
 static int reopen(struct client_file *f, const struct source *lost, struct err *e)
 {
     lock_take(&f->lock);
-    bool done = f->source != lost, is_stale = f->is_stale;
+    bool done = f->source != lost, was_stale = f->is_stale;
     lock_drop(&f->lock);
-    if (is_stale)
+    if (was_stale)
         return err_set(e, -ESTALE, "the version that was opened is gone");
     if (done)
         return 0;
@@ -169,26 +200,30 @@ static int reopen(struct client_file *f, const struct source *lost, struct err *
         .key = slice_of(f->key, f->key_n),
         .if_match = slice_str(f->etag),
         .no_fd = f->no_fd,
+        .high_fd = f->high_fd,
     };
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct wire_open_rep rep;
-    struct source *s;
+    struct source *s = NULL;
     int r = ask_open(f->c, &o, &b, &rep, &s, e);
     bool changed =
         r == ERR_PRECONDITION || r == -ENOENT || (r == 0 && rep.attr.size_bytes != f->attr.size_bytes);
     if (r < 0 && !changed)
         return r;
-    LOCK_SCOPE(&f->lock);
-    if (changed) {
+    lock_take(&f->lock);
+    bool is_late = f->source != lost; /* another thread was faster */
+    bool is_stale = changed && !is_late;
+    if (is_stale) {
         f->is_stale = true;
-        if (r == 0)
-            source_unref(s);
-        return err_set(e, -ESTALE, "the version that was opened is gone");
+    } else if (!is_late) {
+        source_unref(f->source);
+        f->source = s;
+        f->ready_from = f->ready_end = 0;
     }
-    source_unref(f->source);
-    f->source = s;
-    f->ready_from = f->ready_end = 0;
-    return 0;
+    lock_drop(&f->lock);
+    if (r == 0 && (changed || is_late))
+        source_drop(f, s);
+    return is_stale ? err_set(e, -ESTALE, "the version that was opened is gone") : 0;
 }
 
 void client_file_close(struct client_file *f)
@@ -196,17 +231,7 @@ void client_file_close(struct client_file *f)
     if (!f)
         return;
     assert(f->magic == FILE_MAGIC);
-    struct wire_close_req req = {
-        .handle = f->source->handle,
-        .read_cached = atomic_load(&f->read_cached),
-        .read_origin = atomic_load(&f->read_origin),
-    };
-    struct wire_close_rep rep;
-    struct err ignored = {0}; /* a node that is gone has closed it */
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (f->source->epoch == client_epoch(f->c))
-        (void)client_call_at(f->c, &f->source->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &ignored);
-    source_unref(f->source);
+    source_drop(f, f->source);
     lock_fini(&f->lock);
     free(f->bucket);
     free(f->key);

@@ -17,6 +17,7 @@ struct client_file_open {
     uint64_t offset, expect; /* what will be read first, so that the origin is asked for the right range;
                                 expect 0: unknown */
     bool no_fd;              /* do not use a descriptor: bytes inline */
+    bool high_fd;            /* the descriptor's number is 1024 or more, which select(2) cannot use anyhow */
 };
 
 /* Attributes of the version that is open; strings live as long as the file. */

@@ -3,6 +3,7 @@
 
 #include "base/id.h"
 #include "base/lock.h"
+#include "base/look.h"
 #include "client/client.h"
 
 #include <stdatomic.h>
@@ -10,7 +11,8 @@
 
 #define CLIENT_MAGIC            0x636c6e74u
 #define CLIENT_ADDRESS_MAX      256
-#define CLIENT_IDLE_MAX         8 /* connections kept open that nobody uses */
+#define CLIENT_TIMEOUT_MAX_MS   INT32_MAX /* more, as who wants no timeout gives, would go beyond the clock */
+#define CLIENT_IDLE_MAX         8         /* connections kept open that nobody uses */
 #define CLIENT_BACKOFF_FIRST_MS 20
 #define CLIENT_BACKOFF_MAX_MS   500
 
@@ -21,6 +23,7 @@ struct client_conn {
     uint64_t epoch;
     bool passes_fds;
     uint64_t timeout_ms; /* the socket's own, for each receive */
+    struct look look;    /* for replies */
 };
 
 struct client {
@@ -33,7 +36,8 @@ struct client {
     uint32_t max_connections;
     bool passes_fds; /* said by the first HELLO */
     void (*before_call)(uint32_t op);
-    struct id128 family; /* its first bytes begin each session; zero: none */
+    void (*before_sleep)(void); /* never NULL */
+    struct id128 family;        /* its first bytes begin each session; zero: none */
     _Atomic uint64_t next_request_id;
     _Atomic pid_t owner; /* process whose connections these are; negative: it is about to drop its parent's */
 
@@ -43,6 +47,7 @@ struct client {
     uint32_t n_idle;
     uint32_t n_open;    /* idle, busy and being opened, of any epoch */
     uint32_t n_current; /* of them those of the current epoch */
+    uint32_t n_long;    /* long operations that run */
     uint64_t epoch;     /* from 1 */
     struct id128 session;
 };
@@ -66,6 +71,7 @@ struct client_patience {
     uint64_t ms;
     bool (*go_on)(void *arg);
     void *arg;
+    void (*before_sleep)(void); /* may be NULL */
 };
 /* One call on one connection. */
 int client_conn_call(struct client_conn *conn, uint32_t op, const void *req, uint64_t request_id,

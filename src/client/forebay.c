@@ -7,8 +7,9 @@
 #include "base/lock.h"
 
 struct forebay_file {
-    struct client_file *file;
-    struct lock lock; /* covers position */
+    struct client_kept_file *kept;
+    struct client_file *file; /* of kept */
+    struct lock lock;         /* covers position */
     uint64_t position;
 };
 
@@ -38,6 +39,12 @@ const char *forebay_error_name(int code)
     return err_name(code);
 }
 
+static uint32_t kept_files(const struct forebay_options *o)
+{
+    uint32_t n = o ? o->kept_files : 0;
+    return n == 0 ? client_kept_default() : n == FOREBAY_KEPT_NONE ? 0 : n;
+}
+
 int forebay_connect(const struct forebay_options *options, struct forebay **ret)
 {
     struct err *e = forebay_err_begin();
@@ -59,6 +66,7 @@ int forebay_connect(const struct forebay_options *options, struct forebay **ret)
     if (!f)
         abort();
     f->client = c;
+    f->kept = client_kept_new(c, kept_files(options));
     *ret = f;
     return 0;
 }
@@ -67,6 +75,7 @@ void forebay_disconnect(struct forebay *f)
 {
     if (!f)
         return;
+    client_kept_free(f->kept);
     client_free(f->client);
     free(f);
 }
@@ -93,14 +102,15 @@ int forebay_open(struct forebay *f, const char *bucket, const char *key, struct 
 {
     struct err *e = forebay_err_begin();
     struct client_file_open o = {.bucket = slice_str(bucket), .key = slice_str(key)};
-    struct client_file *file;
-    int r = client_file_open(f->client, &o, &file, e);
+    struct client_kept_file *kept;
+    int r = client_kept_open(f->kept, &o, &kept, e);
     if (r < 0)
         return forebay_err_end(r);
     struct forebay_file *x = calloc(1, sizeof(*x));
     if (!x)
         abort();
-    x->file = file;
+    x->kept = kept;
+    x->file = client_kept_of(kept);
     lock_init(&x->lock, LOCK_SESSION); /* above the client's: held over a read, as the position demands */
     *ret = x;
     return 0;
@@ -134,7 +144,7 @@ void forebay_close(struct forebay_file *file)
 {
     if (!file)
         return;
-    client_file_close(file->file);
+    client_kept_close(file->kept);
     lock_fini(&file->lock);
     free(file);
 }

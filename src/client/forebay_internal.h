@@ -1,13 +1,14 @@
 /* Shared by the parts of the public API: forebay.c, forebay_put.c, forebay_names.c. */
 #pragma once
 
-#include "client/client_file.h"
+#include "client/client_kept.h"
 #include "client/client_lister.h"
 #include "client/client_writer.h"
 #include "forebay/forebay.h"
 
 struct forebay {
     struct client *client;
+    struct client_kept *kept;
 };
 
 /* This thread's error, cleared: every public call begins with it. */

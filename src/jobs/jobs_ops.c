@@ -15,6 +15,7 @@
 #define ERRORS_PAGE    1000
 #define PAGE_MAX_BYTES (4 * MIB)
 #define KEYS_MAX_BYTES (4 * MIB)
+#define TEXT_MAX_BYTES (16 * KIB)
 
 /* ---- start ---- */
 
@@ -136,19 +137,22 @@ static int op_keys(struct jobs *j, const struct wire_job_keys_req *req, struct e
 static json_t *record_json(const struct job_record *r)
 {
     char created[32], ended[32] = "";
+    _cleanup_buf_ struct buf source = BUF_INIT(TEXT_MAX_BYTES), target = BUF_INIT(TEXT_MAX_BYTES),
+                             reason = BUF_INIT(TEXT_MAX_BYTES);
     text_iso8601(r->created_ns, created);
     if (r->ended_ns > 0)
         text_iso8601(r->ended_ns, ended);
     return json_pack(
         "{s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "id",
         (json_int_t)r->id, "kind", r->kind, "state", job_state_name((enum job_state)r->state), "source",
-        r->source, "target", r->target, "created", created, "ended", ended, "final",
-        (int)job_state_is_final((enum job_state)r->state), "counted",
-        (int)(r->phase != JOB_COUNT || job_state_is_final((enum job_state)r->state)), "dry_run",
+        text_utf8(&source, slice_str(r->source)), "target", text_utf8(&target, slice_str(r->target)),
+        "created", created, "ended", ended, "final", (int)job_state_is_final((enum job_state)r->state),
+        "counted", (int)(r->phase != JOB_COUNT || job_state_is_final((enum job_state)r->state)), "dry_run",
         (int)r->spec.dry_run, "total_objects", (json_int_t)r->total_objects, "total_bytes",
         (json_int_t)r->total_bytes, "done_objects", (json_int_t)r->done_objects, "done_bytes",
         (json_int_t)r->done_bytes, "skipped_objects", (json_int_t)r->skipped_objects, "removed_objects",
-        (json_int_t)r->removed_objects, "failed_objects", (json_int_t)r->failed_objects, "reason", r->reason);
+        (json_int_t)r->removed_objects, "failed_objects", (json_int_t)r->failed_objects, "reason",
+        text_utf8(&reason, slice_str(r->reason)));
 }
 
 /* Takes over `o`. */
@@ -267,9 +271,9 @@ static int errors_page(struct jobs *j, const struct wire_job_errors_req *req, js
         _cleanup_buf_ struct buf escaped = BUF_INIT(4 * KIB);
         if (!k && text_uri_encode(&escaped, key, /* keep_slash= */ true) == 0)
             k = json_string(escaped.p);
-        json_t *why = json_stringn(reason.p, reason.n);
-        (void)json_array_append_new(list, json_pack("{s:o, s:s, s:o}", "key", k, "code", err_name(code),
-                                                    "reason", why ? why : json_string("?")));
+        _cleanup_buf_ struct buf why = BUF_INIT(TEXT_MAX_BYTES);
+        (void)json_array_append_new(list, json_pack("{s:o, s:s, s:s}", "key", k, "code", err_name(code),
+                                                    "reason", text_utf8(&why, reason)));
     }
     return r == -ENOENT ? 0 : r;
 }

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/queue.h"
 #include "mount/request.h"
 
 #include <stdatomic.h>
@@ -48,6 +49,7 @@ void before_wait(void)
 {
     if (!atomic_load(&may_run))
         return;
+    queue_may_wait();
     bool told = false;
     uint64_t waited_ns = 0;
     int r;

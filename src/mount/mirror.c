@@ -6,6 +6,7 @@
 #include "mount/mount_internal.h"
 
 #include "base/sys.h"
+#include "mount/queue.h"
 
 #include <sys/utsname.h>
 
@@ -155,9 +156,13 @@ static void free_mirror(struct mount *m)
     node_table_free(m->nodes);
 }
 
+#define QUICK                                                                                                \
+    (QUEUE_BIT(LOOKUP) | QUEUE_BIT(GETATTR) | QUEUE_BIT(OPEN) | QUEUE_BIT(RELEASE) | QUEUE_BIT(FORGET) |     \
+     QUEUE_BIT(BATCH_FORGET))
+
 const struct mount_kind mount_mirror = {
     .operations = &operations,
-    .is_quick = true,
+    .quick = QUICK,
     .open = open_mirror,
     .start = start_mirror,
     .open_again = open_mirror_again,
@@ -171,7 +176,7 @@ const struct mount_kind mount_mirror = {
 
 const struct mount_kind mount_mirror_openless = {
     .operations = &openless_operations,
-    .is_quick = true,
+    .quick = QUICK,
     .open = open_mirror,
     .start = start_mirror,
     .open_again = open_mirror_again,

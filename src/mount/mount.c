@@ -104,7 +104,7 @@ static int open_bucket(struct mount *m, struct err *e)
 
 static void before_each_call(uint32_t op)
 {
-    queue_may_wait();
+    queue_calls();
     before_call(op);
 }
 
@@ -119,6 +119,7 @@ static int connect_node(struct mount *m, struct err *e)
         .timeout_ms = o->timeout_ms,
         .connections = (uint32_t)o->threads + CLIENT_SPARE,
         .before_call = before_each_call,
+        .before_sleep = queue_may_wait,
         .family = &kept_facts(m->seat.kept)->id,
     };
     int r = client_new(&c, &m->client, e);
@@ -256,7 +257,7 @@ static int serve(struct mount *m)
     fuse_loop_cfg_set_max_threads(config, (unsigned)m->options->threads);
     /* Ending and starting threads costs a data set of small files more than it saves. */
     fuse_loop_cfg_set_idle_threads(config, (unsigned)m->options->threads);
-    queue_start(fuse_session_fd(m->se), m->kind->is_quick);
+    queue_start(fuse_session_fd(m->se), m->kind->quick);
     int r = fuse_session_loop_mt(m->se, config);
     fuse_loop_cfg_destroy(config);
     return r;
@@ -332,6 +333,7 @@ static int serve_until_the_end(struct mount *m, struct err *e)
         r = err_set(e, -EIO, "signal handlers");
     if (r == 0) {
         (void)sys_raise_file_limit();
+        uint64_t epoch = client_epoch(m->client);
         m->kind->start(m);
         if (mount_takes_over(m)) {
             m->kind->resume(m);
@@ -339,7 +341,7 @@ static int serve_until_the_end(struct mount *m, struct err *e)
             if (r < 0)
                 log_error("mount", "requests that were not answered are lost: %s", err_text(r));
         }
-        notifier_start(m);
+        notifier_start(m, epoch);
         (void)serve(m);
         if (m->kind->end)
             m->kind->end(m); /* its threads use the descriptor that unmounting closes */

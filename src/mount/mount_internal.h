@@ -59,7 +59,7 @@ struct backing {
  */
 struct mount_kind {
     const struct fuse_lowlevel_ops *operations;
-    bool is_quick; /* opening and closing keep to queue_may_wait (queue.h) */
+    uint64_t quick; /* QUEUE_BITs of the operations that keep to queue_may_wait (queue.h) */
     int (*open)(struct mount *m, struct err *e);
     void (*start)(struct mount *m);
     /* Instead of open, and after start, in a process that takes over; and when it serves, on the notifier's

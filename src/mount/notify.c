@@ -35,6 +35,7 @@ struct name {
 
 struct notifier {
     struct mount *m;
+    uint64_t epoch; /* at the start: what the node was asked for since may be of another session already */
     pthread_t thread;
     struct lock lock; /* covers what follows */
     struct cond woken;
@@ -251,7 +252,7 @@ static void *notifier_main(void *arg)
         if (mount_takes_over(m) && m->kind->resumed)
             m->kind->resumed(m);
     }
-    uint64_t epoch = client_epoch(m->client);
+    uint64_t epoch = n->epoch;
     struct name *names;
     size_t n_names;
     bool must_trim, go_on;
@@ -275,12 +276,13 @@ static void *notifier_main(void *arg)
     return NULL;
 }
 
-void notifier_start(struct mount *m)
+void notifier_start(struct mount *m, uint64_t epoch)
 {
     struct notifier *n = calloc(1, sizeof(*n));
     if (!n)
         abort();
     n->m = m;
+    n->epoch = epoch;
     lock_init(&n->lock, LOCK_LEAF);
     cond_init(&n->woken);
     m->notifier = n; /* its first act may need it */

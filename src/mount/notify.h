@@ -11,8 +11,8 @@ struct mount;
 struct node;
 struct notifier;
 
-/* Becomes m->notifier. */
-void notifier_start(struct mount *m);
+/* Becomes m->notifier. epoch: of the client, before anything was opened in it. */
+void notifier_start(struct mount *m, uint64_t epoch);
 /* The kernel is told nothing any more. One that waits for a program by now is not waited for: unmounting ends
  * that. */
 void notifier_silence(struct notifier *n);

@@ -6,6 +6,7 @@
  * Invariants:
  *  1. The file is armed, or exactly one thread leads, or is about to have the event.
  *  2. A leader passes on after any result of a read but that of a quick request.
+ *  3. A leader that held on through a call sees at its next read whether another program had to wait for it.
  *
  * Failure modes: a thread that was cancelled while it led takes the lead with it; that is done to all threads
  * at once, at the end.
@@ -13,6 +14,7 @@
 #include "mount/queue.h"
 
 #include "base/log.h"
+#include "base/look.h"
 #include "base/macro.h"
 #include "base/sys.h"
 
@@ -27,21 +29,22 @@
 
 #define LOOK_NS   100000  /* how long for the next request */
 #define FAST_NS   1000000 /* QUEUE_PACE requests came within this */
-#define PAUSES    32      /* of the processor, between two looks */
 #define OPCODE_AT 4       /* struct fuse_in_header, as in request.h */
-
-/* Source: enum fuse_opcode, there. */
-enum { FORGET = 2, OPEN = 14, RELEASE = 18, BATCH_FORGET = 42 };
+#define PID_AT    32      /* of the thread that asks; 0: nobody waits */
 
 static struct {
     int fd, epoll; /* of /dev/fuse; a process has one mount */
-    bool is_on, is_quick, may_look;
+    bool is_on, may_look;
+    uint64_t quick; /* QUEUE_BITs */
     _Atomic uint64_t
         turns; /* counted by who passes on, read by who takes over: what one wrote the other sees */
     struct queue_pace pace; /* the leader's */
+    struct look hold;       /* the leader's: whether to hold on through calls */
 } queue;
 
 static _Thread_local bool leads;
+static _Thread_local bool held_on;   /* through a call, since the last read */
+static _Thread_local uint32_t asker; /* the pid of the request that is served */
 
 /* ---- pace ---- */
 
@@ -62,7 +65,7 @@ bool queue_pace_is_fast(const struct queue_pace *p, uint64_t now_ns)
 static void pass_on(void)
 {
     struct epoll_event e = {.events = EPOLLIN | EPOLLONESHOT};
-    leads = false;
+    leads = held_on = false;
     (void)atomic_fetch_add(&queue.turns, 1);
     int r = epoll_ctl(queue.epoll, EPOLL_CTL_MOD, queue.fd, &e);
     assert(r == 0);
@@ -75,6 +78,24 @@ void queue_may_wait(void)
         pass_on();
 }
 
+void queue_calls(void)
+{
+    if (!leads || held_on)
+        return;
+    if (look_is_due(&queue.hold))
+        held_on = true;
+    else
+        pass_on();
+}
+
+void queue_lock(struct lock *l)
+{
+    if (leads && lock_try(l))
+        return;
+    queue_may_wait();
+    lock_take(l);
+}
+
 /* 0, or -1 and errno: EINTR. */
 static int take_lead(void)
 {
@@ -85,25 +106,34 @@ static int take_lead(void)
     return n == 1 ? 0 : -1;
 }
 
-static void pause_a_moment(void)
+static uint32_t u32_at(const void *request, size_t n, size_t at)
 {
-    for (int i = 0; i < PAUSES; i++) {
-#if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
-    }
+    uint32_t v = 0;
+    if (n >= at + sizeof(v))
+        memcpy(&v, (const uint8_t *)request + at, sizeof(v));
+    return v;
+}
+
+/* Another thread than the one that the last request was from has waited. */
+static bool is_others(const void *request, size_t n)
+{
+    uint32_t pid = u32_at(request, n, PID_AT);
+    return pid != 0 && pid != asker;
 }
 
 /* As long as it is worth looking for it. */
 static ssize_t look(void *p, size_t n)
 {
+    ssize_t got = read(queue.fd, p, n);
+    if (held_on && (got > 0 || errno == EAGAIN))
+        look_note(&queue.hold, /* found= */ got < 0 || !is_others(p, (size_t)got));
+    held_on = false;
+    if (got >= 0 || errno != EAGAIN)
+        return got;
     uint64_t began_ns = sys->mono_ns();
     bool is_fast = queue.may_look && queue_pace_is_fast(&queue.pace, began_ns);
-    ssize_t got;
     while ((got = read(queue.fd, p, n)) < 0 && errno == EAGAIN && is_fast) {
-        pause_a_moment();
+        (void)sched_yield();
         is_fast = sys->mono_ns() - began_ns < LOOK_NS;
     }
     return got;
@@ -111,11 +141,8 @@ static ssize_t look(void *p, size_t n)
 
 static bool is_quick(const void *request, size_t n)
 {
-    uint32_t opcode;
-    if (!queue.is_quick || n < OPCODE_AT + sizeof(opcode))
-        return false;
-    memcpy(&opcode, (const uint8_t *)request + OPCODE_AT, sizeof(opcode));
-    return opcode == OPEN || opcode == RELEASE || opcode == FORGET || opcode == BATCH_FORGET;
+    uint32_t opcode = u32_at(request, n, OPCODE_AT);
+    return opcode < 64 && queue.quick >> opcode & 1;
 }
 
 static ssize_t read_alone(int fd, void *p, size_t n)
@@ -138,8 +165,10 @@ ssize_t queue_read(int fd, void *p, size_t n)
             return -1;
         ssize_t got = look(p, n);
         int error = errno;
-        if (got > 0)
+        if (got > 0) {
             queue_pace_add(&queue.pace, sys->mono_ns());
+            asker = u32_at(p, (size_t)got, PID_AT);
+        }
         if (got <= 0 || !is_quick(p, (size_t)got))
             pass_on();
         errno = error;
@@ -148,7 +177,7 @@ ssize_t queue_read(int fd, void *p, size_t n)
     }
 }
 
-void queue_start(int fd, bool quick)
+void queue_start(int fd, uint64_t quick)
 {
     struct epoll_event e = {.events = EPOLLIN | EPOLLONESHOT};
     int flags = fcntl(fd, F_GETFL);
@@ -160,7 +189,7 @@ void queue_start(int fd, bool quick)
         return;
     }
     queue.fd = fd;
-    queue.is_quick = quick;
+    queue.quick = quick;
     queue.may_look = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && CPU_COUNT(&cpus) > 1;
     queue.is_on = true;
 }

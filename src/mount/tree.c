@@ -19,6 +19,7 @@
 #include "mount/tree.h"
 
 #include "base/log.h"
+#include "mount/queue.h"
 
 static void on_init(void *userdata, struct fuse_conn_info *conn)
 {
@@ -114,6 +115,7 @@ static int open_tree(struct mount *m, struct err *e)
     struct kept_facts *facts = kept_facts(m->seat.kept);
     t->id = facts->id;
     tree_files_init(t);
+    t->known = tree_known_new();
     m->tree = t;
     int r = find_root(m, e);
     facts->root = t->root;
@@ -130,6 +132,7 @@ static int open_tree_again(struct mount *m, struct err *e)
     t->id = facts->id;
     t->root = facts->root;
     tree_files_init(t);
+    t->known = tree_known_new();
     m->tree = t;
     return 0;
 }
@@ -139,11 +142,13 @@ static void resume_tree(struct mount *m)
     tree_files_resume(m);
     tree_dirs_resume(m);
     tree_locks_resume(m);
+    tree_files_reopen(m);
 }
 
 static void start_tree(struct mount *m)
 {
     m->tree->waiters = tree_waiters_start(m);
+    m->tree->closer = tree_closer_start(m);
     m->tree->watch = tree_watch_start(m);
 }
 
@@ -171,6 +176,7 @@ static int stop_tree(struct mount *m, struct err *e)
     (void)e;
     tree_files_fini(m);
     tree_dirs_fini(m);
+    tree_closer_end(TAKE_PTR(m->tree->closer));
     tree_waiters_free(TAKE_PTR(m->tree->waiters));
     tree_watch_free(TAKE_PTR(m->tree->watch));
     struct wire_tree_leave_req req = {.bucket = slice_str(m->bucket), .mount = tree_mount_id(m)};
@@ -186,11 +192,20 @@ static void free_tree(struct mount *m)
     if (!m->tree)
         return;
     lock_fini(&m->tree->lock);
+    tree_known_free(m->tree->known);
     free(m->tree);
 }
 
+/* Names: each is a call or two, and locks only as queue_lock takes them. */
+#define QUICK                                                                                                \
+    (QUEUE_BIT(LOOKUP) | QUEUE_BIT(FORGET) | QUEUE_BIT(BATCH_FORGET) | QUEUE_BIT(GETATTR) |                  \
+     QUEUE_BIT(SYMLINK) | QUEUE_BIT(MKNOD) | QUEUE_BIT(MKDIR) | QUEUE_BIT(UNLINK) | QUEUE_BIT(RMDIR) |       \
+     QUEUE_BIT(RENAME) | QUEUE_BIT(RENAME2) | QUEUE_BIT(LINK) | QUEUE_BIT(OPEN) | QUEUE_BIT(CREATE) |        \
+     QUEUE_BIT(FLUSH) | QUEUE_BIT(RELEASE))
+
 const struct mount_kind mount_tree = {
     .operations = &operations,
+    .quick = QUICK,
     .open = open_tree,
     .start = start_tree,
     .open_again = open_tree_again,

@@ -9,11 +9,13 @@
 
 #include "base/id.h"
 #include "mount/request.h"
+#include "mount/tree_known.h"
 
 struct tree_waiters;
 struct tree_held;
 struct tree_dir;
 struct tree_watch;
+struct tree_closer;
 
 /* A handle of the node, of one session. */
 struct tree_grant {
@@ -49,6 +51,7 @@ struct tree_file {
     /* Held over calls to the node, so that what it says of locks is noted in the order in which it said it.
      */
     struct lock order_lock;
+    uint64_t locks_epoch; /* the session in which the locks were taken again; covered by it */
 
     /* Held over calls to the node, so that no fsync goes past one that is about to learn of a fault. */
     struct lock sync_lock;
@@ -67,6 +70,10 @@ struct tree_handle {
     struct tree_handle *next, *previous; /* all of the mount; covered by the table's lock */
     struct tree_file *file;              /* referenced */
     uint32_t faults_told;                /* of file->faults; covered by file->sync_lock */
+    /* Kept as well. */
+    uint64_t unique;    /* of the kernel's request that it answers */
+    uint64_t append_by; /* the kernel's last request to append, set after: */
+    uint64_t append_at; /* where the file ended before */
 };
 
 #define TREE_PLACES 4096 /* of the table of open files, and of what is remembered of files */
@@ -87,6 +94,8 @@ struct tree {
     struct tree_seen seen[TREE_PLACES];
     struct tree_waiters *waiters;
     struct tree_watch *watch;
+    struct tree_closer *closer;
+    struct tree_known *known; /* to be used while tree_is_alone */
 };
 
 /* ---- tree.c ---- */
@@ -148,6 +157,8 @@ int tree_file_fd(const struct tree_file *f);
 /* As tree_file_fd for an inode that was empty when it was opened: asks the node whether it has bytes now.
  * *ret_fd -1: it has none. */
 int tree_file_fd_again(struct mount *m, struct tree_file *f, int *ret_fd, struct err *e);
+/* The same of one for writing, for somebody who has it open so. */
+int tree_file_write_fd_again(struct mount *m, struct tree_file *f, int *ret_fd, struct err *e);
 
 /* How the kernel shall see an open file. */
 struct tree_opened {
@@ -175,10 +186,12 @@ void tree_files_forget(struct mount *m);
 
 /* ---- taking over from a process that was killed ---- */
 
-/* Opens what the kernel has open; locks come with tree_relock. Before the first request. */
+/* Before the first request, in this order: what the kernel has open; its locks; its descriptors. Locks go
+ * first to the node, so that nobody else gets them while thousands of files are opened. */
 void tree_files_resume(struct mount *m);
 void tree_dirs_resume(struct mount *m);
 void tree_locks_resume(struct mount *m);
+void tree_files_reopen(struct mount *m);
 
 /* ---- tree_watch.c: for how long the kernel may believe what it is told ---- */
 
@@ -186,9 +199,21 @@ struct tree_watch *tree_watch_start(struct mount *m);
 /* Ends its thread. */
 void tree_watch_end(struct tree_watch *w);
 void tree_watch_free(struct tree_watch *w); /* NULL accepted */
+/* Nobody else changes the bucket without our being told. */
+bool tree_is_alone(const struct mount *m);
 /* Of a name, also one that is not there. */
 double tree_name_timeout_s(const struct mount *m);
 double tree_attr_timeout_s(struct mount *m, const struct wire_inode *x);
+
+/* ---- tree_close.c ---- */
+
+struct tree_closer *tree_closer_start(struct mount *m);
+/* When all that is pending was told. NULL accepted. */
+void tree_closer_end(struct tree_closer *c);
+/* Tells the node that a handle of it is not used any more, if it is held: soon, without waiting for that. */
+void tree_close_later(struct mount *m, struct tree_grant *g);
+/* The same at once. */
+void tree_close_grant(struct mount *m, struct tree_grant *g);
 
 /* ---- tree_dir.c ---- */
 
@@ -207,8 +232,8 @@ void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner);
 /* All locks that were asked through an open that ends: those of flock(2) and of open file descriptions
  * (F_OFD_*) end with it, others have ended. */
 void tree_unlock_handle(struct mount *m, struct tree_handle *h);
-/* Takes the locks of a file again, in a new session. */
-void tree_relock(struct mount *m, struct tree_file *f);
+/* Takes the locks of a file again in this session of the client, unless that was done. */
+void tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch);
 
 /* ---- operations, one file per group ---- */
 

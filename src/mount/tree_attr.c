@@ -175,12 +175,21 @@ void tree_op_getattr(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *fi)
     struct mount *m = mount_of(req);
     struct err e = {0};
     struct wire_inode x;
+    struct tree_known *known = m->tree->known;
+    uint64_t ino = tree_ino(m, id), serial = tree_known_serial(known, ino);
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = get_attr(m, tree_ino(m, id), &b, &x, &e);
-    if (r < 0)
-        mount_reply_error(req, "getattr", r, &e);
-    else
+    if (tree_is_alone(m) && tree_known_attr(known, ino, &x)) {
         reply_attr(req, &x);
+        return;
+    }
+    int r = get_attr(m, ino, &b, &x, &e);
+    if (r < 0) {
+        mount_reply_error(req, "getattr", r, &e);
+        return;
+    }
+    if (S_ISDIR(x.mode))
+        tree_known_note(known, &x, serial);
+    reply_attr(req, &x);
 }
 
 /* ---- SETATTR ---- */
@@ -237,9 +246,12 @@ static int set_attr(struct mount *m, const struct wire_tree_setattr_req *req, st
                     struct wire_inode *ret, struct err *e)
 {
     struct wire_tree_setattr_rep rep;
+    struct tree_change change;
+    tree_known_begin(m->tree->known, req->ino, SLICE_NULL, &change);
     int r = req->what & WIRE_SET_DROP_PRIVILEGE ? drop_capability(m, req->ino, e) : 0;
     if (r == 0)
         r = client_tree_setattr(m->client, req, b, &rep, e);
+    tree_known_end(m->tree->known, &change, /* made= */ NULL);
     if (r == 0) {
         *ret = rep.inode;
         tree_file_note(m, ret);

@@ -21,6 +21,7 @@ struct tree_dir {
     uint32_t magic;                   /* set last */
     struct tree_dir *next, *previous; /* all of the mount; covered by the table's lock */
     _Atomic uint64_t until;           /* as the node said when the reading began; 0: it has not */
+    uint64_t unique;                  /* of the kernel's request that it answers */
 };
 
 static_assert(sizeof(struct tree_dir) <= KEPT_CELL_BYTES, "fits into a cell");
@@ -199,17 +200,41 @@ void tree_dirs_resume(struct mount *m)
     }
 }
 
+/* Of a request that comes again: what a process before this one made for it. */
+static struct tree_dir *dir_of_before(struct mount *m)
+{
+    if (!request_comes_again())
+        return NULL;
+    LOCK_SCOPE(&m->tree->lock);
+    struct tree_dir *d = m->tree->dirs;
+    while (d && d->unique != request_unique())
+        d = d->next;
+    return d;
+}
+
+static struct tree_dir *dir_new(struct mount *m)
+{
+    struct tree_dir *d = kept_take(m->seat.kept, KEPT_DIRECTORY);
+    if (!d)
+        return NULL;
+    d->unique = request_unique();
+    dir_link(m, d);
+    atomic_signal_fence(memory_order_seq_cst);
+    d->magic = DIR_MAGIC;
+    return d;
+}
+
 void tree_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
     struct mount *m = mount_of(req);
-    struct tree_dir *d = kept_take(m->seat.kept, KEPT_DIRECTORY);
+    struct tree_dir *d = dir_of_before(m);
+    if (!d)
+        d = dir_new(m);
     if (!d) {
         (void)fuse_reply_err(req, EMFILE);
         return;
     }
-    dir_link(m, d);
-    d->magic = DIR_MAGIC;
     fi->fh = (uintptr_t)d;
     if (fuse_reply_open(req, fi) < 0) /* no RELEASEDIR comes */
         dir_free(m, d);

@@ -32,6 +32,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/queue.h"
 
 #define FILE_MAGIC   0x7466696cu
 #define HANDLE_MAGIC 0x7468616eu
@@ -161,20 +162,6 @@ static void take_fd(struct tree_file *f, bool is_write, int fd)
         (void)close(fd);
 }
 
-static void send_close(struct mount *m, struct tree_grant *g)
-{
-    struct wire_close_req req = {.handle = g->handle};
-    struct wire_close_rep rep;
-    struct err e = {0};
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (!g->is_held)
-        return;
-    g->is_held = false;
-    int r = client_call_at(m->client, &g->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &e);
-    if (r < 0)
-        log_debug("mount", "close: %s", e.text);
-}
-
 /* Asks the node; the grant and the descriptor become the file's. */
 static int ask(struct mount *m, struct tree_file *f, uint32_t flags, struct err *e)
 {
@@ -191,7 +178,7 @@ static int ask(struct mount *m, struct tree_file *f, uint32_t flags, struct err 
     struct tree_grant old = is_write ? f->writing : f->reading;
     grant.handle = rep.handle;
     *(is_write ? &f->writing : &f->reading) = grant;
-    send_close(m, &old);
+    tree_close_later(m, &old);
     take_fd(f, is_write, rep.fd);
     tree_file_note(m, &rep.inode);
     return 0;
@@ -207,6 +194,19 @@ int tree_file_fd_again(struct mount *m, struct tree_file *f, int *ret_fd, struct
     }
     if (r == 0)
         *ret_fd = tree_file_fd(f);
+    return r;
+}
+
+int tree_file_write_fd_again(struct mount *m, struct tree_file *f, int *ret_fd, struct err *e)
+{
+    int r = 0;
+    if (atomic_load(&f->write_fd) < 0) {
+        LOCK_SCOPE(&f->lock);
+        if (atomic_load(&f->write_fd) < 0)
+            r = ask(m, f, WIRE_WRITE, e);
+    }
+    if (r == 0)
+        *ret_fd = atomic_load(&f->write_fd);
     return r;
 }
 
@@ -276,8 +276,8 @@ static void close_all(struct mount *m, struct tree_file *f)
     int read_fd = atomic_exchange(&f->read_fd, -1), write_fd = atomic_exchange(&f->write_fd, -1);
     macro_close(&read_fd);
     macro_close(&write_fd);
-    send_close(m, &f->reading);
-    send_close(m, &f->writing);
+    tree_close_later(m, &f->reading);
+    tree_close_later(m, &f->writing);
     f->is_passthrough = false;
     atomic_store(&f->was_written, false);
 }
@@ -312,17 +312,45 @@ static void link_handle(struct mount *m, struct tree_file *f, struct tree_handle
     m->tree->handles = h;
 }
 
-static int add_handle(struct mount *m, struct tree_file *f, bool is_writable, struct tree_opened *ret)
+/* Of a request that comes again: the handle that a process before this one made for it, and of which the
+ * kernel was not told any more. */
+static struct tree_handle *handle_of_before(struct mount *m, const struct tree_file *f)
+{
+    if (!request_comes_again())
+        return NULL;
+    LOCK_SCOPE(&m->tree->lock);
+    struct tree_handle *h = m->tree->handles;
+    while (h && (h->unique != request_unique() || h->file != f))
+        h = h->next;
+    return h;
+}
+
+static struct tree_handle *handle_new(struct mount *m, struct tree_file *f, bool is_writable)
 {
     struct tree_handle *h = kept_take(m->seat.kept, KEPT_HANDLE);
     if (!h)
-        return -EMFILE;
+        return NULL;
     choose(m, f);
     h->ino = f->ino;
     h->is_writable = is_writable;
     h->backing_id = f->backing_id;
+    h->unique = request_unique();
     link_handle(m, f, h);
+    atomic_signal_fence(memory_order_seq_cst);
     h->magic = HANDLE_MAGIC;
+    return h;
+}
+
+/* Takes over the caller's reference, but when it fails. */
+static int add_handle(struct mount *m, struct tree_file *f, bool is_writable, struct tree_opened *ret)
+{
+    struct tree_handle *h = handle_of_before(m, f);
+    if (h)
+        tree_file_unref(m, f); /* it has one of its own */
+    else
+        h = handle_new(m, f, is_writable);
+    if (!h)
+        return -EMFILE;
     *ret = (struct tree_opened){.handle = h, .backing_id = f->backing_id};
     ret->keep_cache = !f->is_passthrough && !atomic_load(&f->was_written) && is_unchanged(m, f);
     return 0;
@@ -331,7 +359,7 @@ static int add_handle(struct mount *m, struct tree_file *f, bool is_writable, st
 int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e)
 {
     struct tree_file *f = file_get(m, ino);
-    lock_take(&f->lock); /* held over the call to the node, see tree.h */
+    queue_lock(&f->lock); /* held over the call to the node, see tree.h */
     int r = get_grant(m, f, flags, e);
     if (r == 0)
         r = add_handle(m, f, (flags & WIRE_WRITE) != 0, ret);
@@ -347,10 +375,10 @@ int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tr
                     struct tree_opened *ret)
 {
     struct tree_file *f = file_get(m, x->ino);
-    lock_take(&f->lock);
+    queue_lock(&f->lock);
     struct tree_grant old = f->writing;
     f->writing = *grant;
-    send_close(m, &old); /* an inode just made has none; a request that was sent again may */
+    tree_close_later(m, &old); /* an inode just made has none; a request that was sent again may */
     take_fd(f, /* is_write= */ true, fd);
     tree_file_note(m, x);
     int r = add_handle(m, f, /* is_writable= */ true, ret);
@@ -398,10 +426,11 @@ void tree_file_shut(struct mount *m, struct tree_handle *h)
     lock_drop(&m->tree->lock);
     h->file = NULL;
     h->magic = SHUT_MAGIC;
-    lock_take(&f->lock);
+    queue_lock(&f->lock);
     assert(f->n_open > 0);
     if (--f->n_open == 0)
         close_all(m, f);
+    h->backing_id = 0; /* is closed, or others have it */
     lock_drop(&f->lock);
     tree_file_unref(m, f);
 }
@@ -423,14 +452,13 @@ static bool is_other_file(struct mount *m, const struct tree_file *f, int fd)
            (ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev);
 }
 
-static void renew(struct mount *m, struct tree_file *f)
+/* Whether the node has the inode open for this mount in the session of now. */
+static bool renew_grant(struct mount *m, struct tree_file *f, uint64_t epoch)
 {
-    LOCK_SCOPE(&f->lock); /* held over calls to the node, as by opens */
-    uint64_t epoch = client_epoch(m->client);
     bool is_write = f->writing.is_held;
     struct err e = {0};
-    if (f->n_open == 0 || (is_write ? f->writing.epoch : f->reading.epoch) == epoch)
-        return;
+    if ((is_write ? f->writing.epoch : f->reading.epoch) == epoch)
+        return true;
     f->reading.is_held = f->writing.is_held = false;
     struct wire_tree_open_req req = {
         .bucket = slice_str(m->bucket), .ino = f->ino, .flags = is_write ? WIRE_WRITE : 0, TREE_CHANGE(m)};
@@ -441,7 +469,7 @@ static void renew(struct mount *m, struct tree_file *f)
     if (r < 0) {
         log_info("mount", "inode %llu is open here, and the node does not know it any more: %s",
                  (unsigned long long)f->ino, e.text);
-        return;
+        return false;
     }
     grant.handle = rep.handle;
     *(is_write ? &f->writing : &f->reading) = grant;
@@ -449,7 +477,21 @@ static void renew(struct mount *m, struct tree_file *f)
         log_error("mount", "inode %llu has other data since the node's restart: close it and open it again",
                   (unsigned long long)f->ino);
     take_fd(f, is_write, rep.fd);
-    tree_relock(m, f);
+    return true;
+}
+
+/* A file that was opened once more since has its grant, but not its locks. */
+static void renew(struct mount *m, struct tree_file *f)
+{
+    LOCK_SCOPE(&f->lock); /* held over calls to the node, as by opens */
+    uint64_t epoch = client_epoch(m->client);
+    if (f->n_open > 0 && renew_grant(m, f, epoch))
+        tree_relock(m, f, epoch);
+}
+
+static void relock(struct mount *m, struct tree_file *f)
+{
+    tree_relock(m, f, client_epoch(m->client));
 }
 
 /* The next file after `ino` in some order that does not change, referenced. */
@@ -484,7 +526,7 @@ void tree_files_renew(struct mount *m)
 
 void tree_files_relock(struct mount *m)
 {
-    for_each(m, tree_relock);
+    for_each(m, relock);
 }
 
 void tree_files_forget(struct mount *m)
@@ -497,16 +539,21 @@ void tree_files_forget(struct mount *m)
 static void resume_handle(struct mount *m, struct tree_handle *h)
 {
     struct tree_file *f = file_get(m, h->ino);
-    struct err e = {0};
-    LOCK_SCOPE(&f->lock); /* held over calls to the node, as by opens */
-    bool is_held = h->is_writable ? f->writing.is_held : f->writing.is_held || f->reading.is_held;
-    int r = is_held ? 0 : ask(m, f, h->is_writable ? WIRE_WRITE : 0, &e);
-    if (r < 0)
-        log_warn("mount", "inode %llu is open here, and the node does not know it any more: %s",
-                 (unsigned long long)f->ino, e.text);
+    LOCK_SCOPE(&f->lock);
     f->backing_id = h->backing_id; /* the kernel still has it */
     f->is_passthrough = h->backing_id > 0;
     link_handle(m, f, h);
+}
+
+/* One that was being closed: the kernel's backing file goes, unless others have it. */
+static void resume_shut(struct mount *m, struct tree_handle *h)
+{
+    struct tree_file *f = tree_file_find(m, h->ino);
+    if (!f || f->backing_id != h->backing_id)
+        passthrough_unregister(m->se, h->backing_id);
+    h->backing_id = 0;
+    if (f)
+        tree_file_unref(m, f);
 }
 
 void tree_files_resume(struct mount *m)
@@ -517,5 +564,22 @@ void tree_files_resume(struct mount *m)
             resume_handle(m, h);
         else if (h->magic == 0)
             kept_give(m->seat.kept, h);
+    }
+    for (struct tree_handle *h = NULL; (h = kept_next(m->seat.kept, KEPT_HANDLE, h));)
+        if (h->magic == SHUT_MAGIC && h->backing_id > 0)
+            resume_shut(m, h);
+}
+
+void tree_files_reopen(struct mount *m)
+{
+    for (struct tree_handle *h = m->tree->handles; h; h = h->next) { /* no other thread opens or closes */
+        struct tree_file *f = h->file;
+        struct err e = {0};
+        LOCK_SCOPE(&f->lock); /* held over calls to the node, as by opens */
+        bool is_held = h->is_writable ? f->writing.is_held : f->writing.is_held || f->reading.is_held;
+        int r = is_held ? 0 : ask(m, f, h->is_writable ? WIRE_WRITE : 0, &e);
+        if (r < 0)
+            log_warn("mount", "inode %llu is open here, and the node does not know it any more: %s",
+                     (unsigned long long)f->ino, e.text);
     }
 }

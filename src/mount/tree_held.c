@@ -1,7 +1,8 @@
 /*
  * What is held (contract in tree_held.h).
  *
- * Invariant: locks of one owner and kind do not overlap.
+ * Invariant: locks of one owner and kind do not overlap; but what a process that was killed had not finished
+ * leaves the old ones beside the new ones, until the request that comes again is done.
  */
 #include "mount/tree_held.h"
 
@@ -43,7 +44,7 @@ static void push(struct kept *k, struct tree_held **list, const struct tree_held
 
 void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_held *x)
 {
-    struct tree_held **at = list, *rest = NULL;
+    struct tree_held **at = list, *rest = NULL, *gone = NULL;
     assert(x->start <= x->end);
     while (*at) {
         struct tree_held *h = *at;
@@ -56,9 +57,15 @@ void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_he
             push(k, &rest, h, h->start, x->start - 1);
         if (h->end > x->end)
             push(k, &rest, h, x->end + 1, h->end);
-        kept_give(k, h);
+        h->next = gone;
+        gone = h;
     }
     if (x->type != WIRE_LOCK_NONE)
         push(k, &rest, x, x->start, x->end);
     *at = rest;
+    while (gone) {
+        struct tree_held *h = gone;
+        gone = h->next;
+        kept_give(k, h);
+    }
 }

@@ -20,7 +20,8 @@ struct tree_held {
 };
 
 /* From here on the owner has this type in this range, WIRE_LOCK_NONE: nothing; elsewhere what it had. Takes
- * at most two cells more than it gives back; there must be so many (kept_has_room). */
+ * at most three cells before it gives any back, so that no lock is without one at any moment; there must be
+ * so many (kept_has_room). */
 void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_held *x);
 /* Whether one is in the way of the other. */
 bool tree_held_conflicts(const struct tree_held *a, const struct tree_held *b);

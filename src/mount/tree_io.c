@@ -3,7 +3,9 @@
  * come only for files that the kernel does not read and write itself (passthrough).
  *
  * Appending happens at the file's own end (RWF_APPEND), whatever the kernel believes it to be, so that
- * several mounts may append to one file. Pages that the kernel writes back have their place and go there.
+ * several mounts may append to one file. Pages that the kernel writes back have their place and go there. An
+ * append that comes again, because the process that made it was killed, is made once: the open file's cell
+ * says where the file ended before (the kernel lets one program at a time append to a file of a mount).
  */
 #include "mount/tree.h"
 
@@ -65,12 +67,50 @@ static int append_all(int fd, const char *p, size_t n)
     return 0;
 }
 
-/* The descriptor for writing of whoever has it open so. */
-static int fd_for_writing(const struct fuse_file_info *fi)
+/* How much of it was appended at `at` already. Another mount's append there is another text. */
+static ssize_t appended(int fd, uint64_t at, const char *p, size_t n)
 {
-    struct tree_handle *h = tree_handle_of(fi);
-    int fd = atomic_load(&h->file->write_fd);
-    return fd < 0 ? -EIO : fd;
+    char have[64 * KIB];
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = sys->pread(fd, have, MIN(n - done, sizeof(have)), at + done);
+        if (got < 0 || memcmp(have, p + done, (size_t)got) != 0)
+            return got < 0 ? got : 0;
+        if (got == 0)
+            break;
+        done += (size_t)got;
+    }
+    return (ssize_t)done;
+}
+
+/* For whom the request comes again. */
+static int note_end(struct tree_handle *h, int fd)
+{
+    struct stat st;
+    int r = sys->fstat(fd, &st);
+    if (r < 0)
+        return r;
+    h->append_by = 0;
+    atomic_signal_fence(memory_order_seq_cst);
+    h->append_at = (uint64_t)st.st_size;
+    atomic_signal_fence(memory_order_seq_cst);
+    h->append_by = request_unique();
+    atomic_signal_fence(memory_order_seq_cst);
+    return 0;
+}
+
+static int append_once(struct tree_handle *h, int fd, const char *p, size_t n)
+{
+    bool comes_again = request_comes_again() && h->append_by == request_unique();
+    ssize_t done = comes_again ? appended(fd, h->append_at, p, n) : note_end(h, fd);
+    return done < 0 ? (int)done : append_all(fd, p + done, n - (size_t)done);
+}
+
+/* The descriptor for writing of whoever has it open so. */
+static int fd_for_writing(struct mount *m, const struct fuse_file_info *fi, struct err *e)
+{
+    int fd = -EIO, r = tree_file_write_fd_again(m, tree_handle_of(fi)->file, &fd, e);
+    return r == -ENOENT ? -EIO : r < 0 ? r : fd;
 }
 
 void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, off_t offset,
@@ -78,11 +118,11 @@ void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, o
 {
     (void)ino;
     struct err e = {0};
-    int fd = fd_for_writing(fi), r = fd;
+    int fd = fd_for_writing(mount_of(req), fi, &e), r = fd;
     if (fd >= 0 && !fi->writepage)
         r = tree_drop_privilege(req, tree_handle_of(fi)->file, &e);
     if (r >= 0 && fi->flags & O_APPEND && !fi->writepage)
-        r = append_all(fd, p, size);
+        r = append_once(tree_handle_of(fi), fd, p, size);
     else if (r >= 0)
         r = sys_pwrite_all(fd, p, size, (uint64_t)offset);
     if (r < 0) {
@@ -150,10 +190,11 @@ void tree_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, o
                        struct fuse_file_info *fi)
 {
     (void)ino;
-    int fd = fd_for_writing(fi), r = fd;
+    struct err e = {0};
+    int fd = fd_for_writing(mount_of(req), fi, &e), r = fd;
     if (fd >= 0)
         r = sys->fallocate(fd, mode, (uint64_t)offset, (uint64_t)length);
-    (void)fuse_reply_err(req, r < 0 ? -r : 0);
+    (void)fuse_reply_err(req, r < 0 ? mount_errno(r) : 0);
 }
 
 /* The position of the descriptor is used by nothing else. */
@@ -177,7 +218,7 @@ static ssize_t copy_range(struct mount *m, const struct fuse_file_info *from, of
                           const struct fuse_file_info *to, off_t to_offset, size_t n, int flags,
                           struct err *e)
 {
-    int in, out = fd_for_writing(to), r = tree_file_fd_again(m, tree_handle_of(from)->file, &in, e);
+    int in, out = fd_for_writing(m, to, e), r = tree_file_fd_again(m, tree_handle_of(from)->file, &in, e);
     if (r < 0 || out < 0)
         return r < 0 ? r : out;
     if (in < 0)

@@ -31,6 +31,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/queue.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -80,9 +81,9 @@ static bool waits_for_locked(const struct tree_waiters *w, uint64_t owner, uint6
     return false;
 }
 
-static bool would_deadlock(struct tree_waiters *w, struct tree_file *f, const struct tree_held *x)
+static bool would_deadlock_locked(struct tree_waiters *w, struct tree_file *f, const struct tree_held *x)
 {
-    LOCK_SCOPE(&w->lock);
+    lock_assert_held(&w->lock);
     if (x->kind != WIRE_LOCK_POSIX)
         return false;
     for (struct waiter *y = w->first; y; y = y->next)
@@ -273,7 +274,21 @@ void tree_waiters_free(struct tree_waiters *w)
     free(w);
 }
 
-static void wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted, uint64_t until_ms)
+/* At the end of the list, unless that would close a circle: two that come at once must not both find none. */
+static bool enlist(struct tree_waiters *w, struct waiter *x)
+{
+    LOCK_SCOPE(&w->lock);
+    if (x->until_ms == 0 && would_deadlock_locked(w, x->file, &x->wanted))
+        return false;
+    struct waiter **at = &w->first;
+    while (*at)
+        at = &(*at)->next;
+    *at = x;
+    return true;
+}
+
+/* until_ms 0: for as long as it takes; -EDEADLK when it would take for ever. */
+static int wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted, uint64_t until_ms)
 {
     struct mount *m = mount_of(req);
     struct tree_waiters *w = m->tree->waiters;
@@ -281,12 +296,11 @@ static void wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held
     if (!x)
         abort();
     *x = (struct waiter){.req = req, .file = tree_file_ref(m, f), .wanted = *wanted, .until_ms = until_ms};
-    lock_take(&w->lock);
-    struct waiter **at = &w->first;
-    while (*at)
-        at = &(*at)->next;
-    *at = x;
-    lock_drop(&w->lock);
+    if (!enlist(w, x)) {
+        tree_file_unref(m, f);
+        free(x);
+        return -EDEADLK;
+    }
     /* Calls back at once when the request was interrupted already. */
     fuse_req_interrupt_func(req, on_interrupt, w);
     lock_take(&w->lock);
@@ -294,6 +308,7 @@ static void wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held
     w->must_look = true;
     cond_signal(&w->woken);
     lock_drop(&w->lock);
+    return 0;
 }
 
 /* ---- operations ---- */
@@ -363,14 +378,14 @@ static void set_lock(fuse_req_t req, struct tree_handle *h, const struct tree_he
     uint64_t grace_ms = r == -EAGAIN && is_flock ? grace_of(m, h->file, wanted) : 0;
     if (r == -EAGAIN && is_flock && grace_ms == 0) /* perhaps it has just gone */
         r = take(m, h->file, wanted, &e);
-    if (r == -EAGAIN && may_wait && would_deadlock(m->tree->waiters, h->file, wanted))
-        r = -EDEADLK;
     if (r == 0)
         atomic_store(&h->is_closing, false);
-    if (r == -EAGAIN && (may_wait || grace_ms > 0))
-        wait_for(req, h->file, wanted, may_wait ? 0 : sys_mono_ms() + grace_ms);
-    else
-        tree_reply(req, "lock", r, &e);
+    if (r == -EAGAIN && (may_wait || grace_ms > 0)) {
+        r = wait_for(req, h->file, wanted, may_wait ? 0 : sys_mono_ms() + grace_ms);
+        if (r == 0)
+            return; /* answered when it has the lock */
+    }
+    tree_reply(req, "lock", r, &e);
 }
 
 void tree_op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock, int sleep)
@@ -433,20 +448,22 @@ static void unlock(struct mount *m, struct tree_file *f, struct tree_held x)
 void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner)
 {
     struct tree_held x;
-    LOCK_SCOPE(&f->order_lock);
-    if (!find_held(m, f, owner, WIRE_LOCK_POSIX, /* through= */ NULL, &x))
-        return;
-    x.start = 0; /* all that it has */
-    x.end = TO_THE_END;
-    unlock(m, f, x);
+    queue_lock(&f->order_lock);
+    if (find_held(m, f, owner, WIRE_LOCK_POSIX, /* through= */ NULL, &x)) {
+        x.start = 0; /* all that it has */
+        x.end = TO_THE_END;
+        unlock(m, f, x);
+    }
+    lock_drop(&f->order_lock);
 }
 
 void tree_unlock_handle(struct mount *m, struct tree_handle *h)
 {
     struct tree_held x;
-    LOCK_SCOPE(&h->file->order_lock);
+    queue_lock(&h->file->order_lock);
     while (find_held(m, h->file, /* owner= */ 0, /* kind= */ 0, h, &x))
         unlock(m, h->file, x);
+    lock_drop(&h->file->order_lock);
 }
 
 /* The i-th lock of a file, in the order of the list. */
@@ -461,16 +478,36 @@ static bool nth_held(struct mount *m, struct tree_file *f, size_t i, struct tree
     return h != NULL;
 }
 
-void tree_relock(struct mount *m, struct tree_file *f)
+/* The session before may have the lock still, as long as anything runs for it: a long fsync. */
+static int ask_again(struct mount *m, struct tree_file *f, const struct tree_held *x, struct err *e)
+{
+    struct wire_tree_lock_rep rep;
+    struct wire_end_siblings_req req = {0};
+    struct wire_end_siblings_rep ended;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = ask(m, f, x, /* flags= */ 0, &rep, e);
+    if (r == -EAGAIN && client_end_siblings(m->client, &req, &b, &ended, e) == 0)
+        r = ask(m, f, x, /* flags= */ 0, &rep, e);
+    return r;
+}
+
+void tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch)
 {
     struct tree_held x;
     LOCK_SCOPE(&f->order_lock);
+    if (f->locks_epoch == epoch)
+        return;
+    f->locks_epoch = epoch;
     for (size_t i = 0; nth_held(m, f, i, &x);) {
-        struct wire_tree_lock_rep rep;
         struct err e = {0};
-        if (ask(m, f, &x, /* flags= */ 0, &rep, &e) == 0) {
+        int r = ask_again(m, f, &x, &e);
+        if (r == 0) {
             i++;
             continue;
+        }
+        if (r == -EHOSTDOWN || r == -ETIMEDOUT) { /* the next session begins again */
+            f->locks_epoch = 0;
+            return;
         }
         log_warn("mount", "inode %llu: a lock was lost with the session: %s", (unsigned long long)f->ino,
                  e.text[0] ? e.text : "somebody else has it");

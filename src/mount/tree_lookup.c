@@ -6,6 +6,12 @@
 #define STATFS_BLOCK_BYTES 4096
 #define FILES_FREE         (1ull << 40) /* as good as any: inodes are records, bounded by space alone */
 
+static void reply_absent(fuse_req_t req)
+{
+    struct fuse_entry_param absent = {.entry_timeout = tree_name_timeout_s(mount_of(req))};
+    (void)fuse_reply_entry(req, &absent);
+}
+
 void tree_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct mount *m = mount_of(req);
@@ -14,15 +20,17 @@ void tree_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
         .bucket = slice_str(m->bucket), .parent = tree_ino(m, parent), .name = slice_str(name)};
     struct wire_tree_lookup_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = client_tree_lookup(m->client, &q, &b, &rep, &e);
-    if (r == 0) {
-        tree_reply_entry(req, &rep.inode);
-    } else if (r == -ENOENT) {
-        struct fuse_entry_param absent = {.entry_timeout = tree_name_timeout_s(m)};
-        (void)fuse_reply_entry(req, &absent);
-    } else {
-        mount_reply_error(req, "lookup", r, &e);
+    if (tree_is_alone(m) && tree_known_lacks(m->tree->known, q.parent, q.name)) {
+        reply_absent(req);
+        return;
     }
+    int r = client_tree_lookup(m->client, &q, &b, &rep, &e);
+    if (r == 0)
+        tree_reply_entry(req, &rep.inode);
+    else if (r == -ENOENT)
+        reply_absent(req);
+    else
+        mount_reply_error(req, "lookup", r, &e);
 }
 
 void tree_op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)

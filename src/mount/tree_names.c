@@ -1,4 +1,5 @@
-/* MKNOD, MKDIR, SYMLINK, LINK, UNLINK, RMDIR, RENAME: one call to the node each. */
+/* MKNOD, MKDIR, SYMLINK, LINK, UNLINK, RMDIR, RENAME: one call to the node each, around which tree_known.h is
+ * told what it does to directories. */
 #include "mount/tree.h"
 
 #include <linux/fs.h>
@@ -22,11 +23,21 @@ static void make(fuse_req_t req, const char *what, fuse_ino_t parent, const char
     };
     struct wire_tree_create_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct tree_known *known = m->tree->known;
+    struct tree_change change;
+    bool is_alone = tree_is_alone(m);
+    uint64_t serial = tree_known_serial(known, /* dir= */ 0);
+    tree_known_begin(known, q.parent, q.name, &change);
     int r = client_tree_create(m->client, &q, &b, &rep, &e);
-    if (r < 0)
+    bool is_new = r == 0 && !request_comes_again(); /* else made by a process before: others may have come */
+    tree_known_end(known, &change, is_new ? &rep.inode : NULL);
+    if (r < 0) {
         mount_reply_error(req, what, r, &e);
-    else
-        tree_reply_entry(req, &rep.inode);
+        return;
+    }
+    if (S_ISDIR(mode) && is_alone && is_new)
+        tree_known_made(known, &rep.inode, serial);
+    tree_reply_entry(req, &rep.inode);
 }
 
 void tree_op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
@@ -57,7 +68,10 @@ void tree_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const c
     };
     struct wire_tree_link_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct tree_change change;
+    tree_known_begin(m->tree->known, q.parent, q.name, &change);
     int r = client_tree_link(m->client, &q, &b, &rep, &e);
+    tree_known_end(m->tree->known, &change, /* made= */ NULL);
     if (r < 0)
         mount_reply_error(req, "link", r, &e);
     else
@@ -74,7 +88,11 @@ void tree_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
                                      TREE_CHANGE(m)};
     struct wire_tree_unlink_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    tree_reply(req, "unlink", client_tree_unlink(m->client, &q, &b, &rep, &e), &e);
+    struct tree_change change;
+    tree_known_begin(m->tree->known, q.parent, SLICE_NULL, &change);
+    int r = client_tree_unlink(m->client, &q, &b, &rep, &e);
+    tree_known_end(m->tree->known, &change, /* made= */ NULL);
+    tree_reply(req, "unlink", r, &e);
 }
 
 void tree_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -87,7 +105,10 @@ void tree_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
                                     TREE_CHANGE(m)};
     struct wire_tree_rmdir_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    tree_reply(req, "rmdir", client_tree_rmdir(m->client, &q, &b, &rep, &e), &e);
+    tree_known_forget_attrs(m->tree->known); /* also of the one that goes */
+    int r = client_tree_rmdir(m->client, &q, &b, &rep, &e);
+    tree_known_forget_attrs(m->tree->known);
+    tree_reply(req, "rmdir", r, &e);
 }
 
 void tree_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
@@ -111,5 +132,13 @@ void tree_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_in
     };
     struct wire_tree_rename_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    tree_reply(req, "rename", client_tree_rename(m->client, &q, &b, &rep, &e), &e);
+    struct tree_change from, to;
+    tree_known_forget_attrs(m->tree->known); /* also of the one that moves */
+    tree_known_begin(m->tree->known, q.parent, q.name, &from);
+    tree_known_begin(m->tree->known, q.to_parent, q.to_name, &to);
+    int r = client_tree_rename(m->client, &q, &b, &rep, &e);
+    tree_known_end(m->tree->known, &to, /* made= */ NULL);
+    tree_known_end(m->tree->known, &from, /* made= */ NULL);
+    tree_known_forget_attrs(m->tree->known);
+    tree_reply(req, "rename", r, &e);
 }

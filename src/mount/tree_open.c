@@ -70,7 +70,12 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     struct wire_tree_create_rep rep;
     struct tree_grant grant = {.is_held = true};
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct tree_change change = {0};
+    if (name.n > 0)
+        tree_known_begin(m->tree->known, q.parent, name, &change);
     int r = client_call_at(m->client, &grant.epoch, WIRE_OP_TREE_CREATE, &q, &b, &rep, &e);
+    bool is_new = r == 0 && !request_comes_again(); /* else made, and perhaps noted, before */
+    tree_known_end(m->tree->known, &change, is_new ? &rep.inode : NULL);
     if (r == -EEXIST && !(fi->flags & O_EXCL))
         r = -ESTALE;
     if (r < 0) {

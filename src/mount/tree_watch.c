@@ -5,8 +5,9 @@
  * our own doing, of which the kernel knows, or comes through S3 or the command line, of which the node tells
  * (WATCH) before it acknowledges it. The kernel then believes names and attributes for ALONE_S. When somebody
  * else changed something its epoch is counted up, with which it asks again for every name: replies that are
- * on their way are of the old epoch, too. With a second mount, which writes without the node seeing it, all
- * is as without this file: the mount's attribute timeout.
+ * on their way are of the old epoch, too. What this process knows by itself (tree_known.h) is forgotten then.
+ * With a second mount, which writes without the node seeing it, all is as without this file: the mount's
+ * attribute timeout.
  *
  * Failure modes: a kernel that does not know epochs (before Linux 6.16), a node without the pipe: the mount's
  * attribute timeout.
@@ -15,7 +16,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "mount/watch.h"
+#include "client/client_watch.h"
 
 #include <stdatomic.h>
 
@@ -52,6 +53,7 @@ static void forget_dirs(struct tree_watch *w)
 static int forget_all(struct tree_watch *w)
 {
     struct mount *m = w->m;
+    tree_known_forget(m->tree->known);
     int r = passthrough_forget_names(m->se);
     if (r < 0)
         return r;
@@ -86,6 +88,7 @@ static void on_ended(void *arg)
 {
     struct tree_watch *w = arg;
     atomic_store(&w->is_alone, false);
+    tree_known_forget(w->m->tree->known);
 }
 
 static const struct watcher_calls calls = {.begun = on_begun, .records = on_records, .ended = on_ended};
@@ -97,7 +100,7 @@ struct tree_watch *tree_watch_start(struct mount *m)
         abort();
     w->m = m;
     if (m->timeout_s > 0)
-        w->watcher = watcher_start(m, &calls, w);
+        w->watcher = watcher_start(m->client, slice_str(m->bucket), &calls, w);
     return w;
 }
 
@@ -111,9 +114,14 @@ void tree_watch_free(struct tree_watch *w)
     free(w);
 }
 
+bool tree_is_alone(const struct mount *m)
+{
+    return atomic_load(&m->tree->watch->is_alone);
+}
+
 double tree_name_timeout_s(const struct mount *m)
 {
-    return atomic_load(&m->tree->watch->is_alone) ? MAX(m->timeout_s, ALONE_S) : m->timeout_s;
+    return tree_is_alone(m) ? MAX(m->timeout_s, ALONE_S) : m->timeout_s;
 }
 
 double tree_attr_timeout_s(struct mount *m, const struct wire_inode *x)

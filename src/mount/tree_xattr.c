@@ -70,7 +70,10 @@ void tree_op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const ch
     };
     struct wire_tree_xattr_set_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct tree_change change; /* of its times, where it is a directory */
+    tree_known_begin(m->tree->known, q.ino, SLICE_NULL, &change);
     int r = is_kept(name) ? client_tree_xattr_set(m->client, &q, &b, &rep, &e) : -EOPNOTSUPP;
+    tree_known_end(m->tree->known, &change, /* made= */ NULL);
     tree_reply(req, "setxattr", r, &e);
 }
 
@@ -82,6 +85,9 @@ void tree_op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
         .bucket = slice_str(m->bucket), .ino = tree_ino(m, ino), .name = slice_str(name), TREE_CHANGE(m)};
     struct wire_tree_xattr_remove_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct tree_change change; /* of its times, where it is a directory */
+    tree_known_begin(m->tree->known, q.ino, SLICE_NULL, &change);
     int r = is_kept(name) ? client_tree_xattr_remove(m->client, &q, &b, &rep, &e) : -EOPNOTSUPP;
+    tree_known_end(m->tree->known, &change, /* made= */ NULL);
     tree_reply(req, "removexattr", r, &e);
 }

@@ -19,8 +19,8 @@
 #include "mount/warm.h"
 
 #include "base/sys.h"
+#include "client/client_watch.h"
 #include "mount/mount_internal.h"
-#include "mount/watch.h"
 
 #define PLACES       4096 /* of the table of hashes; a power of two */
 #define VALID_MS_MAX (24 * 3600 * 1000ull)
@@ -307,7 +307,8 @@ struct warm *warm_start(struct mount *m, uint64_t max, uint64_t fds_max)
     w->max = max;
     w->fds_max = fds_max;
     if (max > 0)
-        w->watcher = watcher_start(m, &calls, w); /* at once, so that already the first files can be kept */
+        w->watcher = watcher_start(m->client, slice_str(m->bucket), &calls,
+                                   w); /* at once, so that already the first files can be kept */
     return w;
 }
 

@@ -147,6 +147,12 @@ bool bucket_is_memory(const struct bucket *b)
     return b->p.values == BUCKET_VALUES_MEMORY;
 }
 
+bool bucket_same_origin(const struct bucket *a, const struct bucket *b)
+{
+    return slice_eq(slice_str(a->p.origin), slice_str(b->p.origin)) &&
+           slice_eq(slice_str(a->p.origin_options.endpoint), slice_str(b->p.origin_options.endpoint));
+}
+
 /* Whether buckets of this kind have the property. */
 static bool property_applies(const struct bucket *b, const char *name)
 {
@@ -689,7 +695,7 @@ int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct sl
     b->id = old->id;
     b->created_ns = old->created_ns;
     b->version = old->version;
-    _cleanup_buf_ struct buf now = BUF_INIT(BUCKET_RECORD_MAX);
+    _cleanup_buf_ struct buf now = BUF_INIT(BUCKET_SETTINGS_MAX);
     int r = bucket_settings(old, /* show_secrets= */ true, &now);
     if (r == 0)
         r = bucket_apply(b, buf_view(&now), e);
@@ -713,14 +719,13 @@ int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct sl
     return 0;
 }
 
-int bucket_delete(struct bucket_table *t, struct slice name, struct err *e)
+int bucket_delete(struct bucket_table *t, const struct bucket *b, struct err *e)
 {
     LOCK_SCOPE(&t->lock); /* as in bucket_create */
     bool found;
-    size_t i = table_position(t, name, &found);
-    if (!found)
-        return err_set(e, ERR_NO_BUCKET, "bucket '" SLICE_FMT "' does not exist",
-                       SLICE_ARG(slice_sub(name, 0, 80)));
+    size_t i = table_position(t, slice_str(b->name), &found);
+    if (!found || t->v[i]->id != b->id)
+        return err_set(e, ERR_NO_BUCKET, "bucket '%s' does not exist any more", b->name);
     _cleanup_buf_ struct buf key = BUF_INIT(BUCKET_NAME_MAX + 3);
     record_key(t->v[i]->name, &key);
     _cleanup_(kv_txn_freep) struct kv_txn *txn = kv_txn_new(t->kv);

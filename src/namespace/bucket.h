@@ -14,6 +14,8 @@
 #include "origin/origin.h"
 
 #define BUCKET_NAME_MAX 63
+/* All properties as text: a record, which has but those that differ from their defaults, and the defaults. */
+#define BUCKET_SETTINGS_MAX (128 * KIB)
 
 /* X(field, type, name, argument, default, min, max, choices, secret, doc); origin.* rows follow from
  * origin.h. */
@@ -130,6 +132,9 @@ bool bucket_is_scratch(const struct bucket *b);
 /* One whose objects are in memory only (object/values.h). */
 bool bucket_is_memory(const struct bucket *b);
 
+/* Whether both find their data at the same place. */
+bool bucket_same_origin(const struct bucket *a, const struct bucket *b);
+
 struct bucket *bucket_ref(struct bucket *b);
 void bucket_unref(struct bucket *b);
 DEFINE_CLEANUP(struct bucket, bucket_unref)
@@ -165,7 +170,8 @@ int bucket_change(struct bucket_table *t, struct slice name, struct slice settin
 /* The same for settings that were made from those of `old`: ERR_CONFLICT when it is not the current one. */
 int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct slice settings,
                      struct bucket **ret, struct err *e);
-int bucket_delete(struct bucket_table *t, struct slice name, struct err *e);
+/* This very bucket: ERR_NO_BUCKET also when another one has its name by now. */
+int bucket_delete(struct bucket_table *t, const struct bucket *b, struct err *e);
 /*
  * A guest: a bucket that is in memory only, found by a random name that is no legal one and shown in no
  * listing. `label` (at most BUCKET_NAME_MAX bytes) is what messages and metrics call it. For work on an

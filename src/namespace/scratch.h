@@ -42,7 +42,8 @@
  *
  * **Resent requests.** With `mount` and `request` set, a change notes in its own transaction that it was
  * done; the same request again gives the same answer and changes nothing. Kept are the last
- * SCRATCH_ANSWERS_MAX numbers of each mount, so a mount numbers its changes one after the other. Failures
+ * SCRATCH_ANSWERS_MAX numbers of each mount, so a mount numbers its changes one after the other: by its
+ * kernel's requests, which go on while one of them waits to ask a node again that was restarted. Failures
  * change nothing and are not noted.
  *
  * Threads: any. No call waits for another but for those that change the same inodes. Errors: errno values as
@@ -69,7 +70,7 @@
 #define SCRATCH_XATTR_LIST_MAX (64 * KIB) /* bytes of all names of an inode, each with its NUL */
 #define SCRATCH_LINK_MAX       0x7fffffffu
 #define SCRATCH_OBJECT_KEY_MAX 1024
-#define SCRATCH_ANSWERS_MAX    4096
+#define SCRATCH_ANSWERS_MAX    (1 << 18)
 #define SCRATCH_COOKIE_FIRST   3 /* 1 and 2 are for "." and "..", which the caller gives */
 
 struct scratch;
@@ -182,6 +183,11 @@ int scratch_setattr(struct scratch *s, const struct scratch_call *call, uint64_t
 
 /* The inode's own ETag, or one made of its number, size and mtime for what was not written through S3. */
 struct slice scratch_etag(const struct scratch_inode *x, struct arena *a);
+
+/* ---- scratch_change.c ---- */
+
+/* Whether this request was done. For changes that are more than one call of this header. */
+int scratch_is_done(struct scratch *s, const struct scratch_call *call, bool *ret, struct err *e);
 
 /* ---- scratch_hold.c ---- */
 

@@ -318,6 +318,18 @@ static int answer_find(struct scratch_change *c, struct err *e)
     return 0;
 }
 
+int scratch_is_done(struct scratch *s, const struct scratch_call *call, bool *ret, struct err *e)
+{
+    *ret = false;
+    if (call->request == 0)
+        return 0;
+    _cleanup_change_ struct scratch_change c;
+    scratch_change_init(&c, s, call);
+    int r = answer_find(&c, e);
+    *ret = r == 0 && c.replayed;
+    return r;
+}
+
 static void answer_note(struct scratch_change *c)
 {
     struct scratch_answer x = {c->call->request, (uint64_t)c->now_ns, c->answer_ino};

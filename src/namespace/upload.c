@@ -180,11 +180,24 @@ int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const stru
 {
     _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY), value = BUF_INIT(UPLOAD_RECORD_MAX);
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    uint64_t version = 0;
+    struct upload_record u;
+    upload_key(bucket, id, &key);
+    int r = kv_get(kv, buf_view(&key), &value, &version, e);
+    if (r == 0)
+        r = upload_decode(buf_view(&value), &u);
+    if (r == -ENOENT || (r == 0 && u.completed))
+        return err_set(e, -ENOENT, "the upload was completed or aborted meanwhile");
+    if (r < 0)
+        return err_prefix(e, r, "record of an upload");
+    kv_txn_check(t, buf_view(&key), version);
+    buf_clear(&value);
     if (upload_part_encode(p, &value) < 0)
         return err_set(e, -E2BIG, "the part's strings are too long");
     upload_part_key(bucket, id, p->number, &key);
     kv_txn_put(t, buf_view(&key), buf_view(&value));
-    return kv_txn_commit(t, KV_DURABLE, e);
+    r = kv_txn_commit(t, KV_DURABLE, e);
+    return r == ERR_CONFLICT ? err_set(e, -ENOENT, "the upload was completed or aborted meanwhile") : r;
 }
 
 int upload_remove(struct kv *kv, uint64_t bucket, struct id128 id, struct err *e)

@@ -30,8 +30,8 @@
  * |        | 2+n  | its ETag at the origin                                                        |
  * |        | 2+n  | checksum, as the front end wrote it                                           |
  *
- * A crash leaves whole records: an upload whose creation was not acknowledged, or parts of one that was
- * removed meanwhile, are what expiry removes.
+ * A crash leaves whole records: an upload whose creation was not acknowledged is what expiry removes. A part
+ * is recorded only while its upload is, because expiry walks uploads.
  */
 #pragma once
 
@@ -69,6 +69,7 @@ int upload_part_decode(struct slice value, struct upload_part_record *ret);
 
 /* Durable when they return. A completed upload loses its parts in the same transaction. */
 int upload_save(struct kv *kv, uint64_t bucket, const struct upload_record *u, struct err *e);
+/* -ENOENT when there is no such upload, or it was completed. */
 int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const struct upload_part_record *p,
                      struct err *e);
 int upload_remove(struct kv *kv, uint64_t bucket, struct id128 id, struct err *e);

@@ -16,6 +16,8 @@
  */
 #include "net/sock.h"
 
+#include "base/sys.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/sendfile.h>
@@ -58,8 +60,11 @@ int sock_wait_ready(int fd, short events)
         return -ETIMEDOUT;
     struct pollfd p = {.fd = fd, .events = events};
     int timeout_ms = timeout_of(fd, events == POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO);
+    uint64_t began_ms = sys_mono_ms();
     for (;;) {
-        int k = poll(&p, 1, timeout_ms);
+        uint64_t gone_ms = sys_mono_ms() - began_ms;
+        int left_ms = timeout_ms < 0 ? -1 : (int)((uint64_t)timeout_ms - MIN((uint64_t)timeout_ms, gone_ms));
+        int k = poll(&p, 1, left_ms);
         if (k > 0)
             return 0;
         if (k == 0)
@@ -69,11 +74,22 @@ int sock_wait_ready(int fd, short events)
     }
 }
 
+/* A signal begins the socket's own timeout anew: one that comes again and again must not make a wait endless.
+ * *since_ms: of the first one since there was progress; 0: there was none. */
+static int after_signal(int fd, short events, uint64_t *since_ms)
+{
+    uint64_t now_ms = sys_mono_ms();
+    int timeout_ms = timeout_of(fd, events == POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO);
+    if (*since_ms == 0)
+        *since_ms = MAX(now_ms, (uint64_t)1);
+    return timeout_ms > 0 && now_ms - MIN(now_ms, *since_ms) >= (uint64_t)timeout_ms ? -ETIMEDOUT : 0;
+}
+
 /* Classifies the errno of a transfer: 0 try again, or the error. */
-static int after_failure(int fd, short events, int error)
+static int after_failure(int fd, short events, int error, uint64_t *since_ms)
 {
     if (error == EINTR)
-        return 0;
+        return after_signal(fd, events, since_ms);
     if (error == EAGAIN)
         return sock_wait_ready(fd, events);
     return error == ECONNRESET ? -EPIPE : -error;
@@ -82,14 +98,16 @@ static int after_failure(int fd, short events, int error)
 int sock_send_all(int fd, const void *p, size_t n, int flags)
 {
     const char *at = p;
+    uint64_t since_ms = 0;
     while (n > 0) {
         ssize_t k = send(fd, at, n, flags | MSG_NOSIGNAL);
         if (k < 0) {
-            int r = after_failure(fd, POLLOUT, errno);
+            int r = after_failure(fd, POLLOUT, errno, &since_ms);
             if (r < 0)
                 return r;
             continue;
         }
+        since_ms = 0;
         at += k;
         n -= (size_t)k;
     }
@@ -112,15 +130,17 @@ static void advance(struct msghdr *m, size_t sent)
 
 static int send_message(int fd, struct msghdr *m, int flags)
 {
+    uint64_t since_ms = 0;
     advance(m, 0); /* leading empty pieces */
     while (m->msg_iovlen > 0) {
         ssize_t k = sendmsg(fd, m, flags | MSG_NOSIGNAL);
         if (k < 0) {
-            int r = after_failure(fd, POLLOUT, errno);
+            int r = after_failure(fd, POLLOUT, errno, &since_ms);
             if (r < 0)
                 return r;
             continue;
         }
+        since_ms = 0;
         m->msg_control = NULL; /* a descriptor goes with the first byte only */
         m->msg_controllen = 0;
         advance(m, (size_t)k);
@@ -158,13 +178,14 @@ int sock_sendv_fd(int fd, struct iovec *iov, int n_iov, int pass_fd)
 ssize_t sock_recv_some(int fd, void *p, size_t n)
 {
     assert(n > 0);
+    uint64_t since_ms = 0;
     for (;;) {
         ssize_t k = recv(fd, p, n, 0);
         if (k > 0)
             return k;
         if (k == 0)
             return -EPIPE;
-        int r = after_failure(fd, POLLIN, errno);
+        int r = after_failure(fd, POLLIN, errno, &since_ms);
         if (r < 0)
             return r;
     }
@@ -183,7 +204,8 @@ int sock_recv_all(int fd, void *p, size_t n)
     return 0;
 }
 
-/* Keeps the first descriptor of the message and closes the others. */
+/* Keeps the first descriptor of the message and closes the others. Truncated without one: the process may not
+ * have any more. */
 static void take_descriptors(struct msghdr *m, int *fd)
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
@@ -199,10 +221,13 @@ static void take_descriptors(struct msghdr *m, int *fd)
                 (void)close(got);
         }
     }
+    if ((m->msg_flags & MSG_CTRUNC) && *fd < 0)
+        *fd = SOCK_FD_LOST;
 }
 
 ssize_t sock_recv_some_fd(int fd, struct iovec *iov, int n_iov, int *fd_in_out)
 {
+    uint64_t since_ms = 0;
     for (;;) {
         union control control;
         struct msghdr m = {.msg_iov = iov,
@@ -214,7 +239,7 @@ ssize_t sock_recv_some_fd(int fd, struct iovec *iov, int n_iov, int *fd_in_out)
             take_descriptors(&m, fd_in_out);
         if (k >= 0)
             return k > 0 ? k : -EPIPE;
-        int r = after_failure(fd, POLLIN, errno);
+        int r = after_failure(fd, POLLIN, errno, &since_ms);
         if (r < 0)
             return r;
     }
@@ -231,23 +256,25 @@ int sock_recv_all_fd(int fd, void *p, size_t n, int *ret_fd)
         iov.iov_base = (char *)iov.iov_base + k;
         iov.iov_len -= (size_t)k;
     }
-    *ret_fd = TAKE_FD(passed);
+    *ret_fd = passed >= 0 ? TAKE_FD(passed) : -1;
     return 0;
 }
 
 int sock_sendfile_all(int fd, int file, uint64_t offset, uint64_t n)
 {
     off_t at = (off_t)offset;
+    uint64_t since_ms = 0;
     while (n > 0) {
         ssize_t k = sendfile(fd, file, &at, (size_t)MIN(n, (uint64_t)SENDFILE_MAX_BYTES));
         if (k == 0)
             return -ENODATA;
         if (k < 0) {
-            int r = after_failure(fd, POLLOUT, errno);
+            int r = after_failure(fd, POLLOUT, errno, &since_ms);
             if (r < 0)
                 return r;
             continue;
         }
+        since_ms = 0;
         n -= (uint64_t)k;
     }
     return 0;

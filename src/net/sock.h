@@ -37,8 +37,10 @@ int sock_sendfile_all(int fd, int file, uint64_t offset, uint64_t n);
 int sock_sendv_fd(int fd, struct iovec *iov, int n_iov, int pass_fd);
 /* First n bytes of a message, with the descriptor that came along or -1; extra descriptors are closed. */
 int sock_recv_all_fd(int fd, void *p, size_t n, int *ret_fd);
+/* A descriptor came along, and this process may not have one more: the kernel dropped it. */
+#define SOCK_FD_LOST (-2)
 /* What is there, at least one byte, as sock_recv_some; a descriptor that came along goes to *fd_in_out when
- * that is -1, and is closed otherwise. */
+ * that is negative, and is closed otherwise. It may become SOCK_FD_LOST. */
 ssize_t sock_recv_some_fd(int fd, struct iovec *iov, int n_iov, int *fd_in_out);
 /* Uid of the other side of a Unix socket. */
 int sock_peer_uid(int fd, uid_t *ret_uid);

@@ -79,6 +79,16 @@ int sock_listen_tcp(const char *hostport, int backlog, int *ret_fd, char ret_add
     return err_errno(e, -error, "listen on %s", hostport);
 }
 
+/* Part of the time that is left for each address that is left: one that swallows everything must not take
+ * the time of those behind it. */
+static uint64_t time_for(const struct addrinfo *a, uint64_t end_ms)
+{
+    uint64_t now_ms = sys_mono_ms(), n = 0;
+    for (; a; a = a->ai_next)
+        n++;
+    return now_ms < end_ms ? MAX((end_ms - now_ms) / n, (uint64_t)1) : 1;
+}
+
 /* connect(2) of a non-blocking socket, bounded; leaves the socket blocking. */
 static int connect_within(int fd, const struct sockaddr *a, socklen_t n, uint64_t timeout_ms)
 {
@@ -87,8 +97,10 @@ static int connect_within(int fd, const struct sockaddr *a, socklen_t n, uint64_
             return -errno;
         struct pollfd p = {.fd = fd, .events = POLLOUT};
         int k;
+        uint64_t end_ms = sys_mono_ms() + timeout_ms;
         do {
-            k = poll(&p, 1, timeout_ms ? (int)MIN(timeout_ms, (uint64_t)INT32_MAX) : -1);
+            uint64_t left_ms = end_ms - MIN(end_ms, sys_mono_ms());
+            k = poll(&p, 1, timeout_ms ? (int)MIN(left_ms, (uint64_t)INT32_MAX) : -1);
         } while (k < 0 && errno == EINTR);
         if (k <= 0)
             return k == 0 ? -ETIMEDOUT : -errno;
@@ -111,10 +123,12 @@ int sock_connect_tcp(const char *hostport, uint64_t timeout_ms, int *ret_fd, str
     if (k < 0)
         return k;
     k = -EADDRNOTAVAIL;
+    uint64_t end_ms = sys_mono_ms() + timeout_ms;
     for (struct addrinfo *a = list; a; a = a->ai_next) {
         _cleanup_close_ int fd =
             socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-        k = fd < 0 ? -errno : connect_within(fd, a->ai_addr, a->ai_addrlen, timeout_ms);
+        k = fd < 0 ? -errno
+                   : connect_within(fd, a->ai_addr, a->ai_addrlen, timeout_ms ? time_for(a, end_ms) : 0);
         if (k == 0) {
             const int on = 1;
             (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on,
@@ -153,11 +167,12 @@ int sock_connect_unix_within(const char *path, uint64_t timeout_ms, int *ret_fd,
         return err_errno(e, -errno, "socket");
     if ((k = sock_set_timeouts(fd, /* receive_ms= */ 0, timeout_ms)) < 0)
         return err_errno(e, k, "socket timeouts");
+    uint64_t end_ms = sys_mono_ms() + timeout_ms;
     do {
         k = connect(fd, (struct sockaddr *)&a, sizeof(a));
-    } while (k < 0 && errno == EINTR);
+    } while (k < 0 && errno == EINTR && (timeout_ms == 0 || sys_mono_ms() < end_ms));
     if (k < 0)
-        return err_errno(e, errno == EAGAIN ? -ETIMEDOUT : -errno, "connect to %s", path);
+        return err_errno(e, errno == EAGAIN || errno == EINTR ? -ETIMEDOUT : -errno, "connect to %s", path);
     *ret_fd = TAKE_FD(fd);
     return 0;
 }

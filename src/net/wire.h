@@ -225,7 +225,7 @@ int wire_error_decode(struct slice body, struct slice *ret_text);
 int wire_send(int fd, uint32_t op, uint16_t flags, uint64_t request_id, int status, struct slice body,
               int pass_fd);
 /* Receives one frame: header, body into b (cleared first; its maximum bounds it), descriptor or -1. Checks
- * the crc. */
+ * the crc. -EMFILE: all of it is there but the descriptor, of which this process may not have one more. */
 int wire_recv(int fd, struct wire_header *ret, struct buf *b, int *ret_fd);
 /* One call: sends the request, waits for its reply, decodes into rep; slices of rep point into b. A failed
  * reply gives its code, with its text in e. */

@@ -7,7 +7,7 @@
  *  2. A body is read only after its length was checked against both the protocol's and the buffer's maximum,
  * and is handed out only after its crc was checked.
  *  3. On any failure of wire_recv no descriptor is left open. After a failed send or receive the stream is
- * out of step: the caller closes the connection.
+ * out of step, and the caller closes the connection; but not after -EMFILE.
  */
 #include "base/crc32c.h"
 #include "net/sock.h"
@@ -85,14 +85,15 @@ int wire_recv(int fd, struct wire_header *ret, struct buf *b, int *ret_fd)
         k = wire_header_decode(head, &h);
     if (k < 0)
         return k;
-    if ((passed >= 0) != ((h.flags & WIRE_FLAG_FD) != 0))
+    bool is_lost = passed == SOCK_FD_LOST;
+    if ((passed >= 0 || is_lost) != ((h.flags & WIRE_FLAG_FD) != 0))
         return ERR_PROTOCOL;
     k = recv_rest(fd, &h, b);
     if (k < 0)
         return k;
     *ret = h;
-    *ret_fd = TAKE_FD(passed);
-    return 0;
+    *ret_fd = is_lost ? -1 : TAKE_FD(passed);
+    return is_lost ? -EMFILE : 0;
 }
 
 /* A failed reply's text becomes e's. */

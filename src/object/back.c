@@ -5,9 +5,13 @@
  *  1. A key has an entry with `recorded` exactly when its record is in the control store, but within a change
  * by who is busy with it.
  *  2. An extent is given back only after the record that names it was replaced or removed durably.
+ *  3. A bucket with records is not removed, and of one that was removed nothing is recorded: no command would
+ * reach it any more. Nor does it get another origin, and what was begun with the former one is not recorded:
+ * its base says what was there.
  *
  * Failure modes: a commit that fails may have happened: the record is read again, and the entry follows what
- * is there. Records that cannot be read at the start end it.
+ * is there. Records that cannot be read at the start end it. Records of buckets that are gone, which nodes of
+ * before could leave, are dropped there.
  */
 #include "object/back_internal.h"
 
@@ -58,11 +62,17 @@ static struct back_entry *find_locked(struct back *b, uint64_t bucket_id, struct
     return x;
 }
 
-static struct back_bucket *bucket_locked(struct back *b, uint64_t id)
+static struct back_bucket *find_bucket_locked(struct back *b, uint64_t id)
 {
     struct back_bucket *x = b->buckets;
     while (x && x->bucket_id != id)
         x = x->next;
+    return x;
+}
+
+static struct back_bucket *bucket_locked(struct back *b, uint64_t id)
+{
+    struct back_bucket *x = find_bucket_locked(b, id);
     if (x)
         return x;
     x = calloc(1, sizeof(*x));
@@ -193,8 +203,33 @@ static void look_again(struct back *b, struct back_entry *x, uint64_t seq, bool 
         unrecord_locked(b, x);
 }
 
-int back_save(struct back *b, struct back_entry *x, const struct back_record *r, enum kv_commit kind,
-              bool *ret_unknown, struct err *e)
+static void end_saving_locked(struct back *b, struct back_entry *x)
+{
+    assert(x->bucket->saving > 0);
+    x->bucket->saving--;
+    if (b->held == x->bucket_id)
+        cond_broadcast(&b->moved);
+}
+
+/* From here to end_saving_locked the bucket stays where it is. */
+static int begin_saving(struct back *b, struct back_entry *x, const struct bucket *known, struct err *e)
+{
+    lock_take(&b->lock);
+    while (b->held == x->bucket_id)
+        cond_wait(&b->moved, &b->lock);
+    x->bucket->saving++;
+    lock_drop(&b->lock);
+    _cleanup_(bucket_unrefp) struct bucket *bucket = bucket_find_id(b->service->buckets, x->bucket_id);
+    if (bucket && bucket_same_origin(bucket, known))
+        return 0;
+    LOCK_SCOPE(&b->lock);
+    end_saving_locked(b, x);
+    return bucket ? err_set(e, -EBUSY, "the bucket got another origin meanwhile: write again")
+                  : err_set(e, ERR_NO_BUCKET, "the bucket was removed meanwhile");
+}
+
+int back_save(struct back *b, struct back_entry *x, const struct bucket *known, const struct back_record *r,
+              enum kv_commit kind, bool *ret_unknown, struct err *e)
 {
     assert(x->busy);
     *ret_unknown = false;
@@ -203,16 +238,19 @@ int back_save(struct back *b, struct back_entry *x, const struct back_record *r,
     int result = back_record_encode(r, &value);
     if (result < 0)
         return err_set(e, result, "attributes of the object are too large");
+    result = begin_saving(b, x, known, e);
+    if (result < 0)
+        return result;
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(b->kv);
     kv_txn_put_plain(t, buf_view(&k), buf_view(&value));
     result = kv_txn_commit(t, kind, e);
-    if (result < 0) {
+    if (result < 0)
         look_again(b, x, r->seq, ret_unknown);
-        return result;
-    }
     LOCK_SCOPE(&b->lock);
-    follow_locked(b, x, r);
-    return 0;
+    if (result == 0)
+        follow_locked(b, x, r);
+    end_saving_locked(b, x);
+    return result;
 }
 
 int back_drop(struct back *b, struct back_entry *x, struct err *e)
@@ -394,9 +432,48 @@ uint64_t back_conflicts(struct back *b, uint64_t bucket_id)
     return 0;
 }
 
+/* ---- a bucket that goes, or moves ---- */
+
+int back_hold(struct back *b, const struct bucket *bucket, const char *what, struct err *e)
+{
+    int r = back_check_gone(b, bucket, what, e);
+    if (r < 0)
+        return r;
+    lock_take(&b->lock);
+    while (b->held != 0) /* one at a time: it is rarely done */
+        cond_wait(&b->moved, &b->lock);
+    b->held = bucket->id;
+    const struct back_bucket *x = find_bucket_locked(b, bucket->id);
+    while (x && x->saving > 0)
+        cond_wait(&b->moved, &b->lock);
+    lock_drop(&b->lock);
+    r = back_check_gone(b, bucket, what, e); /* once more: what was recorded until it was held */
+    if (r < 0)
+        back_release(b, bucket);
+    return r;
+}
+
+void back_release(struct back *b, const struct bucket *bucket)
+{
+    LOCK_SCOPE(&b->lock);
+    assert(b->held == bucket->id);
+    b->held = 0;
+    cond_broadcast(&b->moved);
+}
+
 /* ---- life ---- */
 
-static int load_one(struct back *b, struct slice k, struct slice value, struct err *e)
+/* Of a bucket that is gone: no command reaches it. Its bytes go with the sweep; after power loss the record
+ * may be there again, and goes again. */
+static int drop_stray(struct back *b, struct slice k, uint64_t *strays, struct err *e)
+{
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(b->kv);
+    kv_txn_delete(t, k);
+    ++*strays;
+    return kv_txn_commit(t, KV_VISIBLE, e);
+}
+
+static int load_one(struct back *b, struct slice k, struct slice value, uint64_t *strays, struct err *e)
 {
     struct back_record r;
     if (k.n <= 10 || back_record_decode(value, &r) < 0)
@@ -404,6 +481,9 @@ static int load_one(struct back *b, struct slice k, struct slice value, struct e
     uint64_t id = 0;
     for (size_t i = 2; i < 10; i++)
         id = id << 8 | (uint8_t)k.p[i];
+    _cleanup_(bucket_unrefp) struct bucket *bucket = bucket_find_id(b->service->buckets, id);
+    if (!bucket)
+        return drop_stray(b, k, strays, e);
     int p = r.location.n > 0 ? hard_protect(b->store, r.location, e) : 0;
     if (p < 0 && p != -ENODEV) /* a disk that is not here is not swept either */
         return err_prefix(e, p, "a write that is not in the origin");
@@ -417,10 +497,13 @@ static int load_all(struct back *b, struct err *e)
 {
     _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(b->kv, SLICE_LIT("d/"), SLICE_LIT("d0"));
     struct slice k, value;
+    uint64_t strays = 0;
     int r;
     while ((r = kv_iter_next(it, &k, &value, e)) == 0)
-        if ((r = load_one(b, k, value, e)) < 0)
+        if ((r = load_one(b, k, value, &strays, e)) < 0)
             return r;
+    if (strays > 0)
+        log_warn("object", "%" PRIu64 " writes of buckets that were removed are dropped", strays);
     return r == -ENOENT ? 0 : r;
 }
 

@@ -135,5 +135,9 @@ struct json_t *back_json(struct back *b, const struct bucket *bucket);
 void back_refresh_metrics(struct back *b);
 /* -EBUSY, naming what was asked, while writes of the bucket are not in the origin. */
 int back_check_gone(struct back *b, const struct bucket *bucket, const char *what, struct err *e);
+/* The same for a bucket that is about to be removed, or to get another origin: when it gives 0, no write of
+ * the bucket is recorded until back_release; those that wait for that look at the bucket then. */
+int back_hold(struct back *b, const struct bucket *bucket, const char *what, struct err *e);
+void back_release(struct back *b, const struct bucket *bucket);
 /* Conflicts since the start. */
 uint64_t back_conflicts(struct back *b, uint64_t bucket_id);

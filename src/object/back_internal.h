@@ -54,6 +54,7 @@ struct back_bucket {
     struct back_bucket *next;
     uint64_t bucket_id, conflicts;
     unsigned failed; /* tries in a row, up to BACK_DOUBT */
+    unsigned saving; /* records on their way into the control store */
 };
 
 struct back {
@@ -65,12 +66,13 @@ struct back {
     _Atomic uint64_t n; /* records */
     _Atomic uint64_t seq;
     struct lock lock;  /* covers what follows */
-    struct cond moved; /* an entry is no longer busy, a record is gone */
+    struct cond moved; /* an entry is no longer busy, a record is gone, a bucket is held no longer */
     struct cond work;
     struct back_entry *chains[BACK_CHAINS];
     struct back_entry *first, *last;
     uint64_t bytes;
     struct back_bucket *buckets;
+    uint64_t held;              /* id of the bucket that is being removed, or moved; 0: none */
     unsigned n_doubted;         /* tries that run of buckets whose origins fail */
     struct back_alias *aliases; /* BACK_ALIASES, by hash */
     pthread_t threads[BACK_THREADS];
@@ -88,9 +90,10 @@ bool back_has(struct back *b, uint64_t bucket_id, struct slice key);
 int back_load(struct back *b, uint64_t bucket_id, struct slice key, struct buf *value,
               struct back_record *ret, struct err *e);
 /* Puts the record in the place of what there was. Busy. The entry follows. On a failure *ret_unknown says
- * whether it may be there all the same. */
-int back_save(struct back *b, struct back_entry *x, const struct back_record *r, enum kv_commit kind,
-              bool *ret_unknown, struct err *e);
+ * whether it may be there all the same. `known`: the bucket as the writer knows it. ERR_NO_BUCKET: it was
+ * removed; -EBUSY: it has another origin. */
+int back_save(struct back *b, struct back_entry *x, const struct bucket *known, const struct back_record *r,
+              enum kv_commit kind, bool *ret_unknown, struct err *e);
 /* Takes the record away, durably. Busy. */
 int back_drop(struct back *b, struct back_entry *x, struct err *e);
 /* An extent that no record names any more. */

@@ -300,7 +300,7 @@ static int replace(struct change *c, struct back_record *r, bool *ret_unknown, s
     r->seq = atomic_fetch_add(&c->back->seq, 1) + 1;
     r->acked_ns = sys->real_ns();
     set_base(c, r);
-    return back_save(c->back, c->entry, r, KV_DURABLE, ret_unknown, e);
+    return back_save(c->back, c->entry, c->upstream->bucket, r, KV_DURABLE, ret_unknown, e);
 }
 
 static int commit(struct change *c, struct back_record *r, bool *ret_unknown, struct err *e)

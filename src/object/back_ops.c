@@ -2,6 +2,7 @@
 #include "object/back_internal.h"
 
 #include "base/sys.h"
+#include "base/text.h"
 
 #define PAGE 256
 
@@ -40,9 +41,11 @@ json_t *back_json(struct back *b, const struct bucket *bucket)
     uint64_t conflicts = back_conflicts(b, bucket->id);
     if (bucket->p.write != BUCKET_WRITE_BACK && c.objects == 0 && conflicts == 0)
         return NULL;
+    _cleanup_buf_ struct buf error = BUF_INIT(3 * sizeof(c.error));
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:s}", "objects", (json_int_t)c.objects, "bytes",
                      (json_int_t)c.bytes, "oldest_ms", (json_int_t)age_ms(c.since_ns), "failing",
-                     (json_int_t)c.failing, "conflicts", (json_int_t)conflicts, "error", c.error);
+                     (json_int_t)c.failing, "conflicts", (json_int_t)conflicts, "error",
+                     text_utf8(&error, slice_str(c.error)));
 }
 
 void back_refresh_metrics(struct back *b)

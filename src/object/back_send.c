@@ -201,7 +201,7 @@ static int note_sent(struct sending *s, const struct origin_attr *found, struct 
         now.sent = true;
         now.sent_bytes = now.size_bytes;
         memcpy(now.sent_md5, now.md5, BACK_MD5_BYTES);
-        r = back_save(b, x, &now, KV_VISIBLE, &unknown, e);
+        r = back_save(b, x, s->upstream->bucket, &now, KV_VISIBLE, &unknown, e);
     }
     back_leave(b, x);
     return r;
@@ -224,7 +224,7 @@ static void note_refused(struct sending *s)
         memcmp(now.sent_md5, s->rec.md5, BACK_MD5_BYTES) == 0) {
         now.sent_bytes = s->rec.sent_bytes;
         memcpy(now.sent_md5, s->rec.sent_md5, BACK_MD5_BYTES);
-        (void)back_save(b, x, &now, KV_VISIBLE, &unknown, NULL);
+        (void)back_save(b, x, s->upstream->bucket, &now, KV_VISIBLE, &unknown, NULL);
     }
     back_leave(b, x);
 }
@@ -428,7 +428,7 @@ static int finish(struct sending *s, struct err *e)
         now.base = s->answered ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
         now.base_etag = s->answered ? s->answer.etag : SLICE_NULL;
         now.since_ns = now.acked_ns;
-        r = back_save(b, x, &now, KV_VISIBLE, &unknown, e);
+        r = back_save(b, x, s->upstream->bucket, &now, KV_VISIBLE, &unknown, e);
     }
     back_leave(b, x);
     if (r == -ENOENT)

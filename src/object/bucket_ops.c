@@ -27,6 +27,17 @@ static int probe(struct object_service *s, struct bucket *b, struct arena *a, st
     return r;
 }
 
+/* Takes a bucket with an origin out of the table, unless writes of it are not in the origin. */
+static int remove_record(struct object_service *s, const struct bucket *b, struct err *e)
+{
+    int r = back_hold(s->back, b, "remove it", e);
+    if (r < 0)
+        return r;
+    r = bucket_delete(s->buckets, b, e);
+    back_release(s->back, b);
+    return r;
+}
+
 int op_bucket_create(struct object_session *ses, const struct wire_bucket_create_req *req, struct arena *a,
                      struct wire_bucket_create_rep *rep, struct err *e)
 {
@@ -41,7 +52,9 @@ int op_bucket_create(struct object_session *ses, const struct wire_bucket_create
     r = scratch ? scratch_bucket_make(s->scratch->names, b->id, b->root_mode, b->owner_uid, b->owner_gid, e)
                 : probe(s, b, a, e);
     if (r < 0) {
-        (void)bucket_delete(s->buckets, req->name, NULL);
+        struct err local = {0};
+        if ((scratch ? bucket_delete(s->buckets, b, &local) : remove_record(s, b, &local)) < 0)
+            log_warn("object", "bucket %s stays: %s", b->name, local.text);
         return err_prefix(e, r, "bucket %s", b->name);
     }
     shaped_look(s);
@@ -141,7 +154,7 @@ int op_bucket_get(struct object_session *ses, const struct wire_bucket_get_req *
     int r = bucket_find(ses->service->buckets, req->name, &b, e);
     if (r < 0)
         return r;
-    _cleanup_buf_ struct buf out = BUF_INIT(SETTINGS_MAX_BYTES);
+    _cleanup_buf_ struct buf out = BUF_INIT(BUCKET_SETTINGS_MAX);
     r = bucket_settings(b, /* show_secrets= */ false, &out);
     if (r < 0)
         return err_set(e, r, "settings of bucket %s are too long", b->name);
@@ -185,20 +198,22 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     if (req->settings.n > SETTINGS_MAX_BYTES)
         return err_set(e, -E2BIG, "settings are too long");
     int r = bucket_find(s->buckets, req->name, &old, e);
-    if (r == 0 && names_origin(req->settings))
-        r = back_check_gone(s->back, old, "change its origin", e);
+    bool held = r == 0 && names_origin(req->settings);
+    if (held && (r = back_hold(s->back, old, "change its origin", e)) < 0)
+        return r;
     if (r == 0)
         r = bucket_change(s->buckets, req->name, req->settings, &b, e);
+    if (held)
+        back_release(s->back, old);
     if (r < 0)
         return r;
     shaped_look(s);
     if (bucket_is_scratch(b))
         return set_root(s, old, b, a, e);
     object_forget_upstream(s, b->id);
-    bool moved =
-        !slice_eq(slice_str(old->p.origin), slice_str(b->p.origin)) ||
-        !slice_eq(slice_str(old->p.origin_options.endpoint), slice_str(b->p.origin_options.endpoint));
-    int64_t n = moved ? object_forget_bucket(s, b) : 0; /* what was cached came from somewhere else */
+    int64_t n = !bucket_same_origin(old, b) ? object_forget_bucket(s, b)
+                                            : 0; /* what was cached came from somewhere else */
+    watch_end_bucket(s, b->id); /* for how long who watches may believe is another matter now */
     if (n < 0)
         return err_errno(e, (int)n, "drop cached data of bucket %s", b->name);
     return 0;
@@ -214,7 +229,7 @@ static int remove_scratch(struct object_service *s, const struct bucket *b, stru
     snode_wait_freed(s->scratch); /* what was removed a moment ago is no reason to refuse */
     int r = scratch_bucket_remove(s->scratch->names, b->id, e);
     if (r == 0)
-        r = bucket_delete(s->buckets, slice_str(b->name), e);
+        r = bucket_delete(s->buckets, b, e);
     if (r < 0)
         return err_prefix(e, r, "bucket %s", b->name);
     values_forget_bucket(s->values, b->id);
@@ -235,9 +250,7 @@ int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove
     if (r == 0 && bucket_is_scratch(b))
         return remove_scratch(s, b, e);
     if (r == 0)
-        r = back_check_gone(s->back, b, "remove it", e);
-    if (r == 0)
-        r = bucket_delete(s->buckets, req->name, e);
+        r = remove_record(s, b, e);
     if (r < 0)
         return r;
     object_forget_upstream(s, b->id);

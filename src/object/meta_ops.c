@@ -31,7 +31,8 @@ struct meta_change {
 
 /* ---- what is remembered ---- */
 
-/* Gives the bytes that are cached of the version before the attributes of now. */
+/* Gives the bytes that are cached of the version before the attributes of now; for good, because those of
+ * before may be of the same version and would be believed after kill -9. */
 static void keep_cached(struct meta_change *c, struct slice before_etag, const struct attr *now)
 {
     const struct bucket *b = c->upstream->bucket;
@@ -43,9 +44,9 @@ static void keep_cached(struct meta_change *c, struct slice before_etag, const s
     bool is_it = store_find(c->service->config.store, buf_view(&k), &x) == 0 && extent_attr(x, &blob) == 0 &&
                  attr_decode(buf_view(&blob), &known) == 0 && slice_eq(known.etag, before_etag) &&
                  known.size_bytes == now->size_bytes;
-    if (is_it && object_encode_attr(c->service, b, c->key, now, &next) == 0)
-        (void)extent_set_attr(x, buf_view(&next));
-    else if (x)
+    bool kept = is_it && object_encode_attr(c->service, b, c->key, now, &next) == 0 &&
+                extent_set_attr(x, buf_view(&next)) == 0 && extent_record_attr(x) == 0;
+    if (x && !kept)
         store_remove_extent(c->service->config.store, x);
     (void)watch_note(c->service, buf_view(&k));
 }

@@ -175,11 +175,12 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
         return 0;
     }
     answer.size_bytes = from.size_bytes;
-    if (q->flags & WIRE_MOVE)
+    if (q->flags & WIRE_MOVE) {
         r = move(s, u, q, a, &answer, e);
-    else
+    } else {
         r = upstream_copy(u, q->from, q->to, a, &answer, e);
-    (void)object_forget_key(s, u->bucket, q->to);
+        (void)object_forget_key(s, u->bucket, q->to);
+    }
     if (r == 0)
         *ret = attr_of_origin(&answer, /* has_meta= */ false, sys->real_ns());
     return r;

@@ -21,6 +21,7 @@
 #define FILL_THREADS_MAX   128
 #define UPLOAD_SHARE       4 /* one part in so many of the memory budget, for parts of uploads on their way */
 #define VALUES_SHARE       3 /* an eighth of --memory; nothing of it is used before values are put */
+#define START_KEY          SLICE_LIT("n/start") /* in the control store: 16 bytes, its last start */
 #define MIRROR_CACHE_SHARE 16 /* one part in so many of the memory budget; names of scratch as much */
 
 static void on_version_changed(void *arg, struct upstream *u, struct slice key, struct extent *x)
@@ -38,13 +39,34 @@ static void on_fetched(void *arg, struct upstream *u, struct slice key, uint64_t
     usage_fetched(s->usage, u->bucket->id, key, bytes);
 }
 
+/* Disks that were away since the last start of this control store may have what was replaced or removed
+ * meanwhile; those of another one, what other buckets held that had the same ids. */
+static int note_start(struct object_service *s, struct err *e)
+{
+    struct kv *kv = s->config.control;
+    struct id128 last = {{0}}, now;
+    _cleanup_buf_ struct buf b = BUF_INIT(sizeof(last.b));
+    int r = kv_get(kv, START_KEY, &b, NULL, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (b.n == sizeof(last.b))
+        memcpy(last.b, b.p, b.n);
+    id_new(&now);
+    r = store_note_start(s->config.store, last, now, e);
+    if (r < 0)
+        return r;
+    s->doubted_before_ns = store_doubted_before_ns(s->config.store);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    kv_txn_put_plain(t, START_KEY, slice_of(now.b, sizeof(now.b)));
+    return kv_txn_commit(t, KV_DURABLE, e);
+}
+
 int object_service_open(const struct object_config *config, struct object_service **ret, struct err *e)
 {
     struct object_service *s = calloc(1, sizeof(*s));
     assert(s);
     s->magic = OBJECT_SERVICE_MAGIC;
     s->config = *config;
-    s->doubted_before_ns = store_doubted_before_ns(config->store);
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
     lock_init(&s->quota_lock, LOCK_OBJECT);
@@ -61,6 +83,8 @@ int object_service_open(const struct object_config *config, struct object_servic
     int r = bucket_table_open(config->control, config->seal, &s->buckets, e);
     if (r == 0)
         r = user_table_open(config->control, &s->users, e);
+    if (r == 0)
+        r = note_start(s, e);
     if (r < 0) {
         object_service_close(s);
         return r;

@@ -57,6 +57,9 @@ struct object_session *object_session_new(struct object_service *s, enum wire_vi
  * revoked. At most once, before the first call. ERR_UNAUTHENTICATED: no user has it. */
 int object_session_sign_in(struct object_session *s, struct slice access_key, struct err *e);
 void object_session_free(struct object_session *s);
+/* Its client is gone, and another one takes its place: locks go at once and are not given any more, while
+ * operations may still run. */
+void object_session_abandon(struct object_session *s);
 /* Before its first call: replies go to another process. Descriptors for reading are then opened for it, and
  * closed here by object_sent, which is called after a reply with a descriptor was sent. */
 void object_session_set_remote(struct object_session *s);

@@ -44,6 +44,7 @@ struct object_session {
     struct object_service *service;
     enum wire_via via;
     bool is_remote;    /* replies go to another process */
+    bool is_abandoned; /* gets no locks any more; covered by those of slocks */
     uint64_t number;   /* of the service's sessions */
     char *access_key;  /* of a user; NULL: may do everything */
     struct lock lock;  /* covers the handles and `user` */
@@ -270,6 +271,8 @@ void watch_bucket_changed(struct object_service *s, uint64_t bucket_id);
 bool watch_has_trees(const struct object_service *s); /* or watches of other buckets: a quick look */
 /* Anything of the bucket may have changed. */
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
+/* The same of all sessions of users: somebody may do less than before. Who still may watches anew. */
+void watch_end_users(struct object_service *s);
 
 /* ---- move_tree.c ---- */
 /* Renames the directory q->from to q->to: see there. */

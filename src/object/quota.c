@@ -15,11 +15,11 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "object/ages.h"
 
 #define PAGE         1000
 #define ARENA_BYTES  (8 * MIB)
 #define TRIM_PERCENT 90
-#define AGES         512 /* by eighths of powers of two of milliseconds */
 
 struct quota {
     struct quota *next;
@@ -83,17 +83,14 @@ struct walk {
     char *newcomer; /* or NULL */
     size_t newcomer_n;
     uint64_t now_ms, bytes;
-    uint64_t by_age[AGES]; /* bytes that may go, by age */
-    uint64_t goal_bytes;   /* drop until no more than this is there */
-    unsigned oldest_kept;  /* ages from this on go */
+    struct ages ages;    /* of bytes that may go */
+    uint64_t goal_bytes; /* drop until no more than this is there */
+    uint64_t oldest_ms;  /* what has not been read for so long goes */
 };
 
-static unsigned age_of(const struct walk *w, const struct store_listed *l)
+static uint64_t age_ms(const struct walk *w, const struct store_listed *l)
 {
-    uint64_t age = w->now_ms > l->last_read_ms ? w->now_ms - l->last_read_ms : 0;
-    unsigned log2 = 63 - (unsigned)__builtin_clzll(age | 1);
-    unsigned eighth = log2 >= 3 ? (unsigned)(age >> (log2 - 3)) & 7 : 0;
-    return log2 * 8 + eighth;
+    return w->now_ms > l->last_read_ms ? w->now_ms - l->last_read_ms : 0;
 }
 
 static bool may_go(const struct walk *w, const struct store_listed *l)
@@ -106,7 +103,13 @@ static void count(struct walk *w, const struct store_listed *l)
 {
     w->bytes += l->size_bytes;
     if (may_go(w, l))
-        w->by_age[age_of(w, l)] += l->size_bytes;
+        ages_add(&w->ages, age_ms(w, l), l->size_bytes);
+}
+
+static void count_again(struct walk *w, const struct store_listed *l)
+{
+    if (may_go(w, l))
+        ages_add(&w->ages, age_ms(w, l), l->size_bytes);
 }
 
 static void drop(struct walk *w, const struct store_listed *l)
@@ -126,7 +129,7 @@ static void drop_unwanted(struct walk *w, const struct store_listed *l)
 
 static void drop_old(struct walk *w, const struct store_listed *l)
 {
-    if (w->bytes > w->goal_bytes && may_go(w, l) && age_of(w, l) >= w->oldest_kept)
+    if (w->bytes > w->goal_bytes && may_go(w, l) && age_ms(w, l) >= w->oldest_ms)
         drop(w, l);
 }
 
@@ -150,14 +153,14 @@ static int over_all(struct walk *w, void (*fn)(struct walk *w, const struct stor
     return n < 0 ? (int)n : 0;
 }
 
-/* The youngest age from which on all must go, so that the rest is within the quota. */
-static unsigned cut(const struct walk *w)
+/* So that what is there is within the quota. */
+static int drop_oldest(struct walk *w, uint64_t excess)
 {
-    uint64_t left = w->bytes;
-    unsigned age = AGES;
-    while (age > 0 && left > w->goal_bytes)
-        left -= MIN(left, w->by_age[--age]);
-    return age;
+    w->goal_bytes = w->bytes - excess;
+    ages_divide(&w->ages, excess);
+    int r = over_all(w, count_again);
+    w->oldest_ms = ages_from_ms(&w->ages, excess);
+    return r < 0 ? r : over_all(w, drop_old);
 }
 
 static int trim(struct walk *w)
@@ -165,9 +168,7 @@ static int trim(struct walk *w)
     uint64_t quota = w->bucket->p.quota;
     int r = over_all(w, count);
     if (r == 0 && w->bytes > quota) {
-        w->goal_bytes = quota;
-        w->oldest_kept = cut(w);
-        r = over_all(w, drop_old);
+        r = drop_oldest(w, w->bytes - quota);
     } else if (r == 0 && w->newcomer) {
         w->goal_bytes = quota / 100 * TRIM_PERCENT;
         r = over_all(w, drop_unwanted);

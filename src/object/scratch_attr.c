@@ -64,10 +64,13 @@ static int set_attributes(struct tree_call *t, uint64_t ino, struct scratch_set 
         set->mtime_ns = (int64_t)sys->real_ns();
     }
     struct sfile *f = set->what & SCRATCH_SET_MTIME ? sfile_peek(t->node, t->call.bucket, ino) : NULL;
+    bool is_done = false;
     int r = 0;
     if (f) {
         sfile_enter(t->node, f);
-        r = set_file_time(t, f, set->mtime_ns, a, e);
+        r = scratch_is_done(t->node->names, &t->call, &is_done, e);
+        if (r == 0 && !is_done) /* else it may have been written to since */
+            r = set_file_time(t, f, set->mtime_ns, a, e);
     }
     if (r == 0)
         r = scratch_setattr(t->node->names, &t->call, ino, set, a, ret, e);
@@ -100,7 +103,7 @@ int op_tree_setattr(struct object_session *ses, const struct wire_tree_setattr_r
             set.what = 0; /* a write, and there is nothing to drop */
     }
     if (r == 0 && req->what & WIRE_SET_SIZE)
-        r = stree_truncate(t.node, &t.call, req->ino, req->size, a, e);
+        r = stree_truncate(t.node, &t.call, req->ino, req->size, /* is_all= */ set.what == 0, a, e);
     if (r == 0)
         r = set.what ? set_attributes(&t, req->ino, &set, a, &x, e)
                      : scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
@@ -133,6 +136,45 @@ static int sync_data(struct tree_call *t, struct sfile *f, struct scratch_inode 
     return r;
 }
 
+static void begin_sync(struct snode *n, struct sfile *f)
+{
+    LOCK_SCOPE(&n->lock);
+    while (f->syncing)
+        cond_wait(&n->idle, &n->lock);
+    f->syncing = true;
+}
+
+static void end_sync(struct snode *n, struct sfile *f)
+{
+    LOCK_SCOPE(&n->lock);
+    f->syncing = false;
+    cond_broadcast(&n->idle);
+}
+
+static bool is_fault(int code)
+{
+    return code == -EIO || code == -ENOSPC || code == -EDQUOT;
+}
+
+/* What a sync gave, or what the session is still to be told. */
+static int tell_faults(struct tree_call *t, const struct object_session *ses, struct sfile *f, int r,
+                       struct err *e)
+{
+    bool is_told = true;
+    LOCK_SCOPE(&t->node->lock);
+    if (is_fault(r)) {
+        f->faults++;
+        f->fault_code = r;
+    }
+    for (struct stree *o = f->trees; o; o = o->file_next) {
+        if (o->session != ses)
+            continue;
+        is_told &= o->faults_told == f->faults;
+        o->faults_told = f->faults;
+    }
+    return r == 0 && !is_told ? err_errno(e, f->fault_code, "what was written to the file") : r;
+}
+
 int op_tree_sync(struct object_session *ses, const struct wire_tree_sync_req *req, struct arena *a,
                  struct wire_tree_sync_rep *rep, struct err *e)
 {
@@ -145,9 +187,12 @@ int op_tree_sync(struct object_session *ses, const struct wire_tree_sync_req *re
     if (r < 0)
         return r;
     struct sfile *f = S_ISREG(x.mode) ? sfile_peek(t.node, t.call.bucket, req->ino) : NULL;
-    r = f ? sync_data(&t, f, &x, a, e) : scratch_sync(t.node->names, e);
-    if (f)
-        sfile_put(t.node, f);
+    if (!f)
+        return scratch_sync(t.node->names, e);
+    begin_sync(t.node, f);
+    r = tell_faults(&t, ses, f, sync_data(&t, f, &x, a, e), e);
+    end_sync(t.node, f);
+    sfile_put(t.node, f);
     return r;
 }
 

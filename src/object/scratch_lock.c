@@ -23,7 +23,7 @@
 #define MOMENT_MS   20
 
 struct owner {
-    const void *session;
+    const struct object_session *session;
     uint64_t id;
     uint32_t kind; /* enum wire_lock_kind */
 };
@@ -211,7 +211,7 @@ static int wait_locked(struct slocks *l, const struct slock *want, struct err *e
     while (r == 0 && (x = conflict_locked(l, want))) {
         w.blocker = x->owner;
         now_ms = sys_mono_ms();
-        if (w.cancelled || l->stopping)
+        if (w.cancelled || l->stopping || want->owner.session->is_abandoned)
             r = err_set(e, -EINTR, "the wait for a lock was ended");
         else if (want->owner.kind == WIRE_LOCK_POSIX && is_circle_locked(l, &want->owner, x->owner))
             r = err_set(e, -EDEADLK, "owners of locks wait for each other");
@@ -221,6 +221,8 @@ static int wait_locked(struct slocks *l, const struct slock *want, struct err *e
             (void)cond_wait_for(&l->changed, &l->lock, (end_ms - now_ms) * 1000000);
     }
     unwait_locked(l, &w);
+    if (r == 0 && want->owner.session->is_abandoned)
+        r = err_set(e, -EINTR, "the session is over");
     return r;
 }
 
@@ -262,8 +264,8 @@ static int lock_locked(struct slocks *l, const struct slock *want, uint32_t flag
     return 0;
 }
 
-int slocks_call(struct slocks *l, const void *session, uint64_t bucket, const struct wire_tree_lock_req *q,
-                struct wire_tree_lock_rep *rep, struct err *e)
+int slocks_call(struct slocks *l, const struct object_session *session, uint64_t bucket,
+                const struct wire_tree_lock_req *q, struct wire_tree_lock_rep *rep, struct err *e)
 {
     int r = check_request(q, e);
     if (r < 0)
@@ -277,6 +279,8 @@ int slocks_call(struct slocks *l, const void *session, uint64_t bucket, const st
                          .start = whole ? 0 : q->start,
                          .end = whole ? UINT64_MAX : q->end};
     LOCK_SCOPE(&l->lock);
+    if (session->is_abandoned)
+        return err_set(e, -EINTR, "the session is over");
     if (q->flags & WIRE_CANCEL) {
         cancel_locked(l, &want);
     } else if (q->flags & WIRE_TEST) {
@@ -293,9 +297,12 @@ int slocks_call(struct slocks *l, const void *session, uint64_t bucket, const st
     return r;
 }
 
-void slocks_end_session(struct slocks *l, const void *session)
+void slocks_end_session(struct slocks *l, struct object_session *session)
 {
     LOCK_SCOPE(&l->lock);
+    if (session->is_abandoned)
+        return;
+    session->is_abandoned = true;
     for (size_t i = 0; l->n > 0 && i < CHAINS; i++) {
         struct slock **at = &l->chains[i];
         while (*at) {

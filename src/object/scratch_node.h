@@ -41,6 +41,10 @@ struct sfile {
     bool fresh;     /* its extent is marked: taken in this run and not settled since */
     bool gone;      /* the inode is being freed */
     bool kept;      /* `hard` is kept without a handle: counted in n_kept */
+    struct stree *trees;
+    bool syncing;    /* for a mount: one thread at a time, so that no answer goes past another one's fault */
+    uint32_t faults; /* how often the disk did not take what was written; the kernel tells each time once */
+    int fault_code;
     /* while there are handles, or between a PUT and its settling; changed by who is busy, under the lock: */
     struct hard *hard;
 };
@@ -91,6 +95,13 @@ struct stree {
     int fd; /* O_RDWR, closed with the handle; -1 when it is not for writing */
     struct stree *linger_next;
     uint64_t linger_until_ms;
+    struct id128 mount;
+    /* node->lock: */
+    struct stree *file_next;              /* of those of the file that have a handle, or linger */
+    const struct object_session *session; /* NULL: it lingers */
+    /* Of file->faults: what this session was told, and what was told to the mount before it had the file
+     * open. Who takes the mount over is told again what is not known to have reached its programs. */
+    uint32_t faults_told, faults_before;
 };
 
 /* ---- scratch_node.c ---- */
@@ -142,8 +153,8 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
 void stree_close(struct stree *t, uint64_t n);
 /* Frees those of lost sessions whose time is over, and all of a bucket (0: none). */
 void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms);
-/* Sets the size of a file. */
-int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size,
+/* Sets the size of a file, once. is_all: the call asks for nothing else, whose noting would note this. */
+int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size, bool is_all,
                    struct arena *a, struct err *e);
 
 /* ---- scratch_settle.c, scratch_free.c, scratch_start.c ---- */
@@ -169,9 +180,9 @@ int snode_reconcile(struct snode *n, struct err *e);
 
 struct slocks *slocks_new(void);
 void slocks_free(struct slocks *l);
-/* The session is gone: its locks are. */
-void slocks_end_session(struct slocks *l, const void *session);
+/* The session is gone: its locks are, and it gets none any more, whatever still runs for it. */
+void slocks_end_session(struct slocks *l, struct object_session *session);
 /* Whoever waits comes back with -EINTR. */
 void slocks_stop(struct slocks *l);
-int slocks_call(struct slocks *l, const void *session, uint64_t bucket, const struct wire_tree_lock_req *q,
-                struct wire_tree_lock_rep *rep, struct err *e);
+int slocks_call(struct slocks *l, const struct object_session *session, uint64_t bucket,
+                const struct wire_tree_lock_req *q, struct wire_tree_lock_rep *rep, struct err *e);

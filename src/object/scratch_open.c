@@ -7,6 +7,9 @@
  * writing; one that is still empty when its last handle closes gives its extent back, once the record that
  * named it is gone durably (scratch_free.c).
  *
+ * Bytes are taken away once for each numbered request: what a mount that was killed had asked for may come
+ * again, or late, when others have written to the file since. That it was done is noted while busy.
+ *
  * Failure modes: an opening that fails half-way may leave an unsettled inode or an empty extent: both are
  * right, and settling or the last close tidies up.
  */
@@ -126,6 +129,30 @@ static int set_size(struct snode *n, const struct scratch_call *call, struct sfi
     return r < 0 ? r : snode_record(n, call, f->ino, &st, a, NULL, e);
 }
 
+/* Busy. The request is done: it changes nothing when it comes again. */
+static int note_done(struct snode *n, const struct scratch_call *call, uint64_t ino, struct arena *a,
+                     struct err *e)
+{
+    struct scratch_inode x;
+    if (call->request == 0)
+        return 0;
+    int r = scratch_getattr(n->names, call->bucket, ino, a, &x, e);
+    struct scratch_set set = {.what = SCRATCH_SET_CTIME, .ctime_ns = x.ctime_ns};
+    return r < 0 ? r : scratch_setattr(n->names, call, ino, &set, a, &x, e);
+}
+
+/* Busy. */
+static int empty_once(struct snode *n, const struct scratch_call *call, struct sfile *f, struct hard *h,
+                      struct arena *a, struct err *e)
+{
+    bool is_done;
+    int r = scratch_is_done(n->names, call, &is_done, e);
+    if (r < 0 || is_done)
+        return r;
+    r = set_size(n, call, f, h, 0, a, e);
+    return r < 0 ? r : note_done(n, call, f->ino, a, e);
+}
+
 /* ---- opening ---- */
 
 static int check_file(const struct scratch_inode *x, struct err *e)
@@ -153,7 +180,7 @@ static int open_file(struct snode *n, const struct scratch_call *call, struct sf
         t->fd = hard_open_fd(h, O_RDWR);
         r = t->fd < 0 ? err_errno(e, t->fd, "open the file for writing") : 0;
         if (r == 0 && flags & WIRE_TRUNCATE)
-            r = set_size(n, call, f, h, 0, a, e);
+            r = empty_once(n, call, f, h, a, e);
         if (r < 0) {
             hard_end_writing(h);
             return r;
@@ -181,12 +208,37 @@ static struct stree *stree_new(struct snode *n, struct sfile *f, bool writes)
     return t;
 }
 
+static void link_tree(struct snode *n, struct stree *t, const struct object_session *ses)
+{
+    struct sfile *f = t->file;
+    LOCK_SCOPE(&n->lock);
+    t->faults_before = f->faults;
+    for (const struct stree *o = f->trees; o; o = o->file_next)
+        if (o->session != ses && id_eq(o->mount, t->mount) && !id_is_zero(t->mount))
+            t->faults_before = MIN(t->faults_before, o->faults_before);
+    t->faults_told = t->faults_before;
+    t->session = ses;
+    t->file_next = f->trees;
+    f->trees = t;
+}
+
+static void unlink_tree(struct snode *n, struct stree *t)
+{
+    LOCK_SCOPE(&n->lock);
+    struct stree **at = &t->file->trees;
+    while (*at && *at != t)
+        at = &(*at)->file_next;
+    if (*at) /* else its opening failed */
+        *at = t->file_next;
+}
+
 /* Its hold goes too. */
 static void stree_drop(struct stree *t)
 {
     struct snode *n = t->node;
     struct scratch_orphans orphans = {0};
     struct err e = {0};
+    unlink_tree(n, t);
     if (t->fd >= 0)
         (void)close(t->fd);
     int r = scratch_release(n->names, t->file->bucket, t->file->ino, &orphans, &e);
@@ -203,6 +255,7 @@ int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, u
                struct arena *a, struct stree **ret, struct scratch_inode *ret_x, struct err *e)
 {
     struct stree *t = stree_new(n, sfile_get(n, call->bucket, ino), flags & WIRE_WRITE);
+    t->mount = call->mount;
     sfile_enter(n, t->file);
     int r = open_file(n, call, t->file, flags, a, t, e);
     lock_take(&n->lock);
@@ -229,6 +282,7 @@ int stree_made(struct snode *n, const struct scratch_call *call, uint64_t ino, i
 {
     struct sfile *f = sfile_get(n, call->bucket, ino);
     struct stree *t = stree_new(n, f, /* writes= */ true);
+    t->mount = call->mount;
     sfile_enter(n, f);
     note_unsettled(n, f, true);
     int r = hard_begin_writing(h, e);
@@ -266,6 +320,7 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
 {
     t->bucket = bucket_ref(b);
     t->via = ses->via;
+    link_tree(t->node, t, ses);
     int fd = t->fd >= 0 ? t->fd : -1;
     if (!t->writes) {
         LOCK_SCOPE(&t->node->lock);
@@ -360,6 +415,7 @@ void stree_linger(struct stree *t)
     bucket_unref(TAKE_PTR(t->bucket));
     t->linger_until_ms = sys_mono_ms() + LINGER_MS;
     LOCK_SCOPE(&n->lock);
+    t->session = NULL;
     *n->lingering_end = t;
     n->lingering_end = &t->linger_next;
     cond_signal(&n->work);
@@ -393,6 +449,7 @@ void stree_close(struct stree *t, uint64_t n)
 
 /* ---- size ---- */
 
+/* Busy. */
 static int truncate_file(struct snode *n, const struct scratch_call *call, struct sfile *f, uint64_t size,
                          struct arena *a, struct err *e)
 {
@@ -417,17 +474,22 @@ static int truncate_file(struct snode *n, const struct scratch_call *call, struc
     return r;
 }
 
-int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size,
+int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size, bool is_all,
                    struct arena *a, struct err *e)
 {
     struct scratch_call step = step_of(call);
+    bool is_done = false;
     int r = scratch_hold(n->names, call->bucket, ino, e);
     if (r < 0)
         return r;
     struct stree *t = stree_new(n, sfile_get(n, call->bucket, ino), /* writes= */ false);
     struct sfile *f = t->file;
     sfile_enter(n, f);
-    r = truncate_file(n, &step, f, size, a, e);
+    r = scratch_is_done(n->names, call, &is_done, e);
+    if (r == 0 && !is_done)
+        r = truncate_file(n, &step, f, size, a, e);
+    if (r == 0 && !is_done && is_all)
+        r = note_done(n, call, ino, a, e);
     lock_take(&n->lock);
     if (f->handles == 0 && f->unsettled)
         sfile_queue_locked(n, f);

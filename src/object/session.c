@@ -90,6 +90,12 @@ void object_session_free(struct object_session *ses)
     free(ses);
 }
 
+void object_session_abandon(struct object_session *ses)
+{
+    assert(ses->magic == OBJECT_SESSION_MAGIC);
+    slocks_end_session(ses->service->scratch->locks, ses);
+}
+
 static int grow_locked(struct object_session *ses)
 {
     if (ses->n_handles >= OBJECT_HANDLES_MAX)

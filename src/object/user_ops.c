@@ -66,6 +66,7 @@ int op_user_remove(struct object_session *ses, const struct wire_user_remove_req
 {
     (void)a, (void)rep;
     int r = user_delete(ses->service->users, req->name, e);
+    watch_end_users(ses->service); /* what he has open is not opened again without asking */
     if (r == 0)
         log_info("object", "user " SLICE_FMT " removed", SLICE_ARG(req->name));
     return r;
@@ -85,7 +86,9 @@ int op_user_remove_key(struct object_session *ses, const struct wire_user_remove
                        struct arena *a, struct wire_user_remove_key_rep *rep, struct err *e)
 {
     (void)a, (void)rep;
-    return user_remove_key(ses->service->users, req->name, req->access_key, e);
+    int r = user_remove_key(ses->service->users, req->name, req->access_key, e);
+    watch_end_users(ses->service);
+    return r;
 }
 
 int op_user_limit(struct object_session *ses, const struct wire_user_limit_req *req, struct arena *a,

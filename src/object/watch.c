@@ -74,6 +74,14 @@ void watch_end_bucket(struct object_service *s, uint64_t bucket_id)
             end_locked(w);
 }
 
+void watch_end_users(struct object_service *s)
+{
+    LOCK_SCOPE(&s->watch_lock);
+    for (struct watch *w = s->watches; w; w = w->next)
+        if (w->session->access_key)
+            end_locked(w);
+}
+
 /* ---- scratch buckets ---- */
 
 static unsigned count_trees_locked(const struct object_service *s, uint64_t bucket_id, struct watch **ret_any)

@@ -41,6 +41,24 @@ static int check_meta_name(struct slice name, struct err *e)
                          SLICE_ARG(name));
 }
 
+/* The lines of one header become one: metadata may have a line as often as a client sent it. */
+static int kept_header(struct web_call *c, struct slice meta, const char *header, struct arena *a)
+{
+    struct buf _cleanup_buf_ all = BUF_INIT(ORIGIN_META_MAX_BYTES * 2);
+    struct slice name, value;
+    bool any = false;
+    int r = 0;
+    while (r == 0 && origin_next_meta(&meta, &name, &value)) {
+        if (!slice_eq_str(name, header))
+            continue;
+        r = buf_printf(&all, "%s" SLICE_FMT, any ? ", " : "", SLICE_ARG(value));
+        any = true;
+    }
+    if (r == 0 && any)
+        web_header(c, slice_str(arena_printf(a, "x-ms-blob-%s", header)), arena_dup(a, buf_view(&all)));
+    return r;
+}
+
 /* Type, metadata and conditions of a new blob; texts go to the arena, which must outlive the call. */
 static int put_headers(struct web_call *c, const struct origin_put *p, struct arena *a, struct err *e)
 {
@@ -57,10 +75,9 @@ static int put_headers(struct web_call *c, const struct origin_put *p, struct ar
             if (r == 0)
                 r = buf_printf(&own, SLICE_FMT ": " SLICE_FMT "\n", SLICE_ARG(name), SLICE_ARG(value));
         }
-        for (size_t i = 0; i < ARRAY_SIZE(kept) && r == 0; i++)
-            if (slice_eq_str(name, kept[i]))
-                web_header(c, slice_str(arena_printf(a, "x-ms-blob-%s", kept[i])), value);
     }
+    for (size_t i = 0; i < ARRAY_SIZE(kept) && r == 0; i++)
+        r = kept_header(c, p->meta, kept[i], a);
     if (r < 0)
         return r;
     c->meta = own.n ? arena_dup(a, buf_view(&own)) : SLICE_NULL;
@@ -185,7 +202,7 @@ static int put_list(struct upload *u, struct arena *a, struct origin_attr *ret_a
     if (r < 0)
         return err_set(e, r, "the list of blocks is too long");
     struct arena *_cleanup_(arena_freep) scratch = arena_new(64 * KIB);
-    struct origin_body body = {list.n, text_read, &list};
+    struct origin_body body = {.size_bytes = list.n, .read = text_read, .arg = &list};
     struct web_call _cleanup_(web_call_fini) c;
     web_call_init(&c, &u->az->web, WEB_PUT, "complete_upload");
     c.has_key = true;
@@ -252,7 +269,10 @@ int az_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
     r = put_headers(&c, &only, scratch, e);
     if (r == 0)
         r = web_perform(&c, e);
-    return r == 0 ? web_head(&z->web, p->key, SLICE_LIT(""), a, ret_attr, e) : r;
+    if (r == 0 && !c.response.etag[0])
+        return err_set(e, ERR_ORIGIN_FAILED, "the answer has no ETag");
+    /* Of this very version: callers keep the bytes they have under the ETag that is told. */
+    return r == 0 ? web_head(&z->web, p->key, slice_str(c.response.etag), a, ret_attr, e) : r;
 }
 
 int az_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
@@ -266,6 +286,7 @@ int az_remove(struct origin *o, struct slice key, struct slice if_match, struct 
     web_call_init(&c, &z->web, WEB_DELETE, "delete");
     c.has_key = true;
     c.key = key;
+    c.once = true;
     web_header(&c, SLICE_LIT("x-ms-delete-snapshots"), SLICE_LIT("include"));
     if (if_match.n) {
         r = web_etag_header(if_match, etag, e);

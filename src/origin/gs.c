@@ -29,13 +29,14 @@ int gs_object_url(const struct gs *g, const char *before, bool has_key, struct s
     return r < 0 || !has_key ? r : text_uri_encode(b, buf_view(&whole), /* keep_slash= */ false);
 }
 
-static int add_token(struct gs *g, struct web_request *q, struct err *e)
+static int add_token(struct gs *g, struct web_call *c, struct web_request *q, struct err *e)
 {
     struct buf _cleanup_buf_ value = BUF_INIT(16 * KIB);
     int r = buf_str(&value, "Bearer ");
+    size_t empty_n = value.n;
     if (r == 0)
-        r = gs_token_get(g->token, &value, e);
-    if (r == 0)
+        r = gs_token_get(g->token, &value, &c->credentials, e);
+    if (r == 0 && value.n > empty_n)
         r = web_request_header(q, SLICE_LIT("Authorization"), buf_view(&value), e);
     if (value.p)
         explicit_bzero(value.p, value.n);
@@ -54,14 +55,14 @@ static int prepare(struct web_call *c, struct web_request *q, struct err *e)
     r = web_request_headers(c, q, e);
     if (r == 0 && c->method == WEB_GET)
         r = web_request_header(q, SLICE_LIT("Accept-Encoding"), SLICE_LIT("gzip"), e);
-    return r == 0 && g->token && own ? add_token(g, q, e) : r;
+    return r == 0 && g->token && own ? add_token(g, c, q, e) : r;
 }
 
 static int refused(const struct web_call *c, struct err *e)
 {
     struct gs *g = gs_of(c->web->origin);
     if (c->response.status == 401 && g->token)
-        gs_token_drop(g->token);
+        gs_token_drop(g->token, c->credentials);
     return gs_json_refused(&c->response, buf_view(&c->error_body), e);
 }
 

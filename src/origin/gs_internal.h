@@ -11,12 +11,11 @@
 
 #include <jansson.h>
 
-#define GS_MAGIC           0x47534f52u
-#define GS_ENDPOINT        "https://storage.googleapis.com"
-#define GS_CHUNK           (256 * KIB) /* chunks of resumable uploads are multiples of it */
-#define GS_SINGLE_MAX      (8 * MIB)   /* larger objects are sent in resumable uploads */
-#define GS_SESSION_MAX     WEB_LOCATION_MAX
-#define GS_RENEW_BEFORE_MS 300000 /* tokens are renewed so long before they end */
+#define GS_MAGIC       0x47534f52u
+#define GS_ENDPOINT    "https://storage.googleapis.com"
+#define GS_CHUNK       (256 * KIB) /* chunks of resumable uploads are multiples of it */
+#define GS_SINGLE_MAX  (8 * MIB)   /* larger objects are sent in resumable uploads */
+#define GS_SESSION_MAX WEB_LOCATION_MAX
 
 /* ---- tokens ---- */
 
@@ -27,15 +26,13 @@ struct gs_token;
  * file. */
 int gs_token_new(const struct origin_options *o, bool emulator, struct gs_token **ret, struct err *e);
 void gs_token_free(struct gs_token *t);
-/* A token that lives for a while still, appended to `b`; asks for one when needed. Any thread; one asks, the
- * others wait. */
-int gs_token_get(struct gs_token *t, struct buf *b, struct err *e);
+/* A token that lives for a while still, appended to `b`, nothing on a machine without an account; asks for
+ * one when needed. Any thread; one asks, the others wait. */
+int gs_token_get(struct gs_token *t, struct buf *b, uint64_t *ret_version, struct err *e);
 /* What was refused with 401 is not given again. */
-void gs_token_drop(struct gs_token *t);
+void gs_token_drop(struct gs_token *t, uint64_t version);
 /* The signed assertion of a service account, for a time; for tests. */
 int gs_token_assertion(const struct gs_token *t, uint64_t real_s, struct buf *b, struct err *e);
-/* How long the token at hand is good for, in ms; for tests. */
-uint64_t gs_token_left_ms(struct gs_token *t);
 
 /* ---- the origin ---- */
 

@@ -14,7 +14,8 @@
 
 #include "base/text.h"
 
-#define FIELDS "items(name,size,generation,updated),prefixes,nextPageToken"
+#define TOKEN_MAX (8 * KIB)
+#define FIELDS    "items(name,size,generation,updated),prefixes,nextPageToken"
 
 static int add_item(struct web_page *p, const json_t *j, struct err *e)
 {
@@ -74,6 +75,8 @@ static int take_page(struct web_page *p, uint32_t max, uint32_t asked, const jso
     for (i = 0; i < n_prefixes && r == 0; i++)
         r = add_prefix(p, json_array_get(prefixes, i), e);
     p->truncated = json_string_length(token) > 0;
+    if (r == 0 && p->truncated && json_string_length(token) > TOKEN_MAX)
+        return err_set(e, ERR_ORIGIN_FAILED, "the page's token has %zu bytes", json_string_length(token));
     if (r == 0 && p->truncated)
         p->next_token = slice_str(arena_printf(p->arena, "t%s", json_string_value(token)));
     if (r == 0)

@@ -6,8 +6,9 @@
  *
  * Invariants:
  *  1. A connection is taken only once the first byte of the body is there.
- *  2. Conditions are generations: 0 means that nothing may be there. Writes leave them to the service;
- * removals and copies also look before, because not every server knows them there.
+ *  2. Conditions are generations: 0 means that nothing may be there, or with NotMatch that something must.
+ * Writes leave them to the service; removals and copies also look before, because not every server knows them
+ * there.
  *
  * Failure modes: as in origin.h. After a timeout or a lost connection the object may have been written.
  */
@@ -24,9 +25,12 @@ int gs_put_conditions(struct web_call *c, const struct origin_put *p, struct err
     c->once = p->if_none_match || p->if_match.n > 0;
     if (p->if_none_match)
         web_query(c, SLICE_LIT("ifGenerationMatch"), SLICE_LIT("0"));
-    if (p->if_match.n && !gs_is_generation(p->if_match))
+    bool any = slice_eq_str(p->if_match, "*");
+    if (p->if_match.n && !any && !gs_is_generation(p->if_match))
         return err_set(e, ERR_PRECONDITION, "\"" SLICE_FMT "\" is no generation", SLICE_ARG(p->if_match));
-    if (p->if_match.n)
+    if (any)
+        web_query(c, SLICE_LIT("ifGenerationNotMatch"), SLICE_LIT("0"));
+    else if (p->if_match.n)
         web_query(c, SLICE_LIT("ifGenerationMatch"), p->if_match);
     return 0;
 }
@@ -93,7 +97,8 @@ static int put_single(struct gs *g, const struct origin_put *p, const struct ori
     if (r < 0)
         return r;
     struct framed f = {body, buf_view(&head), slice_str(tail)};
-    struct origin_body framed = {f.head.n + body->size_bytes + f.tail.n, framed_read, &f};
+    struct origin_body framed = {
+        .size_bytes = f.head.n + body->size_bytes + f.tail.n, .read = framed_read, .arg = &f};
     struct web_call _cleanup_(web_call_fini) c;
     web_call_init(&c, &g->web, WEB_POST, "put");
     c.url = buf_view(&url);
@@ -166,6 +171,7 @@ int gs_remove(struct origin *o, struct slice key, struct slice if_match, struct 
     web_call_init(&c, &g->web, WEB_DELETE, "delete");
     c.has_key = true;
     c.key = key;
+    c.once = true;
     if (if_match.n) {
         struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
         struct origin_attr now;

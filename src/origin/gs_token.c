@@ -6,13 +6,12 @@
  *     metadata service       asked; GCE_METADATA_HOST, origin.metadata_endpoint, or a machine of that cloud
  *
  * Invariants:
- *  1. One thread asks for a token, the others wait, and a failure is the answer of all of them; no lock is
- * held meanwhile.
- *  2. A token is renewed RENEW_BEFORE before its end; should that fail, the old one is used while it lasts.
- *  3. Keys and tokens are never printed: errors carry the service's words only.
+ *  1. Keys and tokens are never printed: errors carry the service's words only.
+ *  2. Those of web_renew.c.
  *
  * Failure modes: ERR_BAD_OPTION for files that are no credentials; ERR_ORIGIN_DENIED when the token is
- * refused; those of web_perform.
+ * refused; those of web_renew.c. A machine without a service account has no token: requests are then
+ * anonymous.
  */
 #include "origin/gs_internal.h"
 
@@ -25,14 +24,12 @@
 #define FILE_MAX      MIB
 #define TOKEN_MAX     (8 * KIB)
 #define LIFE_S        3600
-#define LEAST_MS      10000 /* a token with less left is not used */
 #define SCOPE         "https://www.googleapis.com/auth/devstorage.read_write"
 #define TOKEN_URI     "https://oauth2.googleapis.com/token"
 #define METADATA_PATH "/computeMetadata/v1/instance/service-accounts/default/token"
 #define METADATA_HOST "http://metadata.google.internal"
 #define GRANT         "urn:ietf:params:oauth:grant-type:jwt-bearer"
 #define PRODUCT_FILE  "/sys/class/dmi/id/product_name"
-#define WAIT_NS       ((uint64_t)1000000000)
 
 enum source { FROM_ACCOUNT, FROM_USER, FROM_METADATA };
 
@@ -43,15 +40,7 @@ struct gs_token {
     char *email, *key_id;
     EVP_PKEY *key;
     char *client_id, *client_secret, *refresh_token;
-
-    struct lock lock; /* covers what follows */
-    struct cond moved;
-    bool asking;
-    uint64_t rounds; /* how often was asked */
-    int result;      /* of the last time, with `why` */
-    struct err why;
-    char *token;
-    uint64_t ends_ms; /* monotonic */
+    struct web_renewed renewed; /* the token's text */
 };
 
 static struct gs_token *of_web(struct web *w)
@@ -186,8 +175,11 @@ static int read_answer(struct slice text, char **ret_token, uint64_t *ret_life_s
     return 0;
 }
 
-static int ask(struct gs_token *t, char **ret_token, uint64_t *ret_life_s, struct err *e)
+static int ask(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
 {
+    struct gs_token *t = arg;
+    char *token = NULL;
+    uint64_t life_s = 0;
     struct buf _cleanup_buf_ form = BUF_INIT(16 * KIB), body = BUF_INIT(WEB_RESULT_MAX);
     struct web_call _cleanup_(web_call_fini) c;
     bool posts = t->source != FROM_METADATA;
@@ -205,84 +197,43 @@ static int ask(struct gs_token *t, char **ret_token, uint64_t *ret_life_s, struc
     c.arg = &body;
     r = web_perform(&c, e);
     if (r == 0)
-        r = read_answer(buf_view(&body), ret_token, ret_life_s, e);
+        r = read_answer(buf_view(&body), &token, &life_s, e);
     if (form.p)
         explicit_bzero(form.p, form.n);
     if (body.p)
         explicit_bzero(body.p, body.n);
-    return r < 0 ? err_prefix(e, r, "access token from %s", t->uri) : 0;
-}
-
-/* ---- keeping ---- */
-
-static void forget_locked(struct gs_token *t)
-{
-    if (t->token)
-        explicit_bzero(t->token, strlen(t->token));
-    free(t->token);
-    t->token = NULL;
-}
-
-static uint64_t left_ms_locked(const struct gs_token *t)
-{
-    uint64_t now_ms = sys_mono_ms();
-    return t->token && t->ends_ms > now_ms ? t->ends_ms - now_ms : 0;
-}
-
-uint64_t gs_token_left_ms(struct gs_token *t)
-{
-    LOCK_SCOPE(&t->lock);
-    return left_ms_locked(t);
-}
-
-void gs_token_drop(struct gs_token *t)
-{
-    LOCK_SCOPE(&t->lock);
-    forget_locked(t);
-}
-
-/* Asks without the lock; with it again on return. */
-static int renew_locked(struct gs_token *t, struct err *e)
-{
-    char *token = NULL;
-    uint64_t life_s = 0;
-    t->asking = true;
-    lock_drop(&t->lock);
-    int r = ask(t, &token, &life_s, e);
-    lock_take(&t->lock);
-    t->asking = false;
-    t->rounds++;
-    t->result = r;
-    if (r < 0 && e)
-        t->why = *e;
-    if (r == 0) {
-        forget_locked(t);
-        t->token = token;
-        t->ends_ms = sys_mono_ms() + life_s * 1000;
+    if (r < 0) {
+        r = err_prefix(e, r, "access token from %s", t->uri);
+        return posts ? web_error_of_credentials(r, e) : r; /* -ENOENT: the machine has no account */
     }
-    cond_broadcast(&t->moved);
-    return r;
+    *ret = token;
+    *ret_life_ms = life_s * 1000;
+    return 0;
 }
 
-int gs_token_get(struct gs_token *t, struct buf *b, struct err *e)
+static int copy_token(const void *now, void *ret, struct err *e)
 {
-    LOCK_SCOPE(&t->lock);
-    uint64_t before = t->rounds;
-    while (t->asking && left_ms_locked(t) < LEAST_MS && !(t->rounds != before && t->result < 0))
-        (void)cond_wait_for(&t->moved, &t->lock, WAIT_NS);
-    if (t->rounds != before && t->result < 0 && left_ms_locked(t) < LEAST_MS) {
-        if (e)
-            *e = t->why;
-        return t->result;
-    }
-    if (!t->asking && left_ms_locked(t) < GS_RENEW_BEFORE_MS) {
-        int r = renew_locked(t, e);
-        if (r < 0 && left_ms_locked(t) < LEAST_MS)
-            return r;
-        if (e)
-            e->code = 0;
-    }
-    return t->token && buf_str(b, t->token) == 0 ? 0 : err_set(e, ERR_ORIGIN_FAILED, "no access token");
+    int r = buf_str(ret, now);
+    return r < 0 ? err_set(e, ERR_ORIGIN_FAILED, "the access token is too long") : 0;
+}
+
+static void free_token(void *now)
+{
+    if (now)
+        explicit_bzero(now, strlen(now));
+    free(now);
+}
+
+static const struct web_renewed_kind renewed_kind = {.ask = ask, .copy = copy_token, .free = free_token};
+
+int gs_token_get(struct gs_token *t, struct buf *b, uint64_t *ret_version, struct err *e)
+{
+    return web_renewed_get(&t->renewed, b, ret_version, e);
+}
+
+void gs_token_drop(struct gs_token *t, uint64_t version)
+{
+    web_renewed_drop(&t->renewed, version);
 }
 
 /* ---- finding ---- */
@@ -292,8 +243,9 @@ void gs_token_free(struct gs_token *t)
     if (!t)
         return;
     web_fini(&t->web);
+    web_renewed_fini(&t->renewed);
     EVP_PKEY_free(t->key);
-    char *secrets[] = {t->client_secret, t->refresh_token, t->token};
+    char *secrets[] = {t->client_secret, t->refresh_token};
     for (size_t i = 0; i < ARRAY_SIZE(secrets); i++) {
         if (secrets[i])
             explicit_bzero(secrets[i], strlen(secrets[i]));
@@ -303,8 +255,6 @@ void gs_token_free(struct gs_token *t)
     free(t->email);
     free(t->key_id);
     free(t->client_id);
-    cond_fini(&t->moved);
-    lock_fini(&t->lock);
     free(t);
 }
 DEFINE_CLEANUP(struct gs_token, gs_token_free)
@@ -419,8 +369,7 @@ int gs_token_new(const struct origin_options *o, bool emulator, struct gs_token 
     struct gs_token *_cleanup_(gs_token_freep) t = calloc(1, sizeof(*t));
     if (!t)
         abort();
-    lock_init(&t->lock, LOCK_ORIGIN);
-    cond_init(&t->moved);
+    web_renewed_init(&t->renewed, &renewed_kind, t);
     t->source = FROM_METADATA;
     if (metadata)
         t->uri = TAKE_PTR(metadata);

@@ -135,9 +135,10 @@ struct origin_body {
     uint64_t size_bytes;
     /* Gives bytes [offset, offset+n) of the body: >0 how many, or a negative error that stops the upload. May
      * block until they are there. May be called from several threads at once for different parts, and again
-     * after a failure. */
+     * for what was read before, also after a failure. */
     ssize_t (*read)(void *arg, void *p, size_t n, uint64_t offset);
     void *arg;
+    bool once; /* of a part: bytes are gone when those behind them were read */
 };
 
 struct origin_put {

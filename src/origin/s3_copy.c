@@ -52,8 +52,10 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
     struct web_call _cleanup_(web_call_fini) c;
     struct origin_body none = {0};
-    int r = web_etag_header(source->attr.etag, etag, e);
     web_call_init(&c, &s->web, WEB_PUT, "copy");
+    int r = web_etag_header(source->attr.etag, etag, e);
+    if (r < 0)
+        return r;
     c.has_key = true;
     c.key = to;
     c.body = &none;
@@ -67,8 +69,7 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
         c.meta = source->attr.meta;
     }
     s3_class_header(s, &c);
-    if (r == 0)
-        r = web_perform(&c, e);
+    r = web_perform(&c, e);
     struct s3_result result;
     if (r == 0)
         r = s3_copy_result(&c, buf_view(&body), "CopyObjectResult", &result, e);

@@ -61,6 +61,17 @@ int s3_error_class(int status, struct slice code)
     return web_error_lookup(table, ARRAY_SIZE(table), status, code);
 }
 
+bool s3_error_is_expired(const struct web_response *r, struct slice body)
+{
+    static const char *const codes[] = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"};
+    struct web_error x;
+    web_error_parse(body, &x);
+    bool expired = r->status == 401 || (r->status == 400 && !x.code[0]); /* answers to HEAD have no code */
+    for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
+        expired |= r->status == 400 && strcmp(x.code, codes[i]) == 0;
+    return expired;
+}
+
 int s3_error_of(const struct s3 *s, const struct web_response *r, struct slice body, struct err *e)
 {
     struct web_error x;

@@ -40,9 +40,9 @@ struct s3_provider;
 int s3_provider_new(const struct origin_options *o, struct s3_provider **ret, struct err *e);
 void s3_provider_free(struct s3_provider *p);
 /* Copies, the caller's to fini; all NULL on a machine without a role. Any thread. */
-int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, struct err *e);
+int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_version, struct err *e);
 /* What was refused is not given again. */
-void s3_provider_drop(struct s3_provider *p);
+void s3_provider_drop(struct s3_provider *p, uint64_t version);
 
 /* ---- the origin ---- */
 
@@ -87,6 +87,8 @@ int s3_request_refused(const struct web_call *c, struct err *e);
 
 /* Class of an answer by its status and S3 code (may be empty). */
 int s3_error_class(int status, struct slice code);
+/* Whether an answer says that credentials which end have ended. */
+bool s3_error_is_expired(const struct web_response *r, struct slice body);
 /* Classified error of an answer that is not 2xx, or of an <Error> document inside a 200. */
 int s3_error_of(const struct s3 *s, const struct web_response *r, struct slice body, struct err *e);
 
@@ -97,6 +99,10 @@ void s3_list_free(struct s3_list *l);
 DEFINE_CLEANUP(struct s3_list, s3_list_free)
 int s3_list_feed(struct s3_list *l, const void *p, size_t n, struct err *e);
 int s3_list_end(struct s3_list *l, struct origin_page *ret, struct err *e);
+
+/* When an object was modified, of a document: in whole seconds, which is all that the answer to a HEAD says.
+ * Some services give more in listings, and an object whose time changes looks changed. 0: no date. */
+uint64_t s3_date(struct slice text);
 
 /* Small documents: <Error>, <InitiateMultipartUploadResult>, <CompleteMultipartUploadResult>,
  * <CopyObjectResult>. */
@@ -147,6 +153,6 @@ int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice i
 /* Used by both ways of uploading. */
 int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag_buf, struct err *e);
 void s3_class_header(const struct s3 *s, struct web_call *c);
-/* Hex SHA-256 of a range of the body when it is small and the transport is plain; "" otherwise. */
+/* Hex SHA-256 of a range of the body when it is small and can be read twice; "" otherwise. */
 int s3_payload_hash(const struct s3 *s, const struct origin_body *body, uint64_t offset, uint64_t n,
                     char ret[65], struct err *e);

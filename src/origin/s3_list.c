@@ -34,7 +34,7 @@ static int on_contents(struct s3_list *l, const char *name, struct slice text, s
     if (strcmp(name, "Size") == 0 && slice_u64(slice_trim(text), &l->now.attr.size_bytes) < 0)
         return err_set(e, ERR_ORIGIN_FAILED, "the page has a size that is no number");
     if (strcmp(name, "LastModified") == 0)
-        (void)text_parse_date(slice_trim(text), &l->now.attr.mtime_ns);
+        l->now.attr.mtime_ns = s3_date(text);
     return 0;
 }
 

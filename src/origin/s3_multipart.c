@@ -100,16 +100,17 @@ static int copy_part(struct upload *u, uint32_t i, atomic_bool *stop, struct err
     struct origin_body none = {0};
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
     struct web_call _cleanup_(web_call_fini) c;
-    int r = web_etag_header(u->source->attr.etag, etag, e);
     part_init(u, &c, i, number, stop, "copy_part");
+    int r = web_etag_header(u->source->attr.etag, etag, e);
+    if (r < 0)
+        return r;
     c.body = &none;
     c.on_body = web_collect;
     c.arg = &body;
     (void)snprintf(range, sizeof(range), "bytes=%" PRIu64 "-%" PRIu64, offset, offset + n - 1);
     s3_copy_headers(&c, u->source, etag);
     web_header(&c, SLICE_LIT("x-amz-copy-source-range"), slice_str(range));
-    if (r == 0)
-        r = web_perform(&c, e);
+    r = web_perform(&c, e);
     struct s3_result result;
     if (r == 0)
         r = s3_copy_result(&c, buf_view(&body), "CopyPartResult", &result, e);

@@ -1,5 +1,5 @@
 /*
- * Credentials that a machine or a container is given, and that end: asked for, kept, renewed.
+ * Credentials that a machine or a container is given, and that end: how they are asked for.
  *
  *     container   AWS_CONTAINER_CREDENTIALS_FULL_URI, or ..._RELATIVE_URI below http://169.254.170.2; with
  * the text of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE or AWS_CONTAINER_AUTHORIZATION_TOKEN as Authorization
@@ -8,16 +8,13 @@
  * AWS_EC2_METADATA_DISABLED=true
  *
  * Invariants:
- *  1. One thread asks, the others wait, and a failure is the answer of all of them; no lock is held
- * meanwhile.
- *  2. Keys are renewed RENEW_BEFORE_MS before their end; should that fail, the old ones are used while they
- * last.
- *  3. Keys of a container are asked for over https, on loopback or at the addresses of container services
+ *  1. Keys of a container are asked for over https, on loopback or at the addresses of container services
  * only.
- *  4. Secrets are never printed: errors carry the service's words only.
+ *  2. Secrets are never printed: errors carry the service's words only.
+ *  3. Those of web_renew.c.
  *
- * Failure modes: those of web_perform, prefixed with where was asked. A machine without a role has no
- * credentials: requests are then unsigned, and it is asked again later.
+ * Failure modes: those of web_renew.c, prefixed with where was asked. A machine without a role has no
+ * credentials: requests are then unsigned.
  */
 #include "origin/s3_internal.h"
 
@@ -25,13 +22,9 @@
 
 #include <jansson.h>
 
-#define RENEW_BEFORE_MS  300000
-#define LEAST_MS         10000   /* keys with less left are not used */
-#define NO_ROLE_MS       60000   /* a machine without a role is asked again after so long */
 #define FOREVER_MS       3600000 /* keys without an end are asked for again after so long */
 #define CONNECT_MS       1000
 #define TIMEOUT_MS       5000
-#define WAIT_NS          ((uint64_t)1000000000)
 #define VENDOR_FILE      "/sys/class/dmi/id/sys_vendor"
 #define INSTANCE_SERVICE "http://169.254.169.254"
 #define CONTAINER_HOST   "http://169.254.170.2"
@@ -44,15 +37,7 @@ struct s3_provider {
     struct web web;
     char *base;                               /* of the instance's service, or the container's whole URI */
     char *authorization_file, *authorization; /* of a container; may be NULL */
-
-    struct lock lock; /* covers what follows */
-    struct cond moved;
-    bool asking, known;
-    uint64_t rounds; /* how often was asked */
-    int result;      /* of the last time, with `why` */
-    struct err why;
-    struct s3_credentials now;
-    uint64_t ends_ms; /* monotonic */
+    struct web_renewed keys;                  /* struct s3_credentials */
 };
 
 /* ---- asking ---- */
@@ -148,82 +133,53 @@ static int ask_instance(struct s3_provider *p, struct buf *ret, struct err *e)
                  : ask(p, WEB_GET, path.p, "x-aws-ec2-metadata-token", buf_view(&token), ret, e);
 }
 
-static int ask_all(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
+static int ask_all(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
 {
+    struct s3_provider *p = arg;
+    struct s3_credentials found;
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
     int r = p->is_container ? ask_container(p, &body, e) : ask_instance(p, &body, e);
     if (r == 0)
-        r = read_answer(buf_view(&body), ret, ret_life_ms, e);
+        r = read_answer(buf_view(&body), &found, ret_life_ms, e);
     if (body.p)
         explicit_bzero(body.p, body.n);
-    if (r != -ENOENT || p->is_container)
-        return r;
-    *ret = (struct s3_credentials){0}; /* no role: unsigned */
-    *ret_life_ms = NO_ROLE_MS + RENEW_BEFORE_MS;
+    if (r < 0) /* of an instance -ENOENT says that it has no role */
+        return p->is_container ? web_error_of_credentials(r, e) : r;
+    struct s3_credentials *own = malloc(sizeof(*own));
+    if (!own)
+        abort();
+    *own = found;
+    *ret = own;
     return 0;
 }
 
-/* ---- keeping ---- */
-
-static uint64_t left_ms_locked(const struct s3_provider *p)
+static int copy_keys(const void *now, void *ret, struct err *e)
 {
-    uint64_t now_ms = sys_mono_ms();
-    return p->known && p->ends_ms > now_ms ? p->ends_ms - now_ms : 0;
-}
-
-/* Asks without the lock; with it again on return. */
-static int renew_locked(struct s3_provider *p, struct err *e)
-{
-    struct s3_credentials found = {0};
-    uint64_t life_ms = 0;
-    p->asking = true;
-    lock_drop(&p->lock);
-    int r = ask_all(p, &found, &life_ms, e);
-    lock_take(&p->lock);
-    p->asking = false;
-    p->rounds++;
-    p->result = r;
-    if (r < 0 && e)
-        p->why = *e;
-    if (r == 0) {
-        s3_credentials_fini(&p->now);
-        p->now = found;
-        p->known = true;
-        p->ends_ms = sys_mono_ms() + life_ms;
-    }
-    cond_broadcast(&p->moved);
-    return r;
-}
-
-int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, struct err *e)
-{
-    LOCK_SCOPE(&p->lock);
-    uint64_t before = p->rounds;
-    while (p->asking && left_ms_locked(p) < LEAST_MS && !(p->rounds != before && p->result < 0))
-        (void)cond_wait_for(&p->moved, &p->lock, WAIT_NS);
-    if (p->rounds != before && p->result < 0 && left_ms_locked(p) < LEAST_MS) {
-        if (e)
-            *e = p->why;
-        return p->result;
-    }
-    if (!p->asking && left_ms_locked(p) < RENEW_BEFORE_MS) {
-        int r = renew_locked(p, e);
-        if (r < 0 && left_ms_locked(p) < LEAST_MS)
-            return r;
-        if (e)
-            e->code = 0;
-    }
-    if (left_ms_locked(p) == 0)
-        return err_set(e, ERR_ORIGIN_DENIED, "the credentials of this machine have ended");
-    *ret = (struct s3_credentials){web_dup(p->now.access_key), web_dup(p->now.secret_key),
-                                   web_dup(p->now.session_token)};
+    const struct s3_credentials *k = now;
+    (void)e;
+    *(struct s3_credentials *)ret =
+        (struct s3_credentials){web_dup(k->access_key), web_dup(k->secret_key), web_dup(k->session_token)};
     return 0;
 }
 
-void s3_provider_drop(struct s3_provider *p)
+static void free_keys(void *now)
 {
-    LOCK_SCOPE(&p->lock);
-    p->known = false;
+    if (now)
+        s3_credentials_fini(now);
+    free(now);
+}
+
+static const struct web_renewed_kind renewed_kind = {.ask = ask_all, .copy = copy_keys, .free = free_keys};
+
+int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_version, struct err *e)
+{
+    *ret = (struct s3_credentials){0};
+    return web_renewed_get(&p->keys, ret, ret_version, e);
+}
+
+void s3_provider_drop(struct s3_provider *p, uint64_t version)
+{
+    web_renewed_drop(&p->keys, version);
 }
 
 /* ---- finding ---- */
@@ -233,14 +189,12 @@ void s3_provider_free(struct s3_provider *p)
     if (!p)
         return;
     web_fini(&p->web);
-    s3_credentials_fini(&p->now);
+    web_renewed_fini(&p->keys);
     if (p->authorization)
         explicit_bzero(p->authorization, strlen(p->authorization));
     free(p->authorization);
     free(p->authorization_file);
     free(p->base);
-    cond_fini(&p->moved);
-    lock_fini(&p->lock);
     free(p);
 }
 DEFINE_CLEANUP(struct s3_provider, s3_provider_free)
@@ -305,8 +259,7 @@ int s3_provider_new(const struct origin_options *o, struct s3_provider **ret, st
     struct s3_provider *_cleanup_(s3_provider_freep) p = calloc(1, sizeof(*p));
     if (!p)
         abort();
-    lock_init(&p->lock, LOCK_ORIGIN);
-    cond_init(&p->moved);
+    web_renewed_init(&p->keys, &renewed_kind, p);
     if (r == 0)
         r = web_init(&p->web, &web_kind, NULL, o, e);
     if (r < 0)

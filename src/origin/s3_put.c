@@ -46,7 +46,7 @@ int s3_payload_hash(const struct s3 *s, const struct origin_body *body, uint64_t
 {
     uint8_t sum[32];
     ret[0] = '\0';
-    if ((!s->credentials.access_key && !s->provider) || n > HASH_MAX_BYTES)
+    if ((!s->credentials.access_key && !s->provider) || n > HASH_MAX_BYTES || body->once)
         return 0;
     int r = web_body_digest(body, offset, n, "SHA256", sum, e);
     if (r == 0)
@@ -112,6 +112,7 @@ int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct 
     web_call_init(&c, &s->web, WEB_DELETE, "delete");
     c.has_key = true;
     c.key = key;
+    c.once = true;
     if (if_match.n) {
         struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
         struct origin_attr now;

@@ -8,6 +8,8 @@
 
 #include "base/text.h"
 
+#define NS_PER_S ((uint64_t)1000000000)
+
 static void take_text(char *to, size_t room, struct slice s)
 {
     if (s.n >= room)
@@ -15,6 +17,13 @@ static void take_text(char *to, size_t room, struct slice s)
     if (s.n > 0)
         memcpy(to, s.p, s.n);
     to[s.n] = '\0';
+}
+
+uint64_t s3_date(struct slice text)
+{
+    uint64_t ns = 0;
+    (void)text_parse_date(slice_trim(text), &ns);
+    return ns - ns % NS_PER_S;
 }
 
 static int on_element(void *arg, unsigned depth, const char *parent, const char *name, struct slice text,
@@ -28,7 +37,7 @@ static int on_element(void *arg, unsigned depth, const char *parent, const char 
     } else if (depth == 2 && strcmp(name, "UploadId") == 0) {
         take_text(x->upload_id, sizeof(x->upload_id), text);
     } else if (depth == 2 && strcmp(name, "LastModified") == 0) {
-        (void)text_parse_date(text, &x->mtime_ns);
+        x->mtime_ns = s3_date(text);
     } else if (depth == 2 && strcmp(name, "ETag") == 0) {
         if (text.n >= 2 && text.p[0] == '"' && text.p[text.n - 1] == '"')
             text = slice_sub(text, 1, text.n - 2);

@@ -28,14 +28,16 @@ static int prepare(struct web_call *c, struct web_request *q, struct err *e)
     return web_request_headers(c, q, e);
 }
 
-/* Whether the redirect leads to the same path with a slash behind it. */
+/* Whether the redirect leads to the same path with a slash behind it. Compared decoded: servers encode other
+ * bytes than we do, nginx no parentheses, or in lower case, as Apache. */
 static bool adds_slash(const struct web_call *c)
 {
     struct slice to = slice_str(c->response.location);
-    struct buf _cleanup_buf_ own = BUF_INIT(WEB_URL_MAX);
-    if (!slice_ends(to, SLICE_LIT("/")) || text_uri_encode(&own, c->key, /* keep_slash= */ true) < 0)
+    struct buf _cleanup_buf_ plain = BUF_INIT(WEB_URL_MAX);
+    if (!slice_ends(to, SLICE_LIT("/")) ||
+        text_uri_decode(&plain, slice_sub(to, 0, to.n - 1), /* plus_is_space= */ false) < 0)
         return false;
-    return slice_ends(slice_sub(to, 0, to.n - 1), buf_view(&own));
+    return slice_ends(buf_view(&plain), c->key);
 }
 
 static int refused(const struct web_call *c, struct err *e)

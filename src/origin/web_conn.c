@@ -15,7 +15,8 @@
  *  5. Requests with a body, which may wait for somebody who sends slowly or reads from this very origin,
  * leave places to the others.
  *  6. What curl sent twice by itself, over a kept connection that was closed and over a new one, is never
- * told as refused by its own condition, nor as not done: the first may have done it.
+ * told as refused by its own condition, nor as not done, nor a removal as of what was not there: the first
+ * may have done it.
  *
  * Failure modes: classified codes of origin.h with the words of curl or the origin.
  */
@@ -411,7 +412,8 @@ static int class_of_curl(CURLcode code, const struct web_call *c, CURL *easy)
 static int refuse(struct web_call *c, struct err *e)
 {
     int r = c->web->kind->refused(c, e);
-    if (!c->once || c->begun < 2 || (r != ERR_PRECONDITION && r != ERR_ORIGIN_BUSY))
+    bool gone = c->method == WEB_DELETE && r == -ENOENT;
+    if (!c->once || c->begun < 2 || (r != ERR_PRECONDITION && r != ERR_ORIGIN_BUSY && !gone))
         return r;
     if (e)
         e->code = ERR_ORIGIN_FAILED;

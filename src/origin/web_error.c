@@ -65,6 +65,19 @@ int web_error_set(struct err *e, int class, const struct web_response *r, const 
                    message);
 }
 
+int web_error_of_credentials(int r, struct err *e)
+{
+    static const int as_they_are[] = {
+        0,          ERR_ORIGIN_BUSY, ERR_ORIGIN_DOWN, ERR_ORIGIN_FAILED, ERR_ORIGIN_SHORT, ERR_ORIGIN_REFUSED,
+        -ETIMEDOUT, -ECANCELED};
+    for (size_t i = 0; i < ARRAY_SIZE(as_they_are); i++)
+        if (r == as_they_are[i])
+            return r;
+    if (e)
+        e->code = ERR_ORIGIN_DENIED;
+    return ERR_ORIGIN_DENIED;
+}
+
 int web_error_lookup(const struct web_error_row *table, size_t n, int status, struct slice code)
 {
     for (size_t i = 0; code.n > 0 && i < n; i++)

@@ -2,7 +2,7 @@
  * What the origins that speak HTTP share: web.c (endpoints, calls), web_conn.c (connections and one
  * exchange), web_request.c (URL and headers), web_response.c (headers of an answer), web_error.c (statuses),
  * web_get.c (reads and their checks), web_page.c (pages of listings), web_parts.c (uploads in parts),
- * web_put.c (bodies), web_xml.c (documents).
+ * web_put.c (bodies), web_renew.c (credentials that end), web_xml.c (documents).
  *
  * A kind embeds a `struct web` in its origin and fills a `struct web_kind`: how a request is addressed and
  * signed, and what an answer that is no success means. Everything else is here once.
@@ -143,8 +143,8 @@ struct web_call {
     const struct origin_body *body; /* bytes [body_offset, body_offset + body_n) are sent */
     uint64_t body_offset, body_n;
     struct slice post;
-    int accept; /* a status above 299 that is no refusal; 0: none */
-    bool once;  /* its condition fails when it is sent again after it was carried out */
+    int accept;                        /* a status above 299 that is no refusal; 0: none */
+    bool once;                         /* it is refused when it is sent again after it was carried out */
     atomic_bool *cancel, *also_cancel; /* may be NULL */
     /* Takes the body of a 2xx answer in pieces; anything but 0 stops the exchange and is its result. */
     int (*on_body)(void *arg, const void *p, size_t n);
@@ -161,6 +161,8 @@ struct web_call {
     uint64_t body_sent;
     uint64_t progress_ms;
     unsigned begun; /* how often curl began to send it */
+
+    uint64_t credentials; /* the kind's own: which version of those that end was sent */
 };
 
 void web_call_init(struct web_call *c, struct web *w, enum web_method method, const char *op);
@@ -217,6 +219,9 @@ struct web_error {
 void web_error_parse(struct slice body, struct web_error *ret);
 /* Cut to the room, control characters as spaces. */
 void web_error_text(char *to, size_t room, struct slice s);
+/* What a service of credentials said, as the error of a request that was never sent because of it: none of
+ * those that tell of objects and conditions, like -ENOENT. */
+int web_error_of_credentials(int r, struct err *e);
 /* First line of a body that is no document: "Bad Gateway" of some proxy, say. */
 void web_error_line(struct slice body, char *to, size_t room);
 /* "403 Code: message" with the class; either may be empty. */
@@ -287,6 +292,43 @@ struct web_parts {
 int web_parts_run(const struct web_parts *p, struct err *e);
 /* Waits before try number attempt + 1; false when there is none. */
 bool web_try_again(atomic_bool *cancel, atomic_bool *stop, uint32_t attempt, int code);
+
+/* ---- credentials that end ---- */
+
+#define WEB_RENEW_BEFORE_MS 300000
+
+struct web_renewed_kind {
+    /* Asks for them: *ret on the heap, and how long they are good. -ENOENT: there are none, and requests go
+     * without for a while. */
+    int (*ask)(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e);
+    /* A copy for a request, under the lock; into what web_renewed_get was given. */
+    int (*copy)(const void *now, void *ret, struct err *e);
+    void (*free)(void *now); /* NULL accepted */
+};
+
+struct web_renewed {
+    const struct web_renewed_kind *kind;
+    void *arg;
+
+    struct lock lock; /* covers what follows */
+    struct cond moved;
+    bool asking, known;
+    uint64_t rounds; /* how often was asked */
+    int result;      /* of the last time, with `why` */
+    struct err why;
+    void *now;         /* NULL though known: there are none */
+    uint64_t version;  /* of `now`: 1, 2, ... */
+    uint64_t ends_ms;  /* monotonic */
+    uint64_t again_ms; /* a renewal that failed is not tried before */
+};
+
+void web_renewed_init(struct web_renewed *n, const struct web_renewed_kind *kind, void *arg);
+void web_renewed_fini(struct web_renewed *n);
+/* Those at hand, or others asked for when they end soon; `ret` is left alone where there are none. Any
+ * thread; one asks, the others wait. */
+int web_renewed_get(struct web_renewed *n, void *ret, uint64_t *ret_version, struct err *e);
+/* Those of this version were refused and are not given again. */
+void web_renewed_drop(struct web_renewed *n, uint64_t version);
 
 /* ---- XML ---- */
 

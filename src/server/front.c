@@ -243,7 +243,8 @@ int front_start(const struct front_config *config, struct front **ret, struct er
     lock_init(&f->lock, LOCK_LEAF);
     cond_init(&f->called);
     conn_table_init(&f->conns, sys_mono_ms());
-    session_table_init(&f->sessions, config->sessions.open, config->sessions.close, config->sessions.arg);
+    session_table_init(&f->sessions, config->sessions.open, config->sessions.close, config->sessions.abandon,
+                       config->sessions.arg);
     for (int i = 0; i < CONN_KIND_COUNT; i++)
         f->connections[i] = metrics_series(METRIC_CONNECTIONS, conn_kind_name((enum conn_kind)i), NULL, NULL);
     int k = make_descriptors(f, e);

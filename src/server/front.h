@@ -25,6 +25,8 @@ struct front_sessions {
     int (*call)(void *session, uint32_t op, const void *req, struct arena *a, void *rep, struct err *e);
     /* As object_sent; NULL: nothing waits for it. */
     void (*sent)(void *session, uint32_t op, const void *rep);
+    /* As object_session_abandon; NULL: nothing is to be done. Must not wait for operations. */
+    void (*abandon)(void *session);
     void *arg;
 };
 

@@ -19,6 +19,7 @@
 
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/look.h"
 #include "base/sys.h"
 #include "net/sock.h"
 
@@ -43,6 +44,7 @@ struct wire_conn {
     uint8_t head_n;
     struct buf early; /* before HELLO: a frame of which the rest has not come */
     uint64_t hello_deadline_ms;
+    struct look look; /* for the next request */
 };
 
 /* One frame of a request and what is known about its answer. */
@@ -375,21 +377,46 @@ static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
     return 0;
 }
 
+/* One frame: read, run, answered. 0: the next one may come. */
+static int serve_one(struct worker *w, struct conn *c, struct frame *fr)
+{
+    int k = receive_frame(w, c, fr);
+    if (k == 0)
+        k = serve_frame(w, c, fr);
+    clean_up(w, fr);
+    if (k == 0 && atomic_load(&w->front->draining))
+        k = -EPIPE;
+    return k;
+}
+
+/* The next request of a client that asks one thing after the other is taken by the thread that is awake.
+ * Others lead meanwhile. */
+static bool comes_at_once(struct worker *w, struct conn *c)
+{
+    struct front *f = w->front;
+    if (!c->wire->session || atomic_load(&f->n_idle) == 0 || atomic_load(&f->n_ready) > 0)
+        return false;
+    atomic_store_explicit(&w->active_kind, -1, memory_order_relaxed);
+    bool comes = look_for(&c->wire->look, c->fd);
+    atomic_store_explicit(&w->active_kind, c->kind, memory_order_relaxed);
+    atomic_store_explicit(&w->busy_since_ns, sys->mono_ns(), memory_order_relaxed);
+    return comes;
+}
+
 void front_wire_event(struct worker *w, struct conn *c)
 {
     struct front *f = w->front;
-    struct frame fr = {0};
+    struct frame fr;
     if (w->reserved) { /* operations may block */
         c->phase = CONN_QUEUED;
         front_enqueue(f, c);
         return;
     }
-    int k = receive_frame(w, c, &fr);
-    if (k == 0)
-        k = serve_frame(w, c, &fr);
-    clean_up(w, &fr);
-    if (k == 0 && atomic_load(&f->draining))
-        k = -EPIPE;
+    int k;
+    do {
+        fr = (struct frame){0};
+        k = serve_one(w, c, &fr);
+    } while (k == 0 && comes_at_once(w, c));
     if (k == 0 || k == -EAGAIN) {
         wait_for_frame(f, c);
         return;

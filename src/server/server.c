@@ -134,6 +134,11 @@ static void on_session_sent(void *session, uint32_t op, const void *rep)
     object_sent(session, op, rep);
 }
 
+static void on_session_abandon(void *session)
+{
+    object_session_abandon(session);
+}
+
 static int on_session_call(void *session, uint32_t op, const void *req, struct arena *a, void *rep,
                            struct err *e)
 {
@@ -205,7 +210,8 @@ static int start_front(struct server *s, const struct config *config, const stru
         .http = on_http,
         .http_arg = s,
         .express = admin_is_express,
-        .sessions = {on_session_open, on_session_close, on_secret, on_session_call, on_session_sent, s},
+        .sessions = {on_session_open, on_session_close, on_secret, on_session_call, on_session_sent,
+                     on_session_abandon, s},
         .access_key = s->dir.access_key,
         .secret_key = s->dir.secret_key,
         .node_id = s->dir.node_id,

@@ -15,12 +15,13 @@
 
 void session_table_init(struct session_table *t,
                         void *(*open)(void *arg, enum wire_via via, struct slice access_key),
-                        void (*close)(void *user), void *arg)
+                        void (*close)(void *user), void (*abandon)(void *user), void *arg)
 {
     memset(t, 0, sizeof(*t));
     lock_init(&t->lock, LOCK_SERVER);
     t->open = open;
     t->close = close;
+    t->abandon = abandon;
     t->arg = arg;
 }
 
@@ -98,6 +99,8 @@ size_t session_end_siblings(struct session_table *t, const struct session *s)
                 continue;
             for (unsigned k = 0; k < x->refs; k++)
                 (void)shutdown(x->fds[k], SHUT_RD); /* whoever serves it reads the end, and closes it */
+            if (t->abandon)
+                t->abandon(x->user);
             n++;
         }
     }

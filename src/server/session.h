@@ -27,12 +27,13 @@ struct session_table {
     size_t n;
     void *(*open)(void *arg, enum wire_via via, struct slice access_key);
     void (*close)(void *user);
+    void (*abandon)(void *user); /* NULL: nothing is to be done */
     void *arg;
 };
 
 void session_table_init(struct session_table *t,
                         void *(*open)(void *arg, enum wire_via via, struct slice access_key),
-                        void (*close)(void *user), void *arg);
+                        void (*close)(void *user), void (*abandon)(void *user), void *arg);
 /* All sessions must have been released. */
 void session_table_fini(struct session_table *t);
 /* Finds or makes the session and adds a connection, whose descriptor is `fd`, to it. ERR_PROTOCOL when it
@@ -40,7 +41,8 @@ void session_table_fini(struct session_table *t);
 int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key, int fd,
                  struct session **ret);
 /* Ends the connections of other sessions of the same access key whose ids begin with the same
- * WIRE_FAMILY_BYTES: what was sent on them is still run. How many of those sessions there are yet. */
+ * WIRE_FAMILY_BYTES: what was sent on them is still run, but they are abandoned at once. How many of those
+ * sessions there are yet. */
 size_t session_end_siblings(struct session_table *t, const struct session *s);
 /* A connection leaves, and is closed after it; the last one ends the session. */
 void session_leave(struct session_table *t, struct session *s, int fd);

@@ -259,14 +259,7 @@ int disk_open(struct disk *d, const struct store_disk_config *config, struct err
 
 static void *sweeper_run(void *arg)
 {
-    struct disk *d = arg;
-    uint64_t files = 0, bytes = 0;
-    int r = recover_orphans(d, /* repair= */ true, &files, &bytes);
-    if (r < 0 && r != -ECANCELED)
-        log_warn("store", "disk %s: looking for files without entries: %s", d->path, err_text(r));
-    if (files > 0)
-        log_info("store", "disk %s: removed %llu files without entries, %llu bytes", d->path,
-                 (unsigned long long)files, (unsigned long long)bytes);
+    recover_sweep(arg);
     return NULL;
 }
 
@@ -280,7 +273,7 @@ int disk_start(struct disk *d, struct err *e)
     }
     /* After a mere kill the markers name every file without an entry; after power loss they may have been
      * lost. */
-    if (r == 0 && !d->was_clean && !d->same_boot) {
+    if (r == 0 && d->sweep_wanted) {
         r = pthread_create(&d->sweeper, NULL, sweeper_run, d);
         d->has_sweeper = r == 0;
     }

@@ -106,6 +106,12 @@ bool writer_is_broken(struct disk *d)
     return d->broken;
 }
 
+bool writer_records(struct disk *d)
+{
+    LOCK_SCOPE(&d->lock);
+    return !d->stop && !d->broken;
+}
+
 void writer_throttle(struct disk *d)
 {
     LOCK_SCOPE(&d->lock);

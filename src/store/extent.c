@@ -202,9 +202,19 @@ int extent_set_attr(struct extent *x, struct slice attr)
     LOCK_SCOPE(&x->lock);
     extent_copy_attr_locked(x, attr);
     x->entry_changed = true;
-    if (!x->staged)
-        writer_queue(x);
+    if (x->staged)
+        return 0;
+    if (!writer_records(x->disk))
+        return -EIO;
+    writer_queue(x);
     return 0;
+}
+
+int extent_record_attr(struct extent *x)
+{
+    assert(x->magic == EXTENT_MAGIC);
+    writer_drain(x->disk);
+    return writer_records(x->disk) ? 0 : -EIO;
 }
 
 bool extent_is_dead(struct extent *x)

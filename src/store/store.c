@@ -406,6 +406,22 @@ static int64_t remove_page(struct store *s, struct disk *d, struct buf *from, st
     return n == 0 ? -ENOENT : removed;
 }
 
+/* What is in memory and not in the indexes, when one cannot be written: nothing is made meanwhile. */
+static int64_t remove_unrecorded(struct store *s, struct slice prefix)
+{
+    struct slice keys[PREFIX_PAGE];
+    int64_t removed = 0, before;
+    do {
+        size_t n = table_keys(s, prefix, keys, PREFIX_PAGE);
+        before = removed;
+        for (size_t i = 0; i < n; i++) {
+            removed += store_remove(s, keys[i]) == 0;
+            free((char *)(uintptr_t)keys[i].p);
+        }
+    } while (removed > before);
+    return removed;
+}
+
 int64_t store_remove_prefix(struct store *s, struct slice prefix)
 {
     assert(s);
@@ -425,6 +441,8 @@ int64_t store_remove_prefix(struct store *s, struct slice prefix)
             r = n < 0 ? (int)n : 0;
             total += MAX(n, 0);
         }
+        if (r == 0 && writer_is_broken(&s->disks[i]))
+            total += remove_unrecorded(s, prefix);
     }
     buf_fini(&to);
     return r < 0 ? r : total;

@@ -47,8 +47,13 @@ struct store_config {
 /* Opens all disks; recovers what an unclean stop left. A disk that cannot be opened is an error naming it. */
 int store_open(const struct store_config *config, struct store **ret, struct err *e);
 /* Real time of the last start before which a disk was not stopped cleanly and the machine was started anew:
- * what had died last, and was not flushed yet, may be there again, for ever. 0: never. */
+ * what had died last, and was not flushed yet, may be there again, for ever. Or before which a disk was away
+ * (store_note_start). 0: never. */
 uint64_t store_doubted_before_ns(const struct store *s);
+/* Notes on each disk that the start `now` of the node uses it. One that was used last by another start than
+ * `last` (all zero: none) was away meanwhile, or belonged to somebody else: what it holds may have been
+ * replaced or removed, and is doubted. Once, before entries are looked for. Durable on return. */
+int store_note_start(struct store *s, struct id128 last, struct id128 now, struct err *e);
 /* Clean stop: flushes, commits the epoch, marks each disk clean. All extents must have been released. */
 void store_close(struct store *s);
 DEFINE_CLEANUP(struct store, store_close)
@@ -140,8 +145,11 @@ int extent_fd(const struct extent *x);
 int extent_open_fd(struct extent *x, int flags);
 /* Attribute blob, copied out. */
 int extent_attr(struct extent *x, struct buf *ret);
-/* Replaces the attribute blob (after revalidation); written to the index with the next batch. */
+/* Replaces the attribute blob (after revalidation); written to the index with the next batch. -EIO: the index
+ * cannot be written; the former blob will be there again. */
 int extent_set_attr(struct extent *x, struct slice attr);
+/* Waits until what was set survives kill -9. -EIO. */
+int extent_record_attr(struct extent *x);
 /* All blocks present and trusted; verifies up to 16 suspect ones itself. */
 bool extent_is_complete(struct extent *x);
 bool extent_is_dead(struct extent *x); /* replaced, removed or evicted */

@@ -34,7 +34,10 @@
  *     'm' "count"                count record: always the sums over the entry records, because each commit
  *                                that changes those writes it too
  *     'm' "hard"                 count record: likewise, of allocated bytes and number of the hard records
- *     'm' "doubt"                le64: real time in ns of the start after the last power loss
+ *     'm' "doubt"                le64: real time in ns of the start after the last power loss, or after
+ *                                starts of the node without this disk
+ *     'm' "start"                16 bytes: the start of the node that used the disk last
+ *     'm' "sweep"                empty: there was a power loss, and the walk after it has not ended yet
  *
  * Entry record, version 1
  *

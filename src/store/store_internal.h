@@ -163,7 +163,8 @@ struct disk {
     struct id128 id;
     uint64_t limit_bytes, weight;
     bool was_clean, same_boot;
-    uint64_t doubted_before_ns; /* real time of the start after the last power loss; 0: there was none */
+    uint64_t doubted_before_ns; /* as store_doubted_before_ns, of this disk */
+    bool sweep_wanted;          /* the walk after a power loss has not ended yet */
     struct kv *kv;
     int dir_fd;
     bool made_dirs[256]; /* atomic */
@@ -328,6 +329,8 @@ bool table_peek(struct store *s, struct slice key, uint64_t hash, bool *ret_refe
                 uint64_t *ret_last_read_ms);
 /* Queues every extent whose recorded last read lags behind. */
 void table_record_reads(struct store *s, struct disk *d, uint64_t lag_ms);
+/* Up to max keys of extents in memory that begin with prefix, copied; the caller's to free. */
+size_t table_keys(struct store *s, struct slice prefix, struct slice *ret, size_t max);
 /* fn for each extent in the table, under its shard's lock. */
 void table_each(struct store *s, void (*fn)(struct extent *x, void *arg), void *arg);
 
@@ -413,6 +416,9 @@ void writer_queue_doomed(struct disk *d, struct doomed *m);
 /* More or fewer unrecorded blocks. */
 void writer_pending(struct disk *d, int64_t n);
 bool writer_is_broken(struct disk *d);
+/* Whether what is queued now is recorded soon: else what can be lost, as times of reads and attributes can,
+ * is not queued, because a queued extent stays in memory. x->lock may be held. */
+bool writer_records(struct disk *d);
 /* Waits while too much is queued. No lock held. */
 void writer_throttle(struct disk *d);
 /* Waits until everything queued so far is recorded. */
@@ -427,8 +433,12 @@ int flush_commit_epoch(struct disk *d, const struct format_epoch *epoch, struct 
 /* ---- store_recover.c ---- */
 
 int recover_disk(struct disk *d, struct err *e);
-/* Notes a power loss in the index, for all starts to come; before the mark forgets the boot. */
+/* Notes a power loss in the index, for all starts to come, and that a walk is due; before the mark forgets
+ * the boot. */
 int recover_doubts(struct disk *d, struct err *e);
 int recover_sets(struct store *s, struct err *e);
-/* Counts and (repair) removes files that nothing names. -ECANCELED when the disk is being stopped. */
+/* Counts and (repair) removes files that nothing names. -ECANCELED when the disk is being stopped; the first
+ * error of a removal, behind all others. */
 int recover_orphans(struct disk *d, bool repair, uint64_t *ret_files, uint64_t *ret_bytes);
+/* The walk after a power loss. */
+void recover_sweep(struct disk *d);

@@ -6,7 +6,7 @@
  *
  * After an unclean stop of any kind the epochs that were not durable become suspect. After power loss, which
  * may have lost markers, a walk over the directories removes files that nothing names; it runs behind the
- * scenes.
+ * scenes, at later starts too until one has ended.
  */
 #include "base/log.h"
 #include "base/sys.h"
@@ -17,6 +17,8 @@
 
 #define MARKERS_PER_COMMIT 1000
 #define EPOCHS_AT_MOST     2 /* epochs beyond the durable one that records may carry */
+#define SWEEP_KEY          SLICE_LIT("msweep")
+#define START_KEY          SLICE_LIT("mstart")
 
 static int get_record(struct disk *d, struct slice key, struct buf *b, struct err *e)
 {
@@ -44,24 +46,73 @@ static int load_counts(struct disk *d, struct err *e)
     return 0;
 }
 
-int recover_doubts(struct disk *d, struct err *e)
+/* From now on what the disk held until now is doubted. */
+static void put_doubt(struct disk *d, struct kv_txn *t)
 {
-    struct buf _cleanup_buf_ b = BUF_INIT(16);
     char value[8];
-    int r = get_record(d, SLICE_LIT("mdoubt"), &b, e);
-    if (r < 0 && r != -ENOENT)
-        return r;
-    for (size_t i = 0; r == 0 && i < MIN(b.n, sizeof(value)); i++)
-        d->doubted_before_ns |= (uint64_t)(uint8_t)b.p[i] << (8 * i);
-    if (d->was_clean || d->same_boot || d->store->read_only)
-        return 0;
     d->doubted_before_ns = sys->real_ns();
     for (size_t i = 0; i < sizeof(value); i++)
         value[i] = (char)(d->doubted_before_ns >> (8 * i));
-    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
     kv_txn_put_plain(t, SLICE_LIT("mdoubt"), slice_of(value, sizeof(value)));
+}
+
+int recover_doubts(struct disk *d, struct err *e)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(16);
+    int r = get_record(d, SLICE_LIT("mdoubt"), &b, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    for (size_t i = 0; r == 0 && i < MIN(b.n, sizeof(uint64_t)); i++)
+        d->doubted_before_ns |= (uint64_t)(uint8_t)b.p[i] << (8 * i);
+    r = kv_get(d->kv, SWEEP_KEY, NULL, NULL, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    d->sweep_wanted = r == 0;
+    if (d->was_clean || d->same_boot || d->store->read_only)
+        return 0;
+    d->sweep_wanted = true;
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+    put_doubt(d, t);
+    kv_txn_put_plain(t, SWEEP_KEY, SLICE_NULL);
     return kv_txn_commit(t, KV_DURABLE, e);
 }
+
+/* ---- disks that were away ---- */
+
+static int note_start(struct disk *d, struct id128 last, struct id128 now, struct err *e)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(sizeof(last.b));
+    struct id128 before = {{0}};
+    int r = get_record(d, START_KEY, &b, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (b.n == sizeof(before.b))
+        memcpy(before.b, b.p, b.n);
+    lock_take(&d->lock);
+    bool empty = d->extents == 0;
+    lock_drop(&d->lock);
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+    if (!empty && !id_eq(before, last)) {
+        log_warn("store", "disk %s: was away while the node ran: origins are asked about what it holds",
+                 d->path);
+        put_doubt(d, t);
+    }
+    kv_txn_put_plain(t, START_KEY, slice_of(now.b, sizeof(now.b)));
+    return kv_txn_commit(t, KV_DURABLE, e);
+}
+
+int store_note_start(struct store *s, struct id128 last, struct id128 now, struct err *e)
+{
+    assert(s && !s->read_only);
+    for (size_t i = 0; i < s->n_disks; i++) {
+        int r = note_start(&s->disks[i], last, now, e);
+        if (r < 0)
+            return err_prefix(e, r, "disk %s: index", s->disks[i].path);
+    }
+    return 0;
+}
+
+/* ---- what was not finished ---- */
 
 /* Deletes the chunk records of a staged extent that never became an entry. */
 static int delete_chunks(struct disk *d, struct id128 id, struct kv_txn *t, struct err *e)
@@ -192,7 +243,7 @@ static int walk_directory(struct disk *d, const char *dir, bool repair, uint64_t
     DIR *o = opendir(dir);
     if (!o)
         return errno == ENOENT ? 0 : -errno;
-    int r = 0;
+    int r = 0, first = 0;
     for (struct dirent *de; r == 0 && (de = readdir(o));) {
         struct id128 id;
         struct stat st;
@@ -207,25 +258,45 @@ static int walk_directory(struct disk *d, const char *dir, bool repair, uint64_t
             continue;
         ++*files;
         *bytes += (uint64_t)st.st_blocks * 512;
-        if (repair)
-            (void)sys->unlink(path);
+        int u = repair ? sys->unlink(path) : 0;
+        if (u < 0 && u != -ENOENT && first == 0)
+            first = u;
         r = stopping(d) ? -ECANCELED : 0;
     }
     (void)closedir(o);
-    return r;
+    return r < 0 ? r : first;
 }
 
 int recover_orphans(struct disk *d, bool repair, uint64_t *ret_files, uint64_t *ret_bytes)
 {
     uint64_t files = 0, bytes = 0;
     int r = 0;
-    for (unsigned i = 0; i < 256 && r == 0; i++) {
+    for (unsigned i = 0; i < 256 && r != -ECANCELED; i++) {
         char dir[DISK_PATH_MAX];
         int n = snprintf(dir, sizeof(dir), "%s/extents/%02x", d->path, i);
         assert(n > 0 && n < (int)sizeof(dir));
-        r = stopping(d) ? -ECANCELED : walk_directory(d, dir, repair, &files, &bytes);
+        int one = stopping(d) ? -ECANCELED : walk_directory(d, dir, repair, &files, &bytes);
+        r = r == 0 || one == -ECANCELED ? one : r;
     }
     *ret_files += files;
     *ret_bytes += bytes;
     return r;
+}
+
+void recover_sweep(struct disk *d)
+{
+    uint64_t files = 0, bytes = 0;
+    struct err e = {0};
+    int r = recover_orphans(d, /* repair= */ true, &files, &bytes);
+    if (files > 0)
+        log_info("store", "disk %s: removed %llu files without entries, %llu bytes", d->path,
+                 (unsigned long long)files, (unsigned long long)bytes);
+    if (r == 0) {
+        struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+        kv_txn_delete(t, SWEEP_KEY);
+        r = kv_txn_commit(t, KV_VISIBLE, &e);
+    }
+    if (r < 0 && r != -ECANCELED)
+        log_warn("store", "disk %s: looking for files without entries: %s; the next start looks again",
+                 d->path, e.text[0] ? e.text : err_text(r));
 }

@@ -8,7 +8,8 @@
  * reach zero only under the shard's lock.
  *  3. The list holds at most lru_bytes_max bytes.
  *  4. Nothing is dropped from memory that the index does not know: an extent with unrecorded changes is
- * referenced by the writer; one whose last read is not recorded is queued instead of dropped.
+ * referenced by the writer; one whose last read is not recorded is queued instead of dropped, unless the
+ * index cannot be written: all that is read would stay in memory.
  */
 #include "base/hash.h"
 #include "base/sys.h"
@@ -135,7 +136,8 @@ static void ref_locked(struct shard *h, struct extent *x)
 static bool read_lags(const struct extent *x, uint64_t lag_ms)
 {
     uint64_t last = __atomic_load_n(&x->last_read_ms, __ATOMIC_RELAXED);
-    return last >= __atomic_load_n(&x->recorded_read_ms, __ATOMIC_RELAXED) + lag_ms && !x->store->read_only;
+    return last >= __atomic_load_n(&x->recorded_read_ms, __ATOMIC_RELAXED) + lag_ms && !x->store->read_only &&
+           writer_records(x->disk);
 }
 
 /* ---- finding ---- */
@@ -304,6 +306,20 @@ void table_each(struct store *s, void (*fn)(struct extent *x, void *arg), void *
             for (struct extent *x = h->chains[c]; x; x = x->chain)
                 fn(x, arg);
     }
+}
+
+size_t table_keys(struct store *s, struct slice prefix, struct slice *ret, size_t max)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < TABLE_SHARDS; i++) {
+        struct shard *h = &s->shards[i];
+        LOCK_SCOPE(&h->lock);
+        for (size_t c = 0; c < h->n_chains; c++)
+            for (struct extent *x = h->chains[c]; x && n < max; x = x->chain)
+                if (slice_starts(x->key, prefix))
+                    ret[n++] = slice_of(slice_dup(x->key), x->key.n);
+    }
+    return n;
 }
 
 void table_record_reads(struct store *s, struct disk *d, uint64_t lag_ms)

@@ -8,6 +8,8 @@ import re
 import socket
 import subprocess
 import threading
+import time
+import tty
 
 import pytest
 
@@ -366,6 +368,94 @@ def test_output_that_cannot_be_written(bucket):
             done = start(bucket, *arguments, stdout=full)
             assert "standard output" in done.communicate(timeout=60)[1]
             assert done.returncode == 1
+
+
+@pytest.fixture
+def folder(node, tmp_path):
+    """(name, directory) of a bucket whose origin is a directory."""
+    name, directory = harness.random_name(), tmp_path / "origin"
+    directory.mkdir()
+    node.cli("bucket", "create", name, "--origin", f"file://{directory}")
+    yield name, directory
+    node.cli("bucket", "rm", name)
+
+
+def test_closed_descriptors_are_not_given_out_again(node, folder):
+    """With standard output closed, cat fails; the bytes do not go to what would get its number, the connection to the node."""
+    name, directory = folder
+    (directory / "k").write_bytes(b"x" * 1000)
+    done = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', node.binary, "cat", f"{name}/k"], stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, **node.env, "FOREBAY_SOCKET": str(node.socket_path)}, timeout=60)
+    fails(done, 1, "write")
+
+
+def test_put_of_a_tree_with_a_way_back(node, folder, tmp_path):
+    """A link to a directory that holds it is named and not followed; the rest goes, once."""
+    name, directory = folder
+    write_tree(tmp_path / "in", {"d/file": b"x"})
+    (tmp_path / "in" / "d" / "back").symlink_to("..")
+    done = node.cli("put", "-q", "-r", tmp_path / "in", f"{name}/one", check=False)
+    assert done.returncode == 1 and "in/d/back" in done.stderr
+    assert read_tree(directory) == {"one/d/file": b"x"}
+
+
+class Slow(Object):
+    """An object whose reading takes a while."""
+
+    def __getattribute__(self, name):
+        if name == "headers":  # looked at by GET and HEAD only
+            time.sleep(0.5)
+        return super().__getattribute__(name)
+
+
+def test_as_many_objects_as_jobs_at_the_same_time(node, tmp_path):
+    """get -j N asks the node for N objects at once, not for as many as a client has connections by itself."""
+    name = harness.random_name()
+    with KeyOrigin() as keys:
+        keys.objects.update({(name, f"k{i}"): Slow(b"x") for i in range(96)})
+        node.create_bucket(name, f"s3://{name}", **keys.properties())
+        getting = subprocess.Popen([node.binary, "get", "-q", "-r", "-j", "32", f"{name}/", tmp_path / "out"],
+                                   env={**os.environ, **node.env, "FOREBAY_SOCKET": str(node.socket_path)})
+        harness.wait_until(lambda: node.metric("forebay_connections", via="unix") >= 30, what="connections")
+        assert getting.wait(120) == 0
+        assert len(read_tree(tmp_path / "out")) == 96
+
+
+def test_rm_recursive_takes_no_neighbours(node, folder):
+    """rm -r of a name that others begin with is refused: with d it would take dd, too."""
+    name, directory = folder
+    write_tree(directory, {"d/one": b"x", "dd/two": b"x"})
+    fails(node.cli("rm", "-r", f"{name}/d", check=False), 2, "'/'")
+    assert set(read_tree(directory)) == {"d/one", "dd/two"}
+    node.cli("rm", "-r", f"{name}/d/")
+    assert set(read_tree(directory)) == {"dd/two"}
+
+
+def test_du_of_names_that_are_not_utf8(node, folder):
+    """du adds up what lies below a directory whatever bytes its name has, and a job over it is shown."""
+    name, directory = folder
+    inside = os.path.join(os.fsencode(directory), b"caf\xe9")
+    os.mkdir(inside)
+    for file in (b"one", b"two"):
+        pathlib.Path(os.fsdecode(os.path.join(inside, file))).write_bytes(b"x" * 1000)
+    done = node.cli("prefetch", "--wait", "--json", os.fsdecode(name.encode() + b"/caf\xe9/"))
+    assert json.loads(done.stdout)["done_bytes"] == 2000
+    assert json.loads(node.cli("du", "--json", name).stdout)[f"{name}/caf%E9/"]["cached_bytes"] == 2000
+
+
+def test_list_that_breaks_off_starts_no_job(node, folder):
+    """A list of keys that cannot be read to its end is not taken for a shorter one: the job does not begin."""
+    name, directory = folder
+    (directory / "k").write_bytes(b"x")
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)
+    os.write(theirs, b"k\n")
+    os.close(theirs)  # behind its bytes the terminal gives EIO
+    done = subprocess.run([node.binary, "prefetch", "--list", "-", name], stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, env={**os.environ, **node.env, "FOREBAY_SOCKET": str(node.socket_path)}, timeout=60)
+    os.close(ours)
+    fails(done, 1, "--list")
+    assert name not in node.cli("job", "ls").stdout
 
 
 def test_put_of_a_tree_that_cannot_be_read(bucket, tmp_path):

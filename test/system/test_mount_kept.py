@@ -270,6 +270,16 @@ def test_a_watcher_that_does_not_keep_up_loses_its_pipe(bucket):
         assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"on"
 
 
+def test_other_settings_end_what_was_believed(bucket):
+    """With `validate` set otherwise nobody goes on believing for as long as it allowed before."""
+    with bucket.node.wire() as w:
+        pipe = w.watch(bucket.name)
+        os.set_blocking(pipe, False)
+        w.bucket_set(bucket.name, {"validate": "always"})
+        assert os.read(pipe, 4096) == b""
+        os.close(pipe)
+
+
 def test_a_watch_of_nothing(bucket):
     """A bucket that is not there is named."""
     with bucket.node.wire() as w, pytest.raises(wire.WireError, match="no-such-bucket"):

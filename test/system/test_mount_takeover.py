@@ -1,10 +1,12 @@
 """A mount of a scratch bucket whose process is killed: another takes over, and programs have only waited."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -18,6 +20,7 @@ import harness
 import mounted
 
 KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
+need_strace = pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 pytestmark = [pytest.mark.usefixtures("need_fuse"),
               pytest.mark.skipif(KERNEL < (6, 9), reason="the kernel cannot send requests again before Linux 6.9")]
 MODES = ["auto", "off"]
@@ -100,6 +103,157 @@ def test_locks_are_still_held(mount):
         fcntl.flock(whole, fcntl.LOCK_UN)
         fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 14)
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextlib.contextmanager
+def traced(pid, *options):
+    """strace of a process and all of its threads, for what it does to them (-e inject=)."""
+    def is_traced():
+        states = [(task / "status").read_text() for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+        return not any("TracerPid:\t0\n" in state for state in states)
+
+    tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", os.devnull, "-p", str(pid), *options])
+    try:
+        harness.wait_until(is_traced, 30, "traced", 0.01)
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait(30)
+
+
+@contextlib.contextmanager
+def killed_at_its_answer(one, when=1):
+    """Within it a request is done, and the process is killed before it can answer: a thread's first, or a later one."""
+    with traced(one.serving(), "-e", "trace=writev", "-e", f"inject=writev:signal=SIGKILL:when={when}"):
+        yield
+
+
+def in_background(act):
+    got = []
+    thread = threading.Thread(target=lambda: got.append(act()))
+    thread.start()
+
+    def wait():
+        thread.join(60)
+        return got[0]
+
+    return wait
+
+
+@need_strace
+def test_locks_are_held_while_something_runs_for_who_was_killed(node, mount):
+    """A program that has a lock is in an fsync that takes long when the process is killed: the lock is still its own."""
+    one, two = mount(), mount()
+    with open(one.path / "f", "w+b", buffering=0) as owner, open(two.path / "f", "r+b") as other:
+        owner.write(b"x" * 100_000)
+        fcntl.lockf(owner, fcntl.LOCK_EX)
+        with traced(node.pid, "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:delay_enter=3000000"):
+            wait = in_background(lambda: os.fsync(owner.fileno()))
+            time.sleep(1)
+            kill_serving(one)
+            os.statvfs(one.path)
+            wait()
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert "a lock was lost" not in one.log()
+
+
+@need_strace
+@pytest.mark.parametrize("passthrough", MODES)
+def test_an_open_that_was_not_answered_is_one_open(mount, passthrough):
+    """A file that was opened twice, because the first time was not answered, is closed by one close: removed, it is gone."""
+    one = mount(passthrough=passthrough)
+    n_before = os.statvfs(one.path).f_files
+    (one.path / "f").write_bytes(b"x" * 1000)
+    name = os.open(one.path / "f", os.O_PATH)
+    time.sleep(1.5)  # the kernel asks for attributes again, and believes them longer: not when the file is opened
+    os.stat(name)
+    with killed_at_its_answer(one):
+        fd = in_background(lambda: os.open(f"/proc/self/fd/{name}", os.O_RDWR))()
+    os.close(name)
+    assert os.read(fd, 2000) == b"x" * 1000
+    os.unlink(one.path / "f")
+    os.close(fd)
+    harness.wait_until(lambda: os.statvfs(one.path).f_files == n_before, 40, "freed")
+
+
+@need_strace
+def test_an_open_that_was_not_answered_empties_its_file_once(mount):
+    """What is written after a file was emptied stays, although the program that had it emptied was not told and asks again."""
+    one = mount()
+    if not one.uses_passthrough():
+        pytest.skip("needs passthrough: else nobody writes while no process serves")
+    (one.path / "f").write_bytes(b"old")
+    name = os.open(one.path / "f", os.O_PATH)
+    pid = one.serving()
+    with open(one.path / "f", "ab", buffering=0) as log:
+        log.write(b"er")  # the first asks for security.capability
+        with killed_at_its_answer(one):
+            os.kill(one.process.pid, signal.SIGSTOP)
+            try:
+                wait = in_background(lambda: os.open(f"/proc/self/fd/{name}", os.O_WRONLY | os.O_TRUNC))
+                harness.wait_until(lambda: ") Z " in pathlib.Path(f"/proc/{pid}/stat").read_text(), 30, "killed")
+                writer = threading.Thread(target=log.write, args=(b"new",))
+                writer.start()
+                writer.join(10)
+                assert not writer.is_alive()
+            finally:
+                os.kill(one.process.pid, signal.SIGCONT)
+            os.close(wait())
+    os.close(name)
+    assert (one.path / "f").read_bytes() == b"new"
+
+
+@need_strace
+def test_a_directory_that_was_not_answered_is_not_taken_for_empty(node, scratch, mount):
+    """Others have put something into it before the process that takes over says that it is made: it is found there."""
+    one = mount(threads=1)
+    time.sleep(1)  # until it knows that it is alone
+    os.stat(one.path)
+    pid = one.serving()
+    with killed_at_its_answer(one, when=2):  # the first is that there is no such name
+        os.kill(one.process.pid, signal.SIGSTOP)
+        try:
+            wait = in_background(lambda: os.mkdir(one.path / "d"))
+            harness.wait_until(lambda: ") Z " in pathlib.Path(f"/proc/{pid}/stat").read_text(), 30, "killed")
+            node.s3().put_object(Bucket=scratch, Key="d/x", Body=b"x")
+        finally:
+            os.kill(one.process.pid, signal.SIGCONT)
+        wait()
+    assert (one.path / "d/x").exists()
+    assert one.path.stat().st_nlink == 3
+
+
+@need_strace
+def test_an_append_that_was_not_answered_is_made_once(mount):
+    """Without passthrough, appending goes through the process: what it had appended when it was killed is not appended again."""
+    one = mount(passthrough="off")
+    with open(one.path / "f", "ab", buffering=0) as f:
+        f.write(b"first ")
+        with killed_at_its_answer(one):
+            assert in_background(lambda: f.write(b"second "))() == 7
+        f.write(b"third")
+    assert (one.path / "f").read_bytes() == b"first second third"
+
+
+def test_long_appends_are_made_once(mount):
+    """The same of appends that the kill interrupts."""
+    one = mount(passthrough="off")
+    parts = [bytes([65 + i % 26]) * 1_000_000 for i in range(200)]
+    done = []
+
+    def append():
+        with open(one.path / "f", "ab", buffering=0) as f:
+            for part in parts:
+                assert f.write(part) == len(part)
+                done.append(part)
+
+    wait = in_background(append)
+    for i in range(DEATHS):
+        harness.wait_until(lambda: len(done) >= 30 * (i + 1), 60, "going on", 0.001)
+        kill_serving(one)
+    wait()
+    assert (one.path / "f").read_bytes() == b"".join(parts)
 
 
 class Worker(threading.Thread):

@@ -56,10 +56,11 @@ def check(bucket, data):
         assert client.get_object(Bucket=bucket.name, Key="k")["Body"].read() == data
 
 
-def test_parts_larger_than_the_memory_for_them(new_node, origin):
+@pytest.mark.parametrize("mib", [8, 20])  # 8: what clients take by themselves, and small enough to be hashed
+def test_parts_larger_than_the_memory_for_them(new_node, origin, mib):
     """With the least --memory a part goes through that does not fit into what all parts together may hold."""
     node = new_node(memory="64MiB")
-    s3, data = node.s3(), harness.random_bytes(20 * MIB)
+    s3, data = node.s3(), harness.random_bytes(mib * MIB)
     where = {"Bucket": node.new_bucket(origin), "Key": "k"}
     upload = s3.create_multipart_upload(**where)["UploadId"]
     etag = s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=data)["ETag"]

@@ -101,6 +101,53 @@ def test_with_company_nothing_is_believed(node, mount):
     harness.wait_until(lambda: is_believed(node, first / "old"), 10, "belief")
 
 
+def test_files_of_a_new_directory_cost_one_request_each(node, mount):
+    """Whether a name is there already, and what became of the directory by the one before, a mount knows by itself in a directory that it
+    made."""
+    top = mount().path / "new"
+    assert is_believed(node, top)  # it is alone
+    top.mkdir()
+    before = asked(node)
+    for i in range(50):
+        (top / f"f{i}").touch(exist_ok=False)
+    assert asked(node) - before <= 3
+    assert sorted(os.listdir(top)) == sorted(f"f{i}" for i in range(50))
+
+
+def test_what_others_make_in_a_new_directory_is_seen(node, scratch, mount):
+    """The mount that made a directory does not go on saying that a name is absent from it."""
+    top, s3 = mount().path, node.s3()
+    assert is_believed(node, top / "x")
+    (top / "new").mkdir()
+    (top / "new/mine").write_bytes(b"1")
+    assert not (top / "new/s3").exists()
+    s3.put_object(Bucket=scratch, Key="new/s3", Body=b"22")
+    harness.wait_until(lambda: (top / "new/s3").exists(), 5, "the name")
+    other = mount()
+    (other.path / "new/other").write_bytes(b"333")
+    harness.wait_until(lambda: (top / "new/other").exists(), 5, "the other's name")
+    assert sorted(os.listdir(top / "new")) == ["mine", "other", "s3"]
+
+
+def test_attributes_of_a_directory_are_the_nodes(node, scratch, mount):
+    """Whatever a mount does in a directory that it made, or to it, its times, links and mode are those that the node has."""
+    top = mount().path
+    assert is_believed(node, top / "x")
+    (top / "d").mkdir()
+    steps = [lambda d: (d / "a").touch(), lambda d: (d / "b").mkdir(), lambda d: os.symlink("to", d / "c"), lambda d: os.link(d / "a", d / "e"),
+             lambda d: (d / "a").unlink(), lambda d: (d / "e").rename(d / "f"), lambda d: (d / "b").rmdir(), lambda d: (d / "f").rename(top / "f"),
+             lambda d: (top / "f").rename(d / "g"), lambda d: (d / "h").mkdir(), lambda d: d.chmod(0o700),
+             lambda d: os.setxattr(d, "user.x", b"1"), lambda d: os.removexattr(d, "user.x"), lambda d: d.rename(top / "d2"),
+             lambda d: (top / "d2/i").touch(), lambda d: (top / "d2").rename(d), lambda d: os.utime(d, ns=(5, 6)), lambda d: (d / "j").touch(),
+             lambda d: os.mknod(d / "k"), lambda d: os.rename(d / "h", top / "h")]
+    ino = (top / "d").stat().st_ino
+    with node.wire() as connection:
+        for i, step in enumerate(steps):
+            step(top / "d")
+            [now] = [x.stat() for x in (top / "d", top / "d2") if x.exists()]
+            assert (now.st_mode, now.st_nlink, now.st_mtime_ns, now.st_ctime_ns) == connection.tree_getattr(scratch, ino), f"step {i}"
+
+
 @pytest.mark.parametrize("passthrough", ["auto", "off"])
 def test_times_of_mapped_writes_are_seen(mount, passthrough):
     """Bytes stored through a mapping change the file's time, which nobody sees happen; after the last close it shows."""

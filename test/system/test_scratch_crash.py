@@ -255,6 +255,20 @@ def test_a_lock_is_not_lost_to_who_asks_first(node, mount):
         f.close()
 
 
+def test_locks_are_taken_again_of_a_file_that_was_opened_meanwhile(node, mount):
+    """A file whose lock the node has forgotten is opened once more before the mount has looked: it is locked all the same."""
+    import fcntl
+    bucket = scratch_bucket(node)
+    one, two = mount(bucket).path, mount(bucket).path
+    with open(one / "f", "w+b") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        kill_and_start(node)
+        with open(one / "f", "wb"):
+            time.sleep(8)  # a mount looks every five
+            with open(two / "f", "rb") as other, refused(errno.EAGAIN):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_a_node_that_stays_away(node, mount):
     """Operations give EIO after --timeout, never "no such file"; the mount works again when the node does."""
     bucket = scratch_bucket(node)

@@ -894,30 +894,43 @@ def test_waiting_for_locks(mount, kind):
 
 
 def test_a_deadlock_is_told(mount):
-    """Two processes that wait for each other's POSIX locks: one of them gets EDEADLK."""
+    """Two processes that wait for each other's POSIX locks: one of them gets EDEADLK, also when both begin to wait at one moment."""
     top = mount().path
     (top / "f").write_bytes(b"xx")
     code = """
-import fcntl, time
+import fcntl, sys
 f = open(sys.argv[1], 'r+b')
 mine = int(sys.argv[2])
-fcntl.lockf(f, fcntl.LOCK_EX, 1, mine)
-print('one', flush=True)
-sys.stdin.readline()
-try:
-    fcntl.lockf(f, fcntl.LOCK_EX, 1, 1 - mine)
-    print('both')
-except OSError as e:
-    print(e.errno)
+for line in sys.stdin:
+    if line == 'mine\\n':
+        fcntl.lockf(f, fcntl.LOCK_EX, 1, mine)
+        print('one', flush=True)
+        continue
+    try:
+        fcntl.lockf(f, fcntl.LOCK_EX, 1, 1 - mine)
+        print('both', flush=True)
+    except OSError as e:
+        print(e.errno, flush=True)
+    fcntl.lockf(f, fcntl.LOCK_UN)
 """
-    both = [subprocess.Popen([sys.executable, "-c", "import sys\n" + code, str(top / "f"), str(i)], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True) for i in range(2)]
-    assert [p.stdout.readline() for p in both] == ["one\n"] * 2
-    for p in both:
-        p.stdin.write("\n")
-        p.stdin.flush()
-    results = sorted(p.communicate(timeout=60)[0].strip() for p in both)
-    assert results == sorted([str(errno.EDEADLK), "both"])
+    both = [subprocess.Popen([sys.executable, "-c", code, str(top / "f"), str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                             bufsize=1) for i in range(2)]
+
+    def answers(words):
+        for p in both:
+            p.stdin.write(words + "\n")
+        return sorted(p.stdout.readline().strip() for p in both)
+
+    try:
+        for _ in range(60):
+            assert answers("mine") == ["one", "one"]
+            assert answers("the other's") == sorted([str(errno.EDEADLK), "both"])
+    finally:
+        for p in both:
+            p.kill()
+            p.wait()
+            p.stdin.close()
+            p.stdout.close()
 
 
 # ---- the mount itself ----

@@ -251,6 +251,19 @@ def test_overwrite_is_a_choice(away):
     assert status(node, name)["conflicts"] == 1 and keys_of(truth, name) == ["k"]
 
 
+def test_what_fails_is_told_whatever_its_name(new_node, tmp_path):
+    """status and flush --json tell of a write that does not arrive, also when its name is no UTF-8 or is cut inside a character."""
+    node = new_node()
+    for i, name in enumerate((b"caf\xe9", ("\u65e5" * 60).encode())):
+        origin = tmp_path / f"origin{i}"
+        origin.mkdir()
+        node.cli("bucket", "create", f"told{i}", "--origin", f"file://{origin}", "-s", "write=back", "-s", "retry=0s")
+        (origin / os.fsdecode(name)).write_bytes(b"a file in the way")
+        node.cli("put", "-q", "-", f"told{i}/{os.fsdecode(name)}/x", stdin="x")
+        wait_until(lambda: status(node, f"told{i}")["failing"] == 1, what="the failure")
+        assert json.loads(node.cli("flush", "--json", f"told{i}").stdout)["failing"] == 1
+
+
 def test_backpressure_and_what_is_refused(new_node, new_shaper, origin, tmp_path):
     """At the watermark writers wait, then get a clear error; nothing acknowledged goes. While writes are not in the
     origin the bucket is neither removed nor moved, and write=through ends nothing of them."""

@@ -17,7 +17,7 @@ INLINE = 4
 CHALLENGE, HELLO = 1, 2
 BUCKET_CREATE, BUCKET_LIST, BUCKET_GET, BUCKET_SET, BUCKET_REMOVE = 10, 11, 12, 13, 14
 OPEN, FETCH, CLOSE = 22, 23, 24
-WATCH = 25
+WATCH, TREE_GETATTR = 25, 81
 STATUS = 50
 
 _TABLE = []
@@ -120,3 +120,9 @@ class Wire:
 
     def bucket_remove(self, name):
         self.call(BUCKET_REMOVE, text(name))
+
+    def tree_getattr(self, bucket, ino):
+        """(mode, links, mtime_ns, ctime_ns) of an inode of a scratch bucket, as the node knows them."""
+        reply = self.call(TREE_GETATTR, text(bucket) + u64(ino))
+        _, mode, _, _, links, _, _, _, _, _, mtime, ctime, _ = struct.unpack_from("<QIIIIIIQQqqqq", reply)
+        return mode, links, mtime, ctime

@@ -1,6 +1,7 @@
 /* A control store in memory of which one commit fails, for sweeps. */
 #pragma once
 
+#include "base/sys.h"
 #include "kv/kv_internal.h"
 
 #include <stdatomic.h>
@@ -10,6 +11,7 @@ struct faulty {
     struct kv kv;
     struct kv *inner;
     _Atomic uint64_t calls, fail_at; /* from 1; 0: never */
+    _Atomic uint64_t slow_ns;        /* before each commit */
     bool carried_out;
 };
 
@@ -38,6 +40,9 @@ static int faulty_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
                          struct err *e)
 {
     struct faulty *f = faulty_of(kv);
+    uint64_t slow_ns = atomic_load(&f->slow_ns);
+    if (slow_ns > 0)
+        sys->sleep_ns(slow_ns);
     if (atomic_fetch_add(&f->calls, 1) + 1 == atomic_load(&f->fail_at)) {
         if (f->carried_out)
             (void)f->inner->engine->commit(f->inner, t, kind, ret_version, NULL);

@@ -29,7 +29,7 @@ struct fixture {
     char http[128], wire[128];
     int file;
     char *file_bytes;
-    atomic_int tails_done, running, sessions_open, sessions_made;
+    atomic_int tails_done, running, sessions_open, sessions_made, sessions_abandoned;
     char opened_by[32];          /* access key of the last session */
     atomic_bool refuse_sessions; /* as if the key had been revoked since it was checked */
     struct lock lock;
@@ -112,6 +112,12 @@ static inline int on_secret(void *arg, struct slice key, struct buf *ret_secret)
     return slice_eq_str(key, "USER") ? buf_str(ret_secret, "USERSECRET") : -ENOENT;
 }
 
+static inline void on_session_abandon(void *session)
+{
+    struct fixture *f = session;
+    atomic_fetch_add(&f->sessions_abandoned, 1);
+}
+
 static inline void on_session_close(void *session)
 {
     struct fixture *f = session;
@@ -174,8 +180,8 @@ static inline struct fixture *start(const struct front_config *changes)
     config.http = on_http;
     config.http_arg = f;
     config.express = is_express;
-    config.sessions =
-        (struct front_sessions){on_session_open, on_session_close, on_secret, on_session_call, NULL, f};
+    config.sessions = (struct front_sessions){
+        on_session_open, on_session_close, on_secret, on_session_call, NULL, on_session_abandon, f};
     config.access_key = access_key;
     config.secret_key = secret_key;
     config.node_id = "node";

@@ -68,10 +68,44 @@ static void test_ids_are_never_reused(void **state)
 {
     struct fixture *f = *state;
     uint64_t first = create(f, "one", "origin=file:///a\n");
-    assert_int_equal(bucket_delete(f->table, SLICE_LIT("one"), NULL), 0);
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(f->table, first);
+    assert_int_equal(bucket_delete(f->table, b, NULL), 0);
     bucket_table_close(f->table);
     assert_int_equal(bucket_table_open(f->kv, NULL, &f->table, NULL), 0);
     assert_true(create(f, "one", "origin=file:///a\n") > first);
+}
+
+/* Two removals of one bucket, and between them a new one takes its name: the second removal leaves that
+ * alone. (Without the look at the id in bucket_delete it goes, with all that was put into it.) */
+static void test_removal_is_of_that_bucket(void **state)
+{
+    struct fixture *f = *state;
+    _cleanup_(bucket_unrefp) struct bucket *old = bucket_find_id(f->table, create(f, "one", "")), *now = NULL;
+    assert_int_equal(bucket_delete(f->table, old, NULL), 0);
+    uint64_t id = create(f, "one", "");
+    assert_int_equal(bucket_delete(f->table, old, NULL), ERR_NO_BUCKET);
+    assert_int_equal(bucket_find(f->table, SLICE_LIT("one"), &now, NULL), 0);
+    assert_int_equal(now->id, id);
+}
+
+/* A bucket whose record is as long as one may be can still be changed. (With room for a record only, where
+ * the defaults are read, it could but be removed.) */
+static void test_long_settings_can_be_changed(void **state)
+{
+    struct fixture *f = *state;
+    const char *const long_ones[] = {"s3.tags", "s3.cors", "s3.lifecycle", "events.token"};
+    struct buf _cleanup_buf_ text = BUF_INIT(64 * KIB);
+    assert_int_equal(buf_str(&text, "origin=file:///a\n"), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(long_ones); i++) {
+        assert_int_equal(buf_printf(&text, "%s=", long_ones[i]), 0);
+        for (size_t k = 0; k < (size_t)16 * KIB - (i == 3 ? 200 : 0); k++)
+            assert_int_equal(buf_char(&text, 'x'), 0);
+        assert_int_equal(buf_char(&text, '\n'), 0);
+    }
+    create(f, "long", text.p);
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    assert_int_equal(bucket_change(f->table, SLICE_LIT("long"), SLICE_LIT("s3.tags=\n"), &b, NULL), 0);
+    assert_true(!b->p.s3_tags || !*b->p.s3_tags);
 }
 
 /* Two buckets of one name: the second is refused and changes nothing. */
@@ -288,6 +322,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_bucket_survives_reopening_with_its_properties),
         TEST(test_ids_are_never_reused),
+        TEST(test_removal_is_of_that_bucket),
+        TEST(test_long_settings_can_be_changed),
         TEST(test_second_bucket_of_a_name_is_refused),
         TEST(test_change_touches_only_what_is_named),
         TEST(test_change_of_what_was_is_refused),

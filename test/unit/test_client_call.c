@@ -1,390 +1,9 @@
 /* layer: client */
 /* threaded */
 /* A client against a node made for the purpose, which drops connections, restarts, hangs and lies as told. */
-#include "base/id.h"
-#include "base/sys.h"
-#include "client/client_file.h"
-#include "client/client_lister.h"
-#include "client/client_writer.h"
-#include "forebay/forebay.h"
-#include "net/sock.h"
-#include "support/tmpdir.h"
+#include "client_fake.h"
 
-#include <fcntl.h>
-#include <openssl/hmac.h>
-#include <poll.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-
-#include <cmocka.h>
-
-#define CONNECTIONS_MAX 64
-#define OPS_MAX         64
-#define TIMEOUT_MS      1500
-#define BODY_BYTES      300000
-#define SECRET          "the secret"
-
-struct fake {
-    char *dir;
-    char path[256], file[256];
-    int listen_fd;
-    pthread_t acceptor;
-    pthread_t threads[CONNECTIONS_MAX];
-    int fds[CONNECTIONS_MAX];
-    size_t n_threads;
-    atomic_bool stopping;
-    _Atomic uint64_t first_handle; /* of this life of the node: handles are first_handle .. */
-    _Atomic uint64_t next_handle;
-    atomic_int seen[OPS_MAX], cut[OPS_MAX]; /* cut: so many requests of this kind lose their connection */
-    atomic_int hang_ms[OPS_MAX];
-    atomic_int open_now, open_most;
-    atomic_int strangers; /* handles of another life that were used */
-    atomic_bool wants_signature, gives_fds, lies;
-    _Atomic(const char *) etag;
-    struct id128 last_session;
-    pthread_mutex_t lock; /* last_session, fds, n_threads */
-};
-
-static char content(uint64_t offset)
-{
-    return (char)(offset * 131 + (offset >> 8) * 7);
-}
-
-/* ---- the node: one thread per connection ---- */
-
-struct conn {
-    struct fake *f;
-    int fd;
-    bool known;
-    char nonce[32];
-};
-
-static void answer(struct conn *c, const struct wire_header *h, int status, const void *rep, int pass_fd)
-{
-    _cleanup_buf_ struct buf b = BUF_INIT(WIRE_BODY_MAX_BYTES);
-    if (status < 0)
-        assert_int_equal(wire_error_encode(slice_str("as told"), &b), 0);
-    else
-        assert_int_equal(wire_op_info(h->op)->encode_rep(rep, &b), 0);
-    uint64_t id = atomic_load(&c->f->lies) ? h->request_id + 1 : h->request_id;
-    (void)wire_send(c->fd, h->op, WIRE_FLAG_REPLY, id, status, buf_view(&b), pass_fd);
-}
-
-static bool signature_is_right(const struct conn *c, const struct wire_hello_req *q)
-{
-    uint8_t text[32 + 16], want[EVP_MAX_MD_SIZE];
-    unsigned n = 0;
-    if (q->session.n != 16 || q->signature.n != 32 || !slice_eq_str(q->access_key, "the key"))
-        return false;
-    memcpy(text, c->nonce, 32);
-    memcpy(text + 32, q->session.p, 16);
-    (void)HMAC(EVP_sha256(), SECRET, (int)strlen(SECRET), text, sizeof(text), want, &n);
-    return memcmp(want, q->signature.p, 32) == 0;
-}
-
-static void do_hello(struct conn *c, const struct wire_header *h, const struct wire_hello_req *q)
-{
-    struct wire_hello_rep rep = {.node_id = SLICE_LIT("n"), .passes_fds = atomic_load(&c->f->gives_fds)};
-    if (atomic_load(&c->f->wants_signature) && !signature_is_right(c, q)) {
-        answer(c, h, ERR_UNAUTHENTICATED, NULL, -1);
-        return;
-    }
-    c->known = true;
-    pthread_mutex_lock(&c->f->lock);
-    memcpy(c->f->last_session.b, q->session.p, 16);
-    pthread_mutex_unlock(&c->f->lock);
-    answer(c, h, 0, &rep, -1);
-}
-
-static bool is_ours(struct fake *f, uint64_t handle)
-{
-    bool ours = handle >= atomic_load(&f->first_handle) && handle < atomic_load(&f->next_handle);
-    if (!ours)
-        (void)atomic_fetch_add(&f->strangers, 1);
-    return ours;
-}
-
-static void do_open(struct conn *c, const struct wire_header *h, const struct wire_open_req *q)
-{
-    struct fake *f = c->f;
-    const char *etag = atomic_load(&f->etag);
-    struct wire_open_rep rep = {
-        .handle = atomic_fetch_add(&f->next_handle, 1),
-        .attr = {.kind = WIRE_FILE, .size_bytes = BODY_BYTES, .etag = slice_str(etag)},
-        .state = atomic_load(&f->gives_fds) ? WIRE_PARTIAL : WIRE_UNCACHED};
-    if (q->if_match.n > 0 && !slice_eq_str(q->if_match, etag)) {
-        answer(c, h, ERR_PRECONDITION, NULL, -1);
-        return;
-    }
-    _cleanup_close_ int fd = atomic_load(&f->gives_fds) ? open(f->file, O_RDONLY | O_CLOEXEC) : -1;
-    answer(c, h, 0, &rep, fd);
-}
-
-static void do_fetch(struct conn *c, const struct wire_header *h, const struct wire_fetch_req *q)
-{
-    static const uint64_t piece = 70000;
-    struct wire_fetch_rep rep = {.state = WIRE_PARTIAL};
-    if (!is_ours(c->f, q->handle)) {
-        answer(c, h, -EBADF, NULL, -1);
-        return;
-    }
-    uint64_t n = q->offset < BODY_BYTES ? MIN(MIN(q->n, piece), BODY_BYTES - q->offset) : 0;
-    _cleanup_free_ char *bytes = malloc(n + 1);
-    for (uint64_t i = 0; i < n; i++)
-        bytes[i] = content(q->offset + i);
-    if (q->flags & WIRE_INLINE)
-        rep.data = slice_of(bytes, n);
-    else
-        rep.available = n;
-    answer(c, h, 0, &rep, -1);
-}
-
-static void do_list(struct conn *c, const struct wire_header *h, const struct wire_list_req *q)
-{
-    _cleanup_buf_ struct buf b = BUF_INIT(KIB);
-    struct wire_entry a = {.key = SLICE_LIT("a"), .attr = {.kind = WIRE_FILE}}, z = {.key = SLICE_LIT("z")};
-    bool first = q->after.n == 0;
-    assert_int_equal(wire_entry_encode(first ? &a : &z, &b), 0);
-    struct wire_list_rep rep = {
-        .entries = buf_view(&b), .n_entries = 1, .truncated = first, .next = SLICE_LIT("a")};
-    if (slice_eq_str(q->bucket, "stuck"))
-        rep.truncated = true;
-    if (slice_eq_str(q->bucket, "broken"))
-        rep.entries.n--;
-    answer(c, h, 0, &rep, -1);
-}
-
-static void do_put(struct conn *c, const struct wire_header *h, const void *req)
-{
-    struct fake *f = c->f;
-    uint64_t handle;
-    memcpy(&handle, (const char *)req + sizeof(uint64_t),
-           sizeof(handle)); /* first field of all but PUT_OPEN */
-    struct wire_put_open_rep open_rep = {0};
-    struct wire_put_commit_rep commit_rep = {
-        .attr = {.kind = WIRE_FILE, .size_bytes = 3, .etag = SLICE_LIT("new")}};
-    struct wire_put_write_rep write_rep = {0};
-    if (h->op == WIRE_OP_PUT_OPEN)
-        open_rep.handle = atomic_fetch_add(&f->next_handle, 1);
-    if (h->op == WIRE_OP_PUT_OPEN)
-        answer(c, h, 0, &open_rep, -1);
-    else if (!is_ours(f, handle))
-        answer(c, h, -EBADF, NULL, -1);
-    else
-        answer(c, h, 0, h->op == WIRE_OP_PUT_COMMIT ? (void *)&commit_rep : (void *)&write_rep, -1);
-}
-
-static void run(struct conn *c, const struct wire_header *h, const void *req)
-{
-    struct wire_challenge_rep challenge = {.nonce = slice_of(c->nonce, sizeof(c->nonce))};
-    struct wire_stat_rep stat_rep = {.attr = {.kind = WIRE_FILE, .size_bytes = 7}};
-    struct wire_mkdir_rep mkdir_rep = {.attr = {.kind = WIRE_DIRECTORY}};
-    struct wire_copy_rep copy_rep = {.attr = {.kind = WIRE_FILE}};
-    struct wire_close_rep close_rep = {0};
-    if (!c->known && h->op != WIRE_OP_HELLO && h->op != WIRE_OP_CHALLENGE) {
-        answer(c, h, ERR_UNAUTHENTICATED, NULL, -1);
-        return;
-    }
-    switch (h->op) {
-    case WIRE_OP_CHALLENGE:
-        answer(c, h, 0, &challenge, -1);
-        break;
-    case WIRE_OP_HELLO:
-        do_hello(c, h, req);
-        break;
-    case WIRE_OP_STAT:
-        if (slice_eq_str(((const struct wire_stat_req *)req)->key, "absent"))
-            answer(c, h, -ENOENT, NULL, -1);
-        else
-            answer(c, h, 0, &stat_rep, -1);
-        break;
-    case WIRE_OP_LIST:
-        do_list(c, h, req);
-        break;
-    case WIRE_OP_OPEN:
-        do_open(c, h, req);
-        break;
-    case WIRE_OP_FETCH:
-        do_fetch(c, h, req);
-        break;
-    case WIRE_OP_MKDIR:
-        answer(c, h, 0, &mkdir_rep, -1);
-        break;
-    case WIRE_OP_COPY:
-        answer(c, h, 0, &copy_rep, -1);
-        break;
-    case WIRE_OP_CLOSE:
-        (void)is_ours(c->f, ((const struct wire_close_req *)req)->handle);
-        answer(c, h, 0, &close_rep, -1);
-        break;
-    default:
-        do_put(c, h, req);
-    }
-}
-
-/* Whether this request shall lose its connection. */
-static bool is_cut(struct fake *f, uint32_t op)
-{
-    int left = atomic_load(&f->cut[op]);
-    while (left > 0)
-        if (atomic_compare_exchange_weak(&f->cut[op], &left, left - 1))
-            return true;
-    return false;
-}
-
-static void count_open(struct fake *f, int by)
-{
-    int now = atomic_fetch_add(&f->open_now, by) + by, most = atomic_load(&f->open_most);
-    while (now > most && !atomic_compare_exchange_weak(&f->open_most, &most, now))
-        ;
-}
-
-static void *serve(void *arg)
-{
-    struct conn *c = arg;
-    struct fake *f = c->f;
-    _cleanup_buf_ struct buf b = BUF_INIT(WIRE_BODY_MAX_BYTES);
-    char req[1024];
-    struct wire_header h;
-    int none;
-    count_open(f, 1);
-    while (wire_recv(c->fd, &h, &b, &none) == 0) {
-        const struct wire_op_info *info = wire_op_info(h.op);
-        assert_true(info && info->req_bytes <= sizeof(req));
-        assert_int_equal(info->decode_req(buf_view(&b), req), 0);
-        (void)atomic_fetch_add(&f->seen[h.op], 1);
-        if (is_cut(f, h.op))
-            break;
-        for (int ms = 0; ms < atomic_load(&f->hang_ms[h.op]) && !atomic_load(&f->stopping); ms += 10)
-            sys->sleep_ns(10000000);
-        run(c, &h, req);
-    }
-    count_open(f, -1);
-    (void)shutdown(c->fd, SHUT_RDWR);
-    free(c);
-    return NULL;
-}
-
-static void *accept_all(void *arg)
-{
-    struct fake *f = arg;
-    while (!atomic_load(&f->stopping)) {
-        struct pollfd p = {.fd = f->listen_fd, .events = POLLIN};
-        if (poll(&p, 1, 10) <= 0)
-            continue;
-        int fd = accept4(f->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fd < 0)
-            continue;
-        struct conn *c = calloc(1, sizeof(*c));
-        c->f = f;
-        c->fd = fd;
-        sys->random(c->nonce, sizeof(c->nonce));
-        pthread_mutex_lock(&f->lock);
-        assert_true(f->n_threads < CONNECTIONS_MAX);
-        f->fds[f->n_threads] = fd;
-        assert_int_equal(pthread_create(&f->threads[f->n_threads++], NULL, serve, c), 0);
-        pthread_mutex_unlock(&f->lock);
-    }
-    return NULL;
-}
-
-static void fake_start(struct fake *f)
-{
-    struct err e = {0};
-    atomic_store(&f->stopping, false);
-    assert_int_equal(sock_listen_unix(f->path, 64, &f->listen_fd, &e), 0);
-    assert_int_equal(pthread_create(&f->acceptor, NULL, accept_all, f), 0);
-}
-
-/* As a kill: every connection ends, and no handle is known to the next life. */
-static void fake_stop(struct fake *f)
-{
-    atomic_store(&f->stopping, true);
-    (void)pthread_join(f->acceptor, NULL);
-    (void)close(f->listen_fd);
-    for (size_t i = 0; i < f->n_threads; i++)
-        (void)shutdown(f->fds[i], SHUT_RDWR);
-    for (size_t i = 0; i < f->n_threads; i++) {
-        (void)pthread_join(f->threads[i], NULL);
-        (void)close(f->fds[i]);
-    }
-    f->n_threads = 0;
-    atomic_store(&f->next_handle, atomic_load(&f->next_handle) + 1000);
-    atomic_store(&f->first_handle, atomic_load(&f->next_handle));
-}
-
-static int setup(void **state)
-{
-    struct fake *f = calloc(1, sizeof(*f));
-    f->dir = tmpdir_new();
-    (void)snprintf(f->path, sizeof(f->path), "%s/run/s.sock", f->dir);
-    (void)snprintf(f->file, sizeof(f->file), "%s/extent", f->dir);
-    _cleanup_free_ char *bytes = malloc(BODY_BYTES);
-    for (uint64_t i = 0; i < BODY_BYTES; i++)
-        bytes[i] = content(i);
-    assert_int_equal(sys_write_file_atomic(f->file, bytes, BODY_BYTES, 0600), 0);
-    (void)pthread_mutex_init(&f->lock, NULL);
-    atomic_store(&f->next_handle, 1);
-    atomic_store(&f->first_handle, 1);
-    atomic_store(&f->etag, "v1");
-    fake_start(f);
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fake *f = *state;
-    fake_stop(f);
-    assert_int_equal(atomic_load(&f->strangers), 0); /* in no test may a handle meet another session */
-    tmpdir_free(f->dir);
-    (void)pthread_mutex_destroy(&f->lock);
-    free(f);
-    return 0;
-}
-
-static struct client *connect_to(struct fake *f, uint32_t connections)
-{
-    struct client_options o = {.socket_path = f->path, .timeout_ms = TIMEOUT_MS, .connections = connections};
-    struct err e = {0};
-    struct client *c = NULL;
-    assert_int_equal(client_new(&o, &c, &e), 0);
-    return c;
-}
-
-static int stat_key(struct client *c, const char *key)
-{
-    struct wire_stat_req req = {.bucket = SLICE_LIT("b"), .key = slice_str(key)};
-    struct wire_stat_rep rep;
-    struct err e = {0};
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = client_stat(c, &req, &b, &rep, &e);
-    assert_true(r == 0 || e.text[0]);
-    return r;
-}
-
-static int make_dir(struct client *c)
-{
-    struct wire_mkdir_req req = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("d")};
-    struct wire_mkdir_rep rep;
-    struct err e = {0};
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    return client_mkdir(c, &req, &b, &rep, &e);
-}
-
-static void expect_bytes(struct client_file *f, uint64_t offset, size_t n)
-{
-    struct err e = {0};
-    _cleanup_free_ char *p = malloc(n);
-    ssize_t got = client_file_pread(f, p, n, offset, &e);
-    assert_int_equal(got, offset < BODY_BYTES ? MIN(n, BODY_BYTES - offset) : 0);
-    for (ssize_t i = 0; i < got; i++)
-        assert_int_equal(p[i], content(offset + (uint64_t)i));
-}
+#include <sys/resource.h>
 
 /* ---- tests ---- */
 
@@ -414,6 +33,11 @@ static void test_where_is_the_node(void **state)
     assert_non_null(strstr(client_address(c), f->path));
     client_free(c);
     (void)unsetenv("FOREBAY_SOCKET");
+    o.socket_path = f->path;
+    o.timeout_ms = UINT64_MAX; /* as long as can be */
+    assert_int_equal(client_new(&o, &c, &e), 0);
+    assert_int_equal(stat_key(c, "k"), 0);
+    client_free(c);
 }
 
 /* The signature is over the nonce and the session; wrong or missing credentials are told, not tried again. */
@@ -500,6 +124,20 @@ static void test_jobs_are_not_started_twice(void **state)
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_JOB_START]), 1);
 }
 
+/* Nor is one changed twice: what was resumed cannot be resumed again, and would seem to have failed. */
+static void test_jobs_are_not_changed_twice(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    struct wire_job_change_req req = {.id = 1, .action = SLICE_LIT("resume")};
+    struct wire_job_change_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    atomic_store(&f->cut[WIRE_OP_JOB_CHANGE], 1);
+    assert_int_equal(client_job_change(c, &req, &b, &rep, &e), -EIO);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_JOB_CHANGE]), 1);
+}
+
 /* A restart is noticed before an idle connection is used: even a change gets through. */
 static void test_restart_between_calls(void **state)
 {
@@ -569,6 +207,57 @@ static void test_long_operation(void **state)
     atomic_store(&f->hang_ms[WIRE_OP_COPY], 3600000);
     atomic_store(&f->hang_ms[WIRE_OP_HELLO], 3600000);
     assert_int_equal(client_copy(c, &req, &b, &rep, &e), -ETIMEDOUT);
+}
+
+static void *copy_one(void *arg)
+{
+    struct wire_copy_req req = {.bucket = SLICE_LIT("b"), .from = SLICE_LIT("a"), .to = SLICE_LIT("z")};
+    struct wire_copy_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    assert_int_equal(client_copy(arg, &req, &b, &rep, &e), 0);
+    return NULL;
+}
+
+static void *stat_one(void *arg)
+{
+    (void)stat_key(arg, "k");
+    return NULL;
+}
+
+/* Starts it and waits until the node has its request. */
+static void start_one(struct fake *f, void *(*ask)(void *arg), struct client *c, uint32_t op, pthread_t *ret)
+{
+    assert_int_equal(pthread_create(ret, NULL, ask, c), 0);
+    while (atomic_load(&f->seen[op]) == 0)
+        sys->sleep_ns(1000000);
+}
+
+/* While long operations hold all connections, a call waits for one of them; it does not say that the node is
+ * down. */
+static void test_calls_wait_behind_long_operations(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 1);
+    pthread_t copying;
+    atomic_store(&f->hang_ms[WIRE_OP_COPY], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
+    start_one(f, copy_one, c, WIRE_OP_COPY, &copying);
+    assert_int_equal(stat_key(c, "k"), 0);
+    (void)pthread_join(copying, NULL);
+}
+
+/* A long operation that waited for its connection asks after the node's health no more often than others. */
+static void test_health_is_asked_rarely(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 1);
+    pthread_t asking;
+    atomic_store(&f->hang_ms[WIRE_OP_STAT], TIMEOUT_MS - TIMEOUT_MS / 5);
+    atomic_store(&f->hang_ms[WIRE_OP_COPY], 2 * TIMEOUT_MS);
+    start_one(f, stat_one, c, WIRE_OP_STAT, &asking);
+    copy_one(c);
+    (void)pthread_join(asking, NULL);
+    assert_in_range(atomic_load(&f->seen[WIRE_OP_HELLO]), 1, 5);
 }
 
 /* A reply to another request is not taken. */
@@ -684,6 +373,59 @@ static void test_sequential_reads_ask_rarely(void **state)
     assert_in_range(atomic_load(&f->seen[WIRE_OP_FETCH]), 1, 10);
 }
 
+/* Also what is closed meanwhile makes no room. */
+static struct rlimit allow_no_more_files(void)
+{
+    struct rlimit before;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const struct rlimit full = {.rlim_cur = STDERR_FILENO + 1, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &full), 0);
+    return before;
+}
+
+/* A process that may not have one more descriptor is told so at once, the node closes what it opened, and
+ * nothing else of the session ends. */
+static void test_no_room_for_a_descriptor(void **state)
+{
+    struct fake *f = *state;
+    atomic_store(&f->gives_fds, true);
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    struct client_file_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k")};
+    struct client_writer_open wo = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k"), .size_bytes = 3};
+    struct client_file *file = NULL;
+    struct client_writer *w;
+    struct err e = {0};
+    assert_int_equal(client_writer_open(c, &wo, &w, &e), 0);
+    assert_int_equal(client_writer_write(w, "ab", 2, &e), 0);
+    struct rlimit before = allow_no_more_files();
+    int r = client_file_open(c, &o, &file, &e);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(r, -EMFILE);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_OPEN]), 1);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_CLOSE]), 1);
+    assert_int_equal(client_writer_write(w, "c", 1, &e), 0);
+    assert_int_equal(client_writer_commit(w, NULL, &e), 0);
+    client_writer_free(w);
+    assert_int_equal(client_file_open(c, &o, &file, &e), 0);
+    expect_bytes(file, 0, 1000);
+    client_file_close(file);
+}
+
+/* Nor is it said that the node is down when this process may not have one more connection. */
+static void test_no_room_for_a_connection(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    pthread_t asking;
+    atomic_store(&f->hang_ms[WIRE_OP_STAT], 3600000);
+    start_one(f, stat_one, c, WIRE_OP_STAT, &asking);
+    struct rlimit before = allow_no_more_files();
+    int r = make_dir(c);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(r, -EMFILE);
+    (void)pthread_join(asking, NULL);
+}
+
 /* After a restart the file is opened again with the ETag it had, and reads on. */
 static void test_file_survives_a_restart(void **state)
 {
@@ -758,6 +500,35 @@ static void test_restarts_under_readers(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
         (void)pthread_join(threads[i], NULL);
     client_file_close(reading.file);
+}
+
+static void *read_once(void *arg)
+{
+    expect_bytes(arg, 1000, 1000);
+    return NULL;
+}
+
+/* Readers that open a file again at the same time after a restart keep one handle of it at the node. */
+static void test_opened_again_once(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    struct client_file_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k")};
+    struct client_file *file;
+    struct err e = {0};
+    pthread_t threads[4];
+    assert_int_equal(client_file_open(c, &o, &file, &e), 0);
+    fake_stop(f);
+    fake_start(f);
+    assert_int_equal(stat_key(c, "k"), 0); /* the client knows of the restart */
+    atomic_store(&f->hang_ms[WIRE_OP_OPEN], 200);
+    for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, read_once, file), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+        (void)pthread_join(threads[i], NULL);
+    client_file_close(file);
+    /* all but the one of before the restart */
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_CLOSE]), atomic_load(&f->seen[WIRE_OP_OPEN]) - 1);
 }
 
 /* A writer commits what it wrote; after a restart it fails for good, because the node's part is gone. */
@@ -914,8 +685,6 @@ static void test_public_listing(void **state)
     forebay_disconnect(node);
 }
 
-#define NODE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -926,19 +695,25 @@ int main(void)
         NODE_TEST(test_questions_are_repeated),
         NODE_TEST(test_changes_are_not_repeated),
         NODE_TEST(test_jobs_are_not_started_twice),
+        NODE_TEST(test_jobs_are_not_changed_twice),
         NODE_TEST(test_restart_between_calls),
         NODE_TEST(test_node_down),
         NODE_TEST(test_node_that_does_not_accept),
         NODE_TEST(test_hanging_node),
         NODE_TEST(test_long_operation),
+        NODE_TEST(test_calls_wait_behind_long_operations),
+        NODE_TEST(test_health_is_asked_rarely),
         NODE_TEST(test_lying_node),
         NODE_TEST(test_fork),
         NODE_TEST(test_pool_is_bounded),
         NODE_TEST(test_file_reads),
         NODE_TEST(test_sequential_reads_ask_rarely),
+        NODE_TEST(test_no_room_for_a_descriptor),
+        NODE_TEST(test_no_room_for_a_connection),
         NODE_TEST(test_file_survives_a_restart),
         NODE_TEST(test_file_whose_version_is_gone),
         NODE_TEST(test_restarts_under_readers),
+        NODE_TEST(test_opened_again_once),
         NODE_TEST(test_writer),
         NODE_TEST(test_lister),
         NODE_TEST(test_public_interface),

@@ -208,6 +208,25 @@ static void test_scratch_targets_are_read_back(void **state)
     assert_int_equal(number(f, id, "done_objects"), 5);
 }
 
+/* A job over keys that are no UTF-8 is shown and listed as any other, and its errors have their reasons. */
+static void test_names_of_any_bytes_are_shown(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_job_start_req req = {.kind = SLICE_LIT("prefetch"), .source = SLICE_LIT("data/caf\xe9/")};
+    struct wire_job_start_rep started;
+    struct wire_job_get_req get_req;
+    struct wire_job_get_rep got;
+    struct wire_job_list_req list_req = {0};
+    struct wire_job_list_rep list;
+    assert_int_equal(object_job_start(f->session, &req, f->arena, &started, NULL), 0);
+    get_req = (struct wire_job_get_req){.id = started.id};
+    assert_int_equal(object_job_get(f->session, &get_req, f->arena, &got, NULL), 0);
+    assert_true(slice_find_slice(got.json, SLICE_LIT("data/caf")) >= 0);
+    assert_int_equal(object_job_list(f->session, &list_req, f->arena, &list, NULL), 0);
+    assert_true(slice_find_slice(list.json, SLICE_LIT("data/caf")) >= 0);
+    wait_for(f, started.id, "done");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +239,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_windows_on_one_origin_overlap, setup, teardown),
         cmocka_unit_test_setup_teardown(test_exports_do_not_replace_each_other, setup, teardown),
         cmocka_unit_test_setup_teardown(test_scratch_targets_are_read_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_names_of_any_bytes_are_shown, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

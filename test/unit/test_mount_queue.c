@@ -17,11 +17,12 @@
 
 #define THREADS  6
 #define MESSAGES 20000
-enum { LOOKUP = 1, OPEN = 14, RELEASE = 18 };
+enum { LOOKUP = QUEUE_LOOKUP, OPEN = QUEUE_OPEN, RELEASE = QUEUE_RELEASE };
 
 struct message {
     uint32_t len, opcode;
-    uint64_t unique;
+    uint64_t unique, nodeid;
+    uint32_t uid, gid, pid, padding;
 };
 
 struct fixture {
@@ -31,6 +32,7 @@ struct fixture {
     atomic_uint n_seen, n_ended;
     atomic_bool gate;    /* who waits goes on */
     atomic_uint waiting; /* threads in wait_for_gate */
+    uint32_t pid;        /* of the program that asks now */
 };
 
 static void wait_for_gate(struct fixture *f)
@@ -40,11 +42,16 @@ static void wait_for_gate(struct fixture *f)
         sys->sleep_ns(1000000);
 }
 
-/* A message whose number is a multiple of 1000 makes its thread wait, as OPEN of a file that is not kept. */
+/* A message whose number is a multiple of 1000 makes its thread wait, as OPEN of a file that is not kept; one
+ * less: it calls the node and looks for the answer. */
 static void serve(struct fixture *f, const struct message *x)
 {
     if (x->unique % 1000 == 0) {
         queue_may_wait();
+        wait_for_gate(f);
+    }
+    if (x->unique % 1000 == 999) {
+        queue_calls();
         wait_for_gate(f);
     }
     (void)atomic_fetch_add(&f->seen[x->unique], 1);
@@ -69,7 +76,7 @@ static int setup(void **state)
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     f->kernel = pair[0];
     f->fd = pair[1];
-    queue_start(f->fd, /* quick= */ true);
+    queue_start(f->fd, QUEUE_BIT(OPEN) | QUEUE_BIT(RELEASE));
     for (size_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&f->threads[i], NULL, serve_main, f), 0);
     *state = f;
@@ -91,7 +98,7 @@ static int teardown(void **state)
 
 static void say(struct fixture *f, uint32_t opcode, uint64_t unique)
 {
-    struct message x = {.len = sizeof(x), .opcode = opcode, .unique = unique};
+    struct message x = {.len = sizeof(x), .opcode = opcode, .unique = unique, .pid = f->pid};
     assert_int_equal(write(f->kernel, &x, sizeof(x)), sizeof(x));
 }
 
@@ -138,6 +145,57 @@ static void test_who_waits_holds_up_nobody(void **state)
     wait_until_seen(f, n + THREADS - 1);
 }
 
+static void wait_until_waiting(struct fixture *f, unsigned n)
+{
+    for (int i = 0; i < 30000 && atomic_load(&f->waiting) < n; i++)
+        sys->sleep_ns(1000000);
+    assert_int_equal(atomic_load(&f->waiting), n);
+}
+
+/* Calls to the node, by the program `caller`, while another one asks for something. */
+static void call_beside_another(struct fixture *f, uint64_t unique, unsigned n_waiting)
+{
+    f->pid = 7;
+    say(f, OPEN, unique);
+    wait_until_waiting(f, n_waiting);
+    f->pid = 8;
+    say(f, OPEN, unique - 100);
+}
+
+/* Who looks for an answer of the node leads on: nobody need be woken when it comes. That holds up another
+ * program's request, and is not done again at once. */
+static void test_a_call_holds_the_lead_unless_others_had_to_wait(void **state)
+{
+    struct fixture *f = *state;
+    call_beside_another(f, 999, 1);
+    sys->sleep_ns(50000000);
+    assert_int_equal(atomic_load(&f->n_seen), 0);
+    atomic_store(&f->gate, true);
+    wait_until_seen(f, 2);
+    atomic_store(&f->gate, false);
+    call_beside_another(f, 1999, 2);
+    wait_until_seen(f, 3); /* the other one's */
+    atomic_store(&f->gate, true);
+    wait_until_seen(f, 4);
+}
+
+/* A program's own next request does not come while it waits for an answer. */
+static void test_a_program_alone_does_not_make_its_thread_pass_the_lead_on(void **state)
+{
+    struct fixture *f = *state;
+    f->pid = 7;
+    for (uint64_t i = 1; i <= 3; i++) {
+        atomic_store(&f->gate, false);
+        say(f, OPEN, i * 1000 + 999);
+        wait_until_waiting(f, (unsigned)i);
+        say(f, RELEASE, i * 1000 + 2);
+        sys->sleep_ns(20000000);
+        assert_int_equal(atomic_load(&f->n_seen), 2 * (i - 1));
+        atomic_store(&f->gate, true);
+        wait_until_seen(f, (unsigned)(2 * i));
+    }
+}
+
 /* The next request is looked for when the last four came within a millisecond, by any clock. */
 static void test_pace(void **state)
 {
@@ -161,6 +219,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_each_is_read_once, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_waits_holds_up_nobody, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_call_holds_the_lead_unless_others_had_to_wait, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_a_program_alone_does_not_make_its_thread_pass_the_lead_on, setup,
+                                        teardown),
         cmocka_unit_test(test_pace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

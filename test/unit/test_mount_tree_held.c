@@ -98,6 +98,21 @@ static void test_kinds_and_ends(void **state)
     assert_null(list);
 }
 
+/* What takes the place of a lock is there before the lock goes: a process may be killed in between. */
+static void test_nothing_goes_before_its_successor_is_there(void **state)
+{
+    (void)state;
+    struct tree_held *list = NULL;
+    struct tree_held x = {.ino = 7, .owner = 1, .kind = WIRE_LOCK_POSIX, .type = WIRE_LOCK_READ, .end = 9};
+    tree_held_set(kept, &list, &x);
+    const struct tree_held *was = list;
+    x.type = WIRE_LOCK_WRITE;
+    tree_held_set(kept, &list, &x);
+    assert_ptr_not_equal(list, was); /* whose cell was not free yet */
+    assert_null(list->next);
+    free_all(&list);
+}
+
 /* Of two locks one is in the way when owners differ, ranges meet, and one of them is for writing. */
 static void test_conflicts(void **state)
 {
@@ -143,6 +158,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranges_against_a_table),
         cmocka_unit_test(test_kinds_and_ends),
+        cmocka_unit_test(test_nothing_goes_before_its_successor_is_there),
         cmocka_unit_test(test_conflicts),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

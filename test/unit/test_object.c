@@ -604,6 +604,29 @@ static void test_cache_survives_a_restart(void **state)
     assert_int_equal(origin_bytes(), before);
 }
 
+/* A disk goes on with another control store, which gives the ids of its buckets anew, as after the data
+ * directory was lost: nothing of what a former bucket of the same id had is served, whatever `validate` says.
+ * (Without store_note_start it is.) */
+static void test_disk_of_another_control_store(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_open_rep o;
+    create_bucket(f, "validate=never\n");
+    origin_write(f, "k", MIB, 1);
+    assert_int_equal(open_object(f, "k", MIB, &o, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 0, MIB, 1, 0), 0);
+    close_object(f, o.handle);
+    close_service(f);
+    kv_close(f->kv);
+    assert_int_equal(kv_open_memory(&f->kv), 0);
+    open_service(f);
+    create_bucket(f, "validate=never\n");
+    origin_write(f, "k", MIB, 2);
+    assert_int_equal(open_object(f, "k", MIB, &o, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 0, MIB, 2, 0), 0);
+    close_object(f, o.handle);
+}
+
 int main(void)
 {
 #define BOTH(name)                                                                                           \
@@ -630,6 +653,7 @@ int main(void)
         BOTH(test_listing_pages_in_byte_order),
         BOTH(test_closed_handle_is_refused),
         BOTH(test_cache_survives_a_restart),
+        BOTH(test_disk_of_another_control_store),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -308,6 +308,39 @@ static int teardown_faults(void **state)
     return r;
 }
 
+static void open_of(struct fixture *f, uint64_t ino, struct slice mount, struct wire_tree_open_rep *ret)
+{
+    struct wire_tree_open_req req = {.bucket = BUCKET, .ino = ino, .flags = WIRE_WRITE, .mount = mount};
+    assert_int_equal(object_tree_open(f->session, &req, f->arena, ret, &f->e), 0);
+}
+
+/* What the disk did not take is told once to a session, and again to the one that takes its mount over: it
+ * may not have reached the program. Another mount that opens the file later has nothing to do with it. */
+static void test_a_fault_is_told_to_who_takes_over(void **state)
+{
+    struct fixture *f = *state;
+    struct object_session *own = f->session, *before = object_session_new(f->service, WIRE_VIA_MOUNT);
+    const struct slice mount = SLICE_LIT("0123456789abcdef");
+    struct wire_tree_open_rep o = {0};
+    uint64_t ino = write_file(f, ROOT, "a", "bytes");
+    f->session = before;
+    open_of(f, ino, mount, &o);
+    assert_int_equal(pwrite(o.fd, "more", 4, 5), 4);
+    fault_sys_arm(FAULT_FSYNC | FAULT_FDATASYNC, 1, EIO, FAULT_ONCE);
+    assert_int_equal(sync_ino(f, ino), -EIO);
+    fault_sys_disarm();
+    assert_int_equal(sync_ino(f, ino), 0);
+    object_session_free(before);
+    f->session = object_session_new(f->service, WIRE_VIA_MOUNT);
+    open_of(f, ino, mount, &o);
+    assert_int_equal(sync_ino(f, ino), -EIO);
+    assert_int_equal(sync_ino(f, ino), 0);
+    object_session_free(f->session);
+    f->session = own;
+    open_of(f, ino, SLICE_LIT("fedcba9876543210"), &o);
+    assert_int_equal(sync_ino(f, ino), 0);
+}
+
 /* Requests that come again, also after a restart, answer as the first and change nothing twice. */
 static void test_requests_come_again(void **state)
 {
@@ -335,6 +368,72 @@ static void test_requests_come_again(void **state)
     assert_int_equal(object_tree_leave(f->session, &leave, f->arena, &left, &f->e), 0);
     req.mount = leave.mount;
     assert_int_equal(object_tree_create(f->session, &req, f->arena, &again, &f->e), -EEXIST);
+}
+
+static uint64_t size_of(struct fixture *f, uint64_t ino)
+{
+    struct wire_inode x = {0};
+    assert_int_equal(getattr(f, ino, &x), 0);
+    return x.size_bytes;
+}
+
+static void cut(struct fixture *f, uint64_t ino, uint32_t what, uint64_t request)
+{
+    struct wire_tree_setattr_req req = {.bucket = BUCKET,
+                                        .ino = ino,
+                                        .what = what,
+                                        .mode = 0600,
+                                        .mount = SLICE_LIT("0123456789abcdef"),
+                                        .request = request};
+    struct wire_tree_setattr_rep rep = {0};
+    assert_int_equal(object_tree_setattr(f->session, &req, f->arena, &rep, &f->e), 0);
+}
+
+static void open_empty(struct fixture *f, uint64_t ino, uint64_t request)
+{
+    struct wire_tree_open_req req = {.bucket = BUCKET,
+                                     .ino = ino,
+                                     .flags = WIRE_WRITE | WIRE_TRUNCATE,
+                                     .mount = SLICE_LIT("0123456789abcdef"),
+                                     .request = request};
+    struct wire_tree_open_rep rep = {0};
+    assert_int_equal(object_tree_open(f->session, &req, f->arena, &rep, &f->e), 0);
+    assert_true(rep.fd >= 0);
+    assert_int_equal(close_handle(f, rep.handle), 0);
+}
+
+/* A request that takes bytes away and comes again, or late, leaves what was written since. */
+static void test_bytes_are_taken_away_once(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t ino = write_file(f, ROOT, "a", "old");
+    struct wire_tree_open_rep o = {0};
+    struct wire_inode x = {0};
+    assert_int_equal(open_ino(f, ino, WIRE_WRITE, &o), 0);
+    cut(f, ino, WIRE_SET_SIZE, 8);
+    assert_int_equal(size_of(f, ino), 0);
+    assert_int_equal(pwrite(o.fd, "new", 3, 0), 3);
+    cut(f, ino, WIRE_SET_SIZE, 8);
+    assert_int_equal(size_of(f, ino), 3);
+    cut(f, ino, WIRE_SET_SIZE | WIRE_SET_MODE, 12);
+    assert_int_equal(getattr(f, ino, &x), 0);
+    assert_true(x.size_bytes == 0 && x.mode == (S_IFREG | 0600));
+    assert_int_equal(pwrite(o.fd, "newer", 5, 0), 5);
+    cut(f, ino, WIRE_SET_SIZE | WIRE_SET_MODE, 12);
+    assert_int_equal(size_of(f, ino), 5);
+    open_empty(f, ino, 16);
+    assert_int_equal(size_of(f, ino), 0);
+    assert_int_equal(pwrite(o.fd, "newest", 6, 0), 6);
+    open_empty(f, ino, 16);
+    assert_int_equal(size_of(f, ino), 6);
+    open_empty(f, ino, 20);
+    assert_int_equal(size_of(f, ino), 0);
+    assert_int_equal(pwrite(o.fd, "last", 4, 0), 4);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    restart(f);
+    cut(f, ino, WIRE_SET_SIZE, 8);
+    open_empty(f, ino, 20);
+    assert_file(f, ino, "last");
 }
 
 /* Extended attributes come, are listed, and go. */
@@ -423,7 +522,10 @@ int main(void)
         BOTH(test_links_and_nameless_files),
         BOTH(test_a_lost_nameless_file_gets_no_name),
         cmocka_unit_test_setup_teardown(test_freeing_goes_on_after_an_error, setup_faults, teardown_faults),
+        cmocka_unit_test_setup_teardown(test_a_fault_is_told_to_who_takes_over, setup_faults,
+                                        teardown_faults),
         BOTH(test_requests_come_again),
+        BOTH(test_bytes_are_taken_away_once),
         BOTH(test_extended_attributes),
         BOTH(test_a_session_closes_its_files),
         BOTH(test_properties_of_scratch_buckets),

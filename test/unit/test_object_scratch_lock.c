@@ -87,6 +87,24 @@ static void test_whole_files(void **state)
     assert_int_equal(ask_lock(&bad, &rep, NULL), -EINVAL);
 }
 
+/* A session whose client is gone has no locks, and gets none by what still runs for it. */
+static void test_an_abandoned_session(void **state)
+{
+    struct fixture *f = *state;
+    struct object_session *other = object_session_new(f->service, WIRE_VIA_MOUNT);
+    assert_int_equal(flock_of(other, 7, 1, WIRE_LOCK_WRITE), 0);
+    assert_int_equal(range(other, 1, WIRE_LOCK_READ, 0, 9), 0);
+    assert_int_equal(flock_of(f->session, 7, 1, WIRE_LOCK_READ), -EAGAIN);
+    object_session_abandon(other);
+    object_session_abandon(other);
+    assert_int_equal(flock_of(f->session, 7, 1, WIRE_LOCK_READ), 0);
+    assert_int_equal(range(f->session, 2, WIRE_LOCK_WRITE, 0, 9), 0);
+    assert_int_equal(flock_of(other, 7, 2, WIRE_LOCK_READ), -EINTR);
+    assert_int_equal(flock_of(other, 8, 2, WIRE_LOCK_READ), -EINTR);
+    assert_int_equal(flock_of(f->session, 7, 1, WIRE_LOCK_WRITE), 0);
+    object_session_free(other);
+}
+
 /* Ranges are cut and joined as their owner locks and unlocks within them; kinds do not meet. */
 static void test_ranges(void **state)
 {
@@ -188,6 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         BOTH(test_whole_files),
+        BOTH(test_an_abandoned_session),
         BOTH(test_ranges),
         BOTH(test_waiting),
     };

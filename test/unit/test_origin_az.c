@@ -236,6 +236,64 @@ static void test_set_meta(void **state)
     web_fixture_stop(&f);
 }
 
+/* What somebody wrote between the two requests is not told as the version that has the metadata now: the
+ * bytes that are kept of that one would become its own. */
+static void test_set_meta_overtaken(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"0x3\"\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"0x4\"\r\nContent-Length: 9\r\n\r\n"},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con/p", steps, ARRAY_SIZE(steps), plain);
+    struct origin_put p = {
+        .key = SLICE_LIT("a"), .meta = SLICE_LIT("x-amz-meta-mode: 33188\n"), .if_match = SLICE_LIT("0x2")};
+    assert_int_equal(origin_set_meta(f.origin, &p, 9, f.arena, &attr, &e), ERR_PRECONDITION);
+    const char *match = script_header(script_head(&f.script, 1), "if-match");
+    assert_true(match && strncmp(match, "\"0x3\"\r\n", 7) == 0);
+    web_fixture_stop(&f);
+}
+
+/* A client may send a header as often as it likes. */
+static void test_lines_of_one_header(void **state)
+{
+    static const struct script_step steps[] = {{.answer = CREATED}};
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    struct buf _cleanup_buf_ meta = BUF_INIT(ORIGIN_META_MAX_BYTES);
+    for (int i = 0; i < 40; i++)
+        assert_int_equal(buf_printf(&meta, "cache-control: %d\n", i), 0);
+    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), plain);
+    struct origin_put p = {.key = SLICE_LIT("k"), .meta = buf_view(&meta)};
+    struct origin_body b = {.size_bytes = 100, .read = web_fixture_bytes};
+    WEB_FIXTURE_OK(origin_put(f.origin, &p, &b, f.arena, &attr, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 0), "x-ms-blob-cache-control: 0, 1, 2, 3, "));
+    web_fixture_stop(&f);
+}
+
+/* A removal that curl sent twice, because a kept connection closed without an answer, may have removed what
+ * is not there now. */
+static void test_remove_sent_twice(void **state)
+{
+    static const struct script_step steps[] = {{.answer = CREATED},
+                                               {.answer = "", .close = true},
+                                               {.answer = EMPTY("404 Not Found")},
+                                               {.answer = EMPTY("404 Not Found")}};
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), plain);
+    WEB_FIXTURE_OK(web_fixture_put(&f, 100, &attr, &e), e);
+    assert_int_equal(origin_remove(f.origin, SLICE_LIT("k"), SLICE_NULL, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "sent again"));
+    assert_int_equal(script_steps_taken(&f.script), 3);
+    assert_int_equal(origin_remove(f.origin, SLICE_LIT("k"), SLICE_NULL, &e), -ENOENT);
+    web_fixture_stop(&f);
+}
+
 #define PAGE(names, marker)                                                                                  \
     CLOSED("200 OK")                                                                                         \
     "\xef\xbb\xbf<?xml version=\"1.0\"?><EnumerationResults><Blobs>" names "</Blobs><NextMarker>" marker     \
@@ -330,11 +388,18 @@ static int start(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_string_to_sign), cmocka_unit_test(test_wrong_answers),
-        cmocka_unit_test(test_refused_head),   cmocka_unit_test(test_put),
-        cmocka_unit_test(test_blocks),         cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_set_meta),       cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_string_to_sign),
+        cmocka_unit_test(test_wrong_answers),
+        cmocka_unit_test(test_refused_head),
+        cmocka_unit_test(test_put),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_set_meta),
+        cmocka_unit_test(test_pages),
         cmocka_unit_test(test_options),
+        cmocka_unit_test(test_set_meta_overtaken),
+        cmocka_unit_test(test_lines_of_one_header),
+        cmocka_unit_test(test_remove_sent_twice),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }

@@ -7,6 +7,7 @@
 #include "origin/gs_internal.h"
 
 #include "base/text.h"
+#include "support/clock_sys.h"
 #include "web_fixture.h"
 
 #include <openssl/evp.h>
@@ -212,6 +213,7 @@ static void test_single(void **state)
         {.answer = CLOSED("200 OK") RESOURCE("5", "100"), .close = true},
         {.answer = CLOSED("200 OK") RESOURCE("5", "99"), .close = true},
         {.answer = CLOSED("412 Precondition Failed"), .close = true},
+        {.answer = CLOSED("200 OK") RESOURCE("6", "10"), .close = true},
     };
     struct web_fixture f;
     struct origin_attr attr;
@@ -225,6 +227,9 @@ static void test_single(void **state)
     struct origin_body b = {.size_bytes = 10, .read = web_fixture_bytes};
     assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
     assert_non_null(strstr(script_head(&f.script, 2), "&ifGenerationMatch=0 "));
+    p = (struct origin_put){.key = SLICE_LIT("k"), .if_match = SLICE_LIT("*")}; /* whatever is there */
+    WEB_FIXTURE_OK(origin_put(f.origin, &p, &b, f.arena, &attr, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 3), "&ifGenerationNotMatch=0 "));
     p = (struct origin_put){.key = SLICE_LIT("k"), .if_match = SLICE_LIT("not-a-generation")};
     assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
     p = (struct origin_put){.key = SLICE_LIT("k"), .meta = SLICE_LIT("x-amz-meta-a: \xff\xfe\n")};
@@ -321,6 +326,28 @@ static void test_pages(void **state)
     web_fixture_stop(&f);
 }
 
+/* A token of a page that is longer than any is refused: it would not fit into what the request has. */
+static void test_endless_token(void **state)
+{
+    static const char head[] = CLOSED("200 OK") "{\"nextPageToken\":\"", tail[] = "\"}";
+    const size_t n = 9 * MIB;
+    char *answer = malloc(sizeof(head) + n + sizeof(tail));
+    assert_non_null(answer);
+    memcpy(answer, head, sizeof(head) - 1);
+    memset(answer + sizeof(head) - 1, 'x', n);
+    memcpy(answer + sizeof(head) - 1 + n, tail, sizeof(tail));
+    const struct script_step step = {.answer = answer, .close = true};
+    struct web_fixture f;
+    struct origin_page page;
+    struct err e = {0};
+    web_fixture_start(&f, "gs://bucket", &step, 1, plain);
+    struct origin_list l = {.max = 2};
+    assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "the page's token has 9437184 bytes"));
+    web_fixture_stop(&f);
+    free(answer);
+}
+
 /* ---- tokens ---- */
 
 static struct {
@@ -398,7 +425,7 @@ static void test_assertion(void **state)
 #define TOKEN(name, life) CLOSED("200 OK") "{\"access_token\":\"" name "\",\"expires_in\":" life "}"
 
 /* A token is asked for once and kept; one that soon ends is renewed; when that fails the old one is still
- * used. */
+ * used, and nobody waits for the next try but seldom. */
 static void test_renewal(void **state)
 {
     static const struct script_step steps[] = {
@@ -410,26 +437,35 @@ static void test_renewal(void **state)
          .close = true},
     };
     struct script s;
+    clock_sys_start(1000000000000, 1000000000000000000);
     script_start(&s, steps, ARRAY_SIZE(steps));
     write_account(s.port);
     struct gs_token *t = open_token("origin.credentials_file", T.path);
-    static const char *const expected[] = {"first", "first", "second", "second", "second"};
+    static const char *const expected[] = {"first", "first", "first", "second", "second"};
+    static const size_t asked[] = {1, 2, 2, 3, 3};
+    uint64_t version = 0, first = 0;
     for (size_t i = 0; i < ARRAY_SIZE(expected); i++) {
+        if (i == 3)
+            clock_sys_advance(10000000000);
         struct buf b = BUF_INIT(8192);
         struct err e = {0};
-        WEB_FIXTURE_OK(gs_token_get(t, &b, &e), e);
+        WEB_FIXTURE_OK(gs_token_get(t, &b, &version, &e), e);
         assert_string_equal(b.p, expected[i]);
+        assert_int_equal(script_steps_taken(&s), asked[i]);
+        first = i == 0 ? version : first;
+        if (i == 3) /* a late refusal of the one before */
+            gs_token_drop(t, first);
         buf_fini(&b);
     }
-    assert_int_equal(script_steps_taken(&s), 3);
-    gs_token_drop(t);
+    gs_token_drop(t, version);
     struct buf b = BUF_INIT(8192);
     struct err e = {0};
-    assert_int_equal(gs_token_get(t, &b, &e), ERR_ORIGIN_DENIED);
+    assert_int_equal(gs_token_get(t, &b, &version, &e), ERR_ORIGIN_DENIED);
     assert_non_null(strstr(e.text, "invalid_grant: key was deleted"));
     gs_token_free(t);
     buf_fini(&b);
     script_stop(&s);
+    clock_sys_stop();
 }
 
 /* The metadata service is asked with its header, and its token goes with the requests; 401 makes a new one be
@@ -455,6 +491,42 @@ static void test_metadata_service(void **state)
     assert_non_null(strstr(script_head(&f.script, 0), "metadata-flavor: Google\r\n"));
     assert_non_null(strstr(script_head(&f.script, 1), "Authorization: Bearer one\r\n"));
     assert_non_null(strstr(script_head(&f.script, 3), "Authorization: Bearer two\r\n"));
+    web_fixture_stop(&f);
+}
+
+/* A token service that knows nobody says nothing about objects; a machine without a service account sends
+ * anonymous requests. */
+static void test_no_token_is_no_absence(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CLOSED("404 Not Found") "no such account", .close = true}};
+    static const struct script_step anonymous[] = {
+        {.answer = CLOSED("404 Not Found"), .close = true},
+        {.answer = CLOSED("200 OK") RESOURCE("42", "1"), .close = true},
+        {.answer = CLOSED("200 OK") RESOURCE("42", "1"), .close = true},
+    };
+    static const char *const options[] = {"origin.endpoint", "http://127.0.0.1:%p",
+                                          "origin.metadata_endpoint", "http://127.0.0.1:%p", NULL};
+    struct script s;
+    struct buf b = BUF_INIT(8192);
+    uint64_t version;
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    script_start(&s, steps, ARRAY_SIZE(steps));
+    write_account(s.port);
+    struct gs_token *t = open_token("origin.credentials_file", T.path);
+    assert_int_equal(gs_token_get(t, &b, &version, &e), ERR_ORIGIN_DENIED);
+    assert_int_equal(e.code, ERR_ORIGIN_DENIED);
+    assert_non_null(strstr(e.text, "404 Not Found: no such account"));
+    gs_token_free(t);
+    buf_fini(&b);
+    script_stop(&s);
+    web_fixture_start(&f, "gs://bucket", anonymous, ARRAY_SIZE(anonymous), options);
+    for (int i = 0; i < 2; i++)
+        WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_null(script_header(script_head(&f.script, 1), "authorization"));
+    assert_null(script_header(script_head(&f.script, 2), "authorization"));
     web_fixture_stop(&f);
 }
 
@@ -510,9 +582,11 @@ int main(void)
         cmocka_unit_test(test_rewrite),
         cmocka_unit_test(test_set_meta),
         cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_endless_token),
         cmocka_unit_test(test_assertion),
         cmocka_unit_test(test_renewal),
         cmocka_unit_test(test_metadata_service),
+        cmocka_unit_test(test_no_token_is_no_absence),
         cmocka_unit_test(test_bad_files),
     };
     return cmocka_run_group_tests(tests, start, stop);

@@ -5,6 +5,7 @@
  */
 #include "origin/s3_internal.h"
 
+#include "support/clock_sys.h"
 #include "web_fixture.h"
 
 static const char *const instance[] = {"origin.endpoint",
@@ -74,13 +75,47 @@ static void test_no_role(void **state)
     web_fixture_stop(&f);
 }
 
+/* Keys "one" that end in a minute: soon enough to be renewed with each request. */
+static void keys_for_a_minute(char *ret, size_t size)
+{
+    char soon[40];
+    time_t end = time(NULL) + 60;
+    struct tm tm;
+    (void)strftime(soon, sizeof(soon), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&end, &tm));
+    (void)snprintf(
+        ret, size,
+        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"AccessKeyId\":\"one\",\"SecretAccessKey\":\"hush\","
+        "\"Token\":\"tok-one\",\"Expiration\":\"%s\"}",
+        soon);
+}
+
+/* An origin whose keys are a container's, from /creds of the script. */
+static void container_start(struct web_fixture *f, const struct script_step *steps, size_t n, char uri[64])
+{
+    char endpoint[64];
+    struct origin_options o;
+    struct err e = {0};
+    *f = (struct web_fixture){.arena = arena_new(MIB)};
+    script_start(&f->script, steps, n);
+    (void)snprintf(uri, 64, "http://127.0.0.1:%u/creds", f->script.port);
+    (void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u", f->script.port);
+    (void)setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", uri, 1);
+    (void)setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "Basic abc", 1);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    web_fixture_option(&o, "origin.endpoint", endpoint);
+    WEB_FIXTURE_OK(origin_open("s3://bucket", &o, "t", &f->origin, &e), e);
+    option_fini(&origin_option_table, &o);
+    (void)unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+    (void)unsetenv("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+}
+
 /* A container's keys: with its token; renewed when they soon end, and after they were refused; a failure
  * tells where was asked. */
 static void test_container(void **state)
 {
-    char soon[40];
+    char first[400];
     struct script_step steps[] = {
-        {.answer = NULL, .close = true}, /* ends in a minute */
+        {.answer = first, .close = true}, /* ends in a minute */
         {.answer = OBJECT, .close = true},
         {.answer = TEXT("500 Oh", "no"), .close = true}, /* the old ones last */
         {.answer = OBJECT, .close = true},
@@ -88,47 +123,94 @@ static void test_container(void **state)
         {.answer = TEXT("400 Bad", "<Error><Code>ExpiredToken</Code></Error>"), .close = true},
         {.answer = TEXT("403 No", "who are you"), .close = true},
     };
-    char first[400];
-    time_t end = time(NULL) + 60;
-    struct tm tm;
-    (void)strftime(soon, sizeof(soon), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&end, &tm));
-    (void)snprintf(
-        first, sizeof(first),
-        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"AccessKeyId\":\"one\",\"SecretAccessKey\":\"hush\","
-        "\"Token\":\"tok-one\",\"Expiration\":\"%s\"}",
-        soon);
-    steps[0].answer = first;
-    struct script s;
-    script_start(&s, steps, ARRAY_SIZE(steps));
-    char uri[64], endpoint[64];
-    (void)snprintf(uri, sizeof(uri), "http://127.0.0.1:%u/creds", s.port);
-    (void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u", s.port);
-    (void)setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", uri, 1);
-    (void)setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "Basic abc", 1);
-    struct origin_options o;
-    struct web_fixture f = {.arena = arena_new(MIB)};
+    keys_for_a_minute(first, sizeof(first));
+    char uri[64];
+    struct web_fixture f;
     struct origin_attr attr;
     struct err e = {0};
-    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
-    web_fixture_option(&o, "origin.endpoint", endpoint);
-    WEB_FIXTURE_OK(origin_open("s3://bucket", &o, "t", &f.origin, &e), e);
+    clock_sys_start(1000000000000, (uint64_t)time(NULL) * 1000000000);
+    container_start(&f, steps, ARRAY_SIZE(steps), uri);
     WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
     WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    clock_sys_advance(10000000000);
     struct web_sink sink;
     assert_int_equal(web_fixture_get(&f, 0, 0, NULL, &sink, &e), ERR_ORIGIN_DENIED); /* ExpiredToken */
     assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
     if (!strstr(e.text, uri) || !strstr(e.text, "who are you") || strstr(e.text, "hush"))
         fail_msg("%s", e.text);
-    assert_non_null(strstr(script_head(&s, 0), "GET /creds HTTP/1.1\r\n"));
-    assert_non_null(strstr(script_head(&s, 0), "authorization: Basic abc\r\n"));
-    assert_true(is_signed_with(script_head(&s, 1), "one") && is_signed_with(script_head(&s, 3), "one"));
-    assert_true(is_signed_with(script_head(&s, 5), "two"));
-    origin_close(f.origin);
-    arena_free(f.arena);
-    option_fini(&origin_option_table, &o);
-    script_stop(&s);
-    (void)unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
-    (void)unsetenv("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+    assert_non_null(strstr(script_head(&f.script, 0), "GET /creds HTTP/1.1\r\n"));
+    assert_non_null(strstr(script_head(&f.script, 0), "authorization: Basic abc\r\n"));
+    assert_true(is_signed_with(script_head(&f.script, 1), "one") &&
+                is_signed_with(script_head(&f.script, 3), "one"));
+    assert_true(is_signed_with(script_head(&f.script, 5), "two"));
+    web_fixture_stop(&f);
+    clock_sys_stop();
+}
+
+/* A service that knows no keys says nothing about objects: none of them is told as not there, and no
+ * condition as failed. */
+static void test_no_keys_are_no_absence(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = TEXT("404 Not Found", "no such pod"), .close = true},
+        {.answer = TEXT("412 Oh", "no"), .close = true},
+        {.answer = TEXT("404 Not Found", "no such pod"), .close = true}};
+    char uri[64];
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    container_start(&f, steps, ARRAY_SIZE(steps), uri);
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
+    assert_int_equal(e.code, ERR_ORIGIN_DENIED);
+    if (!strstr(e.text, uri) || !strstr(e.text, "404 Not Found: no such pod"))
+        fail_msg("%s", e.text);
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
+    assert_int_equal(origin_remove(f.origin, SLICE_LIT("k"), SLICE_NULL, &e), ERR_ORIGIN_DENIED);
+    web_fixture_stop(&f);
+}
+
+/* Only an answer that says that keys have ended makes others be asked for. */
+static void test_bad_requests_keep_keys(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = KEYS("one", FAR), .close = true},
+        {.answer = TEXT("400 Bad", "<Error><Code>InvalidArgument</Code></Error>"), .close = true},
+        {.answer = OBJECT, .close = true},
+    };
+    char uri[64];
+    struct web_fixture f;
+    struct web_sink sink;
+    struct origin_attr attr;
+    struct err e = {0};
+    container_start(&f, steps, ARRAY_SIZE(steps), uri);
+    assert_int_equal(web_fixture_get(&f, 0, 0, NULL, &sink, &e), ERR_ORIGIN_REFUSED);
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_true(is_signed_with(script_head(&f.script, 2), "one"));
+    web_fixture_stop(&f);
+}
+
+/* A role that is gone for a moment, while its keys are good, leaves requests signed. */
+static void test_role_gone_for_a_moment(void **state)
+{
+    char keys[400];
+    struct script_step steps[] = {
+        {.answer = TEXT("200 OK", "session"), .close = true},
+        {.answer = TEXT("200 OK", "role"), .close = true},
+        {.answer = keys, .close = true},
+        {.answer = OBJECT, .close = true},
+        {.answer = TEXT("200 OK", "session"), .close = true},
+        {.answer = TEXT("404 Not Found", ""), .close = true},
+        {.answer = OBJECT, .close = true},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    keys_for_a_minute(keys, sizeof(keys));
+    web_fixture_start(&f, "s3://bucket", steps, ARRAY_SIZE(steps), instance);
+    for (int i = 0; i < 2; i++)
+        WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_true(is_signed_with(script_head(&f.script, 6), "one"));
+    web_fixture_stop(&f);
 }
 
 static void *stat_in_thread(void *arg)
@@ -215,8 +297,13 @@ static int start(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_instance), cmocka_unit_test(test_no_role),
-                                       cmocka_unit_test(test_container), cmocka_unit_test(test_precedence),
-                                       cmocka_unit_test(test_failure_is_shared)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_instance),
+                                       cmocka_unit_test(test_no_role),
+                                       cmocka_unit_test(test_container),
+                                       cmocka_unit_test(test_precedence),
+                                       cmocka_unit_test(test_failure_is_shared),
+                                       cmocka_unit_test(test_no_keys_are_no_absence),
+                                       cmocka_unit_test(test_bad_requests_keep_keys),
+                                       cmocka_unit_test(test_role_gone_for_a_moment)};
     return cmocka_run_group_tests(tests, start, NULL);
 }

@@ -224,6 +224,53 @@ static void test_condition_sent_twice(void **state)
     fixture_stop(&f);
 }
 
+/* So may a conditional removal have met its own work. */
+static void test_remove_sent_twice(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OK200("5")},
+        {.answer = "", .close = true},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+    };
+    struct fixture f;
+    struct err e = {0};
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    assert_int_equal(origin_remove(f.origin, SLICE_LIT("k"), SLICE_LIT("v1"), &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "sent again"));
+    fixture_stop(&f);
+}
+
+/* Gives each byte once. */
+static ssize_t read_once(void *arg, void *p, size_t n, uint64_t offset)
+{
+    uint64_t *given = arg;
+    if (offset < *given)
+        return -ESPIPE;
+    *given = offset;
+    memset(p, 0, n);
+    return (ssize_t)n;
+}
+
+/* A part whose bytes are gone when they were read is not read for its hash first. */
+static void test_part_read_once(void **state)
+{
+    static const struct script_step steps[] = {{.answer = PART_OK}};
+    struct fixture f;
+    uint64_t given = 0;
+    char etag[ORIGIN_ETAG_MAX + 1];
+    struct err e = {0};
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct origin_put p = {.key = SLICE_LIT("k")};
+    struct origin_body b = {.size_bytes = 8 * MIB, .read = read_once, .arg = &given, .once = true};
+    int r = origin_upload_part(f.origin, &p, SLICE_LIT("id"), 1, &b, etag, &e);
+    if (r != 0)
+        fail_msg("%s", e.text);
+    assert_string_equal(etag, "part");
+    assert_memory_equal(script_header(script_head(&f.script, 0), "x-amz-content-sha256"),
+                        "UNSIGNED-PAYLOAD\r\n", 18);
+    fixture_stop(&f);
+}
+
 /* Busy says that nothing was done: not when a former try to complete the upload may have done it. */
 static void test_busy_after_a_lost_answer(void **state)
 {
@@ -356,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_multipart_abort),      cmocka_unit_test(test_multipart_stop),
         cmocka_unit_test(test_condition_sent_twice), cmocka_unit_test(test_busy_after_a_lost_answer),
         cmocka_unit_test(test_set_meta_in_parts),    cmocka_unit_test(test_slow_bodies),
+        cmocka_unit_test(test_remove_sent_twice),    cmocka_unit_test(test_part_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

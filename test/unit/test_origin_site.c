@@ -130,6 +130,28 @@ static void test_wrong_answers(void **state)
     }
 }
 
+/* A redirect that only adds a slash is known however the server encodes names: nginx leaves parentheses and
+ * '+' as they are, Apache writes lower-case digits. */
+static void test_redirects_of_folders(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 301 Moved\r\nLocation: http://h/d/c++(1)/\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 301 Moved\r\nLocation: http://h/d/c++(1)%c3%a4/\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 301 Moved\r\nLocation: http://h/d/c%2b%2b(2)/\r\nContent-Length: 0\r\n\r\n"}};
+    static const char *const keys[] = {"c++(1)", "c++(1)\xc3\xa4", "c++(1)"};
+    static const int codes[] = {-ENOENT, -ENOENT, ERR_ORIGIN_REFUSED};
+    struct web_fixture f;
+    struct web_sink s = {0};
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "http://127.0.0.1:%p/d", steps, ARRAY_SIZE(steps), NULL);
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        struct origin_get g = {.key = slice_str(keys[i]), .attributes_only = true};
+        assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, web_sink_take, &s, &e), codes[i]);
+    }
+    web_fixture_stop(&f);
+}
+
 /* Nothing is asked for names that lead out of the folder or name a folder, and nothing is written. */
 static void test_what_it_cannot(void **state)
 {
@@ -292,11 +314,17 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_index_html),     cmocka_unit_test(test_index_json),
-        cmocka_unit_test(test_manifest),       cmocka_unit_test(test_wrong_answers),
-        cmocka_unit_test(test_what_it_cannot), cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_folders),        cmocka_unit_test(test_listing_by_manifest),
-        cmocka_unit_test(test_options),        cmocka_unit_test(test_memory_ends),
+        cmocka_unit_test(test_index_html),
+        cmocka_unit_test(test_index_json),
+        cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_wrong_answers),
+        cmocka_unit_test(test_what_it_cannot),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_listing_by_manifest),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_memory_ends),
+        cmocka_unit_test(test_redirects_of_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

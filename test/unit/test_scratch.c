@@ -562,6 +562,25 @@ static void test_a_resent_request_answers_as_the_first(void **state)
     assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL), -ENOENT);
 }
 
+/* A mount's numbers go on, four for each request of its kernel, while one of its threads waits before it asks
+ * a node again that was restarted: its request is still known then. */
+static void test_a_request_comes_again_after_many_others(void **state)
+{
+    struct fixture *f = *state;
+    f->call.mount = (struct id128){{1, 2, 3}};
+    f->call.request = 4;
+    int64_t ino = make(f, SCRATCH_ROOT, "a", S_IFDIR | 0755);
+    assert_true(ino > 0);
+    for (uint64_t i = 1; i <= 16; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "%llu", (unsigned long long)i);
+        f->call.request = 4 + 4 * 1024 * i;
+        assert_true(make(f, SCRATCH_ROOT, name, S_IFDIR | 0755) > 0);
+    }
+    f->call.request = 4;
+    assert_int_equal(make(f, SCRATCH_ROOT, "a", S_IFDIR | 0755), ino);
+}
+
 /* ---- directories ---- */
 
 struct page {
@@ -814,6 +833,7 @@ int main(void)
         WITH(test_a_sweep_finds_what_was_left),
         WITH(test_a_nameless_file_gets_a_name),
         WITH(test_a_resent_request_answers_as_the_first),
+        WITH(test_a_request_comes_again_after_many_others),
         WITH(test_reading_goes_on_while_the_directory_changes),
         WITH(test_new_files_get_the_right_owner),
         WITH(test_permissions_are_checked_when_asked),

@@ -185,7 +185,9 @@ static void a_session_ends_its_siblings(void **state)
     assert_int_equal(hello(two, "aaaaaaaa22222222", "", NULL, &b, &rep, &e), 0);
     assert_int_equal(hello(other, "aaaaaaab22222222", "", NULL, &b, &rep, &e), 0);
     assert_int_equal(end_siblings(other), 0);
+    assert_int_equal(atomic_load(&f->sessions_abandoned), 0);
     assert_int_equal(end_siblings(one), 1);
+    assert_int_equal(atomic_load(&f->sessions_abandoned), 1); /* before it has ended */
     wait_for(&f->sessions_open, 2);
     assert_int_equal(end_siblings(two), 0);
     assert_int_equal(recv(before, &byte, 1, 0), 0);

@@ -9,14 +9,17 @@
 
 #include <cmocka.h>
 
+#include "base/sys.h"
 #include "net/sock.h"
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 
 static void make_pair(int pair[2], bool nonblocking)
 {
@@ -78,6 +81,36 @@ static void refuses_bad_addresses(void **state)
         assert_int_equal(fd, -7);
         assert_true(e.text[0] != '\0');
     }
+}
+
+/* An address that swallows what is sent to it leaves time for the next one of the same name. */
+static void tries_every_address_in_its_time(void **state)
+{
+    char address[128], name[16];
+    struct err e = {0};
+    int listener = -1, deaf = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), filler[2], client = -1;
+    assert_int_equal(sock_listen_tcp("127.0.0.1:0", 8, &listener, address, &e), 0);
+    uint16_t port = (uint16_t)atoi(strrchr(address, ':') + 1);
+    struct sockaddr_in6 a = {
+        .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    if (deaf < 0 || bind(deaf, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(deaf, 0) < 0) {
+        (void)close(deaf);
+        (void)close(listener);
+        skip(); /* no IPv6 here */
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(filler); i++) { /* its queue is full now */
+        filler[i] = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)connect(filler[i], (struct sockaddr *)&a, sizeof(a));
+    }
+    (void)snprintf(name, sizeof(name), ":%u", port); /* without a host: both loopback addresses */
+    uint64_t began_ms = sys_mono_ms();
+    assert_int_equal(sock_connect_tcp(name, 4000, &client, &e), 0);
+    assert_true(sys_mono_ms() - began_ms < 3500);
+    (void)close(client);
+    for (size_t i = 0; i < ARRAY_SIZE(filler); i++)
+        (void)close(filler[i]);
+    (void)close(deaf);
+    (void)close(listener);
 }
 
 /* A socket file without a listener is replaced; one with a listener is left alone; the directory is private.
@@ -261,16 +294,48 @@ static void passes_descriptors_without_leaks(void **state)
     assert_int_equal(count_fds(), before);
 }
 
+static volatile sig_atomic_t ticks, cut_at_tick;
+
+static void on_tick(int signal_number)
+{
+    if (++ticks == 100)
+        (void)shutdown(cut_at_tick, SHUT_RDWR); /* so that the test ends either way */
+}
+
+/* Signals that come again and again do not put a timeout off for ever. */
+static void signals_do_not_put_timeouts_off(void **state)
+{
+    struct sigaction old, tick = {.sa_handler = on_tick};
+    struct itimerval every = {.it_interval = {.tv_usec = 50000}, .it_value = {.tv_usec = 50000}}, off = {0};
+    assert_int_equal(sigaction(SIGALRM, &tick, &old), 0);
+    for (int nonblocking = 0; nonblocking < 2; nonblocking++) {
+        int pair[2];
+        char p[1];
+        make_pair(pair, nonblocking);
+        assert_int_equal(sock_set_timeouts(pair[0], 300, 300), 0);
+        ticks = 0;
+        cut_at_tick = pair[1];
+        assert_int_equal(setitimer(ITIMER_REAL, &every, NULL), 0);
+        ssize_t k = sock_recv_some(pair[0], p, sizeof(p));
+        assert_int_equal(setitimer(ITIMER_REAL, &off, NULL), 0);
+        assert_int_equal(k, -ETIMEDOUT);
+        close_pair(pair);
+    }
+    assert_int_equal(sigaction(SIGALRM, &old, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(listens_and_connects),
         cmocka_unit_test(refuses_bad_addresses),
+        cmocka_unit_test(tries_every_address_in_its_time),
         cmocka_unit_test(replaces_only_stale_unix_sockets),
         cmocka_unit_test(sends_more_than_the_socket_holds),
         cmocka_unit_test(sends_ranges_of_files),
         cmocka_unit_test(tells_gone_from_silent),
         cmocka_unit_test(passes_descriptors_without_leaks),
+        cmocka_unit_test(signals_do_not_put_timeouts_off),
     };
     (void)signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests_name("sock", tests, NULL, NULL);

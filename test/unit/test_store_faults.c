@@ -8,6 +8,7 @@
 #include "test_store_kv.h"
 
 #include "base/log.h"
+#include "support/clock_sys.h"
 #include "support/fault_sys.h"
 
 enum { KEYS = 5 };
@@ -288,6 +289,84 @@ static void test_removal_beside_a_bad_disk(void **state)
     testkv_reset();
 }
 
+/* What the index could not be told of is removed with its prefix, too, as when a bucket gets another origin.
+ * (Without remove_unrecorded it goes on being served.) */
+static void test_prefix_of_what_was_not_recorded(void **state)
+{
+    struct fixture f;
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fixture_open(&f);
+    struct disk *d = &f.s->disks[0];
+    lock_take(&d->lock);
+    d->hold = true;
+    lock_drop(&d->lock);
+    put(f.s, "a/k", 1, 100);
+    put(f.s, "b/k", 2, 100);
+    testkv_fail_at = 1;
+    lock_take(&d->lock);
+    d->hold = false;
+    cond_signal(&d->wake_writer);
+    lock_drop(&d->lock);
+    writer_drain(d);
+    assert_true(writer_is_broken(d));
+    assert_int_equal(store_remove_prefix(f.s, SLICE_LIT("a/")), 1);
+    assert_false(is_there(f.s, "a/k"));
+    assert_true(is_whole(f.s, "b/k", 2, 100));
+    testkv_fail_at = 0;
+    fixture_fini(&f);
+    testkv_reset();
+}
+
+static void read_all(struct store *s, int n)
+{
+    for (int k = 0; k < n; k++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "k%d", k);
+        struct extent *_cleanup_(extent_unrefp) x = NULL;
+        assert_int_equal(store_find(s, slice_str(key), &x), 0);
+        extent_touch(x, 100);
+    }
+}
+
+/* The index refuses commits for as long as the node runs: what is read meanwhile does not stay in memory
+ * until its times of reading are recorded, and the node can be stopped. (Without writer_records the extents
+ * that wait grow with what is read, and in store_close letting go of one takes up the next, without end.) */
+static void test_reads_while_the_index_refuses(void **state)
+{
+    enum { READ = 600 };
+    struct fixture f;
+    clock_sys_start(1000000000, (uint64_t)1700000000 * 1000000000);
+    fixture_init(&f, 1, 64 * MIB);
+    f.config.memory_bytes = 64 * KIB; /* one extent in each shard is too much */
+    testkv_use();
+    fixture_open(&f);
+    for (int k = 0; k < READ; k++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "k%d", k);
+        put(f.s, key, 1, 100);
+    }
+    writer_drain(&f.s->disks[0]);
+    testkv_fail_at = 1;
+    clock_sys_advance((uint64_t)120 * 1000000000);
+    read_all(f.s, 1);
+    writer_drain(&f.s->disks[0]);
+    assert_true(writer_is_broken(&f.s->disks[0]));
+    read_all(f.s, READ);
+    lock_take(&f.s->disks[0].lock);
+    size_t waiting = f.s->disks[0].n_dirty;
+    lock_drop(&f.s->disks[0].lock);
+    assert_true(waiting <= 1);
+    struct extent *x = NULL;
+    assert_int_equal(store_find(f.s, SLICE_LIT("k1"), &x), 0);
+    assert_int_equal(extent_set_attr(x, SLICE_LIT("other")), -EIO);
+    extent_unref(x);
+    fixture_close(&f);
+    clock_sys_stop();
+    fixture_fini(&f);
+    testkv_reset();
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -300,6 +379,8 @@ int main(void)
         cmocka_unit_test(test_disk_dead_from_some_call_on),
         cmocka_unit_test(test_index_refuses_commits),
         cmocka_unit_test(test_removal_beside_a_bad_disk),
+        cmocka_unit_test(test_reads_while_the_index_refuses),
+        cmocka_unit_test(test_prefix_of_what_was_not_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -264,6 +264,63 @@ static void test_orphans_after_power_loss(void **state)
     assert_true(is_whole(f->s, "k", 1, 100));
 }
 
+/* The walk after a power loss did not get to its end, here because what it found could not be removed: the
+ * next start walks again, however clean the stop between was, and the one after that does not. */
+static void test_walk_is_taken_up_again(void **state)
+{
+    struct fixture *f = *state;
+    char orphan[DISK_PATH_MAX], known[DISK_PATH_MAX];
+    put(f->s, "k", 1, 100);
+    key_path(f->s, "k", known);
+    kill_after_recording(f);
+    char *slash = strrchr(known, '/');
+    (void)snprintf(orphan, sizeof(orphan), "%.*s/%.2s000000000000000000000000000000", (int)(slash - known),
+                   known, slash + 1);
+    assert_int_equal(mkdir(orphan, 0700), 0);
+    pretend_reboot(f);
+    fixture_open(f);
+    assert_true(f->s->disks[0].has_sweeper);
+    assert_int_equal(pthread_join(f->s->disks[0].sweeper, NULL), 0);
+    f->s->disks[0].has_sweeper = false;
+    fixture_close(f);
+    assert_int_equal(rmdir(orphan), 0);
+    int fd = open(orphan, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(close(fd), 0);
+    fixture_open(f);
+    assert_true(f->s->disks[0].has_sweeper);
+    assert_int_equal(pthread_join(f->s->disks[0].sweeper, NULL), 0);
+    f->s->disks[0].has_sweeper = false;
+    assert_int_equal(access(orphan, F_OK), -1);
+    fixture_close(f);
+    fixture_open(f);
+    assert_false(f->s->disks[0].has_sweeper);
+    assert_true(is_whole(f->s, "k", 1, 100));
+}
+
+/* A disk that was away during a start, or that another node used, is doubted; one that was always there is
+ * not, nor an empty one. */
+static void test_a_disk_that_was_away_is_doubted(void **state)
+{
+    struct fixture *f = *state;
+    const struct id128 none = {{0}}, first = {{1}}, second = {{2}}, other = {{3}};
+    assert_int_equal(store_note_start(f->s, none, first, NULL), 0);
+    put(f->s, "k", 1, 100);
+    fixture_close(f);
+    fixture_open(f);
+    assert_int_equal(store_note_start(f->s, first, second, NULL), 0);
+    assert_int_equal(store_doubted_before_ns(f->s), 0);
+    fixture_close(f);
+    fixture_open(f); /* the node had a start called `other` without it */
+    assert_int_equal(store_note_start(f->s, other, first, NULL), 0);
+    uint64_t doubted_ns = store_doubted_before_ns(f->s);
+    assert_true(doubted_ns > 0);
+    fixture_close(f);
+    fixture_open(f);
+    assert_int_equal(store_note_start(f->s, first, second, NULL), 0);
+    assert_int_equal(store_doubted_before_ns(f->s), doubted_ns);
+}
+
 /* A power loss is remembered: what it brought back is there until somebody asks for it, after however many
  * clean stops. */
 static void test_power_loss_is_remembered(void **state)
@@ -459,6 +516,8 @@ int main(void)
         TEST(test_missing_and_short_files),
         TEST(test_unfinished_files_are_removed),
         TEST(test_orphans_after_power_loss),
+        TEST(test_walk_is_taken_up_again),
+        TEST(test_a_disk_that_was_away_is_doubted),
         TEST(test_power_loss_is_remembered),
         TEST(test_failed_flush_is_distrusted),
         TEST(test_lost_pages_do_not_vouch),

@@ -328,6 +328,22 @@ static void other_dates_are_refused(void **state)
     assert_int_equal(v, 77);
 }
 
+/* What is no UTF-8 becomes U+FFFD, a byte at a time; what is stays; what does not fit is said. */
+static void utf8(void **state)
+{
+    static const struct {
+        const char *from, *to;
+    } rows[] = {{"", ""},
+                {"plain", "plain"},
+                {"\xe6\x97\xa5\xf0\x9f\x8c\x8a", "\xe6\x97\xa5\xf0\x9f\x8c\x8a"},
+                {"caf\xe9/x", "caf\xef\xbf\xbd/x"},
+                {"cut\xe6\x97", "cut\xef\xbf\xbd\xef\xbf\xbd"}};
+    _cleanup_buf_ struct buf b = BUF_INIT(32), small = BUF_INIT(2);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        assert_string_equal(text_utf8(&b, slice_str(rows[i].from)), rows[i].to);
+    assert_string_equal(text_utf8(&small, S("abc")), "?");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,6 +357,7 @@ int main(void)
         cmocka_unit_test(hex),
         cmocka_unit_test(uri),
         cmocka_unit_test(uri_failures),
+        cmocka_unit_test(utf8),
         cmocka_unit_test(base64_vectors),
         cmocka_unit_test(base64_is_strict),
         cmocka_unit_test(dates_are_written),

@@ -175,12 +175,32 @@ static void test_walks_and_removals(void **state)
     assert_int_equal(all.uploads, 3);
 }
 
+/* A part that ends after its upload was completed or removed, as with a bucket that goes meanwhile, leaves no
+ * record: nothing walks parts without an upload. (Without the check in upload_save_part it stays for ever.)
+ */
+static void test_no_part_without_its_upload(void **state)
+{
+    struct kv *kv = *state;
+    struct upload_record u = upload;
+    assert_int_equal(upload_save_part(kv, 1, u.id, &part, NULL), -ENOENT);
+    assert_int_equal(upload_save(kv, 1, &u, NULL), 0);
+    assert_int_equal(upload_save_part(kv, 1, u.id, &part, NULL), 0);
+    assert_int_equal(count_parts(kv, 1, u.id), 1);
+    u.completed = true;
+    assert_int_equal(upload_save(kv, 1, &u, NULL), 0);
+    assert_int_equal(upload_save_part(kv, 1, u.id, &part, NULL), -ENOENT);
+    assert_int_equal(upload_remove_bucket(kv, 1, NULL), 0);
+    assert_int_equal(upload_save_part(kv, 1, u.id, &part, NULL), -ENOENT);
+    assert_int_equal(count_parts(kv, 1, u.id), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_records_are_golden),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test_setup_teardown(test_walks_and_removals, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_part_without_its_upload, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,494 @@
+/*
+ * Files kept open (contract in client_kept.h).
+ *
+ * Invariants:
+ *  1. A file is in the table while its bytes are known to be those that the node would give: its bucket was
+ * watched without a break from before the node was asked for it, and none of what came through the pipe since
+ * was of that file. No record of the bucket moves the serial on between asking and entering it in the table.
+ *  2. A file of the table that nobody has open is in the order of use. What is not in the table belongs to
+ * who opened it.
+ *  3. Nothing calls the node while it holds the lock.
+ *
+ * The lock is one for all of the process: fork(2) is made to wait for it, so that a child finds whole tables.
+ *
+ * Failure modes: where the process may not have one more descriptor, half of what is kept goes. Without a
+ * watch (a node without the pipe, over TCP, a bucket without origin, no rights) every open asks the node.
+ */
+#include "client/client_kept.h"
+
+#include "base/hash.h"
+#include "base/lock.h"
+#include "base/sys.h"
+#include "client/client_watch.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define KEPT_MAGIC   0x6b657074u
+#define PLACES       8192
+#define BUCKETS_MAX  64 /* more are not watched */
+#define VALID_MS_MAX (24 * 3600 * 1000ull)
+#define DEFAULT_MAX  32768
+#define FD_SHARE     8
+#define ROOM_TRIES   8
+
+struct kept_bucket {
+    struct kept_bucket *next;
+    struct client_kept *kept;
+    char *name;
+    struct watcher *watcher; /* NULL: not yet, or never */
+    bool is_asked;           /* somebody begins to watch it, or did, or need not */
+    bool is_watched;
+    uint64_t serial;
+};
+
+struct client_kept_file {
+    struct client_file *file;
+    struct client_kept *kept;
+    struct kept_bucket *bucket; /* NULL: of none that is watched */
+    uint64_t hash;              /* hash_placement of the key */
+    char *key;                  /* NULL: never in the table */
+    size_t key_n;
+    uint64_t valid_until_ms;
+    uint32_t n_open;
+    bool is_listed, is_in_order;
+    struct client_kept_file *in_place, *older, *newer;
+    struct client_kept_file *in_trash;
+};
+
+struct client_kept {
+    uint32_t magic;
+    struct client *c;
+    _Atomic uint32_t max;
+    uint32_t n;
+    uint64_t times_made; /* room for descriptors */
+    struct lock room_lock;
+    _Atomic pid_t owner;
+    struct kept_bucket *buckets;
+    struct client_kept_file *oldest, *newest;
+    struct client_kept_file *places[PLACES];
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct lock lock; /* covers every table, bucket and listed file */
+
+static void before_fork(void)
+{
+    lock_take(&lock);
+}
+
+static void after_fork(void)
+{
+    lock_drop(&lock);
+}
+
+static void start_once(void)
+{
+    lock_init(&lock, LOCK_CLIENT);
+    (void)pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+uint32_t client_kept_default(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 0;
+    return (uint32_t)MIN(limit.rlim_cur / FD_SHARE, (rlim_t)DEFAULT_MAX);
+}
+
+/* ---- the table and the order of use ---- */
+
+static struct client_kept_file **place_of(struct client_kept *k, uint64_t hash)
+{
+    return &k->places[hash % PLACES];
+}
+
+static void order_remove_locked(struct client_kept *k, struct client_kept_file *f)
+{
+    *(f->older ? &f->older->newer : &k->oldest) = f->newer;
+    *(f->newer ? &f->newer->older : &k->newest) = f->older;
+    f->older = f->newer = NULL;
+    f->is_in_order = false;
+    k->n--;
+}
+
+static void order_add_locked(struct client_kept *k, struct client_kept_file *f)
+{
+    f->older = k->newest;
+    *(k->newest ? &k->newest->newer : &k->oldest) = f;
+    k->newest = f;
+    f->is_in_order = true;
+    k->n++;
+}
+
+/* Out of the table; into the trash when nobody has it open. */
+static void forget_locked(struct client_kept *k, struct client_kept_file *f, struct client_kept_file **trash)
+{
+    struct client_kept_file **at = place_of(k, f->hash);
+    while (*at != f)
+        at = &(*at)->in_place;
+    *at = f->in_place;
+    f->is_listed = false;
+    if (!f->is_in_order)
+        return;
+    order_remove_locked(k, f);
+    f->in_trash = *trash;
+    *trash = f;
+}
+
+static void file_free(struct client_kept_file *f)
+{
+    client_file_close(f->file);
+    free(f->key);
+    free(f);
+}
+
+static void empty(struct client_kept_file *trash)
+{
+    while (trash) {
+        struct client_kept_file *f = trash;
+        trash = f->in_trash;
+        file_free(f);
+    }
+}
+
+static bool is_valid(const struct client_kept_file *f)
+{
+    return f->bucket->is_watched && sys_mono_ms() < f->valid_until_ms;
+}
+
+static struct client_kept_file *find_locked(struct client_kept *k, const struct kept_bucket *b, uint64_t hash,
+                                            struct slice key)
+{
+    struct client_kept_file *f = *place_of(k, hash);
+    while (f && !(f->hash == hash && f->bucket == b && slice_eq(slice_of(f->key, f->key_n), key)))
+        f = f->in_place;
+    return f;
+}
+
+/* ---- what the node tells ---- */
+
+static void forget_hash_locked(struct kept_bucket *b, uint64_t hash, struct client_kept_file **trash)
+{
+    struct client_kept_file *next;
+    for (struct client_kept_file *f = *place_of(b->kept, hash); f; f = next) {
+        next = f->in_place;
+        if (f->hash == hash && f->bucket == b)
+            forget_locked(b->kept, f, trash);
+    }
+}
+
+static void forget_bucket_locked(struct kept_bucket *b, struct client_kept_file **trash)
+{
+    for (size_t i = 0; i < PLACES; i++) {
+        struct client_kept_file *next;
+        for (struct client_kept_file *f = b->kept->places[i]; f; f = next) {
+            next = f->in_place;
+            if (f->bucket == b)
+                forget_locked(b->kept, f, trash);
+        }
+    }
+}
+
+static void on_begun(void *arg)
+{
+    struct kept_bucket *b = arg;
+    LOCK_SCOPE(&lock);
+    b->serial++; /* who asked before may have missed a record */
+    b->is_watched = true;
+}
+
+static void on_records(void *arg, const uint64_t *v, size_t n)
+{
+    struct kept_bucket *b = arg;
+    struct client_kept_file *trash = NULL;
+    lock_take(&lock);
+    b->serial++;
+    for (size_t i = 0; i < n; i++)
+        forget_hash_locked(b, v[i], &trash);
+    lock_drop(&lock);
+    empty(trash);
+}
+
+static void on_ended(void *arg)
+{
+    struct kept_bucket *b = arg;
+    struct client_kept_file *trash = NULL;
+    lock_take(&lock);
+    b->serial++;
+    b->is_watched = false;
+    forget_bucket_locked(b, &trash);
+    lock_drop(&lock);
+    empty(trash);
+}
+
+static const struct watcher_calls calls = {.begun = on_begun, .records = on_records, .ended = on_ended};
+
+/* ---- buckets ---- */
+
+/* A scratch bucket's watchers are counted as mounts, and its files change without a word. */
+static bool has_origin(struct client *c, struct slice bucket)
+{
+    struct wire_bucket_get_req req = {.name = bucket};
+    struct wire_bucket_get_rep rep;
+    struct err ignored = {0}; /* no rights to ask: nothing is kept */
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (client_bucket_get(c, &req, &b, &rep, &ignored) < 0)
+        return false;
+    while (rep.settings.n > 0)
+        if (slice_starts(slice_split(&rep.settings, '\n'), SLICE_LIT("origin=")))
+            return true;
+    return false;
+}
+
+/* *ret_is_new: the caller begins to watch it. NULL: there are too many. */
+static struct kept_bucket *find_bucket(struct client_kept *k, struct slice name, bool *ret_is_new)
+{
+    LOCK_SCOPE(&lock);
+    struct kept_bucket *b = k->buckets;
+    size_t n = 0;
+    for (; b && !slice_eq_str(name, b->name); b = b->next)
+        n++;
+    *ret_is_new = b ? !b->is_asked : n < BUCKETS_MAX;
+    if (b)
+        b->is_asked = true;
+    if (b || !*ret_is_new)
+        return b;
+    b = calloc(1, sizeof(*b));
+    if (!b)
+        abort();
+    b->kept = k;
+    b->is_asked = true;
+    b->name = slice_dup(name);
+    b->next = k->buckets;
+    k->buckets = b;
+    return b;
+}
+
+/* The bucket, with all told that the node has said of it; NULL when it is not watched. */
+static struct kept_bucket *ready_bucket(struct client_kept *k, struct slice name)
+{
+    bool is_new;
+    struct kept_bucket *b = find_bucket(k, name, &is_new);
+    if (!b)
+        return NULL;
+    if (is_new && has_origin(k->c, name)) {
+        struct watcher *w = watcher_start(k->c, name, &calls, b);
+        LOCK_SCOPE(&lock);
+        b->watcher = w;
+        b->is_asked = w != NULL; /* else no room: the next open tries again */
+    }
+    lock_take(&lock);
+    struct watcher *w = b->watcher;
+    lock_drop(&lock);
+    if (!w)
+        return NULL;
+    watcher_drain(w);
+    return b;
+}
+
+/* ---- forked ---- */
+
+/* What the parent kept is closed here, without telling the node; what is open goes on as its users' own. */
+static void forget_parent_locked(struct client_kept *k, struct client_kept_file **trash)
+{
+    for (struct kept_bucket *b; (b = k->buckets);) {
+        forget_bucket_locked(b, trash);
+        watcher_abandon(b->watcher);
+        k->buckets = b->next;
+        free(b->name);
+        free(b);
+    }
+}
+
+static void own(struct client_kept *k)
+{
+    struct client_kept_file *trash = NULL;
+    pid_t me = getpid();
+    if (atomic_load(&k->owner) == me)
+        return;
+    (void)client_epoch(k->c); /* a new one: closing finds that the session is another process's */
+    lock_take(&lock);
+    if (atomic_load(&k->owner) != me)
+        forget_parent_locked(k, &trash);
+    atomic_store(&k->owner, me);
+    lock_drop(&lock);
+    empty(trash);
+}
+
+/* ---- opening and closing ---- */
+
+static struct client_kept_file *take_kept(struct client_kept *k, struct kept_bucket *b, uint64_t hash,
+                                          struct slice key, uint64_t *ret_serial)
+{
+    struct client_kept_file *trash = NULL;
+    lock_take(&lock);
+    struct client_kept_file *f = find_locked(k, b, hash, key);
+    if (f && !is_valid(f)) {
+        forget_locked(k, f, &trash);
+        f = NULL;
+    }
+    if (f && f->n_open++ == 0)
+        order_remove_locked(k, f);
+    *ret_serial = b->serial;
+    lock_drop(&lock);
+    empty(trash);
+    return f;
+}
+
+static struct client_kept_file *file_new(struct client_kept *k, struct client_file *file, uint64_t asked_ms)
+{
+    struct client_kept_file *f = calloc(1, sizeof(*f));
+    if (!f)
+        abort();
+    f->kept = k;
+    f->file = file;
+    f->n_open = 1;
+    f->valid_until_ms = asked_ms + MIN(client_file_valid_ms(file), VALID_MS_MAX);
+    return f;
+}
+
+/* Into the table, when nothing was told since the node was asked and no other thread was faster. */
+static void list_file(struct client_kept_file *f, struct kept_bucket *b, uint64_t hash, struct slice key,
+                      uint64_t serial)
+{
+    struct client_kept *k = f->kept;
+    LOCK_SCOPE(&lock);
+    if (b->serial != serial || !b->is_watched || find_locked(k, b, hash, key))
+        return;
+    f->bucket = b;
+    f->hash = hash;
+    f->key = slice_dup(key);
+    f->key_n = key.n;
+    f->in_place = *place_of(k, hash);
+    *place_of(k, hash) = f;
+    f->is_listed = true;
+}
+
+/* Closes the half that was not opened for longest, and keeps no more from now on: the process has no place
+ * for another descriptor. false: nothing is kept. */
+static bool make_room(struct client_kept *k, uint64_t seen)
+{
+    struct client_kept_file *trash = NULL;
+    LOCK_SCOPE(&k->room_lock); /* held over calls to the node: who waits for it finds room */
+    lock_take(&lock);
+    bool is_made = k->times_made != seen, any = k->n > 0;
+    if (!is_made && any) {
+        uint32_t stay = k->n / 2;
+        atomic_store(&k->max, MAX(stay, 1u));
+        k->times_made++;
+        while (k->n > stay)
+            forget_locked(k, k->oldest, &trash);
+    }
+    lock_drop(&lock);
+    empty(trash);
+    return is_made || any;
+}
+
+static int open_file(struct client_kept *k, const struct client_file_open *o, struct client_file **ret,
+                     struct err *e)
+{
+    int r = -EMFILE;
+    for (int i = 0; r == -EMFILE && i < ROOM_TRIES; i++) {
+        lock_take(&lock);
+        uint64_t seen = k->times_made;
+        lock_drop(&lock);
+        r = client_file_open(k->c, o, ret, e);
+        if (r == -EMFILE && !make_room(k, seen))
+            break;
+    }
+    return r;
+}
+
+int client_kept_open(struct client_kept *k, const struct client_file_open *o, struct client_kept_file **ret,
+                     struct err *e)
+{
+    assert(k != NULL && k->magic == KEPT_MAGIC);
+    own(k);
+    struct client_file_open ask = *o;
+    bool may_keep = atomic_load(&k->max) > 0 && client_passes_fds(k->c) && !o->no_fd && o->if_match.n == 0;
+    struct kept_bucket *b = may_keep ? ready_bucket(k, o->bucket) : NULL;
+    uint64_t hash = b ? hash_placement(o->key) : 0, serial = 0;
+    *ret = b ? take_kept(k, b, hash, o->key, &serial) : NULL;
+    if (*ret)
+        return 0;
+    struct client_file *file;
+    uint64_t asked_ms = sys_mono_ms();
+    ask.high_fd = b != NULL;
+    int r = open_file(k, &ask, &file, e);
+    if (r < 0)
+        return r;
+    *ret = file_new(k, file, asked_ms);
+    if (b)
+        list_file(*ret, b, hash, o->key, serial);
+    return 0;
+}
+
+/* After the last close: whether the file stays. */
+static bool keep_locked(struct client_kept *k, struct client_kept_file *f, struct client_kept_file **trash)
+{
+    if (!f->is_listed)
+        return false;
+    if (!is_valid(f) || !client_file_is_complete(f->file)) {
+        forget_locked(k, f, trash);
+        return false;
+    }
+    order_add_locked(k, f);
+    while (k->n > atomic_load(&k->max))
+        forget_locked(k, k->oldest, trash);
+    return true;
+}
+
+void client_kept_close(struct client_kept_file *f)
+{
+    if (!f)
+        return;
+    struct client_kept *k = f->kept;
+    struct client_kept_file *trash = NULL;
+    own(k);
+    lock_take(&lock);
+    bool is_last = --f->n_open == 0;
+    bool stays = is_last && keep_locked(k, f, &trash);
+    lock_drop(&lock);
+    if (is_last && !stays)
+        file_free(f);
+    empty(trash);
+}
+
+struct client_file *client_kept_of(const struct client_kept_file *f)
+{
+    return f->file;
+}
+
+struct client_kept *client_kept_new(struct client *c, uint32_t max)
+{
+    struct client_kept *k = calloc(1, sizeof(*k));
+    if (!k)
+        abort();
+    (void)pthread_once(&once, start_once);
+    k->magic = KEPT_MAGIC;
+    k->c = c;
+    atomic_init(&k->max, max);
+    lock_init(&k->room_lock, LOCK_READER);
+    atomic_init(&k->owner, getpid());
+    return k;
+}
+
+void client_kept_free(struct client_kept *k)
+{
+    if (!k)
+        return;
+    assert(k->magic == KEPT_MAGIC);
+    own(k);
+    for (struct kept_bucket *b; (b = k->buckets);) { /* no other thread is in a call */
+        watcher_end(b->watcher);                     /* tells on_ended, which closes what is kept of it */
+        k->buckets = b->next;
+        free(b->name);
+        free(b);
+    }
+    k->magic = 0;
+    lock_fini(&k->room_lock);
+    free(k);
+}

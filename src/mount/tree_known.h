@@ -1,0 +1,59 @@
+/*
+ * What a mount of a scratch bucket knows of directories without asking the node: the attributes of some, and
+ * which names are surely not in those that it made itself. Creating files in a new directory (unpacking,
+ * cloning, checkpoints) would otherwise ask twice for each: whether the name is there already, and for the
+ * directory's attributes, which the kernel forgets at each change.
+ *
+ * It holds only as long as nobody else changes the bucket; who uses it says when that ends
+ * (tree_known_forget). Memory is bounded: a directory that finds no room is not known.
+ *
+ * All functions may be called by any thread.
+ */
+#pragma once
+
+#include "base/slice.h"
+#include "net/wire.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct tree_known;
+
+struct tree_known *tree_known_new(void); /* never NULL */
+void tree_known_free(struct tree_known *k);
+
+/* Nothing is known any more. */
+void tree_known_forget(struct tree_known *k);
+
+/* ---- changes that this mount asks the node for ---- */
+
+/* A change that is under way; zero-initialised where there is none. */
+struct tree_change {
+    uint64_t dir, serial;
+};
+
+/* Before the node is asked: a name may appear in the directory (empty: none), and its attributes are about to
+ * change. Every begin has its end. */
+void tree_known_begin(struct tree_known *k, uint64_t dir, struct slice name, struct tree_change *ret);
+/* The node has answered. made: the inode that it made there, of which the directory's times are those of its
+ * birth; NULL: nothing is known of what became of the directory. */
+void tree_known_end(struct tree_known *k, const struct tree_change *c, const struct wire_inode *made);
+/* Directories changed that have no name here: a rename, which changes the one that moves, too. Before and
+ * after the node is asked. */
+void tree_known_forget_attrs(struct tree_known *k);
+
+/* ---- what the node said ---- */
+
+/* To be read before the node is asked. */
+uint64_t tree_known_serial(struct tree_known *k, uint64_t dir);
+/* Attributes of a directory that were asked for at that serial; left out when it was changed meanwhile. */
+void tree_known_note(struct tree_known *k, const struct wire_inode *x, uint64_t serial);
+/* This mount made the directory just now, asked for at the serial of its number 0: there is nothing in it. */
+void tree_known_made(struct tree_known *k, const struct wire_inode *x, uint64_t serial);
+
+/* ---- what is known ---- */
+
+/* No longer than a minute after the node said them. */
+bool tree_known_attr(struct tree_known *k, uint64_t dir, struct wire_inode *ret);
+/* Whether there is surely no such name. */
+bool tree_known_lacks(struct tree_known *k, uint64_t dir, struct slice name);

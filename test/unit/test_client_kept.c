@@ -1,0 +1,459 @@
+/* layer: client */
+/* threaded */
+/* Files that a library keeps open: opened again without a question, and never with bytes that the node has
+ * let go. */
+#include "client/client_kept.h"
+
+#include "client_fake.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#define KEPT_MAX 8
+
+struct library {
+    struct client *c;
+    struct client_kept *k;
+};
+
+static struct library begin(struct fake *f, uint32_t max)
+{
+    atomic_store(&f->gives_fds, true);
+    atomic_store(&f->is_complete, true);
+    struct library l = {.c = connect_to(f, 8)};
+    l.k = client_kept_new(l.c, max);
+    return l;
+}
+
+static void end(struct library *l)
+{
+    client_kept_free(l->k);
+    client_free(l->c);
+}
+
+static struct client_kept_file *open_key(const struct library *l, const char *key)
+{
+    struct client_file_open o = {.bucket = SLICE_LIT("b"), .key = slice_str(key)};
+    struct client_kept_file *f = NULL;
+    struct err e = {0};
+    assert_int_equal(client_kept_open(l->k, &o, &f, &e), 0);
+    return f;
+}
+
+static void read_key(const struct library *l, const char *key)
+{
+    struct client_kept_file *f = open_key(l, key);
+    expect_bytes(client_kept_of(f), 1000, 5000);
+    client_kept_close(f);
+}
+
+static int opens(struct fake *f)
+{
+    return atomic_load(&f->seen[WIRE_OP_OPEN]);
+}
+
+static int closes(struct fake *f)
+{
+    return atomic_load(&f->seen[WIRE_OP_CLOSE]);
+}
+
+/* ---- kept ---- */
+
+static void test_a_file_is_opened_again_without_a_question(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    for (int i = 0; i < 5; i++)
+        read_key(&l, "a");
+    assert_int_equal(opens(f), 1);
+    assert_int_equal(closes(f), 0);
+    end(&l);
+    assert_int_equal(closes(f), 2); /* the file and the watch */
+}
+
+static void test_two_opens_at_once_share_a_file(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    struct client_kept_file *a = open_key(&l, "a"), *b = open_key(&l, "a");
+    client_kept_close(a);
+    expect_bytes(client_kept_of(b), 0, 100);
+    client_kept_close(b);
+    assert_int_equal(opens(f), 1);
+    end(&l);
+}
+
+static void test_the_file_that_was_not_opened_for_longest_goes(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, 2);
+    read_key(&l, "a");
+    read_key(&l, "b");
+    read_key(&l, "a");
+    read_key(&l, "c"); /* in the place of b */
+    assert_int_equal(closes(f), 1);
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 3);
+    read_key(&l, "b");
+    assert_int_equal(opens(f), 4);
+    end(&l);
+}
+
+static void test_descriptors_leave_the_low_numbers_alone(void **state)
+{
+    struct library l = begin(*state, KEPT_MAX);
+    struct client_kept_file *a = open_key(&l, "a");
+    assert_true(client_file_fd(client_kept_of(a)) >= 1024);
+    client_kept_close(a);
+    end(&l);
+}
+
+/* All places for descriptors that the process may have are taken, one of them by a kept file. */
+static void test_kept_files_make_room_where_descriptors_are_short(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    struct rlimit before, limit;
+    int held[256];
+    size_t n = 0;
+    read_key(&l, "a");
+    fake_tell(f, "a");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = (struct rlimit){.rlim_cur = ARRAY_SIZE(held), .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    read_key(&l, "a"); /* with a low number: there are no high ones now */
+    while (n < ARRAY_SIZE(held) && (held[n] = dup(STDERR_FILENO)) >= 0)
+        n++;
+    read_key(&l, "b");
+    read_key(&l, "c");
+    assert_int_equal(opens(f), 6); /* b and c twice each */
+    while (n > 0)
+        (void)close(held[--n]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    end(&l);
+}
+
+/* Not even one for what listens to the node: the open fails, the process goes on, and listens later. */
+static void test_a_process_without_descriptors_goes_on(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    struct rlimit before, limit;
+    int held[256];
+    size_t n = 0;
+    struct client_file_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("a")};
+    struct client_kept_file *a = NULL;
+    struct err e = {0};
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = (struct rlimit){.rlim_cur = ARRAY_SIZE(held), .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    while (n < ARRAY_SIZE(held) && (held[n] = dup(STDERR_FILENO)) >= 0)
+        n++;
+    int r = client_kept_open(l.k, &o, &a, &e);
+    while (n > 0)
+        (void)close(held[--n]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(r, -EMFILE);
+    read_key(&l, "a");
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 2);
+    end(&l);
+}
+
+/* ---- the program's signals ---- */
+
+static atomic_int n_signals;
+
+static void on_signal(int number)
+{
+    (void)number;
+    (void)atomic_fetch_add(&n_signals, 1);
+}
+
+/* A program that blocks a signal for a moment gets it afterwards, not in a thread of the library. */
+static void test_signals_are_for_the_threads_of_the_program(void **state)
+{
+    struct fake *f = *state;
+    struct sigaction handler = {.sa_handler = on_signal}, before;
+    sigset_t set;
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGUSR1);
+    assert_int_equal(sigaction(SIGUSR1, &handler, &before), 0);
+    (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
+    fake_stop(f);
+    fake_start(f); /* its threads block it, too */
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    struct library l = begin(f, KEPT_MAX);
+    read_key(&l, "a");
+    (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
+    assert_int_equal(kill(getpid(), SIGUSR1), 0);
+    sys->sleep_ns(50000000);
+    assert_int_equal(atomic_load(&n_signals), 0);
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    assert_int_equal(atomic_load(&n_signals), 1);
+    end(&l);
+    assert_int_equal(sigaction(SIGUSR1, &before, NULL), 0);
+}
+
+/* ---- not kept ---- */
+
+static void test_nothing_is_kept_where_nothing_may_be(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, 0);
+    read_key(&l, "a");
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 2);
+    assert_int_equal(closes(f), 2);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_WATCH]), 0);
+    end(&l);
+}
+
+/* Whoever watches such a bucket is counted as a mount of it. */
+static void test_files_of_a_bucket_without_origin_are_not_kept(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    atomic_store(&f->is_scratch, true);
+    read_key(&l, "a");
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 2);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_BUCKET_GET]), 1);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_WATCH]), 0);
+    end(&l);
+}
+
+static void test_a_file_of_which_bytes_are_missing_is_not_kept(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    atomic_store(&f->is_complete, false);
+    read_key(&l, "a");
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 2);
+    assert_int_equal(closes(f), 2);
+    end(&l);
+}
+
+static void test_an_answer_is_used_no_longer_than_the_bucket_allows(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    atomic_store(&f->valid_ms, 30);
+    read_key(&l, "a");
+    sys->sleep_ns(50000000);
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 2);
+    end(&l);
+}
+
+/* ---- told ---- */
+
+static void test_what_the_node_has_let_go_is_asked_for_at_once(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    for (int i = 1; i <= 200; i++) {
+        read_key(&l, "a");
+        read_key(&l, "b");
+        assert_int_equal(opens(f), i + 1);
+        fake_tell(f, "a"); /* and whoever opens it now has not to wait for a thread that reads this */
+    }
+    end(&l);
+}
+
+static void test_a_file_that_is_open_reads_on_and_is_not_kept(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    struct client_kept_file *a = open_key(&l, "a");
+    fake_tell(f, "a");
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 2);
+    expect_bytes(client_kept_of(a), 0, 100);
+    client_kept_close(a);
+    assert_int_equal(closes(f), 1);
+    read_key(&l, "a"); /* the newer one */
+    assert_int_equal(opens(f), 2);
+    end(&l);
+}
+
+static void *open_in_a_thread(void *arg)
+{
+    read_key(arg, "a");
+    return NULL;
+}
+
+static void test_what_was_told_while_the_node_was_asked_counts(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    pthread_t thread;
+    read_key(&l, "b"); /* the bucket is watched from here on */
+    atomic_store(&f->hang_ms[WIRE_OP_OPEN], 200);
+    assert_int_equal(pthread_create(&thread, NULL, open_in_a_thread, &l), 0);
+    while (opens(f) < 2)
+        sys->sleep_ns(1000000);
+    fake_tell(f, "a");
+    read_key(&l, "b"); /* takes the record, if the library's thread has not */
+    (void)pthread_join(thread, NULL);
+    atomic_store(&f->hang_ms[WIRE_OP_OPEN], 0);
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 3);
+    end(&l);
+}
+
+static void test_the_end_of_the_pipe_means_that_anything_may_have_changed(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    read_key(&l, "a");
+    end_watches(f);
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 2);
+    for (int i = 0; i < 3000 && atomic_load(&f->n_watches) == 0; i++) /* another one comes */
+        sys->sleep_ns(1000000);
+    sys->sleep_ns(50000000);
+    int before = opens(f);
+    read_key(&l, "a");
+    read_key(&l, "a");
+    assert_int_equal(opens(f), before + 1);
+    end(&l);
+}
+
+static void test_a_restarted_node_is_asked_anew(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    read_key(&l, "a");
+    struct client_kept_file *open_all_along = open_key(&l, "a");
+    fake_stop(f);
+    fake_start(f);
+    read_key(&l, "a");
+    assert_int_equal(opens(f), 2);
+    expect_bytes(client_kept_of(open_all_along), 10, 100);
+    client_kept_close(open_all_along);
+    end(&l);
+    /* The pipe's end may be seen before that of the connections: CLOSE with a number of the other life, which
+     * a node does not know. */
+    atomic_store(&f->strangers, 0);
+}
+
+/* ---- forked ---- */
+
+/* In the child. No assertions, which would run the parent's tests on. */
+static int child(const struct library *l, struct client_kept_file *open_before)
+{
+    struct client_file_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("a")};
+    struct client_kept_file *mine = NULL;
+    struct err e = {0};
+    char byte = 0;
+    for (int i = 0; i < 3; i++) {
+        if (client_kept_open(l->k, &o, &mine, &e) < 0)
+            return 1;
+        if (client_file_pread(client_kept_of(mine), &byte, 1, 7, &e) != 1 || byte != content(7))
+            return 2;
+        client_kept_close(mine);
+    }
+    if (client_file_pread(client_kept_of(open_before), &byte, 1, 9, &e) != 1 || byte != content(9))
+        return 3;
+    client_kept_close(open_before);
+    client_kept_free(l->k);
+    client_free(l->c);
+    return 0;
+}
+
+static void test_a_forked_process_keeps_files_of_its_own(void **state)
+{
+#ifdef __SANITIZE_THREAD__
+    skip(); /* it does not know threads that are made after a fork */
+#endif
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    read_key(&l, "a");
+    struct client_kept_file *b = open_key(&l, "b");
+    sys->sleep_ns(50000000); /* the node's threads are here, too: none shall hold the allocator's lock */
+    int status = -1;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(child(&l, b));
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(opens(f), 3); /* a and b by the parent, a by the child, once */
+    read_key(&l, "a");
+    expect_bytes(client_kept_of(b), 0, 10);
+    client_kept_close(b);
+    assert_int_equal(opens(f), 3);
+    end(&l);
+}
+
+/* ---- many at once ---- */
+
+#define THREADS 6
+#define ROUNDS  300
+
+struct busy {
+    const struct library *l;
+    unsigned seed;
+};
+
+static void *read_at_random(void *arg)
+{
+    struct busy *b = arg;
+    char key[2] = "a";
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        key[0] = (char)('a' + hash_mix(b->seed, i) % 12);
+        read_key(b->l, key);
+    }
+    return NULL;
+}
+
+static void test_threads_that_open_while_the_node_lets_go(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    pthread_t threads[THREADS];
+    struct busy busy[THREADS];
+    read_key(&l, "a");
+    for (unsigned i = 0; i < THREADS; i++) {
+        busy[i] = (struct busy){.l = &l, .seed = i};
+        assert_int_equal(pthread_create(&threads[i], NULL, read_at_random, &busy[i]), 0);
+    }
+    char key[2] = "a";
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        key[0] = (char)('a' + i % 12);
+        fake_tell(f, key);
+        sys->sleep_ns(100000);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        (void)pthread_join(threads[i], NULL);
+    end(&l);
+    assert_int_equal(closes(f), opens(f) + 1);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(a_file_is_opened_again_without_a_question),
+        TEST(two_opens_at_once_share_a_file),
+        TEST(the_file_that_was_not_opened_for_longest_goes),
+        TEST(descriptors_leave_the_low_numbers_alone),
+        TEST(kept_files_make_room_where_descriptors_are_short),
+        TEST(a_process_without_descriptors_goes_on),
+        TEST(signals_are_for_the_threads_of_the_program),
+        TEST(nothing_is_kept_where_nothing_may_be),
+        TEST(files_of_a_bucket_without_origin_are_not_kept),
+        TEST(a_file_of_which_bytes_are_missing_is_not_kept),
+        TEST(an_answer_is_used_no_longer_than_the_bucket_allows),
+        TEST(what_the_node_has_let_go_is_asked_for_at_once),
+        TEST(a_file_that_is_open_reads_on_and_is_not_kept),
+        TEST(what_was_told_while_the_node_was_asked_counts),
+        TEST(the_end_of_the_pipe_means_that_anything_may_have_changed),
+        TEST(a_restarted_node_is_asked_anew),
+        TEST(a_forked_process_keeps_files_of_its_own),
+        TEST(threads_that_open_while_the_node_lets_go),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

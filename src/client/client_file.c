@@ -35,7 +35,7 @@ struct source {
     uint64_t handle, epoch;
     int fd; /* -1: bytes come inline */
     _Atomic bool complete;
-    uint64_t present; /* bytes there when it was opened */
+    _Atomic uint64_t missing; /* bytes not there when it was opened, less those read since */
 };
 
 struct client_file {
@@ -112,7 +112,7 @@ static int ask_open(struct client *c, const struct client_file_open *o, struct b
     s->handle = rep->handle;
     s->epoch = epoch;
     s->fd = rep->fd;
-    s->present = rep->present;
+    atomic_init(&s->missing, rep->attr.size_bytes - MIN(rep->present, rep->attr.size_bytes));
     if (o->no_fd) {
         macro_close(&s->fd);
         s->fd = -1;
@@ -323,6 +323,19 @@ static void learn(struct client_file *f, struct source *s, uint64_t offset, cons
     }
 }
 
+/* Of `got` bytes read, those that came from the origin because of this file: as many as were missing when it
+ * was opened, however soon they arrived. The node counts what it sends itself. */
+static void count_read(struct client_file *f, struct source *s, uint64_t got, bool by_node)
+{
+    uint64_t missing = atomic_load(&s->missing), of_origin = MIN(got, missing);
+    while (of_origin > 0 && !atomic_compare_exchange_weak(&s->missing, &missing, missing - of_origin))
+        of_origin = MIN(got, missing);
+    if (by_node)
+        return;
+    (void)atomic_fetch_add(&f->read_origin, of_origin);
+    (void)atomic_fetch_add(&f->read_cached, got - of_origin);
+}
+
 static ssize_t fetch(struct client_file *f, struct source *s, void *p, size_t n, uint64_t offset,
                      struct err *e)
 {
@@ -336,9 +349,10 @@ static ssize_t fetch(struct client_file *f, struct source *s, void *p, size_t n,
         return r;
     macro_close(&rep.fd);
     learn(f, s, offset, &rep);
-    if (rep.data.n > 0) { /* counted by the node */
+    if (rep.data.n > 0) {
         n = MIN(n, rep.data.n);
         memcpy(p, rep.data.p, n);
+        count_read(f, s, n, /* by_node= */ true);
         return (ssize_t)n;
     }
     if (rep.available == 0 || s->fd < 0)
@@ -346,7 +360,7 @@ static ssize_t fetch(struct client_file *f, struct source *s, void *p, size_t n,
     n = MIN(n, rep.available);
     ssize_t got = from_descriptor(s, p, n, offset, e);
     if (got > 0)
-        (void)atomic_fetch_add(rep.state == WIRE_COMPLETE ? &f->read_cached : &f->read_origin, (uint64_t)got);
+        count_read(f, s, (uint64_t)got, /* by_node= */ false);
     return got;
 }
 
@@ -360,8 +374,7 @@ static ssize_t read_some(struct client_file *f, void *p, size_t n, uint64_t offs
         if (known > 0) {
             got = from_descriptor(s, p, known, offset, e);
             if (got > 0)
-                (void)atomic_fetch_add(atomic_load(&s->complete) ? &f->read_cached : &f->read_origin,
-                                       (uint64_t)got);
+                count_read(f, s, (uint64_t)got, /* by_node= */ false);
             return got;
         }
         got = fetch(f, s, p, n, offset, e);

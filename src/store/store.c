@@ -347,8 +347,12 @@ void store_remove_extent(struct store *s, struct extent *x)
         return; /* it goes with its last reference */
     struct key_owner o;
     table_begin(s, x->key, &o);
-    if (!__atomic_load_n(&x->dead, __ATOMIC_ACQUIRE))
+    if (!__atomic_load_n(&x->dead, __ATOMIC_ACQUIRE)) {
+        /* The caller is a reader, too, and its file is kept open only for others than who dooms it. */
+        extent_ref(x);
         doom_extent(x);
+        extent_unref(x);
+    }
     table_end(s, &o);
 }
 

@@ -107,7 +107,8 @@ int store_publish(struct store *s, struct extent *x, const struct store_new *n, 
 
 /* Drops the entry; -ENOENT when there is none. Readers keep their extent. */
 int store_remove(struct store *s, struct slice key);
-/* Drops the entry only when this extent is still its current one. */
+/* Drops the entry only when this extent is still its current one. The caller keeps its bytes, as all readers.
+ */
 void store_remove_extent(struct store *s, struct extent *x);
 /* Drops every entry whose key begins with prefix; returns how many, or an error. */
 int64_t store_remove_prefix(struct store *s, struct slice prefix);

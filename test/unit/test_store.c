@@ -481,6 +481,21 @@ static void test_removed_without_a_descriptor(void **state)
     extent_unref(old);
 }
 
+/* Also for the one who removes it, when nobody else has it. */
+static void test_removed_by_its_only_reader_without_a_descriptor(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *x = NULL;
+    put(f->s, "k", 1, MIB + 1);
+    assert_int_equal(store_find(f->s, SLICE_LIT("k"), &x), 0);
+    f->s->fds_max = 0;
+    put(f->s, "other", 2, 100);
+    assert_true(x->fd_uses & FD_CLOSED);
+    store_remove_extent(f->s, x);
+    assert_int_equal(check_run(x, 1, 0, MIB + 1), MIB + 1);
+    extent_unref(x);
+}
+
 /* An extent that lost a block to a check is filled again, whether its file is open or not. */
 static void test_filled_again_without_a_descriptor(void **state)
 {
@@ -583,6 +598,7 @@ int main(void)
         TEST(test_small_memory),
         TEST(test_few_descriptors),
         TEST(test_removed_without_a_descriptor),
+        TEST(test_removed_by_its_only_reader_without_a_descriptor),
         TEST(test_filled_again_without_a_descriptor),
         TEST(test_no_descriptor_is_left),
         TEST(test_read_only_file_system),

@@ -75,6 +75,9 @@
     X(values, ENUM, "values", "MODE", "durable", 0, 0, "durable|memory", false,                              \
       "scratch, chosen when the bucket is made: memory keeps objects of up to 16 KiB in memory and nowhere " \
       "else; they go when it is full, and with the node")                                                    \
+    X(etag, ENUM, "etag", "KIND", "md5", 0, 0, "md5|opaque", false,                                          \
+      "scratch: what S3 writes has for an ETag: md5, the MD5 of its bytes, or opaque, which is faster: one " \
+      "with a dash, which clients do not take for an MD5")                                                   \
     X(mode, STRING, "mode", "OCTAL", "0755", 0, 0, NULL, false, "scratch: permissions of the root directory")
 
 /* Properties that only buckets with an origin have; those of origin.* are, too. X(name) */
@@ -92,7 +95,7 @@
     X("write")                                                                                               \
     X("conflict") X("posix")
 /* Only those without. */
-#define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode") X("ttl") X("values")
+#define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode") X("ttl") X("values") X("etag")
 
 struct bucket_properties {
 #define X(field, type, ...) ORIGIN_FIELD_##type field;
@@ -109,6 +112,7 @@ enum bucket_write { BUCKET_WRITE_THROUGH, BUCKET_WRITE_BACK };
 enum bucket_conflict { BUCKET_CONFLICT_COPY, BUCKET_CONFLICT_OVERWRITE };
 enum bucket_anonymous { BUCKET_ANONYMOUS_NONE, BUCKET_ANONYMOUS_READ };
 enum bucket_values { BUCKET_VALUES_DURABLE, BUCKET_VALUES_MEMORY };
+enum bucket_etag { BUCKET_ETAG_MD5, BUCKET_ETAG_OPAQUE };
 enum bucket_posix { BUCKET_POSIX_OFF, BUCKET_POSIX_ON };
 enum bucket_verify { BUCKET_VERIFY_FILL, BUCKET_VERIFY_READ };
 

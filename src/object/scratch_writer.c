@@ -3,8 +3,8 @@
  *
  * Bytes go to a fresh extent that nobody names; the commit makes them durable and then names them, in one
  * durable transaction that also checks the conditions: an object is there whole and acknowledged, or not at
- * all. The ETag is the MD5 of the bytes when they were written in order, as S3 clients expect; else one made
- * of inode, size and time.
+ * all. The ETag is the MD5 of the bytes when they were written in order, as S3 clients expect; else, and in
+ * buckets with etag=opaque, one made of inode, size and time.
  *
  * Invariants:
  *  1. One operation at a time runs on a writer (busy), and none after its last commit (ended).
@@ -44,7 +44,7 @@ struct swriter {
     /* the operation that runs: */
     uint64_t written; /* bytes written in order from 0 on */
     bool ordered;     /* nothing else was written */
-    EVP_MD_CTX *md5;  /* of those; NULL for a staged one */
+    EVP_MD_CTX *md5;  /* of those; NULL for a staged one, and where nobody wants it */
 };
 
 /* ---- life ---- */
@@ -107,7 +107,7 @@ static struct swriter *swriter_new(struct scratch_op *o, const struct wire_put_o
     w->flags = q->flags;
     w->fd = -1;
     w->ordered = true;
-    if (!(q->flags & WIRE_STAGED))
+    if (!(q->flags & WIRE_STAGED) && w->bucket->p.etag == BUCKET_ETAG_MD5)
         start_md5(w);
     lock_init(&w->lock, LOCK_OBJECT);
     cond_init(&w->moved);

@@ -127,10 +127,10 @@ static enum s3_error read_list(struct complete *c)
 static bool is_meant(const struct complete *c, const struct listed *l, const struct upload_part *p)
 {
     struct slice sum;
-    char hex[33];
+    char etag[UPLOAD_PART_ETAG_SIZE];
 
-    text_hex(p->md5, sizeof p->md5, hex);
-    if (!slice_eq_case(l->etag, slice_str(hex)))
+    upload_part_etag(p->md5, p->opaque, etag);
+    if (!slice_eq_case(l->etag, slice_str(etag)))
         return false;
     if (l->sum_kind == CHECKSUM_NONE || l->sum_kind != c->sums.kind || !p->has_sum)
         return true;

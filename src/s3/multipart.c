@@ -15,6 +15,7 @@
 #include "s3/uploads.h"
 #include "s3/xml.h"
 
+#include "base/id.h"
 #include "base/sys.h"
 #include "base/text.h"
 
@@ -24,11 +25,13 @@
 static enum s3_error create_here(struct s3_request *r, struct slice type, struct slice meta,
                                  const struct part_sums *sums, char ret_id[UPLOAD_ID_SIZE])
 {
+    struct slice etag = SLICE_NULL;
     struct sink sink;
     struct err e = {0};
     enum s3_error error;
     int status;
 
+    (void)buckets_property(r, r->bucket, "etag", &etag);
     sink_init(&sink, r->s3);
     sink.open.bucket = r->bucket;
     sink.open.key = r->key;
@@ -37,7 +40,7 @@ static enum s3_error create_here(struct s3_request *r, struct slice type, struct
     sink.open.meta = meta;
     status = sink_open(&sink, UINT64_MAX, &e);
     error = status ? reply_failed(r, status, &e)
-                   : uploads_add(r->s3->uploads, r->bucket, r->key, sums, &sink, ret_id);
+                   : uploads_add(r->s3->uploads, r->bucket, r->key, sums, slice_eq_str(etag, "opaque"), &sink, ret_id);
     if (error)
         sink_fini(&sink);
     return error;
@@ -129,7 +132,7 @@ static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t 
         error = parts_begin(&p->part, r, number, size, &p->sums);
     }
     if (!error) {
-        checksum_init(&p->md5, CHECKSUM_MD5);
+        checksum_init(&p->md5, p->region.opaque ? CHECKSUM_NONE : CHECKSUM_MD5);
         checksum_init(&p->own, verified == p->sums.kind ? CHECKSUM_NONE : p->sums.kind);
     }
     return error;
@@ -164,11 +167,14 @@ static enum s3_error end(struct part_write *p, enum s3_error error, const uint8_
                          struct slice *ret_etag)
 {
     const size_t n_sum = checksum_bytes(p->sums.kind);
-    char *hex = arena_alloc(p->r->arena, 33);
+    char *etag = arena_alloc(p->r->arena, UPLOAD_PART_ETAG_SIZE);
+    struct id128 random;
 
     if (!error && p->written != p->region.size)
         error = S3_ERR_INCOMPLETE_BODY;
-    (void)checksum_final(&p->md5, p->digest);
+    id_new(&random);
+    memcpy(p->digest, random.b, sizeof random.b);
+    (void)checksum_final(&p->md5, p->digest); /* none of an opaque one */
     checksum_fini(&p->md5);
     if (p->own.kind != CHECKSUM_NONE)
         (void)checksum_final(&p->own, p->sum);
@@ -183,8 +189,8 @@ static enum s3_error end(struct part_write *p, enum s3_error error, const uint8_
 
         error = error ? error : ended;
     }
-    text_hex(p->digest, 16, hex);
-    *ret_etag = slice_of(hex, 32);
+    upload_part_etag(p->digest, p->region.opaque, etag);
+    *ret_etag = slice_str(etag);
     return error;
 }
 
@@ -326,16 +332,16 @@ enum s3_error s3_op_abort_multipart_upload(struct s3_request *r)
 
 static void put_part(struct xml *x, const struct upload_part *p, enum checksum_kind kind, struct arena *a)
 {
-    char date[32], hex[33];
+    char date[32], etag[UPLOAD_PART_ETAG_SIZE];
 
     text_iso8601(p->mtime_ns, date);
-    text_hex(p->md5, sizeof p->md5, hex);
+    upload_part_etag(p->md5, p->opaque, etag);
     xml_open(x, "Part");
     xml_u64(x, "PartNumber", p->number);
     xml_text(x, "LastModified", slice_str(date));
     xml_open(x, "ETag");
     xml_raw(x, SLICE_LIT("&quot;"));
-    xml_chars(x, slice_str(hex));
+    xml_chars(x, slice_str(etag));
     xml_raw(x, SLICE_LIT("&quot;"));
     xml_close(x, "ETag");
     xml_u64(x, "Size", p->size);

@@ -16,6 +16,7 @@
 #include "base/id.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/text.h"
 #include "origin/origin.h"
 
 #define UPLOAD_MAGIC 0x75706c64u
@@ -31,6 +32,7 @@ struct upload {
     char id[UPLOAD_ID_SIZE];
     char *bucket, *key, *content_type, *meta;
     struct part_sums sums;
+    bool opaque;
     uint64_t created_ns;
     struct sink sink;
     /* Covered by all->lock: */
@@ -164,7 +166,8 @@ static void drop_idle(struct uploads *u, uint64_t now_ns)
 }
 
 enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
-                          const struct part_sums *sums, struct sink *sink, char ret_id[UPLOAD_ID_SIZE])
+                          const struct part_sums *sums, bool opaque, struct sink *sink,
+                          char ret_id[UPLOAD_ID_SIZE])
 {
     uint64_t now_ns = sys->real_ns();
     struct id128 id;
@@ -178,6 +181,7 @@ enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice k
     w->magic = UPLOAD_MAGIC;
     w->all = u;
     w->sums = *sums;
+    w->opaque = opaque;
     w->created_ns = w->touched_ns = now_ns;
     id_new(&id);
     id_text(id, w->id);
@@ -286,6 +290,13 @@ static bool fits_slot(const struct upload *w, uint32_t number, uint64_t size)
     return size <= w->part_bytes && (number - 1) * w->part_bytes + size <= slots_end;
 }
 
+void upload_part_etag(const uint8_t md5[16], bool opaque, char ret[UPLOAD_PART_ETAG_SIZE])
+{
+    text_hex(md5, 16, ret);
+    if (opaque)
+        memcpy(ret + 32, "-1", 3);
+}
+
 enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size, struct upload_region *ret)
 {
     struct part *part;
@@ -301,7 +312,7 @@ enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size
         w->part_bytes = size;
         w->overflow_at = MIN(size * UPLOAD_PART_NUMBER_MAX, UPLOAD_OVERFLOW_BYTES);
     }
-    *ret = (struct upload_region){.number = number, .size = size};
+    *ret = (struct upload_region){.number = number, .size = size, .opaque = w->opaque};
     if (!part->slot_taken && fits_slot(w, number, size)) {
         part->slot_taken = ret->is_slot = true;
         ret->offset = (number - 1) * w->part_bytes;
@@ -333,6 +344,7 @@ void upload_part_end(struct upload *w, const struct upload_region *region, bool 
     part->p.size = region->size;
     part->p.mtime_ns = w->touched_ns;
     memcpy(part->p.md5, md5, sizeof part->p.md5);
+    part->p.opaque = region->opaque;
     part->p.has_sum = sum != NULL;
     if (sum)
         memcpy(part->p.sum, sum, checksum_bytes(w->sums.kind));

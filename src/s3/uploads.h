@@ -20,6 +20,7 @@
 #define UPLOAD_ID_SIZE         33
 #define UPLOAD_PART_NUMBER_MAX 10000
 #define UPLOAD_PART_MIN_BYTES  (5 * MIB) /* all but the last */
+#define UPLOAD_PART_ETAG_SIZE  35 /* 32 hex digits, "-1" and the end */
 #define UPLOAD_PART_MAX_BYTES  (5 * GIB)
 #define UPLOAD_OVERFLOW_BYTES                                                                                \
     (8 * TIB) /* parts that do not fit their slot lie from here on, at the latest                            \
@@ -33,7 +34,8 @@ struct upload_part {
     bool present;
     uint64_t offset, size; /* in the staged file */
     uint64_t mtime_ns;
-    uint8_t md5[16];
+    uint8_t md5[16]; /* of its bytes, or random ones (opaque) */
+    bool opaque;
     bool has_sum; /* `sum` is its checksum of the upload's kind */
     uint8_t sum[CHECKSUM_MAX_BYTES];
 };
@@ -41,9 +43,11 @@ struct upload_part {
 struct uploads *uploads_new(struct s3 *s3);
 void uploads_free(struct uploads *u); /* drops all of them */
 
-/* Takes over *sink, which is open and staged. TOO_MANY_UPLOADS leaves it with the caller. */
+/* Takes over *sink, which is open and staged. TOO_MANY_UPLOADS leaves it with the caller. opaque: the ETags
+ * of parts are no MD5s. */
 enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
-                          const struct part_sums *sums, struct sink *sink, char ret_id[UPLOAD_ID_SIZE]);
+                          const struct part_sums *sums, bool opaque, struct sink *sink,
+                          char ret_id[UPLOAD_ID_SIZE]);
 /* A reference, for upload_unref; NULL when there is none of that id for this bucket and key. */
 struct upload *uploads_find(struct uploads *u, struct slice id, struct slice bucket, struct slice key);
 void upload_unref(struct upload *w);
@@ -61,10 +65,13 @@ void uploads_each(struct uploads *u, struct slice bucket,
 
 /* ---- parts ---- */
 
+/* As clients see it: an opaque one has a dash, which says that it is no MD5. */
+void upload_part_etag(const uint8_t md5[16], bool opaque, char ret[UPLOAD_PART_ETAG_SIZE]);
+
 /* Where the bytes of a part go. */
 struct upload_region {
     uint32_t number;
-    bool is_slot;
+    bool is_slot, opaque;
     uint64_t offset, size;
 };
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import types
 
 import pytest
 
@@ -93,6 +94,22 @@ def test_rclone(bucket, source, tmp_path):
     run(bucket, rclone, "purge", f"{remote}/dir", **env)
     run(bucket, rclone, "deletefile", f"{remote}/large", **env)
     assert at_origin(bucket) == {"renamed": TREE["a.txt"]}
+
+
+def test_rclone_and_s5cmd_take_opaque_etags(node, source):
+    """Clients that compare ETags with the MD5 of what they sent see that a bucket with etag=opaque promises none."""
+    name = harness.random_name("opaque")
+    node.cli("bucket", "create", name, "etag=opaque")
+    access_key, secret_key = node.credentials
+    env = {"RCLONE_CONFIG": "/dev/null", "RCLONE_CONFIG_N_TYPE": "s3", "RCLONE_CONFIG_N_PROVIDER": "Other",
+           "RCLONE_CONFIG_N_ENDPOINT": node.endpoint, "RCLONE_CONFIG_N_ACCESS_KEY_ID": access_key,
+           "RCLONE_CONFIG_N_SECRET_ACCESS_KEY": secret_key, "RCLONE_S3_UPLOAD_CUTOFF": "5M", "RCLONE_S3_CHUNK_SIZE": "5M"}
+    here = types.SimpleNamespace(node=node)
+    run(here, program("rclone"), "sync", source, f"n:{name}", **env)
+    run(here, program("rclone"), "check", "--download", source, f"n:{name}", **env)
+    s5cmd = [program("s5cmd", harness.ROOT / ".deps/bin/s5cmd"), "--endpoint-url", node.endpoint]
+    run(here, *s5cmd, "cp", "--part-size", "5", f"{source}/", f"s3://{name}/up/")
+    assert run(here, *s5cmd, "cat", f"s3://{name}/up/large") == TREE["large"]
 
 
 def test_s3cmd(bucket, source, tmp_path):

@@ -154,6 +154,34 @@ def test_multipart(scratch):
     assert scratch.get("by-transfer") == data
 
 
+def test_opaque_etags(scratch):
+    """With etag=opaque no ETag is what a client could take for an MD5, of parts neither; a Content-MD5 is still verified, and an
+    ETag still names what was written."""
+    scratch.node.cli("bucket", "set", scratch.name, "etag=opaque")
+    data = harness.random_bytes(9 * MIB + 17)
+    etags = [scratch.put("k", body)["ETag"] for body in (data, b"x", data)]
+    assert len(set(etags)) == 3 and all(e.endswith('-1"') and len(e) == 36 for e in etags)
+    assert scratch.s3.head_object(Bucket=scratch.name, Key="k")["ETag"] == etags[-1]
+    assert scratch.get("k", IfMatch=etags[-1]) == data
+    with pytest.raises(botocore.exceptions.ClientError) as error:
+        scratch.put("k", b"other", IfMatch=etags[0])
+    assert code_of(error) == "PreconditionFailed"
+    with pytest.raises(botocore.exceptions.ClientError) as error:
+        scratch.put("k", b"other", ContentMD5="1B2M2Y8AsgTpgAmY7PhCfg==")
+    assert code_of(error) == "BadDigest"
+    upload = {"Bucket": scratch.name, "Key": "m"}
+    upload["UploadId"] = scratch.s3.create_multipart_upload(**upload)["UploadId"]
+    halves = data[:5 * MIB], data[5 * MIB:]
+    parts = [{"PartNumber": n, "ETag": scratch.s3.upload_part(**upload, PartNumber=n, Body=half)["ETag"]}
+             for n, half in enumerate(halves, 1)]
+    assert parts[0]["ETag"] != f'"{md5(halves[0])}"' and all(p["ETag"].endswith('-1"') for p in parts)
+    assert [{name: p[name] for name in parts[0]} for p in scratch.s3.list_parts(**upload)["Parts"]] == parts
+    done = scratch.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})["ETag"]
+    assert done.endswith('-2"') and scratch.get("m", IfMatch=done) == data
+    scratch.node.cli("bucket", "set", scratch.name, "etag=md5")
+    assert scratch.put("k", b"x")["ETag"] == f'"{md5(b"x")}"' and scratch.get("m", IfMatch=done) == data
+
+
 def test_conditions(scratch):
     """If-None-Match and If-Match of a PUT decide with the write itself: of many that want to be first one is."""
     scratch.put("k", b"one", IfNoneMatch="*")

@@ -29,7 +29,7 @@ static struct upload *new_upload(struct uploads *u, char *ret_id)
     sink.handle = 1;
     sink.fd = 0;
     sink.open.content_type = SLICE_LIT("a/b");
-    assert_int_equal(uploads_add(u, bucket, key, &sums, &sink, ret_id), S3_OK);
+    assert_int_equal(uploads_add(u, bucket, key, &sums, /* opaque= */ false, &sink, ret_id), S3_OK);
     w = uploads_find(u, slice_str(ret_id), bucket, key);
     assert_non_null(w);
     upload_sink(w)->handle = 0; /* nothing to abort */
@@ -296,7 +296,7 @@ static void uploads_are_bounded(void **state)
     sink_init(&sink, NULL);
     sink.handle = 1;
     sink.fd = 0;
-    assert_int_equal(uploads_add(u, bucket, key, &sums, &sink, id), S3_ERR_TOO_MANY_UPLOADS);
+    assert_int_equal(uploads_add(u, bucket, key, &sums, /* opaque= */ false, &sink, id), S3_ERR_TOO_MANY_UPLOADS);
     sink.handle = 0;
     sink_fini(&sink);
     uploads_free(u);

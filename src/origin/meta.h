@@ -1,8 +1,8 @@
 /*
  * Lines of an object's metadata, "name: value\n", that are ours and not the client's: its tags, and the
  * checksum that was verified when it was uploaded. Clients neither see nor set them. Tags travel to origins,
- * which have no other place for them; the checksum does not, and nothing of ours is written into the user
- * metadata there because of it. Pure.
+ * which have no other place for them; the checksum goes to S3 origins, which have one for it, and nothing of
+ * ours is written into the user metadata there because of it. Pure.
  */
 #pragma once
 

@@ -34,8 +34,8 @@ struct origin_attr {
     struct slice etag;         /* with its quotes removed */
     struct slice content_type; /* may be empty */
     /* "name: value\n" lines of headers kept with the object: x-amz-meta-*, cache-control, content-encoding,
-     * content-disposition, content-language, expires; lower-case names. Other lines (META_CHECKSUM) stay on
-     * this side. Empty in listings. */
+     * content-disposition, content-language, expires; lower-case names. Other lines stay on this side;
+     * META_CHECKSUM is known to S3 origins by their own header. Empty in listings. */
     struct slice meta;
 };
 

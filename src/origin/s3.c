@@ -185,6 +185,7 @@ static int s3_get(struct origin *o, const struct origin_get *g, struct arena *a,
 const struct web_kind s3_web_kind = {
     .version_header = "etag",
     .meta_prefix = "x-amz-meta-",
+    .tells_checksums = true,
     .prepare = s3_request_prepare,
     .refused = s3_request_refused,
 };

@@ -15,6 +15,7 @@
 #include "origin/s3_internal.h"
 
 #include "base/text.h"
+#include "origin/meta.h"
 
 /* "/bucket/prefix/key", percent-encoded, as x-amz-copy-source wants it. */
 static int copy_source(const struct s3 *s, struct slice key, struct buf *b)
@@ -89,6 +90,8 @@ static int copy_it(struct s3 *s, struct slice from, struct s3_source *source, st
     if (copy_source(s, from, &path) < 0)
         return err_set(e, -ENAMETOOLONG, "the key is too long");
     source->path = buf_view(&path);
+    if (slice_find(meta_get(source->attr.meta, META_CHECKSUM), '-') >= 0) /* of parts, which a copy has not */
+        source->attr.meta = meta_without(source->attr.meta, META_CHECKSUM, a);
     if (source->attr.size_bytes <= s->copy_max_bytes)
         return copy_whole(s, source, to, a, ret_attr, e);
     return s3_copy_multipart(s, source, to, a, ret_attr, e);

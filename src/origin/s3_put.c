@@ -18,6 +18,7 @@
 #include "origin/s3_internal.h"
 
 #include "base/text.h"
+#include "origin/meta.h"
 
 #define HASH_MAX_BYTES (8 * MIB)
 
@@ -39,6 +40,15 @@ void s3_class_header(const struct s3 *s, struct web_call *c)
 {
     if (s->base.storage_class)
         web_header(c, SLICE_LIT("x-amz-storage-class"), slice_str(s->base.storage_class));
+}
+
+/* The checksum that the client sent with the object, of all its bytes, goes along: the origin verifies and
+ * keeps it. Room for one header's name and value in `a`. */
+static void checksum_header(struct web_call *c, struct slice meta, struct arena *a)
+{
+    struct slice sum = meta_get(meta, META_CHECKSUM), suffix = slice_split(&sum, ' ');
+    if (sum.n > 0 && slice_find(sum, '-') < 0)
+        web_header(c, slice_str(arena_printf(a, META_CHECKSUM "-" SLICE_FMT, SLICE_ARG(suffix))), sum);
 }
 
 int s3_payload_hash(const struct s3 *s, const struct origin_body *body, uint64_t offset, uint64_t n,
@@ -77,6 +87,7 @@ static int put_single(struct s3 *s, const struct origin_put *p, const struct ori
         web_header(&c, SLICE_LIT("content-type"), p->content_type);
     if (p->content_md5.n)
         web_header(&c, SLICE_LIT("content-md5"), p->content_md5);
+    checksum_header(&c, p->meta, a);
     s3_class_header(s, &c);
     r = s3_put_conditions(&c, p, etag, e);
     if (r == 0)

@@ -70,6 +70,8 @@ static int gather_headers(struct web_call *c, const struct s3_credentials *k, st
     }
     *ret_own = *n;
     pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("host"), slice_str(s->endpoint.host)};
+    if (c->has_key && c->n_query == 0 && (c->method == WEB_HEAD || c->method == WEB_GET))
+        pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-checksum-mode"), SLICE_LIT("ENABLED")};
     if (!k->access_key)
         return 0;
     pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-date"), time};

@@ -37,6 +37,7 @@ struct web_request;
 struct web_kind {
     const char *version_header; /* of answers: "etag"; lower case */
     const char *meta_prefix;    /* of the service's user metadata: "x-amz-meta-"; lower case */
+    bool tells_checksums;       /* of whole objects, by S3's headers */
     /* Fills URL and headers of the call; called for each try, on the caller's thread, without locks. */
     int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);
     /* Classified error of an answer with status 300 and above. */

@@ -11,6 +11,7 @@
 #include "origin/web_internal.h"
 
 #include "base/text.h"
+#include "origin/meta.h"
 
 void web_response_init(struct web_response *r)
 {
@@ -115,6 +116,22 @@ static bool take_user_meta(struct web_response *r, struct slice name, struct sli
     return true;
 }
 
+/* The checksum of all bytes, "x-amz-checksum-SUFFIX: BASE64", is kept as META_CHECKSUM. Answers about a range
+ * may tell one of a part. */
+static bool take_checksum(struct web_response *r, struct slice name, struct slice value)
+{
+    static const struct slice prefix = {META_CHECKSUM "-", sizeof(META_CHECKSUM "-") - 1};
+    if (!r->kind || !r->kind->tells_checksums || !slice_starts(name, prefix) ||
+        slice_eq_str(name, META_CHECKSUM "-type"))
+        return false;
+    char line[128];
+    int n = snprintf(line, sizeof(line), SLICE_FMT " " SLICE_FMT, SLICE_ARG(slice_from(name, prefix.n)),
+                     SLICE_ARG(value));
+    if (r->status == 200 && value.n > 0 && n > 0 && (size_t)n < sizeof(line))
+        take_meta(r, SLICE_LIT(META_CHECKSUM), slice_of(line, (size_t)n));
+    return true;
+}
+
 static bool take_number(struct web_response *r, struct slice name, struct slice value)
 {
     if (slice_eq_str(name, "content-length"))
@@ -134,7 +151,7 @@ static bool take_number(struct web_response *r, struct slice name, struct slice 
 
 static void take_header(struct web_response *r, struct slice name, struct slice value)
 {
-    if (take_number(r, name, value))
+    if (take_number(r, name, value) || take_checksum(r, name, value))
         return;
     if (slice_eq_str(name, r->kind ? r->kind->version_header : "etag")) {
         take_etag(r, value);

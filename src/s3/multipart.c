@@ -40,7 +40,8 @@ static enum s3_error create_here(struct s3_request *r, struct slice type, struct
     sink.open.meta = meta;
     status = sink_open(&sink, UINT64_MAX, &e);
     error = status ? reply_failed(r, status, &e)
-                   : uploads_add(r->s3->uploads, r->bucket, r->key, sums, slice_eq_str(etag, "opaque"), &sink, ret_id);
+                   : uploads_add(r->s3->uploads, r->bucket, r->key, sums, slice_eq_str(etag, "opaque"), &sink,
+                                 ret_id);
     if (error)
         sink_fini(&sink);
     return error;

@@ -20,7 +20,7 @@
 #define UPLOAD_ID_SIZE         33
 #define UPLOAD_PART_NUMBER_MAX 10000
 #define UPLOAD_PART_MIN_BYTES  (5 * MIB) /* all but the last */
-#define UPLOAD_PART_ETAG_SIZE  35 /* 32 hex digits, "-1" and the end */
+#define UPLOAD_PART_ETAG_SIZE  35        /* 32 hex digits, "-1" and the end */
 #define UPLOAD_PART_MAX_BYTES  (5 * GIB)
 #define UPLOAD_OVERFLOW_BYTES                                                                                \
     (8 * TIB) /* parts that do not fit their slot lie from here on, at the latest                            \

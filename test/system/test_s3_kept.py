@@ -74,7 +74,7 @@ def test_the_line_that_keeps_tags_is_reserved(bucket):
 @pytest.mark.parametrize("algorithm", ["CRC32", "SHA1", "SHA256"])
 def test_checksums_are_kept(bucket, algorithm):
     """What was verified with an upload is shown to who asks, with a copy too, and nobody else sees a trace of it; the
-    origin's object has none."""
+    origin's object has nothing of ours."""
     s3, name = bucket.s3, f"Checksum{algorithm}"
     for key, size in (("small", 1000), ("large", 300_000)):
         where = {"Bucket": bucket.name, "Key": key}
@@ -90,6 +90,25 @@ def test_checksums_are_kept(bucket, algorithm):
     s3.copy_object(Bucket=bucket.name, Key="copy", CopySource=f"{bucket.name}/large", MetadataDirective="REPLACE")
     assert s3.head_object(Bucket=bucket.name, Key="copy", ChecksumMode="ENABLED")[name] == made[name]
     assert name not in s3.get_object(**where, ChecksumMode="ENABLED", Range="bytes=0-9")
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "SHA1", "SHA256"])
+def test_checksums_go_to_the_origin_and_come_from_there(bucket, new_node, origin, algorithm):
+    """What a client sent with its bytes the origin verifies, too, and keeps; what the origin has is shown by a node that never saw
+    the upload, of parts as well."""
+    name, where = f"Checksum{algorithm}", {"Bucket": bucket.name, "Key": "k"}
+    made = bucket.s3.put_object(**where, Body=harness.random_bytes(2_000_000), ChecksumAlgorithm=algorithm)
+    assert bucket.truth.head_object(**where, ChecksumMode="ENABLED")[name] == made[name]
+    upload = {"Bucket": bucket.name, "Key": "parts"}
+    upload["UploadId"] = bucket.truth.create_multipart_upload(**upload, ChecksumAlgorithm=algorithm)["UploadId"]
+    part = bucket.truth.upload_part(**upload, PartNumber=1, Body=b"x", ChecksumAlgorithm=algorithm)
+    bucket.truth.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"], name: part[name]}]})
+    other = new_node()
+    other.create_bucket(bucket.name, f"s3://{bucket.name}", **origin.properties())
+    for key in ("k", "parts"):
+        there = bucket.truth.head_object(Bucket=bucket.name, Key=key, ChecksumMode="ENABLED")
+        here = other.s3().head_object(Bucket=bucket.name, Key=key, ChecksumMode="ENABLED")
+        assert (here[name], here["ChecksumType"]) == (there[name], there["ChecksumType"])
 
 
 def test_settings_outlive_a_restart(new_node, origin):

@@ -386,9 +386,54 @@ static void test_urls(void **state)
         assert_non_null(authorization);
         assert_non_null(strstr(authorization, "Credential=AK/"));
         assert_non_null(
-            strstr(authorization, "SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature="));
+            strstr(authorization,
+                   "SignedHeaders=host;x-amz-checksum-mode;x-amz-content-sha256;x-amz-date, Signature="));
         fixture_stop(&f);
     }
+}
+
+/* Checksums of the whole object are kept; one in an answer about a range is of something else. A copy has the
+ * checksum of its bytes and none of parts, and a PUT hands on the former. */
+static void test_checksums(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer =
+             "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: 0\r\nx-amz-checksum-type: FULL_OBJECT\r\n"
+             "X-Amz-Checksum-CRC32: AAAAAA==\r\n\r\n"},
+        {.answer = "HTTP/1.1 206 OK\r\nETag: \"v1\"\r\nContent-Range: bytes 0-9/20\r\nContent-Length: 10\r\n"
+                   "x-amz-checksum-crc32: AAAAAA==\r\n\r\n",
+         .pad = 10},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"v1-2\"\r\nContent-Length: 0\r\n"
+                   "x-amz-checksum-crc32: AAAAAA==-2\r\nx-amz-meta-a: b\r\n\r\n"},
+        {.answer =
+             "HTTP/1.1 200 OK\r\nContent-Length: 80\r\n\r\n<CopyObjectResult><ETag>e</ETag><LastModified>"
+             "</LastModified></CopyObjectResult>"},
+        {.answer = OK200("0")},
+        {.answer = OK200("0")},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct origin_get g = {.key = SLICE_LIT("k"), .whole = true};
+    struct origin_attr attr;
+    struct sink s = {0};
+    struct err e = {0};
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
+    assert_true(slice_eq_str(attr.meta, "x-amz-checksum: crc32 AAAAAA==\n"));
+    assert_non_null(script_header(script_head(&f.script, 0), "x-amz-checksum-mode"));
+    g.whole = false;
+    g.n = 10;
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
+    assert_int_equal(attr.meta.n, 0);
+    assert_int_equal(origin_copy(f.origin, g.key, SLICE_LIT("to"), SLICE_NULL, f.arena, &attr, &e), 0);
+    assert_true(slice_eq_str(attr.meta, "x-amz-meta-a: b\n"));
+    struct origin_body none = {0};
+    struct origin_put p = {.key = g.key, .meta = SLICE_LIT("x-amz-checksum: sha256 c3Vt\n")};
+    assert_int_equal(origin_put(f.origin, &p, &none, f.arena, &attr, &e), 0);
+    assert_string_equal(script_header(script_head(&f.script, 4), "x-amz-checksum-sha256"), "c3Vt");
+    p.meta = SLICE_LIT("x-amz-checksum: crc32 AAAAAA==-2\n");
+    assert_int_equal(origin_put(f.origin, &p, &none, f.arena, &attr, &e), 0);
+    assert_null(script_header(script_head(&f.script, 5), "x-amz-checksum-crc32"));
+    fixture_stop(&f);
 }
 
 /* Keys of 1,024 bytes pass; longer ones, empty ones and what is not UTF-8 are refused before anything is
@@ -623,6 +668,7 @@ int main(void)
         cmocka_unit_test(test_down),
         cmocka_unit_test(test_empty_by_range),
         cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_checksums),
         cmocka_unit_test(test_key_lengths),
         cmocka_unit_test(test_credentials_sent),
         cmocka_unit_test(test_proxy),

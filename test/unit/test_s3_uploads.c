@@ -296,7 +296,8 @@ static void uploads_are_bounded(void **state)
     sink_init(&sink, NULL);
     sink.handle = 1;
     sink.fd = 0;
-    assert_int_equal(uploads_add(u, bucket, key, &sums, /* opaque= */ false, &sink, id), S3_ERR_TOO_MANY_UPLOADS);
+    assert_int_equal(uploads_add(u, bucket, key, &sums, /* opaque= */ false, &sink, id),
+                     S3_ERR_TOO_MANY_UPLOADS);
     sink.handle = 0;
     sink_fini(&sink);
     uploads_free(u);

@@ -392,6 +392,12 @@ static void test_urls(void **state)
     }
 }
 
+static ssize_t nothing_more(void *arg, void *p, size_t n, uint64_t offset)
+{
+    (void)arg, (void)p, (void)n, (void)offset;
+    return 0;
+}
+
 /* Checksums of the whole object are kept; one in an answer about a range is of something else. A copy has the
  * checksum of its bytes and none of parts, and a PUT hands on the former. */
 static void test_checksums(void **state)
@@ -426,10 +432,10 @@ static void test_checksums(void **state)
     assert_int_equal(attr.meta.n, 0);
     assert_int_equal(origin_copy(f.origin, g.key, SLICE_LIT("to"), SLICE_NULL, f.arena, &attr, &e), 0);
     assert_true(slice_eq_str(attr.meta, "x-amz-meta-a: b\n"));
-    struct origin_body none = {0};
+    struct origin_body none = {.read = nothing_more};
     struct origin_put p = {.key = g.key, .meta = SLICE_LIT("x-amz-checksum: sha256 c3Vt\n")};
     assert_int_equal(origin_put(f.origin, &p, &none, f.arena, &attr, &e), 0);
-    assert_string_equal(script_header(script_head(&f.script, 4), "x-amz-checksum-sha256"), "c3Vt");
+    assert_memory_equal(script_header(script_head(&f.script, 4), "x-amz-checksum-sha256"), "c3Vt\r\n", 6);
     p.meta = SLICE_LIT("x-amz-checksum: crc32 AAAAAA==-2\n");
     assert_int_equal(origin_put(f.origin, &p, &none, f.arena, &attr, &e), 0);
     assert_null(script_header(script_head(&f.script, 5), "x-amz-checksum-crc32"));

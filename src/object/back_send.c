@@ -362,7 +362,9 @@ static int looked(struct sending *s, struct err *e)
         return conflict(s, &now, e);
     if (!s->rec.removal)
         return send_put(s, &now, now.etag, now.etag.n == 0, e);
-    r = origin_remove(s->upstream->origin, s->key, SLICE_NULL, e);
+    r = origin_remove(s->upstream->origin, s->key, now.etag, e);
+    if (r == ERR_PRECONDITION || r == ERR_CONFLICT)
+        return -EAGAIN;
     return r == -ENOENT ? 0 : r;
 }
 

@@ -11,7 +11,7 @@
  * Invariants:
  *  1. A connection is taken only once the first byte of the body is there, so that slow writers hold none.
  *  2. Conditions go to the origin unchanged; it decides them atomically. A conditional delete is checked by a
- * HEAD before, because not every service knows If-Match there.
+ * HEAD before, because not every service knows If-Match there; one that refuses it (501) is asked again without.
  *
  * Failure modes: as in origin.h. After a timeout or a lost connection the object may have been written.
  */
@@ -112,18 +112,26 @@ int s3_put(struct origin *o, const struct origin_put *p, const struct origin_bod
     return put_single(s, p, body, a, ret_attr, e);
 }
 
-int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+/* etag: quoted, for If-Match; "": without. */
+static int remove_once(struct s3 *s, struct slice key, const char *etag, struct err *e)
 {
-    struct s3 *s = s3_of(o);
-    char etag[WEB_ETAG_MAX + 3];
-    int r = web_check_key(s->prefix, key, e);
-    if (r < 0)
-        return r;
     struct web_call _cleanup_(web_call_fini) c;
     web_call_init(&c, &s->web, WEB_DELETE, "delete");
     c.has_key = true;
     c.key = key;
     c.once = true;
+    if (etag[0])
+        web_header(&c, SLICE_LIT("if-match"), slice_str(etag));
+    return web_perform(&c, e);
+}
+
+int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+{
+    struct s3 *s = s3_of(o);
+    char etag[WEB_ETAG_MAX + 3] = "";
+    int r = web_check_key(s->prefix, key, e);
+    if (r < 0)
+        return r;
     if (if_match.n) {
         struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
         struct origin_attr now;
@@ -132,8 +140,11 @@ int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct 
             r = web_etag_header(if_match, etag, e);
         if (r < 0)
             return r;
-        if (!web_etag_is_weak(if_match))
-            web_header(&c, SLICE_LIT("if-match"), slice_str(etag));
     }
-    return web_perform(&c, e);
+    r = remove_once(s, key, web_etag_is_weak(if_match) ? "" : etag, e);
+    if (r != ERR_NOT_IMPLEMENTED || !etag[0])
+        return r;
+    if (e)
+        e->code = 0;
+    return remove_once(s, key, "", e); /* no conditions there: the look is all there can be */
 }

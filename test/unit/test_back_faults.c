@@ -429,6 +429,60 @@ static void test_bucket_removed_at_any_moment(void **state)
     fixture_free(f);
 }
 
+static struct {
+    struct fixture *f;
+    _Atomic uint64_t left; /* calls until somebody else writes; 0: never */
+    _Atomic int was;       /* what was there then; -1: not yet */
+} other;
+
+static uint64_t mono_ns_and_a_write(void)
+{
+    uint64_t left = atomic_load(&other.left);
+    while (left > 0 && !atomic_compare_exchange_weak(&other.left, &left, left - 1))
+        ;
+    if (left == 1) {
+        char *path = NULL, seen = 0;
+        assert_true(asprintf(&path, "%s/k", other.f->origin) > 0);
+        int fd = open(path, O_RDWR | O_CREAT, 0644);
+        assert_true(fd >= 0 && pread(fd, &seen, 1, 0) >= 0 && pwrite(fd, "xx", 2, 0) == 2);
+        assert_int_equal(ftruncate(fd, 2), 0);
+        (void)close(fd);
+        free(path);
+        atomic_store(&other.was, seen);
+    }
+    return sys_real.mono_ns();
+}
+
+/* At whatever moment of a removal's way to the origin somebody else writes there: what they wrote stays. */
+static void test_a_removal_spares_what_others_wrote(void **state)
+{
+    (void)state;
+    const struct sys *before = sys;
+    struct sys table = *sys;
+    table.mono_ns = mono_ns_and_a_write;
+    sys = &table;
+    struct fixture *f = fixture_new();
+    other.f = f;
+    for (uint64_t n = 1, late = 0; late < 3; n++) {
+        assert_true(n < 1000);
+        (void)unlink(arena_printf(f->arena, "%s/k", f->origin));
+        assert_int_equal(put(f, "k", 'a'), 0);
+        flush(f);
+        assert_int_equal(origin_look(f, "k"), 'a');
+        atomic_store(&other.was, -1);
+        atomic_store(&other.left, n);
+        assert_int_equal(remove_key(f, "k"), 0);
+        flush(f);
+        while (atomic_load(&other.was) < 0)
+            (void)sys->mono_ns();
+        late += atomic_load(&other.was) == 0;
+        assert_int_equal(origin_look(f, "k"), 'x');
+        arena_clear(f->arena);
+    }
+    fixture_free(f);
+    sys = before;
+}
+
 /* A bucket gets another origin between the first byte of a PUT and its commit: the commit says so, because
  * what it knows is of the former origin, and the same again goes to the new one. (Without the look at the
  * origin in back_save it is acknowledged, and may become a second copy beside what the new origin has.) */
@@ -503,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_failing_files),
         cmocka_unit_test(test_bucket_removed_before_the_commit),
         cmocka_unit_test(test_bucket_removed_at_any_moment),
+        cmocka_unit_test(test_a_removal_spares_what_others_wrote),
         cmocka_unit_test(test_origin_changed_before_the_commit),
         cmocka_unit_test(test_records_of_no_bucket),
     };

@@ -13,7 +13,8 @@
 
 #include <inttypes.h>
 
-#define PIECE_BYTES MIB
+#define PIECE_BYTES                                                                                          \
+    (128 * KIB) /* no more than an arena keeps when it is cleared: fresh pages cost more than calls */
 #define PIECE_ARENA (4 * MIB)
 
 /* One piece of an open object, inline. */

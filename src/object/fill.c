@@ -315,6 +315,22 @@ static uint64_t last_part_end_locked(const struct fill *f, uint64_t offset, uint
     return limit;
 }
 
+static bool is_read_locked(const struct part *p)
+{
+    return p->memory && p->state == PART_DONE && p->taken >= p->end;
+}
+
+/* Whether n bytes more may be read ahead: beside what of this fill is unread and on its way, and half of the
+ * memory is for those who wait. */
+static bool may_read_ahead_locked(const struct fill *f, uint64_t n)
+{
+    struct budget *b = f->engine->budget;
+    uint64_t held = n;
+    for (const struct part *p = f->parts; p; p = p->next)
+        held += is_read_locked(p) ? 0 : p->end - p->offset;
+    return held <= MEMORY_MAX && budget_used(b) + n <= budget_total(b) / 2;
+}
+
 /* The part of the grid around `at`, less what other parts have: one that began before the disk was full, or
  * the discovering one, lies on no grid. */
 static void want_memory_part(struct fill *f, uint64_t at, bool urgent)
@@ -325,7 +341,8 @@ static void want_memory_part(struct fill *f, uint64_t at, bool urgent)
     if (f->broken == 0 && !part_at_locked(f, at)) {
         r.offset = last_part_end_locked(f, at, r.offset);
         r.end = next_part_start_locked(f, at, r.end);
-        p = part_new_locked(f, r, urgent);
+        if (urgent || may_read_ahead_locked(f, r.end - r.offset))
+            p = part_new_locked(f, r, urgent);
     }
     lock_drop(&f->lock);
     if (p)
@@ -362,26 +379,46 @@ void fill_want(struct fill *f, struct plan_range range, bool urgent)
 
 /* ---- memory parts ---- */
 
-bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep)
+/* Which of two goes first: what was read, the longest ago; then what nobody has touched, the farthest ahead;
+ * last what is being read. */
+static bool goes_before(const struct part *p, const struct part *q)
+{
+    bool p_read = p->taken >= p->end, q_read = q->taken >= q->end;
+    if (p_read != q_read)
+        return p_read;
+    if ((p->taken == 0) != (q->taken == 0))
+        return p->taken == 0;
+    return p->taken == 0 ? p->offset > q->offset : p->last_use < q->last_use;
+}
+
+bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep, bool unread)
 {
     lock_assert_held(&f->lock);
     while (f->memory_bytes + need > MEMORY_MAX) {
-        struct part *oldest = NULL;
+        struct part *first = NULL;
         for (struct part *p = f->parts; p; p = p->next)
             if (p != keep && p->memory && p->state == PART_DONE && p->refs == 1 &&
-                (!oldest || p->last_use < oldest->last_use))
-                oldest = p;
-        if (!oldest)
+                (unread || is_read_locked(p)) && (!first || goes_before(p, first)))
+                first = p;
+        if (!first)
             return false;
-        list_remove_locked(oldest);
+        list_remove_locked(first);
     }
     return true;
 }
 
-void fill_drop_idle_memory(struct fill *f)
+void fill_drop_idle_memory(struct fill *f, bool unread)
 {
     LOCK_SCOPE(&f->lock);
-    (void)fill_drop_memory_locked(f, MEMORY_MAX, NULL);
+    (void)fill_drop_memory_locked(f, MEMORY_MAX, NULL, unread);
+}
+
+/* What was read before goes once memory gets short: others read ahead with it. */
+static void drop_read_locked(struct fill *f, const struct part *p)
+{
+    struct budget *b = f->engine->budget;
+    if (is_read_locked(p) && budget_used(b) > budget_total(b) / 4)
+        (void)fill_drop_memory_locked(f, MEMORY_MAX, p, /* unread= */ false);
 }
 
 /* ---- waiting ---- */
@@ -398,6 +435,8 @@ static void take_memory_locked(struct part *p, uint64_t offset, uint64_t n, stru
     n = MIN(MIN(n, p->have - offset), FILL_INLINE_MAX_BYTES);
     ret->data = arena_dup(a, slice_of(p->memory + (offset - p->offset), n));
     p->last_use = ++p->fill->uses;
+    p->taken = MAX(p->taken, offset + n);
+    drop_read_locked(p->fill, p);
 }
 
 static uint64_t block_end(const struct fill *f, uint64_t offset)

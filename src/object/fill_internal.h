@@ -40,6 +40,7 @@ struct part {
     int result;
     struct err err;
     uint64_t last_use; /* memory parts: for dropping the least recently used */
+    uint64_t taken;    /* memory parts: behind the last byte that a reader took; 0: none */
 
     uint64_t try_from, try_end; /* what the running try and its hedge ask for */
     _Atomic int owner;          /* attempt whose bytes count, -1 until the first byte */
@@ -109,8 +110,9 @@ struct fill_engine {
 void fill_part_done_locked(struct part *p);
 void fill_part_unref_locked(struct part *p);
 void fill_fail_part_locked(struct part *p, int result, const struct err *err);
-/* Frees what memory parts nobody uses until `need` more bytes may be had; false when none is left to free. */
-bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep);
+/* Frees memory parts that nobody uses until `need` more bytes may be had: those that were read, and with
+ * `unread` the others too; false when none is left to free. */
+bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep, bool unread);
 
 /* fill_part.c: runs a part to its end, retries and hedge included, and gives back the queue's references. The
  * caller holds a place at the upstream. */
@@ -129,9 +131,9 @@ bool fill_engine_join_hedge(struct fill_engine *g, struct part *p);
 void fill_engine_forget_running(struct fill_engine *g, struct part *p);
 /* Puts a discovered fill where fill_of_extent finds it. */
 void fill_engine_publish(struct fill_engine *g, struct fill *f, uint64_t hash);
-/* Drops memory parts that nobody uses, of all fills. */
-void fill_engine_reclaim(struct fill_engine *g);
+/* Drops memory parts that nobody uses, of all fills: those that were read, or all. */
+void fill_engine_reclaim(struct fill_engine *g, bool unread);
 /* fill.c */
 uint64_t fill_hash_extent(const struct extent *x);
 uint64_t fill_hash_uncached(const struct upstream *u, struct slice key, struct slice etag, uint64_t size);
-void fill_drop_idle_memory(struct fill *f);
+void fill_drop_idle_memory(struct fill *f, bool unread);

@@ -94,7 +94,7 @@ static int wait_for_memory(struct part *p, uint64_t n)
     struct fill_engine *g = p->fill->engine;
     int r = -ENOMEM;
     for (int i = 0; i < MEMORY_WAITS && r < 0 && !fill_engine_stopping(g); i++) {
-        fill_engine_reclaim(g);
+        fill_engine_reclaim(g, /* unread= */ i > 0);
         r = budget_take(g->budget, n, MEMORY_WAIT_MS);
         if (r == -ENOMEM) /* more than there is in all */
             break;
@@ -108,7 +108,7 @@ static int take_memory(struct part *p, struct err *e)
     uint64_t n = p->end - p->offset;
     bool urgent = atomic_load(&p->urgent);
     lock_take(&f->lock);
-    bool room = fill_drop_memory_locked(f, n, p) || urgent;
+    bool room = fill_drop_memory_locked(f, n, p, /* unread= */ urgent) || urgent;
     bool awaited = urgent || p->refs > PART_OWN_REFS;
     lock_drop(&f->lock);
     struct budget *b = f->engine->budget;
@@ -395,6 +395,15 @@ void fill_part_run(struct part *p)
     if (r < 0) {
         upstream_leave(f->upstream, 0);
         (void)err_set(&e, r, "the origin's object changed while it was read (ETag was %s)", f->etag);
+        end_part(p, r, &e);
+        return;
+    }
+    /* Memory first: an answer that there is no room for would come for nothing, and again for who asks next.
+     */
+    if (f->known && fill_is_uncached(f))
+        r = take_place(p, &e);
+    if (r < 0) {
+        upstream_leave(f->upstream, ERR_NOT_ADMITTED);
         end_part(p, r, &e);
         return;
     }

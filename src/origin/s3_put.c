@@ -11,7 +11,8 @@
  * Invariants:
  *  1. A connection is taken only once the first byte of the body is there, so that slow writers hold none.
  *  2. Conditions go to the origin unchanged; it decides them atomically. A conditional delete is checked by a
- * HEAD before, because not every service knows If-Match there; one that refuses it (501) is asked again without.
+ * HEAD before, because not every service knows If-Match there; one that refuses it (501) is asked again
+ * without.
  *
  * Failure modes: as in origin.h. After a timeout or a lost connection the object may have been written.
  */

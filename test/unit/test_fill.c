@@ -242,6 +242,40 @@ static void test_readers_share_a_small_budget(void **state)
     drop(f);
 }
 
+static void *ahead_main(void *arg)
+{
+    struct job *j = arg;
+    for (uint64_t at = 0; at < j->size && j->result == 0; at += 256 * KIB) {
+        fill_want(j->fill, (struct plan_range){at, j->size}, /* urgent= */ false);
+        j->result = read_range(j->fill, at, MIN(256 * KIB, j->size - at), 1);
+    }
+    return NULL;
+}
+
+/* What was read ahead stays until it is read, and what there is no memory for is not asked for: readers of
+ * more than the memory holds cost the origin each byte once. */
+static void test_what_is_read_ahead_is_fetched_once(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"a", "b", "c"};
+    struct fixture *f = make(96 * MIB, false);
+    struct job jobs[ARRAY_SIZE(keys)];
+    pthread_t t[ARRAY_SIZE(keys)];
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        script_set(f->script, keys[i], 70 * MIB + i, 1);
+        jobs[i] = (struct job){.size = 70 * MIB + i};
+        jobs[i].fill = fill_of_uncached(f->engine, f->u, slice_str(keys[i]), SLICE_NULL, jobs[i].size);
+        assert_int_equal(pthread_create(&t[i], NULL, ahead_main, &jobs[i]), 0);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        (void)pthread_join(t[i], NULL);
+        assert_int_equal(jobs[i].result, 0);
+        fill_unref(jobs[i].fill);
+    }
+    assert_int_equal(f->script->bytes_sent, 3 * 70 * MIB + 3);
+    drop(f);
+}
+
 /* A new version at the origin ends the fill of the old one; never are bytes of the two mixed. */
 static void test_versions_are_never_mixed(void **state)
 {
@@ -537,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_uncached_reads_beside_the_first_part),
         cmocka_unit_test(test_memory_parts_are_bounded_and_given_back),
         cmocka_unit_test(test_readers_share_a_small_budget),
+        cmocka_unit_test(test_what_is_read_ahead_is_fetched_once),
         cmocka_unit_test(test_versions_are_never_mixed),
         cmocka_unit_test(test_ignored_condition_is_noticed),
         cmocka_unit_test(test_senseless_objects_are_refused),

@@ -58,7 +58,7 @@ class Both:
     def once(self):
         """Seconds of an import and of an export of the same objects, into empty places."""
         empty(self.client, self.target)
-        self.node.cli("rm", "--recursive", "scratch/in", check=False, timeout=600)
+        self.node.cli("rm", "--recursive", "scratch/in/", check=False, timeout=600)
         return self._timed("import", f"s3://{self.source}", "scratch/in"), self._timed("export", "scratch/in", f"s3://{self.target}")
 
     def check(self, count, total):

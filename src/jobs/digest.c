@@ -9,7 +9,10 @@
 #define ETAG_MAX 64
 
 struct digest {
-    EVP_MD_CTX *md5, *sha256, *part, *parts;
+    EVP_MD_CTX *sha256;
+    EVP_MD_CTX *md5;          /* of all; NULL: not wanted, as the next */
+    EVP_MD_CTX *part, *parts; /* of the current part, and of the sums of parts */
+    bool is_one_part;         /* whose sum is that of all */
     uint64_t size_bytes, part_bytes, in_part;
     uint32_t n_parts;
 };
@@ -35,16 +38,20 @@ static void end(EVP_MD_CTX *c, uint8_t *ret)
         abort();
 }
 
-struct digest *digest_new(uint64_t part_bytes)
+struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned etags)
 {
     assert(part_bytes > 0);
     struct digest *d = calloc(1, sizeof(*d));
     assert(d);
     d->part_bytes = part_bytes;
-    d->md5 = begin(NULL, EVP_md5());
+    d->is_one_part = etags && size_bytes <= part_bytes;
     d->sha256 = begin(NULL, EVP_sha256());
-    d->part = begin(NULL, EVP_md5());
-    d->parts = begin(NULL, EVP_md5());
+    if (etags & DIGEST_OF_ALL || d->is_one_part)
+        d->md5 = begin(NULL, EVP_md5());
+    if (etags & DIGEST_OF_PARTS || d->is_one_part)
+        d->parts = begin(NULL, EVP_md5());
+    if (d->parts && !d->is_one_part)
+        d->part = begin(NULL, EVP_md5());
     return d;
 }
 
@@ -59,22 +66,23 @@ void digest_free(struct digest *d)
     free(d);
 }
 
+static void count_part(struct digest *d, const uint8_t sum[DIGEST_MD5])
+{
+    add(d->parts, sum, DIGEST_MD5);
+    d->n_parts++;
+}
+
 static void end_part(struct digest *d)
 {
     uint8_t sum[DIGEST_MD5];
     end(d->part, sum);
-    add(d->parts, sum, sizeof(sum));
-    d->n_parts++;
+    count_part(d, sum);
     d->in_part = 0;
     (void)begin(d->part, EVP_md5());
 }
 
-void digest_add(struct digest *d, const void *p, size_t n)
+static void add_to_parts(struct digest *d, const char *at, size_t n)
 {
-    const char *at = p;
-    add(d->md5, p, n);
-    add(d->sha256, p, n);
-    d->size_bytes += n;
     while (n > 0) {
         size_t step = MIN(n, d->part_bytes - d->in_part);
         add(d->part, at, step);
@@ -86,14 +94,31 @@ void digest_add(struct digest *d, const void *p, size_t n)
     }
 }
 
+void digest_add(struct digest *d, const void *p, size_t n)
+{
+    add(d->sha256, p, n);
+    if (d->md5)
+        add(d->md5, p, n);
+    if (d->part)
+        add_to_parts(d, p, n);
+    d->size_bytes += n;
+}
+
 void digest_end(struct digest *d, struct digest_sums *ret)
 {
-    if (d->in_part > 0)
-        end_part(d);
-    *ret = (struct digest_sums){.size_bytes = d->size_bytes, .n_parts = d->n_parts};
-    end(d->md5, ret->md5);
+    assert(!d->is_one_part || d->size_bytes <= d->part_bytes);
+    *ret = (struct digest_sums){.size_bytes = d->size_bytes,
+                                .etags = (d->md5 ? DIGEST_OF_ALL : 0) | (d->parts ? DIGEST_OF_PARTS : 0)};
     end(d->sha256, ret->sha256);
-    end(d->parts, ret->parts_md5);
+    if (d->md5)
+        end(d->md5, ret->md5);
+    if (d->is_one_part && d->size_bytes > 0)
+        count_part(d, ret->md5);
+    else if (d->in_part > 0)
+        end_part(d);
+    if (d->parts)
+        end(d->parts, ret->parts_md5);
+    ret->n_parts = d->n_parts;
 }
 
 bool digest_is_etag(const struct digest_sums *s, struct slice etag)
@@ -102,5 +127,6 @@ bool digest_is_etag(const struct digest_sums *s, struct slice etag)
     text_hex(s->md5, sizeof(s->md5), whole);
     text_hex(s->parts_md5, sizeof(s->parts_md5), hex);
     (void)snprintf(parts, sizeof(parts), "%s-%" PRIu32, hex, s->n_parts);
-    return slice_eq_str(etag, whole) || slice_eq_str(etag, parts);
+    return (s->etags & DIGEST_OF_ALL && slice_eq_str(etag, whole)) ||
+           (s->etags & DIGEST_OF_PARTS && slice_eq_str(etag, parts));
 }

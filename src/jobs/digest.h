@@ -8,15 +8,20 @@
 
 struct digest;
 
+/* Which MD5s an ETag could be, beside the SHA-256; each takes three times as long as that. */
+enum digest_etags { DIGEST_NO_ETAG = 0, DIGEST_OF_ALL = 1, DIGEST_OF_PARTS = 2 };
+
 struct digest_sums {
     uint64_t size_bytes;
+    unsigned etags; /* which of the MD5s are there */
     uint8_t md5[DIGEST_MD5], sha256[DIGEST_SHA256];
     uint8_t parts_md5[DIGEST_MD5]; /* MD5 of the MD5s of its parts, as S3 makes ETags of uploads in parts */
     uint32_t n_parts;
 };
 
-/* part_bytes: of an upload in parts, not 0. Never NULL. */
-struct digest *digest_new(uint64_t part_bytes);
+/* part_bytes: of an upload in parts, not 0. etags: of enum digest_etags; where there is but one part, one
+ * gives the other. Never NULL. */
+struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned etags);
 void digest_free(struct digest *d);
 DEFINE_CLEANUP(struct digest, digest_free)
 void digest_add(struct digest *d, const void *p, size_t n);

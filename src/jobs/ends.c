@@ -7,6 +7,7 @@
 #include "jobs/ends.h"
 
 #include "base/text.h"
+#include "jobs/digest.h"
 
 #define SETTINGS_MAX_BYTES (64 * KIB)
 #define URL_MAX_BYTES      (4 * KIB)
@@ -191,9 +192,18 @@ static int open_end(struct object_service *objects, const struct job_record *r, 
     return k;
 }
 
-/* The bucket exists; gives the size of the parts of its uploads. */
+/* What a bucket's ETags may be: what is in the origin has those of the origin, for uploads in parts S3's;
+ * what is here only the MD5 of its bytes. */
+static unsigned etags_of(struct slice settings)
+{
+    unsigned in_origin = setting(settings, "origin").n > 0 ? DIGEST_OF_PARTS : 0;
+    bool is_here = in_origin == 0 || slice_eq_str(setting(settings, "write"), "back");
+    return in_origin | (is_here ? DIGEST_OF_ALL : 0);
+}
+
+/* The bucket exists; gives the size of the parts of its uploads, and what their ETags may be. */
 static int look_at(struct object_session *session, struct slice bucket, uint64_t *ret_part_bytes,
-                   struct err *e)
+                   unsigned *ret_etags, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
     struct slice settings;
@@ -202,6 +212,7 @@ static int look_at(struct object_session *session, struct slice bucket, uint64_t
         return k;
     struct slice text = setting(settings, "origin.part_size");
     uint64_t v;
+    *ret_etags = etags_of(settings);
     *ret_part_bytes = text_parse_size(text, &v) == 0 && v > 0 ? v : PART_BYTES;
     return 0;
 }
@@ -210,7 +221,8 @@ int ends_open(struct object_service *objects, struct object_session *session, co
               const struct kind *k, bool probe, struct ends *ret, struct err *e)
 {
     *ret = (struct ends){.part_bytes = PART_BYTES};
-    uint64_t ignored;
+    uint64_t no_parts;
+    unsigned no_etags;
     bool has_url = k->source == KIND_URL || k->target == KIND_URL;
     int c = check_end("source", k->source, r->source, /* is_target= */ false, e);
     if (c == 0)
@@ -224,9 +236,9 @@ int ends_open(struct object_service *objects, struct object_session *session, co
         c = open_end(objects, r, k->target, r->target, probe, ret->target_guest, &ret->target_bucket,
                      &ret->target_prefix, e);
     if (c == 0)
-        c = look_at(session, ret->source_bucket, &ignored, e);
+        c = look_at(session, ret->source_bucket, &no_parts, &no_etags, e);
     if (c == 0 && k->target != KIND_NOWHERE)
-        c = look_at(session, ret->target_bucket, &ret->part_bytes, e);
+        c = look_at(session, ret->target_bucket, &ret->part_bytes, &ret->etags, e);
     if (c == 0)
         c = check_overlap(session, r, k, e);
     if (c < 0)

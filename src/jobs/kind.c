@@ -21,7 +21,8 @@ static int present(struct kind_work *w, struct slice key, struct wire_cached *re
     return r < 0 ? r : wire_cached_decode(&rep.entries, ret);
 }
 
-static int fetch_all(struct kind_work *w, uint64_t handle, uint64_t size, struct err *e)
+/* *ret_state: of the object once the last byte is here. */
+static int fetch_all(struct kind_work *w, uint64_t handle, uint64_t size, uint32_t *ret_state, struct err *e)
 {
     for (uint64_t at = 0; at < size;) {
         uint64_t n = MIN(PIECE_BYTES, size - at);
@@ -33,6 +34,7 @@ static int fetch_all(struct kind_work *w, uint64_t handle, uint64_t size, struct
             arena_clear(w->arena);
             r = object_fetch(w->session, &req, w->arena, &rep, e);
             uint64_t got = r < 0 ? 0 : MAX(rep.available, (uint64_t)rep.data.n);
+            *ret_state = r < 0 ? *ret_state : rep.state;
             if (r == 0 && got == 0)
                 r = err_set(e, ERR_ORIGIN_SHORT, "ended at byte %" PRIu64 " of %" PRIu64, at, size);
             at += got;
@@ -43,17 +45,24 @@ static int fetch_all(struct kind_work *w, uint64_t handle, uint64_t size, struct
     return 0;
 }
 
+/* Whether all of it is here and believed. Where the handle does not say (verify=read) the index does, which
+ * is written behind what is done and has to be waited for. */
 static int fill_object(struct kind_work *w, struct slice key, const struct wire_open_rep *o, struct err *e)
 {
     uint64_t size = o->attr.size_bytes;
-    struct wire_cached c;
+    uint64_t handle = o->handle;
+    uint32_t state = o->state;
+    struct wire_cached c = {0};
     w->bytes = size;
-    int r = present(w, key, &c, e);
-    if (r == 0 && c.size_bytes == size && c.present_bytes == size)
+    int r = state == WIRE_UNCACHED ? present(w, key, &c, e) : 0;
+    bool is_here = state == WIRE_COMPLETE && o->present == size;
+    if (is_here || (r == 0 && state == WIRE_UNCACHED && c.size_bytes == size && c.present_bytes == size))
         return KIND_SKIPPED;
     if (r == 0)
-        r = fetch_all(w, o->handle, size, e);
+        r = fetch_all(w, handle, size, &state, e);
     arena_clear(w->arena);
+    if (r == 0 && state == WIRE_COMPLETE)
+        return KIND_WORKED;
     if (r == 0)
         r = present(w, key, &c, e);
     if (r == -ENOENT)

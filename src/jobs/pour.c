@@ -73,7 +73,7 @@ int pour(struct kind_work *w, const struct wire_open_rep *from, struct slice key
     int r = object_put_open(w->session, &open, w->arena, &to, e);
     if (r < 0)
         return r;
-    _cleanup_(digest_freep) struct digest *d = digest_new(w->part_bytes);
+    _cleanup_(digest_freep) struct digest *d = digest_new(size, w->part_bytes, w->etags);
     r = stream(w, from, &to.handle, d, e);
     if (r == 0) {
         struct wire_put_commit_req commit = {.handle = to.handle, .size = size};
@@ -103,7 +103,7 @@ static int read_back(struct kind_work *w, struct slice key, const struct digest_
         r = object_open(w->session, &open, w->arena, &rep, e);
     if (r < 0)
         return r;
-    _cleanup_(digest_freep) struct digest *d = digest_new(w->part_bytes);
+    _cleanup_(digest_freep) struct digest *d = digest_new(rep.attr.size_bytes, w->part_bytes, DIGEST_NO_ETAG);
     struct digest_sums found;
     r = stream(w, &rep, /* to= */ NULL, d, e);
     digest_end(d, &found);

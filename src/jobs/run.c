@@ -96,6 +96,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .target_bucket = r->ends.target_bucket,
                           .target_prefix = r->ends.target_prefix,
                           .part_bytes = r->ends.part_bytes,
+                          .etags = r->ends.etags,
                           .arena = a,
                           .move = on_move,
                           .arg = r};

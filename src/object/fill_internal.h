@@ -49,8 +49,9 @@ struct part {
     int hedge_result;           /* valid once hedge is HEDGE_ENDED */
     struct err hedge_err;
     atomic_bool cancel[FILL_ATTEMPTS];
-    struct extent_writer *writer; /* the owner's; lives across retries */
-    char *buffer; /* PART_BUFFER_BYTES from the budget, or NULL: bytes gathered for one write */
+    struct extent_writer *writer;    /* the owner's; lives across retries */
+    char *buffer;                    /* bytes gathered for one write; NULL: no memory, or nothing to gather */
+    uint64_t buffer_bytes;           /* its size, at most PART_BUFFER_BYTES, from the budget */
     size_t buffered, step, flush_at; /* the owner's; bytes in buffer are not in `have` yet */
     char *memory;                    /* of an uncached fill: end - offset bytes from the budget */
 };

@@ -137,9 +137,11 @@ static int take_place(struct part *p, struct err *e)
     p->writer = extent_writer_new(f->extent, p->offset);
     p->step = atomic_load(&p->urgent) ? PART_FIRST_BYTES : PART_BUFFER_BYTES;
     p->flush_at = p->step;
-    if (p->end - p->offset > PART_FIRST_BYTES && budget_try(f->engine->budget, PART_BUFFER_BYTES) == 0) {
-        p->buffer = malloc(PART_BUFFER_BYTES);
+    uint64_t n = MIN(p->end - p->offset, (uint64_t)PART_BUFFER_BYTES);
+    if (n > PART_FIRST_BYTES && budget_try(f->engine->budget, n) == 0) {
+        p->buffer = malloc(n);
         assert(p->buffer);
+        p->buffer_bytes = n;
     }
     return 0;
 }
@@ -350,9 +352,10 @@ static void end_part(struct part *p, int r, const struct err *e)
     extent_writer_free(p->writer);
     p->writer = NULL;
     if (p->buffer)
-        budget_give(f->engine->budget, PART_BUFFER_BYTES);
+        budget_give(f->engine->budget, p->buffer_bytes);
     free(p->buffer);
     p->buffer = NULL;
+    p->buffer_bytes = 0;
     lock_take(&f->lock);
     if (r < 0) {
         fill_fail_part_locked(p, r, e);

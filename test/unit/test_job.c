@@ -268,7 +268,7 @@ static void test_digests(void **state)
     static const size_t steps[] = {1, 3, 7, 100};
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
         struct digest_sums s;
-        _cleanup_(digest_freep) struct digest *d = digest_new(4);
+        _cleanup_(digest_freep) struct digest *d = digest_new(10, 4, DIGEST_OF_ALL | DIGEST_OF_PARTS);
         const char *text = "0123456789";
         for (size_t at = 0; at < 10; at += steps[i])
             digest_add(d, text + at, MIN(steps[i], 10 - at));
@@ -280,6 +280,30 @@ static void test_digests(void **state)
         assert_false(digest_is_etag(&s, SLICE_LIT("61e3716e3a7767581863b67c4e785584-2")));
         assert_false(digest_is_etag(&s, SLICE_LIT("")));
     }
+}
+
+static bool is_etag(uint64_t part_bytes, unsigned etags, const char *etag)
+{
+    struct digest_sums s;
+    _cleanup_(digest_freep) struct digest *d = digest_new(10, part_bytes, etags);
+    digest_add(d, "0123456789", 10);
+    digest_end(d, &s);
+    return digest_is_etag(&s, slice_str(etag));
+}
+
+/* What is not asked for is not computed and matches nothing; of one part each kind gives the other. */
+static void test_digests_of_what_is_asked_for(void **state)
+{
+    (void)state;
+    static const char all[] = "781e5e245d69b566979b86e28d23f2c7",
+                      parts[] = "61e3716e3a7767581863b67c4e785584-3",
+                      one[] = "8e938564cd1410f0ec1c1781466a6738-1";
+    assert_true(is_etag(4, DIGEST_OF_ALL, all) && !is_etag(4, DIGEST_OF_ALL, parts));
+    assert_true(is_etag(4, DIGEST_OF_PARTS, parts) && !is_etag(4, DIGEST_OF_PARTS, all));
+    for (unsigned etags = DIGEST_OF_ALL; etags <= (DIGEST_OF_ALL | DIGEST_OF_PARTS); etags++)
+        assert_true(is_etag(10, etags, all) && is_etag(10, etags, one));
+    assert_false(is_etag(4, DIGEST_NO_ETAG, all) || is_etag(10, DIGEST_NO_ETAG, all) ||
+                 is_etag(4, DIGEST_NO_ETAG, "d41d8cd98f00b204e9800998ecf8427e"));
 }
 
 static void choose(uint64_t n, size_t prefix_bytes, const char *const *keys, size_t n_keys,
@@ -355,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_rate_holds),
         cmocka_unit_test(test_rates_parse),
         cmocka_unit_test(test_digests),
+        cmocka_unit_test(test_digests_of_what_is_asked_for),
         cmocka_unit_test(test_newest_entries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

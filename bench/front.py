@@ -5,7 +5,6 @@ import contextlib
 import http.client
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import threading
@@ -64,6 +63,9 @@ class Nginx(harness.Program):
     """nginx with one server: over a directory, or as a cache in front of `origin` (HOST:PORT)."""
 
     def __init__(self, directory, root=None, origin=None):
+        nginx = peers.program("nginx")
+        if nginx is None:
+            raise NotRun("nginx is not installed")
         super().__init__(directory, "nginx")
         self.port = harness.free_port()
         config = self.dir / "nginx.conf"
@@ -71,10 +73,16 @@ class Nginx(harness.Program):
         server = STATIC_SERVER.format(port=self.port, root=root) if root else \
             CACHE_SERVER.format(port=self.port, dir=self.dir, origin=origin)
         config.write_text(CONFIG.format(dir=self.dir, user=user, servers=server))
-        self.spawn([shutil.which("nginx") or "/usr/sbin/nginx", "-p", self.dir, "-c", config])
-        harness.wait_until(self._answers, 20, "nginx answers")
+        self.spawn([*peers.IN_ORDER, nginx, "-p", self.dir, "-c", config])
+        try:
+            harness.wait_until(self._answers, 20, "nginx answers")
+        except BaseException:
+            self.stop()
+            raise
 
     def _answers(self):
+        if not self.running():
+            raise RuntimeError(f"nginx ended:\n{self.log_tail(8)}")
         connection = http.client.HTTPConnection(self.address, timeout=5)
         with contextlib.suppress(OSError), contextlib.closing(connection):
             connection.request("GET", "/")

@@ -233,8 +233,10 @@ static int compare_u64(const void *a, const void *b)
 static void print_percentiles(const char *name, uint64_t *v, uint64_t n)
 {
     qsort(v, n, sizeof(v[0]), compare_u64);
-    (void)printf(", \"%s_p50_s\": %.6f, \"%s_p99_s\": %.6f, \"%s_max_s\": %.6f", name, (double)v[n / 2] / 1e9,
-                 name, (double)v[n * 99 / 100] / 1e9, name, (double)v[n - 1] / 1e9);
+    /* the least value that is not below as large a share of all */
+    (void)printf(", \"%s_p50_s\": %.6f, \"%s_p99_s\": %.6f, \"%s_max_s\": %.6f", name,
+                 (double)v[(n + 1) / 2 - 1] / 1e9, name, (double)v[(n * 99 + 99) / 100 - 1] / 1e9, name,
+                 (double)v[n - 1] / 1e9);
 }
 
 static int run(struct load *l)

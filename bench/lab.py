@@ -31,7 +31,7 @@ PAIRS, QUICK_PAIRS = 9, 3
 SHAPE = {"first_byte": "20ms", "per_connection": "50MB/s", "total": "300MB/s"}
 SHAPED_BYTES_PER_S = 300e6
 VALIDATE = "ttl:1h"  # by default attributes are checked again after 60 s: requests to the origin in the middle of longer epochs
-MOUNT_SECONDS = 30
+MOUNT_SECONDS, UMOUNT_SECONDS = 30, 90  # `forebay umount` itself gives up after 60
 FILL_ABOVE_MIB = 2048  # what fills go to has been touched before; this much free memory more does not matter
 FREE_BYTES, QUICK_FREE_BYTES = 40 * GIB, 10 * GIB
 
@@ -144,14 +144,19 @@ class Mount:
         return self.process.pid
 
     def close(self):
-        if self.mounted():
-            subprocess.run([str(self.node.binary), "umount", str(self.dir)], timeout=60, stdout=self.log, stderr=self.log)
-        if self.mounted():
-            subprocess.run(["fusermount3", "-u", "-z", str(self.dir)], check=False)
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.process.wait(MOUNT_SECONDS)
-        self.log.close()
+        try:
+            if self.mounted():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    subprocess.run([str(self.node.binary), "umount", str(self.dir)], timeout=UMOUNT_SECONDS, stdout=self.log, stderr=self.log)
+            if self.mounted():
+                subprocess.run(["fusermount3", "-u", "-z", str(self.dir)], check=False)
+            if self.process.poll() is None:
+                self.process.terminate()
+            self.process.wait(MOUNT_SECONDS)
+        finally:  # whatever happened, nothing goes on: the directory is removed next
+            self.process.kill()
+            self.process.wait()
+            self.log.close()
 
     def __enter__(self):
         return self
@@ -244,9 +249,10 @@ class Lab:
             yield running
 
     @contextlib.contextmanager
-    def node(self, bucket=None, endpoint=None, **options):
+    def node(self, bucket=None, endpoint=None, keep=False, **options):
         """A node with nothing in it, gone with its data at the end; it mirrors `bucket` of the origin, and looks as rarely as its peers do
-        whether objects changed there."""
+        whether objects changed there. keep: the data stays until the lab closes. For half a minute after files were removed an ext4
+        without a journal passes over each of their inodes whenever it makes a file, which is the time of the next node with many files."""
         directory = self.path("node")
         try:
             with harness.Node(directory, **options) as running:
@@ -254,7 +260,8 @@ class Lab:
                     running.create_bucket(bucket, f"s3://{bucket}", validate=VALIDATE, **self.origin.properties(endpoint))
                 yield running
         finally:
-            harness.tree_remove(directory)
+            if not keep:
+                harness.tree_remove(directory)
 
     @contextlib.contextmanager
     def mount(self, node, bucket, *options):
@@ -298,10 +305,15 @@ class Lab:
     def read_at_once(self, readers, mode, path, block, count):
         """As many readers at the same time, each with places of its own; bytes of all over the time of the slowest."""
         argv = [str(BUILD / "bench/reader"), mode, str(path), str(block), str(count)]
-        running = [subprocess.Popen([*argv, str(seed + 1)], stdout=subprocess.PIPE, text=True) for seed in range(readers)]
-        said = [json.loads(one.communicate()[0]) for one in running]
+        with contextlib.ExitStack() as stack:  # none goes on reading after another one failed, or the run was ended
+            running = []
+            for seed in range(readers):
+                running.append(stack.enter_context(subprocess.Popen([*argv, str(seed + 1)], stdout=subprocess.PIPE, text=True)))
+                stack.callback(running[-1].kill)
+            texts = [one.communicate()[0] for one in running]
         if any(one.returncode for one in running):
             raise RuntimeError(f"reader {path}: failed")
+        said = [json.loads(text) for text in texts]
         return {"bytes": sum(one["bytes"] for one in said), "seconds": max(one["seconds"] for one in said)}
 
     def get(self, address, targets, connections, requests=None):

@@ -5,8 +5,8 @@ import http.client
 import json
 import os
 import subprocess
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import dataset
 import harness
@@ -253,17 +253,18 @@ def bench_epoch(node, directory, *options):
 # ---- memory ----
 
 def read_all(paths):
-    """Reads files through the mount, one thread each, with small blocks as tar readers do."""
+    """Reads files through the mount to their ends, one thread each."""
     def one(path):
         with open(path, "rb", buffering=0) as file:
-            while file.read(MIB):
-                pass
+            left = os.fstat(file.fileno()).st_size
+            while piece := file.read(MIB):
+                left -= len(piece)
+        if left != 0:
+            raise RuntimeError(f"{path}: {left} bytes did not come")
 
-    threads = [threading.Thread(target=one, args=(path,)) for path in paths]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(paths)) as pool:
+        for done in [pool.submit(one, path) for path in paths]:
+            done.result()
 
 
 def memory_row(title, watch, share):

@@ -21,7 +21,7 @@ def prefetch(lab):
     possible = min(SHAPED_BYTES_PER_S, PREFETCH_PARALLEL * PREFETCH_BYTES / (0.020 + PREFETCH_BYTES / 50e6))
     with lab.shaper(**SHAPE) as shaper, stolen() as share:
         for _ in range(lab.pairs):
-            with lab.node(bucket, endpoint=shaper.endpoint) as node:
+            with lab.node(bucket, endpoint=shaper.endpoint, keep=True) as node:
                 start = time.monotonic()
                 node.cli("prefetch", bucket, "--parallel", PREFETCH_PARALLEL, "--quiet", "--wait", timeout=600)
                 rates.append(total / (time.monotonic() - start))

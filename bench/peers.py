@@ -19,6 +19,7 @@ from lab import MOUNT_SECONDS, ROOT, harness, say
 
 READ_AHEAD_KB = 1024  # what Forebay's own mount asks for; given to all
 VENV_BIN = ROOT / ".deps/venv/bin"
+IN_ORDER = ["setpriv", "--pdeathsig", "TERM", "--"]  # what has children or a mount ends in order when this process is killed
 MISSING = {
     "mountpoint-s3": "not in the package registries that can be reached (a placeholder is), and not in Debian",
     "goofys": "its module cannot be fetched, and Debian has none",
@@ -82,7 +83,7 @@ class FuseProgram(harness.Program):
         super().__init__(directory, name)
         self.mount_dir = self.dir / "mnt"
         self.mount_dir.mkdir()
-        self.spawn([str(self.mount_dir) if a == "MOUNT" else a for a in argv], env=env)
+        self.spawn(IN_ORDER + [str(self.mount_dir) if a == "MOUNT" else a for a in argv], env=env)
         try:
             harness.wait_until(self._up, MOUNT_SECONDS, what or f"mount of {name}")
         except BaseException:

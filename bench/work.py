@@ -36,8 +36,8 @@ def train(lab):
         raise NotRun("/dev/shm has no room for the reference")
     count = QUICK_TRAIN_FILES if lab.quick else TRAIN_FILES
     plain, bucket = make_files(lab, count, TRAIN_BYTES), make_objects(lab, count, TRAIN_BYTES)
-    shutil.copytree(plain, memory)
     try:
+        shutil.copytree(plain, memory)
         with lab.node(bucket) as node, lab.mount(node, bucket) as mount:
             for directory in (mount.dir, memory):
                 epoch(directory, 8)

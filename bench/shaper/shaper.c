@@ -289,7 +289,8 @@ static int main_options(struct options *o, int argc, char **argv, struct err *e)
     }
     if (o->ceiling)
         return ceiling_run() < 0;
-    static struct shaper sh; /* used by threads until the process is gone */
+    (void)sys_raise_file_limit(); /* a connection takes up to four */
+    static struct shaper sh;      /* used by threads until the process is gone */
     shaper_init(&sh, o->upstream);
     r = run(&sh, o, e);
     if (r < 0)

@@ -13,7 +13,7 @@
  * is found by its header.
  *
  * Failure modes: a call that fails is told with its name (write, fsync, close, rename), exit status 1. The
- * directory of the run is removed at the end, also then.
+ * directory of the run is removed at the end, also then, and when the run is interrupted.
  */
 #include "cli/bench.h"
 #include "cli/bench_report.h"
@@ -157,7 +157,7 @@ static int write_records(struct checkpoint *c, unsigned shard, int fd)
     struct pattern headers = pattern_for(c, shard, "headers");
     uint64_t at = 0, n = tensors_of(c);
     int r = 0;
-    for (uint64_t i = 0; i < n && r == 0; i++) {
+    for (uint64_t i = 0; i < n && r == 0 && !bench_failure_is(&c->failure); i++) {
         uint64_t bytes = tensor_bytes(c, i);
         pattern_fill(headers, i * HEADER_BYTES, header, HEADER_BYTES);
         r = sys_pwrite_all(fd, header, HEADER_BYTES, at);
@@ -226,6 +226,8 @@ static int wait_visible(struct checkpoint *c, uint64_t since_ns, struct err *e)
         while (sys->stat(path, &st) < 0 || (uint64_t)st.st_size != file_bytes(c)) {
             if (sys->mono_ns() - since_ns > c->o->visible_ms * 1000000)
                 return err_set(e, -ETIMEDOUT, "%s: the second client does not see it", path);
+            if (bench_failure_is(&c->failure))
+                return bench_failure_take(&c->failure, e);
             sys->sleep_ns(POLL_NS);
         }
     }
@@ -262,7 +264,7 @@ static int read_back(struct checkpoint *c, unsigned shard, struct err *e)
     struct pattern headers = pattern_for(c, shard, "headers"), tensor = pattern_for(c, shard, "tensor");
     uint64_t at = 0, n = tensors_of(c);
     int r = 0;
-    for (uint64_t i = 0; i < n && r == 0; i++) {
+    for (uint64_t i = 0; i < n && r == 0 && !bench_failure_is(&c->failure); i++) {
         r = compare_piece(fd, headers, i * HEADER_BYTES, at, HEADER_BYTES, block, path, e);
         at += HEADER_BYTES;
         r = r < 0 ? r : compare_piece(fd, tensor, 0, at, tensor_bytes(c, i), block, path, e);
@@ -425,6 +427,7 @@ int bench_checkpoint(int argc, char **argv)
         c->o = &o;
         lock_init(&c->lock, LOCK_LEAF);
         bench_failure_init(&c->failure);
+        bench_interrupts();
         int r = run(c, argv[0], &e);
         if (r < 0)
             status = command_fail(usage.command, r, &e);

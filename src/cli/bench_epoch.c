@@ -292,6 +292,8 @@ static int run(struct epoch *x, const char *text, struct err *e)
     r = r < 0 ? r : bench_target_open(text, &o->target, &x->target, e);
     if (r == 0 && o->compare)
         r = bench_target_open(o->compare, &o->target, &x->other, e);
+    if (r == 0 && o->metrics && bench_origin_bytes(o->metrics) < 0)
+        r = err_set(e, -EIO, "--metrics %s: gives no metrics of a node", o->metrics);
     r = r < 0 ? r : find_files(x, e);
     if (r == 0 && o->make)
         r = make_files(x, e);

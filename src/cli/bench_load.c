@@ -6,7 +6,8 @@
  *  1. Every byte that is got is compared with what was written; the first wrong one, as any other failure,
  * ends the run with status 1 and no figures.
  *  2. A request counts when it ended inside the measured time; warming up counts nothing.
- *  3. What the run wrote is removed at its end, unless --keep; objects of another seed are never touched.
+ *  3. What the run wrote is removed at its end, unless --keep, also when it is interrupted; objects of
+ * another seed are never touched.
  */
 #include "cli/bench.h"
 #include "cli/bench_report.h"
@@ -103,7 +104,7 @@ struct load {
     uint64_t next;     /* atomic: objects of the preparation, then requests */
     uint64_t measured; /* atomic: requests that counted */
     uint64_t from_ns, to_ns;
-    uint8_t *there; /* preparation: which objects exist with their size */
+    uint8_t *there; /* which objects to get exist with their size, or were begun */
     struct worker *workers;
 };
 
@@ -212,6 +213,7 @@ static void prepare_thread(void *arg, unsigned i)
            (k = __atomic_fetch_add(&l->next, 1, __ATOMIC_RELAXED)) < l->o->objects) {
         if (l->there[k])
             continue;
+        l->there[k] = 1; /* each by one thread alone */
         name_of(l, "get", k, name);
         put_one(l, c, name);
     }
@@ -350,6 +352,8 @@ static void remove_thread(void *arg, unsigned i)
     }
     while (c && r == 0 && l->there &&
            (k = __atomic_fetch_add(&l->next, 1, __ATOMIC_RELAXED)) < l->o->objects) {
+        if (!l->there[k])
+            continue;
         name_of(l, "get", k, name);
         r = l->target.ops->remove(c, name, &e);
     }
@@ -461,6 +465,7 @@ int bench_load(int argc, char **argv)
         struct err e = {0};
         struct load l = {.o = &o};
         bench_failure_init(&l.failure);
+        bench_interrupts();
         int r = parse_mix(&l, &e);
         r = r < 0 ? r : parse_size(&l, &e);
         r = r < 0 ? r : bench_target_open(argv[0], &o.target, &l.target, &e);

@@ -9,7 +9,7 @@
  * the removal.
  *
  * Failure modes: the first operation that fails or finds something else ends the run, exit status 1, with its
- * name and path. The tree of the run is removed also then.
+ * name and path. The tree of the run is removed also then, and when the run is interrupted.
  */
 #include "cli/bench.h"
 #include "cli/bench_report.h"
@@ -188,10 +188,12 @@ static int count_entries(struct place *p, uint64_t d, const char *path)
     uint64_t n = 0;
     if (!dir)
         return -errno;
-    for (struct dirent *x; (x = readdir(dir));)
+    struct dirent *x;
+    for (errno = 0; (x = readdir(dir)); errno = 0)
         n += x->d_name[0] == 'f';
+    int r = -errno;
     (void)closedir(dir);
-    return n == files_in(p->m, d) ? 0 : ERR_CORRUPT;
+    return r < 0 ? r : n == files_in(p->m, d) ? 0 : ERR_CORRUPT;
 }
 
 static int do_mkdir(struct place *p, uint64_t d, const char *path)
@@ -374,6 +376,7 @@ int bench_meta(int argc, char **argv)
         m->o = &o;
         lock_init(&m->lock, LOCK_LEAF);
         bench_failure_init(&m->failure);
+        bench_interrupts();
         int r = run(m, argv[0], &e);
         if (r < 0)
             status = command_fail(usage.command, r, &e);

@@ -1,7 +1,9 @@
 /* How measurements tell what they found; contract in bench_report.h. */
 #include "cli/bench_report.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 
 static double seconds(uint64_t ns)
 {
@@ -49,13 +51,33 @@ void bench_failure_set(struct bench_failure *f, int code, const struct err *e)
     f->err = *e;
 }
 
+static bool interrupted; /* atomic */
+
+static void on_interrupt(int number)
+{
+    __atomic_store_n(&interrupted, true, __ATOMIC_RELEASE);
+}
+
+void bench_interrupts(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    const struct sigaction ours = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
+    for (size_t i = 0; i < ARRAY_SIZE(signals); i++) {
+        struct sigaction before;
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup */
+            (void)sigaction(signals[i], &ours, NULL);
+    }
+}
+
 bool bench_failure_is(const struct bench_failure *f)
 {
-    return __atomic_load_n(&f->failed, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&f->failed, __ATOMIC_ACQUIRE) || __atomic_load_n(&interrupted, __ATOMIC_ACQUIRE);
 }
 
 int bench_failure_take(const struct bench_failure *f, struct err *e)
 {
+    if (f->code == 0 && __atomic_load_n(&interrupted, __ATOMIC_ACQUIRE))
+        return err_set(e, -EINTR, "interrupted");
     if (f->code < 0)
         *e = f->err;
     return f->code;

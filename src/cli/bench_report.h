@@ -26,6 +26,10 @@ bool bench_failure_is(const struct bench_failure *f);
 /* Its code, with the text in `e`; 0 when there is none. After the threads are gone. */
 int bench_failure_take(const struct bench_failure *f, struct err *e);
 
+/* From now on SIGINT, SIGTERM and SIGHUP are a failure of whatever runs, so that it ends and removes what it
+ * made. A second one ends the process at once. */
+void bench_interrupts(void);
+
 /* Runs fn(arg, i) in n threads, i from 0 on, and waits for all. -EAGAIN when they cannot be made; those that
  * were run to their end all the same. */
 int bench_threads(unsigned n, void (*fn)(void *arg, unsigned i), void *arg);

@@ -8,6 +8,8 @@ import http.client
 import importlib.util
 import json
 import os
+import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -103,6 +105,19 @@ def test_getload_ends_at_the_first_wrong_answer(origin, new_shaper, lab_module, 
     assert done.returncode == 1 and words in done.stderr and done.stdout == ""
 
 
+def test_getload_percentiles_are_of_the_requests(origin, new_shaper, lab_module, tmp_path):
+    """Of two answers of which one is late, the median is the other one's time, and the maximum the late one's."""
+    shaper = new_shaper()
+    bucket = origin.new_bucket()
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=b"data")
+    client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
+    targets, address = lab_module.Lab.targets(client, bucket, ["k"])
+    (tmp_path / "list").write_text(targets[0])
+    shaper.fault("stall", skip=1, for_="3s")
+    said = json.loads(program("getload", address, tmp_path / "list", 1, 2).stdout)
+    assert said["whole_p50_s"] < said["whole_max_s"] - 1 and said["whole_p99_s"] == said["whole_max_s"] >= 3
+
+
 def test_getload_over_tls(new_node, origin, lab_module, tmp_path):
     """With https:// the same bytes come through TLS; a plain server behind it is a failure to connect, exit 1."""
     import front
@@ -158,6 +173,163 @@ def test_putceiling_refuses_what_it_does_not_know(tmp_path):
     done = program("putceiling", tmp_path / "none")
     assert done.returncode == 1 and str(tmp_path / "none") in done.stderr
     assert program("putceiling").returncode == 2
+
+
+# ---- lab ----
+
+def script(path, text):
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_mount_that_does_not_end_by_itself_is_ended(lab_module, monkeypatch, tmp_path, heeds):
+    """When `forebay umount` does not come back, the mount's process is told to end; when it does not heed that, it is killed and the
+    measurement fails."""
+    class Stuck(lab_module.Mount):
+        def mounted(self):
+            return True
+
+    class Node:
+        binary = script(tmp_path / "forebay", ("" if heeds else 'trap "" TERM\n') + "exec sleep 600\n")
+        socket_path = tmp_path / "socket"
+
+    monkeypatch.setattr(lab_module, "UMOUNT_SECONDS", 0.5, raising=False)
+    mount = Stuck(Node, "bucket", tmp_path / "mnt")
+    harness.wait_until(lambda: (pathlib.Path(f"/proc/{mount.pid}/cmdline").read_bytes()).startswith(b"sleep"), 30, "what it runs")
+    monkeypatch.setattr(lab_module, "MOUNT_SECONDS", 30 if heeds else 0.5)
+    with contextlib.nullcontext() if heeds else pytest.raises(subprocess.TimeoutExpired):
+        mount.close()
+    assert mount.process.poll() is not None and mount.log.closed
+
+
+def test_readers_at_once_fail_together(lab_module, tmp_path):
+    """What one of them cannot read is an error that names the file, and none of them goes on."""
+    with pytest.raises(RuntimeError, match="none"):
+        lab_module.Lab.read_at_once(None, 3, "seq", tmp_path / "none", 4096, 1)
+    (tmp_path / "f").write_bytes(bytes(8192))
+    assert lab_module.Lab.read_at_once(None, 3, "seq", tmp_path / "f", 4096, 2)["bytes"] == 3 * 2 * 8192
+
+
+def test_a_stream_that_fails_is_no_measurement(lab_module, tmp_path):
+    """What one of many readers cannot read ends the measurement."""
+    import measures
+    (tmp_path / "f").write_bytes(bytes(3 * MIB))
+    measures.read_all([tmp_path / "f"] * 5)
+    with pytest.raises(FileNotFoundError):
+        measures.read_all([tmp_path / "f", tmp_path / "none"])
+
+
+def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monkeypatch):
+    """What one PUT left to be carried to the origin is there before the next one is measured, whichever side that is."""
+    import uploads
+    calls = []
+
+    class Node:
+        pid, endpoint, credentials = 1, "http://node", ("a", "b")
+
+        def cli(self, *words, **_options):
+            calls.append(words)
+            return subprocess.CompletedProcess(words, 0, "", "")
+
+    class Origin:
+        def new_bucket(self):
+            return "mirror"
+
+        def properties(self):
+            return {}
+
+    class Fake:
+        quick, pairs, origin = True, 3, Origin()
+
+        def node(self):
+            return contextlib.nullcontext(Node())
+
+    monkeypatch.setattr(os, "sync", lambda: None)
+    monkeypatch.setattr(uploads, "put_sample", lambda pid, endpoint, keys, bucket, *_: calls.append(("put", bucket)) or {"rate": 1.0})
+    uploads.write_back(Fake())
+    assert calls.count(("put", "mirror")) == calls.count(("put", "scratch")) == 3
+    on_its_way = False
+    for words in calls:
+        if words[:2] == ("flush", "mirror") and "--wait" in words:
+            on_its_way = False
+        elif words[0] == "put":
+            assert not on_its_way, calls
+            on_its_way = words[1] == "mirror"
+
+
+def test_training_leaves_no_memory_behind(lab_module, monkeypatch, tmp_path):
+    """Also when it is ended while it makes the copy in memory."""
+    import work
+
+    def interrupted(_source, to):
+        to.mkdir()
+        (to / "half").write_bytes(b"x")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, "tmpfs", lambda _lab: tmp_path / "memory")
+    monkeypatch.setattr(work, "make_files", lambda *_: tmp_path)
+    monkeypatch.setattr(work, "make_objects", lambda *_: "bucket")
+    monkeypatch.setattr(work.shutil, "copytree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work.train(type("Fake", (), {"quick": True}))
+    assert not (tmp_path / "memory").exists()
+
+
+# ---- nginx ----
+
+def test_without_nginx_its_measurements_are_not_run(lab_module, monkeypatch, tmp_path):
+    import front
+    import peers
+    import versus
+    monkeypatch.setattr(peers, "program", lambda name: None)
+    with pytest.raises(versus.NotRun, match="nginx"):
+        front.Nginx(tmp_path / "nginx", root=tmp_path)
+
+
+def gone(pid):
+    """Ended, whether somebody took note or not."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def killed_in_the_middle(code, n, *arguments):
+    """Runs Python code that prints a process id and waits; kills it when that process has n processes; gives them all."""
+    import peers
+    with subprocess.Popen([sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}", *map(str, arguments)], text=True,
+                          stdout=subprocess.PIPE, env={**os.environ, "BUILD": str(BUILD)}) as process:
+        first = int(process.stdout.readline())
+        pids = harness.wait_until(lambda: len(peers.tree([first])) >= n and peers.tree([first]), 60, "its children")
+        process.kill()
+    return pids
+
+
+def test_nginx_ends_with_the_run(lab_module, tmp_path):
+    """When the run is killed, its workers end, too."""
+    import peers
+    if peers.program("nginx") is None:
+        pytest.skip("not run: nginx is not installed")
+    code = "import front, time; print(front.Nginx(sys.argv[1], root=sys.argv[1]).pid, flush=True); time.sleep(600)"
+    pids = killed_in_the_middle(code, 2, tmp_path / "nginx")
+    harness.wait_until(lambda: all(gone(pid) for pid in pids), 30, "the end of nginx")
+
+
+def test_the_index_is_not_made_for_nobody(lab_module, tmp_path):
+    """When bench/scale is killed, what makes the entries for it ends, too."""
+    code = ("import importlib.machinery, importlib.util, os\n"
+            "loader = importlib.machinery.SourceFileLoader('scale', sys.argv[1])\n"
+            "scale = importlib.util.module_from_spec(importlib.util.spec_from_loader('scale', loader))\n"
+            "loader.exec_module(scale)\nprint(os.getpid(), flush=True)\nscale.run(sys.argv[2], 50_000_000, '--load')")
+    pids = killed_in_the_middle(code, 2, BENCH / "scale", tmp_path / "index")
+    try:
+        harness.wait_until(lambda: all(gone(pid) for pid in pids), 30, "the end of index_scale")
+    finally:
+        for pid in pids[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
 
 
 # ---- listings ----
@@ -422,6 +594,27 @@ def test_a_quick_run_end_to_end(work):
     result = json.loads((BUILD / "bench-quick/s3.json").read_text())
     assert result["quick"] and result["rows"][0]["n"] == 3 and all(a > 0 and b > 0 for a, b in result["rows"][0]["pairs"])
     assert (page.read_bytes() if page.exists() else None) == before
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_ended_leaves_nothing_behind(tmp_path, number):
+    """Neither its directory nor a process, also when its terminal goes away."""
+    import peers
+    build = tmp_path / "build"  # of its own: others measure meanwhile
+    build.mkdir()
+    for name in ("forebay", "bench"):
+        (build / name).symlink_to(BUILD / name)
+    (tmp_path / "data").mkdir()
+    with subprocess.Popen([sys.executable, BENCH / "run", "--quick", "--only", "ceiling", "--dir", tmp_path / "data"],
+                          env={**environment(), "BUILD": str(build)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as process:
+        harness.wait_until(lambda: os.listdir(tmp_path / "data") and len(peers.tree([process.pid])) > 1, 60, "the run")
+        pids = peers.tree([process.pid])
+        process.send_signal(number)
+        process.communicate()
+    assert process.returncode == 128 + number
+    assert os.listdir(tmp_path / "data") == [] and all(gone(pid) for pid in pids)
 
 
 @pytest.mark.timeout(600)

@@ -1,10 +1,14 @@
 """`forebay bench`: what the measurements count is what happened, on directories, buckets and S3 endpoints; a wrong byte ends each of
 them; nothing is left behind. How fast anything is, no test asks."""
 
+import contextlib
+import http.server
 import json
 import os
 import pathlib
 import shutil
+import signal
+import statistics
 import subprocess
 import threading
 import time
@@ -133,6 +137,70 @@ def test_load_makes_only_what_is_missing(origin, new_shaper):
         assert shaper.stats()["verbs"]["PUT"]["requests"] == expected
 
 
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """Answers every request with an error that is longer than anybody wants to know."""
+
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b"<Error><Code>InternalError</Code><Message>" + b"sorry " * 20000 + b"</Message></Error>"
+        self.send_response(500)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    do_GET = do_PUT = do_DELETE = answer
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_long_error_is_told_by_its_status(tmp_path):
+    """Whatever a server says beside it."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        env = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}
+        for mix in ("get=1", "put=1"):
+            fails(bench("load", "s3://b/made", "--mix", mix, "--keep", env=env), 1, "500 InternalError")
+        there = [f"forebay-bench-1/get/{i:06d}" for i in range(2)]
+        listing = "".join(f"<Contents><Key>{key}</Key><Size>1048576</Size></Contents>" for key in there)
+        page = f"<ListBucketResult>{listing}<IsTruncated>false</IsTruncated></ListBucketResult>".encode()
+        Refusing.do_GET = lambda self: listed(self, page) if "list-type" in self.path else self.answer()
+        fails(bench("load", "s3://b", "--objects", "2", "--keep", env=env), 1, "get/00000", "500 InternalError")
+        server.shutdown()
+
+
+def listed(handler, page):
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(page)))
+    handler.end_headers()
+    handler.wfile.write(page)
+
+
+# ---- ends ----
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("arguments, made", [
+    (["load", "--mix", "get=1,put=1", "--size", "10KiB", "--duration", "10m"], "forebay-bench-1/put-*/*"),
+    (["load", "--size", "10KiB", "--objects", "1000000"], "forebay-bench-1/get/*"),
+    (["checkpoint", "--size", "4MiB", "--tensor", "64KiB", "--repeat", "10000"], "forebay-bench-*/*"),
+    (["checkpoint", "--size", "1MiB", "--second", "SECOND", "--visible-within", "1h"], "forebay-bench-*/*.pt"),
+    (["meta", "--files", "200000", "--size", "10"], "forebay-bench-*/w000/*/f*"),
+], ids=["load", "load that prepares", "checkpoint", "checkpoint that waits", "meta"])
+def test_what_is_interrupted_removes_what_it_made(tmp_path, number, arguments, made):
+    """One line, status 1, and nothing is left."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "second").mkdir()
+    words = [str(tmp_path / "second") if word == "SECOND" else word for word in arguments]
+    with subprocess.Popen([harness.forebay_bin(), "bench", words[0], tmp_path / "data", *words[1:]], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as process:
+        harness.wait_until(lambda: next((tmp_path / "data").glob(made), None), 60, "something that it made")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (1, "") and "interrupted" in err and err.count("\n") == 1
+    assert os.listdir(tmp_path / "data") == []
+
+
 # ---- epoch ----
 
 def test_epoch_reads_each_sample_once_in_every_order(target):
@@ -180,6 +248,28 @@ def test_epoch_finds_a_flipped_byte(tmp_path):
     shutil.copytree(tmp_path / "made", tmp_path / "other/made")
     flip(tmp_path / "other/made/000/000003.bin", 9)
     fails(bench("epoch", tmp_path / "made", "--compare", tmp_path / "other/made"), 1, "other bytes")
+
+
+def test_epoch_ends_where_a_directory_cannot_be_listed(tmp_path, origin, node, new_shaper, need_fuse):
+    """Files that are not listed because the listing failed are not left out in silence."""
+    shaper, name = new_shaper(), origin.new_bucket()
+    for key in ("a", "sub/b"):
+        origin.s3().put_object(Bucket=name, Key=key, Body=b"data")
+    node.create_bucket(name, f"s3://{name}", **origin.properties(shaper.endpoint))
+    with mounted.Mount(tmp_path / "m", node, name) as mount:
+        assert [entry.name for entry in os.scandir(mount.path)] == ["a", "sub"]
+        shaper.fault("status:403", match="sub%2F", count=1000)
+        fails(bench("epoch", mount.path, "--epochs", "1"), 1, "list", "sub")
+        shaper.reset()
+        assert benched("epoch", mount.path, "--epochs", "1")[0]["files"] == 2
+
+
+def test_epoch_needs_the_metrics_that_it_shall_show(tmp_path, node):
+    """An address that gives none is told before anything is read; that of a node gives bytes."""
+    (tmp_path / "f").write_bytes(b"data")
+    fails(bench("epoch", tmp_path, "--metrics", f"127.0.0.1:{harness.free_port()}"), 1, "--metrics")
+    line = benched("epoch", tmp_path, "--epochs", "1", "--metrics", node.endpoint.split("//")[1])[0]
+    assert line["origin_bytes"] == 0
 
 
 # ---- checkpoint ----
@@ -270,6 +360,26 @@ def test_model_finds_a_flipped_byte(tmp_path, way):
     assert bench("model", path, "--size", "1MB", "--tensors", "3").returncode == 0
     flip(path, path.stat().st_size - 100)
     fails(bench("model", path, "--ways", way), 1, f"byte {path.stat().st_size - 100} ", "not what was written")
+
+
+def test_model_tells_the_median(tmp_path):
+    """Of an even number of loads it lies between the two in the middle."""
+    said = benched("model", tmp_path / "m.safetensors", "--size", "3MB", "--passes", "4")
+    for way in ("mmap", "pread", "whole"):
+        assert said[way]["seconds"] == pytest.approx(statistics.median(said[way]["all_s"]), abs=2e-9)
+
+
+def test_model_that_ends_under_its_mapping(tmp_path):
+    """Pages that cannot be read any more are told in one line that names the file, status 1."""
+    path = tmp_path / "m.safetensors"
+    assert bench("model", path, "--size", "4MB", "--passes", "1").returncode == 0
+    with subprocess.Popen([harness.forebay_bin(), "bench", "model", path, "--ways", "mmap", "--passes", "1000"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:
+        harness.wait_until(lambda: str(path) in pathlib.Path(f"/proc/{process.pid}/maps").read_text(), 60, "the mapping", 0.001)
+        os.truncate(path, 100_000)
+        out, err = process.communicate(timeout=120)
+    # between two loads the file is found to be short instead
+    assert (process.returncode, out, err.count("\n")) == (1, "", 1) and str(path) in err
 
 
 @pytest.mark.parametrize("raw, words", [(b"", "too short"), (b"\xff" * 100, "impossible length"), (b"\x04" + bytes(7) + b"what", "not JSON"),

@@ -145,8 +145,8 @@ class Upstream:
 
 
 class Shaper:
-    def __init__(self, upstream_port, *options):
-        command = [SHAPER, "--listen", "127.0.0.1:0", "--upstream", f"127.0.0.1:{upstream_port}", *options]
+    def __init__(self, upstream_port, *options, before=()):
+        command = [*before, SHAPER, "--listen", "127.0.0.1:0", "--upstream", f"127.0.0.1:{upstream_port}", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
         assert line.startswith("shaper: listening on 127.0.0.1:"), line
@@ -247,6 +247,20 @@ def test_each_client_connection_has_one_upstream_connection(upstream, start):
     first.close()
     second.close()
     assert settled(lambda: shaper.stats()["connections"], 1) == 1  # the one that asks
+
+
+def test_many_connections_where_few_files_are_usual(upstream):
+    """The usual limit of descriptors is raised as far as it goes: a connection takes several."""
+    shaper = Shaper(upstream.port, before=["prlimit", "--nofile=100:4096"])
+    connections = [shaper.connect() for _ in range(150)]
+    try:
+        for connection in connections:
+            assert shaper.request("GET", "/b/100000", connection=connection)[2] == pattern(100000)
+        assert upstream.connections == 150
+    finally:
+        for connection in connections:
+            connection.close()
+        assert shaper.stop() == 0
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 65535, 65536, 65537, 5 * MB, 40 * MB])

@@ -19,7 +19,7 @@ int mount_key(struct mount *m, struct node *n, struct slice name, struct buf *b)
         r = buf_char(b, '/');
     if (r == 0)
         r = buf_slice(b, name);
-    return r < 0 ? -ENAMETOOLONG : 0;
+    return r < 0 && r != -ESTALE ? -ENAMETOOLONG : r;
 }
 
 /* Of what says nothing of its own. */

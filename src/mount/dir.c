@@ -52,6 +52,7 @@ struct dir {
     struct lock lock; /* covers the rest: programs may read one directory from several threads */
     char *prefix;     /* of the listing, ends with '/' unless it is the whole bucket */
     size_t prefix_n;
+    int code;                     /* < 0: there is none, and what reading gives */
     struct client_lister *lister; /* NULL: at its beginning */
     uint64_t at;                  /* number of the entry that `next` will be */
     struct wire_entry entry;      /* given next; slices point into the lister */
@@ -351,7 +352,7 @@ static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file
         abort();
     uint64_t serial = warm_serial(f.m->warm);
     lock_take(&f.d->lock); /* held over the listing: the position is one per open directory */
-    int r = fill(&f, (uint64_t)offset, &e);
+    int r = f.d->code < 0 ? f.d->code : fill(&f, (uint64_t)offset, &e);
     lock_drop(&f.d->lock);
     if (r < 0)
         mount_reply_error(req, "readdir", r, &e);
@@ -408,22 +409,19 @@ static void open_give(struct mount *m, struct dir_open *o)
 }
 
 /* Takes over the reference to n. */
-static int dir_new(struct mount *m, struct node *n, struct dir_open *o)
+static void dir_new(struct mount *m, struct node *n, struct dir_open *o)
 {
     _cleanup_buf_ struct buf prefix = BUF_INIT(MOUNT_KEY_MAX_BYTES + 1);
     int r = mount_key(m, n, SLICE_NULL, &prefix);
     if (r == 0 && prefix.n > 0 && prefix.p[prefix.n - 1] != '/')
         r = buf_char(&prefix, '/');
-    if (r < 0) {
-        node_unref(m->nodes, n);
-        return r;
-    }
     struct dir *d = calloc(1, sizeof(*d));
     if (!d)
         abort();
     d->magic = DIR_MAGIC;
     d->open = o;
     d->node = n;
+    d->code = MIN(r, 0);
     d->prefix_n = prefix.n;
     d->prefix = buf_take(&prefix);
     lock_init(&d->lock, LOCK_SESSION); /* above the client's and the node table's */
@@ -433,7 +431,6 @@ static int dir_new(struct mount *m, struct node *n, struct dir_open *o)
     if (d->next)
         d->next->previous = d;
     m->dirs = d;
-    return 0;
 }
 
 /* As handle_of_before in open.c. */
@@ -459,9 +456,10 @@ static int open_dir(struct mount *m, fuse_ino_t ino, struct dir_open **ret)
     }
     o->node_id = n->id;
     o->unique = request_unique();
-    int r = dir_new(m, n, o);
+    dir_new(m, n, o);
+    int r = o->dir->code;
     if (r < 0) {
-        kept_give(m->seat.kept, o);
+        open_give(m, dir_shut(m, o->dir));
         return r;
     }
     atomic_signal_fence(memory_order_seq_cst);
@@ -506,8 +504,7 @@ static void resume_dir(struct mount *m, struct dir_open *o)
     struct node *n = node_get(m->nodes, o->node_id);
     if (!n)
         n = node_resume_lost(m->nodes, o->node_id);
-    if (dir_new(m, n, o) < 0)
-        abort(); /* its path was short enough when it was opened */
+    dir_new(m, n, o); /* which has no prefix when a directory above it has a longer name by now */
     collect_staged(m, o->dir);
 }
 

@@ -34,7 +34,7 @@ struct kept {
     struct shared *shared;
     int fd;
     struct lock lock; /* covers what follows */
-    uint32_t free_head;
+    uint32_t free_head, n_free;
 };
 
 static struct kept *wrap(int fd, void *p)
@@ -104,13 +104,14 @@ void kept_begin(struct kept *k)
 {
     assert(k->magic == KEPT_MAGIC);
     LOCK_SCOPE(&k->lock);
-    k->free_head = 0;
+    k->free_head = k->n_free = 0;
     for (uint32_t i = 0; i < atomic_load(&k->shared->used); i++) {
         struct cell *c = &k->shared->cells[i];
         if (atomic_load(&c->kind) != KEPT_FREE)
             continue;
         c->next_free = k->free_head;
         k->free_head = i + 1;
+        k->n_free++;
     }
 }
 
@@ -136,7 +137,7 @@ bool kept_has_room(struct kept *k)
 {
     assert(k && k->magic == KEPT_MAGIC);
     LOCK_SCOPE(&k->lock);
-    return k->free_head != 0 || atomic_load(&k->shared->used) < KEPT_CELLS_MAX - HELD_BACK;
+    return k->n_free + (KEPT_CELLS_MAX - atomic_load(&k->shared->used)) > HELD_BACK;
 }
 
 void *kept_take(struct kept *k, enum kept_kind kind)
@@ -148,6 +149,7 @@ void *kept_take(struct kept *k, enum kept_kind kind)
     if (k->free_head != 0) {
         c = &s->cells[k->free_head - 1];
         k->free_head = c->next_free;
+        k->n_free--;
     } else if (atomic_load(&s->used) < KEPT_CELLS_MAX) {
         c = &s->cells[atomic_fetch_add(&s->used, 1)];
     } else {
@@ -176,6 +178,7 @@ void kept_give(struct kept *k, void *cell)
     atomic_store(&c->kind, KEPT_FREE);
     c->next_free = k->free_head;
     k->free_head = (uint32_t)(c - k->shared->cells) + 1;
+    k->n_free++;
 }
 
 void *kept_next(struct kept *k, enum kept_kind kind, const void *after)

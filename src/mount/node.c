@@ -487,8 +487,11 @@ int node_path(struct node_table *t, struct node *n, struct buf *b)
 {
     LOCK_SCOPE(&t->lock);
     size_t bytes = 0;
-    for (const struct node *x = n; x->parent; x = x->parent)
+    for (const struct node *x = n; x->parent; x = x->parent) {
+        if (x->is_lost)
+            return -ESTALE;
         bytes += x->name_n + (x->parent->parent ? 1 : 0);
+    }
     char *end = buf_reserve(b, bytes);
     if (!end)
         return -ENAMETOOLONG;
@@ -542,7 +545,8 @@ static void resume_place(struct node_table *t, struct node *n)
 {
     struct node *parent = find_id(t, n->kept->parent_id);
     bool is_attached = n->kept->is_attached && parent && parent->is_dir;
-    n->parent = parent && parent->is_dir ? parent : t->root;
+    n->is_lost = !parent || !parent->is_dir;
+    n->parent = n->is_lost ? t->root : parent;
     n->parent->refs++;
     struct node *other = is_attached ? find_name(t, n->parent, name_of(n)) : NULL;
     if (other && other->kept->serial > n->kept->serial)
@@ -580,7 +584,7 @@ struct node *node_resume_lost(struct node_table *t, uint64_t id)
     t->root->refs++;
     n->name = slice_dup(SLICE_LIT(""));
     n->etag = slice_dup(SLICE_LIT(""));
-    n->is_unlinked = true;
+    n->is_unlinked = n->is_lost = true;
     n->lookups = n->refs = 1;
     t->n_nodes++;
     link_id(t, n);

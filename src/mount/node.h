@@ -49,6 +49,7 @@ struct node {
     uint32_t refs;    /* children, and users in this process */
     bool is_attached;
     bool is_unlinked;
+    bool is_lost; /* where it lies is not known: of a process before this one, which could not keep it all */
     bool wants_renewal; /* the next lookup makes a new node, so that it can be opened in another mode */
     uint64_t size_bytes, mtime_ns;
     bool has_owner; /* and mode; as in node_attr */
@@ -119,7 +120,8 @@ void node_set_attr(struct node_table *t, struct node *n, const struct node_attr 
 bool node_confirm(struct node_table *t, struct node *n, const struct node_attr *a);
 bool node_is_version_locked(const struct node *n, const struct node_attr *a);
 
-/* "dir/name" below the root, without slashes at the ends, appended to b. -ENAMETOOLONG over b's maximum. */
+/* "dir/name" below the root, without slashes at the ends, appended to b. -ENAMETOOLONG over b's maximum;
+ * -ESTALE of what is lost, and what lies in it. */
 int node_path(struct node_table *t, struct node *n, struct buf *b);
 
 /* What stat shows for a name in a directory. */

@@ -240,10 +240,12 @@ static void *notifier_main(void *arg)
 {
     struct notifier *n = arg;
     struct mount *m = n->m;
-    unsigned major, minor;
-    if (find_device(m->options->directory, &major, &minor)) {
+    unsigned major = 0, minor = 0;
+    bool is_found = find_device(m->options->directory, &major, &minor);
+    if (is_found || mount_takes_over(m)) { /* which may lie elsewhere by now: moved, or bound and detached */
         probe(m);
-        raise_read_ahead(major, minor);
+        if (is_found)
+            raise_read_ahead(major, minor);
         report(m);
         if (m->options->passthrough == MOUNT_PASSTHROUGH_ON && !atomic_load(&m->is_passthrough))
             give_up(m);

@@ -25,8 +25,11 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
 {
     const unsigned wanted =
         FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS | FUSE_CAP_CACHE_SYMLINKS;
-    mount_negotiate(CAST_MAGIC(mount, userdata, MOUNT_MAGIC), conn, wanted,
-                    FUSE_CAP_DONT_MASK | FUSE_CAP_POSIX_ACL | FUSE_CAP_HANDLE_KILLPRIV,
+    /* ASYNC_DIO: the kernel would send the pieces of one long O_DIRECT write at once, and threads would
+     * append them in any order (tree_io.c). */
+    const unsigned unwanted =
+        FUSE_CAP_DONT_MASK | FUSE_CAP_POSIX_ACL | FUSE_CAP_HANDLE_KILLPRIV | FUSE_CAP_ASYNC_DIO;
+    mount_negotiate(CAST_MAGIC(mount, userdata, MOUNT_MAGIC), conn, wanted, unwanted,
                     PASSTHROUGH_TMPFILE | PASSTHROUGH_KILLPRIV);
 }
 

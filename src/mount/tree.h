@@ -204,6 +204,11 @@ bool tree_is_alone(const struct mount *m);
 /* Of a name, also one that is not there. */
 double tree_name_timeout_s(const struct mount *m);
 double tree_attr_timeout_s(struct mount *m, const struct wire_inode *x);
+/* The file was opened by passthrough so that it can be mapped and stored into. The kernel forgets our open
+ * file with that: stores go on after RELEASE, and nobody sees them. Its attributes are not believed for long
+ * any more. */
+void tree_expect_mapping(struct mount *m, uint64_t ino);
+bool tree_may_be_mapped(struct mount *m, uint64_t ino);
 
 /* ---- tree_close.c ---- */
 

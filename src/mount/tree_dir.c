@@ -214,7 +214,7 @@ static struct tree_dir *dir_of_before(struct mount *m)
 
 static struct tree_dir *dir_new(struct mount *m)
 {
-    struct tree_dir *d = kept_take(m->seat.kept, KEPT_DIRECTORY);
+    struct tree_dir *d = kept_has_room(m->seat.kept) ? kept_take(m->seat.kept, KEPT_DIRECTORY) : NULL;
     if (!d)
         return NULL;
     d->unique = request_unique();

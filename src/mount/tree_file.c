@@ -4,8 +4,8 @@
  * The node is asked for a descriptor by the first open, and again by the first open for writing; all others
  * share what is there. With passthrough the inode's first open registers its descriptor with the kernel, and
  * every further one gets the same id, because the kernel takes no two. A file without bytes has no
- * descriptor; where passthrough is used it is opened for writing for that reason, so that those who write it
- * later can use passthrough, too.
+ * descriptor; where passthrough is used it is opened for writing for that reason, if that is possible, so
+ * that those who write it later can use passthrough, too.
  *
  * | open already   | the next open                                                            |
  * | -------------- | ------------------------------------------------------------------------ |
@@ -235,9 +235,10 @@ static int get_grant(struct mount *m, struct tree_file *f, uint32_t flags, struc
 {
     bool may_passthrough = atomic_load(&m->is_passthrough) && !m->read_only;
     if (f->n_open == 0) {
+        struct err ignored = {0}; /* without passthrough, then: also a full disk has empty files to be read */
         int r = ask(m, f, flags, e);
         if (r == 0 && tree_file_fd(f) < 0 && may_passthrough)
-            r = ask(m, f, WIRE_WRITE, e);
+            (void)ask(m, f, WIRE_WRITE, &ignored);
         return r;
     }
     if (flags & WIRE_TRUNCATE || (flags & WIRE_WRITE && !f->writing.is_held))
@@ -253,14 +254,14 @@ static void forget(struct mount *m, struct tree_file *f)
     (void)fuse_lowlevel_notify_inval_inode(m->se, tree_id(m, f->ino), -1, 0);
 }
 
-/* What was stored through a mapping has changed times that the kernel may believe in. */
+/* What was stored through a mapping has changed times that the kernel may believe in, or still will. */
 static void forget_attributes(struct mount *m, struct tree_file *f)
 {
     struct stat st;
     struct wire_inode known;
     int fd = atomic_load(&f->write_fd);
-    bool same = fd < 0 || (tree_file_known(m, f, &known) && sys->fstat(fd, &st) == 0 &&
-                           (uint64_t)st.st_size == known.size_bytes &&
+    bool same = fd < 0 || (!tree_may_be_mapped(m, f->ino) && tree_file_known(m, f, &known) &&
+                           sys->fstat(fd, &st) == 0 && (uint64_t)st.st_size == known.size_bytes &&
                            (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec == known.mtime_ns);
     if (!same)
         forget(m, f);
@@ -327,7 +328,7 @@ static struct tree_handle *handle_of_before(struct mount *m, const struct tree_f
 
 static struct tree_handle *handle_new(struct mount *m, struct tree_file *f, bool is_writable)
 {
-    struct tree_handle *h = kept_take(m->seat.kept, KEPT_HANDLE);
+    struct tree_handle *h = kept_has_room(m->seat.kept) ? kept_take(m->seat.kept, KEPT_HANDLE) : NULL;
     if (!h)
         return NULL;
     choose(m, f);
@@ -494,25 +495,27 @@ static void relock(struct mount *m, struct tree_file *f)
     tree_relock(m, f, client_epoch(m->client));
 }
 
-/* The next file after `ino` in some order that does not change, referenced. */
-static struct tree_file *next_of_place(struct tree *t, size_t place, size_t skip)
+/* The next file of a place after inode `after`, by its number, referenced: one that goes meanwhile hides no
+ * other, whose locks nobody would take again. */
+static struct tree_file *next_of_place(struct tree *t, size_t place, uint64_t after)
 {
     LOCK_SCOPE(&t->lock);
-    struct tree_file *f = t->files[place];
-    while (f && skip-- > 0)
-        f = f->next;
-    if (f)
-        f->refs++;
-    return f;
+    struct tree_file *next = NULL;
+    for (struct tree_file *f = t->files[place]; f; f = f->next)
+        if (f->ino > after && (!next || f->ino < next->ino))
+            next = f;
+    if (next)
+        next->refs++;
+    return next;
 }
 
-/* Files that come meanwhile are of the new session already; one that goes may hide another, which then keeps
- * its descriptor and is renewed by its next open. */
+/* Files that come meanwhile are of the new session already. */
 static void for_each(struct mount *m, void (*fn)(struct mount *m, struct tree_file *f))
 {
     for (size_t place = 0; place < TREE_PLACES; place++) {
         struct tree_file *f;
-        for (size_t skip = 0; (f = next_of_place(m->tree, place, skip)); skip++) {
+        for (uint64_t after = 0; (f = next_of_place(m->tree, place, after));) {
+            after = f->ino;
             fn(m, f);
             tree_file_unref(m, f);
         }
@@ -542,6 +545,8 @@ static void resume_handle(struct mount *m, struct tree_handle *h)
     LOCK_SCOPE(&f->lock);
     f->backing_id = h->backing_id; /* the kernel still has it */
     f->is_passthrough = h->backing_id > 0;
+    if (f->is_passthrough && h->is_writable)
+        tree_expect_mapping(m, f->ino);
     link_handle(m, f, h);
 }
 

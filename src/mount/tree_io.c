@@ -52,19 +52,23 @@ void tree_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, str
 
 /* ---- WRITE ---- */
 
-static int append_all(int fd, const char *p, size_t n)
+/* How much was appended before an error; the error when nothing was: a program that was told nothing of the
+ * first part would append it once more. */
+static ssize_t append_all(int fd, const char *p, size_t n)
 {
-    while (n > 0) {
-        struct iovec v = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
+    size_t done = 0;
+    while (done < n) {
+        struct iovec v = {.iov_base = (void *)(uintptr_t)(p + done), .iov_len = n - done};
         ssize_t k = pwritev2(fd, &v, 1, /* offset= */ 0, RWF_APPEND);
         if (k < 0 && errno == EINTR)
             continue;
-        if (k < 0)
+        if (k < 0 && done == 0)
             return -errno;
-        p += k;
-        n -= (size_t)k;
+        if (k < 0)
+            break;
+        done += (size_t)k;
     }
-    return 0;
+    return (ssize_t)done;
 }
 
 /* How much of it was appended at `at` already. Another mount's append there is another text. */
@@ -99,11 +103,14 @@ static int note_end(struct tree_handle *h, int fd)
     return 0;
 }
 
-static int append_once(struct tree_handle *h, int fd, const char *p, size_t n)
+static ssize_t append_once(struct tree_handle *h, int fd, const char *p, size_t n)
 {
     bool comes_again = request_comes_again() && h->append_by == request_unique();
-    ssize_t done = comes_again ? appended(fd, h->append_at, p, n) : note_end(h, fd);
-    return done < 0 ? (int)done : append_all(fd, p + done, n - (size_t)done);
+    ssize_t before = comes_again ? appended(fd, h->append_at, p, n) : note_end(h, fd);
+    if (before < 0)
+        return before;
+    ssize_t now = append_all(fd, p + before, n - (size_t)before);
+    return now < 0 && before == 0 ? now : before + MAX(now, (ssize_t)0);
 }
 
 /* The descriptor for writing of whoever has it open so. */
@@ -119,18 +126,19 @@ void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, o
     (void)ino;
     struct err e = {0};
     int fd = fd_for_writing(mount_of(req), fi, &e), r = fd;
+    ssize_t done = (ssize_t)size;
     if (fd >= 0 && !fi->writepage)
         r = tree_drop_privilege(req, tree_handle_of(fi)->file, &e);
     if (r >= 0 && fi->flags & O_APPEND && !fi->writepage)
-        r = append_once(tree_handle_of(fi), fd, p, size);
+        done = append_once(tree_handle_of(fi), fd, p, size);
     else if (r >= 0)
         r = sys_pwrite_all(fd, p, size, (uint64_t)offset);
-    if (r < 0) {
-        mount_reply_error(req, "write", r, &e);
+    if (r < 0 || done < 0) {
+        mount_reply_error(req, "write", r < 0 ? r : (int)done, &e);
         return;
     }
-    stats_add(mount_of(req)->stats, STATS_WRITTEN_BYTES, size);
-    (void)fuse_reply_write(req, size);
+    stats_add(mount_of(req)->stats, STATS_WRITTEN_BYTES, (uint64_t)done);
+    (void)fuse_reply_write(req, (size_t)done);
 }
 
 /* ---- FSYNC ---- */

@@ -11,8 +11,8 @@
  * of such a lock of this mount is therefore answered only when it has not gone within GRACE_MS, or CLOSING_MS
  * when a descriptor of its open was closed since it was taken.
  *
- * What another owner of this mount has is refused without asking: in a new session of the node it may not
- * have been taken again yet.
+ * What another owner of this mount has is refused without asking, and told of when the node knows of nothing:
+ * in a new session of the node it may not have been taken again yet.
  *
  * The kernel calls an open by an address that it uses again for the next one while RELEASE is on its way: an
  * owner may therefore take anew what the open before it has not given back yet. What ends with an open is
@@ -333,13 +333,28 @@ static struct tree_held held_of(const struct fuse_file_info *fi, const struct fl
     };
 }
 
+/* What is in the way: as the node says, else what this mount has. */
+static int find_in_the_way(struct mount *m, struct tree_file *f, const struct tree_held *wanted,
+                           struct wire_tree_lock_rep *ret, struct err *e)
+{
+    int r = ask(m, f, wanted, WIRE_TEST, ret, e);
+    if (r < 0 || ret->type != WIRE_LOCK_NONE)
+        return r;
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    for (const struct tree_held *h = f->locks; h && ret->type == WIRE_LOCK_NONE; h = h->next)
+        if (tree_held_conflicts(h, wanted))
+            *ret = (struct wire_tree_lock_rep){
+                .fd = -1, .type = h->type, .start = h->start, .end = h->end, .pid = h->pid};
+    return 0;
+}
+
 void tree_op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock)
 {
     (void)ino;
     struct err e = {0};
     struct tree_held wanted = held_of(fi, lock);
     struct wire_tree_lock_rep rep;
-    int r = ask(mount_of(req), tree_handle_of(fi)->file, &wanted, WIRE_TEST, &rep, &e);
+    int r = find_in_the_way(mount_of(req), tree_handle_of(fi)->file, &wanted, &rep, &e);
     if (r < 0) {
         mount_reply_error(req, "lock", r, &e);
         return;

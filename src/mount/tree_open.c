@@ -17,6 +17,8 @@ static int reply_flags(struct mount *m, const struct tree_opened *o, bool is_wri
     if (!is_writable)
         stats_add(m->stats, STATS_HERE_OPENS, 1);
     fi->fh = (uintptr_t)o->handle;
+    if (o->backing_id > 0 && (fi->flags & O_ACCMODE) == O_RDWR)
+        tree_expect_mapping(m, o->handle->ino);
     if (o->backing_id > 0) /* beside passthrough the kernel takes no other flags */
         return o->backing_id;
     /* Appending: only the file knows where its end is, so the kernel must not put the bytes into a page. */

@@ -7,7 +7,8 @@
  * else changed something its epoch is counted up, with which it asks again for every name: replies that are
  * on their way are of the old epoch, too. What this process knows by itself (tree_known.h) is forgotten then.
  * With a second mount, which writes without the node seeing it, all is as without this file: the mount's
- * attribute timeout.
+ * attribute timeout. So are the times of files into which a program may store by a mapping, also after
+ * RELEASE.
  *
  * Failure modes: a kernel that does not know epochs (before Linux 6.16), a node without the pipe: the mount's
  * attribute timeout.
@@ -21,13 +22,15 @@
 #include <stdatomic.h>
 
 #define ALONE_S 60.0
-#define DIRS    8192 /* places of a table; a directory that finds its place taken is not believed for long */
+#define DIRS    8192  /* places of a table; a directory that finds its place taken is not believed for long */
+#define MAPPED  65536 /* bits of a set; who shares one with a file in it is not believed for long either */
 
 struct tree_watch {
     struct mount *m;
     struct watcher *watcher;
     _Atomic bool is_alone;
     _Atomic uint64_t dirs[DIRS]; /* inode numbers of directories whose attributes are believed; 0: none */
+    _Atomic uint64_t mapped[MAPPED / 64]; /* by a hash of the inode number: tree_expect_mapping */
 };
 
 /* Whether there is room to remember the directory. */
@@ -81,7 +84,7 @@ static void on_records(void *arg, const uint64_t *v, size_t n)
     int r = forget_all(w); /* also before the first time: this is how we learn whether the kernel can */
     if (r < 0 && alone)
         log_debug("mount", "names are believed for the attribute timeout only: %s", err_text(r));
-    atomic_store(&w->is_alone, alone && r == 0);
+    atomic_store(&w->is_alone, alone && r == 0 && w->m->timeout_s > 0);
 }
 
 static void on_ended(void *arg)
@@ -99,8 +102,8 @@ struct tree_watch *tree_watch_start(struct mount *m)
     if (!w)
         abort();
     w->m = m;
-    if (m->timeout_s > 0)
-        w->watcher = watcher_start(m->client, slice_str(m->bucket), &calls, w);
+    /* Also where nothing is believed: the other mounts of the bucket have company then. */
+    w->watcher = watcher_start(m->client, slice_str(m->bucket), &calls, w);
     return w;
 }
 
@@ -124,6 +127,27 @@ double tree_name_timeout_s(const struct mount *m)
     return tree_is_alone(m) ? MAX(m->timeout_s, ALONE_S) : m->timeout_s;
 }
 
+static _Atomic uint64_t *mapped_of(struct mount *m, uint64_t ino, uint64_t *ret_bit)
+{
+    uint64_t place = hash_mix(ino, 0) % MAPPED;
+    *ret_bit = (uint64_t)1 << place % 64;
+    return &m->tree->watch->mapped[place / 64];
+}
+
+void tree_expect_mapping(struct mount *m, uint64_t ino)
+{
+    uint64_t bit;
+    _Atomic uint64_t *at = mapped_of(m, ino, &bit);
+    (void)atomic_fetch_or(at, bit);
+}
+
+bool tree_may_be_mapped(struct mount *m, uint64_t ino)
+{
+    uint64_t bit;
+    const _Atomic uint64_t *at = mapped_of(m, ino, &bit);
+    return atomic_load(at) & bit;
+}
+
 double tree_attr_timeout_s(struct mount *m, const struct wire_inode *x)
 {
     struct tree_watch *w = m->tree->watch;
@@ -133,5 +157,5 @@ double tree_attr_timeout_s(struct mount *m, const struct wire_inode *x)
     bool is_written = f && atomic_load(&f->write_fd) >= 0; /* perhaps by a mapping, which nobody sees */
     if (f)
         tree_file_unref(m, f);
-    return is_written ? m->timeout_s : tree_name_timeout_s(m);
+    return is_written || tree_may_be_mapped(m, x->ino) ? m->timeout_s : tree_name_timeout_s(m);
 }

@@ -112,6 +112,25 @@ def test_readers_go_on(there, here, mount, passthrough):
     harness.wait_until(lambda: (one.path / "d/n007").read_bytes() == b"another", 30, "the new version")
 
 
+def test_an_open_directory_whose_path_has_become_too_long(there, mount):
+    """What lay in it was removed at the origin, and a directory above it was moved so deep that no key can be below it any more:
+    the successor serves all the same, and who reads the directory is told."""
+    deep = "/".join(c * 230 for c in "pqrs")
+    there.put(f"a/{'d' * 200}/x", b"x")
+    there.put(f"{deep}/y", b"y")
+    top = mount()
+    fd = os.open(top.path / "a" / ("d" * 200), os.O_RDONLY | os.O_DIRECTORY)
+    there.put("a/z", b"z")
+    there.client.delete_object(Bucket=there.name, Key=f"a/{'d' * 200}/x")
+    os.rename(top.path / "a", top.path / deep / "a")
+    kill_serving(top)
+    assert (top.path / deep / "y").read_bytes() == b"y" and (top.path / deep / "a/z").read_bytes() == b"z"
+    with pytest.raises(OSError) as caught:
+        os.listdir(fd)
+    assert caught.value.errno == errno.ENAMETOOLONG
+    os.close(fd)
+
+
 def test_files_that_are_not_opened_go_on_too(there, mount):
     """In the read-only profile, where the kernel opens files without asking, an open file goes on being read."""
     body = random.Random(3).randbytes(3 * MIB)
@@ -515,6 +534,29 @@ def test_files_that_were_kept_open_are_not_believed_in_any_more(there, here, mou
     harness.wait_until(lambda: (one.path / "f299").read_bytes() == b"300" * 1000, 30, "the new version")
     time.sleep(1.1)  # for which names are believed
     assert all((one.path / f"f{i}").read_bytes() == b"%03d" % (i + 1) * 1000 for i in range(300))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_mount_that_lies_elsewhere_is_taken_over_as_any(there, here, mount, work):
+    """It was bound to another directory and detached from its own when its process is killed: what replaces a file whose name the
+    kernel believed for long is seen all the same."""
+    there.put("f", b"old")
+    one, elsewhere = mount(), pathlib.Path(tempfile.mkdtemp(prefix="elsewhere-", dir=work))
+    for _ in range(2):
+        assert (one.path / "f").read_bytes() == b"old"
+        time.sleep(1.1)  # looked up again, it is believed for long
+    assert (one.path / "f").stat().st_size == 3
+    subprocess.run(["mount", "--bind", one.path, elsewhere], check=True)
+    try:
+        subprocess.run(["umount", "-l", one.path], check=True)
+        kill_serving(one)
+        here.put("f", b"and new")
+        harness.wait_until(lambda: (elsewhere / "f").stat().st_size == 7, 30, "the new version")
+        assert (elsewhere / "f").read_bytes() == b"and new"
+    finally:
+        subprocess.run(["umount", elsewhere], check=True)
+    assert one.process.wait(30) == 0
+    one.process = None
 
 
 @pytest.mark.parametrize("how", ["umount", "SIGTERM"])

@@ -1,6 +1,7 @@
 """What the kernel believes of a scratch bucket without asking: everything, as long as nobody else mounts it; and how it learns
 what S3 and other mounts change."""
 
+import ctypes
 import mmap
 import os
 import tempfile
@@ -15,6 +16,7 @@ KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
 pytestmark = [pytest.mark.usefixtures("need_fuse"),
               pytest.mark.skipif(KERNEL < (6, 16), reason="the kernel knows no epochs of names before Linux 6.16")]
 TIMEOUT = "10ms"
+MS_SYNC = 4
 
 
 @pytest.fixture
@@ -101,6 +103,20 @@ def test_with_company_nothing_is_believed(node, mount):
     harness.wait_until(lambda: is_believed(node, first / "old"), 10, "belief")
 
 
+def test_who_believes_nothing_is_company_too(node, mount):
+    """What a mount without any timeout writes, of which the node sees nothing, shows in one that was alone."""
+    first = mount().path
+    (first / "f").write_bytes(b"1")
+    assert is_believed(node, first / "f")
+    second = mount(attr_timeout="0").path
+    with open(second / "f", "ab", buffering=0) as f:
+        time.sleep(0.2)  # the node has told that it was opened
+        assert (first / "f").stat().st_size == 1
+        f.write(b"234")
+        harness.wait_until(lambda: (first / "f").stat().st_size == 4, 5, "the size")
+    assert not is_believed(node, second / "f")
+
+
 def test_files_of_a_new_directory_cost_one_request_each(node, mount):
     """Whether a name is there already, and what became of the directory by the one before, a mount knows by itself in a directory that it
     made."""
@@ -160,6 +176,29 @@ def test_times_of_mapped_writes_are_seen(mount, passthrough):
         mapping.flush()
     harness.wait_until(lambda: path.stat().st_mtime_ns > 10**18, 5, "the time")
     assert path.read_bytes()[4096] == 7
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_times_of_a_mapping_that_outlives_its_descriptor_are_seen(mount, passthrough):
+    """The same of a program that closes the file when it has mapped it, which by passthrough is the last that the mount hears of it."""
+    path = mount(passthrough=passthrough).path / "mapped"
+    path.write_bytes(bytes(8192))
+    os.utime(path, ns=(10**18, 10**18))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    fd = os.open(path, os.O_RDWR)  # Python's own mapping would keep a duplicate of it
+    address = libc.mmap(None, ctypes.c_size_t(8192), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, ctypes.c_long(0))
+    os.close(fd)
+    assert address not in (None, ctypes.c_void_p(-1).value)
+    try:
+        time.sleep(0.2)
+        assert path.stat().st_mtime_ns == 10**18
+        ctypes.memset(address, 7, 1)
+        assert libc.msync(ctypes.c_void_p(address), ctypes.c_size_t(8192), MS_SYNC) == 0
+        harness.wait_until(lambda: path.stat().st_mtime_ns > 10**18, 5, "the time")
+    finally:
+        libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(8192))
+    assert path.read_bytes()[0] == 7
 
 
 def test_a_restarted_node_is_asked_again(node, scratch, mount):

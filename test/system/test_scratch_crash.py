@@ -11,6 +11,7 @@ import errno
 import os
 import random
 import signal
+import struct
 import tempfile
 import threading
 import time
@@ -19,7 +20,7 @@ import pytest
 
 import harness
 import mounted
-from test_scratch_mount import MODES, refused, scratch_bucket
+from test_scratch_mount import MODES, holder, refused, scratch_bucket
 
 KILLS = 30 if os.environ.get("FOREBAY_SOAK") else 3
 
@@ -253,6 +254,20 @@ def test_a_lock_is_not_lost_to_who_asks_first(node, mount):
         assert not got
     for f in (owner, *others):
         f.close()
+
+
+def test_a_lock_is_told_before_it_is_taken_again(node, mount):
+    """F_GETLK of another program of the mount names the lock that the node has forgotten."""
+    import fcntl
+    bucket = scratch_bucket(node)
+    top = mount(bucket).path
+    query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    (top / "f").write_bytes(b"x" * 100)
+    with open(top / "f", "r+b") as f, holder(top / "f", "posix", 10, 10) as process:
+        for _ in range(3):
+            kill_and_start(node)
+            kind, _, start, n, pid = struct.unpack("hhqqi4x", fcntl.fcntl(f, fcntl.F_GETLK, query))
+            assert (kind, start, n, pid) == (fcntl.F_WRLCK, 10, 10, process.pid)
 
 
 def test_locks_are_taken_again_of_a_file_that_was_opened_meanwhile(node, mount):

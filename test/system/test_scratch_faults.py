@@ -13,6 +13,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import time
 
 import pytest
 
@@ -118,6 +119,38 @@ def test_a_full_disk(small, passthrough):
     with open(top / "again", "rb") as f:
         os.fsync(f.fileno())
     assert node.s3().get_object(Bucket=bucket, Key="before")["Body"].read() == b"kept" * 1000
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_empty_files_of_a_full_disk_are_read(small, tmp_path, passthrough):
+    """Reading one takes no room, and needs none, also where not one more file can be made."""
+    _, _, (top,) = small(96 * MIB, passthrough=passthrough)
+    (top / "empty").touch()
+    (tmp_path / "disk/others").mkdir()
+    with refused(errno.ENOSPC):
+        for i in range(100_000):
+            (tmp_path / f"disk/others/{i}").touch()
+    with contextlib.ExitStack() as stack:
+        with refused(errno.ENOSPC):
+            for i in range(5_000):  # those that were made ahead are used up
+                stack.enter_context(open(top / f"f{i}", "wb"))
+        assert (top / "empty").read_bytes() == b""
+
+
+def test_appending_to_a_full_disk(small):
+    """Without passthrough: what was told to be appended is all that was, also of the write that met the end of the disk."""
+    _, _, (top,) = small(96 * MIB, passthrough="off")
+    body, written = harness.random_bytes(MIB - 4096 + 77, seed=2), 0
+    with open(top / "log", "ab", buffering=0) as f:
+        with refused(errno.ENOSPC):
+            while written < 200 * MIB:
+                written += f.write(body)
+        time.sleep(1.5)  # longer than the attribute timeout
+        assert os.fstat(f.fileno()).st_size == written
+    with open(top / "log", "rb") as f:
+        for at in range(0, written, len(body)):
+            part = f.read(len(body))
+            assert part == body[:min(len(body), written - at)], at
 
 
 @pytest.mark.parametrize("passthrough", MODES)

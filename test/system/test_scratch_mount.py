@@ -288,6 +288,20 @@ def test_appending_from_two_mounts(mount):
         assert lines == sorted([b"%d" % k, b"%03d" % i] for i in range(100) for k in range(4))
 
 
+def test_long_appends_are_in_order(top):
+    """One write of many megabytes that goes past the pages is appended as it is: its pieces do not overtake each other."""
+    body = mmap.mmap(-1, 16 * MIB)  # aligned, as O_DIRECT wants it
+    body[:] = b"".join(b"%015d\n" % i * 256 for i in range(4096))
+    fd = os.open(top / "log", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT | os.O_APPEND)
+    for _ in range(4):
+        assert os.write(fd, body) == len(body)
+    os.close(fd)
+    with open(top / "log", "rb") as f:
+        for _ in range(4):
+            assert f.read(len(body)) == body[:]
+
+
 def test_mapped_files(top):
     """Stores into a shared mapping are read by others, and survive the descriptor they were made with; growth is seen."""
     path = top / "f"

@@ -82,19 +82,25 @@ static void test_another_process(void **state)
     assert_int_equal(count(k, KEPT_LOCK), 2);
 }
 
-/* Nothing is taken beyond the last cell; before that, those who may be refused are. */
+/* Nothing is taken beyond the last cell; before that, those who may be refused are. What is given back fills
+ * first what is held back for those who may not. */
 static void test_all_are_taken(void **state)
 {
     struct kept *k = *state;
-    size_t n = 0, refused_at = 0;
+    size_t n = 0, refused_at = 0, given = 0;
     kept_begin(k);
     for (void *p; (p = kept_take(k, KEPT_HANDLE)); n++)
         if (refused_at == 0 && !kept_has_room(k))
             refused_at = n + 1;
     assert_int_equal(n, KEPT_CELLS_MAX);
     assert_true(refused_at > 0 && refused_at < n);
-    kept_give(k, kept_next(k, KEPT_HANDLE, NULL));
+    for (; !kept_has_room(k); given++)
+        kept_give(k, kept_next(k, KEPT_HANDLE, NULL));
+    assert_int_equal(given, n - refused_at + 1);
+    kept_begin(k);
     assert_true(kept_has_room(k));
+    assert_non_null(kept_take(k, KEPT_HANDLE));
+    assert_false(kept_has_room(k));
 }
 
 static void begin(uint64_t unique)

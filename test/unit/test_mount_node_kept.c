@@ -217,6 +217,39 @@ static void test_who_renamed_it_is_known(void **state)
     node_unref(t, root);
 }
 
+/* A directory that found no room is not known: what lies below it has no path then, rather than one below the
+ * root, under which it would be written. */
+static void test_what_lies_in_an_unknown_directory_has_no_path(void **state)
+{
+    struct kept *k = *state;
+    pid_t pid = fork();
+    if (pid == 0) {
+        kept_begin(k);
+        struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+        struct node *root = node_get(t, NODE_ROOT_ID), *above = look(t, root, "above", NULL);
+        struct node *f = look(t, look(t, above, "d", NULL), "f", "e");
+        keep(t, f);
+        node_kept_free(k, TAKE_PTR(above->kept));
+        _exit(f->id == 4 ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    kept_begin(k);
+    struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+    size_t n_files = 0;
+    node_table_resume(t, count_file, &n_files);
+    assert_int_equal(n_files, 1);
+    for (uint64_t id = 3; id <= 4; id++) {
+        _cleanup_buf_ struct buf b = BUF_INIT(1024);
+        struct node *n = node_get(t, id);
+        assert_non_null(n);
+        assert_int_equal(node_path(t, n, &b), -ESTALE);
+        node_unref(t, n);
+    }
+    node_table_free(t);
+}
+
 /* How many of the files below are found by a name. */
 static size_t count_names(struct node_table *t)
 {
@@ -299,6 +332,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_another_process_knows_them, setup, teardown),
         cmocka_unit_test_setup_teardown(test_all_are_kept_where_all_are_asked_for, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_renamed_it_is_known, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_lies_in_an_unknown_directory_has_no_path, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed_anywhere, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

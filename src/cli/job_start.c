@@ -117,11 +117,24 @@ static int check_all(struct client *c, struct slice bucket, struct slice prefix,
     return MIN(r, 0);
 }
 
+/* All objects are counted: options that choose some would be an answer to another question. */
+static int check_alone(const struct start_options *o, struct err *e)
+{
+    _cleanup_buf_ struct buf spec = BUF_INIT(JOB_SPEC_MAX_BYTES);
+    int r = job_spec_encode(&o->spec, &spec, e);
+    if (r == 0 && (spec.n > 0 || (o->list && o->list[0])))
+        return err_set(e, ERR_BAD_OPTION,
+                       "--check: counts all objects below the prefix; no other options of the job");
+    return r;
+}
+
 static int check(struct client *c, const struct start_options *o, const char *path, struct err *e)
 {
     struct slice bucket, prefix;
     struct check k = {0};
-    int r = command_path(path, &bucket, &prefix, e);
+    int r = check_alone(o, e);
+    if (r == 0)
+        r = command_path(path, &bucket, &prefix, e);
     if (r == 0)
         r = check_all(c, bucket, prefix, &k, e);
     if (r < 0)

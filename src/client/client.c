@@ -231,6 +231,11 @@ void client_free(struct client *c)
     free(c);
 }
 
+void client_hurry(struct client *c)
+{
+    atomic_store(&c->hurries, true);
+}
+
 const char *client_address(const struct client *c)
 {
     return c->address;

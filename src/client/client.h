@@ -53,6 +53,8 @@ struct client_options {
  * any more. */
 int client_new(const struct client_options *o, struct client **ret, struct err *e);
 void client_free(struct client *c); /* NULL accepted; ends the session: uncommitted writes are dropped */
+/* Its end is near: from now on no call is sent again, and none waits for a node that is not there. */
+void client_hurry(struct client *c);
 DEFINE_CLEANUP(struct client, client_free)
 
 /* "unix:/d/run/forebay.sock" or "127.0.0.1:7071", for messages. Lives as long as the client. */

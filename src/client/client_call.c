@@ -285,7 +285,7 @@ static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *
         if (r == 0)
             return 0;
         uint64_t now_ms = sys_mono_ms();
-        if (!again || now_ms >= a.deadline_ms)
+        if (!again || now_ms >= a.deadline_ms || atomic_load(&c->hurries))
             return r;
         c->before_sleep();
         sys->sleep_ns(MIN(backoff_ms, a.deadline_ms - now_ms) * 1000000);

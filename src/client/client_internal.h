@@ -39,6 +39,7 @@ struct client {
     void (*before_sleep)(void); /* never NULL */
     struct id128 family;        /* its first bytes begin each session; zero: none */
     _Atomic uint64_t next_request_id;
+    _Atomic bool hurries; /* no call is sent again */
     _Atomic pid_t owner; /* process whose connections these are; negative: it is about to drop its parent's */
 
     struct lock lock; /* covers what follows */

@@ -228,14 +228,17 @@ static const struct watcher_calls calls = {.begun = on_begun, .records = on_reco
 
 /* ---- buckets ---- */
 
-/* A scratch bucket's watchers are counted as mounts, and its files change without a word. */
-static bool has_origin(struct client *c, struct slice bucket)
+/* A scratch bucket's watchers are counted as mounts, and its files change without a word. *ret_known: the
+ * node has said so. */
+static bool has_origin(struct client *c, struct slice bucket, bool *ret_known)
 {
     struct wire_bucket_get_req req = {.name = bucket};
     struct wire_bucket_get_rep rep;
     struct err ignored = {0}; /* no rights to ask: nothing is kept */
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (client_bucket_get(c, &req, &b, &rep, &ignored) < 0)
+    int r = client_bucket_get(c, &req, &b, &rep, &ignored);
+    *ret_known = r != -EHOSTDOWN && r != -ETIMEDOUT && r != -EMFILE && r != ERR_NO_BUCKET;
+    if (r < 0)
         return false;
     while (rep.settings.n > 0)
         if (slice_starts(slice_split(&rep.settings, '\n'), SLICE_LIT("origin=")))
@@ -267,6 +270,18 @@ static struct kept_bucket *find_bucket(struct client_kept *k, struct slice name,
     return b;
 }
 
+/* Watches it if that makes sense; where it could not be found out, or there is no room, the next open tries
+ * again. */
+static void begin_watching(struct client_kept *k, struct kept_bucket *b)
+{
+    bool is_known = false;
+    bool has = has_origin(k->c, slice_str(b->name), &is_known);
+    struct watcher *w = has ? watcher_start(k->c, slice_str(b->name), &calls, b) : NULL;
+    LOCK_SCOPE(&lock);
+    b->watcher = w;
+    b->is_asked = has ? w != NULL : is_known;
+}
+
 /* The bucket, with all told that the node has said of it; NULL when it is not watched. */
 static struct kept_bucket *ready_bucket(struct client_kept *k, struct slice name)
 {
@@ -274,12 +289,8 @@ static struct kept_bucket *ready_bucket(struct client_kept *k, struct slice name
     struct kept_bucket *b = find_bucket(k, name, &is_new);
     if (!b)
         return NULL;
-    if (is_new && has_origin(k->c, name)) {
-        struct watcher *w = watcher_start(k->c, name, &calls, b);
-        LOCK_SCOPE(&lock);
-        b->watcher = w;
-        b->is_asked = w != NULL; /* else no room: the next open tries again */
-    }
+    if (is_new)
+        begin_watching(k, b);
     lock_take(&lock);
     struct watcher *w = b->watcher;
     lock_drop(&lock);

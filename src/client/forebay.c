@@ -75,6 +75,7 @@ void forebay_disconnect(struct forebay *f)
 {
     if (!f)
         return;
+    client_hurry(f->client); /* who watches buckets may be waiting for a node that is gone */
     client_kept_free(f->kept);
     client_free(f->client);
     free(f);

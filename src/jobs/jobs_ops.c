@@ -227,10 +227,16 @@ static int op_change(struct jobs *j, const struct wire_job_change_req *req, stru
     if (job_next_state(before, ev, &next) < 0)
         return err_set(e, -EINVAL, "job %" PRIu64 " is %s: " SLICE_FMT " makes no sense", req->id,
                        job_state_name(before), SLICE_ARG(req->action));
+    uint64_t phase = r->phase, ended_ns = r->ended_ns;
+    _cleanup_free_ char *cursor = slice_dup(slice_str(r->cursor)), *reason = slice_dup(slice_str(r->reason));
     apply_event(r, ev, next);
     int k = jobs_commit_state_locked(j, job, e);
-    if (k < 0) {
+    if (k < 0) { /* nothing has happened */
         r->state = before;
+        r->phase = phase;
+        r->ended_ns = ended_ns;
+        job_set_text(&r->cursor, slice_str(cursor));
+        job_set_text(&r->reason, slice_str(reason));
         return k;
     }
     if (next == JOB_PAUSED || next == JOB_CANCELLED)

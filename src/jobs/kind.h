@@ -19,6 +19,7 @@ enum kind_end { KIND_NOWHERE, KIND_BUCKET, KIND_URL }; /* URL: an origin that is
 struct kind_object {
     struct slice key;
     uint64_t size_bytes, mtime_ns; /* mtime 0: not known */
+    bool is_unknown;               /* both could not be asked for */
 };
 
 /* What the work on one object gets. One thread's. */

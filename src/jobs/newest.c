@@ -41,6 +41,14 @@ void newest_free(struct newest *w)
     free(w);
 }
 
+/* Of two that changed at the same time, the one with the earlier key: the places are not in its order. */
+static bool is_older(const struct entry *x, const struct entry *y)
+{
+    if (x->mtime_ns != y->mtime_ns)
+        return x->mtime_ns < y->mtime_ns;
+    return slice_cmp(slice_of(x->name, x->name_n), slice_of(y->name, y->name_n)) < 0;
+}
+
 /* The entry being gathered has ended. */
 static void settle(struct newest *w)
 {
@@ -54,7 +62,7 @@ static void settle(struct newest *w)
     }
     struct entry *oldest = &w->chosen[0];
     for (uint64_t i = 1; i < w->n; i++)
-        if (w->chosen[i].mtime_ns < oldest->mtime_ns)
+        if (is_older(&w->chosen[i], oldest))
             oldest = &w->chosen[i];
     if (e.mtime_ns >= oldest->mtime_ns) {
         struct entry out = *oldest;

@@ -39,7 +39,8 @@ struct item {
     char *key;
     size_t key_n;
     uint64_t size, mtime_ns;
-    int result; /* enum kind_result or an error */
+    bool is_to_ask; /* whether it is chosen is not known yet */
+    int result;     /* enum kind_result or an error */
     uint64_t bytes;
     char *reason; /* of an error */
     char *line;   /* of the manifest */
@@ -86,6 +87,18 @@ static int on_move(void *arg, uint64_t n)
     return stopping(r) ? -ECANCELED : 0;
 }
 
+/* Whether the filters choose an object whose attributes could not be had when it was walked over: 1, 0, or
+ * the error. */
+static int ask_item(struct run *r, const struct item *it, struct arena *a, struct err *e)
+{
+    struct wire_stat_req req = {.bucket = r->ends.source_bucket, .key = slice_of(it->key, it->key_n)};
+    struct wire_stat_rep rep;
+    int k = object_stat(r->jobs->session, &req, a, &rep, e);
+    if (k < 0)
+        return k == -ENOENT ? 0 : k;
+    return filter_match(r->filter, req.key, rep.attr.size_bytes, rep.attr.mtime_ns);
+}
+
 static void do_item(struct run *r, struct item *it, struct arena *a)
 {
     struct err e = {0};
@@ -100,11 +113,13 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .arena = a,
                           .move = on_move,
                           .arg = r};
-    struct kind_object o = {slice_of(it->key, it->key_n), it->size, it->mtime_ns};
+    struct kind_object o = {
+        .key = slice_of(it->key, it->key_n), .size_bytes = it->size, .mtime_ns = it->mtime_ns};
+    int chosen = it->is_to_ask ? ask_item(r, it, a, &e) : 1;
     arena_clear(a);
-    it->result = r->work(&w, &o, &e);
+    it->result = chosen < 0 ? chosen : chosen == 0 ? KIND_SKIPPED : r->work(&w, &o, &e);
     it->bytes = w.bytes;
-    it->line = it->result >= 0 && r->kind->has_manifest ? slice_dup(w.line) : NULL;
+    it->line = it->result >= 0 && chosen > 0 && r->kind->has_manifest ? slice_dup(w.line) : NULL;
     if (it->result < 0)
         it->reason = slice_dup(slice_str(e.text[0] ? e.text : err_text(it->result)));
 }
@@ -245,9 +260,15 @@ static uint64_t window_of(const struct run *r)
 
 static void push(struct run *r, const struct kind_object *o)
 {
+    const struct job_record *rec = &r->job->record;
+    /* What failed of a list may have failed before it was known whether it is chosen. */
+    bool again = rec->phase == JOB_AGAIN && rec->spec.listed && filter_needs_attributes(r->filter);
     LOCK_SCOPE(&r->lock);
-    r->items[r->tail % WINDOW] = (struct item){
-        .key = slice_dup(o->key), .key_n = o->key.n, .size = o->size_bytes, .mtime_ns = o->mtime_ns};
+    r->items[r->tail % WINDOW] = (struct item){.key = slice_dup(o->key),
+                                               .key_n = o->key.n,
+                                               .size = o->size_bytes,
+                                               .mtime_ns = o->mtime_ns,
+                                               .is_to_ask = o->is_unknown || again};
     r->tail++;
     cond_signal(&r->work_there);
 }
@@ -287,6 +308,8 @@ static bool wanted(const struct run *r, const struct kind_object *o)
         return false;
     if (r->kind->source == KIND_URL && manifest_is(o->key))
         return false;
+    if (o->is_unknown) /* who works on it finds out */
+        return true;
     return filter_match(r->filter, o->key, o->size_bytes, o->mtime_ns);
 }
 

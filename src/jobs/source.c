@@ -7,6 +7,8 @@
 #define PAGE        1000
 #define ARENA_BYTES (32 * MIB)
 
+#define ENTRY_UNKNOWN UINT32_MAX /* a kind in our own pages: see is_unknown */
+
 struct source {
     struct source_open o;
     struct buf after; /* continues behind this key */
@@ -91,9 +93,16 @@ static int put_named(struct source *s, struct slice key, struct buf *out, struct
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
     struct wire_stat_req req = {.bucket = s->o.bucket, .key = key};
     struct wire_stat_rep rep;
-    int r = object_stat(s->o.session, &req, a, &rep, e);
-    if (r < 0)
-        return r == -ENOENT ? 0 : r;
+    struct err local = {0};
+    int r = object_stat(s->o.session, &req, a, &rep, &local);
+    if (r == -ENOENT)
+        return 0;
+    if (r < 0 && retry_is_transient(r)) /* so would all that follow */
+        return err_set(e, r, "%s", local.text);
+    if (r < 0) { /* whoever works on the object asks again */
+        w.attr.kind = ENTRY_UNKNOWN;
+        return wire_entry_encode(&w, out);
+    }
     w.attr.size_bytes = rep.attr.size_bytes;
     w.attr.mtime_ns = rep.attr.mtime_ns;
     return wire_entry_encode(&w, out);
@@ -145,7 +154,8 @@ static int decode(struct source *s, struct kind_object *ret)
     struct wire_entry w;
     int r = wire_entry_decode(&s->page, &w);
     if (r == 0)
-        *ret = (struct kind_object){w.key, w.attr.size_bytes, w.attr.mtime_ns};
+        *ret = (struct kind_object){w.key, w.attr.size_bytes, w.attr.mtime_ns,
+                                    .is_unknown = w.attr.kind == ENTRY_UNKNOWN};
     return r;
 }
 

@@ -40,6 +40,12 @@ void mirror_free(struct mirror *m)
     free(m);
 }
 
+void mirror_on_learned(struct mirror *m, mirror_learned_fn fn, void *arg)
+{
+    m->on_learned = fn;
+    m->on_learned_arg = arg;
+}
+
 /* ---- names ---- */
 
 bool mirror_component_is_legal(struct slice c)
@@ -150,6 +156,8 @@ void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, co
     if (attr_encode(attr, &v) < 0)
         return;
     lru_put_if(m->cache, buf_view(&k), buf_view(&v), &m->key_generation[stripe_of(b, key)], seen);
+    if (m->on_learned)
+        m->on_learned(m->on_learned_arg, b, key);
 }
 
 _Atomic uint64_t *mirror_bucket_generation(struct mirror *m, const struct bucket *b)

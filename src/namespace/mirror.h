@@ -21,6 +21,11 @@ struct mirror *mirror_new(uint64_t cache_bytes);
 void mirror_free(struct mirror *m);
 DEFINE_CLEANUP(struct mirror, mirror_free)
 
+/* `fn` is called after each mirror_learn that may have changed what is remembered, by its thread, and must
+ * not call it. Set before the first. */
+typedef void (*mirror_learned_fn)(void *arg, const struct bucket *b, struct slice key);
+void mirror_on_learned(struct mirror *m, mirror_learned_fn fn, void *arg);
+
 /* Whether what the origin said of the key (of a listing: its prefix) at confirmed_ns (real time) may be used
  * without asking again. */
 bool mirror_is_fresh(const struct bucket *b, struct slice key, uint64_t confirmed_ns, bool is_absent);

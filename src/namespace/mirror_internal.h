@@ -11,6 +11,8 @@ struct mirror {
     struct lru *cache; /* attributes ('a' + bucket id + key) and pages of listings ('l' + ...) */
     _Atomic uint64_t key_generation[MIRROR_STRIPES];
     _Atomic uint64_t bucket_generation[MIRROR_STRIPES];
+    mirror_learned_fn on_learned; /* NULL: nobody */
+    void *on_learned_arg;
 };
 
 _Atomic uint64_t *mirror_bucket_generation(struct mirror *m, const struct bucket *b);

@@ -166,9 +166,9 @@
 /*
  * Only where descriptors are passed. The reply carries the reading end of a pipe, into which the node writes
  * the hash (hash_placement of the key, u64) of each key of the bucket whose cached bytes it lets go, before
- * it acknowledges the change, or wants to let go: files that are open only to be opened again are to be
- * closed then. Its end means that anything may have changed, or that the node is gone. CLOSE ends it. Of a
- * scratch bucket the records are enum wire_watch instead.
+ * it acknowledges the change, or wants to let go, or of which it has heard another version: files that are
+ * open only to be opened again are to be closed then. Its end means that anything may have changed, or that
+ * the node is gone. CLOSE ends it. Of a scratch bucket the records are enum wire_watch instead.
  */
 #define WIRE_REQ_watch(F) F(str, bucket)
 #define WIRE_REP_watch(F) F(u64, handle)

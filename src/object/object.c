@@ -91,6 +91,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     }
     uint64_t cache_bytes = budget_total(config->budget) / MIRROR_CACHE_SHARE;
     s->mirror = mirror_new(cache_bytes);
+    mirror_on_learned(s->mirror, watch_learned, s);
     s->fills = fill_engine_new(config->budget, FILL_THREADS_MAX, on_version_changed, s);
     if (config->route == OBJECT_ROUTE_LOOP)
         s->loop = route_loop_new();

@@ -263,6 +263,8 @@ struct watch;
 void watch_free(struct watch *w);
 /* The store's store_gone_fn: arg is the service, the key one of object_store_key. */
 bool watch_note(void *arg, struct slice store_key);
+/* The mirror's mirror_learned_fn: arg is the service. */
+void watch_learned(void *arg, const struct bucket *b, struct slice key);
 /* The session has changed something in a scratch bucket: told to the mounts of others. Before it is
  * acknowledged. */
 void watch_tree_changed(const struct object_session *ses, uint64_t bucket_id);

@@ -79,6 +79,15 @@ static int drop(struct object_service *s, const struct bucket *b, struct slice p
     return n < 0 ? err_errno(e, (int)n, "drop cached data of bucket %s", b->name) : 0;
 }
 
+/* Whether the lines say how long cached data is believed. */
+static bool names_ttl(struct slice settings)
+{
+    while (settings.n > 0)
+        if (slice_starts(slice_split(&settings, '\n'), SLICE_LIT("ttl=")))
+            return true;
+    return false;
+}
+
 int op_bucket_rule(struct object_session *ses, const struct wire_bucket_rule_req *req, struct arena *a,
                    struct wire_bucket_rule_rep *rep, struct err *e)
 {
@@ -90,6 +99,8 @@ int op_bucket_rule(struct object_session *ses, const struct wire_bucket_rule_req
         r = change_once(s, req, &rules, &b, e);
     if (r == 0 && b) {
         object_forget_upstream(s, b->id);
+        if (names_ttl(req->settings)) /* as BUCKET_SET: who watches may believe for another time now */
+            watch_end_bucket(s, b->id);
         r = bucket_keep(b, req->prefix) == RULE_KEEP_NEVER ? drop(s, b, req->prefix, e) : 0;
     }
     if (r == 0)

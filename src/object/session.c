@@ -73,8 +73,12 @@ void object_session_free(struct object_session *ses)
         at = &(*at)->next;
     *at = ses->next;
     lock_drop(&s->lock);
-    for (uint32_t i = 0; i < ses->n_handles; i++)
-        drop(ses->handles[i].kind, ses->handles[i].object);
+    /* Watches end before the files that they are about are let go: what nobody uses may change without a word
+     * to anybody. */
+    for (int is_watch = 1; is_watch >= 0; is_watch--)
+        for (uint32_t i = 0; i < ses->n_handles; i++)
+            if ((ses->handles[i].kind == HANDLE_WATCH) == is_watch)
+                drop(ses->handles[i].kind, ses->handles[i].object);
     slocks_end_session(s->scratch->locks, ses);
     route_session_free(ses->route);
     user_unref(ses->user);

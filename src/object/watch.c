@@ -4,7 +4,7 @@
  *
  * WATCH gives the reading end of a pipe. Whenever the store lets go of an entry of the bucket (replaced,
  * removed, evicted), or would like to, the hash of its key (hash_placement, 8 bytes, little endian) is
- * written into it.
+ * written into it. The same when another version of an entry that is in use has been heard of.
  *
  * Of a scratch bucket the records are enum wire_watch: whether the watcher is the only one, and that somebody
  * else changed something.
@@ -64,6 +64,25 @@ bool watch_note(void *arg, struct slice store_key)
             any = true;
         }
     return any;
+}
+
+/* Another version than the cached one was heard of, by a listing for one: an open would ask the origin now,
+ * and whoever has been told of the version may expect to find it. Entries that nobody uses are kept by
+ * nobody. */
+void watch_learned(void *arg, const struct bucket *b, struct slice key)
+{
+    struct object_service *s = arg;
+    if (atomic_load(&s->n_watches) == 0 || key.n > ORIGIN_KEY_MAX_BYTES)
+        return;
+    _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16);
+    _cleanup_(extent_unrefp) struct extent *x = NULL;
+    object_store_key(b, key, &k);
+    if (store_find_used(s->config.store, buf_view(&k), &x) < 0)
+        return;
+    _cleanup_(arena_freep) struct arena *a = arena_new(4 * ATTR_BLOB_MAX_BYTES);
+    struct attr known;
+    if (object_entry_attr(s, x, a, &known) == 0 && object_heard_otherwise(s, b, key, &known, a))
+        (void)watch_note(s, buf_view(&k));
 }
 
 void watch_end_bucket(struct object_service *s, uint64_t bucket_id)

@@ -175,6 +175,19 @@ int store_find(struct store *s, struct slice key, struct extent **ret)
     return 0;
 }
 
+int store_find_used(struct store *s, struct slice key, struct extent **ret)
+{
+    bool referenced = false;
+    uint64_t last_read_ms, hash = hash_table(key);
+    if (!key_is_valid(key) || !table_peek(s, key, hash, &referenced, &last_read_ms) || !referenced)
+        return -ENOENT;
+    struct extent *x = table_find(s, key, hash);
+    if (!x)
+        return -ENOENT;
+    *ret = x;
+    return 0;
+}
+
 /* ---- making ---- */
 
 static int check_new(const struct store_new *n, struct err *e)

@@ -79,6 +79,8 @@ void store_abandon(struct store *s);
 /* The entry's extent with a reference, or -ENOENT. Cached in memory while referenced and for a while after.
  */
 int store_find(struct store *s, struct slice key, struct extent **ret);
+/* The same only where somebody has a reference to it; no index is read. */
+int store_find_used(struct store *s, struct slice key, struct extent **ret);
 
 struct store_new {
     struct slice key;

@@ -171,6 +171,7 @@ def test_pause_resume_cancel_rm(bucket):
     (["prefetch", "B", "--delete"], ["--delete"]),
     (["evict", "B", "--older", "2001-01-01T00:00:00Z"], ["--older"]),
     (["copy", "B/a", "B/a/b"], ["overlap"]),
+    (["prefetch", "B", "--check", "--include", "*.bin"], ["--check"]),
     (["job", "show", "999999"], ["999999"]),
     (["job", "dance", "1"], ["dance"]),
 ])

@@ -340,6 +340,47 @@ static void test_a_restarted_node_is_asked_anew(void **state)
     atomic_store(&f->strangers, 0);
 }
 
+/* Whether a bucket is to be watched is asked again where the node did not say. */
+static void test_a_bucket_that_was_not_heard_of_is_watched_later(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin(f, KEPT_MAX);
+    atomic_store(&f->hang_ms[WIRE_OP_BUCKET_GET], TIMEOUT_MS + 500);
+    read_key(&l, "a");
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_WATCH]), 0);
+    atomic_store(&f->hang_ms[WIRE_OP_BUCKET_GET], 0);
+    read_key(&l, "a");
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_WATCH]), 1);
+    int before = opens(f);
+    read_key(&l, "a");
+    assert_int_equal(opens(f), before);
+    end(&l);
+}
+
+/* The library's thread asks a node that is gone again and again; a program that ends does not wait for that.
+ * (Without client_hurry in forebay_disconnect the deadline of that question ends it.) */
+static void test_disconnecting_does_not_wait_for_a_node_that_is_gone(void **state)
+{
+    struct fake *f = *state;
+    struct forebay_options o = {.socket_path = f->path, .timeout_ms = 30000};
+    struct forebay *library;
+    struct forebay_file *a;
+    char byte;
+    atomic_store(&f->gives_fds, true);
+    atomic_store(&f->is_complete, true);
+    assert_int_equal(forebay_connect(&o, &library), 0);
+    assert_int_equal(forebay_open(library, "b", "a", &a), 0);
+    assert_int_equal(forebay_pread(a, &byte, 1, 0), 1);
+    forebay_close(a);
+    fake_stop(f);
+    sys->sleep_ns(200000000); /* the pipe has ended, and the thread asks for another one */
+    uint64_t began_ms = sys_mono_ms();
+    forebay_disconnect(library);
+    assert_true(sys_mono_ms() - began_ms < 15000);
+    fake_start(f);
+    atomic_store(&f->strangers, 0); /* as above */
+}
+
 /* ---- forked ---- */
 
 /* In the child. No assertions, which would run the parent's tests on. */
@@ -452,6 +493,8 @@ int main(void)
         TEST(what_was_told_while_the_node_was_asked_counts),
         TEST(the_end_of_the_pipe_means_that_anything_may_have_changed),
         TEST(a_restarted_node_is_asked_anew),
+        TEST(a_bucket_that_was_not_heard_of_is_watched_later),
+        TEST(disconnecting_does_not_wait_for_a_node_that_is_gone),
         TEST(a_forked_process_keeps_files_of_its_own),
         TEST(threads_that_open_while_the_node_lets_go),
     };

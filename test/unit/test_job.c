@@ -351,6 +351,19 @@ static void test_newest_entries(void **state)
     list_free(&l);
 }
 
+/* Of entries that changed at the same time the last ones in byte order are chosen, however many there are. */
+static void test_newest_entries_of_one_time(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"a/1=5", "b/1=5", "c/1=5", "d/1=5", "e/1=1"};
+    struct option_list l = {0};
+    uint64_t objects, bytes;
+    choose(2, 0, keys, ARRAY_SIZE(keys), &l, &objects, &bytes);
+    assert_int_equal(l.n, 2);
+    assert_true(newest_holds(&l, SLICE_LIT("c/1")) && newest_holds(&l, SLICE_LIT("d/1")));
+    list_free(&l);
+}
+
 /* Rates as people write them; nothing and zero are refused. */
 static void test_rates_parse(void **state)
 {
@@ -381,6 +394,7 @@ int main(void)
         cmocka_unit_test(test_digests),
         cmocka_unit_test(test_digests_of_what_is_asked_for),
         cmocka_unit_test(test_newest_entries),
+        cmocka_unit_test(test_newest_entries_of_one_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

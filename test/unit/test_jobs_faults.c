@@ -154,12 +154,44 @@ static void test_a_pause_passes_no_failure_by(void **state)
     assert_int_equal(number(f, id, "failed_objects"), 1);
 }
 
+static bool has_text(struct fixture *f, uint64_t id, const char *name)
+{
+    json_t *o = get(f, id);
+    bool has = json_string_value(json_object_get(o, name))[0] != '\0';
+    json_decref(o);
+    return has;
+}
+
+/* What a person asks of a job that has ended, and could not be written down, has not happened: the job is as
+ * it was, with its end and the reason why it failed. */
+static void test_a_change_that_fails_changes_nothing(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t id = 0;
+    char *aside = arena_printf(f->arena, "%s.aside", f->origin);
+    write_objects(f, 2, 100);
+    assert_int_equal(rename(f->origin, aside), 0);
+    assert_int_equal(start(f, "prefetch", "", &id), 0); /* cannot list */
+    wait_for(f, id, "failed");
+    assert_true(has_text(f, id, "reason") && has_text(f, id, "ended"));
+    arm(1);
+    assert_int_equal(change(f, id, "resume"), -EIO);
+    arm(0);
+    assert_true(is_in(f, id, "failed"));
+    assert_true(has_text(f, id, "reason") && has_text(f, id, "ended"));
+    assert_int_equal(rename(aside, f->origin), 0);
+    assert_int_equal(change(f, id, "resume"), 0);
+    wait_for(f, id, "done");
+    assert_false(has_text(f, id, "reason"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_every_commit_may_fail, setup_faulty, teardown),
         cmocka_unit_test_setup_teardown(test_failures_are_listed_once, setup_faulty, teardown),
         cmocka_unit_test_setup_teardown(test_a_pause_passes_no_failure_by, setup_faulty, teardown),
+        cmocka_unit_test_setup_teardown(test_a_change_that_fails_changes_nothing, setup_faulty, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -184,6 +184,11 @@ uint64_t http_conn_id(const struct http_conn *c)
     return c->id;
 }
 
+bool http_conn_is_tls(const struct http_conn *c)
+{
+    return c->stream.tls != NULL;
+}
+
 /* ---- body ---- */
 
 static ssize_t body_fail(struct http_conn *c, int code)

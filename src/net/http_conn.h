@@ -27,6 +27,7 @@ const struct http_request *http_conn_request(const struct http_conn *c);
 struct arena *http_conn_arena(struct http_conn *c);
 const char *http_conn_peer(const struct http_conn *c); /* "127.0.0.1:4711", for logs */
 uint64_t http_conn_id(const struct http_conn *c);      /* request id, unique in the process */
+bool http_conn_is_tls(const struct http_conn *c);
 
 /* Body bytes: >0, 0 at its end, or an error (-ETIMEDOUT, ERR_PROTOCOL, -EPIPE). Sends "100 Continue" on the
  * first call when the client waits for it. Chunked framing is removed. */

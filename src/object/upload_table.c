@@ -13,9 +13,9 @@
 
 #include "base/sys.h"
 
-#define WAIT_NS     1000000000ull
-#define IDLE_NS     3600000000000ull
-#define CLOSE_WAITS 60 /* most times that a part which ends, or WAIT_NS, is waited for */
+#define WAIT_NS  1000000000ull
+#define IDLE_NS  3600000000000ull
+#define CLOSE_NS (60 * WAIT_NS) /* longest that an end waits for the parts of its upload */
 
 enum stage { STAGE_NONE, STAGE_WRITING, STAGE_GOOD };
 
@@ -123,7 +123,7 @@ int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct
     if (slot->closing)
         return err_set(e, ERR_CONFLICT, "the upload is being completed or aborted");
     slot->closing = true;
-    for (unsigned waited = 0; slot->active > 0 && waited < CLOSE_WAITS; waited++)
+    for (uint64_t end_ns = sys->mono_ns() + CLOSE_NS; slot->active > 0 && sys->mono_ns() < end_ns;)
         (void)cond_wait_for(&s->upload_ended, &s->upload_lock, WAIT_NS);
     if (slot->active == 0)
         return 0;

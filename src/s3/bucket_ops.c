@@ -21,8 +21,11 @@ static int on_element(void *arg, const char *path, struct slice text)
 {
     struct slice *location = arg;
 
-    if (strcmp(path, "CreateBucketConfiguration/LocationConstraint") == 0)
-        *location = slice_of(slice_dup(slice_trim(text)), slice_trim(text).n);
+    if (strcmp(path, "CreateBucketConfiguration/LocationConstraint") != 0)
+        return 0;
+    if (location->p)
+        return ERR_PROTOCOL;
+    *location = slice_of(slice_dup(slice_trim(text)), slice_trim(text).n);
     return 0;
 }
 
@@ -48,6 +51,7 @@ static enum s3_error check_headers(struct s3_request *r)
 {
     struct slice acl = request_header(r, "x-amz-acl"), owner = request_header(r, "x-amz-object-ownership");
     struct slice lock = request_header(r, "x-amz-bucket-object-lock-enabled");
+    const struct slice grant = SLICE_LIT("x-amz-grant-");
 
     if (acl.p && !slice_eq_str(acl, "private"))
         return S3_ERR_NO_ACLS;
@@ -57,7 +61,7 @@ static enum s3_error check_headers(struct s3_request *r)
     if (lock.p && !slice_eq_case(lock, SLICE_LIT("false")))
         return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "object lock is not implemented here");
     for (size_t i = 0; i < r->http->n_headers; i++)
-        if (slice_starts(r->http->headers[i].name, SLICE_LIT("x-amz-grant-")))
+        if (slice_eq_case(slice_sub(r->http->headers[i].name, 0, grant.n), grant))
             return S3_ERR_NO_ACLS;
     return S3_OK;
 }

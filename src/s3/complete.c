@@ -457,10 +457,13 @@ static void run_commit(struct s3_request *r, struct commit *m)
 
 static void put_result(struct s3_request *r, struct xml *x, const struct upload_result *result)
 {
+    _cleanup_buf_ struct buf location = BUF_INIT(REPLY_LOCATION_MAX);
     struct slice checksum = slice_str(result->checksum);
 
+    if (reply_location(r, request_header(r, "host"), &location))
+        buf_clear(&location);
     xml_root(x, "CompleteMultipartUploadResult");
-    xml_text(x, "Location", r->path);
+    xml_text(x, "Location", buf_view(&location));
     xml_text(x, "Bucket", r->bucket);
     xml_text(x, "Key", r->key);
     xml_text(x, "ETag", slice_str(arena_printf(r->arena, "\"%s\"", result->etag)));

@@ -4,6 +4,7 @@
  * 1. Order of RFC 9110 section 13.2.2: If-Match decides before If-Unmodified-Since and If-None-Match before
  *    If-Modified-Since; the second of each pair counts only when the first is not there.
  * 2. Dates are compared in whole seconds, the unit of Last-Modified.
+ * 3. What an answer gave as ETag, weak or not, fits the object of that answer.
  */
 #include "s3/condition.h"
 
@@ -43,7 +44,7 @@ struct slice condition_bare_etag(struct slice value)
 {
     value = slice_trim(value);
     if (slice_starts(value, SLICE_LIT("W/")))
-        value = slice_from(value, 2);
+        value = slice_of(value.p + 2, value.n - 2); /* an empty one is there all the same */
     if (value.n >= 2 && value.p[0] == '"' && value.p[value.n - 1] == '"')
         value = slice_sub(value, 1, value.n - 2);
     return value;
@@ -51,6 +52,7 @@ struct slice condition_bare_etag(struct slice value)
 
 bool condition_etag_in(struct slice list, struct slice etag)
 {
+    etag = condition_bare_etag(etag); /* weak ones of origins have their marks */
     while (list.n) {
         struct slice one = condition_bare_etag(slice_split(&list, ','));
 

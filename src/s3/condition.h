@@ -19,9 +19,9 @@ struct condition {
 void condition_read(const struct http_request *r, const char *prefix, struct condition *ret);
 /* S3_OK, S3_ERR_NOT_MODIFIED or S3_ERR_PRECONDITION. */
 enum s3_error condition_check(const struct condition *c, const struct wire_attr *attr);
-/* Whether an ETag (without quotes) is in a list as above. */
+/* Whether an ETag, as attributes have it (a weak one with W/ and quotes), is in a list as above. */
 bool condition_etag_in(struct slice list, struct slice etag);
 /* If-Range: true when the range counts, because the value is the object's ETag or its date. */
 bool condition_if_range(struct slice value, const struct wire_attr *attr);
-/* One ETag without its quotes and without W/. */
+/* One ETag without its quotes and without W/; NULL only when the value is. */
 struct slice condition_bare_etag(struct slice value);

@@ -5,6 +5,7 @@
  *
  * 1. The copy has the bytes of exactly one version of the source.
  * 2. Metadata and tags come from the source, each unless the request says that it replaces them.
+ * 3. A copy ends by itself only in a bucket that gives the space of such objects back.
  */
 #include "origin/meta.h"
 #include "s3/part_list.h"
@@ -86,6 +87,18 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice 
     return error;
 }
 
+/* The end of its own that the copy has: the one that is asked for, else the source's. */
+static struct slice end_of(struct s3_request *r, const struct source *s, struct replaced replaced,
+                           struct slice asked_meta)
+{
+    struct slice end = meta_get(asked_meta, META_EXPIRES);
+
+    if (end.n || replaced.meta)
+        return end;
+    end = meta_get(s->attr.meta, META_EXPIRES);
+    return end.n && put_may_end(r) ? end : SLICE_LIT("");
+}
+
 static enum s3_error copy_here(struct s3_request *r, struct source *s, struct replaced replaced,
                                const struct wire_put_open_req *to, struct wire_attr *ret)
 {
@@ -101,6 +114,8 @@ static enum s3_error copy_here(struct s3_request *r, struct source *s, struct re
     meta = replaced.meta ? asked_meta : s->attr.meta;
     tags = meta_get(replaced.tags ? asked_meta : s->attr.meta, META_TAGS);
     error = put_own_line(r, meta, META_TAGS, tags, &meta);
+    if (!error)
+        error = put_own_line(r, meta, META_EXPIRES, end_of(r, s, replaced, asked_meta), &meta);
     sum = meta_get(s->attr.meta, META_CHECKSUM);
     if (slice_find(sum, '-') >= 0) /* of parts, which the copy has not */
         sum = SLICE_LIT("");
@@ -126,7 +141,7 @@ static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_at
 
     if (!error)
         error = read_directive(r, "x-amz-tagging-directive", &replaced.tags);
-    replace = replaced.meta || replaced.tags;
+    replace = replaced.meta || replaced.tags || request_header(r, "x-forebay-ttl").p;
     if (!error)
         error = put_metadata(r, &type, &meta); /* for what it refuses */
     if (!error)

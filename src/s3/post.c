@@ -279,14 +279,12 @@ static bool redirect(struct post *p, struct slice etag)
 
 static void reply(struct post *p, struct slice host, struct slice etag)
 {
-    _cleanup_buf_ struct buf location = BUF_INIT(REPLY_MAX_BYTES);
+    _cleanup_buf_ struct buf location = BUF_INIT(REPLY_LOCATION_MAX); /* its XML fits the answer */
     struct slice status = field(p, "success_action_status");
 
     if (redirect(p, etag))
         return;
-    if (buf_printf(&location, "http://" SLICE_FMT "/" SLICE_FMT "/", SLICE_ARG(host),
-                   SLICE_ARG(p->r->bucket)) ||
-        text_uri_encode(&location, p->r->key, /* keep_slash= */ true))
+    if (reply_location(p->r, host, &location))
         buf_clear(&location);
     if (location.n)
         reply_header(p->r, "Location", buf_view(&location));
@@ -304,6 +302,8 @@ static enum s3_error post(struct post *p)
 
     if (!error)
         error = verify(p);
+    if (!error)
+        error = s3_enter_gate(p->r);
     if (!error)
         error = buckets_find(p->r);
     if (!error)

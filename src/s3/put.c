@@ -102,12 +102,20 @@ static enum s3_error refuse_unknown(struct s3_request *r)
     return class.p && !slice_eq_str(class, "STANDARD") ? S3_ERR_INVALID_STORAGE_CLASS : S3_OK;
 }
 
-/* The end that x-forebay-ttl gives an object, as it is kept with it; empty without that header. It needs the
- * bucket's own ttl: that is what makes the node look for objects that have ended. */
+bool put_may_end(struct s3_request *r)
+{
+    struct slice property;
+    uint64_t usual_ms;
+
+    return buckets_property(r, r->bucket, "ttl", &property) &&
+           text_parse_duration(property, &usual_ms) == 0 && usual_ms > 0;
+}
+
+/* The end that x-forebay-ttl gives an object, as it is kept with it; empty without that header. */
 static enum s3_error own_end(struct s3_request *r, struct slice *ret)
 {
-    struct slice text = request_header(r, "x-forebay-ttl"), property;
-    uint64_t ttl_ms, usual_ms, now_ns = sys->real_ns();
+    struct slice text = request_header(r, "x-forebay-ttl");
+    uint64_t ttl_ms, now_ns = sys->real_ns();
 
     *ret = SLICE_LIT("");
     if (!text.p)
@@ -115,8 +123,7 @@ static enum s3_error own_end(struct s3_request *r, struct slice *ret)
     if (text_parse_duration(slice_trim(text), &ttl_ms) || ttl_ms == 0 || ttl_ms > TTL_MAX_MS)
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
                             "x-forebay-ttl must be a time from 1ms to 365d, for example 90s");
-    if (!buckets_property(r, r->bucket, "ttl", &property) || text_parse_duration(property, &usual_ms) ||
-        usual_ms == 0)
+    if (!put_may_end(r))
         return reply_refuse(r, S3_ERR_INVALID_REQUEST,
                             "x-forebay-ttl needs a bucket without origin whose property ttl is set");
     *ret = slice_str(arena_printf(r->arena, "%llu", (unsigned long long)(now_ns + ttl_ms * 1000000)));

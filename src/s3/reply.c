@@ -11,6 +11,9 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "base/text.h"
+
+#define HOST_MAX_BYTES 260 /* a name of 253, a colon and a port: anything longer is no address */
 
 static const char *const op_names[S3_OP_COUNT] = {[S3_OP_NONE] = "Unknown",
 #define X(name, text, function, right) [S3_OP_##name] = text,
@@ -90,6 +93,19 @@ void reply_send(struct s3_request *r, int status, const char *type, struct slice
         reply_header(r, "Content-Type", slice_str(type));
     r->status = status;
     (void)http_conn_reply(r->conn, status, buf_view(&r->head), body);
+}
+
+int reply_location(const struct s3_request *r, struct slice host, struct buf *b)
+{
+    const char *scheme = http_conn_is_tls(r->conn) ? "https" : "http";
+    int status =
+        host.n && host.n <= HOST_MAX_BYTES ? buf_printf(b, "%s://" SLICE_FMT, scheme, SLICE_ARG(host)) : 0;
+
+    if (status == 0 && r->host_bucket.n == 0)
+        status = buf_printf(b, "/" SLICE_FMT, SLICE_ARG(r->bucket));
+    if (status == 0)
+        status = buf_char(b, '/');
+    return status ? status : text_uri_encode(b, r->key, /* keep_slash= */ true);
 }
 
 void reply_error(struct s3_request *r, enum s3_error error)

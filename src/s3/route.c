@@ -5,13 +5,29 @@
  * 1. Pure. The path was decoded exactly once; nothing in it is normalised: "a//b", "..", "+" and "%" are key
  * bytes.
  * 2. A parameter that names a function of S3 which is not here is never ignored: the answer is
- * NotImplemented.
+ * NotImplemented. A bucket is made or removed only by requests that say nothing else: what S3 adds one day
+ * must not remove a bucket here.
  */
 #include "s3/s3_internal.h"
 
 /* Query parameters that select something other than the object or listing itself. */
 static const char *const functions_not_here[] = {
-    "analytics", "intelligent-tiering", "inventory", "metrics", "restore", "select", "session", "torrent",
+    "abac",
+    "analytics",
+    "annotation",
+    "intelligent-tiering",
+    "inventory",
+    "metadataAnnotationTable",
+    "metadataConfiguration",
+    "metadataInventoryTable",
+    "metadataJournalTable",
+    "metadataTable",
+    "metrics",
+    "renameObject",
+    "restore",
+    "select",
+    "session",
+    "torrent",
 };
 
 static const char *const settings[] = {
@@ -162,6 +178,20 @@ static bool is_form(const struct http_request *http)
     return slice_eq_case(slice_trim(slice_split(&type, ';')), SLICE_LIT("multipart/form-data"));
 }
 
+/* Whether all of the query is about the request itself: signatures, and what begins with "x-", which S3
+ * leaves to clients. */
+static bool asks_nothing(const struct http_pair *query, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct slice name = query[i].name;
+
+        if (!slice_eq_case(slice_sub(name, 0, 2), SLICE_LIT("x-")) && !slice_eq_str(name, "AWSAccessKeyId") &&
+            !slice_eq_str(name, "Expires") && !slice_eq_str(name, "Signature"))
+            return false;
+    }
+    return true;
+}
+
 static enum s3_op bucket_op(const struct http_request *http, const struct http_pair *query, size_t n)
 {
     const struct http_pair *type = route_query(query, n, "list-type");
@@ -178,7 +208,9 @@ static enum s3_op bucket_op(const struct http_request *http, const struct http_p
     if (slice_eq_str(method, "POST") && is_form(http))
         return S3_OP_POST_OBJECT;
     if (slice_eq_str(method, "PUT") || slice_eq_str(method, "DELETE"))
-        return method.p[0] == 'P' ? S3_OP_CREATE_BUCKET : S3_OP_DELETE_BUCKET;
+        return !asks_nothing(query, n) ? S3_OP_NONE
+               : method.p[0] == 'P'    ? S3_OP_CREATE_BUCKET
+                                       : S3_OP_DELETE_BUCKET;
     if (!slice_eq_str(method, "GET"))
         return S3_OP_NONE;
     if (route_query(query, n, "location"))

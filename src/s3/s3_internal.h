@@ -166,6 +166,10 @@ void reply_etag(struct s3_request *r, struct slice etag);
 int reply_head(struct s3_request *r, int status, uint64_t n_bytes);
 /* Head and body in one go; type NULL for none. */
 void reply_send(struct s3_request *r, int status, const char *type, struct slice body);
+/* The address of the request's object as its client reaches it; `host`: what the client calls us, without one
+ * the path alone. Appends. -E2BIG. */
+#define REPLY_LOCATION_MAX (4 * KIB)
+int reply_location(const struct s3_request *r, struct slice host, struct buf *b);
 /* The XML error answer. */
 void reply_error(struct s3_request *r, enum s3_error error);
 /* Sets the message of an error and gives it: `return reply_refuse(r, S3_ERR_X, "...")`. */
@@ -184,6 +188,9 @@ bool put_is_kept(struct slice name);
 /* Content type and "name: value\n" lines of the request's headers that are kept with an object, in the arena.
  * Also refuses headers that ask for what is not there. */
 enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta);
+/* Whether objects of the request's bucket may have an end of their own. It takes the bucket's ttl: that is
+ * what makes the node look for objects that have ended. */
+bool put_may_end(struct s3_request *r);
 /* Writes the request's object from these bytes, as its headers say, and puts the ETag into the answer, which
  * is left to the caller. */
 enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg, struct wire_attr *ret);
@@ -211,6 +218,8 @@ void put_checksum_header(struct s3_request *r, const struct body *b);
 
 /* ACCESS_DENIED unless who asks may do this with a bucket. */
 enum s3_error s3_check_access(struct s3_request *r, enum user_right right, struct slice bucket);
+/* Waits for the limits and shares of who asks, once; SLOW_DOWN. */
+enum s3_error s3_enter_gate(struct s3_request *r);
 
 /* ---- buckets.c ---- */
 

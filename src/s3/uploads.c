@@ -20,6 +20,8 @@
 #include "origin/origin.h"
 
 #define UPLOAD_MAGIC 0x75706c64u
+#define WAIT_NS      1000000000ull
+#define CLOSE_NS     (60 * WAIT_NS) /* longest that the end of an upload waits for parts that still come */
 
 struct part {
     struct upload_part p;
@@ -39,8 +41,8 @@ struct upload {
     struct upload *next;
     unsigned refs, active; /* active: parts being written */
     bool closing, gone;
-    uint64_t touched_ns, part_bytes, overflow_at;
-    struct part *parts; /* sorted by number */
+    uint64_t touched_ns, part_bytes, overflow_at; /* touched_ns: monotonic, the wall clock may be set */
+    struct part *parts;                           /* sorted by number */
     size_t n_parts, cap_parts;
 };
 
@@ -169,7 +171,7 @@ enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice k
                           const struct part_sums *sums, bool opaque, struct sink *sink,
                           char ret_id[UPLOAD_ID_SIZE])
 {
-    uint64_t now_ns = sys->real_ns();
+    uint64_t now_ns = sys->mono_ns();
     struct id128 id;
     struct upload *w;
 
@@ -182,7 +184,8 @@ enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice k
     w->all = u;
     w->sums = *sums;
     w->opaque = opaque;
-    w->created_ns = w->touched_ns = now_ns;
+    w->created_ns = sys->real_ns();
+    w->touched_ns = now_ns;
     id_new(&id);
     id_text(id, w->id);
     {
@@ -214,7 +217,7 @@ struct upload *uploads_find(struct uploads *u, struct slice id, struct slice buc
         if (!slice_eq_str(bucket, w->bucket) || !slice_eq_str(key, w->key))
             return NULL;
         w->refs++;
-        w->touched_ns = sys->real_ns();
+        w->touched_ns = sys->mono_ns();
         return w;
     }
     return NULL;
@@ -333,7 +336,7 @@ void upload_part_end(struct upload *w, const struct upload_region *region, bool 
     part = &w->parts[search(w, region->number)];
     assert(part->p.number == region->number && w->active > 0);
     w->active--;
-    w->touched_ns = sys->real_ns();
+    w->touched_ns = sys->mono_ns();
     cond_broadcast(&w->all->ended);
     if (!ok) {
         part->slot_taken = part->slot_taken && !region->is_slot;
@@ -342,7 +345,7 @@ void upload_part_end(struct upload *w, const struct upload_region *region, bool 
     part->p.present = true;
     part->p.offset = region->offset;
     part->p.size = region->size;
-    part->p.mtime_ns = w->touched_ns;
+    part->p.mtime_ns = sys->real_ns();
     memcpy(part->p.md5, md5, sizeof part->p.md5);
     part->p.opaque = region->opaque;
     part->p.has_sum = sum != NULL;
@@ -402,16 +405,17 @@ enum s3_error upload_close(struct upload *w)
     if (w->closing)
         return S3_ERR_CONFLICT;
     w->closing = true;
-    while (w->active > 0)
-        cond_wait(&w->all->ended, &w->all->lock);
-    return S3_OK;
+    for (uint64_t end_ns = sys->mono_ns() + CLOSE_NS; w->active > 0 && sys->mono_ns() < end_ns;)
+        (void)cond_wait_for(&w->all->ended, &w->all->lock, WAIT_NS);
+    w->closing = w->active == 0; /* who dribbles a part holds nobody, the lifecycle's thread least of all */
+    return w->closing ? S3_OK : S3_ERR_CONFLICT;
 }
 
 void upload_reopen(struct upload *w)
 {
     LOCK_SCOPE(&w->all->lock);
     w->closing = false;
-    w->touched_ns = sys->real_ns();
+    w->touched_ns = sys->mono_ns();
 }
 
 void upload_finish(struct upload *w, struct slice etag, struct slice checksum)

@@ -93,7 +93,8 @@ struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
 
 /* ---- end ---- */
 
-/* No part can begin any more; waits until those that run have ended. CONFLICT when someone else is at it. */
+/* No part can begin any more; waits until those that run have ended. CONFLICT when someone else is at it, or
+ * a part still comes after a minute; then the upload is open as before. */
 enum s3_error upload_close(struct upload *w);
 /* After a failed completion: parts may come again. */
 void upload_reopen(struct upload *w);

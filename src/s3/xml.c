@@ -3,7 +3,8 @@
  *
  * 1. What the writer makes is well formed whatever bytes the texts hold, with one exception that is S3's own:
  * control characters that XML 1.0 cannot hold appear as numeric references; clients that list such keys ask
- * for encoding-type=url.
+ * for encoding-type=url. Bytes that are no UTF-8 (names that a mount or an origin has) become U+FFFD, so that
+ * one of them does not take a whole page from its readers.
  * 2. The reader's memory is bounded: depth, length of paths and texts and number of elements have limits, and
  *    documents with a document type are refused, so that no entity is ever expanded.
  */
@@ -24,39 +25,63 @@ static void put_tag(struct xml *x, const char *before, const char *name, const c
     put(x, slice_str(after));
 }
 
+/* Bytes of the character that s begins with; 0: it begins with none that XML can hold. */
+static size_t character(struct slice s)
+{
+    size_t n = 1;
+
+    while (n < 4 && n <= s.n && !slice_is_utf8(slice_sub(s, 0, n)))
+        n++;
+    if (n > s.n || !slice_is_utf8(slice_sub(s, 0, n)))
+        return 0;
+    return n == 3 && memcmp(s.p, "\xef\xbf", 2) == 0 && (unsigned char)s.p[2] >= 0xbe ? 0
+                                                                                      : n; /* U+FFFE, FFFF */
+}
+
+/* How what s begins with is written; NULL: as it is. *ret_n: its bytes. */
+static const char *written_as(struct slice s, size_t *ret_n, char reference[8])
+{
+    unsigned char c = (unsigned char)s.p[0];
+
+    *ret_n = 1;
+    switch (c) {
+    case '&':
+        return "&amp;";
+    case '<':
+        return "&lt;";
+    case '>':
+        return "&gt;";
+    case '"':
+        return "&quot;";
+    default:
+        break;
+    }
+    if (c < 0x20 || c == 0x7f) {
+        (void)snprintf(reference, 8, "&#x%X;", c);
+        return reference;
+    }
+    if (c < 0x80)
+        return NULL;
+    *ret_n = character(s);
+    if (*ret_n)
+        return NULL;
+    *ret_n = 1;
+    return "\xef\xbf\xbd";
+}
+
 static void put_escaped(struct xml *x, struct slice s)
 {
-    size_t from = 0;
+    size_t from = 0, n;
 
-    for (size_t i = 0; i < s.n; i++) {
-        unsigned char c = (unsigned char)s.p[i];
+    for (size_t i = 0; i < s.n; i += n) {
         char reference[8];
-        const char *r = NULL;
+        const char *r = written_as(slice_from(s, i), &n, reference);
 
-        switch (c) {
-        case '&':
-            r = "&amp;";
-            break;
-        case '<':
-            r = "&lt;";
-            break;
-        case '>':
-            r = "&gt;";
-            break;
-        case '"':
-            r = "&quot;";
-            break;
-        default:
-            if (c < 0x20 || c == 0x7f) {
-                (void)snprintf(reference, sizeof reference, "&#x%X;", c);
-                r = reference;
-            }
-        }
         if (!r)
             continue;
         put(x, slice_sub(s, from, i - from));
         put(x, slice_str(r));
-        from = i + 1;
+        from = i + n;
     }
     put(x, slice_from(s, from));
 }

@@ -1,6 +1,9 @@
 """Listings through S3, against a model: the sorted keys, cut into pages and folded at the delimiter."""
 
 import itertools
+import os
+import urllib.parse
+import xml.etree.ElementTree as ET
 
 import botocore.exceptions
 import pytest
@@ -128,6 +131,22 @@ def test_names_are_encoded_when_that_is_asked_for(node, listed):
         assert "<Key>z/\u00e9</Key>".encode() in ask(node, "GET", f"/{name}?{operation}prefix=z").body
         encoded = ask(node, "GET", f"/{name}?delimiter=%C3%A9&encoding-type=url&{operation}prefix=z%2F").body
         assert b"<Delimiter>%C3%A9</Delimiter>" in encoded and b"<Prefix>z/%C3%A9</Prefix>" in encoded, encoded
+
+
+def test_names_that_are_no_text(node, tmp_path):
+    """A file whose name is no UTF-8 does not take the page from those who read the others; nor does a request for one."""
+    name, folder = harness.random_name(), tmp_path / "files"
+    folder.mkdir()
+    for file in (b"a", b"odd\xff\xc3", b"z"):
+        (folder / os.fsdecode(file)).write_bytes(b"data")
+    node.create_bucket(name, f"file://{folder}")
+    keys = [e.text for e in ET.fromstring(ask(node, "GET", f"/{name}?list-type=2").body).iter() if e.tag.endswith("}Key")]
+    assert keys == ["a", "odd\ufffd\ufffd", "z"]
+    assert b"<Key>odd%FF%C3</Key>" in ask(node, "GET", f"/{name}?list-type=2&encoding-type=url").body
+    assert ask(node, "GET", f"/{name}/odd%FF").error()["Code"] == "InvalidURI"
+    for n in range(3):  # the error shows the beginning of the path, cut anywhere
+        path = urllib.parse.quote(f"/{name}/" + "a" * n + "\u20ac" * 800)
+        assert ask(node, "GET", path).error()["Code"] == "KeyTooLongError"
 
 
 def test_limits(listed):

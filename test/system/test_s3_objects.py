@@ -278,6 +278,24 @@ def test_keys_cold(node):
         assert not heads, "a cold GET needs no HEAD first"
 
 
+def test_weak_etags(node, tmp_path):
+    """The ETag of an origin that has weak ones can be used as it was given: boto3 pins downloads in pieces with it."""
+    with KeyOrigin() as origin:
+        name, data = harness.random_name(), harness.random_bytes(9 << 20)
+        origin.objects[name, "k"] = Object(data, {"ETag": 'W/"v1"'})
+        node.create_bucket(name, f"s3://{name}", **origin.properties())
+        s3, where = node.s3(), {"Bucket": name, "Key": "k"}
+        etag = s3.head_object(**where)["ETag"]
+        assert etag == 'W/"v1"'
+        assert s3.get_object(**where, IfMatch=etag, Range="bytes=1-5")["Body"].read() == data[1:6]
+        for arguments, status in (({"IfNoneMatch": etag}, 304), ({"IfMatch": 'W/"v2"'}, 412)):
+            with pytest.raises(botocore.exceptions.ClientError) as error:
+                s3.get_object(**where, **arguments)
+            assert status_of(error) == status
+        s3.download_file(name, "k", str(tmp_path / "k"))
+        assert (tmp_path / "k").read_bytes() == data
+
+
 def test_keys_that_are_too_long(bucket):
     """1,025 bytes are one too many, for every operation that takes a key."""
     key = "k" * 1025

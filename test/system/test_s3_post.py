@@ -87,6 +87,23 @@ def test_the_answers_that_a_form_may_ask_for(bucket):
     assert keys == ["redirected", "up/b", "up/c", "up/name.txt"]
 
 
+def test_an_answer_names_the_object_as_its_client_reaches_it(new_node, origin, bucket):
+    """By the host that names the bucket, too; a host of any length does no harm."""
+    fields = signed(bucket, "k", success_action_status="201")
+    data, headers = form(fields, b"data")
+    url = f"{bucket.node.endpoint}/{bucket.name}"
+    reply = fetch(url, method="POST", data=data, headers={**headers, "Host": "&" * 12000})
+    assert reply.status == 201 and f"<Location>/{bucket.name}/k</Location>".encode() in reply.body, reply.body
+    assert reply.headers["location"] == f"/{bucket.name}/k"
+    assert fetch(url, method="POST", data=data, headers=headers).headers["location"] == url + "/k"
+    node = new_node(domain="forebay.test")
+    name = node.new_bucket(origin)
+    made = node.s3(signature_version="s3v4").generate_presigned_post(name, "a b", ExpiresIn=60)
+    data, headers = form(made["fields"], b"data")
+    reply = fetch(node.endpoint, method="POST", data=data, headers={**headers, "Host": f"{name}.forebay.test"})
+    assert reply.status == 204 and reply.headers["location"] == f"http://{name}.forebay.test/a%20b"
+
+
 def test_forms_that_are_refused_store_nothing(bucket):
     """Wrong or missing signatures, policies that do not hold or are none, and broken forms."""
     whole = {"expiration": "2099-01-01T00:00:00Z", "conditions": [{"bucket": bucket.name}, ["starts-with", "$key", "k"]]}

@@ -168,6 +168,34 @@ def test_presigned_urls(bucket, version):
     assert bucket.truth.get_object(Bucket=bucket.name, Key="put")["Body"].read() == b"new"
 
 
+def signed_url(node, method, path, expires=60):
+    """A presigned URL of version 4 with whatever is in its query."""
+    request = botocore.awsrequest.AWSRequest(method, node.endpoint + path)
+    credentials = botocore.credentials.Credentials(*node.credentials)
+    botocore.auth.S3SigV4QueryAuth(credentials, "s3", harness.REGION, expires=expires).add_auth(request)
+    return request.url
+
+
+def test_headers_in_signed_urls(bucket):
+    """As the SDK for JavaScript signs: what it puts into the URL counts as if it were sent, is refused as that would be, and
+    cannot be used to write anything else into the object's metadata. Checksums of the body that it did not have do not count."""
+    node, path = bucket.node, f"/{bucket.name}/k"
+    url = signed_url(node, "PUT", path + "?x-amz-meta-colour=light%20blue&x-amz-tagging=a%3Db&x-amz-checksum-crc32=AAAAAA%3D%3D"
+                                         "&x-amz-sdk-checksum-algorithm=CRC32&x-amz-acl=private&x-id=PutObject")
+    assert fetch(url, "PUT", b"data", {"Content-Type": "text/x"}).status == 200
+    got = bucket.s3.get_object(Bucket=bucket.name, Key="k")
+    assert (got["Body"].read(), got["Metadata"], got["TagCount"]) == (b"data", {"colour": "light blue"}, 1)
+    assert fetch(url.replace("light", "dark"), "PUT", b"data").error()["Code"] == "SignatureDoesNotMatch"
+    for query, code in (("x-amz-acl=public-read", "NotImplemented"), ("x-amz-server-side-encryption=AES256", "NotImplemented"),
+                        ("x-amz-storage-class=GLACIER", "InvalidStorageClass"), ("x-amz-meta-a=b%0Ac", "InvalidArgument"),
+                        ("x-amz-meta-a%0Ax-forebay-expires:=1", "InvalidArgument")):
+        assert fetch(signed_url(node, "PUT", f"{path}2?{query}"), "PUT", b"data").error()["Code"] == code, query
+    copy = signed_url(node, "PUT", f"{path}3?x-amz-copy-source=%2F{bucket.name}%2Fk")
+    assert b"<CopyObjectResult" in fetch(copy, "PUT", b"").body
+    assert bucket.s3.get_object(Bucket=bucket.name, Key="k3")["Body"].read() == b"data"
+    assert sorted(at_origin(bucket)) == ["k", "k3"]
+
+
 @pytest.mark.parametrize("version", ["s3v4", None], ids=["version 4", "as boto3 comes"])
 def test_expired_urls(bucket, version):
     """A presigned URL of the past is refused with the words that S3 uses."""

@@ -9,7 +9,7 @@ import botocore.exceptions
 import pytest
 
 import harness
-from test_s3_security import fetch
+from test_s3_security import ask, fetch, send, signed
 
 # Operation of boto3, and S3's error code for a bucket without it.
 NOT_SET = [
@@ -94,6 +94,37 @@ def test_attributes_of_an_object(bucket):
                    ObjectAttributes=["ETag"]) == (404, "NoSuchKey")
 
 
+def test_functions_that_are_not_here_change_nothing(bucket):
+    """What boto3 knows of S3 beyond what is here is refused, and no bucket or object is made, replaced or removed for it."""
+    s3, node, where = bucket.s3, bucket.node, {"Bucket": bucket.name, "Key": "k"}
+    s3.put_object(**where, Body=b"data")
+    empty = harness.random_name()
+    s3.create_bucket(Bucket=empty)
+    for method, path in (("DELETE", f"/{empty}?metadataTable"), ("DELETE", f"/{empty}?metadataConfiguration"),
+                         ("DELETE", f"/{empty}?uploads"), ("PUT", "/never-made?metadataInventoryTable"),
+                         ("GET", f"/{empty}?abac"), ("PUT", f"/{bucket.name}/k?renameObject"),
+                         ("PUT", f"/{bucket.name}/k?annotation&annotationName=a"),
+                         ("DELETE", f"/{bucket.name}/k?annotation&annotationName=a")):
+        reply = ask(node, method, path)
+        assert (reply.status, reply.error()["Code"]) == (501, "NotImplemented"), path
+    assert s3.get_object(**where)["Body"].read() == b"data"
+    assert refused(s3.head_bucket, Bucket="never-made") == (404, "404")
+    s3.delete_bucket(Bucket=empty)
+
+
+def test_create_bucket_reads_all_that_is_asked(node):
+    """Grants are refused however their header is written; a document with two regions is none."""
+    path = "/some-bucket"
+    for name in ("x-amz-grant-read", "X-Amz-Grant-Read"):
+        headers = signed(node, "PUT", path, {name: 'id="x"'})
+        assert name in headers
+        assert send(node, "PUT", path, headers).error()["Code"] == "AccessControlListNotSupported"
+    region = f"<LocationConstraint>{harness.REGION}</LocationConstraint>"
+    body = f"<CreateBucketConfiguration>{region * 2}</CreateBucketConfiguration>".encode()
+    assert ask(node, "PUT", path, body).error()["Code"] == "MalformedXML"
+    assert refused(node.s3().head_bucket, Bucket="some-bucket") == (404, "404")
+
+
 def test_buckets_by_host(new_node, origin, monkeypatch):
     """With --domain the host may name the bucket, for signed requests and presigned URLs of both versions."""
     ask_names = socket.getaddrinfo
@@ -115,5 +146,12 @@ def test_buckets_by_host(new_node, origin, monkeypatch):
         assert url.startswith(f"http://{name}.localhost:")
         assert fetch(url).body == b"data"
         assert fetch(url.replace(f"/{version}?", "/other?")).status == 403
+        where = {"Bucket": name, "Key": "in parts/\u00fc"}
+        upload = client.create_multipart_upload(**where)["UploadId"]
+        etag = client.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"data")["ETag"]
+        done = client.complete_multipart_upload(**where, UploadId=upload,
+                                                MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]})
+        assert done["Location"] == f"http://{name}.localhost:{port}/in%20parts/%C3%BC"
+        client.delete_object(**where)
     assert [b["Name"] for b in client.list_buckets()["Buckets"]] == [name]
     assert node.s3().get_object(Bucket=name, Key="a key/s3")["Body"].read() == b"data"

@@ -110,6 +110,16 @@ def _write(path, data):
     return path
 
 
+def test_addresses_say_https(tls_node, authority):
+    """Where a completed upload is, as its client reaches it."""
+    s3, where = trusting(tls_node, authority), {"Bucket": "in-parts", "Key": "k"}
+    s3.create_bucket(Bucket="in-parts")
+    upload = s3.create_multipart_upload(**where)["UploadId"]
+    etag = s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"data")["ETag"]
+    done = s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]})
+    assert done["Location"] == f"{tls_node.endpoint}/in-parts/k"
+
+
 def test_a_cold_object_streams_through(tls_node, origin, authority):
     """The first read of an object that only the origin has: bytes are sent while they arrive."""
     name = tls_node.new_bucket(origin)

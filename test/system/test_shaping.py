@@ -12,6 +12,8 @@ import pytest
 
 import wire
 from harness import Node, random_bytes, s3_client, wait_until
+from test_s3_post import form
+from test_s3_security import fetch
 
 SIZE = 64 << 10
 
@@ -155,6 +157,20 @@ def test_what_was_only_announced_is_not_paid_for(tmp_path):
         assert answer(one)[0] == 200
         assert limit_of(node, "node", "all")["bytes"] < 1 << 20
         assert answer(send_get(node, "/data/k"))[0] == 200
+
+
+def test_a_form_is_paid_for_by_who_signed_it(tmp_path):
+    """Its bytes count for the user, and for nobody when it was not signed."""
+    with Node(tmp_path / "node") as node:
+        node.cli("bucket", "create", "data")
+        made = json.loads(node.cli("user", "create", "forms", "--role=writer", "--json").stdout)
+        node.cli("user", "limit", "forms", "limit.bytes=100MiB")
+        client = s3_client(node.endpoint, made["access_key"], made["secret_key"], signature_version="s3v4")
+        for fields, status in ((client.generate_presigned_post("data", "k", ExpiresIn=60)["fields"], 204), ({"key": "k"}, 403)):
+            data, headers = form(fields, random_bytes(SIZE))
+            assert fetch(f"{node.endpoint}/data", method="POST", data=data, headers=headers).status == status
+        paid = limit_of(node, "user", "forms")
+        assert paid["requests"] == 1 and SIZE < paid["bytes"] < 2 * SIZE, paid
 
 
 def test_a_limit_that_comes_later_holds_for_what_is_open(tmp_path):

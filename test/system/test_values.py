@@ -117,6 +117,37 @@ def test_objects_end(node, values):
     assert is_there(s3, "values", "long")
 
 
+def with_ttl(s3, operation, ttl):
+    """A client that sends x-forebay-ttl with each request of this operation."""
+    s3.meta.events.register(f"before-call.s3.{operation}", lambda params, **_: params["headers"].update({"x-forebay-ttl": ttl}))
+    return s3
+
+
+def test_ends_of_copies(node):
+    """A copy ends by itself only where the bucket gives back what ended; what is asked for with the copy counts."""
+    s3 = node.s3()
+    node.cli("bucket", "create", "ends", "ttl=1h")
+    node.cli("bucket", "create", "stays")
+    put_with_ttl(s3, "ends", "from", b"data", "3s")
+
+    def end_of(bucket, key):
+        return s3.head_object(Bucket=bucket, Key=key)["ResponseMetadata"]["HTTPHeaders"].get("x-forebay-expires")
+
+    end = end_of("ends", "from")
+    for bucket in ("ends", "stays"):
+        s3.copy_object(Bucket=bucket, Key="copy", CopySource="ends/from")
+    with_ttl(node.s3(), "CopyObject", "1h").copy_object(Bucket="ends", Key="longer", CopySource="ends/from")
+    assert end and end_of("ends", "copy") == end
+    assert end_of("ends", "longer") > end
+    assert end_of("stays", "copy") is None
+    wait_until(lambda: not is_there(s3, "ends", "from"), what="the source ended")
+    assert not is_there(s3, "ends", "copy") and is_there(s3, "ends", "longer") and is_there(s3, "stays", "copy")
+    refused = with_ttl(node.s3(), "CopyObject", "1h")
+    assert code_of(lambda: refused.copy_object(Bucket="stays", Key="x", CopySource="ends/longer")) == "InvalidRequest"
+    s3.delete_object(Bucket="stays", Key="copy")
+    s3.delete_bucket(Bucket="stays")
+
+
 def test_what_a_restart_leaves(tmp_path):
     """values=memory is lost with the node, values=durable is not, and neither comes back after its end."""
     with Node(tmp_path / "node") as node:

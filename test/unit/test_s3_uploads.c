@@ -232,6 +232,15 @@ static void *close_it(void *arg)
     return NULL;
 }
 
+static void *give_up(void *arg)
+{
+    struct closer *c = arg;
+
+    assert_int_equal(upload_close(c->upload), S3_ERR_CONFLICT);
+    c->closed = true;
+    return NULL;
+}
+
 /* A completion waits for the parts that are being written, and tells them to stop. Fails without the
  * wait in upload_close. */
 static void closing_waits_for_parts(void **state)
@@ -255,6 +264,59 @@ static void closing_waits_for_parts(void **state)
     upload_finish(c.upload, SLICE_NULL, SLICE_NULL);
     upload_unref(c.upload);
     uploads_free(u);
+}
+
+/* A part that never ends keeps nobody for ever: the upload is open again, and can be ended when the part has.
+ */
+static void closing_gives_up(void **state)
+{
+    struct uploads *u;
+    struct upload_region region;
+    struct upload *w;
+    char id[UPLOAD_ID_SIZE];
+    (void)state;
+
+    clock_sys_start(1, START_NS);
+    u = uploads_new(NULL);
+    w = new_upload(u, id);
+    assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
+    struct closer c = {w, false};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, give_up, &c), 0);
+    while (!upload_is_closing(w))
+        (void)usleep(1000);
+    clock_sys_advance(61 * 1000000000ull);
+    for (int i = 0; i < 500 && !c.closed; i++)
+        (void)usleep(10000);
+    assert_true(c.closed); /* else the thread waits for ever */
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_false(upload_is_closing(w));
+    upload_part_end(w, &region, true, digest, NULL);
+    assert_int_equal(upload_close(w), S3_OK);
+    upload_finish(w, SLICE_NULL, SLICE_NULL);
+    upload_unref(w);
+    uploads_free(u);
+    clock_sys_stop();
+}
+
+/* Setting the wall clock makes no upload old. */
+static void the_wall_clock_forgets_nothing(void **state)
+{
+    struct uploads *u;
+    char first[UPLOAD_ID_SIZE], second[UPLOAD_ID_SIZE];
+    struct upload *w;
+    (void)state;
+
+    clock_sys_start(1, START_NS);
+    u = uploads_new(NULL);
+    upload_unref(new_upload(u, first));
+    clock_sys_set_real(START_NS + 1000 * UPLOADS_IDLE_S * 1000000000ull);
+    upload_unref(new_upload(u, second));
+    w = uploads_find(u, slice_str(first), bucket, key);
+    assert_non_null(w);
+    upload_unref(w);
+    uploads_free(u);
+    clock_sys_stop();
 }
 
 /* An upload that nobody touched for a day is forgotten when the next one begins; one in use is not. */
@@ -306,10 +368,16 @@ static void uploads_are_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_parts_need_no_copying), cmocka_unit_test(regions_never_overlap),
-        cmocka_unit_test(failed_parts_change_nothing), cmocka_unit_test(ids_belong_to_their_key),
-        cmocka_unit_test(closing_waits_for_parts),     cmocka_unit_test(idle_uploads_are_forgotten),
-        cmocka_unit_test(uploads_are_bounded),         cmocka_unit_test(checksums_belong_to_their_part),
+        cmocka_unit_test(equal_parts_need_no_copying),
+        cmocka_unit_test(regions_never_overlap),
+        cmocka_unit_test(failed_parts_change_nothing),
+        cmocka_unit_test(ids_belong_to_their_key),
+        cmocka_unit_test(closing_waits_for_parts),
+        cmocka_unit_test(idle_uploads_are_forgotten),
+        cmocka_unit_test(uploads_are_bounded),
+        cmocka_unit_test(checksums_belong_to_their_part),
+        cmocka_unit_test(closing_gives_up),
+        cmocka_unit_test(the_wall_clock_forgets_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,6 +48,25 @@ static void texts_are_escaped(void **state)
                              "<N>18446744073709551615</N><B>true</B>");
 }
 
+/* What is no text at all becomes U+FFFD, byte by byte, and the document can be read. */
+static void texts_that_are_none(void **state)
+{
+    static const char text[] = "a\xff\xc3\xa9\xe2\x82|\xed\xa0\x80|\xef\xbf\xbe\xf0\x9f\x98\x80\xf0\x9f";
+    _cleanup_buf_ struct buf b = BUF_INIT(KIB);
+    struct xml x = {&b, 0};
+    struct seen s;
+    (void)state;
+
+#define NONE "\xef\xbf\xbd"
+    xml_text(&x, "Key", SLICE_LIT(text));
+    assert_int_equal(x.status, 0);
+    assert_int_equal(parse(b.p, &s), 0);
+    assert_string_equal(s.log.p, "Key=a" NONE "\xc3\xa9" NONE NONE "|" NONE NONE NONE "|" NONE NONE NONE
+                                 "\xf0\x9f\x98\x80" NONE NONE ";");
+#undef NONE
+    buf_fini(&s.log);
+}
+
 /* A buffer that is too small is reported at the end and not written beyond. */
 static void full_buffers_are_reported(void **state)
 {
@@ -159,7 +178,7 @@ int main(void)
         cmocka_unit_test(texts_are_escaped),      cmocka_unit_test(full_buffers_are_reported),
         cmocka_unit_test(elements_are_reported),  cmocka_unit_test(bad_documents_are_refused),
         cmocka_unit_test(callbacks_can_stop),     cmocka_unit_test(error_documents_are_complete),
-        cmocka_unit_test(every_code_is_an_error),
+        cmocka_unit_test(every_code_is_an_error), cmocka_unit_test(texts_that_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,7 @@ struct scratch_orphans {
         uint64_t bucket, ino;
         uint8_t location[SCRATCH_LOCATION_MAX];
         size_t location_bytes;
-    } v[2];
+    } v[3];
 };
 
 /* ---- scratch.c ---- */

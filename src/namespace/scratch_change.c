@@ -161,12 +161,17 @@ int scratch_change_entry(struct scratch_change *c, uint64_t dir, struct slice na
 
 /* ---- changing ---- */
 
-/* Remembers what the key of the change becomes, for the cache. */
+/* Remembers what the key of the change becomes, for the cache; a key that is removed and put becomes what was
+ * put, and nobody shall find it absent in between. */
 static void note_write(struct scratch_change *c, struct slice value, bool removed)
 {
-    assert(c->n_writes < SCRATCH_WRITES_MAX);
-    c->writes[c->n_writes++] =
+    size_t i = 0;
+    while (i < c->n_writes && !slice_eq(c->writes[i].key, buf_view(&c->key)))
+        i++;
+    assert(i < SCRATCH_WRITES_MAX);
+    c->writes[i] =
         (struct scratch_write){arena_dup(c->a, buf_view(&c->key)), arena_dup(c->a, value), removed};
+    c->n_writes = MAX(c->n_writes, i + 1);
 }
 
 void scratch_change_touch(struct scratch_change *c, struct scratch_loaded *x, bool contents)
@@ -399,11 +404,20 @@ static void move_holds(struct scratch_change *c)
         scratch_hold_drop(c->s, c->call->bucket, c->drop_ino);
 }
 
-static void after_commit(struct scratch_change *c, uint64_t version, const struct scratch_counts *counts)
+/* Removals last: who does not find the old name of a file any more finds the new one. */
+static void cache_writes(struct scratch_change *c, uint64_t version)
 {
     for (size_t i = 0; i < c->n_writes; i++)
-        scratch_record_written(c->s, c->writes[i].key, c->writes[i].value,
-                               c->writes[i].removed ? 0 : version);
+        if (!c->writes[i].removed)
+            scratch_record_written(c->s, c->writes[i].key, c->writes[i].value, version);
+    for (size_t i = 0; i < c->n_writes; i++)
+        if (c->writes[i].removed)
+            scratch_record_written(c->s, c->writes[i].key, SLICE_NULL, /* version= */ 0);
+}
+
+static void after_commit(struct scratch_change *c, uint64_t version, const struct scratch_counts *counts)
+{
+    cache_writes(c, version);
     unsigned lane = lane_of(c);
     atomic_store(&c->bucket->lanes[lane].inodes, counts->inodes);
     atomic_store(&c->bucket->lanes[lane].bytes, counts->bytes);

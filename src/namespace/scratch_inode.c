@@ -119,6 +119,7 @@ static int prepare_set(struct scratch_change *c, void *arg, struct err *e)
     set_times(&x->x, q->set, c->now_ns);
     if (q->set->what & (SCRATCH_SET_LOCATION | SCRATCH_SET_WRITING))
         scratch_change_writing(c, x);
+    c->answer_ino = q->ino; /* of a creation, too, that emptied what was there */
     return 0;
 }
 

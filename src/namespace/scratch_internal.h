@@ -193,10 +193,11 @@ struct scratch_place {
     struct slice name;
 };
 
-/* key: of the target, when an object is renamed; what the key table has of it goes as well. */
-int scratch_rename_between(struct scratch *s, const struct scratch_call *call, struct slice key,
-                           const struct scratch_place *from, const struct scratch_place *to, uint32_t flags,
-                           struct scratch_orphans *ret_orphans, struct err *e);
+/* from_key, key: of the source and the target, when an object is renamed; what the key table has of them goes
+ * as well. */
+int scratch_rename_between(struct scratch *s, const struct scratch_call *call, struct slice from_key,
+                           struct slice key, const struct scratch_place *from, const struct scratch_place *to,
+                           uint32_t flags, struct scratch_orphans *ret_orphans, struct err *e);
 
 /* ---- scratch_lookup.c ---- */
 

@@ -109,6 +109,7 @@ struct object_arg {
     struct slice if_match;
     bool in_tree;  /* walk says where; else the key table alone */
     bool to_table; /* what is put goes to the key table all the same */
+    bool clashes;  /* not in_tree because of what walk found, which must still be there */
     struct scratch_walk walk;
     uint64_t ino;             /* of what is put */
     uint64_t ttl_ms, over_ns; /* over_ns not 0: only what has ended by then is removed */
@@ -117,6 +118,16 @@ struct object_arg {
     struct scratch_loaded *dir, *tree, *keyed;
     struct scratch_inode result;
 };
+
+/* Without what is in the way the key is a path, and others may have put it there meanwhile. */
+static int check_clash(struct scratch_change *c, const struct object_arg *q, struct err *e)
+{
+    struct scratch_dirent d = {0};
+    int r = scratch_change_entry(c, q->walk.place.dir, q->walk.place.name, &d, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    return d.ino == q->walk.d.ino ? 0 : MOVED;
+}
 
 /* Locks and loads both records of the key, and the directory. */
 static int load_object(struct scratch_change *c, struct object_arg *q, struct err *e)
@@ -128,8 +139,9 @@ static int load_object(struct scratch_change *c, struct object_arg *q, struct er
     if (r < 0 && r != -ENOENT)
         return r;
     uint64_t dir = q->in_tree ? q->walk.place.dir : SCRATCH_ROOT;
-    const uint64_t inos[] = {scratch_key_number(q->key), dir, q->in_tree ? q->walk.d.ino : 0, keyed.ino,
-                             q->ino};
+    const uint64_t inos[] = {
+        scratch_key_number(q->key),        dir, q->in_tree ? q->walk.d.ino : 0, keyed.ino, q->ino,
+        q->clashes ? q->walk.place.dir : 0};
     scratch_change_lock(c, inos, ARRAY_SIZE(inos));
     r = scratch_change_entry(c, SCRATCH_INO_KEYS, q->key, &d, e);
     if (r < 0 && r != -ENOENT)
@@ -143,7 +155,7 @@ static int load_object(struct scratch_change *c, struct object_arg *q, struct er
     if (r < 0)
         return r == -ENOENT && dir != SCRATCH_ROOT ? MOVED : r;
     if (!q->in_tree)
-        return 0;
+        return q->clashes ? check_clash(c, q, e) : 0;
     q->tree_d = (struct scratch_dirent){0};
     r = scratch_change_entry(c, dir, q->walk.place.name, &q->tree_d, e);
     if (r < 0 && r != -ENOENT)
@@ -353,7 +365,7 @@ static int find_for_put(struct scratch *s, const struct scratch_call *call, stru
                         struct err *e)
 {
     bool dir_key = ends_with_slash(q->key);
-    q->in_tree = q->to_table = false;
+    q->in_tree = q->to_table = q->clashes = false;
     bool is_path = scratch_key_is_path(q->key), with_data = dir_key && q->put->ino != 0;
     if (q->put->fail_if_clash && (!is_path || with_data))
         return err_set(e, -EINVAL, "the key is not a path");
@@ -370,6 +382,7 @@ static int find_for_put(struct scratch *s, const struct scratch_call *call, stru
     bool fits = q->walk.found == SCRATCH_FREE ||
                 (q->walk.found == SCRATCH_FOUND && q->walk.d.type == (dir_key ? S_IFDIR : S_IFREG) >> 12);
     q->in_tree = fits;
+    q->clashes = !fits;
     if (fits || !q->put->fail_if_clash)
         return 0;
     return q->walk.found == SCRATCH_CLASH ? err_set(e, -ENOTDIR, "a directory on the way is a file")
@@ -505,7 +518,7 @@ int scratch_move_key(struct scratch *s, const struct scratch_call *call, struct 
             r = move_target(s, call, to, &b, e);
         if (r < 0)
             break;
-        r = scratch_rename_between(s, call, to, &a, &b, flags & SCRATCH_NOREPLACE, ret_orphans, e);
+        r = scratch_rename_between(s, call, from, to, &a, &b, flags & SCRATCH_NOREPLACE, ret_orphans, e);
     }
     scratch_prune(s, call, r == 0 ? from : to);
     return r;

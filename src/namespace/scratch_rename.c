@@ -22,6 +22,7 @@ struct end {
 struct rename_arg {
     struct end from, to;
     struct end hidden; /* the target's key in the key table, when the target is a path; name empty: none */
+    struct end left;   /* the same of what is renamed: else it would be there again */
     uint32_t flags;
 };
 
@@ -69,18 +70,28 @@ static int lock_and_load(struct scratch_change *c, struct rename_arg *q, struct 
         return r;
     c->moves =
         q->from.dir != q->to.dir && (is_dir(&q->from) || (q->flags & SCRATCH_EXCHANGE && is_dir(&q->to)));
-    bool hides = q->hidden.name.n > 0;
+    bool hides = q->hidden.name.n > 0, leaves = q->left.name.n > 0;
     r = hides ? peek(c, &q->hidden, e) : 0;
+    if (r == 0 && leaves)
+        r = peek(c, &q->left, e);
     if (r < 0)
         return r;
-    const uint64_t inos[] = {lock_of(&q->from), lock_of(&q->to), q->from.d.ino,
-                             q->to.d.ino,       q->hidden.d.ino, hides ? lock_of(&q->hidden) : 0};
+    const uint64_t inos[] = {lock_of(&q->from),
+                             lock_of(&q->to),
+                             q->from.d.ino,
+                             q->to.d.ino,
+                             q->hidden.d.ino,
+                             q->left.d.ino,
+                             hides ? lock_of(&q->hidden) : 0,
+                             leaves ? lock_of(&q->left) : 0};
     scratch_change_lock(c, inos, ARRAY_SIZE(inos));
     r = load(c, &q->from, e);
     if (r == 0)
         r = load(c, &q->to, e);
     if (r == 0 && hides)
         r = load(c, &q->hidden, e);
+    if (r == 0 && leaves)
+        r = load(c, &q->left, e);
     if (r == 0 && q->from.d.ino == 0)
         return err_set(e, -ENOENT, "no such file or directory");
     return r;
@@ -166,6 +177,15 @@ static int check_rename(struct scratch_change *c, struct rename_arg *q, struct e
     return 0;
 }
 
+/* What the key table has of a key whose path is renamed or replaced. */
+static int take_hidden(struct scratch_change *c, struct end *x, struct err *e)
+{
+    if (!x->inode)
+        return 0;
+    scratch_change_take(c, NULL, x->name, &x->d, x->inode);
+    return scratch_change_unlink(c, x->inode, e);
+}
+
 static int prepare_rename(struct scratch_change *c, void *arg, struct err *e)
 {
     struct rename_arg *q = arg;
@@ -183,10 +203,10 @@ static int prepare_rename(struct scratch_change *c, void *arg, struct err *e)
         scratch_change_take(c, q->to.in, q->to.name, &q->to.d, t);
     if (t && !(q->flags & SCRATCH_EXCHANGE))
         r = scratch_change_unlink(c, t, e);
-    if (r == 0 && q->hidden.inode) {
-        scratch_change_take(c, NULL, q->hidden.name, &q->hidden.d, q->hidden.inode);
-        r = scratch_change_unlink(c, q->hidden.inode, e);
-    }
+    if (r == 0)
+        r = take_hidden(c, &q->hidden, e);
+    if (r == 0)
+        r = take_hidden(c, &q->left, e);
     scratch_change_add(c, q->to.in, q->to.name, f);
     scratch_change_touch(c, f, /* contents= */ false);
     if (q->flags & SCRATCH_EXCHANGE) {
@@ -196,14 +216,15 @@ static int prepare_rename(struct scratch_change *c, void *arg, struct err *e)
     return r;
 }
 
-int scratch_rename_between(struct scratch *s, const struct scratch_call *call, struct slice key,
-                           const struct scratch_place *from, const struct scratch_place *to, uint32_t flags,
-                           struct scratch_orphans *ret_orphans, struct err *e)
+int scratch_rename_between(struct scratch *s, const struct scratch_call *call, struct slice from_key,
+                           struct slice key, const struct scratch_place *from, const struct scratch_place *to,
+                           uint32_t flags, struct scratch_orphans *ret_orphans, struct err *e)
 {
     struct rename_arg q = {
         .from = {.dir = from->dir, .name = from->name},
         .to = {.dir = to->dir, .name = to->name},
         .hidden = {.dir = SCRATCH_INO_KEYS, .name = to->dir == SCRATCH_INO_KEYS ? SLICE_NULL : key},
+        .left = {.dir = SCRATCH_INO_KEYS, .name = from->dir == SCRATCH_INO_KEYS ? SLICE_NULL : from_key},
         .flags = flags,
     };
     _cleanup_change_ struct scratch_change c;
@@ -232,5 +253,6 @@ int scratch_rename(struct scratch *s, const struct scratch_call *call, uint64_t 
         flags == (SCRATCH_NOREPLACE | SCRATCH_EXCHANGE))
         return err_set(e, -EINVAL, "flags of rename");
     struct scratch_place from = {from_parent, from_name}, to = {to_parent, to_name};
-    return scratch_rename_between(s, call, /* key= */ SLICE_NULL, &from, &to, flags, ret_orphans, e);
+    return scratch_rename_between(s, call, /* from_key= */ SLICE_NULL, /* key= */ SLICE_NULL, &from, &to,
+                                  flags, ret_orphans, e);
 }

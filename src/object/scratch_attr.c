@@ -31,23 +31,41 @@ int op_tree_getattr(struct object_session *ses, const struct wire_tree_getattr_r
     return r;
 }
 
+static bool is_unsettled(struct snode *n, const struct sfile *f)
+{
+    LOCK_SCOPE(&n->lock);
+    return f->unsettled;
+}
+
 /* ---- setting ---- */
 
-/* Busy, or nobody else has it. The file's own time, while it counts. */
+/* Busy. The ETag is not that of the bytes any more when somebody wrote to the file; once its time is another
+ * one, nobody could tell. */
+static int forget_old_etag(struct tree_call *t, const struct scratch_inode *x, struct hard *h,
+                           struct arena *a, struct err *e)
+{
+    const struct scratch_call step = {.bucket = t->call.bucket};
+    struct stat st;
+    if (x->etag.n == 0)
+        return 0;
+    int r = hard_stat(h, &st);
+    return r < 0 ? err_errno(e, r, "state of the file")
+                 : snode_record(t->node, &step, x->ino, &st, a, NULL, e);
+}
+
+/* Busy. The file's own time, while it counts. */
 static int set_file_time(struct tree_call *t, struct sfile *f, int64_t mtime_ns, struct arena *a,
                          struct err *e)
 {
     struct scratch_inode x;
     _cleanup_(hard_unrefp) struct hard *h = NULL;
-    lock_take(&t->node->lock);
-    bool unsettled = f->unsettled;
-    h = f->hard ? hard_ref(f->hard) : NULL;
-    lock_drop(&t->node->lock);
-    if (!unsettled)
+    if (!is_unsettled(t->node, f))
         return 0;
-    int r = h ? 0 : scratch_getattr(t->node->names, t->call.bucket, f->ino, a, &x, e);
-    if (r == 0 && !h)
+    int r = scratch_getattr(t->node->names, t->call.bucket, f->ino, a, &x, e);
+    if (r == 0)
         r = snode_find_hard(t->node, t->call.bucket, a, &x, &h, e);
+    if (r == 0 && h)
+        r = forget_old_etag(t, &x, h, a, e);
     if (r < 0 || !h)
         return r;
     lock_take(&t->node->lock);
@@ -63,7 +81,8 @@ static int set_attributes(struct tree_call *t, uint64_t ino, struct scratch_set 
         set->what = (set->what & ~(uint32_t)SCRATCH_SET_MTIME_NOW) | SCRATCH_SET_MTIME;
         set->mtime_ns = (int64_t)sys->real_ns();
     }
-    struct sfile *f = set->what & SCRATCH_SET_MTIME ? sfile_peek(t->node, t->call.bucket, ino) : NULL;
+    /* Also where nobody has it open: who opens it for writing meanwhile would give it the time of before. */
+    struct sfile *f = set->what & SCRATCH_SET_MTIME ? sfile_get(t->node, t->call.bucket, ino) : NULL;
     bool is_done = false;
     int r = 0;
     if (f) {
@@ -129,8 +148,10 @@ static int sync_data(struct tree_call *t, struct sfile *f, struct scratch_inode 
     if (!h)
         return scratch_sync(t->node->names, e);
     sfile_enter(t->node, f);
-    r = hard_stat(h, &st);
-    if (r == 0)
+    /* Of a settled file the record is true, and its time may have been set since. */
+    bool counts = is_unsettled(t->node, f);
+    r = counts ? hard_stat(h, &st) : scratch_sync(t->node->names, e);
+    if (r == 0 && counts)
         r = snode_record(t->node, &durable, x->ino, &st, a, NULL, e);
     sfile_leave(t->node, f);
     return r;

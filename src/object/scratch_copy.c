@@ -175,9 +175,7 @@ static int copy(struct scratch_op *o, const struct wire_copy_req *q, struct scra
     _cleanup_(hard_unrefp) struct hard *from = NULL;
     struct hard *to = NULL;
     struct scratch_inode made;
-    int r = 0;
-    if (S_ISREG(x->mode) && x->size_bytes > 0)
-        r = snode_find_hard(o->node, o->call.bucket, a, x, &from, e);
+    int r = sobject_find_data(o, q->from, a, x, &from, e);
     if (r == 0 && from)
         r = copy_bytes(o, x, from, a, &to, e);
     if (r == 0 && to)

@@ -7,7 +7,8 @@
  * process ends is found by the next start: inodes in the list of orphans, extents by their marks.
  *
  * Making the control store durable holds up everybody who changes it: what is to be freed is gathered for
- * GATHER_MS, unless it is many or somebody waits for it.
+ * GATHER_MS, unless it is many or somebody waits for it. What changed without anything to be freed is made
+ * durable now and then, too: names that nobody syncs are safe from power loss after NAMES_MS and a second.
  *
  * Failure modes: what cannot be freed goes to the end of the list and is tried again, TRIES_MAX times; after
  * that, or at once when its disk is not here, it is left to the next start: nothing else waits for it.
@@ -21,6 +22,7 @@
 #define GATHER_MS 200
 #define BATCH     1024
 #define TRIES_MAX 60
+#define NAMES_MS  4000
 
 static void push(struct snode *n, struct sfreed *x)
 {
@@ -182,12 +184,29 @@ static uint64_t wait_ms_locked(const struct snode *n)
     return n->free_due_ms - now_ms;
 }
 
+/* *due_ms: when it is to be done next. False: not now. */
+static bool sync_names_locked(struct snode *n, uint64_t *due_ms)
+{
+    struct err e = {0};
+    if (sys_mono_ms() < *due_ms)
+        return false;
+    lock_drop(&n->lock);
+    if (scratch_sync(n->names, &e) < 0)
+        log_warn("object", "names of scratch buckets are not durable: %s", e.text);
+    lock_take(&n->lock);
+    *due_ms = sys_mono_ms() + NAMES_MS;
+    return true;
+}
+
 void *snode_freer_main(void *node)
 {
     struct snode *n = node;
     struct sfreed *v[BATCH];
+    uint64_t names_due_ms = sys_mono_ms() + NAMES_MS;
     lock_take(&n->lock);
     while (!n->stopping) {
+        if (sync_names_locked(n, &names_due_ms))
+            continue;
         uint64_t ms = wait_ms_locked(n);
         if (ms > 0) {
             (void)cond_wait_for(&n->free_work, &n->lock, ms * 1000000);

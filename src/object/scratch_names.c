@@ -47,6 +47,25 @@ int sobject_find(struct scratch_op *o, struct slice key, struct arena *a, struct
     return r < 0 ? r : refuse_over(o, a, ret, e);
 }
 
+int sobject_find_data(struct scratch_op *o, struct slice key, struct arena *a, struct scratch_inode *ret,
+                      struct hard **ret_hard, struct err *e)
+{
+    uint64_t before = 0;
+    for (;;) {
+        *ret_hard = NULL;
+        int r = sobject_find(o, key, a, ret, e);
+        if (r < 0)
+            return r;
+        snode_fresh(o->node, o->call.bucket, a, ret);
+        if (!S_ISREG(ret->mode) || ret->size_bytes == 0)
+            return 0;
+        r = snode_find_hard(o->node, o->call.bucket, a, ret, ret_hard, e);
+        if (r != -ENOENT || ret->ino == before) /* the same again: its file is lost */
+            return r;
+        before = ret->ino;
+    }
+}
+
 int sobject_record(struct snode *n, uint64_t bucket, struct slice key, struct arena *a, struct err *e)
 {
     struct scratch_call call = {.bucket = bucket};
@@ -201,11 +220,10 @@ int op_scratch_remove(struct scratch_op *o, const struct wire_remove_req *req, s
         r = sobject_record(o->node, o->call.bucket, req->key, a, e);
     if (r == 0)
         r = scratch_remove_key(o->node->names, &o->call, req->key, req->if_match, &orphans, e);
-    if (r == 0) {
-        snode_free_orphans(o->node, &orphans);
-        r = scratch_sync(o->node->names, e);
-    }
-    return r == -ENOENT && !posix ? 0 : r;
+    snode_free_orphans(o->node, &orphans);
+    if (r == -ENOENT && !posix)
+        r = 0; /* whoever removed it may not have waited until that was durable */
+    return r < 0 ? r : scratch_sync(o->node->names, e);
 }
 
 /* The directory that `key` is in, and its name there. */

@@ -63,6 +63,10 @@ void sobject_attr(struct snode *n, uint64_t bucket, struct scratch_inode *x, boo
 /* The object of the key; -ENOENT also when it has ended. *x is as it is now when that had to be known. */
 int sobject_find(struct scratch_op *o, struct slice key, struct arena *a, struct scratch_inode *ret,
                  struct err *e);
+/* The object as it is now, and its extent, or NULL when it has no bytes. One that was replaced and freed
+ * between the two is looked up again: a key that has an object all the time is always found. */
+int sobject_find_data(struct scratch_op *o, struct slice key, struct arena *a, struct scratch_inode *ret,
+                      struct hard **ret_hard, struct err *e);
 /* Makes the record of the key's object say what its file says, for conditions that are compared with it. Not
  * busy. */
 int sobject_record(struct snode *n, uint64_t bucket, struct slice key, struct arena *a, struct err *e);

@@ -5,7 +5,8 @@
  * Order of an opening for writing: the writing record (durable when the extent is sealed), then the crcs go
  * (hard_begin_writing), then the descriptor leaves. A file without bytes has no extent until it is opened for
  * writing; one that is still empty when its last handle closes gives its extent back, once the record that
- * named it is gone durably (scratch_free.c).
+ * named it is gone durably (scratch_free.c). Not what a mount had open that is gone without closing it, nor
+ * when the node ends: descriptors stay good then, and what is written through them must be the file's.
  *
  * Bytes are taken away once for each numbered request: what a mount that was killed had asked for may come
  * again, or late, when others have written to the file since. That it was done is noted while busy.
@@ -359,6 +360,17 @@ static bool take_empty(struct snode *n, struct sfile *f, const struct stat *st, 
     return true;
 }
 
+/* Busy. A mount whose session was lost did not close the file: its programs may still have it open, and what
+ * they write next goes to this extent. It stays the inode's unless the kernel knows of nobody. ret_st: as the
+ * file is, when there is nobody. */
+static void keep_if_open(struct snode *n, struct sfile *f, struct stat *ret_st)
+{
+    if (hard_measure(f->hard, ret_st, NULL) == 0)
+        return;
+    LOCK_SCOPE(&n->lock);
+    f->fresh = false;
+}
+
 /* Busy. The last handle is closed. Gives the extent that was taken from the inode, to be freed: not while
  * busy, because who frees may have to wait for the freeing thread. */
 static struct hard *let_go(struct snode *n, struct sfile *f, const struct stat *st, struct arena *a)
@@ -396,13 +408,15 @@ void stree_free(struct stree *t)
     if (t->fd >= 0)
         (void)close(t->fd);
     t->fd = -1;
+    if (t->writes && empty && !t->session)
+        keep_if_open(n, f, &st);
     lock_take(&n->lock);
     f->writers -= t->writes;
     bool last = --f->handles == 0;
     if (t->writes && f->writers == 0 && f->unsettled && !last)
         sfile_queue_locked(n, f);
     lock_drop(&n->lock);
-    struct hard *unnamed = last && f->hard ? let_go(n, f, known ? &st : NULL, a) : NULL;
+    struct hard *unnamed = last ? let_go(n, f, known ? &st : NULL, a) : NULL;
     sfile_leave(n, f);
     if (unnamed)
         snode_free_extent(n, unnamed);

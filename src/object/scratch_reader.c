@@ -66,20 +66,19 @@ int op_scratch_open(struct scratch_op *o, const struct wire_open_req *req, struc
                     struct wire_open_rep *rep, struct err *e)
 {
     struct scratch_inode x;
-    struct hard *h = NULL;
+    _cleanup_(hard_unrefp) struct hard *found = NULL;
     int r = object_check_key(req->key, e);
     if (r == 0)
-        r = sobject_find(o, req->key, a, &x, e);
+        r = sobject_find_data(o, req->key, a, &x, &found, e);
     if (r < 0)
         return r;
     sobject_attr(o->node, o->call.bucket, &x, /* posix= */ false, a, &rep->attr);
     r = object_check_conditions(req, rep->attr.etag, e);
-    if (r == 0 && S_ISREG(x.mode) && rep->attr.size_bytes > 0)
-        r = snode_find_hard(o->node, o->call.bucket, a, &x, &h, e);
     if (r < 0)
         return r;
-    if (!h)
+    if (!found)
         rep->attr.size_bytes = 0; /* a directory's key; or emptied just now */
+    struct hard *h = rep->attr.size_bytes > 0 ? TAKE_PTR(found) : NULL;
     struct sreader *reader = sreader_new(o, req, rep->attr.size_bytes, h);
     r = session_put(o->session, HANDLE_SREAD, reader, &rep->handle);
     if (r < 0) {

@@ -81,8 +81,7 @@ static int open_made(struct tree_call *t, struct object_session *ses, const stru
     } else {
         hard_give_back(h); /* nobody ever named it */
         uint32_t flags = WIRE_WRITE | (q->flags & WIRE_TRUNCATE);
-        struct scratch_call step = {.bucket = t->call.bucket, .mount = t->call.mount}; /* not its number */
-        r = stree_open(t->node, &step, x->ino, flags, a, &tree, x, e);
+        r = stree_open(t->node, &t->call, x->ino, flags, a, &tree, x, e);
     }
     return r < 0 ? r : stree_give(ses, t->bucket, tree, &rep->handle, &rep->fd, e);
 }

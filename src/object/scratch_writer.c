@@ -9,6 +9,8 @@
  * Invariants:
  *  1. One operation at a time runs on a writer (busy), and none after its last commit (ended).
  *  2. The extent goes back to the pool unless it may have been named: a commit whose end is unknown looks.
+ *  3. Bytes that the disk did not take once are never committed: the kernel tells that a single time, and
+ * another sync would give 0.
  */
 #include "object/scratch_object_ops.h"
 
@@ -36,7 +38,8 @@ struct swriter {
     struct scratch_put put; /* strings and conditions of the request */
     uint64_t size;          /* announced, or UINT64_MAX */
     uint32_t via, flags;
-    int fd; /* of a staged one: O_RDWR; else -1 */
+    int fd;    /* of a staged one: O_RDWR; else -1 */
+    int fault; /* what the first sync that failed gave; busy */
 
     struct lock lock; /* covers busy and ended */
     struct cond moved;
@@ -275,6 +278,8 @@ static int extent_to_name(struct swriter *w, const struct wire_put_commit_req *q
 {
     struct hard *h = NULL;
     struct stat st;
+    if (w->fault < 0)
+        return err_errno(e, w->fault, "an earlier commit failed");
     int r = check_commit(w, q, &st, e);
     if (r < 0)
         return r;
@@ -286,6 +291,8 @@ static int extent_to_name(struct swriter *w, const struct wire_put_commit_req *q
     }
     if (r == 0 && h)
         r = hard_sync(h, e);
+    if (r < 0 && h && h == w->hard)
+        w->fault = r;
     if (r < 0) {
         hard_unref(h); /* a copy that nobody names goes at the next start */
         return r;

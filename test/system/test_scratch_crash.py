@@ -225,6 +225,24 @@ def test_open_files_go_on(node, mount, passthrough):
     assert node.s3().get_object(Bucket=bucket, Key="write")["Body"].read() == b"before during after"
 
 
+@pytest.mark.parametrize("passthrough", MODES)
+def test_empty_files_go_on_when_the_node_is_stopped(node, mount, passthrough):
+    """What is written to files that were open and still empty when the node was stopped in good order is theirs. Fails
+    without keep_if_open (object/scratch_open.c)."""
+    bucket = scratch_bucket(node)
+    top = mount(bucket, passthrough=passthrough).path
+    (top / "old").touch()
+    with open(top / "new", "wb", buffering=0) as new, open(top / "old", "ab", buffering=0) as old:
+        node.restart()
+        new.write(b"after")
+        old.write(b"appended")
+        os.fsync(new.fileno())
+        assert (top / "new").read_bytes() == b"after"
+    s3 = node.s3()
+    assert s3.get_object(Bucket=bucket, Key="new")["Body"].read() == b"after"
+    assert s3.get_object(Bucket=bucket, Key="old")["Body"].read() == b"appended"
+
+
 def test_a_lock_is_not_lost_to_who_asks_first(node, mount):
     """Whoever asks for a lock while the node is away, and is first when it is there again, does not get what another
     program of the same mount has."""

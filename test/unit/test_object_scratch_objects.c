@@ -3,6 +3,8 @@
 /* Scratch buckets through the operations: objects, and objects and files as one. */
 #include "scratch_service.h"
 
+#include "faulty_kv.h"
+
 #define ROOT 1
 
 static int copy(struct fixture *f, const char *from, const char *to, uint32_t flags, struct wire_attr *ret)
@@ -158,6 +160,85 @@ static void test_conditions_on_an_open_file(void **state)
     assert_int_equal(put_if(f, "k", now.etag), 0);
     assert_string_equal(get(f, "k"), "");
     assert_int_equal(close_handle(f, o.handle), 0);
+}
+
+/* The ETag of an upload ends with its bytes, also when the time is set to what it was, or to now, before the
+ * file that was written to is closed. Fails without forget_old_etag (scratch_attr.c). */
+static void test_an_etag_ends_with_its_bytes(void **state)
+{
+    struct fixture *f = *state;
+    for (int i = 0; i < 2; i++) {
+        struct wire_attr before = {0}, now = {0};
+        struct wire_inode x = {0};
+        struct wire_tree_open_rep o = {0};
+        struct wire_tree_setattr_rep rep = {0};
+        assert_int_equal(put(f, "k", "old", &before), 0);
+        assert_int_equal(lookup(f, ROOT, "k", &x), 0);
+        assert_int_equal(open_ino(f, x.ino, WIRE_WRITE, &o), 0);
+        struct wire_tree_setattr_req req = {.bucket = BUCKET,
+                                            .ino = x.ino,
+                                            .what = i == 0 ? WIRE_SET_MTIME : WIRE_SET_MTIME_NOW,
+                                            .mtime_ns = x.mtime_ns};
+        assert_int_equal(object_tree_setattr(f->session, &req, f->arena, &rep, &f->e), 0);
+        assert_int_equal(stat_key(f, "k", &now), 0);
+        assert_true(slice_eq(now.etag, before.etag)); /* nothing was written */
+        sys->sleep_ns(20000000);                      /* clocks of files move in steps */
+        assert_int_equal(pwrite(o.fd, "new", 3, 0), 3);
+        assert_int_equal(object_tree_setattr(f->session, &req, f->arena, &rep, &f->e), 0);
+        assert_int_equal(close_handle(f, o.handle), 0);
+        assert_int_equal(stat_key(f, "k", &now), 0);
+        assert_string_equal(get(f, "k"), "new");
+        assert_false(slice_eq(now.etag, before.etag));
+    }
+}
+
+static _Atomic unsigned syncs;
+
+static int counted_sync(struct kv *kv, struct err *e)
+{
+    (void)atomic_fetch_add(&syncs, 1);
+    return faulty_sync(kv, e);
+}
+
+static struct kv_engine counting_engine;
+static struct faulty counting;
+
+static int setup_counting(void **state)
+{
+    if (setup_local(state) != 0)
+        return -1;
+    struct fixture *f = *state;
+    close_service(f);
+    counting_engine = faulty_engine;
+    counting_engine.sync = counted_sync;
+    counting = (struct faulty){.kv.engine = &counting_engine, .inner = f->kv};
+    f->kv = &counting.kv;
+    open_service(f);
+    return 0;
+}
+
+/* A removal by key is durable when it is acknowledged, also of what a mount has removed a moment ago. Fails
+ * when op_scratch_remove does not sync what it does not find. */
+static void test_what_is_gone_is_gone_for_good(void **state)
+{
+    struct fixture *f = *state;
+    (void)write_file(f, ROOT, "k", "");
+    assert_int_equal(unlink_name(f, ROOT, "k"), 0);
+    unsigned before = atomic_load(&syncs);
+    assert_int_equal(remove_key(f, "k", 0), 0);
+    assert_true(atomic_load(&syncs) > before);
+}
+
+/* Names that nobody syncs are durable within five seconds. Fails without sync_names_locked (scratch_free.c).
+ */
+static void test_names_become_durable(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(make_dir(f, ROOT, "d", NULL), 0);
+    unsigned before = atomic_load(&syncs);
+    for (int i = 0; i < 55 && atomic_load(&syncs) == before; i++)
+        sys->sleep_ns(100000000);
+    assert_true(atomic_load(&syncs) > before);
 }
 
 /* Objects that have ended give their space back, in however many buckets. */
@@ -446,6 +527,9 @@ int main(void)
         BOTH(test_nothing_is_cached),
         BOTH(test_parts_and_checksums),
         BOTH(test_conditions_on_an_open_file),
+        BOTH(test_an_etag_ends_with_its_bytes),
+        cmocka_unit_test_setup_teardown(test_what_is_gone_is_gone_for_good, setup_counting, teardown),
+        cmocka_unit_test_setup_teardown(test_names_become_durable, setup_counting, teardown),
         cmocka_unit_test_setup_teardown(test_ended_objects_go_in_the_last_bucket, setup_local, teardown),
     };
     return cmocka_run_group_tests_name("object_scratch_objects", tests, NULL, NULL);

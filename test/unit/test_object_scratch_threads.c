@@ -189,6 +189,79 @@ static void test_many_threads(void **state)
     assert_int_equal(d.hard_extents, 0);
 }
 
+#define OVERWRITES 1500
+
+static _Atomic bool overwritten;
+
+static void *overwrite(void *arg)
+{
+    struct hand *h = arg;
+    for (int i = 0; i < OVERWRITES; i++) {
+        arena_clear(h->arena);
+        put_object(h, SLICE_LIT("k"));
+    }
+    atomic_store(&overwritten, true);
+    return NULL;
+}
+
+/* What is replaced is freed at once, because somebody waits for that. */
+static void *hurry_freeing(void *arg)
+{
+    struct hand *h = arg;
+    struct wire_bucket_remove_req req = {.name = BUCKET};
+    struct wire_bucket_remove_rep rep;
+    while (!atomic_load(&overwritten)) {
+        arena_clear(h->arena);
+        if (object_bucket_remove(h->session, &req, h->arena, &rep, NULL) != -ENOTEMPTY)
+            h->failed = "remove";
+    }
+    return NULL;
+}
+
+static void *read_always(void *arg)
+{
+    struct hand *h = arg;
+    while (!atomic_load(&overwritten)) {
+        struct wire_open_req req = {.bucket = BUCKET, .key = SLICE_LIT("k")};
+        struct wire_open_rep o;
+        struct wire_close_rep c;
+        arena_clear(h->arena);
+        if (object_open(h->session, &req, h->arena, &o, NULL) < 0) {
+            h->failed = "an object that is always there was not found";
+            continue;
+        }
+        struct wire_close_req close = {.handle = o.handle};
+        must(h, object_close(h->session, &close, h->arena, &c, NULL), "close");
+    }
+    return NULL;
+}
+
+/* Who reads a key that is replaced again and again finds an object each time. Fails when op_scratch_open
+ * looks it up only once. */
+static void test_a_replaced_object_is_always_found(void **state)
+{
+    struct fixture *f = *state;
+    void *(*const fn[])(void *) = {overwrite, hurry_freeing, read_always, read_always, read_always};
+    struct hand hands[ARRAY_SIZE(fn)];
+    atomic_store(&overwritten, false);
+    assert_int_equal(put(f, "k", "first", NULL), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(fn); i++) {
+        hands[i] = (struct hand){.session = object_session_new(f->service, WIRE_VIA_API),
+                                 .arena = arena_new(MIB),
+                                 .random = 88172645463325252u + i};
+        assert_int_equal(pthread_create(&hands[i].thread, NULL, fn[i], &hands[i]), 0);
+    }
+    const char *failed = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(fn); i++) {
+        pthread_join(hands[i].thread, NULL);
+        failed = hands[i].failed ? hands[i].failed : failed;
+        object_session_free(hands[i].session);
+        arena_free(hands[i].arena);
+    }
+    if (failed)
+        fail_msg("%s", failed);
+}
+
 /* A user who signed in does not work on the tree, whatever the role; objects are a matter of rights. */
 static void test_users_do_not_mount(void **state)
 {
@@ -289,6 +362,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         BOTH(test_many_threads),
+        cmocka_unit_test_setup_teardown(test_a_replaced_object_is_always_found, setup_local, teardown),
         BOTH(test_users_do_not_mount),
         BOTH(test_one_value_is_written_by_one_at_a_time),
         BOTH(test_open_values_are_bounded),

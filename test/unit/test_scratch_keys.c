@@ -400,6 +400,29 @@ static void test_broken_parts(void **state)
     }
 }
 
+/* Renaming an object takes what its path hid in the key table, so that nothing is there under the old key.
+ * Fails without `left` in scratch_rename.c. */
+static void test_a_renamed_object_leaves_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o = {0};
+    struct scratch_inode x;
+    struct scratch_counts counts;
+    assert_true(make(f, SCRATCH_ROOT, "a", S_IFDIR | 0755) > 0);
+    assert_int_equal(put(f, "a", 10, false, &o), 0); /* into the key table */
+    assert_int_equal(scratch_rmdir(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), NULL), 0);
+    int64_t ino = make(f, SCRATCH_ROOT, "a", S_IFREG | 0644);
+    assert_int_equal(put(f, "b", 5, false, &o), 0);
+    assert_int_equal(scratch_move_key(f->s, &f->call, SLICE_LIT("a"), SLICE_LIT("b"), 0, &o, NULL), 0);
+    assert_int_equal(o.n, 2); /* what was at b, and what was hidden */
+    bury(f, &o);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("a"), f->a, &x, NULL), -ENOENT);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("b"), f->a, &x, NULL), 0);
+    assert_int_equal(x.ino, ino);
+    assert_int_equal(scratch_statfs(f->s, B, &counts, NULL), 0);
+    assert_true(counts.keyed == 0 && counts.inodes == 1);
+}
+
 /* A replaced object that is held keeps its data until it is released; the new one keeps owner and
  * permissions.
  */
@@ -468,6 +491,7 @@ int main(void)
         WITH(test_parts_go_with_their_object),
         WITH(test_a_failed_put_leaves_no_parts),
         WITH(test_broken_parts),
+        WITH(test_a_renamed_object_leaves_nothing),
         WITH(test_a_replaced_object_stays_for_its_readers),
         WITH(test_failing_commits_leave_the_keys),
     };

@@ -4,6 +4,7 @@
 #include "scratch_common.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define THREADS 4
 #define ROUNDS  120
@@ -247,12 +248,172 @@ static void test_objects_come_and_go_together(void **state)
     assert_true(counts.inodes <= 2); /* directories of a put that lost to a removal, which no listing shows */
 }
 
+#define RENAMES 20000
+
+struct renaming {
+    struct fixture *f;
+    _Atomic bool ended;
+    _Atomic unsigned missed;
+};
+
+static void *look_for(void *arg)
+{
+    struct renaming *q = arg;
+    struct arena *a = arena_new(MIB);
+    while (!atomic_load(&q->ended)) {
+        struct scratch_inode x;
+        arena_clear(a);
+        if (scratch_lookup(q->f->s, &q->f->call, SCRATCH_ROOT, SLICE_LIT("b"), a, &x, NULL) != 0)
+            (void)atomic_fetch_add(&q->missed, 1);
+    }
+    arena_free(a);
+    return NULL;
+}
+
+/* A name that is replaced by renaming is never missing. Fails when note_write (scratch_change.c) keeps both
+ * writes of a key. */
+static void test_a_replaced_name_is_never_missing(void **state)
+{
+    struct fixture *f = *state;
+    struct renaming q = {.f = f};
+    struct scratch_orphans o;
+    pthread_t t;
+    assert_true(make(f, SCRATCH_ROOT, "b", S_IFREG | 0644) > 0);
+    assert_int_equal(pthread_create(&t, NULL, look_for, &q), 0);
+    for (int i = 0; i < RENAMES; i++) {
+        assert_true(make(f, SCRATCH_ROOT, "a", S_IFREG | 0644) > 0);
+        assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), SCRATCH_ROOT,
+                                        SLICE_LIT("b"), 0, &o, NULL),
+                         0);
+        arena_clear(f->a);
+    }
+    atomic_store(&q.ended, true);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    assert_int_equal(atomic_load(&q.missed), 0);
+}
+
+struct moving {
+    struct fixture *f;
+    pthread_barrier_t begin, end;
+    _Atomic unsigned lost;
+};
+
+static const char *const two_names[] = {"c", "d"};
+
+static int find_name(struct fixture *f, int i, struct arena *a)
+{
+    struct scratch_inode x;
+    arena_clear(a);
+    return scratch_lookup(f->s, &f->call, SCRATCH_ROOT, slice_str(two_names[i % 2]), a, &x, NULL);
+}
+
+static void *follow(void *arg)
+{
+    struct moving *q = arg;
+    struct arena *a = arena_new(MIB);
+    for (int i = 0; i < RENAMES; i++) {
+        (void)pthread_barrier_wait(&q->begin);
+        while (find_name(q->f, i, a) == 0)
+            ;
+        (void)atomic_fetch_add(&q->lost, find_name(q->f, i + 1, a) != 0);
+        (void)pthread_barrier_wait(&q->end);
+    }
+    arena_free(a);
+    return NULL;
+}
+
+/* Who does not find a renamed file under its old name any more finds it under the new one. Fails when
+ * cache_writes (scratch_change.c) goes in the order of the changes. */
+static void test_a_renamed_file_is_somewhere(void **state)
+{
+    struct fixture *f = *state;
+    struct moving q = {.f = f};
+    struct scratch_orphans o;
+    pthread_t t;
+    assert_true(make(f, SCRATCH_ROOT, two_names[0], S_IFREG | 0644) > 0);
+    assert_int_equal(pthread_barrier_init(&q.begin, NULL, 2), 0);
+    assert_int_equal(pthread_barrier_init(&q.end, NULL, 2), 0);
+    assert_int_equal(pthread_create(&t, NULL, follow, &q), 0);
+    for (int i = 0; i < RENAMES; i++) {
+        (void)pthread_barrier_wait(&q.begin);
+        int r = scratch_rename(f->s, &f->call, SCRATCH_ROOT, slice_str(two_names[i % 2]), SCRATCH_ROOT,
+                               slice_str(two_names[(i + 1) % 2]), 0, &o, NULL);
+        (void)pthread_barrier_wait(&q.end);
+        assert_int_equal(r, 0);
+    }
+    assert_int_equal(pthread_join(t, NULL), 0);
+    assert_int_equal(atomic_load(&q.lost), 0);
+    (void)pthread_barrier_destroy(&q.begin);
+    (void)pthread_barrier_destroy(&q.end);
+}
+
+#define CONTESTS 5000
+
+struct contest {
+    struct fixture *f;
+    pthread_barrier_t begin, end;
+    _Atomic unsigned n; /* puts that succeeded */
+};
+
+static void *put_exclusively(void *arg)
+{
+    struct contest *q = arg;
+    struct arena *a = arena_new(MIB);
+    for (int i = 0; i < CONTESTS; i++) {
+        struct scratch_put p = {.size_bytes = 1, .if_none_match = true};
+        struct scratch_orphans o;
+        struct scratch_inode x;
+        arena_clear(a);
+        assert_int_equal(scratch_reserve(q->f->s, B, SLICE_LIT("d/a"), &p.ino, NULL), 0);
+        (void)pthread_barrier_wait(&q->begin);
+        int r = scratch_put(q->f->s, &q->f->call, SLICE_LIT("d/a"), &p, a, &x, &o, NULL);
+        assert_true(r == 0 || r == ERR_PRECONDITION);
+        (void)atomic_fetch_add(&q->n, r == 0);
+        (void)pthread_barrier_wait(&q->end);
+    }
+    arena_free(a);
+    return NULL;
+}
+
+/* Of puts that must find no object one succeeds, also when a directory of that name goes meanwhile: those
+ * that saw it and those that did not are for the same key. Fails without check_clash (scratch_object.c). */
+static void test_one_exclusive_put_wins(void **state)
+{
+    struct fixture *f = *state;
+    struct contest q = {.f = f};
+    pthread_t t[2];
+    int64_t d = make(f, SCRATCH_ROOT, "d", S_IFDIR | 0755);
+    assert_int_equal(pthread_barrier_init(&q.begin, NULL, 3), 0);
+    assert_int_equal(pthread_barrier_init(&q.end, NULL, 3), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&t[i], NULL, put_exclusively, &q), 0);
+    for (int i = 0; i < CONTESTS; i++) {
+        struct scratch_orphans o;
+        assert_true(make(f, (uint64_t)d, "a", S_IFDIR | 0755) > 0);
+        atomic_store(&q.n, 0);
+        (void)pthread_barrier_wait(&q.begin);
+        int r = scratch_rmdir(f->s, &f->call, (uint64_t)d, SLICE_LIT("a"), NULL);
+        (void)pthread_barrier_wait(&q.end);
+        assert_int_equal(r, 0);
+        assert_int_equal(atomic_load(&q.n), 1);
+        assert_int_equal(scratch_remove_key(f->s, &f->call, SLICE_LIT("d/a"), SLICE_NULL, &o, NULL), 0);
+        arena_clear(f->a);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_join(t[i], NULL), 0);
+    (void)pthread_barrier_destroy(&q.begin);
+    (void)pthread_barrier_destroy(&q.end);
+}
+
 int main(void)
 {
 #define WITH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
         WITH(test_counts_agree_after_concurrent_changes),
         WITH(test_one_exclusive_create_wins),
+        WITH(test_one_exclusive_put_wins),
+        WITH(test_a_replaced_name_is_never_missing),
+        WITH(test_a_renamed_file_is_somewhere),
         WITH(test_directories_never_form_a_circle),
         WITH(test_objects_come_and_go_together),
     };

@@ -19,6 +19,7 @@
 #define RETRY_BUDGET_TOKENS 100
 #define SLEEP_MS            50 /* a sleep before a retry looks this often whether it is cancelled */
 #define LOOK_AGAIN_NS       ((uint64_t)1000000000)
+#define HEAD_ARENA_BYTES    (64 * KIB)
 #define PUT_ARENA_BYTES     (8 * MIB) /* of one try: ETags of the parts of a multipart upload */
 
 int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
@@ -91,6 +92,8 @@ static bool enter_locked(struct upstream *u, unsigned spare, uint64_t *ret_wait_
 {
     uint64_t now_ns = sys->mono_ns();
     uint64_t wait_ns = MAX(shape_wait_ns(&u->requests, now_ns), shape_wait_ns(&u->bytes, now_ns));
+    if (u->unlimited && atomic_load(u->unlimited))
+        wait_ns = 0;
     *ret_wait_ns = wait_ns > 0 ? MIN(wait_ns, LOOK_AGAIN_NS) : LOOK_AGAIN_NS;
     if (wait_ns > 0 || (double)(u->running + spare) + 1.0 > u->concurrency.limit)
         return false;
@@ -285,13 +288,25 @@ int upstream_put(struct upstream *u, const struct origin_put *p, const struct or
 int upstream_put_slowly(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
                         struct arena *a, struct origin_attr *ret, struct err *e)
 {
-    return put(u, p, body, /* placed= */ false, a, ret, e);
+    struct origin_body slow = *body;
+    slow.slow = true;
+    return put(u, p, &slow, /* placed= */ false, a, ret, e);
+}
+
+/* A condition that fails at another try may have met what the try before left: nothing. */
+static bool is_gone(struct upstream *u, struct slice key)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(HEAD_ARENA_BYTES);
+    struct origin_attr now;
+    return upstream_head(u, key, SLICE_NULL, a, &now, NULL) == -ENOENT;
 }
 
 int upstream_remove(struct upstream *u, struct slice key, struct slice if_match, struct err *e)
 {
     unsigned tries = 0;
     int r = UPSTREAM_RETRY(u, (tries++, remove_once(u, key, if_match, e)));
+    if (r == ERR_PRECONDITION && tries > 1 && is_gone(u, key))
+        r = -ENOENT;
     return r == -ENOENT && tries > 1 ? 0 : r;
 }
 

@@ -33,6 +33,7 @@ struct upstream {
     struct origin *origin;
     const struct upstream_layer *layer; /* NULL: none. Set before others have the upstream */
     void *layer_arg;
+    const atomic_bool *unlimited; /* says that the limits have ended; NULL: they do not. Set as `layer` is */
     struct retry_budget budget;
     struct lock lock; /* covers what follows */
     struct cond room;

@@ -87,7 +87,8 @@ struct object_service {
     struct snode *scratch; /* scratch buckets */
     struct back *back;     /* what is not in the origin yet */
     struct object_stripe stripes[OBJECT_STRIPES];
-    struct lock lock; /* covers what follows */
+    atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
+    struct lock lock;      /* covers what follows */
     struct upstream_slot *upstreams;
     uint64_t doubted_before_ns; /* real time; what the origin confirmed earlier may be wrong; 0: nothing */
     struct object_session *sessions;

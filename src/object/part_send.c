@@ -80,7 +80,7 @@ static int send_part(struct part_send *p, char *ret_etag, struct err *e)
 {
     const struct origin_put put = {.key = slice_str(p->key), .cancel = &p->cancel};
     const struct origin_body body = {
-        .size_bytes = p->size, .read = body_read, .arg = p, .once = !fits_whole(p)};
+        .size_bytes = p->size, .read = body_read, .arg = p, .once = !fits_whole(p), .slow = true};
     struct retry retry = {.started_ms = sys_mono_ms()};
     for (;;) {
         int r = origin_upload_part(p->upstream->origin, &put, slice_str(p->origin_id), p->number, &body,

@@ -187,6 +187,7 @@ void object_gate_leave(struct object_service *s, struct gate_pass *p, uint64_t b
 void object_gate_open(struct object_service *s)
 {
     gate_open(s->gate);
+    atomic_store(&s->unlimited, true); /* also for who reads by an upstream of earlier properties */
     LOCK_SCOPE(&s->lock);
     for (struct upstream_slot *x = s->upstreams; x; x = x->next)
         upstream_unlimit(x->upstream);

@@ -97,8 +97,10 @@ static int put_single(struct gs *g, const struct origin_put *p, const struct ori
     if (r < 0)
         return r;
     struct framed f = {body, buf_view(&head), slice_str(tail)};
-    struct origin_body framed = {
-        .size_bytes = f.head.n + body->size_bytes + f.tail.n, .read = framed_read, .arg = &f};
+    struct origin_body framed = {.size_bytes = f.head.n + body->size_bytes + f.tail.n,
+                                 .read = framed_read,
+                                 .arg = &f,
+                                 .slow = body->slow};
     struct web_call _cleanup_(web_call_fini) c;
     web_call_init(&c, &g->web, WEB_POST, "put");
     c.url = buf_view(&url);

@@ -200,7 +200,9 @@ static int hdfs_open(struct slice rest, const struct origin_options *o, struct o
     tree_init(&h->tree, hdfs_read_folder, h);
     for (size_t i = 0; i < HDFS_COMMITS; i++)
         lock_init(&h->commit[i], LOCK_BUCKET); /* held over requests, which take the pool's lock */
-    int r = web_init(&h->web, &hdfs_web_kind, &h->base, o, e);
+    struct origin_options own = *o; /* a copy reads while it writes: one connection would wait for itself */
+    own.connections = MAX(own.connections, (uint64_t)2);
+    int r = web_init(&h->web, &hdfs_web_kind, &h->base, &own, e);
     if (r == 0)
         r = set_endpoint(h, rest, o, e);
     if (r == 0)

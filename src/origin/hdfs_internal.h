@@ -75,6 +75,8 @@ struct hdfs_call {
 int hdfs_call_init(struct hdfs_call *c, struct hdfs *h, enum web_method method, const char *counted,
                    const char *op, const char *path, struct buf *body, struct err *e);
 void hdfs_call_fini(struct hdfs_call *c);
+/* Whether curl sent it more than once: the first may have done it, and what the last was told is of that. */
+bool hdfs_is_sent_again(const struct hdfs_call *c);
 /* Attributes; -ENOENT. */
 int hdfs_stat(struct hdfs *h, const char *path, atomic_bool *cancel, struct hdfs_status *ret, struct err *e);
 void hdfs_etag(const struct hdfs_status *st, char ret[TREE_ETAG_SIZE]);

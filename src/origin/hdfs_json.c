@@ -149,16 +149,18 @@ int hdfs_json_refused(const struct web_response *r, struct slice body, struct er
     char code[64] = "", message[256] = "";
     json_t *_cleanup_(hdfs_json_unrefp) j = json_loadb(body.p ? body.p : "", body.n, 0, NULL);
     const json_t *x = json_object_get(j, "RemoteException");
+    struct slice words = member(x, "message"), line = slice_split(&words, '\n');
     if (json_is_object(x)) {
-        struct slice words = member(x, "message");
         web_error_text(code, sizeof(code), member(x, "exception"));
-        web_error_text(message, sizeof(message), slice_split(&words, '\n'));
+        web_error_text(message, sizeof(message), line);
     } else {
         web_error_line(body, message, sizeof(message));
     }
-    int class = web_error_lookup(classes, ARRAY_SIZE(classes), r->status, slice_str(code));
-    /* A 403 of this protocol may be any IOException; only those of the table are refusals of access. */
-    if (class == ERR_ORIGIN_DENIED && slice_eq_str(slice_str(code), "IOException"))
-        class = ERR_ORIGIN_FAILED;
+    /* A 403 of this protocol is any kind of IOException; only those of the table are refusals of access. */
+    int status = r->status == 403 && json_is_object(x) ? 500 : r->status;
+    int class = web_error_lookup(classes, ARRAY_SIZE(classes), status, slice_str(code));
+    /* A name on the way is a file; what creates hears of it as a ParentNotDirectoryException. */
+    if (class == ERR_ORIGIN_DENIED && slice_ends(line, SLICE_LIT(" (is not a directory)")))
+        class = -ENOENT;
     return web_error_set(e, class, r, code, message);
 }

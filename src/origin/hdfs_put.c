@@ -46,8 +46,13 @@ static int remove_path(struct hdfs *h, const char *path, bool *ret_was_there, st
     if (r < 0)
         return r;
     web_query(&c.web, SLICE_LIT("recursive"), SLICE_LIT("false"));
+    c.web.once = true;
     r = web_perform(&c.web, e);
-    return r < 0 ? r : hdfs_json_boolean(buf_view(&body), ret_was_there, e);
+    if (r == 0)
+        r = hdfs_json_boolean(buf_view(&body), ret_was_there, e);
+    if (r == 0 && !*ret_was_there && hdfs_is_sent_again(&c))
+        return err_set(e, ERR_ORIGIN_FAILED, "sent again, and nothing was there: the first may have done it");
+    return r;
 }
 
 static void target_fini(struct target *t)
@@ -109,6 +114,11 @@ static int write_tmp(struct target *t, const struct origin_put *p, const struct 
                    slash ? (int)(slash + 1 - t->path) : 0, t->path, text);
     t->has_tmp = true; /* a CREATE that failed may have made it */
     int r = hdfs_create(t->hdfs, t->tmp, body, p->cancel, e);
+    if (r == ERR_PRECONDITION) { /* nobody else makes that name: curl sent it twice. No condition failed */
+        if (e)
+            e->code = ERR_ORIGIN_FAILED;
+        return err_prefix(e, ERR_ORIGIN_FAILED, "%s", t->tmp);
+    }
     if (r == 0 && origin_meta_mtime(p->meta, &mtime_ns))
         r = set_time(t->hdfs, t->tmp, mtime_ns, e);
     if (r == 0)
@@ -152,6 +162,21 @@ static int check_moved(struct target *t, struct err *e)
     return is_directory(t, e);
 }
 
+/* Whether the first of two that curl sent, because a kept connection closed without an answer, has renamed
+ * the file: nobody else takes the reserved name away. `r`: what the second came to. */
+static int check_sent_again(struct target *t, int r, bool *ret_done, struct err *e)
+{
+    struct hdfs_status st;
+    struct err local = {0};
+    int there = hdfs_stat(t->hdfs, t->tmp, NULL, &st, &local);
+    *ret_done = there == -ENOENT;
+    if (there < 0 && !*ret_done)
+        return err_set(e, there, "after a rename that was sent again: %s", local.text);
+    if (*ret_done && e)
+        e->code = 0;
+    return *ret_done ? 0 : r;
+}
+
 /* RENAME of the reserved name. `options` may be NULL. *ret_done: whether the server did it, also when it is
  * found afterwards that it was the wrong thing. A server that knows the options answers without a document.
  */
@@ -171,6 +196,8 @@ static int rename_tmp(struct target *t, const char *options, bool *ret_done, str
     r = web_perform(&c.web, e);
     if (r == 0)
         r = hdfs_json_boolean(buf_view(&body), ret_done, e);
+    if ((r < 0 || !*ret_done) && hdfs_is_sent_again(&c))
+        r = check_sent_again(t, r, ret_done, e);
     if (r < 0 || !*ret_done)
         return r;
     t->has_tmp = false;
@@ -213,6 +240,23 @@ static int place_new(struct target *t, struct err *e)
     return r < 0 ? r : err_set(e, ERR_ORIGIN_FAILED, "the server did not rename the file");
 }
 
+/* Removes the old file. Where the answer was lost it may be gone: then the new one takes its place or, when
+ * that cannot be known, stays under the reserved name. */
+static int remove_old(struct target *t, bool *ret_deleted, struct err *e)
+{
+    struct hdfs_status st;
+    int r = remove_path(t->hdfs, t->path, ret_deleted, e);
+    int there = r < 0 ? look(t, &st, NULL) : 0;
+    if (there < 0)
+        t->has_tmp = false;
+    if (r == 0 || there != 0)
+        return r;
+    *ret_deleted = true;
+    if (e)
+        e->code = 0;
+    return 0;
+}
+
 /* For servers that do not replace. */
 static int delete_and_rename(struct target *t, struct err *e)
 {
@@ -222,7 +266,7 @@ static int delete_and_rename(struct target *t, struct err *e)
     if (r == 2)
         return is_directory(t, e);
     if (r == 1)
-        r = remove_path(t->hdfs, t->path, &deleted, e);
+        r = remove_old(t, &deleted, e);
     if (r < 0)
         return r;
     r = rename_tmp(t, NULL, &done, e);
@@ -410,7 +454,8 @@ int hdfs_copy(struct origin *o, struct slice from, struct slice to, struct slice
     if (!piece)
         return err_set(e, -ENOMEM, "no memory to copy");
     s.piece = piece;
-    struct origin_body body = {.size_bytes = s.st.size, .read = read_source, .arg = &s};
+    /* Slow: it leaves a connection to its own reads. */
+    struct origin_body body = {.size_bytes = s.st.size, .read = read_source, .arg = &s, .slow = true};
     r = put(h, &p, &body, a, ret_attr, e);
     tree_forget(&h->tree, to);
     return r;

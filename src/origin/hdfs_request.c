@@ -91,6 +91,11 @@ void hdfs_call_fini(struct hdfs_call *c)
     web_call_fini(&c->web);
 }
 
+bool hdfs_is_sent_again(const struct hdfs_call *c)
+{
+    return c->web.begun > 1;
+}
+
 int hdfs_stat(struct hdfs *h, const char *path, atomic_bool *cancel, struct hdfs_status *ret, struct err *e)
 {
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);

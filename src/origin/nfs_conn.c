@@ -7,7 +7,8 @@
  * stall are noticed within CANCEL_LOOK_MS and to the millisecond of the option.
  *
  * Invariants:
- *  1. At most `limit` sessions are in use; others wait. No lock is held over network I/O.
+ *  1. At most `limit` sessions are in use; others wait. No lock is held over network I/O. Bodies that
+ * may wait for somebody who sends slowly or reads from this very origin leave sessions to the others.
  *  2. libnfs never reconnects by itself: what was written and not yet committed is lost when a server starts
  * anew, and a COMMIT over another connection would not tell.
  *  3. A session that failed, was given up or holds a stale handle is ended, never used again; after a stale
@@ -25,6 +26,7 @@
 #define CANCEL_LOOK_MS 100
 #define STEP_MS        10 /* between looks while libnfs changes sockets */
 #define IDLE_MAX_MS    60000
+#define SPARE_SHARE    8 /* one session in so many is not for slow bodies */
 #define WORDS_MAX      200
 
 struct nfs_conn {
@@ -33,6 +35,7 @@ struct nfs_conn {
     struct nfs_context *nfs;
     uint64_t idle_since_ms, generation, timeout_ms;
     bool broken, stale; /* stale: the server forgot a handle */
+    bool upload;        /* taken for a slow body */
     atomic_bool *cancel;
 
     /* of the call under way; libnfs writes here until the context is gone */
@@ -383,53 +386,73 @@ static bool stands(struct nfs_conn *c)
     return fd.fd >= 0 && sys_mono_ms() - c->idle_since_ms <= IDLE_MAX_MS && poll(&fd, 1, 0) == 0;
 }
 
+static bool has_place_locked(const struct nfs *x, bool upload)
+{
+    size_t spare = MIN(MAX(x->limit / SPARE_SHARE, (size_t)1), x->limit - 1);
+    return x->in_use < x->limit && (!upload || x->uploading < x->limit - spare);
+}
+
 /* A place in the pool, with an idle session when there is one. */
-static int take_place(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, uint64_t *ret_generation)
+static int take_place(struct nfs *x, bool upload, atomic_bool *cancel, struct nfs_conn **ret,
+                      uint64_t *ret_generation)
 {
     LOCK_SCOPE(&x->lock);
-    while (x->in_use >= x->limit) {
+    while (!has_place_locked(x, upload)) {
         if (cancel && atomic_load(cancel))
             return -ECANCELED;
         (void)cond_wait_for(&x->freed, &x->lock, CANCEL_LOOK_MS * (uint64_t)1000000);
     }
     x->in_use++;
+    x->uploading += upload;
     *ret = x->n_idle > 0 ? x->idle[--x->n_idle] : NULL;
     *ret_generation = x->generation;
     return 0;
 }
 
-static void leave_place(struct nfs *x)
+static void leave_place(struct nfs *x, bool upload)
 {
     LOCK_SCOPE(&x->lock);
-    assert(x->in_use > 0);
+    assert(x->in_use > 0 && (!upload || x->uploading > 0));
     x->in_use--;
-    cond_signal(&x->freed);
+    x->uploading -= upload;
+    cond_broadcast(&x->freed); /* not every waiter may take this place */
 }
 
-int nfs_conn_take(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e)
+static int take(struct nfs *x, bool upload, atomic_bool *cancel, struct nfs_conn **ret, struct err *e)
 {
     for (;;) {
         struct nfs_conn *c = NULL;
         uint64_t generation = 0;
-        int r = take_place(x, cancel, &c, &generation);
+        int r = take_place(x, upload, cancel, &c, &generation);
         if (r < 0)
             return err_set(e, r, "canceled while waiting for a session");
         if (c && (c->generation != generation || !stands(c))) {
             conn_free(c);
-            leave_place(x);
+            leave_place(x, upload);
             continue;
         }
         if (!c)
             r = conn_new(x, cancel, &c, e);
         if (r < 0) {
-            leave_place(x);
+            leave_place(x, upload);
             return r;
         }
         c->generation = generation;
         c->cancel = cancel;
+        c->upload = upload;
         *ret = c;
         return 0;
     }
+}
+
+int nfs_conn_take(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e)
+{
+    return take(x, /* upload= */ false, cancel, ret, e);
+}
+
+int nfs_conn_take_for_slow(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e)
+{
+    return take(x, /* upload= */ true, cancel, ret, e);
 }
 
 void nfs_conn_uncancel(struct nfs_conn *c)
@@ -447,6 +470,7 @@ void nfs_conn_give(struct nfs_conn *c)
     if (!c)
         return;
     struct nfs *x = c->owner;
+    bool upload = c->upload;
     c->cancel = NULL;
     c->idle_since_ms = sys_mono_ms();
     lock_take(&x->lock);
@@ -456,7 +480,7 @@ void nfs_conn_give(struct nfs_conn *c)
         x->idle[x->n_idle++] = TAKE_PTR(c);
     lock_drop(&x->lock);
     conn_free(c);
-    leave_place(x);
+    leave_place(x, upload);
 }
 
 void nfs_conn_close_all(struct nfs *x)

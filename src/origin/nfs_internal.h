@@ -34,6 +34,7 @@ struct nfs {
     struct cond freed;
     struct nfs_conn **idle; /* used as a stack; room for `limit` */
     size_t n_idle, in_use, limit;
+    size_t uploading;    /* of those in use: for slow bodies */
     uint64_t generation; /* sessions of an earlier one are not used again */
 };
 
@@ -48,6 +49,8 @@ static inline struct nfs *nfs_of(struct origin *o)
 
 /* A session that nobody else uses; mounts when none is idle. `cancel` may be NULL. */
 int nfs_conn_take(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e);
+/* The same for a slow body (origin.h): leaves some sessions to the others. */
+int nfs_conn_take_for_slow(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e);
 /* Gives it back; one that failed is ended. NULL is accepted. */
 void nfs_conn_give(struct nfs_conn *c);
 static inline void nfs_conn_givep(struct nfs_conn **c)

@@ -54,12 +54,14 @@ static void target_fini(struct target *t)
 }
 
 /* `conn`: NULL, or the session to use. */
-static int target_open(struct nfs *x, struct nfs_conn *conn, struct target *t, struct slice key,
+static int target_open(struct nfs *x, struct nfs_conn *conn, struct target *t, struct slice key, bool is_slow,
                        atomic_bool *cancel, struct err *e)
 {
     *t = (struct target){.nfs = x, .key = key, .conn = conn, .borrowed = conn != NULL};
     int r = nfs_key_path(key, t->path, &t->is_dir, e);
-    return r < 0 || conn ? r : nfs_conn_take(x, cancel, &t->conn, e);
+    if (r < 0 || conn)
+        return r;
+    return is_slow ? nfs_conn_take_for_slow(x, cancel, &t->conn, e) : nfs_conn_take(x, cancel, &t->conn, e);
 }
 
 static struct lock *lock_of(const struct target *t)
@@ -259,7 +261,7 @@ static int put(struct nfs *x, struct nfs_conn *conn, const struct origin_put *p,
 {
     struct target _cleanup_(target_fini) t;
     struct nfs_stat_64 st;
-    int r = target_open(x, conn, &t, p->key, p->cancel, e);
+    int r = target_open(x, conn, &t, p->key, body->slow, p->cancel, e);
     if (r == 0 && t.is_dir) {
         r = put_dir(&t, p, body, &st, e);
     } else if (r == 0) {
@@ -295,7 +297,7 @@ static int do_remove(struct nfs *x, struct slice key, struct slice if_match, str
 {
     struct target _cleanup_(target_fini) t;
     struct nfs_stat_64 st;
-    int r = target_open(x, NULL, &t, key, NULL, e);
+    int r = target_open(x, NULL, &t, key, /* is_slow= */ false, NULL, e);
     if (r == -EINVAL) /* such an object cannot be there */
         return err_set(e, -ENOENT, "no such file");
     if (r < 0)

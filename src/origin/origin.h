@@ -139,6 +139,7 @@ struct origin_body {
     ssize_t (*read)(void *arg, void *p, size_t n, uint64_t offset);
     void *arg;
     bool once; /* of a part: bytes are gone when those behind them were read */
+    bool slow; /* bytes come when somebody sends them, who may read from this very origin for it */
 };
 
 struct origin_put {

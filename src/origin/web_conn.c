@@ -12,8 +12,9 @@
  * rest of an answer.
  *  3. on_body sees bytes of 2xx answers only; other bodies go to error_body, cut at its maximum.
  *  4. Redirects are not followed and bodies not decoded: bytes arrive as they are stored.
- *  5. Requests with a body, which may wait for somebody who sends slowly or reads from this very origin,
- * leave places to the others.
+ *  5. Requests with a body leave places to the others; those whose body may wait for somebody who sends
+ * slowly or reads from this very origin leave some also to bodies that are there, which would wait for them
+ * with a place among the bucket's requests in their hands.
  *  6. What curl sent twice by itself, over a kept connection that was closed and over a new one, is never
  * told as refused by its own condition, nor as not done, nor a removal as of what was not there: the first
  * may have done it.
@@ -29,7 +30,7 @@
 #define BUFFERS_MAX    (16 * MIB)  /* of all connections of an origin together, per direction */
 #define CANCEL_LOOK_MS 100
 #define WAIT_MS        1000
-#define SPARE_SHARE    8     /* one place in so many is not for bodies */
+#define SPARE_SHARE    8     /* one place in so many is not for bodies, and as many more not for slow ones */
 #define IDLE_MAX_MS    60000 /* idle connections beyond this age are closed when others come back */
 #define EXPECT_WAIT_MS 1000L
 #define USER_AGENT     "forebay/" FOREBAY_VERSION
@@ -90,10 +91,18 @@ static bool has_body(const struct web_call *call)
     return call->body && call->body_n > 0;
 }
 
-static bool has_place_locked(const struct web *w, bool upload)
+static bool is_slow(const struct web_call *call)
+{
+    return has_body(call) && call->body->slow;
+}
+
+static bool has_place_locked(const struct web *w, const struct web_call *call)
 {
     size_t spare = MIN(MAX(w->limit / SPARE_SHARE, (size_t)1), w->limit - 1);
-    return w->in_use < w->limit && (!upload || w->uploading < w->limit - spare);
+    size_t slow_max = w->limit > 2 * spare ? w->limit - 2 * spare : 1;
+    size_t body_max = MAX(w->limit - spare, MIN(slow_max + 1, w->limit));
+    return w->in_use < w->limit && (!has_body(call) || w->uploading < body_max) &&
+           (!is_slow(call) || w->slow < slow_max);
 }
 
 /* Waits for a free place; -ECANCELED when a flag says so first. */
@@ -101,14 +110,14 @@ static int conn_take(struct web_call *call, struct web_conn **ret)
 {
     struct web *w = call->web;
     struct web_conn *c = NULL;
-    bool upload = has_body(call);
     lock_take(&w->lock);
-    while (!has_place_locked(w, upload) && !web_is_canceled(call))
+    while (!has_place_locked(w, call) && !web_is_canceled(call))
         (void)cond_wait_for(&w->freed, &w->lock, CANCEL_LOOK_MS * (uint64_t)1000000);
     bool canceled = web_is_canceled(call);
     if (!canceled) {
         w->in_use++;
-        w->uploading += upload;
+        w->uploading += has_body(call);
+        w->slow += is_slow(call);
         if (w->n_idle > 0)
             c = w->idle[--w->n_idle];
     }
@@ -131,15 +140,17 @@ static struct web_conn *take_stale_locked(struct web *w, uint64_t now_ms)
     return old;
 }
 
-static void conn_give(struct web *w, struct web_conn *c, bool upload, bool keep)
+static void conn_give(struct web_call *call, struct web_conn *c, bool keep)
 {
+    struct web *w = call->web;
     struct web_conn *stale[2];
     uint64_t now_ms = sys_mono_ms();
     c->idle_since_ms = now_ms;
     lock_take(&w->lock);
-    assert(w->in_use > 0 && (!upload || w->uploading > 0));
+    assert(w->in_use > 0 && (!has_body(call) || w->uploading > 0) && (!is_slow(call) || w->slow > 0));
     w->in_use--;
-    w->uploading -= upload;
+    w->uploading -= has_body(call);
+    w->slow -= is_slow(call);
     for (size_t i = 0; i < ARRAY_SIZE(stale); i++)
         stale[i] = take_stale_locked(w, now_ms);
     if (keep) {
@@ -461,7 +472,6 @@ static int exchange(struct web_call *c, struct web_conn *conn, bool *ret_keep, s
 
 int web_perform(struct web_call *c, struct err *e)
 {
-    struct web *w = c->web;
     struct err local = {0};
     web_response_fini(&c->response);
     web_response_init(&c->response);
@@ -478,6 +488,6 @@ int web_perform(struct web_call *c, struct err *e)
         return err_set(e, r, "canceled while waiting for a connection");
     bool keep = true;
     r = exchange(c, conn, &keep, c->err);
-    conn_give(w, conn, has_body(c), keep);
+    conn_give(c, conn, keep);
     return r;
 }

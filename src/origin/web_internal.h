@@ -60,7 +60,7 @@ struct web {
     struct cond freed;
     struct web_conn **idle; /* used as a stack, the oldest first; room for `limit` */
     size_t n_idle, in_use, limit;
-    size_t uploading; /* of those in use: with a body to send */
+    size_t uploading, slow; /* of those in use: with a body to send, with a slow one */
 };
 
 /* Starts curl in this process when it is the first. `connections` at a time. */

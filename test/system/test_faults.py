@@ -1,11 +1,14 @@
 """What the origin does wrong is retried or reported in its own words; never short, mixed or foreign bytes, and none of
 it is remembered."""
 
+import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import threading
 import time
+import urllib.parse
 import urllib.request
 
 import botocore.exceptions
@@ -300,3 +303,26 @@ def test_an_origin_without_etags_is_told_apart_by_time_and_size(new_node, tmp_pa
         assert get(node, bucket, "k") == b"old"
         path.write_bytes(b"newer")
         assert get(node, bucket, "k") == b"newer"
+
+
+def test_uploads_whose_clients_hesitate_leave_room_for_others(node, origin):
+    """Whoever waits for a connection that a slow upload has holds none of the places that others need: small objects are written and
+    read meanwhile."""
+    bucket = node.new_bucket(origin, validate="always", **{"origin.connections": 2})
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=b"data")
+    body = harness.random_bytes(48 * MIB)
+    url = urllib.parse.urlsplit(node.s3().generate_presigned_url("put_object", Params={"Bucket": bucket, "Key": "slow"}))
+    with contextlib.closing(http.client.HTTPConnection(url.hostname, url.port, timeout=120)) as client:
+        client.putrequest("PUT", f"{url.path}?{url.query}")
+        client.putheader("Content-Length", str(len(body)))
+        client.endheaders()
+        client.send(body[:20 * MIB])  # its second part of 16 MiB has a connection, and waits
+        harness.wait_until(lambda: node.metric("forebay_origin_requests_total", bucket=bucket, op="put_part") >= 1, 30, "a part is there")
+        time.sleep(1)
+        s3 = node.s3(read_timeout=20)
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda i: s3.put_object(Bucket=bucket, Key=f"small{i}", Body=b"x"), range(3)))
+        assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == b"data"
+        client.send(body[20 * MIB:])
+        assert client.getresponse().status == 200
+    assert origin.s3().get_object(Bucket=bucket, Key="slow")["Body"].read() == body

@@ -210,6 +210,23 @@ def test_odd_names(node, server):
         s3.put_object(Bucket=name, Key="a:b", Body=b"x")
 
 
+def test_names_below_a_file(node, server):
+    """Below a file there is nothing: not found, not refused; and nothing can be made there."""
+    name = new_bucket(node, server)
+    fill(server, name + "/", {"k": b"data"})
+    s3 = node.s3()
+    for call in (s3.get_object, s3.head_object):
+        with pytest.raises(s3.exceptions.ClientError) as refused:
+            call(Bucket=name, Key="k/x")
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
+    s3.delete_object(Bucket=name, Key="k/x")
+    assert s3.list_objects_v2(Bucket=name, Prefix="k/").get("KeyCount") == 0
+    with pytest.raises(s3.exceptions.ClientError) as refused:
+        s3.put_object(Bucket=name, Key="k/x", Body=b"x")
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert server.get(f"{name}/k") == b"data"
+
+
 def test_wrong_settings(node, server):
     """One line says what is wrong and what to do."""
     said = check(node, server.url("not-there"), server.properties(), status=1)

@@ -137,6 +137,37 @@ def test_client_goes_away_in_the_middle(node, server):
         time.sleep(0.05)
 
 
+def test_slow_uploads_keep_nobody_from_reading(node, server):
+    """Uploads whose clients hesitate leave a connection to those who read, of which the sender may be one, and to small objects."""
+    name = new_bucket(node, server, write="through", validate="always", **{"origin.connections": 2})
+    data = os.urandom(100000)
+    fill(server, name + "/", {"k": data})
+    s3 = node.s3()
+    clients = []
+    try:
+        for i in range(3):
+            url = urllib.parse.urlsplit(s3.generate_presigned_url("put_object", Params={"Bucket": name, "Key": f"slow{i}"}))
+            client = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+            clients.append(client)
+            client.putrequest("PUT", f"{url.path}?{url.query}")
+            client.putheader("Content-Length", str(8 << 20))
+            client.endheaders()
+            client.send(os.urandom(6 << 20))
+        harness.wait_until(lambda: len(os.listdir(server.data / name)) > 1, 60, "an upload reaches the server")
+        time.sleep(1)  # the others would by now, too
+        reader = node.s3(read_timeout=20)
+        reader.put_object(Bucket=name, Key="small", Body=b"x")
+        assert reader.get_object(Bucket=name, Key="k")["Body"].read() == data
+        for client in clients:
+            client.send(os.urandom(2 << 20))
+        assert [client.getresponse().status for client in clients] == [200] * 3
+    finally:
+        for client in clients:
+            client.close()
+    assert {key: len(server.get(f"{name}/{key}")) for key in ("slow0", "slow1", "slow2")} == dict.fromkeys(
+        ("slow0", "slow1", "slow2"), 8 << 20)
+
+
 def test_links_and_odd_files(node, server):
     """Links to files and folders are followed, one that leads back once; pipes and links to nowhere are no objects."""
     name = new_bucket(node, server)

@@ -200,3 +200,16 @@ def test_a_node_stops_while_it_owes_its_origin(tmp_path, origin):
             began = time.monotonic()
             node.stop()
             assert time.monotonic() - began < 60
+
+
+def test_a_node_stops_while_readers_owe_an_earlier_limit(tmp_path, origin):
+    """So it does when the bucket was changed since they opened what they read."""
+    with Node(tmp_path / "node", drain_timeout="1s") as node:
+        name = node.new_bucket(origin, **{"limit.origin-bytes": "64KiB", "origin.connections": 1, "anonymous": "read"})
+        origin.s3().put_object(Bucket=name, Key="k", Body=random_bytes(32 << 20))
+        with contextlib.closing(send_get(node, f"/{name}/k")):
+            wait_until(lambda: node.metric("forebay_origin_read_bytes_total", bucket=name) > 1 << 20, 60, "bytes from the origin")
+            node.cli("bucket", "set", name, "limit.origin-bytes=1MiB")
+            began = time.monotonic()
+            node.stop()
+            assert time.monotonic() - began < 60

@@ -109,10 +109,15 @@ static void test_errors(void **state)
         int status, code;
         const char *exception;
     } rows[] = {
-        {404, -ENOENT, "FileNotFoundException"},     {403, ERR_ORIGIN_DENIED, "AccessControlException"},
-        {403, ERR_ORIGIN_FAILED, "IOException"},     {403, ERR_ORIGIN_DOWN, "StandbyException"},
-        {403, ERR_ORIGIN_BUSY, "SafeModeException"}, {403, ERR_PRECONDITION, "FileAlreadyExistsException"},
-        {403, -ENOSPC, "DSQuotaExceededException"},  {401, ERR_ORIGIN_DENIED, "SomethingElse"},
+        {404, -ENOENT, "FileNotFoundException"},
+        {403, ERR_ORIGIN_DENIED, "AccessControlException"},
+        {403, ERR_ORIGIN_FAILED, "IOException"},
+        {403, ERR_ORIGIN_DOWN, "StandbyException"},
+        {403, ERR_ORIGIN_BUSY, "SafeModeException"},
+        {403, ERR_PRECONDITION, "FileAlreadyExistsException"},
+        {403, -ENOSPC, "DSQuotaExceededException"},
+        {401, ERR_ORIGIN_DENIED, "SomethingElse"},
+        {403, ERR_ORIGIN_FAILED, "BlockMissingException"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct web_response r = {.status = rows[i].status};
@@ -131,6 +136,14 @@ static void test_errors(void **state)
     struct err e = {0};
     assert_int_equal(hdfs_json_refused(&r, SLICE_LIT("<html>"), &e), ERR_ORIGIN_BUSY);
     assert_string_equal(e.text, "503 Busy");
+    r.status = 403; /* of a gateway */
+    assert_int_equal(hdfs_json_refused(&r, SLICE_LIT("<html>"), &e), ERR_ORIGIN_DENIED);
+    assert_int_equal(hdfs_json_refused(&r,
+                                       SLICE_LIT("{\"RemoteException\":{\"exception\":"
+                                                 "\"AccessControlException\",\"message\":"
+                                                 "\"/data/k (is not a directory)\"}}"),
+                                       &e),
+                     -ENOENT);
 }
 
 /* A server that answers OPEN at once (HttpFS) is read without a datanode; the version is looked at before and
@@ -197,7 +210,17 @@ static void test_put_without_options(void **state)
     web_fixture_stop(&f);
 }
 
-#define CREATED   "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"
+#define CREATED "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"
+#define NOT_FOUND                                                                                            \
+    "HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n"                                                    \
+    "{\"RemoteException\":{\"exception\":\"FileNotFoundException\",\"message\":\"no such file\"}}"
+#define EXISTS                                                                                               \
+    "HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n"                                                    \
+    "{\"RemoteException\":{\"exception\":\"FileAlreadyExistsException\",\"message\":\"it is there\"}}"
+#define BUSY                                                                                                 \
+    "HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n"                                                    \
+    "{\"RemoteException\":{\"exception\":\"RetriableException\",\"message\":\"later\"}}"
+#define KEPT      OK("75") STATUS("10", "5") /* over a connection that stays */
 #define DIRECTORY "{\"FileStatus\":{\"type\":\"DIRECTORY\",\"length\":0,\"modificationTime\":5}}"
 
 /* Without options a rename moves the file into a directory of the target's name and says true: the put fails,
@@ -242,6 +265,119 @@ static void test_put_of_a_new_file_without_options(void **state)
     assert_int_equal(web_fixture_put(&f, 10, &attr, &e), ERR_ORIGIN_FAILED);
     assert_null(strstr(e.text, "is deleted"));
     assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    web_fixture_stop(&f);
+}
+
+/* An old file whose removal was answered by nobody may be gone: the new one takes its place. */
+static void test_put_whose_removal_of_the_old_file_is_not_answered(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED},
+        {.answer = CREATED},
+        {.answer = JSON(STATUS("10", "5")), .close = true},
+        {.answer = JSON("{\"boolean\":false}"), .close = true}, /* RENAME */
+        {.answer = JSON(STATUS("3", "4")), .close = true},
+        {.answer = "", .close = true},                         /* DELETE */
+        {.answer = NOT_FOUND, .close = true},                  /* it is gone */
+        {.answer = JSON("{\"boolean\":true}"), .close = true}, /* RENAME */
+        {.answer = JSON(STATUS("10", "5")), .close = true},    /* it is no directory */
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    WEB_FIXTURE_OK(web_fixture_put(&f, 10, &attr, &e), e);
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    web_fixture_stop(&f);
+}
+
+/* A rename that curl sent twice, because a kept connection closed without an answer, has happened when the
+ * reserved name is gone: the put is none that failed, and nothing is deleted for its sake. */
+static void test_rename_sent_twice(void **state)
+{
+    static const struct script_step steps[] = {
+        /* as a namenode tells it */
+        {.answer = CREATED},
+        {.answer = CREATED},
+        {.answer = KEPT},
+        {.answer = "", .close = true},
+        {.answer = NOT_FOUND, .close = true},
+        {.answer = NOT_FOUND, .close = true}, /* the reserved name */
+        /* as HttpFS does */
+        {.answer = CREATED},
+        {.answer = CREATED},
+        {.answer = KEPT},
+        {.answer = "", .close = true},
+        {.answer = JSON("{\"boolean\":false}"), .close = true},
+        {.answer = NOT_FOUND, .close = true},
+        {.answer = JSON(STATUS("10", "5")), .close = true}, /* it is no directory */
+        /* one that did not happen */
+        {.answer = CREATED},
+        {.answer = CREATED},
+        {.answer = KEPT},
+        {.answer = "", .close = true},
+        {.answer = BUSY, .close = true},
+        {.answer = JSON(STATUS("10", "5")), .close = true},
+        {.answer = JSON("{\"boolean\":true}"), .close = true}, /* DELETE */
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    WEB_FIXTURE_OK(web_fixture_put(&f, 10, &attr, &e), e);
+    WEB_FIXTURE_OK(web_fixture_put(&f, 10, &attr, &e), e);
+    assert_int_equal(web_fixture_put(&f, 10, &attr, &e), ERR_ORIGIN_BUSY);
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    web_fixture_stop(&f);
+}
+
+/* So a file that was created twice is no condition of the caller's that failed, and a removal may have
+ * removed what is not there now. */
+static void test_create_and_remove_sent_twice(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = KEPT},
+        {.answer = "", .close = true},
+        {.answer = EXISTS, .close = true},
+        {.answer = JSON("{\"boolean\":true}"), .close = true}, /* DELETE of the reserved name */
+        {.answer = KEPT},
+        {.answer = "", .close = true},
+        {.answer = JSON("{\"boolean\":false}"), .close = true},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_int_equal(web_fixture_put(&f, 10, &attr, &e), ERR_ORIGIN_FAILED);
+    assert_int_equal(origin_remove(f.origin, SLICE_LIT("k"), SLICE_NULL, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "sent again"));
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    web_fixture_stop(&f);
+}
+
+#define PIECE (4 * MIB) /* that a copy reads at a time */
+
+/* A copy reads while it writes, also where one request at a time is asked for. */
+static void test_copy_over_one_connection(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = JSON(STATUS("4194404", "5")), .close = true},
+        {.answer = OK("4194304"), .pad = PIECE}, /* the first piece, before anything is created */
+        {.answer = CREATED},
+        {.answer = CREATED, .close = true}, /* meanwhile: */
+        {.answer = OK("100"), .pad = 100},
+        {.answer = JSON(STATUS("4194404", "5")), .close = true},
+        {.answer = JSON(STATUS("4194404", "6")), .close = true},
+        {.answer = OK("0"), .close = true}, /* RENAME */
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    WEB_FIXTURE_OK(origin_copy(f.origin, SLICE_LIT("k"), SLICE_LIT("to"), SLICE_NULL, f.arena, &attr, &e), e);
+    assert_int_equal(attr.size_bytes, PIECE + 100);
+    assert_int_equal(f.script.body_bytes, PIECE + 100);
     web_fixture_stop(&f);
 }
 
@@ -296,6 +432,10 @@ int main(void)
         cmocka_unit_test(test_put_without_options),
         cmocka_unit_test(test_put_at_a_directory_without_options),
         cmocka_unit_test(test_put_of_a_new_file_without_options),
+        cmocka_unit_test(test_put_whose_removal_of_the_old_file_is_not_answered),
+        cmocka_unit_test(test_rename_sent_twice),
+        cmocka_unit_test(test_create_and_remove_sent_twice),
+        cmocka_unit_test(test_copy_over_one_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

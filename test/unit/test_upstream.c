@@ -151,6 +151,56 @@ static void test_removal_with_a_lost_answer_has_happened(void **state)
     clock_sys_stop();
 }
 
+/* The tries of a removal as a tree of files answers them: a condition on what is not there fails. */
+static void lost_answer_to_a_condition(struct script *s, enum script_op op, unsigned nth,
+                                       const struct origin_get *g, struct script_fate *fate)
+{
+    if (op == SCRIPT_REMOVE && nth == 1)
+        lost_answer(s, op, nth, g, fate);
+    else if (op == SCRIPT_REMOVE)
+        fate->error = ERR_PRECONDITION;
+}
+
+/* So is a condition that fails because nothing is left; but not one of a first try, nor one before another
+ * object. */
+static void test_conditional_removal_with_a_lost_answer_has_happened(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("");
+    struct slice etag = SLICE_LIT("v1-10");
+    script_set(f->script, "k", 10, 1);
+    f->script->fn = lost_answer_to_a_condition;
+    assert_int_equal(upstream_remove(f->u, SLICE_LIT("k"), etag, NULL), 0);
+    assert_int_equal(script_count(f->script, SCRIPT_REMOVE), 2);
+    assert_int_equal(upstream_remove(f->u, SLICE_LIT("k"), etag, NULL), ERR_PRECONDITION);
+    assert_int_equal(script_count(f->script, SCRIPT_REMOVE), 3);
+    f->script->count[SCRIPT_REMOVE] = 0;
+    script_set(f->script, "other", 10, 2); /* by somebody, after the first try */
+    assert_int_equal(upstream_remove(f->u, SLICE_LIT("other"), etag, NULL), ERR_PRECONDITION);
+    drop(f);
+    clock_sys_stop();
+}
+
+/* Limits end when whoever opened the upstream says so, whatever is owed. */
+static void test_limits_end_when_the_node_stops(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("limit.origin-bytes=64KiB\n");
+    atomic_bool unlimited = false;
+    f->u->unlimited = &unlimited;
+    assert_true(upstream_try_enter(f->u, /* ahead= */ false));
+    upstream_leave(f->u, 0);
+    upstream_charge(f->u, GIB);
+    assert_false(upstream_try_enter(f->u, /* ahead= */ false));
+    atomic_store(&unlimited, true);
+    upstream_enter(f->u);
+    upstream_leave(f->u, 0);
+    drop(f);
+    clock_sys_stop();
+}
+
 /* A cancelled retry sleeps no longer than it takes to notice. */
 static void test_cancelled_retry_ends(void **state)
 {
@@ -243,6 +293,8 @@ int main(void)
         cmocka_unit_test(test_budget_bounds_the_retries_of_an_outage),
         cmocka_unit_test(test_conditional_put_is_not_repeated_blindly),
         cmocka_unit_test(test_removal_with_a_lost_answer_has_happened),
+        cmocka_unit_test(test_conditional_removal_with_a_lost_answer_has_happened),
+        cmocka_unit_test(test_limits_end_when_the_node_stops),
         cmocka_unit_test(test_cancelled_retry_ends),
         cmocka_unit_test(test_concurrency_stays_within_its_limit),
         cmocka_unit_test(test_busy_answers_lower_the_limit),

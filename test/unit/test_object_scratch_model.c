@@ -187,8 +187,8 @@ static int set_mtime(struct fixture *f, uint64_t ino, int64_t mtime_ns)
 static void test_a_sync_leaves_what_was_set(void **state)
 {
     struct fixture *f = *state;
-    struct wire_attr put_attr, now;
-    struct wire_inode x;
+    struct wire_attr put_attr, now = {0};
+    struct wire_inode x = {0};
     struct wire_tree_open_rep o;
     assert_int_equal(put(f, "k", "bytes", &put_attr), 0);
     char *etag = slice_dup(put_attr.etag);

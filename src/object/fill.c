@@ -333,7 +333,7 @@ static bool may_read_ahead_locked(const struct fill *f, uint64_t n)
 
 /* The part of the grid around `at`, less what other parts have: one that began before the disk was full, or
  * the discovering one, lies on no grid. */
-static void want_memory_part(struct fill *f, uint64_t at, bool urgent)
+static void want_memory_part(struct fill *f, uint64_t at, bool urgent, bool ahead)
 {
     struct plan_range r = memory_range(at, f->size);
     lock_take(&f->lock);
@@ -341,7 +341,7 @@ static void want_memory_part(struct fill *f, uint64_t at, bool urgent)
     if (f->broken == 0 && !part_at_locked(f, at)) {
         r.offset = last_part_end_locked(f, at, r.offset);
         r.end = next_part_start_locked(f, at, r.end);
-        if (urgent || may_read_ahead_locked(f, r.end - r.offset))
+        if (!ahead || may_read_ahead_locked(f, r.end - r.offset))
             p = part_new_locked(f, r, urgent);
     }
     lock_drop(&f->lock);
@@ -355,7 +355,8 @@ static void want_memory(struct fill *f, struct plan_range range, bool urgent)
     for (uint64_t at = range.offset; at < reach; at = ALIGN_DOWN(at, MEMORY_PART) + MEMORY_PART) {
         if (f->extent && extent_present_run(f->extent, at, 1) > 0)
             continue;
-        want_memory_part(f, at, urgent);
+        /* Patient readers wait for the first part, too. */
+        want_memory_part(f, at, urgent, /* ahead= */ at != range.offset);
         urgent = false;
     }
 }

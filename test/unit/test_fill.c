@@ -518,6 +518,29 @@ static void test_patient_reader_gets_idle_memory(void **state)
     drop(f);
 }
 
+/* Nor does what others read ahead, and leave, keep him waiting for ever. */
+static void test_patient_reader_beside_what_was_read_ahead(void **state)
+{
+    (void)state;
+    struct fixture *f = make(16 * MIB, false);
+    struct fill_bytes got;
+    script_set(f->script, "k", 12 * MIB, 1);
+    script_set(f->script, "other", 8 * MIB, 1);
+    struct fill *left = fill_of_uncached(f->engine, f->u, SLICE_LIT("k"), SLICE_NULL, 12 * MIB);
+    fill_want(left, (struct plan_range){0, 12 * MIB}, /* urgent= */ false);
+    while (budget_used(f->budget) < 8 * MIB)
+        sys->sleep_ns(1000000);
+    struct fill *patient = fill_of_uncached(f->engine, f->u, SLICE_LIT("other"), SLICE_NULL, 8 * MIB);
+    for (uint64_t at = 0; at < 8 * MIB; at += got.data.n) {
+        assert_int_equal(fill_wait(patient, at, MIB, FILL_PATIENT, f->arena, &got, NULL), 0);
+        assert_true(got.data.n > 0);
+        arena_clear(f->arena);
+    }
+    fill_unref(patient);
+    fill_unref(left);
+    drop(f);
+}
+
 static void wait_for_gate(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
                           struct script_fate *fate)
 {
@@ -582,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_error_behind_the_last_byte),
         cmocka_unit_test(test_bytes_before_an_error_do_not_hide_it),
         cmocka_unit_test(test_patient_reader_gets_idle_memory),
+        cmocka_unit_test(test_patient_reader_beside_what_was_read_ahead),
         cmocka_unit_test(test_closed_file_is_not_fetched_further),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -453,12 +453,14 @@ static uint64_t mono_ns_and_a_write(void)
     return sys_real.mono_ns();
 }
 
-/* At whatever moment of a removal's way to the origin somebody else writes there: what they wrote stays. */
+/* At whatever moment of a removal's way to the origin somebody else writes there: what they wrote stays. (What
+ * was there before the removal was acknowledged may be what was removed.) */
 static void test_a_removal_spares_what_others_wrote(void **state)
 {
     (void)state;
     const struct sys *before = sys;
-    struct sys table = *sys;
+    static struct sys table;
+    table = *sys;
     table.mono_ns = mono_ns_and_a_write;
     sys = &table;
     struct fixture *f = fixture_new();
@@ -472,11 +474,12 @@ static void test_a_removal_spares_what_others_wrote(void **state)
         atomic_store(&other.was, -1);
         atomic_store(&other.left, n);
         assert_int_equal(remove_key(f, "k"), 0);
+        bool is_early = atomic_load(&other.was) >= 0;
         flush(f);
         while (atomic_load(&other.was) < 0)
             (void)sys->mono_ns();
         late += atomic_load(&other.was) == 0;
-        assert_int_equal(origin_look(f, "k"), 'x');
+        assert_true(is_early || origin_look(f, "k") == 'x');
         arena_clear(f->arena);
     }
     fixture_free(f);

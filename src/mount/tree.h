@@ -47,6 +47,13 @@ struct tree_file {
     int backing_id;      /* > 0: registered */
     struct tree_grant reading, writing;
 
+    /* Of a bucket with a quota (tree_room.c). */
+    _Atomic bool is_limited;   /* room is asked for before bytes are written */
+    _Atomic bool is_room_lost; /* the node's handle that it belonged to is another one now */
+    struct lock room_lock; /* held over a write and calls to the node; before `lock`; covers what follows */
+    uint64_t room_bytes;   /* granted and not used */
+    uint64_t spent_bytes;  /* used, and not told yet */
+
     struct tree_held *locks; /* covered by the lock of tree_lock.c */
     /* Held over calls to the node, so that what it says of locks is noted in the order in which it said it.
      */
@@ -169,8 +176,8 @@ struct tree_opened {
 /* Opens an inode; flags WIRE_WRITE, WIRE_TRUNCATE. */
 int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e);
 /* The same for an inode that was just made, with what the node gave: takes the descriptor. */
-int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant, int fd,
-                    struct tree_opened *ret);
+int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant,
+                    bool is_limited, int fd, struct tree_opened *ret);
 void tree_file_close(struct mount *m, struct tree_handle *h);
 /* The same in two steps, for RELEASE, which may come again: between them, when it was answered. */
 void tree_file_shut(struct mount *m, struct tree_handle *h);
@@ -192,6 +199,26 @@ void tree_files_resume(struct mount *m);
 void tree_dirs_resume(struct mount *m);
 void tree_locks_resume(struct mount *m);
 void tree_files_reopen(struct mount *m);
+
+/* ---- tree_room.c: quotas ---- */
+
+/* One change of a file's bytes for which there is room. */
+struct tree_room {
+    struct tree_file *file; /* NULL: the bucket has no quota */
+    int fd;
+    uint64_t before_bytes; /* that the file had on disk */
+};
+#define TREE_ROOM_AT_END UINT64_MAX
+
+/* Before n bytes from `offset` on (TREE_ROOM_AT_END: behind the last) change: takes room for them, and the
+ * file's lock until tree_room_end. Where n_short is given and there is room for fewer it takes that, and says
+ * in *n_short for how many. -EDQUOT and other failures leave nothing to be ended. */
+int tree_room_begin(struct mount *m, struct tree_file *f, int fd, uint64_t offset, uint64_t n,
+                    size_t *n_short, struct tree_room *ret, struct err *e);
+/* They have changed, or not. */
+void tree_room_end(struct mount *m, struct tree_room *r);
+/* The node is asked for a handle again. */
+int tree_file_ask_again(struct mount *m, struct tree_file *f, struct err *e);
 
 /* ---- tree_watch.c: for how long the kernel may believe what it is told ---- */
 

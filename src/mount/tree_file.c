@@ -13,6 +13,10 @@
  * | by passthrough | passthrough with the same id                                             |
  * | plainly        | plain: the kernel does not take one that is mapped in both ways          |
  *
+ * With a quota of the bucket every file is plain, but of a read-only mount, so that room is asked for before
+ * bytes are written (tree_room.c); one that was open by passthrough when the quota was set stays so until its
+ * last close.
+ *
  * Pages of a plain file stay in the kernel's cache when nobody here has it open for writing, and size and
  * mtime are as they were when it was opened last; otherwise an open drops them, so that what other mounts
  * closed before is seen.
@@ -86,7 +90,8 @@ static struct tree_file *file_get(struct mount *m, uint64_t ino)
         f->magic = FILE_MAGIC;
         f->ino = ino;
         f->read_fd = f->write_fd = -1;
-        lock_init(&f->lock, LOCK_SESSION); /* above the client's and the table's */
+        lock_init(&f->room_lock, LOCK_JOBS); /* above `lock`: the lowest rank there is for it */
+        lock_init(&f->lock, LOCK_SESSION);   /* above the client's and the table's */
         lock_init(&f->sync_lock, LOCK_READER);
         lock_init(&f->order_lock, LOCK_READER);
         f->next = t->files[place_of(ino)];
@@ -116,6 +121,7 @@ void tree_file_unref(struct mount *m, struct tree_file *f)
     while (*at != f)
         at = &(*at)->next;
     *at = f->next;
+    lock_fini(&f->room_lock);
     lock_fini(&f->lock);
     lock_fini(&f->sync_lock);
     lock_fini(&f->order_lock);
@@ -178,6 +184,10 @@ static int ask(struct mount *m, struct tree_file *f, uint32_t flags, struct err 
     struct tree_grant old = is_write ? f->writing : f->reading;
     grant.handle = rep.handle;
     *(is_write ? &f->writing : &f->reading) = grant;
+    if (is_write)
+        atomic_store(&f->is_room_lost, true); /* what the old handle had ends with it */
+    if (rep.is_limited)
+        atomic_store(&f->is_limited, true);
     tree_close_later(m, &old);
     take_fd(f, is_write, rep.fd);
     tree_file_note(m, &rep.inode);
@@ -237,7 +247,7 @@ static int get_grant(struct mount *m, struct tree_file *f, uint32_t flags, struc
     if (f->n_open == 0) {
         struct err ignored = {0}; /* without passthrough, then: also a full disk has empty files to be read */
         int r = ask(m, f, flags, e);
-        if (r == 0 && tree_file_fd(f) < 0 && may_passthrough)
+        if (r == 0 && tree_file_fd(f) < 0 && may_passthrough && !atomic_load(&f->is_limited))
             (void)ask(m, f, WIRE_WRITE, &ignored);
         return r;
     }
@@ -281,6 +291,8 @@ static void close_all(struct mount *m, struct tree_file *f)
     tree_close_later(m, &f->writing);
     f->is_passthrough = false;
     atomic_store(&f->was_written, false);
+    atomic_store(&f->is_limited, false);
+    atomic_store(&f->is_room_lost, true);
 }
 
 /* The first open decides for the others. */
@@ -289,7 +301,8 @@ static void choose(struct mount *m, struct tree_file *f)
     int fd = tree_file_fd(f);
     if (f->n_open > 0)
         return;
-    int id = atomic_load(&m->is_passthrough) && fd >= 0 ? passthrough_register(m->se, fd) : 0;
+    bool may = atomic_load(&m->is_passthrough) && (m->read_only || !atomic_load(&f->is_limited));
+    int id = may && fd >= 0 ? passthrough_register(m->se, fd) : 0;
     if (id < 0)
         mount_passthrough_refused(m, id);
     f->backing_id = MAX(id, 0);
@@ -372,13 +385,22 @@ int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_op
     return r;
 }
 
-int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant, int fd,
-                    struct tree_opened *ret)
+int tree_file_ask_again(struct mount *m, struct tree_file *f, struct err *e)
+{
+    LOCK_SCOPE(&f->lock);
+    return ask(m, f, WIRE_WRITE, e);
+}
+
+int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant,
+                    bool is_limited, int fd, struct tree_opened *ret)
 {
     struct tree_file *f = file_get(m, x->ino);
     queue_lock(&f->lock);
     struct tree_grant old = f->writing;
     f->writing = *grant;
+    atomic_store(&f->is_room_lost, true);
+    if (is_limited)
+        atomic_store(&f->is_limited, true);
     tree_close_later(m, &old); /* an inode just made has none; a request that was sent again may */
     take_fd(f, /* is_write= */ true, fd);
     tree_file_note(m, x);
@@ -474,6 +496,10 @@ static bool renew_grant(struct mount *m, struct tree_file *f, uint64_t epoch)
     }
     grant.handle = rep.handle;
     *(is_write ? &f->writing : &f->reading) = grant;
+    if (is_write)
+        atomic_store(&f->is_room_lost, true);
+    if (rep.is_limited && !f->is_passthrough)
+        atomic_store(&f->is_limited, true);
     if (is_other_file(m, f, rep.fd))
         log_error("mount", "inode %llu has other data since the node's restart: close it and open it again",
                   (unsigned long long)f->ino);

@@ -14,6 +14,8 @@
 #include <fcntl.h>
 #include <sys/uio.h>
 
+#define COPY_PIECE_BYTES (16 * MIB) /* of copy_file_range, with a quota */
+
 /* ---- READ ---- */
 
 static ssize_t read_file(struct mount *m, struct tree_file *f, char *p, size_t n, uint64_t offset,
@@ -126,13 +128,20 @@ void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, o
     (void)ino;
     struct err e = {0};
     int fd = fd_for_writing(mount_of(req), fi, &e), r = fd;
-    ssize_t done = (ssize_t)size;
     if (fd >= 0 && !fi->writepage)
         r = tree_drop_privilege(req, tree_handle_of(fi)->file, &e);
-    if (r >= 0 && fi->flags & O_APPEND && !fi->writepage)
+    bool appends = fi->flags & O_APPEND && !fi->writepage;
+    struct tree_room room = {0};
+    if (r >= 0)
+        r = tree_room_begin(mount_of(req), tree_handle_of(fi)->file, fd,
+                            appends ? TREE_ROOM_AT_END : (uint64_t)offset, size, fi->writepage ? NULL : &size,
+                            &room, &e);
+    ssize_t done = (ssize_t)size;
+    if (r >= 0 && appends)
         done = append_once(tree_handle_of(fi), fd, p, size);
     else if (r >= 0)
         r = sys_pwrite_all(fd, p, size, (uint64_t)offset);
+    tree_room_end(mount_of(req), &room);
     if (r < 0 || done < 0) {
         mount_reply_error(req, "write", r < 0 ? r : (int)done, &e);
         return;
@@ -199,9 +208,15 @@ void tree_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, o
 {
     (void)ino;
     struct err e = {0};
+    struct tree_room room = {0};
     int fd = fd_for_writing(mount_of(req), fi, &e), r = fd;
     if (fd >= 0)
+        r = tree_room_begin(mount_of(req), tree_handle_of(fi)->file, fd, (uint64_t)offset,
+                            mode & FALLOC_FL_PUNCH_HOLE ? 0 : (uint64_t)length, /* n_short= */ NULL, &room,
+                            &e);
+    if (r >= 0)
         r = sys->fallocate(fd, mode, (uint64_t)offset, (uint64_t)length);
+    tree_room_end(mount_of(req), &room);
     (void)fuse_reply_err(req, r < 0 ? mount_errno(r) : 0);
 }
 
@@ -222,6 +237,20 @@ void tree_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence, str
         (void)fuse_reply_lseek(req, at);
 }
 
+/* With a quota no more than what is there, and a piece at a time: callers go on with the rest. */
+static int copy_limit(struct tree_file *to, int in, uint64_t offset, size_t *n, struct err *e)
+{
+    struct stat st;
+    if (!atomic_load(&to->is_limited))
+        return 0;
+    int r = sys->fstat(in, &st);
+    if (r < 0)
+        return err_errno(e, r, "state of the data file");
+    uint64_t there = (uint64_t)st.st_size > offset ? (uint64_t)st.st_size - offset : 0;
+    *n = (size_t)MIN(MIN((uint64_t)*n, there), (uint64_t)COPY_PIECE_BYTES);
+    return 0;
+}
+
 static ssize_t copy_range(struct mount *m, const struct fuse_file_info *from, off_t from_offset,
                           const struct fuse_file_info *to, off_t to_offset, size_t n, int flags,
                           struct err *e)
@@ -231,8 +260,18 @@ static ssize_t copy_range(struct mount *m, const struct fuse_file_info *from, of
         return r < 0 ? r : out;
     if (in < 0)
         return 0;
+    struct tree_file *f = tree_handle_of(to)->file;
+    struct tree_room room;
+    r = copy_limit(f, in, (uint64_t)from_offset, &n, e);
+    if (r == 0)
+        r = tree_room_begin(m, f, out, (uint64_t)to_offset, n, &n, &room, e);
+    if (r < 0)
+        return r;
     ssize_t done = copy_file_range(in, &from_offset, out, &to_offset, n, (unsigned)flags);
-    return done < 0 ? -errno : done;
+    if (done < 0)
+        done = -errno;
+    tree_room_end(m, &room);
+    return done;
 }
 
 void tree_op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_offset,

@@ -88,7 +88,7 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     struct fuse_entry_param entry;
     grant.handle = rep.handle;
     tree_fill_entry(m, &rep.inode, &entry); /* not open yet: believed for long, see forget_attributes */
-    r = tree_file_adopt(m, &rep.inode, &grant, rep.fd, &o);
+    r = tree_file_adopt(m, &rep.inode, &grant, rep.is_limited, rep.fd, &o);
     if (r < 0) {
         (void)fuse_reply_err(req, -r);
         return;

@@ -239,6 +239,8 @@ static int bucket_finish(struct bucket *b, struct err *e)
         r = parse_owner(b->p.owner, &b->owner_uid, &b->owner_gid, e);
     if (r == 0)
         r = parse_mode(b->p.mode, &b->root_mode, e);
+    if (r == 0 && bucket_is_memory(b) && b->p.quota > 0)
+        r = err_set(e, ERR_BAD_OPTION, "quota is of buckets with files: one with values=memory has none");
     return r < 0 ? r : check_applies(b, e);
 }
 

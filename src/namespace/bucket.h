@@ -48,7 +48,8 @@
     X(events_token, STRING, "events.token", "TOKEN", NULL, 0, 0, NULL, true,                                 \
       "who knows it may tell of changes at the origin, POST /-/api/v1/events/BUCKET")                        \
     X(quota, SIZE, "quota", "SIZE", "0", 0, 0, NULL, false,                                                  \
-      "most bytes of the bucket's objects that the cache holds; 0: no limit but the disks'")                 \
+      "most bytes of the bucket's objects that the cache holds; of a scratch bucket: most bytes that its "   \
+      "files have on disk, beyond which writes fail; 0: no limit but the disks'")                            \
     X(rules, STRING, "rules", "RULES", NULL, 0, 0, NULL, false,                                              \
       "what is pinned, never cached or believed for another time, by prefix; see forebay pin and rules")     \
     X(limit_requests, UINT, "limit.requests", "N", "0", 0, 0, NULL, false,                                   \
@@ -88,7 +89,6 @@
     X("retry")                                                                                               \
     X("cache")                                                                                               \
     X("rules")                                                                                               \
-    X("quota")                                                                                               \
     X("limit.origin-requests")                                                                               \
     X("limit.origin-bytes")                                                                                  \
     X("upload_expiry")                                                                                       \

@@ -227,8 +227,7 @@ int scratch_bucket_make(struct scratch *s, uint64_t bucket, uint32_t mode, uint3
     return scratch_change_run(&c, prepare_root, &m, e);
 }
 
-/* Whether anything of the bucket is in the list of orphans. */
-static int bucket_orphans(struct scratch *s, uint64_t bucket, bool *ret, struct err *e)
+int scratch_orphaned(struct scratch *s, uint64_t bucket, bool *ret, struct err *e)
 {
     _cleanup_buf_ struct buf from = BUF_INIT(SCRATCH_KEY_MAX), to = BUF_INIT(SCRATCH_KEY_MAX);
     scratch_key_orphan(bucket, 0, &from);
@@ -255,7 +254,7 @@ static int remove_empty(struct scratch *s, struct scratch_bucket *b, struct err 
 {
     struct scratch_counts sum = bucket_sum(b);
     bool orphans = false;
-    int r = bucket_orphans(s, b->id, &orphans, e);
+    int r = scratch_orphaned(s, b->id, &orphans, e);
     if (r < 0)
         return r;
     if (sum.inodes > 1 || orphans)

@@ -83,7 +83,9 @@
     X(TREE_XATTR_REMOVE, tree_xattr_remove, 94)                                                              \
     X(TREE_STATFS, tree_statfs, 95)                                                                          \
     X(TREE_LOCK, tree_lock, 96)                                                                              \
-    X(TREE_LEAVE, tree_leave, 97)
+    X(TREE_LEAVE, tree_leave, 97)                                                                            \
+    X(TREE_ROOM, tree_room, 98)                                                                              \
+    X(PUT_ROOM, put_room, 99)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -382,14 +384,17 @@
     F(u32, mode)                                                                                             \
     F(u32, rdev)                                                                                             \
     F(str, target) F(u32, uid) F(u32, gid) F(u32, umask) F(u32, flags) F(str, mount) F(u64, request)
-#define WIRE_REP_tree_create(F) F(inode, inode) F(u32, made) F(u64, handle)
+#define WIRE_REP_tree_create(F) F(inode, inode) F(u32, made) F(u64, handle) F(u32, is_limited)
 /*
+ * `is_limited`, here and of CREATE: 1 when the bucket has a quota. Who writes then asks for room first
+ * (TREE_ROOM), and lets nobody else write through the descriptor.
+ *
  * flags: WIRE_WRITE, WIRE_TRUNCATE (with it). The reply carries the descriptor: for reading, or with
  * WIRE_WRITE for reading and writing; none for a file without bytes that is opened for reading. The inode
  * outlives its last link until CLOSE. Works on inodes without links too, while they are open.
  */
 #define WIRE_REQ_tree_open(F) F(str, bucket) F(u64, ino) F(u32, flags) F(str, mount) F(u64, request)
-#define WIRE_REP_tree_open(F) F(inode, inode) F(u64, handle)
+#define WIRE_REP_tree_open(F) F(inode, inode) F(u64, handle) F(u32, is_limited)
 /* A file: its data and attributes are durable on return. A directory: every change before it. */
 #define WIRE_REQ_tree_sync(F) F(str, bucket) F(u64, ino) F(u32, flags)
 #define WIRE_REP_tree_sync(F)
@@ -445,3 +450,15 @@
 /* The mount ends for good: what its numbered changes answered is forgotten. */
 #define WIRE_REQ_tree_leave(F) F(str, bucket) F(str, mount)
 #define WIRE_REP_tree_leave(F)
+/*
+ * Room in the bucket's quota for bytes that an open file of this session is about to have on disk: `granted`
+ * is `want` and perhaps some more ahead, or, when there is less, what there is; it is the session's until
+ * CLOSE or its end. -EDQUOT: there is less than `least`. `back`: of what was granted before, what is on disk
+ * by now, or not wanted any more. `want` 0: only says so. -ESTALE: this session does not have the file open
+ * for writing.
+ */
+#define WIRE_REQ_tree_room(F) F(str, bucket) F(u64, ino) F(u64, back) F(u64, least) F(u64, want)
+#define WIRE_REP_tree_room(F) F(u64, granted)
+/* The same for bytes that are about to be written to the descriptor of a PUT with WIRE_STAGED. */
+#define WIRE_REQ_put_room(F) F(u64, handle) F(u64, back) F(u64, least)
+#define WIRE_REP_put_room(F)

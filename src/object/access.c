@@ -54,6 +54,7 @@ static enum user_right right_of(uint32_t op, const void *req, struct slice *ret_
     case WIRE_OP_PUT_WRITE:
     case WIRE_OP_PUT_COMMIT:
     case WIRE_OP_PUT_ABORT:
+    case WIRE_OP_PUT_ROOM:
     case WIRE_OP_UPLOAD_WRITE:
     case WIRE_OP_UPLOAD_END:
         return USER_MAY_ANY;
@@ -109,7 +110,7 @@ int access_check(struct object_session *ses, uint32_t op, const void *req, struc
     int r = access_user(ses, &u, e);
     if (r < 0 || !u)
         return r;
-    if (op >= WIRE_OP_TREE_LOOKUP && op <= WIRE_OP_TREE_LEAVE)
+    if (op >= WIRE_OP_TREE_LOOKUP && op <= WIRE_OP_TREE_ROOM)
         return err_set(e, -EACCES,
                        "user %s may not mount a scratch bucket: it takes the node's own key, or a "
                        "trusted user of its machine",

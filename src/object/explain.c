@@ -183,7 +183,10 @@ static int put_file(struct scratch_op *o, struct scratch_inode *x, struct arena 
         put_place(j, place);
         put_text(j, "state", slice_str(state_of(o->node, o->call.bucket, x->ino, h)));
     }
-    put_passthrough(j, NULL); /* an empty file gets its place when it is opened */
+    const char *why = sroom_quota(o->session->service, o->bucket) > 0
+                          ? "the bucket has a quota: what is written is counted first"
+                          : NULL;
+    put_passthrough(j, why); /* an empty file gets its place when it is opened */
     return 0;
 }
 

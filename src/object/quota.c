@@ -1,6 +1,6 @@
 /*
- * Quotas of buckets: the most bytes of a bucket that the cache holds, counted by the whole size of its
- * objects.
+ * Quotas of buckets with an origin: the most bytes of a bucket that the cache holds, counted by the whole
+ * size of its objects.
  *
  * What is admitted is counted here; what leaves is not, so that the count is an upper bound. When it reaches
  * the quota newcomers are served around the cache and the steward is called: it walks what is cached of the
@@ -207,7 +207,7 @@ void quota_turn(struct object_service *s)
     do {
         n = bucket_page(s->buckets, buf_view(&after), page, ARRAY_SIZE(page));
         for (size_t i = 0; i < n; i++) {
-            if (page[i]->p.quota > 0)
+            if (page[i]->p.quota > 0 && !bucket_is_scratch(page[i])) /* theirs: scratch_room.c */
                 turn_bucket(s, page[i]);
             buf_clear(&after);
             (void)buf_str(&after, page[i]->name); /* never longer */

@@ -286,6 +286,7 @@ int op_tree_statfs(struct object_session *ses, const struct wire_tree_statfs_req
         rep->bytes_total += d.limit_bytes;
         rep->bytes_free += d.limit_bytes > d.hard_bytes ? d.limit_bytes - d.hard_bytes : 0;
     }
+    sroom_statfs(t.node, t.bucket, &rep->bytes_total, &rep->bytes_free);
     rep->files = (uint64_t)MAX(counts.inodes, (int64_t)0);
     return 0;
 }

@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 
 #define PIECE_BYTES     MIB
+#define ROOM_BLOCK      4096ull
 #define CLONE_MIN_BYTES (4 * MIB) /* smaller ones are read anyway, to know their crcs */
 
 /* ---- bytes ---- */
@@ -149,8 +150,8 @@ static bool is_named(struct scratch_op *o, struct slice key, struct hard *h, str
 }
 
 /* The bytes of an object. Its ETag is no longer theirs when somebody writes to it meanwhile. */
-static int copy_bytes(struct scratch_op *o, struct scratch_inode *x, struct hard *from, struct arena *a,
-                      struct hard **ret, struct err *e)
+static int copy_bytes(struct scratch_op *o, struct scratch_inode *x, struct hard *from,
+                      struct ledger_claim *claim, struct arena *a, struct hard **ret, struct err *e)
 {
     struct stat before, after;
     int r = hard_stat(from, &before);
@@ -158,6 +159,10 @@ static int copy_bytes(struct scratch_op *o, struct scratch_inode *x, struct hard
         return err_errno(e, r, "state of the file");
     snode_fresh(o->node, o->call.bucket, a, x);
     struct hard *to = NULL;
+    uint64_t room = MIN((uint64_t)before.st_blocks * 512, ALIGN_UP(x->size_bytes, ROOM_BLOCK));
+    r = sroom_take(o->node, o->bucket, claim, room, /* ahead= */ 0, e);
+    if (r < 0)
+        return r;
     r = scopy_extent(o->node, from, x->size_bytes, &to, e);
     if (r < 0)
         return r;
@@ -175,9 +180,10 @@ static int copy(struct scratch_op *o, const struct wire_copy_req *q, struct scra
     _cleanup_(hard_unrefp) struct hard *from = NULL;
     struct hard *to = NULL;
     struct scratch_inode made;
+    struct ledger_claim claim = {0};
     int r = sobject_find_data(o, q->from, a, x, &from, e);
     if (r == 0 && from)
-        r = copy_bytes(o, x, from, a, &to, e);
+        r = copy_bytes(o, x, from, &claim, a, &to, e);
     if (r == 0 && to)
         r = hard_sync(to, e);
     if (r == 0)
@@ -186,6 +192,7 @@ static int copy(struct scratch_op *o, const struct wire_copy_req *q, struct scra
         hard_give_back(to);
     else
         hard_unref(to);
+    ledger_end(o->node->ledger, &claim); /* the copy is counted, or gone */
     if (r == 0)
         *x = made;
     return r;

@@ -307,6 +307,7 @@ int snode_open(struct object_service *s, struct snode **ret, struct err *e)
     n->freed_end = &n->freed;
     n->lingering_end = &n->lingering;
     n->locks = slocks_new();
+    n->ledger = ledger_new();
     int r = scratch_open(s->config.control, budget_total(s->config.budget) / CACHE_SHARE, &n->names, e);
     if (r == 0)
         r = snode_reconcile(n, e);
@@ -357,6 +358,7 @@ void snode_close(struct snode *n)
         free(x);
     }
     slocks_free(n->locks);
+    ledger_free(n->ledger);
     scratch_close(n->names);
     cond_fini(&n->idle);
     cond_fini(&n->work);

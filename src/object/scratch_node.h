@@ -16,6 +16,7 @@
 #pragma once
 
 #include "namespace/scratch.h"
+#include "object/ledger.h"
 #include "object/object_internal.h"
 #include "store/hard.h"
 
@@ -66,8 +67,9 @@ struct snode {
     struct store *store;
     struct scratch *names;
     struct slocks *locks;
-    struct lock lock; /* covers what follows */
-    struct cond idle; /* an sfile is no longer busy; something was freed */
+    struct ledger *ledger; /* room reserved in quotas */
+    struct lock lock;      /* covers what follows */
+    struct cond idle;      /* an sfile is no longer busy; something was freed */
     struct cond work;
     struct sfile *chains[SNODE_CHAINS];
     uint64_t n_unsettled, n_kept;
@@ -96,6 +98,7 @@ struct stree {
     struct stree *linger_next;
     uint64_t linger_until_ms;
     struct id128 mount;
+    struct ledger_claim claim; /* busy: room for what the mount is about to write */
     /* node->lock: */
     struct stree *file_next;              /* of those of the file that have a handle, or linger */
     const struct object_session *session; /* NULL: it lingers */
@@ -186,3 +189,18 @@ void slocks_end_session(struct slocks *l, struct object_session *session);
 void slocks_stop(struct slocks *l);
 int slocks_call(struct slocks *l, const struct object_session *session, uint64_t bucket,
                 const struct wire_tree_lock_req *q, struct wire_tree_lock_rep *rep, struct err *e);
+
+/* ---- scratch_room.c: quotas ---- */
+
+/* What the bucket's quota is now, whatever it was when `b` was found; 0: none. */
+uint64_t sroom_quota(struct object_service *s, const struct bucket *b);
+bool sroom_is_limited(struct object_service *s, uint64_t bucket);
+/* Adds room for so many bytes to a claim, or for up to `ahead` (ledger_piece); they are given back by
+ * ledger_back and ledger_end, after what became of them was counted in the bucket. -EDQUOT, also after
+ * waiting for removed files to be freed. Not while busy. */
+int sroom_take(struct snode *n, const struct bucket *b, struct ledger_claim *c, uint64_t bytes,
+               uint64_t ahead, struct err *e);
+/* Busy with its file. What it has on disk is counted, and no room is left reserved for it. */
+void sroom_end(struct snode *n, struct stree *t);
+/* Total and free bytes as the quota has them, within what the disks have. */
+void sroom_statfs(struct snode *n, const struct bucket *b, uint64_t *total, uint64_t *bytes_free);

@@ -37,7 +37,8 @@ struct scratch_op {
     X(CLOSE, close, HANDLE_TREE)                                                                             \
     X(PUT_WRITE, put_write, HANDLE_SWRITE)                                                                   \
     X(PUT_COMMIT, put_commit, HANDLE_SWRITE)                                                                 \
-    X(PUT_ABORT, put_abort, HANDLE_SWRITE)
+    X(PUT_ABORT, put_abort, HANDLE_SWRITE)                                                                   \
+    X(PUT_ROOM, put_room, HANDLE_SWRITE)
 
 #define X(NAME, name)                                                                                        \
     int op_scratch_##name(struct scratch_op *o, const struct wire_##name##_req *req, struct arena *a,        \
@@ -55,6 +56,8 @@ int op_scratch_put_commit(struct object_session *ses, const struct wire_put_comm
                           struct wire_put_commit_rep *rep, struct err *e);
 int op_scratch_put_abort(struct object_session *ses, const struct wire_put_abort_req *req, struct arena *a,
                          struct wire_put_abort_rep *rep, struct err *e);
+int op_scratch_put_room(struct object_session *ses, const struct wire_put_room_req *req, struct arena *a,
+                        struct wire_put_room_rep *rep, struct err *e);
 
 /* What the wire says of an object as it is now; *x too. */
 void sobject_attr(struct snode *n, uint64_t bucket, struct scratch_inode *x, bool posix, struct arena *a,

@@ -163,9 +163,20 @@ static int check_file(const struct scratch_inode *x, struct err *e)
     return S_ISREG(x->mode) ? 0 : err_set(e, -EINVAL, "is no file");
 }
 
+/* Busy. A mount that opens it again, after a restart of the node, has perhaps written to it since it was
+ * counted. */
+static int record_open(struct snode *n, const struct scratch_call *call, struct sfile *f, struct hard *h,
+                       struct arena *a, struct err *e)
+{
+    struct scratch_call step = step_of(call);
+    struct stat st;
+    int r = hard_stat(h, &st);
+    return r < 0 ? err_errno(e, r, "state of the file") : snode_record(n, &step, f->ino, &st, a, NULL, e);
+}
+
 /* Busy. What the handle stands for; nothing when the file has no extent and is only read. */
 static int open_file(struct snode *n, const struct scratch_call *call, struct sfile *f, uint32_t flags,
-                     struct arena *a, struct stree *t, struct err *e)
+                     bool is_limited, struct arena *a, struct stree *t, struct err *e)
 {
     _cleanup_(hard_unrefp) struct hard *h = NULL;
     struct scratch_inode x;
@@ -182,6 +193,8 @@ static int open_file(struct snode *n, const struct scratch_call *call, struct sf
         r = t->fd < 0 ? err_errno(e, t->fd, "open the file for writing") : 0;
         if (r == 0 && flags & WIRE_TRUNCATE)
             r = empty_once(n, call, f, h, a, e);
+        if (r == 0 && is_limited)
+            r = record_open(n, call, f, h, a, e);
         if (r < 0) {
             hard_end_writing(h);
             return r;
@@ -258,7 +271,8 @@ int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, u
     struct stree *t = stree_new(n, sfile_get(n, call->bucket, ino), flags & WIRE_WRITE);
     t->mount = call->mount;
     sfile_enter(n, t->file);
-    int r = open_file(n, call, t->file, flags, a, t, e);
+    bool is_limited = flags & WIRE_WRITE && sroom_is_limited(n->service, call->bucket);
+    int r = open_file(n, call, t->file, flags, is_limited, a, t, e);
     lock_take(&n->lock);
     if (r < 0 && t->file->unsettled && t->file->writers == 0)
         sfile_queue_locked(n, t->file);
@@ -404,6 +418,7 @@ void stree_free(struct stree *t)
         hard_end_writing(f->hard);
         if (known && !empty && snode_record(n, &call, f->ino, &st, a, NULL, &e) < 0)
             log_warn("object", "inode %llu: %s", (unsigned long long)f->ino, e.text); /* settling sets it */
+        ledger_end(n->ledger, &t->claim);
     }
     if (t->fd >= 0)
         (void)close(t->fd);
@@ -427,6 +442,11 @@ void stree_linger(struct stree *t)
 {
     struct snode *n = t->node;
     bucket_unref(TAKE_PTR(t->bucket));
+    if (t->writes) {
+        sfile_enter(n, t->file);
+        sroom_end(n, t); /* who wrote is gone */
+        sfile_leave(n, t->file);
+    }
     t->linger_until_ms = sys_mono_ms() + LINGER_MS;
     LOCK_SCOPE(&n->lock);
     t->session = NULL;

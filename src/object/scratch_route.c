@@ -31,6 +31,8 @@ static uint64_t handle_of(uint32_t op, const void *req)
         return ((const struct wire_put_commit_req *)req)->handle;
     case WIRE_OP_PUT_ABORT:
         return ((const struct wire_put_abort_req *)req)->handle;
+    case WIRE_OP_PUT_ROOM:
+        return ((const struct wire_put_room_req *)req)->handle;
     default:
         return 0;
     }
@@ -97,6 +99,7 @@ int scratch_call_local(struct object_session *ses, uint32_t op, const void *req,
         HANDLE_OP(PUT_WRITE, put_write)
         HANDLE_OP(PUT_COMMIT, put_commit)
         HANDLE_OP(PUT_ABORT, put_abort)
+        HANDLE_OP(PUT_ROOM, put_room)
 #undef HANDLE_OP
     default:
         return on_bucket(ses, op, req, a, rep, e);

@@ -5,6 +5,7 @@
  * records name are protected, and every other marked file is removed; inodes without links are handed to the
  * freeing thread. Inodes with writing records are unsettled from the beginning: their files may have been
  * written to until the last moment, and descendants of mounts may still write to them.
+ * In a bucket with a quota they are counted as they are now.
  *
  * Failure modes: a broken record ends the start before anything is removed. A disk that is missing is logged:
  * its files are not found until it is back. When a file could not be protected, no marked file is removed:
@@ -61,6 +62,27 @@ static int on_protect(void *arg, const struct scratch_unsettled *x)
     return 0;
 }
 
+/* What is on disk of a file that was being written counts in its bucket's quota from the beginning. */
+static void count_unsettled(struct start *s, const struct scratch_unsettled *x)
+{
+    struct scratch_call call = {.bucket = x->bucket};
+    struct hard *h = NULL;
+    struct stat st;
+    struct err e = {0};
+    if (!sroom_is_limited(s->n->service, x->bucket))
+        return;
+    arena_clear(s->a);
+    int r = hard_find(s->n->store, slice_of(x->location, x->location_bytes), &h, &e);
+    if (r == 0)
+        r = hard_stat(h, &st);
+    if (r == 0)
+        r = snode_record(s->n, &call, x->ino, &st, s->a, /* ret= */ NULL, &e);
+    if (r < 0) /* settling does */
+        log_info("object", "inode %" PRIu64 " is not counted in its bucket's quota yet: %s", x->ino,
+                 e.text[0] ? e.text : err_text(r));
+    hard_unref(h);
+}
+
 static int on_unsettled(void *arg, const struct scratch_unsettled *x)
 {
     struct start *s = arg;
@@ -70,6 +92,7 @@ static int on_unsettled(void *arg, const struct scratch_unsettled *x)
     sfile_queue_locked(s->n, f);
     lock_drop(&s->n->lock);
     sfile_put(s->n, f);
+    count_unsettled(s, x);
     return 0;
 }
 

@@ -115,6 +115,7 @@ static int create(struct tree_call *t, struct object_session *ses, const struct 
         r = open_made(t, ses, q, &x, h, a, rep, e);
     if (r == 0) {
         rep->made = made;
+        rep->is_limited = t->bucket->p.quota > 0;
         tree_inode(t, &x, a, &rep->inode);
     }
     return r;
@@ -143,8 +144,10 @@ int op_tree_open(struct object_session *ses, const struct wire_tree_open_req *re
         r = stree_open(t.node, &t.call, req->ino, req->flags, a, &tree, &x, e);
     if (r == 0)
         r = stree_give(ses, t.bucket, tree, &rep->handle, &rep->fd, e);
-    if (r == 0)
+    if (r == 0) {
+        rep->is_limited = t.bucket->p.quota > 0;
         tree_inode(&t, &x, a, &rep->inode);
+    }
     return r;
 }
 

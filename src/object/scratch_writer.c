@@ -25,6 +25,7 @@
 #define SWRITER_MAGIC 0x73777269u
 #define WRITER_ARENA  (32 * KIB) /* strings of the request, whose sizes are checked */
 #define MD5_BYTES     16
+#define ROOM_BLOCK    4096ull /* room is counted in whole blocks */
 
 struct swriter {
     uint32_t magic;
@@ -40,6 +41,9 @@ struct swriter {
     uint32_t via, flags;
     int fd;    /* of a staged one: O_RDWR; else -1 */
     int fault; /* what the first sync that failed gave; busy */
+
+    struct ledger_claim claim; /* busy: room for the whole extent, in a bucket with a quota */
+    uint64_t pending;          /* busy: of those, what PUT_ROOM has granted and is not written */
 
     struct lock lock; /* covers busy and ended */
     struct cond moved;
@@ -71,6 +75,7 @@ void swriter_unref(struct swriter *w)
         hard_end_writing(w->hard);
         hard_give_back(w->hard);
     }
+    ledger_end(w->node->ledger, &w->claim);
     (void)atomic_fetch_sub(&w->service->writers, 1);
     EVP_MD_CTX_free(w->md5);
     bucket_unref(w->bucket);
@@ -147,6 +152,58 @@ static struct swriter *get(struct object_session *ses, uint64_t handle, struct e
     return w;
 }
 
+/* ---- quota ---- */
+
+/* The extent may have so many bytes on disk. */
+static int cover(struct swriter *w, uint64_t bytes, struct err *e)
+{
+    if (bytes <= w->claim.bytes || sroom_quota(w->service, w->bucket) == 0)
+        return 0;
+    return sroom_take(w->node, w->bucket, &w->claim, bytes - w->claim.bytes,
+                      w->size == UINT64_MAX ? LEDGER_PIECE_BYTES : 0, e);
+}
+
+static int on_disk(struct hard *h, uint64_t *ret, struct err *e)
+{
+    struct stat st;
+    int r = hard_stat(h, &st);
+    if (r < 0)
+        return err_errno(e, r, "state of the file");
+    *ret = (uint64_t)st.st_blocks * 512;
+    return 0;
+}
+
+static int put_room(struct swriter *w, const struct wire_put_room_req *q, struct err *e)
+{
+    uint64_t there = 0;
+    w->pending -= MIN(w->pending, ALIGN_UP(MIN(q->back, (uint64_t)STORE_SIZE_MAX_BYTES), ROOM_BLOCK));
+    int r = on_disk(w->hard, &there, e);
+    uint64_t needs = there + w->pending + ALIGN_UP(q->least, ROOM_BLOCK);
+    if (r == 0)
+        r = cover(w, needs, e);
+    if (r < 0)
+        return err_prefix(e, r, "bucket %s", w->bucket->name);
+    w->pending += ALIGN_UP(q->least, ROOM_BLOCK);
+    if (w->claim.bytes > needs) /* of a part that was given up */
+        ledger_back(w->node->ledger, &w->claim, w->claim.bytes - needs);
+    return 0;
+}
+
+int op_scratch_put_room(struct object_session *ses, const struct wire_put_room_req *req, struct arena *a,
+                        struct wire_put_room_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    if (req->least > STORE_SIZE_MAX_BYTES)
+        return err_set(e, -EFBIG, "room for %" PRIu64 " bytes", req->least);
+    struct swriter *w = get(ses, req->handle, e);
+    if (!w)
+        return -EBADF;
+    int r = put_room(w, req, e);
+    leave(w, /* ended= */ false);
+    swriter_unref(w);
+    return r;
+}
+
 /* ---- PUT_OPEN ---- */
 
 static int check_put(const struct wire_put_open_req *q, struct err *e)
@@ -189,7 +246,10 @@ int op_scratch_put_open(struct scratch_op *o, const struct wire_put_open_req *re
     if (r < 0)
         return r;
     struct swriter *w = swriter_new(o, req);
-    r = take_extent(w, e);
+    if (w->size != UINT64_MAX)
+        r = cover(w, ALIGN_UP(w->size, ROOM_BLOCK), e);
+    if (r == 0)
+        r = take_extent(w, e);
     if (r == 0)
         r = session_put(o->session, HANDLE_SWRITE, w, &rep->handle);
     if (r < 0) {
@@ -209,7 +269,10 @@ static int put_write(struct swriter *w, const struct wire_put_write_req *q, stru
         return err_set(e, -EFBIG, "write beyond %" PRIu64 " bytes", max);
     if (q->data.n == 0)
         return 0;
-    int r = hard_write(w->hard, q->data.p, q->data.n, q->offset, e);
+    int r = w->size == UINT64_MAX ? cover(w, ALIGN_UP(q->offset + q->data.n, ROOM_BLOCK), e) : 0;
+    if (r < 0)
+        return err_prefix(e, r, "bucket %s", w->bucket->name);
+    r = hard_write(w->hard, q->data.p, q->data.n, q->offset, e);
     if (r < 0)
         return r;
     if (q->offset != w->written)
@@ -272,6 +335,15 @@ static struct slice etag_of(struct swriter *w, uint64_t size, struct arena *a)
     return slice_of(text, 2 * MD5_BYTES);
 }
 
+/* Also what was written to its descriptor, and the copy where one is named. */
+static int cover_commit(struct swriter *w, const struct wire_put_commit_req *q, const struct stat *st,
+                        struct err *e)
+{
+    uint64_t copy = q->flags & WIRE_KEEP ? ALIGN_UP(q->size, ROOM_BLOCK) : 0;
+    int r = cover(w, (uint64_t)st->st_blocks * 512 + copy, e);
+    return r < 0 ? err_prefix(e, r, "bucket %s", w->bucket->name) : 0;
+}
+
 /* What is committed now: the writer's extent itself, or a copy of it when more will be written. */
 static int extent_to_name(struct swriter *w, const struct wire_put_commit_req *q, struct hard **ret,
                           struct err *e)
@@ -281,6 +353,9 @@ static int extent_to_name(struct swriter *w, const struct wire_put_commit_req *q
     if (w->fault < 0)
         return err_errno(e, w->fault, "an earlier commit failed");
     int r = check_commit(w, q, &st, e);
+    if (r < 0)
+        return r;
+    r = cover_commit(w, q, &st, e);
     if (r < 0)
         return r;
     if (q->flags & WIRE_KEEP) {
@@ -375,6 +450,8 @@ static int commit(struct swriter *w, const struct wire_put_commit_req *q, struct
         hard_give_back(h);
     else
         hard_unref(h);
+    if (keep && named)
+        ledger_back(w->node->ledger, &w->claim, ALIGN_UP(q->size, ROOM_BLOCK)); /* the copy is counted */
     if (*ret_ended && h) { /* the extent is the object's now */
         hard_end_writing(w->hard);
         hard_unref(TAKE_PTR(w->hard));

@@ -330,6 +330,8 @@ static int assemble(struct complete *c, struct err *e)
     if (!piece)
         abort();
     status = sink_open(&c->second, UINT64_MAX, e);
+    if (status == 0)
+        status = sink_room(&c->second, 0, c->total, e);
     for (size_t i = 0; i < c->n && status == 0; i++) {
         status = copy_bytes(own->fd, c->parts[i].offset, c->second.fd, at, c->parts[i].size, piece);
         if (status)

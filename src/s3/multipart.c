@@ -106,11 +106,31 @@ struct part_write {
     struct upload *upload;   /* on this node: where its bytes go */
     struct parts_write part; /* at the origin, when there is no such upload */
     struct upload_region region;
-    uint64_t written;
-    struct part_sums sums; /* the upload's */
+    uint64_t written, room; /* room: of the bucket's quota, taken for this node's upload */
+    struct part_sums sums;  /* the upload's */
     struct checksum md5, own;
     uint8_t digest[CHECKSUM_MAX_BYTES], sum[CHECKSUM_MAX_BYTES]; /* once ended */
 };
+
+/* In the bucket's quota: nothing of a part is written that does not fit. */
+static enum s3_error take_room(struct part_write *p, uint64_t size)
+{
+    struct err e = {0};
+    int status = sink_room(upload_sink(p->upload), 0, size, &e);
+
+    if (status)
+        return reply_failed(p->r, status, &e);
+    p->room = size;
+    return S3_OK;
+}
+
+/* It is on disk by now, or will not be. */
+static void give_room_back(struct part_write *p)
+{
+    if (p->room) /* what fails here is put right by the next one */
+        (void)sink_room(upload_sink(p->upload), p->room, 0, NULL);
+    p->room = 0;
+}
 
 /* verified: a checksum that the body's reader computes anyway, or CHECKSUM_NONE. */
 static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t size,
@@ -128,7 +148,11 @@ static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t 
     error = multipart_find(r, &p->upload);
     if (!error) {
         p->sums = upload_sums(p->upload);
-        error = upload_part_begin(p->upload, number, size, &p->region);
+        error = take_room(p, size);
+        if (!error)
+            error = upload_part_begin(p->upload, number, size, &p->region);
+        if (error)
+            give_room_back(p);
     } else {
         error = parts_begin(&p->part, r, number, size, &p->sums);
     }
@@ -183,6 +207,7 @@ static enum s3_error end(struct part_write *p, enum s3_error error, const uint8_
         memcpy(p->sum, verified, n_sum);
     checksum_fini(&p->own);
     if (p->upload) {
+        give_room_back(p);
         upload_part_end(p->upload, &p->region, !error, p->digest, n_sum ? p->sum : NULL);
         upload_unref(p->upload);
     } else {

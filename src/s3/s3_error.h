@@ -74,6 +74,7 @@
       "The body does not have the hash that x-amz-content-sha256 gives")                                     \
     X(SLOW_DOWN, "SlowDown", 503, "The origin asked to slow down")                                           \
     X(TOO_MANY_UPLOADS, "SlowDown", 503, "Too many multipart uploads are open; complete or abort some")      \
+    X(QUOTA_EXCEEDED, "QuotaExceeded", 403, "The bucket's quota has no room for this")                       \
     X(UNAVAILABLE, "ServiceUnavailable", 503, "The service or its origin cannot answer now")
 
 enum s3_error {

@@ -52,6 +52,15 @@ int sink_write(struct sink *k, const void *p, size_t n, struct err *e)
     return status;
 }
 
+int sink_room(const struct sink *k, uint64_t back, uint64_t least, struct err *e)
+{
+    struct wire_put_room_req req = {.handle = k->handle, .back = back, .least = least};
+    struct wire_put_room_rep rep;
+    _cleanup_(arena_freep) struct arena *a = arena_new(CALL_ARENA_BYTES); /* parts come at the same time */
+
+    return object_put_room(k->s3->session, &req, a, &rep, e);
+}
+
 int sink_commit(struct sink *k, struct slice sha256, struct slice md5, struct arena *a, struct wire_attr *ret,
                 struct err *e)
 {

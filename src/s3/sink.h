@@ -26,6 +26,9 @@ void sink_fini(struct sink *k);
 /* size UINT64_MAX: unknown. */
 int sink_open(struct sink *k, uint64_t size, struct err *e);
 int sink_write(struct sink *k, const void *p, size_t n, struct err *e);
+/* Of a staged one: room in the bucket's quota for `least` bytes that are about to be written to its
+ * descriptor; `back` bytes of what was granted before are written, or will not be. -EDQUOT. Any thread. */
+int sink_room(const struct sink *k, uint64_t back, uint64_t least, struct err *e);
 /* sha256 in hex and md5 in base64, or empty. The attributes are in `a`. */
 int sink_commit(struct sink *k, struct slice sha256, struct slice md5, struct arena *a, struct wire_attr *ret,
                 struct err *e);

@@ -389,7 +389,8 @@ static void the_numbers_are_fixed(void **state)
                  {91, "tree_xattr_get"}, {92, "tree_xattr_list"},
                  {93, "tree_xattr_set"}, {94, "tree_xattr_remove"},
                  {95, "tree_statfs"},    {96, "tree_lock"},
-                 {97, "tree_leave"}};
+                 {97, "tree_leave"},     {98, "tree_room"},
+                 {99, "put_room"}};
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         assert_string_equal(wire_op_info(fixed[i].number)->name, fixed[i].name);
 }

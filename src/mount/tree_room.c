@@ -1,0 +1,194 @@
+/*
+ * Files of a bucket with a quota: the node is asked for room, in pieces, before bytes are written.
+ *
+ * What a change may need is known before it, at most the blocks that it touches and that are not there; what
+ * it has used is what the file has more on disk after it. The node is told that with the next question, and
+ * measures the file itself. Where everything that is touched is on disk already (overwriting, or after
+ * fallocate) no room is needed.
+ *
+ * Invariants:
+ *  1. One change of a file's bytes at a time, so that each finds the room that it was promised.
+ *  2. room_bytes + spent_bytes is at most what the node has reserved for the file, and nothing of it outlives
+ * the node's handle: who replaces that says so by is_room_lost.
+ *
+ * Failure modes: a file that the node has forgotten (removed while the node was restarted) is in nobody's
+ * quota any more, and may be written. While the node is away what was granted can be used, and then
+ * operations wait as all others do.
+ */
+#include "mount/tree.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "mount/queue.h"
+
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+
+#define BLOCK_MIN_BYTES 4096
+#define BLOCK_MAX_BYTES MIB
+#define MAP_EXTENTS     64 /* looked at, at once */
+
+/* ---- what is on disk already ---- */
+
+/* How many bytes of [from, to) have no blocks, by the file system's own map. -1: it does not say. */
+static int64_t missing_by_extents(int fd, uint64_t from, uint64_t to)
+{
+    union {
+        struct fiemap map;
+        char room[sizeof(struct fiemap) + MAP_EXTENTS * sizeof(struct fiemap_extent)];
+    } u;
+    uint64_t missing = 0;
+    while (from < to) {
+        memset(&u, 0, sizeof(u));
+        u.map.fm_start = from;
+        u.map.fm_length = to - from;
+        u.map.fm_extent_count = MAP_EXTENTS;
+        if (ioctl(fd, FS_IOC_FIEMAP, &u.map) < 0)
+            return -1;
+        uint64_t before = from;
+        if (u.map.fm_mapped_extents == 0)
+            return (int64_t)(missing + to - from);
+        for (uint32_t i = 0; i < u.map.fm_mapped_extents && from < to; i++) {
+            const struct fiemap_extent *x = &u.map.fm_extents[i];
+            uint64_t begin = MIN(MAX(x->fe_logical, from), to);
+            uint64_t end = MIN(MAX(x->fe_logical + x->fe_length, begin), to);
+            missing += begin - from;
+            if (x->fe_flags & FIEMAP_EXTENT_SHARED) /* writing to those takes new ones */
+                missing += end - begin;
+            from = end;
+        }
+        if (from == before) /* no answer to the question */
+            return -1;
+    }
+    return (int64_t)missing;
+}
+
+static uint64_t missing(int fd, uint64_t from, uint64_t to, uint64_t block)
+{
+    int64_t n = missing_by_extents(fd, from, to);
+    if (n >= 0)
+        return ALIGN_UP((uint64_t)n, block);
+    int64_t hole = sys->lseek(fd, from, SEEK_HOLE);
+    return hole >= 0 && (uint64_t)hole >= to ? 0 : to - from;
+}
+
+/* ---- asking ---- */
+
+static int call_node(struct mount *m, struct tree_file *f, uint64_t least, uint64_t want, struct err *e)
+{
+    struct wire_tree_room_req req = {
+        .bucket = slice_str(m->bucket), .ino = f->ino, .back = f->spent_bytes, .least = least, .want = want};
+    struct wire_tree_room_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    lock_assert_held(&f->room_lock);
+    queue_may_wait();
+    int r = client_tree_room(m->client, &req, &b, &rep, e);
+    if (r == 0 || r == -EDQUOT)
+        f->spent_bytes = 0;
+    if (r == 0)
+        f->room_bytes += MIN(rep.granted, (uint64_t)INT64_MAX - MIN(f->room_bytes, (uint64_t)INT64_MAX));
+    return r;
+}
+
+static void look_for_loss(struct tree_file *f)
+{
+    lock_assert_held(&f->room_lock);
+    if (atomic_exchange(&f->is_room_lost, false))
+        f->room_bytes = f->spent_bytes = 0;
+}
+
+static int ask_for(struct mount *m, struct tree_file *f, uint64_t least, uint64_t need, struct err *e)
+{
+    uint64_t has = f->room_bytes;
+    return call_node(m, f, least > has ? least - has : 0, need - has, e);
+}
+
+/* Room for `need` bytes, or for `least` when there is no more. */
+static int ask(struct mount *m, struct tree_file *f, uint64_t least, uint64_t need, struct err *e)
+{
+    int r = ask_for(m, f, least, need, e);
+    if (r == -ESTALE) {
+        r = tree_file_ask_again(m, f, e); /* the session is a new one */
+        look_for_loss(f);
+        r = r < 0 ? r : ask_for(m, f, least, need, e);
+    }
+    return r;
+}
+
+/* ---- one change ---- */
+
+/* Bytes of the blocks that are touched, and which these are. */
+static uint64_t blocks_of(uint64_t block, uint64_t offset, uint64_t n, uint64_t *ret_from)
+{
+    uint64_t end = n > INT64_MAX - MIN(offset, (uint64_t)INT64_MAX) ? INT64_MAX : offset + n;
+    *ret_from = offset / block * block;
+    return end <= *ret_from ? 0 : ALIGN_UP(end - *ret_from, block);
+}
+
+static int take(struct mount *m, struct tree_file *f, int fd, uint64_t offset, uint64_t n, size_t *n_short,
+                struct tree_room *ret, struct err *e)
+{
+    struct stat st;
+    uint64_t from = 0;
+    int r = sys->fstat(fd, &st);
+    if (r < 0)
+        return err_errno(e, r, "state of the data file");
+    look_for_loss(f);
+    ret->before_bytes = (uint64_t)st.st_blocks * 512;
+    uint64_t block = MIN(MAX((uint64_t)st.st_blksize, (uint64_t)BLOCK_MIN_BYTES), (uint64_t)BLOCK_MAX_BYTES);
+    if (offset == TREE_ROOM_AT_END)
+        offset = (uint64_t)st.st_size;
+    uint64_t need = n > 0 ? blocks_of(block, offset, n, &from) : 0;
+    if (need > f->room_bytes)
+        need = missing(fd, from, from + need, block);
+    if (need <= f->room_bytes)
+        return 0;
+    r = ask(m, f, n_short ? block : need, need, e);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    uint64_t fits = f->room_bytes / block * block;
+    if (need <= f->room_bytes)
+        return 0;
+    if (!n_short || fits < block)
+        return err_set(e, -EDQUOT, "the node granted less room than was asked for");
+    *n_short = (size_t)(from + fits - offset);
+    return 0;
+}
+
+int tree_room_begin(struct mount *m, struct tree_file *f, int fd, uint64_t offset, uint64_t n,
+                    size_t *n_short, struct tree_room *ret, struct err *e)
+{
+    *ret = (struct tree_room){0};
+    if (!atomic_load(&f->is_limited))
+        return 0;
+    queue_lock(&f->room_lock);
+    int r = take(m, f, fd, offset, n, n_short, ret, e);
+    if (r < 0) {
+        lock_drop(&f->room_lock);
+        return r;
+    }
+    ret->file = f;
+    ret->fd = fd;
+    return 0;
+}
+
+void tree_room_end(struct mount *m, struct tree_room *t)
+{
+    struct tree_file *f = t->file;
+    struct stat st;
+    struct err e = {0};
+    if (!f)
+        return;
+    uint64_t after = sys->fstat(t->fd, &st) < 0 ? t->before_bytes : (uint64_t)st.st_blocks * 512;
+    uint64_t used = after > t->before_bytes ? MIN(after - t->before_bytes, f->room_bytes) : 0;
+    f->room_bytes -= used;
+    f->spent_bytes += used;
+    if (after < t->before_bytes) { /* a hole was punched: others may have the room at once */
+        int r = call_node(m, f, /* least= */ 0, /* want= */ 0, &e);
+        if (r < 0)
+            log_debug("mount", "inode %llu: %s", (unsigned long long)f->ino, e.text);
+    }
+    t->file = NULL;
+    lock_drop(&f->room_lock);
+}

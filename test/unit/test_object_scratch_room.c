@@ -1,0 +1,204 @@
+/* layer: object */
+/* threaded */
+/* Quotas of scratch buckets through the operations: who gets room, and when it is free again. */
+#include "scratch_service.h"
+
+#define ROOT  1
+#define QUOTA (4 * MIB)
+#define BLOCK 4096
+
+static void set_quota(struct fixture *f, const char *settings)
+{
+    struct wire_bucket_set_req req = {.name = BUCKET, .settings = slice_str(settings)};
+    struct wire_bucket_set_rep rep = {0};
+    if (object_bucket_set(f->session, &req, f->arena, &rep, &f->e) < 0)
+        fail_msg("%s", f->e.text);
+}
+
+static int room(struct fixture *f, uint64_t ino, uint64_t back, uint64_t least, uint64_t want, uint64_t *ret)
+{
+    struct wire_tree_room_req req = {
+        .bucket = BUCKET, .ino = ino, .back = back, .least = least, .want = want};
+    struct wire_tree_room_rep rep = {0};
+    int r = object_tree_room(f->session, &req, f->arena, &rep, &f->e);
+    if (r == 0 && ret)
+        *ret = rep.granted;
+    return r;
+}
+
+static uint64_t free_bytes(struct fixture *f)
+{
+    struct wire_tree_statfs_req req = {.bucket = BUCKET};
+    struct wire_tree_statfs_rep rep = {0};
+    assert_int_equal(object_tree_statfs(f->session, &req, f->arena, &rep, &f->e), 0);
+    return rep.bytes_free;
+}
+
+static void open_new(struct fixture *f, const char *name, struct wire_tree_create_rep *ret)
+{
+    assert_int_equal(create_file(f, ROOT, name, WIRE_WRITE, ret), 0);
+    assert_true(ret->is_limited);
+}
+
+static int open_put(struct fixture *f, const char *key, uint64_t size, uint64_t *ret)
+{
+    struct wire_put_open_req req = {
+        .bucket = BUCKET, .key = slice_str(key), .size = size, .via = WIRE_VIA_API};
+    struct wire_put_open_rep rep = {0};
+    int r = object_put_open(f->session, &req, f->arena, &rep, &f->e);
+    *ret = rep.handle;
+    return r;
+}
+
+static int abort_put(struct fixture *f, uint64_t handle)
+{
+    struct wire_put_abort_req req = {.handle = handle};
+    struct wire_put_abort_rep rep = {0};
+    return object_put_abort(f->session, &req, f->arena, &rep, &f->e);
+}
+
+/* What one open file has reserved no other gets, until its handle is closed; what is on disk then stays. */
+static void room_ends_with_its_handle(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep a = {0}, b = {0};
+    uint64_t got = 0;
+    set_quota(f, "quota=4MiB\n");
+    open_new(f, "a", &a);
+    open_new(f, "b", &b);
+    assert_int_equal(room(f, a.inode.ino, 0, 3 * MIB, 3 * MIB, &got), 0);
+    assert_int_equal(got, 3 * MIB);
+    assert_int_equal(room(f, b.inode.ino, 0, 2 * MIB, 2 * MIB, &got), -EDQUOT);
+    assert_non_null(strstr(f->e.text, "quota=SIZE"));
+    assert_int_equal(room(f, b.inode.ino, 0, BLOCK, 2 * MIB, &got), 0);
+    assert_int_equal(got, MIB);
+    assert_int_equal(free_bytes(f), 0);
+    assert_int_equal(pwrite(a.fd, "x", 1, 0), 1);
+    assert_int_equal(room(f, a.inode.ino, BLOCK, 0, 0, NULL), 0); /* tells, and wants nothing */
+    assert_int_equal(free_bytes(f), 0);
+    assert_int_equal(close_handle(f, a.handle), 0);
+    assert_int_equal(free_bytes(f), QUOTA - MIB - BLOCK);
+    assert_int_equal(room(f, b.inode.ino, MIB, QUOTA - BLOCK, QUOTA - BLOCK, NULL), 0);
+    assert_int_equal(close_handle(f, b.handle), 0);
+    assert_int_equal(free_bytes(f), QUOTA - BLOCK);
+}
+
+/* A session that ends without a word leaves no reservation: neither of files nor of PUTs. */
+static void room_ends_with_its_session(void **state)
+{
+    struct fixture *f = *state;
+    struct object_session *ours = f->session;
+    struct wire_tree_create_rep a = {0};
+    uint64_t handle = 0;
+    set_quota(f, "quota=4MiB\n");
+    f->session = object_session_new(f->service, WIRE_VIA_MOUNT);
+    open_new(f, "a", &a);
+    assert_int_equal(pwrite(a.fd, "x", 1, 0), 1);
+    assert_int_equal(room(f, a.inode.ino, 0, MIB, MIB, NULL), 0);
+    assert_int_equal(open_put(f, "k", 2 * MIB, &handle), 0);
+    assert_true(free_bytes(f) <= MIB);
+    object_session_free(f->session);
+    f->session = ours;
+    assert_int_equal(free_bytes(f), QUOTA - BLOCK);
+    assert_int_equal(room(f, a.inode.ino, 0, BLOCK, BLOCK, NULL), -ESTALE); /* not of this session */
+}
+
+/* After a restart what is on disk counts, also of a file that was being written, and nothing is reserved. */
+static void a_restart_begins_with_what_is_there(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep a = {0};
+    set_quota(f, "quota=4MiB\n");
+    open_new(f, "a", &a);
+    assert_int_equal(room(f, a.inode.ino, 0, 2 * MIB, 2 * MIB, NULL), 0);
+    char *bytes = calloc(1, MIB);
+    assert_int_equal(pwrite(a.fd, bytes, MIB, 0), MIB);
+    free(bytes);
+    restart(f);
+    assert_int_equal(free_bytes(f), 3 * MIB);
+}
+
+/* A PUT reserves what it announces; one that is too large is refused at once, one of unknown size where it
+ * passes the quota; what is given up is free again. */
+static void puts_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t a = 0, b = 0;
+    static char piece[MIB];
+    struct wire_put_write_rep wrote = {0};
+    set_quota(f, "quota=4MiB\n");
+    assert_int_equal(put(f, "there", "text", NULL), 0);
+    assert_int_equal(open_put(f, "a", 3 * MIB, &a), 0);
+    assert_int_equal(free_bytes(f), MIB - BLOCK);
+    assert_int_equal(open_put(f, "b", MIB, &b), -EDQUOT);
+    assert_int_equal(abort_put(f, a), 0);
+    assert_int_equal(open_put(f, "b", UINT64_MAX, &b), 0);
+    struct wire_put_write_req w = {.handle = b, .data = slice_of(piece, sizeof(piece))};
+    for (; w.offset < 3 * MIB; w.offset += MIB)
+        assert_int_equal(object_put_write(f->session, &w, f->arena, &wrote, &f->e), 0);
+    assert_int_equal(object_put_write(f->session, &w, f->arena, &wrote, &f->e), -EDQUOT);
+    assert_int_equal(abort_put(f, b), 0);
+    assert_int_equal(free_bytes(f), QUOTA - BLOCK);
+    assert_int_equal(remove_key(f, "there", 0), 0);
+    assert_int_equal(open_put(f, "a", QUOTA, &a), 0); /* waits until what was removed is freed */
+    assert_int_equal(abort_put(f, a), 0);
+}
+
+/* A staged PUT asks before its descriptor is written to; parts that were given up count no more. */
+static void staged_puts_ask(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_put_open_req open = {
+        .bucket = BUCKET, .key = SLICE_LIT("k"), .size = UINT64_MAX, .flags = WIRE_STAGED};
+    struct wire_put_open_rep opened = {0};
+    struct wire_put_room_rep rep = {0};
+    set_quota(f, "quota=4MiB\n");
+    assert_int_equal(object_put_open(f->session, &open, f->arena, &opened, &f->e), 0);
+    struct wire_put_room_req ask = {.handle = opened.handle, .least = 3 * MIB};
+    assert_int_equal(object_put_room(f->session, &ask, f->arena, &rep, &f->e), 0);
+    assert_int_equal(object_put_room(f->session, &ask, f->arena, &rep, &f->e), -EDQUOT);
+    assert_int_equal(free_bytes(f), MIB);
+    ask = (struct wire_put_room_req){.handle = opened.handle, .back = 3 * MIB};
+    assert_int_equal(object_put_room(f->session, &ask, f->arena, &rep, &f->e), 0);
+    assert_int_equal(free_bytes(f), QUOTA);
+    assert_int_equal(pwrite(opened.fd, "x", 1, 5 * MIB), 1); /* a block, wherever it lies */
+    ask = (struct wire_put_room_req){.handle = opened.handle, .least = QUOTA - BLOCK};
+    assert_int_equal(object_put_room(f->session, &ask, f->arena, &rep, &f->e), 0);
+    assert_int_equal(abort_put(f, opened.handle), 0);
+    assert_int_equal(free_bytes(f), QUOTA);
+}
+
+/* Without a quota everything is granted; requests that make no sense are refused. */
+static void without_a_quota_there_is_no_end(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep a = {0};
+    struct wire_tree_open_rep o = {0};
+    uint64_t got = 0;
+    assert_int_equal(create_file(f, ROOT, "a", WIRE_WRITE, &a), 0);
+    assert_false(a.is_limited);
+    assert_int_equal(room(f, a.inode.ino, 0, 1000 * MIB, 1000 * MIB, &got), 0);
+    assert_true(got >= 1000 * MIB && free_bytes(f) > QUOTA);
+    assert_int_equal(room(f, a.inode.ino, 0, 2, 1, NULL), -EINVAL);
+    assert_int_equal(close_handle(f, a.handle), 0);
+    assert_int_equal(room(f, a.inode.ino, 0, 1, 1, NULL), -ESTALE);
+    set_quota(f, "quota=4MiB\n");
+    assert_int_equal(open_ino(f, a.inode.ino, 0, &o), 0);
+    assert_true(o.is_limited);
+    assert_int_equal(room(f, a.inode.ino, 0, 1, 1, NULL), -ESTALE); /* open for reading */
+    assert_int_equal(close_handle(f, o.handle), 0);
+    assert_int_equal(make_bucket(f, SLICE_LIT("mem"), "values=memory\nquota=1MiB\n"), ERR_BAD_OPTION);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BOTH(room_ends_with_its_handle),
+        BOTH(room_ends_with_its_session),
+        BOTH(a_restart_begins_with_what_is_there),
+        BOTH(puts_are_refused),
+        BOTH(staged_puts_ask),
+        BOTH(without_a_quota_there_is_no_end),
+    };
+    return cmocka_run_group_tests_name("object_scratch_room", tests, NULL, NULL);
+}

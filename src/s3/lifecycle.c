@@ -3,6 +3,9 @@
  *
  * 1. What a document asks for and is not done here is refused, never ignored: nobody counts on a rule that
  * does nothing.
+ * 2. A rule says each thing once, and what it is about either by Prefix or by Filter: of two that differ one
+ * would be lost, and the rule would remove more than was meant.
+ * 3. An object whose time nobody knows never ends by days.
  */
 #include "s3/lifecycle.h"
 
@@ -14,10 +17,27 @@
 #define RULE   ROOT "/Rule"
 #define DAY_NS (24 * 3600 * (uint64_t)1000000000)
 
+/* What a rule may say once. */
+enum said {
+    SAID_ID = 1 << 0,
+    SAID_STATUS = 1 << 1,
+    SAID_PREFIX = 1 << 2, /* of the rule itself */
+    SAID_FILTER = 1 << 3,
+    SAID_AND = 1 << 4,
+    SAID_FILTER_PREFIX = 1 << 5,
+    SAID_LARGER = 1 << 6,
+    SAID_LESS = 1 << 7,
+    SAID_EXPIRATION = 1 << 8,
+    SAID_DAYS = 1 << 9,
+    SAID_DATE = 1 << 10,
+    SAID_ABORT = 1 << 11,
+};
+
 struct reader {
     struct arena *arena;
     struct lifecycle *rules;
-    bool in_rule, has_status, has_filter, has_action, has_expiration, has_key, has_value;
+    unsigned said; /* enum said, of the rule that is being read */
+    bool in_rule, has_action, has_key, has_value;
     struct tag tag; /* that is being read */
     enum s3_error error;
     const char *reason;
@@ -28,6 +48,14 @@ static int fail(struct reader *r, enum s3_error error, const char *reason)
     r->error = error;
     r->reason = reason;
     return -ECANCELED;
+}
+
+static int once(struct reader *r, enum said what)
+{
+    if (r->said & what)
+        return ERR_PROTOCOL;
+    r->said |= what;
+    return 0;
 }
 
 static int read_days(struct reader *r, struct slice text, uint64_t *ret)
@@ -55,17 +83,15 @@ static int read_prefix(struct reader *r, struct slice text, struct slice *ret)
 {
     if (text.n > LIFECYCLE_PREFIX_MAX)
         return fail(r, S3_ERR_INVALID_REQUEST, "a prefix has at most 1024 bytes");
-    r->has_filter = true;
     *ret = arena_dup(r->arena, text);
     return 0;
 }
 
-static int read_status(struct reader *r, struct slice text, bool *ret)
+static int read_status(struct slice text, bool *ret)
 {
     text = slice_trim(text);
-    r->has_status = slice_eq_str(text, "Enabled") || slice_eq_str(text, "Disabled");
     *ret = slice_eq_str(text, "Enabled");
-    return r->has_status ? 0 : ERR_PROTOCOL;
+    return *ret || slice_eq_str(text, "Disabled") ? 0 : ERR_PROTOCOL;
 }
 
 static int end_rule(struct reader *r)
@@ -73,7 +99,7 @@ static int end_rule(struct reader *r)
     struct lifecycle_rule *rule = &r->rules->rules[r->rules->n];
 
     r->in_rule = false;
-    if (!r->has_status || !r->has_filter)
+    if (!(r->said & SAID_STATUS) || !(r->said & SAID_PREFIX) == !(r->said & SAID_FILTER))
         return ERR_PROTOCOL;
     if (!r->has_action)
         return fail(r, S3_ERR_INVALID_REQUEST,
@@ -118,32 +144,55 @@ static int in_tag(struct reader *r, struct lifecycle_rule *rule, const char *pat
     return 0;
 }
 
-/* Elements below Filter, and below its And. */
+/* Filter itself, and what is below it and below its And. */
 static int in_filter(struct reader *r, struct lifecycle_rule *rule, const char *path, struct slice text)
 {
-    if (strncmp(path, "/And", 4) == 0) {
+    if (path[0] == '\0')
+        return once(r, SAID_FILTER);
+    if (strcmp(path, "/And") == 0)
+        return once(r, SAID_AND);
+    if (strncmp(path, "/And/", 5) == 0) {
         rule->has_and = true;
         path += 4;
     }
-    r->has_filter = true;
-    if (path[0] == '\0')
-        return 0;
     if (strcmp(path, "/Prefix") == 0)
-        return read_prefix(r, text, &rule->prefix);
+        return once(r, SAID_FILTER_PREFIX) ? ERR_PROTOCOL : read_prefix(r, text, &rule->prefix);
     if (strcmp(path, "/ObjectSizeGreaterThan") == 0) {
         rule->has_larger = true;
-        return slice_u64(slice_trim(text), &rule->larger_than) ? ERR_PROTOCOL : 0;
+        return once(r, SAID_LARGER) || slice_u64(slice_trim(text), &rule->larger_than) ? ERR_PROTOCOL : 0;
     }
     if (strcmp(path, "/ObjectSizeLessThan") == 0)
-        return slice_u64(slice_trim(text), &rule->less_than) ? ERR_PROTOCOL : 0;
+        return once(r, SAID_LESS) || slice_u64(slice_trim(text), &rule->less_than) ? ERR_PROTOCOL : 0;
     return strncmp(path, "/Tag", 4) == 0 ? in_tag(r, rule, path + 4, text) : ERR_PROTOCOL;
+}
+
+/* The elements of a rule that may come once; 0 for others. */
+static enum said said_by(const char *path)
+{
+    static const struct {
+        const char *path;
+        enum said what;
+    } rows[] = {{"/ID", SAID_ID},
+                {"/Status", SAID_STATUS},
+                {"/Prefix", SAID_PREFIX},
+                {"/Expiration", SAID_EXPIRATION},
+                {"/Expiration/Days", SAID_DAYS},
+                {"/Expiration/Date", SAID_DATE},
+                {"/AbortIncompleteMultipartUpload", SAID_ABORT}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (strcmp(path, rows[i].path) == 0)
+            return rows[i].what;
+    return 0;
 }
 
 static int in_rule(struct reader *r, struct lifecycle_rule *rule, const char *path, struct slice text)
 {
     uint64_t unused;
-    int status;
+    int status = once(r, said_by(path));
 
+    if (status)
+        return status;
     if (strcmp(path, "/ID") == 0) {
         rule->id = arena_dup(r->arena, text);
         return text.n > LIFECYCLE_ID_MAX
@@ -151,7 +200,7 @@ static int in_rule(struct reader *r, struct lifecycle_rule *rule, const char *pa
                    : 0;
     }
     if (strcmp(path, "/Status") == 0)
-        return read_status(r, text, &rule->enabled);
+        return read_status(text, &rule->enabled);
     if (strcmp(path, "/Prefix") == 0) {
         rule->old_prefix = true;
         return read_prefix(r, text, &rule->prefix);
@@ -198,7 +247,8 @@ static int on_element(void *arg, const char *path, struct slice text)
             return fail(r, S3_ERR_INVALID_REQUEST, "there can be 100 rules at most");
         r->rules->rules[r->rules->n] =
             (struct lifecycle_rule){.prefix = SLICE_LIT(""), .less_than = UINT64_MAX};
-        r->has_status = r->has_filter = r->has_action = r->has_key = r->has_value = false;
+        r->said = 0;
+        r->has_action = r->has_key = r->has_value = false;
         r->in_rule = true;
     }
     path += sizeof RULE - 1;
@@ -306,13 +356,15 @@ static uint64_t due_ns(uint64_t then_ns, uint64_t days)
 }
 
 uint64_t lifecycle_ends_ns(const struct lifecycle_rule *r, struct slice key, uint64_t size_bytes,
-                           uint64_t mtime_ns)
+                           uint64_t since_ns)
 {
     if (!r->enabled || !slice_starts(key, r->prefix))
         return 0;
     if ((r->has_larger && size_bytes <= r->larger_than) || size_bytes >= r->less_than)
         return 0;
-    return r->days ? due_ns(mtime_ns, r->days) : r->date_ns;
+    if (r->days)
+        return since_ns ? due_ns(since_ns, r->days) : 0;
+    return r->date_ns;
 }
 
 bool lifecycle_has_tags(const struct lifecycle_rule *r, struct slice kept_tags, struct arena *a)
@@ -334,6 +386,6 @@ bool lifecycle_has_tags(const struct lifecycle_rule *r, struct slice kept_tags, 
 
 bool lifecycle_aborts(const struct lifecycle_rule *r, struct slice key, uint64_t began_ns, uint64_t now_ns)
 {
-    return r->enabled && r->abort_days && slice_starts(key, r->prefix) &&
+    return r->enabled && r->abort_days && began_ns && slice_starts(key, r->prefix) &&
            now_ns >= due_ns(began_ns, r->abort_days);
 }

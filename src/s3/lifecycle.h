@@ -45,10 +45,10 @@ enum s3_error lifecycle_parse(struct slice document, struct arena *a, struct lif
 /* The document in one line, without its <?xml ...?>. -E2BIG. */
 int lifecycle_put(const struct lifecycle *l, struct buf *b);
 
-/* When an object ends by the rule, if it has its tags: 0 for never. Days are counted to the next midnight
- * (UTC) after them, as S3 does. */
+/* When an object ends by the rule, if it has its tags: 0 for never. Days are counted from `since_ns` (0: it
+ * is not known, and days then never end it) to the next midnight (UTC) after them, as S3 does. */
 uint64_t lifecycle_ends_ns(const struct lifecycle_rule *r, struct slice key, uint64_t size_bytes,
-                           uint64_t mtime_ns);
+                           uint64_t since_ns);
 /* Whether an object with these tags, in their kept form, has those that the rule asks for. */
 bool lifecycle_has_tags(const struct lifecycle_rule *r, struct slice kept_tags, struct arena *a);
 /* Whether an upload that began then is to be aborted. */

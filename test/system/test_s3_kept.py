@@ -163,6 +163,7 @@ def test_settings_that_are_refused(bucket):
     assert lifecycle(*[{**rule, "ID": "same", "Expiration": {"Days": 1}}] * 2) == (400, "InvalidArgument")
     assert cors(AllowedMethods=["PATCH"]) == (400, "InvalidRequest")
     assert cors(AllowedOrigins=["*.*"]) == (400, "InvalidRequest")
+    assert lifecycle({**rule, "Prefix": "a/", "Expiration": {"Days": 1}}) == (400, "MalformedXML")
     assert cors(AllowedOrigins=[]) == (400, "MalformedXML")
     assert refused(s3.put_bucket_tagging, Bucket=name, Tagging=tag_set(**{f"k{i}": "" for i in range(51)})) == (
         400, "InvalidTag")

@@ -165,6 +165,7 @@ static void cors_that_is_not_one(void **state)
 
 #define LIFECYCLE(inside) "<LifecycleConfiguration>" inside "</LifecycleConfiguration>"
 #define ENABLED(inside)   "<Rule><Status>Enabled</Status>" inside "</Rule>"
+#define DAY               "<Expiration><Days>1</Days></Expiration>"
 
 static struct lifecycle rules_of(const char *document, struct arena *a)
 {
@@ -205,6 +206,7 @@ static void lifecycle_comes_due(void **state)
     assert_true(expires(days, SLICE_LIT("p/k"), 1, noon, 1003 * DAY_NS));
     assert_true(expires(days, SLICE_LIT("p/k"), 1, 1000 * DAY_NS, 1002 * DAY_NS));
     assert_false(expires(days, SLICE_LIT("q/k"), 1, noon, 2000 * DAY_NS));
+    assert_false(expires(days, SLICE_LIT("p/k"), 1, /* nobody knows since when */ 0, 2000 * DAY_NS));
     assert_int_equal(text_parse_date(SLICE_LIT("2026-01-31T00:00:00Z"), &then), 0);
     assert_false(expires(date, SLICE_LIT("k"), 6, 0, then - 1));
     assert_true(expires(date, SLICE_LIT("k"), 6, 0, then));
@@ -327,6 +329,23 @@ static void lifecycle_that_is_refused(void **state)
              "<DaysAfterInitiation>9</DaysAfterInitiation></AbortIncompleteMultipartUpload>")),
          S3_ERR_INVALID_REQUEST},
         {LIFECYCLE(ENABLED("<Prefix/><Expiration/>")), S3_ERR_MALFORMED_XML},
+        /* what would be lost of these is what keeps the rule from removing more */
+        {LIFECYCLE(
+             ENABLED("<Prefix>a/</Prefix><Filter><Tag><Key>a</Key><Value>b</Value></Tag></Filter>" DAY)),
+         S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED("<Filter><Prefix>a/b</Prefix></Filter><Prefix>a/</Prefix>" DAY)),
+         S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED("<Filter><Prefix>a/</Prefix></Filter><Filter><Prefix/></Filter>" DAY)),
+         S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED("<Filter/><Filter/>" DAY)), S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED("<Filter><Prefix>a/</Prefix><And><Prefix/></And></Filter>" DAY)),
+         S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED("<Prefix>a/</Prefix><Prefix/>" DAY)), S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED("<Filter><ObjectSizeLessThan>1</ObjectSizeLessThan><ObjectSizeLessThan>9"
+                           "</ObjectSizeLessThan></Filter>" DAY)),
+         S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED("<Prefix/>" DAY DAY)), S3_ERR_MALFORMED_XML},
+        {LIFECYCLE(ENABLED("<Prefix/><Status>Disabled</Status>" DAY)), S3_ERR_MALFORMED_XML},
         {"<Other/>", S3_ERR_MALFORMED_XML},
     };
     _cleanup_(arena_freep) struct arena *a = arena_new(8 * MIB);

@@ -72,7 +72,7 @@
     X(owner, STRING, "owner", "UID:GID", NULL, 0, 0, NULL, false,                                            \
       "scratch: who owns the root directory and what S3 and the command line make; default the node's")      \
     X(object_ttl, DURATION, "ttl", "TIME", "0", 0, 31536000000, NULL, false,                                 \
-      "scratch: objects end so long after they were last written; 0: never")                                 \
+      "scratch: objects end so long after they were last written or changed; 0: never")                      \
     X(values, ENUM, "values", "MODE", "durable", 0, 0, "durable|memory", false,                              \
       "scratch, chosen when the bucket is made: memory keeps objects of up to 16 KiB in memory and nowhere " \
       "else; they go when it is full, and with the node")                                                    \

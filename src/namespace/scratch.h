@@ -338,6 +338,9 @@ int scratch_remove_key(struct scratch *s, const struct scratch_call *call, struc
 /* The same of an object that has ended by now_ns; -ENOENT also when there is one that has not. */
 int scratch_remove_over(struct scratch *s, const struct scratch_call *call, struct slice key, uint64_t ttl_ms,
                         uint64_t now_ns, struct scratch_orphans *ret_orphans, struct err *e);
+/* Since when an object is as it is: the later of its times of writing and of change. The first can be set to
+ * what a copied file had elsewhere (cp -p, rsync -a, tar); the second nobody can set back. 0: not known. */
+uint64_t scratch_since_ns(const struct scratch_inode *x);
 /* Whether an object has ended (namespace/expiry.h). Directories never do. */
 bool scratch_is_over(const struct scratch_inode *x, uint64_t ttl_ms, uint64_t now_ns);
 /* Gives the object another key, in place of what was there unless SCRATCH_NOREPLACE. */

@@ -456,10 +456,16 @@ int scratch_remove_over(struct scratch *s, const struct scratch_call *call, stru
     return remove_object(s, call, &q, ret_orphans, e);
 }
 
+uint64_t scratch_since_ns(const struct scratch_inode *x)
+{
+    int64_t ns = MAX(x->mtime_ns, x->ctime_ns);
+    return ns > 0 ? (uint64_t)ns : 0;
+}
+
 bool scratch_is_over(const struct scratch_inode *x, uint64_t ttl_ms, uint64_t now_ns)
 {
     return S_ISREG(x->mode) && (ttl_ms != 0 || x->meta.n > 0) &&
-           expiry_is_over(ttl_ms, (uint64_t)MAX(x->mtime_ns, (int64_t)0), x->meta, now_ns);
+           expiry_is_over(ttl_ms, scratch_since_ns(x), x->meta, now_ns);
 }
 
 /* ---- renaming ---- */

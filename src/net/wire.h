@@ -68,6 +68,7 @@ enum wire_flag {
     WIRE_TEST = 1 << 18,
     WIRE_CANCEL = 1 << 19,
     WIRE_META = 1 << 20,
+    WIRE_SINCE = 1 << 21,
 };
 
 /* What TREE_SETATTR sets. */

@@ -132,12 +132,13 @@
 #define WIRE_REP_origin_check(F) F(str, results)
 
 /* flags: WIRE_POSIX (a key may also name a directory: a prefix with keys below), WIRE_FRESH (ask the origin),
- * WIRE_META (with WIRE_POSIX: content type and metadata are wanted, too, of a directory those of its marker).
+ * WIRE_META (with WIRE_POSIX: content type and metadata are wanted, too, of a directory those of its marker),
+ * WIRE_SINCE (mtime is the later of the times of writing and of change, where both are known).
  */
 #define WIRE_REQ_stat(F) F(str, bucket) F(str, key) F(u32, flags)
 #define WIRE_REP_stat(F) F(attr, attr)
 /* One page, byte order. delimiter 0 or '/'. `entries` holds encoded struct wire_entry, `next` continues (as
- * after). flags: WIRE_POSIX (leave out what a directory cannot hold), WIRE_FRESH. */
+ * after). flags: WIRE_POSIX (leave out what a directory cannot hold), WIRE_FRESH, WIRE_SINCE. */
 #define WIRE_REQ_list(F)                                                                                     \
     F(str, bucket) F(str, prefix) F(u32, delimiter) F(str, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_list(F) F(str, entries) F(u32, n_entries) F(u32, truncated) F(str, next)

@@ -138,13 +138,14 @@ int op_bucket_list(struct object_session *ses, const struct wire_bucket_list_req
     return 0;
 }
 
-void object_bucket_lifecycle(struct object_service *s, struct slice bucket, struct buf *ret)
+bool object_bucket_lifecycle(struct object_service *s, struct slice bucket, struct buf *ret)
 {
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
     if (bucket_find(s->buckets, bucket, &b, NULL) < 0 || !b->p.s3_lifecycle)
-        return;
+        return false;
     if (buf_str(ret, b->p.s3_lifecycle) < 0)
         buf_clear(ret);
+    return bucket_is_scratch(b);
 }
 
 int op_bucket_get(struct object_session *ses, const struct wire_bucket_get_req *req, struct arena *a,

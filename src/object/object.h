@@ -105,8 +105,9 @@ struct user *object_find_user(struct object_service *s, struct slice access_key,
 /* Whether requests without any signature may read the bucket; false when there is none of that name. */
 bool object_anonymous_read(struct object_service *s, struct slice bucket);
 /* The lifecycle rules of a bucket (its property s3.lifecycle), appended; nothing when it has none or is not
- * there. Every S3 request needs them: no operation runs, nothing is waited for. */
-void object_bucket_lifecycle(struct object_service *s, struct slice bucket, struct buf *ret);
+ * there. Every S3 request needs them: no operation runs, nothing is waited for. Gives whether its objects
+ * have times of change beside those of writing (WIRE_SINCE). */
+bool object_bucket_lifecycle(struct object_service *s, struct slice bucket, struct buf *ret);
 
 /* Service-wide gauges into the metrics table, called by the server before it prints them. */
 void object_service_refresh_metrics(struct object_service *s);

@@ -113,6 +113,8 @@ int op_scratch_stat(struct scratch_op *o, const struct wire_stat_req *req, struc
         r = refuse_over(o, a, &x, e);
     if (r == 0)
         sobject_attr(o->node, o->call.bucket, &x, posix, a, &rep->attr);
+    if (r == 0 && req->flags & WIRE_SINCE)
+        rep->attr.mtime_ns = scratch_since_ns(&x);
     return r;
 }
 
@@ -142,6 +144,7 @@ struct listing {
     struct arena *a; /* of one entry */
     struct buf out, next;
     uint32_t n;
+    bool since; /* WIRE_SINCE */
 };
 
 static int on_key(void *arg, const struct scratch_listed *x)
@@ -157,6 +160,8 @@ static int on_key(void *arg, const struct scratch_listed *x)
         }
         sobject_attr(l->o->node, l->o->call.bucket, &inode, /* posix= */ false, l->a, &w.attr);
         w.attr.content_type = w.attr.meta = SLICE_NULL; /* as origins list */
+        if (l->since)
+            w.attr.mtime_ns = scratch_since_ns(&inode);
     }
     int r = wire_entry_encode(&w, &l->out);
     if (r < 0)
@@ -192,6 +197,7 @@ int op_scratch_list(struct scratch_op *o, const struct wire_list_req *req, struc
         req->after.n > ORIGIN_KEY_MAX_BYTES + 1)
         return err_set(e, -EINVAL, "prefix, marker or delimiter is not one of ours");
     struct listing l = {.o = o,
+                        .since = req->flags & WIRE_SINCE,
                         .a = arena_new(ENTRY_ARENA),
                         .out = BUF_INIT(PAGE_MAX_BYTES),
                         .next = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 8)};

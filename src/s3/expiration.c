@@ -13,14 +13,26 @@
 #define RULES_MAX_BYTES   (64 * KIB)
 #define PARSE_ARENA_BYTES (4 * MIB)
 
+/* The time that passes go by: of an object of a bucket without origin not the one that a mount may have set.
+ */
+static uint64_t since_ns(struct s3_request *r, const struct wire_attr *attr, struct arena *a)
+{
+    struct wire_stat_req req = {.bucket = r->bucket, .key = r->key, .flags = WIRE_SINCE};
+    struct wire_stat_rep rep;
+
+    if (object_stat(r->s3->session, &req, a, &rep, NULL) || !slice_eq(rep.attr.etag, attr->etag))
+        return attr->mtime_ns; /* it is another one by now */
+    return rep.attr.mtime_ns;
+}
+
 static const struct lifecycle_rule *first_to_end(const struct lifecycle *l, struct slice key,
-                                                 const struct wire_attr *attr, struct arena *a,
-                                                 uint64_t *ret_ns)
+                                                 const struct wire_attr *attr, uint64_t since,
+                                                 struct arena *a, uint64_t *ret_ns)
 {
     const struct lifecycle_rule *first = NULL;
 
     for (size_t i = 0; i < l->n; i++) {
-        uint64_t ns = lifecycle_ends_ns(&l->rules[i], key, attr->size_bytes, attr->mtime_ns);
+        uint64_t ns = lifecycle_ends_ns(&l->rules[i], key, attr->size_bytes, since);
 
         if (ns == 0 || (first && ns >= *ret_ns) ||
             !lifecycle_has_tags(&l->rules[i], meta_get(attr->meta, META_TAGS), a))
@@ -39,15 +51,16 @@ void expiration_header(struct s3_request *r, const struct wire_attr *attr)
     struct lifecycle rules;
     const char *reason;
     uint64_t ends_ns = 0;
+    bool own_times;
     char date[32];
 
-    object_bucket_lifecycle(r->s3->objects, r->bucket, &text);
+    own_times = object_bucket_lifecycle(r->s3->objects, r->bucket, &text);
     if (text.n == 0)
         return;
     a = arena_new(PARSE_ARENA_BYTES);
     if (lifecycle_parse(buf_view(&text), a, &rules, &reason))
         return;
-    rule = first_to_end(&rules, r->key, attr, a, &ends_ns);
+    rule = first_to_end(&rules, r->key, attr, own_times ? since_ns(r, attr, a) : attr->mtime_ns, a, &ends_ns);
     if (!rule)
         return;
     text_http_date(ends_ns, date);

@@ -4,7 +4,9 @@
  * 1. An object is removed only in the version that was seen to have expired: whoever writes the key in
  * between keeps what was written. ETags tell bytes apart and not times: each object is looked at again just
  * before it goes, because the same bytes may have been written since the page was listed.
- * 2. Rules are read anew for each bucket and pass. A bucket whose rules cannot be read is left alone.
+ * 2. In buckets without origin days count from when an object came to be as it is (WIRE_SINCE), not from the
+ * time that a mount has set: what `rsync -a` brings is not old because it was written long ago elsewhere.
+ * 3. Rules are read anew for each bucket and pass. A bucket whose rules cannot be read is left alone.
  *
  * Failure modes: what cannot be listed or removed is logged, once for a bucket and pass, and tried again by
  * the next one.
@@ -65,7 +67,7 @@ static bool is_due(const struct pass *p, const struct lifecycle_rule *rule, stru
 static bool is_still_due(struct pass *p, const struct lifecycle_rule *rule, const struct wire_entry *entry)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
-    struct wire_stat_req req = {.bucket = p->bucket, .key = entry->key, .flags = WIRE_FRESH};
+    struct wire_stat_req req = {.bucket = p->bucket, .key = entry->key, .flags = WIRE_FRESH | WIRE_SINCE};
     struct wire_stat_rep rep;
     struct err e = {0};
     int status = object_stat(p->x->s3->session, &req, a, &rep, &e);
@@ -124,8 +126,10 @@ static void expire_objects(struct pass *p)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
     _cleanup_free_ char *after = NULL;
-    struct wire_list_req req = {
-        .bucket = p->bucket, .prefix = common_prefix(&p->rules), .max = S3_LIST_MAX, .flags = WIRE_FRESH};
+    struct wire_list_req req = {.bucket = p->bucket,
+                                .prefix = common_prefix(&p->rules),
+                                .max = S3_LIST_MAX,
+                                .flags = WIRE_FRESH | WIRE_SINCE};
     struct wire_list_rep page = {.truncated = 1};
 
     if (!req.prefix.p) /* no rule is about objects */

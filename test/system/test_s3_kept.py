@@ -1,11 +1,14 @@
 """What can be set: tags of objects and buckets, CORS rules and what browsers get by them, lifecycle rules and their passes."""
 
 import datetime
+import email.utils
+import os
 import time
 
 import pytest
 
 import harness
+import mounted
 from keyorigin import KeyOrigin, Object
 from test_s3_security import fetch
 from test_s3_settings import refused
@@ -160,10 +163,10 @@ def test_settings_that_are_refused(bucket):
     assert lifecycle({**rule, "Filter": {"Tag": {"Key": "a", "Value": "b"}},
                       "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}) == (400, "InvalidRequest")
     assert lifecycle({**rule}) == (400, "InvalidRequest")
+    assert lifecycle({**rule, "Prefix": "a/", "Expiration": {"Days": 1}}) == (400, "MalformedXML")
     assert lifecycle(*[{**rule, "ID": "same", "Expiration": {"Days": 1}}] * 2) == (400, "InvalidArgument")
     assert cors(AllowedMethods=["PATCH"]) == (400, "InvalidRequest")
     assert cors(AllowedOrigins=["*.*"]) == (400, "InvalidRequest")
-    assert lifecycle({**rule, "Prefix": "a/", "Expiration": {"Days": 1}}) == (400, "MalformedXML")
     assert cors(AllowedOrigins=[]) == (400, "MalformedXML")
     assert refused(s3.put_bucket_tagging, Bucket=name, Tagging=tag_set(**{f"k{i}": "" for i in range(51)})) == (
         400, "InvalidTag")
@@ -272,6 +275,27 @@ def test_lifecycle_spares_what_was_written_again(new_node):
             {"ID": "d", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}]})
         harness.wait_until(lambda: (name, "old") not in origin.objects, what="the pass has run")
         assert (name, "again") in origin.objects
+
+
+def test_lifecycle_counts_from_when_a_file_came(new_node, tmp_path, need_fuse):
+    """A file that a mount brings with the time that it had elsewhere (cp -p, rsync -a) is as old as it is here."""
+    node = new_node(lifecycle_interval="300ms")
+    s3, name = node.s3(), harness.random_name("scratch")
+    s3.create_bucket(Bucket=name)
+    with mounted.Mount(tmp_path, node, name) as mount:
+        (mount.path / "old").write_bytes(b"kept")
+        os.utime(mount.path / "old", (1e9, 1e9))
+        s3.put_object(Bucket=name, Key="seen", Body=b"x")  # comes behind it in each pass
+        s3.put_bucket_lifecycle_configuration(Bucket=name, LifecycleConfiguration={"Rules": [
+            {"ID": "days", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}},
+            {"ID": "date", "Status": "Enabled", "Filter": {"Prefix": "seen"},
+             "Expiration": {"Date": datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)}}]})
+        harness.wait_until(lambda: "seen" not in [o["Key"] for o in s3.list_objects_v2(Bucket=name).get("Contents", [])],
+                           60, "the pass has run")
+        got = s3.get_object(Bucket=name, Key="old")
+        assert got["Body"].read() == b"kept" and got["LastModified"].timestamp() == 1e9
+        ends = got["ResponseMetadata"]["HTTPHeaders"]["x-amz-expiration"].split('"')[1]
+        assert email.utils.parsedate_to_datetime(ends).timestamp() > time.time()
 
 
 def test_lifecycle_passes_for_tags(new_node, origin):

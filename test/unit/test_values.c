@@ -242,6 +242,7 @@ static void test_when_objects_end(void **state)
     const struct slice own = SLICE_LIT("x-amz-meta-a: b\nx-forebay-expires: 77\n");
     assert_int_equal(expiry_ns(0, 5, SLICE_NULL), 0);
     assert_int_equal(expiry_ns(2, 5, SLICE_NULL), 2000005);
+    assert_int_equal(expiry_ns(2, 0, SLICE_NULL), 0); /* nobody knows since when */
     assert_int_equal(expiry_ns(2, 5, own), 77);
     assert_int_equal(expiry_ns(0, 5, own), 77);
     assert_int_equal(expiry_ns(0, 5, SLICE_LIT("x-forebay-expires: soon\n")), 0);

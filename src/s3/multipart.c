@@ -132,6 +132,20 @@ static void give_room_back(struct part_write *p)
     p->room = 0;
 }
 
+/* The part first, so that nobody commits the upload meanwhile: room is asked of its sink, and whoever asks a
+ * sink that is being committed waits until that has ended. */
+static enum s3_error begin_here(struct part_write *p, uint32_t number, uint64_t size)
+{
+    enum s3_error error = upload_part_begin(p->upload, number, size, &p->region);
+
+    if (error)
+        return error;
+    error = take_room(p, size);
+    if (error)
+        upload_part_end(p->upload, &p->region, /* ok= */ false, p->digest, NULL);
+    return error;
+}
+
 /* verified: a checksum that the body's reader computes anyway, or CHECKSUM_NONE. */
 static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t size,
                            enum checksum_kind verified)
@@ -148,11 +162,7 @@ static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t 
     error = multipart_find(r, &p->upload);
     if (!error) {
         p->sums = upload_sums(p->upload);
-        error = take_room(p, size);
-        if (!error)
-            error = upload_part_begin(p->upload, number, size, &p->region);
-        if (error)
-            give_room_back(p);
+        error = begin_here(p, number, size);
     } else {
         error = parts_begin(&p->part, r, number, size, &p->sums);
     }

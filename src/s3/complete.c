@@ -4,8 +4,7 @@
  * 1. The object has exactly the listed parts, in rising order; nothing is published when one is missing or
  * another.
  * 2. A completion that failed leaves the upload as it was: the client may try again.
- * 3. The client hears something every KEEPALIVE_MS however long the origin takes: as in S3, blanks in front
- * of the XML, whose root then says how it ended although the status was sent as 200 long before.
+ * 3. The client hears something however long it takes (pulse.h).
  *
  * Of uploads whose parts are at the origin (parts.h) nothing is moved: the origin puts them together. Of
  * those on this node parts of equal size lie in order in the staged file already; others are copied into a
@@ -13,16 +12,14 @@
  */
 #include "s3/condition.h"
 #include "s3/parts.h"
+#include "s3/pulse.h"
 #include "s3/xml.h"
 
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/text.h"
 
-#include <pthread.h>
-
 #define DOCUMENT_MAX_BYTES (8 * MIB)
-#define KEEPALIVE_MS       10000
 #define COPY_BYTES         MIB
 #define COMMIT_ARENA_BYTES (256 * KIB)
 
@@ -357,15 +354,11 @@ static void name_etag(const struct complete *c, char ret[S3_ETAG_GIVEN_SIZE])
     (void)snprintf(ret, S3_ETAG_GIVEN_SIZE, "%s-%zu", hex, c->n);
 }
 
-/* ---- the commit, with signs of life ---- */
+/* ---- the commit ---- */
 
 struct commit {
     struct complete *c;
     struct arena *arena;
-    struct lock lock; /* covers what follows */
-    struct cond ended;
-    bool done;
-    int status;
     struct wire_attr attr;
     struct err err;
 };
@@ -417,49 +410,10 @@ static int arrange_and_commit(struct commit *m)
     return sink_commit(c->target, SLICE_NULL, SLICE_NULL, m->arena, &m->attr, &m->err);
 }
 
-static void *commit_main(void *arg)
-{
-    struct commit *m = arg;
-    int status = arrange_and_commit(m);
-
-    LOCK_SCOPE(&m->lock);
-    m->status = status;
-    m->done = true;
-    cond_signal(&m->ended);
-    return NULL;
-}
-
-static bool wait_done(struct commit *m, uint64_t timeout_ms)
-{
-    LOCK_SCOPE(&m->lock);
-    while (!m->done)
-        if (cond_wait_for(&m->ended, &m->lock, timeout_ms * 1000000) == -ETIMEDOUT)
-            break;
-    return m->done;
-}
-
-/* Runs the commit; while it lasts the client gets a head and blanks. */
-static void run_commit(struct s3_request *r, struct commit *m)
-{
-    pthread_t thread;
-
-    if (pthread_create(&thread, NULL, commit_main, m)) {
-        (void)commit_main(m);
-        return;
-    }
-    if (!wait_done(m, KEEPALIVE_MS)) {
-        reply_header(r, "Content-Type", SLICE_LIT("application/xml"));
-        if (reply_head(r, 200, UINT64_MAX) == 0)
-            (void)http_conn_write(r->conn, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n", 39);
-        while (!wait_done(m, KEEPALIVE_MS))
-            (void)http_conn_write(r->conn, " ", 1);
-    }
-    (void)pthread_join(thread, NULL);
-}
-
-static void put_result(struct s3_request *r, struct xml *x, const struct upload_result *result)
+static void put_result(struct s3_request *r, struct xml *x, const void *arg)
 {
     _cleanup_buf_ struct buf location = BUF_INIT(REPLY_LOCATION_MAX);
+    const struct upload_result *result = arg;
     struct slice checksum = slice_str(result->checksum);
 
     if (reply_location(r, request_header(r, "host"), &location))
@@ -473,29 +427,6 @@ static void put_result(struct s3_request *r, struct xml *x, const struct upload_
     if (checksum.n)
         xml_text(x, "ChecksumType", slice_str(put_kept_type(checksum)));
     xml_close(x, "CompleteMultipartUploadResult");
-    assert(x->status == 0);
-}
-
-/* The answer, whole, or what follows a head that was sent already. */
-static enum s3_error answer(struct s3_request *r, enum s3_error error, const struct upload_result *result)
-{
-    _cleanup_buf_ struct buf b = BUF_INIT(32 * KIB);
-    struct xml x = {&b, 0};
-
-    if (r->status == 0) {
-        if (error)
-            return error;
-        xml_start(&x);
-        put_result(r, &x, result);
-        reply_send(r, 200, "application/xml", buf_view(&b));
-        return S3_OK;
-    }
-    if (!error)
-        put_result(r, &x, result);
-    else if (s3_error_xml_root(&b, error, r->message, r->path, r->id, r->extra))
-        buf_clear(&b);
-    (void)http_conn_write(r->conn, b.p, b.n);
-    return S3_OK;
 }
 
 static enum s3_error failed_at_origin(struct s3_request *r, int status, const struct err *e)
@@ -505,31 +436,24 @@ static enum s3_error failed_at_origin(struct s3_request *r, int status, const st
                                : reply_failed(r, status, e);
 }
 
-static enum s3_error commit(struct complete *c)
+static enum s3_error commit(struct complete *c, struct upload_result *ret)
 {
     struct s3_request *r = c->r;
     struct commit m = {.c = c, .arena = arena_new(COMMIT_ARENA_BYTES)};
-    struct upload_result result = {0};
     enum s3_error error = S3_OK;
+    int status = arrange_and_commit(&m);
 
-    lock_init(&m.lock, LOCK_LEAF);
-    cond_init(&m.ended);
-    run_commit(r, &m);
-    if (m.status) {
-        error = c->upload ? reply_failed(r, m.status, &m.err) : failed_at_origin(r, m.status, &m.err);
+    if (status) {
+        error = c->upload ? reply_failed(r, status, &m.err) : failed_at_origin(r, status, &m.err);
         if (c->upload)
             upload_reopen(c->upload);
     } else {
-        (void)snprintf(result.etag, sizeof result.etag, SLICE_FMT, SLICE_ARG(m.attr.etag));
-        (void)snprintf(result.checksum, sizeof result.checksum, SLICE_FMT, SLICE_ARG(c->checksum));
+        (void)snprintf(ret->etag, sizeof ret->etag, SLICE_FMT, SLICE_ARG(m.attr.etag));
+        (void)snprintf(ret->checksum, sizeof ret->checksum, SLICE_FMT, SLICE_ARG(c->checksum));
         if (c->upload)
             upload_finish(c->upload, m.attr.etag, c->checksum);
-        if (r->status == 0)
-            expiration_header(r, &m.attr);
+        expiration_header(r, &m.attr); /* lost when the head is gone by then */
     }
-    error = answer(r, error, &result);
-    cond_fini(&m.ended);
-    lock_fini(&m.lock);
     arena_free(m.arena);
     return error;
 }
@@ -573,7 +497,7 @@ static enum s3_error prepare(struct complete *c)
     return S3_OK;
 }
 
-static enum s3_error complete(struct complete *c)
+static enum s3_error complete(struct complete *c, struct upload_result *ret)
 {
     enum s3_error error = c->upload ? upload_close(c->upload) : S3_OK;
 
@@ -585,7 +509,7 @@ static enum s3_error complete(struct complete *c)
             upload_reopen(c->upload);
         return error;
     }
-    return commit(c);
+    return commit(c, ret);
 }
 
 /* The upload, or what it has become already. */
@@ -608,18 +532,22 @@ enum s3_error s3_op_complete_multipart_upload(struct s3_request *r)
     _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
     struct complete c = {.r = r, .arena = a};
     struct upload_result done = {0};
+    struct pulse pulse;
     enum s3_error error = find(&c, &done);
 
     if (error || done.etag[0]) {
         free(c.at_origin);
-        return error ? error : answer(r, S3_OK, &done);
+        return error ? error : pulse_answer(r, S3_OK, put_result, &done);
     }
     sink_init(&c.second, r->s3);
     error = read_list(&c);
-    if (!error)
-        error = complete(&c);
+    if (!error) { /* parts that still come, and checksums of all the bytes, take their time, too */
+        pulse_start(&pulse, r);
+        error = complete(&c, &done);
+        pulse_stop(&pulse);
+    }
     sink_fini(&c.second);
     upload_unref(c.upload);
     free(c.at_origin);
-    return error;
+    return pulse_answer(r, error, put_result, &done);
 }

@@ -6,9 +6,11 @@
  * 1. The copy has the bytes of exactly one version of the source.
  * 2. Metadata and tags come from the source, each unless the request says that it replaces them.
  * 3. A copy ends by itself only in a bucket that gives the space of such objects back.
+ * 4. However long it takes the client hears something (pulse.h).
  */
 #include "origin/meta.h"
 #include "s3/part_list.h"
+#include "s3/pulse.h"
 #include "s3/sink.h"
 #include "s3/source.h"
 #include "s3/xml.h"
@@ -161,36 +163,44 @@ static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_at
     return copy_here(r, s, replaced, &to, ret);
 }
 
-void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns,
-                struct slice checksum)
+static void put_result(struct s3_request *r, struct xml *x, const void *arg)
 {
-    _cleanup_buf_ struct buf b = BUF_INIT(4 * KIB);
-    struct xml x = {&b, 0};
+    const struct copy_result *result = arg;
     char date[32], quoted[REPLY_ETAG_TEXT_MAX];
 
-    text_iso8601(mtime_ns, date);
-    xml_start(&x);
-    xml_root(&x, element);
-    xml_text(&x, "LastModified", slice_str(date));
-    xml_text(&x, "ETag", slice_str(reply_etag_text(etag, quoted)));
-    attributes_put_checksum(&x, checksum);
-    xml_close(&x, element);
-    assert(x.status == 0);
-    reply_send(r, 200, "application/xml", buf_view(&b));
+    (void)r;
+    text_iso8601(result->mtime_ns, date);
+    xml_root(x, result->element);
+    xml_text(x, "LastModified", slice_str(date));
+    xml_text(x, "ETag", slice_str(reply_etag_text(result->etag, quoted)));
+    attributes_put_checksum(x, result->checksum);
+    xml_close(x, result->element);
+}
+
+enum s3_error copy_reply(struct s3_request *r, enum s3_error error, const struct copy_result *result)
+{
+    return pulse_answer(r, error, put_result, result);
 }
 
 enum s3_error s3_op_copy_object(struct s3_request *r)
 {
+    struct copy_result result = {.element = "CopyObjectResult"};
     struct source s;
     struct wire_attr attr;
+    struct pulse pulse;
     enum s3_error error = source_init(&s, r);
 
-    if (!error)
-        error = copy(r, &s, &attr);
+    if (error)
+        return error;
+    pulse_start(&pulse, r);
+    error = copy(r, &s, &attr);
     source_fini(&s);
-    if (!error)
+    pulse_stop(&pulse);
+    if (!error) {
         expiration_header(r, &attr);
-    if (!error)
-        copy_reply(r, "CopyObjectResult", attr.etag, attr.mtime_ns, meta_get(attr.meta, META_CHECKSUM));
-    return error;
+        result.etag = attr.etag;
+        result.mtime_ns = attr.mtime_ns;
+        result.checksum = meta_get(attr.meta, META_CHECKSUM);
+    }
+    return copy_reply(r, error, &result);
 }

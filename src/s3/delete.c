@@ -9,9 +9,10 @@
  * Texts are copied once each, so the arena holds at most what the document did.
  *
  * The keys of one DeleteObjects are deleted by up to DELETE_THREADS threads, because each waits for the
- * origin.
+ * origin; when that takes long all the same the client hears something (pulse.h).
  */
 #include "s3/condition.h"
+#include "s3/pulse.h"
 #include "s3/s3_internal.h"
 #include "s3/xml.h"
 
@@ -191,47 +192,46 @@ static void delete_all(struct delete *d)
         (void)pthread_join(threads[--n], NULL);
 }
 
-static int delete_result(struct delete *d, struct buf *b)
+static void put_result(struct s3_request *r, struct xml *x, const void *arg)
 {
-    struct xml x = {b, 0};
+    const struct delete *d = arg;
 
-    xml_start(&x);
-    xml_root(&x, "DeleteResult");
+    (void)r;
+    xml_root(x, "DeleteResult");
     for (size_t i = 0; i < d->n; i++) {
         const struct item *item = &d->items[i];
 
         if (!item->error && d->quiet)
             continue;
-        xml_open(&x, item->error ? "Error" : "Deleted");
-        xml_text(&x, "Key", item->key);
+        xml_open(x, item->error ? "Error" : "Deleted");
+        xml_text(x, "Key", item->key);
         if (item->error) {
             const struct s3_error_info *info = s3_error_info(item->error);
 
-            xml_text(&x, "Code", slice_str(info->code));
-            xml_text(&x, "Message", item->message.n ? item->message : slice_str(info->message));
+            xml_text(x, "Code", slice_str(info->code));
+            xml_text(x, "Message", item->message.n ? item->message : slice_str(info->message));
         }
-        xml_close(&x, item->error ? "Error" : "Deleted");
+        xml_close(x, item->error ? "Error" : "Deleted");
     }
-    xml_close(&x, "DeleteResult");
-    return x.status;
+    xml_close(x, "DeleteResult");
 }
 
 enum s3_error s3_op_delete_objects(struct s3_request *r)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
-    _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
     struct delete d = {.r = r, .arena = a};
+    struct pulse pulse;
     enum s3_error error;
 
     d.items = arena_zalloc(a, DELETE_KEYS_MAX * sizeof d.items[0]);
     error = delete_read(&d);
     if (error)
         return error;
+    pulse_start(&pulse, r);
     delete_all(&d);
-    error = delete_result(&d, &b) ? S3_ERR_INTERNAL : S3_OK;
+    pulse_stop(&pulse);
+    error = pulse_answer(r, S3_OK, put_result, &d);
     for (size_t i = 0; i < d.n; i++)
         free((void *)(uintptr_t)d.items[i].message.p);
-    if (!error)
-        reply_send(r, 200, "application/xml", buf_view(&b));
     return error;
 }

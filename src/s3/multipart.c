@@ -11,6 +11,7 @@
  * 2. No object is there before the upload is completed.
  */
 #include "s3/parts.h"
+#include "s3/pulse.h"
 #include "s3/source.h"
 #include "s3/uploads.h"
 #include "s3/xml.h"
@@ -336,16 +337,19 @@ static enum s3_error copy_part(struct s3_request *r, struct source *s, struct sl
 
 enum s3_error s3_op_upload_part_copy(struct s3_request *r)
 {
+    struct copy_result result = {.element = "CopyPartResult"};
     struct source s;
-    struct slice etag, checksum = SLICE_NULL;
+    struct pulse pulse;
     enum s3_error error = source_init(&s, r);
 
-    if (!error)
-        error = copy_part(r, &s, &etag, &checksum);
+    if (error)
+        return error;
+    pulse_start(&pulse, r);
+    error = copy_part(r, &s, &result.etag, &result.checksum);
     source_fini(&s);
-    if (!error)
-        copy_reply(r, "CopyPartResult", etag, sys->real_ns(), checksum);
-    return error;
+    pulse_stop(&pulse);
+    result.mtime_ns = sys->real_ns();
+    return copy_reply(r, error, &result);
 }
 
 /* ---- abort ---- */

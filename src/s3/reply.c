@@ -77,6 +77,19 @@ static void put_ids(struct s3_request *r)
     reply_header(r, "x-amz-id-2", slice_str(r->s3->node_id));
 }
 
+void reply_lines(struct s3_request *r, const char *type, struct buf *ret)
+{
+    const size_t n = r->head.n;
+    int status;
+
+    put_ids(r);
+    reply_header(r, "Content-Type", slice_str(type));
+    status = buf_slice(ret, buf_view(&r->head));
+    assert(status == 0);
+    (void)status;
+    r->head.n = n;
+}
+
 int reply_head(struct s3_request *r, int status, uint64_t n_bytes)
 {
     assert(r->status == 0);
@@ -108,18 +121,21 @@ int reply_location(const struct s3_request *r, struct slice host, struct buf *b)
     return status ? status : text_uri_encode(b, r->key, /* keep_slash= */ true);
 }
 
+struct slice reply_resource(const struct s3_request *r)
+{
+    return r->path.n <= S3_KEY_MAX_BYTES + 64 ? r->path : slice_sub(r->path, 0, S3_KEY_MAX_BYTES);
+}
+
 void reply_error(struct s3_request *r, enum s3_error error)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(32 * KIB);
     const struct s3_error_info *info = s3_error_info(error);
-    struct slice resource =
-        r->path.n <= S3_KEY_MAX_BYTES + 64 ? r->path : slice_sub(r->path, 0, S3_KEY_MAX_BYTES);
 
     if (info->status == 304) {
         reply_send(r, 304, NULL, SLICE_NULL);
         return;
     }
-    if (s3_error_xml(&b, error, r->message, resource, r->id, r->extra))
+    if (s3_error_xml(&b, error, r->message, reply_resource(r), r->id, r->extra))
         buf_clear(&b);
     if (error == S3_ERR_REQUEST_TIMEOUT || error == S3_ERR_INCOMPLETE_BODY)
         http_conn_close_after(r->conn);

@@ -162,6 +162,9 @@ void reply_header(struct s3_request *r, const char *name, struct slice value);
 #define REPLY_ETAG_TEXT_MAX (128 + 8) /* ORIGIN_ETAG_MAX and quotes */
 char *reply_etag_text(struct slice etag, char ret[REPLY_ETAG_TEXT_MAX]);
 void reply_etag(struct s3_request *r, struct slice etag);
+/* The header lines that an answer of this type would have now, appended; nothing is sent. `ret` must hold
+ * S3_HEAD_MAX_BYTES. */
+void reply_lines(struct s3_request *r, const char *type, struct buf *ret);
 /* Head of a response with n_bytes of body to come. */
 int reply_head(struct s3_request *r, int status, uint64_t n_bytes);
 /* Head and body in one go; type NULL for none. */
@@ -170,6 +173,8 @@ void reply_send(struct s3_request *r, int status, const char *type, struct slice
  * the path alone. Appends. -E2BIG. */
 #define REPLY_LOCATION_MAX (4 * KIB)
 int reply_location(const struct s3_request *r, struct slice host, struct buf *b);
+/* What an error says it is about: the path, cut to what a key can be. */
+struct slice reply_resource(const struct s3_request *r);
 /* The XML error answer. */
 void reply_error(struct s3_request *r, enum s3_error error);
 /* Sets the message of an error and gives it: `return reply_refuse(r, S3_ERR_X, "...")`. */
@@ -260,10 +265,15 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice 
                            const struct wire_put_open_req *to, const struct part_list *parts,
                            struct wire_attr *ret);
 
-/* <element> with LastModified, ETag and the kept checksum (may be empty), the answer of both kinds of copies.
- */
-void copy_reply(struct s3_request *r, const char *element, struct slice etag, uint64_t mtime_ns,
-                struct slice checksum);
+/* The answer of both kinds of copies, after pulse_stop: <element> with LastModified, ETag and the kept
+ * checksum (may be empty). As pulse_answer. */
+struct copy_result {
+    const char *element;
+    struct slice etag;
+    uint64_t mtime_ns;
+    struct slice checksum;
+};
+enum s3_error copy_reply(struct s3_request *r, enum s3_error error, const struct copy_result *result);
 
 /* ---- multipart.c ---- */
 

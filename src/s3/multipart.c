@@ -1,6 +1,6 @@
 /*
- * Multipart uploads: CreateMultipartUpload, UploadPart, UploadPartCopy, AbortMultipartUpload and the two
- * listings. CompleteMultipartUpload is in complete.c.
+ * Multipart uploads: CreateMultipartUpload, UploadPart, UploadPartCopy, AbortMultipartUpload and ListParts.
+ * CompleteMultipartUpload is in complete.c, ListMultipartUploads in upload_list.c.
  *
  * An upload is one of two kinds: where the bucket's origin takes parts, they go there as they come (parts.c);
  * else they lie on this node until the upload is completed (uploads.c). Its id tells: what the second does
@@ -368,7 +368,7 @@ enum s3_error s3_op_abort_multipart_upload(struct s3_request *r)
     return error;
 }
 
-/* ---- listings ---- */
+/* ---- listing parts ---- */
 
 static void put_part(struct xml *x, const struct upload_part *p, enum checksum_kind kind, struct arena *a)
 {
@@ -435,7 +435,7 @@ enum s3_error s3_op_list_parts(struct s3_request *r)
     xml_u64(&x, "PartNumberMarker", after);
     xml_u64(&x, "NextPartNumberMarker", to > from ? parts[to - 1].number : after);
     xml_u64(&x, "MaxParts", MIN(most, (uint64_t)S3_LIST_MAX));
-    xml_bool(&x, "IsTruncated", to < n);
+    xml_bool(&x, "IsTruncated", to < n && most > 0);
     if (sums.kind != CHECKSUM_NONE) {
         xml_text(&x, "ChecksumAlgorithm", slice_str(checksum_name(sums.kind)));
         xml_text(&x, "ChecksumType", slice_str(part_sums_type(sums.whole)));
@@ -443,56 +443,6 @@ enum s3_error s3_op_list_parts(struct s3_request *r)
     for (size_t i = from; i < to; i++)
         put_part(&x, &parts[i], sums.kind, a);
     xml_close(&x, "ListPartsResult");
-    if (x.status)
-        return S3_ERR_INTERNAL;
-    reply_send(r, 200, "application/xml", buf_view(&b));
-    return S3_OK;
-}
-
-struct listing {
-    struct xml *x;
-    struct slice prefix;
-};
-
-static void put_upload(void *arg, struct slice key, const char *id, uint64_t created_ns)
-{
-    struct listing *l = arg;
-    char date[32];
-
-    if (!slice_starts(key, l->prefix))
-        return;
-    text_iso8601(created_ns, date);
-    xml_open(l->x, "Upload");
-    xml_text(l->x, "Key", key);
-    xml_text(l->x, "UploadId", slice_str(id));
-    xml_text(l->x, "StorageClass", SLICE_LIT("STANDARD"));
-    xml_text(l->x, "Initiated", slice_str(date));
-    xml_close(l->x, "Upload");
-}
-
-/* All of a bucket in one page, whose document bounds how many that can be. */
-enum s3_error s3_op_list_multipart_uploads(struct s3_request *r)
-{
-    _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
-    struct xml x = {&b, 0};
-    struct listing l = {&x, request_query(r, "prefix")};
-    struct err e = {0};
-    enum s3_error error = buckets_find(r);
-    int status;
-
-    if (error)
-        return error;
-    xml_start(&x);
-    xml_root(&x, "ListMultipartUploadsResult");
-    xml_text(&x, "Bucket", r->bucket);
-    xml_text(&x, "Prefix", l.prefix);
-    xml_u64(&x, "MaxUploads", UPLOADS_MAX);
-    xml_bool(&x, "IsTruncated", false);
-    uploads_each(r->s3->uploads, r->bucket, put_upload, &l);
-    status = parts_each(r->s3, r->bucket, put_upload, &l, &e);
-    if (status)
-        return reply_failed(r, status, &e);
-    xml_close(&x, "ListMultipartUploadsResult");
     if (x.status)
         return S3_ERR_INTERNAL;
     reply_send(r, 200, "application/xml", buf_view(&b));

@@ -258,6 +258,35 @@ def test_listings(bucket):
     assert "Uploads" not in bucket.s3.list_multipart_uploads(Bucket=bucket.name)
 
 
+@pytest.mark.parametrize("where", ["at the origin", "here"])
+def test_pages_of_uploads(bucket, node, where):
+    """However small its pages are a listing of uploads has all of them once, in the order of their keys."""
+    name = bucket.name if where == "at the origin" else harness.random_name("scratch")
+    if name != bucket.name:
+        bucket.s3.create_bucket(Bucket=name)
+    begun = {(key, bucket.s3.create_multipart_upload(Bucket=name, Key=key)["UploadId"])
+             for key in ("c", "a/2", "b", "a/1", "b", "a", "b", "d/1")}
+
+    def pages(size, **more):
+        found = bucket.s3.get_paginator("list_multipart_uploads").paginate(
+            Bucket=name, PaginationConfig={"PageSize": size}, **more)
+        return [page for page in found]
+
+    for size in (1, 2, 3, 8, 1000):
+        some = pages(size)
+        assert all(len(page.get("Uploads", [])) <= size for page in some)
+        assert [(u["Key"], u["UploadId"]) for page in some for u in page.get("Uploads", [])] == sorted(begun)
+        some = pages(size, Delimiter="/")
+        assert [u["Key"] for page in some for u in page.get("Uploads", [])] == ["a", "b", "b", "b", "c"]
+        assert [p["Prefix"] for page in some for p in page.get("CommonPrefixes", [])] == ["a/", "d/"]
+    [page] = pages(1000, Prefix="a/", EncodingType="url")
+    assert [u["Key"] for u in page["Uploads"]] == ["a/1", "a/2"] and not page["IsTruncated"]
+    second, third = sorted(u for u in begun if u[0] == "b")[1:]
+    found = bucket.s3.list_multipart_uploads(Bucket=name, KeyMarker="b", UploadIdMarker=second[1], MaxUploads=1)
+    assert [(u["Key"], u["UploadId"]) for u in found["Uploads"]] == [third] and found["IsTruncated"]
+    assert code_of(lambda: bucket.s3.list_multipart_uploads(Bucket=name, MaxUploads=-1)) == "InvalidArgument"
+
+
 def test_a_failed_completion_can_be_repeated(bucket, new_shaper, node, origin):
     """When the origin fails for good at the end, the parts are still there."""
     shaper = new_shaper()

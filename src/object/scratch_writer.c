@@ -310,6 +310,9 @@ static int check_commit(struct swriter *w, const struct wire_put_commit_req *q, 
         return err_set(e, -EFBIG, "commit of %" PRIu64 " bytes", q->size);
     if (q->parts.n > SCRATCH_PARTS_MAX)
         return err_set(e, -E2BIG, "a list of parts of %zu bytes", q->parts.n);
+    if (q->meta.n > SCRATCH_META_MAX)
+        return err_set(e, -E2BIG, "metadata of the object is %zu bytes, at most %d are allowed", q->meta.n,
+                       (int)SCRATCH_META_MAX);
     int r = hard_stat(w->hard, st);
     if (r < 0)
         return err_errno(e, r, "state of the file");
@@ -413,7 +416,8 @@ static int name_extent(struct swriter *w, struct hard *h, const struct wire_put_
     p.ttl_ms = w->bucket->p.object_ttl;
     p.now_ns = sys->real_ns();
     p.etag = q->etag.n > 0 ? q->etag : etag_of(w, q->size, a);
-    p.meta = meta_with(p.meta, META_CHECKSUM, q->checksum, SCRATCH_META_MAX, a);
+    p.meta =
+        meta_with(q->flags & WIRE_META ? q->meta : p.meta, META_CHECKSUM, q->checksum, SCRATCH_META_MAX, a);
     int r = fill_put(w, h, q->size, location, &p, e);
     if (r == 0 && (p.if_match.n > 0 || p.if_none_etag.n > 0 || p.if_none_match))
         r = sobject_record(n, call.bucket, w->key, a, e);

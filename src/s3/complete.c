@@ -403,6 +403,8 @@ static int arrange_and_commit(struct commit *m)
 
     if (status)
         return status;
+    c->target->open.meta = upload_meta(c->upload);
+    c->target->ttl_ms = upload_sink(c->upload)->ttl_ms; /* from now on, not from the upload's beginning */
     c->target->written = c->total;
     c->target->checksum = c->checksum;
     c->target->parts = c->list;

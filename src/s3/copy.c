@@ -66,7 +66,7 @@ static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct s
 }
 
 enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
-                           const struct wire_put_open_req *to, const struct part_list *parts,
+                           const struct wire_put_open_req *to, uint64_t ttl_ms, const struct part_list *parts,
                            struct wire_attr *ret)
 {
     struct sink k;
@@ -77,6 +77,7 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice 
     k.open.key = r->key;
     k.open.content_type = type;
     k.open.meta = meta;
+    k.ttl_ms = ttl_ms;
     k.open.if_match = to->if_match;
     k.open.if_none_match = to->if_none_match;
     k.open.if_none_etag = to->if_none_etag;
@@ -123,7 +124,7 @@ static enum s3_error copy_here(struct s3_request *r, struct source *s, struct re
         sum = SLICE_LIT("");
     if (!error) /* the bytes are the same, so is their checksum */
         error = put_own_line(r, meta, META_CHECKSUM, sum, &meta);
-    return error ? error : copy_rewrite(r, s, type, meta, to, &no_parts, ret);
+    return error ? error : copy_rewrite(r, s, type, meta, to, put_ttl_ms(r), &no_parts, ret);
 }
 
 static bool has_conditions(const struct wire_put_open_req *to)

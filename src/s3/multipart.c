@@ -39,6 +39,7 @@ static enum s3_error create_here(struct s3_request *r, struct slice type, struct
     sink.open.flags = WIRE_STAGED;
     sink.open.content_type = type;
     sink.open.meta = meta;
+    sink.ttl_ms = put_ttl_ms(r);
     status = sink_open(&sink, UINT64_MAX, &e);
     error = status ? reply_failed(r, status, &e)
                    : uploads_add(r->s3->uploads, r->bucket, r->key, sums, slice_eq_str(etag, "opaque"), &sink,

@@ -111,6 +111,13 @@ bool put_may_end(struct s3_request *r)
            text_parse_duration(property, &usual_ms) == 0 && usual_ms > 0;
 }
 
+uint64_t put_ttl_ms(const struct s3_request *r)
+{
+    uint64_t ms;
+
+    return text_parse_duration(slice_trim(request_header(r, "x-forebay-ttl")), &ms) ? 0 : ms;
+}
+
 /* The end that x-forebay-ttl gives an object, as it is kept with it; empty without that header. */
 static enum s3_error own_end(struct s3_request *r, struct slice *ret)
 {
@@ -384,6 +391,7 @@ enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg,
 
     put_init(&p, r);
     error = put_metadata(r, &p.sink.open.content_type, &p.sink.open.meta);
+    p.sink.ttl_ms = put_ttl_ms(r);
     if (!error)
         error = put_conditions(r, &p.sink.open);
     if (!error)

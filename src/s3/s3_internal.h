@@ -196,6 +196,8 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
 /* Whether objects of the request's bucket may have an end of their own. It takes the bucket's ttl: that is
  * what makes the node look for objects that have ended. */
 bool put_may_end(struct s3_request *r);
+/* What x-forebay-ttl asks for, once put_metadata has accepted it; 0 without it. */
+uint64_t put_ttl_ms(const struct s3_request *r);
 /* Writes the request's object from these bytes, as its headers say, and puts the ETag into the answer, which
  * is left to the caller. */
 enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg, struct wire_attr *ret);
@@ -258,11 +260,11 @@ enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept);
 struct source;
 struct part_list;
 /* Writes the bytes of an opened source as the request's object. `to`: the conditions of that write, nothing
- * else of it is looked at. parts: those of the source, which the new object then has with the source's ETag;
- * none when n is 0.
+ * else of it is looked at. ttl_ms: how long the object is to be there, 0: as `meta` says. parts: those of the
+ * source, which the new object then has with the source's ETag; none when n is 0.
  */
 enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
-                           const struct wire_put_open_req *to, const struct part_list *parts,
+                           const struct wire_put_open_req *to, uint64_t ttl_ms, const struct part_list *parts,
                            struct wire_attr *ret);
 
 /* The answer of both kinds of copies, after pulse_stop: <element> with LastModified, ETag and the kept

@@ -4,6 +4,10 @@
  */
 #include "s3/sink.h"
 
+#include "base/sys.h"
+#include "origin/meta.h"
+#include "origin/origin.h"
+
 #define CALL_ARENA_BYTES (256 * KIB)
 
 void sink_init(struct sink *k, struct s3 *s3)
@@ -61,6 +65,15 @@ int sink_room(const struct sink *k, uint64_t back, uint64_t least, struct err *e
     return object_put_room(k->s3->session, &req, a, &rep, e);
 }
 
+/* The metadata with an end that counts from now: the bytes may have taken long. */
+static int put_end(const struct sink *k, struct buf *ret)
+{
+    char end[24];
+
+    (void)snprintf(end, sizeof end, "%llu", (unsigned long long)(sys->real_ns() + k->ttl_ms * 1000000));
+    return meta_set(k->open.meta, META_EXPIRES, slice_str(end), ret);
+}
+
 int sink_commit(struct sink *k, struct slice sha256, struct slice md5, struct arena *a, struct wire_attr *ret,
                 struct err *e)
 {
@@ -71,9 +84,15 @@ int sink_commit(struct sink *k, struct slice sha256, struct slice md5, struct ar
                                       .etag = slice_str(k->etag),
                                       .checksum = k->checksum,
                                       .parts = k->parts};
+    _cleanup_buf_ struct buf meta = BUF_INIT(ORIGIN_META_MAX_BYTES);
     struct wire_put_commit_rep rep;
-    int status = object_put_commit(k->s3->session, &req, a, &rep, e);
+    int status;
 
+    if (k->ttl_ms && put_end(k, &meta) == 0) {
+        req.meta = buf_view(&meta);
+        req.flags = WIRE_META;
+    }
+    status = object_put_commit(k->s3->session, &req, a, &rep, e);
     if (status)
         return status;
     k->handle = 0;

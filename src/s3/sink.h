@@ -17,6 +17,7 @@ struct sink {
     uint64_t handle;               /* 0: not open */
     int fd;                        /* of the staged file, when open.flags has WIRE_STAGED; else -1 */
     uint64_t written;
+    uint64_t ttl_ms;               /* the object ends so long after the commit; 0: as open.meta says */
     char etag[S3_ETAG_GIVEN_SIZE]; /* what an object of a scratch bucket is to have; empty: of its bytes */
     struct slice checksum, parts;  /* for the commit: META_CHECKSUM, and a list as of part_list.h */
 };

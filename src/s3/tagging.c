@@ -70,7 +70,7 @@ static enum s3_error change(struct s3_request *r, struct slice kept)
             error = put_own_line(r, meta, META_CHECKSUM, SLICE_LIT(""), &meta);
         to.if_match = s.attr.etag;
         if (!error)
-            error = copy_rewrite(r, &s, s.attr.content_type, meta, &to, &parts, &attr);
+            error = copy_rewrite(r, &s, s.attr.content_type, meta, &to, /* ttl_ms= */ 0, &parts, &attr);
         if (error == S3_ERR_PRECONDITION)
             error = S3_ERR_CONFLICT;
     }

@@ -12,6 +12,7 @@
  */
 #include "object/object_internal.h"
 
+#include "base/id.h"
 #include "base/sys.h"
 #include "base/text.h"
 #include "namespace/expiry.h"
@@ -27,6 +28,7 @@
 #define STRINGS_ARENA  (32 * KIB)
 #define MD5_BYTES      16
 #define MD5_HEX        (2 * MD5_BYTES)
+#define ETAG_SIZE      (MD5_HEX + 3) /* "-1" and the end */
 
 /* X(NAME, name): operations whose requests have a field `bucket` and that are here; what else names such a
  * bucket goes the way of other scratch buckets, and is refused there. */
@@ -345,20 +347,34 @@ static void md5_of(struct slice data, char ret[MD5_HEX + 1])
     text_hex(digest, MD5_BYTES, ret);
 }
 
-static int commit(struct value_handle *h, struct slice etag, struct arena *a, struct wire_attr *ret,
-                  struct err *e)
+/* The bucket's kind of ETag for these bytes. */
+static void make_etag(const struct bucket *b, struct slice data, char ret[ETAG_SIZE])
 {
-    char hex[MD5_HEX + 1];
+    struct id128 random;
+    if (b->p.etag == BUCKET_ETAG_MD5) {
+        md5_of(data, ret);
+        return;
+    }
+    id_new(&random);
+    text_hex(random.b, sizeof(random.b), ret);
+    memcpy(ret + MD5_HEX, "-1", 3);
+}
+
+static int commit(struct value_handle *h, const struct wire_put_commit_req *q, struct arena *a,
+                  struct wire_attr *ret, struct err *e)
+{
+    char etag[ETAG_SIZE];
     uint64_t now_ns = sys->real_ns();
-    struct value x = {.expires_ns = expiry_ns(h->bucket->p.object_ttl, now_ns, h->meta),
+    struct slice meta = q->flags & WIRE_META ? q->meta : h->meta;
+    struct value x = {.expires_ns = expiry_ns(h->bucket->p.object_ttl, now_ns, meta),
                       .mtime_ns = now_ns,
-                      .etag = etag,
+                      .etag = q->etag,
                       .content_type = h->content_type,
-                      .meta = h->meta,
+                      .meta = meta,
                       .data = buf_view(&h->data)};
-    if (etag.n == 0) {
-        md5_of(x.data, hex);
-        x.etag = slice_of(hex, MD5_HEX);
+    if (q->etag.n == 0) {
+        make_etag(h->bucket, x.data, etag);
+        x.etag = slice_str(etag);
     }
     int r = values_put(h->service->values, h->bucket->id, h->key, &x, &h->condition, now_ns, e);
     if (r < 0)
@@ -386,7 +402,7 @@ static int commit_whole(struct value_handle *h, const struct wire_put_commit_req
     if (req->size != h->data.n || (h->size != UINT64_MAX && req->size != h->size))
         return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, %zu were written", req->size,
                        h->data.n);
-    return commit(h, req->etag, a, ret, e);
+    return commit(h, req, a, ret, e);
 }
 
 static int value_put_commit(struct object_session *ses, const struct wire_put_commit_req *req,
@@ -398,6 +414,9 @@ static int value_put_commit(struct object_session *ses, const struct wire_put_co
         return -EBADF;
     if (req->etag.n > ORIGIN_ETAG_MAX)
         return err_set(e, -E2BIG, "ETag of %zu bytes", req->etag.n);
+    if (req->meta.n + h->content_type.n > VALUES_META_MAX)
+        return err_set(e, -E2BIG, "metadata of the object is %zu bytes, at most %d are allowed", req->meta.n,
+                       (int)VALUES_META_MAX);
     int r = commit_whole(h, req, a, &rep->attr, e);
     if (r < 0)
         return err_prefix(e, r, "%s/" SLICE_FMT, h->bucket->name, SLICE_ARG(h->key));

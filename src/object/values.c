@@ -289,7 +289,8 @@ int values_put(struct values *v, uint64_t bucket, struct slice key, const struct
     LOCK_SCOPE(&s->lock);
     struct entry **at = find_locked(s, hash, bucket, key);
     bool there = *at && !is_over(*at, now_ns);
-    int r = check_condition(there ? *at : NULL, c, e);
+    int r = !there && c->if_match.n > 0 ? err_set(e, -ENOENT, "the object does not exist")
+                                        : check_condition(there ? *at : NULL, c, e);
     if (r < 0) {
         free(fresh);
         return r;

@@ -48,7 +48,8 @@ uint64_t values_max_bytes(const struct values *v);
 /* -ENOENT. Strings are copied into the arena; with_data false leaves ret->data with its length only. */
 int values_get(struct values *v, uint64_t bucket, struct slice key, uint64_t now_ns, bool with_data,
                struct arena *a, struct value *ret);
-/* ERR_PRECONDITION. -EFBIG: larger than VALUES_DATA_MAX, -E2BIG: metadata larger than VALUES_META_MAX. */
+/* ERR_PRECONDITION; -ENOENT: if_match where there is no object. -EFBIG: larger than VALUES_DATA_MAX, -E2BIG:
+ * metadata larger than VALUES_META_MAX. */
 int values_put(struct values *v, uint64_t bucket, struct slice key, const struct value *x,
                const struct value_condition *c, uint64_t now_ns, struct err *e);
 /* -ENOENT when there is none, ERR_PRECONDITION. */

@@ -1,13 +1,16 @@
 """Objects with an end, and buckets that keep their objects in memory: what an inference server uses to look predictions up."""
 
 import concurrent.futures
+import datetime
 import json
+import os
 import time
 import urllib.request
 
 import botocore.exceptions
 import pytest
 
+import mounted
 from harness import Node, random_bytes, wait_until
 
 LIMIT = 16 << 10
@@ -85,10 +88,22 @@ def test_get_or_404_and_put_if_absent(node, values):
     assert [o["Key"] for o in listed["Contents"]] == ["empty"]
     assert [p["Prefix"] for p in listed["CommonPrefixes"]] == ["p/"]
     assert code_of(lambda: s3.delete_bucket(Bucket="values")) == "BucketNotEmpty"
+    assert code_of(lambda: s3.put_object(Bucket="values", Key="none", Body=b"x", IfMatch='"x"')) == "NoSuchKey"
     for key in ("p/1", "p/2", "empty"):
         s3.delete_object(Bucket="values", Key=key)
     assert not is_there(s3, "values", "p/1")
     s3.delete_bucket(Bucket="values")
+
+
+@pytest.mark.parametrize("values", ["memory", "durable"])
+def test_opaque_etags(node, values):
+    """With etag=opaque no ETag is one that a client could take for an MD5; it names what was written all the same."""
+    s3 = node.s3()
+    node.cli("bucket", "create", "values", f"values={values}", "etag=opaque")
+    etags = [s3.put_object(Bucket="values", Key="k", Body=b"data")["ETag"] for _ in range(2)]
+    assert len(set(etags)) == 2 and all(etag.endswith('-1"') for etag in etags)
+    assert s3.get_object(Bucket="values", Key="k", IfMatch=etags[1])["Body"].read() == b"data"
+    assert code_of(lambda: s3.get_object(Bucket="values", Key="k", IfMatch=etags[0])) == "PreconditionFailed"
 
 
 @pytest.mark.parametrize("values", ["memory", "durable"])
@@ -146,6 +161,43 @@ def test_ends_of_copies(node):
     assert code_of(lambda: refused.copy_object(Bucket="stays", Key="x", CopySource="ends/longer")) == "InvalidRequest"
     s3.delete_object(Bucket="stays", Key="copy")
     s3.delete_bucket(Bucket="stays")
+
+
+def end_of(s3, bucket, key):
+    """When an object ends by itself, in seconds since 1970."""
+    text = s3.head_object(Bucket=bucket, Key=key)["ResponseMetadata"]["HTTPHeaders"]["x-forebay-expires"]
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+@pytest.mark.parametrize("more", [{}, {"IfNoneMatch": "*"}], ids=["in place", "copied"])
+def test_ends_of_uploads_in_parts(node, more):
+    """The time that an upload in parts was begun with counts from its completion."""
+    node.cli("bucket", "create", "ends", "ttl=1h")
+    s3, where = node.s3(), {"Bucket": "ends", "Key": "k"}
+    upload = with_ttl(node.s3(), "CreateMultipartUpload", "1h").create_multipart_upload(**where)["UploadId"]
+    etag = s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"data")["ETag"]
+    begun = time.time()
+    time.sleep(3)  # by so much the two ends differ
+    before = time.time()
+    s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]}, **more)
+    assert end_of(s3, "ends", "k") >= before + 3600 - 1 > begun + 3600
+
+
+def test_ends_of_what_a_mount_brings(node, tmp_path, need_fuse):
+    """A bucket's ttl counts from when a file came or was changed last, not from the time that it had elsewhere (cp -p)."""
+    s3 = node.s3()
+    node.cli("bucket", "create", "ends", "ttl=1h")
+    with mounted.Mount(tmp_path / "m", node, "ends") as mount:
+        for name in ("old", "future"):
+            (mount.path / name).write_bytes(b"data")
+        os.utime(mount.path / "old", (1e9, 1e9))
+        os.utime(mount.path / "future", (4e9, 4e9))
+        assert is_there(s3, "ends", "old") and is_there(s3, "ends", "future")
+    assert [o["Key"] for o in s3.list_objects_v2(Bucket="ends")["Contents"]] == ["future", "old"]
+    assert s3.head_object(Bucket="ends", Key="old")["LastModified"].timestamp() == 1e9
+    node.cli("bucket", "set", "ends", "ttl=1ms")
+    wait_until(lambda: not is_there(s3, "ends", "old"), 60, "the time is over")
+    assert is_there(s3, "ends", "future")
 
 
 def test_what_a_restart_leaves(tmp_path):

@@ -231,6 +231,17 @@ static bool asks_by_itself(enum s3_op op)
     return op == S3_OP_PREFLIGHT || op == S3_OP_POST_OBJECT;
 }
 
+/* A client may say whose bucket it means: the node's, as owners are in listings and ACLs. */
+static enum s3_error check_owner(struct s3_request *r, const char *header)
+{
+    struct slice owner = request_header(r, header);
+
+    if (!owner.p || slice_eq_str(owner, r->s3->node_id))
+        return S3_OK;
+    return reply_refuse(r, S3_ERR_ACCESS_DENIED,
+                        arena_printf(r->arena, "%s is not the owner of the bucket", header));
+}
+
 /* What is wanted, and whether who asks may have it: nothing else is said to those who may not. */
 static enum s3_error settle_op(struct s3_request *r)
 {
@@ -240,6 +251,10 @@ static enum s3_error settle_op(struct s3_request *r)
         return reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed");
     if (!error && !asks_by_itself(r->op))
         error = s3_check_access(r, op_rights[r->op], r->bucket);
+    if (!error && r->bucket.n)
+        error = check_owner(r, "x-amz-expected-bucket-owner");
+    if (!error)
+        error = check_owner(r, "x-amz-source-expected-bucket-owner");
     for (size_t i = 0; !error && r->anonymous && i < r->n_query; i++)
         if (slice_starts(r->query[i].name, SLICE_LIT("response-")))
             error = reply_refuse(r, S3_ERR_INVALID_REQUEST,

@@ -64,6 +64,21 @@ def test_the_acl_is_private(bucket):
     assert s3.get_object(**where)["Body"].read() == b"x"
 
 
+def test_a_bucket_of_somebody_else(bucket):
+    """A client that says whose bucket it means is refused when that is not the owner that listings and ACLs show."""
+    s3, where = bucket.s3, {"Bucket": bucket.name, "Key": "k"}
+    right, wrong = s3.get_bucket_acl(Bucket=bucket.name)["Owner"]["ID"], "111122223333"
+    s3.put_object(**where, Body=b"x", ExpectedBucketOwner=right)
+    assert s3.get_object(**where, ExpectedBucketOwner=right)["Body"].read() == b"x"
+    assert refused(s3.get_object, **where, ExpectedBucketOwner=wrong) == (403, "AccessDenied")
+    assert refused(s3.delete_object, **where, ExpectedBucketOwner=wrong) == (403, "AccessDenied")
+    assert refused(s3.list_objects_v2, Bucket=bucket.name, ExpectedBucketOwner=wrong) == (403, "AccessDenied")
+    copy = {"Bucket": bucket.name, "Key": "copy", "CopySource": f"{bucket.name}/k"}
+    assert refused(s3.copy_object, **copy, ExpectedSourceBucketOwner=wrong) == (403, "AccessDenied")
+    s3.copy_object(**copy, ExpectedSourceBucketOwner=right)
+    assert s3.get_object(**where)["Body"].read() == b"x"
+
+
 def test_one_version_of_each_object(bucket):
     """Versions are listed by pages as objects are, each object with one called null."""
     keys = sorted(["a/1", "a/2", "b", "c d", "\u00fc"], key=str.encode)

@@ -4,7 +4,9 @@
  * 1. Order of RFC 9110 section 13.2.2: If-Match decides before If-Unmodified-Since and If-None-Match before
  *    If-Modified-Since; the second of each pair counts only when the first is not there.
  * 2. Dates are compared in whole seconds, the unit of Last-Modified.
- * 3. What an answer gave as ETag, weak or not, fits the object of that answer.
+ * 3. An object without a date (of an origin that tells none) was not "not modified since" any: conditions by
+ *    date are left out for it, as RFC 9110 says.
+ * 4. What an answer gave as ETag, weak or not, fits the object of that answer.
  */
 #include "s3/condition.h"
 
@@ -74,7 +76,8 @@ enum s3_error condition_check(const struct condition *c, const struct wire_attr 
     }
     if (c->if_none_match.p)
         return condition_etag_in(c->if_none_match, attr->etag) ? S3_ERR_NOT_MODIFIED : S3_OK;
-    return c->has_modified_since && modified_s <= c->modified_since_s ? S3_ERR_NOT_MODIFIED : S3_OK;
+    return c->has_modified_since && attr->mtime_ns && modified_s <= c->modified_since_s ? S3_ERR_NOT_MODIFIED
+                                                                                        : S3_OK;
 }
 
 bool condition_if_range(struct slice value, const struct wire_attr *attr)
@@ -84,6 +87,6 @@ bool condition_if_range(struct slice value, const struct wire_attr *attr)
     if (!value.p)
         return true;
     if (read_date(value, &date_s))
-        return date_s == attr->mtime_ns / NS_PER_S;
+        return attr->mtime_ns && date_s == attr->mtime_ns / NS_PER_S;
     return !slice_starts(value, SLICE_LIT("W/")) && slice_eq(condition_bare_etag(value), attr->etag);
 }

@@ -192,11 +192,11 @@ static void other_functions_are_not_implemented(void **state)
     }
 }
 
-static enum s3_error check(const char *headers)
+static enum s3_error check_of(const char *headers, uint64_t mtime_ns)
 {
     _cleanup_buf_ struct buf head = BUF_INIT(4 * KIB);
     struct http_request *http = calloc(1, sizeof *http);
-    const struct wire_attr attr = {.etag = SLICE_LIT("abc"), .mtime_ns = 1369353600ull * 1000000000 + 5};
+    const struct wire_attr attr = {.etag = SLICE_LIT("abc"), .mtime_ns = mtime_ns};
     struct condition c;
     enum s3_error error;
 
@@ -208,9 +208,23 @@ static enum s3_error check(const char *headers)
     return error;
 }
 
+static enum s3_error check(const char *headers)
+{
+    return check_of(headers, 1369353600ull * 1000000000 + 5);
+}
+
 #define THEN   "Fri, 24 May 2013 00:00:00 GMT"
 #define LATER  "Fri, 24 May 2013 00:00:01 GMT"
 #define BEFORE "Thu, 23 May 2013 23:59:59 GMT"
+
+/* Of an object without a date nobody can say that it was not changed since then. */
+static void dates_mean_nothing_without_one(void **state)
+{
+    (void)state;
+    assert_int_equal(check_of("If-Modified-Since: " LATER "\r\n", 0), S3_OK);
+    assert_int_equal(check_of("If-Unmodified-Since: " THEN "\r\n", 0), S3_OK);
+    assert_int_equal(check_of("If-None-Match: \"abc\"\r\n", 0), S3_ERR_NOT_MODIFIED);
+}
 
 /* Conditions alone and together, in the order that RFC 9110 gives them. */
 static void conditions_are_judged(void **state)
@@ -310,6 +324,7 @@ int main(void)
         cmocka_unit_test(operations_are_found),
         cmocka_unit_test(other_functions_are_not_implemented),
         cmocka_unit_test(conditions_are_judged),
+        cmocka_unit_test(dates_mean_nothing_without_one),
         cmocka_unit_test(weak_etags_fit_themselves),
         cmocka_unit_test(if_range_needs_the_same_version),
         cmocka_unit_test(hosts_name_buckets),

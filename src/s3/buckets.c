@@ -3,12 +3,15 @@
 #include "s3/xml.h"
 
 #include "base/text.h"
+#include "namespace/bucket.h"
 
 #define BUCKETS_PAGE_MAX 10000
+#define PROPERTIES_ARENA MIB
 
 /* A page of ListBuckets. */
 struct page {
-    struct slice prefix, after; /* after: the last one looked at */
+    struct slice prefix;
+    char after[BUCKET_NAME_MAX + 1]; /* the last one shown */
     uint64_t max, n;
     bool more;
 };
@@ -26,7 +29,7 @@ static int put_buckets(const struct s3_request *r, struct slice rest, struct pag
         p->more = p->n == p->max;
         if (p->more)
             return x->status;
-        p->after = bucket.name;
+        (void)snprintf(p->after, sizeof p->after, SLICE_FMT, SLICE_ARG(bucket.name));
         p->n++;
         text_iso8601(bucket.created_ns, date);
         xml_open(x, "Bucket");
@@ -54,6 +57,7 @@ enum s3_error s3_op_list_buckets(struct s3_request *r)
     struct slice max = request_query(r, "max-buckets"), token = request_query(r, "continuation-token");
     struct wire_bucket_list_req req = {.after = token.n ? token : SLICE_LIT("")};
     struct wire_bucket_list_rep rep;
+    char last[BUCKET_NAME_MAX + 1];
     struct xml x = {&b, 0};
     struct err e = {0};
     int status;
@@ -73,13 +77,15 @@ enum s3_error s3_op_list_buckets(struct s3_request *r)
             status = put_buckets(r, rep.buckets, &page, &x);
         if (status)
             return reply_failed(r, status, &e);
-        req.after = last_of(rep.buckets);
+        (void)snprintf(last, sizeof last, SLICE_FMT, SLICE_ARG(last_of(rep.buckets)));
+        req.after = slice_str(last);
+        arena_clear(a);
     } while (rep.truncated && !page.more);
     xml_close(&x, "Buckets");
     if (page.prefix.n)
         xml_text(&x, "Prefix", page.prefix);
     if (page.more) /* names of buckets hold nothing that a token would have to hide */
-        xml_text(&x, "ContinuationToken", page.after);
+        xml_text(&x, "ContinuationToken", slice_str(page.after));
     xml_close(&x, "ListAllMyBucketsResult");
     if (x.status)
         return S3_ERR_INTERNAL;
@@ -99,16 +105,17 @@ enum s3_error buckets_find(struct s3_request *r)
 
 bool buckets_property(struct s3_request *r, struct slice bucket, const char *name, struct slice *ret)
 {
+    _cleanup_(arena_freep) struct arena *a = arena_new(PROPERTIES_ARENA); /* all of them may be many */
     struct wire_bucket_get_req req = {.name = bucket};
     struct wire_bucket_get_rep rep;
 
-    if (bucket.n == 0 || object_bucket_get(r->s3->session, &req, r->arena, &rep, NULL))
+    if (bucket.n == 0 || object_bucket_get(r->s3->session, &req, a, &rep, NULL))
         return false;
     while (rep.settings.n) {
         struct slice value = slice_split(&rep.settings, '\n');
 
         if (slice_eq_str(slice_split(&value, '='), name)) {
-            *ret = value;
+            *ret = arena_dup(r->arena, value);
             return true;
         }
     }

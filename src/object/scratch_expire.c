@@ -46,38 +46,50 @@ static int on_key(void *arg, const struct scratch_listed *x)
     return buf_slice(&w->after, x->key);
 }
 
+/* One that cannot be removed keeps no other: the first error is given in the end. */
 static int remove_page(struct walk *w, struct err *e)
 {
     struct scratch *names = w->service->scratch->names;
     struct scratch_cred cred = snode_owner(w->bucket);
     const struct scratch_call call = {.bucket = w->bucket->id, .cred = &cred};
     struct slice rest = buf_view(&w->keys);
+    int first = 0;
     while (rest.n > 0) {
         struct slice key = slice_split(&rest, '\0');
         struct scratch_orphans orphans = {0};
-        int r = scratch_remove_over(names, &call, key, w->bucket->p.object_ttl, sys->real_ns(), &orphans, e);
+        struct err local = {0};
+        int r =
+            scratch_remove_over(names, &call, key, w->bucket->p.object_ttl, sys->real_ns(), &orphans, &local);
         snode_free_orphans(w->service->scratch, &orphans);
-        if (r < 0 && r != -ENOENT)
-            return r;
         w->removed += r == 0;
+        if (r < 0 && r != -ENOENT && first == 0) {
+            first = r;
+            *e = local;
+        }
     }
-    return 0;
+    return first;
 }
 
 static int walk(struct walk *w, struct err *e)
 {
     bool more = true;
-    int r = 0;
+    int r = 0, first = 0;
     while (r == 0 && more && !atomic_load(&w->bucket->retired)) {
         struct scratch_list what = {.after = buf_view(&w->after), .max = PAGE};
         buf_clear(&w->keys);
         _cleanup_free_ char *after = slice_dup(what.after); /* on_key changes the buffer */
         what.after.p = after;
         r = scratch_list(w->service->scratch->names, w->bucket->id, &what, on_key, w, &more, e);
-        if (r == 0)
-            r = remove_page(w, e);
+        if (r == 0) {
+            struct err local = {0};
+            int removed = remove_page(w, &local);
+            if (removed < 0 && first == 0) {
+                first = removed;
+                *e = local;
+            }
+        }
     }
-    return r;
+    return r < 0 ? r : first;
 }
 
 static void walk_bucket(struct object_service *s, const struct bucket *b)

@@ -246,6 +246,14 @@ int upstream_head(struct upstream *u, struct slice key, struct slice if_none_mat
     return UPSTREAM_RETRY(u, upstream_get_once(u, &g, a, ret, ignore_body, NULL, e));
 }
 
+int upstream_part(struct upstream *u, struct slice key, struct slice etag, uint32_t number, struct arena *a,
+                  struct origin_attr *ret, struct err *e)
+{
+    struct origin_get g = {
+        .key = key, .if_match = etag, .attributes_only = true, .whole = true, .part = number};
+    return UPSTREAM_RETRY(u, upstream_get_once(u, &g, a, ret, ignore_body, NULL, e));
+}
+
 int upstream_list(struct upstream *u, const struct origin_list *l, struct arena *a, struct origin_page *ret,
                   struct err *e)
 {

@@ -73,6 +73,10 @@ int upstream_get_once(struct upstream *u, const struct origin_get *g, struct are
  * every try, so nothing in `l` may lie there. */
 int upstream_head(struct upstream *u, struct slice key, struct slice if_none_match, struct arena *a,
                   struct origin_attr *ret, struct err *e);
+/* The same of an object of this ETag, and where its part of that number is. Of an origin with
+ * ORIGIN_CAN_PARTS. */
+int upstream_part(struct upstream *u, struct slice key, struct slice etag, uint32_t number, struct arena *a,
+                  struct origin_attr *ret, struct err *e);
 int upstream_list(struct upstream *u, const struct origin_list *l, struct arena *a, struct origin_page *ret,
                   struct err *e);
 int upstream_put(struct upstream *u, const struct origin_put *p, const struct origin_body *body,

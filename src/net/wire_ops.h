@@ -52,6 +52,7 @@
     X(STATUS, status, 50)                                                                                    \
     X(USAGE, usage, 53)                                                                                      \
     X(EXPLAIN, explain, 54)                                                                                  \
+    X(PART, part, 55)                                                                                        \
     X(REPORT, report, 51)                                                                                    \
     X(JOB_START, job_start, 60)                                                                              \
     X(JOB_LIST, job_list, 61)                                                                                \
@@ -208,6 +209,11 @@
  * -ESTALE: the object has another ETag now. */
 #define WIRE_REQ_parts(F) F(str, bucket) F(str, key) F(str, etag)
 #define WIRE_REP_parts(F) F(str, parts)
+/* Where one part is in an object of a mirror bucket that was uploaded in parts, as its origin says. n_parts:
+ * how many there are; 0: the origin does not tell. ERR_RANGE: no part of that number. -ESTALE: the object has
+ * another ETag now. */
+#define WIRE_REQ_part(F) F(str, bucket) F(str, key) F(str, etag) F(u32, number)
+#define WIRE_REP_part(F) F(u32, n_parts) F(u64, offset) F(u64, size)
 
 /*
  * Uploads in parts to buckets whose origin has them (else ERR_NOT_IMPLEMENTED): the parts go to the origin as

@@ -21,6 +21,7 @@
     X(LIST, list, READ, bucket)                                                                              \
     X(OPEN, open, READ, bucket)                                                                              \
     X(PARTS, parts, READ, bucket)                                                                            \
+    X(PART, part, READ, bucket)                                                                              \
     X(WATCH, watch, READ, bucket)                                                                            \
     X(REPORT, report, READ, bucket)                                                                          \
     X(PUT_OPEN, put_open, WRITE, bucket)                                                                     \

@@ -27,13 +27,53 @@ static int stat_cached(struct object_service *s, const struct bucket *b, const s
     return enough && fresh ? 0 : -ENOENT;
 }
 
-/* Of a mirror bucket only the origin knows, and it is not asked. */
+/* Of a mirror bucket only the origin knows: PART asks it. */
 int op_parts(struct object_session *ses, const struct wire_parts_req *req, struct arena *a,
              struct wire_parts_rep *rep, struct err *e)
 {
     (void)a, (void)rep;
     _cleanup_(upstream_unrefp) struct upstream *u = NULL;
     return object_upstream(ses->service, req->bucket, &u, e);
+}
+
+/* Origins do not agree in how they refuse a number beyond the last part: its first says how many there are.
+ */
+static int find_part(struct upstream *u, const struct wire_part_req *q, struct arena *a,
+                     struct origin_attr *ret, struct err *e)
+{
+    struct err local = {0};
+    int r = upstream_part(u, q->key, q->etag, q->number, a, ret, &local);
+    if (r < 0 && r != -ENOENT && r != ERR_PRECONDITION && !retry_is_transient(r) && q->number > 1) {
+        int first = upstream_part(u, q->key, q->etag, 1, a, ret, NULL);
+        if (first == 0 && ret->n_parts > 0 && q->number > ret->n_parts)
+            return err_set(e, ERR_RANGE, "the object has %u parts", ret->n_parts);
+    }
+    if (r < 0 && e)
+        *e = local;
+    return r;
+}
+
+int op_part(struct object_session *ses, const struct wire_part_req *req, struct arena *a,
+            struct wire_part_rep *rep, struct err *e)
+{
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    struct origin_attr attr = {0};
+    int r = object_check_key(req->key, e);
+    if (r == 0)
+        r = object_upstream(ses->service, req->bucket, &u, e);
+    if (r < 0 || req->number == 0 || !(u->origin->capabilities & ORIGIN_CAN_PARTS))
+        return r;
+    r = find_part(u, req, a, &attr, e);
+    if (r == 0 && !slice_eq(attr.etag, req->etag))
+        r = ERR_PRECONDITION;
+    if (r == ERR_PRECONDITION || r == -ENOENT)
+        return err_set(e, -ESTALE, "the object has another ETag");
+    if (r < 0)
+        return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
+    rep->n_parts = attr.n_parts;
+    rep->offset = attr.part_offset;
+    rep->size = attr.part_bytes;
+    return 0;
 }
 
 int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct arena *a,

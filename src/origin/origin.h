@@ -37,6 +37,9 @@ struct origin_attr {
      * content-disposition, content-language, expires; lower-case names. Other lines stay on this side;
      * META_CHECKSUM is known to S3 origins by their own header. Empty in listings. */
     struct slice meta;
+    /* Of the part that origin_get.part names; n_parts 0: none was asked for, or the origin tells nothing. */
+    uint32_t n_parts; /* of the object */
+    uint64_t part_offset, part_bytes;
 };
 
 /* What a bucket says about its origin; every row is a bucket property "origin.NAME". */
@@ -110,7 +113,8 @@ enum origin_capability {
     ORIGIN_CAN_CONDITIONAL_PUT = 1 << 2, /* If-None-Match: * and If-Match on PUT are honoured */
     ORIGIN_CAN_COPY = 1 << 3,
     ORIGIN_CAN_MULTIPART = 1 << 4,
-    ORIGIN_CAN_META = 1 << 5, /* keeps content type and user metadata */
+    ORIGIN_CAN_META = 1 << 5,  /* keeps content type and user metadata */
+    ORIGIN_CAN_PARTS = 1 << 6, /* tells where parts of an upload are in the object */
 };
 
 struct origin_get {
@@ -121,6 +125,7 @@ struct origin_get {
     struct slice if_none_match;
     atomic_bool *cancel;  /* may be NULL; set from another thread to stop soon */
     bool attributes_only; /* HEAD */
+    uint32_t part;        /* with attributes_only and ORIGIN_CAN_PARTS: where this part is, too; 0: none */
 };
 
 /*

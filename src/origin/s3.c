@@ -124,7 +124,7 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
     s->magic = S3_MAGIC;
     s->base.ops = ops;
     s->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
-                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META;
+                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_CAN_PARTS;
     lock_init(&s->lock, LOCK_ORIGIN);
     s->part_bytes = o->part_size;
     s->copy_max_bytes = S3_PUT_MAX_BYTES;

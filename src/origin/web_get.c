@@ -76,9 +76,21 @@ static int check_version(const struct transfer *t, struct slice etag, struct err
                    SLICE_ARG(etag), SLICE_ARG(want));
 }
 
+/* Where the part is that was asked for, when the answer is about it. */
+static void take_part(const struct transfer *t, struct origin_attr *attr)
+{
+    const struct web_response *r = &t->call->response;
+    if (t->get->part == 0 || r->status != 206 || !r->has_range || r->n_parts > INT32_MAX)
+        return;
+    attr->n_parts = (uint32_t)r->n_parts;
+    attr->part_offset = r->range_first;
+    attr->part_bytes = r->range_last - r->range_first + 1;
+}
+
 static int begin(struct transfer *t, struct err *e)
 {
     struct origin_attr attr = web_response_attr(&t->call->response);
+    take_part(t, &attr);
     if (attr.etag.n == 0)
         attr.etag = web_version(&attr, t->arena);
     int r = check_version(t, attr.etag, e);
@@ -139,7 +151,7 @@ static int pin_etag(struct web_call *c, const struct origin_get *g, struct arena
 static int get_once(struct web *w, struct transfer *t, struct err *e)
 {
     const struct origin_get *g = t->get;
-    char range[64];
+    char range[64], part[16];
     struct arena *_cleanup_(arena_freep) scratch = arena_new(16 * KIB);
     struct web_call _cleanup_(web_call_fini) c;
     web_call_init(&c, w, g->attributes_only ? WEB_HEAD : WEB_GET, g->attributes_only ? "head" : "get");
@@ -151,6 +163,10 @@ static int get_once(struct web *w, struct transfer *t, struct err *e)
         uint64_t last = g->n - 1 > LAST_MAX - MIN(g->offset, LAST_MAX) ? LAST_MAX : g->offset + g->n - 1;
         (void)snprintf(range, sizeof(range), "bytes=%" PRIu64 "-%" PRIu64, g->offset, last);
         web_header(&c, SLICE_LIT("range"), slice_str(range));
+    }
+    if (g->part > 0) {
+        (void)snprintf(part, sizeof(part), "%" PRIu32, g->part);
+        web_query(&c, SLICE_LIT("partNumber"), slice_str(part));
     }
     int r = w->kind->pin ? w->kind->pin(&c, g, scratch, e) : pin_etag(&c, g, scratch, e);
     if (r < 0)

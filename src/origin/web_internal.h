@@ -107,6 +107,7 @@ struct web_response {
     uint64_t range_first, range_last, range_total; /* of Content-Range "bytes a-b/total" */
     uint64_t upload_last;                          /* of a resumable upload's "Range: bytes=0-n" */
     bool has_upload;
+    uint64_t n_parts; /* x-amz-mp-parts-count */
     uint64_t mtime_ns, date_ns;
     char region[64];      /* x-amz-bucket-region */
     char code[64];        /* x-ms-error-code */

@@ -138,6 +138,8 @@ static bool take_number(struct web_response *r, struct slice name, struct slice 
         r->has_length = slice_u64(value, &r->length) == 0;
     else if (slice_eq_str(name, "content-range"))
         take_range(r, value);
+    else if (slice_eq_str(name, "x-amz-mp-parts-count"))
+        r->n_parts = slice_u64(value, &r->n_parts) == 0 ? r->n_parts : 0;
     else if (slice_eq_str(name, "range"))
         take_upload(r, value);
     else if (slice_eq_str(name, "last-modified"))

@@ -209,6 +209,30 @@ static bool is_of_parts(struct slice etag)
            slice_u64(slice_from(etag, 33), &n) == 0 && n > 1;
 }
 
+/* The same of an object whose parts are not kept here: its origin may know. */
+static enum s3_error ask_origin(struct s3_request *r, const struct wire_attr *attr, struct one_part *p,
+                                struct arena *a)
+{
+    struct wire_part_req req = {.bucket = r->bucket, .key = r->key, .etag = attr->etag, .number = p->number};
+    struct wire_part_rep rep;
+    struct err e = {0};
+    int status = object_part(r->s3->session, &req, a, &rep, &e);
+
+    if (status == -ESTALE)
+        return S3_ERR_CONFLICT;
+    if (status == ERR_RANGE)
+        return S3_ERR_INVALID_PART;
+    if (status && status != ERR_NOT_IMPLEMENTED)
+        return reply_failed(r, status, &e);
+    if (status || rep.n_parts == 0)
+        return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "the parts of this object are not known here");
+    if (rep.offset > attr->size_bytes || rep.size > attr->size_bytes - rep.offset)
+        return S3_ERR_INTERNAL;
+    p->n_parts = rep.n_parts;
+    p->range = (struct http_range){rep.offset, rep.size};
+    return S3_OK;
+}
+
 /* Where the part is in the object of these attributes. CONFLICT: the object is another one by now. */
 static enum s3_error find_part(struct s3_request *r, const struct wire_attr *attr, struct one_part *p)
 {
@@ -222,7 +246,7 @@ static enum s3_error find_part(struct s3_request *r, const struct wire_attr *att
     p->range = (struct http_range){0, attr->size_bytes};
     if (list.n == 0) {
         if (is_of_parts(attr->etag))
-            return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "the parts of this object are not known here");
+            return ask_origin(r, attr, p, a);
         return p->number == 1 ? S3_OK : S3_ERR_INVALID_PART;
     }
     if (!part_list_find(&list, p->number, &one))

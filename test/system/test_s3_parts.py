@@ -4,6 +4,7 @@ one part, attributes, copies, restarts and writes by a mount."""
 import base64
 import hashlib
 import os
+import urllib.parse
 import zlib
 
 import botocore.auth
@@ -173,7 +174,9 @@ def test_parts_of_an_upload_at_the_origin(node, origin):
     found = origin.s3().head_object(**made.where)
     assert found["Metadata"] == {}
     assert s3.get_object(**made.where)["Body"].read() == b"".join(made.parts.values())
-    assert refused(s3.get_object, **made.where, PartNumber=1) == (501, "NotImplemented")
+    for number in (1, 2):
+        got = s3.get_object(**made.where, PartNumber=number)
+        assert (got["Body"].read(), got["PartsCount"]) == (made.parts[number], len(made.parts))
     assert "ObjectParts" not in s3.get_object_attributes(**made.where, ObjectAttributes=["ObjectParts"])
 
 
@@ -193,6 +196,28 @@ def test_part_numbers_of_reads(bucket, scratch):
         assert refused(s3.get_object, Bucket=name, Key="none", PartNumber=1) == (404, "NoSuchKey")
         s3.put_object(**where, Body=b"")
         assert s3.get_object(**where, PartNumber=1)["Body"].read() == b""
+
+
+def test_part_numbers_at_an_origin_that_tells(node, scratch):
+    """Of an object that was uploaded in parts to an S3 origin which knows them, here another bucket of the node by its S3
+    port, each part can be read by its number, and is as it was sent; also once the object was replaced."""
+    s3, name = node.s3(), harness.random_name()
+    endpoint = urllib.parse.urlsplit(node.endpoint).netloc
+    access, secret = node.credentials
+    node.create_bucket(name, f"forebay://{endpoint}/{scratch}",
+                       **{"origin.access_key": access, "origin.secret_key": secret, "validate": "always"})
+    for more in ({}, {"Metadata": {"again": "1"}}):
+        made = Made(s3, scratch, **more)
+        made.complete()
+        assert s3.head_object(Bucket=name, Key="k")["Metadata"] == more.get("Metadata", {})
+        for number, data in made.parts.items():
+            got = s3.get_object(Bucket=name, Key="k", PartNumber=number)
+            assert got["Body"].read() == data and got["PartsCount"] == len(made.parts)
+            head = s3.head_object(Bucket=name, Key="k", PartNumber=number)
+            assert (head["ContentLength"], head["PartsCount"]) == (len(data), len(made.parts))
+        beyond = max(made.parts) + 1
+        assert refused(s3.get_object, Bucket=name, Key="k", PartNumber=beyond) == (400, "InvalidPart")
+    assert refused(s3.get_object, Bucket=name, Key="none", PartNumber=1) == (404, "NoSuchKey")
 
 
 def test_values_in_memory_have_no_parts(node):

@@ -384,7 +384,7 @@ static void add_extent(struct group *g, struct extent *x)
     }
     take_snapshot_locked(x, &s);
     if (s.n_news > 0)
-        x->blocks_epoch = g->running;
+        x->blocks_epoch = MAX(x->blocks_epoch, g->running);
     x->batch_staged = x->staged;
     x->batch_charge = 0;
     if (x->staged)

@@ -393,12 +393,23 @@ void extent_distrust_locked(struct extent *x)
             extent_set_present_locked(x, b, /* suspect= */ true);
 }
 
-/* A suspect block was read and is right. */
-void extent_block_trusted(struct extent *x, uint32_t block)
+/* What was read may still be on its way to the disk, where it is safe when the running epoch is durable: a
+ * flush that fails before that finds the extent by blocks_epoch. */
+static void note_epoch_locked(struct extent *x)
+{
+    lock_take(&x->disk->lock);
+    x->blocks_epoch = MAX(x->blocks_epoch, x->disk->running);
+    lock_drop(&x->disk->lock);
+}
+
+void extent_block_trusted(struct extent *x, uint32_t block, uint64_t lost_flushes)
 {
     LOCK_SCOPE(&x->lock);
     if (!x->suspect || block >= x->n_blocks || !bit(x->suspect, block))
         return;
+    note_epoch_locked(x);
+    if (disk_lost_flushes(x->disk) != lost_flushes)
+        return; /* what was read was perhaps among what was lost meanwhile */
     bit_clear(x->suspect, block);
     if (--x->n_suspect > 0)
         return;

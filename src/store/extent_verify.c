@@ -17,16 +17,17 @@
 #include <string.h>
 
 #define FORGET_BYTES (2 * MIB) /* the kernel may keep pages in pieces as large */
+#define DIRECT_ALIGN 4096
 
 static uint64_t block_bytes(const struct extent *x, uint32_t block)
 {
     return MIN(extent_size(x) - (uint64_t)block * STORE_BLOCK_BYTES, STORE_BLOCK_BYTES);
 }
 
-static char *new_block_buffer(void)
+char *extent_block_buffer(void)
 {
-    char *p = malloc(STORE_BLOCK_BYTES);
-    if (!p)
+    void *p = NULL;
+    if (posix_memalign(&p, DIRECT_ALIGN, STORE_BLOCK_BYTES) != 0)
         abort();
     return p;
 }
@@ -61,16 +62,47 @@ int extent_block_crc(struct extent *x, uint32_t block, uint32_t *ret_crc)
     return 0;
 }
 
-/* After a flush that failed the page cache has the bytes that the disk has not: comparing those would vouch
- * for what is gone as soon as they leave memory. What a process has mapped stays. */
-static void forget_suspect_pages(struct extent *x, int fd, uint32_t block)
+/* Past the page cache: what is still dirty is written first, and an error of that is ours. -EINVAL: the file
+ * system cannot. */
+static int read_direct(struct extent *x, char *buf, uint64_t n, uint64_t offset)
 {
+    char path[DISK_PATH_MAX];
+    disk_extent_path(x->disk, x->id, path);
+    _cleanup_close_ int fd = sys->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (fd < 0)
+        return -EINVAL;
+    for (uint64_t done = 0; done < n;) {
+        ssize_t got = sys->pread(fd, buf + done, ALIGN_UP(n, DIRECT_ALIGN) - done, offset + done);
+        if (got < 0)
+            return (int)got;
+        if (got == 0)
+            return -ENODATA;
+        done += (uint64_t)got;
+        if (done < n && done % DIRECT_ALIGN != 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+/*
+ * After a flush that failed, also one of a run that was killed, the page cache may have the bytes that the
+ * disk has not: comparing those would vouch for what is gone as soon as they leave memory. So a suspect block
+ * is read from the disk; where that cannot be, memory is asked to forget it first, which it does unless the
+ * bytes are dirty or mapped.
+ */
+static int read_block(struct extent *x, int fd, uint32_t block, char *buf, uint64_t n)
+{
+    uint64_t offset = (uint64_t)block * STORE_BLOCK_BYTES;
     lock_take(&x->lock);
     bool suspect = extent_range_is_suspect_locked(x, block, 1);
     lock_drop(&x->lock);
-    if (suspect)
-        (void)sys->fadvise(fd, ALIGN_DOWN((uint64_t)block * STORE_BLOCK_BYTES, FORGET_BYTES), FORGET_BYTES,
-                           POSIX_FADV_DONTNEED);
+    if (suspect) {
+        (void)sys->fadvise(fd, ALIGN_DOWN(offset, FORGET_BYTES), FORGET_BYTES, POSIX_FADV_DONTNEED);
+        int r = read_direct(x, buf, n, offset);
+        if (r != -EINVAL)
+            return r;
+    }
+    return sys_pread_all(fd, buf, n, offset);
 }
 
 /* -ENOENT when the block is missing, ERR_CORRUPT when its bytes or its checksum are not there or differ,
@@ -84,8 +116,7 @@ static int compare(struct extent *x, uint32_t block, char *buf)
     uint64_t n = block_bytes(x, block);
     int fd = r == 0 ? extent_use(x) : r;
     if (fd >= 0) {
-        forget_suspect_pages(x, fd, block);
-        r = sys_pread_all(fd, buf, n, (uint64_t)block * STORE_BLOCK_BYTES);
+        r = read_block(x, fd, block, buf, n);
         extent_leave(x);
     } else if (fd == -EMFILE || fd == -ENFILE) {
         return fd;
@@ -103,9 +134,10 @@ bool extent_block_is_good(struct extent *x, uint32_t block, char *buf)
 
 int extent_verify_block(struct extent *x, uint32_t block, char *buf, const char *found)
 {
+    uint64_t lost_flushes = disk_lost_flushes(x->disk);
     int r = compare(x, block, buf);
     if (r == 0)
-        extent_block_trusted(x, block);
+        extent_block_trusted(x, block, lost_flushes);
     if (r != ERR_CORRUPT)
         return r;
     if (extent_is_dead(x)) {
@@ -140,7 +172,7 @@ uint64_t extent_present_run(struct extent *x, uint64_t offset, uint64_t n)
         if (!suspect || run == wanted || verified == VERIFY_RUN_BLOCKS || x->store->read_only)
             break;
         if (!buf)
-            buf = new_block_buffer();
+            buf = extent_block_buffer();
         (void)extent_verify_block(x, first + run, buf, "start");
     }
     uint64_t end = (uint64_t)(first + run) * STORE_BLOCK_BYTES;
@@ -156,7 +188,7 @@ bool extent_is_complete(struct extent *x)
     lock_drop(&x->lock);
     if (!try)
         return false;
-    _cleanup_free_ char *buf = new_block_buffer();
+    _cleanup_free_ char *buf = extent_block_buffer();
     for (uint32_t b = 0; (b = extent_next_suspect(x, b)) != UINT32_MAX; b++)
         if (extent_verify_block(x, b, buf, "start") < 0)
             break;
@@ -169,7 +201,7 @@ ssize_t extent_read_verified(struct extent *x, void *p, size_t n, uint64_t offse
     if (offset >= size)
         return 0;
     n = MIN(n, size - offset);
-    _cleanup_free_ char *buf = new_block_buffer();
+    _cleanup_free_ char *buf = extent_block_buffer();
     for (size_t done = 0; done < n;) {
         uint64_t at = offset + done;
         uint32_t block = (uint32_t)(at / STORE_BLOCK_BYTES);

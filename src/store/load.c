@@ -83,6 +83,8 @@ static int load_chunks(struct extent *x, uint32_t end, uint32_t *ret_left_out)
             continue;
         }
         bool suspect = epoch_is_suspect(x->disk, c.epoch);
+        /* The entry of an extent with suspect blocks carries an older epoch than its newest chunks. */
+        x->blocks_epoch = MAX(x->blocks_epoch, c.epoch);
         for (uint32_t i = 0; i < c.n_blocks; i++) {
             uint64_t block = (uint64_t)chunk * FORMAT_CHUNK_BLOCKS + i;
             if (!(c.present[i / 8] >> (i % 8) & 1) || block >= x->n_blocks)
@@ -183,16 +185,27 @@ static int load_from(struct disk *d, struct slice key, uint64_t hash, struct ext
     return -ENOENT;
 }
 
+static void distrust(struct extent *x)
+{
+    LOCK_SCOPE(&x->lock);
+    extent_distrust_locked(x);
+}
+
 int load_extent(struct store *s, struct slice key, uint64_t hash, struct extent **ret)
 {
     uint32_t order[STORE_DISKS_MAX];
     store_place(s, key, order);
     int result = -ENOENT;
     for (size_t i = 0; i < s->n_disks; i++) {
+        struct disk *d = &s->disks[order[i]];
         struct extent *x = NULL;
-        int r = load_from(&s->disks[order[i]], key, hash, &x);
+        uint64_t lost_flushes = disk_lost_flushes(d);
+        int r = load_from(d, key, hash, &x);
         if (r == 0) {
             table_insert(s, x);
+            /* Whoever distrusts what the disk lost finds extents in the table: that was perhaps too early. */
+            if (disk_lost_flushes(d) != lost_flushes)
+                distrust(x);
             if (x->entry_changed && !s->read_only)
                 writer_queue(x);
             *ret = x;

@@ -39,6 +39,7 @@ static bool check_block(struct check *c, struct extent *x, uint32_t block)
 {
     uint64_t offset = (uint64_t)block * STORE_BLOCK_BYTES;
     uint64_t n = MIN(extent_size(x) - offset, STORE_BLOCK_BYTES);
+    uint64_t lost_flushes = disk_lost_flushes(x->disk);
     bool good = extent_block_is_good(x, block, c->buf);
     lock_take(&x->lock);
     bool present = extent_has_block_locked(x, block);
@@ -48,7 +49,7 @@ static bool check_block(struct check *c, struct extent *x, uint32_t block)
     c->report.blocks++;
     c->report.bytes += n;
     if (good) {
-        extent_block_trusted(x, block);
+        extent_block_trusted(x, block, lost_flushes);
         return true;
     }
     c->report.bad_blocks++;
@@ -201,9 +202,7 @@ int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, stru
 {
     assert(s && ret);
     struct check c = {.s = s, .repair = repair && !s->read_only, .fn = fn, .arg = arg};
-    c.buf = malloc(STORE_BLOCK_BYTES);
-    if (!c.buf)
-        abort();
+    c.buf = extent_block_buffer();
     int r = 0;
     for (size_t i = 0; i < s->n_disks && r == 0 && !c.stopped; i++)
         r = check_disk(&c, &s->disks[i], e);

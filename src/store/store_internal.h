@@ -101,7 +101,7 @@ struct extent {
     uint64_t *present;     /* &one_word or heap */
     uint64_t *suspect;     /* heap, NULL when none is */
     uint32_t crc;          /* one-block extents: the block's */
-    uint64_t blocks_epoch; /* in which the newest recorded block was recorded, or a later one */
+    uint64_t blocks_epoch; /* in which the newest block was recorded or verified, or a later one */
     struct pending *pending;
     uint32_t n_pending, pending_room;
     bool entry_changed;
@@ -356,8 +356,9 @@ void extent_block_filled(struct extent *x, uint32_t block, uint32_t crc);
 /* A block turned out bad: drops it, counts it (`found` is the metric's label) and logs it. */
 void extent_block_dropped(struct extent *x, uint32_t block, const char *found);
 void extent_block_forgotten_locked(struct extent *x, uint32_t block);
-void extent_block_trusted(struct extent *x, uint32_t block);
-/* The disk lost writes while the block was filled. */
+/* A suspect block was read and is right; lost_flushes: of the disk before it was read. */
+void extent_block_trusted(struct extent *x, uint32_t block, uint64_t lost_flushes);
+/* The disk lost writes while the block was filled, or somebody could not read it. */
 void extent_block_doubted(struct extent *x, uint32_t block);
 /* First suspect block at or after `from`, or UINT32_MAX. */
 uint32_t extent_next_suspect(struct extent *x, uint32_t from);
@@ -374,8 +375,10 @@ void extent_trim_charge(struct extent *x);
 
 /* Checksum of a present block, from memory or the index. -ENOENT when it is missing, -EBADMSG. */
 int extent_block_crc(struct extent *x, uint32_t block, uint32_t *ret_crc);
-/* Reads a block into buf (STORE_BLOCK_BYTES) and compares. 0; ERR_CORRUPT after dropping it; -ENOENT when
- * missing. */
+/* Room for a block, so aligned that it can be read past the page cache; free() it. */
+char *extent_block_buffer(void);
+/* Reads a block into buf (from extent_block_buffer) and compares. 0; ERR_CORRUPT after dropping it; -ENOENT
+ * when missing. */
 int extent_verify_block(struct extent *x, uint32_t block, char *buf, const char *found);
 /* Only compares; false also for a missing block. */
 bool extent_block_is_good(struct extent *x, uint32_t block, char *buf);

@@ -409,6 +409,73 @@ static void test_lost_pages_do_not_vouch(void **state)
     sys = before;
 }
 
+/* After an unclean stop what was verified may still have been on its way to the disk: a flush that fails then
+ * takes the trust away again, of what is in memory too. */
+static void test_verified_before_a_failed_flush(void **state)
+{
+    struct fixture *f = *state;
+    char path[DISK_PATH_MAX];
+    struct extent *x = NULL;
+    put(f->s, "late", 2, 2 * MIB);
+    kill_after_recording(f);
+    fixture_open(f);
+    assert_int_equal(store_find(f->s, SLICE_LIT("late"), &x), 0);
+    assert_int_equal(check_run(x, 2, 0, 2 * MIB), 2 * MIB);
+    assert_int_equal(suspects(f, "late"), 0);
+    fault_sys_start();
+    fault_sys_arm(FAULT_SYNCFS, 1, EIO, FAULT_ONCE);
+    assert_int_equal(store_flush(f->s, NULL), -EIO);
+    assert_true(fault_sys_hit());
+    fault_sys_disarm();
+    fault_sys_stop();
+    extent_path(x, path);
+    flip_bit(path, MIB);
+    assert_int_equal(check_run(x, 2, 0, 2 * MIB), MIB);
+    assert_int_equal(check_run(x, 2, MIB, MIB), 0);
+    extent_unref(x);
+}
+
+static struct store *flush_on_read; /* with a flush that fails, once */
+
+static ssize_t read_then_flush(int fd, void *p, size_t n, uint64_t offset)
+{
+    ssize_t got = sys_real.pread(fd, p, n, offset);
+    struct store *s = TAKE_PTR(flush_on_read);
+    if (s)
+        assert_int_equal(store_flush(s, NULL), -EIO);
+    return got;
+}
+
+static int no_syncfs(int fd)
+{
+    return -EIO;
+}
+
+/* The same when the flush fails between the reading of a block and its being trusted. */
+static void test_flush_that_fails_while_verifying(void **state)
+{
+    struct fixture *f = *state;
+    const struct sys *before = sys;
+    struct sys table = *sys;
+    struct extent *x = NULL;
+    put(f->s, "late", 2, 100);
+    kill_after_recording(f);
+    fixture_open(f);
+    put(f->s, "other", 3, 100); /* something to be flushed */
+    assert_int_equal(store_find(f->s, SLICE_LIT("late"), &x), 0);
+    table.pread = read_then_flush;
+    table.syncfs = no_syncfs;
+    flush_on_read = f->s;
+    sys = &table;
+    char *buf = extent_block_buffer();
+    assert_int_equal(extent_verify_block(x, 0, buf, "start"), 0);
+    assert_null(flush_on_read);
+    sys = before;
+    assert_int_equal(suspects(f, "late"), 1);
+    free(buf);
+    extent_unref(x);
+}
+
 /* The same for what nobody could find yet: a block that is half written meanwhile, and a staged extent. */
 static void test_failed_flush_of_unfinished(void **state)
 {
@@ -521,6 +588,8 @@ int main(void)
         TEST(test_power_loss_is_remembered),
         TEST(test_failed_flush_is_distrusted),
         TEST(test_lost_pages_do_not_vouch),
+        TEST(test_verified_before_a_failed_flush),
+        TEST(test_flush_that_fails_while_verifying),
         TEST(test_failed_flush_of_unfinished),
         TEST(test_damaged_records),
         TEST(test_kill_during_fills),

@@ -336,6 +336,43 @@ static void count_read(struct client_file *f, struct source *s, uint64_t got, bo
     (void)atomic_fetch_add(&f->read_cached, got - of_origin);
 }
 
+/* The descriptor gave an error for these bytes, of a bad sector perhaps: the node fetches them again and
+ * sends them.
+ */
+static ssize_t fetch_unreadable(struct client_file *f, struct source *s, void *p, size_t n, uint64_t offset,
+                                struct err *e)
+{
+    struct wire_fetch_req req = {.handle = s->handle,
+                                 .offset = offset,
+                                 .n = MIN(n, (size_t)FETCH_INLINE_BYTES),
+                                 .flags = WIRE_INLINE | WIRE_UNREADABLE};
+    struct wire_fetch_rep rep;
+    uint64_t epoch = s->epoch;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_call_at(f->c, &epoch, WIRE_OP_FETCH, &req, &b, &rep, e);
+    if (r < 0)
+        return r;
+    macro_close(&rep.fd);
+    if (rep.data.n == 0)
+        return err_set(e, -EIO, "read of the cache's file");
+    n = MIN(n, rep.data.n);
+    memcpy(p, rep.data.p, n);
+    count_read(f, s, n, /* by_node= */ true);
+    return (ssize_t)n;
+}
+
+/* Bytes that the node said can be read. */
+static ssize_t read_known(struct client_file *f, struct source *s, void *p, size_t n, uint64_t offset,
+                          struct err *e)
+{
+    ssize_t got = from_descriptor(s, p, n, offset, e);
+    if (got == -EIO)
+        return fetch_unreadable(f, s, p, n, offset, e);
+    if (got > 0)
+        count_read(f, s, (uint64_t)got, /* by_node= */ false);
+    return got;
+}
+
 static ssize_t fetch(struct client_file *f, struct source *s, void *p, size_t n, uint64_t offset,
                      struct err *e)
 {
@@ -357,11 +394,7 @@ static ssize_t fetch(struct client_file *f, struct source *s, void *p, size_t n,
     }
     if (rep.available == 0 || s->fd < 0)
         return err_set(e, ERR_PROTOCOL, "no bytes before the end of the object");
-    n = MIN(n, rep.available);
-    ssize_t got = from_descriptor(s, p, n, offset, e);
-    if (got > 0)
-        count_read(f, s, (uint64_t)got, /* by_node= */ false);
-    return got;
+    return read_known(f, s, p, MIN(n, rep.available), offset, e);
 }
 
 /* Some bytes at offset, at least one. */
@@ -370,14 +403,7 @@ static ssize_t read_some(struct client_file *f, void *p, size_t n, uint64_t offs
     for (int i = 0;; i++) {
         _cleanup_(source_unrefp) struct source *s = current(f);
         uint64_t known = known_bytes(f, s, offset, n);
-        ssize_t got;
-        if (known > 0) {
-            got = from_descriptor(s, p, known, offset, e);
-            if (got > 0)
-                count_read(f, s, (uint64_t)got, /* by_node= */ false);
-            return got;
-        }
-        got = fetch(f, s, p, n, offset, e);
+        ssize_t got = known > 0 ? read_known(f, s, p, known, offset, e) : fetch(f, s, p, n, offset, e);
         if (got != -EBADF || i >= REOPEN_TRIES)
             return got == -EBADF ? -EIO : got;
         int r = reopen(f, s, e);

@@ -18,7 +18,8 @@ struct http_tail {
     int fd; /* borrowed until done is called */
     uint64_t offset, n;
     void (*done)(void *arg, uint64_t sent,
-                 bool whole); /* once, on any thread; then fd is not used any more */
+                 bool whole);                     /* once, on any thread; then fd is not used any more */
+    void (*unreadable)(void *arg, uint64_t sent); /* before done, where the file gave an error; may be NULL */
     void *arg;
 };
 

@@ -24,6 +24,7 @@ struct http_rest {
     char *head;          /* response head that the socket did not take, heap */
     size_t head_at, head_n;
     bool keep_alive;
+    bool unreadable; /* the file gave an error */
 };
 
 void http_respond_reset(struct http_conn *c)
@@ -326,6 +327,7 @@ int http_rest_send(struct http_rest *r, struct stream s)
         else
             k = (int)n;
     }
+    r->unreadable |= k == -EIO; /* no socket says so */
     return k == 0 ? stream_flush_now(s) : k;
 }
 
@@ -338,6 +340,8 @@ void http_rest_free(struct http_rest *r)
 {
     if (!r)
         return;
+    if (r->unreadable && r->tail.unreadable)
+        r->tail.unreadable(r->tail.arg, r->sent);
     tail_done(&r->tail, r->sent, r->sent == r->tail.n);
     arena_free(r->arena);
     free(r->head);

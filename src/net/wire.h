@@ -69,6 +69,7 @@ enum wire_flag {
     WIRE_CANCEL = 1 << 19,
     WIRE_META = 1 << 20,
     WIRE_SINCE = 1 << 21,
+    WIRE_UNREADABLE = 1 << 22, /* FETCH: the descriptor gave an error for these bytes */
 };
 
 /* What TREE_SETATTR sets. */

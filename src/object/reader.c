@@ -568,6 +568,10 @@ static int read_inline(struct reader *r, uint64_t offset, uint64_t n, struct are
         got = extent_read_verified(r->extent, p, n, offset);
     else
         got = read_extent(r->extent, p, n, offset);
+    if (got == -EIO) { /* a bad sector: what the disk does not give is fetched again */
+        extent_doubt(r->extent, offset, n);
+        return err_errno(e, ERR_CORRUPT, "read from cache");
+    }
     if (got < 0)
         return err_errno(e, (int)got, "read from cache");
     rep->data = slice_of(p, (size_t)got);
@@ -616,7 +620,10 @@ int op_fetch(struct object_session *ses, const struct wire_fetch_req *req, struc
     if (!r)
         return -EBADF;
     int result = 0;
-    if (req->offset < r->size && req->n > 0) {
+    bool only_doubts = req->flags & WIRE_UNREADABLE && !(req->flags & WIRE_INLINE);
+    if (req->flags & WIRE_UNREADABLE && r->extent)
+        extent_doubt(r->extent, req->offset, req->n);
+    if (req->offset < r->size && req->n > 0 && !only_doubts) {
         uint64_t n = MIN(req->n, r->size - req->offset);
         for (int i = 0; i < OPEN_TRIES; i++) { /* a block found corrupt while it was read is fetched again */
             result = reader_is_complete(r) ? fetch_present(r, req, n, /* waited= */ false, a, rep, e)
@@ -625,7 +632,7 @@ int op_fetch(struct object_session *ses, const struct wire_fetch_req *req, struc
                 break;
         }
     }
-    rep->state = reader_state(r);
+    rep->state = only_doubts ? WIRE_PARTIAL : reader_state(r); /* that would verify */
     if (result < 0)
         result = err_prefix(e, result, "%s/%s", r->upstream->bucket->name, r->key);
     reader_unref(r);

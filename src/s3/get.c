@@ -52,7 +52,7 @@ struct get {
 /* What a tail needs to know when it is done; in the connection's arena. */
 struct parked {
     struct s3 *s3;
-    uint64_t handle, by_fd, present, started_ns;
+    uint64_t handle, offset, by_fd, present, started_ns;
     int status;
 };
 
@@ -64,6 +64,23 @@ static void close_handle(struct s3 *s3, uint64_t handle, uint64_t by_fd, uint64_
 
     req.read_origin = by_fd - req.read_cached;
     (void)object_close(s3->session, &req, a, &rep, NULL);
+}
+
+/* The disk did not give these bytes: the response is cut, and whoever asks again finds them verified. */
+static void tell_unreadable(struct s3 *s3, uint64_t handle, uint64_t offset, uint64_t n)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(CLOSE_ARENA);
+    struct wire_fetch_req req = {.handle = handle, .offset = offset, .n = n, .flags = WIRE_UNREADABLE};
+    struct wire_fetch_rep rep;
+
+    (void)object_fetch(s3->session, &req, a, &rep, NULL);
+}
+
+static void on_tail_unreadable(void *arg, uint64_t sent)
+{
+    struct parked *p = arg;
+
+    tell_unreadable(p->s3, p->handle, p->offset + sent, 1);
 }
 
 static void on_tail_done(void *arg, uint64_t sent, bool whole)
@@ -325,9 +342,10 @@ static void send_tail(struct get *g)
                              .offset = g->range.offset + g->sent,
                              .n = g->range.n - g->sent,
                              .done = on_tail_done,
+                             .unreadable = on_tail_unreadable,
                              .arg = p};
 
-    *p = (struct parked){r->s3, g->handle, g->by_fd, g->present, r->started_ns, r->status};
+    *p = (struct parked){r->s3, g->handle, tail.offset, g->by_fd, g->present, r->started_ns, r->status};
     if (g->present == g->attr.size_bytes)
         p->present = g->range.n;
     r->parked = true;
@@ -350,6 +368,8 @@ static int send_fetched(struct get *g, const struct wire_fetch_rep *rep)
         if (n == 0 || g->fd < 0)
             return -ENODATA;
         status = http_conn_sendfile(g->r->conn, g->fd, g->range.offset + g->sent, n);
+        if (status == -EIO) /* no socket says so */
+            tell_unreadable(g->r->s3, g->handle, g->range.offset + g->sent, n);
         g->by_fd += status ? 0 : n;
     }
     g->sent += status ? 0 : n;

@@ -431,6 +431,16 @@ void extent_block_doubted(struct extent *x, uint32_t block)
     record_locked(x);
 }
 
+void extent_doubt(struct extent *x, uint64_t offset, uint64_t n)
+{
+    uint64_t size = extent_size(x);
+    if (offset >= size || n == 0 || __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE))
+        return;
+    uint64_t last = (offset + MIN(n, size - offset) - 1) / STORE_BLOCK_BYTES;
+    for (uint64_t b = offset / STORE_BLOCK_BYTES; b <= last; b++)
+        extent_block_doubted(x, (uint32_t)b);
+}
+
 uint32_t extent_trusted_run_locked(const struct extent *x, uint32_t block, uint32_t n_max, bool *ret_suspect)
 {
     uint32_t end = (uint32_t)MIN((uint64_t)block + n_max, x->n_blocks);

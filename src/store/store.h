@@ -176,6 +176,8 @@ void extent_count(struct extent *x, struct extent_counts *ret);
  * and logged, so that it reads as missing. Staged extents: up to their size.
  */
 uint64_t extent_present_run(struct extent *x, uint64_t offset, uint64_t n);
+/* Somebody could not read these bytes: as after an unclean stop, they are verified before they are served. */
+void extent_doubt(struct extent *x, uint64_t offset, uint64_t n);
 /* First missing range at or after offset: 0 and the range (block-aligned, cut at the size), or -ENOENT. */
 int extent_next_missing(struct extent *x, uint64_t offset, uint64_t *ret_offset, uint64_t *ret_n);
 

@@ -8,6 +8,7 @@
 
 #include <endian.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -694,6 +695,81 @@ static void test_disk_of_another_control_store(void **state)
     close_object(f, o.handle);
 }
 
+/* ---- bad sectors ---- */
+
+/* Of one file: its second MiB cannot be read until it is written again. */
+static ino_t bad_file;
+static _Atomic bool is_bad;
+
+static bool hits_bad(int fd, uint64_t offset, size_t n)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && st.st_ino == bad_file && offset < 2 * MIB && offset + n > MIB;
+}
+
+static ssize_t bad_pread(int fd, void *p, size_t n, uint64_t offset)
+{
+    return is_bad && hits_bad(fd, offset, n) ? -EIO : sys_real.pread(fd, p, n, offset);
+}
+
+static ssize_t bad_pwrite(int fd, const void *p, size_t n, uint64_t offset)
+{
+    if (hits_bad(fd, offset, n))
+        is_bad = false;
+    return sys_real.pwrite(fd, p, n, offset);
+}
+
+static int note_file(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+    if (kind == FTW_F && strstr(path, "/extents/"))
+        bad_file = st->st_ino;
+    return 0;
+}
+
+/* What the disk cannot give of a cached object is fetched again, also when somebody with a descriptor met it
+ * first. */
+static void test_bad_sector_is_fetched_again(void **state)
+{
+    struct fixture *f = *state;
+    const struct sys *before = sys;
+    struct sys table = *sys;
+    struct wire_open_rep o;
+    create_bucket(f, "");
+    origin_write(f, "k", 5 * MIB, 9);
+    assert_int_equal(open_object(f, "k", 5 * MIB, &o, NULL), 0);
+    assert_int_equal(read_and_compare(f->session, &o, 0, 5 * MIB, 9, 0), 0);
+    close_object(f, o.handle);
+    close_service(f); /* the table is changed while nobody runs */
+    assert_int_equal(nftw(f->disk, note_file, 8, FTW_PHYS), 0);
+    table.pread = bad_pread;
+    table.pwrite = bad_pwrite;
+    sys = &table;
+    open_service(f);
+    uint64_t read = origin_bytes();
+    for (int by_fd = 0; by_fd < 2; by_fd++) {
+        is_bad = true;
+        assert_int_equal(open_object(f, "k", 5 * MIB, &o, NULL), 0);
+        assert_int_equal(o.state, WIRE_COMPLETE);
+        if (by_fd) {
+            struct wire_fetch_req req = {
+                .handle = o.handle, .offset = MIB + 5, .n = 1, .flags = WIRE_UNREADABLE};
+            struct wire_fetch_rep rep;
+            assert_int_equal(read_and_compare(f->session, &o, 0, 5 * MIB, 9, 0), -EIO);
+            assert_int_equal(object_fetch(f->session, &req, f->arena, &rep, NULL), 0);
+            assert_int_equal(rep.available + rep.data.n, 0);
+            close_object(f, o.handle);
+            assert_int_equal(open_object(f, "k", 5 * MIB, &o, NULL), 0);
+        }
+        assert_int_equal(read_and_compare(f->session, &o, 0, 5 * MIB, 9, by_fd ? 0 : WIRE_INLINE), 0);
+        assert_false(is_bad);
+        close_object(f, o.handle);
+        assert_int_equal(origin_bytes(), read += MIB);
+    }
+    close_service(f);
+    sys = before;
+    open_service(f);
+}
+
 int main(void)
 {
 #define BOTH(name)                                                                                           \
@@ -710,6 +786,7 @@ int main(void)
         BOTH(test_change_in_the_middle_is_an_error),
         BOTH(test_object_larger_than_the_cache_is_read),
         BOTH(test_verified_reads_come_inline),
+        BOTH(test_bad_sector_is_fetched_again),
         BOTH(test_many_readers_cost_one_fetch),
         BOTH(test_put_reaches_the_origin_and_the_cache),
         BOTH(test_uncommitted_write_leaves_nothing),

@@ -64,6 +64,10 @@
     X(CORRUPT_BLOCKS, COUNTER, "forebay_corrupt_blocks_total", "disk,found",                                 \
       "Blocks whose checksum was wrong; found by read, check or start")                                      \
     X(VERIFIED_BLOCKS, COUNTER, "forebay_verified_blocks_total", "disk", "Blocks verified")                  \
+    X(SET_ASIDE_FILES, GAUGE, "forebay_set_aside_files", "disk",                                             \
+      "Files in set-aside on the disk: scratch files whose names were lost")                                 \
+    X(LOGS_CUT, COUNTER, "forebay_logs_cut_total", "database",                                               \
+      "Starts that found the log of a database damaged and lost its last changes")                           \
     X(INDEX_ENTRIES, GAUGE, "forebay_index_entries", "disk", "Entries in the index (estimate)")              \
     X(RESIDENT_BYTES, GAUGE, "forebay_resident_bytes", "kind",                                               \
       "Memory of this process; kind anon, shmem, file")                                                      \

@@ -76,21 +76,23 @@ static bool on_extent(const struct store_check_report *so_far, const char *probl
 
 static void print_report(const struct store_options *o, const struct store_check_report *r)
 {
-    const char *form =
-        o->json ? "{\"extents\": %" PRIu64 ", \"blocks\": %" PRIu64 ", \"bytes\": %" PRIu64
-                  ", \"bad_blocks\": %" PRIu64 ", \"missing_files\": %" PRIu64 ", \"orphan_files\": %" PRIu64
-                  ", \"orphan_bytes\": %" PRIu64 ", \"bad_records\": %" PRIu64 ", \"hard_extents\": %" PRIu64
-                  ", \"hard_blocks\": %" PRIu64 ", \"hard_bytes\": %" PRIu64 ", \"hard_bad\": %" PRIu64 "}\n"
-                : "checked %" PRIu64 " extents, %" PRIu64 " blocks, %" PRIu64 " bytes: %" PRIu64
-                  " bad blocks, %" PRIu64 " missing files, %" PRIu64 " orphan files (%" PRIu64
-                  " bytes), %" PRIu64 " bad records\n"
-                  "checked %" PRIu64 " scratch files, %" PRIu64 " blocks, %" PRIu64 " bytes: %" PRIu64
-                  " damaged\n";
+    const char *form = o->json ? "{\"extents\": %" PRIu64 ", \"blocks\": %" PRIu64 ", \"bytes\": %" PRIu64
+                                 ", \"bad_blocks\": %" PRIu64 ", \"missing_files\": %" PRIu64
+                                 ", \"orphan_files\": %" PRIu64 ", \"orphan_bytes\": %" PRIu64
+                                 ", \"bad_records\": %" PRIu64 ", \"hard_extents\": %" PRIu64
+                                 ", \"hard_blocks\": %" PRIu64 ", \"hard_bytes\": %" PRIu64
+                                 ", \"hard_bad\": %" PRIu64 ", \"set_aside_files\": %" PRIu64
+                                 ", \"set_aside_bytes\": %" PRIu64 ", \"cut_indexes\": %" PRIu64 "}\n"
+                               : "checked %" PRIu64 " extents, %" PRIu64 " blocks, %" PRIu64
+                                 " bytes: %" PRIu64 " bad blocks, %" PRIu64 " missing files, %" PRIu64
+                                 " orphan files (%" PRIu64 " bytes), %" PRIu64 " bad records\n"
+                                 "checked %" PRIu64 " scratch files, %" PRIu64 " blocks, %" PRIu64
+                                 " bytes: %" PRIu64 " damaged\n";
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral" /* one of the two literals above */
     (void)printf(form, r->extents, r->blocks, r->bytes, r->bad_blocks, r->missing_files, r->orphan_files,
-                 r->orphan_bytes, r->bad_records, r->hard_extents, r->hard_blocks, r->hard_bytes,
-                 r->hard_bad);
+                 r->orphan_bytes, r->bad_records, r->hard_extents, r->hard_blocks, r->hard_bytes, r->hard_bad,
+                 r->set_aside_files, r->set_aside_bytes, r->cut_indexes);
 #pragma GCC diagnostic pop
 }
 
@@ -209,7 +211,10 @@ int cmd_store(int argc, char **argv)
             print_report(&o, &report);
             uint64_t wrong =
                 report.bad_blocks + report.missing_files + report.orphan_files + report.bad_records;
-            status = report.hard_bad > 0 || (wrong > 0 && !o.repair) ? 3 : 0;
+            status =
+                report.hard_bad + report.set_aside_files + report.cut_indexes > 0 || (wrong > 0 && !o.repair)
+                    ? 3
+                    : 0;
         }
     }
     option_fini(&table, &o);

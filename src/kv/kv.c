@@ -155,6 +155,18 @@ int kv_iter_next(struct kv_iter *it, struct slice *ret_key, struct slice *ret_va
     return it->kv->engine->iter_next(it, ret_key, ret_value, e);
 }
 
+bool kv_is_cut(struct kv *kv)
+{
+    assert(kv);
+    return kv->engine->is_cut && kv->engine->is_cut(kv);
+}
+
+int kv_cut_mended(struct kv *kv, struct err *e)
+{
+    assert(kv);
+    return kv->engine->cut_mended ? kv->engine->cut_mended(kv, e) : 0;
+}
+
 int kv_sync(struct kv *kv, struct err *e)
 {
     assert(kv);

@@ -66,6 +66,13 @@ DEFINE_CLEANUP(struct kv_iter, kv_iter_free)
 /* Next pair; the slices live until the next call. 0, -ENOENT at the end, or an error. */
 int kv_iter_next(struct kv_iter *it, struct slice *ret_key, struct slice *ret_value, struct err *e);
 
+/*
+ * Whether an opening found the log damaged and had to leave out commits that may have been durable. It stays
+ * so through later openings until whoever keeps data by these records has seen to it, and said kv_cut_mended.
+ */
+bool kv_is_cut(struct kv *kv);
+int kv_cut_mended(struct kv *kv, struct err *e);
+
 /* Makes everything committed so far durable. */
 int kv_sync(struct kv *kv, struct err *e);
 /* Engine's own estimate of the number of keys, and of the memory it holds. */

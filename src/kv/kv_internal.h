@@ -32,6 +32,9 @@ struct kv_engine {
     int (*sync)(struct kv *kv, struct err *e);
     uint64_t (*estimate_keys)(struct kv *kv);
     uint64_t (*memory_bytes)(struct kv *kv);
+    /* Both NULL: commits are never left out. */
+    bool (*is_cut)(struct kv *kv);
+    int (*cut_mended)(struct kv *kv, struct err *e);
 };
 
 struct kv {

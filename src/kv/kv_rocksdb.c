@@ -18,15 +18,26 @@
  *  3. A durable commit returns after a sync of the log that began after its write. Waiting commits share one
  * sync: the first becomes leader, and its sync covers all that was written before it started.
  *
+ * Files beside RocksDB's own: `forebay-lock`, which also says whether the last holder closed the database or
+ * in which boot of the machine it was opened; `forebay-cut`, text, there from an opening that left out
+ * commits until kv_cut_mended; `forebay-cut-N.log`, the log as it was then, for people.
+ *
  * Failure modes: after power loss RocksDB replays its log up to the first record that is not whole; hence a
- * prefix of the commits survives. An I/O error in a sync leaves the database refusing writes until it is
- * opened again; every later commit reports it. A second process is refused by an flock on `forebay-lock`
- * before RocksDB looks at the files.
+ * prefix of the commits survives. A record that is damaged in the middle looks the same to it: so the log is
+ * read before (kv_wal.h), and when RocksDB comes back with less than it holds, the database is *cut*. After a
+ * power loss that may be no more than what nobody had synced; it cannot be told. An I/O error in a sync
+ * leaves the database refusing writes until it is opened again; every later commit reports it. A second
+ * process is refused by an flock on `forebay-lock` before RocksDB looks at the files.
  */
 #include "base/lock.h"
+#include "base/log.h"
+#include "base/metrics.h"
 #include "base/sys.h"
 #include "kv/kv_internal.h"
+#include "kv/kv_wal.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <rocksdb/c.h>
 #include <string.h>
@@ -39,6 +50,10 @@
 #define METADATA_BYTES   (4 * KIB)
 #define BLOOM_BITS       10
 #define WRITE_BUFFER_MIN (1 * MIB)
+#define LOCK_TEXT_MAX    128
+#define LOCK_CLOSED      "closed\n"
+#define CUT_NAME         "forebay-cut"
+#define PATH_BYTES       8192
 
 struct kv_rocksdb {
     struct kv kv;
@@ -49,7 +64,10 @@ struct kv_rocksdb {
     rocksdb_readoptions_t *read;
     rocksdb_writeoptions_t *write;
     int lock_fd;
+    char *path;
     bool bulk, read_only;
+    bool settled; /* no write of the last holder can have been on its way to the disk when it ended */
+    bool cut;
 
     struct lock commit_lock; /* order of commits; `written` */
     uint64_t written;        /* commits written to the log, for the syncs */
@@ -163,6 +181,7 @@ static void rocksdb_free_all(struct kv_rocksdb *r)
         rocksdb_cache_destroy(r->cache);
     if (r->lock_fd >= 0)
         (void)sys->close(r->lock_fd);
+    free(r->path);
     lock_fini(&r->commit_lock);
     lock_fini(&r->sync_lock);
     cond_fini(&r->synced_cond);
@@ -191,6 +210,127 @@ static int take_directory(struct kv_rocksdb *r, const char *path, struct err *e)
     return 0;
 }
 
+/* What the lock says of its last holder; says from now on that the database is open. */
+static void note_open(struct kv_rocksdb *r)
+{
+    char now[LOCK_TEXT_MAX] = "", before[LOCK_TEXT_MAX] = "";
+    _cleanup_free_ char *boot = NULL;
+    size_t n = 0;
+    if (sys_read_file("/proc/sys/kernel/random/boot_id", LOCK_TEXT_MAX, &boot, &n) == 0)
+        (void)snprintf(now, sizeof(now), "boot %.64s", boot);
+    ssize_t got = sys->pread(r->lock_fd, before, sizeof(before) - 1, 0);
+    r->settled = got > 0 && (strcmp(before, LOCK_CLOSED) == 0 || strcmp(before, now) == 0);
+    /* Only a hint: what cannot be written reads as "not settled". */
+    if (!r->read_only && sys->ftruncate(r->lock_fd, 0) == 0)
+        (void)sys_pwrite_all(r->lock_fd, now, strlen(now), 0);
+}
+
+static void note_closed(struct kv_rocksdb *r)
+{
+    if (sys->ftruncate(r->lock_fd, 0) == 0)
+        (void)sys_pwrite_all(r->lock_fd, LOCK_CLOSED, strlen(LOCK_CLOSED), 0);
+}
+
+/* ---- a log that is damaged ---- */
+
+static void cut_path(const struct kv_rocksdb *r, char ret[PATH_BYTES])
+{
+    (void)snprintf(ret, PATH_BYTES, "%s/" CUT_NAME, r->path);
+}
+
+/* fn for each file of the directory whose name ends like this. */
+static void each_log(const struct kv_rocksdb *r, const char *prefix,
+                     void (*fn)(const char *dir, const char *name))
+{
+    DIR *d = opendir(r->path);
+    for (struct dirent *de; d && (de = readdir(d));) {
+        size_t n = strlen(de->d_name), p = strlen(prefix);
+        bool is_log = n > 4 && strcmp(de->d_name + n - 4, ".log") == 0;
+        bool is_ours = strncmp(de->d_name, CUT_NAME, strlen(CUT_NAME)) == 0;
+        if (is_log && is_ours == (p > 0))
+            fn(r->path, de->d_name);
+    }
+    if (d)
+        (void)closedir(d);
+}
+
+static void keep_log(const char *dir, const char *name)
+{
+    char from[PATH_BYTES], to[PATH_BYTES];
+    (void)snprintf(from, sizeof(from), "%s/%s", dir, name);
+    (void)snprintf(to, sizeof(to), "%s/" CUT_NAME "-%s", dir, name);
+    if (link(from, to) < 0 && errno != EEXIST)
+        log_warn("kv", "keep %s: %s", from, err_text(-errno));
+}
+
+static void drop_log(const char *dir, const char *name)
+{
+    char path[PATH_BYTES];
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    (void)sys->unlink(path);
+}
+
+/* Before RocksDB reads a log that is damaged, after which nobody can see that any more: for the next opening,
+ * if this one is cut short. */
+static int note_damage(struct kv_rocksdb *r, struct err *e)
+{
+    static const char text[] =
+        "The log of this database was damaged when it was opened, and what lay behind that "
+        "place was left out.\nforebay-cut-*.log are the logs as they were.\n";
+    char path[PATH_BYTES];
+    cut_path(r, path);
+    each_log(r, "", keep_log);
+    int code = sys_write_file_atomic(path, text, strlen(text), 0600);
+    return code < 0 ? err_errno(e, code, "write %s", path) : 0;
+}
+
+static void forget_damage(struct kv_rocksdb *r)
+{
+    char path[PATH_BYTES];
+    cut_path(r, path);
+    each_log(r, CUT_NAME, drop_log);
+    (void)sys->unlink(path);
+}
+
+/* After the opening: whether RocksDB left out what the log has. */
+static void judge(struct kv_rocksdb *r, const struct kv_wal *w, bool was_cut)
+{
+    uint64_t last = rocksdb_get_latest_sequence_number(r->db);
+    bool lost = w->last > last || w->gap || (w->bad_end && r->settled);
+    r->cut = was_cut || lost;
+    if (lost)
+        metrics_count(METRIC_LOGS_CUT, r->path, NULL, NULL);
+    if (lost)
+        log_error(
+            "kv",
+            "%s: the log is damaged: the last changes in it, at least %llu, are lost, perhaps also some that "
+            "were durable; the log is kept as " CUT_NAME "-*.log",
+            r->path, (unsigned long long)(w->last > last ? w->last - last : 1));
+    else if (w->damaged && !was_cut && !r->read_only)
+        forget_damage(r);
+}
+
+static int open_db(struct kv_rocksdb *r, struct err *e)
+{
+    struct kv_wal wal;
+    struct stat st;
+    char path[PATH_BYTES], *text = NULL;
+    cut_path(r, path);
+    bool was_cut = sys->stat(path, &st) == 0;
+    int code = kv_wal_read(r->path, &wal);
+    if (code < 0)
+        return err_errno(e, code, "%s: read the log", r->path);
+    if (wal.damaged && !was_cut && !r->read_only && (code = note_damage(r, e)) < 0)
+        return code;
+    r->db = r->read_only
+                ? rocksdb_open_for_read_only(r->options, r->path, /* error_if_wal_file_exists= */ 0, &text)
+                : rocksdb_open(r->options, r->path, &text);
+    if (text)
+        return take_error(e, text, r->path);
+    judge(r, &wal, was_cut);
+    return 0;
+}
+
 static const struct kv_engine rocksdb_engine;
 
 int kv_open_rocksdb(const char *path, const struct kv_options *options, struct kv **ret, struct err *e)
@@ -203,40 +343,30 @@ int kv_open_rocksdb(const char *path, const struct kv_options *options, struct k
     r->lock_fd = -1;
     r->bulk = options->bulk;
     r->read_only = options->read_only;
+    if (asprintf(&r->path, "%s", path) < 0)
+        abort();
     lock_init(&r->commit_lock, LOCK_KV);
     lock_init(&r->sync_lock, LOCK_KV);
     cond_init(&r->synced_cond);
-    int code = take_directory(r, path, e);
+    int code =
+        strlen(path) < PATH_BYTES / 2 ? take_directory(r, path, e) : err_errno(e, -ENAMETOOLONG, "open");
     if (code < 0)
         goto fail;
-
+    note_open(r);
     set_options(r, options);
     r->read = rocksdb_readoptions_create();
     r->write = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_sync(r->write, 0);
     rocksdb_writeoptions_disable_WAL(r->write, r->bulk);
-    char *text = NULL;
-    r->db = r->read_only
-                ? rocksdb_open_for_read_only(r->options, path, /* error_if_wal_file_exists= */ 0, &text)
-                : rocksdb_open(r->options, path, &text);
-    if (text) {
-        code = take_error(e, text, path);
+    code = open_db(r, e);
+    if (code < 0)
         goto fail;
-    }
     *ret = &r->kv;
     return 0;
 
 fail:
     rocksdb_free_all(r);
     return code;
-}
-
-static void engine_close(struct kv *kv)
-{
-    struct kv_rocksdb *r = rocksdb_of(kv);
-    if (r->bulk)
-        (void)kv_sync(kv, NULL);
-    rocksdb_free_all(r);
 }
 
 /* ---- reading ---- */
@@ -440,6 +570,16 @@ static int sync_to(struct kv_rocksdb *r, uint64_t ticket, struct err *e)
     return code;
 }
 
+static void engine_close(struct kv *kv)
+{
+    struct kv_rocksdb *r = rocksdb_of(kv);
+    if (r->bulk)
+        (void)kv_sync(kv, NULL);
+    else if (!r->read_only && sync_to(r, __atomic_load_n(&r->written, __ATOMIC_ACQUIRE), NULL) == 0)
+        note_closed(r);
+    rocksdb_free_all(r);
+}
+
 static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, uint64_t *ret_version,
                          struct err *e)
 {
@@ -503,6 +643,25 @@ static uint64_t engine_memory_bytes(struct kv *kv)
            property(r, "rocksdb.estimate-table-readers-mem");
 }
 
+static bool engine_is_cut(struct kv *kv)
+{
+    return rocksdb_of(kv)->cut;
+}
+
+static int engine_cut_mended(struct kv *kv, struct err *e)
+{
+    struct kv_rocksdb *r = rocksdb_of(kv);
+    char path[PATH_BYTES];
+    if (!r->cut || r->read_only)
+        return 0;
+    cut_path(r, path);
+    int code = sys->unlink(path);
+    if (code < 0 && code != -ENOENT)
+        return err_errno(e, code, "remove %s", path);
+    r->cut = false;
+    return 0;
+}
+
 static const struct kv_engine rocksdb_engine = {
     .close = engine_close,
     .get = engine_get,
@@ -513,4 +672,6 @@ static const struct kv_engine rocksdb_engine = {
     .sync = engine_sync,
     .estimate_keys = engine_estimate_keys,
     .memory_bytes = engine_memory_bytes,
+    .is_cut = engine_is_cut,
+    .cut_mended = engine_cut_mended,
 };

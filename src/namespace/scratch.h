@@ -221,6 +221,10 @@ struct scratch_unsettled {
  * which is passed on. Records made or removed meanwhile may or may not be seen. */
 int scratch_unsettled(struct scratch *s, int (*on_inode)(void *arg, const struct scratch_unsettled *x),
                       void *arg, struct err *e);
+/* Calls on_inode for every inode of any bucket that has a location, settled or not, likewise. Reads every
+ * record. */
+int scratch_located(struct scratch *s, int (*on_inode)(void *arg, const struct scratch_unsettled *x),
+                    void *arg, struct err *e);
 /* Takes their writing records away, in one transaction. The caller knows that nobody makes them again
  * meanwhile. */
 int scratch_settled(struct scratch *s, const struct scratch_unsettled *v, size_t n, struct err *e);

@@ -1,6 +1,7 @@
 /*
  * Writing records: which inodes have data that is not settled. They are written by the changes that give
- * locations (scratch_change_writing); here they are read at start, and taken away.
+ * locations (scratch_change_writing); here they are read at start, and taken away. And all locations, for a
+ * start that cannot trust those records.
  *
  * Failure modes: a record that is not one of ours is ERR_CORRUPT. A record whose inode has gone or has
  * another location cannot be left by any change; the caller treats it as stale.
@@ -29,6 +30,30 @@ int scratch_unsettled(struct scratch *s, int (*on_inode)(void *arg, const struct
         struct scratch_unsettled x = {.bucket = be64(key.p + 1), .ino = be64(key.p + 9)};
         x.location_bytes = location.n;
         memcpy(x.location, location.p, location.n);
+        r = on_inode(arg, &x);
+        if (r < 0)
+            return r;
+    }
+    return r == -ENOENT ? 0 : r;
+}
+
+int scratch_located(struct scratch *s, int (*on_inode)(void *arg, const struct scratch_unsettled *x),
+                    void *arg, struct err *e)
+{
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->kv, SLICE_LIT("s"), SLICE_LIT("t"));
+    struct slice key, value;
+    int r;
+    while ((r = kv_iter_next(it, &key, &value, e)) == 0) {
+        struct scratch_inode inode;
+        if (key.n != KEY_BYTES + 1 || key.p[KEY_BYTES] != SCRATCH_KEY_INODE)
+            continue;
+        struct scratch_unsettled x = {.bucket = be64(key.p + 1), .ino = be64(key.p + 9)};
+        if (scratch_inode_decode(value, x.ino, &inode) < 0)
+            return err_set(e, ERR_CORRUPT, "control store: an inode is not one of ours");
+        if (inode.location.n == 0 || inode.location.n > sizeof(x.location))
+            continue;
+        x.location_bytes = inode.location.n;
+        memcpy(x.location, inode.location.p, inode.location.n);
         r = on_inode(arg, &x);
         if (r < 0)
             return r;

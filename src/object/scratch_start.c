@@ -3,9 +3,16 @@
  *
  * Order: the control store is made durable, so that nothing is freed that could come back; files that writing
  * records name are protected, and every other marked file is removed; inodes without links are handed to the
- * freeing thread. Inodes with writing records are unsettled from the beginning: their files may have been
- * written to until the last moment, and descendants of mounts may still write to them.
- * In a bucket with a quota they are counted as they are now.
+ * freeing thread, but for those whose file a mount still has open: they are kept until it has come back.
+ * Inodes with writing records are unsettled from the beginning: their files may have been written to until
+ * the last moment, and descendants of mounts may still write to them. In a bucket with a quota they are
+ * counted as they are now.
+ *
+ * When the control store or the index of a disk came back without its last commits (kv_is_cut), records do
+ * not tell any more whose a marked file is: the commit that made its inode may be among those, or the one
+ * that took its mark away. Then every inode is looked at; whose file is marked gets a writing record, and a
+ * marked file with bytes that no inode names is set aside instead of removed. A start that was killed in
+ * between does so again.
  *
  * Failure modes: a broken record ends the start before anything is removed. A disk that is missing is logged:
  * its files are not found until it is back. When a file could not be protected, no marked file is removed:
@@ -16,6 +23,7 @@
 #include "base/log.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define START_ARENA (256 * KIB)
 #define ROOTS_PAGE  64
@@ -27,6 +35,11 @@ struct start {
     size_t n_stale, cap;
     uint64_t n_orphans;
     bool unprotected; /* a file that is named may look like nobody's */
+    bool away;        /* of a disk that is not here */
+    struct place {
+        uint8_t b[HARD_LOCATION_BYTES];
+    } * places; /* of files that look like nobody's */
+    size_t n_places, places_cap;
 };
 
 /* The record of an inode that is gone or has another location: no change leaves one, but it would keep a file
@@ -59,7 +72,99 @@ static int on_protect(void *arg, const struct scratch_unsettled *x)
     if (r < 0)
         log_warn("object", "a file of a scratch bucket: %s", e.text);
     s->unprotected = s->unprotected || (r < 0 && r != -ENODEV); /* a missing disk is not swept either */
+    s->away |= r == -ENODEV;
     return 0;
+}
+
+/* ---- after commits were lost ---- */
+
+static bool is_cut(const struct start *s)
+{
+    return kv_is_cut(s->n->service->config.control) || store_is_cut(s->n->store);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct place));
+}
+
+static int on_nobodys(void *arg, struct slice location)
+{
+    struct start *s = arg;
+    if (s->n_places == s->places_cap) {
+        s->places_cap = s->places_cap ? s->places_cap * 2 : 64;
+        s->places = realloc(s->places, s->places_cap * sizeof(*s->places));
+        assert(s->places);
+    }
+    memcpy(s->places[s->n_places++].b, location.p, sizeof(s->places[0].b));
+    return 0;
+}
+
+/* The file is an inode's after all: it counts as written to, and is settled like any other. */
+static int keep(struct start *s, const struct scratch_unsettled *x, struct err *e)
+{
+    struct scratch_call call = {.bucket = x->bucket, .commit = KV_DURABLE};
+    struct slice location = slice_of(x->location, x->location_bytes);
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    struct scratch_inode inode = {0};
+    arena_clear(s->a);
+    int r = scratch_getattr(s->n->names, x->bucket, x->ino, s->a, &inode, e);
+    if (r == 0)
+        r = hard_find(s->n->store, location, &h, e);
+    if (r == 0)
+        r = hard_set_mtime(h, inode.mtime_ns, e); /* from now on the file knows its time */
+    struct scratch_set set = {.what = SCRATCH_SET_WRITING | SCRATCH_SET_CTIME, .ctime_ns = inode.ctime_ns};
+    return r == 0 ? scratch_setattr(s->n->names, &call, x->ino, &set, s->a, &inode, e) : r;
+}
+
+static int on_located(void *arg, const struct scratch_unsettled *x)
+{
+    struct start *s = arg;
+    struct err e = {0};
+    if (x->location_bytes != sizeof(struct place) ||
+        !bsearch(x->location, s->places, s->n_places, sizeof(struct place), by_bytes))
+        return 0;
+    int r = keep(s, x, &e);
+    if (r < 0)
+        log_error("object", "inode %" PRIu64 ": %s", x->ino, e.text[0] ? e.text : err_text(r));
+    s->unprotected |= r < 0;
+    return 0;
+}
+
+static int find_owners(struct start *s, struct err *e)
+{
+    log_error("object",
+              "the last changes of a database are lost (see above): looking at all scratch files for those "
+              "that were among them");
+    int r = hard_unprotected(s->n->store, on_nobodys, s, e);
+    if (r < 0 || s->n_places == 0)
+        return r;
+    qsort(s->places, s->n_places, sizeof(struct place), by_bytes);
+    return scratch_located(s->n->names, on_located, s, e);
+}
+
+static int sweep(struct start *s, struct err *e)
+{
+    struct snode *n = s->n;
+    struct hard_swept swept = {0};
+    bool cut = is_cut(s);
+    if (s->unprotected) {
+        log_error("object", "files of scratch buckets that nobody names are kept: one that is named is among "
+                            "them, perhaps");
+        return 0;
+    }
+    int r = hard_sweep(n->store, cut, &swept, e);
+    if (swept.set_aside > 0)
+        log_error("object", "%" PRIu64 " scratch files whose names are lost are in DISK/set-aside",
+                  swept.set_aside);
+    if (r < 0) { /* the next start tries again */
+        log_warn("object", "files of scratch buckets that nobody names: %s", e ? e->text : "");
+        return 0;
+    }
+    if (!cut || s->away)
+        return 0;
+    r = store_cut_mended(n->store, e);
+    return r == 0 ? kv_cut_mended(n->service->config.control, e) : r;
 }
 
 /* What is on disk of a file that was being written counts in its bucket's quota from the beginning. */
@@ -128,20 +233,25 @@ static int make_roots(struct snode *n, struct err *e)
     return r;
 }
 
+static int protect(struct start *s, struct err *e)
+{
+    s->n_stale = 0;
+    int r = scratch_unsettled(s->n->names, on_protect, s, e);
+    return r == 0 ? scratch_settled(s->n->names, s->stale, s->n_stale, e) : r;
+}
+
 static int reconcile(struct start *s, struct err *e)
 {
     struct snode *n = s->n;
-    uint64_t n_files = 0;
     int r = scratch_sync(n->names, e);
     if (r == 0)
-        r = scratch_unsettled(n->names, on_protect, s, e);
+        r = protect(s, e);
+    if (r == 0 && is_cut(s))
+        r = find_owners(s, e);
+    if (r == 0 && is_cut(s)) /* what has owners now, too */
+        r = protect(s, e);
     if (r == 0)
-        r = scratch_settled(n->names, s->stale, s->n_stale, e);
-    if (r == 0 && s->unprotected)
-        log_error("object", "files of scratch buckets that nobody names are kept: one that is named is among "
-                            "them, perhaps");
-    else if (r == 0 && hard_sweep(n->store, &n_files, e) < 0) /* the next start tries again */
-        log_warn("object", "files of scratch buckets that nobody names: %s", e ? e->text : "");
+        r = sweep(s, e);
     if (r == 0)
         r = scratch_sweep(n->names, on_orphan, s, e);
     if (r == 0)
@@ -161,5 +271,6 @@ int snode_reconcile(struct snode *n, struct err *e)
     int r = reconcile(&s, e);
     arena_free(s.a);
     free(s.stale);
+    free(s.places);
     return r;
 }

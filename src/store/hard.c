@@ -207,12 +207,17 @@ enum location_offset { LOCATION_FORMAT = 0, LOCATION_DISK = 1, LOCATION_DATA = 1
 static_assert(LOCATION_DATA + sizeof(struct id128) == HARD_LOCATION_BYTES, "location");
 #define LOCATION_VERSION 1
 
+void hard_location_of(const struct disk *d, struct id128 id, uint8_t ret[HARD_LOCATION_BYTES])
+{
+    ret[LOCATION_FORMAT] = LOCATION_VERSION;
+    memcpy(ret + LOCATION_DISK, d->id.b, sizeof(d->id.b));
+    memcpy(ret + LOCATION_DATA, id.b, sizeof(id.b));
+}
+
 void hard_location(const struct hard *h, uint8_t ret[HARD_LOCATION_BYTES])
 {
     assert(h && h->magic == HARD_MAGIC);
-    ret[LOCATION_FORMAT] = LOCATION_VERSION;
-    memcpy(ret + LOCATION_DISK, h->disk->id.b, sizeof(h->disk->id.b));
-    memcpy(ret + LOCATION_DATA, h->id.b, sizeof(h->id.b));
+    hard_location_of(h->disk, h->id, ret);
 }
 
 int hard_parse(struct store *s, struct slice location, struct disk **ret_disk, struct id128 *ret_id,

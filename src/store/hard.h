@@ -107,6 +107,17 @@ int hard_remove(struct store *s, const struct slice *locations, size_t n, struct
 
 /* A writing record names it. 0 also when the file is gone or sealed. As hard_find otherwise. */
 int hard_protect(struct store *s, struct slice location, struct err *e);
-/* Removes marked files that were not protected. Before the first hard_take. The first error; what could not
- * be removed is tried again at the next start. */
-int hard_sweep(struct store *s, uint64_t *ret_files, struct err *e);
+/* Calls fn with the location of every marked file that has bytes and was not protected, until it gives a
+ * negative code, which is passed on. */
+int hard_unprotected(struct store *s, int (*fn)(void *arg, struct slice location), void *arg, struct err *e);
+/*
+ * Removes marked files that were not protected. Before the first hard_take. The first error; what could not
+ * be removed is tried again at the next start. keep_bytes: records that named files may be lost, so that
+ * those with bytes go to DISK/set-aside/<32 hex digits> instead, where nothing of forebay touches them again.
+ */
+struct hard_swept {
+    uint64_t removed, set_aside;
+};
+int hard_sweep(struct store *s, bool keep_bytes, struct hard_swept *ret, struct err *e);
+/* How many files are in DISK/set-aside of all disks, and their bytes. */
+int hard_set_aside(struct store *s, uint64_t *ret_files, uint64_t *ret_bytes, struct err *e);

@@ -154,6 +154,7 @@ void hard_table_init(struct store *s);
 void hard_table_fini(struct store *s);
 struct hard_shard *hard_shard_of(const struct store *s, struct id128 id);
 void hard_path(const struct disk *d, struct id128 id, char ret[DISK_PATH_MAX]);
+void hard_location_of(const struct disk *d, struct id128 id, uint8_t ret[HARD_LOCATION_BYTES]);
 int hard_parse(struct store *s, struct slice location, struct disk **ret_disk, struct id128 *ret_id,
                struct err *e);
 /* The extent of an id, with a reference, loaded; with `open` its file is open, and -ENOENT when it is gone.

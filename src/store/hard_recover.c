@@ -9,12 +9,20 @@
  * The sweep looks at marks only, never at all files: a file without a mark is sealed, or named by a writing
  * record for which the caller called hard_protect.
  *
- * Failure modes: a file that cannot be unlinked keeps its mark. A disk that does not sync keeps all marks.
+ * When an index or the control store was opened without its last commits (kv_is_cut), a file that looks like
+ * nobody's may be somebody's only copy: the caller looks for who names it (hard_unprotected, hard_protect),
+ * and what has bytes and is named by nobody then is renamed into DISK/set-aside, which is synced before its
+ * mark goes.
+ *
+ * Failure modes: a file that cannot be unlinked or renamed keeps its mark. A disk that does not sync keeps
+ * all marks.
  */
 #include "base/log.h"
 #include "base/sys.h"
 #include "store/hard_internal.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <string.h>
 
 #define MARKS_PER_COMMIT 1000
@@ -192,19 +200,55 @@ static int each_unprotected(struct disk *d, int (*fn)(struct disk *d, struct id1
 }
 
 struct sweep {
-    uint64_t files;
-    int first; /* error of an unlink */
+    bool keep_bytes;
+    struct hard_swept n_files;
+    int first; /* error of an unlink or a rename */
     struct kv_txn *txn;
     size_t n;
 };
+
+/* Whether there is something in the file; also when that cannot be told. */
+static bool has_bytes(struct disk *d, struct id128 id)
+{
+    char path[DISK_PATH_MAX];
+    struct stat st;
+    hard_path(d, id, path);
+    int r = sys->stat(path, &st);
+    return r == 0 ? st.st_size > 0 || st.st_blocks > 0 : r != -ENOENT;
+}
+
+static void set_aside_path(const struct disk *d, const char *name, char ret[DISK_PATH_MAX])
+{
+    int n = snprintf(ret, DISK_PATH_MAX, "%s/set-aside%s%s", d->path, name ? "/" : "", name ? name : "");
+    assert(n > 0 && n < DISK_PATH_MAX);
+}
+
+static int set_aside(struct disk *d, struct id128 id)
+{
+    char from[DISK_PATH_MAX], to[DISK_PATH_MAX], hex[ID_TEXT_SIZE];
+    set_aside_path(d, NULL, to);
+    int r = sys->mkdir(to, 0700);
+    if (r < 0 && r != -EEXIST)
+        return r;
+    id_text(id, hex);
+    hard_path(d, id, from);
+    set_aside_path(d, hex, to);
+    r = sys->rename(from, to);
+    if (r == 0)
+        log_error("store", "disk %s: a scratch file that no name leads to any more is set aside as %s",
+                  d->path, to);
+    return r;
+}
 
 static int sweep_file(struct disk *d, struct id128 id, void *arg)
 {
     struct sweep *w = arg;
     char path[DISK_PATH_MAX];
     hard_path(d, id, path);
-    int r = sys->unlink(path);
-    w->files += r == 0;
+    bool keep = w->keep_bytes && has_bytes(d, id);
+    int r = keep ? set_aside(d, id) : sys->unlink(path);
+    w->n_files.set_aside += r == 0 && keep;
+    w->n_files.removed += r == 0 && !keep;
     if (r < 0 && r != -ENOENT && w->first == 0)
         w->first = r;
     return 0;
@@ -241,14 +285,35 @@ static int sweep_mark(struct disk *d, struct id128 id, void *arg)
     return ++w->n % MARKS_PER_COMMIT ? 0 : kv_txn_commit(w->txn, KV_VISIBLE, NULL);
 }
 
-static int sweep_disk(struct disk *d, uint64_t *files, struct err *e)
+static int count_set_aside(struct disk *d, uint64_t *files, uint64_t *bytes)
 {
-    struct sweep w = {0};
+    char path[DISK_PATH_MAX];
+    struct id128 id;
+    struct stat st;
+    set_aside_path(d, NULL, path);
+    DIR *o = opendir(path);
+    if (!o)
+        return errno == ENOENT ? 0 : -errno;
+    for (struct dirent *de; (de = readdir(o));) {
+        if (id_parse(slice_str(de->d_name), &id) < 0)
+            continue;
+        set_aside_path(d, de->d_name, path);
+        ++*files;
+        *bytes += sys->stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+    }
+    (void)closedir(o);
+    return 0;
+}
+
+static int sweep_disk(struct disk *d, bool keep_bytes, struct hard_swept *ret, struct err *e)
+{
+    struct sweep w = {.keep_bytes = keep_bytes};
     int fd = d->hard->dir_fd;
     if (fd < 0)
         return 0; /* no hard extent was ever made */
     int r = each_unprotected(d, sweep_file, &w, e);
-    *files += w.files;
+    ret->removed += w.n_files.removed;
+    ret->set_aside += w.n_files.set_aside;
     if (r == 0 && (r = sys->syncfs(fd)) < 0)
         (void)err_errno(e, r, "disk %s: sweep", d->path);
     if (r < 0)
@@ -258,24 +323,64 @@ static int sweep_disk(struct disk *d, uint64_t *files, struct err *e)
     if (r == 0)
         r = kv_txn_commit(w.txn, KV_VISIBLE, e);
     kv_txn_free(w.txn);
-    if (w.files > 0)
+    if (w.n_files.removed > 0)
         log_info("store", "disk %s: removed %llu hard files that nobody names", d->path,
-                 (unsigned long long)w.files);
+                 (unsigned long long)w.n_files.removed);
+    uint64_t kept = 0, bytes = 0;
+    if (count_set_aside(d, &kept, &bytes) == 0)
+        metrics_set(metrics_series(METRIC_SET_ASIDE_FILES, d->path, NULL, NULL), (int64_t)kept);
     if (r == 0 && w.first < 0)
         r = err_errno(e, w.first, "disk %s: remove a hard file that nobody names", d->path);
     return r;
 }
 
-int hard_sweep(struct store *s, uint64_t *ret_files, struct err *e)
+int hard_sweep(struct store *s, bool keep_bytes, struct hard_swept *ret, struct err *e)
 {
-    assert(s && ret_files && !s->read_only);
+    assert(s && ret && !s->read_only);
     int first = 0;
-    uint64_t files = 0;
+    *ret = (struct hard_swept){0};
     for (size_t i = 0; i < s->n_disks; i++) {
         assert(!s->disks[i].hard->pool.has_thread); /* before the first hard_take */
-        int r = sweep_disk(&s->disks[i], &files, first == 0 ? e : NULL);
+        int r = sweep_disk(&s->disks[i], keep_bytes, ret, first == 0 ? e : NULL);
         first = first < 0 ? first : r;
     }
-    *ret_files = files;
     return first;
+}
+
+/* ---- files that look like nobody's, one by one ---- */
+
+struct each {
+    int (*fn)(void *arg, struct slice location);
+    void *arg;
+};
+
+static int on_unprotected(struct disk *d, struct id128 id, void *arg)
+{
+    const struct each *x = arg;
+    uint8_t location[HARD_LOCATION_BYTES];
+    if (!has_bytes(d, id))
+        return 0;
+    hard_location_of(d, id, location);
+    return x->fn(x->arg, slice_of(location, sizeof(location)));
+}
+
+int hard_unprotected(struct store *s, int (*fn)(void *arg, struct slice location), void *arg, struct err *e)
+{
+    assert(s && fn);
+    struct each x = {fn, arg};
+    int r = 0;
+    for (size_t i = 0; i < s->n_disks && r == 0; i++)
+        r = each_unprotected(&s->disks[i], on_unprotected, &x, e);
+    return r;
+}
+
+int hard_set_aside(struct store *s, uint64_t *ret_files, uint64_t *ret_bytes, struct err *e)
+{
+    *ret_files = *ret_bytes = 0;
+    for (size_t i = 0; i < s->n_disks; i++) {
+        int r = count_set_aside(&s->disks[i], ret_files, ret_bytes);
+        if (r < 0)
+            return err_errno(e, r, "disk %s: look at set-aside", s->disks[i].path);
+    }
+    return 0;
 }

@@ -54,6 +54,10 @@ uint64_t store_doubted_before_ns(const struct store *s);
  * `last` (all zero: none) was away meanwhile, or belonged to somebody else: what it holds may have been
  * replaced or removed, and is doubted. Once, before entries are looked for. Durable on return. */
 int store_note_start(struct store *s, struct id128 last, struct id128 now, struct err *e);
+/* Whether the index of a disk came back without its last commits (kv_is_cut), and nobody has seen to it
+ * since. */
+bool store_is_cut(const struct store *s);
+int store_cut_mended(struct store *s, struct err *e);
 /* Clean stop: flushes, commits the epoch, marks each disk clean. All extents must have been released. */
 void store_close(struct store *s);
 DEFINE_CLEANUP(struct store, store_close)
@@ -232,6 +236,8 @@ struct store_check_report {
     uint64_t hard_extents, hard_blocks, hard_bytes; /* sealed hard extents (hard.h) */
     uint64_t
         hard_bad; /* of those, with a block whose crc is wrong, another size, or no file: never dropped */
+    uint64_t set_aside_files, set_aside_bytes; /* scratch files whose names were lost (hard_sweep) */
+    uint64_t cut_indexes;                      /* indexes of disks that lost their last commits (kv_is_cut) */
 };
 /* Called after each extent with the running report; returning false stops. `problem` is NULL when it was
  * fine. */

@@ -197,6 +197,29 @@ static int check_disk(struct check *c, struct disk *d, struct err *e)
     return 0;
 }
 
+/* What a damaged log of a database left behind. */
+static int check_losses(struct check *c, struct err *e)
+{
+    char problem[ERR_TEXT_MAX];
+    for (size_t i = 0; i < c->s->n_disks; i++) {
+        const struct disk *d = &c->s->disks[i];
+        if (!kv_is_cut(d->kv))
+            continue;
+        c->report.cut_indexes++;
+        (void)snprintf(problem, sizeof(problem),
+                       "disk %s: the log of its index is damaged, and its last changes are lost", d->path);
+        tell(c, problem);
+    }
+    int r = hard_set_aside(c->s, &c->report.set_aside_files, &c->report.set_aside_bytes, e);
+    (void)snprintf(problem, sizeof(problem),
+                   "%llu scratch files whose names were lost, %llu bytes, are in set-aside on the disks",
+                   (unsigned long long)c->report.set_aside_files,
+                   (unsigned long long)c->report.set_aside_bytes);
+    if (r == 0 && c->report.set_aside_files > 0)
+        tell(c, problem);
+    return r;
+}
+
 int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, struct store_check_report *ret,
                 struct err *e)
 {
@@ -206,6 +229,8 @@ int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, stru
     int r = 0;
     for (size_t i = 0; i < s->n_disks && r == 0 && !c.stopped; i++)
         r = check_disk(&c, &s->disks[i], e);
+    if (r == 0 && !c.stopped)
+        r = check_losses(&c, e);
     free(c.buf);
     if (r < 0)
         return r;

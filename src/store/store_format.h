@@ -5,6 +5,8 @@
  *     DISK/index/                the index: one RocksDB
  *     DISK/extents/xx/<32 hex>   the extent files; the name is the data id, xx its first two digits
  *     DISK/hard/xx/<32 hex>      the files of hard extents, named likewise; made when the first one is needed
+ *     DISK/set-aside/<32 hex>    hard extents' files that no record led to any more after records were lost
+ * with a damaged log; for people, nothing here reads or removes them
  *
  * forebay-disk, version 1: four lines, each ended by a newline, in this order.
  *

@@ -68,7 +68,9 @@ int recover_doubts(struct disk *d, struct err *e)
     if (r < 0 && r != -ENOENT)
         return r;
     d->sweep_wanted = r == 0;
-    if (d->was_clean || d->same_boot || d->store->read_only)
+    bool cut = kv_is_cut(d->kv);
+    d->was_clean &= !cut; /* records of later epochs are lost, others are there again */
+    if (((d->was_clean || d->same_boot) && !cut) || d->store->read_only)
         return 0;
     d->sweep_wanted = true;
     struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
@@ -106,6 +108,26 @@ int store_note_start(struct store *s, struct id128 last, struct id128 now, struc
     assert(s && !s->read_only);
     for (size_t i = 0; i < s->n_disks; i++) {
         int r = note_start(&s->disks[i], last, now, e);
+        if (r < 0)
+            return err_prefix(e, r, "disk %s: index", s->disks[i].path);
+    }
+    return 0;
+}
+
+/* ---- an index without its last commits ---- */
+
+bool store_is_cut(const struct store *s)
+{
+    bool cut = false;
+    for (size_t i = 0; i < s->n_disks; i++)
+        cut |= kv_is_cut(s->disks[i].kv);
+    return cut;
+}
+
+int store_cut_mended(struct store *s, struct err *e)
+{
+    for (size_t i = 0; i < s->n_disks; i++) {
+        int r = kv_cut_mended(s->disks[i].kv, e);
         if (r < 0)
             return err_prefix(e, r, "disk %s: index", s->disks[i].path);
     }

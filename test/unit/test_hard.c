@@ -257,6 +257,19 @@ static void test_remove(void **state)
     assert_int_equal(count_keys(f->s, 'f'), pool);
 }
 
+struct counted {
+    size_t n;
+    struct location last;
+};
+
+static int count_location(void *arg, struct slice location)
+{
+    struct counted *c = arg;
+    c->n++;
+    memcpy(c->last.b, location.p, sizeof(c->last.b));
+    return 0;
+}
+
 /* At start, marked files that no writing record names go; protected and sealed ones stay. */
 static void test_sweep(void **state)
 {
@@ -289,9 +302,9 @@ static void test_sweep(void **state)
         assert_int_equal(hard_protect(f->s, location_view(&named), NULL), 0);
         assert_int_equal(hard_protect(f->s, location_view(&sealed), NULL), 0);
         assert_int_equal(hard_protect(f->s, location_view(&reopened), NULL), 0);
-        uint64_t files = 0;
-        assert_int_equal(hard_sweep(f->s, &files, NULL), 0);
-        assert_int_equal(files, clean ? 0 : pool + 1);
+        struct hard_swept swept = {0};
+        assert_int_equal(hard_sweep(f->s, /* keep_bytes= */ false, &swept, NULL), 0);
+        assert_int_equal(swept.removed, clean ? 0 : pool + 1);
         assert_int_equal(count_files(f), 3);
         assert_int_equal(count_keys(f->s, 'f'), 1);
         assert_int_equal(disk_status(f->s, 0).used_bytes, used - 2 * MIB);
@@ -404,6 +417,56 @@ static void keep_open(struct hard *h, int fd)
     kept_fd = hard_open_fd(h, O_RDONLY);
     assert_true(kept_fd >= 0);
     assert_int_equal(close(fd), 0);
+}
+
+/* One that is marked and named by nobody is perhaps somebody's, when records are lost: it is set aside with
+ * its bytes, once and for all; what is empty goes as ever. */
+static void test_sweep_keeps_bytes(void **state)
+{
+    struct fixture *f = *state;
+    struct location named, unnamed;
+    struct hard *h = take(f->s, &named);
+    assert_int_equal(hard_put(h, 2, 0, 100), 0);
+    hard_unref(h);
+    h = take(f->s, &unnamed);
+    assert_int_equal(hard_put(h, 3, 0, 2 * MIB), 0);
+    struct store_place place;
+    hard_place(h, &place);
+    hard_unref(h);
+    size_t pool = pool_size(f->s);
+    fixture_abandon(f);
+    fixture_open(f);
+    assert_int_equal(hard_protect(f->s, location_view(&named), NULL), 0);
+    struct counted c = {0};
+    assert_int_equal(hard_unprotected(f->s, count_location, &c, NULL), 0);
+    assert_int_equal(c.n, 1);
+    assert_memory_equal(c.last.b, unnamed.b, sizeof(unnamed.b));
+    struct hard_swept swept;
+    assert_int_equal(hard_sweep(f->s, /* keep_bytes= */ true, &swept, NULL), 0);
+    assert_int_equal(swept.removed, pool);
+    assert_int_equal(swept.set_aside, 1);
+    assert_int_equal(count_files(f), 1);
+    assert_int_equal(count_keys(f->s, 'f'), 1);
+    uint64_t files = 0, bytes = 0;
+    assert_int_equal(hard_set_aside(f->s, &files, &bytes, NULL), 0);
+    assert_int_equal(files, 1);
+    assert_int_equal(bytes, 2 * MIB);
+    char path[DISK_PATH_MAX];
+    (void)snprintf(path, sizeof(path), "%s/set-aside/%s", f->disks[0], strrchr(place.file, '/') + 1);
+    _cleanup_free_ char *p = NULL;
+    size_t n = 0;
+    assert_int_equal(sys_read_file(path, 4 * MIB, &p, &n), 0);
+    assert_true(n == 2 * MIB && content_is(p, 3, 0, n));
+    struct store_check_report r;
+    assert_int_equal(store_check(f->s, /* repair= */ false, NULL, NULL, &r, NULL), 0);
+    assert_int_equal(r.set_aside_files, 1);
+    fixture_abandon(f);
+    fixture_open(f);
+    assert_int_equal(hard_protect(f->s, location_view(&named), NULL), 0);
+    assert_int_equal(hard_sweep(f->s, /* keep_bytes= */ false, &swept, NULL), 0);
+    assert_int_equal(swept.removed + swept.set_aside, 0);
+    assert_int_equal(hard_set_aside(f->s, &files, &bytes, NULL), 0);
+    assert_int_equal(files, 1);
 }
 
 /* What was handed out for writing goes back to the pool when nobody wrote and nobody has it open; what was
@@ -600,6 +663,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_holes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_remove, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sweep, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sweep_keeps_bytes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_locations, setup, teardown),
         cmocka_unit_test_setup_teardown(test_give_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_blank_files_go_back, setup, teardown),

@@ -159,12 +159,12 @@ static void verify_file(struct fixture *f, const struct file *x)
 
 static void start(struct fixture *f, const struct told *t)
 {
-    uint64_t files;
+    struct hard_swept swept;
     fixture_open(f);
     for (size_t i = 0; i < FILES; i++)
         if (t->v[i].named && t->v[i].record)
             assert_int_equal(hard_protect(f->s, location_view(&t->v[i].l), NULL), 0);
-    assert_int_equal(hard_sweep(f->s, &files, NULL), 0);
+    assert_int_equal(hard_sweep(f->s, /* keep_bytes= */ false, &swept, NULL), 0);
     for (size_t i = 0; i < FILES; i++) {
         struct slice l = location_view(&t->v[i].l);
         if (t->v[i].orphan)

@@ -179,13 +179,14 @@ static void verify(struct fixture *f, struct told *t)
 /* After a start: all that is not named goes. */
 static void verify_sweep(struct fixture *f, struct told *t)
 {
-    uint64_t files, named = 0;
+    struct hard_swept swept;
+    uint64_t named = 0;
     for (size_t i = 0; i < FILES; i++) {
         named += t->v[i].taken && !t->v[i].removed;
         if (t->v[i].taken && !t->v[i].removed)
             assert_int_equal(hard_protect(f->s, location_view(&t->v[i].l), NULL), 0);
     }
-    assert_int_equal(hard_sweep(f->s, &files, NULL), 0);
+    assert_int_equal(hard_sweep(f->s, /* keep_bytes= */ false, &swept, NULL), 0);
     verify(f, t);
     named = 0;
     for (size_t i = 0; i < FILES; i++)

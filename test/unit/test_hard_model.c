@@ -213,7 +213,7 @@ static void damage(struct model *m, struct model_file *x)
 
 static void restart(struct model *m, bool kill)
 {
-    uint64_t files;
+    struct hard_swept swept;
     if (kill)
         fixture_abandon(&m->f);
     else
@@ -222,7 +222,7 @@ static void restart(struct model *m, bool kill)
     for (int i = 0; i < FILES; i++)
         if (m->v[i].record)
             assert_int_equal(hard_protect(m->f.s, location_view(&m->v[i].l), NULL), 0);
-    assert_int_equal(hard_sweep(m->f.s, &files, NULL), 0);
+    assert_int_equal(hard_sweep(m->f.s, /* keep_bytes= */ false, &swept, NULL), 0);
     assert_int_equal(count_files(&m->f), named(m));
     for (int i = 0; i < FILES; i++)
         if (m->v[i].named)

@@ -11,11 +11,14 @@
 #include "kv/kv.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -60,14 +63,29 @@ static off_t synced_bytes(ino_t inode)
 
 #define STAND_IN __attribute__((visibility("default")))
 
+static _Atomic int fail_syncs; /* so many of the next ones */
+
+static bool fails_now(void)
+{
+    int n = fail_syncs;
+    while (n > 0 && !atomic_compare_exchange_weak(&fail_syncs, &n, n - 1))
+        ;
+    errno = EIO;
+    return n > 0;
+}
+
 STAND_IN int fdatasync(int fd)
 {
+    if (fails_now())
+        return -1;
     note_sync(fd);
     return (int)syscall(SYS_fdatasync, fd);
 }
 
 STAND_IN int fsync(int fd)
 {
+    if (fails_now())
+        return -1;
     note_sync(fd);
     return (int)syscall(SYS_fsync, fd);
 }
@@ -276,6 +294,174 @@ static void test_bulk_load(void **state)
     kv_close(kv);
 }
 
+/* ---- damage ---- */
+
+/* The only log of a database; its size. */
+static size_t log_of(const char *sub, char path[400])
+{
+    char top[200];
+    struct stat st = {0};
+    (void)snprintf(top, sizeof(top), "%s/%s", dir, sub);
+    DIR *d = opendir(top);
+    assert_non_null(d);
+    size_t found = 0;
+    for (struct dirent *de; (de = readdir(d));) {
+        size_t n = strlen(de->d_name);
+        if (n < 5 || strcmp(de->d_name + n - 4, ".log") != 0 || strncmp(de->d_name, "forebay", 7) == 0)
+            continue;
+        (void)snprintf(path, 400, "%s/%.100s", top, de->d_name);
+        assert_int_equal(stat(path, &st), 0);
+        found++;
+    }
+    (void)closedir(d);
+    assert_int_equal(found, 1);
+    return (size_t)st.st_size;
+}
+
+static void flip_bit_at(const char *path, size_t offset)
+{
+    char c;
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &c, 1, (off_t)offset), 1);
+    c = (char)(c ^ 4);
+    assert_int_equal(pwrite(fd, &c, 1, (off_t)offset), 1);
+    assert_int_equal(close(fd), 0);
+}
+
+static bool exists_in(const char *sub, const char *start)
+{
+    char top[200];
+    bool found = false;
+    (void)snprintf(top, sizeof(top), "%s/%s", dir, sub);
+    DIR *d = opendir(top);
+    assert_non_null(d);
+    for (struct dirent *de; (de = readdir(d));)
+        found |= strncmp(de->d_name, start, strlen(start)) == 0;
+    (void)closedir(d);
+    return found;
+}
+
+/* A database with so many durable commits whose log is as a killed process leaves it. */
+static void make_killed(const char *sub, uint32_t n)
+{
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct kv *kv = open_or_fail(sub);
+        for (uint32_t i = 0; i < n; i++)
+            put_number(kv, i, i + 1 == n ? KV_DURABLE : KV_VISIBLE);
+        (void)raise(SIGKILL);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+}
+
+/* A flipped bit takes away what was committed after it, durably too: that is told, also by openings to come,
+ * until somebody has seen to it; the log is kept. */
+static void test_damaged_log_is_told(void **state)
+{
+    static const unsigned shares[] = {0, 1, 37, 80, 99};
+    for (size_t i = 0; i < ARRAY_SIZE(shares); i++) {
+        char sub[16], path[400];
+        (void)snprintf(sub, sizeof(sub), "cut%zu", i);
+        make_killed(sub, 400);
+        size_t size = log_of(sub, path);
+        flip_bit_at(path, size * shares[i] / 100);
+        struct kv *kv = NULL;
+        assert_int_equal(open_at(sub, /* read_only= */ true, &kv, NULL), 0);
+        assert_true(kv_is_cut(kv));
+        kv_close(kv);
+        assert_false(exists_in(sub, "forebay-cut"));
+        for (int again = 0; again < 2; again++) {
+            kv = open_or_fail(sub);
+            assert_true(kv_is_cut(kv));
+            assert_false(has_number(kv, 'a', 399));
+            if (again)
+                assert_int_equal(kv_cut_mended(kv, NULL), 0);
+            put_number(kv, 1000, KV_VISIBLE);
+            kv_close(kv);
+        }
+        kv = open_or_fail(sub);
+        assert_false(kv_is_cut(kv));
+        assert_true(has_number(kv, 'a', 1000));
+        kv_close(kv);
+        assert_true(exists_in(sub, "forebay-cut-"));
+    }
+}
+
+/* The last record, whole in length and wrong, is no torn end when nothing was on its way to the disk any
+ * more. */
+static void test_damaged_end_is_told(void **state)
+{
+    char path[400];
+    make_killed("killed", 10);
+    flip_bit_at(path, log_of("killed", path) - 10);
+    struct kv *kv = open_or_fail("killed");
+    assert_true(kv_is_cut(kv));
+    assert_true(has_number(kv, 'a', 8) && !has_number(kv, 'a', 9));
+    kv_close(kv);
+}
+
+/* A piece of the log that never reached the disk and reads as zeros, with records behind it. */
+static void test_hole_in_the_log_is_told(void **state)
+{
+    static const char zeros[8192];
+    char path[400];
+    make_killed("hole", 400);
+    size_t size = log_of("hole", path);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && size > 65536);
+    assert_int_equal(pwrite(fd, zeros, sizeof(zeros), 36864), sizeof(zeros));
+    assert_int_equal(close(fd), 0);
+    struct kv *kv = open_or_fail("hole");
+    assert_true(kv_is_cut(kv));
+    kv_close(kv);
+}
+
+/* A log that ends anywhere, as after power loss, is none that is damaged. */
+static void test_torn_end_is_normal(void **state)
+{
+    make_killed("whole", 300);
+    char path[400];
+    size_t size = log_of("whole", path);
+    for (size_t cut = 0; cut < 64; cut++) {
+        char sub[16], torn[400];
+        (void)snprintf(sub, sizeof(sub), "torn%zu", cut);
+        copy_after_power_loss("whole", sub, 100);
+        size_t n = cut < 32 ? size - cut * 13 : 32768 * (size / 32768) - cut + 48;
+        assert_int_equal(log_of(sub, torn), size);
+        assert_int_equal(truncate(torn, (off_t)n), 0);
+        struct kv *kv = open_or_fail(sub);
+        assert_false(kv_is_cut(kv));
+        assert_true(has_number(kv, 'a', 100));
+        assert_false(exists_in(sub, "forebay-cut"));
+        kv_close(kv);
+        kv = open_or_fail(sub);
+        assert_false(kv_is_cut(kv));
+        kv_close(kv);
+    }
+}
+
+/* A sync that failed is not made good by the next one: the kernel tells of it once, and has forgotten the
+ * bytes. */
+static void test_failed_sync_stays_failed(void **state)
+{
+    struct kv *kv = open_or_fail("db");
+    put_number(kv, 0, KV_DURABLE);
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+    kv_txn_put(t, SLICE_LIT("x"), SLICE_LIT("y"));
+    fail_syncs = 1;
+    assert_true(kv_txn_commit(t, KV_DURABLE, NULL) < 0);
+    assert_int_equal(fail_syncs, 0);
+    assert_true(kv_sync(kv, NULL) < 0);
+    kv_txn_put(t, SLICE_LIT("z"), SLICE_LIT("y"));
+    assert_true(kv_txn_commit(t, KV_DURABLE, NULL) < 0);
+    kv_close(kv);
+    kv_close(open_or_fail("db"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -285,6 +471,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_kill_loses_nothing_visible, setup, teardown),
         cmocka_unit_test_setup_teardown(test_power_loss_keeps_a_prefix, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bulk_load, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_log_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_end_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hole_in_the_log_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_torn_end_is_normal, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_failed_sync_stays_failed, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -236,6 +236,71 @@ int data_dir_noted_disks(const char *dir, char ***ret_paths, size_t *ret_n, stru
     return 0;
 }
 
+/* 1: a directory is there, and no disk in it; ret_drive: it is where a file system is mounted. */
+static int is_without_disk(const char *path, bool *ret_drive, struct err *e)
+{
+    _cleanup_free_ char *mark = join(path, "forebay-disk"), *above = join(path, "..");
+    struct stat st, top;
+    int k = sys->stat(path, &st);
+    if (k == 0)
+        k = sys->stat(above, &top);
+    *ret_drive = k == 0 && st.st_dev != top.st_dev;
+    if (k == 0 && S_ISDIR(st.st_mode))
+        k = sys->stat(mark, &st) == -ENOENT;
+    return k == -ENOENT ? 0 : k < 0 ? err_errno(e, k, "disk %s", path) : k;
+}
+
+static int expect_disk(const struct data_dir *d, const char *path, bool has_hard, char *const *noted,
+                       size_t n, struct err *e)
+{
+    _cleanup_free_ char *whole = realpath(path, NULL);
+    bool is_noted = false;
+    for (size_t i = 0; whole && i < n; i++)
+        is_noted |= strcmp(noted[i], whole) == 0;
+    bool is_drive = false;
+    int k = is_noted ? is_without_disk(whole, &is_drive, e) : 0;
+    if (k <= 0)
+        return k;
+    if (is_drive && !has_hard) {
+        log_warn("server",
+                 "disk %s: held a disk of this node at its last start, and is empty now: a new one is made",
+                 path);
+        return 0;
+    }
+    return err_set(
+        e, -ENODEV,
+        "disk %s: held a disk of this node at its last start, and holds none now: mount its drive there. "
+        "If it is lost for good, with what was only on it, remove its line from %s, and a new disk is made",
+        path, d->disks_path);
+}
+
+int data_dir_expect_disks(const struct data_dir *d, char *const *paths, size_t n, bool has_hard,
+                          struct err *e)
+{
+    assert(d && d->disks_path && (paths || n == 0));
+    _cleanup_free_ char *dir = slice_dup(slice_str(d->disks_path));
+    char **noted = NULL;
+    size_t n_noted = 0;
+    struct err ignored = {0};
+    *strrchr(dir, '/') = '\0';
+    if (data_dir_noted_disks(dir, &noted, &n_noted, &ignored) < 0)
+        return 0; /* a first start, or nobody can say */
+    for (size_t i = 0; i < n_noted; i++) {
+        char *whole = realpath(noted[i], NULL);
+        if (whole) {
+            free(noted[i]);
+            noted[i] = whole;
+        }
+    }
+    int k = n == 0 ? expect_disk(d, d->cache_path, has_hard, noted, n_noted, e) : 0;
+    for (size_t i = 0; i < n && k == 0; i++)
+        k = expect_disk(d, paths[i], has_hard, noted, n_noted, e);
+    for (size_t i = 0; i < n_noted; i++)
+        free(noted[i]);
+    free(noted);
+    return k;
+}
+
 int data_dir_open(const char *path, struct data_dir *ret, struct err *e)
 {
     assert(path != NULL && ret != NULL);

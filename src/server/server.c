@@ -35,6 +35,21 @@ static int open_control(struct server *s, const struct memory_plan *plan, struct
     return k < 0 ? err_prefix(e, k, "control store") : 0;
 }
 
+/* Whether the control store names files that are on the disks and nowhere else: of scratch buckets, or writes
+ * that are not in their origins. */
+static bool has_hard_data(struct kv *control)
+{
+    static const char *const from[] = {"s", "d/"}, *const to[] = {"t", "d0"};
+    bool has = false;
+    for (size_t i = 0; i < ARRAY_SIZE(from) && !has; i++) {
+        struct slice key, value;
+        struct kv_iter *it = kv_iter_new(control, slice_str(from[i]), slice_str(to[i]));
+        has = kv_iter_next(it, &key, &value, NULL) != -ENOENT;
+        kv_iter_free(it);
+    }
+    return has;
+}
+
 static int open_store(struct server *s, const struct config *config, const struct memory_plan *plan,
                       struct err *e)
 {
@@ -55,11 +70,13 @@ static int open_store(struct server *s, const struct config *config, const struc
         .reserve_bytes = config->reserve,
         .flush_interval_ms = config->flush_interval,
     };
-    if (k == 0)
-        k = store_open(&store, &s->store, e);
     char *paths[DISKS_MAX];
     for (size_t i = 0; i < n; i++)
         paths[i] = parsed[i].path;
+    if (k == 0)
+        k = data_dir_expect_disks(&s->dir, paths, n, has_hard_data(s->control), e);
+    if (k == 0)
+        k = store_open(&store, &s->store, e);
     if (k == 0)
         k = data_dir_note_disks(&s->dir, paths, n, e);
     for (size_t i = 0; i < n; i++)

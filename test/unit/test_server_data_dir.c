@@ -205,6 +205,43 @@ static void notes_the_disks_of_a_start(void **state)
     free_names(found, n);
 }
 
+/* Where the last start had a disk and there is an empty directory now, a drive is not mounted: nothing is
+ * made there. What is gone altogether, is not known, or was given up by hand is made anew. */
+static void an_empty_directory_is_no_disk(void **state)
+{
+    struct data_dir d;
+    struct err e = {0};
+    char *_cleanup_tmpdir_ dir = tmpdir_new();
+    _cleanup_free_ char *a = tmpdir_path(dir, "a"), *b = tmpdir_path(dir, "b");
+    _cleanup_free_ char *data = tmpdir_path(dir, "data"), *mark = tmpdir_path(a, "forebay-disk");
+    char *const given[] = {a, b};
+    assert_int_equal(data_dir_open(data, &d, &e), 0);
+    assert_int_equal(mkdir(a, 0700), 0);
+    assert_int_equal(mkdir(b, 0700), 0);
+    assert_int_equal(data_dir_expect_disks(&d, given, 2, /* has_hard= */ true, &e), 0); /* a first start */
+    assert_int_equal(data_dir_note_disks(&d, given, 1, &e), 0);
+    assert_int_equal(data_dir_expect_disks(&d, given + 1, 1, /* has_hard= */ true, &e), 0); /* another one */
+    for (int has_hard = 0; has_hard < 2; has_hard++) {
+        assert_int_equal(data_dir_expect_disks(&d, given, 2, has_hard, &e), -ENODEV);
+        assert_non_null(strstr(e.text, a));
+        assert_non_null(strstr(e.text, d.disks_path));
+    }
+    assert_int_equal(sys_write_file_atomic(mark, "x", 1, 0600), 0);
+    assert_int_equal(data_dir_expect_disks(&d, given, 2, /* has_hard= */ true, &e), 0);
+    assert_int_equal(unlink(mark), 0);
+    assert_int_equal(rmdir(a), 0);
+    assert_int_equal(data_dir_expect_disks(&d, given, 2, /* has_hard= */ true, &e), 0);
+    assert_int_equal(mkdir(a, 0700), 0);
+    assert_int_equal(sys_write_file_atomic(d.disks_path, "forebay-disks 1\n", 16, 0644), 0);
+    assert_int_equal(data_dir_expect_disks(&d, given, 2, /* has_hard= */ true, &e), 0);
+    /* The one in the data directory. */
+    assert_int_equal(data_dir_note_disks(&d, NULL, 0, &e), 0);
+    assert_int_equal(data_dir_expect_disks(&d, NULL, 0, /* has_hard= */ true, &e), 0);
+    assert_int_equal(mkdir(d.cache_path, 0700), 0);
+    assert_int_equal(data_dir_expect_disks(&d, NULL, 0, /* has_hard= */ true, &e), -ENODEV);
+    data_dir_close(&d);
+}
+
 /* What is no list of disks is an error that names the file; a directory that cannot stand in one is refused
  * when it is noted. */
 static void refuses_a_broken_list_of_disks(void **state)
@@ -301,6 +338,7 @@ int main(void)
         cmocka_unit_test(reads_credentials_that_a_person_wrote),
         cmocka_unit_test(refuses_a_broken_node_id),
         cmocka_unit_test(notes_the_disks_of_a_start),
+        cmocka_unit_test(an_empty_directory_is_no_disk),
         cmocka_unit_test(refuses_a_broken_list_of_disks),
         cmocka_unit_test(disks_are_noted_whole_or_not_at_all),
         cmocka_unit_test(every_failing_call_is_reported),

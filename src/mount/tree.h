@@ -296,6 +296,8 @@ void tree_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void tree_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi);
 void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, off_t offset,
                    struct fuse_file_info *fi);
+/* All names so far are durable, if the file was opened with O_SYNC or O_DSYNC. */
+int tree_sync_opened(struct mount *m, const struct fuse_file_info *fi, struct err *e);
 void tree_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
 void tree_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
                        struct fuse_file_info *fi);

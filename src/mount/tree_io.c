@@ -52,6 +52,65 @@ void tree_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, str
     (void)fuse_reply_buf(req, p, (size_t)got);
 }
 
+/* ---- FSYNC ---- */
+
+static int ask_sync(struct mount *m, struct tree_file *f, struct err *e)
+{
+    struct wire_tree_sync_req req = {.bucket = slice_str(m->bucket), .ino = f->ino};
+    struct wire_tree_sync_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_sync(m->client, &req, &b, &rep, e);
+    int fd = r == -ENOENT ? tree_file_fd(f) : -1;
+    if (fd < 0)
+        return r;
+    r = sys->fsync(fd); /* the node has forgotten the inode: there is only the data */
+    return r < 0 ? err_errno(e, r, "fsync of the data file") : 0;
+}
+
+static bool is_fault(int code)
+{
+    return code == -EIO || code == -ENOSPC || code == -EDQUOT;
+}
+
+/*
+ * What the disk did not take is told once to everybody who has the file open, as POSIX has it, although the
+ * disk tells each open file of the kernel's once, and the node and this process have one each for all of
+ * them. Nothing is left to write when the node has answered, so that asking our own costs nothing.
+ */
+static int sync_handle(struct mount *m, struct tree_handle *h, struct err *e)
+{
+    struct tree_file *f = h->file;
+    LOCK_SCOPE(&f->sync_lock); /* over I/O: see tree.h */
+    int r = ask_sync(m, f, e), fd = tree_file_fd(f);
+    int own = fd < 0 ? 0 : sys->sync_file_range(fd, 0, /* n= */ 0, SYNC_FILE_RANGE_WAIT_BEFORE);
+    if (r == 0 && is_fault(own))
+        r = err_errno(e, own, "what was written to the data file");
+    if (is_fault(r)) {
+        atomic_store(&f->fault_code, r);
+        (void)atomic_fetch_add(&f->faults, 1);
+    }
+    uint32_t faults = atomic_load(&f->faults);
+    if (r == 0 && h->faults_told != faults)
+        r = err_errno(e, atomic_load(&f->fault_code), "what was written to the data file");
+    h->faults_told = faults;
+    return r;
+}
+
+int tree_sync_opened(struct mount *m, const struct fuse_file_info *fi, struct err *e)
+{
+    struct wire_tree_sync_req req = {.bucket = slice_str(m->bucket), .ino = m->tree->root};
+    struct wire_tree_sync_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    return fi->flags & O_DSYNC ? client_tree_sync(m->client, &req, &b, &rep, e) : 0;
+}
+
+void tree_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+    (void)ino, (void)datasync;
+    struct err e = {0};
+    tree_reply(req, "fsync", sync_handle(mount_of(req), tree_handle_of(fi), &e), &e);
+}
+
 /* ---- WRITE ---- */
 
 /* How much was appended before an error; the error when nothing was: a program that was told nothing of the
@@ -142,63 +201,14 @@ void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, o
     else if (r >= 0)
         r = sys_pwrite_all(fd, p, size, (uint64_t)offset);
     tree_room_end(mount_of(req), &room);
+    if (r >= 0 && done > 0 && !fi->writepage && fi->flags & O_DSYNC) /* the kernel does not for direct_io */
+        r = sync_handle(mount_of(req), tree_handle_of(fi), &e);
     if (r < 0 || done < 0) {
         mount_reply_error(req, "write", r < 0 ? r : (int)done, &e);
         return;
     }
     stats_add(mount_of(req)->stats, STATS_WRITTEN_BYTES, (uint64_t)done);
     (void)fuse_reply_write(req, (size_t)done);
-}
-
-/* ---- FSYNC ---- */
-
-static int ask_sync(struct mount *m, struct tree_file *f, struct err *e)
-{
-    struct wire_tree_sync_req req = {.bucket = slice_str(m->bucket), .ino = f->ino};
-    struct wire_tree_sync_rep rep;
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = client_tree_sync(m->client, &req, &b, &rep, e);
-    int fd = r == -ENOENT ? tree_file_fd(f) : -1;
-    if (fd < 0)
-        return r;
-    r = sys->fsync(fd); /* the node has forgotten the inode: there is only the data */
-    return r < 0 ? err_errno(e, r, "fsync of the data file") : 0;
-}
-
-static bool is_fault(int code)
-{
-    return code == -EIO || code == -ENOSPC || code == -EDQUOT;
-}
-
-/*
- * What the disk did not take is told once to everybody who has the file open, as POSIX has it, although the
- * disk tells each open file of the kernel's once, and the node and this process have one each for all of
- * them. Nothing is left to write when the node has answered, so that asking our own costs nothing.
- */
-static int sync_handle(struct mount *m, struct tree_handle *h, struct err *e)
-{
-    struct tree_file *f = h->file;
-    LOCK_SCOPE(&f->sync_lock); /* over I/O: see tree.h */
-    int r = ask_sync(m, f, e), fd = tree_file_fd(f);
-    int own = fd < 0 ? 0 : sys->sync_file_range(fd, 0, /* n= */ 0, SYNC_FILE_RANGE_WAIT_BEFORE);
-    if (r == 0 && is_fault(own))
-        r = err_errno(e, own, "what was written to the data file");
-    if (is_fault(r)) {
-        atomic_store(&f->fault_code, r);
-        (void)atomic_fetch_add(&f->faults, 1);
-    }
-    uint32_t faults = atomic_load(&f->faults);
-    if (r == 0 && h->faults_told != faults)
-        r = err_errno(e, atomic_load(&f->fault_code), "what was written to the data file");
-    h->faults_told = faults;
-    return r;
-}
-
-void tree_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
-{
-    (void)ino, (void)datasync;
-    struct err e = {0};
-    tree_reply(req, "fsync", sync_handle(mount_of(req), tree_handle_of(fi), &e), &e);
 }
 
 /* ---- FALLOCATE, LSEEK, COPY_FILE_RANGE ---- */

@@ -4,6 +4,9 @@
  * A file is always made exclusively: the kernel asks to create what it believes not to exist, and has checked
  * the permissions for that. When the name is there after all, ESTALE makes it look the name up and begin
  * again, so that an existing file is opened only after its own permissions were checked.
+ *
+ * What is written with O_SYNC or O_DSYNC is on the disk when write returns, and by passthrough nobody but the
+ * kernel sees the write: so the name that leads there is made durable before such an open returns.
  */
 #include "mount/tree.h"
 
@@ -38,11 +41,13 @@ void tree_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (r == 0)
         r = tree_file_open(m, tree_ino(m, ino),
                            (is_writable ? WIRE_WRITE : 0) | (is_truncating ? WIRE_TRUNCATE : 0), &o, &e);
-    if (r == 0 && is_truncating) {
+    bool is_open = r == 0;
+    if (r == 0 && is_truncating)
         r = tree_drop_privilege(req, o.handle->file, &e);
-        if (r < 0)
-            tree_file_close(m, o.handle);
-    }
+    if (r == 0 && is_writable)
+        r = tree_sync_opened(m, fi, &e);
+    if (r < 0 && is_open)
+        tree_file_close(m, o.handle);
     if (r < 0) {
         /* The kernel knows the inode by a name that is gone: it shall look the name up again. */
         mount_reply_error(req, "open", r == -ENOENT ? -ESTALE : r, &e);
@@ -91,6 +96,12 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     r = tree_file_adopt(m, &rep.inode, &grant, rep.is_limited, rep.fd, &o);
     if (r < 0) {
         (void)fuse_reply_err(req, -r);
+        return;
+    }
+    r = tree_sync_opened(m, fi, &e);
+    if (r < 0) {
+        tree_file_close(m, o.handle);
+        mount_reply_error(req, "create", r, &e);
         return;
     }
     int backing_id = reply_flags(m, &o, /* is_writable= */ true, fi);

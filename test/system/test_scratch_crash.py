@@ -345,3 +345,31 @@ def test_a_mount_that_is_killed(node, mount, work, passthrough):
     top = mount(bucket, passthrough=passthrough).path
     assert sorted(os.listdir(top)) == ["synced", "written"]
     assert (top / "synced").read_bytes() == b"s" * 200_000 and (top / "written").read_bytes() == b"w" * 200_000
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_what_o_sync_writes_has_a_durable_name(node, mount, passthrough):
+    """By passthrough nobody sees a write of a file that was opened with O_SYNC or O_DSYNC: the names that lead there are
+    made durable when it is opened. What the mount appends itself it makes durable, too.
+
+    (Without tree_sync_opened nothing is asked when it is opened, and without the sync in tree_op_write not behind it.)
+    """
+    directory = mount(scratch_bucket(node), passthrough=passthrough).path
+
+    def syncs():
+        return node.metric("forebay_requests_total", op="tree_sync", code="OK")
+
+    for flag in os.O_SYNC, os.O_DSYNC:
+        for name, flags in ("new", os.O_CREAT | os.O_EXCL), ("new", 0), ("other", os.O_CREAT | os.O_APPEND):
+            before = syncs()
+            fd = os.open(os.path.join(directory, f"{name}-{flag}"), os.O_WRONLY | flag | flags, 0o644)
+            opened = syncs()
+            assert opened > before, (name, flags)
+            assert os.write(fd, b"x" * 100) == 100
+            if flags & os.O_APPEND and passthrough == "off":
+                assert syncs() > opened
+            os.close(fd)
+    before = syncs()
+    with open(os.path.join(directory, "plain"), "wb") as f:
+        f.write(b"x")
+    assert syncs() == before

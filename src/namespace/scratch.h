@@ -195,6 +195,8 @@ int scratch_is_done(struct scratch *s, const struct scratch_call *call, bool *re
 
 /* Holds an inode: while it is held it outlives its last link. -ENOENT. Holds are this process's own. */
 int scratch_hold(struct scratch *s, uint64_t bucket, uint64_t ino, struct err *e);
+/* At start: holds an orphan, which somebody may still have open. */
+int scratch_hold_orphan(struct scratch *s, uint64_t bucket, uint64_t ino, struct err *e);
 /* Takes one hold back; the last one of an inode without links hands it out (or removes it, when it has no
  * location). */
 int scratch_release(struct scratch *s, uint64_t bucket, uint64_t ino, struct scratch_orphans *ret_orphans,

@@ -57,6 +57,23 @@ int scratch_hold(struct scratch *s, uint64_t bucket, uint64_t ino, struct err *e
     return scratch_change_run(&c, prepare_hold, &ino, e);
 }
 
+static int prepare_hold_orphan(struct scratch_change *c, void *arg, struct err *e)
+{
+    const uint64_t *ino = arg;
+    struct scratch_loaded *x;
+    scratch_change_lock(c, ino, 1);
+    c->hold_ino = *ino;
+    return scratch_change_inode(c, *ino, &x, e);
+}
+
+int scratch_hold_orphan(struct scratch *s, uint64_t bucket, uint64_t ino, struct err *e)
+{
+    struct scratch_call call = {.bucket = bucket};
+    _cleanup_change_ struct scratch_change c;
+    scratch_change_init(&c, s, &call);
+    return scratch_change_run(&c, prepare_hold_orphan, &ino, e);
+}
+
 /* The last hold of an inode without links: what has no data goes at once. */
 static int let_go(struct scratch_change *c, struct scratch_loaded *x, struct err *e)
 {

@@ -94,7 +94,8 @@ struct stree {
     struct bucket *bucket; /* once it has a handle */
     uint32_t via;
     bool writes;
-    int fd; /* O_RDWR, closed with the handle; -1 when it is not for writing */
+    bool is_orphan; /* kept since the start (stree_keep_orphan) */
+    int fd;         /* O_RDWR, closed with the handle; -1 when it is not for writing */
     struct stree *linger_next;
     uint64_t linger_until_ms;
     struct id128 mount;
@@ -154,6 +155,9 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
                int *ret_fd, struct err *e);
 /* n: bytes that the client says it has read. */
 void stree_close(struct stree *t, uint64_t n);
+/* At start: an inode without links whose file a mount still has open is kept, and counts in its bucket's
+ * quota, until the mount has opened it again and closed it, or until nobody has it open. */
+int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct err *e);
 /* Frees those of lost sessions whose time is over, and all of a bucket (0: none). */
 void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms);
 /* Sets the size of a file, once. is_all: the call asks for nothing else, whose noting would note this. */

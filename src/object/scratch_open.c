@@ -236,6 +236,15 @@ static void link_tree(struct snode *n, struct stree *t, const struct object_sess
     f->trees = t;
 }
 
+/* A mount has opened it again: what kept it until then is not needed any more. */
+static void end_keeping_locked(struct snode *n, const struct sfile *f)
+{
+    lock_assert_held(&n->lock);
+    for (struct stree *t = n->lingering; t; t = t->linger_next)
+        if (t->is_orphan && t->file == f)
+            t->linger_until_ms = 0;
+}
+
 static void unlink_tree(struct snode *n, struct stree *t)
 {
     LOCK_SCOPE(&n->lock);
@@ -274,6 +283,8 @@ int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, u
     bool is_limited = flags & WIRE_WRITE && sroom_is_limited(n->service, call->bucket);
     int r = open_file(n, call, t->file, flags, is_limited, a, t, e);
     lock_take(&n->lock);
+    if (r == 0)
+        end_keeping_locked(n, t->file);
     if (r < 0 && t->file->unsettled && t->file->writers == 0)
         sfile_queue_locked(n, t->file);
     lock_drop(&n->lock);
@@ -467,11 +478,43 @@ static struct stree *take_lingering(struct snode *n, uint64_t bucket, uint64_t n
     return t;
 }
 
+int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct err *e)
+{
+    int r = scratch_hold_orphan(n->names, o->bucket, o->ino, e);
+    if (r < 0)
+        return r;
+    struct stree *t = stree_new(n, sfile_get(n, o->bucket, o->ino), /* writes= */ false);
+    t->is_orphan = true;
+    lock_take(&n->lock);
+    t->file->handles++;
+    lock_drop(&n->lock);
+    stree_linger(t);
+    return 0;
+}
+
+/* Nobody has opened it here since the start, and somebody has its file open. */
+static bool is_still_open(struct snode *n, struct stree *t)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(CLOSE_ARENA);
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    struct scratch_inode x;
+    lock_take(&n->lock);
+    bool alone = t->file->handles == 1;
+    lock_drop(&n->lock);
+    return alone && scratch_getattr(n->names, t->file->bucket, t->file->ino, a, &x, NULL) == 0 &&
+           x.links == 0 && x.location.n > 0 && hard_find(n->store, x.location, &h, NULL) == 0 &&
+           hard_is_open(h);
+}
+
 void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms)
 {
     struct stree *t;
-    while ((t = take_lingering(n, bucket, now_ms)))
-        stree_free(t);
+    while ((t = take_lingering(n, bucket, now_ms))) {
+        if (t->is_orphan && bucket == 0 && now_ms != UINT64_MAX && is_still_open(n, t))
+            stree_linger(t);
+        else
+            stree_free(t);
+    }
 }
 
 void stree_close(struct stree *t, uint64_t n)

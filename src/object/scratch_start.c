@@ -201,10 +201,20 @@ static int on_unsettled(void *arg, const struct scratch_unsettled *x)
     return 0;
 }
 
+static bool is_open(const struct start *s, const struct scratch_orphan *x)
+{
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    struct err ignored = {0};
+    return hard_find(s->n->store, slice_of(x->location, x->location_bytes), &h, &ignored) == 0 &&
+           hard_is_open(h);
+}
+
 static int on_orphan(void *arg, const struct scratch_orphan *x)
 {
     struct start *s = arg;
     struct scratch_orphans o = {.n = 1};
+    if (is_open(s, x) && stree_keep_orphan(s->n, x, NULL) == 0)
+        return -EAGAIN;
     o.v[0] = *x;
     snode_free_orphans(s->n, &o);
     s->n_orphans++;

@@ -425,6 +425,15 @@ void hard_unref(struct hard *h)
         (void)sys->close(fd);
 }
 
+bool hard_is_open(struct hard *h)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    int r = sys->setlease(h->fd, F_WRLCK);
+    if (r == 0)
+        (void)sys->setlease(h->fd, F_UNLCK);
+    return r == -EAGAIN;
+}
+
 /* Whether it is empty, was never written, and nobody has it open, for which a write lease asks. A file that
  * was written and truncated could have its bytes back after power loss; but writing sets its time. */
 static bool is_blank(struct hard *h)

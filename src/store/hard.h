@@ -64,6 +64,9 @@ int hard_stat(struct hard *h, struct stat *ret);
 struct store_place; /* store.h */
 void hard_place(const struct hard *h, struct store_place *ret);
 bool hard_is_sealed(struct hard *h);
+/* Whether anybody but this struct has the file open, here or elsewhere. False where the file system cannot
+ * tell. */
+bool hard_is_open(struct hard *h);
 /* Reads up to n bytes, fewer at the end of the file. Of a sealed extent every block touched is compared with
  * its crc: ERR_CORRUPT, counted and logged. */
 ssize_t hard_read_verified(struct hard *h, void *p, size_t n, uint64_t offset, struct err *e);

@@ -118,6 +118,35 @@ static void a_restart_begins_with_what_is_there(void **state)
     assert_int_equal(free_bytes(f), 3 * MIB);
 }
 
+/* A removed file that a mount goes on writing to is the quota's after a restart, too: before the mount has
+ * opened it again, and after; until it is closed. */
+static void a_removed_open_file_counts_after_a_restart(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep a = {0}, b = {0};
+    struct wire_tree_open_rep o = {0};
+    static char bytes[MIB];
+    set_quota(f, "quota=4MiB\n");
+    open_new(f, "a", &a);
+    open_new(f, "b", &b);
+    int mount = dup(a.fd);
+    assert_int_equal(pwrite(mount, bytes, MIB, 0), MIB);
+    assert_int_equal(pwrite(b.fd, bytes, MIB, 0), MIB);
+    assert_int_equal(unlink_name(f, ROOT, "a"), 0);
+    assert_int_equal(unlink_name(f, ROOT, "b"), 0);
+    restart(f);
+    assert_int_equal(pwrite(mount, bytes, MIB, MIB), MIB);
+    assert_int_equal(open_ino(f, a.inode.ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(open_ino(f, b.inode.ino, WIRE_WRITE, &(struct wire_tree_open_rep){0}), -ENOENT);
+    assert_true(free_bytes(f) <= 2 * MIB);
+    assert_int_equal(room(f, a.inode.ino, 0, 3 * MIB, 3 * MIB, NULL), -EDQUOT);
+    assert_int_equal(close(mount), 0);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    for (int i = 0; i < 6000 && free_bytes(f) < QUOTA; i++)
+        sys->sleep_ns(10000000);
+    assert_int_equal(free_bytes(f), QUOTA);
+}
+
 /* A PUT reserves what it announces; one that is too large is refused at once, one of unknown size where it
  * passes the quota; what is given up is free again. */
 static void puts_are_refused(void **state)
@@ -196,6 +225,7 @@ int main(void)
         BOTH(room_ends_with_its_handle),
         BOTH(room_ends_with_its_session),
         BOTH(a_restart_begins_with_what_is_there),
+        BOTH(a_removed_open_file_counts_after_a_restart),
         BOTH(puts_are_refused),
         BOTH(staged_puts_ask),
         BOTH(without_a_quota_there_is_no_end),

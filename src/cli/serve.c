@@ -3,7 +3,8 @@
  *
  * SIGTERM or SIGINT drains and stops cleanly; a second one ends the process at once, which the next start
  * treats as an unclean stop. SIGHUP reads the options again; what is wrong in them is logged and changes
- * nothing. The ready line goes to stdout, everything else to stderr.
+ * nothing, and while the node stops it is of no effect. The ready line goes to stdout, everything else to
+ * stderr.
  */
 #include "cli/cli.h"
 
@@ -96,9 +97,14 @@ static int wait_for_signal(const sigset_t *set, const struct sources *s)
         if (number == SIGHUP)
             reload(s);
     const struct sigaction again = {.sa_handler = stop_at_once};
+    sigset_t
+        stops; /* not SIGHUP: there is nothing to reload any more, and its default is to end the process */
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGTERM);
+    sigaddset(&stops, SIGINT);
     (void)sigaction(SIGTERM, &again, NULL);
     (void)sigaction(SIGINT, &again, NULL);
-    (void)pthread_sigmask(SIG_UNBLOCK, set, NULL);
+    (void)pthread_sigmask(SIG_UNBLOCK, &stops, NULL);
     return number;
 }
 

@@ -190,6 +190,26 @@ def test_a_second_signal_ends_it_at_once(work):
     node.kill()
 
 
+def test_a_reload_while_it_stops_is_no_matter(new_node):
+    """SIGHUP after SIGTERM: what runs ends as it would have, and the node with status 0."""
+    node = new_node(drain_timeout="1h", request_timeout="1h")
+    with node.wire() as connection:
+        connection.bucket_create("kept", {})
+    url = node.s3(signature_version="s3v4").generate_presigned_url("put_object", Params={"Bucket": "kept", "Key": "k"})
+    with dial(node) as busy:
+        path = url.removeprefix(node.endpoint)
+        host = node.endpoint.removeprefix("http://")
+        busy.sendall(f"PUT {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n\r\nhe".encode())
+        # The one that asks for the metrics is active, too.
+        harness.wait_until(lambda: node.metric("forebay_connections_active", via="http") >= 2, what="the PUT runs")
+        node.process.send_signal(signal.SIGTERM)
+        harness.wait_until(lambda: "SIGTERM: stopping" in node.log(), what="it stops")
+        node.process.send_signal(signal.SIGHUP)
+        busy.sendall(b"llo")
+        assert read_answer(busy)[0] == 200
+    assert node.process.wait(harness.STOP_SECONDS) == 0
+
+
 # ---- clients that are slow, idle, many or broken ----
 
 

@@ -30,7 +30,16 @@ typedef int (*fill_admit_fn)(void *arg, const struct attr *attr, struct extent *
  */
 typedef void (*fill_changed_fn)(void *arg, struct upstream *u, struct slice key, struct extent *x);
 
-/* max_threads bounds requests in flight. */
+/*
+ * How many of the threads may be at work for one bucket while `others` are for other buckets: as many as are
+ * left free then. So a bucket alone has half of them, some are always left for the next one, and where
+ * several have much to do and let go of threads now and then, their shares become alike. (The dynamic
+ * threshold of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches",
+ * 1998.) Pure.
+ */
+unsigned fill_workers(unsigned max_threads, unsigned others);
+
+/* max_threads bounds requests in flight; of one bucket fill_workers does. */
 struct fill_engine *fill_engine_new(struct budget *budget, unsigned max_threads, fill_changed_fn on_changed,
                                     void *arg);
 /* Told, on a worker thread, how many bytes of an object came from the origin; with the arg of on_changed. Set

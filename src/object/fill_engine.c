@@ -1,8 +1,12 @@
 /*
  * The threads of filling: a pool that runs parts, urgent ones first, and a watcher that hedges.
  *
- * A worker takes the first queued part whose origin has room, so that a slow origin does not hold up the
- * others. Threads are made as needed up to the maximum and end after IDLE_NS without work.
+ * Parts wait in lanes, one for each bucket's upstream, and the lanes take turns: a worker takes the first
+ * urgent part of a lane whose origin has room, then the first that is read ahead. No bucket has more threads
+ * than leaves some for the others (fill_workers), so that an origin that hangs or fails holds up its own
+ * bucket only. Threads are made as needed up to the maximum and end after IDLE_NS without work.
+ *
+ * Invariant: a lane is in the list exactly while parts are queued in it or threads run parts of it.
  *
  * Hedging: a request whose first byte has not come after the bucket's 95th percentile (but at least
  * HEDGE_MIN_NS, and HEDGE_SAMPLES answers seen) is sent a second time; the first to answer wins. At most
@@ -37,8 +41,7 @@ struct fill_engine *fill_engine_new(struct budget *budget, unsigned max_threads,
     lock_init(&g->lock, LOCK_ENGINE);
     cond_init(&g->work);
     cond_init(&g->ended);
-    g->urgent_tail = &g->urgent;
-    g->ahead_tail = &g->ahead;
+    g->lanes_tail = &g->lanes;
     int r = pthread_create(&g->watcher, NULL, watcher_main, g);
     assert(r == 0);
     return g;
@@ -49,49 +52,123 @@ bool fill_engine_stopping(struct fill_engine *g)
     return atomic_load(&g->cancel);
 }
 
-/* ---- queues ---- */
-
-static void push_locked(struct fill_engine *g, struct part *p, bool urgent)
+unsigned fill_workers(unsigned max_threads, unsigned others)
 {
+    unsigned left = max_threads - MIN(max_threads, others);
+    return left > 1 ? left / 2 : left;
+}
+
+/* ---- lanes ---- */
+
+static struct fill_lane *lane_of_locked(struct fill_engine *g, const struct upstream *u)
+{
+    struct fill_lane *l = g->lanes;
+    while (l && l->upstream != u)
+        l = l->next;
+    if (l)
+        return l;
+    l = calloc(1, sizeof(*l));
+    assert(l);
+    l->upstream = u;
+    l->urgent_tail = &l->urgent;
+    l->ahead_tail = &l->ahead;
+    *g->lanes_tail = l;
+    g->lanes_tail = &l->next;
+    return l;
+}
+
+/* Takes the lane that *at points to out of the list. */
+static struct fill_lane *lane_take_locked(struct fill_engine *g, struct fill_lane **at)
+{
+    struct fill_lane *l = *at;
+    *at = l->next;
+    if (g->lanes_tail == &l->next)
+        g->lanes_tail = at;
+    l->next = NULL;
+    return l;
+}
+
+static void lane_drop_locked(struct fill_engine *g, struct fill_lane *l)
+{
+    if (l->queued > 0 || l->busy > 0)
+        return;
+    struct fill_lane **at = &g->lanes;
+    while (*at != l)
+        at = &(*at)->next;
+    free(lane_take_locked(g, at));
+}
+
+static void push_locked(struct fill_engine *g, struct part *p, enum part_line line)
+{
+    struct fill_lane *l = lane_of_locked(g, p->fill->upstream);
+    struct part ***tail = line == LINE_URGENT ? &l->urgent_tail : &l->ahead_tail;
+    assert(p->line == LINE_NONE);
+    p->line = line;
     p->queue_next = NULL;
-    struct part ***tail = urgent ? &g->urgent_tail : &g->ahead_tail;
+    p->queue_at = *tail;
     **tail = p;
     *tail = &p->queue_next;
+    l->queued++;
+    g->queued++;
 }
 
-static struct part *unlink_locked(struct part **head, struct part ***tail, struct part **at)
+/* The lane stays, for what comes next. */
+static void unlink_locked(struct fill_engine *g, struct fill_lane *l, struct part *p)
 {
-    struct part *p = *at;
-    *at = p->queue_next;
-    if (*tail == &p->queue_next)
-        *tail = at;
-    assert(*head || *tail == head);
+    struct part ***tail = p->line == LINE_URGENT ? &l->urgent_tail : &l->ahead_tail;
+    assert(p->line != LINE_NONE && l->upstream == p->fill->upstream);
+    *p->queue_at = p->queue_next;
+    if (p->queue_next)
+        p->queue_next->queue_at = p->queue_at;
+    else
+        *tail = p->queue_at;
     p->queue_next = NULL;
-    return p;
+    p->queue_at = NULL;
+    p->line = LINE_NONE;
+    l->queued--;
+    g->queued--;
 }
 
-static struct part *pick_from_locked(struct part **head, struct part ***tail, bool ahead)
+/* How many threads more may work for the lane. What is cancelled ends at once: then all may. */
+static unsigned lane_room_locked(const struct fill_engine *g, const struct fill_lane *l)
 {
-    for (struct part **at = head; *at; at = &(*at)->queue_next)
-        if (upstream_try_enter((*at)->fill->upstream, ahead))
-            return unlink_locked(head, tail, at);
+    unsigned most =
+        atomic_load(&g->cancel) ? g->max_threads : fill_workers(g->max_threads, g->busy - l->busy);
+    return most - MIN(most, l->busy);
+}
+
+/* The next part of a line, in turn of the lanes. Its lane has one thread more, which is the caller. */
+static struct part *pick_from_locked(struct fill_engine *g, enum part_line line, struct fill_lane **ret_lane)
+{
+    for (struct fill_lane **at = &g->lanes; *at; at = &(*at)->next) {
+        struct part *p = line == LINE_URGENT ? (*at)->urgent : (*at)->ahead;
+        if (!p || lane_room_locked(g, *at) == 0 || !upstream_try_enter(p->fill->upstream, line == LINE_AHEAD))
+            continue;
+        struct fill_lane *l = lane_take_locked(g, at);
+        *g->lanes_tail = l;
+        g->lanes_tail = &l->next;
+        unlink_locked(g, l, p);
+        l->busy++;
+        g->busy++;
+        *ret_lane = l;
+        return p;
+    }
     return NULL;
 }
 
-static struct part *pick_locked(struct fill_engine *g)
+static struct part *pick_locked(struct fill_engine *g, struct fill_lane **ret_lane)
 {
-    struct part *p = pick_from_locked(&g->urgent, &g->urgent_tail, /* ahead= */ false);
-    return p ? p : pick_from_locked(&g->ahead, &g->ahead_tail, /* ahead= */ true);
+    struct part *p = pick_from_locked(g, LINE_URGENT, ret_lane);
+    return p ? p : pick_from_locked(g, LINE_AHEAD, ret_lane);
 }
 
-static bool take_back_locked(struct part **head, struct part ***tail, struct part *p)
+/* Of those that are queued so many could run, were it for the threads alone; no further than `enough`. */
+static unsigned runnable_locked(const struct fill_engine *g, unsigned enough)
 {
-    for (struct part **at = head; *at; at = &(*at)->queue_next)
-        if (*at == p) {
-            (void)unlink_locked(head, tail, at);
-            return true;
-        }
-    return false;
+    unsigned n = 0;
+    for (const struct fill_lane *l = g->lanes; l && n < enough; l = l->next)
+        n += MIN(l->queued, lane_room_locked(g, l));
+    return n;
 }
 
 /* ---- workers ---- */
@@ -131,7 +208,7 @@ static void run_part_locked(struct fill_engine *g, struct part *p)
  * wakes the next one. False when there was nothing for IDLE_NS. */
 static bool wait_for_work_locked(struct fill_engine *g)
 {
-    bool poll = (g->urgent || g->ahead) && !g->polling;
+    bool poll = g->queued > 0 && !g->polling;
     g->idle++;
     if (poll)
         g->polling = true;
@@ -139,7 +216,7 @@ static bool wait_for_work_locked(struct fill_engine *g)
     if (poll)
         g->polling = false;
     g->idle--;
-    return r == 0 || g->urgent || g->ahead;
+    return r == 0 || g->queued > 0;
 }
 
 static void *worker_main(void *arg)
@@ -147,15 +224,18 @@ static void *worker_main(void *arg)
     struct fill_engine *g = arg;
     lock_take(&g->lock);
     for (;;) {
-        struct part *p = pick_locked(g);
+        struct fill_lane *lane = NULL;
+        struct part *p = pick_locked(g, &lane);
         if (p) {
-            if (g->urgent || g->ahead)
+            if (g->queued > 0)
                 cond_signal(&g->work);
             run_part_locked(g, p);
+            lane->busy--;
+            g->busy--;
+            lane_drop_locked(g, lane);
             continue;
         }
-        bool waiting = g->urgent || g->ahead;
-        if (atomic_load(&g->cancel) && !waiting)
+        if (atomic_load(&g->cancel) && g->queued == 0)
             break;
         if (!wait_for_work_locked(g))
             break;
@@ -180,19 +260,9 @@ static void start_worker_locked(struct fill_engine *g)
         g->threads++; /* else the watcher tries again when there is none at all */
 }
 
-static unsigned queued_locked(const struct fill_engine *g, unsigned enough)
-{
-    unsigned n = 0;
-    for (const struct part *p = g->urgent; p && n < enough; p = p->queue_next)
-        n++;
-    for (const struct part *p = g->ahead; p && n < enough; p = p->queue_next)
-        n++;
-    return n;
-}
-
 static void wake_locked(struct fill_engine *g)
 {
-    if (queued_locked(g, g->idle + 1) > g->idle && g->threads < g->max_threads)
+    if (runnable_locked(g, g->idle + 1) > g->idle && g->threads < g->max_threads)
         start_worker_locked(g);
     cond_signal(&g->work);
 }
@@ -200,23 +270,25 @@ static void wake_locked(struct fill_engine *g)
 void fill_engine_queue(struct fill_engine *g, struct part *p)
 {
     LOCK_SCOPE(&g->lock);
-    push_locked(g, p, atomic_load(&p->urgent));
+    push_locked(g, p, atomic_load(&p->urgent) ? LINE_URGENT : LINE_AHEAD);
     wake_locked(g);
 }
 
 void fill_engine_promote(struct fill_engine *g, struct part *p)
 {
     LOCK_SCOPE(&g->lock);
-    if (take_back_locked(&g->ahead, &g->ahead_tail, p))
-        push_locked(g, p, /* urgent= */ true);
+    if (p->line != LINE_AHEAD)
+        return;
+    unlink_locked(g, lane_of_locked(g, p->fill->upstream), p);
+    push_locked(g, p, LINE_URGENT);
 }
 
 bool fill_engine_join_hedge(struct fill_engine *g, struct part *p)
 {
     LOCK_SCOPE(&g->lock);
     if (p->hedge == HEDGE_QUEUED) {
-        bool found = take_back_locked(&g->urgent, &g->urgent_tail, p);
-        assert(found);
+        unlink_locked(g, lane_of_locked(g, p->fill->upstream),
+                      p); /* a thread is at work for it: the caller */
         p->hedge = HEDGE_NONE;
     }
     while (p->hedge == HEDGE_RUNNING)
@@ -251,7 +323,7 @@ static bool wants_hedge_locked(struct fill_engine *g, struct part *p, uint64_t n
 static void hedge_locked(struct fill_engine *g, struct part *p)
 {
     p->hedge = HEDGE_QUEUED;
-    push_locked(g, p, /* urgent= */ true);
+    push_locked(g, p, LINE_URGENT);
     wake_locked(g);
     metrics_count(METRIC_ORIGIN_HEDGES, p->fill->upstream->bucket->name, NULL, NULL);
 }
@@ -265,7 +337,7 @@ static void *watcher_main(void *arg)
         for (struct part *p = g->running; p; p = p->run_next)
             if (wants_hedge_locked(g, p, now_ns))
                 hedge_locked(g, p);
-        if (g->threads == 0 && (g->urgent || g->ahead))
+        if (g->threads == 0 && g->queued > 0)
             wake_locked(g);
         (void)cond_wait_for(&g->ended, &g->lock, g->running ? WATCH_NS : WATCH_IDLE_NS);
     }
@@ -322,6 +394,7 @@ void fill_engine_free(struct fill_engine *g)
     if (!g)
         return;
     fill_engine_stop(g);
+    assert(!g->lanes && g->queued == 0 && g->busy == 0);
     for (size_t i = 0; i < FILL_TABLE_SIZE; i++)
         assert(!g->table[i]);
     cond_fini(&g->work);

@@ -19,6 +19,7 @@
 
 enum hedge_state { HEDGE_NONE, HEDGE_QUEUED, HEDGE_RUNNING, HEDGE_ENDED };
 enum part_state { PART_QUEUED, PART_RUNNING, PART_DONE, PART_FAILED };
+enum part_line { LINE_NONE, LINE_URGENT, LINE_AHEAD };
 
 /* One request to the origin, or the wish for one. Counted: by its fill's list, by waiters, and by the queue
  * or the worker that runs it. A hedge runs inside the life of attempt 0, whose worker waits for it, and holds
@@ -28,7 +29,9 @@ struct part {
     unsigned refs;           /* fill->lock */
     struct fill *fill;       /* holds a reference while queued or running */
     struct part *next;       /* in fill->parts */
-    struct part *queue_next; /* engine->lock */
+    struct part *queue_next; /* engine->lock, as the two below */
+    struct part **queue_at;  /* what points to it in its line */
+    enum part_line line;     /* of its lane; as a hedge the first */
     struct part *run_next;   /* in engine->running */
     uint64_t offset, end;    /* end may shrink once the size is known */
     bool discover;
@@ -87,6 +90,14 @@ struct fill {
 
 #define FILL_TABLE_SIZE 1024
 
+/* What waits for one upstream, and how many threads are at work for it. Exists while there is any of that. */
+struct fill_lane {
+    struct fill_lane *next;
+    const struct upstream *upstream; /* the parts' own; only compared once none is queued */
+    struct part *urgent, **urgent_tail, *ahead, **ahead_tail;
+    unsigned queued, busy;
+};
+
 struct fill_engine {
     struct budget *budget;
     fill_changed_fn on_changed;
@@ -99,7 +110,8 @@ struct fill_engine {
 
     struct lock lock; /* covers the queues, threads and running */
     struct cond work, ended;
-    struct part *urgent, **urgent_tail, *ahead, **ahead_tail;
+    struct fill_lane *lanes, **lanes_tail; /* whose turn is next comes first */
+    unsigned queued, busy;                 /* of all lanes */
     struct part *running;
     unsigned threads, idle;
     bool polling;       /* one idle worker looks from time to time whether an origin has room again */

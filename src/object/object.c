@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 
-#define FILL_THREADS_MAX   128
+#define FILL_THREADS_MAX   256 /* for one bucket alone half of them */
 #define UPLOAD_SHARE       4 /* one part in so many of the memory budget, for parts of uploads on their way */
 #define VALUES_SHARE       3 /* an eighth of --memory; nothing of it is used before values are put */
 #define START_KEY          SLICE_LIT("n/start") /* in the control store: 16 bytes, its last start */

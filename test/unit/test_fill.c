@@ -7,6 +7,8 @@
 #include "support/fault_sys.h"
 #include "support/tmpdir.h"
 
+#define THREADS 16
+
 struct fixture {
     char *dir, *disk;
     struct kv *kv;
@@ -49,7 +51,7 @@ static struct fixture *make(uint64_t memory, bool cached)
     if (store_open(&sc, &f->store, &e) < 0)
         fail_msg("%s", e.text);
     f->budget = budget_new(memory);
-    f->engine = fill_engine_new(f->budget, 16, on_changed, f);
+    f->engine = fill_engine_new(f->budget, THREADS, on_changed, f);
     f->arena = arena_new(64 * MIB);
     return f;
 }
@@ -586,6 +588,107 @@ static void test_closed_file_is_not_fetched_further(void **state)
     assert_true(sent <= (1 + 2 * 8 + 4) * MIB);
 }
 
+/* However many threads others have, a bucket may have as many as it leaves free, and its first one while
+ * there is any. */
+static void test_share_of_a_bucket_leaves_some(void **state)
+{
+    (void)state;
+    assert_int_equal(fill_workers(256, 0), 128);
+    assert_int_equal(fill_workers(256, 128), 64);
+    assert_int_equal(fill_workers(1, 0), 1);
+    for (unsigned most = 1; most <= 300; most++)
+        for (unsigned others = 0; others <= most + 1; others++) {
+            unsigned own = fill_workers(most, others), left = most - MIN(most, others);
+            assert_true(own <= left);
+            assert_true(left < 2 ? own == left : own >= 1 && left - own >= own);
+        }
+    unsigned busy = 0; /* buckets that never let go: each of the first takes what it may, and there is more */
+    for (int bucket = 0; bucket < 8; bucket++) {
+        unsigned own = fill_workers(256, busy);
+        assert_true(own >= 1);
+        busy += own;
+    }
+    assert_true(fill_workers(256, busy) >= 1);
+}
+
+static unsigned running(struct script *s)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    unsigned n = s->running;
+    (void)pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+/* An upstream of another bucket, over a script of its own. */
+static struct upstream *open_other(struct fixture *f, struct script *s)
+{
+    struct bucket *b = NULL;
+    struct upstream *u = NULL;
+    char text[1024];
+    (void)snprintf(text, sizeof(text), "origin=file://%s\n", f->dir);
+    assert_int_equal(bucket_create(f->table, SLICE_LIT("other"), slice_str(text), &b, NULL), 0);
+    assert_int_equal(upstream_open(b, &u, NULL), 0);
+    bucket_unref(b);
+    script_take_over(s, u);
+    return u;
+}
+
+struct watched {
+    struct job job;
+    _Atomic bool done;
+};
+
+static void *watched_main(void *arg)
+{
+    struct watched *w = arg;
+    (void)reader_main(&w->job);
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+/* More requests than there are threads hang at one bucket's origin: another bucket is read all the same. */
+static void test_hanging_origin_leaves_threads_to_the_others(void **state)
+{
+    (void)state;
+    enum { HANGING = 32 };
+    struct fixture *f = make(256 * MIB, false);
+    struct script *s = script_new();
+    struct upstream *u = open_other(f, s);
+    struct fill *hanging[HANGING];
+    f->script->fn = wait_for_gate;
+    for (int i = 0; i < HANGING; i++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "k%d", i);
+        script_set(f->script, key, MIB, 1);
+        hanging[i] = fill_of_uncached(f->engine, f->u, slice_str(key), SLICE_NULL, MIB);
+        fill_want(hanging[i], (struct plan_range){0, MIB}, /* urgent= */ true);
+    }
+    while (running(f->script) < fill_workers(THREADS, 0))
+        sys->sleep_ns(1000000);
+    script_set(s, "k", MIB, 1);
+    struct watched w = {.job = {.size = MIB}};
+    w.job.fill = fill_of_uncached(f->engine, u, SLICE_LIT("k"), SLICE_NULL, MIB);
+    pthread_t t;
+    assert_int_equal(pthread_create(&t, NULL, watched_main, &w), 0);
+    for (int i = 0; i < 60000 && !atomic_load(&w.done); i++)
+        sys->sleep_ns(1000000);
+    bool was_read = atomic_load(&w.done);
+    atomic_store(&f->gate, true);
+    (void)pthread_join(t, NULL);
+    assert_int_equal(w.job.result, 0);
+    for (int i = 0; i < HANGING; i++) {
+        assert_int_equal(read_range(hanging[i], 0, MIB, 1), 0);
+        fill_unref(hanging[i]);
+    }
+    fill_unref(w.job.fill);
+    while (!is_idle(u))
+        sys->sleep_ns(1000000);
+    upstream_unref(u);
+    drop(f);
+    script_free(s);
+    assert_true(was_read);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -607,6 +710,8 @@ int main(void)
         cmocka_unit_test(test_patient_reader_gets_idle_memory),
         cmocka_unit_test(test_patient_reader_beside_what_was_read_ahead),
         cmocka_unit_test(test_closed_file_is_not_fetched_further),
+        cmocka_unit_test(test_share_of_a_bucket_leaves_some),
+        cmocka_unit_test(test_hanging_origin_leaves_threads_to_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

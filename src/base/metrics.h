@@ -49,6 +49,8 @@
       "Files and directories of the scratch bucket")                                                         \
     X(SCRATCH_BYTES, GAUGE, "forebay_scratch_bytes", "bucket",                                               \
       "Bytes on disk of the scratch bucket's files")                                                         \
+    X(SCRATCH_RESERVED_BYTES, GAUGE, "forebay_scratch_reserved_bytes", "bucket",                             \
+      "Room in the scratch bucket's quota that open files hold for what is about to be written")             \
     X(SCRATCH_UNSETTLED, GAUGE, "forebay_scratch_unsettled_files", "",                                       \
       "Files of scratch buckets that may be written to, or were a moment ago")                               \
     X(SCRATCH_FREEING, GAUGE, "forebay_scratch_files_to_free", "",                                           \
@@ -75,7 +77,8 @@
       "Memory budget; kind used or total")                                                                   \
     X(CONNECTIONS, GAUGE, "forebay_connections", "via", "Open connections; via http, wire or unix")          \
     X(CONNECTIONS_ACTIVE, GAUGE, "forebay_connections_active", "via", "Connections with a request running")  \
-    X(REFUSED, COUNTER, "forebay_refused_total", "reason", "Requests refused before they were run")          \
+    X(REFUSED, COUNTER, "forebay_refused_total", "reason",                                                   \
+      "Requests refused before they were run; slow: cut, because nearly all threads waited for clients")     \
     X(LIMIT_WAITED, HISTOGRAM, "forebay_limit_waited_seconds", "limit,name",                                 \
       "Time that requests waited for a limit; limit node, bucket, user, client, or share")                   \
     X(LIMIT_REFUSED, COUNTER, "forebay_limit_refused_total", "limit,name",                                   \

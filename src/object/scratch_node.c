@@ -11,9 +11,9 @@
 #include "base/hash.h"
 #include "base/log.h"
 
-#define FIND_TRIES    100
-#define SHOWN_BUCKETS 256
-#define CACHE_SHARE   16 /* one part in so many of the memory budget, for records of names */
+#define FIND_TRIES  100
+#define BUCKET_PAGE 256
+#define CACHE_SHARE 16 /* one part in so many of the memory budget, for records of names */
 
 /* ---- sfiles ---- */
 
@@ -256,6 +256,8 @@ static void show_bucket(struct snode *n, const struct bucket *b)
         return;
     metrics_set(metrics_series(METRIC_SCRATCH_INODES, b->name, NULL, NULL), c.inodes);
     metrics_set(metrics_series(METRIC_SCRATCH_BYTES, b->name, NULL, NULL), c.bytes);
+    metrics_set(metrics_series(METRIC_SCRATCH_RESERVED_BYTES, b->name, NULL, NULL),
+                (int64_t)MIN(ledger_reserved(n->ledger, b->id), (uint64_t)INT64_MAX));
 }
 
 void snode_refresh_metrics(struct snode *n)
@@ -265,12 +267,17 @@ void snode_refresh_metrics(struct snode *n)
     lock_drop(&n->lock);
     metrics_set(metrics_series(METRIC_SCRATCH_UNSETTLED, NULL, NULL, NULL), unsettled);
     metrics_set(metrics_series(METRIC_SCRATCH_FREEING, NULL, NULL, NULL), freeing);
-    struct bucket *page[SHOWN_BUCKETS];
-    size_t count = bucket_page(n->service->buckets, SLICE_NULL, page, ARRAY_SIZE(page));
-    for (size_t i = 0; i < count; i++) {
-        show_bucket(n, page[i]);
-        bucket_unref(page[i]);
-    }
+    char after[BUCKET_NAME_MAX + 1] = "";
+    struct bucket *page[BUCKET_PAGE];
+    size_t count;
+    do {
+        count = bucket_page(n->service->buckets, slice_str(after), page, ARRAY_SIZE(page));
+        for (size_t i = 0; i < count; i++) {
+            show_bucket(n, page[i]);
+            (void)snprintf(after, sizeof(after), "%s", page[i]->name);
+            bucket_unref(page[i]);
+        }
+    } while (count == ARRAY_SIZE(page));
 }
 
 /* ---- life ---- */

@@ -108,21 +108,30 @@ static json_t *values_json(struct values *v)
                      "expired", (json_int_t)c.expired);
 }
 
+static json_t *bucket_json(struct object_service *s, const struct bucket *b)
+{
+    json_t *o = json_pack("{s:s, s:s}", "name", b->name, "origin", b->p.origin ? b->p.origin : "");
+    add_counts(s, b, o);
+    json_t *back = back_json(s->back, b);
+    if (back)
+        (void)json_object_set_new(o, "write_back", back);
+    return o;
+}
+
 static json_t *buckets_json(struct object_service *s)
 {
     json_t *list = json_array();
+    char after[BUCKET_NAME_MAX + 1] = "";
     struct bucket *page[256];
-    size_t n = bucket_page(s->buckets, SLICE_NULL, page, ARRAY_SIZE(page));
-    for (size_t i = 0; i < n; i++) {
-        json_t *o = json_pack("{s:s, s:s}", "name", page[i]->name, "origin",
-                              page[i]->p.origin ? page[i]->p.origin : "");
-        add_counts(s, page[i], o);
-        json_t *back = back_json(s->back, page[i]);
-        if (back)
-            (void)json_object_set_new(o, "write_back", back);
-        (void)json_array_append_new(list, o);
-        bucket_unref(page[i]);
-    }
+    size_t n;
+    do {
+        n = bucket_page(s->buckets, slice_str(after), page, ARRAY_SIZE(page));
+        for (size_t i = 0; i < n; i++) {
+            (void)json_array_append_new(list, bucket_json(s, page[i]));
+            (void)snprintf(after, sizeof(after), "%s", page[i]->name);
+            bucket_unref(page[i]);
+        }
+    } while (n == ARRAY_SIZE(page));
     return list;
 }
 

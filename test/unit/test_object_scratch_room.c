@@ -3,6 +3,8 @@
 /* Quotas of scratch buckets through the operations: who gets room, and when it is free again. */
 #include "scratch_service.h"
 
+#include "base/metrics.h"
+
 #define ROOT  1
 #define QUOTA (4 * MIB)
 #define BLOCK 4096
@@ -219,6 +221,47 @@ static void without_a_quota_there_is_no_end(void **state)
     assert_int_equal(make_bucket(f, SLICE_LIT("mem"), "values=memory\nquota=1MiB\n"), ERR_BAD_OPTION);
 }
 
+static int64_t gauge(struct fixture *f, enum metric m, const char *bucket)
+{
+    object_service_refresh_metrics(f->service);
+    return (int64_t)metrics_value(metrics_series(m, bucket, NULL, NULL));
+}
+
+/* What open files hold back of a quota shows in the metrics, and nothing of it once they are closed. */
+static void reserved_room_shows_in_the_metrics(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep a = {0};
+    uint64_t got = 0, handle;
+    set_quota(f, "quota=4MiB\n");
+    open_new(f, "a", &a);
+    assert_int_equal(gauge(f, METRIC_SCRATCH_RESERVED_BYTES, "scr"), 0);
+    assert_int_equal(room(f, a.inode.ino, 0, MIB, MIB, &got), 0);
+    assert_int_equal(gauge(f, METRIC_SCRATCH_RESERVED_BYTES, "scr"), MIB);
+    assert_int_equal(open_put(f, "k", 2 * MIB, &handle), 0);
+    assert_int_equal(gauge(f, METRIC_SCRATCH_RESERVED_BYTES, "scr"), 3 * MIB);
+    assert_int_equal(abort_put(f, handle), 0);
+    assert_int_equal(gauge(f, METRIC_SCRATCH_RESERVED_BYTES, "scr"), MIB);
+    assert_int_equal(close_handle(f, a.handle), 0);
+    assert_int_equal(gauge(f, METRIC_SCRATCH_RESERVED_BYTES, "scr"), 0);
+}
+
+/* However many buckets there are, each has its gauges. */
+static void every_bucket_has_its_gauges(void **state)
+{
+    struct fixture *f = *state;
+    for (int i = 0; i < 300; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof(name), "many-%03d", i);
+        assert_int_equal(make_bucket(f, slice_str(name), ""), 0);
+    }
+    struct wire_tree_create_req req = {
+        .bucket = SLICE_LIT("many-299"), .parent = ROOT, .name = SLICE_LIT("a"), .mode = S_IFREG | 0644};
+    struct wire_tree_create_rep rep = {0};
+    assert_int_equal(object_tree_create(f->session, &req, f->arena, &rep, &f->e), 0);
+    assert_int_equal(gauge(f, METRIC_SCRATCH_INODES, "many-299"), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +272,8 @@ int main(void)
         BOTH(puts_are_refused),
         BOTH(staged_puts_ask),
         BOTH(without_a_quota_there_is_no_end),
+        BOTH(reserved_room_shows_in_the_metrics),
+        BOTH(every_bucket_has_its_gauges),
     };
     return cmocka_run_group_tests_name("object_scratch_room", tests, NULL, NULL);
 }

@@ -158,12 +158,14 @@ static json_t *record_json(const struct job_record *r)
 /* Takes over `o`. */
 static int give_json(json_t *o, struct arena *a, struct slice *ret, struct err *e)
 {
-    char *text = o ? json_dumps(o, JSON_PRESERVE_ORDER) : NULL;
+    _cleanup_free_ char *text = o ? json_dumps(o, JSON_PRESERVE_ORDER) : NULL;
     json_decref(o);
     if (!text)
         return err_set(e, -ENOMEM, "job");
-    *ret = arena_dup(a, slice_str(text));
-    free(text);
+    size_t n = strlen(text); /* which keys full of what JSON escapes can make six times as long */
+    if (n >= arena_left(a))
+        return err_set(e, -E2BIG, "job: %zu bytes are too many to be sent", n);
+    *ret = arena_dup(a, slice_of(text, n));
     return 0;
 }
 

@@ -99,6 +99,8 @@ static void check_inode(struct scratch_change *c, uint64_t ino, uint64_t version
 
 int scratch_change_inode(struct scratch_change *c, uint64_t ino, struct scratch_loaded **ret, struct err *e)
 {
+    if (ino == 0) /* locked by nobody: no inode has it, but a client may ask for it */
+        return err_set(e, -ENOENT, "inode 0 does not exist");
     must_hold(c, ino);
     for (size_t i = 0; i < c->n_inodes; i++)
         if (c->inodes[i].x.ino == ino) {

@@ -245,6 +245,8 @@ int scratch_rename(struct scratch *s, const struct scratch_call *call, uint64_t 
         r = scratch_check_name(to_name, e);
     if (r < 0)
         return r;
+    if (from_parent == SCRATCH_INO_KEYS || to_parent == SCRATCH_INO_KEYS)
+        return err_set(e, -ENOENT, "inode %d is no directory", SCRATCH_INO_KEYS);
     const struct slice dots[] = {from_name, to_name};
     for (size_t i = 0; i < ARRAY_SIZE(dots); i++)
         if (slice_eq_str(dots[i], ".") || slice_eq_str(dots[i], ".."))

@@ -100,6 +100,7 @@ static ssize_t encode_buckets(struct object_service *s, const struct user *u, st
                               struct arena *a, struct buf *out, bool *ret_more)
 {
     struct bucket **page = arena_alloc(a, PAGE_BUCKETS * sizeof(*page));
+    char last[BUCKET_NAME_MAX + 1];
     size_t n, taken = 0;
     int r = 0;
     *ret_more = false;
@@ -109,7 +110,8 @@ static ssize_t encode_buckets(struct object_service *s, const struct user *u, st
             struct wire_bucket w = {.name = slice_str(page[i]->name),
                                     .origin = slice_str(page[i]->p.origin),
                                     .created_ns = page[i]->created_ns};
-            after = arena_dup(a, w.name);
+            (void)snprintf(last, sizeof(last), "%s", page[i]->name);
+            after = slice_str(last);
             if (r == 0 && user_may(u, USER_MAY_READ, w.name)) {
                 *ret_more = taken == max;
                 r = taken == max ? 0 : wire_bucket_encode(&w, out);

@@ -45,12 +45,13 @@ static void put_place(json_t *o, const struct store_place *place)
 
 static int finish(json_t *o, struct arena *a, struct slice *ret, struct err *e)
 {
-    char *text = json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    _cleanup_free_ char *text = json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER);
     json_decref(o);
     if (!text)
         return err_set(e, -ENOMEM, "explain");
+    if (strlen(text) >= arena_left(a))
+        return err_set(e, -E2BIG, "explain: %zu bytes are too many to be sent", strlen(text));
     *ret = arena_dup(a, slice_str(text));
-    free(text);
     return 0;
 }
 

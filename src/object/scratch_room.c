@@ -175,6 +175,8 @@ int op_tree_room(struct object_session *ses, const struct wire_tree_room_req *re
     if (req->least > req->want)
         return err_set(e, -EINVAL, "room for at least %llu bytes, where %llu are wanted",
                        (unsigned long long)req->least, (unsigned long long)req->want);
+    if (req->want > STORE_SIZE_MAX_BYTES)
+        return err_set(e, -EFBIG, "room for %llu bytes", (unsigned long long)req->want);
     struct sfile *f = sfile_peek(t.node, t.call.bucket, req->ino);
     if (!f)
         return err_set(e, -ESTALE, "inode %llu is not open", (unsigned long long)req->ino);

@@ -262,6 +262,22 @@ static void every_bucket_has_its_gauges(void **state)
     assert_int_equal(gauge(f, METRIC_SCRATCH_INODES, "many-299"), 1);
 }
 
+/* Room beyond everything is refused, with and without a quota, however often a client asks. */
+static void endless_room_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep a = {0}, b = {0};
+    const uint64_t most = (uint64_t)1 << 50;
+    assert_int_equal(create_file(f, ROOT, "a", WIRE_WRITE, &a), 0);
+    assert_int_equal(create_file(f, ROOT, "b", WIRE_WRITE, &b), 0);
+    assert_int_equal(room(f, a.inode.ino, 0, 0, UINT64_MAX, NULL), -EFBIG);
+    for (int i = 0; i < 16383; i++) /* as long as it can be counted */
+        assert_int_equal(room(f, a.inode.ino, 0, 0, most, NULL), 0);
+    assert_int_equal(room(f, b.inode.ino, 0, most, most, NULL), -EDQUOT);
+    assert_int_equal(close_handle(f, b.handle), 0);
+    assert_int_equal(close_handle(f, a.handle), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +290,7 @@ int main(void)
         BOTH(without_a_quota_there_is_no_end),
         BOTH(reserved_room_shows_in_the_metrics),
         BOTH(every_bucket_has_its_gauges),
+        BOTH(endless_room_is_refused),
     };
     return cmocka_run_group_tests_name("object_scratch_room", tests, NULL, NULL);
 }

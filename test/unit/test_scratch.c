@@ -821,6 +821,31 @@ static void test_attributes_are_what_was_set(void **state)
     assert_int_equal(x.mode, S_IFREG | 0755);
 }
 
+/* The numbers that no inode has, 0 and the key table's, are nowhere: nothing is found there, nothing goes
+ * there, and a directory that a client moves to them stays. */
+static void test_numbers_of_no_inode_are_nowhere(void **state)
+{
+    struct fixture *f = *state;
+    const uint64_t nowhere[] = {0, SCRATCH_INO_KEYS};
+    struct scratch_orphans o = {0};
+    assert_true(make(f, SCRATCH_ROOT, "dir", S_IFDIR | 0755) > 0);
+    assert_true(make(f, SCRATCH_ROOT, "file", S_IFREG | 0644) > 0);
+    for (size_t i = 0; i < ARRAY_SIZE(nowhere); i++) {
+        uint64_t no = nowhere[i];
+        assert_int_equal(scratch_hold(f->s, B, no, NULL), -ENOENT);
+        assert_int_equal(make(f, no, "x", S_IFREG | 0644), -ENOENT);
+        assert_int_equal(
+            scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("dir"), no, SLICE_LIT("x"), 0, &o, NULL),
+            -ENOENT);
+        assert_int_equal(
+            scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("file"), no, SLICE_LIT("x"), 0, &o, NULL),
+            -ENOENT);
+        assert_int_equal(
+            scratch_rename(f->s, &f->call, no, SLICE_LIT("x"), SCRATCH_ROOT, SLICE_LIT("y"), 0, &o, NULL),
+            -ENOENT);
+    }
+}
+
 int main(void)
 {
 #define WITH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -829,6 +854,7 @@ int main(void)
         cmocka_unit_test(test_random_changes_follow_the_model),
         cmocka_unit_test(test_random_changes_on_disk_follow_the_model),
         WITH(test_a_failed_commit_changes_nothing),
+        WITH(test_numbers_of_no_inode_are_nowhere),
         WITH(test_a_held_file_outlives_its_name),
         WITH(test_a_sweep_finds_what_was_left),
         WITH(test_a_nameless_file_gets_a_name),

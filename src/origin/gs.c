@@ -43,11 +43,19 @@ static int add_token(struct gs *g, struct web_call *c, struct web_request *q, st
     return r;
 }
 
+/* Whether the URL leads to the endpoint: no other host or port that begins alike, nor what is only its user.
+ */
+static bool is_own(const struct gs *g, struct slice url)
+{
+    struct slice base = slice_str(g->endpoint.base), rest = slice_from(url, base.n);
+    return slice_starts(url, base) && (rest.n == 0 || rest.p[0] == '/' || rest.p[0] == '?');
+}
+
 static int prepare(struct web_call *c, struct web_request *q, struct err *e)
 {
     struct gs *g = gs_of(c->web->origin);
     int r = c->url.n ? buf_slice(&q->url, c->url) : gs_object_url(g, "", c->has_key, c->key, &q->url);
-    bool own = slice_starts(buf_view(&q->url), slice_str(g->endpoint.base));
+    bool own = is_own(g, buf_view(&q->url));
     if (r == 0)
         r = web_request_query(c, &q->url);
     if (r < 0)

@@ -91,6 +91,8 @@ static int begin(struct transfer *t, struct err *e)
 {
     struct origin_attr attr = web_response_attr(&t->call->response);
     take_part(t, &attr);
+    if (arena_left(t->arena) < WEB_VERSION_MAX)
+        return err_set(e, -ENOMEM, "the answer's version needs more memory than the request has");
     if (attr.etag.n == 0)
         attr.etag = web_version(&attr, t->arena);
     int r = check_version(t, attr.etag, e);

@@ -198,8 +198,10 @@ int web_collect(void *arg, const void *p, size_t n);
  * when it cannot be a header value. */
 int web_etag_header(struct slice etag, char *ret, struct err *e);
 bool web_etag_is_weak(struct slice etag);
+#define WEB_VERSION_MAX 128
 /* For servers that give no ETag: a weak one of time (seconds, the resolution of HTTP) and size. It is not
- * sent as If-Match, but compared with what comes. Empty when the time is unknown. */
+ * sent as If-Match, but compared with what comes. Empty when the time is unknown. The arena has
+ * WEB_VERSION_MAX bytes left. */
 struct slice web_version(const struct origin_attr *attr, struct arena *a);
 /* An ETag without its quotes; empty when longer than WEB_ETAG_MAX. */
 struct slice web_unquote(struct slice etag);

@@ -4,7 +4,8 @@
  * Invariants:
  *  1. Every entry of a page begins with the prefix that was asked for, and comes after `after`; entries are
  * in byte order, each key once.
- *  2. A page holds at most WEB_LIST_ENTRIES_MAX entries; what it needs of the arena is checked first.
+ *  2. A page holds at most WEB_LIST_ENTRIES_MAX entries; what it needs of the arena is checked first, however
+ * much of it an origin's answer fills.
  *  3. A truncated page has a token.
  *
  * Failure modes: ERR_ORIGIN_FAILED for answers that break these rules.
@@ -14,6 +15,7 @@
 #include "base/text.h"
 
 #define PAGE_ROOM_MAX 100000
+#define SPARE_BYTES   (16 * KIB) /* of the arena, for versions and for what a kind makes of its tokens */
 
 int web_page_init(struct web_page *p, const struct origin_list *q, const char *own_prefix, struct arena *a,
                   struct err *e)
@@ -53,7 +55,7 @@ int web_page_room(struct web_page *p, size_t n, struct err *e)
 
 int web_page_keep(struct web_page *p, struct slice s, struct slice *ret, struct err *e)
 {
-    if (arena_left(p->arena) < s.n + 64)
+    if (arena_left(p->arena) < s.n + SPARE_BYTES)
         return err_set(e, -ENOMEM, "the page needs more memory than the request has");
     *ret = arena_dup(p->arena, s);
     return 0;
@@ -64,6 +66,8 @@ int web_page_add(struct web_page *p, const struct origin_entry *x, struct err *e
     if (p->n >= p->max)
         return err_set(e, ERR_ORIGIN_FAILED, "the page has more than the %u entries that were asked for",
                        p->max);
+    if (arena_left(p->arena) < SPARE_BYTES)
+        return err_set(e, -ENOMEM, "the page needs more memory than the request has");
     struct origin_entry *to = &p->entries[p->n++];
     *to = *x;
     if (!to->is_prefix && to->attr.etag.n == 0)
@@ -106,7 +110,7 @@ int web_page_finish(struct web_page *p, struct origin_page *ret, struct err *e)
             p->entries[n++] = p->entries[i];
     }
     origin_order_entries(p->entries, &n, p->after);
-    if (arena_left(p->arena) < n * sizeof(*p->entries) + 64)
+    if (arena_left(p->arena) < n * sizeof(*p->entries) + SPARE_BYTES)
         return err_set(e, -ENOMEM, "the page needs more memory than the request has");
     struct origin_entry *entries = arena_alloc(p->arena, MAX(n, (size_t)1) * sizeof(*entries));
     if (n > 0)

@@ -1,8 +1,8 @@
 /*
  * What is sent, as far as kinds have it in common: headers, and the query of a URL.
  *
- * Invariant: header values have no control characters: nothing that a user wrote can add a header or a
- * request.
+ * Invariant: names of headers are tokens and their values have no control characters: nothing that a user
+ * wrote can add a header or a request.
  *
  * Failure modes: -EINVAL for values that cannot be headers, -E2BIG beyond the maxima.
  */
@@ -35,8 +35,21 @@ static void append(struct web_request *q, const char *line)
     q->headers = list;
 }
 
+/* RFC 9110 5.6.2. Names of metadata are what some user called them. */
+static bool is_name(struct slice s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if ((unsigned char)s.p[i] <= ' ' || (unsigned char)s.p[i] >= 0x7f ||
+            strchr("\"(),/:;<=>?@[\\]{}", s.p[i]))
+            return false;
+    return s.n > 0;
+}
+
 int web_request_header(struct web_request *q, struct slice name, struct slice value, struct err *e)
 {
+    if (!is_name(name))
+        return err_set(e, -EINVAL, "\"" SLICE_FMT "\" is no name of a header",
+                       SLICE_ARG(slice_sub(name, 0, MIN(name.n, (size_t)80))));
     for (size_t i = 0; i < value.n; i++)
         if ((unsigned char)value.p[i] < ' ' && value.p[i] != '\t')
             return err_set(e, -EINVAL, "the value of header " SLICE_FMT " has a control character",

@@ -494,6 +494,39 @@ static void test_metadata_service(void **state)
     web_fixture_stop(&f);
 }
 
+/* The session of an upload may lie elsewhere, also where its address begins like the endpoint's: the token
+ * does not go there. */
+static void test_token_stays_at_the_endpoint(void **state)
+{
+    char location[200];
+    struct script_step steps[] = {{.answer = TOKEN("secret", "3600"), .close = true}, {.answer = location}};
+    static const struct script_step end[] = {
+        {.answer = CLOSED("200 OK") RESOURCE("5", "10485760"), .close = true}};
+    static const char *const options[] = {"origin.endpoint",
+                                          "http://127.0.0.1:%p",
+                                          "origin.metadata_endpoint",
+                                          "http://127.0.0.1:%p",
+                                          "origin.part_size",
+                                          "10MiB",
+                                          NULL};
+    struct script elsewhere;
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    script_start(&elsewhere, end, ARRAY_SIZE(end));
+    web_fixture_start(&f, "gs://bucket", steps, ARRAY_SIZE(steps), options);
+    (void)snprintf(
+        location, sizeof(location),
+        "HTTP/1.1 200 OK\r\nLocation: http://127.0.0.1:%u@127.0.0.1:%u/s\r\nContent-Length: 0\r\n\r\n",
+        f.script.port, elsewhere.port);
+    WEB_FIXTURE_OK(web_fixture_put(&f, 10 * MIB, &attr, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 1), "Authorization: Bearer secret\r\n"));
+    assert_int_equal(strncmp(script_head(&elsewhere, 0), "PUT /s ", 7), 0);
+    assert_null(strstr(script_head(&elsewhere, 0), "secret"));
+    web_fixture_stop(&f);
+    script_stop(&elsewhere);
+}
+
 /* A token service that knows nobody says nothing about objects; a machine without a service account sends
  * anonymous requests. */
 static void test_no_token_is_no_absence(void **state)
@@ -586,6 +619,7 @@ int main(void)
         cmocka_unit_test(test_assertion),
         cmocka_unit_test(test_renewal),
         cmocka_unit_test(test_metadata_service),
+        cmocka_unit_test(test_token_stays_at_the_endpoint),
         cmocka_unit_test(test_no_token_is_no_absence),
         cmocka_unit_test(test_bad_files),
     };

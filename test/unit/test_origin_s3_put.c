@@ -297,6 +297,31 @@ static void test_busy_after_a_lost_answer(void **state)
     fixture_stop(&f);
 }
 
+/* Metadata whose name or value would make another header, or another request, is sent by no means. */
+static void test_metadata_makes_no_headers(void **state)
+{
+#define LINE(text)                                                                                           \
+    {                                                                                                        \
+        text, sizeof(text) - 1                                                                               \
+    }
+    static const struct slice lines[] = {
+        LINE("x-amz-meta-a: b\rc: d\n"),     LINE("x-amz-meta-a\rc: d\n"), LINE("x-amz-meta-a c: d\n"),
+        LINE("x-amz-meta-a\0c: d\n"),        LINE("x-amz-meta-a\"c: d\n"), LINE("x-amz-meta-\xc3\xa4: d\n"),
+        LINE("x-amz-meta-a\r\rGET /b: d\n"),
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://bucket", NULL, 0, NULL);
+    for (size_t i = 0; i < ARRAY_SIZE(lines); i++) {
+        struct origin_attr attr;
+        struct err e = {0};
+        struct origin_body b = {.size_bytes = 0, .read = zeros};
+        struct origin_put p = {.key = SLICE_LIT("k"), .meta = lines[i]};
+        assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), -EINVAL);
+    }
+    assert_int_equal(script_steps_taken(&f.script), 0);
+    fixture_stop(&f);
+}
+
 /* New metadata of an object that is copied onto itself in parts never takes the place of what somebody writes
  * behind the last part. */
 static void test_set_meta_in_parts(void **state)
@@ -401,12 +426,19 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_headers),          cmocka_unit_test(test_storage_class),
-        cmocka_unit_test(test_early_refusal),        cmocka_unit_test(test_multipart_retry),
-        cmocka_unit_test(test_multipart_abort),      cmocka_unit_test(test_multipart_stop),
-        cmocka_unit_test(test_condition_sent_twice), cmocka_unit_test(test_busy_after_a_lost_answer),
-        cmocka_unit_test(test_set_meta_in_parts),    cmocka_unit_test(test_slow_bodies),
-        cmocka_unit_test(test_remove_sent_twice),    cmocka_unit_test(test_part_read_once),
+        cmocka_unit_test(test_put_headers),
+        cmocka_unit_test(test_storage_class),
+        cmocka_unit_test(test_early_refusal),
+        cmocka_unit_test(test_multipart_retry),
+        cmocka_unit_test(test_multipart_abort),
+        cmocka_unit_test(test_multipart_stop),
+        cmocka_unit_test(test_condition_sent_twice),
+        cmocka_unit_test(test_busy_after_a_lost_answer),
+        cmocka_unit_test(test_metadata_makes_no_headers),
+        cmocka_unit_test(test_set_meta_in_parts),
+        cmocka_unit_test(test_slow_bodies),
+        cmocka_unit_test(test_remove_sent_twice),
+        cmocka_unit_test(test_part_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,6 +76,12 @@ void http_conn_detach(struct http_conn *c)
     arena_clear(c->arena);
 }
 
+void http_conn_set_spare(struct http_conn *c, struct budget *spare, bool may_wait)
+{
+    c->spare = spare;
+    c->never_waits = !may_wait;
+}
+
 void http_conn_set_draining(struct http_conn *c, bool draining)
 {
     c->draining = draining;
@@ -144,9 +150,14 @@ enum http_next http_conn_refuse(struct http_conn *c, int status, const char *tex
     c->continue_due = c->body_failed = false;
     http_respond_reset(c);
     (void)http_conn_reply(c, status, SLICE_LIT("Content-Type: text/plain\r\n"), slice_str(text));
+    enum http_next next = http_respond_finish(c);
+    if (next == HTTP_NEXT_TAIL) { /* it takes nothing, not even this */
+        http_rest_free(http_conn_take_rest(c));
+        return HTTP_NEXT_CLOSE;
+    }
     /* Whatever the peer is still sending would turn the answer into a reset; the owner discards it for a
      * while. */
-    return http_respond_finish(c) == HTTP_NEXT_CLOSE && c->failed ? HTTP_NEXT_CLOSE : HTTP_NEXT_LINGER;
+    return next == HTTP_NEXT_CLOSE && c->failed ? HTTP_NEXT_CLOSE : HTTP_NEXT_LINGER;
 }
 
 /* ---- what handlers ask ---- */

@@ -9,6 +9,7 @@
  */
 #pragma once
 
+#include "base/budget.h"
 #include "net/http.h"
 #include "net/stream.h"
 
@@ -41,6 +42,7 @@ int http_conn_read_all(struct http_conn *c, struct buf *b);
  * `headers` are lines "Name: value\r\n"; Date, Server, Content-Length, Connection and Transfer-Encoding are
  * added. */
 int http_conn_head(struct http_conn *c, int status, struct slice headers, uint64_t n_bytes);
+/* The last bytes of an announced body do not wait for the client: see http_conn_set_spare. */
 int http_conn_write(struct http_conn *c, const void *p, size_t n);
 int http_conn_sendfile(struct http_conn *c, int fd, uint64_t offset, uint64_t n);
 /* Leaves the rest of the announced body to the server; call last. The server calls done exactly once, also on
@@ -71,7 +73,7 @@ struct sockaddr;
 
 enum http_next {
     HTTP_NEXT_KEEP,   /* the response is complete; the next request may come */
-    HTTP_NEXT_TAIL,   /* a tail is left: http_conn_take_rest */
+    HTTP_NEXT_TAIL,   /* a tail, or what the socket did not take, is left: http_conn_take_rest */
     HTTP_NEXT_LINGER, /* shut the sending side, discard what arrives for a while, then close */
     HTTP_NEXT_CLOSE,  /* close at once */
 };
@@ -87,6 +89,10 @@ DEFINE_CLEANUP(struct http_conn, http_conn_free)
 void http_conn_attach(struct http_conn *c, struct stream s, const struct sockaddr *peer,
                       struct slice pending);
 void http_conn_detach(struct http_conn *c);
+/* Memory, borrowed, for the last bytes of responses that the socket does not take: they become a rest as
+ * those of a tail do. Without it, or when it is used up, whoever writes waits, if it may; else the response
+ * fails. */
+void http_conn_set_spare(struct http_conn *c, struct budget *spare, bool may_wait);
 /* Whether responses from now on say "Connection: close". */
 void http_conn_set_draining(struct http_conn *c, bool draining);
 /* One non-blocking read: > 0, 0 at the end of the stream, -EAGAIN, or an error. */

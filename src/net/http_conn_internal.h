@@ -31,6 +31,8 @@ struct http_conn {
     uint64_t id;
     struct arena *arena;
     bool draining;
+    struct budget *spare; /* for what the socket does not take; NULL: who writes waits */
+    bool never_waits;     /* also where that is used up */
 
     /* Request. in[0..at) is the current head and what was consumed behind it; in[at..n) is pending. */
     struct http_request request;

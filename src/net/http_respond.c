@@ -9,6 +9,8 @@
  * bodies themselves are never held back.
  *  3. HEAD requests and 204 and 304 answers carry no body, whatever the handler writes.
  *  4. A tail's done is called exactly once, whether its bytes were sent, dropped or cut.
+ *  5. With spare memory the end of a response waits for nobody: what the socket does not take is a rest, too,
+ * whose bytes are counted as taken from the spare memory until they are sent or dropped.
  *
  * Failure modes: the first failed send is kept in `failed`; what follows is refused with it and the
  * connection is closed.
@@ -21,8 +23,9 @@ struct http_rest {
     struct http_tail tail;
     uint64_t sent;       /* bytes of the tail given to the socket */
     struct arena *arena; /* the request's: tail.arg may lie in it */
-    char *head;          /* response head that the socket did not take, heap */
+    char *head; /* response head that the socket did not take, heap; without a tail also of the body */
     size_t head_at, head_n;
+    struct budget *spare; /* from which head_n bytes were taken; NULL: none were */
     bool keep_alive;
     bool unreadable; /* the file gave an error */
 };
@@ -187,14 +190,64 @@ static int may_send(struct http_conn *c, uint64_t n)
     return 0;
 }
 
+/* What the socket did not take becomes a rest, if there is memory for it: the last all - gone bytes of the
+ * pieces. */
+static bool keep_rest(struct http_conn *c, const struct iovec iov[2], size_t gone)
+{
+    size_t n = iov[0].iov_len + iov[1].iov_len - gone, head_gone = MIN(gone, iov[0].iov_len);
+    if (budget_try(c->spare, n) < 0)
+        return false;
+    struct http_rest *r = calloc(1, sizeof(*r));
+    char *left = malloc(n + 1);
+    if (!r || !left)
+        abort();
+    size_t head_left = iov[0].iov_len - head_gone;
+    if (head_left > 0)
+        memcpy(left, (char *)iov[0].iov_base + head_gone, head_left);
+    if (n > head_left)
+        memcpy(left + head_left, (char *)iov[1].iov_base + (gone - head_gone), n - head_left);
+    *r = (struct http_rest){.head = left, .head_n = n, .spare = c->spare};
+    c->rest = r;
+    return true;
+}
+
+/* The head, if it waits still, and the last bytes of the body, without waiting for the client. */
+static int send_last(struct http_conn *c, const void *p, size_t n)
+{
+    static char nothing[1];
+    const struct iovec all[2] = {{.iov_base = c->out.n > 0 ? c->out.p : nothing, .iov_len = c->out.n},
+                                 {.iov_base = n > 0 ? (void *)(uintptr_t)p : nothing, .iov_len = n}};
+    struct iovec iov[2] = {all[0], all[1]};
+    ssize_t sent = stream_sendv_now(c->stream, iov, 2, /* more= */ false);
+    size_t gone = sent > 0 ? (size_t)sent : 0;
+    int k = sent < 0 && sent != -EAGAIN ? (int)sent : 0;
+    if (k == 0 && gone == all[0].iov_len + n)
+        k = stream_flush_now(c->stream);
+    bool is_left = k == -EAGAIN || (k == 0 && gone < all[0].iov_len + n);
+    if (is_left && keep_rest(c, all, gone)) {
+        k = 0;
+    } else if (is_left && c->never_waits) {
+        k = -ETIMEDOUT;
+    } else if (is_left) {
+        size_t head_gone = MIN(gone, all[0].iov_len);
+        iov[0] = (struct iovec){(char *)all[0].iov_base + head_gone, all[0].iov_len - head_gone};
+        iov[1] = (struct iovec){(char *)all[1].iov_base + (gone - head_gone), n - (gone - head_gone)};
+        k = stream_sendv_all(c->stream, iov, 2);
+    }
+    buf_clear(&c->out);
+    return sent_or_failed(c, k, n);
+}
+
 int http_conn_write(struct http_conn *c, const void *p, size_t n)
 {
     assert(c->magic == HTTP_CONN_MAGIC);
-    if (c->head_made && without_body(c))
+    if (c->head_made && (without_body(c) || (n == 0 && c->rest)))
         return c->failed;
     int k = may_send(c, n);
     if (k < 0 || n == 0)
         return k;
+    if (c->spare && n == c->left)
+        return send_last(c, p, n);
     char size[24];
     int size_n = c->chunked_out ? snprintf(size, sizeof(size), "%zx\r\n", n) : 0;
     struct iovec iov[4] = {
@@ -220,7 +273,7 @@ static int flush_head(struct http_conn *c, bool more)
 int http_conn_sendfile(struct http_conn *c, int fd, uint64_t offset, uint64_t n)
 {
     assert(c->magic == HTTP_CONN_MAGIC);
-    if (c->head_made && without_body(c))
+    if (c->head_made && (without_body(c) || (n == 0 && c->rest)))
         return c->failed;
     int k = may_send(c, n);
     if (k < 0 || n == 0)
@@ -298,7 +351,7 @@ struct http_rest *http_conn_take_rest(struct http_conn *c)
 {
     struct http_rest *r = TAKE_PTR(c->rest);
     assert(r != NULL);
-    if (!r->arena) { /* a tail's argument may lie in the arena: it stays until the tail is done */
+    if (r->tail.done && !r->arena) { /* its argument may lie in the arena: it stays until the tail is done */
         r->arena = c->arena;
         c->arena = arena_new(HTTP_ARENA_BYTES);
     }
@@ -309,7 +362,7 @@ static int send_rest_head(struct http_rest *r, struct stream s)
 {
     while (r->head_at < r->head_n) {
         struct iovec iov = {.iov_base = r->head + r->head_at, .iov_len = r->head_n - r->head_at};
-        ssize_t k = stream_sendv_now(s, &iov, 1, /* more= */ true);
+        ssize_t k = stream_sendv_now(s, &iov, 1, /* more= */ r->sent < r->tail.n);
         if (k < 0)
             return (int)k;
         r->head_at += (size_t)k;
@@ -343,6 +396,8 @@ void http_rest_free(struct http_rest *r)
     if (r->unreadable && r->tail.unreadable)
         r->tail.unreadable(r->tail.arg, r->sent);
     tail_done(&r->tail, r->sent, r->sent == r->tail.n);
+    if (r->spare)
+        budget_give(r->spare, r->head_n);
     arena_free(r->arena);
     free(r->head);
     free(r);
@@ -353,6 +408,8 @@ static enum http_next finish_rest(struct http_conn *c)
 {
     struct http_rest *r = c->rest;
     r->keep_alive = !c->close_after;
+    if (r->spare) /* the socket is full */
+        return HTTP_NEXT_TAIL;
     int k = tail_by_copy(c, &r->tail) ? 0 : c->failed;
     if (k == 0) { /* also when all was taken: a part may wait in the stream */
         r->head = c->out.p;
@@ -374,7 +431,9 @@ static enum http_next finish_rest(struct http_conn *c)
 static int end_chunks(struct http_conn *c)
 {
     int k = c->chunked_out && !c->cut && !c->failed ? buf_str(&c->out, "0\r\n\r\n") : 0;
-    return k < 0 || c->failed ? -EPIPE : flush_head(c, /* more= */ false);
+    if (k < 0 || c->failed)
+        return -EPIPE;
+    return c->spare && c->out.n > 0 ? send_last(c, NULL, 0) : flush_head(c, /* more= */ false);
 }
 
 enum http_next http_respond_finish(struct http_conn *c)
@@ -382,10 +441,10 @@ enum http_next http_respond_finish(struct http_conn *c)
     enum http_next next = HTTP_NEXT_KEEP;
     if (!c->head_made && !c->failed)
         (void)http_conn_reply(c, 500, SLICE_NULL, SLICE_NULL);
+    if (!c->rest && (end_chunks(c) < 0 || (c->announced != UINT64_MAX && c->left > 0)))
+        return HTTP_NEXT_CLOSE;
     if (c->rest)
         next = finish_rest(c);
-    else if (end_chunks(c) < 0 || (c->announced != UINT64_MAX && c->left > 0))
-        return HTTP_NEXT_CLOSE;
     if (next == HTTP_NEXT_TAIL) {
         /* A body left unread would be taken for the next request. */
         if (c->body != HTTP_BODY_NONE && !http_conn_drop_body(c))

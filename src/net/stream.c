@@ -114,6 +114,48 @@ int stream_flush_now(struct stream s)
     return s.tls ? tls_flush(s.tls) : 0;
 }
 
+/* ---- pace ---- */
+
+void stream_pace_begin(struct stream_pace *p, uint64_t step)
+{
+    if (!p)
+        return;
+    atomic_store_explicit(&p->step, step, memory_order_relaxed);
+    atomic_store_explicit(&p->since_ms, MAX(sys_mono_ms(), (uint64_t)1), memory_order_relaxed);
+    if (p->n_waiting)
+        (void)atomic_fetch_add_explicit(p->n_waiting, 1, memory_order_relaxed);
+}
+
+void stream_pace_end(struct stream_pace *p, uint64_t bytes)
+{
+    if (!p)
+        return;
+    uint64_t now_ms = sys_mono_ms(), since_ms = atomic_load_explicit(&p->since_ms, memory_order_relaxed);
+    if (p->n_waiting)
+        (void)atomic_fetch_sub_explicit(p->n_waiting, 1, memory_order_relaxed);
+    atomic_store(&p->since_ms, 0); /* first: who looks finds that it has changed */
+    (void)atomic_fetch_add(&p->bytes, bytes);
+    (void)atomic_fetch_add(&p->waited_ms, now_ms - MIN(now_ms, since_ms));
+}
+
+void stream_pace_reset(struct stream_pace *p)
+{
+    atomic_store_explicit(&p->waited_ms, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->bytes, 0, memory_order_relaxed);
+}
+
+bool stream_pace_is_slow(const struct stream_pace *p, uint64_t now_ms, uint64_t bytes_per_s,
+                         uint64_t grace_ms)
+{
+    uint64_t since_ms = atomic_load(&p->since_ms);
+    if (since_ms == 0)
+        return false;
+    uint64_t waited_ms = atomic_load(&p->waited_ms) + now_ms - MIN(now_ms, since_ms);
+    uint64_t bytes = atomic_load(&p->bytes) + atomic_load(&p->step);
+    bool is_slow = waited_ms > grace_ms && bytes < (waited_ms - grace_ms) * bytes_per_s / 1000;
+    return is_slow && atomic_load(&p->since_ms) == since_ms; /* else what was added up is of two waits */
+}
+
 /* ---- waiting ---- */
 
 static int wait_for(struct stream s)
@@ -121,7 +163,7 @@ static int wait_for(struct stream s)
     return sock_wait_ready(s.fd, tls_wants(s.tls));
 }
 
-ssize_t stream_recv_some(struct stream s, void *p, size_t n)
+static ssize_t recv_some(struct stream s, void *p, size_t n)
 {
     if (!s.tls)
         return sock_recv_some(s.fd, p, n);
@@ -139,6 +181,14 @@ ssize_t stream_recv_some(struct stream s, void *p, size_t n)
     }
 }
 
+ssize_t stream_recv_some(struct stream s, void *p, size_t n)
+{
+    stream_pace_begin(s.pace, /* step= */ 0);
+    ssize_t k = recv_some(s, p, n);
+    stream_pace_end(s.pace, k > 0 ? (uint64_t)k : 0);
+    return k;
+}
+
 /* Waits until what was taken is sent: who reads next may depend on it. */
 static int flush(struct stream s)
 {
@@ -153,7 +203,7 @@ static int flush(struct stream s)
     }
 }
 
-int stream_sendv_all(struct stream s, struct iovec *iov, int n_iov)
+static int sendv_all(struct stream s, struct iovec *iov, int n_iov)
 {
     if (!s.tls)
         return sock_sendv_all(s.fd, iov, n_iov, /* flags= */ 0);
@@ -169,18 +219,30 @@ int stream_sendv_all(struct stream s, struct iovec *iov, int n_iov)
     }
 }
 
-int stream_send_all(struct stream s, const void *p, size_t n, bool more)
+int stream_sendv_all(struct stream s, struct iovec *iov, int n_iov)
 {
-    if (!s.tls)
-        return sock_send_all(s.fd, p, n, more ? MSG_MORE : 0);
-    struct iovec one = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
-    return stream_sendv_all(s, &one, 1);
+    uint64_t n = 0;
+    for (int i = 0; i < n_iov; i++)
+        n += iov[i].iov_len;
+    stream_pace_begin(s.pace, n);
+    int k = sendv_all(s, iov, n_iov);
+    stream_pace_end(s.pace, k == 0 ? n : 0);
+    return k;
 }
 
-int stream_sendfile_all(struct stream s, int file, uint64_t offset, uint64_t n)
+int stream_send_all(struct stream s, const void *p, size_t n, bool more)
 {
-    if (!s.tls)
-        return sock_sendfile_all(s.fd, file, offset, n);
+    struct iovec one = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
+    if (s.tls)
+        return stream_sendv_all(s, &one, 1);
+    stream_pace_begin(s.pace, n);
+    int k = sock_send_all(s.fd, p, n, more ? MSG_MORE : 0);
+    stream_pace_end(s.pace, k == 0 ? n : 0);
+    return k;
+}
+
+static int tls_sendfile_all(struct stream s, int file, uint64_t offset, uint64_t n)
+{
     while (n > 0) {
         ssize_t k = tls_sendfile(s.tls, file, offset, n);
         if (k == -EAGAIN)
@@ -191,4 +253,17 @@ int stream_sendfile_all(struct stream s, int file, uint64_t offset, uint64_t n)
         n -= (uint64_t)k;
     }
     return flush(s);
+}
+
+int stream_sendfile_all(struct stream s, int file, uint64_t offset, uint64_t n)
+{
+    int k = 0;
+    for (uint64_t at = 0; at < n && k == 0; at += SENDFILE_STEP_BYTES) {
+        uint64_t step = MIN(n - at, (uint64_t)SENDFILE_STEP_BYTES);
+        stream_pace_begin(s.pace, step);
+        k = s.tls ? tls_sendfile_all(s, file, offset + at, step)
+                  : sock_sendfile_all(s.fd, file, offset + at, step);
+        stream_pace_end(s.pace, k == 0 ? step : 0);
+    }
+    return k;
 }

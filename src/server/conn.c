@@ -192,6 +192,28 @@ void conn_table_sweep(struct conn_table *t, uint64_t now_ms)
         t->swept_ms = now_ms / CONN_TICK_MS * CONN_TICK_MS;
 }
 
+/* True: a thread waits for it no longer, or not much longer. */
+static bool cut_locked(struct conn *c, uint64_t now_ms, unsigned *n_cut)
+{
+    if (!stream_pace_is_slow(&c->pace, now_ms, SLOW_BYTES_PER_S, SLOW_GRACE_MS))
+        return false;
+    bool sends = atomic_load(&c->pace.step) > 0;
+    *n_cut += !c->is_cut;
+    c->is_cut = true;
+    (void)shutdown(c->fd, sends ? SHUT_RDWR : SHUT_RD); /* again, where bytes came in between */
+    return true;
+}
+
+unsigned conn_table_cut_slow(struct conn_table *t, uint64_t now_ms, unsigned n)
+{
+    unsigned n_cut = 0;
+    LOCK_SCOPE(&t->lock);
+    for (int i = 0; i < CONN_SLOTS && n > 0; i++)
+        for (struct conn *c = t->slots[i]; c && n > 0; c = c->next)
+            n -= cut_locked(c, now_ms, &n_cut);
+    return n_cut;
+}
+
 void conn_table_shutdown(struct conn_table *t, bool busy_too)
 {
     LOCK_SCOPE(&t->lock);

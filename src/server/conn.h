@@ -64,6 +64,8 @@ struct conn {
     char *pending;                        /* received and not consumed: part of a head, or a queued request */
     size_t pending_n;
     struct tls *tls; /* from the first byte of the handshake on; NULL: plain */
+    struct stream_pace pace;
+    bool is_cut; /* table lock */
     struct http_rest *rest;
     struct wire_conn *wire; /* kinds WIRE and UNIX */
     struct conn *next_ready;
@@ -112,6 +114,13 @@ void conn_wait_for_room(struct conn_table *t, struct conn *c, uint64_t now_ms, u
 void conn_table_sweep(struct conn_table *t, uint64_t now_ms);
 /* Does the same to all connections that are not busy (`busy_too`: to those also, and both sides). */
 void conn_table_shutdown(struct conn_table *t, bool busy_too);
+
+#define SLOW_BYTES_PER_S (32 * KIB) /* of a client for which a thread waits; less is slow */
+#define SLOW_GRACE_MS    5000
+
+/* Shuts down up to n connections that let their thread wait and are slow: reading only, where it receives, so
+ * that it can answer. Those shut down before that wait still count. How many it were this time. */
+unsigned conn_table_cut_slow(struct conn_table *t, uint64_t now_ms, unsigned n);
 
 /* Keeps a copy of bytes for later, replacing what was kept. */
 void conn_keep_pending(struct conn *c, struct slice bytes);

@@ -7,8 +7,9 @@
  *
  * Invariants:
  *  1. A connection belongs to one thread, to the ready list, or is armed; never two of these.
- *  2. A thread blocks on a client only while a handler reads a body or writes a response, bounded by the
- * request timeout at each step. Heads, rests and closing never block.
+ *  2. A thread blocks on a client only while a handler reads a body or writes a response that is not its end,
+ * bounded by the request timeout at each step. Heads, ends of answers, rests and closing never block. Where
+ * most threads are blocked so, clients that are slower than SLOW_BYTES_PER_S are cut (front_workers.c).
  *  3. Memory for unfinished and queued heads stays below config.heads_bytes.
  *
  * Failure modes: out of descriptors, accepting pauses for a tick of the timer wheel.
@@ -162,6 +163,7 @@ static void admit(struct front *f, int fd, enum conn_kind kind, const struct soc
     (void)sock_set_timeouts(fd, f->request_timeout_ms, f->request_timeout_ms);
     uint64_t now_ms = sys_mono_ms();
     struct conn *c = conn_new(&f->conns, fd, kind, now_ms);
+    c->pace.n_waiting = &f->n_waiting;
     if (n <= sizeof(c->peer))
         memcpy(&c->peer, peer, n);
     metrics_gauge_add(f->connections[kind], 1);
@@ -242,6 +244,7 @@ int front_start(const struct front_config *config, struct front **ret, struct er
     f->epoll_fd = f->kick_fd = f->reserve_fd = -1;
     lock_init(&f->lock, LOCK_LEAF);
     cond_init(&f->called);
+    f->answers = budget_new(config->answers_bytes);
     conn_table_init(&f->conns, sys_mono_ms());
     session_table_init(&f->sessions, config->sessions.open, config->sessions.close, config->sessions.abandon,
                        config->sessions.arg);
@@ -330,6 +333,7 @@ void front_free(struct front *f)
     macro_close(&f->reserve_fd);
     session_table_fini(&f->sessions);
     conn_table_fini(&f->conns);
+    budget_free(f->answers);
     cond_fini(&f->called);
     lock_fini(&f->lock);
     f->magic = 0;

@@ -35,6 +35,8 @@ struct front_config {
     unsigned max_connections; /* of all kinds together */
     uint64_t request_timeout_ms, idle_timeout_ms;
     uint64_t heads_bytes;   /* most memory for heads that are not complete or wait for a worker */
+    uint64_t answers_bytes; /* most memory for ends of answers that clients do not take; 0: workers wait for
+                               them */
     struct budget *buffers; /* large bodies of wire requests and replies are taken from here */
     http_handler_fn http;
     void *http_arg;

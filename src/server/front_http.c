@@ -23,9 +23,9 @@
 
 #define TLS_HANDSHAKE_BYTE 22 /* content type of the first record of every TLS client (RFC 8446, 5.1) */
 
-static struct stream stream_of(const struct conn *c)
+static struct stream stream_of(struct conn *c)
 {
-    return (struct stream){.fd = c->fd, .tls = c->tls};
+    return (struct stream){.fd = c->fd, .tls = c->tls, .pace = &c->pace};
 }
 
 /* Waits for the next request, or for the rest of a head. */
@@ -138,6 +138,12 @@ static void wait_with_pending(struct worker *w, struct conn *c)
     wait_for_head(f, c);
 }
 
+/* Whether the reserved thread may serve it: nor does it wait for a body that nobody wants. */
+static bool is_express(const struct front *f, const struct http_request *r)
+{
+    return !r->chunked && r->content_length == 0 && f->config.express(r);
+}
+
 /* Leaves a request, parsed or not, to another worker. */
 static void leave_to_others(struct worker *w, struct conn *c, struct slice received)
 {
@@ -225,12 +231,13 @@ static void serve(struct worker *w, struct conn *c, bool may_read)
             refuse_with(w, c, status, "head", e.text);
             return;
         }
-        if ((w->reserved && !f->config.express(http_conn_request(h))) || served == PIPELINE_MAX) {
+        if ((w->reserved && !is_express(f, http_conn_request(h))) || served == PIPELINE_MAX) {
             leave_to_others(w, c, http_conn_received(h));
             return;
         }
         uint64_t began_ns = sys->mono_ns();
         c->head_deadline_ms = 0;
+        stream_pace_reset(&c->pace);
         enum http_next next = http_conn_serve(h, f->config.http, f->config.http_arg);
         served++;
         log_access(h, began_ns);
@@ -249,8 +256,13 @@ static void on_rest(struct worker *w, struct conn *c)
         front_arm(f, c, EPOLLOUT);
         return;
     }
-    bool keep = k == 0 && http_rest_keep_alive(c->rest) && !atomic_load(&f->draining);
+    bool wants_more = http_rest_keep_alive(c->rest),
+         keep = k == 0 && wants_more && !atomic_load(&f->draining);
     http_rest_free(TAKE_PTR(c->rest));
+    if (k == 0 && !wants_more) { /* perhaps because of a body that is on its way still */
+        begin_linger(f, c);
+        return;
+    }
     if (!keep) {
         /* What the socket still holds is of no use to a peer that takes nothing. */
         const struct linger at_once = {.l_onoff = 1, .l_linger = 0};

@@ -35,6 +35,8 @@ struct front {
     int reserve_fd; /* eventfd of the reserved thread: no worker waits any more */
     atomic_bool draining, stopping;
     atomic_size_t heads_bytes; /* of conn.pending */
+    struct budget *answers;    /* of what conn.rest holds in memory */
+    atomic_uint n_waiting;     /* workers that wait for a client's bytes, or for it to take some */
 
     struct lock lock; /* ready list, n_parked, n_called */
     struct conn *ready_first, *ready_last;

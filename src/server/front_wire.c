@@ -140,14 +140,15 @@ static int receive_body(struct worker *w, struct conn *c, struct frame *fr)
     int k = take_budget(w->front, fr, want);
     if (k < 0)
         return err_errno(&fr->e, k, "memory for a body of %zu bytes", want);
-    size_t left = want - w->in.n;
-    if (left > 0) {
-        char *p = buf_reserve(&w->in, left);
-        assert(p != NULL); /* the header's decoder checked the length */
-        k = sock_recv_all(c->fd, p, left);
-        if (k < 0)
-            return err_errno(&fr->e, k, "body");
-        buf_used(&w->in, left);
+    const struct stream s = {.fd = c->fd, .pace = &c->pace};
+    char *p = buf_reserve(&w->in, want - w->in.n);
+    assert(p != NULL); /* the header's decoder checked the length */
+    stream_pace_reset(&c->pace);
+    while (w->in.n < want) {
+        ssize_t n = stream_recv_some(s, w->in.p + w->in.n, want - w->in.n);
+        if (n < 0)
+            return err_errno(&fr->e, (int)n, "body");
+        buf_used(&w->in, (size_t)n);
     }
     fr->body = buf_view(&w->in);
     if (crc32c(0, fr->body.p, fr->body.n) != fr->h.crc)
@@ -367,7 +368,9 @@ static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
     }
     /* Counted before it is sent: who has a reply finds its request in the metrics. */
     metrics_count(METRIC_REQUESTS, via_of(c), op_of(fr), status == 0 ? "OK" : err_name(status));
+    stream_pace_begin(&c->pace, w->out.n);
     int k = wire_send(c->fd, fr->h.op, WIRE_FLAG_REPLY, fr->h.request_id, status, buf_view(&w->out), pass_fd);
+    stream_pace_end(&c->pace, k == 0 ? w->out.n : 0);
     metrics_observe_ns(metrics_series(METRIC_REQUEST_SECONDS, via_of(c), op_of(fr), NULL),
                        sys->mono_ns() - began_ns);
     if (fr->rep && f->config.sessions.sent)

@@ -14,7 +14,7 @@
  *
  * When all config.threads workers are blocked the reserved thread takes their place in the epoll set: it
  * accepts, reads heads, answers express requests (health, metrics) and puts the rest on the ready list. It
- * also turns the timer wheel.
+ * also turns the timer wheel, and cuts slow clients when they hold most of the workers.
  *
  * Invariants:
  *  1. n_idle counts the workers that wait in the epoll set or are about to. Whoever puts a connection on the
@@ -38,6 +38,7 @@
 #define LEADERS_MIN     4
 #define BLOCKED_NS      500000
 #define SUPERVISE_MS    1
+#define WAITING_SHARE   4  /* one worker in so many is not for clients that let it wait */
 #define QUIET_ROUNDS    50 /* rounds with a leader to spare before the reserved thread sleeps again */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -133,6 +134,7 @@ static void worker_init(struct worker *w, struct front *f, bool reserved)
     atomic_init(&w->active_kind, -1);
     atomic_init(&w->busy_since_ns, 0);
     w->http = http_conn_new();
+    http_conn_set_spare(w->http, f->answers, /* may_wait= */ !reserved);
     w->arena = arena_new(WIRE_ARENA_BYTES);
     w->in = w->out = BUF_INIT(WIRE_BODY_MAX_BYTES + WIRE_HEADER_BYTES);
 }
@@ -230,6 +232,21 @@ static void sleep_until_needed(struct front *f, int timeout_ms)
     front_calm(f->reserve_fd);
 }
 
+/* Workers may wait for clients, but not nearly all of them for clients that hardly do anything: whoever
+ * dribbles on as many connections as there are workers would stop the node for everybody else. */
+static void cut_slow(struct front *f, uint64_t now_ms)
+{
+    unsigned most = f->config.threads - MAX(f->config.threads / WAITING_SHARE, 1u);
+    unsigned waiting = atomic_load(&f->n_waiting);
+    unsigned n = waiting > most ? conn_table_cut_slow(&f->conns, now_ms, waiting - most) : 0;
+    if (n == 0)
+        return;
+    metrics_add(metrics_series(METRIC_REFUSED, "slow", NULL, NULL), n);
+    log_info("server",
+             "%u connections cut: %u of %u threads wait for clients, and those send or take next to nothing",
+             n, waiting, f->config.threads);
+}
+
 static void *reserved_main(void *arg)
 {
     struct worker *w = arg;
@@ -240,6 +257,7 @@ static void *reserved_main(void *arg)
         uint64_t now_ms = sys_mono_ms();
         if (now_ms >= next_tick_ms) {
             conn_table_sweep(&f->conns, now_ms);
+            cut_slow(f, now_ms);
             front_resume_listeners(f);
             next_tick_ms = now_ms + CONN_TICK_MS;
         }

@@ -22,6 +22,7 @@ struct memory_plan memory_divide(uint64_t memory_bytes)
         .control_write_bytes = MAX(memory_bytes / 64, 2 * MIB),
         .store_bytes = MAX(memory_bytes / 4, 16 * MIB),
         .heads_bytes = MAX(memory_bytes / 32, 2 * MIB),
+        .answers_bytes = MAX(memory_bytes / 32, 2 * MIB),
         .wire_bytes = MAX(memory_bytes / 8, 9 * MIB),
         .budget_bytes = MAX(memory_bytes / 8 * 3, 24 * MIB),
     };

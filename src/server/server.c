@@ -223,6 +223,7 @@ static int start_front(struct server *s, const struct config *config, const stru
         .request_timeout_ms = config->request_timeout,
         .idle_timeout_ms = config->idle_timeout,
         .heads_bytes = plan->heads_bytes,
+        .answers_bytes = plan->answers_bytes,
         .buffers = s->buffers,
         .http = on_http,
         .http_arg = s,

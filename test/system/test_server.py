@@ -233,6 +233,28 @@ def test_slow_senders_hold_nobody_up_and_are_told(new_node):
     assert node.metric("forebay_refused_total", reason="timeout") == 100
 
 
+def test_answers_that_nobody_takes_hold_nobody_up(new_node):
+    """Clients that ask for page after page and read nothing, one for each thread and more: others are served."""
+    node = new_node(threads="4", request_timeout="1h")
+    with node.wire() as connection:
+        connection.bucket_create("kept", {})
+    ask = b"GET /-/metrics HTTP/1.1\r\nHost: test\r\n\r\n" * 400
+    greedy = []
+    for _ in range(12):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = node.endpoint.removeprefix("http://").rsplit(":", 1)
+        connection.connect((host, int(port)))
+        connection.sendall(ask)
+        greedy.append(connection)
+    s3 = node.s3()
+    for i in range(20):
+        s3.put_object(Bucket="kept", Key=f"k{i}", Body=b"x" * 1000)
+        assert s3.get_object(Bucket="kept", Key=f"k{i}")["Body"].read() == b"x" * 1000
+    for connection in greedy:
+        connection.close()
+
+
 def test_pipelined_requests_are_answered_in_order(new_node):
     node = new_node(threads="4")
     with dial(node) as connection:

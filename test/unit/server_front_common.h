@@ -68,7 +68,8 @@ static inline void close_gate(struct fixture *f)
     f->gate_open = false;
 }
 
-/* /file: the file as a tail; /gate: waits for the gate; anything else: its own path, and the body's length.
+/* /file: the file as a tail; /large: its bytes from memory; /gate: waits for the gate; anything else: its own
+ * path, and the body's length.
  */
 static inline void on_http(struct http_conn *c, void *arg)
 {
@@ -78,6 +79,10 @@ static inline void on_http(struct http_conn *c, void *arg)
         (void)http_conn_head(c, 200, SLICE_NULL, FILE_BYTES);
         http_conn_tail(c,
                        &(struct http_tail){.fd = f->file, .n = FILE_BYTES, .done = on_tail_done, .arg = f});
+        return;
+    }
+    if (slice_eq_str(r->raw_path, "/large")) {
+        (void)http_conn_reply(c, 200, SLICE_NULL, slice_of(f->file_bytes, FILE_BYTES));
         return;
     }
     if (slice_eq_str(r->raw_path, "/gate"))

@@ -634,6 +634,101 @@ static void parks_what_the_socket_does_not_take(void **state)
     (void)close(file);
 }
 
+static void on_text(struct http_conn *c, void *arg)
+{
+    const struct slice *text = arg;
+    assert_int_equal(http_conn_reply(c, 200, SLICE_NULL, *text), 0);
+    assert_int_equal(http_conn_write(c, "", 0), 0); /* nothing more is no harm */
+}
+
+static void on_late_text(struct http_conn *c, void *arg)
+{
+    const struct slice *text = arg;
+    assert_int_equal(http_conn_reply(c, 200, SLICE_NULL, *text), -ETIMEDOUT);
+}
+
+/* With spare memory the end of an answer from memory is a rest, too: no handler waits for a client that takes
+ * nothing, and what is kept is counted until it has gone or is dropped. */
+static void ends_of_answers_wait_for_nobody(void **state)
+{
+    static const char *const requests[] = {"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+                                           "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"};
+    static const size_t sizes[] = {0, 100, 3000000};
+    struct budget *spare = budget_new(4 * MIB);
+    char *bytes = malloc(3000000);
+    for (size_t i = 0; i < 3000000; i++)
+        bytes[i] = (char)(i * 7 + i / 1000);
+    for (size_t i = 0; i < 3 * ARRAY_SIZE(sizes); i++) {
+        struct fixture *f = *state;
+        struct slice text = slice_of(bytes, sizes[i / 3]);
+        struct buf _cleanup_buf_ got = BUF_INIT(8 * MIB);
+        bool is_head = i % 3 == 1, is_dropped = i % 3 == 2;
+        size_t filled = fill_socket(f);
+        http_conn_set_spare(f->c, spare, /* may_wait= */ true);
+        client_sends(f, slice_str(requests[is_head]));
+        parse(f);
+        assert_int_equal(http_conn_serve(f->c, on_text, &text), HTTP_NEXT_TAIL);
+        struct http_rest *rest = http_conn_take_rest(f->c);
+        assert_true(budget_used(spare) > (is_head ? 0 : text.n));
+        int k = http_rest_send(rest, stream_plain(f->server));
+        assert_int_equal(k, -EAGAIN);
+        while (!is_dropped && (k = http_rest_send(rest, stream_plain(f->server))) == -EAGAIN)
+            (void)client_gets(f, &got);
+        assert_true(is_dropped || k == 0);
+        assert_true(http_rest_keep_alive(rest));
+        http_rest_free(rest);
+        assert_int_equal(budget_used(spare), 0);
+        if (!is_dropped) {
+            struct slice answer = slice_from(client_gets(f, &got), filled);
+            ssize_t end = slice_find_slice(answer, SLICE_LIT("\r\n\r\n"));
+            assert_true(end > 0);
+            answer = slice_from(answer, (size_t)end + 4);
+            assert_int_equal(answer.n, is_head ? 0 : text.n);
+            assert_true(answer.n == 0 || memcmp(answer.p, bytes, answer.n) == 0);
+        }
+        (void)tear_down(state);
+        assert_int_equal(set_up(state), 0);
+    }
+    free(bytes);
+    budget_free(spare);
+}
+
+/* Without memory for it whoever writes waits, as long as the socket says, or not at all when it must not; a
+ * refusal that the client does not take is dropped. */
+static void without_spare_memory_the_end_is_waited_for(void **state)
+{
+    struct fixture *f = *state;
+    struct budget *spare = budget_new(10), *none = budget_new(10);
+    struct slice text = SLICE_LIT("some text");
+    (void)fill_socket(f);
+    http_conn_set_spare(f->c, spare, /* may_wait= */ true);
+    client_sends(f, SLICE_LIT("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    parse(f);
+    assert_int_equal(http_conn_serve(f->c, on_late_text, &text), HTTP_NEXT_CLOSE);
+    assert_int_equal(budget_used(spare), 0);
+    budget_free(spare);
+    spare = budget_new(MIB);
+    (void)tear_down(state);
+    assert_int_equal(set_up(state), 0);
+    f = *state;
+    (void)sock_set_timeouts(f->server, 3600000, 3600000);
+    (void)fill_socket(f);
+    http_conn_set_spare(f->c, none, /* may_wait= */ false);
+    client_sends(f, SLICE_LIT("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    parse(f);
+    assert_int_equal(http_conn_serve(f->c, on_late_text, &text), HTTP_NEXT_CLOSE);
+    assert_int_equal(budget_used(none), 0);
+    budget_free(none);
+    (void)tear_down(state);
+    assert_int_equal(set_up(state), 0);
+    f = *state;
+    (void)fill_socket(f);
+    http_conn_set_spare(f->c, spare, /* may_wait= */ true);
+    assert_int_equal(http_conn_refuse(f->c, 400, "no"), HTTP_NEXT_CLOSE);
+    assert_int_equal(budget_used(spare), 0);
+    budget_free(spare);
+}
+
 /* done is called once and says what happened when the client goes away, when the file is shorter than
  * announced, and when the method wants no body. */
 static void tells_the_tails_owner_how_it_went(void **state)
@@ -687,6 +782,8 @@ int main(void)
         TEST(refuses_with_words),
         TEST(sends_files),
         TEST(parks_what_the_socket_does_not_take),
+        TEST(ends_of_answers_wait_for_nobody),
+        TEST(without_spare_memory_the_end_is_waited_for),
         TEST(tells_the_tails_owner_how_it_went),
     };
     (void)signal(SIGPIPE, SIG_IGN);

@@ -207,6 +207,47 @@ static void keeps_many_apart(void **state)
     conn_table_fini(&t);
 }
 
+static bool is_ended(const struct pair *p)
+{
+    char c;
+    return recv(p->c->fd, &c, 1, MSG_DONTWAIT) == 0;
+}
+
+/* Of the connections whose threads wait, those are cut that moved next to nothing meanwhile, and no more than
+ * are asked for; one that receives can still answer. */
+static void cuts_slow_clients_only(void **state)
+{
+    const uint64_t waited_ms = SLOW_GRACE_MS + 10000, enough = SLOW_BYTES_PER_S * 10;
+    struct conn_table t;
+    conn_table_init(&t, START);
+    struct pair idle = make(&t, START), fast = make(&t, START), begun = make(&t, START),
+                sends = make(&t, START), slow = make(&t, START), slower = make(&t, START);
+    struct pair *const waits[] = {&fast, &begun, &sends, &slow, &slower};
+    for (size_t i = 0; i < ARRAY_SIZE(waits); i++)
+        waits[i]->c->pace.since_ms = START;
+    idle.c->pace.waited_ms = 1000000;
+    fast.c->pace.bytes = enough;
+    begun.c->pace.since_ms = START + 10001;
+    sends.c->pace.step = enough; /* it may have taken nearly all of it */
+    slow.c->pace.bytes = enough - 1;
+    assert_int_equal(conn_table_cut_slow(&t, START + waited_ms, 1), 1);
+    assert_int_equal(is_ended(&slow) + is_ended(&slower), 1);
+    assert_int_equal(conn_table_cut_slow(&t, START + waited_ms, 1), 0); /* it counts until it waits no more */
+    assert_int_equal(conn_table_cut_slow(&t, START + waited_ms, 10), 1);
+    assert_true(is_ended(&slow) && is_ended(&slower));
+    assert_false(is_ended(&idle) || is_ended(&fast) || is_ended(&begun) || is_ended(&sends));
+    sends.c->pace.step = 1;
+    assert_int_equal(conn_table_cut_slow(&t, START + waited_ms, 10), 1);
+    assert_true(is_ended(&sends));
+    drop(&t, &idle);
+    drop(&t, &fast);
+    drop(&t, &begun);
+    drop(&t, &sends);
+    drop(&t, &slow);
+    drop(&t, &slower);
+    conn_table_fini(&t);
+}
+
 /* Draining shuts those that wait for a request, and leaves alone those that run one or send a rest. */
 static void draining_ends_only_what_waits(void **state)
 {
@@ -241,6 +282,7 @@ int main(void)
         cmocka_unit_test(survives_jumps_of_the_clock),
         cmocka_unit_test(keeps_many_apart),
         cmocka_unit_test(draining_ends_only_what_waits),
+        cmocka_unit_test(cuts_slow_clients_only),
     };
     return cmocka_run_group_tests_name("server_conn", tests, NULL, NULL);
 }

@@ -106,9 +106,10 @@ static struct job_record record_committed(const struct job *job)
 void jobs_roll_back_locked(struct jobs *j, struct job *job)
 {
     lock_assert_held(&j->lock);
-    const struct job_record rec = record_committed(job);
-    job->committed.cursor = job->record.cursor; /* of no use from here on, but freed with the job */
-    job->record = rec;
+#define X(name) job->record.name = job->committed.name;
+    JOB_PROGRESS(X)
+#undef X
+    job_set_text(&job->record.cursor, slice_str(job->committed.cursor));
 }
 
 static int commit_record(struct jobs *j, const struct job_record *rec, const struct job_note *notes,

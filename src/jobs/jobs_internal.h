@@ -64,7 +64,7 @@ int jobs_commit_locked(struct jobs *j, struct job *job, const struct job_note *n
 /* The record durably, but while its thread runs only as far as the last checkpoint was: what was settled
  * since has notes that only the thread has. */
 int jobs_commit_state_locked(struct jobs *j, struct job *job, struct err *e);
-/* What was settled since the last commit is not: it could not be written down. */
+/* What was settled since the last commit is not: it could not be written down, or not be kept. */
 void jobs_roll_back_locked(struct jobs *j, struct job *job);
 /* Names further objects for a job that is over a list: lines, of keys below its prefix. Durable. */
 int jobs_add_keys(struct jobs *j, uint64_t id, struct slice keys, struct err *e);

@@ -488,18 +488,22 @@ static void conclude(struct run *r, int k, const struct err *why)
                                                   : JOB_ON_FINISH;
     enum job_state next;
     struct err e = {0};
-    if (keep(r, &e) < 0)
-        log_warn("jobs", "job %" PRIu64 ": %s", rec->id, e.text);
+    bool kept = keep(r, &e) == 0;
+    if (!kept)
+        log_warn("jobs", "job %" PRIu64 ": what it did since its last checkpoint is done again: %s", rec->id,
+                 e.text);
     if (r->has_ends)
         ends_close(j->objects, &r->ends);
     LOCK_SCOPE(&j->lock);
+    if (!kept)
+        jobs_roll_back_locked(j, r->job);
     if (rec->state == JOB_RUNNING && job_next_state(JOB_RUNNING, ev, &next) == 0) {
         rec->state = next;
         rec->ended_ns = job_state_is_final(next) ? sys->real_ns() : 0;
         if (next == JOB_FAILED)
             job_set_text(&rec->reason, slice_str(why->text[0] ? why->text : err_text(k)));
     }
-    if (jobs_commit_locked(j, r->job, r->notes, &e) < 0) {
+    if (jobs_commit_locked(j, r->job, kept ? r->notes : NULL, &e) < 0) {
         log_error("jobs", "%s", e.text);
         jobs_roll_back_locked(j, r->job); /* its notes go with this thread */
     }

@@ -6,6 +6,8 @@
  */
 #include "jobs/newest.h"
 
+#include "origin/origin.h"
+
 struct entry {
     char *name; /* whole key, or prefix with its '/' */
     size_t name_n;
@@ -98,6 +100,31 @@ void newest_add(struct newest *w, struct slice key, uint64_t size_bytes, uint64_
     w->now.mtime_ns = MAX(w->now.mtime_ns, mtime_ns);
 }
 
+/* Of 3 n bytes at most. Byte by byte, so that what begins with a name does so encoded, too. */
+static size_t encode(struct slice name, char *ret)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    char *to = ret;
+    for (size_t i = 0; i < name.n; i++) {
+        unsigned char c = (unsigned char)name.p[i];
+        bool plain = c >= 0x20 && c != 0x7f && c != '%';
+        *to++ = plain ? (char)c : '%';
+        if (!plain) {
+            *to++ = hex[c >> 4];
+            *to++ = hex[c & 15];
+        }
+    }
+    return (size_t)(to - ret);
+}
+
+static char *encoded(struct slice name)
+{
+    char *text = malloc(3 * name.n + 1);
+    assert(text);
+    text[encode(name, text)] = '\0';
+    return text;
+}
+
 void newest_end(struct newest *w, struct option_list *ret, uint64_t *ret_objects, uint64_t *ret_bytes)
 {
     settle(w);
@@ -107,12 +134,20 @@ void newest_end(struct newest *w, struct option_list *ret, uint64_t *ret_objects
         *ret_bytes += w->chosen[i].bytes;
         ret->v = realloc(ret->v, (ret->n + 1) * sizeof(*ret->v));
         assert(ret->v);
-        ret->v[ret->n++] = TAKE_PTR(w->chosen[i].name);
+        ret->v[ret->n++] = encoded(slice_of(w->chosen[i].name, w->chosen[i].name_n));
+        free(TAKE_PTR(w->chosen[i].name));
     }
     w->n = 0;
 }
 
 bool newest_holds(const struct option_list *chosen, struct slice key)
+{
+    char text[3 * ORIGIN_KEY_MAX_BYTES];
+    return chosen->n > 0 && key.n <= ORIGIN_KEY_MAX_BYTES &&
+           newest_holds_plain(chosen, slice_of(text, encode(key, text)));
+}
+
+bool newest_holds_plain(const struct option_list *chosen, struct slice key)
 {
     for (size_t i = 0; i < chosen->n; i++) {
         struct slice name = slice_str(chosen->v[i]);

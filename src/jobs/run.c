@@ -304,7 +304,8 @@ static bool wanted(const struct run *r, const struct kind_object *o)
     const struct job_spec *s = &r->job->record.spec;
     if (r->job->record.phase == JOB_SWEEP)
         return sweep_wanted(r, o);
-    if (s->newest > 0 && r->job->record.phase != JOB_COUNT && !newest_holds(&s->only, o->key))
+    if (s->newest > 0 && r->job->record.phase != JOB_COUNT && !newest_holds(&s->chosen, o->key) &&
+        !newest_holds_plain(&s->only, o->key))
         return false;
     if (r->kind->source == KIND_URL && manifest_is(o->key))
         return false;
@@ -407,7 +408,8 @@ static int count_phase(struct run *r, struct err *e)
     LOCK_SCOPE(&r->jobs->lock);
     if (newest) {
         forget_choice(&rec->spec.only);
-        newest_end(newest, &rec->spec.only, &objects, &bytes);
+        forget_choice(&rec->spec.chosen);
+        newest_end(newest, &rec->spec.chosen, &objects, &bytes);
     }
     rec->total_objects = objects;
     rec->total_bytes = bytes;

@@ -12,7 +12,8 @@
 #define JOB_SPEC_MAX_BYTES (64 * KIB)
 
 /* X(field, type, name, argument, default, min, max, choices, doc). doc "": not in --help. `listed`: the job
- * is over the keys that JOB_KEYS brings; `only`: what --newest chose. */
+ * is over the keys that JOB_KEYS brings; `chosen`: what --newest chose, percent-encoded but for '/'; `only`:
+ * the same as it is, of records that earlier versions wrote. */
 #define JOB_SPEC_OPTIONS(X)                                                                                  \
     X(include, LIST, "include", "GLOB", NULL, 0, 0, NULL,                                                    \
       "only keys that match (* ? [...], * also across '/'); may be repeated: one of them")                   \
@@ -42,7 +43,8 @@
     X(set, LIST, "set", "origin.X=Y", NULL, 0, 0, NULL,                                                      \
       "export, import: a property of the origin, as of `forebay origin check`; may be repeated")             \
     X(listed, BOOL, "listed", NULL, NULL, 0, 0, NULL, "")                                                    \
-    X(only, LIST, "only", "KEY", NULL, 0, 0, NULL, "")
+    X(only, LIST, "only", "KEY", NULL, 0, 0, NULL, "")                                                       \
+    X(chosen, LIST, "chosen", "KEY", NULL, 0, 0, NULL, "")
 
 enum job_verify { JOB_VERIFY_AUTO, JOB_VERIFY_SIZE, JOB_VERIFY_READ };
 

@@ -351,6 +351,32 @@ static void test_newest_entries(void **state)
     list_free(&l);
 }
 
+/* Names with line breaks, percent signs and bytes that are no text are chosen like all others, and what a
+ * record keeps of the choice comes back as it was. */
+static void test_newest_entries_of_any_name(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"a\n%0A/1=5", "a\nb=6", "caf\xe9=7", "z\x7f=1"};
+    struct option_list l = {0};
+    uint64_t objects, bytes;
+    choose(3, 0, keys, ARRAY_SIZE(keys), &l, &objects, &bytes);
+    assert_int_equal(l.n, 3);
+    struct job_record r = {0}, back = {0};
+    struct err e = {0};
+    assert_int_equal(job_spec_decode(SLICE_NULL, &r.spec, &e), 0);
+    r.spec.chosen = l;
+    _cleanup_buf_ struct buf b = BUF_INIT(JOB_SPEC_MAX_BYTES);
+    assert_int_equal(job_spec_encode(&r.spec, &b, &e), 0);
+    assert_int_equal(job_spec_decode(buf_view(&b), &back.spec, &e), 0);
+    const struct option_list *c = &back.spec.chosen;
+    assert_true(newest_holds(c, SLICE_LIT("a\n%0A/1")) && newest_holds(c, SLICE_LIT("a\n%0A/2")));
+    assert_true(newest_holds(c, SLICE_LIT("a\nb")) && newest_holds(c, SLICE_LIT("caf\xe9")));
+    assert_false(newest_holds(c, SLICE_LIT("a")) || newest_holds(c, SLICE_LIT("a%0Ab")) ||
+                 newest_holds(c, SLICE_LIT("a\n\n/1")) || newest_holds(c, SLICE_LIT("z\x7f")));
+    job_spec_fini(&back.spec);
+    job_spec_fini(&r.spec); /* and the list */
+}
+
 /* Of entries that changed at the same time the last ones in byte order are chosen, however many there are. */
 static void test_newest_entries_of_one_time(void **state)
 {
@@ -394,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_digests),
         cmocka_unit_test(test_digests_of_what_is_asked_for),
         cmocka_unit_test(test_newest_entries),
+        cmocka_unit_test(test_newest_entries_of_any_name),
         cmocka_unit_test(test_newest_entries_of_one_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -201,15 +201,21 @@ static unsigned etags_of(struct slice settings)
     return in_origin | (is_here ? DIGEST_OF_ALL : 0);
 }
 
-/* The bucket exists; gives the size of the parts of its uploads, and what their ETags may be. */
-static int look_at(struct object_session *session, struct slice bucket, uint64_t *ret_part_bytes,
-                   unsigned *ret_etags, struct err *e)
+/* The bucket exists; gives the size of the parts of its uploads, and what their ETags may be. `cached`: what
+ * the cache holds of it is meant, which needs an origin. */
+static int look_at(struct object_session *session, struct slice bucket, const char *cached,
+                   uint64_t *ret_part_bytes, unsigned *ret_etags, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
     struct slice settings;
     int k = settings_of(session, bucket, a, &settings, e);
     if (k < 0)
         return k;
+    if (cached && setting(settings, "origin").n == 0)
+        return err_set(e, ERR_BAD_OPTION,
+                       "%s: bucket '" SLICE_FMT
+                       "' has no origin: its objects are on this node only, and nothing of it is cached",
+                       cached, SLICE_ARG(bucket));
     struct slice text = setting(settings, "origin.part_size");
     uint64_t v;
     *ret_etags = etags_of(settings);
@@ -236,9 +242,10 @@ int ends_open(struct object_service *objects, struct object_session *session, co
         c = open_end(objects, r, k->target, r->target, probe, ret->target_guest, &ret->target_bucket,
                      &ret->target_prefix, e);
     if (c == 0)
-        c = look_at(session, ret->source_bucket, &no_parts, &no_etags, e);
+        c = look_at(session, ret->source_bucket, k->target == KIND_NOWHERE ? k->name : NULL, &no_parts,
+                    &no_etags, e);
     if (c == 0 && k->target != KIND_NOWHERE)
-        c = look_at(session, ret->target_bucket, &ret->part_bytes, &ret->etags, e);
+        c = look_at(session, ret->target_bucket, NULL, &ret->part_bytes, &ret->etags, e);
     if (c == 0)
         c = check_overlap(session, r, k, e);
     if (c < 0)

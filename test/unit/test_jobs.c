@@ -208,6 +208,21 @@ static void test_scratch_targets_are_read_back(void **state)
     assert_int_equal(number(f, id, "done_objects"), 5);
 }
 
+/* What works on the cache is refused for a bucket that has none, with the reason, before there is a job. */
+static void test_cache_jobs_of_scratch_buckets_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const kinds[] = {"prefetch", "evict", "validate"};
+    add_bucket(f, "own", "");
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        struct wire_job_start_req req = {.kind = slice_str(kinds[i]), .source = SLICE_LIT("own/")};
+        struct wire_job_start_rep rep;
+        struct err e = {0};
+        assert_int_equal(object_job_start(f->session, &req, f->arena, &rep, &e), ERR_BAD_OPTION);
+        assert_non_null(strstr(e.text, "has no origin"));
+    }
+}
+
 /* A job over keys that are no UTF-8 is shown and listed as any other, and its errors have their reasons. */
 static void test_names_of_any_bytes_are_shown(void **state)
 {
@@ -266,6 +281,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_windows_on_one_origin_overlap, setup, teardown),
         cmocka_unit_test_setup_teardown(test_exports_do_not_replace_each_other, setup, teardown),
         cmocka_unit_test_setup_teardown(test_scratch_targets_are_read_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cache_jobs_of_scratch_buckets_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_names_of_any_bytes_are_shown, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_refused_object_of_a_list_fails_alone, setup, teardown),
     };

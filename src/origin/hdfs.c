@@ -9,8 +9,8 @@
  *
  * Keys are as in the file kind: "a/b" is a file below PATH, "a/" a directory without bytes; keys that are no
  * paths are never found and cannot be written. The ETag is made of modification time, length and file id. It
- * is taken before a range is read and again after, so that bytes of a file that was changed meanwhile are not
- * passed off as one version.
+ * is taken before a range is read and again after, and the range is that of the file with this id, so that
+ * bytes of a file that was changed or replaced meanwhile are not passed off as one version.
  *
  * Invariants: those of hdfs_request.c; nothing is sent at open.
  *
@@ -48,24 +48,9 @@ static int check_conditions(const struct origin_get *g, struct slice etag, struc
     return 0;
 }
 
-static int check_unchanged(struct hdfs *h, const char *path, const struct origin_get *g, struct slice etag,
-                           struct err *e)
-{
-    struct hdfs_status st;
-    char now[TREE_ETAG_SIZE];
-    int r = hdfs_stat(h, path, g->cancel, &st, e);
-    if (r < 0 && r != -ENOENT)
-        return r;
-    if (r == 0)
-        hdfs_etag(&st, now);
-    if (r == 0 && slice_eq_str(etag, now))
-        return 0;
-    return err_set(e, g->if_match.n ? ERR_PRECONDITION : ERR_ORIGIN_SHORT,
-                   "the file was changed while it was read");
-}
-
-static int read_range(struct hdfs *h, const char *path, const struct origin_get *g,
-                      const struct origin_attr *attr, origin_sink_fn sink, void *arg, struct err *e)
+static int read_range(struct hdfs *h, const char *path, const struct hdfs_status *st,
+                      const struct origin_get *g, const struct origin_attr *attr, origin_sink_fn sink,
+                      void *arg, struct err *e)
 {
     struct reader x = {sink, arg, attr};
     uint64_t size = attr->size_bytes;
@@ -74,8 +59,13 @@ static int read_range(struct hdfs *h, const char *path, const struct origin_get 
     uint64_t n = g->whole || g->n > size - g->offset ? size - g->offset : g->n;
     if (n == 0)
         return sink(arg, attr, NULL, 0);
-    int r = hdfs_open_range(h, path, g->offset, n, g->cancel, on_bytes, &x, e);
-    return r == 0 ? check_unchanged(h, path, g, attr->etag, e) : r;
+    int r = hdfs_open_range(h, path, st, g->offset, n, g->cancel, on_bytes, &x, e);
+    bool whole = r == 0;
+    if (r == 0)
+        r = hdfs_check_unchanged(h, path, st, g->cancel, e);
+    if (r == ERR_ORIGIN_SHORT && whole && g->if_match.n)
+        r = err_set(e, ERR_PRECONDITION, "the file was changed while it was read");
+    return r;
 }
 
 static int hdfs_get(struct origin *o, const struct origin_get *g, struct arena *a,
@@ -98,7 +88,7 @@ static int hdfs_get(struct origin *o, const struct origin_get *g, struct arena *
     struct origin_attr attr = hdfs_attr(&st, a);
     r = check_conditions(g, attr.etag, e);
     if (r == 0)
-        r = g->attributes_only ? sink(arg, &attr, NULL, 0) : read_range(h, path, g, &attr, sink, arg, e);
+        r = g->attributes_only ? sink(arg, &attr, NULL, 0) : read_range(h, path, &st, g, &attr, sink, arg, e);
     if (r == 0)
         *ret_attr = attr;
     return r;

@@ -21,9 +21,9 @@ struct hdfs {
     uint32_t magic;
     struct web web;
     struct web_endpoint endpoint;
-    char *root;                       /* "" or begins with '/', no slash at its end; not encoded */
-    char *user, *token;               /* one of them */
-    atomic_bool no_batch, no_options; /* what the server was found not to have */
+    char *root;                               /* "" or begins with '/', no slash at its end; not encoded */
+    char *user, *token;                       /* one of them */
+    atomic_bool no_batch, no_options, no_ids; /* what the server was found not to have */
     struct tree tree;
     /* One writer of a key at a time looks at a condition and renames: makes If-Match atomic among the writers
      * of this node. Held over these calls on the server. */
@@ -81,10 +81,15 @@ bool hdfs_is_sent_again(const struct hdfs_call *c);
 int hdfs_stat(struct hdfs *h, const char *path, atomic_bool *cancel, struct hdfs_status *ret, struct err *e);
 void hdfs_etag(const struct hdfs_status *st, char ret[TREE_ETAG_SIZE]);
 struct origin_attr hdfs_attr(const struct hdfs_status *st, struct arena *a);
-/* The bytes [offset, offset + n) of a file, from whatever node has them. Calls on_body in pieces; gives
- * ERR_ORIGIN_SHORT when it were not so many. */
-int hdfs_open_range(struct hdfs *h, const char *path, uint64_t offset, uint64_t n, atomic_bool *cancel,
-                    int (*on_body)(void *arg, const void *p, size_t n), void *arg, struct err *e);
+/* ERR_ORIGIN_SHORT when it is another file by now, or there is none. */
+int hdfs_check_unchanged(struct hdfs *h, const char *path, const struct hdfs_status *before,
+                         atomic_bool *cancel, struct err *e);
+/* The bytes [offset, offset + n) of the file that `st` is of, from whatever node has them: by its id, so that
+ * those of a file that took its path never come; where the server knows no ids by the path. Calls on_body in
+ * pieces; gives ERR_ORIGIN_SHORT when it were not so many, or the file is gone. */
+int hdfs_open_range(struct hdfs *h, const char *path, const struct hdfs_status *st, uint64_t offset,
+                    uint64_t n, atomic_bool *cancel, int (*on_body)(void *arg, const void *p, size_t n),
+                    void *arg, struct err *e);
 /* Creates the file, which must not be there, with the body. */
 int hdfs_create(struct hdfs *h, const char *path, const struct origin_body *body, atomic_bool *cancel,
                 struct err *e);

@@ -400,19 +400,13 @@ static int take(void *arg, const void *p, size_t n)
 /* Before the last piece is given the file must still be the one whose first bytes were. */
 static int load(struct source *s, uint64_t offset)
 {
-    struct hdfs_status now;
     uint64_t n = MIN(s->st.size - offset, (uint64_t)SOURCE_BYTES);
     s->have = s->filled = 0;
-    int r = hdfs_open_range(s->hdfs, s->path, offset, n, NULL, take, s, NULL);
+    int r = hdfs_open_range(s->hdfs, s->path, &s->st, offset, n, NULL, take, s, NULL);
+    if (r == 0 && offset + n == s->st.size)
+        r = hdfs_check_unchanged(s->hdfs, s->path, &s->st, NULL, NULL);
     if (r < 0)
         return r;
-    if (offset + n == s->st.size) {
-        r = hdfs_stat(s->hdfs, s->path, NULL, &now, NULL);
-        if (r < 0)
-            return r;
-        if (now.mtime_ms != s->st.mtime_ms || now.size != s->st.size || now.id != s->st.id)
-            return ERR_ORIGIN_SHORT;
-    }
     s->at = offset;
     s->have = n;
     return 0;

@@ -2,6 +2,7 @@
  * Requests of WebHDFS: addressing, who asks, and the way to the nodes that have the bytes.
  *
  *     BASE/webhdfs/v1/ROOT/PATH?op=OP&...&user.name=USER   or   &delegation=TOKEN
+ *     BASE/webhdfs/v1/.reserved/.inodes/ID?op=OPEN&...     the file of this id, whatever its path is by now
  *
  * OPEN and CREATE of a namenode answer 307 with the address of a datanode, where the same operation is asked
  * for again, with the body of a CREATE. HttpFS redirects to itself, or answers an OPEN at once.
@@ -168,17 +169,24 @@ static int count(void *arg, const void *p, size_t n)
     return x->on_body(x->arg, p, n);
 }
 
-int hdfs_open_range(struct hdfs *h, const char *path, uint64_t offset, uint64_t n, atomic_bool *cancel,
-                    int (*on_body)(void *arg, const void *p, size_t n), void *arg, struct err *e)
+/* id 0: by the path. *ret_begun: on_body was called. */
+static int open_range(struct hdfs *h, const char *path, uint64_t id, uint64_t offset, uint64_t n,
+                      atomic_bool *cancel, int (*on_body)(void *arg, const void *p, size_t n), void *arg,
+                      bool *ret_begun, struct err *e)
 {
     char from[24], length[24], location[WEB_LOCATION_MAX];
     struct hdfs_call _cleanup_(hdfs_call_fini) c;
     struct counter x = {.on_body = on_body, .arg = arg, .want = n, .call = &c.web};
     (void)snprintf(from, sizeof(from), "%" PRIu64, offset);
     (void)snprintf(length, sizeof(length), "%" PRIu64, n);
+    *ret_begun = false;
     int r = hdfs_call_init(&c, h, WEB_GET, "get", "OPEN", path, NULL, e);
     if (r < 0)
         return r;
+    if (id != 0) {
+        (void)snprintf(c.path, sizeof(c.path), "/.reserved/.inodes/%" PRIu64, id);
+        c.web.key = slice_str(c.path);
+    }
     web_query(&c.web, SLICE_LIT("offset"), slice_str(from));
     web_query(&c.web, SLICE_LIT("length"), slice_str(length));
     c.web.cancel = cancel;
@@ -191,8 +199,38 @@ int hdfs_open_range(struct hdfs *h, const char *path, uint64_t offset, uint64_t 
         if (r == 0)
             r = perform_at(&c.web, location, e);
     }
+    *ret_begun = x.n > 0;
     if (r == 0 && x.n != n)
         return err_set(e, ERR_ORIGIN_SHORT, "%" PRIu64 " of %" PRIu64 " bytes", x.n, n);
+    return r;
+}
+
+int hdfs_check_unchanged(struct hdfs *h, const char *path, const struct hdfs_status *before,
+                         atomic_bool *cancel, struct err *e)
+{
+    struct hdfs_status now;
+    int r = hdfs_stat(h, path, cancel, &now, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (r == 0 && now.mtime_ms == before->mtime_ms && now.size == before->size && now.id == before->id)
+        return 0;
+    return err_set(e, ERR_ORIGIN_SHORT, "the file was changed while it was read");
+}
+
+int hdfs_open_range(struct hdfs *h, const char *path, const struct hdfs_status *st, uint64_t offset,
+                    uint64_t n, atomic_bool *cancel, int (*on_body)(void *arg, const void *p, size_t n),
+                    void *arg, struct err *e)
+{
+    bool begun, by_id = st->id != 0 && !atomic_load(&h->no_ids);
+    int r = open_range(h, path, by_id ? st->id : 0, offset, n, cancel, on_body, arg, &begun, e);
+    if (r >= 0 || begun || !by_id || retry_is_transient(r) || (cancel && atomic_load(cancel)))
+        return r;
+    /* The file is gone, or the server finds none by id: a router, or another file system behind HttpFS. */
+    r = hdfs_check_unchanged(h, path, st, cancel, e);
+    if (r == 0)
+        r = open_range(h, path, 0, offset, n, cancel, on_body, arg, &begun, e);
+    if (r == 0)
+        atomic_store(&h->no_ids, true);
     return r;
 }
 

@@ -178,6 +178,60 @@ static void test_read_without_redirect(void **state)
     web_fixture_stop(&f);
 }
 
+#define GONE                                                                                                 \
+    "HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n"                                                    \
+    "{\"RemoteException\":{\"exception\":\"FileNotFoundException\",\"message\":\"no such inode\"}}"
+
+static void assert_asked(struct web_fixture *f, size_t i, const char *what)
+{
+    pthread_mutex_lock(&f->script.mutex);
+    bool is = i < f->script.n_heads && strncmp(f->script.heads[i], what, strlen(what)) == 0;
+    if (!is)
+        fail_msg("request %zu is not %s: %.100s", i, what,
+                 i < f->script.n_heads ? f->script.heads[i] : "(none)");
+    pthread_mutex_unlock(&f->script.mutex);
+}
+
+/* Bytes are asked for by the file's id: those of a file that takes its path just then never come. A file that
+ * is gone by then was changed; a server that knows no ids is asked by the path from then on. */
+static void test_read_by_id(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = OK("40"), .pad = 40},
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        /* replaced between the look and the read */
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = GONE, .close = true},
+        {.answer = JSON(STATUS("100", "6")), .close = true},
+        /* no ids */
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = GONE, .close = true},
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = OK("40"), .pad = 40},
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+        {.answer = OK("40"), .pad = 40},
+        {.answer = JSON(STATUS("100", "5")), .close = true},
+    };
+    struct web_fixture f;
+    struct web_sink s;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    WEB_FIXTURE_OK(web_fixture_get(&f, 10, 40, NULL, &s, &e), e);
+    assert_asked(&f, 1, "GET /webhdfs/v1/.reserved/.inodes/16?op=OPEN");
+    assert_int_equal(web_fixture_get(&f, 10, 40, NULL, &s, &e), ERR_ORIGIN_SHORT);
+    assert_int_equal(s.bytes, 0);
+    for (int i = 0; i < 2; i++) {
+        WEB_FIXTURE_OK(web_fixture_get(&f, 10, 40, NULL, &s, &e), e);
+        assert_int_equal(s.bytes, 40);
+    }
+    assert_asked(&f, 7, "GET /webhdfs/v1/.reserved/.inodes/16?op=OPEN");
+    assert_asked(&f, 9, "GET /webhdfs/v1/data/");
+    assert_asked(&f, 12, "GET /webhdfs/v1/data/");
+    web_fixture_stop(&f);
+}
+
 /* A server whose rename knows no options (HttpFS): the target is deleted first, and it is not tried again
  * with them. */
 static void test_put_without_options(void **state)
@@ -428,6 +482,7 @@ int main(void)
         cmocka_unit_test(test_listing),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_read_without_redirect),
+        cmocka_unit_test(test_read_by_id),
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_put_without_options),
         cmocka_unit_test(test_put_at_a_directory_without_options),

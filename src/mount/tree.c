@@ -152,6 +152,7 @@ static void start_tree(struct mount *m)
 {
     m->tree->waiters = tree_waiters_start(m);
     m->tree->closer = tree_closer_start(m);
+    m->tree->room_giver = tree_room_giver_start(m);
     m->tree->watch = tree_watch_start(m);
 }
 
@@ -177,6 +178,7 @@ static void end_tree(struct mount *m)
 static int stop_tree(struct mount *m, struct err *e)
 {
     (void)e;
+    tree_room_giver_end(TAKE_PTR(m->tree->room_giver));
     tree_files_fini(m);
     tree_dirs_fini(m);
     tree_closer_end(TAKE_PTR(m->tree->closer));

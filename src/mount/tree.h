@@ -16,6 +16,7 @@ struct tree_held;
 struct tree_dir;
 struct tree_watch;
 struct tree_closer;
+struct tree_room_giver;
 
 /* A handle of the node, of one session. */
 struct tree_grant {
@@ -48,8 +49,9 @@ struct tree_file {
     struct tree_grant reading, writing;
 
     /* Of a bucket with a quota (tree_room.c). */
-    _Atomic bool is_limited;   /* room is asked for before bytes are written */
-    _Atomic bool is_room_lost; /* the node's handle that it belonged to is another one now */
+    _Atomic bool is_limited;       /* room is asked for before bytes are written */
+    _Atomic bool is_room_lost;     /* the node's handle that it belonged to is another one now */
+    _Atomic uint64_t room_used_ms; /* monotonic, when room was used last; 0: there is none to be given back */
     struct lock room_lock; /* held over a write and calls to the node; before `lock`; covers what follows */
     uint64_t room_bytes;   /* granted and not used */
     uint64_t spent_bytes;  /* used, and not told yet */
@@ -102,6 +104,7 @@ struct tree {
     struct tree_waiters *waiters;
     struct tree_watch *watch;
     struct tree_closer *closer;
+    struct tree_room_giver *room_giver;
     struct tree_known *known; /* to be used while tree_is_alone */
 };
 
@@ -217,6 +220,9 @@ int tree_room_begin(struct mount *m, struct tree_file *f, int fd, uint64_t offse
                     size_t *n_short, struct tree_room *ret, struct err *e);
 /* They have changed, or not. */
 void tree_room_end(struct mount *m, struct tree_room *r);
+/* A thread that gives back what files have that nobody writes at the moment. */
+struct tree_room_giver *tree_room_giver_start(struct mount *m);
+void tree_room_giver_end(struct tree_room_giver *g); /* NULL accepted */
 /* The node is asked for a handle again. */
 int tree_file_ask_again(struct mount *m, struct tree_file *f, struct err *e);
 

@@ -164,14 +164,19 @@ static int note_end(struct tree_handle *h, int fd)
     return 0;
 }
 
-static ssize_t append_once(struct tree_handle *h, int fd, const char *p, size_t n)
+/* How much a process before this one appended for the same request. It needs no room any more, and is what
+ * the program is told of whatever becomes of the rest: else it would append it once more. */
+static ssize_t appended_before(const struct tree_handle *h, int fd, const char *p, size_t n)
 {
     bool comes_again = request_comes_again() && h->append_by == request_unique();
-    ssize_t before = comes_again ? appended(fd, h->append_at, p, n) : note_end(h, fd);
-    if (before < 0)
-        return before;
-    ssize_t now = append_all(fd, p + before, n - (size_t)before);
-    return now < 0 && before == 0 ? now : before + MAX(now, (ssize_t)0);
+    return comes_again ? appended(fd, h->append_at, p, n) : 0;
+}
+
+/* `before` is of the bytes before p, which are there. */
+static ssize_t append_rest(struct tree_handle *h, int fd, size_t before, const char *p, size_t n)
+{
+    int r = before == 0 ? note_end(h, fd) : 0;
+    return r < 0 ? r : append_all(fd, p, n);
 }
 
 /* The descriptor for writing of whoever has it open so. */
@@ -181,34 +186,53 @@ static int fd_for_writing(struct mount *m, const struct fuse_file_info *fi, stru
     return r == -ENOENT ? -EIO : r < 0 ? r : fd;
 }
 
+/* The bytes from p on, for which room is taken: at the file's end, behind `before` of them, or at an offset.
+ * How many, or an error. */
+static ssize_t write_rest(fuse_req_t req, struct fuse_file_info *fi, int fd, size_t before, const char *p,
+                          size_t n, off_t offset, struct err *e)
+{
+    struct mount *m = mount_of(req);
+    struct tree_handle *h = tree_handle_of(fi);
+    bool appends = fi->flags & O_APPEND && !fi->writepage;
+    struct tree_room room = {0};
+    int r = fi->writepage ? 0 : tree_drop_privilege(req, h->file, e);
+    if (r == 0)
+        r = tree_room_begin(m, h->file, fd, appends ? TREE_ROOM_AT_END : (uint64_t)offset, n,
+                            fi->writepage ? NULL : &n, &room, e);
+    if (r < 0)
+        return r;
+    ssize_t done = (ssize_t)n;
+    if (appends)
+        done = append_rest(h, fd, before, p, n);
+    else if ((r = sys_pwrite_all(fd, p, n, (uint64_t)offset)) < 0)
+        done = r;
+    tree_room_end(m, &room);
+    return done;
+}
+
 void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, off_t offset,
                    struct fuse_file_info *fi)
 {
     (void)ino;
     struct err e = {0};
-    int fd = fd_for_writing(mount_of(req), fi, &e), r = fd;
-    if (fd >= 0 && !fi->writepage)
-        r = tree_drop_privilege(req, tree_handle_of(fi)->file, &e);
+    int fd = fd_for_writing(mount_of(req), fi, &e);
     bool appends = fi->flags & O_APPEND && !fi->writepage;
-    struct tree_room room = {0};
-    if (r >= 0)
-        r = tree_room_begin(mount_of(req), tree_handle_of(fi)->file, fd,
-                            appends ? TREE_ROOM_AT_END : (uint64_t)offset, size, fi->writepage ? NULL : &size,
-                            &room, &e);
-    ssize_t done = (ssize_t)size;
-    if (r >= 0 && appends)
-        done = append_once(tree_handle_of(fi), fd, p, size);
-    else if (r >= 0)
-        r = sys_pwrite_all(fd, p, size, (uint64_t)offset);
-    tree_room_end(mount_of(req), &room);
-    if (r >= 0 && done > 0 && !fi->writepage && fi->flags & O_DSYNC) /* the kernel does not for direct_io */
+    ssize_t before = fd >= 0 && appends ? appended_before(tree_handle_of(fi), fd, p, size) : MIN(fd, 0);
+    ssize_t done = before;
+    if (before >= 0 && ((size_t)before < size || size == 0))
+        done = write_rest(req, fi, fd, (size_t)before, p + before, size - (size_t)before, offset, &e);
+    else if (before >= 0)
+        done = 0;
+    int r = done < 0 && before <= 0 ? (int)done : 0;
+    size_t all = r < 0 ? 0 : (size_t)before + (size_t)MAX(done, (ssize_t)0);
+    if (all > 0 && !fi->writepage && fi->flags & O_DSYNC) /* the kernel does not for direct_io */
         r = sync_handle(mount_of(req), tree_handle_of(fi), &e);
-    if (r < 0 || done < 0) {
-        mount_reply_error(req, "write", r < 0 ? r : (int)done, &e);
+    if (r < 0) {
+        mount_reply_error(req, "write", r, &e);
         return;
     }
-    stats_add(mount_of(req)->stats, STATS_WRITTEN_BYTES, (uint64_t)done);
-    (void)fuse_reply_write(req, (size_t)done);
+    stats_add(mount_of(req)->stats, STATS_WRITTEN_BYTES, all);
+    (void)fuse_reply_write(req, all);
 }
 
 /* ---- FALLOCATE, LSEEK, COPY_FILE_RANGE ---- */

@@ -6,6 +6,9 @@
  * measures the file itself. Where everything that is touched is on disk already (overwriting, or after
  * fallocate) no room is needed.
  *
+ * Who has not written for a second is told of by a thread of its own, which gives the room back: files that
+ * are only open hold nothing back.
+ *
  * Invariants:
  *  1. One change of a file's bytes at a time, so that each finds the room that it was promised.
  *  2. room_bytes + spent_bytes is at most what the node has reserved for the file, and nothing of it outlives
@@ -18,6 +21,7 @@
 #include "mount/tree.h"
 
 #include "base/log.h"
+#include "base/look.h"
 #include "base/sys.h"
 #include "mount/queue.h"
 
@@ -28,6 +32,8 @@
 #define BLOCK_MIN_BYTES 4096
 #define BLOCK_MAX_BYTES MIB
 #define MAP_EXTENTS     64 /* looked at, at once */
+#define IDLE_MS         1000
+#define LOOK_NS         500000000ull /* for files that are idle */
 
 /* ---- what is on disk already ---- */
 
@@ -126,6 +132,13 @@ static uint64_t blocks_of(uint64_t block, uint64_t offset, uint64_t n, uint64_t 
     return end <= *ret_from ? 0 : ALIGN_UP(end - *ret_from, block);
 }
 
+static void note_use(struct tree_file *f)
+{
+    lock_assert_held(&f->room_lock);
+    bool has = f->room_bytes > 0 || f->spent_bytes > 0;
+    atomic_store(&f->room_used_ms, has ? MAX(sys_mono_ms(), (uint64_t)1) : 0);
+}
+
 static int take(struct mount *m, struct tree_file *f, int fd, uint64_t offset, uint64_t n, size_t *n_short,
                 struct tree_room *ret, struct err *e)
 {
@@ -165,6 +178,7 @@ int tree_room_begin(struct mount *m, struct tree_file *f, int fd, uint64_t offse
     queue_lock(&f->room_lock);
     int r = take(m, f, fd, offset, n, n_short, ret, e);
     if (r < 0) {
+        note_use(f);
         lock_drop(&f->room_lock);
         return r;
     }
@@ -190,5 +204,106 @@ void tree_room_end(struct mount *m, struct tree_room *t)
             log_debug("mount", "inode %llu: %s", (unsigned long long)f->ino, e.text);
     }
     t->file = NULL;
+    note_use(f);
     lock_drop(&f->room_lock);
+}
+
+/* ---- giving back ---- */
+
+struct tree_room_giver {
+    struct mount *m;
+    pthread_t thread;
+    struct lock lock; /* covers what follows */
+    struct cond ending;
+    bool is_ending;
+};
+
+static bool is_idle(const struct tree_file *f, uint64_t before_ms)
+{
+    uint64_t used_ms = atomic_load(&f->room_used_ms);
+    return used_ms > 0 && used_ms <= before_ms;
+}
+
+/* An idle file from a place of the table on, referenced, or NULL. */
+static struct tree_file *next_idle(struct mount *m, size_t *at, uint64_t before_ms)
+{
+    LOCK_SCOPE(&m->tree->lock);
+    for (; *at < TREE_PLACES; ++*at)
+        for (struct tree_file *f = m->tree->files[*at]; f; f = f->next)
+            if (is_idle(f, before_ms)) {
+                f->refs++;
+                return f;
+            }
+    return NULL;
+}
+
+static void give_back(struct mount *m, struct tree_file *f, uint64_t before_ms)
+{
+    struct err e = {0};
+    int r = 0;
+    lock_take(&f->room_lock);
+    if (is_idle(f, before_ms)) {
+        look_for_loss(f);
+        f->spent_bytes += f->room_bytes;
+        f->room_bytes = 0;
+        if (f->spent_bytes > 0)
+            r = call_node(m, f, /* least= */ 0, /* want= */ 0, &e);
+        if (r == 0 || r == -ESTALE || r == -ENOENT) /* else it is tried again */
+            atomic_store(&f->room_used_ms, 0);
+        else
+            note_use(f);
+    }
+    lock_drop(&f->room_lock);
+    if (r < 0)
+        log_debug("mount", "inode %llu: %s", (unsigned long long)f->ino, e.text);
+}
+
+static bool wait_to_look(struct tree_room_giver *g)
+{
+    LOCK_SCOPE(&g->lock);
+    if (!g->is_ending)
+        (void)cond_wait_for(&g->ending, &g->lock, LOOK_NS);
+    return !g->is_ending;
+}
+
+static void *giver_main(void *arg)
+{
+    struct tree_room_giver *g = arg;
+    look_never();
+    while (wait_to_look(g)) {
+        uint64_t now_ms = sys_mono_ms(), before_ms = now_ms > IDLE_MS ? now_ms - IDLE_MS : 0;
+        struct tree_file *f;
+        for (size_t at = 0; (f = next_idle(g->m, &at, before_ms));) {
+            give_back(g->m, f, before_ms);
+            tree_file_unref(g->m, f);
+        }
+    }
+    return NULL;
+}
+
+struct tree_room_giver *tree_room_giver_start(struct mount *m)
+{
+    struct tree_room_giver *g = calloc(1, sizeof(*g));
+    if (!g)
+        abort();
+    g->m = m;
+    lock_init(&g->lock, LOCK_LEAF);
+    cond_init(&g->ending);
+    if (pthread_create(&g->thread, NULL, giver_main, g) != 0)
+        abort();
+    return g;
+}
+
+void tree_room_giver_end(struct tree_room_giver *g)
+{
+    if (!g)
+        return;
+    lock_take(&g->lock);
+    g->is_ending = true;
+    cond_signal(&g->ending);
+    lock_drop(&g->lock);
+    (void)pthread_join(g->thread, NULL);
+    cond_fini(&g->ending);
+    lock_fini(&g->lock);
+    free(g);
 }

@@ -96,10 +96,12 @@ int ledger_take(struct ledger *l, struct ledger_claim *c, const struct ledger_as
     if (r < 0)
         return r;
     struct account *x = *find_locked(l, ask->bucket);
-    uint64_t left = ledger_left(ask->quota, settled, x ? x->reserved : 0);
-    uint64_t granted = ledger_piece(ask->quota, left, ask->least, ask->want, ask->ahead);
-    if (granted < ask->least ||
-        granted > UINT64_MAX - (x ? x->reserved : 0)) /* also where no quota bounds it */
+    uint64_t reserved = x ? x->reserved : 0;
+    uint64_t left = ledger_left(ask->quota, settled, reserved);
+    bool has_much = ask->quota == 0 || reserved < ask->quota / LEDGER_HELD_SHARE;
+    uint64_t ahead = has_much ? ask->ahead : 0;
+    uint64_t granted = ledger_piece(ask->quota, left, ask->least, ask->want, ahead);
+    if (granted < ask->least || granted > UINT64_MAX - reserved) /* also where no quota bounds it */
         return -EDQUOT;
     add_locked(l, c, ask->bucket, granted);
     *ret_granted = granted;

@@ -18,6 +18,7 @@
 #include "base/err.h"
 
 #define LEDGER_PIECE_BYTES (16 * MIB) /* for `ahead`: a piece that saves questions and holds back little */
+#define LEDGER_HELD_SHARE  4          /* nothing is granted ahead while this share of the quota is reserved */
 
 struct ledger;
 

@@ -18,8 +18,9 @@
 #include "base/text.h"
 
 #define ROOM_ARENA (64 * KIB)
+#define TRY_NS     20000000 /* from one try to the next */
 #define TRIES      10
-#define TRY_NS     20000000 /* from one to the next */
+#define TRIES_HELD 150 /* while others hold room back, which mounts give back after a second or two */
 
 uint64_t sroom_quota(struct object_service *s, const struct bucket *b)
 {
@@ -57,7 +58,8 @@ static int no_room(const struct bucket *b, uint64_t quota, uint64_t least, struc
 /*
  * Whether to try once more, after a moment. What was removed or closed is no reason to refuse, but a mount
  * tells of a close after the program's call has returned, and until then a removed file stays and room is
- * held back. So while there is any of that, for a fifth of a second.
+ * held back. So while there is an orphan, for a fifth of a second, and while room is held back for three:
+ * that of files that are open and not written comes back meanwhile.
  */
 static bool room_may_come(struct snode *n, uint64_t bucket, uint64_t own_bytes, unsigned n_tries)
 {
@@ -65,10 +67,10 @@ static bool room_may_come(struct snode *n, uint64_t bucket, uint64_t own_bytes, 
     snode_wait_freed(n);
     if (n_tries == 0)
         return true;
-    if (n_tries >= TRIES)
+    bool held = ledger_reserved(n->ledger, bucket) > own_bytes;
+    if (n_tries >= (held ? TRIES_HELD : TRIES))
         return false;
-    if (ledger_reserved(n->ledger, bucket) <= own_bytes &&
-        (scratch_orphaned(n->names, bucket, &orphaned, NULL) < 0 || !orphaned))
+    if (!held && (scratch_orphaned(n->names, bucket, &orphaned, NULL) < 0 || !orphaned))
         return false;
     sys->sleep_ns(TRY_NS);
     return true;

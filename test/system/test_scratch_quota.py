@@ -21,6 +21,7 @@ import pytest
 import harness
 import mounted
 from test_scratch_mount import KEEP_SIZE, MODES, PUNCH_HOLE, fallocate, refused
+from test_mount_takeover import in_background, killed_at_its_answer
 from test_scratch_s3 import code_of
 
 MIB = 1 << 20
@@ -124,6 +125,31 @@ def test_statfs_tells_of_the_quota(node, bucket, mount):
     assert int(shown) == QUOTA
     node.cli("bucket", "set", bucket, "quota=")
     assert os.statvfs(top).f_blocks * os.statvfs(top).f_frsize == shutil.disk_usage(node.dir).total or free(top) > QUOTA
+
+
+def test_idle_files_hold_nothing_back(mount):
+    """Ninety files that are open for writing and not written any more take what they have on disk, and no more. (Without
+    tree_room_giver_start in mount/tree.c they have the whole quota.)"""
+    top = mount().path
+    with contextlib.ExitStack() as stack:
+        for i in range(90):
+            stack.enter_context(open(top / f"idle{i}", "wb", buffering=0)).write(b"x")
+        harness.wait_until(lambda: free(top) >= QUOTA - 90 * 4096 - SMALL, 60, "what idle files do not need is free")
+        assert fill(top / "big") >= QUOTA - 90 * 4096 - 2 * SMALL
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+def test_an_append_that_comes_again_needs_no_room(mount):
+    """What was appended when the mount's process was killed before its answer is told as appended by the next one, also where the
+    quota has no room for it a second time. (Without appended_before in mount/tree_io.c the write comes back short, or fails.)"""
+    one = mount(passthrough="off")
+    n = 900_000
+    with open(one.path / "f", "ab", buffering=0) as f:
+        for _ in range(36):
+            assert f.write(b"a" * n) == n
+        with killed_at_its_answer(one):
+            assert in_background(lambda: f.write(b"b" * n))() == n
+    assert (one.path / "f").read_bytes() == b"a" * 36 * n + b"b" * n
 
 
 def test_two_mounts_share_it(node, bucket, mount):

@@ -114,6 +114,26 @@ static void claims_share_a_quota(void **state)
     ledger_end(f->l, &b);
 }
 
+/* However many writers ask for a little, and then do nothing, together they hold back what they asked for and
+ * about a quarter of the quota: the rest is there for who writes. */
+static void idle_writers_leave_room(void **state)
+{
+    struct fixture *f = *state;
+    enum { WRITERS = 1000 };
+    static struct ledger_claim c[WRITERS];
+    const uint64_t quota = 1024 * MIB;
+    struct ledger_claim big = {0};
+    uint64_t got;
+    for (size_t i = 0; i < WRITERS; i++)
+        assert_int_equal(take(f, &c[i], quota, 4096, 4096, LEDGER_PIECE_BYTES, &got), 0);
+    assert_true(ledger_reserved(f->l, BUCKET) <=
+                quota / LEDGER_HELD_SHARE + LEDGER_PIECE_BYTES + WRITERS * 4096);
+    assert_int_equal(take(f, &big, quota, 700 * MIB, 700 * MIB, 0, &got), 0);
+    ledger_end(f->l, &big);
+    for (size_t i = 0; i < WRITERS; i++)
+        ledger_end(f->l, &c[i]);
+}
+
 /* A quota that was lowered takes nothing away and grants nothing; one that goes grants everything; a bucket
  * that cannot be looked at grants nothing and says why. */
 static void quotas_may_change(void **state)
@@ -192,6 +212,7 @@ int main(void)
         cmocka_unit_test(left_is_what_nobody_has),
         cmocka_unit_test(pieces_become_smaller_towards_the_end),
         cmocka_unit_test_setup_teardown(claims_share_a_quota, setup, teardown),
+        cmocka_unit_test_setup_teardown(idle_writers_leave_room, setup, teardown),
         cmocka_unit_test_setup_teardown(quotas_may_change, setup, teardown),
         cmocka_unit_test_setup_teardown(nothing_passes_the_quota, setup, teardown),
     };

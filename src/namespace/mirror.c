@@ -70,9 +70,10 @@ bool mirror_key_is_path(struct slice key)
 
 /* ---- remembering ---- */
 
-static void attr_key(const struct bucket *b, struct slice key, struct buf *k)
+/* 'a': what is remembered; 'b': what was remembered before it was forgotten. */
+static void attr_key(char kind, const struct bucket *b, struct slice key, struct buf *k)
 {
-    int r = buf_char(k, 'a');
+    int r = buf_char(k, kind);
     r = r < 0 ? r : buf_append(k, &b->id, sizeof(b->id));
     r = r < 0 ? r : buf_slice(k, key);
     assert(r == 0);
@@ -120,17 +121,38 @@ uint64_t mirror_valid_ms(const struct bucket *b, struct slice key, uint64_t conf
     return age_ms < ttl_ms ? ttl_ms - age_ms : 0;
 }
 
-int mirror_recall_stale(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
-                        struct attr *ret)
+static int recall(struct mirror *m, char kind, const struct bucket *b, struct slice key, struct arena *a,
+                  struct attr *ret)
 {
     if (key.n > ORIGIN_KEY_MAX_BYTES)
         return -ENOENT;
     _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    attr_key(b, key, &k);
+    attr_key(kind, b, key, &k);
     int r = lru_get(m->cache, buf_view(&k), &v);
     if (r < 0)
         return r;
     return attr_decode(arena_dup(a, buf_view(&v)), ret);
+}
+
+int mirror_recall_stale(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
+                        struct attr *ret)
+{
+    return recall(m, 'a', b, key, a, ret);
+}
+
+int mirror_recall_before(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
+                         struct attr *ret)
+{
+    return recall(m, 'b', b, key, a, ret);
+}
+
+void mirror_note_before(struct mirror *m, const struct bucket *b, struct slice key, const struct attr *attr)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    if (key.n > ORIGIN_KEY_MAX_BYTES || atomic_load(&b->retired) || attr_encode(attr, &v) < 0)
+        return;
+    attr_key('b', b, key, &k);
+    lru_put(m->cache, buf_view(&k), buf_view(&v));
 }
 
 int mirror_recall(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
@@ -152,7 +174,7 @@ void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, co
     if (key.n > ORIGIN_KEY_MAX_BYTES || atomic_load(&b->retired))
         return;
     _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    attr_key(b, key, &k);
+    attr_key('a', b, key, &k);
     if (attr_encode(attr, &v) < 0)
         return;
     lru_put_if(m->cache, buf_view(&k), buf_view(&v), &m->key_generation[stripe_of(b, key)], seen);
@@ -177,7 +199,7 @@ static uint64_t forget_with_parents(struct mirror *m, const struct bucket *b, st
             made = first ? old + 1 : made + 1;
         if (key.n <= ORIGIN_KEY_MAX_BYTES) {
             _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX);
-            attr_key(b, key, &k);
+            attr_key('a', b, key, &k);
             lru_remove(m->cache, buf_view(&k));
         }
         ssize_t slash = slice_rfind(key, '/');

@@ -39,6 +39,11 @@ int mirror_recall(struct mirror *m, const struct bucket *b, struct slice key, st
 /* As mirror_recall without regard to age: what was last heard. */
 int mirror_recall_stale(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
                         struct attr *ret);
+/* What was known of a key is about to be forgotten, because it is written: kept for mirror_recall_before,
+ * which tells of the origin as it last was, and answers nothing else. */
+void mirror_note_before(struct mirror *m, const struct bucket *b, struct slice key, const struct attr *attr);
+int mirror_recall_before(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
+                         struct attr *ret);
 /* `seen` is from mirror_generation before the origin was asked: an answer that a local write has overtaken
  * meanwhile is not remembered. */
 void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, const struct attr *attr,

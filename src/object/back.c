@@ -167,7 +167,7 @@ static void unrecord_locked(struct back *b, struct back_entry *x)
     *(x->next ? &x->next->prev : &b->last) = x->prev;
     x->next = x->prev = NULL;
     x->recorded = false;
-    x->tries = 0;
+    x->tries = x->waits = 0;
     x->retry_ms = 0;
     free(TAKE_PTR(x->error));
     b->bytes -= x->size_bytes;
@@ -421,6 +421,18 @@ void back_note_conflict(struct back *b, uint64_t bucket_id)
 {
     LOCK_SCOPE(&b->lock);
     bucket_locked(b, bucket_id)->conflicts++;
+}
+
+bool back_is_silent(struct back *b, const struct back_entry *x)
+{
+    LOCK_SCOPE(&b->lock);
+    return x->bucket->silent;
+}
+
+void back_note_silence(struct back *b, struct back_entry *x, bool silent)
+{
+    LOCK_SCOPE(&b->lock);
+    x->bucket->silent = silent;
 }
 
 uint64_t back_conflicts(struct back *b, uint64_t bucket_id)

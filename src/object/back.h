@@ -59,6 +59,9 @@ struct back_found {
     struct slice etag;
     bool is_sent;   /* it is what was sent for this key before */
     bool is_wanted; /* it is what the record wants there */
+    /* It is a directory: its ETag says nothing of who wrote it. Making it again changes nothing of what is in
+     * it, and it is removed only when nothing is. */
+    bool is_directory;
 };
 enum back_step {
     BACK_SEND,     /* carry it out */

@@ -37,6 +37,7 @@ struct back_entry {
     bool doubted;                       /* of the try that runs: its bucket's origin fails */
     uint64_t seq, size_bytes, since_ns; /* of the record */
     uint32_t tries;
+    uint32_t waits;    /* tries in a row that had to wait for others */
     uint64_t retry_ms; /* not to be sent before, monotonic */
     char *error;       /* of the last try, NULL when it did not fail */
     size_t key_n;
@@ -54,6 +55,7 @@ struct back_bucket {
     struct back_bucket *next;
     uint64_t bucket_id, conflicts;
     unsigned failed; /* tries in a row, up to BACK_DOUBT */
+    bool silent;     /* the last question what the origin has, asked again and again, had no answer */
     unsigned saving; /* records on their way into the control store */
 };
 
@@ -107,6 +109,9 @@ void back_alias_add(struct back *b, uint64_t bucket_id, struct slice key, const 
 bool back_alias_find(struct back *b, uint64_t bucket_id, struct slice key, struct slice from,
                      char ret[ORIGIN_ETAG_MAX + 1]);
 void back_note_conflict(struct back *b, uint64_t bucket_id);
+/* Whether the origin of the entry's bucket answers questions. */
+bool back_is_silent(struct back *b, const struct back_entry *x);
+void back_note_silence(struct back *b, struct back_entry *x, bool silent);
 static inline struct slice back_key(const struct back_entry *x)
 {
     return slice_of(x->key, x->key_n);

@@ -6,8 +6,10 @@
  * All other requests go on to the origin as they are.
  *
  * What the origin had before (the record's base) is what this node may believe without asking, else what the
- * origin says now; when it cannot be asked, what was heard last, else unknown. A record that takes the place
- * of another keeps its base.
+ * origin says now. Answers that went wrong are asked for again, at most for the bucket's `retry`: a base that
+ * is not known makes a conflict of whatever is there. Where the last question had no answer at all one try is
+ * enough, so that writes do not wait for an origin that is away. Then it is what was heard last, also before
+ * a restart, else unknown. A record that takes the place of another keeps its base.
  *
  * Invariants:
  *  1. A put is answered only after its bytes and then its record are durable.
@@ -23,7 +25,8 @@
 
 #define PIECE_BYTES MIB
 #define ASK_ARENA   (64 * KIB)
-#define READ_TRIES  3 /* the record may go between the look and the bytes */
+#define READ_TRIES  3  /* the record may go between the look and the bytes */
+#define WAIT_MS     50 /* a wait looks this often whether it is cancelled */
 
 /* ---- small ---- */
 
@@ -181,15 +184,18 @@ struct change {
     struct back_record old;
     struct buf old_value;
     struct arena *arena;
-    bool asked; /* the origin was asked: `there` or not */
+    atomic_bool *cancel; /* may be NULL */
+    bool asked;          /* the origin was asked: `there` or not */
     bool there;
     struct origin_attr found;
 };
 
-static int change_begin(struct change *c, struct back *b, struct upstream *u, struct slice key, struct err *e)
+static int change_begin(struct change *c, struct back *b, struct upstream *u, struct slice key,
+                        atomic_bool *cancel, struct err *e)
 {
     *c = (struct change){.back = b,
                          .upstream = u,
+                         .cancel = cancel,
                          .entry = back_enter(b, u->bucket->id, key),
                          .old_value = BUF_INIT(BACK_RECORD_MAX_BYTES),
                          .arena = arena_new(ASK_ARENA)};
@@ -207,11 +213,45 @@ static void change_end(struct change *c)
     arena_free(c->arena);
 }
 
+static bool is_given_up(const struct change *c)
+{
+    return atomic_load(&c->back->stop) || (c->cancel && atomic_load(c->cancel));
+}
+
+/* A moment before the question is asked again. False: it is not. */
+static bool wait_to_ask(const struct change *c, const struct retry *retry, int code)
+{
+    uint64_t now_ms = sys_mono_ms(), random;
+    sys->random(&random, sizeof(random));
+    uint64_t until_ms = retry->started_ms + c->upstream->bucket->p.retry_time;
+    int64_t wait_ms = retry_delay_ms(retry, code, now_ms, until_ms, /* budget_left= */ true, random);
+    if (wait_ms < 0)
+        return false;
+    for (int64_t left_ms = wait_ms; left_ms > 0 && !is_given_up(c); left_ms -= WAIT_MS)
+        sys->sleep_ns((uint64_t)MIN(left_ms, (int64_t)WAIT_MS) * 1000000);
+    return !is_given_up(c);
+}
+
+static int ask_again(struct change *c, struct err *e)
+{
+    struct retry retry = {.started_ms = sys_mono_ms()};
+    bool patient = !back_is_silent(c->back, c->entry);
+    int r;
+    for (;; retry.attempt++) {
+        r = ask(c->upstream, back_key(c->entry), c->arena, &c->found, e);
+        if (!retry_is_transient(r) || !patient || !wait_to_ask(c, &retry, r))
+            break;
+    }
+    back_note_silence(c->back, c->entry, retry_is_transient(r));
+    return r;
+}
+
+/* At most once for each change, if there is an answer. */
 static int ask_once(struct change *c, struct err *e)
 {
     if (c->asked)
         return 0;
-    int r = ask(c->upstream, back_key(c->entry), c->arena, &c->found, e);
+    int r = ask_again(c, e);
     if (r < 0 && r != -ENOENT)
         return r;
     c->asked = true;
@@ -268,6 +308,14 @@ static void base_of_attr(struct change *c, const struct attr *x, struct back_rec
     r->base_etag = none ? SLICE_NULL : arena_dup(c->arena, renamed ? slice_str(now) : x->etag);
 }
 
+/* What was heard last, however long ago. Who writes has had it forgotten by now. */
+static int recall_stale(struct change *c, struct attr *ret)
+{
+    struct mirror *m = c->back->service->mirror;
+    int r = mirror_recall_stale(m, c->upstream->bucket, back_key(c->entry), c->arena, ret);
+    return r < 0 ? mirror_recall_before(m, c->upstream->bucket, back_key(c->entry), c->arena, ret) : r;
+}
+
 /* Fills base and what follows the record that was there. */
 static void set_base(struct change *c, struct back_record *r)
 {
@@ -288,8 +336,7 @@ static void set_base(struct change *c, struct back_record *r)
     } else if (ask_once(c, NULL) == 0) {
         r->base = c->there ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
         r->base_etag = c->there ? c->found.etag : SLICE_NULL;
-    } else if (mirror_recall_stale(m, c->upstream->bucket, back_key(c->entry), c->arena, &known) == 0 &&
-               !known.is_directory) {
+    } else if (recall_stale(c, &known) == 0 && !known.is_directory) {
         base_of_attr(c, &known, r);
     }
 }
@@ -378,7 +425,7 @@ static int put_record(struct back *b, struct upstream *u, const struct origin_pu
         hard_location(body->hard, location);
         rec.location = slice_of(location, sizeof(location));
     }
-    int r = change_begin(&c, b, u, p->key, e);
+    int r = change_begin(&c, b, u, p->key, p->cancel, e);
     if (r == 0)
         r = check_conditions(&c, p->if_match, p->if_none_match, e);
     if (r == 0)
@@ -414,7 +461,7 @@ static int layer_remove(void *arg, struct upstream *u, struct slice key, struct 
     struct back_record rec = {.removal = true};
     struct change c;
     bool unknown;
-    int r = change_begin(&c, b, u, key, e);
+    int r = change_begin(&c, b, u, key, /* cancel= */ NULL, e);
     if (r == 0)
         r = check_conditions(&c, if_match, /* if_none_match= */ false, e);
     if (r == 0 && !c.had && ask_once(&c, NULL) == 0 && !c.there)
@@ -473,7 +520,7 @@ static int set_meta_here(struct back *b, struct upstream *u, const struct origin
 {
     struct change c;
     bool unknown;
-    int r = change_begin(&c, b, u, p->key, e);
+    int r = change_begin(&c, b, u, p->key, p->cancel, e);
     if (r == 0 && !c.had)
         r = -EAGAIN;
     if (r == 0)

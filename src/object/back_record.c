@@ -103,7 +103,7 @@ enum back_step back_decide(const struct back_record *r, const struct back_found 
     if (!r->removal && now->is_wanted)
         return BACK_DONE;
     bool as_before = r->base == BACK_BASE_ETAG && slice_eq(r->base_etag, now->etag);
-    return as_before || (r->sent && now->is_sent) ? BACK_SEND : BACK_CONFLICT;
+    return now->is_directory || as_before || (r->sent && now->is_sent) ? BACK_SEND : BACK_CONFLICT;
 }
 
 int back_copy_key(struct slice key, const struct back_record *r, struct buf *ret)

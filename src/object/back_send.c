@@ -9,6 +9,9 @@
  * One version of ours may be in the origin under a name that we never heard, and the record has room for one:
  * before another is sent, what was found there becomes the base.
  *
+ * Where the origin has directories ("a/b/"), which are removed only when they are empty, the removal of one
+ * waits for those below it.
+ *
  * The origin is asked what it has where it cannot check conditions itself, where the base is not known, and
  * where a condition failed; back_decide says what follows. In a conflict the origin's object stays under the
  * key and ours is written beside it (`conflict=copy`), or ours takes its place (`conflict=overwrite`). A
@@ -34,6 +37,7 @@
 #define IDLE_NS         500000000ull
 #define SEND_ARENA      (8 * MIB) /* ETags of the parts of an upload */
 #define PIECE_BYTES     MIB
+#define BELOW_MAX_MS    2000      /* after which it is looked again whether what lies below is removed */
 #define DIGEST_SENT_MAX (8 * MIB) /* larger bodies are sent in parts, without their MD5 */
 
 struct sending {
@@ -127,10 +131,20 @@ static bool has_meta(const struct sending *s, const struct origin_attr *now)
            has_lines(now->meta, s->rec.meta);
 }
 
+static bool is_directory(const struct sending *s)
+{
+    return s->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES && slice_ends(s->key, SLICE_LIT("/"));
+}
+
 /* Whether the object is one of ours: by its ETag, else by its bytes. */
 static int compare(struct sending *s, const struct origin_attr *now, struct back_found *f, struct err *e)
 {
     const struct back_record *r = &s->rec;
+    f->is_directory = is_directory(s);
+    if (f->is_directory) {
+        f->is_wanted = !r->removal && has_meta(s, now);
+        return 0;
+    }
     bool may_be_sent = r->sent && r->sent_bytes == now->size_bytes;
     bool may_be_wanted = r->sent && !r->removal && r->size_bytes == now->size_bytes;
     may_be_wanted = may_be_wanted && has_meta(s, now);
@@ -360,17 +374,37 @@ static int looked(struct sending *s, struct err *e)
         return r;
     if (step == BACK_CONFLICT)
         return conflict(s, &now, e);
+    struct slice if_match = is_directory(s) ? SLICE_NULL : now.etag;
     if (!s->rec.removal)
-        return send_put(s, &now, now.etag, now.etag.n == 0, e);
-    r = origin_remove(s->upstream->origin, s->key, now.etag, e);
+        return send_put(s, &now, if_match, now.etag.n == 0, e);
+    r = origin_remove(s->upstream->origin, s->key, if_match, e);
     if (r == ERR_PRECONDITION || r == ERR_CONFLICT)
         return -EAGAIN;
+    return r == -ENOENT ? 0 : r;
+}
+
+/* Whether something below a directory is to be removed. */
+static int removals_below(struct sending *s, bool *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf from = BUF_INIT(BACK_KEY_BYTES), to = BUF_INIT(BACK_KEY_BYTES);
+    back_range(s->upstream->bucket->id, s->key, s->key, &from, &to); /* behind itself */
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->back->kv, buf_view(&from), buf_view(&to));
+    struct slice k, value;
+    struct back_record rec;
+    int r = 0;
+    *ret = false;
+    while (!*ret && (r = kv_iter_next(it, &k, &value, e)) == 0)
+        *ret = back_record_decode(value, &rec) == 0 && rec.removal;
     return r == -ENOENT ? 0 : r;
 }
 
 static int carry_out(struct sending *s, struct err *e)
 {
     const struct back_record *r = &s->rec;
+    bool below = false;
+    int found = r->removal && is_directory(s) ? removals_below(s, &below, e) : 0;
+    if (found < 0 || below)
+        return found < 0 ? found : -EINPROGRESS;
     bool sure = (s->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT) && !r->removal &&
                 r->base != BACK_BASE_UNKNOWN && !r->sent;
     if (!sure)
@@ -456,6 +490,11 @@ static int send_record(struct sending *s, struct err *e)
         if (k == -ENOENT || (k == 0 && now.seq != s->rec.seq))
             return -ECANCELED;
     }
+    if (r == -ENOENT)
+        r = err_set(
+            e, -EIO,
+            "its bytes, which were acknowledged, are missing on the disk: they are lost, unless the disk "
+            "gets them back. Write the object again, or remove it");
     r = r < 0 ? r : carry_out(s, e);
     return r < 0 ? r : finish(s, e);
 }
@@ -505,9 +544,12 @@ static void note_result(struct back *b, struct back_entry *x, int r, const struc
     b->n_doubted -= x->doubted;
     free(TAKE_PTR(x->error));
     bool stopped = atomic_load(&b->stop);
-    if (r == 0 || r == -EAGAIN || r == -ECANCELED || stopped) {
+    if (r == -EINPROGRESS && !stopped) {
+        x->retry_ms = sys_mono_ms() + MIN(back_delay_ms(x->waits++), (uint64_t)BELOW_MAX_MS);
+    } else if (r == 0 || r == -EAGAIN || r == -ECANCELED || stopped) {
         x->tries = r == 0 ? 0 : x->tries;
         x->bucket->failed = r == 0 ? 0 : x->bucket->failed;
+        x->bucket->silent = r == 0 ? false : x->bucket->silent;
         x->retry_ms = 0;
     } else {
         if (x->tries == 0)

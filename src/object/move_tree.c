@@ -214,10 +214,34 @@ static int remove_copy(struct move *m, struct item *i, struct arena *a, struct e
     return i->is_copied ? remove_key(m, key_in(m->to, i, a), SLICE_NULL, e) : 0;
 }
 
+/* With write-back the origin has the objects still, and shows no directory around them as empty: the removals
+ * of directories are written down with theirs, and go there after them (back_send.c). */
+static int remove_around(struct move *m, struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(ITEM_ARENA);
+    for (size_t i = m->n; i-- > 0;) {
+        struct slice suffix = m->items[i].suffix, before = i > 0 ? m->items[i - 1].suffix : SLICE_NULL;
+        for (ssize_t at; (at = slice_rfind(suffix, '/')) >= 0; suffix = slice_sub(suffix, 0, (size_t)at)) {
+            struct item dir = {.suffix = slice_sub(suffix, 0, (size_t)at + 1)};
+            if (slice_starts(before, dir.suffix)) /* its turn comes, and that of those around it */
+                break;
+            arena_clear(a);
+            int r = remove_key(m, key_in(m->from, &dir, a), SLICE_NULL, e);
+            if (r < 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
 /* An origin that has directories shows those that are empty now as markers: they go in further passes, one
  * for each level. What others have put there meanwhile stays. */
 static int remove_emptied(struct move *m, struct err *e)
 {
+    bool later = m->upstream->bucket->p.write == BUCKET_WRITE_BACK;
+    int first = later && m->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES ? remove_around(m, e) : 0;
+    if (first < 0)
+        return first;
     for (int pass = 0; pass < MOVE_PASSES_MAX; pass++) {
         int r = list(m, e);
         size_t markers = 0;

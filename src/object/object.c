@@ -21,6 +21,7 @@
 #define FILL_THREADS_MAX   256 /* for one bucket alone half of them */
 #define UPLOAD_SHARE       4 /* one part in so many of the memory budget, for parts of uploads on their way */
 #define VALUES_SHARE       3 /* an eighth of --memory; nothing of it is used before values are put */
+#define NOTE_ARENA         (64 * KIB)
 #define START_KEY          SLICE_LIT("n/start") /* in the control store: 16 bytes, its last start */
 #define MIRROR_CACHE_SHARE 16 /* one part in so many of the memory budget; names of scratch as much */
 
@@ -410,10 +411,29 @@ static bool is_making_locked(const struct object_stripe *t, const struct opening
     return false;
 }
 
+/* Write-back asks what the origin had before a write, and has to know when there is no answer. */
+static void note_before(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(NOTE_ARENA);
+    _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16);
+    _cleanup_(extent_unrefp) struct extent *x = NULL;
+    struct attr known;
+    if (key.n > ORIGIN_KEY_MAX_BYTES)
+        return;
+    object_store_key(b, key, &k);
+    bool is_known =
+        mirror_recall_stale(s->mirror, b, key, a, &known) == 0 ||
+        (store_find(s->config.store, buf_view(&k), &x) == 0 && object_entry_attr(s, x, a, &known) == 0);
+    if (is_known)
+        mirror_note_before(s->mirror, b, key, &known);
+}
+
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
 {
     struct opening o = {.bucket = b, .key = key};
     struct object_stripe *t = stripe_of(s, &o);
+    if (b->p.write == BUCKET_WRITE_BACK)
+        note_before(s, b, key);
     lock_take(&t->lock);
     uint64_t made = mirror_changed(s->mirror, b, key);
     while (is_making_locked(t, &o)) /* from what was true before; whoever comes after sees the generation */

@@ -332,8 +332,8 @@ static int file_open(struct slice rest, const struct origin_options *o, struct o
         abort();
     f->magic = FILE_MAGIC;
     f->base.ops = &origin_file_ops;
-    f->base.capabilities =
-        ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT | ORIGIN_CAN_COPY;
+    f->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
+                           ORIGIN_CAN_COPY | ORIGIN_HAS_DIRECTORIES;
     f->root = slice_dup(rest);
     lock_init(&f->commit, LOCK_ORIGIN);
     *ret = &f->base;

@@ -185,8 +185,8 @@ static int hdfs_open(struct slice rest, const struct origin_options *o, struct o
         abort();
     h->magic = HDFS_MAGIC;
     h->base.ops = &origin_hdfs_ops;
-    h->base.capabilities =
-        ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT | ORIGIN_CAN_COPY;
+    h->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
+                           ORIGIN_CAN_COPY | ORIGIN_HAS_DIRECTORIES;
     tree_init(&h->tree, hdfs_read_folder, h);
     for (size_t i = 0; i < HDFS_COMMITS; i++)
         lock_init(&h->commit[i], LOCK_BUCKET); /* held over requests, which take the pool's lock */

@@ -317,8 +317,8 @@ static struct nfs *nfs_new(const struct origin_options *o)
         abort();
     x->magic = NFS_MAGIC;
     x->base.ops = &origin_nfs_ops;
-    x->base.capabilities =
-        ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT | ORIGIN_CAN_COPY;
+    x->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
+                           ORIGIN_CAN_COPY | ORIGIN_HAS_DIRECTORIES;
     x->timeout_ms = o->timeout;
     x->connect_timeout_ms = o->connect_timeout;
     x->limit = o->connections;

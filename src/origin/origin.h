@@ -115,6 +115,9 @@ enum origin_capability {
     ORIGIN_CAN_MULTIPART = 1 << 4,
     ORIGIN_CAN_META = 1 << 5,  /* keeps content type and user metadata */
     ORIGIN_CAN_PARTS = 1 << 6, /* tells where parts of an upload are in the object */
+    /* "a/b/" is a directory, whose ETag changes with what lies in it, and which goes only when it is empty.
+     */
+    ORIGIN_HAS_DIRECTORIES = 1 << 7,
 };
 
 struct origin_get {

@@ -113,6 +113,9 @@ static void test_decisions(void **state)
                                  .is_wanted = rows[i].is_wanted};
         if (back_decide(&r, &now) != rows[i].step)
             fail_msg("row %zu", i);
+        now.is_directory = true; /* it is nobody's in particular */
+        if (back_decide(&r, &now) != (rows[i].step == BACK_CONFLICT ? BACK_SEND : rows[i].step))
+            fail_msg("row %zu, of a directory", i);
     }
 }
 

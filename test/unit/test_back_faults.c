@@ -14,6 +14,7 @@
 #include "support/tmpdir.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -328,6 +329,101 @@ static void test_failing_files(void **state)
     }
 }
 
+/* ---- what is missing at a start ---- */
+
+static int remove_file(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)at;
+    return type == FTW_F && st->st_size == SIZE ? unlink(path) : 0;
+}
+
+static int open_key(struct fixture *f, const char *key)
+{
+    struct wire_open_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .expect = 1, .via = WIRE_VIA_API};
+    struct wire_open_rep o;
+    return object_open(f->session, &req, f->arena, &o, NULL);
+}
+
+/* The disk has lost the bytes of a write that is not in the origin: the node starts, says so of this object,
+ * which is not shown as it was before, and carries all others to the origin. Writing it again mends it. */
+static void test_bytes_that_are_missing_at_a_start(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    char *away = arena_printf(f->arena, "%s.away", f->origin);
+    origin_write(f, "k", 'o');
+    assert_int_equal(look(f, "k"), 'o');
+    assert_int_equal(rename(f->origin, away), 0); /* nothing is carried there */
+    assert_int_equal(put(f, "k", 'n'), 0);
+    drop_node(f);
+    assert_int_equal(nftw(arena_printf(f->arena, "%s", f->disk), remove_file, 16, FTW_PHYS), 0);
+    open_node(f);
+    assert_int_equal(put(f, "other", 'x'), 0);
+    assert_int_equal(rename(away, f->origin), 0);
+    struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
+    struct wire_flush_rep rep;
+    for (int i = 0; i < 30000 && (i == 0 || rep.objects > 1 || rep.failing == 0); i++) {
+        assert_int_equal(object_flush(f->session, &req, f->arena, &rep, NULL), 0);
+        sys->sleep_ns(1000000);
+    }
+    assert_true(rep.objects == 1 && slice_find_slice(rep.error, SLICE_LIT("missing on the disk")) >= 0);
+    assert_int_equal(origin_look(f, "other"), 'x');
+    assert_int_equal(origin_look(f, "k"), 'o');
+    assert_true(open_key(f, "k") < 0);
+    assert_int_equal(put(f, "k", 'm'), 0);
+    flush(f);
+    assert_int_equal(origin_look(f, "k"), 'm');
+    fixture_free(f);
+}
+
+/* ---- directories of the origin ---- */
+
+static int make_dir(struct fixture *f, const char *key)
+{
+    struct wire_mkdir_req req = {.bucket = SLICE_LIT("data"), .key = slice_str(key)};
+    struct wire_mkdir_rep rep;
+    return object_mkdir(f->session, &req, f->arena, &rep, NULL);
+}
+
+static int remove_dir(struct fixture *f, const char *key)
+{
+    struct wire_rmdir_req req = {.bucket = SLICE_LIT("data"), .key = slice_str(key)};
+    struct wire_rmdir_rep rep;
+    return object_rmdir(f->session, &req, f->arena, &rep, NULL);
+}
+
+/* A directory that was removed after what lay in it goes from an origin that has directories, whatever the
+ * order in which threads carry that there; one that was made again stays. (Without removals_below in
+ * back_send.c, or with the ETags of directories compared, some stay.) */
+static void test_removed_directories_go(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    for (int round = 0; round < 10; round++) {
+        assert_int_equal(make_dir(f, "d"), 0);
+        assert_int_equal(make_dir(f, "d/e"), 0);
+        for (int i = 0; i < 10; i++)
+            assert_int_equal(put(f, arena_printf(f->arena, "d/e/f%d", i), 'x'), 0);
+        flush(f);
+        for (int i = 0; i < 10; i++)
+            assert_int_equal(remove_key(f, arena_printf(f->arena, "d/e/f%d", i)), 0);
+        assert_int_equal(remove_dir(f, "d/e"), 0);
+        assert_int_equal(remove_dir(f, "d"), 0);
+        flush(f);
+        assert_int_equal(access(arena_printf(f->arena, "%s/d", f->origin), F_OK), -1);
+    }
+    assert_int_equal(make_dir(f, "d"), 0);
+    assert_int_equal(put(f, "d/f", 'x'), 0);
+    flush(f);
+    assert_int_equal(remove_key(f, "d/f"), 0);
+    assert_int_equal(remove_dir(f, "d"), 0);
+    assert_int_equal(make_dir(f, "d"), 0);
+    flush(f);
+    assert_int_equal(access(arena_printf(f->arena, "%s/d", f->origin), F_OK), 0);
+    fixture_free(f);
+}
+
 /* ---- a bucket that goes ---- */
 
 static int remove_bucket(struct fixture *f)
@@ -572,6 +668,8 @@ int main(void)
         cmocka_unit_test(test_failing_commits),
         cmocka_unit_test(test_commits_of_unknown_end),
         cmocka_unit_test(test_failing_files),
+        cmocka_unit_test(test_bytes_that_are_missing_at_a_start),
+        cmocka_unit_test(test_removed_directories_go),
         cmocka_unit_test(test_bucket_removed_before_the_commit),
         cmocka_unit_test(test_bucket_removed_at_any_moment),
         cmocka_unit_test(test_a_removal_spares_what_others_wrote),

@@ -247,6 +247,14 @@ void part_send_finish(struct part_send *p)
     cond_broadcast(&p->moved);
 }
 
+void part_send_settle(struct part_send *p, uint64_t until_ns)
+{
+    assert(p->magic == MAGIC);
+    LOCK_SCOPE(&p->lock);
+    while (p->final && !p->done && sys->mono_ns() < until_ns)
+        (void)cond_wait_for(&p->moved, &p->lock, WAIT_NS);
+}
+
 int part_send_end(struct part_send *p, struct slice *ret_etag, struct err *e)
 {
     assert(p->magic == MAGIC);

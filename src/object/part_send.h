@@ -26,6 +26,9 @@ void part_send_free(struct part_send *p);
 int part_send_write(struct part_send *p, struct slice data, struct err *e);
 /* Lets the last byte go, without waiting for the end; when all bytes were written. */
 void part_send_finish(struct part_send *p);
+/* Waits until a part whose last byte may go has ended, until then at most (monotonic time): whoever gives it
+ * up then knows that nothing of it still comes at the origin. Others are as they were. */
+void part_send_settle(struct part_send *p, uint64_t until_ns);
 /* The last byte leaves only now: waits until the origin has acknowledged the part. The ETag lives with `p`.
  */
 int part_send_end(struct part_send *p, struct slice *ret_etag, struct err *e);

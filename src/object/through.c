@@ -12,8 +12,9 @@
  * again when it has, or when the end is unknown.
  *  3. One operation at a time runs on a handle (busy), and none after its commit (ended).
  *
- * Failure modes: a node that dies leaves an upload at the origin that nobody knows; the origin's own rule for
- * unfinished uploads removes it.
+ * Failure modes: a part that the origin still takes while the upload is aborted may be left there: those that
+ * have left whole are waited for a little. A node that dies leaves an upload at the origin that nobody knows;
+ * the origin's own rule for unfinished uploads removes it.
  */
 #include "object/back_internal.h"
 #include "object/part_send.h"
@@ -25,6 +26,7 @@
 
 #define MAGIC          0x74687275u
 #define SENDERS_MAX    3
+#define SETTLE_NS      5000000000ull /* for parts that the origin has all bytes of, before the abort */
 #define PARTS_MAX      10000
 #define STRINGS_ARENA  (32 * KIB)
 #define ETAGS_ARENA    (4 * MIB)
@@ -87,8 +89,11 @@ void through_unref(struct through *t)
     assert(t->magic == MAGIC);
     if (atomic_fetch_sub(&t->refs, 1) != 1)
         return;
-    for (size_t i = 0; i < t->n_senders; i++)
+    uint64_t until_ns = sys->mono_ns() + SETTLE_NS;
+    for (size_t i = 0; i < t->n_senders; i++) {
+        part_send_settle(t->senders[i], until_ns);
         part_send_free(t->senders[i]);
+    }
     struct err e = {0};
     if (!t->completed && t->origin_id[0] &&
         upstream_upload_abort(t->upstream, t->put.key, slice_str(t->origin_id), &e) < 0)

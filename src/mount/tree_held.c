@@ -1,8 +1,9 @@
 /*
  * What is held (contract in tree_held.h).
  *
- * Invariant: locks of one owner and kind do not overlap; but what a process that was killed had not finished
- * leaves the old ones beside the new ones, until the request that comes again is done.
+ * Invariant: locks of one owner and kind do not overlap, and those of one type that were asked through one
+ * open do not touch; but what a process that was killed had not finished leaves the old ones beside the new
+ * ones, until the request that comes again is done.
  */
 #include "mount/tree_held.h"
 
@@ -20,6 +21,36 @@ bool tree_held_conflicts(const struct tree_held *a, const struct tree_held *b)
     bool is_taken = a->type != WIRE_LOCK_NONE && b->type != WIRE_LOCK_NONE;
     bool is_exclusive = a->type == WIRE_LOCK_WRITE || b->type == WIRE_LOCK_WRITE;
     return a->kind == b->kind && a->owner != b->owner && is_taken && is_exclusive && overlaps(a, b);
+}
+
+static bool touches(const struct tree_held *a, const struct tree_held *b)
+{
+    return (a->end == UINT64_MAX || a->end + 1 >= b->start) &&
+           (b->end == UINT64_MAX || b->end + 1 >= a->start);
+}
+
+bool tree_held_splits(const struct tree_held *list, const struct tree_held *x)
+{
+    for (const struct tree_held *h = list; h; h = h->next)
+        if (h->owner == x->owner && h->kind == x->kind && h->start < x->start && h->end > x->end)
+            return true;
+    return false;
+}
+
+/* With what it joins: a program that locks piece by piece, or makes parts of a lock stronger and weaker
+ * again, has one lock and not ever more of them. */
+static struct tree_held joined(const struct tree_held *list, const struct tree_held *x)
+{
+    struct tree_held all = *x;
+    for (const struct tree_held *h = x->type == WIRE_LOCK_NONE ? NULL : list; h;) {
+        bool is_same = h->owner == x->owner && h->kind == x->kind && h->type == x->type &&
+                       h->through == x->through && h->pid == x->pid;
+        bool has_grown = is_same && touches(h, &all) && (h->start < all.start || h->end > all.end);
+        all.start = has_grown ? MIN(all.start, h->start) : all.start;
+        all.end = has_grown ? MAX(all.end, h->end) : all.end;
+        h = has_grown ? list : h->next;
+    }
+    return all;
 }
 
 /* A lock like another one, before the list. */
@@ -42,10 +73,11 @@ static void push(struct kept *k, struct tree_held **list, const struct tree_held
     *list = h;
 }
 
-void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_held *x)
+void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_held *wanted)
 {
     struct tree_held **at = list, *rest = NULL, *gone = NULL;
-    assert(x->start <= x->end);
+    assert(wanted->start <= wanted->end);
+    const struct tree_held all = joined(*list, wanted), *x = &all;
     while (*at) {
         struct tree_held *h = *at;
         if (h->owner != x->owner || h->kind != x->kind || !overlaps(h, x)) {

@@ -23,5 +23,7 @@ struct tree_held {
  * at most three cells before it gives any back, so that no lock is without one at any moment; there must be
  * so many (kept_has_room). */
 void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_held *x);
+/* Whether a lock of the owner's would become two by that. */
+bool tree_held_splits(const struct tree_held *list, const struct tree_held *x);
 /* Whether one is in the way of the other. */
 bool tree_held_conflicts(const struct tree_held *a, const struct tree_held *b);

@@ -127,13 +127,22 @@ static bool is_refused_here(struct tree_waiters *w, const struct tree_file *f, c
     return is_taken && !(is_owner && x->kind == WIRE_LOCK_FLOCK);
 }
 
+/* Whether there is room to remember it. Giving back needs some only in the middle of what is held. */
+static bool has_room(struct mount *m, const struct tree_file *f, const struct tree_held *x)
+{
+    if (kept_has_room(m->seat.kept))
+        return true;
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    return x->type == WIRE_LOCK_NONE && !tree_held_splits(f->locks, x);
+}
+
 static int take_in_order(struct mount *m, struct tree_file *f, const struct tree_held *x, struct err *e)
 {
     struct tree_waiters *w = m->tree->waiters;
     struct wire_tree_lock_rep rep;
     struct tree_held now = *x;
     lock_assert_held(&f->order_lock);
-    if (x->type != WIRE_LOCK_NONE && !kept_has_room(m->seat.kept))
+    if (!has_room(m, f, x))
         return -ENOLCK;
     if (is_refused_here(w, f, x))
         return -EAGAIN;

@@ -234,6 +234,16 @@ static void cancel_locked(struct slocks *l, const struct slock *want)
     cond_broadcast(&l->changed);
 }
 
+/* Whether one of the owner's locks would become two when this range leaves it. */
+static bool splits_locked(struct slocks *l, const struct slock *want)
+{
+    for (const struct slock *x = *chain_of(l, want->bucket, want->ino); x; x = x->next)
+        if (is_at(x, want) && same_owner(&x->owner, &want->owner) && x->start < want->start &&
+            x->end > want->end)
+            return true;
+    return false;
+}
+
 /* ---- TREE_LOCK ---- */
 
 static int check_request(const struct wire_tree_lock_req *q, struct err *e)
@@ -288,6 +298,8 @@ int slocks_call(struct slocks *l, const struct object_session *session, uint64_t
         if (x)
             *rep = (struct wire_tree_lock_rep){
                 .fd = -1, .type = x->type, .start = x->start, .end = x->end, .pid = x->pid};
+    } else if (q->type == WIRE_LOCK_NONE && l->n >= LOCKS_MAX && splits_locked(l, &want)) {
+        r = err_set(e, -ENOLCK, "too many locks");
     } else if (q->type == WIRE_LOCK_NONE) {
         carve_locked(l, &want);
         cond_broadcast(&l->changed);

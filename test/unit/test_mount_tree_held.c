@@ -70,6 +70,77 @@ static void test_ranges_against_a_table(void **state)
     }
 }
 
+static size_t length(const struct tree_held *list)
+{
+    size_t n = 0;
+    for (; list; list = list->next)
+        n++;
+    return n;
+}
+
+/* However often a program locks the next byte, or makes one byte of a lock stronger and weaker again, it has
+ * one lock; through two opens it has two, which end with their opens. */
+static void test_what_touches_is_one(void **state)
+{
+    (void)state;
+    struct tree_held *list = NULL;
+    const int opens[2] = {0};
+    struct tree_held x = {.ino = 7, .owner = 1, .kind = WIRE_LOCK_POSIX, .through = &opens[0]};
+    for (uint64_t i = 0; i < 1000; i++) {
+        x.type = WIRE_LOCK_READ;
+        x.start = x.end = i * 7 % 1000;
+        tree_held_set(kept, &list, &x);
+    }
+    assert_int_equal(length(list), 1);
+    assert_true(list->start == 0 && list->end == 999 && list->ino == 7);
+    for (uint64_t i = 1; i < 999; i++) {
+        x.start = x.end = i;
+        x.type = WIRE_LOCK_WRITE;
+        tree_held_set(kept, &list, &x);
+        assert_int_equal(length(list), 3);
+        x.type = WIRE_LOCK_READ;
+        tree_held_set(kept, &list, &x);
+        assert_int_equal(length(list), 1);
+    }
+    x.through = &opens[1];
+    x.start = 1000;
+    x.end = UINT64_MAX;
+    tree_held_set(kept, &list, &x);
+    assert_int_equal(length(list), 2);
+    x.through = &opens[0];
+    x.start = 500;
+    x.end = UINT64_MAX - 1;
+    tree_held_set(kept, &list, &x);
+    assert_int_equal(length(list), 2);
+    assert_int_equal(type_at(list, 1, WIRE_LOCK_POSIX, UINT64_MAX), WIRE_LOCK_READ);
+    free_all(&list);
+}
+
+/* Giving back makes one lock more in the middle of one only: there it needs room. */
+static void test_what_splits(void **state)
+{
+    (void)state;
+    struct tree_held *list = NULL;
+    struct tree_held x = {
+        .owner = 1, .kind = WIRE_LOCK_POSIX, .type = WIRE_LOCK_READ, .start = 10, .end = 20};
+    tree_held_set(kept, &list, &x);
+    x.type = WIRE_LOCK_NONE;
+    x.start = x.end = 15;
+    assert_true(tree_held_splits(list, &x));
+    x.end = 20;
+    assert_false(tree_held_splits(list, &x));
+    x.start = 10;
+    x.end = 15;
+    assert_false(tree_held_splits(list, &x));
+    x.start = 0;
+    x.end = UINT64_MAX;
+    assert_false(tree_held_splits(list, &x));
+    x.start = x.end = 15;
+    x.owner = 2;
+    assert_false(tree_held_splits(list, &x));
+    free_all(&list);
+}
+
 /* The two kinds do not touch each other, nor do the two ends of what can be said of a file. */
 static void test_kinds_and_ends(void **state)
 {
@@ -157,6 +228,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranges_against_a_table),
+        cmocka_unit_test(test_what_touches_is_one),
+        cmocka_unit_test(test_what_splits),
         cmocka_unit_test(test_kinds_and_ends),
         cmocka_unit_test(test_nothing_goes_before_its_successor_is_there),
         cmocka_unit_test(test_conflicts),

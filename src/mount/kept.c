@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 #define KEPT_MAGIC 0x6b657074u
-#define HELD_BACK  4096 /* cells for those who cannot be refused */
+#define HELD_BACK  4096                 /* cells for those who cannot be refused */
+#define PLENTY     (KEPT_CELLS_MAX / 4) /* cells for those without which a program would be refused */
 
 struct cell {
     _Atomic uint32_t kind;
@@ -133,11 +134,21 @@ struct kept_facts *kept_facts(struct kept *k)
     return &k->shared->facts;
 }
 
-bool kept_has_room(struct kept *k)
+static uint32_t n_left(struct kept *k)
 {
     assert(k && k->magic == KEPT_MAGIC);
     LOCK_SCOPE(&k->lock);
-    return k->n_free + (KEPT_CELLS_MAX - atomic_load(&k->shared->used)) > HELD_BACK;
+    return k->n_free + (KEPT_CELLS_MAX - atomic_load(&k->shared->used));
+}
+
+bool kept_has_room(struct kept *k)
+{
+    return n_left(k) > HELD_BACK;
+}
+
+bool kept_has_plenty(struct kept *k)
+{
+    return n_left(k) > PLENTY;
 }
 
 void *kept_take(struct kept *k, enum kept_kind kind)

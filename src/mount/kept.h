@@ -74,6 +74,8 @@ struct kept_facts *kept_facts(struct kept *k);
 
 /* Whether some more cells can be taken; a few are held back. */
 bool kept_has_room(struct kept *k);
+/* The same for what can be done without: a quarter stays for what programs would be refused. */
+bool kept_has_plenty(struct kept *k);
 /* Zeroed. NULL: all are in use. */
 void *kept_take(struct kept *k, enum kept_kind kind);
 void kept_give(struct kept *k, void *cell);

@@ -155,7 +155,8 @@ static void keep_again(struct node_table *t, struct node *n)
                                 .uid = n->uid,
                                 .gid = n->gid};
     struct node_kept *old = n->kept;
-    n->kept = node_kept_new(t->kept, &x);
+    bool is_many = n->is_dir || t->keeps_all; /* without one the kernel looks the name up again */
+    n->kept = node_kept_new(t->kept, &x, /* is_needed= */ old || !is_many);
     node_kept_free(t->kept, old);
 }
 

@@ -76,12 +76,17 @@ static void free_texts(struct kept *k, struct node_kept_text *x)
     }
 }
 
+static bool has_room(struct kept *k, bool is_needed)
+{
+    return is_needed ? kept_has_room(k) : kept_has_plenty(k);
+}
+
 /* Room for n bytes beyond the cell's own. false: there is none. */
-static bool take_texts(struct kept *k, size_t n, struct node_kept_text **ret)
+static bool take_texts(struct kept *k, size_t n, bool is_needed, struct node_kept_text **ret)
 {
     *ret = NULL;
     for (size_t have = 0; have < n; have += TEXT_BYTES) {
-        struct node_kept_text *x = kept_has_room(k) ? kept_take(k, KEPT_TEXT) : NULL;
+        struct node_kept_text *x = has_room(k, is_needed) ? kept_take(k, KEPT_TEXT) : NULL;
         if (!x) {
             free_texts(k, TAKE_PTR(*ret));
             return false;
@@ -94,14 +99,14 @@ static bool take_texts(struct kept *k, size_t n, struct node_kept_text **ret)
 
 /* ---- cells ---- */
 
-struct node_kept *node_kept_new(struct kept *k, const struct node_kept_facts *x)
+struct node_kept *node_kept_new(struct kept *k, const struct node_kept_facts *x, bool is_needed)
 {
     struct node_kept_text *more;
     size_t n = x->name.n + x->etag.n;
     if (x->name.n > UINT16_MAX || x->etag.n > UINT16_MAX ||
-        !take_texts(k, n > NODE_KEPT_TEXT_BYTES ? n - NODE_KEPT_TEXT_BYTES : 0, &more))
+        !take_texts(k, n > NODE_KEPT_TEXT_BYTES ? n - NODE_KEPT_TEXT_BYTES : 0, is_needed, &more))
         return NULL;
-    struct node_kept *c = kept_has_room(k) ? kept_take(k, KEPT_NODE) : NULL;
+    struct node_kept *c = has_room(k, is_needed) ? kept_take(k, KEPT_NODE) : NULL;
     if (!c) {
         free_texts(k, more);
         return NULL;

@@ -35,8 +35,8 @@ struct node_kept_facts {
     bool is_dir, is_attached, is_unlinked, has_owner;
 };
 
-/* NULL: there is no room. */
-struct node_kept *node_kept_new(struct kept *k, const struct node_kept_facts *x);
+/* NULL: there is no room, which is sooner so for what is not needed. */
+struct node_kept *node_kept_new(struct kept *k, const struct node_kept_facts *x, bool is_needed);
 void node_kept_free(struct kept *k, struct node_kept *c); /* NULL accepted */
 /* The name and the ETag, allocated and followed by a 0. */
 void node_kept_text(const struct node_kept *c, char **ret_name, char **ret_etag);

@@ -113,7 +113,7 @@ static bool register_locked(struct mount *m, struct node *n, int fd)
         return false;
     }
     n->backing_id = id;
-    n->backing = kept_take(m->seat.kept, KEPT_BACKING);
+    n->backing = kept_has_room(m->seat.kept) ? kept_take(m->seat.kept, KEPT_BACKING) : NULL;
     if (n->backing) { /* else the kernel has it until the mount ends, if this process is killed */
         n->backing->id = id;
         n->backing->node_id = n->id;

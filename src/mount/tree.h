@@ -181,6 +181,8 @@ int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_op
 /* The same for an inode that was just made, with what the node gave: takes the descriptor. */
 int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant,
                     bool is_limited, int fd, struct tree_opened *ret);
+/* -EMFILE when too many are open already: to be asked before anything is made. */
+int tree_files_check_room(const struct mount *m);
 void tree_file_close(struct mount *m, struct tree_handle *h);
 /* The same in two steps, for RELEASE, which may come again: between them, when it was answered. */
 void tree_file_shut(struct mount *m, struct tree_handle *h);

@@ -341,7 +341,7 @@ static struct tree_handle *handle_of_before(struct mount *m, const struct tree_f
 
 static struct tree_handle *handle_new(struct mount *m, struct tree_file *f, bool is_writable)
 {
-    struct tree_handle *h = kept_has_room(m->seat.kept) ? kept_take(m->seat.kept, KEPT_HANDLE) : NULL;
+    struct tree_handle *h = kept_take(m->seat.kept, KEPT_HANDLE); /* of what is held back, if need be */
     if (!h)
         return NULL;
     choose(m, f);
@@ -370,11 +370,19 @@ static int add_handle(struct mount *m, struct tree_file *f, bool is_writable, st
     return 0;
 }
 
+int tree_files_check_room(const struct mount *m)
+{
+    return kept_has_room(m->seat.kept) || request_comes_again() ? 0 : -EMFILE;
+}
+
 int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e)
 {
+    int r = tree_files_check_room(m);
+    if (r < 0)
+        return r;
     struct tree_file *f = file_get(m, ino);
     queue_lock(&f->lock); /* held over the call to the node, see tree.h */
-    int r = get_grant(m, f, flags, e);
+    r = get_grant(m, f, flags, e);
     if (r == 0)
         r = add_handle(m, f, (flags & WIRE_WRITE) != 0, ret);
     if (r < 0 && f->n_open == 0)

@@ -80,7 +80,7 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     struct tree_change change = {0};
     if (name.n > 0)
         tree_known_begin(m->tree->known, q.parent, name, &change);
-    int r = client_call_at(m->client, &grant.epoch, WIRE_OP_TREE_CREATE, &q, &b, &rep, &e);
+    r = client_call_at(m->client, &grant.epoch, WIRE_OP_TREE_CREATE, &q, &b, &rep, &e);
     bool is_new = r == 0 && !request_comes_again(); /* else made, and perhaps noted, before */
     tree_known_end(m->tree->known, &change, is_new ? &rep.inode : NULL);
     if (r == -EEXIST && !(fi->flags & O_EXCL))
@@ -94,6 +94,11 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     grant.handle = rep.handle;
     tree_fill_entry(m, &rep.inode, &entry); /* not open yet: believed for long, see forget_attributes */
     r = tree_file_adopt(m, &rep.inode, &grant, rep.is_limited, rep.fd, &o);
+    int r = tree_files_check_room(m);
+    if (r < 0) {
+        (void)fuse_reply_err(req, -r);
+        return;
+    }
     if (r < 0) {
         (void)fuse_reply_err(req, -r);
         return;

@@ -157,6 +157,8 @@ int access_user(struct object_session *ses, struct user **ret, struct err *e);
 /* ---- session.c ---- */
 /* Takes over the reference. -EMFILE when the session has too many. */
 int session_put(struct object_session *ses, enum handle_kind kind, void *object, uint64_t *ret_handle);
+/* -EMFILE when it has too many now: before anything is made or emptied for a handle. */
+int session_check_room(struct object_session *ses, struct err *e);
 /* A new reference to the object, or NULL with -EBADF in e. */
 void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t handle, struct err *e);
 /* HANDLE_FREE: no such handle. */

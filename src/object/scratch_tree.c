@@ -98,7 +98,9 @@ static int create(struct tree_call *t, struct object_session *ses, const struct 
     uint8_t location[HARD_LOCATION_BYTES];
     struct hard *h = NULL;
     struct scratch_inode x;
-    int r = opens ? hard_take(t->node->store, &h, e) : 0;
+    int r = opens ? session_check_room(ses, e) : 0;
+    if (r == 0 && opens)
+        r = hard_take(t->node->store, &h, e);
     if (r < 0)
         return r;
     if (opens) {
@@ -138,6 +140,8 @@ int op_tree_open(struct object_session *ses, const struct wire_tree_open_req *re
     struct stree *tree = NULL;
     struct scratch_inode x;
     int r = tree_call_init(&t, ses, req->bucket, req->mount, req->request, e);
+    if (r == 0)
+        r = session_check_room(ses, e);
     if (r == 0)
         r = scratch_hold(t.node->names, t.call.bucket, req->ino, e);
     if (r == 0)

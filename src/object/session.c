@@ -134,6 +134,14 @@ int session_put(struct object_session *ses, enum handle_kind kind, void *object,
     return 0;
 }
 
+int session_check_room(struct object_session *ses, struct err *e)
+{
+    LOCK_SCOPE(&ses->lock);
+    if (ses->free_head || ses->n_handles < OBJECT_HANDLES_MAX)
+        return 0;
+    return err_set(e, -EMFILE, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+}
+
 static struct handle *find_locked(struct object_session *ses, enum handle_kind kind, uint64_t handle)
 {
     uint32_t i = (uint32_t)handle;

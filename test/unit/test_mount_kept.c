@@ -82,18 +82,21 @@ static void test_another_process(void **state)
     assert_int_equal(count(k, KEPT_LOCK), 2);
 }
 
-/* Nothing is taken beyond the last cell; before that, those who may be refused are. What is given back fills
- * first what is held back for those who may not. */
+/* Nothing is taken beyond the last cell; before that, those who may be refused are, and long before that
+ * those who can do without. What is given back fills first what is held back for those who may not. */
 static void test_all_are_taken(void **state)
 {
     struct kept *k = *state;
-    size_t n = 0, refused_at = 0, given = 0;
+    size_t n = 0, scarce_at = 0, refused_at = 0, given = 0;
     kept_begin(k);
-    for (void *p; (p = kept_take(k, KEPT_HANDLE)); n++)
+    for (void *p; (p = kept_take(k, KEPT_HANDLE)); n++) {
+        if (scarce_at == 0 && !kept_has_plenty(k))
+            scarce_at = n + 1;
         if (refused_at == 0 && !kept_has_room(k))
             refused_at = n + 1;
+    }
     assert_int_equal(n, KEPT_CELLS_MAX);
-    assert_true(refused_at > 0 && refused_at < n);
+    assert_true(scarce_at > 0 && refused_at - scarce_at > KEPT_CELLS_MAX / 8 && refused_at < n);
     for (; !kept_has_room(k); given++)
         kept_give(k, kept_next(k, KEPT_HANDLE, NULL));
     assert_int_equal(given, n - refused_at + 1);

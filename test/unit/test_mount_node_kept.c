@@ -59,6 +59,29 @@ static size_t count(struct kept *k, enum kept_kind kind)
     return n;
 }
 
+/* However many directories the kernel knows of, there is room left for files that are open; a directory that
+ * was kept stays so when it is renamed. */
+static void test_directories_leave_room(void **state)
+{
+    struct kept *k = *state;
+    kept_begin(k);
+    while (kept_has_plenty(k))
+        assert_non_null(kept_take(k, KEPT_LOCK));
+    kept_give(k, kept_next(k, KEPT_LOCK, NULL));
+    struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+    struct node *root = node_get(t, NODE_ROOT_ID), *d = look(t, root, "d", NULL),
+                *e = look(t, root, "e", NULL);
+    struct node *f = look(t, root, "f", "etag");
+    keep(t, f);
+    assert_non_null(d->kept);
+    assert_null(e->kept);
+    assert_non_null(f->kept);
+    node_move(t, d, root, SLICE_LIT("renamed"));
+    assert_non_null(d->kept);
+    assert_true(kept_has_room(k));
+    node_table_free(t);
+}
+
 static void count_file(void *arg, struct node *n)
 {
     assert_false(n->is_dir);
@@ -329,6 +352,7 @@ static void test_killed_anywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_directories_leave_room, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_process_knows_them, setup, teardown),
         cmocka_unit_test_setup_teardown(test_all_are_kept_where_all_are_asked_for, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_renamed_it_is_known, setup, teardown),

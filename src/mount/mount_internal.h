@@ -67,8 +67,9 @@ struct mount_kind {
     int (*open_again)(struct mount *m, struct err *e);
     void (*resume)(struct mount *m);
     void (*resumed)(struct mount *m);
-    /* On the notifier's thread: the client has a new session, the handles of the old one are gone. */
-    void (*on_session)(struct mount *m);
+    /* On the notifier's thread: the client has a new session, the handles of the old one are gone. false: not
+     * all could be done, as the node did not answer; called again a moment later. */
+    bool (*on_session)(struct mount *m);
     /* Writes out what is pending, for `forebay umount`. */
     void (*flush)(struct mount *m, struct mount_flush_report *ret);
     void (*end)(struct mount *m);                /* may be NULL */

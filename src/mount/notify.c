@@ -255,6 +255,7 @@ static void *notifier_main(void *arg)
             m->kind->resumed(m);
     }
     uint64_t epoch = n->epoch;
+    bool is_renewed = !mount_takes_over(m) || !m->kind->on_session; /* what it began may have failed */
     struct name *names;
     size_t n_names;
     bool must_trim, go_on;
@@ -271,9 +272,10 @@ static void *notifier_main(void *arg)
         if (go_on && client_epoch(m->client) != epoch) {
             epoch = client_epoch(m->client);
             report(m);
-            if (m->kind->on_session)
-                m->kind->on_session(m);
+            is_renewed = !m->kind->on_session;
         }
+        if (go_on && !is_renewed)
+            is_renewed = m->kind->on_session(m);
     } while (go_on);
     return NULL;
 }

@@ -178,11 +178,11 @@ struct tree_opened {
 };
 /* Opens an inode; flags WIRE_WRITE, WIRE_TRUNCATE. */
 int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e);
+/* -EMFILE when too many are open already: to be asked before anything is made. */
+int tree_files_check_room(const struct mount *m);
 /* The same for an inode that was just made, with what the node gave: takes the descriptor. */
 int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant,
                     bool is_limited, int fd, struct tree_opened *ret);
-/* -EMFILE when too many are open already: to be asked before anything is made. */
-int tree_files_check_room(const struct mount *m);
 void tree_file_close(struct mount *m, struct tree_handle *h);
 /* The same in two steps, for RELEASE, which may come again: between them, when it was answered. */
 void tree_file_shut(struct mount *m, struct tree_handle *h);
@@ -190,8 +190,9 @@ void tree_handle_free(struct mount *m, struct tree_handle *h);
 /* Shut by a process before this one, which did not answer any more. */
 bool tree_handle_is_shut(const struct fuse_file_info *fi);
 struct tree_handle *tree_handle_of(const struct fuse_file_info *fi);
-/* After a new session of the client: gets handles for what is open. */
-void tree_files_renew(struct mount *m);
+/* After a new session of the client: gets handles for what is open, and its locks. false: the node did not
+ * answer for some, which are asked for when this is called again. */
+bool tree_files_renew(struct mount *m);
 void tree_files_relock(struct mount *m);
 /* The kernel asks again for the attributes of what is open. */
 void tree_files_forget(struct mount *m);
@@ -272,8 +273,9 @@ void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner);
 /* All locks that were asked through an open that ends: those of flock(2) and of open file descriptions
  * (F_OFD_*) end with it, others have ended. */
 void tree_unlock_handle(struct mount *m, struct tree_handle *h);
-/* Takes the locks of a file again in this session of the client, unless that was done. */
-void tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch);
+/* Takes the locks of a file again in this session of the client, unless that was done. false: the node did
+ * not answer. */
+bool tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch);
 
 /* ---- operations, one file per group ---- */
 

@@ -483,24 +483,32 @@ static bool is_other_file(struct mount *m, const struct tree_file *f, int fd)
            (ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev);
 }
 
-/* Whether the node has the inode open for this mount in the session of now. */
-static bool renew_grant(struct mount *m, struct tree_file *f, uint64_t epoch)
+/* Whether the node did not answer, and is to be asked again. */
+static bool is_silence(int r)
+{
+    return r == -EHOSTDOWN || r == -ETIMEDOUT;
+}
+
+/* The node has the inode open for this mount in the session of now, after 0. */
+static int renew_grant(struct mount *m, struct tree_file *f, uint64_t epoch)
 {
     bool is_write = f->writing.is_held;
     struct err e = {0};
     if ((is_write ? f->writing.epoch : f->reading.epoch) == epoch)
-        return true;
-    f->reading.is_held = f->writing.is_held = false;
+        return 0;
     struct wire_tree_open_req req = {
         .bucket = slice_str(m->bucket), .ino = f->ino, .flags = is_write ? WIRE_WRITE : 0, TREE_CHANGE(m)};
     struct wire_tree_open_rep rep;
     struct tree_grant grant = {.is_held = true};
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = client_call_at(m->client, &grant.epoch, WIRE_OP_TREE_OPEN, &req, &b, &rep, &e);
+    if (is_silence(r))
+        return r;
+    f->reading.is_held = f->writing.is_held = false;
     if (r < 0) {
         log_info("mount", "inode %llu is open here, and the node does not know it any more: %s",
                  (unsigned long long)f->ino, e.text);
-        return false;
+        return r;
     }
     grant.handle = rep.handle;
     *(is_write ? &f->writing : &f->reading) = grant;
@@ -512,21 +520,21 @@ static bool renew_grant(struct mount *m, struct tree_file *f, uint64_t epoch)
         log_error("mount", "inode %llu has other data since the node's restart: close it and open it again",
                   (unsigned long long)f->ino);
     take_fd(f, is_write, rep.fd);
-    return true;
+    return 0;
 }
 
-/* A file that was opened once more since has its grant, but not its locks. */
-static void renew(struct mount *m, struct tree_file *f)
+/* A file that was opened once more since has its grant, but not its locks. false: to be done again. */
+static bool renew(struct mount *m, struct tree_file *f)
 {
     LOCK_SCOPE(&f->lock); /* held over calls to the node, as by opens */
     uint64_t epoch = client_epoch(m->client);
-    if (f->n_open > 0 && renew_grant(m, f, epoch))
-        tree_relock(m, f, epoch);
+    int r = f->n_open > 0 ? renew_grant(m, f, epoch) : -ENOENT;
+    return r == 0 ? tree_relock(m, f, epoch) : !is_silence(r);
 }
 
-static void relock(struct mount *m, struct tree_file *f)
+static bool relock(struct mount *m, struct tree_file *f)
 {
-    tree_relock(m, f, client_epoch(m->client));
+    return tree_relock(m, f, client_epoch(m->client));
 }
 
 /* The next file of a place after inode `after`, by its number, referenced: one that goes meanwhile hides no
@@ -543,32 +551,40 @@ static struct tree_file *next_of_place(struct tree *t, size_t place, uint64_t af
     return next;
 }
 
-/* Files that come meanwhile are of the new session already. */
-static void for_each(struct mount *m, void (*fn)(struct mount *m, struct tree_file *f))
+/* Files that come meanwhile are of the new session already. false: one of them said so. */
+static bool for_each(struct mount *m, bool (*fn)(struct mount *m, struct tree_file *f))
 {
+    bool all = true;
     for (size_t place = 0; place < TREE_PLACES; place++) {
         struct tree_file *f;
         for (uint64_t after = 0; (f = next_of_place(m->tree, place, after));) {
             after = f->ino;
-            fn(m, f);
+            all &= fn(m, f);
             tree_file_unref(m, f);
         }
     }
+    return all;
 }
 
-void tree_files_renew(struct mount *m)
+bool tree_files_renew(struct mount *m)
 {
-    for_each(m, renew);
+    return for_each(m, renew);
 }
 
 void tree_files_relock(struct mount *m)
 {
-    for_each(m, relock);
+    (void)for_each(m, relock); /* what it lacks tree_files_renew gets: see notifier_main */
+}
+
+static bool forget_one(struct mount *m, struct tree_file *f)
+{
+    forget(m, f);
+    return true;
 }
 
 void tree_files_forget(struct mount *m)
 {
-    for_each(m, forget);
+    (void)for_each(m, forget_one);
 }
 
 /* ---- taking over ---- */

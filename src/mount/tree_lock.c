@@ -515,12 +515,12 @@ static int ask_again(struct mount *m, struct tree_file *f, const struct tree_hel
     return r;
 }
 
-void tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch)
+bool tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch)
 {
     struct tree_held x;
     LOCK_SCOPE(&f->order_lock);
     if (f->locks_epoch == epoch)
-        return;
+        return true;
     f->locks_epoch = epoch;
     for (size_t i = 0; nth_held(m, f, i, &x);) {
         struct err e = {0};
@@ -529,15 +529,16 @@ void tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch)
             i++;
             continue;
         }
-        if (r == -EHOSTDOWN || r == -ETIMEDOUT) { /* the next session begins again */
+        if (r == -EHOSTDOWN || r == -ETIMEDOUT) { /* all of them are asked for again */
             f->locks_epoch = 0;
-            return;
+            return false;
         }
         log_warn("mount", "inode %llu: a lock was lost with the session: %s", (unsigned long long)f->ino,
                  e.text[0] ? e.text : "somebody else has it");
         x.type = WIRE_LOCK_NONE;
         note(m, f, &x);
     }
+    return true;
 }
 
 void tree_locks_resume(struct mount *m)

@@ -341,15 +341,14 @@ static void publish_held(struct moving *x)
 }
 
 /* Of a rename that comes again: whether the process before this one had it carried out. What was written
- * since must not make the old directory again, beside the new one. */
-static bool is_moved(struct target *from, struct target *to)
+ * since must not make the old name again, beside the new one. b holds what *ret points to. */
+static bool is_moved(struct target *from, struct target *to, struct buf *b, struct wire_attr *ret)
 {
-    struct wire_attr there = {0};
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     if (!request_comes_again())
         return false;
     before_wait();
-    return moved_before(from, to, -ENOENT, &b, &there) == 0 && there.kind == WIRE_DIRECTORY;
+    return moved_before(from, to, -ENOENT, b, ret) == 0 &&
+           (ret->kind == WIRE_DIRECTORY) == from->node->is_dir;
 }
 
 static int rename_directory(struct target *from, struct target *to, const char *new_name, unsigned flags,
@@ -360,7 +359,9 @@ static int rename_directory(struct target *from, struct target *to, const char *
     struct node_attr ignored; /* a directory has none of its own */
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     staging_each(m, from->node, STAGING_BELOW, hold_one, &x);
-    bool was_moved = x.result == 0 && is_moved(from, to);
+    struct wire_attr there;
+    bool was_moved = x.result == 0 && is_moved(from, to, &b, &there);
+    buf_clear(&b);
     if (!was_moved)
         publish_held(&x);
     int r = x.result;
@@ -378,6 +379,21 @@ static int rename_directory(struct target *from, struct target *to, const char *
     return r;
 }
 
+/* Of a file that is being written. One that the origin did not have yet was not renamed either. */
+static bool was_file_moved(struct target *from, struct target *to, struct node_attr *ret_attr, struct buf *b)
+{
+    struct wire_attr there;
+    bool may_be = from->staging && !staging_is_unpublished(from->staging) && is_moved(from, to, b, &there);
+    if (may_be) {
+        *ret_attr = mount_node_attr(from->m, &there, /* has_meta= */ true);
+        LOCK_SCOPE(node_table_lock(from->m->nodes));
+        may_be = ret_attr->size_bytes == from->node->size_bytes;
+    }
+    if (!may_be)
+        buf_clear(b);
+    return may_be;
+}
+
 static int rename_file(struct target *from, struct target *to, const char *new_name, unsigned flags,
                        struct err *e)
 {
@@ -391,12 +407,15 @@ static int rename_file(struct target *from, struct target *to, const char *new_n
     bool is_replaced = r == 0 && to->staging;
     if (is_replaced)
         (void)staging_set_unlinked(m, to->staging, true);
-    if (r == 0 && from->staging)
-        r = staging_begin_move(m, from->staging, e);
-    bool is_begun = from->staging && r == 0;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct node_attr attr = {0};
-    if (r == 0)
+    bool was_moved = r == 0 && was_file_moved(from, to, &attr, &b);
+    if (was_moved)
+        staging_hold(m, from->staging);
+    else if (r == 0 && from->staging)
+        r = staging_begin_move(m, from->staging, e);
+    bool is_begun = from->staging && r == 0;
+    if (r == 0 && !was_moved)
         r = move_object(from, to, flags, &attr, &b, e);
     if (r == 0 && from->node) { /* in this order: when it has its new name nothing is left to be done */
         node_set_attr(m->nodes, from->node, &attr);

@@ -193,6 +193,8 @@ static int tell_faults(struct tree_call *t, const struct object_session *ses, st
         is_told &= o->faults_told == f->faults;
         o->faults_told = f->faults;
     }
+    if (is_fault(r) || (r == 0 && !is_told))
+        sfile_set_untold_locked(t->node, f, false);
     return r == 0 && !is_told ? err_errno(e, f->fault_code, "what was written to the file") : r;
 }
 

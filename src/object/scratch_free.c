@@ -77,6 +77,7 @@ static void forget_file(struct snode *n, const struct scratch_orphan *o)
     lock_take(&n->lock);
     f->gone = true;
     sfile_set_unsettled_locked(n, f, false);
+    sfile_set_untold_locked(n, f, false);
     struct hard *h = f->handles == 0 ? sfile_take_hard_locked(n, f) : NULL;
     lock_drop(&n->lock);
     sfile_leave(n, f);

@@ -3,7 +3,8 @@
  * true of their inodes now (contract in scratch_node.h).
  *
  * Invariants:
- *  1. An sfile exists as long as somebody has it or its inode has a writing record.
+ *  1. An sfile exists as long as somebody has it, its inode has a writing record, or nobody was told of a
+ * fault yet.
  *  2. sfile->hard is the extent that the inode's location names, whenever nobody is busy.
  */
 #include "object/scratch_node.h"
@@ -62,7 +63,7 @@ void sfile_put(struct snode *n, struct sfile *f)
     lock_take(&n->lock);
     assert(f->users > 0);
     f->users--;
-    if (f->users == 0 && !f->unsettled && !f->queued) {
+    if (f->users == 0 && !f->unsettled && !f->queued && !f->fault_untold) {
         struct sfile **at = chain_of(n, f->bucket, f->ino);
         while (*at != f)
             at = &(*at)->next;
@@ -104,6 +105,15 @@ void sfile_set_unsettled_locked(struct snode *n, struct sfile *f, bool unsettled
     n->n_unsettled += unsettled;
     n->n_unsettled -= f->unsettled;
     f->unsettled = unsettled;
+}
+
+void sfile_set_untold_locked(struct snode *n, struct sfile *f, bool untold)
+{
+    lock_assert_held(&n->lock);
+    untold = untold && !f->gone && (f->fault_untold || n->n_untold < SNODE_UNTOLD_MAX);
+    n->n_untold += untold;
+    n->n_untold -= f->fault_untold;
+    f->fault_untold = untold;
 }
 
 /* An extent that was given back may be another inode's by now: the location counts only when it is still the

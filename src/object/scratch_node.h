@@ -24,6 +24,7 @@
 #define SNODE_CHAINS      65536
 #define SNODE_BATCH       256   /* inodes settled, or freed, at once */
 #define SNODE_KEPT_MAX    512   /* extents kept open between a PUT and its settling */
+#define SNODE_UNTOLD_MAX  4096  /* files kept for a fault that nobody was told of */
 #define SNODE_FREEING_MAX 16384 /* waiting to be freed; who brings more waits */
 
 struct sfile {
@@ -46,6 +47,7 @@ struct sfile {
     bool syncing;    /* for a mount: one thread at a time, so that no answer goes past another one's fault */
     uint32_t faults; /* how often the disk did not take what was written; the kernel tells each time once */
     int fault_code;
+    bool fault_untold; /* the last one was met by settling, and no fsync has told it: kept until one does */
     /* while there are handles, or between a PUT and its settling; changed by who is busy, under the lock: */
     struct hard *hard;
 };
@@ -72,7 +74,7 @@ struct snode {
     struct cond idle;      /* an sfile is no longer busy; something was freed */
     struct cond work;
     struct sfile *chains[SNODE_CHAINS];
-    uint64_t n_unsettled, n_kept;
+    uint64_t n_unsettled, n_kept, n_untold;
     struct sfile *queue, **queue_end;         /* to be settled, soonest first */
     struct sfile *later;                      /* tried before; moved to the queue when their time has come */
     struct stree *lingering, **lingering_end; /* of mounts that are gone without a word, oldest first */
@@ -125,6 +127,7 @@ void sfile_leave(struct snode *n, struct sfile *f);
 /* Under node->lock. The sfile's reference to its extent, which is taken from it; may be NULL. */
 struct hard *sfile_take_hard_locked(struct snode *n, struct sfile *f);
 void sfile_set_unsettled_locked(struct snode *n, struct sfile *f, bool unsettled);
+void sfile_set_untold_locked(struct snode *n, struct sfile *f, bool untold);
 
 /* The inode as it is now: what the disk says where it is unsettled. A file that cannot be asked keeps what
  * its record says. */

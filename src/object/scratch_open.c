@@ -226,7 +226,7 @@ static void link_tree(struct snode *n, struct stree *t, const struct object_sess
 {
     struct sfile *f = t->file;
     LOCK_SCOPE(&n->lock);
-    t->faults_before = f->faults;
+    t->faults_before = f->faults - f->fault_untold;
     for (const struct stree *o = f->trees; o; o = o->file_next)
         if (o->session != ses && id_eq(o->mount, t->mount) && !id_is_zero(t->mount))
             t->faults_before = MIN(t->faults_before, o->faults_before);

@@ -10,7 +10,7 @@
  *     power loss is settled again.
  *
  * Failure modes: what cannot be settled stays unsettled, which is right but for a look at the disk at each
- * look at the inode.
+ * look at the inode. Bytes that the disk did not take when they were synced here are told by the next fsync.
  */
 #include "object/scratch_node.h"
 
@@ -169,6 +169,19 @@ static void sealed(struct snode *n, struct item *t)
     hard_unref(kept);
 }
 
+/* What was lost is told by the next fsync, whoever has the file open then: as on a local file system, where
+ * nobody would have asked before. */
+static void not_sealed(struct snode *n, struct item *t)
+{
+    int fault = hard_take_fault(t->hard);
+    if (fault == 0)
+        return;
+    LOCK_SCOPE(&n->lock);
+    t->file->faults++;
+    t->file->fault_code = fault;
+    sfile_set_untold_locked(n, t->file, true);
+}
+
 /* All are busy. */
 static void seal(struct snode *n, struct item **v, size_t count)
 {
@@ -183,8 +196,10 @@ static void seal(struct snode *n, struct item **v, size_t count)
     if (r == 0)
         r = hard_settle(n->store, hard, count, ok, &e);
     for (size_t i = 0; i < count; i++) {
-        if (!ok[i])
+        if (!ok[i]) {
+            not_sealed(n, v[i]);
             continue;
+        }
         done[n_done] = (struct scratch_unsettled){.bucket = v[i]->file->bucket, .ino = v[i]->file->ino};
         n_done++;
     }

@@ -98,6 +98,9 @@ int hard_measure(struct hard *h, struct stat *ret, struct err *e);
  * durable commit per disk: the bytes, then crc records, marks gone. ret_ok[i] says which are sealed. 0, or
  * the first error of a disk; the others are then sealed all the same. */
 int hard_settle(struct store *s, struct hard *const *h, size_t n, bool *ret_ok, struct err *e);
+/* What the disk said when hard_settle could not sync the extent, once: the kernel tells nobody else of it. 0:
+ * nothing. */
+int hard_take_fault(struct hard *h);
 
 /* ---- removing ---- */
 

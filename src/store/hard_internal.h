@@ -58,7 +58,8 @@ struct hard {
     bool dirty;             /* written since the last hard_sync began */
     uint32_t syncing;       /* calls of hard_sync that are under way */
     bool synced;            /* fsync was called once */
-    bool stale_chunks;      /* chunk records of an earlier attempt may be in the index */
+    int fault;         /* of the last hard_settle that could not sync it, until hard_take_fault; 0: none */
+    bool stale_chunks; /* chunk records of an earlier attempt may be in the index */
     bool measuring;
     bool measured; /* sums, size and allocated are what hard_measure found */
     uint64_t measured_changes, measured_bytes, measured_allocated;

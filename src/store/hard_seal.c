@@ -200,6 +200,23 @@ static bool select_one(struct hard *h, bool *ret_sealed, bool *ret_dirty)
     return !h->sealed && is_measured_locked(h);
 }
 
+static void note_fault(struct hard *h, int r)
+{
+    struct hard_shard *t = shard(h);
+    LOCK_SCOPE(&t->lock);
+    h->fault = r;
+}
+
+int hard_take_fault(struct hard *h)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    struct hard_shard *t = shard(h);
+    LOCK_SCOPE(&t->lock);
+    int r = h->fault;
+    h->fault = 0;
+    return r;
+}
+
 /* The bytes of all of them are on disk; those whose sync failed leave the batch. */
 static int sync_batch(struct batch *b, const bool *dirty, size_t n_dirty)
 {
@@ -214,8 +231,10 @@ static int sync_batch(struct batch *b, const bool *dirty, size_t n_dirty)
     for (size_t i = 0; i < b->n; i++) {
         int r = dirty[i] ? sys->fdatasync(b->h[i]->fd) : 0;
         first = first < 0 ? first : r;
-        if (r < 0)
+        if (r < 0) {
+            note_fault(b->h[i], r);
             continue;
+        }
         b->h[kept] = b->h[i];
         b->at[kept++] = b->at[i];
     }

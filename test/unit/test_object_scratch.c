@@ -4,6 +4,7 @@
 #include "scratch_service.h"
 
 #include "base/metrics.h"
+#include "object/object_internal.h"
 #include "support/fault_sys.h"
 
 #define ROOT 1
@@ -272,6 +273,12 @@ static uint64_t freeing(struct fixture *f)
     return metrics_value(metrics_series(METRIC_SCRATCH_FREEING, NULL, NULL, NULL));
 }
 
+static uint64_t unsettled(struct fixture *f)
+{
+    object_service_refresh_metrics(f->service);
+    return metrics_value(metrics_series(METRIC_SCRATCH_UNSETTLED, NULL, NULL, NULL));
+}
+
 /* What cannot be freed is tried again until it can, also when an extent was given back in the same batch. */
 static void test_freeing_goes_on_after_an_error(void **state)
 {
@@ -339,6 +346,47 @@ static void test_a_fault_is_told_to_who_takes_over(void **state)
     f->session = own;
     open_of(f, ino, SLICE_LIT("fedcba9876543210"), &o);
     assert_int_equal(sync_ino(f, ino), 0);
+}
+
+/* What the disk did not take is met by settling, after the last close: the next fsync tells it, once. Nobody
+ * is told of it who opens the file later. */
+static void test_a_fault_that_settling_met_is_told(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_open_rep o = {0}, again = {0};
+    uint64_t ino = write_file(f, ROOT, "a", "bytes");
+    fault_sys_arm(FAULT_FDATASYNC, 1, EIO, FAULT_ONCE);
+    for (int i = 0; i < 3000 && !fault_sys_hit(); i++)
+        sys->sleep_ns(10000000);
+    assert_true(fault_sys_hit());
+    fault_sys_disarm();
+    for (int i = 0; i < 3000 && unsettled(f) > 0; i++)
+        sys->sleep_ns(10000000);
+    assert_int_equal(unsettled(f), 0);
+    open_of(f, ino, SLICE_LIT("0123456789abcdef"), &o);
+    assert_int_equal(sync_ino(f, ino), -EIO);
+    assert_int_equal(sync_ino(f, ino), 0);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    open_of(f, ino, SLICE_LIT("fedcba9876543210"), &again);
+    assert_int_equal(sync_ino(f, ino), 0);
+    assert_int_equal(close_handle(f, again.handle), 0);
+}
+
+/* A session that has as many handles as it may have makes no file and empties none. */
+static void test_nothing_is_made_without_room_for_its_handle(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep c = {0};
+    struct wire_tree_open_rep o = {0};
+    uint64_t ino = write_file(f, ROOT, "a", "bytes"), handle;
+    for (size_t i = 0; i < OBJECT_HANDLES_MAX; i++)
+        assert_int_equal(session_put(f->session, HANDLE_READ, /* object= */ NULL, &handle), 0);
+    assert_int_equal(create_file(f, ROOT, "b", WIRE_WRITE | WIRE_EXCLUSIVE, &c), -EMFILE);
+    assert_int_equal(lookup(f, ROOT, "b", NULL), -ENOENT);
+    assert_int_equal(open_ino(f, ino, WIRE_WRITE | WIRE_TRUNCATE, &o), -EMFILE);
+    assert_null(session_take(f->session, HANDLE_READ, handle)); /* makes room for one */
+    assert_file(f, ino, "bytes");
+    assert_int_equal(create_file(f, ROOT, "b", WIRE_WRITE | WIRE_EXCLUSIVE, &c), 0);
 }
 
 /* Requests that come again, also after a restart, answer as the first and change nothing twice. */
@@ -563,6 +611,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_freeing_goes_on_after_an_error, setup_faults, teardown_faults),
         cmocka_unit_test_setup_teardown(test_a_fault_is_told_to_who_takes_over, setup_faults,
                                         teardown_faults),
+        cmocka_unit_test_setup_teardown(test_a_fault_that_settling_met_is_told, setup_faults,
+                                        teardown_faults),
+        cmocka_unit_test_setup_teardown(test_nothing_is_made_without_room_for_its_handle, setup_local,
+                                        teardown),
         BOTH(test_requests_come_again),
         BOTH(test_bytes_are_taken_away_once),
         BOTH(test_a_creation_empties_once),

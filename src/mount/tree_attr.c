@@ -28,8 +28,13 @@ static struct timespec time_of(int64_t ns)
     return t;
 }
 
+/* The nearest one that can be kept, from 1677 to 2262, as other file systems do. */
 static int64_t ns_of(struct timespec t)
 {
+    if (t.tv_sec >= INT64_MAX / NS_PER_S)
+        return INT64_MAX / NS_PER_S * NS_PER_S;
+    if (t.tv_sec <= INT64_MIN / NS_PER_S)
+        return INT64_MIN / NS_PER_S * NS_PER_S;
     return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
 }
 

@@ -20,7 +20,8 @@ void tree_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
         .bucket = slice_str(m->bucket), .parent = tree_ino(m, parent), .name = slice_str(name)};
     struct wire_tree_lookup_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (tree_is_alone(m) && tree_known_lacks(m->tree->known, q.parent, q.name)) {
+    bool is_name = q.name.n <= MOUNT_NAME_MAX_BYTES; /* else the node says why not */
+    if (is_name && tree_is_alone(m) && tree_known_lacks(m->tree->known, q.parent, q.name)) {
         reply_absent(req);
         return;
     }

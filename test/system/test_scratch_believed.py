@@ -2,8 +2,10 @@
 what S3 and other mounts change."""
 
 import ctypes
+import errno
 import mmap
 import os
+import pathlib
 import tempfile
 import time
 
@@ -128,6 +130,29 @@ def test_files_of_a_new_directory_cost_one_request_each(node, mount):
         (top / f"f{i}").touch(exist_ok=False)
     assert asked(node) - before <= 3
     assert sorted(os.listdir(top)) == sorted(f"f{i}" for i in range(50))
+
+
+def test_names_that_are_too_long_are_refused_in_a_new_directory_too(node, mount):
+    """Where the mount knows by itself which names are not there."""
+    top = mount().path
+    harness.wait_until(lambda: is_believed(node, top / "x"), 10, "that it is alone")
+    (top / "new").mkdir()
+    for do in (os.stat, os.unlink, os.listdir):
+        with pytest.raises(OSError) as caught:
+            do(top / "new" / ("x" * 256))
+        assert caught.value.errno == errno.ENAMETOOLONG
+    assert not (top / "new" / ("x" * 255)).exists()
+
+
+def test_times_that_cannot_be_kept_become_the_nearest_ones(mount):
+    """Seconds that do not fit into 64 bits of nanoseconds, as on other file systems."""
+    top = mount().path
+    for name, make in (("f", pathlib.Path.touch), ("d", pathlib.Path.mkdir)):
+        make(top / name)
+        os.utime(top / name, times=(10**11, 10**11))
+        assert (top / name).stat().st_mtime_ns // 10**9 == 9223372036 or name == "f"  # whose disk may keep less
+        os.utime(top / name, times=(-10**11, -10**11))
+        assert (top / name).stat().st_mtime_ns // 10**9 == -9223372036 or name == "f"
 
 
 def test_what_others_make_in_a_new_directory_is_seen(node, scratch, mount):

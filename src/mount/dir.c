@@ -87,12 +87,20 @@ static void drop_staged(struct mount *m, struct dir *d)
     d->n_staged = 0;
 }
 
+/* It may be renamed by now, to another directory too, or removed. */
+static bool is_here_locked(const struct dir *d, const struct node *n)
+{
+    return n->is_attached && n->parent == d->node;
+}
+
 static bool is_staged(struct mount *m, const struct dir *d, struct slice name)
 {
-    LOCK_SCOPE(node_table_lock(m->nodes)); /* it may be renamed in another directory by now */
-    for (size_t i = 0; i < d->n_staged; i++)
-        if (slice_eq(slice_of(d->staged[i]->name, d->staged[i]->name_n), name))
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    for (size_t i = 0; i < d->n_staged; i++) {
+        const struct node *n = d->staged[i];
+        if (is_here_locked(d, n) && slice_eq(slice_of(n->name, n->name_n), name))
             return true;
+    }
     return false;
 }
 
@@ -299,9 +307,10 @@ static bool add_staged_entry(struct filler *f, size_t i)
     lock_take(node_table_lock(f->m->nodes));
     _cleanup_free_ char *name = slice_dup(slice_of(n->name, n->name_n));
     uint64_t ino = n->ino;
+    bool is_here = is_here_locked(f->d, n);
     lock_drop(node_table_lock(f->m->nodes));
-    return add_plain(f, name, ino, S_IFREG,
-                     3 + i); /* the kernel asks for its attributes when it needs them */
+    return !is_here || add_plain(f, name, ino, S_IFREG,
+                                 3 + i); /* the kernel asks for its attributes when it needs them */
 }
 
 /* Fills what comes before the listing; false when the reply is full. */

@@ -1,12 +1,14 @@
 """Writing through a mount: what close and fsync acknowledge is in the origin, what they refuse is reported."""
 
 import concurrent.futures
+import contextlib
 import ctypes
 import errno
 import mmap
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -45,6 +47,39 @@ def truth(bucket, key):
     except botocore.exceptions.ClientError as error:
         assert error.response["Error"]["Code"] in ("NoSuchKey", "404")
         return None
+
+
+def some_names(fd):
+    """The next entries of an open directory, as many as fit into 16 KiB."""
+    libc, buffer, names, at = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(16384), [], 0
+    n = libc.getdents64(fd, buffer, ctypes.c_size_t(len(buffer)))
+    assert n >= 0, os.strerror(ctypes.get_errno())
+    while at < n:
+        length = int.from_bytes(buffer.raw[at + 16:at + 18], sys.byteorder)
+        names.append(os.fsdecode(buffer.raw[at + 19:at + length].split(b"\0")[0]))
+        at += length
+    return names
+
+
+def test_names_of_files_that_move_while_a_directory_is_read(mount):
+    """Files that are being written are in no listing of the origin yet. One that is moved to another directory, or removed, while
+    a program reads the first directory is not shown there under a name that it never had there."""
+    top = mount().path
+    (top / "d").mkdir()
+    (top / "e").mkdir()
+    names = [f"{i:03}" + "x" * 250 for i in range(200)]  # more than one reply holds
+    with contextlib.ExitStack() as files:
+        for name in names:
+            files.enter_context(open(top / "d" / name, "wb", buffering=0)).write(b"x")
+        fd = os.open(top / "d", os.O_RDONLY | os.O_DIRECTORY)
+        met = some_names(fd)
+        os.rename(top / "d" / names[-1], top / "e/moved")
+        os.unlink(top / "d" / names[-2])
+        while more := some_names(fd):
+            met += more
+        os.close(fd)
+        assert sorted(met) == [".", ".."] + names[:-2]
+        assert os.listdir(top / "e") == ["moved"]
 
 
 @pytest.mark.parametrize("passthrough", MODES)

@@ -104,7 +104,8 @@ def s3_client(endpoint, access_key, secret_key, verify=None, **config):
 
 
 def wait_until(condition, seconds=30, what="condition", step=0.05):
-    """Polls until condition() is true and gives its value; fails after `seconds`."""
+    """Polls until condition() is true and gives its value; fails after `seconds`, or a minute: a slow machine is no fault."""
+    seconds = max(seconds, 60)
     end = time.monotonic() + seconds
     while True:
         value = condition()

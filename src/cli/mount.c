@@ -5,6 +5,7 @@
 
 #include "base/sys.h"
 #include "mount/mount.h"
+#include "mount/mountinfo.h"
 
 #include <limits.h>
 #include <string.h>
@@ -219,6 +220,8 @@ static int upgrade(const char *directory, struct err *e)
 
 static int run(struct mount_command *c, int argc, char **argv, struct err *e)
 {
+    if (c->stats && c->upgrade)
+        return err_set(e, ERR_BAD_OPTION, "--stats and --upgrade: give one of them");
     if ((c->stats || c->upgrade) && argc != 1)
         return err_set(e, ERR_BAD_OPTION, "--%s: give the directory of a mount, and nothing else",
                        c->stats ? "stats" : "upgrade");
@@ -235,12 +238,11 @@ static int run(struct mount_command *c, int argc, char **argv, struct err *e)
     int r = make_options(c, argv, &o, &list, e);
     if (r < 0)
         return r;
-    /* Absolute: what the node shows of it, and the mount process leaves no working directory behind. A dead
-     * mount there cannot be resolved, and is named as given. */
+    /* Absolute: what the node shows of it, and the mount process leaves no working directory behind. */
     if (mount_is_taken_over_here())
         return mount_run(&o, &(struct mount_callbacks){0}, e);
-    if (realpath(argv[1], directory))
-        o.directory = directory;
+    mountinfo_resolve(argv[1], directory);
+    o.directory = directory;
     if (c->foreground)
         return mount_run(&o, &(struct mount_callbacks){0}, e);
     _cleanup_free_ char *path = log_path(c);

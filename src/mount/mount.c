@@ -15,6 +15,7 @@
  * directory whose mount process died before ("transport endpoint is not connected") is unmounted first.
  */
 #include "mount/mount_internal.h"
+#include "mount/mountinfo.h"
 #include "mount/queue.h"
 
 #include "base/log.h"
@@ -24,10 +25,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/file.h>
 
 #define MAX_BACKGROUND 64
 #define CLIENT_SPARE   4   /* connections beside one per thread */
 #define AWAY_MS        200 /* between two tries to reach the node, by a process that takes over */
+#define LOCK_TRIES     600
+#define LOCK_PAUSE_MS  50
 
 void mount_negotiate(struct mount *m, struct fuse_conn_info *conn, unsigned wanted, unsigned unwanted,
                      enum passthrough_extra extra)
@@ -164,19 +168,41 @@ static int connect_again(struct mount *m, struct err *e)
     return r;
 }
 
+/* A second mount on top would hide the first, which its programs would not notice and `forebay umount` not
+ * reach. */
+static int refuse_second(const char *directory, struct err *e)
+{
+    struct mountinfo at;
+    if (!mountinfo_find(directory, &at) || !at.is_ours)
+        return 0;
+    return err_set(e, -EBUSY,
+                   "%s: %s is mounted there already; unmount that first, or name another directory",
+                   directory, at.source);
+}
+
+/* Another program's is not ours to take away. */
+static int detach_dead(const char *directory, struct err *e)
+{
+    struct mountinfo at = {0};
+    if (!mountinfo_find(directory, &at) || !at.is_ours)
+        return err_set(e, -ENOTCONN, "%s: a mount whose process is gone, and not one of forebay (%s)",
+                       directory, at.type);
+    log_warn("mount", "%s: the process of an earlier mount is gone, unmounting", directory);
+    return mount_detach(directory, e);
+}
+
 /* A mount whose process is gone is in the way of a new one. */
 static int prepare_directory(const char *directory, struct err *e)
 {
     /* stat(2) may be answered from what the kernel remembers of the dead mount; opening is not. */
     _cleanup_close_ int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOTCONN) {
-        log_warn("mount", "%s: the process of an earlier mount is gone, unmounting", directory);
-        int r = mount_detach(directory, e);
+    while (fd < 0 && errno == ENOTCONN) {
+        int r = detach_dead(directory, e);
         if (r < 0)
             return r;
         fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     }
-    return fd < 0 ? err_errno(e, -errno, "%s", directory) : 0;
+    return fd < 0 ? err_errno(e, -errno, "%s", directory) : refuse_second(directory, e);
 }
 
 static struct mount *mount_new(const struct mount_options *o)
@@ -299,14 +325,34 @@ static void begin_again(struct mount *m)
     atomic_store(&m->is_cached, !facts->is_passthrough);
 }
 
-static int mount_directory(struct mount *m, struct err *e)
+/* Of two that mount at one directory at the same time the second finds the first. Whoever else holds such a
+ * lock is waited for only so long. */
+static int lock_directory(const char *directory)
+{
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (unsigned i = 0;
+         fd >= 0 && i < LOCK_TRIES && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK; i++)
+        (void)poll(NULL, 0, LOCK_PAUSE_MS);
+    return fd;
+}
+
+static int mount_session(struct mount *m, struct err *e)
 {
     char where[32];
     (void)snprintf(where, sizeof(where), "/dev/fd/%d", m->seat.fuse_fd);
     const char *directory = mount_takes_over(m) ? where : m->options->directory;
-    int r = fuse_session_mount(m->se, directory);
+    _cleanup_close_ int lock = mount_takes_over(m) ? -1 : lock_directory(directory);
+    int r = mount_takes_over(m) ? 0 : refuse_second(directory, e);
+    if (r == 0 && fuse_session_mount(m->se, directory) < 0)
+        r = err_set(e, -EIO, "%s: cannot be mounted", m->options->directory);
+    return r;
+}
+
+static int mount_directory(struct mount *m, struct err *e)
+{
+    int r = mount_session(m, e);
     if (r < 0)
-        return err_set(e, -EIO, "%s: cannot be mounted", m->options->directory);
+        return r;
     r = passthrough_hook(m->se, m->kind->resume != NULL, e);
     if (r == 0 && mount_takes_over(m))
         begin_again(m);

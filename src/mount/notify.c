@@ -11,12 +11,12 @@
  * come in pieces of 128 KiB; said in the log.
  */
 #include "mount/mount_internal.h"
+#include "mount/mountinfo.h"
 
 #include "base/log.h"
 #include "base/sys.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -76,45 +76,6 @@ static void probe(struct mount *m)
                            r == -EPERM ? "needs the capability CAP_SYS_ADMIN" : err_text(r));
     }
     atomic_store(&m->is_cached, !atomic_load(&m->is_passthrough));
-}
-
-/* "\\040" stands for a space, and so on. */
-static void unescape(char *p)
-{
-    char *to = p;
-    for (; *p; p++) {
-        unsigned code;
-        if (p[0] == '\\' && sscanf(p + 1, "%3o", &code) == 1) {
-            *to++ = (char)code;
-            p += 3;
-        } else {
-            *to++ = *p;
-        }
-    }
-    *to = '\0';
-}
-
-/* The number of the mount's device, by the list of mounts: a process that asked its own mount could not be
- * killed before it had answered itself. */
-static bool find_device(const char *directory, unsigned *ret_major, unsigned *ret_minor)
-{
-    _cleanup_fclose_ FILE *f = fopen("/proc/self/mountinfo", "re");
-    _cleanup_free_ char *line = NULL;
-    size_t room = 0;
-    bool found = false;
-    while (f && getline(&line, &room, f) >= 0) { /* the last one is on top */
-        unsigned major, minor;
-        char where[PATH_MAX];
-        if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &major, &minor, where) != 3)
-            continue;
-        unescape(where);
-        if (strcmp(where, directory) != 0)
-            continue;
-        *ret_major = major;
-        *ret_minor = minor;
-        found = true;
-    }
-    return found;
 }
 
 static void raise_read_ahead(unsigned major, unsigned minor)
@@ -240,12 +201,12 @@ static void *notifier_main(void *arg)
 {
     struct notifier *n = arg;
     struct mount *m = n->m;
-    unsigned major = 0, minor = 0;
-    bool is_found = find_device(m->options->directory, &major, &minor);
+    struct mountinfo at;
+    bool is_found = mountinfo_find(m->options->directory, &at);
     if (is_found || mount_takes_over(m)) { /* which may lie elsewhere by now: moved, or bound and detached */
         probe(m);
         if (is_found)
-            raise_read_ahead(major, minor);
+            raise_read_ahead(at.major, at.minor);
         report(m);
         if (m->options->passthrough == MOUNT_PASSTHROUGH_ON && !atomic_load(&m->is_passthrough))
             give_up(m);

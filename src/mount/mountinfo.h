@@ -1,0 +1,21 @@
+/* What is mounted at a directory, by the kernel's list of mounts: a file system that is asked may not answer,
+ * and a process that asked its own mount could not be killed before it had answered itself. */
+#pragma once
+
+#include "base/macro.h"
+
+#include <limits.h>
+#include <stdbool.h>
+
+struct mountinfo {
+    unsigned major, minor; /* of the file system's device */
+    bool is_ours;          /* mounted by `forebay mount`, whichever process */
+    char type[64];         /* "fuse.forebay" */
+    char source[256];      /* of ours the bucket, BUCKET or BUCKET/PREFIX; cut when it is longer */
+};
+
+/* The mount on top at `directory`, which is compared as it is. False: nothing is mounted exactly there. */
+bool mountinfo_find(const char *directory, struct mountinfo *ret);
+/* As the list names a directory: absolute, without symbolic links, "..", or slashes at its end; as it was
+ * given where it cannot be resolved. Never asks the file system that is mounted there. */
+void mountinfo_resolve(const char *directory, char ret[PATH_MAX]);

@@ -95,7 +95,7 @@ int capacity_parse_clients(const char *text, const char *name, uint64_t *ret_cli
     uint64_t c, r = 1;
     if (slice_u64(clients, &c) < 0 || (strchr(text, 'x') && slice_u64(readers, &r) < 0) || c < 1 || r < 1 ||
         c > 1000000 || r > 1000000)
-        return bad(e, name, text, "MACHINESxREADERS such as 32x8");
+        return bad(e, name, text, "MACHINESxREADERS such as 32x8, each from 1 to 1000000");
     *ret_clients = c;
     *ret_readers = r;
     return 0;
@@ -228,6 +228,7 @@ int capacity_compute(const struct capacity_plan *p, struct capacity_result *ret,
                                          (double)(p->nodes - 1), &of_node);
     }
     out.mttdl_s = loss(p, p->grace_s + out.rebuild_disk_s, out.pieces_on_nodes);
+    out.mttdl_s = MIN(out.mttdl_s, CAPACITY_MOST_S);
     *ret = out;
     return 0;
 }

@@ -27,6 +27,7 @@ struct capacity_redundancy {
 };
 
 #define CAPACITY_PIECES_MAX 64
+#define CAPACITY_MOST_S     1e100 /* as good as never; more would not be a number any more */
 
 struct capacity_plan {
     uint64_t raw_bytes;        /* of all disks together */
@@ -57,7 +58,7 @@ struct capacity_result {
     enum capacity_limit rebuild_limit;
     bool
         pieces_on_nodes; /* pieces of a stripe lie on different nodes; else on different disks of few nodes */
-    double mttdl_s;
+    double mttdl_s;      /* at most CAPACITY_MOST_S */
 };
 
 const char *capacity_limit_name(enum capacity_limit l);

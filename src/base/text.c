@@ -13,6 +13,9 @@
 
 #include <errno.h>
 
+#define PIB (KIB * TIB)
+#define EIB (KIB * PIB)
+
 struct unit {
     const char *name;
     uint64_t factor;
@@ -29,10 +32,16 @@ static const struct unit size_units[] = {
     {"GiB", GIB},
     {"T", TIB},
     {"TiB", TIB},
+    {"P", PIB},
+    {"PiB", PIB},
+    {"E", EIB},
+    {"EiB", EIB},
     {"kB", 1000},
     {"MB", 1000000},
     {"GB", 1000000000u},
     {"TB", 1000000000000u},
+    {"PB", 1000000000000000u},
+    {"EB", 1000000000000000000u},
 };
 
 static bool is_digit(char c)
@@ -156,7 +165,7 @@ char *text_size(uint64_t bytes, char ret[TEXT_SIZE_MAX])
 
 char *text_size_exact(uint64_t bytes, char ret[TEXT_SIZE_MAX])
 {
-    static const char *const names[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    static const char *const names[] = {"", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     size_t unit = 0;
     while (unit + 1 < ARRAY_SIZE(names) && bytes && bytes % 1024 == 0) {
         bytes /= 1024;

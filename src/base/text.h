@@ -3,8 +3,8 @@
 
 #include "base/buf.h"
 
-/* "512MiB", "512M", "1.5G", "4096", "10 GiB": K/M/G/T with or without iB are powers of 1024; kB/MB/GB/TB are
- * powers of 1000. -EINVAL on anything else, -ERANGE on overflow. */
+/* "512MiB", "512M", "1.5G", "4096", "10 GiB": K/M/G/T/P/E with or without iB are powers of 1024;
+ * kB/MB/GB/TB/PB/EB are powers of 1000. -EINVAL on anything else, -ERANGE on overflow. */
 int text_parse_size(struct slice s, uint64_t *ret_bytes);
 /* "30s", "500ms", "5m", "24h", "7d"; plain digits are seconds. */
 int text_parse_duration(struct slice s, uint64_t *ret_ms);

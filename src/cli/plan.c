@@ -40,7 +40,12 @@ static const struct option rows[] = {
                "share of the network's rate that carries bytes of files"),
     ROW_NUMBER("rebuild-share", OPTION_UINT, rebuild_share, "25", 100, "PERCENT",
                "share of disks and network that a rebuild may use"),
-    ROW_NUMBER("grace", OPTION_DURATION, grace_ms, "15m", 0, "TIME", "from a failure to its rebuild"),
+    {.name = "grace",
+     .type = OPTION_DURATION,
+     .offset = offsetof(struct plan_options, grace_ms),
+     .def = "15m",
+     .arg = "TIME",
+     .doc = "from a failure to its rebuild"},
     ROW_NUMBER("disk-mttf", OPTION_DURATION, disk_mttf_ms, "876000h", 0, "TIME",
                "mean time to failure of one disk; 876000h is 1 % a year"),
     COMMAND_FLAG(plan_options, json, "json", 0, "JSON instead of the table"),
@@ -84,6 +89,12 @@ static int plan_of(const struct plan_options *o, struct capacity_plan *ret, stru
     return r;
 }
 
+/* As a whole number; what no 64 bits hold is the most they do. */
+static uint64_t whole(double v)
+{
+    return v < (double)UINT64_MAX ? (uint64_t)v : UINT64_MAX;
+}
+
 /* ---- for programs ---- */
 
 static void json_rate(const char *name, const struct capacity_rate *r)
@@ -117,9 +128,9 @@ static void print_rate(const char *name, const struct capacity_rate *r)
 {
     char size[3][TEXT_SIZE_MAX], of[TEXT_SIZE_MAX];
     for (int i = 0; i < CAPACITY_LIMIT_COUNT; i++)
-        (void)text_size((uint64_t)r->by_limit[i], size[i]);
+        (void)text_size(whole(r->by_limit[i]), size[i]);
     (void)printf("%-28s %12s/s   bound by %s (disks %s/s, network %s/s, clients %s/s)\n", name,
-                 text_size((uint64_t)r->bytes_per_s, of), capacity_limit_text(r->limit), size[CAPACITY_DISKS],
+                 text_size(whole(r->bytes_per_s), of), capacity_limit_text(r->limit), size[CAPACITY_DISKS],
                  size[CAPACITY_NETWORK], size[CAPACITY_CLIENTS]);
 }
 
@@ -143,11 +154,10 @@ static void print_rebuild(const struct capacity_result *c)
         return;
     }
     (void)printf("%-28s %14s   bound by %s\n", "rebuild of a full disk",
-                 text_duration((uint64_t)(c->rebuild_disk_s * 1000), text),
-                 capacity_limit_text(c->rebuild_limit));
+                 text_duration(whole(c->rebuild_disk_s * 1000), text), capacity_limit_text(c->rebuild_limit));
     if (c->rebuild_node_s > 0)
         (void)printf("%-28s %14s\n", "rebuild of a full node",
-                     text_duration((uint64_t)(c->rebuild_node_s * 1000), text));
+                     text_duration(whole(c->rebuild_node_s * 1000), text));
 }
 
 static void print_table(const struct plan_options *o, const struct capacity_plan *p,
@@ -157,13 +167,13 @@ static void print_table(const struct plan_options *o, const struct capacity_plan
     (void)printf("%" PRIu64 " node%s, %" PRIu64 " disk%s each, %s, redundancy %s\n\n", p->nodes,
                  p->nodes == 1 ? "" : "s", p->disks, p->disks == 1 ? "" : "s", text_size(p->raw_bytes, raw),
                  o->redundancy);
-    (void)printf("%-28s %14s\n", "usable capacity", text_size((uint64_t)c->usable_bytes, usable));
+    (void)printf("%-28s %14s\n", "usable capacity", text_size(whole(c->usable_bytes), usable));
     print_rate("read", &c->read);
     print_rate("  S3, through any node", &c->read_any);
     print_rate("write", &c->write);
     print_rate("  S3, through any node", &c->write_any);
     (void)printf("%-28s %12s/s\n", "read for each reader",
-                 text_size((uint64_t)(c->read.bytes_per_s / (double)p->clients / (double)p->readers), each));
+                 text_size(whole(c->read.bytes_per_s / (double)p->clients / (double)p->readers), each));
     print_rebuild(c);
     (void)printf("%-28s ", "mean time to data loss");
     print_years(c->mttdl_s);

@@ -1,6 +1,7 @@
 """`forebay plan`: the published figures that docs/PLANNING.md names come out of the command; bad options give one clear line."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -42,6 +43,23 @@ def test_the_table_says_what_a_person_asks():
     for word in ("16 nodes", "ec=8+2", "80 TiB", "177 GiB/s", "bound by the network", "rebuild of a full disk", "rebuild of a full node",
                  "mean time to data loss"):
         assert word in done.stdout, word
+
+
+@pytest.mark.parametrize("options", [
+    ["--redundancy", "mirror=64", "--nodes", "64", "--disks", "1000", "--disk-mttf", "100000000000h", "--grace", "1ms"],
+    ["--nodes", "100000", "--disks", "1000", "--disk-read", "16000000TB/s", "--network", "10000000Tb", "--clients", "1000000x1"],
+    ["--capacity", "15000000TiB", "--disks", "2", "--redundancy", "mirror=2", "--disk-read", "1B/s", "--disk-write", "1B/s"],
+    ["--capacity", "1", "--disk-mttf", "1ms", "--grace", "0", "--disks", "3", "--redundancy", "ec=2+1"],
+], ids=["eternal", "fast", "slow", "tiny"])
+def test_extremes_are_numbers(options):
+    """What is larger than any machine gives numbers all the same, in JSON and in the table, and no rate below what bounds it."""
+    said = planned(*options)
+    for rate in ("read", "write", "read_through_any_node", "write_through_any_node"):
+        limits = [said[rate][f"{limit}_bytes_per_s"] for limit in ("disks", "network", "clients")]
+        assert said[rate]["bytes_per_s"] == min(limits)
+    assert 0 < said["mean_time_to_data_loss_s"] <= 1e100 and said["rebuild_disk_s"] >= 0
+    done = plan(*options)
+    assert done.returncode == 0 and not re.search(r"\binf\b|\bnan\b", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("options, words", [

@@ -162,6 +162,22 @@ static void requests_to_any_node(void **state)
     assert_false(r.pieces_on_nodes);
 }
 
+/* Where nothing is ever lost, the time to loss is still a number. */
+static void loss_is_a_number(void **state)
+{
+    struct capacity_plan p = plan();
+    p.nodes = 64;
+    p.disks = 1000;
+    p.disk_mttf_s = 1e17;
+    p.grace_s = 0.001;
+    p.redundancy.extra = 63;
+    assert_true(compute(&p).mttdl_s == CAPACITY_MOST_S);
+    p = plan();
+    p.grace_s = 0;
+    p.redundancy.extra = 1;
+    assert_true(compute(&p).mttdl_s > 0 && compute(&p).mttdl_s < CAPACITY_MOST_S);
+}
+
 /* More machines never lower a rate, more redundancy never raises one, and the named limit is the lowest. */
 static void rates_are_monotonic(void **state)
 {
@@ -244,6 +260,7 @@ int main(void)
         cmocka_unit_test(two_months_at_100_tib_without_redundancy),
         cmocka_unit_test(loss_with_redundancy_is_that_of_raid),
         cmocka_unit_test(loss_is_exact_for_slow_repair),
+        cmocka_unit_test(loss_is_a_number),
         cmocka_unit_test(capacity_and_rebuild_of_coded_data),
         cmocka_unit_test(requests_to_any_node),
         cmocka_unit_test(rates_are_monotonic),

@@ -23,14 +23,15 @@ static const struct option rows[] = {
      .type = OPTION_STRING,
      .offset = offsetof(struct bucket_options, origin),
      .arg = "URL",
-     .doc = "create: where the data is, s3://, gs://, az://, hdfs://, nfs://, http[s]:// or file:///, as "
-            "docs/ORIGINS.md says"},
+     .doc =
+         "create, set: where the data is, s3://, gs://, az://, hdfs://, nfs://, http[s]:// or file:///, as "
+         "docs/ORIGINS.md says"},
     {.name = "set",
      .short_flag = 's',
      .type = OPTION_LIST,
      .offset = offsetof(struct bucket_options, set),
      .arg = "KEY=VALUE",
-     .doc = "create: a property, for example origin.endpoint=http://10.0.0.5:9000; repeat for several"},
+     .doc = "create, set: a property, for example origin.endpoint=http://10.0.0.5:9000; repeat for several"},
     COMMAND_FLAG(bucket_options, json, "json", 0, "ls, show: JSON"),
     COMMAND_NODE_ROWS(bucket_options),
 };
@@ -137,12 +138,15 @@ static void list_line(bool json, const struct wire_bucket *b, bool *first)
     char created[32];
     text_iso8601(b->created_ns, created);
     if (json) {
-        (void)printf("%s{\"name\": \"" SLICE_FMT "\", \"created\": \"%s\", \"origin\": ",
-                     *first ? "[" : ",\n ", SLICE_ARG(b->name), created);
+        (void)printf("%s{\"name\": ", *first ? "[" : ",\n ");
+        command_json_string(stdout, b->name);
+        (void)printf(", \"created\": \"%s\", \"origin\": ", created);
         command_json_string(stdout, b->origin);
         (void)fputs("}", stdout);
     } else {
-        (void)printf("%.19sZ  %-24.*s  " SLICE_FMT "\n", created, SLICE_ARG(b->name), SLICE_ARG(b->origin));
+        (void)printf("%.19sZ  %-24.*s  ", created, SLICE_ARG(b->name));
+        command_print_name(stdout, b->origin);
+        (void)putchar('\n');
     }
     *first = false;
 }
@@ -162,19 +166,23 @@ int command_list_buckets(struct client *c, bool json, struct err *e)
             free(after);
             after = slice_dup(b.name);
         }
-        if (r < 0 && r != -ENOENT)
+        if (r < 0 && r != -ENOENT) {
+            command_json_end(json && !first, /* is_whole= */ false);
             return r;
+        }
         if (!rep.truncated)
             break;
     }
     if (json)
-        (void)puts(first ? "[]" : "]");
+        command_json_end(!first, /* is_whole= */ true);
     return 0;
 }
 
 static int run(struct client *c, const struct bucket_options *o, char **argv, int n, struct err *e)
 {
     const char *verb = argv[0];
+    if ((o->origin || o->set.n > 0) && strcmp(verb, "create") != 0 && strcmp(verb, "set") != 0)
+        return err_set(e, ERR_BAD_OPTION, "%s: --origin and --set are for create and set", verb);
     if (strcmp(verb, "ls") == 0 && n == 1)
         return command_list_buckets(c, o->json, e);
     if (n < 2)

@@ -1,6 +1,8 @@
 /* What commands share: parsing, connecting, names, messages. */
 #include "cli/command.h"
 
+#include "base/text.h"
+
 #define HELP_MAX_BYTES (64 * KIB)
 
 static int print_help(const struct command_usage *u, const struct option_table *t)
@@ -25,7 +27,9 @@ bool command_parse(const struct command_usage *u, const struct option_table *t, 
         return false;
     }
     if (r == 0 && (n < u->min_operands || (u->max_operands >= 0 && n > u->max_operands)))
-        r = err_set(&e, ERR_BAD_OPTION, "expects %s; see %s --help", u->operands, u->command);
+        r = u->operands[0]
+                ? err_set(&e, ERR_BAD_OPTION, "expects %s; see %s --help", u->operands, u->command)
+                : err_set(&e, ERR_BAD_OPTION, "%s: takes only options; see %s --help", argv[0], u->command);
     if (r < 0) {
         *ret_status = command_fail(u->command, ERR_BAD_OPTION, &e);
         return false;
@@ -35,10 +39,29 @@ bool command_parse(const struct command_usage *u, const struct option_table *t, 
     return true;
 }
 
+void command_complain(const char *command, const char *text)
+{
+    flockfile(stderr); /* threads complain, too */
+    (void)fprintf(stderr, "%s: ", command);
+    command_print_name(stderr, slice_str(text));
+    (void)fputc('\n', stderr);
+    funlockfile(stderr);
+}
+
 int command_fail(const char *command, int code, const struct err *e)
 {
-    (void)fprintf(stderr, "%s: %s\n", command, e && e->code ? e->text : err_text(code));
+    command_complain(command, e && e->code ? e->text : err_text(code));
     return code == ERR_BAD_OPTION ? 2 : 1;
+}
+
+int command_blame(struct err *e, int code, const char *path)
+{
+    return strstr(e->text, path) ? code : err_prefix(e, code, "%s", path);
+}
+
+static int expect_filled(const char *flag, const char *value, struct err *e)
+{
+    return value && !value[0] ? err_set(e, ERR_BAD_OPTION, "%s: is empty", flag) : 0;
 }
 
 int command_connect(const struct command_node *n, struct client **ret, struct err *e)
@@ -52,7 +75,12 @@ int command_connect(const struct command_node *n, struct client **ret, struct er
         .timeout_ms = n->timeout_ms,
         .connections = n->connections,
     };
-    return client_new(&o, ret, e);
+    int r = expect_filled("--data", n->data, e);
+    if (r == 0)
+        r = expect_filled("--socket", n->socket, e);
+    if (r == 0)
+        r = expect_filled("--endpoint", n->endpoint, e);
+    return r < 0 ? r : client_new(&o, ret, e);
 }
 
 int command_path(const char *text, struct slice *ret_bucket, struct slice *ret_key, struct err *e)
@@ -68,6 +96,12 @@ int command_path(const char *text, struct slice *ret_bucket, struct slice *ret_k
     return 0;
 }
 
+void command_json_end(bool began, bool is_whole)
+{
+    if (began || is_whole)
+        (void)puts(began ? "]" : "[]");
+}
+
 void command_print_name(FILE *to, struct slice name)
 {
     for (size_t i = 0; i < name.n; i++) {
@@ -81,6 +115,9 @@ void command_print_name(FILE *to, struct slice name)
 
 void command_json_string(FILE *to, struct slice s)
 {
+    _cleanup_buf_ struct buf text = BUF_INIT(3 * s.n + 1);
+    if (!slice_is_utf8(s))
+        s = slice_str(text_utf8(&text, s));
     (void)fputc('"', to);
     for (size_t i = 0; i < s.n; i++) {
         unsigned char c = (unsigned char)s.p[i];

@@ -54,17 +54,27 @@ struct command_usage {
 /* Parses. True: go on with argv[0..*ret_n); false: help or an error was printed, end with *ret_status. */
 bool command_parse(const struct command_usage *u, const struct option_table *t, void *opts, int argc,
                    char **argv, int *ret_n, int *ret_status);
-/* Prints "forebay ls: TEXT" and gives the exit status that fits the code (1, or 2 for ERR_BAD_OPTION). */
+/* Prints "forebay ls: TEXT" as one line, whatever names are in it. */
+void command_complain(const char *command, const char *text);
+/* The same of an error; gives the exit status that fits the code (1, or 2 for ERR_BAD_OPTION). */
 int command_fail(const char *command, int code, const struct err *e);
 int command_connect(const struct command_node *n, struct client **ret, struct err *e);
+
+/* An error of one of several objects: begins with which one, unless it names it anyway. Gives `code`. */
+int command_blame(struct err *e, int code, const char *path);
 
 /* "bucket/key...": cut at the first slash; "forebay://bucket/key" too. -EINVAL when there is no bucket. */
 int command_path(const char *text, struct slice *ret_bucket, struct slice *ret_key, struct err *e);
 
+/* What ends a JSON list of which `began` says whether something was printed: also where the rest cannot be
+ * had, so that a program can read what there is. */
+void command_json_end(bool began, bool is_whole);
+
 /* Prints the buckets, as `forebay bucket ls` and `forebay ls` do. */
 int command_list_buckets(struct client *c, bool json, struct err *e);
 
-/* A line of text for people, or one JSON string: control bytes are shown escaped. */
+/* A line of text for people, or one JSON string: control bytes are shown escaped; JSON holds U+FFFD for what
+ * is no UTF-8. */
 void command_print_name(FILE *to, struct slice name);
 void command_json_string(FILE *to, struct slice s);
 

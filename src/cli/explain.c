@@ -139,10 +139,11 @@ static const char *mount_why_not(const struct explain_report *m)
 static void add_mount(const struct explain_report *m, json_t *o)
 {
     const char *why = mount_why_not(m);
-    json_t *j = json_pack("{s:s%, s:b, s:i, s:i, s:b, s:b}", "directory", m->directory, strlen(m->directory),
-                          "passthrough", (int)m->is_passthrough, "opens_by_passthrough",
-                          (int)m->n_passthrough, "other_opens", (int)m->n_plain, "kept_open", (int)m->is_kept,
-                          "being_written", (int)m->is_written);
+    _cleanup_buf_ struct buf directory = BUF_INIT(16 * KIB);
+    json_t *j = json_pack(
+        "{s:s, s:b, s:i, s:i, s:b, s:b}", "directory", text_utf8(&directory, slice_str(m->directory)),
+        "passthrough", (int)m->is_passthrough, "opens_by_passthrough", (int)m->n_passthrough, "other_opens",
+        (int)m->n_plain, "kept_open", (int)m->is_kept, "being_written", (int)m->is_written);
     if (j)
         (void)json_object_set_new(o, "mount", j);
     if (!why)
@@ -302,6 +303,8 @@ static int run(const struct explain_options *o, const char *arg, struct err *e)
         r = connect_node(o, &s, &c, e);
     if (r == 0)
         r = ask_node(c, &s, &answer, e);
+    if (r < 0 && c)
+        r = command_blame(e, r, arg);
     if (r == 0) {
         if (s.has_mount)
             add_mount(&s.mount, answer);

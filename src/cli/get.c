@@ -26,8 +26,8 @@ struct get_options {
     uint64_t jobs, offset, length;
 };
 
-static const struct option rows[] = {
-    COMMAND_FLAG(get_options, recursive, "recursive", 'r', "get: everything below the prefix"),
+static const struct option get_rows[] = {
+    COMMAND_FLAG(get_options, recursive, "recursive", 'r', "everything below the prefix"),
     COMMAND_FLAG(get_options, quiet, "quiet", 'q', "no progress and no summary"),
     {.name = "jobs",
      .short_flag = 'j',
@@ -37,22 +37,27 @@ static const struct option rows[] = {
      .min = 1,
      .max = 256,
      .arg = "N",
-     .doc = "get -r: objects fetched at the same time"},
+     .doc = "-r: objects fetched at the same time"},
+    COMMAND_NODE_ROWS(get_options),
+};
+static const struct option_table get_table = {get_rows, ARRAY_SIZE(get_rows), NULL};
+
+static const struct option cat_rows[] = {
     {.name = "offset",
      .type = OPTION_SIZE,
      .offset = offsetof(struct get_options, offset),
      .def = "0",
      .arg = "SIZE",
-     .doc = "cat: begin at this byte"},
+     .doc = "begin at this byte"},
     {.name = "length",
      .type = OPTION_SIZE,
      .offset = offsetof(struct get_options, length),
      .def = "0",
      .arg = "SIZE",
-     .doc = "cat: at most so many bytes; 0 means to the end"},
+     .doc = "at most so many bytes; 0 means to the end"},
     COMMAND_NODE_ROWS(get_options),
 };
-static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
+static const struct option_table cat_table = {cat_rows, ARRAY_SIZE(cat_rows), NULL};
 
 static const struct command_usage cat_usage = {
     .command = "forebay cat",
@@ -109,6 +114,8 @@ static int cat_one(struct client *c, const struct get_options *o, const char *pa
     struct slice bucket, key;
     _cleanup_(client_file_closep) struct client_file *f = NULL;
     int r = command_path(path, &bucket, &key, e);
+    if (r == 0 && key.n == 0)
+        r = err_set(e, ERR_BAD_OPTION, "'%s': must be BUCKET/KEY", path);
     if (r == 0)
         r = open_object(c, bucket, key, o->offset, o->length ? o->length : UINT64_MAX, &f, e);
     if (r < 0)
@@ -125,16 +132,17 @@ int cmd_cat(int argc, char **argv)
 {
     struct get_options o = {0};
     int n, status;
-    if (command_parse(&cat_usage, &table, &o, argc, argv, &n, &status)) {
+    if (command_parse(&cat_usage, &cat_table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
         int r = command_connect(&o.node, &c, &e);
         for (int i = 0; r == 0 && i < n; i++)
-            r = cat_one(c, &o, argv[i], &e);
+            if ((r = cat_one(c, &o, argv[i], &e)) < 0)
+                r = command_blame(&e, r, argv[i]);
         if (r < 0)
             status = command_fail(cat_usage.command, r, &e);
     }
-    option_fini(&table, &o);
+    option_fini(&cat_table, &o);
     return status;
 }
 
@@ -263,23 +271,28 @@ struct walk {
     struct progress *progress;
     struct lock lock; /* covers what follows */
     struct client_lister *lister;
-    uint64_t failed;
+    uint64_t seen, failed;
+    int ended; /* 1: all were listed; negative: no more can be */
+    struct err why;
 };
 
-/* Next object below the prefix: 1 and a copy of its key, 0 at the end, or an error. */
-static int walk_next(struct walk *w, char **ret_key, size_t *ret_key_n, struct err *e)
+/* Next object below the prefix: whether there is one, and a copy of its key. */
+static bool walk_next(struct walk *w, char **ret_key, size_t *ret_key_n)
 {
     LOCK_SCOPE(&w->lock); /* held over the listing's I/O: whoever waits needs its answer */
     struct wire_entry x;
     for (;;) {
-        int r = client_lister_next(w->lister, &x, e);
-        if (r <= 0)
-            return r;
+        int r = w->ended == 0 ? client_lister_next(w->lister, &x, &w->why) : 0;
+        if (r <= 0) {
+            w->ended = w->ended != 0 ? w->ended : r < 0 ? r : 1;
+            return false;
+        }
+        w->seen++;
         if (!slice_ends(x.key, SLICE_LIT("/"))) { /* markers of directories are no files */
             progress_grow(w->progress, 1, x.attr.size_bytes);
             *ret_key = slice_dup(x.key);
             *ret_key_n = x.key.n;
-            return 1;
+            return true;
         }
     }
 }
@@ -314,7 +327,7 @@ static int walk_get(struct walk *w, struct slice key, struct err *e)
 
 static void walk_failed(struct walk *w, const struct err *e)
 {
-    (void)fprintf(stderr, "%s: %s\n", get_usage.command, e->text);
+    command_complain(get_usage.command, e->text);
     LOCK_SCOPE(&w->lock);
     w->failed++;
 }
@@ -326,15 +339,13 @@ static void *walk_main(void *arg)
         struct err e = {0};
         _cleanup_free_ char *key = NULL;
         size_t key_n = 0;
-        int r = walk_next(w, &key, &key_n, &e);
-        if (r == 0)
+        if (!walk_next(w, &key, &key_n))
             return NULL;
+        int r = walk_get(w, slice_of(key, key_n), &e);
         if (r < 0) {
+            (void)command_blame(&e, r, key);
             walk_failed(w, &e);
-            return NULL;
         }
-        if (walk_get(w, slice_of(key, key_n), &e) < 0)
-            walk_failed(w, &e);
     }
 }
 
@@ -357,6 +368,13 @@ static int get_tree(struct client *c, const struct get_options *o, struct slice 
     lock_fini(&w.lock);
     if (n == 0)
         return err_set(e, -EAGAIN, "no thread can be started, nothing was fetched");
+    if (w.ended < 0) {
+        *e = w.why;
+        return err_prefix(e, w.ended, "list " SLICE_FMT "/" SLICE_FMT, SLICE_ARG(bucket), SLICE_ARG(prefix));
+    }
+    if (w.seen == 0 && prefix.n > 0)
+        return err_set(e, -ENOENT, SLICE_FMT "/" SLICE_FMT ": nothing there", SLICE_ARG(bucket),
+                       SLICE_ARG(prefix));
     return w.failed ? err_set(e, -EIO, "%" PRIu64 " objects failed", w.failed) : 0;
 }
 
@@ -387,23 +405,25 @@ int cmd_get(int argc, char **argv)
 {
     struct get_options o = {0};
     int n, status;
-    if (command_parse(&get_usage, &table, &o, argc, argv, &n, &status)) {
+    if (command_parse(&get_usage, &get_table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         struct slice bucket, key;
         _cleanup_(client_freep) struct client *c = NULL;
         int r = command_path(argv[0], &bucket, &key, &e);
         if (r == 0 && key.n == 0 && !o.recursive)
             r = err_set(&e, ERR_BAD_OPTION, "'%s': must be BUCKET/KEY, or give -r for all of it", argv[0]);
+        if (r == 0 && o.recursive && n > 1 && strcmp(argv[1], "-") == 0)
+            r = err_set(&e, ERR_BAD_OPTION, "-r: takes a directory, not '-'; ./- is one of that name");
         o.node.connections = MAX((uint32_t)o.jobs, (uint32_t)CLIENT_CONNECTIONS);
         if (r == 0)
             r = command_connect(&o.node, &c, &e);
         if (r == 0 && o.recursive)
             r = get_tree(c, &o, bucket, key, n > 1 ? argv[1] : ".", &e);
-        else if (r == 0)
-            r = get_one(c, &o, bucket, key, n > 1 ? argv[1] : NULL, &e);
+        else if (r == 0 && (r = get_one(c, &o, bucket, key, n > 1 ? argv[1] : NULL, &e)) < 0)
+            r = command_blame(&e, r, argv[0]);
         if (r < 0)
             status = command_fail(get_usage.command, r, &e);
     }
-    option_fini(&table, &o);
+    option_fini(&get_table, &o);
     return status;
 }

@@ -84,8 +84,10 @@ static void print_job(const json_t *o)
     }
     (void)fputs(": ", stdout);
     print_counts(stdout, o);
-    if (text(o, "reason")[0])
-        (void)printf(": %s", text(o, "reason"));
+    if (text(o, "reason")[0]) {
+        (void)fputs(": ", stdout);
+        command_print_name(stdout, slice_str(text(o, "reason")));
+    }
     (void)putchar('\n');
 }
 
@@ -218,8 +220,10 @@ static int list_errors(struct client *c, const struct job_common *o, uint64_t id
         struct wire_job_errors_rep rep;
         int r = client_job_errors(c, &req, &reply, &rep, e);
         json_t *page = r == 0 ? json_loadb(rep.json.p, rep.json.n, 0, NULL) : NULL;
-        if (!page)
+        if (!page) {
+            command_json_end(o->json && !first, /* is_whole= */ false);
             return r < 0 ? r : err_set(e, ERR_PROTOCOL, "the node's list of errors is not understood");
+        }
         print_errors(o, page, &first);
         json_decref(page);
         more = rep.truncated && rep.next.n > 0;
@@ -229,7 +233,7 @@ static int list_errors(struct client *c, const struct job_common *o, uint64_t id
             return err_set(e, r, "list of errors");
     }
     if (o->json)
-        (void)puts(first ? "[]" : "]");
+        command_json_end(!first, /* is_whole= */ true);
     return 0;
 }
 
@@ -260,7 +264,7 @@ static int run_verb(struct client *c, const struct job_common *o, char **argv, i
     uint64_t id = 0;
     if (strcmp(verb, "ls") == 0 && n == 1)
         return list_jobs(c, o, e);
-    if (n != 2 || slice_u64(slice_str(argv[1]), &id) < 0)
+    if (n != 2 || strcmp(verb, "ls") == 0 || slice_u64(slice_str(argv[1]), &id) < 0)
         return err_set(e, ERR_BAD_OPTION, "expects %s; see %s --help", usage.operands, usage.command);
     if (strcmp(verb, "show") == 0)
         return show_job(c, o, id, e);

@@ -11,13 +11,19 @@ struct ls_options {
     bool recursive, json, fresh;
 };
 
-static const struct option rows[] = {
-    COMMAND_FLAG(ls_options, recursive, "recursive", 'r', "ls: everything below, not one level"),
-    COMMAND_FLAG(ls_options, json, "json", 0, "one JSON object per line"),
-    COMMAND_FLAG(ls_options, fresh, "fresh", 0, "ask the origin, whatever is remembered"),
-    COMMAND_NODE_ROWS(ls_options),
+#define COMMON_ROWS                                                                                          \
+    COMMAND_FLAG(ls_options, json, "json", 0, "one JSON object per line"),                                   \
+        COMMAND_FLAG(ls_options, fresh, "fresh", 0, "ask the origin, whatever is remembered"),               \
+        COMMAND_NODE_ROWS(ls_options)
+
+static const struct option ls_rows[] = {
+    COMMAND_FLAG(ls_options, recursive, "recursive", 'r', "everything below, not one level"),
+    COMMON_ROWS,
 };
-static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
+static const struct option_table ls_table = {ls_rows, ARRAY_SIZE(ls_rows), NULL};
+
+static const struct option stat_rows[] = {COMMON_ROWS};
+static const struct option_table stat_table = {stat_rows, ARRAY_SIZE(stat_rows), NULL};
 
 static const struct command_usage ls_usage = {
     .command = "forebay ls",
@@ -91,7 +97,7 @@ int cmd_ls(int argc, char **argv)
 {
     struct ls_options o = {0};
     int n, status;
-    if (command_parse(&ls_usage, &table, &o, argc, argv, &n, &status)) {
+    if (command_parse(&ls_usage, &ls_table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
         int r = command_connect(&o.node, &c, &e);
@@ -100,8 +106,15 @@ int cmd_ls(int argc, char **argv)
         if (r < 0)
             status = command_fail(ls_usage.command, r, &e);
     }
-    option_fini(&table, &o);
+    option_fini(&ls_table, &o);
     return status;
+}
+
+static void print_line(const char *title, struct slice value)
+{
+    (void)fputs(title, stdout);
+    command_print_name(stdout, value);
+    (void)putchar('\n');
 }
 
 static void print_stat(const struct ls_options *o, const char *path, const struct wire_attr *a)
@@ -120,10 +133,12 @@ static void print_stat(const struct ls_options *o, const char *path, const struc
         (void)puts("}");
         return;
     }
-    (void)printf("path: %s\nsize: %" PRIu64 "\nmodified: %s\netag: " SLICE_FMT "\ncontent-type: " SLICE_FMT
-                 "\n" SLICE_FMT,
-                 path, a->size_bytes, when, SLICE_ARG(a->etag), SLICE_ARG(a->content_type),
-                 SLICE_ARG(a->meta));
+    print_line("path: ", slice_str(path));
+    (void)printf("size: %" PRIu64 "\nmodified: %s\n", a->size_bytes, when);
+    print_line("etag: ", a->etag);
+    print_line("content-type: ", a->content_type);
+    for (struct slice rest = a->meta; rest.n > 0;)
+        print_line("", slice_split(&rest, '\n'));
 }
 
 static int stat_one(struct client *c, const struct ls_options *o, const char *path, struct err *e)
@@ -140,14 +155,14 @@ static int stat_one(struct client *c, const struct ls_options *o, const char *pa
     r = client_stat(c, &req, &reply, &rep, e);
     if (r == 0)
         print_stat(o, path, &rep.attr);
-    return r;
+    return r < 0 ? command_blame(e, r, path) : 0;
 }
 
 int cmd_stat(int argc, char **argv)
 {
     struct ls_options o = {0};
     int n, status;
-    if (command_parse(&stat_usage, &table, &o, argc, argv, &n, &status)) {
+    if (command_parse(&stat_usage, &stat_table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
         int r = command_connect(&o.node, &c, &e);
@@ -159,6 +174,6 @@ int cmd_stat(int argc, char **argv)
                 status = command_fail(stat_usage.command, r, &e);
         }
     }
-    option_fini(&table, &o);
+    option_fini(&stat_table, &o);
     return status;
 }

@@ -97,10 +97,10 @@ static json_t *slow_json(const struct stats_report *r)
 static void print_json(const struct stats_report *r)
 {
     json_t *o = json_pack(
-        "{s:o, s:o, s:s, s:s, s:o, s:b, s:b, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "directory",
+        "{s:o, s:o, s:s, s:s, s:o, s:b, s:b, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "directory",
         text_json(r->directory), "bucket", text_json(r->bucket), "kind", r->is_scratch ? "scratch" : "mirror",
         "profile", r->is_openless ? "read-only" : "default", "node", text_json(r->node), "read_only",
-        (int)r->is_read_only, "passthrough", (int)r->is_passthrough, "reason", r->reason, "pid",
+        (int)r->is_read_only, "passthrough", (int)r->is_passthrough, "reason", text_json(r->reason), "pid",
         (json_int_t)r->pid, "up_ms", (json_int_t)r->up_ms, "open_files", (json_int_t)r->open_files,
         "operations", operations_json(r), "running", running_json(r), "slow", slow_json(r), "hit_share",
         share_json(hit_share(r)), "passthrough_share", share_json(passthrough_share(r)));
@@ -150,7 +150,9 @@ static void print_head(const struct stats_report *r)
         (void)fputs("passthrough", stdout);
     else
         (void)printf("no passthrough: %s", r->reason);
-    (void)printf("\nprocess %" PRIu32 ", up %s, node %s\n", r->pid, text_duration(r->up_ms, up), r->node);
+    (void)printf("\nprocess %" PRIu32 ", up %s, node ", r->pid, text_duration(r->up_ms, up));
+    command_print_name(stdout, slice_str(r->node));
+    (void)putchar('\n');
 }
 
 static void print_shares(const struct stats_report *r)

@@ -52,8 +52,9 @@ static int settings_of(const struct origin_options *o, struct buf *b, struct err
 static void show(bool json, bool first, struct slice name, struct slice state, uint64_t us, struct slice text)
 {
     if (!json) {
-        (void)printf("%-8.*s %-22.*s %9.1f ms  " SLICE_FMT "\n", SLICE_ARG(state), SLICE_ARG(name),
-                     (double)us / 1000, SLICE_ARG(text));
+        (void)printf("%-8.*s %-22.*s %9.1f ms  ", SLICE_ARG(state), SLICE_ARG(name), (double)us / 1000);
+        command_print_name(stdout, text);
+        (void)putchar('\n');
         return;
     }
     (void)printf("%s{\"name\": ", first ? "" : ",\n  ");

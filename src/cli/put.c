@@ -132,7 +132,7 @@ struct tree {
 
 static void tree_failed(struct tree *t, const struct err *e)
 {
-    (void)fprintf(stderr, "%s: %s\n", usage.command, e->text);
+    command_complain(usage.command, e->text);
     LOCK_SCOPE(&t->lock);
     t->failed++;
 }
@@ -206,9 +206,14 @@ static void walk(struct tree *t, const char *below, const struct level *up, int 
 {
     struct err e = {0};
     _cleanup_buf_ struct buf path = BUF_INIT(16 * KIB);
+    errno = ENAMETOOLONG;
     DIR *d = buf_printf(&path, "%s/%s", t->root, below) == 0 ? opendir(path.p) : NULL;
     if (!d || depth > DEPTH_MAX) {
-        (void)err_set(&e, -ENOENT, "%s/%s: cannot be read", t->root, below);
+        if (d)
+            (void)err_set(&e, -ENAMETOOLONG, "%s: more than %d directories below each other", path.p,
+                          DEPTH_MAX);
+        else
+            (void)err_errno(&e, -errno, "%s%s%s", t->root, *below ? "/" : "", below);
         tree_failed(t, &e);
         if (d)
             (void)closedir(d);

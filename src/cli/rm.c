@@ -99,8 +99,10 @@ static int remove_one(struct client *c, const struct rm_options *o, const char *
     if (key.n == 0)
         return err_set(e, ERR_BAD_OPTION, "'%s': must be BUCKET/KEY, or give -r for all of it", path);
     r = must_exist(c, bucket, key, e);
-    if (r == 0 && o->dry_run)
-        (void)printf("%s\n", path);
+    if (r == 0 && o->dry_run) {
+        command_print_name(stdout, slice_str(path));
+        (void)putchar('\n');
+    }
     return r < 0 || o->dry_run ? r : remove_key(c, bucket, key, e);
 }
 
@@ -116,7 +118,7 @@ int cmd_rm(int argc, char **argv)
             status = command_fail(usage.command, r, &e);
         for (int i = 0; c && i < n; i++)
             if ((r = remove_one(c, &o, argv[i], &e)) < 0)
-                status = command_fail(usage.command, r, &e);
+                status = command_fail(usage.command, command_blame(&e, r, argv[i]), &e);
     }
     option_fini(&table, &o);
     return status;

@@ -147,6 +147,8 @@ static void print_status(const json_t *o, const char *address)
                  number(o, "writers"));
     print_disks(json_object_get(o, "disks"));
     print_buckets(json_object_get(o, "buckets"));
+    if (number(o, "buckets_left_out") > 0)
+        (void)printf("%-9sand %" PRIu64 " more: forebay bucket ls\n", "", number(o, "buckets_left_out"));
     print_mounts(json_object_get(o, "mounts"));
     print_shaping(json_object_get(o, "shaping"));
 }

@@ -28,7 +28,7 @@ static const struct option rows[] = {
      .type = OPTION_STRING,
      .offset = offsetof(struct store_options, data),
      .arg = "DIR",
-     .doc = "the node's data directory"},
+     .doc = "the node's data directory; default FOREBAY_DATA"},
     {.name = "disk",
      .type = OPTION_LIST,
      .offset = offsetof(struct store_options, disk),
@@ -36,10 +36,10 @@ static const struct option rows[] = {
      .doc = "disks, as given to serve; default those of the node's last start"},
     COMMAND_FLAG(store_options, repair, "repair", 0,
                  "drop what is bad, so that it is fetched again; remove orphans"),
-    COMMAND_FLAG(store_options, json, "json", 0, "the result as JSON"),
+    COMMAND_FLAG(store_options, json, "json", 0, "one JSON object: what is wrong, and the numbers"),
     COMMAND_FLAG(store_options, quiet, "quiet", 'q', "no progress"),
 };
-static const struct option_table table = {rows, ARRAY_SIZE(rows), "FOREBAY_"};
+static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 
 static const struct command_usage usage = {
     .command = "forebay store",
@@ -61,39 +61,74 @@ static const struct command_usage usage = {
 struct check_state {
     struct progress *progress;
     uint64_t extents, bytes;
+    bool json;
+    uint64_t problems; /* printed */
 };
+
+/* A line for people; for programs the next of a list of strings that begins the one object. */
+static void print_problem(struct check_state *s, const char *problem)
+{
+    if (!s->json) {
+        (void)printf("%s\n", problem);
+        return;
+    }
+    (void)fputs(s->problems++ == 0 ? "{\"problems\": [" : ",\n ", stdout);
+    command_json_string(stdout, slice_str(problem));
+}
 
 static bool on_extent(const struct store_check_report *so_far, const char *problem, void *arg)
 {
     struct check_state *s = arg;
     if (problem)
-        (void)printf("%s\n", problem);
+        print_problem(s, problem);
     progress_add(s->progress, so_far->extents - s->extents, so_far->bytes - s->bytes);
     s->extents = so_far->extents;
     s->bytes = so_far->bytes;
     return true;
 }
 
-static void print_report(const struct store_options *o, const struct store_check_report *r)
+/* X(member of both) */
+#define REPORT_NUMBERS(X)                                                                                    \
+    X(extents)                                                                                               \
+    X(blocks)                                                                                                \
+    X(bytes)                                                                                                 \
+    X(bad_blocks)                                                                                            \
+    X(missing_files)                                                                                         \
+    X(orphan_files)                                                                                          \
+    X(orphan_bytes)                                                                                          \
+    X(bad_records)                                                                                           \
+    X(hard_extents)                                                                                          \
+    X(hard_blocks)                                                                                           \
+    X(hard_bytes)                                                                                            \
+    X(hard_bad)                                                                                              \
+    X(set_aside_files)                                                                                       \
+    X(set_aside_bytes)                                                                                       \
+    X(cut_indexes)
+
+/* Ends what print_problem began. */
+static void print_json(const struct check_state *s, const struct store_check_report *r, const struct err *e)
 {
-    const char *form = o->json ? "{\"extents\": %" PRIu64 ", \"blocks\": %" PRIu64 ", \"bytes\": %" PRIu64
-                                 ", \"bad_blocks\": %" PRIu64 ", \"missing_files\": %" PRIu64
-                                 ", \"orphan_files\": %" PRIu64 ", \"orphan_bytes\": %" PRIu64
-                                 ", \"bad_records\": %" PRIu64 ", \"hard_extents\": %" PRIu64
-                                 ", \"hard_blocks\": %" PRIu64 ", \"hard_bytes\": %" PRIu64
-                                 ", \"hard_bad\": %" PRIu64 ", \"set_aside_files\": %" PRIu64
-                                 ", \"set_aside_bytes\": %" PRIu64 ", \"cut_indexes\": %" PRIu64 "}\n"
-                               : "checked %" PRIu64 " extents, %" PRIu64 " blocks, %" PRIu64
-                                 " bytes: %" PRIu64 " bad blocks, %" PRIu64 " missing files, %" PRIu64
-                                 " orphan files (%" PRIu64 " bytes), %" PRIu64 " bad records\n"
-                                 "checked %" PRIu64 " scratch files, %" PRIu64 " blocks, %" PRIu64
-                                 " bytes: %" PRIu64 " damaged\n";
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* one of the two literals above */
-    (void)printf(form, r->extents, r->blocks, r->bytes, r->bad_blocks, r->missing_files, r->orphan_files,
-                 r->orphan_bytes, r->bad_records, r->hard_extents, r->hard_blocks, r->hard_bytes, r->hard_bad,
-                 r->set_aside_files, r->set_aside_bytes, r->cut_indexes);
-#pragma GCC diagnostic pop
+    (void)fputs(s->problems == 0 ? "{\"problems\": []" : "]", stdout);
+#define X(name) (void)printf(", \"" #name "\": %" PRIu64, r->name);
+    REPORT_NUMBERS(X)
+#undef X
+    if (e) {
+        (void)fputs(", \"error\": ", stdout);
+        command_json_string(stdout, slice_str(e->text));
+    }
+    (void)puts("}");
+}
+
+static void print_report(const struct store_check_report *r)
+{
+    (void)printf("checked %" PRIu64 " extents, %" PRIu64 " blocks, %" PRIu64 " bytes: %" PRIu64
+                 " bad blocks, %" PRIu64 " missing files, %" PRIu64 " orphan files (%" PRIu64
+                 " bytes), %" PRIu64 " bad records\n",
+                 r->extents, r->blocks, r->bytes, r->bad_blocks, r->missing_files, r->orphan_files,
+                 r->orphan_bytes, r->bad_records);
+    (void)printf("checked %" PRIu64 " scratch files, %" PRIu64 " blocks, %" PRIu64 " bytes: %" PRIu64
+                 " damaged\n",
+                 r->hard_extents, r->hard_blocks, r->hard_bytes, r->hard_bad);
 }
 
 /* The lock that `serve` holds: a running node checks itself. */
@@ -113,7 +148,7 @@ static int lock_data(const char *data, int *ret_fd, struct err *e)
 }
 
 static int check_disks(const struct store_options *o, struct store_disk_config *disks, size_t n,
-                       struct store_check_report *ret, struct err *e)
+                       struct check_state *state, struct store_check_report *ret, struct err *e)
 {
     struct store_config config = {
         .disks = disks,
@@ -126,9 +161,9 @@ static int check_disks(const struct store_options *o, struct store_disk_config *
     int r = store_open(&config, &s, e);
     if (r < 0)
         return r;
-    struct check_state state = {.progress = progress_new("checked", 0, 0, o->quiet)};
-    r = store_check(s, o->repair, on_extent, &state, ret, e);
-    progress_end(state.progress);
+    state->progress = progress_new("checked", 0, 0, o->quiet);
+    r = store_check(s, o->repair, on_extent, state, ret, e);
+    progress_end(state->progress);
     return r;
 }
 
@@ -169,10 +204,11 @@ static int expect_disk(const char *path, struct err *e)
     return r < 0 ? err_errno(e, r, "disk %s", path) : 0;
 }
 
-static int check(const struct store_options *o, struct store_check_report *ret, struct err *e)
+static int check(const struct store_options *o, struct check_state *state, struct store_check_report *ret,
+                 struct err *e)
 {
     if (!o->data)
-        return err_set(e, ERR_BAD_OPTION, "--data DIR: which node's disks?");
+        return err_set(e, ERR_BAD_OPTION, "which node's disks? Give --data DIR, or set FOREBAY_DATA");
     _cleanup_close_ int lock = -1;
     int r = lock_data(o->data, &lock, e);
     if (r < 0)
@@ -187,7 +223,7 @@ static int check(const struct store_options *o, struct store_check_report *ret, 
         r = expect_disk(paths[i], e);
     }
     if (r == 0)
-        r = check_disks(o, disks, n, ret, e);
+        r = check_disks(o, disks, n, state, ret, e);
     for (size_t i = 0; i < n; i++)
         free(paths[i]);
     free(paths);
@@ -202,13 +238,20 @@ int cmd_store(int argc, char **argv)
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         struct store_check_report report = {0};
+        struct check_state state = {.json = o.json};
+        const char *data = getenv("FOREBAY_DATA");
+        if (!o.data && data && data[0])
+            o.data = slice_dup(slice_str(data));
         int r = strcmp(argv[0], "check") == 0
-                    ? check(&o, &report, &e)
+                    ? check(&o, &state, &report, &e)
                     : err_set(&e, ERR_BAD_OPTION, "'%s': the only verb is check", argv[0]);
+        if (o.json && (r == 0 || state.problems > 0))
+            print_json(&state, &report, r < 0 ? &e : NULL);
         if (r < 0) {
             status = command_fail(usage.command, r, &e);
         } else {
-            print_report(&o, &report);
+            if (!o.json)
+                print_report(&report);
             uint64_t wrong =
                 report.bad_blocks + report.missing_files + report.orphan_files + report.bad_records;
             status =

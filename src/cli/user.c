@@ -129,12 +129,14 @@ static int list(struct client *c, bool json, struct err *e)
             before = ",\n ";
             r = print_user(json, line, e);
         }
-        if (r < 0)
+        if (r < 0) {
+            command_json_end(json && before[0] != '[', /* is_whole= */ false);
             return r;
+        }
         more = rep.truncated;
     }
     if (json)
-        (void)puts(before[0] == '[' ? "[]" : "]");
+        command_json_end(before[0] != '[', /* is_whole= */ true);
     return 0;
 }
 
@@ -186,6 +188,8 @@ static int run(struct client *c, const struct user_options *o, char **argv, int 
 {
     const char *verb = argv[0];
     _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if ((o->role || o->buckets) && strcmp(verb, "create") != 0)
+        return err_set(e, ERR_BAD_OPTION, "%s: --role and --buckets are for create", verb);
     if (strcmp(verb, "ls") == 0 && n == 1)
         return list(c, o->json, e);
     if (strcmp(verb, "create") == 0 && n == 2)

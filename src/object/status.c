@@ -3,8 +3,12 @@
 #include "object/scratch_node.h"
 
 #include "base/sys.h"
+#include "base/text.h"
 
 #include <jansson.h>
+
+#define BUCKET_BYTES      2048 /* about the most that one takes in the text, its origin's URL aside */
+#define BUCKETS_MAX_BYTES ((size_t)6 << 20)
 
 static char *text_of(struct slice s)
 {
@@ -41,6 +45,13 @@ static int give_json(char *text, const char *what, struct arena *a, struct slice
     return 0;
 }
 
+/* Text of any bytes: a path, a name that somebody gave. */
+static json_t *text_json(const char *s)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(3 * strlen(s) + 1);
+    return json_string(text_utf8(&b, slice_str(s)));
+}
+
 static json_t *disks_json(struct store *store)
 {
     json_t *list = json_array();
@@ -50,12 +61,12 @@ static json_t *disks_json(struct store *store)
             continue;
         (void)json_array_append_new(
             list,
-            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "path", d.path, "used_bytes",
-                      (json_int_t)d.used_bytes, "limit_bytes", (json_int_t)d.limit_bytes, "leased_bytes",
-                      (json_int_t)d.leased_bytes, "free_bytes", (json_int_t)d.free_bytes, "extents",
-                      (json_int_t)d.extents, "scratch_bytes", (json_int_t)d.hard_bytes, "scratch_files",
-                      (json_int_t)d.hard_extents, "scratch_unsettled", (json_int_t)d.hard_unsettled,
-                      "was_clean", (int)d.was_clean));
+            json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "path", text_json(d.path),
+                      "used_bytes", (json_int_t)d.used_bytes, "limit_bytes", (json_int_t)d.limit_bytes,
+                      "leased_bytes", (json_int_t)d.leased_bytes, "free_bytes", (json_int_t)d.free_bytes,
+                      "extents", (json_int_t)d.extents, "scratch_bytes", (json_int_t)d.hard_bytes,
+                      "scratch_files", (json_int_t)d.hard_extents, "scratch_unsettled",
+                      (json_int_t)d.hard_unsettled, "was_clean", (int)d.was_clean));
     }
     return list;
 }
@@ -67,9 +78,10 @@ static json_t *mounts_json(struct object_service *s)
     for (struct object_session *x = s->sessions; x; x = x->next) {
         if (!x->mount_point)
             continue;
-        (void)json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s}", "mount_point", x->mount_point,
-                                                    "bucket", x->mount_bucket, "passthrough",
-                                                    (int)x->mount_passthrough, "reason", x->mount_reason));
+        (void)json_array_append_new(
+            list, json_pack("{s:o, s:o, s:b, s:o}", "mount_point", text_json(x->mount_point), "bucket",
+                            text_json(x->mount_bucket), "passthrough", (int)x->mount_passthrough, "reason",
+                            text_json(x->mount_reason)));
     }
     return list;
 }
@@ -110,7 +122,8 @@ static json_t *values_json(struct values *v)
 
 static json_t *bucket_json(struct object_service *s, const struct bucket *b)
 {
-    json_t *o = json_pack("{s:s, s:s}", "name", b->name, "origin", b->p.origin ? b->p.origin : "");
+    json_t *o = json_pack("{s:o, s:o}", "name", text_json(b->name), "origin",
+                          text_json(b->p.origin ? b->p.origin : ""));
     add_counts(s, b, o);
     json_t *back = back_json(s->back, b);
     if (back)
@@ -118,17 +131,26 @@ static json_t *bucket_json(struct object_service *s, const struct bucket *b)
     return o;
 }
 
-static json_t *buckets_json(struct object_service *s)
+/* All, or as many as an answer surely has room for; *ret_left_out: how many are not there. */
+static json_t *buckets_json(struct object_service *s, uint64_t *ret_left_out)
 {
     json_t *list = json_array();
-    char after[BUCKET_NAME_MAX + 1] = "";
     struct bucket *page[256];
+    size_t bytes = 0;
+    _cleanup_free_ char *after = NULL;
     size_t n;
     do {
         n = bucket_page(s->buckets, slice_str(after), page, ARRAY_SIZE(page));
         for (size_t i = 0; i < n; i++) {
-            (void)json_array_append_new(list, bucket_json(s, page[i]));
-            (void)snprintf(after, sizeof(after), "%s", page[i]->name);
+            bytes += BUCKET_BYTES + 3 * strlen(page[i]->p.origin ? page[i]->p.origin : "");
+            if (bytes <= BUCKETS_MAX_BYTES)
+                (void)json_array_append_new(list, bucket_json(s, page[i]));
+            else
+                ++*ret_left_out;
+            if (i + 1 == n) {
+                free(after);
+                after = slice_dup(slice_str(page[i]->name));
+            }
             bucket_unref(page[i]);
         }
     } while (n == ARRAY_SIZE(page));
@@ -140,15 +162,19 @@ int op_status(struct object_session *ses, const struct wire_status_req *req, str
 {
     (void)req;
     struct object_service *s = ses->service;
+    uint64_t left_out = 0;
+    json_t *buckets = buckets_json(s, &left_out);
     json_t *o =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "version", FOREBAY_VERSION,
                   "memory_budget_bytes", (json_int_t)budget_total(s->config.budget), "memory_used_bytes",
                   (json_int_t)budget_used(s->config.budget), "readers", (json_int_t)atomic_load(&s->readers),
                   "writers", (json_int_t)atomic_load(&s->writers), "disks", disks_json(s->config.store),
-                  "buckets", buckets_json(s), "mounts", mounts_json(s), "scratch", scratch_json(s->scratch),
-                  "values", values_json(s->values), "shaping", gate_json(s->gate));
+                  "buckets", buckets, "mounts", mounts_json(s), "scratch", scratch_json(s->scratch), "values",
+                  values_json(s->values), "shaping", gate_json(s->gate));
     if (!o)
         return err_set(e, -ENOMEM, "status");
+    if (left_out > 0)
+        (void)json_object_set_new(o, "buckets_left_out", json_integer((json_int_t)left_out));
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     json_decref(o);
     return give_json(text, "status", a, &rep->json, e);

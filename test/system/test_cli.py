@@ -14,6 +14,7 @@ import tty
 import pytest
 
 import harness
+import wire
 from keyorigin import KeyOrigin, Object
 
 MIB = 1 << 20
@@ -101,6 +102,17 @@ def test_version_and_unknown_command(node):
     (["bench", "epoch", "--workers", "0", "."], ["forebay bench epoch", "--workers", "0", "1"]),
     (["bench", "epoch", "--block", "1", "."], ["forebay bench epoch", "--block", "512"]),
     (["mount", "--passthrough", "maybe", "b", "d"], ["forebay mount", "--passthrough", "maybe"]),
+    (["mount", "--stats", "--upgrade", "d"], ["forebay mount", "--stats", "--upgrade"]),
+    (["get", "--offset", "1", "b/k"], ["forebay get", "--offset"]),
+    (["cat", "b/"], ["forebay cat", "'b/'", "BUCKET/KEY"]),
+    (["status", "extra"], ["forebay status", "extra", "only options"]),
+    (["ls", "--data", "", "b"], ["forebay ls", "--data", "empty"]),
+    (["job", "ls", "1"], ["forebay job", "ls | show ID"]),
+    (["get", "-r", "b/", "-"], ["forebay get", "-r", "'-'"]),
+    (["cat", "-r", "b/k"], ["forebay cat", "-r"]),
+    (["stat", "-r", "b/k"], ["forebay stat", "-r"]),
+    (["bucket", "rm", "b", "--set", "quota=1"], ["forebay bucket", "rm", "--set"]),
+    (["user", "limit", "ann", "share=5", "--role", "admin"], ["forebay user", "limit", "--role"]),
 ])
 def test_bad_options_are_named_with_their_range(node, arguments, words):
     """An option or operand that is not understood: one line that names it and what is allowed, exit 2."""
@@ -329,7 +341,7 @@ def test_get_into_a_descriptor(bucket, tmp_path):
     (tmp_path / "out").write_bytes(b"first ")
     with open(tmp_path / "out", "ab") as out:
         done = start(bucket, "get", "-q", f"{bucket.name}/k", tmp_path / "stdout", stdout=out)
-        said = done.communicate(timeout=60)[1]
+        said = done.communicate(timeout=200)[1]
     assert done.returncode == 0, said
     assert (tmp_path / "stdout").is_symlink()
     assert (tmp_path / "out").read_bytes() == b"first second"
@@ -355,7 +367,7 @@ def test_get_that_is_killed(bucket, tmp_path):
         while one.poll() is None and not has_open_below(one.pid, tmp_path):
             pass
         one.kill()
-        one.communicate(timeout=60)
+        one.communicate(timeout=200)
         assert one.returncode == -9
         assert read_tree(tmp_path) == {}
 
@@ -366,7 +378,7 @@ def test_output_that_cannot_be_written(bucket):
     for arguments in (["ls", "-r", bucket.name], ["stat", f"{bucket.name}/k"], ["rm", "-r", "--dry-run", f"{bucket.name}/"]):
         with open("/dev/full", "w") as full:
             done = start(bucket, *arguments, stdout=full)
-            assert "standard output" in done.communicate(timeout=60)[1]
+            assert "standard output" in done.communicate(timeout=200)[1]
             assert done.returncode == 1
 
 
@@ -385,7 +397,7 @@ def test_closed_descriptors_are_not_given_out_again(node, folder):
     name, directory = folder
     (directory / "k").write_bytes(b"x" * 1000)
     done = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', node.binary, "cat", f"{name}/k"], stderr=subprocess.PIPE, text=True,
-                          env={**os.environ, **node.env, "FOREBAY_SOCKET": str(node.socket_path)}, timeout=60)
+                          env={**os.environ, **node.env, "FOREBAY_SOCKET": str(node.socket_path)}, timeout=200)
     fails(done, 1, "write")
 
 
@@ -431,6 +443,40 @@ def test_rm_recursive_takes_no_neighbours(node, folder):
     assert set(read_tree(directory)) == {"dd/two"}
 
 
+def test_errors_are_one_line_whatever_is_in_a_name(node, folder, tmp_path):
+    """A name with a line break, or with what a terminal takes for a command, does not make two lines of one, nor colours."""
+    name, _ = folder
+    for bad in ("no\nsuch\nkey", "no\x1b[31mred"):
+        line = fails(node.cli("cat", f"{name}/{bad}", check=False), 1, "forebay cat")
+        assert "\x1b" not in line and "\\x" in line
+        fails(node.cli("serve", "--data", tmp_path / "d", "--memory", bad, check=False), 2, "--memory")
+
+
+def test_json_of_names_that_are_not_utf8(node, folder):
+    """What --json prints is JSON, whatever bytes a key has."""
+    name, directory = folder
+    with open(os.path.join(os.fsencode(directory), b"caf\xe9"), "wb") as file:
+        file.write(b"x" * 10)
+    key = os.fsdecode(name.encode() + b"/caf\xe9")
+    for done in (node.cli("ls", "--json", name), node.cli("stat", "--json", key)):
+        [shown] = [json.loads(line) for line in done.stdout.splitlines()]
+        assert shown["size_bytes"] == 10 and (shown.get("key") or shown["path"]).endswith("caf\ufffd")
+    with node.wire() as connection:
+        connection.call(51, wire.text(b"/mnt/caf\xe9") + wire.text(name) + wire.u32(0) + wire.text("because"))
+        assert "/mnt/caf\ufffd" in [m["mount_point"] for m in json.loads(node.cli("status", "--json").stdout)["mounts"]]
+
+
+def test_status_shows_every_bucket(new_node):
+    """Also of more than a page of them."""
+    node = new_node()
+    names = [f"bucket-{i:03d}" for i in range(300)]
+    with node.wire() as connection:
+        for name in names:
+            connection.bucket_create(name, {})
+    assert [b["name"] for b in json.loads(node.cli("status", "--json").stdout)["buckets"]] == names
+    assert names[-1] in node.cli("status").stdout
+
+
 def test_du_of_names_that_are_not_utf8(node, folder):
     """du adds up what lies below a directory whatever bytes its name has, and a job over it is shown."""
     name, directory = folder
@@ -452,7 +498,7 @@ def test_list_that_breaks_off_starts_no_job(node, folder):
     os.write(theirs, b"k\n")
     os.close(theirs)  # behind its bytes the terminal gives EIO
     done = subprocess.run([node.binary, "prefetch", "--list", "-", name], stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, env={**os.environ, **node.env, "FOREBAY_SOCKET": str(node.socket_path)}, timeout=60)
+                          text=True, env={**os.environ, **node.env, "FOREBAY_SOCKET": str(node.socket_path)}, timeout=200)
     os.close(ours)
     fails(done, 1, "--list")
     assert name not in node.cli("job", "ls").stdout
@@ -463,6 +509,9 @@ def test_put_of_a_tree_that_cannot_be_read(bucket, tmp_path):
     write_tree(tmp_path / "in", {"good": b"good"})
     (tmp_path / "in" / "nowhere").symlink_to("absent")
     bucket.node.cli("put", "-r", tmp_path / "in", f"{bucket.name}/one")
+    for what, why in (("absent", "No such file"), ("in/good", "Not a directory")):
+        done = bucket.node.cli("put", "-r", tmp_path / what, f"{bucket.name}/none", check=False)
+        assert done.returncode == 1 and f"{tmp_path / what}: {why}" in done.stderr
     (tmp_path / "in" / "loop").symlink_to("loop")
     done = bucket.node.cli("put", "-r", tmp_path / "in", f"{bucket.name}/two", check=False)
     assert done.returncode == 1 and "in/loop" in done.stderr
@@ -486,6 +535,35 @@ def test_round_trip_of_a_tree(bucket, tmp_path):
     assert keys_at_origin(bucket) == sorted("some/prefix/" + name for name in contents)
     bucket.node.cli("get", "-r", "-j", "3", f"{bucket.name}/some/prefix/", tmp_path / "out")
     assert read_tree(tmp_path / "out") == contents
+
+
+def test_get_of_a_tree_that_is_not_there(bucket, tmp_path):
+    """A bucket that cannot be listed is said once, however many would fetch from it; a prefix below which nothing is is an error, as
+    for ls, and a bucket that is empty is none."""
+    cli = bucket.node.cli
+    fails(cli("get", "-q", "-r", "no-such-bucket/", tmp_path, check=False), 1, "no-such-bucket")
+    fails(cli("get", "-q", "-r", f"{bucket.name}/none/", tmp_path, check=False), 1, f"{bucket.name}/none/", "nothing there")
+    cli("get", "-q", "-r", bucket.name, tmp_path)
+    assert read_tree(tmp_path) == {}
+
+
+def test_a_tree_of_which_one_cannot_be_written(bucket, tmp_path):
+    """Of many objects the one that failed is named, and the others are there."""
+    for key in ("d/fits", "d/full"):
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=b"x" * 1000)
+    (tmp_path / "full").symlink_to("/dev/full")
+    done = bucket.node.cli("get", "-q", "-r", f"{bucket.name}/d/", tmp_path, check=False)
+    assert done.returncode == 1 and "forebay get: d/full: write: No space left" in done.stderr, done.stderr
+    assert read_tree(tmp_path) == {"fits": b"x" * 1000}
+
+
+def test_errors_say_which_object(node):
+    """Of a scratch bucket, too."""
+    name = harness.random_name()
+    node.cli("bucket", "create", name)
+    for command in (["stat"], ["cat"], ["get"], ["rm"], ["explain"]):
+        fails(node.cli(*command, f"{name}/no/such", check=False), 1, "forebay " + command[0], f"{name}/no/such")
+    node.cli("bucket", "rm", name)
 
 
 @pytest.mark.parametrize("key", ["up/../../escape", "a//b", "./c"])
@@ -578,7 +656,7 @@ def test_progress_is_drawn_on_a_terminal(bucket, tmp_path, new_shaper):
     reader = threading.Thread(target=drain, daemon=True)
     reader.start()
     assert process.wait(120) == 0
-    reader.join(10)
+    reader.join(200)
     os.close(master)
     drawn = "".join(seen)
     assert drawn.count("\r") > 3 and "/s" in drawn and "left" in drawn
@@ -619,7 +697,10 @@ def test_store_check_of_a_stopped_node(new_node, origin):
     fails(node.cli("store", "check", "--data", node.data, check=False), 1, node.data, "running")
     node.stop()
     report = json.loads(node.cli("store", "check", "--json", "--data", node.data).stdout)
-    assert report["extents"] == 1 and report["bytes"] == len(data) and report["bad_blocks"] == 0
+    assert report["extents"] == 1 and report["bytes"] == len(data) and report["bad_blocks"] == 0 and report["problems"] == []
+    by_environment = subprocess.run([node.binary, "store", "check", "--json", "-q"], stdout=subprocess.PIPE, check=True,
+                                    env={**os.environ, **node.env, "FOREBAY_DATA": str(node.data)})
+    assert json.loads(by_environment.stdout) == report
     extent = next(p for p in (node.data / "cache" / "extents").rglob("*") if p.is_file() and p.stat().st_size == len(data))
     with open(extent, "r+b") as file:
         file.seek(MIB + 3)
@@ -627,7 +708,8 @@ def test_store_check_of_a_stopped_node(new_node, origin):
         file.seek(MIB + 3)
         file.write(bytes([byte ^ 1]))
     done = node.cli("store", "check", "--json", "--data", node.data, check=False)
-    assert done.returncode == 3 and '"bad_blocks": 1' in done.stdout
+    found = json.loads(done.stdout)
+    assert done.returncode == 3 and found["bad_blocks"] == 1 and extent.name in found["problems"][0]
     assert node.cli("store", "check", "--repair", "--data", node.data).returncode == 0
     assert json.loads(node.cli("store", "check", "--json", "--data", node.data).stdout)["bad_blocks"] == 0
     node.start()
@@ -647,7 +729,7 @@ def test_store_check_of_scratch_files(new_node):
     def check(*flags, status=0):
         done = node.cli("store", "check", "--json", "--data", node.data, *flags, check=False)
         assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
-        return json.loads(done.stdout.splitlines()[-1]), done.stdout
+        return json.loads(done.stdout)
 
     def flip(path, offset):
         with open(path, "r+b") as file:
@@ -660,16 +742,17 @@ def test_store_check_of_scratch_files(new_node):
     harness.wait_until(lambda: disk()["scratch_unsettled"] == 0, what="files to be settled")
     assert disk()["scratch_files"] == 2 and disk()["scratch_bytes"] >= sum(map(len, bodies.values()))
     node.stop()
-    report, _ = check()
+    report = check()
     assert (report["hard_extents"], report["hard_blocks"], report["hard_bad"]) == (2, 4, 0)
     assert report["hard_bytes"] == sum(map(len, bodies.values()))
     large = next(p for p in (node.data / "cache" / "hard").rglob("*") if p.is_file() and p.stat().st_size > MIB)
     flip(large, MIB + 3)
     for flags in [], ["--repair"]:
-        report, text = check(*flags, status=3)
-        assert report["hard_bad"] == 1 and large.name in text and "the first is 1" in text
+        report = check(*flags, status=3)
+        [problem] = report["problems"]
+        assert report["hard_bad"] == 1 and large.name in problem and "the first is 1" in problem
     flip(large, MIB + 3)
-    assert check()[0]["hard_bad"] == 0
+    assert check()["hard_bad"] == 0
     node.start()
     for key, body in bodies.items():
         assert node.s3().get_object(Bucket=name, Key=key)["Body"].read() == body

@@ -7,12 +7,14 @@
  * stderr.
  */
 #include "cli/cli.h"
+#include "cli/command.h"
 
 #include "base/log.h"
 #include "server/server.h"
 
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 static int print_help(void)
 {
@@ -28,7 +30,7 @@ static int print_help(void)
 
 static int complain(const struct err *e, int status)
 {
-    (void)fprintf(stderr, "forebay serve: %s\n", e->text);
+    command_complain("forebay serve", e->text);
     return status;
 }
 
@@ -120,8 +122,10 @@ static int run(struct config *config, int argc, char **argv)
     int k = server_start(config, &server, &e);
     if (k < 0)
         return complain(&e, k == ERR_BAD_OPTION ? 2 : 1);
-    (void)puts(server_ready_line(server));
-    (void)fflush(stdout); /* whoever waits for the line reads a pipe */
+    /* Whoever waits for the line reads a pipe, and gets it at once. That nobody does is no failure of the
+     * node. */
+    if (dprintf(STDOUT_FILENO, "%s\n", server_ready_line(server)) < 0)
+        log_info("serve", "%s", server_ready_line(server));
     const struct sources sources = {argc, argv, config, server};
     int number = wait_for_signal(&set, &sources);
     log_info("serve", "%s: stopping", number == SIGINT ? "SIGINT" : "SIGTERM");

@@ -3,6 +3,7 @@
  *
  *     GET  /-/shaper/stats                 counters
  *     POST /-/shaper/reset                 counters to zero, armed faults away
+ *     POST /-/shaper/release               whatever stalls goes on
  *     POST /-/shaper/fault?kind=KIND[&count=N][&match=TEXT][&at=BYTES][&for=TIME][&skip=N]
  *     POST /-/shaper/set?NAME=VALUE[&..]   first-byte, per-connection, total, slow-list, busy-above as
  *                                          on the command line; system: whose requests come from now on
@@ -65,9 +66,14 @@ int control_answer(struct shaper *sh, struct slice method, struct slice target, 
         stats_reset(&sh->stats);
         return buf_str(ret_body, "{}\n") < 0 ? 500 : 200;
     }
+    if (slice_eq_str(name, "release") && post) {
+        faults_release(&sh->faults);
+        return buf_str(ret_body, "{}\n") < 0 ? 500 : 200;
+    }
     if (slice_eq_str(name, "fault") && post)
         return answer_fault(sh, query, ret_body);
     if (slice_eq_str(name, "set") && post)
         return answer_set(sh, query, ret_body);
-    return refuse(ret_body, 404, "only GET stats, POST reset, POST fault and POST set are here");
+    return refuse(ret_body, 404,
+                  "only GET stats, POST reset, POST release, POST fault and POST set are here");
 }

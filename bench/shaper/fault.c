@@ -7,6 +7,7 @@ void faults_init(struct faults *f)
 {
     lock_init(&f->lock, LOCK_LEAF);
     f->n = 0;
+    f->releases = 0;
 }
 
 void faults_fini(struct faults *f)
@@ -18,6 +19,18 @@ void faults_clear(struct faults *f)
 {
     LOCK_SCOPE(&f->lock);
     f->n = 0;
+}
+
+void faults_release(struct faults *f)
+{
+    LOCK_SCOPE(&f->lock);
+    f->releases++;
+}
+
+bool faults_is_released(struct faults *f, const struct fault *taken)
+{
+    LOCK_SCOPE(&f->lock);
+    return f->releases != taken->releases;
 }
 
 static int set_kind(struct fault *f, struct slice value, struct err *e)
@@ -118,6 +131,7 @@ void faults_take(struct faults *f, struct slice method, struct slice target, str
             continue;
         }
         *ret = f->v[i];
+        ret->releases = f->releases;
         if (--f->v[i].count == 0)
             memmove(&f->v[i], &f->v[i + 1], (--f->n - i) * sizeof(f->v[0]));
         return;

@@ -34,17 +34,23 @@ struct fault {
     uint64_t skip;               /* matching requests left alone first */
     uint64_t count;              /* times still to inject */
     char match[FAULT_MATCH_MAX]; /* part of "METHOD target"; empty: every request */
+    unsigned releases;           /* FAULT_STALL: how often was released before the request began */
 };
 
 struct faults {
     struct lock lock; /* covers all below */
     struct fault v[FAULTS_MAX];
     size_t n;
+    unsigned releases;
 };
 
 void faults_init(struct faults *f);
 void faults_fini(struct faults *f);
 void faults_clear(struct faults *f);
+/* Whatever stalls goes on: requests whose fault was taken until now. */
+void faults_release(struct faults *f);
+/* Whether that was said since the fault was taken. */
+bool faults_is_released(struct faults *f, const struct fault *taken);
 /* From a query string: kind, count, match, at, for, skip (percent-encoded). ERR_BAD_OPTION; -ENOSPC when
  * FAULTS_MAX are armed. */
 int faults_arm(struct faults *f, struct slice query, struct err *e);

@@ -10,10 +10,14 @@
  */
 #include "conn_internal.h"
 
+#include "base/sys.h"
 #include "net/sock.h"
 
 #include <errno.h>
 #include <sys/socket.h>
+
+#define STALL_LOOK_MS ((uint64_t)20) /* how often is looked whether it was released */
+#define STALL_MAX_MS  ((uint64_t)3600000)
 
 int respond_own(struct conn *c, int status, const char *type, struct slice body, bool head_only, bool keep)
 {
@@ -117,9 +121,12 @@ static int cut(struct conn *c, const struct exchange *x)
     if (x->fault.kind == FAULT_RESET)
         return reset_client(c);
     struct relay_side nothing = {.fd = -1};
-    return relay_side_wait(&nothing, &c->client, (int)MIN(x->fault.stall_ms, 3600000u)) == -ETIMEDOUT
-               ? 0
-               : -EPIPE;
+    uint64_t end_ms = sys_mono_ms() + MIN(x->fault.stall_ms, STALL_MAX_MS);
+    for (uint64_t now_ms;
+         !faults_is_released(&c->sh->faults, &x->fault) && (now_ms = sys_mono_ms()) < end_ms;)
+        if (relay_side_wait(&nothing, &c->client, (int)MIN(end_ms - now_ms, STALL_LOOK_MS)) != -ETIMEDOUT)
+            return -EPIPE;
+    return 0;
 }
 
 static bool cuts(const struct exchange *x)

@@ -39,8 +39,9 @@ import wire
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REGION = "us-east-1"
-READY_SECONDS = 60
-STOP_SECONDS = 60
+READY_SECONDS = 180
+STOP_SECONDS = 180
+PATIENCE = 50  # seconds for what takes a moment; below the minute for which a bucket believes its origin by itself
 SANITIZER_REPORT = re.compile(r"(ERROR: \w+Sanitizer|runtime error:|WARNING: ThreadSanitizer|: Assertion `)")
 
 
@@ -75,10 +76,16 @@ def versitygw_bin():
 
 
 def free_port():
-    """A port nobody listens on now; who wants it must be quick."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port nobody listens on now, and that the kernel gives to nobody by itself: who wants it need not be quick."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as text:
+        first_given = int(text.read().split()[0])
+    while True:
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, first_given) if first_given > 20_000 else 0))
+                return s.getsockname()[1]
+            except OSError:  # taken
+                pass
 
 
 def random_name(prefix="b"):
@@ -95,7 +102,7 @@ def s3_client(endpoint, access_key, secret_key, verify=None, **config):
     """A boto3 client as it comes, but path style, one try, and patience for a node under sanitizers. verify: a file
     with the authority to trust."""
     settings = {"s3": {"addressing_style": "path"}, "retries": {"total_max_attempts": 1}, "read_timeout": 120,
-                "connect_timeout": 10, "max_pool_connections": 32}
+                "connect_timeout": 60, "max_pool_connections": 32}
     settings.update(config)
     with _session_lock:
         return _session.client(
@@ -103,9 +110,8 @@ def s3_client(endpoint, access_key, secret_key, verify=None, **config):
             aws_secret_access_key=secret_key, verify=verify, config=botocore.config.Config(**settings))
 
 
-def wait_until(condition, seconds=30, what="condition", step=0.05):
-    """Polls until condition() is true and gives its value; fails after `seconds`, or a minute: a slow machine is no fault."""
-    seconds = max(seconds, 60)
+def wait_until(condition, seconds=PATIENCE, what="condition", step=0.05):
+    """Polls until condition() is true and gives its value; fails after `seconds`."""
     end = time.monotonic() + seconds
     while True:
         value = condition()
@@ -207,6 +213,25 @@ class Program:
         self.terminate()
 
 
+class Ended(RuntimeError):
+    """A server that is no more, where it should answer."""
+
+
+def start_on_free_port(program, spawn):
+    """Starts a server that is told its port, and waits for its answers: on the one that it has, else on a free one, and on another
+    one when somebody was quicker."""
+    fixed = program.port is not None
+    for left in range(5, 0, -1):
+        program.port = program.port if fixed else free_port()
+        spawn(program.port)
+        try:
+            return wait_until(program._answers, READY_SECONDS, f"{program.name} answers")
+        except Ended:
+            program.kill()
+            if fixed or left == 1:
+                raise
+
+
 class Origin(Program):
     """versitygw over a directory: a real S3 server that is not ours. Buckets are made with new_bucket()."""
 
@@ -221,20 +246,21 @@ class Origin(Program):
     def start(self):
         data = self.dir / "data"
         data.mkdir(exist_ok=True)
-        argv = [versitygw_bin(), "--keep-alive", "--quiet", "--health", "/-health"]
-        self.port = self.port or free_port()
-        argv += ["--port", f"127.0.0.1:{self.port}", "posix"]
+        options = ["posix"]
         if not _keeps_attributes(data):
             (self.dir / "meta").mkdir(exist_ok=True)
-            argv += ["--sidecar", self.dir / "meta"]
-        self.spawn(argv + [data], env={"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key})
-        wait_until(self._answers, READY_SECONDS, "origin answers")
+            options += ["--sidecar", self.dir / "meta"]
+        start_on_free_port(self, lambda port: self._spawn(port, [*options, data]))
+
+    def _spawn(self, port, options):
+        self.spawn([versitygw_bin(), "--keep-alive", "--quiet", "--health", "/-health", "--port", f"127.0.0.1:{port}", *options],
+                   env={"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key})
 
     def _answers(self):
         if not self.running():
-            raise RuntimeError(f"the origin ended:\n{self.log_tail()}")
+            raise Ended(f"the origin ended:\n{self.log_tail()}")
         try:
-            with urllib.request.urlopen(self.endpoint + "/-health", timeout=5) as reply:
+            with urllib.request.urlopen(self.endpoint + "/-health", timeout=60) as reply:
                 return reply.status == 200
         except OSError:
             return False
@@ -286,7 +312,7 @@ class Shaper(Program):
         url = f"{self.endpoint}/-/shaper/{path}"
         if query:
             url += "?" + urllib.parse.urlencode({k.replace("_", "-"): v for k, v in query.items()})
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as reply:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=120) as reply:
             return json.loads(reply.read() or b"{}")
 
     def stats(self):
@@ -302,6 +328,10 @@ class Shaper(Program):
         """Arms a fault: kind truncate, reset, stall, flip, wrong-length or status:CODE; count, match, at, skip, and
         for (as for_) as bench/shaper says."""
         return self._control("POST", "fault", kind=kind, **{k.rstrip("_"): v for k, v in details.items()})
+
+    def release(self):
+        """Whatever stalls goes on."""
+        return self._control("POST", "release")
 
 
 class Node(Program):
@@ -364,7 +394,7 @@ class Node(Program):
         """A connection of the wire protocol; use as a context manager."""
         return wire.Wire(self.socket_path)
 
-    def cli(self, *arguments, check=True, stdin=None, timeout=120):
+    def cli(self, *arguments, check=True, stdin=None, timeout=300):
         """Runs `forebay ARGUMENTS` against this node; gives the CompletedProcess with text output."""
         env = {**os.environ, "FOREBAY_SOCKET": str(self.socket_path), **self.env}
         done = subprocess.run([str(self.binary), *map(str, arguments)], input=stdin, env=env, timeout=timeout,
@@ -399,7 +429,7 @@ class Node(Program):
 
     def metrics(self):
         """{(name, frozenset of label pairs): value} of /-/metrics."""
-        with urllib.request.urlopen(self.endpoint + "/-/metrics", timeout=30) as reply:
+        with urllib.request.urlopen(self.endpoint + "/-/metrics", timeout=120) as reply:
             lines = reply.read().decode().splitlines()
         values = {}
         for line in lines:

@@ -178,7 +178,7 @@ static void flush(struct fixture *f)
 {
     struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
     struct wire_flush_rep rep;
-    for (int i = 0; i < 5000; i++) {
+    for (int i = 0; i < 60000; i++) {
         assert_int_equal(object_flush(f->session, &req, f->arena, &rep, NULL), 0);
         if (rep.objects == 0)
             return;
@@ -447,7 +447,7 @@ static void check_nothing_kept(struct fixture *f)
 {
     struct store_disk_status st = {.hard_bytes = 1};
     assert_int_equal(count_records(f), 0);
-    for (int i = 0; i < 5000 && st.hard_bytes > 0; i++) { /* bytes go after the record */
+    for (int i = 0; i < 60000 && st.hard_bytes > 0; i++) { /* bytes go after the record */
         sys->sleep_ns(i > 0 ? 1000000 : 0);
         assert_int_equal(store_disk_status(f->store, 0, &st), 0);
     }

@@ -312,7 +312,7 @@ static void test_the_end_of_the_pipe_means_that_anything_may_have_changed(void *
     end_watches(f);
     read_key(&l, "a");
     assert_int_equal(opens(f), 2);
-    for (int i = 0; i < 3000 && atomic_load(&f->n_watches) == 0; i++) /* another one comes */
+    for (int i = 0; i < 60000 && atomic_load(&f->n_watches) == 0; i++) /* another one comes */
         sys->sleep_ns(1000000);
     sys->sleep_ns(50000000);
     int before = opens(f);

@@ -29,7 +29,7 @@ static void arm(uint64_t n)
 /* Waits until the job stands still. */
 static void settle(struct fixture *f, uint64_t id)
 {
-    for (int i = 0; i < 2000 && (is_in(f, id, "running") || is_in(f, id, "queued")); i++)
+    for (int i = 0; i < 30000 && (is_in(f, id, "running") || is_in(f, id, "queued")); i++)
         sys->sleep_ns(2000000);
 }
 

@@ -290,11 +290,11 @@ static void test_freeing_goes_on_after_an_error(void **state)
     assert_int_equal(close_handle(f, c.handle), 0); /* its extent is given back */
     assert_int_equal(unlink_name(f, ROOT, "e"), 0);
     assert_int_equal(unlink_name(f, ROOT, "a"), 0);
-    for (int i = 0; i < 1000 && !fault_sys_hit(); i++)
+    for (int i = 0; i < 6000 && !fault_sys_hit(); i++)
         sys->sleep_ns(10000000);
     assert_true(fault_sys_hit());
     fault_sys_disarm();
-    for (int i = 0; i < 1000 && freeing(f) > 0; i++)
+    for (int i = 0; i < 6000 && freeing(f) > 0; i++)
         sys->sleep_ns(10000000);
     assert_int_equal(freeing(f), 0);
     struct wire_bucket_remove_req req = {.name = BUCKET};

@@ -214,17 +214,17 @@ static void test_weak_etag(void **state)
 static void test_stall(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = OK206("50-149/1000", "100"), .pad = 40, .stall_ms = 3000, .close = true},
-        {.answer = OK206("50-149/1000", "100"), .pad = 100, .delay_ms = 3000, .close = true},
+        {.answer = OK206("50-149/1000", "100"), .pad = 40, .stall_ms = 6000, .close = true},
+        {.answer = OK206("50-149/1000", "100"), .pad = 100, .delay_ms = 6000, .close = true},
     };
-    static const char *const options[] = {"origin.timeout", "500ms", NULL};
+    static const char *const options[] = {"origin.timeout", "2s", NULL};
     struct fixture f;
     fixture_start(&f, "s3://b/p", steps, ARRAY_SIZE(steps), options);
     for (int i = 0; i < 2; i++) {
         struct sink s;
         struct err e = {0};
         assert_int_equal(get(&f, 50, 100, &s, &e), -ETIMEDOUT);
-        assert_non_null(strstr(e.text, "no progress for 500 ms"));
+        assert_non_null(strstr(e.text, "no progress for 2000 ms"));
         assert_int_equal(s.bytes, i == 0 ? 40 : 0);
     }
     assert_true(script_connections(&f.script) == 2); /* the stalled connection was not used again */
@@ -234,7 +234,7 @@ static void test_stall(void **state)
 static int slow_sink(void *arg, const struct origin_attr *attr, const void *p, size_t n)
 {
     if (((struct sink *)arg)->calls == 0)
-        usleep(900000);
+        usleep(3000000);
     return on_bytes(arg, attr, p, n);
 }
 
@@ -243,7 +243,7 @@ static void test_slow_sink(void **state)
 {
     static const struct script_step steps[] = {
         {.answer = OK206("0-8388607/8388608", "8388608"), .pad = 8388608}};
-    static const char *const options[] = {"origin.timeout", "500ms", NULL};
+    static const char *const options[] = {"origin.timeout", "2s", NULL};
     struct fixture f;
     fixture_start(&f, "s3://b", steps, 1, options);
     struct origin_get g = {.key = SLICE_LIT("k"), .n = 8388608};

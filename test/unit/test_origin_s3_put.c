@@ -381,7 +381,7 @@ static void *put_in_thread(void *arg)
 
 static void wait_for_steps(struct fixture *f, size_t n)
 {
-    for (int i = 0; i < 1000 && script_steps_taken(&f->script) < n; i++)
+    for (int i = 0; i < 12000 && script_steps_taken(&f->script) < n; i++)
         script_sleep_ms(5);
     assert_int_equal(script_steps_taken(&f->script), n);
 }

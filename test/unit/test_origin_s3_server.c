@@ -118,7 +118,7 @@ static pid_t start_server(bool tls)
     assert_true(pid >= 0);
     if (pid == 0)
         run_server(tls);
-    for (int i = 0; i < 200 && !answers(tls ? T.tls_port : T.port); i++)
+    for (int i = 0; i < 3600 && !answers(tls ? T.tls_port : T.port); i++)
         usleep(50000);
     return pid;
 }

@@ -181,13 +181,13 @@ static void late_heads_are_answered_408(void **state)
 /* A connection that is idle for too long is closed without a word; one that is used is not. */
 static void idle_connections_are_closed(void **state)
 {
-    struct fixture *f = start(&(struct front_config){.idle_timeout_ms = 1000});
+    struct fixture *f = start(&(struct front_config){.idle_timeout_ms = 8000});
     struct buf _cleanup_buf_ b = BUF_INIT(MIB);
     int idle = dial(f->http), used = dial(f->http);
     assert_int_equal(ask(idle, "/", &b), 200);
     for (int i = 0; i < 20; i++) {
         assert_int_equal(ask(used, "/", &b), 200);
-        sys->sleep_ns(100 * 1000000);
+        sys->sleep_ns(500 * 1000000);
     }
     assert_true(is_closed(idle));
     (void)close(idle);

@@ -349,7 +349,7 @@ static void large_bodies_go_through(void **state)
  * that has signed in may be silent for as long as it likes. */
 static void strangers_do_not_stay(void **state)
 {
-    struct fixture *f = start(&(struct front_config){.request_timeout_ms = 400, .idle_timeout_ms = 1000});
+    struct fixture *f = start(&(struct front_config){.request_timeout_ms = 5000, .idle_timeout_ms = 1000});
     struct buf _cleanup_buf_ b = BUF_INIT(MIB);
     struct wire_hello_rep rep;
     struct err e = {0};

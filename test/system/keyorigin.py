@@ -54,7 +54,7 @@ class KeyOrigin:
     def stop(self):
         self.server.shutdown()
         self.server.server_close()
-        self.thread.join(10)
+        self.thread.join(200)
 
     def __enter__(self):
         return self

@@ -43,13 +43,16 @@ class Mount(harness.Program):
     def start(self):
         before = len(self.log())
         self.spawn(self.argv(), env=self.node.env)
-        harness.wait_until(lambda: "passthrough" in self.log()[before:] or not self.running(), 30, "mounted")
+        harness.wait_until(lambda: "passthrough" in self.log()[before:] or not self.running(), harness.READY_SECONDS, "mounted")
         assert self.running(), f"the mount ended:\n{self.log_tail()}"
 
     def serving(self):
-        """The process that serves, the last child of the one that was started. None while another one takes over."""
-        with open(f"/proc/{self.pid}/task/{self.pid}/children") as children:
-            pids = children.read().split()
+        """The process that serves, the last child of the one that was started. None while another one takes over, and once
+        all have ended."""
+        try:
+            pids = pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        except OSError:
+            return None
         return int(pids[-1]) if pids else None
 
     @contextlib.contextmanager
@@ -63,7 +66,7 @@ class Mount(harness.Program):
 
         os.kill(pid, signal.SIGSTOP)
         try:
-            harness.wait_until(has_stopped, 30, "the process stopped", 0.01)
+            harness.wait_until(has_stopped, what="the process stopped", step=0.01)
             yield
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -30,7 +30,7 @@ def request(url, method="GET", data=None, headers=None):
     """(status, headers, body); refusals are answers too."""
     asked = urllib.request.Request(url, method=method, data=data, headers=headers or {})
     try:
-        with urllib.request.urlopen(asked, timeout=30) as reply:
+        with urllib.request.urlopen(asked, timeout=200) as reply:
             return reply.status, reply.headers, reply.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers, error.read()
@@ -310,7 +310,7 @@ class Hadoop(Server):
 
     folders = True
     place = harness.ROOT / ".deps/hadoop"
-    ready_seconds = 200  # two Java programs
+    ready_seconds = 400  # two Java programs
     user = "tester"
 
     def __init__(self, directory):

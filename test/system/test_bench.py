@@ -113,9 +113,9 @@ def test_getload_percentiles_are_of_the_requests(origin, new_shaper, lab_module,
     client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
     targets, address = lab_module.Lab.targets(client, bucket, ["k"])
     (tmp_path / "list").write_text(targets[0])
-    shaper.fault("stall", skip=1, for_="3s")
+    shaper.fault("stall", skip=1, for_="12s")
     said = json.loads(program("getload", address, tmp_path / "list", 1, 2).stdout)
-    assert said["whole_p50_s"] < said["whole_max_s"] - 1 and said["whole_p99_s"] == said["whole_max_s"] >= 3
+    assert said["whole_p50_s"] < said["whole_max_s"] - 1 and said["whole_p99_s"] == said["whole_max_s"] >= 12
 
 
 def test_getload_over_tls(new_node, origin, lab_module, tmp_path):
@@ -152,7 +152,7 @@ def test_putceiling_keeps_what_it_answers(tmp_path, size):
     body = harness.random_bytes(size)
     for options in ([], ["opaque"]):
         with put_ceiling(tmp_path / "-".join(["d", *options]), *options) as address, \
-                contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+                contextlib.closing(http.client.HTTPConnection(address, timeout=200)) as connection:
             for data in (b"before", body):
                 connection.request("PUT", "/b/k", body=data, headers={"Expect": "100-continue"} if data else {})
                 reply = connection.getresponse()
@@ -166,7 +166,7 @@ def test_putceiling_refuses_what_it_does_not_know(tmp_path):
     """A GET, or a body without length, ends the connection; a directory that is not there: one line, exit 1."""
     with put_ceiling(tmp_path / "d") as address:
         for head in (b"GET /b/k HTTP/1.1\r\n\r\n", b"PUT /b/k HTTP/1.1\r\nHost: h\r\n\r\n"):
-            with socket.create_connection(address.split(":"), timeout=60) as s:
+            with socket.create_connection(address.split(":"), timeout=200) as s:
                 s.sendall(head)
                 assert s.recv(100) == b""
         assert os.listdir(tmp_path / "d") == []
@@ -197,8 +197,8 @@ def test_a_mount_that_does_not_end_by_itself_is_ended(lab_module, monkeypatch, t
 
     monkeypatch.setattr(lab_module, "UMOUNT_SECONDS", 0.5, raising=False)
     mount = Stuck(Node, "bucket", tmp_path / "mnt")
-    harness.wait_until(lambda: (pathlib.Path(f"/proc/{mount.pid}/cmdline").read_bytes()).startswith(b"sleep"), 30, "what it runs")
-    monkeypatch.setattr(lab_module, "MOUNT_SECONDS", 30 if heeds else 0.5)
+    harness.wait_until(lambda: (pathlib.Path(f"/proc/{mount.pid}/cmdline").read_bytes()).startswith(b"sleep"), what="what it runs")
+    monkeypatch.setattr(lab_module, "MOUNT_SECONDS", 200 if heeds else 0.5)
     with contextlib.nullcontext() if heeds else pytest.raises(subprocess.TimeoutExpired):
         mount.close()
     assert mount.process.poll() is not None and mount.log.closed
@@ -314,7 +314,7 @@ def test_nginx_ends_with_the_run(lab_module, tmp_path):
         pytest.skip("not run: nginx is not installed")
     code = "import front, time; print(front.Nginx(sys.argv[1], root=sys.argv[1]).pid, flush=True); time.sleep(600)"
     pids = killed_in_the_middle(code, 2, tmp_path / "nginx")
-    harness.wait_until(lambda: all(gone(pid) for pid in pids), 30, "the end of nginx")
+    harness.wait_until(lambda: all(gone(pid) for pid in pids), what="the end of nginx")
 
 
 def test_the_index_is_not_made_for_nobody(lab_module, tmp_path):
@@ -325,7 +325,7 @@ def test_the_index_is_not_made_for_nobody(lab_module, tmp_path):
             "loader.exec_module(scale)\nprint(os.getpid(), flush=True)\nscale.run(sys.argv[2], 50_000_000, '--load')")
     pids = killed_in_the_middle(code, 2, BENCH / "scale", tmp_path / "index")
     try:
-        harness.wait_until(lambda: all(gone(pid) for pid in pids), 30, "the end of index_scale")
+        harness.wait_until(lambda: all(gone(pid) for pid in pids), what="the end of index_scale")
     finally:
         for pid in pids[1:]:
             with contextlib.suppress(ProcessLookupError):
@@ -503,7 +503,7 @@ def test_usage_counts_the_system_and_its_reader(lab_module):
         finally:
             for pid in reversed(peers.tree([system.pid])):
                 os.kill(pid, 9)
-    assert 0.6 <= used.cpu_s <= 3 and used.memory_bytes >= 60 * MIB
+    assert 0.6 <= used.cpu_s <= 8 and used.memory_bytes >= 60 * MIB
 
 
 def test_rounds_turn_the_order_around(lab_module):
@@ -579,7 +579,7 @@ def environment():
     return {**variables, "BUILD": str(BUILD), "FOREBAY_BENCH_PREPARED": "1"}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_quick_run_end_to_end(work):
     """bench/run --quick measures for real, with the right bytes on both sides, says that it was quick, keeps the published page
     as it is, and leaves nothing behind."""
@@ -596,7 +596,7 @@ def test_a_quick_run_end_to_end(work):
     assert (page.read_bytes() if page.exists() else None) == before
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_ended_leaves_nothing_behind(tmp_path, number):
     """Neither its directory nor a process, also when its terminal goes away."""
@@ -609,7 +609,7 @@ def test_a_run_that_is_ended_leaves_nothing_behind(tmp_path, number):
     with subprocess.Popen([sys.executable, BENCH / "run", "--quick", "--only", "ceiling", "--dir", tmp_path / "data"],
                           env={**environment(), "BUILD": str(build)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as process:
-        harness.wait_until(lambda: os.listdir(tmp_path / "data") and len(peers.tree([process.pid])) > 1, 60, "the run")
+        harness.wait_until(lambda: os.listdir(tmp_path / "data") and len(peers.tree([process.pid])) > 1, 200, "the run")
         pids = peers.tree([process.pid])
         process.send_signal(number)
         process.communicate()
@@ -617,7 +617,7 @@ def test_a_run_that_is_ended_leaves_nothing_behind(tmp_path, number):
     assert os.listdir(tmp_path / "data") == [] and all(gone(pid) for pid in pids)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_one_run_at_a_time(tmp_path):
     """Two runs at once would measure each other: the second ends, exit 1."""
     import fcntl
@@ -628,7 +628,7 @@ def test_one_run_at_a_time(tmp_path):
         assert done.returncode == 1 and "another run" in done.stderr
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_scale_with_few_entries(work):
     """bench/scale makes an index, opens it cold, answers look-ups, prints the rows with their goals, and removes it."""
     with tempfile.TemporaryDirectory(prefix="scale-", dir=work) as directory:

@@ -107,7 +107,7 @@ def test_load_of_ranges_sizes_and_requests(target):
 
 def test_load_finds_a_flipped_byte_of_a_file(tmp_path):
     """A bit that differs from what was written ends the run with the object and the byte, status 1."""
-    options = ["load", tmp_path, "--size", "100KiB", "--objects", "3", "--duration", "2s", "--warm-up", "0ms", "--keep", "--requests", "50"]
+    options = ["load", tmp_path, "--size", "100KiB", "--objects", "3", "--duration", "100s", "--warm-up", "0ms", "--keep", "--requests", "50"]
     assert bench(*options).returncode == 0
     flip(tmp_path / "forebay-bench-1/get/000001", 77777)
     fails(bench(*options), 1, "get/000001", "byte 77777", "not what was written")
@@ -119,7 +119,7 @@ def test_load_ends_at_the_first_wrong_answer_of_a_server(origin, new_shaper, fau
     """Through a proxy that flips, cuts, refuses or shortens one answer: one line, status 1, no figures."""
     shaper = new_shaper()
     env = keys(origin, shaper.endpoint)
-    options = ["load", f"s3://{origin.new_bucket()}", "--size", "300KiB", "--objects", "4", "--requests", "40", "--warm-up", "0ms"]
+    options = ["load", f"s3://{origin.new_bucket()}", "--size", "300KiB", "--objects", "4", "--requests", "40", "--duration", "100s", "--warm-up", "0ms"]
     assert bench(*options, "--keep", env=env).returncode == 0
     shaper.fault(fault, match="GET", skip=5)
     done = bench(*options, env=env)
@@ -196,7 +196,7 @@ def test_what_is_interrupted_removes_what_it_made(tmp_path, number, arguments, m
                           stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as process:
         harness.wait_until(lambda: next((tmp_path / "data").glob(made), None), 60, "something that it made")
         process.send_signal(number)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (1, "") and "interrupted" in err and err.count("\n") == 1
     assert os.listdir(tmp_path / "data") == []
 
@@ -377,7 +377,7 @@ def test_model_that_ends_under_its_mapping(tmp_path):
                           stderr=subprocess.PIPE, text=True) as process:
         harness.wait_until(lambda: str(path) in pathlib.Path(f"/proc/{process.pid}/maps").read_text(), 60, "the mapping", 0.001)
         os.truncate(path, 100_000)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     # between two loads the file is found to be short instead
     assert (process.returncode, out, err.count("\n")) == (1, "", 1) and str(path) in err
 

@@ -14,7 +14,7 @@ import pytest
 import harness
 
 DEMO = harness.ROOT / "scripts/demo"
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def left_behind(directory):
@@ -61,8 +61,9 @@ def table_line(text, name):
 
 
 def check_table(text, files=2008, mib="46"):
-    assert re.search(rf"^{files} files, {mib}\d(\.\d)? MiB", text, re.M)
-    assert table_line(text, "epoch 1")[3].startswith(mib)
+    [size] = re.findall(rf"^{files} files, ({mib}\d(?:\.\d)?) MiB", text, re.M)
+    fetched = float(table_line(text, "epoch 1")[3].split()[0])
+    assert 0.99 * float(size) < fetched < 1.1 * float(size)  # on a busy machine a request may have been sent twice
     assert float(table_line(text, "epoch 2")[3].split()[0]) == 0
     assert table_line(text, "plain disk")[4] == "100"
 
@@ -71,7 +72,7 @@ def test_two_epochs_through_the_mount(base, need_fuse):
     """The whole demonstration: exit 0, a table in which epoch 1 took the data set from the origin and epoch 2 nothing; no file,
     mount or process stays."""
     demo = start(base)
-    out, log = demo.communicate(timeout=500)
+    out, log = demo.communicate(timeout=1500)
     assert demo.returncode == 0, log
     check_table(out)
     assert "mounting" in log and "not run" not in log
@@ -81,7 +82,7 @@ def test_two_epochs_through_the_mount(base, need_fuse):
 def test_two_epochs_without_fuse(base):
     """Without /dev/fuse it says that the mount part was not run, reads both epochs all the same, and ends well."""
     demo = start(base, FOREBAY_DEMO_FUSE=f"{base}/no-fuse", **SMALL)
-    out, log = demo.communicate(timeout=500)
+    out, log = demo.communicate(timeout=1500)
     assert demo.returncode == 0, log
     assert "the mount part was not run: no " in log
     check_table(out, files=502, mib="11")
@@ -109,15 +110,15 @@ def test_interrupted(base, need_fuse, stage, number, status):
 
     reader = threading.Thread(target=watch, daemon=True)
     reader.start()
-    assert seen.wait(300)
+    assert seen.wait(1500)
     if stage == "shuffled order":
         harness.wait_until(lambda: any(base in line for line in open("/proc/self/mountinfo")), 60, "mounted")
     if number == signal.SIGINT:
         os.killpg(demo.pid, number)  # as a terminal does
     else:
         demo.send_signal(number)
-    assert demo.wait(60) == status, "".join(lines)
-    reader.join(10)
+    assert demo.wait(200) == status, "".join(lines)
+    reader.join(200)
     demo.stdout.close()
     demo.stderr.close()
     assert left_behind(base) == []
@@ -135,7 +136,7 @@ def test_no_room(work):
         else:
             env = {}
         demo = start(small, **env)
-        _, log = demo.communicate(timeout=300)
+        _, log = demo.communicate(timeout=1500)
         assert demo.returncode == 1
         assert small in log.splitlines()[-1] and "needed" in log.splitlines()[-1]
         assert left_behind(small) == []

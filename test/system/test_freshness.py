@@ -36,7 +36,7 @@ def post(node, name, body, token="hush", method="POST"):
     headers = {"Authorization": "Bearer " + token} if token else {}
     request = urllib.request.Request(f"{node.endpoint}/-/api/v1/events/{name}", data=data, headers=headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=200) as reply:
             return reply.status, json.loads(reply.read())
     except urllib.error.HTTPError as e:
         return e.code, json.loads(e.read())

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+import harness
+
 
 def keys_of(client, name, prefix=""):
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=name, Prefix=prefix)
@@ -27,7 +29,7 @@ def start(node, *arguments):
     return int(node.cli(*arguments).stdout)
 
 
-def until(node, job, what, seconds=30):
+def until(node, job, what, seconds=120):
     """Polls the job until what(job) holds."""
     end = time.monotonic() + seconds
     while not what(now := show(node, job)):
@@ -143,23 +145,24 @@ def test_pause_resume_cancel_rm(bucket):
     """A paused job stands still and goes on where it was; a cancelled one ends with status 1 and can be removed."""
     fill(bucket, 40)
     node = bucket.node
-    job = start(node, "prefetch", bucket.name, "--rate", "200kB/s", "--parallel", "2")
-    until(node, job, lambda j: j["done_objects"] >= 5)
+    job = start(node, "prefetch", bucket.name, "--rate", "20kB/s", "--parallel", "2")  # one a second
+    until(node, job, lambda j: j["done_objects"] >= 2)
     node.cli("job", "pause", job)
-    time.sleep(0.5)
-    first = show(node, job)
-    time.sleep(0.5)
-    assert show(node, job) == first and first["state"] == "paused" and first["done_objects"] < 40
+
+    def stands_still():
+        before = show(node, job)
+        time.sleep(4)
+        return show(node, job) == before and before
+
+    first = harness.wait_until(stands_still, 120, "it stands still")  # what was under way has ended
+    assert first["state"] == "paused" and first["done_objects"] < 40
     node.cli("job", "resume", job)
     until(node, job, lambda j: j["done_objects"] > first["done_objects"])
     assert node.cli("job", "rm", job, check=False).returncode == 1
     node.cli("job", "cancel", job)
     assert node.cli("job", "wait", job, "--quiet", check=False).returncode == 1
     assert show(node, job)["state"] == "cancelled"
-    end = time.monotonic() + 30
-    while node.cli("job", "rm", job, check=False).returncode != 0:  # until what was under way has ended
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    harness.wait_until(lambda: node.cli("job", "rm", job, check=False).returncode == 0, what="the end of what was under way")
     assert node.cli("job", "show", job, check=False).returncode == 1
 
 

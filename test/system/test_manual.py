@@ -20,7 +20,7 @@ def items(page, macro):
 
 
 def helped(*command):
-    return subprocess.run([harness.forebay_bin(), *command, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run([harness.forebay_bin(), *command, "--help"], capture_output=True, text=True, timeout=200, check=True).stdout
 
 
 def test_the_manual_is_sound():

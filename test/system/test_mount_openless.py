@@ -81,11 +81,11 @@ def test_what_others_write_is_seen(bucket, mount):
     with open(path, "rb") as f:
         assert f.read(10) == b"o" * 10
         bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"n" * 100_000)
-        harness.wait_until(lambda: read_unless_stale(path) == b"n" * 100_000, 3, "the new bytes")
+        harness.wait_until(lambda: read_unless_stale(path) == b"n" * 100_000, what="the new bytes")
         f.seek(150_000)
         assert f.read(10) == b"o" * 10  # what was open keeps its version
     bucket.s3.delete_object(Bucket=bucket.name, Key="k")
-    harness.wait_until(lambda: not path.exists(), 3, "gone")
+    harness.wait_until(lambda: not path.exists(), what="gone")
 
 
 def test_nothing_can_be_changed(bucket, mount):
@@ -121,7 +121,7 @@ def test_a_restart_of_the_node(origin, new_node, mount):
             return False
 
     for i in range(4):
-        harness.wait_until(lambda: is_new(i), 30, "the new bytes")
+        harness.wait_until(lambda: is_new(i), what="the new bytes")
     assert (path / "f4").read_bytes() == b"old" * 100_000
 
 

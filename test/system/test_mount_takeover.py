@@ -51,7 +51,7 @@ def mount(node, scratch, work):
 def kill_serving(one):
     pid = one.serving()
     os.kill(pid, signal.SIGKILL)
-    harness.wait_until(lambda: one.serving() not in (pid, None), 30, "another process")
+    harness.wait_until(lambda: one.serving() not in (pid, None), what="another process")
 
 
 @pytest.mark.parametrize("passthrough", MODES)
@@ -114,11 +114,11 @@ def traced(pid, *options):
 
     tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", os.devnull, "-p", str(pid), *options])
     try:
-        harness.wait_until(is_traced, 30, "traced", 0.01)
+        harness.wait_until(is_traced, what="traced", step=0.01)
         yield
     finally:
         tracer.terminate()
-        tracer.wait(30)
+        tracer.wait(200)
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def in_background(act):
     thread.start()
 
     def wait():
-        thread.join(60)
+        thread.join(200)
         return got[0]
 
     return wait
@@ -192,10 +192,10 @@ def test_an_open_that_was_not_answered_empties_its_file_once(mount):
             os.kill(one.process.pid, signal.SIGSTOP)
             try:
                 wait = in_background(lambda: os.open(f"/proc/self/fd/{name}", os.O_WRONLY | os.O_TRUNC))
-                harness.wait_until(lambda: ") Z " in pathlib.Path(f"/proc/{pid}/stat").read_text(), 30, "killed")
+                harness.wait_until(lambda: ") Z " in pathlib.Path(f"/proc/{pid}/stat").read_text(), what="killed")
                 writer = threading.Thread(target=log.write, args=(b"new",))
                 writer.start()
-                writer.join(10)
+                writer.join(200)
                 assert not writer.is_alive()
             finally:
                 os.kill(one.process.pid, signal.SIGCONT)
@@ -208,14 +208,14 @@ def test_an_open_that_was_not_answered_empties_its_file_once(mount):
 def test_a_directory_that_was_not_answered_is_not_taken_for_empty(node, scratch, mount):
     """Others have put something into it before the process that takes over says that it is made: it is found there."""
     one = mount(threads=1)
-    time.sleep(1)  # until it knows that it is alone
+    time.sleep(4)  # until it knows that it is alone
     os.stat(one.path)
     pid = one.serving()
     with killed_at_its_answer(one, when=2):  # the first is that there is no such name
         os.kill(one.process.pid, signal.SIGSTOP)
         try:
             wait = in_background(lambda: os.mkdir(one.path / "d"))
-            harness.wait_until(lambda: ") Z " in pathlib.Path(f"/proc/{pid}/stat").read_text(), 30, "killed")
+            harness.wait_until(lambda: ") Z " in pathlib.Path(f"/proc/{pid}/stat").read_text(), what="killed")
             node.s3().put_object(Bucket=scratch, Key="d/x", Body=b"x")
         finally:
             os.kill(one.process.pid, signal.SIGCONT)
@@ -338,7 +338,7 @@ def test_the_successor_ends_as_its_predecessor_would(mount, how):
         subprocess.run(["fusermount3", "-u", str(one.path)], check=True)
     else:
         one.process.send_signal(signal.SIGTERM)
-    assert one.process.wait(30) == 0
+    assert one.process.wait(200) == 0
     assert not mounted.is_mounted(one.path)
     one.process = None
 
@@ -348,7 +348,7 @@ def test_who_kills_the_keeper_ends_the_mount(mount):
     one = mount()
     pid = one.serving()
     os.kill(one.process.pid, signal.SIGKILL)
-    harness.wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), 10, "its end")
+    harness.wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), what="its end")
     with pytest.raises(OSError) as caught:
         os.listdir(one.path)
     assert caught.value.errno == errno.ENOTCONN
@@ -358,13 +358,20 @@ def test_who_kills_the_keeper_ends_the_mount(mount):
 
 def test_who_dies_again_and_again_is_not_replaced(mount):
     """More deaths than a keeper bears end the mount, and the log says why."""
-    one = mount()
-    for _ in range(DEATHS):
-        kill_serving(one)
-        assert os.listdir(one.path) == []
-    os.kill(one.serving(), signal.SIGKILL)
-    assert one.process.wait(30) == 1
-    assert "giving up" in one.log()
+    one, kills = mount(), 0
+
+    def gives_up():
+        return "giving up" in one.log()
+
+    while not gives_up() and kills < 10 * DEATHS:  # a slow machine does not bring so many into a minute at once
+        pid = one.serving()
+        os.kill(pid, signal.SIGKILL)
+        kills += 1
+        # Not by its children alone: at its end the keeper has one that looks for leaks.
+        harness.wait_until(lambda: gives_up() or one.log().count("another one takes over") == kills, 200, "what becomes of it")
+        harness.wait_until(lambda: gives_up() or one.serving() not in (pid, None), 200, "another process")
+    assert kills > DEATHS and one.process.wait(200) == 1
+    assert gives_up()
     with pytest.raises(OSError) as caught:
         os.listdir(one.path)
     assert caught.value.errno == errno.ENOTCONN

@@ -111,7 +111,7 @@ def test_a_mount_in_the_background_is_upgraded_too(node, what, work, program):
     log = directory.with_suffix(".log")
     try:
         subprocess.run([program, "mount", "--socket", node.socket_path, "--log", log, what, directory.name],
-                       cwd=directory.parent, env={**os.environ, **node.env}, check=True, timeout=60)
+                       cwd=directory.parent, env={**os.environ, **node.env}, check=True, timeout=200)
         (directory / "f").write_bytes(b"x")
         install(program, lambda path: shutil.copy(node.binary, path))
         node.cli("mount", "--upgrade", str(directory))

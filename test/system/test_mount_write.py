@@ -204,7 +204,7 @@ def test_mapped_writes(bucket, mount, passthrough):
         os.fsync(f.fileno())
         assert truth(bucket, "f")[7000:7006] == b"second"
         m[9000:9005] = b"third"
-    harness.wait_until(lambda: truth(bucket, "f")[9000:9005] == b"third", 10, "published by the last release")
+    harness.wait_until(lambda: truth(bucket, "f")[9000:9005] == b"third", what="published by the last release")
 
 
 def test_readers_see_what_is_being_written(bucket, mount):
@@ -355,7 +355,7 @@ def test_writing_while_a_directory_is_renamed(bucket, mount, new_shaper):
     with concurrent.futures.ThreadPoolExecutor(2) as pool, open(path / "d/log", "wb", buffering=0) as log:
         log.write(b"one")
         renamed = pool.submit(os.rename, path / "d", path / "e")
-        harness.wait_until(lambda: has("e/"), 30, "copies", step=0.01)
+        harness.wait_until(lambda: has("e/"), what="copies", step=0.01)
         replaced = pool.submit((path / "d/other").write_bytes, b"after")
         log.write(b"two")
         log.close()
@@ -475,7 +475,7 @@ def test_stores_after_close(bucket, mount):
     time.sleep(0.5)
     ctypes.memmove(mapping + 5000, b"late", 4)
     assert libc.munmap(ctypes.c_void_p(mapping), MIB) == 0
-    harness.wait_until(lambda: truth(bucket, "f")[5000:5004] == b"late", 10, "published")
+    harness.wait_until(lambda: truth(bucket, "f")[5000:5004] == b"late", what="published")
     assert path.read_bytes() == truth(bucket, "f")
 
 
@@ -544,7 +544,7 @@ def test_a_rename_loses_nothing_that_is_written_meanwhile(bucket, new_shaper, mo
     renaming.start()
     harness.wait_until(lambda: "Contents" in truth.list_objects_v2(Bucket=name, Prefix="to"), 60, "the copy is made", step=0.01)
     truth.put_object(Bucket=name, Key="from", Body=b"new")
-    renaming.join(60)
+    renaming.join(200)
     left = {x["Key"]: truth.get_object(Bucket=name, Key=x["Key"])["Body"].read() for x in truth.list_objects_v2(Bucket=name)["Contents"]}
     assert b"new" in left.values(), left
     assert (top / "to").read_bytes() in (b"old", b"new")

@@ -89,7 +89,7 @@ def test_epoch_twice(node, server, bucket):
     read_all()
     total = sum(map(len, SMALL.values()))
     # Counted when the request to the origin has ended, which may be after its bytes were passed on.
-    harness.wait_until(lambda: fetched() == total, 5, f"{total} bytes fetched")
+    harness.wait_until(lambda: fetched() == total, what=f"{total} bytes fetched")
     read_all()
     time.sleep(0.3)
     assert fetched() == total

@@ -29,7 +29,7 @@ def memory_of(node):
 def flood(node, data):
     """Sends as much as the node takes, gives what it answered; it may close before all was sent."""
     host, port = urllib.parse.urlsplit(node.endpoint).netloc.split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=200) as connection:
         try:
             connection.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
@@ -58,19 +58,18 @@ def test_a_hundred_thousand_headers(bucket, line):
 
 
 @pytest.mark.parametrize("size, code", [(5 * GIB + 1, "EntityTooLarge"), (1 << 62, "EntityTooLarge")])
-def test_a_part_that_is_too_large(bucket, size, code):
+def test_a_part_that_is_too_large(new_node, origin, size, code):
     """Refused by its length: none of its bytes is waited for, and the connection is closed."""
-    upload = bucket.s3.create_multipart_upload(Bucket=bucket.name, Key="k")["UploadId"]
-    path = f"/{bucket.name}/k?partNumber=1&uploadId={upload}"
-    headers = signed(bucket.node, "PUT", path, payload="UNSIGNED-PAYLOAD")
+    node = new_node(request_timeout="1h")
+    name, s3 = node.new_bucket(origin), node.s3()
+    upload = s3.create_multipart_upload(Bucket=name, Key="k")["UploadId"]
+    path = f"/{name}/k?partNumber=1&uploadId={upload}"
+    headers = signed(node, "PUT", path, payload="UNSIGNED-PAYLOAD")
     headers = {k: v.decode() if isinstance(v, bytes) else v for k, v in headers.items() if k.lower() != "content-length"}
-    began = time.monotonic()
-    reply = send(bucket.node, "PUT", path, {**headers, "Content-Length": str(size)})
+    reply = send(node, "PUT", path, {**headers, "Content-Length": str(size)})
     assert (reply.status, reply.error()["Code"]) == (400, code)
     assert reply.headers["connection"] == "close"
-    assert time.monotonic() - began < 20  # not the request timeout
-    assert "Parts" not in bucket.s3.list_parts(Bucket=bucket.name, Key="k", UploadId=upload)
-    bucket.s3.abort_multipart_upload(Bucket=bucket.name, Key="k", UploadId=upload)
+    assert "Parts" not in s3.list_parts(Bucket=name, Key="k", UploadId=upload)
 
 
 def test_an_object_that_is_too_large(bucket):
@@ -195,7 +194,7 @@ def test_bodies_that_dribble_hold_no_threads(new_node):
                     connection.sendall(b"x")
 
     with contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=20)) for _ in range(8)]
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=200)) for _ in range(8)]
         for connection in slow:
             connection.sendall(b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n")
         thread = threading.Thread(target=dribble, args=(slow,))
@@ -210,16 +209,14 @@ def test_bodies_that_dribble_hold_no_threads(new_node):
 
 def test_bodies_that_never_come_hold_no_threads(new_node):
     """Nobody who has not signed keeps a thread by announcing a body and sending none of it."""
-    node = new_node(threads="4")
+    node = new_node(threads="4", request_timeout="1h")
     host, port = urllib.parse.urlsplit(node.endpoint).netloc.split(":")
     with contextlib.ExitStack() as stack:
         for _ in range(8):
-            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=200))
             connection.sendall(b"GET /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n")
         time.sleep(1)
-        began = time.monotonic()
-        assert ask(node, "GET", "/").status == 200
-        assert time.monotonic() - began < 20, "without the bound each thread waits for --request-timeout, 30 seconds"
+        assert ask(node, "GET", "/").status == 200  # without the bound each thread waits for --request-timeout
 
 
 def test_a_status_longer_than_a_request_may_hold(new_node):

@@ -306,16 +306,16 @@ def test_a_failed_completion_can_be_repeated(bucket, new_shaper, node, origin):
 def test_a_slow_completion_keeps_the_client(new_shaper, node, origin, bucket):
     """While the origin takes longer than ten seconds the client gets signs of life, and then how it ended."""
     shaper = new_shaper()
-    name = node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s")
-    here = type(bucket)(name, node.s3(read_timeout=11), origin.s3(), node, origin)
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s", **{"origin.timeout": "1h"})
+    here = type(bucket)(name, node.s3(read_timeout=40), origin.s3(), node, origin)
     upload = Upload(here)
     upload.part(1, b"data")
-    shaper.fault("stall", match="POST", at=0, for_="12s", count=1)
+    shaper.fault("stall", match="POST", at=0, for_="45s", count=1)
     assert upload.complete()["ETag"]
     check(here, b"data")
     upload = Upload(here)
     upload.part(1, b"more")
-    shaper.set(first_byte="12s")
+    shaper.set(first_byte="45s")
     shaper.fault("status:403", match="POST", count=50)
     assert code_of(upload.complete) == "AccessDenied"
     shaper.reset()
@@ -451,10 +451,10 @@ def test_a_bucket_whose_uploads_do_not_end(bucket, new_shaper, new_node, origin)
     shaper, node = new_shaper(), new_node()
     stuck = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, upload_expiry="10s"))
     here = own(bucket, node, node.new_bucket(origin, upload_expiry="10s"))
+    shaper.fault("status:403", match="DELETE", count="1000000")
     Upload(stuck).part(1, b"x")
     Upload(here).part(1, b"x")
     node.kill()
-    shaper.fault("status:403", match="DELETE", count="1000000")
     time.sleep(10)  # both are due in the first turn after the start
     node.start()
     harness.wait_until(lambda: open_at(here) == [], what="aborted at the origin")
@@ -476,9 +476,10 @@ def test_parts_are_sent_again(bucket, new_shaper, node, origin):
 def test_abandoned_uploads_end(bucket, node, origin):
     """What nobody adds to is aborted after the bucket's upload_expiry, at the origin too; a bucket that is removed
     takes its uploads along."""
-    here = own(bucket, node, node.new_bucket(origin, upload_expiry="2s"))
+    here = own(bucket, node, node.new_bucket(origin))
     upload = Upload(here)
     upload.part(1, b"x")
+    node.cli("bucket", "set", here.name, "upload_expiry=2s")
     harness.wait_until(lambda: open_at(here) == [], what="aborted at the origin")
     harness.wait_until(lambda: "Uploads" not in here.s3.list_multipart_uploads(Bucket=here.name), what="forgotten")
     assert code_of(lambda: upload.complete()) == "NoSuchUpload"
@@ -491,11 +492,19 @@ def test_abandoned_uploads_end(bucket, node, origin):
 def test_an_upload_whose_part_is_on_its_way_is_not_abandoned(bucket, new_shaper, node, origin):
     """A part that takes longer than the bucket's upload_expiry and a turn of the steward: acknowledged, and the upload with
     it is there to be completed."""
-    shaper = new_shaper(per_connection="600KiB/s")
-    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, upload_expiry="3s"))
+    shaper = new_shaper()
+    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint))
     data = harness.random_bytes(6 * MIB)
     upload = Upload(here)
-    upload.part(1, data)
+    shaper.set(total="50KiB/s")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(upload.part, 1, data)
+        harness.wait_until(lambda: shaper.stats()["request_bytes"] > 0, what="the part is on its way")
+        node.cli("bucket", "set", here.name, "upload_expiry=1s")
+        time.sleep(8)  # a turn of the steward is five
+        node.cli("bucket", "set", here.name, "upload_expiry=7d")
+        shaper.set(total="1GB/s")
+        sending.result()
     upload.complete()
     check(here, data)
 

@@ -46,7 +46,7 @@ class Reply:
 def send(node, method, path, headers=None, body=b""):
     """One request as written, without any client's help."""
     host = urllib.parse.urlsplit(node.endpoint).netloc
-    connection = http.client.HTTPConnection(host, timeout=60)
+    connection = http.client.HTTPConnection(host, timeout=200)
     connection.putrequest(method, path, skip_accept_encoding=True)
     for name, value in (headers or {}).items():
         connection.putheader(name, value)
@@ -142,7 +142,7 @@ def test_clocks_that_differ(bucket):
 def fetch(url, method="GET", data=None, headers=None):
     request = urllib.request.Request(url, method=method, data=data, headers=headers or {})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=200) as answer:
             return Reply(answer.status, answer.headers.items(), answer.read())
     except urllib.error.HTTPError as answer:
         return Reply(answer.code, answer.headers.items(), answer.read())
@@ -207,7 +207,7 @@ def test_expired_urls(bucket, version):
         reply = fetch(url)
         return reply if reply.status != 200 else None
 
-    reply = harness.wait_until(expired, 10, "URL expires")
+    reply = harness.wait_until(expired, what="URL expires")
     assert reply.status == 403
     assert (reply.error()["Code"], reply.error()["Message"]) == ("AccessDenied", "Request has expired")
 
@@ -293,7 +293,7 @@ def test_signed_chunks(bucket, broken):
         assert at_origin(bucket) == []
 
 
-def raw(node, data, half_close=False, timeout=20):
+def raw(node, data, half_close=False, timeout=200):
     """Sends bytes, gives all that comes back until the node closes or is silent."""
     host, port = urllib.parse.urlsplit(node.endpoint).netloc.split(":")
     with socket.create_connection((host, int(port)), timeout=timeout) as connection:
@@ -370,7 +370,7 @@ def test_expect_continue(bucket):
         head += "".join(f"{k}: {v.decode() if isinstance(v, bytes) else v}\r\n" for k, v in headers.items()
                         if k.lower() not in ("host", "content-length")) + "\r\n"
         name, port = host.split(":")
-        with socket.create_connection((name, int(port)), timeout=30) as connection:
+        with socket.create_connection((name, int(port)), timeout=200) as connection:
             connection.sendall(head.encode())
             answer = connection.recv(65536)
             assert answer.startswith(b"HTTP/1.1 " + status)

@@ -30,7 +30,7 @@ class Authority:
 
     def _openssl(self, *arguments):
         done = subprocess.run(["openssl", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, cwd=self.dir, timeout=60)
+                              text=True, cwd=self.dir, timeout=200)
         assert done.returncode == 0, done.stdout
 
     def issue(self, name):
@@ -53,7 +53,7 @@ def authority(tmp_path):
 @pytest.fixture
 def tls_node(new_node, authority):
     cert, key = authority.issue("first")
-    return new_node(tls_cert=cert, tls_key=key, request_timeout="5s")
+    return new_node(tls_cert=cert, tls_key=key, request_timeout="60s")
 
 
 def trusting(node, authority, **config):
@@ -72,7 +72,7 @@ def dial(node, version=None, authority=None):
             context.minimum_version = context.maximum_version = version
         context.set_ciphers("ALL:@SECLEVEL=0")
     host, port = node.endpoint.removeprefix("https://").split(":")
-    plain = socket.create_connection((host, int(port)), timeout=30)
+    plain = socket.create_connection((host, int(port)), timeout=200)
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except BaseException:
@@ -139,7 +139,7 @@ def test_old_versions_are_refused(tls_node):
 
 def test_plain_http_is_told_to_speak_tls(tls_node):
     host, port = tls_node.endpoint.removeprefix("https://").split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    connection = http.client.HTTPConnection(host, int(port), timeout=200)
     connection.request("GET", "/-/health")
     reply = connection.getresponse()
     assert reply.status == 400
@@ -176,7 +176,7 @@ def test_what_cannot_be_served_is_said_in_one_line(tmp_path, authority, wrong, w
              "alone": [cert, None]}[wrong]
     argv = [harness.forebay_bin(), "serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--wire",
             "127.0.0.1:0", "--tls-cert", flags[0]] + (["--tls-key", flags[1]] if flags[1] else [])
-    done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200)
     assert done.returncode == 2
     line = done.stderr.strip().splitlines()[-1]
     assert all(word in line for word in words), done.stderr

@@ -35,7 +35,7 @@ def wire_cli(node, keys, *arguments):
     """`forebay` as a user on another machine runs it."""
     env = {"FOREBAY_ACCESS_KEY": keys[0], "FOREBAY_SECRET_KEY": keys[1], "PATH": "/usr/bin:/bin"}
     return subprocess.run([harness.forebay_bin(), *arguments, "--endpoint", node.wire_address], env=env,
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=200)
 
 
 def test_roles_and_patterns_in_s3(bucket):

@@ -58,28 +58,37 @@ def is_believed(node, path):
     return asked(node) == before
 
 
+def wait_for_belief(node, path):
+    """A mount learns a moment later that it is alone: mounts of before may have been there still."""
+    harness.wait_until(lambda: is_believed(node, path), what="belief")
+
+
 def test_a_lone_mount_asks_once(node, mount):
     """Names that are there and names that are not cost the node one request, long after the attribute timeout."""
     top = mount().path
     (top / "there").write_bytes(b"x")
-    assert is_believed(node, top / "there")
-    assert not (top / "absent").exists() and is_believed(node, top / "absent")
+    wait_for_belief(node, top / "there")
+    assert not (top / "absent").exists()
+    wait_for_belief(node, top / "absent")
 
 
 def test_what_s3_changes_is_seen(node, scratch, mount):
     """Objects put, replaced and deleted through S3 beside a lone mount: names, sizes and bytes are the new ones."""
     top, s3 = mount().path, node.s3()
-    assert not (top / "k").exists() and is_believed(node, top / "k")
+    assert not (top / "k").exists()
+    wait_for_belief(node, top / "k")
     s3.put_object(Bucket=scratch, Key="k", Body=b"first")
-    harness.wait_until(lambda: (top / "k").exists(), 5, "the name")
-    assert (top / "k").read_bytes() == b"first" and is_believed(node, top / "k")
+    harness.wait_until(lambda: (top / "k").exists(), what="the name")
+    assert (top / "k").read_bytes() == b"first"
+    wait_for_belief(node, top / "k")
     s3.put_object(Bucket=scratch, Key="k", Body=b"and second")
-    harness.wait_until(lambda: (top / "k").stat().st_size == 10, 5, "the size")
-    assert (top / "k").read_bytes() == b"and second" and is_believed(node, top / "k")
+    harness.wait_until(lambda: (top / "k").stat().st_size == 10, what="the size")
+    assert (top / "k").read_bytes() == b"and second"
+    wait_for_belief(node, top / "k")
     s3.copy_object(Bucket=scratch, Key="copy", CopySource={"Bucket": scratch, "Key": "k"})
-    harness.wait_until(lambda: (top / "copy").exists(), 5, "the copy")
+    harness.wait_until(lambda: (top / "copy").exists(), what="the copy")
     s3.delete_object(Bucket=scratch, Key="k")
-    harness.wait_until(lambda: not (top / "k").exists(), 5, "that it is gone")
+    harness.wait_until(lambda: not (top / "k").exists(), what="that it is gone")
 
 
 def test_with_company_nothing_is_believed(node, mount):
@@ -87,7 +96,8 @@ def test_with_company_nothing_is_believed(node, mount):
     alone again."""
     first = mount().path
     (first / "old").write_bytes(b"1")
-    assert is_believed(node, first / "old") and not (first / "new").exists()
+    wait_for_belief(node, first / "old")
+    assert not (first / "new").exists()
     with open(first / "old", "rb") as held:
         other = mount()
         second = other.path
@@ -95,27 +105,27 @@ def test_with_company_nothing_is_believed(node, mount):
         with open(second / "old", "ab") as f:
             f.write(b"234")
         os.chmod(second / "old", 0o600)
-        harness.wait_until(lambda: (first / "new").exists(), 5, "the name")
-        harness.wait_until(lambda: os.fstat(held.fileno()).st_size == 4, 5, "the size of what is open")
+        harness.wait_until(lambda: (first / "new").exists(), what="the name")
+        harness.wait_until(lambda: os.fstat(held.fileno()).st_size == 4, what="the size of what is open")
         assert (first / "old").stat().st_mode & 0o777 == 0o600
         assert not is_believed(node, first / "old")
         (second / "new").unlink()
-        harness.wait_until(lambda: not (first / "new").exists(), 5, "that it is gone")
+        harness.wait_until(lambda: not (first / "new").exists(), what="that it is gone")
         other.stop()
-    harness.wait_until(lambda: is_believed(node, first / "old"), 10, "belief")
+    wait_for_belief(node, first / "old")
 
 
 def test_who_believes_nothing_is_company_too(node, mount):
     """What a mount without any timeout writes, of which the node sees nothing, shows in one that was alone."""
     first = mount().path
     (first / "f").write_bytes(b"1")
-    assert is_believed(node, first / "f")
+    wait_for_belief(node, first / "f")
     second = mount(attr_timeout="0").path
     with open(second / "f", "ab", buffering=0) as f:
         time.sleep(0.2)  # the node has told that it was opened
         assert (first / "f").stat().st_size == 1
         f.write(b"234")
-        harness.wait_until(lambda: (first / "f").stat().st_size == 4, 5, "the size")
+        harness.wait_until(lambda: (first / "f").stat().st_size == 4, what="the size")
     assert not is_believed(node, second / "f")
 
 
@@ -123,7 +133,7 @@ def test_files_of_a_new_directory_cost_one_request_each(node, mount):
     """Whether a name is there already, and what became of the directory by the one before, a mount knows by itself in a directory that it
     made."""
     top = mount().path / "new"
-    assert is_believed(node, top)  # it is alone
+    wait_for_belief(node, top)  # it is alone
     top.mkdir()
     before = asked(node)
     for i in range(50):
@@ -158,22 +168,22 @@ def test_times_that_cannot_be_kept_become_the_nearest_ones(mount):
 def test_what_others_make_in_a_new_directory_is_seen(node, scratch, mount):
     """The mount that made a directory does not go on saying that a name is absent from it."""
     top, s3 = mount().path, node.s3()
-    assert is_believed(node, top / "x")
+    wait_for_belief(node, top / "x")
     (top / "new").mkdir()
     (top / "new/mine").write_bytes(b"1")
     assert not (top / "new/s3").exists()
     s3.put_object(Bucket=scratch, Key="new/s3", Body=b"22")
-    harness.wait_until(lambda: (top / "new/s3").exists(), 5, "the name")
+    harness.wait_until(lambda: (top / "new/s3").exists(), what="the name")
     other = mount()
     (other.path / "new/other").write_bytes(b"333")
-    harness.wait_until(lambda: (top / "new/other").exists(), 5, "the other's name")
+    harness.wait_until(lambda: (top / "new/other").exists(), what="the other's name")
     assert sorted(os.listdir(top / "new")) == ["mine", "other", "s3"]
 
 
 def test_attributes_of_a_directory_are_the_nodes(node, scratch, mount):
     """Whatever a mount does in a directory that it made, or to it, its times, links and mode are those that the node has."""
     top = mount().path
-    assert is_believed(node, top / "x")
+    wait_for_belief(node, top / "x")
     (top / "d").mkdir()
     steps = [lambda d: (d / "a").touch(), lambda d: (d / "b").mkdir(), lambda d: os.symlink("to", d / "c"), lambda d: os.link(d / "a", d / "e"),
              lambda d: (d / "a").unlink(), lambda d: (d / "e").rename(d / "f"), lambda d: (d / "b").rmdir(), lambda d: (d / "f").rename(top / "f"),
@@ -199,7 +209,7 @@ def test_times_of_mapped_writes_are_seen(mount, passthrough):
         assert path.stat().st_mtime_ns == 10**18
         mapping[4096] = 7
         mapping.flush()
-    harness.wait_until(lambda: path.stat().st_mtime_ns > 10**18, 5, "the time")
+    harness.wait_until(lambda: path.stat().st_mtime_ns > 10**18, what="the time")
     assert path.read_bytes()[4096] == 7
 
 
@@ -220,7 +230,7 @@ def test_times_of_a_mapping_that_outlives_its_descriptor_are_seen(mount, passthr
         assert path.stat().st_mtime_ns == 10**18
         ctypes.memset(address, 7, 1)
         assert libc.msync(ctypes.c_void_p(address), ctypes.c_size_t(8192), MS_SYNC) == 0
-        harness.wait_until(lambda: path.stat().st_mtime_ns > 10**18, 5, "the time")
+        harness.wait_until(lambda: path.stat().st_mtime_ns > 10**18, what="the time")
     finally:
         libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(8192))
     assert path.read_bytes()[0] == 7
@@ -230,8 +240,9 @@ def test_a_restarted_node_is_asked_again(node, scratch, mount):
     """What was believed of a node that ended is not believed of its successor; afterwards it is again."""
     top = mount().path
     (top / "a").write_bytes(b"a")
-    assert is_believed(node, top / "a") and not (top / "b").exists()
+    wait_for_belief(node, top / "a")
+    assert not (top / "b").exists()
     node.restart()
     node.s3().put_object(Bucket=scratch, Key="b", Body=b"b")
-    harness.wait_until(lambda: (top / "b").exists(), 10, "the name")
-    harness.wait_until(lambda: is_believed(node, top / "a"), 10, "belief")
+    harness.wait_until(lambda: (top / "b").exists(), what="the name")
+    wait_for_belief(node, top / "a")

@@ -218,7 +218,7 @@ def as_nobody(work, fuse_for_all):
 
 def do_as_nobody(code, *arguments):
     done = subprocess.run(["/usr/bin/python3", "-c", "import os, sys\n" + code, *map(str, arguments)], user=NOBODY, group=NOBODY,
-                          extra_groups=[], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+                          extra_groups=[], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -252,9 +252,9 @@ print(open("new", "rb").read())
             [said] = json.loads(node.cli("status", "--json").stdout)["mounts"]
             assert said["passthrough"] is False and "CAP_SYS_ADMIN" in said["reason"]
             done = subprocess.run([str(wrapper), "umount", str(m.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  timeout=60)
+                                  timeout=200)
             assert done.returncode == 0 and not mounted.is_mounted(m.path), done.stderr
-            assert m.process.wait(60) == 0
+            assert m.process.wait(200) == 0
             m.process = None
         assert origin.s3().get_object(Bucket=name, Key="new")["Body"].read() == b"bytes"
 
@@ -294,8 +294,8 @@ except PermissionError:
             said = node.cli("status").stdout
             assert "no passthrough: needs the capability CAP_SYS_ADMIN" in said
             done = subprocess.run([str(wrapper), "umount", str(m.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  timeout=60)
+                                  timeout=200)
             assert done.returncode == 0 and not mounted.is_mounted(m.path), done.stderr
-            assert m.process.wait(60) == 0
+            assert m.process.wait(200) == 0
             m.process = None
         assert node.s3().get_object(Bucket=bucket, Key="d/h")["Body"].read() == b"bytes"

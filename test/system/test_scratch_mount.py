@@ -102,7 +102,7 @@ def top(request, mount):
 def as_user(code, *arguments, uid=NOBODY, gid=NOBODY, groups=()):
     """Runs Python code as somebody else; gives what it printed."""
     done = subprocess.run(["/usr/bin/python3", "-c", "import os, sys\n" + code, *map(str, arguments)], user=uid, group=gid,
-                          extra_groups=list(groups), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+                          extra_groups=list(groups), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -169,7 +169,7 @@ def test_s3_and_the_mount_see_each_other(node, scratch, top):
     with open(top / "a/b/c", "rb") as f:
         s3.put_object(Bucket=scratch, Key="a/b/c", Body=b"second one")
         assert f.read() == b"first"
-    harness.wait_until(lambda: (top / "a/b/c").read_bytes() == b"second one", 30, "the new object is seen")
+    harness.wait_until(lambda: (top / "a/b/c").read_bytes() == b"second one", what="the new object is seen")
     os.remove(top / "a/b/c")
     assert [x["Key"] for x in s3.list_objects_v2(Bucket=scratch)["Contents"]] == ["a/b/"]
     os.rmdir(top / "a/b"), os.rmdir(top / "a")
@@ -509,7 +509,7 @@ def test_kinds_of_inodes(top):
     reader = threading.Thread(target=lambda: got.append((top / "fifo").read_bytes()))
     reader.start()
     (top / "fifo").write_bytes(b"through")
-    reader.join(60)
+    reader.join(200)
     assert got == [b"through"] and stat.S_ISFIFO((top / "fifo").stat().st_mode)
     here = os.getcwd()
     os.chdir(top)
@@ -789,7 +789,7 @@ def holder(path, kind, start=0, n=0):
         yield process
     finally:
         process.stdin.close()
-        process.wait(60)
+        process.wait(200)
         process.stdout.close()
 
 
@@ -898,11 +898,11 @@ def test_waiting_for_locks(mount, kind):
         (a / "other").write_bytes(b"goes on")
         assert (a / "other").read_bytes() == b"goes on"
         waiting[0].send_signal(signal.SIGINT)
-        assert waiting[0].wait(60) != 0
+        assert waiting[0].wait(200) != 0
         waiting[1].kill()
-        waiting[1].wait(60)
+        waiting[1].wait(200)
     for p in waiting[2:]:
-        assert p.wait(60) == 0
+        assert p.wait(200) == 0
     for p in waiting:
         p.stdout.close()
 

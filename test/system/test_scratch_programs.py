@@ -250,10 +250,10 @@ def test_sqlite(top):
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("pragma journal_mode=wal").fetchone() == ("wal",)
         db.execute("create table t (writer integer, n integer)")
-    code = ("import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1], timeout=60)\nfor i in range(100):\n"
+    code = ("import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1], timeout=200)\nfor i in range(100):\n"
             "    with db:\n        db.execute('insert into t values (?, ?)', (sys.argv[2], i))\n")
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), str(k)]) for k in range(2)]
-    db = sqlite3.connect(path, timeout=60)
+    db = sqlite3.connect(path, timeout=200)
     counts = [0]
     while any(w.poll() is None for w in writers):
         counts.append(db.execute("select count(*) from t").fetchone()[0])
@@ -349,4 +349,4 @@ def test_a_python_environment(top, tmp_path):
     run(sys.executable, "-m", "pip", "--python", top / "venv/bin/python", "install", "-q", "--no-index", "--no-deps",
         "--no-cache-dir", wheel, cwd=top)
     assert run(top / "venv/bin/python", "-c", "import thing; print(thing.answer())", cwd=top) == b"42\n"
-    assert subprocess.run([str(top / "venv/bin/thing")], timeout=60).returncode == 42
+    assert subprocess.run([str(top / "venv/bin/thing")], timeout=200).returncode == 42

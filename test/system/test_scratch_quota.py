@@ -120,7 +120,7 @@ def test_statfs_tells_of_the_quota(node, bucket, mount):
     total = os.statvfs(top).f_blocks * os.statvfs(top).f_frsize
     assert total == QUOTA and free(top) == QUOTA
     (top / "f").write_bytes(bytes(10 * MIB))
-    harness.wait_until(lambda: QUOTA - 10 * MIB - SMALL <= free(top) <= QUOTA - 10 * MIB, 20, "what the file has is missing")
+    harness.wait_until(lambda: QUOTA - 10 * MIB - SMALL <= free(top) <= QUOTA - 10 * MIB, what="what the file has is missing")
     shown = subprocess.run(["df", "--output=size", "-B1", top], stdout=subprocess.PIPE, text=True).stdout.split()[-1]
     assert int(shown) == QUOTA
     node.cli("bucket", "set", bucket, "quota=")
@@ -242,7 +242,7 @@ def test_s3_put_is_refused(node, bucket, mount):
     assert code_of(error) == "QuotaExceeded"
     s3.delete_object(Bucket=bucket, Key="a")
     s3.copy_object(Bucket=bucket, Key="d", CopySource={"Bucket": bucket, "Key": "c"})
-    harness.wait_until(lambda: 20 * MIB <= counted(node, bucket) <= 20 * MIB + SMALL, 20, "what went is free")
+    harness.wait_until(lambda: 20 * MIB <= counted(node, bucket) <= 20 * MIB + SMALL, what="what went is free")
     assert free(mount().path) >= QUOTA - 20 * MIB - SMALL
 
 
@@ -289,7 +289,7 @@ def test_what_is_reserved_ends_with_the_mount(node, bucket, mount):
     held = QUOTA - free(two)
     assert held > 3 * SMALL, "room is reserved ahead"
     one.kill()
-    harness.wait_until(lambda: free(two) >= QUOTA - SMALL, 20, "its room is free")
+    harness.wait_until(lambda: free(two) >= QUOTA - SMALL, what="its room is free")
     with contextlib.suppress(OSError):
         f.close()
     one.clean_up()
@@ -304,8 +304,8 @@ def test_an_upload_that_breaks_off_gives_back(node, bucket, mount):
     with socket.create_connection((host, int(port))) as s:
         path = url.removeprefix(node.endpoint)
         s.sendall(f"PUT {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {20 * MIB}\r\n\r\n".encode() + bytes(MIB))
-        harness.wait_until(lambda: free(top) <= QUOTA - 20 * MIB, 20, "its room is taken")
-    harness.wait_until(lambda: free(top) >= QUOTA - SMALL, 20, "its room is free")
+        harness.wait_until(lambda: free(top) <= QUOTA - 20 * MIB, what="its room is taken")
+    harness.wait_until(lambda: free(top) >= QUOTA - SMALL, what="its room is free")
 
 
 def test_another_process_takes_the_mount_over(node, bucket, mount):

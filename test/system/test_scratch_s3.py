@@ -355,7 +355,7 @@ def test_kill_during_puts(new_node, route, rounds):
         threading.Event().wait(1.5)
         node.kill()
         for w in writers:
-            w.join(60)
+            w.join(200)
         node.check_log()
         node.start()
         scratch.s3 = node.s3()

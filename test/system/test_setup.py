@@ -47,7 +47,7 @@ def tree(tmp_path):
                "XDG_CACHE_HOME": str(tmp_path / "cache"), **environment}
         calls.write_text("")
         return subprocess.run([root / "scripts" / script, *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=60)
+                              text=True, timeout=200)
 
     run.root, run.calls = root, lambda: calls.read_text().splitlines()
     return run

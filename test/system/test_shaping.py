@@ -60,7 +60,7 @@ def answer(connection):
 def test_users_get_what_their_shares_say(tmp_path, apart):
     """Two users with shares 3:1 who always want more than the node may give get bytes at about 3:1, whether or not they read the same
     bucket and however many connections they have."""
-    with Node(tmp_path / "node", limit_bytes="1MiB") as node:
+    with Node(tmp_path / "node", limit_bytes="256KiB") as node:
         buckets = ["one", "two" if apart else "one"]
         for bucket in set(buckets):
             node.cli("bucket", "create", bucket)
@@ -73,11 +73,11 @@ def test_users_get_what_their_shares_say(tmp_path, apart):
                 n = len(clients[i].get_object(Bucket=buckets[i], Key="k")["Body"].read())
                 with lock:
                     got[i] += n
-                    if sum(got) >= 110 * SIZE:
+                    if sum(got) >= 90 * SIZE:
                         end.set()
 
-        with concurrent.futures.ThreadPoolExecutor(10) as pool:
-            done = [pool.submit(read, i) for i in (0,) * 4 + (1,) * 6]
+        with concurrent.futures.ThreadPoolExecutor(14) as pool:  # of more than 16 of one address some were refused
+            done = [pool.submit(read, i) for i in (0,) * 6 + (1,) * 8]
             for one in done:
                 one.result()
         assert 2 < got[0] / got[1] < 4.5, got
@@ -131,7 +131,7 @@ def test_limits_hold_for_the_wire_and_outlive_the_node(tmp_path):
 def test_a_read_overtakes_a_prefetch_at_a_limited_origin(origin, tmp_path):
     """With a limit to the origin a prefetch takes its time, and an object that is read meanwhile does not wait for its end."""
     with Node(tmp_path / "node") as node:
-        bucket = node.new_bucket(origin, **{"limit.origin-bytes": "1MiB", "limit.origin-requests": "100"})
+        bucket = node.new_bucket(origin, **{"limit.origin-bytes": "256KiB", "limit.origin-requests": "100"})
         body = random_bytes(256 << 10, seed=3)
         for i in range(48):
             origin.s3().put_object(Bucket=bucket, Key=f"k{i:02d}", Body=body)
@@ -152,7 +152,7 @@ def test_what_was_only_announced_is_not_paid_for(tmp_path):
         node.cli("bucket", "create", "data", "anonymous=read")
         node.s3().put_object(Bucket="data", Key="k", Body=b"v")
         host, port = re.match(r"http://(.*):(\d+)", node.endpoint).groups()
-        one = socket.create_connection((host, int(port)), timeout=60)
+        one = socket.create_connection((host, int(port)), timeout=200)
         one.sendall(f"GET /data/k HTTP/1.1\r\nHost: {host}\r\nContent-Length: {4 * 10**18}\r\n\r\n".encode())
         assert answer(one)[0] == 200
         assert limit_of(node, "node", "all")["bytes"] < 1 << 20
@@ -197,9 +197,7 @@ def test_a_node_stops_while_it_owes_its_origin(tmp_path, origin):
         origin.s3().put_object(Bucket=name, Key="k", Body=random_bytes(32 << 20))
         with contextlib.closing(send_get(node, f"/{name}/k")):
             wait_until(lambda: node.metric("forebay_origin_read_bytes_total", bucket=name) > 1 << 20, 60, "bytes from the origin")
-            began = time.monotonic()
-            node.stop()
-            assert time.monotonic() - began < 60
+            node.stop()  # in less than harness.STOP_SECONDS
 
 
 def test_a_node_stops_while_readers_owe_an_earlier_limit(tmp_path, origin):
@@ -210,6 +208,4 @@ def test_a_node_stops_while_readers_owe_an_earlier_limit(tmp_path, origin):
         with contextlib.closing(send_get(node, f"/{name}/k")):
             wait_until(lambda: node.metric("forebay_origin_read_bytes_total", bucket=name) > 1 << 20, 60, "bytes from the origin")
             node.cli("bucket", "set", name, "limit.origin-bytes=1MiB")
-            began = time.monotonic()
-            node.stop()
-            assert time.monotonic() - began < 60
+            node.stop()  # in less than harness.STOP_SECONDS

@@ -143,7 +143,7 @@ def test_ends_of_copies(node):
     s3 = node.s3()
     node.cli("bucket", "create", "ends", "ttl=1h")
     node.cli("bucket", "create", "stays")
-    put_with_ttl(s3, "ends", "from", b"data", "3s")
+    put_with_ttl(s3, "ends", "from", b"data", "20s")
 
     def end_of(bucket, key):
         return s3.head_object(Bucket=bucket, Key=key)["ResponseMetadata"]["HTTPHeaders"].get("x-forebay-expires")
@@ -249,7 +249,7 @@ def test_memory_stays_bounded(tmp_path):
         values = state(node)["values"]
         assert 0 < values["bytes"] <= values["limit_bytes"] and values["evicted"] > 0
         s3.put_object(Bucket="values", Key="last", Body=body)
-        with urllib.request.urlopen(node.endpoint + "/values/last", timeout=60) as reply:
+        with urllib.request.urlopen(node.endpoint + "/values/last", timeout=200) as reply:
             assert reply.read() == body
         assert 0 < node.metric("forebay_values_bytes") <= values["limit_bytes"]
         assert node.metric("forebay_values_gone_total", reason="evicted") > 0

@@ -489,7 +489,7 @@ def test_an_origin_that_hangs_keeps_no_other_bucket(away, origin):
     """Every try at one origin takes its whole timeout: writes of another bucket get to theirs all the same."""
     node, _, shaper, truth = away
     n = 64
-    stuck = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="1s", **{"origin.timeout": "5s"})
+    stuck = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="1s", **{"origin.timeout": "20s"})
     other = node.new_bucket(origin, write="back")
     shaper.fault("stall", match="PUT", at="0", count="1000000")
     shaper.fault("stall", match="HEAD", at="0", skip=str(n), count="1000000")  # the first ones come with the writes

@@ -67,7 +67,7 @@ class WireError(Exception):
 class Wire:
     """A connection over the Unix socket of a node; the uid is trusted, so nothing is signed."""
 
-    def __init__(self, path, timeout=60):
+    def __init__(self, path, timeout=200):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(timeout)
         self.descriptors = []

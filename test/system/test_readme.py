@@ -28,7 +28,7 @@ def test_the_commands_for_your_own_bucket(origin, tmp_path):
         assert there in block
         block = block.replace(there, str(here))
     make, serve, *commands, train = [line for line in re.sub(r" +#.*", "", block).splitlines() if line]
-    assert make == "make && sudo make install" and serve.endswith(" &") and train == f"python train.py --data {tmp_path}/images"
+    assert make == "scripts/setup && make && sudo make install" and serve.endswith(" &") and train == f"python train.py --data {tmp_path}/images"
     (tmp_path / "images").mkdir()
     (tmp_path / "train.py").write_text("import os, sys\nd = sys.argv[sys.argv.index('--data') + 1]\n"
                                        "print(sorted((f, len(open(os.path.join(d, f), 'rb').read())) for f in os.listdir(d)))\n")
@@ -38,7 +38,7 @@ def test_the_commands_for_your_own_bucket(origin, tmp_path):
            "FOREBAY_RESERVE": "0", "FOREBAY_DATA": "", "FOREBAY_SOCKET": ""}
 
     def sh(script, **more):
-        return subprocess.run(["sh", "-ec", script], env={**env, **more}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        return subprocess.run(["sh", "-ec", script], env={**env, **more}, cwd=tmp_path, capture_output=True, text=True, timeout=300,
                               check=True).stdout
 
     data = tmp_path / "data"
@@ -50,7 +50,7 @@ def test_the_commands_for_your_own_bucket(origin, tmp_path):
         assert ready, (tmp_path / "log").read_text()
 
         def cost():
-            with urllib.request.urlopen(ready[1] + "/-/metrics", timeout=30) as reply:
+            with urllib.request.urlopen(ready[1] + "/-/metrics", timeout=200) as reply:
                 return sum(float(line.split()[-1]) for line in reply.read().decode().splitlines()
                            if line.startswith("forebay_origin_read_bytes_total"))
 
@@ -61,7 +61,7 @@ def test_the_commands_for_your_own_bucket(origin, tmp_path):
             harness.wait_until(lambda: cost() == 3 * len(body), what="each byte came from the origin once")
         said = sh("forebay status", FOREBAY_DATA=str(data))
         assert f"{tmp_path}/images" in said and f"{tmp_path}/disk" in said and "passthrough" in said
-        sh(f"fusermount3 -u {tmp_path}/images")
+        sh(f"forebay umount {tmp_path}/images")
     finally:
         if mounted.is_mounted(tmp_path / "images"):
             subprocess.run(["umount", "-l", tmp_path / "images"], check=False)

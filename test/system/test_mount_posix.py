@@ -272,11 +272,11 @@ def test_tools_keep_all(place, new_node, tmp_path, tool):
     def copy(a, b):
         command = {"cp": ["cp", "-a", f"{a}/.", b], "rsync": ["rsync", "-a", f"{a}/", b]}.get(tool)
         if command:
-            subprocess.run(command, check=True, timeout=120)
+            subprocess.run(command, check=True, timeout=400)
         else:
             archive = tmp_path / "archive"
-            subprocess.run(["tar", "-C", a, "--format=posix", "-cf", archive, "."], check=True, timeout=120)
-            subprocess.run(["tar", "-C", b, "-xpf", archive], check=True, timeout=120)
+            subprocess.run(["tar", "-C", a, "--format=posix", "-cf", archive, "."], check=True, timeout=400)
+            subprocess.run(["tar", "-C", b, "-xpf", archive], check=True, timeout=400)
 
     copy(source, top / "t")
     expected = tree(source)
@@ -284,7 +284,7 @@ def test_tools_keep_all(place, new_node, tmp_path, tool):
     fresh = place.fresh(new_node())
     assert tree(fresh / "t") == expected
     if tool == "rsync":
-        done = subprocess.run(["rsync", "-ani", f"{source}/", f"{fresh}/t/"], check=True, timeout=120, stdout=subprocess.PIPE)
+        done = subprocess.run(["rsync", "-ani", f"{source}/", f"{fresh}/t/"], check=True, timeout=400, stdout=subprocess.PIPE)
         assert done.stdout == b"", done.stdout  # nothing is left to do
     copy(fresh / "t", back)
     assert tree(back) == expected

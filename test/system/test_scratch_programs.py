@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("need_fuse")
 
 def run(*argv, cwd, env=None, stdin=None):
     done = subprocess.run(list(map(str, argv)), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, input=stdin,
-                          env={**os.environ, **(env or {})}, timeout=300)
+                          env={**os.environ, **(env or {})}, timeout=800)
     assert done.returncode == 0, f"{argv}: {done.stdout.decode(errors='replace')[-4000:]}"
     return done.stdout
 

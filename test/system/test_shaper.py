@@ -803,7 +803,7 @@ def s3_server(tmp_path):
         pytest.skip("not run: scripts/origin-server build has not been run")
     port, directory = unused_port(), tmp_path / "origin"
     script = ROOT / "scripts" / "origin-server"
-    subprocess.run([script, "start", directory, str(port), "AKSHAPER", "secretsecret"], check=True, timeout=120)
+    subprocess.run([script, "start", directory, str(port), "AKSHAPER", "secretsecret"], check=True, timeout=400)
     yield port
     subprocess.run([script, "stop", directory], check=True, timeout=200)
 

@@ -38,7 +38,7 @@ def user(node, name, *limits):
 def send_get(node, path):
     """A GET whose answer is left for later."""
     host, port = re.match(r"http://(.*):(\d+)", node.endpoint).groups()
-    connection = socket.create_connection((host, int(port)), timeout=120)
+    connection = socket.create_connection((host, int(port)), timeout=400)
     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     return connection
 

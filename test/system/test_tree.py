@@ -14,7 +14,7 @@ ROOT = harness.ROOT
 
 
 def run(*argv, **options):
-    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=400, **options)
 
 
 def write(path, text):

@@ -14,8 +14,10 @@
 #include <jansson.h>
 
 #define STATUS_PARTLY 3
-#define POLL_NS       ((uint64_t)200000000)
-#define REDRAW_LINES  50 /* piped: a line every so many polls */
+#define POLL_MIN_NS   ((uint64_t)10000000)
+#define POLL_MAX_NS   ((uint64_t)200000000)
+#define POLL_SHARE    20 /* of the time that was waited already: a short job is not made long by the asking */
+#define LINE_NS       ((uint64_t)10000000000) /* piped: a line as often */
 
 struct job_options {
     struct job_common job;
@@ -94,19 +96,22 @@ static void print_job(const json_t *o)
 /* ---- wait ---- */
 
 struct waiting {
-    bool terminal;
-    uint64_t began_ns, first_bytes, polls;
+    bool terminal, asked;
+    uint64_t began_ns, line_ns, first_bytes;
 };
 
 static void draw(struct waiting *w, const json_t *o)
 {
     uint64_t bytes = number(o, "done_bytes"), total = number(o, "total_bytes");
-    double s = (double)(sys->mono_ns() - w->began_ns) / 1e9;
-    if (w->polls++ == 0)
+    uint64_t now_ns = sys->mono_ns();
+    double s = (double)(now_ns - w->began_ns) / 1e9;
+    if (!w->asked)
         w->first_bytes = bytes;
+    w->asked = true;
     double per_s = s > 0.2 && bytes > w->first_bytes ? (double)(bytes - w->first_bytes) / s : 0;
-    if (!w->terminal && w->polls % REDRAW_LINES != 0)
+    if (!w->terminal && now_ns - w->line_ns < LINE_NS)
         return;
+    w->line_ns = now_ns;
     char rate[TEXT_SIZE_MAX], left[TEXT_SIZE_MAX];
     if (w->terminal)
         (void)fputc('\r', stderr);
@@ -127,7 +132,8 @@ static int status_of(const json_t *o)
 
 int job_wait(struct client *c, const struct job_common *o, uint64_t id, int *ret_status, struct err *e)
 {
-    struct waiting w = {.terminal = isatty(STDERR_FILENO), .began_ns = sys->mono_ns()};
+    uint64_t now_ns = sys->mono_ns();
+    struct waiting w = {.terminal = isatty(STDERR_FILENO), .began_ns = now_ns, .line_ns = now_ns};
     for (;;) {
         json_t *job = NULL;
         int r = get_job(c, id, &job, e);
@@ -148,7 +154,7 @@ int job_wait(struct client *c, const struct job_common *o, uint64_t id, int *ret
         json_decref(job);
         if (final)
             return 0;
-        sys->sleep_ns(POLL_NS);
+        sys->sleep_ns(MIN(MAX((sys->mono_ns() - w.began_ns) / POLL_SHARE, POLL_MIN_NS), POLL_MAX_NS));
     }
 }
 

@@ -19,6 +19,10 @@
 #include "base/text.h"
 #include "net/http_conn_internal.h"
 
+/* Of a tail, most bytes sent at once. A client that takes them as fast as they come would hold its thread for
+ * the whole of an object, however large, and others would wait. */
+#define TURN_BYTES (2 * MIB)
+
 struct http_rest {
     struct http_tail tail;
     uint64_t sent;       /* bytes of the tail given to the socket */
@@ -372,8 +376,11 @@ static int send_rest_head(struct http_rest *r, struct stream s)
 
 int http_rest_send(struct http_rest *r, struct stream s)
 {
+    uint64_t turn_end = r->sent + TURN_BYTES;
     int k = send_rest_head(r, s);
     while (k == 0 && r->sent < r->tail.n) {
+        if (r->sent >= turn_end)
+            return -EAGAIN;
         ssize_t n = stream_sendfile_now(s, r->tail.fd, r->tail.offset + r->sent, r->tail.n - r->sent);
         if (n > 0)
             r->sent += (uint64_t)n;

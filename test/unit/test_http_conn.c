@@ -727,6 +727,27 @@ static void without_spare_memory_the_end_is_waited_for(void **state)
     assert_int_equal(http_conn_refuse(f->c, 400, "no"), HTTP_NEXT_CLOSE);
     assert_int_equal(budget_used(spare), 0);
     budget_free(spare);
+/* A socket that takes all there is does not get all of a large file before others had their turn. */
+static void gives_others_a_turn(void **state)
+{
+    struct fixture *f = *state;
+    int file = make_file(), room = 4 * FILE_BYTES, turns = 1, k;
+    if (setsockopt(f->server, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) < 0) {
+        (void)close(file);
+        skip(); /* without the right to it the socket is full first */
+    }
+    struct tail_job t = {.fd = file, .n = FILE_BYTES};
+    client_sends(f, SLICE_LIT("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    parse(f);
+    assert_int_equal(http_conn_serve(f->c, on_file, &t), HTTP_NEXT_TAIL);
+    struct http_rest *rest = http_conn_take_rest(f->c);
+    while ((k = http_rest_send(rest, stream_plain(f->server))) == -EAGAIN)
+        turns++;
+    assert_int_equal(k, 0);
+    assert_int_equal(turns, 1);
+    http_rest_free(rest);
+    assert_true(t.done == 1 && t.whole && t.sent == FILE_BYTES);
+    (void)close(file);
 }
 
 /* done is called once and says what happened when the client goes away, when the file is shorter than
@@ -784,6 +805,7 @@ int main(void)
         TEST(parks_what_the_socket_does_not_take),
         TEST(ends_of_answers_wait_for_nobody),
         TEST(without_spare_memory_the_end_is_waited_for),
+        TEST(gives_others_a_turn),
         TEST(tells_the_tails_owner_how_it_went),
     };
     (void)signal(SIGPIPE, SIG_IGN);

@@ -78,6 +78,11 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     struct tree_grant grant = {.is_held = true};
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct tree_change change = {0};
+    int r = tree_files_check_room(m);
+    if (r < 0) {
+        (void)fuse_reply_err(req, -r);
+        return;
+    }
     if (name.n > 0)
         tree_known_begin(m->tree->known, q.parent, name, &change);
     r = client_call_at(m->client, &grant.epoch, WIRE_OP_TREE_CREATE, &q, &b, &rep, &e);
@@ -94,11 +99,6 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     grant.handle = rep.handle;
     tree_fill_entry(m, &rep.inode, &entry); /* not open yet: believed for long, see forget_attributes */
     r = tree_file_adopt(m, &rep.inode, &grant, rep.is_limited, rep.fd, &o);
-    int r = tree_files_check_room(m);
-    if (r < 0) {
-        (void)fuse_reply_err(req, -r);
-        return;
-    }
     if (r < 0) {
         (void)fuse_reply_err(req, -r);
         return;

@@ -116,7 +116,8 @@ uint64_t http_conn_taken(const struct http_conn *c);
 
 /* The rest that HTTP_NEXT_TAIL announced; the caller's to send and free. */
 struct http_rest *http_conn_take_rest(struct http_conn *c);
-/* Sends what the socket takes without waiting, at most a turn of 2 MiB: 0 all sent, -EAGAIN some left, or an error. */
+/* Sends what the socket takes without waiting, at most a turn of 2 MiB: 0 all sent, -EAGAIN some left, or an
+ * error. */
 int http_rest_send(struct http_rest *r, struct stream s);
 bool http_rest_keep_alive(const struct http_rest *r);
 /* Tells the tail's owner how it went and frees everything. */

@@ -727,6 +727,8 @@ static void without_spare_memory_the_end_is_waited_for(void **state)
     assert_int_equal(http_conn_refuse(f->c, 400, "no"), HTTP_NEXT_CLOSE);
     assert_int_equal(budget_used(spare), 0);
     budget_free(spare);
+}
+
 /* A socket that takes all there is does not get all of a large file before others had their turn. */
 static void gives_others_a_turn(void **state)
 {

@@ -381,7 +381,8 @@ int http_rest_send(struct http_rest *r, struct stream s)
     while (k == 0 && r->sent < r->tail.n) {
         if (r->sent >= turn_end)
             return -EAGAIN;
-        ssize_t n = stream_sendfile_now(s, r->tail.fd, r->tail.offset + r->sent, r->tail.n - r->sent);
+        ssize_t n =
+            stream_sendfile_now(s, r->tail.fd, r->tail.offset + r->sent, MIN(r->tail.n, turn_end) - r->sent);
         if (n > 0)
             r->sent += (uint64_t)n;
         else

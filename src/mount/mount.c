@@ -341,8 +341,11 @@ static int mount_session(struct mount *m, struct err *e)
     char where[32];
     (void)snprintf(where, sizeof(where), "/dev/fd/%d", m->seat.fuse_fd);
     const char *directory = mount_takes_over(m) ? where : m->options->directory;
-    _cleanup_close_ int lock = mount_takes_over(m) ? -1 : lock_directory(directory);
-    int r = mount_takes_over(m) ? 0 : refuse_second(directory, e);
+    bool takes_over = mount_takes_over(m);
+    _cleanup_close_ int lock = -1;
+    if (!takes_over)
+        lock = lock_directory(directory); /* without it two that begin at once may both pass */
+    int r = takes_over ? 0 : refuse_second(directory, e);
     if (r == 0 && fuse_session_mount(m->se, directory) < 0)
         r = err_set(e, -EIO, "%s: cannot be mounted", m->options->directory);
     return r;

@@ -212,10 +212,11 @@ static int look_at(struct object_session *session, struct slice bucket, const ch
     if (k < 0)
         return k;
     if (cached && setting(settings, "origin").n == 0)
-        return err_set(e, ERR_BAD_OPTION,
-                       "%s: bucket '" SLICE_FMT
-                       "' has no origin: its objects are on this node only, and nothing of it is cached",
-                       cached, SLICE_ARG(bucket));
+        return err_set(
+            e, ERR_BAD_OPTION,
+            "%s: bucket '" SLICE_FMT
+            "' is a scratch bucket: its objects are on this node only, and nothing of it is cached",
+            cached, SLICE_ARG(bucket));
     struct slice text = setting(settings, "origin.part_size");
     uint64_t v;
     *ret_etags = etags_of(settings);

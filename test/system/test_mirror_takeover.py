@@ -1,6 +1,7 @@
 """A mount of a mirror bucket whose process is killed: another takes over, and programs have only waited."""
 
 import collections
+import contextlib
 import errno
 import mmap
 import os
@@ -609,6 +610,15 @@ print("closed")
         assert origin.s3().get_object(Bucket=name, Key="f")["Body"].read() == b"before after"
 
 
+def holds(pid, path):
+    """Whether a process has the file open."""
+    found = []
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(fd))
+    return path in found
+
+
 def sleeps(pid):
     """How often the process has waited so far."""
     return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M)[1])
@@ -618,6 +628,7 @@ def sleeps(pid):
 def test_close_tells_what_is_lost(there, mount, passthrough):
     """A file that the keeper could not hold is lost with the process that wrote it: close says so."""
     one = mount(passthrough=passthrough)
+    harness.wait_until(lambda: holds(one.pid, "/dev/fuse"), what="the keeper holds the connection")
     limits = resource.prlimit(one.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(one.pid, resource.RLIMIT_NOFILE, (3, limits[1]))  # no descriptor arrives there
     f = open(one.path / "f", "wb", buffering=0)

@@ -194,7 +194,9 @@ static void test_what_cannot_be_kept_is_done_again(void **state)
     hasty = still = *sys;
     still.mono_ns = stopped_clock; /* no checkpoint is due */
     hasty.sleep_ns = sleep_little;
+    close_node(f); /* its threads look at `sys` */
     sys = &still;
+    open_node(f);
     assert_int_equal(start(f, "prefetch", "rate=1000\nparallel=1\n", &id), 0); /* the second object waits */
     for (int i = 0; i < 60000 && number(f, id, "done_objects") == 0; i++)
         sys->sleep_ns(1000000);

@@ -219,7 +219,7 @@ static void test_cache_jobs_of_scratch_buckets_are_refused(void **state)
         struct wire_job_start_rep rep;
         struct err e = {0};
         assert_int_equal(object_job_start(f->session, &req, f->arena, &rep, &e), ERR_BAD_OPTION);
-        assert_non_null(strstr(e.text, "has no origin"));
+        assert_non_null(strstr(e.text, "is a scratch bucket"));
     }
 }
 

@@ -107,19 +107,6 @@ static enum s3_error fetch_page(struct list *l, struct arena *a)
 
 /* ---- XML ---- */
 
-static void put_name(struct list *l, struct xml *x, const char *element, struct slice name)
-{
-    _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
-
-    if (!l->url_encoded) {
-        xml_text(x, element, name);
-        return;
-    }
-    if (text_uri_encode(&b, name, /* keep_slash= */ true))
-        x->status = -E2BIG;
-    xml_text(x, element, buf_view(&b));
-}
-
 static void put_owner(struct list *l, struct xml *x)
 {
     xml_open(x, "Owner");
@@ -136,7 +123,7 @@ static void put_object(struct list *l, struct xml *x, const struct wire_entry *e
 
     text_iso8601(entry->attr.mtime_ns, date);
     xml_open(x, element);
-    put_name(l, x, "Key", entry->key);
+    xml_name(x, l->url_encoded, "Key", entry->key);
     if (l->versions) {
         xml_text(x, "VersionId", SLICE_LIT("null"));
         xml_bool(x, "IsLatest", true);
@@ -167,7 +154,7 @@ static int put_entries(struct list *l, struct xml *x, bool prefixes)
         if (prefixes) {
             l->n_prefixes++;
             xml_open(x, "CommonPrefixes");
-            put_name(l, x, "Prefix", entry.key);
+            xml_name(x, l->url_encoded, "Prefix", entry.key);
             xml_close(x, "CommonPrefixes");
         } else {
             l->n_keys++;
@@ -184,7 +171,7 @@ static void put_v2(struct list *l, struct xml *x)
     if (l->token.p)
         xml_text(x, "ContinuationToken", l->token);
     if (l->after.n)
-        put_name(l, x, "StartAfter", l->after);
+        xml_name(x, l->url_encoded, "StartAfter", l->after);
     xml_u64(x, "KeyCount", l->n_keys + l->n_prefixes);
     if (!l->page.truncated)
         return;
@@ -195,19 +182,19 @@ static void put_v2(struct list *l, struct xml *x)
 
 static void put_v1(struct list *l, struct xml *x)
 {
-    put_name(l, x, "Marker", l->after);
+    xml_name(x, l->url_encoded, "Marker", l->after);
     if (l->page.truncated)
-        put_name(l, x, "NextMarker", l->page.next);
+        xml_name(x, l->url_encoded, "NextMarker", l->page.next);
 }
 
 /* A marker in the middle of a key's versions cannot be: each has one. */
 static void put_versions(struct list *l, struct xml *x)
 {
-    put_name(l, x, "KeyMarker", l->after);
+    xml_name(x, l->url_encoded, "KeyMarker", l->after);
     xml_text(x, "VersionIdMarker", request_query(l->r, "version-id-marker"));
     if (!l->page.truncated)
         return;
-    put_name(l, x, "NextKeyMarker", l->page.next);
+    xml_name(x, l->url_encoded, "NextKeyMarker", l->page.next);
     xml_text(x, "NextVersionIdMarker", SLICE_LIT("null"));
 }
 
@@ -220,9 +207,9 @@ static int list_xml(struct list *l, struct buf *b)
     xml_start(&x);
     xml_root(&x, root);
     xml_text(&x, "Name", l->r->bucket);
-    put_name(l, &x, "Prefix", l->prefix);
+    xml_name(&x, l->url_encoded, "Prefix", l->prefix);
     if (l->delimiter.n)
-        put_name(l, &x, "Delimiter", l->delimiter);
+        xml_name(&x, l->url_encoded, "Delimiter", l->delimiter);
     xml_u64(&x, "MaxKeys", l->max);
     if (l->url_encoded)
         xml_text(&x, "EncodingType", SLICE_LIT("url"));

@@ -51,19 +51,6 @@ static void on_upload(void *arg, struct slice key, const char *id, uint64_t crea
 
 /* ---- XML ---- */
 
-static void put_name(const struct listing *l, struct xml *x, const char *element, struct slice name)
-{
-    _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
-
-    if (!l->url_encoded) {
-        xml_text(x, element, name);
-        return;
-    }
-    if (text_uri_encode(&b, name, /* keep_slash= */ true))
-        x->status = -E2BIG;
-    xml_text(x, element, buf_view(&b));
-}
-
 static void put_owner(const struct listing *l, struct xml *x, const char *element)
 {
     xml_open(x, element);
@@ -78,7 +65,7 @@ static void put_upload(const struct listing *l, struct xml *x, const struct uplo
 
     text_iso8601(e->created_ns, date);
     xml_open(x, "Upload");
-    put_name(l, x, "Key", e->name);
+    xml_name(x, l->url_encoded, "Key", e->name);
     xml_text(x, "UploadId", slice_str(e->id));
     put_owner(l, x, "Initiator");
     put_owner(l, x, "Owner");
@@ -99,7 +86,7 @@ static void put_entries(const struct listing *l, struct xml *x)
         if (p->v[i].id[0])
             continue;
         xml_open(x, "CommonPrefixes");
-        put_name(l, x, "Prefix", p->v[i].name);
+        xml_name(x, l->url_encoded, "Prefix", p->v[i].name);
         xml_close(x, "CommonPrefixes");
     }
 }
@@ -113,15 +100,15 @@ static int put_page(const struct listing *l, struct buf *b)
     xml_start(&x);
     xml_root(&x, "ListMultipartUploadsResult");
     xml_text(&x, "Bucket", l->r->bucket);
-    put_name(l, &x, "KeyMarker", p->key_marker);
+    xml_name(&x, l->url_encoded, "KeyMarker", p->key_marker);
     xml_text(&x, "UploadIdMarker", p->id_marker);
     if (more) {
-        put_name(l, &x, "NextKeyMarker", p->v[p->n - 1].name);
+        xml_name(&x, l->url_encoded, "NextKeyMarker", p->v[p->n - 1].name);
         xml_text(&x, "NextUploadIdMarker", slice_str(p->v[p->n - 1].id));
     }
-    put_name(l, &x, "Prefix", p->prefix);
+    xml_name(&x, l->url_encoded, "Prefix", p->prefix);
     if (p->delimiter.n)
-        put_name(l, &x, "Delimiter", p->delimiter);
+        xml_name(&x, l->url_encoded, "Delimiter", p->delimiter);
     if (l->url_encoded)
         xml_text(&x, "EncodingType", SLICE_LIT("url"));
     xml_u64(&x, "MaxUploads", p->max);

@@ -10,6 +10,8 @@
  */
 #include "s3/xml.h"
 
+#include "base/text.h"
+
 #include <expat.h>
 
 static void put(struct xml *x, struct slice s)
@@ -115,6 +117,19 @@ void xml_text(struct xml *x, const char *name, struct slice text)
     xml_open(x, name);
     put_escaped(x, text);
     xml_close(x, name);
+}
+
+void xml_name(struct xml *x, bool url_encoded, const char *element, struct slice name)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
+
+    if (!url_encoded) {
+        xml_text(x, element, name);
+        return;
+    }
+    if (text_uri_encode(&b, name, /* keep_slash= */ true))
+        x->status = -E2BIG;
+    xml_text(x, element, buf_view(&b));
 }
 
 void xml_u64(struct xml *x, const char *name, uint64_t value)

@@ -25,6 +25,8 @@ void xml_open(struct xml *x, const char *name);
 void xml_close(struct xml *x, const char *name);
 /* <name>text</name>, escaped. Control characters become numeric references, as S3 writes them. */
 void xml_text(struct xml *x, const char *name, struct slice text);
+/* A name of a listing, percent-encoded but for slashes where the client asks for encoding-type=url. */
+void xml_name(struct xml *x, bool url_encoded, const char *element, struct slice name);
 void xml_u64(struct xml *x, const char *name, uint64_t value);
 void xml_bool(struct xml *x, const char *name, bool value);
 /* Text alone, escaped. */

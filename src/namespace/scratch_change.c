@@ -126,7 +126,7 @@ int scratch_change_inode(struct scratch_change *c, uint64_t ino, struct scratch_
 
 int scratch_change_dir(struct scratch_change *c, uint64_t ino, struct scratch_loaded **ret, struct err *e)
 {
-    struct scratch_loaded *l;
+    struct scratch_loaded *l = NULL;
     int r = scratch_change_inode(c, ino, &l, e);
     if (r < 0)
         return r;

@@ -103,7 +103,7 @@ int scratch_path(struct scratch *s, uint64_t bucket, struct slice path, struct a
 
 int scratch_readdir_end(struct scratch *s, uint64_t bucket, uint64_t dir, uint64_t *ret_until, struct err *e)
 {
-    struct scratch_inode x;
+    struct scratch_inode x = {0};
     int r = load_dir(s, bucket, dir, &x, e);
     if (r == 0)
         *ret_until = x.next_cookie;

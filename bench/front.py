@@ -28,11 +28,13 @@ LOADS = [
 ]
 PEER_LOADS = [0, 2, 5]
 QUICK_SHARE = 8
+UNSIGNED_BYTES = 100 << 10
 TLS_BYTES, TLS_OBJECTS, TLS_REQUESTS, TLS_RECORD_BYTES = 10 * MIB, 24, 160, 16384
 VALUE_BYTES, VALUES, VALUE_GETS, VALUE_GOAL = 1 << 10, 1_000, 60_000, 50_000
 LIST_OBJECTS, QUICK_LIST_OBJECTS, LIST_SECONDS, LIST_THREADS = 1_000_000, 5_000, 30, 4
 LIST_GROWTH_BYTES = 64 * MIB
 OURS, STATIC, CACHE, DIRECT = "forebay", "nginx with sendfile", "nginx with proxy_cache", "versitygw itself"
+UNSIGNED, STATIC_TLS = "forebay, unsigned", "nginx over TLS"
 
 CONFIG = """
 daemon off; pid {dir}/nginx.pid; error_log {dir}/error.log warn; worker_processes auto; {user}
@@ -45,6 +47,8 @@ http {{
 }}
 """
 STATIC_SERVER = "    server {{ listen 127.0.0.1:{port} backlog=1024; root {root}; }}"
+TLS_SERVER = """    server {{ listen 127.0.0.1:{port} ssl backlog=1024; root {root}; ssl_protocols TLSv1.2 TLSv1.3;
+        ssl_certificate {certificate[0]}; ssl_certificate_key {certificate[1]}; }}"""
 # What is signed for the origin passes on; the key of the cache is the path alone.
 CACHE_SERVER = """
     proxy_cache_path {dir}/cache levels=1:2 keys_zone=objects:64m max_size=20g inactive=24h use_temp_path=off;
@@ -60,9 +64,9 @@ CACHE_SERVER = """
 
 
 class Nginx(harness.Program):
-    """nginx with one server: over a directory, or as a cache in front of `origin` (HOST:PORT)."""
+    """nginx with one server: over a directory (with TLS, given `certificate` and key), or as a cache in front of `origin` (HOST:PORT)."""
 
-    def __init__(self, directory, root=None, origin=None):
+    def __init__(self, directory, root=None, origin=None, certificate=None):
         nginx = peers.program("nginx")
         if nginx is None:
             raise NotRun("nginx is not installed")
@@ -70,8 +74,8 @@ class Nginx(harness.Program):
         self.port = harness.free_port()
         config = self.dir / "nginx.conf"
         user = "user root;" if os.geteuid() == 0 else ""
-        server = STATIC_SERVER.format(port=self.port, root=root) if root else \
-            CACHE_SERVER.format(port=self.port, dir=self.dir, origin=origin)
+        server = TLS_SERVER if certificate else STATIC_SERVER if root else CACHE_SERVER
+        server = server.format(port=self.port, root=root, dir=self.dir, origin=origin, certificate=certificate)
         config.write_text(CONFIG.format(dir=self.dir, user=user, servers=server))
         self.spawn([*peers.IN_ORDER, nginx, "-p", self.dir, "-c", config])
         try:
@@ -120,6 +124,9 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
         static = stack.enter_context(Nginx(lab.path("nginx"), root=plain))
         signed, address = lab.targets(node.s3(signature_version="s3v4"), bucket, keys)
         sides = {OURS: (address, signed, node.pid), STATIC: (static.address, ["/" + key for key in keys], static.pid)}
+        if not with_peers and size <= UNSIGNED_BYTES: # where a signature weighs: the same without it, which is what nginx is asked for
+            node.cli("bucket", "set", bucket, "anonymous=read")
+            sides[UNSIGNED] = address, [target.split("?")[0] for target in signed], node.pid
         if with_peers:
             at_origin = harness.s3_client(lab.origin.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
             presigned, origin_address = lab.targets(at_origin, bucket, keys)
@@ -133,16 +140,21 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
         taken, share = rounds(lab, {
             name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, connections, requests)
             for name, (where, targets, pid) in sides.items()})
-    rows = rows_against(taken, share, f"Warm S3 GET of {size_title} objects, {connections} connections", "MB/s", 1e-6)
+    title = f"Warm S3 GET of {size_title} objects, {connections} connections"
+    unsigned = taken.pop(UNSIGNED, None)
+    rows = rows_against(taken, share, title, "MB/s", 1e-6)
     for row in rows:
         if row["peer"] == STATIC:
             row["goal"], row["met"] = f"at least {goal:g}", row["ratio"]["median"] >= goal
+    if unsigned:
+        for row in rows_against({UNSIGNED: unsigned, STATIC: taken[STATIC]}, share, title, "MB/s", 1e-6, ours=UNSIGNED):
+            rows.append({**row, "title": row["title"] + ", neither signed", "goal": "-", "met": None})
     return rows
 
 
 def s3(lab):
     """Warm GETs by presigned URLs: signed requests to the node, verified each time, beside the same files from nginx with sendfile
-    without signatures. All in the page cache."""
+    without signatures; of small objects also unsigned ones, out of a bucket that anybody may read. All in the page cache."""
     return [row for load in (LOADS[:4] if lab.quick else LOADS) for row in one_load(lab, False, *load)]
 
 
@@ -174,30 +186,40 @@ def gcm_bytes_per_s():
     return float(found.group(1))
 
 
+def possible_with_client(plain, cipher):
+    """Rate over TLS where what is encrypted is decrypted on the same cores, at `cipher` bytes/s on all of them, and nothing else were added."""
+    return 1 / (1 / plain + 2 / cipher)
+
+
 def tls(lab):
     """Warm GETs of 10 MiB over 16 connections of TLS, against the lower of two rates: the same without TLS, and AES-256-GCM by `openssl
-    speed` at the size of a record times the number of cores. The client decrypts on the same cores, which takes as long again."""
+    speed` at the size of a record times the number of cores. The client decrypts on the same cores, which takes as long again, so that
+    nothing on this machine reaches the lower of the two; nginx over TLS with the same files, certificate and client stands beside it."""
     objects, requests = (8, 24) if lab.quick else (TLS_OBJECTS, TLS_REQUESTS)
-    _plain, keys, bucket = plain_objects(lab, TLS_BYTES, objects)
+    plain_dir, keys, bucket = plain_objects(lab, TLS_BYTES, objects)
     cert, key = certificate(lab.path("certificate"))
-    possible = gcm_bytes_per_s() * os.cpu_count()
-    with lab.node(bucket) as node, lab.node(bucket, tls_cert=cert, tls_key=key) as secure:
-        sides = {}
+    cipher = gcm_bytes_per_s() * os.cpu_count()
+    with lab.node(bucket) as node, lab.node(bucket, tls_cert=cert, tls_key=key) as secure, \
+            Nginx(lab.path("nginx"), root=plain_dir, certificate=(cert, key)) as static:
+        sides = {STATIC_TLS: ("https://" + static.address, ["/" + name for name in keys], static.pid)}
         for name, one in (("plain", node), (OURS, secure)):
             targets, address = lab.targets(one.s3(signature_version="s3v4"), bucket, keys)
             sides[name] = address, targets, one.pid
+        for address, targets, _pid in sides.values():
             for _ in range(2):
                 lab.get(address, targets, 8)
-        say(f"TLS, {lab.pairs} rounds; AES-256-GCM on all cores {possible / 1e6:.0f} MB/s")
+        say(f"TLS, {lab.pairs} rounds; AES-256-GCM on all cores {cipher / 1e6:.0f} MB/s")
         taken, share = rounds(lab, {
             name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, 16, requests)
             for name, (where, targets, pid) in sides.items()})
         kernel = re.search(r"kernel TLS: ([^;\n]*)", secure.log())
     plain_rate = statistics.median(one["rate"] for one in taken["plain"])
     row = pair_row("Warm S3 GET of 10 MiB objects over TLS, of the lower of plain and AES-256-GCM x cores", 0.7,
-                   [(ours["rate"], min(plain["rate"], possible)) for ours, plain in zip(taken[OURS], taken["plain"])], share, "MB/s", 1e-6)
-    note = f"plain {plain_rate / 1e6:.0f} MB/s, AES-256-GCM x cores {possible / 1e6:.0f} MB/s; kernel TLS: {kernel.group(1) if kernel else 'unknown'}"
-    return [{**row, "note": note, "ours_cost": costs(taken[OURS]), "reference_cost": costs(taken["plain"])}]
+                   [(ours["rate"], min(plain["rate"], cipher)) for ours, plain in zip(taken[OURS], taken["plain"])], share, "MB/s", 1e-6)
+    note = f"plain {plain_rate / 1e6:.0f} MB/s, AES-256-GCM x cores {cipher / 1e6:.0f} MB/s; with the client's half of the ciphers on the same " \
+           f"cores at most {possible_with_client(plain_rate, cipher) / 1e6:.0f} MB/s; kernel TLS: {kernel.group(1) if kernel else 'unknown'}"
+    beside = rows_against({OURS: taken[OURS], STATIC_TLS: taken[STATIC_TLS]}, share, "TLS: warm GET of 10 MiB objects, 16 connections", "MB/s", 1e-6)
+    return [{**row, "note": note, "ours_cost": costs(taken[OURS]), "reference_cost": costs(taken["plain"])}, *beside]
 
 
 # ---- small values ----

@@ -37,7 +37,7 @@ struct script {
     pthread_t acceptor, threads[SCRIPT_CONNECTIONS];
     int fds[SCRIPT_CONNECTIONS];
     pthread_mutex_t mutex; /* covers what follows */
-    size_t n_threads;
+    size_t n_threads, n_asked;
     const struct script_step *steps;
     size_t n_steps, at;
     char *heads[SCRIPT_HEADS];
@@ -148,13 +148,22 @@ static inline bool script_answer(int fd, const struct script_step *step)
     return ok && !step->close && !step->reset && !step->ignore_body;
 }
 
+static inline void script_count_asked(struct script *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->n_asked++;
+    pthread_mutex_unlock(&s->mutex);
+}
+
 static inline void *script_serve(void *arg)
 {
     struct script_connection *c = arg;
     struct script_step step;
     char *head = malloc(SCRIPT_HEAD_MAX);
     size_t extra = 0;
-    while (script_read_head(c->fd, head, &extra)) {
+    for (size_t asked = 0; script_read_head(c->fd, head, &extra); asked++) {
+        if (asked == 0)
+            script_count_asked(c->script);
         bool any = script_take_step(c->script, head, &step);
         if (!any || (!step.ignore_body && !script_read_body(c->script, c->fd, head, extra)))
             break;
@@ -239,11 +248,11 @@ static inline size_t script_steps_taken(struct script *s)
     return n;
 }
 
-/* Connections accepted so far. */
+/* Connections so far on which something was asked: nobody knows who else on the machine tries a port. */
 static inline size_t script_connections(struct script *s)
 {
     pthread_mutex_lock(&s->mutex);
-    size_t n = s->n_threads;
+    size_t n = s->n_asked;
     pthread_mutex_unlock(&s->mutex);
     return n;
 }

@@ -38,13 +38,15 @@ static void note_sync(int fd)
     struct stat st;
     if (fstat(fd, &st) < 0)
         return;
+    const ino_t inode = st.st_ino;
+    const off_t size_bytes = st.st_size;
     pthread_mutex_lock(&synced_lock);
     size_t i = 0;
-    while (i < n_synced && synced[i].inode != st.st_ino)
+    while (i < n_synced && synced[i].inode != inode)
         i++;
     if (i < ARRAY_SIZE(synced)) {
-        synced[i].inode = st.st_ino;
-        synced[i].synced_bytes = st.st_size;
+        synced[i].inode = inode;
+        synced[i].synced_bytes = size_bytes;
         n_synced = MAX(n_synced, i + 1);
     }
     pthread_mutex_unlock(&synced_lock);

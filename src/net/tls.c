@@ -22,8 +22,8 @@
 #include <poll.h>
 
 #define TLS_MAGIC       0x544c5331u
-#define FILE_STEP_BYTES (256 * KIB) /* read from a file at once */
-#define CALL_MAX_BYTES  (4 * MIB)   /* most bytes of one tls_sendfile: other connections want a turn */
+#define FILE_STEP_BYTES (32 * KIB) /* read from a file at once: what is more must come from memory again */
+#define CALL_MAX_BYTES  (4 * MIB)  /* most bytes of one tls_sendfile: other connections want a turn */
 
 struct tls {
     uint32_t magic;

@@ -31,10 +31,10 @@
 #define FRONT_MAGIC  0x46524e54u
 #define ACCEPT_BATCH 16
 
-/* Most bytes of an answer that wait in the kernel beside those on their way to the client. With as much as the
- * kernel would take, a few hundred clients that take nothing of large objects fill its memory for TCP, beyond
- * which it resets other connections; and of 256 clients that do, each got its bytes later: 10 MiB objects went
- * out at 2.9 GB/s, 5.1 with this (bench/NOTES.md). */
+/* Most bytes of an answer that wait in the kernel beside those on their way to the client. With as much as
+ * the kernel would take, a few hundred clients that take nothing of large objects fill its memory for TCP,
+ * beyond which it resets other connections; and of 256 clients that do, each got its bytes later: 10 MiB
+ * objects went out at 2.9 GB/s, 5.1 with this (bench/NOTES.md). */
 #define UNSENT_BYTES (256 * KIB)
 
 /* ---- the epoll set and the ready list ---- */

@@ -4,6 +4,10 @@
  * keep their order, limits hold, draining waits, and the wire protocol lets nobody in who may not. */
 #include "server_front_common.h"
 
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
 /* ---- HTTP ---- */
 
 /* Requests on one connection are answered one after the other, and the connection stays. */
@@ -133,6 +137,46 @@ static void dribbled_bodies_do_not_stop_the_others(void **state)
     (void)close(fd);
     for (int i = 0; i < N; i++)
         (void)close(slow[i]);
+    stop(f);
+}
+
+/* The node's end of a client's connection, by its address. */
+static int other_end(int fd)
+{
+    struct sockaddr_in mine, theirs;
+    socklen_t n = sizeof(mine);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&mine, &n), 0);
+    for (int i = 0; i < 1024; i++) {
+        n = sizeof(theirs);
+        if (getpeername(i, (struct sockaddr *)&theirs, &n) == 0 && n == sizeof(theirs) &&
+            memcmp(&theirs, &mine, n) == 0)
+            return i;
+    }
+    fail_msg("no end");
+    return -1;
+}
+
+/* Of a large answer that the client does not take, little waits in the kernel's memory, and a client that
+ * does gets all of it. (Seen to fail without TCP_NOTSENT_LOWAT.) */
+static void little_of_an_unread_answer_waits_in_the_kernel(void **state)
+{
+    enum { ROUNDS = 100, MOST_BYTES = 512 * 1024 };
+    struct fixture *f = start(&(struct front_config){.threads = 1});
+    struct buf _cleanup_buf_ b = BUF_INIT(2 * FILE_BYTES), quick = BUF_INIT(MIB);
+    int slow = dial(f->http), fd = dial(f->http), most = 0;
+    say(slow, "GET /file HTTP/1.1\r\nHost: a\r\n\r\n");
+    for (int i = 0; i < ROUNDS; i++) {
+        int unsent = 0;
+        assert_int_equal(ask(fd, "/quick", &quick), 200);
+        assert_int_equal(ioctl(other_end(slow), SIOCOUTQNSD, &unsent), 0);
+        most = MAX(most, unsent);
+    }
+    assert_true(most > 0);
+    assert_true(most <= MOST_BYTES);
+    assert_int_equal(answer(slow, &b), 200);
+    assert_memory_equal(b.p, f->file_bytes, FILE_BYTES);
+    (void)close(slow);
+    (void)close(fd);
     stop(f);
 }
 
@@ -449,6 +493,7 @@ int main(void)
         cmocka_unit_test(half_heads_hold_no_thread),
         cmocka_unit_test(unread_answers_hold_no_thread),
         cmocka_unit_test(dribbled_bodies_do_not_stop_the_others),
+        cmocka_unit_test(little_of_an_unread_answer_waits_in_the_kernel),
         cmocka_unit_test(a_lost_client_ends_its_tail),
         cmocka_unit_test(late_heads_are_answered_408),
         cmocka_unit_test(idle_connections_are_closed),

@@ -54,7 +54,9 @@ struct tree_file {
     _Atomic uint64_t room_used_ms; /* monotonic, when room was used last; 0: there is none to be given back */
     struct lock room_lock; /* held over a write and calls to the node; before `lock`; covers what follows */
     uint64_t room_bytes;   /* granted and not used */
-    uint64_t spent_bytes;  /* used, and not told yet */
+    uint64_t spent_bytes;  /* used, or not to be used any more, and not told yet */
+    uint64_t room_epoch;   /* the session that it was granted in */
+    uint64_t rooms_lost;   /* of the tree, when that was looked at last */
 
     struct tree_held *locks; /* covered by the lock of tree_lock.c */
     /* Held over calls to the node, so that what it says of locks is noted in the order in which it said it.
@@ -105,7 +107,8 @@ struct tree {
     struct tree_watch *watch;
     struct tree_closer *closer;
     struct tree_room_giver *room_giver;
-    struct tree_known *known; /* to be used while tree_is_alone */
+    struct tree_known *known;    /* to be used while tree_is_alone */
+    _Atomic uint64_t rooms_lost; /* how often what was granted to all files may have been lost */
 };
 
 /* ---- tree.c ---- */
@@ -253,7 +256,9 @@ struct tree_closer *tree_closer_start(struct mount *m);
 void tree_closer_end(struct tree_closer *c);
 /* Tells the node that a handle of it is not used any more, if it is held: soon, without waiting for that. */
 void tree_close_later(struct mount *m, struct tree_grant *g);
-/* The same at once. */
+/* Waits until all that is pending now was told. false: nothing was. */
+bool tree_closer_drain(struct tree_closer *c);
+/* As tree_close_later, but at once. */
 void tree_close_grant(struct mount *m, struct tree_grant *g);
 
 /* ---- tree_dir.c ---- */

@@ -18,9 +18,11 @@ struct tree_closer {
     pthread_t thread;
     struct lock lock; /* covers what follows */
     struct cond wanted;
+    struct cond told;
     struct tree_grant *pending;
     size_t n;
-    bool is_ending;
+    uint64_t n_added, n_told; /* ever */
+    bool is_ending, is_hurried;
 };
 
 void tree_close_grant(struct mount *m, struct tree_grant *g)
@@ -44,12 +46,20 @@ static size_t take_pending(struct tree_closer *c, struct tree_grant *ret)
     LOCK_SCOPE(&c->lock);
     while (c->n == 0 && !c->is_ending)
         cond_wait(&c->wanted, &c->lock);
-    if (!c->is_ending)
+    if (!c->is_ending && !c->is_hurried)
         (void)cond_wait_for(&c->wanted, &c->lock, WAIT_NS);
+    c->is_hurried = false;
     size_t n = c->n;
     memcpy(ret, c->pending, n * sizeof(*ret));
     c->n = 0;
     return n;
+}
+
+static void note_told(struct tree_closer *c, size_t n)
+{
+    LOCK_SCOPE(&c->lock);
+    c->n_told += n;
+    cond_broadcast(&c->told);
 }
 
 static void *closer_main(void *arg)
@@ -59,9 +69,11 @@ static void *closer_main(void *arg)
     if (!mine)
         abort();
     look_never();
-    for (size_t n; (n = take_pending(c, mine)) > 0;)
+    for (size_t n; (n = take_pending(c, mine)) > 0;) {
         for (size_t i = 0; i < n; i++)
             tree_close_grant(c->m, &mine[i]);
+        note_told(c, n);
+    }
     return NULL;
 }
 
@@ -74,6 +86,7 @@ struct tree_closer *tree_closer_start(struct mount *m)
     c->pending = calloc(PENDING_MAX, sizeof(*c->pending));
     lock_init(&c->lock, LOCK_LEAF);
     cond_init(&c->wanted);
+    cond_init(&c->told);
     if (!c->pending || pthread_create(&c->thread, NULL, closer_main, c) != 0)
         abort();
     return c;
@@ -89,6 +102,7 @@ void tree_closer_end(struct tree_closer *c)
     lock_drop(&c->lock);
     (void)pthread_join(c->thread, NULL);
     cond_fini(&c->wanted);
+    cond_fini(&c->told);
     lock_fini(&c->lock);
     free(c->pending);
     free(c);
@@ -102,6 +116,20 @@ static bool add(struct tree_closer *c, const struct tree_grant *g)
     if (c->n == 0)
         cond_signal(&c->wanted);
     c->pending[c->n++] = *g;
+    c->n_added++;
+    return true;
+}
+
+bool tree_closer_drain(struct tree_closer *c)
+{
+    LOCK_SCOPE(&c->lock);
+    uint64_t end = c->n_added;
+    if (c->n_told >= end)
+        return false;
+    c->is_hurried = true;
+    cond_signal(&c->wanted);
+    while (c->n_told < end)
+        cond_wait(&c->told, &c->lock);
     return true;
 }
 

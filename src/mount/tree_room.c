@@ -11,12 +11,13 @@
  *
  * Invariants:
  *  1. One change of a file's bytes at a time, so that each finds the room that it was promised.
- *  2. room_bytes + spent_bytes is at most what the node has reserved for the file, and nothing of it outlives
- * the node's handle: who replaces that says so by is_room_lost.
+ *  2. room_bytes is at most what the node has reserved for the file. It ends with the node's handle, of which
+ * the session tells, the end of the pipe (tree_watch.c), or who replaces the handle (is_room_lost); what was
+ * left of it is told as given back, lest it stay reserved.
  *
  * Failure modes: a file that the node has forgotten (removed while the node was restarted) is in nobody's
- * quota any more, and may be written. While the node is away what was granted can be used, and then
- * operations wait as all others do.
+ * quota any more, and may be written. While the node is away nothing that was granted is used, as others may
+ * get it when it is back: what needs room waits as all operations do.
  */
 #include "mount/tree.h"
 
@@ -37,46 +38,78 @@
 
 /* ---- what is on disk already ---- */
 
-/* How many bytes of [from, to) have no blocks, by the file system's own map. -1: it does not say. */
-static int64_t missing_by_extents(int fd, uint64_t from, uint64_t to)
+/* Of a range: how many bytes have no blocks, and how far one gets with so much room. */
+struct lack {
+    uint64_t room;
+    uint64_t missing, reach;
+    bool is_over;
+};
+
+static void lacks(struct lack *l, uint64_t from, uint64_t to)
+{
+    if (!l->is_over && l->missing + (to - from) > l->room) {
+        l->reach = from + (l->room - l->missing);
+        l->is_over = true;
+    }
+    l->missing += to - from;
+    if (!l->is_over)
+        l->reach = to;
+}
+
+static void has(struct lack *l, uint64_t to)
+{
+    if (!l->is_over)
+        l->reach = to;
+}
+
+/* By the file system's own map. false: it does not say. */
+static bool look_at_extents(int fd, uint64_t from, uint64_t to, struct lack *l)
 {
     union {
         struct fiemap map;
         char room[sizeof(struct fiemap) + MAP_EXTENTS * sizeof(struct fiemap_extent)];
     } u;
-    uint64_t missing = 0;
     while (from < to) {
         memset(&u, 0, sizeof(u));
         u.map.fm_start = from;
         u.map.fm_length = to - from;
         u.map.fm_extent_count = MAP_EXTENTS;
         if (ioctl(fd, FS_IOC_FIEMAP, &u.map) < 0)
-            return -1;
+            return false;
         uint64_t before = from;
-        if (u.map.fm_mapped_extents == 0)
-            return (int64_t)(missing + to - from);
+        if (u.map.fm_mapped_extents == 0) {
+            lacks(l, from, to);
+            return true;
+        }
         for (uint32_t i = 0; i < u.map.fm_mapped_extents && from < to; i++) {
             const struct fiemap_extent *x = &u.map.fm_extents[i];
             uint64_t begin = MIN(MAX(x->fe_logical, from), to);
             uint64_t end = MIN(MAX(x->fe_logical + x->fe_length, begin), to);
-            missing += begin - from;
+            lacks(l, from, begin);
             if (x->fe_flags & FIEMAP_EXTENT_SHARED) /* writing to those takes new ones */
-                missing += end - begin;
+                lacks(l, begin, end);
+            has(l, end);
             from = end;
         }
         if (from == before) /* no answer to the question */
-            return -1;
+            return false;
     }
-    return (int64_t)missing;
+    return true;
 }
 
-static uint64_t missing(int fd, uint64_t from, uint64_t to, uint64_t block)
+/* The range is whole blocks. */
+static void look_at(int fd, uint64_t from, uint64_t to, uint64_t block, struct lack *l)
 {
-    int64_t n = missing_by_extents(fd, from, to);
-    if (n >= 0)
-        return ALIGN_UP((uint64_t)n, block);
+    struct lack start = *l;
+    if (look_at_extents(fd, from, to, l)) {
+        l->missing = ALIGN_UP(l->missing, block);
+        return;
+    }
+    *l = start;
     int64_t hole = sys->lseek(fd, from, SEEK_HOLE);
-    return hole >= 0 && (uint64_t)hole >= to ? 0 : to - from;
+    uint64_t first = hole < 0 ? from : MIN(ALIGN_UP((uint64_t)hole, block), to);
+    has(l, first);
+    lacks(l, first, to); /* of what is behind a hole nothing is known */
 }
 
 /* ---- asking ---- */
@@ -86,22 +119,31 @@ static int call_node(struct mount *m, struct tree_file *f, uint64_t least, uint6
     struct wire_tree_room_req req = {
         .bucket = slice_str(m->bucket), .ino = f->ino, .back = f->spent_bytes, .least = least, .want = want};
     struct wire_tree_room_rep rep;
+    uint64_t epoch = 0;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     lock_assert_held(&f->room_lock);
     queue_may_wait();
-    int r = client_tree_room(m->client, &req, &b, &rep, e);
+    int r = client_call_at(m->client, &epoch, WIRE_OP_TREE_ROOM, &req, &b, &rep, e);
     if (r == 0 || r == -EDQUOT)
         f->spent_bytes = 0;
-    if (r == 0)
-        f->room_bytes += MIN(rep.granted, (uint64_t)INT64_MAX - MIN(f->room_bytes, (uint64_t)INT64_MAX));
-    return r;
+    if (r < 0)
+        return r;
+    f->room_epoch = epoch;
+    f->room_bytes += MIN(rep.granted, (uint64_t)INT64_MAX - MIN(f->room_bytes, (uint64_t)INT64_MAX));
+    return 0;
 }
 
-static void look_for_loss(struct tree_file *f)
+static void look_for_loss(struct mount *m, struct tree_file *f)
 {
     lock_assert_held(&f->room_lock);
-    if (atomic_exchange(&f->is_room_lost, false))
-        f->room_bytes = f->spent_bytes = 0;
+    uint64_t lost = atomic_load(&m->tree->rooms_lost);
+    bool is_lost = atomic_exchange(&f->is_room_lost, false) || f->rooms_lost != lost ||
+                   f->room_epoch != client_epoch(m->client);
+    f->rooms_lost = lost;
+    if (!is_lost)
+        return;
+    f->spent_bytes += f->room_bytes;
+    f->room_bytes = 0;
 }
 
 static int ask_for(struct mount *m, struct tree_file *f, uint64_t least, uint64_t need, struct err *e)
@@ -116,9 +158,12 @@ static int ask(struct mount *m, struct tree_file *f, uint64_t least, uint64_t ne
     int r = ask_for(m, f, least, need, e);
     if (r == -ESTALE) {
         r = tree_file_ask_again(m, f, e); /* the session is a new one */
-        look_for_loss(f);
+        look_for_loss(m, f);
         r = r < 0 ? r : ask_for(m, f, least, need, e);
     }
+    /* What programs have closed holds nothing back, and what they have removed besides is gone. */
+    if (r == -EDQUOT && tree_closer_drain(m->tree->closer))
+        r = ask_for(m, f, least, need, e);
     return r;
 }
 
@@ -147,25 +192,28 @@ static int take(struct mount *m, struct tree_file *f, int fd, uint64_t offset, u
     int r = sys->fstat(fd, &st);
     if (r < 0)
         return err_errno(e, r, "state of the data file");
-    look_for_loss(f);
+    look_for_loss(m, f);
     ret->before_bytes = (uint64_t)st.st_blocks * 512;
     uint64_t block = MIN(MAX((uint64_t)st.st_blksize, (uint64_t)BLOCK_MIN_BYTES), (uint64_t)BLOCK_MAX_BYTES);
     if (offset == TREE_ROOM_AT_END)
         offset = (uint64_t)st.st_size;
-    uint64_t need = n > 0 ? blocks_of(block, offset, n, &from) : 0;
-    if (need > f->room_bytes)
-        need = missing(fd, from, from + need, block);
-    if (need <= f->room_bytes)
+    uint64_t all = n > 0 ? blocks_of(block, offset, n, &from) : 0;
+    if (all <= f->room_bytes)
         return 0;
-    r = ask(m, f, n_short ? block : need, need, e);
-    if (r < 0)
-        return r == -ENOENT ? 0 : r;
-    uint64_t fits = f->room_bytes / block * block;
-    if (need <= f->room_bytes)
+    struct lack first = {.reach = from}, then = {.reach = from};
+    look_at(fd, from, from + all, block, &first);
+    if (first.missing <= f->room_bytes)
         return 0;
-    if (!n_short || fits < block)
-        return err_set(e, -EDQUOT, "the node granted less room than was asked for");
-    *n_short = (size_t)(from + fits - offset);
+    r = ask(m, f, n_short ? block : first.missing, first.missing, e);
+    if (r == -ENOENT || (r == 0 && first.missing <= f->room_bytes))
+        return 0;
+    if (r < 0 && (r != -EDQUOT || !n_short))
+        return r;
+    then.room = f->room_bytes / block * block;
+    look_at(fd, from, from + all, block, &then);
+    if (!n_short || then.reach <= offset)
+        return r < 0 ? r : err_set(e, -EDQUOT, "the node granted less room than was asked for");
+    *n_short = (size_t)MIN(n, then.reach - offset);
     return 0;
 }
 
@@ -243,7 +291,7 @@ static void give_back(struct mount *m, struct tree_file *f, uint64_t before_ms)
     int r = 0;
     lock_take(&f->room_lock);
     if (is_idle(f, before_ms)) {
-        look_for_loss(f);
+        look_for_loss(m, f);
         f->spent_bytes += f->room_bytes;
         f->room_bytes = 0;
         if (f->spent_bytes > 0)

@@ -92,6 +92,7 @@ static void on_ended(void *arg)
     struct tree_watch *w = arg;
     atomic_store(&w->is_alone, false);
     tree_known_forget(w->m->tree->known);
+    (void)atomic_fetch_add(&w->m->tree->rooms_lost, 1); /* nobody asks for it to be told of the node's end */
 }
 
 static const struct watcher_calls calls = {.begun = on_begun, .records = on_records, .ended = on_ended};

@@ -7,8 +7,8 @@
  * first and the claim made smaller after that.
  *
  * Failure modes: a file that cannot be measured keeps its claim, until its handle is closed; then its bytes
- * are counted when it is settled. After a restart of the node the claims are gone, and a mount may use what
- * it was granted before, at most LEDGER_PIECE_BYTES for each of its files, until it has opened them again.
+ * are counted when it is settled. After a restart of the node the claims are gone, and what mounts had been
+ * granted with them (mount/tree_room.c): only what was being written at that moment may come on top.
  */
 #include "object/scratch_object_ops.h"
 #include "object/scratch_tree.h"

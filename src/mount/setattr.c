@@ -53,6 +53,18 @@ static int set_size(struct mount *m, struct node *n, uint64_t size, const struct
 
 /* ---- mode, owner, time ---- */
 
+/* Somebody else has replaced the object, or it is a directory now: the next lookup finds what is there. What
+ * is written here, or was published from here since it was asked for, stays found by its name. */
+static int replaced(struct mount *m, struct node *n, struct slice etag)
+{
+    lock_take(node_table_lock(m->nodes));
+    bool is_gone = n->parent && !n->staging && slice_eq(slice_of(n->etag, n->etag_n), etag);
+    lock_drop(node_table_lock(m->nodes));
+    if (is_gone)
+        node_detach(m->nodes, n, /* is_unlinked= */ false);
+    return -ESTALE;
+}
+
 int mount_change_object(struct mount *m, struct node *n, const struct posix_meta *change, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), meta = BUF_INIT(POSIX_META_MAX_BYTES),
@@ -65,10 +77,19 @@ int mount_change_object(struct mount *m, struct node *n, const struct posix_meta
     struct slice name = buf_view(&key);
     if (slice_ends(name, SLICE_LIT("/"))) /* the root of a mount of a directory */
         name = slice_sub(name, 0, name.n - 1);
-    struct wire_set_meta_req req = {
-        .bucket = slice_str(m->bucket), .key = name, .meta = buf_view(&meta), .flags = WIRE_POSIX};
+    lock_take(node_table_lock(m->nodes));
+    _cleanup_free_ char *etag = slice_dup(slice_of(n->etag, n->is_dir ? 0 : n->etag_n));
+    lock_drop(node_table_lock(m->nodes));
+    struct wire_set_meta_req req = {.bucket = slice_str(m->bucket),
+                                    .key = name,
+                                    .meta = buf_view(&meta),
+                                    .if_match = slice_str(etag),
+                                    .kind = n->is_dir ? WIRE_DIRECTORY : WIRE_FILE,
+                                    .flags = WIRE_POSIX};
     struct wire_set_meta_rep rep;
     r = client_set_meta(m->client, &req, &b, &rep, e);
+    if (r == ERR_PRECONDITION)
+        return replaced(m, n, slice_str(etag));
     if (r < 0)
         return r;
     struct node_attr a = mount_node_attr(m, &rep.attr, /* has_meta= */ true);

@@ -268,8 +268,10 @@
 #define WIRE_REP_rmdir(F)
 
 /* Gives an object of a mirror bucket lines of metadata instead of those it has of the same names; its bytes
- * stay. WIRE_POSIX: the key may name a directory; its marker is made when it has none. */
-#define WIRE_REQ_set_meta(F) F(str, bucket) F(str, key) F(str, meta) F(u32, flags)
+ * stay. WIRE_POSIX: the key may name a directory; its marker is made when it has none. ERR_PRECONDITION when
+ * it is not of this kind (enum wire_kind; 0: any), or a file of another ETag (empty: any). */
+#define WIRE_REQ_set_meta(F)                                                                                 \
+    F(str, bucket) F(str, key) F(str, meta) F(str, if_match) F(u32, kind) F(u32, flags)
 #define WIRE_REP_set_meta(F) F(attr, attr)
 
 /* JSON text of the node's state. */

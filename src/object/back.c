@@ -417,6 +417,13 @@ bool back_may_rename(struct back *b, uint64_t bucket_id, struct slice key, struc
     return back_has(b, bucket_id, key) || back_alias_find(b, bucket_id, key, etag, there);
 }
 
+bool back_is_sent_as(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag,
+                     struct slice there)
+{
+    char now[ORIGIN_ETAG_MAX + 1];
+    return back_alias_find(b, bucket_id, key, etag, now) && slice_eq_str(there, now);
+}
+
 void back_note_conflict(struct back *b, uint64_t bucket_id)
 {
     LOCK_SCOPE(&b->lock);

@@ -121,6 +121,10 @@ void back_stop(struct back *b);
 void back_close(struct back *b);
 /* Whether a version of this ETag may have another one in the origin, now or soon. */
 bool back_may_rename(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag);
+/* Whether the version that had this ETag here is `there` in the origin now. False also when that is not
+ * remembered any more. */
+bool back_is_sent_as(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag,
+                     struct slice there);
 
 extern const struct upstream_layer back_layer;
 

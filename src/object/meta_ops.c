@@ -11,9 +11,12 @@
  * before the change is acknowledged.
  *  2. After a failure nothing that is remembered of the attributes is believed: it may have happened.
  *
+ * Who knows which version he means says so (if_match), and nothing happens to another one.
+ *
  * Failure modes: the origin's errors; ERR_NOT_IMPLEMENTED where it cannot; -EBUSY when the object was another
- * one each time.
+ * one each time, ERR_PRECONDITION when it is not the one that was meant.
  */
+#include "object/back.h"
 #include "object/object_internal.h"
 
 #include "base/sys.h"
@@ -25,7 +28,7 @@
 struct meta_change {
     struct object_service *service;
     struct upstream *upstream;
-    struct slice key, set;
+    struct slice key, set, if_match;
     struct arena *arena;
 };
 
@@ -104,13 +107,28 @@ static int change_once(struct meta_change *c, const struct attr *there, struct a
     return 0;
 }
 
+/* Whether it is the version that was meant, which may have gone to the origin since. */
+static int check_version(const struct meta_change *c, const struct attr *there, struct err *e)
+{
+    const struct bucket *b = c->upstream->bucket;
+    if (c->if_match.n == 0 || slice_eq(c->if_match, there->etag) ||
+        back_is_sent_as(c->service->back, b->id, c->key, c->if_match, there->etag))
+        return 0;
+    return err_set(e, ERR_PRECONDITION, "the object is another one now");
+}
+
 /* there: what the origin has, as it said just now. */
 static int change_file(struct meta_change *c, struct attr *there, struct attr *ret, struct err *e)
 {
-    int r = change_once(c, there, ret, e);
+    int r = check_version(c, there, e);
+    if (r < 0)
+        return r;
+    r = change_once(c, there, ret, e);
     for (int i = 1; r == ERR_PRECONDITION && i < TRIES; i++) {
         r = mirror_stat(c->service->mirror, c->upstream, c->key, /* posix= */ false, /* full= */ true,
                         /* fresh= */ true, c->arena, there, e);
+        if (r == 0 && check_version(c, there, e) < 0)
+            return ERR_PRECONDITION;
         r = r < 0 ? r : change_once(c, there, ret, e);
     }
     return r == ERR_PRECONDITION ? err_set(e, -EBUSY, "the object was written to meanwhile, %d times", TRIES)
@@ -165,13 +183,15 @@ static int change_directory(struct meta_change *c, struct attr *ret, struct err 
 
 /* ---- the operation ---- */
 
-static int set_meta(struct meta_change *c, bool posix, struct attr *ret, struct err *e)
+static int set_meta(struct meta_change *c, const struct wire_set_meta_req *q, struct attr *ret, struct err *e)
 {
     struct attr there;
-    int r = mirror_stat(c->service->mirror, c->upstream, c->key, posix, /* full= */ true, /* fresh= */ true,
-                        c->arena, &there, e);
+    int r = mirror_stat(c->service->mirror, c->upstream, c->key, q->flags & WIRE_POSIX, /* full= */ true,
+                        /* fresh= */ true, c->arena, &there, e);
     if (r < 0)
         return r;
+    if (q->kind != 0 && q->kind != (there.is_directory ? WIRE_DIRECTORY : WIRE_FILE))
+        return err_set(e, ERR_PRECONDITION, "is a %s now", there.is_directory ? "directory" : "file");
     return there.is_directory ? change_directory(c, ret, e) : change_file(c, &there, ret, e);
 }
 
@@ -188,9 +208,13 @@ int op_set_meta(struct object_session *ses, const struct wire_set_meta_req *req,
     if (r < 0)
         return r;
     struct attr attr;
-    struct meta_change c = {
-        .service = ses->service, .upstream = u, .key = req->key, .set = req->meta, .arena = a};
-    r = set_meta(&c, req->flags & WIRE_POSIX, &attr, e);
+    struct meta_change c = {.service = ses->service,
+                            .upstream = u,
+                            .key = req->key,
+                            .set = req->meta,
+                            .if_match = req->if_match,
+                            .arena = a};
+    r = set_meta(&c, req, &attr, e);
     if (r < 0)
         return err_prefix(e, r, "metadata of %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     attr_to_wire(&attr, a, &rep->attr);

@@ -98,15 +98,25 @@ static void put(const char *key, const char *meta)
     assert_int_equal(object_put_commit(T.session, &commit, T.arena, &crep, NULL), 0);
 }
 
-static int set_meta(const char *key, const char *meta, uint32_t flags, struct wire_attr *ret)
+static int set_meta_of(const char *key, const char *meta, struct slice if_match, uint32_t kind,
+                       uint32_t flags, struct wire_attr *ret)
 {
-    struct wire_set_meta_req req = {
-        .bucket = SLICE_LIT("data"), .key = slice_str(key), .meta = slice_str(meta), .flags = flags};
+    struct wire_set_meta_req req = {.bucket = SLICE_LIT("data"),
+                                    .key = slice_str(key),
+                                    .meta = slice_str(meta),
+                                    .if_match = if_match,
+                                    .kind = kind,
+                                    .flags = flags};
     struct wire_set_meta_rep rep;
     int r = object_set_meta(T.session, &req, T.arena, &rep, NULL);
     if (r == 0)
         *ret = rep.attr;
     return r;
+}
+
+static int set_meta(const char *key, const char *meta, uint32_t flags, struct wire_attr *ret)
+{
+    return set_meta_of(key, meta, SLICE_NULL, /* kind= */ 0, flags, ret);
 }
 
 static struct posix_meta ask(const char *key, uint32_t flags)
@@ -174,6 +184,28 @@ static void test_directories(void **state)
     assert_int_equal(set_meta("d", "x-amz-meta-mode: 16832\n", 0, &attr), -ENOENT);
 }
 
+/* Who means a version, or a kind, changes no other one. */
+static void test_what_is_meant(void **state)
+{
+    (void)state;
+    struct wire_attr first, attr;
+    create_bucket("posix=on\n");
+    put("k", NULL);
+    put("d/k", NULL);
+    assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\n", 0, &first), 0);
+    struct slice meant = slice_str(arena_printf(T.arena, SLICE_FMT, SLICE_ARG(first.etag)));
+    assert_int_equal(set_meta_of("k", "x-amz-meta-mode: 33153\n", meant, WIRE_FILE, WIRE_POSIX, &attr), 0);
+    put("k", NULL);
+    assert_int_equal(set_meta_of("k", "x-amz-meta-mode: 33154\n", meant, WIRE_FILE, WIRE_POSIX, &attr),
+                     ERR_PRECONDITION);
+    assert_int_equal(
+        set_meta_of("k", "x-amz-meta-mode: 33154\n", SLICE_NULL, WIRE_DIRECTORY, WIRE_POSIX, &attr),
+        ERR_PRECONDITION);
+    assert_int_equal(set_meta_of("d", "x-amz-meta-mode: 33154\n", SLICE_NULL, WIRE_FILE, WIRE_POSIX, &attr),
+                     ERR_PRECONDITION);
+    assert_int_equal(ask("k", WIRE_FRESH).mode, S_IFREG | 0644);
+}
+
 /* What is not there, what the bucket does not keep, and too much are refused. */
 static void test_refusals(void **state)
 {
@@ -225,11 +257,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_the_bytes_stay_cached),
-        TEST(test_metadata_comes_with_the_commit),
-        TEST(test_directories),
-        TEST(test_a_change_survives_a_kill),
-        TEST(test_refusals),
+        TEST(test_the_bytes_stay_cached), TEST(test_metadata_comes_with_the_commit),
+        TEST(test_directories),           TEST(test_a_change_survives_a_kill),
+        TEST(test_what_is_meant),         TEST(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

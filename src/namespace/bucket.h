@@ -39,6 +39,9 @@
     X(write, ENUM, "write", "MODE", "through", 0, 0, "through|back", false,                                  \
       "when a write is acknowledged: through, when the origin has it; back, when it is durable on this "     \
       "node")                                                                                                \
+    X(write_delay, DURATION, "write_delay", "TIME", "1s", 0, 3600000, NULL, false,                           \
+      "with write=back, how long a write stays here before it goes to the origin, so that what is renamed, " \
+      "changed or removed soon after goes there once, or not at all")                                        \
     X(conflict, ENUM, "conflict", "MODE", "copy", 0, 0, "copy|overwrite", false,                             \
       "with write=back, when the origin's object changed meanwhile: copy keeps it and writes ours beside "   \
       "it, overwrite replaces it")                                                                           \
@@ -93,7 +96,7 @@
     X("limit.origin-bytes")                                                                                  \
     X("upload_expiry")                                                                                       \
     X("write")                                                                                               \
-    X("conflict") X("posix")
+    X("write_delay") X("conflict") X("posix")
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode") X("ttl") X("values") X("etag")
 

@@ -149,6 +149,8 @@ static void follow_locked(struct back *b, struct back_entry *x, const struct bac
         x->prev = b->last;
         *(b->last ? &b->last->next : &b->first) = x;
         b->last = x;
+        x->noted_ms = sys_mono_ms();
+        b->n_recorded += x->bucket->n_recorded++ == 0;
         (void)atomic_fetch_add(&b->n, 1);
     }
     x->recorded = true;
@@ -171,8 +173,17 @@ static void unrecord_locked(struct back *b, struct back_entry *x)
     x->retry_ms = 0;
     free(TAKE_PTR(x->error));
     b->bytes -= x->size_bytes;
+    b->n_recorded -= --x->bucket->n_recorded == 0;
     (void)atomic_fetch_sub(&b->n, 1);
     cond_broadcast(&b->moved);
+}
+
+/* Somebody waits for what is in the queue. */
+static void hurry_locked(struct back *b)
+{
+    lock_assert_held(&b->lock);
+    b->hurried_ms = sys_mono_ms();
+    cond_broadcast(&b->work);
 }
 
 /* ---- records ---- */
@@ -247,6 +258,7 @@ int back_save(struct back *b, struct back_entry *x, const struct bucket *known, 
     if (result < 0)
         look_again(b, x, r->seq, ret_unknown);
     LOCK_SCOPE(&b->lock);
+    x->bucket->delay_ms = known->p.write == BUCKET_WRITE_BACK ? known->p.write_delay : 0;
     if (result == 0)
         follow_locked(b, x, r);
     end_saving_locked(b, x);
@@ -305,6 +317,7 @@ int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_by
         room = atomic_load(&b->n) < BACK_KEYS_MAX && (b->bytes == 0 || b->bytes + size_bytes <= most);
         if (room || atomic_load(&b->stop) || sys_mono_ms() >= until_ms)
             break;
+        hurry_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
     }
     uint64_t bytes = b->bytes;
@@ -331,6 +344,7 @@ int back_wait_record(struct back *b, const struct bucket *bucket, struct slice k
                            " writes and removals are not in the origin yet, at most %d may be: see "
                            "`forebay status`",
                            atomic_load(&b->n), BACK_KEYS_MAX);
+        hurry_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
     }
 }
@@ -346,6 +360,7 @@ int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key
         if (atomic_load(&b->stop) || sys_mono_ms() >= until_ms)
             return err_set(e, -ETIMEDOUT, "an earlier write of the target is not in the origin yet: %s",
                            x->error ? x->error : "it is on its way");
+        hurry_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
     }
 }
@@ -377,7 +392,7 @@ void back_hurry(struct back *b, uint64_t bucket_id, struct slice prefix)
     for (struct back_entry *x = b->first; x; x = x->next)
         if (is_below(x, bucket_id, prefix))
             x->retry_ms = 0;
-    cond_broadcast(&b->work);
+    hurry_locked(b);
 }
 
 static uint64_t alias_hash(uint64_t bucket_id, struct slice key)

@@ -39,6 +39,7 @@ struct back_entry {
     uint32_t tries;
     uint32_t waits;    /* tries in a row that had to wait for others */
     uint64_t retry_ms; /* not to be sent before, monotonic */
+    uint64_t noted_ms; /* when it came into the queue, monotonic */
     char *error;       /* of the last try, NULL when it did not fail */
     size_t key_n;
     char key[];
@@ -57,6 +58,9 @@ struct back_bucket {
     unsigned failed; /* tries in a row, up to BACK_DOUBT */
     bool silent;     /* the last question what the origin has, asked again and again, had no answer */
     unsigned saving; /* records on their way into the control store */
+    uint64_t n_recorded;
+    uint64_t delay_ms; /* `write_delay` as the last writer knew it */
+    uint64_t round;    /* of struct back, in which one was met that is too young */
 };
 
 struct back {
@@ -71,8 +75,11 @@ struct back {
     struct cond moved; /* an entry is no longer busy, a record is gone, a bucket is held no longer */
     struct cond work;
     struct back_entry *chains[BACK_CHAINS];
-    struct back_entry *first, *last;
+    struct back_entry *first, *last; /* in the order of noted_ms */
     uint64_t bytes;
+    uint64_t hurried_ms; /* what was noted until then has waited long enough */
+    uint64_t round;      /* of looking for something to send */
+    unsigned n_recorded; /* buckets that have records */
     struct back_bucket *buckets;
     uint64_t held;              /* id of the bucket that is being removed, or moved; 0: none */
     unsigned n_doubted;         /* tries that run of buckets whose origins fail */

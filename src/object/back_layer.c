@@ -453,6 +453,23 @@ static int layer_put(void *arg, struct upstream *u, const struct origin_put *p,
 
 /* ---- remove ---- */
 
+/* Nothing was there before, and nothing of the record has been sent: who is about to says so in it first.
+ * Where the origin has directories one may be there by what was written below it. */
+static bool is_only_here(const struct change *c)
+{
+    bool is_directory = c->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES &&
+                        slice_ends(back_key(c->entry), SLICE_LIT("/"));
+    return c->had && !c->old.sent && c->old.base == BACK_BASE_ABSENT && !is_directory;
+}
+
+static int drop(struct change *c, struct err *e)
+{
+    int r = back_drop(c->back, c->entry, e);
+    if (r == 0)
+        back_free_extent(c->back, c->old.location);
+    return r;
+}
+
 static int layer_remove(void *arg, struct upstream *u, struct slice key, struct slice if_match, struct err *e)
 {
     struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
@@ -468,6 +485,8 @@ static int layer_remove(void *arg, struct upstream *u, struct slice key, struct 
         r = err_set(e, -ENOENT, "no such key");
     else if (r == 0 && c.had && c.old.removal)
         r = err_set(e, -ENOENT, "no such key");
+    else if (r == 0 && is_only_here(&c))
+        r = drop(&c, e);
     else if (r == 0)
         r = commit(&c, &rec, &unknown, e);
     change_end(&c);

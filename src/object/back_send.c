@@ -1,10 +1,11 @@
 /*
  * Write-back: the threads that carry records to the origin.
  *
- * A round takes the first key in the queue that is due and not on its way, and reads its record: the version
- * that this round sends. What is sent is noted in the record before, so that it is known again there when the
- * answer is lost or the node is killed. With the origin's answer the record goes, durably, and then the
- * extent; a record that was replaced meanwhile stays, with what was just written as its new base.
+ * A round takes the first key in the queue that is due (after the bucket's `write_delay`, unless somebody
+ * waits for it) and not on its way, and reads its record: the version that this round sends. What is sent is
+ * noted in the record before, so that it is known again there when the answer is lost or the node is killed.
+ * With the origin's answer the record goes, durably, and then the extent; a record that was replaced
+ * meanwhile stays, with what was just written as its new base.
  *
  * One version of ours may be in the origin under a name that we never heard, and the record has room for one:
  * before another is sent, what was found there becomes the base.
@@ -34,7 +35,7 @@
 
 #include <openssl/evp.h>
 
-#define IDLE_NS         500000000ull
+#define IDLE_MS         500
 #define SEND_ARENA      (8 * MIB) /* ETags of the parts of an upload */
 #define PIECE_BYTES     MIB
 #define BELOW_MAX_MS    2000      /* after which it is looked again whether what lies below is removed */
@@ -526,14 +527,30 @@ static bool is_doubted(const struct back_entry *x)
     return x->bucket->failed >= BACK_DOUBT;
 }
 
-/* The first that is due. Origins that fail, and may take their timeout for it, get half of the threads. */
-static struct back_entry *next_locked(struct back *b)
+/* For how long it stays here, lest what is renamed, changed or removed soon after goes there twice. */
+static uint64_t young_ms(const struct back *b, const struct back_entry *x, uint64_t now_ms)
 {
-    uint64_t now_ms = sys_mono_ms();
+    uint64_t due_ms = x->noted_ms + x->bucket->delay_ms;
+    return x->noted_ms <= b->hurried_ms || due_ms <= now_ms ? 0 : due_ms - now_ms;
+}
+
+/* The first that is due. Origins that fail, and may take their timeout for it, get half of the threads.
+ * *ret_wait_ms becomes less when one will be due earlier. */
+static struct back_entry *next_locked(struct back *b, uint64_t *ret_wait_ms)
+{
+    uint64_t now_ms = sys_mono_ms(), young;
     bool full = b->n_doubted >= BACK_THREADS / 2;
-    for (struct back_entry *x = b->first; x; x = x->next)
-        if (!x->sending && x->retry_ms <= now_ms && !(full && is_doubted(x)))
+    unsigned n_young = 0; /* buckets; what comes after one that is too young is so, too */
+    b->round++;
+    for (struct back_entry *x = b->first; x && n_young < b->n_recorded; x = x->next) {
+        if ((young = young_ms(b, x, now_ms)) > 0) {
+            *ret_wait_ms = MIN(*ret_wait_ms, young);
+            n_young += x->bucket->round != b->round;
+            x->bucket->round = b->round;
+        } else if (!x->sending && x->retry_ms <= now_ms && !(full && is_doubted(x))) {
             return x;
+        }
+    }
     return NULL;
 }
 
@@ -568,9 +585,10 @@ void *back_sender_main(void *back)
     struct back *b = CAST_MAGIC(back, back, BACK_MAGIC);
     lock_take(&b->lock);
     while (!atomic_load(&b->stop)) {
-        struct back_entry *x = next_locked(b);
+        uint64_t wait_ms = IDLE_MS;
+        struct back_entry *x = next_locked(b, &wait_ms);
         if (!x) {
-            (void)cond_wait_for(&b->work, &b->lock, IDLE_NS);
+            (void)cond_wait_for(&b->work, &b->lock, wait_ms * 1000000);
             continue;
         }
         x->sending = true; /* keeps it alive */

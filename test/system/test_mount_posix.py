@@ -55,9 +55,9 @@ class Place:
 
 
 @contextlib.contextmanager
-def make_place(kind, new_node, origin, work):
+def make_place(kind, new_node, origin, work, **more):
     node = new_node()
-    properties = {"posix": "on"}
+    properties = {"posix": "on", **more}
     server = None
     truth = directory = None
     if kind.startswith("s3"):
@@ -359,6 +359,44 @@ def test_what_it_costs(s3_place, tmp_path):
     assert requests(place, "head") <= heads + 2  # of the directory
     assert len([os.lstat(top / "strangers" / n) for n in os.listdir(top / "strangers")]) == 20
     assert requests(place, "head") >= heads + 20
+
+
+@pytest.mark.parametrize("kind", ["s3", "s3-back"])
+def test_rsync_of_an_unchanged_tree_sends_nothing(new_node, origin, work, tmp_path, kind):
+    """rsync -a writes under another name, sets modes and times, and renames. With write=back the origin gets one PUT a file, and nothing
+    of the other name (without write_delay in object/back_send.c copies and removals besides). The second time, through
+    another mount, nothing is written either way."""
+    source = tmp_path / "source"
+    (source / "d").mkdir(parents=True)
+    for i in range(6):
+        (source / "d" / f"f{i}").write_bytes(b"x" * i)
+        os.chmod(source / "d" / f"f{i}", [0o644, 0o600, 0o755][i % 3])
+        os.utime(source / "d" / f"f{i}", ns=(NS, NS + i))
+    os.utime(source / "d", ns=(NS, NS + 100))
+    os.utime(source, ns=(NS, NS + 101))
+    properties = {"write_delay": "1h"} if kind == "s3-back" else {}
+    with make_place(kind, new_node, origin, work, **properties) as place:
+        def changes():
+            place.flushed()
+            return {op: requests(place, op) for op in ("put", "copy", "delete", "upload", "part")}
+
+        def rsync(top):
+            done = subprocess.run(["rsync", "-ai", f"{source}/", f"{top}/"], check=True, timeout=400, stdout=subprocess.PIPE, text=True)
+            return done.stdout
+
+        top = place.mount()
+        before = changes()
+        assert len(rsync(top / "t").splitlines()) >= 7
+        after = changes()
+        assert after["put"] - before["put"] == 6 + 2  # the files and the directories
+        if kind == "s3-back":
+            assert {**after, "put": 0} == {**before, "put": 0}
+            assert {entry["Key"] for entry in place.truth.list_objects_v2(Bucket=place.name)["Contents"]} == \
+                {"t/", "t/d/"} | {f"t/d/f{i}" for i in range(6)}
+        for again in (top, place.mount()):
+            assert rsync(again / "t") == ""
+            assert changes() == after
+        assert tree(place.fresh(new_node()) / "t") == tree(source)
 
 
 def test_permissions_hold(s3_place):

@@ -34,6 +34,8 @@ struct node_table {
     _Atomic uint64_t own_next_id, *next_id;
     struct node *root;
     struct node *oldest, *newest; /* all but the root */
+    uint64_t recent[NODE_RECENT]; /* ids of the files that were looked up last, in turn; 0: none */
+    uint64_t n_recent;            /* ever */
 };
 
 /* ---- hashing ---- */
@@ -413,6 +415,28 @@ bool node_is_version_locked(const struct node *n, const struct node_attr *a)
     return n->mtime_ns == a->mtime_ns;
 }
 
+/*
+ * The kernel is about to be told of a file, and will ask for it by its id: what was looked up last is kept,
+ * so that a call which began before a process was killed finds its file afterwards. On one that is forgotten
+ * the kernel tries again, once only, which was not enough when the next process was killed, too.
+ */
+static void keep_recent_locked(struct node_table *t, struct node *n)
+{
+    if (!t->kept || t->keeps_all || n->is_dir)
+        return;
+    uint32_t place = (uint32_t)(t->n_recent++ % NODE_RECENT);
+    struct node *old = t->recent[place] ? find_id(t, t->recent[place]) : NULL;
+    bool is_kept = n->recent > 0;
+    t->recent[place] = n->id;
+    if (old && old != n && old->recent == place + 1) { /* else it was looked up again since */
+        old->recent = 0;
+        node_unkeep_locked(t, old);
+    }
+    n->recent = place + 1;
+    if (!is_kept)
+        node_keep_locked(t, n);
+}
+
 struct node *node_look_up(struct node_table *t, struct node *parent, struct slice name,
                           const struct node_attr *a)
 {
@@ -430,6 +454,7 @@ struct node *node_look_up(struct node_table *t, struct node *parent, struct slic
     n->lookups++;
     n->refs++;
     lru_touch(t, n);
+    keep_recent_locked(t, n);
     return n;
 }
 

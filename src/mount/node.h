@@ -60,6 +60,7 @@ struct node {
     struct node *lru_older, *lru_newer;
     struct node_kept *kept; /* for a process that takes over; NULL: it need not know this node */
     uint32_t n_keepers;     /* node_keep_locked */
+    uint32_t recent;        /* one of them: its place among those looked up last, from 1; 0: none */
 
     /* How it is open (open.c). Covered by the table's lock. */
     uint32_t n_passthrough;           /* opens with backing_id */
@@ -97,6 +98,8 @@ void node_changed_locked(struct node_table *t, struct node *n);
 struct node *node_get(struct node_table *t, uint64_t id);
 struct node *node_ref(struct node_table *t, struct node *n);
 void node_unref(struct node_table *t, struct node *n);
+
+#define NODE_RECENT 4096 /* files that were looked up last and are kept: half a MiB */
 
 /* The attached node of that name, referenced, or NULL. */
 struct node *node_find(struct node_table *t, struct node *parent, struct slice name);

@@ -2,10 +2,11 @@
  * A process that takes over the mount of a mirror bucket from one that was killed (keeper.h).
  *
  * The kernel knows inodes, open files and directories, backing files, and names that it may believe for an
- * hour. Of those, kept memory has the directories and what is open or believed for long; the files that are
- * being written are held open by the keeper. The kernel's names of all other inodes are forgotten, so that it
- * looks them up again by their directories; who holds one of those inodes without a name in hand (a working
- * directory is a directory, and kept) gets ESTALE, on which the kernel does the same.
+ * hour. Of those, kept memory has the directories, what is open or believed for long, and what was looked up
+ * last (node.c); the files that are being written are held open by the keeper. The kernel's names of all
+ * other inodes are forgotten, so that it looks them up again by their directories; who holds one of those
+ * inodes without a name in hand (a working directory is a directory, and kept) gets ESTALE, on which the
+ * kernel does the same, once.
  *
  * Order: nodes, what is being written, handles, directories; then the kernel sends again what was not
  * answered, and only when that is being served names are dropped: dropping one waits for whoever has its

@@ -114,6 +114,27 @@ def test_readers_go_on(there, here, mount, passthrough):
     harness.wait_until(lambda: (one.path / "d/n007").read_bytes() == b"another", what="the new version")
 
 
+def test_what_was_only_looked_up_outlives_two_processes(there, mount):
+    """A program has a file's inode and not its name, as in the middle of a call: after two processes were killed it is still the
+    file. (Without keep_recent_locked in mount/node.c the first successor says ESTALE, and to a call that meets two of
+    them the kernel passes that on.)"""
+    there.put("d/f", b"bytes")
+    there.put("d/other", b"other")
+    one = mount(attr_timeout="0")
+    fds = [os.open(one.path / "d" / name, os.O_PATH) for name in ("f", "other")]
+    try:
+        for _ in range(2):
+            kill_serving(one)
+            os.statvfs(one.path)  # is answered by the new process
+        for fd, body in zip(fds, (b"bytes", b"other")):
+            assert os.stat(f"/proc/self/fd/{fd}").st_size == len(body)
+            with open(f"/proc/self/fd/{fd}", "rb", buffering=0) as f:
+                assert f.read() == body
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 def test_an_open_directory_whose_path_has_become_too_long(there, mount):
     """What lay in it was removed at the origin, and a directory above it was moved so deep that no key can be below it any more:
     the successor serves all the same, and who reads the directory is told."""

@@ -98,6 +98,19 @@ static void assert_path(struct node_table *t, uint64_t id, const char *path)
     node_unref(t, n);
 }
 
+/* So many that nothing else was looked up last; the kernel forgets them at once. */
+static void look_up_others(struct node_table *t, struct node *parent, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "other%u", i);
+        struct node *other = look(t, parent, name, "e");
+        uint64_t id = other->id;
+        node_unref(t, other);
+        node_forget(t, id, 1);
+    }
+}
+
 /* Ids: dirs 2 and 3, files from 4. The test's process dies without freeing anything. */
 static void make_tree(struct kept *k)
 {
@@ -115,6 +128,7 @@ static void make_tree(struct kept *k)
     keep(t, gone);
     keep(t, closed);
     unkeep(t, closed);
+    look_up_others(t, root, NODE_RECENT);
     node_detach(t, gone, /* is_unlinked= */ true);
     struct node_attr written = {.size_bytes = 1000,
                                 .mtime_ns = 11,
@@ -131,7 +145,7 @@ static void make_tree(struct kept *k)
 }
 
 /* Directories and open files are known under their numbers, by their last names, with their last versions;
- * closed ones are not, and no number is given twice. */
+ * those that were closed and looked up long ago are not, and no number is given twice. */
 static void test_another_process_knows_them(void **state)
 {
     struct kept *k = *state;
@@ -173,6 +187,40 @@ static void test_another_process_knows_them(void **state)
     node_unref(t, gone);
     node_unref(t, open);
     node_unref(t, c);
+    node_unref(t, root);
+}
+
+/* What the kernel was told of last is known, as a call may be about to use it. */
+static void test_what_was_looked_up_last_is_known(void **state)
+{
+    struct kept *k = *state;
+    pid_t pid = fork();
+    if (pid == 0) {
+        kept_begin(k);
+        struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+        struct node *root = node_get(t, NODE_ROOT_ID);
+        (void)look(t, root, "again", "e");
+        (void)look(t, root, "once", "e");
+        look_up_others(t, root, NODE_RECENT - 2);
+        (void)look(t, root, "again", "e");
+        (void)look(t, root, "last", "e");
+        look_up_others(t, root, NODE_RECENT - 2);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    kept_begin(k);
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+    size_t n_files = 0;
+    node_table_resume(t, count_file, &n_files);
+    node_table_check(t);
+    assert_int_equal(n_files, 2);
+    assert_path(t, 2, "again");
+    assert_null(node_get(t, 3));
+    struct node *root = node_get(t, NODE_ROOT_ID), *last = node_find(t, root, SLICE_LIT("last"));
+    assert_non_null(last);
+    node_unref(t, last);
     node_unref(t, root);
 }
 
@@ -354,6 +402,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_directories_leave_room, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_process_knows_them, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_was_looked_up_last_is_known, setup, teardown),
         cmocka_unit_test_setup_teardown(test_all_are_kept_where_all_are_asked_for, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_renamed_it_is_known, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_lies_in_an_unknown_directory_has_no_path, setup, teardown),

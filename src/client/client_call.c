@@ -21,13 +21,83 @@
 
 /* ---- what an operation allows ---- */
 
+/* Long because every operation is named: the compiler asks for a decision about a new one. */
 bool client_op_is_repeatable(uint32_t op)
 {
-    switch (op) {
+    switch ((enum wire_op)op) {
+    /* Questions. */
+    case WIRE_OP_CHALLENGE:
+    case WIRE_OP_BUCKET_LIST:
+    case WIRE_OP_BUCKET_GET:
+    case WIRE_OP_STAT:
+    case WIRE_OP_LIST:
+    case WIRE_OP_FETCH:
+    case WIRE_OP_CACHED:
+    case WIRE_OP_CONFIRM:
+    case WIRE_OP_PARTS:
+    case WIRE_OP_PART:
+    case WIRE_OP_UPLOAD_PARTS:
+    case WIRE_OP_UPLOAD_LIST:
+    case WIRE_OP_STATUS:
+    case WIRE_OP_USAGE:
+    case WIRE_OP_EXPLAIN:
+    case WIRE_OP_JOB_LIST:
+    case WIRE_OP_JOB_GET:
+    case WIRE_OP_JOB_ERRORS:
+    case WIRE_OP_USER_LIST:
+    case WIRE_OP_USER_GET:
+    case WIRE_OP_TREE_LOOKUP:
+    case WIRE_OP_TREE_GETATTR:
+    case WIRE_OP_TREE_READDIR:
+    case WIRE_OP_TREE_XATTR_GET:
+    case WIRE_OP_TREE_XATTR_LIST:
+    case WIRE_OP_TREE_STATFS:
+    /* What they open for nobody is of a session that ends. */
+    case WIRE_OP_OPEN:
+    case WIRE_OP_WATCH:
+    case WIRE_OP_PUT_OPEN:
+    /* A second time they change nothing more: a value is set, or something is gone. */
+    case WIRE_OP_HELLO:
+    case WIRE_OP_END_SIBLINGS:
+    case WIRE_OP_BUCKET_SET:
+    case WIRE_OP_BUCKET_RULE:
+    case WIRE_OP_CLOSE:
+    case WIRE_OP_EVICT:
+    case WIRE_OP_EVENTS:
+    case WIRE_OP_PUT_ABORT:
+    case WIRE_OP_UPLOAD_COMPLETE: /* what is completed answers as it did */
+    case WIRE_OP_FLUSH:
+    case WIRE_OP_SET_META:
+    case WIRE_OP_REPORT:
+    case WIRE_OP_JOB_KEYS: /* each key is a record of its own */
+    case WIRE_OP_USER_LIMIT:
+    case WIRE_OP_TREE_SYNC:
+    case WIRE_OP_TREE_LOCK:
+    case WIRE_OP_TREE_LEAVE:
+    /* The same pair of mount and request gives the same answer. */
+    case WIRE_OP_TREE_SETATTR:
+    case WIRE_OP_TREE_CREATE:
+    case WIRE_OP_TREE_OPEN:
+    case WIRE_OP_TREE_LINK:
+    case WIRE_OP_TREE_UNLINK:
+    case WIRE_OP_TREE_RMDIR:
+    case WIRE_OP_TREE_RENAME:
+    case WIRE_OP_TREE_XATTR_SET:
+    case WIRE_OP_TREE_XATTR_REMOVE:
+    /* Of the session that had the file open; another is refused. */
+    case WIRE_OP_TREE_ROOM:
+        return true;
     case WIRE_OP_BUCKET_CREATE:
     case WIRE_OP_BUCKET_REMOVE:
     case WIRE_OP_ORIGIN_CHECK:
+    case WIRE_OP_PUT_WRITE: /* bytes of a stream */
+    case WIRE_OP_PUT_ROOM:  /* counted */
     case WIRE_OP_PUT_COMMIT:
+    case WIRE_OP_UPLOAD_CREATE:
+    case WIRE_OP_UPLOAD_PART:
+    case WIRE_OP_UPLOAD_WRITE:
+    case WIRE_OP_UPLOAD_END:
+    case WIRE_OP_UPLOAD_ABORT:
     case WIRE_OP_REMOVE:
     case WIRE_OP_COPY:
     case WIRE_OP_MKDIR:
@@ -39,9 +109,8 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_JOB_START:
     case WIRE_OP_JOB_CHANGE:
         return false;
-    default:
-        return true;
     }
+    return false;
 }
 
 bool client_op_is_long(uint32_t op)

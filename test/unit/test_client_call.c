@@ -138,6 +138,20 @@ static void test_jobs_are_not_changed_twice(void **state)
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_JOB_CHANGE]), 1);
 }
 
+/* An upload that may have begun is not begun a second time: nobody would ever end the first. */
+static void test_uploads_are_not_begun_twice(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    struct wire_upload_create_req req = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k")};
+    struct wire_upload_create_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    atomic_store(&f->cut[WIRE_OP_UPLOAD_CREATE], 1000);
+    assert_int_equal(client_upload_create(c, &req, &b, &rep, &e), -EIO);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_UPLOAD_CREATE]), 1);
+}
+
 /* A restart is noticed before an idle connection is used: even a change gets through. */
 static void test_restart_between_calls(void **state)
 {
@@ -558,6 +572,31 @@ static void test_writer(void **state)
     client_writer_free(w);
 }
 
+/* Bytes whose answer was lost, or is late, are not sent a second time; the writer fails for good. */
+static void test_bytes_are_not_sent_twice(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    struct client_writer_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k"), .size_bytes = UINT64_MAX};
+    for (int late = 0; late < 2; late++) {
+        struct client_writer *w;
+        const struct client_attr *attr;
+        struct err e = {0};
+        int before = atomic_load(&f->seen[WIRE_OP_PUT_WRITE]);
+        assert_int_equal(client_writer_open(c, &o, &w, &e), 0);
+        atomic_store(late ? &f->hang_ms[WIRE_OP_PUT_WRITE] : &f->cut[WIRE_OP_PUT_WRITE],
+                     late ? 10 * TIMEOUT_MS : 1000);
+        assert_int_equal(client_writer_write(w, "abc", 3, &e), late ? -ETIMEDOUT : -EIO);
+        assert_non_null(strstr(e.text, "not known"));
+        assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_WRITE]), before + 1);
+        atomic_store(&f->cut[WIRE_OP_PUT_WRITE], 0);
+        assert_true(client_writer_write(w, "abc", 3, &e) < 0);
+        assert_true(client_writer_commit(w, &attr, &e) < 0);
+        assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_WRITE]), before + 1);
+        client_writer_free(w);
+    }
+}
+
 static int list_all(struct client *c, const char *bucket, size_t *ret_n)
 {
     struct client_lister_open o = {.bucket = slice_str(bucket)};
@@ -696,6 +735,7 @@ int main(void)
         NODE_TEST(test_changes_are_not_repeated),
         NODE_TEST(test_jobs_are_not_started_twice),
         NODE_TEST(test_jobs_are_not_changed_twice),
+        NODE_TEST(test_uploads_are_not_begun_twice),
         NODE_TEST(test_restart_between_calls),
         NODE_TEST(test_node_down),
         NODE_TEST(test_node_that_does_not_accept),
@@ -715,6 +755,7 @@ int main(void)
         NODE_TEST(test_restarts_under_readers),
         NODE_TEST(test_opened_again_once),
         NODE_TEST(test_writer),
+        NODE_TEST(test_bytes_are_not_sent_twice),
         NODE_TEST(test_lister),
         NODE_TEST(test_public_interface),
         NODE_TEST(test_public_put_from),

@@ -269,6 +269,24 @@ static void test_a_refused_object_of_a_list_fails_alone(void **state)
     assert_int_equal(number(f, id, "skipped_objects"), 1);
 }
 
+/* Keys of a list that are brought twice, as by a client that did not hear the answer, are there once, and
+ * what comes late is refused. */
+static void test_keys_may_come_twice(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_job_keys_req keys = {.keys = SLICE_LIT("k000\nk001\n")};
+    struct wire_job_keys_rep added;
+    write_objects(f, 3, 100);
+    assert_int_equal(start(f, "prefetch", "listed=true\n", &keys.id), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
+    assert_int_equal(change(f, keys.id, "resume"), 0);
+    wait_for(f, keys.id, "done");
+    assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), -EINVAL);
+    assert_int_equal(number(f, keys.id, "total_objects"), 2);
+    assert_int_equal(number(f, keys.id, "done_objects"), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +302,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cache_jobs_of_scratch_buckets_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_names_of_any_bytes_are_shown, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_refused_object_of_a_list_fails_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_keys_may_come_twice, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -217,12 +217,26 @@ static int parse_json(struct slice text, struct site_folder *f, struct err *e)
     return r;
 }
 
+static bool is_json(struct slice text)
+{
+    text = slice_trim(text);
+    return text.n > 0 && text.p[0] == '[';
+}
+
+bool site_index_is_whole(struct slice text)
+{
+    static const struct slice end = {"</html>", 7};
+    if (is_json(text)) /* one that was cut does not parse */
+        return true;
+    while (text.n >= end.n && !slice_eq_case(slice_sub(text, 0, end.n), end))
+        text = slice_from(text, 1);
+    return text.n >= end.n;
+}
+
 int site_index_parse(struct slice text, struct slice path, struct site_folder **ret, struct err *e)
 {
     struct site_folder *_cleanup_(site_folder_unrefp) f = folder_new();
-    struct slice start = slice_trim(text);
-    bool json = start.n > 0 && start.p[0] == '[';
-    int r = json ? parse_json(text, f, e) : parse_html(text, path, f, e);
+    int r = is_json(text) ? parse_json(text, f, e) : parse_html(text, path, f, e);
     if (r < 0)
         return r;
     put_in_order(f);
@@ -254,6 +268,13 @@ static int take_line(struct site_folder *f, struct slice line, unsigned number, 
     if (x->has_attr)
         x->etag = slice_dup(etag);
     return 0;
+}
+
+bool site_manifest_is_whole(struct slice text)
+{
+    while (text.n > 0 && strchr(" \r\n", text.p[text.n - 1]))
+        text.n--;
+    return slice_eq_str(slice_from(text, (size_t)(slice_rfind(text, '\n') + 1)), "# end");
 }
 
 int site_manifest_parse(struct slice text, struct site_folder **ret, struct err *e)

@@ -32,8 +32,12 @@ DEFINE_CLEANUP(struct site_folder, site_folder_unref)
 /* Names out of an index page: HTML of a server's automatic index, or nginx's JSON. `path` is the decoded path
  * of the folder itself, with a slash at its end, for links that are written whole. */
 int site_index_parse(struct slice text, struct slice path, struct site_folder **ret, struct err *e);
+/* Whether a page says itself that it has ended. */
+bool site_index_is_whole(struct slice text);
 /* Lines "KEY[<TAB>SIZE[<TAB>ETAG[<TAB>TIME]]]"; '#' begins a comment. */
 int site_manifest_parse(struct slice text, struct site_folder **ret, struct err *e);
+/* Whether its last line is the comment "# end". */
+bool site_manifest_is_whole(struct slice text);
 
 struct site_memory {
     char *path; /* NULL: unused */

@@ -11,7 +11,9 @@
  *  2. The token of a truncated page is the last key that was dealt with.
  *  3. No lock is held over a request.
  *
- * Failure modes: as in origin.h; a server without index pages is told with what to do about it.
+ * Failure modes: as in origin.h; a server without index pages is told with what to do about it. A page or
+ * manifest that was cut is ERR_ORIGIN_SHORT, never a shorter listing, as far as it can be known: by its
+ * length, its chunks, or how it ends.
  */
 #include "origin/site_internal.h"
 
@@ -69,6 +71,28 @@ static void remember(struct site *s, const char *path, struct site_folder *f)
     free(old_path);
 }
 
+/* A body that ends with its connection may have been cut anywhere: what it says then counts as all there is
+ * only when it says itself that it has ended. */
+static int check_end(const struct site *s, const struct web_response *r, struct slice body, const char *path,
+                     struct err *e)
+{
+    if (r->has_length || r->is_chunked)
+        return 0;
+    if (s->manifest && !site_manifest_is_whole(body))
+        return err_set(
+            e, ERR_ORIGIN_SHORT,
+            "the manifest %s%s came without a length and without \"# end\" as its last line: it may "
+            "have been cut; let the server send Content-Length, or write that line",
+            s->path, path);
+    if (!s->manifest && !site_index_is_whole(body))
+        return err_set(
+            e, ERR_ORIGIN_SHORT,
+            "the index page of %s%s came without a length and without </html> at its end: it may have "
+            "been cut; let the server send Content-Length, or set origin.manifest",
+            s->path, path);
+    return 0;
+}
+
 static int fetch(struct site *s, const char *path, struct site_folder **ret, struct err *e)
 {
     struct buf _cleanup_buf_ body = BUF_INIT(SITE_INDEX_MAX), whole = BUF_INIT(WEB_URL_MAX);
@@ -84,6 +108,9 @@ static int fetch(struct site *s, const char *path, struct site_folder **ret, str
             e, r,
             "the server gives no index page of %s%s; switch on its automatic index, or set origin.manifest",
             s->path, path);
+    if (r < 0)
+        return r;
+    r = check_end(s, &c.response, buf_view(&body), path, e);
     if (r < 0)
         return r;
     if (s->manifest)

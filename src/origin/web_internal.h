@@ -103,6 +103,7 @@ struct web_response {
     int status;                  /* 0: none came */
     char reason[64];
     bool has_length, has_range;
+    bool is_chunked; /* its end is marked, so that one that was cut is known */
     uint64_t length;
     uint64_t range_first, range_last, range_total; /* of Content-Range "bytes a-b/total" */
     uint64_t upload_last;                          /* of a resumable upload's "Range: bytes=0-n" */

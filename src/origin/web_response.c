@@ -134,7 +134,9 @@ static bool take_checksum(struct web_response *r, struct slice name, struct slic
 
 static bool take_number(struct web_response *r, struct slice name, struct slice value)
 {
-    if (slice_eq_str(name, "content-length"))
+    if (slice_eq_str(name, "transfer-encoding"))
+        r->is_chunked = value.n >= 7 && slice_eq_case(slice_from(value, value.n - 7), SLICE_LIT("chunked"));
+    else if (slice_eq_str(name, "content-length"))
         r->has_length = slice_u64(value, &r->length) == 0;
     else if (slice_eq_str(name, "content-range"))
         take_range(r, value);

@@ -183,8 +183,8 @@ static void test_what_it_cannot(void **state)
 static void test_pages(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = CLOSED("200 OK") "<a href=\"a/\"><a href=\"a-b\"><a href=\"z\">", .close = true},
-        {.answer = CLOSED("200 OK") "<a href=\"gone\"><a href=\"x\">", .close = true},
+        {.answer = CLOSED("200 OK") "<a href=\"a/\"><a href=\"a-b\"><a href=\"z\"></html>", .close = true},
+        {.answer = CLOSED("200 OK") "<a href=\"gone\"><a href=\"x\"></HTML> \n", .close = true},
         {.answer = HEAD("\"e\"", "5"), .close = true},      /* a-b */
         {.answer = CLOSED("404 Not Found"), .close = true}, /* a/gone */
         {.answer = HEAD("\"f\"", "6"), .close = true},      /* a/x, on the second page */
@@ -211,10 +211,10 @@ static void test_pages(void **state)
 static void test_folders(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = CLOSED("200 OK") "<a href=\"a/\"><a href=\"b/\">", .close = true},
-        {.answer = CLOSED("200 OK") "<a href=\"k\">", .close = true},
+        {.answer = CLOSED("200 OK") "<a href=\"a/\"><a href=\"b/\"></html>", .close = true},
+        {.answer = CLOSED("200 OK") "<a href=\"k\"></html>", .close = true},
         {.answer = CLOSED("401 Who"), .close = true},
-        {.answer = CLOSED("200 OK") "<a href=\"k\">", .close = true},
+        {.answer = CLOSED("200 OK") "<a href=\"k\"></html>", .close = true},
         {.answer = CLOSED("400 Bad"), .close = true},
         {.answer = CLOSED("403 No"), .close = true},
     };
@@ -238,7 +238,8 @@ static void test_folders(void **state)
 static void test_listing_by_manifest(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = CLOSED("200 OK") "p/a\t1\te1\np/q/b\t2\te2\np/q/c\t3\te3\nz\t4\te4\n", .close = true}};
+        {.answer = CLOSED("200 OK") "p/a\t1\te1\np/q/b\t2\te2\np/q/c\t3\te3\nz\t4\te4\n# end\n",
+         .close = true}};
     struct web_fixture f;
     struct origin_page page;
     struct err e = {0};
@@ -261,12 +262,68 @@ static uint64_t later(void)
     return sys_real.mono_ns() + later_ns;
 }
 
+/* An index page or a manifest that was cut is an error that names it and says what helps, never a shorter
+ * listing; one that comes without a length must say itself that it has ended. */
+static void test_cut_listings(void **state)
+{
+#define HTML   "<html><a href=\"a/\"><a href=\"b/\">"
+#define LINES  "a/x\t1\te1\nb/x\t2\te2\n"
+#define LENGTH "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: "
+#define CHUNKS "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    static const struct {
+        const char *answer, *says;
+        bool is_manifest;
+        size_t n; /* entries; 0: it is cut */
+    } cases[] = {
+        {CLOSED("200 OK") HTML "</html>", NULL, false, 2},
+        {LENGTH "32\r\n\r\n" HTML, NULL, false, 2}, /* whole by its length */
+        {CHUNKS "20\r\n" HTML "\r\n0\r\n\r\n", NULL, false, 2},
+        {CLOSED("200 OK") HTML "</htm", "index page of /d/ came without a length", false, 0},
+        {CLOSED("200 OK") HTML, "origin.manifest", false, 0},
+        {CLOSED("200 OK"), "index page", false, 0},
+        {"HTTP/1.0 200 OK\r\n\r\n" HTML, "index page", false, 0},
+        {LENGTH "39\r\n\r\n" HTML, "", false, 0},
+        {CHUNKS "20\r\n" HTML "\r\n", "", false, 0},
+        {CHUNKS "ff\r\n" HTML "</html>", "", false, 0},
+        {CLOSED("200 OK") LINES "# end\n", NULL, true, 2},
+        {LENGTH "18\r\n\r\n" LINES, NULL, true, 2},
+        {CLOSED("200 OK") LINES, "the manifest /d/list.tsv came without a length", true, 0},
+        {CLOSED("200 OK") LINES "# en", "# end", true, 0},
+        {CLOSED("200 OK"), "Content-Length", true, 0},
+        {LENGTH "30\r\n\r\n" LINES, "", true, 0},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct script_step step = {.answer = cases[i].answer, .close = true};
+        struct web_fixture f;
+        struct origin_page page;
+        struct err e = {0};
+        struct origin_list l = {.delimiter = '/'};
+        web_fixture_start(&f, "http://127.0.0.1:%p/d", &step, 1,
+                          cases[i].is_manifest ? with_manifest : one_at_a_time);
+        int r = origin_list(f.origin, &l, f.arena, &page, &e);
+        if (r != (cases[i].n > 0 ? 0 : ERR_ORIGIN_SHORT) || (r == 0 && page.n != cases[i].n) ||
+            (r < 0 && !strstr(e.text, cases[i].says)))
+            fail_msg("case %zu: %d, %s", i, r, e.text);
+        web_fixture_stop(&f);
+    }
+    /* What nginx tells in JSON is whole or no JSON. */
+    struct script_step step = {.answer = CLOSED("200 OK") "[{\"name\":\"a\",\"type\":\"directory\"}",
+                               .close = true};
+    struct web_fixture f;
+    struct origin_page page;
+    struct err e = {0};
+    struct origin_list l = {.delimiter = '/'};
+    web_fixture_start(&f, "http://127.0.0.1:%p/d", &step, 1, one_at_a_time);
+    assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), ERR_ORIGIN_FAILED);
+    web_fixture_stop(&f);
+}
+
 /* What is remembered grows old however often it is used. */
 static void test_memory_ends(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = CLOSED("200 OK") "a\t1\te1\nb\t2\te2\n", .close = true},
-        {.answer = CLOSED("200 OK") "a\t1\te1\nb\t2\te2\nc\t3\te3\n", .close = true}};
+        {.answer = CLOSED("200 OK") "a\t1\te1\nb\t2\te2\n# end", .close = true},
+        {.answer = CLOSED("200 OK") "a\t1\te1\nb\t2\te2\nc\t3\te3\n# end\n\n", .close = true}};
     struct web_fixture f;
     struct origin_page page;
     struct err e = {0};
@@ -314,17 +371,12 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_index_html),
-        cmocka_unit_test(test_index_json),
-        cmocka_unit_test(test_manifest),
-        cmocka_unit_test(test_wrong_answers),
-        cmocka_unit_test(test_what_it_cannot),
-        cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_listing_by_manifest),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_memory_ends),
-        cmocka_unit_test(test_redirects_of_folders),
+        cmocka_unit_test(test_index_html),     cmocka_unit_test(test_index_json),
+        cmocka_unit_test(test_manifest),       cmocka_unit_test(test_wrong_answers),
+        cmocka_unit_test(test_what_it_cannot), cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_folders),        cmocka_unit_test(test_listing_by_manifest),
+        cmocka_unit_test(test_options),        cmocka_unit_test(test_cut_listings),
+        cmocka_unit_test(test_memory_ends),    cmocka_unit_test(test_redirects_of_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

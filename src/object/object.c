@@ -282,6 +282,7 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
         u->layer = &back_layer;
         u->layer_arg = s->back;
         u->unlimited = &s->unlimited;
+        u->origin->stop = &s->stopping;
         if (!atomic_load(&b->retired)) /* in the place of one of older properties, or of one just as new */
             replace_upstream(s, b->id, upstream_ref(u));
     }

@@ -97,6 +97,8 @@ int object_call_shaped(struct object_session *ses, uint32_t op, const void *req,
                        struct err *e);
 /* The node stops: nobody waits any more. */
 void object_gate_open(struct object_service *s);
+/* Nobody waits any more for what an origin copies by itself, which may take hours: -ECANCELED. */
+void object_stop_copies(struct object_service *s);
 
 /* The user that has this access key, and its secret (NULL: not wanted): a reference, or NULL. */
 struct user *object_find_user(struct object_service *s, struct slice access_key,

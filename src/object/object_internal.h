@@ -88,6 +88,7 @@ struct object_service {
     struct back *back;     /* what is not in the origin yet */
     struct object_stripe stripes[OBJECT_STRIPES];
     atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
+    atomic_bool stopping;  /* the node stops: copies inside origins are given up */
     struct lock lock;      /* covers what follows */
     struct upstream_slot *upstreams;
     uint64_t doubted_before_ns; /* real time; what the origin confirmed earlier may be wrong; 0: nothing */

@@ -193,6 +193,11 @@ void object_gate_open(struct object_service *s)
         upstream_unlimit(x->upstream);
 }
 
+void object_stop_copies(struct object_service *s)
+{
+    atomic_store(&s->stopping, true);
+}
+
 static bool user_is_special(const struct user *u)
 {
     return u->limits.share != SHAPE_WEIGHT_ONE || u->limits.requests_per_s || u->limits.bytes_per_s;

@@ -8,7 +8,8 @@
  *  1. The blob appears with one request: Put Blob or Put Block List, and conditions go with that one.
  *  2. Each block is sent by one thread, under an id with random bytes, so that uploads of the same blob do
  * not mix.
- *  3. A copy is told as done only when the service says so.
+ *  3. A copy is told as done only when the service says so. One that is not waited for any more is aborted,
+ * so that nothing appears after its failure was told.
  *
  * Failure modes: as in origin.h. -EINVAL for metadata whose name the service does not take: letters, digits
  * and '_' only.
@@ -19,11 +20,13 @@
 
 #include <inttypes.h>
 
-#define ID_RANDOM    12
-#define BLOCK_MAX    (4000 * MIB)
-#define COPY_LOOK_MS 200
-#define COPY_LOOKS   18000 /* an hour */
-#define LIST_MAX     (4 * MIB)
+#define ID_RANDOM     12
+#define BLOCK_MAX     (4000 * MIB)
+#define COPY_LOOK_MS  200
+#define STOP_LOOK_MS  50
+#define COPY_MAX_MS   3600000ull
+#define LOOK_FAILURES 10 /* one after another, of looks at a copy */
+#define LIST_MAX      (4 * MIB)
 
 /* ---- headers ---- */
 
@@ -297,24 +300,105 @@ int az_remove(struct origin *o, struct slice key, struct slice if_match, struct 
     return web_perform(&c, e);
 }
 
-/* Until the service has copied: 0, or what went wrong. */
-static int wait_for_copy(struct az *z, struct slice key, struct err *e)
+struct copy {
+    struct az *az;
+    struct slice to;
+    char id[64]; /* empty: the service did not say */
+};
+
+/* What became of the copy: *ret is its target's head. ERR_CONFLICT when the target is somebody else's by now.
+ */
+static int look_at_copy(const struct copy *x, struct web_call *ret, struct err *e)
 {
-    for (int i = 0; i < COPY_LOOKS; i++) {
-        struct web_call _cleanup_(web_call_fini) c;
-        web_call_init(&c, &z->web, WEB_HEAD, "head");
-        c.has_key = true;
-        c.key = key;
-        int r = web_perform(&c, e);
-        if (r < 0)
-            return r;
-        if (strcmp(c.response.copy_status, "pending") != 0)
-            return strcmp(c.response.copy_status, "success") == 0
-                       ? 0
-                       : err_set(e, ERR_ORIGIN_FAILED, "the copy ended as \"%s\"", c.response.copy_status);
-        sys->sleep_ns((uint64_t)COPY_LOOK_MS * 1000000);
+    web_call_init(ret, &x->az->web, WEB_HEAD, "head");
+    ret->has_key = true;
+    ret->key = x->to;
+    int r = web_perform(ret, e);
+    if (r == 0 && x->id[0] && strcmp(x->id, ret->response.copy_id) != 0)
+        return err_set(e, ERR_CONFLICT, "somebody else wrote the target while it was copied to");
+    return r;
+}
+
+static bool copy_is(const struct web_call *c, const char *status)
+{
+    return strcmp(c->response.copy_status, status) == 0;
+}
+
+static int abort_copy(const struct copy *x, struct err *e)
+{
+    struct origin_body none = {0};
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &x->az->web, WEB_PUT, "abort_copy");
+    c.has_key = true;
+    c.key = x->to;
+    c.body = &none;
+    web_query(&c, SLICE_LIT("comp"), SLICE_LIT("copy"));
+    web_query(&c, SLICE_LIT("copyid"), slice_str(x->id));
+    web_header(&c, SLICE_LIT("x-ms-copy-action"), SLICE_LIT("abort"));
+    return web_perform(&c, e);
+}
+
+/* A copy that came to nothing leaves a blob without bytes in the target's place, which nobody wrote: away
+ * with it. */
+static int remove_rest(const struct copy *x, const struct web_call *head, struct err *e)
+{
+    const struct web_response *h = &head->response;
+    if (!h->has_length || h->length > 0 || !h->etag[0])
+        return 0;
+    int r = az_remove(&x->az->base, x->to, slice_str(h->etag), e);
+    return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
+}
+
+/* `code` and `why` are what is told, also of what is left behind; 0 when the copy was done meanwhile. */
+static int give_up(const struct copy *x, int code, const char *why, struct err *e)
+{
+    struct err local = {0};
+    struct web_call _cleanup_(web_call_fini) c = {0};
+    int r = x->id[0] ? abort_copy(x, &local) : err_set(&local, -ENOSYS, "the service named no copy");
+    if (r == 0 || r == ERR_CONFLICT) { /* ERR_CONFLICT: it has ended already */
+        local = (struct err){0};
+        r = look_at_copy(x, &c, &local);
+        if (r == 0 && copy_is(&c, "success"))
+            return 0;
+        if (r == 0 && copy_is(&c, "pending"))
+            r = err_set(&local, ERR_ORIGIN_FAILED, "it is still pending");
+        r = r < 0 ? r : remove_rest(x, &c, &local);
     }
-    return err_set(e, -ETIMEDOUT, "the copy was not done within an hour");
+    return r < 0 ? err_set(e, code, "%s; aborting it failed (%s): it may go on, or leave an empty object",
+                           why, local.text)
+                 : err_set(e, code, "%s; it was aborted", why);
+}
+
+/* Ends early when the node does. */
+static void wait_a_little(const struct az *z)
+{
+    for (int i = 0; i < COPY_LOOK_MS && !origin_is_stopped(&z->base); i += STOP_LOOK_MS)
+        sys->sleep_ns((uint64_t)STOP_LOOK_MS * 1000000);
+}
+
+/* Until the service has copied: 0, or what went wrong. */
+static int wait_for_copy(const struct copy *x, struct err *e)
+{
+    unsigned failures = 0;
+    uint64_t began_ms = sys_mono_ms();
+    for (;;) {
+        struct web_call _cleanup_(web_call_fini) c;
+        int r = look_at_copy(x, &c, e);
+        if (r < 0 && (r == ERR_CONFLICT || !retry_is_transient(r) || ++failures == LOOK_FAILURES))
+            return r;
+        if (r == 0 && copy_is(&c, "success"))
+            return 0;
+        if (r == 0 && !copy_is(&c, "pending")) {
+            (void)remove_rest(x, &c, NULL);
+            return err_set(e, ERR_ORIGIN_FAILED, "the copy ended as \"%s\"", c.response.copy_status);
+        }
+        failures = r == 0 ? 0 : failures;
+        if (origin_is_stopped(&x->az->base))
+            return give_up(x, -ECANCELED, "the node stops before the service has copied", e);
+        if (sys_mono_ms() - began_ms >= COPY_MAX_MS)
+            return give_up(x, -ETIMEDOUT, "the copy was not done within an hour", e);
+        wait_a_little(x->az);
+    }
 }
 
 int az_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
@@ -344,7 +428,10 @@ int az_copy(struct origin *o, struct slice from, struct slice to, struct slice i
     web_header(&c, SLICE_LIT("x-ms-copy-source"), buf_view(&url));
     web_header(&c, SLICE_LIT("x-ms-source-if-match"), slice_str(etag));
     r = web_perform(&c, e);
-    if (r == 0 && strcmp(c.response.copy_status, "success") != 0)
-        r = wait_for_copy(z, to, e);
+    if (r == 0 && !copy_is(&c, "success")) {
+        struct copy x = {.az = z, .to = to};
+        memcpy(x.id, c.response.copy_id, sizeof(x.id));
+        r = wait_for_copy(&x, e);
+    }
     return r == 0 ? web_head(&z->web, to, SLICE_NULL, a, ret_attr, e) : r;
 }

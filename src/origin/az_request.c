@@ -182,6 +182,7 @@ static const struct web_error_row table[] = {
     {"InvalidBlockList", ERR_CONFLICT},      /* another upload of the same blob took the blocks away */
     {"ContainerBeingDeleted", ERR_CONFLICT},
     {"PendingCopyOperation", ERR_CONFLICT},
+    {"NoPendingCopyOperation", ERR_CONFLICT},
     {"ServerBusy", ERR_ORIGIN_BUSY},
     {"OperationTimedOut", -ETIMEDOUT},
     {"InternalError", ERR_ORIGIN_FAILED},

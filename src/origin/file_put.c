@@ -326,6 +326,7 @@ int file_remove(struct origin *o, struct slice key, struct slice if_match, struc
 /* ---- copy ---- */
 
 struct source {
+    const struct origin *origin;
     int fd;
     uint64_t size;
     bool is_link;
@@ -336,6 +337,8 @@ struct source {
 static ssize_t read_source(void *arg, void *p, size_t n, uint64_t offset)
 {
     const struct source *s = arg;
+    if (origin_is_stopped(s->origin))
+        return -ECANCELED;
     ssize_t got = s->is_link ? readlinkat(s->fd, "", p, n) : sys->pread(s->fd, p, n, offset);
     if (s->is_link)
         return got < 0 ? -errno : got;
@@ -376,7 +379,8 @@ static int copy_from(struct file_origin *f, struct slice from, struct slice to, 
     int _cleanup_close_ fd = file_open_object(f, root, from, path, &st, e);
     if (fd < 0)
         return fd;
-    struct source source = {.fd = fd, .size = (uint64_t)st.st_size, .is_link = S_ISLNK(st.st_mode)};
+    struct source source = {
+        .origin = &f->base, .fd = fd, .size = (uint64_t)st.st_size, .is_link = S_ISLNK(st.st_mode)};
     struct origin_attr there = {0};
     file_etag(&st, source.etag);
     if (!file_matches(if_match, slice_str(source.etag)))

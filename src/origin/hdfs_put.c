@@ -415,6 +415,8 @@ static int load(struct source *s, uint64_t offset)
 static ssize_t read_source(void *arg, void *p, size_t n, uint64_t offset)
 {
     struct source *s = arg;
+    if (origin_is_stopped(&s->hdfs->base))
+        return -ECANCELED;
     if (offset < s->at || offset >= s->at + s->have) {
         int r = load(s, offset);
         if (r < 0)

@@ -325,6 +325,7 @@ int nfs_remove(struct origin *o, struct slice key, struct slice if_match, struct
 /* ---- copy: read and written again, for NFSv3 has no other way ---- */
 
 struct source {
+    const struct origin *origin;
     struct nfs_conn *conn;
     struct nfsfh *fh;
     uint64_t size;
@@ -337,6 +338,8 @@ static ssize_t read_source(void *arg, void *p, size_t n, uint64_t offset)
     const struct source *s = arg;
     struct nfs_stat_64 st;
     char now[TREE_ETAG_SIZE];
+    if (origin_is_stopped(s->origin))
+        return -ECANCELED;
     int got = nfs_call_read(s->conn, s->fh, p, n, offset);
     if (got < 0)
         return nfs_error_class(got);
@@ -390,6 +393,7 @@ static int copy_from(struct nfs *x, struct slice from, struct slice to, struct s
     if (r < 0)
         return nfs_error(c, e, r, "open", from);
     s.conn = c;
+    s.origin = &x->base;
     r = copy_open(x, &s, &p, from, if_match, a, ret_attr, e);
     (void)nfs_call_close(c, s.fh); /* of a file that was read */
     return r;

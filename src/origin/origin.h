@@ -228,6 +228,8 @@ struct origin {
     char *storage_class; /* of what is written; NULL: the service's default */
     bool posix; /* modes, owners, times and links of files are kept (net/posix_meta.h): the file kind's own.
                    Set before the first call */
+    atomic_bool *stop; /* says that the node ends: copies inside the origin, which may take as long as it
+                          likes, are given up. NULL: never. Set before the first call */
 };
 
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",
@@ -251,6 +253,7 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
                struct origin_attr *ret_attr, struct err *e);
 /* -ENOENT when nothing was there and the origin says so; S3 reports success. */
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
+/* -ECANCELED: given up by o->stop. */
 int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);
 /* Gives the object p->key the content type and metadata of `p`; its bytes stay, and so may lines that it has

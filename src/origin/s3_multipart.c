@@ -289,7 +289,10 @@ int s3_put_multipart(struct s3 *s, const struct origin_put *p, const struct orig
 int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
                       struct origin_attr *ret_attr, struct err *e)
 {
-    struct origin_put p = {.key = to, .content_type = source->attr.content_type, .meta = source->attr.meta};
+    struct origin_put p = {.key = to,
+                           .content_type = source->attr.content_type,
+                           .meta = source->attr.meta,
+                           .cancel = s->base.stop};
     /* Onto itself: each part says what it is made of, but somebody may write behind the last one. */
     if (source->replaces && (s->base.capabilities & ORIGIN_CAN_CONDITIONAL_PUT) &&
         !web_etag_is_weak(source->attr.etag))

@@ -113,6 +113,7 @@ struct web_response {
     char region[64];      /* x-amz-bucket-region */
     char code[64];        /* x-ms-error-code */
     char copy_status[16]; /* x-ms-copy-status */
+    char copy_id[64];     /* x-ms-copy-id */
     char etag[WEB_ETAG_MAX + 1];
     char location[WEB_LOCATION_MAX];
     struct buf content_type, meta;

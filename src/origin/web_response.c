@@ -168,6 +168,8 @@ static void take_header(struct web_response *r, struct slice name, struct slice 
         take_text(r->code, sizeof(r->code), value);
     } else if (slice_eq_str(name, "x-ms-copy-status")) {
         take_text(r->copy_status, sizeof(r->copy_status), value);
+    } else if (slice_eq_str(name, "x-ms-copy-id")) {
+        take_text(r->copy_id, sizeof(r->copy_id), value);
     } else if (slice_eq_str(name, "location")) {
         take_text(r->location, sizeof(r->location), value);
     } else if (!take_user_meta(r, name, value) && origin_is_meta_header(name) &&

@@ -362,6 +362,7 @@ void server_stop(struct server *s)
     if (front_drain(s->front, s->drain_timeout_ms) < 0)
         log_warn("server", "%zu connections cut: their requests did not end within --drain-timeout",
                  front_connections(s->front));
+    object_stop_copies(s->objects);
     close_parts(s);
     (void)sys->unlink(s->dir.socket_path); /* a stale one is replaced by the next start */
     log_info("server", "stopped");

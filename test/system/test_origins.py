@@ -2,10 +2,12 @@
 
 import json
 import os
+import threading
 import time
 
 import pytest
 
+import azpending
 import harness
 import origins
 import wire
@@ -192,6 +194,28 @@ def test_wrong_key(node, servers):
         node.create_bucket(name, server.url(name), **{**server.properties(), "origin.account_key": wrong})
     assert "az://bucket" in str(refused.value) and "403 AuthorizationFailure" in str(refused.value)
     assert wrong not in str(refused.value) + node.log()
+
+
+def test_a_stop_aborts_copies_that_the_service_makes(work):
+    """A node that stops does not wait for a copy that the service has only begun: it is aborted, and its rest removed."""
+    with azpending.PendingCopies() as service, harness.Node(work / "az-stop", drain_timeout="1s") as node:
+        name = harness.random_name()
+        node.create_bucket(name, f"az://{name}", **service.properties())
+        client, failures = node.s3(), []
+
+        def copy():
+            try:
+                client.copy_object(Bucket=name, Key="b", CopySource={"Bucket": name, "Key": "a"})
+            except Exception as error:  # a status or a connection that was cut
+                failures.append(error)
+
+        thread = threading.Thread(target=copy, daemon=True)
+        thread.start()
+        assert service.looked.wait(harness.PATIENCE), "the copy has not begun"
+        node.stop()
+        thread.join(harness.PATIENCE)
+        assert failures and not service.targets, (failures, service.requests)
+        assert ("PUT", "b", "copy") in service.requests and ("DELETE", "b", "") in service.requests
 
 
 @pytest.mark.parametrize("below", ["", "json/"])

@@ -212,6 +212,138 @@ static void test_copy(void **state)
     web_fixture_stop(&f);
 }
 
+/* ---- copies that are not waited for ---- */
+
+#define COPYING(status, id, length)                                                                          \
+    "HTTP/1.1 200 OK\r\nETag: \"0x2\"\r\nContent-Length: " length "\r\nx-ms-copy-status: " status            \
+    "\r\nx-ms-copy-id: " id "\r\n\r\n"
+#define BEGUN(id)                                                                                            \
+    "HTTP/1.1 202 Accepted\r\nx-ms-copy-status: pending\r\nx-ms-copy-id: " id "\r\nContent-Length: "         \
+    "0\r\n\r\n"
+#define NOTHING(status) "HTTP/1.1 " status "\r\nContent-Length: 0\r\n\r\n"
+
+static atomic_bool node_stops;
+static uint64_t slept_ns;
+
+static void stop_while_sleeping(uint64_t ns)
+{
+    (void)ns;
+    atomic_store(&node_stops, true);
+}
+
+static uint64_t clock_of_sleepers(void)
+{
+    return sys_real.mono_ns() + slept_ns;
+}
+
+/* Five minutes for each moment. */
+static void sleep_long(uint64_t ns)
+{
+    (void)ns;
+    slept_ns += 300000000000ull;
+}
+
+static int copy_until(const struct script_step *steps, size_t n, void (*sleep_ns)(uint64_t), char *heads,
+                      size_t room, struct err *e)
+{
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct sys clock = sys_real;
+    clock.sleep_ns = sleep_ns;
+    clock.mono_ns = clock_of_sleepers;
+    slept_ns = 0;
+    atomic_store(&node_stops, false);
+    web_fixture_start(&f, "az://con/p", steps, n, plain);
+    f.origin->stop = &node_stops;
+    sys = &clock;
+    int r = origin_copy(f.origin, SLICE_LIT("a"), SLICE_LIT("b"), SLICE_NULL, f.arena, &attr, e);
+    sys = &sys_real;
+    assert_int_equal(script_steps_taken(&f.script), n);
+    heads[0] = '\0';
+    for (size_t i = 0; i < n; i++)
+        (void)snprintf(heads + strlen(heads), room - strlen(heads), "%s|", script_head(&f.script, i));
+    web_fixture_stop(&f);
+    return r;
+}
+
+/* A node that stops does not wait for the service: the copy is aborted, and the empty blob removed that it
+ * leaves. What was done meanwhile is done. What cannot be aborted is told. */
+static void test_copy_of_a_node_that_stops(void **state)
+{
+    static const struct script_step aborted[] = {{.answer = BLOB("none")},
+                                                 {.answer = BEGUN("7")},
+                                                 {.answer = COPYING("pending", "7", "0")},
+                                                 {.answer = COPYING("pending", "7", "0")},
+                                                 {.answer = NOTHING("204 No Content")},
+                                                 {.answer = COPYING("aborted", "7", "0")},
+                                                 {.answer = NOTHING("202 Accepted")}};
+    static const struct script_step done[] = {
+        {.answer = BLOB("none")},
+        {.answer = BEGUN("7")},
+        {.answer = COPYING("pending", "7", "0")},
+        {.answer = COPYING("pending", "7", "0")},
+        {.answer = NOTHING("409 Conflict\r\nx-ms-error-code: NoPendingCopyOperation")},
+        {.answer = COPYING("success", "7", "9")},
+        {.answer = COPYING("success", "7", "9")}};
+    static const struct script_step refused[] = {{.answer = BLOB("none")},
+                                                 {.answer = BEGUN("7")},
+                                                 {.answer = COPYING("pending", "7", "0")},
+                                                 {.answer = COPYING("pending", "7", "0")},
+                                                 {.answer = NOTHING("403 No")}};
+    static const struct script_step unnamed[] = {{.answer = BLOB("none")},
+                                                 {.answer = ACCEPTED},
+                                                 {.answer = BLOB("pending")},
+                                                 {.answer = BLOB("pending")}};
+    char heads[16384];
+    struct err e = {0};
+    assert_int_equal(copy_until(aborted, ARRAY_SIZE(aborted), stop_while_sleeping, heads, sizeof(heads), &e),
+                     -ECANCELED);
+    assert_non_null(strstr(e.text, "the node stops"));
+    assert_non_null(strstr(heads, "|PUT /acc/con/p/b?comp=copy&copyid=7 HTTP/1.1\r\n"));
+    assert_non_null(strstr(heads, "x-ms-copy-action: abort\r\n"));
+    const char *removal = strstr(heads, "|DELETE /acc/con/p/b ");
+    assert_true(removal && strstr(removal, "if-match: \"0x2\"\r\n"));
+    assert_int_equal(copy_until(done, ARRAY_SIZE(done), stop_while_sleeping, heads, sizeof(heads), &e), 0);
+    assert_int_equal(copy_until(refused, ARRAY_SIZE(refused), stop_while_sleeping, heads, sizeof(heads), &e),
+                     -ECANCELED);
+    assert_non_null(strstr(e.text, "403"));
+    assert_non_null(strstr(e.text, "may go on"));
+    assert_int_equal(copy_until(unnamed, ARRAY_SIZE(unnamed), stop_while_sleeping, heads, sizeof(heads), &e),
+                     -ECANCELED);
+    assert_non_null(strstr(e.text, "may go on"));
+}
+
+/* Nor is a copy waited for for ever; bytes of somebody else in its place stay, and so does what is no rest of
+ * a copy. */
+static void test_copy_that_does_not_end(void **state)
+{
+    static const struct script_step steps[] = {{.answer = BLOB("none")},
+                                               {.answer = BEGUN("7")},
+                                               {.answer = COPYING("pending", "7", "0")},
+                                               {.answer = COPYING("pending", "7", "0")},
+                                               {.answer = COPYING("pending", "7", "0")},
+                                               {.answer = COPYING("pending", "7", "0")},
+                                               {.answer = NOTHING("204 No Content")},
+                                               {.answer = COPYING("aborted", "7", "5")}};
+    static const struct script_step replaced[] = {
+        {.answer = BLOB("none")}, {.answer = BEGUN("7")}, {.answer = COPYING("success", "8", "9")}};
+    static const struct script_step failed[] = {{.answer = BLOB("none")},
+                                                {.answer = BEGUN("7")},
+                                                {.answer = NOTHING("503 Busy")},
+                                                {.answer = COPYING("failed", "7", "0")},
+                                                {.answer = NOTHING("412 Precondition Failed")}};
+    char heads[16384];
+    struct err e = {0};
+    assert_int_equal(copy_until(steps, ARRAY_SIZE(steps), sleep_long, heads, sizeof(heads), &e), -ETIMEDOUT);
+    assert_non_null(strstr(e.text, "within an hour"));
+    assert_null(strstr(heads, "DELETE"));
+    assert_int_equal(copy_until(replaced, ARRAY_SIZE(replaced), sleep_long, heads, sizeof(heads), &e),
+                     ERR_CONFLICT);
+    assert_int_equal(copy_until(failed, ARRAY_SIZE(failed), sleep_long, heads, sizeof(heads), &e),
+                     ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "\"failed\""));
+}
+
 /* Metadata is set on the version that is meant, and the blob asked what it is then. */
 static void test_set_meta(void **state)
 {
@@ -394,6 +526,8 @@ int main(void)
         cmocka_unit_test(test_put),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_copy_of_a_node_that_stops),
+        cmocka_unit_test(test_copy_that_does_not_end),
         cmocka_unit_test(test_set_meta),
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_options),

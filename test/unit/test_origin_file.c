@@ -271,6 +271,24 @@ static void test_keys_that_are_no_paths(void **state)
     assert_int_equal(get(SLICE_LIT("d"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
 }
 
+/* A copy is given up when the node stops, and leaves nothing. */
+static void test_copy_of_a_node_that_stops(void **state)
+{
+    struct origin_attr attr;
+    SINK(s);
+    atomic_bool stop = true;
+    assert_int_equal(put("from", 100000, &attr), 0);
+    T.origin->stop = &stop;
+    assert_int_equal(
+        origin_copy(T.origin, SLICE_LIT("from"), SLICE_LIT("to"), SLICE_NULL, T.arena, &attr, &T.err),
+        -ECANCELED);
+    assert_int_equal(get(SLICE_LIT("to"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
+    atomic_store(&stop, false);
+    assert_int_equal(
+        origin_copy(T.origin, SLICE_LIT("from"), SLICE_LIT("to"), SLICE_NULL, T.arena, &attr, &T.err), 0);
+    T.origin->stop = NULL;
+}
+
 /* Links inside the directory are followed; those that leave it are refused for reading and writing. */
 static void test_links(void **state)
 {
@@ -873,6 +891,7 @@ int main(void)
         TEST(test_empty),
         TEST(test_time_that_travels),
         TEST(test_keys_that_are_no_paths),
+        TEST(test_copy_of_a_node_that_stops),
         TEST(test_links),
         TEST(test_left_behind),
         TEST(test_being_written_with_an_old_time),

@@ -11,7 +11,7 @@
  *
  * | offset | size | record                                                                                |
  * | ------ | ---- | ------------------------------------------------------------------------------------- |
- * | 0      | 1    | format, 1                                                                             |
+ * | 0      | 1    | format: 1, or 2 when there are older sent versions                                    |
  * | 1      | 1    | flags: 1 removal, 2 something was sent to the origin                                  |
  * | 2      | 1    | base, what the origin had before the first of these writes: 0 unknown, 1 nothing,     |
  * |        |      | 2 the ETag below                                                                      |
@@ -21,12 +21,17 @@
  * | 20     | 8    | since when the key is not as in the origin                                            |
  * | 28     | 8    | size in bytes                                                                         |
  * | 36     | 16   | MD5 of the bytes                                                                      |
- * | 52     | 8    | size of what was sent                                                                 |
- * | 60     | 16   | MD5 of what was sent                                                                  |
+ * | 52     | 8    | size of what was sent last                                                            |
+ * | 60     | 16   | MD5 of what was sent last                                                             |
  * | 76     | n    | location                                                                              |
  * |        | 2+n  | base ETag: length, bytes                                                              |
  * |        | 2+n  | content type                                                                          |
  * |        | 2+n  | meta lines                                                                            |
+ * |        | 1    | format 2 only: how many older versions were sent, 1 to 7                              |
+ * |        | 24*n | of each, the latest first: size (8), MD5 (16)                                         |
+ *
+ * What was sent counts as long as nobody heard what became of it: it may be in the origin, or get there late.
+ * Nodes of before know format 1 only, and refuse to start over a record of format 2.
  *
  * A crash leaves the record or not, never a half; extents without a record are removed at the next start.
  */
@@ -36,14 +41,23 @@
 
 #define BACK_MD5_BYTES        16
 #define BACK_RECORD_MAX_BYTES (12 * KIB)
+#define BACK_SENT_MAX         8 /* versions; who sends a ninth without an answer forgets the first */
 
 enum back_base { BACK_BASE_UNKNOWN, BACK_BASE_ABSENT, BACK_BASE_ETAG };
 
+/* A version that was sent under the key, and may be there. */
+struct back_sent {
+    uint64_t size_bytes;
+    uint8_t md5[BACK_MD5_BYTES];
+};
+
 struct back_record {
-    bool removal, sent;
+    bool removal;
     enum back_base base;
-    uint64_t seq, acked_ns, since_ns, size_bytes, sent_bytes;
-    uint8_t md5[BACK_MD5_BYTES], sent_md5[BACK_MD5_BYTES];
+    uint64_t seq, acked_ns, since_ns, size_bytes;
+    uint8_t md5[BACK_MD5_BYTES];
+    unsigned n_sent;
+    struct back_sent sent[BACK_SENT_MAX]; /* the latest first, each once */
     struct slice location, base_etag, content_type, meta;
 };
 
@@ -52,6 +66,13 @@ struct back_record {
 int back_record_encode(const struct back_record *r, struct buf *b);
 /* Slices point into the value. ERR_CORRUPT. */
 int back_record_decode(struct slice value, struct back_record *ret);
+
+/* Whether the record's own version is among those that were sent. */
+bool back_record_was_sent(const struct back_record *r);
+/* Puts the record's own version before the others that were sent. True: the oldest of them had to go. */
+bool back_record_note_sent(struct back_record *r);
+/* Takes the version of `which` away from those that were sent. */
+void back_record_forget_sent(struct back_record *r, const struct back_record *which);
 
 /* What the origin has now under the key of a record. */
 struct back_found {

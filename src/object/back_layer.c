@@ -326,9 +326,8 @@ static void set_base(struct change *c, struct back_record *r)
         r->base = c->old.base;
         r->base_etag = c->old.base_etag;
         r->since_ns = c->old.since_ns;
-        r->sent = c->old.sent;
-        r->sent_bytes = c->old.sent_bytes;
-        memcpy(r->sent_md5, c->old.sent_md5, BACK_MD5_BYTES);
+        r->n_sent = c->old.n_sent;
+        memcpy(r->sent, c->old.sent, sizeof(r->sent));
     } else if (!c->asked &&
                mirror_recall(m, c->upstream->bucket, back_key(c->entry), c->arena, &known) == 0 &&
                !known.is_directory) {

@@ -6,10 +6,12 @@
 #include <inttypes.h>
 
 #define FORMAT         1
+#define FORMAT_OLDER   2 /* with older versions that were sent */
 #define FLAG_REMOVAL   1
 #define FLAG_SENT      2
 #define HEAD_BYTES     76
 #define LOCATION_BYTES 33
+#define SENT_BYTES     (8 + BACK_MD5_BYTES)
 #define FIRST_DELAY_MS 100
 #define DELAY_MAX_MS   60000
 
@@ -48,11 +50,44 @@ static bool get_text(struct slice *from, struct slice *ret)
     return true;
 }
 
+static void put_sent(uint8_t p[SENT_BYTES], const struct back_sent *x)
+{
+    put_u64(p, x->size_bytes);
+    memcpy(p + 8, x->md5, BACK_MD5_BYTES);
+}
+
+static void get_sent(const uint8_t p[SENT_BYTES], struct back_sent *ret)
+{
+    ret->size_bytes = get_u64(p);
+    memcpy(ret->md5, p + 8, BACK_MD5_BYTES);
+}
+
+/* All but the last one, which is in the head. */
+static int put_older(const struct back_record *r, struct buf *b)
+{
+    uint8_t list[1 + (BACK_SENT_MAX - 1) * SENT_BYTES] = {(uint8_t)(r->n_sent - 1)};
+    for (unsigned i = 1; i < r->n_sent; i++)
+        put_sent(list + 1 + (i - 1) * SENT_BYTES, &r->sent[i]);
+    return buf_append(b, list, 1 + (r->n_sent - 1) * SENT_BYTES);
+}
+
+static bool get_older(struct slice *from, struct back_record *r)
+{
+    size_t n = from->n > 0 ? (uint8_t)from->p[0] : 0;
+    if (r->n_sent != 1 || n == 0 || n >= BACK_SENT_MAX || from->n < 1 + n * SENT_BYTES)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        get_sent((const uint8_t *)from->p + 1 + i * SENT_BYTES, &r->sent[r->n_sent++]);
+    *from = slice_from(*from, 1 + n * SENT_BYTES);
+    return true;
+}
+
 int back_record_encode(const struct back_record *r, struct buf *b)
 {
-    uint8_t head[HEAD_BYTES] = {FORMAT};
+    uint8_t head[HEAD_BYTES] = {r->n_sent > 1 ? FORMAT_OLDER : FORMAT};
     assert(r->location.n == 0 || r->location.n == LOCATION_BYTES);
-    head[1] = (uint8_t)((r->removal ? FLAG_REMOVAL : 0) | (r->sent ? FLAG_SENT : 0));
+    assert(r->n_sent <= BACK_SENT_MAX);
+    head[1] = (uint8_t)((r->removal ? FLAG_REMOVAL : 0) | (r->n_sent > 0 ? FLAG_SENT : 0));
     head[2] = (uint8_t)r->base;
     head[3] = (uint8_t)r->location.n;
     put_u64(head + 4, r->seq);
@@ -60,40 +95,76 @@ int back_record_encode(const struct back_record *r, struct buf *b)
     put_u64(head + 20, r->since_ns);
     put_u64(head + 28, r->size_bytes);
     memcpy(head + 36, r->md5, BACK_MD5_BYTES);
-    put_u64(head + 52, r->sent_bytes);
-    memcpy(head + 60, r->sent_md5, BACK_MD5_BYTES);
+    if (r->n_sent > 0)
+        put_sent(head + 52, &r->sent[0]);
     int k = buf_append(b, head, sizeof(head));
     k = k < 0 ? k : buf_slice(b, r->location);
     k = k < 0 ? k : put_text(b, r->base_etag);
     k = k < 0 ? k : put_text(b, r->content_type);
-    return k < 0 ? k : put_text(b, r->meta);
+    k = k < 0 ? k : put_text(b, r->meta);
+    return k < 0 || r->n_sent < 2 ? k : put_older(r, b);
 }
 
 int back_record_decode(struct slice value, struct back_record *ret)
 {
     const uint8_t *p = (const uint8_t *)value.p;
-    if (value.n < HEAD_BYTES || p[0] != FORMAT || p[1] > (FLAG_REMOVAL | FLAG_SENT) || p[2] > BACK_BASE_ETAG)
+    if (value.n < HEAD_BYTES || (p[0] != FORMAT && p[0] != FORMAT_OLDER) ||
+        p[1] > (FLAG_REMOVAL | FLAG_SENT) || p[2] > BACK_BASE_ETAG)
         return ERR_CORRUPT;
     struct back_record r = {.removal = p[1] & FLAG_REMOVAL,
-                            .sent = p[1] & FLAG_SENT,
                             .base = (enum back_base)p[2],
                             .seq = get_u64(p + 4),
                             .acked_ns = get_u64(p + 12),
                             .since_ns = get_u64(p + 20),
-                            .size_bytes = get_u64(p + 28),
-                            .sent_bytes = get_u64(p + 52)};
+                            .size_bytes = get_u64(p + 28)};
     memcpy(r.md5, p + 36, BACK_MD5_BYTES);
-    memcpy(r.sent_md5, p + 60, BACK_MD5_BYTES);
+    if (p[1] & FLAG_SENT)
+        get_sent(p + 52, &r.sent[r.n_sent++]);
     struct slice rest = slice_from(value, HEAD_BYTES);
     if ((p[3] != 0 && p[3] != LOCATION_BYTES) || rest.n < p[3])
         return ERR_CORRUPT;
     r.location = slice_sub(rest, 0, p[3]);
     rest = slice_from(rest, p[3]);
     if (!get_text(&rest, &r.base_etag) || !get_text(&rest, &r.content_type) || !get_text(&rest, &r.meta) ||
-        rest.n > 0 || (r.location.n == 0) != (r.removal || r.size_bytes == 0))
+        (p[0] == FORMAT_OLDER && !get_older(&rest, &r)) || rest.n > 0 ||
+        (r.location.n == 0) != (r.removal || r.size_bytes == 0))
         return ERR_CORRUPT;
     *ret = r;
     return 0;
+}
+
+static bool is_own(const struct back_record *r, const struct back_sent *x)
+{
+    return x->size_bytes == r->size_bytes && memcmp(x->md5, r->md5, BACK_MD5_BYTES) == 0;
+}
+
+bool back_record_was_sent(const struct back_record *r)
+{
+    bool was = false;
+    for (unsigned i = 0; i < r->n_sent && !was; i++)
+        was = is_own(r, &r->sent[i]);
+    return was;
+}
+
+void back_record_forget_sent(struct back_record *r, const struct back_record *which)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < r->n_sent; i++)
+        if (!is_own(which, &r->sent[i]))
+            r->sent[kept++] = r->sent[i];
+    r->n_sent = kept;
+}
+
+bool back_record_note_sent(struct back_record *r)
+{
+    back_record_forget_sent(r, r);
+    bool full = r->n_sent == BACK_SENT_MAX;
+    r->n_sent -= full;
+    memmove(r->sent + 1, r->sent, r->n_sent * sizeof(r->sent[0]));
+    r->sent[0].size_bytes = r->size_bytes;
+    memcpy(r->sent[0].md5, r->md5, BACK_MD5_BYTES);
+    r->n_sent++;
+    return full;
 }
 
 enum back_step back_decide(const struct back_record *r, const struct back_found *now)
@@ -103,7 +174,7 @@ enum back_step back_decide(const struct back_record *r, const struct back_found 
     if (!r->removal && now->is_wanted)
         return BACK_DONE;
     bool as_before = r->base == BACK_BASE_ETAG && slice_eq(r->base_etag, now->etag);
-    return now->is_directory || as_before || (r->sent && now->is_sent) ? BACK_SEND : BACK_CONFLICT;
+    return now->is_directory || as_before || (r->n_sent > 0 && now->is_sent) ? BACK_SEND : BACK_CONFLICT;
 }
 
 int back_copy_key(struct slice key, const struct back_record *r, struct buf *ret)

@@ -7,8 +7,9 @@
  * With the origin's answer the record goes, durably, and then the extent; a record that was replaced
  * meanwhile stays, with what was just written as its new base.
  *
- * One version of ours may be in the origin under a name that we never heard, and the record has room for one:
- * before another is sent, what was found there becomes the base.
+ * Versions of ours whose answers were lost may be in the origin under a name that we never heard, or get
+ * there late: the record knows the last eight of them. Before another is sent, what was found there becomes
+ * the base.
  *
  * Where the origin has directories ("a/b/"), which are removed only when they are empty, the removal of one
  * waits for those below it.
@@ -146,10 +147,14 @@ static int compare(struct sending *s, const struct origin_attr *now, struct back
         f->is_wanted = !r->removal && has_meta(s, now);
         return 0;
     }
-    bool may_be_sent = r->sent && r->sent_bytes == now->size_bytes;
-    bool may_be_wanted = r->sent && !r->removal && r->size_bytes == now->size_bytes;
+    bool may_be_sent = false;
+    bool may_be_wanted = r->n_sent > 0 && !r->removal && r->size_bytes == now->size_bytes;
     may_be_wanted = may_be_wanted && has_meta(s, now);
-    f->is_sent = may_be_sent && etag_is(now->etag, r->sent_md5);
+    for (unsigned i = 0; i < r->n_sent; i++) {
+        bool may_be_it = r->sent[i].size_bytes == now->size_bytes;
+        may_be_sent = may_be_sent || may_be_it;
+        f->is_sent = f->is_sent || (may_be_it && etag_is(now->etag, r->sent[i].md5));
+    }
     f->is_wanted = may_be_wanted && etag_is(now->etag, r->md5);
     bool as_before = r->base == BACK_BASE_ETAG && slice_eq(r->base_etag, now->etag);
     if (f->is_sent || f->is_wanted || as_before || !(may_be_sent || may_be_wanted))
@@ -158,7 +163,9 @@ static int compare(struct sending *s, const struct origin_attr *now, struct back
     int k = read_md5(s, now, md5, e);
     if (k < 0)
         return k;
-    f->is_sent = may_be_sent && memcmp(md5, r->sent_md5, BACK_MD5_BYTES) == 0;
+    for (unsigned i = 0; i < r->n_sent; i++)
+        f->is_sent = f->is_sent || (r->sent[i].size_bytes == now->size_bytes &&
+                                    memcmp(md5, r->sent[i].md5, BACK_MD5_BYTES) == 0);
     f->is_wanted = may_be_wanted && memcmp(md5, r->md5, BACK_MD5_BYTES) == 0;
     return 0;
 }
@@ -201,8 +208,7 @@ static int note_sent(struct sending *s, const struct origin_attr *found, struct 
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     struct back_record now;
     bool unknown;
-    if (s->rec.sent && s->rec.sent_bytes == s->rec.size_bytes &&
-        memcmp(s->rec.sent_md5, s->rec.md5, BACK_MD5_BYTES) == 0)
+    if (back_record_was_sent(&s->rec))
         return 0;
     struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
     int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, e);
@@ -213,32 +219,34 @@ static int note_sent(struct sending *s, const struct origin_attr *found, struct 
             now.base = found->etag.n > 0 ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
             now.base_etag = found->etag;
         }
-        now.sent = true;
-        now.sent_bytes = now.size_bytes;
-        memcpy(now.sent_md5, now.md5, BACK_MD5_BYTES);
+        if (back_record_note_sent(&now))
+            log_warn("object",
+                     "%s/" SLICE_FMT
+                     ": %d versions were sent without an answer: if the one before them arrives "
+                     "now, it is taken for somebody else's",
+                     s->upstream->bucket->name, SLICE_ARG(s->key), BACK_SENT_MAX);
         r = back_save(b, x, s->upstream->bucket, &now, KV_VISIBLE, &unknown, e);
     }
     back_leave(b, x);
     return r;
 }
 
-/* The put was refused, so that nothing of it is there: what was sent before it, and may arrive late, is noted
- * again, or it would be taken for another's. */
+/* The put was refused, so that nothing of it is there: what it was noted as goes, or what others write there
+ * could be taken for it, and what had to make room for it is known again. Nothing else was sent meanwhile. */
 static void note_refused(struct sending *s)
 {
     struct back *b = s->back;
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     struct back_record now;
     bool unknown;
-    if (!s->rec.sent ||
-        (s->rec.sent_bytes == s->rec.size_bytes && memcmp(s->rec.sent_md5, s->rec.md5, BACK_MD5_BYTES) == 0))
+    if (s->rec.n_sent == 0 || back_record_was_sent(&s->rec))
         return;
     struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
     int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, NULL);
-    if (r == 0 && now.sent && now.sent_bytes == s->rec.size_bytes &&
-        memcmp(now.sent_md5, s->rec.md5, BACK_MD5_BYTES) == 0) {
-        now.sent_bytes = s->rec.sent_bytes;
-        memcpy(now.sent_md5, s->rec.sent_md5, BACK_MD5_BYTES);
+    if (r == 0 && now.n_sent > 0 && now.sent[0].size_bytes == s->rec.size_bytes &&
+        memcmp(now.sent[0].md5, s->rec.md5, BACK_MD5_BYTES) == 0) {
+        now.n_sent = s->rec.n_sent;
+        memcpy(now.sent, s->rec.sent, sizeof(now.sent));
         (void)back_save(b, x, s->upstream->bucket, &now, KV_VISIBLE, &unknown, NULL);
     }
     back_leave(b, x);
@@ -407,7 +415,7 @@ static int carry_out(struct sending *s, struct err *e)
     if (found < 0 || below)
         return found < 0 ? found : -EINPROGRESS;
     bool sure = (s->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT) && !r->removal &&
-                r->base != BACK_BASE_UNKNOWN && !r->sent;
+                r->base != BACK_BASE_UNKNOWN && r->n_sent == 0;
     if (!sure)
         return looked(s, e);
     int k = send_put(s, NULL, r->base_etag, r->base == BACK_BASE_ABSENT, e);
@@ -465,6 +473,8 @@ static int finish(struct sending *s, struct err *e)
         now.base = s->answered ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
         now.base_etag = s->answered ? s->answer.etag : SLICE_NULL;
         now.since_ns = now.acked_ns;
+        if (s->answered && !back_record_was_sent(&s->rec)) /* once, and that was heard: it is the base */
+            back_record_forget_sent(&now, &s->rec);
         r = back_save(b, x, s->upstream->bucket, &now, KV_VISIBLE, &unknown, e);
     }
     back_leave(b, x);

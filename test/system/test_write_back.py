@@ -450,6 +450,43 @@ def test_a_write_that_arrives_late_is_still_ours(away):
     assert status(node, name)["conflicts"] == 0 and keys_of(truth, name) == ["k"]
 
 
+def tried_twice(node, name):
+    """Waits for two more answers to PUTs of the bucket. The second one is to a PUT that began after this call."""
+    def answers():
+        return sum(v for (metric, labels), v in node.metrics().items() if metric == "forebay_origin_requests_total" and
+                   {("bucket", name), ("op", "put")} <= set(labels))
+
+    def again():
+        node.cli("flush", name)  # what failed is tried now
+        return answers() >= enough
+
+    enough = answers() + 2
+    wait_until(again, what="the origin asked twice more")
+
+
+def test_several_writes_that_arrive_late_are_still_ours(away):
+    """Four writes of one key are sent, one after another, and seem to be lost. Whichever of them arrives late, and after
+    a restart: it is our own, no conflict, and the last one gets there."""
+    node, name, shaper, truth = away
+    s3 = node.s3()
+    truth.put_object(Bucket=name, Key="k", Body=b"base")
+    shaper.fault("status:503", match="PUT", count="1000000")
+    for i in range(4):
+        s3.put_object(Bucket=name, Key="k", Body=b"version %d" % i)
+        tried_twice(node, name)
+    for late in (0, 2, 1):
+        truth.put_object(Bucket=name, Key="k", Body=b"version %d" % late)
+        tried_twice(node, name)
+        assert status(node, name)["conflicts"] == 0
+    node.restart()
+    assert node.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"version 3"
+    truth.put_object(Bucket=name, Key="k", Body=b"version 0")
+    shaper.reset()
+    flushed(node, name)
+    assert truth.get_object(Bucket=name, Key="k")["Body"].read() == b"version 3"
+    assert status(node, name)["conflicts"] == 0 and keys_of(truth, name) == ["k"]
+
+
 @pytest.mark.parametrize("directory", [False, True])
 def test_a_rename_takes_no_other_write_with_it(away, need_fuse, work, directory):
     """Of a file that is written again while it, or its directory, is renamed, the last write is under the new name."""

@@ -11,20 +11,20 @@
 static struct back_record sample(void)
 {
     static const char location[33] = "0123456789abcdef0123456789abcdef";
-    struct back_record r = {.sent = true,
+    struct back_record r = {.n_sent = 1,
                             .base = BACK_BASE_ETAG,
                             .seq = 0x0102030405060708,
                             .acked_ns = 1700000000123000000,
                             .since_ns = 5,
                             .size_bytes = 258,
-                            .sent_bytes = 7,
+                            .sent[0].size_bytes = 7,
                             .location = slice_of(location, sizeof(location)),
                             .base_etag = SLICE_LIT("e1"),
                             .content_type = SLICE_LIT("t/x"),
                             .meta = SLICE_LIT("x-amz-meta-a: b\n")};
     for (uint8_t i = 0; i < BACK_MD5_BYTES; i++) {
         r.md5[i] = i;
-        r.sent_md5[i] = (uint8_t)(0xf0 + i);
+        r.sent[0].md5[i] = (uint8_t)(0xf0 + i);
     }
     return r;
 }
@@ -43,13 +43,74 @@ static void test_record_is_golden(void **state)
     assert_memory_equal(b.p + 52, "\x07\0\0\0\0\0\0\0\xf0\xf1", 10);
     assert_memory_equal(b.p + 76 + 33, "\x02\0e1\x03\0t/x\x10\0x-amz", 16);
     assert_int_equal(back_record_decode(buf_view(&b), &back), 0);
-    assert_true(back.sent && !back.removal && back.base == BACK_BASE_ETAG);
+    assert_true(back.n_sent == 1 && !back.removal && back.base == BACK_BASE_ETAG);
     assert_true(back.seq == r.seq && back.acked_ns == r.acked_ns && back.since_ns == 5);
-    assert_true(back.size_bytes == 258 && back.sent_bytes == 7);
+    assert_true(back.size_bytes == 258 && back.sent[0].size_bytes == 7);
     assert_true(slice_eq(back.location, r.location) && slice_eq(back.base_etag, r.base_etag));
     assert_true(slice_eq(back.content_type, r.content_type) && slice_eq(back.meta, r.meta));
     assert_memory_equal(back.md5, r.md5, BACK_MD5_BYTES);
-    assert_memory_equal(back.sent_md5, r.sent_md5, BACK_MD5_BYTES);
+    assert_memory_equal(back.sent[0].md5, r.sent[0].md5, BACK_MD5_BYTES);
+}
+
+/* One with older versions that were sent is of format 2: the same bytes, and the list behind them. Every
+ * number of them comes back; what cannot be is refused. */
+static void test_record_with_older_versions_is_golden(void **state)
+{
+    (void)state;
+    for (unsigned n = 2; n <= BACK_SENT_MAX; n++) {
+        struct back_record r = sample(), back;
+        _cleanup_buf_ struct buf b = BUF_INIT(BACK_RECORD_MAX_BYTES), old = BUF_INIT(BACK_RECORD_MAX_BYTES);
+        assert_int_equal(back_record_encode(&r, &old), 0);
+        r.n_sent = n;
+        for (unsigned i = 1; i < n; i++) {
+            r.sent[i].size_bytes = 0x100 + i;
+            memset(r.sent[i].md5, (int)i, BACK_MD5_BYTES);
+        }
+        assert_int_equal(back_record_encode(&r, &b), 0);
+        assert_int_equal(b.n, old.n + 1 + 24 * (n - 1));
+        assert_int_equal(b.p[0], 2);
+        assert_memory_equal(b.p + 1, old.p + 1, old.n - 1);
+        assert_int_equal(b.p[old.n], n - 1);
+        assert_memory_equal(b.p + old.n + 1, "\x01\x01\0\0\0\0\0\0\x01\x01\x01\x01", 12);
+        assert_int_equal(back_record_decode(buf_view(&b), &back), 0);
+        assert_true(back.n_sent == n && slice_eq(back.meta, r.meta));
+        assert_memory_equal(back.sent, r.sent, n * sizeof(r.sent[0]));
+        for (size_t cut = 0; cut < b.n; cut++)
+            assert_int_equal(back_record_decode(slice_of(b.p, cut), &back), ERR_CORRUPT);
+        b.p[1] = 0; /* nothing was sent, but older ones were */
+        assert_int_equal(back_record_decode(buf_view(&b), &back), ERR_CORRUPT);
+        b.p[1] = 2;
+        b.p[old.n] = 0;
+        assert_int_equal(back_record_decode(slice_of(b.p, old.n + 1), &back), ERR_CORRUPT);
+        b.p[old.n] = BACK_SENT_MAX;
+        assert_int_equal(back_record_decode(buf_view(&b), &back), ERR_CORRUPT);
+    }
+}
+
+/* The versions that were sent: the latest first, each once, eight of them; the ninth sends the first away. */
+static void test_versions_that_were_sent(void **state)
+{
+    (void)state;
+    struct back_record r = {0};
+    for (unsigned i = 1; i <= BACK_SENT_MAX + 1; i++) {
+        r.size_bytes = i;
+        assert_false(back_record_was_sent(&r));
+        assert_int_equal(back_record_note_sent(&r), i > BACK_SENT_MAX);
+        assert_true(back_record_was_sent(&r) && r.sent[0].size_bytes == i);
+        assert_int_equal(r.n_sent, MIN(i, (unsigned)BACK_SENT_MAX));
+    }
+    assert_int_equal(r.sent[BACK_SENT_MAX - 1].size_bytes, 2);
+    r.size_bytes = 4; /* once more */
+    assert_false(back_record_note_sent(&r));
+    assert_true(r.n_sent == BACK_SENT_MAX && r.sent[0].size_bytes == 4 && r.sent[1].size_bytes == 9);
+    assert_int_equal(r.sent[BACK_SENT_MAX - 1].size_bytes, 2);
+    r.md5[3] = 1; /* other bytes of that size */
+    assert_false(back_record_was_sent(&r));
+    struct back_record which = {.size_bytes = 4};
+    back_record_forget_sent(&r, &which);
+    assert_true(r.n_sent == BACK_SENT_MAX - 1 && r.sent[0].size_bytes == 9);
+    back_record_forget_sent(&r, &which);
+    assert_int_equal(r.n_sent, BACK_SENT_MAX - 1);
 }
 
 /* Cut anywhere, longer, of another format or with what cannot be, a record is refused. */
@@ -64,7 +125,7 @@ static void test_broken_records_are_refused(void **state)
     static const struct {
         size_t at;
         char value;
-    } bad[] = {{0, 2}, {1, 4}, {1, 1}, {2, 3}, {3, 32}, {3, 0}};
+    } bad[] = {{0, 3}, {0, 2}, {1, 4}, {1, 1}, {2, 3}, {3, 32}, {3, 0}};
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         char *copy = slice_dup(buf_view(&b));
         copy[bad[i].at] = bad[i].value;
@@ -104,7 +165,7 @@ static void test_decisions(void **state)
     };
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct back_record r = {.removal = rows[i].removal,
-                                .sent = rows[i].sent,
+                                .n_sent = rows[i].sent,
                                 .base = rows[i].base,
                                 .base_etag = SLICE_LIT("base")};
         struct back_found now = {.exists = rows[i].etag != NULL,
@@ -206,9 +267,14 @@ static void test_tokens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_record_is_golden), cmocka_unit_test(test_broken_records_are_refused),
-        cmocka_unit_test(test_decisions),        cmocka_unit_test(test_names_of_second_copies),
-        cmocka_unit_test(test_delays),           cmocka_unit_test(test_merge_is_as_the_model),
+        cmocka_unit_test(test_record_is_golden),
+        cmocka_unit_test(test_broken_records_are_refused),
+        cmocka_unit_test(test_record_with_older_versions_is_golden),
+        cmocka_unit_test(test_versions_that_were_sent),
+        cmocka_unit_test(test_decisions),
+        cmocka_unit_test(test_names_of_second_copies),
+        cmocka_unit_test(test_delays),
+        cmocka_unit_test(test_merge_is_as_the_model),
         cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

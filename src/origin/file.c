@@ -140,6 +140,27 @@ bool file_tmp_is_left(const char *name, uint64_t ctime_ns)
            now_ns > ctime_ns && now_ns - ctime_ns > FILE_TMP_KEEP_NS;
 }
 
+const char *file_away_name(const char *name, uint64_t *ret_hash)
+{
+    struct id128 id;
+    char digits[17];
+    size_t at = strlen(FILE_TMP_PREFIX), id_n = ID_TEXT_SIZE - 1;
+    if (strncmp(name, FILE_TMP_PREFIX, at) != 0 || strlen(name) < at + id_n ||
+        id_parse(slice_of(name + at, id_n), &id) < 0)
+        return NULL;
+    name += at + id_n;
+    size_t n = name[0] == '-' ? strspn(name + 1, "0123456789abcdef") : 0;
+    if (n != sizeof(digits) - 1 || name[1 + n] != '-' || !name[2 + n])
+        return NULL;
+    memcpy(digits, name + 1, n);
+    digits[n] = '\0';
+    name += 2 + n;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strncmp(name, FILE_TMP_PREFIX, at) == 0)
+        return NULL;
+    *ret_hash = strtoull(digits, NULL, 16);
+    return name;
+}
+
 void file_etag(const struct stat *st, char ret[FILE_ETAG_SIZE])
 {
     (void)snprintf(ret, FILE_ETAG_SIZE, "%" PRIx64 "-%" PRIx64 "-%" PRIx64, file_mtime_ns(st),

@@ -20,6 +20,7 @@
  */
 #include "origin/file_internal.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 
 #include <dirent.h>
@@ -185,12 +186,41 @@ static void closedirp(DIR **d)
         (void)closedir(*d);
 }
 
-/* A file being written, or one that will never be whole. */
-static void meet_tmp(int dir, const char *name)
+/* What a removal had taken aside when its node ended: the version that was to be removed goes, another one
+ * comes back. What has lost its name to a third stays aside. */
+static void meet_away(const struct walk *w, int dir, const char *name, const char *own_name, uint64_t hash,
+                      uint64_t ctime_ns)
 {
     struct stat st;
-    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || S_ISDIR(st.st_mode) ||
-        !file_tmp_is_left(name, (uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec))
+    char etag[FILE_ETAG_SIZE];
+    bool both = false;
+    uint64_t now_ns = sys->real_ns();
+    if (now_ns < ctime_ns || now_ns - ctime_ns <= FILE_AWAY_KEEP_NS ||
+        fstatat(dir, name, &st, w->origin->base.posix ? AT_SYMLINK_NOFOLLOW : 0) < 0)
+        return;
+    file_etag(&st, etag);
+    bool is_it = !S_ISDIR(st.st_mode) && hash_placement(slice_str(etag)) == hash;
+    if (!is_it && file_rename_new(dir, name, own_name, &both) < 0)
+        return;
+    if (is_it || both)
+        (void)unlinkat(dir, name, 0);
+    log_info("origin",
+             is_it ? "%s is removed: its removal ended halfway" : "%s is back: it was not to be removed",
+             own_name);
+}
+
+/* A file being written, or one that will never be whole. */
+static void meet_tmp(const struct walk *w, int dir, const char *name)
+{
+    struct stat st;
+    uint64_t hash = 0;
+    const char *own_name = file_away_name(name, &hash);
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return;
+    uint64_t ctime_ns = (uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec;
+    if (own_name)
+        meet_away(w, dir, name, own_name, hash, ctime_ns);
+    if (S_ISDIR(st.st_mode) || !file_tmp_is_left(name, ctime_ns))
         return;
     if (unlinkat(dir, name, 0) == 0)
         log_info("origin", "removed %s: its writer ended long ago", name);
@@ -213,7 +243,7 @@ static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct n
         if (is_dot(d->d_name))
             continue;
         if (strncmp(d->d_name, FILE_TMP_PREFIX, strlen(FILE_TMP_PREFIX)) == 0) {
-            meet_tmp(fd, d->d_name);
+            meet_tmp(w, fd, d->d_name);
             continue;
         }
         *ret_any = true;

@@ -10,17 +10,24 @@
  *  2. If-None-Match is the file system's own atomicity (link or rename without replacing); If-Match is atomic
  * among the writers of this node only, for there is no call that renames if the target is a certain file.
  *  3. On failure the reserved name is removed again.
+ *  4. A removal of one version removes no other: the file is renamed to a reserved name, looked at there, and
+ * put back when it is another one. What cannot be put back, because its name was given away, stays under the
+ * reserved name; a crash in between is put right by a listing (file_list.c).
  *
  * Failure modes: as file_error; -EINVAL for keys that cannot be paths; ERR_PRECONDITION; what body->read
  * gave.
  */
 #include "origin/file_internal.h"
 
+#include "base/hash.h"
 #include "base/id.h"
+#include "base/log.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/syscall.h>
+
+#define REMOVE_TRIES 3
 
 #ifndef RENAME_NOREPLACE
 #define RENAME_NOREPLACE 1
@@ -33,7 +40,7 @@ struct target {
     uint64_t nofollow; /* O_NOFOLLOW where links are objects */
     int root;
     int dir; /* the directory that holds it */
-    char tmp[sizeof(FILE_TMP_PREFIX) + ID_TEXT_SIZE];
+    char tmp[FILE_NAME_MAX + 1];
     bool has_tmp;
 };
 
@@ -178,17 +185,22 @@ static int write_tmp(struct file_origin *f, struct target *t, const struct origi
     return r < 0 ? file_error(e, r, "sync", t->key) : 0;
 }
 
-/* Renames without replacing; file systems that know no such rename have link. */
+int file_rename_new(int dir, const char *from, const char *to, bool *ret_both)
+{
+    *ret_both = false;
+    if (syscall(SYS_renameat2, dir, from, dir, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS)
+        return -errno;
+    *ret_both = linkat(dir, from, dir, to, 0) == 0;
+    return *ret_both ? 0 : -errno;
+}
+
 static int place_new(struct target *t, struct err *e)
 {
-    if (syscall(SYS_renameat2, t->dir, t->tmp, t->dir, t->name, RENAME_NOREPLACE) == 0) {
-        t->has_tmp = false;
-        return 0;
-    }
-    int r = -errno;
-    if (r == -EINVAL || r == -ENOSYS)
-        r = linkat(t->dir, t->tmp, t->dir, t->name, 0) < 0 ? -errno
-                                                           : 0; /* the reserved name goes with the target */
+    bool both; /* then the reserved name goes with the target */
+    int r = file_rename_new(t->dir, t->tmp, t->name, &both);
+    t->has_tmp = r < 0 || both;
     if (r == -EEXIST)
         return err_set(e, ERR_PRECONDITION, "the file exists");
     return r < 0 ? file_error(e, r, "name", t->key) : 0;
@@ -288,6 +300,94 @@ int file_put(struct origin *o, const struct origin_put *p, const struct origin_b
 
 /* ---- remove ---- */
 
+static void choose_away(struct target *t, struct slice if_match)
+{
+    struct id128 id;
+    char text[ID_TEXT_SIZE];
+    id_new(&id);
+    id_text(id, text);
+    int n = snprintf(t->tmp, sizeof(t->tmp), FILE_TMP_PREFIX "%s-%016" PRIx64 "-%s", text,
+                     hash_placement(if_match), t->name);
+    if (n < 0 || (size_t)n >= sizeof(t->tmp))
+        (void)snprintf(t->tmp, sizeof(t->tmp), FILE_TMP_PREFIX "away-%s", text);
+}
+
+static bool is_free(const struct target *t)
+{
+    struct stat st;
+    return fstatat(t->dir, t->name, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
+}
+
+/* What was taken aside is not ours to remove. Something that got its name meanwhile stays there. */
+static void put_back(const struct target *t)
+{
+    bool both;
+    int r = file_rename_new(t->dir, t->tmp, t->name, &both);
+    if (r == 0 && both)
+        (void)unlinkat(t->dir, t->tmp, 0);
+    if (r < 0 && r != -EEXIST && r != -ENOENT && is_free(t)) /* a file system without links, or a directory */
+        r = renameat(t->dir, t->tmp, t->dir, t->name) < 0 ? -errno : 0;
+    if (r < 0 && r != -ENOENT) /* a listing may have put it back */
+        log_warn(
+            "origin",
+            "%s: it was replaced while it was to be removed, and could not be put back (%s): it is %s beside "
+            "its place",
+            t->path, err_text(r), t->tmp);
+    (void)sys->fsync(t->dir);
+}
+
+/* Opens what was taken aside, as it was under its name: a link's target lies below the root all the same. */
+static int open_away(const struct file_origin *f, const struct target *t, struct stat *ret_st, struct err *e)
+{
+    char path[ORIGIN_KEY_MAX_BYTES + FILE_NAME_MAX + 2];
+    (void)snprintf(path, sizeof(path), "%.*s%s", (int)(t->name - t->path), t->path, t->tmp);
+    return file_open_object(f, t->root, t->key, path, ret_st, e);
+}
+
+/* Removes this version of the file. It is taken aside and looked at there, so that a file that takes its name
+ * after the look is never removed. -EAGAIN: somebody put it back. */
+static int remove_version(const struct file_origin *f, struct target *t, struct slice if_match, struct err *e)
+{
+    struct stat st;
+    char etag[FILE_ETAG_SIZE];
+    choose_away(t, if_match);
+    if (renameat(t->dir, t->name, t->dir, t->tmp) < 0)
+        return errno == ENOENT ? err_set(e, ERR_PRECONDITION, "there is no such file")
+                               : file_error(e, -errno, "remove", t->key);
+    int _cleanup_close_ fd = open_away(f, t, &st, e);
+    if (fd >= 0)
+        file_etag(&st, etag);
+    if (fd >= 0 && file_matches(if_match, slice_str(etag))) {
+        if (unlinkat(t->dir, t->tmp, 0) == 0)
+            return 0;
+        int r = -errno;
+        put_back(t);
+        if (r == -ENOENT)
+            return is_free(t) ? 0 : -EAGAIN;
+        return file_error(e, r, "remove", t->key);
+    }
+    put_back(t);
+    return fd >= 0 || fd == -ENOENT
+               ? err_set(e, ERR_PRECONDITION, "the file was replaced while it was to be removed")
+               : fd;
+}
+
+static int remove_if(struct file_origin *f, struct target *t, struct slice if_match, struct err *e)
+{
+    int r = -EAGAIN;
+    for (int i = 0; i < REMOVE_TRIES && r == -EAGAIN; i++) {
+        r = check_etag(f, t, if_match, e);
+        if (r == 0)
+            r = remove_version(f, t, if_match, e);
+    }
+    if (r == -EAGAIN)
+        return err_set(e, ERR_CONFLICT, "somebody else renames the file again and again");
+    if (r < 0)
+        return r;
+    r = sys->fsync(t->dir);
+    return r < 0 ? file_error(e, r, "sync the directory of", t->key) : 0;
+}
+
 static int do_remove(struct file_origin *f, struct slice key, struct slice if_match, struct err *e)
 {
     struct target _cleanup_(target_fini) t;
@@ -300,6 +400,8 @@ static int do_remove(struct file_origin *f, struct slice key, struct slice if_ma
     if (r < 0)
         return r;
     LOCK_SCOPE(&f->commit);
+    if (!is_dir && if_match.n > 0 && !slice_eq_str(if_match, "*"))
+        return remove_if(f, &t, if_match, e);
     if (!is_dir)
         r = check_etag(f, &t, if_match, e);
     if (r < 0)

@@ -1,0 +1,272 @@
+/* layer: origin */
+/*
+ * The file kind: removals of one version, while somebody else puts other files in its place.
+ */
+#include "base/hash.h"
+#include "base/sys.h"
+#include "origin/origin.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define TMP_PREFIX ".forebay-tmp-"
+#define TMP(digit) TMP_PREFIX "0123456789abcdef0123456789abcde" digit
+
+static struct {
+    char dir[64];
+    struct origin *origin;
+    struct arena *arena;
+    struct err err;
+} T;
+
+static int setup(void **state)
+{
+    struct origin_options o;
+    char url[256];
+    (void)snprintf(T.dir, sizeof(T.dir), "/tmp/forebay-file-XXXXXX");
+    assert_non_null(mkdtemp(T.dir));
+    (void)snprintf(url, sizeof(url), "file://%s", T.dir);
+    assert_int_equal(option_init(&origin_option_table, &o, &T.err), 0);
+    if (origin_open(url, &o, "files", &T.origin, &T.err) != 0)
+        fail_msg("%s", T.err.text);
+    option_fini(&origin_option_table, &o);
+    T.arena = arena_new(4 * MIB);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    sys = &sys_real;
+    origin_close(T.origin);
+    arena_free(T.arena);
+    char command[256];
+    (void)snprintf(command, sizeof(command), "rm -rf %s", T.dir);
+    return system(command) == 0 ? 0 : -1;
+}
+
+static const char *path_of(const char *key)
+{
+    static char path[4096];
+    (void)snprintf(path, sizeof(path), "%s/%s", T.dir, key);
+    return path;
+}
+
+static void write_file(const char *key, const char *text)
+{
+    FILE *f = fopen(path_of(key), "w");
+    assert_non_null(f);
+    assert_int_equal(fputs(text, f) >= 0, 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+static ssize_t letters(void *arg, void *p, size_t n, uint64_t offset)
+{
+    (void)arg, (void)offset;
+    memset(p, 'a', n);
+    return (ssize_t)n;
+}
+
+static int put(const char *key, uint64_t size, struct origin_attr *ret)
+{
+    struct origin_put p = {.key = slice_str(key)};
+    struct origin_body b = {.size_bytes = size, .read = letters};
+    return origin_put(T.origin, &p, &b, T.arena, ret, &T.err);
+}
+
+static uint64_t later_s;
+
+static uint64_t later_ns(void)
+{
+    return sys_real.real_ns() + later_s * 1000000000;
+}
+
+/* The keys that a listing gives so much later. */
+static void list_later(uint64_t s, struct buf *ret)
+{
+    static struct sys later;
+    struct origin_page page;
+    struct origin_list l = {.max = 100};
+    later = sys_real;
+    later.real_ns = later_ns;
+    later_s = s;
+    sys = &later;
+    assert_int_equal(origin_list(T.origin, &l, T.arena, &page, &T.err), 0);
+    sys = &sys_real;
+    buf_clear(ret);
+    assert_int_equal(buf_str(ret, ""), 0);
+    for (size_t i = 0; i < page.n; i++)
+        assert_int_equal(buf_printf(ret, SLICE_FMT "\n", SLICE_ARG(page.entries[i].key)), 0);
+}
+
+static struct {
+    unsigned left[2]; /* looks at files until somebody else writes "second", "third"; 0: never */
+    const char *key;
+} other;
+
+/* Somebody else writes a new file and renames it over the key. */
+static int fstat_and_a_write(int fd, struct stat *ret)
+{
+    static const char *const texts[] = {"second", "third"};
+    int r = sys_real.fstat(fd, ret);
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
+        if (other.left[i] == 0 || --other.left[i] > 0)
+            continue;
+        char from[4096];
+        write_file("new", texts[i]);
+        (void)snprintf(from, sizeof(from), "%s", path_of("new"));
+        assert_int_equal(rename(from, path_of(other.key)), 0);
+    }
+    return r;
+}
+
+static int remove_meanwhile(const char *key, unsigned second, unsigned third)
+{
+    struct origin_attr attr;
+    static struct sys table;
+    assert_int_equal(put(key, 5, &attr), 0);
+    table = sys_real;
+    table.fstat = fstat_and_a_write;
+    other.key = key;
+    other.left[0] = second;
+    other.left[1] = third;
+    sys = &table;
+    int r = origin_remove(T.origin, slice_str(key), attr.etag, &T.err);
+    sys = &sys_real;
+    return r;
+}
+
+static void expect_text(const char *key, const char *text)
+{
+    char got[16] = "";
+    int fd = open(path_of(key), O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && read(fd, got, sizeof(got) - 1) >= 0);
+    (void)close(fd);
+    assert_string_equal(got, text);
+}
+
+/* The name in the directory that begins as reserved ones do; empty when there is none. */
+static void find_reserved(char ret[256])
+{
+    DIR *d = opendir(T.dir);
+    assert_non_null(d);
+    ret[0] = '\0';
+    for (struct dirent *x; (x = readdir(d));)
+        if (strncmp(x->d_name, TMP_PREFIX, strlen(TMP_PREFIX)) == 0)
+            (void)snprintf(ret, 256, "%s", x->d_name);
+    (void)closedir(d);
+}
+
+/* At whatever moment of a removal of one version somebody puts another file in its place: that file stays,
+ * under its name, and nothing is beside it. Also under the longest name. Mutation: remove_version unlinks
+ * t->name. */
+static void test_removal_spares_what_replaced_the_file(void **state)
+{
+    char longest[256], reserved[256];
+    memset(longest, 'n', 255);
+    longest[255] = '\0';
+    const char *const keys[] = {"k", longest};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        for (unsigned n = 1;; n++) {
+            int r = remove_meanwhile(keys[i], n, 0);
+            find_reserved(reserved);
+            assert_string_equal(reserved, "");
+            if (other.left[0] > 0) {
+                assert_int_equal(r, 0);
+                assert_int_equal(access(path_of(keys[i]), F_OK), -1);
+                assert_true(n > 2);
+                break;
+            }
+            assert_true(r == 0 || r == ERR_PRECONDITION);
+            expect_text(keys[i], "second");
+            assert_int_equal(unlink(path_of(keys[i])), 0);
+        }
+    }
+}
+
+/* Replaced twice: the last one has the name. What was there in between, which nobody removed, stays beside
+ * it, in no listing, and comes back when its name is free. */
+static void test_removal_of_what_is_replaced_twice(void **state)
+{
+    char reserved[256], again[256];
+    struct buf _cleanup_buf_ all = BUF_INIT(KIB);
+    assert_int_equal(remove_meanwhile("k", 1, 2), ERR_PRECONDITION);
+    expect_text("k", "third");
+    find_reserved(reserved);
+    assert_non_null(strstr(reserved, "-k"));
+    expect_text(reserved, "second");
+    list_later(25 * 3600, &all);
+    assert_string_equal(all.p, "k\n");
+    find_reserved(again);
+    assert_string_equal(again, reserved);
+    assert_int_equal(unlink(path_of("k")), 0);
+    list_later(0, &all); /* whoever took it aside may be at it still */
+    find_reserved(again);
+    assert_string_equal(again, reserved);
+    list_later(90, &all);
+    expect_text("k", "second");
+    find_reserved(again);
+    assert_string_equal(again, "");
+}
+
+/* A removal that ended between taking the file aside and removing it is ended by a listing: it may have been
+ * acknowledged since, by who found nothing under the name. */
+static void test_removal_that_ended_halfway(void **state)
+{
+    struct buf _cleanup_buf_ all = BUF_INIT(KIB);
+    struct origin_attr attr;
+    char from[4096], aside[256];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(put("k 1", 5, &attr), 0);
+        (void)snprintf(from, sizeof(from), "%s", path_of("k 1"));
+        (void)snprintf(aside, sizeof(aside), TMP("0") "-%016" PRIx64 "-k 1",
+                       hash_placement(attr.etag) ^ (uint64_t)i);
+        assert_int_equal(rename(from, path_of(aside)), 0);
+        list_later(0, &all);
+        assert_int_equal(access(path_of(aside), F_OK), 0);
+        list_later(90, &all);
+        assert_int_equal(access(path_of(aside), F_OK), -1);
+        assert_int_equal(access(path_of("k 1"), F_OK), i == 0 ? -1 : 0); /* another one comes back */
+    }
+}
+
+/* Names that only look like those of files that were taken aside are left alone. */
+static void test_no_files_taken_aside(void **state)
+{
+    static const char *const names[] = {TMP("0") "-",
+                                        TMP("0") "-k",
+                                        TMP("0") "-0123456789abcdef",
+                                        TMP("0") "-0123456789abcdef-",
+                                        TMP("0") "-0123456789abcdeg-k",
+                                        TMP("0") "-0123456789abcdef0-k",
+                                        TMP("0") "-0123456789abcdef-" TMP("1"),
+                                        TMP("0") "x"
+                                                 "k",
+                                        TMP_PREFIX "away-0"};
+    struct buf _cleanup_buf_ all = BUF_INIT(KIB);
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        write_file(names[i], "part");
+    list_later(25 * 3600, &all);
+    assert_true(all.n == 0 || all.p[0] == '\0');
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        assert_int_equal(access(path_of(names[i]), F_OK), 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_removal_spares_what_replaced_the_file),
+        TEST(test_removal_of_what_is_replaced_twice),
+        TEST(test_removal_that_ended_halfway),
+        TEST(test_no_files_taken_aside),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

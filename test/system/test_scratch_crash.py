@@ -366,7 +366,8 @@ def test_what_o_sync_writes_has_a_durable_name(node, mount, passthrough):
     """By passthrough nobody sees a write of a file that was opened with O_SYNC or O_DSYNC: the names that lead there are
     made durable when it is opened. What the mount appends itself it makes durable, too.
 
-    (Without tree_sync_opened nothing is asked when it is opened, and without the sync in tree_op_write not behind it.)
+    (Seen to fail: without tree_sync_opened nothing is asked when it is opened, with O_SYNC for O_DSYNC there not for the
+    latter, and without the sync in tree_op_write not behind it.)
     """
     directory = mount(scratch_bucket(node), passthrough=passthrough).path
 

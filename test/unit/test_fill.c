@@ -646,7 +646,8 @@ static void *watched_main(void *arg)
     return NULL;
 }
 
-/* More requests than there are threads hang at one bucket's origin: another bucket is read all the same. */
+/* More requests than there are threads hang at one bucket's origin: another bucket is read all the same.
+ * (Seen to fail with fill_workers that gives one bucket all that is left.) */
 static void test_hanging_origin_leaves_threads_to_the_others(void **state)
 {
     (void)state;

@@ -120,7 +120,7 @@ static void unread_answers_hold_no_thread(void **state)
 }
 
 /* Clients that send next to nothing of their bodies, one for each worker, are cut when they hold nearly all
- * of them: others are served long before the timeout of a request. */
+ * of them: others are served long before the timeout of a request. (Seen to fail without cut_slow.) */
 static void dribbled_bodies_do_not_stop_the_others(void **state)
 {
     enum { N = 4 };

@@ -5,10 +5,9 @@
 #include "client/client_kept.h"
 #include "client/client_writer.h"
 
-#define KEY_BYTES       (2 * KIB)
-#define CONNECTIONS_MAX 256
-#define FILES_FREE      1024  /* descriptors for all else */
-#define KEPT_MAX        32768 /* files kept open, as libforebay does where the limit of descriptors allows */
+#define KEY_BYTES  (2 * KIB)
+#define FILES_FREE 1024  /* descriptors for all else */
+#define KEPT_MAX   32768 /* files kept open, as libforebay does where the limit of descriptors allows */
 
 struct bucket_state {
     struct client *client;
@@ -35,7 +34,8 @@ static int bucket_open(struct bench_target *t, struct err *e)
         .name = "bench",
         .via = WIRE_VIA_API,
         .timeout_ms = n->timeout_ms,
-        .connections = CONNECTIONS_MAX,
+        .connections = (uint32_t)t->options->connections,
+        .idle = (uint32_t)t->options->connections, /* as many as are asked for are there all the time */
     };
     struct client *c;
     int r = client_new(&o, &c, e);
@@ -43,7 +43,9 @@ static int bucket_open(struct bench_target *t, struct err *e)
         return r;
     struct bucket_state *s = calloc(1, sizeof(*s));
     assert(s);
-    uint64_t files = sys_raise_file_limit();
+    uint64_t files =
+        sys_raise_file_limit() - BENCH_FILES_FREE; /* target_open has seen that there are as many */
+    files -= t->options->connections * t->ops->files_per_connection;
     *s = (struct bucket_state){
         .client = c,
         .kept = client_kept_new(
@@ -176,6 +178,7 @@ static int bucket_list(struct bench_conn *c, const char *prefix, bench_entry_fn 
 
 const struct bench_target_ops bench_bucket_ops = {
     .kind = "bucket",
+    .files_per_connection = 3, /* the socket, and the files of a call */
     .open = bucket_open,
     .close = bucket_close,
     .connect = bucket_connect,

@@ -293,7 +293,7 @@ static void fill_thread(void *arg, unsigned shard)
 
 static int in_threads(struct checkpoint *c, void (*fn)(void *arg, unsigned shard), struct err *e)
 {
-    int r = bench_threads((unsigned)c->o->shards, fn, c);
+    int r = bench_threads((unsigned)c->o->shards, NULL, fn, c);
     return r < 0 ? err_errno(e, r, "make %" PRIu64 " threads", c->o->shards)
                  : bench_failure_take(&c->failure, e);
 }

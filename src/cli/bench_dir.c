@@ -171,6 +171,7 @@ static int dir_list(struct bench_conn *c, const char *prefix, bench_entry_fn ent
 
 const struct bench_target_ops bench_dir_ops = {
     .kind = "directory",
+    .files_per_connection = 1,
     .open = dir_open,
     .close = dir_close,
     .connect = dir_connect,

@@ -161,7 +161,7 @@ static int make_files(struct epoch *x, struct err *e)
         x->there[k] |= slice_eq_str(s, name);
     }
     x->progress = progress_new("made", x->make_n, x->make_n * x->make_size, x->o->quiet || x->o->json);
-    int r = bench_threads((unsigned)x->o->workers, make_thread, x);
+    int r = bench_threads((unsigned)x->o->workers, NULL, make_thread, x);
     progress_drop(TAKE_PTR(x->progress));
     if (r < 0)
         return err_errno(e, r, "make threads");
@@ -321,6 +321,7 @@ int bench_epoch(int argc, char **argv)
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         struct epoch x = {.o = &o};
+        o.target.connections = o.workers;
         bench_failure_init(&x.failure);
         int r = run(&x, argv[0], &e);
         if (r < 0)

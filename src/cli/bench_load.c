@@ -61,7 +61,7 @@ static const struct option rows[] = {
         "shares of get, put and list, as get=90,put=8,list=2"),
     ROW("size", OPTION_STRING, size, "1MiB", 0, 0, "SIZE[..SIZE]", "bytes of an object, or from..to"),
     ROW("objects", OPTION_UINT, objects, "256", 1, 10000000, "N", "objects to get; made first where missing"),
-    ROW("connections", OPTION_UINT, connections, "16", 1, 1024, "N", "connections, each with a thread"),
+    ROW("connections", OPTION_UINT, connections, "16", 1, 10000, "N", "connections, each with a thread"),
     ROW("duration", OPTION_DURATION, duration_ms, "10s", 1, 86400000, "TIME", "measured time"),
     ROW("warm-up", OPTION_DURATION, warm_up_ms, "1s", 0, 3600000, "TIME",
         "time before it that does not count"),
@@ -92,6 +92,7 @@ struct worker {
     struct histogram whole[LOAD_OP_COUNT], first; /* of measured requests; first: of GETs */
     uint64_t bytes[LOAD_OP_COUNT];
     uint64_t last_end_ns;
+    uint32_t put; /* bit i: object i of its own may be there */
 };
 
 struct load {
@@ -220,10 +221,10 @@ static void prepare_thread(void *arg, unsigned i)
     l->target.ops->disconnect(c);
 }
 
-static int threads(struct load *l, void (*fn)(void *arg, unsigned i), struct err *e)
+static int threads(struct load *l, void (*begin)(void *arg), void (*fn)(void *arg, unsigned i), struct err *e)
 {
     l->next = 0;
-    int r = bench_threads((unsigned)l->o->connections, fn, l);
+    int r = bench_threads((unsigned)l->o->connections, begin, fn, l);
     if (r < 0)
         return err_errno(e, r, "make %" PRIu64 " threads", l->o->connections);
     return bench_failure_take(&l->failure, e);
@@ -236,7 +237,7 @@ static int prepare(struct load *l, struct err *e)
     int r = find_existing(l, e);
     if (r == 0) {
         l->progress = progress_new("made", l->o->objects, 0, l->o->quiet || l->o->json);
-        r = threads(l, prepare_thread, e);
+        r = threads(l, NULL, prepare_thread, e);
         progress_drop(TAKE_PTR(l->progress));
     }
     return r;
@@ -280,6 +281,19 @@ static int list_one(struct load *l, struct bench_conn *c, struct err *e)
     return r;
 }
 
+/* Into one of the connection's own objects. */
+static int put_own(struct load *l, struct bench_conn *c, unsigned i, uint64_t number, uint64_t *ret_bytes,
+                   struct err *e)
+{
+    char name[NAME_BYTES], group[32];
+    uint64_t own = number % OWN_OBJECTS;
+    (void)snprintf(group, sizeof(group), "put-%u", i);
+    name_of(l, group, own, name);
+    l->workers[i].put |= 1u << own;
+    *ret_bytes = size_of(l, name);
+    return l->target.ops->put(c, name, *ret_bytes, pattern_of(l->o->seed, slice_str(name)), e);
+}
+
 static int one(struct load *l, struct bench_conn *c, unsigned i, uint64_t number, enum load_op *ret_op,
                uint64_t *ret_first_ns, uint64_t *ret_bytes, struct err *e)
 {
@@ -293,11 +307,7 @@ static int one(struct load *l, struct bench_conn *c, unsigned i, uint64_t number
         return get_one(l, c, hash_mix(draw, 1), ret_first_ns, ret_bytes, e);
     if (op == LOAD_LIST)
         return list_one(l, c, e);
-    char name[NAME_BYTES], group[32];
-    (void)snprintf(group, sizeof(group), "put-%u", i);
-    name_of(l, group, number % OWN_OBJECTS, name);
-    *ret_bytes = size_of(l, name);
-    return l->target.ops->put(c, name, *ret_bytes, pattern_of(l->o->seed, slice_str(name)), e);
+    return put_own(l, c, i, number, ret_bytes, e);
 }
 
 static void count(struct load *l, struct worker *w, enum load_op op, uint64_t begin, uint64_t first,
@@ -312,6 +322,13 @@ static void count(struct load *l, struct worker *w, enum load_op op, uint64_t be
     w->bytes[op] += bytes;
     w->last_end_ns = end;
     (void)__atomic_fetch_add(&l->measured, 1, __ATOMIC_RELAXED);
+}
+
+static void start_clock(void *arg)
+{
+    struct load *l = arg;
+    l->from_ns = sys->mono_ns() + l->o->warm_up_ms * NS_PER_MS;
+    l->to_ns = l->from_ns + l->o->duration_ms * NS_PER_MS;
 }
 
 static void load_thread(void *arg, unsigned i)
@@ -346,9 +363,10 @@ static void remove_thread(void *arg, unsigned i)
     uint64_t k;
     int r = 0;
     (void)snprintf(group, sizeof(group), "put-%u", i);
-    for (uint64_t j = 0; c && l->weights[LOAD_PUT] && j < OWN_OBJECTS && r == 0; j++) {
+    for (uint64_t j = 0; c && l->workers && j < OWN_OBJECTS && r == 0; j++) {
         name_of(l, group, j, name);
-        r = l->target.ops->remove(c, name, &e);
+        if (l->workers[i].put & 1u << j)
+            r = l->target.ops->remove(c, name, &e);
     }
     while (c && r == 0 && l->there &&
            (k = __atomic_fetch_add(&l->next, 1, __ATOMIC_RELAXED)) < l->o->objects) {
@@ -429,9 +447,7 @@ static int run(struct load *l, struct err *e)
         l->workers = calloc(o->connections, sizeof(*l->workers));
         assert(l->workers);
         l->progress = progress_new("moved", 0, 0, o->quiet || o->json);
-        l->from_ns = sys->mono_ns() + o->warm_up_ms * NS_PER_MS;
-        l->to_ns = l->from_ns + o->duration_ms * NS_PER_MS;
-        r = threads(l, load_thread, e);
+        r = threads(l, start_clock, load_thread, e);
         progress_drop(TAKE_PTR(l->progress));
     }
     if (r == 0) {
@@ -448,7 +464,7 @@ static int run(struct load *l, struct err *e)
         struct err later = {0};
         bench_failure_fini(&l->failure); /* a run that failed is tidied up, too */
         bench_failure_init(&l->failure);
-        int removed = threads(l, remove_thread, &later);
+        int removed = threads(l, NULL, remove_thread, &later);
         if (r == 0 && removed < 0) {
             *e = later;
             r = removed;
@@ -464,6 +480,7 @@ int bench_load(int argc, char **argv)
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         struct load l = {.o = &o};
+        o.target.connections = o.connections;
         bench_failure_init(&l.failure);
         bench_interrupts();
         int r = parse_mix(&l, &e);

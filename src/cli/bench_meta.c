@@ -4,9 +4,12 @@
  * after the other.
  *
  * Invariants:
- *  1. A phase begins when all workers have ended the one before; its rate is that of all of them.
+ *  1. A phase begins when all workers have ended the one before; its rate is that of all of them, from when
+ * all threads are there.
  *  2. What is found is what was made: sizes of stats, names of listings, bytes of reads, and nothing after
  * the removal.
+ *  3. Contents are made before the first phase: a file's are a piece of its worker's pattern, at a place that
+ * only each 1024th file shares.
  *
  * Failure modes: the first operation that fails or finds something else ends the run, exit status 1, with its
  * name and path. The tree of the run is removed also then, and when the run is interrupted.
@@ -15,6 +18,7 @@
 #include "cli/bench_report.h"
 #include "cli/command.h"
 
+#include "base/hash.h"
 #include "base/pattern.h"
 #include "base/sys.h"
 #include "base/text.h"
@@ -23,7 +27,10 @@
 #include <fcntl.h>
 #include <inttypes.h>
 
-#define PATH_BYTES (4 * KIB)
+#define PATH_BYTES  (4 * KIB)
+#define PLACES      1024 /* where the contents of a file begin in the pattern of its worker */
+#define PLACE_BYTES 64
+#define FILE_NAME   "%c%08" PRIu64
 
 /* X(NAME, name), in the order in which they run */
 #define META_PHASES(X)                                                                                       \
@@ -91,6 +98,11 @@ static const struct command_usage usage = {
     .max_operands = 1,
 };
 
+/* What a worker writes, and where it reads to; without --size neither. */
+struct bytes {
+    char *pattern, *read;
+};
+
 struct meta {
     const struct meta_options *o;
     char *dir;
@@ -100,6 +112,8 @@ struct meta {
     struct lock lock; /* covers times */
     struct histogram times[PHASE_COUNT];
     double seconds[PHASE_COUNT];
+    uint64_t from_ns;    /* of the phase */
+    struct bytes *bytes; /* of each worker */
 };
 
 /* One worker's place in a phase. */
@@ -107,7 +121,7 @@ struct place {
     struct meta *m;
     unsigned worker;
     struct histogram *times;
-    char *block;
+    uint64_t listed; /* sum over the names of the listing before */
     struct err *e;
 };
 
@@ -129,15 +143,14 @@ static void dir_path(const struct place *p, uint64_t d, char ret[PATH_BYTES])
 /* `kind` 'f' as created, 'r' after the renaming. */
 static void file_path(const struct place *p, uint64_t i, char kind, char ret[PATH_BYTES])
 {
-    (void)snprintf(ret, PATH_BYTES, "%s/w%03u/d%06" PRIu64 "/%c%08" PRIu64, p->m->dir, p->worker,
+    (void)snprintf(ret, PATH_BYTES, "%s/w%03u/d%06" PRIu64 "/" FILE_NAME, p->m->dir, p->worker,
                    i / p->m->o->per_directory, kind, i);
 }
 
-static struct pattern pattern_for(const struct place *p, uint64_t i)
+/* The contents of a file. */
+static const char *contents(const struct place *p, uint64_t i)
 {
-    char name[64];
-    (void)snprintf(name, sizeof(name), "%u/%" PRIu64, p->worker, i);
-    return pattern_of(p->m->o->seed, slice_str(name));
+    return p->m->bytes[p->worker].pattern + i % PLACES * PLACE_BYTES;
 }
 
 /* ---- one operation each ---- */
@@ -148,7 +161,7 @@ static int do_create(struct place *p, uint64_t i, const char *path)
     _cleanup_close_ int fd = sys->open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return fd;
-    int r = size ? sys_pwrite_all(fd, p->block, size, 0) : 0;
+    int r = size ? sys_pwrite_all(fd, contents(p, i), size, 0) : 0;
     if (r == 0 && p->m->o->fsync)
         r = sys->fsync(fd);
     int closed = sys->close(TAKE_FD(fd));
@@ -166,7 +179,7 @@ static int do_read(struct place *p, uint64_t i, const char *path)
 {
     uint64_t size = p->m->o->size;
     _cleanup_close_ int fd = sys->open(path, O_RDONLY | O_CLOEXEC, 0);
-    int r = fd < 0 ? fd : size ? sys_pread_all(fd, p->block, size, 0) : 0;
+    int r = fd < 0 ? fd : size ? sys_pread_all(fd, p->m->bytes[p->worker].read, size, 0) : 0;
     return r;
 }
 
@@ -182,18 +195,19 @@ static int do_unlink(struct place *p, uint64_t i, const char *path)
     return sys->unlink(path);
 }
 
-static int count_entries(struct place *p, uint64_t d, const char *path)
+static int do_list(struct place *p, uint64_t d, const char *path)
 {
     DIR *dir = opendir(path);
-    uint64_t n = 0;
     if (!dir)
         return -errno;
+    p->listed = 0;
     struct dirent *x;
     for (errno = 0; (x = readdir(dir)); errno = 0)
-        n += x->d_name[0] == 'f';
+        if (x->d_name[0] != '.') /* names with a dot are the file system's own */
+            p->listed += hash_placement(slice_str(x->d_name));
     int r = -errno;
     (void)closedir(dir);
-    return r < 0 ? r : n == files_in(p->m, d) ? 0 : ERR_CORRUPT;
+    return r;
 }
 
 static int do_mkdir(struct place *p, uint64_t d, const char *path)
@@ -212,22 +226,28 @@ static const struct phase {
     char kind; /* of the file's name */
 } phases[] = {
     [PHASE_MKDIR] = {do_mkdir, true, 0},      [PHASE_CREATE] = {do_create, false, 'f'},
-    [PHASE_STAT] = {do_stat, false, 'f'},     [PHASE_LIST] = {count_entries, true, 0},
+    [PHASE_STAT] = {do_stat, false, 'f'},     [PHASE_LIST] = {do_list, true, 0},
     [PHASE_READ] = {do_read, false, 'f'},     [PHASE_RENAME] = {do_rename, false, 'f'},
     [PHASE_UNLINK] = {do_unlink, false, 'r'}, [PHASE_RMDIR] = {do_rmdir, true, 0},
 };
 
 /* ---- phases ---- */
 
-/* Outside the time of the operation: the bytes that CREATE will write, and whether READ's are those. */
-static int around(struct place *p, uint64_t i, bool before)
+/* Outside the time of the operation: whether READ found what CREATE wrote, and LIST each of its names once.
+ */
+static int verify(const struct place *p, uint64_t i)
 {
     uint64_t size = p->m->o->size;
-    if (before && p->m->phase == PHASE_CREATE)
-        pattern_fill(pattern_for(p, i), 0, p->block, size);
-    if (!before && p->m->phase == PHASE_READ && pattern_check(pattern_for(p, i), 0, p->block, size) >= 0)
-        return ERR_CORRUPT;
-    return 0;
+    if (p->m->phase == PHASE_READ)
+        return size && memcmp(p->m->bytes[p->worker].read, contents(p, i), size) != 0 ? ERR_CORRUPT : 0;
+    if (p->m->phase != PHASE_LIST)
+        return 0;
+    uint64_t made = 0, first = i * p->m->o->per_directory;
+    for (uint64_t k = first; k < first + files_in(p->m, i); k++) {
+        char name[32];
+        made += hash_placement(slice_of(name, (size_t)snprintf(name, sizeof(name), FILE_NAME, 'f', k)));
+    }
+    return p->listed == made ? 0 : ERR_CORRUPT;
 }
 
 static int one(struct place *p, const struct phase *ph, uint64_t i)
@@ -237,11 +257,10 @@ static int one(struct place *p, const struct phase *ph, uint64_t i)
         dir_path(p, i, path);
     else
         file_path(p, i, ph->kind, path);
-    (void)around(p, i, /* before= */ true);
     uint64_t from = sys->mono_ns();
     int r = ph->run(p, i, path);
     histogram_add(p->times, sys->mono_ns() - from);
-    r = r < 0 ? r : around(p, i, /* before= */ false);
+    r = r < 0 ? r : verify(p, i);
     if (r == ERR_CORRUPT)
         return err_set(p->e, r, "%s %s: not what was made", phase_names[p->m->phase], path);
     return r < 0 ? err_errno(p->e, r, "%s %s", phase_names[p->m->phase], path) : 0;
@@ -254,8 +273,7 @@ static void phase_thread(void *arg, unsigned worker)
     struct err e = {0};
     struct place p = {.m = m, .worker = worker, .e = &e};
     p.times = calloc(1, sizeof(*p.times));
-    p.block = malloc(MAX(m->o->size, (uint64_t)1));
-    assert(p.times && p.block);
+    assert(p.times);
     uint64_t n = ph->of_directories ? directories(m) : m->o->files;
     for (uint64_t i = 0; i < n && !bench_failure_is(&m->failure); i++) {
         int r = one(&p, ph, i);
@@ -266,7 +284,51 @@ static void phase_thread(void *arg, unsigned worker)
     LOCK_SCOPE(&m->lock);
     histogram_merge(&m->times[m->phase], p.times);
     free(p.times);
-    free(p.block);
+}
+
+static void start_clock(void *arg)
+{
+    struct meta *m = arg;
+    m->from_ns = sys->mono_ns();
+}
+
+/* ---- before and after ---- */
+
+static void fill_thread(void *arg, unsigned worker)
+{
+    struct meta *m = arg;
+    char name[32];
+    (void)snprintf(name, sizeof(name), "worker %u", worker);
+    pattern_fill(pattern_of(m->o->seed, slice_str(name)), 0, m->bytes[worker].pattern,
+                 m->o->size + PLACES * PLACE_BYTES);
+    memset(m->bytes[worker].read, 0, m->o->size); /* its memory is there before it is read to */
+}
+
+static int make_bytes(struct meta *m, struct err *e)
+{
+    const struct meta_options *o = m->o;
+    m->bytes = calloc(o->workers, sizeof(m->bytes[0]));
+    assert(m->bytes);
+    for (uint64_t i = 0; i < o->workers && o->size; i++) {
+        struct bytes *b = &m->bytes[i];
+        b->pattern = malloc(o->size + PLACES * PLACE_BYTES);
+        b->read = malloc(o->size);
+        if (!b->pattern || !b->read)
+            return err_set(e, -ENOMEM,
+                           "--size: no memory for %" PRIu64 " workers with files of %" PRIu64 " bytes",
+                           o->workers, o->size);
+    }
+    int r = o->size ? bench_threads((unsigned)o->workers, NULL, fill_thread, m) : 0;
+    return r < 0 ? err_errno(e, r, "make %" PRIu64 " threads", o->workers) : 0;
+}
+
+static void free_bytes(struct meta *m)
+{
+    for (uint64_t i = 0; m->bytes && i < m->o->workers; i++) {
+        free(m->bytes[i].pattern);
+        free(m->bytes[i].read);
+    }
+    free(m->bytes);
 }
 
 /* The top of the tree, and a directory for each worker. */
@@ -346,15 +408,18 @@ static void print_table(const struct meta *m)
 
 static int run(struct meta *m, const char *dir, struct err *e)
 {
-    int r = make_top(m, dir, e);
+    int r = make_bytes(m, e);
+    if (r < 0)
+        return r;
+    r = make_top(m, dir, e);
     uint64_t all = m->o->workers * (5 * m->o->files + 3 * directories(m));
     m->progress = progress_new("did", all, 0, m->o->quiet || m->o->json);
     for (int i = 0; i < PHASE_COUNT && r == 0; i++) {
         m->phase = (enum meta_phase)i;
-        uint64_t from = sys->mono_ns();
-        r = bench_threads((unsigned)m->o->workers, phase_thread, m);
-        r = r < 0 ? err_errno(e, r, "make threads") : bench_failure_take(&m->failure, e);
-        m->seconds[i] = (double)(sys->mono_ns() - from) / 1e9;
+        r = bench_threads((unsigned)m->o->workers, start_clock, phase_thread, m);
+        m->seconds[i] = (double)(sys->mono_ns() - m->from_ns) / 1e9;
+        r = r < 0 ? err_errno(e, r, "make %" PRIu64 " threads", m->o->workers)
+                  : bench_failure_take(&m->failure, e);
     }
     progress_drop(m->progress);
     remove_top(m, r < 0);
@@ -382,6 +447,7 @@ int bench_meta(int argc, char **argv)
             status = command_fail(usage.command, r, &e);
         bench_failure_fini(&m->failure);
         lock_fini(&m->lock);
+        free_bytes(m);
         free(m->dir);
         free(m);
     }

@@ -29,6 +29,7 @@ struct pass {
     uint32_t *missing;       /* per batch: samples that are not there yet */
     struct bench_pass *ret;
     struct bench_failure failure;
+    uint64_t from_ns;
 };
 
 /* ---- finding files ---- */
@@ -238,6 +239,12 @@ static void *accelerator(void *arg)
     return NULL;
 }
 
+static void start_clock(void *arg)
+{
+    struct pass *p = arg;
+    p->from_ns = sys->mono_ns();
+}
+
 int bench_pass_run(struct bench_target *t, const struct bench_files *files,
                    const struct bench_pass_options *o, struct bench_pass *ret, struct err *e)
 {
@@ -254,16 +261,15 @@ int bench_pass_run(struct bench_target *t, const struct bench_files *files,
     cond_init(&p.room);
     bench_failure_init(&p.failure);
     pthread_t gpu;
-    uint64_t from = sys->mono_ns();
     int r = pthread_create(&gpu, NULL, accelerator, &p) == 0 ? 0 : err_errno(e, -EAGAIN, "make a thread");
     if (r == 0) {
-        r = bench_threads(o->workers, worker, &p);
+        r = bench_threads(o->workers, start_clock, worker, &p);
         if (r < 0) {
             (void)err_errno(e, r, "make %u threads", o->workers);
             fail(&p, r, e);
         }
         (void)pthread_join(gpu, NULL);
-        ret->seconds = (double)(sys->mono_ns() - from) / 1e9;
+        ret->seconds = (double)(sys->mono_ns() - p.from_ns) / 1e9;
         r = bench_failure_take(&p.failure, e);
     }
     bench_failure_fini(&p.failure);

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#define STACK_BYTES (512 * KIB) /* curl, TLS and libc in one call after the other */
+
 static double seconds(uint64_t ns)
 {
     return (double)ns / 1e9;
@@ -12,6 +14,12 @@ static double seconds(uint64_t ns)
 
 void bench_json_times(const char *name, const struct histogram *ns)
 {
+    if (ns->count == 0) { /* no time is not a time of 0 */
+        (void)printf("\"%s\": {\"p50\": null, \"p90\": null, \"p99\": null, \"p999\": null, \"max\": null, "
+                     "\"mean\": null}",
+                     name);
+        return;
+    }
     (void)printf(
         "\"%s\": {\"p50\": %.9f, \"p90\": %.9f, \"p99\": %.9f, \"p999\": %.9f, \"max\": %.9f, \"mean\": "
         "%.9f}",
@@ -27,6 +35,10 @@ void bench_table_times_head(void)
 
 void bench_table_times(const struct histogram *ns)
 {
+    if (ns->count == 0) {
+        (void)printf(" %9s %9s %9s", "-", "-", "-");
+        return;
+    }
     (void)printf(" %9.3f %9.3f %9.3f", (double)histogram_quantile(ns, 0.5) / 1e6,
                  (double)histogram_quantile(ns, 0.99) / 1e6, (double)ns->max / 1e6);
 }
@@ -83,32 +95,71 @@ int bench_failure_take(const struct bench_failure *f, struct err *e)
     return f->code;
 }
 
+/* ---- threads ---- */
+
+/* What threads wait at until all of them are there. */
+struct gate {
+    struct lock lock; /* covers open and in_vain */
+    struct cond opened;
+    bool open, in_vain;
+};
+
 struct thread {
     void (*fn)(void *arg, unsigned i);
     void *arg;
+    struct gate *gate;
     unsigned i;
     pthread_t id;
 };
 
+static bool pass(struct gate *g)
+{
+    LOCK_SCOPE(&g->lock);
+    while (!g->open)
+        cond_wait(&g->opened, &g->lock);
+    return !g->in_vain;
+}
+
+static void open_gate(struct gate *g, bool in_vain)
+{
+    LOCK_SCOPE(&g->lock);
+    g->in_vain = in_vain;
+    g->open = true;
+    cond_broadcast(&g->opened);
+}
+
 static void *thread_main(void *arg)
 {
     struct thread *t = arg;
-    t->fn(t->arg, t->i);
+    if (pass(t->gate))
+        t->fn(t->arg, t->i);
     return NULL;
 }
 
-int bench_threads(unsigned n, void (*fn)(void *arg, unsigned i), void *arg)
+int bench_threads(unsigned n, void (*begin)(void *arg), void (*fn)(void *arg, unsigned i), void *arg)
 {
     struct thread *threads = calloc(n, sizeof(*threads));
+    struct gate gate = {0};
+    pthread_attr_t attributes;
     assert(threads);
+    lock_init(&gate.lock, LOCK_LEAF);
+    cond_init(&gate.opened);
+    (void)pthread_attr_init(&attributes);
+    (void)pthread_attr_setstacksize(&attributes, STACK_BYTES);
     unsigned made = 0;
     for (; made < n; made++) {
-        threads[made] = (struct thread){.fn = fn, .arg = arg, .i = made};
-        if (pthread_create(&threads[made].id, NULL, thread_main, &threads[made]) != 0)
+        threads[made] = (struct thread){.fn = fn, .arg = arg, .gate = &gate, .i = made};
+        if (pthread_create(&threads[made].id, &attributes, thread_main, &threads[made]) != 0)
             break;
     }
+    if (made == n && begin)
+        begin(arg);
+    open_gate(&gate, /* in_vain= */ made < n);
     for (unsigned i = 0; i < made; i++)
         (void)pthread_join(threads[i].id, NULL);
+    (void)pthread_attr_destroy(&attributes);
+    cond_fini(&gate.opened);
+    lock_fini(&gate.lock);
     free(threads);
     return made == n ? 0 : -EAGAIN;
 }

@@ -6,9 +6,10 @@
 #include "base/histogram.h"
 #include "base/lock.h"
 
-/* "NAME": {"p50": ..., "p90": ..., "p99": ..., "p999": ..., "max": ..., "mean": ...} in seconds. */
+/* "NAME": {"p50": ..., "p90": ..., "p99": ..., "p999": ..., "max": ..., "mean": ...} in seconds; null where
+ * nothing was timed. */
 void bench_json_times(const char *name, const struct histogram *ns);
-/* Heading and line of the same for people, in milliseconds: p50, p99, max. */
+/* Heading and line of the same for people, in milliseconds: p50, p99, max; "-" where nothing was timed. */
 void bench_table_times_head(void);
 void bench_table_times(const struct histogram *ns);
 
@@ -30,6 +31,7 @@ int bench_failure_take(const struct bench_failure *f, struct err *e);
  * made. A second one ends the process at once. */
 void bench_interrupts(void);
 
-/* Runs fn(arg, i) in n threads, i from 0 on, and waits for all. -EAGAIN when they cannot be made; those that
- * were run to their end all the same. */
-int bench_threads(unsigned n, void (*fn)(void *arg, unsigned i), void *arg);
+/* Runs fn(arg, i) in n threads, i from 0 on, and waits for all. None begins before all are made, and before
+ * begin(arg), which may be NULL, was called: there a clock is started. -EAGAIN when they cannot all be made:
+ * then none was run. Their stacks are small, so that thousands cost little. */
+int bench_threads(unsigned n, void (*begin)(void *arg), void (*fn)(void *arg, unsigned i), void *arg);

@@ -375,6 +375,7 @@ static int s3_list(struct bench_conn *c, const char *prefix, bench_entry_fn entr
 
 const struct bench_target_ops bench_s3_ops = {
     .kind = "s3",
+    .files_per_connection = 4, /* the socket, and what curl wakes itself by */
     .open = s3_open,
     .close = s3_close,
     .connect = s3_connect,

@@ -27,6 +27,18 @@ static int split(struct slice text, const char *shown, struct bench_target *t, s
     return 0;
 }
 
+/* Told before anything was made, and not as a failure of whichever connection came too late. */
+static int room_for_connections(const struct bench_target *t, struct err *e)
+{
+    uint64_t n = t->options->connections, needed = n * t->ops->files_per_connection + BENCH_FILES_FREE;
+    uint64_t files = sys_raise_file_limit();
+    return needed <= files ? 0
+                           : err_set(e, ERR_BAD_OPTION,
+                                     "%" PRIu64 " connections to a %s may need %" PRIu64
+                                     " open files, and this process may have %" PRIu64 ": see ulimit -n",
+                                     n, t->ops->kind, needed, files);
+}
+
 int bench_target_open(const char *text, const struct bench_target_options *options, struct bench_target *ret,
                       struct err *e)
 {
@@ -43,8 +55,8 @@ int bench_target_open(const char *text, const struct bench_target_options *optio
         t.ops = &bench_bucket_ops;
         r = split(slice_str(text), text, &t, e);
     }
-    if (r == 0)
-        r = t.ops->open(&t, e);
+    r = r < 0 ? r : room_for_connections(&t, e);
+    r = r < 0 ? r : t.ops->open(&t, e);
     if (r < 0) {
         free(t.root);
         free(t.prefix);

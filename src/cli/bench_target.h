@@ -17,6 +17,7 @@ struct bench_target_options {
     struct command_node node;
     char *s3_endpoint, *region;
     uint64_t block;
+    uint64_t connections; /* most at a time; set by the measurement before it opens its target */
 };
 
 #define BENCH_TARGET_ROWS(owner)                                                                             \
@@ -76,7 +77,8 @@ struct bench_target {
 };
 
 struct bench_target_ops {
-    const char *kind; /* "directory", "bucket", "s3" */
+    const char *kind;              /* "directory", "bucket", "s3" */
+    uint64_t files_per_connection; /* descriptors, at most */
     int (*open)(struct bench_target *t, struct err *e);
     void (*close)(struct bench_target *t);
     int (*connect)(struct bench_target *t, struct bench_conn **ret, struct err *e);
@@ -92,8 +94,11 @@ struct bench_target_ops {
 
 extern const struct bench_target_ops bench_dir_ops, bench_bucket_ops, bench_s3_ops;
 
+#define BENCH_FILES_FREE 64 /* descriptors for all else */
+
 /* "s3://BUCKET[/PREFIX]"; a directory, which is there or begins with '/' or '.'; else BUCKET[/PREFIX] of a
- * node. `options` must live as long. ERR_BAD_OPTION when it is none of these. */
+ * node. `options` must live as long. ERR_BAD_OPTION when it is none of these, or when the process may not
+ * have as many open files as its connections need. */
 int bench_target_open(const char *text, const struct bench_target_options *options, struct bench_target *ret,
                       struct err *e);
 void bench_target_close(struct bench_target *t);

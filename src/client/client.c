@@ -198,6 +198,7 @@ int client_new(const struct client_options *o, struct client **ret, struct err *
     c->family = o->family ? *o->family : (struct id128){0};
     c->timeout_ms = MIN(o->timeout_ms ? o->timeout_ms : CLIENT_TIMEOUT_MS, (uint64_t)CLIENT_TIMEOUT_MAX_MS);
     c->max_connections = o->connections ? o->connections : CLIENT_CONNECTIONS;
+    c->max_idle = o->idle ? o->idle : CLIENT_IDLE;
     c->name = slice_dup(slice_str(o->name ? o->name : "client"));
     c->epoch = 1;
     new_session(c);

@@ -22,6 +22,7 @@ struct client;
 
 #define CLIENT_TIMEOUT_MS  60000
 #define CLIENT_CONNECTIONS 16
+#define CLIENT_IDLE        8
 /* A reply's body; give BUF_INIT(CLIENT_REPLY_MAX_BYTES) to calls. */
 #define CLIENT_REPLY_MAX_BYTES WIRE_BODY_MAX_BYTES
 
@@ -40,6 +41,7 @@ struct client_options {
     enum wire_via via;    /* 0: WIRE_VIA_API */
     uint64_t timeout_ms;  /* most time a call may take while the node does not answer; 0: CLIENT_TIMEOUT_MS */
     uint32_t connections; /* most at a time; 0: CLIENT_CONNECTIONS */
+    uint32_t idle;        /* of them, most that stay open while nobody uses them; 0: CLIENT_IDLE */
     /* Called by the thread that makes a call, before it does; NULL: nothing. */
     void (*before_call)(uint32_t op);
     /* Called by it before it sleeps for the node, which it does not when the answer comes at once; NULL:

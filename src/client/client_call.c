@@ -159,7 +159,7 @@ static void discard(struct client *c, struct client_conn *conn, bool is_lost)
 static void give_back(struct client *c, struct client_conn *conn)
 {
     lock_take(&c->lock);
-    if (conn->epoch == c->epoch && c->n_idle < CLIENT_IDLE_MAX) {
+    if (conn->epoch == c->epoch && c->n_idle < c->max_idle) {
         conn->next = c->idle;
         c->idle = conn;
         c->n_idle++;

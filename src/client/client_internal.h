@@ -12,7 +12,6 @@
 #define CLIENT_MAGIC            0x636c6e74u
 #define CLIENT_ADDRESS_MAX      256
 #define CLIENT_TIMEOUT_MAX_MS   INT32_MAX /* more, as who wants no timeout gives, would go beyond the clock */
-#define CLIENT_IDLE_MAX         8         /* connections kept open that nobody uses */
 #define CLIENT_BACKOFF_FIRST_MS 20
 #define CLIENT_BACKOFF_MAX_MS   500
 
@@ -33,7 +32,7 @@ struct client {
     char *name;
     enum wire_via via;
     uint64_t timeout_ms;
-    uint32_t max_connections;
+    uint32_t max_connections, max_idle;
     bool passes_fds; /* said by the first HELLO */
     void (*before_call)(uint32_t op);
     void (*before_sleep)(void); /* never NULL */

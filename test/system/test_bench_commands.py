@@ -2,10 +2,14 @@
 them; nothing is left behind. How fast anything is, no test asks."""
 
 import contextlib
+import ctypes
 import http.server
 import json
+import mmap
 import os
 import pathlib
+import re
+import resource
 import shutil
 import signal
 import statistics
@@ -135,6 +139,46 @@ def test_load_makes_only_what_is_missing(origin, new_shaper):
         shaper.reset()
         assert bench(*options, env=keys(origin, shaper.endpoint)).returncode == 0
         assert shaper.stats()["verbs"]["PUT"]["requests"] == expected
+
+
+@pytest.mark.parametrize("kind", ["directory", "S3", "bucket"])
+def test_load_over_thousands_of_connections(tmp_path, node, kind):
+    """Each makes requests of its own, and none is refused."""
+    operand, options, env = tmp_path, [], {}
+    if kind != "directory":
+        name = "many-connections"
+        node.s3().create_bucket(Bucket=name)
+        operand, options, env = (name, ["--socket", node.socket_path], {}) if kind == "bucket" else (
+            f"s3://{name}", ["--s3-endpoint", node.endpoint], keys(node))
+    done = benched("load", operand, *options, "--connections", "2000", "--size", "1KiB", "--block", "4KiB", "--objects", "50",
+                   "--mix", "get=9,put=1", "--requests", "8000", "--duration", "10m", "--warm-up", "0ms", env=env)
+    assert done["connections"] == 2000 and done["get"]["requests"] + done["put"]["requests"] >= 8000
+    assert done["get"]["bytes"] == KIB * done["get"]["requests"] and done["put"]["bytes"] == KIB * done["put"]["requests"]
+
+
+def with_few_files():
+    """In a child: 300 open files and no right to have more."""
+    ctypes.CDLL(None).prctl(24, 24, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_SYS_RESOURCE; without rights there is nothing to drop
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+
+@pytest.mark.parametrize("arguments", [["load", "s3://b", "--connections", "2000", "--s3-endpoint", "http://127.0.0.1:1"],
+                                       ["load", ".", "--connections", "2000"], ["epoch", ".", "--workers", "1000"]])
+def test_more_connections_than_open_files(tmp_path, arguments):
+    """One line that says how many open files it takes and how many there may be, before anything is made."""
+    done = subprocess.run([pathlib.Path(harness.forebay_bin()).resolve(), "bench", *arguments], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, cwd=tmp_path, preexec_fn=with_few_files)
+    fails(done, 2, "open files", "may have 300")
+    assert os.listdir(tmp_path) == []
+
+
+def test_load_without_a_measured_request_has_no_times(tmp_path):
+    """A request that no measured time was long enough for counts nowhere, and no percentile pretends that it took no time."""
+    options = ["load", tmp_path, "--connections", "1", "--objects", "1", "--size", "64MiB", "--duration", "1ms", "--warm-up", "0ms"]
+    said = benched(*options)["get"]
+    assert (said["requests"], said["bytes"], said["requests_per_s"]) == (0, 0, 0)
+    assert said["latency_s"] == dict.fromkeys(TIMES) == said["first_byte_s"]
+    assert "get                   0          0.0          0 B/s         -         -         -" in bench(*options).stdout
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
@@ -360,6 +404,25 @@ def test_model_finds_a_flipped_byte(tmp_path, way):
     assert bench("model", path, "--size", "1MB", "--tensors", "3").returncode == 0
     flip(path, path.stat().st_size - 100)
     fails(bench("model", path, "--ways", way), 1, f"byte {path.stat().st_size - 100} ", "not what was written")
+
+
+def test_model_tells_what_it_could_not_drop(tmp_path):
+    """What somebody holds in memory stays in the page cache whoever drops it, and is told to programs and to people."""
+    path = tmp_path / "m.safetensors"
+    size = benched("model", path, "--size", "40000", "--tensors", "2")["bytes"]
+    assert "left_in_page_cache_bytes" not in benched("model", path) and not benched("model", path)["dropped"]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    with open(path, "rb") as file:
+        held = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    try:
+        assert libc.mlock(ctypes.c_void_p(held), ctypes.c_size_t(size)) == 0, os.strerror(ctypes.get_errno())
+        said = benched("model", path, "--ways", "pread", "--drop")
+        assert said["dropped"] and said["left_in_page_cache_bytes"] >= size // mmap.PAGESIZE * mmap.PAGESIZE
+        line = bench("model", path, "--drop").stdout.splitlines()[0]
+        assert re.search(r"dropped from the page cache before each load, where [\d.]+ KiB stayed$", line), line
+    finally:
+        libc.munmap(ctypes.c_void_p(held), ctypes.c_size_t(size))
 
 
 def test_model_tells_the_median(tmp_path):

@@ -348,6 +348,30 @@ static void test_pool_is_bounded(void **state)
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_STAT]), 800);
 }
 
+/* As many connections stay open as were asked for: who has as many threads as connections connects each once.
+ */
+static void test_idle_connections_stay(void **state)
+{
+    struct fake *f = *state;
+    struct client_options o = {
+        .socket_path = f->path, .timeout_ms = 60000, .connections = 3 * CLIENT_IDLE, .idle = 3 * CLIENT_IDLE};
+    struct err e = {0};
+    _cleanup_(client_freep) struct client *c = NULL;
+    pthread_t threads[3 * CLIENT_IDLE];
+    assert_int_equal(client_new(&o, &c, &e), 0);
+    for (int round = 1; round <= 2; round++) {
+        atomic_store(&f->hang_ms[WIRE_OP_STAT], 60000);
+        for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, stat_one, c), 0);
+        while (atomic_load(&f->seen[WIRE_OP_STAT]) < round * (int)ARRAY_SIZE(threads))
+            sys->sleep_ns(1000000);
+        atomic_store(&f->hang_ms[WIRE_OP_STAT], 0); /* all at once are answered */
+        for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+            (void)pthread_join(threads[i], NULL);
+    }
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_HELLO]), ARRAY_SIZE(threads));
+}
+
 /* Bytes inline and bytes by descriptor: every range, and nothing beyond the end. */
 static void test_file_reads(void **state)
 {
@@ -746,6 +770,7 @@ int main(void)
         NODE_TEST(test_lying_node),
         NODE_TEST(test_fork),
         NODE_TEST(test_pool_is_bounded),
+        NODE_TEST(test_idle_connections_stay),
         NODE_TEST(test_file_reads),
         NODE_TEST(test_sequential_reads_ask_rarely),
         NODE_TEST(test_no_room_for_a_descriptor),

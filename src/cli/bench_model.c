@@ -7,11 +7,14 @@
  * with their dtype, shape and data_offsets [begin, end) behind the header; the tensors.
  *
  * Invariants:
- *  1. Only reading is timed. The same bytes are compared after the last one of a mapping or of the whole was
- * read: what a file system brings ahead meanwhile would be had for nothing. Those of a pread are compared
- * before the next one, which saves the memory. A mapping is read once per cache line.
+ *  1. Only reading is timed. Bytes are compared after the last one was read: what a file system brings ahead
+ * meanwhile would be had for nothing. The memory of preads is there before, as that of a model. A mapping is
+ * read once per cache line.
  *  2. Files made here say so in their header, and every byte is compared with what was written. Of others the
  *     checksum must be the same in every way and pass.
+ *
+ *  3. What --drop could not drop is told: a load that the page cache served is not told as one that it did
+ * not.
  *
  * Failure modes: a header that is not one, a short file, a mapping whose bytes cannot be had: one line, exit
  * status 1. Headers beyond 100 MB are refused, as safetensors itself does.
@@ -31,8 +34,10 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-#define LINE_BYTES 64
-#define PATH_BYTES (4 * KIB)
+#define LINE_BYTES   64
+#define PAGE_MIN     4096 /* bytes */
+#define WINDOW_BYTES GIB  /* looked at with one call */
+#define PATH_BYTES   (4 * KIB)
 
 /* X(NAME, name) */
 #define MODEL_WAYS(X)                                                                                        \
@@ -76,7 +81,8 @@ static const struct option rows[] = {
      .arg = "ORDER",
      .doc = "mmap and pread: tensors as they lie, or in any order"},
     ROW("passes", OPTION_UINT, passes, "3", 1, 1000, "N", "loads in each way"),
-    COMMAND_FLAG(model_options, drop, "drop", 0, "drop the file from the page cache before each load"),
+    COMMAND_FLAG(model_options, drop, "drop", 0,
+                 "drop the file from the page cache before each load, as far as you may; tells what stayed"),
     ROW("size", OPTION_SIZE, size, "1GiB", 1, TIB, "SIZE", "bytes of a file that is made"),
     ROW("tensors", OPTION_UINT, tensors, "100", 1, 100000, "N", "tensors of a file that is made"),
     ROW("seed", OPTION_UINT, seed, "1", 0, 0, "N", "of its contents and of the order"),
@@ -111,8 +117,15 @@ struct model {
     uint32_t *order;
     bool ways[WAY_COUNT];
     struct load *loads; /* passes of each way */
+    char *memory;       /* of preads: all tensors, in their places */
+    int64_t left_bytes; /* most that --drop left in the page cache; -1: not known */
     struct progress *progress;
 };
+
+static uint64_t data_bytes(const struct model *m)
+{
+    return m->file.bytes - m->file.data_offset;
+}
 
 static volatile uint64_t sink; /* keeps the loads of a mapping */
 
@@ -170,9 +183,6 @@ static int by_mmap(struct model *m, int fd, struct load *l, uint64_t from, struc
     char *p = mmap(NULL, m->file.bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return err_errno(e, -errno, "map %s", m->path);
-    (void)snprintf(bus_message, sizeof(bus_message), "%s: %s: cannot be read through its mapping\n",
-                   usage.command, m->path);
-    (void)signal(SIGBUS, on_bus);
     for (size_t i = 0; i < m->file.n; i++) {
         const struct model_tensor *t = &m->file.tensors[m->order[i]];
         sink += touch(p + m->file.data_offset + t->begin, t->end - t->begin);
@@ -181,29 +191,22 @@ static int by_mmap(struct model *m, int fd, struct load *l, uint64_t from, struc
     }
     timed(l, from);
     int r = compare_all(m, p + m->file.data_offset, l, e);
-    (void)signal(SIGBUS, SIG_DFL);
     (void)munmap(p, m->file.bytes);
     return r;
 }
 
 static int by_pread(struct model *m, int fd, struct load *l, uint64_t from, struct err *e)
 {
-    uint64_t largest = 1;
-    for (size_t i = 0; i < m->file.n; i++)
-        largest = MAX(largest, m->file.tensors[i].end - m->file.tensors[i].begin);
-    _cleanup_free_ char *bytes = malloc(largest);
-    if (!bytes)
-        return err_set(e, -ENOMEM, "%s: no memory for a tensor of %" PRIu64 " bytes", m->path, largest);
     for (size_t i = 0; i < m->file.n; i++) {
         const struct model_tensor *t = &m->file.tensors[m->order[i]];
-        int r = sys_pread_all(fd, bytes, t->end - t->begin, m->file.data_offset + t->begin);
-        timed(l, from);
-        r = r < 0 ? err_errno(e, r, "read %s", m->path) : compare(m, m->order[i], bytes, l, e);
+        int r = sys_pread_all(fd, m->memory + t->begin, t->end - t->begin, m->file.data_offset + t->begin);
         if (r < 0)
-            return r;
-        from = sys->mono_ns();
+            return err_errno(e, r, "read %s", m->path);
+        if (i == 0)
+            l->first_ns = sys->mono_ns() - from;
     }
-    return 0;
+    timed(l, from);
+    return compare_all(m, m->memory, l, e);
 }
 
 static int by_whole(struct model *m, int fd, struct load *l, uint64_t from, struct err *e)
@@ -216,27 +219,104 @@ static int by_whole(struct model *m, int fd, struct load *l, uint64_t from, stru
     return r < 0 ? err_errno(e, r, "read %s", m->path) : compare_all(m, bytes + m->file.data_offset, l, e);
 }
 
+/* ---- cold loads ---- */
+
+/* Calls `fn` for each run of resident pages of the mapping p..p+n. false: nobody says which are. */
+static bool each_resident(char *p, size_t n, void (*fn)(void *arg, char *p, size_t n), void *arg)
+{
+    static unsigned char pages[WINDOW_BYTES / PAGE_MIN];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    assert(page >= PAGE_MIN);
+    for (size_t at = 0; at < n; at += WINDOW_BYTES) {
+        size_t window = MIN(n - at, (size_t)WINDOW_BYTES), count = (window + page - 1) / page;
+        if (mincore(p + at, window, pages) < 0)
+            return false;
+        for (size_t i = 0, k; i < count; i = k + 1) {
+            for (k = i; k < count && pages[k] & 1; k++)
+                ;
+            if (k > i)
+                fn(arg, p + at + i * page, MIN((k - i) * page, window - i * page));
+        }
+    }
+    return true;
+}
+
+static void on_resident(void *arg, char *p, size_t n)
+{
+    *(uint64_t *)arg += n;
+}
+
+/* What lies behind another file system, as a cached file behind a mount does, goes through a mapping. */
+static void push_out(void *arg, char *p, size_t n)
+{
+    sink += touch(p, n); /* only what is mapped is pushed out */
+    (void)madvise(p, n, MADV_PAGEOUT);
+}
+
+/* The kernel says what is in the page cache only to those who may write the file. */
+static bool may_look(const struct model *m, const struct stat *st)
+{
+    return geteuid() == 0 || st->st_uid == geteuid() || access(m->path, W_OK) == 0;
+}
+
+static int drop(struct model *m, struct err *e)
+{
+    struct stat st;
+    uint64_t left = 0;
+    _cleanup_close_ int fd = sys->open(m->path, O_RDONLY | O_CLOEXEC, 0);
+    int r = fd < 0 ? fd : sys->fstat(fd, &st);
+    if (r < 0)
+        return err_errno(e, r, "%s", m->path);
+    (void)sys->fsync(fd);
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    char *p = may_look(m, &st) ? mmap(NULL, m->file.bytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+    if (p == MAP_FAILED) {
+        m->left_bytes = -1;
+        return 0;
+    }
+    bool known = true;
+    for (uint64_t before = UINT64_MAX; known; before = left) { /* what was just used is spared once */
+        left = 0;
+        known = each_resident(p, m->file.bytes, on_resident, &left);
+        if (left == 0 || left >= before)
+            break;
+        known = known && each_resident(p, m->file.bytes, push_out, NULL);
+    }
+    (void)munmap(p, m->file.bytes);
+    m->left_bytes = !known || m->left_bytes < 0 ? -1 : MAX(m->left_bytes, (int64_t)left);
+    return 0;
+}
+
 static int one(struct model *m, enum model_way way, struct load *l, struct err *e)
 {
     static int (*const by[])(struct model * m, int fd, struct load *l, uint64_t from,
                              struct err *e) = {by_mmap, by_pread, by_whole};
-    if (m->o->drop) {
-        _cleanup_close_ int fd = sys->open(m->path, O_RDONLY | O_CLOEXEC, 0);
-        if (fd < 0)
-            return err_errno(e, fd, "%s", m->path);
-        (void)sys->fsync(fd);
-        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    }
+    int r = m->o->drop ? drop(m, e) : 0;
+    if (r < 0)
+        return r;
     uint64_t from = sys->mono_ns();
     _cleanup_close_ int fd = sys->open(m->path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return err_errno(e, fd, "%s", m->path);
-    int r = by[way](m, fd, l, from, e);
+    r = by[way](m, fd, l, from, e);
     progress_add(m->progress, 1, 0);
     return r;
 }
 
 /* ---- telling ---- */
+
+/* What --drop did, in words. */
+static void print_dropped(const struct model *m)
+{
+    char text[TEXT_SIZE_MAX];
+    if (!m->o->drop)
+        (void)puts("");
+    else if (m->left_bytes < 0)
+        (void)puts("; dropped from the page cache before each load; what stayed is not known");
+    else
+        (void)printf("; dropped from the page cache before each load, where %s stayed\n",
+                     m->left_bytes ? text_size((uint64_t)m->left_bytes, text) : "nothing");
+}
 
 static int compare_u64(const void *a, const void *b)
 {
@@ -256,15 +336,14 @@ static double median(const struct model *m, enum model_way way, bool first)
     return ((double)v[(n - 1) / 2] + (double)v[n / 2]) / 2e9;
 }
 
-static uint64_t data_bytes(const struct model *m)
-{
-    return m->file.bytes - m->file.data_offset;
-}
-
 static void print_json(const struct model *m)
 {
-    (void)printf("{\"bytes\": %" PRIu64 ", \"tensors\": %zu, \"verified\": %s", data_bytes(m), m->file.n,
-                 m->file.ours ? "true" : "false");
+    (void)printf("{\"bytes\": %" PRIu64 ", \"tensors\": %zu, \"verified\": %s, \"dropped\": %s",
+                 data_bytes(m), m->file.n, m->file.ours ? "true" : "false", m->o->drop ? "true" : "false");
+    if (m->o->drop && m->left_bytes >= 0)
+        (void)printf(", \"left_in_page_cache_bytes\": %" PRId64, m->left_bytes);
+    else if (m->o->drop)
+        (void)fputs(", \"left_in_page_cache_bytes\": null", stdout);
     for (int way = 0; way < WAY_COUNT; way++) {
         if (!m->ways[way])
             continue;
@@ -283,8 +362,10 @@ static void print_json(const struct model *m)
 static void print_table(const struct model *m)
 {
     char text[TEXT_SIZE_MAX];
-    (void)printf("%zu tensors, %s; medians of %" PRIu64 "\n\n%-8s %10s %14s %16s\n", m->file.n,
-                 text_size(data_bytes(m), text), m->o->passes, "", "seconds", "rate", "first tensor ms");
+    (void)printf("%zu tensors, %s; medians of %" PRIu64, m->file.n, text_size(data_bytes(m), text),
+                 m->o->passes);
+    print_dropped(m);
+    (void)printf("\n%-8s %10s %14s %16s\n", "", "seconds", "rate", "first tensor ms");
     for (int way = 0; way < WAY_COUNT; way++) {
         if (!m->ways[way])
             continue;
@@ -317,6 +398,9 @@ static int measure(struct model *m, struct err *e)
 {
     uint64_t first_checksum = 0;
     bool any = false;
+    (void)snprintf(bus_message, sizeof(bus_message), "%s: %s: cannot be read through its mapping\n",
+                   usage.command, m->path);
+    (void)signal(SIGBUS, on_bus);
     for (uint64_t i = 0; i < m->o->passes; i++)
         for (int way = 0; way < WAY_COUNT; way++) {
             struct load *l = &m->loads[(uint64_t)way * m->o->passes + i];
@@ -352,6 +436,11 @@ static int run(struct model *m, struct err *e)
         m->order[i] = m->order[k];
         m->order[k] = (uint32_t)i;
     }
+    m->memory = m->ways[WAY_PREAD] ? malloc(data_bytes(m)) : NULL;
+    if (m->ways[WAY_PREAD] && !m->memory)
+        return err_set(e, -ENOMEM, "%s: no memory for %" PRIu64 " bytes", m->path, data_bytes(m));
+    if (m->memory)
+        memset(m->memory, 0, data_bytes(m)); /* so that no pread waits for its pages */
     m->progress = progress_new("loaded", 0, 0, o->quiet || o->json);
     r = measure(m, e);
     progress_drop(m->progress);
@@ -375,6 +464,7 @@ int bench_model(int argc, char **argv)
         model_file_close(&m.file);
         free(m.order);
         free(m.loads);
+        free(m.memory);
     }
     option_fini(&table, &o);
     return status;

@@ -305,13 +305,12 @@ static int run(struct epoch *x, const char *text, struct err *e)
     x->lines = calloc(x->n, sizeof(*x->lines));
     assert(x->lines);
     r = measure(x, e);
-    if (r < 0)
-        return r;
-    if (o->json)
+    r = r < 0 ? r : same_bytes(x, e);
+    if (r == 0 && o->json)
         print_json(x);
-    else
+    else if (r == 0)
         print_table(x);
-    return same_bytes(x, e);
+    return r;
 }
 
 int bench_epoch(int argc, char **argv)

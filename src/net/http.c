@@ -229,7 +229,8 @@ static int parse_header_line(struct slice line, struct http_request *r, struct s
     h->name = slice_sub(line, 0, (size_t)colon);
     if (!is_token(h->name)) /* also catches folded lines and blanks before the colon */
         return REFUSE(400, "broken header name");
-    h->value = slice_trim(slice_from(line, (size_t)colon + 1));
+    h->value =
+        slice_trim(slice_of(line.p + colon + 1, line.n - (size_t)colon - 1)); /* empty: there all the same */
     if (!is_field_value(h->value))
         return REFUSE(400, "control character in header " SLICE_FMT, SLICE_ARG(h->name));
     r->n_headers++;
@@ -406,6 +407,7 @@ int http_parse_range(struct slice value, uint64_t size, struct http_range *ret)
     X(204, "No Content")                                                                                     \
     X(206, "Partial Content")                                                                                \
     X(301, "Moved Permanently")                                                                              \
+    X(303, "See Other")                                                                                      \
     X(304, "Not Modified")                                                                                   \
     X(307, "Temporary Redirect")                                                                             \
     X(400, "Bad Request")                                                                                    \

@@ -220,6 +220,15 @@ static ssize_t read_raw(struct http_conn *c, void *p, size_t n)
     return (ssize_t)n;
 }
 
+/* A bare CR, which others may take for the end of the line, and what else no line of a message may have. */
+static bool has_controls(struct slice line)
+{
+    for (size_t i = 0; i < line.n; i++)
+        if (((unsigned char)line.p[i] < 0x20 && line.p[i] != '\t') || line.p[i] == 0x7f)
+            return true;
+    return false;
+}
+
 /* One line of the chunk framing, without its CRLF; the slice is valid until the next read. */
 static int read_line(struct http_conn *c, size_t max, struct slice *ret)
 {
@@ -232,7 +241,7 @@ static int read_line(struct http_conn *c, size_t max, struct slice *ret)
         if (lf) {
             *ret = slice_of(from, n - 1);
             c->in_at += n + 1;
-            return 0;
+            return has_controls(*ret) ? ERR_PROTOCOL : 0;
         }
         scanned = n;
         if (c->in_at > c->head_end) { /* move what is there up to the head: at least 16 KiB are then free */
@@ -249,8 +258,10 @@ static int read_line(struct http_conn *c, size_t max, struct slice *ret)
 
 static int parse_chunk_size(struct slice line, uint64_t *ret)
 {
-    struct slice digits = slice_trim(slice_split(&line, ';'));
+    struct slice digits = slice_split(&line, ';');
     uint64_t v = 0;
+    while (digits.n > 0 && (digits.p[digits.n - 1] == ' ' || digits.p[digits.n - 1] == '\t'))
+        digits.n--; /* RFC 9112 7.1.1: blanks may stand before an extension, and nowhere else */
     if (digits.n == 0 || digits.n > 15)
         return ERR_PROTOCOL;
     for (size_t i = 0; i < digits.n; i++) {

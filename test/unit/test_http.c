@@ -51,6 +51,7 @@ static void takes_a_usual_request_apart(void **state)
     assert_true(slice_eq_str(r.headers[2].name, "x-amz-meta-a"));
     assert_true(slice_eq_str(http_header(&r, "X-Amz-Meta-A"), "two words"));
     assert_int_equal(http_header(&r, "empty").n, 0);
+    assert_non_null(http_header(&r, "empty").p); /* there, with or without a blank behind the colon */
     assert_null(http_header(&r, "absent").p);
     assert_true(r.has_length && r.expect_continue && r.keep_alive && !r.chunked);
     assert_int_equal(r.content_length, 12);

@@ -203,6 +203,10 @@ static void refuses_broken_chunks(void **state)
         "10000000000000000\r\n",
         "0x3\r\nabc\r\n",
         "3 3\r\nabc\r\n",
+        " 3\r\nabc\r\n0\r\n\r\n",
+        "3;a\rb\r\nabc\r\n0\r\n\r\n",
+        "3;a\x01\r\nabc\r\n0\r\n\r\n",
+        "3\r\nabc\r\n0\r\na: b\rc: d\r\n\r\n",
     };
     struct fixture *f = *state;
     for (size_t i = 0; i < ARRAY_SIZE(broken); i++) {

@@ -52,11 +52,41 @@ struct slice condition_bare_etag(struct slice value)
     return value;
 }
 
+/* Takes the first of a list off it. A comma between quotes is an ETag's own. */
+static struct slice next_etag(struct slice *list)
+{
+    struct slice one = *list;
+    bool quoted = false;
+    size_t n = 0;
+
+    while (n < list->n && (quoted || list->p[n] != ','))
+        quoted ^= list->p[n++] == '"';
+    one.n = n;
+    *list = slice_from(*list, n + 1);
+    return one;
+}
+
+bool condition_is_single(const struct http_request *r, const char *name)
+{
+    struct slice want = slice_str(name);
+    size_t found = 0;
+
+    for (size_t i = 0; i < r->n_headers; i++) {
+        struct slice value = r->headers[i].value;
+
+        if (!slice_eq_case(r->headers[i].name, want))
+            continue;
+        if (++found > 1 || next_etag(&value).n < r->headers[i].value.n)
+            return false;
+    }
+    return true;
+}
+
 bool condition_etag_in(struct slice list, struct slice etag)
 {
     etag = condition_bare_etag(etag); /* weak ones of origins have their marks */
     while (list.n) {
-        struct slice one = condition_bare_etag(slice_split(&list, ','));
+        struct slice one = condition_bare_etag(next_etag(&list));
 
         if (slice_eq_str(one, "*") || (one.n && slice_eq(one, etag)))
             return true;

@@ -21,6 +21,9 @@ void condition_read(const struct http_request *r, const char *prefix, struct con
 enum s3_error condition_check(const struct condition *c, const struct wire_attr *attr);
 /* Whether an ETag, as attributes have it (a weak one with W/ and quotes), is in a list as above. */
 bool condition_etag_in(struct slice list, struct slice etag);
+/* Whether the request has this header at most once, with one ETag or "*": all that writes and removals can
+ * decide together with what they do. */
+bool condition_is_single(const struct http_request *r, const char *name);
 /* If-Range: true when the range counts, because the value is the object's ETag or its date. */
 bool condition_if_range(struct slice value, const struct wire_attr *attr);
 /* One ETag without its quotes and without W/; NULL only when the value is. */

@@ -33,11 +33,18 @@ static const char *const conditions_not_here[] = {"x-amz-if-match-last-modified-
 
 static enum s3_error refuse_conditions(struct s3_request *r)
 {
+    struct condition c;
+
     for (size_t i = 0; i < ARRAY_SIZE(conditions_not_here); i++)
         if (request_header(r, conditions_not_here[i]).p)
             return reply_refuse(
                 r, S3_ERR_NOT_IMPLEMENTED,
                 arena_printf(r->arena, "the header %s is not implemented here", conditions_not_here[i]));
+    condition_read(r->http, "", &c);
+    if (c.if_none_match.p || (c.has_unmodified_since && !c.if_match.p) ||
+        !condition_is_single(r->http, "if-match"))
+        return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED,
+                            "only If-Match with one ETag can be a condition of a DELETE");
     return S3_OK;
 }
 

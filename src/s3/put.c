@@ -206,9 +206,17 @@ static enum s3_error open_body(struct s3_request *r, bool with_checksum, body_so
     return S3_OK;
 }
 
+/* A body that ends with the connection would be taken for none, and the object for empty. */
+static enum s3_error check_announced(const struct s3_request *r)
+{
+    return r->http->has_length || r->http->chunked ? S3_OK : S3_ERR_MISSING_LENGTH;
+}
+
 enum s3_error put_body(struct s3_request *r, struct body *ret)
 {
-    return open_body(r, /* with_checksum= */ true, read_conn, r->conn, ret);
+    enum s3_error error = check_announced(r);
+
+    return error ? error : open_body(r, /* with_checksum= */ true, read_conn, r->conn, ret);
 }
 
 enum s3_error put_document(struct s3_request *r, struct buf *document, bool with_checksum)
@@ -261,10 +269,16 @@ static void put_fini(struct put *p)
 enum s3_error put_conditions(struct s3_request *r, struct wire_put_open_req *q)
 {
     struct slice none = request_header(r, "if-none-match"), match = request_header(r, "if-match");
+    struct condition c;
 
+    condition_read(r->http, "", &c);
     if (none.p && match.p)
         return reply_refuse(r, S3_ERR_INVALID_REQUEST,
                             "If-Match and If-None-Match exclude each other in a PUT");
+    if (!condition_is_single(r->http, "if-match") || !condition_is_single(r->http, "if-none-match"))
+        return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "only one ETag can be a condition of a PUT");
+    if (c.has_unmodified_since && !match.p)
+        return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "If-Unmodified-Since is no condition of a PUT here");
     if (none.p && slice_eq_str(slice_trim(none), "*"))
         q->if_none_match = true;
     else if (none.p)
@@ -410,8 +424,10 @@ enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg,
 enum s3_error s3_op_put_object(struct s3_request *r)
 {
     struct wire_attr attr;
-    enum s3_error error = put_stream(r, read_conn, r->conn, &attr);
+    enum s3_error error = check_announced(r);
 
+    if (!error)
+        error = put_stream(r, read_conn, r->conn, &attr);
     if (!error)
         reply_send(r, 200, NULL, SLICE_NULL);
     return error;

@@ -3,7 +3,10 @@
 import base64
 import datetime
 import hashlib
+import http.client
+import re
 import time
+import urllib.parse
 import zlib
 
 import botocore.exceptions
@@ -191,6 +194,67 @@ def test_a_condition_on_no_etag_at_all_does_not_hold(bucket):
     document = b"<Delete><Object><Key>k</Key><ETag></ETag></Object></Delete>"
     assert b"PreconditionFailed" in ask(bucket.node, "POST", f"/{bucket.name}?delete=", document).body
     assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"old"
+
+
+def spoken(client, method, where, lines, body=b""):
+    """(status, code of the error) of a request with exactly these header lines beside those that it cannot be without."""
+    url = urllib.parse.urlsplit(client.generate_presigned_url(f"{method.lower()}_object", Params=where))
+    connection = http.client.HTTPConnection(url.netloc, timeout=200)
+    connection.putrequest(method, f"{url.path}?{url.query}", skip_accept_encoding=True)
+    for name, value in lines:
+        connection.putheader(name, value)
+    connection.endheaders(body or None)
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    code = re.search(rb"<Code>(\w+)</Code>", text)
+    return answer.status, code and code.group(1).decode()
+
+
+OLD_DATE = "Mon, 01 Jan 2001 00:00:00 GMT"
+
+
+@pytest.mark.parametrize("method, lines, status, code", [
+    ("PUT", [("If-Match", "")], 412, "PreconditionFailed"),
+    ("PUT", [("If-None-Match", '"x", ETAG')], 501, "NotImplemented"),
+    ("PUT", [("If-None-Match", '*, "x"')], 501, "NotImplemented"),
+    ("PUT", [("If-None-Match", '"x"'), ("If-None-Match", "*")], 501, "NotImplemented"),
+    ("PUT", [("If-Match", "ETAG"), ("If-Match", '"x"')], 501, "NotImplemented"),
+    ("PUT", [("If-Unmodified-Since", OLD_DATE)], 501, "NotImplemented"),
+    ("DELETE", [("If-Match", "")], 412, "PreconditionFailed"),
+    ("DELETE", [("If-None-Match", "*")], 501, "NotImplemented"),
+    ("DELETE", [("If-None-Match", "ETAG")], 501, "NotImplemented"),
+    ("DELETE", [("If-Match", "ETAG"), ("If-Match", '"x"')], 501, "NotImplemented"),
+    ("DELETE", [("If-Unmodified-Since", OLD_DATE)], 501, "NotImplemented"),
+])
+def test_nothing_is_written_in_spite_of_a_condition(node, method, lines, status, code):
+    """Conditions that no write or removal can decide with what it does (lists, repeated headers, dates) are refused, none is left out."""
+    client, where = node.s3(signature_version="s3v4"), {"Bucket": "conditions", "Key": "k"}
+    client.create_bucket(Bucket="conditions")
+    try:
+        etag = client.put_object(**where, Body=b"old")["ETag"]
+        body = b"new" if method == "PUT" else b""
+        sent = [(name, value.replace("ETAG", etag)) for name, value in lines] + [("Content-Length", str(len(body)))]
+        assert spoken(client, method, where, sent, body) == (status, code)
+        assert client.get_object(**where)["Body"].read() == b"old"
+        # what says the same in a form that can be decided, or nothing at all, is served
+        assert spoken(client, method, where, [("If-Match", etag), ("If-Unmodified-Since", OLD_DATE), sent[-1]], body)[0] in (200, 204)
+        assert spoken(client, "PUT", where, [("If-Unmodified-Since", "yesterday"), ("If-None-Match", ""), ("Content-Length", "1")], b"x")[0] == 200
+    finally:
+        client.delete_object(**where)
+        client.delete_bucket(Bucket="conditions")
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_body_of_no_length_is_not_an_empty_one(bucket, close):
+    """A PUT that announces no body is refused, as S3 does: whoever ends its body with the connection would have made the object empty."""
+    where = {"Bucket": bucket.name, "Key": "k"}
+    bucket.s3.put_object(**where, Body=b"old")
+    client = bucket.node.s3(signature_version="s3v4")
+    assert spoken(client, "PUT", where, [("Connection", "close")] if close else []) == (411, "MissingContentLength")
+    assert bucket.truth.get_object(**where)["Body"].read() == b"old"
+    assert spoken(client, "PUT", where, [("Content-Length", "0")]) == (200, None)
+    assert bucket.truth.get_object(**where)["Body"].read() == b""
 
 
 def test_overwriting_and_deleting_are_seen_at_once(bucket):

@@ -50,7 +50,7 @@ def send(node, method, path, headers=None, body=b""):
     connection.putrequest(method, path, skip_accept_encoding=True)
     for name, value in (headers or {}).items():
         connection.putheader(name, value)
-    if body and "Content-Length" not in (headers or {}):
+    if (body or method == "PUT") and not {"content-length", "transfer-encoding"} & {name.lower() for name in headers or {}}:
         connection.putheader("Content-Length", str(len(body)))
     connection.endheaders(body or None)
     answer = connection.getresponse()

@@ -279,6 +279,51 @@ static void weak_etags_fit_themselves(void **state)
     assert_null(condition_bare_etag(SLICE_NULL).p);
 }
 
+/* A comma between quotes belongs to the ETag, any other one ends it. */
+static void commas_of_etags_are_theirs(void **state)
+{
+    (void)state;
+
+    assert_true(condition_etag_in(SLICE_LIT("\"a,b\""), SLICE_LIT("a,b")));
+    assert_true(condition_etag_in(SLICE_LIT("\"x\" ,\"a,b\",y"), SLICE_LIT("a,b")));
+    assert_true(condition_etag_in(SLICE_LIT("\"x\",\"a,b\", y"), SLICE_LIT("y")));
+    assert_false(condition_etag_in(SLICE_LIT("\"a,b\""), SLICE_LIT("a")));
+    assert_false(condition_etag_in(SLICE_LIT("\"a, b"), SLICE_LIT("b")));
+    assert_true(condition_etag_in(SLICE_LIT(",,a"), SLICE_LIT("a")));
+}
+
+/* What can be decided together with a write is one ETag, said once. */
+static void lists_of_etags_are_told_from_one(void **state)
+{
+    static const struct {
+        const char *headers;
+        bool single;
+    } rows[] = {
+        {"", true},
+        {"If-Match: *\r\n", true},
+        {"If-Match:\r\n", true},
+        {"If-Match: \"a,b\"\r\n", true},
+        {"If-None-Match: a, b\r\n", true},
+        {"If-Match: \"a\", \"b\"\r\n", false},
+        {"If-Match: a,b\r\n", false},
+        {"If-Match: *, \"a\"\r\n", false},
+        {"If-Match: a,\r\n", false},
+        {"If-Match: \"a\"\r\nif-match: \"b\"\r\n", false},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        _cleanup_buf_ struct buf head = BUF_INIT(4 * KIB);
+        struct http_request *http = calloc(1, sizeof *http);
+
+        assert_int_equal(buf_printf(&head, "PUT /b/k HTTP/1.1\r\nHost: h\r\n%s\r\n", rows[i].headers), 0);
+        parse(head.p, http);
+        if (condition_is_single(http, "if-match") != rows[i].single)
+            fail_msg("%s", rows[i].headers);
+        free(http);
+    }
+}
+
 /* If-Range lets the range count for the same ETag or the same date only. */
 static void if_range_needs_the_same_version(void **state)
 {
@@ -326,6 +371,8 @@ int main(void)
         cmocka_unit_test(conditions_are_judged),
         cmocka_unit_test(dates_mean_nothing_without_one),
         cmocka_unit_test(weak_etags_fit_themselves),
+        cmocka_unit_test(commas_of_etags_are_theirs),
+        cmocka_unit_test(lists_of_etags_are_told_from_one),
         cmocka_unit_test(if_range_needs_the_same_version),
         cmocka_unit_test(hosts_name_buckets),
     };

@@ -20,7 +20,8 @@
  *  1. n_idle counts the workers that wait in the epoll set or are about to. Whoever puts a connection on the
  * ready list and then sees n_idle > 0 kicks; a worker counts itself before it looks at the list: none is
  * forgotten.
- *  2. A worker parks only while enough others are idle, which by 1 will see the list.
+ *  2. A worker parks only while enough others are idle, which by 1 will see the list, and nothing is on it:
+ * the kick may have woken the very one that parks, and those that wait already are not kicked again.
  *  3. workers[0 .. n_workers) are initialised; n_workers only grows.
  *
  * Failure modes: a thread that cannot be made is logged; those that are there go on. A burst of requests that
@@ -91,7 +92,7 @@ static void become_idle(struct front *f)
     atomic_fetch_sub(&f->n_idle, 1);
     lock_take(&f->lock);
     f->n_parked++;
-    while (f->n_called == 0 && !atomic_load(&f->stopping))
+    while (f->n_called == 0 && !f->ready_first && !atomic_load(&f->stopping))
         cond_wait(&f->called, &f->lock);
     f->n_parked--;
     if (f->n_called > 0)

@@ -473,6 +473,41 @@ static void draining_waits_for_running_requests(void **state)
     stop(f);
 }
 
+enum { ROUNDS = 600, HELD = 6, PIPELINED = 100, JITTERS = 25, JITTER_NS = 100000 };
+
+/* However many workers were called up, and come back or park meanwhile: a connection that left its turn to
+ * others gets its next one without a further event. Requests that hold all leaders up, for some time around
+ * what it takes to call up others, make more workers idle than there are leaders. */
+static void no_turn_is_forgotten(void **state)
+{
+    struct fixture *f = start(&(struct front_config){.threads = 16});
+    _cleanup_buf_ struct buf pipeline = BUF_INIT(64 * KIB), b = BUF_INIT(KIB);
+    int held[HELD];
+    for (int i = 0; i < PIPELINED; i++)
+        assert_int_equal(buf_str(&pipeline, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n"), 0);
+    for (int i = 0; i < HELD; i++)
+        held[i] = dial(f->http);
+    for (int round = 0; round < ROUNDS; round++) {
+        close_gate(f);
+        for (int i = 0; i < HELD; i++)
+            say(held[i], "GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
+        wait_for(&f->running, HELD);
+        sys->sleep_ns((uint64_t)(round % JITTERS) * JITTER_NS);
+        open_gate(f);
+        int fd = dial(f->http);
+        assert_int_equal(sock_set_timeouts(fd, 60000, 60000), 0);
+        assert_int_equal(sock_send_all(fd, pipeline.p, pipeline.n, 0), 0);
+        for (int i = 0; i < PIPELINED; i++)
+            assert_int_equal(answer(fd, &b), 200);
+        (void)close(fd);
+        for (int i = 0; i < HELD; i++)
+            assert_int_equal(answer(held[i], &b), 200);
+    }
+    for (int i = 0; i < HELD; i++)
+        (void)close(held[i]);
+    stop(f);
+}
+
 /* A request that does not end keeps draining from succeeding, not from returning. */
 static void draining_gives_up_after_its_time(void **state)
 {
@@ -490,6 +525,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_and_keeps_the_connection),
         cmocka_unit_test(answers_pipelined_requests_in_order),
+        cmocka_unit_test(no_turn_is_forgotten),
         cmocka_unit_test(half_heads_hold_no_thread),
         cmocka_unit_test(unread_answers_hold_no_thread),
         cmocka_unit_test(dribbled_bodies_do_not_stop_the_others),

@@ -458,7 +458,7 @@ static bool is_only_here(const struct change *c)
 {
     bool is_directory = c->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES &&
                         slice_ends(back_key(c->entry), SLICE_LIT("/"));
-    return c->had && !c->old.sent && c->old.base == BACK_BASE_ABSENT && !is_directory;
+    return c->had && c->old.n_sent == 0 && c->old.base == BACK_BASE_ABSENT && !is_directory;
 }
 
 static int drop(struct change *c, struct err *e)

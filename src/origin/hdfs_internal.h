@@ -52,7 +52,7 @@ static inline void hdfs_json_unrefp(json_t **j)
 }
 /* {"FileStatus": ...}. ERR_ORIGIN_FAILED for what is none. */
 int hdfs_json_status(struct slice text, struct hdfs_status *ret, struct err *e);
-/* {"boolean": true}; an empty body counts as true, for calls that answer nothing. */
+/* {"boolean": true}. ERR_ORIGIN_SHORT for an empty body, which was cut. */
 int hdfs_json_boolean(struct slice text, bool *ret, struct err *e);
 /* {"FileStatuses": ...} or {"DirectoryListing": ...}: the entries into the folder. *ret_last is the last name
  * (heap, NULL when there is none), *ret_left how many follow. */

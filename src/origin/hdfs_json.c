@@ -62,10 +62,8 @@ int hdfs_json_status(struct slice text, struct hdfs_status *ret, struct err *e)
 
 int hdfs_json_boolean(struct slice text, bool *ret, struct err *e)
 {
-    if (slice_trim(text).n == 0) {
-        *ret = true;
-        return 0;
-    }
+    if (slice_trim(text).n == 0)
+        return err_set(e, ERR_ORIGIN_SHORT, "the answer was cut: it is empty");
     json_t *_cleanup_(hdfs_json_unrefp) j = hdfs_json_parse(text, e);
     const json_t *v = json_object_get(j, "boolean");
     if (!j)

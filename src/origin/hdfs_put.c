@@ -163,7 +163,9 @@ static int check_moved(struct target *t, struct err *e)
 }
 
 /* Whether the first of two that curl sent, because a kept connection closed without an answer, has renamed
- * the file: nobody else takes the reserved name away. `r`: what the second came to. */
+ * the file, or one whose answer was cut: nobody else takes the reserved name away. `r`: what the second came
+ * to.
+ */
 static int check_sent_again(struct target *t, int r, bool *ret_done, struct err *e)
 {
     struct hdfs_status st;
@@ -171,10 +173,17 @@ static int check_sent_again(struct target *t, int r, bool *ret_done, struct err 
     int there = hdfs_stat(t->hdfs, t->tmp, NULL, &st, &local);
     *ret_done = there == -ENOENT;
     if (there < 0 && !*ret_done)
-        return err_set(e, there, "after a rename that was sent again: %s", local.text);
+        return err_set(e, there, "after a rename without a whole answer: %s", local.text);
     if (*ret_done && e)
         e->code = 0;
     return *ret_done ? 0 : r;
+}
+
+/* Whether the answer has no body, and had none when it was sent. */
+static bool is_empty_answer(const struct hdfs_call *c, const struct buf *body)
+{
+    const struct web_response *r = &c->web.response;
+    return slice_trim(buf_view(body)).n == 0 && (r->has_length || r->is_chunked);
 }
 
 /* RENAME of the reserved name. `options` may be NULL. *ret_done: whether the server did it, also when it is
@@ -194,14 +203,18 @@ static int rename_tmp(struct target *t, const char *options, bool *ret_done, str
     if (options)
         web_query(&c.web, SLICE_LIT("renameoptions"), slice_str(options));
     r = web_perform(&c.web, e);
-    if (r == 0)
+    /* The answer of a server that knows the options, unless another one's was cut. */
+    bool is_empty = r == 0 && options && is_empty_answer(&c, &body);
+    *ret_done = is_empty;
+    if (r == 0 && !is_empty)
         r = hdfs_json_boolean(buf_view(&body), ret_done, e);
-    if ((r < 0 || !*ret_done) && hdfs_is_sent_again(&c))
+    bool is_cut = r == ERR_ORIGIN_SHORT;
+    if ((r < 0 || !*ret_done) && (hdfs_is_sent_again(&c) || is_cut))
         r = check_sent_again(t, r, ret_done, e);
     if (r < 0 || !*ret_done)
         return r;
     t->has_tmp = false;
-    return slice_trim(buf_view(&body)).n > 0 ? check_moved(t, e) : 0;
+    return is_cut || slice_trim(buf_view(&body)).n > 0 ? check_moved(t, e) : 0;
 }
 
 static int check_etag(struct target *t, struct slice if_match, struct err *e)

@@ -21,6 +21,7 @@
  */
 #include "mount/tree.h"
 
+#include "base/chore.h"
 #include "base/log.h"
 #include "base/look.h"
 #include "base/sys.h"
@@ -260,10 +261,7 @@ void tree_room_end(struct mount *m, struct tree_room *t)
 
 struct tree_room_giver {
     struct mount *m;
-    pthread_t thread;
-    struct lock lock; /* covers what follows */
-    struct cond ending;
-    bool is_ending;
+    struct chore chore;
 };
 
 static bool is_idle(const struct tree_file *f, uint64_t before_ms)
@@ -306,27 +304,17 @@ static void give_back(struct mount *m, struct tree_file *f, uint64_t before_ms)
         log_debug("mount", "inode %llu: %s", (unsigned long long)f->ino, e.text);
 }
 
-static bool wait_to_look(struct tree_room_giver *g)
-{
-    LOCK_SCOPE(&g->lock);
-    if (!g->is_ending)
-        (void)cond_wait_for(&g->ending, &g->lock, LOOK_NS);
-    return !g->is_ending;
-}
-
-static void *giver_main(void *arg)
+static uint64_t look_for_idle(void *arg)
 {
     struct tree_room_giver *g = arg;
+    uint64_t now_ms = sys_mono_ms(), before_ms = now_ms > IDLE_MS ? now_ms - IDLE_MS : 0;
+    struct tree_file *f;
     look_never();
-    while (wait_to_look(g)) {
-        uint64_t now_ms = sys_mono_ms(), before_ms = now_ms > IDLE_MS ? now_ms - IDLE_MS : 0;
-        struct tree_file *f;
-        for (size_t at = 0; (f = next_idle(g->m, &at, before_ms));) {
-            give_back(g->m, f, before_ms);
-            tree_file_unref(g->m, f);
-        }
+    for (size_t at = 0; (f = next_idle(g->m, &at, before_ms));) {
+        give_back(g->m, f, before_ms);
+        tree_file_unref(g->m, f);
     }
-    return NULL;
+    return LOOK_NS;
 }
 
 struct tree_room_giver *tree_room_giver_start(struct mount *m)
@@ -335,9 +323,7 @@ struct tree_room_giver *tree_room_giver_start(struct mount *m)
     if (!g)
         abort();
     g->m = m;
-    lock_init(&g->lock, LOCK_LEAF);
-    cond_init(&g->ending);
-    if (pthread_create(&g->thread, NULL, giver_main, g) != 0)
+    if (chore_start(&g->chore, LOOK_NS, look_for_idle, g) < 0)
         abort();
     return g;
 }
@@ -346,12 +332,6 @@ void tree_room_giver_end(struct tree_room_giver *g)
 {
     if (!g)
         return;
-    lock_take(&g->lock);
-    g->is_ending = true;
-    cond_signal(&g->ending);
-    lock_drop(&g->lock);
-    (void)pthread_join(g->thread, NULL);
-    cond_fini(&g->ending);
-    lock_fini(&g->lock);
+    chore_stop(&g->chore);
     free(g);
 }

@@ -4,6 +4,7 @@
  */
 #include "object/object_internal.h"
 
+#include "base/chore.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -14,12 +15,8 @@
 struct steward {
     uint32_t magic;
     struct object_service *service;
-    pthread_t thread;
-    bool started;
+    struct chore chore;
     uint64_t saved_ns;
-    struct lock lock; /* covers what follows */
-    struct cond called;
-    bool stop, hurry;
 };
 
 static void save(struct steward *w)
@@ -30,30 +27,16 @@ static void save(struct steward *w)
         log_warn("object", "%s", e.text);
 }
 
-static void turn(struct steward *w)
+static uint64_t turn(void *arg)
 {
+    struct steward *w = CAST_MAGIC(steward, arg, MAGIC);
     if (sys->mono_ns() - w->saved_ns >= SAVE_NS)
         save(w);
     quota_turn(w->service);
     upload_turn(w->service);
     sobject_expire_turn(w->service);
     values_sweep(w->service->values, sys->real_ns());
-}
-
-static void *run(void *arg)
-{
-    struct steward *w = CAST_MAGIC(steward, arg, MAGIC);
-    lock_take(&w->lock);
-    while (!w->stop) {
-        if (!w->hurry)
-            (void)cond_wait_for(&w->called, &w->lock, TURN_NS);
-        w->hurry = false;
-        lock_drop(&w->lock);
-        turn(w);
-        lock_take(&w->lock);
-    }
-    lock_drop(&w->lock);
-    return NULL;
+    return TURN_NS;
 }
 
 struct steward *steward_start(struct object_service *s)
@@ -61,34 +44,22 @@ struct steward *steward_start(struct object_service *s)
     struct steward *w = calloc(1, sizeof(*w));
     assert(w);
     *w = (struct steward){.magic = MAGIC, .service = s, .saved_ns = sys->mono_ns()};
-    lock_init(&w->lock, LOCK_LEAF);
-    cond_init(&w->called);
-    w->started = pthread_create(&w->thread, NULL, run, w) == 0;
-    if (!w->started)
+    if (chore_start(&w->chore, TURN_NS, turn, w) < 0)
         log_warn("object", "no thread for what is done now and then: counters are written at the end only");
     return w;
 }
 
 void steward_hurry(struct steward *w)
 {
-    LOCK_SCOPE(&w->lock);
-    w->hurry = true;
-    cond_signal(&w->called);
+    chore_call(&w->chore);
 }
 
 void steward_stop(struct steward *w)
 {
     if (!w)
         return;
-    lock_take(&w->lock);
-    w->stop = true;
-    cond_broadcast(&w->called);
-    lock_drop(&w->lock);
-    if (w->started)
-        (void)pthread_join(w->thread, NULL);
+    chore_stop(&w->chore);
     save(w);
-    cond_fini(&w->called);
-    lock_fini(&w->lock);
     w->magic = 0;
     free(w);
 }

@@ -18,6 +18,7 @@
 #include "s3/parts.h"
 #include "s3/uploads.h"
 
+#include "base/chore.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -26,11 +27,8 @@
 
 struct expirer {
     struct s3 *s3;
-    pthread_t thread;
-    uint64_t interval_ms;
-    struct lock lock; /* covers stop */
-    struct cond cond;
-    bool stop;
+    uint64_t interval_ns;
+    struct chore chore;
 };
 
 /* One bucket in one pass. */
@@ -44,8 +42,7 @@ struct pass {
 
 static bool stopping(struct expirer *x)
 {
-    LOCK_SCOPE(&x->lock);
-    return x->stop;
+    return chore_is_stopping(&x->chore);
 }
 
 static void note_failure(struct pass *p, const struct err *e)
@@ -263,20 +260,12 @@ static void expire_all(struct expirer *x)
     }
 }
 
-static void *expirer_main(void *arg)
+static uint64_t expire_turn(void *arg)
 {
     struct expirer *x = arg;
 
-    for (;;) {
-        lock_take(&x->lock);
-        if (!x->stop)
-            (void)cond_wait_for(&x->cond, &x->lock, x->interval_ms * 1000000);
-        bool stop = x->stop;
-        lock_drop(&x->lock);
-        if (stop)
-            return NULL;
-        expire_all(x);
-    }
+    expire_all(x);
+    return x->interval_ns;
 }
 
 struct expirer *expirer_start(struct s3 *s3, uint64_t interval_ms)
@@ -287,15 +276,12 @@ struct expirer *expirer_start(struct s3 *s3, uint64_t interval_ms)
     if (!x)
         abort();
     x->s3 = s3;
-    x->interval_ms = interval_ms;
-    lock_init(&x->lock, LOCK_LEAF);
-    cond_init(&x->cond);
-    int status = -pthread_create(&x->thread, NULL, expirer_main, x);
+    x->interval_ns = interval_ms * 1000000;
+    int status = chore_start(&x->chore, x->interval_ns, expire_turn, x);
     if (status == 0)
         return x;
     log_error("s3", "no thread for lifecycle rules: %s", err_text(status));
-    cond_fini(&x->cond);
-    lock_fini(&x->lock);
+    chore_stop(&x->chore);
     free(x);
     return NULL;
 }
@@ -304,12 +290,6 @@ void expirer_stop(struct expirer *x)
 {
     if (!x)
         return;
-    lock_take(&x->lock);
-    x->stop = true;
-    cond_broadcast(&x->cond);
-    lock_drop(&x->lock);
-    (void)pthread_join(x->thread, NULL);
-    cond_fini(&x->cond);
-    lock_fini(&x->lock);
+    chore_stop(&x->chore);
     free(x);
 }

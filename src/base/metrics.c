@@ -2,10 +2,14 @@
  * The metrics registry.
  *
  * Invariants:
- *  1. A series, once published, stays where it is until the process ends; its labels never change.
+ *  1. A series, once published, stays in its chains until the process ends. One of a bucket that is gone has
+ * the id 0: it is neither found nor shown, and becomes the next one that is made in its slot. Who looked it
+ * up before may count into that one: a few events, and never memory that is not ours.
  *  2. Readers follow `next` and `next_made` without a lock: both are stored with release order after the
- * series is whole. Makers hold `lock`.
- *  3. A metric has at most METRICS_SERIES_MAX series besides the one with the labels "other".
+ * series is whole. They know it by its id; labels are read and changed under `lock`.
+ *  3. A metric shows at most METRICS_SERIES_MAX series besides the one with the labels "other".
+ *  4. A bucket counts as gone when it was missing twice: it may be made between a look at the buckets and the
+ * look at its series.
  *
  * Failure modes: metrics_text gives -E2BIG; running out of memory aborts, as all small allocations do.
  */
@@ -20,6 +24,7 @@
 #define LABELS_MAX   3
 #define HASH_SIZE    256
 #define SERIES_MAGIC 0x4d545253u
+#define OTHER        "other" /* label of what is too many */
 
 enum kind { KIND_COUNTER, KIND_GAUGE, KIND_HISTOGRAM };
 
@@ -73,7 +78,9 @@ static const struct bucket {
 struct metric_series {
     uint32_t magic;
     enum metric metric;
-    char *label[LABELS_MAX];
+    _Atomic uint64_t id;     /* hash of the labels, by a key of this process; 0: of a bucket that is gone */
+    char *label[LABELS_MAX]; /* under lock */
+    bool is_missed;          /* its bucket was, at the last look; under lock */
     _Atomic(struct metric_series *) next;      /* same hash slot */
     _Atomic(struct metric_series *) next_made; /* same metric, in order of making */
     /* Away from the fields above, which lookups read while other threads count. */
@@ -85,10 +92,10 @@ static struct {
     _Atomic(struct metric_series *) slot[HASH_SIZE];
     _Atomic(struct metric_series *) first;
     struct metric_series *last; /* under lock */
-    size_t n;                   /* under lock */
+    size_t n;                   /* that are shown; under lock */
 } registry[METRIC_COUNT];
 
-static struct lock lock; /* LOCK_METRICS; makers of series */
+static struct lock lock; /* LOCK_METRICS; makers of series, and readers of labels */
 static pthread_once_t lock_once = PTHREAD_ONCE_INIT;
 
 static void make_lock(void)
@@ -106,29 +113,38 @@ static size_t label_count(const struct row *row)
     return n;
 }
 
-static size_t slot_of(const char *const label[LABELS_MAX])
+static uint64_t id_of(const char *const label[LABELS_MAX])
 {
     uint64_t h = 0;
     for (size_t i = 0; i < LABELS_MAX; i++)
         h = hash_mix(h, hash_table(slice_str(label[i])));
-    return h % HASH_SIZE;
+    return h ? h : 1;
 }
 
-static struct metric_series *find(enum metric m, size_t slot, const char *const label[LABELS_MAX])
+/* id 0: one that is free to be used again. */
+static struct metric_series *find(enum metric m, size_t slot, uint64_t id)
 {
     struct metric_series *s = atomic_load_explicit(&registry[m].slot[slot], memory_order_acquire);
-    for (; s; s = atomic_load_explicit(&s->next, memory_order_acquire)) {
-        bool same = true;
-        for (size_t i = 0; i < LABELS_MAX && same; i++)
-            same = strcmp(s->label[i], label[i]) == 0;
-        if (same)
-            return s;
-    }
-    return NULL;
+    while (s && atomic_load_explicit(&s->id, memory_order_acquire) != id)
+        s = atomic_load_explicit(&s->next, memory_order_acquire);
+    return s;
 }
 
-static struct metric_series *make_locked(enum metric m, size_t slot, const char *const label[LABELS_MAX])
+static void name_locked(struct metric_series *s, uint64_t id, const char *const label[LABELS_MAX])
 {
+    lock_assert_held(&lock);
+    for (size_t i = 0; i < LABELS_MAX; i++) {
+        free(s->label[i]);
+        s->label[i] = slice_dup(slice_str(label[i]));
+    }
+    s->is_missed = false;
+    atomic_store_explicit(&s->id, id, memory_order_release);
+    registry[s->metric].n++;
+}
+
+static struct metric_series *make_locked(enum metric m, uint64_t id, const char *const label[LABELS_MAX])
+{
+    size_t slot = id % HASH_SIZE;
     lock_assert_held(&lock);
     size_t counts = rows[m].kind == KIND_HISTOGRAM ? BUCKETS + 1 : 0;
     size_t size = ALIGN_UP(sizeof(struct metric_series) + counts * sizeof(uint64_t), (size_t)64);
@@ -138,8 +154,7 @@ static struct metric_series *make_locked(enum metric m, size_t slot, const char 
     memset(s, 0, size);
     s->magic = SERIES_MAGIC;
     s->metric = m;
-    for (size_t i = 0; i < LABELS_MAX; i++)
-        s->label[i] = slice_dup(slice_str(label[i]));
+    name_locked(s, id, label);
     atomic_init(&s->next, atomic_load(&registry[m].slot[slot]));
     atomic_store_explicit(&registry[m].slot[slot], s, memory_order_release);
     if (registry[m].last)
@@ -147,7 +162,19 @@ static struct metric_series *make_locked(enum metric m, size_t slot, const char 
     else
         atomic_store_explicit(&registry[m].first, s, memory_order_release);
     registry[m].last = s;
-    registry[m].n++;
+    return s;
+}
+
+static struct metric_series *use_again_locked(enum metric m, uint64_t id, const char *const label[LABELS_MAX])
+{
+    struct metric_series *s = find(m, id % HASH_SIZE, 0);
+    lock_assert_held(&lock);
+    if (!s)
+        return NULL;
+    atomic_store_explicit(&s->value, 0, memory_order_relaxed);
+    for (size_t i = 0; rows[m].kind == KIND_HISTOGRAM && i <= BUCKETS; i++)
+        atomic_store_explicit(&s->in_bucket[i], 0, memory_order_relaxed);
+    name_locked(s, id, label);
     return s;
 }
 
@@ -160,24 +187,66 @@ struct metric_series *metrics_series(enum metric m, const char *l0, const char *
     for (size_t i = 0; i < LABELS_MAX; i++)
         if (i >= n_labels || !label[i])
             label[i] = "";
-    size_t slot = slot_of(label);
-    struct metric_series *s = find(m, slot, label);
+    uint64_t id = id_of(label);
+    struct metric_series *s = find(m, id % HASH_SIZE, id);
     if (s)
         return s;
     (void)pthread_once(&lock_once, make_lock);
     LOCK_SCOPE(&lock);
-    s = find(m, slot, label); /* someone may have made it meanwhile */
+    s = find(m, id % HASH_SIZE, id); /* someone may have made it meanwhile */
     if (s)
         return s;
     if (registry[m].n >= METRICS_SERIES_MAX) {
         for (size_t i = 0; i < n_labels; i++)
-            label[i] = "other";
-        slot = slot_of(label);
-        s = find(m, slot, label);
+            label[i] = OTHER;
+        id = id_of(label);
+        s = find(m, id % HASH_SIZE, id);
         if (s)
             return s;
     }
-    return make_locked(m, slot, label);
+    s = use_again_locked(m, id, label);
+    return s ? s : make_locked(m, id, label);
+}
+
+/* The bucket that a series is about; NULL: none. */
+static const char *bucket_locked(const struct metric_series *s)
+{
+    struct slice names = slice_str(rows[s->metric].labels);
+    lock_assert_held(&lock);
+    for (size_t i = 0; names.n; i++)
+        if (slice_eq_str(slice_split(&names, ','), "bucket"))
+            return s->label[i];
+    bool is_limit = strcmp(rows[s->metric].labels, "limit,name") == 0 && strcmp(s->label[0], "bucket") == 0;
+    return is_limit ? s->label[1] : NULL;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void look_locked(struct metric_series *s, const char *const *names, size_t n)
+{
+    const char *bucket = bucket_locked(s);
+    bool is_kept = !bucket || strcmp(bucket, OTHER) == 0 ||
+                   (n > 0 && bsearch(&bucket, names, n, sizeof(*names), by_text));
+    if (!is_kept && s->is_missed) {
+        atomic_store_explicit(&s->id, 0, memory_order_release);
+        registry[s->metric].n--;
+    }
+    s->is_missed = !is_kept;
+}
+
+void metrics_keep_buckets(const char *const *names, size_t n)
+{
+    (void)pthread_once(&lock_once, make_lock);
+    for (unsigned m = 0; m < METRIC_COUNT; m++) {
+        LOCK_SCOPE(&lock);
+        struct metric_series *s = atomic_load_explicit(&registry[m].first, memory_order_acquire);
+        for (; s; s = atomic_load_explicit(&s->next_made, memory_order_acquire))
+            if (atomic_load_explicit(&s->id, memory_order_relaxed) != 0)
+                look_locked(s, names, n);
+    }
 }
 
 void metrics_add(struct metric_series *s, uint64_t n)
@@ -333,14 +402,17 @@ static int put_metric(struct buf *b, enum metric m)
         r = put_escaped(b, rows[m].help, /* is_label= */ false);
     if (r == 0)
         r = buf_printf(b, "\n# TYPE %s %s\n", rows[m].name, kind_names[rows[m].kind]);
+    LOCK_SCOPE(&lock);
     struct metric_series *s = atomic_load_explicit(&registry[m].first, memory_order_acquire);
     for (; s && r == 0; s = atomic_load_explicit(&s->next_made, memory_order_acquire))
-        r = rows[m].kind == KIND_HISTOGRAM ? put_histogram(b, s) : put_plain(b, s);
+        if (atomic_load_explicit(&s->id, memory_order_relaxed) != 0)
+            r = rows[m].kind == KIND_HISTOGRAM ? put_histogram(b, s) : put_plain(b, s);
     return r;
 }
 
 int metrics_text(struct buf *b)
 {
+    (void)pthread_once(&lock_once, make_lock);
     for (unsigned m = 0; m < METRIC_COUNT; m++) {
         int r = put_metric(b, (enum metric)m);
         if (r < 0)

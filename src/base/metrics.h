@@ -1,9 +1,9 @@
 /*
  * The one metrics table. A row in METRICS_TABLE makes the enum, the Prometheus name, the help line and the
  * docs. A series is a metric with up to three label values; at most METRICS_SERIES_MAX series per metric
- * exist, what comes after them is counted under label values "other". Updates are lock-free atomics once the
- * series is known: hot paths look a series up once and keep the pointer, which stays valid until the process
- * ends.
+ * are shown, what comes after them is counted under label values "other". Updates are lock-free atomics once
+ * the series is known: hot paths look a series up once and keep the pointer, which stays valid until the
+ * process ends; but not one of a bucket, which goes with it (metrics_keep_buckets).
  */
 #pragma once
 
@@ -111,6 +111,9 @@ void metrics_observe_ns(struct metric_series *s, uint64_t ns);
 uint64_t metrics_value(struct metric_series *s);
 /* Approximate quantile (0..1) of a histogram in ns, 0 when empty. */
 uint64_t metrics_quantile_ns(struct metric_series *s, double q);
+/* Series of buckets other than these end, once they were missing from two calls: they are not shown any more,
+ * and begin anew when there is such a bucket again. `names` are in the order of strcmp. */
+void metrics_keep_buckets(const char *const *names, size_t n);
 /* Convenience for cold paths. */
 #define metrics_count(m, l0, l1, l2) metrics_add(metrics_series((m), (l0), (l1), (l2)), 1)
 

@@ -572,6 +572,31 @@ bool bucket_guest_remove(struct bucket_table *t, struct slice name)
     return true;
 }
 
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+const char **bucket_labels(struct bucket_table *t, size_t *ret_n)
+{
+    LOCK_SCOPE(&t->lock);
+    size_t n = t->n, i = 0;
+    for (const struct guest *g = t->guests; g; g = g->next)
+        n++;
+    const char **names = calloc(MAX(n, (size_t)1), sizeof(*names) + BUCKET_NAME_MAX + 1);
+    assert(names);
+    char *text = (char *)(names + n);
+    for (const struct guest *g = t->guests; i < n; i++, text += BUCKET_NAME_MAX + 1) {
+        names[i] = text;
+        (void)snprintf(text, BUCKET_NAME_MAX + 1, "%s", i < t->n ? t->v[i]->name : g->bucket->name);
+        if (i >= t->n)
+            g = g->next;
+    }
+    qsort(names, n, sizeof(*names), by_text);
+    *ret_n = n;
+    return names;
+}
+
 int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, struct err *e)
 {
     LOCK_SCOPE(&t->lock);

@@ -188,6 +188,8 @@ int bucket_delete(struct bucket_table *t, const struct bucket *b, struct err *e)
 int bucket_guest_add(struct bucket_table *t, const char *label, struct slice settings,
                      char ret_name[BUCKET_GUEST_NAME_SIZE], struct bucket **ret, struct err *e);
 bool bucket_guest_remove(struct bucket_table *t, struct slice name);
+/* Their names, and the labels of guests, in the order of strcmp; one piece of heap. */
+const char **bucket_labels(struct bucket_table *t, size_t *ret_n);
 /* Up to max buckets with names after `after`, in byte order, each referenced; returns how many. */
 size_t bucket_page(struct bucket_table *t, struct slice after, struct bucket **ret, size_t max);
 /* All properties that apply, as lines "name=value\n"; secrets as "***" unless show_secrets. Unset ones are

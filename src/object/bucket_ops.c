@@ -237,8 +237,7 @@ static int remove_scratch(struct object_service *s, const struct bucket *b, stru
         return err_prefix(e, r, "bucket %s", b->name);
     values_forget_bucket(s->values, b->id);
     watch_end_bucket(s, b->id);
-    metrics_set(metrics_series(METRIC_SCRATCH_INODES, b->name, NULL, NULL), 0);
-    metrics_set(metrics_series(METRIC_SCRATCH_BYTES, b->name, NULL, NULL), 0);
+    object_keep_metrics(s);
     log_info("object", "bucket %s removed", b->name);
     return 0;
 }
@@ -260,6 +259,7 @@ int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove
     upload_forget_bucket(s, b);
     int64_t n = object_forget_bucket(s, b);
     usage_forget(s->usage, b->id);
+    object_keep_metrics(s);
     log_info("object", "bucket %s removed, %lld cached objects dropped", b->name, (long long)n);
     return n < 0 ? err_errno(e, (int)n, "drop cached data of bucket %s", b->name) : 0;
 }

@@ -491,8 +491,16 @@ static void refresh_values(struct values *v)
     metrics_set(metrics_series(METRIC_VALUES_GONE, "replaced", NULL, NULL), (int64_t)c.replaced);
 }
 
+void object_keep_metrics(struct object_service *s)
+{
+    size_t n;
+    _cleanup_free_ const char **names = bucket_labels(s->buckets, &n);
+    metrics_keep_buckets(names, n);
+}
+
 void object_service_refresh_metrics(struct object_service *s)
 {
+    object_keep_metrics(s);
     refresh_values(s->values);
     back_refresh_metrics(s->back);
     metrics_set(metrics_series(METRIC_HANDLES, "read", NULL, NULL), (int64_t)atomic_load(&s->readers));

@@ -119,6 +119,8 @@ struct object_service {
 /* ---- object.c ---- */
 int object_upstream(struct object_service *s, struct slice bucket, struct upstream **ret, struct err *e);
 void object_forget_upstream(struct object_service *s, uint64_t bucket_id);
+/* Series of buckets that were removed end (base/metrics.h). */
+void object_keep_metrics(struct object_service *s);
 /* Key of an object in the store: bucket id (8 bytes, big endian), key. */
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret);
 /* Attributes as the store keeps them. A version that has the ETag of a write of ours, and may have another

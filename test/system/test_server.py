@@ -78,6 +78,27 @@ def status(node):
     return json.loads(node.cli("status", "--json").stdout)
 
 
+def test_metrics_of_a_removed_bucket_end(node, origin):
+    """Of both kinds of buckets; one that is made under the same name begins anew."""
+    s3, scratch, mirror = node.s3(), harness.random_name("scratch"), node.new_bucket(origin)
+
+    def shown(name):
+        return [metric for metric, labels in node.metrics() if name in dict(labels).values()]
+
+    for name in scratch, mirror:
+        if name == scratch:
+            s3.create_bucket(Bucket=name)
+        s3.put_object(Bucket=name, Key="k", Body=b"12345")
+        assert node.metric("forebay_written_bytes_total", bucket=name, via="s3") == 5 and shown(name)
+        s3.delete_object(Bucket=name, Key="k")
+        with node.wire() as connection:
+            connection.bucket_remove(name)
+        harness.wait_until(lambda: not shown(name), 100, "nothing is said of it")
+    s3.create_bucket(Bucket=scratch)
+    s3.put_object(Bucket=scratch, Key="k", Body=b"123")
+    assert node.metric("forebay_written_bytes_total", bucket=scratch, via="s3") == 3
+
+
 def test_several_disks_are_used_evenly(new_node, origin, tmp_path):
     """Each --disk gets its share, its size is its limit, and all is found again after a restart."""
     paths = [str(tmp_path / "a"), str(tmp_path / "b")]

@@ -19,6 +19,8 @@
 #include "base/text.h"
 #include "net/http_conn_internal.h"
 
+#include <poll.h>
+
 /* Of a tail, most bytes sent at once. A client that takes them as fast as they come would hold its thread for
  * the whole of an object, however large, and others would wait. */
 #define TURN_BYTES (2 * MIB)
@@ -43,6 +45,12 @@ void http_respond_reset(struct http_conn *c)
     c->status = 0;
     c->failed = 0;
     c->announced = c->left = c->sent = 0;
+}
+
+bool http_conn_has_room(const struct http_conn *c)
+{
+    struct pollfd p = {.fd = c->stream.fd, .events = POLLOUT};
+    return poll(&p, 1, /* timeout= */ 0) != 0;
 }
 
 bool http_conn_head_sent(const struct http_conn *c)

@@ -1,9 +1,12 @@
 /*
  * Signs of life (contract in pulse.h).
  *
- * 1. The head goes out at most once, by the thread of the pulse or, after that has ended, by the request's.
- * 2. A client that does not read holds its own request only: a blank that cannot be sent within the
- * connection's time ends the sending, not the work.
+ * 1. The head goes out at most once, by the thread that sends for all or, after the pulse has stopped, by the
+ * request's.
+ * 2. A pulse is in the list or at_work, or stopped; the list is in the order of due_ns, because each comes to
+ * its end with the same time to wait.
+ * 3. Nobody waits for a client: a sign that its socket has no room for is left out, so that one that does not
+ * read holds up neither the signs of others nor its own request.
  *
  * Failure modes: without a thread there are no signs of life, which is logged.
  */
@@ -11,65 +14,146 @@
 
 #include "s3/xml.h"
 
+#include "base/chore.h"
 #include "base/log.h"
+#include "base/sys.h"
 
 static const char first_line[] = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
-/* Whether it is to end. */
-static bool wait_stop(struct pulse *p)
+struct pulser {
+    struct chore chore;
+    struct lock lock;      /* covers what follows */
+    struct cond rested;    /* at_work has changed */
+    struct pulse *at_work; /* whose sign is being sent; in no list */
+    struct pulse *first, **end;
+};
+
+/* At the end, to be due a while from now. Whether the thread must be told. */
+static bool append_locked(struct pulser *ps, struct pulse *p)
 {
-    LOCK_SCOPE(&p->lock);
-    while (!p->stop)
-        if (cond_wait_for(&p->stopped, &p->lock, PULSE_MS * (uint64_t)1000000) == -ETIMEDOUT)
-            break;
-    return p->stop;
+    bool was_empty = !ps->first;
+
+    lock_assert_held(&ps->lock);
+    p->due_ns = sys->mono_ns() + PULSE_MS * (uint64_t)1000000;
+    p->next = NULL;
+    *ps->end = p;
+    ps->end = &p->next;
+    return was_empty;
 }
 
-static void *pulse_main(void *arg)
+static void remove_locked(struct pulser *ps, struct pulse *p)
 {
-    struct pulse *p = arg;
-    struct http_conn *c = p->r->conn;
-    int status;
+    struct pulse **at = &ps->first;
 
-    if (wait_stop(p))
+    lock_assert_held(&ps->lock);
+    while (*at && *at != p)
+        at = &(*at)->next;
+    if (!*at)
+        return;
+    *at = p->next;
+    if (ps->end == &p->next)
+        ps->end = at;
+}
+
+static void send_sign(struct pulse *p)
+{
+    struct http_conn *c = p->r->conn;
+
+    if (!http_conn_has_room(c))
+        return;
+    if (p->told) {
+        p->status = http_conn_write(c, " ", 1);
+        return;
+    }
+    p->told = true;
+    p->status = http_conn_head(c, 200, buf_view(&p->lines), UINT64_MAX);
+    if (p->status == 0)
+        p->status = http_conn_write(c, first_line, sizeof first_line - 1);
+}
+
+/* Who is due now, from now on at_work; or NULL, and for how long nobody is. */
+static struct pulse *take_due(struct pulser *ps, uint64_t *ret_ns)
+{
+    LOCK_SCOPE(&ps->lock);
+    struct pulse *p = ps->first;
+    uint64_t now_ns = sys->mono_ns();
+
+    *ret_ns = !p ? CHORE_UNTIL_CALLED : p->due_ns - MIN(now_ns, p->due_ns);
+    if (!p || now_ns < p->due_ns)
         return NULL;
-    p->told = true; /* read once this thread has ended */
-    status = http_conn_head(c, 200, buf_view(&p->lines), UINT64_MAX);
-    if (status == 0)
-        status = http_conn_write(c, first_line, sizeof first_line - 1);
-    while (!wait_stop(p))
-        if (status == 0)
-            status = http_conn_write(c, " ", 1);
-    return NULL;
+    remove_locked(ps, p);
+    ps->at_work = p;
+    return p;
+}
+
+static uint64_t send_due(void *arg)
+{
+    struct pulser *ps = arg;
+    uint64_t ns;
+
+    for (struct pulse *p; (p = take_due(ps, &ns));) {
+        send_sign(p);
+        LOCK_SCOPE(&ps->lock);
+        ps->at_work = NULL;
+        if (!p->is_over && p->status == 0)
+            (void)append_locked(ps, p); /* it is looked for at the head before this turn ends */
+        cond_broadcast(&ps->rested);
+    }
+    return ns;
+}
+
+struct pulser *pulser_start(void)
+{
+    struct pulser *ps = calloc(1, sizeof *ps);
+
+    if (!ps)
+        abort();
+    lock_init(&ps->lock, LOCK_LEAF);
+    cond_init(&ps->rested);
+    ps->end = &ps->first;
+    int status = chore_start(&ps->chore, CHORE_UNTIL_CALLED, send_due, ps);
+    if (status)
+        log_warn("s3", "no thread for signs of life: %s", err_text(status));
+    return ps;
+}
+
+void pulser_stop(struct pulser *ps)
+{
+    if (!ps)
+        return;
+    assert(!ps->first && !ps->at_work);
+    chore_stop(&ps->chore);
+    cond_fini(&ps->rested);
+    lock_fini(&ps->lock);
+    free(ps);
 }
 
 void pulse_start(struct pulse *p, struct s3_request *r)
 {
-    int status;
+    struct pulser *ps = r->s3->pulser;
 
     assert(r->status == 0);
     *p = (struct pulse){.r = r, .lines = BUF_INIT(S3_HEAD_MAX_BYTES)};
     reply_lines(r, "application/xml", &p->lines);
-    lock_init(&p->lock, LOCK_LEAF);
-    cond_init(&p->stopped);
-    status = -pthread_create(&p->thread, NULL, pulse_main, p);
-    p->started = status == 0;
-    if (!p->started)
-        log_warn("s3", "%s no thread for signs of life: %s", r->id, err_text(status));
+    lock_take(&ps->lock);
+    bool is_first = append_locked(ps, p);
+    lock_drop(&ps->lock);
+    if (is_first)
+        chore_call(&ps->chore);
 }
 
 void pulse_stop(struct pulse *p)
 {
-    lock_take(&p->lock);
-    p->stop = true;
-    cond_signal(&p->stopped);
-    lock_drop(&p->lock);
-    if (p->started)
-        (void)pthread_join(p->thread, NULL);
+    struct pulser *ps = p->r->s3->pulser;
+
+    lock_take(&ps->lock);
+    p->is_over = true;
+    while (ps->at_work == p)
+        cond_wait(&ps->rested, &ps->lock);
+    remove_locked(ps, p);
+    lock_drop(&ps->lock);
     if (p->told)
         p->r->status = 200;
-    cond_fini(&p->stopped);
-    lock_fini(&p->lock);
     buf_fini(&p->lines);
 }
 

@@ -4,8 +4,8 @@
  * ended is then told in the body, whatever the status said, as S3 does it for copies and completions. What
  * ends before that gets its true status.
  *
- * The thread of the request works and does not touch the connection between pulse_start and pulse_stop;
- * another thread sends.
+ * The thread of the request works and does not touch the connection between pulse_start and pulse_stop; one
+ * other thread sends for all requests.
  */
 #pragma once
 
@@ -15,13 +15,21 @@
 
 struct pulse {
     struct s3_request *r;
-    pthread_t thread;
-    bool started;
     struct buf lines; /* of the head, as they were at the start */
-    struct lock lock; /* covers what follows */
-    struct cond stopped;
-    bool stop, told;
+    bool told;        /* the head is gone */
+    int status;       /* of the sending; nothing more is sent after a failure */
+    /* The rest is covered by the pulser's lock. */
+    struct pulse *next;
+    uint64_t due_ns;
+    bool is_over;
 };
+
+struct pulser;
+
+/* The thread that sends. Never NULL: without a thread there are no signs of life, which is logged. */
+struct pulser *pulser_start(void);
+/* When no pulse is left. NULL accepted. */
+void pulser_stop(struct pulser *ps);
 
 /* The header lines that the answer is to have must be there already. */
 void pulse_start(struct pulse *p, struct s3_request *r);

@@ -10,6 +10,7 @@
  */
 #include "s3/auth_internal.h"
 #include "s3/expire.h"
+#include "s3/pulse.h"
 #include "s3/s3_internal.h"
 #include "s3/uploads.h"
 
@@ -64,6 +65,7 @@ struct s3 *s3_new(const struct s3_config *config)
     s->uploads = uploads_new(s);
     auth_keys_init(&s->keys, find_secret, s, slice_str(s->region));
     reply_prepare_metrics(s);
+    s->pulser = pulser_start();
     s->expirer = config->lifecycle_ms ? expirer_start(s, config->lifecycle_ms) : NULL;
     return s;
 }
@@ -74,6 +76,7 @@ void s3_free(struct s3 *s)
         return;
     assert(s->magic == S3_MAGIC);
     expirer_stop(s->expirer);
+    pulser_stop(s->pulser);
     uploads_free(s->uploads);
     object_session_free(s->session);
     auth_keys_fini(&s->keys);

@@ -95,6 +95,7 @@ struct s3 {
     char *region, *access_key, *secret_key, *node_id, *domain;
     struct auth_keys keys;
     struct uploads *uploads;
+    struct pulser *pulser;
     struct expirer *expirer; /* NULL: lifecycle rules are not carried out */
     struct metric_series *seconds[S3_OP_COUNT];
     struct metric_series *requests[S3_OP_COUNT][S3_STATUSES];

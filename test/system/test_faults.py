@@ -68,11 +68,14 @@ def test_a_lasting_fault_is_reported_with_the_origins_words_and_not_remembered(i
 
 def test_a_body_that_always_breaks_off_gives_an_error_not_a_short_object(impatient, node, origin):
     shaper, bucket = impatient
-    origin.s3().put_object(Bucket=bucket, Key="k", Body=harness.random_bytes(3 * MIB))
+    body = harness.random_bytes(3 * MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
     shaper.fault("truncate", count=1000, at="0", match="/k")
     with pytest.raises((botocore.exceptions.ClientError, botocore.exceptions.HTTPClientError,
                         botocore.exceptions.IncompleteReadError)):
         get(node, bucket, "k")
+    shaper.reset()
+    assert get(node, bucket, "k") == body
 
 
 def test_no_such_key_and_refused_access_are_told_apart(node, origin):
@@ -281,7 +284,8 @@ def test_kill_9_during_fills_never_leads_to_wrong_bytes(new_node, new_shaper, or
 
 
 def test_health_answers_while_the_origin_stalls(impatient, node, origin):
-    """For as long as it does: more requests wait for it than the node has threads."""
+    """For as long as it does: more requests wait for it than the node has threads. (Seen to fail with admin_is_express that
+    knows no page.)"""
     shaper, bucket = impatient
     node.cli("bucket", "set", bucket, "origin.timeout=1h")
     origin.s3().put_object(Bucket=bucket, Key="k", Body=b"x" * 1000)
@@ -295,6 +299,8 @@ def test_health_answers_while_the_origin_stalls(impatient, node, origin):
     for t in threads:
         t.start()
     try:
+        harness.wait_until(lambda: node.metric("forebay_connections", via="http") >= len(threads), 100, "all are connected")
+        harness.wait_until(lambda: shaper.stats()["in_flight"] > 0, 100, "the origin is asked")
         with urllib.request.urlopen(node.endpoint + "/-/health", timeout=200) as reply:
             assert reply.status == 200
     finally:

@@ -256,7 +256,8 @@ def test_origin_fails_a_read(origin, new_node, new_shaper, mount):
 
 
 def test_umount_reports_and_waits(node, origin, mount):
-    """`forebay umount` refuses while files are open, then ends the mount's process; on what is no mount it says so."""
+    """`forebay umount` refuses while files are open, then waits for the end of the mount's process, or says that it has not
+    ended; on what is no mount it says so. (Seen to fail without wait_for_end.)"""
     bucket = node.new_bucket(origin)
     one = mount(node, bucket)
     f = open(one.path / "f", "wb", buffering=0)
@@ -265,9 +266,17 @@ def test_umount_reports_and_waits(node, origin, mount):
     assert busy.returncode == 1 and "in use" in busy.stderr
     assert origin.s3().get_object(Bucket=bucket, Key="f")["Body"].read() == b"pending", "flushed by the attempt"
     f.close()
+    other = mount(node, bucket)
+    os.kill(other.pid, signal.SIGSTOP)
+    try:
+        late = node.cli("umount", "--timeout", "1s", other.path, check=False)
+        assert late.returncode == 1 and "has not ended yet" in late.stderr and not mounted.is_mounted(other.path)
+    finally:
+        os.kill(other.pid, signal.SIGCONT)
+    assert other.process.wait(200) == 0
     node.cli("umount", one.path)
     assert not mounted.is_mounted(one.path)
-    assert one.process.wait(200) == 0
+    assert one.process.poll() == 0
     again = node.cli("umount", one.path, check=False)
     assert again.returncode == 1 and "not a mount" in again.stderr
 

@@ -316,12 +316,15 @@ def test_read_ahead_of_the_mount_is_raised(cold):
         assert int(f.read()) == 1024
 
 
-def test_many_streams_stay_inside_the_memory_budget(new_node, new_shaper, origin, work):
-    """Twenty-four cold files streamed at once on a node of 64 MiB: right bytes, the budget never exceeded, and given back."""
-    node, shaper = new_node(memory="64MiB"), new_shaper()
+@pytest.mark.parametrize("streams, disk", [(24, "1GiB"), (8, "4MiB")])
+def test_many_streams_stay_inside_the_memory_budget(new_node, new_shaper, origin, work, streams, disk):
+    """Cold files streamed at once on a node of 64 MiB: right bytes, the budget never exceeded, and given back. Where there
+    is a cache what is read ahead goes there; where it is too small memory holds it. (Seen to fail for the latter with a
+    budget that has room for all.)"""
+    node, shaper = new_node(memory="64MiB", disk=f"{work}/streams-{streams}:{disk}"), new_shaper(total="80MB/s")
     name = node.new_bucket(origin, endpoint=shaper.endpoint, validate="never")
     body = body_of(10 * MIB)
-    for i in range(24):
+    for i in range(streams):
         origin.s3().put_object(Bucket=name, Key=f"f{i}", Body=struct.pack("<Q", i) + body)
     wrong, most = [], [0.0]
 
@@ -335,7 +338,7 @@ def test_many_streams_stay_inside_the_memory_budget(new_node, new_shaper, origin
                 if f.read() != struct.pack("<Q", i) + body:
                     wrong.append(i)
 
-        workers = [threading.Thread(target=work_on, args=(i,)) for i in range(24)]
+        workers = [threading.Thread(target=work_on, args=(i,)) for i in range(streams)]
         for w in workers:
             w.start()
         while any(w.is_alive() for w in workers):

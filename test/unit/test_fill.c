@@ -611,6 +611,31 @@ static void test_share_of_a_bucket_leaves_some(void **state)
     assert_true(fill_workers(256, busy) >= 1);
 }
 
+static void busy_once(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                      struct script_fate *fate)
+{
+    (void)s, (void)op, (void)g;
+    fate->error = nth == 1 ? ERR_ORIGIN_BUSY : 0;
+}
+
+/* An origin that says it is busy is asked by fewer at once. (Seen to fail with upstream_leave(..., 0) in
+ * run_try.) */
+static void test_busy_origin_is_asked_by_fewer(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, false);
+    script_set(f->script, "k", MIB, 1);
+    f->script->fn = busy_once;
+    double before = f->u->concurrency.limit;
+    struct fill *fill = fill_of_uncached(f->engine, f->u, SLICE_LIT("k"), SLICE_NULL, MIB);
+    assert_int_equal(read_range(fill, 0, MIB, 1), 0);
+    fill_unref(fill);
+    while (!is_idle(f->u))
+        sys->sleep_ns(1000000);
+    assert_true(f->u->concurrency.limit < before);
+    drop(f);
+}
+
 static unsigned running(struct script *s)
 {
     (void)pthread_mutex_lock(&s->lock);
@@ -708,6 +733,7 @@ int main(void)
         cmocka_unit_test(test_failing_disk_in_the_middle_of_a_fill),
         cmocka_unit_test(test_error_behind_the_last_byte),
         cmocka_unit_test(test_bytes_before_an_error_do_not_hide_it),
+        cmocka_unit_test(test_busy_origin_is_asked_by_fewer),
         cmocka_unit_test(test_patient_reader_gets_idle_memory),
         cmocka_unit_test(test_patient_reader_beside_what_was_read_ahead),
         cmocka_unit_test(test_closed_file_is_not_fetched_further),

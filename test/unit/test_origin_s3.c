@@ -178,10 +178,29 @@ static void test_right_answers(void **state)
     assert_int_equal(get(&f, 10, 10, &s, &e), 0);
     assert_int_equal(s.bytes, 10);
     assert_string_equal(s.etag, "v1");
+    assert_null(script_header(script_head(&f.script, 3), "if-match"));
     assert_int_equal(get(&f, 10, 10, &s, &e), 0);
     assert_int_equal(s.bytes, 10);
     assert_string_equal(s.etag, "W/\"weak\"");
     assert_int_equal(script_connections(&f.script), 1); /* one connection for all */
+    fixture_stop(&f);
+}
+
+/* A version is asked for by If-Match. (Seen to fail without the header in pin_etag.) */
+static void test_pinned(void **state)
+{
+    static const struct script_step step = {.answer = OK206("0-9/70", "10"), .pad = 10};
+    struct fixture f;
+    fixture_start(&f, "s3://b/p", &step, 1, NULL);
+    struct origin_get g = {.key = SLICE_LIT("k"), .n = 10, .if_match = SLICE_LIT("v1")};
+    struct origin_attr attr;
+    struct sink s = {0};
+    struct err e = {0};
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
+    assert_int_equal(s.bytes, 10);
+    const char *match = script_header(script_head(&f.script, 0), "if-match");
+    assert_non_null(match);
+    assert_memory_equal(match, "\"v1\"\r\n", 6);
     fixture_stop(&f);
 }
 
@@ -664,23 +683,15 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrong_answers),
-        cmocka_unit_test(test_right_answers),
-        cmocka_unit_test(test_weak_etag),
-        cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_slow_sink),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_connections_bounded),
-        cmocka_unit_test(test_down),
-        cmocka_unit_test(test_empty_by_range),
-        cmocka_unit_test(test_urls),
-        cmocka_unit_test(test_checksums),
-        cmocka_unit_test(test_key_lengths),
-        cmocka_unit_test(test_credentials_sent),
-        cmocka_unit_test(test_proxy),
-        cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_list_query),
-        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_wrong_answers), cmocka_unit_test(test_right_answers),
+        cmocka_unit_test(test_pinned),        cmocka_unit_test(test_weak_etag),
+        cmocka_unit_test(test_stall),         cmocka_unit_test(test_slow_sink),
+        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_connections_bounded),
+        cmocka_unit_test(test_down),          cmocka_unit_test(test_empty_by_range),
+        cmocka_unit_test(test_urls),          cmocka_unit_test(test_checksums),
+        cmocka_unit_test(test_key_lengths),   cmocka_unit_test(test_credentials_sent),
+        cmocka_unit_test(test_proxy),         cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_list_query),    cmocka_unit_test(test_metrics),
         cmocka_unit_test(test_open_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

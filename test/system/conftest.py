@@ -21,6 +21,7 @@ import tempfile
 import pytest
 
 import harness
+import mounted
 
 
 def group_of(item):
@@ -106,6 +107,27 @@ def new_node(work, request):
     yield make
     for one in reversed(nodes):
         one.stop()
+
+
+@pytest.fixture
+def new_mount(work):
+    """new_mount(node, bucket, **options) mounts it in a directory of its own; options as for mounted.Mount. Ask for it behind
+    the node: mounts end while that runs."""
+    mounts = []
+
+    def make(node, bucket, **options):
+        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket, **options))
+        return mounts[-1]
+
+    yield make
+    for one in reversed(mounts):
+        one.stop()
+
+
+@pytest.fixture
+def scratch(node):
+    """The name of a new scratch bucket."""
+    return harness.scratch_bucket(node)
 
 
 @pytest.fixture

@@ -445,6 +445,14 @@ class Node(Program):
         return sum(value for (n, l), value in self.metrics().items() if n == name and wanted <= l)
 
 
+def scratch_bucket(node):
+    """Makes a scratch bucket and gives its name."""
+    name = random_name()
+    with node.wire() as connection:
+        connection.bucket_create(name, {})
+    return name
+
+
 def tree_remove(directory):
     """Removes a test's directory, whatever modes it left behind."""
     def make_writable(function, path, _):

@@ -31,16 +31,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def mount(node, bucket, work):
-    mounts = []
-
-    def make(what=None, **options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, what or bucket.name, **options))
-        return mounts[-1]
-
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+def mount(node, bucket, new_mount):
+    return lambda what=None, **options: new_mount(node, what or bucket.name, **options)
 
 
 @pytest.fixture

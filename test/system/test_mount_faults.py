@@ -24,17 +24,9 @@ pytestmark = pytest.mark.usefixtures("need_fuse")
 
 
 @pytest.fixture
-def mount(work):
+def mount(new_mount):
     """mount(node, bucket, passthrough="off", ...)."""
-    mounts = []
-
-    def make(node, bucket, **options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket, **options))
-        return mounts[-1]
-
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+    return new_mount
 
 
 def error_of(action):

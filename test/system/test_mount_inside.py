@@ -8,39 +8,21 @@ import re
 import select
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 
 import pytest
 
 import harness
-import mounted
 
 MIB = 1 << 20
 pytestmark = pytest.mark.usefixtures("need_fuse")
 
 
 @pytest.fixture
-def mount(node, work):
+def mount(node, new_mount):
     """mount("bucket", passthrough="off", ...)"""
-    mounts = []
-
-    def make(what, **options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, what, **options))
-        return mounts[-1]
-
-    yield make
-    for one in reversed(mounts):
-        one.stop()
-
-
-@pytest.fixture
-def scratch(node):
-    name = harness.random_name()
-    with node.wire() as connection:
-        connection.bucket_create(name, {})
-    return name
+    return lambda what, **options: new_mount(node, what, **options)
 
 
 def run(node, *argv, status=0, env=None):

@@ -12,7 +12,6 @@ import time
 import pytest
 
 import harness
-import mounted
 import wire
 
 MIB = 1 << 20
@@ -20,20 +19,15 @@ pytestmark = pytest.mark.usefixtures("need_fuse")
 
 
 @pytest.fixture
-def mount(bucket, work):
+def mount(bucket, new_mount):
     """mount(kept_files="2", ...) mounts the test's bucket."""
-    mounts = []
-
     def make(node=None, name=None, **options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node or bucket.node,
-                                    name or bucket.name, **options))
-        if options.get("profile") != "read-only" and not mounts[-1].uses_passthrough():
+        one = new_mount(node or bucket.node, name or bucket.name, **options)
+        if options.get("profile") != "read-only" and not one.uses_passthrough():
             pytest.skip("passthrough is not to be had here")
-        return mounts[-1]
+        return one
 
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+    return make
 
 
 def opens(node, bucket):

@@ -4,30 +4,20 @@ import errno
 import mmap
 import os
 import subprocess
-import tempfile
 
 import pytest
 
 import harness
-import mounted
 
 MIB = 1 << 20
 pytestmark = pytest.mark.usefixtures("need_fuse")
 
 
 @pytest.fixture
-def mount(bucket, work):
+def mount(bucket, new_mount):
     """mount(kept_files="2", ...) mounts the test's bucket with this profile."""
-    mounts = []
-
-    def make(node=None, name=None, **options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node or bucket.node, name or bucket.name,
-                                    profile="read-only", **options))
-        return mounts[-1]
-
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+    return lambda node=None, name=None, **options: new_mount(node or bucket.node, name or bucket.name, profile="read-only",
+                                                             **options)
 
 
 def test_bytes(bucket, mount):

@@ -24,18 +24,9 @@ pytestmark = pytest.mark.usefixtures("need_fuse")
 
 
 @pytest.fixture
-def mount(bucket, work):
+def mount(bucket, new_mount):
     """mount(passthrough="off", ...) mounts the test's bucket."""
-    mounts = []
-
-    def make(what=None, node=None, **options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node or bucket.node,
-                                    what or bucket.name, **options))
-        return mounts[-1]
-
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+    return lambda what=None, node=None, **options: new_mount(node or bucket.node, what or bucket.name, **options)
 
 
 def put(bucket, **objects):

@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 import traceback
@@ -28,24 +27,8 @@ DEATHS = 5  # that a keeper bears within a minute
 
 
 @pytest.fixture
-def scratch(node):
-    name = harness.random_name()
-    with node.wire() as connection:
-        connection.bucket_create(name, {})
-    return name
-
-
-@pytest.fixture
-def mount(node, scratch, work):
-    mounts = []
-
-    def make(what=None, **options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, what or scratch, **options))
-        return mounts[-1]
-
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+def mount(node, scratch, new_mount):
+    return lambda what=None, **options: new_mount(node, what or scratch, **options)
 
 
 def kill_serving(one):

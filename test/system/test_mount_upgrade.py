@@ -20,10 +20,7 @@ pytestmark = [pytest.mark.usefixtures("need_fuse"),
 def what(request, node, bucket):
     if request.param == "mirror":
         return bucket.name
-    name = harness.random_name()
-    with node.wire() as connection:
-        connection.bucket_create(name, {})
-    return name
+    return harness.scratch_bucket(node)
 
 
 @pytest.fixture

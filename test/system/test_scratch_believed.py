@@ -6,13 +6,11 @@ import errno
 import mmap
 import os
 import pathlib
-import tempfile
 import time
 
 import pytest
 
 import harness
-import mounted
 
 KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
 pytestmark = [pytest.mark.usefixtures("need_fuse"),
@@ -22,26 +20,9 @@ MS_SYNC = 4
 
 
 @pytest.fixture
-def scratch(node):
-    name = harness.random_name()
-    with node.wire() as connection:
-        connection.bucket_create(name, {})
-    return name
-
-
-@pytest.fixture
-def mount(node, scratch, work):
+def mount(node, scratch, new_mount):
     """mount() mounts the test's bucket, with an attribute timeout that is over at once."""
-    mounts = []
-
-    def make(**options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, scratch,
-                                    **{"attr_timeout": TIMEOUT, **options}))
-        return mounts[-1]
-
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+    return lambda **options: new_mount(node, scratch, **{"attr_timeout": TIMEOUT, **options})
 
 
 def asked(node):

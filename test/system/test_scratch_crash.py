@@ -21,7 +21,7 @@ import pytest
 
 import harness
 import mounted
-from test_scratch_mount import MODES, holder, refused, scratch_bucket
+from test_scratch_mount import MODES, holder, refused
 
 KILLS = 30 if os.environ.get("FOREBAY_SOAK") else 3
 
@@ -34,18 +34,9 @@ def node(new_node):
 
 
 @pytest.fixture
-def mount(node, work):
+def mount(node, new_mount):
     """mount(bucket, ...): ended while the node runs."""
-    mounts = []
-
-    def make(bucket, **options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket,
-                                    **{"timeout": "60s", **options}))
-        return mounts[-1]
-
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+    return lambda bucket, **options: new_mount(node, bucket, **{"timeout": "60s", **options})
 
 
 def kill_and_start(node):
@@ -146,7 +137,7 @@ class Worker(threading.Thread):
 def test_names_and_bytes_survive_kills(node, mount, passthrough):
     """kill -9 of the node again and again while names and bytes change: no operation fails, and in the end the mount,
     another mount and S3 have exactly what the model has."""
-    bucket = scratch_bucket(node)
+    bucket = harness.scratch_bucket(node)
     one = mount(bucket, passthrough=passthrough)
     seed = int(os.environ.get("FOREBAY_TEST_SEED", 1))
     workers = [Worker(str(one.path / f"w{i}"), seed * 100 + i) for i in range(3)]
@@ -177,7 +168,7 @@ def test_open_files_go_on(node, mount, passthrough):
     """While the node is away, and after it was killed and started, open files are read and written, mapped ones too, and
     tell their sizes; fsync waits for it; locks are taken again; sizes are right in the end."""
     import fcntl
-    bucket = scratch_bucket(node)
+    bucket = harness.scratch_bucket(node)
     top = mount(bucket, passthrough=passthrough, attr_timeout="100ms").path
     (top / "read").write_bytes(b"r" * 100_000)
     reader = open(top / "read", "rb", buffering=0)
@@ -230,7 +221,7 @@ def test_open_files_go_on(node, mount, passthrough):
 def test_empty_files_go_on_when_the_node_is_stopped(node, mount, passthrough):
     """What is written to files that were open and still empty when the node was stopped in good order is theirs. Fails
     without keep_if_open (object/scratch_open.c)."""
-    bucket = scratch_bucket(node)
+    bucket = harness.scratch_bucket(node)
     top = mount(bucket, passthrough=passthrough).path
     (top / "old").touch()
     with open(top / "new", "wb", buffering=0) as new, open(top / "old", "ab", buffering=0) as old:
@@ -248,7 +239,7 @@ def test_a_lock_is_not_lost_to_who_asks_first(node, mount):
     """Whoever asks for a lock while the node is away, and is first when it is there again, does not get what another
     program of the same mount has."""
     import fcntl
-    bucket = scratch_bucket(node)
+    bucket = harness.scratch_bucket(node)
     top = mount(bucket).path
     owner = open(top / "f", "w+b", buffering=0)
     fcntl.flock(owner, fcntl.LOCK_EX)
@@ -278,7 +269,7 @@ def test_a_lock_is_not_lost_to_who_asks_first(node, mount):
 def test_a_lock_is_told_before_it_is_taken_again(node, mount):
     """F_GETLK of another program of the mount names the lock that the node has forgotten."""
     import fcntl
-    bucket = scratch_bucket(node)
+    bucket = harness.scratch_bucket(node)
     top = mount(bucket).path
     query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     (top / "f").write_bytes(b"x" * 100)
@@ -292,7 +283,7 @@ def test_a_lock_is_told_before_it_is_taken_again(node, mount):
 def test_locks_are_taken_again_of_a_file_that_was_opened_meanwhile(node, mount):
     """A file whose lock the node has forgotten is opened once more before the mount has looked: it is locked all the same."""
     import fcntl
-    bucket = scratch_bucket(node)
+    bucket = harness.scratch_bucket(node)
     one, two = mount(bucket).path, mount(bucket).path
     with open(one / "f", "w+b") as owner:
         fcntl.flock(owner, fcntl.LOCK_EX)
@@ -305,7 +296,7 @@ def test_locks_are_taken_again_of_a_file_that_was_opened_meanwhile(node, mount):
 
 def test_a_node_that_stays_away(node, mount):
     """Operations give EIO after --timeout, never "no such file"; the mount works again when the node does."""
-    bucket = scratch_bucket(node)
+    bucket = harness.scratch_bucket(node)
     top = mount(bucket, timeout="10s", attr_timeout="0").path
     (top / "f").write_bytes(b"x")
     node.kill()
@@ -335,7 +326,7 @@ def test_a_node_that_stays_away(node, mount):
 def test_a_mount_that_is_killed(node, mount, work, passthrough):
     """kill -9 of the mount's process: what was written is there, whether it was synced or not; what was open and had
     no name is freed."""
-    bucket = scratch_bucket(node)
+    bucket = harness.scratch_bucket(node)
     directory = tempfile.mkdtemp(prefix="killed-", dir=work)
     one = mounted.Mount(directory, node, bucket, passthrough=passthrough)
     try:
@@ -369,7 +360,7 @@ def test_what_o_sync_writes_has_a_durable_name(node, mount, passthrough):
     (Seen to fail: without tree_sync_opened nothing is asked when it is opened, with O_SYNC for O_DSYNC there not for the
     latter, and without the sync in tree_op_write not behind it.)
     """
-    directory = mount(scratch_bucket(node), passthrough=passthrough).path
+    directory = mount(harness.scratch_bucket(node), passthrough=passthrough).path
 
     def syncs():
         return node.metric("forebay_requests_total", op="tree_sync", code="OK")

@@ -19,7 +19,7 @@ import pytest
 
 import harness
 import mounted
-from test_scratch_mount import MODES, NOBODY, refused, scratch_bucket
+from test_scratch_mount import MODES, NOBODY, refused
 
 MIB = 1 << 20
 pytestmark = pytest.mark.usefixtures("need_fuse")
@@ -72,7 +72,7 @@ def small(new_disk, work):
             disk = new_disk(size, room)
             node = harness.Node(tempfile.mkdtemp(prefix="node-", dir=work), disk=f"{disk}:{size}")
             stack.callback(node.stop if room is None else node.kill)
-            bucket, tops = scratch_bucket(node), []
+            bucket, tops = harness.scratch_bucket(node), []
             for _ in range(mounts):
                 m = mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket, passthrough=passthrough)
                 stack.callback(m.stop)
@@ -265,7 +265,7 @@ def test_a_mount_without_rights(as_nobody):
     as everywhere, other users stay outside, and what is not theirs to do is refused."""
     wrapper, directory_of = as_nobody
     with harness.Node(directory_of("node-"), binary=wrapper) as node:
-        bucket = scratch_bucket(node)
+        bucket = harness.scratch_bucket(node)
         with mounted.Mount(directory_of("mount-"), node, bucket, start=False) as m:
             os.chown(m.path, NOBODY, NOBODY)
             m.start()

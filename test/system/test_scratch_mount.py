@@ -62,33 +62,16 @@ def refused(*codes):
     assert caught.value.errno in codes, f"{caught.value}, expected {[errno.errorcode[c] for c in codes]}"
 
 
-def scratch_bucket(node):
-    name = harness.random_name()
-    with node.wire() as connection:
-        connection.bucket_create(name, {})
-    return name
-
-
 @pytest.fixture
-def scratch(node):
-    return scratch_bucket(node)
-
-
-@pytest.fixture
-def mount(node, scratch, work):
+def mount(node, scratch, work, new_mount):
     """mount(passthrough="off", ...) mounts the test's bucket; every user may come in."""
-    mounts = []
-
     def make(what=None, **options):
-        directory = tempfile.mkdtemp(prefix="mount-", dir=work)
-        for path in (work, directory):
+        one = new_mount(node, what or scratch, **{"allow_other": True, **options})
+        for path in (work, one.dir):
             os.chmod(path, 0o711)
-        mounts.append(mounted.Mount(directory, node, what or scratch, **{"allow_other": True, **options}))
-        return mounts[-1]
+        return one
 
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+    return make
 
 
 @pytest.fixture(params=MODES)

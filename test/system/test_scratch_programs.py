@@ -19,7 +19,7 @@ import zipfile
 import pytest
 
 import harness
-from test_scratch_mount import KEEP_SIZE, MODES, PUNCH_HOLE, ZERO_RANGE, fallocate, mount, scratch  # noqa: F401
+from test_scratch_mount import KEEP_SIZE, MODES, PUNCH_HOLE, ZERO_RANGE, fallocate, mount  # noqa: F401
 
 MAX_SIZE = 300_000
 WALK_SECONDS = float(os.environ.get("FOREBAY_WALK_SECONDS", 24))

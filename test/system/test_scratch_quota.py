@@ -13,13 +13,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 
 import botocore.exceptions
 import pytest
 
 import harness
-import mounted
 from test_scratch_mount import KEEP_SIZE, MODES, PUNCH_HOLE, fallocate, refused
 from test_mount_takeover import in_background, killed_at_its_answer
 from test_scratch_s3 import code_of
@@ -45,18 +43,9 @@ def bucket(node):
 
 
 @pytest.fixture
-def mount(node, bucket, work):
+def mount(node, bucket, new_mount):
     """mount(passthrough="off", ...): ended while the node runs."""
-    mounts = []
-
-    def make(**options):
-        mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket,
-                                    **{"timeout": "60s", **options}))
-        return mounts[-1]
-
-    yield make
-    for one in reversed(mounts):
-        one.stop()
+    return lambda **options: new_mount(node, bucket, **{"timeout": "60s", **options})
 
 
 def free(path):

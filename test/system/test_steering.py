@@ -2,6 +2,7 @@
 
 import json
 import time
+import types
 
 import pytest
 
@@ -21,11 +22,9 @@ def test_pinned_data_stays(new_node, origin, tmp_path):
     name = node.new_bucket(origin)
     s3 = node.s3()
 
-    class Bucket:
-        truth = origin.s3()
-    Bucket.name = name
-    kept = fill(Bucket, 8, size=2**20, prefix="kept/")
-    other = fill(Bucket, 60, size=2**20, prefix="other/")
+    bucket = types.SimpleNamespace(name=name, truth=origin.s3())
+    kept = fill(bucket, 8, size=2**20, prefix="kept/")
+    other = fill(bucket, 60, size=2**20, prefix="other/")
     node.cli("prefetch", "--pin", "--wait", name + "/kept/")
     rules = json.loads(node.cli("rules", "--json", name).stdout)
     assert rules == [{"rule": "pin", "prefix": "kept/"}]
@@ -127,11 +126,9 @@ def test_quota_holds_and_scans_do_not_empty_it(new_node, origin):
     name = node.new_bucket(origin, quota="8MiB")
     s3 = node.s3()
 
-    class Bucket:
-        truth = origin.s3()
-    Bucket.name = name
-    first = fill(Bucket, 6, size=2**20, prefix="first/")
-    scan = fill(Bucket, 20, size=2**20, prefix="scan/")
+    bucket = types.SimpleNamespace(name=name, truth=origin.s3())
+    first = fill(bucket, 6, size=2**20, prefix="first/")
+    scan = fill(bucket, 20, size=2**20, prefix="scan/")
     read_all(s3, name, first)
     for i in range(2):
         read_all(s3, name, scan)

@@ -188,7 +188,7 @@ static void test_directories(void **state)
 static void test_what_is_meant(void **state)
 {
     (void)state;
-    struct wire_attr first, attr;
+    struct wire_attr first = {0}, attr;
     create_bucket("posix=on\n");
     put("k", NULL);
     put("d/k", NULL);

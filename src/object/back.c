@@ -188,6 +188,14 @@ static void hurry_locked(struct back *b)
 
 /* ---- records ---- */
 
+/* Whether the record of this sequence is of a run before. */
+static bool was_found(struct back *b, uint64_t bucket_id, struct slice key, uint64_t seq)
+{
+    LOCK_SCOPE(&b->lock);
+    const struct back_entry *x = find_locked(b, bucket_id, key);
+    return x && x->found_seq == seq;
+}
+
 int back_load(struct back *b, uint64_t bucket_id, struct slice key, struct buf *value,
               struct back_record *ret, struct err *e)
 {
@@ -197,6 +205,8 @@ int back_load(struct back *b, uint64_t bucket_id, struct slice key, struct buf *
     int r = kv_get(b->kv, buf_view(&k), value, NULL, e);
     if (r == 0 && back_record_decode(buf_view(value), ret) < 0)
         r = err_set(e, ERR_CORRUPT, "the record of a write that is not in the origin is damaged");
+    if (r == 0 && !ret->removal && !back_record_was_sent(ret) && was_found(b, bucket_id, key, ret->seq))
+        (void)back_record_note_sent(ret);
     return r;
 }
 
@@ -523,7 +533,9 @@ static int load_one(struct back *b, struct slice k, struct slice value, uint64_t
         return err_prefix(e, p, "a write that is not in the origin");
     LOCK_SCOPE(&b->lock);
     atomic_store(&b->seq, MAX(atomic_load(&b->seq), r.seq));
-    follow_locked(b, make_locked(b, id, slice_from(k, 10)), &r);
+    struct back_entry *x = make_locked(b, id, slice_from(k, 10));
+    x->found_seq = r.seq;
+    follow_locked(b, x, &r);
     return 0;
 }
 

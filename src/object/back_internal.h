@@ -36,6 +36,7 @@ struct back_entry {
     bool busy, recorded, sending;
     bool doubted;                       /* of the try that runs: its bucket's origin fails */
     uint64_t seq, size_bytes, since_ns; /* of the record */
+    uint64_t found_seq;                 /* of the record that was found at the start; 0: none */
     uint32_t tries;
     uint32_t waits;    /* tries in a row that had to wait for others */
     uint64_t retry_ms; /* not to be sent before, monotonic */
@@ -95,7 +96,8 @@ struct back_entry *back_enter(struct back *b, uint64_t bucket_id, struct slice k
 void back_leave(struct back *b, struct back_entry *x);
 /* Whether the key has a record: a quick look. */
 bool back_has(struct back *b, uint64_t bucket_id, struct slice key);
-/* The key's record, read into `value`. -ENOENT. */
+/* The key's record, read into `value`. One that was found at the start counts as sent: the note that says so
+ * is not durable by itself, and a power failure may have taken it. -ENOENT. */
 int back_load(struct back *b, uint64_t bucket_id, struct slice key, struct buf *value,
               struct back_record *ret, struct err *e);
 /* Puts the record in the place of what there was. Busy. The entry follows. On a failure *ret_unknown says

@@ -452,7 +452,8 @@ static int layer_put(void *arg, struct upstream *u, const struct origin_put *p,
 
 /* ---- remove ---- */
 
-/* Nothing was there before, and nothing of the record has been sent: who is about to says so in it first.
+/* Nothing was there before, and nothing of the record has been sent: who is about to says so in it first, and
+ * one of a run before counts as sent.
  * Where the origin has directories one may be there by what was written below it. */
 static bool is_only_here(const struct change *c)
 {

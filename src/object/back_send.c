@@ -4,6 +4,7 @@
  * A round takes the first key in the queue that is due (after the bucket's `write_delay`, unless somebody
  * waits for it) and not on its way, and reads its record: the version that this round sends. What is sent is
  * noted in the record before, so that it is known again there when the answer is lost or the node is killed.
+ * Records found at a start count as sent: that note is written without a sync, which a power failure undoes.
  * With the origin's answer the record goes, durably, and then the extent; a record that was replaced
  * meanwhile stays, with what was just written as its new base.
  *

@@ -9,6 +9,9 @@ import time
 import urllib.parse
 import zlib
 
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials
 import botocore.exceptions
 import pytest
 
@@ -211,7 +214,7 @@ def spoken(client, method, where, lines, body=b""):
     return answer.status, code and code.group(1).decode()
 
 
-OLD_DATE = "Mon, 01 Jan 2001 00:00:00 GMT"
+OLD_DATE, LATE_DATE = "Mon, 01 Jan 2001 00:00:00 GMT", "Thu, 01 Jan 2037 00:00:00 GMT"
 
 
 @pytest.mark.parametrize("method, lines, status, code", [
@@ -455,6 +458,34 @@ def test_copies(bucket, node, origin):
     with pytest.raises(botocore.exceptions.ClientError) as error:
         bucket.s3.copy_object(Bucket=bucket.name, Key="from", CopySource=source)
     assert code_of(error) == "InvalidRequest"
+
+
+@pytest.mark.parametrize("name, values", [
+    ("if-match", ['"x"', '"y"']),
+    ("if-none-match", ['"x"', "ETAG"]),
+    ("if-unmodified-since", [LATE_DATE, OLD_DATE]),
+    ("if-modified-since", [OLD_DATE, LATE_DATE]),
+])
+def test_conditions_of_copies_that_are_said_twice(bucket, name, values):
+    """Each line of a condition on the source counts, the second as the first: nothing is copied in spite of it."""
+    s3, node, where = bucket.s3, bucket.node, {"Bucket": bucket.name, "Key": "from"}
+    etag = s3.put_object(**where, Body=b"data")["ETag"]
+    upload = s3.create_multipart_upload(Bucket=bucket.name, Key="parts")["UploadId"]
+    for path in (f"/{bucket.name}/to", f"/{bucket.name}/parts?partNumber=1&uploadId={upload}"):
+        request = botocore.awsrequest.AWSRequest("PUT", node.endpoint + path, headers={"x-amz-copy-source": f"/{bucket.name}/from"})
+        for value in values:
+            request.headers.add_header(f"x-amz-copy-source-{name}", value.replace("ETAG", etag))
+        botocore.auth.S3SigV4Auth(botocore.credentials.Credentials(*node.credentials), "s3", harness.REGION).add_auth(request)
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(node.endpoint).netloc, timeout=200)
+        connection.putrequest("PUT", path, skip_accept_encoding=True)
+        for line in [*request.headers.items(), ("Content-Length", "0")]:
+            connection.putheader(*line)
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status == 412 and b"PreconditionFailed" in answer.read(), path
+        connection.close()
+    assert [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]] == ["from"]
+    assert "Parts" not in s3.list_parts(Bucket=bucket.name, Key="parts", UploadId=upload)
 
 
 def test_what_is_not_here_says_so(bucket):

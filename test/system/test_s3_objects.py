@@ -82,14 +82,17 @@ def test_attributes_are_kept(bucket):
 def test_response_headers_can_be_overridden(bucket):
     """The response-* parameters replace what is stored, for this answer only."""
     bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x", ContentType="text/plain", CacheControl="no-store")
-    found = bucket.s3.get_object(Bucket=bucket.name, Key="k", ResponseContentType="application/x-other",
-                                 ResponseContentDisposition='attachment; filename="n"', ResponseCacheControl="private")
-    assert found["ContentType"] == "application/x-other"
-    assert found["ContentDisposition"] == 'attachment; filename="n"'
-    assert found["CacheControl"] == "private"
+    wanted = {"ContentType": "application/x-other", "ContentDisposition": 'attachment; filename="n"', "CacheControl": "private",
+              "ContentEncoding": "x-other", "ContentLanguage": "tlh"}
+    found = bucket.s3.get_object(Bucket=bucket.name, Key="k", ResponseExpires=datetime.datetime(2037, 1, 1),
+                                 **{f"Response{name}": value for name, value in wanted.items()})
+    assert {name: found[name] for name in wanted} == wanted
     headers = found["ResponseMetadata"]["HTTPHeaders"]
+    assert headers["expires"] == LATE_DATE
     assert headers["x-amz-request-id"] and headers["x-amz-id-2"]
-    assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["ContentType"] == "text/plain"
+    plain = bucket.s3.get_object(Bucket=bucket.name, Key="k")
+    assert (plain["ContentType"], plain["CacheControl"]) == ("text/plain", "no-store")
+    assert not {"expires", "content-encoding", "content-language", "content-disposition"} & set(plain["ResponseMetadata"]["HTTPHeaders"])
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -435,7 +438,9 @@ def test_copies(bucket, node, origin):
                                 Metadata={"m": "1"})["ETag"]
     other = node.new_bucket(origin)
     source = {"Bucket": bucket.name, "Key": "from"}
+    sent = node.metric("forebay_origin_written_bytes_total", bucket=bucket.name)
     copied = bucket.s3.copy_object(Bucket=bucket.name, Key="to", CopySource=source)["CopyObjectResult"]
+    assert node.metric("forebay_origin_written_bytes_total", bucket=bucket.name) == sent, "the origin copies by itself"
     assert copied["ETag"] == bucket.truth.head_object(Bucket=bucket.name, Key="to")["ETag"]
     bucket.s3.copy_object(Bucket=other, Key="to", CopySource=source)
     bucket.s3.copy_object(Bucket=bucket.name, Key="new", CopySource=source, MetadataDirective="REPLACE",

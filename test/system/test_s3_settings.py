@@ -66,8 +66,9 @@ def test_the_acl_is_private(bucket):
     shown = {name: s3.get_object_acl(**where)[name] for name in ("Owner", "Grants")}
     s3.put_object_acl(**where, AccessControlPolicy=shown)
     stranger = {**shown["Grants"][0], "Grantee": {"Type": "CanonicalUser", "ID": "stranger"}}
-    everybody = {"Grantee": {"Type": "Group", "URI": "http://acs.amazonaws.com/groups/global/AllUsers"}, "Permission": "READ"}
-    for grants in ([stranger], [*shown["Grants"], everybody], [{**shown["Grants"][0], "Permission": "READ"}]):
+    everybody = {"Grantee": {"Type": "Group", "URI": "http://acs.amazonaws.com/groups/global/AllUsers"}, "Permission": "FULL_CONTROL"}
+    by_mail = {"Grantee": {"Type": "AmazonCustomerByEmail", "EmailAddress": "a@example.org"}, "Permission": "FULL_CONTROL"}
+    for grants in ([stranger], [*shown["Grants"], everybody], [by_mail], [{**shown["Grants"][0], "Permission": "READ"}]):
         assert refused(s3.put_object_acl, **where, AccessControlPolicy={**shown, "Grants": grants}) == (
             400, "AccessControlListNotSupported")
     assert ask(bucket.node, "PUT", f"/{bucket.name}/k?acl", b"<AccessControlPolicy>").error()["Code"] == "MalformedXML"

@@ -1,8 +1,8 @@
 /*
  * Lines of an object's metadata, "name: value\n", that are ours and not the client's: its tags, and the
  * checksum that was verified when it was uploaded. Clients neither see nor set them. Tags travel to origins,
- * which have no other place for them; the checksum goes to S3 origins, which have one for it, and nothing of
- * ours is written into the user metadata there because of it. Pure.
+ * which have no other place for them (another node has); the checksum goes to S3 origins, which have one for
+ * it, and nothing of ours is written into the user metadata there because of it. Pure.
  */
 #pragma once
 
@@ -16,6 +16,12 @@
 
 /* When the object of a scratch bucket ends, ns since 1970 as decimal digits (namespace/expiry.h). */
 #define META_EXPIRES "x-forebay-expires"
+
+/* Between nodes tags are tags: x-amz-tagging of a write, and this header in answers to reads that have the
+ * other one. */
+#define META_TAGS_HEADER "x-forebay-tags" /* in the kept form, too */
+#define META_SHOW_HEADER "x-forebay-show"
+#define META_SHOW_TAGS   "tags"
 
 /* Whether a header is one of ours, in any case. */
 bool meta_is_ours(struct slice name);

@@ -131,7 +131,8 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
     s->copy_part_bytes = GIB / 2;
     struct s3_aws _cleanup_(s3_aws_fini) aws;
     s3_aws_load(&aws);
-    int r = web_init(&s->web, &s3_web_kind, &s->base, o, e);
+    const struct web_kind *kind = ops == &origin_forebay_ops ? &s3_node_kind : &s3_web_kind;
+    int r = web_init(&s->web, kind, &s->base, o, e);
     if (r == 0)
         r = web_parse_name(rest, "an S3 bucket", "s3://BUCKET/PREFIX", &s->bucket, &s->prefix, e);
     if (r == 0)
@@ -186,6 +187,15 @@ const struct web_kind s3_web_kind = {
     .version_header = "etag",
     .meta_prefix = "x-amz-meta-",
     .tells_checksums = true,
+    .prepare = s3_request_prepare,
+    .refused = s3_request_refused,
+};
+
+const struct web_kind s3_node_kind = {
+    .version_header = "etag",
+    .meta_prefix = "x-amz-meta-",
+    .tells_checksums = true,
+    .is_node = true,
     .prepare = s3_request_prepare,
     .refused = s3_request_refused,
 };

@@ -79,7 +79,7 @@ static inline struct s3 *s3_of_web(struct web *w)
     return s3_of(w->origin);
 }
 
-extern const struct web_kind s3_web_kind;
+extern const struct web_kind s3_web_kind, s3_node_kind; /* node: another Forebay */
 int s3_request_prepare(struct web_call *c, struct web_request *q, struct err *e);
 int s3_request_refused(const struct web_call *c, struct err *e);
 

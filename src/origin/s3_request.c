@@ -10,6 +10,7 @@
 #include "origin/s3_internal.h"
 
 #include "base/text.h"
+#include "origin/meta.h"
 
 #define HEADER_MAX (16 * KIB)
 
@@ -63,15 +64,18 @@ static int gather_headers(struct web_call *c, const struct s3_credentials *k, st
     memcpy(pairs, c->headers, c->n_headers * sizeof(*pairs));
     *n = c->n_headers;
     struct slice meta = c->meta, name, value;
-    while (origin_next_meta(&meta, &name, &value)) {
+    while (web_next_meta(c->web, &meta, &name, &value)) {
         if (*n + 8 >= SIGV4_PAIRS_MAX)
             return err_set(e, -E2BIG, "more than %d headers", SIGV4_PAIRS_MAX - 8);
         pairs[(*n)++] = (struct sigv4_pair){name, value};
     }
     *ret_own = *n;
     pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("host"), slice_str(s->endpoint.host)};
-    if (c->has_key && c->n_query == 0 && (c->method == WEB_HEAD || c->method == WEB_GET))
+    bool reads = c->has_key && c->n_query == 0 && (c->method == WEB_HEAD || c->method == WEB_GET);
+    if (reads)
         pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-checksum-mode"), SLICE_LIT("ENABLED")};
+    if (reads && c->web->kind->is_node)
+        pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT(META_SHOW_HEADER), SLICE_LIT(META_SHOW_TAGS)};
     if (!k->access_key)
         return 0;
     pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-date"), time};

@@ -38,6 +38,7 @@ struct web_kind {
     const char *version_header; /* of answers: "etag"; lower case */
     const char *meta_prefix;    /* of the service's user metadata: "x-amz-meta-"; lower case */
     bool tells_checksums;       /* of whole objects, by S3's headers */
+    bool is_node;               /* another Forebay: tags travel as tags, not as metadata (meta.h) */
     /* Fills URL and headers of the call; called for each try, on the caller's thread, without locks. */
     int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);
     /* Classified error of an answer with status 300 and above. */
@@ -185,6 +186,8 @@ struct web_request {
     struct curl_slist *headers;
 };
 void web_request_fini(struct web_request *q);
+/* Takes the next line off *meta as the header that the kind sends it in; false at the end. */
+bool web_next_meta(const struct web *w, struct slice *meta, struct slice *ret_name, struct slice *ret_value);
 /* "name: value"; -EINVAL for values with control characters. */
 int web_request_header(struct web_request *q, struct slice name, struct slice value, struct err *e);
 /* The call's own headers, its metadata with the kind's prefix, and what curl would add by itself taken off.

@@ -9,6 +9,7 @@
 #include "origin/web_internal.h"
 
 #include "base/text.h"
+#include "origin/meta.h"
 
 #define HEADER_MAX (16 * KIB)
 
@@ -65,12 +66,21 @@ int web_request_header(struct web_request *q, struct slice name, struct slice va
     return 0;
 }
 
+bool web_next_meta(const struct web *w, struct slice *meta, struct slice *ret_name, struct slice *ret_value)
+{
+    if (!origin_next_meta(meta, ret_name, ret_value))
+        return false;
+    if (w->kind->is_node && slice_eq_str(*ret_name, META_TAGS))
+        *ret_name = SLICE_LIT("x-amz-tagging");
+    return true;
+}
+
 static int add_meta(struct web_call *c, struct web_request *q, struct err *e)
 {
     static const struct slice ours = {"x-amz-meta-", sizeof("x-amz-meta-") - 1};
     struct slice meta = c->meta, name, value;
     int r = 0;
-    while (r == 0 && origin_next_meta(&meta, &name, &value)) {
+    while (r == 0 && web_next_meta(c->web, &meta, &name, &value)) {
         struct buf _cleanup_buf_ own = BUF_INIT(HEADER_MAX);
         if (slice_starts(name, ours)) {
             r = buf_str(&own, c->web->kind->meta_prefix);

@@ -132,6 +132,15 @@ static bool take_checksum(struct web_response *r, struct slice name, struct slic
     return true;
 }
 
+/* The tags of an object of another node, which it shows to those that ask. */
+static bool take_tags(struct web_response *r, struct slice name, struct slice value)
+{
+    if (!r->kind || !r->kind->is_node || !slice_eq_str(name, META_TAGS_HEADER))
+        return false;
+    take_meta(r, SLICE_LIT(META_TAGS), value);
+    return true;
+}
+
 static bool take_number(struct web_response *r, struct slice name, struct slice value)
 {
     if (slice_eq_str(name, "transfer-encoding"))
@@ -155,7 +164,7 @@ static bool take_number(struct web_response *r, struct slice name, struct slice 
 
 static void take_header(struct web_response *r, struct slice name, struct slice value)
 {
-    if (take_number(r, name, value) || take_checksum(r, name, value))
+    if (take_number(r, name, value) || take_checksum(r, name, value) || take_tags(r, name, value))
         return;
     if (slice_eq_str(name, r->kind ? r->kind->version_header : "etag")) {
         take_etag(r, value);

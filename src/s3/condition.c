@@ -7,6 +7,8 @@
  * 3. An object without a date (of an origin that tells none) was not "not modified since" any: conditions by
  *    date are left out for it, as RFC 9110 says.
  * 4. What an answer gave as ETag, weak or not, fits the object of that answer.
+ * 5. A header that was sent several times counts each time: lists of ETags are one list (RFC 9110 section
+ *    5.3), and of dates every one must hold.
  */
 #include "s3/condition.h"
 
@@ -14,13 +16,24 @@
 
 #define NS_PER_S 1000000000ull
 
-static struct slice prefixed(const struct http_request *r, const char *prefix, const char *name)
+/* The value of header line i when it is this header, else NULL. */
+static struct slice line_of(const struct condition *c, size_t i, const char *name)
 {
-    char full[64];
-    int n = snprintf(full, sizeof full, "%s%s", prefix, name);
+    const struct http_header *h = &c->http->headers[i];
+    const size_t n = strlen(c->prefix);
 
-    assert(n > 0 && (size_t)n < sizeof full);
-    return http_header(r, full);
+    if (h->name.n <= n || !slice_eq_case(slice_sub(h->name, 0, n), slice_str(c->prefix)) ||
+        !slice_eq_case(slice_from(h->name, n), slice_str(name)))
+        return SLICE_NULL;
+    return h->value;
+}
+
+static bool has_line(const struct condition *c, const char *name)
+{
+    for (size_t i = 0; i < c->http->n_headers; i++)
+        if (line_of(c, i, name).p)
+            return true;
+    return false;
 }
 
 static bool read_date(struct slice value, uint64_t *ret_s)
@@ -33,13 +46,32 @@ static bool read_date(struct slice value, uint64_t *ret_s)
     return true;
 }
 
+/* The latest or the earliest of the dates in these lines; false: there is none. */
+static bool read_dates(const struct condition *c, const char *name, bool latest, uint64_t *ret_s)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < c->http->n_headers; i++) {
+        uint64_t s;
+
+        if (!read_date(line_of(c, i, name), &s))
+            continue;
+        if (!any || (latest ? s > *ret_s : s < *ret_s))
+            *ret_s = s;
+        any = true;
+    }
+    return any;
+}
+
 void condition_read(const struct http_request *r, const char *prefix, struct condition *ret)
 {
-    *ret = (struct condition){.if_match = prefixed(r, prefix, "if-match"),
-                              .if_none_match = prefixed(r, prefix, "if-none-match")};
-    ret->has_modified_since = read_date(prefixed(r, prefix, "if-modified-since"), &ret->modified_since_s);
+    *ret = (struct condition){.http = r, .prefix = prefix};
+    ret->has_match = has_line(ret, "if-match");
+    ret->has_none_match = has_line(ret, "if-none-match");
+    ret->has_modified_since =
+        read_dates(ret, "if-modified-since", /* latest= */ true, &ret->modified_since_s);
     ret->has_unmodified_since =
-        read_date(prefixed(r, prefix, "if-unmodified-since"), &ret->unmodified_since_s);
+        read_dates(ret, "if-unmodified-since", /* latest= */ false, &ret->unmodified_since_s);
 }
 
 struct slice condition_bare_etag(struct slice value)
@@ -94,18 +126,26 @@ bool condition_etag_in(struct slice list, struct slice etag)
     return false;
 }
 
+static bool names_etag(const struct condition *c, const char *name, struct slice etag)
+{
+    for (size_t i = 0; i < c->http->n_headers; i++)
+        if (condition_etag_in(line_of(c, i, name), etag))
+            return true;
+    return false;
+}
+
 enum s3_error condition_check(const struct condition *c, const struct wire_attr *attr)
 {
     uint64_t modified_s = attr->mtime_ns / NS_PER_S;
 
-    if (c->if_match.p) {
-        if (!condition_etag_in(c->if_match, attr->etag))
+    if (c->has_match) {
+        if (!names_etag(c, "if-match", attr->etag))
             return S3_ERR_PRECONDITION;
     } else if (c->has_unmodified_since && modified_s > c->unmodified_since_s) {
         return S3_ERR_PRECONDITION;
     }
-    if (c->if_none_match.p)
-        return condition_etag_in(c->if_none_match, attr->etag) ? S3_ERR_NOT_MODIFIED : S3_OK;
+    if (c->has_none_match)
+        return names_etag(c, "if-none-match", attr->etag) ? S3_ERR_NOT_MODIFIED : S3_OK;
     return c->has_modified_since && attr->mtime_ns && modified_s <= c->modified_since_s ? S3_ERR_NOT_MODIFIED
                                                                                         : S3_OK;
 }

@@ -8,14 +8,16 @@
 #include "s3/s3_error.h"
 
 struct condition {
-    struct slice if_match,
-        if_none_match; /* as sent: "*", or ETags separated by commas, with or without quotes */
+    /* Has the ETags: "*", or some separated by commas, with or without quotes. */
+    const struct http_request *http;
+    const char *prefix;
+    bool has_match, has_none_match;
     bool has_modified_since, has_unmodified_since;
     uint64_t modified_since_s, unmodified_since_s;
 };
 
 /* Reads If-Match and its kin; `prefix` comes before each name ("" or "x-amz-copy-source-"). Dates that cannot
- * be read are ignored, as RFC 9110 asks. */
+ * be read are ignored, as RFC 9110 asks. Both arguments live as long as *ret. */
 void condition_read(const struct http_request *r, const char *prefix, struct condition *ret);
 /* S3_OK, S3_ERR_NOT_MODIFIED or S3_ERR_PRECONDITION. */
 enum s3_error condition_check(const struct condition *c, const struct wire_attr *attr);

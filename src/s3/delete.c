@@ -41,7 +41,7 @@ static enum s3_error refuse_conditions(struct s3_request *r)
                 r, S3_ERR_NOT_IMPLEMENTED,
                 arena_printf(r->arena, "the header %s is not implemented here", conditions_not_here[i]));
     condition_read(r->http, "", &c);
-    if (c.if_none_match.p || (c.has_unmodified_since && !c.if_match.p) ||
+    if (c.has_none_match || (c.has_unmodified_since && !c.has_match) ||
         !condition_is_single(r->http, "if-match"))
         return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED,
                             "only If-Match with one ETag can be a condition of a DELETE");

@@ -134,6 +134,14 @@ static void put_end(struct s3_request *r, struct slice value)
     reply_header(r, "x-forebay-expires", slice_str(text));
 }
 
+/* How many tags; and which, to another node whose origin this is. */
+static void put_tags(struct s3_request *r, struct slice kept)
+{
+    reply_header(r, "x-amz-tagging-count", slice_str(arena_printf(r->arena, "%zu", tags_count(kept))));
+    if (slice_eq_str(request_header(r, META_SHOW_HEADER), META_SHOW_TAGS))
+        reply_header(r, META_TAGS_HEADER, kept);
+}
+
 /* Clients of the wire protocol may write any line: one that is no header of an object, as Content-Length or
  * Set-Cookie, or that ends the line, does not get into the head. */
 static bool may_be_shown(struct slice name)
@@ -155,8 +163,7 @@ static void put_meta(struct s3_request *r, struct slice meta)
         if (slice_eq_str(name, META_EXPIRES))
             put_end(r, slice_trim(value));
         else if (slice_eq_str(name, META_TAGS))
-            reply_header(r, "x-amz-tagging-count",
-                         slice_str(arena_printf(r->arena, "%zu", tags_count(slice_trim(value)))));
+            put_tags(r, slice_trim(value));
         else if (may_be_shown(name) && !override(r, name).p)
             reply_header(r, arena_str(r->arena, name), slice_trim(value));
     }

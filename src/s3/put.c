@@ -155,7 +155,9 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
         if (!put_is_kept(name))
             continue;
         if (meta_is_ours(name))
-            return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, META_TAGS " is reserved: use x-amz-tagging");
+            return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED,
+                                META_TAGS " is reserved: use x-amz-tagging; a node whose origin is "
+                                          "another one reaches it as forebay://HOST:PORT/BUCKET");
         if (slice_eq_case(name, SLICE_LIT("content-encoding"))) {
             value = without_aws_chunked(r->arena, value);
             if (value.n == 0)

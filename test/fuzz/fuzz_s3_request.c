@@ -102,6 +102,8 @@ static void request(struct slice text)
     }
     condition_read(http, "", &condition);
     (void)condition_check(&condition, &attr);
+    condition_read(http, "x-amz-copy-source-", &condition);
+    (void)condition_check(&condition, &attr);
     struct slice hash = http_header(http, "x-amz-content-sha256");
     if (body_plan(http, hash, true, &plan, &reason) == S3_OK && !plan.chunks_signed)
         body(&plan, NULL, slice_from(text, http->head_bytes));

@@ -219,6 +219,20 @@ def test_bodies_that_never_come_hold_no_threads(new_node):
         assert ask(node, "GET", "/").status == 200  # without the bound each thread waits for --request-timeout
 
 
+@pytest.mark.parametrize("size", [1000, 1_000_000])
+def test_a_signed_body_that_stops(new_node, size):
+    """S3's error, and nothing is stored or left open, of what is written at once and of what would be written while it comes."""
+    node = new_node(request_timeout="5s")
+    name, s3 = harness.scratch_bucket(node), node.s3(signature_version="s3v4")
+    s3.put_object(Bucket=name, Key="k", Body=b"old")
+    url = urllib.parse.urlsplit(s3.generate_presigned_url("put_object", Params={"Bucket": name, "Key": "k"}))
+    head = f"PUT {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Length: {size}\r\n\r\n"
+    answer = flood(node, head.encode() + b"x" * (size - 1))  # ends when the node closes
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"<Code>RequestTimeout</Code>" in answer and b"Connection: close" in answer
+    assert s3.get_object(Bucket=name, Key="k")["Body"].read() == b"old"
+    assert node.metric("forebay_handles", kind="write") == 0
+
+
 def test_a_status_longer_than_a_request_may_hold(new_node):
     """What clients report of their mounts, in whatever length, is shown or refused; the node goes on."""
     node, report = new_node(), 51

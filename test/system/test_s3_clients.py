@@ -60,6 +60,39 @@ def run(bucket, *argv, **more):
     return done.stdout
 
 
+def test_awscli_2(bucket, source, tmp_path):
+    """Version 2, as Debian has it. test_s3_awscli has version 1, of the Python packages."""
+    aws = "/usr/bin/aws"
+    if not os.path.exists(aws) or not run(bucket, aws, "--version").startswith(b"aws-cli/2."):
+        pytest.skip("not run: /usr/bin/aws is not version 2 (scripts/clients build)")
+    config = tmp_path / "config"
+    config.write_text("[default]\ns3 =\n  multipart_threshold = 5MB\n  multipart_chunksize = 5MB\n  addressing_style = path\n")
+
+    def s3(*arguments):
+        return run(bucket, aws, "--endpoint-url", bucket.node.endpoint, *arguments, AWS_CONFIG_FILE=str(config), AWS_PAGER="")
+
+    up = f"s3://{bucket.name}/up"
+    s3("s3", "cp", "--recursive", source, up)
+    assert at_origin(bucket) == {"up/" + k: v for k, v in TREE.items()}
+    assert bucket.truth.head_object(Bucket=bucket.name, Key="up/large")["ETag"].endswith('-3"')
+    listed = s3("s3", "ls", "--recursive", up + "/").decode().splitlines()
+    assert len(listed) == len(TREE) and any("d\u00fc.bin" in line for line in listed)
+    s3("s3", "sync", up, tmp_path / "out")
+    assert read_tree(tmp_path / "out") == TREE
+    assert s3("s3", "sync", tmp_path / "out", up).strip() == b""
+    s3("s3api", "get-object", "--bucket", bucket.name, "--key", "up/large", "--range", "bytes=6000000-6000776", tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == TREE["large"][6000000:6000777]
+    made = json.loads(s3("s3api", "put-object", "--bucket", bucket.name, "--key", "summed", "--body", source / "large",
+                         "--checksum-algorithm", "CRC32C"))
+    shown = json.loads(s3("s3api", "head-object", "--bucket", bucket.name, "--key", "summed", "--checksum-mode", "ENABLED"))
+    assert made["ChecksumCRC32C"] == shown["ChecksumCRC32C"]
+    s3("s3", "mv", f"{up}/a.txt", f"s3://{bucket.name}/moved")
+    s3("s3", "sync", "--delete", source / "dir", up)
+    s3("s3", "rm", "--recursive", f"{up}/sub")
+    s3("s3", "rm", f"s3://{bucket.name}/summed")
+    assert at_origin(bucket) == {"moved": TREE["a.txt"], "up/b c": TREE["dir/b c"]}
+
+
 def test_s5cmd(bucket, source, tmp_path):
     s5cmd = [program("s5cmd", harness.ROOT / ".deps/bin/s5cmd"), "--endpoint-url", bucket.node.endpoint]
     run(bucket, *s5cmd, "cp", "--part-size", "5", f"{source}/", f"s3://{bucket.name}/up/")
@@ -125,6 +158,9 @@ def test_s3cmd(bucket, source, tmp_path):
     (tmp_path / "out").mkdir()
     run(bucket, *s3cmd, "get", "--recursive", f"s3://{bucket.name}/up/", f"{tmp_path}/out/")
     assert read_tree(tmp_path / "out") == TREE
+    (tmp_path / "rest").write_bytes(TREE["large"][:6000000])  # it asks for what is missing
+    run(bucket, *s3cmd, "get", "--continue", f"s3://{bucket.name}/up/large", tmp_path / "rest")
+    assert (tmp_path / "rest").read_bytes() == TREE["large"]
     assert b"MD5 sum" in run(bucket, *s3cmd, "info", f"s3://{bucket.name}/up/a.txt")
     run(bucket, *s3cmd, "mv", f"s3://{bucket.name}/up/a.txt", f"s3://{bucket.name}/moved")
     run(bucket, *s3cmd, "--signature-v2", "put", source / "a.txt", f"s3://{bucket.name}/older")

@@ -5,6 +5,7 @@ import email.utils
 import os
 import time
 
+import botocore.exceptions
 import pytest
 
 import harness
@@ -71,7 +72,75 @@ def test_tags_that_are_not_allowed(bucket, tags):
 
 def test_the_line_that_keeps_tags_is_reserved(bucket):
     assert refused(bucket.s3.put_object, Bucket=bucket.name, Key="k", Body=b"x",
-                   Metadata={"forebay-tags": "a=b"}) == (400, "InvalidArgument")
+                   Metadata={"forebay-tags": "a=b"}) == (501, "NotImplemented")
+    assert refused(bucket.s3.head_object, Bucket=bucket.name, Key="k") == (404, "404")
+
+
+@pytest.fixture
+def far(node):
+    """(its client, name of a scratch bucket, makes buckets whose origin that is): another node, here the same by its S3 port."""
+    s3, name = node.s3(), harness.random_name("far")
+    s3.create_bucket(Bucket=name)
+    address, keys = node.endpoint.removeprefix("http://"), dict(zip(("origin.access_key", "origin.secret_key"), node.credentials))
+
+    def near(scheme):
+        made = harness.random_name("near")
+        url = f"forebay://{address}/{name}" if scheme == "forebay" else f"s3://{name}"
+        node.create_bucket(made, url, validate="always", **keys, **({} if scheme == "forebay" else {"origin.endpoint": node.endpoint}))
+        return made
+
+    return s3, name, near
+
+
+def test_tags_at_another_node(far):
+    """A bucket whose origin is another node has its tags, and gives it those that are set here: one by one, with uploads, copied,
+    removed; what was set there is shown here, and neither shows them as metadata."""
+    s3, there, near = far
+    here, where = near("forebay"), {"Key": "k"}
+
+    def tags(key="k", buckets=(there, here)):
+        found = [tags_of(s3.get_object_tagging(Bucket=name, Key=key)) for name in buckets]
+        assert all(one == found[0] for one in found), found
+        for head in [s3.head_object(Bucket=name, Key=key) for name in buckets]:
+            assert head["Metadata"] == {"a": "b"}
+            assert int(head["ResponseMetadata"]["HTTPHeaders"].get("x-amz-tagging-count", 0)) == len(found[0])
+        return found[0]
+
+    s3.put_object(Bucket=here, **where, Body=b"data" * 1000, Tagging="one=1&zwei=%C3%BC+x", Metadata={"a": "b"})
+    assert tags() == {"one": "1", "zwei": "\u00fc x"}
+    s3.put_object_tagging(Bucket=here, **where, Tagging=tag_set(three="3", four=""))
+    assert tags() == {"three": "3", "four": ""}
+    assert s3.get_object(Bucket=there, **where)["Body"].read() == b"data" * 1000
+    s3.put_object_tagging(Bucket=there, **where, Tagging=tag_set(five="5"))
+    assert tags() == {"five": "5"}
+    cold = near("forebay")  # knows nothing yet: what a GET brings is kept
+    assert s3.get_object(Bucket=cold, **where)["TagCount"] == 1
+    assert tags(buckets=(there, here, cold)) == {"five": "5"}
+    s3.copy_object(Bucket=here, Key="copy", CopySource=f"{here}/k")
+    assert tags("copy") == {"five": "5"}
+    upload = {"Bucket": here, "Key": "parts"}
+    upload["UploadId"] = s3.create_multipart_upload(**upload, Tagging="six=6", Metadata={"a": "b"})["UploadId"]
+    etag = s3.upload_part(**upload, PartNumber=1, Body=b"x")["ETag"]
+    s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]})
+    assert tags("parts") == {"six": "6"}
+    s3.delete_object_tagging(Bucket=here, **where)
+    assert tags() == {}
+
+
+def test_tags_at_a_node_that_is_taken_for_a_service(far):
+    """With s3:// nobody knows that a node is there: tags are refused in words, and the object stays as it was."""
+    s3, there, near = far
+    here, where = near("s3"), {"Key": "k"}
+    s3.put_object(Bucket=here, **where, Body=b"data", Metadata={"a": "b"})
+    with pytest.raises(botocore.exceptions.ClientError) as caught:
+        s3.put_object_tagging(Bucket=here, **where, Tagging=tag_set(a="b"))
+    answer = caught.value.response
+    assert (answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Code"]) == (501, "NotImplemented")
+    assert "forebay://" in answer["Error"]["Message"]
+    assert refused(s3.put_object, Bucket=here, Key="other", Body=b"x", Tagging="a=b") == (501, "NotImplemented")
+    assert [o["Key"] for o in s3.list_objects_v2(Bucket=there)["Contents"]] == ["k"]
+    got = s3.get_object(Bucket=here, **where)
+    assert got["Body"].read() == b"data" and got["Metadata"] == {"a": "b"} and "TagCount" not in got
 
 
 @pytest.mark.parametrize("algorithm", ["CRC32", "SHA1", "SHA256"])

@@ -149,6 +149,26 @@ def test_names_that_are_no_text(node, tmp_path):
         assert ask(node, "GET", path).error()["Code"] == "KeyTooLongError"
 
 
+@pytest.mark.parametrize("validate, asked", [("ttl:1h", 1), ("always", 2)])
+def test_a_fresh_listing_asks_nobody(node, validate, asked):
+    """A page that is fresh by the bucket's rule is answered here, for all versions of the operation; what is written here shows."""
+    with KeyOrigin() as origin:
+        name, s3 = harness.random_name(), node.s3()
+        for key in ("a", "dir/b", "dir/c"):
+            origin.objects[name, key] = Object(b"x")
+        node.create_bucket(name, f"s3://{name}", validate=validate, **origin.properties())
+
+        def lists():
+            return sum(method == "GET" and path.rstrip("/") == f"/{name}" for method, path, _ in origin.requests)
+
+        before = lists()
+        for list_page in (s3.list_objects_v2, s3.list_objects):
+            assert entries(list_page(Bucket=name, Delimiter="/")) == [("a", False), ("dir/", True)]
+        assert lists() - before == asked
+        s3.put_object(Bucket=name, Key="new", Body=b"x")
+        assert entries(s3.list_objects_v2(Bucket=name, Delimiter="/")) == [("a", False), ("dir/", True), ("new", False)]
+
+
 def test_limits(listed):
     """max-keys 0 gives nothing, more than 1000 gives 1000 at most, nonsense is refused; so are forged tokens."""
     name, s3 = listed

@@ -353,6 +353,30 @@ def test_parts_go_to_the_origin(bucket):
     assert open_at(bucket) == []
 
 
+def test_parts_pass_through_side_by_side_and_while_they_come(new_shaper, node, origin, bucket):
+    """A part that the origin does not answer keeps no other one from getting there, and the bytes of a part are at the origin before its
+    client has sent all of them."""
+    shaper = new_shaper()
+    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, **{"origin.timeout": "1h"}))
+    first, second = (harness.random_bytes(5 * MIB) for _ in range(2))
+    upload = Upload(here)
+    shaper.fault("stall", match="PUT", at=0, count=1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(upload.part, 1, first)
+        try:
+            harness.wait_until(lambda: shaper.stats()["faults_injected"] == 1, what="the origin does not answer")
+            upload.part(2, second)
+            assert not waiting.done()
+        finally:
+            shaper.release()
+        waiting.result()
+    upload.complete()
+    check(here, first + second)
+    upload, sent = Upload(here), shaper.stats()["verbs"]["PUT"]["request_bytes"]
+    with half_a_part(here, upload):
+        harness.wait_until(lambda: shaper.stats()["verbs"]["PUT"]["request_bytes"] - sent >= MIB, what="the beginning is there")
+
+
 def test_uploads_outlive_kills(new_node, bucket, route):
     """kill -9 between parts, in the middle of one, and after the completion: uploads are listed and completed as if
     nothing had been, with the ETag of all parts."""

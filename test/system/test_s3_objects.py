@@ -9,6 +9,9 @@ import time
 import urllib.parse
 import zlib
 
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials
 import botocore.exceptions
 import pytest
 
@@ -79,14 +82,17 @@ def test_attributes_are_kept(bucket):
 def test_response_headers_can_be_overridden(bucket):
     """The response-* parameters replace what is stored, for this answer only."""
     bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x", ContentType="text/plain", CacheControl="no-store")
-    found = bucket.s3.get_object(Bucket=bucket.name, Key="k", ResponseContentType="application/x-other",
-                                 ResponseContentDisposition='attachment; filename="n"', ResponseCacheControl="private")
-    assert found["ContentType"] == "application/x-other"
-    assert found["ContentDisposition"] == 'attachment; filename="n"'
-    assert found["CacheControl"] == "private"
+    wanted = {"ContentType": "application/x-other", "ContentDisposition": 'attachment; filename="n"', "CacheControl": "private",
+              "ContentEncoding": "x-other", "ContentLanguage": "tlh"}
+    found = bucket.s3.get_object(Bucket=bucket.name, Key="k", ResponseExpires=datetime.datetime(2037, 1, 1),
+                                 **{f"Response{name}": value for name, value in wanted.items()})
+    assert {name: found[name] for name in wanted} == wanted
     headers = found["ResponseMetadata"]["HTTPHeaders"]
+    assert headers["expires"] == LATE_DATE
     assert headers["x-amz-request-id"] and headers["x-amz-id-2"]
-    assert bucket.s3.get_object(Bucket=bucket.name, Key="k")["ContentType"] == "text/plain"
+    plain = bucket.s3.get_object(Bucket=bucket.name, Key="k")
+    assert (plain["ContentType"], plain["CacheControl"]) == ("text/plain", "no-store")
+    assert not {"expires", "content-encoding", "content-language", "content-disposition"} & set(plain["ResponseMetadata"]["HTTPHeaders"])
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -211,7 +217,7 @@ def spoken(client, method, where, lines, body=b""):
     return answer.status, code and code.group(1).decode()
 
 
-OLD_DATE = "Mon, 01 Jan 2001 00:00:00 GMT"
+OLD_DATE, LATE_DATE = "Mon, 01 Jan 2001 00:00:00 GMT", "Thu, 01 Jan 2037 00:00:00 GMT"
 
 
 @pytest.mark.parametrize("method, lines, status, code", [
@@ -432,7 +438,9 @@ def test_copies(bucket, node, origin):
                                 Metadata={"m": "1"})["ETag"]
     other = node.new_bucket(origin)
     source = {"Bucket": bucket.name, "Key": "from"}
+    sent = node.metric("forebay_origin_written_bytes_total", bucket=bucket.name)
     copied = bucket.s3.copy_object(Bucket=bucket.name, Key="to", CopySource=source)["CopyObjectResult"]
+    assert node.metric("forebay_origin_written_bytes_total", bucket=bucket.name) == sent, "the origin copies by itself"
     assert copied["ETag"] == bucket.truth.head_object(Bucket=bucket.name, Key="to")["ETag"]
     bucket.s3.copy_object(Bucket=other, Key="to", CopySource=source)
     bucket.s3.copy_object(Bucket=bucket.name, Key="new", CopySource=source, MetadataDirective="REPLACE",
@@ -455,6 +463,34 @@ def test_copies(bucket, node, origin):
     with pytest.raises(botocore.exceptions.ClientError) as error:
         bucket.s3.copy_object(Bucket=bucket.name, Key="from", CopySource=source)
     assert code_of(error) == "InvalidRequest"
+
+
+@pytest.mark.parametrize("name, values", [
+    ("if-match", ['"x"', '"y"']),
+    ("if-none-match", ['"x"', "ETAG"]),
+    ("if-unmodified-since", [LATE_DATE, OLD_DATE]),
+    ("if-modified-since", [OLD_DATE, LATE_DATE]),
+])
+def test_conditions_of_copies_that_are_said_twice(bucket, name, values):
+    """Each line of a condition on the source counts, the second as the first: nothing is copied in spite of it."""
+    s3, node, where = bucket.s3, bucket.node, {"Bucket": bucket.name, "Key": "from"}
+    etag = s3.put_object(**where, Body=b"data")["ETag"]
+    upload = s3.create_multipart_upload(Bucket=bucket.name, Key="parts")["UploadId"]
+    for path in (f"/{bucket.name}/to", f"/{bucket.name}/parts?partNumber=1&uploadId={upload}"):
+        request = botocore.awsrequest.AWSRequest("PUT", node.endpoint + path, headers={"x-amz-copy-source": f"/{bucket.name}/from"})
+        for value in values:
+            request.headers.add_header(f"x-amz-copy-source-{name}", value.replace("ETAG", etag))
+        botocore.auth.S3SigV4Auth(botocore.credentials.Credentials(*node.credentials), "s3", harness.REGION).add_auth(request)
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(node.endpoint).netloc, timeout=200)
+        connection.putrequest("PUT", path, skip_accept_encoding=True)
+        for line in [*request.headers.items(), ("Content-Length", "0")]:
+            connection.putheader(*line)
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status == 412 and b"PreconditionFailed" in answer.read(), path
+        connection.close()
+    assert [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]] == ["from"]
+    assert "Parts" not in s3.list_parts(Bucket=bucket.name, Key="parts", UploadId=upload)
 
 
 def test_what_is_not_here_says_so(bucket):

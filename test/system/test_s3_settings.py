@@ -5,6 +5,7 @@ Each answer is the one that S3 gives for a bucket on which nothing was ever set.
 
 import socket
 
+import boto3
 import botocore.exceptions
 import pytest
 
@@ -61,7 +62,52 @@ def test_the_acl_is_private(bucket):
     assert refused(s3.get_object_acl, Bucket=bucket.name, Key="none") == (404, "NoSuchKey")
     assert refused(s3.put_object_acl, Bucket=bucket.name, Key="none", ACL="private") == (404, "NoSuchKey")
     assert refused(s3.get_object_retention, **where) == (400, "InvalidRequest")
+    assert refused(s3.get_object_legal_hold, **where) == (400, "InvalidRequest")
+    shown = {name: s3.get_object_acl(**where)[name] for name in ("Owner", "Grants")}
+    s3.put_object_acl(**where, AccessControlPolicy=shown)
+    stranger = {**shown["Grants"][0], "Grantee": {"Type": "CanonicalUser", "ID": "stranger"}}
+    everybody = {"Grantee": {"Type": "Group", "URI": "http://acs.amazonaws.com/groups/global/AllUsers"}, "Permission": "FULL_CONTROL"}
+    by_mail = {"Grantee": {"Type": "AmazonCustomerByEmail", "EmailAddress": "a@example.org"}, "Permission": "FULL_CONTROL"}
+    for grants in ([stranger], [*shown["Grants"], everybody], [by_mail], [{**shown["Grants"][0], "Permission": "READ"}]):
+        assert refused(s3.put_object_acl, **where, AccessControlPolicy={**shown, "Grants": grants}) == (
+            400, "AccessControlListNotSupported")
+    assert ask(bucket.node, "PUT", f"/{bucket.name}/k?acl", b"<AccessControlPolicy>").error()["Code"] == "MalformedXML"
     assert s3.get_object(**where)["Body"].read() == b"x"
+
+
+@pytest.mark.parametrize("name, value, code", [
+    *[(f"x-amz-grant-{what}", 'id="x"', "NotImplemented") for what in ("full-control", "read", "read-acp", "write-acp")],
+    ("x-amz-acl", "public-read", "NotImplemented"), ("x-amz-object-lock-mode", "GOVERNANCE", "NotImplemented"),
+    ("x-amz-object-lock-legal-hold", "ON", "NotImplemented"), ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
+    ("x-amz-server-side-encryption-customer-algorithm", "AES256", "NotImplemented"),
+    ("x-amz-website-redirect-location", "/x", "NotImplemented"), ("x-amz-write-offset-bytes", "0", "NotImplemented"),
+    ("x-amz-storage-class", "GLACIER", "InvalidStorageClass"),
+])
+def test_headers_that_ask_for_what_is_not_here(bucket, name, value, code):
+    """They are refused by everything that makes an object: it would be there without what its writer asked for."""
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x")
+    for method, path, more in (("PUT", "new", {}), ("PUT", "new", {"x-amz-copy-source": f"/{bucket.name}/k"}), ("POST", "new?uploads", {})):
+        path = f"/{bucket.name}/{path}"
+        reply = send(bucket.node, method, path, signed(bucket.node, method, path, {name: value, **more}))
+        assert reply.error()["Code"] == code, (method, path, more)
+    assert [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]] == ["k"]
+    assert "Uploads" not in bucket.s3.list_multipart_uploads(Bucket=bucket.name)
+
+
+def test_another_region(new_node):
+    """Its name is the location of every bucket, clients that sign for it are served, others are told it, and a bucket is not made twice."""
+    node = new_node(region="eu-west-1")
+    access_key, secret_key = node.credentials
+    s3 = boto3.client("s3", endpoint_url=node.endpoint, region_name="eu-west-1", aws_access_key_id=access_key,
+                      aws_secret_access_key=secret_key)
+    here, there = {"LocationConstraint": "eu-west-1"}, {"LocationConstraint": "eu-west-2"}
+    assert refused(s3.create_bucket, Bucket="some-bucket", CreateBucketConfiguration=there) == (400, "InvalidLocationConstraint")
+    s3.create_bucket(Bucket="some-bucket", CreateBucketConfiguration=here)
+    assert s3.get_bucket_location(Bucket="some-bucket")["LocationConstraint"] == "eu-west-1"
+    assert s3.head_bucket(Bucket="some-bucket")["BucketRegion"] == "eu-west-1"
+    assert refused(s3.create_bucket, Bucket="some-bucket", CreateBucketConfiguration=here) == (409, "BucketAlreadyOwnedByYou")
+    reply = ask(node, "GET", "/some-bucket", region="us-east-1")
+    assert (reply.error()["Code"], reply.error()["Region"]) == ("AuthorizationHeaderMalformed", "eu-west-1")
 
 
 def test_a_bucket_of_somebody_else(bucket):

@@ -1,6 +1,7 @@
 """Scratch buckets through S3 with boto3: there is no origin, so what a node acknowledged must be there, whole, whatever
 happens to the node."""
 
+import datetime
 import hashlib
 import io
 import random
@@ -67,12 +68,14 @@ def test_put_comes_back(scratch, size):
 
 def test_attributes_are_kept(scratch):
     """Content type, standard headers and user metadata come back, and go along with a copy."""
-    kept = {"ContentType": "text/x-test; charset=utf-8", "CacheControl": "max-age=7", "ContentEncoding": "gzip"}
-    scratch.put("k", b"x", Metadata={"first": "1"}, **kept)
+    kept = {"ContentType": "text/x-test; charset=utf-8", "CacheControl": "max-age=7", "ContentEncoding": "gzip",
+            "ContentDisposition": 'attachment; filename="a b.txt"', "ContentLanguage": "de"}
+    scratch.put("k", b"x", Metadata={"first": "1"}, Expires=datetime.datetime(2037, 1, 1), **kept)
     scratch.s3.copy_object(Bucket=scratch.name, Key="copy", CopySource={"Bucket": scratch.name, "Key": "k"})
     for key in ("k", "copy"):
         found = scratch.s3.head_object(Bucket=scratch.name, Key=key)
         assert {name: found[name] for name in kept} == kept
+        assert found["ResponseMetadata"]["HTTPHeaders"]["expires"] == "Thu, 01 Jan 2037 00:00:00 GMT"
         assert found["Metadata"] == {"first": "1"}
         assert found["ETag"] == f'"{md5(b"x")}"'
 

@@ -86,6 +86,43 @@ def test_long_tests_are_collected_when_asked_for():
     assert not collected() and collected(FOREBAY_SOAK="1")
 
 
+OTHER_NAMES = {  # of operations in src/s3 that have several in S3's reference
+    "GetAcl": ["GetBucketAcl", "GetObjectAcl"], "PutAcl": ["PutBucketAcl", "PutObjectAcl"], "Preflight": ["OPTIONS"],
+    "GetObjectLock": ["GetObjectRetention", "GetObjectLegalHold"],
+    "GetBucketSetting": ["GetBucket..."], "PutBucketSetting": ["PutBucket..."], "DeleteBucketSetting": ["DeleteBucket..."],
+}
+
+
+def test_the_page_of_s3_names_every_operation_and_header():
+    """docs/S3.md states what src/s3 serves: each operation of its table, each setting, each header that its code knows."""
+    page = (ROOT / "docs/S3.md").read_text()
+    internal = (ROOT / "src/s3/s3_internal.h").read_text()
+    operations = re.findall(r'^    X\([A-Z0-9_]+, "(\w+)", \w+, \w+\)', internal, re.M)
+    assert len(operations) > 30
+    for name in operations:
+        for other in OTHER_NAMES.get(name, [name]):
+            assert other in page, f"docs/S3.md does not name {other}"
+    settings = re.findall(r'^    X\("([\w-]+)", \w+, ', internal, re.M)
+    assert len(settings) > 10 and all(re.search(rf"\b{re.escape(name)}\b", page) for name in settings)
+    headers = {name.lower() for file in (ROOT / "src/s3").glob("*.c")
+               for name in re.findall(r'"(x-(?:amz|forebay)-[a-z0-9-]*[a-z0-9])"', file.read_text(), re.I)}
+    assert len(headers) > 40
+    missing = sorted(name for name in headers if not re.search(re.escape(name) + r"(?![\w-]*\w)", page, re.I))
+    assert not missing, missing
+
+
+def test_the_figures_of_the_public_suite_add_up():
+    """docs/S3.md names each test of the public suite that fails, once, in the row that says why, and counts them right."""
+    page = (ROOT / "docs/S3.md").read_text()
+    rows = [(int(count), re.findall(r"`(\w+)`", names)) for count, names in re.findall(r"(?m)^\| (\d+) \| .*? \| (`.*) \|$", page)]
+    passed, every, skipped, failed = map(int, re.search(
+        r"(\d+) of (\d+) pass, (\d+) is skipped, (\d+) fail", page).groups())
+    left_out, rest, share = re.search(r"(\d+) need what is left out.*?other (\d+),\s+([\d.]+) % pass", page, re.S).groups()
+    assert all(count == len(names) for count, names in rows)
+    assert len({name for _, names in rows for name in names}) == sum(count for count, _ in rows) == failed == every - passed - skipped
+    assert int(rest) == every - skipped - int(left_out) and float(share) == round(100 * passed / int(rest), 1) >= 95
+
+
 def named_tests(page):
     """(row, file, name or None) of every test that a row of the table names."""
     for row in re.findall(r"(?m)^\|[^|]*\|(.*)\|$", page):

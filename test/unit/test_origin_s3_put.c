@@ -4,6 +4,7 @@
  * Writing to an S3 origin that answers whatever the test scripts: what was done, perhaps done, or not done is
  * never taken for another.
  */
+#include "origin/meta.h"
 #include "origin_s3_common.h"
 
 /* ---- writes ---- */
@@ -350,6 +351,49 @@ static void test_set_meta_in_parts(void **state)
     fixture_stop(&f);
 }
 
+static bool has_value(struct fixture *f, size_t head, const char *name, const char *line)
+{
+    const char *found = script_header(script_head(&f->script, head), name);
+    return found && strncmp(found, line, strlen(line)) == 0;
+}
+
+/* At another node tags are tags: they go in its header, which is signed, and come back because they are asked
+ * for. At a service they are metadata, and nobody asks for more. */
+static void test_tags_of_another_node(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nx-amz-tagging-count: 1\r\n"
+                   "x-forebay-tags: a=b\r\nx-amz-meta-m: 1\r\nContent-Length: 1\r\n\r\n"},
+    };
+    static const char *const urls[] = {"s3://b", "forebay://127.0.0.1:1/b"};
+    for (size_t i = 0; i < ARRAY_SIZE(urls); i++) {
+        struct fixture f;
+        fixture_start(&f, urls[i], steps, ARRAY_SIZE(steps), NULL);
+        struct origin_put p = {.key = SLICE_LIT("k"),
+                               .meta = SLICE_LIT(META_TAGS ": a=b\nx-amz-meta-m: 1\n")};
+        struct origin_body b = {.size_bytes = 1, .read = zeros};
+        struct origin_get g = {.key = SLICE_LIT("k"), .attributes_only = true, .whole = true};
+        struct origin_attr attr;
+        struct sink s = {0};
+        struct err e = {0};
+        bool node = i == 1;
+        assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), 0);
+        assert_true(slice_eq_str(meta_get(attr.meta, META_TAGS), "a=b"));
+        assert_int_equal(has_value(&f, 0, "x-amz-tagging", "a=b\r\n"), node);
+        assert_int_equal(has_value(&f, 0, META_TAGS, "a=b\r\n"), !node);
+        assert_true(has_value(&f, 0, "x-amz-meta-m", "1\r\n"));
+        assert_non_null(
+            strstr(script_header(script_head(&f.script, 0), "authorization"),
+                   node ? ";x-amz-meta-m;x-amz-tagging," : ";x-amz-meta-forebay-tags;x-amz-meta-m,"));
+        assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), 0);
+        assert_int_equal(has_value(&f, 1, "x-forebay-show", "tags\r\n"), node);
+        assert_true(slice_eq_str(meta_get(attr.meta, META_TAGS), node ? "a=b" : ""));
+        assert_true(slice_eq_str(meta_get(attr.meta, "x-amz-meta-m"), "1"));
+        fixture_stop(&f);
+    }
+}
+
 struct slow_put {
     struct fixture *f;
     atomic_bool *go;
@@ -435,6 +479,7 @@ int main(void)
         cmocka_unit_test(test_condition_sent_twice),
         cmocka_unit_test(test_busy_after_a_lost_answer),
         cmocka_unit_test(test_metadata_makes_no_headers),
+        cmocka_unit_test(test_tags_of_another_node),
         cmocka_unit_test(test_set_meta_in_parts),
         cmocka_unit_test(test_slow_bodies),
         cmocka_unit_test(test_remove_sent_twice),

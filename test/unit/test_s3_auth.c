@@ -48,7 +48,7 @@ static int find_secret(void *arg, struct slice access_key, struct buf *ret_secre
     return slice_eq(slice_split(&secret, ' '), access_key) ? buf_slice(ret_secret, secret) : -ENOENT;
 }
 
-static enum s3_error verify_as(const char *head, uint64_t now_s, const char *key, const char *secret)
+static enum s3_error verify_with(const char *head, uint64_t now_s, struct auth_keys *keys)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
     _cleanup_buf_ struct buf path = BUF_INIT(64 * KIB);
@@ -56,8 +56,6 @@ static enum s3_error verify_as(const char *head, uint64_t now_s, const char *key
     struct auth_request r = {.http = http};
     struct http_pair *query = NULL;
     struct auth_claim claim;
-    struct auth_keys keys;
-    char pair[256];
     struct err e = {0};
     const char *reason = NULL;
     enum s3_error error;
@@ -68,11 +66,21 @@ static enum s3_error verify_as(const char *head, uint64_t now_s, const char *key
     assert_int_equal(http_parse_query(http->raw_query, a, &query, &r.n_query), 0);
     r.path = buf_view(&path);
     r.query = query;
-    (void)snprintf(pair, sizeof pair, "%s %s", key, secret);
-    auth_keys_init(&keys, find_secret, pair, SLICE_LIT("us-east-1"));
     error = auth_parse(&r, a, &claim, &reason);
     for (int i = 0; i < 2 && !error; i++) /* the second time with a cached signing key */
-        error = auth_verify(&r, &claim, &keys, now_s, a, &reason);
+        error = auth_verify(&r, &claim, keys, now_s, a, &reason);
+    return error;
+}
+
+static enum s3_error verify_as(const char *head, uint64_t now_s, const char *key, const char *secret)
+{
+    struct auth_keys keys;
+    char pair[256];
+    enum s3_error error;
+
+    (void)snprintf(pair, sizeof pair, "%s %s", key, secret);
+    auth_keys_init(&keys, find_secret, pair, SLICE_LIT("us-east-1"));
+    error = verify_with(head, now_s, &keys);
     auth_keys_fini(&keys);
     return error;
 }
@@ -89,6 +97,29 @@ static void published_examples_verify(void **state)
     assert_int_equal(verify(GET_HEAD GET_AUTH "\r\n", NOW_S), S3_OK);
     assert_int_equal(verify(URL_HEAD(URL_QUERY, ""), NOW_S), S3_OK);
     assert_int_equal(verify(V2_HEAD(V2_QUERY, ""), 1175139620), S3_OK);
+}
+
+/* The signing key of a day and an access key is derived for the first request and kept for those that follow,
+ * in header and URL alike. */
+static void signing_keys_are_derived_once(void **state)
+{
+    char pair[] = KEY " " SECRET;
+    struct auth_keys *keys = calloc(1, sizeof *keys);
+    (void)state;
+
+    assert_non_null(keys);
+    auth_keys_init(keys, find_secret, pair, SLICE_LIT("us-east-1"));
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(verify_with(GET_HEAD GET_AUTH "\r\n", NOW_S, keys), S3_OK);
+        assert_int_equal(verify_with(URL_HEAD(URL_QUERY, ""), NOW_S, keys), S3_OK);
+        assert_int_equal(keys->n_recent, 1);
+        assert_int_equal(keys->next, 1);
+    }
+    /* Who derived it anew would have it from another secret now. */
+    pair[strlen(KEY) + 1] = 'x';
+    assert_int_equal(verify_with(GET_HEAD GET_AUTH "\r\n", NOW_S, keys), S3_OK);
+    auth_keys_fini(keys);
+    free(keys);
 }
 
 /* Wrong secret, wrong key, changed path, query, header or signature are refused, each in its way. */
@@ -273,6 +304,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_examples_verify),
+        cmocka_unit_test(signing_keys_are_derived_once),
         cmocka_unit_test(changed_requests_are_refused),
         cmocka_unit_test(unsigned_amz_headers_are_refused),
         cmocka_unit_test(time_is_checked),

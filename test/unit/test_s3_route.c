@@ -264,6 +264,32 @@ static void conditions_are_judged(void **state)
     }
 }
 
+/* A header that is sent several times counts each time: what the second line asks for is not left out. */
+static void conditions_said_twice_all_count(void **state)
+{
+    static const struct {
+        const char *headers;
+        enum s3_error error;
+    } rows[] = {
+        {"If-Match: \"x\"\r\nIf-Match: \"abc\"\r\n", S3_OK},
+        {"If-Match: \"x\"\r\nif-match: \"y\"\r\n", S3_ERR_PRECONDITION},
+        {"If-None-Match: \"x\"\r\nIf-None-Match: \"abc\"\r\n", S3_ERR_NOT_MODIFIED},
+        {"If-None-Match:\r\nIf-None-Match: *\r\n", S3_ERR_NOT_MODIFIED},
+        {"If-None-Match: \"x\"\r\nIf-None-Match: \"y\"\r\n", S3_OK},
+        {"If-Unmodified-Since: " LATER "\r\nIf-Unmodified-Since: " BEFORE "\r\n", S3_ERR_PRECONDITION},
+        {"If-Unmodified-Since: " BEFORE "\r\nIf-Unmodified-Since: " LATER "\r\n", S3_ERR_PRECONDITION},
+        {"If-Unmodified-Since: soon\r\nIf-Unmodified-Since: " BEFORE "\r\n", S3_ERR_PRECONDITION},
+        {"If-Unmodified-Since: " LATER "\r\nIf-Unmodified-Since: " THEN "\r\n", S3_OK},
+        {"If-Modified-Since: " BEFORE "\r\nIf-Modified-Since: " LATER "\r\n", S3_ERR_NOT_MODIFIED},
+        {"If-Modified-Since: " LATER "\r\nIf-Modified-Since: " BEFORE "\r\n", S3_ERR_NOT_MODIFIED},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (check(rows[i].headers) != rows[i].error)
+            fail_msg("%s", rows[i].headers);
+}
+
 /* The weak ETag of an origin fits as it was shown; one that is empty is a condition all the same. */
 static void weak_etags_fit_themselves(void **state)
 {
@@ -369,6 +395,7 @@ int main(void)
         cmocka_unit_test(operations_are_found),
         cmocka_unit_test(other_functions_are_not_implemented),
         cmocka_unit_test(conditions_are_judged),
+        cmocka_unit_test(conditions_said_twice_all_count),
         cmocka_unit_test(dates_mean_nothing_without_one),
         cmocka_unit_test(weak_etags_fit_themselves),
         cmocka_unit_test(commas_of_etags_are_theirs),

@@ -124,18 +124,13 @@ static int copy_object(struct mount *m, struct staging *s, int fd, struct err *e
     int r = mount_key(m, s->node, SLICE_NULL, &key);
     if (r < 0)
         return r;
-    lock_take(node_table_lock(m->nodes));
-    _cleanup_free_ char *etag = slice_dup(slice_of(s->node->etag, s->node->etag_n));
-    lock_drop(node_table_lock(m->nodes));
-    struct client_file_open o = {.bucket = slice_str(m->bucket),
-                                 .key = buf_view(&key),
-                                 .if_match = slice_str(etag),
-                                 .expect = UINT64_MAX};
+    _cleanup_free_ char *etag = NULL;
+    struct client_file_open o = {.bucket = slice_str(m->bucket), .key = buf_view(&key), .expect = UINT64_MAX};
     _cleanup_(client_file_closep) struct client_file *f = NULL;
     _cleanup_free_ char *piece = malloc(COPY_BYTES);
     if (!piece)
         abort();
-    r = client_file_open(m->client, &o, &f, e);
+    r = mount_open_version(m, s->node, &o, &f, &etag, e);
     for (uint64_t at = 0; r == 0;) {
         ssize_t got = client_file_pread(f, piece, COPY_BYTES, at, e);
         if (got <= 0)

@@ -339,8 +339,29 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
     return err_prefix(e, r, "node at %s", a->c->address);
 }
 
-static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *req, struct buf *b,
-                void *ret_rep, uint64_t *ret_epoch, struct err *e)
+static _Thread_local struct client_waits waits;
+
+void client_waits_begin(void)
+{
+    waits = (struct client_waits){0};
+}
+
+struct client_waits client_waits_end(void)
+{
+    return waits;
+}
+
+static void note_wait(uint32_t op, uint64_t ns)
+{
+    waits.ns += ns;
+    if (waits.longest_op != 0 && ns <= waits.longest_ns)
+        return;
+    waits.longest_op = op;
+    waits.longest_ns = ns;
+}
+
+static int call_until(struct client *c, uint64_t want_epoch, uint32_t op, const void *req, struct buf *b,
+                      void *ret_rep, uint64_t *ret_epoch, struct err *e)
 {
     client_own(c);
     if (c->before_call)
@@ -360,6 +381,15 @@ static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *
         sys->sleep_ns(MIN(backoff_ms, a.deadline_ms - now_ms) * 1000000);
         backoff_ms = MIN(backoff_ms * 2, (uint64_t)CLIENT_BACKOFF_MAX_MS);
     }
+}
+
+static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *req, struct buf *b,
+                void *ret_rep, uint64_t *ret_epoch, struct err *e)
+{
+    uint64_t began_ns = sys->mono_ns();
+    int r = call_until(c, want_epoch, op, req, b, ret_rep, ret_epoch, e);
+    note_wait(op, sys->mono_ns() - began_ns);
+    return r;
 }
 
 int client_call(struct client *c, uint32_t op, const void *req, struct buf *b, void *ret_rep, struct err *e)

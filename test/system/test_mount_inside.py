@@ -280,6 +280,9 @@ def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
     slow = now["slow"]
     assert now["failures"] == 0 and slow and all(x["took_ms"] >= 100 for x in slow)
     assert any("slow" in x["target"] for x in slow), slow
+    reads = [x for x in slow if x["operation"] == "read"]
+    assert reads and all(x["waited_for"] == "fetch" and x["took_ms"] / 2 <= x["waited_ms"] <= x["took_ms"] for x in reads), slow
+    assert "of which the node's fetch" in run(node, "mount", "--stats", path)
     shaper.stop()
     with pytest.raises(OSError):
         (path / "slow/other").read_bytes()

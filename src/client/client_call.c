@@ -36,6 +36,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_CONFIRM:
     case WIRE_OP_PARTS:
     case WIRE_OP_PART:
+    case WIRE_OP_STRANDED:
     case WIRE_OP_UPLOAD_PARTS:
     case WIRE_OP_UPLOAD_LIST:
     case WIRE_OP_STATUS:
@@ -67,6 +68,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_PUT_ABORT:
     case WIRE_OP_UPLOAD_COMPLETE: /* what is completed answers as it did */
     case WIRE_OP_FLUSH:
+    case WIRE_OP_STRAND: /* the same bytes take the place of those before */
     case WIRE_OP_SET_META:
     case WIRE_OP_REPORT:
     case WIRE_OP_JOB_KEYS: /* each key is a record of its own */
@@ -108,6 +110,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_USER_REMOVE_KEY:
     case WIRE_OP_JOB_START:
     case WIRE_OP_JOB_CHANGE:
+    case WIRE_OP_STRANDED_END:
         return false;
     }
     return false;
@@ -116,7 +119,7 @@ bool client_op_is_repeatable(uint32_t op)
 bool client_op_is_long(uint32_t op)
 {
     return op == WIRE_OP_PUT_COMMIT || op == WIRE_OP_COPY || op == WIRE_OP_BUCKET_REMOVE ||
-           op == WIRE_OP_ORIGIN_CHECK;
+           op == WIRE_OP_ORIGIN_CHECK || op == WIRE_OP_STRAND || op == WIRE_OP_STRANDED_END;
 }
 
 static bool node_answers(struct client *c)

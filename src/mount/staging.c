@@ -360,6 +360,16 @@ static void count_failure(struct mount *m, int code, const struct err *e)
     (void)snprintf(m->stagings.failed_text, sizeof(m->stagings.failed_text), "%s", text);
 }
 
+/* The node says in its log what it keeps. */
+static void strand(struct mount *m, struct staging *s)
+{
+    struct err e = {0};
+    int r = staging_strand(m, s, &e);
+    if (r < 0)
+        log_error("mount", "what was written to inode %llu is lost, the node could not keep it: %s",
+                  (unsigned long long)s->node->ino, e.text[0] ? e.text : err_text(r));
+}
+
 void staging_release(struct mount *m, struct staging *s)
 {
     lock_take(node_table_lock(m->nodes));
@@ -378,6 +388,7 @@ void staging_release(struct mount *m, struct staging *s)
     int r = staging_publish_alone(m, s, /* is_last= */ true, &e);
     if (r < 0)
         count_failure(m, r, &e);
+    strand(m, s);
     staging_keep(m, s);
     staging_drop_target(m, s);
     end(m, s);

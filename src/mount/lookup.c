@@ -50,7 +50,7 @@ static int ask(struct mount *m, struct slice key, struct node *n, struct buf *b,
 static int look_up(struct mount *m, struct node *parent, const char *name, struct node **ret, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    struct node_attr attr;
+    struct node_attr attr = {0};
     struct node *n = find_known(m, parent, slice_str(name));
     if (n) {
         *ret = n;
@@ -139,7 +139,7 @@ static int refresh(struct mount *m, struct node *n, struct err *e)
     if (is_settled(m, n))
         return 0;
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    struct node_attr attr;
+    struct node_attr attr = {0};
     int r = mount_key(m, n, SLICE_NULL, &key);
     if (r == 0)
         r = ask(m, buf_view(&key), n, &b, &attr, e);

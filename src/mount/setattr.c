@@ -103,7 +103,7 @@ static int take_change(struct mount *m, struct node *n, const struct wire_attr *
 static int change_object(struct mount *m, struct node *n, struct wire_set_meta_req *req, struct err *e)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    struct wire_set_meta_rep rep;
+    struct wire_set_meta_rep rep = {0};
     struct version_change own;
     versions_begin(&m->versions, &own, req->key);
     lock_take(node_table_lock(m->nodes));

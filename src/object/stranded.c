@@ -174,7 +174,7 @@ static int save(struct object_service *s, const struct bucket *bucket, struct sl
 {
     _cleanup_buf_ struct buf k = BUF_INIT(KEY_BYTES), old_value = BUF_INIT(STRANDED_RECORD_MAX_BYTES),
                              value = BUF_INIT(STRANDED_RECORD_MAX_BYTES);
-    struct stranded old;
+    struct stranded old = {0};
     uint64_t version = 0;
     *ret_unknown = false;
     int r = load(s, bucket->id, key, &old_value, &version, &old, e);
@@ -208,8 +208,8 @@ int stranded_keep(struct object_service *s, const struct bucket *bucket, struct 
 {
     uint8_t location[HARD_LOCATION_BYTES];
     struct stranded kept = *x;
-    struct back_body bytes;
-    bool unknown;
+    struct back_body bytes = {0};
+    bool unknown = false;
     int r = back_keep_body(s->back, body, /* cancel= */ NULL, &bytes, e);
     if (r < 0)
         return r;

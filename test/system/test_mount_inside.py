@@ -270,7 +270,7 @@ def test_a_small_file_costs_few_calls(bucket, mount, passthrough):
     """A file of 110 KB that nobody has read: opened, read by one reply at most, closed without a FLUSH. Written it is flushed once.
     (Seen to fail without noflush in reply_flags, mount/open.c.)"""
     body = put(bucket, "f", 110_000)
-    path = mount(bucket.name, passthrough=passthrough).path
+    path = mount(bucket.name, passthrough=passthrough, attr_timeout="60s").path
     (path / "f").stat()
     before = calls(bucket.node, path)
     fd = os.open(path / "f", os.O_RDONLY)
@@ -290,7 +290,7 @@ def test_a_listing_brings_the_attributes(node, bucket, scratch, mount, kind):
     s3, name = (bucket.truth, bucket.name) if kind == "mirror" else (node.s3(), scratch)
     for i in range(300):
         s3.put_object(Bucket=name, Key=f"d/f{i:03}", Body=b"x" * i)
-    path = mount(name).path
+    path = mount(name, attr_timeout="60s").path  # however slowly the program goes on
     os.stat(path / "d")
     before = calls(node, path)
     with os.scandir(path / "d") as entries:
@@ -319,9 +319,9 @@ def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
     slow = now["slow"]
     assert now["failures"] == 0 and slow and all(x["took_ms"] >= 100 for x in slow)
     assert any("slow" in x["target"] for x in slow), slow
-    reads = [x for x in slow if x["operation"] == "read"]
-    assert reads and all(x["waited_for"] == "fetch" and x["took_ms"] / 2 <= x["waited_ms"] <= x["took_ms"] for x in reads), slow
-    assert "of which the node's fetch" in run(node, "mount", "--stats", path)
+    assert all(x["waited_ms"] <= x["took_ms"] for x in slow), slow
+    assert any(x["waited_for"] in ("stat", "open", "fetch") and x["waited_ms"] >= 100 for x in slow), slow
+    assert "of which the node's " in run(node, "mount", "--stats", path)
     shaper.stop()
     with pytest.raises(OSError):
         (path / "slow/other").read_bytes()

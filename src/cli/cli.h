@@ -22,6 +22,7 @@
     X(prefetch, "prefetch", "fetch objects into the cache, as a job")                                        \
     X(evict, "evict", "drop cached data, as a job")                                                          \
     X(flush, "flush", "carry writes that are not in the origin yet there")                                   \
+    X(stranded, "stranded", "say what becomes of written files that the origin did not take")                \
     X(validate, "validate", "compare what is cached with the origin, as a job")                              \
     X(copy, "copy", "copy objects to another bucket, as a job")                                              \
     X(sync, "sync", "make one bucket's prefix as another's, as a job")                                       \

@@ -81,16 +81,24 @@ static json_t *running_json(const struct stats_report *r)
     return all;
 }
 
+/* The node's operation that a slow one waited for; "": it waited for the disk, or for its turn. */
+static const char *waited_for(const struct stats_slow *x)
+{
+    const struct wire_op_info *info = x->waited_op ? wire_op_info(x->waited_op) : NULL;
+    return info ? info->name : "";
+}
+
 static json_t *slow_json(const struct stats_report *r)
 {
     json_t *all = json_array();
     for (uint32_t i = 0; i < r->n_slow; i++)
         (void)json_array_append_new(
             all,
-            json_pack("{s:s, s:o, s:I, s:I}", "operation",
+            json_pack("{s:s, s:o, s:I, s:I, s:s, s:I}", "operation",
                       stats_operation_name((enum stats_operation)r->slow[i].operation), "target",
                       text_json(r->slow[i].target), "took_ms", (json_int_t)(r->slow[i].took_ns / NS_PER_MS),
-                      "ago_ms", (json_int_t)(r->slow[i].ago_ns / NS_PER_MS)));
+                      "ago_ms", (json_int_t)(r->slow[i].ago_ns / NS_PER_MS), "waited_for",
+                      waited_for(&r->slow[i]), "waited_ms", (json_int_t)(r->slow[i].waited_ns / NS_PER_MS)));
     return all;
 }
 
@@ -207,6 +215,10 @@ static void print_now(const struct stats_report *r)
         (void)printf("%s%s took", i == 0 ? "\nslow:    " : "         ",
                      stats_operation_name((enum stats_operation)r->slow[i].operation));
         print_time(r->slow[i].took_ns);
+        if (r->slow[i].waited_op) {
+            (void)printf(", of which the node's %s", waited_for(&r->slow[i]));
+            print_time(r->slow[i].waited_ns);
+        }
         (void)printf(", %s ago: ", text_duration(r->slow[i].ago_ns / NS_PER_MS, ago));
         command_print_name(stdout, slice_str(r->slow[i].target));
         (void)putchar('\n');

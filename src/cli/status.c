@@ -77,6 +77,28 @@ static void print_write_back(const json_t *w)
     }
 }
 
+/* Files that were written through mounts, closed, and not taken by the origin. */
+static void print_stranded(const json_t *w, const char *bucket)
+{
+    char size[TEXT_SIZE_MAX];
+    const json_t *first = json_object_get(w, "first"), *x;
+    size_t i;
+    if (!w)
+        return;
+    (void)printf("\n    kept, because the origin did not take them: %" PRIu64
+                 " files, %s; see forebay stranded %s",
+                 number(w, "files"), text_size(number(w, "bytes"), size), bucket);
+    json_array_foreach(first, i, x)
+    {
+        (void)fputs("\n      ", stdout);
+        command_print_name(stdout, slice_str(text(x, "key")));
+        (void)printf(" (%s): ", text_size(number(x, "size_bytes"), size));
+        command_print_name(stdout, slice_str(text(x, "error")));
+    }
+    if (number(w, "files") > i)
+        (void)fputs("\n      ...", stdout);
+}
+
 static void print_buckets(const json_t *buckets)
 {
     const json_t *b;
@@ -95,6 +117,7 @@ static void print_buckets(const json_t *buckets)
             (void)printf("values in memory: %" PRIu64 " objects, %s", number(values, "objects"),
                          text_size(number(values, "bytes"), size));
         print_write_back(json_object_get(b, "write_back"));
+        print_stranded(json_object_get(b, "stranded"), text(b, "name"));
         (void)putchar('\n');
     }
 }

@@ -82,6 +82,15 @@ int client_call(struct client *c, uint32_t op, const void *req, struct buf *b, v
 int client_call_at(struct client *c, uint64_t *epoch, uint32_t op, const void *req, struct buf *b,
                    void *ret_rep, struct err *e);
 
+/* What the calling thread has waited for the node since client_waits_begin, retries and all: `longest_op`
+ * (0: it made no call) took the longest of it. */
+struct client_waits {
+    uint64_t ns, longest_ns;
+    uint32_t longest_op;
+};
+void client_waits_begin(void);
+struct client_waits client_waits_end(void);
+
 /* Typed forms of client_call: client_stat(c, &req, &b, &rep, e), client_list, client_remove,
  * client_bucket_create... */
 #define X(NAME, name, number)                                                                                \

@@ -36,6 +36,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_CONFIRM:
     case WIRE_OP_PARTS:
     case WIRE_OP_PART:
+    case WIRE_OP_STRANDED:
     case WIRE_OP_UPLOAD_PARTS:
     case WIRE_OP_UPLOAD_LIST:
     case WIRE_OP_STATUS:
@@ -67,6 +68,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_PUT_ABORT:
     case WIRE_OP_UPLOAD_COMPLETE: /* what is completed answers as it did */
     case WIRE_OP_FLUSH:
+    case WIRE_OP_STRAND: /* the same bytes take the place of those before */
     case WIRE_OP_SET_META:
     case WIRE_OP_REPORT:
     case WIRE_OP_JOB_KEYS: /* each key is a record of its own */
@@ -108,6 +110,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_USER_REMOVE_KEY:
     case WIRE_OP_JOB_START:
     case WIRE_OP_JOB_CHANGE:
+    case WIRE_OP_STRANDED_END:
         return false;
     }
     return false;
@@ -116,7 +119,7 @@ bool client_op_is_repeatable(uint32_t op)
 bool client_op_is_long(uint32_t op)
 {
     return op == WIRE_OP_PUT_COMMIT || op == WIRE_OP_COPY || op == WIRE_OP_BUCKET_REMOVE ||
-           op == WIRE_OP_ORIGIN_CHECK;
+           op == WIRE_OP_ORIGIN_CHECK || op == WIRE_OP_STRAND || op == WIRE_OP_STRANDED_END;
 }
 
 static bool node_answers(struct client *c)
@@ -339,8 +342,29 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
     return err_prefix(e, r, "node at %s", a->c->address);
 }
 
-static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *req, struct buf *b,
-                void *ret_rep, uint64_t *ret_epoch, struct err *e)
+static _Thread_local struct client_waits waits;
+
+void client_waits_begin(void)
+{
+    waits = (struct client_waits){0};
+}
+
+struct client_waits client_waits_end(void)
+{
+    return waits;
+}
+
+static void note_wait(uint32_t op, uint64_t ns)
+{
+    waits.ns += ns;
+    if (waits.longest_op != 0 && ns <= waits.longest_ns)
+        return;
+    waits.longest_op = op;
+    waits.longest_ns = ns;
+}
+
+static int call_until(struct client *c, uint64_t want_epoch, uint32_t op, const void *req, struct buf *b,
+                      void *ret_rep, uint64_t *ret_epoch, struct err *e)
 {
     client_own(c);
     if (c->before_call)
@@ -360,6 +384,15 @@ static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *
         sys->sleep_ns(MIN(backoff_ms, a.deadline_ms - now_ms) * 1000000);
         backoff_ms = MIN(backoff_ms * 2, (uint64_t)CLIENT_BACKOFF_MAX_MS);
     }
+}
+
+static int call(struct client *c, uint64_t want_epoch, uint32_t op, const void *req, struct buf *b,
+                void *ret_rep, uint64_t *ret_epoch, struct err *e)
+{
+    uint64_t began_ns = sys->mono_ns();
+    int r = call_until(c, want_epoch, op, req, b, ret_rep, ret_epoch, e);
+    note_wait(op, sys->mono_ns() - began_ns);
+    return r;
 }
 
 int client_call(struct client *c, uint32_t op, const void *req, struct buf *b, void *ret_rep, struct err *e)

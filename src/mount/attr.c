@@ -142,3 +142,43 @@ int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr
         *ret = rep.attr;
     return r;
 }
+
+bool mount_follow(struct mount *m, struct node *n, struct slice key, struct slice etag)
+{
+    if (n->is_dir || etag.n == 0)
+        return true;
+    _cleanup_free_ char *told = versions_now(&m->versions, key, etag, /* own= */ NULL);
+    if (told)
+        return false;
+    lock_take(node_table_lock(m->nodes));
+    _cleanup_free_ char *known = slice_dup(slice_of(n->etag, n->etag_n));
+    lock_drop(node_table_lock(m->nodes));
+    _cleanup_free_ char *now =
+        slice_eq_str(etag, known) ? NULL : versions_now(&m->versions, key, slice_str(known), /* own= */ NULL);
+    if (now && slice_eq_str(etag, now))
+        node_follow(m->nodes, n, slice_str(known), etag);
+    return true;
+}
+
+int mount_open_version(struct mount *m, struct node *n, struct client_file_open *o, struct client_file **ret,
+                       char **ret_etag, struct err *e)
+{
+    lock_take(node_table_lock(m->nodes));
+    char *etag = slice_dup(slice_of(n->etag, n->etag_n));
+    lock_drop(node_table_lock(m->nodes));
+    int r;
+    for (int i = 1;; i++) {
+        o->if_match = slice_str(etag);
+        r = client_file_open(m->client, o, ret, e);
+        char *now = r == ERR_PRECONDITION && i < MOUNT_FOLLOWS
+                        ? versions_now(&m->versions, o->key, o->if_match, /* own= */ NULL)
+                        : NULL;
+        if (!now)
+            break;
+        node_follow(m->nodes, n, o->if_match, slice_str(now));
+        free(etag);
+        etag = now;
+    }
+    *ret_etag = etag;
+    return r;
+}

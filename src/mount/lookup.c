@@ -30,21 +30,39 @@ static struct node *find_known(struct mount *m, struct node *parent, struct slic
     return NULL;
 }
 
+/* What there is of a key, and n (NULL accepted), which is known by that name, follows it. */
+static int ask(struct mount *m, struct slice key, struct node *n, struct buf *b, struct node_attr *ret,
+               struct err *e)
+{
+    struct wire_attr a;
+    for (int i = 1;; i++) {
+        buf_clear(b);
+        int r = mount_ask(m, key, b, &a, e);
+        if (r < 0)
+            return r;
+        if (!n || a.kind == WIRE_DIRECTORY || mount_follow(m, n, key, a.etag) || i == MOUNT_FOLLOWS)
+            break;
+    }
+    *ret = mount_node_attr(m, &a, /* has_meta= */ true);
+    return 0;
+}
+
 static int look_up(struct mount *m, struct node *parent, const char *name, struct node **ret, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    struct wire_attr a;
+    struct node_attr attr = {0};
     struct node *n = find_known(m, parent, slice_str(name));
     if (n) {
         *ret = n;
         return 0;
     }
     int r = mount_key(m, parent, slice_str(name), &key);
+    n = m->posix ? node_find(m->nodes, parent, slice_str(name)) : NULL;
     if (r == 0)
-        r = mount_ask(m, buf_view(&key), &b, &a, e);
+        r = ask(m, buf_view(&key), n, &b, &attr, e);
+    node_unref(m->nodes, n);
     if (r < 0)
         return r;
-    struct node_attr attr = mount_node_attr(m, &a, /* has_meta= */ true);
     *ret = node_look_up(m->nodes, parent, slice_str(name), &attr);
     notifier_poke(m->notifier);
     return 0;
@@ -121,13 +139,12 @@ static int refresh(struct mount *m, struct node *n, struct err *e)
     if (is_settled(m, n))
         return 0;
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    struct wire_attr a;
+    struct node_attr attr = {0};
     int r = mount_key(m, n, SLICE_NULL, &key);
     if (r == 0)
-        r = mount_ask(m, buf_view(&key), &b, &a, e);
+        r = ask(m, buf_view(&key), n, &b, &attr, e);
     if (r < 0)
         return r;
-    struct node_attr attr = mount_node_attr(m, &a, /* has_meta= */ true);
     /* Another version has another node: the kernel looks the name up again. */
     return node_confirm(m->nodes, n, &attr) ? 0 : -ESTALE;
 }

@@ -99,6 +99,7 @@ static void make_tables(struct mount *m)
     /* Where files are not opened, the kernel reads by inodes of which it told us nothing. */
     m->nodes = node_table_new(m->seat.kept, m->kind == &mount_mirror_openless);
     staging_list_init(&m->stagings);
+    versions_init(&m->versions);
 }
 
 static int open_mirror(struct mount *m, struct err *e)
@@ -153,6 +154,7 @@ static void free_mirror(struct mount *m)
     if (!m->nodes)
         return;
     staging_list_fini(&m->stagings);
+    versions_fini(&m->versions);
     node_table_free(m->nodes);
 }
 

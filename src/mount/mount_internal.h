@@ -11,6 +11,7 @@
 #include "mount/passthrough.h"
 #include "mount/staging.h"
 #include "mount/stats.h"
+#include "mount/versions.h"
 #include "mount/warm.h"
 
 #include <stdatomic.h>
@@ -21,6 +22,7 @@
 #define MOUNT_NAME_MAX_BYTES 255    /* of one name, as file systems have it */
 #define MOUNT_KEY_MAX_BYTES  1024   /* of a whole key, as S3 has it */
 #define MOUNT_BLOCK_BYTES    MIB    /* st_blksize: what programs read at once */
+#define MOUNT_FOLLOWS        8      /* questions about one object that its owner keeps changing through us */
 #define MOUNT_NODES_MAX      500000 /* above, the kernel is asked to drop what it does not use */
 /* What `forebay umount`, `forebay mount --stats`, `--upgrade` and `forebay explain` ask a directory of the
  * mount. The sizes are part of the numbers, so that another version's answer is not taken for one. */
@@ -95,7 +97,8 @@ struct mount {
     struct node_table *nodes;
     struct warm *warm;
     struct staging_list stagings;
-    struct handle *handles; /* covered by the node table's lock, as is: */
+    struct versions versions; /* which of our own changes led to which version */
+    struct handle *handles;   /* covered by the node table's lock, as is: */
     struct dir *dirs;
     struct takeover *takeover; /* NULL: this is the first process */
     uint32_t uid, gid, umask;
@@ -152,6 +155,14 @@ double mount_timeout_s(struct mount *m, struct node *n);
 void mount_check_told(struct mount *m, uint64_t serial);
 /* Asks the node about a name. */
 int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e);
+/* Opens the version that the node stands for, or what our own changes have made of it (versions.h), which it
+ * stands for from then on. ERR_PRECONDITION: it is another one. o: all but the version. *ret_etag: the
+ * version that was asked for, the caller's to free. */
+int mount_open_version(struct mount *m, struct node *n, struct client_file_open *o, struct client_file **ret,
+                       char **ret_etag, struct err *e);
+/* When what the node stands for is this version's predecessor by our own changes, it stands for this one from
+ * now on. false: what is told here is a predecessor itself, and what is there now is to be asked again. */
+bool mount_follow(struct mount *m, struct node *n, struct slice key, struct slice etag);
 
 /* ---- setattr.c ---- */
 

@@ -499,6 +499,15 @@ void node_set_attr(struct node_table *t, struct node *n, const struct node_attr 
     set_attr_locked(t, n, a);
 }
 
+void node_follow(struct node_table *t, struct node *n, struct slice from, struct slice to)
+{
+    LOCK_SCOPE(&t->lock);
+    if (!slice_eq(slice_of(n->etag, n->etag_n), from))
+        return;
+    set_etag(n, to);
+    node_changed_locked(t, n);
+}
+
 bool node_confirm(struct node_table *t, struct node *n, const struct node_attr *a)
 {
     LOCK_SCOPE(&t->lock);

@@ -119,6 +119,9 @@ void node_detach(struct node_table *t, struct node *n, bool is_unlinked);
 void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name);
 /* The node is of this version from now on (it was written here, or its attributes were asked again). */
 void node_set_attr(struct node_table *t, struct node *n, const struct node_attr *a);
+/* Of a file: `from` has become `to`, with the same bytes. Nothing, when the node is another version than
+ * `from`. */
+void node_follow(struct node_table *t, struct node *n, struct slice from, struct slice to);
 /* Whether the node is attached and of this version; takes over what else is known of it then. */
 bool node_confirm(struct node_table *t, struct node *n, const struct node_attr *a);
 bool node_is_version_locked(const struct node *n, const struct node_attr *a);

@@ -240,14 +240,11 @@ int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, s
     int r = mount_key(m, n, SLICE_NULL, &key);
     if (r < 0)
         return r;
-    lock_take(node_table_lock(m->nodes));
-    _cleanup_free_ char *etag = slice_dup(slice_of(n->etag, n->etag_n));
-    lock_drop(node_table_lock(m->nodes));
-    struct client_file_open o = {
-        .bucket = slice_str(m->bucket), .key = buf_view(&key), .if_match = slice_str(etag)};
+    _cleanup_free_ char *etag = NULL;
+    struct client_file_open o = {.bucket = slice_str(m->bucket), .key = buf_view(&key)};
     ret->serial = warm_serial(m->warm);
     ret->key_hash = hash_placement(buf_view(&key));
-    r = client_file_open(m->client, &o, &ret->file, e);
+    r = mount_open_version(m, n, &o, &ret->file, &etag, e);
     if (r != ERR_PRECONDITION)
         return r;
     /* What is written here, or was published from here since it was asked for, stays found by its name. */

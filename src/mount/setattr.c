@@ -9,6 +9,8 @@
  * Without `posix=on` a mirror bucket keeps none of these: setting mode or times succeeds and changes nothing,
  * giving a file to another owner fails with EPERM.
  *
+ * Where a change gives the object another ETag, whoever still knows the one before follows (versions.h).
+ *
  * Failure modes: the origin's; EOPNOTSUPP where it cannot change metadata; EINVAL for times before 1970 and
  * after 2262; EFBIG for objects that the service cannot copy.
  */
@@ -65,34 +67,26 @@ static int replaced(struct mount *m, struct node *n, struct slice etag)
     return -ESTALE;
 }
 
-int mount_change_object(struct mount *m, struct node *n, const struct posix_meta *change, struct err *e)
+/* Of the version that is known here, or of what our own changes have made of it meanwhile. */
+static int ask_for_change(struct mount *m, struct wire_set_meta_req *req, const struct version_change *own,
+                          char **etag, struct buf *b, struct wire_set_meta_rep *ret, struct err *e)
 {
-    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), meta = BUF_INIT(POSIX_META_MAX_BYTES),
-                             b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = mount_key(m, n, SLICE_NULL, &key);
-    if (r == 0)
-        r = posix_meta_encode(change, &meta);
-    if (r < 0)
+    req->if_match = slice_str(*etag);
+    int r = client_set_meta(m->client, req, b, ret, e);
+    char *now = r == ERR_PRECONDITION ? versions_now(&m->versions, req->key, req->if_match, own) : NULL;
+    if (!now)
         return r;
-    struct slice name = buf_view(&key);
-    if (slice_ends(name, SLICE_LIT("/"))) /* the root of a mount of a directory */
-        name = slice_sub(name, 0, name.n - 1);
-    lock_take(node_table_lock(m->nodes));
-    _cleanup_free_ char *etag = slice_dup(slice_of(n->etag, n->is_dir ? 0 : n->etag_n));
-    lock_drop(node_table_lock(m->nodes));
-    struct wire_set_meta_req req = {.bucket = slice_str(m->bucket),
-                                    .key = name,
-                                    .meta = buf_view(&meta),
-                                    .if_match = slice_str(etag),
-                                    .kind = n->is_dir ? WIRE_DIRECTORY : WIRE_FILE,
-                                    .flags = WIRE_POSIX};
-    struct wire_set_meta_rep rep;
-    r = client_set_meta(m->client, &req, &b, &rep, e);
-    if (r == ERR_PRECONDITION)
-        return replaced(m, n, slice_str(etag));
-    if (r < 0)
-        return r;
-    struct node_attr a = mount_node_attr(m, &rep.attr, /* has_meta= */ true);
+    free(*etag);
+    *etag = now;
+    req->if_match = slice_str(now);
+    buf_clear(b);
+    return client_set_meta(m->client, req, b, ret, e);
+}
+
+/* What the object is now; of another version nothing is taken over. */
+static int take_change(struct mount *m, struct node *n, const struct wire_attr *attr)
+{
+    struct node_attr a = mount_node_attr(m, attr, /* has_meta= */ true);
     lock_take(node_table_lock(m->nodes));
     bool is_it = a.is_dir == n->is_dir && (a.is_dir || a.size_bytes == n->size_bytes);
     lock_drop(node_table_lock(m->nodes));
@@ -102,6 +96,47 @@ int mount_change_object(struct mount *m, struct node *n, const struct posix_meta
     }
     node_set_attr(m->nodes, n, &a);
     return 0;
+}
+
+/* One after the other for each key, so that nothing of ours comes between the look at the version and its
+ * change. */
+static int change_object(struct mount *m, struct node *n, struct wire_set_meta_req *req, struct err *e)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_set_meta_rep rep = {0};
+    struct version_change own;
+    versions_begin(&m->versions, &own, req->key);
+    lock_take(node_table_lock(m->nodes));
+    _cleanup_free_ char *known = slice_dup(slice_of(n->etag, n->is_dir ? 0 : n->etag_n));
+    lock_drop(node_table_lock(m->nodes));
+    _cleanup_free_ char *etag = slice_dup(slice_str(known));
+    int r = ask_for_change(m, req, &own, &etag, &b, &rep, e);
+    struct slice to = r == 0 && !n->is_dir ? rep.attr.etag : SLICE_NULL;
+    if (r == 0)
+        r = take_change(m, n, &rep.attr);
+    else if (r == ERR_PRECONDITION)
+        r = replaced(m, n, slice_str(known));
+    versions_end(&m->versions, &own, slice_str(etag), to);
+    return r;
+}
+
+int mount_change_object(struct mount *m, struct node *n, const struct posix_meta *change, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), meta = BUF_INIT(POSIX_META_MAX_BYTES);
+    int r = mount_key(m, n, SLICE_NULL, &key);
+    if (r == 0)
+        r = posix_meta_encode(change, &meta);
+    if (r < 0)
+        return r;
+    struct slice name = buf_view(&key);
+    if (slice_ends(name, SLICE_LIT("/"))) /* the root of a mount of a directory */
+        name = slice_sub(name, 0, name.n - 1);
+    struct wire_set_meta_req req = {.bucket = slice_str(m->bucket),
+                                    .key = name,
+                                    .meta = buf_view(&meta),
+                                    .kind = n->is_dir ? WIRE_DIRECTORY : WIRE_FILE,
+                                    .flags = WIRE_POSIX};
+    return change_object(m, n, &req, e);
 }
 
 static int time_of(const struct stat *attr, int to_set, uint64_t *ret_ns)

@@ -124,18 +124,13 @@ static int copy_object(struct mount *m, struct staging *s, int fd, struct err *e
     int r = mount_key(m, s->node, SLICE_NULL, &key);
     if (r < 0)
         return r;
-    lock_take(node_table_lock(m->nodes));
-    _cleanup_free_ char *etag = slice_dup(slice_of(s->node->etag, s->node->etag_n));
-    lock_drop(node_table_lock(m->nodes));
-    struct client_file_open o = {.bucket = slice_str(m->bucket),
-                                 .key = buf_view(&key),
-                                 .if_match = slice_str(etag),
-                                 .expect = UINT64_MAX};
+    _cleanup_free_ char *etag = NULL;
+    struct client_file_open o = {.bucket = slice_str(m->bucket), .key = buf_view(&key), .expect = UINT64_MAX};
     _cleanup_(client_file_closep) struct client_file *f = NULL;
     _cleanup_free_ char *piece = malloc(COPY_BYTES);
     if (!piece)
         abort();
-    r = client_file_open(m->client, &o, &f, e);
+    r = mount_open_version(m, s->node, &o, &f, &etag, e);
     for (uint64_t at = 0; r == 0;) {
         ssize_t got = client_file_pread(f, piece, COPY_BYTES, at, e);
         if (got <= 0)
@@ -365,6 +360,16 @@ static void count_failure(struct mount *m, int code, const struct err *e)
     (void)snprintf(m->stagings.failed_text, sizeof(m->stagings.failed_text), "%s", text);
 }
 
+/* The node says in its log what it keeps. */
+static void strand(struct mount *m, struct staging *s)
+{
+    struct err e = {0};
+    int r = staging_strand(m, s, &e);
+    if (r < 0)
+        log_error("mount", "what was written to inode %llu is lost, the node could not keep it: %s",
+                  (unsigned long long)s->node->ino, e.text[0] ? e.text : err_text(r));
+}
+
 void staging_release(struct mount *m, struct staging *s)
 {
     lock_take(node_table_lock(m->nodes));
@@ -383,6 +388,7 @@ void staging_release(struct mount *m, struct staging *s)
     int r = staging_publish_alone(m, s, /* is_last= */ true, &e);
     if (r < 0)
         count_failure(m, r, &e);
+    strand(m, s);
     staging_keep(m, s);
     staging_drop_target(m, s);
     end(m, s);

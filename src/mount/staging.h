@@ -51,7 +51,7 @@ enum staging_start {
 int staging_acquire(struct mount *m, struct node *n, enum staging_start start, struct staging **ret,
                     struct err *e);
 /* The last one publishes what is not published yet; its failure is logged and counted, as nobody can receive
- * it. */
+ * it. What could not be published, now or before, is given to the node to keep. */
 void staging_release(struct mount *m, struct staging *s);
 
 /* Publishes what changed since the last time. 0 when nothing did. */

@@ -54,6 +54,7 @@ struct staging {
     bool has_failed;   /* seen_* could not be published, and somebody was told */
     struct stat seen_stat;
     uint64_t seen_changes;
+    char failed_text[ERR_TEXT_MAX]; /* has_failed: why */
 };
 
 /* What is kept is as the staging is now. While it is one's own (is_busy), or before others can know of it. */
@@ -73,3 +74,6 @@ void staging_set_time_locked(struct staging *s, uint64_t time_ns);
 bool staging_is_clean_alone(struct mount *m, struct staging *s);
 /* Alone (is_busy). is_last: no writer is left. */
 int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, struct err *e);
+/* Alone (is_busy), and nobody writes any more: what could not be published is given to the node, which keeps
+ * it until the user says what becomes of it. 0 also when there is nothing to be kept. */
+int staging_strand(struct mount *m, struct staging *s, struct err *e);

@@ -14,7 +14,8 @@
  * file renamed, the node's staging file is gone: a new one is made, and each publication copies the bytes
  * there.
  *  3. An error is returned to whoever asked for the publication, and the bytes stay: the next one tries
- * again. The last release does not repeat what failed before in the same state.
+ * again. The last release does not repeat what failed before in the same state: then the node keeps the bytes
+ * (STRAND), and only when it cannot they are lost, which the log says.
  *
  * Failure modes: the node's and the origin's errors.
  */
@@ -219,6 +220,7 @@ static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struc
     }
     s->is_clean = r == 0;
     s->has_failed = r < 0;
+    (void)snprintf(s->failed_text, sizeof(s->failed_text), "%s", e && e->text[0] ? e->text : err_text(r));
     return r == -EBADF ? -EIO : r;
 }
 
@@ -245,4 +247,42 @@ int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, stru
     if (as_seen && is_last) /* failed in this very state, and a flush or fsync said so */
         return 0;
     return publish_bytes(m, s, is_last, e);
+}
+
+/* ---- what could not be published ---- */
+
+static int strand_once(struct mount *m, struct staging *s, uint64_t size, struct err *e)
+{
+    _cleanup_buf_ struct buf meta = BUF_INIT(POSIX_META_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_strand_rep rep;
+    int r = prepare(m, s, size, e);
+    if (r < 0)
+        return r;
+    if (m->posix && own_meta(m, s, &meta) < 0)
+        buf_clear(&meta); /* a time that no object can have */
+    lock_take(node_table_lock(m->nodes));
+    _cleanup_free_ char *etag =
+        slice_dup(slice_of(s->node->etag, atomic_load(&s->is_published) ? s->node->etag_n : 0));
+    lock_drop(node_table_lock(m->nodes));
+    struct wire_strand_req req = {.handle = s->handle,
+                                  .size = size,
+                                  .meta = buf_view(&meta),
+                                  .base = slice_str(etag),
+                                  .error = slice_str(s->failed_text)};
+    r = client_call_at(m->client, &s->epoch, WIRE_OP_STRAND, &req, &b, &rep, e);
+    if (r < 0 && (r == -EBADF || s->epoch != client_epoch(m->client))) {
+        s->has_handle = false; /* the node was restarted */
+        return -EBADF;
+    }
+    return r;
+}
+
+int staging_strand(struct mount *m, struct staging *s, struct err *e)
+{
+    if (atomic_load(&s->is_unlinked) || s->is_clean || !s->has_failed)
+        return 0;
+    int r = -EBADF;
+    for (int i = 0; i < TRIES && r == -EBADF; i++)
+        r = strand_once(m, s, (uint64_t)s->seen_stat.st_size, e);
+    return r == -EBADF ? -EIO : r;
 }

@@ -9,8 +9,8 @@
  *  2. Nothing of a request is used after its operation has returned: it may have been answered and freed.
  *
  * Failure modes: threads above RUNNING_PLACES share places, and then what is shown as running may be wrong;
- * counts and times are not. An operation that another thread answers later (waiting for a lock) has ended
- * here when it was handed over.
+ * counts and times are not. What a slow operation waited for is what its own thread asked the node for. An
+ * operation that another thread answers later (waiting for a lock) has ended here when it was handed over.
  */
 #include "mount/stats.h"
 
@@ -36,6 +36,7 @@ struct latency {
 struct slow {
     uint32_t operation;
     uint64_t took_ns, ended_ns;
+    struct client_waits waits;
     char target[STATS_TARGET_BYTES];
 };
 
@@ -145,6 +146,7 @@ static struct running *own_place(struct stats *s)
 static struct running *begin(struct stats *s, enum stats_operation op)
 {
     struct running *r = own_place(s);
+    client_waits_begin();
     atomic_store_explicit(&r->operation, (uint32_t)op, memory_order_relaxed);
     atomic_store_explicit(&r->began_ns, sys->mono_ns(), memory_order_release);
     return r;
@@ -170,7 +172,10 @@ static void name_target(struct mount *m, fuse_ino_t ino, char ret[STATS_TARGET_B
 static void note_slow(struct mount *m, enum stats_operation op, fuse_ino_t ino, uint64_t took_ns)
 {
     struct stats *s = m->stats;
-    struct slow slow = {.operation = (uint32_t)op, .took_ns = took_ns, .ended_ns = sys->mono_ns()};
+    struct slow slow = {.operation = (uint32_t)op,
+                        .took_ns = took_ns,
+                        .ended_ns = sys->mono_ns(),
+                        .waits = client_waits_end()};
     name_target(m, ino, slow.target);
     LOCK_SCOPE(&s->lock);
     s->slow[s->n_slow++ % STATS_SLOW_MAX] = slow;
@@ -250,6 +255,8 @@ static void fill_slow(struct stats *s, uint64_t now_ns, struct stats_report *ret
         const struct slow *x = &s->slow[(s->n_slow - 1 - i) % STATS_SLOW_MAX];
         ret->slow[i] = (struct stats_slow){.operation = x->operation,
                                            .took_ns = x->took_ns,
+                                           .waited_ns = MIN(x->waits.ns, x->took_ns),
+                                           .waited_op = x->waits.longest_op,
                                            .ago_ns = now_ns > x->ended_ns ? now_ns - x->ended_ns : 0};
         memcpy(ret->slow[i].target, x->target, sizeof(x->target));
     }

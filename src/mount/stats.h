@@ -124,6 +124,8 @@ struct stats_report {
     struct stats_slow { /* newest first */
         uint32_t operation;
         uint64_t took_ns, ago_ns;
+        uint64_t waited_ns;              /* of it, for answers of the node */
+        uint32_t waited_op;              /* enum wire_op of the one that took longest; 0: for none */
         char target[STATS_TARGET_BYTES]; /* the path below the mount, or "inode N" */
     } slow[STATS_SLOW_MAX];
 };

@@ -14,7 +14,8 @@ int stats_ask(const char *directory, struct stats_report *ret, struct err *e)
     for (uint32_t i = 0; i < ret->n_running; i++)
         is_known = is_known && ret->running[i].operation < STATS_N_OPERATIONS;
     for (uint32_t i = 0; i < ret->n_slow; i++) {
-        is_known = is_known && ret->slow[i].operation < STATS_N_OPERATIONS;
+        is_known = is_known && ret->slow[i].operation < STATS_N_OPERATIONS &&
+                   (ret->slow[i].waited_op == 0 || wire_op_info(ret->slow[i].waited_op));
         ret->slow[i].target[STATS_TARGET_BYTES - 1] = '\0';
     }
     return is_known ? 0 : err_set(e, -ENOTTY, "%s: the mount is of another version of forebay", directory);

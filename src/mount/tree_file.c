@@ -370,14 +370,25 @@ static int add_handle(struct mount *m, struct tree_file *f, bool is_writable, st
     return 0;
 }
 
-int tree_files_check_room(const struct mount *m)
+/* Others may take it meanwhile; then the file is made, and the open of it fails all the same. */
+static bool has_descriptor(const struct mount *m)
 {
-    return kept_has_room(m->seat.kept) || request_comes_again() ? 0 : -EMFILE;
+    int fd = fcntl(fuse_session_fd(m->se), F_DUPFD_CLOEXEC, 0);
+    bool has = fd >= 0;
+    macro_close(&fd);
+    return has;
+}
+
+int tree_files_check_room(const struct mount *m, bool makes)
+{
+    if (request_comes_again())
+        return 0;
+    return kept_has_room(m->seat.kept) && (!makes || has_descriptor(m)) ? 0 : -EMFILE;
 }
 
 int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e)
 {
-    int r = tree_files_check_room(m);
+    int r = tree_files_check_room(m, /* makes= */ flags & WIRE_TRUNCATE);
     if (r < 0)
         return r;
     struct tree_file *f = file_get(m, ino);

@@ -78,7 +78,7 @@ static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t 
     struct tree_grant grant = {.is_held = true};
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct tree_change change = {0};
-    int r = tree_files_check_room(m);
+    int r = tree_files_check_room(m, /* makes= */ true);
     if (r < 0) {
         (void)fuse_reply_err(req, -r);
         return;

@@ -86,7 +86,10 @@
     X(TREE_LOCK, tree_lock, 96)                                                                              \
     X(TREE_LEAVE, tree_leave, 97)                                                                            \
     X(TREE_ROOM, tree_room, 98)                                                                              \
-    X(PUT_ROOM, put_room, 99)
+    X(PUT_ROOM, put_room, 99)                                                                                \
+    X(STRAND, strand, 100)                                                                                   \
+    X(STRANDED, stranded, 101)                                                                               \
+    X(STRANDED_END, stranded_end, 102)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -207,6 +210,19 @@
 #define WIRE_REP_put_commit(F) F(attr, attr)
 #define WIRE_REQ_put_abort(F)  F(u64, handle)
 #define WIRE_REP_put_abort(F)
+/* Of a handle with WIRE_STAGED: what was written stays here, durably, as a file that the origin did not take
+ * (object/stranded.h), with the metadata `meta`. `base`: ETag of the version that it was made from, empty
+ * when there is none. `error`: why it was not published. The handle stays open. */
+#define WIRE_REQ_strand(F) F(u64, handle) F(u64, size) F(str, meta) F(str, base) F(str, error)
+#define WIRE_REP_strand(F)
+/* The first such file below a prefix behind `after`; -ENOENT: there is none. */
+#define WIRE_REQ_stranded(F) F(str, bucket) F(str, prefix) F(str, after)
+#define WIRE_REP_stranded(F) F(str, key) F(u64, size) F(u64, since_ns) F(str, error)
+/* Ends it, when it still is the one that was kept then. flags: WIRE_WRITE (it goes to the origin first, if
+ * the object there is the version that it was made from, else ERR_PRECONDITION), WIRE_REPLACE (with it: in
+ * the place of whatever is there); none: it is dropped. */
+#define WIRE_REQ_stranded_end(F) F(str, bucket) F(str, key) F(u64, since_ns) F(u32, flags)
+#define WIRE_REP_stranded_end(F)
 /* What came with the commit of an object that was uploaded in parts; empty: nothing is known of parts.
  * -ESTALE: the object has another ETag now. */
 #define WIRE_REQ_parts(F) F(str, bucket) F(str, key) F(str, etag)

@@ -35,7 +35,9 @@
     X(COPY, copy, WRITE, bucket)                                                                             \
     X(SET_META, set_meta, WRITE, bucket)                                                                     \
     X(MKDIR, mkdir, WRITE, bucket)                                                                           \
-    X(RMDIR, rmdir, WRITE, bucket)
+    X(RMDIR, rmdir, WRITE, bucket)                                                                           \
+    X(STRANDED, stranded, WRITE, bucket)                                                                     \
+    X(STRANDED_END, stranded_end, WRITE, bucket)
 
 static enum user_right right_of(uint32_t op, const void *req, struct slice *ret_bucket)
 {
@@ -56,6 +58,7 @@ static enum user_right right_of(uint32_t op, const void *req, struct slice *ret_
     case WIRE_OP_PUT_COMMIT:
     case WIRE_OP_PUT_ABORT:
     case WIRE_OP_PUT_ROOM:
+    case WIRE_OP_STRAND:
     case WIRE_OP_UPLOAD_WRITE:
     case WIRE_OP_UPLOAD_END:
         return USER_MAY_ANY;

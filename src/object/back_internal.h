@@ -137,6 +137,9 @@ struct back_body {
     uint64_t size_bytes;
     uint8_t md5[BACK_MD5_BYTES];
 };
+/* The body, durable, in an extent that no record names yet; none for an empty one. cancel may be NULL. */
+int back_keep_body(struct back *b, const struct origin_body *body, atomic_bool *cancel, struct back_body *ret,
+                   struct err *e);
 /* Reader of an extent's bytes as the body of a put: origin_body.read; arg is the struct hard. */
 ssize_t back_body_read(void *arg, void *p, size_t n, uint64_t offset);
 void back_md5_text(const uint8_t md5[BACK_MD5_BYTES], char ret[2 * BACK_MD5_BYTES + 1]);

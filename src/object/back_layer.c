@@ -381,9 +381,8 @@ static int write_body(struct hard *h, const struct origin_body *body, EVP_MD_CTX
     return 0;
 }
 
-/* The body, durable, in an extent that no record names yet; none for an empty one. */
-static int keep_body(struct back *b, const struct origin_body *body, atomic_bool *cancel,
-                     struct back_body *ret, struct err *e)
+int back_keep_body(struct back *b, const struct origin_body *body, atomic_bool *cancel, struct back_body *ret,
+                   struct err *e)
 {
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     int ok = md ? EVP_DigestInit_ex(md, EVP_md5(), NULL) : 0;
@@ -446,7 +445,7 @@ static int layer_put(void *arg, struct upstream *u, const struct origin_put *p,
     if (!takes(b, u, p->key))
         return origin_put(u->origin, p, body, a, ret, e);
     struct back_body kept;
-    int r = keep_body(b, body, p->cancel, &kept, e);
+    int r = back_keep_body(b, body, p->cancel, &kept, e);
     return r < 0 ? r : put_record(b, u, p, &kept, a, ret, e);
 }
 
@@ -513,7 +512,7 @@ static int copy_here(struct back *b, struct upstream *u, struct slice from, stru
     struct origin_put p = {.key = to, .content_type = rec.content_type, .meta = rec.meta};
     struct origin_body body = {.size_bytes = rec.size_bytes, .read = back_body_read, .arg = h};
     struct back_body kept;
-    r = keep_body(b, &body, NULL, &kept, e);
+    r = back_keep_body(b, &body, NULL, &kept, e);
     return r < 0 ? r : put_record(b, u, &p, &kept, a, ret, e);
 }
 

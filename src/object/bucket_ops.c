@@ -2,6 +2,7 @@
  * once; a bucket without origin is a scratch bucket. */
 #include "object/back.h"
 #include "object/scratch_node.h"
+#include "object/stranded.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -30,7 +31,9 @@ static int probe(struct object_service *s, struct bucket *b, struct arena *a, st
 /* Takes a bucket with an origin out of the table, unless writes of it are not in the origin. */
 static int remove_record(struct object_service *s, const struct bucket *b, struct err *e)
 {
-    int r = back_hold(s->back, b, "remove it", e);
+    int r = stranded_check_gone(s, b, "remove it", e);
+    if (r == 0)
+        r = back_hold(s->back, b, "remove it", e);
     if (r < 0)
         return r;
     r = bucket_delete(s->buckets, b, e);

@@ -13,6 +13,7 @@
  */
 #include "object/back.h"
 #include "object/scratch_node.h"
+#include "object/stranded.h"
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -102,6 +103,8 @@ int object_service_open(const struct object_config *config, struct object_servic
     s->usage = usage_new(config->control);
     s->steward = steward_start(s);
     r = back_open(s, &s->back, e); /* protects what it needs before the sweep of snode_open */
+    if (r == 0)
+        r = stranded_open(s, e);
     if (r == 0)
         r = snode_open(s, &s->scratch, e);
     if (r < 0) {

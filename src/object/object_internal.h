@@ -101,6 +101,7 @@ struct object_service {
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;
     _Atomic uint64_t n_watches;
+    _Atomic uint64_t n_stranded; /* files that origins did not take */
     struct gate *gate;           /* limits and shares */
     struct values *values;       /* of buckets with values=memory */
     struct budget *value_budget; /* memory of open handles of those */

@@ -1,6 +1,7 @@
 /* STATUS and REPORT: what the node has to say of itself, as JSON. */
 #include "object/back.h"
 #include "object/scratch_node.h"
+#include "object/stranded.h"
 
 #include "base/sys.h"
 #include "base/text.h"
@@ -128,6 +129,9 @@ static json_t *bucket_json(struct object_service *s, const struct bucket *b)
     json_t *back = back_json(s->back, b);
     if (back)
         (void)json_object_set_new(o, "write_back", back);
+    json_t *stranded = stranded_json(s, b);
+    if (stranded)
+        (void)json_object_set_new(o, "stranded", stranded);
     return o;
 }
 
@@ -143,8 +147,10 @@ static json_t *buckets_json(struct object_service *s, uint64_t *ret_left_out)
         n = bucket_page(s->buckets, slice_str(after), page, ARRAY_SIZE(page));
         for (size_t i = 0; i < n; i++) {
             bytes += BUCKET_BYTES + 3 * strlen(page[i]->p.origin ? page[i]->p.origin : "");
-            if (bytes <= BUCKETS_MAX_BYTES)
-                (void)json_array_append_new(list, bucket_json(s, page[i]));
+            json_t *b = bytes <= BUCKETS_MAX_BYTES ? bucket_json(s, page[i]) : NULL;
+            bytes += b && json_object_get(b, "stranded") ? STRANDED_JSON_MAX_BYTES : 0;
+            if (b)
+                (void)json_array_append_new(list, b);
             else
                 ++*ret_left_out;
             if (i + 1 == n) {

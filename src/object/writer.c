@@ -16,6 +16,7 @@
  */
 #include "object/back.h"
 #include "object/object_internal.h"
+#include "object/stranded.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -613,6 +614,52 @@ int op_put_commit(struct object_session *ses, const struct wire_put_commit_req *
     /* A commit that failed keeps the handle too: a staged writer may try again, a streamed one aborts. */
     if (r == 0 && !keep)
         writer_unref(session_take(ses, HANDLE_WRITE, req->handle));
+    writer_unref(w);
+    return r;
+}
+
+/* ---- STRAND ---- */
+
+static ssize_t staged_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    const struct writer *w = arg;
+    int r = sys_pread_all(extent_fd(w->extent), p, n, offset);
+    return r < 0 ? r : (ssize_t)n;
+}
+
+static int strand(struct writer *w, const struct wire_strand_req *q, struct err *e)
+{
+    struct stat now;
+    if (!w->staged || q->base.n > ORIGIN_ETAG_MAX)
+        return err_set(e, -EINVAL, "only what is written through a descriptor can be kept");
+    int r = object_check_meta(q->meta, e);
+    if (r == 0)
+        r = file_state(w, q->size, &now, e);
+    if (r < 0)
+        return r;
+    struct origin_body body = {.size_bytes = q->size, .read = staged_read, .arg = w};
+    struct stranded x = {.base = q->base,
+                         .meta = q->meta,
+                         .error = slice_sub(q->error, 0, MIN(q->error.n, (size_t)STRANDED_ERROR_MAX_BYTES))};
+    return stranded_keep(w->service, w->upstream->bucket, w->put.key, &x, &body, e);
+}
+
+int op_strand(struct object_session *ses, const struct wire_strand_req *req, struct arena *a,
+              struct wire_strand_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct writer *w = session_get(ses, HANDLE_WRITE, req->handle, e);
+    if (!w)
+        return -EBADF;
+    int r = -EBADF;
+    if (!writer_enter(w)) {
+        (void)err_set(e, r, "handle is not open");
+    } else {
+        r = strand(w, req, e);
+        writer_leave(w, /* ended= */ false);
+    }
+    if (r < 0)
+        r = err_prefix(e, r, "%s/" SLICE_FMT, w->upstream->bucket->name, SLICE_ARG(w->put.key));
     writer_unref(w);
     return r;
 }

@@ -260,9 +260,48 @@ def test_counting_a_scratch_bucket(node, scratch, mount, passthrough):
     assert now["written_bytes"] == (0 if m.uses_passthrough() else 5 * 4096)
 
 
+def calls(node, path):
+    """How often the kernel has asked for what: {operation: count}."""
+    return {name: one["count"] for name, one in stats(node, path)["operations"].items()}
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_a_small_file_costs_few_calls(bucket, mount, passthrough):
+    """A file of 110 KB that nobody has read: opened, read by one reply at most, closed without a FLUSH. Written it is flushed once.
+    (Seen to fail without noflush in reply_flags, mount/open.c.)"""
+    body = put(bucket, "f", 110_000)
+    path = mount(bucket.name, passthrough=passthrough, attr_timeout="60s").path
+    (path / "f").stat()
+    before = calls(bucket.node, path)
+    fd = os.open(path / "f", os.O_RDONLY)
+    assert os.read(fd, len(body)) == body
+    os.close(fd)
+    read = calls(bucket.node, path)
+    assert read["open"] == 1 and read.get("read", 0) <= 1 and read["lookup"] <= before["lookup"] + 1
+    assert read.get("flush", 0) == read.get("write", 0) == 0
+    (path / "new").write_bytes(body)
+    assert calls(bucket.node, path)["flush"] == 1
+
+
+@pytest.mark.parametrize("kind", ["mirror", "scratch"])
+def test_a_listing_brings_the_attributes(node, bucket, scratch, mount, kind):
+    """Names of a directory come with their attributes: looking at each of 300 files while they are listed asks for hardly any by
+    name. (Without readdirplus in the table of operations it asks for all.)"""
+    s3, name = (bucket.truth, bucket.name) if kind == "mirror" else (node.s3(), scratch)
+    for i in range(300):
+        s3.put_object(Bucket=name, Key=f"d/f{i:03}", Body=b"x" * i)
+    path = mount(name, attr_timeout="60s").path  # however slowly the program goes on
+    os.stat(path / "d")
+    before = calls(node, path)
+    with os.scandir(path / "d") as entries:
+        assert sorted(e.stat().st_size for e in entries) == list(range(300))
+    now = calls(node, path)
+    assert now["readdirplus"] >= 1 and now["lookup"] - before["lookup"] < 100 and now.get("getattr", 0) - before.get("getattr", 0) < 100
+
+
 def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
-    """An operation that waits for the origin is shown while it waits, and among the slow ones with its path afterwards; one that
-    fails because the origin does is counted."""
+    """An operation that waits for the origin is shown while it waits, and among the slow ones with its path and what it waited for
+    afterwards; one that fails because the origin does is counted."""
     node = bucket.node
     shaper = new_shaper(before=bucket.origin, first_byte="1500ms")
     name = node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
@@ -280,6 +319,9 @@ def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
     slow = now["slow"]
     assert now["failures"] == 0 and slow and all(x["took_ms"] >= 100 for x in slow)
     assert any("slow" in x["target"] for x in slow), slow
+    assert all(x["waited_ms"] <= x["took_ms"] for x in slow), slow
+    assert any(x["waited_for"] in ("stat", "open", "fetch") and x["waited_ms"] >= 100 for x in slow), slow
+    assert "of which the node's " in run(node, "mount", "--stats", path)
     shaper.stop()
     with pytest.raises(OSError):
         (path / "slow/other").read_bytes()

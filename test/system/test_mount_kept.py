@@ -2,6 +2,7 @@
 once the key has something else."""
 
 import concurrent.futures
+import errno
 import fcntl
 import json
 import os
@@ -308,6 +309,51 @@ def test_more_files_are_kept_than_there_are_descriptors(new_node, work, mount, p
         assert len(os.listdir(f"/proc/{m.serving()}/fd")) < 600
         assert sum(costs_nothing(node, "few", m.path / name) for name in names[::100]) > 20
         assert all((m.path / name).read_text() == name for name in names[::7])
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+@pytest.mark.parametrize("kind", ["scratch", "mirror"])
+def test_more_files_are_open_than_there_are_descriptors(new_node, new_mount, work, kind, passthrough):
+    """Who opens more files for writing than the mount's process may have descriptors is told so, and nothing is made for it; what is
+    open goes on, and once it is closed others can be opened and nothing was lost. (Without has_descriptor in mount/tree_file.c
+    a file that is refused has been made.)"""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="few-", dir=work))
+    node, n = new_node(), 600
+    (directory / "origin").mkdir()
+    node.create_bucket("few", f"file://{directory}/origin") if kind == "mirror" else node.cli("bucket", "create", "few")
+    top = new_mount(node, "few", binary=with_few_files(directory / "forebay", 300), passthrough=passthrough).path
+    fds = []
+    try:
+        for i in range(n):
+            try:
+                fds.append(os.open(top / f"f{i}", os.O_CREAT | os.O_WRONLY))
+            except OSError as error:
+                assert error.errno in (errno.EMFILE, errno.ENFILE), error
+                break
+        assert 100 < len(fds) < n
+        for _ in range(3):
+            with pytest.raises(OSError):
+                os.open(top / "refused", os.O_CREAT | os.O_WRONLY)
+        for i, fd in enumerate(fds):
+            assert os.write(fd, b"%d" % i) == len(str(i))
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+    def can_be_made():
+        try:
+            (top / "refused").write_bytes(b"made")
+            return True
+        except OSError as error:
+            assert error.errno in (errno.EMFILE, errno.ENFILE), error
+            return False
+
+    assert not (top / "refused").exists()
+    harness.wait_until(can_be_made, 60, "room for one")
+    assert sorted(os.listdir(top)) == sorted(["refused"] + [f"f{i}" for i in range(len(fds))])
+    for i in range(len(fds)):
+        assert (top / f"f{i}").read_bytes() == b"%d" % i
+    assert (top / "refused").read_bytes() == b"made"
 
 
 def test_a_kept_file_that_is_cut_by_its_name(mount):

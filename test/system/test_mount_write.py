@@ -83,6 +83,21 @@ def test_a_closed_file_is_in_the_origin(bucket, mount, passthrough, size):
     assert bucket.s3.get_object(Bucket=bucket.name, Key="new")["Body"].read() == body
 
 
+def test_parts_of_a_large_file_go_side_by_side(bucket, mount, new_shaper):
+    """The close of a file of 40 MiB sends its parts to the origin several at a time. (One connection after the other would never have
+    two requests there at once.)"""
+    shaper = new_shaper(before=bucket.origin, first_byte="300ms")
+    name = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    body = harness.random_bytes(40 * MIB, seed=3)
+    path = mount(name).path / "large"
+    with open(path, "wb", buffering=0) as f:
+        f.write(body)
+        shaper.reset()
+    counted = shaper.stats()
+    assert counted["max_in_flight"] >= 2 and counted["verbs"]["PUT"]["2xx"] >= 3
+    assert bucket.truth.get_object(Bucket=name, Key="large")["Body"].read() == body
+
+
 @pytest.mark.parametrize("passthrough", MODES)
 def test_replacing_a_whole_file(bucket, mount, passthrough):
     """Opened with O_TRUNC, longer or shorter than before; the old bytes stay at the origin until close."""

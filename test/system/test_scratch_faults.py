@@ -180,6 +180,41 @@ def test_a_disk_that_fails_when_written_back(small, passthrough):
     assert node.running()
 
 
+STORES = """
+import mmap, random
+MIB = 1 << 20
+with open(sys.argv[1], "w+b") as f:
+    f.truncate(120 * MIB)
+    with mmap.mmap(f.fileno(), 120 * MIB) as m:
+        m[:5] = b"taken"
+        m.flush(0, mmap.PAGESIZE)
+        print("taken", flush=True)
+        try:
+            for at in range(MIB, 120 * MIB, MIB):
+                m[at:at + MIB] = random.Random(at).randbytes(MIB)
+                m.flush(at, MIB)
+        except OSError as e:
+            print(e.errno, flush=True)
+        os._exit(0)  # without another look at the pages
+"""
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_msync_of_a_disk_that_fails(small, passthrough):
+    """Stores into a mapping that the disk does not take are told by msync, although by passthrough neither the mount nor the node
+    sees store or msync: it reaches the disk. What the disk took before is there. (A program of its own: a disk that is
+    worse off would end it by a signal.)"""
+    node, _, (top,) = small(256 * MIB, room=80 * MIB, passthrough=passthrough)
+    done = subprocess.run(["/usr/bin/python3", "-c", "import os, sys\n" + STORES, str(top / "f")], stdout=subprocess.PIPE, text=True,
+                          timeout=400)
+    assert done.returncode == 0
+    taken, code = done.stdout.split()
+    assert taken == "taken" and int(code) in (errno.EIO, errno.ENOSPC)
+    with open(top / "f", "rb") as f:
+        assert f.read(5) == b"taken"
+    assert node.running()
+
+
 @pytest.fixture
 def fuse_for_all():
     """/dev/fuse with the mode that udev gives it; machines without udev keep it for root."""

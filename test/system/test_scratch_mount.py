@@ -100,10 +100,11 @@ def error_of(code, *arguments, **who):
 
 
 def test_passthrough_is_used_where_the_kernel_has_it(mount):
-    """On this machine auto means passthrough when root mounts, and off means none."""
+    """On this machine auto means passthrough when root mounts, on demands it and off means none."""
     if os.geteuid() != 0 or not hasattr(os, "uname") or tuple(map(int, os.uname().release.split(".")[:2])) < (6, 9):
         pytest.skip("needs root and Linux 6.9")
     assert mount().uses_passthrough()
+    assert mount(passthrough="on").uses_passthrough()
     assert not mount(passthrough="off").uses_passthrough()
 
 
@@ -392,6 +393,28 @@ def test_groups_of_directories(top):
     assert (top / "d/file").stat().st_gid == 4242 and not (top / "d/file").stat().st_mode & stat.S_ISGID
 
 
+def test_supplementary_groups(top):
+    """A program's further groups count: it reads what one of them may read, writes into its directory, gives it files of its own
+    and keeps their set-group-ID bit; without the group none of that."""
+    (top / "f").write_bytes(b"for the group")
+    os.chown(top / "f", 0, 4242)
+    os.chmod(top / "f", 0o640)
+    os.mkdir(top / "d")
+    os.chown(top / "d", 0, 4242)
+    os.chmod(top / "d", 0o770)
+    (top / "mine").touch()
+    os.chown(top / "mine", NOBODY, NOBODY)
+    read, make = "open(sys.argv[1]).close()", "open(sys.argv[1] + '/new', 'w').close(); os.remove(sys.argv[1] + '/new')"
+    give = "os.chown(sys.argv[1], -1, 4242); os.chmod(sys.argv[1], 0o2755)"
+    for code, name, code_of_error in ((read, "f", errno.EACCES), (make, "d", errno.EACCES), (give, "mine", errno.EPERM)):
+        assert error_of(code, top / name) == code_of_error
+        assert error_of(code, top / name, groups=[4241]) == code_of_error
+        assert error_of(code, top / name, groups=[4241, 4242]) == 0
+    assert stat.S_IMODE((top / "mine").stat().st_mode) == 0o2755 and (top / "mine").stat().st_gid == 4242
+    as_user("os.chmod(sys.argv[1], 0o2755)", top / "mine")
+    assert stat.S_IMODE((top / "mine").stat().st_mode) == 0o755
+
+
 def test_sticky_directories(top):
     """In a sticky directory only owners remove and rename."""
     os.mkdir(top / "d")
@@ -564,6 +587,57 @@ def test_limits_of_names(top):
         os.remove(path)
     with refused(errno.ENAMETOOLONG):
         os.mkdir(top / ("x" * 256))
+
+
+def test_paths_that_lead_nowhere(top):
+    """Links in a circle, links where none is wanted, paths and targets that are too long; a path deeper than that is reached step by
+    step."""
+    os.symlink("b", top / "a"), os.symlink("a", top / "b"), os.symlink("self/x", top / "self")
+    for act in (lambda: os.stat(top / "a"), lambda: open(top / "b"), lambda: os.listdir(top / "self"),
+                lambda: os.open(top / "a", os.O_RDONLY | os.O_NOFOLLOW), lambda: os.mkdir(top / "a/d")):
+        with refused(errno.ELOOP):
+            act()
+    for act in (lambda: os.stat(f"{top}/" + "./" * 2048), lambda: os.symlink("x" * 4096, top / "long")):
+        with refused(errno.ENAMETOOLONG):
+            act()
+    fd = os.open(top, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=fd)
+        fd, above = os.open("d" * 250, os.O_RDONLY, dir_fd=fd), fd
+        os.close(above)
+    os.close(os.open("deep", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    assert os.listdir(fd) == ["deep"]
+    os.close(fd)
+
+
+def test_a_working_directory_that_is_removed(top):
+    """Whoever is in it finds nothing there, makes nothing there, and is told ENOENT; it goes on when it leaves."""
+    (top / "d").mkdir()
+    os.chmod(top / "d", 0o777)
+    code = """
+os.chdir(sys.argv[1])
+print('there', flush=True)
+sys.stdin.readline()
+def error_of(act):
+    try:
+        act()
+        return 0
+    except OSError as e:
+        return e.errno
+print([error_of(x) for x in (lambda: os.open('x', os.O_CREAT | os.O_WRONLY), lambda: os.mkdir('x'), lambda: os.symlink('a', 'x'),
+                             os.getcwd, lambda: os.stat('x'), os.listdir)], flush=True)
+os.chdir('/')
+"""
+    child = subprocess.Popen(["/usr/bin/python3", "-c", "import os, sys\n" + code, str(top / "d")], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "there\n"
+        os.rmdir(top / "d")
+        assert child.communicate("go\n", timeout=200)[0].strip() == str([errno.ENOENT] * 6)
+        assert child.returncode == 0
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_removing_directories(top):

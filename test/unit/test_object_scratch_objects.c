@@ -192,7 +192,7 @@ static void test_an_etag_ends_with_its_bytes(void **state)
     }
 }
 
-static _Atomic unsigned syncs;
+static _Atomic unsigned syncs, durable_commits;
 
 static int counted_sync(struct kv *kv, struct err *e)
 {
@@ -203,6 +203,14 @@ static int counted_sync(struct kv *kv, struct err *e)
 static struct kv_engine counting_engine;
 static struct faulty counting;
 
+static int counted_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, uint64_t *ret_version,
+                          struct err *e)
+{
+    if (kind == KV_DURABLE)
+        (void)atomic_fetch_add(&durable_commits, 1);
+    return faulty_commit(kv, t, kind, ret_version, e);
+}
+
 static int setup_counting(void **state)
 {
     if (setup_local(state) != 0)
@@ -211,6 +219,7 @@ static int setup_counting(void **state)
     close_service(f);
     counting_engine = faulty_engine;
     counting_engine.sync = counted_sync;
+    counting_engine.commit = counted_commit;
     counting = (struct faulty){.kv.engine = &counting_engine, .inner = f->kv};
     f->kv = &counting.kv;
     open_service(f);
@@ -227,6 +236,21 @@ static void test_what_is_gone_is_gone_for_good(void **state)
     unsigned before = atomic_load(&syncs);
     assert_int_equal(remove_key(f, "k", 0), 0);
     assert_true(atomic_load(&syncs) > before);
+}
+
+/* What TREE_SYNC has answered is durable: names in a directory, a file with bytes and one without. Fails when
+ * op_tree_sync leaves out scratch_sync, and when sync_data records with KV_VISIBLE. */
+static void test_what_is_synced_is_durable(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t dir;
+    assert_int_equal(make_dir(f, ROOT, "d", &dir), 0);
+    uint64_t inos[] = {write_file(f, dir, "bytes", "hello"), write_file(f, dir, "empty", ""), dir, ROOT};
+    for (size_t i = 0; i < ARRAY_SIZE(inos); i++) {
+        unsigned before = atomic_load(&syncs) + atomic_load(&durable_commits);
+        assert_int_equal(sync_ino(f, inos[i]), 0);
+        assert_true(atomic_load(&syncs) + atomic_load(&durable_commits) > before);
+    }
 }
 
 /* Names that nobody syncs are durable some seconds later. Fails without sync_names_locked (scratch_free.c).
@@ -529,6 +553,7 @@ int main(void)
         BOTH(test_conditions_on_an_open_file),
         BOTH(test_an_etag_ends_with_its_bytes),
         cmocka_unit_test_setup_teardown(test_what_is_gone_is_gone_for_good, setup_counting, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_synced_is_durable, setup_counting, teardown),
         cmocka_unit_test_setup_teardown(test_names_become_durable, setup_counting, teardown),
         cmocka_unit_test_setup_teardown(test_ended_objects_go_in_the_last_bucket, setup_local, teardown),
     };

@@ -390,7 +390,8 @@ static void the_numbers_are_fixed(void **state)
                  {93, "tree_xattr_set"}, {94, "tree_xattr_remove"},
                  {95, "tree_statfs"},    {96, "tree_lock"},
                  {97, "tree_leave"},     {98, "tree_room"},
-                 {99, "put_room"}};
+                 {99, "put_room"},       {100, "strand"},
+                 {101, "stranded"},      {102, "stranded_end"}};
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         assert_string_equal(wire_op_info(fixed[i].number)->name, fixed[i].name);
 }

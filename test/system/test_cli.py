@@ -466,15 +466,31 @@ def test_json_of_names_that_are_not_utf8(node, folder):
         assert "/mnt/caf\ufffd" in [m["mount_point"] for m in json.loads(node.cli("status", "--json").stdout)["mounts"]]
 
 
-def test_status_shows_every_bucket(new_node):
-    """Also of more than a page of them."""
+def test_every_bucket_is_shown(new_node):
+    """Also of more than a page of them, by status and by bucket ls."""
     node = new_node()
-    names = [f"bucket-{i:03d}" for i in range(300)]
+    names = [f"bucket-{i:04d}" for i in range(1100)]
     with node.wire() as connection:
         for name in names:
             connection.bucket_create(name, {})
     assert [b["name"] for b in json.loads(node.cli("status", "--json").stdout)["buckets"]] == names
     assert names[-1] in node.cli("status").stdout
+    assert [b["name"] for b in json.loads(node.cli("bucket", "ls", "--json").stdout)] == names
+    assert [line.split()[1] for line in node.cli("ls").stdout.splitlines()] == names
+
+
+def test_more_keys_than_a_page_holds(node, tmp_path):
+    """What is done for a tree is done for all of it, however many pages its listing has."""
+    name, names = harness.random_name(), [f"k{i:04}" for i in range(1100)]
+    with KeyOrigin() as keys:
+        keys.objects.update({(name, key): Object(key.encode()) for key in names})
+        node.create_bucket(name, f"s3://{name}", **keys.properties())
+        assert [json.loads(line)["key"] for line in node.cli("ls", "-r", "--json", name).stdout.splitlines()] == names
+        assert node.cli("rm", "-r", "--dry-run", f"{name}/").stdout.split() == names
+        node.cli("get", "-q", "-r", "-j", "8", f"{name}/", tmp_path / "out")
+        assert read_tree(tmp_path / "out") == {key: key.encode() for key in names}
+        node.cli("rm", "-q", "-r", f"{name}/")
+        assert keys.objects == {}
 
 
 def test_du_of_names_that_are_not_utf8(node, folder):

@@ -267,6 +267,30 @@ def test_attributes(bucket, mount):
     assert os.statvfs(path).f_bavail > 0
 
 
+def test_attributes_are_cached(bucket, mount):
+    """For as long as --attr-timeout says nobody is asked for what was asked for once, present or not: the process that serves may
+    be stopped. With 0 each question comes to it."""
+    put(bucket, **{"d/f": b"x" * 1000})
+    for timeout, is_asked in (("1h", False), ("0", True)):
+        one = mount(passthrough="off", attr_timeout=timeout)
+        path, absent = one.path / "d/f", one.path / "d/nothing"
+
+        def look():
+            return path.stat().st_size, absent.exists()
+
+        assert look() == (1000, False)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            with one.stopped():
+                answer = pool.submit(look)
+                if is_asked:
+                    with pytest.raises(concurrent.futures.TimeoutError):
+                        answer.result(timeout=0.5)
+                else:
+                    assert answer.result(timeout=200) == (1000, False)
+            assert answer.result(timeout=200) == (1000, False)
+        one.stop()
+
+
 def test_inode_numbers_are_stable(bucket, mount):
     """The number belongs to the path: readdir and stat agree, before and after a remount."""
     put(bucket, **{"d/f": b"x", "g": b"y"})

@@ -97,6 +97,8 @@ def test_pages_of_version_1(listed, prefix, delimiter):
     pages = list(s3.get_paginator("list_objects").paginate(
         Bucket=name, Prefix=prefix, Delimiter=delimiter, PaginationConfig={"PageSize": 9}))
     assert [e for page in pages for e in entries(page)] == model(KEYS, prefix, delimiter)
+    for after, marker in zip([None, *pages], pages):
+        assert marker["Marker"] == (entries(after)[-1][0] if after else "")
 
 
 def test_start_after_and_owner(listed):
@@ -105,6 +107,13 @@ def test_start_after_and_owner(listed):
     for after in ("", "a", "a/b/1", "b/0", "many/0100", "zzz"):
         page = s3.list_objects_v2(Bucket=name, StartAfter=after)
         assert entries(page) == model(KEYS, after=after)
+    for after, prefix, delimiter in (("a/2", "", ""), ("c%20d", "", "/"), ("many/0100", "many/", ""), ("a/b/", "a/", "/")):
+        pages = list(s3.get_paginator("list_objects_v2").paginate(
+            Bucket=name, StartAfter=after, Prefix=prefix, Delimiter=delimiter, PaginationConfig={"PageSize": 20}))
+        assert [e for page in pages for e in entries(page)] == model(KEYS, prefix, delimiter, after), (after, prefix, delimiter)
+        assert {page["StartAfter"] for page in pages} == {after}
+        for before, page in zip(pages, pages[1:]):
+            assert page["ContinuationToken"] == before["NextContinuationToken"]
     assert "Owner" in s3.list_objects_v2(Bucket=name, FetchOwner=True, MaxKeys=1)["Contents"][0]
     assert "Owner" not in s3.list_objects_v2(Bucket=name, MaxKeys=1)["Contents"][0]
 
@@ -129,8 +138,14 @@ def test_names_are_encoded_when_that_is_asked_for(node, listed):
         assert b"<EncodingType>url</EncodingType>" in encoded and b"<Key>c%2520d</Key>" in encoded and b"<Key>c%2Bd</Key>" in encoded
         assert b"<Key>c+d/e+f</Key>" in encoded or b"<Key>c%20d/e%20f</Key>" in encoded
         assert "<Key>z/\u00e9</Key>".encode() in ask(node, "GET", f"/{name}?{operation}prefix=z").body
+        encoded = ask(node, "GET", f"/{name}?encoding-type=url&{operation}prefix=c%2520d").body
+        assert b"<Prefix>c%2520d</Prefix>" in encoded
         encoded = ask(node, "GET", f"/{name}?delimiter=%C3%A9&encoding-type=url&{operation}prefix=z%2F").body
         assert b"<Delimiter>%C3%A9</Delimiter>" in encoded and b"<Prefix>z/%C3%A9</Prefix>" in encoded, encoded
+    first = ask(node, "GET", f"/{name}?encoding-type=url&prefix=c%2520&max-keys=1&delimiter=d").body
+    assert b"<Prefix>c%2520d</Prefix>" in first and b"<NextMarker>" not in first
+    first = ask(node, "GET", f"/{name}?encoding-type=url&prefix=c&max-keys=1").body
+    assert b"<NextMarker>c%20d/e%20f</NextMarker>" in first or b"<NextMarker>c+d/e+f</NextMarker>" in first, first
 
 
 def test_names_that_are_no_text(node, tmp_path):
@@ -144,6 +159,8 @@ def test_names_that_are_no_text(node, tmp_path):
     assert keys == ["a", "odd\ufffd\ufffd", "z"]
     assert b"<Key>odd%FF%C3</Key>" in ask(node, "GET", f"/{name}?list-type=2&encoding-type=url").body
     assert ask(node, "GET", f"/{name}/odd%FF").error()["Code"] == "InvalidURI"
+    for parameter in ("prefix", "start-after", "delimiter"):
+        assert ask(node, "GET", f"/{name}?list-type=2&{parameter}=odd%FF").error()["Code"] == "InvalidArgument", parameter
     for n in range(3):  # the error shows the beginning of the path, cut anywhere
         path = urllib.parse.quote(f"/{name}/" + "a" * n + "\u20ac" * 800)
         assert ask(node, "GET", path).error()["Code"] == "KeyTooLongError"
@@ -180,10 +197,15 @@ def test_limits(listed):
         with pytest.raises(botocore.exceptions.ClientError) as error:
             s3.list_objects_v2(Bucket=name, **arguments)
         assert error.value.response["Error"]["Code"] == "InvalidArgument"
+    for where in ("Prefix", "StartAfter"):
+        assert s3.list_objects_v2(Bucket=name, **{where: "z" * 1024})["KeyCount"] <= 1  # the last key comes behind it
+        with pytest.raises(botocore.exceptions.ClientError) as error:
+            s3.list_objects_v2(Bucket=name, **{where: "z" * 1025})
+        assert error.value.response["Error"]["Code"] == "KeyTooLongError"
 
 
 def test_more_than_a_page(node):
-    """2,500 keys come in three pages by default."""
+    """2,500 keys come in three pages by default, and no page has more than 1,000 though more are asked for."""
     with KeyOrigin() as origin:
         name = harness.random_name()
         keys = [f"k{i:05}" for i in range(2500)]
@@ -193,3 +215,6 @@ def test_more_than_a_page(node):
         pages = list(node.s3().get_paginator("list_objects_v2").paginate(Bucket=name))
         assert [o["Key"] for page in pages for o in page["Contents"]] == keys
         assert [page["KeyCount"] for page in pages] == [1000, 1000, 500]
+        for call in (node.s3().list_objects_v2, node.s3().list_objects):
+            page = call(Bucket=name, MaxKeys=2500)
+            assert (len(page["Contents"]), page["IsTruncated"], page["MaxKeys"]) == (1000, True, 1000)

@@ -119,6 +119,9 @@ def test_ranges(bucket, warm):
         assert error.value.response["Error"]["ActualObjectSize"] == str(size)
     whole = bucket.s3.get_object(Bucket=bucket.name, Key="k", Range="bytes=0-1,5-9")
     assert status_ok(whole) == 200 and whole["Body"].read() == data
+    for version, expected in ((whole["ETag"], (206, data[5:10])), ('"other"', (200, data))):
+        reply = ask(bucket.node, "GET", f"/{bucket.name}/k", headers={"Range": "bytes=5-9", "If-Range": version})
+        assert (reply.status, reply.body) == expected, version
 
 
 def status_ok(found):

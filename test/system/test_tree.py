@@ -127,11 +127,11 @@ def named_tests(page):
     """(row, file, name or None) of every test that a row of the table names."""
     for row in re.findall(r"(?m)^\|[^|]*\|(.*)\|$", page):
         file = None
-        for kind, base, rest, bare in re.findall(r"\b([SU])/(\w+)((?:\.\w+)?)|(?<![\w/.\"-])(\.?[a-z]\w*_\w+)", row):
+        for kind, base, rest, bare in re.findall(r"\b([SU])/(\w+)((?:\.\w+)?)|(?<![\w/.\"-])(\.[a-z]\w+|test_\w+)", row):
             if base:
                 file = ROOT / ("test/system" if kind == "S" else "test/unit") / (base + (".py" if kind == "S" else ".c"))
                 yield row, file, rest.lstrip(".")
-            elif file and bare.lstrip(".").startswith("test_"):
+            elif file and bare:
                 yield row, file, bare.lstrip(".")
 
 

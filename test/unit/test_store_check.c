@@ -167,6 +167,29 @@ static void test_read_only(void **state)
     free(mark);
 }
 
+/* Entries beyond those that are read at once are looked at, too: the last of them are damaged. */
+static void test_many_entries(void **state)
+{
+    struct fixture *f = *state;
+    struct heard h;
+    char key[16], path[DISK_PATH_MAX];
+    for (int i = 0; i < 1000; i++) {
+        (void)snprintf(key, sizeof(key), "m%04d", i);
+        put(f->s, key, (uint64_t)i, 100);
+    }
+    struct store_check_report r = check(f, false, &h);
+    assert_int_equal(r.extents, 1020);
+    assert_int_equal(r.bad_blocks, 0);
+    for (int i = 990; i < 1000; i++) {
+        (void)snprintf(key, sizeof(key), "m%04d", i);
+        key_path(f->s, key, path);
+        flip_bit(path, 50);
+    }
+    r = check(f, false, &h);
+    assert_int_equal(r.bad_blocks, 10);
+    assert_int_equal(h.problems, 10);
+}
+
 /* The caller can stop it. */
 static void test_stop(void **state)
 {
@@ -184,9 +207,8 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_healthy),
-        TEST(test_damage_is_found_and_repaired),
-        TEST(test_read_only),
+        TEST(test_healthy),   TEST(test_damage_is_found_and_repaired),
+        TEST(test_read_only), TEST(test_many_entries),
         TEST(test_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

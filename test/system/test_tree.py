@@ -3,6 +3,7 @@ run collects are those that were asked for."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -65,6 +66,29 @@ def test_short_names_are_those_of_the_scripts():
     ci = [line for line in (ROOT / ".ci/run").read_text().splitlines() if not line.startswith(("#", "set ", "cd "))]
     assert ci == ["scripts/setup", "make lint", "scripts/test"]
     assert re.findall(r"^scripts/\w+", (ROOT / "README.md").read_text(), re.M) == ["scripts/demo", "scripts/test", "scripts/setup"]
+
+
+def test_make_sees_sources_that_came_or_went(tmp_path):
+    """As after a pull: Meson lists the sources when it configures, so that it has to be asked again; else it is not."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for folder in ("src/base", "test/unit/support", "build"):
+        (tmp_path / folder).mkdir(parents=True)
+    source, configured = tmp_path / "src/base/new.c", tmp_path / "build/build.ninja"
+
+    def configures(at_s):
+        """Whether make would, when the last time was then."""
+        configured.touch()
+        os.utime(configured, (at_s, at_s))
+        return "meson setup --reconfigure build" in run("make", "-n", cwd=tmp_path, check=True).stdout
+
+    source.touch()
+    now = source.parent.stat().st_mtime
+    assert configures(now - 10) and not configures(now + 10)
+    source.unlink()
+    now = source.parent.stat().st_mtime
+    assert configures(now - 10) and not configures(now + 10)
+    configured.unlink()
+    assert "meson setup build " in " ".join(run("make", "-n", cwd=tmp_path, check=True).stdout.split())
 
 
 def test_setup_says_nothing_where_all_is_there():

@@ -103,30 +103,65 @@ static uint64_t real_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* Takes n bytes at once, or puts the waiter at the end of the queue. */
+static void enter_locked(struct budget *b, struct waiter *w)
+{
+    cond_init(&w->cond);
+    if (!b->head && fits(b, w->n)) {
+        b->used += w->n;
+        w->granted = true;
+        return;
+    }
+    *b->tail = w;
+    b->tail = &w->next;
+}
+
+static void wait_locked(struct budget *b, struct waiter *w, uint64_t timeout_ms)
+{
+    /* The real clock, as cond_wait_for: a test that moves the clock table must not stretch a real wait. */
+    uint64_t now = real_now_ns(), until = now + MIN(timeout_ms, UINT64_MAX / 4000000) * 1000000;
+    while (!w->granted && now < until) {
+        (void)cond_wait_for(&w->cond, &b->lock, until - now);
+        now = real_now_ns();
+    }
+}
+
+static int end_locked(struct budget *b, struct waiter *w)
+{
+    if (!w->granted)
+        leave_locked(b, w);
+    cond_fini(&w->cond);
+    return w->granted ? 0 : -ETIMEDOUT;
+}
+
 int budget_take(struct budget *b, uint64_t n, uint64_t timeout_ms)
 {
     assert(b->magic == BUDGET_MAGIC);
     if (n > b->total)
         return -ENOMEM;
     LOCK_SCOPE(&b->lock);
-    if (!b->head && fits(b, n)) {
-        b->used += n;
-        return 0;
-    }
     struct waiter w = {.n = n};
-    cond_init(&w.cond);
-    *b->tail = &w;
-    b->tail = &w.next;
-    /* The real clock, as cond_wait_for: a test that moves the clock table must not stretch a real wait. */
-    uint64_t now = real_now_ns(), until = now + MIN(timeout_ms, UINT64_MAX / 4000000) * 1000000;
-    while (!w.granted && now < until) {
-        (void)cond_wait_for(&w.cond, &b->lock, until - now);
-        now = real_now_ns();
+    enter_locked(b, &w);
+    wait_locked(b, &w, timeout_ms);
+    return end_locked(b, &w);
+}
+
+int budget_take_asking(struct budget *b, uint64_t n, uint64_t step_ms, bool (*ask)(void *arg), void *arg)
+{
+    assert(b->magic == BUDGET_MAGIC && step_ms > 0);
+    if (n > b->total)
+        return -ENOMEM;
+    LOCK_SCOPE(&b->lock);
+    struct waiter w = {.n = n};
+    enter_locked(b, &w);
+    for (bool more = true; more && !w.granted;) {
+        lock_drop(&b->lock);
+        more = ask(arg);
+        lock_take(&b->lock);
+        if (more)
+            wait_locked(b, &w, step_ms);
     }
-    if (!w.granted)
-        leave_locked(b, &w);
-    cond_fini(&w.cond);
-    return w.granted ? 0 : -ETIMEDOUT;
+    return end_locked(b, &w);
 }
 
 void budget_give(struct budget *b, uint64_t n)

@@ -14,6 +14,10 @@ void budget_free(struct budget *b);
 int budget_try(struct budget *b, uint64_t n);
 /* Waits up to timeout_ms for n bytes; -ENOMEM when n is over the total, -ETIMEDOUT otherwise. */
 int budget_take(struct budget *b, uint64_t n, uint64_t timeout_ms);
+/* Waits as long as `ask` says true: it is called without a lock, first before any wait and then every
+ * step_ms, and may give back what others can do without. Nobody who came later goes before who waits so.
+ * -ENOMEM as above, -ETIMEDOUT once `ask` said false. */
+int budget_take_asking(struct budget *b, uint64_t n, uint64_t step_ms, bool (*ask)(void *arg), void *arg);
 void budget_give(struct budget *b, uint64_t n);
 uint64_t budget_used(struct budget *b);
 uint64_t budget_total(const struct budget *b);

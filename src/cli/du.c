@@ -1,4 +1,5 @@
-/* forebay du: what is cached of buckets, by prefix, and what it cost. forebay hot: what is read most. */
+/* forebay du: what is cached of buckets, by prefix, what of them is not in the origin yet, and what it cost.
+ * forebay hot: what is read most. */
 #include "cli/cli.h"
 #include "cli/command.h"
 
@@ -72,7 +73,7 @@ static int get_usage(struct client *c, struct slice bucket, struct slice prefix,
 struct du {
     struct client *client;
     const struct du_options *options;
-    json_t *rows; /* by name: {objects, bytes, cached_bytes, pinned_bytes, fetched_bytes} */
+    json_t *rows; /* by name: {objects, bytes, cached_bytes, dirty_bytes, pinned_bytes, fetched_bytes} */
 };
 
 static void add(json_t *row, const char *name, uint64_t n)
@@ -97,8 +98,8 @@ static json_t *row_of(struct du *d, struct slice bucket, struct slice prefix, st
     json_t *row = json_object_getn(d->rows, name.p, name.n);
     if (row)
         return row;
-    row = json_pack("{s:i, s:i, s:i, s:i, s:i}", "objects", 0, "bytes", 0, "cached_bytes", 0, "pinned_bytes",
-                    0, "fetched_bytes", 0);
+    row = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "objects", 0, "bytes", 0, "cached_bytes", 0,
+                    "dirty_bytes", 0, "pinned_bytes", 0, "fetched_bytes", 0);
     if (json_object_setn_new(d->rows, name.p, name.n, row) < 0) { /* a name that is no UTF-8 */
         _cleanup_buf_ struct buf escaped = BUF_INIT(4 * NAME_MAX_BYTES);
         if (text_uri_encode(&escaped, buf_view(&name), /* keep_slash= */ true) < 0)
@@ -118,6 +119,10 @@ static void add_cached(struct du *d, struct slice bucket, struct slice prefix, c
     json_t *row = row_of(d, bucket, prefix, w->key);
     if (!row)
         return;
+    if (w->flags & WIRE_CACHED_DIRTY) { /* it is no cache: evict does not drop it */
+        add(row, "dirty_bytes", w->present_bytes);
+        return;
+    }
     add(row, "objects", 1);
     add(row, "bytes", w->size_bytes);
     add(row, "cached_bytes", w->present_bytes);
@@ -125,13 +130,13 @@ static void add_cached(struct du *d, struct slice bucket, struct slice prefix, c
         add(row, "pinned_bytes", w->present_bytes);
 }
 
-static int walk_cached(struct du *d, struct slice bucket, struct slice prefix, struct err *e)
+static int walk(struct du *d, struct slice bucket, struct slice prefix, uint32_t flags, struct err *e)
 {
     _cleanup_buf_ struct buf after = BUF_INIT(NAME_MAX_BYTES);
     for (bool more = true; more;) {
         _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
         struct wire_cached_req req = {
-            .bucket = bucket, .prefix = prefix, .after = buf_view(&after), .max = 1000};
+            .bucket = bucket, .prefix = prefix, .after = buf_view(&after), .max = 1000, .flags = flags};
         struct wire_cached_rep rep;
         int r = client_cached(d->client, &req, &reply, &rep, e);
         if (r < 0)
@@ -150,7 +155,9 @@ static int walk_cached(struct du *d, struct slice bucket, struct slice prefix, s
 static int du_bucket(struct du *d, struct slice bucket, struct slice prefix, struct err *e)
 {
     json_t *usage = NULL;
-    int r = walk_cached(d, bucket, prefix, e);
+    int r = walk(d, bucket, prefix, /* flags= */ 0, e);
+    if (r == 0)
+        r = walk(d, bucket, prefix, WIRE_UNSENT, e);
     if (r == 0)
         r = get_usage(d->client, bucket, prefix, &usage, e);
     const json_t *u;
@@ -190,7 +197,7 @@ static int du_all(struct du *d, struct err *e)
 
 static void print_row(const char *name, const json_t *row)
 {
-    static const char *const columns[] = {"cached_bytes", "pinned_bytes", "fetched_bytes"};
+    static const char *const columns[] = {"cached_bytes", "dirty_bytes", "pinned_bytes", "fetched_bytes"};
     for (size_t i = 0; i < ARRAY_SIZE(columns); i++) {
         char size[TEXT_SIZE_MAX];
         (void)printf("%-12s", text_size(number(row, columns[i]), size));
@@ -214,7 +221,7 @@ static void print_rows(const json_t *rows)
          it = json_object_iter_next((json_t *)(uintptr_t)rows, it))
         names[i++] = json_object_iter_key(it);
     qsort(names, i, sizeof(*names), by_name);
-    (void)printf("%-12s%-12s%-12s%-9s%s\n", "cached", "pinned", "fetched", "objects", "prefix");
+    (void)printf("%-12s%-12s%-12s%-12s%-9s%s\n", "cached", "dirty", "pinned", "fetched", "objects", "prefix");
     for (size_t k = 0; k < i; k++)
         print_row(names[k], json_object_get(rows, names[k]));
 }
@@ -312,11 +319,11 @@ int cmd_du(int argc, char **argv)
     static const struct command_usage usage = {
         .command = "forebay du",
         .operands = "[BUCKET[/PREFIX]]",
-        .about =
-            "Shows what is cached of a bucket, by prefix: bytes cached, bytes of these that are pinned, "
-            "bytes "
-            "that were\nfetched from the origin (and so paid for) since the bucket was made, and objects. "
-            "Without a bucket: a line\nfor each.",
+        .about = "Shows what is cached of a bucket, by prefix: bytes cached, bytes that were written and are "
+                 "not in "
+                 "the origin\nyet (dirty), bytes cached that are pinned, bytes that were fetched from the "
+                 "origin (and so paid for) since the bucket was made, and objects. "
+                 "Without a bucket: a line\nfor each.",
         .max_operands = 1,
     };
     return command(&usage, &du_table, run_du, argc, argv);

@@ -144,6 +144,15 @@ void upstream_leave(struct upstream *u, int result)
     cond_broadcast(&u->room);
 }
 
+void upstream_step_back(struct upstream *u)
+{
+    LOCK_SCOPE(&u->lock);
+    assert(u->running > 0);
+    u->running--;
+    shape_charge(&u->requests, -1, sys->mono_ns());
+    cond_broadcast(&u->room);
+}
+
 static bool is_cancelled(atomic_bool *cancel)
 {
     return cancel && atomic_load(cancel);

@@ -60,6 +60,8 @@ void upstream_enter(struct upstream *u);
  * some places to those for which somebody does. */
 bool upstream_try_enter(struct upstream *u, bool ahead);
 void upstream_leave(struct upstream *u, int result);
+/* The same for who asked nothing: it says nothing of the origin, and is not paid for. */
+void upstream_step_back(struct upstream *u);
 
 /* After a failed try: sleeps as long as fits and returns true when it should be tried again. r->attempt
  * counts up. */

@@ -70,6 +70,7 @@ enum wire_flag {
     WIRE_META = 1 << 20,
     WIRE_SINCE = 1 << 21,
     WIRE_UNREADABLE = 1 << 22, /* FETCH: the descriptor gave an error for these bytes */
+    WIRE_UNSENT = 1 << 23,     /* CACHED: what is not in the origin yet, instead */
 };
 
 /* What TREE_SETATTR sets. */
@@ -140,6 +141,7 @@ struct wire_cached {
 };
 
 #define WIRE_CACHED_PINNED 1
+#define WIRE_CACHED_DIRTY  2 /* not in the origin yet */
 
 struct wire_bucket {
     struct slice name;

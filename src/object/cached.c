@@ -1,8 +1,9 @@
 /* CACHED and EVICT: what the cache holds of a bucket, and letting go of it. The origin is not asked. */
-#include "object/object_internal.h"
+#include "object/back_internal.h"
 
 #define ENTRY_KEY_MAX   (ORIGIN_KEY_MAX_BYTES + 16)
 #define BUCKET_ID_BYTES 8
+#define UNSENT_KEY_AT   10 /* behind "d/" and the bucket's id */
 #define PAGE_MAX_BYTES  (2 * MIB)
 
 /* One object, with what is in memory only. */
@@ -28,6 +29,29 @@ static int64_t list_below(struct object_service *s, const struct bucket *b, cons
     return store_list(s->config.store, buf_view(&prefix), buf_view(&after), max, a, ret);
 }
 
+/* Writes that are not in the origin yet: all of their bytes are here. */
+static int64_t list_unsent(struct object_service *s, const struct bucket *b,
+                           const struct wire_cached_req *req, size_t max, struct arena *a,
+                           struct store_listed *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf from = BUF_INIT(BACK_KEY_BYTES), to = BUF_INIT(BACK_KEY_BYTES);
+    back_range(b->id, req->prefix, req->after, &from, &to);
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->back->kv, buf_view(&from), buf_view(&to));
+    struct slice k, value;
+    struct back_record rec;
+    size_t n = 0;
+    int r = 0;
+    while (n < max && (r = kv_iter_next(it, &k, &value, e)) == 0) {
+        r = back_record_decode(value, &rec);
+        if (r < 0)
+            return err_set(e, r, "a record of write-back is damaged");
+        if (!rec.removal)
+            ret[n++] = (struct store_listed){
+                .key = arena_dup(a, k), .size_bytes = rec.size_bytes, .present_bytes = rec.size_bytes};
+    }
+    return r < 0 && r != -ENOENT ? r : (int64_t)n;
+}
+
 int op_cached(struct object_session *ses, const struct wire_cached_req *req, struct arena *a,
               struct wire_cached_rep *rep, struct err *e)
 {
@@ -38,19 +62,25 @@ int op_cached(struct object_session *ses, const struct wire_cached_req *req, str
     int r = bucket_find(s->buckets, req->bucket, &b, e);
     if (r < 0)
         return r;
-    bool exact = req->flags & WIRE_EXACT;
+    bool exact = req->flags & WIRE_EXACT, unsent = req->flags & WIRE_UNSENT;
+    if (exact && unsent)
+        return err_set(e, -EINVAL, "bucket %s: of what is not in the origin there is a list only", b->name);
     size_t max = exact || req->max == 0 ? 1 : MIN(req->max, (uint32_t)STORE_LIST_MAX);
     struct store_listed *l = arena_zalloc(a, max * sizeof(*l));
-    int64_t n = exact ? list_exact(s, b, req->prefix, l) : list_below(s, b, req, max, a, l);
+    int64_t n = exact    ? list_exact(s, b, req->prefix, l)
+                : unsent ? list_unsent(s, b, req, max, a, l, e)
+                         : list_below(s, b, req, max, a, l);
     if (n < 0)
         return err_errno(e, (int)n, "bucket %s: list what is cached", b->name);
+    size_t skip = unsent ? UNSENT_KEY_AT : BUCKET_ID_BYTES;
     _cleanup_buf_ struct buf out = BUF_INIT(PAGE_MAX_BYTES);
     for (int64_t i = 0; i < n && r == 0; i++) {
-        struct wire_cached w = {.key = exact ? req->prefix : slice_from(l[i].key, BUCKET_ID_BYTES),
+        struct wire_cached w = {.key = exact ? req->prefix : slice_from(l[i].key, skip),
                                 .size_bytes = l[i].size_bytes,
                                 .present_bytes = l[i].present_bytes,
                                 .last_read_ms = l[i].last_read_ms};
-        w.flags = bucket_keep(b, w.key) == RULE_KEEP_PINNED ? WIRE_CACHED_PINNED : 0;
+        w.flags = (bucket_keep(b, w.key) == RULE_KEEP_PINNED ? WIRE_CACHED_PINNED : 0u) |
+                  (unsent ? WIRE_CACHED_DIRTY : 0u);
         r = wire_cached_encode(&w, &out);
     }
     if (r < 0)

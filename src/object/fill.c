@@ -18,12 +18,26 @@
 
 #define FILL_MAGIC      0x66696c6cu
 #define PART_MAGIC      0x70617274u
-#define MEMORY_PART     (4 * MIB)  /* parts of an uncached fill */
 #define MEMORY_MAX      (48 * MIB) /* of one uncached fill */
 #define AVAILABLE_MIN   (64 * KIB) /* a waiter is not woken for less, but at the end of a part */
 #define WAIT_NS         1000000000ull
 #define CHECKED_WAIT_NS 10000000ull
 #define LOOKS_MAX       16 /* without anything to wait for, before it waits nevertheless */
+
+/* ---- how memory is shared ---- */
+
+uint64_t fill_memory_part(uint64_t total, unsigned streams)
+{
+    uint64_t share = total / 2 / MAX(streams, 1u), part = FILL_PART_MAX_BYTES;
+    while (part > FILL_PART_MIN_BYTES && part > share)
+        part /= 2;
+    return part;
+}
+
+bool fill_may_drop(bool is_read, bool is_begun, uint64_t idle_ms)
+{
+    return is_read || idle_ms >= (is_begun ? FILL_KEEP_BEGUN_MS : FILL_KEEP_AHEAD_MS);
+}
 
 /* ---- life ---- */
 
@@ -79,14 +93,29 @@ void fill_part_unref_locked(struct part *p)
     part_free(p);
 }
 
+void fill_count_memory_locked(struct part *p)
+{
+    struct fill *f = p->fill;
+    lock_assert_held(&f->lock);
+    if (p->counted)
+        return;
+    p->counted = true;
+    if (f->memory_parts++ == 0)
+        (void)atomic_fetch_add(&f->engine->streams, 1);
+}
+
 static void list_remove_locked(struct part *p)
 {
-    struct part **at = &p->fill->parts;
+    struct fill *f = p->fill;
+    struct part **at = &f->parts;
     while (*at && *at != p)
         at = &(*at)->next;
     if (!*at)
         return;
     *at = p->next;
+    if (p->counted && --f->memory_parts == 0)
+        (void)atomic_fetch_sub(&f->engine->streams, 1);
+    p->counted = false;
     fill_part_unref_locked(p);
 }
 
@@ -239,6 +268,7 @@ void fill_part_done_locked(struct part *p)
 {
     lock_assert_held(&p->fill->lock);
     p->last_use = ++p->fill->uses;
+    p->touched_ms = sys_mono_ms();
     if (!p->memory)
         list_remove_locked(p);
     cond_broadcast(&p->fill->moved);
@@ -288,11 +318,20 @@ static bool next_gap(struct fill *f, uint64_t *at, uint64_t end, struct plan_ran
     return false;
 }
 
-/* Parts of an uncached fill lie on a fixed grid, so that readers share them. */
-static struct plan_range memory_range(uint64_t offset, uint64_t size)
+/* How large the parts are that this fill asks for now. */
+static uint64_t memory_part_bytes(struct fill *f)
 {
-    uint64_t from = ALIGN_DOWN(offset, MEMORY_PART);
-    return (struct plan_range){from, MIN(from + MEMORY_PART, size)};
+    LOCK_SCOPE(&f->lock);
+    unsigned others = atomic_load(&f->engine->streams) - (f->memory_parts > 0);
+    return fill_memory_part(budget_total(f->engine->budget), others + 1);
+}
+
+/* Parts of an uncached fill end on a grid, so that readers share them. They begin where they are needed: what
+ * is before that was read most likely, and went. */
+static struct plan_range memory_range(uint64_t offset, uint64_t part, uint64_t size)
+{
+    return (struct plan_range){ALIGN_DOWN(offset, FILL_PART_MIN_BYTES),
+                               MIN(ALIGN_DOWN(offset, part) + part, size)};
 }
 
 static void want_part(struct fill *f, struct plan_range r, bool urgent)
@@ -331,11 +370,11 @@ static bool may_read_ahead_locked(const struct fill *f, uint64_t n)
     return held <= MEMORY_MAX && budget_used(b) + n <= budget_total(b) / 2;
 }
 
-/* The part of the grid around `at`, less what other parts have: one that began before the disk was full, or
- * the discovering one, lies on no grid. */
-static void want_memory_part(struct fill *f, uint64_t at, bool urgent, bool ahead)
+/* The part for `at`, less what other parts have: one that began before the disk was full, or the discovering
+ * one, lies on no grid, and earlier ones may lie on another. */
+static void want_memory_part(struct fill *f, uint64_t at, uint64_t bytes, bool urgent, bool ahead)
 {
-    struct plan_range r = memory_range(at, f->size);
+    struct plan_range r = memory_range(at, bytes, f->size);
     lock_take(&f->lock);
     struct part *p = NULL;
     if (f->broken == 0 && !part_at_locked(f, at)) {
@@ -343,6 +382,8 @@ static void want_memory_part(struct fill *f, uint64_t at, bool urgent, bool ahea
         r.end = next_part_start_locked(f, at, r.end);
         if (!ahead || may_read_ahead_locked(f, r.end - r.offset))
             p = part_new_locked(f, r, urgent);
+        if (p)
+            fill_count_memory_locked(p);
     }
     lock_drop(&f->lock);
     if (p)
@@ -351,12 +392,13 @@ static void want_memory_part(struct fill *f, uint64_t at, bool urgent, bool ahea
 
 static void want_memory(struct fill *f, struct plan_range range, bool urgent)
 {
-    uint64_t reach = MIN(range.end, range.offset + MEMORY_MAX - 2 * MEMORY_PART);
-    for (uint64_t at = range.offset; at < reach; at = ALIGN_DOWN(at, MEMORY_PART) + MEMORY_PART) {
+    uint64_t part = memory_part_bytes(f);
+    uint64_t reach = MIN(range.end, range.offset + MEMORY_MAX - 2 * FILL_PART_MAX_BYTES);
+    for (uint64_t at = range.offset; at < reach; at = ALIGN_DOWN(at, part) + part) {
         if (f->extent && extent_present_run(f->extent, at, 1) > 0)
             continue;
         /* Patient readers wait for the first part, too. */
-        want_memory_part(f, at, urgent, /* ahead= */ at != range.offset);
+        want_memory_part(f, at, part, urgent, /* ahead= */ at != range.offset);
         urgent = false;
     }
 }
@@ -392,14 +434,23 @@ static bool goes_before(const struct part *p, const struct part *q)
     return p->taken == 0 ? p->offset > q->offset : p->last_use < q->last_use;
 }
 
-bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep, bool unread)
+static bool may_drop_locked(const struct part *p, enum fill_drop which, uint64_t now_ms)
+{
+    if (!p->memory || p->state != PART_DONE || p->refs > 1) /* somebody is at it this moment */
+        return false;
+    return which == FILL_DROP_ALL || is_read_locked(p) ||
+           (which == FILL_DROP_IDLE &&
+            fill_may_drop(false, p->taken > 0, now_ms - MIN(p->touched_ms, now_ms)));
+}
+
+bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep, enum fill_drop which)
 {
     lock_assert_held(&f->lock);
+    uint64_t now_ms = sys_mono_ms();
     while (f->memory_bytes + need > MEMORY_MAX) {
         struct part *first = NULL;
         for (struct part *p = f->parts; p; p = p->next)
-            if (p != keep && p->memory && p->state == PART_DONE && p->refs == 1 &&
-                (unread || is_read_locked(p)) && (!first || goes_before(p, first)))
+            if (p != keep && may_drop_locked(p, which, now_ms) && (!first || goes_before(p, first)))
                 first = p;
         if (!first)
             return false;
@@ -408,10 +459,10 @@ bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *k
     return true;
 }
 
-void fill_drop_idle_memory(struct fill *f, bool unread)
+void fill_drop_idle_memory(struct fill *f)
 {
     LOCK_SCOPE(&f->lock);
-    (void)fill_drop_memory_locked(f, MEMORY_MAX, NULL, unread);
+    (void)fill_drop_memory_locked(f, MEMORY_MAX, NULL, FILL_DROP_IDLE);
 }
 
 /* What was read before goes once memory gets short: others read ahead with it. */
@@ -419,7 +470,7 @@ static void drop_read_locked(struct fill *f, const struct part *p)
 {
     struct budget *b = f->engine->budget;
     if (is_read_locked(p) && budget_used(b) > budget_total(b) / 4)
-        (void)fill_drop_memory_locked(f, MEMORY_MAX, p, /* unread= */ false);
+        (void)fill_drop_memory_locked(f, MEMORY_MAX, p, FILL_DROP_READ);
 }
 
 /* ---- waiting ---- */
@@ -437,6 +488,7 @@ static void take_memory_locked(struct part *p, uint64_t offset, uint64_t n, stru
     ret->data = arena_dup(a, slice_of(p->memory + (offset - p->offset), n));
     p->last_use = ++p->fill->uses;
     p->taken = MAX(p->taken, offset + n);
+    p->touched_ms = sys_mono_ms();
     drop_read_locked(p->fill, p);
 }
 

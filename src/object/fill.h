@@ -39,6 +39,24 @@ typedef void (*fill_changed_fn)(void *arg, struct upstream *u, struct slice key,
  */
 unsigned fill_workers(unsigned max_threads, unsigned others);
 
+/*
+ * Reading around the cache goes through a memory of `total` bytes, in parts, a request each. So large is one
+ * while `streams` objects are read so: each of them has room for the part that is read and for the next one,
+ * as long as parts are not smaller than what a request is worth. Between FILL_PART_MIN_BYTES and
+ * FILL_PART_MAX_BYTES, a power of two. Pure.
+ */
+#define FILL_PART_MIN_BYTES (256 * KIB)
+#define FILL_PART_MAX_BYTES (4 * MIB)
+uint64_t fill_memory_part(uint64_t total, unsigned streams);
+/*
+ * Whether a part in memory may go for the sake of who waits for memory: at once when it was read to its end;
+ * when a reader is in it, or it was read ahead and nobody came yet, only after nobody touched it for so long.
+ * Earlier it would be fetched again, by whom then others have to wait for, and nobody would get on. Pure.
+ */
+#define FILL_KEEP_BEGUN_MS 1000
+#define FILL_KEEP_AHEAD_MS 5000
+bool fill_may_drop(bool is_read, bool is_begun, uint64_t idle_ms);
+
 /* max_threads bounds requests in flight; of one bucket fill_workers does. */
 struct fill_engine *fill_engine_new(struct budget *budget, unsigned max_threads, fill_changed_fn on_changed,
                                     void *arg);

@@ -355,12 +355,12 @@ void fill_engine_publish(struct fill_engine *g, struct fill *f, uint64_t hash)
     g->table[hash % FILL_TABLE_SIZE] = f;
 }
 
-void fill_engine_reclaim(struct fill_engine *g, bool unread)
+void fill_engine_reclaim(struct fill_engine *g)
 {
     LOCK_SCOPE(&g->table_lock);
     for (size_t i = 0; i < FILL_TABLE_SIZE; i++)
         for (struct fill *f = g->table[i]; f; f = f->next)
-            fill_drop_idle_memory(f, unread);
+            fill_drop_idle_memory(f);
 }
 
 /* ---- stopping ---- */

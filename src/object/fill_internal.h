@@ -42,8 +42,10 @@ struct part {
     uint64_t have; /* bytes below this object offset can be read */
     int result;
     struct err err;
-    uint64_t last_use; /* memory parts: for dropping the least recently used */
-    uint64_t taken;    /* memory parts: behind the last byte that a reader took; 0: none */
+    uint64_t last_use;   /* memory parts: for dropping the least recently used */
+    uint64_t taken;      /* memory parts: behind the last byte that a reader took; 0: none */
+    uint64_t touched_ms; /* memory parts: when that was, or when it had ended */
+    bool counted;        /* in fill->memory_parts */
 
     uint64_t try_from, try_end; /* what the running try and its hedge ask for */
     _Atomic int owner;          /* attempt whose bytes count, -1 until the first byte */
@@ -79,6 +81,8 @@ struct fill {
     char etag[ORIGIN_ETAG_MAX + 1];
     struct part *parts;
     uint64_t memory_bytes; /* of memory parts */
+    unsigned memory_parts; /* in the list that have memory or ask for it; while there are any this is one of
+                              engine->streams */
     uint64_t uses;
 
     /* Discovery only, until known. */
@@ -104,6 +108,7 @@ struct fill_engine {
     fill_fetched_fn on_fetched; /* or NULL */
     void *on_changed_arg;
     unsigned max_threads;
+    _Atomic unsigned streams; /* fills with parts in memory, or on their way there */
 
     struct lock table_lock; /* covers table; taken before a fill's lock */
     struct fill *table[FILL_TABLE_SIZE];
@@ -123,9 +128,16 @@ struct fill_engine {
 void fill_part_done_locked(struct part *p);
 void fill_part_unref_locked(struct part *p);
 void fill_fail_part_locked(struct part *p, int result, const struct err *err);
-/* Frees memory parts that nobody uses until `need` more bytes may be had: those that were read, and with
- * `unread` the others too; false when none is left to free. */
-bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep, bool unread);
+/* Which parts in memory may go, of those that nobody uses at this moment. */
+enum fill_drop {
+    FILL_DROP_READ, /* what was read to its end */
+    FILL_DROP_IDLE, /* what fill_may_drop says */
+    FILL_DROP_ALL,
+};
+/* Frees memory parts until `need` more bytes may be had; false when none is left to free. */
+bool fill_drop_memory_locked(struct fill *f, uint64_t need, const struct part *keep, enum fill_drop which);
+/* The part is one that takes memory, from now until it leaves the list. */
+void fill_count_memory_locked(struct part *p);
 
 /* fill_part.c: runs a part to its end, retries and hedge included, and gives back the queue's references. The
  * caller holds a place at the upstream. */
@@ -144,9 +156,9 @@ bool fill_engine_join_hedge(struct fill_engine *g, struct part *p);
 void fill_engine_forget_running(struct fill_engine *g, struct part *p);
 /* Puts a discovered fill where fill_of_extent finds it. */
 void fill_engine_publish(struct fill_engine *g, struct fill *f, uint64_t hash);
-/* Drops memory parts that nobody uses, of all fills: those that were read, or all. */
-void fill_engine_reclaim(struct fill_engine *g, bool unread);
+/* Drops memory parts that others can do without, of all fills. */
+void fill_engine_reclaim(struct fill_engine *g);
 /* fill.c */
 uint64_t fill_hash_extent(const struct extent *x);
 uint64_t fill_hash_uncached(const struct upstream *u, struct slice key, struct slice etag, uint64_t size);
-void fill_drop_idle_memory(struct fill *f, bool unread);
+void fill_drop_idle_memory(struct fill *f);

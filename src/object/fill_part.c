@@ -21,7 +21,7 @@
 
 #define ATTEMPT_ARENA_BYTES (256 * KIB)
 #define MEMORY_WAIT_MS      100 /* between two looks for memory that can be freed */
-#define MEMORY_WAITS        100
+#define MEMORY_WAITS        600
 #define PART_OWN_REFS       2 /* of a part that runs: the list's and the worker's; more are of who waits */
 
 struct attempt {
@@ -88,27 +88,41 @@ static int check_same_version(struct fill *f, const struct origin_attr *o, struc
                    SLICE_ARG(o->etag), o->size_bytes);
 }
 
-/* Waits for memory; what others hold and do not use is freed for it. */
-static int wait_for_memory(struct part *p, uint64_t n)
+struct memory_wait {
+    struct fill_engine *engine;
+    unsigned looks;
+};
+
+static bool look_for_memory(void *arg)
 {
-    struct fill_engine *g = p->fill->engine;
-    int r = -ENOMEM;
-    for (int i = 0; i < MEMORY_WAITS && r < 0 && !fill_engine_stopping(g); i++) {
-        fill_engine_reclaim(g, /* unread= */ i > 0);
-        r = budget_take(g->budget, n, MEMORY_WAIT_MS);
-        if (r == -ENOMEM) /* more than there is in all */
-            break;
-    }
+    struct memory_wait *w = arg;
+    fill_engine_reclaim(w->engine);
+    return w->looks++ < MEMORY_WAITS && !fill_engine_stopping(w->engine);
+}
+
+/* Waits for memory, in the order of arrival; what others hold and can do without is freed for it. Who has not
+ * asked the origin yet lets others do that meanwhile. */
+static int wait_for_memory(struct part *p, uint64_t n, bool has_asked)
+{
+    struct memory_wait w = {.engine = p->fill->engine};
+    struct upstream *u = p->fill->upstream;
+    if (budget_total(w.engine->budget) < n)
+        return -ENOMEM;
+    if (!has_asked)
+        upstream_step_back(u);
+    int r = budget_take_asking(w.engine->budget, n, MEMORY_WAIT_MS, look_for_memory, &w);
+    if (!has_asked)
+        upstream_enter(u);
     return r;
 }
 
-static int take_memory(struct part *p, struct err *e)
+static int take_memory(struct part *p, bool has_asked, struct err *e)
 {
     struct fill *f = p->fill;
     uint64_t n = p->end - p->offset;
     bool urgent = atomic_load(&p->urgent);
     lock_take(&f->lock);
-    bool room = fill_drop_memory_locked(f, n, p, /* unread= */ urgent) || urgent;
+    bool room = fill_drop_memory_locked(f, n, p, urgent ? FILL_DROP_ALL : FILL_DROP_READ) || urgent;
     bool awaited = urgent || p->refs > PART_OWN_REFS;
     lock_drop(&f->lock);
     struct budget *b = f->engine->budget;
@@ -116,7 +130,7 @@ static int take_memory(struct part *p, struct err *e)
     bool may_take = room && (urgent || budget_used(b) + n <= budget_total(b) / 2);
     int r = may_take ? budget_try(b, n) : -ENOMEM;
     if (r < 0 && awaited) /* patiently too: what others hold and do not use would be held for ever */
-        r = wait_for_memory(p, n);
+        r = wait_for_memory(p, n, has_asked);
     if (r < 0)
         return err_set(e, urgent ? -ENOMEM : ERR_NOT_ADMITTED, "no memory left for reading around the cache");
     char *memory = malloc(n);
@@ -124,16 +138,17 @@ static int take_memory(struct part *p, struct err *e)
     LOCK_SCOPE(&f->lock);
     p->memory = memory;
     f->memory_bytes += n;
+    fill_count_memory_locked(p);
     return 0;
 }
 
-static int take_place(struct part *p, struct err *e)
+static int take_place(struct part *p, bool has_asked, struct err *e)
 {
     struct fill *f = p->fill;
     if (p->writer || p->memory)
         return 0;
     if (fill_is_uncached(f))
-        return take_memory(p, e);
+        return take_memory(p, has_asked, e);
     p->writer = extent_writer_new(f->extent, p->offset);
     p->step = atomic_load(&p->urgent) ? PART_FIRST_BYTES : PART_BUFFER_BYTES;
     p->flush_at = p->step;
@@ -159,7 +174,7 @@ static int begin(struct attempt *t, const struct origin_attr *o, struct err *e)
         metrics_series(METRIC_ORIGIN_FIRST_BYTE_SECONDS, f->upstream->bucket->name, NULL, NULL), waited_ns);
     int r = f->known ? check_same_version(f, o, e) : learn(p, o, e);
     if (r == 0)
-        r = take_place(p, e);
+        r = take_place(p, /* has_asked= */ true, e);
     t->begun = r == 0;
     return r;
 }
@@ -389,14 +404,14 @@ void fill_part_run(struct part *p)
     r = f->broken;
     bool forsaken = r == 0 && is_forsaken_locked(p);
     lock_drop(&f->lock);
-    if (forsaken) {                                    /* who opens it just now looks again */
-        upstream_leave(f->upstream, ERR_NOT_ADMITTED); /* neither a success nor a failure of the origin */
+    if (forsaken) { /* who opens it just now looks again */
+        upstream_step_back(f->upstream);
         r = err_set(&e, ERR_NOT_ADMITTED, "nobody reads it any more");
         end_part(p, r, &e);
         return;
     }
     if (r < 0) {
-        upstream_leave(f->upstream, 0);
+        upstream_step_back(f->upstream);
         (void)err_set(&e, r, "the origin's object changed while it was read (ETag was %s)", f->etag);
         end_part(p, r, &e);
         return;
@@ -404,9 +419,9 @@ void fill_part_run(struct part *p)
     /* Memory first: an answer that there is no room for would come for nothing, and again for who asks next.
      */
     if (f->known && fill_is_uncached(f))
-        r = take_place(p, &e);
+        r = take_place(p, /* has_asked= */ false, &e);
     if (r < 0) {
-        upstream_leave(f->upstream, ERR_NOT_ADMITTED);
+        upstream_step_back(f->upstream);
         end_part(p, r, &e);
         return;
     }

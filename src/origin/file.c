@@ -140,24 +140,36 @@ bool file_tmp_is_left(const char *name, uint64_t ctime_ns)
            now_ns > ctime_ns && now_ns - ctime_ns > FILE_TMP_KEEP_NS;
 }
 
-const char *file_away_name(const char *name, uint64_t *ret_hash)
+/* 16 digits behind the separator; what is behind them, or NULL. */
+static const char *parse_hash(const char *name, char separator, uint64_t *ret_hash)
+{
+    char digits[17];
+    if (name[0] != separator || strspn(name + 1, "0123456789abcdef") != sizeof(digits) - 1)
+        return NULL;
+    memcpy(digits, name + 1, sizeof(digits) - 1);
+    digits[sizeof(digits) - 1] = '\0';
+    *ret_hash = strtoull(digits, NULL, 16);
+    return name + sizeof(digits);
+}
+
+const char *file_away_name(const char *name, uint64_t ret_hash[2])
 {
     struct id128 id;
-    char digits[17];
+    uint64_t hash[2];
     size_t at = strlen(FILE_TMP_PREFIX), id_n = ID_TEXT_SIZE - 1;
     if (strncmp(name, FILE_TMP_PREFIX, at) != 0 || strlen(name) < at + id_n ||
         id_parse(slice_of(name + at, id_n), &id) < 0)
         return NULL;
-    name += at + id_n;
-    size_t n = name[0] == '-' ? strspn(name + 1, "0123456789abcdef") : 0;
-    if (n != sizeof(digits) - 1 || name[1 + n] != '-' || !name[2 + n])
+    name = parse_hash(name + at + id_n, '-', &hash[0]);
+    hash[1] = hash[0];
+    if (name && name[0] == '+')
+        name = parse_hash(name, '+', &hash[1]);
+    if (!name || name[0] != '-' || !name[1])
         return NULL;
-    memcpy(digits, name + 1, n);
-    digits[n] = '\0';
-    name += 2 + n;
+    name++;
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strncmp(name, FILE_TMP_PREFIX, at) == 0)
         return NULL;
-    *ret_hash = strtoull(digits, NULL, 16);
+    memcpy(ret_hash, hash, sizeof(hash));
     return name;
 }
 

@@ -13,9 +13,11 @@
 /* Files that are being written; names that begin so are in no listing and are no keys. */
 #define FILE_TMP_PREFIX  ".forebay-tmp-"
 #define FILE_TMP_KEEP_NS (24 * 3600 * 1000000000ull) /* after its last change nobody writes it any more */
-/* A file that is taken aside to be removed, and looked at there: FILE_TMP_PREFIX, an id, '-', 16 digits of
- * the hash of the ETag that is to be removed, '-', its own name. Where that is too long, "away-" and an id,
- * which nobody touches again. */
+/* A file that is taken aside to be removed or replaced, and looked at there: FILE_TMP_PREFIX, an id, '-', 16
+ * digits of the hash of the ETag that is to go, '-', its own name. One that is to be replaced has behind
+ * those digits '+' and 16 more, of the new file's ETag: the new file has the name before the two change
+ * places. Where that is too long, "away-" and an id, which nobody touches again, or (of one that is to be
+ * replaced) the name of a file that is being written. */
 #define FILE_AWAY_KEEP_NS (60 * 1000000000ull) /* after which whoever did that is gone */
 #define FILE_NAME_MAX     255
 
@@ -24,7 +26,8 @@ struct file_origin {
     uint32_t magic;
     char *root;
     /* One writer at a time looks at a condition and renames: makes If-Match atomic among the writers of this
-     * node. Held over these few calls on the directory; the bytes are on disk before. */
+     * node where the file system cannot exchange two files, and keeps them from undoing each other's work
+     * where it can. Held over these few calls on the directory; the bytes are on disk before. */
     struct lock commit;
 };
 
@@ -49,9 +52,9 @@ int file_key_path(struct slice key, char *ret, bool *ret_is_dir, struct err *e);
  * listing that meets it removes it. By its ctime: a file that is being written has the mtime that it shall
  * have already when it gets its name, years ago perhaps. */
 bool file_tmp_is_left(const char *name, uint64_t ctime_ns);
-/* The own name of a file that was taken aside, in `name`, and the hash of the ETag that was to be removed;
- * NULL when it is none. */
-const char *file_away_name(const char *name, uint64_t *ret_hash);
+/* The own name of a file that was taken aside, in `name`, and the hashes of the ETags that were to go, which
+ * may be one; NULL when it is none. */
+const char *file_away_name(const char *name, uint64_t ret_hash[2]);
 /* Renames within a directory, over nothing: -EEXIST. File systems that know no such rename have link; then
  * `from` stays, too, and *ret_both says so (not for directories). */
 int file_rename_new(int dir, const char *from, const char *to, bool *ret_both);

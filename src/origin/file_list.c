@@ -186,10 +186,10 @@ static void closedirp(DIR **d)
         (void)closedir(*d);
 }
 
-/* What a removal had taken aside when its node ended: the version that was to be removed goes, another one
- * comes back. What has lost its name to a third stays aside. */
-static void meet_away(const struct walk *w, int dir, const char *name, const char *own_name, uint64_t hash,
-                      uint64_t ctime_ns)
+/* What was taken aside when its node ended: the version that was to be removed or replaced goes, and so does
+ * the one that was to replace it; another one comes back. What has lost its name to a third stays aside. */
+static void meet_away(const struct walk *w, int dir, const char *name, const char *own_name,
+                      const uint64_t hash[2], uint64_t ctime_ns)
 {
     struct stat st;
     char etag[FILE_ETAG_SIZE];
@@ -199,13 +199,15 @@ static void meet_away(const struct walk *w, int dir, const char *name, const cha
         fstatat(dir, name, &st, w->origin->base.posix ? AT_SYMLINK_NOFOLLOW : 0) < 0)
         return;
     file_etag(&st, etag);
-    bool is_it = !S_ISDIR(st.st_mode) && hash_placement(slice_str(etag)) == hash;
+    uint64_t now_hash = hash_placement(slice_str(etag));
+    bool is_it = !S_ISDIR(st.st_mode) && (now_hash == hash[0] || now_hash == hash[1]);
     if (!is_it && file_rename_new(dir, name, own_name, &both) < 0)
         return;
     if (is_it || both)
         (void)unlinkat(dir, name, 0);
     log_info("origin",
-             is_it ? "%s is removed: its removal ended halfway" : "%s is back: it was not to be removed",
+             is_it ? "what was aside of %s is removed: its removal or replacement ended halfway"
+                   : "%s is back: it was not to be removed",
              own_name);
 }
 
@@ -213,8 +215,8 @@ static void meet_away(const struct walk *w, int dir, const char *name, const cha
 static void meet_tmp(const struct walk *w, int dir, const char *name)
 {
     struct stat st;
-    uint64_t hash = 0;
-    const char *own_name = file_away_name(name, &hash);
+    uint64_t hash[2];
+    const char *own_name = file_away_name(name, hash);
     if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return;
     uint64_t ctime_ns = (uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec;

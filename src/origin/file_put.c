@@ -7,8 +7,10 @@
  *
  * Invariants:
  *  1. put returns 0 only after file and directory are on disk, as far as the file system tells the truth.
- *  2. If-None-Match is the file system's own atomicity (link or rename without replacing); If-Match is atomic
- * among the writers of this node only, for there is no call that renames if the target is a certain file.
+ *  2. If-None-Match is the file system's own atomicity (link or rename without replacing). For If-Match the
+ * two files change places, and the one that was there is looked at under the reserved name: should it be
+ * another one it gets its name back, and what replaced ours in that moment keeps it. File systems that cannot
+ * exchange files have a look before the rename, which is atomic among the writers of this node only.
  *  3. On failure the reserved name is removed again.
  *  4. A removal of one version removes no other: the file is renamed to a reserved name, looked at there, and
  * put back when it is another one. What cannot be put back, because its name was given away, stays under the
@@ -29,8 +31,13 @@
 
 #define REMOVE_TRIES 3
 
+#define EXCHANGE_TRIES 8
+
 #ifndef RENAME_NOREPLACE
 #define RENAME_NOREPLACE 1
+#endif
+#ifndef RENAME_EXCHANGE
+#define RENAME_EXCHANGE 2
 #endif
 
 struct target {
@@ -222,22 +229,149 @@ static int check_etag(const struct file_origin *f, struct target *t, struct slic
                    SLICE_ARG(if_match));
 }
 
-static int place(struct file_origin *f, struct target *t, const struct origin_put *p, struct err *e)
+/* Over whatever is there. */
+static int place_over(struct target *t, struct err *e)
+{
+    if (renameat(t->dir, t->tmp, t->dir, t->name) < 0)
+        return errno == EISDIR || errno == ENOTEMPTY || errno == EEXIST
+                   ? err_set(e, -EINVAL, SLICE_FMT ": a directory of that name is there", SLICE_ARG(t->key))
+                   : file_error(e, -errno, "rename", t->key);
+    t->has_tmp = false;
+    return 0;
+}
+
+/* ---- one version only ---- */
+
+static bool is_free(const struct target *t)
+{
+    struct stat st;
+    return fstatat(t->dir, t->name, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
+}
+
+/* What was taken aside is not ours to remove. Something that got its name meanwhile stays there. */
+static void put_back(const struct target *t)
+{
+    bool both;
+    int r = file_rename_new(t->dir, t->tmp, t->name, &both);
+    if (r == 0 && both)
+        (void)unlinkat(t->dir, t->tmp, 0);
+    if (r < 0 && r != -EEXIST && r != -ENOENT && is_free(t)) /* a file system without links, or a directory */
+        r = renameat(t->dir, t->tmp, t->dir, t->name) < 0 ? -errno : 0;
+    if (r < 0 && r != -ENOENT) /* a listing may have put it back */
+        log_warn("origin",
+                 "%s: it was replaced while it was to go, and could not be put back (%s): it is %s beside "
+                 "its place",
+                 t->path, err_text(r), t->tmp);
+    (void)sys->fsync(t->dir);
+}
+
+/* Opens what was taken aside, as it was under its name: a link's target lies below the root all the same. */
+static int open_away(const struct file_origin *f, const struct target *t, struct stat *ret_st, struct err *e)
+{
+    char path[ORIGIN_KEY_MAX_BYTES + FILE_NAME_MAX + 2];
+    (void)snprintf(path, sizeof(path), "%.*s%s", (int)(t->name - t->path), t->path, t->tmp);
+    return file_open_object(f, t->root, t->key, path, ret_st, e);
+}
+
+/* The new file gets the name under which the old one will lie, so that a listing knows what either is if the
+ * node ends in between. */
+static int name_aside(struct target *t, const struct stat *own, struct slice if_match, struct err *e)
+{
+    struct id128 id;
+    char text[ID_TEXT_SIZE], etag[FILE_ETAG_SIZE], aside[sizeof(t->tmp)];
+    id_new(&id);
+    id_text(id, text);
+    file_etag(own, etag);
+    int n = snprintf(aside, sizeof(aside), FILE_TMP_PREFIX "%s-%016" PRIx64 "+%016" PRIx64 "-%s", text,
+                     hash_placement(if_match), hash_placement(slice_str(etag)), t->name);
+    if (n < 0 || (size_t)n >= sizeof(aside))
+        return 0;
+    if (renameat(t->dir, t->tmp, t->dir, aside) < 0)
+        return errno == ENAMETOOLONG ? 0 : file_error(e, -errno, "rename", t->key);
+    memcpy(t->tmp, aside, (size_t)n + 1);
+    return 0;
+}
+
+/* The files change places. -ENOENT: nothing has the name; -EOPNOTSUPP: the file system has no such call. */
+static int exchange(const struct target *t)
+{
+    if (syscall(SYS_renameat2, t->dir, t->tmp, t->dir, t->name, RENAME_EXCHANGE) == 0)
+        return 0;
+    return errno == EINVAL || errno == ENOSYS ? -EOPNOTSUPP : -errno;
+}
+
+/* Tells the file itself apart from others, a link's target is not looked at. */
+static int tell_apart(const struct target *t, char ret[FILE_ETAG_SIZE])
+{
+    struct stat st;
+    if (fstatat(t->dir, t->tmp, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return -errno;
+    file_etag(&st, ret);
+    return 0;
+}
+
+/*
+ * Undoes an exchange that took away another version than it should. What lies aside gets its name back from
+ * ours. Should a third file have the name by then, which replaced ours, that one keeps it, and what lay aside
+ * is what it has replaced: the same again, with the two for what is aside and what has the name.
+ */
+static void give_back(struct target *t, const struct stat *own)
+{
+    char named[FILE_ETAG_SIZE], aside[FILE_ETAG_SIZE], taken[FILE_ETAG_SIZE];
+    file_etag(own, named);
+    int r = tell_apart(t, aside);
+    for (int i = 0; i < EXCHANGE_TRIES && r == 0; i++) {
+        r = exchange(t);
+        if (r == 0)
+            r = tell_apart(t, taken);
+        if (r == 0 && strcmp(taken, named) == 0) { /* what lies aside now is ours, or was replaced */
+            (void)sys->fsync(t->dir);
+            return;
+        }
+        memcpy(named, aside, sizeof(named));
+        memcpy(aside, taken, sizeof(aside));
+    }
+    t->has_tmp = false; /* nobody else's file is removed */
+    put_back(t);
+}
+
+/* Puts the file in the place of one version and of no other. */
+static int place_instead(struct file_origin *f, struct target *t, const struct stat *own,
+                         struct slice if_match, struct err *e)
+{
+    struct stat st;
+    char etag[FILE_ETAG_SIZE];
+    bool any = slice_eq_str(if_match, "*"); /* whatever it replaces may go, also after a crash */
+    int r = any ? 0 : name_aside(t, own, if_match, e);
+    if (r < 0)
+        return r;
+    r = exchange(t);
+    if (r == -EOPNOTSUPP)
+        return place_over(t, e);
+    if (r < 0)
+        return r == -ENOENT ? err_set(e, ERR_PRECONDITION, "there is no such file")
+                            : file_error(e, r, "rename", t->key);
+    int _cleanup_close_ fd = open_away(f, t, &st, e);
+    if (fd >= 0)
+        file_etag(&st, etag);
+    if (fd >= 0 && file_matches(if_match, slice_str(etag)))
+        return 0; /* has_tmp: what it replaced is removed */
+    give_back(t, own);
+    return fd >= 0 || fd == -ENOENT
+               ? err_set(e, ERR_PRECONDITION, "the file was replaced while it was to be written")
+               : fd;
+}
+
+static int place(struct file_origin *f, struct target *t, const struct origin_put *p, const struct stat *own,
+                 struct err *e)
 {
     LOCK_SCOPE(&f->commit);
     int r = check_etag(f, t, p->if_match, e);
     if (r < 0)
         return r;
-    if (p->if_none_match) {
-        r = place_new(t, e);
-    } else if (renameat(t->dir, t->tmp, t->dir, t->name) < 0) {
-        r = errno == EISDIR || errno == ENOTEMPTY || errno == EEXIST
-                ? err_set(e, -EINVAL, SLICE_FMT ": a directory of that name is there", SLICE_ARG(t->key))
-                : file_error(e, -errno, "rename", t->key);
-    } else {
-        t->has_tmp = false;
-    }
-    return r;
+    if (p->if_none_match)
+        return place_new(t, e);
+    return p->if_match.n > 0 ? place_instead(f, t, own, p->if_match, e) : place_over(t, e);
 }
 
 /* "a/b/": the object without bytes that a directory is. */
@@ -275,7 +409,7 @@ static int put(struct file_origin *f, const struct origin_put *p, const struct o
         if (r == 0)
             r = file_put_is_link(f, p) ? link_tmp(f, &t, p, body, &st, e) : write_tmp(f, &t, p, body, &st, e);
         if (r == 0)
-            r = place(f, &t, p, e);
+            r = place(f, &t, p, &st, e);
         if (r == 0) {
             int synced = sys->fsync(t.dir);
             r = synced < 0 ? file_error(e, synced, "sync the directory of", t.key) : 0;
@@ -310,38 +444,6 @@ static void choose_away(struct target *t, struct slice if_match)
                      hash_placement(if_match), t->name);
     if (n < 0 || (size_t)n >= sizeof(t->tmp))
         (void)snprintf(t->tmp, sizeof(t->tmp), FILE_TMP_PREFIX "away-%s", text);
-}
-
-static bool is_free(const struct target *t)
-{
-    struct stat st;
-    return fstatat(t->dir, t->name, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
-}
-
-/* What was taken aside is not ours to remove. Something that got its name meanwhile stays there. */
-static void put_back(const struct target *t)
-{
-    bool both;
-    int r = file_rename_new(t->dir, t->tmp, t->name, &both);
-    if (r == 0 && both)
-        (void)unlinkat(t->dir, t->tmp, 0);
-    if (r < 0 && r != -EEXIST && r != -ENOENT && is_free(t)) /* a file system without links, or a directory */
-        r = renameat(t->dir, t->tmp, t->dir, t->name) < 0 ? -errno : 0;
-    if (r < 0 && r != -ENOENT) /* a listing may have put it back */
-        log_warn(
-            "origin",
-            "%s: it was replaced while it was to be removed, and could not be put back (%s): it is %s beside "
-            "its place",
-            t->path, err_text(r), t->tmp);
-    (void)sys->fsync(t->dir);
-}
-
-/* Opens what was taken aside, as it was under its name: a link's target lies below the root all the same. */
-static int open_away(const struct file_origin *f, const struct target *t, struct stat *ret_st, struct err *e)
-{
-    char path[ORIGIN_KEY_MAX_BYTES + FILE_NAME_MAX + 2];
-    (void)snprintf(path, sizeof(path), "%.*s%s", (int)(t->name - t->path), t->path, t->tmp);
-    return file_open_object(f, t->root, t->key, path, ret_st, e);
 }
 
 /* Removes this version of the file. It is taken aside and looked at there, so that a file that takes its name

@@ -12,8 +12,8 @@
  *  3. Replacing is one step of the namenode (renameoptions=OVERWRITE). A server that does not know it
  * (HttpFS) is found by its answer: there the target is deleted first, and for a moment no file has the name;
  * it is the old or the new one before and after, and the new one is kept under the reserved name if the
- * rename fails. Such a rename moves a file into a directory that has the target's name and calls that done:
- * it is looked after, and put fails.
+ * rename fails, or if nobody can tell whether the old one is deleted. Such a rename moves a file into a
+ * directory that has the target's name and calls that done: it is looked after, and put fails.
  *  4. On failure the reserved name is removed again, as far as the server can be reached, but for the case
  * of 3.
  *
@@ -254,14 +254,18 @@ static int place_new(struct target *t, struct err *e)
 }
 
 /* Removes the old file. Where the answer was lost it may be gone: then the new one takes its place or, when
- * that cannot be known, stays under the reserved name. */
+ * that cannot be known, stays under the reserved name. It cannot be known of a file that is there, either,
+ * where no answer came: the server may do it still, when nobody waits any more. */
 static int remove_old(struct target *t, bool *ret_deleted, struct err *e)
 {
     struct hdfs_status st;
     int r = remove_path(t->hdfs, t->path, ret_deleted, e);
     int there = r < 0 ? look(t, &st, NULL) : 0;
-    if (there < 0)
+    bool may_come = there > 0 && (r == -ETIMEDOUT || r == ERR_ORIGIN_DOWN);
+    if (there < 0 || may_come) {
         t->has_tmp = false;
+        return err_prefix(e, r, "the old file may be deleted, and the new one is %s", t->tmp);
+    }
     if (r == 0 || there != 0)
         return r;
     *ret_deleted = true;

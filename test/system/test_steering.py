@@ -101,9 +101,9 @@ def test_du_and_hot(new_node, origin):
     def expect():
         harness.wait_until(lambda: du(node, name)[f"{name}/"]["fetched_bytes"] == 10, what="counters")
         assert du(node, name) == {
-            f"{name}/": dict(objects=1, bytes=10, cached_bytes=10, pinned_bytes=0, fetched_bytes=10),
-            f"{name}/a/": dict(objects=3, bytes=12000, cached_bytes=12000, pinned_bytes=5000, fetched_bytes=12000),
-            f"{name}/b/": dict(objects=1, bytes=100_000, cached_bytes=100_000, pinned_bytes=0, fetched_bytes=100_000)}
+            f"{name}/": dict(objects=1, bytes=10, cached_bytes=10, dirty_bytes=0, pinned_bytes=0, fetched_bytes=10),
+            f"{name}/a/": dict(objects=3, bytes=12000, cached_bytes=12000, dirty_bytes=0, pinned_bytes=5000, fetched_bytes=12000),
+            f"{name}/b/": dict(objects=1, bytes=100_000, cached_bytes=100_000, dirty_bytes=0, pinned_bytes=0, fetched_bytes=100_000)}
         assert set(du(node, "--depth", "2", name + "/a/")) == {f"{name}/a/x/", f"{name}/a/y/"}
         assert du(node)[f"{name}/"]["cached_bytes"] == 112_010
         rows = json.loads(node.cli("hot", "--json", "--top", "2").stdout)
@@ -112,7 +112,7 @@ def test_du_and_hot(new_node, origin):
     expect()
     node.restart()
     expect()
-    assert node.cli("du", name).stdout.splitlines()[0].split() == ["cached", "pinned", "fetched", "objects", "prefix"]
+    assert node.cli("du", name).stdout.splitlines()[0].split() == ["cached", "dirty", "pinned", "fetched", "objects", "prefix"]
     node.cli("bucket", "rm", name)
     assert json.loads(node.cli("hot", "--json").stdout) == []
     assert node.cli("du", name, check=False).returncode == 1

@@ -7,18 +7,11 @@
 
 #include "base/buf.h"
 #include "base/sys.h"
+#include "http_script.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <strings.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <stdatomic.h>
 
 #include <cmocka.h>
 
@@ -35,7 +28,10 @@ enum fake_fault {
     FAKE_NOT_HEARD, /* ... after it is done, without an answer */
     FAKE_CUT,       /* ... within the answer */
     FAKE_EMPTY,     /* ... behind the head of an answer without a length */
+    FAKE_LATE,      /* nothing comes, and the connection stays; it is done when all else is (fake_arrive) */
 };
+
+#define FAKE_TIMEOUT_MS 100 /* by the clock below, which stands still but when nothing comes */
 
 struct fake_file {
     char path[700]; /* empty: unused */
@@ -57,7 +53,8 @@ static struct {
     uint64_t last_id, clock_ms;
     uint64_t left; /* requests until one fails; 0: none */
     enum fake_fault fault;
-    char failed[32]; /* the operation that did; empty: none yet */
+    char failed[32];         /* the operation that did; empty: none yet */
+    _Atomic uint64_t now_ns; /* without the mutex */
 } fake = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- files; under the mutex ---- */
@@ -314,18 +311,6 @@ static void fake_run(struct fake_request *q)
 
 /* ---- connections ---- */
 
-static bool fake_send(int fd, const char *p, size_t n)
-{
-    while (n > 0) {
-        ssize_t r = send(fd, p, n, MSG_NOSIGNAL);
-        if (r <= 0)
-            return false;
-        p += r;
-        n -= (size_t)r;
-    }
-    return true;
-}
-
 /* `more`: bytes that are announced and do not come; -1: no length is told. False: the connection ends. */
 static bool fake_answer(int fd, struct fake_request *q, int more)
 {
@@ -338,11 +323,48 @@ static bool fake_answer(int fd, struct fake_request *q, int more)
     assert_int_equal(buf_str(&head, more == 0 ? "\r\n" : "Connection: close\r\n\r\n"), 0);
     if (more >= 0)
         assert_int_equal(buf_slice(&head, buf_view(&q->answer)), 0);
-    return fake_send(fd, head.p, head.n) && more == 0; /* at once: two sends would wait for each other */
+    return script_send(fd, head.p, head.n) && more == 0; /* at once: two sends would wait for each other */
 }
 
+static uint64_t fake_clock(void)
+{
+    return atomic_load(&fake.now_ns);
+}
+
+/* What nobody waits for any more by the time it is done. */
+static struct {
+    struct fake_request request; /* without op: none */
+    char body[FAKE_BYTES_MAX];
+} fake_late;
+
+static void fake_keep(const struct fake_request *q)
+{
+    assert_true(q->body_n <= sizeof(fake_late.body));
+    fake_late.request = *q;
+    if (q->body_n > 0)
+        memcpy(fake_late.body, q->body, q->body_n);
+    fake_late.request.body = fake_late.body;
+    fake_late.request.answer = BUF_INIT(64 * KIB);
+    (void)atomic_fetch_add(&fake.now_ns, FAKE_TIMEOUT_MS * 1000000ull);
+}
+
+/* Under the mutex. */
+static void fake_arrive(void)
+{
+    if (fake_late.request.op[0]) {
+        fake_run(&fake_late.request);
+        buf_fini(&fake_late.request.answer);
+    }
+    fake_late.request.op[0] = '\0';
+}
+
+/* True: the connection goes on. */
 static bool fake_fail(int fd, struct fake_request *q, enum fake_fault fault)
 {
+    if (fault == FAKE_LATE) {
+        fake_keep(q);
+        return true;
+    }
     if (fault == FAKE_REFUSED)
         fake_refuse(q, 500, "IOException");
     else if (fault == FAKE_BUSY)
@@ -403,7 +425,7 @@ static bool fake_read_body(int fd, const char *head, char *body, size_t have, st
     size_t want = length && length < body ? strtoull(length + 18, NULL, 10) : 0;
     assert_true(body + want < head + FAKE_HEAD_MAX);
     if (want > have && expect && expect < body)
-        (void)fake_send(fd, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+        (void)script_send(fd, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     while (have < want) {
         ssize_t r = recv(fd, body + have, want - have, 0);
         if (r <= 0)

@@ -120,6 +120,61 @@ static void leaving_serves_those_behind(void **state)
     budget_free(b);
 }
 
+struct asker {
+    struct budget *b;
+    unsigned asked, enough;
+    int result;
+};
+
+static bool ask_so_often(void *arg)
+{
+    struct asker *a = arg;
+    assert_true(a->asked > 0 || budget_try(a->b, 1) < 0); /* asked in the queue already, without a lock */
+    return ++a->asked < a->enough;
+}
+
+/* Who asks others for memory again and again keeps the first place in the queue while it waits, gives up when
+ * it says so, and is not asked where there is enough. */
+static void asking_keeps_its_place(void **state)
+{
+    struct budget *b = budget_new(100);
+    struct asker a = {.b = b, .enough = 3};
+    assert_int_equal(budget_take_asking(b, 101, 1, ask_so_often, &a), -ENOMEM);
+    assert_int_equal(budget_take_asking(b, 100, 1, ask_so_often, &a), 0);
+    assert_int_equal(a.asked, 0);
+    budget_give(b, 80);
+    assert_int_equal(budget_take_asking(b, 90, 1, ask_so_often, &a), -ETIMEDOUT);
+    assert_int_equal(a.asked, 3);
+    assert_int_equal(budget_try(b, 80), 0); /* nobody is in the queue */
+    budget_give(b, 80);
+    budget_give(b, 20);
+    budget_free(b);
+}
+
+static bool give_the_rest(void *arg)
+{
+    struct asker *a = arg;
+    if (++a->asked == 2) {
+        budget_give(a->b, 20);
+        a->result = budget_try(a->b, 1); /* they are the asker's by now, and nobody else's */
+    }
+    return true;
+}
+
+/* What the question itself brings is had by who asked. */
+static void asking_gets_what_it_frees(void **state)
+{
+    struct budget *b = budget_new(100);
+    struct asker a = {.b = b};
+    assert_int_equal(budget_try(b, 20), 0);
+    assert_int_equal(budget_take_asking(b, 100, 1, give_the_rest, &a), 0);
+    assert_int_equal(a.asked, 2);
+    assert_int_equal(a.result, -ENOMEM);
+    assert_int_equal(budget_used(b), 100);
+    budget_give(b, 100);
+    budget_free(b);
+}
+
 static void *take_and_give(void *arg)
 {
     struct taker *t = arg;
@@ -161,6 +216,8 @@ int main(void)
         cmocka_unit_test(giving_too_much_aborts),
         cmocka_unit_test(large_takers_do_not_starve),
         cmocka_unit_test(leaving_serves_those_behind),
+        cmocka_unit_test(asking_keeps_its_place),
+        cmocka_unit_test(asking_gets_what_it_frees),
         cmocka_unit_test(many_threads),
     };
     return cmocka_run_group_tests_name("budget", tests, NULL, NULL);

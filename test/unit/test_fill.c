@@ -715,6 +715,169 @@ static void test_hanging_origin_leaves_threads_to_the_others(void **state)
     assert_true(was_read);
 }
 
+/* Of a little memory every stream has room for two parts, as long as a part is worth its request. */
+static void test_parts_of_little_memory(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t total;
+        unsigned streams;
+        uint64_t part;
+    } cases[] = {{192 * MIB, 0, 4 * MIB},
+                 {192 * MIB, 24, 4 * MIB},
+                 {192 * MIB, 25, 2 * MIB},
+                 {24 * MIB, 3, 4 * MIB},
+                 {24 * MIB, 4, 2 * MIB},
+                 {24 * MIB, 24, 512 * KIB},
+                 {24 * MIB, 1000000, 256 * KIB},
+                 {UINT64_MAX, UINT32_MAX, 4 * MIB},
+                 {0, 1, 256 * KIB}};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        assert_int_equal(fill_memory_part(cases[i].total, cases[i].streams), cases[i].part);
+    for (unsigned n = 1; n < 300; n++) {
+        uint64_t part = fill_memory_part(96 * MIB, n);
+        assert_true((part & (part - 1)) == 0 && part >= FILL_PART_MIN_BYTES && part <= FILL_PART_MAX_BYTES);
+        assert_true(part == FILL_PART_MIN_BYTES || 2 * part * n <= 96 * MIB);
+        assert_true(part >= fill_memory_part(96 * MIB, n + 1));
+    }
+}
+
+/* What was read goes at once; what somebody reads, or will, when nobody has come for it for a while. */
+static void test_what_may_be_dropped(void **state)
+{
+    (void)state;
+    assert_true(fill_may_drop(true, true, 0));
+    assert_false(fill_may_drop(false, true, 0));
+    assert_false(fill_may_drop(false, true, FILL_KEEP_BEGUN_MS - 1));
+    assert_true(fill_may_drop(false, true, FILL_KEEP_BEGUN_MS));
+    assert_false(fill_may_drop(false, false, FILL_KEEP_BEGUN_MS));
+    assert_false(fill_may_drop(false, false, FILL_KEEP_AHEAD_MS - 1));
+    assert_true(fill_may_drop(false, false, FILL_KEEP_AHEAD_MS));
+}
+
+static _Atomic uint64_t stopped_ns; /* what the clock shows */
+
+static uint64_t stopped_clock(void)
+{
+    return atomic_load(&stopped_ns);
+}
+
+/* A file of which four parts were begun and fill the memory, and another one whose reader waits for memory,
+ * while the clock stands still. */
+struct contest {
+    struct fixture *f;
+    struct fill *begun;
+    struct watched waiting;
+    pthread_t t;
+};
+
+#define BEGUN_PARTS 4
+
+static uint64_t bytes_sent(struct script *s)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    uint64_t n = s->bytes_sent;
+    (void)pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+static void contest_start(struct contest *c)
+{
+    static struct sys table;
+    atomic_store(&stopped_ns, sys_real.mono_ns());
+    table = sys_real;
+    table.mono_ns = stopped_clock;
+    sys = &table;
+    c->f = make(17 * MIB, false);
+    script_set(c->f->script, "k", BEGUN_PARTS * 4 * MIB, 1);
+    script_set(c->f->script, "other", 4 * MIB, 1);
+    c->begun = fill_of_uncached(c->f->engine, c->f->u, SLICE_LIT("k"), SLICE_NULL, BEGUN_PARTS * 4 * MIB);
+    for (uint64_t i = 0; i < BEGUN_PARTS; i++)
+        assert_int_equal(read_range(c->begun, i * 4 * MIB, MIB, 1), 0);
+    while (bytes_sent(c->f->script) < BEGUN_PARTS * 4 * MIB || !is_idle(c->f->u))
+        sys->sleep_ns(1000000);
+    c->waiting = (struct watched){.job = {.size = 4 * MIB}};
+    c->waiting.job.fill = fill_of_uncached(c->f->engine, c->f->u, SLICE_LIT("other"), SLICE_NULL, 4 * MIB);
+    assert_int_equal(pthread_create(&c->t, NULL, watched_main, &c->waiting), 0);
+    while (!atomic_load(&c->waiting.done) &&
+           budget_try(c->f->budget, 1) == 0) { /* until it is in the queue */
+        budget_give(c->f->budget, 1);
+        sys->sleep_ns(1000000);
+    }
+}
+
+/* He who waits reads to the end. Gives what was sent in all. */
+static uint64_t contest_end(struct contest *c)
+{
+    (void)pthread_join(c->t, NULL);
+    assert_int_equal(c->waiting.job.result, 0);
+    uint64_t sent = bytes_sent(c->f->script);
+    fill_unref(c->waiting.job.fill);
+    fill_unref(c->begun);
+    drop(c->f);
+    sys = &sys_real;
+    return sent;
+}
+
+/* Who waits for memory does not take away what others are just reading, which these would then fetch again
+ * and wait for in turn; with their last byte it is his. (With all that nobody is at this moment dropped after
+ * 100 ms, bytes are fetched twice.) */
+static void test_what_is_being_read_is_left_to_its_reader(void **state)
+{
+    (void)state;
+    struct contest c;
+    contest_start(&c);
+    sys->sleep_ns(300000000); /* he looks for memory again and again */
+    assert_false(atomic_load(&c.waiting.done));
+    assert_true(is_idle(c.f->u)); /* and keeps nobody from the origin */
+    for (uint64_t i = 0; i < BEGUN_PARTS; i++)
+        assert_int_equal(read_range(c.begun, i * 4 * MIB + MIB, 3 * MIB, 1), 0);
+    assert_int_equal(contest_end(&c), (BEGUN_PARTS + 1) * 4 * MIB);
+}
+
+/* What its reader has left for a while is his, too: nobody waits for who does not come back. */
+static void test_what_was_left_goes_to_who_waits(void **state)
+{
+    (void)state;
+    struct contest c;
+    contest_start(&c);
+    (void)atomic_fetch_add(&stopped_ns, (FILL_KEEP_BEGUN_MS + 1) * 1000000ull);
+    assert_int_equal(contest_end(&c), (BEGUN_PARTS + 1) * 4 * MIB);
+}
+
+/* Many streams of a memory that holds no two large parts of each: all get on, each byte is fetched once, and
+ * no reader is refused. The clock stands still: nobody is too slow. */
+static void test_many_streams_of_little_memory(void **state)
+{
+    (void)state;
+    enum { STREAMS = 24 };
+    static struct sys table;
+    atomic_store(&stopped_ns, sys_real.mono_ns());
+    table = sys_real;
+    table.mono_ns = stopped_clock;
+    sys = &table;
+    struct fixture *f = make(24 * MIB, false);
+    struct job jobs[STREAMS];
+    pthread_t t[STREAMS];
+    for (size_t i = 0; i < STREAMS; i++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "k%zu", i);
+        script_set(f->script, key, 6 * MIB + i, 1);
+        jobs[i] = (struct job){.size = 6 * MIB + i};
+        jobs[i].fill = fill_of_uncached(f->engine, f->u, slice_str(key), SLICE_NULL, jobs[i].size);
+    }
+    for (size_t i = 0; i < STREAMS; i++)
+        assert_int_equal(pthread_create(&t[i], NULL, ahead_main, &jobs[i]), 0);
+    for (size_t i = 0; i < STREAMS; i++) {
+        (void)pthread_join(t[i], NULL);
+        assert_int_equal(jobs[i].result, 0);
+        fill_unref(jobs[i].fill);
+    }
+    assert_int_equal(f->script->bytes_sent, STREAMS * 6 * MIB + STREAMS * (STREAMS - 1) / 2);
+    drop(f);
+    sys = &sys_real;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -736,6 +899,11 @@ int main(void)
         cmocka_unit_test(test_busy_origin_is_asked_by_fewer),
         cmocka_unit_test(test_patient_reader_gets_idle_memory),
         cmocka_unit_test(test_patient_reader_beside_what_was_read_ahead),
+        cmocka_unit_test(test_parts_of_little_memory),
+        cmocka_unit_test(test_what_may_be_dropped),
+        cmocka_unit_test(test_what_is_being_read_is_left_to_its_reader),
+        cmocka_unit_test(test_what_was_left_goes_to_who_waits),
+        cmocka_unit_test(test_many_streams_of_little_memory),
         cmocka_unit_test(test_closed_file_is_not_fetched_further),
         cmocka_unit_test(test_share_of_a_bucket_leaves_some),
         cmocka_unit_test(test_hanging_origin_leaves_threads_to_the_others),

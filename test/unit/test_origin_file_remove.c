@@ -1,84 +1,16 @@
 /* layer: origin */
 /*
- * The file kind: removals of one version, while somebody else puts other files in its place.
+ * The file kind: removals and replacements of one version, while somebody else puts other files in its place.
  */
+#include "origin_file_common.h"
+
 #include "base/hash.h"
-#include "base/sys.h"
-#include "origin/origin.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #define TMP_PREFIX ".forebay-tmp-"
 #define TMP(digit) TMP_PREFIX "0123456789abcdef0123456789abcde" digit
-
-static struct {
-    char dir[64];
-    struct origin *origin;
-    struct arena *arena;
-    struct err err;
-} T;
-
-static int setup(void **state)
-{
-    struct origin_options o;
-    char url[256];
-    (void)snprintf(T.dir, sizeof(T.dir), "/tmp/forebay-file-XXXXXX");
-    assert_non_null(mkdtemp(T.dir));
-    (void)snprintf(url, sizeof(url), "file://%s", T.dir);
-    assert_int_equal(option_init(&origin_option_table, &o, &T.err), 0);
-    if (origin_open(url, &o, "files", &T.origin, &T.err) != 0)
-        fail_msg("%s", T.err.text);
-    option_fini(&origin_option_table, &o);
-    T.arena = arena_new(4 * MIB);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    sys = &sys_real;
-    origin_close(T.origin);
-    arena_free(T.arena);
-    char command[256];
-    (void)snprintf(command, sizeof(command), "rm -rf %s", T.dir);
-    return system(command) == 0 ? 0 : -1;
-}
-
-static const char *path_of(const char *key)
-{
-    static char path[4096];
-    (void)snprintf(path, sizeof(path), "%s/%s", T.dir, key);
-    return path;
-}
-
-static void write_file(const char *key, const char *text)
-{
-    FILE *f = fopen(path_of(key), "w");
-    assert_non_null(f);
-    assert_int_equal(fputs(text, f) >= 0, 1);
-    assert_int_equal(fclose(f), 0);
-}
-
-static ssize_t letters(void *arg, void *p, size_t n, uint64_t offset)
-{
-    (void)arg, (void)offset;
-    memset(p, 'a', n);
-    return (ssize_t)n;
-}
-
-static int put(const char *key, uint64_t size, struct origin_attr *ret)
-{
-    struct origin_put p = {.key = slice_str(key)};
-    struct origin_body b = {.size_bytes = size, .read = letters};
-    return origin_put(T.origin, &p, &b, T.arena, ret, &T.err);
-}
 
 static uint64_t later_s;
 
@@ -126,20 +58,34 @@ static int fstat_and_a_write(int fd, struct stat *ret)
     return r;
 }
 
-static int remove_meanwhile(const char *key, unsigned second, unsigned third)
+/* Removes the first version, or puts "abcdef" in its place, while others write. `any`: If-Match: * */
+static int change_meanwhile(const char *key, bool replace, bool any, unsigned second, unsigned third)
 {
-    struct origin_attr attr;
+    struct origin_attr attr, now;
     static struct sys table;
     assert_int_equal(put(key, 5, &attr), 0);
+    struct origin_put p = {.key = slice_str(key), .if_match = any ? SLICE_LIT("*") : attr.etag};
+    struct origin_body b = {.size_bytes = 6, .read = pattern};
     table = sys_real;
     table.fstat = fstat_and_a_write;
     other.key = key;
     other.left[0] = second;
     other.left[1] = third;
     sys = &table;
-    int r = origin_remove(T.origin, slice_str(key), attr.etag, &T.err);
+    int r = replace ? origin_put(T.origin, &p, &b, T.arena, &now, &T.err)
+                    : origin_remove(T.origin, slice_str(key), attr.etag, &T.err);
     sys = &sys_real;
     return r;
+}
+
+static int remove_meanwhile(const char *key, unsigned second, unsigned third)
+{
+    return change_meanwhile(key, /* replace= */ false, /* any= */ false, second, third);
+}
+
+static int replace_meanwhile(const char *key, unsigned second, unsigned third)
+{
+    return change_meanwhile(key, /* replace= */ true, /* any= */ false, second, third);
 }
 
 static void expect_text(const char *key, const char *text)
@@ -236,6 +182,89 @@ static void test_removal_that_ended_halfway(void **state)
     }
 }
 
+/* At whatever moment of a PUT with If-Match somebody puts another file in the place of that version: that
+ * file stays, under its name and whole, and nothing is beside it; the PUT is refused, or was before it. Also
+ * under the longest name, whose directory a crash would leave to its name of a file being written. Mutation:
+ * place calls place_over. */
+static void test_replacement_spares_what_replaced_the_file(void **state)
+{
+    char longest[256], reserved[256];
+    memset(longest, 'n', 255);
+    longest[255] = '\0';
+    const char *const keys[] = {"k", longest};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        unsigned refused = 0;
+        for (unsigned n = 1;; n++) {
+            int r = replace_meanwhile(keys[i], n, 0);
+            find_reserved(reserved);
+            assert_string_equal(reserved, "");
+            if (other.left[0] > 0) {
+                assert_int_equal(r, 0);
+                expect_text(keys[i], "abcdef");
+                assert_true(n > 3 && refused >= 2);
+                break;
+            }
+            assert_true(r == 0 || r == ERR_PRECONDITION);
+            refused += r != 0;
+            expect_text(keys[i], "second");
+            assert_int_equal(unlink(path_of(keys[i])), 0);
+        }
+    }
+}
+
+/* Replaced by others twice: before the new file gets its name, and before it is taken away again. The last
+ * one stays, and nothing is beside it. (With one exchange in give_back the second one has the name.) */
+static void test_replacement_of_what_is_replaced_twice(void **state)
+{
+    char reserved[256];
+    unsigned last = 1;
+    while (replace_meanwhile("k", last, 0) == ERR_PRECONDITION) /* the last moment before it gets its name */
+        assert_true(last++ < 20);
+    assert_true(last > 1);
+    assert_int_equal(replace_meanwhile("k", last - 1, last), ERR_PRECONDITION);
+    expect_text("k", "third");
+    find_reserved(reserved);
+    assert_string_equal(reserved, "");
+}
+
+/* If-Match: * replaces whatever is there, and makes nothing where nothing is, at the last moment too. */
+static void test_replacement_of_any_version(void **state)
+{
+    char reserved[256];
+    struct origin_attr attr;
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_match = SLICE_LIT("*")};
+    struct origin_body b = {.size_bytes = 6, .read = pattern};
+    assert_int_equal(change_meanwhile("k", true, true, 2, 0), 0);
+    expect_text("k", "abcdef");
+    assert_int_equal(unlink(path_of("k")), 0);
+    assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &T.err), ERR_PRECONDITION);
+    assert_int_equal(access(path_of("k"), F_OK), -1);
+    find_reserved(reserved);
+    assert_string_equal(reserved, "");
+}
+
+/* A replacement that ended halfway is ended by a listing: the old file goes, and so does the new one before
+ * it had its name, which nobody was told of; what somebody else wrote comes back. */
+static void test_replacement_that_ended_halfway(void **state)
+{
+    struct buf _cleanup_buf_ all = BUF_INIT(KIB);
+    struct origin_attr attr;
+    char from[4096], aside[256];
+    for (uint64_t i = 0; i < 3; i++) {
+        assert_int_equal(put("k 1", 5, &attr), 0);
+        uint64_t hash = hash_placement(attr.etag);
+        (void)snprintf(from, sizeof(from), "%s", path_of("k 1"));
+        (void)snprintf(aside, sizeof(aside), TMP("0") "-%016" PRIx64 "+%016" PRIx64 "-k 1",
+                       hash ^ (i == 0 ? 0 : 1), hash ^ (i == 1 ? 0 : 2));
+        assert_int_equal(rename(from, path_of(aside)), 0);
+        list_later(0, &all);
+        assert_int_equal(access(path_of(aside), F_OK), 0);
+        list_later(90, &all);
+        assert_int_equal(access(path_of(aside), F_OK), -1);
+        assert_int_equal(access(path_of("k 1"), F_OK), i < 2 ? -1 : 0);
+    }
+}
+
 /* Names that only look like those of files that were taken aside are left alone. */
 static void test_no_files_taken_aside(void **state)
 {
@@ -245,6 +274,10 @@ static void test_no_files_taken_aside(void **state)
                                         TMP("0") "-0123456789abcdef-",
                                         TMP("0") "-0123456789abcdeg-k",
                                         TMP("0") "-0123456789abcdef0-k",
+                                        TMP("0") "-0123456789abcdef+-k",
+                                        TMP("0") "-0123456789abcdef+0123456789abcde-k",
+                                        TMP("0") "-0123456789abcdef+0123456789abcdef",
+                                        TMP("0") "+0123456789abcdef-k",
                                         TMP("0") "-0123456789abcdef-" TMP("1"),
                                         TMP("0") "x"
                                                  "k",
@@ -266,6 +299,10 @@ int main(void)
         TEST(test_removal_spares_what_replaced_the_file),
         TEST(test_removal_of_what_is_replaced_twice),
         TEST(test_removal_that_ended_halfway),
+        TEST(test_replacement_spares_what_replaced_the_file),
+        TEST(test_replacement_of_what_is_replaced_twice),
+        TEST(test_replacement_of_any_version),
+        TEST(test_replacement_that_ended_halfway),
         TEST(test_no_files_taken_aside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

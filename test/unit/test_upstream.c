@@ -201,6 +201,28 @@ static void test_limits_end_when_the_node_stops(void **state)
     clock_sys_stop();
 }
 
+/* A place that was taken for a request that was not sent is not paid for, and says nothing of the origin. */
+static void test_who_asks_nothing_pays_nothing(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("limit.origin-requests=2\n");
+    double before = f->u->concurrency.limit;
+    for (int i = 0; i < 100; i++) {
+        assert_true(upstream_try_enter(f->u, /* ahead= */ false));
+        upstream_step_back(f->u);
+    }
+    assert_true(f->u->concurrency.limit == before);
+    int sent = 0;
+    while (sent < 100 && upstream_try_enter(f->u, /* ahead= */ false)) {
+        upstream_leave(f->u, 0);
+        sent++;
+    }
+    assert_true(sent > 0 && sent < 100); /* those that are sent are */
+    drop(f);
+    clock_sys_stop();
+}
+
 /* A cancelled retry sleeps no longer than it takes to notice. */
 static void test_cancelled_retry_ends(void **state)
 {
@@ -295,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_removal_with_a_lost_answer_has_happened),
         cmocka_unit_test(test_conditional_removal_with_a_lost_answer_has_happened),
         cmocka_unit_test(test_limits_end_when_the_node_stops),
+        cmocka_unit_test(test_who_asks_nothing_pays_nothing),
         cmocka_unit_test(test_cancelled_retry_ends),
         cmocka_unit_test(test_concurrency_stays_within_its_limit),
         cmocka_unit_test(test_busy_answers_lower_the_limit),

@@ -1,0 +1,336 @@
+"""Jobs before origins that fail, and what they do at the edges: nothing counts as done that is not."""
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import threading
+
+import pytest
+
+import harness
+import origins
+from test_jobs import checked, fill, keys_of, origin_bytes, show, start, until
+from test_jobs_export import settings
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def shaped(new_node, new_shaper, origin):
+    """(node, bucket, shaper before its origin, client of the origin); a request is tried again for a minute."""
+    node, shaper = new_node(), new_shaper()
+    return node, node.new_bucket(origin, endpoint=shaper.endpoint, retry="60s"), shaper, origin.s3()
+
+
+def put_all(truth, name, count, size=20_000, prefix="d/"):
+    contents = {f"{prefix}{i:03}": bytes([i % 251]) * (size + i) for i in range(count)}
+    for key, data in contents.items():
+        truth.put_object(Bucket=name, Key=key, Body=data)
+    return contents
+
+
+def finished(node, *arguments):
+    """(exit status, job) of a job that is waited for."""
+    done = node.cli(*arguments, "--wait", "--json", check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+def errors(node, job):
+    return json.loads(node.cli("job", "errors", job["id"], "--json").stdout)
+
+
+# ---- faults ----
+
+@pytest.mark.parametrize("kind", ["prefetch", "copy"])
+def test_every_third_request_fails(shaped, kind):
+    """500 on every third request: what is done is there and right, what is not is listed with the origin's words, and when the
+    origin is well again the rest gets there, too."""
+    node, name, shaper, truth = shaped
+    contents = put_all(truth, name, 30)
+    for i in range(60):
+        shaper.fault("status:500", skip=str(2 * (i + 1)))  # one leaves alone what another one takes
+    status, job = finished(node, kind, name + "/d/", *([name + "/to/"] if kind == "copy" else []))
+    assert shaper.stats()["faults_injected"] >= 10
+    shaper.reset()
+    if job["state"] == "failed":  # the listing
+        node.cli("job", "resume", job["id"])
+        node.cli("job", "wait", job["id"], "--quiet", check=False)
+        job = show(node, job["id"])
+    assert job["done_objects"] + job["failed_objects"] == 30
+    assert all("500" in x["reason"] for x in errors(node, job))
+    there = len(keys_of(truth, name, "to/")) if kind == "copy" else checked(node, name + "/d/")["cached_objects"]
+    assert job["done_objects"] <= there <= 30  # of a put whose proof failed the object may be there
+    if job["failed_objects"] > 0:
+        assert status in (1, 3)
+        node.cli("job", "retry", job["id"])
+        node.cli("job", "wait", job["id"], "--quiet")
+    assert show(node, job["id"])["done_objects"] == 30
+    if kind == "prefetch":
+        assert checked(node, name + "/d/")["cached_objects"] == 30
+        return
+    for key, data in contents.items():
+        assert truth.get_object(Bucket=name, Key="to/" + key[2:])["Body"].read() == data
+
+
+def test_truncated_bodies(shaped):
+    """Bodies that break off are taken up where they broke; those that always do are failures, with the object's name, and
+    nothing of them counts as complete."""
+    node, name, shaper, truth = shaped
+    put_all(truth, name, 12, size=300_000)
+    shaper.fault("truncate", match="/d/00", count="6", at="1000")
+    status, job = finished(node, "prefetch", name + "/d/")
+    assert (status, job["state"], job["done_objects"]) == (0, "done", 12)
+    node.cli("evict", "--wait", name)
+    node.cli("bucket", "set", name, "retry=0s")
+    shaper.reset()
+    shaper.fault("truncate", match="/d/00", count="1000000", at="0")
+    status, job = finished(node, "prefetch", name + "/d/")
+    assert (status, job["state"], job["done_objects"], job["failed_objects"]) == (3, "partly failed", 2, 10)
+    assert [x["key"] for x in errors(node, job)] == [f"d/{i:03}" for i in range(10)]
+    assert checked(node, name + "/d/")["cached_objects"] == 2
+
+
+def test_credentials_that_end_in_mid_job(shaped):
+    """From some object on the origin refuses: the job ends partly failed with the origin's words for each of the others,
+    and what counts as done is there; with credentials that are good again a retry does the rest."""
+    node, name, shaper, truth = shaped
+    put_all(truth, name, 40)
+    shaper.fault("status:403", match="/d/0", skip="10", count="1000000")
+    status, after = finished(node, "prefetch", name + "/d/", "--parallel", "2")
+    job = after["id"]
+    assert (status, after["state"]) == (3, "partly failed") and after["done_objects"] + after["failed_objects"] == 40
+    assert 0 < after["done_objects"] <= 10
+    told = errors(node, after)
+    assert len(told) == after["failed_objects"] and all("403" in x["reason"] for x in told), told[:1]
+    assert checked(node, name + "/d/")["cached_objects"] == after["done_objects"]
+    shaper.reset()
+    node.cli("job", "retry", job)
+    node.cli("job", "wait", job, "--quiet")
+    assert (show(node, job)["done_objects"], checked(node, name + "/d/")["cached_objects"]) == (40, 40)
+
+
+def test_an_origin_that_is_away_for_long(shaped):
+    """Away for longer than requests are repeated: the job ends, with the reason of each object; nothing counts as done;
+    when it is back a retry does all."""
+    node, name, shaper, truth = shaped
+    put_all(truth, name, 10)
+    node.cli("bucket", "set", name, "retry=100ms")
+    shaper.fault("reset", match="/d/0", count="1000000")
+    status, job = finished(node, "prefetch", name + "/d/")
+    assert (status, job["state"], job["done_objects"], job["failed_objects"]) == (3, "partly failed", 0, 10)
+    assert checked(node, name + "/d/")["cached_objects"] == 0
+    shaper.reset()
+    node.cli("job", "retry", job["id"])
+    node.cli("job", "wait", job["id"], "--quiet")
+    assert (show(node, job["id"])["done_objects"], checked(node, name + "/d/")["cached_objects"]) == (10, 10)
+
+
+def test_a_listing_that_changes_while_it_is_read(shaped):
+    """Objects go, come and change while a copy walks: what stayed is copied, what went is a failure at most, and the copy of
+    what changed is one of its versions, whole."""
+    node, name, shaper, truth = shaped
+    contents = put_all(truth, name, 40)
+    job = start(node, "copy", name + "/d/", name + "/to/", "--rate", "200kB/s", "--parallel", "2")
+    until(node, job, lambda j: j["done_objects"] >= 4)
+    gone, changed = [f"d/{i:03}" for i in range(30, 40, 2)], [f"d/{i:03}" for i in range(31, 40, 2)]
+    for key in gone:
+        truth.delete_object(Bucket=name, Key=key)
+    for key in changed:
+        truth.put_object(Bucket=name, Key=key, Body=b"changed " * 4000)
+    truth.put_object(Bucket=name, Key="d/039-new", Body=b"new")
+    node.cli("job", "wait", job, "--quiet", check=False)
+    after = show(node, job)
+    assert after["state"] in ("done", "partly failed")
+    failed = {x["key"] for x in errors(node, after)}
+    assert failed <= set(gone + changed), failed
+    assert len(failed) == after["failed_objects"]
+    copied = keys_of(truth, name, "to/")
+    for key, data in contents.items():
+        to = "to/" + key[2:]
+        if key in gone + changed and to not in copied:
+            assert key in failed or key in gone, key
+            continue
+        assert truth.get_object(Bucket=name, Key=to)["Body"].read() in (data, b"changed " * 4000 if key in changed else data)
+
+
+def test_no_permission_to_write(shaped, origin, tmp_path):
+    """A target that may not be written: every object is a failure with the target's words, and nothing is there."""
+    node, name, shaper, truth = shaped
+    (tmp_path / "in").mkdir()
+    for i in range(5):
+        (tmp_path / "in" / f"{i}").write_bytes(b"x" * 100)
+    shaper.fault("status:403", match="PUT", count="1000000")
+    status, job = finished(node, "import", f"file://{tmp_path}/in", name)
+    assert (status, job["state"], job["done_objects"], job["failed_objects"]) == (3, "partly failed", 0, 5)
+    assert all("403" in x["reason"] for x in errors(node, job))
+    assert keys_of(truth, name) == []
+    shaper.reset()
+    node.cli("job", "retry", job["id"])
+    node.cli("job", "wait", job["id"], "--quiet")
+    assert keys_of(truth, name) == [f"{i}" for i in range(5)]
+
+
+def test_a_target_that_does_not_exist(node, bucket, origin):
+    """An export to a bucket that is not there is none that is done: it is refused or fails with the service's words."""
+    fill(bucket, 3)
+    done = node.cli("export", "--wait", *settings(origin), bucket.name, "s3://no-such-bucket-here/x", check=False)
+    assert done.returncode in (1, 2, 3)
+    said = done.stderr + "".join(x["reason"] for job in json.loads(node.cli("job", "ls", "--json").stdout)
+                                 if job.get("target") == "s3://no-such-bucket-here/x" for x in errors(node, job))
+    assert "NoSuchBucket" in said or "no-such-bucket-here" in said, said
+
+
+# ---- edges ----
+
+def test_attributes_only(new_node, origin):
+    """prefetch --metadata-only asks for every object's attributes and no bytes; afterwards nobody is asked for them."""
+    node = new_node()
+    name = node.new_bucket(origin, validate="never")
+    truth = origin.s3()
+    for i in range(10):
+        truth.put_object(Bucket=name, Key=f"d/{i}", Body=b"x" * 1000, Metadata={"n": str(i)})
+    status, job = finished(node, "prefetch", "--metadata-only", name + "/d/")
+    assert (status, job["done_objects"]) == (0, 10)
+    assert origin_bytes(node, name) == 0 and checked(node, name)["cached_bytes"] == 0
+
+    def asked():
+        return sum(node.metric("forebay_origin_requests_total", bucket=name, op=op) for op in ("head", "get"))
+
+    before, s3 = asked(), node.s3()
+    for i in range(10):
+        node.cli("stat", f"{name}/d/{i}")
+    assert asked() == before
+    assert s3.get_object(Bucket=name, Key="d/3")["Body"].read() == b"x" * 1000
+
+
+def test_storage_class_of_an_export(bucket, node, work):
+    """--storage-class is the class that the target says its objects have."""
+    reason = origins.Azurite.missing()
+    if reason:
+        pytest.skip(f"not run: {reason}")
+    fill(bucket, 2)
+    server = origins.Azurite(work / f"azurite-{harness.random_name()}")
+    try:
+        sets = [x for k, v in server.properties().items() for x in ("--set", f"{k}={v}")]
+        node.cli("export", "--wait", "--storage-class", "Cool", *sets, bucket.name + "/d/", server.url("out"))
+        for key in ("out/0000.bin", "out/0001.bin"):
+            status, headers, _ = server.ask("HEAD", f"bucket/{key}")
+            assert status == 200
+            assert {k.lower(): v for k, v in dict(headers).items()}["x-ms-access-tier"] == "Cool"
+    finally:
+        server.stop()
+
+
+def test_an_export_of_a_scratch_bucket_comes_back(node, scratch, tmp_path):
+    """What is exported from a scratch bucket to a directory and imported into another scratch bucket is the same bytes, with
+    the same times."""
+    contents = {f"ckpt/{i}": os.urandom(30_000 + i) for i in range(6)}
+    s3, other = node.s3(), harness.scratch_bucket(node)
+    for key, data in contents.items():
+        s3.put_object(Bucket=scratch, Key=key, Body=data)
+    status, job = finished(node, "export", scratch + "/ckpt/", f"file://{tmp_path}")
+    assert (status, job["done_objects"]) == (0, 6)
+    status, job = finished(node, "import", f"file://{tmp_path}", other + "/back")
+    assert (status, job["done_objects"]) == (0, 6)
+    assert keys_of(s3, other) == sorted("back/" + key[5:] for key in contents)
+    for key, data in contents.items():
+        assert s3.get_object(Bucket=other, Key="back/" + key[5:])["Body"].read() == data
+    status, job = finished(node, "import", f"file://{tmp_path}", other + "/back")
+    assert (job["done_objects"], job["skipped_objects"]) == (6, 6)
+
+
+def test_change_of_vendor(new_node, origin):
+    """Another origin for a bucket, after a sync that is verified: who reads all the while reads without an error, and what is
+    written goes to the new one."""
+    node = new_node()
+    name, other = node.new_bucket(origin), node.new_bucket(origin)
+    truth, s3 = origin.s3(), node.s3()
+    contents = put_all(truth, name, 20)
+    status, job = finished(node, "sync", name, other)
+    assert (status, job["state"]) == (0, "done")
+    stop, wrong, reads = threading.Event(), [], [0]
+
+    def read():
+        client = node.s3(retries={"max_attempts": 0})
+        while not stop.is_set():
+            for key, data in contents.items():
+                try:
+                    if client.get_object(Bucket=name, Key=key)["Body"].read() != data:
+                        wrong.append(key)
+                except Exception as error:  # whatever it is
+                    wrong.append((key, repr(error)))
+            reads[0] += 1
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        harness.wait_until(lambda: reads[0] > 0 or wrong, 120, "the first pass")
+        node.cli("bucket", "set", name, f"origin=s3://{other}")
+        before = reads[0]
+        harness.wait_until(lambda: reads[0] > before + 1 or wrong, 120, "passes behind the change")
+    finally:
+        stop.set()
+        reader.join()
+    assert not wrong, wrong[:3]
+    s3.put_object(Bucket=name, Key="new", Body=b"new")
+    assert truth.get_object(Bucket=other, Key="new")["Body"].read() == b"new"
+    assert "new" not in keys_of(truth, name)
+    for key in contents:
+        truth.delete_object(Bucket=name, Key=key)
+    assert keys_of(s3, name) == sorted([*contents, "new"])
+
+
+def test_evict_leaves_what_is_not_in_the_origin(new_node, new_shaper, origin):
+    """Dirty data is shown as such by prefix, and an evict job drops none of it; in the origin it is dirty no more."""
+    node, shaper = new_node(), new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="200ms")
+    s3 = node.s3()
+    shaper.fault("status:503", match="PUT", count="1000000")
+    for i in range(3):
+        s3.put_object(Bucket=name, Key=f"a/{i}", Body=b"x" * 1000)
+    s3.put_object(Bucket=name, Key="b/0", Body=b"y" * 500)
+
+    def dirty():
+        return {prefix: row["dirty_bytes"] for prefix, row in json.loads(node.cli("du", "--json", name).stdout).items()}
+
+    assert dirty() == {f"{name}/a/": 3000, f"{name}/b/": 500}
+    assert json.loads(node.cli("du", "--json", name + "/a/").stdout)[f"{name}/a/"]["dirty_bytes"] == 3000
+    status, job = finished(node, "evict", name)
+    assert status == 0 and job["failed_objects"] == 0
+    assert dirty() == {f"{name}/a/": 3000, f"{name}/b/": 500}
+    for i in range(3):
+        assert s3.get_object(Bucket=name, Key=f"a/{i}")["Body"].read() == b"x" * 1000
+    shaper.reset()
+    node.cli("flush", "--wait", name)
+    assert sum(dirty().values()) == 0
+    assert keys_of(origin.s3(), name) == ["a/0", "a/1", "a/2", "b/0"]
+
+
+def test_progress_of_a_job_is_drawn_on_a_terminal(bucket, node):
+    """--wait on a terminal redraws one line while the job runs: objects, bytes, rate, time left, and errors when there are some."""
+    fill(bucket, 12, size=50_000)
+    master, slave = pty.openpty()
+    process = subprocess.Popen([str(node.binary), "prefetch", "--wait", "--rate", "150kB/s", "--parallel", "2", bucket.name],
+                               stdout=subprocess.DEVNULL, stderr=slave,
+                               env={**os.environ, "FOREBAY_SOCKET": str(node.socket_path), **node.env})
+    os.close(slave)
+    seen = io.StringIO()
+
+    def drain():
+        try:
+            while piece := os.read(master, 65536):
+                seen.write(piece.decode())
+        except OSError:  # the terminal is closed
+            pass
+
+    reader = threading.Thread(target=drain, daemon=True)
+    reader.start()
+    assert process.wait(400) == 0
+    reader.join(200)
+    os.close(master)
+    drawn = seen.getvalue()
+    assert drawn.count("\r") > 3 and re.search(r"\d+/12 objects", drawn), drawn
+    assert re.search(r"[\d.]+ (B|.iB)/s", drawn) and re.search(r"[\dhms]+ left", drawn), drawn

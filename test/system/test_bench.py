@@ -478,6 +478,8 @@ def test_a_run_is_compared_with_the_one_before(lab_module):
         return {**result_of(lab_module, [*rows, lab_module.value_row("bytes", "0", "17", False)]), "date": "then", **more}
 
     assert report.agreement(run(1.0, 2.0), run(1.05, 1.95, 9.0)) == {"date": "then", "commit": "c", "rows": 2, "outside": []}
+    found = report.agreement(run(1.0, 2.0), run(1.95, 1.15))
+    assert found["outside"] == ["row 0", "row 1"]  # above, and below
     found = report.agreement(run(1.0, 2.0), run(1.15, 1.95))
     assert found["outside"] == ["row 0"] and report.agreement_text(found).startswith("1 of 2 medians lie within the spread of the run of then")
     page = report.section("warm", {**run(1.15, 1.95), "before": found})

@@ -36,7 +36,7 @@ GOALS = [
     ("index of 50 million entries", "-", "ready within 10 s, memory within `--memory`", [("scale", r"entries: (ready|anonymous memory)")]),
 ]
 PEER_GOAL = "ahead of each, CPU seconds per GB too"
-PEER_MEASURES = ["peers_warm", "peers_cold", "peers_small", "peers_s3"]
+PEER_MEASURES = ["peers_warm", "peers_cold", "peers_small", "peers_checkpoint", "peers_s3"]
 
 
 def load(directory):
@@ -89,20 +89,24 @@ def cheaper(row):
 
 
 def peer_rows(results):
-    """One line for each kind of work: every peer's ratio, and how many times our CPU time it takes for a GB."""
+    """One line for each kind of work: every peer's ratio, and how many times our CPU time it takes for a GB; and those that were not run.
+    What the machine and the origin give by themselves ("beside") is shown, and no peer to be ahead of."""
     lines = []
     for measure in PEER_MEASURES:
-        titles = {}
+        titles, absent = {}, []
         for row in results.get(measure, {}).get("rows", []):
-            if "peer" in row:
+            if "peer" in row and "ratio" in row:
                 titles.setdefault(row["title"].rsplit(", against ", 1)[0], []).append(row)
+            elif "peer" in row:
+                absent.append(f"{row['peer']} not run ({row['detail']})")
         for title, rows in titles.items():
-            parts, ahead = [], True
+            parts, verdicts = [], []
             for row in rows:
                 times = cheaper(row)
-                ahead = ahead and row["ratio"]["median"] >= 1 and (times is None or times >= 1)
                 parts.append(f"{row['peer']} {row['ratio']['median']:.2f}" + (f", CPU {times:.1f}" if times else ""))
-            lines.append((title, "; ".join(parts), ahead))
+                if not row.get("beside"):
+                    verdicts.append(row["ratio"]["median"] >= 1 and (times is None or times >= 1))
+            lines.append((title, "; ".join(parts + absent), all(verdicts) if verdicts else None))
         if not titles:
             lines.append((f"`bench/run --only {measure}`", "not run", None))
     return lines

@@ -31,6 +31,7 @@ PAIRS, QUICK_PAIRS = 9, 3
 SHAPE = {"first_byte": "20ms", "per_connection": "50MB/s", "total": "300MB/s"}
 SHAPED_BYTES_PER_S = 300e6
 VALIDATE = "ttl:1h"  # by default attributes are checked again after 60 s: requests to the origin in the middle of longer epochs
+PROGRAM_SECONDS = 1800  # no sample takes as long: a file system that answers nobody does not stop the run for ever
 MOUNT_SECONDS, UMOUNT_SECONDS = 30, 90  # `forebay umount` itself gives up after 60
 FILL_ABOVE_MIB = 2048  # what fills go to has been touched before; this much free memory more does not matter
 FREE_BYTES, QUICK_FREE_BYTES = 40 * GIB, 10 * GIB
@@ -169,7 +170,7 @@ class MemoryWatch:
     """Samples the anonymous and shared memory of processes until the end of the block; `peak_bytes` afterwards."""
 
     def __init__(self, pids, every_s=0.01):
-        self.pids, self.every_s, self.peak_bytes, self.peak_per_pid = pids, every_s, 0, {}
+        self.pids, self.every_s, self.peak_bytes = pids, every_s, 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -182,11 +183,10 @@ class MemoryWatch:
         return 0
 
     def _watch(self):
-        while not self._end.wait(self.every_s):
-            now = {pid: self.resident(pid) for pid in self.pids}
-            self.peak_bytes = max(self.peak_bytes, sum(now.values()))
-            for pid, value in now.items():
-                self.peak_per_pid[pid] = max(value, self.peak_per_pid.get(pid, 0))
+        while True:  # once at least, however short the block is
+            self.peak_bytes = max(self.peak_bytes, sum(self.resident(pid) for pid in self.pids))
+            if self._end.wait(self.every_s):
+                return
 
     def __enter__(self):
         self._thread.start()
@@ -294,7 +294,7 @@ class Lab:
     def program(self, name, *arguments):
         """Runs a program of the build that prints JSON."""
         done = subprocess.run([str(BUILD / "bench" / name), *map(str, arguments)], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, errors="replace")
+                              stderr=subprocess.PIPE, text=True, errors="replace", timeout=PROGRAM_SECONDS)
         if done.returncode != 0:
             raise RuntimeError(f"{name} {' '.join(map(str, arguments))}: {done.stderr.strip()}")
         return json.loads(done.stdout)
@@ -310,7 +310,7 @@ class Lab:
             for seed in range(readers):
                 running.append(stack.enter_context(subprocess.Popen([*argv, str(seed + 1)], stdout=subprocess.PIPE, text=True)))
                 stack.callback(running[-1].kill)
-            texts = [one.communicate()[0] for one in running]
+            texts = [one.communicate(timeout=PROGRAM_SECONDS)[0] for one in running]
         if any(one.returncode for one in running):
             raise RuntimeError(f"reader {path}: failed")
         said = [json.loads(text) for text in texts]

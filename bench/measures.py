@@ -13,6 +13,7 @@ import harness
 import lab as lab_module
 from peers import tree
 from lab import GIB, MIB, SHAPE, SHAPED_BYTES_PER_S, MemoryWatch, pair_row, say, stolen, value_row
+from versus import DISK, OURS, asked, cost_row, costs, measured, no_processes, rounds, straight
 
 BIG_BYTES, QUICK_BIG_BYTES = GIB, 256 * MIB
 SEQUENTIAL_PASSES = 4
@@ -65,21 +66,23 @@ WAYS = [("1 MiB sequential", "seq", MIB, SEQUENTIAL_PASSES), ("128 KiB random", 
 READERS_AT_ONCE = 4
 
 
-def warm_rows(lab, plain, ours, state):
+def warm_row(lab, title, pids, read, ours, plain):
+    """read(path) of both in turns."""
+    taken, share = rounds(lab, {OURS: lambda: measured(pids, lambda: read(ours)), DISK: lambda: measured(no_processes, lambda: read(plain))})
+    return cost_row(f"Warm reads through the mount, {title}, of the disk's", 0.95, taken[OURS], taken[DISK], share, "MB/s", 1e-6)
+
+
+def warm_rows(lab, plain, ours, pids, state):
     rows = []
     for title, mode, block, count in WAYS:
         count = count // QUICK_SHARE if lab.quick and mode == "random" else count
         say(f"warm: {title}, {state}, {lab.pairs} pairs")
-        taken, share = lab.take_pairs(lambda: rate(lab.read(mode, ours, block, count)),
-                                      lambda: rate(lab.read(mode, plain, block, count)))
-        rows.append(pair_row(f"Warm reads through the mount, {title}, {state}, of the disk's", 0.95, taken, share, "MB/s", 1e-6))
+        rows.append(warm_row(lab, f"{title}, {state}", pids, lambda path: lab.read(mode, path, block, count), ours, plain))
         if lab.quick:
             continue
         each = max(1, count // READERS_AT_ONCE)
-        taken, share = lab.take_pairs(lambda: rate(lab.read_at_once(READERS_AT_ONCE, mode, ours, block, each)),
-                                      lambda: rate(lab.read_at_once(READERS_AT_ONCE, mode, plain, block, each)))
-        rows.append(pair_row(f"Warm reads through the mount, {title}, {READERS_AT_ONCE} readers at once, {state}, of the disk's", 0.95, taken,
-                             share, "MB/s", 1e-6))
+        rows.append(warm_row(lab, f"{title}, {READERS_AT_ONCE} readers at once, {state}", pids,
+                             lambda path: lab.read_at_once(READERS_AT_ONCE, mode, path, block, each), ours, plain))
     return rows
 
 
@@ -92,12 +95,16 @@ def warm(lab):
         ours = mount.dir / "big.bin"
         if not lab_module.same(plain, ours):
             raise RuntimeError("the mount gave other bytes than the disk")
-        rows = warm_rows(lab, plain, ours, "as written")
+
+        def pids():
+            return tree([node.pid, mount.pid])
+
+        rows = warm_rows(lab, plain, ours, pids, "as written")
         extents = [p for p in node.data.rglob("*") if p.is_file() and p.stat().st_size == big_bytes(lab)]
         lab_module.forget([plain, *extents])
         lab_module.read_through(plain)
         lab_module.read_through(ours)
-        rows += warm_rows(lab, plain, ours, "read from the disk before")
+        rows += warm_rows(lab, plain, ours, pids, "read from the disk before")
         mounts = passthrough_of(node)
     return [{**row, "mounts": mounts} for row in rows]
 
@@ -106,22 +113,17 @@ def warm(lab):
 
 def cold_mount(lab, bucket, shaper):
     with lab.node(bucket, endpoint=shaper.endpoint) as node, lab.mount(node, bucket) as mount:
+        shaper.reset()
         os.listdir(mount.dir)
-        return rate(lab.read("seq", mount.dir / "big.bin", MIB, 1))
+        sample = measured(lambda: tree([node.pid, mount.pid]), lambda: lab.read("seq", mount.dir / "big.bin", MIB, 1))
+        return {**sample, **asked(shaper, big_bytes(lab))}
 
 
 def cold_s3(lab, bucket, shaper):
     with lab.node(bucket, endpoint=shaper.endpoint) as node:
         targets, address = lab.targets(node.s3(signature_version="s3v4"), bucket, ["big.bin"])
-        return rate(lab.get(address, targets, 1))
-
-
-def cold_direct(lab, bucket, shaper):
-    """The shaped origin itself: 8 connections that take ranges of 8 MiB."""
-    client = harness.s3_client(shaper.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
-    ranges = [f"{at}-{at + 8 * MIB - 1}" for at in range(0, big_bytes(lab), 8 * MIB)]
-    targets, address = lab.targets(client, bucket, ["big.bin"], ranges)
-    return rate(lab.get(address, targets, 8))
+        shaper.reset()
+        return {**measured(lambda: tree([node.pid]), lambda: lab.get(address, targets, 1)), **asked(shaper, big_bytes(lab))}
 
 
 def cold(lab):
@@ -139,11 +141,10 @@ def cold(lab):
                 for i in range(lab.pairs):
                     ours.append(measure(lab, bucket, shaper))
                     if i % DIRECT_EVERY == 0:
-                        direct.append(cold_direct(lab, bucket, shaper) * 1e-6)
+                        direct.append(rate(straight(lab, shaper, bucket, "big.bin", big_bytes(lab))) * 1e-6)
             row = pair_row(f"Cold sequential read of {big_bytes(lab) // MIB} MiB through {title}, of the origin's 300 MB/s", 0.95,
-                           [(rate_now, SHAPED_BYTES_PER_S) for rate_now in ours], share[0], "MB/s", 1e-6)
-            row["direct"] = lab_module.spread(direct)
-            rows.append(row)
+                           [(sample["rate"], SHAPED_BYTES_PER_S) for sample in ours], share[0], "MB/s", 1e-6)
+            rows.append({**row, "direct": lab_module.spread(direct), "ours_cost": costs(ours)})
     return rows
 
 
@@ -220,14 +221,16 @@ def epoch(lab):
     dataset.make(plain, QUICK_IMAGES, QUICK_SHARDS) if lab.quick else dataset.make(plain)
     bucket = harness.random_name()
     total = dataset.upload(lab.origin.s3(), bucket, plain)
-    counted = []
+    counted, details = [], []
     with lab.shaper() as shaper, lab.node(bucket, endpoint=shaper.endpoint) as node, lab.mount(node, bucket) as mount:
         lines = []
         with stolen() as share:
             for number in range(2):
                 shaper.reset()
                 lines.append(bench_epoch(node, mount.dir, "--epochs", 1, "--seed", number + 1)[0])
-                counted.append(shaper.stats()["response_bytes"])
+                stats = shaper.stats()
+                counted.append(stats["response_bytes"])
+                details.append(f"{stats['requests']:,} requests; {lines[-1]['seconds']:.2f} s, {lines[-1]['bytes'] / lines[-1]['seconds'] / 1e6:.0f} MB/s")
         taken, pair_share = lab.take_pairs(
             lambda: 1 / bench_epoch(node, mount.dir, "--epochs", 3)[-1]["seconds"],
             lambda: 1 / bench_epoch(node, plain, "--epochs", 3)[-1]["seconds"])
@@ -239,8 +242,8 @@ def epoch(lab):
     return [
         value_row("Bytes from the origin in epoch 1, of the data set's", "at most 1.02",
                   f"{first_ratio:.4f} ({counted[0]:,} of {total:,}, listings included)",
-                  first_ratio <= 1.02 and same_bytes, share[0]),
-        value_row("Bytes from the origin in epoch 2", "0", f"{counted[1]:,}", counted[1] == 0 and same_bytes, share[0]),
+                  first_ratio <= 1.02 and same_bytes, share[0], detail=details[0] + " while the cache fills, origin unshaped"),
+        value_row("Bytes from the origin in epoch 2", "0", f"{counted[1]:,}", counted[1] == 0 and same_bytes, share[0], detail=details[1] + ", warm"),
         small,
     ]
 

@@ -4,13 +4,24 @@ import statistics
 import time
 
 import lab as lab_module
-from lab import MIB, SHAPE, SHAPED_BYTES_PER_S, harness, pair_row, say, stolen, value_row
+from lab import SHAPE, SHAPED_BYTES_PER_S, harness, pair_row, say, stolen, value_row
+from peers import tree
 from uploads import made_bucket
-from versus import bench, make_objects
+from usage import Usage
+from versus import asked, bench, costs, make_objects
 
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 64
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
+
+
+def timed_job(node, n_bytes, *words, timeout):
+    """A command of the node that waits for its job: seconds, rate, and what node and command cost."""
+    with Usage(lambda: tree([node.pid])) as usage:
+        start = time.monotonic()
+        node.cli(*words, "--quiet", "--wait", timeout=timeout)
+        seconds = time.monotonic() - start
+    return {"seconds": seconds, "rate": n_bytes / seconds, "cpu_s_per_gb": usage.cpu_s / (n_bytes / 1e9), "memory_bytes": usage.memory_bytes}
 
 
 def prefetch(lab):
@@ -20,7 +31,7 @@ def prefetch(lab):
     throw them away, which is what this machine can give anybody."""
     count = QUICK_PREFETCH_FILES if lab.quick else PREFETCH_FILES
     bucket = make_objects(lab, count, PREFETCH_BYTES)
-    total, rates, thrown = count * PREFETCH_BYTES, [], []
+    total, samples, thrown = count * PREFETCH_BYTES, [], []
     possible = min(SHAPED_BYTES_PER_S, PREFETCH_PARALLEL * PREFETCH_BYTES / (0.020 + PREFETCH_BYTES / 50e6))
     with lab.shaper(**SHAPE) as shaper, stolen() as share:
         client = harness.s3_client(shaper.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
@@ -28,18 +39,17 @@ def prefetch(lab):
         targets, address = lab.targets(client, bucket, keys)
         for _ in range(lab.pairs):
             with lab.node(bucket, endpoint=shaper.endpoint, keep=True) as node:
-                start = time.monotonic()
-                node.cli("prefetch", bucket, "--parallel", PREFETCH_PARALLEL, "--quiet", "--wait", timeout=600)
-                rates.append(total / (time.monotonic() - start))
+                shaper.reset()
+                samples.append({**timed_job(node, total, "prefetch", bucket, "--parallel", PREFETCH_PARALLEL, timeout=600), **asked(shaper, total)})
                 shaper.reset()
                 bench("epoch", bucket, "--socket", node.socket_path, "--verify", "--epochs", 1)
                 if shaper.stats()["kinds"]["get"]["requests"] + shaper.stats()["kinds"]["get_range"]["requests"]:
                     raise RuntimeError("the job did not fetch everything")
             said = lab.get(address, targets, PREFETCH_PARALLEL)
             thrown.append(said["bytes"] / said["seconds"])
-    title = f"{count:,} files of 110 KB"
-    return [pair_row(f"Prefetch of {title} by a job, of what the origin allows", 0.9,
-                     [(rate, possible) for rate in rates], share[0], "MB/s", 1e-6),
+    title, rates = f"{count:,} files of 110 KB", [sample["rate"] for sample in samples]
+    row = pair_row(f"Prefetch of {title} by a job, of what the origin allows", 0.9, [(rate, possible) for rate in rates], share[0], "MB/s", 1e-6)
+    return [{**row, "ours_cost": costs(samples)},
             value_row(f"{title}, thrown away by {PREFETCH_PARALLEL} connections to the same shaper", "-",
                       f"{statistics.median(thrown) / 1e6:.0f} MB/s", None, share[0],
                       detail=f"{min(thrown) / 1e6:.0f} to {max(thrown) / 1e6:.0f} MB/s; the job reached "
@@ -63,16 +73,19 @@ class Both:
         self.settings = [word for name, value in lab.origin.properties(endpoint).items() for word in ("--set", f"{name}={value}")]
         made_bucket(node, "scratch")
 
-    def _timed(self, *words):
-        start = time.monotonic()
-        self.node.cli(*words, "--wait", "--quiet", *self.settings, timeout=3600)
-        return time.monotonic() - start
-
-    def once(self):
-        """Seconds of an import and of an export of the same objects, into empty places."""
+    def once(self, total, shaper=None):
+        """Samples of an import and of an export of the same objects, into empty places; with what the origin gave and took where a shaper
+        counts it."""
         empty(self.client, self.target)
         self.node.cli("rm", "--recursive", "scratch/in/", check=False, timeout=600)
-        return self._timed("import", f"s3://{self.source}", "scratch/in"), self._timed("export", "scratch/in", f"s3://{self.target}")
+        samples = []
+        for words, direction in ((("import", f"s3://{self.source}", "scratch/in"), "response_bytes"),
+                                 (("export", "scratch/in", f"s3://{self.target}"), "request_bytes")):
+            if shaper:
+                shaper.reset()
+            sample = timed_job(self.node, total, *words, *self.settings, timeout=3600)
+            samples.append({**sample, **(asked(shaper, total, direction) if shaper else {})})
+        return samples
 
     def check(self, count, total):
         """Whether everything arrived, at either end."""
@@ -94,12 +107,13 @@ def jobs(lab):
         both = Both(lab, node, shaper.endpoint, source)
         say(f"import and export of {count} objects of 100 MB, {lab.pairs} times")
         for _ in range(lab.pairs):
-            times.append(both.once())
+            times.append(both.once(total, shaper))
             both.check(count, total)
     empty(both.client, both.target)
     empty(both.client, source)
-    return [pair_row(f"{word} of {count} objects of 100 MB by a job, of the origin's 300 MB/s", 0.9,
-                     [(total / pair[i], SHAPED_BYTES_PER_S) for pair in times], share[0], "MB/s", 1e-6)
+    return [{**pair_row(f"{word} of {count} objects of 100 MB by a job, of the origin's 300 MB/s", 0.9,
+                        [(pair[i]["rate"], SHAPED_BYTES_PER_S) for pair in times], share[0], "MB/s", 1e-6),
+             "ours_cost": costs([pair[i] for pair in times])}
             for i, word in enumerate(("Import", "Export"))]
 
 
@@ -110,10 +124,10 @@ def jobs_small(lab):
     source = make_objects(lab, count, SMALL_BYTES)
     with lab.node() as node, stolen() as share:
         both = Both(lab, node, None, source)
-        seconds = both.once()
+        samples = both.once(count * SMALL_BYTES)
         both.check(count, count * SMALL_BYTES)
-    return [value_row(f"{word} of {count:,} objects of 10 KB by a job", "-", f"{count / s:,.0f} objects/s", None, share[0],
-                      detail=f"{s:.0f} s") for word, s in zip(("Import", "Export"), seconds)]
+    return [value_row(f"{word} of {count:,} objects of 10 KB by a job", "-", f"{count / one['seconds']:,.0f} objects/s", None, share[0],
+                      detail=f"{one['seconds']:.0f} s", ours_cost=costs([one])) for word, one in zip(("Import", "Export"), samples)]
 
 
 MEASURES = {"prefetch": prefetch, "jobs": jobs, "jobs_small": jobs_small}

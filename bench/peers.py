@@ -16,7 +16,9 @@ import subprocess
 import sys
 
 from lab import MOUNT_SECONDS, ROOT, harness, say
+from usage import tmpfs
 
+DISK, TMPFS = "the disk", "tmpfs"
 READ_AHEAD_KB = 1024  # what Forebay's own mount asks for; given to all
 VENV_BIN = ROOT / ".deps/venv/bin"
 IN_ORDER = ["setpriv", "--pdeathsig", "TERM", "--"]  # what has children or a mount ends in order when this process is killed
@@ -147,10 +149,33 @@ class Forebay(Peer):
             yield Running(mount.dir, [node.pid, mount.pid], node)
 
 
+class Local(Peer):
+    """A copy in a directory of this machine, with no system between: what the others can be compared with."""
+    in_place = False
+
+    def __init__(self, name, place):
+        self.name, self.place = name, place
+
+    @contextlib.contextmanager
+    def volume(self, lab, bucket, endpoint, sources):
+        directory = self.place(lab)
+        if directory is None:
+            raise RuntimeError("no room for a copy")
+        directory.mkdir(parents=True)
+        try:
+            for name, path in sources.items():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, directory / name)
+            os.sync()  # its writing back shall not be measured
+            yield lambda: contextlib.nullcontext(Running(directory, []))
+        finally:
+            harness.tree_remove(directory)
+
+
 class S3fs(Peer):
     name = "s3fs"
-    tuning = ("s3fs -o use_cache=DIR,parallel_count=20,multipart_size=16,multireq_max=50,max_stat_cache_size=200000,"
-              "stat_cache_expire=3600,enable_noobj_cache")
+    options = "parallel_count=20,multipart_size=16,multireq_max=50,max_stat_cache_size=200000,stat_cache_expire=3600,enable_noobj_cache"
+    tuning = f"s3fs -o use_cache=DIR,{options}"
     programs = ("s3fs",)
 
     def version(self):
@@ -163,8 +188,7 @@ class S3fs(Peer):
         secret = directory / "passwd"
         secret.touch(mode=0o600)
         secret.write_text(f"{lab.origin.access_key}:{lab.origin.secret_key}\n")
-        options = (f"url={endpoint},use_path_request_style,passwd_file={secret},use_cache={directory / 'cache'},parallel_count=20,"
-                   "multipart_size=16,multireq_max=50,max_stat_cache_size=200000,stat_cache_expire=3600,enable_noobj_cache,sigv4,"
+        options = (f"url={endpoint},use_path_request_style,passwd_file={secret},use_cache={directory / 'cache'},{self.options},sigv4,"
                    f"endpoint={harness.REGION}")
         try:
             with FuseProgram(directory, "s3fs", [program("s3fs"), bucket, "MOUNT", "-f", "-o", options]) as mount:
@@ -209,8 +233,9 @@ class Rclone(Peer):
 
 class Juicefs(Peer):
     name = "JuiceFS"
-    tuning = ("juicefs format --storage s3 --trash-days 0; redis-server; juicefs mount --cache-dir DIR --cache-size 20480 "
-              "--buffer-size 1024 --max-readahead 128 --open-cache 3600 --attr-cache 3600 --entry-cache 3600")
+    flags = ["--cache-size", "20480", "--buffer-size", "1024", "--max-readahead", "128", "--open-cache", "3600", "--attr-cache", "3600",
+             "--entry-cache", "3600"]
+    tuning = "juicefs format --storage s3 --trash-days 0; redis-server; juicefs mount --cache-dir DIR " + " ".join(flags)
     in_place = False
     programs = ("juicefs", "redis-server")
 
@@ -246,9 +271,8 @@ class Juicefs(Peer):
     @contextlib.contextmanager
     def _mounted(self, lab, meta, redis):
         directory = lab.path("juicefs-mount")
-        argv = [program("juicefs"), "mount", "--no-usage-report", "--no-syslog", "--cache-dir", str(directory / "cache"),
-                "--cache-size", "20480", "--buffer-size", "1024", "--max-readahead", "128", "--open-cache", "3600", "--attr-cache", "3600",
-                "--entry-cache", "3600", meta, "MOUNT"]
+        argv = [program("juicefs"), "mount", "--no-usage-report", "--no-syslog", "--cache-dir", str(directory / "cache"), *self.flags, meta,
+                "MOUNT"]
         try:
             with FuseProgram(directory, "juicefs", argv) as mount:
                 yield Running(mount.mount_dir, [mount.pid, redis.pid])
@@ -258,7 +282,8 @@ class Juicefs(Peer):
 
 class Seaweed(Peer):
     name = "SeaweedFS"
-    tuning = "weed server -filer; weed mount -cacheCapacityMB=20480 -concurrentReaders=32; the data is its own copy, not the origin's"
+    flags = ["-cacheCapacityMB=20480", "-concurrentReaders=32"]
+    tuning = f"weed server -filer; weed mount {' '.join(flags)}; the data is its own copy, not the origin's"
     in_place = False
     programs = ("weed",)
 
@@ -290,7 +315,7 @@ class Seaweed(Peer):
     def _mounted(self, lab, filer, server):
         directory = lab.path("weed-mount")
         argv = [program("weed"), "-logtostderr=true", "mount", f"-filer={filer}", "-dir=MOUNT", f"-cacheDir={directory / 'cache'}",
-                "-cacheCapacityMB=20480", "-concurrentReaders=32", "-dirAutoCreate"]
+                *self.flags, "-dirAutoCreate"]
         directory.mkdir()
         (directory / "cache").mkdir()
         argv = [a.replace("MOUNT", str(directory / "mnt")) if a.startswith("-dir=") else a for a in argv]
@@ -302,15 +327,17 @@ class Seaweed(Peer):
 
 
 FOREBAY = Forebay()
+LOCAL = [Local(DISK, lambda lab: lab.path("disk")), Local(TMPFS, tmpfs)]
 MOUNTS = [S3fs(), Rclone("off"), Rclone("full"), Juicefs(), Seaweed()]
 
 
-def present():
-    """Peers that can be run here; says which cannot."""
+def present(left_out):
+    """Peers that can be run here; says which cannot, and puts them into `left_out` with the reason."""
     there = []
     for peer in MOUNTS:
         reason = peer.missing()
         if reason:
+            left_out[peer.name] = reason
             say(f"{peer.name}: not run ({reason})")
         else:
             there.append(peer)

@@ -1,4 +1,5 @@
-"""Pictures of the results: one SVG for the goals, one for each comparison with peers. Without matplotlib there are none."""
+"""Pictures of the results: one SVG for the goals, one for each comparison with peers. Without matplotlib there are none; a picture of
+figures that are no longer there, or of older ones, does not stay beside the tables."""
 
 import pathlib
 import statistics
@@ -54,7 +55,7 @@ def goals_plot(pyplot, results, path):
         axes.plot([share[1], share[2]], [i, i], color="#333333", linewidth=1)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(unique)), [name for name, _ in reversed(unique)])
-    axes.set_xlabel("share of the goal reached (median; line: minimum to maximum)")
+    axes.set_xlabel("share of the goal reached (median; line: minimum to maximum; cut off at 2)")
     axes.set_xlim(0, 2)
     _save(pyplot, figure, path)
     return True
@@ -64,7 +65,7 @@ def systems_plot(pyplot, result, path, unit_scale):
     """Rates of every system of a comparison, grouped by kind of work."""
     groups = {}
     for row in result["rows"]:
-        if "peer" in row:
+        if "peer" in row and "ratio" in row:
             title = row["title"].rsplit(", against ", 1)[0]
             group = groups.setdefault(title, {"forebay": row["ours"]["median"]})
             group[row["peer"]] = row["reference"]["median"]
@@ -82,7 +83,7 @@ def systems_plot(pyplot, result, path, unit_scale):
                 y += 1
         y += 0.6
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
-    axes.set_xlabel(result["rows"][0]["unit"])
+    axes.set_xlabel(next(row["unit"] for row in result["rows"] if "unit" in row))
     axes.set_title(result["about"].split(":")[0].split(".")[0], fontsize=9)
     _save(pyplot, figure, path)
     return True
@@ -110,11 +111,14 @@ def costs_plot(pyplot, results, path):
 
 
 def draw(directory):
-    """Draws what there are results for; gives the names of the files written, or None without matplotlib."""
-    pyplot = _pyplot()
+    """Draws what there are results for, and removes what was drawn before; gives the names of the files written, or None without
+    matplotlib."""
+    directory, pyplot = pathlib.Path(directory), _pyplot()
+    for name in ("goals", "costs", "s3", *goals.PEER_MEASURES):
+        (directory / f"{name}.svg").unlink(missing_ok=True)
     if pyplot is None:
         return None
-    directory, results = pathlib.Path(directory), goals.load(directory)
+    results = goals.load(directory)
     written = []
     if goals_plot(pyplot, results, directory / "goals.svg"):
         written.append("goals.svg")

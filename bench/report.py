@@ -1,9 +1,13 @@
-"""Writes bench/RESULTS.md from the files of bench/results: the last run of each measurement, goal beside result."""
+"""Writes bench/RESULTS.md from the files of bench/results: the last run of each measurement, goal beside result. Nothing of it is written
+by hand; where the time goes of what misses its goal is in bench/NOTES.md, which the page points to."""
 
 import json
 import pathlib
+import re
 
 import goals
+
+NOTES = pathlib.Path(__file__).resolve().parent / "NOTES.md"
 
 HEAD = """# Measured
 
@@ -20,21 +24,41 @@ TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "dropp
           "checkpoint_shards": "Checkpoints in shards", "meta": "Names", "find": "Listing names", "model": "Models", "prefetch": "Prefetch",
           "jobs": "Import and export", "jobs_small": "Import and export of small objects", "memory": "Memory",
           "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers", "peers_small": "Small files, beside peers",
-          "peers_s3": "Warm S3, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
+          "peers_checkpoint": "Checkpoints, beside peers", "peers_s3": "Warm S3, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
 PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seconds per GB", "peers_warm.svg": "Warm reads of all systems",
          "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3",
-         "peers_s3.svg": "Warm S3 of all systems"}
-README_PLOTS = ["goals.svg", "peers_cold.svg"]
+         "peers_checkpoint.svg": "Checkpoints of all systems", "peers_s3.svg": "Warm S3 of all systems"}
+README_PLOTS = ["goals.svg", "peers_cold.svg", "costs.svg", "s3.svg"]  # the first two that there are
 README_BEGIN, README_END = "<!-- written by bench/run: begin -->", "<!-- written by bench/run: end -->"
 
-# Why a goal is missed where it is, as far as it was looked into; shown below a table with a miss in it.
-CAUSES = {
-    "warm": "To 4 KiB random reads the kernel's passthrough adds about 0.13 microseconds to about 1.05: fuse_file_read_iter, "
-            "backing_file_read_iter, vfs_iter_read and fuse_invalidate_atime, in a profile. Extents have no access times, which gives "
-            "part of that back. The page cache keeps a file in folios as large as the writes that made it, until it is evicted: "
-            "fills write 512 KiB at once, the file that they are compared with was written by 1 MiB. Larger writes of fills were "
-            "tried and made cold reads slower by more than they gave here.",
-}
+
+def noted():
+    """The measurements that NOTES.md has a part about: {name}."""
+    return set(re.findall(r"(?m)^## `(\w+)`$", NOTES.read_text()))
+
+
+def where_the_time_goes(name, rows):
+    """Below a table with a miss in it."""
+    if all(row["met"] is not False for row in rows):
+        return None
+    return f"Where the time goes: [NOTES.md](NOTES.md#{name})." if name in noted() else "Where the time goes was not looked into yet."
+
+
+def agreement(before, now):
+    """How many medians of a run lie within the spread of the run before on the same machine; None where there is none to compare with."""
+    if not before or before["machine"] != now["machine"] or before["quick"] != now["quick"]:
+        return None
+    spreads = {row["title"]: row["ratio"] for row in before["rows"] if "ratio" in row}
+    both = [row for row in now["rows"] if "ratio" in row and row["title"] in spreads]
+    outside = [row["title"] for row in both
+               if not spreads[row["title"]]["min"] <= row["ratio"]["median"] <= spreads[row["title"]]["max"]]
+    return {"date": before["date"], "commit": before["commit"], "rows": len(both), "outside": outside} if both else None
+
+
+def agreement_text(found):
+    inside = f"{found['rows'] - len(found['outside'])} of {found['rows']} medians lie within the spread of the run of {found['date']} at commit " \
+             f"{found['commit']}"
+    return inside + (", not that of: " + "; ".join(found["outside"]) if found["outside"] else "")
 
 
 def span(value, form):
@@ -42,13 +66,13 @@ def span(value, form):
 
 
 def cost_text(row):
-    """What both sides cost beside their rates, as far as it was measured."""
+    """What both sides cost beside their rates, as far as it was measured; ours alone where the other side is a number."""
     parts = []
     ours, theirs = row.get("ours_cost", {}), row.get("reference_cost", {})
     for key, name, form, scale in (("cpu_s_per_gb", "CPU s/GB", ".2f", 1), ("cpu_s_per_100k", "CPU s/100,000 requests", ".2f", 1), ("memory_bytes", "memory MiB", ".0f", 1 / (1 << 20)),
                                    ("origin_bytes", "origin bytes of the object's", ".2f", 1), ("origin_requests", "requests", ".0f", 1)):
-        if key in ours and key in theirs:
-            parts.append(f"{name} {ours[key] * scale:{form}} against {theirs[key] * scale:{form}}")
+        if key in ours:
+            parts.append(f"{name} {ours[key] * scale:{form}}" + (f" against {theirs[key] * scale:{form}}" if key in theirs else ""))
     return "; ".join(parts)
 
 
@@ -61,10 +85,9 @@ def row_line(row):
             detail += f"; parallel ranges straight from the shaped origin: {span(row['direct'], form)}"
         if "note" in row:
             detail += "; " + row["note"]
-        if cost_text(row):
-            detail += "; " + cost_text(row)
     else:
         result, detail = f"**{row['value']}**", row.get("detail", "")
+    detail = "; ".join(part for part in (detail, cost_text(row)) if part)
     met = {True: "met", False: "**missed**", None: ""}[row["met"]]
     stolen = "" if row.get("steal_percent") is None else f"{row['steal_percent']:.1f} %"
     return f"| {row['title']} | {row['goal']} | {result} | {met} | {detail} | {stolen} |"
@@ -80,8 +103,10 @@ def section(name, result):
              result["about"], "",
              "| what | goal | result | | how much | steal |", "| --- | --- | --- | --- | --- | --- |"]
     lines += [row_line(row) for row in result["rows"]]
-    if name in CAUSES and any(row["met"] is False for row in result["rows"]):
-        lines += ["", CAUSES[name]]
+    if where_the_time_goes(name, result["rows"]):
+        lines += ["", where_the_time_goes(name, result["rows"])]
+    if result.get("before"):
+        lines += ["", f"Run again: {agreement_text(result['before'])}."]
     notes = sorted({row["mounts"] for row in result["rows"] if "mounts" in row})
     for note in notes:
         lines += ["", f"What the node said of its mount: {note}."]
@@ -89,9 +114,11 @@ def section(name, result):
 
 
 def systems_section(path):
+    found = json.loads(path.read_text())
     lines = ["## Systems", "", "Each as its own documentation advises for reading large data; all mounts have the same `read_ahead_kb`. The commands "
-             "are in `bench/peers.py` and `bench/front.py`.", "", "| system | version | configuration |", "| --- | --- | --- |"]
-    for row in json.loads(path.read_text())["systems"]:
+             "are in `bench/peers.py` and `bench/front.py`." + (f" As of {found['date']}." if "date" in found else ""), "",
+             "| system | version | configuration |", "| --- | --- | --- |"]
+    for row in found["systems"]:
         lines.append(f"| {row['name']} | {row['version'] or 'not run: ' + row['missing']} | {row['tuning']} |")
     return "\n".join(lines) + "\n"
 
@@ -108,7 +135,7 @@ shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s i
 def readme_block(directory):
     """What README carries: the table of goals and two plots."""
     directory = pathlib.Path(directory)
-    return "\n\n".join([README_TEXT, goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS))])
+    return "\n\n".join([README_TEXT, goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS)[:2])])
 
 
 def update_readme(path, directory):
@@ -149,3 +176,8 @@ def text_rows(rows):
         met = {True: "met", False: "MISSED", None: ""}[row["met"]]
         lines.append(f"  {row['title']}: {result}, goal {row['goal']}: {met}")
     return "\n".join(lines)
+
+
+def text_before(result):
+    """For the terminal, below the rows: how they agree with the run before."""
+    return f"  {agreement_text(result['before'])}\n" if result.get("before") else ""

@@ -4,9 +4,9 @@ import os
 
 import lab as lab_module
 import peers
-from lab import harness, pair_row, say
+from lab import harness, say
 from usage import Usage
-from versus import NotRun, bench, costs, rounds
+from versus import NotRun, bench, cost_row, rounds
 
 PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE = 64, 6, "16MiB"
 BACK_BYTES, QUICK_BACK_BYTES = 1 << 30, 64 << 20
@@ -47,12 +47,7 @@ def made_bucket(node, name, *properties):
 
 def rows_of(taken, share, title, goals):
     """One row for each other side, with its goal."""
-    rows = []
-    for name, goal in goals.items():
-        pairs = [(a["rate"], b["rate"]) for a, b in zip(taken[OURS], taken[name])]
-        rows.append({**pair_row(f"{title}, of {name}'s rate", goal, pairs, share, "MB/s", 1e-6), "ours_cost": costs(taken[OURS]),
-                     "reference_cost": costs(taken[name])})
-    return rows
+    return [cost_row(f"{title}, of {name}'s rate", goal, taken[OURS], taken[name], share, "MB/s", 1e-6) for name, goal in goals.items()]
 
 
 def load_rows(lab, node, bucket, ceiling, title, goals, other=None):

@@ -1,7 +1,8 @@
 """Measurements of Forebay beside its peers: every system in turn, round after round, the order turned around each time.
 
 A ratio is that of the two systems of one round. Beside each stand the CPU seconds per GB of all processes of a system (the reader's
-included), the memory of its processes at their peak, and what it asked the origin for.
+included), the memory of its processes at their peak, and what it asked the origin for. A peer that is not there, does not start, gives
+other bytes or fails in the middle is left out, and the page says so; the others go on.
 """
 
 import contextlib
@@ -22,13 +23,16 @@ RANDOM_READS, QUICK_RANDOM_READS = 50_000, 2_000
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 20_000, 300, 110_000
 PEER_FILES = 4_000
 SMALL_WORKERS, QUICK_SMALL_WORKERS = (1, 4), (4,)
-DISK, READ_ONLY, LIBRARY = "the disk", "forebay, read-only", "forebay, library"
+OURS, READ_ONLY, LIBRARY = "forebay", "forebay, read-only", "forebay, library"
+DISK, TMPFS, STRAIGHT = peers.DISK, peers.TMPFS, "parallel ranges straight from the origin"
+BESIDE = {DISK, TMPFS, STRAIGHT}  # what a machine and an origin can give by themselves: shown beside the peers, none of them
+STRAIGHT_CONNECTIONS, STRAIGHT_BYTES = 8, 8 * MIB
 
 
 def bench(*arguments, env=None):
     """The JSON of a `forebay bench`."""
     done = subprocess.run([str(harness.forebay_bin()), "bench", *map(str, arguments), "--json"], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+                          stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}, timeout=lab_module.PROGRAM_SECONDS)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip())
     return json.loads(done.stdout)
@@ -42,14 +46,17 @@ def not_run_row(title, goal, reason, **more):
     return {"title": title, "goal": goal, "value": "not run", "detail": reason, "met": None, "steal_percent": None, **more}
 
 
-def rounds(lab, sides):
-    """Each of {name: function} once a round; gives {name: [results]} and the share of stolen time."""
+def rounds(lab, sides, left_out=None, pairs=None):
+    """Each of {name: function} once a round; gives {name: [results]} and the share of stolen time. With `left_out`, a peer that fails
+    goes there and is not in the results."""
     taken = {name: [] for name in sides}
     with stolen() as share:
-        for i in range(lab.pairs):
+        for i in range(pairs or lab.pairs):
             for name in (list(sides) if i % 2 == 0 else reversed(list(sides))):
-                taken[name].append(sides[name]())
-    return taken, share[0]
+                with contextlib.nullcontext() if left_out is None else skipping(name, left_out):
+                    if left_out is None or name not in left_out:
+                        taken[name].append(sides[name]())
+    return {name: samples for name, samples in taken.items() if name not in (left_out or {})}, share[0]
 
 
 def costs(samples):
@@ -62,41 +69,67 @@ def costs(samples):
     return found
 
 
-def rows_against(taken, share, title, unit, scale, goal=1.0, ours="forebay"):
+def cost_row(title, goal, ours, reference, share, unit, scale=1.0, at_most=False):
+    """A row from samples of both sides, [{"rate": ...}], with what they cost."""
+    row = pair_row(title, goal, [(a["rate"], b["rate"]) for a, b in zip(ours, reference)], share, unit, scale, at_most)
+    return {**row, "ours_cost": costs(ours), "reference_cost": costs(reference)}
+
+
+def rows_against(taken, share, title, unit, scale, goal=1.0, ours=OURS):
     """One row for each system but ours. `taken`: {name: [{"rate": ...}]}."""
     rows = []
     for name, samples in taken.items():
         if name == ours:
             continue
-        pairs = [(a["rate"], b["rate"]) for a, b in zip(taken[ours], samples)]
-        row = pair_row(f"{title}, against {name}", goal, pairs, share, unit, scale)
-        rows.append({**row, "peer": name, "ours_cost": costs(taken[ours]), "reference_cost": costs(samples)})
+        row = {**cost_row(f"{title}, against {name}", goal, taken[ours], samples, share, unit, scale), "peer": name}
+        rows.append({**row, "goal": "-", "met": None, "beside": True} if name in BESIDE else row)
     return rows
 
 
+def rows_left_out(left_out, title):
+    """One row for each peer that was not measured, with the reason."""
+    return [not_run_row(f"{title}, against {name}", "-", reason, peer=name) for name, reason in left_out.items()]
+
+
 @contextlib.contextmanager
-def mounted(lab, bucket, endpoint, sources, wanted=None):
+def mounted(lab, bucket, endpoint, sources, left_out, wanted=None):
     """All present systems with the objects of a bucket, mounted at once: {name: Running}. One that fails is left out, and said."""
     with contextlib.ExitStack() as stack:
         running = {}
-        for peer in [peers.FOREBAY, *(wanted if wanted is not None else peers.present())]:
-            with skipping(peer.name):
+        for peer in [peers.FOREBAY, *(wanted if wanted is not None else [*peers.LOCAL, *peers.present(left_out)])]:
+            with skipping(peer.name, left_out):
                 start = stack.enter_context(peer.volume(lab, bucket, endpoint, sources))
                 running[peer.name] = stack.enter_context(start())
-        if "forebay" not in running:
-            raise RuntimeError("forebay itself could not be mounted")
         yield running
 
 
 @contextlib.contextmanager
-def skipping(name):
-    """A peer that does not start does not take the run with it."""
+def skipping(name, left_out):
+    """A peer that does not start, or fails, does not take the run with it: it goes into `left_out`, {name: reason}."""
     try:
         yield
     except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError) as error:
-        if name == "forebay":
+        if name == OURS:
             raise
-        say(f"{name}: not run ({str(error).splitlines()[0] if str(error) else type(error).__name__})")
+        left_out[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
+        say(f"{name}: not run ({left_out[name]})")
+
+
+def those_that(systems, left_out, check):
+    """Of {name: Running} those that pass check(system); the others are left out."""
+    for name, system in systems.items():
+        with skipping(name, left_out):
+            check(system)
+    return {name: system for name, system in systems.items() if name not in left_out}
+
+
+def gives(source, name):
+    """A check that a system's file has the bytes of `source`."""
+    def check(system):
+        if not lab_module.same(source, system.dir / name):
+            raise RuntimeError(f"gave other bytes of {name} than the origin")
+
+    return check
 
 
 def measured(pids, read, n_bytes=None):
@@ -112,7 +145,27 @@ def no_processes():
     return []
 
 
+def asked(shaper, n_bytes, direction="response_bytes"):
+    """What the origin was asked for since the shaper's last reset: bytes as a share of `n_bytes`, and requests."""
+    stats = shaper.stats()
+    return {"origin_bytes": stats[direction] / n_bytes, "origin_requests": stats["requests"]}
+
+
 # ---- cold ----
+
+def straight(lab, shaper, bucket, key, size):
+    """One object straight from the shaped origin: 8 connections that take ranges of 8 MiB. The JSON of getload."""
+    client = harness.s3_client(shaper.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
+    ranges = [f"{at}-{min(at + STRAIGHT_BYTES, size) - 1}" for at in range(0, size, STRAIGHT_BYTES)]
+    targets, address = lab.targets(client, bucket, [key], ranges)
+    return lab.get(address, targets, min(STRAIGHT_CONNECTIONS, len(targets)))
+
+
+def straight_once(lab, shaper, bucket, size):
+    shaper.set(system="straight")
+    shaper.reset()
+    return {**measured(no_processes, lambda: straight(lab, shaper, bucket, "big.bin", size)), **asked(shaper, size)}
+
 
 def cold_once(lab, start, shaper, name, size):
     """A mount with an empty cache reads the file once."""
@@ -120,32 +173,32 @@ def cold_once(lab, start, shaper, name, size):
         shaper.set(system=name.replace(" ", "-"))
         shaper.reset()
         sample = measured(running.pids, lambda: lab.read("seq", running.dir / "big.bin", MIB, 1))
-        stats = shaper.stats()
         if sample["rate"] <= 0:
             raise RuntimeError(f"{name} read nothing")
-    return {**sample, "origin_bytes": stats["response_bytes"] / size, "origin_requests": stats["requests"]}
+        return {**sample, **asked(shaper, size)}
 
 
 def peers_cold(lab):
     """Cold sequential reads of one large object through the mounts of all systems, each started anew with an empty cache, from the
-    shaped origin. Origin bytes are those of the object's. JuiceFS reads its own blocks of a copy from the same origin; SeaweedFS keeps
-    its copy itself and is left out."""
+    shaped origin, and the same in parallel ranges straight from it, thrown away. Origin bytes are those of the object's. JuiceFS reads
+    its own blocks of a copy from the same origin; SeaweedFS keeps its copy itself and is left out."""
     size = QUICK_COLD_BYTES if lab.quick else COLD_BYTES
     source = lab.path("big")
     lab_module.write_random(source, size, "peers cold")
     bucket = lab.upload({"big.bin": source})
+    title, left_out = f"Cold sequential read of {size // MIB} MiB through the mount", {}
     with lab.shaper(**SHAPE) as shaper, contextlib.ExitStack() as stack:
-        starts = {}
-        for peer in [peers.FOREBAY, *(p for p in peers.present() if p.name != "SeaweedFS")]:
-            with skipping(peer.name):
+        sides = {}
+        for peer in [peers.FOREBAY, *(p for p in peers.present(left_out) if p.name != "SeaweedFS")]:
+            with skipping(peer.name, left_out):
                 start = stack.enter_context(peer.volume(lab, bucket, shaper.endpoint, {"big.bin": source}))
                 with start() as running:  # right bytes, before anything is measured
-                    if not lab_module.same(source, running.dir / "big.bin"):
-                        raise RuntimeError("gave other bytes than the origin")
-                starts[peer.name] = start
-        say(f"cold through all mounts: {', '.join(starts)}")
-        taken, share = rounds(lab, {name: lambda name=name: cold_once(lab, starts[name], shaper, name, size) for name in starts})
-    return rows_against(taken, share, f"Cold sequential read of {size // MIB} MiB through the mount", "MB/s", 1e-6)
+                    gives(source, "big.bin")(running)
+                sides[peer.name] = lambda s=start, n=peer.name: cold_once(lab, s, shaper, n, size)
+        sides[STRAIGHT] = lambda: straight_once(lab, shaper, bucket, size)
+        say(f"cold through all mounts: {', '.join(sides)}")
+        taken, share = rounds(lab, sides, left_out)
+    return rows_against(taken, share, title, "MB/s", 1e-6) + rows_left_out(left_out, title)
 
 
 # ---- warm ----
@@ -164,24 +217,22 @@ def warm_count(lab, name, mode, block, size):
 
 
 def peers_warm(lab):
-    """Warm reads through the mounts of all systems: the file was read before, and lies in the page cache or in the system's own
-    cache. All mounts have the same read_ahead_kb."""
+    """Warm reads through the mounts of all systems, of the disk and of tmpfs: the file was read before, and lies in the page cache or in
+    the system's own cache. All mounts have the same read_ahead_kb."""
     size = QUICK_WARM_BYTES if lab.quick else WARM_BYTES
     source = lab.path("warm")
     lab_module.write_random(source, size, "peers warm")
     bucket = lab.upload({"warm.bin": source})
-    rows = []
-    with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, {"warm.bin": source}) as running:
-        for name, system in running.items():
-            if not lab_module.same(source, system.dir / "warm.bin"):
-                raise RuntimeError(f"{name} gave other bytes than the origin")
+    rows, left_out = [], {}
+    with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, {"warm.bin": source}, left_out) as running:
+        running = those_that(running, left_out, gives(source, "warm.bin"))
         for title, mode, block in WARM_WAYS:
             say(f"warm through all mounts, {title}: {', '.join(running)}")
             taken, share = rounds(lab, {
                 name: lambda s=system, c=warm_count(lab, name, mode, block, size): measured(s.pids, lambda: lab.read(mode, s.dir / "warm.bin", block, c))
-                for name, system in running.items()})
+                for name, system in running.items() if name not in left_out}, left_out)
             rows += rows_against(taken, share, f"Warm {title} reads through the mount", "MB/s", 1e-6)
-    return rows
+    return rows + rows_left_out(left_out, "Warm reads through the mount")
 
 
 # ---- small files ----
@@ -206,7 +257,8 @@ def upload_all(lab, directory):
 def epoch(directory, workers, *options, epochs=1):
     """Verified epochs in shuffled order by one `forebay bench epoch`; the JSON of the last, with the bytes of all as `all_bytes`."""
     done = subprocess.run([str(harness.forebay_bin()), "bench", "epoch", str(directory), "--verify", "--json", "--epochs", str(epochs),
-                           "--workers", str(workers), *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                           "--workers", str(workers), *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=lab_module.PROGRAM_SECONDS)
     if done.returncode != 0:
         raise RuntimeError(f"bench epoch {directory}: {done.stderr.strip()}")
     read = json.loads(done.stdout)
@@ -238,18 +290,16 @@ def small_rows(taken, share, title):
     """Ours in three ways against the disk."""
     rows = []
     for side, (way, goal) in SMALL_GOALS.items():
-        pairs = [(a["rate"], b["rate"]) for a, b in zip(taken[side], taken[DISK])]
-        rows.append({**pair_row(f"{title}, {way}, of the disk's", goal, pairs, share, "files/s"), "ours_cost": costs(taken[side]),
-                     "reference_cost": costs(taken[DISK])})
+        rows.append(cost_row(f"{title}, {way}, of the disk's", goal, taken[side], taken[DISK], share, "files/s"))
     return rows
 
 
-def small_rounds(lab, places, workers):
+def small_rounds(lab, places, workers, left_out=None):
     """Epochs in all places in turns, the second of each process: {name: samples} and the share of stolen time."""
     say(f"small files, {workers} workers: {', '.join(places)}")
     return rounds(lab, {name: lambda w=where, o=options, p=pids: files_per_s(measured(p, lambda: epoch(w, workers, "--prefetch", 1000, *o,
                                                                                                        epochs=2)))
-                        for name, (where, options, pids) in places.items()})
+                        for name, (where, options, pids) in places.items() if name not in (left_out or {})}, left_out)
 
 
 def small(lab):
@@ -272,21 +322,20 @@ def small(lab):
 
 
 def peers_small(lab):
-    """The same work through the mounts of all systems, with fewer files."""
+    """The same work through the mounts of all systems, on the disk and on tmpfs, with fewer files."""
     count = QUICK_SMALL_FILES if lab.quick else PEER_FILES
     plain = make_files(lab, count, SMALL_BYTES)
     say(f"{count} small files: to the origin and into the systems that need a copy")
     bucket, sources = make_objects(lab, count, SMALL_BYTES), sources_of(plain)
-    rows = []
-    with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, sources) as running:
+    rows, left_out = [], {}
+    with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, sources, left_out) as running:
+        running = those_that(running, left_out, lambda system: epoch(system.dir, 8))
         places = {name: (system.dir, [], system.pids) for name, system in running.items()}
-        for where, options, _ in places.values():
-            epoch(where, 8, *options)
         for workers in QUICK_SMALL_WORKERS if lab.quick else SMALL_WORKERS:
-            taken, share = small_rounds(lab, places, workers)
+            taken, share = small_rounds(lab, places, workers, left_out)
             rows += rows_against(taken, share, f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}, through the mount",
                                  "files/s", 1.0)
-    return rows
+    return rows + rows_left_out(left_out, f"{count:,} warm files of 110 KB, through the mount")
 
 
 def files_per_s(sample):

@@ -10,8 +10,10 @@ import time
 
 import lab as lab_module
 from lab import GIB, MIB, SHAPE, harness, pair_row, say, spread, stolen, value_row
-from usage import ClientLimit, tmpfs
-from versus import NotRun, bench, epoch, make_files, make_objects, upload_all
+from peers import tree
+from usage import ClientLimit, Usage, tmpfs
+from versus import (DISK, OURS, TMPFS, NotRun, asked, bench, cost_row, costs, epoch, make_files, make_objects, measured, mounted, no_processes,
+                    rounds, rows_against, rows_left_out, upload_all)
 
 TRAIN_FILES, QUICK_TRAIN_FILES, TRAIN_BYTES = 4000, 960, 110_000
 TRAIN = ["--batch", "64", "--compute", "40ms", "--prefetch", "4", "--workers", "2"]
@@ -20,12 +22,19 @@ HALF_EPOCHS = 4
 DROPPED_BYTES, QUICK_DROPPED_BYTES = GIB, 128 * MIB
 CHECKPOINT_BYTES, QUICK_CHECKPOINT_BYTES = 2 * GIB, 128 * MIB
 META_FILES, QUICK_META_FILES, META_PER_DIRECTORY = 100_000, 2_000, 1_000
-META_ROUNDS, SYNCED_DIRECTORIES = 3, 10
+SYNCED_DIRECTORIES = 10
+PEER_CHECKPOINT_BYTES, QUICK_PEER_CHECKPOINT_BYTES = 512 * MIB, 64 * MIB
 MODEL_BYTES, QUICK_MODEL_BYTES = 512 * MIB, 64 * MIB
 COLD_MODEL_BYTES, QUICK_COLD_MODEL_BYTES = GIB, 128 * MIB
 
 
 # ---- training ----
+
+def train_sample(pids, directory):
+    said = {}
+    sample = measured(pids, lambda: said.update(epoch(directory, 2, *TRAIN)) or said)
+    return {**sample, "utilisation": 100 * said["accelerator_utilisation"]}
+
 
 def train(lab):
     """Emulated training: batches of 64 files of 110 KB, 40 ms of computing in each step, shuffled, two workers that read four batches
@@ -42,16 +51,17 @@ def train(lab):
             for directory in (mount.dir, memory):
                 epoch(directory, 8)
             say(f"emulated training, {lab.pairs} pairs")
-            taken, share = lab.take_pairs(lambda: epoch(mount.dir, 2, *TRAIN)["accelerator_utilisation"],
-                                          lambda: epoch(memory, 2, *TRAIN)["accelerator_utilisation"])
+            taken, share = rounds(lab, {OURS: lambda: train_sample(lambda: tree([node.pid, mount.pid]), mount.dir),
+                                        TMPFS: lambda: train_sample(no_processes, memory)})
     finally:
         shutil.rmtree(memory, ignore_errors=True)
-    ours, reference = (spread([100 * pair[i] for pair in taken]) for i in (0, 1))
-    lost = statistics.median(100 * (b - a) for a, b in taken)
+    pairs = [(a["utilisation"], b["utilisation"]) for a, b in zip(taken[OURS], taken[TMPFS])]
+    ours, reference = (spread([pair[i] for pair in pairs]) for i in (0, 1))
+    lost = statistics.median(b - a for a, b in pairs)
     text = f"{ours['median']:.1f} % ({ours['min']:.1f} to {ours['max']:.1f}) against {reference['median']:.1f} %"
     return [value_row("Emulated training, accelerator utilisation, warm, of tmpfs's", "no less than tmpfs minus 1 point", text, lost <= 1,
-                      share, detail=f"{lost:.2f} points less in the median of {len(taken)} pairs", lost_points=lost,
-                      pairs=[[round(100 * a, 3), round(100 * b, 3)] for a, b in taken])]
+                      share, detail=f"{lost:.2f} points less in the median of {len(pairs)} pairs", lost_points=lost,
+                      pairs=[[round(a, 3), round(b, 3)] for a, b in pairs], ours_cost=costs(taken[OURS]), reference_cost=costs(taken[TMPFS]))]
 
 
 # ---- half a cache ----
@@ -61,18 +71,21 @@ def half(lab):
     is read once per epoch, so that one which evicts what was used longest ago keeps nothing; what is kept unread here gives half."""
     count = QUICK_HALF_FILES if lab.quick else HALF_FILES
     bucket = make_objects(lab, count, HALF_BYTES)
-    total, shares = count * HALF_BYTES, []
+    total, shares, requests = count * HALF_BYTES, [], []
     cache = lab.path("half-cache")
     with stolen() as share, lab.shaper() as shaper, lab.node(bucket, endpoint=shaper.endpoint, disk=f"{cache}:{total // 2}") as node, \
             lab.mount(node, bucket) as mount:
         for number in range(HALF_EPOCHS):
             shaper.reset()
             epoch(mount.dir, 2, "--seed", number + 1)
-            shares.append(shaper.stats()["response_bytes"] / total)
+            found = asked(shaper, total)
+            shares.append(found["origin_bytes"])
+            requests.append(found["origin_requests"])
     harness.tree_remove(cache)
     worst = max(shares[2:])
     return [value_row("Origin bytes of an epoch with a cache of half the data set, of the data set's", "at most 0.55", f"{worst:.3f}",
-                      worst <= 0.55, share[0], detail="the most of the third epoch and later; all: " + ", ".join(f"{s:.3f}" for s in shares))]
+                      worst <= 0.55, share[0], detail="the most of the third epoch and later; all: " + ", ".join(f"{s:.3f}" for s in shares) +
+                      "; requests " + ", ".join(f"{n:,}" for n in requests))]
 
 
 # ---- the page cache dropped ----
@@ -92,14 +105,17 @@ def dropped(lab):
 
         def read(path):
             lab_module.forget([plain, *extents])
+            with open(ours, "rb") as file:  # the mount's own pages, too: there are some where it has no passthrough
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             argv = limit.wrap([lab_module.BUILD / "bench/reader", "seq", path, MIB, 1])
-            said = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout)
-            return said["bytes"] / said["seconds"]
+            return json.loads(subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
         say(f"page cache dropped, {lab.pairs} pairs")
-        taken, share = lab.take_pairs(lambda: read(ours), lambda: read(plain))
+        taken, share = rounds(lab, {OURS: lambda: measured(lambda: tree([node.pid, mount.pid]), lambda: read(ours)),
+                                    DISK: lambda: measured(no_processes, lambda: read(plain))})
         note = f"client limited to {limit.limit_bytes // MIB} MiB" if limit.limit_bytes else "no memory cgroup for the client here"
-    row = pair_row(f"Sequential reads of {size // MIB} MiB, page cache dropped, of the disk's (no goal here)", 0.95, taken, share, "MB/s", 1e-6)
+    row = cost_row(f"Sequential reads of {size // MIB} MiB, page cache dropped, of the disk's (no goal here)", 0.95, taken[OURS], taken[DISK], share,
+                   "MB/s", 1e-6)
     return [{**row, "goal": "-", "met": None, "note": note}]
 
 
@@ -117,7 +133,7 @@ def scratch_node(lab):
 
 @contextlib.contextmanager
 def scratch_mount(lab):
-    """A mount of a bucket without origin, or NotRun where this version has none that can be mounted and written."""
+    """(node, mount) of a bucket without origin, or NotRun where this version has none that can be mounted and written."""
     with contextlib.ExitStack() as stack:
         node = stack.enter_context(scratch_node(lab))
         try:
@@ -126,11 +142,15 @@ def scratch_mount(lab):
             (mount.dir / "probe").rmdir()
         except (RuntimeError, OSError, AssertionError) as error:
             raise NotRun(f"a bucket without origin cannot be mounted and written: {str(error).splitlines()[0]}") from error
-        yield mount
+        yield node, mount
 
 
-def checkpoint_once(directory, size, *options):
-    return bench("checkpoint", directory, "--size", size, "--tensor", "64MiB", "--repeat", 1, *options)
+def checkpoint_once(pids, directory, size, *options):
+    """Rates of writing and of reading back, and what both cost for each GB that was moved."""
+    with Usage(pids) as usage:
+        said = bench("checkpoint", directory, "--size", size, "--tensor", "64MiB", "--repeat", 1, *options)
+    return {"rate": said["write_bytes_per_s"], "back": said["read_back_bytes_per_s"], "memory_bytes": usage.memory_bytes,
+            "cpu_s_per_gb": usage.cpu_s / (2 * said["bytes"] / 1e9)}
 
 
 CHECKPOINT_TITLE = "Checkpoint write through the mount, fsync included"
@@ -140,17 +160,13 @@ def checkpoint_rows(lab, title, *options):
     size = QUICK_CHECKPOINT_BYTES if lab.quick else CHECKPOINT_BYTES
     plain = lab.path("checkpoints")
     plain.mkdir()
-    said = {"ours": [], "reference": []}
-
-    def once(side, directory):
-        said[side].append(checkpoint_once(directory, size, *options))
-        return said[side][-1]["write_bytes_per_s"]
-
-    with scratch_mount(lab) as mount:
+    with scratch_mount(lab) as (node, mount):
         say(f"checkpoints of {size // MIB} MiB, {title}, {lab.pairs} pairs")
-        taken, share = lab.take_pairs(lambda: once("ours", mount.dir), lambda: once("reference", plain))
-    back = [(a["read_back_bytes_per_s"], b["read_back_bytes_per_s"]) for a, b in zip(said["ours"], said["reference"])]
-    return [pair_row(f"{CHECKPOINT_TITLE}, {title}, of the disk's", 0.9, taken, share, "MB/s", 1e-6),
+        taken, share = rounds(lab, {OURS: lambda: checkpoint_once(lambda: tree([node.pid, mount.pid]), mount.dir, size, *options),
+                                    DISK: lambda: checkpoint_once(no_processes, plain, size, *options)})
+    back = [(a["back"], b["back"]) for a, b in zip(taken[OURS], taken[DISK])]
+    written = cost_row(f"{CHECKPOINT_TITLE}, {title}, of the disk's", 0.9, taken[OURS], taken[DISK], share, "MB/s", 1e-6)
+    return [{**written, "note": "costs are those of writing and reading back"},
             pair_row(f"Checkpoint read back through the mount, {title}, of the disk's", 0.9, back, share, "MB/s", 1e-6)]
 
 
@@ -163,6 +179,19 @@ def checkpoint(lab):
 def checkpoint_shards(lab):
     """The same in four files that are written at the same time."""
     return checkpoint_rows(lab, "4 shards", "--shards", 4)
+
+
+def peers_checkpoint(lab):
+    """Checkpoints as torch.save writes them, without fsync and rename, which not all can, written through the mounts of all systems from the
+    first byte to the end of close, then read back and compared; on the disk and on tmpfs, too. When close returns the origin has the bytes of
+    forebay, s3fs, rclone off and JuiceFS; rclone full carries them there afterwards, and SeaweedFS keeps them itself."""
+    size = QUICK_PEER_CHECKPOINT_BYTES if lab.quick else PEER_CHECKPOINT_BYTES
+    title, left_out = f"Checkpoint of {size // MIB} MiB written through the mount", {}
+    with lab.shaper() as shaper, mounted(lab, lab.origin.new_bucket(), shaper.endpoint, {}, left_out) as running:
+        say(f"checkpoints through all mounts: {', '.join(running)}")
+        taken, share = rounds(lab, {name: lambda s=system: checkpoint_once(s.pids, s.dir, size, "--no-fsync", "--no-rename")
+                                    for name, system in running.items()}, left_out)
+    return rows_against(taken, share, title, "MB/s", 1e-6) + rows_left_out(left_out, title)
 
 
 META_GOALS = {"create": 10_000, "stat": 40_000, "rename": None, "unlink": None}
@@ -191,13 +220,13 @@ def meta(lab):
     plain = lab.path("names")
     plain.mkdir()
     options = ["--files", count // 4, "--per-directory", META_PER_DIRECTORY, "--workers", 4]
-    with scratch_mount(lab) as mount:
-        say(f"{count} empty files, {META_ROUNDS} pairs")
-        taken, share = lab.take_pairs(lambda: bench("meta", mount.dir, *options), lambda: bench("meta", plain, *options), META_ROUNDS)
+    with scratch_mount(lab) as (_node, mount):
+        say(f"{count} empty files, {lab.pairs} pairs")
+        taken, share = lab.take_pairs(lambda: bench("meta", mount.dir, *options), lambda: bench("meta", plain, *options))
         synced, synced_share = [], 0
         if not lab.quick:
             synced, synced_share = lab.take_pairs(*(lambda d=d: created_with_synced_directories(d / "synced", META_PER_DIRECTORY)
-                                                    for d in (mount.dir, plain)), META_ROUNDS)
+                                                    for d in (mount.dir, plain)))
     rows = []
     for phase, goal in META_GOALS.items():
         ours = spread([a[phase]["per_s"] for a, _ in taken])
@@ -254,12 +283,16 @@ def model(lab):
         for way in ("mmap", "pread", "whole"):
             say(f"model by {way}, {lab.pairs} pairs")
 
-            def once(directory):
-                return bench("model", directory / "m.safetensors", "--ways", way, "--passes", 1)[way]["bytes_per_s"]
+            def once(pids, directory):
+                with Usage(pids) as usage:
+                    said = bench("model", directory / "m.safetensors", "--ways", way, "--passes", 1)
+                return {"rate": said[way]["bytes_per_s"], "cpu_s_per_gb": usage.cpu_s / (said["bytes"] / 1e9), "memory_bytes": usage.memory_bytes}
 
-            taken, share = lab.take_pairs(lambda: once(mount.dir), lambda: once(plain))
-            row = pair_row(f"Model of {size // MIB} MiB by {way}, through the mount, of the disk's (no goal here)", 0.95, taken, share, "MB/s", 1e-6)
-            rows.append({**row, "goal": "-", "met": None})
+            taken, share = rounds(lab, {OURS: lambda: once(lambda: tree([node.pid, mount.pid]), mount.dir),
+                                        DISK: lambda: once(no_processes, plain)})
+            row = cost_row(f"Model of {size // MIB} MiB by {way}, through the mount, of the disk's (no goal here)", 0.95, taken[OURS], taken[DISK],
+                           share, "MB/s", 1e-6)
+            rows.append({**row, "goal": "-", "met": None, "note": "costs include comparing every byte"})
     return rows
 
 
@@ -276,14 +309,19 @@ def model_cold(lab):
 
         def once(read):
             with lab.node(bucket, endpoint=shaper.endpoint) as node, lab.mount(node, bucket) as mount:
+                shaper.reset()
                 os.listdir(mount.dir)
-                return read(mount.dir / "m.safetensors")
+                with Usage(lambda: tree([node.pid, mount.pid])) as usage:
+                    seconds = read(mount.dir / "m.safetensors")
+                return {"rate": seconds, "cpu_s_per_gb": usage.cpu_s / (size / 1e9), "memory_bytes": usage.memory_bytes, **asked(shaper, size)}
 
         say(f"cold model of {size // MIB} MiB, {lab.pairs} pairs")
-        taken, share = lab.take_pairs(lambda: once(lambda path: bench("model", path, "--ways", "mmap", "--passes", 1)["mmap"]["seconds"]),
-                                      lambda: once(lambda path: lab.read("seq", path, MIB, 1)["seconds"]))
-    return [pair_row(f"Cold model of {size // MIB} MiB by mmap, tensors in shuffled order, of the time of a sequential read", 1.3, taken, share, "s",
-                     at_most=True)]
+        by_mmap, in_order = "mmap", "a sequential read"
+        taken, share = rounds(lab, {by_mmap: lambda: once(lambda path: bench("model", path, "--ways", "mmap", "--passes", 1)["mmap"]["seconds"]),
+                                    in_order: lambda: once(lambda path: lab.read("seq", path, MIB, 1)["seconds"])})
+    row = cost_row(f"Cold model of {size // MIB} MiB by mmap, tensors in shuffled order, of the time of a sequential read", 1.3, taken[by_mmap],
+                   taken[in_order], share, "s", at_most=True)
+    return [{**row, "note": "costs of the first include comparing every byte"}]
 
 
 # ---- the shaper itself ----
@@ -295,5 +333,6 @@ def ceiling(lab):
     return [value_row(f"bench/shaper, {line.split(': ', 1)[0]}", "-", line.split(": ", 1)[1], None) for line in done.stdout.strip().splitlines()]
 
 
-MEASURES = {"train": train, "half": half, "dropped": dropped, "checkpoint": checkpoint, "checkpoint_shards": checkpoint_shards, "meta": meta,
+MEASURES = {"train": train, "half": half, "dropped": dropped, "checkpoint": checkpoint, "checkpoint_shards": checkpoint_shards,
+            "peers_checkpoint": peers_checkpoint, "meta": meta,
             "find": find, "model": model, "model_cold": model_cold, "ceiling": ceiling}

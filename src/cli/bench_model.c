@@ -17,10 +17,12 @@
  * not.
  *
  * Failure modes: a header that is not one, a short file, a mapping whose bytes cannot be had: one line, exit
- * status 1. Headers beyond 100 MB are refused, as safetensors itself does.
+ * status 1. Headers beyond 100 MB are refused, as safetensors itself does. A signal to end: the same, and
+ * nothing is left of a file that was being made.
  */
 #include "cli/bench_model.h"
 #include "cli/bench.h"
+#include "cli/bench_report.h"
 #include "cli/command.h"
 
 #include "base/crc32c.h"
@@ -152,12 +154,14 @@ static void timed(struct load *l, uint64_t from)
     l->first_ns = l->first_ns ? l->first_ns : l->ns;
 }
 
-/* All tensors, of which the first byte is at `data`, in the order in which they were read. */
+/* All tensors, of which the first byte is at `data`, in the order in which they were read; or, where the
+ * reading was interrupted, that it was. */
 static int compare_all(struct model *m, const char *data, struct load *l, struct err *e)
 {
     int r = 0;
     for (size_t i = 0; i < m->file.n && r == 0; i++)
-        r = compare(m, m->order[i], data + m->file.tensors[m->order[i]].begin, l, e);
+        r = bench_interrupted() ? err_set(e, -EINTR, "interrupted")
+                                : compare(m, m->order[i], data + m->file.tensors[m->order[i]].begin, l, e);
     return r;
 }
 
@@ -183,7 +187,7 @@ static int by_mmap(struct model *m, int fd, struct load *l, uint64_t from, struc
     char *p = mmap(NULL, m->file.bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return err_errno(e, -errno, "map %s", m->path);
-    for (size_t i = 0; i < m->file.n; i++) {
+    for (size_t i = 0; i < m->file.n && !bench_interrupted(); i++) {
         const struct model_tensor *t = &m->file.tensors[m->order[i]];
         sink += touch(p + m->file.data_offset + t->begin, t->end - t->begin);
         if (i == 0)
@@ -197,7 +201,7 @@ static int by_mmap(struct model *m, int fd, struct load *l, uint64_t from, struc
 
 static int by_pread(struct model *m, int fd, struct load *l, uint64_t from, struct err *e)
 {
-    for (size_t i = 0; i < m->file.n; i++) {
+    for (size_t i = 0; i < m->file.n && !bench_interrupted(); i++) {
         const struct model_tensor *t = &m->file.tensors[m->order[i]];
         int r = sys_pread_all(fd, m->memory + t->begin, t->end - t->begin, m->file.data_offset + t->begin);
         if (r < 0)
@@ -458,6 +462,7 @@ int bench_model(int argc, char **argv)
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         struct model m = {.o = &o, .path = argv[0]};
+        bench_interrupts();
         int r = run(&m, &e);
         if (r < 0)
             status = command_fail(usage.command, r, &e);

@@ -1,6 +1,7 @@
 /* safetensors files; contract in bench_model.h. Offsets out of a header are checked against the file's size
  * before use. */
 #include "cli/bench_model.h"
+#include "cli/bench_report.h"
 
 #include "base/buf.h"
 #include "base/sys.h"
@@ -136,7 +137,7 @@ static int write_data(int fd, uint64_t at, uint64_t bytes, uint64_t seed)
     for (uint64_t done = 0; done < bytes && r == 0; done += PIECE_BYTES) {
         size_t n = (size_t)MIN(bytes - done, PIECE_BYTES);
         pattern_fill(pattern_for(seed), done, piece, n);
-        r = sys_pwrite_all(fd, piece, n, at + done);
+        r = bench_interrupted() ? -EINTR : sys_pwrite_all(fd, piece, n, at + done);
     }
     return r;
 }
@@ -158,5 +159,7 @@ int model_file_make(const char *path, uint64_t bytes, uint64_t tensors, uint64_t
     r = r < 0 ? r : sys->rename(part.p, path);
     if (r < 0)
         (void)sys->unlink(part.p);
+    if (r == -EINTR)
+        return err_set(e, r, "interrupted");
     return r < 0 ? err_errno(e, r, "make %s", path) : 0;
 }

@@ -81,14 +81,19 @@ void bench_interrupts(void)
     }
 }
 
+bool bench_interrupted(void)
+{
+    return __atomic_load_n(&interrupted, __ATOMIC_ACQUIRE);
+}
+
 bool bench_failure_is(const struct bench_failure *f)
 {
-    return __atomic_load_n(&f->failed, __ATOMIC_ACQUIRE) || __atomic_load_n(&interrupted, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&f->failed, __ATOMIC_ACQUIRE) || bench_interrupted();
 }
 
 int bench_failure_take(const struct bench_failure *f, struct err *e)
 {
-    if (f->code == 0 && __atomic_load_n(&interrupted, __ATOMIC_ACQUIRE))
+    if (f->code == 0 && bench_interrupted())
         return err_set(e, -EINTR, "interrupted");
     if (f->code < 0)
         *e = f->err;

@@ -30,6 +30,8 @@ int bench_failure_take(const struct bench_failure *f, struct err *e);
 /* From now on SIGINT, SIGTERM and SIGHUP are a failure of whatever runs, so that it ends and removes what it
  * made. A second one ends the process at once. */
 void bench_interrupts(void);
+/* Whether one of them came. */
+bool bench_interrupted(void);
 
 /* Runs fn(arg, i) in n threads, i from 0 on, and waits for all. None begins before all are made, and before
  * begin(arg), which may be NULL, was called: there a clock is started. -EAGAIN when they cannot all be made:

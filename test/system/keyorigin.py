@@ -10,13 +10,13 @@ This one speaks as much S3 as a node asks of its origin, checks no signatures, a
 
 import dataclasses
 import hashlib
-import http.server
 import re
-import threading
 import time
 import urllib.parse
 from email.utils import formatdate
 from xml.sax.saxutils import escape
+
+import served
 
 
 @dataclasses.dataclass
@@ -30,69 +30,31 @@ class Object:
         return '"' + hashlib.md5(self.data).hexdigest() + '"'
 
 
-class KeyOrigin:
+class KeyOrigin(served.Server):
     """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query)."""
 
     def __init__(self):
+        super().__init__(_Handler)
         self.objects = {}
-        self.requests = []
-        self.lock = threading.Lock()
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self.server.daemon_threads = True
-        self.server.origin = self
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self.thread.start()
-
-    @property
-    def endpoint(self):
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def properties(self):
         return {"origin.endpoint": self.endpoint, "origin.region": "us-east-1", "origin.access_key": "any",
                 "origin.secret_key": "any"}
 
-    def stop(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join(200)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
+class _Handler(served.Handler):
     def _parse(self):
         path, _, query = self.path.partition("?")
         self.query = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
         bucket, _, key = path[1:].partition("/")
         self.bucket, self.key = bucket, urllib.parse.unquote(key)
-        self.origin = self.server.origin
+        self.origin = self.owner
         with self.origin.lock:
             self.origin.requests.append((self.command, urllib.parse.unquote(path), self.query))
 
-    def _send(self, status, body=b"", **headers):
-        self.send_response(status)
-        headers.setdefault("Content-Length", len(body))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), str(value))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
     def _error(self, status, code):
-        self._send(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(),
-                   Content_Type="application/xml")
-
-    def _body(self):
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(),
+                  Content_Type="application/xml")
 
     def _found(self):
         with self.origin.lock:
@@ -112,14 +74,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                    "Accept_Ranges": "bytes", **found.headers}
         size, asked = len(found.data), self.headers.get("Range")
         if not asked:
-            return self._send(200, found.data, **headers)
+            return self.send(200, found.data, **headers)
         first, last = re.match(r"bytes=(\d*)-(\d*)", asked).groups()
         start = int(first) if first else max(0, size - int(last))
         end = min(int(last) + 1 if first and last else size, size)
         if start >= size:
             return self._error(416, "InvalidRange")
         headers["Content_Range"] = f"bytes {start}-{end - 1}/{size}"
-        return self._send(206, found.data[start:end], **headers)
+        return self.send(206, found.data[start:end], **headers)
 
     do_GET = do_HEAD = _read
 
@@ -149,13 +111,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 out.append(f"<Contents><Key>{escape(quote(key))}</Key><LastModified>{date}</LastModified>"
                            f"<ETag>{escape(found.etag)}</ETag><Size>{len(found.data)}</Size></Contents>")
         token = f"<NextContinuationToken>{escape(urllib.parse.quote(last))}</NextContinuationToken>" if truncated else ""
-        self._send(200, ("<ListBucketResult>" + f"<IsTruncated>{str(truncated).lower()}</IsTruncated>{token}" +
-                         ("<EncodingType>url</EncodingType>" if "encoding-type" in self.query else "") +
-                         "".join(out) + "</ListBucketResult>").encode(), Content_Type="application/xml")
+        self.send(200, ("<ListBucketResult>" + f"<IsTruncated>{str(truncated).lower()}</IsTruncated>{token}" +
+                        ("<EncodingType>url</EncodingType>" if "encoding-type" in self.query else "") +
+                        "".join(out) + "</ListBucketResult>").encode(), Content_Type="application/xml")
 
     def do_PUT(self):
         self._parse()
-        data = self._body()
+        data = self.body()
         source = self.headers.get("x-amz-copy-source")
         kept = {n: v for n, v in self.headers.items() if n.lower().startswith("x-amz-meta-") or
                 n.lower() in ("content-type", "cache-control", "content-encoding", "content-disposition")}
@@ -170,10 +132,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return self._error(412, "PreconditionFailed")
             stored = self.origin.objects[self.bucket, self.key] = Object(data, kept)
         body = (f"<CopyObjectResult><ETag>{escape(stored.etag)}</ETag></CopyObjectResult>".encode() if source else b"")
-        return self._send(200, body, ETag=stored.etag)
+        return self.send(200, body, ETag=stored.etag)
 
     def do_DELETE(self):
         self._parse()
         with self.origin.lock:
             self.origin.objects.pop((self.bucket, self.key), None)
-        self._send(204)
+        self.send(204)

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -212,6 +213,23 @@ def test_readers_at_once_fail_together(lab_module, tmp_path):
     assert lab_module.Lab.read_at_once(None, 3, "seq", tmp_path / "f", 4096, 2)["bytes"] == 3 * 2 * 8192
 
 
+@pytest.mark.parametrize("read", ["program", "read_at_once"])
+def test_a_reader_that_never_ends_is_no_measurement(lab_module, monkeypatch, tmp_path, read):
+    """Whoever answers nobody, as a file system may, is given up after a time, and what read from it is ended: a peer is left out then."""
+    import versus
+    os.mkfifo(tmp_path / "silent")
+    monkeypatch.setattr(lab_module, "PROGRAM_SECONDS", 0.5)
+    left_out = {}
+    with versus.skipping("silent", left_out):
+        if read == "program":
+            lab_module.Lab.program(None, "reader", "seq", tmp_path / "silent", 4096, 1)
+        else:
+            lab_module.Lab.read_at_once(None, 2, "seq", tmp_path / "silent", 4096, 1)
+    assert "timed out" in left_out["silent"]
+    with pytest.raises(OSError):  # nobody holds it any more
+        os.open(tmp_path / "silent", os.O_WRONLY | os.O_NONBLOCK)
+
+
 def test_a_stream_that_fails_is_no_measurement(lab_module, tmp_path):
     """What one of many readers cannot read ends the measurement."""
     import measures
@@ -358,7 +376,7 @@ def test_a_goal_is_judged_by_the_median(lab_module):
 
 
 def test_pairs_alternate(lab_module):
-    """Each pair has both sides, and the side that begins changes."""
+    """Each pair has both sides, and the side that begins changes; there are at least nine, but for quick runs."""
     order = []
 
     class Quiet(lab_module.Lab):
@@ -368,6 +386,7 @@ def test_pairs_alternate(lab_module):
     def side(name):
         return lambda: order.append(name) or 1.0
 
+    assert lab_module.PAIRS >= 9
     taken, share = Quiet().take_pairs(side("a"), side("b"))
     assert "".join(order) == "abbaabba" and taken == [(1.0, 1.0)] * 4 and 0 <= share <= 100
 
@@ -397,6 +416,7 @@ def test_results_page(lab_module, tmp_path):
               "file_system": "ext4", "version": "0", "commit": "c", "about": "About.", "rows": rows}
     (tmp_path / "warm.json").write_text(json.dumps(result))
     page = report.render(tmp_path)
+    assert "Where the time goes: [NOTES.md](NOTES.md#warm)." in page
     fast, slow, value = [line for line in page.splitlines() if line.startswith(("| fast", "| too", "| bytes"))]
     assert "| met |" in fast and "**2.000**" in fast and "1.5 %" in fast
     assert "| **missed** |" in slow and "**0.500**" in slow
@@ -434,6 +454,64 @@ def test_promised_ratios_are_made_from_the_results(lab_module, tmp_path):
     assert report.render(tmp_path).rstrip().endswith(goals.table(tmp_path).rstrip())
 
 
+def test_what_stands_beside_peers_is_none(lab_module, tmp_path):
+    """The disk, tmpfs and the origin itself are shown and are nobody to be ahead of; a peer that was not run is named with the reason."""
+    import goals
+    import versus
+    sample = {"rate": 1.0, "cpu_s_per_gb": 1.0, "memory_bytes": MIB}
+    taken = {"forebay": [sample] * 9, **{name: [{**sample, "rate": 2.0, "cpu_s_per_gb": 0.1}] * 9 for name in (versus.DISK, versus.TMPFS, versus.STRAIGHT)},
+             "slow": [{**sample, "rate": 0.5}] * 9}
+    rows = versus.rows_against(taken, 0, "Warm mmap reads through the mount", "MB/s", 1.0) + versus.rows_left_out({"gone": "ended"}, "Warm reads")
+    assert [(row["peer"], row["goal"], row["met"]) for row in rows] == [
+        (versus.DISK, "-", None), (versus.TMPFS, "-", None), (versus.STRAIGHT, "-", None), ("slow", "at least 1", True), ("gone", "-", None)]
+    (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, rows)))
+    [line] = [line for line in goals.table(tmp_path).splitlines() if "slow" in line]
+    assert "the disk 0.50, CPU 0.1" in line and "slow 2.00, CPU 1.0; gone not run (ended) | met |" in line
+
+
+def test_a_run_is_compared_with_the_one_before(lab_module):
+    """On the same machine: how many medians lie within the spread that was printed then, and which do not."""
+    import report
+
+    def run(*medians, **more):
+        rows = [lab_module.pair_row(f"row {i}", 1.0, [(m - 0.1, 1.0), (m, 1.0), (m + 0.1, 1.0)], 0, "MB/s") for i, m in enumerate(medians)]
+        return {**result_of(lab_module, [*rows, lab_module.value_row("bytes", "0", "17", False)]), "date": "then", **more}
+
+    assert report.agreement(run(1.0, 2.0), run(1.05, 1.95, 9.0)) == {"date": "then", "commit": "c", "rows": 2, "outside": []}
+    found = report.agreement(run(1.0, 2.0), run(1.95, 1.15))
+    assert found["outside"] == ["row 0", "row 1"]  # above, and below
+    found = report.agreement(run(1.0, 2.0), run(1.15, 1.95))
+    assert found["outside"] == ["row 0"] and report.agreement_text(found).startswith("1 of 2 medians lie within the spread of the run of then")
+    page = report.section("warm", {**run(1.15, 1.95), "before": found})
+    assert "Run again: 1 of 2 medians" in page and page.rstrip().endswith("not that of: row 0.")
+    for other in (None, run(1.0, quick=True), run(1.0, machine={"cpu": "another"})):
+        assert report.agreement(other, run(1.0)) is None
+    assert "Run again" not in report.section("warm", {**run(1.0), "before": None})
+
+
+def test_costs_stand_beside_the_rates(lab_module):
+    """Of both sides, or of ours alone where the other one is a number."""
+    import report
+    import versus
+    ours, theirs = ({"rate": 1.0, "cpu_s_per_gb": cpu, "memory_bytes": 3 * MIB, "origin_bytes": 1.01, "origin_requests": 17} for cpu in (0.5, 0.25))
+    row = versus.cost_row("both", 0.9, [ours] * 9, [theirs] * 9, 0, "MB/s")
+    assert "CPU s/GB 0.50 against 0.25; memory MiB 3 against 3; origin bytes of the object's 1.01 against 1.01; requests 17 against 17" in report.row_line(row)
+    value = {**lab_module.value_row("one", "-", "7", None, detail="seven"), "ours_cost": versus.costs([ours])}
+    assert "| seven; CPU s/GB 0.50; memory MiB 3; origin bytes of the object's 1.01; requests 17 |" in report.row_line(value)
+
+
+def test_a_miss_points_to_where_the_time_goes(monkeypatch, tmp_path):
+    """To the part of NOTES.md with the name of the measurement, or says that there is none; no part has a name that nobody takes."""
+    import report
+    assert report.noted() <= set(report.TITLES) and "small" in report.noted()
+    notes = tmp_path / "NOTES.md"
+    notes.write_text("# Notes\n\n## `warm`\n\nText.\n")
+    monkeypatch.setattr(report, "NOTES", notes)
+    missed, met = [{"met": True}, {"met": False}, {"met": None}], [{"met": True}, {"met": None}]
+    assert report.where_the_time_goes("warm", missed) == "Where the time goes: [NOTES.md](NOTES.md#warm)."
+    assert "not looked into" in report.where_the_time_goes("small", missed)
+    assert report.where_the_time_goes("warm", met) is None
+
 def test_every_measurement_is_known_everywhere(lab_module):
     """Each name that bench/run takes has a function and a title, and each goal stands for measurements that it takes."""
     import importlib.machinery
@@ -456,7 +534,7 @@ def test_every_measurement_is_known_everywhere(lab_module):
 
 
 def test_the_readme_block_is_replaced_and_nothing_else(lab_module, tmp_path):
-    """Between its marks; a page without them stays as it is."""
+    """Between its marks, with the table and the first two pictures that there are; a page without them stays as it is."""
     import goals
     import report
     page = tmp_path / "README.md"
@@ -465,6 +543,14 @@ def test_the_readme_block_is_replaced_and_nothing_else(lab_module, tmp_path):
         report.update_readme(page, tmp_path)
         text = page.read_text()
         assert text.startswith("before\n") and text.endswith("\nafter\n") and "what was there" not in text and goals.table(tmp_path).rstrip() in text
+        assert text.count("](bench/results/") == 0
+    for name in report.PLOTS:
+        (tmp_path / name).write_text("<svg></svg>")
+    report.update_readme(page, tmp_path)
+    assert re.findall(r"\]\(bench/results/(\w+\.svg)\)", page.read_text()) == ["goals.svg", "peers_cold.svg"]
+    (tmp_path / "peers_cold.svg").unlink()
+    report.update_readme(page, tmp_path)
+    assert re.findall(r"\]\(bench/results/(\w+\.svg)\)", page.read_text()) == ["goals.svg", "costs.svg"]
     page.write_text("no marks")
     report.update_readme(page, tmp_path)
     assert page.read_text() == "no marks"
@@ -472,17 +558,31 @@ def test_the_readme_block_is_replaced_and_nothing_else(lab_module, tmp_path):
     assert report.README_BEGIN in readme and report.README_END in readme
 
 
+def test_the_published_pages_are_what_the_results_say(lab_module):
+    """Nothing in RESULTS.md and in README's block was written by hand: both are what bench/run --pages makes of bench/results."""
+    import report
+    assert (BENCH / "RESULTS.md").read_text() == report.render(BENCH / "results"), "bench/run --pages writes it anew"
+    assert f"{report.README_BEGIN}\n\n{report.readme_block(BENCH / 'results')}\n\n{report.README_END}" in (harness.ROOT / "README.md").read_text()
+    done = subprocess.run([BENCH / "run", "--pages", "--quick"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and "--pages" in done.stderr
+
+
 def test_pictures_of_results(lab_module, tmp_path):
-    """Where matplotlib is, every comparison has a picture; where it is not, there is none and no error."""
+    """Where matplotlib is, every comparison has a picture; where it is not, there is none and no error. What was drawn of results that are
+    gone does not stay."""
     import plots
+    import versus
     rows = [{**lab_module.pair_row(f"Cold reads, against {name}", 1.0, [(2.0, 1.0)] * 9, 0, "MB/s"), "peer": name,
              "ours_cost": {"cpu_s_per_gb": 1.0}, "reference_cost": {"cpu_s_per_gb": 2.0}} for name in ("a", "b")]
+    rows.insert(0, versus.not_run_row("Cold reads, against c", "-", "ended", peer="c"))
+    for name in ("peers_warm.svg", "goals.svg"):
+        (tmp_path / name).write_text("of results that are gone")
     (tmp_path / "peers_cold.json").write_text(json.dumps(result_of(lab_module, rows)))
     drawn = plots.draw(tmp_path)
     if drawn is None:
         assert importlib.util.find_spec("matplotlib") is None and not list(tmp_path.glob("*.svg"))
         return
-    assert drawn == ["peers_cold.svg", "costs.svg"]
+    assert drawn == ["peers_cold.svg", "costs.svg"] and sorted(p.name for p in tmp_path.glob("*.svg")) == sorted(drawn)
     assert all("</svg>" in (tmp_path / name).read_text() for name in drawn)
 
 
@@ -520,7 +620,7 @@ def test_rounds_turn_the_order_around(lab_module):
     assert rows[0]["ratio"]["median"] == 2.0 and rows[0]["peer"] == "x" and rows[0]["reference_cost"] == {"cpu_s_per_gb": 3.0}
 
 
-def test_a_peer_that_is_missing_or_does_not_start_is_left_out(lab_module, capsys):
+def test_a_peer_that_is_missing_or_does_not_start_is_left_out(lab_module, capsys, monkeypatch):
     """It is named with the reason, and the others go on; Forebay itself must start."""
     import peers
     import versus
@@ -528,15 +628,133 @@ def test_a_peer_that_is_missing_or_does_not_start_is_left_out(lab_module, capsys
     class Absent(peers.Peer):
         name, programs = "absent", ("no-such-program-anywhere",)
 
-    assert "no-such-program-anywhere" in Absent().missing()
-    with versus.skipping("absent"):
+    left_out = {}
+    monkeypatch.setattr(peers, "MOUNTS", [Absent()])
+    assert peers.present(left_out) == [] and "no-such-program-anywhere" in left_out["absent"]
+    with versus.skipping("late", left_out):
         raise RuntimeError("does not start\nmore")
-    assert "absent: not run (does not start)" in capsys.readouterr().err
-    with pytest.raises(RuntimeError), versus.skipping("forebay"):
+    assert "late: not run (does not start)" in capsys.readouterr().err and left_out["late"] == "does not start"
+    with pytest.raises(RuntimeError), versus.skipping("forebay", left_out):
         raise RuntimeError("does not start")
+    monkeypatch.undo()
     rows = {row["name"]: row for row in peers.describe()}
     assert all(row["version"] or row["missing"] for row in rows.values())
     assert {"forebay", "s3fs", "rclone full", "JuiceFS", "SeaweedFS", "nginx", "versitygw", "mountpoint-s3"} <= set(rows)
+
+
+def test_a_peer_that_fails_in_the_middle_is_left_out(lab_module, tmp_path):
+    """One that gives other bytes before anything is measured, and one that fails in a later round; the others have all their rounds."""
+    import peers
+    import versus
+
+    class Quiet:
+        pairs = 5
+
+    (tmp_path / "source").write_bytes(b"right")
+    systems, left_out = {}, {}
+    for name, data in (("forebay", b"right"), ("fails", b"right"), ("other", b"wrong"), ("goes on", b"right")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_bytes(data)
+        systems[name] = peers.Running(tmp_path / name, [])
+    systems = versus.those_that(systems, left_out, versus.gives(tmp_path / "source", "f"))
+    assert list(systems) == ["forebay", "fails", "goes on"] and "other bytes" in left_out["other"]
+    calls = {name: 0 for name in systems}
+
+    def one(name, failing):
+        calls[name] += 1
+        if name == failing and calls[name] == 3:
+            raise OSError("Transport endpoint is not connected")
+        return {"rate": 1.0}
+
+    taken, _share = versus.rounds(Quiet(), {name: lambda n=name: one(n, "fails") for name in systems}, left_out)
+    assert calls == {"forebay": 5, "fails": 3, "goes on": 5} and list(taken) == ["forebay", "goes on"]
+    assert left_out["fails"] == "Transport endpoint is not connected"
+    calls["forebay"] = 0
+    with pytest.raises(OSError):  # ours is no peer
+        versus.rounds(Quiet(), {name: lambda n=name: one(n, "forebay") for name in systems}, {})
+
+
+@pytest.mark.parametrize("place", ["the disk", "tmpfs"])
+def test_copies_to_compare_with(lab_module, monkeypatch, tmp_path, place):
+    """The disk and tmpfs hold the data as long as they are measured; without room they are left out."""
+    import peers
+    import versus
+    [local] = [one for one in peers.LOCAL if one.name == place]
+    (tmp_path / "a").write_bytes(b"data")
+
+    class Fake:
+        def path(self, name):
+            return tmp_path / "lab" / name
+
+    left_out = {}
+    if local.place(Fake()) is not None:  # a small /dev/shm has no room
+        with local.volume(Fake(), None, None, {"sub/a": tmp_path / "a"}) as start, start() as running:
+            assert (running.dir / "sub/a").read_bytes() == b"data" and running.pids() == []
+        assert not running.dir.exists()
+    monkeypatch.setattr(local, "place", lambda _lab: None)
+    with versus.skipping(place, left_out):
+        with local.volume(Fake(), None, None, {"a": tmp_path / "a"}):
+            pass
+    assert left_out == {place: "no room for a copy"}
+
+
+@pytest.fixture
+def stand_ins(lab_module, monkeypatch):
+    """Directories in the place of the systems: ours, one more, and one that holds other bytes. Gives the URLs that they were given."""
+    import peers
+    urls = []
+
+    class StandIn(peers.Peer):
+        def __init__(self, name, wrong=0):
+            self.name, self.wrong = name, wrong
+
+        @contextlib.contextmanager
+        def volume(self, lab, bucket, endpoint, sources):
+            urls.append(endpoint)
+            directory = lab.path("stand-in")
+            directory.mkdir()
+            if not sources and self.wrong:
+                raise OSError("nothing to give other bytes of")
+            for name, source in sources.items():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                data = bytearray(source.read_bytes())
+                data[0] ^= self.wrong
+                (directory / name).write_bytes(data)
+            yield lambda: contextlib.nullcontext(peers.Running(directory, [os.getpid()]))
+
+    monkeypatch.setattr(peers, "FOREBAY", StandIn("forebay"))
+    monkeypatch.setattr(peers, "MOUNTS", [StandIn("another"), StandIn("wrong", 1)])
+    return urls
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("measure, titles, beside", [
+    ("peers_cold", 1, ["parallel ranges straight from the origin"]), ("peers_warm", 4, ["the disk", "tmpfs"]), ("peers_small", 1, ["the disk", "tmpfs"]),
+    ("peers_checkpoint", 1, ["the disk", "tmpfs"])])
+def test_peers_are_measured_side_by_side(lab_module, stand_ins, work, measure, titles, beside):
+    """All by the same URL, that of the shaped origin, each in every round, with CPU time and memory; who gives other bytes is not measured; and
+    beside them what the machine and the origin give by themselves."""
+    import versus
+    import work as work_module
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory:
+        with lab_module.Lab(directory, quick=True) as lab:
+            rows = {**versus.MEASURES, **work_module.MEASURES}[measure](lab)
+            assert len(set(stand_ins)) == 1 and stand_ins[0] != lab.origin.endpoint
+        assert os.listdir(directory) == []
+    measured = [row for row in rows if "ratio" in row]
+    left_out = {row["peer"]: row["detail"] for row in rows if "ratio" not in row}
+    assert {row["peer"] for row in measured} | set(left_out) == {"another", "wrong", *beside}
+    assert {"wrong"} <= set(left_out) <= {"wrong", "tmpfs"}  # a small /dev/shm has no room
+    assert "other bytes" in left_out["wrong"] or "not what was" in left_out["wrong"]
+    assert len({row["title"].rsplit(", against ", 1)[0] for row in measured}) == titles
+    for row in measured:
+        assert row["n"] == lab_module.QUICK_PAIRS and row.get("beside", False) == (row["peer"] in beside)
+        assert all(row[side]["cpu_s_per_gb"] > 0 for side in ("ours_cost", "reference_cost"))
+        assert row["ours_cost"]["memory_bytes"] > MIB
+    if measure == "peers_cold":
+        cost = {row["peer"]: row["reference_cost"] for row in measured}
+        assert (cost[versus.STRAIGHT]["origin_bytes"], cost[versus.STRAIGHT]["origin_requests"]) == (1, 4)
+        assert (cost["another"]["origin_bytes"], cost["another"]["origin_requests"]) == (0, 0)
 
 
 def test_a_client_limit_holds_or_is_said(lab_module, capsys):
@@ -591,6 +809,8 @@ def test_a_quick_run_end_to_end(work):
         assert done.returncode == 0, done.stderr
         assert os.listdir(directory) == []
     assert "quick run" in done.stdout and "nginx with sendfile" in done.stdout
+    *_, table, last = done.stdout.strip().split("\n\n")
+    assert table.startswith("| work | reference in the same run | goal |") and last.startswith("1 measurements in ")
     result = json.loads((BUILD / "bench-quick/s3.json").read_text())
     assert result["quick"] and result["rows"][0]["n"] == 3 and all(a > 0 and b > 0 for a, b in result["rows"][0]["pairs"])
     assert (page.read_bytes() if page.exists() else None) == before

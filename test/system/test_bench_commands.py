@@ -3,7 +3,6 @@ them; nothing is left behind. How fast anything is, no test asks."""
 
 import contextlib
 import ctypes
-import http.server
 import json
 import mmap
 import os
@@ -21,6 +20,8 @@ import pytest
 
 import harness
 import mounted
+import served
+from keyorigin import KeyOrigin, Object
 
 KIB, MIB = 1 << 10, 1 << 20
 TIMES = {"p50", "p90", "p99", "p999", "max", "mean"}
@@ -141,6 +142,23 @@ def test_load_makes_only_what_is_missing(origin, new_shaper):
         assert shaper.stats()["verbs"]["PUT"]["requests"] == expected
 
 
+def test_load_warms_up_before_it_counts(origin, new_shaper):
+    """Requests of the warming up reach the server and count nowhere: more come than were asked for and told. Longer where a machine was too
+    slow for one."""
+    shaper = new_shaper()
+    options = ["load", f"s3://{origin.new_bucket()}", "--size", "1KiB", "--objects", "2", "--connections", "1", "--duration", "10m", "--keep"]
+    env = keys(origin, shaper.endpoint)
+    for warm_up in ("0ms", "300ms", "3s", "30s"):
+        shaper.reset()
+        done = benched(*options, "--requests", "5", "--warm-up", warm_up, env=env)
+        asked = shaper.stats()["kinds"]["get"]["requests"]
+        assert done["get"]["requests"] == 5 and done["get"]["bytes"] == 5 * KIB and asked >= 5
+        assert warm_up != "0ms" or asked == 5
+        if asked > 5:
+            break
+    assert asked > 5
+
+
 @pytest.mark.parametrize("kind", ["directory", "S3", "bucket"])
 def test_load_over_thousands_of_connections(tmp_path, node, kind):
     """Each makes requests of its own, and none is refused."""
@@ -181,44 +199,32 @@ def test_load_without_a_measured_request_has_no_times(tmp_path):
     assert "get                   0          0.0          0 B/s         -         -         -" in bench(*options).stdout
 
 
-class Refusing(http.server.BaseHTTPRequestHandler):
-    """Answers every request with an error that is longer than anybody wants to know."""
+class Refusing(served.Handler):
+    """Answers every request, but those for the listing where there is one, with an error that is longer than anybody wants to know."""
+
+    protocol_version = "HTTP/1.0"  # the client goes away in the middle of it
 
     def answer(self):
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        body = b"<Error><Code>InternalError</Code><Message>" + b"sorry " * 20000 + b"</Message></Error>"
-        self.send_response(500)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
+        self.body()
+        if self.owner.listing and "list-type" in self.path:
+            return self.send(200, self.owner.listing)
         with contextlib.suppress(OSError):
-            self.wfile.write(body)
+            self.send(500, b"<Error><Code>InternalError</Code><Message>" + b"sorry " * 20000 + b"</Message></Error>")
 
     do_GET = do_PUT = do_DELETE = answer
 
-    def log_message(self, *_):
-        pass
 
-
-def test_a_long_error_is_told_by_its_status(tmp_path):
+def test_a_long_error_is_told_by_its_status():
     """Whatever a server says beside it."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        env = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}
+    with served.Server(Refusing) as server:
+        server.listing = None
+        env = {"AWS_ENDPOINT_URL": server.endpoint}
         for mix in ("get=1", "put=1"):
             fails(bench("load", "s3://b/made", "--mix", mix, "--keep", env=env), 1, "500 InternalError")
         there = [f"forebay-bench-1/get/{i:06d}" for i in range(2)]
         listing = "".join(f"<Contents><Key>{key}</Key><Size>1048576</Size></Contents>" for key in there)
-        page = f"<ListBucketResult>{listing}<IsTruncated>false</IsTruncated></ListBucketResult>".encode()
-        Refusing.do_GET = lambda self: listed(self, page) if "list-type" in self.path else self.answer()
+        server.listing = f"<ListBucketResult>{listing}<IsTruncated>false</IsTruncated></ListBucketResult>".encode()
         fails(bench("load", "s3://b", "--objects", "2", "--keep", env=env), 1, "get/00000", "500 InternalError")
-        server.shutdown()
-
-
-def listed(handler, page):
-    handler.send_response(200)
-    handler.send_header("Content-Length", str(len(page)))
-    handler.end_headers()
-    handler.wfile.write(page)
 
 
 # ---- ends ----
@@ -256,9 +262,55 @@ def test_epoch_reads_each_sample_once_in_every_order(target):
         assert len(lines) == 2
         for line in lines:
             assert (line["files"], line["bytes"], line["steps"], line["verified"]) == (25, 25 * 9 * KIB, 7, True)
+            assert line["samples_per_s"] == pytest.approx(25 / line["seconds"], rel=0.02)
             assert set(line["stall_s"]) == TIMES and "accelerator_utilisation" not in line
             sums.add(line["checksum"])
     assert len(sums) == 1
+
+
+def test_epoch_orders():
+    """As listed, epoch after epoch; shuffled, each epoch in another way, the same for the same seed and another for another; or within a
+    window: no sample comes before the window has reached it."""
+    names = [f"f{i:02d}" for i in range(40)]
+    with KeyOrigin() as source:
+        source.objects = {("data", name): Object(name.encode()) for name in names}
+
+        def epochs(*options):
+            source.requests.clear()
+            benched("epoch", "s3://data", "--epochs", "2", "--workers", "1", "--batch", "1", "--prefetch", "0", "--order", *options,
+                    env={"AWS_ENDPOINT_URL": source.endpoint})
+            asked = [path.rpartition("/")[2] for _, path, query in source.requests if "list-type" not in query]
+            assert sorted(asked[:40]) == sorted(asked[40:]) == names
+            return asked[:40], asked[40:]
+
+        assert epochs("fixed") == epochs("windowed", "--window", "1") == (names, names)
+        first, second = epochs("shuffled")
+        assert names != first != second != names
+        assert epochs("shuffled") == (first, second) and epochs("shuffled", "--seed", "7")[0] not in (first, second)
+        assert all(any(names.index(name) > i + 5 for i, name in enumerate(one)) for one in (first, second))
+        first, second = epochs("windowed", "--window", "5")
+        assert names != first != second != names
+        assert all(names.index(name) < i + 5 for one in (first, second) for i, name in enumerate(one))
+
+
+def test_epoch_reads_no_further_ahead_than_asked(origin, new_shaper):
+    """While the samples of the first step do not come, those of as many batches as --prefetch says are begun behind it, and no others."""
+    shaper = new_shaper()
+    operand, env = f"s3://{origin.new_bucket()}", keys(origin, shaper.endpoint)
+    benched("epoch", operand, "--make", "30x1KiB", "--epochs", "1", env=env)
+    for prefetch, begun in ((0, 2), (3, 8)):
+        shaper.reset()
+        shaper.fault("stall", match="GET /", skip=1, count=30)  # all but the listing
+        with subprocess.Popen([harness.forebay_bin(), "bench", "epoch", operand, "--verify", "--epochs", "1", "--batch", "2", "--workers", "20",
+                               "--prefetch", str(prefetch), "--json"], env={**os.environ, **env}, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                harness.wait_until(lambda: shaper.stats()["in_flight"] >= begun, 200, "as many as may be begun")
+                assert all(shaper.stats()["in_flight"] == begun for _ in range(50))
+            finally:
+                shaper.reset()  # the rest does not stall
+                shaper.release()
+            out, _ = process.communicate(timeout=400)
+        assert process.returncode == 0 and json.loads(out)[0]["files"] == 30
 
 
 def test_epoch_tells_how_long_the_accelerator_waited(origin, new_shaper):
@@ -329,6 +381,19 @@ def test_checkpoint_counts_and_cleans(tmp_path, options):
     assert ("fsync_s" in said) == ("--no-fsync" not in options) and ("rename_s" in said) == ("--no-rename" not in options)
     assert {"write_s", "close_s", "total_s", "visible_s"} <= set(said)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+@pytest.mark.parametrize("options, syncs", [([], 6), (["--no-fsync"], 0)])
+def test_checkpoint_syncs_when_it_says_so(tmp_path, options, syncs):
+    """Each file once, or none."""
+    (tmp_path / "data").mkdir()
+    argv = ["strace", "-f", "-qq", "-e", "trace=fsync,fdatasync", "-o", tmp_path / "calls", harness.forebay_bin(), "bench", "checkpoint",
+            tmp_path / "data", "--size", "3MiB", "--tensor", "1MiB", "--shards", "3", "--repeat", "2", "--json", *options]
+    # who looks for leaks traces, too, and cannot here
+    done = subprocess.run(list(map(str, argv)), env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}, stdout=subprocess.PIPE, text=True, timeout=400)
+    assert done.returncode == 0 and json.loads(done.stdout)["checkpoints"] == 2
+    assert len([line for line in (tmp_path / "calls").read_text().splitlines() if "sync(" in line]) == syncs
 
 
 def test_checkpoint_kept_is_whole(tmp_path):
@@ -446,6 +511,20 @@ def test_model_that_ends_under_its_mapping(tmp_path):
         out, err = process.communicate(timeout=300)
     # between two loads the file is found to be short instead
     assert (process.returncode, out, err.count("\n")) == (1, "", 1) and str(path) in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_model_that_is_interrupted(tmp_path, number):
+    """In one line, with status 1; the file that is loaded stays. (What is left of one that was being made: test_bench_model_file.c.)"""
+    path = tmp_path / "m.safetensors"
+    assert bench("model", path, "--size", "16MB", "--passes", "1").returncode == 0
+    with subprocess.Popen([harness.forebay_bin(), "bench", "model", path, "--passes", "1000", "--json"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as process:
+        harness.wait_until(lambda: str(path) in pathlib.Path(f"/proc/{process.pid}/maps").read_text(), 60, "the mapping", 0.001)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=300)
+    assert (process.returncode, out, err.count("\n")) == (1, "", 1) and "interrupted" in err
+    assert os.listdir(tmp_path) == [path.name]
 
 
 @pytest.mark.parametrize("raw, words", [(b"", "too short"), (b"\xff" * 100, "impossible length"), (b"\x04" + bytes(7) + b"what", "not JSON"),

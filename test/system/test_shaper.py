@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import socketserver
@@ -792,6 +793,23 @@ def test_bad_options_end_with_status_two(options, word):
 def test_the_upstream_is_required():
     done = subprocess.run([SHAPER], capture_output=True, text=True, timeout=200)
     assert done.returncode == 2 and "--upstream" in done.stderr
+
+
+# ---- its own limits ----
+
+
+def test_its_own_ceiling_is_measured_and_printed():
+    """What it moves when nothing is asked of it, beside the same without it, and what that costs; nothing is 0 in one of several attempts."""
+    forms = [r"16 connections, bodies of 64 MiB: ([\d.]+) GB/s \(without the proxy ([\d.]+)\), ([\d.]+) CPU seconds of it per GB",
+             r"16 connections, bodies of 4 KiB: (\d+) requests/s \(without the proxy (\d+)\), (\d+) CPU us of it per request"]
+    for _ in range(4):
+        done = subprocess.run([SHAPER, "--ceiling"], stdout=subprocess.PIPE, text=True, timeout=600)
+        assert done.returncode == 0
+        found = [re.fullmatch(form, line) for form, line in zip(forms, done.stdout.splitlines(), strict=True)]
+        assert all(found), done.stdout
+        if all(float(figure) > 0 for match in found for figure in match.groups()):
+            return
+    raise AssertionError(done.stdout)
 
 
 # ---- a real S3 server ----

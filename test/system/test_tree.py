@@ -60,6 +60,8 @@ def test_short_names_are_those_of_the_scripts():
     for goal, script in {"demo": "scripts/demo", "test": "scripts/test", "lint": "test/lint/all"}.items():
         done = run("make", "-n", goal, cwd=ROOT, check=True)
         assert done.stdout.strip() == script and os.access(ROOT / script, os.X_OK)
+    for words, command in {"": "bench/run", "QUICK=1": "bench/run --quick", "ALL=1": "bench/run --all"}.items():
+        assert run("make", "-n", "bench", *words.split(), cwd=ROOT, check=True).stdout.split() == command.split()
     listed = run("make", "help", cwd=ROOT, check=True).stdout
     goals = set(re.findall(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.M)[0].split())
     assert set(re.findall(r"^  make (\S+) +\S", listed, re.M)) == goals >= {"all", "demo", "test", "lint", "bench", "install", "help"}

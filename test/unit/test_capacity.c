@@ -162,6 +162,49 @@ static void requests_to_any_node(void **state)
     assert_false(r.pieces_on_nodes);
 }
 
+/* A byte that is written costs its copies, on the disks and, on more than one node, on the network; through
+ * any node one hop more. The clients' network bounds what they write as it does what they read. */
+static void copies_cost_their_bytes(void **state)
+{
+    struct capacity_plan p = plan();
+    for (uint64_t copies = 1; copies <= 4; copies++) {
+        p.redundancy.extra = copies - 1;
+        struct capacity_result r = compute(&p);
+        assert_within(r.write.by_limit[CAPACITY_DISKS], 16 * 12 * 1e9 / (double)copies, 1e-9);
+        assert_within(r.write.by_limit[CAPACITY_NETWORK], 16 * 12.5e9 * 0.95 / (double)copies, 1e-9);
+        assert_within(r.write_any.by_limit[CAPACITY_NETWORK],
+                      16 * 12.5e9 * 0.95 / ((double)copies + 15.0 / 16), 1e-9);
+        assert_within(r.write_any.by_limit[CAPACITY_DISKS], r.write.by_limit[CAPACITY_DISKS], 1e-9);
+        assert_within(r.write.by_limit[CAPACITY_CLIENTS], 32 * 12.5e9 * 0.95, 1e-9);
+        assert_within(r.usable_bytes, 100.0 * (double)TIB / (double)copies, 1e-9);
+    }
+}
+
+/* A rebuild takes as long as the slowest of reading, writing and the network, each with the share that it may
+ * use; of mirrors one copy is read. Without redundancy nothing is rebuilt. */
+static void rebuilds_are_bound_by_the_slowest(void **state)
+{
+    struct capacity_plan p = plan();
+    p.redundancy = (struct capacity_redundancy){.data = 8, .extra = 2, .coded = true};
+    double disk = (double)p.raw_bytes / (16 * 12), left = 16 * 12 - 1;
+    p.node_bytes_per_s = 1e15;
+    p.disk_read_bytes_per_s = 1e9;
+    p.disk_write_bytes_per_s = 1e9;
+    struct capacity_result r = compute(&p);
+    assert_int_equal(r.rebuild_limit, CAPACITY_DISKS);
+    assert_within(r.rebuild_disk_s, 8 * disk / (left * 1e9 * 0.25), 1e-9); /* reading: eight pieces for one */
+    p.disk_write_bytes_per_s = 1e8;
+    assert_within(compute(&p).rebuild_disk_s, disk / (left * 1e8 * 0.25), 1e-9); /* writing */
+    assert_within(compute(&p).rebuild_node_s, 12 * disk / ((16 - 1) * 12 * 1e8 * 0.25), 1e-9);
+    p.redundancy = (struct capacity_redundancy){.data = 1, .extra = 1};
+    p.node_bytes_per_s = 1e6;
+    r = compute(&p);
+    assert_int_equal(r.rebuild_limit, CAPACITY_NETWORK);
+    assert_within(r.rebuild_disk_s, disk / (16 * 1e6 * 0.95 * 0.25), 1e-9);
+    p.redundancy.extra = 0;
+    assert_true(compute(&p).rebuild_disk_s == 0 && compute(&p).rebuild_node_s == 0);
+}
+
 /* Where nothing is ever lost, the time to loss is still a number. */
 static void loss_is_a_number(void **state)
 {
@@ -263,6 +306,8 @@ int main(void)
         cmocka_unit_test(loss_is_a_number),
         cmocka_unit_test(capacity_and_rebuild_of_coded_data),
         cmocka_unit_test(requests_to_any_node),
+        cmocka_unit_test(copies_cost_their_bytes),
+        cmocka_unit_test(rebuilds_are_bound_by_the_slowest),
         cmocka_unit_test(rates_are_monotonic),
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(texts),

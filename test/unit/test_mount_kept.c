@@ -7,6 +7,7 @@
 #include "mount/staging_internal.h"
 #include "mount/tree.h"
 #include "mount/tree_held.h"
+#include "support/kept_memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,25 +16,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static int setup(void **state)
-{
-    return kept_new((struct kept **)state, NULL);
-}
-
-static int teardown(void **state)
-{
-    kept_free(*state);
-    return 0;
-}
-
-static size_t count(struct kept *k, enum kept_kind kind)
-{
-    size_t n = 0;
-    for (void *p = NULL; (p = kept_next(k, kind, p));)
-        n++;
-    return n;
-}
 
 /* Cells come zeroed, are found by their kind, and one that was given back is taken again, zeroed. */
 static void test_cells(void **state)
@@ -73,13 +55,13 @@ static void test_another_process(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     kept_begin(k);
-    assert_int_equal(count(k, KEPT_HANDLE), 1);
+    assert_int_equal(kept_memory_count(k, KEPT_HANDLE), 1);
     uint32_t *left = kept_next(k, KEPT_HANDLE, NULL);
     assert_int_equal(*left, 2);
     assert_int_equal(kept_facts(k)->root, 77);
     void *again = kept_take(k, KEPT_LOCK), *fresh = kept_take(k, KEPT_LOCK);
     assert_true(again != left && fresh != left && again != fresh);
-    assert_int_equal(count(k, KEPT_LOCK), 2);
+    assert_int_equal(kept_memory_count(k, KEPT_LOCK), 2);
 }
 
 /* Nothing is taken beyond the last cell; before that, those who may be refused are, and long before that
@@ -153,9 +135,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout),
-        cmocka_unit_test_setup_teardown(test_cells, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_another_process, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_all_are_taken, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cells, kept_memory_setup, kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_another_process, kept_memory_setup, kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_all_are_taken, kept_memory_setup, kept_memory_teardown),
         cmocka_unit_test(test_numbers_of_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

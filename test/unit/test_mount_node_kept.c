@@ -5,6 +5,7 @@
 #include "mount/node.h"
 #include "mount/node_kept.h"
 #include "mount/request.h"
+#include "support/kept_memory.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -19,17 +20,6 @@
 #define LONG_NAME 255
 #define KILLS     25
 #define FILES     6
-
-static int setup(void **state)
-{
-    return kept_new((struct kept **)state, NULL);
-}
-
-static int teardown(void **state)
-{
-    kept_free(*state);
-    return 0;
-}
 
 static struct node *look(struct node_table *t, struct node *parent, const char *name, const char *etag)
 {
@@ -49,14 +39,6 @@ static void unkeep(struct node_table *t, struct node *n)
 {
     LOCK_SCOPE(node_table_lock(t));
     node_unkeep_locked(t, n);
-}
-
-static size_t count(struct kept *k, enum kept_kind kind)
-{
-    size_t n = 0;
-    for (void *p = NULL; (p = kept_next(k, kind, p));)
-        n++;
-    return n;
 }
 
 /* However many directories the kernel knows of, there is room left for files that are open; a directory that
@@ -86,6 +68,16 @@ static void count_file(void *arg, struct node *n)
 {
     assert_false(n->is_dir);
     (*(size_t *)arg)++;
+}
+
+/* The table of a process that takes over, and how many open files it found. */
+static struct node_table *take_over(struct kept *k, bool keeps_all, size_t *ret_files)
+{
+    kept_begin(k);
+    struct node_table *t = node_table_new(k, keeps_all);
+    *ret_files = 0;
+    node_table_resume(t, count_file, ret_files);
+    return t;
 }
 
 static void assert_path(struct node_table *t, uint64_t id, const char *path)
@@ -152,18 +144,9 @@ static void test_another_process_knows_them(void **state)
     char path[LONG_NAME + 3] = "c/";
     memset(path + 2, 'n', LONG_NAME);
     path[LONG_NAME + 2] = '\0';
-    pid_t pid = fork();
-    if (pid == 0) {
-        make_tree(k);
-        _exit(0);
-    }
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-    kept_begin(k);
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new(k, /* keeps_all= */ false);
-    size_t n_files = 0;
-    node_table_resume(t, count_file, &n_files);
+    kept_memory_in_child(k, make_tree);
+    size_t n_files;
+    _cleanup_(node_table_freep) struct node_table *t = take_over(k, /* keeps_all= */ false, &n_files);
     node_table_check(t);
     assert_int_equal(n_files, 3);
     assert_int_equal(node_table_count(t), 5);
@@ -190,30 +173,26 @@ static void test_another_process_knows_them(void **state)
     node_unref(t, root);
 }
 
+static void look_up_some_twice(struct kept *k)
+{
+    kept_begin(k);
+    struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+    struct node *root = node_get(t, NODE_ROOT_ID);
+    (void)look(t, root, "again", "e");
+    (void)look(t, root, "once", "e");
+    look_up_others(t, root, NODE_RECENT - 2);
+    (void)look(t, root, "again", "e");
+    (void)look(t, root, "last", "e");
+    look_up_others(t, root, NODE_RECENT - 2);
+}
+
 /* What the kernel was told of last is known, as a call may be about to use it. */
 static void test_what_was_looked_up_last_is_known(void **state)
 {
     struct kept *k = *state;
-    pid_t pid = fork();
-    if (pid == 0) {
-        kept_begin(k);
-        struct node_table *t = node_table_new(k, /* keeps_all= */ false);
-        struct node *root = node_get(t, NODE_ROOT_ID);
-        (void)look(t, root, "again", "e");
-        (void)look(t, root, "once", "e");
-        look_up_others(t, root, NODE_RECENT - 2);
-        (void)look(t, root, "again", "e");
-        (void)look(t, root, "last", "e");
-        look_up_others(t, root, NODE_RECENT - 2);
-        _exit(0);
-    }
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-    kept_begin(k);
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new(k, /* keeps_all= */ false);
-    size_t n_files = 0;
-    node_table_resume(t, count_file, &n_files);
+    kept_memory_in_child(k, look_up_some_twice);
+    size_t n_files;
+    _cleanup_(node_table_freep) struct node_table *t = take_over(k, /* keeps_all= */ false, &n_files);
     node_table_check(t);
     assert_int_equal(n_files, 2);
     assert_path(t, 2, "again");
@@ -224,25 +203,22 @@ static void test_what_was_looked_up_last_is_known(void **state)
     node_unref(t, root);
 }
 
+static void look_up_two_versions(struct kept *k)
+{
+    kept_begin(k);
+    struct node_table *t = node_table_new(k, /* keeps_all= */ true);
+    struct node *root = node_get(t, NODE_ROOT_ID);
+    (void)look(t, root, "f", "e1");
+    (void)look(t, root, "f", "e2"); /* another version: the first one has no name any more */
+}
+
 /* With keeps_all every file is known. */
 static void test_all_are_kept_where_all_are_asked_for(void **state)
 {
     struct kept *k = *state;
-    pid_t pid = fork();
-    if (pid == 0) {
-        kept_begin(k);
-        struct node_table *t = node_table_new(k, /* keeps_all= */ true);
-        struct node *root = node_get(t, NODE_ROOT_ID);
-        (void)look(t, root, "f", "e1");
-        (void)look(t, root, "f", "e2"); /* another version: the first one has no name any more */
-        _exit(0);
-    }
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    kept_begin(k);
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new(k, /* keeps_all= */ true);
-    size_t n_files = 0;
-    node_table_resume(t, count_file, &n_files);
+    kept_memory_in_child(k, look_up_two_versions);
+    size_t n_files;
+    _cleanup_(node_table_freep) struct node_table *t = take_over(k, /* keeps_all= */ true, &n_files);
     node_table_check(t);
     assert_int_equal(n_files, 2);
     struct node *root = node_get(t, NODE_ROOT_ID), *f = node_find(t, root, SLICE_LIT("f"));
@@ -257,26 +233,23 @@ static void begin_request(uint64_t unique)
     request_begin(header, sizeof(header));
 }
 
+static void rename_by_a_request(struct kept *k)
+{
+    kept_begin(k);
+    struct node_table *t = node_table_new(k, /* keeps_all= */ true);
+    struct node *root = node_get(t, NODE_ROOT_ID), *f = look(t, root, "f", "e1");
+    (void)look(t, root, "stays", "e2");
+    begin_request(18);
+    node_move(t, f, root, SLICE_LIT("g"));
+}
+
 /* A process that takes over learns which request gave a file its name: when that comes again, it is done. */
 static void test_who_renamed_it_is_known(void **state)
 {
     struct kept *k = *state;
-    pid_t pid = fork();
-    if (pid == 0) {
-        kept_begin(k);
-        struct node_table *t = node_table_new(k, /* keeps_all= */ true);
-        struct node *root = node_get(t, NODE_ROOT_ID), *f = look(t, root, "f", "e1");
-        (void)look(t, root, "stays", "e2");
-        begin_request(18);
-        node_move(t, f, root, SLICE_LIT("g"));
-        _exit(0);
-    }
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    kept_begin(k);
-    _cleanup_(node_table_freep) struct node_table *t = node_table_new(k, /* keeps_all= */ true);
-    size_t n_files = 0;
-    node_table_resume(t, count_file, &n_files);
+    kept_memory_in_child(k, rename_by_a_request);
+    size_t n_files;
+    _cleanup_(node_table_freep) struct node_table *t = take_over(k, /* keeps_all= */ true, &n_files);
     struct node *root = node_get(t, NODE_ROOT_ID), *g = node_find(t, root, SLICE_LIT("g"));
     struct node *stays = node_find(t, root, SLICE_LIT("stays"));
     assert_non_null(g);
@@ -288,28 +261,26 @@ static void test_who_renamed_it_is_known(void **state)
     node_unref(t, root);
 }
 
+static void forget_a_directory(struct kept *k)
+{
+    kept_begin(k);
+    struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+    struct node *root = node_get(t, NODE_ROOT_ID), *above = look(t, root, "above", NULL);
+    struct node *f = look(t, look(t, above, "d", NULL), "f", "e");
+    keep(t, f);
+    node_kept_free(k, TAKE_PTR(above->kept));
+    if (f->id != 4)
+        _exit(1);
+}
+
 /* A directory that found no room is not known: what lies below it has no path then, rather than one below the
  * root, under which it would be written. */
 static void test_what_lies_in_an_unknown_directory_has_no_path(void **state)
 {
     struct kept *k = *state;
-    pid_t pid = fork();
-    if (pid == 0) {
-        kept_begin(k);
-        struct node_table *t = node_table_new(k, /* keeps_all= */ false);
-        struct node *root = node_get(t, NODE_ROOT_ID), *above = look(t, root, "above", NULL);
-        struct node *f = look(t, look(t, above, "d", NULL), "f", "e");
-        keep(t, f);
-        node_kept_free(k, TAKE_PTR(above->kept));
-        _exit(f->id == 4 ? 0 : 1);
-    }
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-    kept_begin(k);
-    struct node_table *t = node_table_new(k, /* keeps_all= */ false);
-    size_t n_files = 0;
-    node_table_resume(t, count_file, &n_files);
+    kept_memory_in_child(k, forget_a_directory);
+    size_t n_files;
+    struct node_table *t = take_over(k, /* keeps_all= */ false, &n_files);
     assert_int_equal(n_files, 1);
     for (uint64_t id = 3; id <= 4; id++) {
         _cleanup_buf_ struct buf b = BUF_INIT(1024);
@@ -381,32 +352,35 @@ static void test_killed_anywhere(void **state)
         assert_int_equal(kill(pid, SIGKILL), 0);
         int status;
         assert_int_equal(waitpid(pid, &status, 0), pid);
-        kept_begin(k);
-        struct node_table *t = node_table_new(k, /* keeps_all= */ false);
-        size_t n_files = 0;
-        node_table_resume(t, count_file, &n_files);
+        size_t n_files;
+        struct node_table *t = take_over(k, /* keeps_all= */ false, &n_files);
         node_table_check(t);
         assert_int_equal(n_files, FILES);
         assert_int_equal(count_names(t), FILES);
         assert_int_equal(node_table_count(t), FILES + 2);
-        assert_int_equal(count(k, KEPT_NODE), FILES + 2);
-        assert_in_range(count(k, KEPT_TEXT), FILES - 1, 2 * FILES);
+        assert_int_equal(kept_memory_count(k, KEPT_NODE), FILES + 2);
+        assert_in_range(kept_memory_count(k, KEPT_TEXT), FILES - 1, 2 * FILES);
         node_table_free(t);
-        assert_int_equal(count(k, KEPT_NODE), 0);
-        assert_int_equal(count(k, KEPT_TEXT), 0);
+        assert_int_equal(kept_memory_count(k, KEPT_NODE), 0);
+        assert_int_equal(kept_memory_count(k, KEPT_TEXT), 0);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_directories_leave_room, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_another_process_knows_them, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_was_looked_up_last_is_known, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_all_are_kept_where_all_are_asked_for, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_who_renamed_it_is_known, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_lies_in_an_unknown_directory_has_no_path, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_killed_anywhere, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_directories_leave_room, kept_memory_setup, kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_another_process_knows_them, kept_memory_setup,
+                                        kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_what_was_looked_up_last_is_known, kept_memory_setup,
+                                        kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_all_are_kept_where_all_are_asked_for, kept_memory_setup,
+                                        kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_who_renamed_it_is_known, kept_memory_setup,
+                                        kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_what_lies_in_an_unknown_directory_has_no_path, kept_memory_setup,
+                                        kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_killed_anywhere, kept_memory_setup, kept_memory_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

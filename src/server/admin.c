@@ -86,8 +86,6 @@ static void refresh(struct server *s)
     set_gauge(METRIC_RESIDENT_BYTES, "anon", m.anon_bytes);
     set_gauge(METRIC_RESIDENT_BYTES, "shmem", m.shmem_bytes);
     set_gauge(METRIC_RESIDENT_BYTES, "file", m.file_bytes);
-    set_gauge(METRIC_MEMORY_BUDGET_BYTES, "used", budget_used(s->budget) + budget_used(s->buffers));
-    set_gauge(METRIC_MEMORY_BUDGET_BYTES, "total", s->memory_bytes);
     for (int i = 0; i < CONN_KIND_COUNT; i++)
         set_gauge(METRIC_CONNECTIONS_ACTIVE, conn_kind_name((enum conn_kind)i),
                   front_active(s->front, (enum conn_kind)i));

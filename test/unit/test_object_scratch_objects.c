@@ -243,7 +243,7 @@ static void test_what_is_gone_is_gone_for_good(void **state)
 static void test_what_is_synced_is_durable(void **state)
 {
     struct fixture *f = *state;
-    uint64_t dir;
+    uint64_t dir = 0;
     assert_int_equal(make_dir(f, ROOT, "d", &dir), 0);
     uint64_t inos[] = {write_file(f, dir, "bytes", "hello"), write_file(f, dir, "empty", ""), dir, ROOT};
     for (size_t i = 0; i < ARRAY_SIZE(inos); i++) {

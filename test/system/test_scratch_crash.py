@@ -22,7 +22,8 @@ import pytest
 
 import harness
 import mounted
-from test_scratch_mount import MODES, holder, refused
+from test_scratch_locks import holder
+from test_scratch_mount import MODES, refused
 
 KILLS = 30 if os.environ.get("FOREBAY_SOAK") else 3
 

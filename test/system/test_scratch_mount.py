@@ -1,6 +1,6 @@
 """A scratch bucket as a directory: what a POSIX file system promises, with and without the kernel's passthrough.
 
-Files of the tests' own size; the random walks and real programs are in test_scratch_programs.py, kills of the node in
+Files of the tests' own size; locks are in test_scratch_locks.py, the random walks and real programs are in test_scratch_programs.py, kills of the node in
 test_scratch_crash.py.
 """
 
@@ -10,16 +10,13 @@ import errno
 import fcntl
 import mmap
 import os
-import signal
 import socket
 import stat
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -819,189 +816,6 @@ def test_a_million_entries(mount):
     before = resident()
     assert sum(1 for _ in os.scandir(one.path / "d")) == 1_000_000
     assert resident() - before < 64 * 1024
-
-
-# ---- locks ----
-
-HOLD = """
-import fcntl
-f = open(sys.argv[1], 'r+b')
-kind = sys.argv[2]
-if kind == 'flock':
-    fcntl.flock(f, fcntl.LOCK_EX)
-else:
-    fcntl.lockf(f, fcntl.LOCK_EX, int(sys.argv[4]), int(sys.argv[3]))
-print('held', flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def holder(path, kind, start=0, n=0):
-    """Another process that has a lock until the block is left, or until killed."""
-    process = subprocess.Popen([sys.executable, "-c", "import sys\n" + HOLD, str(path), kind, str(start), str(n)],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "held\n"
-        yield process
-    finally:
-        process.stdin.close()
-        process.wait(200)
-        process.stdout.close()
-
-
-def try_lock(f, kind, exclusive=True, start=0, n=0):
-    how = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
-    try:
-        fcntl.flock(f, how) if kind == "flock" else fcntl.lockf(f, how, n, start)
-        return True
-    except (BlockingIOError, PermissionError):
-        return False
-
-
-@pytest.mark.parametrize("kind", ["flock", "posix"])
-def test_locks_hold_between_mounts(mount, kind):
-    """What one mount has locked another cannot lock, until it is closed or its process is gone."""
-    a, b = mount().path, mount(passthrough="off").path
-    (a / "f").write_bytes(b"x" * 100)
-    with open(b / "f", "r+b") as f:
-        with holder(a / "f", kind):
-            assert not try_lock(f, kind) and not try_lock(f, kind, exclusive=False)
-        harness.wait_until(lambda: try_lock(f, kind), 60, "the lock that was closed is gone")
-        fcntl.flock(f, fcntl.LOCK_UN) if kind == "flock" else fcntl.lockf(f, fcntl.LOCK_UN)
-        with holder(a / "f", kind) as process:
-            process.kill()
-            harness.wait_until(lambda: try_lock(f, kind), 60, "the lock of a dead process is gone")
-
-
-def test_a_lock_goes_with_its_close(top):
-    """Whoever asks after a close has returned gets the lock, also without waiting."""
-    (top / "f").write_bytes(b"x")
-    for _ in range(200):
-        with open(top / "f", "r+b") as f:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with open(top / "f", "r+b") as f:
-            fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_no_lock_is_left_behind_when_many_open_and_close(top):
-    """The kernel calls an open by the address of one that is still being closed: each lock goes with its own."""
-
-    def lock_often(i):
-        path = top / f"f{i}"
-        path.write_bytes(b"x")
-        for _ in range(200):
-            for take in fcntl.flock, fcntl.lockf:
-                with open(path, "r+b") as f:
-                    take(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lock_often, range(16)))
-
-
-def test_ranges_of_locks(mount):
-    """POSIX locks of bytes: others may have other bytes; F_GETLK names who is in the way; any close ends them."""
-    top = mount().path
-    (top / "f").write_bytes(b"x" * 100)
-    with open(top / "f", "r+b") as f, holder(top / "f", "posix", 10, 10) as process:
-        assert try_lock(f, "posix", start=0, n=10) and try_lock(f, "posix", start=20, n=0)
-        assert not try_lock(f, "posix", start=19, n=1)
-        query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, whence, start, n, pid = struct.unpack("hhqqi4x", fcntl.fcntl(f, fcntl.F_GETLK, query))
-        assert (kind, start, n, pid) == (fcntl.F_WRLCK, 10, 10, process.pid)
-        open(top / "f").close()
-        with holder(top / "f", "posix", 0, 5):
-            pass
-
-
-def test_locks_of_descriptions(mount):
-    """F_OFD_SETLK: between two opens of one process, ended by the close of the one that has it and by no other."""
-    top = mount().path
-    (top / "f").write_bytes(b"x" * 100)
-    write_lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 10, 0)
-    with open(top / "f", "r+b") as b:
-        with open(top / "f", "r+b") as a:
-            fcntl.fcntl(a, fcntl.F_OFD_SETLK, write_lock)
-            with refused(errno.EAGAIN, errno.EACCES):
-                fcntl.fcntl(b, fcntl.F_OFD_SETLK, write_lock)
-            open(top / "f").close()
-            with refused(errno.EAGAIN, errno.EACCES):
-                fcntl.fcntl(b, fcntl.F_OFD_SETLK, write_lock)
-
-        def is_free():
-            try:
-                fcntl.fcntl(b, fcntl.F_OFD_SETLK, write_lock)
-                return True
-            except OSError:
-                return False
-
-        harness.wait_until(is_free, 60, "the lock went with its description")
-
-
-@pytest.mark.parametrize("kind", ["flock", "posix"])
-def test_waiting_for_locks(mount, kind):
-    """More waiters than the mount has threads do not stop it; each gets its turn when the holder goes."""
-    a, b = mount(threads="2").path, mount().path
-    (a / "f").write_bytes(b"x")
-    with holder(b / "f", kind):
-        code = ("import fcntl, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-                "f = open(sys.argv[1], 'r+b')\n"
-                + ("fcntl.flock(f, fcntl.LOCK_EX)" if kind == "flock" else "fcntl.lockf(f, fcntl.LOCK_EX)")
-                + "\nprint('got', flush=True)")
-        waiting = [subprocess.Popen([sys.executable, "-c", "import sys\n" + code, str(a / "f")], stdout=subprocess.PIPE)
-                   for _ in range(8)]
-        time.sleep(1)
-        assert all(p.poll() is None for p in waiting)
-        (a / "other").write_bytes(b"goes on")
-        assert (a / "other").read_bytes() == b"goes on"
-        waiting[0].send_signal(signal.SIGINT)
-        assert waiting[0].wait(200) != 0
-        waiting[1].kill()
-        waiting[1].wait(200)
-    for p in waiting[2:]:
-        assert p.wait(200) == 0
-    for p in waiting:
-        p.stdout.close()
-
-
-def test_a_deadlock_is_told(mount):
-    """Two processes that wait for each other's POSIX locks: one of them gets EDEADLK, also when both begin to wait at one moment."""
-    top = mount().path
-    (top / "f").write_bytes(b"xx")
-    code = """
-import fcntl, sys
-f = open(sys.argv[1], 'r+b')
-mine = int(sys.argv[2])
-for line in sys.stdin:
-    if line == 'mine\\n':
-        fcntl.lockf(f, fcntl.LOCK_EX, 1, mine)
-        print('one', flush=True)
-        continue
-    try:
-        fcntl.lockf(f, fcntl.LOCK_EX, 1, 1 - mine)
-        print('both', flush=True)
-    except OSError as e:
-        print(e.errno, flush=True)
-    fcntl.lockf(f, fcntl.LOCK_UN)
-"""
-    both = [subprocess.Popen([sys.executable, "-c", code, str(top / "f"), str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                             bufsize=1) for i in range(2)]
-
-    def answers(words):
-        for p in both:
-            p.stdin.write(words + "\n")
-        return sorted(p.stdout.readline().strip() for p in both)
-
-    try:
-        for _ in range(60):
-            assert answers("mine") == ["one", "one"]
-            assert answers("the other's") == sorted([str(errno.EDEADLK), "both"])
-    finally:
-        for p in both:
-            p.kill()
-            p.wait()
-            p.stdin.close()
-            p.stdout.close()
 
 
 # ---- the mount itself ----

@@ -78,6 +78,24 @@ def test_missing_packages_are_installed_by_sudo(tree):
                            "can ask for a password\n")
 
 
+def test_a_peer_that_could_not_be_installed_is_tried_again(tree):
+    """The bench goes on without it. What is there is not installed twice."""
+    make_venv(tree.root)
+    shutil.copytree(harness.ROOT / "bench", tree.root / "bench", ignore=shutil.ignore_patterns("results"))
+    python = tree.root / ".deps/venv/bin/python"
+    python.unlink()
+    python.write_text('#!/bin/sh\necho "python $*" >>"$CALLS"\nfor last; do :; done\n[ "$last" != "$REFUSED" ]\n')
+    python.chmod(0o755)
+    peer = [line for line in (tree.root / "bench/peers.txt").read_text().splitlines() if not line.startswith("#")][-1]
+    done = tree("setup", "--bench", REFUSED=peer)
+    assert done.returncode == 0 and f"{peer}: could not be installed" in done.stderr, done.stderr
+    done = tree("setup", "--bench", REFUSED="")
+    assert done.returncode == 0 and "could not be installed" not in done.stderr
+    assert any(line.endswith(f" {peer}") for line in tree.calls()), tree.calls()
+    done = tree("setup", "--bench", REFUSED=peer)
+    assert (done.returncode, done.stderr, tree.calls()) == (0, "", [])
+
+
 def pinned(name, text):
     return re.search(rf"^ *{re.escape(name)}=(\S+)$", text, re.M).group(1)
 

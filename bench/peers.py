@@ -14,6 +14,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 from lab import MOUNT_SECONDS, ROOT, harness, say
 from usage import tmpfs
@@ -59,6 +60,7 @@ class Running:
     dir: pathlib.Path
     processes: list  # roots of the process trees that belong to it
     node: object = None
+    settle: Callable = lambda: None  # waits until nothing is on its way to the origin
 
     def pids(self):
         return tree(self.processes)
@@ -115,6 +117,7 @@ class Peer:
     tuning = ""     # how it is started, for the page
     random_share = 1  # of the random reads of a measurement: fewer where each asks the origin
     in_place = True  # reads existing objects of the origin; others need a copy
+    late = False     # what was closed is carried to the origin afterwards
     programs = ()
 
     def missing(self):
@@ -147,6 +150,22 @@ class Forebay(Peer):
         with lab.node(bucket, endpoint=endpoint) as node, lab.mount(node, bucket) as mount:
             raise_read_ahead(mount.dir)
             yield Running(mount.dir, [node.pid, mount.pid], node)
+
+
+class ForebayBack(Peer):
+    """Ours as the systems are that carry to the origin afterwards, with a bucket of its own: what is still on its way when others write
+    there would be a conflict."""
+    name = "forebay, write=back"
+    late = True
+
+    @contextlib.contextmanager
+    def run(self, lab, bucket, endpoint):
+        bucket = lab.origin.new_bucket()
+        with lab.node(bucket, endpoint=endpoint) as node:
+            node.cli("bucket", "set", bucket, "write=back")
+            with lab.mount(node, bucket) as mount:
+                raise_read_ahead(mount.dir)
+                yield Running(mount.dir, [node.pid, mount.pid], node, lambda: node.cli("flush", bucket, "--wait", timeout=600))
 
 
 class Local(Peer):
@@ -204,6 +223,7 @@ class Rclone(Peer):
         self.mode = mode
         self.name = f"rclone {mode}"
         self.random_share = 1 / 64 if mode == "off" else 1
+        self.late = mode == "full"
         self.flags = ["--vfs-cache-mode", mode, "--dir-cache-time", "1h", "--attr-timeout", "1h", "--no-modtime", "--no-checksum",
                       "--buffer-size", "32M", "--max-read-ahead", "4M", "--transfers", "16"]
         if mode == "off":  # reads that the kernel sends at the same time arrive out of order, and each would cost a new request
@@ -326,7 +346,7 @@ class Seaweed(Peer):
             harness.tree_remove(directory)
 
 
-FOREBAY = Forebay()
+FOREBAY, FOREBAY_BACK = Forebay(), ForebayBack()
 LOCAL = [Local(DISK, lambda lab: lab.path("disk")), Local(TMPFS, tmpfs)]
 MOUNTS = [S3fs(), Rclone("off"), Rclone("full"), Juicefs(), Seaweed()]
 

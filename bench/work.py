@@ -9,10 +9,11 @@ import subprocess
 import time
 
 import lab as lab_module
+import peers
 from lab import GIB, MIB, SHAPE, harness, pair_row, say, spread, stolen, value_row
 from peers import tree
 from usage import ClientLimit, Usage, tmpfs
-from versus import (DISK, OURS, TMPFS, NotRun, asked, bench, cost_row, costs, epoch, make_files, make_objects, measured, mounted, no_processes,
+from versus import (BESIDE, DISK, OURS, TMPFS, NotRun, asked, bench, cost_row, costs, epoch, make_files, make_objects, measured, mounted, no_processes,
                     rounds, rows_against, rows_left_out, upload_all)
 
 TRAIN_FILES, QUICK_TRAIN_FILES, TRAIN_BYTES = 4000, 960, 110_000
@@ -184,14 +185,26 @@ def checkpoint_shards(lab):
 def peers_checkpoint(lab):
     """Checkpoints as torch.save writes them, without fsync and rename, which not all can, written through the mounts of all systems from the
     first byte to the end of close, then read back and compared; on the disk and on tmpfs, too. When close returns the origin has the bytes of
-    forebay, s3fs, rclone off and JuiceFS; rclone full carries them there afterwards, and SeaweedFS keeps them itself."""
+    forebay, s3fs, rclone off and JuiceFS, and SeaweedFS keeps them itself. rclone full carries them there afterwards, as forebay does with
+    write=back, which is what stands beside it."""
     size = QUICK_PEER_CHECKPOINT_BYTES if lab.quick else PEER_CHECKPOINT_BYTES
     title, left_out = f"Checkpoint of {size // MIB} MiB written through the mount", {}
-    with lab.shaper() as shaper, mounted(lab, lab.origin.new_bucket(), shaper.endpoint, {}, left_out) as running:
+    back, others = peers.FOREBAY_BACK, peers.present(left_out)
+    late = {back.name, *(peer.name for peer in others if peer.late)}
+
+    def once(system):
+        sample = checkpoint_once(system.pids, system.dir, size, "--no-fsync", "--no-rename")
+        system.settle()
+        return sample
+
+    with lab.shaper() as shaper, mounted(lab, lab.origin.new_bucket(), shaper.endpoint, {}, left_out, [back, *peers.LOCAL, *others]) as running:
         say(f"checkpoints through all mounts: {', '.join(running)}")
-        taken, share = rounds(lab, {name: lambda s=system: checkpoint_once(s.pids, s.dir, size, "--no-fsync", "--no-rename")
-                                    for name, system in running.items()}, left_out)
-    return rows_against(taken, share, title, "MB/s", 1e-6) + rows_left_out(left_out, title)
+        taken, share = rounds(lab, {name: lambda s=system: once(s) for name, system in running.items()}, left_out)
+    rows = rows_against({name: samples for name, samples in taken.items() if name not in late}, share, title, "MB/s", 1e-6)
+    if back.name in taken:
+        behind = {name: samples for name, samples in taken.items() if name in late or name in BESIDE}
+        rows += rows_against(behind, share, f"{title}, write=back", "MB/s", 1e-6, ours=back.name)
+    return rows + rows_left_out(left_out, title)
 
 
 META_GOALS = {"create": 10_000, "stat": 40_000, "rename": None, "unlink": None}

@@ -723,6 +723,7 @@ def stand_ins(lab_module, monkeypatch):
             yield lambda: contextlib.nullcontext(peers.Running(directory, [os.getpid()]))
 
     monkeypatch.setattr(peers, "FOREBAY", StandIn("forebay"))
+    monkeypatch.setattr(peers, "FOREBAY_BACK", StandIn("forebay, write=back"))
     monkeypatch.setattr(peers, "MOUNTS", [StandIn("another"), StandIn("wrong", 1)])
     return urls
 
@@ -730,7 +731,7 @@ def stand_ins(lab_module, monkeypatch):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("measure, titles, beside", [
     ("peers_cold", 1, ["parallel ranges straight from the origin"]), ("peers_warm", 4, ["the disk", "tmpfs"]), ("peers_small", 1, ["the disk", "tmpfs"]),
-    ("peers_checkpoint", 1, ["the disk", "tmpfs"])])
+    ("peers_checkpoint", 2, ["the disk", "tmpfs"])])
 def test_peers_are_measured_side_by_side(lab_module, stand_ins, work, measure, titles, beside):
     """All by the same URL, that of the shaped origin, each in every round, with CPU time and memory; who gives other bytes is not measured; and
     beside them what the machine and the origin give by themselves."""

@@ -4,7 +4,7 @@
  * Invariants:
  *  1. A key has an entry with `recorded` exactly when its record is in the control store, but within a change
  * by who is busy with it.
- *  2. An extent is given back only after the record that names it was replaced or removed durably.
+ *  2. An extent is given back only after every record that names it was replaced or removed durably.
  *  3. A bucket with records is not removed, and of one that was removed nothing is recorded: no command would
  * reach it any more. Nor does it get another origin, and what was begun with the former one is not recorded:
  * its base says what was there.
@@ -297,7 +297,7 @@ void back_free_extent(struct back *b, struct slice location)
 {
     struct hard *h = NULL;
     struct err e = {0};
-    if (location.n == 0)
+    if (location.n == 0 || !back_share_leave(b, location))
         return;
     int r = hard_find(b->store, location, &h, &e);
     if (r == 0)
@@ -531,6 +531,8 @@ static int load_one(struct back *b, struct slice k, struct slice value, uint64_t
     int p = r.location.n > 0 ? hard_protect(b->store, r.location, e) : 0;
     if (p < 0 && p != -ENODEV) /* a disk that is not here is not swept either */
         return err_prefix(e, p, "a write that is not in the origin");
+    if (r.location.n > 0)
+        back_share_found(b, r.location);
     LOCK_SCOPE(&b->lock);
     atomic_store(&b->seq, MAX(atomic_load(&b->seq), r.seq));
     struct back_entry *x = make_locked(b, id, slice_from(k, 10));
@@ -548,6 +550,7 @@ static int load_all(struct back *b, struct err *e)
     while ((r = kv_iter_next(it, &k, &value, e)) == 0)
         if ((r = load_one(b, k, value, &strays, e)) < 0)
             return r;
+    back_share_settle(b);
     if (strays > 0)
         log_warn("object", "%" PRIu64 " writes of buckets that were removed are dropped", strays);
     return r == -ENOENT ? 0 : r;
@@ -563,6 +566,7 @@ int back_open(struct object_service *s, struct back **ret, struct err *e)
     b->store = s->config.store;
     b->aliases = calloc(BACK_ALIASES, sizeof(*b->aliases));
     assert(b->aliases);
+    back_share_init(b);
     lock_init(&b->lock, LOCK_OBJECT);
     cond_init(&b->moved);
     cond_init(&b->work);
@@ -618,6 +622,7 @@ void back_close(struct back *b)
         free(x);
     }
     free(b->aliases);
+    back_share_fini(b);
     cond_fini(&b->moved);
     cond_fini(&b->work);
     lock_fini(&b->lock);

@@ -85,6 +85,7 @@ struct back {
     uint64_t held;              /* id of the bucket that is being removed, or moved; 0: none */
     unsigned n_doubted;         /* tries that run of buckets whose origins fail */
     struct back_alias *aliases; /* BACK_ALIASES, by hash */
+    struct back_share **shares; /* back_share.c */
     pthread_t threads[BACK_THREADS];
     unsigned n_threads;
 };
@@ -107,7 +108,7 @@ int back_save(struct back *b, struct back_entry *x, const struct bucket *known, 
               enum kv_commit kind, bool *ret_unknown, struct err *e);
 /* Takes the record away, durably. Busy. */
 int back_drop(struct back *b, struct back_entry *x, struct err *e);
-/* An extent that no record names any more. */
+/* An extent that a record names no more: it goes when that was the last one. */
 void back_free_extent(struct back *b, struct slice location);
 /* First and behind-last key of the records of a bucket below a prefix and behind `after`. */
 void back_range(uint64_t bucket_id, struct slice prefix, struct slice after, struct buf *ret_from,
@@ -130,10 +131,23 @@ void back_forget_unused_locked(struct back *b, struct back_entry *x);
 /* Waits until the key has no record, at most the bucket's `retry`, then -ETIMEDOUT. */
 int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
 
+/* ---- back_share.c ---- */
+
+void back_share_init(struct back *b);
+void back_share_fini(struct back *b);
+/* At the start: a record that names the extent; and after the last of them. */
+void back_share_found(struct back *b, struct slice location);
+void back_share_settle(struct back *b);
+/* One record more is to name the extent. By who is busy with a key whose record names it. */
+void back_share(struct back *b, struct slice location);
+/* One record less names it, durably, or will not. True: none does now. */
+bool back_share_leave(struct back *b, struct slice location);
+
 /* ---- back_layer.c, back_list.c ---- */
 
 struct back_body {
     struct hard *hard; /* NULL: no bytes */
+    bool is_shared;    /* other records may name the extent */
     uint64_t size_bytes;
     uint8_t md5[BACK_MD5_BYTES];
 };

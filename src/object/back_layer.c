@@ -14,7 +14,7 @@
  * Invariants:
  *  1. A put is answered only after its bytes and then its record are durable.
  *  2. Conditions are checked while busy with the key, against what a reader would see at that moment.
- *  3. An extent is in exactly one record, or is given back.
+ *  3. An extent is in a record, or in several that were copied from one (back_share.c), or is given back.
  */
 #include "object/back_internal.h"
 
@@ -429,10 +429,13 @@ static int put_record(struct back *b, struct upstream *u, const struct origin_pu
     if (r == 0)
         r = commit(&c, &rec, &unknown, e);
     change_end(&c);
-    if (r < 0 && body->hard && !unknown)
+    if (r < 0 && body->hard && !unknown && !body->is_shared) {
         hard_give_back(body->hard);
-    else
+    } else {
         hard_unref(body->hard);
+        if (r < 0 && !unknown && body->is_shared)
+            back_free_extent(b, rec.location);
+    }
     if (r == 0)
         *ret = back_attr(&rec, a);
     return r;
@@ -494,26 +497,38 @@ static int layer_remove(void *arg, struct upstream *u, struct slice key, struct 
 
 /* ---- copy ---- */
 
-/* -EAGAIN: the source has no record. */
+/* A key's record, whose extent is shared from now on. */
+static int load_shared(struct back *b, uint64_t bucket_id, struct slice key, struct buf *value,
+                       struct back_record *ret, struct err *e)
+{
+    struct back_entry *x = back_enter(b, bucket_id, key);
+    int r = back_load(b, bucket_id, key, value, ret, e);
+    if (r == 0 && ret->location.n > 0)
+        back_share(b, ret->location);
+    back_leave(b, x);
+    return r;
+}
+
+/* Another record of the same bytes. -EAGAIN: the source has no record. */
 static int copy_here(struct back *b, struct upstream *u, struct slice from, struct slice to, struct arena *a,
                      struct origin_attr *ret, struct err *e)
 {
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
-    _cleanup_(hard_unrefp) struct hard *h = NULL;
     struct back_record rec;
-    int r = back_load(b, u->bucket->id, from, &value, &rec, e);
+    int r = load_shared(b, u->bucket->id, from, &value, &rec, e);
     if (r < 0)
         return r == -ENOENT ? -EAGAIN : r;
     if (rec.removal)
         return err_set(e, -ENOENT, "the object was removed");
-    r = rec.location.n > 0 ? hard_find(b->store, rec.location, &h, e) : 0;
-    if (r < 0)
+    struct back_body kept = {.size_bytes = rec.size_bytes, .is_shared = true};
+    memcpy(kept.md5, rec.md5, BACK_MD5_BYTES);
+    r = rec.location.n > 0 ? hard_find(b->store, rec.location, &kept.hard, e) : 0;
+    if (r < 0) {
+        back_free_extent(b, rec.location);
         return r == -ENOENT ? -EAGAIN : r;
+    }
     struct origin_put p = {.key = to, .content_type = rec.content_type, .meta = rec.meta};
-    struct origin_body body = {.size_bytes = rec.size_bytes, .read = back_body_read, .arg = h};
-    struct back_body kept;
-    r = back_keep_body(b, &body, NULL, &kept, e);
-    return r < 0 ? r : put_record(b, u, &p, &kept, a, ret, e);
+    return put_record(b, u, &p, &kept, a, ret, e);
 }
 
 static int layer_copy(void *arg, struct upstream *u, struct slice from, struct slice to, struct arena *a,

@@ -522,6 +522,37 @@ def test_a_rename_takes_no_other_write_with_it(away, need_fuse, work, directory)
         node.cli("umount", str(where))
 
 
+def test_copies_and_renames_move_no_bytes(away):
+    """What is copied or renamed before it is in the origin has its bytes on the disk once, also after a kill; they stay as long as
+    one of its names does, and go when the origin has the last."""
+    node, name, shaper, truth = away
+    s3, body = node.s3(), random_bytes(6 * 2**20, seed=7)
+
+    def extents():
+        return [p for p in node.data.rglob("hard/*/*") if p.is_file() and p.stat().st_size == len(body)]
+
+    down(shaper, match="PUT")
+    down(shaper, match="POST")
+    s3.put_object(Bucket=name, Key="a", Body=body, Metadata={"k": "v"})
+    for source, target in (("a", "b"), ("b", "c"), ("a", "b"), ("c", "d")):
+        s3.copy_object(Bucket=name, Key=target, CopySource={"Bucket": name, "Key": source})
+    s3.delete_object(Bucket=name, Key="a")
+    assert len(extents()) == 1
+    node.kill()
+    node.start()
+    s3 = node.s3()
+    s3.put_object(Bucket=name, Key="d", Body=b"something else")
+    s3.delete_object(Bucket=name, Key="b")
+    assert len(extents()) == 1
+    got = s3.get_object(Bucket=name, Key="c")
+    assert (got["Body"].read(), got["Metadata"]) == (body, {"k": "v"})
+    shaper.reset()
+    flushed(node, name)
+    assert truth.get_object(Bucket=name, Key="c")["Body"].read() == body
+    assert keys_of(truth, name) == ["c", "d"]
+    assert extents() == []
+
+
 def test_an_origin_that_hangs_keeps_no_other_bucket(away, origin):
     """Every try at one origin takes its whole timeout: writes of another bucket get to theirs all the same."""
     node, _, shaper, truth = away

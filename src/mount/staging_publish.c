@@ -3,9 +3,9 @@
  *
  * What changed is known from the file itself, because passthrough and mapped writes do not pass this process:
  * the file is another one when its size or times are. fdatasync write-protects mapped pages, so that the next
- * store into one moves the times again. Kernels before 6.13 move times in steps of some ms, and a change
- * right after a publication could be missed: there, writes are not passed through but counted here
- * (mount->is_write_passthrough).
+ * store into one moves the times again; where nobody can have it mapped the node alone syncs it. Kernels
+ * before 6.13 move times in steps of some ms, and a change right after a publication could be missed: there,
+ * writes are not passed through but counted here (mount->is_write_passthrough).
  *
  * Invariants:
  *  1. The state that is remembered as published was taken before the bytes left: whatever changes meanwhile
@@ -128,7 +128,8 @@ static int commit(struct mount *m, struct staging *s, uint64_t size, bool is_new
     struct wire_put_commit_req req = {.handle = s->handle,
                                       .size = size,
                                       .meta = buf_view(&meta),
-                                      .flags = (is_last ? 0 : WIRE_KEEP) | (has_meta ? WIRE_META : 0)};
+                                      .flags = (is_last ? 0 : WIRE_KEEP) | (has_meta ? WIRE_META : 0) |
+                                               (atomic_load(&s->may_be_mapped) ? 0 : WIRE_UNMAPPED)};
     struct wire_put_commit_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = client_call_at(m->client, &s->epoch, WIRE_OP_PUT_COMMIT, &req, &b, &rep, e);
@@ -201,7 +202,7 @@ static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struc
      * goes with these bytes or, by another store's new time, with the next; after the protection each store
      * moves the time on. */
     look(s, &seen, &changes);
-    int r = sys->fdatasync(staging_fd(s));
+    int r = atomic_load(&s->may_be_mapped) ? sys->fdatasync(staging_fd(s)) : 0;
     if (r < 0)
         return err_errno(e, r, "fdatasync of the staging file");
     s->seen_stat = seen;

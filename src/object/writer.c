@@ -22,6 +22,7 @@
 #include "base/sys.h"
 #include "origin/meta.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>
 
@@ -49,6 +50,7 @@ struct writer {
     uint64_t size; /* announced, or UINT64_MAX */
     uint32_t via;
     bool streaming, staged; /* staged: the caller writes through a descriptor */
+    bool is_unmapped;       /* as the commit that runs said: WIRE_UNMAPPED */
     pthread_t uploader;
     atomic_bool cancel;
 
@@ -494,14 +496,24 @@ static void take_meta(struct writer *w, struct slice meta)
     w->uploaded = false;
 }
 
+/* Begins to carry the staged file to the disk, or, `whole`, waits until it is there. What is mapped is waited
+ * for each time: that protects the pages, so that the next store into one moves the file's times. */
+static int sync_staged(struct writer *w, bool whole)
+{
+    int fd = extent_fd(w->extent);
+    if (whole || !w->is_unmapped)
+        return sys->fdatasync(fd);
+    (void)sys->sync_file_range(fd, 0, /* n= */ 0, SYNC_FILE_RANGE_WRITE); /* errors: fdatasync has them */
+    return 0;
+}
+
 /* State of the staged file. What the caller writes after this through its descriptor shows as another state:
  * pages that it has mapped are written back, and the kernel's clock for files has ticked since the last
  * change. */
-static int file_state(struct writer *w, uint64_t size, struct stat *ret, struct err *e)
+static int file_state(struct writer *w, uint64_t size, bool whole, struct stat *ret, struct err *e)
 {
-    int fd = extent_fd(w->extent);
-    int r = w->staged ? sys->fdatasync(fd) : 0;
-    r = r < 0 ? r : sys->fstat(fd, ret);
+    int r = w->staged ? sync_staged(w, whole) : 0;
+    r = r < 0 ? r : sys->fstat(extent_fd(w->extent), ret);
     if (r < 0)
         return err_errno(e, r, "state of the staged file");
     if ((uint64_t)ret->st_size < size)
@@ -529,7 +541,7 @@ static int send_once(struct writer *w, const struct wire_put_commit_req *q, cons
         metrics_series(METRIC_WRITTEN_BYTES, w->upstream->bucket->name, object_via_name(w->via), NULL),
         q->size);
     struct stat after;
-    r = file_state(w, q->size, &after, e);
+    r = file_state(w, q->size, /* whole= */ true, &after, e);
     if (r < 0)
         return r;
     w->uploaded = same_file_state(before, &after);
@@ -537,12 +549,15 @@ static int send_once(struct writer *w, const struct wire_put_commit_req *q, cons
     return 0;
 }
 
-/* Uploads unless the origin has exactly this already. */
+/* Uploads unless the origin has exactly this already. The origin gets nothing that the disk did not take;
+ * what becomes a record of write-back is a copy on a disk, which is made while the file is on its way to its
+ * own. */
 static int send_file(struct writer *w, const struct wire_put_commit_req *q, struct err *e)
 {
+    bool whole = w->upstream->bucket->p.write != BUCKET_WRITE_BACK;
     for (int i = 0; i < UPLOAD_TRIES; i++) {
         struct stat now;
-        int r = file_state(w, q->size, &now, e);
+        int r = file_state(w, q->size, whole, &now, e);
         if (r < 0)
             return r;
         if (w->uploaded && same_file_state(&now, &w->uploaded_stat) && w->body_size == q->size)
@@ -581,6 +596,7 @@ static int commit(struct writer *w, const struct wire_put_commit_req *q, struct 
                   struct wire_attr *ret, struct err *e)
 {
     int r = check_commit(w, q, e);
+    w->is_unmapped = q->flags & WIRE_UNMAPPED;
     if (r == 0 && q->flags & WIRE_META)
         take_meta(w, q->meta);
     if (r == 0)
@@ -634,7 +650,7 @@ static int strand(struct writer *w, const struct wire_strand_req *q, struct err 
         return err_set(e, -EINVAL, "only what is written through a descriptor can be kept");
     int r = object_check_meta(q->meta, e);
     if (r == 0)
-        r = file_state(w, q->size, &now, e);
+        r = file_state(w, q->size, /* whole= */ true, &now, e);
     if (r < 0)
         return r;
     struct origin_body body = {.size_bytes = q->size, .read = staged_read, .arg = w};

@@ -157,14 +157,20 @@ def checkpoint_once(pids, directory, size, *options):
 CHECKPOINT_TITLE = "Checkpoint write through the mount, fsync included"
 
 
-def checkpoint_rows(lab, title, *options):
+def checkpoint_rows(lab, title, *options, mounted=scratch_mount, settle=lambda node: None):
+    """settle: called after each of ours, with the node."""
     size = QUICK_CHECKPOINT_BYTES if lab.quick else CHECKPOINT_BYTES
     plain = lab.path("checkpoints")
     plain.mkdir()
-    with scratch_mount(lab) as (node, mount):
+
+    def ours():
+        sample = checkpoint_once(lambda: tree([node.pid, mount.pid]), mount.dir, size, *options)
+        settle(node)
+        return sample
+
+    with mounted(lab) as (node, mount):
         say(f"checkpoints of {size // MIB} MiB, {title}, {lab.pairs} pairs")
-        taken, share = rounds(lab, {OURS: lambda: checkpoint_once(lambda: tree([node.pid, mount.pid]), mount.dir, size, *options),
-                                    DISK: lambda: checkpoint_once(no_processes, plain, size, *options)})
+        taken, share = rounds(lab, {OURS: ours, DISK: lambda: checkpoint_once(no_processes, plain, size, *options)})
     back = [(a["back"], b["back"]) for a, b in zip(taken[OURS], taken[DISK])]
     written = cost_row(f"{CHECKPOINT_TITLE}, {title}, of the disk's", 0.9, taken[OURS], taken[DISK], share, "MB/s", 1e-6)
     return [{**written, "note": "costs are those of writing and reading back"},
@@ -180,6 +186,27 @@ def checkpoint(lab):
 def checkpoint_shards(lab):
     """The same in four files that are written at the same time."""
     return checkpoint_rows(lab, "4 shards", "--shards", 4)
+
+
+@contextlib.contextmanager
+def back_mount(lab):
+    """(node, mount) of a mirror bucket with write=back, the only one there is."""
+    bucket = lab.origin.new_bucket()
+    with lab.node(bucket) as node:
+        node.cli("bucket", "set", bucket, "write=back")
+        node.back_bucket = bucket
+        with lab.mount(node, bucket) as mount:
+            yield node, mount
+
+
+def checkpoint_back(lab):
+    """The same as one file into a mirror bucket with write=back, whose fsync returns when the bytes are durable here; they are carried to the
+    origin, and waited for, before the disk's turn comes."""
+    def settle(node):
+        node.cli("flush", "--wait", node.back_bucket, timeout=600)
+        os.sync()  # the origin's own
+
+    return checkpoint_rows(lab, "one file, write=back", mounted=back_mount, settle=settle)
 
 
 def peers_checkpoint(lab):
@@ -347,5 +374,6 @@ def ceiling(lab):
 
 
 MEASURES = {"train": train, "half": half, "dropped": dropped, "checkpoint": checkpoint, "checkpoint_shards": checkpoint_shards,
+            "checkpoint_back": checkpoint_back,
             "peers_checkpoint": peers_checkpoint, "meta": meta,
             "find": find, "model": model, "model_cold": model_cold, "ceiling": ceiling}

@@ -12,6 +12,9 @@
  * Failure modes: an object that fails is a line in the error list, and the job goes on. When the walk itself
  * fails (listing, control store) the job fails with the reason; `resume` goes on at its cursor.
  */
+#include "net/job_spec.h"
+
+#include "jobs/digest.h"
 #include "jobs/ends.h"
 #include "jobs/filter.h"
 #include "jobs/jobs_internal.h"
@@ -104,6 +107,21 @@ static int ask_item(struct run *r, const struct item *it, struct arena *a, struc
     return filter_match(r->filter, req.key, rep.attr.size_bytes, rep.attr.mtime_ns);
 }
 
+/* The manifest has SHA-256s, and the target's ETags are compared with MD5s. Of a bucket without origin they
+ * would say little, being made here, of the bytes as they were given: its files are read back. */
+static unsigned sums_of(const struct run *r)
+{
+    int verify = r->job->record.spec.verify;
+    unsigned sums = r->kind->has_manifest ? DIGEST_SHA256_OF_ALL : 0;
+    if (verify == JOB_VERIFY_READ)
+        sums |= DIGEST_SHA256_OF_ALL;
+    else if (verify == JOB_VERIFY_AUTO && r->ends.etags == DIGEST_OF_ALL)
+        sums |= DIGEST_CRC32C_OF_ALL;
+    else if (verify == JOB_VERIFY_AUTO)
+        sums |= r->ends.etags;
+    return sums;
+}
+
 static void do_item(struct run *r, struct item *it, struct arena *a)
 {
     struct err e = {0};
@@ -114,7 +132,8 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .target_bucket = r->ends.target_bucket,
                           .target_prefix = r->ends.target_prefix,
                           .part_bytes = r->ends.part_bytes,
-                          .etags = r->ends.etags,
+                          .to_origin = r->kind->target == KIND_URL,
+                          .sums = sums_of(r),
                           .arena = a,
                           .move = on_move,
                           .arg = r};

@@ -173,12 +173,22 @@ static unsigned runnable_locked(const struct fill_engine *g, unsigned enough)
 
 /* ---- workers ---- */
 
-static void running_remove_locked(struct fill_engine *g, struct part *p)
+static void running_add_locked(struct fill_engine *g, struct part *p)
 {
-    struct part **at = &g->running;
-    while (*at != p)
-        at = &(*at)->run_next;
-    *at = p->run_next;
+    p->run_next = g->running;
+    p->run_at = &g->running;
+    if (p->run_next)
+        p->run_next->run_at = &p->run_next;
+    g->running = p;
+}
+
+static void running_remove_locked(struct part *p)
+{
+    *p->run_at = p->run_next;
+    if (p->run_next)
+        p->run_next->run_at = p->run_at;
+    p->run_next = NULL;
+    p->run_at = NULL;
 }
 
 static void run_hedge_locked(struct fill_engine *g, struct part *p)
@@ -197,8 +207,7 @@ static void run_part_locked(struct fill_engine *g, struct part *p)
         run_hedge_locked(g, p);
         return;
     }
-    p->run_next = g->running;
-    g->running = p;
+    running_add_locked(g, p);
     lock_drop(&g->lock);
     fill_part_run(p);
     lock_take(&g->lock);
@@ -319,7 +328,7 @@ bool fill_engine_join_hedge(struct fill_engine *g, struct part *p)
 void fill_engine_forget_running(struct fill_engine *g, struct part *p)
 {
     LOCK_SCOPE(&g->lock);
-    running_remove_locked(g, p);
+    running_remove_locked(p);
 }
 
 /* ---- hedging ---- */

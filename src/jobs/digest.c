@@ -1,6 +1,7 @@
-/* Sums of a stream (contract in digest.h), by OpenSSL. */
+/* Sums of a stream (contract in digest.h), by OpenSSL and ISA-L. */
 #include "jobs/digest.h"
 
+#include "base/crc32c.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -9,12 +10,13 @@
 #define ETAG_MAX 64
 
 struct digest {
-    EVP_MD_CTX *sha256;
-    EVP_MD_CTX *md5;          /* of all; NULL: not wanted, as the next */
+    EVP_MD_CTX *sha256;       /* NULL: not wanted, as the next */
+    EVP_MD_CTX *md5;          /* of all */
     EVP_MD_CTX *part, *parts; /* of the current part, and of the sums of parts */
     bool is_one_part;         /* whose sum is that of all */
     uint64_t size_bytes, part_bytes, in_part;
-    uint32_t n_parts;
+    uint32_t n_parts, crc32c;
+    bool wants_crc32c;
 };
 
 /* These fail only when memory is out, or when the library has no such sum: nothing could be verified then. */
@@ -38,14 +40,17 @@ static void end(EVP_MD_CTX *c, uint8_t *ret)
         abort();
 }
 
-struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned etags)
+struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned sums)
 {
+    unsigned etags = sums & DIGEST_ETAGS;
     assert(part_bytes > 0);
     struct digest *d = calloc(1, sizeof(*d));
     assert(d);
     d->part_bytes = part_bytes;
+    d->wants_crc32c = sums & DIGEST_CRC32C_OF_ALL;
     d->is_one_part = etags && size_bytes <= part_bytes;
-    d->sha256 = begin(NULL, EVP_sha256());
+    if (sums & DIGEST_SHA256_OF_ALL)
+        d->sha256 = begin(NULL, EVP_sha256());
     if (etags & DIGEST_OF_ALL || d->is_one_part)
         d->md5 = begin(NULL, EVP_md5());
     if (etags & DIGEST_OF_PARTS || d->is_one_part)
@@ -96,20 +101,25 @@ static void add_to_parts(struct digest *d, const char *at, size_t n)
 
 void digest_add(struct digest *d, const void *p, size_t n)
 {
-    add(d->sha256, p, n);
+    if (d->sha256)
+        add(d->sha256, p, n);
     if (d->md5)
         add(d->md5, p, n);
     if (d->part)
         add_to_parts(d, p, n);
+    if (d->wants_crc32c)
+        d->crc32c = crc32c(d->crc32c, p, n);
     d->size_bytes += n;
 }
 
 void digest_end(struct digest *d, struct digest_sums *ret)
 {
     assert(!d->is_one_part || d->size_bytes <= d->part_bytes);
-    *ret = (struct digest_sums){.size_bytes = d->size_bytes,
-                                .etags = (d->md5 ? DIGEST_OF_ALL : 0) | (d->parts ? DIGEST_OF_PARTS : 0)};
-    end(d->sha256, ret->sha256);
+    unsigned there = (d->md5 ? DIGEST_OF_ALL : 0u) | (d->parts ? DIGEST_OF_PARTS : 0u) |
+                     (d->sha256 ? DIGEST_SHA256_OF_ALL : 0u) | (d->wants_crc32c ? DIGEST_CRC32C_OF_ALL : 0u);
+    *ret = (struct digest_sums){.size_bytes = d->size_bytes, .there = there, .crc32c = d->crc32c};
+    if (d->sha256)
+        end(d->sha256, ret->sha256);
     if (d->md5)
         end(d->md5, ret->md5);
     if (d->is_one_part && d->size_bytes > 0)
@@ -127,6 +137,17 @@ bool digest_is_etag(const struct digest_sums *s, struct slice etag)
     text_hex(s->md5, sizeof(s->md5), whole);
     text_hex(s->parts_md5, sizeof(s->parts_md5), hex);
     (void)snprintf(parts, sizeof(parts), "%s-%" PRIu32, hex, s->n_parts);
-    return (s->etags & DIGEST_OF_ALL && slice_eq_str(etag, whole)) ||
-           (s->etags & DIGEST_OF_PARTS && slice_eq_str(etag, parts));
+    return (s->there & DIGEST_OF_ALL && slice_eq_str(etag, whole)) ||
+           (s->there & DIGEST_OF_PARTS && slice_eq_str(etag, parts));
+}
+
+bool digest_is_same(const struct digest_sums *a, const struct digest_sums *b)
+{
+    unsigned both = a->there & b->there;
+    assert(both != 0);
+    return a->size_bytes == b->size_bytes &&
+           (!(both & DIGEST_SHA256_OF_ALL) || memcmp(a->sha256, b->sha256, DIGEST_SHA256) == 0) &&
+           (!(both & DIGEST_CRC32C_OF_ALL) || a->crc32c == b->crc32c) &&
+           (!(both & DIGEST_OF_ALL) || memcmp(a->md5, b->md5, DIGEST_MD5) == 0) &&
+           (!(both & DIGEST_OF_PARTS) || memcmp(a->parts_md5, b->parts_md5, DIGEST_MD5) == 0);
 }

@@ -8,20 +8,28 @@
 
 struct digest;
 
-/* Which MD5s an ETag could be, beside the SHA-256; each takes three times as long as that. */
-enum digest_etags { DIGEST_NO_ETAG = 0, DIGEST_OF_ALL = 1, DIGEST_OF_PARTS = 2 };
+/* Which sums are made. MD5s, which an ETag could be, of all or of each part: each takes three times as long
+ * as the SHA-256, and that ten times as long as the CRC-32C, which is for bytes that never left this node. */
+enum digest_sum {
+    DIGEST_NO_ETAG = 0,
+    DIGEST_OF_ALL = 1,
+    DIGEST_OF_PARTS = 2,
+    DIGEST_SHA256_OF_ALL = 4,
+    DIGEST_CRC32C_OF_ALL = 8,
+};
+#define DIGEST_ETAGS (DIGEST_OF_ALL | DIGEST_OF_PARTS)
 
 struct digest_sums {
     uint64_t size_bytes;
-    unsigned etags; /* which of the MD5s are there */
+    unsigned there; /* which of the sums, of enum digest_sum */
     uint8_t md5[DIGEST_MD5], sha256[DIGEST_SHA256];
     uint8_t parts_md5[DIGEST_MD5]; /* MD5 of the MD5s of its parts, as S3 makes ETags of uploads in parts */
-    uint32_t n_parts;
+    uint32_t n_parts, crc32c;
 };
 
-/* part_bytes: of an upload in parts, not 0. etags: of enum digest_etags; where there is but one part, one
+/* part_bytes: of an upload in parts, not 0. sums: of enum digest_sum; where there is but one part, one MD5
  * gives the other. Never NULL. */
-struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned etags);
+struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned sums);
 void digest_free(struct digest *d);
 DEFINE_CLEANUP(struct digest, digest_free)
 void digest_add(struct digest *d, const void *p, size_t n);
@@ -31,3 +39,5 @@ void digest_end(struct digest *d, struct digest_sums *ret);
 /* Whether the ETag is the one that S3 gives to these bytes, sent at once or in these parts. False says
  * nothing: ETags may be anything. */
 bool digest_is_etag(const struct digest_sums *s, struct slice etag);
+/* Whether two streams are the same, by the sums that both have, which must be one at least. */
+bool digest_is_same(const struct digest_sums *a, const struct digest_sums *b);

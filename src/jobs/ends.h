@@ -10,7 +10,7 @@
 struct ends {
     struct slice source_bucket, source_prefix, target_bucket, target_prefix; /* of the record, or a guest's */
     uint64_t part_bytes;                                                     /* of uploads to the target */
-    unsigned etags; /* what ETags the target may give, of enum digest_etags (jobs/digest.h) */
+    unsigned etags; /* what ETags the target may give, of enum digest_sum (jobs/digest.h) */
     char source_guest[BUCKET_GUEST_NAME_SIZE], target_guest[BUCKET_GUEST_NAME_SIZE]; /* "": none */
 };
 

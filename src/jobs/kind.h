@@ -27,14 +27,16 @@ struct kind_work {
     struct object_session *session;
     const struct job_spec *spec;
     struct slice source_bucket, source_prefix, target_bucket, target_prefix;
+    bool to_origin;      /* the target is a URL: an origin that is no bucket */
     uint64_t part_bytes; /* of uploads to the target */
-    unsigned etags;      /* what ETags there may be, of enum digest_etags */
+    unsigned sums;       /* what is to be known of what is sent, of enum digest_sum */
     struct arena *arena; /* empty at the start */
-    /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. */
+    /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. Any thread's. */
     int (*move)(void *arg, uint64_t n);
     void *arg;
-    uint64_t bytes;    /* out: size of what was done */
-    struct slice line; /* out, in the arena: the object's line of the manifest, without its key */
+    uint64_t read_here; /* out: bytes that were read from the source's descriptor */
+    uint64_t bytes;     /* out: size of what was done */
+    struct slice line;  /* out, in the arena: the object's line of the manifest, without its key */
 };
 
 enum kind_result { KIND_WORKED = 0, KIND_SKIPPED = 1 };

@@ -117,7 +117,7 @@ static int send(struct kind_work *w, enum mode mode, const struct kind_object *o
         return r;
     w->bytes = from->size_bytes = rep.attr.size_bytes;
     r = pour(w, &rep, key, from->content_type, meta_of(w, mode, from), &sent, e);
-    struct wire_close_req close = {.handle = rep.handle};
+    struct wire_close_req close = {.handle = rep.handle, .read_cached = w->read_here};
     struct wire_close_rep closed;
     (void)object_close(w->session, &close, w->arena, &closed, NULL);
     if (r == 0)

@@ -1,12 +1,17 @@
 /*
  * Moving the bytes of objects (contract in pour.h).
  *
+ * What is in a file of this node and goes to an origin that is no bucket is carried there (carry.h). All else
+ * streams: pieces, in order, out of an open object into an open put.
+ *
  * What the target tells of the object afterwards decides: its size always; its ETag, where that is the MD5 of
  * what was sent, at once or in parts. Any other ETag says nothing, and the object is read back from its
- * origin: what the node had cached of it is dropped before.
+ * origin: what the node had cached of it is dropped before. Of a bucket without origin the file is read back:
+ * its ETag is made of the memory from which it was written.
  */
 #include "net/job_spec.h"
 
+#include "jobs/carry.h"
 #include "jobs/pour.h"
 
 #include "base/text.h"
@@ -59,8 +64,8 @@ static int stream(struct kind_work *w, const struct wire_open_rep *from, const u
     return r;
 }
 
-int pour(struct kind_work *w, const struct wire_open_rep *from, struct slice key, struct slice content_type,
-         struct slice meta, struct digest_sums *ret, struct err *e)
+static int put_stream(struct kind_work *w, const struct wire_open_rep *from, struct slice key,
+                      struct slice content_type, struct slice meta, struct digest_sums *ret, struct err *e)
 {
     uint64_t size = from->attr.size_bytes;
     struct wire_put_open_req open = {.bucket = w->target_bucket,
@@ -73,7 +78,7 @@ int pour(struct kind_work *w, const struct wire_open_rep *from, struct slice key
     int r = object_put_open(w->session, &open, w->arena, &to, e);
     if (r < 0)
         return r;
-    _cleanup_(digest_freep) struct digest *d = digest_new(size, w->part_bytes, w->etags);
+    _cleanup_(digest_freep) struct digest *d = digest_new(size, w->part_bytes, w->sums);
     r = stream(w, from, &to.handle, d, e);
     if (r == 0) {
         struct wire_put_commit_req commit = {.handle = to.handle, .size = size};
@@ -90,7 +95,37 @@ int pour(struct kind_work *w, const struct wire_open_rep *from, struct slice key
     return r;
 }
 
+int pour(struct kind_work *w, const struct wire_open_rep *from, struct slice key, struct slice content_type,
+         struct slice meta, struct digest_sums *ret, struct err *e)
+{
+    bool elsewhere = false;
+    if (carry_can(w, from)) {
+        int r = carry(w, from, key, content_type, meta, ret, &elsewhere, e);
+        if (r == 0 || !elsewhere)
+            return r;
+        if (e)
+            e->code = 0;
+    }
+    return put_stream(w, from, key, content_type, meta, ret, e);
+}
+
 /* ---- proof ---- */
+
+/* The sum by which two streams are told apart, as it is shown. */
+static const char *show_sum(const struct digest_sums *s, char ret_hex[2 * DIGEST_SHA256 + 1])
+{
+    if (s->there & DIGEST_SHA256_OF_ALL) {
+        text_hex(s->sha256, DIGEST_SHA256, ret_hex);
+        return "sha256";
+    }
+    if (s->there & DIGEST_CRC32C_OF_ALL) {
+        (void)snprintf(ret_hex, 2 * DIGEST_SHA256 + 1, "%08" PRIx32, s->crc32c);
+        return "crc32c";
+    }
+    bool all = s->there & DIGEST_OF_ALL;
+    text_hex(all ? s->md5 : s->parts_md5, DIGEST_MD5, ret_hex);
+    return all ? "md5" : "md5 of its parts";
+}
 
 static int read_back(struct kind_work *w, struct slice key, const struct digest_sums *sent, struct err *e)
 {
@@ -103,7 +138,7 @@ static int read_back(struct kind_work *w, struct slice key, const struct digest_
         r = object_open(w->session, &open, w->arena, &rep, e);
     if (r < 0)
         return r;
-    _cleanup_(digest_freep) struct digest *d = digest_new(rep.attr.size_bytes, w->part_bytes, DIGEST_NO_ETAG);
+    _cleanup_(digest_freep) struct digest *d = digest_new(rep.attr.size_bytes, w->part_bytes, sent->there);
     struct digest_sums found;
     r = stream(w, &rep, /* to= */ NULL, d, e);
     digest_end(d, &found);
@@ -112,12 +147,12 @@ static int read_back(struct kind_work *w, struct slice key, const struct digest_
     (void)object_close(w->session, &close, w->arena, &closed, NULL);
     if (r < 0)
         return err_prefix(e, r, "read back");
-    if (found.size_bytes == sent->size_bytes && memcmp(found.sha256, sent->sha256, DIGEST_SHA256) == 0)
+    if (digest_is_same(&found, sent))
         return 0;
     char hex[2 * DIGEST_SHA256 + 1], wanted[2 * DIGEST_SHA256 + 1];
-    text_hex(found.sha256, DIGEST_SHA256, hex);
-    text_hex(sent->sha256, DIGEST_SHA256, wanted);
-    return err_set(e, ERR_ORIGIN_FAILED, "the target holds other bytes than were sent: sha256 %s, not %s",
+    const char *sum = show_sum(&found, hex);
+    (void)show_sum(sent, wanted);
+    return err_set(e, ERR_ORIGIN_FAILED, "the target holds other bytes than were sent: %s %s, not %s", sum,
                    hex, wanted);
 }
 

@@ -12,6 +12,9 @@
  * Failure modes: an object that fails is a line in the error list, and the job goes on. When the walk itself
  * fails (listing, control store) the job fails with the reason; `resume` goes on at its cursor.
  */
+#include "net/job_spec.h"
+
+#include "jobs/digest.h"
 #include "jobs/ends.h"
 #include "jobs/filter.h"
 #include "jobs/jobs_internal.h"
@@ -31,6 +34,9 @@
 #define WAIT_NS      ((uint64_t)100000000)
 #define NOTES_COMMIT 500 /* notes that a checkpoint waits for at most */
 #define ARENA_BYTES  (32 * MIB)
+/* Of a listing that was counted so much is kept for the walk that follows: some thousand objects are not
+ * listed twice. */
+#define COUNTED_BYTES (1 * MIB)
 
 enum item_state { ITEM_WAITING, ITEM_FINISHED };
 
@@ -53,6 +59,8 @@ struct run {
     struct filter *filter;
     struct ends ends;
     bool has_ends;
+    struct source
+        *counted; /* what the count went over, at its beginning again; NULL: it was too much to keep */
     int (*work)(struct kind_work *w, const struct kind_object *o, struct err *e); /* of the phase */
     struct lock lock;                                                             /* covers what follows */
     struct cond work_there, finished;
@@ -99,6 +107,21 @@ static int ask_item(struct run *r, const struct item *it, struct arena *a, struc
     return filter_match(r->filter, req.key, rep.attr.size_bytes, rep.attr.mtime_ns);
 }
 
+/* The manifest has SHA-256s, and the target's ETags are compared with MD5s. Of a bucket without origin they
+ * would say little, being made here, of the bytes as they were given: its files are read back. */
+static unsigned sums_of(const struct run *r)
+{
+    int verify = r->job->record.spec.verify;
+    unsigned sums = r->kind->has_manifest ? DIGEST_SHA256_OF_ALL : 0;
+    if (verify == JOB_VERIFY_READ)
+        sums |= DIGEST_SHA256_OF_ALL;
+    else if (verify == JOB_VERIFY_AUTO && r->ends.etags == DIGEST_OF_ALL)
+        sums |= DIGEST_CRC32C_OF_ALL;
+    else if (verify == JOB_VERIFY_AUTO)
+        sums |= r->ends.etags;
+    return sums;
+}
+
 static void do_item(struct run *r, struct item *it, struct arena *a)
 {
     struct err e = {0};
@@ -109,7 +132,8 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .target_bucket = r->ends.target_bucket,
                           .target_prefix = r->ends.target_prefix,
                           .part_bytes = r->ends.part_bytes,
-                          .etags = r->ends.etags,
+                          .to_origin = r->kind->target == KIND_URL,
+                          .sums = sums_of(r),
                           .arena = a,
                           .move = on_move,
                           .arg = r};
@@ -355,7 +379,8 @@ static struct source *open_source(struct run *r)
 /* Workers' share of a phase: begins them, feeds, ends them, settles what they finished. */
 static int work_phase(struct run *r, struct err *e)
 {
-    _cleanup_(source_freep) struct source *s = open_source(r);
+    bool is_counted = r->counted && r->job->record.phase == JOB_WALK;
+    _cleanup_(source_freep) struct source *s = is_counted ? TAKE_PTR(r->counted) : open_source(r);
     pthread_t threads[PARALLEL_MAX];
     uint64_t n = 0, want = MIN(r->job->record.spec.parallel, (uint64_t)PARALLEL_MAX);
     r->work = r->job->record.phase == JOB_SWEEP ? r->kind->sweep : r->kind->work;
@@ -395,6 +420,7 @@ static int count_phase(struct run *r, struct err *e)
     struct kind_object o;
     uint64_t objects = 0, bytes = 0;
     int k;
+    source_keep(s, COUNTED_BYTES);
     while ((k = source_next(s, &o, e)) > 0 && !stopping(r)) {
         if (!wanted(r, &o))
             continue;
@@ -405,6 +431,8 @@ static int count_phase(struct run *r, struct err *e)
     }
     if (k < 0 || stopping(r))
         return MIN(k, 0);
+    if (source_again(s))
+        r->counted = TAKE_PTR(s);
     LOCK_SCOPE(&r->jobs->lock);
     if (newest) {
         forget_choice(&rec->spec.only);
@@ -523,6 +551,7 @@ static void run_free(struct run *r)
     for (size_t i = 0; i < WINDOW; i++)
         item_clear(&r->items[i]);
     job_notes_free(r->notes);
+    source_free(r->counted);
     filter_free(r->filter);
     cond_fini(&r->work_there);
     cond_fini(&r->finished);

@@ -15,6 +15,8 @@ struct source {
     struct arena *arena;
     struct slice page; /* encoded entries not given yet */
     bool last;         /* no page after this one */
+    struct buf kept;   /* all pages so far, while keeps */
+    bool keeps;
 };
 
 struct source *source_new(const struct source_open *o, struct slice after)
@@ -34,8 +36,33 @@ void source_free(struct source *s)
     if (!s)
         return;
     buf_fini(&s->after);
+    buf_fini(&s->kept);
     arena_free(s->arena);
     free(s);
+}
+
+void source_keep(struct source *s, size_t max_bytes)
+{
+    assert(s->page.n == 0 && !s->last && !s->keeps);
+    s->kept = BUF_INIT(max_bytes);
+    s->keeps = true;
+}
+
+bool source_again(struct source *s)
+{
+    if (!s->keeps || !s->last || s->page.n > 0)
+        return false;
+    s->page = buf_view(&s->kept);
+    s->keeps = false;
+    return true;
+}
+
+static void keep_page(struct source *s)
+{
+    if (!s->keeps || buf_slice(&s->kept, s->page) == 0)
+        return;
+    buf_fini(&s->kept);
+    s->keeps = false;
 }
 
 static int list_page(struct source *s, struct err *e)
@@ -167,6 +194,7 @@ int source_next(struct source *s, struct kind_object *ret, struct err *e)
         int r = next_page(s, e);
         if (r < 0)
             return r;
+        keep_page(s);
     }
     int r = decode(s, ret);
     return r < 0 ? err_set(e, r, "a page of a listing is broken") : 1;

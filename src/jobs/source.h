@@ -25,3 +25,7 @@ DEFINE_CLEANUP(struct source, source_free)
  * `stat` sizes of objects from the control store are not known (0). Directory markers of a cache or listing
  * are objects like others. */
 int source_next(struct source *s, struct kind_object *ret, struct err *e);
+/* Before the first object: what is walked over is kept, as long as it is not more than that. */
+void source_keep(struct source *s, size_t max_bytes);
+/* After the last object: the walk begins again, over what was kept. False: not all of it was. Once. */
+bool source_again(struct source *s);

@@ -15,7 +15,8 @@
 #define UPSTREAM_MAGIC      0x75707374u
 #define CONCURRENCY_START   16.0
 #define CONCURRENCY_FLOOR   2.0
-#define SPARE_SHARE         8 /* one place in so many is not for read-ahead */
+#define SPARE_SHARE         8 /* one place in so many is not for read-ahead, but not more than SPARE_MAX: */
+#define SPARE_MAX           4 /* of many places one comes free soon, and who waits gets it */
 #define RETRY_BUDGET_TOKENS 100
 #define SLEEP_MS            50 /* a sleep before a retry looks this often whether it is cancelled */
 #define LOOK_AGAIN_NS       ((uint64_t)1000000000)
@@ -83,19 +84,26 @@ void upstream_unref(struct upstream *u)
 /* Places that read-ahead leaves free; none where there is only one. */
 static unsigned spare_locked(const struct upstream *u)
 {
-    return u->concurrency.limit < 2 ? 0 : MAX((unsigned)(u->concurrency.limit / SPARE_SHARE), 1u);
+    unsigned share = MIN((unsigned)(u->concurrency.limit / SPARE_SHARE), (unsigned)SPARE_MAX);
+    return u->concurrency.limit < 2 ? 0 : MAX(share, 1u);
 }
 
-/* Takes a place when there is one and `spare` more. *ret_wait_ns, with false: look again after that time at
- * the latest. */
-static bool enter_locked(struct upstream *u, unsigned spare, uint64_t *ret_wait_ns)
+/* Whether there is a place and `spare` more. *ret_wait_ns, with false: look again after that time at the
+ * latest. */
+static bool has_place_locked(const struct upstream *u, unsigned spare, uint64_t now_ns, uint64_t *ret_wait_ns)
 {
-    uint64_t now_ns = sys->mono_ns();
     uint64_t wait_ns = MAX(shape_wait_ns(&u->requests, now_ns), shape_wait_ns(&u->bytes, now_ns));
     if (u->unlimited && atomic_load(u->unlimited))
         wait_ns = 0;
     *ret_wait_ns = wait_ns > 0 ? MIN(wait_ns, LOOK_AGAIN_NS) : LOOK_AGAIN_NS;
-    if (wait_ns > 0 || (double)(u->running + spare) + 1.0 > u->concurrency.limit)
+    return wait_ns == 0 && (double)(u->running + spare) + 1.0 <= u->concurrency.limit;
+}
+
+/* Takes it. */
+static bool enter_locked(struct upstream *u, unsigned spare, uint64_t *ret_wait_ns)
+{
+    uint64_t now_ns = sys->mono_ns();
+    if (!has_place_locked(u, spare, now_ns, ret_wait_ns))
         return false;
     u->running++;
     shape_charge(&u->requests, 1, now_ns);
@@ -115,6 +123,13 @@ bool upstream_try_enter(struct upstream *u, bool ahead)
     uint64_t wait_ns;
     LOCK_SCOPE(&u->lock);
     return enter_locked(u, ahead ? spare_locked(u) : 0, &wait_ns);
+}
+
+bool upstream_has_place(struct upstream *u, bool ahead)
+{
+    uint64_t wait_ns;
+    LOCK_SCOPE(&u->lock);
+    return has_place_locked(u, ahead ? spare_locked(u) : 0, sys->mono_ns(), &wait_ns);
 }
 
 void upstream_charge(struct upstream *u, uint64_t bytes)

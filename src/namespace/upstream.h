@@ -59,6 +59,8 @@ void upstream_enter(struct upstream *u);
 /* The same without waiting: false when there is no room. `ahead`: nobody waits for the request, so it leaves
  * some places to those for which somebody does. */
 bool upstream_try_enter(struct upstream *u, bool ahead);
+/* Whether that would succeed now; takes nothing. */
+bool upstream_has_place(struct upstream *u, bool ahead);
 void upstream_leave(struct upstream *u, int result);
 /* The same for who asked nothing: it says nothing of the origin, and is not paid for. */
 void upstream_step_back(struct upstream *u);

@@ -11,6 +11,7 @@
 #define SETTINGS_MAX_BYTES (64 * KIB)
 #define PAGE_BUCKETS       1000
 #define PAGE_MAX_BYTES     (2 * MIB)
+#define GUEST_ANSWER_BYTES (64 * KIB)
 
 /* Asks for one entry: shows that the origin is there, the bucket exists and the keys are right. */
 static int probe(struct object_service *s, struct bucket *b, struct arena *a, struct err *e)
@@ -95,6 +96,34 @@ void object_guest_close(struct object_service *s, const char *name)
     object_forget_upstream(s, b->id);
     mirror_forget_bucket(s->mirror, b);
     usage_forget(s->usage, b->id);
+}
+
+int object_guest_put(struct object_session *ses, struct slice guest, const struct origin_put *p,
+                     const struct origin_body *body, struct err *e)
+{
+    struct object_service *s = ses->service;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    int r = object_check_key(p->key, e);
+    if (r == 0)
+        r = object_check_meta(p->meta, e);
+    if (r == 0)
+        r = object_upstream(s, guest, &u, e);
+    if (r < 0)
+        return r;
+    assert(bucket_keep(u->bucket, p->key) == RULE_KEEP_NEVER);
+    _cleanup_(arena_freep) struct arena *a = arena_new(GUEST_ANSWER_BYTES);
+    struct origin_attr answer;
+    (void)atomic_fetch_add(&s->writers, 1);
+    (void)object_forget_key(s, u->bucket, p->key); /* from here on the origin may have either */
+    r = body->slow ? upstream_put_slowly(u, p, body, a, &answer, e) : upstream_put(u, p, body, a, &answer, e);
+    (void)object_forget_key(s, u->bucket, p->key);
+    (void)atomic_fetch_sub(&s->writers, 1);
+    if (r < 0)
+        return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(p->key));
+    metrics_add(
+        metrics_series(METRIC_WRITTEN_BYTES, u->bucket->name, object_via_name((uint32_t)ses->via), NULL),
+        body->size_bytes);
+    return 0;
 }
 
 /* Encodes what `u` may see of the buckets after `after`, until max of them are there: how many, or an error.

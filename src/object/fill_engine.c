@@ -173,12 +173,22 @@ static unsigned runnable_locked(const struct fill_engine *g, unsigned enough)
 
 /* ---- workers ---- */
 
-static void running_remove_locked(struct fill_engine *g, struct part *p)
+static void running_add_locked(struct fill_engine *g, struct part *p)
 {
-    struct part **at = &g->running;
-    while (*at != p)
-        at = &(*at)->run_next;
-    *at = p->run_next;
+    p->run_next = g->running;
+    p->run_at = &g->running;
+    if (p->run_next)
+        p->run_next->run_at = &p->run_next;
+    g->running = p;
+}
+
+static void running_remove_locked(struct part *p)
+{
+    *p->run_at = p->run_next;
+    if (p->run_next)
+        p->run_next->run_at = p->run_at;
+    p->run_next = NULL;
+    p->run_at = NULL;
 }
 
 static void run_hedge_locked(struct fill_engine *g, struct part *p)
@@ -197,11 +207,23 @@ static void run_part_locked(struct fill_engine *g, struct part *p)
         run_hedge_locked(g, p);
         return;
     }
-    p->run_next = g->running;
-    g->running = p;
+    running_add_locked(g, p);
     lock_drop(&g->lock);
     fill_part_run(p);
     lock_take(&g->lock);
+}
+
+/* Whether a thread that comes now would find a part. */
+static bool has_work_locked(const struct fill_engine *g)
+{
+    for (const struct fill_lane *l = g->lanes; l; l = l->next) {
+        if (l->queued == 0 || lane_room_locked(g, l) == 0)
+            continue;
+        if ((l->urgent && upstream_has_place(l->urgent->fill->upstream, /* ahead= */ false)) ||
+            (l->ahead && upstream_has_place(l->ahead->fill->upstream, /* ahead= */ true)))
+            return true;
+    }
+    return false;
 }
 
 /* Waits for work. While parts are queued whose origin has no room one worker polls, for all; who finds a part
@@ -227,7 +249,7 @@ static void *worker_main(void *arg)
         struct fill_lane *lane = NULL;
         struct part *p = pick_locked(g, &lane);
         if (p) {
-            if (g->queued > 0)
+            if (g->queued > 0 && (!g->polling || has_work_locked(g)))
                 cond_signal(&g->work);
             run_part_locked(g, p);
             lane->busy--;
@@ -260,8 +282,12 @@ static void start_worker_locked(struct fill_engine *g)
         g->threads++; /* else the watcher tries again when there is none at all */
 }
 
-static void wake_locked(struct fill_engine *g)
+/* For a part that was queued just now, NULL: for any. Where its origin has no room nobody is woken in vain:
+ * who ends a request takes the next part, and somebody polls. */
+static void wake_locked(struct fill_engine *g, const struct part *p)
 {
+    if (p && g->polling && !upstream_has_place(p->fill->upstream, p->line == LINE_AHEAD))
+        return;
     if (runnable_locked(g, g->idle + 1) > g->idle && g->threads < g->max_threads)
         start_worker_locked(g);
     cond_signal(&g->work);
@@ -271,7 +297,7 @@ void fill_engine_queue(struct fill_engine *g, struct part *p)
 {
     LOCK_SCOPE(&g->lock);
     push_locked(g, p, atomic_load(&p->urgent) ? LINE_URGENT : LINE_AHEAD);
-    wake_locked(g);
+    wake_locked(g, p);
 }
 
 void fill_engine_promote(struct fill_engine *g, struct part *p)
@@ -281,6 +307,7 @@ void fill_engine_promote(struct fill_engine *g, struct part *p)
         return;
     unlink_locked(g, lane_of_locked(g, p->fill->upstream), p);
     push_locked(g, p, LINE_URGENT);
+    wake_locked(g, p);
 }
 
 bool fill_engine_join_hedge(struct fill_engine *g, struct part *p)
@@ -301,7 +328,7 @@ bool fill_engine_join_hedge(struct fill_engine *g, struct part *p)
 void fill_engine_forget_running(struct fill_engine *g, struct part *p)
 {
     LOCK_SCOPE(&g->lock);
-    running_remove_locked(g, p);
+    running_remove_locked(p);
 }
 
 /* ---- hedging ---- */
@@ -324,7 +351,7 @@ static void hedge_locked(struct fill_engine *g, struct part *p)
 {
     p->hedge = HEDGE_QUEUED;
     push_locked(g, p, LINE_URGENT);
-    wake_locked(g);
+    wake_locked(g, p);
     metrics_count(METRIC_ORIGIN_HEDGES, p->fill->upstream->bucket->name, NULL, NULL);
 }
 
@@ -338,7 +365,7 @@ static void *watcher_main(void *arg)
             if (wants_hedge_locked(g, p, now_ns))
                 hedge_locked(g, p);
         if (g->threads == 0 && g->queued > 0)
-            wake_locked(g);
+            wake_locked(g, NULL);
         (void)cond_wait_for(&g->ended, &g->lock, g->running ? WATCH_NS : WATCH_IDLE_NS);
     }
     lock_drop(&g->lock);

@@ -32,7 +32,8 @@ struct part {
     struct part *queue_next; /* engine->lock, as the two below */
     struct part **queue_at;  /* what points to it in its line */
     enum part_line line;     /* of its lane; as a hedge the first */
-    struct part *run_next;   /* in engine->running */
+    struct part *run_next;   /* in engine->running, as the next */
+    struct part **run_at;    /* what points to it there */
     uint64_t offset, end;    /* end may shrink once the size is known */
     bool discover;
     atomic_bool urgent; /* somebody waits for it; once set it stays */

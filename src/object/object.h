@@ -18,6 +18,7 @@
 #include "namespace/user.h"
 #include "net/wire.h"
 #include "object/gate.h"
+#include "origin/origin.h"
 #include "store/store.h"
 
 struct object_service;
@@ -51,6 +52,11 @@ void object_service_extend(struct object_service *s, object_extension_fn fn, voi
 int object_guest_open(struct object_service *s, const char *label, struct slice settings, bool probe,
                       char ret_name[BUCKET_GUEST_NAME_SIZE], struct err *e);
 void object_guest_close(struct object_service *s, const char *name);
+/* Puts an object into a guest: its origin's requests read `body` themselves, as origin_put says, with the
+ * retries of any upload. It is there whole or not at all; after an error whose outcome is unknown it may be.
+ * An object that is `slow` leaves places to others. */
+int object_guest_put(struct object_session *ses, struct slice guest, const struct origin_put *p,
+                     const struct origin_body *body, struct err *e);
 
 struct object_session *object_session_new(struct object_service *s, enum wire_via via);
 /* From now on the session may do only what the user of this access key may, and nothing once the key is

@@ -309,11 +309,13 @@ void retry_budget_init(struct retry_budget *b, int64_t max_tokens);
 bool retry_budget_take(struct retry_budget *b);
 void retry_budget_earn(struct retry_budget *b);
 
-/* Additive increase, multiplicative decrease of how many requests run at once. Pure: state in, state out. */
+/* Additive increase, multiplicative decrease of how many requests run at once; before the first decrease it
+ * doubles with every round, so that an origin that takes it is asked by as many as it may be within a few
+ * round trips. Pure: state in, state out. */
 struct concurrency {
     double limit; /* current */
     double floor, ceiling;
-    uint64_t last_cut_ms;
+    uint64_t last_cut_ms; /* 0: never */
 };
 void concurrency_init(struct concurrency *c, double start, double floor, double ceiling);
 void concurrency_on_success(struct concurrency *c);

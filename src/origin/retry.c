@@ -4,7 +4,8 @@
  *
  * Sources: "full jitter" is from the AWS Architecture Blog, "Exponential Backoff And Jitter" (2015); a budget
  * that successes refill is what gRPC's retry throttling (gRFC A6) describes; additive increase with
- * multiplicative decrease is Chiu and Jain (1989).
+ * multiplicative decrease is Chiu and Jain (1989), and the doubling before the first decrease is TCP's slow
+ * start (RFC 5681).
  *
  * Invariants:
  *  1. 0 <= budget <= max at all times.
@@ -86,7 +87,9 @@ void concurrency_init(struct concurrency *c, double start, double floor, double 
 void concurrency_on_success(struct concurrency *c)
 {
     assert(c && c->limit >= c->floor);
-    c->limit = MIN(c->ceiling, c->limit + 1 / c->limit); /* one more per round of `limit` successes */
+    /* A round is `limit` successes: it doubles the limit until the first failure, and adds one after it. */
+    double step = c->last_cut_ms == 0 ? 1 : 1 / c->limit;
+    c->limit = MIN(c->ceiling, c->limit + step);
 }
 
 void concurrency_on_failure(struct concurrency *c, int code, uint64_t now_ms)

@@ -72,13 +72,69 @@ int disk_create_file(struct disk *d, struct id128 id)
     return r < 0 ? r : sys->open(path, flags, 0600);
 }
 
-int disk_mark_birth(struct disk *d, struct id128 id, struct err *e)
+/* Commits the markers of n files that are about to be made. */
+static int mark_births(struct disk *d, const struct id128 *ids, size_t n, struct err *e)
 {
     struct format_key k;
-    format_key_id('s', id, &k);
     struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
-    kv_txn_put_plain(t, format_key_view(&k), SLICE_NULL);
+    for (size_t i = 0; i < n; i++) {
+        format_key_id('s', ids[i], &k);
+        kv_txn_put_plain(t, format_key_view(&k), SLICE_NULL);
+    }
     return kv_txn_commit(t, KV_VISIBLE, e);
+}
+
+/* Takes an id whose marker is committed already. *ret_make: how many to make now, the first for the caller.
+ * One thread makes many, so that a commit is not what every file costs; who comes meanwhile makes its own. */
+static bool take_marked(struct disk *d, struct id128 *ret, size_t *ret_make)
+{
+    LOCK_SCOPE(&d->lock);
+    if (d->n_births > 0) {
+        *ret = d->births[--d->n_births];
+        return true;
+    }
+    *ret_make = d->making_births || d->stop ? 1 : ARRAY_SIZE(d->births) + 1;
+    d->making_births |= *ret_make > 1;
+    return false;
+}
+
+static void give_marked(struct disk *d, const struct id128 *ids, size_t n)
+{
+    LOCK_SCOPE(&d->lock);
+    assert(d->making_births && d->n_births == 0 && n <= ARRAY_SIZE(d->births));
+    memcpy(d->births, ids, n * sizeof(*ids));
+    d->n_births = n;
+    d->making_births = false;
+}
+
+int disk_mark_birth(struct disk *d, struct id128 *ret, struct err *e)
+{
+    struct id128 ids[ARRAY_SIZE(d->births) + 1];
+    size_t n;
+    if (take_marked(d, ret, &n))
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        id_new(&ids[i]);
+    int r = mark_births(d, ids, n, e);
+    if (n > 1)
+        give_marked(d, ids + 1, r == 0 ? n - 1 : 0);
+    if (r == 0)
+        *ret = ids[0];
+    return r;
+}
+
+/* At a clean stop: what was marked ahead and not made. */
+static void drop_births(struct disk *d)
+{
+    struct format_key k;
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+    lock_take(&d->lock);
+    for (; d->n_births > 0; d->n_births--) {
+        format_key_id('s', d->births[d->n_births - 1], &k);
+        kv_txn_delete(t, format_key_view(&k));
+    }
+    lock_drop(&d->lock);
+    (void)kv_txn_commit(t, KV_VISIBLE, NULL); /* else the next start removes them */
 }
 
 void disk_unmark_birth(struct disk *d, struct id128 id)
@@ -294,6 +350,7 @@ void disk_stop(struct disk *d, bool clean)
     bool running = d->has_writer;
     if (clean && running) {
         table_record_reads(d->store, d, /* lag_ms= */ 1);
+        drop_births(d);
         struct err e = {0};
         if (flush_epoch(d, &e) < 0) {
             log_error("store", "disk %s: clean stop: %s", d->path, e.text);

@@ -213,8 +213,7 @@ static uint32_t data_set_of(struct store *s, struct slice key, struct slice mark
 static int make_extent(struct disk *d, uint64_t size, bool in_use, struct extent **ret, struct err *e)
 {
     struct id128 id;
-    id_new(&id);
-    int r = disk_mark_birth(d, id, e);
+    int r = disk_mark_birth(d, &id, e);
     if (r < 0)
         return err_prefix(e, r, "disk %s: index", d->path);
     int fd = disk_create_file(d, id);

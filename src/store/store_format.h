@@ -24,8 +24,9 @@
  *     'c' data id, be32 chunk    chunk record: presence and checksums of blocks chunk*1024 ..; not for
  *                                one-block extents
  *     's' data id                empty: a file that no entry names yet. Committed before the file is made,
- *                                deleted in the commit that writes the entry; what is left at start-up is
- *                                removed with its file
+ *                                some at a time and ahead of need, deleted in the commit that writes the
+ *                                entry or at a clean stop; what is left at start-up is removed with its
+ *                                file, if there is one
  *     'f' data id                mark: empty: a hard extent's file that maybe nobody names. Durable before
  *                                the file is made or a sealed one is removed; deleted when it is sealed, or
  *                                once its removal is on disk

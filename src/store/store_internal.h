@@ -52,6 +52,7 @@
 #define CHARGE_AHEAD_MAX     (256 * MIB) /* largest object whose whole size is taken at creation */
 #define VERIFY_INLINE_BLOCKS 16          /* suspect blocks that extent_is_complete verifies itself */
 #define VERIFY_RUN_BLOCKS    64          /* suspect blocks that one extent_present_run verifies */
+#define BIRTHS_AHEAD         31          /* files that are marked ahead of being made, beside one */
 #define WRITEBACK_BYTES      (8 * MIB)   /* dirty pages are sent to the disk after so many bytes */
 
 /* One block's news for the index. */
@@ -201,6 +202,9 @@ struct disk {
     bool hold;                    /* the writer begins no round */
     bool distrust_wanted;         /* syncfs failed and the epoch record does not say so yet */
     struct cond flushed_cond;
+    struct id128 births[BIRTHS_AHEAD]; /* marked, and not made yet */
+    size_t n_births;
+    bool making_births; /* somebody is at it */
 
     struct hard_disk *hard; /* hard extents; its fields have locks of their own or disk->lock */
 
@@ -287,8 +291,8 @@ void disk_fini(struct disk *d);
 void disk_extent_path(const struct disk *d, struct id128 id, char ret[DISK_PATH_MAX]);
 /* Creates the file, O_RDWR; a descriptor or an error. */
 int disk_create_file(struct disk *d, struct id128 id);
-/* Commits the marker of a file that is about to be made. */
-int disk_mark_birth(struct disk *d, struct id128 id, struct err *e);
+/* The id of a file that is about to be made; its marker is committed. */
+int disk_mark_birth(struct disk *d, struct id128 *ret, struct err *e);
 void disk_unmark_birth(struct disk *d, struct id128 id);
 /* Files made below the directory from now on have no access times, where the file system can do that. */
 void disk_forgo_access_times(const char *path);

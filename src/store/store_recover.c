@@ -157,7 +157,7 @@ static int remove_staged(struct disk *d, struct err *e)
     struct kv_iter *_cleanup_(kv_iter_freep) it = kv_iter_new(d->kv, SLICE_LIT("s"), SLICE_LIT("t"));
     struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
     struct slice k, v;
-    uint64_t n = 0;
+    uint64_t n = 0, files = 0;
     int r;
     while ((r = kv_iter_next(it, &k, &v, e)) == 0) {
         struct id128 id;
@@ -167,6 +167,7 @@ static int remove_staged(struct disk *d, struct err *e)
             int u = sys->unlink(path);
             if (u < 0 && u != -ENOENT)
                 return err_errno(e, u, "unlink %s", path);
+            files += u == 0; /* markers are made ahead of files */
             int c = delete_chunks(d, id, t, e);
             if (c < 0)
                 return c;
@@ -177,8 +178,8 @@ static int remove_staged(struct disk *d, struct err *e)
     }
     if (r != -ENOENT)
         return r;
-    if (n > 0)
-        log_info("store", "disk %s: removed %llu unfinished files", d->path, (unsigned long long)n);
+    if (files > 0)
+        log_info("store", "disk %s: removed %llu unfinished files", d->path, (unsigned long long)files);
     return kv_txn_commit(t, KV_VISIBLE, e);
 }
 

@@ -62,6 +62,16 @@ def test_prefetch_then_reads_cost_nothing(bucket):
     assert again["skipped_objects"] == 30
 
 
+def test_what_was_counted_is_not_listed_again(bucket):
+    """A job lists its objects once: the walk goes over what the count before it went over. (Without source_again in run.c the
+    origin is asked for the listing twice.)"""
+    fill(bucket, 5)
+    before = bucket.node.metric("forebay_origin_requests_total", bucket=bucket.name, op="list")
+    bucket.node.cli("prefetch", "--wait", bucket.name + "/d/")
+    assert bucket.node.metric("forebay_origin_requests_total", bucket=bucket.name, op="list") == before + 1
+    assert checked(bucket.node, bucket.name + "/d/")["cached_objects"] == 5
+
+
 def test_filters_and_dry_run(bucket):
     """A dry run counts what filters select and fetches nothing; the same job without it fetches just that."""
     fill(bucket, 20)

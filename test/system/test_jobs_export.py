@@ -8,6 +8,7 @@ import urllib.parse
 
 import pytest
 
+import harness
 from test_jobs import checked, fill, keys_of, show, start, until
 
 
@@ -183,6 +184,30 @@ def test_killed_in_the_middle(new_node, origin, tmp_path, kind):
         node.stop()
         stored = b"".join(p.read_bytes() for p in (node.data / "control").rglob("*") if p.is_file())
         assert origin.secret_key.encode() not in stored
+
+
+def test_killed_within_large_objects(new_node, origin):
+    """kill -9 while objects of several parts are exported out of a scratch bucket: what is at the target is whole at any time,
+    and the job ends with every object done and counted once."""
+    node, there, size = new_node(), origin.new_bucket(), 20 * 2**20
+    name, s3, truth = harness.scratch_bucket(node), node.s3(), origin.s3()
+    contents = {f"{i}": bytes([65 + i]) * size for i in range(4)}
+    for key, data in contents.items():
+        s3.put_object(Bucket=name, Key=key, Body=data)
+    job = start(node, "export", name, f"s3://{there}/x", *settings(origin), "--rate", "12MB/s", "--parallel", "2")
+    until(node, job, lambda j: j["done_objects"] >= 1)
+    node.kill()
+    for key in set(keys_of(truth, there, "x/")) & {"x/" + k for k in contents}:
+        assert truth.get_object(Bucket=there, Key=key)["Body"].read() == contents[key[2:]]
+    node.start()
+    node.cli("job", "wait", job, "--quiet")
+    after = show(node, job)
+    assert (after["state"], after["done_objects"], after["failed_objects"]) == ("done", 4, 0)
+    for key, data in contents.items():
+        assert truth.get_object(Bucket=there, Key="x/" + key)["Body"].read() == data
+    [manifest] = manifests(truth, there, "x/")
+    lines, _ = manifest_of(truth.get_object(Bucket=there, Key=manifest)["Body"].read().decode())
+    assert {k: v[0] for k, v in lines.items()} == {k: size for k in contents}
 
 
 @pytest.mark.parametrize("arguments, words", [

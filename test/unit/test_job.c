@@ -306,6 +306,25 @@ static void test_digests_of_what_is_asked_for(void **state)
                  is_etag(4, DIGEST_NO_ETAG, "d41d8cd98f00b204e9800998ecf8427e"));
 }
 
+/* Two streams are the same when all sums that both have are, whichever those are. */
+static void test_digests_tell_streams_apart(void **state)
+{
+    (void)state;
+    for (unsigned sums = 1; sums <= (DIGEST_ETAGS | DIGEST_SHA256_OF_ALL | DIGEST_CRC32C_OF_ALL); sums++) {
+        struct digest_sums a, b, other;
+        static const char *const texts[] = {"0123456789", "0123456789", "0123456780"};
+        struct digest_sums *rets[] = {&a, &b, &other};
+        for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
+            _cleanup_(digest_freep) struct digest *d = digest_new(10, 4, sums);
+            digest_add(d, texts[i], 10);
+            digest_end(d, rets[i]);
+            assert_int_equal(rets[i]->there, sums);
+        }
+        assert_true(digest_is_same(&a, &b));
+        assert_false(digest_is_same(&a, &other));
+    }
+}
+
 static void choose(uint64_t n, size_t prefix_bytes, const char *const *keys, size_t n_keys,
                    struct option_list *ret, uint64_t *ret_objects, uint64_t *ret_bytes)
 {
@@ -419,6 +438,7 @@ int main(void)
         cmocka_unit_test(test_rates_parse),
         cmocka_unit_test(test_digests),
         cmocka_unit_test(test_digests_of_what_is_asked_for),
+        cmocka_unit_test(test_digests_tell_streams_apart),
         cmocka_unit_test(test_newest_entries),
         cmocka_unit_test(test_newest_entries_of_any_name),
         cmocka_unit_test(test_newest_entries_of_one_time),

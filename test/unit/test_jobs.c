@@ -2,6 +2,8 @@
 /* threaded */
 #include "jobs_common.h"
 
+#include "base/metrics.h"
+
 #include <unistd.h>
 
 /* A prefetch does every object once, and a second one finds nothing to do. */
@@ -196,16 +198,25 @@ static void test_exports_do_not_replace_each_other(void **state)
     assert_string_equal(found, "plain");
 }
 
-/* What is copied into a bucket without origin can be read back for comparison, too. */
+/* What is copied into a bucket without origin is read back for comparison, unless only sizes are to be
+ * compared: its ETag would be a sum of the memory that was written, not of what is in the file. */
 static void test_scratch_targets_are_read_back(void **state)
 {
     struct fixture *f = *state;
     uint64_t id = 0;
     write_objects(f, 5, 3000);
     add_bucket(f, "own", "");
-    assert_int_equal(start_to(f, "copy", "own/", "verify=read\n", &id), 0);
-    wait_for(f, id, "done");
-    assert_int_equal(number(f, id, "done_objects"), 5);
+    struct metric_series *read = metrics_series(METRIC_READ_BYTES, "own", "api", "cache");
+    static const char *const specs[] = {"", "verify=read\n", "verify=size\n"};
+    for (size_t i = 0; i < ARRAY_SIZE(specs); i++) {
+        const char *to = arena_printf(f->arena, "own/%zu/", i);
+        uint64_t before = metrics_value(read);
+        assert_int_equal(start_to(f, "copy", to, specs[i], &id), 0);
+        wait_for(f, id, "done");
+        assert_int_equal(number(f, id, "done_objects"), 5);
+        assert_int_equal(number(f, id, "skipped_objects"), 0);
+        assert_int_equal(metrics_value(read) - before, strstr(specs[i], "size") ? 0 : 15000);
+    }
 }
 
 /* What works on the cache is refused for a bucket that has none, with the reason, before there is a job. */

@@ -120,14 +120,38 @@ static void test_budget_threads(void **state)
     assert_true(10 * taken + left >= 400000);
 }
 
-/* Successes raise the limit by one per round; it stays between floor and ceiling whatever comes. */
+/* Until the first failure a round doubles the limit, so that few requests pass before as many run as may. */
+static void test_concurrency_starts_fast(void **state)
+{
+    (void)state;
+    struct concurrency c;
+    concurrency_init(&c, 16, 2, 64);
+    for (int i = 0; i < 16; i++)
+        concurrency_on_success(&c);
+    assert_true(c.limit == 32);
+    for (int i = 0; i < 32; i++)
+        concurrency_on_success(&c);
+    assert_true(c.limit == 64);
+    concurrency_on_success(&c);
+    assert_true(c.limit == 64);
+    concurrency_init(&c, 16, 2, 64);
+    concurrency_on_failure(&c, -ENOENT, 5); /* says nothing of the origin's load */
+    concurrency_on_success(&c);
+    assert_true(c.limit == 17);
+}
+
+/* After a failure successes raise the limit by one per round; it stays between floor and ceiling whatever
+ * comes. */
 static void test_concurrency(void **state)
 {
     struct concurrency c;
-    concurrency_init(&c, 8, 2, 16);
+    concurrency_init(&c, 16, 2, 16);
+    concurrency_on_failure(&c, ERR_ORIGIN_BUSY, 0);
+    assert_true(c.limit == 8);
     for (int i = 0; i < 8; i++)
         concurrency_on_success(&c);
     assert_true(c.limit > 8.9 && c.limit <= 9);
+    c.last_cut_ms = 0;
     for (int i = 0; i < 10000; i++)
         concurrency_on_success(&c);
     assert_true(c.limit == 16);
@@ -153,7 +177,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transient),      cmocka_unit_test(test_delay_bounds),
         cmocka_unit_test(test_gives_up),       cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_budget_threads), cmocka_unit_test(test_concurrency),
+        cmocka_unit_test(test_budget_threads), cmocka_unit_test(test_concurrency_starts_fast),
+        cmocka_unit_test(test_concurrency),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

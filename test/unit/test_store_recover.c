@@ -237,6 +237,54 @@ static void test_unfinished_files_are_removed(void **state)
     assert_true(is_whole(f->s, "k", 1, 100));
 }
 
+static size_t count_markers(struct fixture *f)
+{
+    struct kv_iter *_cleanup_(kv_iter_freep) it =
+        kv_iter_new(f->s->disks[0].kv, SLICE_LIT("s"), SLICE_LIT("t"));
+    struct slice k, v;
+    size_t n = 0;
+    while (kv_iter_next(it, &k, &v, NULL) == 0)
+        n++;
+    return n;
+}
+
+/* Files are marked some at a time, ahead of being made. What was marked and not made is no file that was left
+ * behind: nothing of it is there after a clean stop, and nothing after the start that follows a kill.
+ * (Without drop_births in disk.c the first count after a clean stop is not 0.) */
+static void test_markers_are_made_ahead(void **state)
+{
+    struct fixture *f = *state;
+    char key[16];
+    put(f->s, "k0", 1, 100);
+    writer_drain(&f->s->disks[0]);
+    assert_int_equal(count_markers(f), BIRTHS_AHEAD);
+    for (int i = 1; i <= BIRTHS_AHEAD; i++) {
+        (void)snprintf(key, sizeof(key), "k%d", i);
+        put(f->s, key, 1, 100);
+    }
+    writer_drain(&f->s->disks[0]);
+    assert_int_equal(count_markers(f), 0);
+    put(f->s, "next", 1, 100);
+    fixture_close(f);
+    f->config.read_only = true;
+    fixture_open(f);
+    assert_int_equal(count_markers(f), 0);
+    fixture_close(f);
+    f->config.read_only = false;
+    fixture_open(f);
+    put(f->s, "last", 1, 100);
+    kill_after_recording(f);
+    f->config.read_only = true;
+    fixture_open(f);
+    assert_int_equal(count_markers(f), BIRTHS_AHEAD);
+    fixture_close(f);
+    f->config.read_only = false;
+    fixture_open(f);
+    assert_int_equal(count_markers(f), 0);
+    assert_int_equal(count_files(f), BIRTHS_AHEAD + 3);
+    assert_true(is_whole(f->s, "last", 1, 100) && is_whole(f->s, "next", 1, 100));
+}
+
 /* After power loss, files that lost their marker are found by a walk; after a mere kill there is no walk. */
 static void test_orphans_after_power_loss(void **state)
 {
@@ -582,6 +630,7 @@ int main(void)
         TEST(test_flipped_bit_is_never_served),
         TEST(test_missing_and_short_files),
         TEST(test_unfinished_files_are_removed),
+        TEST(test_markers_are_made_ahead),
         TEST(test_orphans_after_power_loss),
         TEST(test_walk_is_taken_up_again),
         TEST(test_a_disk_that_was_away_is_doubted),

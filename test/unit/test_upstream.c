@@ -307,6 +307,30 @@ static void test_readahead_leaves_a_place(void **state)
     drop(f);
 }
 
+/* Of many places they leave a few: as requests end all the time, who waits gets the next one soon. */
+static void test_readahead_leaves_few_of_many(void **state)
+{
+    (void)state;
+    struct fixture *f = make("origin.connections=64\n");
+    for (unsigned i = 0; i < 64; i++) {
+        assert_true(upstream_try_enter(f->u, /* ahead= */ false));
+        upstream_leave(f->u, 0);
+    }
+    unsigned taken = 0;
+    while (upstream_has_place(f->u, /* ahead= */ true)) {
+        assert_true(upstream_try_enter(f->u, /* ahead= */ true));
+        taken++;
+    }
+    assert_int_equal(taken, 60);
+    assert_false(upstream_try_enter(f->u, /* ahead= */ true));
+    for (unsigned i = 0; i < 4; i++)
+        assert_true(upstream_try_enter(f->u, /* ahead= */ false));
+    assert_false(upstream_has_place(f->u, /* ahead= */ false));
+    for (unsigned i = 0; i < 64; i++)
+        upstream_leave(f->u, 0);
+    drop(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +345,7 @@ int main(void)
         cmocka_unit_test(test_cancelled_retry_ends),
         cmocka_unit_test(test_concurrency_stays_within_its_limit),
         cmocka_unit_test(test_busy_answers_lower_the_limit),
+        cmocka_unit_test(test_readahead_leaves_few_of_many),
         cmocka_unit_test(test_readahead_leaves_a_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,210 @@
+/* layer: jobs */
+/* threaded */
+/* Exports: objects that are carried to an origin out of the node's own files. */
+#include "jobs_common.h"
+
+#include <glob.h>
+#include <unistd.h>
+
+#define PIECE (1 * MIB)
+#define LARGE (36 * MIB) /* more than half of the fixture's disk */
+
+static bool is_final(struct fixture *f, uint64_t id)
+{
+    json_t *o = get(f, id);
+    bool final = json_is_true(json_object_get(o, "final"));
+    json_decref(o);
+    return final;
+}
+
+/* wait_for, as long as many megabytes may take on a machine with other things to do. */
+static void wait_long(struct fixture *f, uint64_t id, const char *state)
+{
+    for (int i = 0; i < 60000 && !is_final(f, id); i++)
+        sys->sleep_ns(5000000);
+    assert_true(is_in(f, id, state));
+}
+
+static void piece_put(char *p, uint64_t seed, uint64_t at)
+{
+    for (size_t i = 0; i < PIECE; i += sizeof(uint64_t)) {
+        uint64_t word = (seed << 32) + at + i;
+        memcpy(p + i, &word, sizeof(word));
+    }
+}
+
+static void put_scratch(struct fixture *f, const char *bucket, const char *key, uint64_t size)
+{
+    struct wire_put_open_req open_req = {
+        .bucket = slice_str(bucket), .key = slice_str(key), .size = size, .via = WIRE_VIA_API};
+    struct wire_put_open_rep to;
+    struct err e = {0};
+    char *p = malloc(PIECE);
+    assert_non_null(p);
+    if (object_put_open(f->session, &open_req, f->arena, &to, &e) < 0)
+        fail_msg("%s", e.text);
+    for (uint64_t at = 0; at < size; at += PIECE) {
+        struct wire_put_write_req w = {
+            .handle = to.handle, .offset = at, .data = slice_of(p, MIN(PIECE, size - at))};
+        struct wire_put_write_rep written;
+        piece_put(p, 1, at);
+        assert_int_equal(object_put_write(f->session, &w, f->arena, &written, &e), 0);
+    }
+    struct wire_put_commit_req commit = {.handle = to.handle, .size = size};
+    struct wire_put_commit_rep done;
+    if (object_put_commit(f->session, &commit, f->arena, &done, &e) < 0)
+        fail_msg("%s", e.text);
+    free(p);
+}
+
+static void assert_file(struct fixture *f, const char *dir, const char *name, uint64_t size)
+{
+    const char *path = arena_printf(f->arena, "%s/%s", dir, name);
+    char *wanted = malloc(PIECE), *found = malloc(PIECE);
+    struct stat st;
+    assert_true(wanted && found);
+    int fd = open(path, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_int_equal(st.st_size, size);
+    for (uint64_t at = 0; at < size; at += PIECE) {
+        size_t n = MIN(PIECE, size - at);
+        piece_put(wanted, 1, at);
+        assert_int_equal(sys_pread_all(fd, found, n, at), 0);
+        assert_memory_equal(found, wanted, n);
+    }
+    (void)close(fd);
+    free(wanted);
+    free(found);
+}
+
+static const char *make_dir(struct fixture *f, const char *name)
+{
+    const char *path = arena_printf(f->arena, "%s/%s", f->dir, name);
+    assert_int_equal(mkdir(path, 0755), 0);
+    return path;
+}
+
+static uint64_t start_export(struct fixture *f, const char *from, const char *dir, const char *spec)
+{
+    struct wire_job_start_req req = {.kind = SLICE_LIT("export"),
+                                     .source = slice_str(from),
+                                     .target = slice_str(arena_printf(f->arena, "file://%s", dir)),
+                                     .spec = slice_str(spec)};
+    struct wire_job_start_rep rep;
+    struct err e = {0};
+    if (object_job_start(f->session, &req, f->arena, &rep, &e) < 0)
+        fail_msg("%s", e.text);
+    return rep.id;
+}
+
+static void add_scratch(struct fixture *f, const char *name)
+{
+    struct wire_bucket_create_req req = {.name = slice_str(name)};
+    struct wire_bucket_create_rep rep;
+    assert_int_equal(object_bucket_create(f->session, &req, f->arena, &rep, NULL), 0);
+}
+
+/* What lies in a file of this node is exported out of that file: the disks need no room for it, and nothing
+ * is written to them. (With carry_can in carry.c always false there is no room for the large one.) */
+static void test_exports_need_no_room(void **state)
+{
+    struct fixture *f = *state;
+    struct store_disk_status before, after;
+    const char *out = make_dir(f, "out");
+    add_scratch(f, "own");
+    put_scratch(f, "own", "large", LARGE);
+    put_scratch(f, "own", "small", 3 * PIECE / 2);
+    put_scratch(f, "own", "none", 0);
+    assert_int_equal(store_disk_status(f->store, 0, &before), 0);
+    uint64_t id = start_export(f, "own/", out, "");
+    wait_long(f, id, "done");
+    assert_int_equal(number(f, id, "done_objects"), 3);
+    assert_file(f, out, "large", LARGE);
+    assert_file(f, out, "small", 3 * PIECE / 2);
+    assert_file(f, out, "none", 0);
+    assert_int_equal(store_disk_status(f->store, 0, &after), 0);
+    assert_int_equal(after.extents, before.extents);
+}
+
+/* Objects that are fetched while they are exported arrive whole, those of one request and larger ones. */
+static void test_cold_objects_arrive(void **state)
+{
+    struct fixture *f = *state;
+    const char *out = make_dir(f, "out");
+    static const uint64_t sizes[] = {1, PIECE, 9 * PIECE + 5};
+    char *p = malloc(PIECE);
+    assert_non_null(p);
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        int fd = open(arena_printf(f->arena, "%s/%zu", f->origin, i), O_WRONLY | O_CREAT, 0644);
+        assert_true(fd >= 0);
+        for (uint64_t at = 0; at < sizes[i]; at += PIECE) {
+            piece_put(p, 1, at);
+            assert_int_equal(sys_pwrite_all(fd, p, MIN(PIECE, sizes[i] - at), at), 0);
+        }
+        (void)close(fd);
+    }
+    free(p);
+    uint64_t id = start_export(f, "data/", out, "");
+    wait_long(f, id, "done");
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
+        assert_file(f, out, arena_printf(f->arena, "%zu", i), sizes[i]);
+    id = start_export(f, "data/", out, "verify=read\n");
+    wait_long(f, id, "done");
+    assert_int_equal(number(f, id, "skipped_objects"), ARRAY_SIZE(sizes));
+}
+
+/* A cached file that lost its bytes is no failure of an export: they are fetched again. (Without the second
+ * way in pour the object fails.) */
+static void test_a_short_file_is_fetched_again(void **state)
+{
+    struct fixture *f = *state;
+    const char *out = make_dir(f, "out");
+    uint64_t id = 0;
+    glob_t found;
+    write_objects(f, 1, 3000);
+    assert_int_equal(start(f, "prefetch", "", &id), 0);
+    wait_long(f, id, "done");
+    assert_int_equal(glob(arena_printf(f->arena, "%s/extents/*/*", f->disk), 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        struct stat st;
+        if (stat(found.gl_pathv[i], &st) == 0 && st.st_size == 3000)
+            assert_int_equal(truncate(found.gl_pathv[i], 10), 0);
+    }
+    globfree(&found);
+    id = start_export(f, "data/", out, "");
+    wait_long(f, id, "done");
+    struct stat st;
+    assert_int_equal(stat(arena_printf(f->arena, "%s/k000", out), &st), 0);
+    assert_int_equal(st.st_size, 3000);
+}
+
+/* An export that is stopped in the middle of an object leaves none of it, and is done when it goes on. */
+static void test_a_stopped_export_leaves_nothing(void **state)
+{
+    struct fixture *f = *state;
+    const char *out = make_dir(f, "out");
+    add_scratch(f, "own");
+    put_scratch(f, "own", "large", LARGE);
+    uint64_t id = start_export(f, "own/", out, "rate=1000\n");
+    for (int i = 0; i < 60000 && is_in(f, id, "queued"); i++)
+        sys->sleep_ns(1000000);
+    close_node(f);
+    assert_int_not_equal(access(arena_printf(f->arena, "%s/large", out), F_OK), 0);
+    open_node(f);
+    assert_int_equal(change(f, id, "cancel"), 0);
+    id = start_export(f, "own/", out, "");
+    wait_long(f, id, "done");
+    assert_file(f, out, "large", LARGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_exports_need_no_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cold_objects_arrive, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_short_file_is_fetched_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_stopped_export_leaves_nothing, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -40,3 +40,5 @@ void text_iso8601(uint64_t real_ns, char ret[32]);
 void text_http_date(uint64_t real_ns, char ret[32]);
 /* Accepts the three HTTP date forms and ISO 8601 with or without fraction. */
 int text_parse_date(struct slice s, uint64_t *ret_real_ns);
+/* The same of what a person writes: also "2026-01-31", which is its beginning in UTC. */
+int text_parse_when(struct slice s, uint64_t *ret_real_ns);

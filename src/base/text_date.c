@@ -225,3 +225,12 @@ int text_parse_date(struct slice s, uint64_t *ret_real_ns)
         return date_to_ns(&d, ret_real_ns);
     return -EINVAL;
 }
+
+int text_parse_when(struct slice s, uint64_t *ret_real_ns)
+{
+    struct date d = {0};
+    struct slice day = slice_trim(s);
+    if (match(&day, "Y-O-D", &d) && day.n == 0)
+        return date_to_ns(&d, ret_real_ns);
+    return text_parse_date(s, ret_real_ns);
+}

@@ -130,6 +130,16 @@ static int status_of(const json_t *o)
     return strcmp(state, "done") == 0 ? 0 : strcmp(state, "partly failed") == 0 ? STATUS_PARTLY : 1;
 }
 
+/* A prefix with a typing error is a job without objects, and none of its failures. */
+static void tell_nothing(const json_t *o)
+{
+    if (!json_is_true(json_object_get(o, "counted")) || number(o, "total_objects") > 0 || status_of(o) != 0)
+        return;
+    (void)fputs("no object was chosen: nothing is below ", stderr);
+    command_print_name(stderr, slice_str(text(o, "source")));
+    (void)fputs(", or the filters leave nothing\n", stderr);
+}
+
 int job_wait(struct client *c, const struct job_common *o, uint64_t id, int *ret_status, struct err *e)
 {
     uint64_t now_ns = sys->mono_ns();
@@ -150,6 +160,8 @@ int job_wait(struct client *c, const struct job_common *o, uint64_t id, int *ret
                 (void)json_dumpf(job, stdout, JSON_PRESERVE_ORDER), (void)putchar('\n');
             else if (!o->quiet)
                 print_job(job);
+            if (!o->quiet && !o->json)
+                tell_nothing(job);
         }
         json_decref(job);
         if (final)
@@ -243,6 +255,18 @@ static int list_errors(struct client *c, const struct job_common *o, uint64_t id
     return 0;
 }
 
+/* What was asked for, below the job. */
+static void print_options(const json_t *o)
+{
+    const json_t *options = json_object_get(o, "options");
+    for (size_t i = 0; i < json_array_size(options); i++) {
+        (void)fputs(i == 0 ? "      " : " ", stdout);
+        command_print_name(stdout, slice_str(json_string_value(json_array_get(options, i))));
+    }
+    if (json_array_size(options) > 0)
+        (void)putchar('\n');
+}
+
 static int show_job(struct client *c, const struct job_common *o, uint64_t id, struct err *e)
 {
     json_t *job = NULL;
@@ -250,7 +274,7 @@ static int show_job(struct client *c, const struct job_common *o, uint64_t id, s
     if (r == 0 && o->json)
         (void)json_dumpf(job, stdout, JSON_PRESERVE_ORDER), (void)putchar('\n');
     else if (r == 0)
-        print_job(job);
+        print_job(job), print_options(job);
     json_decref(job);
     return r;
 }

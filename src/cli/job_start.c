@@ -227,11 +227,31 @@ static int run(struct client *c, struct start_options *o, const char *kind, char
     return 0;
 }
 
+/* Whether the help of a kind has the option: those of some kinds name them first, "export, import: ...". */
+static bool is_helped(const struct option *row, const char *kind)
+{
+    static const char *const kinds[] = {"prefetch", "sync", "export", "import"};
+    struct slice rest = slice_str(row->doc), of = slice_split(&rest, ':');
+    bool is_of_some = false, is_of_this = false;
+    while (rest.n > 0 && of.n > 0) {
+        struct slice word = slice_trim(slice_split(&of, ','));
+        for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+            is_of_some = is_of_some || slice_eq_str(word, kinds[i]);
+        is_of_this = is_of_this || slice_eq_str(word, kind);
+    }
+    return !is_of_some || is_of_this;
+}
+
 static int run_kind(const struct command_usage *u, const char *kind, int argc, char **argv)
 {
     struct start_options o = {0};
+    struct option rows[ARRAY_SIZE(start_rows)];
+    const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
+    memcpy(rows, start_rows, sizeof(rows));
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) /* the others are taken, and the node says whose they are */
+        rows[i].hidden = rows[i].hidden || !is_helped(&rows[i], kind);
     int n, status;
-    if (command_parse(u, &start_table, &o, argc, argv, &n, &status)) {
+    if (command_parse(u, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
         int r = command_connect(&o.job.node, &c, &e);
@@ -284,5 +304,7 @@ KIND(export, "BUCKET[/PREFIX] URL",
 KIND(import, "URL BUCKET[/PREFIX]",
      "Copies the objects of an origin (s3://, gs://, az://, hdfs://, nfs://, http://, file://, forebay://) "
      "into a bucket, "
-     "verified, with\ncontent type, metadata and modification time." OUTLIVES,
+     "verified, with\ncontent type, metadata and modification time. Restores with --as-of, --version or "
+     "--tag, "
+     "where the origin keeps\nversions or tags; a manifest names the versions." OUTLIVES,
      2)

@@ -170,6 +170,10 @@ static int put_settings(const struct job_record *r, const char *url, struct buf 
     }
     if (k == 0 && r->spec.storage_class && r->spec.storage_class[0])
         k = buf_printf(b, "origin.storage_class=%s\n", r->spec.storage_class);
+    const char *const view[][2] = {{"origin.as_of", r->spec.as_of}, {"origin.version", r->spec.version}};
+    for (size_t i = 0; k == 0 && i < ARRAY_SIZE(view); i++)
+        if (view[i][1] && view[i][1][0])
+            k = buf_printf(b, "%s=%s\n", view[i][0], view[i][1]);
     return k < 0 ? err_set(e, k, "the job's options are too long") : 0;
 }
 

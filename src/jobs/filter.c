@@ -87,8 +87,9 @@ bool filter_glob(struct slice glob, struct slice s)
 
 static int parse_date(const char *name, const char *text, uint64_t *ret, struct err *e)
 {
-    if (text && text[0] && text_parse_date(slice_str(text), ret) < 0)
-        return err_set(e, ERR_BAD_OPTION, "--%s %s: must be a date as 2026-01-31T00:00:00Z", name, text);
+    if (text && text[0] && text_parse_when(slice_str(text), ret) < 0)
+        return err_set(e, ERR_BAD_OPTION, "--%s %s: must be a date as 2026-01-31 or 2026-01-31T00:00:00Z",
+                       name, text);
     return 0;
 }
 

@@ -17,7 +17,7 @@
  * |          | seal with; the context is "job\0" and ID                                               |
  * | j/e/ID/K | object K failed: its error code, decimal, "\n", the reason                             |
  * | j/l/ID/K | the job is about object K, among others (empty)                                        |
- * | j/m/ID/K | object K was exported: its line of the manifest, without the key                       |
+ * | j/m/ID/K | object K was exported or imported: its line of the manifest, without the key           |
  * | n/job    | the last number given, decimal                                                         |
  */
 #pragma once
@@ -73,7 +73,7 @@ int job_next_state(enum job_state s, enum job_event ev, enum job_state *ret);
 int job_event_of_word(struct slice word, enum job_event *ret);
 
 /* What the walk is over. COUNT learns the totals, and what is newest; AGAIN walks the failed objects;
- * MANIFEST writes down what was exported. */
+ * MANIFEST writes down what was exported or imported. */
 enum job_phase { JOB_COUNT, JOB_WALK, JOB_SWEEP, JOB_AGAIN, JOB_MANIFEST };
 
 /* X(type, name): u64 counters and texts of a record, in the order of the text form. */
@@ -83,7 +83,7 @@ enum job_phase { JOB_COUNT, JOB_WALK, JOB_SWEEP, JOB_AGAIN, JOB_MANIFEST };
     X(u64, phase)                                                                                            \
     X(u64, created_ns) /* real time */                                                                       \
     X(u64, ended_ns)                                                                                         \
-    X(u64, total_objects) /* learned by COUNT */                                                             \
+    X(u64, total_objects) /* learned by COUNT; what lacks a tag is taken off later */                        \
     X(u64, total_bytes)                                                                                      \
     X(u64, done_objects) /* worked on and verified */                                                        \
     X(u64, done_bytes)                                                                                       \

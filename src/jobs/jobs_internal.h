@@ -11,6 +11,8 @@
 /* X(name): how far a job is, but for its cursor. Its thread moves that on, and a checkpoint commits it. */
 #define JOB_PROGRESS(X)                                                                                      \
     X(phase)                                                                                                 \
+    X(total_objects)                                                                                         \
+    X(total_bytes)                                                                                           \
     X(done_objects)                                                                                          \
     X(done_bytes)                                                                                            \
     X(skipped_objects)                                                                                       \
@@ -77,7 +79,7 @@ int jobs_remove(struct jobs *j, uint64_t id, struct err *e);
 
 /* ---- manifest.c ---- */
 struct ends;
-/* Writes down at the target what the job exported so far (docs/DATA.md has the form). */
+/* Writes down at the target what the job exported or imported so far (docs/DATA.md has the form). */
 int manifest_write(struct jobs *j, const struct job_record *r, const struct ends *x, struct err *e);
 /* Whether a key is that of a manifest, which no import takes for data. */
 bool manifest_is(struct slice key);

@@ -28,6 +28,33 @@ static bool is_folder(const char *path)
     return prefix.n == 0 || slice_ends(prefix, SLICE_LIT("/"));
 }
 
+/* What is to be restored. */
+static int check_restore(const struct job_spec *s, const struct kind *k, struct err *e)
+{
+    bool dated = s->as_of && s->as_of[0], one = s->version && s->version[0], tagged = s->tag && s->tag[0];
+    struct slice name, value;
+    uint64_t ns = 0;
+    if (job_spec_restores(s) && k->source != KIND_URL)
+        return err_set(e, ERR_BAD_OPTION, "%s: only for import",
+                       dated ? "--as-of"
+                       : one ? "--version"
+                             : "--tag");
+    if (s->manifest && k->source != KIND_URL)
+        return err_set(e, ERR_BAD_OPTION, "--manifest: only for import; an export always writes one");
+    if (dated && text_parse_when(slice_str(s->as_of), &ns) < 0)
+        return err_set(e, ERR_BAD_OPTION, "--as-of %s: must be a date as 2026-01-31 or 2026-01-31T00:00:00Z",
+                       s->as_of);
+    if (dated && ns > sys->real_ns())
+        return err_set(e, ERR_BAD_OPTION, "--as-of %s: has not come yet", s->as_of);
+    if (dated && one)
+        return err_set(e, ERR_BAD_OPTION, "--as-of, --version: one of them only");
+    if (one && s->listed)
+        return err_set(e, ERR_BAD_OPTION, "--version: not with --list: it is one object's");
+    if (tagged && !job_spec_tag(s, &name, &value))
+        return err_set(e, ERR_BAD_OPTION, "--tag %s: must be KEY=VALUE", s->tag);
+    return 0;
+}
+
 /* Options that only some kinds know. */
 static int check_options(const struct job_record *r, const struct kind *k, struct err *e)
 {
@@ -51,10 +78,17 @@ static int check_options(const struct job_record *r, const struct kind *k, struc
             k->name);
     if (s->pin && strcmp(k->name, "prefetch") != 0)
         return err_set(e, ERR_BAD_OPTION, "--pin: only for prefetch");
+    if (s->metadata_only && strcmp(k->name, "prefetch") != 0)
+        return err_set(e, ERR_BAD_OPTION, "--metadata-only: only for prefetch");
+    if (s->verify != JOB_VERIFY_AUTO && k->target == KIND_NOWHERE)
+        return err_set(e, ERR_BAD_OPTION, "--verify: not for %s, which writes nothing elsewhere", k->name);
     if (s->listed && s->remove)
         return err_set(e, ERR_BAD_OPTION, "--list: not with --delete");
     if (s->storage_class && s->storage_class[0] && k->target != KIND_URL)
         return err_set(e, ERR_BAD_OPTION, "--storage-class: only for export");
+    int c = check_restore(s, k, e);
+    if (c < 0)
+        return c;
     if (s->rate && s->rate[0] && job_spec_parse_rate(s->rate, &rate) < 0)
         return err_set(e, ERR_BAD_OPTION, "--rate %s: must be a size a second, as 500MiB/s", s->rate);
     return 0;
@@ -72,8 +106,12 @@ static int check_record(struct jobs *j, const struct job_record *r, struct err *
     struct ends x;
     if (c == 0)
         c = ends_open(j->objects, j->session, r, k, /* probe= */ true, &x, e);
-    if (c == 0)
-        ends_close(j->objects, &x);
+    if (c < 0)
+        return c;
+    if (r->spec.tag && r->spec.tag[0] &&
+        !(object_guest_capabilities(j->objects, x.source_bucket) & ORIGIN_CAN_TAGS))
+        c = err_set(e, ERR_BAD_OPTION, "--tag: %s is of a kind that keeps no tags", r->source);
+    ends_close(j->objects, &x);
     return c;
 }
 
@@ -155,6 +193,38 @@ static json_t *record_json(const struct job_record *r)
         text_utf8(&reason, slice_str(r->reason)));
 }
 
+/* What was asked for, ["--as-of=2026-01-31", "--pin"]: but for the properties of origins, which may be
+ * secret, and keys. */
+static json_t *options_json(const struct job_spec *s)
+{
+    static const char *const hidden[] = {"set", "listed", "only", "chosen"};
+    json_t *list = json_array();
+    _cleanup_buf_ struct buf b = BUF_INIT(JOB_SPEC_MAX_BYTES);
+    if (job_spec_encode(s, &b, NULL) < 0)
+        return list;
+    for (struct slice rest = buf_view(&b); rest.n > 0;) {
+        struct slice value = slice_split(&rest, '\n'), name = slice_split(&value, '=');
+        const struct option *row = NULL;
+        bool is_shown = name.n > 0;
+        for (size_t i = 0; i < ARRAY_SIZE(hidden); i++)
+            is_shown = is_shown && !slice_eq_str(name, hidden[i]);
+        if (!is_shown)
+            continue;
+        _cleanup_free_ char *text = slice_dup(name);
+        row = option_find(&job_spec_table, text);
+        _cleanup_buf_ struct buf line = BUF_INIT(2 * JOB_SPEC_MAX_BYTES),
+                                 utf8 = BUF_INIT(8 * JOB_SPEC_MAX_BYTES);
+        int r = buf_printf(&line, "--%s", text);
+        if (r == 0 && !(row && row->type == OPTION_BOOL))
+            r = buf_printf(&line, "=" SLICE_FMT, SLICE_ARG(value));
+        if (r == 0)
+            (void)json_array_append_new(list, json_string(text_utf8(&utf8, buf_view(&line))));
+    }
+    if (s->listed)
+        (void)json_array_append_new(list, json_string("--list"));
+    return list;
+}
+
 /* Takes over `o`. */
 static int give_json(json_t *o, struct arena *a, struct slice *ret, struct err *e)
 {
@@ -177,7 +247,10 @@ static int op_get(struct jobs *j, const struct wire_job_get_req *req, struct are
     if (!job)
         return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", req->id);
     rep->final = job_state_is_final((enum job_state)job->record.state);
-    return give_json(record_json(&job->record), a, &rep->json, e);
+    json_t *o = record_json(&job->record);
+    if (o)
+        (void)json_object_set_new(o, "options", options_json(&job->record.spec));
+    return give_json(o, a, &rep->json, e);
 }
 
 static int op_list(struct jobs *j, const struct wire_job_list_req *req, struct arena *a,

@@ -34,12 +34,14 @@ struct kind_work {
     /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. Any thread's. */
     int (*move)(void *arg, uint64_t n);
     void *arg;
-    uint64_t read_here; /* out: bytes that were read from the source's descriptor */
-    uint64_t bytes;     /* out: size of what was done */
-    struct slice line;  /* out, in the arena: the object's line of the manifest, without its key */
+    uint64_t read_here;   /* out: bytes that were read from the source's descriptor */
+    uint64_t bytes;       /* out: size of what was done */
+    struct slice version; /* of the source, where that is one of several */
+    struct slice line;    /* out, in the arena: the object's line of the manifest, without its key */
 };
 
-enum kind_result { KIND_WORKED = 0, KIND_SKIPPED = 1 };
+/* LEFT_OUT: the job is not about it, which only its origin could tell. */
+enum kind_result { KIND_WORKED = 0, KIND_SKIPPED = 1, KIND_LEFT_OUT = 2 };
 
 struct kind {
     const char *name, *doc;

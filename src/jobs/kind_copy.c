@@ -10,10 +10,12 @@
 
 #include "base/text.h"
 #include "jobs/pour.h"
+#include "origin/meta.h"
 
 #include <inttypes.h>
 
-#define MD5_DIGITS 32
+#define MD5_DIGITS  32
+#define VERSION_MAX (4 * KIB) /* of its encoded id */
 
 enum mode { MODE_COPY, MODE_SYNC, MODE_EXPORT, MODE_IMPORT };
 
@@ -94,15 +96,26 @@ static struct slice meta_of(struct kind_work *w, enum mode mode, const struct wi
     return arena_dup(w->arena, buf_view(&all));
 }
 
-/* "SIZE<TAB>CHECKSUM<TAB>TIME" */
+/* "SIZE<TAB>CHECKSUM<TAB>TIME", and of an earlier version "<TAB>VERSION", percent-encoded. */
 static struct slice line_of(struct kind_work *w, const struct wire_attr *from, const char *sum,
                             struct slice hex)
 {
     char date[32] = "-";
+    _cleanup_buf_ struct buf version = BUF_INIT(VERSION_MAX);
     if (changed_ns(from) > 0)
         text_iso8601(changed_ns(from), date);
-    return slice_str(arena_printf(w->arena, "%" PRIu64 "\t%s:" SLICE_FMT "\t%s", from->size_bytes, sum,
-                                  SLICE_ARG(hex), date));
+    if (w->version.n > 0 &&
+        (buf_char(&version, '\t') < 0 || text_uri_encode(&version, w->version, /* keep_slash= */ true) < 0))
+        buf_clear(&version);
+    return slice_str(arena_printf(w->arena, "%" PRIu64 "\t%s:" SLICE_FMT "\t%s" SLICE_FMT, from->size_bytes,
+                                  sum, SLICE_ARG(hex), date, SLICE_ARG(buf_view(&version))));
+}
+
+/* Which version it is stands in the manifest; the copy is an object like any other. */
+static void take_version(struct kind_work *w, struct wire_attr *from)
+{
+    w->version = meta_get(from->meta, META_VERSION);
+    from->meta = meta_without(from->meta, META_VERSION, w->arena);
 }
 
 /* Opens the source and puts it under `key` of the target, verified. */
@@ -154,6 +167,7 @@ static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode
     int r = stat_at(w, w->source_bucket, o->key, 0, &from, e);
     if (r < 0)
         return r;
+    take_version(w, &from);
     if (key.n == 0 && from.size_bytes == 0 && slice_ends(o->key, SLICE_LIT("/"))) {
         w->line = line_of(w, &from, "etag", from.etag); /* the folder whose contents go */
         return KIND_SKIPPED;

@@ -1,13 +1,13 @@
 /*
- * What an export wrote, written down beside it: a file for people and for `sha256sum`-like checks.
+ * What an export or import wrote, written down beside it: a file for people and for `sha256sum`-like checks.
  *
- *     .forebay-export-20260131T235959Z-17.tsv       time and number of the job
+ *     .forebay-export-20260131T235959Z-17.tsv       kind, time and number of the job
  *
  *     # forebay export 1<TAB>SOURCE<TAB>objects<TAB>failed
- *     KEY<TAB>SIZE<TAB>CHECKSUM<TAB>TIME
+ *     KEY<TAB>SIZE<TAB>CHECKSUM<TAB>TIME[<TAB>VERSION]
  *
  * Keys are as at the source, percent-encoded; CHECKSUM is sha256:HEX for what was sent, md5:HEX or etag:TEXT
- * for what was found there as it should be.
+ * for what was found there as it should be; VERSION is the id of the version that was restored, encoded too.
  */
 #include "jobs/ends.h"
 #include "jobs/jobs_internal.h"
@@ -16,7 +16,6 @@
 
 #include <inttypes.h>
 
-#define NAME_HEAD   ".forebay-export-"
 #define PIECE_BYTES MIB
 #define LINE_MAX    (8 * KIB)
 
@@ -30,7 +29,9 @@ struct manifest {
 bool manifest_is(struct slice key)
 {
     ssize_t slash = slice_rfind(key, '/');
-    return slice_starts(slice_from(key, (size_t)(slash + 1)), SLICE_LIT(NAME_HEAD));
+    struct slice name = slice_from(key, (size_t)(slash + 1));
+    return slice_starts(name, SLICE_LIT(".forebay-export-")) ||
+           slice_starts(name, SLICE_LIT(".forebay-import-"));
 }
 
 static int flush(struct manifest *m, struct err *e)
@@ -59,7 +60,7 @@ static int put_lines(struct manifest *m, const struct job_record *rec, struct er
     job_key_manifest(rec->id, SLICE_NULL, &from);
     int r = kv_prefix_end(buf_view(&from), &to);
     if (r == 0)
-        r = buf_printf(&m->piece, "# forebay export 1\t%s\t%" PRIu64 "\t%" PRIu64 "\n", rec->source,
+        r = buf_printf(&m->piece, "# forebay %s 1\t%s\t%" PRIu64 "\t%" PRIu64 "\n", rec->kind, rec->source,
                        rec->done_objects, rec->failed_objects);
     if (r < 0)
         return err_set(e, r, "manifest");
@@ -86,10 +87,14 @@ static void stamp(uint64_t real_ns, char ret[32])
 
 int manifest_write(struct jobs *j, const struct job_record *rec, const struct ends *x, struct err *e)
 {
-    char name[96], when[32];
+    char when[32];
     stamp(rec->created_ns, when);
-    (void)snprintf(name, sizeof(name), NAME_HEAD "%s-%" PRIu64 ".tsv", when, rec->id);
     _cleanup_(arena_freep) struct arena *a = arena_new(4 * MIB);
+    _cleanup_free_ char *name = NULL;
+    const char *slash = x->target_prefix.n > 0 && !slice_ends(x->target_prefix, SLICE_LIT("/")) ? "/" : "";
+    if (asprintf(&name, SLICE_FMT "%s.forebay-%s-%s-%" PRIu64 ".tsv", SLICE_ARG(x->target_prefix), slash,
+                 rec->kind, when, rec->id) < 0)
+        abort();
     struct manifest m = {.jobs = j, .arena = a, .piece = BUF_INIT(PIECE_BYTES + LINE_MAX)};
     struct wire_put_open_req open = {.bucket = x->target_bucket,
                                      .key = slice_str(name),

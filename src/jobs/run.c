@@ -58,9 +58,11 @@ struct run {
     const struct kind *kind;
     struct filter *filter;
     struct ends ends;
-    bool has_ends;
     struct source
         *counted; /* what the count went over, at its beginning again; NULL: it was too much to keep */
+    bool has_ends, has_manifest;
+    bool is_tagged; /* only objects with this tag */
+    struct slice tag_name, tag_value;
     int (*work)(struct kind_work *w, const struct kind_object *o, struct err *e); /* of the phase */
     struct lock lock;                                                             /* covers what follows */
     struct cond work_there, finished;
@@ -112,7 +114,7 @@ static int ask_item(struct run *r, const struct item *it, struct arena *a, struc
 static unsigned sums_of(const struct run *r)
 {
     int verify = r->job->record.spec.verify;
-    unsigned sums = r->kind->has_manifest ? DIGEST_SHA256_OF_ALL : 0;
+    unsigned sums = r->has_manifest ? DIGEST_SHA256_OF_ALL : 0;
     if (verify == JOB_VERIFY_READ)
         sums |= DIGEST_SHA256_OF_ALL;
     else if (verify == JOB_VERIFY_AUTO && r->ends.etags == DIGEST_OF_ALL)
@@ -120,6 +122,16 @@ static unsigned sums_of(const struct run *r)
     else if (verify == JOB_VERIFY_AUTO)
         sums |= r->ends.etags;
     return sums;
+}
+
+/* Whether the object has the tag that the job is about, if any: 1, 0, or the error. */
+static int ask_tag(struct run *r, struct slice key, struct err *e)
+{
+    bool has = true;
+    int k = r->is_tagged ? object_guest_has_tag(r->jobs->objects, r->ends.source_bucket, key, r->tag_name,
+                                                r->tag_value, &r->job->stop, &has, e)
+                         : 0;
+    return k < 0 ? k : has;
 }
 
 static void do_item(struct run *r, struct item *it, struct arena *a)
@@ -141,9 +153,15 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
         .key = slice_of(it->key, it->key_n), .size_bytes = it->size, .mtime_ns = it->mtime_ns};
     int chosen = it->is_to_ask ? ask_item(r, it, a, &e) : 1;
     arena_clear(a);
-    it->result = chosen < 0 ? chosen : chosen == 0 ? KIND_SKIPPED : r->work(&w, &o, &e);
+    int has_tag = chosen > 0 ? ask_tag(r, o.key, &e) : 1;
+    it->result = chosen < 0     ? chosen
+                 : chosen == 0  ? KIND_SKIPPED
+                 : has_tag < 0  ? has_tag
+                 : has_tag == 0 ? KIND_LEFT_OUT
+                                : r->work(&w, &o, &e);
     it->bytes = w.bytes;
-    it->line = it->result >= 0 && chosen > 0 && r->kind->has_manifest ? slice_dup(w.line) : NULL;
+    bool is_done = it->result == KIND_WORKED || (it->result == KIND_SKIPPED && chosen > 0);
+    it->line = is_done && r->has_manifest ? slice_dup(w.line) : NULL;
     if (it->result < 0)
         it->reason = slice_dup(slice_str(e.text[0] ? e.text : err_text(it->result)));
 }
@@ -203,7 +221,11 @@ static void settle_one(struct run *r, struct item *it)
         return;
     }
     bool again = rec->phase == JOB_AGAIN;
-    if (it->result >= 0) {
+    if (it->result == KIND_LEFT_OUT) {
+        rec->total_objects -= MIN(rec->total_objects, (uint64_t)1);
+        rec->total_bytes -= MIN(rec->total_bytes, it->size);
+        rec->failed_objects -= again ? 1 : 0;
+    } else if (it->result >= 0) {
         rec->done_objects++;
         rec->done_bytes += it->bytes;
         rec->skipped_objects += it->result == KIND_SKIPPED;
@@ -419,11 +441,17 @@ static int count_phase(struct run *r, struct err *e)
         rec->spec.newest > 0 ? newest_new(rec->spec.newest, r->ends.source_prefix.n) : NULL;
     struct kind_object o;
     uint64_t objects = 0, bytes = 0;
+    bool asks = rec->spec.dry_run || newest; /* else who works on an object asks for its tags */
     int k;
     source_keep(s, COUNTED_BYTES);
     while ((k = source_next(s, &o, e)) > 0 && !stopping(r)) {
         if (!wanted(r, &o))
             continue;
+        int has_tag = asks ? ask_tag(r, o.key, e) : 1;
+        if (has_tag == 0 || has_tag == -ENOENT) /* or it is gone by now */
+            continue;
+        if (has_tag < 0)
+            return stopping(r) ? 0 : err_prefix(e, has_tag, SLICE_FMT, SLICE_ARG(o.key));
         objects++;
         bytes += o.size_bytes;
         if (newest)
@@ -457,7 +485,7 @@ static bool next_phase(struct run *r)
         rec->phase = JOB_WALK;
     else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && sweeps)
         rec->phase = JOB_SWEEP;
-    else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && r->kind->has_manifest)
+    else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && r->has_manifest)
         rec->phase = JOB_MANIFEST;
     else
         return false;
@@ -498,6 +526,8 @@ static int prepare(struct run *r, struct err *e)
         return err_set(e, ERR_BAD_OPTION, "'%s': no such kind of job", rec->kind);
     if (rec->spec.rate && rec->spec.rate[0])
         (void)job_spec_parse_rate(rec->spec.rate, &r->rate.bytes_per_s);
+    r->is_tagged = job_spec_tag(&rec->spec, &r->tag_name, &r->tag_value);
+    r->has_manifest = r->kind->has_manifest || rec->spec.manifest || job_spec_restores(&rec->spec);
     int k = filter_open(&rec->spec, &r->filter, e);
     if (k == 0)
         k = ends_open(r->jobs->objects, r->jobs->session, rec, r->kind, /* probe= */ false, &r->ends, e);

@@ -147,10 +147,16 @@ bool bucket_is_memory(const struct bucket *b)
     return b->p.values == BUCKET_VALUES_MEMORY;
 }
 
+static bool same_text(const char *a, const char *b)
+{
+    return slice_eq(slice_str(a), slice_str(b));
+}
+
 bool bucket_same_origin(const struct bucket *a, const struct bucket *b)
 {
-    return slice_eq(slice_str(a->p.origin), slice_str(b->p.origin)) &&
-           slice_eq(slice_str(a->p.origin_options.endpoint), slice_str(b->p.origin_options.endpoint));
+    const struct origin_options *x = &a->p.origin_options, *y = &b->p.origin_options;
+    return same_text(a->p.origin, b->p.origin) && same_text(x->endpoint, y->endpoint) &&
+           same_text(x->as_of, y->as_of) && same_text(x->version, y->version);
 }
 
 /* Whether buckets of this kind have the property. */
@@ -224,6 +230,21 @@ static int parse_mode(const char *text, uint32_t *ret, struct err *e)
     return 0;
 }
 
+/* Earlier versions are read-only: what a node acknowledged could never get there. */
+static int check_view(const struct bucket *b, struct err *e)
+{
+    const struct origin_options *o = &b->p.origin_options;
+    bool is_view = slice_str(o->as_of).n > 0 || slice_str(o->version).n > 0;
+    uint64_t ns;
+    if (o->as_of && o->as_of[0] && text_parse_when(slice_str(o->as_of), &ns) < 0)
+        return err_set(e, ERR_BAD_OPTION,
+                       "origin.as_of '%s': must be a date as 2026-01-31 or 2026-01-31T00:00:00Z", o->as_of);
+    if (is_view && b->p.write == BUCKET_WRITE_BACK)
+        return err_set(e, ERR_BAD_OPTION,
+                       "write=back: not with origin.as_of or origin.version, which are read-only");
+    return 0;
+}
+
 /* Checks what one property alone cannot show, and fills the derived fields. */
 static int bucket_finish(struct bucket *b, struct err *e)
 {
@@ -241,6 +262,8 @@ static int bucket_finish(struct bucket *b, struct err *e)
         r = parse_mode(b->p.mode, &b->root_mode, e);
     if (r == 0 && bucket_is_memory(b) && b->p.quota > 0)
         r = err_set(e, ERR_BAD_OPTION, "quota is of buckets with files: one with values=memory has none");
+    if (r == 0)
+        r = check_view(b, e);
     return r < 0 ? r : check_applies(b, e);
 }
 

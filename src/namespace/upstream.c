@@ -356,6 +356,19 @@ int upstream_set_meta(struct upstream *u, const struct origin_put *p, uint64_t s
     return UPSTREAM_RETRY(u, set_meta_once(u, p, size_bytes, a, ret, e));
 }
 
+int upstream_has_tag(struct upstream *u, struct slice key, struct slice name, struct slice value,
+                     atomic_bool *cancel, bool *ret, struct err *e)
+{
+    struct retry retry = {.started_ms = sys_mono_ms()};
+    int r;
+    do {
+        upstream_enter(u);
+        r = origin_has_tag(u->origin, key, name, value, cancel, ret, e);
+        upstream_leave(u, r);
+    } while (r < 0 && upstream_try_again(u, &retry, r, cancel));
+    return r;
+}
+
 int upstream_upload_create(struct upstream *u, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
                            struct err *e)
 {

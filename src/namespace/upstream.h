@@ -96,6 +96,10 @@ int upstream_copy(struct upstream *u, struct slice from, struct slice to, struct
 int upstream_set_meta(struct upstream *u, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
                       struct origin_attr *ret, struct err *e);
 
+/* As origin_has_tag. */
+int upstream_has_tag(struct upstream *u, struct slice key, struct slice name, struct slice value,
+                     atomic_bool *cancel, bool *ret, struct err *e);
+
 /* Uploads in parts (origin.h). A part is sent once, at its writer's pace, as with upstream_put_slowly; who
  * has its bytes still repeats it with upstream_try_again. A completion is repeated only by the origin's own
  * rules.

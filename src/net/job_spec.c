@@ -78,3 +78,23 @@ int job_spec_parse_rate(const char *text, uint64_t *ret_bytes_per_s)
     *ret_bytes_per_s = v;
     return 0;
 }
+
+static bool is_set(const char *value)
+{
+    return value && value[0];
+}
+
+bool job_spec_restores(const struct job_spec *s)
+{
+    return is_set(s->as_of) || is_set(s->version) || is_set(s->tag);
+}
+
+bool job_spec_tag(const struct job_spec *s, struct slice *ret_name, struct slice *ret_value)
+{
+    struct slice value = slice_str(s->tag), name = slice_split(&value, '=');
+    if (name.n == 0 || !strchr(s->tag, '='))
+        return false;
+    *ret_name = name;
+    *ret_value = value;
+    return true;
+}

@@ -23,7 +23,7 @@
     X(min_size, SIZE, "min-size", "SIZE", "0", 0, 0, NULL, "only objects of at least this size")             \
     X(max_size, SIZE, "max-size", "SIZE", "0", 0, 0, NULL, "only objects of at most this size; 0: any")      \
     X(newer, STRING, "newer", "DATE", NULL, 0, 0, NULL,                                                      \
-      "only objects changed at or after this time, for example 2026-01-31T00:00:00Z")                        \
+      "only objects changed at or after this time: 2026-01-31T08:00:00Z, or 2026-01-31, its beginning")      \
     X(older, STRING, "older", "DATE", NULL, 0, 0, NULL, "only objects changed before this time")             \
     X(rate, STRING, "rate", "SIZE/s", NULL, 0, 0, NULL, "at most so many bytes a second, as 500MiB/s")       \
     X(parallel, UINT, "parallel", "N", "16", 1, 256, NULL, "objects worked on at the same time")             \
@@ -42,6 +42,16 @@
       "export: class to write in, as STANDARD_IA, NEARLINE, Cool")                                           \
     X(set, LIST, "set", "origin.X=Y", NULL, 0, 0, NULL,                                                      \
       "export, import: a property of the origin, as of `forebay origin check`; may be repeated")             \
+    X(as_of, STRING, "as-of", "DATE", NULL, 0, 0, NULL,                                                      \
+      "import: what the origin had at this time, where it keeps versions (s3://, gs://)")                    \
+    X(version, STRING, "version", "ID", NULL, 0, 0, NULL,                                                    \
+      "import: this version of the one object that the URL names (s3://, gs://)")                            \
+    X(tag, STRING, "tag", "KEY=VALUE", NULL, 0, 0, NULL,                                                     \
+      "import: only objects that have this tag; one more request for each that the other filters leave "     \
+      "(s3://)")                                                                                             \
+    X(manifest, BOOL, "manifest", NULL, NULL, 0, 0, NULL,                                                    \
+      "import: write a manifest with sizes and checksums below the target, as export does; always with "     \
+      "--as-of, --version and --tag")                                                                        \
     X(listed, BOOL, "listed", NULL, NULL, 0, 0, NULL, "")                                                    \
     X(only, LIST, "only", "KEY", NULL, 0, 0, NULL, "")                                                       \
     X(chosen, LIST, "chosen", "KEY", NULL, 0, 0, NULL, "")
@@ -82,6 +92,10 @@ int job_spec_encode(const struct job_spec *s, struct buf *b, struct err *e);
  * after a failure. ERR_BAD_OPTION names the fault. */
 int job_spec_decode(struct slice lines, struct job_spec *ret, struct err *e);
 void job_spec_fini(struct job_spec *s);
+/* Whether earlier versions, or tagged objects, are meant: --as-of, --version, --tag. */
+bool job_spec_restores(const struct job_spec *s);
+/* "KEY=VALUE" of --tag; false when there is none, or no key in it. */
+bool job_spec_tag(const struct job_spec *s, struct slice *ret_name, struct slice *ret_value);
 
 /* "500MiB/s", "500M": bytes a second, not 0. -EINVAL. */
 int job_spec_parse_rate(const char *text, uint64_t *ret_bytes_per_s);

@@ -101,7 +101,8 @@ static bool has_lines(struct slice a, struct slice b)
     while (a.n > 0) {
         struct slice line = slice_split(&a, '\n'), rest = b;
         bool found = line.n == 0 || slice_starts(line, SLICE_LIT(META_CHECKSUM)) ||
-                     slice_starts(line, SLICE_LIT(META_EXPIRES));
+                     slice_starts(line, SLICE_LIT(META_EXPIRES)) ||
+                     slice_starts(line, SLICE_LIT(META_VERSION));
         while (!found && rest.n > 0)
             found = slice_eq(slice_split(&rest, '\n'), line);
         if (!found)

@@ -126,6 +126,20 @@ int object_guest_put(struct object_session *ses, struct slice guest, const struc
     return 0;
 }
 
+unsigned object_guest_capabilities(struct object_service *s, struct slice guest)
+{
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    return object_upstream(s, guest, &u, NULL) < 0 ? 0 : u->origin->capabilities;
+}
+
+int object_guest_has_tag(struct object_service *s, struct slice guest, struct slice key, struct slice name,
+                         struct slice value, atomic_bool *cancel, bool *ret, struct err *e)
+{
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    int r = object_upstream(s, guest, &u, e);
+    return r < 0 ? r : upstream_has_tag(u, key, name, value, cancel, ret, e);
+}
+
 /* Encodes what `u` may see of the buckets after `after`, until max of them are there: how many, or an error.
  * *ret_more: there may be further ones. */
 static ssize_t encode_buckets(struct object_service *s, const struct user *u, struct slice after, size_t max,
@@ -216,10 +230,12 @@ static int set_root(struct object_service *s, const struct bucket *old, const st
 /* Whether settings change where the bucket's data is. */
 static bool names_origin(struct slice settings)
 {
+    static const char *const names[] = {"origin", "origin.endpoint", "origin.as_of", "origin.version"};
     while (settings.n > 0) {
-        struct slice line = slice_split(&settings, '\n');
-        if (slice_starts(line, SLICE_LIT("origin=")) || slice_starts(line, SLICE_LIT("origin.endpoint=")))
-            return true;
+        struct slice line = slice_split(&settings, '\n'), name = slice_split(&line, '=');
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+            if (slice_eq_str(name, names[i]))
+                return true;
     }
     return false;
 }

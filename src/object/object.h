@@ -57,6 +57,11 @@ void object_guest_close(struct object_service *s, const char *name);
  * An object that is `slow` leaves places to others. */
 int object_guest_put(struct object_session *ses, struct slice guest, const struct origin_put *p,
                      const struct origin_body *body, struct err *e);
+/* What a guest's origin can, of enum origin_capability; 0 when it cannot be opened. */
+unsigned object_guest_capabilities(struct object_service *s, struct slice guest);
+/* Of an object of a guest, at its origin: origin_has_tag. */
+int object_guest_has_tag(struct object_service *s, struct slice guest, struct slice key, struct slice name,
+                         struct slice value, atomic_bool *cancel, bool *ret, struct err *e);
 
 struct object_session *object_session_new(struct object_service *s, enum wire_via via);
 /* From now on the session may do only what the user of this access key may, and nothing once the key is

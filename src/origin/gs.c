@@ -82,8 +82,11 @@ bool gs_is_generation(struct slice s)
 
 static int pin(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e)
 {
-    (void)scratch;
+    struct gs *o = gs_of(c->web->origin);
     web_query(c, SLICE_LIT("alt"), SLICE_LIT("media"));
+    int r = o->view.is_on ? gs_view_pin(o, c, g, scratch, e) : 0;
+    if (r < 0)
+        return r;
     if (g->if_match.n && !slice_eq_str(g->if_match, "*")) {
         if (!gs_is_generation(g->if_match))
             return err_set(e, ERR_PRECONDITION, "\"" SLICE_FMT "\" is no generation", SLICE_ARG(g->if_match));
@@ -102,11 +105,22 @@ static const struct web_kind web_kind = {
     .pin = pin,
 };
 
+static const struct web_kind web_view_kind = {
+    .version_header = "x-goog-generation",
+    .meta_prefix = "x-goog-meta-",
+    .prepare = prepare,
+    .refused = refused,
+    .pin = pin,
+    .check = gs_view_answer,
+};
+
 /* ---- reads ---- */
 
 static int stat_call(struct gs *g, const struct origin_get *q, struct arena *a, struct origin_attr *ret,
                      struct err *e)
 {
+    if (g->view.is_on)
+        return gs_view_stat(g, q, a, ret, e);
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
     struct web_call _cleanup_(web_call_fini) c;
     web_call_init(&c, &g->web, WEB_GET, "head");
@@ -181,6 +195,8 @@ static void gs_free(struct gs *g)
     gs_token_free(g->token);
     free(g->bucket);
     free(g->prefix);
+    free(g->view.generation);
+    free(g->view.key);
     g->magic = 0;
     free(g);
 }
@@ -222,8 +238,12 @@ static int gs_open(struct slice rest, const struct origin_options *o, struct ori
         r = set_endpoint(g, o, &emulator, e);
     if (r == 0)
         r = gs_token_new(o, emulator, &g->token, e);
+    if (r == 0)
+        r = gs_view_open(g, o, e);
     if (r < 0)
         return r;
+    if (g->view.is_on)
+        g->web.kind = &web_view_kind;
     *ret = &TAKE_PTR(g)->base;
     return 0;
 }
@@ -235,6 +255,7 @@ static void gs_close(struct origin *o)
 
 const struct origin_ops origin_gs_ops = {
     .scheme = "gs",
+    .keeps = ORIGIN_CAN_VERSIONS,
     .open = gs_open,
     .close = gs_close,
     .get = gs_get,

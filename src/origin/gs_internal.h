@@ -1,7 +1,7 @@
 /*
  * The Google Cloud Storage kind, between its files: gs.c (options, URLs, opening, reads), gs_token.c
  * (credentials and access tokens), gs_json.c (documents), gs_list.c (listings), gs_put.c (writes),
- * gs_upload.c (resumable uploads).
+ * gs_upload.c (resumable uploads), gs_versions.c (what there was before).
  *
  * Versions are generations: the decimal number stands where other kinds have an ETag.
  */
@@ -36,6 +36,14 @@ int gs_token_assertion(const struct gs_token *t, uint64_t real_s, struct buf *b,
 
 /* ---- the origin ---- */
 
+/* What of a bucket that keeps versions is seen: gs_versions.c. */
+struct gs_view {
+    bool is_on;
+    uint64_t as_of_ns;      /* without `generation` */
+    char *generation, *key; /* the one that is seen, and of which object below the prefix */
+    _Atomic bool is_kept;   /* the bucket is known to keep versions */
+};
+
 struct gs {
     struct origin base; /* first */
     uint32_t magic;
@@ -45,6 +53,7 @@ struct gs {
     struct web_endpoint endpoint;
     struct gs_token *token; /* NULL: requests are not signed */
     uint64_t part_bytes;
+    struct gs_view view;
 };
 
 static inline struct gs *gs_of(struct origin *o)
@@ -87,6 +96,24 @@ int gs_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
                 struct origin_attr *ret_attr, struct err *e);
 int gs_upload(struct gs *g, const struct origin_put *p, const struct origin_body *body, struct arena *a,
               struct origin_attr *ret_attr, struct err *e);
+/* ---- earlier versions ---- */
+
+int gs_view_open(struct gs *g, const struct origin_options *o, struct err *e);
+/* Whether a resource, with its times, was there then. ERR_ORIGIN_FAILED: its times cannot be read. */
+int gs_view_has(const struct gs_view *v, const json_t *j, bool *ret, struct err *e);
+/* Whether the bucket keeps versions at all: ERR_NOT_IMPLEMENTED. */
+int gs_view_check(struct gs *g, struct err *e);
+/* The attributes of the version of a key; -ENOENT. */
+int gs_view_stat(struct gs *g, const struct origin_get *q, struct arena *a, struct origin_attr *ret,
+                 struct err *e);
+/* Of a read: names the generation; and whether the answer is of it. */
+int gs_view_pin(struct gs *g, struct web_call *c, const struct origin_get *q, struct arena *scratch,
+                struct err *e);
+int gs_view_answer(const struct web_call *c, struct err *e);
+/* The page of a view of one version. */
+int gs_view_list_one(struct gs *g, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+                     struct err *e);
+
 /* ifGenerationMatch of a write. */
 int gs_put_conditions(struct web_call *c, const struct origin_put *p, struct err *e);
 bool gs_is_generation(struct slice s);

@@ -16,13 +16,19 @@
 
 #define TOKEN_MAX (8 * KIB)
 #define FIELDS    "items(name,size,generation,updated),prefixes,nextPageToken"
+#define FIELDS_OF_VERSIONS                                                                                   \
+    "items(name,size,generation,updated,timeCreated,timeDeleted),prefixes,nextPageToken"
 
-static int add_item(struct web_page *p, const json_t *j, struct err *e)
+static int add_item(struct web_page *p, const struct gs_view *v, const json_t *j, struct err *e)
 {
     const json_t *name = json_object_get(j, "name");
     struct origin_entry x = {0};
+    bool has = true;
     if (!json_is_string(name))
         return err_set(e, ERR_ORIGIN_FAILED, "the page has an object without a name");
+    int seen = v->is_on ? gs_view_has(v, j, &has, e) : 0;
+    if (seen < 0 || !has)
+        return seen;
     int r = web_page_keep(p, slice_of(json_string_value(name), json_string_length(name)), &x.key, e);
     if (r == 0)
         r = gs_json_attr(j, p->arena, &x.attr, e);
@@ -63,15 +69,15 @@ static void cut(struct origin_page *page, uint32_t max, struct slice last, struc
             slice_str(arena_printf(a, "k" SLICE_FMT, SLICE_ARG(page->entries[page->n - 1].key)));
 }
 
-static int take_page(struct web_page *p, uint32_t max, uint32_t asked, const json_t *j,
-                     struct origin_page *ret, struct err *e)
+static int take_page(struct web_page *p, const struct gs_view *v, uint32_t max, uint32_t asked,
+                     const json_t *j, struct origin_page *ret, struct err *e)
 {
     const json_t *items = json_object_get(j, "items"), *prefixes = json_object_get(j, "prefixes");
     const json_t *token = json_object_get(j, "nextPageToken");
     size_t n = json_array_size(items), n_prefixes = json_array_size(prefixes), i;
     int r = web_page_room(p, n + n_prefixes, e);
     for (i = 0; i < n && r == 0; i++)
-        r = add_item(p, json_array_get(items, i), e);
+        r = add_item(p, v, json_array_get(items, i), e);
     for (i = 0; i < n_prefixes && r == 0; i++)
         r = add_prefix(p, json_array_get(prefixes, i), e);
     p->truncated = json_string_length(token) > 0;
@@ -96,7 +102,11 @@ static int ask(struct gs *g, const struct origin_list *q, struct web_page *p, st
     (void)snprintf(max, sizeof(max), "%u", asked);
     web_call_init(&c, &g->web, WEB_GET, "list");
     web_query(&c, SLICE_LIT("maxResults"), slice_str(max));
-    web_query(&c, SLICE_LIT("fields"), SLICE_LIT(FIELDS));
+    web_query(&c, SLICE_LIT("fields"), g->view.is_on ? SLICE_LIT(FIELDS_OF_VERSIONS) : SLICE_LIT(FIELDS));
+    if (g->view.is_on) {
+        web_query(&c, SLICE_LIT("versions"), SLICE_LIT("true"));
+        c.also_cancel = g->base.stop; /* many pages may be empty */
+    }
     if (p->prefix.n)
         web_query(&c, SLICE_LIT("prefix"), p->prefix);
     if (q->delimiter)
@@ -112,7 +122,7 @@ static int ask(struct gs *g, const struct origin_list *q, struct web_page *p, st
     if (r < 0)
         return r;
     json_t *_cleanup_(gs_json_unrefp) j = gs_json_parse(buf_view(&body), e);
-    return j ? take_page(p, p->max, asked, j, ret, e) : ERR_ORIGIN_FAILED;
+    return j ? take_page(p, &g->view, p->max, asked, j, ret, e) : ERR_ORIGIN_FAILED;
 }
 
 int gs_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
@@ -121,6 +131,13 @@ int gs_list(struct origin *o, const struct origin_list *l, struct arena *a, stru
     struct gs *g = gs_of(o);
     struct origin_list q = *l;
     struct web_page _cleanup_(web_page_fini) p = {0};
+    if (g->view.generation)
+        return gs_view_list_one(g, l, a, ret, e);
+    if (g->view.is_on && q.token.n == 0) {
+        int k = gs_view_check(g, e);
+        if (k < 0)
+            return k;
+    }
     if (q.token.n && q.token.p[0] == 'k' && slice_cmp(slice_from(q.token, 1), q.after) > 0)
         q.after = slice_from(q.token, 1);
     int r = web_page_init(&p, &q, g->prefix, a, e);

@@ -17,6 +17,9 @@
 /* When the object of a scratch bucket ends, ns since 1970 as decimal digits (namespace/expiry.h). */
 #define META_EXPIRES "x-forebay-expires"
 
+/* Of reads through a view of earlier versions: which one it is. Not kept with copies. */
+#define META_VERSION "x-forebay-version"
+
 /* Between nodes tags are tags: x-amz-tagging of a write, and this header in answers to reads that have the
  * other one. */
 #define META_TAGS_HEADER "x-forebay-tags" /* in the kept form, too */

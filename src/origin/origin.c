@@ -14,9 +14,12 @@
 
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "base/text.h"
 #include "net/posix_meta.h"
 
 #include <inttypes.h>
+
+#define NS_PER_S ((uint64_t)1000000000)
 
 static const struct origin_ops *const kinds[] = {&origin_s3_ops,   &origin_gs_ops,    &origin_az_ops,
                                                  &origin_http_ops, &origin_https_ops, &origin_forebay_ops,
@@ -47,6 +50,26 @@ const char *origin_schemes(void)
     return text;
 }
 
+static bool is_set(const char *value)
+{
+    return value && value[0];
+}
+
+static bool is_view(const struct origin_options *o)
+{
+    return is_set(o->as_of) || is_set(o->version);
+}
+
+static int check_view(const struct origin_ops *ops, const struct origin_options *o, struct err *e)
+{
+    if (is_set(o->as_of) && is_set(o->version))
+        return err_set(e, ERR_BAD_OPTION, "origin.as_of and origin.version: one of them only");
+    if (!is_view(o) || ops->keeps & ORIGIN_CAN_VERSIONS)
+        return 0;
+    return err_set(e, ERR_BAD_OPTION, "%s: an origin of %s:// keeps no versions that can be asked for",
+                   is_set(o->version) ? "origin.version" : "origin.as_of", ops->scheme);
+}
+
 int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
                 struct err *e)
 {
@@ -58,9 +81,13 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
         if (!slice_eq_str(scheme, kinds[i]->scheme))
             continue;
         struct origin *x = NULL;
-        int r = kinds[i]->open(slice_from(all, (size_t)colon + 3), o, &x, e);
+        int r = check_view(kinds[i], o, e);
+        if (r == 0)
+            r = kinds[i]->open(slice_from(all, (size_t)colon + 3), o, &x, e);
         if (r < 0)
             return err_prefix(e, r, "origin %s", url);
+        x->capabilities |= kinds[i]->keeps;
+        x->is_view = is_view(o);
         if (!o->conditional_put)
             x->capabilities &= ~(unsigned)ORIGIN_CAN_CONDITIONAL_PUT;
         x->bucket_name = slice_dup(slice_str(bucket_name));
@@ -76,6 +103,19 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
         return 0;
     }
     return err_set(e, ERR_BAD_OPTION, "origin %s: unknown kind; known are %s", url, origin_schemes());
+}
+
+uint64_t origin_as_of_end(uint64_t as_of_ns)
+{
+    return as_of_ns % NS_PER_S == 0 ? as_of_ns + (NS_PER_S - 1) : as_of_ns;
+}
+
+int origin_parse_as_of(const struct origin_options *o, uint64_t *ret_ns, struct err *e)
+{
+    return text_parse_when(slice_str(o->as_of), ret_ns) < 0
+               ? err_set(e, ERR_BAD_OPTION,
+                         "origin.as_of %s: must be a date as 2026-01-31 or 2026-01-31T00:00:00Z", o->as_of)
+               : 0;
 }
 
 void origin_close(struct origin *o)
@@ -251,10 +291,17 @@ int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, 
     return done(o, "list", started_ns, o->ops->list(o, l, a, ret, &local), &local, e);
 }
 
+static int refuse_change(const struct origin *o, struct err *e)
+{
+    return err_set(e, -EROFS, "origin %s: earlier versions are read-only", o->url);
+}
+
 int origin_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
                struct origin_attr *ret_attr, struct err *e)
 {
     assert(o && p && body && body->read && a && ret_attr);
+    if (o->is_view)
+        return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     int r = o->ops->put(o, p, body, a, ret_attr, &local);
@@ -267,6 +314,8 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
 {
     assert(o);
+    if (o->is_view)
+        return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     return done(o, "delete", started_ns, o->ops->remove(o, key, if_match, &local), &local, e);
@@ -276,6 +325,8 @@ int origin_copy(struct origin *o, struct slice from, struct slice to, struct sli
                 struct origin_attr *ret_attr, struct err *e)
 {
     assert(o && a && ret_attr);
+    if (o->is_view)
+        return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     return done(o, "copy", started_ns, o->ops->copy(o, from, to, if_match, a, ret_attr, &local), &local, e);
@@ -285,6 +336,8 @@ int origin_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_
                     struct origin_attr *ret_attr, struct err *e)
 {
     assert(o && p && p->if_match.n > 0 && a && ret_attr);
+    if (o->is_view)
+        return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     int r = o->ops->set_meta
@@ -304,6 +357,8 @@ int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_
                          struct err *e)
 {
     assert(o && p && ret_id && origin_has_uploads(o));
+    if (o->is_view)
+        return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     return done(o, "upload", started_ns, o->ops->upload_create(o, p, ret_id, &local), &local, e);
@@ -313,6 +368,8 @@ int origin_upload_part(struct origin *o, const struct origin_put *p, struct slic
                        const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
 {
     assert(o && p && body && body->read && ret_etag && number > 0 && origin_has_uploads(o));
+    if (o->is_view)
+        return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     int r = o->ops->upload_part(o, p, id, number, body, ret_etag, &local);
@@ -327,6 +384,8 @@ int origin_upload_complete(struct origin *o, const struct origin_put *p, struct 
                            struct origin_attr *ret_attr, struct err *e)
 {
     assert(o && p && parts && n > 0 && a && ret_attr && origin_has_uploads(o));
+    if (o->is_view)
+        return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     int r = o->ops->upload_complete(o, p, id, parts, n, size_bytes, a, ret_attr, &local);
@@ -339,4 +398,18 @@ int origin_upload_abort(struct origin *o, struct slice key, struct slice id, str
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
     return done(o, "abort", started_ns, o->ops->upload_abort(o, key, id, &local), &local, e);
+}
+
+/* ---- tags ---- */
+
+int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value,
+                   atomic_bool *cancel, bool *ret, struct err *e)
+{
+    assert(o && name.n > 0 && ret);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    int r = o->ops->has_tag
+                ? o->ops->has_tag(o, key, name, value, cancel, ret, &local)
+                : err_set(&local, ERR_NOT_IMPLEMENTED, "an origin of %s:// keeps no tags", o->ops->scheme);
+    return done(o, "tags", started_ns, r, &local, e);
 }

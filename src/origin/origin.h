@@ -90,7 +90,11 @@ struct origin_attr {
       "size of the parts of an upload; larger objects are uploaded as multipart")                            \
     X(storage_class, STRING, "origin.storage_class", "CLASS", NULL, 0, 0, NULL, false,                       \
       "class in which objects are written: STANDARD_IA (s3), NEARLINE (gs), Cool (az)...; default the "      \
-      "service's")
+      "service's")                                                                                           \
+    X(as_of, STRING, "origin.as_of", "DATE", NULL, 0, 0, NULL, false,                                        \
+      "s3, gs: what a bucket with versions had at this time, as 2026-01-31T00:00:00Z; read-only")            \
+    X(version, STRING, "origin.version", "ID", NULL, 0, 0, NULL, false,                                      \
+      "s3, gs: this version of the one object that the URL names; read-only")
 
 #define ORIGIN_FIELD_STRING   char *
 #define ORIGIN_FIELD_ENUM     int
@@ -118,6 +122,8 @@ enum origin_capability {
     /* "a/b/" is a directory, whose ETag changes with what lies in it, and which goes only when it is empty.
      */
     ORIGIN_HAS_DIRECTORIES = 1 << 7,
+    ORIGIN_CAN_VERSIONS = 1 << 8, /* earlier versions can be asked for: origin.as_of, origin.version */
+    ORIGIN_CAN_TAGS = 1 << 9,     /* tells the tags of objects: origin_has_tag */
 };
 
 struct origin_get {
@@ -194,6 +200,7 @@ struct origin_part {
 /* What each kind implements; callers use the origin_* functions below. */
 struct origin_ops {
     const char *scheme; /* "s3" */
+    unsigned keeps;     /* of ORIGIN_CAN_VERSIONS and ORIGIN_CAN_TAGS */
     int (*open)(struct slice rest_of_url, const struct origin_options *o, struct origin **ret, struct err *e);
     void (*close)(struct origin *o);
     int (*get)(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
@@ -217,6 +224,9 @@ struct origin_ops {
                            const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                            struct origin_attr *ret_attr, struct err *e);
     int (*upload_abort)(struct origin *o, struct slice key, struct slice id, struct err *e);
+    /* NULL without ORIGIN_CAN_TAGS. */
+    int (*has_tag)(struct origin *o, struct slice key, struct slice name, struct slice value,
+                   atomic_bool *cancel, bool *ret, struct err *e);
 };
 
 /* First member of each kind's struct. */
@@ -226,6 +236,7 @@ struct origin {
     char *bucket_name;   /* the Forebay bucket, for metrics labels */
     char *url;           /* as opened, for errors */
     char *storage_class; /* of what is written; NULL: the service's default */
+    bool is_view;        /* of earlier versions: nothing is written through it, -EROFS */
     bool posix; /* modes, owners, times and links of files are kept (net/posix_meta.h): the file kind's own.
                    Set before the first call */
     atomic_bool *stop; /* says that the node ends: copies inside the origin, which may take as long as it
@@ -277,6 +288,11 @@ int origin_upload_complete(struct origin *o, const struct origin_put *p, struct 
                            const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                            struct origin_attr *ret_attr, struct err *e);
 int origin_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e);
+
+/* Whether the object (of a view: its version) has this tag: one request. -ENOENT: there is no such object;
+ * ERR_NOT_IMPLEMENTED: the kind keeps no tags. */
+int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value,
+                   atomic_bool *cancel, bool *ret, struct err *e);
 
 /* The modification time that travels as metadata (net/posix_meta.h). False when the lines have none that can
  * be read. */

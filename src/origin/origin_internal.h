@@ -25,6 +25,11 @@ static inline bool origin_is_stopped(const struct origin *o)
 /* Attribute strings into `a` after checking that they fit: the origin chose their sizes. -ENOMEM otherwise.
  */
 int origin_attr_dup(struct arena *a, const struct origin_attr *from, struct origin_attr *ret, struct err *e);
+/* The last moment that a date of origin.as_of means: when it is a whole second, the end of that second, since
+ * services tell no more of when an object changed. */
+uint64_t origin_as_of_end(uint64_t as_of_ns);
+/* origin.as_of of the options; ERR_BAD_OPTION. */
+int origin_parse_as_of(const struct origin_options *o, uint64_t *ret_ns, struct err *e);
 /* Whether `name` (lower case) is one of the headers that travel in origin_attr.meta. */
 bool origin_is_meta_header(struct slice name);
 /* Takes the next "name: value\n" line of such a header off *meta, and others (our checksum) with it; false at

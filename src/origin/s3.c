@@ -109,11 +109,34 @@ static void s3_free(struct s3 *s)
     free(s->prefix);
     free(s->path_root);
     free(s->region);
+    free(s->view.version);
+    free(s->view.key);
+    s3_known_free(s->view.known);
     lock_fini(&s->lock);
     s->magic = 0;
     free(s);
 }
 DEFINE_CLEANUP(struct s3, s3_free)
+
+static int set_version(struct s3 *s, const char *id, struct err *e)
+{
+    if (strlen(id) > WEB_VERSION_ID_MAX)
+        return err_set(e, ERR_BAD_OPTION, "origin.version: longer than any version's id");
+    s->view.version = web_dup(id);
+    return web_cut_object(s->prefix, &s->view.key, e);
+}
+
+static int set_view(struct s3 *s, const struct origin_options *o, struct err *e)
+{
+    bool has_date = o->as_of && o->as_of[0], has_version = o->version && o->version[0];
+    s->view.is_on = has_date || has_version;
+    if (has_version)
+        return set_version(s, o->version, e);
+    if (!has_date)
+        return 0;
+    s->view.known = s3_known_new();
+    return origin_parse_as_of(o, &s->view.as_of_ns, e);
+}
 
 static int open_as(const struct origin_ops *ops, struct slice rest, const struct origin_options *o,
                    struct origin **ret, struct err *e)
@@ -143,8 +166,12 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
         r = s3_provider_new(o, &s->provider, e);
     if (r == 0)
         r = set_address(s, o, &aws, e);
+    if (r == 0)
+        r = set_view(s, o, e);
     if (r < 0)
         return r;
+    if (s->view.is_on)
+        s->web.kind = &s3_view_kind;
     *ret = &TAKE_PTR(s)->base;
     return 0;
 }
@@ -191,6 +218,17 @@ const struct web_kind s3_web_kind = {
     .refused = s3_request_refused,
 };
 
+const struct web_kind s3_view_kind = {
+    .version_header = "etag",
+    .meta_prefix = "x-amz-meta-",
+    .tells_checksums = true,
+    .tells_versions = true,
+    .prepare = s3_request_prepare,
+    .refused = s3_request_refused,
+    .pin = s3_view_pin,
+    .check = s3_view_check,
+};
+
 const struct web_kind s3_node_kind = {
     .version_header = "etag",
     .meta_prefix = "x-amz-meta-",
@@ -202,6 +240,7 @@ const struct web_kind s3_node_kind = {
 
 const struct origin_ops origin_s3_ops = {
     .scheme = "s3",
+    .keeps = ORIGIN_CAN_VERSIONS | ORIGIN_CAN_TAGS,
     .open = s3_open,
     .close = s3_close,
     .get = s3_get,
@@ -214,6 +253,7 @@ const struct origin_ops origin_s3_ops = {
     .upload_part = s3_upload_part,
     .upload_complete = s3_upload_complete,
     .upload_abort = s3_upload_abort,
+    .has_tag = s3_has_tag,
 };
 
 const struct origin_ops origin_forebay_ops = {

@@ -1,7 +1,8 @@
 /*
  * The S3 kind, between its files: s3.c (options, URLs, opening), s3_credentials.c, s3_request.c (URL,
- * signature), s3_error.c (classification), s3_result.c (small documents), and the verbs s3_list.c, s3_put.c,
- * s3_multipart.c, s3_copy.c. What it shares with other kinds is in web_internal.h.
+ * signature), s3_error.c (classification), s3_result.c (small documents), the verbs s3_list.c, s3_put.c,
+ * s3_multipart.c, s3_copy.c, s3_tags.c, and what there was before, s3_versions.c. What it shares with other
+ * kinds is in web_internal.h.
  */
 #pragma once
 
@@ -46,6 +47,17 @@ void s3_provider_drop(struct s3_provider *p, uint64_t version);
 
 /* ---- the origin ---- */
 
+struct s3_known; /* which version of a key was found */
+
+/* What of a versioned bucket is seen: s3_versions.c. */
+struct s3_view {
+    bool is_on;
+    uint64_t as_of_ns;      /* without `version` */
+    char *version, *key;    /* the one version that is seen, and of which object below the prefix */
+    struct s3_known *known; /* with a date; its own lock */
+    _Atomic bool is_kept;   /* the bucket is known to keep versions */
+};
+
 struct s3 {
     struct origin base; /* first */
     uint32_t magic;
@@ -60,6 +72,7 @@ struct s3 {
     uint64_t part_bytes;
     uint64_t copy_max_bytes;  /* most bytes of one CopyObject; tests lower both */
     uint64_t copy_part_bytes; /* size of the parts of longer copies */
+    struct s3_view view;
 
     struct lock lock; /* covers what follows */
     struct sigv4_key day_key;
@@ -79,7 +92,8 @@ static inline struct s3 *s3_of_web(struct web *w)
     return s3_of(w->origin);
 }
 
-extern const struct web_kind s3_web_kind, s3_node_kind; /* node: another Forebay */
+/* node: another Forebay; view: earlier versions */
+extern const struct web_kind s3_web_kind, s3_node_kind, s3_view_kind;
 int s3_request_prepare(struct web_call *c, struct web_request *q, struct err *e);
 int s3_request_refused(const struct web_call *c, struct err *e);
 
@@ -149,6 +163,55 @@ int s3_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
 int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
             struct origin_attr *ret_attr, struct err *e);
+
+int s3_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value, atomic_bool *cancel,
+               bool *ret, struct err *e);
+
+/* ---- earlier versions ---- */
+
+/* A page of the view. -ECANCELED: the node stops. */
+int s3_view_list(struct s3 *s, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+                 struct err *e);
+/* The `pin` and `check` of a view's kind: reads name a version, and answers are of it. */
+int s3_view_pin(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e);
+int s3_view_check(const struct web_call *c, struct err *e);
+/* Which version of a key it is; its id in the arena. -ENOENT: there was none. */
+int s3_view_find(struct s3 *s, struct slice key, atomic_bool *cancel, struct arena *a, struct slice *ret_id,
+                 struct err *e);
+
+struct s3_known *s3_known_new(void);
+void s3_known_free(struct s3_known *k);
+
+/* A version, or a marker that the object was removed, as the service told of it. */
+struct s3_version {
+    struct slice key, id, etag;    /* key: decoded, with the origin's prefix */
+    uint64_t size_bytes, mtime_ns; /* in whole seconds, as elsewhere: s3_date */
+    uint64_t exact_ns;
+    size_t place; /* in the answer */
+    bool is_marker, is_latest;
+};
+
+/* A page of ListObjectVersions. */
+struct s3_version_page {
+    struct s3_version *v; /* by key in byte order, of each the newest first */
+    size_t n;
+    struct slice *prefixes; /* common ones, decoded */
+    size_t n_prefixes;
+    bool truncated;
+    struct slice next_key, next_id; /* decoded; where the next page begins. id may be empty */
+};
+
+/* s3_version_page.c, pure. max: most entries that were asked for. What end gives lasts as long as the reader.
+ * ERR_ORIGIN_FAILED: it is no such page, or cannot be understood in full. */
+struct s3_version_reader;
+struct s3_version_reader *s3_version_reader_new(size_t max);
+void s3_version_reader_free(struct s3_version_reader *x);
+DEFINE_CLEANUP(struct s3_version_reader, s3_version_reader_free)
+int s3_version_reader_feed(struct s3_version_reader *x, const void *p, size_t n, struct err *e);
+int s3_version_reader_end(struct s3_version_reader *x, struct s3_version_page *ret, struct err *e);
+
+/* Whether the version was written by then (origin_as_of_end). Pure. */
+bool s3_version_is_of(const struct s3_version *x, uint64_t as_of_ns);
 
 /* Used by both ways of uploading. */
 int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag_buf, struct err *e);

@@ -128,6 +128,8 @@ int s3_list(struct origin *o, const struct origin_list *q, struct arena *a, stru
             struct err *e)
 {
     struct s3 *s = s3_of(o);
+    if (s->view.is_on)
+        return s3_view_list(s, q, a, ret, e);
     struct s3_list *_cleanup_(s3_list_freep) list = s3_list_new(q, s->prefix, a, e);
     if (!list)
         return -ENAMETOOLONG;

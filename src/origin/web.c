@@ -57,6 +57,18 @@ int web_parse_name(struct slice rest, const char *what, const char *form, char *
     return 0;
 }
 
+int web_cut_object(char *prefix, char **ret_key, struct err *e)
+{
+    struct slice whole = slice_str(prefix);
+    if (whole.n == 0)
+        return err_set(e, ERR_BAD_OPTION, "origin.version: the URL must be that of one object");
+    whole.n--; /* the slash at its end */
+    ssize_t slash = slice_rfind(whole, '/');
+    *ret_key = slice_dup(slice_from(whole, (size_t)(slash + 1)));
+    prefix[slash + 1] = '\0';
+    return 0;
+}
+
 int web_check_length(const char *prefix, struct slice key, struct err *e)
 {
     if (key.n == 0)

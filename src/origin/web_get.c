@@ -89,13 +89,17 @@ static void take_part(const struct transfer *t, struct origin_attr *attr)
 
 static int begin(struct transfer *t, struct err *e)
 {
+    const struct web_kind *kind = t->call->web->kind;
+    int r = kind->check ? kind->check(t->call, e) : 0;
+    if (r < 0)
+        return r;
     struct origin_attr attr = web_response_attr(&t->call->response);
     take_part(t, &attr);
     if (arena_left(t->arena) < WEB_VERSION_MAX)
         return err_set(e, -ENOMEM, "the answer's version needs more memory than the request has");
     if (attr.etag.n == 0)
         attr.etag = web_version(&attr, t->arena);
-    int r = check_version(t, attr.etag, e);
+    r = check_version(t, attr.etag, e);
     if (r == 0)
         r = expect(t, e);
     if (r == 0)
@@ -132,7 +136,7 @@ static int finish(struct transfer *t, struct err *e)
 }
 
 /* If-Match and If-None-Match; weak ETags cannot satisfy the former and are compared when the answer comes. */
-static int pin_etag(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e)
+int web_pin_etag(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e)
 {
     char *match = arena_alloc(scratch, WEB_ETAG_MAX + 3),
          *none_match = arena_alloc(scratch, WEB_ETAG_MAX + 3);
@@ -170,7 +174,7 @@ static int get_once(struct web *w, struct transfer *t, struct err *e)
         (void)snprintf(part, sizeof(part), "%" PRIu32, g->part);
         web_query(&c, SLICE_LIT("partNumber"), slice_str(part));
     }
-    int r = w->kind->pin ? w->kind->pin(&c, g, scratch, e) : pin_etag(&c, g, scratch, e);
+    int r = w->kind->pin ? w->kind->pin(&c, g, scratch, e) : web_pin_etag(&c, g, scratch, e);
     if (r < 0)
         return r;
     c.on_body = on_body;

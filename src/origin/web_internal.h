@@ -26,6 +26,7 @@
 #define WEB_ETAG_MAX         ORIGIN_ETAG_MAX
 #define WEB_CONTENT_TYPE_MAX 1024
 #define WEB_RESULT_MAX       (64 * KIB) /* small documents */
+#define WEB_VERSION_ID_MAX   1024
 #define WEB_URL_MAX          (16 * KIB)
 #define WEB_LOCATION_MAX     8192
 
@@ -39,6 +40,7 @@ struct web_kind {
     const char *meta_prefix;    /* of the service's user metadata: "x-amz-meta-"; lower case */
     bool tells_checksums;       /* of whole objects, by S3's headers */
     bool is_node;               /* another Forebay: tags travel as tags, not as metadata (meta.h) */
+    bool tells_versions;        /* reads are of versions that are asked for by id: META_VERSION */
     /* Fills URL and headers of the call; called for each try, on the caller's thread, without locks. */
     int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);
     /* Classified error of an answer with status 300 and above. */
@@ -46,6 +48,9 @@ struct web_kind {
     /* Conditions of a read. NULL: If-Match and If-None-Match of the ETags. `scratch` lives as long as the
      * call. */
     int (*pin)(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e);
+    /* Whether the answer to a read is about what was asked for, before anything of it is believed. NULL: it
+     * is. */
+    int (*check)(const struct web_call *c, struct err *e);
 };
 
 /* ---- the pool ---- */
@@ -88,6 +93,9 @@ void web_endpoint_fini(struct web_endpoint *x);
  * says what NAME is ("an S3 bucket"), `form` how to write it. ERR_BAD_OPTION. */
 int web_parse_name(struct slice rest, const char *what, const char *form, char **ret_name, char **ret_prefix,
                    struct err *e);
+/* Of the URL of one object: the prefix "run7/ckpt.pt/" becomes "run7/", and *ret_key "ckpt.pt", on the heap.
+ * ERR_BAD_OPTION: there is no object in it. */
+int web_cut_object(char *prefix, char **ret_key, struct err *e);
 /* Whether prefix and key together fit; -EINVAL for none, -ENAMETOOLONG. */
 int web_check_length(const char *prefix, struct slice key, struct err *e);
 /* Also whether it is a key of an object service: -EILSEQ for what is not UTF-8. */
@@ -116,6 +124,7 @@ struct web_response {
     char copy_status[16]; /* x-ms-copy-status */
     char copy_id[64];     /* x-ms-copy-id */
     char etag[WEB_ETAG_MAX + 1];
+    char version_id[WEB_VERSION_ID_MAX + 1]; /* x-amz-version-id */
     char location[WEB_LOCATION_MAX];
     struct buf content_type, meta;
 };
@@ -243,6 +252,8 @@ int web_error_set(struct err *e, int class, const struct web_response *r, const 
  * checked. */
 int web_get(struct web *w, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
             origin_sink_fn sink, void *arg, struct err *e);
+/* If-Match and If-None-Match of a read: what a kind without `pin` sends. */
+int web_pin_etag(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e);
 /* Without asking again when a range from 0 is refused because the object is empty: ERR_RANGE. */
 int web_get_once(struct web *w, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
                  origin_sink_fn sink, void *arg, struct err *e);
@@ -276,6 +287,9 @@ int web_page_keep(struct web_page *p, struct slice s, struct slice *ret, struct 
 /* The entry's strings are the arena's. */
 int web_page_add(struct web_page *p, const struct origin_entry *x, struct err *e);
 int web_page_finish(struct web_page *p, struct origin_page *ret, struct err *e);
+/* Of a listing of one object only: whether it, or the folder in which it lies, is asked for. *ret: its entry,
+ * without attributes. */
+bool web_list_one(struct slice key, const struct origin_list *l, struct arena *a, struct origin_entry *ret);
 
 /* ---- writes ---- */
 

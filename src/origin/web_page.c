@@ -121,3 +121,14 @@ int web_page_finish(struct web_page *p, struct origin_page *ret, struct err *e)
                                 .next_token = p->truncated ? p->next_token : SLICE_NULL};
     return 0;
 }
+
+bool web_list_one(struct slice key, const struct origin_list *l, struct arena *a, struct origin_entry *ret)
+{
+    struct slice rest = slice_from(key, MIN(l->prefix.n, key.n));
+    ssize_t folder = l->delimiter ? slice_find(rest, l->delimiter) : -1;
+    struct slice name = folder < 0 ? key : slice_sub(key, 0, l->prefix.n + (size_t)folder + 1);
+    if (!slice_starts(key, l->prefix) || l->token.n > 0 || (l->after.n > 0 && slice_cmp(name, l->after) <= 0))
+        return false;
+    *ret = (struct origin_entry){.key = arena_dup(a, name), .is_prefix = folder >= 0};
+    return true;
+}

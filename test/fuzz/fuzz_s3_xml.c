@@ -1,7 +1,7 @@
 /*
- * Fuzz target: what an S3 service answers. The first byte chooses the reader: a listing, an error, a small
- * result, the lines of a head, an INI file of credentials. A page that is accepted must keep the promises of
- * the listing, and must be the same when the bytes come one at a time.
+ * Fuzz target: what an S3 service answers. The first byte chooses the reader: a listing, one of versions, an
+ * error, a small result, the lines of a head, an INI file of credentials. A page that is accepted must keep
+ * the promises of the listing, and must be the same when the bytes come one at a time.
  */
 #include "origin/s3_internal.h"
 
@@ -38,6 +38,37 @@ static void page(struct slice text)
     }
 }
 
+static int read_versions(struct s3_version_reader *x, struct slice text, size_t piece,
+                         struct s3_version_page *ret)
+{
+    int r = 0;
+    for (size_t at = 0; at < text.n && r == 0; at += piece)
+        r = s3_version_reader_feed(x, text.p + at, MIN(piece, text.n - at), NULL);
+    return r < 0 ? r : s3_version_reader_end(x, ret, NULL);
+}
+
+static void versions(struct slice text)
+{
+    struct s3_version_reader *_cleanup_(s3_version_reader_freep) x = s3_version_reader_new(5);
+    struct s3_version_reader *_cleanup_(s3_version_reader_freep) y = s3_version_reader_new(5);
+    struct s3_version_page whole, pieces;
+    int r = read_versions(x, text, MAX(text.n, (size_t)1), &whole);
+    int again = read_versions(y, text, 1, &pieces);
+    assert((r == 0) == (again == 0));
+    if (r != 0)
+        return;
+    assert(whole.n == pieces.n && whole.n_prefixes == pieces.n_prefixes && whole.n + whole.n_prefixes <= 5);
+    assert(!whole.truncated || whole.next_key.n > 0);
+    for (size_t i = 0; i < whole.n; i++) {
+        const struct s3_version *v = &whole.v[i];
+        assert(slice_eq(v->key, pieces.v[i].key) && slice_eq(v->id, pieces.v[i].id));
+        assert(v->key.n > 0 && v->id.n > 0 && v->id.n <= WEB_VERSION_ID_MAX && v->etag.n <= ORIGIN_ETAG_MAX);
+        assert(v->mtime_ns <= v->exact_ns);
+        assert(i == 0 || slice_cmp(v[-1].key, v->key) < 0 ||
+               (slice_eq(v[-1].key, v->key) && v[-1].exact_ns >= v->exact_ns));
+    }
+}
+
 static void error(struct slice text)
 {
     struct web_error x;
@@ -70,6 +101,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     switch (data[0]) {
     case 'p':
         page(text);
+        break;
+    case 'v':
+        versions(text);
         break;
     case 'e':
         error(text);

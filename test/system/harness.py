@@ -238,9 +238,11 @@ class Origin(Program):
     access_key = "origin-access-key"
     secret_key = "origin-secret-key"
 
-    def __init__(self, directory):
+    def __init__(self, directory, versions=False):
+        """`versions`: buckets may keep them (put_bucket_versioning)."""
         super().__init__(directory, "origin")
         self.port = None
+        self.versions = versions
         self.start()
 
     def start(self):
@@ -250,6 +252,9 @@ class Origin(Program):
         if not _keeps_attributes(data):
             (self.dir / "meta").mkdir(exist_ok=True)
             options += ["--sidecar", self.dir / "meta"]
+        if self.versions:
+            (self.dir / "versions").mkdir(exist_ok=True)
+            options += ["--versioning-dir", self.dir / "versions"]
         start_on_free_port(self, lambda port: self._spawn(port, [*options, data]))
 
     def _spawn(self, port, options):

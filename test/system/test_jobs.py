@@ -181,7 +181,10 @@ def test_pause_resume_cancel_rm(bucket):
     (["prefetch", "B", "--regex", "("], ["--regex"]),
     (["prefetch", "B", "--rate", "fast"], ["--rate"]),
     (["prefetch", "B", "--newer", "soon"], ["--newer"]),
+    (["prefetch", "B", "--newer", "2026-02-30"], ["--newer", "2026-01-31"]),
     (["prefetch", "B", "--delete"], ["--delete"]),
+    (["prefetch", "B", "--verify", "read"], ["--verify"]),
+    (["copy", "--metadata-only", "B/a", "B/b"], ["--metadata-only", "prefetch"]),
     (["evict", "B", "--older", "2001-01-01T00:00:00Z"], ["--older"]),
     (["copy", "B/a", "B/a/b"], ["overlap"]),
     (["prefetch", "B", "--check", "--include", "*.bin"], ["--check"]),
@@ -193,3 +196,32 @@ def test_wrong_jobs_are_refused(bucket, arguments, words):
     done = bucket.node.cli(*[a.replace("B", bucket.name, 1) if a[:1] == "B" else a for a in arguments], check=False)
     assert done.returncode in (1, 2) and len(done.stderr.splitlines()) == 1
     assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_days_are_dates(bucket):
+    """--newer and --older take days, too: their beginnings."""
+    fill(bucket, 3)
+    for option, count in (("--newer", 3), ("--older", 0)):
+        job = json.loads(bucket.node.cli("prefetch", "--dry-run", "--wait", "--json", option, "2020-01-31", bucket.name).stdout)
+        assert job["total_objects"] == count
+
+
+def test_a_job_about_nothing_says_so(bucket):
+    """A prefix with a typing error is a job without failures; who waits for it is told that nothing was chosen."""
+    fill(bucket, 2)
+    done = bucket.node.cli("prefetch", "--wait", bucket.name + "/dd/")
+    assert "no object was chosen" in done.stderr and bucket.name + "/dd/" in done.stderr
+    assert "no object was chosen" not in bucket.node.cli("prefetch", "--wait", bucket.name + "/d/").stderr
+    assert bucket.node.cli("prefetch", "--wait", "--quiet", bucket.name + "/dd/").stderr == ""
+
+
+def test_help_shows_the_options_of_the_kind(node):
+    """The help of each kind of job has its own options and not those of the others."""
+    own = {"prefetch": ["--pin", "--metadata-only", "--check"], "sync": ["--delete"], "export": ["--storage-class", "--set"],
+           "import": ["--set", "--as-of", "--version", "--tag", "--manifest"], "copy": [], "evict": [], "validate": []}
+    every = {option for options in own.values() for option in options}
+    for kind, options in own.items():
+        words = node.cli(kind, "--help").stdout.split()
+        shown = {option for option in every if option in words}
+        assert shown == set(options), kind
+        assert "--include" in words and "--list" in words

@@ -294,6 +294,25 @@ static void dates_are_read(void **state)
     assert_true(v == (uint64_t)946684800 * NS);
 }
 
+/* What a person writes may be a day, which is its beginning in UTC, or any date. */
+static void when_a_person_means(void **state)
+{
+    static const char *const bad[] = {"",           "today",       "2026-1-31", "2026-02-30",
+                                      "2026-13-01", "2026-01-31T", "20260131",  "2026-01-31Z"};
+    uint64_t v = 77, w = 78;
+    assert_int_equal(text_parse_when(S("2026-01-31"), &v), 0);
+    assert_int_equal(text_parse_date(S("2026-01-31T00:00:00Z"), &w), 0);
+    assert_int_equal(v, w);
+    assert_int_equal(text_parse_when(S(" 2024-02-29 "), &v), 0);
+    assert_int_equal(text_parse_when(S("2026-01-31T01:00:00+01:00"), &v), 0);
+    assert_int_equal(v, w);
+    v = 77;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        assert_int_equal(text_parse_when(slice_str(bad[i]), &v), -EINVAL);
+    assert_int_equal(text_parse_when(S("1969-12-31"), &v), -ERANGE);
+    assert_int_equal(v, 77);
+}
+
 /* Dates that do not exist, that do not fit, or that are something else. */
 static void other_dates_are_refused(void **state)
 {
@@ -365,6 +384,7 @@ int main(void)
         cmocka_unit_test(base64_is_strict),
         cmocka_unit_test(dates_are_written),
         cmocka_unit_test(dates_are_read),
+        cmocka_unit_test(when_a_person_means),
         cmocka_unit_test(other_dates_are_refused),
     };
     return cmocka_run_group_tests_name("text", tests, NULL, NULL);

@@ -27,13 +27,17 @@ struct kind_work {
     struct object_session *session;
     const struct job_spec *spec;
     struct slice source_bucket, source_prefix, target_bucket, target_prefix;
-    uint64_t part_bytes; /* of uploads to the target */
-    unsigned etags;      /* what ETags there may be, of enum digest_etags */
-    struct arena *arena; /* empty at the start */
+    uint64_t part_bytes;   /* of uploads to the target */
+    unsigned etags;        /* what ETags there may be, of enum digest_etags */
+    bool modes;            /* mode, owner and time go along (ends.h) */
+    bool has_dirs;         /* the target's directories are set when all that is in them is there */
+    bool no_set, no_links; /* the target changes no attributes alone; it keeps no symbolic links */
+    struct arena *arena;   /* empty at the start */
     /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. */
     int (*move)(void *arg, uint64_t n);
     void *arg;
     uint64_t bytes;    /* out: size of what was done */
+    bool modes_lost;   /* out: its mode or owner is another one at the target, which did not take it */
     struct slice line; /* out, in the arena: the object's line of the manifest, without its key */
 };
 
@@ -49,6 +53,8 @@ struct kind {
     /* Before objects that were worked on count as done for good: what was done to them outlives kill -9.
      * NULL: it does when work returns. */
     int (*keep)(struct object_session *session, struct slice bucket, struct err *e);
+    /* After a walk whose target has_dirs: the same for the key of a directory. NULL: none. */
+    int (*dir)(struct kind_work *w, const struct kind_object *o, struct err *e);
     /* With --delete, after a walk without failures: an object of the target. NULL: none. */
     int (*sweep)(struct kind_work *w, const struct kind_object *o, struct err *e);
 };
@@ -64,3 +70,5 @@ int kind_sync(struct kind_work *w, const struct kind_object *o, struct err *e);
 int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e);
 int kind_export(struct kind_work *w, const struct kind_object *o, struct err *e);
 int kind_import(struct kind_work *w, const struct kind_object *o, struct err *e);
+int kind_export_dir(struct kind_work *w, const struct kind_object *o, struct err *e);
+int kind_import_dir(struct kind_work *w, const struct kind_object *o, struct err *e);

@@ -522,6 +522,13 @@ void bucket_table_close(struct bucket_table *t)
 
 static struct guest **guest_locked(struct bucket_table *t, struct slice name)
 {
+#define GUEST_BIT ((uint64_t)1 << 63) /* of ids: numbers that are counted never get there */
+
+bool bucket_is_guest(const struct bucket *b)
+{
+    return b->id & GUEST_BIT;
+}
+
     struct guest **at = &t->guests;
     while (*at && !slice_eq_str(name, (*at)->name))
         at = &(*at)->next;
@@ -541,7 +548,7 @@ int bucket_guest_add(struct bucket_table *t, const char *label, struct slice set
     struct id128 id;
     id_new(&id);
     memcpy(&b->id, id.b, sizeof(b->id));
-    b->id |= (uint64_t)1 << 63; /* numbers that are counted never get there */
+    b->id |= GUEST_BIT;
     b->created_ns = sys->real_ns();
     struct guest *g = calloc(1, sizeof(*g));
     assert(g);

@@ -187,6 +187,7 @@ int bucket_delete(struct bucket_table *t, const struct bucket *b, struct err *e)
 #define BUCKET_GUEST_NAME_SIZE 34
 int bucket_guest_add(struct bucket_table *t, const char *label, struct slice settings,
                      char ret_name[BUCKET_GUEST_NAME_SIZE], struct bucket **ret, struct err *e);
+bool bucket_is_guest(const struct bucket *b);
 bool bucket_guest_remove(struct bucket_table *t, struct slice name);
 /* Their names, and the labels of guests, in the order of strcmp; one piece of heap. */
 const char **bucket_labels(struct bucket_table *t, size_t *ret_n);

@@ -118,6 +118,7 @@ enum origin_capability {
     /* "a/b/" is a directory, whose ETag changes with what lies in it, and which goes only when it is empty.
      */
     ORIGIN_HAS_DIRECTORIES = 1 << 7,
+    ORIGIN_CAN_MODES = 1 << 8, /* with `posix`, for jobs: files keep mode and owner as they are written */
 };
 
 struct origin_get {
@@ -173,6 +174,7 @@ struct origin_list {
     struct slice after; /* only keys (and common prefixes) after this one */
     struct slice token; /* the origin's own continuation from the page before; empty at first */
     uint32_t max;       /* most entries, at most 1000 */
+    bool directories;   /* set by origin_list: directories are entries also when they are not empty */
 };
 
 struct origin_page {
@@ -226,8 +228,10 @@ struct origin {
     char *bucket_name;   /* the Forebay bucket, for metrics labels */
     char *url;           /* as opened, for errors */
     char *storage_class; /* of what is written; NULL: the service's default */
-    bool posix; /* modes, owners, times and links of files are kept (net/posix_meta.h): the file kind's own.
-                   Set before the first call */
+    bool posix;  /* modes, owners, times and links of files are kept (net/posix_meta.h): the file kind's own.
+                    Set before the first call */
+    bool of_job; /* with `posix`: every directory is listed, and a mode or owner that may not be given is left
+                    as it is. Set before the first call */
     atomic_bool *stop; /* says that the node ends: copies inside the origin, which may take as long as it
                           likes, are given up. NULL: never. Set before the first call */
 };

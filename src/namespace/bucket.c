@@ -241,6 +241,8 @@ static int bucket_finish(struct bucket *b, struct err *e)
         r = parse_mode(b->p.mode, &b->root_mode, e);
     if (r == 0 && bucket_is_memory(b) && b->p.quota > 0)
         r = err_set(e, ERR_BAD_OPTION, "quota is of buckets with files: one with values=memory has none");
+    if (r == 0 && b->p.keep > 0 && b->p.quota > 0 && b->p.keep > b->p.quota)
+        r = err_set(e, ERR_BAD_OPTION, "keep: more than the bucket's quota can never be in the cache");
     return r < 0 ? r : check_applies(b, e);
 }
 
@@ -520,8 +522,6 @@ void bucket_table_close(struct bucket_table *t)
 
 /* ---- guests ---- */
 
-static struct guest **guest_locked(struct bucket_table *t, struct slice name)
-{
 #define GUEST_BIT ((uint64_t)1 << 63) /* of ids: numbers that are counted never get there */
 
 bool bucket_is_guest(const struct bucket *b)
@@ -529,6 +529,8 @@ bool bucket_is_guest(const struct bucket *b)
     return b->id & GUEST_BIT;
 }
 
+static struct guest **guest_locked(struct bucket_table *t, struct slice name)
+{
     struct guest **at = &t->guests;
     while (*at && !slice_eq_str(name, (*at)->name))
         at = &(*at)->next;

@@ -72,6 +72,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
     lock_init(&s->quota_lock, LOCK_OBJECT);
+    lock_init(&s->keep_lock, LOCK_LEAF);
     lock_init(&s->upload_lock, LOCK_OBJECT);
     cond_init(&s->upload_ended);
     s->gate = gate_new(&config->gate);
@@ -98,7 +99,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     if (config->route == OBJECT_ROUTE_LOOP)
         s->loop = route_loop_new();
     store_on_gone(config->store, watch_note, s);
-    store_on_evict(config->store, rule_is_pinned, s);
+    store_on_evict(config->store, keep_from, keep_removed, s);
     fill_engine_on_fetched(s->fills, on_fetched);
     s->usage = usage_new(config->control);
     s->steward = steward_start(s);
@@ -151,6 +152,7 @@ void object_service_close(struct object_service *s)
     upload_slots_free(s);
     gate_free(s->gate);
     values_free(s->values);
+    keep_free(s);
     budget_free(s->value_budget);
     budget_free(s->part_budget);
     cond_fini(&s->upload_ended);
@@ -158,6 +160,7 @@ void object_service_close(struct object_service *s)
     lock_fini(&s->quota_lock);
     lock_fini(&s->watch_lock);
     lock_fini(&s->lock);
+    lock_fini(&s->keep_lock);
     s->magic = 0;
     free(s);
 }

@@ -70,11 +70,14 @@ DEFINE_CLEANUP(struct store, store_close)
 typedef bool (*store_gone_fn)(void *arg, struct slice key);
 void store_on_gone(struct store *s, store_gone_fn fn, void *arg);
 /*
- * `fn` says whether the entry of a key must not be evicted for the sake of others. It is called from any
- * thread that makes room, and must not call the store. Set and unset as with store_on_gone.
+ * `keep` says whether the entry of a key, of which so many bytes are here, must not be evicted for the sake
+ * of `newcomer`, the key of who needs room (empty: of nobody that is known). It is asked of candidates, and
+ * with `takes` once more of each that goes now unless it says so. `removed` is told what leaves for any other
+ * reason. Both are called from any thread and must not call the store. Set and unset as with store_on_gone.
  */
-typedef bool (*store_keep_fn)(void *arg, struct slice key);
-void store_on_evict(struct store *s, store_keep_fn fn, void *arg);
+typedef bool (*store_keep_fn)(void *arg, struct slice key, struct slice newcomer, uint64_t bytes, bool takes);
+typedef void (*store_removed_fn)(void *arg, struct slice key, uint64_t bytes);
+void store_on_evict(struct store *s, store_keep_fn keep, store_removed_fn removed, void *arg);
 /* Stops without marking clean and without flushing, as kill -9 would; tests only. */
 void store_abandon(struct store *s);
 

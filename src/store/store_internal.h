@@ -232,6 +232,7 @@ struct store {
     store_gone_fn on_gone;
     void *on_gone_arg;
     store_keep_fn keep;
+    store_removed_fn removed;
     void *keep_arg;
 };
 
@@ -298,8 +299,9 @@ int disk_log_error(const struct disk *d, const char *what, int code);
 
 /* Takes n bytes if they are free; no eviction. */
 bool space_try(struct disk *d, uint64_t n);
-/* Takes n bytes for a newcomer of `data_set`, evicting what the policy gives up. ERR_NOT_ADMITTED. */
-int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force);
+/* Takes n bytes for `newcomer`, a key of `data_set` (empty: not known), evicting what the policy gives up.
+ * ERR_NOT_ADMITTED. */
+int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force);
 /* Gives back n counted bytes, of which `written` were in files and `leased` belonged to dead extents. */
 void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased);
 /* n bytes that are in files of hard extents already: evicts what it can, and counts them whatever the limit.
@@ -397,6 +399,12 @@ int load_record(struct disk *d, struct slice key, struct format_entry *ret, stru
 /* By the owner of x's key (staged: by its last holder). Leaves the table and the index; its bytes count until
  * the last reference is gone. */
 void doom_extent(struct extent *x);
+/* Of an entry that is not in memory; of the last block as if it was whole, but never more than the size. */
+static inline uint64_t record_present_bytes(const struct format_entry *r)
+{
+    return MIN(r->size_bytes, r->present_blocks * STORE_BLOCK_BYTES);
+}
+
 /* An entry that is not in memory. */
 void doom_record(struct disk *d, struct slice key, const struct format_entry *r);
 /* A record that does not decode. */
@@ -404,6 +412,9 @@ void doom_bad_record(struct disk *d, struct slice index_key);
 bool doom_contains(struct disk *d, struct id128 id);
 /* Changes whenever an id leaves the doomed set. */
 uint64_t doom_rounds(struct disk *d);
+/* The same of what is evicted, of which s->keep knows. */
+void doom_victim(struct extent *x);
+void doom_victim_record(struct disk *d, struct slice key, const struct format_entry *r);
 /* Every current extent of the key; by the key's owner. 0, -ENOENT when there was none, or the first error of
  * an index: then the others went all the same. */
 int doom_key(struct store *s, struct slice key, uint64_t hash);

@@ -478,7 +478,7 @@ int store_disk_status(struct store *s, size_t disk, struct store_disk_status *re
     if (disk >= s->n_disks)
         return -EINVAL;
     struct disk *d = &s->disks[disk];
-    struct store_disk_status st = {.limit_bytes = d->limit_bytes, .was_clean = d->was_clean};
+    struct store_disk_status st = {.id = d->id, .limit_bytes = d->limit_bytes, .was_clean = d->was_clean};
     (void)snprintf(st.path, sizeof(st.path), "%s", d->path);
     uint64_t total;
     int r = sys->statfs_free(d->path, &st.free_bytes, &total);

@@ -217,6 +217,7 @@ ssize_t extent_read_verified(struct extent *x, void *p, size_t n, uint64_t offse
 
 struct store_disk_status {
     char path[256];
+    struct id128 id;
     uint64_t used_bytes, limit_bytes, leased_bytes; /* leased: unlinked but still referenced */
     uint64_t free_bytes;                            /* of the file system */
     uint64_t extents, index_entries;
@@ -249,3 +250,14 @@ typedef bool (*store_check_fn)(const struct store_check_report *so_far, const ch
  * one. */
 int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, struct store_check_report *ret,
                 struct err *e);
+/*
+ * One step of a scrub, of a running store: verifies some of what is on a disk, as the disk has it. `at` is
+ * empty at first, and says where to go on afterwards, also for another run of the program (-EINVAL: it does
+ * not). Before each block that is read `before` is asked, which may take its time; when it gives false the
+ * step ends, and `at` stands before the extent that was not done. Bad blocks of entries are dropped, as by a
+ * repair; bad hard extents are told. The report is added to; fn as of store_check, with the same arg.
+ * -ENOENT: that was the last step, and `at` is empty.
+ */
+typedef bool (*store_before_fn)(void *arg, uint64_t bytes);
+int store_scrub(struct store *s, size_t disk, struct buf *at, store_before_fn before, store_check_fn fn,
+                void *arg, struct store_check_report *ret, struct err *e);

@@ -34,6 +34,9 @@
       "SIGTERM: time given to running requests")                                                             \
     X(flush_interval, DURATION, "flush-interval", "TIME", "30s", 100, 600000, NULL, false,                   \
       "how often cached data is made safe against power loss")                                               \
+    X(scrub_rate, SIZE, "scrub-rate", "SIZE", "0", 0, 0, NULL, false,                                        \
+      "most bytes a second that are read from the disks, when nobody else reads, to compare them with "      \
+      "their checksums; each disk once a day; 0: none")                                                      \
     X(region, STRING, "region", "NAME", "us-east-1", 0, 0, NULL, false, "region that S3 clients sign for")   \
     X(domain, STRING, "domain", "NAME", NULL, 0, 0, NULL, false,                                             \
       "S3 requests for the host BUCKET.NAME are about that bucket")                                          \

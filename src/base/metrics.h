@@ -64,7 +64,10 @@
     X(EVICTED_BYTES, COUNTER, "forebay_evicted_bytes_total", "disk,reason", "Bytes evicted")                 \
     X(NOT_ADMITTED, COUNTER, "forebay_not_admitted_total", "reason", "Fills served without caching")         \
     X(CORRUPT_BLOCKS, COUNTER, "forebay_corrupt_blocks_total", "disk,found",                                 \
-      "Blocks whose checksum was wrong; found by read, check or start")                                      \
+      "Blocks whose checksum was wrong; found by read, check, scrub or start")                               \
+    X(SCRUBBED_BYTES, COUNTER, "forebay_scrubbed_bytes_total", "disk", "Bytes read by the scrub")            \
+    X(SCRUB_WAITS, COUNTER, "forebay_scrub_waits_total", "",                                                 \
+      "Times that the scrub found somebody reading or writing, and waited")                                  \
     X(VERIFIED_BLOCKS, COUNTER, "forebay_verified_blocks_total", "disk", "Blocks verified")                  \
     X(SET_ASIDE_FILES, GAUGE, "forebay_set_aside_files", "disk",                                             \
       "Files in set-aside on the disk: scratch files whose names were lost")                                 \

@@ -74,6 +74,8 @@ static void print_counts(FILE *to, const json_t *o)
     if (number(o, "removed_objects") > 0)
         (void)fprintf(to, ", %" PRIu64 " removed", number(o, "removed_objects"));
     (void)fprintf(to, ", %" PRIu64 " failed", number(o, "failed_objects"));
+    if (number(o, "modes_lost") > 0)
+        (void)fprintf(to, ", %" PRIu64 " with another mode or owner there", number(o, "modes_lost"));
 }
 
 static void print_job(const json_t *o)

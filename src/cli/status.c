@@ -159,6 +159,26 @@ static void print_shaping(const json_t *s)
     }
 }
 
+static void print_scrub(const json_t *scrub)
+{
+    const json_t *d;
+    size_t i;
+    json_array_foreach(json_object_get(scrub, "disks"), i, d)
+    {
+        char date[32];
+        text_iso8601(number(d, "ended_ms") * 1000000, date);
+        print_title("scrub:", i);
+        command_print_name(stdout, slice_str(text(d, "path")));
+        (void)printf(": %" PRIu64 " blocks read%s%s, %" PRIu64 " dropped", number(d, "blocks"),
+                     number(d, "ended_ms") > 0 ? " until " : " so far", number(d, "ended_ms") > 0 ? date : "",
+                     number(d, "dropped"));
+        if (number(d, "bad_scratch_files") > 0)
+            (void)printf("; %" PRIu64 " scratch files with bad bytes, which the log names",
+                         number(d, "bad_scratch_files"));
+        (void)putchar('\n');
+    }
+}
+
 static void print_status(const json_t *o, const char *address)
 {
     char used[TEXT_SIZE_MAX], budget[TEXT_SIZE_MAX];
@@ -169,6 +189,7 @@ static void print_status(const json_t *o, const char *address)
                  text_size(number(o, "memory_budget_bytes"), budget), number(o, "readers"),
                  number(o, "writers"));
     print_disks(json_object_get(o, "disks"));
+    print_scrub(json_object_get(o, "scrub"));
     print_buckets(json_object_get(o, "buckets"));
     if (number(o, "buckets_left_out") > 0)
         (void)printf("%-9sand %" PRIu64 " more: forebay bucket ls\n", "", number(o, "buckets_left_out"));

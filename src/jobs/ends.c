@@ -158,9 +158,9 @@ static int check_overlap(struct object_session *session, const struct job_record
 
 /* ---- opening ---- */
 
-static int put_settings(const struct job_record *r, const char *url, struct buf *b, struct err *e)
+static int put_settings(const struct job_record *r, const char *url, bool posix, struct buf *b, struct err *e)
 {
-    int k = buf_printf(b, "origin=%s\n", url);
+    int k = buf_printf(b, "origin=%s\n%s", url, posix ? "posix=on\n" : "");
     for (size_t i = 0; k == 0 && i < r->spec.set.n; i++) {
         const char *line = r->spec.set.v[i];
         if (strncmp(line, "origin.", 7) != 0 || !strchr(line, '='))
@@ -178,7 +178,7 @@ static int put_settings(const struct job_record *r, const char *url, struct buf 
 }
 
 static int open_end(struct object_service *objects, const struct job_record *r, enum kind_end end,
-                    const char *path, bool probe, char guest[BUCKET_GUEST_NAME_SIZE],
+                    const char *path, bool posix, bool probe, char guest[BUCKET_GUEST_NAME_SIZE],
                     struct slice *ret_bucket, struct slice *ret_prefix, struct err *e)
 {
     if (end != KIND_URL) {
@@ -186,7 +186,7 @@ static int open_end(struct object_service *objects, const struct job_record *r, 
         return 0;
     }
     _cleanup_buf_ struct buf settings = BUF_INIT(SETTINGS_MAX_BYTES);
-    int k = put_settings(r, path, &settings, e);
+    int k = put_settings(r, path, posix, &settings, e);
     if (k == 0)
         k = object_guest_open(objects, r->kind, buf_view(&settings), probe, guest, e);
     if (settings.p)
@@ -228,6 +228,44 @@ static int look_at(struct object_session *session, struct slice bucket, const ch
     return 0;
 }
 
+/* ---- modes and owners ---- */
+
+static bool is_of(const char *url, const char *scheme)
+{
+    return strncmp(url, scheme, strlen(scheme)) == 0;
+}
+
+static bool has_files(const char *url)
+{
+    return is_of(url, "file://") || is_of(url, "nfs://");
+}
+
+/* What the bucket of an export or import has of them, and the URL can keep. */
+static int look_at_modes(struct object_session *session, const struct job_record *r, const struct kind *k,
+                         struct ends *ret, struct err *e)
+{
+    if (k->source != KIND_URL && k->target != KIND_URL)
+        return 0;
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    struct slice bucket, prefix, settings;
+    bool to_url = k->target == KIND_URL;
+    const char *url = to_url ? r->target : r->source;
+    job_split(to_url ? r->source : r->target, &bucket, &prefix);
+    int c = settings_of(session, bucket, a, &settings, e);
+    if (c < 0)
+        return c;
+    struct slice origin = setting(settings, "origin");
+    bool is_tree = origin.n == 0 && !slice_eq_str(setting(settings, "values"), "memory");
+    ret->modes = is_tree || slice_eq_str(setting(settings, "posix"), "on");
+    if (!ret->modes)
+        return 0;
+    bool into_files = slice_starts(origin, SLICE_LIT("file://"));
+    ret->has_dirs = to_url ? has_files(url) : is_tree || into_files;
+    ret->no_set = to_url && (is_of(url, "nfs://") || is_of(url, "hdfs://"));
+    ret->no_links = ret->no_set;
+    return 0;
+}
+
 int ends_open(struct object_service *objects, struct object_session *session, const struct job_record *r,
               const struct kind *k, bool probe, struct ends *ret, struct err *e)
 {
@@ -241,11 +279,13 @@ int ends_open(struct object_service *objects, struct object_session *session, co
     if (c == 0 && r->spec.set.n > 0 && !has_url)
         c = err_set(e, ERR_BAD_OPTION, "--set: only for export and import");
     if (c == 0)
-        c = open_end(objects, r, k->source, r->source, probe, ret->source_guest, &ret->source_bucket,
-                     &ret->source_prefix, e);
+        c = look_at_modes(session, r, k, ret, e);
     if (c == 0)
-        c = open_end(objects, r, k->target, r->target, probe, ret->target_guest, &ret->target_bucket,
-                     &ret->target_prefix, e);
+        c = open_end(objects, r, k->source, r->source, ret->modes && has_files(r->source), probe,
+                     ret->source_guest, &ret->source_bucket, &ret->source_prefix, e);
+    if (c == 0)
+        c = open_end(objects, r, k->target, r->target, ret->modes && has_files(r->target), probe,
+                     ret->target_guest, &ret->target_bucket, &ret->target_prefix, e);
     if (c == 0)
         c = look_at(session, ret->source_bucket, k->target == KIND_NOWHERE ? k->name : NULL, &no_parts,
                     &no_etags, e);

@@ -11,6 +11,13 @@ struct ends {
     struct slice source_bucket, source_prefix, target_bucket, target_prefix; /* of the record, or a guest's */
     uint64_t part_bytes;                                                     /* of uploads to the target */
     unsigned etags; /* what ETags the target may give, of enum digest_sum (jobs/digest.h) */
+    /* export and import of a bucket that has modes and owners, which is a scratch bucket or one with
+     * posix=on: they go along, with times and symbolic links (net/posix_meta.h). Files at a URL then are what
+     * they are: nothing is followed, and directories have names of their own. */
+    bool modes;
+    bool has_dirs; /* so do directories, whose times change with what is put into them */
+    bool no_set;   /* what the target has already gets other attributes only together with its bytes */
+    bool no_links; /* the target has no place for symbolic links */
     char source_guest[BUCKET_GUEST_NAME_SIZE], target_guest[BUCKET_GUEST_NAME_SIZE]; /* "": none */
 };
 

@@ -8,6 +8,7 @@
 
 #define RECORD_HEAD "forebay job 1\n"
 #define PLAIN_HEAD  "set="
+#define MODES_LOST  "modes_lost"
 #define SEALED_HEAD "set@1="
 #define NO          JOB_N_STATES
 
@@ -157,6 +158,8 @@ int job_record_encode(const struct job_record *rec, const struct seal *seal, str
 #define X(type, name) r = r < 0 ? r : put_##type(b, #name, rec->name);
     JOB_FIELDS(X)
 #undef X
+    if (r == 0 && rec->modes_lost > 0)
+        r = put_u64(b, MODES_LOST, rec->modes_lost);
     r = r < 0 ? r : buf_char(b, '\n');
     _cleanup_buf_ struct buf spec = BUF_INIT(JOB_SPEC_MAX_BYTES);
     if (r == 0 && (r = job_spec_encode(&rec->spec, &spec, e)) < 0)
@@ -201,8 +204,12 @@ int job_record_decode(struct slice value, const struct seal *seal, struct job_re
     r = r < 0 ? r : get_##type(v, &rec->name);
     JOB_FIELDS(X)
 #undef X
+    if (r == 0 && slice_starts(rest, SLICE_LIT(MODES_LOST))) {
+        r = field(&rest, MODES_LOST, &v);
+        r = r < 0 ? r : get_u64(v, &rec->modes_lost);
+    }
     bool ends = slice_starts(rest, SLICE_LIT("\n"));
-    if (r < 0 || !ends || rec->state >= JOB_N_STATES || rec->phase > JOB_MANIFEST)
+    if (r < 0 || !ends || rec->state >= JOB_N_STATES || rec->phase >= JOB_N_PHASES)
         return err_set(e, ERR_CORRUPT, "record of a job is damaged");
     _cleanup_buf_ struct buf spec = BUF_INIT(JOB_RECORD_MAX);
     r = open_spec(rec, seal, slice_from(rest, 1), &spec, e);

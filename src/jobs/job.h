@@ -11,7 +11,8 @@
  * | key      | value                                                                                  |
  * | -------- | -------------------------------------------------------------------------------------- |
  * | j/r/ID   | the record, text: "forebay job 1\n", the fields of JOB_FIELDS in order as              |
- * |          | "name=value\n", an empty line, the spec as net/job_spec.h writes it. Numbers are       |
+ * |          | "name=value\n", "modes_lost=N\n" unless that is 0, an empty line, the spec as          |
+ * |          | net/job_spec.h writes it. Numbers are                                                  |
  * |          | decimal; texts are percent-encoded (RFC 3986). Lines "set=VALUE" of the spec, which may |
  * |          | hold secrets, are "set@1=SEALED" instead (namespace/seal.h) where there is a key to    |
  * |          | seal with; the context is "job\0" and ID                                               |
@@ -73,8 +74,10 @@ int job_next_state(enum job_state s, enum job_event ev, enum job_state *ret);
 int job_event_of_word(struct slice word, enum job_event *ret);
 
 /* What the walk is over. COUNT learns the totals, and what is newest; AGAIN walks the failed objects;
- * MANIFEST writes down what was exported or imported. */
-enum job_phase { JOB_COUNT, JOB_WALK, JOB_SWEEP, JOB_AGAIN, JOB_MANIFEST };
+ * MANIFEST writes down what was exported or imported; DIRS gives directories their attributes, after all that
+ * is in them.
+ */
+enum job_phase { JOB_COUNT, JOB_WALK, JOB_SWEEP, JOB_AGAIN, JOB_MANIFEST, JOB_DIRS, JOB_N_PHASES };
 
 /* X(type, name): u64 counters and texts of a record, in the order of the text form. */
 #define JOB_FIELDS(X)                                                                                        \
@@ -103,6 +106,7 @@ struct job_record {
 #define X(type, name) JOB_C_##type name;
     JOB_FIELDS(X)
 #undef X
+    uint64_t modes_lost; /* objects whose mode or owner is another one at the target; counted in done too */
     struct job_spec spec;
 };
 

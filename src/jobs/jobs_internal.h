@@ -17,6 +17,7 @@
     X(done_bytes)                                                                                            \
     X(skipped_objects)                                                                                       \
     X(removed_objects)                                                                                       \
+    X(modes_lost)                                                                                            \
     X(failed_objects)
 
 struct job_progress {

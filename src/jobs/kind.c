@@ -131,9 +131,17 @@ static int keep_cached(struct object_session *session, struct slice bucket, stru
     X(export, "copy objects to an origin", ORIGIN, BUCKET, URL, true, kind_export, NULL, NULL)               \
     X(import, "copy objects from an origin", ORIGIN, URL, BUCKET, false, kind_import, NULL, NULL)
 
+#define DIR_export   kind_export_dir
+#define DIR_import   kind_import_dir
+#define DIR_prefetch NULL
+#define DIR_evict    NULL
+#define DIR_validate NULL
+#define DIR_copy     NULL
+#define DIR_sync     NULL
+
 static const struct kind kinds[] = {
 #define X(name, doc, over, source, target, manifest, work, keep, sweep)                                      \
-    {#name, doc, KIND_OVER_##over, KIND_##source, KIND_##target, manifest, work, keep, sweep},
+    {#name, doc, KIND_OVER_##over, KIND_##source, KIND_##target, manifest, work, keep, DIR_##name, sweep},
     KINDS(X)
 #undef X
 };

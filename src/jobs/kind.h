@@ -27,15 +27,19 @@ struct kind_work {
     struct object_session *session;
     const struct job_spec *spec;
     struct slice source_bucket, source_prefix, target_bucket, target_prefix;
-    bool to_origin;      /* the target is a URL: an origin that is no bucket */
-    uint64_t part_bytes; /* of uploads to the target */
-    unsigned sums;       /* what is to be known of what is sent, of enum digest_sum */
-    struct arena *arena; /* empty at the start */
+    bool to_origin;        /* the target is a URL: an origin that is no bucket */
+    uint64_t part_bytes;   /* of uploads to the target */
+    unsigned sums;         /* what is to be known of what is sent, of enum digest_sum */
+    bool modes;            /* mode, owner and time go along (ends.h) */
+    bool has_dirs;         /* the target's directories are set when all that is in them is there */
+    bool no_set, no_links; /* the target changes no attributes alone; it keeps no symbolic links */
+    struct arena *arena;   /* empty at the start */
     /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. Any thread's. */
     int (*move)(void *arg, uint64_t n);
     void *arg;
     uint64_t read_here;   /* out: bytes that were read from the source's descriptor */
     uint64_t bytes;       /* out: size of what was done */
+    bool modes_lost;      /* out: its mode or owner is another one at the target, which did not take it */
     struct slice version; /* of the source, where that is one of several */
     struct slice line;    /* out, in the arena: the object's line of the manifest, without its key */
 };
@@ -53,6 +57,8 @@ struct kind {
     /* Before objects that were worked on count as done for good: what was done to them outlives kill -9.
      * NULL: it does when work returns. */
     int (*keep)(struct object_session *session, struct slice bucket, struct err *e);
+    /* After a walk whose target has_dirs: the same for the key of a directory. NULL: none. */
+    int (*dir)(struct kind_work *w, const struct kind_object *o, struct err *e);
     /* With --delete, after a walk without failures: an object of the target. NULL: none. */
     int (*sweep)(struct kind_work *w, const struct kind_object *o, struct err *e);
 };
@@ -68,3 +74,5 @@ int kind_sync(struct kind_work *w, const struct kind_object *o, struct err *e);
 int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e);
 int kind_export(struct kind_work *w, const struct kind_object *o, struct err *e);
 int kind_import(struct kind_work *w, const struct kind_object *o, struct err *e);
+int kind_export_dir(struct kind_work *w, const struct kind_object *o, struct err *e);
+int kind_import_dir(struct kind_work *w, const struct kind_object *o, struct err *e);

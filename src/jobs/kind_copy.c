@@ -4,6 +4,10 @@
  * An object that the target has already is left alone: one with the same size and the same ETag, where that
  * is a hash of the content; for sync also one that is as large and not older; for export and import one that
  * is as large and has the same modification time, which both keep as metadata (net/posix_meta.h).
+ *
+ * Where the bucket of an export or import has modes and owners (w->modes), they go along as that metadata,
+ * and what is there already gets those that changed. A target's directory is made before what is in it, so
+ * that it can be written to, and gets its mode and time when all is there (kind_*_dir).
  */
 #include "net/job_spec.h"
 #include "net/posix_meta.h"
@@ -13,6 +17,7 @@
 #include "origin/meta.h"
 
 #include <inttypes.h>
+#include <sys/stat.h>
 
 #define MD5_DIGITS  32
 #define VERSION_MAX (4 * KIB) /* of its encoded id */
@@ -42,12 +47,78 @@ static struct slice target_key(struct kind_work *w, enum mode mode, struct slice
 static int stat_at(struct kind_work *w, struct slice bucket, struct slice key, uint32_t flags,
                    struct wire_attr *ret, struct err *e)
 {
-    struct wire_stat_req req = {.bucket = bucket, .key = key, .flags = flags};
+    struct wire_stat_req req = {.bucket = bucket, .key = key, .flags = flags | pour_flags(w)};
     struct wire_stat_rep rep;
     int r = object_stat(w->session, &req, w->arena, &rep, e);
     if (r == 0)
         *ret = rep.attr;
     return r;
+}
+
+/* ---- modes and owners ---- */
+
+static bool is_dir_key(struct slice key)
+{
+    return slice_ends(key, SLICE_LIT("/"));
+}
+
+struct compared {
+    bool kind, mode, owner, time; /* the same there; what the source does not say is */
+};
+
+static struct compared compare(const struct wire_attr *from, const struct wire_attr *there, bool is_dir)
+{
+    struct posix_meta x, y;
+    posix_meta_decode(from->meta, is_dir, &x);
+    posix_meta_decode(there->meta, is_dir, &y);
+    uint32_t bits = is_dir ? 07777 : 01777; /* as origins give them to files */
+    bool is_link = x.has & POSIX_HAS_MODE && S_ISLNK(x.mode);
+    bool has_link = y.has & POSIX_HAS_MODE && S_ISLNK(y.mode);
+    bool says = y.has & POSIX_HAS_MODE;
+    return (struct compared){
+        .kind = is_link == has_link,
+        .mode = is_link || !(x.has & POSIX_HAS_MODE) || (says && (x.mode & bits) == (y.mode & bits)),
+        .owner = (!(x.has & POSIX_HAS_UID) || (y.has & POSIX_HAS_UID && x.uid == y.uid)) &&
+                 (!(x.has & POSIX_HAS_GID) || (y.has & POSIX_HAS_GID && x.gid == y.gid)),
+        .time = !(x.has & POSIX_HAS_MTIME) ||
+                x.mtime_ns == (y.has & POSIX_HAS_MTIME ? y.mtime_ns : there->mtime_ns),
+    };
+}
+
+static bool is_link(const struct wire_attr *x)
+{
+    struct posix_meta p;
+    posix_meta_decode(x->meta, /* is_dir= */ false, &p);
+    return p.has & POSIX_HAS_MODE && S_ISLNK(p.mode);
+}
+
+/* Gives what is at the target the source's mode, owner and time. */
+static int give_modes(struct kind_work *w, struct slice key, const struct wire_attr *from,
+                      const struct wire_attr *there, struct err *e)
+{
+    bool is_dir = is_dir_key(key);
+    struct posix_meta p;
+    _cleanup_buf_ struct buf lines = BUF_INIT(POSIX_META_MAX_BYTES);
+    posix_meta_decode(from->meta, is_dir, &p);
+    if (!is_dir)
+        p.mode &= ~(uint32_t)(S_ISUID | S_ISGID);
+    int r = posix_meta_encode(&p, &lines);
+    assert(r == 0);
+    struct wire_set_meta_req req = {.bucket = w->target_bucket,
+                                    .key = key,
+                                    .meta = buf_view(&lines),
+                                    .if_match = is_dir ? SLICE_NULL : there->etag,
+                                    .flags = WIRE_MODES};
+    struct wire_set_meta_rep rep;
+    struct wire_attr now = {0};
+    r = object_set_meta(w->session, &req, w->arena, &rep, e);
+    if (r == 0)
+        r = stat_at(w, w->target_bucket, key, WIRE_FRESH, &now, e);
+    if (r < 0)
+        return r;
+    struct compared c = compare(from, &now, is_dir);
+    w->modes_lost = !c.mode || !c.owner;
+    return KIND_WORKED;
 }
 
 static bool is_hash(struct slice etag)
@@ -68,8 +139,13 @@ static uint64_t changed_ns(const struct wire_attr *x)
     return p.has & POSIX_HAS_MTIME ? p.mtime_ns : x->mtime_ns;
 }
 
-static bool as_there(enum mode mode, const struct wire_attr *from, const struct wire_attr *there)
+static bool as_there(const struct kind_work *w, enum mode mode, const struct wire_attr *from,
+                     const struct wire_attr *there)
 {
+    struct compared c = compare(from, there, /* is_dir= */ false);
+    bool says = slice_find_slice(there->meta, SLICE_LIT(POSIX_META_MODE)) >= 0;
+    if (w->modes && (!c.kind || (w->no_set && says && !c.mode)))
+        return false;
     if (same_content(from, there))
         return true;
     if (from->size_bytes != there->size_bytes || mode == MODE_COPY)
@@ -79,16 +155,21 @@ static bool as_there(enum mode mode, const struct wire_attr *from, const struct 
     return changed_ns(there) == changed_ns(from);
 }
 
-/* What goes along: export and import add the time, where it does not travel yet. */
-static struct slice meta_of(struct kind_work *w, enum mode mode, const struct wire_attr *from)
+/* What goes along: export and import add the time, where it does not travel yet. `open`: of a directory into
+ * which this job will write. */
+static struct slice meta_of(struct kind_work *w, enum mode mode, const struct wire_attr *from, bool open)
 {
     struct posix_meta p;
     bool keeps = mode == MODE_EXPORT || mode == MODE_IMPORT;
-    posix_meta_decode(from->meta, /* is_dir= */ false, &p);
-    if (!keeps || from->mtime_ns == 0 || p.has & POSIX_HAS_MTIME)
+    posix_meta_decode(from->meta, open, &p);
+    open = open && p.has & POSIX_HAS_MODE && (p.mode & S_IRWXU) != S_IRWXU;
+    bool timed = keeps && from->mtime_ns > 0 && !(p.has & POSIX_HAS_MTIME);
+    if (!timed && !open)
         return from->meta;
     _cleanup_buf_ struct buf line = BUF_INIT(POSIX_META_MAX_BYTES), all = BUF_INIT(from->meta.n + KIB);
-    p = (struct posix_meta){.has = POSIX_HAS_MTIME, .mtime_ns = from->mtime_ns};
+    p = (struct posix_meta){.has = (timed ? POSIX_HAS_MTIME : 0u) | (open ? POSIX_HAS_MODE : 0u),
+                            .mode = p.mode | S_IRWXU,
+                            .mtime_ns = from->mtime_ns};
     int r = posix_meta_encode(&p, &line);
     if (r == 0)
         r = posix_meta_merge(from->meta, buf_view(&line), &all);
@@ -120,23 +201,27 @@ static void take_version(struct kind_work *w, struct wire_attr *from)
 
 /* Opens the source and puts it under `key` of the target, verified. */
 static int send(struct kind_work *w, enum mode mode, const struct kind_object *o, struct wire_attr *from,
-                struct slice key, struct err *e)
+                struct slice key, bool is_open, struct err *e)
 {
-    struct wire_open_req open = {.bucket = w->source_bucket, .key = o->key, .via = WIRE_VIA_API};
+    struct wire_open_req open = {
+        .bucket = w->source_bucket, .key = o->key, .via = WIRE_VIA_API, .flags = pour_flags(w)};
+    struct wire_attr there = {0};
     struct wire_open_rep rep;
     struct digest_sums sent;
     int r = object_open(w->session, &open, w->arena, &rep, e);
     if (r < 0)
         return r;
     w->bytes = from->size_bytes = rep.attr.size_bytes;
-    r = pour(w, &rep, key, from->content_type, meta_of(w, mode, from), &sent, e);
+    r = pour(w, &rep, key, from->content_type, meta_of(w, mode, from, is_open), &sent, e);
     struct wire_close_req close = {.handle = rep.handle, .read_cached = w->read_here};
     struct wire_close_rep closed;
     (void)object_close(w->session, &close, w->arena, &closed, NULL);
     if (r == 0)
-        r = pour_verify(w, key, &sent, e);
+        r = pour_verify(w, key, &sent, &there, e);
     if (r < 0)
         return r;
+    struct compared c = compare(from, &there, is_dir_key(key));
+    w->modes_lost = w->modes && (!c.owner || (!is_open && !c.mode));
     char hex[2 * DIGEST_SHA256 + 1];
     text_hex(sent.sha256, DIGEST_SHA256, hex);
     w->line = line_of(w, from, "sha256", slice_str(hex));
@@ -174,6 +259,8 @@ static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode
     }
     if (key.n == 0)
         return err_set(e, -EINVAL, "it is the prefix itself and has no name of its own there");
+    if (w->no_links && is_link(&from))
+        return err_set(e, ERR_NOT_IMPLEMENTED, "is a symbolic link, and the target keeps none");
     w->bytes = from.size_bytes;
     r = check_alone(w, mode, o->key, key, e);
     if (r < 0)
@@ -181,11 +268,39 @@ static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode
     r = stat_at(w, w->target_bucket, key, WIRE_FRESH, &there, e);
     if (r < 0 && r != -ENOENT)
         return r;
-    if (r == -ENOENT || !as_there(mode, &from, &there))
-        return send(w, mode, o, &from, key, e);
+    bool is_dir = w->has_dirs && is_dir_key(key) && from.size_bytes == 0;
+    bool has_dir = is_dir && r == 0; /* what it is like is a matter of the end */
+    if (r == -ENOENT || (!has_dir && !as_there(w, mode, &from, &there)))
+        return send(w, mode, o, &from, key, /* is_open= */ is_dir, e);
     bool hash = is_hash(from.etag) && slice_eq(from.etag, there.etag);
     w->line = line_of(w, &from, hash ? "md5" : "etag", there.etag);
-    return KIND_SKIPPED;
+    struct compared c = compare(&from, &there, is_dir_key(key));
+    if (!w->modes || has_dir || (c.mode && c.owner && c.time))
+        return KIND_SKIPPED;
+    w->modes_lost = !c.mode || !c.owner;
+    return w->no_set ? KIND_SKIPPED : give_modes(w, key, &from, &there, e);
+}
+
+/* The directory as the source's is, now that nothing more is put into it. What is not there has failed
+ * before, or was removed since. */
+static int copy_dir(struct kind_work *w, const struct kind_object *o, enum mode mode, struct err *e)
+{
+    struct slice key = target_key(w, mode, o->key);
+    struct wire_attr from = {0}, there = {0};
+    if (key.n == 0)
+        return KIND_SKIPPED;
+    int r = stat_at(w, w->source_bucket, o->key, 0, &from, e);
+    if (r == 0)
+        r = stat_at(w, w->target_bucket, key, WIRE_FRESH, &there, e);
+    if (r == -ENOENT || (r == 0 && from.size_bytes > 0))
+        return KIND_SKIPPED;
+    if (r < 0)
+        return r;
+    struct compared c = compare(&from, &there, /* is_dir= */ true);
+    if (c.mode && c.owner && c.time)
+        return KIND_SKIPPED;
+    return w->no_set ? send(w, mode, o, &from, key, /* is_open= */ false, e)
+                     : give_modes(w, key, &from, &there, e);
 }
 
 int kind_copy(struct kind_work *w, const struct kind_object *o, struct err *e)
@@ -206,6 +321,16 @@ int kind_export(struct kind_work *w, const struct kind_object *o, struct err *e)
 int kind_import(struct kind_work *w, const struct kind_object *o, struct err *e)
 {
     return copy(w, o, MODE_IMPORT, e);
+}
+
+int kind_export_dir(struct kind_work *w, const struct kind_object *o, struct err *e)
+{
+    return copy_dir(w, o, MODE_EXPORT, e);
+}
+
+int kind_import_dir(struct kind_work *w, const struct kind_object *o, struct err *e)
+{
+    return copy_dir(w, o, MODE_IMPORT, e);
 }
 
 int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e)

@@ -22,6 +22,11 @@
     (128 * KIB) /* no more than an arena keeps when it is cleared: fresh pages cost more than calls */
 #define PIECE_ARENA (4 * MIB)
 
+uint32_t pour_flags(const struct kind_work *w)
+{
+    return w->modes ? WIRE_MODES : 0;
+}
+
 /* One piece of an open object, inline. */
 static int fetch_piece(struct kind_work *w, uint64_t handle, uint64_t at, uint64_t size, struct arena *piece,
                        struct slice *ret, struct err *e)
@@ -73,7 +78,8 @@ static int put_stream(struct kind_work *w, const struct wire_open_rep *from, str
                                      .size = size,
                                      .content_type = content_type,
                                      .meta = meta,
-                                     .via = WIRE_VIA_API};
+                                     .via = WIRE_VIA_API,
+                                     .flags = pour_flags(w)};
     struct wire_put_open_rep to;
     int r = object_put_open(w->session, &open, w->arena, &to, e);
     if (r < 0)
@@ -131,7 +137,8 @@ static int read_back(struct kind_work *w, struct slice key, const struct digest_
 {
     struct wire_evict_req drop = {.bucket = w->target_bucket, .key = key, .flags = WIRE_FRESH};
     struct wire_evict_rep dropped;
-    struct wire_open_req open = {.bucket = w->target_bucket, .key = key, .via = WIRE_VIA_API};
+    struct wire_open_req open = {
+        .bucket = w->target_bucket, .key = key, .via = WIRE_VIA_API, .flags = pour_flags(w)};
     struct wire_open_rep rep;
     int r = object_evict(w->session, &drop, w->arena, &dropped, e);
     if (r == 0)
@@ -156,9 +163,10 @@ static int read_back(struct kind_work *w, struct slice key, const struct digest_
                    hex, wanted);
 }
 
-int pour_verify(struct kind_work *w, struct slice key, const struct digest_sums *sent, struct err *e)
+int pour_verify(struct kind_work *w, struct slice key, const struct digest_sums *sent, struct wire_attr *ret,
+                struct err *e)
 {
-    struct wire_stat_req req = {.bucket = w->target_bucket, .key = key, .flags = WIRE_FRESH};
+    struct wire_stat_req req = {.bucket = w->target_bucket, .key = key, .flags = WIRE_FRESH | pour_flags(w)};
     struct wire_stat_rep rep;
     int r = object_stat(w->session, &req, w->arena, &rep, e);
     if (r < 0)
@@ -167,6 +175,7 @@ int pour_verify(struct kind_work *w, struct slice key, const struct digest_sums 
         return err_set(e, ERR_ORIGIN_FAILED, "the target has %" PRIu64 " bytes, %" PRIu64 " were written",
                        rep.attr.size_bytes, sent->size_bytes);
     bool told = digest_is_etag(sent, rep.attr.etag);
+    *ret = rep.attr;
     bool enough = w->spec->verify == JOB_VERIFY_SIZE || (w->spec->verify == JOB_VERIFY_AUTO && told);
     return enough ? 0 : read_back(w, key, sent, e);
 }

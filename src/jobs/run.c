@@ -48,6 +48,7 @@ struct item {
     bool is_to_ask; /* whether it is chosen is not known yet */
     int result;     /* enum kind_result or an error */
     uint64_t bytes;
+    bool modes_lost;
     char *reason; /* of an error */
     char *line;   /* of the manifest */
 };
@@ -101,7 +102,9 @@ static int on_move(void *arg, uint64_t n)
  * the error. */
 static int ask_item(struct run *r, const struct item *it, struct arena *a, struct err *e)
 {
-    struct wire_stat_req req = {.bucket = r->ends.source_bucket, .key = slice_of(it->key, it->key_n)};
+    struct wire_stat_req req = {.bucket = r->ends.source_bucket,
+                                .key = slice_of(it->key, it->key_n),
+                                .flags = r->ends.modes ? WIRE_MODES : 0};
     struct wire_stat_rep rep;
     int k = object_stat(r->jobs->session, &req, a, &rep, e);
     if (k < 0)
@@ -146,6 +149,10 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .part_bytes = r->ends.part_bytes,
                           .to_origin = r->kind->target == KIND_URL,
                           .sums = sums_of(r),
+                          .modes = r->ends.modes,
+                          .has_dirs = r->ends.has_dirs,
+                          .no_set = r->ends.no_set,
+                          .no_links = r->ends.no_links,
                           .arena = a,
                           .move = on_move,
                           .arg = r};
@@ -161,6 +168,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                                 : r->work(&w, &o, &e);
     it->bytes = w.bytes;
     bool is_done = it->result == KIND_WORKED || (it->result == KIND_SKIPPED && chosen > 0);
+    it->modes_lost = w.modes_lost;
     it->line = is_done && r->has_manifest ? slice_dup(w.line) : NULL;
     if (it->result < 0)
         it->reason = slice_dup(slice_str(e.text[0] ? e.text : err_text(it->result)));
@@ -220,6 +228,9 @@ static void settle_one(struct run *r, struct item *it)
         rec->removed_objects += it->result == KIND_WORKED;
         return;
     }
+    if (rec->phase == JOB_DIRS)
+        return;
+    rec->modes_lost += it->modes_lost && it->result >= 0;
     bool again = rec->phase == JOB_AGAIN;
     if (it->result == KIND_LEFT_OUT) {
         rec->total_objects -= MIN(rec->total_objects, (uint64_t)1);
@@ -237,7 +248,8 @@ static void settle_one(struct run *r, struct item *it)
         note(r, it);
 }
 
-/* Settles what is finished, oldest first. A failed removal of a sweep ends the job. */
+/* Settles what is finished, oldest first. A failed removal of a sweep ends the job, and so do attributes that
+ * a directory does not get. */
 static int settle(struct run *r, struct err *e)
 {
     for (;;) {
@@ -249,6 +261,8 @@ static int settle(struct run *r, struct err *e)
             return 0;
         if (r->job->record.phase == JOB_SWEEP && it->result < 0)
             return err_set(e, it->result, "remove %.*s: %s", (int)it->key_n, it->key, it->reason);
+        if (r->job->record.phase == JOB_DIRS && it->result < 0)
+            return err_set(e, it->result, "attributes of %.*s: %s", (int)it->key_n, it->key, it->reason);
         settle_one(r, it);
         item_clear(it);
         lock_take(&r->lock);
@@ -350,6 +364,8 @@ static bool wanted(const struct run *r, const struct kind_object *o)
     const struct job_spec *s = &r->job->record.spec;
     if (r->job->record.phase == JOB_SWEEP)
         return sweep_wanted(r, o);
+    if (r->job->record.phase == JOB_DIRS && !slice_ends(o->key, SLICE_LIT("/")))
+        return false;
     if (s->newest > 0 && r->job->record.phase != JOB_COUNT && !newest_holds(&s->chosen, o->key) &&
         !newest_holds_plain(&s->only, o->key))
         return false;
@@ -393,6 +409,7 @@ static struct source *open_source(struct run *r)
                             .over = sweep ? KIND_OVER_ORIGIN : r->kind->over,
                             .kv = again || rec->spec.listed ? r->jobs->kv : NULL,
                             .id = rec->id,
+                            .flags = r->ends.modes ? WIRE_MODES : 0,
                             .errors = again,
                             .stat = !again && filter_needs_attributes(r->filter)};
     return source_new(&o, slice_str(rec->cursor));
@@ -405,7 +422,9 @@ static int work_phase(struct run *r, struct err *e)
     _cleanup_(source_freep) struct source *s = is_counted ? TAKE_PTR(r->counted) : open_source(r);
     pthread_t threads[PARALLEL_MAX];
     uint64_t n = 0, want = MIN(r->job->record.spec.parallel, (uint64_t)PARALLEL_MAX);
-    r->work = r->job->record.phase == JOB_SWEEP ? r->kind->sweep : r->kind->work;
+    r->work = r->job->record.phase == JOB_SWEEP  ? r->kind->sweep
+              : r->job->record.phase == JOB_DIRS ? r->kind->dir
+                                                 : r->kind->work;
     r->no_more = false;
     while (n < want && pthread_create(&threads[n], NULL, worker, r) == 0)
         n++;
@@ -485,7 +504,9 @@ static bool next_phase(struct run *r)
         rec->phase = JOB_WALK;
     else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && sweeps)
         rec->phase = JOB_SWEEP;
-    else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && r->has_manifest)
+    else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && r->kind->dir && r->ends.has_dirs)
+        rec->phase = JOB_DIRS;
+    else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN || rec->phase == JOB_DIRS) && r->has_manifest)
         rec->phase = JOB_MANIFEST;
     else
         return false;

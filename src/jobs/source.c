@@ -71,7 +71,7 @@ static int list_page(struct source *s, struct err *e)
                                 .prefix = s->o.prefix,
                                 .after = buf_view(&s->after),
                                 .max = PAGE,
-                                .flags = WIRE_FRESH};
+                                .flags = WIRE_FRESH | s->o.flags};
     struct wire_list_rep rep;
     int r = object_list(s->o.session, &req, s->arena, &rep, e);
     if (r < 0)
@@ -118,7 +118,7 @@ static int put_named(struct source *s, struct slice key, struct buf *out, struct
     if (!s->o.stat)
         return wire_entry_encode(&w, out);
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
-    struct wire_stat_req req = {.bucket = s->o.bucket, .key = key};
+    struct wire_stat_req req = {.bucket = s->o.bucket, .key = key, .flags = s->o.flags};
     struct wire_stat_rep rep;
     struct err local = {0};
     int r = object_stat(s->o.session, &req, a, &rep, &local);

@@ -12,9 +12,10 @@ struct source_open {
     enum kind_over over;
     struct kv *kv; /* not NULL: objects that the control store names for job `id` instead */
     uint64_t id;
-    bool errors; /* those that failed, else those that were listed */
-    bool stat;   /* ask for their sizes and dates; what is not there any more is left out, and where that
-                    fails it is_unknown */
+    uint32_t flags; /* of LIST and STAT, of enum wire_flag */
+    bool errors;    /* those that failed, else those that were listed */
+    bool stat;      /* ask for their sizes and dates; what is not there any more is left out, and where that
+                       fails it is_unknown */
 };
 
 /* after: the cursor. */

@@ -264,6 +264,8 @@ static int bucket_finish(struct bucket *b, struct err *e)
         r = err_set(e, ERR_BAD_OPTION, "quota is of buckets with files: one with values=memory has none");
     if (r == 0)
         r = check_view(b, e);
+    if (r == 0 && b->p.keep > 0 && b->p.quota > 0 && b->p.keep > b->p.quota)
+        r = err_set(e, ERR_BAD_OPTION, "keep: more than the bucket's quota can never be in the cache");
     return r < 0 ? r : check_applies(b, e);
 }
 
@@ -543,6 +545,13 @@ void bucket_table_close(struct bucket_table *t)
 
 /* ---- guests ---- */
 
+#define GUEST_BIT ((uint64_t)1 << 63) /* of ids: numbers that are counted never get there */
+
+bool bucket_is_guest(const struct bucket *b)
+{
+    return b->id & GUEST_BIT;
+}
+
 static struct guest **guest_locked(struct bucket_table *t, struct slice name)
 {
     struct guest **at = &t->guests;
@@ -564,7 +573,7 @@ int bucket_guest_add(struct bucket_table *t, const char *label, struct slice set
     struct id128 id;
     id_new(&id);
     memcpy(&b->id, id.b, sizeof(b->id));
-    b->id |= (uint64_t)1 << 63; /* numbers that are counted never get there */
+    b->id |= GUEST_BIT;
     b->created_ns = sys->real_ns();
     struct guest *g = calloc(1, sizeof(*g));
     assert(g);

@@ -57,6 +57,8 @@
       "what is pinned, never cached or believed for another time, by prefix; see forebay pin and rules")     \
     X(limit_requests, UINT, "limit.requests", "N", "0", 0, 0, NULL, false,                                   \
       "most requests for data of the bucket a second; 0: no limit")                                          \
+    X(keep, SIZE, "keep", "SIZE", "0", 0, 0, NULL, false,                                                    \
+      "bytes of the bucket that the cache keeps whatever is read of others; 0: none are promised")           \
     X(limit_bytes, SIZE, "limit.bytes", "SIZE", "0", 0, 0, NULL, false,                                      \
       "most bytes a second that are read and written through the node; 0: no limit")                         \
     X(share, UINT, "share", "N", "100", 1, 10000, NULL, false,                                               \
@@ -96,7 +98,7 @@
     X("limit.origin-bytes")                                                                                  \
     X("upload_expiry")                                                                                       \
     X("write")                                                                                               \
-    X("write_delay") X("conflict") X("posix")
+    X("write_delay") X("conflict") X("posix") X("keep")
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode") X("ttl") X("values") X("etag")
 
@@ -185,6 +187,7 @@ int bucket_delete(struct bucket_table *t, const struct bucket *b, struct err *e)
  * origin that is no bucket. bucket_guest_remove: false when there is none of that name.
  */
 #define BUCKET_GUEST_NAME_SIZE 34
+bool bucket_is_guest(const struct bucket *b);
 int bucket_guest_add(struct bucket_table *t, const char *label, struct slice settings,
                      char ret_name[BUCKET_GUEST_NAME_SIZE], struct bucket **ret, struct err *e);
 bool bucket_guest_remove(struct bucket_table *t, struct slice name);

@@ -330,9 +330,14 @@ struct scratch_put {
     bool fail_if_clash;        /* -EISDIR, -ENOTDIR instead of using the key table */
     uint64_t ttl_ms,
         now_ns; /* now_ns not 0: an object that has ended (namespace/expiry.h) is none to these */
+    /* Not NULL: what it says of mode (permissions only), owner and mtime is so of what is put; a link of that
+     * name is replaced, too. */
+    const struct scratch_set *set;
+    struct slice target; /* not empty: a symbolic link is put. Only for keys that are paths */
 };
 
-/* Owner and permissions of a replaced file are kept; new ones get the caller's and 0644. */
+/* Owner and permissions of a replaced file are kept; new ones get the caller's and 0644. No file gets
+ * set-user-ID or set-group-ID bits. */
 int scratch_put(struct scratch *s, const struct scratch_call *call, struct slice key,
                 const struct scratch_put *p, struct arena *a, struct scratch_inode *ret,
                 struct scratch_orphans *ret_orphans, struct err *e);
@@ -361,6 +366,7 @@ struct scratch_list {
     struct slice after;
     size_t max;
     bool paths_only; /* leave out the key table and directories' own keys (they still make prefixes) */
+    bool links;      /* symbolic links are keys, too */
 };
 
 struct scratch_listed {

@@ -200,7 +200,8 @@ static int frame_step(struct cursor *c, struct frame *f, enum step *ret, struct 
             *ret = STEP_END;
             return 0;
         }
-        bool is_dir = f->d.type == S_IFDIR >> 12, is_file = f->d.type == S_IFREG >> 12;
+        bool is_dir = f->d.type == S_IFDIR >> 12;
+        bool is_file = f->d.type == S_IFREG >> 12 || (c->l->links && f->d.type == S_IFLNK >> 12);
         *ret_ino = f->d.ino;
         int r = is_dir ? frame_wait(f, next, f->d.ino) : keep(ret_name, next);
         if (r == 0)

@@ -227,6 +227,19 @@ static void put_parts(struct scratch_change *c, struct scratch_loaded *x, struct
     x->x.flags |= SCRATCH_PARTED;
 }
 
+/* What is put says of itself whose it is. */
+static void fill_own(struct scratch_loaded *x, const struct scratch_set *s)
+{
+    if (s->what & SCRATCH_SET_MODE)
+        x->x.mode = (x->x.mode & S_IFMT) | (s->mode & 07777);
+    if (s->what & SCRATCH_SET_UID)
+        x->x.uid = s->uid;
+    if (s->what & SCRATCH_SET_GID)
+        x->x.gid = s->gid;
+    if (s->what & SCRATCH_SET_MTIME)
+        x->x.mtime_ns = s->mtime_ns;
+}
+
 static void fill_object(struct scratch_change *c, struct scratch_loaded *x, const struct object_arg *q,
                         const struct scratch_loaded *old)
 {
@@ -235,12 +248,18 @@ static void fill_object(struct scratch_change *c, struct scratch_loaded *x, cons
     x->x.mode = old ? old->x.mode : S_IFREG | 0644;
     x->x.uid = old ? old->x.uid : cred ? cred->uid : 0;
     x->x.gid = old ? old->x.gid : q->dir->x.mode & S_ISGID ? q->dir->x.gid : cred ? cred->gid : 0;
-    x->x.mode &= ~(uint32_t)(S_ISUID | S_ISGID);
     x->x.links = 1;
     x->x.size_bytes = p->size_bytes;
     x->x.allocated_bytes = p->allocated_bytes;
     if (p->mtime_ns != 0)
         x->x.mtime_ns = p->mtime_ns;
+    if (p->set)
+        fill_own(x, p->set);
+    x->x.mode &= ~(uint32_t)(S_ISUID | S_ISGID);
+    if (p->target.n > 0) {
+        x->x.mode = S_IFLNK | 0777;
+        x->x.target = arena_dup(c->a, p->target);
+    }
     x->x.location = arena_dup(c->a, p->location);
     x->x.etag = arena_dup(c->a, p->etag);
     x->x.content_type = arena_dup(c->a, p->content_type);
@@ -259,6 +278,10 @@ static int prepare_put(struct scratch_change *c, void *arg, struct err *e)
         return r;
     bool replaces = q->tree && is_object(&q->tree->x, q->key);
     const struct scratch_loaded *old = q->to_table || !q->in_tree ? q->keyed : q->tree;
+    if (old && S_ISLNK(old->x.mode)) {
+        replaces = true;
+        old = NULL; /* what a link may is nobody's */
+    }
     if (q->in_tree && q->tree)
         r = scratch_may(&q->tree->x, c->call->cred, 2, e);
     else if (q->in_tree)
@@ -306,6 +329,8 @@ static int prepare_put_dir(struct scratch_change *c, void *arg, struct err *e)
     x->x.etag = arena_dup(c->a, q->put->etag);
     x->x.content_type = arena_dup(c->a, q->put->content_type);
     x->x.meta = arena_dup(c->a, q->put->meta);
+    if (q->put->set)
+        fill_own(x, q->put->set);
     scratch_change_touch(c, x, /* contents= */ false);
     c->answer_ino = x->x.ino;
     q->result = x->x;
@@ -379,8 +404,10 @@ static int find_for_put(struct scratch *s, const struct scratch_call *call, stru
     int r = scratch_place_make(s, call, path_of(q->key), &q->walk, e);
     if (r < 0)
         return r;
-    bool fits = q->walk.found == SCRATCH_FREE ||
-                (q->walk.found == SCRATCH_FOUND && q->walk.d.type == (dir_key ? S_IFDIR : S_IFREG) >> 12);
+    bool is_link = q->put->set && !dir_key && q->walk.d.type == S_IFLNK >> 12;
+    bool fits =
+        q->walk.found == SCRATCH_FREE || (q->walk.found == SCRATCH_FOUND &&
+                                          (is_link || q->walk.d.type == (dir_key ? S_IFDIR : S_IFREG) >> 12));
     q->in_tree = fits;
     q->clashes = !fits;
     if (fits || !q->put->fail_if_clash)
@@ -395,6 +422,9 @@ static int check_put(const struct scratch_put *p, struct err *e)
         p->content_type.n > SCRATCH_CONTENT_MAX || p->meta.n > SCRATCH_META_MAX ||
         p->parts.n > SCRATCH_PARTS_MAX)
         return err_set(e, -E2BIG, "location, ETag, content type, metadata or list of parts is too long");
+    if (p->target.n > SCRATCH_TARGET_MAX || slice_find(p->target, 0) >= 0)
+        return err_set(e, p->target.n > SCRATCH_TARGET_MAX ? -ENAMETOOLONG : -EINVAL, "no target of a link");
+    assert(p->target.n == 0 || (p->fail_if_clash && p->ino != 0 && p->location.n == 0));
     return 0;
 }
 

@@ -35,7 +35,8 @@ int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
     if (r < 0)
         return r;
     o->posix = b->p.posix == BUCKET_POSIX_ON;
-    if (o->posix && !o->ops->set_meta) {
+    o->of_job = bucket_is_guest(b);
+    if (o->posix && !o->ops->set_meta && !(o->of_job && o->capabilities & ORIGIN_CAN_MODES)) {
         const char *scheme = o->ops->scheme;
         origin_close(o);
         return err_set(e, ERR_NOT_IMPLEMENTED, "posix=on: origins of %s:// keep no modes and owners", scheme);

@@ -150,3 +150,17 @@ int posix_meta_merge(struct slice meta, struct slice set, struct buf *b)
         r = buf_printf(b, SLICE_FMT "%s", SLICE_ARG(set), slice_ends(set, SLICE_LIT("\n")) ? "" : "\n");
     return r;
 }
+
+int posix_meta_rest(struct slice meta, struct buf *b)
+{
+    static const char ours[] =
+        POSIX_META_MODE ":\n" POSIX_META_UID ":\n" POSIX_META_GID ":\n" POSIX_META_MTIME ":\n";
+    struct slice name, value;
+    int r = 0;
+    while (r == 0 && meta.n > 0) {
+        struct slice line = slice_split(&meta, '\n');
+        if (line.n > 0 && !(split_line(line, &name, &value) && has_line(slice_str(ours), name)))
+            r = buf_printf(b, SLICE_FMT "\n", SLICE_ARG(line));
+    }
+    return r;
+}

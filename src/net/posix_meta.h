@@ -48,3 +48,5 @@ void posix_meta_decode(struct slice meta, bool is_dir, struct posix_meta *ret);
 int posix_meta_encode(const struct posix_meta *p, struct buf *b);
 /* `meta` with the lines of `set` in the place of those of the same names. */
 int posix_meta_merge(struct slice meta, struct slice set, struct buf *b);
+/* `meta` without lines of the four names. */
+int posix_meta_rest(struct slice meta, struct buf *b);

@@ -72,6 +72,7 @@ enum wire_flag {
     WIRE_UNREADABLE = 1 << 22, /* FETCH: the descriptor gave an error for these bytes */
     WIRE_UNSENT = 1 << 23,     /* CACHED: what is not in the origin yet, instead */
     WIRE_UNMAPPED = 1 << 24,   /* PUT_COMMIT: nobody can have the staged file mapped to write */
+    WIRE_MODES = 1 << 25,      /* of scratch buckets: modes, owners, times and links, see STAT */
 };
 
 /* What TREE_SETATTR sets. */

@@ -137,12 +137,18 @@
 
 /* flags: WIRE_POSIX (a key may also name a directory: a prefix with keys below), WIRE_FRESH (ask the origin),
  * WIRE_META (with WIRE_POSIX: content type and metadata are wanted, too, of a directory those of its marker),
- * WIRE_SINCE (mtime is the later of the times of writing and of change, where both are known).
+ * WIRE_SINCE (mtime is the later of the times of writing and of change, where both are known), WIRE_MODES.
+ *
+ * WIRE_MODES, here and of LIST, OPEN, PUT_OPEN and SET_META, concerns scratch buckets alone: mode, owner and
+ * time of an inode are lines of its metadata (net/posix_meta.h), of what is read in place of others of these
+ * names, of what is written the inode's from then on; and symbolic links are objects, whose bytes are their
+ * target. No user may write so: who gives files to others is to be trusted as a mount is.
  */
 #define WIRE_REQ_stat(F) F(str, bucket) F(str, key) F(u32, flags)
 #define WIRE_REP_stat(F) F(attr, attr)
 /* One page, byte order. delimiter 0 or '/'. `entries` holds encoded struct wire_entry, `next` continues (as
- * after). flags: WIRE_POSIX (leave out what a directory cannot hold), WIRE_FRESH, WIRE_SINCE. */
+ * after). flags: WIRE_POSIX (leave out what a directory cannot hold), WIRE_FRESH, WIRE_SINCE, WIRE_MODES.
+ */
 #define WIRE_REQ_list(F)                                                                                     \
     F(str, bucket) F(str, prefix) F(u32, delimiter) F(str, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_list(F) F(str, entries) F(u32, n_entries) F(u32, truncated) F(str, next)
@@ -284,8 +290,9 @@
 #define WIRE_REP_rmdir(F)
 
 /* Gives an object of a mirror bucket lines of metadata instead of those it has of the same names; its bytes
- * stay. WIRE_POSIX: the key may name a directory; its marker is made when it has none. ERR_PRECONDITION when
- * it is not of this kind (enum wire_kind; 0: any), or a file of another ETag (empty: any). */
+ * stay. Of a scratch bucket only with WIRE_MODES, and only mode, owner and time. WIRE_POSIX: the key may name
+ * a directory; its marker is made when it has none. ERR_PRECONDITION when it is not of this kind (enum
+ * wire_kind; 0: any), or a file of another ETag (empty: any). */
 #define WIRE_REQ_set_meta(F)                                                                                 \
     F(str, bucket) F(str, key) F(str, meta) F(str, if_match) F(u32, kind) F(u32, flags)
 #define WIRE_REP_set_meta(F) F(attr, attr)

@@ -7,7 +7,7 @@
  * 3. Operations on a handle need no right of their own: the handle was given out for what it does.
  *
  * 4. No user works on the tree of a scratch bucket (TREE_*): there the kernel of the client has checked
- *    permissions, which is a matter of trust.
+ *    permissions, which is a matter of trust. Nor does any give files there modes and owners (WIRE_MODES).
  *
  * Sessions without a user (the node's own pair, trusted uids, the S3 front end, which checks each request by
  * itself) may do everything.
@@ -107,6 +107,12 @@ int access_user(struct object_session *ses, struct user **ret, struct err *e)
     return 0;
 }
 
+static bool gives_modes(uint32_t op, const void *req)
+{
+    return (op == WIRE_OP_PUT_OPEN && ((const struct wire_put_open_req *)req)->flags & WIRE_MODES) ||
+           (op == WIRE_OP_SET_META && ((const struct wire_set_meta_req *)req)->flags & WIRE_MODES);
+}
+
 int access_check(struct object_session *ses, uint32_t op, const void *req, struct err *e)
 {
     _cleanup_(user_unrefp) struct user *u = NULL;
@@ -119,6 +125,8 @@ int access_check(struct object_session *ses, uint32_t op, const void *req, struc
                        "user %s may not mount a scratch bucket: it takes the node's own key, or a "
                        "trusted user of its machine",
                        u->name);
+    if (gives_modes(op, req))
+        return err_set(e, -EACCES, "user %s may not give files modes and owners", u->name);
     enum user_right right = right_of(op, req, &bucket);
     if (user_may(u, right, bucket))
         return 0;

@@ -49,7 +49,9 @@ int op_bucket_create(struct object_session *ses, const struct wire_bucket_create
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
     if (req->settings.n > SETTINGS_MAX_BYTES)
         return err_set(e, -E2BIG, "settings are too long");
-    int r = bucket_create(s->buckets, req->name, req->settings, &b, e);
+    int r = keep_check(s, req->name, req->settings, e);
+    if (r == 0)
+        r = bucket_create(s->buckets, req->name, req->settings, &b, e);
     if (r < 0)
         return r;
     bool scratch = bucket_is_scratch(b);
@@ -253,12 +255,16 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     if (held && (r = back_hold(s->back, old, "change its origin", e)) < 0)
         return r;
     if (r == 0)
+        r = keep_check(s, req->name, req->settings, e);
+    if (r == 0)
         r = bucket_change(s->buckets, req->name, req->settings, &b, e);
     if (held)
         back_release(s->back, old);
     if (r < 0)
         return r;
     shaped_look(s);
+    if (b->p.keep > 0)
+        steward_hurry(s->steward); /* until it has counted, everything of the bucket is held */
     if (bucket_is_scratch(b))
         return set_root(s, old, b, a, e);
     object_forget_upstream(s, b->id);

@@ -72,6 +72,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
     lock_init(&s->quota_lock, LOCK_OBJECT);
+    lock_init(&s->keep_lock, LOCK_LEAF);
     lock_init(&s->upload_lock, LOCK_OBJECT);
     cond_init(&s->upload_ended);
     s->gate = gate_new(&config->gate);
@@ -98,9 +99,10 @@ int object_service_open(const struct object_config *config, struct object_servic
     if (config->route == OBJECT_ROUTE_LOOP)
         s->loop = route_loop_new();
     store_on_gone(config->store, watch_note, s);
-    store_on_evict(config->store, rule_is_pinned, s);
+    store_on_evict(config->store, keep_from, keep_removed, s);
     fill_engine_on_fetched(s->fills, on_fetched);
     s->usage = usage_new(config->control);
+    s->scrub = scrub_start(s, config->scrub_bytes_per_s);
     s->steward = steward_start(s);
     r = back_open(s, &s->back, e); /* protects what it needs before the sweep of snode_open */
     if (r == 0)
@@ -112,6 +114,7 @@ int object_service_open(const struct object_config *config, struct object_servic
         return r;
     }
     back_start(s->back);
+    scrub_begin(s->scrub);
     shaped_look(s);
     *ret = s;
     return 0;
@@ -124,9 +127,10 @@ void object_service_close(struct object_service *s)
     assert(s->magic == OBJECT_SERVICE_MAGIC);
     assert(!s->sessions);
     back_stop(s->back);
+    scrub_stop(s->scrub);
     steward_stop(s->steward);
     store_on_gone(s->config.store, NULL, NULL);
-    store_on_evict(s->config.store, NULL, NULL);
+    store_on_evict(s->config.store, NULL, NULL, NULL);
     route_loop_free(s->loop);
     snode_close(s->scratch);
     if (s->fills)
@@ -148,6 +152,7 @@ void object_service_close(struct object_service *s)
     }
     usage_free(s->usage);
     quota_free(s);
+    keep_free(s);
     upload_slots_free(s);
     gate_free(s->gate);
     values_free(s->values);
@@ -155,6 +160,7 @@ void object_service_close(struct object_service *s)
     budget_free(s->part_budget);
     cond_fini(&s->upload_ended);
     lock_fini(&s->upload_lock);
+    lock_fini(&s->keep_lock);
     lock_fini(&s->quota_lock);
     lock_fini(&s->watch_lock);
     lock_fini(&s->lock);
@@ -202,9 +208,13 @@ int object_call(struct object_session *ses, uint32_t op, const void *req, struct
     int r = access_check(ses, op, req, e);
     if (r < 0)
         return r;
-    if (ses->service->loop)
-        return route_loop_call(ses->service->loop, ses, op, req, a, rep, e);
-    return object_call_local(ses, op, req, a, rep, e);
+    struct object_service *s = ses->service;
+    bool noted = scrub_enter(s, op);
+    r = s->loop ? route_loop_call(s->loop, ses, op, req, a, rep, e)
+                : object_call_local(ses, op, req, a, rep, e);
+    if (noted)
+        scrub_leave(s);
+    return r;
 }
 
 /* CHALLENGE and HELLO open a connection; the server answers them before there is a session. */

@@ -30,9 +30,10 @@ struct object_config {
     struct kv *control;      /* control store: buckets */
     const struct seal *seal; /* for the secrets in it; NULL: they stand there as they are */
     struct store *store;
-    struct budget *budget;   /* --memory */
-    struct gate_config gate; /* limits of the node and of clients */
-    enum object_route route; /* LOOP: every operation goes through encode, socket and decode (tests) */
+    struct budget *budget;      /* --memory */
+    struct gate_config gate;    /* limits of the node and of clients */
+    uint64_t scrub_bytes_per_s; /* 0: no scrub */
+    enum object_route route;    /* LOOP: every operation goes through encode, socket and decode (tests) */
 };
 
 int object_service_open(const struct object_config *config, struct object_service **ret, struct err *e);

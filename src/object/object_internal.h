@@ -115,6 +115,10 @@ struct object_service {
     uint64_t upload_turn_ns, expire_turn_ns; /* the steward's: not before */
     struct lock quota_lock;                  /* covers quotas; taken before the steward's own */
     struct quota *quotas;
+    struct scrub *scrub;                       /* NULL: none */
+    _Atomic uint64_t data_running, data_begun; /* operations on data, for the scrub */
+    struct lock keep_lock;                     /* covers kept */
+    struct keep_bucket *kept;
 };
 
 /* ---- object.c ---- */
@@ -178,10 +182,6 @@ uint64_t session_bucket(struct object_session *ses, uint64_t handle);
 /* Closes the gate when a bucket or a user has limits or a share of its own. */
 void shaped_look(struct object_service *s);
 
-/* ---- rule_ops.c ---- */
-/* The store's store_keep_fn: arg is the service, the key one of object_store_key. */
-bool rule_is_pinned(void *arg, struct slice store_key);
-
 /* ---- quota.c ---- */
 struct quota;
 /* Whether so many bytes more of the bucket may be cached; counts them when they may. */
@@ -189,6 +189,29 @@ bool quota_admit(struct object_service *s, const struct bucket *b, struct slice 
 /* Walks and trims the buckets for which that is due. The steward's. */
 void quota_turn(struct object_service *s);
 void quota_free(struct object_service *s);
+
+/* ---- keep.c ---- */
+struct keep_bucket;
+/* The store's store_keep_fn and store_removed_fn: arg is the service, keys are those of object_store_key. */
+bool keep_from(void *arg, struct slice key, struct slice newcomer, uint64_t bytes, bool takes);
+void keep_removed(void *arg, struct slice key, uint64_t bytes);
+/* Whether the disks hold what the bucket, with these settings, and all others promise to keep. */
+int keep_check(struct object_service *s, struct slice bucket, struct slice settings, struct err *e);
+/* Counts what is cached of the buckets for which that is due. The steward's. */
+void keep_turn(struct object_service *s);
+void keep_free(struct object_service *s);
+
+/* ---- scrub.c ---- */
+struct scrub;
+struct json_t;
+/* NULL where there is no rate. It reads nothing before scrub_begin. */
+struct scrub *scrub_start(struct object_service *s, uint64_t rate_bytes_per_s);
+void scrub_begin(struct scrub *w);
+void scrub_stop(struct scrub *w);
+/* An operation begins: whether the scrub waits for it, until it has ended. */
+bool scrub_enter(struct object_service *s, uint32_t op);
+void scrub_leave(struct object_service *s);
+struct json_t *scrub_json(struct scrub *w);
 
 /* ---- steward.c ---- */
 struct steward;

@@ -8,18 +8,6 @@
 #define PAGE            256
 #define CHANGE_TRIES    5 /* others change the bucket at the same time */
 
-bool rule_is_pinned(void *arg, struct slice store_key)
-{
-    struct object_service *s = CAST_MAGIC(object_service, arg, OBJECT_SERVICE_MAGIC);
-    uint64_t id = 0;
-    if (store_key.n < BUCKET_ID_BYTES)
-        return false;
-    for (size_t i = 0; i < BUCKET_ID_BYTES; i++)
-        id = id << 8 | (uint8_t)store_key.p[i];
-    _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(s->buckets, id);
-    return b && bucket_keep(b, slice_from(store_key, BUCKET_ID_BYTES)) == RULE_KEEP_PINNED;
-}
-
 /* The rules as they are to be, as text of the property. */
 static int changed(const struct bucket *b, const struct wire_bucket_rule_req *q, struct buf *out,
                    struct err *e)

@@ -41,61 +41,60 @@ static bool is_unsettled(struct snode *n, const struct sfile *f)
 
 /* Busy. The ETag is not that of the bytes any more when somebody wrote to the file; once its time is another
  * one, nobody could tell. */
-static int forget_old_etag(struct tree_call *t, const struct scratch_inode *x, struct hard *h,
+static int forget_old_etag(struct snode *n, uint64_t bucket, const struct scratch_inode *x, struct hard *h,
                            struct arena *a, struct err *e)
 {
-    const struct scratch_call step = {.bucket = t->call.bucket};
+    const struct scratch_call step = {.bucket = bucket};
     struct stat st;
     if (x->etag.n == 0)
         return 0;
     int r = hard_stat(h, &st);
-    return r < 0 ? err_errno(e, r, "state of the file")
-                 : snode_record(t->node, &step, x->ino, &st, a, NULL, e);
+    return r < 0 ? err_errno(e, r, "state of the file") : snode_record(n, &step, x->ino, &st, a, NULL, e);
 }
 
 /* Busy. The file's own time, while it counts. */
-static int set_file_time(struct tree_call *t, struct sfile *f, int64_t mtime_ns, struct arena *a,
+static int set_file_time(struct snode *n, uint64_t bucket, struct sfile *f, int64_t mtime_ns, struct arena *a,
                          struct err *e)
 {
     struct scratch_inode x;
     _cleanup_(hard_unrefp) struct hard *h = NULL;
-    if (!is_unsettled(t->node, f))
+    if (!is_unsettled(n, f))
         return 0;
-    int r = scratch_getattr(t->node->names, t->call.bucket, f->ino, a, &x, e);
+    int r = scratch_getattr(n->names, bucket, f->ino, a, &x, e);
     if (r == 0)
-        r = snode_find_hard(t->node, t->call.bucket, a, &x, &h, e);
+        r = snode_find_hard(n, bucket, a, &x, &h, e);
     if (r == 0 && h)
-        r = forget_old_etag(t, &x, h, a, e);
+        r = forget_old_etag(n, bucket, &x, h, a, e);
     if (r < 0 || !h)
         return r;
-    lock_take(&t->node->lock);
+    lock_take(&n->lock);
     f->generation++; /* what was measured is no longer so */
-    lock_drop(&t->node->lock);
+    lock_drop(&n->lock);
     return hard_set_mtime(h, mtime_ns, e);
 }
 
-static int set_attributes(struct tree_call *t, uint64_t ino, struct scratch_set *set, struct arena *a,
-                          struct scratch_inode *ret, struct err *e)
+int stree_set_attributes(struct snode *n, const struct scratch_call *call, uint64_t ino,
+                         struct scratch_set *set, struct arena *a, struct scratch_inode *ret, struct err *e)
 {
     if (set->what & SCRATCH_SET_MTIME_NOW) {
         set->what = (set->what & ~(uint32_t)SCRATCH_SET_MTIME_NOW) | SCRATCH_SET_MTIME;
         set->mtime_ns = (int64_t)sys->real_ns();
     }
     /* Also where nobody has it open: who opens it for writing meanwhile would give it the time of before. */
-    struct sfile *f = set->what & SCRATCH_SET_MTIME ? sfile_get(t->node, t->call.bucket, ino) : NULL;
+    struct sfile *f = set->what & SCRATCH_SET_MTIME ? sfile_get(n, call->bucket, ino) : NULL;
     bool is_done = false;
     int r = 0;
     if (f) {
-        sfile_enter(t->node, f);
-        r = scratch_is_done(t->node->names, &t->call, &is_done, e);
+        sfile_enter(n, f);
+        r = scratch_is_done(n->names, call, &is_done, e);
         if (r == 0 && !is_done) /* else it may have been written to since */
-            r = set_file_time(t, f, set->mtime_ns, a, e);
+            r = set_file_time(n, call->bucket, f, set->mtime_ns, a, e);
     }
     if (r == 0)
-        r = scratch_setattr(t->node->names, &t->call, ino, set, a, ret, e);
+        r = scratch_setattr(n->names, call, ino, set, a, ret, e);
     if (f) {
-        sfile_leave(t->node, f);
-        sfile_put(t->node, f);
+        sfile_leave(n, f);
+        sfile_put(n, f);
     }
     return r;
 }
@@ -124,7 +123,7 @@ int op_tree_setattr(struct object_session *ses, const struct wire_tree_setattr_r
     if (r == 0 && req->what & WIRE_SET_SIZE)
         r = stree_truncate(t.node, &t.call, req->ino, req->size, /* is_all= */ set.what == 0, a, e);
     if (r == 0)
-        r = set.what ? set_attributes(&t, req->ino, &set, a, &x, e)
+        r = set.what ? stree_set_attributes(t.node, &t.call, req->ino, &set, a, &x, e)
                      : scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
     if (r == 0)
         tree_inode(&t, &x, a, &rep->inode);

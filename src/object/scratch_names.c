@@ -106,13 +106,16 @@ int op_scratch_stat(struct scratch_op *o, const struct wire_stat_req *req, struc
                     struct wire_stat_rep *rep, struct err *e)
 {
     struct scratch_inode x;
-    bool posix = req->flags & WIRE_POSIX;
-    int r = posix ? find_path(o->node, o->call.bucket, req->key, a, &x, e)
-                  : scratch_find(o->node->names, o->call.bucket, req->key, a, &x, e);
+    bool posix = req->flags & WIRE_POSIX, modes = req->flags & WIRE_MODES && !posix;
+    int r = posix   ? find_path(o->node, o->call.bucket, req->key, a, &x, e)
+            : modes ? smodes_find(o, req->key, a, &x, e)
+                    : scratch_find(o->node->names, o->call.bucket, req->key, a, &x, e);
     if (r == 0)
         r = refuse_over(o, a, &x, e);
     if (r == 0)
         sobject_attr(o->node, o->call.bucket, &x, posix, a, &rep->attr);
+    if (r == 0 && modes)
+        smodes_add(&x, a, &rep->attr);
     if (r == 0 && req->flags & WIRE_SINCE)
         rep->attr.mtime_ns = scratch_since_ns(&x);
     return r;
@@ -160,6 +163,8 @@ static int on_key(void *arg, const struct scratch_listed *x)
         }
         sobject_attr(l->o->node, l->o->call.bucket, &inode, /* posix= */ false, l->a, &w.attr);
         w.attr.content_type = w.attr.meta = SLICE_NULL; /* as origins list */
+        if (S_ISLNK(inode.mode))
+            w.attr.size_bytes = inode.target.n;
         if (l->since)
             w.attr.mtime_ns = scratch_since_ns(&inode);
     }
@@ -178,7 +183,8 @@ static int list(struct listing *l, const struct wire_list_req *q, struct arena *
                                       .delimiter = (char)q->delimiter,
                                       .after = q->after,
                                       .max = q->max == 0 || q->max > LIST_MAX ? LIST_MAX : q->max,
-                                      .paths_only = q->flags & WIRE_POSIX};
+                                      .paths_only = q->flags & WIRE_POSIX,
+                                      .links = q->flags & WIRE_MODES};
     bool truncated = false;
     int r = scratch_list(l->o->node->names, l->o->call.bucket, &what, on_key, l, &truncated, e);
     if (r < 0)

@@ -26,6 +26,7 @@ struct scratch_op {
     X(PARTS, parts)                                                                                          \
     X(PUT_OPEN, put_open)                                                                                    \
     X(REMOVE, remove)                                                                                        \
+    X(SET_META, set_meta)                                                                                    \
     X(COPY, copy)                                                                                            \
     X(MKDIR, mkdir)                                                                                          \
     X(RMDIR, rmdir)
@@ -75,6 +76,19 @@ int sobject_find_data(struct scratch_op *o, struct slice key, struct arena *a, s
 int sobject_record(struct snode *n, uint64_t bucket, struct slice key, struct arena *a, struct err *e);
 /* Whether it has ended by now; *x may become as it is now. */
 bool sobject_is_over(struct snode *n, const struct bucket *b, struct arena *a, struct scratch_inode *x);
+
+/* ---- scratch_modes.c ---- */
+
+/* Mode, owner and time of the inode as lines of *attr's metadata, in the place of others of these names; of a
+ * link the size of its target, too. */
+void smodes_add(const struct scratch_inode *x, struct arena *a, struct wire_attr *attr);
+/* What the lines say, without set-user-ID and set-group-ID bits of files, and the metadata without them.
+ * True: it is a symbolic link. */
+bool smodes_take(struct slice meta, bool is_dir, struct arena *a, struct slice *ret_meta,
+                 struct scratch_set *ret);
+/* The object of the key, or the symbolic link. */
+int smodes_find(struct scratch_op *o, struct slice key, struct arena *a, struct scratch_inode *ret,
+                struct err *e);
 
 /* ---- scratch_copy.c ---- */
 

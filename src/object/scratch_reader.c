@@ -21,7 +21,8 @@ struct sreader {
     char *key;
     uint32_t via;
     uint64_t size;
-    struct hard *hard; /* NULL: an empty object */
+    struct hard *hard; /* NULL: an empty object, or a link */
+    char *target;      /* of a link, `size` bytes; else NULL */
 };
 
 void sreader_ref(struct sreader *r)
@@ -41,6 +42,7 @@ void sreader_unref(struct sreader *r)
     hard_unref(r->hard);
     bucket_unref(r->bucket);
     free(r->key);
+    free(r->target);
     r->magic = 0;
     free(r);
 }
@@ -67,19 +69,28 @@ int op_scratch_open(struct scratch_op *o, const struct wire_open_req *req, struc
 {
     struct scratch_inode x;
     _cleanup_(hard_unrefp) struct hard *found = NULL;
+    bool modes = req->flags & WIRE_MODES, is_link = false;
     int r = object_check_key(req->key, e);
-    if (r == 0)
+    if (r == 0 && modes) {
+        r = smodes_find(o, req->key, a, &x, e);
+        is_link = r == 0 && S_ISLNK(x.mode);
+    }
+    if (r == 0 && !is_link)
         r = sobject_find_data(o, req->key, a, &x, &found, e);
     if (r < 0)
         return r;
     sobject_attr(o->node, o->call.bucket, &x, /* posix= */ false, a, &rep->attr);
+    if (modes)
+        smodes_add(&x, a, &rep->attr);
     r = object_check_conditions(req, rep->attr.etag, e);
     if (r < 0)
         return r;
-    if (!found)
+    if (!found && !is_link)
         rep->attr.size_bytes = 0; /* a directory's key; or emptied just now */
     struct hard *h = rep->attr.size_bytes > 0 ? TAKE_PTR(found) : NULL;
     struct sreader *reader = sreader_new(o, req, rep->attr.size_bytes, h);
+    if (is_link)
+        reader->target = slice_dup(x.target);
     r = session_put(o->session, HANDLE_SREAD, reader, &rep->handle);
     if (r < 0) {
         sreader_unref(reader);
@@ -102,6 +113,10 @@ static int fetch_inline(struct sreader *r, uint64_t offset, uint64_t n, struct a
                         struct wire_fetch_rep *rep, struct err *e)
 {
     n = MIN(n, (uint64_t)INLINE_MAX_BYTES);
+    if (r->target) {
+        rep->data = arena_dup(a, slice_of(r->target + offset, n));
+        return 0;
+    }
     char *p = arena_alloc(a, n);
     ssize_t got = sys->pread(hard_fd(r->hard), p, n, offset);
     if (got <= 0)
@@ -121,7 +136,7 @@ int op_scratch_fetch(struct object_session *ses, const struct wire_fetch_req *re
     int result = 0;
     if (req->offset < r->size && req->n > 0) {
         uint64_t n = MIN(req->n, r->size - req->offset);
-        if (req->flags & WIRE_INLINE)
+        if (req->flags & WIRE_INLINE || r->target)
             result = fetch_inline(r, req->offset, n, a, rep, e);
         else
             rep->available = n;

@@ -114,6 +114,7 @@ static struct slice changed_bucket(uint32_t op, const void *req)
     case WIRE_OP_##NAME:                                                                                     \
         return ((const struct wire_##name##_req *)req)->bucket;
         X(REMOVE, remove)
+        X(SET_META, set_meta)
         X(COPY, copy)
         X(MKDIR, mkdir)
         X(RMDIR, rmdir)

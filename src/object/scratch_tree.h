@@ -19,3 +19,9 @@ void tree_call_fini(struct tree_call *t);
 
 /* As it is now, with its slices in the arena. */
 void tree_inode(struct tree_call *t, struct scratch_inode *x, struct arena *a, struct wire_inode *ret);
+
+/* ---- scratch_attr.c ---- */
+
+/* scratch_setattr, and where somebody may be writing to the file its own time. set->what may change. */
+int stree_set_attributes(struct snode *n, const struct scratch_call *call, uint64_t ino,
+                         struct scratch_set *set, struct arena *a, struct scratch_inode *ret, struct err *e);

@@ -37,6 +37,8 @@ struct swriter {
     struct arena *arena;
     struct slice key;
     struct scratch_put put; /* strings and conditions of the request */
+    struct scratch_set set; /* WIRE_MODES: what the metadata said of mode, owner and time */
+    bool is_link;           /* and that the bytes are a link's target */
     uint64_t size;          /* announced, or UINT64_MAX */
     uint32_t via, flags;
     int fd;    /* of a staged one: O_RDWR; else -1 */
@@ -110,6 +112,12 @@ static struct swriter *swriter_new(struct scratch_op *o, const struct wire_put_o
                                   .if_none_match = q->if_none_match != 0,
                                   .if_none_etag = arena_dup(w->arena, q->if_none_etag),
                                   .fail_if_clash = q->flags & WIRE_POSIX};
+    if (q->flags & WIRE_MODES) {
+        bool is_dir = slice_ends(q->key, SLICE_LIT("/"));
+        w->is_link = smodes_take(w->put.meta, is_dir, w->arena, &w->put.meta, &w->set);
+        w->put.fail_if_clash |= w->is_link;
+        w->put.set = &w->set;
+    }
     w->size = q->size;
     w->via = q->via;
     w->flags = q->flags;
@@ -367,6 +375,8 @@ static int extent_to_name(struct swriter *w, const struct wire_put_commit_req *q
         r = (uint64_t)st.st_size > q->size ? hard_truncate(w->hard, q->size, e) : 0;
         h = hard_ref(w->hard);
     }
+    if (r == 0 && h && w->set.what & SCRATCH_SET_MTIME)
+        r = hard_set_mtime(h, w->set.mtime_ns, e);
     if (r == 0 && h)
         r = hard_sync(h, e);
     if (r < 0 && h && h == w->hard)
@@ -400,6 +410,33 @@ static int fill_put(struct swriter *w, struct hard *h, uint64_t size, uint8_t *l
     p->allocated_bytes = (uint64_t)st.st_blocks * 512;
     p->mtime_ns = snode_ns(st.st_mtim);
     return 0;
+}
+
+/* The bytes are a link's target. Nobody names the extent: it goes back to the pool with the writer. */
+static int commit_link(struct swriter *w, const struct wire_put_commit_req *q, struct arena *a,
+                       struct scratch_inode *ret, struct err *e)
+{
+    struct scratch_cred cred = snode_owner(w->bucket);
+    struct scratch_call call = {.bucket = w->bucket->id, .commit = KV_DURABLE, .cred = &cred};
+    struct scratch_orphans orphans = {0};
+    struct scratch_put p = w->put;
+    struct stat st;
+    char target[SCRATCH_TARGET_MAX];
+    int r = check_commit(w, q, &st, e);
+    if (r == 0 && (q->size == 0 || q->size > sizeof(target)))
+        r = err_set(e, -ENAMETOOLONG, "%" PRIu64 " bytes are no target of a link", q->size);
+    if (r < 0)
+        return r;
+    ssize_t n = sys->pread(hard_fd(w->hard), target, q->size, 0);
+    if (n < 0 || (uint64_t)n != q->size)
+        return err_errno(e, n < 0 ? (int)n : -EIO, "read the target back");
+    p.target = slice_of(target, q->size);
+    p.size_bytes = q->size;
+    r = scratch_reserve(w->node->names, w->bucket->id, w->key, &p.ino, e);
+    if (r == 0)
+        r = scratch_put(w->node->names, &call, w->key, &p, a, ret, &orphans, e);
+    snode_free_orphans(w->node, &orphans);
+    return r;
 }
 
 /* Names the extent. *ret_named: the object has it, or may have it; also after a failure. */
@@ -446,8 +483,8 @@ static int commit(struct swriter *w, const struct wire_put_commit_req *q, struct
     struct hard *h = NULL;
     struct scratch_inode x;
     bool keep = q->flags & WIRE_KEEP, named = false;
-    int r = extent_to_name(w, q, &h, e);
-    if (r == 0)
+    int r = w->is_link ? commit_link(w, q, a, &x, e) : extent_to_name(w, q, &h, e);
+    if (r == 0 && !w->is_link)
         r = name_extent(w, h, q, a, &x, &named, e);
     *ret_ended = !keep && (r == 0 || (named && h));
     if (keep && h && !named)

@@ -179,6 +179,8 @@ int op_status(struct object_session *ses, const struct wire_status_req *req, str
                   values_json(s->values), "shaping", gate_json(s->gate));
     if (!o)
         return err_set(e, -ENOMEM, "status");
+    if (s->scrub)
+        (void)json_object_set_new(o, "scrub", scrub_json(s->scrub));
     if (left_out > 0)
         (void)json_object_set_new(o, "buckets_left_out", json_integer((json_int_t)left_out));
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_PRESERVE_ORDER);

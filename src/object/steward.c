@@ -33,6 +33,7 @@ static uint64_t turn(void *arg)
     if (sys->mono_ns() - w->saved_ns >= SAVE_NS)
         save(w);
     quota_turn(w->service);
+    keep_turn(w->service);
     upload_turn(w->service);
     sobject_expire_turn(w->service);
     values_sweep(w->service->values, sys->real_ns());

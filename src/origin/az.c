@@ -5,7 +5,8 @@
  * its path where the service has it there ("http://127.0.0.1:10000/devstoreaccount1")
  *
  * Credentials, the first that is said: origin.account_key, origin.sas; AZURE_STORAGE_KEY,
- * AZURE_STORAGE_SAS_TOKEN; those of AZURE_STORAGE_CONNECTION_STRING; else anonymous. The account:
+ * AZURE_STORAGE_SAS_TOKEN; those of AZURE_STORAGE_CONNECTION_STRING; the identity of the pod or machine
+ * (az_token.c, which origin.metadata_endpoint puts before the environment); else anonymous. The account:
  * origin.account, AZURE_STORAGE_ACCOUNT, the connection string.
  *
  * Invariants: nothing is sent at open; secrets are wiped when the origin is closed.
@@ -72,7 +73,7 @@ static void gather(const struct origin_options *o, struct said *s)
     s->account = web_dup(o->account ? o->account : web_env("AZURE_STORAGE_ACCOUNT"));
     s->key = web_dup(o->account_key);
     s->sas = web_dup(o->sas);
-    if (s->key || s->sas)
+    if (s->key || s->sas || o->metadata_endpoint)
         return;
     s->key = web_dup(web_env("AZURE_STORAGE_KEY"));
     s->sas = s->key ? NULL : web_dup(web_env("AZURE_STORAGE_SAS_TOKEN"));
@@ -146,6 +147,7 @@ static void az_free(struct az *z)
     web_fini(&z->web);
     web_endpoint_fini(&z->endpoint);
     az_hints_fini(&z->hints);
+    az_token_free(z->token);
     if (z->sas)
         explicit_bzero(z->sas, strlen(z->sas));
     free(z->sas);
@@ -177,6 +179,8 @@ static int az_open(struct slice rest, const struct origin_options *o, struct ori
         r = set_credentials(z, &s, e);
     if (r == 0)
         r = set_endpoint(z, &s, e);
+    if (r == 0 && !z->key_n && !z->sas)
+        r = az_token_new(o, &z->endpoint, &z->token, e);
     if (r < 0)
         return r;
     *ret = &TAKE_PTR(z)->base;

@@ -1,6 +1,7 @@
 /*
  * The Azure Blob kind, between its files: az.c (options, URLs, opening, reads), az_request.c (addressing,
- * SharedKey, SAS), az_list.c (listings), az_put.c (writes, copies, blocks).
+ * SharedKey, SAS), az_token.c (tokens of identities), az_list.c (listings), az_put.c (writes, copies,
+ * blocks).
  */
 #pragma once
 
@@ -39,6 +40,7 @@ struct az {
     uint8_t key[AZ_KEY_MAX];      /* of SharedKey */
     size_t key_n;                 /* 0: none */
     char *sas;                    /* "sv=...&sig=..." as given, without '?'; NULL: none */
+    struct az_token *token;       /* NULL: none */
     uint64_t part_bytes;
     struct az_hints hints;
 };
@@ -61,6 +63,20 @@ int az_string_to_sign(struct slice method, const char *account, struct slice pat
 int az_url(const struct az *z, bool has_key, struct slice key, struct buf *b);
 int az_request_prepare(struct web_call *c, struct web_request *q, struct err *e);
 int az_request_refused(const struct web_call *c, struct err *e);
+
+/* ---- az_token.c ---- */
+
+/* NULL where nobody gives tokens, or they must not go to the endpoint. ERR_BAD_OPTION. */
+int az_token_new(const struct origin_options *o, const struct web_endpoint *endpoint, struct az_token **ret,
+                 struct err *e);
+void az_token_free(struct az_token *t);
+/* Appends the token; nothing where there is none. As web_renewed_get. */
+int az_token_get(struct az_token *t, struct buf *b, uint64_t *ret_version, struct err *e);
+void az_token_drop(struct az_token *t, uint64_t version);
+/* What is posted for a workload: the file's assertion, of a client. ERR_ORIGIN_DENIED. For the request and
+ * for tests.
+ */
+int az_token_form(const char *assertion_file, const char *identity, struct buf *form, struct err *e);
 
 int az_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
             struct err *e);

@@ -3,11 +3,11 @@
  *
  * SharedKey signs method, some standard headers, every x-ms- header, path and query with the account's key
  * (HMAC-SHA256; "Authorize with Shared Key" of the service's REST reference, form 2009-09-19). A shared
- * access signature is a query that is appended as given.
+ * access signature is a query that is appended as given. An identity's token is a header.
  *
  * Invariants:
  *  1. The path and the query that are signed are the ones in the URL.
- *  2. Without key and signature requests are anonymous: nothing but the version is added.
+ *  2. Without key, signature and token requests are anonymous: nothing but the version is added.
  *
  * Failure modes: -EINVAL for values that cannot be headers, -E2BIG and -ENAMETOOLONG beyond the maxima.
  */
@@ -137,6 +137,20 @@ static int authorize(struct web_call *c, struct slice path, const struct sigv4_p
     return web_request_header(q, SLICE_LIT("Authorization"), buf_view(&value), e);
 }
 
+static int add_token(struct az_token *t, struct web_call *c, struct web_request *q, struct err *e)
+{
+    struct buf _cleanup_buf_ value = BUF_INIT(32 * KIB);
+    int r = buf_str(&value, "Bearer ");
+    size_t empty_n = value.n;
+    if (r == 0)
+        r = az_token_get(t, &value, &c->credentials, e);
+    if (r == 0 && value.n > empty_n)
+        r = web_request_header(q, SLICE_LIT("Authorization"), buf_view(&value), e);
+    if (value.p)
+        explicit_bzero(value.p, value.n);
+    return r;
+}
+
 int az_request_prepare(struct web_call *c, struct web_request *q, struct err *e)
 {
     const struct az *z = az_of(c->web->origin);
@@ -162,6 +176,8 @@ int az_request_prepare(struct web_call *c, struct web_request *q, struct err *e)
         pairs[n++] = (struct sigv4_pair){SLICE_LIT("x-ms-date"), slice_str(date)};
     for (size_t i = n_own; i < n && r == 0; i++)
         r = web_request_header(q, pairs[i].name, pairs[i].value, e);
+    if (r == 0 && z->token)
+        return add_token(z->token, c, q, e);
     if (r < 0 || !z->key_n)
         return r;
     struct slice path =
@@ -204,8 +220,11 @@ static const struct web_error_row table[] = {
 
 int az_request_refused(const struct web_call *c, struct err *e)
 {
+    const struct az *z = az_of(c->web->origin);
     struct web_error x;
     struct slice body = buf_view(&c->error_body);
+    if (c->response.status == 401 && z->token)
+        az_token_drop(z->token, c->credentials);
     web_error_parse(body, &x);
     if (!x.code[0]) /* answers to HEAD have no body */
         web_error_text(x.code, sizeof(x.code), slice_str(c->response.code));

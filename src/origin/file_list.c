@@ -41,6 +41,7 @@ struct walk {
     struct arena *arena;
     struct slice prefix, after; /* after: the larger of `after` and the token */
     char delimiter;
+    bool directories; /* each is an entry */
     size_t max;
     struct origin_entry *entries;
     size_t n;
@@ -342,7 +343,7 @@ static int walk_dir(struct walk *w, size_t key_n, const struct place *above)
         return 0;
     struct slice key = slice_of(w->key, key_n);
     bool any = false;
-    if (key_n > 0 && slice_eq(key, w->prefix)) {
+    if (key_n > 0 && (slice_eq(key, w->prefix) || (w->directories && slice_starts(key, w->prefix)))) {
         r = emit(w, key, &st, false);
         any = true;
     }
@@ -379,6 +380,7 @@ static int list(struct file_origin *f, const struct origin_list *l, struct arena
         return root;
     struct walk w = {
         .origin = f, .root = root, .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
+    w.directories = l->directories;
     w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
     w.max = l->max == 0 ? PAGE_MAX : MIN(l->max, (uint32_t)PAGE_MAX);
     if (arena_left(a) < w.max * sizeof(struct origin_entry) + 64)

@@ -90,8 +90,16 @@ static int change_time(const struct place *at, uint64_t ns)
     return r < 0 ? -errno : 0;
 }
 
+/* A file system, or the rights of this process, have no such thing: the job looks at what became of it, and
+ * says so. */
+static bool is_refused(const struct file_origin *f, int r)
+{
+    return f->base.of_job && (r == -EPERM || r == -EOPNOTSUPP || r == -EINVAL);
+}
+
 /* What differs. Who gives a file away does not give away what it may do as its owner. */
-static int change(const struct place *at, const struct stat *now, const struct posix_meta *p)
+static int change(const struct file_origin *f, const struct place *at, const struct stat *now,
+                  const struct posix_meta *p)
 {
     uint32_t uid = p->has & POSIX_HAS_UID ? p->uid : now->st_uid;
     uint32_t gid = p->has & POSIX_HAS_GID ? p->gid : now->st_gid;
@@ -101,8 +109,10 @@ static int change(const struct place *at, const struct stat *now, const struct p
         mode &= ~(uint32_t)PRIVILEGE;
     bool has_mode = !S_ISLNK(now->st_mode) && (gives_away || mode != (now->st_mode & 07777));
     int r = gives_away ? change_owner(at, uid, gid) : 0;
+    if (is_refused(f, r))
+        r = 0;
     if (r == 0 && has_mode && fchmod(at->fd, mode) < 0)
-        r = -errno;
+        r = is_refused(f, -errno) ? 0 : -errno;
     if (r == 0 && p->has & POSIX_HAS_MTIME && p->mtime_ns != file_mtime_ns(now))
         r = change_time(at, p->mtime_ns);
     return r;
@@ -120,7 +130,7 @@ int file_keep_meta(const struct file_origin *f, int fd, int dir, const char *nam
     int r = fd >= 0 ? sys->fstat(fd, &now) : fstatat(dir, name, &now, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
     if (!is_dir)
         meta.mode &= ~(uint32_t)PRIVILEGE;
-    return r < 0 ? r : change(&at, &now, &meta);
+    return r < 0 ? r : change(f, &at, &now, &meta);
 }
 
 int file_change_meta(const struct file_origin *f, int fd, int dir, const char *name, const struct stat *now,
@@ -133,7 +143,7 @@ int file_change_meta(const struct file_origin *f, int fd, int dir, const char *n
     assert(f->base.posix);
     if (!is_dir && meta.has & POSIX_HAS_MODE && meta.mode & PRIVILEGE & ~now->st_mode)
         return err_set(e, -EPERM, "set-user-ID and set-group-ID bits are not given to files of an origin");
-    int r = change(&at, now, &meta);
+    int r = change(f, &at, now, &meta);
     if (r == 0 && at.fd >= 0)
         r = sys->fsync(at.fd);
     return r < 0 ? file_error(e, r, "change the attributes of", p->key) : 0;

@@ -22,6 +22,8 @@
  */
 #include "origin/nfs_internal.h"
 
+#include "net/posix_meta.h"
+
 #include <inttypes.h>
 #include <sys/stat.h>
 
@@ -37,13 +39,25 @@ void nfs_etag(const struct nfs_stat_64 *st, char ret[TREE_ETAG_SIZE])
     tree_etag(nfs_mtime_ns(st), st->nfs_size, st->nfs_ino, ret);
 }
 
-struct origin_attr nfs_attr(const struct nfs_stat_64 *st, struct arena *a)
+/* Mode, owner and time as lines. */
+static struct slice modes_of(const struct nfs_stat_64 *st, struct arena *a)
+{
+    struct posix_meta p = {POSIX_HAS_ALL, (uint32_t)st->nfs_mode, (uint32_t)st->nfs_uid,
+                           (uint32_t)st->nfs_gid, nfs_mtime_ns(st)};
+    _cleanup_buf_ struct buf b = BUF_INIT(POSIX_META_MAX_BYTES);
+    int r = posix_meta_encode(&p, &b);
+    assert(r == 0);
+    return arena_dup(a, buf_view(&b));
+}
+
+struct origin_attr nfs_attr(const struct nfs_conn *c, const struct nfs_stat_64 *st, struct arena *a)
 {
     char etag[TREE_ETAG_SIZE];
     nfs_etag(st, etag);
     return (struct origin_attr){.size_bytes = S_ISREG(st->nfs_mode) ? st->nfs_size : 0,
                                 .mtime_ns = nfs_mtime_ns(st),
-                                .etag = arena_dup(a, slice_str(etag))};
+                                .etag = arena_dup(a, slice_str(etag)),
+                                .meta = nfs_conn_owner(c)->base.posix ? modes_of(st, a) : SLICE_NULL};
 }
 
 int nfs_key_path(struct slice key, char ret[NFS_PATH_SIZE], bool *ret_is_dir, struct err *e)
@@ -111,7 +125,7 @@ static int read_open(struct nfs_conn *c, struct nfsfh *fh, const struct origin_g
         return nfs_error(c, e, r, "stat", g->key);
     if (!S_ISREG(st.nfs_mode))
         return err_set(e, -ENOENT, SLICE_FMT " is no file", SLICE_ARG(g->key));
-    *ret = nfs_attr(&st, a);
+    *ret = nfs_attr(c, &st, a);
     r = check_conditions(g, ret->etag, e);
     if (r < 0)
         return r;
@@ -147,7 +161,7 @@ static int get_attributes(struct nfs_conn *c, const struct origin_get *g, const 
         return nfs_error(c, e, r, "stat", g->key);
     if (is_dir ? !S_ISDIR(st.nfs_mode) : !S_ISREG(st.nfs_mode))
         return err_set(e, -ENOENT, SLICE_FMT " is no %s", SLICE_ARG(g->key), is_dir ? "directory" : "file");
-    *ret = nfs_attr(&st, a);
+    *ret = nfs_attr(c, &st, a);
     r = check_conditions(g, ret->etag, e);
     if (r == 0 && !g->attributes_only && g->offset > 0)
         r = err_set(e, ERR_RANGE, "a directory has no bytes");
@@ -318,7 +332,7 @@ static struct nfs *nfs_new(const struct origin_options *o)
     x->magic = NFS_MAGIC;
     x->base.ops = &origin_nfs_ops;
     x->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
-                           ORIGIN_CAN_COPY | ORIGIN_HAS_DIRECTORIES;
+                           ORIGIN_CAN_COPY | ORIGIN_HAS_DIRECTORIES | ORIGIN_CAN_MODES;
     x->timeout_ms = o->timeout;
     x->connect_timeout_ms = o->connect_timeout;
     x->limit = o->connections;

@@ -188,6 +188,11 @@ static int finish(struct nfs_conn *c, int queued)
     return r;
 }
 
+const struct nfs *nfs_conn_owner(const struct nfs_conn *c)
+{
+    return c->owner;
+}
+
 /* ---- the calls ---- */
 
 int nfs_call_stat(struct nfs_conn *c, const char *path, struct nfs_stat_64 *ret)
@@ -316,6 +321,18 @@ int nfs_call_utimes(struct nfs_conn *c, const char *path, uint64_t mtime_ns)
     struct timeval times[2] = {t, t};
     begin(c, NULL, 0, false);
     return finish(c, nfs_utimes_async(c->nfs, path, times, on_done, c));
+}
+
+int nfs_call_chmod(struct nfs_conn *c, const char *path, uint32_t mode)
+{
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_chmod_async(c->nfs, path, (int)mode, on_done, c));
+}
+
+int nfs_call_chown(struct nfs_conn *c, const char *path, uint32_t uid, uint32_t gid)
+{
+    begin(c, NULL, 0, false);
+    return finish(c, nfs_chown_async(c->nfs, path, (int)uid, (int)gid, on_done, c));
 }
 
 /* ---- sessions ---- */

@@ -57,6 +57,8 @@ static inline void nfs_conn_givep(struct nfs_conn **c)
 {
     nfs_conn_give(*c);
 }
+/* Whose session it is. */
+const struct nfs *nfs_conn_owner(const struct nfs_conn *c);
 /* What is called from now on does not look at the cancel flag. */
 void nfs_conn_uncancel(struct nfs_conn *c);
 /* Whether the session can be used no more. */
@@ -83,6 +85,8 @@ int nfs_call_unlink(struct nfs_conn *c, const char *path);
 int nfs_call_mkdir(struct nfs_conn *c, const char *path);
 int nfs_call_rmdir(struct nfs_conn *c, const char *path);
 int nfs_call_utimes(struct nfs_conn *c, const char *path, uint64_t mtime_ns);
+int nfs_call_chmod(struct nfs_conn *c, const char *path, uint32_t mode);
+int nfs_call_chown(struct nfs_conn *c, const char *path, uint32_t uid, uint32_t gid);
 
 /* Classifies what a call gave; `what` is what was being done. */
 int nfs_error(const struct nfs_conn *c, struct err *e, int error, const char *what, struct slice key);
@@ -93,8 +97,8 @@ int nfs_error_class(int error);
 
 uint64_t nfs_mtime_ns(const struct nfs_stat_64 *st);
 void nfs_etag(const struct nfs_stat_64 *st, char ret[TREE_ETAG_SIZE]);
-/* The ETag is put into the arena. */
-struct origin_attr nfs_attr(const struct nfs_stat_64 *st, struct arena *a);
+/* The ETag is put into the arena, and with origin->posix lines of metadata (net/posix_meta.h). */
+struct origin_attr nfs_attr(const struct nfs_conn *c, const struct nfs_stat_64 *st, struct arena *a);
 /* "/a/b" of a key; *ret_is_dir: it ended with '/'. -EINVAL when it cannot be a path. */
 int nfs_key_path(struct slice key, char ret[NFS_PATH_SIZE], bool *ret_is_dir, struct err *e);
 /* HOST[:PORT]/PATH of a URL: heap copies, `port` 0 when there is none. Pure. */

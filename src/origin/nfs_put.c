@@ -19,6 +19,7 @@
 
 #include "base/hash.h"
 #include "base/id.h"
+#include "net/posix_meta.h"
 
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -157,12 +158,41 @@ static int create_tmp(struct target *t, struct nfsfh **ret, struct err *e)
     return r < 0 ? nfs_error(t->conn, e, r, "create", t->key) : 0;
 }
 
+/* By the server's rules or its file system: the job looks at what became of it, and says so. */
+static bool is_refused(int r)
+{
+    return r == -EPERM || r == -EACCES || r == -EINVAL || r == -ENOTSUP;
+}
+
+/* What the metadata says of mode, owner and time; what may not be given the file keeps of its own. Who
+ * gives a file away does not give away what it may do as its owner. */
+static int keep_meta(struct target *t, const char *path, const struct nfs_stat_64 *now, struct slice meta)
+{
+    struct posix_meta p;
+    posix_meta_decode(meta, t->is_dir, &p);
+    uint32_t uid = p.has & POSIX_HAS_UID ? p.uid : (uint32_t)now->nfs_uid;
+    uint32_t gid = p.has & POSIX_HAS_GID ? p.gid : (uint32_t)now->nfs_gid;
+    uint32_t old = (uint32_t)now->nfs_mode & 07777, mode = p.has & POSIX_HAS_MODE ? p.mode & 07777 : old;
+    if (!t->is_dir)
+        mode &= ~(uint32_t)(S_ISUID | S_ISGID);
+    bool posix = t->nfs->base.posix, gives = uid != (uint32_t)now->nfs_uid || gid != (uint32_t)now->nfs_gid;
+    int r = posix && gives ? nfs_call_chown(t->conn, path, uid, gid) : 0;
+    if (is_refused(r))
+        r = 0;
+    if (r >= 0 && posix && (gives || mode != old))
+        r = nfs_call_chmod(t->conn, path, mode);
+    if (is_refused(r))
+        r = 0;
+    if (r >= 0 && p.has & POSIX_HAS_MTIME && (posix || !t->is_dir))
+        r = nfs_call_utimes(t->conn, path, p.mtime_ns);
+    return r;
+}
+
 /* Writes the reserved name and commits it; its attributes are the object's. */
 static int write_tmp(struct target *t, const struct origin_put *p, const struct origin_body *body,
                      struct nfs_stat_64 *ret_st, struct err *e)
 {
     struct nfsfh *fh = NULL;
-    uint64_t mtime_ns;
     int r = create_tmp(t, &fh, e);
     if (r < 0)
         return r;
@@ -174,8 +204,11 @@ static int write_tmp(struct target *t, const struct origin_put *p, const struct 
     r = nfs_call_sync(t->conn, fh);
     int closed = nfs_call_close(t->conn, fh);
     r = r < 0 ? r : closed;
-    if (r >= 0 && origin_meta_mtime(p->meta, &mtime_ns))
-        r = nfs_call_utimes(t->conn, t->tmp, mtime_ns);
+    *ret_st = (struct nfs_stat_64){0};
+    if (r >= 0 && t->nfs->base.posix)
+        r = nfs_call_stat(t->conn, t->tmp, ret_st);
+    if (r >= 0)
+        r = keep_meta(t, t->tmp, ret_st, p->meta);
     if (r >= 0)
         r = nfs_call_stat(t->conn, t->tmp, ret_st);
     if (r >= 0 && ret_st->nfs_size != body->size_bytes)
@@ -253,6 +286,10 @@ static int put_dir(struct target *t, const struct origin_put *p, const struct or
         r = nfs_call_stat(t->conn, t->path, ret_st);
     if (r == -ENOTDIR || (r >= 0 && !S_ISDIR(ret_st->nfs_mode)))
         return err_set(e, -EINVAL, SLICE_FMT ": a file of that name is there", SLICE_ARG(t->key));
+    if (r >= 0 && p->meta.n > 0 && t->nfs->base.posix) {
+        r = keep_meta(t, t->path, ret_st, p->meta);
+        r = r < 0 ? r : nfs_call_stat(t->conn, t->path, ret_st);
+    }
     return r < 0 ? nfs_error(t->conn, e, r, "create", t->key) : 0;
 }
 
@@ -270,7 +307,7 @@ static int put(struct nfs *x, struct nfs_conn *conn, const struct origin_put *p,
             r = place(&t, p, e);
     }
     if (r == 0)
-        *ret_attr = nfs_attr(&st, a);
+        *ret_attr = nfs_attr(t.conn, &st, a);
     return r;
 }
 

@@ -287,8 +287,10 @@ int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, 
         return 0;
     }
     struct err local = {0};
+    struct origin_list asked = *l;
+    asked.directories = o->posix && o->of_job;
     uint64_t started_ns = sys->mono_ns();
-    return done(o, "list", started_ns, o->ops->list(o, l, a, ret, &local), &local, e);
+    return done(o, "list", started_ns, o->ops->list(o, &asked, a, ret, &local), &local, e);
 }
 
 static int refuse_change(const struct origin *o, struct err *e)

@@ -124,6 +124,7 @@ enum origin_capability {
     ORIGIN_HAS_DIRECTORIES = 1 << 7,
     ORIGIN_CAN_VERSIONS = 1 << 8, /* earlier versions can be asked for: origin.as_of, origin.version */
     ORIGIN_CAN_TAGS = 1 << 9,     /* tells the tags of objects: origin_has_tag */
+    ORIGIN_CAN_MODES = 1 << 10,   /* with `posix`, for jobs: files keep mode and owner as they are written */
 };
 
 struct origin_get {
@@ -179,6 +180,7 @@ struct origin_list {
     struct slice after; /* only keys (and common prefixes) after this one */
     struct slice token; /* the origin's own continuation from the page before; empty at first */
     uint32_t max;       /* most entries, at most 1000 */
+    bool directories;   /* set by origin_list: directories are entries also when they are not empty */
 };
 
 struct origin_page {
@@ -237,8 +239,10 @@ struct origin {
     char *url;           /* as opened, for errors */
     char *storage_class; /* of what is written; NULL: the service's default */
     bool is_view;        /* of earlier versions: nothing is written through it, -EROFS */
-    bool posix; /* modes, owners, times and links of files are kept (net/posix_meta.h): the file kind's own.
-                   Set before the first call */
+    bool posix;  /* modes, owners, times and links of files are kept (net/posix_meta.h): the file kind's own.
+                    Set before the first call */
+    bool of_job; /* with `posix`: every directory is listed, and a mode or owner that may not be given is left
+                    as it is. Set before the first call */
     atomic_bool *stop; /* says that the node ends: copies inside the origin, which may take as long as it
                           likes, are given up. NULL: never. Set before the first call */
 };

@@ -217,7 +217,8 @@ struct walk {
     struct arena *arena;
     struct slice prefix, after; /* after: the larger of `after` and the token */
     char delimiter;
-    bool first; /* the listing begins: nothing remembered counts */
+    bool directories; /* each is an entry */
+    bool first;       /* the listing begins: nothing remembered counts */
     size_t max;
     struct origin_entry *entries;
     size_t n;
@@ -326,7 +327,7 @@ static int walk_folder(struct walk *w, size_t key_n, unsigned depth, const struc
     if (r < 0)
         return r;
     struct slice key = slice_of(w->key, key_n);
-    bool empty = f->n == 0 && !f->hides, asked = slice_eq(key, w->prefix);
+    bool empty = f->n == 0 && !f->hides, asked = w->directories || slice_eq(key, w->prefix);
     if (key_n > 0 && (asked || empty) && slice_starts(key, w->prefix))
         r = emit(w, key, &f->self, false);
     struct place here = {f->self.id, above};
@@ -356,6 +357,7 @@ int tree_list(struct tree *t, const struct origin_list *l, struct arena *a, stru
 {
     struct walk w = {.tree = t, .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
     w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
+    w.directories = l->directories;
     w.first = w.after.n == 0; /* callers go on with a token or with the last key */
     w.max = l->max == 0 ? PAGE_MAX : MIN(l->max, (uint32_t)PAGE_MAX);
     if (arena_left(a) < w.max * sizeof(struct origin_entry) + 64)

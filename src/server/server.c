@@ -101,6 +101,7 @@ static int open_objects(struct server *s, const struct config *options, const st
                  .client_bytes_per_s = options->client_limit_bytes,
                  .active = (unsigned)options->limit_active,
                  .waiting = (unsigned)options->threads / 2},
+        .scrub_bytes_per_s = options->scrub_rate,
         .route = route && strcmp(route, "loop") == 0 ? OBJECT_ROUTE_LOOP : OBJECT_ROUTE_LOCAL,
     };
     int k = object_service_open(&config, &s->objects, e);

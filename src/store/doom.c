@@ -94,7 +94,7 @@ static void set_shrink(struct store *s, uint32_t data_set, uint64_t bytes)
     evict_set_grow(s->sets, data_set, -(int64_t)bytes);
 }
 
-void doom_extent(struct extent *x)
+void doom_victim(struct extent *x)
 {
     struct disk *d = x->disk;
     bool staged = __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE);
@@ -124,7 +124,7 @@ void doom_extent(struct extent *x)
     writer_queue_doomed(d, m);
 }
 
-void doom_record(struct disk *d, struct slice key, const struct format_entry *r)
+void doom_victim_record(struct disk *d, struct slice key, const struct format_entry *r)
 {
     struct doomed *m = doomed_new(r->id, key, chunks_of(r->size_bytes));
     uint64_t charge = format_charge(r->size_bytes, r->present_blocks);
@@ -136,6 +136,26 @@ void doom_record(struct disk *d, struct slice key, const struct format_entry *r)
     unlink_file(d, m->id);
     space_give(d, charge, charge, 0);
     writer_queue_doomed(d, m);
+}
+
+static void tell_removed(struct store *s, struct slice key, uint64_t bytes)
+{
+    if (s->removed && key.n > 0)
+        s->removed(s->keep_arg, key, bytes);
+}
+
+void doom_extent(struct extent *x)
+{
+    bool staged = __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE);
+    if (!staged)
+        tell_removed(x->store, x->key, extent_present_bytes(x));
+    doom_victim(x);
+}
+
+void doom_record(struct disk *d, struct slice key, const struct format_entry *r)
+{
+    tell_removed(d->store, key, record_present_bytes(r));
+    doom_victim_record(d, key, r);
 }
 
 void doom_bad_record(struct disk *d, struct slice index_key)

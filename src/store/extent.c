@@ -479,11 +479,13 @@ int extent_reserve(struct extent *x, uint64_t want)
         lock_drop(&x->lock);
         if (charged >= want)
             return 0;
+        bool staged = __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE); /* then the key is not its own yet */
+        struct slice who = staged ? SLICE_NULL : x->key;
         uint64_t step = MIN(MAX(want - charged, CHARGE_STEP_BYTES),
                             MAX(format_charge(x->size, x->n_blocks), want) - charged);
-        if (space_take(x->disk, step, data_set, x->forced) < 0) {
+        if (space_take(x->disk, step, data_set, who, x->forced) < 0) {
             /* Perhaps the bare need fits where the step ahead does not. */
-            if (step == want - charged || space_take(x->disk, want - charged, data_set, x->forced) < 0)
+            if (step == want - charged || space_take(x->disk, want - charged, data_set, who, x->forced) < 0)
                 return -ENOSPC;
             step = want - charged;
         }

@@ -69,8 +69,11 @@ static int read_direct(struct extent *x, char *buf, uint64_t n, uint64_t offset)
     char path[DISK_PATH_MAX];
     disk_extent_path(x->disk, x->id, path);
     _cleanup_close_ int fd = sys->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, 0);
-    if (fd < 0)
-        return -EINVAL;
+    return fd < 0 ? -EINVAL : extent_pread_direct(fd, buf, n, offset);
+}
+
+int extent_pread_direct(int fd, char *buf, uint64_t n, uint64_t offset)
+{
     for (uint64_t done = 0; done < n;) {
         ssize_t got = sys->pread(fd, buf + done, ALIGN_UP(n, DIRECT_ALIGN) - done, offset + done);
         if (got < 0)
@@ -90,14 +93,15 @@ static int read_direct(struct extent *x, char *buf, uint64_t n, uint64_t offset)
  * is read from the disk; where that cannot be, memory is asked to forget it first, which it does unless the
  * bytes are dirty or mapped.
  */
-static int read_block(struct extent *x, int fd, uint32_t block, char *buf, uint64_t n)
+static int read_block(struct extent *x, int fd, uint32_t block, char *buf, uint64_t n, bool past_cache)
 {
     uint64_t offset = (uint64_t)block * STORE_BLOCK_BYTES;
     lock_take(&x->lock);
     bool suspect = extent_range_is_suspect_locked(x, block, 1);
     lock_drop(&x->lock);
-    if (suspect) {
+    if (suspect)
         (void)sys->fadvise(fd, ALIGN_DOWN(offset, FORGET_BYTES), FORGET_BYTES, POSIX_FADV_DONTNEED);
+    if (suspect || past_cache) {
         int r = read_direct(x, buf, n, offset);
         if (r != -EINVAL)
             return r;
@@ -105,9 +109,7 @@ static int read_block(struct extent *x, int fd, uint32_t block, char *buf, uint6
     return sys_pread_all(fd, buf, n, offset);
 }
 
-/* -ENOENT when the block is missing, ERR_CORRUPT when its bytes or its checksum are not there or differ,
- * -EMFILE and -ENFILE when nothing can be said. */
-static int compare(struct extent *x, uint32_t block, char *buf)
+int extent_block_compare(struct extent *x, uint32_t block, char *buf, bool past_cache)
 {
     uint32_t crc = 0;
     int r = extent_block_crc(x, block, &crc);
@@ -116,7 +118,7 @@ static int compare(struct extent *x, uint32_t block, char *buf)
     uint64_t n = block_bytes(x, block);
     int fd = r == 0 ? extent_use(x) : r;
     if (fd >= 0) {
-        r = read_block(x, fd, block, buf, n);
+        r = read_block(x, fd, block, buf, n, past_cache);
         extent_leave(x);
     } else if (fd == -EMFILE || fd == -ENFILE) {
         return fd;
@@ -127,15 +129,10 @@ static int compare(struct extent *x, uint32_t block, char *buf)
     return r == 0 && crc32c(0, buf, n) == crc ? 0 : ERR_CORRUPT;
 }
 
-bool extent_block_is_good(struct extent *x, uint32_t block, char *buf)
-{
-    return compare(x, block, buf) == 0;
-}
-
 int extent_verify_block(struct extent *x, uint32_t block, char *buf, const char *found)
 {
     uint64_t lost_flushes = disk_lost_flushes(x->disk);
-    int r = compare(x, block, buf);
+    int r = extent_block_compare(x, block, buf, /* past_cache= */ false);
     if (r == 0)
         extent_block_trusted(x, block, lost_flushes);
     if (r != ERR_CORRUPT)

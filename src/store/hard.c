@@ -591,7 +591,7 @@ void hard_watch(struct disk *d)
         hard_unref(v[i]);
     }
     /* What could not be evicted when they grew, because it was in use. */
-    if (over && space_take(d, RELIEF_BYTES, HARD_NO_SET, /* force= */ true) == 0)
+    if (over && space_take(d, RELIEF_BYTES, HARD_NO_SET, SLICE_NULL, /* force= */ true) == 0)
         space_give(d, RELIEF_BYTES, 0, 0);
 }
 

@@ -26,23 +26,37 @@ struct page {
 
 struct one {
     struct disk *d;
+    const struct hard_check *h;
     struct id128 id;
     const struct format_hard *head;
     int fd;
+    bool is_direct;
     uint64_t blocks, bytes, bad, first_bad;
     struct hard_lookup l;
     char *buf;
 };
 
+/* Past the page cache where that was asked for and can be. */
+static int read_block(struct one *o, uint64_t n, uint64_t offset)
+{
+    int r = o->is_direct ? extent_pread_direct(o->fd, o->buf, n, offset) : -EINVAL;
+    if (o->is_direct && r == -EINVAL) {
+        (void)fcntl(o->fd, F_SETFL, O_RDONLY);
+        o->is_direct = false;
+    }
+    return r == -EINVAL ? sys_pread_all(o->fd, o->buf, n, offset) : r;
+}
+
 static int check_block(struct one *o, uint64_t block)
 {
     uint32_t crc = 0;
     uint64_t n = hard_block_bytes(o->head->size_bytes, block);
+    if (o->h->before && !o->h->before(o->h->arg, n))
+        return -ECANCELED;
     int r = hard_block_crc(o->d, o->id, o->head, block, &o->l, &crc);
     if (r < 0 && r != -EBADMSG)
         return r;
-    bool good = r == 0 && sys_pread_all(o->fd, o->buf, n, block * STORE_BLOCK_BYTES) == 0 &&
-                crc32c(0, o->buf, n) == crc;
+    bool good = r == 0 && read_block(o, n, block * STORE_BLOCK_BYTES) == 0 && crc32c(0, o->buf, n) == crc;
     metrics_add(o->d->m_verified, 1);
     o->blocks++;
     o->bytes += n;
@@ -102,7 +116,12 @@ static int check_one(struct one *o, char *problem, size_t problem_size)
     id_text(o->id, hex);
     hard_path(o->d, o->id, path);
     problem[0] = 0;
-    o->fd = sys->open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+    o->is_direct = o->h->past_cache;
+    o->fd = sys->open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | (o->is_direct ? O_DIRECT : 0), 0);
+    if (o->fd == -EINVAL && o->is_direct) {
+        o->is_direct = false;
+        o->fd = sys->open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+    }
     int r = o->fd < 0 ? o->fd : sys->fstat(o->fd, &st);
     uint64_t size = (uint64_t)st.st_size;
     if (r == 0 && size == o->head->size_bytes)
@@ -151,10 +170,10 @@ static int read_page(struct disk *d, struct buf *from, struct page *p, struct er
     return r == -ENOENT && p->n > 0 ? 0 : r;
 }
 
-static int check_entry(struct disk *d, const struct page *p, size_t i, struct store_check_report *report,
+static int check_entry(struct disk *d, const struct hard_check *h, const struct page *p, size_t i,
                        struct one *o, char *problem, size_t problem_size)
 {
-    char *buf = o->buf;
+    struct store_check_report *report = h->report;
     char hex[ID_TEXT_SIZE];
     if (p->damaged[i]) {
         id_text(p->id[i], hex);
@@ -162,7 +181,8 @@ static int check_entry(struct disk *d, const struct page *p, size_t i, struct st
         report->bad_records++;
         return 0;
     }
-    *o = (struct one){.d = d, .id = p->id[i], .head = &p->head[i], .l.chunk = UINT64_MAX, .buf = buf};
+    *o = (struct one){
+        .d = d, .h = h, .id = p->id[i], .head = &p->head[i], .l.chunk = UINT64_MAX, .buf = h->buf};
     int r = check_one(o, problem, problem_size);
     if (r < 0)
         return r;
@@ -171,34 +191,46 @@ static int check_entry(struct disk *d, const struct page *p, size_t i, struct st
     report->hard_bytes += o->bytes;
     report->hard_bad += problem[0] != 0;
     if (o->bad > 0)
-        metrics_add(metrics_series(METRIC_CORRUPT_BLOCKS, d->path, "check", NULL), o->bad);
+        metrics_add(metrics_series(METRIC_CORRUPT_BLOCKS, d->path, h->found, NULL), o->bad);
     return 0;
 }
 
-int hard_check(struct disk *d, struct store_check_report *report, char *buf, hard_tell_fn tell, void *arg,
-               struct err *e)
+/* The next page begins with this extent again. */
+static void rewind_to(struct buf *from, struct id128 id)
 {
-    struct buf _cleanup_buf_ from = BUF_INIT(FORMAT_KEY_MAX + 1);
+    struct format_key k;
+    format_key_id(HARD_CHECK_FIRST[0], id, &k);
+    buf_clear(from);
+    if (buf_slice(from, format_key_view(&k)) < 0)
+        abort(); /* its maximum is larger */
+}
+
+int hard_check_page(struct disk *d, const struct hard_check *h, struct buf *from, bool *ret_stopped,
+                    struct err *e)
+{
     struct page *p = malloc(sizeof(*p));
     struct one *o = malloc(sizeof(*o));
     if (!p || !o)
         abort();
-    o->buf = buf;
-    bool go_on = true;
-    int r = buf_char(&from, 'h');
-    while (r == 0 && go_on && (r = read_page(d, &from, p, e)) == 0) {
-        for (size_t i = 0; i < p->n && r == 0 && go_on; i++) {
-            char problem[ERR_TEXT_MAX] = "";
-            r = check_entry(d, p, i, report, o, problem, sizeof(problem));
-            if (r < 0)
-                (void)err_errno(e, r, "disk %s: check hard extents", d->path);
-            else
-                go_on = tell(arg, problem[0] ? problem : NULL);
-        }
-        if (p->n == 0)
+    *ret_stopped = false;
+    int r = read_page(d, from, p, e);
+    for (size_t i = 0; i < p->n && r == 0 && !*ret_stopped; i++) {
+        char problem[ERR_TEXT_MAX] = "";
+        r = check_entry(d, h, p, i, o, problem, sizeof(problem));
+        if (r == -ECANCELED) {
+            rewind_to(from, p->id[i]);
+            *ret_stopped = true;
+            r = 0;
             break;
+        }
+        if (r < 0)
+            (void)err_errno(e, r, "disk %s: check hard extents", d->path);
+        else
+            *ret_stopped = !h->tell(h->arg, problem[0] ? problem : NULL);
     }
+    if (r == 0 && p->n == 0)
+        r = -ENOENT;
     free(p);
     free(o);
-    return r == -ENOENT ? 0 : r;
+    return r;
 }

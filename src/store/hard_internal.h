@@ -235,8 +235,18 @@ void hard_gone_end(struct disk *d, bool done);
 
 /* ---- hard_check.c ---- */
 
-/* Verifies every sealed extent of a disk; `tell` is called after each, with NULL or what is wrong, and says
- * whether to go on. `buf` has room for a block. */
-typedef bool (*hard_tell_fn)(void *arg, const char *problem);
-int hard_check(struct disk *d, struct store_check_report *report, char *buf, hard_tell_fn tell, void *arg,
-               struct err *e);
+struct hard_check {
+    struct store_check_report *report;
+    char *buf;              /* from extent_block_buffer */
+    const char *found;      /* label of what is wrong, in metrics */
+    bool past_cache;        /* what the disk has, where the file system can */
+    store_before_fn before; /* may be NULL; as of store_scrub */
+    /* After each extent, with NULL or what is wrong: whether to go on. */
+    bool (*tell)(void *arg, const char *problem);
+    void *arg; /* of both */
+};
+/* Verifies a page of sealed extents of a disk: those behind *from, which begins with HARD_CHECK_FIRST and is
+ * moved behind what was done. *ret_stopped: somebody said so. -ENOENT: there are no more. */
+#define HARD_CHECK_FIRST "h"
+int hard_check_page(struct disk *d, const struct hard_check *h, struct buf *from, bool *ret_stopped,
+                    struct err *e);

@@ -140,9 +140,9 @@ static int reserve(struct hard *h, size_t n)
     }
     if (need > 0) {
         uint64_t bare = ALIGN_UP(n, PAGE_BYTES);
-        if (space_take(h->disk, need, HARD_NO_SET, /* force= */ true) < 0) {
+        if (space_take(h->disk, need, HARD_NO_SET, SLICE_NULL, /* force= */ true) < 0) {
             need = MIN(need, bare);
-            if (space_take(h->disk, need, HARD_NO_SET, /* force= */ true) < 0)
+            if (space_take(h->disk, need, HARD_NO_SET, SLICE_NULL, /* force= */ true) < 0)
                 return -ENOSPC;
         }
         space_written(h->disk, (int64_t)need);

@@ -12,8 +12,8 @@
  * for one second without looking again, unless room appears: a scan over more than fits would otherwise pay
  * for samples with each object.
  *
- * Entries in use are not evicted. Mounts keep files open that nobody uses; they are asked to close those that
- * eviction would take, and given a moment.
+ * Entries in use are not evicted, nor those that store_on_evict keeps. Mounts keep files open that nobody
+ * uses; they are asked to close those that eviction would take, and given a moment.
  *
  * Invariant: used_bytes never exceeds limit_bytes through space_try and space_take. (It may at start, when
  * the user lowered the limit, and through hard extents, which grow by writes that the node does not see.)
@@ -121,9 +121,14 @@ static void victims_free(struct victim *v, size_t n)
         free(v[i].key);
 }
 
+static bool is_kept(struct store *s, struct slice key, struct slice newcomer, uint64_t bytes, bool takes)
+{
+    return s->keep && s->keep(s->keep_arg, key, newcomer, bytes, takes);
+}
+
 /* Reads the entry behind one back reference; false when it is no candidate. */
-static bool judge(struct disk *d, struct slice key, struct id128 id, bool in_use_too, struct victim *v,
-                  struct evict_candidate *c)
+static bool judge(struct disk *d, struct slice key, struct id128 id, struct slice newcomer, bool in_use_too,
+                  struct victim *v, struct evict_candidate *c)
 {
     struct buf _cleanup_buf_ b = BUF_INIT(VICTIM_ATTR_MAX);
     struct format_entry r;
@@ -138,7 +143,8 @@ static bool judge(struct disk *d, struct slice key, struct id128 id, bool in_use
         c->referenced = referenced && !in_use_too;
         c->last_read_ms = last_read_ms;
     }
-    if (c->referenced || (d->store->keep && d->store->keep(d->store->keep_arg, key)))
+    if (c->referenced || is_kept(d->store, key, newcomer, record_present_bytes(&r),
+                                 /* takes= */ false))
         return false;
     v->key = slice_dup(key);
     v->key_bytes = key.n;
@@ -192,7 +198,8 @@ static void refile_all(struct disk *d, const struct victim *v, struct evict_cand
 }
 
 /* Up to SAMPLE candidates from a random place on, going round at the end. */
-static size_t sample(struct disk *d, bool in_use_too, struct victim *v, struct evict_candidate *c)
+static size_t sample(struct disk *d, struct slice newcomer, bool in_use_too, struct victim *v,
+                     struct evict_candidate *c)
 {
     struct format_key from, first;
     struct id128 at, zero = {{0}};
@@ -208,7 +215,7 @@ static size_t sample(struct disk *d, bool in_use_too, struct victim *v, struct e
         while (seen < SAMPLE && kv_iter_next(it, &k, &key, NULL) == 0) {
             struct id128 id;
             seen++;
-            if (format_key_parse_id(k, &id) == 0 && judge(d, key, id, in_use_too, &v[n], &c[n]))
+            if (format_key_parse_id(k, &id) == 0 && judge(d, key, id, newcomer, in_use_too, &v[n], &c[n]))
                 n++;
         }
     }
@@ -229,7 +236,8 @@ static void note_evicted(struct store *s, struct slice key, uint64_t last_read_m
 
 /* Evicts one entry if it is still what was sampled and nobody uses it. *asked_bytes grows by what may become
  * free because whoever uses it was asked to let go. */
-static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict why, uint64_t *asked_bytes)
+static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict why, struct slice newcomer,
+                      uint64_t *asked_bytes)
 {
     struct store *s = d->store;
     struct slice key = slice_of(v->key, v->key_bytes);
@@ -244,8 +252,9 @@ static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict
         if (id_eq(x->id, v->id) && __atomic_load_n(&x->refs, __ATOMIC_ACQUIRE) == 1) {
             bytes = extent_present_bytes(x);
             last_read_ms = __atomic_load_n(&x->last_read_ms, __ATOMIC_RELAXED);
-            doom_extent(x);
-            done = true;
+            done = !is_kept(s, key, newcomer, bytes, /* takes= */ true);
+            if (done)
+                doom_victim(x);
         } else if (id_eq(x->id, v->id) && s->on_gone && s->on_gone(s->on_gone_arg, key)) {
             *asked_bytes += extent_present_bytes(x);
         }
@@ -256,8 +265,9 @@ static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict
         if (load_record(d, key, &r, &b) == 0 && id_eq(r.id, v->id)) {
             bytes = format_charge(r.size_bytes, r.present_blocks);
             last_read_ms = r.last_read_ms;
-            doom_record(d, key, &r);
-            done = true;
+            done = !is_kept(s, key, newcomer, record_present_bytes(&r), /* takes= */ true);
+            if (done)
+                doom_victim_record(d, key, &r);
         }
     }
     table_end(s, &o);
@@ -296,12 +306,12 @@ static void deny(struct disk *d, uint32_t data_set)
 
 /* Evicts from one sample until n bytes could be taken, or with in_use_too until the users of as many were
  * asked to let go. Gives how many victims there were. */
-static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, bool force, bool in_use_too,
-                           uint64_t *ret_asked_bytes)
+static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force,
+                           bool in_use_too, uint64_t *ret_asked_bytes)
 {
     struct victim v[SAMPLE] = {0};
     struct evict_candidate c[SAMPLE];
-    size_t left = sample(d, in_use_too, v, c), evicted = 0;
+    size_t left = sample(d, newcomer, in_use_too, v, c), evicted = 0;
     refile_all(d, v, c, left);
     *ret_asked_bytes = 0;
     while (left > 0 && *ret_asked_bytes < n && !could_take(d, n)) {
@@ -309,7 +319,7 @@ static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, bool f
         int i = choose(d, c, left, data_set, force, &why);
         if (i < 0)
             break;
-        evicted += evict_one(d, &v[i], why, ret_asked_bytes);
+        evicted += evict_one(d, &v[i], why, newcomer, ret_asked_bytes);
         free(v[i].key);
         left--;
         v[i] = v[left];
@@ -320,7 +330,7 @@ static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, bool f
     return evicted;
 }
 
-int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force)
+int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force)
 {
     if (space_try(d, n))
         return 0;
@@ -329,9 +339,9 @@ int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force)
     for (size_t vain = 0, victims = 0, waits = 0; vain < SAMPLES_VAIN && victims < VICTIMS_MAX;) {
         writer_throttle(d);
         uint64_t asked_bytes = 0;
-        size_t evicted = evict_sample(d, n, data_set, force, /* in_use_too= */ false, &asked_bytes);
+        size_t evicted = evict_sample(d, n, data_set, newcomer, force, /* in_use_too= */ false, &asked_bytes);
         if (evicted == 0 && d->store->on_gone)
-            evicted = evict_sample(d, n, data_set, force, /* in_use_too= */ true, &asked_bytes);
+            evicted = evict_sample(d, n, data_set, newcomer, force, /* in_use_too= */ true, &asked_bytes);
         if (space_try(d, n))
             return 0;
         victims += evicted;
@@ -347,7 +357,7 @@ int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force)
 
 void space_grow(struct disk *d, uint64_t n)
 {
-    bool taken = space_take(d, n, UINT32_MAX, /* force= */ true) == 0;
+    bool taken = space_take(d, n, UINT32_MAX, SLICE_NULL, /* force= */ true) == 0;
     LOCK_SCOPE(&d->lock);
     d->used_bytes += taken ? 0 : n;
     d->written_bytes += n;

@@ -125,9 +125,10 @@ void store_abandon(struct store *s)
     store_free(s);
 }
 
-void store_on_evict(struct store *s, store_keep_fn fn, void *arg)
+void store_on_evict(struct store *s, store_keep_fn keep, store_removed_fn removed, void *arg)
 {
-    s->keep = fn;
+    s->keep = keep;
+    s->removed = removed;
     s->keep_arg = arg;
 }
 
@@ -277,7 +278,7 @@ int store_create(struct store *s, const struct store_new *n, struct extent **ret
         return r;
     uint32_t data_set = data_set_of(s, n->key, n->data_set);
     uint64_t charge = MIN(format_charge(n->size_bytes, format_blocks(n->size_bytes)), CHARGE_AHEAD_MAX);
-    r = space_take(d, charge, data_set, n->pinned_admission);
+    r = space_take(d, charge, data_set, n->key, n->pinned_admission);
     if (r < 0)
         return err_set(e, r, "disk %s: no room for %s", d->path,
                        format_key_text(n->key, (char[FORMAT_KEY_TEXT_MAX]){0}));
@@ -319,7 +320,7 @@ int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct ex
         return r;
     uint32_t data_set = data_set_of(s, key, SLICE_NULL);
     uint64_t charge = MIN(format_charge(size_hint, format_blocks(size_hint)), CHARGE_AHEAD_MAX);
-    r = space_take(d, charge, data_set, /* force= */ true);
+    r = space_take(d, charge, data_set, key, /* force= */ true);
     if (r < 0)
         return err_set(e, r, "disk %s: no room for " SLICE_FMT, d->path, SLICE_ARG(key));
     struct extent *x = NULL;
@@ -476,7 +477,7 @@ int store_disk_status(struct store *s, size_t disk, struct store_disk_status *re
     if (disk >= s->n_disks)
         return -EINVAL;
     struct disk *d = &s->disks[disk];
-    struct store_disk_status st = {.limit_bytes = d->limit_bytes, .was_clean = d->was_clean};
+    struct store_disk_status st = {.id = d->id, .limit_bytes = d->limit_bytes, .was_clean = d->was_clean};
     (void)snprintf(st.path, sizeof(st.path), "%s", d->path);
     uint64_t total;
     int r = sys->statfs_free(d->path, &st.free_bytes, &total);

@@ -70,11 +70,14 @@ DEFINE_CLEANUP(struct store, store_close)
 typedef bool (*store_gone_fn)(void *arg, struct slice key);
 void store_on_gone(struct store *s, store_gone_fn fn, void *arg);
 /*
- * `fn` says whether the entry of a key must not be evicted for the sake of others. It is called from any
- * thread that makes room, and must not call the store. Set and unset as with store_on_gone.
+ * `keep` says whether the entry of a key, of which so many bytes are here, must not be evicted for the sake
+ * of `newcomer`, the key of who needs room (empty: of nobody that is known). It is asked of candidates, and
+ * with `takes` once more of each that goes now unless it says so. `removed` is told what leaves for any other
+ * reason. Both are called from any thread and must not call the store. Set and unset as with store_on_gone.
  */
-typedef bool (*store_keep_fn)(void *arg, struct slice key);
-void store_on_evict(struct store *s, store_keep_fn fn, void *arg);
+typedef bool (*store_keep_fn)(void *arg, struct slice key, struct slice newcomer, uint64_t bytes, bool takes);
+typedef void (*store_removed_fn)(void *arg, struct slice key, uint64_t bytes);
+void store_on_evict(struct store *s, store_keep_fn keep, store_removed_fn removed, void *arg);
 /* Stops without marking clean and without flushing, as kill -9 would; tests only. */
 void store_abandon(struct store *s);
 
@@ -214,6 +217,7 @@ ssize_t extent_read_verified(struct extent *x, void *p, size_t n, uint64_t offse
 
 struct store_disk_status {
     char path[256];
+    struct id128 id;
     uint64_t used_bytes, limit_bytes, leased_bytes; /* leased: unlinked but still referenced */
     uint64_t free_bytes;                            /* of the file system */
     uint64_t extents, index_entries;
@@ -246,3 +250,14 @@ typedef bool (*store_check_fn)(const struct store_check_report *so_far, const ch
  * one. */
 int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, struct store_check_report *ret,
                 struct err *e);
+/*
+ * One step of a scrub, of a running store: verifies some of what is on a disk, as the disk has it. `at` is
+ * empty at first, and says where to go on afterwards, also for another run of the program (-EINVAL: it does
+ * not). Before each block that is read `before` is asked, which may take its time; when it gives false the
+ * step ends, and `at` stands before the extent that was not done. Bad blocks of entries are dropped, as by a
+ * repair; bad hard extents are told. The report is added to; fn as of store_check, with the same arg.
+ * -ENOENT: that was the last step, and `at` is empty.
+ */
+typedef bool (*store_before_fn)(void *arg, uint64_t bytes);
+int store_scrub(struct store *s, size_t disk, struct buf *at, store_before_fn before, store_check_fn fn,
+                void *arg, struct store_check_report *ret, struct err *e);

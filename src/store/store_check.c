@@ -22,6 +22,8 @@
 struct check {
     struct store *s;
     bool repair, stopped;
+    const char *found;      /* what metrics and log call it */
+    store_before_fn before; /* of a scrub: before each block; then the disk is read, not memory */
     store_check_fn fn;
     void *arg;
     struct store_check_report report;
@@ -40,11 +42,17 @@ static bool check_block(struct check *c, struct extent *x, uint32_t block)
     uint64_t offset = (uint64_t)block * STORE_BLOCK_BYTES;
     uint64_t n = MIN(extent_size(x) - offset, STORE_BLOCK_BYTES);
     uint64_t lost_flushes = disk_lost_flushes(x->disk);
-    bool good = extent_block_is_good(x, block, c->buf);
+    if (c->before && !c->before(c->arg, n)) {
+        c->stopped = true;
+        return true;
+    }
+    int r = extent_block_compare(x, block, c->buf, /* past_cache= */ c->before != NULL);
+    bool good = r == 0;
     lock_take(&x->lock);
     bool present = extent_has_block_locked(x, block);
     lock_drop(&x->lock);
-    if (!present) /* dropped or dead meanwhile */
+    if (!present || extent_is_dead(x) || r == -EMFILE ||
+        r == -ENFILE) /* dropped meanwhile; or nobody knows */
         return true;
     c->report.blocks++;
     c->report.bytes += n;
@@ -54,9 +62,9 @@ static bool check_block(struct check *c, struct extent *x, uint32_t block)
     }
     c->report.bad_blocks++;
     if (c->repair)
-        extent_block_dropped(x, block, "check");
+        extent_block_dropped(x, block, c->found);
     else
-        metrics_count(METRIC_CORRUPT_BLOCKS, x->disk->path, "check", NULL);
+        metrics_count(METRIC_CORRUPT_BLOCKS, x->disk->path, c->found, NULL);
     return false;
 }
 
@@ -137,6 +145,7 @@ static int check_page(struct check *c, struct disk *d, struct buf *from, struct 
     struct slice k, v;
     size_t n = 0;
     int r = 0;
+    bool rewound = false;
     struct kv_iter *it = kv_iter_new(d->kv, buf_view(from), SLICE_LIT("p"));
     while (n < PAGE && (r = kv_iter_next(it, &k, &v, e)) == 0) {
         keys[n] = BUF_INIT(64 * KIB);
@@ -155,10 +164,21 @@ static int check_page(struct check *c, struct disk *d, struct buf *from, struct 
         int code = c->stopped ? 0 : check_key(c, d, slice_from(buf_view(&keys[i]), 1), buf_view(&records[i]));
         if (code < 0 && (r == 0 || r == -ENOENT))
             r = err_errno(e, code, "disk %s: check", d->path);
+        if (c->stopped && !rewound) { /* in the middle of this one, or before it */
+            rewound = true;
+            buf_clear(from);
+            r = buf_slice(from, buf_view(&keys[i])) < 0 ? -EBADMSG : r;
+        }
         buf_fini(&keys[i]);
         buf_fini(&records[i]);
     }
     return r;
+}
+
+static bool before_hard(void *arg, uint64_t bytes)
+{
+    struct check *c = arg;
+    return c->before(c->arg, bytes);
 }
 
 /* After each hard extent: whether to go on. */
@@ -167,6 +187,21 @@ static bool tell_hard(void *arg, const char *problem)
     struct check *c = arg;
     tell(c, problem);
     return !c->stopped;
+}
+
+static int check_hard_page(struct check *c, struct disk *d, struct buf *from, struct err *e)
+{
+    const struct hard_check h = {.report = &c->report,
+                                 .buf = c->buf,
+                                 .found = c->found,
+                                 .past_cache = c->before != NULL,
+                                 .before = c->before ? before_hard : NULL,
+                                 .tell = tell_hard,
+                                 .arg = c};
+    bool stopped;
+    int r = hard_check_page(d, &h, from, &stopped, e);
+    c->stopped = c->stopped || stopped;
+    return r;
 }
 
 static int check_disk(struct check *c, struct disk *d, struct err *e)
@@ -179,8 +214,11 @@ static int check_disk(struct check *c, struct disk *d, struct err *e)
         r = check_page(c, d, &from, e);
     if (r < 0 && r != -ENOENT)
         return r;
-    r = c->stopped ? 0 : hard_check(d, &c->report, c->buf, tell_hard, c, e);
-    if (r < 0)
+    buf_clear(&from);
+    r = buf_str(&from, HARD_CHECK_FIRST);
+    while (r == 0 && !c->stopped)
+        r = check_hard_page(c, d, &from, e);
+    if (r < 0 && r != -ENOENT)
         return r;
     uint64_t files = 0, bytes = 0;
     if (!c->stopped)
@@ -224,7 +262,7 @@ int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, stru
                 struct err *e)
 {
     assert(s && ret);
-    struct check c = {.s = s, .repair = repair && !s->read_only, .fn = fn, .arg = arg};
+    struct check c = {.s = s, .repair = repair && !s->read_only, .found = "check", .fn = fn, .arg = arg};
     c.buf = extent_block_buffer();
     int r = 0;
     for (size_t i = 0; i < s->n_disks && r == 0 && !c.stopped; i++)
@@ -236,4 +274,29 @@ int store_check(struct store *s, bool repair, store_check_fn fn, void *arg, stru
         return r;
     *ret = c.report;
     return 0;
+}
+
+/* ---- scrub ---- */
+
+int store_scrub(struct store *s, size_t disk, struct buf *at, store_before_fn before, store_check_fn fn,
+                void *arg, struct store_check_report *ret, struct err *e)
+{
+    assert(s && disk < s->n_disks && at && before && ret && !s->read_only);
+    struct disk *d = &s->disks[disk];
+    struct check c = {
+        .s = s, .repair = true, .found = "scrub", .before = before, .fn = fn, .arg = arg, .report = *ret};
+    int r = at->n == 0 ? buf_char(at, 'o') : 0;
+    bool soft = r == 0 && at->p[0] == 'o';
+    if (r < 0 || (!soft && at->p[0] != HARD_CHECK_FIRST[0])) /* not what an earlier step left */
+        r = -EINVAL;
+    c.buf = extent_block_buffer();
+    if (r == 0)
+        r = soft ? check_page(&c, d, at, e) : check_hard_page(&c, d, at, e);
+    free(c.buf);
+    *ret = c.report;
+    if (r == -ENOENT && !c.stopped) {
+        buf_clear(at);
+        return soft ? buf_str(at, HARD_CHECK_FIRST) : -ENOENT;
+    }
+    return r == -ENOENT ? 0 : r;
 }

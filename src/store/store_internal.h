@@ -236,6 +236,7 @@ struct store {
     store_gone_fn on_gone;
     void *on_gone_arg;
     store_keep_fn keep;
+    store_removed_fn removed;
     void *keep_arg;
 };
 
@@ -302,8 +303,9 @@ int disk_log_error(const struct disk *d, const char *what, int code);
 
 /* Takes n bytes if they are free; no eviction. */
 bool space_try(struct disk *d, uint64_t n);
-/* Takes n bytes for a newcomer of `data_set`, evicting what the policy gives up. ERR_NOT_ADMITTED. */
-int space_take(struct disk *d, uint64_t n, uint32_t data_set, bool force);
+/* Takes n bytes for `newcomer`, a key of `data_set` (empty: not known), evicting what the policy gives up.
+ * ERR_NOT_ADMITTED. */
+int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force);
 /* Gives back n counted bytes, of which `written` were in files and `leased` belonged to dead extents. */
 void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased);
 /* n bytes that are in files of hard extents already: evicts what it can, and counts them whatever the limit.
@@ -384,8 +386,13 @@ char *extent_block_buffer(void);
 /* Reads a block into buf (from extent_block_buffer) and compares. 0; ERR_CORRUPT after dropping it; -ENOENT
  * when missing. */
 int extent_verify_block(struct extent *x, uint32_t block, char *buf, const char *found);
-/* Only compares; false also for a missing block. */
-bool extent_block_is_good(struct extent *x, uint32_t block, char *buf);
+/* Only compares: -ENOENT when the block is missing, ERR_CORRUPT when its bytes or its checksum are not there
+ * or differ, -EMFILE and -ENFILE when nothing can be said. past_cache: what the disk has, and not what memory
+ * has, where the file system can. */
+int extent_block_compare(struct extent *x, uint32_t block, char *buf, bool past_cache);
+/* All of n bytes by a descriptor with O_DIRECT into a buffer from extent_block_buffer. -EINVAL: the file
+ * system cannot; -ENODATA: the file ends before. */
+int extent_pread_direct(int fd, char *buf, uint64_t n, uint64_t offset);
 
 /* ---- load.c: from the index to memory ---- */
 
@@ -396,6 +403,12 @@ int load_extent(struct store *s, struct slice key, uint64_t hash, struct extent 
  * deletion and -EBADMSG. attr points into b. */
 int load_record(struct disk *d, struct slice key, struct format_entry *ret, struct buf *b);
 
+/* Of an entry that is not in memory; of the last block as if it was whole, but never more than the size. */
+static inline uint64_t record_present_bytes(const struct format_entry *r)
+{
+    return MIN(r->size_bytes, r->present_blocks * STORE_BLOCK_BYTES);
+}
+
 /* ---- doom.c ---- */
 
 /* By the owner of x's key (staged: by its last holder). Leaves the table and the index; its bytes count until
@@ -403,6 +416,9 @@ int load_record(struct disk *d, struct slice key, struct format_entry *ret, stru
 void doom_extent(struct extent *x);
 /* An entry that is not in memory. */
 void doom_record(struct disk *d, struct slice key, const struct format_entry *r);
+/* The same of what is evicted, of which s->keep knows. */
+void doom_victim(struct extent *x);
+void doom_victim_record(struct disk *d, struct slice key, const struct format_entry *r);
 /* A record that does not decode. */
 void doom_bad_record(struct disk *d, struct slice index_key);
 bool doom_contains(struct disk *d, struct id128 id);

@@ -33,7 +33,7 @@ static int list_disk(struct disk *d, struct slice from, struct slice to, size_t 
         out[*n] = (struct store_listed){
             .key = arena_dup(a, slice_from(k, 1)),
             .size_bytes = r.size_bytes,
-            .present_bytes = MIN(r.size_bytes, r.present_blocks * STORE_BLOCK_BYTES),
+            .present_bytes = record_present_bytes(&r),
             .last_read_ms = r.last_read_ms,
         };
         (*n)++;

@@ -147,6 +147,50 @@ def test_quota_holds_and_scans_do_not_empty_it(new_node, origin):
     assert checked(node, name + "/scan/")["cached_objects"] == 0
 
 
+def test_a_share_of_the_cache_is_kept(new_node, origin, tmp_path):
+    """Of what a bucket has cached, so much as its `keep` says stays whatever is written to and read of another one, over
+    several times the disk and a restart; what it has more goes. Where everything is kept others are served around the
+    cache, and no more is promised than the disks hold. (Without the question to `keep` in evict_one and judge of space.c
+    nothing is left of it.)"""
+    node = new_node(disk=f"{tmp_path}:32MiB")
+    mine, other, third = node.new_bucket(origin, keep="8MiB"), node.new_bucket(origin), node.new_bucket(origin)
+    contents = fill(types.SimpleNamespace(name=mine, truth=origin.s3()), 16, size=2**20, prefix="mine/")
+    scanned = fill(types.SimpleNamespace(name=other, truth=origin.s3()), 64, size=2**20, prefix="scan/")
+    written = 0
+
+    def cached():
+        return checked(node, mine)["cached_objects"]
+
+    def write(n=1):
+        nonlocal written
+        for _ in range(n):
+            node.s3().put_object(Bucket=other, Key=f"written/{written}", Body=b"w" * 2**20)
+            written += 1
+
+    def what_is_left(wanted):
+        write(8)
+        return cached() == wanted
+
+    read_all(node.s3(), mine, contents)
+    assert cached() == 16
+    harness.wait_until(lambda: what_is_left(8), what="the rest of what is cached went")
+    for _ in range(2):
+        read_all(node.s3(), other, scanned)
+        write(64)
+        assert cached() == 8
+        node.restart()
+    done = node.cli("bucket", "set", third, "keep=25MiB", check=False)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "other buckets keep 8 MiB" in done.stderr
+    assert node.cli("bucket", "set", mine, "quota=1MiB", check=False).returncode == 2
+    node.cli("bucket", "set", other, "keep=20MiB")
+    read_all(node.s3(), other, scanned)
+    node.s3().put_object(Bucket=third, Key="k", Body=b"k" * 2**20)
+    assert node.s3().get_object(Bucket=third, Key="k")["Body"].read() == b"k" * 2**20
+    assert cached() == 8
+    node.cli("bucket", "set", mine, "keep=0")
+    harness.wait_until(lambda: what_is_left(0), what="all of it went")
+
+
 @pytest.mark.parametrize("arguments", [["pin", "no-such-bucket"], ["rules", "B/x", "pin=perhaps"],
                                        ["rules", "B/x", "colour=red"], ["bucket", "set", "B", "rules=keep:x"]])
 def test_wrong_rules_are_refused(bucket, arguments):

@@ -46,11 +46,12 @@ static void test_final_states_stay(void **state)
         assert_int_equal(next_of((enum job_state)s, JOB_ON_INTERRUPT), s == JOB_RUNNING ? JOB_QUEUED : s);
 }
 
-#define GOLDEN                                                                                               \
+#define GOLDEN_FIELDS                                                                                        \
     "forebay job 1\nkind=copy\nstate=1\nphase=1\ncreated_ns=17\nended_ns=0\ntotal_objects=9\n"               \
     "total_bytes=900\ndone_objects=3\ndone_bytes=300\nskipped_objects=1\nremoved_objects=0\n"                \
-    "failed_objects=2\nsource=data/a%20b/\ntarget=other/\ncursor=a%20b/%0Ax\nreason=\n\n"                    \
-    "include=*.bin\ninclude=a,b\nrate=5M/s\nparallel=3\n"
+    "failed_objects=2\nsource=data/a%20b/\ntarget=other/\ncursor=a%20b/%0Ax\nreason=\n"
+#define GOLDEN_SPEC "\ninclude=*.bin\ninclude=a,b\nrate=5M/s\nparallel=3\n"
+#define GOLDEN      GOLDEN_FIELDS GOLDEN_SPEC
 
 /* The record's bytes are these and no others: they are read by later versions. */
 static void test_record_is_golden(void **state)
@@ -71,6 +72,26 @@ static void test_record_is_golden(void **state)
     assert_int_equal(job_record_decode(buf_view(&b), NULL, &back, &e), 0);
     job_record_fini(&r);
     job_record_fini(&back);
+}
+
+/* What a target did not take stands behind the fields, where there is any; records of before have none. */
+static void test_lost_modes_are_kept(void **state)
+{
+    (void)state;
+    struct job_record r = {0}, bad = {0};
+    struct err e = {0};
+    assert_int_equal(job_record_decode(SLICE_LIT(GOLDEN_FIELDS "modes_lost=7\n" GOLDEN_SPEC), NULL, &r, &e),
+                     0);
+    assert_int_equal(r.modes_lost, 7);
+    assert_int_equal(r.spec.parallel, 3);
+    _cleanup_buf_ struct buf b = BUF_INIT(JOB_RECORD_MAX);
+    assert_int_equal(job_record_encode(&r, NULL, &b, &e), 0);
+    assert_string_equal(b.p, GOLDEN_FIELDS "modes_lost=7\n" GOLDEN_SPEC);
+    assert_int_equal(
+        job_record_decode(SLICE_LIT(GOLDEN_FIELDS "modes_lost=x\n" GOLDEN_SPEC), NULL, &bad, NULL),
+        ERR_CORRUPT);
+    job_record_fini(&r);
+    job_record_fini(&bad);
 }
 
 /* Where there is a key, what --set says is not readable in the record; the job that it is of reads it again,
@@ -427,6 +448,7 @@ int main(void)
         cmocka_unit_test(test_states_follow_what_users_ask),
         cmocka_unit_test(test_final_states_stay),
         cmocka_unit_test(test_record_is_golden),
+        cmocka_unit_test(test_lost_modes_are_kept),
         cmocka_unit_test(test_settings_are_sealed),
         cmocka_unit_test(test_damaged_records_are_refused),
         cmocka_unit_test(test_keys_are_golden),

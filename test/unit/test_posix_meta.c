@@ -133,6 +133,21 @@ static void merging(void **state)
     assert_true(posix_meta_merge(SLICE_LIT("x-amz-meta-a: 1\n"), SLICE_NULL, &small) < 0);
 }
 
+/* Without the four names everything else is left, also what only looks like them, and no more than that. */
+static void what_is_left_without_the_four_names(void **state)
+{
+    (void)state;
+    _cleanup_buf_ struct buf b = BUF_INIT(KIB);
+    assert_int_equal(posix_meta_rest(SLICE_LIT("x-amz-meta-mode: 33188\nx-amz-meta-a: 1\nx-amz-meta-uid:5\n"
+                                               "x-amz-meta-gid: \nx-amz-meta-modes: 1\nx-amz-meta-mtime: 7"),
+                                     &b),
+                     0);
+    assert_slice(buf_view(&b), "x-amz-meta-a: 1\nx-amz-meta-modes: 1\n");
+    buf_clear(&b);
+    assert_int_equal(posix_meta_rest(SLICE_LIT("nonsense"), &b), 0);
+    assert_slice(buf_view(&b), "nonsense\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +157,7 @@ int main(void)
         cmocka_unit_test(times_of_others),
         cmocka_unit_test(the_rest_is_left_alone),
         cmocka_unit_test(merging),
+        cmocka_unit_test(what_is_left_without_the_four_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

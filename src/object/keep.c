@@ -1,0 +1,252 @@
+/*
+ * Shares of the cache that buckets keep (contract in keep.h), and what is pinned: which cached objects must
+ * not be evicted for the sake of others.
+ *
+ * The steward walks a bucket that keeps something when nobody has yet, and when something of it was held back
+ * since the last walk: then the count, which lags, may have been the reason. A walk waits until
+ * twenty times as long has passed as the one before took.
+ *
+ * Invariants:
+ *  1. Each of the evictions that run at the same time takes off what it takes before the next one is decided.
+ *  2. Before the first walk after a start everything of such a bucket is held.
+ *
+ * Failure modes: a walk that fails leaves the count as it was, which only sinks.
+ */
+#include "object/keep.h"
+
+#include "object/object_internal.h"
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/text.h"
+
+#define BUCKET_ID_BYTES 8
+#define PAGE            1000
+#define ARENA_BYTES     (8 * MIB)
+#define WALK_SHARE      20
+
+/* ---- pure ---- */
+
+bool keep_holds(const struct keep *k, uint64_t bytes, bool is_own)
+{
+    if (k->promised == 0 || is_own)
+        return false;
+    return !k->is_counted || k->bytes < bytes || k->bytes - bytes < k->promised;
+}
+
+void keep_leave(struct keep *k, uint64_t bytes)
+{
+    k->bytes -= MIN(k->bytes, bytes);
+    k->left += MIN(bytes, UINT64_MAX - k->left);
+}
+
+void keep_walk(struct keep *k)
+{
+    k->left = 0;
+}
+
+void keep_walked(struct keep *k, uint64_t bytes)
+{
+    k->bytes = bytes - MIN(bytes, k->left);
+    k->is_counted = true;
+}
+
+/* ---- the service's ---- */
+
+struct keep_bucket {
+    struct keep_bucket *next;
+    uint64_t id;
+    struct keep kept;
+    bool is_wanted;   /* something was held back since the last walk */
+    uint64_t next_ns; /* when it may be walked again */
+};
+
+static uint64_t id_of(struct slice store_key)
+{
+    uint64_t id = 0;
+    for (size_t i = 0; i < BUCKET_ID_BYTES; i++)
+        id = id << 8 | (uint8_t)store_key.p[i];
+    return id;
+}
+
+static struct keep_bucket *find_locked(struct object_service *s, uint64_t id)
+{
+    lock_assert_held(&s->keep_lock);
+    struct keep_bucket *k = s->kept;
+    while (k && k->id != id)
+        k = k->next;
+    return k;
+}
+
+static struct keep_bucket *make_locked(struct object_service *s, uint64_t id)
+{
+    struct keep_bucket *k = find_locked(s, id);
+    if (k)
+        return k;
+    k = calloc(1, sizeof(*k));
+    assert(k);
+    *k = (struct keep_bucket){.next = s->kept, .id = id};
+    s->kept = k;
+    return k;
+}
+
+bool keep_from(void *arg, struct slice key, struct slice newcomer, uint64_t bytes, bool takes)
+{
+    struct object_service *s = CAST_MAGIC(object_service, arg, OBJECT_SERVICE_MAGIC);
+    if (key.n < BUCKET_ID_BYTES)
+        return false;
+    uint64_t id = id_of(key);
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(s->buckets, id);
+    if (!b)
+        return false;
+    if (bucket_keep(b, slice_from(key, BUCKET_ID_BYTES)) == RULE_KEEP_PINNED)
+        return true;
+    if (b->p.keep == 0)
+        return false;
+    bool is_own = newcomer.n >= BUCKET_ID_BYTES && id_of(newcomer) == id;
+    LOCK_SCOPE(&s->keep_lock);
+    struct keep_bucket *k = make_locked(s, id);
+    k->kept.promised = b->p.keep;
+    bool holds = keep_holds(&k->kept, bytes, is_own);
+    k->is_wanted = k->is_wanted || holds;
+    if (!holds && takes)
+        keep_leave(&k->kept, bytes);
+    return holds;
+}
+
+void keep_removed(void *arg, struct slice key, uint64_t bytes)
+{
+    struct object_service *s = CAST_MAGIC(object_service, arg, OBJECT_SERVICE_MAGIC);
+    if (key.n < BUCKET_ID_BYTES)
+        return;
+    LOCK_SCOPE(&s->keep_lock);
+    struct keep_bucket *k = find_locked(s, id_of(key));
+    if (k)
+        keep_leave(&k->kept, bytes);
+}
+
+void keep_free(struct object_service *s)
+{
+    while (s->kept) {
+        struct keep_bucket *k = s->kept;
+        s->kept = k->next;
+        free(k);
+    }
+}
+
+/* ---- how much may be promised ----
+ *
+ * A tenth stays for others: what is written is put on a disk before it is sent. */
+
+static uint64_t disks_bytes(struct object_service *s)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < store_n_disks(s->config.store); i++) {
+        struct store_disk_status st;
+        if (store_disk_status(s->config.store, i, &st) == 0)
+            total += st.limit_bytes;
+    }
+    return total;
+}
+
+/* What all buckets but one keep. */
+static uint64_t others_keep(struct object_service *s, struct slice but)
+{
+    struct bucket *page[64];
+    _cleanup_buf_ struct buf after = BUF_INIT(BUCKET_NAME_MAX + 1);
+    uint64_t total = 0;
+    size_t n;
+    do {
+        n = bucket_page(s->buckets, buf_view(&after), page, ARRAY_SIZE(page));
+        for (size_t i = 0; i < n; i++) {
+            if (!slice_eq_str(but, page[i]->name))
+                total += MIN(page[i]->p.keep, UINT64_MAX - total);
+            buf_clear(&after);
+            (void)buf_str(&after, page[i]->name); /* never longer */
+            bucket_unref(page[i]);
+        }
+    } while (n == ARRAY_SIZE(page));
+    return total;
+}
+
+int keep_check(struct object_service *s, struct slice bucket, struct slice settings, struct err *e)
+{
+    uint64_t wanted = 0;
+    while (settings.n > 0) {
+        struct slice line = slice_split(&settings, '\n'), name = slice_split(&line, '=');
+        if (slice_eq_str(name, "keep") && text_parse_size(line, &wanted) < 0)
+            return 0; /* whoever reads all of them refuses it */
+    }
+    if (wanted == 0)
+        return 0;
+    uint64_t there = disks_bytes(s) / 10 * 9, others = others_keep(s, bucket);
+    if (wanted <= there && others <= there - wanted)
+        return 0;
+    char has[TEXT_SIZE_MAX], rest[TEXT_SIZE_MAX], asked[TEXT_SIZE_MAX];
+    return err_set(e, ERR_BAD_OPTION,
+                   "keep=%s: of the disks nine tenths can be kept, %s, and other buckets keep %s of them",
+                   text_size(wanted, asked), text_size(there, has), text_size(others, rest));
+}
+
+/* ---- the steward's part ---- */
+
+static int64_t count(struct object_service *s, const struct bucket *b, uint64_t *ret_bytes)
+{
+    _cleanup_buf_ struct buf prefix = BUF_INIT(16), after = BUF_INIT(STORE_KEY_MAX_BYTES);
+    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    _cleanup_free_ struct store_listed *page = calloc(PAGE, sizeof(*page));
+    assert(page);
+    object_store_key(b, SLICE_NULL, &prefix);
+    int64_t n = PAGE;
+    while (n == PAGE && !atomic_load(&b->retired)) {
+        arena_clear(a);
+        n = store_list(s->config.store, buf_view(&prefix), buf_view(&after), PAGE, a, page);
+        for (int64_t i = 0; i < n; i++)
+            *ret_bytes += page[i].present_bytes;
+        buf_clear(&after);
+        if (n > 0 && buf_slice(&after, page[n - 1].key) < 0)
+            n = -E2BIG;
+    }
+    return n;
+}
+
+static void turn_bucket(struct object_service *s, struct bucket *b)
+{
+    uint64_t began_ns = sys->mono_ns(), bytes = 0;
+    lock_take(&s->keep_lock);
+    struct keep_bucket *k = make_locked(s, b->id);
+    bool due = !k->kept.is_counted || (k->is_wanted && began_ns >= k->next_ns);
+    if (due) {
+        k->is_wanted = false;
+        keep_walk(&k->kept);
+    }
+    lock_drop(&s->keep_lock);
+    if (!due)
+        return;
+    int64_t r = count(s, b, &bytes);
+    uint64_t ended_ns = sys->mono_ns();
+    if (r < 0)
+        log_warn("object", "bucket %s: what is cached of it cannot be counted: %s", b->name,
+                 err_text((int)r));
+    LOCK_SCOPE(&s->keep_lock);
+    k->next_ns = ended_ns + WALK_SHARE * (ended_ns - began_ns);
+    if (r >= 0)
+        keep_walked(&k->kept, bytes);
+}
+
+void keep_turn(struct object_service *s)
+{
+    struct bucket *page[64];
+    _cleanup_buf_ struct buf after = BUF_INIT(BUCKET_NAME_MAX + 1);
+    size_t n;
+    do {
+        n = bucket_page(s->buckets, buf_view(&after), page, ARRAY_SIZE(page));
+        for (size_t i = 0; i < n; i++) {
+            if (page[i]->p.keep > 0)
+                turn_bucket(s, page[i]);
+            buf_clear(&after);
+            (void)buf_str(&after, page[i]->name); /* never longer */
+            bucket_unref(page[i]);
+        }
+    } while (n == ARRAY_SIZE(page));
+}

@@ -1,0 +1,311 @@
+/*
+ * Access tokens of Azure: identities that a machine or a pod is given, so that no key stands anywhere.
+ *
+ *     workload identity   the assertion in AZURE_FEDERATED_TOKEN_FILE is posted to AZURE_AUTHORITY_HOST for
+ *                         AZURE_TENANT_ID and AZURE_CLIENT_ID (kubernetes); the file is read anew each time
+ *     managed identity    the instance metadata service is asked; origin.metadata_endpoint,
+ *                         AZURE_POD_IDENTITY_AUTHORITY_HOST, or a machine of that cloud; of several
+ * identities the one of AZURE_CLIENT_ID
+ *
+ * Invariants:
+ *  1. Tokens and assertions are never printed: errors carry the service's words only.
+ *  2. An identity that nobody named for the bucket is used over https only, so that no token leaks to a test
+ *     server; or when whoever gives it is on this machine, too.
+ *  3. Those of web_renew.c.
+ *
+ * Failure modes: ERR_BAD_OPTION for settings that are incomplete; ERR_ORIGIN_DENIED when the identity is
+ * refused; those of web_renew.c. A machine without an identity has no token: requests are then anonymous.
+ */
+#include "origin/az_internal.h"
+
+#include "base/text.h"
+
+#include <jansson.h>
+
+#define TOKEN_MAX     (16 * KIB)
+#define ASSERTION_MAX (64 * KIB)
+#define LIFE_MAX_S    ((uint64_t)7 * 86400)
+#define RESOURCE      "https://storage.azure.com/"
+#define AUTHORITY     "https://login.microsoftonline.com"
+#define SERVICE       "http://169.254.169.254"
+#define SERVICE_PATH                                                                                         \
+    "/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fstorage.azure.com%2F"
+#define GRANT_TYPE     "client_credentials"
+#define ASSERTION_TYPE "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+#define TAG_FILE       "/sys/class/dmi/id/chassis_asset_tag"
+#define TAG            "7783-7084-3265-9085-8269-3286-77" /* of every machine of that cloud */
+#define CONNECT_MS     1000
+#define TIMEOUT_MS     10000
+
+struct az_token {
+    struct web web;
+    char *uri; /* where tokens are asked for */
+    char *assertion_file,
+        *identity;              /* of a workload: the file, and the client; file NULL: a managed identity */
+    struct web_renewed renewed; /* the token's text */
+};
+
+static struct az_token *of_web(struct web *w)
+{
+    return container_of(w, struct az_token, web);
+}
+
+/* ---- asking ---- */
+
+static int prepare(struct web_call *c, struct web_request *q, struct err *e)
+{
+    const struct az_token *t = of_web(c->web);
+    if (buf_str(&q->url, t->uri) < 0)
+        return err_set(e, -ENAMETOOLONG, "the token service's address is too long");
+    return web_request_headers(c, q, e);
+}
+
+/* {"error": "...", "error_description": "..."} of both services. */
+static int refused(const struct web_call *c, struct err *e)
+{
+    char code[64] = "", message[200] = "";
+    struct slice body = buf_view(&c->error_body);
+    json_t *j = json_loadb(body.p ? body.p : "", body.n, 0, NULL);
+    web_error_text(code, sizeof(code), slice_str(json_string_value(json_object_get(j, "error"))));
+    struct slice said = slice_str(json_string_value(json_object_get(j, "error_description")));
+    web_error_line(said.n ? said : body, message, sizeof(message));
+    json_decref(j);
+    int status = c->response.status, class = web_error_class(status);
+    if (!of_web(c->web)->assertion_file && status == 400 && strstr(message, "Identity not found"))
+        class = -ENOENT;                     /* the machine has none */
+    else if (status == 404 || status == 410) /* it is being updated, as its documentation says */
+        class = ERR_ORIGIN_FAILED;
+    else if (status >= 400 && status < 500 && class == ERR_ORIGIN_REFUSED)
+        class = ERR_ORIGIN_DENIED;
+    return web_error_set(e, class, &c->response, code, message);
+}
+
+static const struct web_kind web_kind = {
+    .version_header = "etag", .meta_prefix = "x-amz-meta-", .prepare = prepare, .refused = refused};
+
+static int form_pair(struct buf *b, const char *name, struct slice value)
+{
+    int r = buf_printf(b, "%s%s=", b->n ? "&" : "", name);
+    return r < 0 ? r : text_uri_encode(b, value, /* keep_slash= */ false);
+}
+
+int az_token_form(const char *assertion_file, const char *identity, struct buf *form, struct err *e)
+{
+    char _cleanup_free_ *text = NULL;
+    size_t n = 0;
+    int r = sys_read_file(assertion_file, ASSERTION_MAX, &text, &n);
+    if (r < 0)
+        return err_set(e, ERR_ORIGIN_DENIED, "AZURE_FEDERATED_TOKEN_FILE %s: %s", assertion_file,
+                       err_text(r));
+    r = form_pair(form, "client_id", slice_str(identity));
+    if (r == 0)
+        r = form_pair(form, "scope", SLICE_LIT(RESOURCE ".default"));
+    if (r == 0)
+        r = form_pair(form, "grant_type", SLICE_LIT(GRANT_TYPE));
+    if (r == 0)
+        r = form_pair(form, "client_assertion_type", SLICE_LIT(ASSERTION_TYPE));
+    if (r == 0)
+        r = form_pair(form, "client_assertion", slice_trim(slice_of(text, n)));
+    explicit_bzero(text, n);
+    return r < 0 ? err_set(e, r, "AZURE_FEDERATED_TOKEN_FILE %s: longer than any assertion", assertion_file)
+                 : 0;
+}
+
+/* A number, which one of the services writes as a text. */
+static bool read_life(const json_t *x, uint64_t *ret_s)
+{
+    uint64_t v = json_is_integer(x) && json_integer_value(x) > 0 ? (uint64_t)json_integer_value(x) : 0;
+    if (json_is_string(x) && slice_u64(slice_str(json_string_value(x)), &v) < 0)
+        v = 0;
+    *ret_s = MIN(v, LIFE_MAX_S);
+    return v > 0;
+}
+
+static int read_answer(struct slice text, char **ret_token, uint64_t *ret_life_s, struct err *e)
+{
+    json_t *j = json_loadb(text.p ? text.p : "", text.n, 0, NULL);
+    const json_t *token = json_object_get(j, "access_token");
+    size_t n = json_string_length(token);
+    bool good = n > 0 && n <= TOKEN_MAX && read_life(json_object_get(j, "expires_in"), ret_life_s);
+    for (size_t i = 0; i < n && good; i++) {
+        char c = json_string_value(token)[i];
+        good = c > ' ' && c < 0x7f;
+    }
+    if (good)
+        *ret_token = slice_dup(slice_of(json_string_value(token), n));
+    json_decref(j);
+    return good ? 0 : err_set(e, ERR_ORIGIN_FAILED, "the answer has no access_token with expires_in");
+}
+
+static int ask(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
+{
+    struct az_token *t = arg;
+    char *token = NULL;
+    uint64_t life_s = 0;
+    struct buf _cleanup_buf_ form = BUF_INIT(4 * ASSERTION_MAX), body = BUF_INIT(WEB_RESULT_MAX);
+    struct web_call _cleanup_(web_call_fini) c;
+    bool posts = t->assertion_file != NULL;
+    web_call_init(&c, &t->web, posts ? WEB_POST : WEB_GET, "token");
+    int r = posts ? az_token_form(t->assertion_file, t->identity, &form, e) : 0;
+    if (posts) {
+        c.post = buf_view(&form);
+        web_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/x-www-form-urlencoded"));
+    } else {
+        web_header(&c, SLICE_LIT("metadata"), SLICE_LIT("true"));
+    }
+    c.on_body = web_collect;
+    c.arg = &body;
+    if (r == 0)
+        r = web_perform(&c, e);
+    if (r == 0)
+        r = read_answer(buf_view(&body), &token, &life_s, e);
+    if (form.p)
+        explicit_bzero(form.p, form.n);
+    if (body.p)
+        explicit_bzero(body.p, body.n);
+    if (r < 0) {
+        struct slice at = slice_str(t->uri), query = at;
+        at = slice_split(&query, '?');
+        r = err_prefix(e, r, "access token from " SLICE_FMT, SLICE_ARG(at));
+        return posts ? web_error_of_credentials(r, e) : r; /* -ENOENT: the machine has no identity */
+    }
+    *ret = token;
+    *ret_life_ms = life_s * 1000;
+    return 0;
+}
+
+static int copy_token(const void *now, void *ret, struct err *e)
+{
+    int r = buf_str(ret, now);
+    return r < 0 ? err_set(e, ERR_ORIGIN_FAILED, "the access token is too long") : 0;
+}
+
+static void free_token(void *now)
+{
+    if (now)
+        explicit_bzero(now, strlen(now));
+    free(now);
+}
+
+static const struct web_renewed_kind renewed_kind = {.ask = ask, .copy = copy_token, .free = free_token};
+
+int az_token_get(struct az_token *t, struct buf *b, uint64_t *ret_version, struct err *e)
+{
+    return web_renewed_get(&t->renewed, b, ret_version, e);
+}
+
+void az_token_drop(struct az_token *t, uint64_t version)
+{
+    web_renewed_drop(&t->renewed, version);
+}
+
+/* ---- finding ---- */
+
+void az_token_free(struct az_token *t)
+{
+    if (!t)
+        return;
+    web_fini(&t->web);
+    web_renewed_fini(&t->renewed);
+    free(t->uri);
+    free(t->assertion_file);
+    free(t->identity);
+    free(t);
+}
+DEFINE_CLEANUP(struct az_token, az_token_free)
+
+/* The machine itself says whose it is; nothing is sent to find out. */
+static bool is_cloud_machine(void)
+{
+    char _cleanup_free_ *text = NULL;
+    size_t n = 0;
+    return sys_read_file(TAG_FILE, 4096, &text, &n) == 0 && slice_eq_str(slice_trim(slice_of(text, n)), TAG);
+}
+
+static char *without_slashes(const char *s)
+{
+    char *own = web_dup(s);
+    for (size_t n = own ? strlen(own) : 0; n > 0 && own[n - 1] == '/'; n--)
+        own[n - 1] = '\0';
+    return own;
+}
+
+/* "BASE/metadata/..." with the identity that is meant; NULL: no service is known. */
+static char *service_uri(const char *named)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(WEB_URL_MAX);
+    const char *other = web_env("AZURE_POD_IDENTITY_AUTHORITY_HOST"), *identity = web_env("AZURE_CLIENT_ID");
+    char _cleanup_free_ *base = without_slashes(named                ? named
+                                                : other              ? other
+                                                : is_cloud_machine() ? SERVICE
+                                                                     : NULL);
+    if (!base)
+        return NULL;
+    int r = buf_str(&b, base);
+    if (r == 0)
+        r = buf_str(&b, SERVICE_PATH);
+    if (r == 0 && identity)
+        r = form_pair(&b, "client_id", slice_str(identity));
+    return r < 0 ? NULL : slice_dup(buf_view(&b));
+}
+
+/* What a pod is given; false when it is not. */
+static int find_workload(struct az_token *t, bool *ret, struct err *e)
+{
+    const char *file = web_env("AZURE_FEDERATED_TOKEN_FILE"), *host = web_env("AZURE_AUTHORITY_HOST");
+    const char *identity = web_env("AZURE_CLIENT_ID"), *tenant = web_env("AZURE_TENANT_ID");
+    *ret = file != NULL;
+    if (!file)
+        return 0;
+    if (!identity || !tenant)
+        return err_set(e, ERR_BAD_OPTION,
+                       "AZURE_FEDERATED_TOKEN_FILE is set without AZURE_CLIENT_ID and AZURE_TENANT_ID");
+    char _cleanup_free_ *base = without_slashes(host ? host : AUTHORITY);
+    t->assertion_file = web_dup(file);
+    t->identity = web_dup(identity);
+    if (asprintf(&t->uri, "%s/%s/oauth2/v2.0/token", base, tenant) < 0)
+        abort();
+    return 0;
+}
+
+/* Whether a token may go to the endpoint, and the assertion to whoever gives it. */
+static bool may_be_used(const struct web_endpoint *service, const struct web_endpoint *endpoint,
+                        bool is_named, bool sends_assertion)
+{
+    if (sends_assertion && !service->https && !service->loopback)
+        return false;
+    return is_named || endpoint->https || (service->loopback && endpoint->loopback);
+}
+
+int az_token_new(const struct origin_options *o, const struct web_endpoint *endpoint, struct az_token **ret,
+                 struct err *e)
+{
+    struct az_token *_cleanup_(az_token_freep) t = calloc(1, sizeof(*t));
+    struct web_endpoint _cleanup_(web_endpoint_fini) x = {0};
+    bool is_workload = false, is_named = o->metadata_endpoint != NULL;
+    if (!t)
+        abort();
+    *ret = NULL;
+    web_renewed_init(&t->renewed, &renewed_kind, t);
+    int r = is_named ? 0 : find_workload(t, &is_workload, e);
+    if (r == 0 && !is_workload)
+        t->uri = service_uri(o->metadata_endpoint);
+    if (r < 0 || !t->uri)
+        return r;
+    struct slice query = slice_str(t->uri);
+    char _cleanup_free_ *base = slice_dup(slice_split(&query, '?'));
+    r = web_endpoint_parse(base, is_workload ? "AZURE_AUTHORITY_HOST" : "origin.metadata_endpoint", "", &x,
+                           e);
+    if (r < 0 || !may_be_used(&x, endpoint, is_named, is_workload))
+        return r;
+    r = web_init(&t->web, &web_kind, NULL, o, e);
+    if (r < 0)
+        return r;
+    t->web.loopback = x.loopback || !is_workload; /* no proxy leads to a machine's own service */
+    if (!is_workload) {
+        t->web.connect_timeout_ms = MIN(t->web.connect_timeout_ms, (uint64_t)CONNECT_MS);
+        t->web.timeout_ms = MIN(t->web.timeout_ms, (uint64_t)TIMEOUT_MS);
+    }
+    *ret = TAKE_PTR(t);
+    return 0;
+}

@@ -208,7 +208,8 @@
  * MD5 of its bytes when they were written in order); origins give their own. `checksum`: of all its bytes, as
  * origin/meta.h keeps it; `parts`: what PARTS is to tell (s3/part_list.h), kept of scratch buckets.
  * WIRE_META: the object gets the metadata `meta` instead of what PUT_OPEN said; not of what streams to the
- * origin already. WIRE_UNMAPPED: every change of the staged file since it was looked at shows in its times. */
+ * origin already. WIRE_UNMAPPED: every change of the staged file since it was looked at shows in its times.
+ */
 #define WIRE_REQ_put_commit(F)                                                                               \
     F(u64, handle)                                                                                           \
     F(u64, size)                                                                                             \

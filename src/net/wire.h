@@ -71,6 +71,7 @@ enum wire_flag {
     WIRE_SINCE = 1 << 21,
     WIRE_UNREADABLE = 1 << 22, /* FETCH: the descriptor gave an error for these bytes */
     WIRE_UNSENT = 1 << 23,     /* CACHED: what is not in the origin yet, instead */
+    WIRE_ETAG = 1 << 24,       /* PUT_OPEN: the commit brings the ETag */
 };
 
 /* What TREE_SETATTR sets. */

@@ -101,6 +101,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     store_on_evict(config->store, rule_is_pinned, s);
     fill_engine_on_fetched(s->fills, on_fetched);
     s->usage = usage_new(config->control);
+    s->hasher = hasher_start(/* processors= */ 0);
     s->steward = steward_start(s);
     r = back_open(s, &s->back, e); /* protects what it needs before the sweep of snode_open */
     if (r == 0)
@@ -139,6 +140,7 @@ void object_service_close(struct object_service *s)
         free(slot);
     }
     back_close(s->back);
+    hasher_stop(s->hasher);
     mirror_free(s->mirror);
     bucket_table_close(s->buckets);
     user_table_close(s->users);
@@ -160,6 +162,12 @@ void object_service_close(struct object_service *s)
     lock_fini(&s->lock);
     s->magic = 0;
     free(s);
+}
+
+struct hasher *object_hasher(struct object_service *s)
+{
+    assert(s->magic == OBJECT_SERVICE_MAGIC);
+    return s->hasher;
 }
 
 /* ---- dispatch ---- */

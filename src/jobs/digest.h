@@ -1,6 +1,7 @@
 /* What a stream of bytes comes to: the sums by which a copy is compared with what was sent. One thread's. */
 #pragma once
 
+#include "base/hasher.h"
 #include "base/slice.h"
 
 #define DIGEST_MD5    16
@@ -8,7 +9,8 @@
 
 struct digest;
 
-/* Which MD5s an ETag could be, beside the SHA-256; each takes three times as long as that. */
+/* Which MD5s an ETag could be, beside the SHA-256; each takes three times as long as that, both together as
+ * long as one where there is a hasher. */
 enum digest_etags { DIGEST_NO_ETAG = 0, DIGEST_OF_ALL = 1, DIGEST_OF_PARTS = 2 };
 
 struct digest_sums {
@@ -20,11 +22,14 @@ struct digest_sums {
 };
 
 /* part_bytes: of an upload in parts, not 0. etags: of enum digest_etags; where there is but one part, one
- * gives the other. Never NULL. */
-struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned etags);
+ * gives the other. hasher: who computes the MD5s of what is large, NULL for nobody else. Never NULL. */
+struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned etags, struct hasher *hasher);
 void digest_free(struct digest *d);
 DEFINE_CLEANUP(struct digest, digest_free)
+/* The bytes must stay as they are until digest_wait, or one of digest_end and digest_free. */
 void digest_add(struct digest *d, const void *p, size_t n);
+/* Waits until what was added last is not needed any more. */
+void digest_wait(struct digest *d);
 /* Once, at the end. */
 void digest_end(struct digest *d, struct digest_sums *ret);
 

@@ -27,9 +27,10 @@ struct kind_work {
     struct object_session *session;
     const struct job_spec *spec;
     struct slice source_bucket, source_prefix, target_bucket, target_prefix;
-    uint64_t part_bytes; /* of uploads to the target */
-    unsigned etags;      /* what ETags there may be, of enum digest_etags */
-    struct arena *arena; /* empty at the start */
+    uint64_t part_bytes;   /* of uploads to the target */
+    unsigned etags;        /* what ETags there may be, of enum digest_etags */
+    struct hasher *hasher; /* who computes MD5s beside; may be NULL */
+    struct arena *arena;   /* empty at the start */
     /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. */
     int (*move)(void *arg, uint64_t n);
     void *arg;

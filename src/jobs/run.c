@@ -110,6 +110,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .target_prefix = r->ends.target_prefix,
                           .part_bytes = r->ends.part_bytes,
                           .etags = r->ends.etags,
+                          .hasher = object_hasher(r->jobs->objects),
                           .arena = a,
                           .move = on_move,
                           .arg = r};

@@ -111,6 +111,7 @@ static void sum_up(struct carried *c)
         if (got < 0)
             break;
         digest_add(c->digest, piece, (size_t)got);
+        digest_wait(c->digest); /* before the next piece takes its place */
         at += (uint64_t)got;
     }
 }
@@ -203,7 +204,8 @@ int carry(struct kind_work *w, const struct wire_open_rep *from, struct slice ke
           struct slice meta, struct digest_sums *ret, bool *ret_elsewhere, struct err *e)
 {
     assert(carry_can(w, from));
-    _cleanup_(digest_freep) struct digest *d = digest_new(from->attr.size_bytes, w->part_bytes, w->sums);
+    _cleanup_(digest_freep) struct digest *d =
+        digest_new(from->attr.size_bytes, w->part_bytes, w->sums, w->hasher);
     struct carried c = {.w = w, .from = from, .digest = d};
     lock_init(&c.lock, LOCK_LEAF);
     struct digest_sums sums = {0};

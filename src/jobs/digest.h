@@ -1,6 +1,7 @@
 /* What a stream of bytes comes to: the sums by which a copy is compared with what was sent. One thread's. */
 #pragma once
 
+#include "base/hasher.h"
 #include "base/slice.h"
 
 #define DIGEST_MD5    16
@@ -9,7 +10,8 @@
 struct digest;
 
 /* Which sums are made. MD5s, which an ETag could be, of all or of each part: each takes three times as long
- * as the SHA-256, and that ten times as long as the CRC-32C, which is for bytes that never left this node. */
+ * as the SHA-256, both together as long as one where there is a hasher, and that ten times as long as the
+ * CRC-32C, which is for bytes that never left this node. */
 enum digest_sum {
     DIGEST_NO_ETAG = 0,
     DIGEST_OF_ALL = 1,
@@ -28,11 +30,14 @@ struct digest_sums {
 };
 
 /* part_bytes: of an upload in parts, not 0. sums: of enum digest_sum; where there is but one part, one MD5
- * gives the other. Never NULL. */
-struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned sums);
+ * gives the other. hasher: who computes the MD5s of what is large, NULL for nobody else. Never NULL. */
+struct digest *digest_new(uint64_t size_bytes, uint64_t part_bytes, unsigned sums, struct hasher *hasher);
 void digest_free(struct digest *d);
 DEFINE_CLEANUP(struct digest, digest_free)
+/* The bytes must stay as they are until digest_wait, or one of digest_end and digest_free. */
 void digest_add(struct digest *d, const void *p, size_t n);
+/* Waits until what was added last is not needed any more. */
+void digest_wait(struct digest *d);
 /* Once, at the end. */
 void digest_end(struct digest *d, struct digest_sums *ret);
 

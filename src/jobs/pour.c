@@ -60,11 +60,11 @@ static int stream(struct kind_work *w, const struct wire_open_rep *from, const u
         if (r < 0)
             break;
         digest_add(d, data.p, data.n);
-        if (!to)
-            continue;
-        struct wire_put_write_req write = {.handle = *to, .offset = at, .data = data};
+        struct wire_put_write_req write = {.handle = to ? *to : 0, .offset = at, .data = data};
         struct wire_put_write_rep written;
-        r = object_put_write(w->session, &write, piece, &written, e);
+        if (to)
+            r = object_put_write(w->session, &write, piece, &written, e);
+        digest_wait(d); /* before the next piece takes its place */
     }
     return r;
 }
@@ -84,7 +84,7 @@ static int put_stream(struct kind_work *w, const struct wire_open_rep *from, str
     int r = object_put_open(w->session, &open, w->arena, &to, e);
     if (r < 0)
         return r;
-    _cleanup_(digest_freep) struct digest *d = digest_new(size, w->part_bytes, w->sums);
+    _cleanup_(digest_freep) struct digest *d = digest_new(size, w->part_bytes, w->sums, w->hasher);
     r = stream(w, from, &to.handle, d, e);
     if (r == 0) {
         struct wire_put_commit_req commit = {.handle = to.handle, .size = size};
@@ -145,7 +145,8 @@ static int read_back(struct kind_work *w, struct slice key, const struct digest_
         r = object_open(w->session, &open, w->arena, &rep, e);
     if (r < 0)
         return r;
-    _cleanup_(digest_freep) struct digest *d = digest_new(rep.attr.size_bytes, w->part_bytes, sent->there);
+    _cleanup_(digest_freep) struct digest *d =
+        digest_new(rep.attr.size_bytes, w->part_bytes, sent->there, w->hasher);
     struct digest_sums found;
     r = stream(w, &rep, /* to= */ NULL, d, e);
     digest_end(d, &found);

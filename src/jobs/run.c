@@ -153,6 +153,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .has_dirs = r->ends.has_dirs,
                           .no_set = r->ends.no_set,
                           .no_links = r->ends.no_links,
+                          .hasher = object_hasher(r->jobs->objects),
                           .arena = a,
                           .move = on_move,
                           .arg = r};

@@ -73,6 +73,7 @@ enum wire_flag {
     WIRE_UNSENT = 1 << 23,     /* CACHED: what is not in the origin yet, instead */
     WIRE_UNMAPPED = 1 << 24,   /* PUT_COMMIT: nobody can have the staged file mapped to write */
     WIRE_MODES = 1 << 25,      /* of scratch buckets: modes, owners, times and links, see STAT */
+    WIRE_ETAG = 1 << 26,       /* PUT_OPEN: the commit brings the ETag */
 };
 
 /* What TREE_SETATTR sets. */

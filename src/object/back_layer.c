@@ -21,12 +21,11 @@
 #include "base/sys.h"
 #include "base/text.h"
 
-#include <openssl/evp.h>
-
-#define PIECE_BYTES MIB
-#define ASK_ARENA   (64 * KIB)
-#define READ_TRIES  3  /* the record may go between the look and the bytes */
-#define WAIT_MS     50 /* a wait looks this often whether it is cancelled */
+#define PIECE_BYTES  MIB
+#define HASHED_BYTES (512 * KIB) /* of a body that is written, two of them */
+#define ASK_ARENA    (64 * KIB)
+#define READ_TRIES   3  /* the record may go between the look and the bytes */
+#define WAIT_MS      50 /* a wait looks this often whether it is cancelled */
 
 /* ---- small ---- */
 
@@ -359,53 +358,67 @@ static int commit(struct change *c, struct back_record *r, bool *ret_unknown, st
 
 /* ---- put ---- */
 
-static int write_body(struct hard *h, const struct origin_body *body, EVP_MD_CTX *md, atomic_bool *cancel,
-                      struct err *e)
+/* Writes and hashes the body, by two pieces in turn: one is written and hashed while the next one comes. */
+static int write_body(struct hard *h, const struct origin_body *body, struct hasher_stream *md5, char *pieces,
+                      atomic_bool *cancel, struct err *e)
 {
-    _cleanup_free_ char *piece = malloc(PIECE_BYTES);
-    assert(piece);
-    for (uint64_t at = 0; at < body->size_bytes;) {
+    unsigned turn = 0;
+    for (uint64_t at = 0; at < body->size_bytes; turn = !turn) {
+        char *piece = pieces + turn * HASHED_BYTES;
         if (cancel && atomic_load(cancel))
             return err_set(e, -ECANCELED, "cancelled");
-        ssize_t n =
-            body->read(body->arg, piece, (size_t)MIN((uint64_t)PIECE_BYTES, body->size_bytes - at), at);
+        hasher_stream_wait(md5, piece, HASHED_BYTES);
+        ssize_t n = body->read(body->arg, piece, (size_t)MIN(HASHED_BYTES, body->size_bytes - at), at);
         if (n <= 0)
             return err_errno(e, n < 0 ? (int)n : -EIO, "read the body");
+        hasher_stream_add(md5, piece, (size_t)n);
         int r = hard_write(h, piece, (size_t)n, at, e);
         if (r < 0)
             return r;
-        int ok = EVP_DigestUpdate(md, piece, (size_t)n);
-        assert(ok == 1);
         at += (uint64_t)n;
     }
     return 0;
 }
 
+/* The body in an extent of its own, synced. */
+static int keep_bytes(struct back *b, const struct origin_body *body, struct hasher_stream *md5,
+                      atomic_bool *cancel, struct hard **ret, struct err *e)
+{
+    struct hard *h = NULL;
+    int r = hard_take(b->store, &h, e);
+    if (r < 0)
+        return r;
+    r = hard_begin_writing(h, e);
+    if (r == 0) {
+        char *pieces = malloc(2 * HASHED_BYTES);
+        assert(pieces);
+        r = write_body(h, body, md5, pieces, cancel, e);
+        r = r < 0 ? r : hard_sync(h, e);
+        hard_end_writing(h);
+        hasher_stream_wait(md5, pieces, 2 * HASHED_BYTES);
+        free(pieces);
+    }
+    if (r < 0)
+        hard_give_back(h);
+    else
+        *ret = h;
+    return r;
+}
+
 int back_keep_body(struct back *b, const struct origin_body *body, atomic_bool *cancel, struct back_body *ret,
                    struct err *e)
 {
-    EVP_MD_CTX *md = EVP_MD_CTX_new();
-    int ok = md ? EVP_DigestInit_ex(md, EVP_md5(), NULL) : 0;
-    assert(ok == 1);
+    struct hasher_stream md5;
     struct hard *h = NULL;
     int r = 0;
-    if (body->size_bytes > 0) {
-        r = hard_take(b->store, &h, e);
-        bool writing = r == 0 && (r = hard_begin_writing(h, e)) == 0;
-        if (writing) {
-            r = write_body(h, body, md, cancel, e);
-            r = r < 0 ? r : hard_sync(h, e);
-            hard_end_writing(h);
-        }
-        if (r < 0 && h)
-            hard_give_back(h);
-    }
+    hasher_stream_init(&md5, body->size_bytes >= 2 * HASHED_BYTES ? b->service->hasher : NULL);
+    if (body->size_bytes > 0)
+        r = keep_bytes(b, body, &md5, cancel, &h, e);
     if (r == 0) {
         *ret = (struct back_body){.hard = h, .size_bytes = body->size_bytes};
-        ok = EVP_DigestFinal_ex(md, ret->md5, NULL);
-        assert(ok == 1);
+        hasher_stream_digest(&md5, ret->md5);
     }
-    EVP_MD_CTX_free(md);
+    hasher_stream_fini(&md5);
     return r;
 }
 

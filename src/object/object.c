@@ -103,6 +103,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     fill_engine_on_fetched(s->fills, on_fetched);
     s->usage = usage_new(config->control);
     s->scrub = scrub_start(s, config->scrub_bytes_per_s);
+    s->hasher = hasher_start(/* processors= */ 0);
     s->steward = steward_start(s);
     r = back_open(s, &s->back, e); /* protects what it needs before the sweep of snode_open */
     if (r == 0)
@@ -143,6 +144,7 @@ void object_service_close(struct object_service *s)
         free(slot);
     }
     back_close(s->back);
+    hasher_stop(s->hasher);
     mirror_free(s->mirror);
     bucket_table_close(s->buckets);
     user_table_close(s->users);
@@ -166,6 +168,12 @@ void object_service_close(struct object_service *s)
     lock_fini(&s->lock);
     s->magic = 0;
     free(s);
+}
+
+struct hasher *object_hasher(struct object_service *s)
+{
+    assert(s->magic == OBJECT_SERVICE_MAGIC);
+    return s->hasher;
 }
 
 /* ---- dispatch ---- */

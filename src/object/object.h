@@ -123,5 +123,9 @@ bool object_anonymous_read(struct object_service *s, struct slice bucket);
  * have times of change beside those of writing (WIRE_SINCE). */
 bool object_bucket_lifecycle(struct object_service *s, struct slice bucket, struct buf *ret);
 
+/* The thread that computes MD5s beside (base/hasher.h), as long as the service is open; NULL: there is none.
+ */
+struct hasher *object_hasher(struct object_service *s);
+
 /* Service-wide gauges into the metrics table, called by the server before it prints them. */
 void object_service_refresh_metrics(struct object_service *s);

@@ -1,6 +1,7 @@
 /* What the files of the object layer share: the service, sessions and their handles, and the operations. */
 #pragma once
 
+#include "base/hasher.h"
 #include "base/lock.h"
 #include "base/metrics.h"
 #include "namespace/mirror.h"
@@ -107,6 +108,7 @@ struct object_service {
     struct budget *value_budget; /* memory of open handles of those */
     struct usage *usage;
     struct steward *steward;
+    struct hasher *hasher;      /* NULL: MD5s are computed by who has the bytes */
     struct budget *part_budget; /* memory of parts of uploads on their way */
     _Atomic uint64_t parts;     /* how many those are */
     struct lock upload_lock;    /* covers what follows */

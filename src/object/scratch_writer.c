@@ -3,8 +3,8 @@
  *
  * Bytes go to a fresh extent that nobody names; the commit makes them durable and then names them, in one
  * durable transaction that also checks the conditions: an object is there whole and acknowledged, or not at
- * all. The ETag is the MD5 of the bytes when they were written in order, as S3 clients expect; else, and in
- * buckets with etag=opaque, one made of inode, size and time.
+ * all. The ETag is what the commit brings; else the MD5 of the bytes when they were written in order, as S3
+ * clients expect; else, and in buckets with etag=opaque, one made of inode, size and time.
  *
  * Invariants:
  *  1. One operation at a time runs on a writer (busy), and none after its last commit (ended).
@@ -14,18 +14,17 @@
  */
 #include "object/scratch_object_ops.h"
 
+#include "base/md5.h"
 #include "base/sys.h"
 #include "base/text.h"
 #include "origin/meta.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <openssl/evp.h>
 
 #define SWRITER_MAGIC 0x73777269u
 #define WRITER_ARENA  (32 * KIB) /* strings of the request, whose sizes are checked */
-#define MD5_BYTES     16
-#define ROOM_BLOCK    4096ull /* room is counted in whole blocks */
+#define ROOM_BLOCK    4096ull    /* room is counted in whole blocks */
 
 struct swriter {
     uint32_t magic;
@@ -53,7 +52,8 @@ struct swriter {
     /* the operation that runs: */
     uint64_t written; /* bytes written in order from 0 on */
     bool ordered;     /* nothing else was written */
-    EVP_MD_CTX *md5;  /* of those; NULL for a staged one, and where nobody wants it */
+    bool hashes;      /* not a staged one, nor where nobody wants it */
+    struct md5 md5;   /* of those, when it hashes */
 };
 
 /* ---- life ---- */
@@ -79,20 +79,12 @@ void swriter_unref(struct swriter *w)
     }
     ledger_end(w->node->ledger, &w->claim);
     (void)atomic_fetch_sub(&w->service->writers, 1);
-    EVP_MD_CTX_free(w->md5);
     bucket_unref(w->bucket);
     arena_free(w->arena);
     cond_fini(&w->moved);
     lock_fini(&w->lock);
     w->magic = 0;
     free(w);
-}
-
-static void start_md5(struct swriter *w)
-{
-    w->md5 = EVP_MD_CTX_new();
-    int ok = w->md5 ? EVP_DigestInit_ex(w->md5, EVP_md5(), NULL) : 0;
-    assert(ok == 1);
 }
 
 static struct swriter *swriter_new(struct scratch_op *o, const struct wire_put_open_req *q)
@@ -123,8 +115,8 @@ static struct swriter *swriter_new(struct scratch_op *o, const struct wire_put_o
     w->flags = q->flags;
     w->fd = -1;
     w->ordered = true;
-    if (!(q->flags & WIRE_STAGED) && w->bucket->p.etag == BUCKET_ETAG_MD5)
-        start_md5(w);
+    w->hashes = !(q->flags & (WIRE_STAGED | WIRE_ETAG)) && w->bucket->p.etag == BUCKET_ETAG_MD5;
+    md5_init(&w->md5);
     lock_init(&w->lock, LOCK_OBJECT);
     cond_init(&w->moved);
     (void)atomic_fetch_add(&w->service->writers, 1);
@@ -285,10 +277,9 @@ static int put_write(struct swriter *w, const struct wire_put_write_req *q, stru
         return r;
     if (q->offset != w->written)
         w->ordered = false;
-    if (!w->ordered || !w->md5)
+    if (!w->ordered || !w->hashes)
         return 0;
-    int ok = EVP_DigestUpdate(w->md5, q->data.p, q->data.n);
-    assert(ok == 1);
+    md5_update(&w->md5, q->data.p, q->data.n);
     w->written += q->data.n;
     return 0;
 }
@@ -333,14 +324,11 @@ static int check_commit(struct swriter *w, const struct wire_put_commit_req *q, 
 /* The MD5 of the first `size` bytes as hex digits, when it is known. */
 static struct slice etag_of(struct swriter *w, uint64_t size, struct arena *a)
 {
-    uint8_t digest[EVP_MAX_MD_SIZE];
-    unsigned n = 0;
-    if (!w->md5 || !w->ordered || w->written != size)
+    uint8_t digest[MD5_BYTES];
+    if (!w->hashes || !w->ordered || w->written != size)
         return SLICE_NULL;
-    EVP_MD_CTX *copy = EVP_MD_CTX_new(); /* more may be written */
-    int ok = copy && EVP_MD_CTX_copy_ex(copy, w->md5) == 1 && EVP_DigestFinal_ex(copy, digest, &n) == 1;
-    assert(ok && n == MD5_BYTES);
-    EVP_MD_CTX_free(copy);
+    struct md5 copy = w->md5; /* more may be written */
+    md5_final(&copy, digest);
     char *text = arena_alloc(a, 2 * MD5_BYTES + 1);
     text_hex(digest, MD5_BYTES, text);
     return slice_of(text, 2 * MD5_BYTES);

@@ -3,6 +3,7 @@
  *
  * 1. body_read gives 0 only after length, SHA-256, MD5, checksum and all chunk signatures were compared.
  * 2. No more payload comes out than was announced.
+ * 3. Memory whose bytes the hasher still needs is not read into.
  *
  * Failure modes: a peer that stops gives REQUEST_TIMEOUT, one that goes away or sends too little
  * INCOMPLETE_BODY, one whose bytes differ from what it promised SHA256_MISMATCH or BAD_DIGEST.
@@ -116,18 +117,27 @@ void body_init(struct body *b, const struct body_plan *plan, const struct chunke
                body_source_fn source, void *arg)
 {
     assert(source && plan->chunks_signed == (signing != NULL));
-    *b = (struct body){.plan = *plan, .source = source, .arg = arg};
+    *b = (struct body){.plan = *plan, .source = source, .arg = arg, .has_md5 = plan->has_md5};
     chunked_init(&b->chunked, signing, plan->has_trailer);
     checksum_init(&b->sha256, plan->has_sha256 ? CHECKSUM_SHA256 : CHECKSUM_NONE);
-    checksum_init(&b->md5, plan->has_md5 ? CHECKSUM_MD5 : CHECKSUM_NONE);
     checksum_init(&b->extra, plan->kind);
+    hasher_stream_init(&b->md5, NULL);
+}
+
+void body_want_md5(struct body *b, struct hasher *h)
+{
+    assert(b->source && b->got == 0 && !b->raw_ended && !b->beside);
+    b->has_md5 = true;
+    b->beside = h && b->plan.size_bytes >= BODY_BESIDE_MIN_BYTES;
+    if (b->beside)
+        hasher_stream_init(&b->md5, h);
 }
 
 void body_fini(struct body *b)
 {
     chunked_fini(&b->chunked);
     checksum_fini(&b->sha256);
-    checksum_fini(&b->md5);
+    hasher_stream_fini(&b->md5);
     checksum_fini(&b->extra);
 }
 
@@ -155,7 +165,9 @@ static enum s3_error check_end(struct body *b)
         return S3_ERR_INCOMPLETE_BODY;
     if (p->has_sha256 && differs(&b->sha256, p->sha256, digest))
         return S3_ERR_SHA256_MISMATCH;
-    if (p->has_md5 && differs(&b->md5, p->md5, digest))
+    if (b->has_md5)
+        hasher_stream_digest(&b->md5, b->md5_digest);
+    if (p->has_md5 && memcmp(b->md5_digest, p->md5, sizeof p->md5) != 0)
         return S3_ERR_BAD_DIGEST;
     if (p->in_trailer) {
         char name[64];
@@ -200,7 +212,8 @@ static ssize_t read_raw(struct body *b, void *p, size_t n)
     return fail(b, got == -ETIMEDOUT ? S3_ERR_REQUEST_TIMEOUT : S3_ERR_INCOMPLETE_BODY);
 }
 
-ssize_t body_read(struct body *b, void *p, size_t n)
+/* As body_read, but 0 is only the end, of which nothing was checked yet; without the MD5. */
+static ssize_t read_payload(struct body *b, void *p, size_t n)
 {
     ssize_t got = 0;
 
@@ -212,18 +225,20 @@ ssize_t body_read(struct body *b, void *p, size_t n)
         if (got > 0 && b->plan.aws_chunked)
             got = decode(b, p, (size_t)got);
     }
-    if (got < 0)
-        return -1;
-    if (got > 0) {
-        b->got += (uint64_t)got;
-        if (b->got > MIN(b->plan.size_bytes, BODY_SIZE_MAX))
-            return fail(b, b->plan.size_bytes == BODY_SIZE_UNKNOWN ? S3_ERR_ENTITY_TOO_LARGE
-                                                                   : S3_ERR_INCOMPLETE_BODY);
-        checksum_update(&b->sha256, p, (size_t)got);
-        checksum_update(&b->md5, p, (size_t)got);
-        checksum_update(&b->extra, p, (size_t)got);
+    if (got <= 0)
         return got;
-    }
+    b->got += (uint64_t)got;
+    if (b->got > MIN(b->plan.size_bytes, BODY_SIZE_MAX))
+        return fail(b, b->plan.size_bytes == BODY_SIZE_UNKNOWN ? S3_ERR_ENTITY_TOO_LARGE
+                                                               : S3_ERR_INCOMPLETE_BODY);
+    checksum_update(&b->sha256, p, (size_t)got);
+    checksum_update(&b->extra, p, (size_t)got);
+    return got;
+}
+
+/* All of it was read: 0, or -1. */
+static ssize_t end(struct body *b)
+{
     if (!b->ended) {
         b->error = check_end(b);
         b->ended = !b->error;
@@ -231,10 +246,39 @@ ssize_t body_read(struct body *b, void *p, size_t n)
     return b->error ? -1 : 0;
 }
 
+ssize_t body_read(struct body *b, void *p, size_t n)
+{
+    ssize_t got = read_payload(b, p, n);
+
+    assert(!b->beside);
+    if (got > 0 && b->has_md5)
+        hasher_stream_add(&b->md5, p, (size_t)got);
+    return got ? got : end(b);
+}
+
+/* Fills the memory, and has it hashed while the caller goes on. */
+static ssize_t read_beside(struct body *b, char *p, size_t n)
+{
+    size_t got = 0;
+    ssize_t more = 1;
+
+    hasher_stream_wait(&b->md5, p, n);
+    while (got < n && more > 0) {
+        more = read_payload(b, p + got, n - got);
+        if (more < 0)
+            return -1;
+        got += (size_t)more;
+    }
+    hasher_stream_add(&b->md5, p, got);
+    return more == 0 && end(b) < 0 ? -1 : (ssize_t)got;
+}
+
 ssize_t body_read_full(struct body *b, void *p, size_t n)
 {
     size_t got = 0;
 
+    if (b->beside)
+        return read_beside(b, p, n);
     while (got < n) {
         ssize_t more = body_read(b, (char *)p + got, n - got);
 

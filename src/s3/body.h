@@ -6,11 +6,13 @@
  */
 #pragma once
 
+#include "base/hasher.h"
 #include "net/http.h"
 #include "s3/chunked.h"
 
-#define BODY_SIZE_MAX     (5 * TIB)
-#define BODY_SIZE_UNKNOWN UINT64_MAX
+#define BODY_SIZE_MAX         (5 * TIB)
+#define BODY_SIZE_UNKNOWN     UINT64_MAX
+#define BODY_BESIDE_MIN_BYTES (256 * KIB) /* whose MD5 is worth another thread */
 
 /* What the headers say. Digests are binary. */
 struct body_plan {
@@ -39,17 +41,28 @@ struct body {
     body_source_fn source;
     void *arg;
     struct chunked chunked;
-    struct checksum sha256, md5, extra;
-    uint64_t got; /* payload bytes given out */
+    struct checksum sha256, extra;
+    struct hasher_stream md5;
+    bool has_md5, beside; /* md5 is computed; by another thread */
+    uint64_t got;         /* payload bytes given out */
     bool raw_ended, ended;
     enum s3_error error;                      /* why body_read failed */
     uint8_t extra_digest[CHECKSUM_MAX_BYTES]; /* of plan.kind, once ended */
+    uint8_t md5_digest[MD5_BYTES];            /* with has_md5, once ended */
 };
 
 /* signing: needed when chunks are signed, else NULL. */
 void body_init(struct body *b, const struct body_plan *plan, const struct chunked_signing *signing,
                body_source_fn source, void *arg);
+/* Uses none of the memory that it was given to read into any more. */
 void body_fini(struct body *b);
+/*
+ * Before anything is read: the MD5 is wanted, whether the client promised one or not. With a hasher, and of a
+ * body that is large enough, it is computed beside: then only body_read_full may be called, and what it gave
+ * must stay as it is until it is called for the same memory again or has given 0, or until body_fini. Who
+ * reads into two pieces of memory in turn receives into one while the other is hashed.
+ */
+void body_want_md5(struct body *b, struct hasher *h);
 /*
  * Payload bytes: >0 how many; 0 when the body has ended and everything promised about it held; -1 with
  * b->error. Nothing of a body may be acted upon for good before 0 was returned.

@@ -46,8 +46,11 @@ static int copy_at_origin(struct s3_request *r, const struct source *s, struct w
     return status;
 }
 
-static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct sink *k, struct wire_attr *ret)
+/* md5: of the bytes, for the ETag, computed while they are written; NULL where nobody wants it. */
+static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct sink *k,
+                                struct hasher_stream *md5, struct wire_attr *ret)
 {
+    uint8_t digest[MD5_BYTES];
     struct err e = {0};
     int status = sink_open(k, s->attr.size_bytes, &e);
 
@@ -58,7 +61,15 @@ static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct s
 
         if (error)
             return error;
+        if (md5)
+            hasher_stream_add(md5, piece.p, piece.n);
         status = sink_write(k, piece.p, piece.n, &e);
+        if (md5)
+            hasher_stream_wait(md5, piece.p, piece.n);
+    }
+    if (status == 0 && md5) {
+        hasher_stream_digest(md5, digest);
+        text_hex(digest, sizeof digest, k->etag);
     }
     if (status == 0)
         status = sink_commit(k, SLICE_NULL, SLICE_NULL, r->arena, ret, &e);
@@ -69,8 +80,10 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice 
                            const struct wire_put_open_req *to, uint64_t ttl_ms, const struct part_list *parts,
                            struct wire_attr *ret)
 {
+    struct hasher_stream md5;
     struct sink k;
     enum s3_error error;
+    bool hashes;
 
     sink_init(&k, r->s3);
     k.open.bucket = r->bucket;
@@ -85,7 +98,12 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice 
         k.parts = parts->text;
         (void)snprintf(k.etag, sizeof k.etag, SLICE_FMT, SLICE_ARG(s->attr.etag));
     }
-    error = copy_bytes(r, s, &k, ret);
+    hashes = !k.etag[0] && put_hashes(r, s->attr.size_bytes);
+    if (hashes || k.etag[0])
+        k.open.flags |= WIRE_ETAG;
+    hasher_stream_init(&md5, hashes ? r->s3->hasher : NULL);
+    error = copy_bytes(r, s, &k, hashes ? &md5 : NULL, ret);
+    hasher_stream_fini(&md5);
     sink_fini(&k);
     return error;
 }

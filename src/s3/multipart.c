@@ -110,7 +110,9 @@ struct part_write {
     struct upload_region region;
     uint64_t written, room; /* room: of the bucket's quota, taken for this node's upload */
     struct part_sums sums;  /* the upload's */
-    struct checksum md5, own;
+    struct body *body;      /* it computes the MD5; NULL: `md5` does */
+    struct hasher_stream md5;
+    struct checksum own;
     uint8_t digest[CHECKSUM_MAX_BYTES], sum[CHECKSUM_MAX_BYTES]; /* once ended */
 };
 
@@ -148,14 +150,26 @@ static enum s3_error begin_here(struct part_write *p, uint32_t number, uint64_t 
     return error;
 }
 
-/* verified: a checksum that the body's reader computes anyway, or CHECKSUM_NONE. */
-static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t size,
-                           enum checksum_kind verified)
+/* The MD5, which is the ETag: by the body's reader where there is one, beside where it is worth it. */
+static void begin_md5(struct part_write *p)
 {
+    struct hasher *hasher = p->r->s3->hasher;
+
+    if (p->body && (!p->region.opaque || p->body->plan.has_md5))
+        body_want_md5(p->body, hasher);
+    if (!p->body && !p->region.opaque)
+        hasher_stream_init(&p->md5, p->region.size >= BODY_BESIDE_MIN_BYTES ? hasher : NULL);
+}
+
+/* body: where the bytes come from, whose reader computes checksums anyway; NULL for a copy. */
+static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t size, struct body *body)
+{
+    const enum checksum_kind verified = body ? body->plan.kind : CHECKSUM_NONE;
     uint32_t number = 0;
     enum s3_error error = read_number(r, &number);
 
     p->r = r;
+    p->body = body;
     if (!error && size > UPLOAD_PART_MAX_BYTES)
         error = S3_ERR_ENTITY_TOO_LARGE;
     if (error)
@@ -169,19 +183,18 @@ static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t 
         error = parts_begin(&p->part, r, number, size, &p->sums);
     }
     if (!error) {
-        checksum_init(&p->md5, p->region.opaque ? CHECKSUM_NONE : CHECKSUM_MD5);
+        begin_md5(p);
         checksum_init(&p->own, verified == p->sums.kind ? CHECKSUM_NONE : p->sums.kind);
     }
     return error;
 }
 
-static enum s3_error write_piece(struct part_write *p, const void *data, size_t n)
+static enum s3_error store_piece(struct part_write *p, const void *data, size_t n)
 {
     struct err e = {0};
     int status;
 
     assert(p->written + n <= p->region.size);
-    checksum_update(&p->md5, data, n);
     checksum_update(&p->own, data, n);
     if (!p->upload) {
         p->written += n;
@@ -198,25 +211,48 @@ static enum s3_error write_piece(struct part_write *p, const void *data, size_t 
     return S3_OK;
 }
 
-/* Ends what begin() began; the ETag is in *ret_etag, in the request's arena. verified: the checksum that
- * begin() was told of. */
-static enum s3_error end(struct part_write *p, enum s3_error error, const uint8_t *verified,
-                         struct slice *ret_etag)
+/* Of a copy: its MD5 is computed while the bytes are stored, and does not need them any more then. */
+static enum s3_error copy_piece(struct part_write *p, const void *data, size_t n)
+{
+    enum s3_error error;
+
+    assert(!p->body);
+    if (!p->region.opaque)
+        hasher_stream_add(&p->md5, data, n);
+    error = store_piece(p, data, n);
+    if (!p->region.opaque)
+        hasher_stream_wait(&p->md5, data, n);
+    return error;
+}
+
+static void end_md5(struct part_write *p, bool ok)
+{
+    struct id128 random;
+
+    if (p->region.opaque) {
+        id_new(&random);
+        memcpy(p->digest, random.b, sizeof random.b);
+    } else if (p->body && ok) {
+        memcpy(p->digest, p->body->md5_digest, sizeof p->body->md5_digest);
+    } else if (ok) {
+        hasher_stream_digest(&p->md5, p->digest);
+    }
+    hasher_stream_fini(&p->md5);
+}
+
+/* Ends what begin() began; the ETag is in *ret_etag, in the request's arena. */
+static enum s3_error end(struct part_write *p, enum s3_error error, struct slice *ret_etag)
 {
     const size_t n_sum = checksum_bytes(p->sums.kind);
     char *etag = arena_alloc(p->r->arena, UPLOAD_PART_ETAG_SIZE);
-    struct id128 random;
 
     if (!error && p->written != p->region.size)
         error = S3_ERR_INCOMPLETE_BODY;
-    id_new(&random);
-    memcpy(p->digest, random.b, sizeof random.b);
-    (void)checksum_final(&p->md5, p->digest); /* none of an opaque one */
-    checksum_fini(&p->md5);
+    end_md5(p, !error);
     if (p->own.kind != CHECKSUM_NONE)
         (void)checksum_final(&p->own, p->sum);
     else if (n_sum)
-        memcpy(p->sum, verified, n_sum);
+        memcpy(p->sum, p->body->plan.value, n_sum);
     checksum_fini(&p->own);
     if (p->upload) {
         give_room_back(p);
@@ -232,38 +268,42 @@ static enum s3_error end(struct part_write *p, enum s3_error error, const uint8_
     return error;
 }
 
-static enum s3_error receive(struct part_write *p, struct body *body)
+/* pieces: memory of two, of which the second is used while the first is hashed. */
+static enum s3_error receive(struct part_write *p, char *pieces)
 {
-    _cleanup_free_ char *piece = malloc(S3_PIECE_BYTES);
+    struct body *body = p->body;
+    unsigned turn = 0;
     ssize_t n;
 
-    if (!piece)
-        abort();
-    while ((n = body_read_full(body, piece, S3_PIECE_BYTES)) > 0) {
-        enum s3_error error = write_piece(p, piece, (size_t)n);
+    while ((n = body_read_full(body, pieces + turn * S3_PIECE_BYTES, S3_PIECE_BYTES)) > 0) {
+        enum s3_error error = store_piece(p, pieces + turn * S3_PIECE_BYTES, (size_t)n);
 
         if (error)
             return error;
+        turn = body->beside && !turn;
     }
     return n < 0 ? body->error : S3_OK;
 }
 
 enum s3_error s3_op_upload_part(struct s3_request *r)
 {
+    _cleanup_free_ char *pieces = malloc(2 * S3_PIECE_BYTES); /* freed after body_fini */
     struct part_write p = {0};
     struct slice etag;
     struct body body;
     enum s3_error error = put_body(r, &body);
 
+    if (!pieces)
+        abort();
     if (error)
         return error;
     if (body.plan.size_bytes == BODY_SIZE_UNKNOWN)
         error = S3_ERR_MISSING_LENGTH;
     if (!error)
-        error = begin(&p, r, body.plan.size_bytes, body.plan.kind);
+        error = begin(&p, r, body.plan.size_bytes, &body);
     if (!error) {
-        error = receive(&p, &body);
-        error = end(&p, error, body.plan.value, &etag);
+        error = receive(&p, pieces);
+        error = end(&p, error, &etag);
     } else {
         upload_unref(p.upload);
     }
@@ -318,7 +358,7 @@ static enum s3_error copy_part(struct s3_request *r, struct source *s, struct sl
     if (!error)
         error = copy_range(r, s, &range);
     if (!error)
-        error = begin(&p, r, range.n, CHECKSUM_NONE);
+        error = begin(&p, r, range.n, /* body= */ NULL);
     if (error) {
         upload_unref(p.upload);
         return error;
@@ -328,9 +368,9 @@ static enum s3_error copy_part(struct s3_request *r, struct source *s, struct sl
 
         error = source_read(s, range.offset + p.written, MIN((uint64_t)MIB, range.n - p.written), &piece);
         if (!error)
-            error = write_piece(&p, piece.p, piece.n);
+            error = copy_piece(&p, piece.p, piece.n);
     }
-    error = end(&p, error, NULL, ret_etag);
+    error = end(&p, error, ret_etag);
     if (p.sums.kind != CHECKSUM_NONE)
         *ret_checksum = put_checksum_text(r->arena, p.sums.kind, p.sum);
     return error;

@@ -5,6 +5,9 @@
  * so the origin, which needs the announced length, never gets an object whose hash, checksum or signature was
  * wrong.
  *
+ * 2. Where the ETag is to be the MD5 of a large body, it is computed here and beside (body_want_md5): a piece
+ * is hashed while the one before it is written and the next one arrives.
+ *
  * Memory: two pieces of S3_PIECE_BYTES for each running PUT.
  */
 #include "origin/meta.h"
@@ -263,7 +266,7 @@ static void put_init(struct put *p, struct s3_request *r)
 static void put_fini(struct put *p)
 {
     sink_fini(&p->sink);
-    body_fini(&p->body);
+    body_fini(&p->body); /* before the pieces, which it may still hash */
     for (size_t i = 0; i < ARRAY_SIZE(p->pieces); i++)
         free(p->pieces[i]);
 }
@@ -302,6 +305,8 @@ static int commit(struct put *p, struct wire_attr *ret, struct err *e)
         text_hex(plan->sha256, 32, hex);
     if (plan->has_md5 && text_base64(&md5, slice_of(plan->md5, sizeof plan->md5)))
         abort();
+    if (p->sink.open.flags & WIRE_ETAG)
+        text_hex(p->body.md5_digest, sizeof p->body.md5_digest, p->sink.etag);
     return sink_commit(&p->sink, plan->has_sha256 ? slice_of(hex, 64) : SLICE_NULL, buf_view(&md5),
                        p->r->arena, ret, e);
 }
@@ -349,6 +354,24 @@ static enum s3_error stream(struct put *p, struct slice *ret_last)
     }
     *ret_last = slice_of(p->pieces[current], (size_t)n);
     return S3_OK;
+}
+
+bool put_hashes(struct s3_request *r, uint64_t size)
+{
+    struct slice kind;
+
+    return r->s3->hasher && size >= BODY_BESIDE_MIN_BYTES && buckets_property(r, r->bucket, "etag", &kind) &&
+           slice_eq_str(kind, "md5");
+}
+
+static void plan_md5(struct put *p)
+{
+    const struct body_plan *plan = &p->body.plan;
+
+    if (put_hashes(p->r, plan->size_bytes))
+        p->sink.open.flags |= WIRE_ETAG;
+    if (plan->has_md5 || p->sink.open.flags & WIRE_ETAG)
+        body_want_md5(&p->body, p->r->s3->hasher);
 }
 
 static enum s3_error write_all(struct put *p, struct wire_attr *ret)
@@ -412,8 +435,10 @@ enum s3_error put_stream(struct s3_request *r, body_source_fn source, void *arg,
         error = put_conditions(r, &p.sink.open);
     if (!error)
         error = open_body(r, /* with_checksum= */ true, source, arg, &p.body);
-    if (!error)
+    if (!error) {
+        plan_md5(&p);
         error = write_all(&p, ret);
+    }
     if (!error) {
         reply_etag(r, ret->etag);
         put_checksum_header(r, &p.body);

@@ -66,6 +66,7 @@ struct s3 *s3_new(const struct s3_config *config)
     auth_keys_init(&s->keys, find_secret, s, slice_str(s->region));
     reply_prepare_metrics(s);
     s->pulser = pulser_start();
+    s->hasher = object_hasher(s->objects);
     s->expirer = config->lifecycle_ms ? expirer_start(s, config->lifecycle_ms) : NULL;
     return s;
 }

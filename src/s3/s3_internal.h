@@ -10,7 +10,7 @@
 #define S3_MAGIC          0x53335f33u
 #define S3_KEY_MAX_BYTES  1024
 #define S3_HEAD_MAX_BYTES (24 * KIB)  /* headers of a response */
-#define S3_PIECE_BYTES    (128 * KIB) /* a PUT holds two of these */
+#define S3_PIECE_BYTES    (128 * KIB) /* a PUT holds two of these, and so does a part */
 #define S3_ARENA_BYTES    (16 * MIB)  /* of a page of a listing, or of one fetch */
 #define S3_XML_MAX_BYTES  (8 * MIB)   /* a page of 1000 keys of 1024 bytes, each byte escaped */
 #define S3_LIST_MAX       1000
@@ -96,6 +96,7 @@ struct s3 {
     struct auth_keys keys;
     struct uploads *uploads;
     struct pulser *pulser;
+    struct hasher *hasher;   /* NULL: MD5s are computed by who receives the bytes */
     struct expirer *expirer; /* NULL: lifecycle rules are not carried out */
     struct metric_series *seconds[S3_OP_COUNT];
     struct metric_series *requests[S3_OP_COUNT][S3_STATUSES];
@@ -212,6 +213,10 @@ struct slice put_checksum_text(struct arena *a, enum checksum_kind kind, const u
 void put_kept_checksum(struct s3_request *r, struct slice kept, const char *type);
 /* The type of a kept checksum. */
 const char *put_kept_type(struct slice kept);
+/* Whether the ETag of an object of `size` bytes that is written to the request's bucket is the MD5 of its
+ * bytes, and is computed here beside the writing: WIRE_ETAG is for the sink then. Small ones are left to who
+ * writes them. */
+bool put_hashes(struct s3_request *r, uint64_t size);
 /* The body reader of the request. Finish with body_fini when S3_OK. */
 enum s3_error put_body(struct s3_request *r, struct body *ret);
 /* A whole body of XML, within the document's maximum. with_checksum: whether x-amz-checksum headers are about

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 
 #define PAGE_BYTES 4096 /* what a write is rounded to when space is taken for it */
+#define SEND_BYTES MIB  /* written pages are sent to the disk after so many; a PUT ends with a sync */
 
 static struct hard_shard *shard(const struct hard *h)
 {
@@ -181,7 +182,7 @@ static int advance(struct hard *h, const char *p, size_t n, struct err *e)
 
 static void send_pages(struct hard *h, int fd)
 {
-    if (h->run_offset - h->sent < WRITEBACK_BYTES)
+    if (h->run_offset - h->sent < SEND_BYTES)
         return;
     (void)sys->sync_file_range(fd, h->sent, h->run_offset - h->sent, SYNC_FILE_RANGE_WRITE);
     h->sent = h->run_offset;

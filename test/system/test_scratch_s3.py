@@ -1,11 +1,15 @@
 """Scratch buckets through S3 with boto3: there is no origin, so what a node acknowledged must be there, whole, whatever
 happens to the node."""
 
+import base64
+import concurrent.futures
 import datetime
 import hashlib
+import http.client
 import io
 import random
 import threading
+import urllib.parse
 
 import boto3.s3.transfer
 import botocore.exceptions
@@ -64,6 +68,96 @@ def test_put_comes_back(scratch, size):
         scratch.s3 = scratch.node.s3()
     counted = scratch.node.metric("forebay_read_bytes_total", bucket=scratch.name)
     assert counted == scratch.node.metric("forebay_read_bytes_total", bucket=scratch.name, **{"from": "cache"})
+
+
+# Around the size from which on another thread hashes a body, and around its pieces of 128 KiB and blocks of 64 bytes.
+HASHED_SIZES = [256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 384 * 1024, MIB - 1, 2 * MIB + 63, 3 * MIB]
+
+
+class Uploader:
+    """Uploads objects in every way, and looks what becomes of them."""
+
+    def __init__(self, scratch, number):
+        self.scratch, self.s3, self.name = scratch, scratch.s3, f"{number}/"
+        self.random = random.Random(number)
+
+    def connect(self, key, headers):
+        """A connection on which the head of a PUT was sent, by a signed URL."""
+        signed = {"ContentMD5": headers["Content-MD5"]} if "Content-MD5" in headers else {}
+        named = {"Bucket": self.scratch.name, "Key": key, **signed}
+        url = urllib.parse.urlsplit(self.s3.generate_presigned_url("put_object", Params=named))
+        connection = http.client.HTTPConnection(url.netloc, timeout=harness.PATIENCE)
+        connection.putrequest("PUT", f"{url.path}?{url.query}")
+        for header, value in headers.items():
+            connection.putheader(header, value)
+        connection.endheaders()
+        return connection
+
+    def raw(self, key, body, headers):
+        """The response to a PUT whose headers and body are sent as they are given."""
+        connection = self.connect(key, headers)
+        connection.send(body)
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer
+
+    def check(self, key, data, etag):
+        assert etag == f'"{md5(data)}"', f"{key} of {len(data)} bytes"
+        assert self.scratch.get(key) == data
+
+    def puts(self, data):
+        key, shorter = self.name + "put", data[:-1]
+        self.check(key, shorter, self.scratch.put(key, shorter)["ETag"])
+        chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(shorter), shorter)
+        self.check(key, shorter, self.raw(key, chunks, {"Transfer-Encoding": "chunked"}).headers["ETag"])
+        self.check(key, data, self.scratch.put(key, data, ContentMD5=base64.b64encode(hashlib.md5(data).digest()).decode())["ETag"])
+
+    def refused(self, data):
+        """A body that is not what was promised, and one that breaks off: what was there before stays."""
+        key, other = self.name + "put", data[:-1] + bytes([data[-1] ^ 1])
+        length = {"Content-Length": str(len(other))}
+        assert self.raw(key, other, {**length, "Content-MD5": base64.b64encode(hashlib.md5(data).digest()).decode()}).status == 400
+        connection = self.connect(key, length)
+        connection.send(other[:self.random.randrange(1, len(other))])
+        connection.close()
+        assert self.scratch.get(key) == data
+
+    def copies(self, data):
+        key, source = self.name + "copy", {"Bucket": self.scratch.name, "Key": self.name + "put"}
+        done = self.s3.copy_object(Bucket=self.scratch.name, Key=key, CopySource=source, MetadataDirective="REPLACE", Metadata={"new": "1"})
+        self.check(key, data, done["CopyObjectResult"]["ETag"])
+
+    def parts(self, data):
+        whole = {"Bucket": self.scratch.name, "Key": self.name + "parts"}
+        upload = {**whole, "UploadId": self.s3.create_multipart_upload(**whole)["UploadId"]}
+        first = data * (5 * MIB // len(data) + 1)
+        source = {"Bucket": self.scratch.name, "Key": self.name + "put"}
+        etags = [self.s3.upload_part(PartNumber=1, Body=first, **upload)["ETag"],
+                 self.s3.upload_part_copy(PartNumber=2, CopySource=source, **upload)["CopyPartResult"]["ETag"]]
+        assert etags == [f'"{md5(first)}"', f'"{md5(data)}"']
+        listed = {"Parts": [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]}
+        done = self.s3.complete_multipart_upload(MultipartUpload=listed, **upload)
+        sums = b"".join(hashlib.md5(part).digest() for part in (first, data))
+        assert done["ETag"] == f'"{md5(sums)}-2"'
+        assert self.scratch.get(whole["Key"]) == first + data
+
+    def run(self):
+        for size in self.random.sample(HASHED_SIZES, 4):
+            data = self.random.randbytes(size)
+            self.puts(data)
+            self.refused(data)
+            self.copies(data)
+            self.parts(data)
+
+
+def test_etags_of_uploads_at_the_same_time(scratch):
+    """Large bodies that arrive at the same time are hashed together. Whichever way they come (PUT, of known length or not, with the MD5
+    promised or not, as a part, as a copy of an object or of a part), and although others break off or promise another MD5: every ETag is the MD5
+    of its bytes, and nothing is stored of what was refused."""
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        for done in [pool.submit(Uploader(scratch, number).run) for number in range(5)]:
+            done.result()
 
 
 def test_attributes_are_kept(scratch):

@@ -289,7 +289,8 @@ static void test_digests(void **state)
     static const size_t steps[] = {1, 3, 7, 100};
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
         struct digest_sums s;
-        _cleanup_(digest_freep) struct digest *d = digest_new(10, 4, DIGEST_OF_ALL | DIGEST_OF_PARTS);
+        _cleanup_(digest_freep) struct digest *d =
+            digest_new(10, 4, DIGEST_OF_ALL | DIGEST_OF_PARTS, /* hasher= */ NULL);
         const char *text = "0123456789";
         for (size_t at = 0; at < 10; at += steps[i])
             digest_add(d, text + at, MIN(steps[i], 10 - at));
@@ -303,10 +304,55 @@ static void test_digests(void **state)
     }
 }
 
+#define LARGE_BYTES  (MIB + 12345)
+#define LARGE_PIECES ((size_t)100 * 1000)
+
+static void sums_of_large(struct hasher *h, uint64_t part_bytes, struct digest_sums *ret)
+{
+    _cleanup_(digest_freep) struct digest *d =
+        digest_new(LARGE_BYTES, part_bytes, DIGEST_OF_ALL | DIGEST_OF_PARTS, h);
+    char piece[LARGE_PIECES];
+    for (size_t at = 0; at < LARGE_BYTES;) {
+        size_t n = MIN(sizeof(piece), LARGE_BYTES - at);
+        for (size_t i = 0; i < n; i++)
+            piece[i] = (char)((at + i) * 7 + ((at + i) >> 8));
+        digest_add(d, piece, n);
+        digest_wait(d);
+        at += n;
+    }
+    digest_end(d, ret);
+}
+
+/* A hasher gives the same sums, of parts that are smaller than a piece, larger, and all; a digest may be
+ * given up with bytes on their way. */
+static void test_digests_beside(void **state)
+{
+    (void)state;
+    static const uint64_t parts[] = {10000, 300000, 2 * LARGE_BYTES};
+    struct hasher *h = hasher_start(2);
+    assert_non_null(h);
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+        struct digest_sums alone, beside;
+        sums_of_large(NULL, parts[i], &alone);
+        sums_of_large(h, parts[i], &beside);
+        assert_int_equal(alone.n_parts, beside.n_parts);
+        assert_memory_equal(alone.md5, beside.md5, DIGEST_MD5);
+        assert_memory_equal(alone.parts_md5, beside.parts_md5, DIGEST_MD5);
+        assert_memory_equal(alone.sha256, beside.sha256, DIGEST_SHA256);
+    }
+    char *bytes = calloc(1, MIB);
+    assert_non_null(bytes);
+    struct digest *d = digest_new(MIB, 300000, DIGEST_OF_ALL | DIGEST_OF_PARTS, h);
+    digest_add(d, bytes, MIB);
+    digest_free(d);
+    free(bytes);
+    hasher_stop(h);
+}
+
 static bool is_etag(uint64_t part_bytes, unsigned etags, const char *etag)
 {
     struct digest_sums s;
-    _cleanup_(digest_freep) struct digest *d = digest_new(10, part_bytes, etags);
+    _cleanup_(digest_freep) struct digest *d = digest_new(10, part_bytes, etags, /* hasher= */ NULL);
     digest_add(d, "0123456789", 10);
     digest_end(d, &s);
     return digest_is_etag(&s, slice_str(etag));
@@ -459,6 +505,7 @@ int main(void)
         cmocka_unit_test(test_rate_holds),
         cmocka_unit_test(test_rates_parse),
         cmocka_unit_test(test_digests),
+        cmocka_unit_test(test_digests_beside),
         cmocka_unit_test(test_digests_of_what_is_asked_for),
         cmocka_unit_test(test_digests_tell_streams_apart),
         cmocka_unit_test(test_newest_entries),

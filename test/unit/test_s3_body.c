@@ -7,7 +7,10 @@
 
 #include <cmocka.h>
 
+#include "base/text.h"
 #include "s3/body.h"
+
+#include <openssl/evp.h>
 
 #define HELLO_SHA256 "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 #define HELLO_MD5    "XUFAKrxLKna5cZ2REBfFkg=="
@@ -161,12 +164,136 @@ static void full_pieces(void **state)
     body_fini(&b);
 }
 
+#define LARGE_BYTES  (3 * BODY_BESIDE_MIN_BYTES + 12345)
+#define LARGE_PIECES ((size_t)100 * 1000) /* of no whole number of blocks */
+
+/* A body whose bytes differ everywhere, its MD5, and what goes before and behind it in a chunked coding. */
+struct large {
+    char *raw;
+    size_t n;
+    uint8_t md5[EVP_MAX_MD_SIZE];
+    char md5_header[64];
+};
+
+static void large_init(struct large *x, const char *before, const char *behind)
+{
+    _cleanup_buf_ struct buf text = BUF_INIT(64);
+    size_t n_before = strlen(before), n_behind = strlen(behind);
+
+    x->n = n_before + LARGE_BYTES + n_behind;
+    x->raw = malloc(x->n);
+    assert_non_null(x->raw);
+    memcpy(x->raw, before, n_before);
+    for (size_t i = 0; i < LARGE_BYTES; i++)
+        x->raw[n_before + i] = (char)(i * 7 + (i >> 8) * 13 + (i >> 16));
+    memcpy(x->raw + n_before + LARGE_BYTES, behind, n_behind);
+    assert_int_equal(EVP_Digest(x->raw + n_before, LARGE_BYTES, x->md5, NULL, EVP_md5(), NULL), 1);
+    assert_int_equal(text_base64(&text, slice_of(x->md5, MD5_BYTES)), 0);
+    (void)snprintf(x->md5_header, sizeof x->md5_header, "Content-MD5: " SLICE_FMT "\r\n",
+                   SLICE_ARG(buf_view(&text)));
+}
+
+/* Reads a large body into two pieces in turn, which are gone when the body has ended. Gives its error. */
+static enum s3_error read_large(struct hasher *h, const struct body_plan *p, struct source s,
+                                uint8_t *ret_md5)
+{
+    char *pieces = malloc(2 * LARGE_PIECES);
+    enum s3_error error;
+    struct body b;
+    size_t got = 0;
+    ssize_t n;
+
+    assert_non_null(pieces);
+    body_init(&b, p, NULL, give, &s);
+    body_want_md5(&b, h);
+    assert_int_equal(b.beside, h != NULL);
+    for (unsigned turn = 0; (n = body_read_full(&b, pieces + turn * LARGE_PIECES, LARGE_PIECES)) > 0;
+         turn = !turn)
+        got += (size_t)n;
+    error = n < 0 ? b.error : S3_OK;
+    assert_true(error || got == LARGE_BYTES);
+    assert_true(body_read_full(&b, pieces, LARGE_PIECES) == n); /* the end and errors stay */
+    memcpy(ret_md5, b.md5_digest, MD5_BYTES);
+    body_fini(&b);
+    free(pieces);
+    return error;
+}
+
+/* The MD5 of a large body is right when it is computed beside, and what was promised is compared with it, in
+ * every coding; a body that breaks off ends with its error, and leaves nothing that still reads its memory.
+ */
+static void large_bodies_are_hashed_beside(void **state)
+{
+    char headers[512], coded[64];
+    struct hasher *hashers[] = {NULL, hasher_start(2)};
+    struct body_plan p;
+    struct large x;
+    uint8_t md5[MD5_BYTES];
+    (void)state;
+
+    assert_non_null(hashers[1]);
+    for (size_t i = 0; i < ARRAY_SIZE(hashers); i++) {
+        large_init(&x, "", "");
+        (void)snprintf(headers, sizeof headers, "Content-Length: %zu\r\n%s", x.n, x.md5_header);
+        assert_int_equal(plan(headers, "UNSIGNED-PAYLOAD", &p), S3_OK);
+        assert_true(p.has_md5);
+        for (size_t step = 1000; step < 10 * LARGE_PIECES; step *= 7) {
+            struct source s = {slice_of(x.raw, x.n), step, 0};
+
+            assert_int_equal(read_large(hashers[i], &p, s, md5), S3_OK);
+            assert_memory_equal(md5, x.md5, MD5_BYTES);
+            s.rest.n -= 1000;
+            s.failure = -ETIMEDOUT;
+            assert_int_equal(read_large(hashers[i], &p, s, md5), S3_ERR_REQUEST_TIMEOUT);
+        }
+        x.raw[x.n / 2] ^= 1;
+        assert_int_equal(read_large(hashers[i], &p, (struct source){slice_of(x.raw, x.n), SIZE_MAX, 0}, md5),
+                         S3_ERR_BAD_DIGEST);
+        free(x.raw);
+
+        (void)snprintf(coded, sizeof coded, "%zx\r\n", (size_t)LARGE_BYTES);
+        large_init(&x, coded, "\r\n0\r\n\r\n");
+        (void)snprintf(headers, sizeof headers,
+                       "Content-Length: %zu\r\nx-amz-decoded-content-length: %zu\r\n%s", x.n,
+                       (size_t)LARGE_BYTES, x.md5_header);
+        assert_int_equal(plan(headers, TRAILER, &p), S3_OK);
+        assert_int_equal(read_large(hashers[i], &p, (struct source){slice_of(x.raw, x.n), 12345, 0}, md5),
+                         S3_OK);
+        assert_memory_equal(md5, x.md5, MD5_BYTES);
+        free(x.raw);
+    }
+    hasher_stop(hashers[1]);
+}
+
+/* A small body is hashed at once, whoever could do it. */
+static void small_bodies_are_not(void **state)
+{
+    struct hasher *h = hasher_start(2);
+    struct source s = {SLICE_LIT("hello"), 1, 0};
+    struct body_plan p;
+    struct body b;
+    uint8_t expected[EVP_MAX_MD_SIZE];
+    char piece[8];
+    (void)state;
+
+    assert_int_equal(plan(LENGTH, "UNSIGNED-PAYLOAD", &p), S3_OK);
+    body_init(&b, &p, NULL, give, &s);
+    body_want_md5(&b, h);
+    assert_false(b.beside);
+    assert_int_equal(body_read_full(&b, piece, sizeof piece), 5);
+    assert_true(b.ended);
+    assert_int_equal(EVP_Digest("hello", 5, expected, NULL, EVP_md5(), NULL), 1);
+    assert_memory_equal(b.md5_digest, expected, MD5_BYTES);
+    body_fini(&b);
+    hasher_stop(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(promises_are_checked),
-        cmocka_unit_test(failing_connections_are_told_apart),
-        cmocka_unit_test(full_pieces),
+        cmocka_unit_test(promises_are_checked), cmocka_unit_test(failing_connections_are_told_apart),
+        cmocka_unit_test(full_pieces),          cmocka_unit_test(large_bodies_are_hashed_beside),
+        cmocka_unit_test(small_bodies_are_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -659,12 +659,12 @@ int op_close(struct object_session *ses, const struct wire_close_req *req, struc
              struct wire_close_rep *rep, struct err *e)
 {
     (void)a, (void)rep;
-    struct watch *w = session_take(ses, HANDLE_WATCH, req->handle);
+    struct reader *r = session_take(ses, HANDLE_READ, req->handle);
+    struct watch *w = r ? NULL : session_take(ses, HANDLE_WATCH, req->handle);
     if (w) {
         watch_free(w);
         return 0;
     }
-    struct reader *r = session_take(ses, HANDLE_READ, req->handle);
     if (!r)
         return err_set(e, -EBADF, "handle is not open");
     count_read(r, req->read_cached, /* from_origin= */ false);

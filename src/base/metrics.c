@@ -117,7 +117,7 @@ static uint64_t id_of(const char *const label[LABELS_MAX])
 {
     uint64_t h = 0;
     for (size_t i = 0; i < LABELS_MAX; i++)
-        h = hash_mix(h, hash_table(slice_str(label[i])));
+        h = hash_mix(h, *label[i] ? hash_table(slice_str(label[i])) : 0);
     return h ? h : 1;
 }
 

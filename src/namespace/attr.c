@@ -1,6 +1,10 @@
 /* Encoding of attributes; the format is in the header. Bytes come from disk, so every length is checked. */
 #include "namespace/attr.h"
 
+#include "origin/meta.h"
+
+#define NS_PER_S 1000000000ull
+
 enum {
     ATTR_FORMAT = 1,
     ATTR_HAS_META = 1,
@@ -98,11 +102,21 @@ struct attr attr_of_origin(const struct origin_attr *o, bool has_meta, uint64_t 
     };
 }
 
-void attr_take_meta(struct attr *a, const struct origin_attr *now)
+void attr_take_meta(struct attr *a, const struct origin_attr *now, struct arena *arena)
 {
+    struct slice sum = meta_get(a->meta, META_CHECKSUM);
     a->has_meta = true;
+    a->mtime_ns = now->mtime_ns > 0 ? now->mtime_ns : a->mtime_ns;
     a->content_type = now->content_type;
     a->meta = now->meta;
+    if (meta_get(now->meta, META_CHECKSUM).n == 0)
+        a->meta = meta_with(now->meta, META_CHECKSUM, sum, ORIGIN_META_MAX_BYTES, arena);
+}
+
+bool attr_same_time(uint64_t a_ns, uint64_t b_ns)
+{
+    uint64_t apart_ns = a_ns > b_ns ? a_ns - b_ns : b_ns - a_ns;
+    return a_ns == 0 || b_ns == 0 || apart_ns < NS_PER_S;
 }
 
 void attr_to_wire(const struct attr *a, struct arena *arena, struct wire_attr *ret)

@@ -38,7 +38,12 @@ int attr_encode(const struct attr *a, struct buf *b);
 /* Slices point into blob. ERR_CORRUPT. */
 int attr_decode(struct slice blob, struct attr *ret);
 struct attr attr_of_origin(const struct origin_attr *o, bool has_meta, uint64_t now_ns);
-/* What a HEAD of the same version says besides its bytes. */
-void attr_take_meta(struct attr *a, const struct origin_attr *now);
+/* What a HEAD of the same version says besides its bytes, which may have changed alone. A checksum that was
+ * verified here stays where the origin has none to tell. */
+void attr_take_meta(struct attr *a, const struct origin_attr *now, struct arena *arena);
+/* Whether two times of the last change that an origin told can be the same: services round some of them to
+ * seconds. One that is not known (0) can be any. Who changes metadata alone changes this time, but no ETag.
+ */
+bool attr_same_time(uint64_t a_ns, uint64_t b_ns);
 /* Copies the strings into the arena. */
 void attr_to_wire(const struct attr *a, struct arena *arena, struct wire_attr *ret);

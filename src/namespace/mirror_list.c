@@ -175,18 +175,31 @@ static size_t whole_names(const struct origin_page *page, const struct wire_list
     return page->n;
 }
 
+/* Whether a listing tells of the object, or directory, that a GET or HEAD taught of. */
+static bool is_same(const struct bucket *b, const struct attr *old, const struct attr *now)
+{
+    if (now->is_directory != old->is_directory)
+        return false;
+    return now->is_directory ? b->p.posix == BUCKET_POSIX_ON
+                             : slice_eq(old->etag, now->etag) && old->size_bytes == now->size_bytes;
+}
+
 /* What a GET or HEAD taught of the same version stays known, and is confirmed by this listing. But not where
- * metadata is changed alone, which an ETag does not tell: there it is believed as long as that answer itself.
- */
-static bool stays_known(const struct bucket *b, struct slice key, const struct attr *old,
-                        const struct attr *now)
+ * metadata may have been changed alone, which an ETag does not tell: where that is done all the time, or the
+ * listing has another time. There it is believed as long as that answer itself. */
+static void keep_known(const struct bucket *b, struct slice key, const struct attr *old, struct attr *attr)
 {
     bool posix = b->p.posix == BUCKET_POSIX_ON;
-    if (now->is_directory != old->is_directory || (now->is_directory && !posix))
-        return false;
-    if (posix && !mirror_is_fresh(b, key, old->confirmed_ns, /* is_absent= */ false))
-        return false;
-    return now->is_directory || (slice_eq(old->etag, now->etag) && old->size_bytes == now->size_bytes);
+    bool confirmed = !posix && attr_same_time(old->mtime_ns, attr->mtime_ns);
+    if (!confirmed && !mirror_is_fresh(b, key, old->confirmed_ns, /* is_absent= */ false))
+        return;
+    attr->has_meta = true;
+    attr->content_type = old->content_type;
+    attr->meta = old->meta;
+    if (!confirmed)
+        attr->confirmed_ns = old->confirmed_ns;
+    if (!confirmed && !posix) /* for the next listing to see */
+        attr->mtime_ns = old->mtime_ns;
 }
 
 static void learn_entry(struct lister *l, const struct origin_entry *x)
@@ -201,14 +214,8 @@ static void learn_entry(struct lister *l, const struct origin_entry *x)
     attr.is_directory = x->is_prefix;
     arena_clear(l->old);
     struct attr old;
-    if (mirror_recall_stale(l->m, b, key, l->old, &old) == 0 && old.has_meta &&
-        stays_known(b, key, &old, &attr)) {
-        attr.has_meta = true;
-        attr.content_type = old.content_type;
-        attr.meta = old.meta;
-        if (b->p.posix == BUCKET_POSIX_ON)
-            attr.confirmed_ns = old.confirmed_ns;
-    }
+    if (mirror_recall_stale(l->m, b, key, l->old, &old) == 0 && old.has_meta && is_same(b, &old, &attr))
+        keep_known(b, key, &old, &attr);
     mirror_learn(l->m, b, key, &attr, seen);
 }
 

@@ -263,11 +263,10 @@ static int set_meta_once(struct upstream *u, const struct origin_put *p, uint64_
 
 /* ---- with retries ---- */
 
-int upstream_head(struct upstream *u, struct slice key, struct slice if_none_match, struct arena *a,
+int upstream_head(struct upstream *u, struct slice key, struct slice known, struct arena *a,
                   struct origin_attr *ret, struct err *e)
 {
-    struct origin_get g = {
-        .key = key, .if_none_match = if_none_match, .attributes_only = true, .whole = true};
+    struct origin_get g = {.key = key, .known = known, .attributes_only = true, .whole = true};
     return UPSTREAM_RETRY(u, upstream_get_once(u, &g, a, ret, ignore_body, NULL, e));
 }
 

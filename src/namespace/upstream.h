@@ -75,7 +75,7 @@ int upstream_get_once(struct upstream *u, const struct origin_get *g, struct are
 
 /* With retries; arguments as in origin.h. The arena of a listing is the call's own: it is emptied before
  * every try, so nothing in `l` may lie there. */
-int upstream_head(struct upstream *u, struct slice key, struct slice if_none_match, struct arena *a,
+int upstream_head(struct upstream *u, struct slice key, struct slice known, struct arena *a,
                   struct origin_attr *ret, struct err *e);
 /* The same of an object of this ETag, and where its part of that number is. Of an origin with
  * ORIGIN_CAN_PARTS. */

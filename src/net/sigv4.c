@@ -173,22 +173,28 @@ static void emit_slice(struct emit *x, struct slice s)
 /* RFC 3986, section 2.3. */
 static bool is_unreserved(uint8_t c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '_' || c == '.' || c == '~';
+    static const bool table[256] = {
+        ['a' ... 'z'] = true, ['A' ... 'Z'] = true, ['0' ... '9'] = true, ['-'] = true,
+        ['_'] = true,         ['.'] = true,         ['~'] = true,
+    };
+    return table[c];
 }
 
 static void emit_encoded(struct emit *x, struct slice s, bool keep_slash)
 {
     static const char digits[] = "0123456789ABCDEF";
-    for (size_t i = 0; i < s.n; i++) {
-        uint8_t c = (uint8_t)s.p[i];
-        if (is_unreserved(c) || (keep_slash && c == '/')) {
-            emit_char(x, (char)c);
-        } else {
-            emit_char(x, '%');
-            emit_char(x, digits[c >> 4]);
-            emit_char(x, digits[c & 15]);
-        }
+    for (size_t i = 0; i < s.n;) {
+        size_t from = i;
+        while (i < s.n && (is_unreserved((uint8_t)s.p[i]) || (keep_slash && s.p[i] == '/')))
+            i++;
+        if (i > from)
+            emit_slice(x, slice_of(s.p + from, i - from));
+        if (i == s.n)
+            return;
+        uint8_t c = (uint8_t)s.p[i++];
+        emit_char(x, '%');
+        emit_char(x, digits[c >> 4]);
+        emit_char(x, digits[c & 15]);
     }
 }
 

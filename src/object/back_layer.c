@@ -107,8 +107,6 @@ static int get_here(struct back *b, struct upstream *u, const struct origin_get 
     if (rec.removal)
         return err_set(e, -ENOENT, "the object was removed");
     struct origin_attr attr = back_attr(&rec, a);
-    if (g->if_none_match.n > 0 && slice_eq(g->if_none_match, attr.etag))
-        return err_set(e, ERR_NOT_MODIFIED, "the object is still the same");
     if (g->if_match.n > 0 && !slice_eq(g->if_match, attr.etag))
         return err_set(e, ERR_PRECONDITION, "the object is another one now");
     if (!g->attributes_only && g->offset > 0 && g->offset >= attr.size_bytes)
@@ -143,15 +141,15 @@ static int get_there(struct back *b, struct upstream *u, const struct origin_get
     char now[ORIGIN_ETAG_MAX + 1];
     struct origin_get ask_for = *g;
     struct renamed x = {.sink = sink, .arg = arg, .etag = g->if_match};
-    bool none = back_alias_find(b, u->bucket->id, g->key, g->if_none_match, now);
-    if (none)
-        ask_for.if_none_match = slice_str(now);
-    else if (back_alias_find(b, u->bucket->id, g->key, g->if_match, now))
-        ask_for.if_match = slice_str(now);
-    else
+    if (back_alias_find(b, u->bucket->id, g->key, g->known, now)) {
+        int r = origin_get(u->origin, g, a, ret, sink, arg, e);
+        if (r == 0 && slice_eq_str(ret->etag, now))
+            ret->etag = arena_dup(a, g->known);
+        return r;
+    }
+    if (!back_alias_find(b, u->bucket->id, g->key, g->if_match, now))
         return origin_get(u->origin, g, a, ret, sink, arg, e);
-    if (none)
-        return origin_get(u->origin, &ask_for, a, ret, sink, arg, e);
+    ask_for.if_match = slice_str(now);
     int r = origin_get(u->origin, &ask_for, a, ret, sink_renamed, &x, e);
     if (r == 0)
         ret->etag = arena_dup(a, g->if_match);

@@ -341,7 +341,7 @@ static int confirm_version(struct part *p, struct err *e)
     int r = upstream_head(f->upstream, slice_of(f->key, f->key_n), slice_str(f->etag), a, &now, &local);
     if (r == 0)
         r = check_same_version(f, &now, &local);
-    return r == 0 || r == ERR_NOT_MODIFIED ? 0 : err_set(e, ERR_PRECONDITION, "%s", local.text);
+    return r == 0 ? 0 : err_set(e, ERR_PRECONDITION, "%s", local.text);
 }
 
 /* What a failure means for the version that is being filled. */

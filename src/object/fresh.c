@@ -2,7 +2,8 @@
  * Freshness on demand: CONFIRM asks the origin about a cached object at once; EVENTS takes its notifications.
  *
  * An event says that a key changed, not what is there now: what is cached of it is forgotten, unless it is
- * the very version that the event tells of, as after a write of our own.
+ * the very version that the event tells of, as after a write of our own. Where that was written at another
+ * time than we know of, as after a copy onto itself, its bytes stay and its attributes are asked for again.
  */
 #include "object/object_internal.h"
 
@@ -13,6 +14,8 @@
 #include <openssl/crypto.h>
 
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
+#define EVENT_ARENA   (64 * KIB)
+#define SAME_WRITE_NS 2000000000ull /* times of answers are rounded to seconds */
 
 /* The cached entry of a key and its attributes, in the arena; a reference, or NULL. */
 static struct extent *cached(struct object_service *s, const struct bucket *b, struct slice key,
@@ -38,32 +41,42 @@ static void confirmed(struct object_service *s, const struct bucket *b, struct s
         (void)extent_set_attr(x, buf_view(&blob));
 }
 
-static int confirm(struct object_service *s, struct upstream *u, struct slice key, struct arena *a,
-                   uint32_t *ret_state, struct err *e)
+/* With the key's opening held: what is confirmed here is not older than what an open hears of it. */
+static int ask(struct object_service *s, struct upstream *u, struct opening *o, struct arena *a,
+               uint32_t *ret_state, struct err *e)
 {
     struct attr known;
     struct origin_attr now;
-    uint64_t seen = mirror_generation(s->mirror, u->bucket, key);
-    _cleanup_(extent_unrefp) struct extent *x = cached(s, u->bucket, key, a, &known);
+    uint64_t seen = mirror_generation(s->mirror, u->bucket, o->key);
+    _cleanup_(extent_unrefp) struct extent *x = cached(s, u->bucket, o->key, a, &known);
     *ret_state = WIRE_CONFIRM_NOT_CACHED;
     if (!x)
         return 0;
-    /* "Not modified" would say nothing of metadata. */
-    struct slice unless = u->bucket->p.posix == BUCKET_POSIX_ON ? SLICE_NULL : known.etag;
-    int r = upstream_head(u, key, unless, a, &now, e);
-    bool same = r == ERR_NOT_MODIFIED ||
-                (r == 0 && slice_eq(now.etag, known.etag) && now.size_bytes == known.size_bytes &&
-                 (now.etag.n > 0 || now.mtime_ns == known.mtime_ns));
-    if (r < 0 && !same && r != -ENOENT)
+    int r = upstream_head(u, o->key, known.etag, a, &now, e);
+    bool same = r == 0 && slice_eq(now.etag, known.etag) && now.size_bytes == known.size_bytes &&
+                (now.etag.n > 0 || now.mtime_ns == known.mtime_ns);
+    if (r < 0 && r != -ENOENT)
         return r;
-    if (r == 0 && same)
-        attr_take_meta(&known, &now);
     if (same)
-        confirmed(s, u->bucket, key, x, &known, seen);
-    else
-        (void)object_forget_key(s, u->bucket, key);
+        attr_take_meta(&known, &now, a);
+    if (same && object_making_begin(s, o, seen)) {
+        confirmed(s, u->bucket, o->key, x, &known, seen);
+        object_making_end(s, o);
+    }
     *ret_state = same ? WIRE_CONFIRM_SAME : r == -ENOENT ? WIRE_CONFIRM_GONE : WIRE_CONFIRM_CHANGED;
     return 0;
+}
+
+static int confirm(struct object_service *s, struct upstream *u, struct slice key, struct arena *a,
+                   uint32_t *ret_state, struct err *e)
+{
+    struct opening o = {.bucket = u->bucket, .key = key};
+    object_opening_enter(s, &o);
+    int r = ask(s, u, &o, a, ret_state, e);
+    object_opening_leave(s, &o);
+    if (r == 0 && (*ret_state == WIRE_CONFIRM_GONE || *ret_state == WIRE_CONFIRM_CHANGED))
+        (void)object_forget_key(s, u->bucket, key);
+    return r;
 }
 
 int op_confirm(struct object_session *ses, const struct wire_confirm_req *req, struct arena *a,
@@ -128,16 +141,26 @@ static bool own_key(const struct bucket *b, const json_t *bucket, const json_t *
     return below;
 }
 
-/* Whether the cache has the very version that the event tells of. */
-static bool is_ours(struct object_service *s, const struct bucket *b, struct slice key, const json_t *object)
+/* The cached entry when it is the very version that the event tells of; a reference, or NULL. */
+static struct extent *cached_version(struct object_service *s, const struct bucket *b, struct slice key,
+                                     const json_t *object, struct arena *a, struct attr *ret)
 {
-    _cleanup_(arena_freep) struct arena *a = arena_new(64 * KIB);
-    struct attr known;
     struct slice etag = slice_str(json_string_value(json_object_get(object, "eTag")));
     if (etag.n >= 2 && etag.p[0] == '"')
         etag = slice_sub(etag, 1, etag.n - 2);
-    _cleanup_(extent_unrefp) struct extent *x = etag.n > 0 ? cached(s, b, key, a, &known) : NULL;
-    return x && slice_eq(known.etag, etag);
+    _cleanup_(extent_unrefp) struct extent *x = etag.n > 0 ? cached(s, b, key, a, ret) : NULL;
+    return x && slice_eq(ret->etag, etag) ? TAKE_PTR(x) : NULL;
+}
+
+/* Whether the event tells of another write than the one that we know of: both are times of the origin. */
+static bool is_another_write(const json_t *record, const struct attr *known)
+{
+    uint64_t at_ns;
+    struct slice text = slice_str(json_string_value(json_object_get(record, "eventTime")));
+    if (text.n == 0 || known->mtime_ns == 0 || text_parse_date(text, &at_ns) < 0)
+        return false;
+    uint64_t apart_ns = at_ns > known->mtime_ns ? at_ns - known->mtime_ns : known->mtime_ns - at_ns;
+    return apart_ns >= SAME_WRITE_NS;
 }
 
 /* One record: whether it changed anything. */
@@ -153,9 +176,16 @@ static bool take_event(struct object_service *s, const struct bucket *b, const j
         return false;
     if (!own_key(b, json_object_get(s3, "bucket"), object, &key) || key.n > ORIGIN_KEY_MAX_BYTES)
         return false;
-    if (made && is_ours(s, b, buf_view(&key), object))
+    _cleanup_(arena_freep) struct arena *a = arena_new(EVENT_ARENA);
+    struct attr known;
+    _cleanup_(extent_unrefp) struct extent *x =
+        made ? cached_version(s, b, buf_view(&key), object, a, &known) : NULL;
+    if (x && !is_another_write(record, &known))
         return false;
-    (void)object_forget_key(s, b, buf_view(&key));
+    if (x)
+        object_doubt_key(s, b, buf_view(&key), x, &known);
+    else
+        (void)object_forget_key(s, b, buf_view(&key));
     return true;
 }
 

@@ -450,17 +450,37 @@ static void note_before(struct object_service *s, const struct bucket *b, struct
         mirror_note_before(s->mirror, b, key, &known);
 }
 
-uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
+static uint64_t forget_attributes(struct object_service *s, const struct bucket *b, struct slice key)
 {
     struct opening o = {.bucket = b, .key = key};
     struct object_stripe *t = stripe_of(s, &o);
     if (b->p.write == BUCKET_WRITE_BACK)
         note_before(s, b, key);
-    lock_take(&t->lock);
+    LOCK_SCOPE(&t->lock);
     uint64_t made = mirror_changed(s->mirror, b, key);
     while (is_making_locked(t, &o)) /* from what was true before; whoever comes after sees the generation */
         cond_wait(&t->ended, &t->lock);
-    lock_drop(&t->lock);
+    return made;
+}
+
+void object_doubt_key(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
+                      const struct attr *known)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    struct attr doubted = *known;
+    doubted.confirmed_ns = 0;
+    (void)forget_attributes(s, b, key);
+    bool kept = attr_encode(&doubted, &blob) == 0 && extent_set_attr(x, buf_view(&blob)) == 0 &&
+                extent_record_attr(x) == 0; /* those of before would be believed after kill -9 */
+    if (!kept)
+        store_remove_extent(s->config.store, x);
+    object_store_key(b, key, &k);
+    (void)watch_note(s, buf_view(&k));
+}
+
+uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    uint64_t made = forget_attributes(s, b, key);
     _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16);
     object_store_key(b, key, &k);
     (void)store_remove(s->config.store, buf_view(&k));

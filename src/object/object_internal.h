@@ -147,6 +147,10 @@ void object_making_end(struct object_service *s, struct opening *o);
 /* Forgets all that is cached of the key, because it was or will be changed: nothing older is found after it.
  * Not while holding the key's opening. Gives the generation that this made (mirror_changed). */
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key);
+/* Keeps the bytes of the entry `x` and asks the origin about its attributes, `known`, before they are shown
+ * again: they may have changed alone. True: so it is, or the entry went, too. */
+void object_doubt_key(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
+                      const struct attr *known);
 /* The same for a bucket that was changed or removed in the table. How many entries, or an error. */
 int64_t object_forget_bucket(struct object_service *s, const struct bucket *b);
 /* What was heard of the key after `known` was confirmed, and still counts, says that it is another version.

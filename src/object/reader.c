@@ -150,6 +150,19 @@ static int load_entry(struct opener *o)
     return 0;
 }
 
+/* A word of the origin about the entry's version: whether it confirms its metadata, too. A listing tells of
+ * them by the time of the last change alone. */
+static bool hear_of_meta(struct opener *o, const struct attr *heard)
+{
+    if (heard->has_meta && heard->confirmed_ns > o->attr.confirmed_ns) {
+        o->attr.has_meta = true;
+        o->attr.mtime_ns = heard->mtime_ns;
+        o->attr.content_type = heard->content_type;
+        o->attr.meta = heard->meta;
+    }
+    return heard->has_meta || !o->attr.has_meta || attr_same_time(heard->mtime_ns, o->attr.mtime_ns);
+}
+
 /* Whether the entry may be served without asking: its own age, or a later word of the origin about the same
  * version. */
 static bool entry_is_fresh(struct opener *o)
@@ -157,10 +170,11 @@ static bool entry_is_fresh(struct opener *o)
     struct attr heard;
     bool any = mirror_recall(o->service->mirror, o->bucket, o->req->key, o->arena, &heard) == 0 &&
                !heard.is_directory;
-    if (any && !heard.is_absent && slice_eq(heard.etag, o->attr.etag) &&
-        heard.size_bytes == o->attr.size_bytes)
+    bool same = any && !heard.is_absent && slice_eq(heard.etag, o->attr.etag) &&
+                heard.size_bytes == o->attr.size_bytes;
+    if (same && hear_of_meta(o, &heard))
         return true;
-    if (any && heard.confirmed_ns > o->attr.confirmed_ns)
+    if (any && !same && heard.confirmed_ns > o->attr.confirmed_ns)
         return false;
     return mirror_is_fresh(o->bucket, o->req->key, o->attr.confirmed_ns, /* is_absent= */ false);
 }
@@ -171,14 +185,17 @@ static void drop_entry(struct opener *o)
     extent_unref(TAKE_PTR(o->extent));
 }
 
-/* Remembers that the origin confirmed the entry's version. */
+/* Remembers that the origin confirmed the entry's version, unless something was heard of the key since. */
 static void entry_confirmed(struct opener *o, uint64_t confirmed_ns)
 {
     o->attr.confirmed_ns = confirmed_ns;
-    mirror_learn(o->service->mirror, o->bucket, o->req->key, &o->attr, o->seen);
     _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    if (!object_making_begin(o->service, o->opening, o->seen))
+        return;
+    mirror_learn(o->service->mirror, o->bucket, o->req->key, &o->attr, o->seen);
     if (object_encode_attr(o->service, o->bucket, o->req->key, &o->attr, &blob) == 0)
         (void)extent_set_attr(o->extent, buf_view(&blob));
+    object_making_end(o->service, o->opening);
 }
 
 static bool is_same_version(const struct origin_attr *now, const struct attr *known)
@@ -192,12 +209,9 @@ static bool is_same_version(const struct origin_attr *now, const struct attr *kn
 static int revalidate(struct opener *o, struct err *e)
 {
     struct origin_attr now;
-    /* "Not modified" would say nothing of metadata. */
-    struct slice unless = o->bucket->p.posix == BUCKET_POSIX_ON ? SLICE_NULL : o->attr.etag;
-    int r = upstream_head(o->upstream, o->req->key, unless, o->arena, &now, e);
-    if (r == ERR_NOT_MODIFIED || (r == 0 && is_same_version(&now, &o->attr))) {
-        if (r == 0)
-            attr_take_meta(&o->attr, &now);
+    int r = upstream_head(o->upstream, o->req->key, o->attr.etag, o->arena, &now, e);
+    if (r == 0 && is_same_version(&now, &o->attr)) {
+        attr_take_meta(&o->attr, &now, o->arena);
         entry_confirmed(o, sys->real_ns());
         return 0;
     }
@@ -645,12 +659,12 @@ int op_close(struct object_session *ses, const struct wire_close_req *req, struc
              struct wire_close_rep *rep, struct err *e)
 {
     (void)a, (void)rep;
-    struct watch *w = session_take(ses, HANDLE_WATCH, req->handle);
+    struct reader *r = session_take(ses, HANDLE_READ, req->handle);
+    struct watch *w = r ? NULL : session_take(ses, HANDLE_WATCH, req->handle);
     if (w) {
         watch_free(w);
         return 0;
     }
-    struct reader *r = session_take(ses, HANDLE_READ, req->handle);
     if (!r)
         return err_set(e, -EBADF, "handle is not open");
     count_read(r, req->read_cached, /* from_origin= */ false);

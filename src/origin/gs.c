@@ -92,8 +92,6 @@ static int pin(struct web_call *c, const struct origin_get *g, struct arena *scr
             return err_set(e, ERR_PRECONDITION, "\"" SLICE_FMT "\" is no generation", SLICE_ARG(g->if_match));
         web_query(c, SLICE_LIT("ifGenerationMatch"), g->if_match);
     }
-    if (g->if_none_match.n && gs_is_generation(g->if_none_match))
-        web_query(c, SLICE_LIT("ifGenerationNotMatch"), g->if_none_match);
     return 0;
 }
 
@@ -144,9 +142,6 @@ static int stat_call(struct gs *g, const struct origin_get *q, struct arena *a, 
         return err_set(e, ERR_PRECONDITION,
                        "the object's generation is " SLICE_FMT " and no longer " SLICE_FMT,
                        SLICE_ARG(attr.etag), SLICE_ARG(q->if_match));
-    if (q->if_none_match.n && slice_eq(attr.etag, q->if_none_match))
-        return err_set(e, ERR_NOT_MODIFIED, "the object's generation is still " SLICE_FMT,
-                       SLICE_ARG(attr.etag));
     *ret = attr;
     return 0;
 }

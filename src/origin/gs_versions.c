@@ -211,9 +211,6 @@ int gs_view_stat(struct gs *g, const struct origin_get *q, struct arena *a, stru
     if (is_pinned && !slice_eq(attr.etag, q->if_match))
         return err_set(e, ERR_PRECONDITION, "the object's generation was " SLICE_FMT " and not " SLICE_FMT,
                        SLICE_ARG(attr.etag), SLICE_ARG(q->if_match));
-    if (q->if_none_match.n && slice_eq(attr.etag, q->if_none_match))
-        return err_set(e, ERR_NOT_MODIFIED, "the object's generation is still " SLICE_FMT,
-                       SLICE_ARG(attr.etag));
     *ret = attr;
     return 0;
 }

@@ -70,12 +70,10 @@ int nfs_key_path(struct slice key, char ret[NFS_PATH_SIZE], bool *ret_is_dir, st
 
 static int check_conditions(const struct origin_get *g, struct slice etag, struct err *e)
 {
-    if (!file_matches(g->if_match, etag))
-        return err_set(e, ERR_PRECONDITION, "the file's ETag is " SLICE_FMT " and no longer " SLICE_FMT,
-                       SLICE_ARG(etag), SLICE_ARG(g->if_match));
-    if (g->if_none_match.n && file_matches(g->if_none_match, etag))
-        return err_set(e, ERR_NOT_MODIFIED, "not modified");
-    return 0;
+    if (file_matches(g->if_match, etag))
+        return 0;
+    return err_set(e, ERR_PRECONDITION, "the file's ETag is " SLICE_FMT " and no longer " SLICE_FMT,
+                   SLICE_ARG(etag), SLICE_ARG(g->if_match));
 }
 
 /* The bytes of [offset, end) to the sink. */

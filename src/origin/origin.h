@@ -132,7 +132,9 @@ struct origin_get {
     uint64_t offset, n; /* n 0 with whole: no Range header */
     bool whole;
     struct slice if_match; /* ETag without quotes, or empty */
-    struct slice if_none_match;
+    /* With attributes_only: the ETag by which the caller knows the object. No condition, because "not
+     * modified" would say nothing of metadata, which can change alone; a layer shows that version by it. */
+    struct slice known;
     atomic_bool *cancel;  /* may be NULL; set from another thread to stop soon */
     bool attributes_only; /* HEAD */
     uint32_t part;        /* with attributes_only and ORIGIN_CAN_PARTS: where this part is, too; 0: none */

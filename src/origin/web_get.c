@@ -135,22 +135,15 @@ static int finish(struct transfer *t, struct err *e)
     return t->given == 0 ? t->sink(t->arg, &t->attr, NULL, 0) : 0;
 }
 
-/* If-Match and If-None-Match; weak ETags cannot satisfy the former and are compared when the answer comes. */
+/* If-Match; weak ETags cannot satisfy it and are compared when the answer comes. */
 int web_pin_etag(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e)
 {
-    char *match = arena_alloc(scratch, WEB_ETAG_MAX + 3),
-         *none_match = arena_alloc(scratch, WEB_ETAG_MAX + 3);
-    int r = 0;
-    if (g->if_match.n && !web_etag_is_weak(g->if_match)) {
-        r = web_etag_header(g->if_match, match, e);
-        if (r == 0)
-            web_header(c, SLICE_LIT("if-match"), slice_str(match));
-    }
-    if (r == 0 && g->if_none_match.n) {
-        r = web_etag_header(g->if_none_match, none_match, e);
-        if (r == 0)
-            web_header(c, SLICE_LIT("if-none-match"), slice_str(none_match));
-    }
+    char *match = arena_alloc(scratch, WEB_ETAG_MAX + 3);
+    if (g->if_match.n == 0 || web_etag_is_weak(g->if_match))
+        return 0;
+    int r = web_etag_header(g->if_match, match, e);
+    if (r == 0)
+        web_header(c, SLICE_LIT("if-match"), slice_str(match));
     return r;
 }
 

@@ -18,10 +18,12 @@
 #include "base/text.h"
 
 #define PIECE_BYTES MIB
+#define TWICE_BYTES MIB /* read twice where that has the checksum known before anything is written */
 
 /* What of a copy is not the source's. */
 struct replaced {
     bool meta, tags;
+    enum checksum_kind sum; /* asked for; NONE: it has the source's, where that is one of all bytes */
 };
 
 static enum s3_error read_directive(struct s3_request *r, const char *header, bool *ret_replace)
@@ -32,6 +34,20 @@ static enum s3_error read_directive(struct s3_request *r, const char *header, bo
     if (directive.p && !*ret_replace && !slice_eq_str(directive, "COPY"))
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
                             arena_printf(r->arena, "%s must be COPY or REPLACE", header));
+    return S3_OK;
+}
+
+/* The checksum that the copy is to have. */
+static enum s3_error read_algorithm(struct s3_request *r, enum checksum_kind *ret)
+{
+    const char *reason = NULL;
+    struct part_sums sums;
+    enum s3_error error =
+        part_sums_plan(request_header(r, "x-amz-checksum-algorithm"), SLICE_NULL, &sums, &reason);
+
+    if (error)
+        return reply_refuse(r, error, reason);
+    *ret = sums.kind;
     return S3_OK;
 }
 
@@ -46,11 +62,35 @@ static int copy_at_origin(struct s3_request *r, const struct source *s, struct w
     return status;
 }
 
+/* The metadata with the checksum of the source's bytes. */
+static enum s3_error sum_first(struct s3_request *r, struct source *s, enum checksum_kind kind,
+                               struct slice *meta)
+{
+    uint8_t digest[CHECKSUM_MAX_BYTES];
+    struct checksum sum;
+    struct slice piece = SLICE_NULL;
+    enum s3_error error = S3_OK;
+
+    checksum_init(&sum, kind);
+    for (uint64_t at = 0; !error && at < s->attr.size_bytes; at += piece.n) {
+        error = source_read(s, at, s->attr.size_bytes - at, &piece);
+        if (error)
+            break;
+        checksum_update(&sum, piece.p, piece.n);
+    }
+    if (!error) {
+        (void)checksum_final(&sum, digest);
+        error = put_own_line(r, *meta, META_CHECKSUM, put_checksum_text(r->arena, kind, digest), meta);
+    }
+    checksum_fini(&sum);
+    return error;
+}
+
 /* md5: of the bytes, for the ETag, computed while they are written; NULL where nobody wants it. */
 static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct sink *k,
-                                struct hasher_stream *md5, struct wire_attr *ret)
+                                struct hasher_stream *md5, struct checksum *sum, struct wire_attr *ret)
 {
-    uint8_t digest[MD5_BYTES];
+    uint8_t digest[CHECKSUM_MAX_BYTES], md5_digest[MD5_BYTES];
     struct err e = {0};
     int status = sink_open(k, s->attr.size_bytes, &e);
 
@@ -63,46 +103,57 @@ static enum s3_error copy_bytes(struct s3_request *r, struct source *s, struct s
             return error;
         if (md5)
             hasher_stream_add(md5, piece.p, piece.n);
+        checksum_update(sum, piece.p, piece.n);
         status = sink_write(k, piece.p, piece.n, &e);
         if (md5)
             hasher_stream_wait(md5, piece.p, piece.n);
     }
     if (status == 0 && md5) {
-        hasher_stream_digest(md5, digest);
-        text_hex(digest, sizeof digest, k->etag);
+        hasher_stream_digest(md5, md5_digest);
+        text_hex(md5_digest, sizeof md5_digest, k->etag);
+    }
+    if (status == 0 && sum->kind != CHECKSUM_NONE) {
+        (void)checksum_final(sum, digest);
+        k->checksum = put_checksum_text(r->arena, sum->kind, digest);
     }
     if (status == 0)
         status = sink_commit(k, SLICE_NULL, SLICE_NULL, r->arena, ret, &e);
     return status ? reply_failed(r, status, &e) : S3_OK;
 }
 
-enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
-                           const struct wire_put_open_req *to, uint64_t ttl_ms, const struct part_list *parts,
+enum s3_error copy_rewrite(struct s3_request *r, struct source *s, const struct copy_target *target,
                            struct wire_attr *ret)
 {
+    bool twice = target->sum != CHECKSUM_NONE && s->attr.size_bytes <= TWICE_BYTES;
     struct hasher_stream md5;
+    struct checksum sum;
     struct sink k;
-    enum s3_error error;
+    enum s3_error error = S3_OK;
     bool hashes;
 
     sink_init(&k, r->s3);
     k.open.bucket = r->bucket;
     k.open.key = r->key;
-    k.open.content_type = type;
-    k.open.meta = meta;
-    k.ttl_ms = ttl_ms;
-    k.open.if_match = to->if_match;
-    k.open.if_none_match = to->if_none_match;
-    k.open.if_none_etag = to->if_none_etag;
-    if (parts->n && s->attr.etag.n < sizeof k.etag) {
-        k.parts = parts->text;
+    k.open.content_type = target->type;
+    k.open.meta = target->meta;
+    k.ttl_ms = target->ttl_ms;
+    k.open.if_match = target->to->if_match;
+    k.open.if_none_match = target->to->if_none_match;
+    k.open.if_none_etag = target->to->if_none_etag;
+    if (target->parts && target->parts->n && s->attr.etag.n < sizeof k.etag) {
+        k.parts = target->parts->text;
         (void)snprintf(k.etag, sizeof k.etag, SLICE_FMT, SLICE_ARG(s->attr.etag));
     }
     hashes = !k.etag[0] && put_hashes(r, s->attr.size_bytes);
     if (hashes || k.etag[0])
         k.open.flags |= WIRE_ETAG;
+    if (twice)
+        error = sum_first(r, s, target->sum, &k.open.meta);
     hasher_stream_init(&md5, hashes ? r->s3->hasher : NULL);
-    error = copy_bytes(r, s, &k, hashes ? &md5 : NULL, ret);
+    checksum_init(&sum, twice ? CHECKSUM_NONE : target->sum);
+    if (!error)
+        error = copy_bytes(r, s, &k, hashes ? &md5 : NULL, &sum, ret);
+    checksum_fini(&sum);
     hasher_stream_fini(&md5);
     sink_fini(&k);
     return error;
@@ -123,26 +174,26 @@ static struct slice end_of(struct s3_request *r, const struct source *s, struct 
 static enum s3_error copy_here(struct s3_request *r, struct source *s, struct replaced replaced,
                                const struct wire_put_open_req *to, struct wire_attr *ret)
 {
-    struct slice type, meta, asked_type, asked_meta, tags, sum;
-    const struct part_list no_parts = {0};
+    struct slice meta, asked_type, asked_meta, tags, sum;
+    struct copy_target target = {.to = to, .ttl_ms = put_ttl_ms(r), .sum = replaced.sum};
     enum s3_error error = source_open(s, 0, UINT64_MAX);
 
     if (!error)
         error = put_metadata(r, &asked_type, &asked_meta);
     if (error)
         return error;
-    type = replaced.meta ? asked_type : s->attr.content_type;
+    target.type = replaced.meta ? asked_type : s->attr.content_type;
     meta = replaced.meta ? asked_meta : s->attr.meta;
     tags = meta_get(replaced.tags ? asked_meta : s->attr.meta, META_TAGS);
     error = put_own_line(r, meta, META_TAGS, tags, &meta);
     if (!error)
         error = put_own_line(r, meta, META_EXPIRES, end_of(r, s, replaced, asked_meta), &meta);
     sum = meta_get(s->attr.meta, META_CHECKSUM);
-    if (slice_find(sum, '-') >= 0) /* of parts, which the copy has not */
+    if (replaced.sum != CHECKSUM_NONE || slice_find(sum, '-') >= 0) /* of parts, which the copy has not */
         sum = SLICE_LIT("");
     if (!error) /* the bytes are the same, so is their checksum */
-        error = put_own_line(r, meta, META_CHECKSUM, sum, &meta);
-    return error ? error : copy_rewrite(r, s, type, meta, to, put_ttl_ms(r), &no_parts, ret);
+        error = put_own_line(r, meta, META_CHECKSUM, sum, &target.meta);
+    return error ? error : copy_rewrite(r, s, &target, ret);
 }
 
 static bool has_conditions(const struct wire_put_open_req *to)
@@ -154,7 +205,7 @@ static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_at
 {
     bool replace, same_bucket = slice_eq(s->bucket, r->bucket);
     struct wire_put_open_req to = {0}; /* its conditions */
-    struct replaced replaced;
+    struct replaced replaced = {0};
     struct slice type, meta;
     struct err e = {0};
     enum s3_error error = read_directive(r, "x-amz-metadata-directive", &replaced.meta);
@@ -162,7 +213,10 @@ static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_at
 
     if (!error)
         error = read_directive(r, "x-amz-tagging-directive", &replaced.tags);
-    replace = replaced.meta || replaced.tags || request_header(r, "x-forebay-ttl").p;
+    if (!error)
+        error = read_algorithm(r, &replaced.sum);
+    replace = !error && (replaced.meta || replaced.tags || replaced.sum != CHECKSUM_NONE ||
+                         request_header(r, "x-forebay-ttl").p);
     if (!error)
         error = put_metadata(r, &type, &meta); /* for what it refuses */
     if (!error)

@@ -102,6 +102,14 @@ static void on_tail_done(void *arg, uint64_t sent, bool whole)
     X("response-content-disposition", "Content-Disposition")                                                 \
     X("response-content-encoding", "Content-Encoding")
 
+static bool has_overrides(const struct s3_request *r)
+{
+    for (size_t i = 0; i < r->n_query; i++)
+        if (slice_starts(r->query[i].name, SLICE_LIT("response-")))
+            return true;
+    return false;
+}
+
 static struct slice override(const struct s3_request *r, struct slice header)
 {
 #define X(parameter, name)                                                                                   \
@@ -117,7 +125,7 @@ static void put_overrides(struct s3_request *r)
 #define X(parameter, name)                                                                                   \
     if (request_query(r, parameter).p)                                                                       \
         reply_header(r, name, request_query(r, parameter));
-    if (r->n_query)
+    if (has_overrides(r))
         OVERRIDES(X)
 #undef X
 }

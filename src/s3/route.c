@@ -62,8 +62,10 @@ ssize_t route_setting(const struct http_pair *query, size_t n_query)
 
 const struct http_pair *route_query(const struct http_pair *query, size_t n_query, const char *name)
 {
+    const struct slice wanted = slice_str(name);
+
     for (size_t i = 0; i < n_query; i++)
-        if (slice_eq_str(query[i].name, name))
+        if (slice_eq(query[i].name, wanted))
             return &query[i];
     return NULL;
 }

@@ -295,6 +295,14 @@ static void leave_gate(struct s3_request *r)
     object_gate_leave(r->s3->objects, &r->pass, received + http_conn_sent(r->conn) + r->tail_bytes);
 }
 
+/* 16 upper-case digits. */
+static void put_id(uint64_t id, char ret[17])
+{
+    for (int i = 15; i >= 0; i--, id >>= 4)
+        ret[i] = "0123456789ABCDEF"[id & 15];
+    ret[16] = 0;
+}
+
 static void request_init(struct s3_request *r, struct s3 *s, struct http_conn *c)
 {
     *r = (struct s3_request){.s3 = s,
@@ -303,7 +311,7 @@ static void request_init(struct s3_request *r, struct s3 *s, struct http_conn *c
                              .arena = http_conn_arena(c),
                              .started_ns = sys->mono_ns(),
                              .head = BUF_INIT(S3_HEAD_MAX_BYTES)};
-    (void)snprintf(r->id, sizeof r->id, "%016llX", (unsigned long long)http_conn_id(c));
+    put_id(http_conn_id(c), r->id);
 }
 
 static void request_fini(struct s3_request *r)

@@ -265,12 +265,16 @@ enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept);
 
 struct source;
 struct part_list;
-/* Writes the bytes of an opened source as the request's object. `to`: the conditions of that write, nothing
- * else of it is looked at. ttl_ms: how long the object is to be there, 0: as `meta` says. parts: those of the
- * source, which the new object then has with the source's ETag; none when n is 0.
- */
-enum s3_error copy_rewrite(struct s3_request *r, struct source *s, struct slice type, struct slice meta,
-                           const struct wire_put_open_req *to, uint64_t ttl_ms, const struct part_list *parts,
+/* What a copy has besides the bytes of its source. */
+struct copy_target {
+    struct slice type, meta;
+    const struct wire_put_open_req *to; /* the conditions of the write; nothing else of it is looked at */
+    uint64_t ttl_ms;                    /* how long it is to be there, 0: as `meta` says */
+    const struct part_list *parts; /* the source's, which it then has with the source's ETag; n 0: none */
+    enum checksum_kind sum;        /* computed on the way and kept instead of the one in `meta` */
+};
+/* Writes the bytes of an opened source as the request's object. */
+enum s3_error copy_rewrite(struct s3_request *r, struct source *s, const struct copy_target *target,
                            struct wire_attr *ret);
 
 /* The answer of both kinds of copies, after pulse_stop: <element> with LastModified, ETag and the kept

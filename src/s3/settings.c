@@ -116,12 +116,14 @@ enum s3_error s3_op_get_acl(struct s3_request *r)
 /* What a document of an ACL grants. */
 struct granted {
     const char *owner;
-    bool others; /* anything but everything to the owner */
+    bool is_owner, is_all; /* of the grant that is being read: to the owner, everything */
+    bool all;              /* there was one of everything to the owner */
+    bool others;           /* and one of something else */
 };
 
 static int on_acl_element(void *arg, const char *path, struct slice text)
 {
-    static const char grant[] = "AccessControlPolicy/AccessControlList/Grant/";
+    static const char grant[] = "AccessControlPolicy/AccessControlList/Grant";
     struct granted *g = arg;
 
     if (strncmp(path, "AccessControlPolicy", strlen("AccessControlPolicy")) != 0)
@@ -130,13 +132,29 @@ static int on_acl_element(void *arg, const char *path, struct slice text)
         return 0;
     path += sizeof grant - 1;
     text = slice_trim(text);
-    if (strcmp(path, "Grantee/ID") == 0)
-        g->others = g->others || !slice_eq_str(text, g->owner);
-    else if (strcmp(path, "Permission") == 0)
-        g->others = g->others || !slice_eq_str(text, "FULL_CONTROL");
-    else if (strcmp(path, "Grantee/URI") == 0 || strcmp(path, "Grantee/EmailAddress") == 0)
+    if (strcmp(path, "/Grantee/ID") == 0) {
+        g->is_owner = slice_eq_str(text, g->owner);
+    } else if (strcmp(path, "/Permission") == 0) {
+        g->is_all = slice_eq_str(text, "FULL_CONTROL");
+    } else if (strcmp(path, "/Grantee/URI") == 0 || strcmp(path, "/Grantee/EmailAddress") == 0) {
         g->others = true;
+    } else if (path[0] == 0) {
+        g->all = g->all || (g->is_owner && g->is_all);
+        g->others = g->others || !g->is_owner || !g->is_all;
+        g->is_owner = g->is_all = false;
+    }
     return 0;
+}
+
+/* What is granted by headers: nobody but the owner has anything. */
+static bool has_grants(const struct s3_request *r)
+{
+    const struct slice grant = SLICE_LIT("x-amz-grant-");
+
+    for (size_t i = 0; i < r->http->n_headers; i++)
+        if (slice_eq_case(slice_sub(r->http->headers[i].name, 0, grant.n), grant))
+            return true;
+    return false;
 }
 
 /* The ACL that holds may be set again, as clients do after a copy, by its name or as a document. */
@@ -153,7 +171,7 @@ enum s3_error s3_op_put_acl(struct s3_request *r)
         return error;
     if (!canned.p && document.n && xml_parse(buf_view(&document), on_acl_element, &granted, NULL))
         return S3_ERR_MALFORMED_XML;
-    if (canned.p ? !slice_eq_str(canned, "private") : document.n == 0 || granted.others)
+    if (has_grants(r) || (canned.p ? !slice_eq_str(canned, "private") : !granted.all || granted.others))
         return S3_ERR_NO_ACLS;
     reply_send(r, 200, NULL, SLICE_NULL);
     return S3_OK;

@@ -59,18 +59,19 @@ static enum s3_error change(struct s3_request *r, struct slice kept)
     struct part_list parts;
     struct wire_put_open_req to = {0};
     struct wire_attr attr;
-    struct slice meta;
+    struct copy_target target = {.to = &to, .parts = &parts};
     enum s3_error error = source_open(&s, 0, UINT64_MAX);
 
     if (!error && !slice_eq(meta_get(s.attr.meta, META_TAGS), kept)) {
         error = attributes_parts(r, s.attr.etag, a, &parts);
         if (!error)
-            error = put_own_line(r, s.attr.meta, META_TAGS, kept, &meta);
-        if (!error && parts.n == 0 && slice_find(meta_get(meta, META_CHECKSUM), '-') >= 0)
-            error = put_own_line(r, meta, META_CHECKSUM, SLICE_LIT(""), &meta);
+            error = put_own_line(r, s.attr.meta, META_TAGS, kept, &target.meta);
+        if (!error && parts.n == 0 && slice_find(meta_get(target.meta, META_CHECKSUM), '-') >= 0)
+            error = put_own_line(r, target.meta, META_CHECKSUM, SLICE_LIT(""), &target.meta);
         to.if_match = s.attr.etag;
+        target.type = s.attr.content_type;
         if (!error)
-            error = copy_rewrite(r, &s, s.attr.content_type, meta, &to, /* ttl_ms= */ 0, &parts, &attr);
+            error = copy_rewrite(r, &s, &target, &attr);
         if (error == S3_ERR_PRECONDITION)
             error = S3_ERR_CONFLICT;
     }

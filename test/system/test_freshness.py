@@ -1,5 +1,7 @@
 """What changes at the origin behind the node's back: asked for on demand, and told by notifications."""
 
+import datetime
+import itertools
 import json
 import re
 import urllib.error
@@ -7,6 +9,7 @@ import urllib.request
 
 import pytest
 
+from harness import wait_until
 from test_jobs import checked, keys_of
 
 KEYS = ["d/same", "d/changed ü", "d/gone", "other"]
@@ -42,9 +45,54 @@ def post(node, name, body, token="hush", method="POST"):
         return e.code, json.loads(e.read())
 
 
-def record(event, bucket, key, etag=None):
+def record(event, bucket, key, etag=None, time=None):
     thing = {"key": key, "size": 1, **({"eTag": etag} if etag else {})}
-    return {"eventVersion": "2.1", "eventName": event, "s3": {"bucket": {"name": bucket}, "object": thing}}
+    when = {"eventTime": time.strftime("%Y-%m-%dT%H:%M:%S.000Z")} if time else {}
+    return {"eventVersion": "2.1", "eventName": event, **when, "s3": {"bucket": {"name": bucket}, "object": thing}}
+
+
+FORMER = {"ContentType": "text/former", "Metadata": {"colour": "red"}}
+LATTER = {"ContentType": "text/latter", "Metadata": {"taste": "sweet"}, "CacheControl": "no-store", "ContentLanguage": "en"}
+
+
+def shown(answer):
+    """What an answer to GET or HEAD says of an object but its bytes."""
+    return {name: answer.get(name) for name in (*LATTER, "LastModified", "ETag")}
+
+
+def replace_attributes(truth, name, key, body):
+    """Other attributes at the origin for the same bytes and ETag, so much later that seconds tell; gives what it says of them."""
+    before = truth.head_object(Bucket=name, Key=key)
+
+    def much_later():
+        truth.put_object(Bucket=name, Key=key, Body=body, **LATTER)
+        return truth.head_object(Bucket=name, Key=key)["LastModified"] - before["LastModified"] > datetime.timedelta(seconds=3)
+    wait_until(much_later, what="the origin's clock went on")
+    now = truth.head_object(Bucket=name, Key=key)
+    assert now["ETag"] == before["ETag"] and now["Metadata"] == LATTER["Metadata"]
+    return shown(now)
+
+
+@pytest.fixture
+def same_bytes(new_node, origin):
+    """same_bytes(**properties) gives (node, bucket, origin's client, bytes, get) of a bucket with these properties, in which `k` is
+    cached; get() reads it, checks that its bytes came from the cache, and gives what is shown of it."""
+    node, body = new_node(), b"the same bytes" * 1000
+
+    def make(**properties):
+        name, truth = node.new_bucket(origin, **properties), origin.s3()
+        truth.put_object(Bucket=name, Key="k", Body=body, **FORMER)
+        fetched = lambda: node.metric("forebay_origin_requests_total", bucket=name, op="get")
+
+        def get():
+            before = fetched()
+            answer = node.s3().get_object(Bucket=name, Key="k")
+            assert answer["Body"].read() == body
+            assert before == 0 or fetched() == before
+            return shown(answer)
+        assert get() == get() == shown(truth.head_object(Bucket=name, Key="k"))
+        return node, name, truth, body, get
+    return make
 
 
 def test_validate_finds_what_changed(stale):
@@ -151,3 +199,62 @@ def test_events_from_strangers_are_refused(stale, origin):
     assert checked(node, name)["cached_objects"] == before
     assert "hush" not in node.cli("bucket", "show", name).stdout
     assert "hush" not in node.log()
+
+
+def test_attributes_that_changed_alone(same_bytes):
+    """With validate=always each read asks the origin once, and shows the type, metadata and time that the same bytes have
+    there now, without fetching them again; also after a copy of the object onto itself."""
+    node, name, truth, body, get = same_bytes(validate="always")
+    now = replace_attributes(truth, name, "k", body)
+    assert get() == now
+    asked = lambda: node.metric("forebay_origin_requests_total", bucket=name, op="head")
+    before = asked()
+    truth.copy_object(Bucket=name, Key="k", CopySource={"Bucket": name, "Key": "k"}, MetadataDirective="REPLACE", **FORMER)
+    assert get() == shown(truth.head_object(Bucket=name, Key="k"))
+    assert get()["Metadata"] == FORMER["Metadata"]
+    assert asked() == before + 2
+
+
+def test_attributes_that_a_head_has_heard_of(same_bytes):
+    """What HEAD has shown of an object GET shows, too."""
+    node, name, truth, body, get = same_bytes(validate="ttl:1s")
+    now = replace_attributes(truth, name, "k", body)
+    wait_until(lambda: shown(node.s3().head_object(Bucket=name, Key="k")) == now, what="the time to live is over")
+    assert get() == now
+
+
+def test_listings_do_not_confirm_attributes(same_bytes):
+    """A listing that tells of another time of the same version keeps nobody from asking when the time to live is over."""
+    node, name, truth, body, get = same_bytes(validate="ttl:1s")
+    now, pages = replace_attributes(truth, name, "k", body), itertools.count()
+
+    def listed_and_read():
+        listed = node.s3().list_objects_v2(Bucket=name, StartAfter=f"a{next(pages)}")  # not a page that is remembered
+        return [o["Key"] for o in listed["Contents"]] == ["k"] and get() == now
+    wait_until(listed_and_read, what="the new attributes are shown")
+
+
+def test_validate_finds_attributes_that_changed_alone(same_bytes):
+    """So does `forebay validate`: what is cached stays, with its attributes of now."""
+    node, name, truth, body, get = same_bytes(validate="never")
+    before, now = get(), replace_attributes(truth, name, "k", body)
+    assert get() == before
+    job = json.loads(node.cli("validate", "--wait", "--json", name).stdout)
+    assert (job["done_objects"], job["skipped_objects"]) == (1, 1)
+    assert get() == now
+
+
+def test_events_of_attributes_that_changed_alone(same_bytes):
+    """An event of the same version at another time has its attributes asked for again, also after a kill; one of the time
+    that is known changes nothing."""
+    node, name, truth, body, get = same_bytes(validate="never", **{"events.token": "hush"})
+    before = get()
+    etag = before["ETag"].strip('"')
+    tell = lambda time: post(node, name, {"Records": [record("ObjectCreated:Put", name, "k", etag, time)]})[1]["changed"]
+    now = replace_attributes(truth, name, "k", body)
+    assert tell(before["LastModified"]) == 0 and get() == before
+    assert tell(now["LastModified"]) == 1
+    node.kill()
+    node.start()
+    assert get() == now
+    assert tell(now["LastModified"]) == 0 and checked(node, name)["cached_objects"] == 1

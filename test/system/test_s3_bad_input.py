@@ -91,6 +91,10 @@ def test_ten_thousand_and_one_parts(bucket):
     assert refused(bucket.s3.complete_multipart_upload, **where, MultipartUpload={"Parts": parts}) == (400, "MalformedXML")
     assert nothing_there(bucket)
     bucket.s3.complete_multipart_upload(**where, MultipartUpload={"Parts": parts[:1]})
+    here = {"Bucket": harness.scratch_bucket(bucket.node), "Key": "k"}
+    here["UploadId"] = bucket.s3.create_multipart_upload(**here)["UploadId"]
+    assert refused(bucket.s3.upload_part, **here, PartNumber=10_001, Body=b"x") == (400, "InvalidArgument")
+    bucket.s3.abort_multipart_upload(**here)
     assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == b"x"
 
 

@@ -148,3 +148,36 @@ def test_checksums_of_parts_that_boto3_does_not_compute(node, place, kind, how):
     done = s3.complete_multipart_upload(**upload, MultipartUpload=listed, ChecksumType=how, **{name: whole})
     assert (done[name], done["ChecksumType"]) == (whole, how)
     check_shown(node, f"/{place}/k", kind, whole, how)
+
+
+@pytest.mark.parametrize("size", [0, 3000, 3_000_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checksum_that_a_copy_asks_for(node, place, kind, size):
+    """x-amz-checksum-algorithm of a copy: computed of its bytes, in the answer, kept and shown, also of an object that is copied onto
+    itself for it; the metadata stays."""
+    data, s3 = harness.random_bytes(size), node.s3()
+    right = b64(KINDS[kind](data))
+    s3.put_object(Bucket=place, Key="k", Body=data, Metadata={"a": "b"}, ContentType="text/x")
+    for key in ("copy", "k"):
+        made = s3.copy_object(Bucket=place, Key=key, CopySource={"Bucket": place, "Key": "k"}, ChecksumAlgorithm=kind.upper())
+        assert made["CopyObjectResult"][f"Checksum{kind.upper()}"] == right
+        check_shown(node, f"/{place}/{key}", kind, right)
+        got = s3.get_object(Bucket=place, Key=key)
+        assert got["Body"].read() == data and (got["Metadata"], got["ContentType"]) == ({"a": "b"}, "text/x")
+    path = f"/{place}/again"
+    for algorithm in ("MD5", "crc31"):
+        headers = signed(node, "PUT", path, {"x-amz-copy-source": f"/{place}/k", "x-amz-checksum-algorithm": algorithm})
+        assert send(node, "PUT", path, headers).error()["Code"] == "InvalidRequest"
+    assert keys_of(node, place) == ["copy", "k"]
+
+
+def test_a_checksum_of_a_copied_value(node):
+    """Also in a bucket that keeps its values in memory."""
+    place, s3, data = harness.random_name(), node.s3(), b"a value"
+    with node.wire() as connection:
+        connection.bucket_create(place, {"values": "memory"})
+    s3.put_object(Bucket=place, Key="k", Body=data)
+    made = s3.copy_object(Bucket=place, Key="copy", CopySource={"Bucket": place, "Key": "k"}, ChecksumAlgorithm="SHA256")
+    right = b64(KINDS["sha256"](data))
+    assert made["CopyObjectResult"]["ChecksumSHA256"] == right
+    check_shown(node, f"/{place}/copy", "sha256", right)

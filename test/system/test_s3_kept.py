@@ -271,6 +271,12 @@ def test_what_browsers_get(bucket):
     assert got.headers["access-control-allow-methods"] == "PUT, GET"
     assert got.headers["access-control-allow-headers"] == "x-amz-date, Content-Type"
     assert got.headers["access-control-max-age"] == "77"
+    assert got.headers["access-control-allow-credentials"] == "true"
+    varies = "Origin, Access-Control-Request-Headers, Access-Control-Request-Method"
+    assert got.headers["vary"] == varies and got.headers["access-control-expose-headers"] == "ETag"
+    anywhere = fetch(url, method="OPTIONS", headers={"Origin": "https://other", "Access-Control-Request-Method": "HEAD"})
+    assert anywhere.status == 200 and anywhere.headers["access-control-allow-origin"] == "*"
+    assert not {"access-control-allow-credentials", "access-control-max-age", "access-control-allow-headers"} & set(anywhere.headers)
     for changed in ({"Origin": "https://a.example.com"}, {"Access-Control-Request-Method": "DELETE"},
                     {"Access-Control-Request-Headers": "authorization"}):
         assert fetch(url, method="OPTIONS", headers={**ask, **changed}).status == 403
@@ -279,7 +285,8 @@ def test_what_browsers_get(bucket):
     signed = s3.generate_presigned_url("get_object", Params={"Bucket": name, "Key": "k"}, ExpiresIn=60)
     got = fetch(signed, headers={"Origin": "https://a.example.org"})
     assert got.body == b"data" and got.headers["access-control-allow-origin"] == "https://a.example.org"
-    assert got.headers["access-control-expose-headers"] == "ETag" and "Origin" in got.headers["vary"]
+    assert got.headers["access-control-expose-headers"] == "ETag" and got.headers["vary"] == varies
+    assert got.headers["access-control-allow-credentials"] == "true" and "access-control-max-age" not in got.headers
     assert "access-control-allow-origin" not in fetch(signed, headers={"Origin": "https://other"}).headers
     refused_read = fetch(url, headers={"Origin": "https://a.example.org"})
     assert refused_read.status == 403 and refused_read.headers["access-control-allow-origin"] == "https://a.example.org"

@@ -406,7 +406,7 @@ def test_delete_many(bucket):
     keys = [f"dir/{i:03}" for i in range(120)]
     for key in keys:
         bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=b"x")
-    answer = bucket.s3.delete_objects(Bucket=bucket.name, Delete={"Objects": [
+    answer = bucket.s3.delete_objects(Bucket=bucket.name, Delete={"Quiet": False, "Objects": [
         {"Key": k} for k in keys[:100] + ["missing"]]})
     assert {d["Key"] for d in answer["Deleted"]} == set(keys[:100]) | {"missing"}
     assert "Errors" not in answer

@@ -112,7 +112,15 @@ def test_forms_that_are_refused_store_nothing(bucket):
         return {**whole, **({} if conditions is None else {"conditions": whole["conditions"] + conditions}), **changed}
 
     good = by_hand(bucket, whole, key="k")
+    v4 = signed(bucket, "k")
+    access_key = v4["x-amz-credential"].split("/")[0]
     cases = [
+        ({**v4, "x-amz-credential": v4["x-amz-credential"].replace("us-east-1", "eu-west-9")}, 400, "InvalidArgument"),
+        ({**v4, "x-amz-credential": f"{access_key}/20200101/us-east-1/s3/aws4_request", "x-amz-date": "20200101T000000Z"}, 403, "AccessDenied"),
+        (by_hand(bucket, policy([{"x-amz-meta-a": "b"}]), key="k"), 403, "AccessDenied"),
+        (by_hand(bucket, policy([{"x-amz-meta-a": "b"}]), key="k", **{"x-amz-meta-a": "c"}), 403, "AccessDenied"),
+        (by_hand(bucket, policy([["eq", "$x-amz-meta-a", "b"]]), key="k", **{"x-amz-meta-a": "bc"}), 403, "AccessDenied"),
+        (by_hand(bucket, policy([["starts-with", "$x-amz-meta-a", ""]]), key="k"), 403, "AccessDenied"),
         ({**good, "signature": "AAAA"}, 403, "SignatureDoesNotMatch"),
         ({**good, "AWSAccessKeyId": "nobody"}, 403, "InvalidAccessKeyId"),
         ({"key": "k"}, 403, "AccessDenied"),

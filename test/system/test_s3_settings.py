@@ -68,10 +68,14 @@ def test_the_acl_is_private(bucket):
     stranger = {**shown["Grants"][0], "Grantee": {"Type": "CanonicalUser", "ID": "stranger"}}
     everybody = {"Grantee": {"Type": "Group", "URI": "http://acs.amazonaws.com/groups/global/AllUsers"}, "Permission": "FULL_CONTROL"}
     by_mail = {"Grantee": {"Type": "AmazonCustomerByEmail", "EmailAddress": "a@example.org"}, "Permission": "FULL_CONTROL"}
-    for grants in ([stranger], [*shown["Grants"], everybody], [by_mail], [{**shown["Grants"][0], "Permission": "READ"}]):
+    for grants in ([stranger], [*shown["Grants"], everybody], [by_mail], [{**shown["Grants"][0], "Permission": "READ"}], [],
+                   [*shown["Grants"], stranger], [stranger, *shown["Grants"]]):
         assert refused(s3.put_object_acl, **where, AccessControlPolicy={**shown, "Grants": grants}) == (
             400, "AccessControlListNotSupported")
     assert ask(bucket.node, "PUT", f"/{bucket.name}/k?acl", b"<AccessControlPolicy>").error()["Code"] == "MalformedXML"
+    for path in (f"/{bucket.name}/k?acl", f"/{bucket.name}?acl"):
+        granting = signed(bucket.node, "PUT", path, {"x-amz-acl": "private", "x-amz-grant-read": 'id="stranger"'})
+        assert send(bucket.node, "PUT", path, granting).error()["Code"] == "AccessControlListNotSupported"
     assert s3.get_object(**where)["Body"].read() == b"x"
 
 

@@ -178,8 +178,6 @@ static inline int script_get(struct origin *o, const struct origin_get *g, struc
     script_etag(&copy, version, etag);
     if (g->if_match.n > 0 && !slice_eq_str(g->if_match, etag) && !fate.version)
         return script_end(s, ERR_PRECONDITION, e);
-    if (g->if_none_match.n > 0 && slice_eq_str(g->if_none_match, etag))
-        return script_end(s, ERR_NOT_MODIFIED, e);
     struct origin_attr attr = {.size_bytes = copy.size,
                                .mtime_ns = version * 1000000000ull,
                                .etag = arena_dup(a, slice_str(etag)),

@@ -48,6 +48,31 @@ static void test_attributes_come_back(void **state)
     assert_true(slice_eq(got.meta, sample.meta));
 }
 
+/* What the same version has now counts; a checksum that was verified here stays until the origin tells one.
+ */
+static void test_metadata_of_now_is_taken(void **state)
+{
+    (void)state;
+    _cleanup_(arena_freep) struct arena *arena = arena_new(64 * KIB);
+    struct attr a = sample;
+    a.has_meta = false;
+    a.meta = SLICE_LIT("k: v\nx-amz-checksum: crc32 AAAAAA==\n");
+    struct origin_attr now = {
+        .mtime_ns = 77, .content_type = SLICE_LIT("c/d"), .meta = SLICE_LIT("x-amz-meta-new: 1\n")};
+    attr_take_meta(&a, &now, arena);
+    assert_true(a.has_meta);
+    assert_int_equal(a.mtime_ns, 77);
+    assert_true(slice_eq_str(a.content_type, "c/d"));
+    assert_true(slice_eq_str(a.meta, "x-amz-meta-new: 1\nx-amz-checksum: crc32 AAAAAA==\n"));
+    now.mtime_ns = 0; /* the origin says nothing of it */
+    now.meta = SLICE_LIT("x-amz-checksum: sha1 BBBB\n");
+    attr_take_meta(&a, &now, arena);
+    assert_int_equal(a.mtime_ns, 77);
+    assert_true(slice_eq_str(a.meta, "x-amz-checksum: sha1 BBBB\n"));
+    assert_int_equal(a.size_bytes, sample.size_bytes);
+    assert_true(slice_eq(a.etag, sample.etag));
+}
+
 /* Every shorter or longer blob, and every other format number, is refused. */
 static void test_damaged_blobs_are_refused(void **state)
 {
@@ -68,6 +93,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encoding_is_the_documented_one),
         cmocka_unit_test(test_attributes_come_back),
+        cmocka_unit_test(test_metadata_of_now_is_taken),
         cmocka_unit_test(test_damaged_blobs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

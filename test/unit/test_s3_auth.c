@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -171,6 +172,38 @@ static void time_is_checked(void **state)
     assert_int_equal(verify(V2_HEAD(V2_QUERY, ""), 1175139621), S3_ERR_REQUEST_EXPIRED);
 }
 
+/* The time of a signature is what the calendar says, on any day. */
+static void times_are_those_of_the_calendar(void **state)
+{
+    struct arena *a = arena_new(MIB);
+    struct http_request *http = calloc(1, sizeof *http);
+    (void)state;
+
+    assert_non_null(http);
+    for (time_t s = 86399; s < 14000000000; s += 86400 * 7 + 3661) {
+        struct auth_request r = {.http = http, .path = SLICE_LIT("/")};
+        struct auth_claim claim = {0};
+        const char *reason = NULL;
+        struct tm tm;
+        char time[32], head[512];
+        int status = 0;
+
+        arena_clear(a);
+        assert_non_null(gmtime_r(&s, &tm));
+        assert_true(strftime(time, sizeof time, "%Y%m%dT%H%M%SZ", &tm) > 0);
+        (void)snprintf(head, sizeof head,
+                       "GET / HTTP/1.1\r\nHost: h\r\nx-amz-date: %s\r\nx-amz-content-sha256: x\r\n"
+                       "Authorization: AWS4-HMAC-SHA256 Credential=K/%.8s/us-east-1/s3/aws4_request,"
+                       "SignedHeaders=host,Signature=%064d\r\n\r\n",
+                       time, time, 0);
+        assert_int_equal(http_parse_head(slice_str(head), http, &status, NULL), 0);
+        assert_int_equal(auth_parse(&r, a, &claim, &reason), S3_OK);
+        assert_true(claim.time_s == (uint64_t)s);
+    }
+    free(http);
+    arena_free(a);
+}
+
 /* Requests without a signature, and signatures that are not well formed. */
 static void malformed_signatures_are_refused(void **state)
 {
@@ -308,6 +341,7 @@ int main(void)
         cmocka_unit_test(changed_requests_are_refused),
         cmocka_unit_test(unsigned_amz_headers_are_refused),
         cmocka_unit_test(time_is_checked),
+        cmocka_unit_test(times_are_those_of_the_calendar),
         cmocka_unit_test(malformed_signatures_are_refused),
         cmocka_unit_test(repeated_headers_are_joined_once),
         cmocka_unit_test(the_credential_of_a_form_is_read_once),

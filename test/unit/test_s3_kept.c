@@ -193,7 +193,7 @@ static void lifecycle_comes_due(void **state)
                       ENABLED("<Filter><And><Prefix/><ObjectSizeGreaterThan>5</ObjectSizeGreaterThan>"
                               "<ObjectSizeLessThan>9</ObjectSizeLessThan></And></Filter>"
                               "<Expiration><Date>2026-01-31T00:00:00Z</Date></Expiration>")
-                          ENABLED("<Prefix/><AbortIncompleteMultipartUpload><DaysAfterInitiation>1"
+                          ENABLED("<Prefix>p/</Prefix><AbortIncompleteMultipartUpload><DaysAfterInitiation>1"
                                   "</DaysAfterInitiation></AbortIncompleteMultipartUpload>")),
         a);
     const struct lifecycle_rule *days = &l.rules[0], *date = &l.rules[1], *uploads = &l.rules[2];
@@ -216,6 +216,7 @@ static void lifecycle_comes_due(void **state)
     assert_false(lifecycle_aborts(days, SLICE_LIT("p/k"), noon, 2000 * DAY_NS));
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 1002 * DAY_NS - 1));
     assert_true(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 1002 * DAY_NS));
+    assert_false(lifecycle_aborts(uploads, SLICE_LIT("p"), noon, 2000 * DAY_NS));
     l.rules[0].enabled = l.rules[2].enabled = false;
     assert_false(expires(days, SLICE_LIT("p/k"), 1, noon, 2000 * DAY_NS));
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 2000 * DAY_NS));

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -276,6 +277,20 @@ static void dates_are_written(void **state)
     assert_string_equal(text, "2554-07-21T23:34:33.709Z");
 }
 
+/* Every day that there can be is what the C library says. */
+static void days_are_those_of_the_calendar(void **state)
+{
+    char text[32], expected[32];
+    for (uint64_t s = 86399; s < UINT64_MAX / NS; s += 86400) {
+        time_t t = (time_t)s;
+        struct tm tm;
+        assert_non_null(gmtime_r(&t, &tm));
+        assert_true(strftime(expected, sizeof(expected), "%a, %d %b %Y %H:%M:%S GMT", &tm) > 0);
+        text_http_date(s * NS, text);
+        assert_string_equal(text, expected);
+    }
+}
+
 /* The three forms of RFC 9110 and the ISO forms that stores send mean the same instant. */
 static void dates_are_read(void **state)
 {
@@ -383,6 +398,7 @@ int main(void)
         cmocka_unit_test(base64_vectors),
         cmocka_unit_test(base64_is_strict),
         cmocka_unit_test(dates_are_written),
+        cmocka_unit_test(days_are_those_of_the_calendar),
         cmocka_unit_test(dates_are_read),
         cmocka_unit_test(when_a_person_means),
         cmocka_unit_test(other_dates_are_refused),

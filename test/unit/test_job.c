@@ -382,7 +382,7 @@ static void test_digests_tell_streams_apart(void **state)
         static const char *const texts[] = {"0123456789", "0123456789", "0123456780"};
         struct digest_sums *rets[] = {&a, &b, &other};
         for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
-            _cleanup_(digest_freep) struct digest *d = digest_new(10, 4, sums);
+            _cleanup_(digest_freep) struct digest *d = digest_new(10, 4, sums, /* hasher= */ NULL);
             digest_add(d, texts[i], 10);
             digest_end(d, rets[i]);
             assert_int_equal(rets[i]->there, sums);

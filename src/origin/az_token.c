@@ -22,9 +22,7 @@
 
 #include <jansson.h>
 
-#define TOKEN_MAX     (16 * KIB)
 #define ASSERTION_MAX (64 * KIB)
-#define LIFE_MAX_S    ((uint64_t)7 * 86400)
 #define RESOURCE      "https://storage.azure.com/"
 #define AUTHORITY     "https://login.microsoftonline.com"
 #define SERVICE       "http://169.254.169.254"
@@ -83,12 +81,6 @@ static int refused(const struct web_call *c, struct err *e)
 static const struct web_kind web_kind = {
     .version_header = "etag", .meta_prefix = "x-amz-meta-", .prepare = prepare, .refused = refused};
 
-static int form_pair(struct buf *b, const char *name, struct slice value)
-{
-    int r = buf_printf(b, "%s%s=", b->n ? "&" : "", name);
-    return r < 0 ? r : text_uri_encode(b, value, /* keep_slash= */ false);
-}
-
 int az_token_form(const char *assertion_file, const char *identity, struct buf *form, struct err *e)
 {
     char _cleanup_free_ *text = NULL;
@@ -97,97 +89,38 @@ int az_token_form(const char *assertion_file, const char *identity, struct buf *
     if (r < 0)
         return err_set(e, ERR_ORIGIN_DENIED, "AZURE_FEDERATED_TOKEN_FILE %s: %s", assertion_file,
                        err_text(r));
-    r = form_pair(form, "client_id", slice_str(identity));
+    r = web_form_pair(form, "client_id", slice_str(identity));
     if (r == 0)
-        r = form_pair(form, "scope", SLICE_LIT(RESOURCE ".default"));
+        r = web_form_pair(form, "scope", SLICE_LIT(RESOURCE ".default"));
     if (r == 0)
-        r = form_pair(form, "grant_type", SLICE_LIT(GRANT_TYPE));
+        r = web_form_pair(form, "grant_type", SLICE_LIT(GRANT_TYPE));
     if (r == 0)
-        r = form_pair(form, "client_assertion_type", SLICE_LIT(ASSERTION_TYPE));
+        r = web_form_pair(form, "client_assertion_type", SLICE_LIT(ASSERTION_TYPE));
     if (r == 0)
-        r = form_pair(form, "client_assertion", slice_trim(slice_of(text, n)));
+        r = web_form_pair(form, "client_assertion", slice_trim(slice_of(text, n)));
     explicit_bzero(text, n);
     return r < 0 ? err_set(e, r, "AZURE_FEDERATED_TOKEN_FILE %s: longer than any assertion", assertion_file)
                  : 0;
 }
 
-/* A number, which one of the services writes as a text. */
-static bool read_life(const json_t *x, uint64_t *ret_s)
-{
-    uint64_t v = json_is_integer(x) && json_integer_value(x) > 0 ? (uint64_t)json_integer_value(x) : 0;
-    if (json_is_string(x) && slice_u64(slice_str(json_string_value(x)), &v) < 0)
-        v = 0;
-    *ret_s = MIN(v, LIFE_MAX_S);
-    return v > 0;
-}
-
-static int read_answer(struct slice text, char **ret_token, uint64_t *ret_life_s, struct err *e)
-{
-    json_t *j = json_loadb(text.p ? text.p : "", text.n, 0, NULL);
-    const json_t *token = json_object_get(j, "access_token");
-    size_t n = json_string_length(token);
-    bool good = n > 0 && n <= TOKEN_MAX && read_life(json_object_get(j, "expires_in"), ret_life_s);
-    for (size_t i = 0; i < n && good; i++) {
-        char c = json_string_value(token)[i];
-        good = c > ' ' && c < 0x7f;
-    }
-    if (good)
-        *ret_token = slice_dup(slice_of(json_string_value(token), n));
-    json_decref(j);
-    return good ? 0 : err_set(e, ERR_ORIGIN_FAILED, "the answer has no access_token with expires_in");
-}
-
 static int ask(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
 {
     struct az_token *t = arg;
-    char *token = NULL;
-    uint64_t life_s = 0;
-    struct buf _cleanup_buf_ form = BUF_INIT(4 * ASSERTION_MAX), body = BUF_INIT(WEB_RESULT_MAX);
-    struct web_call _cleanup_(web_call_fini) c;
+    struct buf _cleanup_buf_ form = BUF_INIT(4 * ASSERTION_MAX);
     bool posts = t->assertion_file != NULL;
-    web_call_init(&c, &t->web, posts ? WEB_POST : WEB_GET, "token");
+    struct web_token_ask q = {.uri = t->uri,
+                              .form = posts ? &form : NULL,
+                              .header = SLICE_LIT("metadata"),
+                              .header_value = SLICE_LIT("true")};
     int r = posts ? az_token_form(t->assertion_file, t->identity, &form, e) : 0;
-    if (posts) {
-        c.post = buf_view(&form);
-        web_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/x-www-form-urlencoded"));
-    } else {
-        web_header(&c, SLICE_LIT("metadata"), SLICE_LIT("true"));
-    }
-    c.on_body = web_collect;
-    c.arg = &body;
     if (r == 0)
-        r = web_perform(&c, e);
-    if (r == 0)
-        r = read_answer(buf_view(&body), &token, &life_s, e);
-    if (form.p)
-        explicit_bzero(form.p, form.n);
-    if (body.p)
-        explicit_bzero(body.p, body.n);
-    if (r < 0) {
-        struct slice at = slice_str(t->uri), query = at;
-        at = slice_split(&query, '?');
-        r = err_prefix(e, r, "access token from " SLICE_FMT, SLICE_ARG(at));
-        return posts ? web_error_of_credentials(r, e) : r; /* -ENOENT: the machine has no identity */
-    }
-    *ret = token;
-    *ret_life_ms = life_s * 1000;
-    return 0;
+        return web_token_ask(&t->web, &q, ret, ret_life_ms, e);
+    web_wipe(&form);
+    return web_error_of_credentials(err_prefix(e, r, "access token from %s", t->uri), e);
 }
 
-static int copy_token(const void *now, void *ret, struct err *e)
-{
-    int r = buf_str(ret, now);
-    return r < 0 ? err_set(e, ERR_ORIGIN_FAILED, "the access token is too long") : 0;
-}
-
-static void free_token(void *now)
-{
-    if (now)
-        explicit_bzero(now, strlen(now));
-    free(now);
-}
-
-static const struct web_renewed_kind renewed_kind = {.ask = ask, .copy = copy_token, .free = free_token};
+static const struct web_renewed_kind renewed_kind = {
+    .ask = ask, .copy = web_token_copy, .free = web_token_free};
 
 int az_token_get(struct az_token *t, struct buf *b, uint64_t *ret_version, struct err *e)
 {
@@ -214,14 +147,6 @@ void az_token_free(struct az_token *t)
 }
 DEFINE_CLEANUP(struct az_token, az_token_free)
 
-/* The machine itself says whose it is; nothing is sent to find out. */
-static bool is_cloud_machine(void)
-{
-    char _cleanup_free_ *text = NULL;
-    size_t n = 0;
-    return sys_read_file(TAG_FILE, 4096, &text, &n) == 0 && slice_eq_str(slice_trim(slice_of(text, n)), TAG);
-}
-
 static char *without_slashes(const char *s)
 {
     char *own = web_dup(s);
@@ -235,17 +160,17 @@ static char *service_uri(const char *named)
 {
     struct buf _cleanup_buf_ b = BUF_INIT(WEB_URL_MAX);
     const char *other = web_env("AZURE_POD_IDENTITY_AUTHORITY_HOST"), *identity = web_env("AZURE_CLIENT_ID");
-    char _cleanup_free_ *base = without_slashes(named                ? named
-                                                : other              ? other
-                                                : is_cloud_machine() ? SERVICE
-                                                                     : NULL);
+    char _cleanup_free_ *base = without_slashes(named                                        ? named
+                                                : other                                      ? other
+                                                : web_machine_says(TAG_FILE, SLICE_LIT(TAG)) ? SERVICE
+                                                                                             : NULL);
     if (!base)
         return NULL;
     int r = buf_str(&b, base);
     if (r == 0)
         r = buf_str(&b, SERVICE_PATH);
     if (r == 0 && identity)
-        r = form_pair(&b, "client_id", slice_str(identity));
+        r = web_form_pair(&b, "client_id", slice_str(identity));
     return r < 0 ? NULL : slice_dup(buf_view(&b));
 }
 

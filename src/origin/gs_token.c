@@ -132,12 +132,6 @@ int gs_token_assertion(const struct gs_token *t, uint64_t real_s, struct buf *b,
     return r < 0 ? err_set(e, r, "the assertion could not be signed") : 0;
 }
 
-static int form_pair(struct buf *b, const char *name, struct slice value)
-{
-    int r = buf_printf(b, "%s%s=", b->n ? "&" : "", name);
-    return r < 0 ? r : text_uri_encode(b, value, /* keep_slash= */ false);
-}
-
 static int make_form(const struct gs_token *t, struct buf *form, struct err *e)
 {
     struct buf _cleanup_buf_ assertion = BUF_INIT(TOKEN_MAX);
@@ -146,85 +140,39 @@ static int make_form(const struct gs_token *t, struct buf *form, struct err *e)
         r = gs_token_assertion(t, sys->real_ns() / 1000000000, &assertion, e);
         if (r < 0)
             return r;
-        r = form_pair(form, "grant_type", SLICE_LIT(GRANT));
+        r = web_form_pair(form, "grant_type", SLICE_LIT(GRANT));
         if (r == 0)
-            r = form_pair(form, "assertion", buf_view(&assertion));
+            r = web_form_pair(form, "assertion", buf_view(&assertion));
     } else {
-        r = form_pair(form, "grant_type", SLICE_LIT("refresh_token"));
+        r = web_form_pair(form, "grant_type", SLICE_LIT("refresh_token"));
         if (r == 0)
-            r = form_pair(form, "client_id", slice_str(t->client_id));
+            r = web_form_pair(form, "client_id", slice_str(t->client_id));
         if (r == 0)
-            r = form_pair(form, "client_secret", slice_str(t->client_secret));
+            r = web_form_pair(form, "client_secret", slice_str(t->client_secret));
         if (r == 0)
-            r = form_pair(form, "refresh_token", slice_str(t->refresh_token));
+            r = web_form_pair(form, "refresh_token", slice_str(t->refresh_token));
     }
     return r < 0 ? err_set(e, r, "the request for a token is too long") : 0;
-}
-
-static int read_answer(struct slice text, char **ret_token, uint64_t *ret_life_s, struct err *e)
-{
-    json_t *_cleanup_(gs_json_unrefp) j = gs_json_parse(text, e);
-    const json_t *token = json_object_get(j, "access_token"), *life = json_object_get(j, "expires_in");
-    size_t n = json_string_length(token);
-    if (!j)
-        return ERR_ORIGIN_FAILED;
-    if (n == 0 || n > TOKEN_MAX / 2 || !json_is_integer(life) || json_integer_value(life) <= 0)
-        return err_set(e, ERR_ORIGIN_FAILED, "the answer has no access_token with expires_in");
-    *ret_token = slice_dup(slice_of(json_string_value(token), n));
-    *ret_life_s = MIN((uint64_t)json_integer_value(life), (uint64_t)7 * 86400);
-    return 0;
 }
 
 static int ask(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
 {
     struct gs_token *t = arg;
-    char *token = NULL;
-    uint64_t life_s = 0;
-    struct buf _cleanup_buf_ form = BUF_INIT(16 * KIB), body = BUF_INIT(WEB_RESULT_MAX);
-    struct web_call _cleanup_(web_call_fini) c;
+    struct buf _cleanup_buf_ form = BUF_INIT(16 * KIB);
     bool posts = t->source != FROM_METADATA;
-    web_call_init(&c, &t->web, posts ? WEB_POST : WEB_GET, "token");
+    struct web_token_ask q = {.uri = t->uri,
+                              .form = posts ? &form : NULL,
+                              .header = SLICE_LIT("metadata-flavor"),
+                              .header_value = SLICE_LIT("Google")};
     int r = posts ? make_form(t, &form, e) : 0;
-    if (r < 0)
-        return r;
-    if (posts) {
-        c.post = buf_view(&form);
-        web_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/x-www-form-urlencoded"));
-    } else {
-        web_header(&c, SLICE_LIT("metadata-flavor"), SLICE_LIT("Google"));
-    }
-    c.on_body = web_collect;
-    c.arg = &body;
-    r = web_perform(&c, e);
     if (r == 0)
-        r = read_answer(buf_view(&body), &token, &life_s, e);
-    if (form.p)
-        explicit_bzero(form.p, form.n);
-    if (body.p)
-        explicit_bzero(body.p, body.n);
-    if (r < 0) {
-        r = err_prefix(e, r, "access token from %s", t->uri);
-        return posts ? web_error_of_credentials(r, e) : r; /* -ENOENT: the machine has no account */
-    }
-    *ret = token;
-    *ret_life_ms = life_s * 1000;
-    return 0;
+        return web_token_ask(&t->web, &q, ret, ret_life_ms, e);
+    web_wipe(&form);
+    return r;
 }
 
-static int copy_token(const void *now, void *ret, struct err *e)
-{
-    int r = buf_str(ret, now);
-    return r < 0 ? err_set(e, ERR_ORIGIN_FAILED, "the access token is too long") : 0;
-}
-
-static void free_token(void *now)
-{
-    if (now)
-        explicit_bzero(now, strlen(now));
-    free(now);
-}
-
-static const struct web_renewed_kind renewed_kind = {.ask = ask, .copy = copy_token, .free = free_token};
+static const struct web_renewed_kind renewed_kind = {
+    .ask = ask, .copy = web_token_copy, .free = web_token_free};
 
 int gs_token_get(struct gs_token *t, struct buf *b, uint64_t *ret_version, struct err *e)
 {
@@ -314,15 +262,6 @@ static int take_file(struct gs_token *t, const char *path, struct err *e)
                    "credentials file %s: no JSON with type service_account or authorized_user", path);
 }
 
-/* The machine itself says whose it is; nothing is sent to find out. */
-static bool is_cloud_machine(void)
-{
-    char _cleanup_free_ *text = NULL;
-    size_t n = 0;
-    return sys_read_file(PRODUCT_FILE, 4096, &text, &n) == 0 &&
-           slice_starts(slice_of(text, n), SLICE_LIT("Google"));
-}
-
 static char *metadata_uri(const struct origin_options *o)
 {
     char *uri = NULL;
@@ -333,7 +272,7 @@ static char *metadata_uri(const struct origin_options *o)
     } else if (host) {
         if (asprintf(&uri, "http://%s" METADATA_PATH, host) < 0)
             abort();
-    } else if (is_cloud_machine()) {
+    } else if (web_machine_says(PRODUCT_FILE, SLICE_LIT("Google"))) {
         uri = slice_dup(SLICE_LIT(METADATA_HOST METADATA_PATH));
     }
     return uri;

@@ -199,15 +199,6 @@ void s3_provider_free(struct s3_provider *p)
 }
 DEFINE_CLEANUP(struct s3_provider, s3_provider_free)
 
-/* The machine itself says whose it is; nothing is sent to find out. */
-static bool is_cloud_machine(void)
-{
-    char _cleanup_free_ *text = NULL;
-    size_t n = 0;
-    return sys_read_file(VENDOR_FILE, 4096, &text, &n) == 0 &&
-           slice_starts(slice_of(text, n), SLICE_LIT("Amazon EC2"));
-}
-
 static bool may_be_asked(const struct web_endpoint *x)
 {
     static const char *const hosts[] = {"169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"};
@@ -234,7 +225,7 @@ static char *find(const struct origin_options *o, bool *ret_container)
     }
     if (!o->metadata_endpoint && disabled && strcasecmp(disabled, "true") == 0)
         return NULL;
-    if (!service && is_cloud_machine())
+    if (!service && web_machine_says(VENDOR_FILE, SLICE_LIT("Amazon EC2")))
         service = INSTANCE_SERVICE;
     own = web_dup(service);
     for (size_t n = own ? strlen(own) : 0; n > 0 && own[n - 1] == '/'; n--)

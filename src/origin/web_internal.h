@@ -353,6 +353,28 @@ int web_renewed_get(struct web_renewed *n, void *ret, uint64_t *ret_version, str
 /* Those of this version were refused and are not given again. */
 void web_renewed_drop(struct web_renewed *n, uint64_t version);
 
+/* ---- access tokens (web_token.c) ---- */
+
+struct web_token_ask {
+    const char *uri;                   /* for errors, which leave out what follows a '?' */
+    struct buf *form;                  /* posted, and wiped; NULL: a machine's own service is asked by GET, */
+    struct slice header, header_value; /* with this */
+};
+/* One request, whose address w's kind knows: *ret is the token's text on the heap. */
+int web_token_ask(struct web *w, const struct web_token_ask *q, void **ret, uint64_t *ret_life_ms,
+                  struct err *e);
+/* Of a struct web_renewed_kind of tokens; the copy goes into a struct buf. */
+int web_token_copy(const void *now, void *ret, struct err *e);
+void web_token_free(void *now);
+
+/* Overwrites what was secret; NULL accepted. */
+void web_wipe(struct buf *b);
+/* "name=value", encoded, behind what the form has. */
+int web_form_pair(struct buf *b, const char *name, struct slice value);
+/* Whether a file of /sys/class/dmi, in which the machine itself says whose it is, begins so; nothing is sent
+ * to find out. */
+bool web_machine_says(const char *file, struct slice start);
+
 /* ---- XML ---- */
 
 struct web_xml;

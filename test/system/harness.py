@@ -12,7 +12,7 @@ Environment:
     FOREBAY_BIN            the program to test; default build-asan/forebay, then build/forebay
     FOREBAY_RELEASE_BIN    the same without sanitizers, for tests of memory; default build/forebay
     FOREBAY_SHAPER_BIN     bench/shaper; default beside the builds above
-    FOREBAY_TEST_ROUTES    which routes the tests run in, "local,loop" by default
+    FOREBAY_TEST_ROUTES    the routes that every test runs in, as "local,loop"; without it each test runs in one of them
     FOREBAY_TEST_KEEP      set: directories of the run are kept and printed
 """
 

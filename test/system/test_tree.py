@@ -99,17 +99,35 @@ def test_setup_says_nothing_where_all_is_there():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def collected(file, **environment):
+    """The tests of a file that a run would have, by their names with parameters."""
+    env = {key: value for key, value in os.environ.items()
+           if not key.startswith(("FOREBAY_SOAK", "FOREBAY_TEST_ROUTES", "PYTEST_"))}
+    done = run(sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", file, cwd=ROOT / "test/system",
+               env={**env, **environment})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return re.findall(rf"^{file}::(\S.*)$", done.stdout, re.M)
+
+
 def test_long_tests_are_collected_when_asked_for():
     """Those marked soak are not there without FOREBAY_SOAK, rather than reported as not run."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("FOREBAY_SOAK", "PYTEST_"))}
+    usual, all_ = collected("test_scratch_mount.py"), collected("test_scratch_mount.py", FOREBAY_SOAK="1")
+    assert set(usual) < set(all_)
+    assert not any("test_a_million_entries" in name for name in usual)
+    assert any("test_a_million_entries" in name for name in all_)
 
-    def collected(**more):
-        done = run(sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "test_scratch_mount.py",
-                   cwd=ROOT / "test/system", env={**env, **more})
-        assert done.returncode == 0 and "test_truncation" in done.stdout, done.stdout + done.stderr
-        return "test_a_million_entries" in done.stdout
 
-    assert not collected() and collected(FOREBAY_SOAK="1")
+def test_each_test_runs_in_one_route_or_in_all_that_were_asked_for():
+    """Half of the tests in each, every test in one, the same ones each time; in both where both are asked for."""
+    def without_route(name):
+        return re.sub(r"\b(local|loop)\b", "ROUTE", name)
+
+    usual, both = collected("test_s3_objects.py"), collected("test_s3_objects.py", FOREBAY_TEST_ROUTES="local,loop")
+    routed = [name for name in usual if without_route(name) != name]
+    assert sorted(without_route(name) for name in usual) == sorted({without_route(name) for name in both})
+    assert set(usual) < set(both) and len(both) - len(usual) == len(routed)
+    assert all(len(routed) / 4 < sum(route in name for name in routed) for route in ("local", "loop"))
+    assert usual == collected("test_s3_objects.py")
 
 
 OTHER_NAMES = {  # of operations in src/s3 that have several in S3's reference

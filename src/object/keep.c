@@ -16,6 +16,7 @@
 
 #include "object/object_internal.h"
 
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/text.h"
@@ -61,14 +62,6 @@ struct keep_bucket {
     uint64_t next_ns; /* when it may be walked again */
 };
 
-static uint64_t id_of(struct slice store_key)
-{
-    uint64_t id = 0;
-    for (size_t i = 0; i < BUCKET_ID_BYTES; i++)
-        id = id << 8 | (uint8_t)store_key.p[i];
-    return id;
-}
-
 static struct keep_bucket *find_locked(struct object_service *s, uint64_t id)
 {
     lock_assert_held(&s->keep_lock);
@@ -95,7 +88,7 @@ bool keep_from(void *arg, struct slice key, struct slice newcomer, uint64_t byte
     struct object_service *s = CAST_MAGIC(object_service, arg, OBJECT_SERVICE_MAGIC);
     if (key.n < BUCKET_ID_BYTES)
         return false;
-    uint64_t id = id_of(key);
+    uint64_t id = be_get64(key.p);
     _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(s->buckets, id);
     if (!b)
         return false;
@@ -103,7 +96,7 @@ bool keep_from(void *arg, struct slice key, struct slice newcomer, uint64_t byte
         return true;
     if (b->p.keep == 0)
         return false;
-    bool is_own = newcomer.n >= BUCKET_ID_BYTES && id_of(newcomer) == id;
+    bool is_own = newcomer.n >= BUCKET_ID_BYTES && be_get64(newcomer.p) == id;
     LOCK_SCOPE(&s->keep_lock);
     struct keep_bucket *k = make_locked(s, id);
     k->kept.promised = b->p.keep;
@@ -120,7 +113,7 @@ void keep_removed(void *arg, struct slice key, uint64_t bytes)
     if (key.n < BUCKET_ID_BYTES)
         return;
     LOCK_SCOPE(&s->keep_lock);
-    struct keep_bucket *k = find_locked(s, id_of(key));
+    struct keep_bucket *k = find_locked(s, be_get64(key.p));
     if (k)
         keep_leave(&k->kept, bytes);
 }

@@ -16,6 +16,7 @@
 #include "object/stranded.h"
 
 #include "base/hash.h"
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -316,8 +317,7 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret)
 {
     uint8_t id[8];
-    for (int i = 0; i < 8; i++)
-        id[i] = (uint8_t)(b->id >> (56 - 8 * i));
+    be_put64(id, b->id);
     int r = buf_append(ret, id, sizeof(id));
     r = r < 0 ? r : buf_slice(ret, key);
     assert(r == 0);

@@ -98,6 +98,14 @@ int buf_printf(struct buf *b, const char *fmt, ...)
     return 0;
 }
 
+void buf_cut(struct buf *b, size_t n)
+{
+    if (n >= b->n)
+        return;
+    b->n = n;
+    b->p[n] = '\0';
+}
+
 void buf_consume(struct buf *b, size_t n)
 {
     assert(n <= b->n);

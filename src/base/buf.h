@@ -28,6 +28,8 @@ int buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
  * maximum. */
 char *buf_reserve(struct buf *b, size_t n);
 void buf_used(struct buf *b, size_t n);
+/* Drops all behind the first n bytes, when there is more. */
+void buf_cut(struct buf *b, size_t n);
 /* Drops the first n bytes. */
 void buf_consume(struct buf *b, size_t n);
 struct slice buf_view(const struct buf *b);

@@ -10,9 +10,9 @@
  */
 #include "base/hash.h"
 
+#include "base/le.h"
 #include "base/sys.h"
 
-#include <endian.h>
 #include <pthread.h>
 
 static uint64_t rotl(uint64_t x, unsigned n)
@@ -49,12 +49,9 @@ uint64_t hash_sip(struct hash_key key, struct slice data)
     uint64_t v[4] = {key.k0 ^ 0x736f6d6570736575u, key.k1 ^ 0x646f72616e646f6du, key.k0 ^ 0x6c7967656e657261u,
                      key.k1 ^ 0x7465646279746573u};
     size_t whole = ALIGN_DOWN(data.n, 8);
-    uint64_t word;
-    for (size_t i = 0; i < whole; i += 8) {
-        memcpy(&word, data.p + i, 8);
-        sip_word(v, le64toh(word));
-    }
-    word = (uint64_t)data.n << 56;
+    for (size_t i = 0; i < whole; i += 8)
+        sip_word(v, le_get64(data.p + i));
+    uint64_t word = (uint64_t)data.n << 56;
     for (size_t i = whole; i < data.n; i++)
         word |= (uint64_t)(unsigned char)data.p[i] << (8 * (i - whole));
     sip_word(v, word);

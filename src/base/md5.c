@@ -7,7 +7,8 @@
  */
 #include "base/md5.h"
 
-#include <endian.h>
+#include "base/le.h"
+
 #include <string.h>
 
 #define LENGTH_AT (MD5_BLOCK_BYTES - 8) /* where the length in bits is in the last block */
@@ -93,12 +94,11 @@ void md5_update(struct md5 *m, const void *p, size_t n)
 void md5_final(struct md5 *m, uint8_t ret[MD5_BYTES])
 {
     static const uint8_t padding[MD5_BLOCK_BYTES] = {0x80};
-    const uint64_t bits = htole64(m->bytes * 8);
+    uint8_t bits[8];
     size_t have = m->bytes % MD5_BLOCK_BYTES;
+    le_put64(bits, m->bytes * 8);
     md5_update(m, padding, (have < LENGTH_AT ? LENGTH_AT : LENGTH_AT + MD5_BLOCK_BYTES) - have);
-    md5_update(m, &bits, sizeof(bits));
-    for (unsigned i = 0; i < ARRAY_SIZE(m->state); i++) {
-        uint32_t word = htole32(m->state[i]);
-        memcpy(ret + 4 * i, &word, sizeof(word));
-    }
+    md5_update(m, bits, sizeof(bits));
+    for (unsigned i = 0; i < ARRAY_SIZE(m->state); i++)
+        le_put32(ret + 4 * i, m->state[i]);
 }

@@ -13,7 +13,8 @@
  */
 #include "base/md5_lanes.h"
 
-#include <endian.h>
+#include "base/le.h"
+
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -171,15 +172,8 @@ typedef uint32_t v16 __attribute__((vector_size(64)));
 
 /* ---- any number of blocks ---- */
 
-static inline uint32_t word_at(const uint8_t *p)
-{
-    uint32_t x;
-    memcpy(&x, p, sizeof(x));
-    return le32toh(x);
-}
-
 /* Of one stream, in a plain word or in the first lane of a vector. */
-#define OF_DATA(i) word_at(p + 4 * (i))
+#define OF_DATA(i) le_get32(p + 4 * (i))
 #define ONE(name, target, type, S)                                                                           \
     target static void name(const struct md5_lane *lanes, unsigned n, size_t blocks)                         \
     {                                                                                                        \
@@ -203,7 +197,7 @@ static inline __attribute__((always_inline)) void turn_block(const uint8_t **dat
 {
     for (unsigned l = 0; l < n; l++, data++) {
         for (unsigned i = 0; i < N_WORDS; i++)
-            words[i * n + l] = word_at(*data + 4 * i);
+            words[i * n + l] = le_get32(*data + 4 * i);
         *data += MD5_BLOCK_BYTES;
     }
 }

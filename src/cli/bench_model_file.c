@@ -4,9 +4,9 @@
 #include "cli/bench_report.h"
 
 #include "base/buf.h"
+#include "base/le.h"
 #include "base/sys.h"
 
-#include <endian.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -62,14 +62,14 @@ static int read_tensors(json_t *header, const char *path, struct model_file *f, 
 static int read_header(int fd, const char *path, struct model_file *f, struct err *e)
 {
     struct stat st;
-    uint64_t n;
+    uint8_t head[8];
     int r = sys->fstat(fd, &st);
-    r = r < 0 ? r : sys_pread_all(fd, &n, sizeof(n), 0);
+    r = r < 0 ? r : sys_pread_all(fd, head, sizeof(head), 0);
     if (r == -ENODATA)
         return bad(e, path, "too short");
     if (r < 0)
         return err_errno(e, r, "read %s", path);
-    n = le64toh(n);
+    uint64_t n = le_get64(head);
     f->bytes = (uint64_t)st.st_size;
     if (n > HEADER_MAX_BYTES || n > f->bytes - sizeof(n))
         return bad(e, path, "its header has an impossible length");
@@ -122,10 +122,8 @@ static int make_header(uint64_t bytes, uint64_t tensors, uint64_t seed, struct b
     r = r < 0 ? r : buf_char(b, '}');
     while (r == 0 && b->n % 8) /* spaces align the data, as safetensors does */
         r = buf_char(b, ' ');
-    if (r == 0) {
-        uint64_t n = htole64(b->n - 8);
-        memcpy(b->p, &n, sizeof(n));
-    }
+    if (r == 0)
+        le_put64(b->p, b->n - 8);
     return r;
 }
 

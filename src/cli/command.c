@@ -3,6 +3,8 @@
 
 #include "base/text.h"
 
+#include <jansson.h>
+
 #define HELP_MAX_BYTES (64 * KIB)
 
 static int print_help(const struct command_usage *u, const struct option_table *t)
@@ -94,6 +96,18 @@ int command_path(const char *text, struct slice *ret_bucket, struct slice *ret_k
     *ret_bucket = bucket;
     *ret_key = s;
     return 0;
+}
+
+uint64_t command_number(const json_t *o, const char *name)
+{
+    json_int_t v = json_integer_value(json_object_get(o, name));
+    return v < 0 ? 0 : (uint64_t)v;
+}
+
+const char *command_text(const json_t *o, const char *name)
+{
+    const char *s = json_string_value(json_object_get(o, name));
+    return s ? s : "";
 }
 
 void command_json_end(bool began, bool is_whole)

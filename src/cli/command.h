@@ -66,6 +66,11 @@ int command_blame(struct err *e, int code, const char *path);
 /* "bucket/key...": cut at the first slash; "forebay://bucket/key" too. -EINVAL when there is no bucket. */
 int command_path(const char *text, struct slice *ret_bucket, struct slice *ret_key, struct err *e);
 
+/* A member of what a node said as JSON; 0, also for what is below it, and "" when it is not there. */
+struct json_t;
+uint64_t command_number(const struct json_t *o, const char *name);
+const char *command_text(const struct json_t *o, const char *name);
+
 /* What ends a JSON list of which `began` says whether something was printed: also where the rest cannot be
  * had, so that a program can read what there is. */
 void command_json_end(bool began, bool is_whole);

@@ -43,18 +43,6 @@ static const struct option hot_rows[] = {
 };
 static const struct option_table hot_table = {hot_rows, ARRAY_SIZE(hot_rows), NULL};
 
-static uint64_t number(const json_t *o, const char *name)
-{
-    json_int_t v = json_integer_value(json_object_get(o, name));
-    return v < 0 ? 0 : (uint64_t)v;
-}
-
-static const char *text(const json_t *o, const char *name)
-{
-    const char *s = json_string_value(json_object_get(o, name));
-    return s ? s : "";
-}
-
 /* The node's counters of reads; json_decref. */
 static int get_usage(struct client *c, struct slice bucket, struct slice prefix, json_t **ret, struct err *e)
 {
@@ -78,7 +66,7 @@ struct du {
 
 static void add(json_t *row, const char *name, uint64_t n)
 {
-    (void)json_object_set_new(row, name, json_integer((json_int_t)(number(row, name) + n)));
+    (void)json_object_set_new(row, name, json_integer((json_int_t)(command_number(row, name) + n)));
 }
 
 /* The row of a key: as many directories below the prefix as --depth says. */
@@ -164,9 +152,9 @@ static int du_bucket(struct du *d, struct slice bucket, struct slice prefix, str
     size_t i;
     json_array_foreach(usage, i, u)
     {
-        json_t *row = row_of(d, bucket, prefix, slice_str(text(u, "prefix")));
+        json_t *row = row_of(d, bucket, prefix, slice_str(command_text(u, "prefix")));
         if (row)
-            add(row, "fetched_bytes", number(u, "fetched_bytes"));
+            add(row, "fetched_bytes", command_number(u, "fetched_bytes"));
     }
     json_decref(usage);
     return r;
@@ -200,9 +188,9 @@ static void print_row(const char *name, const json_t *row)
     static const char *const columns[] = {"cached_bytes", "dirty_bytes", "pinned_bytes", "fetched_bytes"};
     for (size_t i = 0; i < ARRAY_SIZE(columns); i++) {
         char size[TEXT_SIZE_MAX];
-        (void)printf("%-12s", text_size(number(row, columns[i]), size));
+        (void)printf("%-12s", text_size(command_number(row, columns[i]), size));
     }
-    (void)printf("%-9" PRIu64, number(row, "objects"));
+    (void)printf("%-9" PRIu64, command_number(row, "objects"));
     command_print_name(stdout, slice_str(name));
     (void)putchar('\n');
 }
@@ -251,7 +239,8 @@ static int run_du(struct du_options *o, char **argv, int n, struct err *e)
 
 static int by_bytes(const void *x, const void *y)
 {
-    uint64_t a = number(*(json_t *const *)x, "read_bytes"), b = number(*(json_t *const *)y, "read_bytes");
+    uint64_t a = command_number(*(json_t *const *)x, "read_bytes"),
+             b = command_number(*(json_t *const *)y, "read_bytes");
     return a < b ? 1 : a > b ? -1 : 0;
 }
 
@@ -265,10 +254,10 @@ static void print_hot(const struct du_options *o, json_t **v, size_t n)
         (void)json_array_append(list, v[i]);
         if (o->json)
             continue;
-        (void)printf("%-12s%-12s%-10" PRIu64 "%s/", text_size(number(v[i], "read_bytes"), read),
-                     text_size(number(v[i], "fetched_bytes"), fetched), number(v[i], "opens"),
-                     text(v[i], "bucket"));
-        command_print_name(stdout, slice_str(text(v[i], "prefix")));
+        (void)printf("%-12s%-12s%-10" PRIu64 "%s/", text_size(command_number(v[i], "read_bytes"), read),
+                     text_size(command_number(v[i], "fetched_bytes"), fetched), command_number(v[i], "opens"),
+                     command_text(v[i], "bucket"));
+        command_print_name(stdout, slice_str(command_text(v[i], "prefix")));
         (void)putchar('\n');
     }
     if (o->json)

@@ -43,18 +43,6 @@ struct subject {
     uint64_t ino;
 };
 
-static uint64_t number(const json_t *o, const char *name)
-{
-    json_int_t v = json_integer_value(json_object_get(o, name));
-    return v < 0 ? 0 : (uint64_t)v;
-}
-
-static const char *text(const json_t *o, const char *name)
-{
-    const char *s = json_string_value(json_object_get(o, name));
-    return s ? s : "";
-}
-
 static bool is_true(const json_t *o, const char *name)
 {
     return json_is_true(json_object_get(o, name));
@@ -150,7 +138,7 @@ static void add_mount(const struct explain_report *m, json_t *o)
         return;
     char both[2 * ERR_TEXT_MAX];
     (void)snprintf(both, sizeof(both), "%s%s%s", why,
-                   is_true(o, "passthrough") ? "" : "; also: ", text(o, "why_not"));
+                   is_true(o, "passthrough") ? "" : "; also: ", command_text(o, "why_not"));
     (void)json_object_set_new(o, "passthrough", json_false());
     (void)json_object_set_new(o, "why_not", json_string(both));
 }
@@ -180,10 +168,11 @@ static void print_size(const json_t *o)
 {
     char size[TEXT_SIZE_MAX];
     line("size");
-    (void)printf("%" PRIu64 " bytes (%s)", number(o, "size_bytes"), text_size(number(o, "size_bytes"), size));
-    if (text(o, "etag")[0]) {
+    (void)printf("%" PRIu64 " bytes (%s)", command_number(o, "size_bytes"),
+                 text_size(command_number(o, "size_bytes"), size));
+    if (command_text(o, "etag")[0]) {
         (void)fputs(", ETag ", stdout);
-        command_print_name(stdout, slice_str(text(o, "etag")));
+        command_print_name(stdout, slice_str(command_text(o, "etag")));
     }
     (void)putchar('\n');
 }
@@ -191,30 +180,30 @@ static void print_size(const json_t *o)
 static void print_cached(const json_t *o)
 {
     char block[TEXT_SIZE_MAX];
-    uint64_t blocks = number(o, "blocks"), present = number(o, "blocks_present");
+    uint64_t blocks = command_number(o, "blocks"), present = command_number(o, "blocks_present");
     print_size(o);
     line("here");
     (void)printf("%s: %" PRIu64 " of %" PRIu64 " blocks of %s", is_true(o, "complete") ? "all" : "a part",
-                 present, blocks, text_size(number(o, "block_bytes"), block));
-    if (number(o, "blocks_suspect") > 0)
-        (void)printf(", %" PRIu64 " to be verified", number(o, "blocks_suspect"));
+                 present, blocks, text_size(command_number(o, "block_bytes"), block));
+    if (command_number(o, "blocks_suspect") > 0)
+        (void)printf(", %" PRIu64 " to be verified", command_number(o, "blocks_suspect"));
     if (json_object_get(o, "first_missing_at"))
-        (void)printf("; the first missing byte is %" PRIu64, number(o, "first_missing_at"));
+        (void)printf("; the first missing byte is %" PRIu64, command_number(o, "first_missing_at"));
     (void)putchar('\n');
-    print_name_line("file", text(o, "file"));
+    print_name_line("file", command_text(o, "file"));
     line("version");
     (void)printf("%s by validate=%s; confirmed ",
                  is_true(o, "fresh") ? "served without asking the origin"
                                      : "the origin is asked at the next open,",
-                 text(o, "validate"));
-    print_ago(number(o, "confirmed_ms"));
+                 command_text(o, "validate"));
+    print_ago(command_number(o, "confirmed_ms"));
     (void)putchar('\n');
     line("last read");
-    if (number(o, "last_read_ms") > 0)
-        print_ago(number(o, "last_read_ms"));
+    if (command_number(o, "last_read_ms") > 0)
+        print_ago(command_number(o, "last_read_ms"));
     else
         (void)fputs("never", stdout);
-    (void)printf("%s\n", strcmp(text(o, "keep"), "pinned") == 0 ? "; pinned" : "");
+    (void)printf("%s\n", strcmp(command_text(o, "keep"), "pinned") == 0 ? "; pinned" : "");
 }
 
 static void print_mirror(const json_t *o)
@@ -224,34 +213,35 @@ static void print_mirror(const json_t *o)
         return;
     }
     line("here");
-    (void)printf("nothing%s\n", strcmp(text(o, "keep"), "never") == 0
+    (void)printf("nothing%s\n", strcmp(command_text(o, "keep"), "never") == 0
                                     ? ", and it is never cached (cache=never)"
-                                : strcmp(text(o, "keep"), "pinned") == 0 ? " yet; pinned"
-                                                                         : "");
+                                : strcmp(command_text(o, "keep"), "pinned") == 0 ? " yet; pinned"
+                                                                                 : "");
 }
 
 static void print_scratch(const json_t *o)
 {
     line("inode");
-    (void)printf("%" PRIu64 ", %s, links: %" PRIu64 "\n", number(o, "inode"), text(o, "type"),
-                 number(o, "links"));
+    (void)printf("%" PRIu64 ", %s, links: %" PRIu64 "\n", command_number(o, "inode"), command_text(o, "type"),
+                 command_number(o, "links"));
     if (!json_object_get(o, "size_bytes"))
         return;
     print_size(o);
     char size[TEXT_SIZE_MAX];
     line("here");
-    (void)printf("all; this is the only copy; %s on disk\n", text_size(number(o, "allocated_bytes"), size));
-    if (text(o, "file")[0])
-        print_name_line("file", text(o, "file"));
-    if (text(o, "state")[0])
-        print_name_line("state", text(o, "state"));
+    (void)printf("all; this is the only copy; %s on disk\n",
+                 text_size(command_number(o, "allocated_bytes"), size));
+    if (command_text(o, "file")[0])
+        print_name_line("file", command_text(o, "file"));
+    if (command_text(o, "state")[0])
+        print_name_line("state", command_text(o, "state"));
 }
 
 static void print_mount(const json_t *m)
 {
-    uint64_t by_kernel = number(m, "opens_by_passthrough"), others = number(m, "other_opens");
+    uint64_t by_kernel = command_number(m, "opens_by_passthrough"), others = command_number(m, "other_opens");
     line("mount");
-    command_print_name(stdout, slice_str(text(m, "directory")));
+    command_print_name(stdout, slice_str(command_text(m, "directory")));
     if (by_kernel + others > 0)
         (void)printf(": open %" PRIu64 " times by passthrough, %" PRIu64 " times otherwise%s", by_kernel,
                      others, is_true(m, "being_written") ? ", being written" : "");
@@ -262,7 +252,7 @@ static void print_mount(const json_t *m)
 
 static void print_people(const struct subject *s, const json_t *o)
 {
-    bool scratch = strcmp(text(o, "kind"), "scratch") == 0;
+    bool scratch = strcmp(command_text(o, "kind"), "scratch") == 0;
     (void)printf("%s bucket ", scratch ? "scratch" : "mirror");
     command_print_name(stdout, s->bucket);
     if (s->key.n > 0) {
@@ -280,7 +270,7 @@ static void print_people(const struct subject *s, const json_t *o)
     if (is_true(o, "passthrough"))
         (void)printf("yes%s\n", s->has_mount ? "" : ", where the mount uses it");
     else
-        (void)printf("no: %s\n", text(o, "why_not"));
+        (void)printf("no: %s\n", command_text(o, "why_not"));
 }
 
 static void print_json(const struct subject *s, json_t *o)

@@ -32,18 +32,6 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 
 /* ---- one job, as the node describes it ---- */
 
-static uint64_t number(const json_t *o, const char *name)
-{
-    json_int_t v = json_integer_value(json_object_get(o, name));
-    return v < 0 ? 0 : (uint64_t)v;
-}
-
-static const char *text(const json_t *o, const char *name)
-{
-    const char *s = json_string_value(json_object_get(o, name));
-    return s ? s : "";
-}
-
 /* The job's description; json_decref. */
 static int get_job(struct client *c, uint64_t id, json_t **ret, struct err *e)
 {
@@ -63,34 +51,35 @@ static int get_job(struct client *c, uint64_t id, json_t **ret, struct err *e)
 static void print_counts(FILE *to, const json_t *o)
 {
     char done[TEXT_SIZE_MAX], total[TEXT_SIZE_MAX];
-    (void)fprintf(to, "%" PRIu64, number(o, "done_objects"));
+    (void)fprintf(to, "%" PRIu64, command_number(o, "done_objects"));
     if (json_is_true(json_object_get(o, "counted")))
-        (void)fprintf(to, "/%" PRIu64, number(o, "total_objects"));
-    (void)fprintf(to, " objects, %s", text_size(number(o, "done_bytes"), done));
+        (void)fprintf(to, "/%" PRIu64, command_number(o, "total_objects"));
+    (void)fprintf(to, " objects, %s", text_size(command_number(o, "done_bytes"), done));
     if (json_is_true(json_object_get(o, "counted")))
-        (void)fprintf(to, " of %s", text_size(number(o, "total_bytes"), total));
-    if (number(o, "skipped_objects") > 0)
-        (void)fprintf(to, ", %" PRIu64 " unchanged", number(o, "skipped_objects"));
-    if (number(o, "removed_objects") > 0)
-        (void)fprintf(to, ", %" PRIu64 " removed", number(o, "removed_objects"));
-    (void)fprintf(to, ", %" PRIu64 " failed", number(o, "failed_objects"));
-    if (number(o, "modes_lost") > 0)
-        (void)fprintf(to, ", %" PRIu64 " with another mode or owner there", number(o, "modes_lost"));
+        (void)fprintf(to, " of %s", text_size(command_number(o, "total_bytes"), total));
+    if (command_number(o, "skipped_objects") > 0)
+        (void)fprintf(to, ", %" PRIu64 " unchanged", command_number(o, "skipped_objects"));
+    if (command_number(o, "removed_objects") > 0)
+        (void)fprintf(to, ", %" PRIu64 " removed", command_number(o, "removed_objects"));
+    (void)fprintf(to, ", %" PRIu64 " failed", command_number(o, "failed_objects"));
+    if (command_number(o, "modes_lost") > 0)
+        (void)fprintf(to, ", %" PRIu64 " with another mode or owner there", command_number(o, "modes_lost"));
 }
 
 static void print_job(const json_t *o)
 {
-    (void)printf("%-5" PRIu64 " %-9s %-14s ", number(o, "id"), text(o, "kind"), text(o, "state"));
-    command_print_name(stdout, slice_str(text(o, "source")));
-    if (text(o, "target")[0]) {
+    (void)printf("%-5" PRIu64 " %-9s %-14s ", command_number(o, "id"), command_text(o, "kind"),
+                 command_text(o, "state"));
+    command_print_name(stdout, slice_str(command_text(o, "source")));
+    if (command_text(o, "target")[0]) {
         (void)fputs(" to ", stdout);
-        command_print_name(stdout, slice_str(text(o, "target")));
+        command_print_name(stdout, slice_str(command_text(o, "target")));
     }
     (void)fputs(": ", stdout);
     print_counts(stdout, o);
-    if (text(o, "reason")[0]) {
+    if (command_text(o, "reason")[0]) {
         (void)fputs(": ", stdout);
-        command_print_name(stdout, slice_str(text(o, "reason")));
+        command_print_name(stdout, slice_str(command_text(o, "reason")));
     }
     (void)putchar('\n');
 }
@@ -104,7 +93,7 @@ struct waiting {
 
 static void draw(struct waiting *w, const json_t *o)
 {
-    uint64_t bytes = number(o, "done_bytes"), total = number(o, "total_bytes");
+    uint64_t bytes = command_number(o, "done_bytes"), total = command_number(o, "total_bytes");
     uint64_t now_ns = sys->mono_ns();
     double s = (double)(now_ns - w->began_ns) / 1e9;
     if (!w->asked)
@@ -117,7 +106,7 @@ static void draw(struct waiting *w, const json_t *o)
     char rate[TEXT_SIZE_MAX], left[TEXT_SIZE_MAX];
     if (w->terminal)
         (void)fputc('\r', stderr);
-    (void)fprintf(stderr, "%s: ", text(o, "state"));
+    (void)fprintf(stderr, "%s: ", command_text(o, "state"));
     print_counts(stderr, o);
     (void)fprintf(stderr, ", %s/s", text_size((uint64_t)per_s, rate));
     if (per_s > 1 && total > bytes)
@@ -128,17 +117,18 @@ static void draw(struct waiting *w, const json_t *o)
 
 static int status_of(const json_t *o)
 {
-    const char *state = text(o, "state");
+    const char *state = command_text(o, "state");
     return strcmp(state, "done") == 0 ? 0 : strcmp(state, "partly failed") == 0 ? STATUS_PARTLY : 1;
 }
 
 /* A prefix with a typing error is a job without objects, and none of its failures. */
 static void tell_nothing(const json_t *o)
 {
-    if (!json_is_true(json_object_get(o, "counted")) || number(o, "total_objects") > 0 || status_of(o) != 0)
+    if (!json_is_true(json_object_get(o, "counted")) || command_number(o, "total_objects") > 0 ||
+        status_of(o) != 0)
         return;
     (void)fputs("no object was chosen: nothing is below ", stderr);
-    command_print_name(stderr, slice_str(text(o, "source")));
+    command_print_name(stderr, slice_str(command_text(o, "source")));
     (void)fputs(", or the filters leave nothing\n", stderr);
 }
 
@@ -201,7 +191,7 @@ static int list_jobs(struct client *c, const struct job_common *o, struct err *e
         }
         more = rep.truncated && json_array_size(page) > 0;
         if (more)
-            after = number(json_array_get(page, json_array_size(page) - 1), "id");
+            after = command_number(json_array_get(page, json_array_size(page) - 1), "id");
         (void)json_array_extend(all, page);
         json_decref(page);
     }
@@ -221,9 +211,9 @@ static void print_errors(const struct job_common *o, json_t *page, bool *first)
             (void)fputs(*first ? "[" : ",\n ", stdout);
             (void)json_dumpf(x, stdout, JSON_PRESERVE_ORDER);
         } else {
-            command_print_name(stdout, slice_str(text(x, "key")));
-            (void)printf("\t%s\t", text(x, "code"));
-            command_print_name(stdout, slice_str(text(x, "reason")));
+            command_print_name(stdout, slice_str(command_text(x, "key")));
+            (void)printf("\t%s\t", command_text(x, "code"));
+            command_print_name(stdout, slice_str(command_text(x, "reason")));
             (void)putchar('\n');
         }
         *first = false;

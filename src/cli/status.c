@@ -24,18 +24,6 @@ static const struct command_usage usage = {
     .about = "Prints the state of the node: disks, buckets, mounts and whether they use passthrough, memory.",
 };
 
-static uint64_t number(const json_t *o, const char *name)
-{
-    json_int_t v = json_integer_value(json_object_get(o, name));
-    return v < 0 ? 0 : (uint64_t)v;
-}
-
-static const char *text(const json_t *o, const char *name)
-{
-    const char *s = json_string_value(json_object_get(o, name));
-    return s ? s : "";
-}
-
 /* "title:" before the first line of a group, blanks before the others. */
 static void print_title(const char *title, size_t i)
 {
@@ -50,10 +38,11 @@ static void print_disks(const json_t *disks)
     {
         char used[TEXT_SIZE_MAX], limit[TEXT_SIZE_MAX], left[TEXT_SIZE_MAX];
         print_title("disks:", i);
-        command_print_name(stdout, slice_str(text(d, "path")));
+        command_print_name(stdout, slice_str(command_text(d, "path")));
         (void)printf(": %s of %s used, %" PRIu64 " files, %s free on its file system%s\n",
-                     text_size(number(d, "used_bytes"), used), text_size(number(d, "limit_bytes"), limit),
-                     number(d, "extents"), text_size(number(d, "free_bytes"), left),
+                     text_size(command_number(d, "used_bytes"), used),
+                     text_size(command_number(d, "limit_bytes"), limit), command_number(d, "extents"),
+                     text_size(command_number(d, "free_bytes"), left),
                      json_is_true(json_object_get(d, "was_clean")) ? "" : ", not stopped cleanly before");
     }
 }
@@ -64,16 +53,16 @@ static void print_write_back(const json_t *w)
     char size[TEXT_SIZE_MAX], age[TEXT_SIZE_MAX];
     if (!w)
         return;
-    (void)printf(" (write=back: %" PRIu64 " objects, %s not in the origin yet", number(w, "objects"),
-                 text_size(number(w, "bytes"), size));
-    if (number(w, "objects") > 0)
-        (void)printf(", for %s", text_duration(number(w, "oldest_ms"), age));
-    if (number(w, "conflicts") > 0)
-        (void)printf(", %" PRIu64 " conflicts", number(w, "conflicts"));
+    (void)printf(" (write=back: %" PRIu64 " objects, %s not in the origin yet", command_number(w, "objects"),
+                 text_size(command_number(w, "bytes"), size));
+    if (command_number(w, "objects") > 0)
+        (void)printf(", for %s", text_duration(command_number(w, "oldest_ms"), age));
+    if (command_number(w, "conflicts") > 0)
+        (void)printf(", %" PRIu64 " conflicts", command_number(w, "conflicts"));
     (void)putchar(')');
-    if (number(w, "failing") > 0) {
+    if (command_number(w, "failing") > 0) {
         (void)fputs("\n    tried again: ", stdout);
-        command_print_name(stdout, slice_str(text(w, "error")));
+        command_print_name(stdout, slice_str(command_text(w, "error")));
     }
 }
 
@@ -87,15 +76,15 @@ static void print_stranded(const json_t *w, const char *bucket)
         return;
     (void)printf("\n    kept, because the origin did not take them: %" PRIu64
                  " files, %s; see forebay stranded %s",
-                 number(w, "files"), text_size(number(w, "bytes"), size), bucket);
+                 command_number(w, "files"), text_size(command_number(w, "bytes"), size), bucket);
     json_array_foreach(first, i, x)
     {
         (void)fputs("\n      ", stdout);
-        command_print_name(stdout, slice_str(text(x, "key")));
-        (void)printf(" (%s): ", text_size(number(x, "size_bytes"), size));
-        command_print_name(stdout, slice_str(text(x, "error")));
+        command_print_name(stdout, slice_str(command_text(x, "key")));
+        (void)printf(" (%s): ", text_size(command_number(x, "size_bytes"), size));
+        command_print_name(stdout, slice_str(command_text(x, "error")));
     }
-    if (number(w, "files") > i)
+    if (command_number(w, "files") > i)
         (void)fputs("\n      ...", stdout);
 }
 
@@ -106,18 +95,18 @@ static void print_buckets(const json_t *buckets)
     json_array_foreach(buckets, i, b)
     {
         print_title("buckets:", i);
-        (void)printf("%-24s ", text(b, "name"));
-        command_print_name(stdout, slice_str(text(b, "origin")));
+        (void)printf("%-24s ", command_text(b, "name"));
+        command_print_name(stdout, slice_str(command_text(b, "origin")));
         char size[TEXT_SIZE_MAX];
         if (json_object_get(b, "inodes"))
-            (void)printf("scratch: %" PRIu64 " files and directories, %s", number(b, "inodes"),
-                         text_size(number(b, "bytes"), size));
+            (void)printf("scratch: %" PRIu64 " files and directories, %s", command_number(b, "inodes"),
+                         text_size(command_number(b, "bytes"), size));
         const json_t *values = json_object_get(b, "values");
         if (values)
-            (void)printf("values in memory: %" PRIu64 " objects, %s", number(values, "objects"),
-                         text_size(number(values, "bytes"), size));
+            (void)printf("values in memory: %" PRIu64 " objects, %s", command_number(values, "objects"),
+                         text_size(command_number(values, "bytes"), size));
         print_write_back(json_object_get(b, "write_back"));
-        print_stranded(json_object_get(b, "stranded"), text(b, "name"));
+        print_stranded(json_object_get(b, "stranded"), command_text(b, "name"));
         (void)putchar('\n');
     }
 }
@@ -130,12 +119,12 @@ static void print_mounts(const json_t *mounts)
     {
         bool passthrough = json_is_true(json_object_get(m, "passthrough"));
         print_title("mounts:", i);
-        command_print_name(stdout, slice_str(text(m, "mount_point")));
+        command_print_name(stdout, slice_str(command_text(m, "mount_point")));
         (void)fputs(": ", stdout);
-        command_print_name(stdout, slice_str(text(m, "bucket")));
+        command_print_name(stdout, slice_str(command_text(m, "bucket")));
         (void)fputs(passthrough ? ", passthrough" : ", no passthrough", stdout);
-        if (!passthrough && text(m, "reason")[0])
-            (void)printf(": %s", text(m, "reason"));
+        if (!passthrough && command_text(m, "reason")[0])
+            (void)printf(": %s", command_text(m, "reason"));
         (void)putchar('\n');
     }
 }
@@ -148,14 +137,14 @@ static void print_shaping(const json_t *s)
     json_array_foreach(limits, i, x)
     {
         char time[TEXT_SIZE_MAX];
-        if (number(x, "waited") == 0 && number(x, "refused") == 0)
+        if (command_number(x, "waited") == 0 && command_number(x, "refused") == 0)
             continue;
         print_title("limits:", n++);
-        (void)printf("%s ", text(x, "limit"));
-        command_print_name(stdout, slice_str(text(x, "name")));
+        (void)printf("%s ", command_text(x, "limit"));
+        command_print_name(stdout, slice_str(command_text(x, "name")));
         (void)printf(": %" PRIu64 " of %" PRIu64 " requests waited, %s together, %" PRIu64 " refused\n",
-                     number(x, "waited"), number(x, "requests"), text_duration(number(x, "waited_ms"), time),
-                     number(x, "refused"));
+                     command_number(x, "waited"), command_number(x, "requests"),
+                     text_duration(command_number(x, "waited_ms"), time), command_number(x, "refused"));
     }
 }
 
@@ -166,15 +155,15 @@ static void print_scrub(const json_t *scrub)
     json_array_foreach(json_object_get(scrub, "disks"), i, d)
     {
         char date[32];
-        text_iso8601(number(d, "ended_ms") * 1000000, date);
+        text_iso8601(command_number(d, "ended_ms") * 1000000, date);
         print_title("scrub:", i);
-        command_print_name(stdout, slice_str(text(d, "path")));
-        (void)printf(": %" PRIu64 " blocks read%s%s, %" PRIu64 " dropped", number(d, "blocks"),
-                     number(d, "ended_ms") > 0 ? " until " : " so far", number(d, "ended_ms") > 0 ? date : "",
-                     number(d, "dropped"));
-        if (number(d, "bad_scratch_files") > 0)
+        command_print_name(stdout, slice_str(command_text(d, "path")));
+        (void)printf(": %" PRIu64 " blocks read%s%s, %" PRIu64 " dropped", command_number(d, "blocks"),
+                     command_number(d, "ended_ms") > 0 ? " until " : " so far",
+                     command_number(d, "ended_ms") > 0 ? date : "", command_number(d, "dropped"));
+        if (command_number(d, "bad_scratch_files") > 0)
             (void)printf("; %" PRIu64 " scratch files with bad bytes, which the log names",
-                         number(d, "bad_scratch_files"));
+                         command_number(d, "bad_scratch_files"));
         (void)putchar('\n');
     }
 }
@@ -182,17 +171,18 @@ static void print_scrub(const json_t *scrub)
 static void print_status(const json_t *o, const char *address)
 {
     char used[TEXT_SIZE_MAX], budget[TEXT_SIZE_MAX];
-    (void)printf("node:    forebay %s at %s\n", text(o, "version"), address);
+    (void)printf("node:    forebay %s at %s\n", command_text(o, "version"), address);
     (void)printf("memory:  %s of buffers in use, at most %s; %" PRIu64 " objects open for reading, %" PRIu64
                  " for writing\n",
-                 text_size(number(o, "memory_used_bytes"), used),
-                 text_size(number(o, "memory_budget_bytes"), budget), number(o, "readers"),
-                 number(o, "writers"));
+                 text_size(command_number(o, "memory_used_bytes"), used),
+                 text_size(command_number(o, "memory_budget_bytes"), budget), command_number(o, "readers"),
+                 command_number(o, "writers"));
     print_disks(json_object_get(o, "disks"));
     print_scrub(json_object_get(o, "scrub"));
     print_buckets(json_object_get(o, "buckets"));
-    if (number(o, "buckets_left_out") > 0)
-        (void)printf("%-9sand %" PRIu64 " more: forebay bucket ls\n", "", number(o, "buckets_left_out"));
+    if (command_number(o, "buckets_left_out") > 0)
+        (void)printf("%-9sand %" PRIu64 " more: forebay bucket ls\n", "",
+                     command_number(o, "buckets_left_out"));
     print_mounts(json_object_get(o, "mounts"));
     print_shaping(json_object_get(o, "shaping"));
 }

@@ -10,10 +10,10 @@
  */
 #include "client/client_watch.h"
 
+#include "base/le.h"
 #include "base/lock.h"
 #include "client/client.h"
 
-#include <endian.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -68,7 +68,7 @@ static bool take_locked(struct watcher *w)
         }
         size_t count = (size_t)n / sizeof(records[0]);
         for (size_t i = 0; i < count; i++)
-            records[i] = le64toh(records[i]);
+            records[i] = le_get64(&records[i]);
         w->calls->records(w->arg, records, count);
     }
     return false;

@@ -1,6 +1,7 @@
 /* States, records and keys of jobs (contract and formats in job.h). */
 #include "jobs/job.h"
 
+#include "base/le.h"
 #include "base/text.h"
 #include "namespace/seal.h"
 
@@ -256,10 +257,7 @@ int job_parse_key_record(struct slice k, uint64_t *ret_id)
     uint8_t p[8];
     if (k.n != 20 || !slice_starts(k, SLICE_LIT("j/r/")) || text_unhex(slice_from(k, 4), p, sizeof(p)) < 0)
         return -EINVAL;
-    uint64_t id = 0;
-    for (int i = 0; i < 8; i++)
-        id = id << 8 | p[i];
-    *ret_id = id;
+    *ret_id = be_get64(p);
     return 0;
 }
 

@@ -29,6 +29,7 @@
  * leaves the database refusing writes until it is opened again; every later commit reports it. A second
  * process is refused by an flock on `forebay-lock` before RocksDB looks at the files.
  */
+#include "base/le.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/metrics.h"
@@ -381,11 +382,8 @@ static int value_decode(struct slice stored, struct slice *ret_value, uint64_t *
     }
     if (stored.n < VERSIONED_HEAD || stored.p[0] != 1)
         return -EBADMSG;
-    uint64_t v = 0;
-    for (int i = 8; i >= 1; i--)
-        v = v << 8 | (uint8_t)stored.p[i];
     *ret_value = slice_from(stored, VERSIONED_HEAD);
-    *ret_version = v;
+    *ret_version = le_get64(stored.p + 1);
     return 0;
 }
 
@@ -507,8 +505,7 @@ static void batch_put(rocksdb_writebatch_t *b, const struct kv_op *op, uint64_t 
     size_t head_bytes = 1;
     if (op->kind == KV_OP_PUT) {
         head[0] = 1;
-        for (int i = 0; i < 8; i++)
-            head[1 + i] = (char)(version >> (8 * i));
+        le_put64(head + 1, version);
         head_bytes = VERSIONED_HEAD;
     }
     const char *keys[] = {op->key.p}, *values[] = {head, op->value.p};

@@ -7,6 +7,7 @@
 #include "kv/kv_wal.h"
 
 #include "base/crc32c.h"
+#include "base/le.h"
 #include "base/sys.h"
 
 #include <dirent.h>
@@ -33,27 +34,19 @@ struct reading {
     size_t head_bytes;
 };
 
-static uint64_t le(const char *p, size_t n)
-{
-    uint64_t v = 0;
-    while (n-- > 0)
-        v = v << 8 | (uint8_t)p[n];
-    return v;
-}
-
 /* Whether a record begins here; p has n bytes. */
 static bool is_record(const char *p, size_t n)
 {
-    size_t bytes = n < HEAD_BYTES ? 0 : le(p + 4, 2);
+    size_t bytes = n < HEAD_BYTES ? 0 : le_get16(p + 4);
     if (n < HEAD_BYTES || bytes > n - HEAD_BYTES)
         return false;
     uint32_t crc = crc32c(0, p + 6, 1 + bytes);
-    return (uint32_t)le(p, 4) == (crc >> 15 | crc << 17) + MASK_DELTA;
+    return le_get32(p) == (crc >> 15 | crc << 17) + MASK_DELTA;
 }
 
 static void on_batch(struct reading *g)
 {
-    uint64_t first = le(g->head, 8), n = le(g->head + 8, 4);
+    uint64_t first = le_get64(g->head), n = le_get32(g->head + 8);
     if (g->head_bytes < BATCH_HEAD || n == 0)
         return;
     g->ret->damaged |= g->bad;
@@ -92,12 +85,12 @@ static void on_block(struct reading *g, const char *p, size_t n)
 {
     for (size_t at = 0; at < n;) {
         if (is_record(p + at, n - at)) {
-            size_t bytes = le(p + at + 4, 2);
+            size_t bytes = le_get16(p + at + 4);
             on_record(g, (uint8_t)p[at + 6], p + at + HEAD_BYTES, bytes);
             at += HEAD_BYTES + bytes;
             continue;
         }
-        bool is_short = n - at < HEAD_BYTES || HEAD_BYTES + le(p + at + 4, 2) > n - at;
+        bool is_short = n - at < HEAD_BYTES || HEAD_BYTES + (size_t)le_get16(p + at + 4) > n - at;
         if (is_unwritten(p + at, n - at) && (n == BLOCK_BYTES || n - at >= HEAD_BYTES))
             return; /* the rest of the block */
         g->bad = true;

@@ -1,6 +1,7 @@
 /* Encoding of attributes; the format is in the header. Bytes come from disk, so every length is checked. */
 #include "namespace/attr.h"
 
+#include "base/le.h"
 #include "origin/meta.h"
 
 #define NS_PER_S 1000000000ull
@@ -14,57 +15,20 @@ enum {
     ATTR_FIXED_BYTES = 26
 };
 
-static void put_u64(uint8_t *p, uint64_t v)
-{
-    for (int i = 0; i < 8; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint64_t get_u64(const char *p)
-{
-    uint64_t v = 0;
-    for (int i = 7; i >= 0; i--)
-        v = v << 8 | (uint8_t)p[i];
-    return v;
-}
-
-static int put_string(struct buf *b, struct slice s)
-{
-    if (s.n > UINT16_MAX)
-        return -E2BIG;
-    uint8_t n[2] = {(uint8_t)s.n, (uint8_t)(s.n >> 8)};
-    int r = buf_append(b, n, sizeof(n));
-    return r < 0 ? r : buf_slice(b, s);
-}
-
 int attr_encode(const struct attr *a, struct buf *b)
 {
     uint8_t head[ATTR_FIXED_BYTES] = {
         ATTR_FORMAT, (uint8_t)((a->has_meta ? ATTR_HAS_META : 0) | (a->is_directory ? ATTR_DIRECTORY : 0) |
                                (a->is_absent ? ATTR_ABSENT : 0) | (a->is_childless ? ATTR_CHILDLESS : 0))};
-    put_u64(head + 2, a->size_bytes);
-    put_u64(head + 10, a->mtime_ns);
-    put_u64(head + 18, a->confirmed_ns);
-    int r = buf_append(b, head, sizeof(head));
-    if (r == 0)
-        r = put_string(b, a->etag);
-    if (r == 0)
-        r = put_string(b, a->content_type);
-    if (r == 0)
-        r = put_string(b, a->meta);
-    return r;
-}
-
-static int get_string(struct slice *s, struct slice *ret)
-{
-    if (s->n < 2)
-        return ERR_CORRUPT;
-    size_t n = (uint8_t)s->p[0] | (size_t)(uint8_t)s->p[1] << 8;
-    if (s->n - 2 < n)
-        return ERR_CORRUPT;
-    *ret = slice_sub(*s, 2, n);
-    *s = slice_from(*s, 2 + n);
-    return 0;
+    le_put64(head + 2, a->size_bytes);
+    le_put64(head + 10, a->mtime_ns);
+    le_put64(head + 18, a->confirmed_ns);
+    struct le_writer w = le_writer_of(b);
+    le_add(&w, slice_of(head, sizeof(head)));
+    le_add_text(&w, a->etag);
+    le_add_text(&w, a->content_type);
+    le_add_text(&w, a->meta);
+    return le_add_end(&w);
 }
 
 int attr_decode(struct slice blob, struct attr *ret)
@@ -77,13 +41,15 @@ int attr_decode(struct slice blob, struct attr *ret)
         .is_directory = flags & ATTR_DIRECTORY,
         .is_absent = flags & ATTR_ABSENT,
         .is_childless = flags & ATTR_CHILDLESS,
-        .size_bytes = get_u64(blob.p + 2),
-        .mtime_ns = get_u64(blob.p + 10),
-        .confirmed_ns = get_u64(blob.p + 18),
+        .size_bytes = le_get64(blob.p + 2),
+        .mtime_ns = le_get64(blob.p + 10),
+        .confirmed_ns = le_get64(blob.p + 18),
     };
-    struct slice rest = slice_from(blob, ATTR_FIXED_BYTES);
-    if (get_string(&rest, &a.etag) < 0 || get_string(&rest, &a.content_type) < 0 ||
-        get_string(&rest, &a.meta) < 0 || rest.n != 0)
+    struct le_reader rest = le_reader_of(slice_from(blob, ATTR_FIXED_BYTES));
+    a.etag = le_take_text(&rest, UINT16_MAX);
+    a.content_type = le_take_text(&rest, UINT16_MAX);
+    a.meta = le_take_text(&rest, UINT16_MAX);
+    if (!le_took_all(&rest))
         return ERR_CORRUPT;
     *ret = a;
     return 0;

@@ -666,6 +666,14 @@ size_t bucket_page(struct bucket_table *t, struct slice after, struct bucket **r
     return n;
 }
 
+struct bucket *bucket_next(struct bucket_table *t, struct bucket *before)
+{
+    struct bucket *next = NULL;
+    (void)bucket_page(t, before ? slice_str(before->name) : SLICE_NULL, &next, 1);
+    bucket_unref(before);
+    return next;
+}
+
 static void record_key(const char *name, struct buf *key)
 {
     int r = buf_printf(key, "b/%s", name);

@@ -195,6 +195,12 @@ bool bucket_guest_remove(struct bucket_table *t, struct slice name);
 const char **bucket_labels(struct bucket_table *t, size_t *ret_n);
 /* Up to max buckets with names after `after`, in byte order, each referenced; returns how many. */
 size_t bucket_page(struct bucket_table *t, struct slice after, struct bucket **ret, size_t max);
+/*
+ * The first bucket behind `before` in byte order of names, referenced; with NULL the first of all, NULL
+ * behind the last. Gives back the reference to `before`, so that this walks over all of them:
+ *     for (struct bucket *b = NULL; (b = bucket_next(t, b));)
+ */
+struct bucket *bucket_next(struct bucket_table *t, struct bucket *before);
 /* All properties that apply, as lines "name=value\n"; secrets as "***" unless show_secrets. Unset ones are
  * left out. */
 int bucket_settings(const struct bucket *b, bool show_secrets, struct buf *out);

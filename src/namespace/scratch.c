@@ -10,6 +10,7 @@
  */
 #include "namespace/scratch_internal.h"
 
+#include "base/le.h"
 #include "base/sys.h"
 
 #include <inttypes.h>
@@ -109,7 +110,7 @@ static int bucket_load(struct scratch *s, struct scratch_bucket *b, struct err *
     while ((r = kv_iter_next(it, &key, &value, e)) == 0) {
         struct scratch_counts part;
         struct slice lane = slice_from(key, from.n);
-        unsigned i = lane.n == 2 ? (unsigned)(uint8_t)lane.p[0] << 8 | (uint8_t)lane.p[1] : SCRATCH_STRIPES;
+        unsigned i = lane.n == 2 ? be_get16(lane.p) : SCRATCH_STRIPES;
         if (i >= SCRATCH_STRIPES || scratch_counts_decode(value, &part) < 0)
             return err_set(e, ERR_CORRUPT, "control store: sums of bucket %" PRIu64 " are not ours", b->id);
         atomic_init(&b->lanes[i].inodes, part.inodes);

@@ -6,6 +6,7 @@
  */
 #include "namespace/scratch_internal.h"
 
+#include "base/le.h"
 #include "base/sys.h"
 
 #define ANSWER_LIFE_NS (24 * 3600 * (uint64_t)1000000000)
@@ -146,14 +147,6 @@ int scratch_bury(struct scratch *s, uint64_t bucket, uint64_t ino, struct err *e
     return r == -ENOENT ? 0 : r;
 }
 
-static uint64_t be64(const char *p)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < 8; i++)
-        v = v << 8 | (uint8_t)p[i];
-    return v;
-}
-
 /* The next orphans after the key `from`, which moves on; 0 when there are no more. */
 static int next_orphans(struct scratch *s, struct buf *from, struct scratch_orphan *v, size_t max,
                         size_t *ret_n, struct err *e)
@@ -165,7 +158,7 @@ static int next_orphans(struct scratch *s, struct buf *from, struct scratch_orph
     while (n < max && (r = kv_iter_next(it, &key, &value, e)) == 0) {
         if (key.n != 17 || value.n != 1 || value.p[0] != SCRATCH_FORMAT)
             return err_set(e, ERR_CORRUPT, "control store: list of orphans is not ours");
-        v[n++] = (struct scratch_orphan){.bucket = be64(key.p + 1), .ino = be64(key.p + 9)};
+        v[n++] = (struct scratch_orphan){.bucket = be_get64(key.p + 1), .ino = be_get64(key.p + 9)};
     }
     if (r < 0 && r != -ENOENT)
         return r;

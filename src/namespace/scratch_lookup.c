@@ -1,6 +1,8 @@
 /* Finding inodes by name and path, and reading directories. */
 #include "namespace/scratch_internal.h"
 
+#include "base/le.h"
+
 int scratch_check_name(struct slice name, struct err *e)
 {
     if (name.n > SCRATCH_NAME_MAX)
@@ -110,14 +112,6 @@ int scratch_readdir_end(struct scratch *s, uint64_t bucket, uint64_t dir, uint64
     return r;
 }
 
-static uint64_t order_cookie(struct slice key)
-{
-    uint64_t v = 0;
-    for (size_t i = key.n - 8; i < key.n; i++)
-        v = v << 8 | (uint8_t)key.p[i];
-    return v;
-}
-
 int scratch_readdir(struct scratch *s, uint64_t bucket, uint64_t dir, uint64_t after, uint64_t until,
                     int (*on_entry)(void *arg, const struct scratch_entry *x), void *arg, struct err *e)
 {
@@ -138,7 +132,7 @@ int scratch_readdir(struct scratch *s, uint64_t bucket, uint64_t dir, uint64_t a
                            (unsigned long long)dir);
         entry.ino = d.ino;
         entry.mode = (uint32_t)d.type << 12;
-        entry.cookie = order_cookie(key);
+        entry.cookie = be_get64(key.p + key.n - 8);
         if (on_entry(arg, &entry) != 0)
             return 0;
     }

@@ -8,15 +8,9 @@
  */
 #include "namespace/scratch_internal.h"
 
-#define KEY_BYTES 17
+#include "base/le.h"
 
-static uint64_t be64(const char *p)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < 8; i++)
-        v = v << 8 | (uint8_t)p[i];
-    return v;
-}
+#define KEY_BYTES 17
 
 int scratch_unsettled(struct scratch *s, int (*on_inode)(void *arg, const struct scratch_unsettled *x),
                       void *arg, struct err *e)
@@ -27,7 +21,7 @@ int scratch_unsettled(struct scratch *s, int (*on_inode)(void *arg, const struct
     while ((r = kv_iter_next(it, &key, &value, e)) == 0) {
         if (key.n != KEY_BYTES || scratch_writing_decode(value, &location) < 0)
             return err_set(e, ERR_CORRUPT, "control store: a writing record is not one of ours");
-        struct scratch_unsettled x = {.bucket = be64(key.p + 1), .ino = be64(key.p + 9)};
+        struct scratch_unsettled x = {.bucket = be_get64(key.p + 1), .ino = be_get64(key.p + 9)};
         x.location_bytes = location.n;
         memcpy(x.location, location.p, location.n);
         r = on_inode(arg, &x);
@@ -47,7 +41,7 @@ int scratch_located(struct scratch *s, int (*on_inode)(void *arg, const struct s
         struct scratch_inode inode;
         if (key.n != KEY_BYTES + 1 || key.p[KEY_BYTES] != SCRATCH_KEY_INODE)
             continue;
-        struct scratch_unsettled x = {.bucket = be64(key.p + 1), .ino = be64(key.p + 9)};
+        struct scratch_unsettled x = {.bucket = be_get64(key.p + 1), .ino = be_get64(key.p + 9)};
         if (scratch_inode_decode(value, x.ino, &inode) < 0)
             return err_set(e, ERR_CORRUPT, "control store: an inode is not one of ours");
         if (inode.location.n == 0 || inode.location.n > sizeof(x.location))

@@ -6,46 +6,20 @@
  */
 #include "namespace/upload.h"
 
-#define FORMAT         1
-#define UPLOAD_KEY     26 /* bytes of the key of an upload */
-#define PART_KEY       28
-#define UPLOAD_STRINGS 6
-#define PART_STRINGS   3
+#include "base/le.h"
 
-static void put_le(uint8_t *p, size_t n, uint64_t v)
-{
-    for (size_t i = 0; i < n; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
-static void put_be(uint8_t *p, size_t n, uint64_t v)
-{
-    for (size_t i = 0; i < n; i++)
-        p[n - 1 - i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint64_t get_le(const char *p, size_t n)
-{
-    uint64_t v = 0;
-    while (n > 0)
-        v = v << 8 | (uint8_t)p[--n];
-    return v;
-}
-
-static uint64_t get_be(const char *p, size_t n)
-{
-    uint64_t v = 0;
-    for (size_t i = 0; i < n; i++)
-        v = v << 8 | (uint8_t)p[i];
-    return v;
-}
+#define FORMAT       1
+#define UPLOAD_KEY   26 /* bytes of the key of an upload */
+#define PART_KEY     28
+#define UPLOAD_TEXTS 6
+#define PART_TEXTS   3
 
 /* ---- keys ---- */
 
 static void make_key(char kind, uint64_t bucket, const struct id128 *id, struct buf *ret)
 {
     uint8_t head[10] = {'m', (uint8_t)kind};
-    put_be(head + 2, 8, bucket);
+    be_put64(head + 2, bucket);
     buf_clear(ret);
     int r = buf_append(ret, head, sizeof(head));
     if (r == 0 && id)
@@ -63,60 +37,49 @@ void upload_part_key(uint64_t bucket, struct id128 id, uint32_t number, struct b
     uint8_t be[2];
     assert(number <= UPLOAD_NUMBER_MAX + 1);
     make_key('p', bucket, &id, ret_key);
-    put_be(be, sizeof(be), number);
+    be_put16(be, (uint16_t)number);
     int r = buf_append(ret_key, be, sizeof(be));
     assert(r == 0);
 }
 
 /* ---- values ---- */
 
-static int add_strings(struct buf *b, const struct slice *v, size_t n)
+static int put_record(struct buf *b, struct slice head, const struct slice *texts, size_t n)
 {
-    int r = 0;
-    for (size_t i = 0; i < n && r == 0; i++) {
-        uint8_t le[2];
-        if (v[i].n > UINT16_MAX)
-            return -E2BIG;
-        put_le(le, sizeof(le), v[i].n);
-        r = buf_append(b, le, sizeof(le));
-        if (r == 0)
-            r = buf_slice(b, v[i]);
-    }
-    return r;
+    struct le_writer w = le_writer_of(b);
+    le_add(&w, head);
+    for (size_t i = 0; i < n; i++)
+        le_add_text(&w, texts[i]);
+    return le_add_end(&w);
 }
 
-/* All that is left of the value must be these strings. */
-static int take_strings(struct slice s, struct slice *ret, size_t n)
+/* All that is left of the value must be these texts. */
+static int take_texts(struct slice s, struct slice *ret, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        size_t length = s.n < 2 ? 0 : (size_t)get_le(s.p, 2);
-        if (s.n < 2 || length > s.n - 2)
-            return ERR_CORRUPT;
-        ret[i] = slice_sub(s, 2, length);
-        s = slice_from(s, 2 + length);
-    }
-    return s.n == 0 ? 0 : ERR_CORRUPT;
+    struct le_reader r = le_reader_of(s);
+    for (size_t i = 0; i < n; i++)
+        ret[i] = le_take_text(&r, UINT16_MAX);
+    return le_took_all(&r) ? 0 : ERR_CORRUPT;
 }
 
 int upload_encode(const struct upload_record *u, struct buf *b)
 {
     uint8_t head[10] = {FORMAT, u->completed};
-    const struct slice v[UPLOAD_STRINGS] = {u->key, u->content_type, u->meta, u->origin_id, u->tag, u->etag};
-    put_le(head + 2, 8, u->at_ns);
-    int r = buf_append(b, head, sizeof(head));
-    return r < 0 ? r : add_strings(b, v, ARRAY_SIZE(v));
+    const struct slice v[UPLOAD_TEXTS] = {u->key, u->content_type, u->meta, u->origin_id, u->tag, u->etag};
+    le_put64(head + 2, u->at_ns);
+    return put_record(b, slice_of(head, sizeof(head)), v, ARRAY_SIZE(v));
 }
 
 int upload_decode(struct slice value, struct upload_record *ret)
 {
-    struct slice v[UPLOAD_STRINGS];
+    struct slice v[UPLOAD_TEXTS];
     if (value.n < 10 || value.p[0] != FORMAT || (value.p[1] != 0 && value.p[1] != 1))
         return ERR_CORRUPT;
-    int r = take_strings(slice_from(value, 10), v, ARRAY_SIZE(v));
+    int r = take_texts(slice_from(value, 10), v, ARRAY_SIZE(v));
     if (r < 0)
         return r;
     *ret = (struct upload_record){.completed = value.p[1] == 1,
-                                  .at_ns = get_le(value.p + 2, 8),
+                                  .at_ns = le_get64(value.p + 2),
                                   .key = v[0],
                                   .content_type = v[1],
                                   .meta = v[2],
@@ -129,23 +92,22 @@ int upload_decode(struct slice value, struct upload_record *ret)
 int upload_part_encode(const struct upload_part_record *p, struct buf *b)
 {
     uint8_t head[17] = {FORMAT};
-    const struct slice v[PART_STRINGS] = {p->etag, p->origin_etag, p->checksum};
-    put_le(head + 1, 8, p->size_bytes);
-    put_le(head + 9, 8, p->at_ns);
-    int r = buf_append(b, head, sizeof(head));
-    return r < 0 ? r : add_strings(b, v, ARRAY_SIZE(v));
+    const struct slice v[PART_TEXTS] = {p->etag, p->origin_etag, p->checksum};
+    le_put64(head + 1, p->size_bytes);
+    le_put64(head + 9, p->at_ns);
+    return put_record(b, slice_of(head, sizeof(head)), v, ARRAY_SIZE(v));
 }
 
 int upload_part_decode(struct slice value, struct upload_part_record *ret)
 {
-    struct slice v[PART_STRINGS];
+    struct slice v[PART_TEXTS];
     if (value.n < 17 || value.p[0] != FORMAT)
         return ERR_CORRUPT;
-    int r = take_strings(slice_from(value, 17), v, ARRAY_SIZE(v));
+    int r = take_texts(slice_from(value, 17), v, ARRAY_SIZE(v));
     if (r < 0)
         return r;
-    *ret = (struct upload_part_record){.size_bytes = get_le(value.p + 1, 8),
-                                       .at_ns = get_le(value.p + 9, 8),
+    *ret = (struct upload_part_record){.size_bytes = le_get64(value.p + 1),
+                                       .at_ns = le_get64(value.p + 9),
                                        .etag = v[0],
                                        .origin_etag = v[1],
                                        .checksum = v[2]};
@@ -254,7 +216,7 @@ int upload_each(struct kv *kv, uint64_t bucket, const struct id128 *after, uploa
         if (key.n != UPLOAD_KEY || upload_decode(value, &u) < 0)
             return err_set(e, ERR_CORRUPT, "record of an upload is damaged");
         memcpy(u.id.b, key.p + 10, sizeof(u.id.b));
-        r = fn(arg, get_be(key.p + 2, 8), &u);
+        r = fn(arg, be_get64(key.p + 2), &u);
         if (r != 0)
             return r;
     }
@@ -274,7 +236,7 @@ int upload_each_part(struct kv *kv, uint64_t bucket, struct id128 id, uint32_t a
         struct upload_part_record p;
         if (key.n != PART_KEY || upload_part_decode(value, &p) < 0)
             return err_set(e, ERR_CORRUPT, "record of a part of an upload is damaged");
-        p.number = (uint32_t)get_be(key.p + UPLOAD_KEY, 2);
+        p.number = be_get16(key.p + UPLOAD_KEY);
         r = fn(arg, &p);
         if (r != 0)
             return r;

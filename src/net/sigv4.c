@@ -341,10 +341,8 @@ int sigv4_canonical(const struct sigv4_request *r, struct buf *b)
     struct emit x;
     emit_init(&x, /* digest= */ NULL, b);
     emit_canonical(&x, r);
-    if (x.error && b->p) {
-        b->n = before;
-        b->p[before] = '\0';
-    }
+    if (x.error)
+        buf_cut(b, before);
     return x.error;
 }
 
@@ -360,10 +358,8 @@ int sigv4_signed_headers(const struct sigv4_request *r, struct buf *b)
     emit_init(&x, /* digest= */ NULL, b);
     emit_header_names(&x, headers, r->n_headers);
     emit_flush(&x);
-    if (x.error && b->p) {
-        b->n = before;
-        b->p[before] = '\0';
-    }
+    if (x.error)
+        buf_cut(b, before);
     return x.error;
 }
 

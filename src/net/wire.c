@@ -9,78 +9,38 @@
  * use.
  *  3. Decoded slices point into the body: they live as long as it does.
  *
- * The byte order on the wire is little endian; values are put together byte by byte, so that the order and
- * alignment of the machine do not matter.
+ * The byte order on the wire is little endian (base/le.h).
  */
 #include "net/wire.h"
 
-#include <endian.h>
+#include "base/le.h"
 
 #define FLAGS_KNOWN (WIRE_FLAG_REPLY | WIRE_FLAG_FD)
 
 static_assert(WIRE_HEADER_BYTES == 4 + 2 + 2 + 8 + 4 + 4, "frame header of 24 bytes");
-
-static void put_u16(uint8_t *p, uint16_t v)
-{
-    v = htole16(v);
-    memcpy(p, &v, sizeof(v));
-}
-
-static void put_u32(uint8_t *p, uint32_t v)
-{
-    v = htole32(v);
-    memcpy(p, &v, sizeof(v));
-}
-
-static void put_u64(uint8_t *p, uint64_t v)
-{
-    v = htole64(v);
-    memcpy(p, &v, sizeof(v));
-}
-
-static uint16_t get_u16(const uint8_t *p)
-{
-    uint16_t v;
-    memcpy(&v, p, sizeof(v));
-    return le16toh(v);
-}
-
-static uint32_t get_u32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof(v));
-    return le32toh(v);
-}
-
-static uint64_t get_u64(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof(v));
-    return le64toh(v);
-}
 
 /* ---- frame header ---- */
 
 void wire_header_encode(const struct wire_header *h, uint8_t ret[WIRE_HEADER_BYTES])
 {
     assert(h->body_bytes <= WIRE_BODY_MAX_BYTES);
-    put_u32(ret, h->body_bytes);
-    put_u16(ret + 4, h->op);
-    put_u16(ret + 6, h->flags);
-    put_u64(ret + 8, h->request_id);
-    put_u32(ret + 16, (uint32_t)h->status);
-    put_u32(ret + 20, h->crc);
+    le_put32(ret, h->body_bytes);
+    le_put16(ret + 4, h->op);
+    le_put16(ret + 6, h->flags);
+    le_put64(ret + 8, h->request_id);
+    le_put32(ret + 16, (uint32_t)h->status);
+    le_put32(ret + 20, h->crc);
 }
 
 int wire_header_decode(const uint8_t p[WIRE_HEADER_BYTES], struct wire_header *ret)
 {
     struct wire_header h = {
-        .body_bytes = get_u32(p),
-        .op = get_u16(p + 4),
-        .flags = get_u16(p + 6),
-        .request_id = get_u64(p + 8),
-        .status = (int32_t)get_u32(p + 16),
-        .crc = get_u32(p + 20),
+        .body_bytes = le_get32(p),
+        .op = le_get16(p + 4),
+        .flags = le_get16(p + 6),
+        .request_id = le_get64(p + 8),
+        .status = (int32_t)le_get32(p + 16),
+        .crc = le_get32(p + 20),
     };
     if (h.body_bytes > WIRE_BODY_MAX_BYTES || (h.flags & ~FLAGS_KNOWN) != 0 || h.status > 0)
         return ERR_PROTOCOL;
@@ -90,45 +50,37 @@ int wire_header_decode(const uint8_t p[WIRE_HEADER_BYTES], struct wire_header *r
 
 /* ---- fields ---- */
 
-static int encode_u32(struct buf *b, uint32_t v)
+static void encode_u32(struct le_writer *to, uint32_t v)
 {
-    uint8_t p[4];
-    put_u32(p, v);
-    return buf_append(b, p, sizeof(p));
+    le_add32(to, v);
 }
 
-static int encode_u64(struct buf *b, uint64_t v)
+static void encode_u64(struct le_writer *to, uint64_t v)
 {
-    uint8_t p[8];
-    put_u64(p, v);
-    return buf_append(b, p, sizeof(p));
+    le_add64(to, v);
 }
 
-static int encode_i64(struct buf *b, int64_t v)
+static void encode_i64(struct le_writer *to, int64_t v)
 {
-    return encode_u64(b, (uint64_t)v);
+    le_add64(to, (uint64_t)v);
 }
 
-static int encode_str(struct buf *b, struct slice s)
+static void encode_str(struct le_writer *to, struct slice s)
 {
-    if (s.n > WIRE_BODY_MAX_BYTES)
-        return -E2BIG;
-    int k = encode_u32(b, (uint32_t)s.n);
-    return k < 0 || s.n == 0 ? k : buf_slice(b, s);
+    if (s.n > WIRE_BODY_MAX_BYTES && to->code == 0)
+        to->code = -E2BIG;
+    le_add32(to, (uint32_t)s.n);
+    le_add(to, s);
 }
 
-static int encode_attr(struct buf *b, struct wire_attr a)
+static void encode_attr(struct le_writer *to, struct wire_attr a)
 {
-    int k = encode_u32(b, a.kind);
-    if (k == 0)
-        k = encode_u64(b, a.size_bytes);
-    if (k == 0)
-        k = encode_u64(b, a.mtime_ns);
-    if (k == 0)
-        k = encode_str(b, a.etag);
-    if (k == 0)
-        k = encode_str(b, a.content_type);
-    return k < 0 ? k : encode_str(b, a.meta);
+    le_add32(to, a.kind);
+    le_add64(to, a.size_bytes);
+    le_add64(to, a.mtime_ns);
+    encode_str(to, a.etag);
+    encode_str(to, a.content_type);
+    encode_str(to, a.meta);
 }
 
 /* The fields of an inode in their order, for both directions. */
@@ -144,137 +96,89 @@ static int encode_attr(struct buf *b, struct wire_attr a)
     F(u64, allocated_bytes)                                                                                  \
     F(i64, atime_ns) F(i64, mtime_ns) F(i64, ctime_ns) F(i64, birth_ns) F(str, target)
 
-static int encode_inode(struct buf *b, struct wire_inode x)
+static void encode_inode(struct le_writer *to, struct wire_inode x)
 {
-    int k = 0;
-#define F(kind, field)                                                                                       \
-    if (k == 0)                                                                                              \
-        k = encode_##kind(b, x.field);
+#define F(kind, field) encode_##kind(to, x.field);
     INODE_FIELDS(F)
 #undef F
-    return k;
 }
 
-static int decode_u32(struct slice *s, uint32_t *ret)
+static void decode_u32(struct le_reader *from, uint32_t *ret)
 {
-    if (s->n < 4)
-        return ERR_PROTOCOL;
-    *ret = get_u32((const uint8_t *)s->p);
-    *s = slice_from(*s, 4);
-    return 0;
+    *ret = le_take32(from);
 }
 
-static int decode_u64(struct slice *s, uint64_t *ret)
+static void decode_u64(struct le_reader *from, uint64_t *ret)
 {
-    if (s->n < 8)
-        return ERR_PROTOCOL;
-    *ret = get_u64((const uint8_t *)s->p);
-    *s = slice_from(*s, 8);
-    return 0;
+    *ret = le_take64(from);
 }
 
-static int decode_i64(struct slice *s, int64_t *ret)
+static void decode_i64(struct le_reader *from, int64_t *ret)
 {
-    uint64_t v;
-    int k = decode_u64(s, &v);
-    if (k == 0)
-        *ret = (int64_t)v;
-    return k;
+    *ret = (int64_t)le_take64(from);
 }
 
-static int decode_str(struct slice *s, struct slice *ret)
+static void decode_str(struct le_reader *from, struct slice *ret)
 {
-    uint32_t n;
-    int k = decode_u32(s, &n);
-    if (k < 0)
-        return k;
-    if (n > s->n)
-        return ERR_PROTOCOL;
-    *ret = slice_sub(*s, 0, n);
-    *s = slice_from(*s, n);
-    return 0;
+    *ret = le_take(from, le_take32(from));
 }
 
-static int decode_attr(struct slice *s, struct wire_attr *ret)
+static void decode_attr(struct le_reader *from, struct wire_attr *ret)
 {
-    int k = decode_u32(s, &ret->kind);
-    if (k == 0)
-        k = decode_u64(s, &ret->size_bytes);
-    if (k == 0)
-        k = decode_u64(s, &ret->mtime_ns);
-    if (k == 0)
-        k = decode_str(s, &ret->etag);
-    if (k == 0)
-        k = decode_str(s, &ret->content_type);
-    return k < 0 ? k : decode_str(s, &ret->meta);
+    ret->kind = le_take32(from);
+    ret->size_bytes = le_take64(from);
+    ret->mtime_ns = le_take64(from);
+    decode_str(from, &ret->etag);
+    decode_str(from, &ret->content_type);
+    decode_str(from, &ret->meta);
 }
 
-static int decode_inode(struct slice *s, struct wire_inode *ret)
+static void decode_inode(struct le_reader *from, struct wire_inode *ret)
 {
-    int k = 0;
-#define F(kind, field)                                                                                       \
-    if (k == 0)                                                                                              \
-        k = decode_##kind(s, &ret->field);
+#define F(kind, field) decode_##kind(from, &ret->field);
     INODE_FIELDS(F)
 #undef F
-    return k;
 }
 
 /* ---- one coder of each kind per operation ---- */
 
-/* Cuts what a failed encoder had written. */
-static int encode_end(struct buf *b, size_t before, int k)
+static int decode_end(const struct le_reader *r)
 {
-    if (k < 0 && b->n > before) {
-        b->n = before;
-        b->p[before] = '\0';
-    }
-    return k;
+    return le_took_all(r) ? 0 : ERR_PROTOCOL;
 }
 
-static int decode_end(struct slice rest, int k)
-{
-    return k < 0 ? k : rest.n > 0 ? ERR_PROTOCOL : 0;
-}
-
-#define ENCODE_FIELD(kind, field)                                                                            \
-    if (k == 0)                                                                                              \
-        k = encode_##kind(b, w->field);
-#define DECODE_FIELD(kind, field)                                                                            \
-    if (k == 0)                                                                                              \
-        k = decode_##kind(&body, &w->field);
+#define ENCODE_FIELD(kind, field) encode_##kind(&to, w->field);
+#define DECODE_FIELD(kind, field) decode_##kind(&from, &w->field);
 
 #define X(NAME, name, number)                                                                                \
     static int encode_##name##_req(const void *req, struct buf *b)                                           \
     {                                                                                                        \
         const struct wire_##name##_req *w = req;                                                             \
-        size_t before = b->n;                                                                                \
-        int k = 0;                                                                                           \
+        struct le_writer to = le_writer_of(b);                                                               \
         (void)w;                                                                                             \
-        WIRE_REQ_##name(ENCODE_FIELD) return encode_end(b, before, k);                                       \
+        WIRE_REQ_##name(ENCODE_FIELD) return le_add_end(&to);                                                \
     }                                                                                                        \
     static int decode_##name##_req(struct slice body, void *ret_req)                                         \
     {                                                                                                        \
         struct wire_##name##_req *w = ret_req;                                                               \
-        int k = 0;                                                                                           \
+        struct le_reader from = le_reader_of(body);                                                          \
         memset(w, 0, sizeof(*w));                                                                            \
-        WIRE_REQ_##name(DECODE_FIELD) return decode_end(body, k);                                            \
+        WIRE_REQ_##name(DECODE_FIELD) return decode_end(&from);                                              \
     }                                                                                                        \
     static int encode_##name##_rep(const void *rep, struct buf *b)                                           \
     {                                                                                                        \
         const struct wire_##name##_rep *w = rep;                                                             \
-        size_t before = b->n;                                                                                \
-        int k = 0;                                                                                           \
+        struct le_writer to = le_writer_of(b);                                                               \
         (void)w;                                                                                             \
-        WIRE_REP_##name(ENCODE_FIELD) return encode_end(b, before, k);                                       \
+        WIRE_REP_##name(ENCODE_FIELD) return le_add_end(&to);                                                \
     }                                                                                                        \
     static int decode_##name##_rep(struct slice body, void *ret_rep)                                         \
     {                                                                                                        \
         struct wire_##name##_rep *w = ret_rep;                                                               \
-        int k = 0;                                                                                           \
+        struct le_reader from = le_reader_of(body);                                                          \
         memset(w, 0, sizeof(*w));                                                                            \
         w->fd = -1;                                                                                          \
-        WIRE_REP_##name(DECODE_FIELD) return decode_end(body, k);                                            \
+        WIRE_REP_##name(DECODE_FIELD) return decode_end(&from);                                              \
     }
 WIRE_OPS(X)
 #undef X
@@ -298,203 +202,88 @@ const struct wire_op_info *wire_op_info(uint32_t op)
 
 /* ---- items of lists ---- */
 
-int wire_entry_encode(const struct wire_entry *w, struct buf *b)
-{
-    size_t before = b->n;
-    int k = encode_str(b, w->key);
-    return encode_end(b, before, k < 0 ? k : encode_attr(b, w->attr));
-}
-
-int wire_entry_decode(struct slice *s, struct wire_entry *ret)
+static int item_end(const struct le_reader *from, struct slice *s)
 {
     if (s->n == 0)
         return -ENOENT;
-    struct slice rest = *s;
-    struct wire_entry w = {0};
-    int k = decode_str(&rest, &w.key);
-    if (k == 0)
-        k = decode_attr(&rest, &w.attr);
-    if (k < 0)
-        return k;
-    *ret = w;
-    *s = rest;
+    if (from->bad)
+        return ERR_PROTOCOL;
+    *s = from->left;
     return 0;
 }
 
-int wire_cached_encode(const struct wire_cached *w, struct buf *b)
-{
-    size_t before = b->n;
-    int k = encode_str(b, w->key);
-    if (k == 0)
-        k = encode_u64(b, w->size_bytes);
-    if (k == 0)
-        k = encode_u64(b, w->present_bytes);
-    if (k == 0)
-        k = encode_u64(b, w->last_read_ms);
-    return encode_end(b, before, k < 0 ? k : encode_u32(b, w->flags));
-}
+#define ENTRY_FIELDS(F) F(str, key) F(attr, attr)
+#define CACHED_FIELDS(F)                                                                                     \
+    F(str, key) F(u64, size_bytes) F(u64, present_bytes) F(u64, last_read_ms) F(u32, flags)
+#define BUCKET_FIELDS(F) F(str, name) F(str, origin) F(u64, created_ns)
+#define UPLOAD_FIELDS(F) F(str, id) F(str, key) F(u64, created_ns)
+#define PART_FIELDS(F)   F(u32, number) F(u64, size_bytes) F(u64, at_ns) F(str, etag) F(str, checksum)
 
-int wire_cached_decode(struct slice *s, struct wire_cached *ret)
-{
-    if (s->n == 0)
-        return -ENOENT;
-    struct slice rest = *s;
-    struct wire_cached w = {0};
-    int k = decode_str(&rest, &w.key);
-    if (k == 0)
-        k = decode_u64(&rest, &w.size_bytes);
-    if (k == 0)
-        k = decode_u64(&rest, &w.present_bytes);
-    if (k == 0)
-        k = decode_u64(&rest, &w.last_read_ms);
-    if (k == 0)
-        k = decode_u32(&rest, &w.flags);
-    if (k < 0)
-        return k;
-    *ret = w;
-    *s = rest;
-    return 0;
-}
+#define ITEMS(X)                                                                                             \
+    X(entry, ENTRY_FIELDS)                                                                                   \
+    X(cached, CACHED_FIELDS)                                                                                 \
+    X(bucket, BUCKET_FIELDS)                                                                                 \
+    X(upload, UPLOAD_FIELDS)                                                                                 \
+    X(part, PART_FIELDS)
 
-int wire_bucket_encode(const struct wire_bucket *w, struct buf *b)
-{
-    size_t before = b->n;
-    int k = encode_str(b, w->name);
-    if (k == 0)
-        k = encode_str(b, w->origin);
-    return encode_end(b, before, k < 0 ? k : encode_u64(b, w->created_ns));
-}
+#define X(name, FIELDS)                                                                                      \
+    int wire_##name##_encode(const struct wire_##name *w, struct buf *b)                                     \
+    {                                                                                                        \
+        struct le_writer to = le_writer_of(b);                                                               \
+        FIELDS(ENCODE_FIELD) return le_add_end(&to);                                                         \
+    }                                                                                                        \
+    int wire_##name##_decode(struct slice *s, struct wire_##name *ret)                                       \
+    {                                                                                                        \
+        struct le_reader from = le_reader_of(*s);                                                            \
+        struct wire_##name x = {0}, *w = &x;                                                                 \
+        FIELDS(DECODE_FIELD) int k = item_end(&from, s);                                                     \
+        if (k == 0)                                                                                          \
+            *ret = x;                                                                                        \
+        return k;                                                                                            \
+    }
+ITEMS(X)
+#undef X
 
-int wire_bucket_decode(struct slice *s, struct wire_bucket *ret)
-{
-    if (s->n == 0)
-        return -ENOENT;
-    struct slice rest = *s;
-    struct wire_bucket w = {0};
-    int k = decode_str(&rest, &w.name);
-    if (k == 0)
-        k = decode_str(&rest, &w.origin);
-    if (k == 0)
-        k = decode_u64(&rest, &w.created_ns);
-    if (k < 0)
-        return k;
-    *ret = w;
-    *s = rest;
-    return 0;
-}
-
-int wire_upload_encode(const struct wire_upload *w, struct buf *b)
-{
-    size_t before = b->n;
-    int k = encode_str(b, w->id);
-    if (k == 0)
-        k = encode_str(b, w->key);
-    return encode_end(b, before, k < 0 ? k : encode_u64(b, w->created_ns));
-}
-
-int wire_upload_decode(struct slice *s, struct wire_upload *ret)
-{
-    if (s->n == 0)
-        return -ENOENT;
-    struct slice rest = *s;
-    struct wire_upload w = {0};
-    int k = decode_str(&rest, &w.id);
-    if (k == 0)
-        k = decode_str(&rest, &w.key);
-    if (k == 0)
-        k = decode_u64(&rest, &w.created_ns);
-    if (k < 0)
-        return k;
-    *ret = w;
-    *s = rest;
-    return 0;
-}
-
-int wire_part_encode(const struct wire_part *w, struct buf *b)
-{
-    size_t before = b->n;
-    int k = encode_u32(b, w->number);
-    if (k == 0)
-        k = encode_u64(b, w->size_bytes);
-    if (k == 0)
-        k = encode_u64(b, w->at_ns);
-    if (k == 0)
-        k = encode_str(b, w->etag);
-    return encode_end(b, before, k < 0 ? k : encode_str(b, w->checksum));
-}
-
-int wire_part_decode(struct slice *s, struct wire_part *ret)
-{
-    if (s->n == 0)
-        return -ENOENT;
-    struct slice rest = *s;
-    struct wire_part w = {0};
-    int k = decode_u32(&rest, &w.number);
-    if (k == 0)
-        k = decode_u64(&rest, &w.size_bytes);
-    if (k == 0)
-        k = decode_u64(&rest, &w.at_ns);
-    if (k == 0)
-        k = decode_str(&rest, &w.etag);
-    if (k == 0)
-        k = decode_str(&rest, &w.checksum);
-    if (k < 0)
-        return k;
-    *ret = w;
-    *s = rest;
-    return 0;
-}
+#define DIRENT_FIELDS(F) F(str, name) F(u64, ino) F(u32, mode) F(u64, cookie) F(u32, has_inode)
 
 int wire_dirent_encode(const struct wire_dirent *w, struct buf *b)
 {
     assert(w->has_inode <= 1);
-    size_t before = b->n;
-    int k = encode_str(b, w->name);
-    if (k == 0)
-        k = encode_u64(b, w->ino);
-    if (k == 0)
-        k = encode_u32(b, w->mode);
-    if (k == 0)
-        k = encode_u64(b, w->cookie);
-    if (k == 0)
-        k = encode_u32(b, w->has_inode);
-    return encode_end(b, before, k < 0 || !w->has_inode ? k : encode_inode(b, w->inode));
+    struct le_writer to = le_writer_of(b);
+    DIRENT_FIELDS(ENCODE_FIELD)
+    if (w->has_inode)
+        encode_inode(&to, w->inode);
+    return le_add_end(&to);
 }
 
 int wire_dirent_decode(struct slice *s, struct wire_dirent *ret)
 {
-    if (s->n == 0)
-        return -ENOENT;
-    struct slice rest = *s;
-    struct wire_dirent w = {0};
-    int k = decode_str(&rest, &w.name);
+    struct le_reader from = le_reader_of(*s);
+    struct wire_dirent x = {0}, *w = &x;
+    DIRENT_FIELDS(DECODE_FIELD)
+    from.bad |= x.has_inode > 1;
+    if (x.has_inode)
+        decode_inode(&from, &x.inode);
+    int k = item_end(&from, s);
     if (k == 0)
-        k = decode_u64(&rest, &w.ino);
-    if (k == 0)
-        k = decode_u32(&rest, &w.mode);
-    if (k == 0)
-        k = decode_u64(&rest, &w.cookie);
-    if (k == 0)
-        k = decode_u32(&rest, &w.has_inode);
-    if (k == 0 && w.has_inode > 1)
-        k = ERR_PROTOCOL;
-    if (k == 0 && w.has_inode)
-        k = decode_inode(&rest, &w.inode);
-    if (k < 0)
-        return k;
-    *ret = w;
-    *s = rest;
-    return 0;
+        *ret = x;
+    return k;
 }
 
 int wire_error_encode(struct slice text, struct buf *b)
 {
-    size_t before = b->n;
-    return encode_end(b, before, encode_str(b, slice_sub(text, 0, MIN(text.n, (size_t)ERR_TEXT_MAX))));
+    struct le_writer to = le_writer_of(b);
+    encode_str(&to, slice_sub(text, 0, MIN(text.n, (size_t)ERR_TEXT_MAX)));
+    return le_add_end(&to);
 }
 
 int wire_error_decode(struct slice body, struct slice *ret_text)
 {
-    int k = decode_str(&body, ret_text);
-    return decode_end(body, k);
+    struct le_reader from = le_reader_of(body);
+    struct slice text;
+    decode_str(&from, &text);
+    int k = decode_end(&from);
+    if (k == 0)
+        *ret_text = text;
+    return k;
 }

@@ -16,6 +16,7 @@
 #include "object/back_internal.h"
 
 #include "base/hash.h"
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -28,8 +29,7 @@
 static void record_key(uint64_t bucket_id, struct slice key, struct buf *ret)
 {
     char head[10] = {'d', '/'};
-    for (int i = 0; i < 8; i++)
-        head[2 + i] = (char)(uint8_t)(bucket_id >> (56 - 8 * i));
+    be_put64(head + 2, bucket_id);
     int r = buf_append(ret, head, sizeof(head));
     r = r < 0 ? r : buf_slice(ret, key);
     assert(r == 0);
@@ -522,9 +522,7 @@ static int load_one(struct back *b, struct slice k, struct slice value, uint64_t
     struct back_record r;
     if (k.n <= 10 || back_record_decode(value, &r) < 0)
         return err_set(e, ERR_CORRUPT, "the record of a write that is not in the origin is damaged");
-    uint64_t id = 0;
-    for (size_t i = 2; i < 10; i++)
-        id = id << 8 | (uint8_t)k.p[i];
+    uint64_t id = be_get64(k.p + 2);
     _cleanup_(bucket_unrefp) struct bucket *bucket = bucket_find_id(b->service->buckets, id);
     if (!bucket)
         return drop_stray(b, k, strays, e);

@@ -4,8 +4,6 @@
 #include "base/sys.h"
 #include "base/text.h"
 
-#define PAGE 256
-
 static uint64_t age_ms(uint64_t since_ns)
 {
     uint64_t now = sys->real_ns();
@@ -50,27 +48,16 @@ json_t *back_json(struct back *b, const struct bucket *bucket)
 
 void back_refresh_metrics(struct back *b)
 {
-    struct bucket *page[PAGE];
-    _cleanup_buf_ struct buf after = BUF_INIT(BUCKET_NAME_MAX + 1);
-    size_t n;
-    do {
-        n = bucket_page(b->service->buckets, buf_view(&after), page, ARRAY_SIZE(page));
-        for (size_t i = 0; i < n; i++) {
-            struct back_count c;
-            const char *name = page[i]->name;
-            back_count(b, page[i]->id, SLICE_NULL, &c);
-            if (page[i]->p.write == BUCKET_WRITE_BACK || c.objects > 0) {
-                metrics_set(metrics_series(METRIC_BACK_OBJECTS, name, NULL, NULL), (int64_t)c.objects);
-                metrics_set(metrics_series(METRIC_BACK_BYTES, name, NULL, NULL), (int64_t)c.bytes);
-                metrics_set(metrics_series(METRIC_BACK_OLDEST_SECONDS, name, NULL, NULL),
-                            (int64_t)(age_ms(c.since_ns) / 1000));
-            }
-            buf_clear(&after);
-            int r = buf_str(&after, name);
-            assert(r == 0);
-            bucket_unref(page[i]);
-        }
-    } while (n == ARRAY_SIZE(page));
+    for (struct bucket *x = NULL; (x = bucket_next(b->service->buckets, x));) {
+        struct back_count c;
+        back_count(b, x->id, SLICE_NULL, &c);
+        if (x->p.write != BUCKET_WRITE_BACK && c.objects == 0)
+            continue;
+        metrics_set(metrics_series(METRIC_BACK_OBJECTS, x->name, NULL, NULL), (int64_t)c.objects);
+        metrics_set(metrics_series(METRIC_BACK_BYTES, x->name, NULL, NULL), (int64_t)c.bytes);
+        metrics_set(metrics_series(METRIC_BACK_OLDEST_SECONDS, x->name, NULL, NULL),
+                    (int64_t)(age_ms(c.since_ns) / 1000));
+    }
 }
 
 int back_check_gone(struct back *b, const struct bucket *bucket, const char *what, struct err *e)

@@ -1,6 +1,7 @@
 /* Write-back: the record of a key, and what follows from it and from what the origin has. Pure. */
 #include "object/back.h"
 
+#include "base/le.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -15,70 +16,37 @@
 #define FIRST_DELAY_MS 100
 #define DELAY_MAX_MS   60000
 
-static void put_u64(uint8_t *p, uint64_t v)
-{
-    for (int i = 0; i < 8; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint64_t get_u64(const uint8_t *p)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < 8; i++)
-        v |= (uint64_t)p[i] << (8 * i);
-    return v;
-}
-
-static int put_text(struct buf *b, struct slice s)
-{
-    if (s.n > UINT16_MAX)
-        return -E2BIG;
-    uint8_t n[2] = {(uint8_t)s.n, (uint8_t)(s.n >> 8)};
-    int r = buf_append(b, n, sizeof(n));
-    return r < 0 ? r : buf_slice(b, s);
-}
-
-static bool get_text(struct slice *from, struct slice *ret)
-{
-    if (from->n < 2)
-        return false;
-    size_t n = (size_t)(uint8_t)from->p[0] | (size_t)(uint8_t)from->p[1] << 8;
-    if (from->n - 2 < n)
-        return false;
-    *ret = slice_sub(*from, 2, n);
-    *from = slice_from(*from, 2 + n);
-    return true;
-}
-
 static void put_sent(uint8_t p[SENT_BYTES], const struct back_sent *x)
 {
-    put_u64(p, x->size_bytes);
+    le_put64(p, x->size_bytes);
     memcpy(p + 8, x->md5, BACK_MD5_BYTES);
 }
 
 static void get_sent(const uint8_t p[SENT_BYTES], struct back_sent *ret)
 {
-    ret->size_bytes = get_u64(p);
+    ret->size_bytes = le_get64(p);
     memcpy(ret->md5, p + 8, BACK_MD5_BYTES);
 }
 
 /* All but the last one, which is in the head. */
-static int put_older(const struct back_record *r, struct buf *b)
+static void add_older(struct le_writer *w, const struct back_record *r)
 {
-    uint8_t list[1 + (BACK_SENT_MAX - 1) * SENT_BYTES] = {(uint8_t)(r->n_sent - 1)};
-    for (unsigned i = 1; i < r->n_sent; i++)
-        put_sent(list + 1 + (i - 1) * SENT_BYTES, &r->sent[i]);
-    return buf_append(b, list, 1 + (r->n_sent - 1) * SENT_BYTES);
+    uint8_t sent[SENT_BYTES];
+    le_add8(w, (uint8_t)(r->n_sent - 1));
+    for (unsigned i = 1; i < r->n_sent; i++) {
+        put_sent(sent, &r->sent[i]);
+        le_add(w, slice_of(sent, sizeof(sent)));
+    }
 }
 
-static bool get_older(struct slice *from, struct back_record *r)
+static bool take_older(struct le_reader *from, struct back_record *r)
 {
-    size_t n = from->n > 0 ? (uint8_t)from->p[0] : 0;
-    if (r->n_sent != 1 || n == 0 || n >= BACK_SENT_MAX || from->n < 1 + n * SENT_BYTES)
+    size_t n = le_take8(from);
+    struct slice list = le_take(from, n * SENT_BYTES);
+    if (from->bad || r->n_sent != 1 || n == 0 || n >= BACK_SENT_MAX)
         return false;
     for (size_t i = 0; i < n; i++)
-        get_sent((const uint8_t *)from->p + 1 + i * SENT_BYTES, &r->sent[r->n_sent++]);
-    *from = slice_from(*from, 1 + n * SENT_BYTES);
+        get_sent((const uint8_t *)list.p + i * SENT_BYTES, &r->sent[r->n_sent++]);
     return true;
 }
 
@@ -90,19 +58,22 @@ int back_record_encode(const struct back_record *r, struct buf *b)
     head[1] = (uint8_t)((r->removal ? FLAG_REMOVAL : 0) | (r->n_sent > 0 ? FLAG_SENT : 0));
     head[2] = (uint8_t)r->base;
     head[3] = (uint8_t)r->location.n;
-    put_u64(head + 4, r->seq);
-    put_u64(head + 12, r->acked_ns);
-    put_u64(head + 20, r->since_ns);
-    put_u64(head + 28, r->size_bytes);
+    le_put64(head + 4, r->seq);
+    le_put64(head + 12, r->acked_ns);
+    le_put64(head + 20, r->since_ns);
+    le_put64(head + 28, r->size_bytes);
     memcpy(head + 36, r->md5, BACK_MD5_BYTES);
     if (r->n_sent > 0)
         put_sent(head + 52, &r->sent[0]);
-    int k = buf_append(b, head, sizeof(head));
-    k = k < 0 ? k : buf_slice(b, r->location);
-    k = k < 0 ? k : put_text(b, r->base_etag);
-    k = k < 0 ? k : put_text(b, r->content_type);
-    k = k < 0 ? k : put_text(b, r->meta);
-    return k < 0 || r->n_sent < 2 ? k : put_older(r, b);
+    struct le_writer w = le_writer_of(b);
+    le_add(&w, slice_of(head, sizeof(head)));
+    le_add(&w, r->location);
+    le_add_text(&w, r->base_etag);
+    le_add_text(&w, r->content_type);
+    le_add_text(&w, r->meta);
+    if (r->n_sent > 1)
+        add_older(&w, r);
+    return le_add_end(&w);
 }
 
 int back_record_decode(struct slice value, struct back_record *ret)
@@ -113,20 +84,21 @@ int back_record_decode(struct slice value, struct back_record *ret)
         return ERR_CORRUPT;
     struct back_record r = {.removal = p[1] & FLAG_REMOVAL,
                             .base = (enum back_base)p[2],
-                            .seq = get_u64(p + 4),
-                            .acked_ns = get_u64(p + 12),
-                            .since_ns = get_u64(p + 20),
-                            .size_bytes = get_u64(p + 28)};
+                            .seq = le_get64(p + 4),
+                            .acked_ns = le_get64(p + 12),
+                            .since_ns = le_get64(p + 20),
+                            .size_bytes = le_get64(p + 28)};
     memcpy(r.md5, p + 36, BACK_MD5_BYTES);
     if (p[1] & FLAG_SENT)
         get_sent(p + 52, &r.sent[r.n_sent++]);
-    struct slice rest = slice_from(value, HEAD_BYTES);
-    if ((p[3] != 0 && p[3] != LOCATION_BYTES) || rest.n < p[3])
+    if (p[3] != 0 && p[3] != LOCATION_BYTES)
         return ERR_CORRUPT;
-    r.location = slice_sub(rest, 0, p[3]);
-    rest = slice_from(rest, p[3]);
-    if (!get_text(&rest, &r.base_etag) || !get_text(&rest, &r.content_type) || !get_text(&rest, &r.meta) ||
-        (p[0] == FORMAT_OLDER && !get_older(&rest, &r)) || rest.n > 0 ||
+    struct le_reader rest = le_reader_of(slice_from(value, HEAD_BYTES));
+    r.location = le_take(&rest, p[3]);
+    r.base_etag = le_take_text(&rest, UINT16_MAX);
+    r.content_type = le_take_text(&rest, UINT16_MAX);
+    r.meta = le_take_text(&rest, UINT16_MAX);
+    if ((p[0] == FORMAT_OLDER && !take_older(&rest, &r)) || !le_took_all(&rest) ||
         (r.location.n == 0) != (r.removal || r.size_bytes == 0))
         return ERR_CORRUPT;
     *ret = r;

@@ -16,13 +16,12 @@
 
 #include "object/object_internal.h"
 
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/text.h"
 
 #define BUCKET_ID_BYTES 8
-#define PAGE            1000
-#define ARENA_BYTES     (8 * MIB)
 #define WALK_SHARE      20
 
 /* ---- pure ---- */
@@ -61,14 +60,6 @@ struct keep_bucket {
     uint64_t next_ns; /* when it may be walked again */
 };
 
-static uint64_t id_of(struct slice store_key)
-{
-    uint64_t id = 0;
-    for (size_t i = 0; i < BUCKET_ID_BYTES; i++)
-        id = id << 8 | (uint8_t)store_key.p[i];
-    return id;
-}
-
 static struct keep_bucket *find_locked(struct object_service *s, uint64_t id)
 {
     lock_assert_held(&s->keep_lock);
@@ -95,7 +86,7 @@ bool keep_from(void *arg, struct slice key, struct slice newcomer, uint64_t byte
     struct object_service *s = CAST_MAGIC(object_service, arg, OBJECT_SERVICE_MAGIC);
     if (key.n < BUCKET_ID_BYTES)
         return false;
-    uint64_t id = id_of(key);
+    uint64_t id = be_get64(key.p);
     _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(s->buckets, id);
     if (!b)
         return false;
@@ -103,7 +94,7 @@ bool keep_from(void *arg, struct slice key, struct slice newcomer, uint64_t byte
         return true;
     if (b->p.keep == 0)
         return false;
-    bool is_own = newcomer.n >= BUCKET_ID_BYTES && id_of(newcomer) == id;
+    bool is_own = newcomer.n >= BUCKET_ID_BYTES && be_get64(newcomer.p) == id;
     LOCK_SCOPE(&s->keep_lock);
     struct keep_bucket *k = make_locked(s, id);
     k->kept.promised = b->p.keep;
@@ -120,7 +111,7 @@ void keep_removed(void *arg, struct slice key, uint64_t bytes)
     if (key.n < BUCKET_ID_BYTES)
         return;
     LOCK_SCOPE(&s->keep_lock);
-    struct keep_bucket *k = find_locked(s, id_of(key));
+    struct keep_bucket *k = find_locked(s, be_get64(key.p));
     if (k)
         keep_leave(&k->kept, bytes);
 }
@@ -152,20 +143,10 @@ static uint64_t disks_bytes(struct object_service *s)
 /* What all buckets but one keep. */
 static uint64_t others_keep(struct object_service *s, struct slice but)
 {
-    struct bucket *page[64];
-    _cleanup_buf_ struct buf after = BUF_INIT(BUCKET_NAME_MAX + 1);
     uint64_t total = 0;
-    size_t n;
-    do {
-        n = bucket_page(s->buckets, buf_view(&after), page, ARRAY_SIZE(page));
-        for (size_t i = 0; i < n; i++) {
-            if (!slice_eq_str(but, page[i]->name))
-                total += MIN(page[i]->p.keep, UINT64_MAX - total);
-            buf_clear(&after);
-            (void)buf_str(&after, page[i]->name); /* never longer */
-            bucket_unref(page[i]);
-        }
-    } while (n == ARRAY_SIZE(page));
+    for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));)
+        if (!slice_eq_str(but, b->name))
+            total += MIN(b->p.keep, UINT64_MAX - total);
     return total;
 }
 
@@ -190,24 +171,10 @@ int keep_check(struct object_service *s, struct slice bucket, struct slice setti
 
 /* ---- the steward's part ---- */
 
-static int64_t count(struct object_service *s, const struct bucket *b, uint64_t *ret_bytes)
+static void count(void *arg, const struct store_listed *l)
 {
-    _cleanup_buf_ struct buf prefix = BUF_INIT(16), after = BUF_INIT(STORE_KEY_MAX_BYTES);
-    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
-    _cleanup_free_ struct store_listed *page = calloc(PAGE, sizeof(*page));
-    assert(page);
-    object_store_key(b, SLICE_NULL, &prefix);
-    int64_t n = PAGE;
-    while (n == PAGE && !atomic_load(&b->retired)) {
-        arena_clear(a);
-        n = store_list(s->config.store, buf_view(&prefix), buf_view(&after), PAGE, a, page);
-        for (int64_t i = 0; i < n; i++)
-            *ret_bytes += page[i].present_bytes;
-        buf_clear(&after);
-        if (n > 0 && buf_slice(&after, page[n - 1].key) < 0)
-            n = -E2BIG;
-    }
-    return n;
+    uint64_t *bytes = arg;
+    *bytes += l->present_bytes;
 }
 
 static void turn_bucket(struct object_service *s, struct bucket *b)
@@ -223,11 +190,10 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
     lock_drop(&s->keep_lock);
     if (!due)
         return;
-    int64_t r = count(s, b, &bytes);
+    int r = object_each_cached(s, b, count, &bytes);
     uint64_t ended_ns = sys->mono_ns();
     if (r < 0)
-        log_warn("object", "bucket %s: what is cached of it cannot be counted: %s", b->name,
-                 err_text((int)r));
+        log_warn("object", "bucket %s: what is cached of it cannot be counted: %s", b->name, err_text(r));
     LOCK_SCOPE(&s->keep_lock);
     k->next_ns = ended_ns + WALK_SHARE * (ended_ns - began_ns);
     if (r >= 0)
@@ -236,17 +202,7 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
 
 void keep_turn(struct object_service *s)
 {
-    struct bucket *page[64];
-    _cleanup_buf_ struct buf after = BUF_INIT(BUCKET_NAME_MAX + 1);
-    size_t n;
-    do {
-        n = bucket_page(s->buckets, buf_view(&after), page, ARRAY_SIZE(page));
-        for (size_t i = 0; i < n; i++) {
-            if (page[i]->p.keep > 0)
-                turn_bucket(s, page[i]);
-            buf_clear(&after);
-            (void)buf_str(&after, page[i]->name); /* never longer */
-            bucket_unref(page[i]);
-        }
-    } while (n == ARRAY_SIZE(page));
+    for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));)
+        if (b->p.keep > 0)
+            turn_bucket(s, b);
 }

@@ -10,6 +10,7 @@
  */
 #include "object/layout_internal.h"
 
+#include "base/le.h"
 #include "store/store.h"
 
 #include <ctype.h>
@@ -37,14 +38,6 @@ const char *layout_kind_name(enum layout_kind kind)
 {
     assert(kind < LAYOUT_KINDS);
     return kind_names[kind];
-}
-
-uint64_t layout_le(const char *p, unsigned bytes)
-{
-    uint64_t v = 0;
-    for (unsigned i = bytes; i > 0; i--)
-        v = v << 8 | (unsigned char)p[i - 1];
-    return v;
 }
 
 /* ---- places ---- */
@@ -203,7 +196,7 @@ static struct layout_look by_head(struct slice bytes, uint64_t size)
         return layout_zip_tail(size);
     if (slice_starts(bytes, SLICE_LIT("PAR1")))
         return layout_parquet_tail(size);
-    uint64_t n = bytes.n >= HEAD_BYTES ? layout_le(bytes.p, 8) : 0;
+    uint64_t n = bytes.n >= HEAD_BYTES ? le_get64(bytes.p) : 0;
     if (n > 1 && n <= size - 8 && bytes.p[8] == '{')
         return (struct layout_look){.kind = LAYOUT_SAFETENSORS, .n = HEAD_BYTES};
     return (struct layout_look){0};

@@ -20,8 +20,6 @@ struct layout *layout_make(enum layout_kind kind, struct layout_places *p, uint6
 /* The same for places that rise already and are not to be joined: every `group` of them is a row. */
 struct layout *layout_make_rows(enum layout_kind kind, struct layout_places *p, uint64_t end, uint32_t group);
 
-uint64_t layout_le(const char *p, unsigned bytes); /* little-endian */
-
 /* Each as layout_see, for its own kind. */
 void layout_see_safetensors(struct layout_look *look, struct slice bytes, uint64_t size, struct layout **ret);
 void layout_see_zip(struct layout_look *look, struct slice bytes, uint64_t size, struct layout **ret);

@@ -15,6 +15,8 @@
  */
 #include "object/layout_internal.h"
 
+#include "base/le.h"
+
 #define TAIL_BYTES 8
 #define DEPTH_MAX  32
 #define VARINT_MAX 10
@@ -257,7 +259,7 @@ void layout_see_parquet(struct layout_look *look, struct slice bytes, uint64_t s
 {
     if (look->stage == 0) {
         bool sound = bytes.n == TAIL_BYTES && slice_ends(bytes, SLICE_LIT("PAR1"));
-        uint64_t n = sound ? layout_le(bytes.p, 4) : 0;
+        uint64_t n = sound ? le_get32(bytes.p) : 0;
         sound = n > 0 && n <= size - TAIL_BYTES;
         *look = (struct layout_look){.kind = LAYOUT_PARQUET, .stage = 1};
         look->offset = sound ? size - TAIL_BYTES - n : 0;

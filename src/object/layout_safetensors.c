@@ -8,6 +8,8 @@
  */
 #include "object/layout_internal.h"
 
+#include "base/le.h"
+
 #define LENGTH_BYTES 8
 #define DEPTH_MAX    64
 
@@ -102,7 +104,7 @@ static bool scan_header(struct scan *s, uint64_t base, uint64_t size, struct lay
 void layout_see_safetensors(struct layout_look *look, struct slice bytes, uint64_t size, struct layout **ret)
 {
     if (look->stage == 0) {
-        uint64_t n = layout_le(bytes.p, LENGTH_BYTES);
+        uint64_t n = le_get64(bytes.p);
         bool sound = n > 1 && n <= size - LENGTH_BYTES && bytes.p[LENGTH_BYTES] == '{';
         *look = (struct layout_look){.kind = LAYOUT_SAFETENSORS, .stage = 1, .offset = LENGTH_BYTES, .n = n};
         look->n = sound ? n : 0;

@@ -17,6 +17,8 @@
  */
 #include "object/layout_internal.h"
 
+#include "base/le.h"
+
 #define TAIL_BYTES    (65536 + 256) /* end record with its longest comment, and zip64's records */
 #define END_BYTES     22
 #define LOCATOR_BYTES 20
@@ -42,7 +44,7 @@ static ssize_t find_end(struct slice tail)
 {
     for (size_t i = END_BYTES; i <= tail.n; i++) {
         size_t at = tail.n - i;
-        if (is_record(tail, at, END_BYTES, "PK\5\6") && layout_le(tail.p + at + 20, 2) == i - END_BYTES)
+        if (is_record(tail, at, END_BYTES, "PK\5\6") && le_get16(tail.p + at + 20) == i - END_BYTES)
             return (ssize_t)at;
     }
     return -1;
@@ -59,9 +61,9 @@ static struct directory find_directory(struct slice tail, size_t end)
     size_t before = LOCATOR_BYTES + END64_BYTES;
     if (end < before || !is_record(tail, end - LOCATOR_BYTES, LOCATOR_BYTES, "PK\6\7") ||
         !is_record(tail, end - before, END64_BYTES, "PK\6\6"))
-        return (struct directory){layout_le(tail.p + end + 12, 4), layout_le(tail.p + end + 16, 4), end};
+        return (struct directory){le_get32(tail.p + end + 12), le_get32(tail.p + end + 16), end};
     const char *record = tail.p + end - before;
-    return (struct directory){layout_le(record + 40, 8), layout_le(record + 48, 8), end - before};
+    return (struct directory){le_get64(record + 40), le_get64(record + 48), end - before};
 }
 
 static void see_tail(struct layout_look *look, struct slice tail)
@@ -83,10 +85,10 @@ static void see_tail(struct layout_look *look, struct slice tail)
 static uint64_t place64(struct slice extra, unsigned fields_before)
 {
     while (extra.n >= EXTRA_HEAD) {
-        size_t n = layout_le(extra.p + 2, 2);
+        size_t n = le_get16(extra.p + 2);
         struct slice value = slice_sub(extra, EXTRA_HEAD, n);
-        if (layout_le(extra.p, 2) == EXTRA_ZIP64)
-            return value.n >= 8 * (fields_before + 1) ? layout_le(value.p + 8 * fields_before, 8) : FULL32;
+        if (le_get16(extra.p) == EXTRA_ZIP64)
+            return value.n >= 8 * (fields_before + 1) ? le_get64(value.p + 8 * fields_before) : FULL32;
         extra = slice_from(extra, MIN(EXTRA_HEAD + n, extra.n));
     }
     return FULL32;
@@ -94,9 +96,9 @@ static uint64_t place64(struct slice extra, unsigned fields_before)
 
 static uint64_t entry_place(struct slice entry, size_t name_n, size_t extra_n)
 {
-    uint64_t place = layout_le(entry.p + 42, 4);
+    uint64_t place = le_get32(entry.p + 42);
     unsigned before =
-        (layout_le(entry.p + 20, 4) == FULL32 ? 1u : 0u) + (layout_le(entry.p + 24, 4) == FULL32 ? 1u : 0u);
+        (le_get32(entry.p + 20) == FULL32 ? 1u : 0u) + (le_get32(entry.p + 24) == FULL32 ? 1u : 0u);
     return place == FULL32 ? place64(slice_sub(entry, ENTRY_BYTES + name_n, extra_n), before) : place;
 }
 
@@ -104,8 +106,8 @@ static uint64_t entry_place(struct slice entry, size_t name_n, size_t extra_n)
 static bool see_entries(struct slice d, uint64_t shift, struct layout_places *p)
 {
     while (d.n > 0 && is_record(d, 0, ENTRY_BYTES, "PK\1\2")) {
-        size_t name_n = layout_le(d.p + 28, 2), extra_n = layout_le(d.p + 30, 2);
-        size_t n = ENTRY_BYTES + name_n + extra_n + layout_le(d.p + 32, 2);
+        size_t name_n = le_get16(d.p + 28), extra_n = le_get16(d.p + 30);
+        size_t n = ENTRY_BYTES + name_n + extra_n + le_get16(d.p + 32);
         if (n > d.n || !layout_add(p, entry_place(d, name_n, extra_n) + shift))
             return false;
         d = slice_from(d, n);

@@ -16,6 +16,7 @@
 #include "object/stranded.h"
 
 #include "base/hash.h"
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -24,6 +25,8 @@
 #define VALUES_SHARE       3 /* an eighth of --memory; nothing of it is used before values are put */
 #define NOTE_ARENA         (64 * KIB)
 #define START_KEY          SLICE_LIT("n/start") /* in the control store: 16 bytes, its last start */
+#define CACHED_PAGE        1000 /* objects of the cache that are looked at at a time, and memory for their keys */
+#define CACHED_ARENA       (8 * MIB)
 #define MIRROR_CACHE_SHARE 16 /* one part in so many of the memory budget; names of scratch as much */
 
 static void on_version_changed(void *arg, struct upstream *u, struct slice key, struct extent *x)
@@ -316,11 +319,30 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret)
 {
     uint8_t id[8];
-    for (int i = 0; i < 8; i++)
-        id[i] = (uint8_t)(b->id >> (56 - 8 * i));
+    be_put64(id, b->id);
     int r = buf_append(ret, id, sizeof(id));
     r = r < 0 ? r : buf_slice(ret, key);
     assert(r == 0);
+}
+
+int object_each_cached(struct object_service *s, const struct bucket *b, object_cached_fn fn, void *arg)
+{
+    _cleanup_buf_ struct buf prefix = BUF_INIT(16), after = BUF_INIT(STORE_KEY_MAX_BYTES);
+    _cleanup_(arena_freep) struct arena *a = arena_new(CACHED_ARENA);
+    _cleanup_free_ struct store_listed *page = calloc(CACHED_PAGE, sizeof(*page));
+    assert(page);
+    object_store_key(b, SLICE_NULL, &prefix);
+    int64_t n = CACHED_PAGE;
+    while (n == CACHED_PAGE && !atomic_load(&b->retired)) {
+        arena_clear(a);
+        n = store_list(s->config.store, buf_view(&prefix), buf_view(&after), CACHED_PAGE, a, page);
+        for (int64_t i = 0; i < n; i++)
+            fn(arg, &page[i]);
+        buf_clear(&after);
+        if (n > 0 && buf_slice(&after, page[n - 1].key) < 0)
+            n = -E2BIG;
+    }
+    return n < 0 ? (int)n : 0;
 }
 
 int object_encode_attr(struct object_service *s, const struct bucket *b, struct slice key,

@@ -17,8 +17,6 @@
 #include "base/sys.h"
 #include "object/ages.h"
 
-#define PAGE         1000
-#define ARENA_BYTES  (8 * MIB)
 #define TRIM_PERCENT 90
 
 struct quota {
@@ -99,15 +97,17 @@ static bool may_go(const struct walk *w, const struct store_listed *l)
     return bucket_keep(w->bucket, key) != RULE_KEEP_PINNED;
 }
 
-static void count(struct walk *w, const struct store_listed *l)
+static void count(void *arg, const struct store_listed *l)
 {
+    struct walk *w = arg;
     w->bytes += l->size_bytes;
     if (may_go(w, l))
         ages_add(&w->ages, age_ms(w, l), l->size_bytes);
 }
 
-static void count_again(struct walk *w, const struct store_listed *l)
+static void count_again(void *arg, const struct store_listed *l)
 {
+    struct walk *w = arg;
     if (may_go(w, l))
         ages_add(&w->ages, age_ms(w, l), l->size_bytes);
 }
@@ -120,37 +120,24 @@ static void drop(struct walk *w, const struct store_listed *l)
     metrics_add(metrics_series(METRIC_EVICTED_BYTES, "all", "quota", NULL), l->present_bytes);
 }
 
-static void drop_unwanted(struct walk *w, const struct store_listed *l)
+static void drop_unwanted(void *arg, const struct store_listed *l)
 {
+    struct walk *w = arg;
     struct slice newcomer = slice_of(w->newcomer, w->newcomer_n);
     if (w->bytes > w->goal_bytes && may_go(w, l) && store_would_evict(w->service->config.store, l, newcomer))
         drop(w, l);
 }
 
-static void drop_old(struct walk *w, const struct store_listed *l)
+static void drop_old(void *arg, const struct store_listed *l)
 {
+    struct walk *w = arg;
     if (w->bytes > w->goal_bytes && may_go(w, l) && age_ms(w, l) >= w->oldest_ms)
         drop(w, l);
 }
 
-static int over_all(struct walk *w, void (*fn)(struct walk *w, const struct store_listed *l))
+static int over_all(struct walk *w, object_cached_fn fn)
 {
-    _cleanup_buf_ struct buf prefix = BUF_INIT(16), after = BUF_INIT(STORE_KEY_MAX_BYTES);
-    _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
-    _cleanup_free_ struct store_listed *page = calloc(PAGE, sizeof(*page));
-    assert(page);
-    object_store_key(w->bucket, SLICE_NULL, &prefix);
-    int64_t n = PAGE;
-    while (n == PAGE && !atomic_load(&w->bucket->retired)) {
-        arena_clear(a);
-        n = store_list(w->service->config.store, buf_view(&prefix), buf_view(&after), PAGE, a, page);
-        for (int64_t i = 0; i < n; i++)
-            fn(w, &page[i]);
-        buf_clear(&after);
-        if (n > 0 && buf_slice(&after, page[n - 1].key) < 0)
-            n = -E2BIG;
-    }
-    return n < 0 ? (int)n : 0;
+    return object_each_cached(w->service, w->bucket, fn, w);
 }
 
 /* So that what is there is within the quota. */
@@ -201,17 +188,7 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
 
 void quota_turn(struct object_service *s)
 {
-    struct bucket *page[64];
-    _cleanup_buf_ struct buf after = BUF_INIT(BUCKET_NAME_MAX + 1);
-    size_t n;
-    do {
-        n = bucket_page(s->buckets, buf_view(&after), page, ARRAY_SIZE(page));
-        for (size_t i = 0; i < n; i++) {
-            if (page[i]->p.quota > 0 && !bucket_is_scratch(page[i])) /* theirs: scratch_room.c */
-                turn_bucket(s, page[i]);
-            buf_clear(&after);
-            (void)buf_str(&after, page[i]->name); /* never longer */
-            bucket_unref(page[i]);
-        }
-    } while (n == ARRAY_SIZE(page));
+    for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));)
+        if (b->p.quota > 0 && !bucket_is_scratch(b)) /* theirs: scratch_room.c */
+            turn_bucket(s, b);
 }

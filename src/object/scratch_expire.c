@@ -17,7 +17,6 @@
 #define PAGE          1000
 #define PAGE_BYTES    (2 * MIB)
 #define ENTRY_ARENA   (64 * KIB)
-#define BUCKETS_PAGE  256
 #define TURN_MIN_NS   ((uint64_t)1000000000)
 #define TURN_MAX_NS   ((uint64_t)600000000000)
 #define NS_PER_TTL_MS 250000 /* a quarter of a ms */
@@ -114,20 +113,10 @@ void sobject_expire_turn(struct object_service *s)
     uint64_t now_ns = sys->mono_ns(), next_ns = TURN_MAX_NS;
     if (now_ns < s->expire_turn_ns)
         return;
-    struct bucket *page[BUCKETS_PAGE];
-    char after[BUCKET_NAME_MAX + 1] = "";
-    size_t n;
-    do {
-        n = bucket_page(s->buckets, slice_str(after), page, ARRAY_SIZE(page));
-        for (size_t i = 0; i < n; i++) {
-            const struct bucket *b = page[i];
-            if (bucket_is_scratch(b) && !bucket_is_memory(b) && b->p.object_ttl > 0) {
-                walk_bucket(s, b);
-                next_ns = MIN(next_ns, MAX(b->p.object_ttl * NS_PER_TTL_MS, TURN_MIN_NS));
-            }
-            (void)snprintf(after, sizeof(after), "%s", b->name);
-            bucket_unref(page[i]);
+    for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));)
+        if (bucket_is_scratch(b) && !bucket_is_memory(b) && b->p.object_ttl > 0) {
+            walk_bucket(s, b);
+            next_ns = MIN(next_ns, MAX(b->p.object_ttl * NS_PER_TTL_MS, TURN_MIN_NS));
         }
-    } while (n == ARRAY_SIZE(page));
     s->expire_turn_ns = next_ns == TURN_MAX_NS ? 0 : now_ns + next_ns;
 }

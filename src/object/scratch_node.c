@@ -13,7 +13,6 @@
 #include "base/log.h"
 
 #define FIND_TRIES  100
-#define BUCKET_PAGE 256
 #define CACHE_SHARE 16 /* one part in so many of the memory budget, for records of names */
 
 /* ---- sfiles ---- */
@@ -277,17 +276,8 @@ void snode_refresh_metrics(struct snode *n)
     lock_drop(&n->lock);
     metrics_set(metrics_series(METRIC_SCRATCH_UNSETTLED, NULL, NULL, NULL), unsettled);
     metrics_set(metrics_series(METRIC_SCRATCH_FREEING, NULL, NULL, NULL), freeing);
-    char after[BUCKET_NAME_MAX + 1] = "";
-    struct bucket *page[BUCKET_PAGE];
-    size_t count;
-    do {
-        count = bucket_page(n->service->buckets, slice_str(after), page, ARRAY_SIZE(page));
-        for (size_t i = 0; i < count; i++) {
-            show_bucket(n, page[i]);
-            (void)snprintf(after, sizeof(after), "%s", page[i]->name);
-            bucket_unref(page[i]);
-        }
-    } while (count == ARRAY_SIZE(page));
+    for (struct bucket *b = NULL; (b = bucket_next(n->service->buckets, b));)
+        show_bucket(n, b);
 }
 
 /* ---- life ---- */

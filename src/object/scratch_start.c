@@ -26,7 +26,6 @@
 #include <string.h>
 
 #define START_ARENA (256 * KIB)
-#define ROOTS_PAGE  64
 
 struct start {
     struct snode *n;
@@ -224,22 +223,10 @@ static int on_orphan(void *arg, const struct scratch_orphan *x)
 /* A bucket that was made when the last run ended may lack its root. */
 static int make_roots(struct snode *n, struct err *e)
 {
-    struct bucket *page[ROOTS_PAGE];
-    _cleanup_buf_ struct buf after = BUF_INIT(BUCKET_NAME_MAX + 1);
-    size_t count;
     int r = 0;
-    do {
-        count = bucket_page(n->service->buckets, buf_view(&after), page, ARRAY_SIZE(page));
-        for (size_t i = 0; i < count; i++) {
-            struct bucket *b = page[i];
-            if (r == 0 && bucket_is_scratch(b))
-                r = scratch_bucket_make(n->names, b->id, b->root_mode, b->owner_uid, b->owner_gid, e);
-            buf_clear(&after);
-            if (buf_str(&after, b->name) < 0)
-                r = -E2BIG;
-            bucket_unref(b);
-        }
-    } while (r == 0 && count == ARRAY_SIZE(page));
+    for (struct bucket *b = NULL; (b = bucket_next(n->service->buckets, b));)
+        if (r == 0 && bucket_is_scratch(b))
+            r = scratch_bucket_make(n->names, b->id, b->root_mode, b->owner_uid, b->owner_gid, e);
     return r;
 }
 

@@ -139,27 +139,16 @@ static json_t *bucket_json(struct object_service *s, const struct bucket *b)
 static json_t *buckets_json(struct object_service *s, uint64_t *ret_left_out)
 {
     json_t *list = json_array();
-    struct bucket *page[256];
     size_t bytes = 0;
-    _cleanup_free_ char *after = NULL;
-    size_t n;
-    do {
-        n = bucket_page(s->buckets, slice_str(after), page, ARRAY_SIZE(page));
-        for (size_t i = 0; i < n; i++) {
-            bytes += BUCKET_BYTES + 3 * strlen(page[i]->p.origin ? page[i]->p.origin : "");
-            json_t *b = bytes <= BUCKETS_MAX_BYTES ? bucket_json(s, page[i]) : NULL;
-            bytes += b && json_object_get(b, "stranded") ? STRANDED_JSON_MAX_BYTES : 0;
-            if (b)
-                (void)json_array_append_new(list, b);
-            else
-                ++*ret_left_out;
-            if (i + 1 == n) {
-                free(after);
-                after = slice_dup(slice_str(page[i]->name));
-            }
-            bucket_unref(page[i]);
-        }
-    } while (n == ARRAY_SIZE(page));
+    for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));) {
+        bytes += BUCKET_BYTES + 3 * strlen(b->p.origin ? b->p.origin : "");
+        json_t *o = bytes <= BUCKETS_MAX_BYTES ? bucket_json(s, b) : NULL;
+        bytes += o && json_object_get(o, "stranded") ? STRANDED_JSON_MAX_BYTES : 0;
+        if (o)
+            (void)json_array_append_new(list, o);
+        else
+            ++*ret_left_out;
+    }
     return list;
 }
 

@@ -15,6 +15,7 @@
 
 #include "object/back_internal.h"
 
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/text.h"
@@ -32,52 +33,19 @@
 
 /* ---- records ---- */
 
-static void put_u64(uint8_t *p, uint64_t v)
-{
-    for (int i = 0; i < 8; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint64_t get_u64(const uint8_t *p)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < 8; i++)
-        v |= (uint64_t)p[i] << (8 * i);
-    return v;
-}
-
-static int put_text(struct buf *b, struct slice s)
-{
-    if (s.n > UINT16_MAX)
-        return -E2BIG;
-    uint8_t n[2] = {(uint8_t)s.n, (uint8_t)(s.n >> 8)};
-    int r = buf_append(b, n, sizeof(n));
-    return r < 0 ? r : buf_slice(b, s);
-}
-
-static bool get_text(struct slice *from, struct slice *ret)
-{
-    if (from->n < 2)
-        return false;
-    size_t n = (size_t)(uint8_t)from->p[0] | (size_t)(uint8_t)from->p[1] << 8;
-    if (from->n - 2 < n)
-        return false;
-    *ret = slice_sub(*from, 2, n);
-    *from = slice_from(*from, 2 + n);
-    return true;
-}
-
 int stranded_encode(const struct stranded *x, struct buf *b)
 {
     assert(x->location.n == 0 || x->location.n == LOCATION_BYTES);
     uint8_t head[HEAD_BYTES] = {FORMAT, (uint8_t)x->location.n};
-    put_u64(head + 2, x->since_ns);
-    put_u64(head + 10, x->size_bytes);
-    int r = buf_append(b, head, sizeof(head));
-    r = r < 0 ? r : buf_slice(b, x->location);
-    r = r < 0 ? r : put_text(b, x->base);
-    r = r < 0 ? r : put_text(b, x->meta);
-    return r < 0 ? r : put_text(b, x->error);
+    le_put64(head + 2, x->since_ns);
+    le_put64(head + 10, x->size_bytes);
+    struct le_writer w = le_writer_of(b);
+    le_add(&w, slice_of(head, sizeof(head)));
+    le_add(&w, x->location);
+    le_add_text(&w, x->base);
+    le_add_text(&w, x->meta);
+    le_add_text(&w, x->error);
+    return le_add_end(&w);
 }
 
 int stranded_decode(struct slice value, struct stranded *ret)
@@ -85,14 +53,13 @@ int stranded_decode(struct slice value, struct stranded *ret)
     const uint8_t *p = (const uint8_t *)value.p;
     if (value.n < HEAD_BYTES || p[0] != FORMAT || (p[1] != 0 && p[1] != LOCATION_BYTES))
         return ERR_CORRUPT;
-    struct stranded x = {.since_ns = get_u64(p + 2), .size_bytes = get_u64(p + 10)};
-    struct slice rest = slice_from(value, HEAD_BYTES);
-    if (rest.n < p[1])
-        return ERR_CORRUPT;
-    x.location = slice_sub(rest, 0, p[1]);
-    rest = slice_from(rest, p[1]);
-    if (!get_text(&rest, &x.base) || !get_text(&rest, &x.meta) || !get_text(&rest, &x.error) || rest.n > 0 ||
-        (x.location.n == 0) != (x.size_bytes == 0))
+    struct stranded x = {.since_ns = le_get64(p + 2), .size_bytes = le_get64(p + 10)};
+    struct le_reader rest = le_reader_of(slice_from(value, HEAD_BYTES));
+    x.location = le_take(&rest, p[1]);
+    x.base = le_take_text(&rest, UINT16_MAX);
+    x.meta = le_take_text(&rest, UINT16_MAX);
+    x.error = le_take_text(&rest, UINT16_MAX);
+    if (!le_took_all(&rest) || (x.location.n == 0) != (x.size_bytes == 0))
         return ERR_CORRUPT;
     *ret = x;
     return 0;
@@ -101,8 +68,7 @@ int stranded_decode(struct slice value, struct stranded *ret)
 static void record_key(uint64_t bucket_id, struct slice key, struct buf *ret)
 {
     char head[PREFIX_BYTES] = {'k', '/'};
-    for (int i = 0; i < 8; i++)
-        head[2 + i] = (char)(uint8_t)(bucket_id >> (56 - 8 * i));
+    be_put64(head + 2, bucket_id);
     int r = buf_append(ret, head, sizeof(head));
     r = r < 0 ? r : buf_slice(ret, key);
     assert(r == 0);
@@ -131,13 +97,10 @@ static int load(struct object_service *s, uint64_t bucket_id, struct slice key, 
 static int open_one(struct object_service *s, struct slice k, struct slice value, struct err *e)
 {
     struct stranded x;
-    uint64_t id = 0;
     int r = k.n > PREFIX_BYTES ? decode(value, &x, e) : err_set(e, ERR_CORRUPT, "a key without a name");
     if (r < 0)
         return r;
-    for (size_t i = 2; i < PREFIX_BYTES; i++)
-        id = id << 8 | (uint8_t)k.p[i];
-    _cleanup_(bucket_unrefp) struct bucket *bucket = bucket_find_id(s->buckets, id);
+    _cleanup_(bucket_unrefp) struct bucket *bucket = bucket_find_id(s->buckets, be_get64(k.p + 2));
     if (!bucket) { /* removed at the very moment in which the file was kept: no command reaches it */
         _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(s->config.control);
         kv_txn_delete(t, k);

@@ -17,10 +17,10 @@
 #include "object/object_internal.h"
 
 #include "base/hash.h"
+#include "base/le.h"
 #include "base/metrics.h"
 #include "base/sys.h"
 
-#include <endian.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -42,19 +42,18 @@ static void end_locked(struct watch *w)
 
 static void tell_locked(struct watch *w, uint64_t what)
 {
-    uint64_t record = htole64(what);
-    if (w->write_fd >= 0 && write(w->write_fd, &record, sizeof(record)) != sizeof(record))
+    uint8_t record[8];
+    le_put64(record, what);
+    if (w->write_fd >= 0 && write(w->write_fd, record, sizeof(record)) != sizeof(record))
         end_locked(w);
 }
 
 bool watch_note(void *arg, struct slice store_key)
 {
     struct object_service *s = arg;
-    uint64_t bucket_id;
-    if (atomic_load(&s->n_watches) == 0 || store_key.n < sizeof(bucket_id))
+    if (atomic_load(&s->n_watches) == 0 || store_key.n < sizeof(uint64_t))
         return false;
-    memcpy(&bucket_id, store_key.p, sizeof(bucket_id));
-    bucket_id = be64toh(bucket_id);
+    uint64_t bucket_id = be_get64(store_key.p);
     uint64_t hash = hash_placement(slice_sub(store_key, sizeof(bucket_id), store_key.n));
     bool any = false;
     LOCK_SCOPE(&s->watch_lock);

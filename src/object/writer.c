@@ -207,14 +207,26 @@ static struct writer *writer_new(struct object_service *s, struct upstream *u,
     return w;
 }
 
-/* The right to run an operation on the writer; false once it has ended. */
-static bool writer_enter(struct writer *w)
+static bool take_turn(struct writer *w)
 {
     LOCK_SCOPE(&w->lock);
     while (w->busy)
         cond_wait(&w->moved, &w->lock);
     w->busy = !w->ended;
     return w->busy;
+}
+
+/* The writer of a handle, with the right to run an operation on it: writer_leave, then writer_unref. NULL:
+ * there is none, or it has ended. */
+static struct writer *writer_enter(struct object_session *ses, uint64_t handle, struct err *e)
+{
+    struct writer *w = session_get(ses, HANDLE_WRITE, handle, e);
+    if (!w || take_turn(w))
+        return w;
+    (void)err_set(e, -EBADF, "%s/" SLICE_FMT ": handle is not open", w->upstream->bucket->name,
+                  SLICE_ARG(w->put.key));
+    writer_unref(w);
+    return NULL;
 }
 
 static void writer_leave(struct writer *w, bool ended)
@@ -340,16 +352,11 @@ int op_put_write(struct object_session *ses, const struct wire_put_write_req *re
                  struct wire_put_write_rep *rep, struct err *e)
 {
     (void)a, (void)rep;
-    struct writer *w = session_get(ses, HANDLE_WRITE, req->handle, e);
+    struct writer *w = writer_enter(ses, req->handle, e);
     if (!w)
         return -EBADF;
-    int r = -EBADF;
-    if (!writer_enter(w)) {
-        (void)err_set(e, r, "handle is not open");
-    } else {
-        r = put_write(w, req, e);
-        writer_leave(w, /* ended= */ false);
-    }
+    int r = put_write(w, req, e);
+    writer_leave(w, /* ended= */ false);
     writer_unref(w);
     return r;
 }
@@ -615,16 +622,11 @@ int op_put_commit(struct object_session *ses, const struct wire_put_commit_req *
                   struct wire_put_commit_rep *rep, struct err *e)
 {
     bool keep = req->flags & WIRE_KEEP;
-    struct writer *w = session_get(ses, HANDLE_WRITE, req->handle, e);
+    struct writer *w = writer_enter(ses, req->handle, e);
     if (!w)
         return -EBADF;
-    int r = -EBADF;
-    if (!writer_enter(w)) {
-        (void)err_set(e, r, "handle is not open");
-    } else {
-        r = commit(w, req, a, &rep->attr, e);
-        writer_leave(w, /* ended= */ r == 0 && !keep);
-    }
+    int r = commit(w, req, a, &rep->attr, e);
+    writer_leave(w, /* ended= */ r == 0 && !keep);
     if (r < 0)
         r = err_prefix(e, r, "%s/" SLICE_FMT, w->upstream->bucket->name, SLICE_ARG(w->put.key));
     /* A commit that failed keeps the handle too: a staged writer may try again, a streamed one aborts. */
@@ -664,16 +666,11 @@ int op_strand(struct object_session *ses, const struct wire_strand_req *req, str
               struct wire_strand_rep *rep, struct err *e)
 {
     (void)a, (void)rep;
-    struct writer *w = session_get(ses, HANDLE_WRITE, req->handle, e);
+    struct writer *w = writer_enter(ses, req->handle, e);
     if (!w)
         return -EBADF;
-    int r = -EBADF;
-    if (!writer_enter(w)) {
-        (void)err_set(e, r, "handle is not open");
-    } else {
-        r = strand(w, req, e);
-        writer_leave(w, /* ended= */ false);
-    }
+    int r = strand(w, req, e);
+    writer_leave(w, /* ended= */ false);
     if (r < 0)
         r = err_prefix(e, r, "%s/" SLICE_FMT, w->upstream->bucket->name, SLICE_ARG(w->put.key));
     writer_unref(w);

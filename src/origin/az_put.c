@@ -16,6 +16,7 @@
  */
 #include "origin/az_internal.h"
 
+#include "base/le.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -154,8 +155,7 @@ static void block_id(const struct upload *u, uint32_t i, struct buf *b)
 {
     uint8_t id[ID_RANDOM + 4];
     memcpy(id, u->random, ID_RANDOM);
-    for (int k = 0; k < 4; k++)
-        id[ID_RANDOM + k] = (uint8_t)(i >> (24 - 8 * k));
+    be_put32(id + ID_RANDOM, i);
     int r = text_base64(b, slice_of(id, sizeof(id)));
     assert(r == 0);
 }

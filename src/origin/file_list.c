@@ -22,6 +22,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "origin/walk_page.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -38,14 +39,8 @@ struct place {
 struct walk {
     const struct file_origin *origin;
     int root;
-    struct arena *arena;
-    struct slice prefix, after; /* after: the larger of `after` and the token */
-    char delimiter;
-    bool directories; /* each is an entry */
-    size_t max;
-    struct origin_entry *entries;
-    size_t n;
-    bool truncated;
+    struct walk_page page;
+    bool directories;                   /* each is an entry */
     char key[ORIGIN_KEY_MAX_BYTES + 2]; /* of the directory being walked: "" or ends with '/' */
     struct err *err;
 };
@@ -107,48 +102,19 @@ static int compare_names(const void *a, const void *b)
 
 /* ---- entries ---- */
 
-static int full(struct walk *w)
-{
-    w->truncated = true;
-    return 1;
-}
-
 /* 0, 1 when the page is full, or an error. */
 static int emit(struct walk *w, struct slice key, const struct stat *st, bool is_prefix)
 {
     char etag[FILE_ETAG_SIZE] = "";
-    if (w->delimiter && !is_prefix) {
-        ssize_t at = slice_find(slice_from(key, w->prefix.n), w->delimiter);
-        if (at >= 0) {
-            key = slice_sub(key, 0, w->prefix.n + (size_t)at + 1);
-            is_prefix = true;
-        }
-    }
-    struct slice last = w->n ? w->entries[w->n - 1].key : w->after;
-    if (slice_cmp(key, last) <= 0)
-        return 0; /* a common prefix that was told already */
-    if (w->n == w->max)
-        return full(w);
-    if (arena_left(w->arena) < key.n + FILE_ETAG_SIZE + 64)
-        return err_set(w->err, -ENOMEM, "the page needs more memory than the request has");
-    struct origin_entry *x = &w->entries[w->n++];
-    *x = (struct origin_entry){.key = arena_dup(w->arena, key), .is_prefix = is_prefix};
-    if (!is_prefix) {
-        file_etag(st, etag);
-        x->attr = file_attr(st, arena_dup(w->arena, slice_str(etag)));
-        if (S_ISLNK(st->st_mode))
-            x->attr.size_bytes = (uint64_t)st->st_size;
-    }
+    struct origin_entry *x;
+    int r = walk_page_add(&w->page, key, is_prefix, FILE_ETAG_SIZE, &x, w->err);
+    if (r != 0 || !x || x->is_prefix)
+        return r;
+    file_etag(st, etag);
+    x->attr = file_attr(st, arena_dup(w->page.arena, slice_str(etag)));
+    if (S_ISLNK(st->st_mode))
+        x->attr.size_bytes = (uint64_t)st->st_size;
     return 0;
-}
-
-/* Whether the page may have keys that begin with `dir`. */
-static bool may_have(const struct walk *w, struct slice dir)
-{
-    size_t n = MIN(dir.n, w->prefix.n);
-    if (n > 0 && memcmp(dir.p, w->prefix.p, n) != 0)
-        return false;
-    return slice_cmp(dir, w->after) > 0 || slice_starts(w->after, dir);
 }
 
 /* ---- one directory ---- */
@@ -262,8 +228,8 @@ static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct n
             w->key[key_n + n++] = '/';
         w->key[key_n + n] = '\0';
         struct slice key = slice_of(w->key, key_n + n);
-        bool wanted =
-            kind == 'd' ? may_have(w, key) : slice_starts(key, w->prefix) && slice_cmp(key, w->after) > 0;
+        bool wanted = kind == 'd' ? walk_page_may_have(&w->page, key)
+                                  : slice_starts(key, w->page.prefix) && slice_cmp(key, w->page.after) > 0;
         if (wanted && strcmp(w->key + key_n, past) > 0)
             names_add(x, slice_dup(slice_from(key, key_n)));
     }
@@ -289,7 +255,7 @@ static int visit(struct walk *w, size_t key_n, const char *name, const struct pl
             r = is_nothing(r) ? 0 : file_error(w->err, r, "list", key);
         else if (S_ISREG(st.st_mode) || S_ISLNK(st.st_mode))
             r = emit(w, key, &st, false);
-    } else if (w->delimiter == '/' && key.n > w->prefix.n) {
+    } else if (w->page.delimiter == '/' && key.n > w->page.prefix.n) {
         r = emit(w, key, NULL, true);
     } else {
         r = walk_dir(w, key_n + n, here);
@@ -312,7 +278,7 @@ static int walk_names(struct walk *w, int fd, size_t key_n, const struct place *
 {
     char past[NAME_MAX + 2] = "";
     for (;;) {
-        struct names _cleanup_(names_fini) x = {.max = w->max - w->n + 1};
+        struct names _cleanup_(names_fini) x = {.max = w->page.max - w->page.n + 1};
         x.v = calloc(x.max, sizeof(char *));
         if (!x.v)
             abort();
@@ -343,7 +309,8 @@ static int walk_dir(struct walk *w, size_t key_n, const struct place *above)
         return 0;
     struct slice key = slice_of(w->key, key_n);
     bool any = false;
-    if (key_n > 0 && (slice_eq(key, w->prefix) || (w->directories && slice_starts(key, w->prefix)))) {
+    if (key_n > 0 &&
+        (slice_eq(key, w->page.prefix) || (w->directories && slice_starts(key, w->page.prefix)))) {
         r = emit(w, key, &st, false);
         any = true;
     }
@@ -362,8 +329,8 @@ static bool start_of(struct walk *w, size_t *ret_n)
 {
     char path[ORIGIN_KEY_MAX_BYTES + 1];
     bool is_dir;
-    ssize_t slash = slice_rfind(w->prefix, '/');
-    struct slice dir = slice_sub(w->prefix, 0, (size_t)(slash + 1));
+    ssize_t slash = slice_rfind(w->page.prefix, '/');
+    struct slice dir = slice_sub(w->page.prefix, 0, (size_t)(slash + 1));
     if (dir.n > 0 && file_key_path(dir, path, &is_dir, NULL) < 0)
         return false;
     memcpy(w->key, dir.p ? dir.p : "", dir.n);
@@ -378,22 +345,14 @@ static int list(struct file_origin *f, const struct origin_list *l, struct arena
     int _cleanup_close_ root = file_open_root(f, e);
     if (root < 0)
         return root;
-    struct walk w = {
-        .origin = f, .root = root, .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
-    w.directories = l->directories;
-    w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
-    w.max = l->max == 0 ? PAGE_MAX : MIN(l->max, (uint32_t)PAGE_MAX);
-    if (arena_left(a) < w.max * sizeof(struct origin_entry) + 64)
-        return err_set(e, -ENOMEM, "the page needs more memory than the request has");
-    w.entries = arena_alloc(a, w.max * sizeof(struct origin_entry));
+    struct walk w = {.origin = f, .root = root, .directories = l->directories, .err = e};
     size_t n = 0;
-    int r = start_of(&w, &n) ? walk_dir(&w, n, NULL) : 0;
+    int r = walk_page_init(&w.page, l, PAGE_MAX, a, e);
+    if (r == 0 && start_of(&w, &n))
+        r = walk_dir(&w, n, NULL);
     if (r < 0)
         return r;
-    *ret = (struct origin_page){.entries = w.entries,
-                                .n = w.n,
-                                .truncated = w.truncated,
-                                .next_token = w.truncated ? w.entries[w.n - 1].key : SLICE_NULL};
+    walk_page_end(&w.page, ret);
     return 0;
 }
 

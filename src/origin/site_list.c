@@ -18,21 +18,16 @@
 #include "origin/site_internal.h"
 
 #include "base/text.h"
+#include "origin/walk_page.h"
 
 #define DEPTH_MAX 64
 
 struct walk {
     struct site *site;
-    struct arena *arena;
-    struct slice prefix, after; /* after: the larger of `after` and the token */
-    char delimiter;
-    bool first; /* the listing begins: nothing remembered counts */
-    size_t max;
-    struct origin_entry *entries;
+    struct walk_page page;
+    bool first;                     /* the listing begins: nothing remembered counts */
     const struct site_name **names; /* of the entries, where a manifest tells their attributes */
-    size_t n;
-    bool truncated;
-    struct slice last; /* key of the last entry, also when that is left out */
+    struct slice last;              /* key of the last entry, also when that is left out */
     struct err *err;
 };
 
@@ -138,34 +133,11 @@ static int read_folder(struct walk *w, const char *path, struct site_folder **re
 /* 0, 1 when the page is full, or an error. */
 static int emit(struct walk *w, struct slice key, const struct site_name *name, bool is_prefix)
 {
-    if (w->delimiter && !is_prefix) {
-        ssize_t at = slice_find(slice_from(key, w->prefix.n), w->delimiter);
-        if (at >= 0) {
-            key = slice_sub(key, 0, w->prefix.n + (size_t)at + 1);
-            is_prefix = true;
-        }
-    }
-    struct slice last = w->n ? w->entries[w->n - 1].key : w->after;
-    if (slice_cmp(key, last) <= 0)
-        return 0; /* a common prefix that was told already */
-    if (w->n == w->max) {
-        w->truncated = true;
-        return 1;
-    }
-    if (arena_left(w->arena) < key.n + 2 * ORIGIN_ETAG_MAX + 64)
-        return err_set(w->err, -ENOMEM, "the page needs more memory than the request has");
-    w->names[w->n] = is_prefix ? NULL : name;
-    w->entries[w->n++] = (struct origin_entry){.key = arena_dup(w->arena, key), .is_prefix = is_prefix};
-    return 0;
-}
-
-/* Whether the page may have keys that begin with `dir`. */
-static bool may_have(const struct walk *w, struct slice dir)
-{
-    size_t n = MIN(dir.n, w->prefix.n);
-    if (n > 0 && memcmp(dir.p, w->prefix.p, n) != 0)
-        return false;
-    return slice_cmp(dir, w->after) > 0 || slice_starts(w->after, dir);
+    struct origin_entry *x;
+    int r = walk_page_add(&w->page, key, is_prefix, (size_t)2 * ORIGIN_ETAG_MAX, &x, w->err);
+    if (r == 0 && x)
+        w->names[x - w->page.entries] = x->is_prefix ? NULL : name;
+    return r;
 }
 
 static int walk_folder(struct walk *w, const char *path, unsigned depth)
@@ -182,11 +154,11 @@ static int walk_folder(struct walk *w, const char *path, unsigned depth)
             abort();
         struct slice k = slice_str(key);
         bool is_folder = slice_ends(k, SLICE_LIT("/"));
-        if (k.n > ORIGIN_KEY_MAX_BYTES || (is_folder && !may_have(w, k)))
+        if (k.n > ORIGIN_KEY_MAX_BYTES || (is_folder && !walk_page_may_have(&w->page, k)))
             continue;
-        if (!is_folder && slice_starts(k, w->prefix))
+        if (!is_folder && slice_starts(k, w->page.prefix))
             r = emit(w, k, NULL, false);
-        else if (is_folder && w->delimiter == '/' && k.n > w->prefix.n)
+        else if (is_folder && w->page.delimiter == '/' && k.n > w->page.prefix.n)
             r = emit(w, k, NULL, true);
         else if (is_folder && depth < DEPTH_MAX)
             r = walk_folder(w, key, depth + 1);
@@ -199,7 +171,7 @@ static int walk_manifest(struct walk *w, const struct site_folder *f)
     int r = 0;
     for (size_t i = 0; i < f->n && r == 0; i++) {
         struct slice key = slice_str(f->v[i].name);
-        if (slice_starts(key, w->prefix) && slice_cmp(key, w->after) > 0)
+        if (slice_starts(key, w->page.prefix) && slice_cmp(key, w->page.after) > 0)
             r = emit(w, key, &f->v[i], false);
     }
     return r;
@@ -211,7 +183,7 @@ static int walk_manifest(struct walk *w, const struct site_folder *f)
 static int look(void *arg, uint32_t i, atomic_bool *stop, struct err *e)
 {
     struct walk *w = arg;
-    struct origin_entry *x = &w->entries[i];
+    struct origin_entry *x = &w->page.entries[i];
     const struct site_name *name = w->names[i];
     (void)stop;
     if (x->is_prefix)
@@ -239,27 +211,28 @@ static int look(void *arg, uint32_t i, atomic_bool *stop, struct err *e)
 static void finish(struct walk *w)
 {
     size_t n = 0;
-    for (size_t i = 0; i < w->n; i++) {
-        struct origin_entry *x = &w->entries[i];
+    for (size_t i = 0; i < w->page.n; i++) {
+        struct origin_entry *x = &w->page.entries[i];
         bool on_heap = !x->is_prefix && x->attr.etag.p && !(w->names[i] && w->names[i]->has_attr);
         char *heap = on_heap ? (char *)(uintptr_t)x->attr.etag.p : NULL;
         if (x->attr.etag.n)
-            x->attr.etag = arena_dup(w->arena, x->attr.etag);
+            x->attr.etag = arena_dup(w->page.arena, x->attr.etag);
         else
             x->attr.etag = SLICE_NULL;
         free(heap);
         if (x->key.n)
-            w->entries[n++] = *x;
+            w->page.entries[n++] = *x;
     }
-    w->n = n;
+    w->page.n = n;
 }
 
 static int learn(struct walk *w, struct err *e)
 {
-    if (w->n == 0)
+    if (w->page.n == 0)
         return 0;
-    w->last = w->truncated ? w->entries[w->n - 1].key : SLICE_NULL;
-    struct web_parts p = {.n = (uint32_t)w->n, .limit = (uint32_t)w->site->web.limit, .one = look, .arg = w};
+    w->last = w->page.truncated ? w->page.entries[w->page.n - 1].key : SLICE_NULL;
+    struct web_parts p = {
+        .n = (uint32_t)w->page.n, .limit = (uint32_t)w->site->web.limit, .one = look, .arg = w};
     int r = web_parts_run(&p, e);
     finish(w);
     return r;
@@ -270,7 +243,7 @@ static int learn(struct walk *w, struct err *e)
 /* The folder in which keys with the prefix lie: up to its last slash. */
 static char *start_of(const struct walk *w)
 {
-    return slice_dup(slice_sub(w->prefix, 0, (size_t)(slice_rfind(w->prefix, '/') + 1)));
+    return slice_dup(slice_sub(w->page.prefix, 0, (size_t)(slice_rfind(w->page.prefix, '/') + 1)));
 }
 
 static int run(struct walk *w, struct err *e)
@@ -291,23 +264,22 @@ static int run(struct walk *w, struct err *e)
 int site_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
               struct err *e)
 {
-    struct walk w = {
-        .site = site_of(o), .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
+    struct walk w = {.site = site_of(o), .err = e};
     if (l->prefix.n > ORIGIN_KEY_MAX_BYTES || site_leads_away(l->prefix)) {
         *ret = (struct origin_page){0}; /* nothing can begin so */
         return 0;
     }
-    w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
-    w.first = w.after.n == 0;
-    w.max = l->max == 0 ? WEB_LIST_ENTRIES_MAX : MIN(l->max, (uint32_t)WEB_LIST_ENTRIES_MAX);
-    if (arena_left(a) < w.max * (sizeof(struct origin_entry) + sizeof(*w.names)) + 128)
-        return err_set(e, -ENOMEM, "the page needs more memory than the request has");
-    w.entries = arena_zalloc(a, w.max * sizeof(struct origin_entry));
-    w.names = arena_zalloc(a, w.max * sizeof(*w.names));
-    int r = run(&w, e);
+    int r = walk_page_init(&w.page, l, WEB_LIST_ENTRIES_MAX, a, e);
     if (r < 0)
         return r;
-    *ret =
-        (struct origin_page){.entries = w.entries, .n = w.n, .truncated = w.truncated, .next_token = w.last};
+    w.first = w.page.after.n == 0;
+    if (arena_left(a) < w.page.max * sizeof(*w.names) + 64)
+        return err_set(e, -ENOMEM, "the page needs more memory than the request has");
+    w.names = arena_zalloc(a, w.page.max * sizeof(*w.names));
+    r = run(&w, e);
+    if (r < 0)
+        return r;
+    *ret = (struct origin_page){
+        .entries = w.page.entries, .n = w.page.n, .truncated = w.page.truncated, .next_token = w.last};
     return 0;
 }

@@ -21,6 +21,7 @@
 #include "base/hash.h"
 #include "base/sys.h"
 #include "origin/file_internal.h"
+#include "origin/walk_page.h"
 
 #include <inttypes.h>
 
@@ -214,15 +215,9 @@ struct place {
 
 struct walk {
     struct tree *tree;
-    struct arena *arena;
-    struct slice prefix, after; /* after: the larger of `after` and the token */
-    char delimiter;
-    bool directories; /* each is an entry */
-    bool first;       /* the listing begins: nothing remembered counts */
-    size_t max;
-    struct origin_entry *entries;
-    size_t n;
-    bool truncated;
+    struct walk_page page;
+    bool directories;                     /* each is an entry */
+    bool first;                           /* the listing begins: nothing remembered counts */
     char key[ORIGIN_KEY_MAX_BYTES + 260]; /* of the directory being walked: "" or ends with '/' */
     struct err *err;
 };
@@ -230,37 +225,13 @@ struct walk {
 /* 0, 1 when the page is full, or an error. */
 static int emit(struct walk *w, struct slice key, const struct tree_name *x, bool is_prefix)
 {
-    if (w->delimiter && !is_prefix) {
-        ssize_t at = slice_find(slice_from(key, w->prefix.n), w->delimiter);
-        if (at >= 0) {
-            key = slice_sub(key, 0, w->prefix.n + (size_t)at + 1);
-            is_prefix = true;
-        }
-    }
-    struct slice last = w->n ? w->entries[w->n - 1].key : w->after;
-    if (slice_cmp(key, last) <= 0)
-        return 0; /* a common prefix that was told already */
-    if (w->n == w->max) {
-        w->truncated = true;
-        return 1;
-    }
-    if (arena_left(w->arena) < key.n + TREE_ETAG_SIZE + 64)
-        return err_set(w->err, -ENOMEM, "the page needs more memory than the request has");
-    struct origin_entry *to = &w->entries[w->n++];
-    *to = (struct origin_entry){.key = arena_dup(w->arena, key), .is_prefix = is_prefix};
-    if (!is_prefix)
-        to->attr = (struct origin_attr){
-            .size_bytes = x->size, .mtime_ns = x->mtime_ns, .etag = arena_dup(w->arena, slice_str(x->etag))};
-    return 0;
-}
-
-/* Whether the page may have keys that begin with `dir`. */
-static bool may_have(const struct walk *w, struct slice dir)
-{
-    size_t n = MIN(dir.n, w->prefix.n);
-    if (n > 0 && memcmp(dir.p, w->prefix.p, n) != 0)
-        return false;
-    return slice_cmp(dir, w->after) > 0 || slice_starts(w->after, dir);
+    struct origin_entry *to;
+    int r = walk_page_add(&w->page, key, is_prefix, TREE_ETAG_SIZE, &to, w->err);
+    if (r == 0 && to && !to->is_prefix)
+        to->attr = (struct origin_attr){.size_bytes = x->size,
+                                        .mtime_ns = x->mtime_ns,
+                                        .etag = arena_dup(w->page.arena, slice_str(x->etag))};
+    return r;
 }
 
 /* The directory w->key[0..key_n), from memory or from the origin. */
@@ -303,11 +274,11 @@ static int visit(struct walk *w, size_t key_n, const struct tree_name *x, unsign
     struct slice key = slice_of(w->key, key_n + n);
     int r = 0;
     if (x->name[n - 1] != '/') {
-        if (slice_starts(key, w->prefix) && slice_cmp(key, w->after) > 0)
+        if (slice_starts(key, w->page.prefix) && slice_cmp(key, w->page.after) > 0)
             r = emit(w, key, x, false);
-    } else if (!may_have(w, key)) {
+    } else if (!walk_page_may_have(&w->page, key)) {
         r = 0;
-    } else if (w->delimiter == '/' && key.n > w->prefix.n) {
+    } else if (w->page.delimiter == '/' && key.n > w->page.prefix.n) {
         r = emit(w, key, NULL, true);
     } else if (!leads_back(x->id, here)) {
         r = depth < DEPTH_MAX
@@ -327,8 +298,8 @@ static int walk_folder(struct walk *w, size_t key_n, unsigned depth, const struc
     if (r < 0)
         return r;
     struct slice key = slice_of(w->key, key_n);
-    bool empty = f->n == 0 && !f->hides, asked = w->directories || slice_eq(key, w->prefix);
-    if (key_n > 0 && (asked || empty) && slice_starts(key, w->prefix))
+    bool empty = f->n == 0 && !f->hides, asked = w->directories || slice_eq(key, w->page.prefix);
+    if (key_n > 0 && (asked || empty) && slice_starts(key, w->page.prefix))
         r = emit(w, key, &f->self, false);
     struct place here = {f->self.id, above};
     for (size_t i = 0; i < f->n && r == 0; i++)
@@ -343,8 +314,8 @@ static bool start_of(struct walk *w, size_t *ret_n)
 {
     char path[ORIGIN_KEY_MAX_BYTES + 1];
     bool is_dir;
-    struct slice dir = slice_sub(w->prefix, 0, (size_t)(slice_rfind(w->prefix, '/') + 1));
-    if (w->prefix.n > ORIGIN_KEY_MAX_BYTES || (dir.n > 0 && file_key_path(dir, path, &is_dir, NULL) < 0))
+    struct slice dir = slice_sub(w->page.prefix, 0, (size_t)(slice_rfind(w->page.prefix, '/') + 1));
+    if (w->page.prefix.n > ORIGIN_KEY_MAX_BYTES || (dir.n > 0 && file_key_path(dir, path, &is_dir, NULL) < 0))
         return false;
     memcpy(w->key, dir.p ? dir.p : "", dir.n);
     w->key[dir.n] = '\0';
@@ -355,24 +326,18 @@ static bool start_of(struct walk *w, size_t *ret_n)
 int tree_list(struct tree *t, const struct origin_list *l, struct arena *a, struct origin_page *ret,
               struct err *e)
 {
-    struct walk w = {.tree = t, .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .err = e};
-    w.after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
-    w.directories = l->directories;
-    w.first = w.after.n == 0; /* callers go on with a token or with the last key */
-    w.max = l->max == 0 ? PAGE_MAX : MIN(l->max, (uint32_t)PAGE_MAX);
-    if (arena_left(a) < w.max * sizeof(struct origin_entry) + 64)
-        return err_set(e, -ENOMEM, "the page needs more memory than the request has");
-    w.entries = arena_alloc(a, w.max * sizeof(struct origin_entry));
-    size_t n = 0;
-    bool can_be = start_of(&w, &n);
-    if (can_be && w.first && w.delimiter != '/') /* else one directory is read, and anew */
-        forget_below(t, slice_of(w.key, n ? n - 1 : 0));
-    int r = can_be ? walk_folder(&w, n, 0, NULL) : 0;
+    struct walk w = {.tree = t, .directories = l->directories, .err = e};
+    int r = walk_page_init(&w.page, l, PAGE_MAX, a, e);
     if (r < 0)
         return r;
-    *ret = (struct origin_page){.entries = w.entries,
-                                .n = w.n,
-                                .truncated = w.truncated,
-                                .next_token = w.truncated ? w.entries[w.n - 1].key : SLICE_NULL};
+    w.first = w.page.after.n == 0; /* callers go on with a token or with the last key */
+    size_t n = 0;
+    bool can_be = start_of(&w, &n);
+    if (can_be && w.first && w.page.delimiter != '/') /* else one directory is read, and anew */
+        forget_below(t, slice_of(w.key, n ? n - 1 : 0));
+    r = can_be ? walk_folder(&w, n, 0, NULL) : 0;
+    if (r < 0)
+        return r;
+    walk_page_end(&w.page, ret);
     return 0;
 }

@@ -9,8 +9,8 @@
 #include "s3/checksum.h"
 
 #include "base/crc32c.h"
+#include "base/le.h"
 
-#include <endian.h>
 #include <isa-l/crc.h>
 #include <openssl/evp.h>
 #include <pthread.h>
@@ -81,10 +81,8 @@ uint64_t checksum_crc64nvme(uint64_t crc, const void *p, size_t n)
     (void)pthread_once(&once, crc64_make_tables);
     crc = ~crc;
     for (; n >= 8; n -= 8, b += 8) {
-        uint64_t v;
+        uint64_t v = le_get64(b) ^ crc;
 
-        memcpy(&v, b, sizeof v);
-        v = le64toh(v) ^ crc;
         crc = 0;
         for (int t = 0; t < 8; t++)
             crc ^= crc64_tables[7 - t][(v >> (8 * t)) & 0xff];
@@ -148,13 +146,10 @@ void checksum_update(struct checksum *c, const void *p, size_t n)
 
 size_t checksum_final(struct checksum *c, uint8_t ret[CHECKSUM_MAX_BYTES])
 {
-    uint64_t crc64 = htobe64(c->crc);
-    uint32_t crc32 = htobe32((uint32_t)c->crc);
-
     if (c->kind == CHECKSUM_CRC64NVME)
-        memcpy(ret, &crc64, sizeof crc64);
+        be_put64(ret, c->crc);
     else if (c->kind == CHECKSUM_CRC32 || c->kind == CHECKSUM_CRC32C)
-        memcpy(ret, &crc32, sizeof crc32);
+        be_put32(ret, (uint32_t)c->crc);
     else if (c->digest && EVP_DigestFinal_ex(c->digest, ret, NULL) != 1)
         abort();
     return checksum_bytes(c->kind);

@@ -12,10 +12,9 @@
 #include "s3/xml.h"
 
 #include "base/crc32c.h"
+#include "base/le.h"
 #include "base/text.h"
 #include "origin/origin.h"
-
-#include <endian.h>
 
 #define TOKEN_MAX_BYTES (8 * KIB)
 
@@ -31,9 +30,12 @@ struct list {
 static int token_encode(struct slice next, struct buf *b)
 {
     _cleanup_buf_ struct buf raw = BUF_INIT(TOKEN_MAX_BYTES);
-    uint32_t crc = htole32(crc32c(0, next.p, next.n));
+    struct le_writer w = le_writer_of(&raw);
 
-    if (buf_char(&raw, '1') || buf_append(&raw, &crc, sizeof crc) || buf_slice(&raw, next))
+    le_add8(&w, '1');
+    le_add32(&w, crc32c(0, next.p, next.n));
+    le_add(&w, next);
+    if (le_add_end(&w) < 0)
         return -E2BIG;
     return text_base64(b, buf_view(&raw));
 }
@@ -41,12 +43,10 @@ static int token_encode(struct slice next, struct buf *b)
 static int token_decode(struct slice token, struct arena *a, struct slice *ret_next)
 {
     _cleanup_buf_ struct buf raw = BUF_INIT(TOKEN_MAX_BYTES);
-    uint32_t crc;
 
     if (token.n > TOKEN_MAX_BYTES || text_unbase64(&raw, token) || raw.n < 5 || raw.p[0] != '1')
         return -EINVAL;
-    memcpy(&crc, raw.p + 1, sizeof crc);
-    if (le32toh(crc) != crc32c(0, raw.p + 5, raw.n - 5))
+    if (le_get32(raw.p + 1) != crc32c(0, raw.p + 5, raw.n - 5))
         return -EINVAL;
     *ret_next = arena_dup(a, slice_from(buf_view(&raw), 5));
     return 0;

@@ -5,9 +5,8 @@
  */
 #include "s3/part_list.h"
 
+#include "base/le.h"
 #include "base/text.h"
-
-#include <endian.h>
 
 #define FORMAT     1
 #define HEAD_BYTES 8
@@ -128,35 +127,26 @@ int part_list_encode(const struct part_sums *s, const struct part_entry *v, size
 {
     bool sums = all_have_sums(s, v, n);
     const uint8_t head[4] = {FORMAT, sums ? (uint8_t)s->kind : 0, sums && s->whole, 0};
-    uint32_t count = htole32((uint32_t)n);
-    int status = buf_append(ret, head, sizeof head);
+    struct le_writer w = le_writer_of(ret);
 
     assert(n >= 1 && n <= PART_LIST_NUMBER_MAX);
-    if (status == 0)
-        status = buf_append(ret, &count, sizeof count);
-    for (size_t i = 0; i < n && status == 0; i++) {
-        uint16_t number = htole16((uint16_t)v[i].number);
-        uint64_t size = htole64(v[i].size);
-
-        status = buf_append(ret, &number, sizeof number);
-        if (status == 0)
-            status = buf_append(ret, &size, sizeof size);
-        if (status == 0 && sums)
-            status = buf_append(ret, v[i].sum, checksum_bytes(s->kind));
+    le_add(&w, slice_of(head, sizeof head));
+    le_add32(&w, (uint32_t)n);
+    for (size_t i = 0; i < n; i++) {
+        le_add16(&w, (uint16_t)v[i].number);
+        le_add64(&w, v[i].size);
+        if (sums)
+            le_add(&w, slice_of(v[i].sum, checksum_bytes(s->kind)));
     }
-    return status;
+    return le_add_end(&w);
 }
 
 static void read_record(const struct part_list *l, size_t i, struct part_entry *ret)
 {
     const size_t bytes = checksum_bytes(l->sums.kind);
     const char *p = l->records.p + i * (10 + bytes);
-    uint16_t number;
-    uint64_t size;
 
-    memcpy(&number, p, sizeof number);
-    memcpy(&size, p + 2, sizeof size);
-    *ret = (struct part_entry){.number = le16toh(number), .size = le64toh(size), .has_sum = bytes > 0};
+    *ret = (struct part_entry){.number = le_get16(p), .size = le_get64(p + 2), .has_sum = bytes > 0};
     memcpy(ret->sum, p + 10, bytes);
 }
 
@@ -164,15 +154,14 @@ int part_list_decode(struct slice text, struct part_list *ret)
 {
     struct part_list l = {0};
     struct part_entry one;
-    uint32_t count, last = 0;
+    uint32_t last = 0;
     uint64_t total = 0;
 
     if (text.n < HEAD_BYTES || text.p[0] != FORMAT || (uint8_t)text.p[1] >= CHECKSUM_MD5 ||
         (uint8_t)text.p[2] > 1)
         return ERR_CORRUPT;
-    memcpy(&count, text.p + 4, sizeof count);
     l.sums = (struct part_sums){(enum checksum_kind)text.p[1], text.p[2] != 0};
-    l.n = le32toh(count);
+    l.n = le_get32(text.p + 4);
     l.text = text;
     l.records = slice_from(text, HEAD_BYTES);
     if (l.n < 1 || l.n > PART_LIST_NUMBER_MAX || l.records.n != l.n * (10 + checksum_bytes(l.sums.kind)))

@@ -11,6 +11,7 @@
  * that are staged are not published (lost_flushes). When the epoch record cannot be committed the epoch is
  * ended again later; nothing is claimed meanwhile.
  */
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "store/hard_internal.h"
@@ -93,9 +94,7 @@ static void put_sets(struct store *s, struct kv_txn *t)
     struct buf _cleanup_buf_ b = BUF_INIT(STORE_SETS_MAX_BYTES);
     char generation[8];
     lock_take(&s->sets_lock);
-    uint64_t g = ++s->sets_generation;
-    for (unsigned i = 0; i < sizeof(generation); i++)
-        generation[i] = (char)(g >> (8 * i));
+    le_put64(generation, ++s->sets_generation);
     int r = buf_append(&b, generation, sizeof(generation));
     if (r == 0)
         r = evict_sets_encode(s->sets, &b);

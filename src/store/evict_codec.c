@@ -27,47 +27,13 @@
 
 #include "base/crc32c.h"
 #include "base/err.h"
+#include "base/le.h"
 
 #include <assert.h>
 
 #define FORMAT 1
 
-static int put(struct buf *b, uint64_t v, unsigned n)
-{
-    uint8_t bytes[8];
-    for (unsigned i = 0; i < n; i++)
-        bytes[i] = (uint8_t)(v >> (8 * i));
-    return buf_append(b, bytes, n);
-}
-
-/* Reads past the end give 0 and set `bad`. */
-struct reader {
-    struct slice left;
-    bool bad;
-};
-
-static struct slice take(struct reader *r, size_t n)
-{
-    if (r->left.n < n) {
-        r->bad = true;
-        r->left = SLICE_NULL;
-        return SLICE_NULL;
-    }
-    struct slice s = slice_sub(r->left, 0, n);
-    r->left = slice_from(r->left, n);
-    return s;
-}
-
-static uint64_t get(struct reader *r, unsigned n)
-{
-    struct slice s = take(r, n);
-    uint64_t v = 0;
-    for (size_t i = 0; i < s.n; i++)
-        v |= (uint64_t)(uint8_t)s.p[i] << (8 * i);
-    return v;
-}
-
-static int put_set(const struct evict_set *s, struct buf *b)
+static void put_set(const struct evict_set *s, struct le_writer *w)
 {
     const uint64_t numbers[] = {s->bytes,  s->last_read_ms, s->active_since_ms, s->absence_ms,
                                 s->run_ms, s->run_bytes,    s->turn_bytes};
@@ -77,52 +43,47 @@ static int put_set(const struct evict_set *s, struct buf *b)
     for (unsigned i = 0; i < EVICT_GAPS; i++)
         n_gaps += s->gaps[i] != 0;
 
-    int r = put(b, s->id, 4);
-    r = r ? r : put(b, s->marked, 1);
-    r = r ? r : put(b, s->prefix_n, 2);
-    r = r ? r : buf_append(b, s->prefix, s->prefix_n);
-    for (size_t i = 0; i < ARRAY_SIZE(numbers) && !r; i++)
-        r = put(b, numbers[i], 8);
-    r = r ? r : put(b, n_pauses, 1);
-    for (unsigned i = 0; i < EVICT_PAUSES && !r; i++)
+    le_add32(w, s->id);
+    le_add8(w, s->marked);
+    le_add_text(w, slice_of(s->prefix, s->prefix_n));
+    for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
+        le_add64(w, numbers[i]);
+    le_add8(w, (uint8_t)n_pauses);
+    for (unsigned i = 0; i < EVICT_PAUSES; i++)
         if (s->pause_ms[i]) {
-            r = put(b, i, 1);
-            r = r ? r : put(b, s->pause_ms[i], 8);
+            le_add8(w, (uint8_t)i);
+            le_add64(w, s->pause_ms[i]);
         }
-    r = r ? r : put(b, n_gaps, 1);
-    for (unsigned i = 0; i < EVICT_GAPS && !r; i++)
+    le_add8(w, (uint8_t)n_gaps);
+    for (unsigned i = 0; i < EVICT_GAPS; i++)
         if (s->gaps[i]) {
-            r = put(b, i, 1);
-            r = r ? r : put(b, s->gaps[i], 4);
+            le_add8(w, (uint8_t)i);
+            le_add32(w, s->gaps[i]);
         }
-    return r;
 }
 
 int evict_sets_encode(const struct evict_sets *t, struct buf *b)
 {
     assert(t && t->magic == EVICT_MAGIC && b);
-    size_t start = b->n;
-    int r = buf_str(b, "FBEV");
-    r = r ? r : put(b, FORMAT, 4);
-    r = r ? r : put(b, evict_sets_count(t), 4);
-    for (uint32_t i = 0; i < t->n && !r; i++)
-        r = put_set(&t->sets[i], b);
-    r = r ? r : put(b, crc32c(0, b->p + start, b->n - start), 4);
-    if (r && b->p) {
-        b->n = start;
-        b->p[start] = '\0';
-    }
-    return r;
+    struct le_writer w = le_writer_of(b);
+    le_add(&w, SLICE_LIT("FBEV"));
+    le_add32(&w, FORMAT);
+    le_add32(&w, evict_sets_count(t));
+    for (uint32_t i = 0; i < t->n && w.code == 0; i++)
+        put_set(&t->sets[i], &w);
+    if (w.code == 0)
+        le_add32(&w, crc32c(0, b->p + w.before, b->n - w.before));
+    return le_add_end(&w);
 }
 
 /* Classes must rise, so that one table has one form. */
-static void get_classes(struct reader *r, struct evict_set *s, bool gaps)
+static void get_classes(struct le_reader *r, struct evict_set *s, bool gaps)
 {
-    unsigned n = (unsigned)get(r, 1), max = gaps ? EVICT_GAPS : EVICT_PAUSES;
+    unsigned n = le_take8(r), max = gaps ? EVICT_GAPS : EVICT_PAUSES;
     int last = -1;
     for (unsigned i = 0; i < n && !r->bad; i++) {
-        unsigned class = (unsigned)get(r, 1);
-        uint64_t v = get(r, gaps ? 4 : 8);
+        unsigned class = le_take8(r);
+        uint64_t v = gaps ? le_take32(r) : le_take64(r);
         if (class >= max || (int)class <= last || v == 0) {
             r->bad = true;
             return;
@@ -136,15 +97,13 @@ static void get_classes(struct reader *r, struct evict_set *s, bool gaps)
 }
 
 /* False: not a set that put_set wrote, or one that clashes with those before it. */
-static bool get_set(struct reader *r, struct evict_sets *t)
+static bool get_set(struct le_reader *r, struct evict_sets *t)
 {
-    uint32_t id = (uint32_t)get(r, 4), place = id % EVICT_SETS_MAX;
-    uint64_t marked = get(r, 1), prefix_n = get(r, 2);
-    if (r->bad || marked > 1 || prefix_n > EVICT_PREFIX_MAX)
-        return false;
-    struct slice prefix = take(r, prefix_n);
+    uint32_t id = le_take32(r), place = id % EVICT_SETS_MAX;
+    uint8_t marked = le_take8(r);
+    struct slice prefix = le_take_text(r, EVICT_PREFIX_MAX);
     struct evict_set *s;
-    if (r->bad)
+    if (r->bad || marked > 1)
         return false;
     if (id == 0) {
         s = &t->sets[0];
@@ -160,7 +119,7 @@ static bool get_set(struct reader *r, struct evict_sets *t)
     uint64_t *const numbers[] = {&s->bytes,  &s->last_read_ms, &s->active_since_ms, &s->absence_ms,
                                  &s->run_ms, &s->run_bytes,    &s->turn_bytes};
     for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
-        *numbers[i] = get(r, 8);
+        *numbers[i] = le_take64(r);
     get_classes(r, s, /* gaps= */ false);
     get_classes(r, s, /* gaps= */ true);
     return !r->bad && s->run_ms <= UINT64_MAX / 4 && s->run_bytes <= UINT64_MAX / 4 &&
@@ -169,18 +128,18 @@ static bool get_set(struct reader *r, struct evict_sets *t)
 
 static bool decode(struct slice s, struct evict_sets *t)
 {
-    struct reader r = {.left = s};
-    if (s.n < 16 || s.n > EVICT_ENCODED_MAX_BYTES || !slice_eq_str(take(&r, 4), "FBEV") ||
-        get(&r, 4) != FORMAT)
+    struct le_reader r = le_reader_of(s);
+    if (s.n < 16 || s.n > EVICT_ENCODED_MAX_BYTES || !slice_eq_str(le_take(&r, 4), "FBEV") ||
+        le_take32(&r) != FORMAT)
         return false;
-    uint64_t count = get(&r, 4);
+    uint32_t count = le_take32(&r);
     if (count < 1 || count > EVICT_SETS_MAX)
         return false;
-    for (uint64_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++)
         if (!get_set(&r, t))
             return false;
-    uint64_t crc = get(&r, 4);
-    return !r.bad && r.left.n == 0 && crc == crc32c(0, s.p, s.n - 4);
+    uint32_t crc = le_take32(&r);
+    return le_took_all(&r) && crc == crc32c(0, s.p, s.n - 4);
 }
 
 int evict_sets_decode(struct slice s, uint64_t cache_bytes, struct evict_sets **ret)

@@ -5,6 +5,7 @@
  * file is gone is dropped. A file that is shorter than it should be (power loss) loses the blocks behind its
  * end; the missing part becomes a hole again. A chunk record that does not decode loses its blocks.
  */
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "store/placement.h"
@@ -74,9 +75,7 @@ static int load_chunks(struct extent *x, uint32_t end, uint32_t *ret_left_out)
     int r;
     while ((r = kv_iter_next(it, &k, &v, &e)) == 0) {
         struct format_chunk c;
-        uint32_t chunk = 0;
-        for (size_t i = k.n - 4; i < k.n; i++)
-            chunk = chunk << 8 | (uint8_t)k.p[i];
+        uint32_t chunk = be_get32(k.p + k.n - 4);
         if (format_chunk_decode(v, &c) < 0) {
             log_warn("store", "disk %s: a chunk record of %s is damaged and is dropped", x->disk->path,
                      format_key_text(x->key, (char[FORMAT_KEY_TEXT_MAX]){0}));

@@ -2,6 +2,7 @@
 #include "store/store_format.h"
 
 #include "base/crc32c.h"
+#include "base/le.h"
 #include "store/store.h"
 
 #include <stdio.h>
@@ -54,6 +55,8 @@ enum hard_chunk_offset {
 };
 
 static_assert(HARD_ZERO_TOO + 4 == FORMAT_HARD_BYTES, "hard record");
+static_assert(HARD_ZERO == HARD_VERSION + 1 && HARD_CHECK == HARD_VERSION + 4,
+              "three zeros behind the version");
 static_assert(HARD_CHUNK_CRCS == FORMAT_HARD_CHUNK_HEAD, "hard chunk head");
 static_assert(FORMAT_HARD_CHUNK_MAX == 4112, "hard chunk record");
 static_assert(ENTRY_ATTR == FORMAT_ENTRY_HEAD_BYTES, "entry head");
@@ -66,20 +69,6 @@ static_assert(sizeof(struct id128) == 16, "data id in keys");
 static_assert(sizeof(struct format_range) == 16, "range");
 
 #define FILE_BLOCK_BYTES 4096 /* what a file's size is rounded up to when it is counted */
-
-static void put_le(char *p, uint64_t v, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++)
-        p[i] = (char)(v >> (8 * i));
-}
-
-static uint64_t get_le(const char *p, unsigned n)
-{
-    uint64_t v = 0;
-    for (unsigned i = n; i-- > 0;)
-        v = v << 8 | (uint8_t)p[i];
-    return v;
-}
 
 /* Room for a record of n bytes, zeroed. The callers' buffers are large enough for what they encode. */
 static char *start(struct buf *b, size_t n)
@@ -124,15 +113,15 @@ void format_key_id(char letter, struct id128 id, struct format_key *ret)
 void format_key_chunk(struct id128 id, uint32_t chunk, struct format_key *ret)
 {
     format_key_id('c', id, ret);
-    for (int i = 3; i >= 0; i--)
-        ret->p[ret->n++] = (char)(chunk >> (8 * i));
+    be_put32(ret->p + ret->n, chunk);
+    ret->n += sizeof(chunk);
 }
 
 void format_key_hard_chunk(struct id128 id, uint64_t chunk, struct format_key *ret)
 {
     format_key_id('k', id, ret);
-    for (int i = 7; i >= 0; i--)
-        ret->p[ret->n++] = (char)(chunk >> (8 * i));
+    be_put64(ret->p + ret->n, chunk);
+    ret->n += sizeof(chunk);
 }
 
 int format_key_parse_id(struct slice key, struct id128 *ret_id)
@@ -153,17 +142,17 @@ void format_entry_encode(const struct format_entry *r, struct buf *b)
     char *p = start(b, n);
     p[ENTRY_VERSION] = FORMAT_VERSION;
     p[ENTRY_FLAGS] = (char)r->flags;
-    put_le(p + ENTRY_ATTR_BYTES, r->attr.n, 2);
+    le_put16(p + ENTRY_ATTR_BYTES, (uint16_t)r->attr.n);
     memcpy(p + ENTRY_ID, r->id.b, sizeof(r->id.b));
-    put_le(p + ENTRY_SIZE, r->size_bytes, 8);
-    put_le(p + ENTRY_EPOCH, r->epoch, 8);
-    put_le(p + ENTRY_LAST_READ, r->last_read_ms, 8);
-    put_le(p + ENTRY_SET, r->data_set, 4);
-    put_le(p + ENTRY_PRESENT, r->present_blocks, 4);
-    put_le(p + ENTRY_CRC, r->crc, 4);
+    le_put64(p + ENTRY_SIZE, r->size_bytes);
+    le_put64(p + ENTRY_EPOCH, r->epoch);
+    le_put64(p + ENTRY_LAST_READ, r->last_read_ms);
+    le_put32(p + ENTRY_SET, r->data_set);
+    le_put32(p + ENTRY_PRESENT, r->present_blocks);
+    le_put32(p + ENTRY_CRC, r->crc);
     if (r->attr.n > 0)
         memcpy(p + ENTRY_ATTR, r->attr.p, r->attr.n);
-    put_le(p + ENTRY_CHECK, check_of(slice_of(p, n), ENTRY_CHECK), 4);
+    le_put32(p + ENTRY_CHECK, check_of(slice_of(p, n), ENTRY_CHECK));
     buf_used(b, n);
 }
 
@@ -171,23 +160,23 @@ int format_entry_decode(struct slice s, struct format_entry *ret)
 {
     if (s.n < FORMAT_ENTRY_HEAD_BYTES || s.p[ENTRY_VERSION] != FORMAT_VERSION)
         return -EBADMSG;
-    if (check_of(s, ENTRY_CHECK) != get_le(s.p + ENTRY_CHECK, 4))
+    if (check_of(s, ENTRY_CHECK) != le_get32(s.p + ENTRY_CHECK))
         return -EBADMSG;
     struct format_entry r = {
         .flags = (uint8_t)s.p[ENTRY_FLAGS],
-        .size_bytes = get_le(s.p + ENTRY_SIZE, 8),
-        .epoch = get_le(s.p + ENTRY_EPOCH, 8),
-        .last_read_ms = get_le(s.p + ENTRY_LAST_READ, 8),
-        .data_set = (uint32_t)get_le(s.p + ENTRY_SET, 4),
-        .present_blocks = (uint32_t)get_le(s.p + ENTRY_PRESENT, 4),
-        .crc = (uint32_t)get_le(s.p + ENTRY_CRC, 4),
+        .size_bytes = le_get64(s.p + ENTRY_SIZE),
+        .epoch = le_get64(s.p + ENTRY_EPOCH),
+        .last_read_ms = le_get64(s.p + ENTRY_LAST_READ),
+        .data_set = le_get32(s.p + ENTRY_SET),
+        .present_blocks = le_get32(s.p + ENTRY_PRESENT),
+        .crc = le_get32(s.p + ENTRY_CRC),
         .attr = slice_from(s, ENTRY_ATTR),
     };
     memcpy(r.id.b, s.p + ENTRY_ID, sizeof(r.id.b));
     uint64_t blocks = format_blocks(r.size_bytes);
     bool complete = r.flags & FORMAT_ENTRY_COMPLETE;
-    if ((r.flags & ~FORMAT_ENTRY_FLAGS) != 0 || get_le(s.p + ENTRY_ZERO, 4) != 0 ||
-        get_le(s.p + ENTRY_ATTR_BYTES, 2) != r.attr.n || r.attr.n > STORE_ATTR_MAX_BYTES ||
+    if ((r.flags & ~FORMAT_ENTRY_FLAGS) != 0 || le_get32(s.p + ENTRY_ZERO) != 0 ||
+        le_get16(s.p + ENTRY_ATTR_BYTES) != r.attr.n || r.attr.n > STORE_ATTR_MAX_BYTES ||
         r.size_bytes > STORE_SIZE_MAX_BYTES || r.present_blocks > blocks ||
         complete != (r.present_blocks == blocks))
         return -EBADMSG;
@@ -204,12 +193,12 @@ void format_chunk_encode(const struct format_chunk *r, struct buf *b)
     size_t n = FORMAT_CHUNK_HEAD_BYTES + map_bytes + 4 * (size_t)r->n_blocks;
     char *p = start(b, n);
     p[CHUNK_VERSION] = FORMAT_VERSION;
-    put_le(p + CHUNK_BLOCKS, r->n_blocks, 2);
-    put_le(p + CHUNK_EPOCH, r->epoch, 8);
+    le_put16(p + CHUNK_BLOCKS, (uint16_t)r->n_blocks);
+    le_put64(p + CHUNK_EPOCH, r->epoch);
     memcpy(p + CHUNK_PRESENT, r->present, map_bytes);
     for (uint32_t i = 0; i < r->n_blocks; i++)
-        put_le(p + CHUNK_PRESENT + map_bytes + 4 * (size_t)i, r->crc[i], 4);
-    put_le(p + CHUNK_CHECK, check_of(slice_of(p, n), CHUNK_CHECK), 4);
+        le_put32(p + CHUNK_PRESENT + map_bytes + 4 * (size_t)i, r->crc[i]);
+    le_put32(p + CHUNK_CHECK, check_of(slice_of(p, n), CHUNK_CHECK));
     buf_used(b, n);
 }
 
@@ -217,16 +206,16 @@ int format_chunk_decode(struct slice s, struct format_chunk *ret)
 {
     if (s.n < FORMAT_CHUNK_HEAD_BYTES || s.p[CHUNK_VERSION] != FORMAT_VERSION || s.p[CHUNK_ZERO] != 0)
         return -EBADMSG;
-    size_t n = get_le(s.p + CHUNK_BLOCKS, 2), map_bytes = (n + 7) / 8;
+    size_t n = le_get16(s.p + CHUNK_BLOCKS), map_bytes = (n + 7) / 8;
     if (n < 1 || n > FORMAT_CHUNK_BLOCKS || s.n != FORMAT_CHUNK_HEAD_BYTES + map_bytes + 4 * n ||
-        check_of(s, CHUNK_CHECK) != get_le(s.p + CHUNK_CHECK, 4))
+        check_of(s, CHUNK_CHECK) != le_get32(s.p + CHUNK_CHECK))
         return -EBADMSG;
     memset(ret, 0, sizeof(*ret));
     ret->n_blocks = (uint32_t)n;
-    ret->epoch = get_le(s.p + CHUNK_EPOCH, 8);
+    ret->epoch = le_get64(s.p + CHUNK_EPOCH);
     memcpy(ret->present, s.p + CHUNK_PRESENT, map_bytes);
     for (size_t i = 0; i < n; i++)
-        ret->crc[i] = (uint32_t)get_le(s.p + CHUNK_PRESENT + map_bytes + 4 * i, 4);
+        ret->crc[i] = le_get32(s.p + CHUNK_PRESENT + map_bytes + 4 * i);
     return 0;
 }
 
@@ -236,27 +225,27 @@ void format_hard_encode(const struct format_hard *r, struct buf *b)
 {
     char *p = start(b, FORMAT_HARD_BYTES);
     p[HARD_VERSION] = FORMAT_VERSION;
-    put_le(p + HARD_SIZE, r->size_bytes, 8);
-    put_le(p + HARD_ALLOCATED, r->allocated_bytes, 8);
-    put_le(p + HARD_GENERATION, r->generation, 8);
-    put_le(p + HARD_CHUNKS, r->n_chunks, 8);
-    put_le(p + HARD_CRC, r->crc, 4);
-    put_le(p + HARD_CHECK, check_of(slice_of(p, FORMAT_HARD_BYTES), HARD_CHECK), 4);
+    le_put64(p + HARD_SIZE, r->size_bytes);
+    le_put64(p + HARD_ALLOCATED, r->allocated_bytes);
+    le_put64(p + HARD_GENERATION, r->generation);
+    le_put64(p + HARD_CHUNKS, r->n_chunks);
+    le_put32(p + HARD_CRC, r->crc);
+    le_put32(p + HARD_CHECK, check_of(slice_of(p, FORMAT_HARD_BYTES), HARD_CHECK));
     buf_used(b, FORMAT_HARD_BYTES);
 }
 
 int format_hard_decode(struct slice s, struct format_hard *ret)
 {
-    if (s.n != FORMAT_HARD_BYTES || s.p[HARD_VERSION] != FORMAT_VERSION ||
-        check_of(s, HARD_CHECK) != get_le(s.p + HARD_CHECK, 4) || get_le(s.p + HARD_ZERO, 3) != 0 ||
-        get_le(s.p + HARD_ZERO_TOO, 4) != 0)
+    /* the version with the zeros behind it */
+    if (s.n != FORMAT_HARD_BYTES || le_get32(s.p + HARD_VERSION) != FORMAT_VERSION ||
+        check_of(s, HARD_CHECK) != le_get32(s.p + HARD_CHECK) || le_get32(s.p + HARD_ZERO_TOO) != 0)
         return -EBADMSG;
     struct format_hard r = {
-        .size_bytes = get_le(s.p + HARD_SIZE, 8),
-        .allocated_bytes = get_le(s.p + HARD_ALLOCATED, 8),
-        .generation = get_le(s.p + HARD_GENERATION, 8),
-        .n_chunks = get_le(s.p + HARD_CHUNKS, 8),
-        .crc = (uint32_t)get_le(s.p + HARD_CRC, 4),
+        .size_bytes = le_get64(s.p + HARD_SIZE),
+        .allocated_bytes = le_get64(s.p + HARD_ALLOCATED),
+        .generation = le_get64(s.p + HARD_GENERATION),
+        .n_chunks = le_get64(s.p + HARD_CHUNKS),
+        .crc = le_get32(s.p + HARD_CRC),
     };
     uint64_t blocks = format_blocks(r.size_bytes);
     uint64_t chunks = blocks / FORMAT_CHUNK_BLOCKS + (blocks % FORMAT_CHUNK_BLOCKS != 0);
@@ -273,11 +262,11 @@ void format_hard_chunk_encode(const struct format_hard_chunk *r, struct buf *b)
     size_t n = FORMAT_HARD_CHUNK_HEAD + 4 * (size_t)r->n_blocks;
     char *p = start(b, n);
     p[HARD_CHUNK_VERSION] = FORMAT_VERSION;
-    put_le(p + HARD_CHUNK_BLOCKS, r->n_blocks, 2);
-    put_le(p + HARD_CHUNK_GENERATION, r->generation, 8);
+    le_put16(p + HARD_CHUNK_BLOCKS, (uint16_t)r->n_blocks);
+    le_put64(p + HARD_CHUNK_GENERATION, r->generation);
     for (uint32_t i = 0; i < r->n_blocks; i++)
-        put_le(p + HARD_CHUNK_CRCS + 4 * (size_t)i, r->crc[i], 4);
-    put_le(p + HARD_CHUNK_CHECK, check_of(slice_of(p, n), HARD_CHUNK_CHECK), 4);
+        le_put32(p + HARD_CHUNK_CRCS + 4 * (size_t)i, r->crc[i]);
+    le_put32(p + HARD_CHUNK_CHECK, check_of(slice_of(p, n), HARD_CHUNK_CHECK));
     buf_used(b, n);
 }
 
@@ -286,14 +275,14 @@ int format_hard_chunk_decode(struct slice s, struct format_hard_chunk *ret)
     if (s.n < FORMAT_HARD_CHUNK_HEAD || s.p[HARD_CHUNK_VERSION] != FORMAT_VERSION ||
         s.p[HARD_CHUNK_ZERO] != 0)
         return -EBADMSG;
-    size_t n = get_le(s.p + HARD_CHUNK_BLOCKS, 2);
+    size_t n = le_get16(s.p + HARD_CHUNK_BLOCKS);
     if (n < 1 || n > FORMAT_CHUNK_BLOCKS || s.n != FORMAT_HARD_CHUNK_HEAD + 4 * n ||
-        check_of(s, HARD_CHUNK_CHECK) != get_le(s.p + HARD_CHUNK_CHECK, 4))
+        check_of(s, HARD_CHUNK_CHECK) != le_get32(s.p + HARD_CHUNK_CHECK))
         return -EBADMSG;
     ret->n_blocks = (uint32_t)n;
-    ret->generation = get_le(s.p + HARD_CHUNK_GENERATION, 8);
+    ret->generation = le_get64(s.p + HARD_CHUNK_GENERATION);
     for (size_t i = 0; i < n; i++)
-        ret->crc[i] = (uint32_t)get_le(s.p + HARD_CHUNK_CRCS + 4 * i, 4);
+        ret->crc[i] = le_get32(s.p + HARD_CHUNK_CRCS + 4 * i);
     return 0;
 }
 
@@ -304,10 +293,10 @@ void format_epoch_encode(const struct format_epoch *r, struct buf *b)
     assert(r->n_ranges <= FORMAT_RANGES_MAX);
     size_t n = 8 + 16 * (size_t)r->n_ranges;
     char *p = start(b, n);
-    put_le(p, r->durable, 8);
+    le_put64(p, r->durable);
     for (uint32_t i = 0; i < r->n_ranges; i++) {
-        put_le(p + 8 + 16 * (size_t)i, r->ranges[i].first, 8);
-        put_le(p + 16 + 16 * (size_t)i, r->ranges[i].last, 8);
+        le_put64(p + 8 + 16 * (size_t)i, r->ranges[i].first);
+        le_put64(p + 16 + 16 * (size_t)i, r->ranges[i].last);
     }
     buf_used(b, n);
 }
@@ -316,11 +305,11 @@ int format_epoch_decode(struct slice s, struct format_epoch *ret)
 {
     if (s.n < 8 || (s.n - 8) % 16 != 0 || (s.n - 8) / 16 > FORMAT_RANGES_MAX)
         return -EBADMSG;
-    struct format_epoch r = {.durable = get_le(s.p, 8), .n_ranges = (uint32_t)((s.n - 8) / 16)};
+    struct format_epoch r = {.durable = le_get64(s.p), .n_ranges = (uint32_t)((s.n - 8) / 16)};
     uint64_t before = 0;
     for (uint32_t i = 0; i < r.n_ranges; i++) {
-        r.ranges[i].first = get_le(s.p + 8 + 16 * (size_t)i, 8);
-        r.ranges[i].last = get_le(s.p + 16 + 16 * (size_t)i, 8);
+        r.ranges[i].first = le_get64(s.p + 8 + 16 * (size_t)i);
+        r.ranges[i].last = le_get64(s.p + 16 + 16 * (size_t)i);
         if (r.ranges[i].first <= before || r.ranges[i].last < r.ranges[i].first ||
             r.ranges[i].last > r.durable)
             return -EBADMSG;
@@ -333,8 +322,8 @@ int format_epoch_decode(struct slice s, struct format_epoch *ret)
 void format_count_encode(const struct format_count *r, struct buf *b)
 {
     char *p = start(b, 16);
-    put_le(p, r->used_bytes, 8);
-    put_le(p + 8, r->extents, 8);
+    le_put64(p, r->used_bytes);
+    le_put64(p + 8, r->extents);
     buf_used(b, 16);
 }
 
@@ -342,7 +331,7 @@ int format_count_decode(struct slice s, struct format_count *ret)
 {
     if (s.n != 16)
         return -EBADMSG;
-    *ret = (struct format_count){get_le(s.p, 8), get_le(s.p + 8, 8)};
+    *ret = (struct format_count){le_get64(s.p), le_get64(s.p + 8)};
     return 0;
 }
 
@@ -430,10 +419,7 @@ char *format_key_text(struct slice key, char ret[FORMAT_KEY_TEXT_MAX])
     assert(ret);
     size_t n = 0;
     if (key.n >= 8 && key.p[0] == '\0') {
-        uint64_t id = 0;
-        for (size_t i = 0; i < 8; i++)
-            id = id << 8 | (uint8_t)key.p[i];
-        n = (size_t)snprintf(ret, FORMAT_KEY_TEXT_MAX, "#%llu/", (unsigned long long)id);
+        n = (size_t)snprintf(ret, FORMAT_KEY_TEXT_MAX, "#%llu/", (unsigned long long)be_get64(key.p));
         key = slice_from(key, 8);
     }
     for (size_t i = 0; i < key.n; i++) {

@@ -8,6 +8,7 @@
  * may have lost markers, a walk over the directories removes files that nothing names; it runs behind the
  * scenes, at later starts too until one has ended.
  */
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "store/hard_internal.h"
@@ -51,8 +52,7 @@ static void put_doubt(struct disk *d, struct kv_txn *t)
 {
     char value[8];
     d->doubted_before_ns = sys->real_ns();
-    for (size_t i = 0; i < sizeof(value); i++)
-        value[i] = (char)(d->doubted_before_ns >> (8 * i));
+    le_put64(value, d->doubted_before_ns);
     kv_txn_put_plain(t, SLICE_LIT("mdoubt"), slice_of(value, sizeof(value)));
 }
 
@@ -62,8 +62,8 @@ int recover_doubts(struct disk *d, struct err *e)
     int r = get_record(d, SLICE_LIT("mdoubt"), &b, e);
     if (r < 0 && r != -ENOENT)
         return r;
-    for (size_t i = 0; r == 0 && i < MIN(b.n, sizeof(uint64_t)); i++)
-        d->doubted_before_ns |= (uint64_t)(uint8_t)b.p[i] << (8 * i);
+    if (r == 0 && b.n >= sizeof(uint64_t))
+        d->doubted_before_ns = le_get64(b.p);
     r = kv_get(d->kv, SWEEP_KEY, NULL, NULL, e);
     if (r < 0 && r != -ENOENT)
         return r;
@@ -226,9 +226,7 @@ int recover_sets(struct store *s, struct err *e)
             continue;
         if (r < 0)
             return err_prefix(e, r, "disk %s: index", s->disks[i].path);
-        uint64_t generation = 0;
-        for (int k = 7; k >= 0; k--)
-            generation = generation << 8 | (uint8_t)b.p[k];
+        uint64_t generation = le_get64(b.p);
         struct evict_sets *t = NULL;
         if (generation <= s->sets_generation ||
             evict_sets_decode(slice_from(buf_view(&b), 8), cache_bytes, &t) < 0)

@@ -7,6 +7,7 @@
 
 #include "base/crc32c.h"
 #include "base/hash.h"
+#include "base/le.h"
 #include "base/sys.h"
 #include "store/store_internal.h"
 
@@ -39,10 +40,8 @@ static struct id128 nth_id(const struct load *l, uint64_t j)
 {
     struct id128 id;
     uint64_t high = (uint64_t)(((unsigned __int128)j << 64) / l->what->entries), low = hash_mix(j, 1);
-    for (int i = 0; i < 8; i++) {
-        id.b[i] = (uint8_t)(high >> (56 - 8 * i));
-        id.b[8 + i] = (uint8_t)(low >> (56 - 8 * i));
-    }
+    be_put64(id.b, high);
+    be_put64(id.b + 8, low);
     return id;
 }
 

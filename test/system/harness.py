@@ -19,6 +19,7 @@ Environment:
 import json
 import os
 import pathlib
+import pty
 import random
 import re
 import shutil
@@ -406,6 +407,32 @@ class Node(Program):
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=not isinstance(stdin, bytes))
         assert not check or done.returncode == 0, f"forebay {arguments}: {done.returncode}: {done.stderr}"
         return done
+
+    def drawn(self, *arguments, timeout=400):
+        """What `forebay ARGUMENTS` against this node, which must succeed, writes to standard error when that is a terminal."""
+        master, slave = pty.openpty()
+        pieces = []
+
+        def drain():
+            try:
+                while piece := os.read(master, 65536):
+                    pieces.append(piece)
+            except OSError:  # nobody has the terminal open any more
+                pass
+
+        reader = threading.Thread(target=drain, daemon=True)
+        reader.start()
+        env = {**os.environ, "FOREBAY_SOCKET": str(self.socket_path), **self.env}
+        try:
+            done = subprocess.run([str(self.binary), *map(str, arguments)], env=env, timeout=timeout, stdout=subprocess.DEVNULL,
+                                  stderr=slave)
+        finally:
+            os.close(slave)
+            reader.join(200)
+            os.close(master)
+        text = b"".join(pieces).decode()
+        assert done.returncode == 0, f"forebay {arguments}: {done.returncode}: {text}"
+        return text
 
     def aws(self, *arguments, check=True, timeout=300):
         """Runs aws-cli as it comes, with this node as endpoint."""

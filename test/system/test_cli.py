@@ -7,7 +7,6 @@ import pty
 import re
 import socket
 import subprocess
-import threading
 import time
 import tty
 
@@ -656,25 +655,7 @@ def test_progress_is_drawn_on_a_terminal(bucket, tmp_path, new_shaper):
     slow = harness.random_name()
     shaper = new_shaper(total="4MB/s")
     bucket.node.create_bucket(slow, f"s3://{bucket.name}", **bucket.origin.properties(shaper.endpoint))
-    master, slave = pty.openpty()
-    process = subprocess.Popen([str(bucket.node.binary), "get", "-r", f"{slow}/", str(tmp_path / "out")], stderr=slave,
-                               env={**os.environ, "FOREBAY_SOCKET": str(bucket.node.socket_path), **bucket.node.env})
-    os.close(slave)
-    seen = []
-
-    def drain():
-        try:
-            while piece := os.read(master, 65536):
-                seen.append(piece.decode())
-        except OSError:  # the terminal is closed
-            pass
-
-    reader = threading.Thread(target=drain, daemon=True)
-    reader.start()
-    assert process.wait(400) == 0
-    reader.join(200)
-    os.close(master)
-    drawn = "".join(seen)
+    drawn = bucket.node.drawn("get", "-r", f"{slow}/", tmp_path / "out")
     assert drawn.count("\r") > 3 and re.search(r", [\d.]+ (B|.iB)/s, [\dhms]+ left", drawn), drawn
     assert drawn.rstrip().splitlines()[-1].replace("\x1b[K", "").lstrip("\r").startswith("got 1 object,")
 

@@ -1,11 +1,8 @@
 """Jobs before origins that fail, and what they do at the edges: nothing counts as done that is not."""
 
-import io
 import json
 import os
-import pty
 import re
-import subprocess
 import threading
 
 import pytest
@@ -312,25 +309,6 @@ def test_evict_leaves_what_is_not_in_the_origin(new_node, new_shaper, origin):
 def test_progress_of_a_job_is_drawn_on_a_terminal(bucket, node):
     """--wait on a terminal redraws one line while the job runs: objects, bytes, rate, time left, and errors when there are some."""
     fill(bucket, 12, size=50_000)
-    master, slave = pty.openpty()
-    process = subprocess.Popen([str(node.binary), "prefetch", "--wait", "--rate", "150kB/s", "--parallel", "2", bucket.name],
-                               stdout=subprocess.DEVNULL, stderr=slave,
-                               env={**os.environ, "FOREBAY_SOCKET": str(node.socket_path), **node.env})
-    os.close(slave)
-    seen = io.StringIO()
-
-    def drain():
-        try:
-            while piece := os.read(master, 65536):
-                seen.write(piece.decode())
-        except OSError:  # the terminal is closed
-            pass
-
-    reader = threading.Thread(target=drain, daemon=True)
-    reader.start()
-    assert process.wait(400) == 0
-    reader.join(200)
-    os.close(master)
-    drawn = seen.getvalue()
+    drawn = node.drawn("prefetch", "--wait", "--rate", "150kB/s", "--parallel", "2", bucket.name)
     assert drawn.count("\r") > 3 and re.search(r"\d+/12 objects", drawn), drawn
     assert re.search(r"[\d.]+ (B|.iB)/s", drawn) and re.search(r"[\dhms]+ left", drawn), drawn

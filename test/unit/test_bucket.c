@@ -218,6 +218,32 @@ static void test_pages_are_in_byte_order(void **state)
     bucket_unref(page[0]);
 }
 
+/* A walk gives each bucket once, in byte order, also those that are made or removed meanwhile when it has not
+ * come to their place yet; it goes on behind one that was removed, which it keeps alive. */
+static void test_walk_over_all(void **state)
+{
+    struct fixture *f = *state;
+    _cleanup_buf_ struct buf seen = BUF_INIT(1000);
+    assert_null(bucket_next(f->table, NULL));
+    create(f, "ccc", "origin=file:///a\n");
+    create(f, "aaa", "origin=file:///a\n");
+    create(f, "bbb", "origin=file:///a\n");
+    create(f, "eee", "origin=file:///a\n");
+    for (struct bucket *b = NULL; (b = bucket_next(f->table, b));) {
+        assert_int_equal(buf_printf(&seen, "%s ", b->name), 0);
+        if (strcmp(b->name, "bbb") != 0)
+            continue;
+        struct bucket *later;
+        create(f, "abc", "origin=file:///a\n");
+        create(f, "ddd", "origin=file:///a\n");
+        assert_int_equal(bucket_find(f->table, SLICE_LIT("ccc"), &later, NULL), 0);
+        assert_int_equal(bucket_delete(f->table, later, NULL), 0);
+        bucket_unref(later);
+        assert_int_equal(bucket_delete(f->table, b, NULL), 0);
+    }
+    assert_string_equal(seen.p, "aaa bbb ddd eee ");
+}
+
 /* A record that is not ours is an error that names the bucket, not a crash and not an empty table. */
 static void test_broken_record_is_reported(void **state)
 {
@@ -331,6 +357,7 @@ int main(void)
         TEST(test_secrets_are_hidden),
         TEST(test_secrets_are_sealed),
         TEST(test_pages_are_in_byte_order),
+        TEST(test_walk_over_all),
         TEST(test_broken_record_is_reported),
         TEST(test_guests_are_seen_by_nobody),
     };

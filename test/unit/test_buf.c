@@ -49,7 +49,7 @@ static void huge_lengths(void **state)
     assert_string_equal(b.p, "abc");
 }
 
-/* Reserve and used, consume from the front, clear and take. */
+/* Reserve and used, consume from the front, cut at the end, clear and take. */
 static void life_of_a_buffer(void **state)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(1000);
@@ -60,6 +60,12 @@ static void life_of_a_buffer(void **state)
     buf_consume(&b, 6);
     assert_true(slice_eq_str(buf_view(&b), "world"));
     assert_string_equal(b.p, "world");
+    buf_cut(&b, 6);
+    assert_int_equal(b.n, 5);
+    buf_cut(&b, 3);
+    assert_string_equal(b.p, "wor");
+    assert_int_equal(b.n, 3);
+    assert_int_equal(buf_str(&b, "ld"), 0);
     buf_consume(&b, 0);
     buf_consume(&b, 5);
     assert_int_equal(b.n, 0);
@@ -69,6 +75,7 @@ static void life_of_a_buffer(void **state)
     assert_int_equal(b.n + b.cap, 0);
     _cleanup_free_ char *empty = buf_take(&b);
     assert_string_equal(empty, "");
+    buf_cut(&b, 0); /* of one that has no bytes yet */
     assert_int_equal(buf_str(&b, "still usable"), 0);
     buf_clear(&b);
     assert_string_equal(b.p, "");

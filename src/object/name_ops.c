@@ -6,6 +6,7 @@
 
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
 #define MOVE_TRIES    4
+#define GONE_ARENA    (64 * KIB)
 
 /* What the cached entry says, when it may be believed: saves the question after a restart. */
 static int stat_cached(struct object_service *s, const struct bucket *b, const struct wire_stat_req *q,
@@ -118,6 +119,15 @@ static int must_be_file(struct object_service *s, struct upstream *u, struct sli
     return r;
 }
 
+/* What is not there counts as removed, whatever the condition; kinds of origins differ in what they say of
+ * one where nothing is. */
+static bool is_gone(struct upstream *u, struct slice key)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(GONE_ARENA);
+    struct origin_attr now;
+    return upstream_head(u, key, SLICE_NULL, a, &now, NULL) == -ENOENT;
+}
+
 int op_remove(struct object_session *ses, const struct wire_remove_req *req, struct arena *a,
               struct wire_remove_rep *rep, struct err *e)
 {
@@ -138,7 +148,8 @@ int op_remove(struct object_session *ses, const struct wire_remove_req *req, str
     if (r == 0)
         r = upstream_remove(u, req->key, req->if_match, e);
     (void)object_forget_key(s, u->bucket, req->key); /* also after a failure: it may have happened */
-    if (r == -ENOENT && !(req->flags & WIRE_POSIX))
+    bool posix = req->flags & WIRE_POSIX;
+    if (!posix && (r == -ENOENT || (r == ERR_PRECONDITION && is_gone(u, req->key))))
         r = 0;
     return r < 0 ? err_prefix(e, r, "remove %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
 }

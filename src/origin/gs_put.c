@@ -180,7 +180,10 @@ int gs_remove(struct origin *o, struct slice key, struct slice if_match, struct 
         r = gs_stat(g, key, if_match, a, &now, e);
         if (r < 0)
             return r;
-        web_query(&c, SLICE_LIT("ifGenerationMatch"), if_match);
+        if (slice_eq_str(if_match, "*"))
+            web_query(&c, SLICE_LIT("ifGenerationNotMatch"), SLICE_LIT("0"));
+        else
+            web_query(&c, SLICE_LIT("ifGenerationMatch"), if_match);
     }
     return web_perform(&c, e);
 }

@@ -215,6 +215,12 @@ bool s3_version_is_of(const struct s3_version *x, uint64_t as_of_ns);
 
 /* Used by both ways of uploading. */
 int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag_buf, struct err *e);
+/* Whether a write's If-Match is "*" and is sent as the ETag that is there, which s3_pin_any looks up ("*"
+ * where that is a weak one). -ENOENT: no object is. Who is refused then (ERR_PRECONDITION) looks again,
+ * S3_ANY_TRIES times in all. */
+#define S3_ANY_TRIES 4
+bool s3_wants_any(const struct s3 *s, struct slice if_match);
+int s3_pin_any(struct s3 *s, struct slice key, char ret_etag[WEB_ETAG_MAX + 1], struct err *e);
 void s3_class_header(const struct s3 *s, struct web_call *c);
 /* Hex SHA-256 of a range of the body when it is small and can be read twice; "" otherwise. */
 int s3_payload_hash(const struct s3 *s, const struct origin_body *body, uint64_t offset, uint64_t n,

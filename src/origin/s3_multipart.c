@@ -203,6 +203,30 @@ static int complete_once(struct upload *u, struct slice document, struct s3_resu
     return r;
 }
 
+/* The same with If-Match "*", which goes as the ETag that is there now. */
+static int complete_over_any(struct upload *u, struct slice document, struct s3_result *ret,
+                             uint64_t *ret_date_ns, struct err *e)
+{
+    const struct origin_put *asked = u->put;
+    char etag[WEB_ETAG_MAX + 1] = "";
+    struct origin_put pinned = *asked;
+    for (int i = 0; i < S3_ANY_TRIES; i++) {
+        if (e)
+            e->code = 0;
+        int r = s3_pin_any(u->s3, asked->key, etag, e);
+        if (r == -ENOENT) /* which would mean the upload */
+            return err_set(e, ERR_PRECONDITION, "there is no object");
+        pinned.if_match = slice_str(etag);
+        u->put = &pinned;
+        if (r == 0)
+            r = complete_once(u, document, ret, ret_date_ns, e);
+        u->put = asked;
+        if (r != ERR_PRECONDITION)
+            return r;
+    }
+    return err_set(e, ERR_PRECONDITION, "the object is written again and again");
+}
+
 /* The same upload may be completed twice; the second answer is that of the first. */
 static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
@@ -213,11 +237,13 @@ static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_a
     uint64_t date_ns = 0;
     uint32_t attempt = 0;
     bool unsure = false; /* a try before may have done it: what its condition meets now may be our own */
+    bool any = s3_wants_any(u->s3, u->put->if_match);
     int r;
     do {
         if (e)
             e->code = 0;
-        r = complete_once(u, buf_view(&document), &result, &date_ns, e);
+        r = any ? complete_over_any(u, buf_view(&document), &result, &date_ns, e)
+                : complete_once(u, buf_view(&document), &result, &date_ns, e);
         if (r == ERR_PRECONDITION && unsure)
             return err_set(e, ERR_ORIGIN_FAILED,
                            "the answer to the end of an upload was lost; its condition does not hold now");

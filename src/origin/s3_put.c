@@ -10,9 +10,10 @@
  *
  * Invariants:
  *  1. A connection is taken only once the first byte of the body is there, so that slow writers hold none.
- *  2. Conditions go to the origin unchanged; it decides them atomically. A conditional delete is checked by a
- * HEAD before, because not every service knows If-Match there; one that refuses it (501) is asked again
- * without.
+ *  2. Conditions go to the origin, which decides them atomically: unchanged, but for If-Match with "*", which
+ * goes as the ETag that is there now, because few services know "*" in a write. A conditional delete is
+ * checked by a HEAD before, because not every service knows If-Match there; one that refuses it (501) is
+ * asked again without.
  *
  * Failure modes: as in origin.h. After a timeout or a lost connection the object may have been written.
  */
@@ -22,6 +23,23 @@
 #include "origin/meta.h"
 
 #define HASH_MAX_BYTES (8 * MIB)
+
+bool s3_wants_any(const struct s3 *s, struct slice if_match)
+{
+    return slice_eq_str(if_match, "*") && !s->web.kind->is_node;
+}
+
+int s3_pin_any(struct s3 *s, struct slice key, char ret_etag[WEB_ETAG_MAX + 1], struct err *e)
+{
+    struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
+    struct origin_attr now;
+    int r = web_head(&s->web, key, SLICE_NULL, a, &now, e);
+    if (r < 0)
+        return r;
+    bool weak = web_etag_is_weak(now.etag); /* no condition of a write holds for it: looking must do */
+    (void)snprintf(ret_etag, WEB_ETAG_MAX + 1, SLICE_FMT, SLICE_ARG(weak ? SLICE_LIT("*") : now.etag));
+    return 0;
+}
 
 int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag_buf, struct err *e)
 {
@@ -98,6 +116,27 @@ static int put_single(struct s3 *s, const struct origin_put *p, const struct ori
     return r;
 }
 
+/* Over whatever is there: of a writer in between the ETag tells, and it is looked again. */
+static int put_over_any(struct s3 *s, const struct origin_put *p, const struct origin_body *body,
+                        struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    char etag[WEB_ETAG_MAX + 1] = "";
+    struct origin_put pinned = *p;
+    for (int i = 0; i < S3_ANY_TRIES; i++) {
+        if (e)
+            e->code = 0;
+        int r = web_wait_for_body(body, 0, e); /* which may take long: the look comes just before the write */
+        if (r == 0)
+            r = s3_pin_any(s, p->key, etag, e);
+        pinned.if_match = slice_str(etag);
+        if (r == 0)
+            r = put_single(s, &pinned, body, a, ret_attr, e);
+        if (r != ERR_PRECONDITION)
+            return r;
+    }
+    return err_set(e, ERR_CONFLICT, "the object is written again and again");
+}
+
 int s3_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
            struct origin_attr *ret_attr, struct err *e)
 {
@@ -110,6 +149,8 @@ int s3_put(struct origin *o, const struct origin_put *p, const struct origin_bod
     uint64_t single_max = p->payload_sha256.n ? MIN(4 * s->part_bytes, S3_PUT_MAX_BYTES) : HASH_MAX_BYTES;
     if (body->size_bytes > single_max)
         return s3_put_multipart(s, p, body, a, ret_attr, e);
+    if (s3_wants_any(s, p->if_match))
+        return put_over_any(s, p, body, a, ret_attr, e);
     return put_single(s, p, body, a, ret_attr, e);
 }
 
@@ -126,26 +167,43 @@ static int remove_once(struct s3 *s, struct slice key, const char *etag, struct 
     return web_perform(&c, e);
 }
 
-int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+/* One look, and the removal of what it saw. `any`: whatever that is. */
+static int remove_seen(struct s3 *s, struct slice key, struct slice if_match, bool any, struct err *e)
 {
-    struct s3 *s = s3_of(o);
-    char etag[WEB_ETAG_MAX + 3] = "";
-    int r = web_check_key(s->prefix, key, e);
+    struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
+    char etag[WEB_ETAG_MAX + 3];
+    struct origin_attr now;
+    int r = web_head(&s->web, key, any ? SLICE_NULL : if_match, a, &now, e);
+    if (any && r == 0)
+        if_match = now.etag;
+    if (r == 0)
+        r = web_etag_header(if_match, etag, e);
     if (r < 0)
         return r;
-    if (if_match.n) {
-        struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
-        struct origin_attr now;
-        r = web_head(&s->web, key, if_match, a, &now, e);
-        if (r == 0)
-            r = web_etag_header(if_match, etag, e);
-        if (r < 0)
-            return r;
-    }
-    r = remove_once(s, key, web_etag_is_weak(if_match) ? "" : etag, e);
-    if (r != ERR_NOT_IMPLEMENTED || !etag[0])
+    bool weak = web_etag_is_weak(if_match);
+    r = remove_once(s, key, weak ? "" : etag, e);
+    if (r != ERR_NOT_IMPLEMENTED || weak)
         return r;
     if (e)
         e->code = 0;
     return remove_once(s, key, "", e); /* no conditions there: the look is all there can be */
+}
+
+int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+{
+    struct s3 *s = s3_of(o);
+    bool any = s3_wants_any(s, if_match);
+    int r = web_check_key(s->prefix, key, e);
+    if (r < 0)
+        return r;
+    if (if_match.n == 0)
+        return remove_once(s, key, "", e);
+    for (int i = 0; i < S3_ANY_TRIES; i++) {
+        if (e)
+            e->code = 0;
+        r = remove_seen(s, key, if_match, any, e);
+        if (r != ERR_PRECONDITION || !any)
+            return r;
+    }
+    return err_set(e, ERR_CONFLICT, "the object is written again and again");
 }

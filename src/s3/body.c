@@ -70,6 +70,8 @@ static enum s3_error plan_checksum(const struct http_request *r, bool with_heade
         const struct http_header *h = &r->headers[i];
         enum checksum_kind kind = checksum_of_header(h->name);
 
+        if (checksum_header_is_unknown(h->name))
+            return REFUSE(NOT_IMPLEMENTED, "checksums are CRC32, CRC32C, CRC64NVME, SHA1 and SHA256 here");
         if (kind == CHECKSUM_NONE)
             continue;
         if (p->kind != CHECKSUM_NONE)
@@ -91,6 +93,24 @@ static enum s3_error plan_checksum(const struct http_request *r, bool with_heade
     return S3_OK;
 }
 
+/* SDKs name the kind of the checksum that they send. A name without one is refused, as in S3, but where
+ * Content-MD5 is there for the same end; and so is the name of another one. */
+static enum s3_error check_named(const struct http_request *r, const struct body_plan *p, bool has_md5,
+                                 const char **ret_reason)
+{
+    struct slice name = http_header(r, "x-amz-sdk-checksum-algorithm");
+    enum checksum_kind kind = checksum_of_name(name);
+
+    if (name.n == 0)
+        return S3_OK;
+    if (kind == CHECKSUM_NONE || (p->kind != CHECKSUM_NONE && p->kind != kind))
+        return REFUSE(INVALID_REQUEST, "Value for x-amz-sdk-checksum-algorithm header is invalid.");
+    if (p->kind == CHECKSUM_NONE && !has_md5)
+        return REFUSE(INVALID_REQUEST, "x-amz-sdk-checksum-algorithm specified, but no corresponding "
+                                       "x-amz-checksum-* or x-amz-trailer headers were found.");
+    return S3_OK;
+}
+
 enum s3_error body_plan(const struct http_request *r, struct slice payload_hash, bool with_checksum,
                         struct body_plan *ret, const char **ret_reason)
 {
@@ -102,6 +122,8 @@ enum s3_error body_plan(const struct http_request *r, struct slice payload_hash,
         error = plan_size(r, &p, ret_reason);
     if (!error)
         error = plan_checksum(r, with_checksum, &p, ret_reason);
+    if (!error && with_checksum)
+        error = check_named(r, &p, md5.p != NULL, ret_reason);
     if (error)
         return error;
     if (md5.p) {

@@ -46,16 +46,34 @@ size_t checksum_bytes(enum checksum_kind kind)
     return rows[kind].bytes;
 }
 
-enum checksum_kind checksum_of_header(struct slice name)
+enum checksum_kind checksum_of_name(struct slice name)
+{
+    for (size_t i = CHECKSUM_NONE + 1; i < CHECKSUM_MD5; i++)
+        if (slice_eq_case(name, slice_str(rows[i].suffix)))
+            return (enum checksum_kind)i;
+    return CHECKSUM_NONE;
+}
+
+/* What is behind "x-amz-checksum-", empty for other headers. */
+static struct slice suffix_of_header(struct slice name)
 {
     const struct slice prefix = SLICE_LIT("x-amz-checksum-");
 
-    if (name.n <= prefix.n || !slice_eq_case(slice_sub(name, 0, prefix.n), prefix))
-        return CHECKSUM_NONE;
-    for (size_t i = CHECKSUM_NONE + 1; i < CHECKSUM_MD5; i++)
-        if (slice_eq_case(slice_from(name, prefix.n), slice_str(rows[i].suffix)))
-            return (enum checksum_kind)i;
-    return CHECKSUM_NONE;
+    return slice_eq_case(slice_sub(name, 0, prefix.n), prefix) ? slice_from(name, prefix.n) : SLICE_LIT("");
+}
+
+enum checksum_kind checksum_of_header(struct slice name)
+{
+    return checksum_of_name(suffix_of_header(name));
+}
+
+bool checksum_header_is_unknown(struct slice name)
+{
+    struct slice suffix = suffix_of_header(name);
+
+    return suffix.n > 0 && checksum_of_name(suffix) == CHECKSUM_NONE &&
+           !slice_eq_case(suffix, SLICE_LIT("algorithm")) && !slice_eq_case(suffix, SLICE_LIT("type")) &&
+           !slice_eq_case(suffix, SLICE_LIT("mode"));
 }
 
 static void crc64_make_tables(void)

@@ -41,6 +41,11 @@ size_t checksum_bytes(enum checksum_kind kind);
 /* Kind of "x-amz-checksum-SUFFIX" (any case), CHECKSUM_NONE for other names. */
 enum checksum_kind checksum_of_header(struct slice name);
 
+/* Whether such a header is about the value of a checksum of a kind that is not here. */
+bool checksum_header_is_unknown(struct slice name);
+/* Kind of "CRC32" and its kin, but MD5, in any case; CHECKSUM_NONE for other names. */
+enum checksum_kind checksum_of_name(struct slice name);
+
 /* kind NONE is allowed: updates do nothing. */
 void checksum_init(struct checksum *c, enum checksum_kind kind);
 void checksum_fini(struct checksum *c);

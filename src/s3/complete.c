@@ -10,6 +10,7 @@
  * those on this node parts of equal size lie in order in the staged file already; others are copied into a
  * second one first, as are those of completions with conditions, which only a new write can carry.
  */
+#include "s3/complete_list.h"
 #include "s3/condition.h"
 #include "s3/parts.h"
 #include "s3/pulse.h"
@@ -23,13 +24,6 @@
 #define COPY_BYTES         MIB
 #define COMMIT_ARENA_BYTES (256 * KIB)
 
-struct listed {
-    uint32_t number;
-    struct slice etag;           /* bare */
-    enum checksum_kind sum_kind; /* of what the client says of the part, or none */
-    struct slice sum;            /* base64 */
-};
-
 struct complete {
     struct s3_request *r;
     struct arena *arena;   /* of the list */
@@ -37,9 +31,8 @@ struct complete {
     struct upload_part *at_origin;
     size_t n_at_origin;
     struct part_sums sums;
-    struct listed *listed;
+    const struct complete_part *listed;
     size_t n;
-    bool in_part;
     struct upload_part *parts;  /* the listed ones, in order */
     struct part_entry *entries; /* the same, for part_list.h */
     uint64_t total;
@@ -50,58 +43,6 @@ struct complete {
 
 /* ---- the client's list ---- */
 
-/* "/ChecksumCRC32" and its kin; the rest of what is in a part is not looked at. */
-static int on_checksum(struct complete *c, struct listed *listed, struct slice name, struct slice text)
-{
-    const struct slice prefix = SLICE_LIT("/Checksum");
-
-    if (!slice_starts(name, prefix))
-        return 0;
-    for (size_t i = CHECKSUM_NONE + 1; i < CHECKSUM_MD5; i++) {
-        if (!slice_eq_str(slice_from(name, prefix.n), checksum_name((enum checksum_kind)i)))
-            continue;
-        if (listed->sum_kind != CHECKSUM_NONE)
-            return ERR_PROTOCOL;
-        listed->sum_kind = (enum checksum_kind)i;
-        listed->sum = arena_dup(c->arena, slice_trim(text));
-    }
-    return 0;
-}
-
-static int on_element(void *arg, const char *path, struct slice text)
-{
-    const struct slice prefix = SLICE_LIT("CompleteMultipartUpload/Part");
-    struct complete *c = arg;
-    struct slice name = slice_str(path);
-    struct listed *listed;
-    uint64_t number;
-
-    if (!slice_starts(name, prefix))
-        return 0;
-    name = slice_from(name, prefix.n);
-    if (!c->in_part) {
-        if (c->n == UPLOAD_PART_NUMBER_MAX)
-            return ERR_PROTOCOL;
-        c->listed[c->n] = (struct listed){0};
-        c->in_part = true;
-    }
-    listed = &c->listed[c->n];
-    if (slice_eq_str(name, "/PartNumber")) {
-        if (slice_u64(slice_trim(text), &number) || number < 1 || number > UPLOAD_PART_NUMBER_MAX)
-            return ERR_PROTOCOL;
-        listed->number = (uint32_t)number;
-    } else if (slice_eq_str(name, "/ETag")) {
-        if (listed->etag.p)
-            return ERR_PROTOCOL;
-        listed->etag = condition_bare_etag(arena_dup(c->arena, text));
-    } else if (name.n == 0) {
-        c->in_part = false;
-        c->n++;
-        return listed->number && listed->etag.n ? 0 : ERR_PROTOCOL;
-    }
-    return on_checksum(c, listed, name, text);
-}
-
 static enum s3_error read_list(struct complete *c)
 {
     _cleanup_buf_ struct buf document = BUF_INIT(DOCUMENT_MAX_BYTES);
@@ -111,8 +52,7 @@ static enum s3_error read_list(struct complete *c)
 
     if (error)
         return error;
-    c->listed = arena_alloc(c->arena, UPLOAD_PART_NUMBER_MAX * sizeof c->listed[0]);
-    if (xml_parse(buf_view(&document), on_element, c, &e) || c->n == 0) {
+    if (complete_list_read(buf_view(&document), c->arena, &c->listed, &c->n, &e)) {
         if (e.text[0])
             c->r->message = arena_dup(c->r->arena, slice_str(e.text));
         return S3_ERR_MALFORMED_XML;
@@ -121,7 +61,7 @@ static enum s3_error read_list(struct complete *c)
 }
 
 /* Whether the part is what the client means: its ETag, and its checksum where the upload keeps that kind. */
-static bool is_meant(const struct complete *c, const struct listed *l, const struct upload_part *p)
+static bool is_meant(const struct complete *c, const struct complete_part *l, const struct upload_part *p)
 {
     struct slice sum;
     char etag[UPLOAD_PART_ETAG_SIZE];
@@ -241,6 +181,10 @@ static enum s3_error check_headers(struct complete *c)
     struct slice size = request_header(c->r, "x-amz-mp-object-size");
     uint64_t bytes;
 
+    for (size_t i = 0; i < c->r->http->n_headers; i++)
+        if (checksum_header_is_unknown(c->r->http->headers[i].name))
+            return reply_refuse(c->r, S3_ERR_NOT_IMPLEMENTED,
+                                "checksums are CRC32, CRC32C, CRC64NVME, SHA1 and SHA256 here");
     if (type.n &&
         (c->sums.kind == CHECKSUM_NONE || !slice_eq_case(type, slice_str(part_sums_type(c->sums.whole)))))
         return reply_refuse(c->r, S3_ERR_INVALID_REQUEST,

@@ -215,19 +215,21 @@ static enum s3_error refuse_range(struct s3_request *r, uint64_t size, struct sl
 
 /* ---- partNumber ---- */
 
+/* What is asked for besides conditions and a range. */
 static enum s3_error read_number(struct s3_request *r, struct one_part *ret)
 {
     struct slice value = request_query(r, "partNumber");
-    uint64_t number;
+    const char *reason = NULL;
+    enum s3_error error = put_refuse_keys(r);
 
     *ret = (struct one_part){0};
-    if (!value.p)
-        return S3_OK;
-    if (slice_u64(value, &number) || number < 1 || number > PART_LIST_NUMBER_MAX)
-        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "partNumber must be a number from 1 to 10000");
+    if (error || !value.p)
+        return error;
+    error = part_list_number(value, &ret->number, &reason);
+    if (error)
+        return reply_refuse(r, error, reason);
     if (request_header(r, "range").p)
         return reply_refuse(r, S3_ERR_INVALID_REQUEST, "a Range and partNumber exclude each other");
-    ret->number = (uint32_t)number;
     return S3_OK;
 }
 

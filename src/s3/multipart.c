@@ -93,12 +93,10 @@ enum s3_error multipart_find(struct s3_request *r, struct upload **ret)
 
 static enum s3_error read_number(struct s3_request *r, uint32_t *ret)
 {
-    uint64_t number;
+    const char *reason = NULL;
+    enum s3_error error = part_list_number(request_query(r, "partNumber"), ret, &reason);
 
-    if (slice_u64(request_query(r, "partNumber"), &number) || number < 1 || number > UPLOAD_PART_NUMBER_MAX)
-        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "partNumber must be a number from 1 to 10000");
-    *ret = (uint32_t)number;
-    return S3_OK;
+    return error ? reply_refuse(r, error, reason) : S3_OK;
 }
 
 /* ---- one part ---- */
@@ -291,10 +289,12 @@ enum s3_error s3_op_upload_part(struct s3_request *r)
     struct part_write p = {0};
     struct slice etag;
     struct body body;
-    enum s3_error error = put_body(r, &body);
+    enum s3_error error = put_refuse_keys(r);
 
     if (!pieces)
         abort();
+    if (!error)
+        error = put_body(r, &body);
     if (error)
         return error;
     if (body.plan.size_bytes == BODY_SIZE_UNKNOWN)
@@ -381,8 +381,10 @@ enum s3_error s3_op_upload_part_copy(struct s3_request *r)
     struct copy_result result = {.element = "CopyPartResult"};
     struct source s;
     struct pulse pulse;
-    enum s3_error error = source_init(&s, r);
+    enum s3_error error = put_refuse_keys(r);
 
+    if (!error)
+        error = source_init(&s, r);
     if (error)
         return error;
     pulse_start(&pulse, r);

@@ -22,14 +22,6 @@ const char *part_sums_type(bool whole)
     return whole ? "FULL_OBJECT" : "COMPOSITE";
 }
 
-static enum checksum_kind kind_of(struct slice suffix)
-{
-    for (size_t i = CHECKSUM_NONE + 1; i < CHECKSUM_MD5; i++)
-        if (slice_eq_case(suffix, slice_str(checksum_suffix((enum checksum_kind)i))))
-            return (enum checksum_kind)i;
-    return CHECKSUM_NONE;
-}
-
 /* What S3 takes when nothing is said. */
 static bool whole_by_default(enum checksum_kind kind)
 {
@@ -39,7 +31,7 @@ static bool whole_by_default(enum checksum_kind kind)
 enum s3_error part_sums_plan(struct slice algorithm, struct slice type, struct part_sums *ret,
                              const char **ret_reason)
 {
-    struct part_sums s = {.kind = kind_of(algorithm)};
+    struct part_sums s = {.kind = checksum_of_name(algorithm)};
 
     if (algorithm.n == 0 && type.n == 0) {
         *ret = s;
@@ -69,7 +61,7 @@ const char *part_sums_tag(const struct part_sums *s, char ret[PART_SUMS_TAG_SIZE
 struct part_sums part_sums_of_tag(struct slice tag)
 {
     struct slice suffix = slice_split(&tag, ' ');
-    struct part_sums s = {.kind = kind_of(suffix)};
+    struct part_sums s = {.kind = checksum_of_name(suffix)};
 
     s.whole = tag.n ? slice_eq_str(tag, part_sums_type(true)) : whole_by_default(s.kind);
     return s;
@@ -122,6 +114,18 @@ void part_sums_of_object(const struct part_sums *s, const struct part_entry *v, 
 }
 
 /* ---- the list ---- */
+
+enum s3_error part_list_number(struct slice text, uint32_t *ret, const char **ret_reason)
+{
+    uint64_t number;
+
+    if (slice_u64(text, &number) || number < 1 || number > PART_LIST_NUMBER_MAX) {
+        *ret_reason = "partNumber must be a number from 1 to 10000";
+        return S3_ERR_INVALID_ARGUMENT;
+    }
+    *ret = (uint32_t)number;
+    return S3_OK;
+}
 
 int part_list_encode(const struct part_sums *s, const struct part_entry *v, size_t n, struct buf *ret)
 {

@@ -38,6 +38,9 @@ struct part_sums part_sums_of_tag(struct slice tag);
 /* "FULL_OBJECT", "COMPOSITE". */
 const char *part_sums_type(bool whole);
 
+/* A part's number as requests give it, 1 to PART_LIST_NUMBER_MAX. INVALID_ARGUMENT with *ret_reason. */
+enum s3_error part_list_number(struct slice text, uint32_t *ret, const char **ret_reason);
+
 struct part_entry {
     uint32_t number;
     uint64_t offset, size; /* offset in the object, out of the sizes before it */

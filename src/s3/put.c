@@ -38,10 +38,23 @@ static const struct {
     {"x-amz-grant-write-acp", NULL},
     {"x-amz-object-lock-legal-hold", NULL},
     {"x-amz-object-lock-mode", NULL},
+    {"x-amz-object-lock-retain-until-date", NULL},
     {"x-amz-server-side-encryption", NULL},
-    {"x-amz-server-side-encryption-customer-algorithm", NULL},
+    {"x-amz-server-side-encryption-aws-kms-key-id", NULL},
+    {"x-amz-server-side-encryption-bucket-key-enabled", "false"},
+    {"x-amz-server-side-encryption-context", NULL},
     {"x-amz-website-redirect-location", NULL},
     {"x-amz-write-offset-bytes", NULL},
+};
+
+/* Those of objects that are encrypted with a key of the client's: of reads, parts and sources, too. */
+static const char *const keys_not_here[] = {
+    "x-amz-server-side-encryption-customer-algorithm",
+    "x-amz-server-side-encryption-customer-key",
+    "x-amz-server-side-encryption-customer-key-md5",
+    "x-amz-copy-source-server-side-encryption-customer-algorithm",
+    "x-amz-copy-source-server-side-encryption-customer-key",
+    "x-amz-copy-source-server-side-encryption-customer-key-md5",
 };
 
 bool put_is_kept(struct slice name)
@@ -90,18 +103,33 @@ static int put_line(struct buf *b, struct slice name, struct slice value)
     return status ? status : buf_char(b, '\n');
 }
 
+static enum s3_error refuse_header(struct s3_request *r, const char *name)
+{
+    return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED,
+                        arena_printf(r->arena, "the header %s is not implemented here", name));
+}
+
+enum s3_error put_refuse_keys(struct s3_request *r)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(keys_not_here); i++)
+        if (request_header(r, keys_not_here[i]).p)
+            return refuse_header(r, keys_not_here[i]);
+    return S3_OK;
+}
+
 static enum s3_error refuse_unknown(struct s3_request *r)
 {
     struct slice class = request_header(r, "x-amz-storage-class");
+    enum s3_error error = put_refuse_keys(r);
 
-    for (size_t i = 0; i < ARRAY_SIZE(not_here); i++) {
+    for (size_t i = 0; !error && i < ARRAY_SIZE(not_here); i++) {
         struct slice value = request_header(r, not_here[i].name);
 
         if (value.p && !(not_here[i].accepted && slice_eq_str(value, not_here[i].accepted)))
-            return reply_refuse(
-                r, S3_ERR_NOT_IMPLEMENTED,
-                arena_printf(r->arena, "the header %s is not implemented here", not_here[i].name));
+            error = refuse_header(r, not_here[i].name);
     }
+    if (error)
+        return error;
     return class.p && !slice_eq_str(class, "STANDARD") ? S3_ERR_INVALID_STORAGE_CLASS : S3_OK;
 }
 

@@ -161,7 +161,7 @@ enum s3_error reply_failed(struct s3_request *r, int code, const struct err *e)
         text = slice_str(err_text(code));
     if (s3_error_wants_text(code))
         r->message = arena_dup(r->arena, text);
-    if (s3_error_info(error)->status >= 500)
+    if (s3_error_info(error)->status >= 500 || code == ERR_ORIGIN_REFUSED)
         log_warn("s3", "%s %s " SLICE_FMT ": " SLICE_FMT, r->id, op_names[r->op],
                  SLICE_ARG(r->http->raw_path), SLICE_ARG(text));
     return error;

@@ -277,6 +277,10 @@ enum s3_error route_op(const struct http_request *http, bool has_bucket, bool ha
         return S3_ERR_METHOD_NOT_ALLOWED;
     if (has_bucket && is_not_here(query, n_query, ret_reason))
         return S3_ERR_NOT_IMPLEMENTED;
+    if (version && version->value.n == 0) {
+        *ret_reason = ROUTE_EMPTY_VERSION;
+        return S3_ERR_INVALID_ARGUMENT;
+    }
     if (version && !slice_eq_str(version->value, "null")) {
         *ret_reason = "versionId";
         return S3_ERR_NOT_IMPLEMENTED;

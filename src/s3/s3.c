@@ -132,71 +132,6 @@ static enum s3_error authenticate(struct s3_request *r, bool header_only)
     return error;
 }
 
-/* Whether a parameter of a signed URL is a header that its signer put there, and not about the signature or
- * the form of a body. Checksums are left out, as S3 does: such a signer has made them of no body. */
-static bool is_header_of_url(struct slice name)
-{
-    static const char *const own[] = {"x-amz-algorithm",      "x-amz-credential",
-                                      "x-amz-date",           "x-amz-expires",
-                                      "x-amz-signedheaders",  "x-amz-signature",
-                                      "x-amz-security-token", "x-amz-content-sha256",
-                                      "x-amz-trailer",        "x-amz-decoded-content-length"};
-    const struct slice amz = SLICE_LIT("x-amz-");
-
-    if (name.n <= amz.n || !slice_eq_case(slice_sub(name, 0, amz.n), amz))
-        return false;
-    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
-        if (slice_eq_case(name, slice_str(own[i])))
-            return false;
-    return checksum_of_header(name) == CHECKSUM_NONE;
-}
-
-/* Whether the text, which was decoded, can stand in a head. */
-static bool fits_head(struct slice s, bool is_name)
-{
-    for (size_t i = 0; i < s.n; i++) {
-        unsigned char c = (unsigned char)s.p[i];
-
-        if (c < 0x20 || c == 0x7f || (is_name && (c == ' ' || c == ':')))
-            return false;
-    }
-    return true;
-}
-
-static bool has_header(const struct http_request *http, struct slice name)
-{
-    for (size_t i = 0; i < http->n_headers; i++)
-        if (slice_eq_case(http->headers[i].name, name))
-            return true;
-    return false;
-}
-
-/* Some who sign URLs (the SDK for JavaScript) put x-amz- headers into them, because nobody may be there to
- * send them: they count as headers, as in S3. Those that are sent go before. */
-static enum s3_error take_headers_of_url(struct s3_request *r)
-{
-    struct http_request *http = NULL;
-
-    for (size_t i = 0; i < r->n_query; i++) {
-        struct slice name = r->query[i].name, value = r->query[i].value;
-
-        if (!is_header_of_url(name) || has_header(r->http, name))
-            continue;
-        if (!fits_head(name, /* is_name= */ true) || !fits_head(value, /* is_name= */ false))
-            return reply_refuse(r, S3_ERR_INVALID_ARGUMENT,
-                                "a header in the URL has a character that no header may have");
-        if (!http) {
-            http = arena_alloc(r->arena, sizeof *http);
-            *http = *r->http;
-            r->http = http;
-        }
-        if (http->n_headers == HTTP_HEADERS_MAX)
-            return reply_refuse(r, S3_ERR_INVALID_REQUEST, "too many headers");
-        http->headers[http->n_headers++] = (struct http_header){name, slice_trim(value)};
-    }
-    return S3_OK;
-}
-
 static enum s3_error find_op(struct s3_request *r)
 {
     const char *reason = NULL;
@@ -216,7 +151,9 @@ static enum s3_error find_op(struct s3_request *r)
     if (!error)
         error = route_op(r->http, r->bucket.n > 0, r->key.n > 0, r->query, r->n_query, &r->op, &reason);
     if (error && reason)
-        r->message = slice_str(arena_printf(r->arena, "%s is not implemented here", reason));
+        r->message = error == S3_ERR_NOT_IMPLEMENTED
+                         ? slice_str(arena_printf(r->arena, "%s is not implemented here", reason))
+                         : slice_str(reason);
     return error;
 }
 
@@ -333,7 +270,7 @@ void s3_handle(struct http_conn *c, void *arg)
     if (!error)
         error = authenticate(&r, /* header_only= */ false);
     if (!error && !r.anonymous && r.claim.kind == AUTH_URL_V4)
-        error = take_headers_of_url(&r);
+        error = url_headers_take(&r);
     if (!error)
         error = settle_op(&r);
     preflight_headers(&r);

@@ -31,7 +31,7 @@ static const struct s3_error_info rows[] = {[S3_OK] = {"", 200, ""},
     X(ERR_ORIGIN_DOWN, UNAVAILABLE, true)                                                                    \
     X(-ETIMEDOUT, UNAVAILABLE, true)                                                                         \
     X(ERR_ORIGIN_FAILED, INTERNAL, true)                                                                     \
-    X(ERR_ORIGIN_REFUSED, INTERNAL, true)                                                                    \
+    X(ERR_ORIGIN_REFUSED, INVALID_REQUEST, true)                                                             \
     X(ERR_ORIGIN_SHORT, INTERNAL, true)                                                                      \
     X(ERR_NOT_IMPLEMENTED, NOT_IMPLEMENTED, true)                                                            \
     X(-EOPNOTSUPP, NOT_IMPLEMENTED, true)                                                                    \

@@ -141,8 +141,9 @@ enum s3_error route_path(struct slice path, struct slice *ret_bucket, struct sli
 /* The bucket in the value of a Host header, "BUCKET.DOMAIN[:PORT]" in any case; empty when it is another
  * host. */
 struct slice route_host(struct slice host, struct slice domain);
-/* Which operation a request means. METHOD_NOT_ALLOWED, NOT_IMPLEMENTED with *ret_reason (static text or
- * NULL). */
+#define ROUTE_EMPTY_VERSION "Version id cannot be the empty string"
+/* Which operation a request means. METHOD_NOT_ALLOWED; NOT_IMPLEMENTED with what is not in *ret_reason
+ * (static text or NULL); INVALID_ARGUMENT with why in *ret_reason. */
 enum s3_error route_op(const struct http_request *http, bool has_bucket, bool has_key,
                        const struct http_pair *query, size_t n_query, enum s3_op *ret_op,
                        const char **ret_reason);
@@ -151,6 +152,12 @@ ssize_t route_setting(const struct http_pair *query, size_t n_query);
 /* Property of the bucket that keeps the setting of this query parameter; NULL: it cannot be made. */
 const char *route_kept_property(const char *parameter);
 const struct http_pair *route_query(const struct http_pair *query, size_t n_query, const char *name);
+
+/* ---- url_headers.c ---- */
+
+/* Puts the headers in the request's URL, whose signature was verified, among those of its head, in the arena.
+ * INVALID_ARGUMENT, INVALID_REQUEST. */
+enum s3_error url_headers_take(struct s3_request *r);
 
 /* ---- reply.c ---- */
 
@@ -195,6 +202,8 @@ bool put_is_kept(struct slice name);
 /* Content type and "name: value\n" lines of the request's headers that are kept with an object, in the arena.
  * Also refuses headers that ask for what is not there. */
 enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta);
+/* NOT_IMPLEMENTED when the request has a header about a key of its client's. */
+enum s3_error put_refuse_keys(struct s3_request *r);
 /* Whether objects of the request's bucket may have an end of their own. It takes the bucket's ttl: that is
  * what makes the node look for objects that have ended. */
 bool put_may_end(struct s3_request *r);

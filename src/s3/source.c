@@ -18,6 +18,8 @@ enum s3_error source_init(struct source *s, struct s3_request *r)
 
     *s = (struct source){.r = r};
     if (at >= 0) {
+        if (value.n == (size_t)at + version.n)
+            return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, ROUTE_EMPTY_VERSION);
         if (!slice_eq_str(slice_from(value, (size_t)at + version.n), "null"))
             return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED, "versions of objects are not implemented here");
         value = slice_sub(value, 0, (size_t)at);

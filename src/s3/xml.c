@@ -58,6 +58,8 @@ static const char *written_as(struct slice s, size_t *ret_n, char reference[8])
     default:
         break;
     }
+    if (c == 0) /* no XML has it, as a reference neither; others are written as S3 does */
+        return "\xef\xbf\xbd";
     if (c < 0x20 || c == 0x7f) {
         (void)snprintf(reference, 8, "&#x%X;", c);
         return reference;

@@ -170,6 +170,60 @@ def test_keys_that_are_none(bucket, key, code):
     assert nothing_there(bucket)
 
 
+@pytest.mark.parametrize("kind", ["scratch", "s3", "file"])
+def test_keys_that_an_origin_may_not_take(node, origin, tmp_path, kind):
+    """Keys of slashes and dots, of the longest and beyond, of every byte: each is an object like every other, or a mistake of who
+    asks (400, in words), or not there (404), whatever the origin can hold. versitygw and directories refuse many. Never 500."""
+    if kind == "file":
+        name = harness.random_name()
+        node.create_bucket(name, f"file://{tmp_path}")
+    else:
+        name = harness.scratch_bucket(node) if kind == "scratch" else node.new_bucket(origin)
+    stored = []
+    for key in ["/", "//", "///", "/a", "//a/", "a//b", ".", "..", "../..", "a/../b", "./a", "a/.", "k" * 1024, "k" * 300, "a\x01b", "a\x7fb",
+                "a\\b", "\u202e", "~"]:
+        path = f"/{name}/" + urllib.parse.quote(key, safe="/~-._")
+        made = ask(node, "PUT", path, key.encode())
+        assert made.status in (200, 400), (key, made.body)
+        if made.status == 400:
+            assert made.error()["Code"] in ("InvalidArgument", "InvalidRequest", "KeyTooLongError"), key
+        head, got = ask(node, "HEAD", path), ask(node, "GET", path)
+        if made.status == 200:
+            stored.append(key)
+            assert (head.status, got.status, got.body) == (200, 200, key.encode()), key
+        else:
+            assert head.status in (400, 404) and got.status == head.status, (key, got.body)
+        begun = ask(node, "POST", path + "?uploads")
+        assert begun.status in (200, 400), (key, begun.body)
+        assert ask(node, "GET", path + "?tagging").status in (200, 400, 404), key
+        assert ask(node, "PUT", f"/{name}/copy", headers={"x-amz-copy-source": path}).status in (200, 400, 404), key
+        assert ask(node, "DELETE", path).status in ((204,) if made.status == 200 else (204, 400)), key
+        assert ask(node, "GET", path).status in (400, 404), key
+    assert {"~", "a\\b"} <= set(stored) and (kind != "scratch" or {"/", "//", "..", "a//b", "k" * 1024} <= set(stored))
+    for key, code in (("k" * 1025, "KeyTooLongError"), ("/" * 1025, "KeyTooLongError"), ("a%FFb", "InvalidURI"), ("%00", "InvalidURI")):
+        reply = ask(node, "GET", f"/{name}/{key}") if "%" not in key else fetch(f"{node.endpoint}/{name}/{key}")
+        assert reply.error()["Code"] in (code, "AccessDenied"), key
+    assert ask(node, "GET", f"/{name}?list-type=2&prefix=%2F&delimiter=%2F").status == 200
+
+
+def test_an_empty_version(bucket, scratch):
+    """versionId without a value is a mistake in each operation that takes one, and nothing is done."""
+    node = bucket.node
+    for name in (bucket.name, scratch):
+        assert ask(node, "PUT", f"/{name}/k", b"data").status == 200
+        for method, what in (("GET", ""), ("HEAD", ""), ("DELETE", ""), ("GET", "tagging&"), ("PUT", "tagging&"), ("DELETE", "tagging&"),
+                             ("GET", "acl&"), ("GET", "attributes&"), ("GET", "retention&")):
+            for version in ("versionId=", "versionId"):
+                reply = ask(node, method, f"/{name}/k?{what}{version}")
+                assert reply.status == 400, (method, what)
+                if method != "HEAD":
+                    assert reply.error()["Code"] == "InvalidArgument" and "empty" in reply.error()["Message"]
+        reply = ask(node, "PUT", f"/{name}/copy", headers={"x-amz-copy-source": f"/{name}/k?versionId="})
+        assert (reply.status, reply.error()["Code"]) == (400, "InvalidArgument")
+        assert ask(node, "GET", f"/{name}/k?versionId=null").body == b"data"
+        assert ask(node, "GET", f"/{name}/copy").status == 404
+
+
 def test_a_header_that_is_sent_or_named_often(bucket):
     """Who knows an access key but not its secret is refused, and nothing more, however often a header is to be signed."""
     access_key, _ = bucket.node.credentials

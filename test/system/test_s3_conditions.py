@@ -122,3 +122,32 @@ def test_a_range_of_a_version_that_is_no_more(node, origin, kind):
             s3.get_object(**where, IfMatch=old, Range=text)
         assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 412, text
     assert s3.get_object(**where, IfMatch=new, Range="bytes=3-99")["Body"].read() == b"de"
+
+
+@pytest.mark.parametrize("kind", ["scratch", "mirror", "file"])
+def test_a_star_fits_whatever_is_there(node, origin, tmp_path, kind):
+    """If-Match: * of a PUT, a completion and a removal holds for every object, and for none that is not there; removing that is no
+    error. At an origin too that does not know "*" there (versitygw)."""
+    s3 = node.s3()
+    if kind == "file":
+        bucket = harness.random_name()
+        node.create_bucket(bucket, f"file://{tmp_path}")
+    else:
+        bucket = harness.scratch_bucket(node) if kind == "scratch" else node.new_bucket(origin)
+    where, missing = {"Bucket": bucket, "Key": "k"}, {"NoSuchKey", "PreconditionFailed"}
+    s3.put_object(**where, Body=b"first")
+    s3.put_object(**where, Body=b"second", IfMatch="*")
+    assert content(s3, where) == b"second"
+    upload_of(s3, where, b"third")(IfMatch="*")
+    assert content(s3, where) == b"third"
+    s3.delete_object(**where, IfMatch="*")
+    assert content(s3, where) is None
+    s3.delete_object(**where, IfMatch="*")
+    s3.delete_object(**where, IfMatch='"0123456789abcdef0123456789abcdef"')
+    calls = [lambda: s3.put_object(**where, Body=b"x", IfMatch="*"), lambda: upload_of(s3, where, b"x")(IfMatch="*")]
+    for call in calls:
+        assert run_together([call])[0] in missing
+        assert content(s3, where) is None
+    s3.put_object(**where, Body=b"fourth")
+    answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "k", "ETag": "*"}]})
+    assert [d["Key"] for d in answer["Deleted"]] == ["k"] and content(s3, where) is None

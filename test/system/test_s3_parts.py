@@ -235,6 +235,21 @@ def test_values_in_memory_have_no_parts(node):
     assert refused(s3.put_object, **where, Body=b"x", IfNoneMatch='"0123"') == (501, "NotImplemented")
 
 
+def test_parts_have_the_numbers_of_the_completion(node, scratch):
+    """Of parts 3 and 7 there is no first or second one: partNumber, attributes and the listing have the numbers of the upload."""
+    s3, made = node.s3(), Made(node.s3(), scratch, sizes={3: 5 * MIB, 7: 11})
+    assert made.complete()["ETag"].endswith('-2"')
+    for number, data in made.parts.items():
+        got = s3.get_object(**made.where, PartNumber=number)
+        assert (got["Body"].read(), got["PartsCount"]) == (data, 2)
+        assert s3.head_object(**made.where, PartNumber=number)["ContentLength"] == len(data)
+    for number in (1, 2, 5, 8, 10_000):
+        assert refused(s3.get_object, **made.where, PartNumber=number) == (400, "InvalidPart")
+    assert refused(s3.get_object, **made.where, PartNumber=10_001) == (400, "InvalidArgument")
+    shown = s3.get_object_attributes(**made.where, ObjectAttributes=["ObjectParts"])["ObjectParts"]
+    assert [(p["PartNumber"], p["Size"]) for p in shown["Parts"]] == [(3, 5 * MIB), (7, 11)]
+
+
 def test_copies_and_tags_keep_parts(node, scratch):
     """A copy inside the bucket, a rename by the command line and new tags leave ETag, parts and checksum as they are; a
     copy with other metadata is one piece, and does not show a checksum of parts."""

@@ -237,6 +237,21 @@ static void test_single(void **state)
     web_fixture_stop(&f);
 }
 
+/* A removal of whatever is there names no generation. */
+static void test_remove_of_any(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CLOSED("200 OK") RESOURCE("5", "100"), .close = true},
+        {.answer = CLOSED("204 No Content"), .close = true},
+    };
+    struct web_fixture f;
+    struct err e = {0};
+    web_fixture_start(&f, "gs://bucket", steps, ARRAY_SIZE(steps), plain);
+    WEB_FIXTURE_OK(origin_remove(f.origin, SLICE_LIT("k"), SLICE_LIT("*"), &e), e);
+    assert_non_null(strstr(script_head(&f.script, 1), "?ifGenerationNotMatch=0 "));
+    web_fixture_stop(&f);
+}
+
 /* A copy takes as many calls as the service wants, each with the token of the one before. */
 static void test_rewrite(void **state)
 {
@@ -612,6 +627,7 @@ int main(void)
         cmocka_unit_test(test_resumable_lost_end),
         cmocka_unit_test(test_resumable_nonsense),
         cmocka_unit_test(test_single),
+        cmocka_unit_test(test_remove_of_any),
         cmocka_unit_test(test_rewrite),
         cmocka_unit_test(test_set_meta),
         cmocka_unit_test(test_pages),

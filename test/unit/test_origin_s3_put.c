@@ -241,6 +241,107 @@ static void test_remove_sent_twice(void **state)
     fixture_stop(&f);
 }
 
+#define GONE    "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+#define REFUSED "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"
+
+static void assert_sent(struct fixture *f, size_t i, const char *method, const char *if_match)
+{
+    const char *head = script_head(&f->script, i), *got = script_header(head, "if-match");
+    assert_memory_equal(head, method, strlen(method));
+    if (!if_match)
+        assert_null(got);
+    else if (!got || strncmp(got, if_match, strlen(if_match)) != 0)
+        fail_msg("request %zu: If-Match is %s", i, got ? got : "not there");
+}
+
+/* "*" of a removal is whatever is there: the ETag that was seen is what goes, and somebody who writes in
+ * between leads to another look, not to a refusal; where nothing is, nothing is sent. */
+static void test_remove_of_any(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OK200("5")},
+        {.answer = REFUSED},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"v2\"\r\n"
+                   "Content-Length: 5\r\n\r\n"},
+        {.answer = PART_OK},
+        {.answer = GONE},
+        {.answer = OK200("5")},
+        {.answer = REFUSED},
+        {.answer = OK200("5")},
+        {.answer = REFUSED},
+        {.answer = OK200("5")},
+        {.answer = REFUSED},
+        {.answer = OK200("5")},
+        {.answer = REFUSED},
+    };
+    const struct slice key = SLICE_LIT("k"), any = SLICE_LIT("*");
+    struct fixture f;
+    struct err e = {0};
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    assert_int_equal(origin_remove(f.origin, key, any, &e), 0);
+    assert_sent(&f, 0, "HEAD", NULL);
+    assert_sent(&f, 1, "DELETE", "\"v1\"\r\n");
+    assert_sent(&f, 2, "HEAD", NULL);
+    assert_sent(&f, 3, "DELETE", "\"v2\"\r\n");
+    assert_int_equal(origin_remove(f.origin, key, any, &e), -ENOENT);
+    assert_int_equal(origin_remove(f.origin, key, any, &e), ERR_CONFLICT); /* every time */
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    fixture_stop(&f);
+}
+
+/* The same of a PUT. Another node knows "*" by itself, and a weak ETag is none that a write could name. */
+static void test_put_over_any(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OK200("5")}, {.answer = REFUSED},
+        {.answer = OK200("5")}, {.answer = PART_OK},
+        {.answer = GONE},       {.answer = "HTTP/1.1 200 OK\r\nETag: W/\"v1\"\r\nContent-Length: 5\r\n\r\n"},
+        {.answer = PART_OK},
+    };
+    static const struct script_step of_node[] = {{.answer = PART_OK}};
+    const struct origin_put p = {.key = SLICE_LIT("k"), .if_match = SLICE_LIT("*")};
+    const struct origin_body b = {.size_bytes = 1, .read = zeros};
+    struct origin_attr attr;
+    struct fixture f;
+    struct err e = {0};
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), 0);
+    assert_sent(&f, 0, "HEAD", NULL);
+    assert_sent(&f, 1, "PUT", "\"v1\"\r\n");
+    assert_sent(&f, 3, "PUT", "\"v1\"\r\n");
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), -ENOENT);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), 0);
+    assert_sent(&f, 6, "PUT", "*\r\n");
+    fixture_stop(&f);
+    fixture_start(&f, "forebay://h:1/b", of_node, ARRAY_SIZE(of_node), NULL);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), 0);
+    assert_sent(&f, 0, "PUT", "*\r\n");
+    fixture_stop(&f);
+}
+
+/* The same of the end of an upload. No object is no missing upload. */
+static void test_complete_over_any(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OK200("5")}, {.answer = REFUSED}, {.answer = OK200("5")},
+        {.answer = COMPLETED},  {.answer = GONE},
+    };
+    const struct origin_put p = {.key = SLICE_LIT("k"), .if_match = SLICE_LIT("*")};
+    const struct origin_part part = {.number = 1, .etag = SLICE_LIT("e")};
+    struct origin_attr attr;
+    struct fixture f;
+    struct err e = {0};
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    assert_int_equal(origin_upload_complete(f.origin, &p, SLICE_LIT("id"), &part, 1, 5, f.arena, &attr, &e),
+                     0);
+    assert_sent(&f, 1, "POST", "\"v1\"\r\n");
+    assert_sent(&f, 3, "POST", "\"v1\"\r\n");
+    assert_int_equal(origin_upload_complete(f.origin, &p, SLICE_LIT("id"), &part, 1, 5, f.arena, &attr, &e),
+                     ERR_PRECONDITION);
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    fixture_stop(&f);
+}
+
 /* Gives each byte once. */
 static ssize_t read_once(void *arg, void *p, size_t n, uint64_t offset)
 {
@@ -483,6 +584,9 @@ int main(void)
         cmocka_unit_test(test_set_meta_in_parts),
         cmocka_unit_test(test_slow_bodies),
         cmocka_unit_test(test_remove_sent_twice),
+        cmocka_unit_test(test_remove_of_any),
+        cmocka_unit_test(test_put_over_any),
+        cmocka_unit_test(test_complete_over_any),
         cmocka_unit_test(test_part_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

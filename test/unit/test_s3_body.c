@@ -80,13 +80,31 @@ static enum s3_error run(const char *headers, const char *hash, const char *raw,
 #define CODED                                                                                                \
     "x-amz-decoded-content-length: 5\r\nx-amz-trailer: x-amz-checksum-crc32\r\nContent-Length: 50\r\n"
 
+#define NAMED(kind) "x-amz-sdk-checksum-algorithm: " kind "\r\n"
+
+struct promise {
+    const char *headers, *hash, *raw;
+    enum s3_error error;
+};
+
+static void check_promises(const struct promise *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        _cleanup_buf_ struct buf out = BUF_INIT(KIB);
+        enum s3_error error = run(rows[i].headers, rows[i].hash, rows[i].raw, 0, &out);
+
+        if (error != rows[i].error)
+            print_message("row %zu\n", i);
+        assert_int_equal(error, rows[i].error);
+        if (!error)
+            assert_true(slice_eq_str(buf_view(&out), strncmp(rows[i].raw, "any", 3) ? "hello" : rows[i].raw));
+    }
+}
+
 /* Good and bad bodies, with each of the things a client may promise about them. */
 static void promises_are_checked(void **state)
 {
-    static const struct {
-        const char *headers, *hash, *raw;
-        enum s3_error error;
-    } rows[] = {
+    static const struct promise rows[] = {
         {LENGTH, "UNSIGNED-PAYLOAD", "hello", S3_OK},
         {LENGTH, HELLO_SHA256, "hello", S3_OK},
         {LENGTH, HELLO_SHA256, "hellp", S3_ERR_SHA256_MISMATCH},
@@ -124,16 +142,37 @@ static void promises_are_checked(void **state)
     };
     (void)state;
 
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-        _cleanup_buf_ struct buf out = BUF_INIT(KIB);
-        enum s3_error error = run(rows[i].headers, rows[i].hash, rows[i].raw, 0, &out);
+    check_promises(rows, ARRAY_SIZE(rows));
+}
 
-        if (error != rows[i].error)
-            print_message("row %zu\n", i);
-        assert_int_equal(error, rows[i].error);
-        if (!error && i != 14)
-            assert_true(slice_eq_str(buf_view(&out), "hello"));
-    }
+/* The kind of a checksum that an SDK names is that of the one that comes, and one must come, or Content-MD5.
+ * Other kinds than ours are refused. */
+static void kinds_that_are_named_come(void **state)
+{
+    static const struct promise rows[] = {
+        {LENGTH "x-amz-checksum-sha512: AAAA\r\n", "UNSIGNED-PAYLOAD", "hello", S3_ERR_NOT_IMPLEMENTED},
+        {LENGTH "x-amz-checksum-type: FULL_OBJECT\r\nx-amz-checksum-algorithm: CRC32\r\n", "UNSIGNED-PAYLOAD",
+         "hello", S3_OK},
+        {LENGTH NAMED("CRC32"), "UNSIGNED-PAYLOAD", "hello", S3_ERR_INVALID_REQUEST},
+        {LENGTH NAMED("CRC32"), HELLO_SHA256, "hello", S3_ERR_INVALID_REQUEST},
+        {LENGTH NAMED(""), "UNSIGNED-PAYLOAD", "hello", S3_OK},
+        {LENGTH NAMED("CRC32") "Content-MD5: " HELLO_MD5 "\r\n", "UNSIGNED-PAYLOAD", "hello", S3_OK},
+        {LENGTH NAMED("CRC32") "Content-MD5: " HELLO_MD5 "\r\n", "UNSIGNED-PAYLOAD", "hellp",
+         S3_ERR_BAD_DIGEST},
+        {LENGTH NAMED("crc32") "x-amz-checksum-crc32: " HELLO_CRC32 "\r\n", "UNSIGNED-PAYLOAD", "hello",
+         S3_OK},
+        {LENGTH NAMED("SHA1") "x-amz-checksum-crc32: " HELLO_CRC32 "\r\n", "UNSIGNED-PAYLOAD", "hello",
+         S3_ERR_INVALID_REQUEST},
+        {LENGTH NAMED("MD4") "Content-MD5: " HELLO_MD5 "\r\n", "UNSIGNED-PAYLOAD", "hello",
+         S3_ERR_INVALID_REQUEST},
+        {NAMED("CRC32") CODED, TRAILER, "5\r\nhello\r\n0\r\nx-amz-checksum-crc32:" HELLO_CRC32 "\r\n\r\n",
+         S3_OK},
+        {NAMED("CRC32C") CODED, TRAILER, "5\r\nhello\r\n0\r\nx-amz-checksum-crc32:" HELLO_CRC32 "\r\n\r\n",
+         S3_ERR_INVALID_REQUEST},
+    };
+    (void)state;
+
+    check_promises(rows, ARRAY_SIZE(rows));
 }
 
 /* A peer that stops sending and one that goes away are told apart. */
@@ -291,8 +330,11 @@ static void small_bodies_are_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(promises_are_checked), cmocka_unit_test(failing_connections_are_told_apart),
-        cmocka_unit_test(full_pieces),          cmocka_unit_test(large_bodies_are_hashed_beside),
+        cmocka_unit_test(promises_are_checked),
+        cmocka_unit_test(kinds_that_are_named_come),
+        cmocka_unit_test(failing_connections_are_told_apart),
+        cmocka_unit_test(full_pieces),
+        cmocka_unit_test(large_bodies_are_hashed_beside),
         cmocka_unit_test(small_bodies_are_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,6 +77,9 @@ static void cutting_does_not_matter(void **state)
 /* Header names are found in any case; names that only begin alike are not. */
 static void header_names_are_recognised(void **state)
 {
+    static const char *const others[] = {"x-amz-checksum-crc32",     "x-amz-checksum-type",
+                                         "x-amz-checksum-Algorithm", "x-amz-checksum-mode",
+                                         "x-amz-checksum-",          "x-amz-meta-checksum-sha512"};
     (void)state;
     assert_int_equal(checksum_of_header(SLICE_LIT("x-amz-checksum-crc32")), CHECKSUM_CRC32);
     assert_int_equal(checksum_of_header(SLICE_LIT("X-Amz-Checksum-CRC64NVME")), CHECKSUM_CRC64NVME);
@@ -85,6 +88,12 @@ static void header_names_are_recognised(void **state)
     assert_int_equal(checksum_of_header(SLICE_LIT("x-amz-checksum-type")), CHECKSUM_NONE);
     assert_int_equal(checksum_of_header(SLICE_LIT("x-amz-checksum-")), CHECKSUM_NONE);
     assert_int_equal(checksum_of_header(SLICE_LIT("x-amz-date")), CHECKSUM_NONE);
+    assert_int_equal(checksum_of_name(SLICE_LIT("CRC32C")), CHECKSUM_CRC32C);
+    assert_int_equal(checksum_of_name(SLICE_LIT("MD5")), CHECKSUM_NONE);
+    assert_true(checksum_header_is_unknown(SLICE_LIT("X-Amz-Checksum-SHA512")));
+    assert_true(checksum_header_is_unknown(SLICE_LIT("x-amz-checksum-md5")));
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        assert_false(checksum_header_is_unknown(slice_str(others[i])));
 }
 
 /* The checksum of two pieces is that of the whole, wherever it is cut; empty pieces too. */

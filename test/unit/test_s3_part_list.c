@@ -146,6 +146,26 @@ static void golden_list(void **state)
         assert_int_equal(part_list_decode(slice_of(b.p, n), &l), ERR_CORRUPT);
 }
 
+/* Parts are numbered from 1 to 10,000, and nothing else is a number of one. */
+static void numbers_of_parts(void **state)
+{
+    static const char *const bad[] = {
+        "", "0", "10001", "-1", "+1", " 1", "1 ", "1.0", "0x1", "4294967297", "18446744073709551617"};
+    const char *reason = NULL;
+    uint32_t number = 0;
+    (void)state;
+
+    assert_int_equal(part_list_number(SLICE_LIT("1"), &number, &reason), S3_OK);
+    assert_int_equal(number, 1);
+    assert_int_equal(part_list_number(SLICE_LIT("10000"), &number, &reason), S3_OK);
+    assert_int_equal(number, 10000);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        if (part_list_number(slice_str(bad[i]), &number, &reason) != S3_ERR_INVALID_ARGUMENT)
+            fail_msg("'%s'", bad[i]);
+    assert_non_null(reason);
+    assert_int_equal(part_list_number(SLICE_NULL, &number, &reason), S3_ERR_INVALID_ARGUMENT);
+}
+
 /* A list without checksums has none, also when only some parts had one. The largest fits the maximum. */
 static void lists_without_checksums(void **state)
 {
@@ -204,9 +224,13 @@ static void broken_lists(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_an_upload_may_ask_for), cmocka_unit_test(tags_of_uploads),
-        cmocka_unit_test(the_checksum_of_the_object), cmocka_unit_test(golden_list),
-        cmocka_unit_test(lists_without_checksums),    cmocka_unit_test(broken_lists),
+        cmocka_unit_test(what_an_upload_may_ask_for),
+        cmocka_unit_test(tags_of_uploads),
+        cmocka_unit_test(the_checksum_of_the_object),
+        cmocka_unit_test(golden_list),
+        cmocka_unit_test(numbers_of_parts),
+        cmocka_unit_test(lists_without_checksums),
+        cmocka_unit_test(broken_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

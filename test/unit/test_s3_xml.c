@@ -51,7 +51,7 @@ static void texts_are_escaped(void **state)
 /* What is no text at all becomes U+FFFD, byte by byte, and the document can be read. */
 static void texts_that_are_none(void **state)
 {
-    static const char text[] = "a\xff\xc3\xa9\xe2\x82|\xed\xa0\x80|\xef\xbf\xbe\xf0\x9f\x98\x80\xf0\x9f";
+    static const char text[] = "a\xff\xc3\xa9\xe2\x82|\xed\xa0\x80|\xef\xbf\xbe\xf0\x9f\x98\x80\xf0\x9f\0z";
     _cleanup_buf_ struct buf b = BUF_INIT(KIB);
     struct xml x = {&b, 0};
     struct seen s;
@@ -62,7 +62,7 @@ static void texts_that_are_none(void **state)
     assert_int_equal(x.status, 0);
     assert_int_equal(parse(b.p, &s), 0);
     assert_string_equal(s.log.p, "Key=a" NONE "\xc3\xa9" NONE NONE "|" NONE NONE NONE "|" NONE NONE NONE
-                                 "\xf0\x9f\x98\x80" NONE NONE ";");
+                                 "\xf0\x9f\x98\x80" NONE NONE NONE "z;");
 #undef NONE
     buf_fini(&s.log);
 }
@@ -168,6 +168,9 @@ static void every_code_is_an_error(void **state)
     assert_int_equal(s3_error_from(-ENOENT), S3_ERR_NO_SUCH_KEY);
     assert_int_equal(s3_error_from(ERR_ORIGIN_BUSY), S3_ERR_SLOW_DOWN);
     assert_int_equal(s3_error_from(ERR_CORRUPT), S3_ERR_INTERNAL);
+    /* What an origin does not take, as a key that is no path there, is no fault inside. */
+    assert_int_equal(s3_error_info(s3_error_from(ERR_ORIGIN_REFUSED))->status, 400);
+    assert_true(s3_error_wants_text(ERR_ORIGIN_REFUSED));
     assert_true(s3_error_wants_text(ERR_ORIGIN_FAILED));
     assert_false(s3_error_wants_text(-EIO));
 }

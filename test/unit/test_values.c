@@ -113,7 +113,8 @@ static void test_conditions(void **state)
 {
     struct table *t = *state;
     const struct value x = {.etag = SLICE_LIT("b"), .data = SLICE_LIT("b")};
-    const struct value_condition absent = {.if_none_match = true}, a = {.if_match = SLICE_LIT("a")};
+    const struct value_condition absent = {.if_none_match = true}, a = {.if_match = SLICE_LIT("a")},
+                                 any = {.if_match = SLICE_LIT("*")};
     assert_int_equal(values_put(t->v, 1, SLICE_LIT("k"), &x, &a, NOW, NULL), -ENOENT); /* as in S3 */
     assert_int_equal(put(t, 1, "k", "a", 0), 0);
     assert_int_equal(values_put(t->v, 1, SLICE_LIT("k"), &x, &absent, NOW, NULL), ERR_PRECONDITION);
@@ -122,6 +123,10 @@ static void test_conditions(void **state)
     assert_string_equal(get(t, 1, "k", NOW), "b");
     assert_int_equal(values_remove(t->v, 1, SLICE_LIT("k"), &a, NOW, NULL), ERR_PRECONDITION);
     assert_string_equal(get(t, 1, "k", NOW), "b");
+    assert_int_equal(values_remove(t->v, 1, SLICE_LIT("k"), &any, NOW, NULL), 0);
+    /* What is not there counts as removed. */
+    assert_int_equal(values_remove(t->v, 1, SLICE_LIT("k"), &any, NOW, NULL), -ENOENT);
+    assert_int_equal(values_remove(t->v, 1, SLICE_LIT("k"), &a, NOW, NULL), -ENOENT);
 }
 
 /* Memory stays within the limit whatever is put, what is too large is refused, and values that are read again

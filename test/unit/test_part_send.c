@@ -1,0 +1,170 @@
+/* layer: object */
+/* threaded */
+/* Parts on their way to an origin: the memory that one takes has a bound that its size does not move. */
+#include "object/part_send.h"
+#include "script_origin.h"
+
+#include "support/tmpdir.h"
+
+#define PIECE (128 * KIB)
+
+struct fixture {
+    char *dir;
+    struct kv *kv;
+    struct bucket_table *table;
+    struct script *script;
+    struct origin_ops ops;
+    struct upstream *u;
+    struct object_service *service;
+};
+
+static _Atomic uint64_t arrived;
+
+/* Takes all of the part, and looks at it. */
+static int take_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                     const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    char piece[16 * KIB];
+    (void)o, (void)p, (void)id, (void)number;
+    for (uint64_t at = 0; at < body->size_bytes;) {
+        ssize_t n = body->read(body->arg, piece, sizeof(piece), at);
+        if (n < 0)
+            return err_set(e, (int)n, "the body");
+        if (piece[0] != (char)(at / PIECE) || piece[n - 1] != (char)((at + (uint64_t)n - 1) / PIECE))
+            return err_set(e, ERR_CORRUPT, "other bytes");
+        at += (uint64_t)n;
+        atomic_store(&arrived, at);
+    }
+    (void)snprintf(ret_etag, ORIGIN_ETAG_MAX + 1, "e");
+    return 0;
+}
+
+static int no_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                     struct err *e)
+{
+    (void)o, (void)p, (void)ret_id;
+    return err_set(e, ERR_NOT_IMPLEMENTED, "not asked for");
+}
+
+static struct fixture *make(uint64_t budget_bytes)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    assert_non_null(f);
+    f->dir = tmpdir_new();
+    assert_int_equal(kv_open_memory(&f->kv), 0);
+    f->script = script_new();
+    f->u = script_upstream(f->script, f->kv, f->dir, "", &f->table);
+    f->ops = *f->u->origin->ops;
+    f->ops.upload_create = no_create;
+    f->ops.upload_part = take_part;
+    f->u->origin->ops = &f->ops;
+    f->service = calloc(1, sizeof(*f->service));
+    assert_non_null(f->service);
+    f->service->part_budget = budget_new(budget_bytes);
+    atomic_store(&arrived, 0);
+    return f;
+}
+
+static void drop(struct fixture *f)
+{
+    assert_int_equal(budget_used(f->service->part_budget), 0);
+    assert_int_equal(f->service->parts, 0);
+    budget_free(f->service->part_budget);
+    free(f->service);
+    upstream_unref(f->u);
+    script_free(f->script);
+    bucket_table_close(f->table);
+    kv_close(f->kv);
+    tmpdir_free(f->dir);
+    free(f);
+}
+
+static struct part_send *begin(struct fixture *f, uint64_t size)
+{
+    struct part_send *p = NULL;
+    struct err e = {0};
+    int r =
+        part_send_new(f->service, f->u, SLICE_LIT("k"), SLICE_LIT("id"), 1, size, /* wait_ms= */ 0, &p, &e);
+    if (r < 0)
+        fail_msg("%s", e.text);
+    return p;
+}
+
+/* A part of 5 GiB takes what one of 16 MiB does, and a small one its own size. */
+static void test_memory_does_not_grow_with_the_part(void **state)
+{
+    static const struct {
+        uint64_t size, taken;
+    } rows[] = {
+        {0, 4096},
+        {1, 4096},
+        {5 * MIB, 5 * MIB},
+        {16 * MIB, 16 * MIB},
+        {16 * MIB + 1, 16 * MIB},
+        {100 * MIB, 16 * MIB},
+        {5 * GIB, 16 * MIB},
+    };
+    struct fixture *f = make(64 * MIB);
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct part_send *p = begin(f, rows[i].size);
+        assert_int_equal(budget_used(f->service->part_budget), rows[i].taken);
+        part_send_free(p);
+        assert_int_equal(budget_used(f->service->part_budget), 0);
+    }
+    drop(f);
+}
+
+/* Nor does it while the bytes go through, four times as many as there is memory for; the origin has each of
+ * them.
+ */
+static void test_memory_stays_while_bytes_pass(void **state)
+{
+    struct fixture *f = make(64 * MIB);
+    struct part_send *p = begin(f, 64 * MIB);
+    _cleanup_free_ char *piece = malloc(PIECE);
+    struct slice etag;
+    struct err e = {0};
+    (void)state;
+    assert_non_null(piece);
+    for (uint64_t i = 0; i < 64 * MIB / PIECE; i++) {
+        memset(piece, (char)i, PIECE);
+        assert_int_equal(part_send_write(p, slice_of(piece, PIECE), &e), 0);
+        assert_int_equal(budget_used(f->service->part_budget), 16 * MIB);
+        assert_true(part_send_written(p) - atomic_load(&arrived) <= 16 * MIB + PIECE);
+    }
+    assert_int_equal(part_send_end(p, &etag, &e), 0);
+    assert_true(slice_eq_str(etag, "e"));
+    assert_int_equal(atomic_load(&arrived), 64 * MIB);
+    part_send_free(p);
+    drop(f);
+}
+
+/* Where all parts together have less than that, one has all of it, and the next is told to come later. */
+static void test_parts_share_what_there_is(void **state)
+{
+    struct fixture *f = make(4 * MIB);
+    struct part_send *first = begin(f, 5 * GIB), *second = NULL;
+    struct err e = {0};
+    (void)state;
+    assert_int_equal(budget_used(f->service->part_budget), 4 * MIB);
+    assert_int_equal(
+        part_send_new(f->service, f->u, SLICE_LIT("k"), SLICE_LIT("id"), 2, 1, /* wait_ms= */ 0, &second, &e),
+        ERR_ORIGIN_BUSY);
+    assert_null(second);
+    assert_int_equal(budget_used(f->service->part_budget), 4 * MIB);
+    part_send_free(first);
+    second = begin(f, 1);
+    part_send_free(second);
+    drop(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_does_not_grow_with_the_part),
+        cmocka_unit_test(test_memory_stays_while_bytes_pass),
+        cmocka_unit_test(test_parts_share_what_there_is),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -168,6 +168,10 @@ static void every_code_is_an_error(void **state)
     assert_int_equal(s3_error_from(-ENOENT), S3_ERR_NO_SUCH_KEY);
     assert_int_equal(s3_error_from(ERR_ORIGIN_BUSY), S3_ERR_SLOW_DOWN);
     assert_int_equal(s3_error_from(ERR_CORRUPT), S3_ERR_INTERNAL);
+    /* no room is nothing that went wrong within, whoever says it; a client may try again */
+    assert_int_equal(s3_error_from(ERR_NOT_ADMITTED), S3_ERR_UNAVAILABLE);
+    assert_int_equal(s3_error_from(-ENOSPC), S3_ERR_UNAVAILABLE);
+    assert_true(s3_error_wants_text(ERR_NOT_ADMITTED));
     assert_true(s3_error_wants_text(ERR_ORIGIN_FAILED));
     assert_false(s3_error_wants_text(-EIO));
 }

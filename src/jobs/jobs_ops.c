@@ -110,7 +110,8 @@ static int check_record(struct jobs *j, const struct job_record *r, struct err *
         return c;
     if (r->spec.tag && r->spec.tag[0] &&
         !(object_guest_capabilities(j->objects, x.source_bucket) & ORIGIN_CAN_TAGS))
-        c = err_set(e, ERR_BAD_OPTION, "--tag: %s is of a kind that keeps no tags", r->source);
+        c = err_set(e, ERR_BAD_OPTION,
+                    "--tag: %s is of a kind whose tags cannot be asked for: s3:// has them", r->source);
     ends_close(j->objects, &x);
     return c;
 }

@@ -155,8 +155,16 @@ static bool same_text(const char *a, const char *b)
 bool bucket_same_origin(const struct bucket *a, const struct bucket *b)
 {
     const struct origin_options *x = &a->p.origin_options, *y = &b->p.origin_options;
-    return same_text(a->p.origin, b->p.origin) && same_text(x->endpoint, y->endpoint) &&
-           same_text(x->as_of, y->as_of) && same_text(x->version, y->version);
+#define X(field) &&same_text(x->field, y->field)
+    return same_text(a->p.origin, b->p.origin) BUCKET_PLACE(X);
+#undef X
+}
+
+bool bucket_is_place(struct slice property)
+{
+#define X(field) || slice_eq_str(property, "origin." #field)
+    return slice_eq_str(property, "origin") BUCKET_PLACE(X);
+#undef X
 }
 
 /* Whether buckets of this kind have the property. */

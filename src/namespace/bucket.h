@@ -99,6 +99,10 @@
     X("upload_expiry")                                                                                       \
     X("write")                                                                                               \
     X("write_delay") X("conflict") X("posix") X("keep")
+/* Those of origin.* that say, beside the URL, where the data is and what of it is seen. Not those that say
+ * who asks, and how: keys are changed without a change of what they open. X(field of struct origin_options)
+ */
+#define BUCKET_PLACE(X) X(endpoint) X(account) X(manifest) X(as_of) X(version)
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode") X("ttl") X("values") X("etag")
 
@@ -141,8 +145,10 @@ bool bucket_is_scratch(const struct bucket *b);
 /* One whose objects are in memory only (object/values.h). */
 bool bucket_is_memory(const struct bucket *b);
 
-/* Whether both find their data at the same place. */
+/* Whether both find the same data at the same place: origin and BUCKET_PLACE are the same. */
 bool bucket_same_origin(const struct bucket *a, const struct bucket *b);
+/* Whether a property is one of those. */
+bool bucket_is_place(struct slice property);
 
 struct bucket *bucket_ref(struct bucket *b);
 void bucket_unref(struct bucket *b);

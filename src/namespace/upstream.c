@@ -4,7 +4,9 @@
  * Invariants:
  *  1. A request holds exactly one place from upstream_enter to upstream_leave, and none while it sleeps
  * before a retry.
- *  2. A request that is not idempotent (a conditional PUT) is repeated only when the origin said that it did
+ *  2. What goes behind (write-back) never takes a place that somebody else looks for, but for one at a time.
+ * Who looks is known by its waiting, or by its having been refused a moment ago: fills ask again and again.
+ *  3. A request that is not idempotent (a conditional PUT) is repeated only when the origin said that it did
  * nothing.
  */
 #include "namespace/upstream.h"
@@ -17,6 +19,8 @@
 #define CONCURRENCY_FLOOR   2.0
 #define SPARE_SHARE         8 /* one place in so many is not for read-ahead, but not more than SPARE_MAX: */
 #define SPARE_MAX           4 /* of many places one comes free soon, and who waits gets it */
+#define WANTED_NS           ((uint64_t)1000000000) /* who was refused so long ago looks for no place any more */
+#define PLACES_FEW          4                      /* of fewer a single one is missed */
 #define RETRY_BUDGET_TOKENS 100
 #define SLEEP_MS            50 /* a sleep before a retry looks this often whether it is cancelled */
 #define LOOK_AGAIN_NS       ((uint64_t)1000000000)
@@ -115,22 +119,53 @@ void upstream_enter(struct upstream *u)
 {
     uint64_t wait_ns;
     LOCK_SCOPE(&u->lock);
+    u->waiting++;
     while (!enter_locked(u, /* spare= */ 0, &wait_ns))
         (void)cond_wait_for(&u->room, &u->lock, wait_ns);
+    u->waiting--;
+}
+
+static bool note_wanted_locked(struct upstream *u, bool has_place)
+{
+    u->wanted_ns = has_place ? u->wanted_ns : sys->mono_ns();
+    return has_place;
 }
 
 bool upstream_try_enter(struct upstream *u, bool ahead)
 {
     uint64_t wait_ns;
     LOCK_SCOPE(&u->lock);
-    return enter_locked(u, ahead ? spare_locked(u) : 0, &wait_ns);
+    return note_wanted_locked(u, enter_locked(u, ahead ? spare_locked(u) : 0, &wait_ns));
 }
 
 bool upstream_has_place(struct upstream *u, bool ahead)
 {
     uint64_t wait_ns;
     LOCK_SCOPE(&u->lock);
-    return has_place_locked(u, ahead ? spare_locked(u) : 0, sys->mono_ns(), &wait_ns);
+    return note_wanted_locked(u, has_place_locked(u, ahead ? spare_locked(u) : 0, sys->mono_ns(), &wait_ns));
+}
+
+bool upstream_try_enter_behind(struct upstream *u, uint64_t waited_ns)
+{
+    uint64_t wait_ns;
+    LOCK_SCOPE(&u->lock);
+    bool wanted = u->waiting > 0 || (u->wanted_ns > 0 && sys->mono_ns() - u->wanted_ns < WANTED_NS);
+    bool felt = u->requests.per_s > 0 || u->bytes.per_s > 0 || u->concurrency.limit < PLACES_FEW;
+    if (wanted && (u->behind > 0 || (felt && waited_ns < UPSTREAM_BEHIND_NS)))
+        return false;
+    unsigned half = wanted || u->concurrency.limit < 2 ? 0 : (unsigned)(u->concurrency.limit / 2);
+    bool entered = enter_locked(u, half, &wait_ns);
+    u->behind += entered;
+    return entered;
+}
+
+void upstream_leave_behind(struct upstream *u, int result)
+{
+    lock_take(&u->lock);
+    assert(u->behind > 0);
+    u->behind--;
+    lock_drop(&u->lock);
+    upstream_leave(u, result);
 }
 
 void upstream_charge(struct upstream *u, uint64_t bytes)
@@ -289,6 +324,9 @@ static int put(struct upstream *u, const struct origin_put *p, const struct orig
 {
     bool conditional = p->if_none_match || p->if_match.n > 0;
     struct retry retry = {.started_ms = sys_mono_ms()};
+    /* With write=back the bytes stay here for now, and wait for room perhaps that comes when others have
+     * left: a place is for those. */
+    placed = placed && u->bucket->p.write != BUCKET_WRITE_BACK;
     _cleanup_(arena_freep) struct arena *scratch = arena_new(PUT_ARENA_BYTES);
     struct origin_attr answer;
     int r;

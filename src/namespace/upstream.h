@@ -39,6 +39,9 @@ struct upstream {
     struct cond room;
     struct concurrency concurrency;
     unsigned running;
+    unsigned waiting;                   /* threads in upstream_enter */
+    unsigned behind;                    /* of those that run: entered by upstream_try_enter_behind */
+    uint64_t wanted_ns;                 /* when somebody else found no place last, monotonic; 0: never */
     struct shape_limit requests, bytes; /* limit.origin-requests, limit.origin-bytes of the bucket */
 };
 
@@ -62,6 +65,13 @@ bool upstream_try_enter(struct upstream *u, bool ahead);
 /* Whether that would succeed now; takes nothing. */
 bool upstream_has_place(struct upstream *u, bool ahead);
 void upstream_leave(struct upstream *u, int result);
+/* A place for what goes behind everybody, as write-back does: it takes no more than half of them, and while
+ * others look for one only a single such request runs. Where that is felt, because the bucket's requests are
+ * limited or there are few places, it runs only after it was refused for UPSTREAM_BEHIND_NS: so it goes on
+ * however much others ask. waited_ns: for how long it was refused by now. */
+#define UPSTREAM_BEHIND_NS ((uint64_t)1000000000)
+bool upstream_try_enter_behind(struct upstream *u, uint64_t waited_ns);
+void upstream_leave_behind(struct upstream *u, int result);
 /* The same for who asked nothing: it says nothing of the origin, and is not paid for. */
 void upstream_step_back(struct upstream *u);
 

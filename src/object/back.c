@@ -22,7 +22,9 @@
 
 #include <inttypes.h>
 
-#define TICK_NS 200000000ull
+#define TICK_MS 200ull
+#define TICK_NS (TICK_MS * 1000000)
+#define GONE_MS 5000 /* by then the room of a record that went is free */
 
 /* ---- keys ---- */
 
@@ -145,6 +147,7 @@ bool back_has(struct back *b, uint64_t bucket_id, struct slice key)
 static void follow_locked(struct back *b, struct back_entry *x, const struct back_record *r)
 {
     b->bytes -= x->recorded ? x->size_bytes : 0;
+    b->gone_ms = x->recorded ? sys_mono_ms() : b->gone_ms;
     if (!x->recorded) {
         x->prev = b->last;
         *(b->last ? &b->last->next : &b->first) = x;
@@ -173,6 +176,7 @@ static void unrecord_locked(struct back *b, struct back_entry *x)
     x->retry_ms = 0;
     free(TAKE_PTR(x->error));
     b->bytes -= x->size_bytes;
+    b->gone_ms = sys_mono_ms();
     b->n_recorded -= --x->bucket->n_recorded == 0;
     (void)atomic_fetch_sub(&b->n, 1);
     cond_broadcast(&b->moved);
@@ -338,6 +342,39 @@ int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_by
                    "%" PRIu64 " objects of %" PRIu64 " bytes are not in the origin yet, at most %" PRIu64
                    " bytes may be: see `forebay status`",
                    atomic_load(&b->n), bytes, most);
+}
+
+/* Whether bytes of writes take room now, or did a moment ago: what is left of a record goes after it. */
+static bool may_free_locked(const struct back *b, uint64_t now_ms)
+{
+    return !atomic_load(&b->stop) && (b->bytes > 0 || (b->gone_ms > 0 && now_ms - b->gone_ms < GONE_MS));
+}
+
+bool back_wait_freed(struct back *b, uint64_t until_ms)
+{
+    uint64_t began_ms = sys_mono_ms(), now_ms = began_ms;
+    LOCK_SCOPE(&b->lock);
+    uint64_t before = b->bytes;
+    while (b->bytes >= before && may_free_locked(b, now_ms) && now_ms < MIN(until_ms, began_ms + TICK_MS)) {
+        hurry_locked(b);
+        (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
+        now_ms = sys_mono_ms();
+    }
+    return now_ms < until_ms && (b->bytes < before || may_free_locked(b, now_ms));
+}
+
+bool back_is_hungry(const struct back *b)
+{
+    return atomic_load(&b->hungry) > 0;
+}
+
+int back_no_room(uint64_t size_bytes, struct err *e)
+{
+    return err_set(e, -ENOSPC,
+                   "the disks of the cache have no room for a write of %" PRIu64
+                   " bytes: what they hold is pinned, kept for a bucket, in use, or not in the origin yet "
+                   "(see `forebay status` and `forebay du`)",
+                   size_bytes);
 }
 
 int back_wait_record(struct back *b, const struct bucket *bucket, struct slice key, struct err *e)

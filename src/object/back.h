@@ -151,6 +151,14 @@ extern const struct upstream_layer back_layer;
 
 /* Waits until so many bytes more may be acknowledged: at most the bucket's `retry`, then -ENOSPC. */
 int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, struct err *e);
+/* After a disk had no room for something: waits a moment for writes that take some to get to their origins.
+ * Whether to try once more: there were any, and it is before until_ms (monotonic). */
+bool back_wait_freed(struct back *b, uint64_t until_ms);
+/* Whether a body that is on a disk already waits for room for its record's bytes: who has nothing there yet
+ * lets it go first, or all would wait for each other. */
+bool back_is_hungry(const struct back *b);
+/* -ENOSPC, in words that name no file. */
+int back_no_room(uint64_t size_bytes, struct err *e);
 /* The same for a removal, which takes a record and no bytes; a key that has one is let through. */
 int back_wait_record(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
 /* What below a prefix is not in the origin; bucket_id 0: of all buckets. */

@@ -61,7 +61,9 @@ struct back_bucket {
     unsigned saving; /* records on their way into the control store */
     uint64_t n_recorded;
     uint64_t delay_ms; /* `write_delay` as the last writer knew it */
-    uint64_t round;    /* of struct back, in which one was met that is too young */
+    uint64_t round;    /* of struct back, in which one was met that is not to be sent yet */
+    uint64_t full_ms;  /* its origin has no place for what goes behind: not asked again before, monotonic */
+    uint64_t full_since_ns; /* since when it has none, monotonic; 0: it had one when it was asked last */
 };
 
 struct back {
@@ -72,12 +74,14 @@ struct back {
     atomic_bool stop;
     _Atomic uint64_t n; /* records */
     _Atomic uint64_t seq;
+    _Atomic unsigned hungry; /* bodies in the middle of being kept that wait for room */
     struct lock lock;  /* covers what follows */
     struct cond moved; /* an entry is no longer busy, a record is gone, a bucket is held no longer */
     struct cond work;
     struct back_entry *chains[BACK_CHAINS];
     struct back_entry *first, *last; /* in the order of noted_ms */
     uint64_t bytes;
+    uint64_t gone_ms;    /* when a record went last, or another took its place; 0: none did */
     uint64_t hurried_ms; /* what was noted until then has waited long enough */
     uint64_t round;      /* of looking for something to send */
     unsigned n_recorded; /* buckets that have records */
@@ -151,9 +155,10 @@ struct back_body {
     uint64_t size_bytes;
     uint8_t md5[BACK_MD5_BYTES];
 };
-/* The body, durable, in an extent that no record names yet; none for an empty one. cancel may be NULL. */
-int back_keep_body(struct back *b, const struct origin_body *body, atomic_bool *cancel, struct back_body *ret,
-                   struct err *e);
+/* The body, durable, in an extent that no record names yet; none for an empty one. cancel may be NULL. Waits
+ * for room on the disks, at most for the bucket's `retry`, while other writes leave some. */
+int back_keep_body(struct back *b, const struct bucket *bucket, const struct origin_body *body,
+                   atomic_bool *cancel, struct back_body *ret, struct err *e);
 /* Reader of an extent's bytes as the body of a put: origin_body.read; arg is the struct hard. */
 ssize_t back_body_read(void *arg, void *p, size_t n, uint64_t offset);
 void back_md5_text(const uint8_t md5[BACK_MD5_BYTES], char ret[2 * BACK_MD5_BYTES + 1]);

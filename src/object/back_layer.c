@@ -356,8 +356,24 @@ static int commit(struct change *c, struct back_record *r, bool *ret_unknown, st
 
 /* ---- put ---- */
 
+/* Waits for room as back_wait_freed says, at most for the bucket's `retry`. */
+static int write_piece(struct back *b, const struct bucket *bucket, struct hard *h, struct slice piece,
+                       uint64_t at, atomic_bool *cancel, struct err *e)
+{
+    uint64_t until_ms = sys_mono_ms() + bucket->p.retry_time;
+    int r = hard_write(h, piece.p, piece.n, at, e);
+    if (r != -ENOSPC)
+        return r;
+    (void)atomic_fetch_add(&b->hungry, 1);
+    while (r == -ENOSPC && !(cancel && atomic_load(cancel)) && back_wait_freed(b, until_ms))
+        r = hard_write(h, piece.p, piece.n, at, e);
+    (void)atomic_fetch_sub(&b->hungry, 1);
+    return r == -ENOSPC ? back_no_room(piece.n, e) : r;
+}
+
 /* Writes and hashes the body, by two pieces in turn: one is written and hashed while the next one comes. */
-static int write_body(struct hard *h, const struct origin_body *body, struct hasher_stream *md5, char *pieces,
+static int write_body(struct back *b, const struct bucket *bucket, struct hard *h,
+                      const struct origin_body *body, struct hasher_stream *md5, char *pieces,
                       atomic_bool *cancel, struct err *e)
 {
     unsigned turn = 0;
@@ -370,7 +386,7 @@ static int write_body(struct hard *h, const struct origin_body *body, struct has
         if (n <= 0)
             return err_errno(e, n < 0 ? (int)n : -EIO, "read the body");
         hasher_stream_add(md5, piece, (size_t)n);
-        int r = hard_write(h, piece, (size_t)n, at, e);
+        int r = write_piece(b, bucket, h, slice_of(piece, (size_t)n), at, cancel, e);
         if (r < 0)
             return r;
         at += (uint64_t)n;
@@ -379,8 +395,8 @@ static int write_body(struct hard *h, const struct origin_body *body, struct has
 }
 
 /* The body in an extent of its own, synced. */
-static int keep_bytes(struct back *b, const struct origin_body *body, struct hasher_stream *md5,
-                      atomic_bool *cancel, struct hard **ret, struct err *e)
+static int keep_bytes(struct back *b, const struct bucket *bucket, const struct origin_body *body,
+                      struct hasher_stream *md5, atomic_bool *cancel, struct hard **ret, struct err *e)
 {
     struct hard *h = NULL;
     int r = hard_take(b->store, &h, e);
@@ -390,7 +406,7 @@ static int keep_bytes(struct back *b, const struct origin_body *body, struct has
     if (r == 0) {
         char *pieces = malloc(2 * HASHED_BYTES);
         assert(pieces);
-        r = write_body(h, body, md5, pieces, cancel, e);
+        r = write_body(b, bucket, h, body, md5, pieces, cancel, e);
         r = r < 0 ? r : hard_sync(h, e);
         hard_end_writing(h);
         hasher_stream_wait(md5, pieces, 2 * HASHED_BYTES);
@@ -403,15 +419,15 @@ static int keep_bytes(struct back *b, const struct origin_body *body, struct has
     return r;
 }
 
-int back_keep_body(struct back *b, const struct origin_body *body, atomic_bool *cancel, struct back_body *ret,
-                   struct err *e)
+int back_keep_body(struct back *b, const struct bucket *bucket, const struct origin_body *body,
+                   atomic_bool *cancel, struct back_body *ret, struct err *e)
 {
     struct hasher_stream md5;
     struct hard *h = NULL;
     int r = 0;
     hasher_stream_init(&md5, body->size_bytes >= 2 * HASHED_BYTES ? b->service->hasher : NULL);
     if (body->size_bytes > 0)
-        r = keep_bytes(b, body, &md5, cancel, &h, e);
+        r = keep_bytes(b, bucket, body, &md5, cancel, &h, e);
     if (r == 0) {
         *ret = (struct back_body){.hard = h, .size_bytes = body->size_bytes};
         hasher_stream_digest(&md5, ret->md5);
@@ -459,7 +475,7 @@ static int layer_put(void *arg, struct upstream *u, const struct origin_put *p,
     if (!takes(b, u, p->key))
         return origin_put(u->origin, p, body, a, ret, e);
     struct back_body kept;
-    int r = back_keep_body(b, body, p->cancel, &kept, e);
+    int r = back_keep_body(b, u->bucket, body, p->cancel, &kept, e);
     return r < 0 ? r : put_record(b, u, p, &kept, a, ret, e);
 }
 

@@ -20,6 +20,10 @@
  * key and ours is written beside it (`conflict=copy`), or ours takes its place (`conflict=overwrite`). A
  * removal is given up. Each is logged and counted.
  *
+ * Sending goes behind all else that the node asks of an origin (upstream_try_enter_behind), and is paid for
+ * with its limits. A bucket whose origin has no place for it is passed over for PLACE_MS, so that it keeps no
+ * thread from the others.
+ *
  * Invariants:
  *  1. An object of the origin that is neither the base nor what was sent before is overwritten or removed
  * only with `conflict=overwrite`.
@@ -38,6 +42,7 @@
 #include <openssl/evp.h>
 
 #define IDLE_MS         500
+#define PLACE_MS        20
 #define SEND_ARENA      (8 * MIB) /* ETags of the parts of an upload */
 #define PIECE_BYTES     MIB
 #define BELOW_MAX_MS    2000      /* after which it is looked again whether what lies below is removed */
@@ -45,6 +50,7 @@
 
 struct sending {
     struct back *back;
+    struct back_bucket *bucket;
     struct upstream *upstream;
     struct slice key;
     struct buf value;
@@ -489,6 +495,25 @@ static int finish(struct sending *s, struct err *e)
     return r;
 }
 
+/* A place at the origin, behind all others: upstream_leave_behind gives it back. */
+static bool take_place(struct sending *s)
+{
+    struct back *b = s->back;
+    struct back_bucket *x = s->bucket;
+    uint64_t now_ns = sys->mono_ns();
+    lock_take(&b->lock);
+    uint64_t since_ns = x->full_since_ns;
+    lock_drop(&b->lock);
+    bool has_place = upstream_try_enter_behind(s->upstream, since_ns > 0 ? now_ns - since_ns : 0);
+    LOCK_SCOPE(&b->lock);
+    if (has_place)
+        x->full_since_ns = 0;
+    else if (x->full_since_ns == 0)
+        x->full_since_ns = now_ns;
+    x->full_ms = has_place ? 0 : sys_mono_ms() + PLACE_MS;
+    return has_place;
+}
+
 static int send_record(struct sending *s, struct err *e)
 {
     struct back *b = s->back;
@@ -508,14 +533,19 @@ static int send_record(struct sending *s, struct err *e)
             e, -EIO,
             "its bytes, which were acknowledged, are missing on the disk: they are lost, unless the disk "
             "gets them back. Write the object again, or remove it");
-    r = r < 0 ? r : carry_out(s, e);
+    if (r < 0)
+        return r;
+    if (!take_place(s))
+        return -ECANCELED;
+    r = carry_out(s, e);
+    upstream_leave_behind(s->upstream, r); /* what follows may wait for an opening that wants a place */
     return r < 0 ? r : finish(s, e);
 }
 
-static int send_key(struct back *b, uint64_t bucket_id, struct slice key, struct err *e)
+static int send_key(struct back *b, struct back_bucket *x, struct slice key, struct err *e)
 {
-    _cleanup_(bucket_unrefp) struct bucket *bucket = bucket_find_id(b->service->buckets, bucket_id);
-    struct sending s = {.back = b, .key = key, .value = BUF_INIT(BACK_RECORD_MAX_BYTES)};
+    _cleanup_(bucket_unrefp) struct bucket *bucket = bucket_find_id(b->service->buckets, x->bucket_id);
+    struct sending s = {.back = b, .bucket = x, .key = key, .value = BUF_INIT(BACK_RECORD_MAX_BYTES)};
     if (!bucket)
         return err_set(e, ERR_NO_BUCKET, "the bucket is gone");
     int r = object_upstream(b->service, slice_str(bucket->name), &s.upstream, e);
@@ -546,16 +576,23 @@ static uint64_t young_ms(const struct back *b, const struct back_entry *x, uint6
     return x->noted_ms <= b->hurried_ms || due_ms <= now_ms ? 0 : due_ms - now_ms;
 }
 
+/* Until when the bucket's origin is not asked for a place again. */
+static uint64_t full_ms(const struct back_entry *x, uint64_t now_ms)
+{
+    return x->bucket->full_ms > now_ms ? x->bucket->full_ms - now_ms : 0;
+}
+
 /* The first that is due. Origins that fail, and may take their timeout for it, get half of the threads.
  * *ret_wait_ms becomes less when one will be due earlier. */
 static struct back_entry *next_locked(struct back *b, uint64_t *ret_wait_ms)
 {
     uint64_t now_ms = sys_mono_ms(), young;
     bool full = b->n_doubted >= BACK_THREADS / 2;
-    unsigned n_young = 0; /* buckets; what comes after one that is too young is so, too */
+    unsigned n_young = 0; /* buckets; what comes after one that is too young, or has no place, is so, too */
     b->round++;
     for (struct back_entry *x = b->first; x && n_young < b->n_recorded; x = x->next) {
-        if ((young = young_ms(b, x, now_ms)) > 0) {
+        young = MAX(young_ms(b, x, now_ms), full_ms(x, now_ms));
+        if (young > 0) {
             *ret_wait_ms = MIN(*ret_wait_ms, young);
             n_young += x->bucket->round != b->round;
             x->bucket->round = b->round;
@@ -608,7 +645,7 @@ void *back_sender_main(void *back)
         b->n_doubted += x->doubted;
         lock_drop(&b->lock);
         struct err e = {0};
-        int r = send_key(b, x->bucket_id, back_key(x), &e);
+        int r = send_key(b, x->bucket, back_key(x), &e);
         note_result(b, x, r, &e);
         lock_take(&b->lock);
     }

@@ -232,12 +232,10 @@ static int set_root(struct object_service *s, const struct bucket *old, const st
 /* Whether settings change where the bucket's data is. */
 static bool names_origin(struct slice settings)
 {
-    static const char *const names[] = {"origin", "origin.endpoint", "origin.as_of", "origin.version"};
     while (settings.n > 0) {
         struct slice line = slice_split(&settings, '\n'), name = slice_split(&line, '=');
-        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-            if (slice_eq_str(name, names[i]))
-                return true;
+        if (bucket_is_place(name))
+            return true;
     }
     return false;
 }

@@ -12,6 +12,7 @@
  *  3. Bytes that the disk did not take once are never committed: the kernel tells that a single time, and
  * another sync would give 0.
  */
+#include "object/back.h"
 #include "object/scratch_object_ops.h"
 
 #include "base/md5.h"
@@ -272,9 +273,12 @@ static int put_write(struct swriter *w, const struct wire_put_write_req *q, stru
     int r = w->size == UINT64_MAX ? cover(w, ALIGN_UP(q->offset + q->data.n, ROOM_BLOCK), e) : 0;
     if (r < 0)
         return err_prefix(e, r, "bucket %s", w->bucket->name);
-    r = hard_write(w->hard, q->data.p, q->data.n, q->offset, e);
+    uint64_t until_ms = sys_mono_ms() + w->bucket->p.retry_time;
+    do /* other buckets' writes may be on their way to their origins, and take the room until then */
+        r = hard_write(w->hard, q->data.p, q->data.n, q->offset, e);
+    while (r == -ENOSPC && back_wait_freed(w->service->back, until_ms));
     if (r < 0)
-        return r;
+        return r == -ENOSPC ? back_no_room(q->data.n, e) : r;
     if (q->offset != w->written)
         w->ordered = false;
     if (!w->ordered || !w->hashes)

@@ -173,7 +173,7 @@ int stranded_keep(struct object_service *s, const struct bucket *bucket, struct 
     struct stranded kept = *x;
     struct back_body bytes = {0};
     bool unknown = false;
-    int r = back_keep_body(s->back, body, /* cancel= */ NULL, &bytes, e);
+    int r = back_keep_body(s->back, bucket, body, /* cancel= */ NULL, &bytes, e);
     if (r < 0)
         return r;
     kept.size_bytes = bytes.size_bytes;

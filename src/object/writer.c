@@ -253,14 +253,30 @@ static int check_put(const struct wire_put_open_req *q, struct err *e)
     return 0;
 }
 
+/* Until then (monotonic) a write waits for room on a disk, while others that take some get to their origins.
+ */
+static uint64_t room_until_ms(const struct writer *w)
+{
+    return sys_mono_ms() + w->upstream->bucket->p.retry_time;
+}
+
 static int stage(struct writer *w, const struct wire_put_open_req *q, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(ENTRY_KEY_MAX);
     object_store_key(w->upstream->bucket, q->key, &key);
-    uint64_t hint = q->size == UINT64_MAX ? 0 : q->size;
-    int r = store_stage(w->service->config.store, buf_view(&key), hint, &w->extent, e);
+    struct back *back = w->service->back;
+    uint64_t hint = q->size == UINT64_MAX ? 0 : q->size, until_ms = room_until_ms(w);
+    int r;
+    bool yields = w->upstream->bucket->p.write == BUCKET_WRITE_BACK, again = true;
+    for (;; again = back_wait_freed(back, until_ms)) {
+        r = again && yields && back_is_hungry(back)
+                ? ERR_NOT_ADMITTED
+                : store_stage(w->service->config.store, buf_view(&key), hint, &w->extent, e);
+        if (r != ERR_NOT_ADMITTED || !again)
+            break;
+    }
     if (r == ERR_NOT_ADMITTED)
-        return err_set(e, r, "no room on the disks of the cache for a write of %" PRIu64 " bytes", hint);
+        return back_no_room(hint, e);
     if (r == 0)
         (void)extent_use(
             w->extent); /* also once it is published; a staged one is in use, so that it has one */
@@ -337,7 +353,13 @@ static int put_write(struct writer *w, const struct wire_put_write_req *q, struc
         return failed;
     if (w->streaming && !ordered)
         return err_set(e, -EINVAL, "write at %" PRIu64 " out of order", q->offset);
-    int r = extent_write(w->extent, q->data.p, q->data.n, q->offset);
+    uint64_t until_ms = room_until_ms(w);
+    int r;
+    do
+        r = extent_write(w->extent, q->data.p, q->data.n, q->offset);
+    while (r == ERR_NOT_ADMITTED && back_wait_freed(w->service->back, until_ms));
+    if (r == ERR_NOT_ADMITTED)
+        return back_no_room(q->data.n, e);
     if (r < 0)
         return err_errno(e, r, "write to the cache's disk");
     LOCK_SCOPE(&w->lock);

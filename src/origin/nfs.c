@@ -210,6 +210,23 @@ static int bad_url(struct err *e, const char *why)
     return err_set(e, ERR_BAD_OPTION, "%s; write nfs://HOST[:PORT]/EXPORT[/DIR]", why);
 }
 
+/* What other programs take behind a '?'. */
+static int bad_query(struct slice query, struct err *e)
+{
+    while (query.n > 0) {
+        struct slice value = slice_split(&query, '&'), name = slice_split(&value, '=');
+        bool is_version = slice_eq_str(name, "version") || slice_eq_str(name, "vers");
+        if (is_version && !slice_eq_str(value, "3"))
+            return bad_url(e, "version 3 of NFS is spoken, no other: the server must export with it, too");
+        if (slice_eq_str(name, "sec") && !slice_eq_str(value, "sys"))
+            return bad_url(e,
+                           "Kerberos is not spoken: the server must export with sec=sys, and origin.uid and "
+                           "origin.gid say who asks");
+    }
+    return bad_url(
+        e, "settings are properties of the bucket (origin.uid, origin.mount_port...), not behind a ?");
+}
+
 static bool is_host(struct slice s)
 {
     bool good = s.n > 0 && s.n <= 255;
@@ -263,9 +280,9 @@ int nfs_parse_url(struct slice rest, char **ret_host, uint64_t *ret_port, char *
         path.n--;
     if (path.n < 2 || path.n > ORIGIN_KEY_MAX_BYTES || memchr(path.p, '\0', path.n))
         return bad_url(e, "there is no path of an export");
-    if (slice_find(path, '?') >= 0)
-        return bad_url(e, "settings are properties of the bucket (origin.uid, origin.mount_port...), not "
-                          "behind a ?");
+    ssize_t query = slice_find(path, '?');
+    if (query >= 0)
+        return bad_query(slice_from(path, (size_t)query + 1), e);
     *ret_host = slice_dup(host);
     *ret_path = slice_dup(path);
     *ret_port = port;

@@ -364,9 +364,12 @@ static int mount_error(struct nfs_conn *c, int r, struct err *e)
     if (r == -ENOENT || r == -ENOTDIR)
         return err_set(e, ERR_ORIGIN_DOWN, "no such directory there: create it, or correct the path");
     if (r == -EACCES || r == -EPERM) /* some servers say so of directories that are not there, too */
-        return err_set(e, ERR_ORIGIN_DENIED,
-                       "the mount is refused: is the directory there, and exported to this machine?");
-    return err_set(e, ERR_ORIGIN_DOWN, "mount: %s: is this its address, and origin.mount_port right?",
+        return err_set(
+            e, ERR_ORIGIN_DENIED,
+            "the mount is refused: is the directory there, and exported to this machine, with version 3 "
+            "and sec=sys?");
+    return err_set(e, ERR_ORIGIN_DOWN,
+                   "mount: %s: is this its address, does it speak NFS version 3, is origin.mount_port right?",
                    words[0] ? words : err_text(r));
 }
 

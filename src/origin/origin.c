@@ -66,8 +66,15 @@ static int check_view(const struct origin_ops *ops, const struct origin_options 
         return err_set(e, ERR_BAD_OPTION, "origin.as_of and origin.version: one of them only");
     if (!is_view(o) || ops->keeps & ORIGIN_CAN_VERSIONS)
         return 0;
-    return err_set(e, ERR_BAD_OPTION, "%s: an origin of %s:// keeps no versions that can be asked for",
-                   is_set(o->version) ? "origin.version" : "origin.as_of", ops->scheme);
+    const char *name = is_set(o->version) ? "origin.version" : "origin.as_of";
+    if (strcmp(ops->scheme, "az") == 0) /* which keeps them for who speaks to it otherwise */
+        return err_set(
+            e, ERR_BAD_OPTION,
+            "%s: versions of az:// are not spoken: make the version that is meant the current blob (copy "
+            "it over the blob, or restore the container to a time), then import that",
+            name);
+    return err_set(e, ERR_BAD_OPTION, "%s: an origin of %s:// keeps no versions that can be asked for", name,
+                   ops->scheme);
 }
 
 int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,

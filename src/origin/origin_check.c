@@ -23,7 +23,7 @@
 #define ARENA_BYTES (8 * MIB)
 #define SMALL_BYTES 5000
 #define LARGE_BYTES (9 * MIB) /* above what every kind sends in one request */
-#define TEXT_BYTES  300
+#define TEXT_BYTES  500
 #define KEY_BYTES   128
 
 struct run {

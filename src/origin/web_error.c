@@ -6,6 +6,12 @@
  */
 #include "origin/web_internal.h"
 
+#include "base/sys.h"
+
+#include <inttypes.h>
+
+#define CLOCK_OFF_S 300 /* services take signatures that are 5 to 15 minutes off */
+
 int web_error_class(int status)
 {
     switch (status) {
@@ -57,12 +63,27 @@ void web_error_line(struct slice body, char *to, size_t room)
     web_error_text(to, room, markup ? SLICE_NULL : slice_sub(body, 0, MIN(body.n, (size_t)120)));
 }
 
+/* A signature is refused, too, when the clocks differ; answers to HEAD and some services do not say so. */
+static void add_clock(struct err *e, const struct web_response *r)
+{
+    int64_t off_s = ((int64_t)sys->real_ns() - (int64_t)r->date_ns) / 1000000000;
+    if ((r->status != 401 && r->status != 403) || r->date_ns == 0 || llabs(off_s) < CLOCK_OFF_S)
+        return;
+    size_t n = strlen(e->text);
+    (void)snprintf(e->text + n, sizeof(e->text) - n,
+                   "; this machine's clock is %" PRId64 " s %s the service's: is it right?",
+                   off_s < 0 ? -off_s : off_s, off_s < 0 ? "behind" : "ahead of");
+}
+
 int web_error_set(struct err *e, int class, const struct web_response *r, const char *code,
                   const char *message)
 {
     const char *name = code[0] ? code : r->reason;
-    return err_set(e, class, "%d%s%s%s%s", r->status, name[0] ? " " : "", name, message[0] ? ": " : "",
-                   message);
+    (void)err_set(e, class, "%d%s%s%s%s", r->status, name[0] ? " " : "", name, message[0] ? ": " : "",
+                  message);
+    if (e)
+        add_clock(e, r);
+    return class;
 }
 
 int web_error_of_credentials(int r, struct err *e)

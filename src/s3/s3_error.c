@@ -45,6 +45,7 @@ static const struct s3_error_info rows[] = {[S3_OK] = {"", 200, ""},
     X(-EAGAIN, UNAVAILABLE, false)                                                                           \
     X(-ENOMEM, UNAVAILABLE, false)                                                                           \
     X(-ENOSPC, UNAVAILABLE, true)                                                                            \
+    X(ERR_NOT_ADMITTED, UNAVAILABLE, true)                                                                   \
     X(-EDQUOT, QUOTA_EXCEEDED, true)                                                                         \
     X(-ENAMETOOLONG, KEY_TOO_LONG, false)                                                                    \
     X(-E2BIG, METADATA_TOO_LARGE, false)                                                                     \

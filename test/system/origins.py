@@ -254,6 +254,7 @@ class Ganesha(Directory):
     of its own it finds one that says yes to everything (rpcbind.py)."""
 
     program = "/usr/bin/ganesha.nfsd"
+    protocol = 3
 
     def __init__(self, directory):
         self.mount_port = harness.free_port()
@@ -278,11 +279,11 @@ class Ganesha(Directory):
     def start(self):
         (self.dir / "recovery").mkdir(exist_ok=True)
         (self.dir / "conf").write_text(f"""
-            NFS_CORE_PARAM {{ NFS_Port = {self.port}; MNT_Port = {self.mount_port}; Bind_addr = 127.0.0.1; NFS_Protocols = 3;
+            NFS_CORE_PARAM {{ NFS_Port = {self.port}; MNT_Port = {self.mount_port}; Bind_addr = 127.0.0.1; NFS_Protocols = {self.protocol};
                 Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; mount_path_pseudo = false; }}
             NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = "{self.dir}/recovery"; }}
             EXPORT {{ Export_Id = 1; Path = "{self.data}"; Pseudo = "{self.data}"; Access_Type = RW; Squash = None; SecType = sys;
-                Protocols = 3; Attr_Expiration_Time = 0; FSAL {{ Name = VFS; }} }}
+                Protocols = {self.protocol}; Attr_Expiration_Time = 0; FSAL {{ Name = VFS; }} }}
             MDCACHE {{ Dir_Chunk = 0; Use_Getattr_Directory_Invalidation = true; }} # files change behind its back here
             LOG {{ Default_Log_Level = EVENT; }}
             """)

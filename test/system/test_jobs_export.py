@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pathlib
 import time
 import urllib.parse
 
@@ -234,3 +235,34 @@ def test_exports_into_themselves_are_refused(bucket, node, origin):
     """An export below its own source at the same service is refused; the same name at another service is not."""
     refused = node.cli("export", *settings(origin), bucket.name, f"s3://{bucket.name}/copy", check=False)
     assert refused.returncode == 2 and "overlap" in refused.stderr
+
+
+def test_many_jobs_side_by_side_stay_inside_the_memory(new_node, new_shaper, origin, tmp_path):
+    """64 objects at a time, each in parts, out of a node of 64 MiB and back into it: its own memory stays within --memory and the
+    64 MiB that it may have on top, and what it reserves within its budget. (With pieces of 4 MiB in carry.c it does
+    not.)"""
+    node = new_node(binary=harness.forebay_release_bin(), memory="64MiB", disk=f"{tmp_path}/disk:2GiB")
+    shaper = new_shaper(total="120MB/s")  # so that all of them are under way
+    bucket, back, there = harness.scratch_bucket(node), harness.scratch_bucket(node), origin.new_bucket()
+    s3, body = node.s3(), harness.random_bytes(5 * 2**20 + 300_000, seed=1)
+    for i in range(64):
+        s3.put_object(Bucket=bucket, Key=f"k{i:02d}", Body=body)
+
+    def resident():
+        fields = dict(line.split(":") for line in pathlib.Path(f"/proc/{node.pid}/status").read_text().splitlines())
+        return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+
+    def used(kind):
+        return node.metric("forebay_memory_budget_bytes", kind=kind)
+
+    for command, source, target in (("export", bucket, f"s3://{there}/x"), ("import", f"s3://{there}/x", back)):
+        job = start(node, command, "--parallel", "64", *settings(origin, shaper.endpoint), "--set", "origin.part_size=5MiB",
+                    source, target)
+        most = reserved = 0
+        while show(node, job)["state"] in ("queued", "running"):
+            most, reserved = max(most, resident()), max(reserved, used("used"))
+        ended = show(node, job)
+        assert (ended["state"], ended["done_objects"]) == ("done", 64)
+        assert most <= 128 * 2**20, f"{command}: {most / 2**20:.0f} MiB"
+        assert reserved <= used("total")
+    assert s3.get_object(Bucket=back, Key="k63")["Body"].read() == body

@@ -16,6 +16,10 @@ from test_origins import check, fill, s3_keys
 pytestmark = pytest.mark.xdist_group("nfs")
 
 
+class OnlyFour(origins.Ganesha):
+    protocol = 4
+
+
 @pytest.fixture(scope="module")
 def server(work):
     reason = origins.Ganesha.missing()
@@ -219,8 +223,24 @@ def test_wrong_settings(node, server):
         said = check(node, url, {**properties, "origin.connect_timeout": "5s"}, status=1)
         assert said["list"]["state"] == "failed" and words in said["list"]["text"], said["list"]
         assert said["read"]["state"] == "skipped"
-    for url, words in (("nfs://", "nfs://HOST"), ("nfs://nas", "nfs://HOST"), ("nfs://nas/x?uid=0", "origin.uid")):
+    for url, words in (("nfs://", "nfs://HOST"), ("nfs://nas", "nfs://HOST"), ("nfs://nas/x?uid=0", "origin.uid"),
+                       ("nfs://nas/x?version=4", "version 3"), ("nfs://nas/x?sec=krb5", "Kerberos is not spoken")):
         done = node.cli("origin", "check", url, check=False)
-        assert done.returncode == 2 and words in done.stderr, done.stderr
+        assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
     done = node.cli("origin", "check", "nfs://nas/x", "--set", "origin.uid=me", check=False)
     assert done.returncode == 2 and 'origin.uid "me"' in done.stderr, done.stderr
+
+
+def test_a_server_of_another_version(node, work):
+    """A server that serves version 4 alone: one line that names the version, for a bucket and for a job, and no bucket."""
+    reason = OnlyFour.missing()
+    if reason:
+        pytest.skip(f"not run: {reason}")
+    with OnlyFour(work / "nfs-four") as server:
+        server.make_folder("x")
+        said = check(node, server.url("x"), {**server.properties(), "origin.connect_timeout": "5s"}, status=1)
+        assert said["list"]["state"] == "failed" and "version 3" in said["list"]["text"], said["list"]
+        name = harness.random_name()
+        settings = [f"--set={k}={v}" for k, v in server.properties().items()]
+        done = node.cli("bucket", "create", name, "--origin", server.url("x"), *settings, check=False)
+        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "version 3" in done.stderr, done.stderr

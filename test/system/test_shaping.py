@@ -146,6 +146,33 @@ def test_a_read_overtakes_a_prefetch_at_a_limited_origin(origin, tmp_path):
         node.cli("job", "cancel", "1")
 
 
+def test_a_prefetch_goes_before_write_back(origin, tmp_path):
+    """With a limit to the origin what a prefetch asks for goes before what is written back, which is put off, not given up: it
+    is not all there before the prefetch has ended. (Without take_place in back_send.c it is.)"""
+    with Node(tmp_path / "node") as node:
+        bucket = node.new_bucket(origin, write="back", write_delay="0s", **{"limit.origin-requests": "20"})
+        truth, s3 = origin.s3(), node.s3()
+        for i in range(300):
+            truth.put_object(Bucket=bucket, Key=f"old/{i:03d}", Body=b"o" * 100)
+        node.cli("prefetch", bucket + "/old/")
+
+        def job():
+            return json.loads(node.cli("job", "show", "1", "--json").stdout)
+
+        def left():
+            return next(b for b in state(node)["buckets"] if b["name"] == bucket)["write_back"]["objects"]
+
+        wait_until(lambda: job()["done_objects"] > 0, what="the prefetch began")
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for one in [pool.submit(s3.put_object, Bucket=bucket, Key=f"new/{i:03d}", Body=b"n") for i in range(200)]:
+                one.result()
+        wait_until(lambda: left() == 0 or job()["state"] != "running", seconds=300, what="one of the two ended")
+        assert job()["state"] == "done"
+        node.cli("bucket", "set", bucket, "limit.origin-requests=0")
+        assert "0 objects" in node.cli("flush", "--wait", bucket).stdout
+        assert truth.list_objects_v2(Bucket=bucket, Prefix="new/")["KeyCount"] == 200
+
+
 def test_what_was_only_announced_is_not_paid_for(tmp_path):
     """A request that announces a body and never sends it owes nothing: the next one does not wait."""
     with Node(tmp_path / "node", limit_bytes="1MiB") as node:

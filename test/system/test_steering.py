@@ -1,9 +1,11 @@
 """Steering the cache: pins, prefixes that are never cached, times by prefix, quotas, what is used and what is hot."""
 
+import errno
 import json
 import time
 import types
 
+import botocore.exceptions
 import pytest
 
 import harness
@@ -44,6 +46,42 @@ def test_pinned_data_stays(new_node, origin, tmp_path):
     node.cli("job", "retry", job["id"])
     node.cli("job", "wait", job["id"])
     assert checked(node, name)["cached_objects"] == 0
+
+
+def test_where_all_is_pinned_writes_are_refused_in_words(new_node, origin, tmp_path, need_fuse):
+    """Where pins hold all of the disk a write has no room: 503 with the reason through S3, written through or back or to a
+    scratch bucket, ENOSPC through a mount, one line from the command line; what is pinned stays, and when it is not any
+    more there is room. (Without back_no_room in writer.c and its row in s3_error.c a PUT is a 500.)"""
+    node = new_node(disk=f"{tmp_path}/disk:32MiB")
+    pinned, through = node.new_bucket(origin), node.new_bucket(origin)
+    back, scratch = node.new_bucket(origin, write="back", retry="1s"), harness.scratch_bucket(node)
+    fill(types.SimpleNamespace(name=pinned, truth=origin.s3()), 40, size=2**20)
+    node.cli("prefetch", "--pin", "--wait", pinned, check=False)
+    held = checked(node, pinned)["cached_objects"]
+    assert 28 <= held < 40
+    body, s3 = b"b" * (8 * 2**20), node.s3(retries={"max_attempts": 0})
+    for name in (through, back, scratch):
+        with pytest.raises(botocore.exceptions.ClientError) as refused:
+            s3.put_object(Bucket=name, Key="k", Body=body)
+        assert refused.value.response["Error"]["Code"] == "ServiceUnavailable"
+        assert "no room" in str(refused.value) and "pinned" in str(refused.value) and str(tmp_path) not in str(refused.value)
+        assert keys_of(s3, name) == []
+    (tmp_path / "body").write_bytes(body)
+    done = node.cli("put", str(tmp_path / "body"), through + "/k", check=False)
+    assert done.returncode != 0 and len(done.stderr.splitlines()) == 1 and "no room" in done.stderr, done.stderr
+    (tmp_path / "mount").mkdir()
+    node.cli("mount", back, str(tmp_path / "mount"))
+    try:
+        with pytest.raises(OSError) as refused:
+            (tmp_path / "mount" / "k").write_bytes(body)
+        assert refused.value.errno == errno.ENOSPC
+    finally:
+        node.cli("umount", str(tmp_path / "mount"))
+    assert checked(node, pinned)["cached_objects"] == held
+    node.cli("unpin", pinned + "/")
+    for name in (through, back, scratch):
+        s3.put_object(Bucket=name, Key="k", Body=body)
+        assert s3.get_object(Bucket=name, Key="k")["Body"].read() == body
 
 
 def test_prefixes_that_are_never_cached(bucket, node):

@@ -9,12 +9,13 @@ import random
 import subprocess
 import threading
 import time
+import types
 
 import botocore.exceptions
 import pytest
 
 from harness import random_bytes, wait_until
-from test_jobs import keys_of
+from test_jobs import fill, keys_of
 
 DOWN = {"kind": "status:503", "count": "100000000"}
 
@@ -353,7 +354,7 @@ def test_backpressure_and_what_is_refused(new_node, new_shaper, origin, tmp_path
         while n < 64:
             s3.put_object(Bucket=name, Key=f"k{n}", Body=body)
             n += 1
-    assert n >= 2 and "not in the origin yet" in str(refused.value)
+    assert n >= 2 and "are not in the origin yet, at most" in str(refused.value)  # and not that the disk is full
     assert s3.get_object(Bucket=name, Key="k0")["Body"].read() == body
     assert node.metric("forebay_write_back_objects", bucket=name) == n
     for command in (("rm", name), ("set", name, "origin.endpoint=http://127.0.0.1:1")):
@@ -364,6 +365,37 @@ def test_backpressure_and_what_is_refused(new_node, new_shaper, origin, tmp_path
     shaper.reset()
     flushed(node, name)
     assert len(keys_of(origin.s3(), name)) == n
+
+
+def test_a_full_disk_makes_writers_wait(new_node, new_shaper, origin, tmp_path):
+    """Pins and writes that are not in the origin yet fill the disk, below the watermark: a writer gets a clear error after
+    the bucket's `retry`, with a longer one it waits, and goes on as the origin takes what was before it; nothing
+    acknowledged goes. (Without back_wait_freed in writer.c and back_layer.c it fails at once.)"""
+    node, shaper = new_node(disk=f"{tmp_path}/disk:64MiB"), new_shaper()
+    pinned = node.new_bucket(origin)
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="200ms", write_delay="0s")
+    fill(types.SimpleNamespace(name=pinned, truth=origin.s3()), 40, size=2**20)
+    node.cli("prefetch", "--pin", "--wait", pinned)
+    s3, body, n, refused = node.s3(retries={"max_attempts": 0}), os.urandom(4 * 2**20), 0, []
+    down(shaper, match="PUT")
+    while n < 64 and len(refused) < 3:
+        try:
+            s3.put_object(Bucket=name, Key=f"k{n}", Body=body)
+            n, refused = n + 1, []
+        except botocore.exceptions.ClientError as error:
+            refused.append(str(error))
+    assert 3 <= n <= 6 and all("have no room" in words for words in refused), (n, refused)
+    node.cli("bucket", "set", name, "retry=10m")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        late = [pool.submit(s3.put_object, Bucket=name, Key=f"late{i}", Body=body) for i in range(4)]
+        assert concurrent.futures.wait(late, timeout=2).not_done  # seven do not fit
+        shaper.reset()
+        for one in late:
+            one.result()
+    for key in [f"k{i}" for i in range(n)] + [f"late{i}" for i in range(4)]:
+        assert s3.get_object(Bucket=name, Key=key)["Body"].read() == body
+    flushed(node, name)
+    assert len(keys_of(origin.s3(), name)) == n + 4
 
 
 def test_a_mount_of_it(away, need_fuse, work):

@@ -200,6 +200,65 @@ static void test_secrets_are_hidden(void **state)
     bucket_unref(b);
 }
 
+/* Changes a bucket as `setting` says: whether its data is where it was. */
+static bool same_after(struct fixture *f, const char *name, const char *setting)
+{
+    struct bucket *before = NULL, *after = NULL;
+    struct err e = {0};
+    assert_int_equal(bucket_find(f->table, slice_str(name), &before, NULL), 0);
+    if (bucket_change(f->table, slice_str(name), slice_str(setting), &after, &e) < 0)
+        fail_msg("%s: %s", setting, e.text);
+    bool same = bucket_same_origin(before, after);
+    assert_int_equal(same, bucket_same_origin(after, before));
+    bucket_unref(before);
+    bucket_unref(after);
+    return same;
+}
+
+/* What of a bucket's properties says where its data is, and what of it is seen: another one is another place,
+ * the same one again is not, nor is its default in other words; who asks, and how, is no place. (Without the
+ * line of a property in BUCKET_PLACE what was cached of the former place is taken for the new one's.) */
+static void test_places_of_buckets(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const places[] = {
+        "origin=az://other",        "origin=az://data/prefix",  "origin.endpoint=http://127.0.0.1:1",
+        "origin.account=another",   "origin.manifest=list.txt", "origin.as_of=2026-01-31T00:00:00Z",
+        "origin.version=generation"};
+    static const char *const others[] = {"origin.account_key=a2V5",
+                                         "origin.sas=sv=1&sig=2",
+                                         "origin.region=eu-west-1",
+                                         "origin.access_key=k",
+                                         "origin.secret_key=s",
+                                         "origin.session_token=t",
+                                         "origin.credentials_file=/f",
+                                         "origin.timeout=3s",
+                                         "origin.connections=3",
+                                         "origin.storage_class=Cool",
+                                         "validate=always",
+                                         "limit.origin-requests=3",
+                                         "origin.metadata_endpoint=http://127.0.0.1:1"};
+    create(f, "data", "origin=az://data\norigin.account=mine\n");
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        struct slice value = slice_str(places[i]), property = slice_split(&value, '=');
+        char back[64];
+        assert_true(bucket_is_place(property));
+        assert_false(same_after(f, "data", places[i]));
+        assert_true(same_after(f, "data", places[i]));
+        (void)snprintf(back, sizeof(back), SLICE_FMT "=%s", SLICE_ARG(property),
+                       slice_eq_str(property, "origin")           ? "az://data"
+                       : slice_eq_str(property, "origin.account") ? "mine"
+                                                                  : "");
+        assert_false(same_after(f, "data", back));
+        assert_true(same_after(f, "data", back));
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
+        struct slice value = slice_str(others[i]);
+        assert_false(bucket_is_place(slice_split(&value, '=')));
+        assert_true(same_after(f, "data", others[i]));
+    }
+}
+
 /* Pages come in byte order and continue after a name. */
 static void test_pages_are_in_byte_order(void **state)
 {
@@ -356,6 +415,7 @@ int main(void)
         TEST(test_bad_names_and_settings_are_named),
         TEST(test_secrets_are_hidden),
         TEST(test_secrets_are_sealed),
+        TEST(test_places_of_buckets),
         TEST(test_pages_are_in_byte_order),
         TEST(test_walk_over_all),
         TEST(test_broken_record_is_reported),

@@ -55,6 +55,27 @@ static void test_bad_urls(void **state)
     }
 }
 
+/* Who asks for another version, or for Kerberos, is told what there is instead. */
+static void test_other_versions(void **state)
+{
+    static const struct {
+        const char *rest, *words;
+    } rows[] = {
+        {"nas/d?version=4", "version 3 of NFS is spoken, no other"},
+        {"nas/d?uid=0&vers=4.1", "version 3 of NFS is spoken, no other"},
+        {"nas/d?sec=krb5p", "Kerberos is not spoken: the server must export with sec=sys"},
+        {"nas/d?version=3&sec=sys", "settings are properties of the bucket"},
+        {"nas/d?", "settings are properties of the bucket"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        char *host = NULL, *path = NULL;
+        uint64_t port = 0;
+        struct err e = {0};
+        assert_int_equal(nfs_parse_url(slice_str(rows[i].rest), &host, &port, &path, &e), ERR_BAD_OPTION);
+        assert_non_null(strstr(e.text, rows[i].words));
+    }
+}
+
 /* What time may heal is told apart from what it cannot. */
 static void test_error_classes(void **state)
 {
@@ -121,8 +142,9 @@ static void test_no_server(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_urls), cmocka_unit_test(test_bad_urls),  cmocka_unit_test(test_error_classes),
-        cmocka_unit_test(test_open), cmocka_unit_test(test_no_server),
+        cmocka_unit_test(test_urls),           cmocka_unit_test(test_bad_urls),
+        cmocka_unit_test(test_other_versions), cmocka_unit_test(test_error_classes),
+        cmocka_unit_test(test_open),           cmocka_unit_test(test_no_server),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

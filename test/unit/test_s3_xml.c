@@ -171,6 +171,10 @@ static void every_code_is_an_error(void **state)
     /* What an origin does not take, as a key that is no path there, is no fault inside. */
     assert_int_equal(s3_error_info(s3_error_from(ERR_ORIGIN_REFUSED))->status, 400);
     assert_true(s3_error_wants_text(ERR_ORIGIN_REFUSED));
+    /* no room is nothing that went wrong within, whoever says it; a client may try again */
+    assert_int_equal(s3_error_from(ERR_NOT_ADMITTED), S3_ERR_UNAVAILABLE);
+    assert_int_equal(s3_error_from(-ENOSPC), S3_ERR_UNAVAILABLE);
+    assert_true(s3_error_wants_text(ERR_NOT_ADMITTED));
     assert_true(s3_error_wants_text(ERR_ORIGIN_FAILED));
     assert_false(s3_error_wants_text(-EIO));
 }

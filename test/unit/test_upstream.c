@@ -331,6 +331,126 @@ static void test_readahead_leaves_few_of_many(void **state)
     drop(f);
 }
 
+#define MS ((uint64_t)1000000)
+
+/* What goes behind leaves half of the places, whoever asks: a read finds one at once. */
+static void test_write_back_leaves_half(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("origin.connections=8\n");
+    for (unsigned i = 0; i < 4; i++)
+        assert_true(upstream_try_enter_behind(f->u, /* waited_ns= */ 0));
+    assert_false(upstream_try_enter_behind(f->u, 0));
+    assert_false(upstream_try_enter_behind(f->u, UPSTREAM_BEHIND_NS)); /* waiting alone gives none */
+    for (unsigned i = 0; i < 4; i++)
+        assert_true(upstream_try_enter(f->u, /* ahead= */ false));
+    for (unsigned i = 0; i < 4; i++) {
+        upstream_leave(f->u, 0);
+        upstream_leave_behind(f->u, 0);
+    }
+    drop(f);
+    f = make("origin.connections=1\n");
+    assert_true(upstream_try_enter_behind(f->u, 0));
+    upstream_leave_behind(f->u, 0);
+    drop(f);
+    clock_sys_stop();
+}
+
+/* While prefetch finds no place, what goes behind has one at a time, where that does no harm, and the others
+ * wait until nobody was refused for a second. (Without `wanted` in upstream_try_enter_behind it takes each
+ * place that a prefetch has left.) */
+static void test_prefetch_goes_before_write_back(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("origin.connections=8\n");
+    for (unsigned i = 0; i < 7; i++)
+        assert_true(upstream_try_enter(f->u, /* ahead= */ true));
+    assert_false(upstream_try_enter(f->u, /* ahead= */ true)); /* and will look again */
+    for (unsigned i = 0; i < 4; i++)
+        upstream_leave(f->u, 0);
+    assert_true(upstream_try_enter_behind(f->u, 0));
+    assert_false(upstream_try_enter_behind(f->u, 0));
+    assert_false(upstream_try_enter_behind(f->u, 10 * UPSTREAM_BEHIND_NS));
+    clock_sys_advance(1001 * MS);
+    assert_false(upstream_try_enter_behind(f->u, 0)); /* half of the places: three and one are taken */
+    upstream_leave(f->u, 0);
+    assert_true(upstream_try_enter_behind(f->u, 0));
+    for (unsigned i = 0; i < 2; i++) {
+        upstream_leave(f->u, 0);
+        upstream_leave_behind(f->u, 0);
+    }
+    drop(f);
+    clock_sys_stop();
+}
+
+/* Where requests are limited, a prefetch that looks for one gets it, and what goes behind has one a second:
+ * it is put off and not given up. */
+static void test_write_back_is_put_off_at_a_limited_origin(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("limit.origin-requests=10\n");
+    unsigned ahead = 0, behind = 0;
+    uint64_t since_ns = 0;
+    for (unsigned ms = 0; ms < 20000; ms += 10) {
+        clock_sys_advance(10 * MS);
+        uint64_t now_ns = sys->mono_ns();
+        bool entered = upstream_try_enter_behind(f->u, since_ns > 0 ? now_ns - since_ns : 0);
+        since_ns = entered ? 0 : since_ns > 0 ? since_ns : now_ns;
+        if (entered)
+            upstream_leave_behind(f->u, 0);
+        behind += entered;
+        for (; upstream_try_enter(f->u, /* ahead= */ true); ahead++)
+            upstream_leave(f->u, 0);
+    }
+    assert_in_range(behind, 5, 22);
+    assert_true(ahead > 150); /* the rest of what 20 seconds allow */
+    drop(f);
+    clock_sys_stop();
+}
+
+struct reader {
+    struct upstream *u;
+    pthread_t thread;
+};
+
+static void *reader_main(void *arg)
+{
+    struct reader *r = arg;
+    upstream_enter(r->u);
+    upstream_leave(r->u, 0);
+    return NULL;
+}
+
+/* Who waits for a place, as a read does, is not overtaken by what goes behind when some get free. */
+static void test_reads_go_before_write_back(void **state)
+{
+    (void)state;
+    struct fixture *f = make("origin.connections=3\n");
+    struct reader r = {.u = f->u};
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(upstream_try_enter(f->u, /* ahead= */ false));
+    assert_int_equal(pthread_create(&r.thread, NULL, reader_main, &r), 0);
+    for (bool waits = false; !waits;) {
+        lock_take(&f->u->lock);
+        waits = f->u->waiting > 0;
+        if (waits) /* two places get free, and the reader has not heard of it */
+            f->u->running -= 2;
+        lock_drop(&f->u->lock);
+        sys->sleep_ns(MS);
+    }
+    bool overtook = upstream_try_enter_behind(f->u, 0);
+    if (overtook)
+        upstream_leave_behind(f->u, 0);
+    upstream_leave(f->u, 0);
+    assert_int_equal(pthread_join(r.thread, NULL), 0);
+    assert_false(overtook);
+    assert_int_equal(f->u->running, 0);
+    drop(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +467,10 @@ int main(void)
         cmocka_unit_test(test_busy_answers_lower_the_limit),
         cmocka_unit_test(test_readahead_leaves_few_of_many),
         cmocka_unit_test(test_readahead_leaves_a_place),
+        cmocka_unit_test(test_write_back_leaves_half),
+        cmocka_unit_test(test_prefetch_goes_before_write_back),
+        cmocka_unit_test(test_write_back_is_put_off_at_a_limited_origin),
+        cmocka_unit_test(test_reads_go_before_write_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,6 +111,11 @@ static int real_unlink(const char *path)
     return CALL(unlink(path));
 }
 
+static int real_link(const char *from, const char *to)
+{
+    return CALL(link(from, to));
+}
+
 static int real_mkdir(const char *path, mode_t mode)
 {
     return CALL(mkdir(path, mode));
@@ -197,6 +202,7 @@ const struct sys sys_real = {
     .stat = real_stat,
     .rename = real_rename,
     .unlink = real_unlink,
+    .link = real_link,
     .mkdir = real_mkdir,
     .lseek = real_lseek,
     .futimens = real_futimens,

@@ -30,6 +30,7 @@ struct sys {
     int (*stat)(const char *path, struct stat *ret);
     int (*rename)(const char *from, const char *to);
     int (*unlink)(const char *path);
+    int (*link)(const char *from, const char *to);
     int (*mkdir)(const char *path, mode_t mode);
     int64_t (*lseek)(int fd, uint64_t offset, int whence);
     int (*futimens)(int fd, const struct timespec times[2]);

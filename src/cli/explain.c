@@ -213,6 +213,10 @@ static void print_mirror(const json_t *o)
         return;
     }
     line("here");
+    if (is_true(o, "unsent")) {
+        (void)puts("all; it is not in the origin yet");
+        return;
+    }
     (void)printf("nothing%s\n", strcmp(command_text(o, "keep"), "never") == 0
                                     ? ", and it is never cached (cache=never)"
                                 : strcmp(command_text(o, "keep"), "pinned") == 0 ? " yet; pinned"

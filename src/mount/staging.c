@@ -339,7 +339,7 @@ static void apply_locked(struct staging *s, const struct posix_meta *change)
 int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta *change, struct err *e)
 {
     enter(m, s);
-    bool is_there = !atomic_load(&s->is_unlinked) && staging_is_clean_alone(m, s);
+    bool is_there = !atomic_load(&s->is_unlinked) && staging_is_clean_alone(s);
     int r = is_there ? mount_change_object(m, s->node, change, e) : 0;
     if (r == 0) {
         LOCK_SCOPE(node_table_lock(m->nodes));

@@ -71,7 +71,7 @@ uint64_t staging_time_locked(const struct staging *s, const struct stat *st);
 /* From now on, until it is written to. */
 void staging_set_time_locked(struct staging *s, uint64_t time_ns);
 /* Alone (is_busy): whether all that was written is published. */
-bool staging_is_clean_alone(struct mount *m, struct staging *s);
+bool staging_is_clean_alone(struct staging *s);
 /* Alone (is_busy). is_last: no writer is left. */
 int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, struct err *e);
 /* Alone (is_busy), and nobody writes any more: what could not be published is given to the node, which keeps

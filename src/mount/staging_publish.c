@@ -157,13 +157,11 @@ static bool is_same_time(struct timespec a, struct timespec b)
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
-/* A node that was restarted, or that saw our session end, has unlinked the file: its ctime says nothing then.
- */
-static bool is_same(struct mount *m, const struct staging *s, const struct stat *a, const struct stat *b)
+/* Not by ctime: it also moves when the node gives the file a name, or takes one away. Nobody sets the file's
+ * mtime, for a time that is set is kept beside it (staging_set_time_locked). */
+static bool is_same(const struct stat *a, const struct stat *b)
 {
-    bool is_linked = s->has_handle && s->epoch == client_epoch(m->client);
-    return a->st_size == b->st_size && is_same_time(a->st_mtim, b->st_mtim) &&
-           (!is_linked || is_same_time(a->st_ctim, b->st_ctim));
+    return a->st_size == b->st_size && is_same_time(a->st_mtim, b->st_mtim);
 }
 
 static void look(struct staging *s, struct stat *ret_stat, uint64_t *ret_changes)
@@ -173,12 +171,12 @@ static void look(struct staging *s, struct stat *ret_stat, uint64_t *ret_changes
         memset(ret_stat, 0, sizeof(*ret_stat));
 }
 
-static bool is_as_seen(struct mount *m, struct staging *s)
+static bool is_as_seen(struct staging *s)
 {
     struct stat now;
     uint64_t changes;
     look(s, &now, &changes);
-    return (s->is_clean || s->has_failed) && changes == s->seen_changes && is_same(m, s, &now, &s->seen_stat);
+    return (s->is_clean || s->has_failed) && changes == s->seen_changes && is_same(&now, &s->seen_stat);
 }
 
 void staging_mark_clean(struct staging *s)
@@ -187,9 +185,9 @@ void staging_mark_clean(struct staging *s)
     s->is_clean = true;
 }
 
-bool staging_is_clean_alone(struct mount *m, struct staging *s)
+bool staging_is_clean_alone(struct staging *s)
 {
-    return s->is_clean && is_as_seen(m, s);
+    return s->is_clean && is_as_seen(s);
 }
 
 /* ---- publishing ---- */
@@ -239,7 +237,7 @@ int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, stru
 {
     if (atomic_load(&s->is_unlinked))
         return 0;
-    bool as_seen = is_as_seen(m, s);
+    bool as_seen = is_as_seen(s);
     if (as_seen && s->is_clean) {
         if (is_last)
             hand_over(m, s);

@@ -209,7 +209,8 @@ int back_load(struct back *b, uint64_t bucket_id, struct slice key, struct buf *
     int r = kv_get(b->kv, buf_view(&k), value, NULL, e);
     if (r == 0 && back_record_decode(buf_view(value), ret) < 0)
         r = err_set(e, ERR_CORRUPT, "the record of a write that is not in the origin is damaged");
-    if (r == 0 && !ret->removal && !back_record_was_sent(ret) && was_found(b, bucket_id, key, ret->seq))
+    bool may_be_sent = r == 0 && !ret->removal && back_record_knows_md5(ret);
+    if (may_be_sent && !back_record_was_sent(ret) && was_found(b, bucket_id, key, ret->seq))
         (void)back_record_note_sent(ret);
     return r;
 }
@@ -463,7 +464,7 @@ bool back_alias_find(struct back *b, uint64_t bucket_id, struct slice key, struc
                      char ret[ORIGIN_ETAG_MAX + 1])
 {
     uint64_t hash = alias_hash(bucket_id, key);
-    if (from.n != 2 * BACK_MD5_BYTES)
+    if (from.n >= BACK_ETAG_SIZE)
         return false;
     LOCK_SCOPE(&b->lock);
     const struct back_alias *x = &b->aliases[hash / 2 % BACK_ALIASES];

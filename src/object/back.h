@@ -11,8 +11,9 @@
  *
  * | offset | size | record                                                                                |
  * | ------ | ---- | ------------------------------------------------------------------------------------- |
- * | 0      | 1    | format: 1, or 2 when there are older sent versions                                    |
- * | 1      | 1    | flags: 1 removal, 2 something was sent to the origin                                  |
+ * | 0      | 1    | format: 1; 2 when there are older sent versions; 3 when the version has a tag         |
+ * | 1      | 1    | flags: 1 removal, 2 something was sent to the origin; format 3 only: 4 the MD5 is     |
+ * |        |      | known, 8 the bytes are live                                                           |
  * | 2      | 1    | base, what the origin had before the first of these writes: 0 unknown, 1 nothing,     |
  * |        |      | 2 the ETag below                                                                      |
  * | 3      | 1    | bytes of the location: 33 (store/hard.h), or 0 when there are no bytes                |
@@ -20,18 +21,29 @@
  * | 12     | 8    | when it was acknowledged, ns since 1970                                               |
  * | 20     | 8    | since when the key is not as in the origin                                            |
  * | 28     | 8    | size in bytes                                                                         |
- * | 36     | 16   | MD5 of the bytes                                                                      |
+ * | 36     | 16   | MD5 of the bytes; zeros when it is not known                                          |
  * | 52     | 8    | size of what was sent last                                                            |
  * | 60     | 16   | MD5 of what was sent last                                                             |
  * | 76     | n    | location                                                                              |
  * |        | 2+n  | base ETag: length, bytes                                                              |
  * |        | 2+n  | content type                                                                          |
  * |        | 2+n  | meta lines                                                                            |
- * |        | 1    | format 2 only: how many older versions were sent, 1 to 7                              |
+ * |        | 1    | formats 2 and 3: how many older versions were sent, 1 to 7; 0 to 7 in format 3        |
  * |        | 24*n | of each, the latest first: size (8), MD5 (16)                                         |
+ * |        | 16   | format 3 only: tag, random bytes                                                      |
  *
  * What was sent counts as long as nobody heard what became of it: it may be in the origin, or get there late.
- * Nodes of before know format 1 only, and refuse to start over a record of format 2.
+ * Nodes of before know format 1 only, or 1 and 2, and refuse to start over a record of another.
+ *
+ * The ETag of a version is its MD5 in hex digits. One with a tag has that of the tag and "-1" instead, which
+ * says that it is no MD5: who wrote it did not ask for one, and it was acknowledged without reading all bytes
+ * again for it. Its MD5 is computed before it is sent for the first time, and noted in the record, durably,
+ * with the note that it was sent.
+ *
+ * Live bytes are those of a file that its writer may still have open (origin_file): the extent is another
+ * name of it. Nobody is given a byte of them. Who needs them, a reader, a copy or the sender, first has the
+ * record name bytes that stay as they are: the same extent when nobody has the file open for writing any
+ * more, else a copy. Until then the version has no bytes that anybody saw, so that its ETag goes with them.
  *
  * A crash leaves the record or not, never a half; extents without a record are removed at the next start.
  */
@@ -40,6 +52,8 @@
 #include "namespace/upstream.h"
 
 #define BACK_MD5_BYTES        16
+#define BACK_TAG_BYTES        16
+#define BACK_ETAG_SIZE        35 /* of either kind, with the NUL */
 #define BACK_RECORD_MAX_BYTES (12 * KIB)
 #define BACK_SENT_MAX         8 /* versions; who sends a ninth without an answer forgets the first */
 
@@ -53,9 +67,12 @@ struct back_sent {
 
 struct back_record {
     bool removal;
+    bool has_tag; /* `tag`, not `md5`, makes its ETag */
+    bool has_md5; /* of one with a tag; without it, always */
+    bool is_live; /* of one with a tag */
     enum back_base base;
     uint64_t seq, acked_ns, since_ns, size_bytes;
-    uint8_t md5[BACK_MD5_BYTES];
+    uint8_t md5[BACK_MD5_BYTES], tag[BACK_TAG_BYTES];
     unsigned n_sent;
     struct back_sent sent[BACK_SENT_MAX]; /* the latest first, each once */
     struct slice location, base_etag, content_type, meta;
@@ -67,9 +84,14 @@ int back_record_encode(const struct back_record *r, struct buf *b);
 /* Slices point into the value. ERR_CORRUPT. */
 int back_record_decode(struct slice value, struct back_record *ret);
 
+/* The ETag of its version. */
+void back_record_etag(const struct back_record *r, char ret[BACK_ETAG_SIZE]);
+/* Whether the MD5 of its bytes is known. */
+bool back_record_knows_md5(const struct back_record *r);
 /* Whether the record's own version is among those that were sent. */
 bool back_record_was_sent(const struct back_record *r);
-/* Puts the record's own version before the others that were sent. True: the oldest of them had to go. */
+/* Puts the record's own version, whose MD5 is known, before the others that were sent. True: the oldest of
+ * them had to go. */
 bool back_record_note_sent(struct back_record *r);
 /* Takes the version of `which` away from those that were sent. */
 void back_record_forget_sent(struct back_record *r, const struct back_record *which);
@@ -92,7 +114,7 @@ enum back_step {
 enum back_step back_decide(const struct back_record *r, const struct back_found *now);
 
 /* The name of the second copy: the key, cut where it would be too long, ".conflict-", the time of the write
- * in ms, "-", 8 digits of its MD5. The same for the same write. */
+ * in ms, "-", the first 8 digits of its ETag. The same for the same write. */
 #define BACK_COPY_SUFFIX_MAX 48
 int back_copy_key(struct slice key, const struct back_record *r, struct buf *ret);
 
@@ -140,6 +162,19 @@ void back_start(struct back *b);
 /* Waits for the threads; what is not in the origin stays for the next start. NULL accepted. */
 void back_stop(struct back *b);
 void back_close(struct back *b);
+/*
+ * The bytes of a key that has a record, in an extent that nobody changes any more, and its attributes, in the
+ * arena. -ENOENT: there is no record, or one without bytes. Readers keep the extent also when it was given
+ * back.
+ */
+struct hard;
+int back_open_bytes(struct back *b, const struct bucket *bucket, struct slice key, struct arena *a,
+                    struct origin_attr *ret, struct hard **ret_hard, struct err *e);
+/* Whether there are some; nothing is settled for it. */
+bool back_has_bytes(struct back *b, const struct bucket *bucket, struct slice key);
+/* Nobody will write any more to the file that was kept as this version (origin_file). */
+void back_end_live(struct back *b, const struct bucket *bucket, struct slice key, struct slice etag);
+
 /* Whether a version of this ETag may have another one in the origin, now or soon. */
 bool back_may_rename(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag);
 /* Whether the version that had this ETag here is `there` in the origin now. False also when that is not

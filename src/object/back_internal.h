@@ -49,7 +49,7 @@ struct back_entry {
 /* A version that readers know by the ETag it had here, and the one that the origin gave it. */
 struct back_alias {
     uint64_t hash; /* of bucket and key; 0: none */
-    char from[2 * BACK_MD5_BYTES + 1], to[ORIGIN_ETAG_MAX + 1];
+    char from[BACK_ETAG_SIZE], to[ORIGIN_ETAG_MAX + 1];
 };
 
 /* Of each bucket that had a record since the start. */
@@ -75,8 +75,8 @@ struct back {
     _Atomic uint64_t n; /* records */
     _Atomic uint64_t seq;
     _Atomic unsigned hungry; /* bodies in the middle of being kept that wait for room */
-    struct lock lock;  /* covers what follows */
-    struct cond moved; /* an entry is no longer busy, a record is gone, a bucket is held no longer */
+    struct lock lock;        /* covers what follows */
+    struct cond moved;       /* an entry is no longer busy, a record is gone, a bucket is held no longer */
     struct cond work;
     struct back_entry *chains[BACK_CHAINS];
     struct back_entry *first, *last; /* in the order of noted_ms */
@@ -102,7 +102,8 @@ void back_leave(struct back *b, struct back_entry *x);
 /* Whether the key has a record: a quick look. */
 bool back_has(struct back *b, uint64_t bucket_id, struct slice key);
 /* The key's record, read into `value`. One that was found at the start counts as sent: the note that says so
- * is not durable by itself, and a power failure may have taken it. -ENOENT. */
+ * is not durable by itself, and a power failure may have taken it. (That of a version with a tag is.)
+ * -ENOENT. */
 int back_load(struct back *b, uint64_t bucket_id, struct slice key, struct buf *value,
               struct back_record *ret, struct err *e);
 /* Puts the record in the place of what there was. Busy. The entry follows. On a failure *ret_unknown says
@@ -147,21 +148,42 @@ void back_share(struct back *b, struct slice location);
 /* One record less names it, durably, or will not. True: none does now. */
 bool back_share_leave(struct back *b, struct slice location);
 
+/* ---- back_live.c ---- */
+
+/* By who is busy with the key: its record, which is live, names bytes from now on that stay as they are.
+ * may_wait: -EINPROGRESS while that can be had soon without a copy; -ETXTBSY while only a state can be had
+ * that its writer has not acknowledged. */
+int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                const struct back_record *r, bool may_wait, struct err *e);
+/* As back_load, with a record that is not live. Not busy with the key. */
+int back_load_settled(struct back *b, const struct bucket *bucket, struct slice key, struct buf *value,
+                      struct back_record *ret, struct err *e);
+
+/* ---- back_cached.c ---- */
+
+/* The version that was sent, whose bytes are in `h`, becomes what is cached of the key if nothing is. */
+void back_cache(struct back *b, const struct bucket *bucket, struct slice key, const struct back_record *r,
+                struct hard *h);
+/* Gives what is cached of the version the ETag that the origin has for it. */
+void back_rename_cached(struct back *b, const struct bucket *bucket, struct slice key,
+                        const struct back_record *r, struct slice etag);
+
 /* ---- back_layer.c, back_list.c ---- */
 
 struct back_body {
-    struct hard *hard; /* NULL: no bytes */
-    bool is_shared;    /* other records may name the extent */
+    struct hard *hard;              /* NULL: no bytes */
+    bool is_shared;                 /* other records may name the extent */
+    bool has_tag, has_md5, is_live; /* as in struct back_record */
     uint64_t size_bytes;
-    uint8_t md5[BACK_MD5_BYTES];
+    uint8_t md5[BACK_MD5_BYTES], tag[BACK_TAG_BYTES];
 };
-/* The body, durable, in an extent that no record names yet; none for an empty one. cancel may be NULL. Waits
- * for room on the disks, at most for the bucket's `retry`, while other writes leave some. */
+/* The body, copied, durable, in an extent that no record names yet; none for an empty one. Of a file it gets
+ * a tag and no MD5. cancel may be NULL. Waits for room on the disks, at most for the bucket's `retry`, while
+ * other writes leave some. */
 int back_keep_body(struct back *b, const struct bucket *bucket, const struct origin_body *body,
                    atomic_bool *cancel, struct back_body *ret, struct err *e);
 /* Reader of an extent's bytes as the body of a put: origin_body.read; arg is the struct hard. */
 ssize_t back_body_read(void *arg, void *p, size_t n, uint64_t offset);
-void back_md5_text(const uint8_t md5[BACK_MD5_BYTES], char ret[2 * BACK_MD5_BYTES + 1]);
 int back_layer_list(void *arg, struct upstream *u, const struct origin_list *q, struct arena *a,
                     struct origin_page *ret, struct err *e);
 struct origin_attr back_attr(const struct back_record *r, struct arena *a);

@@ -12,14 +12,14 @@
  * a restart, else unknown. A record that takes the place of another keeps its base.
  *
  * Invariants:
- *  1. A put is answered only after its bytes and then its record are durable.
+ *  1. A put is answered only after its bytes and then its record are durable. A staged file (origin_file) is
+ * kept by another name instead of a copy: live bytes (back.h), while somebody may write to it.
  *  2. Conditions are checked while busy with the key, against what a reader would see at that moment.
  *  3. An extent is in a record, or in several that were copied from one (back_share.c), or is given back.
  */
 #include "object/back_internal.h"
 
 #include "base/sys.h"
-#include "base/text.h"
 
 #define PIECE_BYTES  MIB
 #define HASHED_BYTES (512 * KIB) /* of a body that is written, two of them */
@@ -34,18 +34,13 @@ static bool takes(struct back *b, const struct upstream *u, struct slice key)
     return u->bucket->p.write == BUCKET_WRITE_BACK || back_has(b, u->bucket->id, key);
 }
 
-void back_md5_text(const uint8_t md5[BACK_MD5_BYTES], char ret[2 * BACK_MD5_BYTES + 1])
-{
-    text_hex(md5, BACK_MD5_BYTES, ret);
-}
-
 struct origin_attr back_attr(const struct back_record *r, struct arena *a)
 {
-    char *etag = arena_alloc(a, 2 * BACK_MD5_BYTES + 1);
-    back_md5_text(r->md5, etag);
+    char *etag = arena_alloc(a, BACK_ETAG_SIZE);
+    back_record_etag(r, etag);
     return (struct origin_attr){.size_bytes = r->size_bytes,
                                 .mtime_ns = r->acked_ns,
-                                .etag = slice_of(etag, 2 * BACK_MD5_BYTES),
+                                .etag = slice_str(etag),
                                 .content_type = arena_dup(a, r->content_type),
                                 .meta = arena_dup(a, r->meta)};
 }
@@ -100,7 +95,8 @@ static int get_here(struct back *b, struct upstream *u, const struct origin_get 
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     _cleanup_(hard_unrefp) struct hard *h = NULL;
     struct back_record rec;
-    int r = back_load(b, u->bucket->id, g->key, &value, &rec, e);
+    int r = g->attributes_only ? back_load(b, u->bucket->id, g->key, &value, &rec, e)
+                               : back_load_settled(b, u->bucket, g->key, &value, &rec, e);
     *ret_gone = r == -ENOENT; /* seen before the entry in memory says so: a durable commit takes a while */
     if (r < 0)
         return r == -ENOENT ? -EAGAIN : r;
@@ -262,7 +258,7 @@ static int current(struct change *c, bool *ret_there, char ret_etag[ORIGIN_ETAG_
     ret_etag[0] = '\0';
     if (c->had) {
         *ret_there = !c->old.removal;
-        back_md5_text(c->old.md5, ret_etag);
+        back_record_etag(&c->old, ret_etag);
         return 0;
     }
     int r = ask_once(c, e);
@@ -371,7 +367,8 @@ static int write_piece(struct back *b, const struct bucket *bucket, struct hard 
     return r == -ENOSPC ? back_no_room(piece.n, e) : r;
 }
 
-/* Writes and hashes the body, by two pieces in turn: one is written and hashed while the next one comes. */
+/* Writes and hashes the body, by two pieces in turn: one is written and hashed while the next one comes. md5
+ * NULL: without a hash. */
 static int write_body(struct back *b, const struct bucket *bucket, struct hard *h,
                       const struct origin_body *body, struct hasher_stream *md5, char *pieces,
                       atomic_bool *cancel, struct err *e)
@@ -381,11 +378,13 @@ static int write_body(struct back *b, const struct bucket *bucket, struct hard *
         char *piece = pieces + turn * HASHED_BYTES;
         if (cancel && atomic_load(cancel))
             return err_set(e, -ECANCELED, "cancelled");
-        hasher_stream_wait(md5, piece, HASHED_BYTES);
+        if (md5)
+            hasher_stream_wait(md5, piece, HASHED_BYTES);
         ssize_t n = body->read(body->arg, piece, (size_t)MIN(HASHED_BYTES, body->size_bytes - at), at);
         if (n <= 0)
             return err_errno(e, n < 0 ? (int)n : -EIO, "read the body");
-        hasher_stream_add(md5, piece, (size_t)n);
+        if (md5)
+            hasher_stream_add(md5, piece, (size_t)n);
         int r = write_piece(b, bucket, h, slice_of(piece, (size_t)n), at, cancel, e);
         if (r < 0)
             return r;
@@ -409,7 +408,8 @@ static int keep_bytes(struct back *b, const struct bucket *bucket, const struct 
         r = write_body(b, bucket, h, body, md5, pieces, cancel, e);
         r = r < 0 ? r : hard_sync(h, e);
         hard_end_writing(h);
-        hasher_stream_wait(md5, pieces, 2 * HASHED_BYTES);
+        if (md5)
+            hasher_stream_wait(md5, pieces, 2 * HASHED_BYTES);
         free(pieces);
     }
     if (r < 0)
@@ -419,12 +419,25 @@ static int keep_bytes(struct back *b, const struct bucket *bucket, const struct 
     return r;
 }
 
+/* Of bytes that have an extent, and no MD5 yet. */
+static void tag_body(struct hard *h, uint64_t size, struct back_body *ret)
+{
+    *ret = (struct back_body){.hard = h, .has_tag = true, .size_bytes = size};
+    sys->random(ret->tag, sizeof(ret->tag));
+}
+
 int back_keep_body(struct back *b, const struct bucket *bucket, const struct origin_body *body,
                    atomic_bool *cancel, struct back_body *ret, struct err *e)
 {
     struct hasher_stream md5;
     struct hard *h = NULL;
     int r = 0;
+    if (body->file) {
+        r = keep_bytes(b, bucket, body, /* md5= */ NULL, cancel, &h, e);
+        if (r == 0)
+            tag_body(h, body->size_bytes, ret);
+        return r;
+    }
     hasher_stream_init(&md5, body->size_bytes >= 2 * HASHED_BYTES ? b->service->hasher : NULL);
     if (body->size_bytes > 0)
         r = keep_bytes(b, bucket, body, &md5, cancel, &h, e);
@@ -436,16 +449,44 @@ int back_keep_body(struct back *b, const struct bucket *bucket, const struct ori
     return r;
 }
 
+/* The file that the body is, synced, by another name. ERR_NOT_ADMITTED: it must be copied. */
+static int keep_file(struct back *b, const struct origin_body *body, struct back_body *ret, struct err *e)
+{
+    struct hard *h;
+    struct err local = {0};
+    struct stat st;
+    int r = hard_of_staged(b->store, body->file->extent, &h, &local);
+    if (r < 0) {
+        if (e && r != ERR_NOT_ADMITTED)
+            *e = local;
+        return r;
+    }
+    r = hard_stat(h, &st);
+    if (r < 0 || (uint64_t)st.st_size != body->size_bytes) { /* it was changed meanwhile, or has more bytes */
+        hard_give_back(h);
+        return ERR_NOT_ADMITTED;
+    }
+    tag_body(h, body->size_bytes, ret);
+    ret->is_live = body->file->may_change;
+    body->file->is_kept = true;
+    return 0;
+}
+
 /* Takes over the body's extent. */
 static int put_record(struct back *b, struct upstream *u, const struct origin_put *p, struct back_body *body,
                       struct arena *a, struct origin_attr *ret, struct err *e)
 {
     uint8_t location[HARD_LOCATION_BYTES];
-    struct back_record rec = {
-        .size_bytes = body->size_bytes, .content_type = p->content_type, .meta = p->meta};
+    struct back_record rec = {.has_tag = body->has_tag,
+                              .has_md5 = body->has_md5,
+                              .is_live = body->is_live,
+                              .size_bytes = body->size_bytes,
+                              .content_type = p->content_type,
+                              .meta = p->meta};
     struct change c;
     bool unknown = false;
     memcpy(rec.md5, body->md5, BACK_MD5_BYTES);
+    memcpy(rec.tag, body->tag, BACK_TAG_BYTES);
     if (body->hard) {
         hard_location(body->hard, location);
         rec.location = slice_of(location, sizeof(location));
@@ -475,7 +516,9 @@ static int layer_put(void *arg, struct upstream *u, const struct origin_put *p,
     if (!takes(b, u, p->key))
         return origin_put(u->origin, p, body, a, ret, e);
     struct back_body kept;
-    int r = back_keep_body(b, u->bucket, body, p->cancel, &kept, e);
+    int r = body->file && body->file->extent ? keep_file(b, body, &kept, e) : ERR_NOT_ADMITTED;
+    if (r == ERR_NOT_ADMITTED)
+        r = back_keep_body(b, u->bucket, body, p->cancel, &kept, e);
     return r < 0 ? r : put_record(b, u, p, &kept, a, ret, e);
 }
 
@@ -525,11 +568,15 @@ static int layer_remove(void *arg, struct upstream *u, struct slice key, struct 
 /* ---- copy ---- */
 
 /* A key's record, whose extent is shared from now on. */
-static int load_shared(struct back *b, uint64_t bucket_id, struct slice key, struct buf *value,
+static int load_shared(struct back *b, const struct bucket *bucket, struct slice key, struct buf *value,
                        struct back_record *ret, struct err *e)
 {
-    struct back_entry *x = back_enter(b, bucket_id, key);
-    int r = back_load(b, bucket_id, key, value, ret, e);
+    struct back_entry *x = back_enter(b, bucket->id, key);
+    int r = back_load(b, bucket->id, key, value, ret, e);
+    if (r == 0 && ret->is_live) {
+        r = back_settle(b, x, bucket, ret, /* may_wait= */ false, e);
+        r = r < 0 ? r : back_load(b, bucket->id, key, value, ret, e);
+    }
     if (r == 0 && ret->location.n > 0)
         back_share(b, ret->location);
     back_leave(b, x);
@@ -542,13 +589,15 @@ static int copy_here(struct back *b, struct upstream *u, struct slice from, stru
 {
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     struct back_record rec;
-    int r = load_shared(b, u->bucket->id, from, &value, &rec, e);
+    int r = load_shared(b, u->bucket, from, &value, &rec, e);
     if (r < 0)
         return r == -ENOENT ? -EAGAIN : r;
     if (rec.removal)
         return err_set(e, -ENOENT, "the object was removed");
-    struct back_body kept = {.size_bytes = rec.size_bytes, .is_shared = true};
+    struct back_body kept = {
+        .is_shared = true, .has_tag = rec.has_tag, .has_md5 = rec.has_md5, .size_bytes = rec.size_bytes};
     memcpy(kept.md5, rec.md5, BACK_MD5_BYTES);
+    memcpy(kept.tag, rec.tag, BACK_TAG_BYTES);
     r = rec.location.n > 0 ? hard_find(b->store, rec.location, &kept.hard, e) : 0;
     if (r < 0) {
         back_free_extent(b, rec.location);

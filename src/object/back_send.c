@@ -5,6 +5,8 @@
  * waits for it) and not on its way, and reads its record: the version that this round sends. What is sent is
  * noted in the record before, so that it is known again there when the answer is lost or the node is killed.
  * Records found at a start count as sent: that note is written without a sync, which a power failure undoes.
+ * What has a tag in the place of its MD5 is read first: the MD5 goes into the record with that note, which is
+ * durable then, so that a record that lacks it was never sent.
  * With the origin's answer the record goes, durably, and then the extent; a record that was replaced
  * meanwhile stays, with what was just written as its new base.
  *
@@ -60,6 +62,7 @@ struct sending {
     struct origin_attr answer; /* of what was sent under the key */
     bool answered;
     bool conflict;
+    bool is_checked; /* the bytes were read in this round, and are those of the record's MD5 */
 };
 
 /* ---- what the origin has ---- */
@@ -97,7 +100,15 @@ static int read_md5(struct sending *s, const struct origin_attr *now, uint8_t re
 static bool etag_is(struct slice etag, const uint8_t md5[BACK_MD5_BYTES])
 {
     char text[2 * BACK_MD5_BYTES + 1];
-    back_md5_text(md5, text);
+    text_hex(md5, BACK_MD5_BYTES, text);
+    return slice_eq_case(etag, slice_str(text));
+}
+
+/* Whether the ETag is the one that the version has here. */
+static bool is_own_etag(const struct back_record *r, struct slice etag)
+{
+    char text[BACK_ETAG_SIZE];
+    back_record_etag(r, text);
     return slice_eq_case(etag, slice_str(text));
 }
 
@@ -223,6 +234,8 @@ static int note_sent(struct sending *s, const struct origin_attr *found, struct 
     if (r == -ENOENT || (r == 0 && now.seq != s->rec.seq))
         r = -ECANCELED;
     if (r == 0) {
+        now.has_md5 = s->rec.has_md5;
+        memcpy(now.md5, s->rec.md5, BACK_MD5_BYTES);
         if (found) {
             now.base = found->etag.n > 0 ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
             now.base_etag = found->etag;
@@ -233,7 +246,8 @@ static int note_sent(struct sending *s, const struct origin_attr *found, struct 
                      ": %d versions were sent without an answer: if the one before them arrives "
                      "now, it is taken for somebody else's",
                      s->upstream->bucket->name, SLICE_ARG(s->key), BACK_SENT_MAX);
-        r = back_save(b, x, s->upstream->bucket, &now, KV_VISIBLE, &unknown, e);
+        enum kv_commit kind = now.has_tag ? KV_DURABLE : KV_VISIBLE;
+        r = back_save(b, x, s->upstream->bucket, &now, kind, &unknown, e);
     }
     back_leave(b, x);
     return r;
@@ -260,9 +274,7 @@ static void note_refused(struct sending *s)
     back_leave(b, x);
 }
 
-/* Whether the bytes are still the ones that were written: origins are told the MD5 of small bodies only, or
- * of none, and what is there is believed from then on. */
-static int check_bytes(struct sending *s, struct err *e)
+static int digest_bytes(struct sending *s, uint8_t ret[BACK_MD5_BYTES], struct err *e)
 {
     const struct back_record *r = &s->rec;
     uint8_t md5[EVP_MAX_MD_SIZE];
@@ -283,9 +295,36 @@ static int check_bytes(struct sending *s, struct err *e)
     }
     ok = ok == 1 ? EVP_DigestFinal_ex(md, md5, NULL) : ok;
     EVP_MD_CTX_free(md);
-    if (k == 0 && (ok != 1 || memcmp(md5, r->md5, BACK_MD5_BYTES) != 0))
-        k = err_set(e, ERR_CORRUPT, "the disk has other bytes than were written: they stay here, unsent");
+    if (k == 0 && ok != 1)
+        k = err_set(e, -EIO, "MD5");
+    if (k == 0)
+        memcpy(ret, md5, BACK_MD5_BYTES);
     return k;
+}
+
+/* Whether the bytes are still the ones that were written: origins are told the MD5 of small bodies only, or
+ * of none, and what is there is believed from then on. */
+static int check_bytes(struct sending *s, struct err *e)
+{
+    uint8_t md5[BACK_MD5_BYTES];
+    if (s->is_checked)
+        return 0;
+    int k = digest_bytes(s, md5, e);
+    if (k == 0 && memcmp(md5, s->rec.md5, BACK_MD5_BYTES) != 0)
+        k = err_set(e, ERR_CORRUPT, "the disk has other bytes than were written: they stay here, unsent");
+    s->is_checked = k == 0;
+    return k;
+}
+
+/* The MD5 of a version that has none yet, by which it is known again at the origin. It is noted with what is
+ * sent. */
+static int learn_md5(struct sending *s, struct err *e)
+{
+    if (back_record_knows_md5(&s->rec))
+        return 0;
+    int r = digest_bytes(s, s->rec.md5, e);
+    s->rec.has_md5 = s->is_checked = r == 0;
+    return r;
 }
 
 static int send_to(struct sending *s, struct slice key, struct slice if_match, bool if_none_match,
@@ -432,32 +471,6 @@ static int carry_out(struct sending *s, struct err *e)
 
 /* ---- what follows ---- */
 
-/* Gives what is cached of the version the ETag that the origin has for it. */
-static void rename_cached(struct sending *s)
-{
-    struct object_service *o = s->back->service;
-    const struct bucket *b = s->upstream->bucket;
-    _cleanup_buf_ struct buf k = BUF_INIT(BACK_KEY_BYTES), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES),
-                             next = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    _cleanup_(extent_unrefp) struct extent *x = NULL;
-    struct attr attr;
-    struct opening opening = {.bucket = b, .key = s->key};
-    object_store_key(b, s->key, &k);
-    object_opening_enter(o, &opening);
-    uint64_t seen = mirror_changed(o->mirror, b, s->key);
-    bool ours = store_find(o->config.store, buf_view(&k), &x) == 0 && extent_attr(x, &blob) == 0 &&
-                attr_decode(buf_view(&blob), &attr) == 0 && etag_is(attr.etag, s->rec.md5);
-    if (ours && object_making_begin(o, &opening, seen)) {
-        attr.etag = s->answer.etag;
-        attr.confirmed_ns = sys->real_ns();
-        if (object_encode_attr(o, b, s->key, &attr, &next) == 0)
-            (void)extent_set_attr(x, buf_view(&next));
-        mirror_learn(o->mirror, b, s->key, &attr, seen);
-        object_making_end(o, &opening);
-    }
-    object_opening_leave(o, &opening);
-}
-
 /* The record was carried out: it goes, or the newer one in its place learns what the origin has. */
 static int finish(struct sending *s, struct err *e)
 {
@@ -465,12 +478,14 @@ static int finish(struct sending *s, struct err *e)
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     struct back_record now;
     bool unknown;
+    if (s->hard && s->answered && !s->conflict)
+        back_cache(b, s->upstream->bucket, s->key, &s->rec, s->hard);
     struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
     int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, e);
     bool same = r == 0 && now.seq == s->rec.seq;
-    if (same && s->answered && !s->conflict && !etag_is(s->answer.etag, s->rec.md5)) {
-        char from[2 * BACK_MD5_BYTES + 1];
-        back_md5_text(s->rec.md5, from);
+    if (same && s->answered && !s->conflict && !is_own_etag(&s->rec, s->answer.etag)) {
+        char from[BACK_ETAG_SIZE];
+        back_record_etag(&s->rec, from);
         back_alias_add(b, x->bucket_id, s->key, from, s->answer.etag);
     }
     if (same) {
@@ -490,8 +505,8 @@ static int finish(struct sending *s, struct err *e)
         r = 0;
     if (r == 0 && same && s->conflict)
         (void)object_forget_key(b->service, s->upstream->bucket, s->key);
-    else if (r == 0 && same && s->answered && !etag_is(s->answer.etag, s->rec.md5))
-        rename_cached(s);
+    else if (r == 0 && same && s->answered && !is_own_etag(&s->rec, s->answer.etag))
+        back_rename_cached(b, s->upstream->bucket, s->key, &s->rec, s->answer.etag);
     return r;
 }
 
@@ -514,12 +529,27 @@ static bool take_place(struct sending *s)
     return has_place;
 }
 
+/* The next round sends what is settled then. */
+static int settle_first(struct sending *s, struct err *e)
+{
+    struct back *b = s->back;
+    struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
+    buf_clear(&s->value);
+    int r = back_load(b, s->upstream->bucket->id, s->key, &s->value, &s->rec, e);
+    if (r == 0 && s->rec.is_live)
+        r = back_settle(b, x, s->upstream->bucket, &s->rec, /* may_wait= */ true, e);
+    back_leave(b, x);
+    return r < 0 && r != -ENOENT ? r : -EAGAIN;
+}
+
 static int send_record(struct sending *s, struct err *e)
 {
     struct back *b = s->back;
     int r = back_load(b, s->upstream->bucket->id, s->key, &s->value, &s->rec, e);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
+    if (s->rec.is_live)
+        return settle_first(s, e);
     r = s->rec.location.n > 0 ? hard_find(b->store, s->rec.location, &s->hard, e) : 0;
     if (r == -ENOENT || r == 0) {
         struct back_record now; /* replaced between the two */
@@ -537,7 +567,8 @@ static int send_record(struct sending *s, struct err *e)
         return r;
     if (!take_place(s))
         return -ECANCELED;
-    r = carry_out(s, e);
+    r = learn_md5(s, e); /* not before there is a place: it would be computed again for each look */
+    r = r < 0 ? r : carry_out(s, e);
     upstream_leave_behind(s->upstream, r); /* what follows may wait for an opening that wants a place */
     return r < 0 ? r : finish(s, e);
 }
@@ -610,8 +641,9 @@ static void note_result(struct back *b, struct back_entry *x, int r, const struc
     b->n_doubted -= x->doubted;
     free(TAKE_PTR(x->error));
     bool stopped = atomic_load(&b->stop);
-    if (r == -EINPROGRESS && !stopped) {
+    if ((r == -EINPROGRESS || r == -ETXTBSY) && !stopped) {
         x->retry_ms = sys_mono_ms() + MIN(back_delay_ms(x->waits++), (uint64_t)BELOW_MAX_MS);
+        x->error = x->recorded && r == -ETXTBSY ? slice_dup(slice_str(e->text)) : NULL;
     } else if (r == 0 || r == -EAGAIN || r == -ECANCELED || stopped) {
         x->tries = r == 0 ? 0 : x->tries;
         x->bucket->failed = r == 0 ? 0 : x->bucket->failed;

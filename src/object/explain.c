@@ -4,6 +4,7 @@
  *
  * Failure modes: what is said is true of the moment; bytes may come and go right after it.
  */
+#include "object/back.h"
 #include "object/scratch_object_ops.h"
 
 #include "base/sys.h"
@@ -121,6 +122,19 @@ static void put_extent(struct object_service *s, const struct bucket *b, struct 
     put_why_mirror(b, &c, extent_size(x), complete, o);
 }
 
+/* What is not cached: of what is not in the origin yet write-back has the bytes. */
+static void put_uncached(struct object_service *s, const struct bucket *b, struct slice key, json_t *o)
+{
+    bool is_here = back_has_bytes(s->back, b, key), is_checked = b->p.verify == BUCKET_VERIFY_READ;
+    put_bool(o, "unsent", is_here);
+    if (is_here)
+        put_passthrough(o, is_checked ? "verify=read: it is cached first" : NULL);
+    else
+        put_passthrough(o, bucket_keep(b, key) == RULE_KEEP_NEVER
+                               ? "cache=never: it is read around the cache"
+                               : "nothing of it is here: the first read fetches it");
+}
+
 int op_explain(struct object_session *ses, const struct wire_explain_req *req, struct arena *a,
                struct wire_explain_rep *rep, struct err *e)
 {
@@ -147,8 +161,7 @@ int op_explain(struct object_session *ses, const struct wire_explain_req *req, s
     if (x)
         put_extent(s, b, req->key, x, a, o);
     else
-        put_passthrough(o, keep == RULE_KEEP_NEVER ? "cache=never: it is read around the cache"
-                                                   : "nothing of it is here: the first read fetches it");
+        put_uncached(s, b, req->key, o);
     return finish(o, a, &rep->json, e);
 }
 

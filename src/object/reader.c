@@ -8,10 +8,13 @@
  * Invariants:
  *  1. An entry is made in the store only while its key's opening is held, and only when no local write
  * overtook the answer it is made from (object_making_begin).
- *  2. A complete, fresh entry is opened without taking part in openings and without asking the origin.
+ *  2. A complete, fresh entry is opened without taking part in openings and without asking the origin. So is
+ * what write-back has the bytes of: a key with a record is what that says.
  */
 #include "object/ahead.h"
+#include "object/back.h"
 #include "object/object_internal.h"
+#include "object/scratch_object_ops.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -498,9 +501,33 @@ static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep 
     return 0;
 }
 
+/* What write-back has the bytes of, and is not cached beside that: from there. -ENOENT: it has none. */
+static int open_unsent(struct opener *o, struct wire_open_rep *rep, struct err *e)
+{
+    struct origin_attr found;
+    struct hard *h;
+    if (o->bucket->p.verify == BUCKET_VERIFY_READ)
+        return -ENOENT;
+    int r = back_open_bytes(o->service->back, o->bucket, o->req->key, o->arena, &found, &h, e);
+    if (r < 0)
+        return r;
+    struct attr attr = attr_of_origin(&found, /* has_meta= */ true, sys->real_ns());
+    r = object_check_conditions(o->req, attr.etag, e);
+    if (r < 0) {
+        hard_unref(h);
+        return r;
+    }
+    attr_to_wire(&attr, o->arena, &rep->attr);
+    usage_opened(o->service->usage, o->bucket->id, o->req->key);
+    return sreader_open(o->session, o->bucket, o->req, h, rep, e);
+}
+
 static int open_version(struct opener *o, struct wire_open_rep *rep, struct err *e)
 {
     bool warm = open_warm(o);
+    int unsent = warm ? -ENOENT : open_unsent(o, rep, e);
+    if (unsent != -ENOENT)
+        return unsent;
     int result = warm ? 0 : settle_alone(o, e);
     if (result == 0)
         result = object_check_conditions(o->req, o->attr.etag, e);

@@ -47,6 +47,10 @@ struct scratch_op {
 SCRATCH_BUCKET_OPS(X)
 #undef X
 
+/* Opens for reading what an object of a mirror bucket has for bytes, in an extent that nobody changes any
+ * more and which it takes over; rep->attr is filled. */
+int sreader_open(struct object_session *ses, struct bucket *b, const struct wire_open_req *req,
+                 struct hard *h, struct wire_open_rep *rep, struct err *e);
 int op_scratch_fetch(struct object_session *ses, const struct wire_fetch_req *req, struct arena *a,
                      struct wire_fetch_rep *rep, struct err *e);
 int op_scratch_close(struct object_session *ses, const struct wire_close_req *req, struct arena *a,

@@ -1,5 +1,6 @@
 /*
- * Reading objects of scratch buckets: open, fetch, close. All bytes are here, so an open object is complete
+ * Reading objects of scratch buckets: open, fetch, close; and those of mirror buckets of which write-back has
+ * the bytes in a hard extent (sreader_open). All bytes are here, so an open object is complete
  * and its descriptor leaves. A reader keeps the extent that its object had when it was opened: replacing or
  * removing the object does not touch it. A file that a mount writes to while it is read changes under its
  * readers, as files do.
@@ -47,14 +48,14 @@ void sreader_unref(struct sreader *r)
     free(r);
 }
 
-static struct sreader *sreader_new(struct scratch_op *o, const struct wire_open_req *q, uint64_t size,
-                                   struct hard *h)
+static struct sreader *sreader_new(struct object_session *ses, struct bucket *b,
+                                   const struct wire_open_req *q, uint64_t size, struct hard *h)
 {
     struct sreader *r = calloc(1, sizeof(*r));
     assert(r);
     *r = (struct sreader){.magic = SREADER_MAGIC,
-                          .service = o->session->service,
-                          .bucket = bucket_ref(o->bucket),
+                          .service = ses->service,
+                          .bucket = bucket_ref(b),
                           .key = slice_dup(q->key),
                           .via = q->via,
                           .size = size,
@@ -62,6 +63,22 @@ static struct sreader *sreader_new(struct scratch_op *o, const struct wire_open_
     atomic_init(&r->refs, 1);
     (void)atomic_fetch_add(&r->service->readers, 1);
     return r;
+}
+
+/* Takes over the reader. */
+static int give_handle(struct object_session *ses, struct sreader *r, struct wire_open_rep *rep,
+                       struct err *e)
+{
+    int k = session_put(ses, HANDLE_SREAD, r, &rep->handle);
+    if (k < 0) {
+        sreader_unref(r);
+        return err_set(e, k, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+    }
+    rep->state = r->hard ? WIRE_COMPLETE : WIRE_UNCACHED;
+    rep->present = r->size;
+    rep->fd = r->hard ? hard_fd(r->hard) : -1;
+    metrics_count(METRIC_OPENS, r->bucket->name, object_via_name(r->via), "complete");
+    return 0;
 }
 
 int op_scratch_open(struct scratch_op *o, const struct wire_open_req *req, struct arena *a,
@@ -88,23 +105,22 @@ int op_scratch_open(struct scratch_op *o, const struct wire_open_req *req, struc
     if (!found && !is_link)
         rep->attr.size_bytes = 0; /* a directory's key; or emptied just now */
     struct hard *h = rep->attr.size_bytes > 0 ? TAKE_PTR(found) : NULL;
-    struct sreader *reader = sreader_new(o, req, rep->attr.size_bytes, h);
+    struct sreader *reader = sreader_new(o->session, o->bucket, req, rep->attr.size_bytes, h);
     if (is_link)
         reader->target = slice_dup(x.target);
-    r = session_put(o->session, HANDLE_SREAD, reader, &rep->handle);
-    if (r < 0) {
-        sreader_unref(reader);
-        return err_set(e, r, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
-    }
-    rep->state = h ? WIRE_COMPLETE : WIRE_UNCACHED;
-    rep->present = rep->attr.size_bytes;
-    rep->fd = h ? hard_fd(h) : -1;
-    metrics_count(METRIC_OPENS, o->bucket->name, object_via_name(req->via), "complete");
-    return 0;
+    return give_handle(o->session, reader, rep, e);
+}
+
+int sreader_open(struct object_session *ses, struct bucket *b, const struct wire_open_req *req,
+                 struct hard *h, struct wire_open_rep *rep, struct err *e)
+{
+    return give_handle(ses, sreader_new(ses, b, req, rep->attr.size_bytes, h), rep, e);
 }
 
 static void count_read(struct sreader *r, uint64_t n)
 {
+    if (n > 0 && !bucket_is_scratch(r->bucket))
+        usage_read(r->service->usage, r->bucket->id, slice_str(r->key), n);
     if (n > 0)
         metrics_add(metrics_series(METRIC_READ_BYTES, r->bucket->name, object_via_name(r->via), "cache"), n);
 }

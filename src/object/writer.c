@@ -32,6 +32,7 @@
 #define ANSWER_ARENA     (64 * KIB)
 #define STREAMS_MAX      256 /* writers with a thread of their own; the others upload at commit */
 #define DIGEST_MAX_BYTES 128
+#define FILE_MIN_BYTES   (8 * MIB) /* of a staged file that is kept as it is: smaller ones get their MD5 */
 #define UPLOAD_TRIES     3         /* of a file that is changed while it is uploaded */
 #define TICK_NS          10000000u /* most by which the kernel's file times lag */
 #define WAIT_NS          1000000000ull
@@ -66,9 +67,11 @@ struct writer {
     /* The operation that runs (busy): */
     bool uploaded; /* the origin has the first body_size bytes of the file as of `uploaded_stat` */
     struct stat uploaded_stat;
-    uint64_t confirmed_ns; /* real time before it was sent */
-    uint64_t generation;   /* of the key, as our own last change made it */
-    bool answer_is_own;    /* the answer tells of what we sent: not of what was found there later */
+    struct origin_file file; /* as which it was uploaded last */
+    bool was_live;           /* it was kept once while it could be changed */
+    uint64_t confirmed_ns;   /* real time before it was sent */
+    uint64_t generation;     /* of the key, as our own last change made it */
+    bool answer_is_own;      /* the answer tells of what we sent: not of what was found there later */
     struct arena *answer_arena;
     struct origin_attr answer;
 };
@@ -101,6 +104,8 @@ static ssize_t body_read(void *arg, void *p, size_t n, uint64_t offset)
 static int upload(struct writer *w, const struct origin_put *put, uint64_t size, struct err *e)
 {
     struct origin_body body = {.size_bytes = size, .read = body_read, .arg = w};
+    if (w->staged && size >= FILE_MIN_BYTES)
+        body.file = &w->file;
     return w->streaming ? upstream_put_slowly(w->upstream, put, &body, w->answer_arena, &w->answer, e)
                         : upstream_put(w->upstream, put, &body, w->answer_arena, &w->answer, e);
 }
@@ -385,11 +390,12 @@ int op_put_write(struct object_session *ses, const struct wire_put_write_req *re
 
 /* ---- PUT_COMMIT ---- */
 
+/* Not by ctime, which also moves when the file gets or loses a name. Nobody sets the time of a staged file.
+ */
 static bool same_file_state(const struct stat *a, const struct stat *b)
 {
     return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
-           a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
 /* Conditions that the origin itself cannot check. Who asks for them through S3 counts on them, and is refused
@@ -410,6 +416,19 @@ static int check_put_conditions(struct writer *w, struct err *e)
     if (w->put.if_match.n > 0 && (r < 0 || !slice_eq(now.etag, w->put.if_match)))
         return err_set(e, ERR_PRECONDITION, "the object is another one now");
     return 0;
+}
+
+/* A file that is changed after it was kept as it is, and synced again, is copied: that is changed in place.
+ */
+static int upload_file(struct writer *w, const struct origin_put *put, const struct wire_put_commit_req *q,
+                       struct err *e)
+{
+    bool may_change = q->flags & WIRE_KEEP;
+    struct extent *x = w->was_live && may_change ? NULL : w->extent;
+    w->file = (struct origin_file){.extent = x, .may_change = may_change};
+    int r = upload(w, put, q->size, e);
+    w->was_live |= w->file.is_kept && may_change;
+    return r;
 }
 
 /* Sends the file as it is now; streamed bodies are nearly there already. */
@@ -440,7 +459,7 @@ static int send_body(struct writer *w, const struct wire_put_commit_req *q, stru
         }
         arena_clear(w->answer_arena);
         w->confirmed_ns = sys->real_ns();
-        return upload(w, &put, size, e);
+        return upload_file(w, &put, q, e);
     }
     join_uploader(w);
     if (w->result < 0 && e)
@@ -548,7 +567,7 @@ static int file_state(struct writer *w, uint64_t size, bool whole, struct stat *
     if ((uint64_t)ret->st_size < size)
         return err_set(e, ERR_PROTOCOL, "commit of %" PRIu64 " bytes, the staged file has %" PRIu64, size,
                        (uint64_t)ret->st_size);
-    uint64_t changed_ns = (uint64_t)ret->st_ctim.tv_sec * 1000000000 + (uint64_t)ret->st_ctim.tv_nsec;
+    uint64_t changed_ns = (uint64_t)ret->st_mtim.tv_sec * 1000000000 + (uint64_t)ret->st_mtim.tv_nsec;
     uint64_t now_ns = sys->real_ns();
     if (w->staged && now_ns >= changed_ns && now_ns - changed_ns < TICK_NS)
         sys->sleep_ns(TICK_NS - (now_ns - changed_ns));
@@ -608,8 +627,10 @@ static void make_current(struct writer *w, bool keep, const struct attr *attr)
     bool current = w->answer_is_own && object_making_begin(s, &opening, w->generation);
     if (current) {
         w->generation = mirror_changed(s->mirror, opening.bucket, opening.key);
-        if (!keep && bucket_keep(opening.bucket, opening.key) != RULE_KEEP_NEVER &&
-            quota_admit(s, opening.bucket, opening.key, attr->size_bytes))
+        if (!keep && w->file.is_kept) /* readers have it of write-back, and the cache when it was sent */
+            remove_entry(w);
+        else if (!keep && bucket_keep(opening.bucket, opening.key) != RULE_KEEP_NEVER &&
+                 quota_admit(s, opening.bucket, opening.key, attr->size_bytes))
             publish(w, attr);
         else
             remove_entry(w);
@@ -617,6 +638,8 @@ static void make_current(struct writer *w, bool keep, const struct attr *attr)
         object_making_end(s, &opening);
     }
     object_opening_leave(s, &opening);
+    if (!keep && w->file.is_kept && w->file.may_change)
+        back_end_live(s->back, w->upstream->bucket, w->put.key, w->answer.etag);
     if (!current)
         (void)forget_key(w);
 }

@@ -148,8 +148,18 @@ struct origin_get {
  */
 typedef int (*origin_sink_fn)(void *arg, const struct origin_attr *attr, const void *p, size_t n);
 
+/* The file of which a body is the first bytes, for who may keep that one instead of a copy. Its owner does
+ * not ask for the body's MD5 as ETag. */
+struct extent;
+struct origin_file {
+    struct extent *extent; /* staged (store/store.h); NULL: its bytes must be copied */
+    bool may_change;       /* somebody may go on writing to it */
+    bool is_kept;          /* set by who did that */
+};
+
 struct origin_body {
     uint64_t size_bytes;
+    struct origin_file *file; /* NULL: it is none, or none that may be kept */
     /* Gives bytes [offset, offset+n) of the body: >0 how many, or a negative error that stops the upload. May
      * block until they are there. May be called from several threads at once for different parts, and again
      * for what was read before, also after a failure. */

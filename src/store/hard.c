@@ -148,16 +148,29 @@ static void count_unsettled(struct disk *d, int n)
     d->hard->unsettled += (uint64_t)(int64_t)n;
 }
 
-struct hard *hard_new(struct disk *d, struct id128 id, int fd)
+static struct hard *add_new(struct hard *h, int fd)
 {
-    struct hard *h = alloc_hard(d, id);
+    struct disk *d = h->disk;
     h->fd = fd;
-    h->pristine = h->blank = h->run_ok = true;
-    struct hard_shard *t = hard_shard_of(d->store, id);
+    struct hard_shard *t = hard_shard_of(d->store, h->id);
     count_unsettled(d, 1);
     LOCK_SCOPE(&t->lock);
     insert_locked(t, h);
     return h;
+}
+
+struct hard *hard_new(struct disk *d, struct id128 id, int fd)
+{
+    struct hard *h = alloc_hard(d, id);
+    h->pristine = h->blank = h->run_ok = true;
+    return add_new(h, fd);
+}
+
+struct hard *hard_new_written(struct disk *d, struct id128 id, int fd)
+{
+    struct hard *h = alloc_hard(d, id);
+    h->handed = true;
+    return add_new(h, fd);
 }
 
 bool hard_is_known(struct disk *d, struct id128 id)

@@ -45,6 +45,13 @@ int hard_take(struct store *s, struct hard **ret, struct err *e);
  * the pool when nobody ever wrote and nobody has it open (who hands it out for writing sets its time before,
  * which shows that), or else removed. Drops the reference. */
 void hard_give_back(struct hard *h);
+/*
+ * The file of a staged extent (store.h), synced, by another name: what is written to it later is in both.
+ * Marked, and unsettled for ever. ERR_NOT_ADMITTED: it cannot have one (the file system has no hard links, or
+ * the file has no name any more), so that its bytes must be copied; else errors of the disk.
+ */
+struct extent;
+int hard_of_staged(struct store *s, struct extent *x, struct hard **ret, struct err *e);
 void hard_location(const struct hard *h, uint8_t ret[HARD_LOCATION_BYTES]);
 /* ERR_CORRUPT: not a location; -ENODEV: its disk is not one of ours; -ENOENT: the file is gone; the disk's
  * own errors. */
@@ -61,6 +68,9 @@ int hard_fd(const struct hard *h);
  * hard_begin_writing and hard_end_writing; it may live longer than those. */
 int hard_open_fd(struct hard *h, int flags);
 int hard_stat(struct hard *h, struct stat *ret);
+/* 0: nobody has the file open for writing, by any of its names; -EAGAIN: somebody has. Other errors: the file
+ * system cannot tell. */
+int hard_is_written(struct hard *h);
 struct store_place; /* store.h */
 void hard_place(const struct hard *h, struct store_place *ret);
 bool hard_is_sealed(struct hard *h);

@@ -163,6 +163,8 @@ int hard_parse(struct store *s, struct slice location, struct disk **ret_disk, s
 int hard_get(struct disk *d, struct id128 id, bool open, struct hard **ret, struct err *e);
 /* A fresh extent in the table, with a reference and an open file. */
 struct hard *hard_new(struct disk *d, struct id128 id, int fd);
+/* The same for a file that others may have open for writing. */
+struct hard *hard_new_written(struct disk *d, struct id128 id, int fd);
 /* Drops the reference. True: it was the only one, nothing was done to the extent, and it is not in the table
  * any more. */
 bool hard_forget(struct hard *h);
@@ -211,11 +213,18 @@ uint32_t hard_zero_crc(uint64_t n);
 /* First byte at or after offset that is not in a hole; -ENOENT when there is none. */
 int64_t hard_next_data(int fd, uint64_t offset);
 
+/* ---- hard_link.c ---- */
+
+/* Another name for the file. */
+int hard_link_into(struct hard *h, const char *path);
+
 /* ---- hard_pool.c ---- */
 
 void hard_pool_init(struct disk *d);
 void hard_pool_stop(struct disk *d);
 void hard_pool_fini(struct disk *d);
+/* A ready file. ERR_CLOSED, -ENOSPC, -EIO. */
+int hard_pool_take(struct disk *d, struct id128 *ret);
 /* Gives an id from the pool back to it; false when it is full. */
 bool hard_pool_give(struct disk *d, struct id128 id);
 

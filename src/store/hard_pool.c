@@ -274,7 +274,7 @@ static int start_locked(struct disk *d)
     return r;
 }
 
-static int take_id(struct disk *d, struct id128 *ret)
+int hard_pool_take(struct disk *d, struct id128 *ret)
 {
     struct hard_pool *p = &d->hard->pool;
     LOCK_SCOPE(&p->lock);
@@ -302,7 +302,7 @@ static int take_from(struct disk *d, struct hard **ret)
     static const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
     struct id128 id;
     char path[DISK_PATH_MAX];
-    int r = take_id(d, &id);
+    int r = hard_pool_take(d, &id);
     if (r < 0)
         return r;
     hard_path(d, id, path);

@@ -13,6 +13,8 @@
 #include "store/hard_internal.h"
 #include "store/placement.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -210,20 +212,37 @@ static uint32_t data_set_of(struct store *s, struct slice key, struct slice mark
     return evict_set_of(s->sets, key, marked, store_now_ms());
 }
 
-/* Makes the marker, the file and the extent. On failure nothing is left but perhaps the marker. */
-static int make_extent(struct disk *d, uint64_t size, bool in_use, struct extent **ret, struct err *e)
+/* Another name for the file of a hard extent. By way of a new one, so that there is a directory for it. */
+static int link_file(struct disk *d, struct id128 id, struct hard *from)
+{
+    char path[DISK_PATH_MAX];
+    disk_extent_path(d, id, path);
+    int fd = disk_create_file(d, id);
+    if (fd < 0)
+        return fd;
+    (void)sys->close(fd);
+    int r = sys->unlink(path);
+    r = r < 0 ? r : hard_link_into(from, path);
+    return r < 0 ? r : sys->open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);
+}
+
+/* Makes the marker, the file and the extent. On failure nothing is left but perhaps the marker. from: NULL,
+ * or whose file it is to be, of `size` bytes. */
+static int make_extent(struct disk *d, uint64_t size, bool in_use, struct hard *from, struct extent **ret,
+                       struct err *e)
 {
     struct id128 id;
     int r = disk_mark_birth(d, &id, e);
     if (r < 0)
         return err_prefix(e, r, "disk %s: index", d->path);
-    int fd = disk_create_file(d, id);
-    r = fd < 0 ? fd : size > 0 ? sys->ftruncate(fd, size) : 0;
+    int fd = from ? link_file(d, id, from) : disk_create_file(d, id);
+    r = fd < 0 ? fd : size > 0 && !from ? sys->ftruncate(fd, size) : 0;
     if (r < 0) {
-        if (fd >= 0) {
+        if (fd >= 0 || from) {
             char path[DISK_PATH_MAX];
             disk_extent_path(d, id, path);
-            (void)sys->close(fd);
+            if (fd >= 0)
+                (void)sys->close(fd);
             (void)sys->unlink(path);
         }
         disk_unmark_birth(d, id);
@@ -282,7 +301,7 @@ int store_create(struct store *s, const struct store_new *n, struct extent **ret
     if (r < 0)
         return err_set(e, r, "disk %s: no room for %s", d->path,
                        format_key_text(n->key, (char[FORMAT_KEY_TEXT_MAX]){0}));
-    r = make_extent(d, n->size_bytes, /* in_use= */ false, &x, e);
+    r = make_extent(d, n->size_bytes, /* in_use= */ false, /* from= */ NULL, &x, e);
     if (r < 0) {
         space_give(d, charge, 0, 0);
         return r;
@@ -311,21 +330,18 @@ int store_create(struct store *s, const struct store_new *n, struct extent **ret
     return 0;
 }
 
-int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct extent **ret, struct err *e)
+/* from: as of make_extent, on the disk d. */
+static int stage_on(struct disk *d, struct slice key, uint64_t size, struct hard *from, struct extent **ret,
+                    struct err *e)
 {
-    assert(s && ret);
-    struct disk *d = NULL;
-    int r = key_is_valid(key) ? disk_for_new(s, key, &d, e) : err_set(e, -EINVAL, "key too long or empty");
-    if (r < 0)
-        return r;
-    uint32_t data_set = data_set_of(s, key, SLICE_NULL);
-    uint64_t charge = MIN(format_charge(size_hint, format_blocks(size_hint)), CHARGE_AHEAD_MAX);
-    r = space_take(d, charge, data_set, key, /* force= */ true);
+    uint32_t data_set = data_set_of(d->store, key, SLICE_NULL);
+    uint64_t charge = MIN(format_charge(size, format_blocks(size)), CHARGE_AHEAD_MAX);
+    int r = space_take(d, charge, data_set, key, /* force= */ true);
     if (r < 0)
         return err_set(e, r, "disk %s: no room for " SLICE_FMT, d->path, SLICE_ARG(key));
     struct extent *x = NULL;
     uint64_t lost_flushes = disk_lost_flushes(d);
-    r = make_extent(d, 0, /* in_use= */ true, &x, e);
+    r = make_extent(d, from ? size : 0, /* in_use= */ true, from, &x, e);
     if (r < 0) {
         space_give(d, charge, 0, 0);
         return r;
@@ -337,6 +353,25 @@ int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct ex
     x->lost_flushes = lost_flushes;
     *ret = x;
     return 0;
+}
+
+int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct extent **ret, struct err *e)
+{
+    assert(s && ret);
+    struct disk *d = NULL;
+    int r = key_is_valid(key) ? disk_for_new(s, key, &d, e) : err_set(e, -EINVAL, "key too long or empty");
+    return r < 0 ? r : stage_on(d, key, size_hint, /* from= */ NULL, ret, e);
+}
+
+int store_stage_hard(struct store *s, struct slice key, struct hard *h, uint64_t size_bytes,
+                     struct extent **ret, struct err *e)
+{
+    assert(s && h->magic == HARD_MAGIC && ret);
+    if (!key_is_valid(key) || size_bytes == 0 || size_bytes > STORE_SIZE_MAX_BYTES)
+        return err_set(e, -EINVAL, "a key of %zu bytes, a size of %" PRIu64, key.n, size_bytes);
+    if (s->read_only || writer_is_broken(h->disk))
+        return err_set(e, -EIO, "disk %s: its index cannot be written", h->disk->path);
+    return stage_on(h->disk, key, size_bytes, h, ret, e);
 }
 
 /* ---- removing ---- */

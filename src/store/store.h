@@ -114,6 +114,15 @@ int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct ex
  * extent_write), and makes it the current one under n->key. On error the old entry stays. */
 int store_publish(struct store *s, struct extent *x, const struct store_new *n, struct err *e);
 
+/*
+ * The same of a hard extent (hard.h), of whose `size_bytes` bytes nobody may change any from now on: its
+ * file, by another name, as a staged extent of the same disk. Who wants to publish that one does so also
+ * after the hard extent was given back.
+ */
+struct hard;
+int store_stage_hard(struct store *s, struct slice key, struct hard *h, uint64_t size_bytes,
+                     struct extent **ret, struct err *e);
+
 /* Drops the entry; -ENOENT when there is none. Readers keep their extent. */
 int store_remove(struct store *s, struct slice key);
 /* Drops the entry only when this extent is still its current one. The caller keeps its bytes, as all readers.

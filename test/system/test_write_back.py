@@ -425,6 +425,41 @@ def test_a_mount_of_it(away, need_fuse, work):
         node.cli("umount", str(where))
 
 
+def test_a_checkpoint_through_a_mount(away, need_fuse, work):
+    """A large file is written, synced, closed and renamed while the origin is away, the node is killed: it is there, once on the disk and
+    by one ETag, and gets to the origin. What is read back is never asked of it."""
+    node, name, shaper, truth = away
+    where, body = work / (name + "-checkpoints"), random_bytes(24 * 2**20 + 5, seed=11)
+    where.mkdir()
+    down(shaper, match="PUT")
+    down(shaper, match="POST")
+    node.cli("mount", name, str(where))
+    try:
+        for i in range(3):  # over the one before it, as programs do
+            with open(where / "tmp", "wb") as f:
+                f.write(body[i:])
+                f.flush()
+                os.fsync(f.fileno())
+            os.rename(where / "tmp", where / "ckpt")
+            assert (where / "ckpt").read_bytes() == body[i:]
+        etag = node.s3().head_object(Bucket=name, Key="ckpt")["ETag"]
+        assert etag.endswith('-1"')
+        node.kill()
+        node.start()
+        assert node.s3().head_object(Bucket=name, Key="ckpt")["ETag"] == etag
+        assert (where / "ckpt").read_bytes() == body[2:]
+        files = {p.stat().st_ino for p in (node.data / "cache").rglob("*") if p.is_file() and p.stat().st_size == len(body) - 2}
+        assert len(files) == 1
+        shaper.reset()
+        flushed(node, name)
+        assert truth.get_object(Bucket=name, Key="ckpt")["Body"].read() == body[2:]
+        assert keys_of(truth, name) == ["ckpt"] and status(node, name)["conflicts"] == 0
+        assert node.s3().get_object(Bucket=name, Key="ckpt")["Body"].read() == body[2:]
+        assert shaper.stats()["kinds"]["get"]["response_bytes"] == 0
+    finally:
+        node.cli("umount", str(where))
+
+
 def test_a_listing_that_is_overtaken(away):
     """What gets to the origin while the origin's answer to a listing is on its way is in the listing all the same."""
     node, name, shaper, truth = away

@@ -87,6 +87,59 @@ static void test_record_with_older_versions_is_golden(void **state)
     }
 }
 
+/* One with a tag is of format 3: head and texts as ever, the list even when it is empty, the tag. Its ETag is
+ * that of the tag, and its MD5 counts only when it is known. */
+static void test_record_with_a_tag_is_golden(void **state)
+{
+    (void)state;
+    for (unsigned n = 0; n <= BACK_SENT_MAX; n++) {
+        struct back_record r = sample(), back;
+        char etag[BACK_ETAG_SIZE];
+        _cleanup_buf_ struct buf b = BUF_INIT(BACK_RECORD_MAX_BYTES), old = BUF_INIT(BACK_RECORD_MAX_BYTES);
+        assert_int_equal(back_record_encode(&r, &old), 0);
+        r.has_tag = true;
+        r.has_md5 = n > 2;
+        r.is_live = n % 2;
+        r.n_sent = n;
+        for (unsigned i = 0; i < BACK_TAG_BYTES; i++)
+            r.tag[i] = (uint8_t)(0xa0 + i);
+        assert_int_equal(back_record_encode(&r, &b), 0);
+        assert_int_equal(b.n, old.n + 1 + 24 * (n > 0 ? n - 1 : 0) + BACK_TAG_BYTES);
+        assert_int_equal(b.p[0], 3);
+        assert_int_equal(b.p[1], (n > 0 ? 2 : 0) | (n > 2 ? 4 : 0) | (n % 2 ? 8 : 0));
+        assert_memory_equal(b.p + 2, old.p + 2, 34);
+        assert_memory_equal(b.p + 36, n > 2 ? "\0\1\2\3" : "\0\0\0\0", 4);
+        assert_memory_equal(b.p + 76, old.p + 76, old.n - 76);
+        assert_int_equal(b.p[old.n], n > 0 ? n - 1 : 0);
+        assert_memory_equal(b.p + b.n - BACK_TAG_BYTES, r.tag, BACK_TAG_BYTES);
+        assert_int_equal(back_record_decode(buf_view(&b), &back), 0);
+        assert_true(back.has_tag && back.has_md5 == (n > 2) && back.is_live == n % 2 && back.n_sent == n);
+        assert_memory_equal(back.tag, r.tag, BACK_TAG_BYTES);
+        assert_true(slice_eq(back.meta, r.meta) && slice_eq(back.location, r.location));
+        back_record_etag(&back, etag);
+        assert_string_equal(etag, "a0a1a2a3a4a5a6a7a8a9aaabacadaeaf-1");
+        assert_int_equal(back_record_knows_md5(&back), n > 2);
+        for (size_t cut = 0; cut < b.n; cut++)
+            assert_int_equal(back_record_decode(slice_of(b.p, cut), &back), ERR_CORRUPT);
+        b.p[1] |= 1; /* removals have no tag */
+        assert_int_equal(back_record_decode(buf_view(&b), &back), ERR_CORRUPT);
+        b.p[1] = 16;
+        assert_int_equal(back_record_decode(buf_view(&b), &back), ERR_CORRUPT);
+        assert_int_equal(buf_char(&b, 'x'), 0);
+        assert_int_equal(back_record_decode(buf_view(&b), &back), ERR_CORRUPT);
+    }
+}
+
+/* While its MD5 is not known, a version is none of those that were sent. */
+static void test_a_version_without_md5_was_not_sent(void **state)
+{
+    (void)state;
+    struct back_record r = {.has_tag = true, .n_sent = 1};
+    assert_false(back_record_was_sent(&r));
+    r.has_md5 = true;
+    assert_true(back_record_was_sent(&r));
+}
+
 /* The versions that were sent: the latest first, each once, eight of them; the ninth sends the first away. */
 static void test_versions_that_were_sent(void **state)
 {
@@ -125,7 +178,7 @@ static void test_broken_records_are_refused(void **state)
     static const struct {
         size_t at;
         char value;
-    } bad[] = {{0, 3}, {0, 2}, {1, 4}, {1, 1}, {2, 3}, {3, 32}, {3, 0}};
+    } bad[] = {{0, 4}, {0, 3}, {0, 2}, {1, 4}, {1, 1}, {2, 3}, {3, 32}, {3, 0}};
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         char *copy = slice_dup(buf_view(&b));
         copy[bad[i].at] = bad[i].value;
@@ -270,6 +323,8 @@ int main(void)
         cmocka_unit_test(test_record_is_golden),
         cmocka_unit_test(test_broken_records_are_refused),
         cmocka_unit_test(test_record_with_older_versions_is_golden),
+        cmocka_unit_test(test_record_with_a_tag_is_golden),
+        cmocka_unit_test(test_a_version_without_md5_was_not_sent),
         cmocka_unit_test(test_versions_that_were_sent),
         cmocka_unit_test(test_decisions),
         cmocka_unit_test(test_names_of_second_copies),

@@ -4,199 +4,7 @@
  * Write-back with its control store and its files failing: the Nth commit, the Nth call, for every N. What
  * was acknowledged is read here, survives an end without a stop, and gets to the origin.
  */
-#include "base/sys.h"
-#include "faulty_kv.h"
-#include "net/posix_meta.h"
-#include "object/back.h"
-#include "object/object.h"
-#include "store/hard.h"
-#include "support/fault_sys.h"
-#include "support/tmpdir.h"
-
-#include <fcntl.h>
-#include <ftw.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define SIZE (MIB + 77)
-
-struct fixture {
-    char *dir, *origin, *disk;
-    struct kv *memory;
-    struct faulty kv;
-    struct store *store;
-    struct budget *budget;
-    struct object_service *service;
-    struct object_session *session;
-    struct arena *arena;
-};
-
-static void open_node(struct fixture *f)
-{
-    struct store_disk_config disk = {.path = f->disk, .size_bytes = 64 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
-    struct err e = {0};
-    if (store_open(&sc, &f->store, &e) < 0)
-        fail_msg("%s", e.text);
-    struct object_config oc = {.control = &f->kv.kv, .store = f->store, .budget = f->budget};
-    if (object_service_open(&oc, &f->service, &e) < 0)
-        fail_msg("%s", e.text);
-    f->session = object_session_new(f->service, WIRE_VIA_API);
-}
-
-/* Ends it as kill -9 would, as far as the store goes. */
-static void drop_node(struct fixture *f)
-{
-    object_session_free(f->session);
-    object_service_close(f->service);
-    store_abandon(f->store);
-}
-
-static void origin_write(struct fixture *f, const char *key, char c)
-{
-    char *path = arena_printf(f->arena, "%s/%s", f->origin, key);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    assert_true(fd >= 0);
-    assert_int_equal(pwrite(fd, &c, 1, 0), 1);
-    (void)close(fd);
-}
-
-static void create_bucket(struct fixture *f)
-{
-    char *text = arena_printf(f->arena, "origin=file://%s\nretry=0s\nwrite=back\nposix=on\n", f->origin);
-    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(text)};
-    struct wire_bucket_create_rep rep;
-    struct err e = {0};
-    if (object_bucket_create(f->session, &req, f->arena, &rep, &e) < 0)
-        fail_msg("%s", e.text);
-}
-
-static struct fixture *fixture_new(void)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-    assert_non_null(f);
-    f->dir = tmpdir_new();
-    f->origin = tmpdir_path(f->dir, "origin");
-    f->disk = tmpdir_path(f->dir, "disk");
-    assert_int_equal(mkdir(f->origin, 0755), 0);
-    f->arena = arena_new(64 * MIB);
-    f->budget = budget_new(256 * MIB);
-    assert_int_equal(kv_open_memory(&f->memory), 0);
-    f->kv = (struct faulty){.kv.engine = &faulty_engine, .inner = f->memory};
-    open_node(f);
-    create_bucket(f);
-    return f;
-}
-
-static void fixture_free(struct fixture *f)
-{
-    drop_node(f);
-    kv_close(f->memory);
-    budget_free(f->budget);
-    arena_free(f->arena);
-    tmpdir_free(f->dir);
-    free(f->origin);
-    free(f->disk);
-    free(f);
-}
-
-/* Puts SIZE bytes `c` under the key. */
-static int put_by(struct object_session *session, struct arena *a, const char *key, char c)
-{
-    struct wire_put_open_req open = {
-        .bucket = SLICE_LIT("data"), .key = slice_str(key), .size = SIZE, .via = WIRE_VIA_API};
-    struct wire_put_open_rep o;
-    int r = object_put_open(session, &open, a, &o, NULL);
-    if (r < 0)
-        return r;
-    char *p = malloc(SIZE);
-    assert_non_null(p);
-    memset(p, c, SIZE);
-    struct wire_put_write_req w = {.handle = o.handle, .data = slice_of(p, SIZE)};
-    struct wire_put_write_rep wrep;
-    r = object_put_write(session, &w, a, &wrep, NULL);
-    free(p);
-    struct wire_put_commit_req commit = {.handle = o.handle, .size = SIZE};
-    struct wire_put_commit_rep crep;
-    if (r == 0)
-        r = object_put_commit(session, &commit, a, &crep, NULL);
-    if (r < 0) {
-        struct wire_put_abort_req ab = {.handle = o.handle};
-        struct wire_put_abort_rep abrep;
-        (void)object_put_abort(session, &ab, a, &abrep, NULL);
-    }
-    return r;
-}
-
-static int put(struct fixture *f, const char *key, char c)
-{
-    return put_by(f->session, f->arena, key, c);
-}
-
-static int remove_key(struct fixture *f, const char *key)
-{
-    struct wire_remove_req req = {.bucket = SLICE_LIT("data"), .key = slice_str(key)};
-    struct wire_remove_rep rep;
-    return object_remove(f->session, &req, f->arena, &rep, NULL);
-}
-
-/* First and last byte of the object are the same: which; 0 when it is not there. */
-static char look(struct fixture *f, const char *key)
-{
-    struct wire_open_req req = {
-        .bucket = SLICE_LIT("data"), .key = slice_str(key), .expect = 1, .via = WIRE_VIA_API};
-    struct wire_open_rep o;
-    int r = object_open(f->session, &req, f->arena, &o, NULL);
-    if (r == -ENOENT)
-        return 0;
-    assert_int_equal(r, 0);
-    char seen[2] = {0, 0};
-    for (int i = 0; i < 2; i++) {
-        struct wire_fetch_req fetch = {
-            .handle = o.handle, .offset = i ? o.attr.size_bytes - 1 : 0, .n = 1, .flags = WIRE_INLINE};
-        struct wire_fetch_rep rep;
-        struct err e = {0};
-        if (object_fetch(f->session, &fetch, f->arena, &rep, &e) < 0)
-            fail_msg("%s", e.text);
-        assert_int_equal(rep.data.n, 1);
-        seen[i] = rep.data.p[0];
-    }
-    struct wire_close_req close_req = {.handle = o.handle};
-    struct wire_close_rep close_rep;
-    assert_int_equal(object_close(f->session, &close_req, f->arena, &close_rep, NULL), 0);
-    assert_int_equal(seen[0], seen[1]);
-    return seen[0];
-}
-
-static void flush(struct fixture *f)
-{
-    struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
-    struct wire_flush_rep rep;
-    for (int i = 0; i < 60000; i++) {
-        assert_int_equal(object_flush(f->session, &req, f->arena, &rep, NULL), 0);
-        if (rep.objects == 0)
-            return;
-        sys->sleep_ns(1000000);
-    }
-    fail_msg("not in the origin: " SLICE_FMT, SLICE_ARG(rep.error));
-}
-
-static char origin_look(struct fixture *f, const char *key)
-{
-    char *path = arena_printf(f->arena, "%s/%s", f->origin, key), c = 0;
-    int fd = open(path, O_RDONLY);
-    if (fd < 0)
-        return 0;
-    assert_int_equal(pread(fd, &c, 1, 0), 1);
-    (void)close(fd);
-    return c;
-}
+#include "test_back_common.h"
 
 /* Nothing but the two keys: no second copies, which would mean that our own write was taken for another's. */
 static void check_no_conflict(struct fixture *f)
@@ -276,12 +84,13 @@ static bool disarm_commit(struct fixture *f)
     return hit;
 }
 
-static void sweep_commits(bool carried_out)
+static void sweep_commits(bool carried_out, bool is_staged)
 {
     bool hit = true;
     for (uint64_t n = 1; hit; n++) {
         struct fixture *f = fixture_new();
         f->kv.carried_out = carried_out;
+        f->is_staged = is_staged;
         run_with(f, arm_commit, n, disarm_commit, &hit);
         fixture_free(f);
     }
@@ -291,20 +100,22 @@ static void sweep_commits(bool carried_out)
 static void test_failing_commits(void **state)
 {
     (void)state;
-    sweep_commits(false);
+    sweep_commits(false, /* is_staged= */ false);
+    sweep_commits(false, /* is_staged= */ true);
 }
 
 /* One commit is told to have failed, and was carried out. */
 static void test_commits_of_unknown_end(void **state)
 {
     (void)state;
-    sweep_commits(true);
+    sweep_commits(true, /* is_staged= */ false);
+    sweep_commits(true, /* is_staged= */ true);
 }
 
 static void arm_call(struct fixture *f, uint64_t n)
 {
-    (void)f;
-    fault_sys_arm(FAULT_SYNCS | FAULT_WRITES | FAULT_OPENAT, n, EIO, FAULT_ONCE);
+    unsigned names = f->is_staged ? FAULT_LINK | FAULT_UNLINK | FAULT_SETLEASE : 0;
+    fault_sys_arm(FAULT_SYNCS | FAULT_WRITES | FAULT_OPENAT | names, n, EIO, FAULT_ONCE);
 }
 
 static bool disarm_call(struct fixture *f)
@@ -315,18 +126,31 @@ static bool disarm_call(struct fixture *f)
     return hit;
 }
 
-/* One call on a file fails, of the store or of the origin, which is a directory. */
-static void test_failing_files(void **state)
+static void sweep_calls(bool is_staged)
 {
-    (void)state;
     bool hit = true;
     for (uint64_t n = 1; hit; n++) {
         fault_sys_start();
         struct fixture *f = fixture_new();
+        f->is_staged = is_staged;
         run_with(f, arm_call, n, disarm_call, &hit);
         fixture_free(f);
         fault_sys_stop();
     }
+}
+
+/* One call on a file fails, of the store or of the origin, which is a directory. */
+static void test_failing_files(void **state)
+{
+    (void)state;
+    sweep_calls(/* is_staged= */ false);
+}
+
+/* The same for files that are written through a descriptor. */
+static void test_failing_staged_files(void **state)
+{
+    (void)state;
+    sweep_calls(/* is_staged= */ true);
 }
 
 /* ---- what is missing at a start ---- */
@@ -335,14 +159,6 @@ static int remove_file(const char *path, const struct stat *st, int type, struct
 {
     (void)at;
     return type == FTW_F && st->st_size == SIZE ? unlink(path) : 0;
-}
-
-static int open_key(struct fixture *f, const char *key)
-{
-    struct wire_open_req req = {
-        .bucket = SLICE_LIT("data"), .key = slice_str(key), .expect = 1, .via = WIRE_VIA_API};
-    struct wire_open_rep o;
-    return object_open(f->session, &req, f->arena, &o, NULL);
 }
 
 /* The disk has lost the bytes of a write that is not in the origin: the node starts, says so of this object,
@@ -378,13 +194,6 @@ static void test_bytes_that_are_missing_at_a_start(void **state)
 }
 
 /* ---- a note that the power failure took ---- */
-
-static void set_bucket(struct fixture *f, const char *settings)
-{
-    struct wire_bucket_set_req req = {.name = SLICE_LIT("data"), .settings = slice_str(settings)};
-    struct wire_bucket_set_rep rep;
-    assert_int_equal(object_bucket_set(f->session, &req, f->arena, &rep, NULL), 0);
-}
 
 /* What put() wrote got to the origin; then the power failed, which left the record as it was before that was
  * noted. Its bytes are lost on top, so that nothing can be sent, and noted, before what follows. */
@@ -720,6 +529,7 @@ int main(void)
         cmocka_unit_test(test_failing_commits),
         cmocka_unit_test(test_commits_of_unknown_end),
         cmocka_unit_test(test_failing_files),
+        cmocka_unit_test(test_failing_staged_files),
         cmocka_unit_test(test_bytes_that_are_missing_at_a_start),
         cmocka_unit_test(test_a_removal_after_power_was_lost_gets_there),
         cmocka_unit_test(test_a_write_after_power_was_lost_is_no_conflict),

@@ -10,8 +10,9 @@
  * are left when everything is settled.
  *
  * Seen to fail with the guarding line removed: without the syncs of sync_batch; without the fsync of
- * make_files; with the marks committed visibly in commit_marks; without the mark of a removal in add_change;
- * without the syncfs before the marks of removed files go in end_epoch; with visible commits in commit_group.
+ * make_files; without the fsync of sync_staged, or of sync_dir_of, in hard_link.c; with the marks committed
+ * visibly in commit_marks; without the mark of a removal in add_change; without the syncfs before the marks
+ * of removed files go in end_epoch; with visible commits in commit_group.
  */
 #include "test_store_common.h"
 #include "test_store_kv.h"
@@ -21,7 +22,7 @@
 #include "base/log.h"
 #include "support/crash_sys.h"
 
-enum { FILES = 6 };
+enum { LINKED = 6, FILES }; /* the last one was a staged extent */
 
 /* One file, as the control store and its owner know it. */
 struct file {
@@ -104,12 +105,28 @@ static void remove_two(struct store *s, struct file *a, struct file *b)
         a->orphan = b->orphan = false;
 }
 
+/* A staged extent that gets another name, as a hard one; NULL: it has none. */
+static struct hard *link_staged(struct store *s, struct file *x, uint64_t seed, uint64_t size)
+{
+    struct extent *staged = NULL;
+    struct hard *h = NULL;
+    _cleanup_free_ char *p = content_new(seed, 0, size);
+    if (store_stage(s, SLICE_LIT("staged"), 0, &staged, NULL) < 0)
+        return NULL;
+    if (extent_write(staged, p, size, 0) == 0 && hard_of_staged(s, staged, &h, NULL) == 0) {
+        hard_location(h, x->l.b);
+        *x = (struct file){.l = x->l, .named = true, .record = true, .seed = seed, .size = size};
+    }
+    extent_unref(staged);
+    return h;
+}
+
 static void work(struct store *s, struct told *t)
 {
     struct file *v = t->v;
-    struct hard *h[FILES];
+    struct hard *h[FILES] = {NULL};
     s->disks[0].hard->pool.batch = 2;
-    for (size_t i = 0; i < FILES; i++)
+    for (size_t i = 0; i < LINKED; i++)
         h[i] = make(s, &v[i], i + 1);
     write_synced(h[0], &v[0], 9000, true);
     if (h[1])
@@ -118,6 +135,7 @@ static void work(struct store *s, struct told *t)
         (void)write_more(h[2], &v[2], 5000, true);
     if (h[3])
         (void)write_more(h[3], &v[3], 100, true);
+    h[LINKED] = link_staged(s, &v[LINKED], FILES, 7000);
     settle(s, (struct hard *[]){h[1], h[2], h[3]}, (struct file *[]){&v[1], &v[2], &v[3]}, 3);
     write_synced(h[2], &v[2], 20000, true);
     if (h[4]) {

@@ -325,6 +325,21 @@ static int crash_unlink(const char *path)
     return last ? -EIO : r;
 }
 
+static int crash_link(const char *from, const char *to)
+{
+    LOCKED;
+    _cleanup_free_ char *a = tracked(from), *b = tracked(to);
+    if (!a != !b)
+        crash_abort("link across the border", from);
+    if (!a)
+        return crash.inner->link(from, to);
+    bool last = is_last();
+    int r = crash.inner->link(a, b);
+    if (r == 0)
+        crash_name_made(b);
+    return last ? -EIO : r;
+}
+
 static int crash_mkdir(const char *path, mode_t mode)
 {
     LOCKED;
@@ -369,6 +384,7 @@ void crash_sys_start(const char *dir)
     crash.table.stat = crash_stat;
     crash.table.rename = crash_rename;
     crash.table.unlink = crash_unlink;
+    crash.table.link = crash_link;
     crash.table.mkdir = crash_mkdir;
     crash.table.statfs_free = crash_statfs_free;
     sys = &crash.table;

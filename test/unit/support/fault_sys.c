@@ -141,6 +141,12 @@ static int fault_unlink(const char *path)
     return fault.inner->unlink(path);
 }
 
+static int fault_link(const char *from, const char *to)
+{
+    FAIL(LINK);
+    return fault.inner->link(from, to);
+}
+
 static int fault_mkdir(const char *path, mode_t mode)
 {
     FAIL(MKDIR);

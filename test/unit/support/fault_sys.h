@@ -36,6 +36,7 @@
     X(STAT, stat)                                                                                            \
     X(RENAME, rename)                                                                                        \
     X(UNLINK, unlink)                                                                                        \
+    X(LINK, link)                                                                                            \
     X(MKDIR, mkdir)                                                                                          \
     X(LSEEK, lseek)                                                                                          \
     X(FUTIMENS, futimens)                                                                                    \
@@ -56,7 +57,7 @@ enum {
         FAULT_ALL = (1 << FAULT_CALL_COUNT) - 1,
     FAULT_SYNCS = FAULT_FSYNC | FAULT_FDATASYNC | FAULT_SYNCFS,
     FAULT_WRITES = FAULT_PWRITE | FAULT_FTRUNCATE | FAULT_FALLOCATE,
-    FAULT_NAMES = FAULT_RENAME | FAULT_UNLINK | FAULT_MKDIR,
+    FAULT_NAMES = FAULT_RENAME | FAULT_UNLINK | FAULT_LINK | FAULT_MKDIR,
 };
 
 enum fault_mode {

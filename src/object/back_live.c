@@ -1,0 +1,221 @@
+/*
+ * Write-back: live bytes, and readers of bytes that are here.
+ *
+ * A file that a mount writes is acknowledged by another name of it and a record that says "live": neither is
+ * a byte copied nor one read again. Its writer may go on, so that nobody is given bytes of it as it is; who
+ * needs them settles the record first:
+ *
+ * | who has the file open for writing | the record names then                                              |
+ * | --------------------------------- | ------------------------------------------------------------------ |
+ * | nobody                            | the same extent, not live any more; its size now                   |
+ * | somebody, or that cannot be told  | a copy of the first `size` bytes, or of fewer if it was cut        |
+ *
+ * A version whose size becomes another one by that gets another ETag; else it keeps its own, for nobody was
+ * given a byte under it before. The writer says when it has ended (back_end_live), so that the usual file is
+ * settled by then. One whose writer was killed is settled when it is needed: what it wrote after the last
+ * acknowledgement may be in it, as in a file of a disk.
+ *
+ * The origin gets no state that was not acknowledged while there is another way: the sender waits for a
+ * writer that has gone on after its fsync until it syncs or closes the file. A file that is synced again and
+ * again while it is open is copied at each of these times (writer.c), as programs mean that which change
+ * files in place.
+ *
+ * Invariants:
+ *  1. Bytes of a live record are given to nobody, and are not sent.
+ *  2. A copy is durable, with its record, before the live file loses its name.
+ *
+ * Failure modes: without room for a copy the one who needs it fails, and the record stays as it is.
+ */
+#include "object/back_internal.h"
+
+#include "base/sys.h"
+
+#define SETTLE_TRIES 3                   /* the file may be cut while it is copied */
+#define TICK_NS      10000000            /* most by which the kernel's file times lag */
+#define WAIT_NS      (2 * 1000000000ull) /* for which the sender waits for the writer to close the file */
+
+/* ---- settling ---- */
+
+static void new_version(struct back *b, struct back_record *r)
+{
+    sys->random(r->tag, sizeof(r->tag));
+    r->seq = atomic_fetch_add(&b->seq, 1) + 1;
+}
+
+/* Of the bytes that `h` has now, as many as it should. */
+static int copy_live(struct back *b, const struct bucket *bucket, struct hard *h, uint64_t most,
+                     struct back_body *ret, struct err *e)
+{
+    int r = -EIO;
+    for (int i = 0; r == -EIO && i < SETTLE_TRIES; i++) {
+        struct stat st;
+        r = hard_stat(h, &st);
+        if (r < 0)
+            return err_errno(e, r, "look at a file that is being written");
+        struct origin_file file = {0};
+        struct origin_body body = {.size_bytes = MIN(most, (uint64_t)st.st_size),
+                                   .file = &file, /* without MD5 */
+                                   .read = back_body_read,
+                                   .arg = h};
+        *ret = (struct back_body){0};
+        if (body.size_bytes == 0)
+            return 0;
+        r = back_keep_body(b, bucket, &body, /* cancel= */ NULL, ret, e);
+    }
+    return r;
+}
+
+/* In the place of the live one, whose extent goes unless it is the same. */
+static int put_settled(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                       const struct back_record *old, struct back_record *next, struct hard *copy,
+                       struct err *e)
+{
+    bool is_same = slice_eq(old->location, next->location), unknown = false;
+    enum kv_commit kind = is_same && old->size_bytes == next->size_bytes ? KV_VISIBLE : KV_DURABLE;
+    next->is_live = false;
+    int r = back_save(b, x, bucket, next, kind, &unknown, e);
+    if (r < 0 && copy && !unknown)
+        hard_give_back(copy);
+    else
+        hard_unref(copy);
+    if (r == 0 && !is_same)
+        back_free_extent(b, old->location);
+    return r;
+}
+
+/* Nobody writes the file any more. */
+static int settle_closed(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                         const struct back_record *old, struct hard *h, struct err *e)
+{
+    struct stat st;
+    struct back_record next = *old;
+    int r = hard_stat(h, &st);
+    if (r == 0)
+        r = hard_sync(h, e); /* what was written after the acknowledgement, if anything */
+    if (r < 0)
+        return err_errno(e, r, "look at a file that was written");
+    next.size_bytes = (uint64_t)st.st_size;
+    if (next.size_bytes != old->size_bytes)
+        new_version(b, &next);
+    if (next.size_bytes == 0)
+        next.location = SLICE_NULL;
+    return put_settled(b, x, bucket, old, &next, /* copy= */ NULL, e);
+}
+
+static int settle_open(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                       const struct back_record *old, struct hard *h, struct err *e)
+{
+    uint8_t location[HARD_LOCATION_BYTES];
+    struct back_body copy;
+    struct back_record next = *old;
+    int r = copy_live(b, bucket, h, old->size_bytes, &copy, e);
+    if (r < 0)
+        return r;
+    next.location = SLICE_NULL;
+    if (copy.hard) {
+        hard_location(copy.hard, location);
+        next.location = slice_of(location, sizeof(location));
+    }
+    next.size_bytes = copy.size_bytes;
+    if (next.size_bytes != old->size_bytes)
+        new_version(b, &next);
+    return put_settled(b, x, bucket, old, &next, copy.hard, e);
+}
+
+/* Somebody has the file open for writing: whether the sender comes again later. */
+static int must_wait(const struct back_record *r, struct hard *h, struct err *e)
+{
+    struct stat st;
+    uint64_t now_ns = sys->real_ns();
+    if (now_ns >= r->acked_ns && now_ns - r->acked_ns < WAIT_NS) /* it is about to be closed */
+        return -EINPROGRESS;
+    int k = hard_stat(h, &st);
+    if (k < 0)
+        return err_errno(e, k, "look at a file that is being written");
+    uint64_t changed_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
+    if (changed_ns + TICK_NS <= r->acked_ns)
+        return 0;
+    return err_set(e, -ETXTBSY, "somebody writes to it, and has not synced or closed it since");
+}
+
+int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                const struct back_record *r, bool may_wait, struct err *e)
+{
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    assert(x->busy && r->is_live);
+    int k = hard_find(b->store, r->location, &h, e);
+    if (k < 0)
+        return k == -ENOENT ? err_set(e, -EIO, "the bytes of a write that is not in the origin are missing")
+                            : k;
+    int written = hard_is_written(h);
+    k = written == -EAGAIN && may_wait ? must_wait(r, h, e) : 0;
+    if (k < 0)
+        return k;
+    uint64_t seq = r->seq;
+    k = written == 0 ? settle_closed(b, x, bucket, r, h, e) : settle_open(b, x, bucket, r, h, e);
+    if (k == 0 && x->seq != seq) /* another ETag than what is remembered of the key */
+        (void)mirror_changed(b->service->mirror, bucket, back_key(x));
+    return k;
+}
+
+int back_load_settled(struct back *b, const struct bucket *bucket, struct slice key, struct buf *value,
+                      struct back_record *ret, struct err *e)
+{
+    int r = back_load(b, bucket->id, key, value, ret, e);
+    if (r < 0 || !ret->is_live)
+        return r;
+    struct back_entry *x = back_enter(b, bucket->id, key);
+    r = back_load(b, bucket->id, key, value, ret, e);
+    if (r == 0 && ret->is_live) {
+        r = back_settle(b, x, bucket, ret, /* may_wait= */ false, e);
+        r = r < 0 ? r : back_load(b, bucket->id, key, value, ret, e);
+    }
+    back_leave(b, x);
+    return r;
+}
+
+void back_end_live(struct back *b, const struct bucket *bucket, struct slice key, struct slice etag)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record rec;
+    char now[BACK_ETAG_SIZE];
+    bool unknown;
+    struct back_entry *x = back_enter(b, bucket->id, key);
+    if (back_load(b, bucket->id, key, &value, &rec, NULL) == 0 && rec.is_live) {
+        back_record_etag(&rec, now);
+        rec.is_live = false;
+        if (slice_eq_str(etag, now)) /* else it is the next one's */
+            (void)back_save(b, x, bucket, &rec, KV_VISIBLE, &unknown, NULL);
+    }
+    back_leave(b, x);
+}
+
+/* ---- readers ---- */
+
+int back_open_bytes(struct back *b, const struct bucket *bucket, struct slice key, struct arena *a,
+                    struct origin_attr *ret, struct hard **ret_hard, struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record rec;
+    struct hard *h = NULL;
+    if (!back_has(b, bucket->id, key))
+        return -ENOENT;
+    int r = back_load_settled(b, bucket, key, &value, &rec, e);
+    if (r == 0 && rec.location.n == 0)
+        return -ENOENT;
+    if (r == 0)
+        r = hard_find(b->store, rec.location, &h, e);
+    if (r < 0)
+        return r;
+    *ret = back_attr(&rec, a);
+    *ret_hard = h;
+    return 0;
+}
+
+bool back_has_bytes(struct back *b, const struct bucket *bucket, struct slice key)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record rec;
+    return back_has(b, bucket->id, key) && back_load(b, bucket->id, key, &value, &rec, NULL) == 0 &&
+           rec.location.n > 0;
+}

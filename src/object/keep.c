@@ -23,6 +23,8 @@
 
 #define BUCKET_ID_BYTES 8
 #define WALK_SHARE      20
+#define COUNT_WAIT_MS   5000
+#define COUNT_LOOK_NS   10000000
 
 /* ---- pure ---- */
 
@@ -195,6 +197,7 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
     if (r < 0)
         log_warn("object", "bucket %s: what is cached of it cannot be counted: %s", b->name, err_text(r));
     LOCK_SCOPE(&s->keep_lock);
+    s->keep_walks++;
     k->next_ns = ended_ns + WALK_SHARE * (ended_ns - began_ns);
     if (r >= 0)
         keep_walked(&k->kept, bytes);
@@ -205,4 +208,26 @@ void keep_turn(struct object_service *s)
     for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));)
         if (b->p.keep > 0)
             turn_bucket(s, b);
+}
+
+/* Whether a count that lags, or is missing, held something. ret_walks: how many have ended. */
+static bool is_due(struct object_service *s, uint64_t *ret_walks)
+{
+    LOCK_SCOPE(&s->keep_lock);
+    *ret_walks = s->keep_walks;
+    for (const struct keep_bucket *k = s->kept; k; k = k->next)
+        if (k->kept.promised > 0 && (!k->kept.is_counted || k->is_wanted))
+            return true;
+    return false;
+}
+
+bool keep_wait_counted(struct object_service *s)
+{
+    uint64_t before, walks, until_ms = sys_mono_ms() + COUNT_WAIT_MS;
+    bool due = is_due(s, &before);
+    for (walks = before; due && walks == before && sys_mono_ms() < until_ms; (void)is_due(s, &walks)) {
+        steward_hurry(s->steward);
+        sys->sleep_ns(COUNT_LOOK_NS);
+    }
+    return walks != before;
 }

@@ -121,6 +121,7 @@ struct object_service {
     _Atomic uint64_t data_running, data_begun; /* operations on data, for the scrub */
     struct lock keep_lock;                     /* covers kept */
     struct keep_bucket *kept;
+    uint64_t keep_walks; /* that have ended */
 };
 
 /* ---- object.c ---- */
@@ -209,6 +210,9 @@ void keep_removed(void *arg, struct slice key, uint64_t bytes);
 int keep_check(struct object_service *s, struct slice bucket, struct slice settings, struct err *e);
 /* Counts what is cached of the buckets for which that is due. The steward's. */
 void keep_turn(struct object_service *s);
+/* For who found no room, which a count that lags may be the reason of: waits a moment until one has ended.
+ * False: none is due, or it takes longer. */
+bool keep_wait_counted(struct object_service *s);
 void keep_free(struct object_service *s);
 
 /* ---- scrub.c ---- */

@@ -36,6 +36,7 @@
 #define UPLOAD_TRIES     3         /* of a file that is changed while it is uploaded */
 #define TICK_NS          10000000u /* most by which the kernel's file times lag */
 #define WAIT_NS          1000000000ull
+#define KEEP_COUNTS      3 /* of what buckets keep, for which a write waits that finds no room */
 #define STACK_BYTES      (512 * KIB)
 #define ENTRY_KEY_MAX    (ORIGIN_KEY_MAX_BYTES + 8)
 
@@ -271,9 +272,10 @@ static int stage(struct writer *w, const struct wire_put_open_req *q, struct err
     object_store_key(w->upstream->bucket, q->key, &key);
     struct back *back = w->service->back;
     uint64_t hint = q->size == UINT64_MAX ? 0 : q->size, until_ms = room_until_ms(w);
-    int r;
+    int r, counts = 0;
     bool yields = w->upstream->bucket->p.write == BUCKET_WRITE_BACK, again = true;
-    for (;; again = back_wait_freed(back, until_ms)) {
+    for (;; again = back_wait_freed(back, until_ms) ||
+                    (counts++ < KEEP_COUNTS && keep_wait_counted(w->service))) {
         r = again && yields && back_is_hungry(back)
                 ? ERR_NOT_ADMITTED
                 : store_stage(w->service->config.store, buf_view(&key), hint, &w->extent, e);

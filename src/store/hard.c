@@ -148,6 +148,12 @@ static void count_unsettled(struct disk *d, int n)
     d->hard->unsettled += (uint64_t)(int64_t)n;
 }
 
+static void count_bytes(struct disk *d, int64_t n)
+{
+    LOCK_SCOPE(&d->lock);
+    d->hard->bytes += (uint64_t)n;
+}
+
 static struct hard *add_new(struct hard *h, int fd)
 {
     struct disk *d = h->disk;
@@ -166,10 +172,13 @@ struct hard *hard_new(struct disk *d, struct id128 id, int fd)
     return add_new(h, fd);
 }
 
-struct hard *hard_new_written(struct disk *d, struct id128 id, int fd)
+struct hard *hard_new_written(struct disk *d, struct id128 id, int fd, uint64_t bytes)
 {
     struct hard *h = alloc_hard(d, id);
     h->handed = true;
+    h->charged = h->allocated = bytes;
+    count_bytes(d, (int64_t)bytes);
+    space_written(d, (int64_t)bytes);
     return add_new(h, fd);
 }
 
@@ -537,12 +546,6 @@ int hard_open_fd(struct hard *h, int flags)
 }
 
 /* ---- space ---- */
-
-static void count_bytes(struct disk *d, int64_t n)
-{
-    LOCK_SCOPE(&d->lock);
-    d->hard->bytes += (uint64_t)n;
-}
 
 void hard_account(struct hard *h, uint64_t allocated)
 {

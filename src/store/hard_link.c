@@ -69,9 +69,17 @@ int hard_of_staged(struct store *s, struct extent *x, struct hard **ret, struct 
     struct stat st;
     char from[DISK_PATH_MAX], to[DISK_PATH_MAX];
     int fd = -1;
-    int r = hard_pool_take(d, &id);
+    int r = sys->fstat(extent_fd(x), &st);
     if (r < 0)
+        return err_errno(e, r, "disk %s: look at a staged file", d->path);
+    uint64_t bytes = hard_bytes_of(&st);
+    if (space_take(d, bytes, HARD_NO_SET, SLICE_NULL, /* force= */ true) < 0)
+        return ERR_NOT_ADMITTED; /* who copies it waits for room */
+    r = hard_pool_take(d, &id);
+    if (r < 0) {
+        space_give(d, bytes, 0, 0);
         return err_errno(e, r, "disk %s: make a file", d->path);
+    }
     disk_extent_path(d, x->id, from);
     hard_path(d, id, to);
     r = take_name(from, to);
@@ -81,10 +89,11 @@ int hard_of_staged(struct store *s, struct extent *x, struct hard **ret, struct 
         int gone = sys->unlink(to);
         if (gone == 0 || gone == -ENOENT) /* else its mark stays, for the sweep */
             hard_gone(d, id, /* chunks= */ false);
+        space_give(d, bytes, 0, 0);
         (void)err_errno(e, r, "disk %s: a staged file and another name of it", d->path);
         return is_named ? r : ERR_NOT_ADMITTED;
     }
-    struct hard *h = hard_new_written(d, id, fd);
+    struct hard *h = hard_new_written(d, id, fd, bytes);
     if (sys->fstat(fd, &st) == 0)
         hard_account(h, hard_bytes_of(&st));
     *ret = h;

@@ -356,6 +356,6 @@ def test_generations_of_cloud_storage(node, scratch, work):
         other = harness.scratch_bucket(node)
         node.cli("import", "--wait", *url, "--version", old["generation"], "gs://kept/ckpt/a", other)
         assert contents(node.s3(), other) == {"a": b"old a"}
-        for arguments, words in (["--as-of", then, "gs://bucket"], "keeps no versions"), (["--tag", "a=b", "gs://kept"], "no tags"):
+        for arguments, words in (["--as-of", then, "gs://bucket"], "keeps no versions"), (["--tag", "a=b", "gs://kept"], "tags cannot be asked for"):
             done = node.cli("import", *url, *arguments, scratch, check=False)
             assert done.returncode in (1, 2) and words in done.stderr and len(done.stderr.splitlines()) == 1

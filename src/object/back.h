@@ -170,6 +170,11 @@ void back_close(struct back *b);
 struct hard;
 int back_open_bytes(struct back *b, const struct bucket *bucket, struct slice key, struct arena *a,
                     struct origin_attr *ret, struct hard **ret_hard, struct err *e);
+/* The copy of a rename, whose source is removed then: of a key that has a record, by another one. Unlike a
+ * copy that stays beside its source it may have live bytes, too, so that a file that is renamed while it is
+ * closed is not copied. -EAGAIN: there is no record, upstream_copy. */
+int back_copy_moved(struct back *b, struct upstream *u, struct slice from, struct slice to, struct arena *a,
+                    struct origin_attr *ret, struct err *e);
 /* Whether there are some; nothing is settled for it. */
 bool back_has_bytes(struct back *b, const struct bucket *bucket, struct slice key);
 /* Nobody will write any more to the file that was kept as this version (origin_file). */

@@ -567,13 +567,13 @@ static int layer_remove(void *arg, struct upstream *u, struct slice key, struct 
 
 /* ---- copy ---- */
 
-/* A key's record, whose extent is shared from now on. */
-static int load_shared(struct back *b, const struct bucket *bucket, struct slice key, struct buf *value,
-                       struct back_record *ret, struct err *e)
+/* A key's record, whose extent is shared from now on. may_be_live: the key itself is about to go. */
+static int load_shared(struct back *b, const struct bucket *bucket, struct slice key, bool may_be_live,
+                       struct buf *value, struct back_record *ret, struct err *e)
 {
     struct back_entry *x = back_enter(b, bucket->id, key);
     int r = back_load(b, bucket->id, key, value, ret, e);
-    if (r == 0 && ret->is_live) {
+    if (r == 0 && ret->is_live && !may_be_live) {
         r = back_settle(b, x, bucket, ret, /* may_wait= */ false, e);
         r = r < 0 ? r : back_load(b, bucket->id, key, value, ret, e);
     }
@@ -584,18 +584,21 @@ static int load_shared(struct back *b, const struct bucket *bucket, struct slice
 }
 
 /* Another record of the same bytes. -EAGAIN: the source has no record. */
-static int copy_here(struct back *b, struct upstream *u, struct slice from, struct slice to, struct arena *a,
-                     struct origin_attr *ret, struct err *e)
+static int copy_here(struct back *b, struct upstream *u, struct slice from, struct slice to, bool may_be_live,
+                     struct arena *a, struct origin_attr *ret, struct err *e)
 {
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     struct back_record rec;
-    int r = load_shared(b, u->bucket, from, &value, &rec, e);
+    int r = load_shared(b, u->bucket, from, may_be_live, &value, &rec, e);
     if (r < 0)
         return r == -ENOENT ? -EAGAIN : r;
     if (rec.removal)
         return err_set(e, -ENOENT, "the object was removed");
-    struct back_body kept = {
-        .is_shared = true, .has_tag = rec.has_tag, .has_md5 = rec.has_md5, .size_bytes = rec.size_bytes};
+    struct back_body kept = {.is_shared = true,
+                             .has_tag = rec.has_tag,
+                             .has_md5 = rec.has_md5,
+                             .is_live = rec.is_live,
+                             .size_bytes = rec.size_bytes};
     memcpy(kept.md5, rec.md5, BACK_MD5_BYTES);
     memcpy(kept.tag, rec.tag, BACK_TAG_BYTES);
     r = rec.location.n > 0 ? hard_find(b->store, rec.location, &kept.hard, e) : 0;
@@ -612,13 +615,20 @@ static int layer_copy(void *arg, struct upstream *u, struct slice from, struct s
 {
     struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
     for (int i = 0; i < READ_TRIES && back_has(b, u->bucket->id, from); i++) {
-        int r = copy_here(b, u, from, to, a, ret, e);
+        int r = copy_here(b, u, from, to, /* may_be_live= */ false, a, ret, e);
         if (r != -EAGAIN)
             return r;
     }
     int r =
         back_wait_sent(b, u->bucket, to, e); /* the origin copies by itself: nothing older may follow it */
     return r < 0 ? r : origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
+}
+
+int back_copy_moved(struct back *b, struct upstream *u, struct slice from, struct slice to, struct arena *a,
+                    struct origin_attr *ret, struct err *e)
+{
+    return back_has(b, u->bucket->id, from) ? copy_here(b, u, from, to, /* may_be_live= */ true, a, ret, e)
+                                            : -EAGAIN;
 }
 
 /* ---- metadata ---- */

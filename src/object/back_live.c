@@ -7,13 +7,13 @@
  *
  * | who has the file open for writing | the record names then                                              |
  * | --------------------------------- | ------------------------------------------------------------------ |
- * | nobody                            | the same extent, not live any more; its size now                   |
+ * | nobody                            | the same extent, not live any more, without what was appended      |
  * | somebody, or that cannot be told  | a copy of the first `size` bytes, or of fewer if it was cut        |
  *
  * A version whose size becomes another one by that gets another ETag; else it keeps its own, for nobody was
  * given a byte under it before. The writer says when it has ended (back_end_live), so that the usual file is
- * settled by then. One whose writer was killed is settled when it is needed: what it wrote after the last
- * acknowledgement may be in it, as in a file of a disk.
+ * settled by then. One whose writer was killed is settled when it is needed: what it changed in place after
+ * the last acknowledgement may be in it, as in a file of a disk.
  *
  * The origin gets no state that was not acknowledged while there is another way: the sender waits for a
  * writer that has gone on after its fsync until it syncs or closes the file. A file that is synced again and
@@ -83,6 +83,17 @@ static int put_settled(struct back *b, struct back_entry *x, const struct bucket
     return r;
 }
 
+/* Away with what was appended after the acknowledgement. */
+static int cut(struct hard *h, uint64_t size, struct err *e)
+{
+    int r = hard_begin_writing(h, e);
+    if (r < 0)
+        return r;
+    r = hard_truncate(h, size, e);
+    hard_end_writing(h);
+    return r;
+}
+
 /* Nobody writes the file any more. */
 static int settle_closed(struct back *b, struct back_entry *x, const struct bucket *bucket,
                          const struct back_record *old, struct hard *h, struct err *e)
@@ -90,11 +101,14 @@ static int settle_closed(struct back *b, struct back_entry *x, const struct buck
     struct stat st;
     struct back_record next = *old;
     int r = hard_stat(h, &st);
-    if (r == 0)
-        r = hard_sync(h, e); /* what was written after the acknowledgement, if anything */
     if (r < 0)
         return err_errno(e, r, "look at a file that was written");
-    next.size_bytes = (uint64_t)st.st_size;
+    if ((uint64_t)st.st_size > old->size_bytes)
+        r = cut(h, old->size_bytes, e);
+    r = r < 0 ? r : hard_sync(h, e);
+    if (r < 0)
+        return r;
+    next.size_bytes = MIN((uint64_t)st.st_size, old->size_bytes);
     if (next.size_bytes != old->size_bytes)
         new_version(b, &next);
     if (next.size_bytes == 0)

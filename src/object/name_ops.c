@@ -183,6 +183,8 @@ static int move_once(struct object_service *s, struct upstream *u, const struct 
     /* What write-back carries out between the two has another ETag there: ERR_PRECONDITION, too. */
     int r = upstream_head(u, q->from, SLICE_NULL, a, &from, e);
     if (r == 0)
+        r = back_copy_moved(s->back, u, q->from, q->to, a, ret, e);
+    if (r == -EAGAIN)
         r = upstream_copy(u, q->from, q->to, a, ret, e);
     (void)object_forget_key(s, u->bucket, q->to);
     if (r < 0)

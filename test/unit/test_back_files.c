@@ -75,6 +75,31 @@ static void test_a_file_is_on_the_disk_once(void **state)
     fixture_free(f);
 }
 
+/* It is renamed before its writer has closed it: that copies no byte either. */
+static void test_a_file_is_renamed_while_it_is_open(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct wire_put_open_rep o;
+    set_bucket(f, "write_delay=1h\n");
+    assert_int_equal(stage(f, "tmp", &o), 0);
+    fill_file(o.fd, 'a');
+    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+    struct wire_copy_req move = {
+        .bucket = SLICE_LIT("data"), .from = SLICE_LIT("tmp"), .to = SLICE_LIT("k"), .flags = WIRE_MOVE};
+    struct wire_copy_rep moved;
+    assert_int_equal(object_copy(f->session, &move, f->arena, &moved, NULL), 0);
+    assert_true(is_one_file(f));
+    abort_file(f, o.handle); /* as a mount does, whose file has another name now */
+    assert_int_equal(look(f, "k"), 'a');
+    assert_int_equal(open_key(f, "tmp"), -ENOENT);
+    assert_true(is_one_file(f));
+    flush(f);
+    assert_int_equal(origin_look(f, "k"), 'a');
+    assert_int_equal(origin_look(f, "tmp"), 0);
+    fixture_free(f);
+}
+
 /* Who reads a file that its writer still has open gets bytes that stay as they are, whatever the writer does
  * next; what is written then is seen when it is committed. */
 static void test_a_reader_of_an_open_file(void **state)
@@ -198,7 +223,7 @@ static void test_a_file_that_is_open_over_a_kill(void **state)
     }
 }
 
-/* Its writer was killed, and wrote more than was acknowledged: the file is what it was then. */
+/* Its writer was killed, and had appended more than was acknowledged: that goes. */
 static void test_a_file_whose_writer_was_killed(void **state)
 {
     (void)state;
@@ -208,12 +233,15 @@ static void test_a_file_whose_writer_was_killed(void **state)
     assert_int_equal(stage(f, "k", &o), 0);
     fill_file(o.fd, 'a');
     assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
-    assert_int_equal(pwrite(o.fd, "a", 1, FILE_SIZE), 1);
+    struct slice etag = stat_key(f, "k").etag;
+    assert_int_equal(pwrite(o.fd, "b", 1, FILE_SIZE), 1);
     abort_file(f, o.handle);
     assert_int_equal(look(f, "k"), 'a');
-    assert_int_equal(stat_key(f, "k").size_bytes, FILE_SIZE + 1);
+    assert_true(slice_eq(stat_key(f, "k").etag, etag) && is_one_file(f));
     flush(f);
-    assert_int_equal(origin_look(f, "k"), 'a');
+    struct stat st;
+    assert_int_equal(stat(arena_printf(f->arena, "%s/k", f->origin), &st), 0);
+    assert_int_equal(st.st_size, FILE_SIZE);
     fixture_free(f);
 }
 
@@ -221,6 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_file_is_on_the_disk_once),
+        cmocka_unit_test(test_a_file_is_renamed_while_it_is_open),
         cmocka_unit_test(test_a_reader_of_an_open_file),
         cmocka_unit_test(test_a_reader_of_a_file_that_was_cut),
         cmocka_unit_test(test_a_file_that_was_emptied),

@@ -316,11 +316,13 @@ class Lab:
         said = [json.loads(text) for text in texts]
         return {"bytes": sum(one["bytes"] for one in said), "seconds": max(one["seconds"] for one in said)}
 
-    def get(self, address, targets, connections, requests=None):
-        """Sends GETs for targets (lines of getload's list) to an address."""
+    def get(self, address, targets, connections, requests=None, sealed=None):
+        """Sends GETs for targets (lines of getload's list) to an address; with `sealed`, a directory of files, most of what comes over TLS
+        is not decrypted, and what is, is compared with them."""
         listing = self.dir / "targets"
         listing.write_text("".join(t + "\n" for t in targets))
-        return self.program("getload", address, listing, connections, requests or len(targets))
+        options = ["--sealed", sealed] if sealed else []
+        return self.program("getload", *options, address, listing, connections, requests or len(targets))
 
     @staticmethod
     def targets(client, bucket, keys, ranges=None):

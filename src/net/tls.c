@@ -18,8 +18,11 @@
 
 #include "base/sys.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #define TLS_MAGIC       0x544c5331u
 #define FILE_STEP_BYTES (32 * KIB) /* read from a file at once: what is more must come from memory again */
@@ -31,6 +34,7 @@ struct tls {
     bool broken, ended, established;
     bool drained; /* the last read found no whole record: the socket must become readable first */
     bool kernel_sends;
+    bool gathers; /* records of a file leave together */
     short wants;
     char *held;    /* plain bytes of a record under way, heap; or NULL */
     size_t held_n; /* 0: none */
@@ -106,6 +110,15 @@ static int after_failure(struct tls *t, int result, struct err *e)
     return ERR_PROTOCOL;
 }
 
+/* Whether a packet of several records goes out sooner than one for each. Where BBR sends by a clock, the
+ * larger ones wait for it, and clients get 0.7 of what they get otherwise (bench/NOTES.md). */
+static bool may_gather(int fd)
+{
+    char name[16] = "";
+    socklen_t n = sizeof(name) - 1;
+    return getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &n) == 0 && strncmp(name, "bbr", 3) != 0;
+}
+
 int tls_handshake(struct tls *t, struct err *e)
 {
     assert(t->magic == TLS_MAGIC && !t->established);
@@ -116,6 +129,7 @@ int tls_handshake(struct tls *t, struct err *e)
     if (k == 1) {
         t->established = true;
         t->kernel_sends = BIO_get_ktls_send(SSL_get_wbio(t->ssl));
+        t->gathers = may_gather(SSL_get_wfd(t->ssl));
         t->wants = POLLIN;
         return 0;
     }
@@ -223,14 +237,12 @@ static ssize_t send_part(struct tls *t, const char *p, size_t n)
     return (ssize_t)at;
 }
 
-static ssize_t sendfile_by_user(struct tls *t, int file, uint64_t offset, uint64_t n)
+static ssize_t send_pieces(struct tls *t, int file, uint64_t offset, uint64_t n)
 {
-    size_t step = (size_t)MIN(n, FILE_STEP_BYTES), sent = 0;
-    _cleanup_free_ char *p = malloc(step);
-    if (!p)
-        abort();
+    char p[FILE_STEP_BYTES];
+    size_t sent = 0;
     while (sent < n && t->held_n == 0) {
-        ssize_t got = sys->pread(file, p, (size_t)MIN(n - sent, step), offset + sent);
+        ssize_t got = sys->pread(file, p, (size_t)MIN(n - sent, FILE_STEP_BYTES), offset + sent);
         if (got <= 0)
             return sent > 0 ? (ssize_t)sent : got == 0 ? -ENODATA : got;
         ssize_t k = send_part(t, p, (size_t)got);
@@ -239,6 +251,23 @@ static ssize_t sendfile_by_user(struct tls *t, int file, uint64_t offset, uint64
         sent += (size_t)k;
     }
     return (ssize_t)sent;
+}
+
+static void set_cork(struct tls *t, int on)
+{
+    (void)setsockopt(SSL_get_wfd(t->ssl), IPPROTO_TCP, TCP_CORK, &on, sizeof(on)); /* a hint */
+}
+
+/* Records that follow each other leave together: the receiver would be woken for each. */
+static ssize_t sendfile_by_user(struct tls *t, int file, uint64_t offset, uint64_t n)
+{
+    bool gathers = t->gathers && n > TLS_RECORD_BYTES;
+    if (gathers)
+        set_cork(t, 1);
+    ssize_t sent = send_pieces(t, file, offset, n);
+    if (gathers)
+        set_cork(t, 0);
+    return sent;
 }
 
 static ssize_t sendfile_by_kernel(struct tls *t, int file, uint64_t offset, uint64_t n)

@@ -74,9 +74,10 @@ static void on_linger(struct worker *w, struct conn *c)
     front_arm(w->front, c, EPOLLIN);
 }
 
+/* began_ns 0: it was not wanted when the request began. */
 static void log_access(const struct http_conn *h, uint64_t began_ns)
 {
-    if (!log_enabled(LOG_LEVEL_DEBUG))
+    if (!log_enabled(LOG_LEVEL_DEBUG) || began_ns == 0)
         return;
     const struct http_request *r = http_conn_request(h);
     log_debug("http", "%s " SLICE_FMT " " SLICE_FMT " %d %llu bytes %.3f ms", http_conn_peer(h),
@@ -235,7 +236,7 @@ static void serve(struct worker *w, struct conn *c, bool may_read)
             leave_to_others(w, c, http_conn_received(h));
             return;
         }
-        uint64_t began_ns = sys->mono_ns();
+        uint64_t began_ns = log_enabled(LOG_LEVEL_DEBUG) ? sys->mono_ns() : 0;
         c->head_deadline_ms = 0;
         stream_pace_reset(&c->pace);
         enum http_next next = http_conn_serve(h, f->config.http, f->config.http_arg);

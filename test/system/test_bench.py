@@ -134,6 +134,55 @@ def test_getload_over_tls(new_node, origin, lab_module, tmp_path):
     assert done.returncode == 1 and "connect" in done.stderr
 
 
+@pytest.fixture
+def sealed_load(new_node, origin, lab_module, tmp_path):
+    """Files, the same as objects of a node with TLS, and a list of requests for them: load(*options, connections, requests)."""
+    import front
+    cert, key = front.certificate(tmp_path / "tls")
+    node = new_node(tls_cert=cert, tls_key=key)
+    bucket = node.new_bucket(origin)
+    (tmp_path / "files").mkdir()
+    for name, size in (("large", 5 * MIB + 1), ("small", 100), ("empty", 0)):
+        (tmp_path / "files" / name).write_bytes(harness.random_bytes(size))
+        origin.s3().put_object(Bucket=bucket, Key=f"a/{name}", Body=(tmp_path / "files" / name).read_bytes())
+    client = node.s3(signature_version="s3v4")
+    targets, address = lab_module.Lab.targets(client, bucket, ["a/large", "a/small", "a/empty"])
+    ranges, _ = lab_module.Lab.targets(client, bucket, ["a/large"], ["1000-2999999"])
+    (tmp_path / "list").write_text("\n".join(targets + ranges))
+    return lambda files, connections, requests: program("getload", "--sealed", files, address, tmp_path / "list", connections, requests)
+
+
+def test_getload_leaves_tls_sealed(sealed_load, tmp_path):
+    """With --sealed all bytes of the requests are counted, the first connection's and some of the others' are compared, and the rest is
+    not looked at."""
+    done = sealed_load(tmp_path / "files", 3, 40)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["requests"], said["bytes"]) == (40, 10 * (5 * MIB + 1 + 100 + 2_999_000))
+    assert said["cipher"].startswith("TLS_AES_") and 0 < said["compared"] <= said["bytes"]
+
+
+def test_getload_finds_other_bytes_in_tls(sealed_load, tmp_path):
+    """What is decrypted and is not the file's ends the run, exit 1: other bytes, another length, no file at all."""
+    path = tmp_path / "files/large"
+    right = path.read_bytes()
+    for wrong, words in ((right[:-1] + bytes([right[-1] ^ 1]), "other bytes"), (right[:-1], "not as long"), (None, "the file of a target")):
+        if wrong is None:
+            path.unlink()
+        else:
+            path.write_bytes(wrong)
+        done = sealed_load(tmp_path / "files", 2, 8)
+        assert done.returncode == 1 and words in done.stderr and done.stdout == ""
+
+
+def test_getload_seals_nothing_but_tls(tmp_path):
+    """--sealed without TLS, or with one connection, of which nothing would be sealed: one line, exit 2."""
+    (tmp_path / "list").write_text("/")
+    for address, connections in (("127.0.0.1:9", 2), ("https://127.0.0.1:9", 1)):
+        done = program("getload", "--sealed", tmp_path, address, tmp_path / "list", connections, 1)
+        assert done.returncode == 2 and "--sealed" in done.stderr
+
+
 # ---- putceiling ----
 
 @contextlib.contextmanager

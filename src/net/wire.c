@@ -487,6 +487,17 @@ int wire_dirent_decode(struct slice *s, struct wire_dirent *ret)
     return 0;
 }
 
+int wire_handle_encode(uint64_t handle, struct buf *b)
+{
+    size_t before = b->n;
+    return encode_end(b, before, encode_u64(b, handle));
+}
+
+int wire_handle_decode(struct slice *s, uint64_t *ret)
+{
+    return s->n == 0 ? -ENOENT : decode_u64(s, ret);
+}
+
 int wire_error_encode(struct slice text, struct buf *b)
 {
     size_t before = b->n;

@@ -12,7 +12,7 @@
  *  1. All commits run one after the other under `commit_lock`, from the reading of the conditions to the
  * write into the log and the memtable, so that no commit comes between a check and the changes that rest on
  * it. The lock is held over a write(2) into the page cache (a few microseconds) and over the reads of the
- * conditions; never over a sync.
+ * conditions, as far as kv_recent.h does not know their versions; never over a sync.
  *  2. A version is the sequence number before the commit plus KV_VERSION_FIRST. RocksDB's numbers rise with
  * every change and come back with the log, so no two surviving commits share one.
  *  3. A durable commit returns after a sync of the log that began after its write. Waiting commits share one
@@ -33,7 +33,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/sys.h"
-#include "kv/kv_internal.h"
+#include "kv/kv_recent.h"
 #include "kv/kv_wal.h"
 
 #include <dirent.h>
@@ -69,6 +69,8 @@ struct kv_rocksdb {
     bool bulk, read_only;
     bool settled; /* no write of the last holder can have been on its way to the disk when it ended */
     bool cut;
+
+    struct kv_recent *recent; /* for conditions */
 
     struct lock commit_lock; /* order of commits; `written` */
     uint64_t written;        /* commits written to the log, for the syncs */
@@ -186,6 +188,7 @@ static void rocksdb_free_all(struct kv_rocksdb *r)
     if (r->lock_fd >= 0)
         (void)sys->close(r->lock_fd);
     free(r->path);
+    kv_recent_free(r->recent);
     lock_fini(&r->commit_lock);
     lock_fini(&r->sync_lock);
     cond_fini(&r->synced_cond);
@@ -349,6 +352,7 @@ int kv_open_rocksdb(const char *path, const struct kv_options *options, struct k
     r->read_only = options->read_only;
     if (asprintf(&r->path, "%s", path) < 0)
         abort();
+    r->recent = kv_recent_new();
     lock_init(&r->commit_lock, LOCK_KV);
     lock_init(&r->sync_lock, LOCK_KV);
     cond_init(&r->synced_cond);
@@ -408,11 +412,15 @@ static int engine_get(struct kv *kv, struct slice key, struct buf *ret_value, ui
     struct kv_rocksdb *r = rocksdb_of(kv);
     char *text = NULL;
     count_nothing();
+    uint64_t ticket = kv_recent_ticket(r->recent);
     rocksdb_pinnableslice_t *pinned = rocksdb_get_pinned(r->db, r->read, key.p, key.n, &text);
     if (text)
         return take_error(e, text, "get");
-    if (!pinned)
+    if (!pinned) {
+        if (ret_version) /* who asks for it may name it as a condition */
+            kv_recent_note(r->recent, key, 0, ticket);
         return -ENOENT;
+    }
     size_t n = 0;
     const char *p = rocksdb_pinnableslice_value(pinned, &n);
     struct slice value = SLICE_NULL;
@@ -423,9 +431,11 @@ static int engine_get(struct kv *kv, struct slice key, struct buf *ret_value, ui
     else if (ret_value)
         code = buf_slice(ret_value, value);
     rocksdb_pinnableslice_destroy(pinned);
-    if (code == 0 && ret_version)
-        *ret_version = version;
-    return code;
+    if (code < 0 || !ret_version)
+        return code;
+    *ret_version = version;
+    kv_recent_note(r->recent, key, version, ticket);
+    return 0;
 }
 
 static char *dup_bytes(struct slice s)
@@ -506,7 +516,8 @@ static int check_conditions(struct kv_rocksdb *r, const struct kv_txn *t, struct
         if (op.kind != KV_OP_CHECK)
             continue;
         uint64_t version = 0;
-        int code = engine_get(&r->kv, op.key, NULL, &version, e);
+        bool known = kv_recent_find(r->recent, op.key, &version);
+        int code = known ? 0 : engine_get(&r->kv, op.key, NULL, &version, e);
         if (code < 0 && code != -ENOENT)
             return code;
         if (version != op.version)
@@ -608,8 +619,11 @@ static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
     int code = check_conditions(r, t, e);
     if (code == 0) {
         version = rocksdb_get_latest_sequence_number(r->db) + KV_VERSION_FIRST;
-        if (batch_fill(batch, t, version) > 0)
+        if (batch_fill(batch, t, version) > 0) {
+            kv_recent_begin(r->recent);
             rocksdb_write(r->db, r->write, batch, &text);
+            kv_recent_end(r->recent, t, version, /* failed= */ text != NULL);
+        }
     }
     if (code == 0 && !text)
         __atomic_add_fetch(&r->written, 1, __ATOMIC_RELEASE);

@@ -76,6 +76,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_TREE_SYNC:
     case WIRE_OP_TREE_LOCK:
     case WIRE_OP_TREE_LEAVE:
+    case WIRE_OP_TREE_CLOSE:
     /* The same pair of mount and request gives the same answer. */
     case WIRE_OP_TREE_SETATTR:
     case WIRE_OP_TREE_CREATE:

@@ -1,9 +1,11 @@
 /*
- * Telling the node that files were closed, a moment later and by a thread of its own: no program waits for
- * it, but those that go on creating files would wait for the thread that reads the kernel's requests.
+ * Telling the node that files were closed, a moment later, of several at once, and by a thread of its own: no
+ * program waits for it, but those that go on creating files would wait for the thread that reads the kernel's
+ * requests.
  *
  * Failure modes: a CLOSE that does not reach the node is not repeated: the session has ended, and its handles
- * with it. When more are pending than are kept here, whoever closes tells the node himself.
+ * with it. When more are pending than are kept here, whoever closes tells the node himself. A node that does
+ * not know TREE_CLOSE is told of one after the other.
  */
 #include "mount/tree.h"
 
@@ -11,6 +13,7 @@
 #include "base/look.h"
 
 #define PENDING_MAX 4096
+#define TOLD_MAX    32      /* at once: the node is with one such call for half a millisecond at most */
 #define WAIT_NS     1000000 /* for more */
 
 struct tree_closer {
@@ -37,6 +40,35 @@ void tree_close_grant(struct mount *m, struct tree_grant *g)
     int r = client_call_at(m->client, &g->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &e);
     if (r < 0)
         log_debug("mount", "close: %s", e.text);
+}
+
+/* Handles of one session. ERR_NOT_IMPLEMENTED: none is closed. */
+static int close_grants(struct mount *m, struct tree_grant *v, size_t n)
+{
+    struct wire_tree_close_rep rep;
+    struct err e = {0};
+    uint64_t epoch = v[0].epoch;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES),
+                             handles = BUF_INIT(TOLD_MAX * sizeof(v[0].handle));
+    for (size_t i = 0; i < n; i++)
+        (void)wire_handle_encode(v[i].handle, &handles); /* there is room */
+    struct wire_tree_close_req req = {.handles = buf_view(&handles)};
+    int r = client_call_at(m->client, &epoch, WIRE_OP_TREE_CLOSE, &req, &b, &rep, &e);
+    if (r < 0)
+        log_debug("mount", "close of %zu files: %s", n, e.text);
+    return r;
+}
+
+static void tell(struct mount *m, struct tree_grant *v, size_t n)
+{
+    for (size_t i = 0, k; i < n; i += k) {
+        for (k = 1; k < MIN(n - i, (size_t)TOLD_MAX) && v[i + k].epoch == v[i].epoch; k++)
+            ;
+        if (k > 1 && close_grants(m, v + i, k) != ERR_NOT_IMPLEMENTED)
+            continue;
+        for (size_t j = i; j < i + k; j++)
+            tree_close_grant(m, &v[j]);
+    }
 }
 
 /* Waits until there is something, and a moment for more. The number, of grants that are the caller's from now
@@ -70,8 +102,7 @@ static void *closer_main(void *arg)
         abort();
     look_never();
     for (size_t n; (n = take_pending(c, mine)) > 0;) {
-        for (size_t i = 0; i < n; i++)
-            tree_close_grant(c->m, &mine[i]);
+        tell(c->m, mine, n);
         note_told(c, n);
     }
     return NULL;

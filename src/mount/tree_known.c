@@ -1,15 +1,17 @@
 /*
  * Knowledge of directories (contract in tree_known.h).
  *
- * A directory has one place in a table, by its number, and takes it from another one. Names are kept as
- * hashes in a set that only grows: a name that was removed, or whose hash is another's, is asked for.
+ * A directory has a place in one of SETS sets of WAYS places, by its number, and takes the one that was used
+ * longest ago. Names are kept as hashes in a set that only grows: a name that was removed, or whose hash is
+ * another's, is asked for. When there are too many names, those of directories that were used longest ago go.
  *
  * Invariants:
  *  1. A name is in the set before the node is asked to make it.
- *  2. Attributes are known only when no change was under way, at the directory's place, from before they were
- * asked for until they are noted. The serial of a place counts what began, ended or was forgotten there, and
- * never goes back, whoever has the place.
- *  3. All sets together have at most NAMES_MAX hashes.
+ *  2. Attributes are known only when no change was under way in the directory from before they were asked for
+ * until they are noted. That is counted in lanes, by the directory's number, whether or not it has a place;
+ * who shares a lane with another one is asked about more often. The serial of a lane counts what began, ended
+ * or was forgotten, and never goes back.
+ *  3. All sets of names together have at most NAMES_MAX hashes.
  */
 #include "mount/tree_known.h"
 
@@ -21,17 +23,24 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define PLACES      1024
+#define SETS        256
+#define WAYS        8
+#define LANES       4096
 #define NAMES_MAX   262144
 #define ATTR_MS     60000 /* for how long attributes are known: as long as the kernel believes them */
 #define NAMES_FIRST 64    /* slots of a set at first; it is at most half full */
 
-struct place {
-    uint64_t dir; /* 0: of nobody */
-    uint64_t serial;
+struct lane {
+    uint64_t serial; /* without those of `forgotten` */
     uint32_t n_changing;
+};
+
+struct place {
+    uint64_t dir;  /* 0: of nobody */
+    uint64_t used; /* when, by the clock */
     bool has_attr, is_whole;
-    struct wire_inode attr; /* without target */
+    uint64_t attr_forgotten; /* as `forgotten` was when they were noted: else they are not known any more */
+    struct wire_inode attr;  /* without target */
     uint64_t attr_until_ms;
     uint64_t *names; /* of a whole one; NULL: empty. 0: a free slot */
     uint32_t n_names, n_slots;
@@ -40,13 +49,39 @@ struct place {
 struct tree_known {
     struct lock lock; /* covers all */
     uint64_t generation;
-    uint32_t n_names; /* of all sets */
-    struct place places[PLACES];
+    uint64_t forgotten; /* how often the attributes of all were */
+    uint64_t clock;     /* counts uses */
+    uint32_t n_names;   /* of all sets */
+    struct lane lanes[LANES];
+    struct place places[SETS * WAYS];
 };
 
-static struct place *place_of(struct tree_known *k, uint64_t dir)
+static struct lane *lane_of(struct tree_known *k, uint64_t dir)
 {
-    return &k->places[hash_mix(dir, 0) % PLACES];
+    return &k->lanes[hash_mix(dir, 0) % LANES];
+}
+
+static uint64_t serial_of(const struct tree_known *k, const struct lane *l)
+{
+    return l->serial + k->forgotten;
+}
+
+static struct place *set_of(struct tree_known *k, uint64_t dir)
+{
+    return &k->places[hash_mix(dir, 0) / LANES % SETS * WAYS];
+}
+
+/* Its place, which is used now; NULL: it has none. */
+static struct place *find_locked(struct tree_known *k, uint64_t dir)
+{
+    lock_assert_held(&k->lock);
+    struct place *set = set_of(k, dir);
+    for (size_t i = 0; i < WAYS; i++)
+        if (set[i].dir == dir) {
+            set[i].used = ++k->clock;
+            return &set[i];
+        }
+    return NULL;
 }
 
 /* ---- sets of names ---- */
@@ -87,11 +122,25 @@ static void grow(struct place *p)
     free(old.names);
 }
 
+/* Whose names were used longest ago, but for p; NULL: nobody else has any. */
+static struct place *oldest_names_locked(struct tree_known *k, const struct place *p)
+{
+    struct place *oldest = NULL;
+    for (size_t i = 0; i < SETS * WAYS; i++) {
+        struct place *x = &k->places[i];
+        if (x != p && x->n_names > 0 && (!oldest || x->used < oldest->used))
+            oldest = x;
+    }
+    return oldest;
+}
+
 static void add_name_locked(struct tree_known *k, struct place *p, uint64_t hash)
 {
     if (k->n_names >= NAMES_MAX) {
-        drop_names_locked(k, p);
-        return;
+        struct place *oldest = oldest_names_locked(k, p);
+        drop_names_locked(k, oldest ? oldest : p);
+        if (!oldest)
+            return;
     }
     if (2 * p->n_names >= p->n_slots)
         grow(p);
@@ -108,20 +157,23 @@ static void clear_locked(struct tree_known *k, struct place *p)
     drop_names_locked(k, p);
     p->dir = 0;
     p->has_attr = false;
-    p->serial++;
 }
 
-/* The place is the directory's from here on; false: another one is being changed in it. */
-static bool take_place_locked(struct tree_known *k, struct place *p, uint64_t dir)
+/* A place that is the directory's from here on. */
+static struct place *take_place_locked(struct tree_known *k, uint64_t dir)
 {
-    if (p->dir == dir)
-        return true;
-    if (p->n_changing > 0)
-        return false;
-    drop_names_locked(k, p);
+    struct place *p = find_locked(k, dir);
+    if (p)
+        return p;
+    struct place *set = set_of(k, dir);
+    p = &set[0];
+    for (size_t i = 1; i < WAYS && p->dir != 0; i++)
+        if (set[i].dir == 0 || set[i].used < p->used)
+            p = &set[i];
+    clear_locked(k, p);
     p->dir = dir;
-    p->has_attr = false;
-    return true;
+    p->used = ++k->clock;
+    return p;
 }
 
 struct tree_known *tree_known_new(void)
@@ -146,7 +198,8 @@ void tree_known_forget(struct tree_known *k)
 {
     LOCK_SCOPE(&k->lock);
     k->generation++;
-    for (size_t i = 0; i < PLACES; i++)
+    k->forgotten++;
+    for (size_t i = 0; i < SETS * WAYS; i++)
         clear_locked(k, &k->places[i]);
 }
 
@@ -155,12 +208,18 @@ void tree_known_forget(struct tree_known *k)
 void tree_known_begin(struct tree_known *k, uint64_t dir, struct slice name, struct tree_change *ret)
 {
     LOCK_SCOPE(&k->lock);
-    struct place *p = place_of(k, dir);
-    p->n_changing++;
-    p->serial++;
-    *ret = (struct tree_change){.dir = dir, .serial = p->serial};
-    if (p->dir == dir && p->is_whole && name.n > 0)
+    struct lane *l = lane_of(k, dir);
+    l->n_changing++;
+    l->serial++;
+    *ret = (struct tree_change){.dir = dir, .serial = serial_of(k, l)};
+    struct place *p = find_locked(k, dir);
+    if (p && p->is_whole && name.n > 0)
         add_name_locked(k, p, hash_of(name));
+}
+
+static bool has_attr_locked(const struct tree_known *k, const struct place *p)
+{
+    return p->has_attr && p->attr_forgotten == k->forgotten;
 }
 
 void tree_known_end(struct tree_known *k, const struct tree_change *c, const struct wire_inode *made)
@@ -168,12 +227,13 @@ void tree_known_end(struct tree_known *k, const struct tree_change *c, const str
     if (c->dir == 0)
         return;
     LOCK_SCOPE(&k->lock);
-    struct place *p = place_of(k, c->dir);
-    bool alone = --p->n_changing == 0 && p->serial == c->serial;
-    p->serial++;
-    if (p->dir != c->dir)
+    struct lane *l = lane_of(k, c->dir);
+    bool alone = --l->n_changing == 0 && serial_of(k, l) == c->serial;
+    l->serial++;
+    struct place *p = find_locked(k, c->dir);
+    if (!p)
         return;
-    p->has_attr = p->has_attr && made && alone;
+    p->has_attr = has_attr_locked(k, p) && made && alone;
     if (!p->has_attr)
         return;
     p->attr.mtime_ns = p->attr.ctime_ns = made->birth_ns;
@@ -184,10 +244,7 @@ void tree_known_forget_attrs(struct tree_known *k)
 {
     LOCK_SCOPE(&k->lock);
     k->generation++;
-    for (size_t i = 0; i < PLACES; i++) {
-        k->places[i].has_attr = false;
-        k->places[i].serial++;
-    }
+    k->forgotten++;
 }
 
 /* ---- what the node said ---- */
@@ -195,35 +252,36 @@ void tree_known_forget_attrs(struct tree_known *k)
 uint64_t tree_known_serial(struct tree_known *k, uint64_t dir)
 {
     LOCK_SCOPE(&k->lock);
-    return dir == 0 ? k->generation : place_of(k, dir)->serial;
+    return dir == 0 ? k->generation : serial_of(k, lane_of(k, dir));
 }
 
-static void set_attr(struct place *p, const struct wire_inode *x)
+static void set_attr_locked(const struct tree_known *k, struct place *p, const struct wire_inode *x)
 {
     p->attr = *x;
     p->attr.target = SLICE_NULL; /* it lies in the caller's buffer */
     p->has_attr = true;
+    p->attr_forgotten = k->forgotten;
     p->attr_until_ms = sys_mono_ms() + ATTR_MS;
 }
 
 void tree_known_note(struct tree_known *k, const struct wire_inode *x, uint64_t serial)
 {
     LOCK_SCOPE(&k->lock);
-    struct place *p = place_of(k, x->ino);
-    if (p->serial == serial && p->n_changing == 0 && take_place_locked(k, p, x->ino))
-        set_attr(p, x);
+    const struct lane *l = lane_of(k, x->ino);
+    if (serial_of(k, l) == serial && l->n_changing == 0)
+        set_attr_locked(k, take_place_locked(k, x->ino), x);
 }
 
 void tree_known_made(struct tree_known *k, const struct wire_inode *x, uint64_t serial)
 {
     LOCK_SCOPE(&k->lock);
-    struct place *p = place_of(k, x->ino);
-    if (k->generation != serial || !take_place_locked(k, p, x->ino))
+    if (k->generation != serial)
         return;
+    struct place *p = take_place_locked(k, x->ino);
     drop_names_locked(k, p);
     p->is_whole = true;
-    if (p->n_changing == 0)
-        set_attr(p, x);
+    if (lane_of(k, x->ino)->n_changing == 0)
+        set_attr_locked(k, p, x);
 }
 
 /* ---- what is known ---- */
@@ -231,8 +289,9 @@ void tree_known_made(struct tree_known *k, const struct wire_inode *x, uint64_t 
 bool tree_known_attr(struct tree_known *k, uint64_t dir, struct wire_inode *ret)
 {
     LOCK_SCOPE(&k->lock);
-    const struct place *p = place_of(k, dir);
-    bool known = p->dir == dir && p->has_attr && p->n_changing == 0 && sys_mono_ms() < p->attr_until_ms;
+    const struct place *p = find_locked(k, dir);
+    bool known =
+        p && has_attr_locked(k, p) && lane_of(k, dir)->n_changing == 0 && sys_mono_ms() < p->attr_until_ms;
     if (known)
         *ret = p->attr;
     return known;
@@ -241,8 +300,8 @@ bool tree_known_attr(struct tree_known *k, uint64_t dir, struct wire_inode *ret)
 bool tree_known_lacks(struct tree_known *k, uint64_t dir, struct slice name)
 {
     LOCK_SCOPE(&k->lock);
-    const struct place *p = place_of(k, dir);
-    if (p->dir != dir || !p->is_whole)
+    const struct place *p = find_locked(k, dir);
+    if (!p || !p->is_whole)
         return false;
     return p->n_names == 0 || *slot_of(p, hash_of(name)) == 0;
 }

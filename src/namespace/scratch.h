@@ -230,6 +230,10 @@ int scratch_located(struct scratch *s, int (*on_inode)(void *arg, const struct s
 /* Takes their writing records away, in one transaction. The caller knows that nobody makes them again
  * meanwhile. */
 int scratch_settled(struct scratch *s, const struct scratch_unsettled *v, size_t n, struct err *e);
+#define SCRATCH_UNLOCATE_MAX 8
+/* Different inodes, up to SCRATCH_UNLOCATE_MAX, have no location any more, nor a writing record; their times
+ * stay. One transaction: on failure all are as they were. */
+int scratch_unlocate(struct scratch *s, uint64_t bucket, const uint64_t *inos, size_t n, struct err *e);
 
 /* ---- scratch_lookup.c ---- */
 

@@ -138,15 +138,20 @@ int scratch_change_dir(struct scratch_change *c, uint64_t ino, struct scratch_lo
     return 0;
 }
 
-struct scratch_loaded *scratch_change_new(struct scratch_change *c, uint64_t ino)
+struct scratch_loaded *scratch_change_fresh(struct scratch_change *c, uint64_t ino)
 {
     must_hold(c, ino);
     struct scratch_loaded *l = slot(c);
     l->x.ino = ino;
     l->x.atime_ns = l->x.mtime_ns = l->x.ctime_ns = l->x.birth_ns = c->now_ns;
     l->dirty = true;
-    check_inode(c, ino, 0);
     return l;
+}
+
+struct scratch_loaded *scratch_change_new(struct scratch_change *c, uint64_t ino)
+{
+    check_inode(c, ino, 0);
+    return scratch_change_fresh(c, ino);
 }
 
 int scratch_change_entry(struct scratch_change *c, uint64_t dir, struct slice name,

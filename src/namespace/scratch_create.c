@@ -86,7 +86,7 @@ static int make(struct scratch_change *c, struct scratch_loaded *dir, struct cre
         return r;
     if (S_ISDIR(q->n->mode) && dir->x.links >= SCRATCH_LINK_MAX)
         return err_set(e, -EMLINK, "the directory has too many directories");
-    struct scratch_loaded *x = scratch_change_new(c, q->ino);
+    struct scratch_loaded *x = scratch_change_fresh(c, q->ino);
     fill_new(c, x, dir, q);
     if (q->n->location.n > 0) {
         x->x.location = arena_dup(c->a, q->n->location);

@@ -109,15 +109,49 @@ void scratch_hold_drop(struct scratch *s, uint64_t bucket, uint64_t ino)
     free(gone);
 }
 
+/* Under the inode's lock. Whether nothing is to be written when a hold of it goes: others hold it, too, or it
+ * has links. */
+static bool goes_quietly(struct scratch *s, uint64_t bucket, uint64_t ino)
+{
+    const struct scratch_hold *h = *hold_find(s, bucket, ino);
+    assert(h && h->count > 0);
+    if (h->count > 1)
+        return true;
+    _cleanup_buf_ struct buf raw = BUF_INIT(SCRATCH_RECORD_MAX);
+    struct scratch_inode x;
+    uint64_t version;
+    return scratch_record_inode(s, bucket, ino, &raw, &x, &version, NULL) == 0 && x.links > 0;
+}
+
+/* As most holds end, without what a change costs. */
+static bool release_quietly(struct scratch *s, uint64_t bucket, uint64_t ino)
+{
+    struct scratch_bucket *b;
+    struct scratch_stripe_set set = {{0}};
+    unsigned stripe = scratch_stripe_of(bucket, ino);
+    if (scratch_bucket_enter(s, bucket, &b, NULL) < 0)
+        return false;
+    set.bits[stripe / 64] |= (uint64_t)1 << stripe % 64;
+    scratch_stripes_take(s, &set);
+    bool done = goes_quietly(s, bucket, ino);
+    if (done)
+        scratch_hold_drop(s, bucket, ino);
+    scratch_stripes_drop(s, &set);
+    scratch_bucket_leave(s, b);
+    return done;
+}
+
 int scratch_release(struct scratch *s, uint64_t bucket, uint64_t ino, struct scratch_orphans *ret_orphans,
                     struct err *e)
 {
     struct scratch_call call = {.bucket = bucket};
+    ret_orphans->n = 0;
+    if (release_quietly(s, bucket, ino))
+        return 0;
     _cleanup_change_ struct scratch_change c;
     scratch_change_init(&c, s, &call);
     c.drop_ino = ino;
     int r = scratch_change_run(&c, prepare_release, &ino, e);
-    ret_orphans->n = 0;
     if (r == 0)
         *ret_orphans = c.orphans;
     return r;

@@ -167,6 +167,8 @@ int scratch_change_inode(struct scratch_change *c, uint64_t ino, struct scratch_
 int scratch_change_dir(struct scratch_change *c, uint64_t ino, struct scratch_loaded **ret, struct err *e);
 /* A new inode, to be filled in; its number is locked. */
 struct scratch_loaded *scratch_change_new(struct scratch_change *c, uint64_t ino);
+/* The same of a number that this very call got from scratch_number_new: no condition, nobody else has it. */
+struct scratch_loaded *scratch_change_fresh(struct scratch_change *c, uint64_t ino);
 /* The entry, and the condition that it stays as it is until the commit. -ENOENT without text. */
 int scratch_change_entry(struct scratch_change *c, uint64_t dir, struct slice name,
                          struct scratch_dirent *ret, struct err *e);

@@ -1,7 +1,7 @@
 /*
  * Writing records: which inodes have data that is not settled. They are written by the changes that give
- * locations (scratch_change_writing); here they are read at start, and taken away. And all locations, for a
- * start that cannot trust those records.
+ * locations (scratch_change_writing); here they are read at start, and taken away, alone or with the
+ * locations of several inodes. And all locations, for a start that cannot trust those records.
  *
  * Failure modes: a record that is not one of ours is ERR_CORRUPT. A record whose inode has gone or has
  * another location cannot be left by any change; the caller treats it as stale.
@@ -11,6 +11,8 @@
 #include "base/le.h"
 
 #define KEY_BYTES 17
+
+static_assert(SCRATCH_UNLOCATE_MAX <= SCRATCH_INODES_MAX, "one change has them all");
 
 int scratch_unsettled(struct scratch *s, int (*on_inode)(void *arg, const struct scratch_unsettled *x),
                       void *arg, struct err *e)
@@ -64,4 +66,35 @@ int scratch_settled(struct scratch *s, const struct scratch_unsettled *v, size_t
         kv_txn_delete(t, buf_view(&key));
     }
     return n == 0 ? 0 : kv_txn_commit(t, KV_VISIBLE, e);
+}
+
+struct unlocate_arg {
+    const uint64_t *inos;
+    size_t n;
+};
+
+static int prepare_unlocate(struct scratch_change *c, void *arg, struct err *e)
+{
+    const struct unlocate_arg *q = arg;
+    scratch_change_lock(c, q->inos, q->n);
+    for (size_t i = 0; i < q->n; i++) {
+        struct scratch_loaded *x;
+        int r = scratch_change_inode(c, q->inos[i], &x, e);
+        if (r < 0)
+            return r;
+        x->x.location = SLICE_NULL;
+        x->dirty = true;
+        scratch_change_writing(c, x);
+    }
+    return 0;
+}
+
+int scratch_unlocate(struct scratch *s, uint64_t bucket, const uint64_t *inos, size_t n, struct err *e)
+{
+    struct scratch_call call = {.bucket = bucket};
+    struct unlocate_arg q = {inos, n};
+    assert(n > 0 && n <= SCRATCH_UNLOCATE_MAX);
+    _cleanup_change_ struct scratch_change c;
+    scratch_change_init(&c, s, &call);
+    return scratch_change_run(&c, prepare_unlocate, &q, e);
 }

@@ -270,6 +270,24 @@ int wire_dirent_decode(struct slice *s, struct wire_dirent *ret)
     return k;
 }
 
+int wire_handle_encode(uint64_t handle, struct buf *b)
+{
+    struct le_writer to = le_writer_of(b);
+    encode_u64(&to, handle);
+    return le_add_end(&to);
+}
+
+int wire_handle_decode(struct slice *s, uint64_t *ret)
+{
+    struct le_reader from = le_reader_of(*s);
+    uint64_t handle;
+    decode_u64(&from, &handle);
+    int k = item_end(&from, s);
+    if (k == 0)
+        *ret = handle;
+    return k;
+}
+
 int wire_error_encode(struct slice text, struct buf *b)
 {
     struct le_writer to = le_writer_of(b);

@@ -221,6 +221,8 @@ int wire_part_encode(const struct wire_part *w, struct buf *b);
 int wire_part_decode(struct slice *s, struct wire_part *ret);
 int wire_dirent_encode(const struct wire_dirent *w, struct buf *b);
 int wire_dirent_decode(struct slice *s, struct wire_dirent *ret);
+int wire_handle_encode(uint64_t handle, struct buf *b);
+int wire_handle_decode(struct slice *s, uint64_t *ret);
 
 /* Body of a failed reply; texts are cut at ERR_TEXT_MAX bytes. */
 int wire_error_encode(struct slice text, struct buf *b);

@@ -89,7 +89,8 @@
     X(PUT_ROOM, put_room, 99)                                                                                \
     X(STRAND, strand, 100)                                                                                   \
     X(STRANDED, stranded, 101)                                                                               \
-    X(STRANDED_END, stranded_end, 102)
+    X(STRANDED_END, stranded_end, 102)                                                                       \
+    X(TREE_CLOSE, tree_close, 103)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -497,6 +498,10 @@
  */
 #define WIRE_REQ_tree_room(F) F(str, bucket) F(u64, ino) F(u64, back) F(u64, least) F(u64, want)
 #define WIRE_REP_tree_room(F) F(u64, granted)
+/* CLOSE of several handles of TREE_CREATE and TREE_OPEN: `handles`, u64 each. What is not open (any more) is
+ * passed over. */
+#define WIRE_REQ_tree_close(F) F(str, handles)
+#define WIRE_REP_tree_close(F)
 /* The same for bytes that are about to be written to the descriptor of a PUT with WIRE_STAGED. */
 #define WIRE_REQ_put_room(F) F(u64, handle) F(u64, back) F(u64, least)
 #define WIRE_REP_put_room(F)

@@ -120,7 +120,7 @@ int access_check(struct object_session *ses, uint32_t op, const void *req, struc
     int r = access_user(ses, &u, e);
     if (r < 0 || !u)
         return r;
-    if (op >= WIRE_OP_TREE_LOOKUP && op <= WIRE_OP_TREE_ROOM)
+    if ((op >= WIRE_OP_TREE_LOOKUP && op <= WIRE_OP_TREE_ROOM) || op == WIRE_OP_TREE_CLOSE)
         return err_set(e, -EACCES,
                        "user %s may not mount a scratch bucket: it takes the node's own key, or a "
                        "trusted user of its machine",

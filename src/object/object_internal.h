@@ -288,7 +288,7 @@ void value_handle_unref(struct value_handle *h); /* the last one drops what was 
 /* Removes objects of scratch buckets that have ended. The steward's. */
 void sobject_expire_turn(struct object_service *s);
 
-/* ---- scratch buckets: scratch_open.c, scratch_reader.c, scratch_writer.c, scratch_node.c ---- */
+/* ---- scratch buckets: scratch_open.c, scratch_close.c, scratch_reader.c, scratch_writer.c ---- */
 struct stree;
 struct sreader;
 struct swriter;

@@ -184,6 +184,13 @@ static void drop_fd(struct object_session *ses, uint64_t handle)
     free(k);
 }
 
+static void drop_fds(struct object_session *ses, struct slice handles)
+{
+    uint64_t handle;
+    while (wire_handle_decode(&handles, &handle) == 0)
+        drop_fd(ses, handle);
+}
+
 void route_session_free(struct route_session *r)
 {
     while (r && r->fds) {
@@ -214,6 +221,8 @@ static void settle_fds(struct object_session *ses, uint32_t op, const void *req,
         keep_fd(ses, ((struct wire_watch_rep *)rep)->handle, ((struct wire_watch_rep *)rep)->fd);
     else if (op == WIRE_OP_CLOSE)
         drop_fd(ses, ((const struct wire_close_req *)req)->handle);
+    else if (op == WIRE_OP_TREE_CLOSE)
+        drop_fds(ses, ((const struct wire_tree_close_req *)req)->handles);
     else if (op == WIRE_OP_PUT_ABORT)
         drop_fd(ses, ((const struct wire_put_abort_req *)req)->handle);
     else if (op == WIRE_OP_PUT_COMMIT && !(((const struct wire_put_commit_req *)req)->flags & WIRE_KEEP))

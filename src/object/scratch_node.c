@@ -82,6 +82,14 @@ void sfile_enter(struct snode *n, struct sfile *f)
     f->busy = true;
 }
 
+bool sfile_try_enter(struct snode *n, struct sfile *f)
+{
+    LOCK_SCOPE(&n->lock);
+    bool was_busy = f->busy;
+    f->busy = true;
+    return !was_busy;
+}
+
 void sfile_leave(struct snode *n, struct sfile *f)
 {
     LOCK_SCOPE(&n->lock);

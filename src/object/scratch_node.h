@@ -8,7 +8,8 @@
  *
  * **Being busy.** Who changes which extent an inode has, opens it, closes it, sets its size or seals it is
  * busy with its sfile: one thread at a time. Nobody who is busy with one sfile waits for another, but for the
- * settling thread, which everybody else gets out of the way of.
+ * settling thread, which everybody else gets out of the way of. (Closing several takes only those further
+ * ones that nobody is busy with.)
  *
  * **What is settled when.** The order in which control store, disk index and file are made to agree is in
  * scratch_settle.c; what is freed when, in scratch_free.c; what is done at start, in scratch_start.c.
@@ -22,6 +23,7 @@
 
 #define SNODE_MAGIC       0x736e6f64u
 #define SNODE_CHAINS      65536
+#define STREE_CLOSE_MAX   32
 #define SNODE_BATCH       256   /* inodes settled, or freed, at once */
 #define SNODE_KEPT_MAX    512   /* extents kept open between a PUT and its settling */
 #define SNODE_UNTOLD_MAX  4096  /* files kept for a fault that nobody was told of */
@@ -123,6 +125,8 @@ struct sfile *sfile_get(struct snode *n, uint64_t bucket, uint64_t ino);
 struct sfile *sfile_peek(struct snode *n, uint64_t bucket, uint64_t ino);
 void sfile_put(struct snode *n, struct sfile *f);
 void sfile_enter(struct snode *n, struct sfile *f);
+/* false: somebody is busy with it. */
+bool sfile_try_enter(struct snode *n, struct sfile *f);
 void sfile_leave(struct snode *n, struct sfile *f);
 /* Under node->lock. The sfile's reference to its extent, which is taken from it; may be NULL. */
 struct hard *sfile_take_hard_locked(struct snode *n, struct sfile *f);
@@ -145,7 +149,7 @@ int snode_bucket(struct object_service *s, struct slice name, struct bucket **re
 /* Who makes what comes through S3, the API and the command line: the owner of the bucket. */
 struct scratch_cred snode_owner(const struct bucket *b);
 
-/* ---- scratch_open.c ---- */
+/* ---- scratch_open.c, scratch_close.c ---- */
 
 /* Opens a held inode; the hold goes with the handle, or on failure. */
 int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, uint32_t flags,
@@ -158,6 +162,10 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
                int *ret_fd, struct err *e);
 /* n: bytes that the client says it has read. */
 void stree_close(struct stree *t, uint64_t n);
+/* Closes them, up to STREE_CLOSE_MAX; several for little more than the price of one. */
+void stree_free_all(struct stree *const *v, size_t n);
+/* Its hold goes too. What is left to do once its file counts it no more, or when its opening failed. */
+void stree_drop(struct stree *t);
 /* At start: an inode without links whose file a mount still has open is kept, and counts in its bucket's
  * quota, until the mount has opened it again and closed it, or until nobody has it open. */
 int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct err *e);

@@ -1,6 +1,6 @@
 /*
- * Opening files of scratch buckets for mounts, closing them, and setting their size (contract in
- * scratch_node.h).
+ * Opening files of scratch buckets for mounts, those of sessions that are gone, and setting sizes (contract
+ * in scratch_node.h).
  *
  * Order of an opening for writing: the writing record (durable when the extent is sealed), then the crcs go
  * (hard_begin_writing), then the descriptor leaves. A file without bytes has no extent until it is opened for
@@ -21,8 +21,8 @@
 
 #include <fcntl.h>
 
-#define CLOSE_ARENA (64 * KIB)
-#define LINGER_MS   10000
+#define LOOK_ARENA (64 * KIB)
+#define LINGER_MS  10000
 
 /* A change of the node's own, as a step of `call`: not noted, visible. */
 static struct scratch_call step_of(const struct scratch_call *call)
@@ -245,35 +245,6 @@ static void end_keeping_locked(struct snode *n, const struct sfile *f)
             t->linger_until_ms = 0;
 }
 
-static void unlink_tree(struct snode *n, struct stree *t)
-{
-    LOCK_SCOPE(&n->lock);
-    struct stree **at = &t->file->trees;
-    while (*at && *at != t)
-        at = &(*at)->file_next;
-    if (*at) /* else its opening failed */
-        *at = t->file_next;
-}
-
-/* Its hold goes too. */
-static void stree_drop(struct stree *t)
-{
-    struct snode *n = t->node;
-    struct scratch_orphans orphans = {0};
-    struct err e = {0};
-    unlink_tree(n, t);
-    if (t->fd >= 0)
-        (void)close(t->fd);
-    int r = scratch_release(n->names, t->file->bucket, t->file->ino, &orphans, &e);
-    if (r < 0) /* an orphan stays for the next start */
-        log_warn("object", "release inode %llu: %s", (unsigned long long)t->file->ino, e.text);
-    snode_free_orphans(n, &orphans);
-    sfile_put(n, t->file);
-    bucket_unref(t->bucket);
-    (void)atomic_fetch_sub(t->writes ? &n->service->writers : &n->service->readers, 1);
-    free(t);
-}
-
 int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, uint32_t flags,
                struct arena *a, struct stree **ret, struct scratch_inode *ret_x, struct err *e)
 {
@@ -361,93 +332,7 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
     return 0;
 }
 
-/* ---- closing ---- */
-
-/* Busy. An extent in which nothing was ever written is taken from its inode. */
-static bool take_empty(struct snode *n, struct sfile *f, const struct stat *st, struct arena *a)
-{
-    struct scratch_call call = {.bucket = f->bucket};
-    struct scratch_inode x;
-    lock_take(&n->lock);
-    bool fresh = f->fresh;
-    lock_drop(&n->lock);
-    if (!fresh || st->st_size > 0 || st->st_blocks > 0)
-        return false;
-    if (scratch_getattr(n->names, f->bucket, f->ino, a, &x, NULL) < 0)
-        return false;
-    struct scratch_set set = {.what = SCRATCH_SET_LOCATION | SCRATCH_SET_CTIME, .ctime_ns = x.ctime_ns};
-    if (scratch_setattr(n->names, &call, f->ino, &set, a, &x, NULL) < 0)
-        return false;
-    LOCK_SCOPE(&n->lock);
-    sfile_set_unsettled_locked(n, f, false);
-    f->fresh = false;
-    f->generation++; /* what was measured is no longer so */
-    return true;
-}
-
-/* Busy. A mount whose session was lost did not close the file: its programs may still have it open, and what
- * they write next goes to this extent. It stays the inode's unless the kernel knows of nobody. ret_st: as the
- * file is, when there is nobody. */
-static void keep_if_open(struct snode *n, struct sfile *f, struct stat *ret_st)
-{
-    if (hard_measure(f->hard, ret_st, NULL) == 0)
-        return;
-    LOCK_SCOPE(&n->lock);
-    f->fresh = false;
-}
-
-/* Busy. The last handle is closed. Gives the extent that was taken from the inode, to be freed: not while
- * busy, because who frees may have to wait for the freeing thread. */
-static struct hard *let_go(struct snode *n, struct sfile *f, const struct stat *st, struct arena *a)
-{
-    bool taken = st && take_empty(n, f, st, a);
-    lock_take(&n->lock);
-    struct hard *h = sfile_take_hard_locked(n, f);
-    if (!taken && f->unsettled)
-        sfile_queue_locked(n, f);
-    lock_drop(&n->lock);
-    if (taken)
-        return h;
-    hard_unref(h);
-    return NULL;
-}
-
-void stree_free(struct stree *t)
-{
-    if (!t)
-        return;
-    struct snode *n = t->node;
-    struct sfile *f = t->file;
-    struct scratch_call call = {.bucket = f->bucket};
-    _cleanup_(arena_freep) struct arena *a = arena_new(CLOSE_ARENA);
-    struct err e = {0};
-    struct stat st;
-    sfile_enter(n, f);
-    bool known = f->hard && hard_stat(f->hard, &st) == 0;
-    bool empty = known && f->fresh && st.st_size == 0 && st.st_blocks == 0;
-    if (t->writes) {
-        hard_end_writing(f->hard);
-        if (known && !empty && snode_record(n, &call, f->ino, &st, a, NULL, &e) < 0)
-            log_warn("object", "inode %llu: %s", (unsigned long long)f->ino, e.text); /* settling sets it */
-        ledger_end(n->ledger, &t->claim);
-    }
-    if (t->fd >= 0)
-        (void)close(t->fd);
-    t->fd = -1;
-    if (t->writes && empty && !t->session)
-        keep_if_open(n, f, &st);
-    lock_take(&n->lock);
-    f->writers -= t->writes;
-    bool last = --f->handles == 0;
-    if (t->writes && f->writers == 0 && f->unsettled && !last)
-        sfile_queue_locked(n, f);
-    lock_drop(&n->lock);
-    struct hard *unnamed = last ? let_go(n, f, known ? &st : NULL, a) : NULL;
-    sfile_leave(n, f);
-    if (unnamed)
-        snode_free_extent(n, unnamed);
-    stree_drop(t);
-}
+/* ---- sessions that are gone ---- */
 
 void stree_linger(struct stree *t)
 {
@@ -495,7 +380,7 @@ int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct er
 /* Nobody has opened it here since the start, and somebody has its file open. */
 static bool is_still_open(struct snode *n, struct stree *t)
 {
-    _cleanup_(arena_freep) struct arena *a = arena_new(CLOSE_ARENA);
+    _cleanup_(arena_freep) struct arena *a = arena_new(LOOK_ARENA);
     _cleanup_(hard_unrefp) struct hard *h = NULL;
     struct scratch_inode x;
     lock_take(&n->lock);
@@ -515,13 +400,6 @@ void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms)
         else
             stree_free(t);
     }
-}
-
-void stree_close(struct stree *t, uint64_t n)
-{
-    if (n > 0 && t->bucket)
-        metrics_add(metrics_series(METRIC_READ_BYTES, t->bucket->name, object_via_name(t->via), "cache"), n);
-    stree_free(t);
 }
 
 /* ---- size ---- */

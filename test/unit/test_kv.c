@@ -357,6 +357,93 @@ static void test_random_changes_match_a_model(void **state)
     assert_int_equal(kv_sync(kv, NULL), 0);
 }
 
+enum { CONDITION_KEYS = 60 };
+#define OF_THIS_COMMIT UINT64_MAX
+
+/* In byte order. Every third one is longer than an engine may like to remember. */
+static struct slice condition_key(int k, char ret[200])
+{
+    int n = sprintf(ret, "%c%02d", 'a' + k / 20, k % 20);
+    if (k % 3 == 0)
+        n += sprintf(ret + n, "%0150d", 0);
+    return slice_of(ret, (size_t)n);
+}
+
+/* One change at random, and what it makes of the versions. */
+static void change_any(struct kv_txn *t, unsigned *seed, uint64_t versions[CONDITION_KEYS])
+{
+    char from[200], to[200];
+    int k = rand_r(seed) % CONDITION_KEYS, end = k + 1 + rand_r(seed) % 4;
+    switch (rand_r(seed) % 16) {
+    case 0:
+        end = MIN(end, CONDITION_KEYS - 1);
+        k = MIN(k, end - 1);
+        kv_txn_delete_range(t, condition_key(k, from), condition_key(end, to));
+        for (; k < end; k++)
+            versions[k] = 0;
+        return;
+    case 1:
+    case 2:
+    case 3:
+        kv_txn_delete(t, condition_key(k, from));
+        versions[k] = 0;
+        return;
+    case 4:
+    case 5:
+        kv_txn_put_plain(t, condition_key(k, from), SLICE_LIT("plain"));
+        versions[k] = 1;
+        return;
+    default:
+        kv_txn_put(t, condition_key(k, from), SLICE_LIT("versioned"));
+        versions[k] = OF_THIS_COMMIT;
+        return;
+    }
+}
+
+/* Conditions at random, a few of them wrong, mostly by naming the version of before. Whether all hold. */
+static bool check_any(struct kv_txn *t, unsigned *seed, const uint64_t versions[CONDITION_KEYS],
+                      const uint64_t before[CONDITION_KEYS])
+{
+    char text[200];
+    bool holds = true;
+    for (int i = 0; i < 3; i++) {
+        int k = rand_r(seed) % CONDITION_KEYS;
+        uint64_t named = rand_r(seed) % 8 ? versions[k] : rand_r(seed) % 4 ? before[k] : versions[k] + 1;
+        kv_txn_check(t, condition_key(k, text), named);
+        holds &= named == versions[k];
+    }
+    return holds;
+}
+
+/* Conditions hold exactly as long as keys have the versions that they name, whether those were read or told
+ * by a commit, and however they went: by a put, a plain one, a deletion of the key or of a range. */
+static void test_conditions_follow_a_model(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    uint64_t versions[CONDITION_KEYS] = {0}, before[CONDITION_KEYS] = {0}, next[CONDITION_KEYS];
+    unsigned seed = 11, kept = 0;
+    for (int step = 0; step < 8000; step++) {
+        struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+        char text[200];
+        uint64_t version = 0;
+        int read = rand_r(&seed) % CONDITION_KEYS;
+        int r = kv_get(kv, condition_key(read, text), NULL, &version, NULL);
+        assert_int_equal(r, versions[read] ? 0 : -ENOENT);
+        assert_int_equal(r == 0 ? version : 0, versions[read]);
+        bool holds = check_any(t, &seed, versions, before);
+        memcpy(next, versions, sizeof(next));
+        for (int i = 0; i < 2; i++)
+            change_any(t, &seed, next);
+        assert_int_equal(kv_txn_commit_version(t, KV_VISIBLE, &version, NULL), holds ? 0 : ERR_CONFLICT);
+        for (int k = 0; holds && k < CONDITION_KEYS; k++) {
+            before[k] = versions[k] != next[k] ? versions[k] : before[k];
+            versions[k] = next[k] == OF_THIS_COMMIT ? version : next[k];
+        }
+        kept += holds;
+    }
+    assert_true(kept > 1000 && kept < 7000);
+}
+
 #define BOTH(test)                                                                                           \
     {"memory: " #test, test, setup_memory, teardown, NULL},                                                  \
     {                                                                                                        \
@@ -375,6 +462,7 @@ int main(void)
         BOTH(test_scan_is_a_snapshot),
         BOTH(test_checked_commits_are_serial),
         BOTH(test_random_changes_match_a_model),
+        BOTH(test_conditions_follow_a_model),
         cmocka_unit_test(test_prefix_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

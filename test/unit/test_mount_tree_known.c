@@ -151,6 +151,37 @@ static void test_a_directory_that_outgrows_the_memory_is_asked_about(void **stat
     assert_true(lacks(DIR + 1, "other"));
 }
 
+static void test_directories_that_were_not_used_for_long_are_asked_about_first(void **state)
+{
+    char name[32];
+    for (uint64_t dir = DIR; dir <= DIR + 2; dir++) {
+        make_directory(dir);
+        create(dir, "a", 101);
+    }
+    for (int i = 0; i < 2 * MANY; i++) {
+        uint64_t dir = i < MANY ? DIR : DIR + 1;
+        (void)snprintf(name, sizeof(name), "f%d", i);
+        create(dir, name, 101 + i);
+        assert_false(lacks(dir, name));
+        assert_true(lacks(DIR + 2, "b")); /* is used all the time */
+    }
+    assert_false(lacks(DIR, "other"));
+    assert_true(lacks(DIR + 1, "other"));
+    assert_false(lacks(DIR + 2, "a"));
+}
+
+static void test_hundreds_of_directories_are_all_known(void **state)
+{
+    for (uint64_t ino = 2; ino < 300; ino++)
+        make_directory(ino);
+    for (uint64_t ino = 2; ino < 300; ino++) {
+        create(ino, "a", 101);
+        assert_false(lacks(ino, "a"));
+        assert_true(lacks(ino, "b"));
+        assert_true(knows_attr(ino));
+    }
+}
+
 static void test_directories_that_share_a_place_are_never_mixed_up(void **state)
 {
     for (uint64_t ino = 2; ino < 5000; ino++) {
@@ -294,6 +325,8 @@ int main(void)
         TEST(a_directory_that_was_made_while_somebody_else_changed_something_is_not_known),
         TEST(many_names_in_one_directory_are_all_remembered),
         TEST(a_directory_that_outgrows_the_memory_is_asked_about),
+        TEST(directories_that_were_not_used_for_long_are_asked_about_first),
+        TEST(hundreds_of_directories_are_all_known),
         TEST(directories_that_share_a_place_are_never_mixed_up),
         TEST(attributes_are_asked_for_again_after_a_minute),
         TEST(a_file_that_is_made_moves_the_times_of_its_directory),

@@ -279,6 +279,55 @@ static uint64_t unsettled(struct fixture *f)
     return metrics_value(metrics_series(METRIC_SCRATCH_UNSETTLED, NULL, NULL, NULL));
 }
 
+static int close_handles(struct fixture *f, struct slice handles)
+{
+    struct wire_tree_close_req req = {.handles = handles};
+    struct wire_tree_close_rep rep = {0};
+    return object_tree_close(f->session, &req, f->arena, &rep, &f->e);
+}
+
+#define CLOSED 70 /* more than are closed at once, and more than fit into one transaction */
+
+/* Many handles are closed by one call: of files with and without bytes, twice of one file, for reading and
+ * writing; what is no handle (any more) is passed over. Empty files give their extents back, the others keep
+ * their bytes, also after a restart. */
+static void test_many_are_closed_at_once(void **state)
+{
+    struct fixture *f = *state;
+    _cleanup_buf_ struct buf handles = BUF_INIT(KIB);
+    struct wire_tree_create_rep c[CLOSED];
+    struct wire_tree_open_rep o[2];
+    char name[16];
+    (void)wire_handle_encode(UINT64_MAX, &handles);
+    for (size_t i = 0; i < CLOSED; i++) {
+        (void)snprintf(name, sizeof(name), "n%zu", i);
+        assert_int_equal(create_file(f, ROOT, name, WIRE_WRITE, &c[i]), 0);
+        if (i % 30 == 1)
+            assert_int_equal(pwrite(c[i].fd, name, strlen(name), 0), (ssize_t)strlen(name));
+        (void)wire_handle_encode(c[i].handle, &handles);
+        if (i < 2) {
+            assert_int_equal(open_ino(f, c[i].inode.ino, i == 0 ? WIRE_WRITE : 0, &o[i]), 0);
+            (void)wire_handle_encode(o[i].handle, &handles);
+        }
+    }
+    assert_int_equal(unlink_name(f, ROOT, "n5"), 0);
+    assert_int_equal(unsettled(f), CLOSED);
+    assert_int_equal(close_handles(f, buf_view(&handles)), 0);
+    assert_true(unsettled(f) <= 3); /* those with bytes, unless they are settled by now */
+    for (size_t i = 0; i < CLOSED; i++)
+        assert_int_equal(close_handle(f, c[i].handle), -EBADF);
+    assert_int_equal(close_handle(f, o[0].handle), -EBADF);
+    assert_int_equal(close_handles(f, buf_view(&handles)), 0);
+    assert_int_equal(close_handles(f, SLICE_LIT("short")), -EINVAL);
+    restart(f);
+    for (size_t i = 0; i < CLOSED; i++) {
+        (void)snprintf(name, sizeof(name), "n%zu", i);
+        assert_int_equal(lookup(f, ROOT, name, NULL), i == 5 ? -ENOENT : 0);
+        if (i != 5)
+            assert_file(f, c[i].inode.ino, i % 30 == 1 ? name : "");
+    }
+}
+
 /* What cannot be freed is tried again until it can, also when an extent was given back in the same batch. */
 static void test_freeing_goes_on_after_an_error(void **state)
 {
@@ -608,6 +657,7 @@ int main(void)
         BOTH(test_directories),
         BOTH(test_links_and_nameless_files),
         BOTH(test_a_lost_nameless_file_gets_no_name),
+        BOTH(test_many_are_closed_at_once),
         cmocka_unit_test_setup_teardown(test_freeing_goes_on_after_an_error, setup_faults, teardown_faults),
         cmocka_unit_test_setup_teardown(test_a_fault_is_told_to_who_takes_over, setup_faults,
                                         teardown_faults),

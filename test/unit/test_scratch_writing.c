@@ -139,6 +139,41 @@ static void test_what_exists_keeps_its_location(void **state)
     assert_int_equal(set(f, a, SCRATCH_SET_LOCATION, "A"), 0);
 }
 
+/* Several inodes lose their locations and records in one transaction, all or none, and nothing else of them
+ * changes. */
+static void test_several_lose_their_locations_at_once(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t inos[SCRATCH_UNLOCATE_MAX], none = 1 + make_at(f, "other", "O");
+    struct scratch_inode before[SCRATCH_UNLOCATE_MAX];
+    for (size_t i = 0; i < SCRATCH_UNLOCATE_MAX; i++) {
+        const char name[] = {(char)('a' + i), '\0'};
+        inos[i] = make_at(f, name, name);
+        before[i] = attr(f, inos[i]);
+        none = MAX(none, inos[i] + 1);
+    }
+    uint64_t last = inos[SCRATCH_UNLOCATE_MAX - 1];
+    inos[SCRATCH_UNLOCATE_MAX - 1] = none;
+    assert_int_equal(scratch_unlocate(f->s, B, inos, SCRATCH_UNLOCATE_MAX, NULL), -ENOENT);
+    inos[SCRATCH_UNLOCATE_MAX - 1] = last;
+    f->failing->fail_in = 1;
+    assert_int_equal(scratch_unlocate(f->s, B, inos, SCRATCH_UNLOCATE_MAX, NULL), -EIO);
+    assert_int_equal(unsettled(f).n, SCRATCH_UNLOCATE_MAX + 1);
+    for (size_t i = 0; i < SCRATCH_UNLOCATE_MAX; i++)
+        assert_true(slice_eq(attr(f, inos[i]).location, before[i].location));
+    assert_int_equal(scratch_unlocate(f->s, B, inos, SCRATCH_UNLOCATE_MAX, NULL), 0);
+    for (int again = 0; again < 2; again++) {
+        struct found l = unsettled(f);
+        assert_true(l.n == 1 && slice_eq_str(slice_of(l.v[0].location, l.v[0].location_bytes), "O"));
+        for (size_t i = 0; i < SCRATCH_UNLOCATE_MAX; i++) {
+            struct scratch_inode x = attr(f, inos[i]);
+            assert_int_equal(x.location.n, 0);
+            assert_true(x.links == 1 && x.mode == before[i].mode && x.ctime_ns == before[i].ctime_ns);
+        }
+        reopen(f);
+    }
+}
+
 /* A commit that fails leaves the records as they were, whichever change it was of; so does a restart. */
 static void test_a_failed_commit_leaves_the_records(void **state)
 {
@@ -199,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_the_record_is_as_written_down),
         WITH(test_the_record_follows_the_location),
         WITH(test_what_exists_keeps_its_location),
+        WITH(test_several_lose_their_locations_at_once),
         WITH(test_a_failed_commit_leaves_the_records),
         WITH(test_a_damaged_record_is_refused),
     };

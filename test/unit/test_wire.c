@@ -391,7 +391,8 @@ static void the_numbers_are_fixed(void **state)
                  {95, "tree_statfs"},    {96, "tree_lock"},
                  {97, "tree_leave"},     {98, "tree_room"},
                  {99, "put_room"},       {100, "strand"},
-                 {101, "stranded"},      {102, "stranded_end"}};
+                 {101, "stranded"},      {102, "stranded_end"},
+                 {103, "tree_close"}};
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         assert_string_equal(wire_op_info(fixed[i].number)->name, fixed[i].name);
 }

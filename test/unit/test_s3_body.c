@@ -67,6 +67,8 @@ static enum s3_error run(const char *headers, const char *hash, const char *raw,
         body_init(&b, &p, NULL, give, &s);
         while ((n = body_read(&b, piece, sizeof piece)) > 0)
             assert_int_equal(buf_append(out, piece, (size_t)n), 0);
+        assert_true(p.size_bytes == BODY_SIZE_UNKNOWN ||
+                    out->n <= p.size_bytes); /* also of one that is too long */
         error = n < 0 ? b.error : S3_OK;
         assert_int_equal(n < 0, b.error != S3_OK);
         assert_true(body_read(&b, piece, sizeof piece) == n); /* the end and errors stay */

@@ -121,7 +121,7 @@ static void cors_matches(void **state)
         {"https:/.x", "PUT", "", -1},      {"HTTPS://a.x", "PUT", "", -1},
         {"https://a.x", "PUT", "x-a", -1}, {"https://a.x", "PUT", "content-type,range", -1},
         {"https://a.x", "DELETE", "", -1}, {"anything", "GET", "", 1},
-        {"anything", "GET", "range", -1},
+        {"anything", "GET", "range", -1},  {"https://a.x", "PUT", "x-b", -1},
     };
     _cleanup_(arena_freep) struct arena *a = arena_new(8 * MIB);
     const char *reason;

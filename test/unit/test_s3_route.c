@@ -387,6 +387,7 @@ static void hosts_name_buckets(void **state)
         {"s3.example.com", "s3.example.com", ""},
         {".s3.example.com", "s3.example.com", ""},
         {"xs3.example.com", "s3.example.com", ""},
+        {"dataxs3.example.com", "s3.example.com", ""},
         {"data.other.com", "s3.example.com", ""},
         {"data.s3.example.com", "", ""},
         {"[::1]:7070", "s3.example.com", ""},

@@ -470,6 +470,26 @@ static void test_remove_sent_twice(void **state)
     web_fixture_stop(&f);
 }
 
+/* A condition that fails for a request that was sent a second time, because the connection closed without an
+ * answer, may have met our own blob: it is no refusal. */
+static void test_condition_sent_twice(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED}, {.answer = "", .close = true}, {.answer = EMPTY("412 Precondition Failed")}};
+    struct web_fixture f;
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 0,
+                            .read = web_fixture_bytes}; /* with one, 100 Continue would come */
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), plain);
+    WEB_FIXTURE_OK(web_fixture_put(&f, 100, &attr, &e), e);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "sent again"));
+    assert_int_equal(script_steps_taken(&f.script), 3);
+    web_fixture_stop(&f);
+}
+
 #define PAGE(names, marker)                                                                                  \
     CLOSED("200 OK")                                                                                         \
     "\xef\xbb\xbf<?xml version=\"1.0\"?><EnumerationResults><Blobs>" names "</Blobs><NextMarker>" marker     \
@@ -611,6 +631,7 @@ int main(void)
         cmocka_unit_test(test_set_meta_overtaken),
         cmocka_unit_test(test_lines_of_one_header),
         cmocka_unit_test(test_remove_sent_twice),
+        cmocka_unit_test(test_condition_sent_twice),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }

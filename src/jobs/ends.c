@@ -46,25 +46,35 @@ static int check_end(const char *what, enum kind_end end, const char *path, bool
     return end == KIND_URL ? check_url(what, path, is_target, e) : check_bucket(what, path, e);
 }
 
-/* ---- overlap ---- */
-
-/* Value of a setting in lines "name=value\n"; empty when it is not there. */
-static struct slice setting(struct slice lines, const char *name)
+static int put_settings(const struct job_record *r, const char *url, bool posix, struct buf *b, struct err *e)
 {
-    while (lines.n > 0) {
-        struct slice value = slice_split(&lines, '\n'), key = slice_split(&value, '=');
-        if (slice_eq_str(key, name))
-            return value;
+    int k = buf_printf(b, "origin=%s\n%s", url, posix ? "posix=on\n" : "");
+    for (size_t i = 0; k == 0 && i < r->spec.set.n; i++) {
+        const char *line = r->spec.set.v[i];
+        if (strncmp(line, "origin.", 7) != 0 || !strchr(line, '='))
+            return err_set(e, ERR_BAD_OPTION, "--set %.*s: must be origin.NAME=VALUE",
+                           (int)strcspn(line, "="), line);
+        k = buf_printf(b, "%s\n", line);
     }
-    return SLICE_NULL;
+    if (k == 0 && r->spec.storage_class && r->spec.storage_class[0])
+        k = buf_printf(b, "origin.storage_class=%s\n", r->spec.storage_class);
+    const char *const view[][2] = {{"origin.as_of", r->spec.as_of}, {"origin.version", r->spec.version}};
+    for (size_t i = 0; k == 0 && i < ARRAY_SIZE(view); i++)
+        if (view[i][1] && view[i][1][0])
+            k = buf_printf(b, "%s=%s\n", view[i][0], view[i][1]);
+    return k < 0 ? err_set(e, k, "the job's options are too long") : 0;
 }
 
-static struct slice spec_setting(const struct job_spec *s, const char *name)
+/* ---- overlap ---- */
+
+/* Value of a setting in lines "name=value\n", the last one; empty when it is not there. */
+static struct slice setting(struct slice lines, const char *name)
 {
     struct slice found = SLICE_NULL;
-    for (size_t i = 0; i < s->set.n; i++) {
-        struct slice v = setting(slice_str(s->set.v[i]), name);
-        found = v.n > 0 ? v : found;
+    while (lines.n > 0) {
+        struct slice value = slice_split(&lines, '\n'), key = slice_split(&value, '=');
+        if (slice_eq_str(key, name) && value.n > 0)
+            found = value;
     }
     return found;
 }
@@ -91,29 +101,44 @@ static int settings_of(struct object_session *session, struct slice bucket, stru
     return k;
 }
 
-/* What a path of a bucket stands for at its origin, in the arena: its service and "URL/PREFIX", which is
- * empty where there is no origin. */
-static int origin_of(struct object_session *session, const char *path, struct arena *a,
-                     struct slice *ret_endpoint, struct slice *ret_whole, struct err *e)
+/* What a place stands for at its origin, "URL/PREFIX" in the arena; empty where there is no origin. */
+static struct slice whole_of(const struct ends_place *x, struct arena *a)
 {
-    struct slice bucket, prefix, settings;
-    job_split(path, &bucket, &prefix);
-    int k = settings_of(session, bucket, a, &settings, e);
-    if (k < 0)
-        return k;
-    struct slice origin = setting(settings, "origin");
-    *ret_endpoint = setting(settings, "origin.endpoint");
-    *ret_whole = SLICE_NULL;
-    if (origin.n > 0)
-        *ret_whole = slice_str(
-            arena_printf(a, SLICE_FMT "/" SLICE_FMT, SLICE_ARG(without_slash(origin)), SLICE_ARG(prefix)));
-    return 0;
+    struct slice origin = setting(x->settings, "origin");
+    return origin.n == 0 ? SLICE_NULL
+                         : slice_str(arena_printf(a, SLICE_FMT "/" SLICE_FMT,
+                                                  SLICE_ARG(without_slash(origin)), SLICE_ARG(x->prefix)));
+}
+
+/* One that is not said may be what the environment says. */
+static bool are_told_apart(const struct ends_place *x, const struct ends_place *y, const char *name)
+{
+    struct slice v = setting(x->settings, name), w = setting(y->settings, name);
+    return v.n > 0 && w.n > 0 && !slice_eq(v, w);
+}
+
+bool ends_overlap(const struct ends_place *x, const struct ends_place *y, struct arena *a)
+{
+    struct slice v = whole_of(x, a), w = whole_of(y, a);
+    bool same_service =
+        slice_eq(setting(x->settings, "origin.endpoint"), setting(y->settings, "origin.endpoint")) &&
+        !are_told_apart(x, y, "origin.account");
+    return v.n > 0 && w.n > 0 && same_service && overlap(v, w);
+}
+
+static int place_of(struct object_session *session, const char *path, struct arena *a, struct ends_place *ret,
+                    struct err *e)
+{
+    struct slice bucket;
+    job_split(path, &bucket, &ret->prefix);
+    return settings_of(session, bucket, a, &ret->settings, e);
 }
 
 /* Two buckets, which may be windows on one origin. */
 static int check_buckets(struct object_session *session, const struct job_record *r, struct err *e)
 {
-    struct slice from, from_prefix, to, to_prefix, from_endpoint = SLICE_NULL, to_endpoint = SLICE_NULL;
+    struct slice from, from_prefix, to, to_prefix;
+    struct ends_place source, target;
     job_split(r->source, &from, &from_prefix);
     job_split(r->target, &to, &to_prefix);
     if (slice_eq(from, to))
@@ -121,29 +146,35 @@ static int check_buckets(struct object_session *session, const struct job_record
                    ? err_set(e, ERR_BAD_OPTION, "%s and %s overlap", r->source, r->target)
                    : 0;
     _cleanup_(arena_freep) struct arena *a = arena_new(2 * ARENA_BYTES);
-    int k = origin_of(session, r->source, a, &from_endpoint, &from, e);
+    int k = place_of(session, r->source, a, &source, e);
     if (k == 0)
-        k = origin_of(session, r->target, a, &to_endpoint, &to, e);
-    if (k < 0 || from.n == 0 || to.n == 0 || !slice_eq(from_endpoint, to_endpoint) || !overlap(from, to))
+        k = place_of(session, r->target, a, &target, e);
+    if (k < 0 || !ends_overlap(&source, &target, a))
         return k;
+    struct slice x = whole_of(&source, a), y = whole_of(&target, a);
     return err_set(e, ERR_BAD_OPTION, "%s and %s overlap: their origins are " SLICE_FMT " and " SLICE_FMT,
-                   r->source, r->target, SLICE_ARG(from), SLICE_ARG(to));
+                   r->source, r->target, SLICE_ARG(x), SLICE_ARG(y));
 }
 
 /* A bucket and a URL at the same service. */
 static int check_service(struct object_session *session, const struct job_record *r, const char *bucket_path,
                          const char *url, struct err *e)
 {
-    struct slice endpoint = SLICE_NULL, whole = SLICE_NULL;
+    struct ends_place bucket, other;
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
-    int k = origin_of(session, bucket_path, a, &endpoint, &whole, e);
-    if (k < 0 || whole.n == 0 || !slice_eq(endpoint, spec_setting(&r->spec, "origin.endpoint")))
+    _cleanup_buf_ struct buf lines = BUF_INIT(SETTINGS_MAX_BYTES);
+    int k = place_of(session, bucket_path, a, &bucket, e);
+    if (k == 0)
+        k = put_settings(r, url, /* posix= */ false, &lines, e);
+    other = (struct ends_place){.settings = buf_view(&lines)};
+    bool overlaps = k == 0 && ends_overlap(&bucket, &other, a);
+    if (lines.p)
+        explicit_bzero(lines.p, lines.n);
+    if (!overlaps)
         return k;
-    struct slice other = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(without_slash(slice_str(url)))));
-    if (overlap(whole, other))
-        return err_set(e, ERR_BAD_OPTION, "%s and %s overlap: the bucket's origin is " SLICE_FMT, r->source,
-                       r->target, SLICE_ARG(whole));
-    return 0;
+    struct slice whole = whole_of(&bucket, a);
+    return err_set(e, ERR_BAD_OPTION, "%s and %s overlap: the bucket's origin is " SLICE_FMT, r->source,
+                   r->target, SLICE_ARG(whole));
 }
 
 static int check_overlap(struct object_session *session, const struct job_record *r, const struct kind *k,
@@ -157,25 +188,6 @@ static int check_overlap(struct object_session *session, const struct job_record
 }
 
 /* ---- opening ---- */
-
-static int put_settings(const struct job_record *r, const char *url, bool posix, struct buf *b, struct err *e)
-{
-    int k = buf_printf(b, "origin=%s\n%s", url, posix ? "posix=on\n" : "");
-    for (size_t i = 0; k == 0 && i < r->spec.set.n; i++) {
-        const char *line = r->spec.set.v[i];
-        if (strncmp(line, "origin.", 7) != 0 || !strchr(line, '='))
-            return err_set(e, ERR_BAD_OPTION, "--set %.*s: must be origin.NAME=VALUE",
-                           (int)strcspn(line, "="), line);
-        k = buf_printf(b, "%s\n", line);
-    }
-    if (k == 0 && r->spec.storage_class && r->spec.storage_class[0])
-        k = buf_printf(b, "origin.storage_class=%s\n", r->spec.storage_class);
-    const char *const view[][2] = {{"origin.as_of", r->spec.as_of}, {"origin.version", r->spec.version}};
-    for (size_t i = 0; k == 0 && i < ARRAY_SIZE(view); i++)
-        if (view[i][1] && view[i][1][0])
-            k = buf_printf(b, "%s=%s\n", view[i][0], view[i][1]);
-    return k < 0 ? err_set(e, k, "the job's options are too long") : 0;
-}
 
 static int open_end(struct object_service *objects, const struct job_record *r, enum kind_end end,
                     const char *path, bool posix, bool probe, char guest[BUCKET_GUEST_NAME_SIZE],

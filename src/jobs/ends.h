@@ -21,6 +21,15 @@ struct ends {
     char source_guest[BUCKET_GUEST_NAME_SIZE], target_guest[BUCKET_GUEST_NAME_SIZE]; /* "": none */
 };
 
+/* A place at an origin: the settings of a bucket as lines "name=value\n", the last one of a name counts, and
+ * a prefix in it. */
+struct ends_place {
+    struct slice settings, prefix;
+};
+/* Whether one may lie in the other: who walks over one and writes to the other would meet what it has
+ * written. Endpoints are compared as they are written; accounts where both say one. Pure. */
+bool ends_overlap(const struct ends_place *x, const struct ends_place *y, struct arena *a);
+
 /* Whether the record's source and target are what its kind takes, exist, and do not overlap; with `probe`
  * the origins of URLs are asked. ERR_BAD_OPTION names the fault. On success the ends must be closed. The
  * record must outlive them. */

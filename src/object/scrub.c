@@ -186,13 +186,21 @@ static bool on_extent(const struct store_check_report *so_far, const char *probl
     return true; /* the node's stop ends the step before a block, where it goes on afterwards */
 }
 
+enum scrub_due scrub_due(uint64_t began_ns, uint64_t ended_ns, uint64_t now_ns)
+{
+    if (began_ns == 0)
+        return SCRUB_BEGIN;
+    if (ended_ns == 0)
+        return SCRUB_GO_ON;
+    return now_ns >= began_ns && now_ns - began_ns < PASS_NS ? SCRUB_REST : SCRUB_BEGIN;
+}
+
 static bool is_due(struct scrubbed *d, uint64_t now_ns)
 {
     LOCK_SCOPE(&d->lock);
-    if (d->ended_ns == 0 && d->began_ns > 0)
-        return true;
-    if (d->began_ns > 0 && now_ns >= d->began_ns && now_ns - d->began_ns < PASS_NS)
-        return false;
+    enum scrub_due due = scrub_due(d->began_ns, d->ended_ns, now_ns);
+    if (due != SCRUB_BEGIN)
+        return due == SCRUB_GO_ON;
     d->began_ns = now_ns;
     d->ended_ns = d->blocks = d->bad = d->scratch = 0;
     buf_clear(&d->at);

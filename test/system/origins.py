@@ -158,7 +158,7 @@ class Azurite(Server):
 
     def properties(self):
         return {"origin.endpoint": f"{self.endpoint}/{self.account}", "origin.account": self.account,
-                "origin.account_key": self.key}
+                "origin.account_key": self.key, "origin.part_size": "5MiB"}  # large objects have several blocks
 
     def sas(self):
         """Properties with an account's shared access signature instead of its key."""

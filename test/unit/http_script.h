@@ -21,6 +21,7 @@
 #define SCRIPT_CONNECTIONS 64
 #define SCRIPT_HEADS       64
 #define SCRIPT_HEAD_MAX    16384
+#define SCRIPT_BODY_MAX    4096
 
 struct script_step {
     const char *answer; /* bytes sent */
@@ -43,6 +44,8 @@ struct script {
     char *heads[SCRIPT_HEADS];
     size_t n_heads;
     uint64_t body_bytes;
+    char body[SCRIPT_BODY_MAX + 1]; /* what the last request's begins with */
+    size_t body_n;
     bool stop;
 };
 
@@ -78,8 +81,19 @@ static inline const char *script_header(const char *head, const char *name)
     return NULL;
 }
 
+static inline void script_keep_body(struct script *s, bool first, const char *p, size_t n)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->body_n = first ? 0 : s->body_n;
+    n = n < SCRIPT_BODY_MAX - s->body_n ? n : SCRIPT_BODY_MAX - s->body_n;
+    memcpy(s->body + s->body_n, p, n);
+    s->body_n += n;
+    s->body[s->body_n] = '\0';
+    pthread_mutex_unlock(&s->mutex);
+}
+
 /* Reads one head; bytes behind it are counted into *extra. False at the end of the connection. */
-static inline bool script_read_head(int fd, char *head, size_t *extra)
+static inline bool script_read_head(struct script *s, int fd, char *head, size_t *extra)
 {
     size_t n = 0;
     for (;;) {
@@ -91,6 +105,7 @@ static inline bool script_read_head(int fd, char *head, size_t *extra)
         char *end = strstr(head, "\r\n\r\n");
         if (end) {
             *extra = n - (size_t)(end + 4 - head);
+            script_keep_body(s, /* first= */ true, end + 4, *extra);
             end[4] = '\0';
             return true;
         }
@@ -125,6 +140,7 @@ static inline bool script_read_body(struct script *s, int fd, const char *head, 
         ssize_t r = recv(fd, p, left < piece ? left : piece, 0);
         if (r <= 0)
             break;
+        script_keep_body(s, /* first= */ false, p, (size_t)r);
         left -= (uint64_t)r;
     }
     free(p);
@@ -161,7 +177,7 @@ static inline void *script_serve(void *arg)
     struct script_step step;
     char *head = malloc(SCRIPT_HEAD_MAX);
     size_t extra = 0;
-    for (size_t asked = 0; script_read_head(c->fd, head, &extra); asked++) {
+    for (size_t asked = 0; script_read_head(c->script, c->fd, head, &extra); asked++) {
         if (asked == 0)
             script_count_asked(c->script);
         bool any = script_take_step(c->script, head, &step);

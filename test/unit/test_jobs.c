@@ -3,6 +3,7 @@
 #include "jobs_common.h"
 
 #include "base/metrics.h"
+#include "jobs/ends.h"
 
 #include <unistd.h>
 
@@ -171,6 +172,37 @@ static void test_windows_on_one_origin_overlap(void **state)
     assert_int_equal(start_to(f, "copy", "data/to/", "", &id), ERR_BAD_OPTION);
 }
 
+/* Places of one name in two accounts, or at two services, do not overlap; an account that is not said may be
+ * any. (Without the look at origin.account a container cannot be copied into that of another account.) */
+static void test_places_that_overlap(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *x, *x_prefix, *y, *y_prefix;
+        bool overlap;
+    } rows[] = {
+        {"origin=az://data\norigin.account=one\n", "", "origin=az://data\norigin.account=two\n", "", false},
+        {"origin=az://data\norigin.account=one\n", "", "origin=az://data\norigin.account=one\n", "a/", true},
+        {"origin=az://data\norigin.account=one\n", "", "origin=az://data\n", "", true},
+        {"origin=s3://data\norigin.endpoint=http://a\n", "", "origin=s3://data\norigin.endpoint=http://b\n",
+         "", false},
+        {"origin=s3://data\norigin.endpoint=http://a\norigin.endpoint=http://b\n", "",
+         "origin=s3://data\norigin.endpoint=http://b\n", "", true},
+        {"origin=s3://data\n", "a/", "origin=s3://data/a\n", "b/", true},
+        {"origin=s3://data\n", "a/", "origin=s3://data/b\n", "", false},
+        {"origin=s3://data/\n", "", "origin=s3://database\n", "", false},
+        {"write=back\n", "", "origin=s3://data\n", "", false},
+    };
+    struct arena *a = arena_new(64 * KIB);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct ends_place x = {slice_str(rows[i].x), slice_str(rows[i].x_prefix)};
+        struct ends_place y = {slice_str(rows[i].y), slice_str(rows[i].y_prefix)};
+        assert_int_equal(ends_overlap(&x, &y, a), rows[i].overlap);
+        assert_int_equal(ends_overlap(&y, &x, a), rows[i].overlap);
+    }
+    arena_free(a);
+}
+
 /* Two objects that an export would give one name do not replace each other: one fails. (Without check_alone
  * in kind_copy.c both are told as done.) */
 static void test_exports_do_not_replace_each_other(void **state)
@@ -308,6 +340,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_sync_removes_only_what_it_is_about, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_folder_goes_to_the_top, setup, teardown),
         cmocka_unit_test_setup_teardown(test_windows_on_one_origin_overlap, setup, teardown),
+        cmocka_unit_test(test_places_that_overlap),
         cmocka_unit_test_setup_teardown(test_exports_do_not_replace_each_other, setup, teardown),
         cmocka_unit_test_setup_teardown(test_scratch_targets_are_read_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cache_jobs_of_scratch_buckets_are_refused, setup, teardown),

@@ -82,6 +82,19 @@ static void test_wrong_answers(void **state)
         {{.answer = REFUSED("500 Oh", "OperationTimedOut"), .close = true}, -ETIMEDOUT, "OperationTimedOut"},
         {{.answer = REFUSED("500 Oh", "InternalError"), .close = true}, ERR_ORIGIN_FAILED, "InternalError"},
         {{.answer = REFUSED("503 Oh", "ServerBusy"), .close = true}, ERR_ORIGIN_BUSY, "ServerBusy"},
+        /* Those whose status says something else: */
+        {{.answer = REFUSED("400 Bad", "Md5Mismatch"), .close = true}, ERR_ORIGIN_SHORT, "Md5Mismatch"},
+        {{.answer = REFUSED("409 No", "ContainerBeingDeleted"), .close = true}, ERR_CONFLICT, "Deleted"},
+        {{.answer = REFUSED("409 No", "PendingCopyOperation"), .close = true}, ERR_CONFLICT, "Pending"},
+        {{.answer = REFUSED("409 No", "BlobImmutableDueToPolicy"), .close = true},
+         ERR_ORIGIN_DENIED,
+         "Policy"},
+        {{.answer = REFUSED("409 No", "PublicAccessNotPermitted"), .close = true},
+         ERR_ORIGIN_DENIED,
+         "Public"},
+        {{.answer = REFUSED("412 No", "LeaseIdMissing"), .close = true}, ERR_ORIGIN_DENIED, "LeaseIdMissing"},
+        {{.answer = REFUSED("400 Bad", "MetadataTooLarge"), .close = true}, -E2BIG, "MetadataTooLarge"},
+        {{.answer = REFUSED("400 Bad", "RequestBodyTooLarge"), .close = true}, -EFBIG, "TooLarge"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct web_fixture f;
@@ -135,6 +148,7 @@ static void test_put(void **state)
     struct origin_put p = {.key = SLICE_LIT("a b"),
                            .content_type = SLICE_LIT("a/b"),
                            .meta = SLICE_LIT("x-amz-meta-colour: red\ncache-control: no\nexpires: never\n"),
+                           .content_md5 = SLICE_LIT("bWQ1"),
                            .if_none_match = true};
     struct origin_body b = {.size_bytes = 100, .read = web_fixture_bytes};
     WEB_FIXTURE_OK(origin_put(f.origin, &p, &b, f.arena, &attr, &e), e);
@@ -143,7 +157,7 @@ static void test_put(void **state)
     static const char *const lines[] = {"PUT /acc/con/a%20b HTTP/1.1\r\n", "x-ms-blob-type: BlockBlob\r\n",
                                         "x-ms-blob-content-type: a/b\r\n", "x-ms-meta-colour: red\r\n",
                                         "x-ms-blob-cache-control: no\r\n", "if-none-match: *\r\n",
-                                        "x-ms-access-tier: Cool\r\n"};
+                                        "x-ms-access-tier: Cool\r\n",      "content-md5: bWQ1\r\n"};
     for (size_t i = 0; i < ARRAY_SIZE(lines); i++)
         if (!strstr(head, lines[i]))
             fail_msg("%s is not in %s", lines[i], head);
@@ -153,6 +167,21 @@ static void test_put(void **state)
     assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), -EINVAL);
     assert_non_null(strstr(e.text, "\"two-words\""));
     web_fixture_stop(&f);
+}
+
+/* The id of a block out of the head that sent it, decoded. */
+static void take_block_id(const char *head, char ret[64])
+{
+    const char *p = strstr(head, "blockid=");
+    size_t n = 0;
+    assert_non_null(p);
+    for (p += strlen("blockid="); *p && *p != ' ' && *p != '&' && n < 63; p++) {
+        unsigned c = (unsigned char)*p;
+        if (c == '%' && sscanf(p + 1, "%2x", &c) == 1)
+            p += 2;
+        ret[n++] = (char)c;
+    }
+    ret[n] = '\0';
 }
 
 /* Larger blobs are blocks and their list; a block that fails is sent again, a list that fails makes no blob.
@@ -177,6 +206,8 @@ static void test_blocks(void **state)
                                           "5MiB",
                                           "origin.connections",
                                           "1",
+                                          "origin.storage_class",
+                                          "Cool",
                                           NULL};
     struct web_fixture f;
     struct origin_attr attr;
@@ -185,6 +216,18 @@ static void test_blocks(void **state)
     WEB_FIXTURE_OK(web_fixture_put(&f, 10 * MIB, &attr, &e), e);
     assert_non_null(strstr(script_head(&f.script, 0), "PUT /acc/con/k?comp=block&blockid="));
     assert_non_null(strstr(script_head(&f.script, 3), "PUT /acc/con/k?comp=blocklist HTTP/1.1"));
+    assert_non_null(strstr(script_head(&f.script, 3), "x-ms-access-tier: Cool\r\n"));
+    /* One block at a time, the second one twice: the list has them in this order, each under its own id. */
+    char first[64], second[64], again[64], list[256];
+    take_block_id(script_head(&f.script, 0), first);
+    take_block_id(script_head(&f.script, 1), second);
+    take_block_id(script_head(&f.script, 2), again);
+    assert_string_not_equal(first, second);
+    assert_string_equal(second, again);
+    (void)snprintf(list, sizeof(list),
+                   "<BlockList><Uncommitted>%s</Uncommitted><Uncommitted>%s</Uncommitted></BlockList>", first,
+                   second);
+    assert_non_null(strstr(f.script.body, list));
     assert_int_equal(web_fixture_put(&f, 10 * MIB, &attr, &e), ERR_CONFLICT);
     web_fixture_stop(&f);
 }
@@ -421,8 +464,29 @@ static void test_remove_sent_twice(void **state)
     WEB_FIXTURE_OK(web_fixture_put(&f, 100, &attr, &e), e);
     assert_int_equal(origin_remove(f.origin, SLICE_LIT("k"), SLICE_NULL, &e), ERR_ORIGIN_FAILED);
     assert_non_null(strstr(e.text, "sent again"));
+    assert_non_null(strstr(script_head(&f.script, 1), "x-ms-delete-snapshots: include\r\n"));
     assert_int_equal(script_steps_taken(&f.script), 3);
     assert_int_equal(origin_remove(f.origin, SLICE_LIT("k"), SLICE_NULL, &e), -ENOENT);
+    web_fixture_stop(&f);
+}
+
+/* A condition that fails for a request that was sent a second time, because the connection closed without an
+ * answer, may have met our own blob: it is no refusal. */
+static void test_condition_sent_twice(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CREATED}, {.answer = "", .close = true}, {.answer = EMPTY("412 Precondition Failed")}};
+    struct web_fixture f;
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_none_match = true};
+    struct origin_body b = {.size_bytes = 0,
+                            .read = web_fixture_bytes}; /* with one, 100 Continue would come */
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), plain);
+    WEB_FIXTURE_OK(web_fixture_put(&f, 100, &attr, &e), e);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "sent again"));
+    assert_int_equal(script_steps_taken(&f.script), 3);
     web_fixture_stop(&f);
 }
 
@@ -443,6 +507,7 @@ static void test_pages(void **state)
         {.answer = PAGE(ONE("p/c") ONE("p/d"), "m2"), .close = true},
         {.answer = PAGE(ONE("p/c") ONE("p/d"), "m2"), .close = true},
         {.answer = PAGE(ONE("p/a"), "m1"), .close = true},
+        {.answer = PAGE(ONE("p/b") ONE("p/d"), ""), .close = true},
         {.answer = PAGE(ONE("outside"), ""), .close = true},
         {.answer = CLOSED("200 OK") "<html/>", .close = true},
     };
@@ -469,10 +534,41 @@ static void test_pages(void **state)
     WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
     assert_null(strstr(script_head(&f.script, 3), "marker="));
     assert_true(page.n == 0 && page.truncated && slice_eq_str(page.next_token, "1:cm1"));
+    /* Who goes on by the token alone gets what is behind that key, too. */
+    struct origin_list on = {.max = 2, .token = arena_dup(f.arena, page.next_token)};
+    WEB_FIXTURE_OK(origin_list(f.origin, &on, f.arena, &page, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 4), "&marker=m1 "));
+    assert_true(page.n == 1 && slice_eq_str(page.entries[0].key, "d"));
     assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), ERR_ORIGIN_FAILED);
     assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), ERR_ORIGIN_FAILED);
     l.token = SLICE_LIT("nonsense");
     assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), -EINVAL);
+    web_fixture_stop(&f);
+}
+
+/* The signature is the last part of the query, whether there is another one or not, as it was given. */
+static void test_signature_in_queries(void **state)
+{
+    static const struct script_step steps[] = {{.answer = MEDIA("50-149/1000", "100"), .pad = 100},
+                                               {.answer = PAGE(ONE("p/a"), ""), .close = true}};
+    static const char *const options[] = {"origin.endpoint",
+                                          "http://127.0.0.1:%p/acc",
+                                          "origin.account",
+                                          "acc",
+                                          "origin.sas",
+                                          "?sv=1&sig=a%2Bb",
+                                          NULL};
+    struct web_fixture f;
+    struct web_sink s;
+    struct origin_page page;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con/p", steps, ARRAY_SIZE(steps), options);
+    WEB_FIXTURE_OK(web_fixture_get(&f, 50, 100, "0x7", &s, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 0), "GET /acc/con/p/k?sv=1&sig=a%2Bb HTTP/1.1\r\n"));
+    assert_null(script_header(script_head(&f.script, 0), "authorization"));
+    struct origin_list l = {.max = 2};
+    WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 1), "&prefix=p%2F&sv=1&sig=a%2Bb HTTP/1.1\r\n"));
     web_fixture_stop(&f);
 }
 
@@ -530,10 +626,12 @@ int main(void)
         cmocka_unit_test(test_copy_that_does_not_end),
         cmocka_unit_test(test_set_meta),
         cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_signature_in_queries),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_set_meta_overtaken),
         cmocka_unit_test(test_lines_of_one_header),
         cmocka_unit_test(test_remove_sent_twice),
+        cmocka_unit_test(test_condition_sent_twice),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }

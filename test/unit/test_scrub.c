@@ -70,6 +70,20 @@ static void test_who_goes_first(void **state)
         assert_int_equal(scrub_must_wait(looks[i].running, looks[i].begun, &seen), looks[i].waits);
 }
 
+/* A pass a day: one that was not finished goes on, one that was rests until a day after it began. */
+static void test_a_pass_a_day(void **state)
+{
+    (void)state;
+    const uint64_t hour_ns = (uint64_t)3600 * 1000000000, at = 1000 * hour_ns;
+    assert_int_equal(scrub_due(0, 0, at), SCRUB_BEGIN);
+    assert_int_equal(scrub_due(at, 0, at + 1), SCRUB_GO_ON);
+    assert_int_equal(scrub_due(at, 0, at + 100 * hour_ns), SCRUB_GO_ON);
+    assert_int_equal(scrub_due(at, at + hour_ns, at + 2 * hour_ns), SCRUB_REST);
+    assert_int_equal(scrub_due(at, at + hour_ns, at + 24 * hour_ns - 1), SCRUB_REST);
+    assert_int_equal(scrub_due(at, at + hour_ns, at + 24 * hour_ns), SCRUB_BEGIN);
+    assert_int_equal(scrub_due(at, at + hour_ns, at - hour_ns), SCRUB_BEGIN);
+}
+
 /* A bad block of an entry is dropped, and none but that; one of a hard extent is told at each pass, and
  * stays. */
 static void test_flipped_bytes_are_found(void **state)
@@ -173,6 +187,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_who_goes_first),
+        cmocka_unit_test(test_a_pass_a_day),
         cmocka_unit_test_setup_teardown(test_flipped_bytes_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_steps_go_on_where_they_were, setup, teardown),
         cmocka_unit_test_setup_teardown(test_places, setup, teardown),

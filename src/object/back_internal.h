@@ -75,8 +75,8 @@ struct back {
     _Atomic uint64_t n; /* records */
     _Atomic uint64_t seq;
     _Atomic unsigned hungry; /* bodies in the middle of being kept that wait for room */
-    struct lock lock;  /* covers what follows */
-    struct cond moved; /* an entry is no longer busy, a record is gone, a bucket is held no longer */
+    struct lock lock;        /* covers what follows */
+    struct cond moved;       /* an entry is no longer busy, a record is gone, a bucket is held no longer */
     struct cond work;
     struct back_entry *chains[BACK_CHAINS];
     struct back_entry *first, *last; /* in the order of noted_ms */

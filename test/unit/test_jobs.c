@@ -141,6 +141,33 @@ static void test_sync_removes_only_what_it_is_about(void **state)
     assert_false(is_there(f, back, "to/gone"));
 }
 
+/* sync --delete removes nothing as long as something of the source has failed to arrive; a retry that brings
+ * the rest removes then. (Without the look at failed_objects in next_phase the first run removes.) */
+static void test_failed_syncs_remove_nothing(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t id = 0;
+    write_objects(f, 3, 100);
+    const char *back = add_mirror(f, "back", "back");
+    const char *in_the_way = arena_printf(f->arena, "%s/to/k001", back);
+    assert_int_equal(mkdir(arena_printf(f->arena, "%s/to", back), 0755), 0);
+    assert_int_equal(mkdir(in_the_way, 0755), 0);
+    put_file(f, back, "to/k001/inner", "x");
+    put_file(f, back, "to/gone", "x");
+    assert_int_equal(start_to(f, "sync", "back/to/", "delete=true\n", &id), 0);
+    wait_for(f, id, "partly failed");
+    assert_int_equal(number(f, id, "failed_objects"), 1);
+    assert_int_equal(number(f, id, "removed_objects"), 0);
+    assert_true(is_there(f, back, "to/gone") && is_there(f, back, "to/k001/inner"));
+    assert_int_equal(unlink(arena_printf(f->arena, "%s/inner", in_the_way)), 0);
+    assert_int_equal(rmdir(in_the_way), 0);
+    assert_int_equal(change(f, id, "retry"), 0);
+    wait_for(f, id, "done");
+    assert_int_equal(number(f, id, "removed_objects"), 1);
+    assert_false(is_there(f, back, "to/gone"));
+    assert_true(is_there(f, back, "to/k001"));
+}
+
 /* The folder whose contents are copied to the top of another bucket is nothing that fails, where it is listed
  * itself. */
 static void test_a_folder_goes_to_the_top(void **state)
@@ -338,6 +365,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_jobs_queue, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pause_outlives_a_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sync_removes_only_what_it_is_about, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_failed_syncs_remove_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_folder_goes_to_the_top, setup, teardown),
         cmocka_unit_test_setup_teardown(test_windows_on_one_origin_overlap, setup, teardown),
         cmocka_unit_test(test_places_that_overlap),

@@ -7,7 +7,9 @@
 #include "base/text.h"
 #include "s3/auth.h"
 #include "s3/body.h"
+#include "s3/complete_list.h"
 #include "s3/condition.h"
+#include "s3/part_list.h"
 #include "s3/s3_internal.h"
 #include "s3/xml.h"
 
@@ -117,6 +119,20 @@ static int on_element(void *arg, const char *path, struct slice text)
     return ++*n > 1000 ? -ECANCELED : 0;
 }
 
+/* The same document as the list of a completion. */
+static void list(struct slice text)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(4 * MIB);
+    const struct complete_part *parts = NULL;
+    size_t n = 0;
+
+    if (complete_list_read(text, a, &parts, &n, NULL))
+        return;
+    assert(n >= 1 && n <= PART_LIST_NUMBER_MAX);
+    for (size_t i = 0; i < n; i++)
+        assert(parts[i].number >= 1 && parts[i].number <= PART_LIST_NUMBER_MAX && parts[i].etag.n > 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const struct chunked_signing signing = {
@@ -145,6 +161,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         break;
     case 'x':
         (void)xml_parse(text, on_element, &elements, NULL);
+        list(text);
         break;
     default:
         break;

@@ -31,11 +31,13 @@ class Object:
 
 
 class KeyOrigin(served.Server):
-    """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query)."""
+    """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before_put(bucket, key)` is
+    called when a PUT has come and nothing of it has been decided: somebody else may write first."""
 
     def __init__(self):
         super().__init__(_Handler)
         self.objects = {}
+        self.before_put = None
 
     def properties(self):
         return {"origin.endpoint": self.endpoint, "origin.region": "us-east-1", "origin.access_key": "any",
@@ -128,6 +130,11 @@ class _Handler(served.Handler):
                 if found is None:
                     return self._error(404, "NoSuchKey")
                 data, kept = found.data, found.headers
+            if self.origin.before_put:
+                self.origin.before_put(self.bucket, self.key)
+            match, there = self.headers.get("If-Match"), self.origin.objects.get((self.bucket, self.key))
+            if match and (there is None or match.strip('"') not in ("*", there.etag.strip('"'))):
+                return self._error(412, "PreconditionFailed")
             if self.headers.get("If-None-Match") == "*" and (self.bucket, self.key) in self.origin.objects:
                 return self._error(412, "PreconditionFailed")
             stored = self.origin.objects[self.bucket, self.key] = Object(data, kept)

@@ -50,6 +50,23 @@ def test_tags_of_an_object(bucket):
     assert refused(s3.put_object_tagging, Bucket=bucket.name, Key="none", Tagging=tag_set(a="b")) == (404, "NoSuchKey")
 
 
+def test_new_tags_spare_what_somebody_writes_meanwhile(node):
+    """They are written with the bytes of one version and only over that version: a write in between stays, and who set them is told."""
+    with KeyOrigin() as origin:
+        name, where = harness.random_name(), {"Key": "k"}
+        origin.objects[name, "k"] = Object(b"old")
+        node.create_bucket(name, f"s3://{name}", **origin.properties())
+        written = []
+
+        def write_first(bucket, key):
+            written.append(key)
+            origin.objects[bucket, key] = Object(b"new")
+
+        origin.before_put = write_first
+        assert refused(node.s3().put_object_tagging, Bucket=name, **where, Tagging=tag_set(a="b")) == (409, "OperationAborted")
+        assert written == ["k"] and origin.objects[name, "k"].data == b"new"
+
+
 def test_tags_of_a_multipart_upload(bucket):
     upload = bucket.s3.create_multipart_upload(Bucket=bucket.name, Key="m", Tagging="a=b")
     part = {"Bucket": bucket.name, "Key": "m", "UploadId": upload["UploadId"]}

@@ -91,7 +91,8 @@ static void fail(struct load *l, const char *what, struct slice detail)
     if (atomic_exchange(&l->failed, true))
         return;
     LOCK_SCOPE(&l->lock);
-    (void)fprintf(stderr, "getload: %s: %s: " SLICE_FMT "\n", l->address, what, SLICE_ARG(detail));
+    (void)fprintf(stderr, "getload: %s: %s: %.*s\n", l->address, what, (int)detail.n,
+                  detail.n > 0 ? detail.p : "");
 }
 
 /* ---- connections ---- */

@@ -66,7 +66,7 @@ def test_short_names_are_those_of_the_scripts():
     goals = set(re.findall(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.M)[0].split())
     assert set(re.findall(r"^  make (\S+) +\S", listed, re.M)) == goals >= {"all", "demo", "test", "lint", "bench", "install", "help"}
     ci = [line for line in (ROOT / ".ci/run").read_text().splitlines() if not line.startswith(("#", "set ", "cd "))]
-    assert ci == ["scripts/setup", "make lint", "scripts/test"]
+    assert ci == ["export FOREBAY_TEST_ROUTES=local,loop", "scripts/setup", "make lint", "scripts/test"]
     assert re.findall(r"^scripts/\w+", (ROOT / "README.md").read_text(), re.M) == ["scripts/demo", "scripts/test", "scripts/setup"]
 
 

@@ -13,6 +13,7 @@ struct faulty {
     _Atomic uint64_t calls, fail_at; /* from 1; 0: never */
     _Atomic uint64_t slow_ns;        /* before each commit */
     bool carried_out;
+    void (*_Atomic look)(const struct kv_txn *t, enum kv_commit kind); /* at each commit; NULL: nobody does */
 };
 
 static struct faulty *faulty_of(struct kv *kv)
@@ -41,8 +42,11 @@ static int faulty_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
 {
     struct faulty *f = faulty_of(kv);
     uint64_t slow_ns = atomic_load(&f->slow_ns);
+    void (*look)(const struct kv_txn *t, enum kv_commit kind) = atomic_load(&f->look);
     if (slow_ns > 0)
         sys->sleep_ns(slow_ns);
+    if (look)
+        look(t, kind);
     if (atomic_fetch_add(&f->calls, 1) + 1 == atomic_load(&f->fail_at)) {
         if (f->carried_out)
             (void)f->inner->engine->commit(f->inner, t, kind, ret_version, NULL);

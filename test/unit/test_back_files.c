@@ -39,6 +39,14 @@ static bool is_one_file(struct fixture *f)
     return found_files.n > 0 && found_files.other == 0;
 }
 
+/* A file of FILE_SIZE bytes 'a' that was synced, and that its writer still has open. */
+static void acknowledge(struct fixture *f, const char *key, struct wire_put_open_rep *ret)
+{
+    assert_int_equal(stage(f, key, ret), 0);
+    fill_file(ret->fd, 'a');
+    assert_int_equal(commit_file(f, ret->handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+}
+
 /* What a mount wrote is on the disk once, under its old name, the new one after a rename, and in the cache
  * when the origin has it; it has one ETag, which is no MD5, until then, and is open by its descriptor. */
 static void test_a_file_is_on_the_disk_once(void **state)
@@ -82,9 +90,7 @@ static void test_a_file_is_renamed_while_it_is_open(void **state)
     struct fixture *f = fixture_new();
     struct wire_put_open_rep o;
     set_bucket(f, "write_delay=1h\n");
-    assert_int_equal(stage(f, "tmp", &o), 0);
-    fill_file(o.fd, 'a');
-    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+    acknowledge(f, "tmp", &o);
     struct wire_copy_req move = {
         .bucket = SLICE_LIT("data"), .from = SLICE_LIT("tmp"), .to = SLICE_LIT("k"), .flags = WIRE_MOVE};
     struct wire_copy_rep moved;
@@ -108,9 +114,7 @@ static void test_a_reader_of_an_open_file(void **state)
     struct fixture *f = fixture_new();
     struct wire_put_open_rep o;
     set_bucket(f, "write_delay=1h\n");
-    assert_int_equal(stage(f, "k", &o), 0);
-    fill_file(o.fd, 'a');
-    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+    acknowledge(f, "k", &o);
     struct slice etag = stat_key(f, "k").etag;
     assert_int_equal(look(f, "k"), 'a');
     fill_file(o.fd, 'b');
@@ -137,9 +141,7 @@ static void test_a_reader_of_a_file_that_was_cut(void **state)
     struct fixture *f = fixture_new();
     struct wire_put_open_rep o;
     set_bucket(f, "write_delay=1h\n");
-    assert_int_equal(stage(f, "k", &o), 0);
-    fill_file(o.fd, 'a');
-    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+    acknowledge(f, "k", &o);
     struct slice etag = stat_key(f, "k").etag;
     assert_int_equal(ftruncate(o.fd, 100), 0);
     assert_int_equal(look(f, "k"), 'a');
@@ -156,9 +158,7 @@ static void test_a_file_that_was_emptied(void **state)
     struct fixture *f = fixture_new();
     struct wire_put_open_rep o;
     set_bucket(f, "write_delay=1h\n");
-    assert_int_equal(stage(f, "k", &o), 0);
-    fill_file(o.fd, 'a');
-    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+    acknowledge(f, "k", &o);
     assert_int_equal(ftruncate(o.fd, 0), 0);
     abort_file(f, o.handle);
     flush(f);
@@ -177,9 +177,7 @@ static void test_a_file_that_is_written_on_is_not_sent(void **state)
     struct wire_put_open_rep o;
     struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
     struct wire_flush_rep rep = {0};
-    assert_int_equal(stage(f, "k", &o), 0);
-    fill_file(o.fd, 'a');
-    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+    acknowledge(f, "k", &o);
     fill_file(o.fd, 'b');
     for (int i = 0; i < 60000 && rep.failing == 0; i++) {
         assert_int_equal(object_flush(f->session, &req, f->arena, &rep, NULL), 0);
@@ -230,9 +228,7 @@ static void test_a_file_whose_writer_was_killed(void **state)
     struct fixture *f = fixture_new();
     struct wire_put_open_rep o;
     set_bucket(f, "write_delay=1h\n");
-    assert_int_equal(stage(f, "k", &o), 0);
-    fill_file(o.fd, 'a');
-    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+    acknowledge(f, "k", &o);
     struct slice etag = stat_key(f, "k").etag;
     assert_int_equal(pwrite(o.fd, "b", 1, FILE_SIZE), 1);
     abort_file(f, o.handle);
@@ -243,6 +239,40 @@ static void test_a_file_whose_writer_was_killed(void **state)
     assert_int_equal(stat(arena_printf(f->arena, "%s/k", f->origin), &st), 0);
     assert_int_equal(st.st_size, FILE_SIZE);
     fixture_free(f);
+}
+
+static atomic_uint n_notes, n_lost_notes;
+
+/* Records that say that their version was sent, of those with a tag. */
+static void look_at_notes(const struct kv_txn *t, enum kv_commit kind)
+{
+    struct back_record r;
+    struct kv_op op;
+    size_t pos = 0;
+    while (kv_txn_next(t, &pos, &op)) {
+        bool is_put = op.kind == KV_OP_PUT || op.kind == KV_OP_PUT_PLAIN;
+        if (!is_put || !slice_starts(op.key, SLICE_LIT("d/")) || back_record_decode(op.value, &r) < 0)
+            continue;
+        bool is_note = r.has_tag && back_record_was_sent(&r);
+        atomic_fetch_add(&n_notes, is_note);
+        atomic_fetch_add(&n_lost_notes, is_note && kind != KV_DURABLE);
+    }
+}
+
+/* A version whose MD5 was not known is known again at the origin by the note that it was sent: power loss
+ * must not take that, or our own object would be somebody else's. */
+static void test_the_note_that_it_was_sent_is_durable(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "write_delay=1h\n");
+    assert_int_equal(put_file(f, "k", 'a'), 0);
+    atomic_store(&f->kv.look, look_at_notes);
+    flush(f);
+    assert_int_equal(origin_look(f, "k"), 'a');
+    fixture_free(f);
+    assert_true(atomic_load(&n_notes) > 0);
+    assert_int_equal(atomic_load(&n_lost_notes), 0);
 }
 
 int main(void)
@@ -256,6 +286,7 @@ int main(void)
         cmocka_unit_test(test_a_file_that_is_written_on_is_not_sent),
         cmocka_unit_test(test_a_file_that_is_open_over_a_kill),
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
+        cmocka_unit_test(test_the_note_that_it_was_sent_is_durable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,18 +6,24 @@
  *     forebay-bucket 2
  *     id=7
  *     created=1767225600000000000
+ *     place=9                  in "forebay-bucket 3" only
  *     origin=s3://data
  *     ...                      one line per property that differs from its default
  *     origin.secret_key@1=...  a secret, sealed (namespace/seal.h) with the context "NAME\0origin.secret_key"
  *
- * Records "forebay-bucket 1" have secrets as plain lines; they are read, and written anew where there is a
- * key to seal with (without a key to seal with, as in tests, records are of that form). And key "n/bucket",
- * the last id given out, as decimal text. Both are changed in one durable transaction.
+ * What is cached of a bucket goes by its place: its id, until origin or BUCKET_PLACE change. With that
+ * change, in its transaction, the bucket gets another number from the same counter, and its records are
+ * "forebay-bucket 3", which have it. Records "forebay-bucket 1" have secrets as plain lines; they are read,
+ * and written anew where there is a key to seal with (without a key to seal with, as in tests, records are of
+ * that form). And key "n/bucket", the last id given out, as decimal text. Both are changed in one durable
+ * transaction.
  *
  * Invariants:
  *  1. Ids rise and are never reused, also not after a bucket is deleted: cached data of a deleted bucket can
  * never be taken for data of a new one of the same name.
  *  2. A struct bucket never changes once it is in the table; a change replaces it.
+ *  3. Nor is a place: what is cached of a place that is no bucket's any more is found by nobody, whatever a
+ * crash left of it.
  */
 #include "namespace/bucket.h"
 
@@ -29,12 +35,14 @@
 
 #include <inttypes.h>
 
-#define BUCKET_MAGIC       0x62636b74u
-#define BUCKET_RECORD_HEAD "forebay-bucket 2\n"
-#define BUCKET_RECORD_OLD  "forebay-bucket 1\n"
-#define SEALED_MARK        "@1"
-#define BUCKET_RECORD_MAX  (64 * KIB)
-#define BUCKET_VALUE_MAX   (16 * KIB)
+#define BUCKET_MAGIC         0x62636b74u
+#define BUCKET_RECORD_HEAD   "forebay-bucket 2\n"
+#define BUCKET_RECORD_OLD    "forebay-bucket 1\n"
+#define BUCKET_RECORD_PLACED "forebay-bucket 3\n"
+#define PLACE_LINE           SLICE_LIT("place=")
+#define SEALED_MARK          "@1"
+#define BUCKET_RECORD_MAX    (64 * KIB)
+#define BUCKET_VALUE_MAX     (16 * KIB)
 
 struct guest {
     struct guest *next;
@@ -370,8 +378,11 @@ static int seal_line(const struct bucket *b, const struct seal *seal, const char
 
 static int record_encode(const struct bucket *b, const struct seal *seal, struct buf *out)
 {
-    int r = buf_printf(out, "%sid=%" PRIu64 "\ncreated=%" PRIu64 "\n",
-                       seal ? BUCKET_RECORD_HEAD : BUCKET_RECORD_OLD, b->id, b->created_ns);
+    bool is_placed = b->place != b->id;
+    const char *head = !seal ? BUCKET_RECORD_OLD : is_placed ? BUCKET_RECORD_PLACED : BUCKET_RECORD_HEAD;
+    int r = buf_printf(out, "%sid=%" PRIu64 "\ncreated=%" PRIu64 "\n", head, b->id, b->created_ns);
+    if (r == 0 && is_placed)
+        r = buf_printf(out, SLICE_FMT "%" PRIu64 "\n", SLICE_ARG(PLACE_LINE), b->place);
     for (size_t i = 0; r == 0 && i < bucket_property_table.n_rows; i++) {
         const struct option *row = &bucket_property_table.rows[i];
         _cleanup_buf_ struct buf value = BUF_INIT(BUCKET_VALUE_MAX + 1);
@@ -425,6 +436,7 @@ static int record_decode(struct slice name, struct slice value, const struct sea
 {
     if (name.n == 0 || name.n > BUCKET_NAME_MAX ||
         (!slice_starts(value, SLICE_LIT(BUCKET_RECORD_HEAD)) &&
+         !slice_starts(value, SLICE_LIT(BUCKET_RECORD_PLACED)) &&
          !slice_starts(value, SLICE_LIT(BUCKET_RECORD_OLD))))
         return err_set(e, ERR_CORRUPT, "record of bucket '" SLICE_FMT "' is not one of ours",
                        SLICE_ARG(name));
@@ -434,6 +446,10 @@ static int record_decode(struct slice name, struct slice value, const struct sea
         return -ENOMEM;
     if (record_field(&rest, "id", &b->id) < 0 || record_field(&rest, "created", &b->created_ns) < 0)
         return err_set(e, ERR_CORRUPT, "record of bucket '%s' lacks its id", b->name);
+    b->place = b->id;
+    bool is_placed = slice_starts(value, SLICE_LIT(BUCKET_RECORD_PLACED)) || slice_starts(rest, PLACE_LINE);
+    if (is_placed && record_field(&rest, "place", &b->place) < 0)
+        return err_set(e, ERR_CORRUPT, "record of bucket '%s' lacks its place", b->name);
     _cleanup_buf_ struct buf lines = BUF_INIT(BUCKET_RECORD_MAX);
     int r = open_secrets(b, seal, rest, &lines, e);
     if (r == 0)
@@ -582,6 +598,7 @@ int bucket_guest_add(struct bucket_table *t, const char *label, struct slice set
     id_new(&id);
     memcpy(&b->id, id.b, sizeof(b->id));
     b->id |= GUEST_BIT;
+    b->place = b->id;
     b->created_ns = sys->real_ns();
     struct guest *g = calloc(1, sizeof(*g));
     assert(g);
@@ -658,6 +675,18 @@ struct bucket *bucket_find_id(struct bucket_table *t, uint64_t id)
             return bucket_ref(t->v[i]);
     for (const struct guest *g = t->guests; g; g = g->next)
         if (g->bucket->id == id)
+            return bucket_ref(g->bucket);
+    return NULL;
+}
+
+struct bucket *bucket_find_place(struct bucket_table *t, uint64_t place)
+{
+    LOCK_SCOPE(&t->lock);
+    for (size_t i = 0; i < t->n; i++)
+        if (t->v[i]->place == place)
+            return bucket_ref(t->v[i]);
+    for (const struct guest *g = t->guests; g; g = g->next)
+        if (g->bucket->place == place)
             return bucket_ref(g->bucket);
     return NULL;
 }
@@ -744,6 +773,7 @@ int bucket_create(struct bucket_table *t, struct slice name, struct slice settin
         return err_set(e, ERR_BUCKET_EXISTS, "bucket '%s' exists already", b->name);
     _cleanup_(kv_txn_freep) struct kv_txn *txn = kv_txn_new(t->kv);
     r = next_id(t, txn, &b->id, e);
+    b->place = b->id;
     if (r == 0)
         r = record_commit(t, txn, b, e);
     if (r < 0)
@@ -768,6 +798,7 @@ int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct sl
     if (!b)
         return -ENOMEM;
     b->id = old->id;
+    b->place = old->place;
     b->created_ns = old->created_ns;
     b->version = old->version;
     _cleanup_buf_ struct buf now = BUF_INIT(BUCKET_SETTINGS_MAX);
@@ -786,7 +817,10 @@ int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct sl
         return r;
     LOCK_SCOPE(&t->lock); /* as in bucket_create */
     _cleanup_(kv_txn_freep) struct kv_txn *txn = kv_txn_new(t->kv);
-    r = record_commit(t, txn, b, e);
+    if (!bucket_same_origin(old, b))
+        r = next_id(t, txn, &b->place, e);
+    if (r == 0)
+        r = record_commit(t, txn, b, e);
     if (r < 0)
         return err_prefix(e, r, "change bucket %s", b->name);
     table_put_locked(t, bucket_ref(b));

@@ -129,6 +129,8 @@ struct bucket {
     uint32_t magic;
     _Atomic uint32_t refs;
     uint64_t id;
+    uint64_t
+        place; /* what is cached of its data goes by: the id, and another number after each change of place */
     uint64_t created_ns; /* real time */
     uint64_t version;    /* of the kv record */
     char name[BUCKET_NAME_MAX + 1];
@@ -171,6 +173,8 @@ DEFINE_CLEANUP(struct bucket_table, bucket_table_close)
 
 /* A reference, or NULL; guests too. */
 struct bucket *bucket_find_id(struct bucket_table *t, uint64_t id);
+/* Likewise by its `place` now. */
+struct bucket *bucket_find_place(struct bucket_table *t, uint64_t place);
 /* What is said of the cache at this key: the bucket's property `cache`, and its rules. */
 enum rule_keep bucket_keep(const struct bucket *b, struct slice key);
 /* A reference, or ERR_NO_BUCKET. */

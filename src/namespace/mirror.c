@@ -74,14 +74,14 @@ bool mirror_key_is_path(struct slice key)
 static void attr_key(char kind, const struct bucket *b, struct slice key, struct buf *k)
 {
     int r = buf_char(k, kind);
-    r = r < 0 ? r : buf_append(k, &b->id, sizeof(b->id));
+    r = r < 0 ? r : buf_append(k, &b->place, sizeof(b->place));
     r = r < 0 ? r : buf_slice(k, key);
     assert(r == 0);
 }
 
 static size_t stripe_of(const struct bucket *b, struct slice key)
 {
-    return hash_mix(hash_table(key), b->id) % MIRROR_STRIPES;
+    return hash_mix(hash_table(key), b->place) % MIRROR_STRIPES;
 }
 
 uint64_t mirror_generation(struct mirror *m, const struct bucket *b, struct slice key)
@@ -184,7 +184,7 @@ void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, co
 
 _Atomic uint64_t *mirror_bucket_generation(struct mirror *m, const struct bucket *b)
 {
-    return &m->bucket_generation[b->id % MIRROR_STRIPES];
+    return &m->bucket_generation[b->place % MIRROR_STRIPES];
 }
 
 /* A parent that was believed to be empty or absent may exist now, or the reverse: forgotten, too. */

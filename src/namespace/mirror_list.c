@@ -43,7 +43,7 @@ static void page_key(struct mirror *m, const struct bucket *b, const struct wire
     uint64_t generation = atomic_load(mirror_bucket_generation(m, b));
     uint32_t numbers[4] = {q->delimiter, q->max, q->flags & WIRE_POSIX, (uint32_t)q->prefix.n};
     int r = buf_char(k, 'l');
-    r = r < 0 ? r : buf_append(k, &b->id, sizeof(b->id));
+    r = r < 0 ? r : buf_append(k, &b->place, sizeof(b->place));
     r = r < 0 ? r : buf_append(k, &generation, sizeof(generation));
     r = r < 0 ? r : buf_append(k, numbers, sizeof(numbers));
     r = r < 0 ? r : buf_slice(k, q->prefix);

@@ -1,10 +1,10 @@
 /* CACHED and EVICT: what the cache holds of a bucket, and letting go of it. The origin is not asked. */
 #include "object/back_internal.h"
 
-#define ENTRY_KEY_MAX   (ORIGIN_KEY_MAX_BYTES + 16)
-#define BUCKET_ID_BYTES 8
-#define UNSENT_KEY_AT   10 /* behind "d/" and the bucket's id */
-#define PAGE_MAX_BYTES  (2 * MIB)
+#define ENTRY_KEY_MAX  (ORIGIN_KEY_MAX_BYTES + 16)
+#define PLACE_BYTES    8
+#define UNSENT_KEY_AT  10 /* behind "d/" and the bucket's id */
+#define PAGE_MAX_BYTES (2 * MIB)
 
 /* One object, with what is in memory only. */
 static int64_t list_exact(struct object_service *s, const struct bucket *b, struct slice key,
@@ -72,7 +72,7 @@ int op_cached(struct object_session *ses, const struct wire_cached_req *req, str
                          : list_below(s, b, req, max, a, l);
     if (n < 0)
         return err_errno(e, (int)n, "bucket %s: list what is cached", b->name);
-    size_t skip = unsent ? UNSENT_KEY_AT : BUCKET_ID_BYTES;
+    size_t skip = unsent ? UNSENT_KEY_AT : PLACE_BYTES;
     _cleanup_buf_ struct buf out = BUF_INIT(PAGE_MAX_BYTES);
     for (int64_t i = 0; i < n && r == 0; i++) {
         struct wire_cached w = {.key = exact ? req->prefix : slice_from(l[i].key, skip),

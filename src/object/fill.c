@@ -178,13 +178,13 @@ uint64_t fill_hash_extent(const struct extent *x)
 
 uint64_t fill_hash_uncached(const struct upstream *u, struct slice key, struct slice etag, uint64_t size)
 {
-    return hash_mix(hash_mix(hash_table(key), hash_table(etag)), hash_mix(u->bucket->id, size));
+    return hash_mix(hash_mix(hash_table(key), hash_table(etag)), hash_mix(u->bucket->place, size));
 }
 
 static bool same_version(const struct fill *f, const struct upstream *u, struct slice key, struct slice etag,
                          uint64_t size)
 {
-    return f->no_extent && f->known && f->size == size && f->upstream->bucket->id == u->bucket->id &&
+    return f->no_extent && f->known && f->size == size && f->upstream->bucket->place == u->bucket->place &&
            slice_eq(slice_of(f->key, f->key_n), key) && slice_eq_str(etag, f->etag);
 }
 

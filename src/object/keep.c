@@ -21,10 +21,10 @@
 #include "base/sys.h"
 #include "base/text.h"
 
-#define BUCKET_ID_BYTES 8
-#define WALK_SHARE      20
-#define COUNT_WAIT_MS   5000
-#define COUNT_LOOK_NS   10000000
+#define PLACE_BYTES   8
+#define WALK_SHARE    20
+#define COUNT_WAIT_MS 5000
+#define COUNT_LOOK_NS 10000000
 
 /* ---- pure ---- */
 
@@ -56,29 +56,29 @@ void keep_walked(struct keep *k, uint64_t bytes)
 
 struct keep_bucket {
     struct keep_bucket *next;
-    uint64_t id;
+    uint64_t place; /* the bucket's */
     struct keep kept;
     bool is_wanted;   /* something was held back since the last walk */
     uint64_t next_ns; /* when it may be walked again */
 };
 
-static struct keep_bucket *find_locked(struct object_service *s, uint64_t id)
+static struct keep_bucket *find_locked(struct object_service *s, uint64_t place)
 {
     lock_assert_held(&s->keep_lock);
     struct keep_bucket *k = s->kept;
-    while (k && k->id != id)
+    while (k && k->place != place)
         k = k->next;
     return k;
 }
 
-static struct keep_bucket *make_locked(struct object_service *s, uint64_t id)
+static struct keep_bucket *make_locked(struct object_service *s, uint64_t place)
 {
-    struct keep_bucket *k = find_locked(s, id);
+    struct keep_bucket *k = find_locked(s, place);
     if (k)
         return k;
     k = calloc(1, sizeof(*k));
     assert(k);
-    *k = (struct keep_bucket){.next = s->kept, .id = id};
+    *k = (struct keep_bucket){.next = s->kept, .place = place};
     s->kept = k;
     return k;
 }
@@ -86,19 +86,19 @@ static struct keep_bucket *make_locked(struct object_service *s, uint64_t id)
 bool keep_from(void *arg, struct slice key, struct slice newcomer, uint64_t bytes, bool takes)
 {
     struct object_service *s = CAST_MAGIC(object_service, arg, OBJECT_SERVICE_MAGIC);
-    if (key.n < BUCKET_ID_BYTES)
+    if (key.n < PLACE_BYTES)
         return false;
-    uint64_t id = be_get64(key.p);
-    _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(s->buckets, id);
+    uint64_t place = be_get64(key.p);
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_place(s->buckets, place);
     if (!b)
         return false;
-    if (bucket_keep(b, slice_from(key, BUCKET_ID_BYTES)) == RULE_KEEP_PINNED)
+    if (bucket_keep(b, slice_from(key, PLACE_BYTES)) == RULE_KEEP_PINNED)
         return true;
     if (b->p.keep == 0)
         return false;
-    bool is_own = newcomer.n >= BUCKET_ID_BYTES && be_get64(newcomer.p) == id;
+    bool is_own = newcomer.n >= PLACE_BYTES && be_get64(newcomer.p) == place;
     LOCK_SCOPE(&s->keep_lock);
-    struct keep_bucket *k = make_locked(s, id);
+    struct keep_bucket *k = make_locked(s, place);
     k->kept.promised = b->p.keep;
     bool holds = keep_holds(&k->kept, bytes, is_own);
     k->is_wanted = k->is_wanted || holds;
@@ -110,7 +110,7 @@ bool keep_from(void *arg, struct slice key, struct slice newcomer, uint64_t byte
 void keep_removed(void *arg, struct slice key, uint64_t bytes)
 {
     struct object_service *s = CAST_MAGIC(object_service, arg, OBJECT_SERVICE_MAGIC);
-    if (key.n < BUCKET_ID_BYTES)
+    if (key.n < PLACE_BYTES)
         return;
     LOCK_SCOPE(&s->keep_lock);
     struct keep_bucket *k = find_locked(s, be_get64(key.p));
@@ -183,7 +183,7 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
 {
     uint64_t began_ns = sys->mono_ns(), bytes = 0;
     lock_take(&s->keep_lock);
-    struct keep_bucket *k = make_locked(s, b->id);
+    struct keep_bucket *k = make_locked(s, b->place);
     bool due = !k->kept.is_counted || (k->is_wanted && began_ns >= k->next_ns);
     if (due) {
         k->is_wanted = false;

@@ -319,7 +319,7 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret)
 {
     uint8_t id[8];
-    be_put64(id, b->id);
+    be_put64(id, b->place);
     int r = buf_append(ret, id, sizeof(id));
     r = r < 0 ? r : buf_slice(ret, key);
     assert(r == 0);

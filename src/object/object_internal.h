@@ -129,7 +129,7 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
 void object_forget_upstream(struct object_service *s, uint64_t bucket_id);
 /* Series of buckets that were removed end (base/metrics.h). */
 void object_keep_metrics(struct object_service *s);
-/* Key of an object in the store: bucket id (8 bytes, big endian), key. */
+/* Key of an object in the store: the bucket's place (8 bytes, big endian), key. */
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret);
 /* Calls fn for each object of the bucket that the store has something of; what comes and goes meanwhile may
  * be left out. Ends early, and as a success, when the bucket is removed. */

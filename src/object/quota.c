@@ -93,7 +93,7 @@ static uint64_t age_ms(const struct walk *w, const struct store_listed *l)
 
 static bool may_go(const struct walk *w, const struct store_listed *l)
 {
-    struct slice key = slice_from(l->key, sizeof(w->bucket->id));
+    struct slice key = slice_from(l->key, sizeof(w->bucket->place));
     return bucket_keep(w->bucket, key) != RULE_KEEP_PINNED;
 }
 

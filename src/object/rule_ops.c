@@ -4,9 +4,9 @@
  */
 #include "object/object_internal.h"
 
-#define BUCKET_ID_BYTES 8
-#define PAGE            256
-#define CHANGE_TRIES    5 /* others change the bucket at the same time */
+#define PLACE_BYTES  8
+#define PAGE         256
+#define CHANGE_TRIES 5 /* others change the bucket at the same time */
 
 /* The rules as they are to be, as text of the property. */
 static int changed(const struct bucket *b, const struct wire_bucket_rule_req *q, struct buf *out,
@@ -56,7 +56,7 @@ static int drop(struct object_service *s, const struct bucket *b, struct slice p
         arena_clear(a);
         n = store_list(s->config.store, buf_view(&from), buf_view(&after), PAGE, a, page);
         for (int64_t i = 0; i < n; i++) {
-            struct slice key = slice_from(page[i].key, BUCKET_ID_BYTES);
+            struct slice key = slice_from(page[i].key, PLACE_BYTES);
             if (bucket_keep(b, key) == RULE_KEEP_NEVER)
                 (void)object_forget_key(s, b, key);
         }

@@ -1,22 +1,30 @@
 /*
  * The steward: one thread of the service that does now and then what nobody waits for: writes counters down,
  * trims buckets to their quotas, ends uploads that were abandoned.
+ *
+ * After a start it drops what is cached of places that no bucket has: a crash left it while a bucket was
+ * removed or got another origin, or a disk that was away meanwhile. Nobody would find it, and quotas do not
+ * see it.
  */
 #include "object/object_internal.h"
 
 #include "base/chore.h"
+#include "base/le.h"
 #include "base/log.h"
 #include "base/sys.h"
 
-#define MAGIC   0x73747764u
-#define TURN_NS ((uint64_t)5000000000)
-#define SAVE_NS ((uint64_t)60000000000)
+#define MAGIC      0x73747764u
+#define TURN_NS    ((uint64_t)5000000000)
+#define SAVE_NS    ((uint64_t)60000000000)
+#define PAGE       256 /* objects that are dropped at a time, and memory for their keys: */
+#define PAGE_ARENA (8 * MIB)
 
 struct steward {
     uint32_t magic;
     struct object_service *service;
     struct chore chore;
     uint64_t saved_ns;
+    bool has_swept;
 };
 
 static void save(struct steward *w)
@@ -27,11 +35,62 @@ static void save(struct steward *w)
         log_warn("object", "%s", e.text);
 }
 
+/* ---- places that no bucket has ---- */
+
+/* All that is cached of one place. How many objects, or an error. */
+static int64_t drop_place(struct steward *w, struct slice place)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(PAGE_ARENA);
+    struct store *store = w->service->config.store;
+    _cleanup_buf_ struct buf after = BUF_INIT(STORE_KEY_MAX_BYTES);
+    struct store_listed page[PAGE];
+    int64_t n = PAGE, total = 0;
+    while (n == PAGE && !chore_is_stopping(&w->chore)) {
+        arena_clear(a);
+        n = store_list(store, place, buf_view(&after), PAGE, a, page);
+        for (int64_t i = 0; i < n; i++)
+            total += store_remove(store, page[i].key) == 0;
+        buf_clear(&after);
+        if (n > 0 && buf_slice(&after, page[n - 1].key) < 0)
+            n = -E2BIG;
+    }
+    return n < 0 ? n : total;
+}
+
+/* Goes from place to place, not from object to object. */
+static void sweep(struct steward *w)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(PAGE_ARENA);
+    uint64_t place = 0;
+    int64_t dropped = 0, r = 1;
+    while (r > 0 && dropped >= 0 && !chore_is_stopping(&w->chore)) {
+        uint8_t from[8];
+        struct store_listed first;
+        be_put64(from, place);
+        arena_clear(a);
+        r = store_list(w->service->config.store, SLICE_NULL, slice_of(from, sizeof(from)), 1, a, &first);
+        if (r <= 0 || first.key.n < sizeof(from) || (place = be_get64(first.key.p)) == UINT64_MAX)
+            break;
+        _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_place(w->service->buckets, place);
+        int64_t n = b ? 0 : drop_place(w, slice_sub(first.key, 0, sizeof(from)));
+        dropped = n < 0 ? n : dropped + n;
+        place++;
+    }
+    r = dropped < 0 ? dropped : r;
+    if (r < 0)
+        log_warn("object", "what is cached of no bucket cannot be dropped: %s", err_text((int)r));
+    else if (dropped > 0)
+        log_info("object", "%lld cached objects of no bucket dropped", (long long)dropped);
+}
+
 static uint64_t turn(void *arg)
 {
     struct steward *w = CAST_MAGIC(steward, arg, MAGIC);
     if (sys->mono_ns() - w->saved_ns >= SAVE_NS)
         save(w);
+    if (!w->has_swept)
+        sweep(w);
+    w->has_swept = true;
     quota_turn(w->service);
     keep_turn(w->service);
     upload_turn(w->service);

@@ -29,7 +29,7 @@ struct watch {
     struct watch *next; /* covered by service->watch_lock, as is: */
     int write_fd;       /* -1: the end has come */
     int read_fd;
-    uint64_t bucket_id;
+    uint64_t bucket_id, place;
     const struct object_session *session; /* whose own changes are no news to it */
     bool is_tree;                         /* of a scratch bucket */
 };
@@ -53,12 +53,12 @@ bool watch_note(void *arg, struct slice store_key)
     struct object_service *s = arg;
     if (atomic_load(&s->n_watches) == 0 || store_key.n < sizeof(uint64_t))
         return false;
-    uint64_t bucket_id = be_get64(store_key.p);
-    uint64_t hash = hash_placement(slice_sub(store_key, sizeof(bucket_id), store_key.n));
+    uint64_t place = be_get64(store_key.p);
+    uint64_t hash = hash_placement(slice_sub(store_key, sizeof(place), store_key.n));
     bool any = false;
     LOCK_SCOPE(&s->watch_lock);
     for (struct watch *w = s->watches; w; w = w->next)
-        if (w->bucket_id == bucket_id) {
+        if (w->place == place) {
             tell_locked(w, hash);
             any = true;
         }
@@ -191,6 +191,7 @@ static int watch_new(const struct object_session *ses, const struct bucket *b, s
                         .read_fd = fds[0],
                         .write_fd = fds[1],
                         .bucket_id = b->id,
+                        .place = b->place,
                         .session = ses,
                         .is_tree = bucket_is_scratch(b)};
     LOCK_SCOPE(&s->watch_lock);
@@ -199,6 +200,8 @@ static int watch_new(const struct object_session *ses, const struct bucket *b, s
     (void)atomic_fetch_add(&s->n_watches, 1);
     if (w->is_tree)
         tell_company_locked(s, w->bucket_id);
+    else if (atomic_load(&b->retired)) /* perhaps of another place now, after those who watched were told */
+        end_locked(w);
     *ret = w;
     return 0;
 }

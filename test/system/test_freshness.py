@@ -3,7 +3,9 @@
 import datetime
 import itertools
 import json
+import os
 import re
+import subprocess
 import urllib.error
 import urllib.request
 
@@ -258,3 +260,49 @@ def test_events_of_attributes_that_changed_alone(same_bytes):
     node.start()
     assert get() == now
     assert tell(now["LastModified"]) == 0 and checked(node, name)["cached_objects"] == 1
+
+
+def test_killed_while_a_bucket_gets_another_origin(new_node, new_mount, need_fuse, tmp_path):
+    """kill -9 as soon as anybody is told of the new origin, while what is cached of the former one is being dropped: with
+    validate=never nothing of that is ever read again, by S3 or by a mount that lived on. Back and forth. Seen to fail with the
+    bucket's id in object_store_key in the place of its `place`."""
+    node = new_node()
+    places = [tmp_path / "one", tmp_path / "two"]
+    for i, place in enumerate(places):
+        place.mkdir()
+        for k in range(1500):
+            (place / f"k{k}").write_text(f"{i} is where k{k} is")
+        (place / f"only-{i}").write_text("here")
+    node.cli("bucket", "create", "data", "--origin", f"file://{places[0]}", "--set", "validate=never")
+    mount = new_mount(node, "data", read_only=True)
+    names, own = [f"k{k}" for k in range(1500)], [0, 700, 1499]
+
+    def expect(s3, i):
+        """What both ways show is of the place i; a mount may show for a second what it was told before."""
+        for name in names[::50]:
+            assert s3.get_object(Bucket="data", Key=name)["Body"].read().decode() == f"{i} is where {name} is"
+        assert f"only-{i}" in keys_of(s3, "data") and f"only-{1 - i}" not in keys_of(s3, "data")
+        for k in own:
+            wait_until(lambda: (mount.path / f"k{k}").read_text() == f"{i} is where k{k} is", what="the mount has the new bytes")
+        wait_until(lambda: (mount.path / f"only-{i}").exists() and not (mount.path / f"only-{1 - i}").exists(), what="and its names")
+        wait_until(lambda: f"only-{1 - i}" not in os.listdir(mount.path), what="and its listings")
+
+    for turn in range(4):
+        now, then = turn % 2, 1 - turn % 2
+        s3 = node.s3()
+        for name in names:
+            s3.get_object(Bucket="data", Key=name)["Body"].read()
+        expect(s3, now)
+        with pytest.raises(s3.exceptions.NoSuchKey):
+            s3.get_object(Bucket="data", Key=f"only-{then}")
+        change = subprocess.Popen([node.binary, "bucket", "set", "data", f"origin=file://{places[then]}"],
+                                  env={**os.environ, "FOREBAY_SOCKET": str(node.socket_path), **node.env},
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: str(places[then]) in node.cli("bucket", "show", "data").stdout, what="the change", step=0)
+            node.kill()
+        finally:
+            change.kill()
+            change.wait()
+        node.start()
+        expect(node.s3(), then)

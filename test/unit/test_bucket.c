@@ -259,6 +259,90 @@ static void test_places_of_buckets(void **state)
     }
 }
 
+static void store_put(struct kv *kv, const char *key, const char *value)
+{
+    struct kv_txn *t = kv_txn_new(kv);
+    kv_txn_put(t, slice_str(key), slice_str(value));
+    assert_int_equal(kv_txn_commit(t, KV_DURABLE, NULL), 0);
+    kv_txn_free(t);
+}
+
+static void check_record(struct kv *kv, const char *key, const char *expected)
+{
+    _cleanup_buf_ struct buf v = BUF_INIT(64 * KIB);
+    assert_int_equal(kv_get(kv, slice_str(key), &v, NULL, NULL), 0);
+    assert_string_equal(v.p, expected);
+}
+
+static uint64_t place_after(struct fixture *f, const char *setting)
+{
+    struct bucket *b = NULL;
+    assert_int_equal(bucket_change(f->table, SLICE_LIT("data"), slice_str(setting), &b, NULL), 0);
+    uint64_t place = b->place;
+    _cleanup_(bucket_unrefp) struct bucket *found = bucket_find_place(f->table, place);
+    assert_ptr_equal(found, b);
+    bucket_unref(b);
+    return place;
+}
+
+/* What is cached goes by a number that no bucket and no other place ever had: the bucket's id until its data
+ * is elsewhere, another one in the very record that says so, also when it comes back to where it was; not for
+ * other changes. (Without next_id in bucket_change_of the number stays.) */
+static void test_places_are_never_reused(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t id = create(f, "data", "origin=file:///a\n"), scratch = create(f, "own", "");
+    assert_int_equal(place_after(f, "validate=never\n"), id);
+    uint64_t second = place_after(f, "origin=file:///b\n");
+    assert_true(second > scratch);
+    assert_int_equal(place_after(f, "origin=file:///b\nvalidate=always\n"), second);
+    uint64_t third = place_after(f, "origin=file:///a\n");
+    assert_true(third > second && create(f, "later", "origin=file:///a\n") > third);
+    assert_null(bucket_find_place(f->table, id));
+    assert_null(bucket_find_place(f->table, second));
+    bucket_table_close(f->table);
+    assert_int_equal(bucket_table_open(f->kv, NULL, &f->table, NULL), 0);
+    _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(f->table, id),
+                                           *own = bucket_find_id(f->table, scratch);
+    assert_int_equal(b->place, third);
+    assert_int_equal(own->place, scratch);
+}
+
+/* Records of buckets byte by byte: as those of before while a bucket is where it was made, of form 3 with the
+ * number of its place afterwards; one of form 3 without it is damaged. */
+static void test_records_of_places(void **state)
+{
+    struct fixture *f = *state;
+    static const uint8_t key[SEAL_KEY_BYTES] = {1};
+    struct seal *seal = seal_new(key);
+    bucket_table_close(f->table);
+    store_put(f->kv, "b/data", "forebay-bucket 2\nid=7\ncreated=1767225600000000000\norigin=s3://data\n");
+    store_put(f->kv, "n/bucket", "8");
+    assert_int_equal(bucket_table_open(f->kv, seal, &f->table, NULL), 0);
+    assert_int_equal(place_after(f, "validate=never\n"), 7);
+    check_record(
+        f->kv, "b/data",
+        "forebay-bucket "
+        "2\nid=7\ncreated=1767225600000000000\norigin=s3://data\nvalidate=never\nretry=1m\nttl=0ms\n");
+    assert_int_equal(place_after(f, "origin=s3://other\n"), 9);
+    check_record(f->kv, "b/data",
+                 "forebay-bucket "
+                 "3\nid=7\ncreated=1767225600000000000\nplace=9\norigin=s3://"
+                 "other\nvalidate=never\nretry=1m\nttl=0ms\n");
+    check_record(f->kv, "n/bucket", "9");
+    bucket_table_close(f->table);
+    assert_int_equal(bucket_table_open(f->kv, seal, &f->table, NULL), 0);
+    assert_int_equal(place_after(f, "validate=always\n"), 9);
+    struct bucket_table *again = NULL;
+    struct err e = {0};
+    store_put(f->kv, "b/odd", "forebay-bucket 3\nid=5\ncreated=1767225600000000000\norigin=s3://data\n");
+    assert_int_equal(bucket_table_open(f->kv, seal, &again, &e), ERR_CORRUPT);
+    assert_non_null(strstr(e.text, "'odd' lacks its place"));
+    bucket_table_close(f->table); /* before its key */
+    f->table = NULL;
+    seal_free(seal);
+}
+
 /* Pages come in byte order and continue after a name. */
 static void test_pages_are_in_byte_order(void **state)
 {
@@ -416,6 +500,8 @@ int main(void)
         TEST(test_secrets_are_hidden),
         TEST(test_secrets_are_sealed),
         TEST(test_places_of_buckets),
+        TEST(test_places_are_never_reused),
+        TEST(test_records_of_places),
         TEST(test_pages_are_in_byte_order),
         TEST(test_walk_over_all),
         TEST(test_broken_record_is_reported),

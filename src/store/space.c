@@ -12,6 +12,10 @@
  * for one second without looking again, unless room appears: a scan over more than fits would otherwise pay
  * for samples with each object.
  *
+ * What must be admitted is not refused by samples: on a disk that is nearly all pinned they miss the few that
+ * may go. All entries are looked through then, from where the last such walk ended, for at most WALK_MS; one
+ * thread at a time, and not for a second, or four times as long as it took, after a walk that found no room.
+ *
  * Entries in use are not evicted, nor those that store_on_evict keeps. Mounts keep files open that nobody
  * uses; they are asked to close those that eviction would take, and given a moment.
  *
@@ -33,6 +37,9 @@
 #define ASKED_WAIT_NS   (2 * 1000000ull)
 #define FREE_AGE_MS     1000
 #define DENIED_MS       1000
+#define WALK_MS         2000
+#define WALK_REST       4 /* times as long as a walk took that found no room, nobody looks again */
+#define WALK_WAIT_NS    (2 * 1000000ull)
 #define VICTIM_ATTR_MAX (STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES)
 
 struct victim {
@@ -197,6 +204,24 @@ static void refile_all(struct disk *d, const struct victim *v, struct evict_cand
     }
 }
 
+/* Those of the next `max` entries from `from` on and before `hi` that are candidates; adds them to the *n
+ * there are. How many entries were looked at; *ret_last: the last of them. */
+static size_t candidates(struct disk *d, const struct format_key *from, struct slice hi, size_t max,
+                         struct slice newcomer, bool in_use_too, struct victim *v, struct evict_candidate *c,
+                         size_t *n, struct id128 *ret_last)
+{
+    struct kv_iter *_cleanup_(kv_iter_freep) it = kv_iter_new(d->kv, format_key_view(from), hi);
+    struct slice k, key;
+    size_t seen = 0;
+    while (seen < max && kv_iter_next(it, &k, &key, NULL) == 0) {
+        seen++;
+        if (format_key_parse_id(k, ret_last) == 0 &&
+            judge(d, key, *ret_last, newcomer, in_use_too, &v[*n], &c[*n]))
+            (*n)++;
+    }
+    return seen;
+}
+
 /* Up to SAMPLE candidates from a random place on, going round at the end. */
 static size_t sample(struct disk *d, struct slice newcomer, bool in_use_too, struct victim *v,
                      struct evict_candidate *c)
@@ -208,16 +233,9 @@ static size_t sample(struct disk *d, struct slice newcomer, bool in_use_too, str
     format_key_id('x', zero, &first);
     size_t n = 0, seen = 0;
     for (int part = 0; part < 2 && seen < SAMPLE; part++) {
-        struct slice lo = format_key_view(part == 0 ? &from : &first);
         struct slice hi = part == 0 ? SLICE_LIT("y") : format_key_view(&from);
-        struct kv_iter *_cleanup_(kv_iter_freep) it = kv_iter_new(d->kv, lo, hi);
-        struct slice k, key;
-        while (seen < SAMPLE && kv_iter_next(it, &k, &key, NULL) == 0) {
-            struct id128 id;
-            seen++;
-            if (format_key_parse_id(k, &id) == 0 && judge(d, key, id, newcomer, in_use_too, &v[n], &c[n]))
-                n++;
-        }
+        seen +=
+            candidates(d, part == 0 ? &from : &first, hi, SAMPLE - seen, newcomer, in_use_too, v, c, &n, &at);
     }
     return n;
 }
@@ -304,14 +322,12 @@ static void deny(struct disk *d, uint32_t data_set)
     d->denied_until_ms[data_set % ARRAY_SIZE(d->denied_until_ms)] = sys_mono_ms() + DENIED_MS;
 }
 
-/* Evicts from one sample until n bytes could be taken, or with in_use_too until the users of as many were
- * asked to let go. Gives how many victims there were. */
-static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force,
-                           bool in_use_too, uint64_t *ret_asked_bytes)
+/* Evicts of `left` candidates until n bytes could be taken, or until the users of as many were asked to let
+ * go. Gives how many victims there were. Frees the candidates. */
+static size_t evict_of(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force,
+                       struct victim *v, struct evict_candidate *c, size_t left, uint64_t *ret_asked_bytes)
 {
-    struct victim v[SAMPLE] = {0};
-    struct evict_candidate c[SAMPLE];
-    size_t left = sample(d, newcomer, in_use_too, v, c), evicted = 0;
+    size_t evicted = 0;
     refile_all(d, v, c, left);
     *ret_asked_bytes = 0;
     while (left > 0 && *ret_asked_bytes < n && !could_take(d, n)) {
@@ -328,6 +344,123 @@ static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, struct
     }
     victims_free(v, left);
     return evicted;
+}
+
+static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force,
+                           bool in_use_too, uint64_t *ret_asked_bytes)
+{
+    struct victim v[SAMPLE] = {0};
+    struct evict_candidate c[SAMPLE];
+    size_t found = sample(d, newcomer, in_use_too, v, c);
+    return evict_of(d, n, data_set, newcomer, force, v, c, found, ret_asked_bytes);
+}
+
+/* ---- looking through all of them ---- */
+
+/* One walk, and where it is. */
+struct walk {
+    struct disk *disk;
+    uint64_t bytes; /* that the newcomer needs */
+    uint32_t data_set;
+    struct slice newcomer;
+    struct format_key from; /* the next entry */
+    struct id128 last;      /* the one before it */
+    unsigned waits;         /* for those who were asked to let go */
+    size_t evicted, seen;   /* of the present piece */
+};
+
+static void walk_piece(struct walk *w, struct slice hi, bool in_use_too, uint64_t *ret_asked_bytes)
+{
+    struct victim v[SAMPLE] = {0};
+    struct evict_candidate c[SAMPLE];
+    size_t found = 0;
+    w->seen = candidates(w->disk, &w->from, hi, SAMPLE, w->newcomer, in_use_too, v, c, &found, &w->last);
+    w->evicted = evict_of(w->disk, w->bytes, w->data_set, w->newcomer, /* force= */ true, v, c, found,
+                          ret_asked_bytes);
+}
+
+/* Evicts what may go of the next entries before `hi`, and goes behind them. False: there are none. */
+static bool walk_on(struct walk *w, struct slice hi)
+{
+    uint64_t asked_bytes;
+    bool again;
+    do {
+        walk_piece(w, hi, /* in_use_too= */ false, &asked_bytes);
+        if (w->evicted == 0 && w->disk->store->on_gone && !could_take(w->disk, w->bytes))
+            walk_piece(w, hi, /* in_use_too= */ true, &asked_bytes);
+        again = w->evicted == 0 && asked_bytes > 0 && w->waits++ < ASKED_WAITS;
+        if (again)
+            sys->sleep_ns(ASKED_WAIT_NS);
+    } while (again);
+    if (w->seen == 0)
+        return false;
+    format_key_id('x', w->last, &w->from);
+    w->from.p[w->from.n++] = '\0';
+    return true;
+}
+
+/* True: nobody else walks, and it is not so that all were found to be kept a moment ago. */
+static bool walk_begin(struct disk *d)
+{
+    LOCK_SCOPE(&d->lock);
+    if (d->is_walked || d->walk_next_ms > sys_mono_ms())
+        return false;
+    return d->is_walked = true;
+}
+
+static bool walk_rests(struct disk *d)
+{
+    LOCK_SCOPE(&d->lock);
+    return d->walk_next_ms > sys_mono_ms();
+}
+
+static bool is_walked(struct disk *d)
+{
+    LOCK_SCOPE(&d->lock);
+    return d->is_walked;
+}
+
+/* Evicts until n bytes could be taken; every entry is looked at once, or as many as there is time for. */
+static void walk_all(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer)
+{
+    uint64_t began_ms = sys_mono_ms();
+    struct format_key end;
+    struct id128 zero = {{0}};
+    struct walk w = {.disk = d, .bytes = n, .data_set = data_set, .newcomer = newcomer, .last = d->walk_at};
+    writer_drain(d); /* what was made a moment ago is to be seen */
+    format_key_id('x', w.last, &end);
+    end.p[end.n++] = '\0';
+    w.from = end;
+    for (int part = 0; part < 2; part++) {
+        struct slice hi = part == 0 ? SLICE_LIT("y") : format_key_view(&end);
+        while (!could_take(d, n) && sys_mono_ms() - began_ms < WALK_MS && walk_on(&w, hi))
+            ;
+        if (part == 0 && (could_take(d, n) || sys_mono_ms() - began_ms >= WALK_MS))
+            break;
+        if (part == 0)
+            format_key_id('x', zero, &w.from);
+    }
+    bool found = could_take(d, n);
+    uint64_t now_ms = sys_mono_ms();
+    LOCK_SCOPE(&d->lock);
+    d->walk_at = w.last;
+    d->walk_next_ms = found ? 0 : now_ms + MAX((uint64_t)DENIED_MS, WALK_REST * (now_ms - began_ms));
+    d->is_walked = false;
+}
+
+/* For what must be admitted, after samples in vain. */
+static int take_of_all(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer)
+{
+    uint64_t until_ms = sys_mono_ms() + WALK_MS;
+    do {
+        if (walk_begin(d))
+            walk_all(d, n, data_set, newcomer);
+        while (is_walked(d) && sys_mono_ms() < until_ms)
+            sys->sleep_ns(WALK_WAIT_NS);
+        if (space_try(d, n))
+            return 0;
+    } while (!walk_rests(d) && sys_mono_ms() < until_ms);
+    return ERR_NOT_ADMITTED;
 }
 
 int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force)
@@ -350,8 +483,9 @@ int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newco
         else
             vain = evicted > 0 ? 0 : vain + 1;
     }
-    if (!force)
-        deny(d, data_set);
+    if (force)
+        return take_of_all(d, n, data_set, newcomer);
+    deny(d, data_set);
     return ERR_NOT_ADMITTED;
 }
 

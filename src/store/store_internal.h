@@ -198,6 +198,9 @@ struct disk {
     unsigned drainers;         /* threads that wait for the writer */
     struct cond wake_writer, recorded_cond, wake_flusher;
     uint64_t denied_until_ms[64]; /* admission refused lately, by data set */
+    bool is_walked;               /* somebody looks through all entries for a victim */
+    struct id128 walk_at;         /* where the next such walk goes on */
+    uint64_t walk_next_ms;        /* not before: the last one found no room */
     bool flushing;                /* one flush_epoch at a time */
     bool hold;                    /* the writer begins no round */
     bool distrust_wanted;         /* syncfs failed and the epoch record does not say so yet */

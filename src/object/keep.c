@@ -203,8 +203,47 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
         keep_walked(&k->kept, bytes);
 }
 
+/* The i-th of them; false: there are fewer. */
+static bool place_at(struct object_service *s, size_t i, uint64_t *ret)
+{
+    LOCK_SCOPE(&s->keep_lock);
+    struct keep_bucket *k = s->kept;
+    while (k && i-- > 0)
+        k = k->next;
+    if (k)
+        *ret = k->place;
+    return k;
+}
+
+static void forget(struct object_service *s, uint64_t place)
+{
+    LOCK_SCOPE(&s->keep_lock);
+    struct keep_bucket **at = &s->kept, *k;
+    while (*at && (*at)->place != place)
+        at = &(*at)->next;
+    if (!(k = *at))
+        return;
+    *at = k->next;
+    free(k);
+}
+
+/* Of buckets that were removed, got another origin, or keep nothing any more: nobody counts them again, and
+ * who finds no room must not wait for that. */
+static void forget_gone(struct object_service *s)
+{
+    uint64_t place;
+    for (size_t i = 0; place_at(s, i, &place);) {
+        _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_place(s->buckets, place);
+        if (b && b->p.keep > 0)
+            i++;
+        else
+            forget(s, place);
+    }
+}
+
 void keep_turn(struct object_service *s)
 {
+    forget_gone(s);
     for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));)
         if (b->p.keep > 0)
             turn_bucket(s, b);

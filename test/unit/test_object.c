@@ -1,6 +1,7 @@
 /* layer: object */
 /* threaded */
 #include "base/hash.h"
+#include "base/le.h"
 #include "base/metrics.h"
 #include "base/sys.h"
 #include "object/object_internal.h"
@@ -803,6 +804,39 @@ static void test_another_origin_is_believed_at_once(void **state)
     free(former);
 }
 
+/* What a bucket kept is forgotten when it keeps nothing any more, or is of another place: nothing counts it
+ * again, and who finds no room waits in vain for that, five seconds each time. (Without forget_gone it
+ * stays.) */
+static void test_what_was_kept_is_forgotten(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const changes[] = {"keep=0\n", "origin.manifest=other\nkeep=0\n"};
+    for (size_t i = 0; i < ARRAY_SIZE(changes); i++) {
+        char key[9] = {0};
+        struct bucket *b = NULL;
+        if (i == 0)
+            create_bucket(f, "");
+        assert_int_equal(
+            bucket_change(f->service->buckets, SLICE_LIT("data"), SLICE_LIT("keep=1MiB\n"), &b, NULL), 0);
+        be_put64(key, b->place);
+        bucket_unref(b);
+        assert_true(
+            keep_from(f->service, slice_of(key, sizeof(key)), SLICE_LIT("somebody"), 1, /* takes= */ false));
+        assert_int_equal(
+            bucket_change(f->service->buckets, SLICE_LIT("data"), slice_str(changes[i]), &b, NULL), 0);
+        bucket_unref(b);
+        bool gone = false;
+        for (int k = 0; k < 6000 && !gone; k++) {
+            steward_hurry(f->service->steward);
+            sys->sleep_ns(10000000);
+            LOCK_SCOPE(&f->service->keep_lock);
+            gone = !f->service->kept;
+        }
+        assert_true(gone);
+        assert_false(keep_wait_counted(f->service));
+    }
+}
+
 /* ---- bad sectors ---- */
 
 /* Of one file: its second MiB cannot be read until it is written again. */
@@ -909,6 +943,7 @@ int main(void)
         BOTH(test_cache_survives_a_restart),
         BOTH(test_disk_of_another_control_store),
         BOTH(test_another_origin_is_believed_at_once),
+        BOTH(test_what_was_kept_is_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,20 +154,35 @@ def checkpoint_once(pids, directory, size, *options):
             "cpu_s_per_gb": usage.cpu_s / (2 * said["bytes"] / 1e9)}
 
 
+FREED_SECONDS = 60
 CHECKPOINT_TITLE = "Checkpoint write through the mount, fsync included"
 
 
-def checkpoint_rows(lab, title, *options, mounted=scratch_mount, settle=lambda node: None):
-    """settle: called after each of ours, with the node."""
+def wait_freed(node, size):
+    """Removing a scratch file returns before its bytes are given back: until they are, whoever writes next shares disk and memory with
+    that. The file system gives them back before it returns."""
+    def left():
+        held = 0
+        for path in node.data.glob("*/hard/*/*"):
+            with contextlib.suppress(FileNotFoundError):
+                held += path.stat().st_blocks * 512
+        return held
+
+    harness.wait_until(lambda: left() < size // 4, FREED_SECONDS, "the checkpoint's bytes given back")
+
+
+def checkpoint_rows(lab, title, *options, mounted=scratch_mount, settle=wait_freed):
+    """settle: called after each of ours, with the node and the bytes of a checkpoint."""
     size = QUICK_CHECKPOINT_BYTES if lab.quick else CHECKPOINT_BYTES
     plain = lab.path("checkpoints")
     plain.mkdir()
 
     def ours():
         sample = checkpoint_once(lambda: tree([node.pid, mount.pid]), mount.dir, size, *options)
-        settle(node)
+        settle(node, size)
         return sample
 
+    lab.fill_memory()
     with mounted(lab) as (node, mount):
         say(f"checkpoints of {size // MIB} MiB, {title}, {lab.pairs} pairs")
         taken, share = rounds(lab, {OURS: ours, DISK: lambda: checkpoint_once(no_processes, plain, size, *options)})
@@ -202,7 +217,7 @@ def back_mount(lab):
 def checkpoint_back(lab):
     """The same as one file into a mirror bucket with write=back, whose fsync returns when the bytes are durable here; they are carried to the
     origin, and waited for, before the disk's turn comes."""
-    def settle(node):
+    def settle(node, _size):
         node.cli("flush", "--wait", node.back_bucket, timeout=600)
         os.sync()  # the origin's own
 

@@ -315,7 +315,9 @@ static inline void *serve(void *arg)
         (void)atomic_fetch_add(&f->seen[h.op], 1);
         if (is_cut(f, h.op))
             break;
-        for (int ms = 0; ms < atomic_load(&f->hang_ms[h.op]) && !atomic_load(&f->stopping); ms += 10)
+        for (uint64_t from_ms = sys_mono_ms();
+             sys_mono_ms() - from_ms < (uint64_t)atomic_load(&f->hang_ms[h.op]) &&
+             !atomic_load(&f->stopping);)
             sys->sleep_ns(10000000);
         run(c, &h, req);
     }

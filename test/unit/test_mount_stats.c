@@ -1,7 +1,11 @@
 /* layer: mount */
 /* threaded */
-/* What a mount counts: the places of times, and that nothing counted by several threads is lost. */
+/* What a mount counts: the places of times, that nothing counted by several threads is lost, and what is told
+ * of operations that run, have ended, or were slow. */
 #include "mount/stats.h"
+
+#include "base/sys.h"
+#include "mount/mount_internal.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -12,6 +16,76 @@
 
 #define THREADS 4
 #define ROUNDS  20000
+#define MS      ((uint64_t)1000000)
+
+/* ---- a mount whose operations take as long as they are told, by a clock of ours ---- */
+
+static _Atomic uint64_t now_ns;
+static uint64_t takes_ns;
+static void (*meanwhile)(struct mount *m);
+
+static uint64_t our_clock(void)
+{
+    return atomic_load(&now_ns);
+}
+
+/* libfuse's, for a request that is only the mount. */
+void *fuse_req_userdata(fuse_req_t req)
+{
+    return req;
+}
+
+static void look_up(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+    (void)ino, (void)name;
+    (void)atomic_fetch_add(&now_ns, takes_ns);
+    if (meanwhile)
+        meanwhile(mount_of(req));
+}
+
+static const struct fuse_lowlevel_ops real_ops = {.lookup = look_up};
+static const struct mount_kind kind = {.operations = &real_ops};
+
+struct fixture {
+    struct mount m;
+    struct fuse_lowlevel_ops counted;
+    struct stats_report r;
+    struct sys mine;
+    const struct sys *before;
+};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    assert_non_null(f);
+    f->before = sys;
+    f->mine = *sys;
+    f->mine.mono_ns = our_clock;
+    sys = &f->mine;
+    atomic_store(&now_ns, 5000 * MS);
+    meanwhile = NULL;
+    f->m.magic = MOUNT_MAGIC;
+    f->m.kind = &kind;
+    f->m.stats = stats_new();
+    stats_wrap(&real_ops, &f->counted);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    stats_free(f->m.stats);
+    sys = f->before;
+    free(f);
+    return 0;
+}
+
+static void one_lookup(struct fixture *f, fuse_ino_t ino, uint64_t ns)
+{
+    takes_ns = ns;
+    f->counted.lookup((fuse_req_t)&f->m, ino, "name");
+}
 
 /* Every time lies in exactly one place, between the top of the one before and its own, and no top is more
  * than a quarter above the smallest time of its place. */
@@ -77,12 +151,94 @@ static void test_names(void **state)
         assert_true(strlen(stats_operation_name((enum stats_operation)i)) > 3);
 }
 
+/* Count, sum and maximum are exact; the median and the 99th percentile are those of the times, each known by
+ * its place, and never above the maximum. */
+static void test_latencies(void **state)
+{
+    struct fixture *f = *state;
+    for (int i = 0; i < 98; i++)
+        one_lookup(f, 7, 2000);
+    one_lookup(f, 7, MS);
+    one_lookup(f, 7, 50000);
+    stats_fill(f->m.stats, &f->r);
+    const struct stats_latency *l = &f->r.operations[STATS_OP_lookup];
+    assert_int_equal(l->count, 100);
+    assert_int_equal(l->sum_ns, 98 * 2000 + 50000 + MS);
+    assert_int_equal(l->max_ns, MS);
+    assert_int_equal(l->median_ns, stats_place_top(stats_place_of(2000)));
+    assert_int_equal(l->p99_ns, MS); /* one of a hundred was slower than the other 99 */
+    assert_int_equal(f->r.operations[STATS_OP_getattr].count, 0);
+    assert_int_equal(f->r.n_slow, 0);
+    assert_int_equal(f->r.up_ms, (98 * 2000 + 50000 + MS) / MS);
+    assert_null(f->counted.getattr);
+}
+
+/* The last ones that took a tenth of a second are told of, newest first, with what they were about. */
+static void test_slow_ones(void **state)
+{
+    struct fixture *f = *state;
+    one_lookup(f, 1000, STATS_SLOW_NS - 1);
+    for (unsigned i = 0; i < STATS_SLOW_MAX + 3; i++)
+        one_lookup(f, 100 + i, STATS_SLOW_NS + i);
+    (void)atomic_fetch_add(&now_ns, 7 * MS);
+    stats_fill(f->m.stats, &f->r);
+    assert_int_equal(f->r.n_slow, STATS_SLOW_MAX);
+    for (unsigned i = 0; i < STATS_SLOW_MAX; i++) {
+        const struct stats_slow *x = &f->r.slow[i];
+        unsigned number = STATS_SLOW_MAX + 2 - i;
+        char target[STATS_TARGET_BYTES];
+        (void)snprintf(target, sizeof(target), "inode %u", 100 + number);
+        assert_string_equal(x->target, target);
+        assert_int_equal(x->operation, STATS_OP_lookup);
+        assert_int_equal(x->took_ns, STATS_SLOW_NS + number);
+        assert_int_equal(x->waited_ns, 0); /* the node was not asked */
+        assert_int_equal(x->waited_op, 0);
+    }
+    assert_int_equal(f->r.slow[0].ago_ns, 7 * MS);
+}
+
+static struct stats_report seen_by_itself, seen_by_another;
+
+static void *look(void *arg)
+{
+    struct mount *m = arg;
+    stats_fill(m->stats, &seen_by_another);
+    return NULL;
+}
+
+static void look_while_it_runs(struct mount *m)
+{
+    pthread_t other;
+    stats_fill(m->stats, &seen_by_itself);
+    assert_int_equal(pthread_create(&other, NULL, look, m), 0);
+    assert_int_equal(pthread_join(other, NULL), 0);
+}
+
+/* What runs is told to others with its time so far; who asks is not told of the asking. */
+static void test_what_runs(void **state)
+{
+    struct fixture *f = *state;
+    meanwhile = look_while_it_runs;
+    one_lookup(f, 7, 3 * MS);
+    assert_int_equal(seen_by_itself.n_running, 0);
+    assert_int_equal(seen_by_another.n_running, 1);
+    assert_int_equal(seen_by_another.running[0].operation, STATS_OP_lookup);
+    assert_int_equal(seen_by_another.running[0].for_ns, 3 * MS);
+    assert_int_equal(seen_by_another.operations[STATS_OP_lookup].count, 0);
+    stats_fill(f->m.stats, &f->r);
+    assert_int_equal(f->r.n_running, 0);
+    assert_int_equal(f->r.operations[STATS_OP_lookup].count, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_counters),
         cmocka_unit_test(test_names),
+        cmocka_unit_test_setup_teardown(test_latencies, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_slow_ones, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_runs, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -685,6 +685,83 @@ static void test_permissions_are_checked_when_asked(void **state)
     assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("mine"), &o, NULL), 0);
 }
 
+static int set_as(struct fixture *f, const struct scratch_cred *cred, uint64_t ino, struct scratch_set set,
+                  struct scratch_inode *ret)
+{
+    f->call.cred = cred;
+    return scratch_setattr(f->s, &f->call, ino, &set, f->a, ret, NULL);
+}
+
+/* Without the kernel's check: each of the caller's groups counts, for what it may make, and for the group and
+ * the set-group-ID bit that it may give. */
+static void test_groups_of_the_caller_count(void **state)
+{
+    struct fixture *f = *state;
+    static const uint32_t groups[] = {70, 71};
+    struct scratch_cred member = {.uid = 10, .gid = 10, .groups = groups, .n_groups = 2, .check = true};
+    struct scratch_cred stranger = {.uid = 12, .gid = 12, .check = true};
+    struct scratch_inode x;
+    uint64_t dir = (uint64_t)make(f, SCRATCH_ROOT, "d", S_IFDIR | 0777);
+    for (size_t i = 0; i < ARRAY_SIZE(groups); i++) {
+        struct scratch_set set = {.what = SCRATCH_SET_MODE | SCRATCH_SET_GID, .mode = 0770, .gid = groups[i]};
+        assert_int_equal(set_as(f, NULL, dir, set, &x), 0);
+        f->call.cred = &stranger;
+        assert_int_equal(make(f, dir, "no", S_IFREG | 0644), -EACCES);
+        f->call.cred = &member;
+        assert_true(make(f, dir, i == 0 ? "one" : "other", S_IFREG | 0644) > 0);
+    }
+    uint64_t ino = (uint64_t)make(f, dir, "mine", S_IFREG | 0755);
+    struct scratch_set group = {.what = SCRATCH_SET_GID, .gid = 72};
+    assert_int_equal(set_as(f, &member, ino, group, &x), -EPERM);
+    group.gid = 71;
+    assert_int_equal(set_as(f, &member, ino, group, &x), 0);
+    assert_int_equal(x.gid, 71);
+    struct scratch_set mode = {.what = SCRATCH_SET_MODE, .mode = 02755};
+    assert_int_equal(set_as(f, &member, ino, mode, &x), 0);
+    assert_int_equal(x.mode, S_IFREG | 02755);
+    group.gid = 72;
+    assert_int_equal(set_as(f, NULL, ino, group, &x), 0);
+    assert_int_equal(x.mode, S_IFREG | 0755); /* a change of the group takes the bit */
+    assert_int_equal(set_as(f, &member, ino, mode, &x), 0);
+    assert_int_equal(x.mode, S_IFREG | 0755); /* and who is not in the group does not give it */
+}
+
+/* Without the kernel's check: removing takes writing and searching, and a sticky directory's owner may remove
+ * what is others'; the owner sets the time to now without a right to write, others with one. */
+static void test_owners_and_writers(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_cred owner = {.uid = 10, .gid = 10, .check = true},
+                        other = {.uid = 11, .gid = 11, .check = true};
+    struct scratch_orphans o;
+    struct scratch_inode x;
+    uint64_t dir = (uint64_t)make(f, SCRATCH_ROOT, "d", S_IFDIR | 0777);
+    struct scratch_set sticky = {.what = SCRATCH_SET_MODE | SCRATCH_SET_UID, .mode = 01777, .uid = 10};
+    assert_int_equal(set_as(f, NULL, dir, sticky, &x), 0);
+    f->call.cred = &other;
+    uint64_t ino = (uint64_t)make(f, dir, "theirs", S_IFREG | 0444);
+    assert_true(make(f, dir, "more", S_IFREG | 0644) > 0);
+    f->call.cred = &owner;
+    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("more"), &o, NULL), 0);
+    struct scratch_set now = {.what = SCRATCH_SET_ATIME_NOW | SCRATCH_SET_MTIME_NOW};
+    assert_int_equal(set_as(f, &other, ino, now, &x), 0);
+    assert_int_equal(set_as(f, &owner, ino, now, &x), -EACCES);
+    struct scratch_set mode = {.what = SCRATCH_SET_MODE, .mode = 0446};
+    assert_int_equal(set_as(f, NULL, ino, mode, &x), 0);
+    assert_int_equal(set_as(f, &owner, ino, now, &x), 0);
+    static const uint32_t too_little[] = {0100, 0200, 0500};
+    for (size_t i = 0; i < ARRAY_SIZE(too_little); i++) {
+        mode.mode = too_little[i];
+        assert_int_equal(set_as(f, NULL, dir, mode, &x), 0);
+        f->call.cred = &owner;
+        assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("theirs"), &o, NULL), -EACCES);
+    }
+    mode.mode = 0300;
+    assert_int_equal(set_as(f, NULL, dir, mode, &x), 0);
+    f->call.cred = &owner;
+    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("theirs"), &o, NULL), 0);
+}
+
 /* Names, targets and links beyond their limits get the errors that POSIX names. */
 static void test_limits_are_refused(void **state)
 {
@@ -863,6 +940,8 @@ int main(void)
         WITH(test_reading_goes_on_while_the_directory_changes),
         WITH(test_new_files_get_the_right_owner),
         WITH(test_permissions_are_checked_when_asked),
+        WITH(test_groups_of_the_caller_count),
+        WITH(test_owners_and_writers),
         WITH(test_limits_are_refused),
         WITH(test_links_have_a_limit),
         WITH(test_extended_attributes),

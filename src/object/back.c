@@ -209,7 +209,7 @@ int back_load(struct back *b, uint64_t bucket_id, struct slice key, struct buf *
     int r = kv_get(b->kv, buf_view(&k), value, NULL, e);
     if (r == 0 && back_record_decode(buf_view(value), ret) < 0)
         r = err_set(e, ERR_CORRUPT, "the record of a write that is not in the origin is damaged");
-    bool may_be_sent = r == 0 && !ret->removal && back_record_knows_md5(ret);
+    bool may_be_sent = r == 0 && !ret->removal && !ret->has_tag;
     if (may_be_sent && !back_record_was_sent(ret) && was_found(b, bucket_id, key, ret->seq))
         (void)back_record_note_sent(ret);
     return r;

@@ -37,8 +37,9 @@
  *
  * The ETag of a version is its MD5 in hex digits. One with a tag has that of the tag and "-1" instead, which
  * says that it is no MD5: who wrote it did not ask for one, and it was acknowledged without reading all bytes
- * again for it. Its MD5 is computed before it is sent for the first time, and noted in the record, durably,
- * with the note that it was sent.
+ * again for it. Its MD5 is computed before it is sent for the first time, and noted in the record; the note
+ * that it was sent, which comes with or after that, is durable. Nodes of before wrote both at once, and take
+ * a version whose MD5 is known at their start for one that was sent.
  *
  * Live bytes are those of a file that its writer may still have open (origin_file): the extent is another
  * name of it. Nobody is given a byte of them. Who needs them, a reader, a copy or the sender, first has the
@@ -170,7 +171,7 @@ void back_close(struct back *b);
 struct hard;
 int back_open_bytes(struct back *b, const struct bucket *bucket, struct slice key, struct arena *a,
                     struct origin_attr *ret, struct hard **ret_hard, struct err *e);
-/* The copy of a rename, whose source is removed then: of a key that has a record, by another one. Unlike a
+/* A copy of a rename, whose source is removed then: of a key that has a record, by another one. Unlike a
  * copy that stays beside its source it may have live bytes, too, so that a file that is renamed while it is
  * closed is not copied. -EAGAIN: there is no record, upstream_copy. */
 int back_copy_moved(struct back *b, struct upstream *u, struct slice from, struct slice to, struct arena *a,
@@ -197,6 +198,9 @@ bool back_wait_freed(struct back *b, uint64_t until_ms);
 /* Whether a body that is on a disk already waits for room for its record's bytes: who has nothing there yet
  * lets it go first, or all would wait for each other. */
 bool back_is_hungry(const struct back *b);
+/* hard_write, which waits for room as back_wait_freed says, at most for the bucket's `retry`. */
+int back_write(struct back *b, const struct bucket *bucket, struct hard *h, struct slice piece, uint64_t at,
+               atomic_bool *cancel, struct err *e);
 /* -ENOSPC, in words that name no file. */
 int back_no_room(uint64_t size_bytes, struct err *e);
 /* The same for a removal, which takes a record and no bytes; a key that has one is let through. */

@@ -1,8 +1,8 @@
 /*
  * Write-back: what the cache has of a version that was sent.
  *
- * What S3 writes is cached when it is acknowledged; what a mount wrote, and what was copied or renamed, has
- * its bytes in the record's extent alone. Before the record goes, that file gets another name in the cache
+ * What is not in the origin yet has its bytes in the record's extent alone. Before the record goes, that file
+ * gets another name in the cache
  * (store_stage_hard), as the entry of the version with the ETag that it has here; then the record goes; then
  * the entry gets the ETag that the origin gave the version.
  *
@@ -25,7 +25,7 @@ static bool is_current(struct back *b, const struct bucket *bucket, struct slice
 }
 
 static void publish(struct object_service *o, const struct opening *opening, const struct back_record *r,
-                    struct hard *h, struct err *e)
+                    struct hard *h, const uint32_t *sums, struct err *e)
 {
     _cleanup_buf_ struct buf k = BUF_INIT(BACK_KEY_BYTES), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
     _cleanup_(arena_freep) struct arena *a = arena_new(2 * BACK_RECORD_MAX_BYTES);
@@ -39,7 +39,7 @@ static void publish(struct object_service *o, const struct opening *opening, con
                           .size_bytes = r->size_bytes,
                           .pinned_admission = bucket_keep(opening->bucket, opening->key) == RULE_KEEP_PINNED};
     if (code == 0)
-        code = store_stage_hard(o->config.store, n.key, h, r->size_bytes, &x, e);
+        code = store_stage_hard(o->config.store, n.key, h, r->size_bytes, sums, &x, e);
     if (code == 0)
         code = store_publish(o->config.store, x, &n, e);
     extent_unref(x);
@@ -49,7 +49,7 @@ static void publish(struct object_service *o, const struct opening *opening, con
 }
 
 void back_cache(struct back *b, const struct bucket *bucket, struct slice key, const struct back_record *r,
-                struct hard *h)
+                struct hard *h, const uint32_t *sums)
 {
     struct object_service *o = b->service;
     struct err e = {0};
@@ -63,7 +63,7 @@ void back_cache(struct back *b, const struct bucket *bucket, struct slice key, c
                   store_find(o->config.store, buf_view(&k), &there) == -ENOENT &&
                   quota_admit(o, bucket, key, r->size_bytes);
     if (wanted && object_making_begin(o, &opening, seen)) {
-        publish(o, &opening, r, h, &e);
+        publish(o, &opening, r, h, sums, &e);
         object_making_end(o, &opening);
     }
     object_opening_leave(o, &opening);

@@ -42,6 +42,10 @@ struct back_entry {
     uint64_t retry_ms; /* not to be sent before, monotonic */
     uint64_t noted_ms; /* when it came into the queue, monotonic */
     char *error;       /* of the last try, NULL when it did not fail */
+    /* Of the thread for which `sending` is: when all bytes of which record were last found to be what they
+     * should be, monotonic, and the time of their file then. */
+    uint64_t checked_seq, checked_ms;
+    struct timespec checked_mtim;
     size_t key_n;
     char key[];
 };
@@ -74,9 +78,10 @@ struct back {
     atomic_bool stop;
     _Atomic uint64_t n; /* records */
     _Atomic uint64_t seq;
-    _Atomic unsigned hungry; /* bodies in the middle of being kept that wait for room */
-    struct lock lock;        /* covers what follows */
-    struct cond moved;       /* an entry is no longer busy, a record is gone, a bucket is held no longer */
+    _Atomic unsigned hungry;   /* bodies in the middle of being kept that wait for room */
+    _Atomic unsigned checking; /* threads that read all bytes of a record */
+    struct lock lock;          /* covers what follows */
+    struct cond moved;         /* an entry is no longer busy, a record is gone, a bucket is held no longer */
     struct cond work;
     struct back_entry *chains[BACK_CHAINS];
     struct back_entry *first, *last; /* in the order of noted_ms */
@@ -161,9 +166,10 @@ int back_load_settled(struct back *b, const struct bucket *bucket, struct slice 
 
 /* ---- back_cached.c ---- */
 
-/* The version that was sent, whose bytes are in `h`, becomes what is cached of the key if nothing is. */
+/* The version that was sent, whose bytes are in `h`, becomes what is cached of the key if nothing is. sums:
+ * crc32c of its blocks, when they were found to be the record's a moment ago; NULL: they are read. */
 void back_cache(struct back *b, const struct bucket *bucket, struct slice key, const struct back_record *r,
-                struct hard *h);
+                struct hard *h, const uint32_t *sums);
 /* Gives what is cached of the version the ETag that the origin has for it. */
 void back_rename_cached(struct back *b, const struct bucket *bucket, struct slice key,
                         const struct back_record *r, struct slice etag);
@@ -173,6 +179,7 @@ void back_rename_cached(struct back *b, const struct bucket *bucket, struct slic
 struct back_body {
     struct hard *hard;              /* NULL: no bytes */
     bool is_shared;                 /* other records may name the extent */
+    struct origin_file *lent;       /* whose extent it is as long as no record names it; NULL: nobody's */
     bool has_tag, has_md5, is_live; /* as in struct back_record */
     uint64_t size_bytes;
     uint8_t md5[BACK_MD5_BYTES], tag[BACK_TAG_BYTES];

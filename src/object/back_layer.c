@@ -12,8 +12,9 @@
  * a restart, else unknown. A record that takes the place of another keeps its base.
  *
  * Invariants:
- *  1. A put is answered only after its bytes and then its record are durable. A staged file (origin_file) is
- * kept by another name instead of a copy: live bytes (back.h), while somebody may write to it.
+ *  1. A put is answered only after its bytes and then its record are durable. What the node was sent lies in
+ * an extent that becomes the record's (origin_file). A staged file is kept by another name instead of a copy:
+ * live bytes (back.h), while somebody may write to it.
  *  2. Conditions are checked while busy with the key, against what a reader would see at that moment.
  *  3. An extent is in a record, or in several that were copied from one (back_share.c), or is given back.
  */
@@ -352,9 +353,8 @@ static int commit(struct change *c, struct back_record *r, bool *ret_unknown, st
 
 /* ---- put ---- */
 
-/* Waits for room as back_wait_freed says, at most for the bucket's `retry`. */
-static int write_piece(struct back *b, const struct bucket *bucket, struct hard *h, struct slice piece,
-                       uint64_t at, atomic_bool *cancel, struct err *e)
+int back_write(struct back *b, const struct bucket *bucket, struct hard *h, struct slice piece, uint64_t at,
+               atomic_bool *cancel, struct err *e)
 {
     uint64_t until_ms = sys_mono_ms() + bucket->p.retry_time;
     int r = hard_write(h, piece.p, piece.n, at, e);
@@ -385,7 +385,7 @@ static int write_body(struct back *b, const struct bucket *bucket, struct hard *
             return err_errno(e, n < 0 ? (int)n : -EIO, "read the body");
         if (md5)
             hasher_stream_add(md5, piece, (size_t)n);
-        int r = write_piece(b, bucket, h, slice_of(piece, (size_t)n), at, cancel, e);
+        int r = back_write(b, bucket, h, slice_of(piece, (size_t)n), at, cancel, e);
         if (r < 0)
             return r;
         at += (uint64_t)n;
@@ -472,7 +472,36 @@ static int keep_file(struct back *b, const struct origin_body *body, struct back
     return 0;
 }
 
-/* Takes over the body's extent. */
+/* What was written for this record alone, and synced. ERR_NOT_ADMITTED: a record may name it already. */
+static int keep_hard(const struct origin_body *body, struct back_body *ret)
+{
+    struct origin_file *f = body->file;
+    if (f->is_kept)
+        return ERR_NOT_ADMITTED;
+    tag_body(hard_ref(f->hard), body->size_bytes, ret);
+    ret->has_tag = !f->has_md5;
+    memcpy(ret->md5, f->md5, BACK_MD5_BYTES);
+    ret->lent = f;
+    return 0;
+}
+
+static int keep_body(struct back *b, struct upstream *u, const struct origin_put *p,
+                     const struct origin_body *body, struct back_body *ret, struct err *e)
+{
+    struct origin_body plain = *body;
+    int r = ERR_NOT_ADMITTED;
+    if (body->file && body->file->hard)
+        r = keep_hard(body, ret);
+    else if (body->file && body->file->extent)
+        r = keep_file(b, body, ret, e);
+    if (r != ERR_NOT_ADMITTED)
+        return r;
+    if (body->file && body->file->hard)
+        plain.file = NULL; /* with an MD5 */
+    return back_keep_body(b, u->bucket, &plain, p->cancel, ret, e);
+}
+
+/* Takes over the body's extent, unless it is lent and the record is not there for certain. */
 static int put_record(struct back *b, struct upstream *u, const struct origin_put *p, struct back_body *body,
                       struct arena *a, struct origin_attr *ret, struct err *e)
 {
@@ -497,7 +526,9 @@ static int put_record(struct back *b, struct upstream *u, const struct origin_pu
     if (r == 0)
         r = commit(&c, &rec, &unknown, e);
     change_end(&c);
-    if (r < 0 && body->hard && !unknown && !body->is_shared) {
+    if (body->lent)
+        body->lent->is_kept = r == 0 || unknown;
+    if (r < 0 && body->hard && !unknown && !body->is_shared && !body->lent) {
         hard_give_back(body->hard);
     } else {
         hard_unref(body->hard);
@@ -516,9 +547,7 @@ static int layer_put(void *arg, struct upstream *u, const struct origin_put *p,
     if (!takes(b, u, p->key))
         return origin_put(u->origin, p, body, a, ret, e);
     struct back_body kept;
-    int r = body->file && body->file->extent ? keep_file(b, body, &kept, e) : ERR_NOT_ADMITTED;
-    if (r == ERR_NOT_ADMITTED)
-        r = back_keep_body(b, u->bucket, body, p->cancel, &kept, e);
+    int r = keep_body(b, u, p, body, &kept, e);
     return r < 0 ? r : put_record(b, u, p, &kept, a, ret, e);
 }
 

@@ -5,8 +5,8 @@
  * waits for it) and not on its way, and reads its record: the version that this round sends. What is sent is
  * noted in the record before, so that it is known again there when the answer is lost or the node is killed.
  * Records found at a start count as sent: that note is written without a sync, which a power failure undoes.
- * What has a tag in the place of its MD5 is read first: the MD5 goes into the record with that note, which is
- * durable then, so that a record that lacks it was never sent.
+ * What has a tag in the place of its MD5 is read first, before there is a place at the origin: the MD5 goes
+ * into the record. The note that it was sent is durable then, so that a record that lacks it was never sent.
  * With the origin's answer the record goes, durably, and then the extent; a record that was replaced
  * meanwhile stays, with what was just written as its new base.
  *
@@ -35,6 +35,7 @@
  */
 #include "object/back_internal.h"
 
+#include "base/crc32c.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/text.h"
@@ -46,9 +47,11 @@
 #define IDLE_MS         500
 #define PLACE_MS        20
 #define SEND_ARENA      (8 * MIB) /* ETags of the parts of an upload */
-#define PIECE_BYTES     MIB
+#define PIECE_BYTES     STORE_BLOCK_BYTES
 #define BELOW_MAX_MS    2000      /* after which it is looked again whether what lies below is removed */
 #define DIGEST_SENT_MAX (8 * MIB) /* larger bodies are sent in parts, without their MD5 */
+#define CHECKED_MS      600000 /* for which bytes that were read are believed: so long may sending take, too */
+#define SUMS_MAX        (64 * KIB) /* blocks whose checksums are computed beside the MD5 */
 
 struct sending {
     struct back *back;
@@ -62,7 +65,8 @@ struct sending {
     struct origin_attr answer; /* of what was sent under the key */
     bool answered;
     bool conflict;
-    bool is_checked; /* the bytes were read in this round, and are those of the record's MD5 */
+    struct back_entry *entry;
+    uint32_t *sums; /* of all blocks, when they were read in this round; else NULL */
 };
 
 /* ---- what the origin has ---- */
@@ -274,17 +278,22 @@ static void note_refused(struct sending *s)
     back_leave(b, x);
 }
 
+/* The MD5 of the bytes, and the checksums of their blocks. */
 static int digest_bytes(struct sending *s, uint8_t ret[BACK_MD5_BYTES], struct err *e)
 {
     const struct back_record *r = &s->rec;
     uint8_t md5[EVP_MAX_MD_SIZE];
     _cleanup_free_ char *piece = malloc(PIECE_BYTES);
+    uint64_t n_blocks = (r->size_bytes + PIECE_BYTES - 1) / PIECE_BYTES;
+    _cleanup_free_ uint32_t *sums = n_blocks <= SUMS_MAX ? malloc(n_blocks * sizeof(*sums)) : NULL;
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     int ok = md && piece ? EVP_DigestInit_ex(md, EVP_md5(), NULL) : 0, k = 0;
     assert(ok == 1);
     for (uint64_t at = 0; at < r->size_bytes && k == 0 && ok == 1;) {
         ssize_t n =
             back_body_read(s->hard, piece, (size_t)MIN((uint64_t)PIECE_BYTES, r->size_bytes - at), at);
+        if (sums && n > 0)
+            sums[at / PIECE_BYTES] = crc32c(0, piece, (size_t)n);
         if (atomic_load(&s->back->stop))
             k = err_set(e, -ECANCELED, "the node stops");
         else if (n <= 0)
@@ -299,7 +308,26 @@ static int digest_bytes(struct sending *s, uint8_t ret[BACK_MD5_BYTES], struct e
         k = err_set(e, -EIO, "MD5");
     if (k == 0)
         memcpy(ret, md5, BACK_MD5_BYTES);
+    free(s->sums);
+    s->sums = k == 0 ? TAKE_PTR(sums) : NULL;
     return k;
+}
+
+/* Whether the bytes were found to be the record's not long ago, and the file was not written to since: that
+ * is not computed anew for each look for a place, nor for each try. */
+static bool was_checked(const struct sending *s)
+{
+    const struct back_entry *x = s->entry;
+    struct stat st;
+    return s->hard && x->checked_seq == s->rec.seq && sys_mono_ms() - x->checked_ms < CHECKED_MS &&
+           hard_stat(s->hard, &st) == 0 && st.st_mtim.tv_sec == x->checked_mtim.tv_sec &&
+           st.st_mtim.tv_nsec == x->checked_mtim.tv_nsec;
+}
+
+/* Origins are told the MD5 of small bodies only, or of none. */
+static bool must_be_checked(const struct sending *s)
+{
+    return s->rec.size_bytes > DIGEST_SENT_MAX || !(s->upstream->origin->capabilities & ORIGIN_CAN_META);
 }
 
 /* Whether the bytes are still the ones that were written: origins are told the MD5 of small bodies only, or
@@ -307,24 +335,58 @@ static int digest_bytes(struct sending *s, uint8_t ret[BACK_MD5_BYTES], struct e
 static int check_bytes(struct sending *s, struct err *e)
 {
     uint8_t md5[BACK_MD5_BYTES];
-    if (s->is_checked)
+    struct stat st = {0};
+    if (was_checked(s))
         return 0;
-    int k = digest_bytes(s, md5, e);
-    if (k == 0 && memcmp(md5, s->rec.md5, BACK_MD5_BYTES) != 0)
+    int k = s->hard ? hard_stat(s->hard, &st) : 0;
+    if (k < 0)
+        return err_errno(e, k, "look at bytes that are not in the origin yet");
+    bool has_turn = atomic_fetch_add(&s->back->checking, 1) < BACK_THREADS / 2;
+    k = has_turn ? digest_bytes(s, md5, e) : -EINPROGRESS;
+    (void)atomic_fetch_sub(&s->back->checking, 1);
+    if (k == 0 && back_record_knows_md5(&s->rec) && memcmp(md5, s->rec.md5, BACK_MD5_BYTES) != 0)
         k = err_set(e, ERR_CORRUPT, "the disk has other bytes than were written: they stay here, unsent");
-    s->is_checked = k == 0;
-    return k;
+    if (k < 0)
+        return k;
+    memcpy(s->rec.md5, md5, BACK_MD5_BYTES);
+    s->rec.has_md5 = s->rec.has_tag;
+    s->entry->checked_seq = s->rec.seq;
+    s->entry->checked_ms = sys_mono_ms();
+    s->entry->checked_mtim = st.st_mtim;
+    return 0;
 }
 
-/* The MD5 of a version that has none yet, by which it is known again at the origin. It is noted with what is
- * sent. */
-static int learn_md5(struct sending *s, struct err *e)
+/* Into the record, so that it is not computed again, and the version is known again at the origin by it.
+ * -ECANCELED: it is another one by now. */
+static int keep_md5(struct sending *s, struct err *e)
 {
-    if (back_record_knows_md5(&s->rec))
-        return 0;
-    int r = digest_bytes(s, s->rec.md5, e);
-    s->rec.has_md5 = s->is_checked = r == 0;
+    struct back *b = s->back;
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record now;
+    bool unknown;
+    struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
+    int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, e);
+    if (r == -ENOENT || (r == 0 && now.seq != s->rec.seq))
+        r = -ECANCELED;
+    if (r == 0 && !back_record_knows_md5(&now)) {
+        now.has_md5 = true;
+        memcpy(now.md5, s->rec.md5, BACK_MD5_BYTES);
+        r = back_save(b, x, s->upstream->bucket, &now, KV_VISIBLE, &unknown, e);
+    }
+    back_leave(b, x);
     return r;
+}
+
+/* Before there is a place at the origin, which others may want meanwhile: all bytes are read where the origin
+ * does not compare them itself, and where their MD5 is not known yet. */
+static int check_before(struct sending *s, struct err *e)
+{
+    const struct back_record *r = &s->rec;
+    bool knows = back_record_knows_md5(r);
+    if (knows && (!s->hard || !must_be_checked(s)))
+        return 0;
+    int k = check_bytes(s, e);
+    return k == 0 && !knows ? keep_md5(s, e) : k;
 }
 
 static int send_to(struct sending *s, struct slice key, struct slice if_match, bool if_none_match,
@@ -334,8 +396,7 @@ static int send_to(struct sending *s, struct slice key, struct slice if_match, b
     _cleanup_buf_ struct buf md5 = BUF_INIT(64);
     int k = text_base64(&md5, slice_of(r->md5, BACK_MD5_BYTES)); /* the origin finds what rotted here */
     assert(k == 0);
-    if (s->hard &&
-        (r->size_bytes > DIGEST_SENT_MAX || !(s->upstream->origin->capabilities & ORIGIN_CAN_META)))
+    if (s->hard && must_be_checked(s))
         k = check_bytes(s, e);
     if (k < 0)
         return k;
@@ -479,7 +540,7 @@ static int finish(struct sending *s, struct err *e)
     struct back_record now;
     bool unknown;
     if (s->hard && s->answered && !s->conflict)
-        back_cache(b, s->upstream->bucket, s->key, &s->rec, s->hard);
+        back_cache(b, s->upstream->bucket, s->key, &s->rec, s->hard, s->sums);
     struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
     int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, e);
     bool same = r == 0 && now.seq == s->rec.seq;
@@ -565,18 +626,22 @@ static int send_record(struct sending *s, struct err *e)
             "gets them back. Write the object again, or remove it");
     if (r < 0)
         return r;
+    r = check_before(s, e);
+    if (r < 0)
+        return r;
     if (!take_place(s))
         return -ECANCELED;
-    r = learn_md5(s, e); /* not before there is a place: it would be computed again for each look */
-    r = r < 0 ? r : carry_out(s, e);
+    r = carry_out(s, e);
     upstream_leave_behind(s->upstream, r); /* what follows may wait for an opening that wants a place */
     return r < 0 ? r : finish(s, e);
 }
 
-static int send_key(struct back *b, struct back_bucket *x, struct slice key, struct err *e)
+static int send_key(struct back *b, struct back_entry *x, struct err *e)
 {
+    struct slice key = back_key(x);
     _cleanup_(bucket_unrefp) struct bucket *bucket = bucket_find_id(b->service->buckets, x->bucket_id);
-    struct sending s = {.back = b, .bucket = x, .key = key, .value = BUF_INIT(BACK_RECORD_MAX_BYTES)};
+    struct sending s = {
+        .back = b, .bucket = x->bucket, .entry = x, .key = key, .value = BUF_INIT(BACK_RECORD_MAX_BYTES)};
     if (!bucket)
         return err_set(e, ERR_NO_BUCKET, "the bucket is gone");
     int r = object_upstream(b->service, slice_str(bucket->name), &s.upstream, e);
@@ -588,6 +653,7 @@ static int send_key(struct back *b, struct back_bucket *x, struct slice key, str
         r = err_prefix(e, r, "%s/" SLICE_FMT, bucket->name, SLICE_ARG(key));
     upstream_unref(s.upstream);
     hard_unref(s.hard);
+    free(s.sums);
     arena_free(s.arena);
     buf_fini(&s.value);
     return r;
@@ -677,7 +743,7 @@ void *back_sender_main(void *back)
         b->n_doubted += x->doubted;
         lock_drop(&b->lock);
         struct err e = {0};
-        int r = send_key(b, x->bucket, back_key(x), &e);
+        int r = send_key(b, x, &e);
         note_result(b, x, r, &e);
         lock_take(&b->lock);
     }

@@ -13,6 +13,7 @@
  * naming the key. When the process ends in the middle, source and copies are both there. When an original
  * cannot be removed after all were copied, the error says how many are left; the target is whole then.
  */
+#include "object/back.h"
 #include "object/object_internal.h"
 
 #include "base/log.h"
@@ -182,7 +183,8 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
         r = copy_marker(m, from, to, a, e);
     } else {
         r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
-        r = r < 0 ? r : upstream_copy(m->upstream, from, to, a, &answer, e);
+        r = r < 0 ? r : back_copy_moved(m->service->back, m->upstream, from, to, a, &answer, e);
+        r = r == -EAGAIN ? upstream_copy(m->upstream, from, to, a, &answer, e) : r;
         if (r == 0 && was.etag.n <= ORIGIN_ETAG_MAX)
             (void)snprintf(i->etag, sizeof(i->etag), SLICE_FMT, SLICE_ARG(was.etag));
     }

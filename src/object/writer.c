@@ -5,6 +5,10 @@
  * Two ways: *streaming* (size known, bytes put in order): a thread uploads from the staged file while it
  * grows. *At commit*: all other writes are uploaded whole when they are committed.
  *
+ * With write=back what the node is sent goes to a hard extent instead, which becomes the record's (back.h):
+ * on the disk once, and synced once. Its MD5, which is the ETag, is computed while it is written, or comes
+ * with the commit.
+ *
  * Invariants:
  *  1. The origin never gets the last byte of a streamed body before commit: what was not committed never
  * becomes an object, whatever happens to the writer.
@@ -13,14 +17,18 @@
  * acknowledged; from then on no open can find what was there before. Neither is done when another change of
  * the key overlapped (mirror_generation): which of the two the origin has is then asked.
  *  4. One operation at a time runs on a writer (busy), and none after its last commit (ended).
+ *  5. A hard extent that a record may name is neither written to nor given back.
  */
 #include "object/back.h"
 #include "object/object_internal.h"
 #include "object/stranded.h"
 
+#include "base/hasher.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/text.h"
 #include "origin/meta.h"
+#include "store/hard.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -36,7 +44,9 @@
 #define UPLOAD_TRIES     3         /* of a file that is changed while it is uploaded */
 #define TICK_NS          10000000u /* most by which the kernel's file times lag */
 #define WAIT_NS          1000000000ull
-#define KEEP_COUNTS      3 /* of what buckets keep, for which a write waits that finds no room */
+#define AHEAD_MAX        (256 * MIB) /* of a hard extent, that has its room from the beginning */
+#define BESIDE_MIN_BYTES (256 * KIB) /* whose MD5 is worth another thread */
+#define KEEP_COUNTS      3           /* of what buckets keep, for which a write waits that finds no room */
 #define STACK_BYTES      (512 * KIB)
 #define ENTRY_KEY_MAX    (ORIGIN_KEY_MAX_BYTES + 8)
 
@@ -45,14 +55,16 @@ struct writer {
     _Atomic uint32_t refs;
     struct object_service *service;
     struct upstream *upstream;
-    struct extent *extent;
-    struct arena *arena; /* strings of the request */
+    struct extent *extent; /* NULL with is_back */
+    struct arena *arena;   /* strings of the request */
     struct origin_put put;
     char *meta;    /* of `put`, when a commit brought it */
     uint64_t size; /* announced, or UINT64_MAX */
     uint32_t via;
     bool streaming, staged; /* staged: the caller writes through a descriptor */
     bool is_unmapped;       /* as the commit that runs said: WIRE_UNMAPPED */
+    bool is_back;           /* bytes go to a hard extent: write=back, and not staged */
+    bool brings_md5;        /* with the commit */
     pthread_t uploader;
     atomic_bool cancel;
 
@@ -70,12 +82,24 @@ struct writer {
     struct stat uploaded_stat;
     struct origin_file file; /* as which it was uploaded last */
     bool was_live;           /* it was kept once while it could be changed */
-    uint64_t confirmed_ns;   /* real time before it was sent */
-    uint64_t generation;     /* of the key, as our own last change made it */
-    bool answer_is_own;      /* the answer tells of what we sent: not of what was found there later */
+    struct hard *hard;       /* of is_back, from the first byte on */
+    bool is_writing;         /* to it: hard_begin_writing */
+    bool is_named;           /* a record names it, or may */
+    int fault;               /* of the sync that failed; 0: none did */
+    bool hashes;             /* md5 is that of the bytes put in order so far */
+    struct hasher_stream md5;
+    uint64_t confirmed_ns; /* real time before it was sent */
+    uint64_t generation;   /* of the key, as our own last change made it */
+    bool answer_is_own;    /* the answer tells of what we sent: not of what was found there later */
     struct arena *answer_arena;
     struct origin_attr answer;
 };
+
+/* Of the file that has the bytes; -1: there are none yet. */
+static int file_of(const struct writer *w)
+{
+    return w->hard ? hard_fd(w->hard) : w->extent ? extent_fd(w->extent) : -1;
+}
 
 /* ---- upload ---- */
 
@@ -98,14 +122,14 @@ static ssize_t body_read(void *arg, void *p, size_t n, uint64_t offset)
     if (atomic_load(&w->cancel))
         return -ECANCELED;
     n = MIN(n, limit - offset);
-    int r = sys_pread_all(extent_fd(w->extent), p, n, offset);
+    int r = sys_pread_all(file_of(w), p, n, offset);
     return r < 0 ? r : (ssize_t)n;
 }
 
 static int upload(struct writer *w, const struct origin_put *put, uint64_t size, struct err *e)
 {
     struct origin_body body = {.size_bytes = size, .read = body_read, .arg = w};
-    if (w->staged && size >= FILE_MIN_BYTES)
+    if (w->file.hard || (w->staged && size >= FILE_MIN_BYTES))
         body.file = &w->file;
     return w->streaming ? upstream_put_slowly(w->upstream, put, &body, w->answer_arena, &w->answer, e)
                         : upstream_put(w->upstream, put, &body, w->answer_arena, &w->answer, e);
@@ -162,6 +186,23 @@ static void writer_stop(struct writer *w)
     join_uploader(w);
 }
 
+/* Nobody writes to the hard extent from now on. */
+static void end_writing(struct writer *w)
+{
+    if (w->is_writing)
+        hard_end_writing(w->hard);
+    w->is_writing = false;
+}
+
+static void let_go(struct writer *w)
+{
+    end_writing(w);
+    if (w->is_named)
+        hard_unref(w->hard);
+    else if (w->hard)
+        hard_give_back(w->hard);
+}
+
 void writer_unref(struct writer *w)
 {
     if (!w)
@@ -176,6 +217,8 @@ void writer_unref(struct writer *w)
     if (w->extent)
         extent_leave(w->extent);
     extent_unref(w->extent);
+    let_go(w);
+    hasher_stream_fini(&w->md5);
     upstream_unref(w->upstream);
     free(w->meta);
     arena_free(w->arena);
@@ -186,7 +229,8 @@ void writer_unref(struct writer *w)
     free(w);
 }
 
-static struct writer *writer_new(struct object_service *s, struct upstream *u,
+/* is_here: by this process, so that its word on the MD5 is as good as ours. */
+static struct writer *writer_new(struct object_service *s, struct upstream *u, bool is_here,
                                  const struct wire_put_open_req *q)
 {
     struct writer *w = calloc(1, sizeof(*w));
@@ -199,6 +243,11 @@ static struct writer *writer_new(struct object_service *s, struct upstream *u,
     w->answer_arena = arena_new(ANSWER_ARENA);
     w->size = q->size;
     w->via = q->via;
+    w->staged = q->flags & WIRE_STAGED;
+    w->is_back = !w->staged && u->bucket->p.write == BUCKET_WRITE_BACK;
+    w->brings_md5 = w->is_back && is_here && q->flags & WIRE_ETAG;
+    w->hashes = w->is_back && !w->brings_md5;
+    hasher_stream_init(&w->md5, w->hashes && w->size >= BESIDE_MIN_BYTES ? s->hasher : NULL);
     w->put = (struct origin_put){
         .key = arena_dup(w->arena, q->key),
         .content_type = arena_dup(w->arena, q->content_type),
@@ -266,28 +315,47 @@ static uint64_t room_until_ms(const struct writer *w)
     return sys_mono_ms() + w->upstream->bucket->p.retry_time;
 }
 
-static int stage(struct writer *w, const struct wire_put_open_req *q, struct err *e)
+/* A hard extent that may be written to. */
+static int begin_writing(struct writer *w, struct err *e)
 {
-    _cleanup_buf_ struct buf key = BUF_INIT(ENTRY_KEY_MAX);
-    object_store_key(w->upstream->bucket, q->key, &key);
-    struct back *back = w->service->back;
-    uint64_t hint = q->size == UINT64_MAX ? 0 : q->size, until_ms = room_until_ms(w);
-    int r, counts = 0;
-    bool yields = w->upstream->bucket->p.write == BUCKET_WRITE_BACK, again = true;
-    for (;; again = back_wait_freed(back, until_ms) ||
-                    (counts++ < KEEP_COUNTS && keep_wait_counted(w->service))) {
-        r = again && yields && back_is_hungry(back)
-                ? ERR_NOT_ADMITTED
-                : store_stage(w->service->config.store, buf_view(&key), hint, &w->extent, e);
-        if (r != ERR_NOT_ADMITTED || !again)
-            break;
+    int r = w->is_named ? err_set(e, -EBADF, "it was committed, perhaps") : 0;
+    if (r == 0 && !w->hard)
+        r = hard_take(w->service->config.store, &w->hard, e);
+    if (r == 0 && !w->is_writing)
+        r = hard_begin_writing(w->hard, e);
+    w->is_writing |= r == 0;
+    return r;
+}
+
+/* A file for the bytes, with room for those that are announced. ERR_NOT_ADMITTED: there is none now. */
+static int begin_file(struct writer *w, uint64_t hint, struct err *e)
+{
+    if (w->is_back) {
+        int r = hint > 0 ? begin_writing(w, e) : 0;
+        return r == 0 && hint > 0 ? hard_reserve(w->hard, MIN(hint, (uint64_t)AHEAD_MAX)) : r;
     }
-    if (r == ERR_NOT_ADMITTED)
-        return back_no_room(hint, e);
+    _cleanup_buf_ struct buf key = BUF_INIT(ENTRY_KEY_MAX);
+    object_store_key(w->upstream->bucket, w->put.key, &key);
+    int r = store_stage(w->service->config.store, buf_view(&key), hint, &w->extent, e);
     if (r == 0)
         (void)extent_use(
             w->extent); /* also once it is published; a staged one is in use, so that it has one */
     return r;
+}
+
+static int stage(struct writer *w, struct err *e)
+{
+    struct back *back = w->service->back;
+    uint64_t hint = w->size == UINT64_MAX ? 0 : w->size, until_ms = room_until_ms(w);
+    int r, counts = 0;
+    bool yields = w->upstream->bucket->p.write == BUCKET_WRITE_BACK, again = true;
+    for (;; again = back_wait_freed(back, until_ms) ||
+                    (counts++ < KEEP_COUNTS && keep_wait_counted(w->service))) {
+        r = again && yields && back_is_hungry(back) ? ERR_NOT_ADMITTED : begin_file(w, hint, e);
+        if (r != ERR_NOT_ADMITTED || !again)
+            break;
+    }
+    return r == ERR_NOT_ADMITTED ? back_no_room(hint, e) : r;
 }
 
 int op_put_open(struct object_session *ses, const struct wire_put_open_req *req, struct arena *a,
@@ -319,11 +387,10 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
         r = back_wait_room(ses->service->back, u->bucket, req->size == UINT64_MAX ? 0 : req->size, e);
     if (r < 0)
         return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
-    struct writer *w = writer_new(ses->service, u, req);
-    r = stage(w, req, e);
-    bool staged = req->flags & WIRE_STAGED;
-    w->staged = staged;
-    if (r == 0 && !staged && req->size != UINT64_MAX && req->size >= STREAM_MIN_BYTES) {
+    struct writer *w = writer_new(ses->service, u, !ses->is_remote, req);
+    r = stage(w, e);
+    bool streams = !w->staged && !w->is_back;
+    if (r == 0 && streams && req->size != UINT64_MAX && req->size >= STREAM_MIN_BYTES) {
         w->streaming = atomic_fetch_add(&ses->service->streams, 1) < STREAMS_MAX;
         if (!w->streaming)
             (void)atomic_fetch_sub(&ses->service->streams, 1);
@@ -340,11 +407,39 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
         return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     }
     rep->handle = handle;
-    rep->fd = staged ? extent_fd(w->extent) : -1;
+    rep->fd = w->staged ? extent_fd(w->extent) : -1;
     return 0;
 }
 
 /* ---- PUT_WRITE ---- */
+
+static int write_staged(struct writer *w, const struct wire_put_write_req *q, struct err *e)
+{
+    uint64_t until_ms = room_until_ms(w);
+    int r;
+    do
+        r = extent_write(w->extent, q->data.p, q->data.n, q->offset);
+    while (r == ERR_NOT_ADMITTED && back_wait_freed(w->service->back, until_ms));
+    if (r == ERR_NOT_ADMITTED)
+        return back_no_room(q->data.n, e);
+    return r < 0 ? err_errno(e, r, "write to the cache's disk") : 0;
+}
+
+/* Bytes that are put in order are hashed while they are written. */
+static int write_hard(struct writer *w, const struct wire_put_write_req *q, bool ordered, struct err *e)
+{
+    int r = q->data.n > 0 ? begin_writing(w, e) : 0;
+    if (r < 0 || q->data.n == 0)
+        return r;
+    w->hashes = w->hashes && ordered;
+    if (w->hashes)
+        hasher_stream_add(&w->md5, q->data.p, q->data.n);
+    r = back_write(w->service->back, w->upstream->bucket, w->hard, q->data, q->offset, &w->cancel, e);
+    if (w->hashes)
+        hasher_stream_wait(&w->md5, q->data.p, q->data.n);
+    w->hashes = w->hashes && r == 0;
+    return r;
+}
 
 static int put_write(struct writer *w, const struct wire_put_write_req *q, struct err *e)
 {
@@ -360,15 +455,9 @@ static int put_write(struct writer *w, const struct wire_put_write_req *q, struc
         return failed;
     if (w->streaming && !ordered)
         return err_set(e, -EINVAL, "write at %" PRIu64 " out of order", q->offset);
-    uint64_t until_ms = room_until_ms(w);
-    int r;
-    do
-        r = extent_write(w->extent, q->data.p, q->data.n, q->offset);
-    while (r == ERR_NOT_ADMITTED && back_wait_freed(w->service->back, until_ms));
-    if (r == ERR_NOT_ADMITTED)
-        return back_no_room(q->data.n, e);
+    int r = w->is_back ? write_hard(w, q, ordered, e) : write_staged(w, q, e);
     if (r < 0)
-        return err_errno(e, r, "write to the cache's disk");
+        return r;
     LOCK_SCOPE(&w->lock);
     if (ordered)
         w->written += q->data.n;
@@ -420,12 +509,63 @@ static int check_put_conditions(struct writer *w, struct err *e)
     return 0;
 }
 
+/* The MD5 of the first `size` bytes, if it is known. */
+static bool know_md5(struct writer *w, const struct wire_put_commit_req *q, uint8_t ret[MD5_BYTES])
+{
+    if (w->brings_md5)
+        return q->etag.n == 2 * (size_t)MD5_BYTES && text_unhex(q->etag, ret, MD5_BYTES) == 0;
+    bool knows = w->hashes && w->written == q->size;
+    if (knows)
+        hasher_stream_digest(&w->md5, ret);
+    w->hashes = false; /* nothing can be added to it */
+    return knows;
+}
+
+/* The first `size` bytes, and no others, are on the disk. */
+static int finish_hard(struct writer *w, uint64_t size, struct err *e)
+{
+    struct stat st;
+    if (w->fault < 0) /* the kernel tells it once, and another sync would give 0 */
+        return err_errno(e, w->fault, "an earlier commit failed");
+    int r = hard_stat(w->hard, &st);
+    if (r < 0)
+        return err_errno(e, r, "state of the file");
+    if ((uint64_t)st.st_size > size) {
+        r = begin_writing(w, e);
+        r = r < 0 ? r : hard_truncate(w->hard, size, e);
+    }
+    if (r == 0)
+        r = w->fault = hard_sync(w->hard, e);
+    if (r == 0)
+        end_writing(w);
+    return r;
+}
+
+/* What the node was sent becomes the record's extent, unless the handle stays open for more. */
+static int upload_hard(struct writer *w, const struct origin_put *put, const struct wire_put_commit_req *q,
+                       struct err *e)
+{
+    w->file = (struct origin_file){0};
+    if (!w->is_named && q->size > 0 && !(q->flags & WIRE_KEEP)) {
+        int r = finish_hard(w, q->size, e);
+        if (r < 0)
+            return r;
+        w->file.hard = w->hard;
+        w->file.has_md5 = know_md5(w, q, w->file.md5);
+    }
+    int r = upload(w, put, q->size, e);
+    w->is_named |= w->file.is_kept;
+    return r;
+}
+
 /* A file that is changed after it was kept as it is, and synced again, is copied: that is changed in place.
  */
 static int upload_file(struct writer *w, const struct origin_put *put, const struct wire_put_commit_req *q,
                        struct err *e)
 {
     bool may_change = q->flags & WIRE_KEEP;
+    if (w->is_back)
+        return upload_hard(w, put, q, e);
     struct extent *x = w->was_live && may_change ? NULL : w->extent;
     w->file = (struct origin_file){.extent = x, .may_change = may_change};
     int r = upload(w, put, q->size, e);
@@ -550,7 +690,7 @@ static void take_meta(struct writer *w, struct slice meta)
  * for each time: that protects the pages, so that the next store into one moves the file's times. */
 static int sync_staged(struct writer *w, bool whole)
 {
-    int fd = extent_fd(w->extent);
+    int fd = file_of(w);
     if (whole || !w->is_unmapped)
         return sys->fdatasync(fd);
     (void)sys->sync_file_range(fd, 0, /* n= */ 0, SYNC_FILE_RANGE_WRITE); /* errors: fdatasync has them */
@@ -562,8 +702,10 @@ static int sync_staged(struct writer *w, bool whole)
  * change. */
 static int file_state(struct writer *w, uint64_t size, bool whole, struct stat *ret, struct err *e)
 {
-    int r = w->staged ? sync_staged(w, whole) : 0;
-    r = r < 0 ? r : sys->fstat(extent_fd(w->extent), ret);
+    int r = w->staged ? sync_staged(w, whole) : 0, fd = file_of(w);
+    *ret = (struct stat){0};
+    if (r == 0 && fd >= 0)
+        r = sys->fstat(fd, ret);
     if (r < 0)
         return err_errno(e, r, "state of the staged file");
     if ((uint64_t)ret->st_size < size)
@@ -631,7 +773,7 @@ static void make_current(struct writer *w, bool keep, const struct attr *attr)
         w->generation = mirror_changed(s->mirror, opening.bucket, opening.key);
         if (!keep && w->file.is_kept) /* readers have it of write-back, and the cache when it was sent */
             remove_entry(w);
-        else if (!keep && bucket_keep(opening.bucket, opening.key) != RULE_KEEP_NEVER &&
+        else if (!keep && w->extent && bucket_keep(opening.bucket, opening.key) != RULE_KEEP_NEVER &&
                  quota_admit(s, opening.bucket, opening.key, attr->size_bytes))
             publish(w, attr);
         else

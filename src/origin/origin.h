@@ -148,13 +148,17 @@ struct origin_get {
  */
 typedef int (*origin_sink_fn)(void *arg, const struct origin_attr *attr, const void *p, size_t n);
 
-/* The file of which a body is the first bytes, for who may keep that one instead of a copy. Its owner does
- * not ask for the body's MD5 as ETag. */
+/* The file of which a body is the first bytes, for who may keep that one instead of a copy. The owner of a
+ * staged one does not ask for the body's MD5 as ETag. */
 struct extent;
+struct hard;
 struct origin_file {
     struct extent *extent; /* staged (store/store.h); NULL: its bytes must be copied */
     bool may_change;       /* somebody may go on writing to it */
-    bool is_kept;          /* set by who did that */
+    struct hard *hard;     /* instead: synced, and nobody writes to it (store/hard.h) */
+    bool has_md5;          /* of `hard` */
+    uint8_t md5[16];
+    bool is_kept; /* set by who did that, or may have; `hard` is not the caller's then */
 };
 
 struct origin_body {

@@ -386,10 +386,13 @@ static enum s3_error stream(struct put *p, struct slice *ret_last)
 
 bool put_hashes(struct s3_request *r, uint64_t size)
 {
-    struct slice kind;
+    struct slice value;
 
-    return r->s3->hasher && size >= BODY_BESIDE_MIN_BYTES && buckets_property(r, r->bucket, "etag", &kind) &&
-           slice_eq_str(kind, "md5");
+    if (!r->s3->hasher || size < BODY_BESIDE_MIN_BYTES)
+        return false;
+    if (buckets_property(r, r->bucket, "etag", &value)) /* of buckets without origin */
+        return slice_eq_str(value, "md5");
+    return buckets_property(r, r->bucket, "write", &value) && slice_eq_str(value, "back");
 }
 
 static void plan_md5(struct put *p)

@@ -385,6 +385,7 @@ void disk_fini(struct disk *d)
             d->doomed[i] = next;
         }
     }
+    (void)late_close(d);
     hard_disk_fini(d);
     kv_close(d->kv);
     if (d->dir_fd >= 0)

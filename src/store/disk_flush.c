@@ -184,6 +184,7 @@ void *flusher_run(void *arg)
     struct disk *d = arg;
     uint64_t interval_ns = MAX(d->store->config.flush_interval_ms, 10) * 1000000;
     for (uint64_t next = sys_real.mono_ns() + interval_ns;;) {
+        (void)late_close(d);
         set_metrics(d);
         hard_watch(d);
         lock_take(&d->lock);

@@ -73,11 +73,12 @@ static void add_locked(struct disk *d, struct doomed *m)
     *b = m;
 }
 
-static void unlink_file(struct disk *d, struct id128 id)
+/* late_bytes: of late_unlink; 0: at once. */
+static void unlink_file(struct disk *d, struct id128 id, uint64_t late_bytes)
 {
     char path[DISK_PATH_MAX];
     disk_extent_path(d, id, path);
-    int r = sys->unlink(path);
+    int r = late_unlink(d, path, late_bytes);
     if (r < 0 && r != -ENOENT)
         (void)disk_log_error(d, "unlink an extent file", r);
 }
@@ -94,7 +95,7 @@ static void set_shrink(struct store *s, uint32_t data_set, uint64_t bytes)
     evict_set_grow(s->sets, data_set, -(int64_t)bytes);
 }
 
-void doom_victim(struct extent *x)
+static void doom(struct extent *x, bool late)
 {
     struct disk *d = x->disk;
     bool staged = __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE);
@@ -120,11 +121,16 @@ void doom_victim(struct extent *x)
         if (x->store->on_gone)
             (void)x->store->on_gone(x->store->on_gone_arg, x->key);
     }
-    unlink_file(d, m->id);
+    unlink_file(d, m->id, late ? extent_size(x) : 0);
     writer_queue_doomed(d, m);
 }
 
-void doom_victim_record(struct disk *d, struct slice key, const struct format_entry *r)
+void doom_victim(struct extent *x)
+{
+    doom(x, /* late= */ false);
+}
+
+static void doom_entry(struct disk *d, struct slice key, const struct format_entry *r, bool late)
 {
     struct doomed *m = doomed_new(r->id, key, chunks_of(r->size_bytes));
     uint64_t charge = format_charge(r->size_bytes, r->present_blocks);
@@ -133,9 +139,14 @@ void doom_victim_record(struct disk *d, struct slice key, const struct format_en
     d->extents -= d->extents > 0;
     lock_drop(&d->lock);
     set_shrink(d->store, r->data_set, r->size_bytes);
-    unlink_file(d, m->id);
+    unlink_file(d, m->id, late ? charge : 0);
     space_give(d, charge, charge, 0);
     writer_queue_doomed(d, m);
+}
+
+void doom_victim_record(struct disk *d, struct slice key, const struct format_entry *r)
+{
+    doom_entry(d, key, r, /* late= */ false);
 }
 
 static void tell_removed(struct store *s, struct slice key, uint64_t bytes)
@@ -149,13 +160,13 @@ void doom_extent(struct extent *x)
     bool staged = __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE);
     if (!staged)
         tell_removed(x->store, x->key, extent_present_bytes(x));
-    doom_victim(x);
+    doom(x, /* late= */ true);
 }
 
 void doom_record(struct disk *d, struct slice key, const struct format_entry *r)
 {
     tell_removed(d->store, key, record_present_bytes(r));
-    doom_victim_record(d, key, r);
+    doom_entry(d, key, r, /* late= */ true);
 }
 
 void doom_bad_record(struct disk *d, struct slice index_key)

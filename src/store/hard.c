@@ -176,7 +176,7 @@ struct hard *hard_new_written(struct disk *d, struct id128 id, int fd, uint64_t 
 {
     struct hard *h = alloc_hard(d, id);
     h->handed = true;
-    h->charged = h->allocated = bytes;
+    h->charged = h->written = h->allocated = bytes;
     count_bytes(d, (int64_t)bytes);
     space_written(d, (int64_t)bytes);
     return add_new(h, fd);
@@ -322,7 +322,7 @@ static void loaded(struct hard_shard *t, struct hard *h, const struct loaded *l,
     h->sealed = l->sealed;
     h->stale_chunks = h->dirty = true;
     if (h->sealed)
-        h->charged = h->allocated = l->allocated;
+        h->charged = h->written = h->allocated = l->allocated;
     else
         count_unsettled(h->disk, 1);
 }
@@ -552,17 +552,53 @@ void hard_account(struct hard *h, uint64_t allocated)
     struct hard_shard *t = hard_shard_of(h->store, h->id);
     struct disk *d = h->disk;
     lock_take(&t->lock);
-    uint64_t before = h->charged;
-    h->charged = h->allocated = allocated;
+    uint64_t before = h->charged, written = h->written, now = MAX(allocated, h->ahead);
+    h->charged = now;
+    h->written = h->allocated = allocated;
     h->grown = 0;
     lock_drop(&t->lock);
-    if (allocated == before)
-        return;
-    count_bytes(d, (int64_t)(allocated - before));
-    if (allocated > before)
-        space_grow(d, allocated - before);
-    else
-        space_shrink(d, before - allocated, /* freed= */ allocated == 0);
+    if (now > before)
+        space_grow(d, now - before);
+    if (allocated == 0) /* the file system has them back */
+        space_give(d, before - MIN(before, now), written, 0);
+    else if (now < before)
+        space_give(d, before - now, 0, 0);
+    if (allocated > 0 && allocated != written)
+        space_written(d, (int64_t)(allocated - written));
+    if (now != before)
+        count_bytes(d, (int64_t)(now - before));
+}
+
+uint64_t hard_lend_room(struct hard *h, uint64_t bytes)
+{
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    struct disk *d = h->disk;
+    lock_take(&t->lock);
+    uint64_t lent = h->sealed ? 0 : MIN(bytes, h->charged), written = MIN(lent, h->written);
+    h->charged -= lent;
+    h->written -= written;
+    lock_drop(&t->lock);
+    count_bytes(d, -(int64_t)lent);
+    space_written(d, -(int64_t)written);
+    return lent;
+}
+
+int hard_reserve(struct hard *h, uint64_t bytes)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    struct disk *d = h->disk;
+    lock_take(&t->lock);
+    assert(h->writers > 0);
+    uint64_t more = bytes - MIN(bytes, h->charged);
+    lock_drop(&t->lock);
+    if (more > 0 && space_take(d, more, HARD_NO_SET, SLICE_NULL, /* force= */ true) < 0)
+        return ERR_NOT_ADMITTED;
+    count_bytes(d, (int64_t)more);
+    LOCK_SCOPE(&t->lock);
+    h->charged += more;
+    h->ahead = MAX(h->ahead, bytes);
+    return 0;
 }
 
 /* Up to max unsettled extents from where the last look ended, each with a reference. */

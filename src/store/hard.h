@@ -87,6 +87,9 @@ ssize_t hard_read_verified(struct hard *h, void *p, size_t n, uint64_t offset, s
  * Counts a writer, until hard_end_writing. On an error nobody may write. */
 int hard_begin_writing(struct hard *h, struct err *e);
 void hard_end_writing(struct hard *h);
+/* Between begin and end: takes room for as many bytes of the file, kept until the last writer ends, so that
+ * what is begun can be written to its end. ERR_NOT_ADMITTED: even eviction makes none. */
+int hard_reserve(struct hard *h, uint64_t bytes);
 /* Between begin and end. The node's own writes; crcs of bytes written in order from 0 on are computed on the
  * way, and used by hard_measure when nothing else was written. -ENOSPC, -EDQUOT, -EFBIG, -EIO. */
 int hard_write(struct hard *h, const void *p, size_t n, uint64_t offset, struct err *e);

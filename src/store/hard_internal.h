@@ -64,6 +64,8 @@ struct hard {
     bool measured; /* sums, size and allocated are what hard_measure found */
     uint64_t measured_changes, measured_bytes, measured_allocated;
     uint64_t charged;       /* counted in the disk's used bytes */
+    uint64_t written;       /* of those, counted as being in files */
+    uint64_t ahead;         /* hard_reserve: at least so many are charged until the last writer ends */
     uint64_t allocated;     /* by the last fstat */
     uint64_t grown;         /* written by the node since then */
     int fd, write_fd;       /* -1: not open; fd stays open while referenced */
@@ -171,6 +173,9 @@ bool hard_forget(struct hard *h);
 bool hard_is_known(struct disk *d, struct id128 id);
 /* Sets the count of what the file occupies; growth evicts. No lock held. */
 void hard_account(struct hard *h, uint64_t allocated);
+/* Up to so many of the bytes that are counted for the file are the caller's to count from now on: how many.
+ * While the file has this name they are counted anew when it is looked at. */
+uint64_t hard_lend_room(struct hard *h, uint64_t bytes);
 /* Looks at some of the unsettled extents of a disk. By the flusher, once a second. */
 void hard_watch(struct disk *d);
 void hard_status(struct disk *d, struct store_disk_status *ret);

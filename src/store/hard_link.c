@@ -3,7 +3,8 @@
  * in the cache without one.
  *
  * Each name is marked in the index before it is made, and goes by itself, as if the file had no other: the
- * bytes stay until the last one is gone. What they occupy is counted for each name.
+ * bytes stay until the last one is gone. What they occupy counts once while one name follows the other: the
+ * new one takes over what is counted. A name that stays beside counts it again when it is looked at.
  *
  * Invariants:
  *  1. The name of a hard extent is made durable before it is given to the caller; so were the bytes.

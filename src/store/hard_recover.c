@@ -66,8 +66,12 @@ static void end_removal(struct removal *x, bool removed)
 static int unlink_file(struct hard *h)
 {
     char path[DISK_PATH_MAX];
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    lock_take(&t->lock);
+    uint64_t bytes = h->allocated;
+    lock_drop(&t->lock);
     hard_path(h->disk, h->id, path);
-    int r = sys->unlink(path);
+    int r = late_unlink(h->disk, path, bytes);
     if (r < 0 && r != -ENOENT)
         return r;
     hard_gone(h->disk, h->id, h->stale_chunks);

@@ -77,6 +77,7 @@ void hard_end_writing(struct hard *h)
     assert(h->writers > 0);
     bool last = --h->writers == 0;
     int fd = last ? TAKE_FD(h->write_fd) : -1;
+    h->ahead = last ? 0 : h->ahead;
     lock_drop(&t->lock);
     if (fd >= 0)
         (void)sys->close(fd);
@@ -153,6 +154,7 @@ static int reserve(struct hard *h, size_t n)
     }
     lock_take(&t->lock);
     h->charged += need;
+    h->written += need;
     h->grown += ALIGN_UP(n, PAGE_BYTES);
     lock_drop(&t->lock);
     return 0;

@@ -465,7 +465,7 @@ static int take_of_all(struct disk *d, uint64_t n, uint32_t data_set, struct sli
 
 int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force)
 {
-    if (space_try(d, n))
+    if (space_try(d, n) || (late_close(d) && space_try(d, n)))
         return 0;
     if (n > d->limit_bytes || d->store->read_only || (!force && denied(d, data_set)))
         return ERR_NOT_ADMITTED;
@@ -494,12 +494,4 @@ void space_grow(struct disk *d, uint64_t n)
     bool taken = space_take(d, n, UINT32_MAX, SLICE_NULL, /* force= */ true) == 0;
     LOCK_SCOPE(&d->lock);
     d->used_bytes += taken ? 0 : n;
-    d->written_bytes += n;
-}
-
-void space_shrink(struct disk *d, uint64_t n, bool freed)
-{
-    space_give(d, n, freed ? n : 0, 0);
-    if (!freed)
-        space_written(d, -(int64_t)n);
 }

@@ -335,10 +335,14 @@ static int stage_on(struct disk *d, struct slice key, uint64_t size, struct hard
                     struct err *e)
 {
     uint32_t data_set = data_set_of(d->store, key, SLICE_NULL);
-    uint64_t charge = MIN(format_charge(size, format_blocks(size)), CHARGE_AHEAD_MAX);
-    int r = space_take(d, charge, data_set, key, /* force= */ true);
-    if (r < 0)
+    uint64_t charge = format_charge(size, format_blocks(size));
+    charge = from ? charge : MIN(charge, CHARGE_AHEAD_MAX);
+    uint64_t lent = from ? hard_lend_room(from, charge) : 0;
+    int r = lent < charge ? space_take(d, charge - lent, data_set, key, /* force= */ true) : 0;
+    if (r < 0) {
+        space_give(d, lent, 0, 0);
         return err_set(e, r, "disk %s: no room for " SLICE_FMT, d->path, SLICE_ARG(key));
+    }
     struct extent *x = NULL;
     uint64_t lost_flushes = disk_lost_flushes(d);
     r = make_extent(d, from ? size : 0, /* in_use= */ true, from, &x, e);
@@ -364,14 +368,17 @@ int store_stage(struct store *s, struct slice key, uint64_t size_hint, struct ex
 }
 
 int store_stage_hard(struct store *s, struct slice key, struct hard *h, uint64_t size_bytes,
-                     struct extent **ret, struct err *e)
+                     const uint32_t *sums, struct extent **ret, struct err *e)
 {
     assert(s && h->magic == HARD_MAGIC && ret);
     if (!key_is_valid(key) || size_bytes == 0 || size_bytes > STORE_SIZE_MAX_BYTES)
         return err_set(e, -EINVAL, "a key of %zu bytes, a size of %" PRIu64, key.n, size_bytes);
     if (s->read_only || writer_is_broken(h->disk))
         return err_set(e, -EIO, "disk %s: its index cannot be written", h->disk->path);
-    return stage_on(h->disk, key, size_bytes, h, ret, e);
+    int r = stage_on(h->disk, key, size_bytes, h, ret, e);
+    for (uint32_t i = 0; r == 0 && sums && i < (*ret)->n_blocks; i++)
+        extent_block_filled(*ret, i, sums[i]);
+    return r;
 }
 
 /* ---- removing ---- */

@@ -117,11 +117,13 @@ int store_publish(struct store *s, struct extent *x, const struct store_new *n, 
 /*
  * The same of a hard extent (hard.h), of whose `size_bytes` bytes nobody may change any from now on: its
  * file, by another name, as a staged extent of the same disk. Who wants to publish that one does so also
- * after the hard extent was given back.
+ * after the hard extent was given back. The bytes count as the staged extent's from now on; a hard extent
+ * that is not given back counts them again within seconds. sums: crc32c of all blocks, of bytes that the
+ * caller has read; NULL: they are read when it is published.
  */
 struct hard;
 int store_stage_hard(struct store *s, struct slice key, struct hard *h, uint64_t size_bytes,
-                     struct extent **ret, struct err *e);
+                     const uint32_t *sums, struct extent **ret, struct err *e);
 
 /* Drops the entry; -ENOENT when there is none. Readers keep their extent. */
 int store_remove(struct store *s, struct slice key);

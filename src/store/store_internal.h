@@ -41,6 +41,7 @@
 
 #define WRITER_INTERVAL_NS   (100 * (uint64_t)1000000) /* how long a change waits for others */
 #define WRITER_COMMIT_BYTES  MIB                       /* a commit is not made much larger than this */
+#define LATE_MAX             64                        /* unlinked files that are not closed yet */
 #define STAGED_PENDING_MAX   64                        /* unrecorded blocks that a staged extent may keep */
 #define PENDING_BLOCKS_WAKE  1024        /* unrecorded blocks at which the writer starts at once */
 #define PENDING_BLOCKS_MAX   65536       /* unrecorded blocks at which fills wait for the writer */
@@ -208,6 +209,8 @@ struct disk {
     struct id128 births[BIRTHS_AHEAD]; /* marked, and not made yet */
     size_t n_births;
     bool making_births; /* somebody is at it */
+    int late[LATE_MAX]; /* late.c: of unlinked files */
+    size_t n_late;
 
     struct hard_disk *hard; /* hard extents; its fields have locks of their own or disk->lock */
 
@@ -314,12 +317,17 @@ void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased);
 /* n bytes that are in files of hard extents already: evicts what it can, and counts them whatever the limit.
  */
 void space_grow(struct disk *d, uint64_t n);
-/* As many fewer; freed: the file system has them back. */
-void space_shrink(struct disk *d, uint64_t n, bool freed);
 /* n of the counted bytes belong to a dead extent now. */
 void space_lease(struct disk *d, uint64_t n);
 /* n more (or fewer) of the counted bytes are now in files. */
 void space_written(struct disk *d, int64_t n);
+
+/* ---- late.c ---- */
+
+/* unlink of a file of so many bytes, whose blocks the file system may have back up to a second later. */
+int late_unlink(struct disk *d, const char *path, uint64_t bytes);
+/* Now. Whether there were some. */
+bool late_close(struct disk *d);
 
 /* ---- table.c: extents in memory ---- */
 

@@ -4,6 +4,9 @@
  * writers have them open. */
 #include "test_back_common.h"
 
+#include "base/md5.h"
+#include "base/text.h"
+
 static struct wire_attr stat_key(struct fixture *f, const char *key)
 {
     struct wire_stat_req req = {.bucket = SLICE_LIT("data"), .key = slice_str(key)};
@@ -14,6 +17,7 @@ static struct wire_attr stat_key(struct fixture *f, const char *key)
 
 /* Files of the store with so many bytes, by whatever names; links of one: of the first of them. */
 static struct {
+    off_t size;
     uint64_t n;
     ino_t first, other;
 } found_files;
@@ -21,7 +25,7 @@ static struct {
 static int count_file(const char *path, const struct stat *st, int type, struct FTW *at)
 {
     (void)path, (void)at;
-    if (type != FTW_F || st->st_size != FILE_SIZE)
+    if (type != FTW_F || st->st_size != found_files.size)
         return 0;
     found_files.n++;
     if (found_files.first == 0)
@@ -31,12 +35,18 @@ static int count_file(const char *path, const struct stat *st, int type, struct 
     return 0;
 }
 
-static bool is_one_file(struct fixture *f)
+static bool is_one_file_of(struct fixture *f, off_t size)
 {
+    found_files.size = size;
     found_files.n = 0;
     found_files.first = found_files.other = 0;
     assert_int_equal(nftw(f->disk, count_file, 16, FTW_PHYS), 0);
     return found_files.n > 0 && found_files.other == 0;
+}
+
+static bool is_one_file(struct fixture *f)
+{
+    return is_one_file_of(f, FILE_SIZE);
 }
 
 /* A file of FILE_SIZE bytes 'a' that was synced, and that its writer still has open. */
@@ -45,6 +55,14 @@ static void acknowledge(struct fixture *f, const char *key, struct wire_put_open
     assert_int_equal(stage(f, key, ret), 0);
     fill_file(ret->fd, 'a');
     assert_int_equal(commit_file(f, ret->handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+}
+
+static bool is_cached(struct fixture *f, const char *key)
+{
+    struct wire_explain_req explain = {.bucket = SLICE_LIT("data"), .key = slice_str(key)};
+    struct wire_explain_rep said;
+    assert_int_equal(object_explain(f->session, &explain, f->arena, &said, NULL), 0);
+    return slice_find_slice(said.json, SLICE_LIT("\"complete\":true")) >= 0;
 }
 
 /* What a mount wrote is on the disk once, under its old name, the new one after a rename, and in the cache
@@ -76,11 +94,143 @@ static void test_a_file_is_on_the_disk_once(void **state)
     assert_true(is_one_file(f));
     assert_int_equal(origin_look(f, "k"), 'a');
     assert_int_equal(look(f, "k"), 'a');
-    struct wire_explain_req explain = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("k")};
-    struct wire_explain_rep said;
-    assert_int_equal(object_explain(f->session, &explain, f->arena, &said, NULL), 0);
-    assert_true(slice_find_slice(said.json, SLICE_LIT("\"complete\":true")) >= 0);
+    assert_true(is_cached(f, "k"));
     fixture_free(f);
+}
+
+static void open_put(struct fixture *f, const char *key, uint64_t size, uint32_t flags,
+                     struct wire_put_open_rep *ret)
+{
+    struct wire_put_open_req req = {.bucket = SLICE_LIT("data"),
+                                    .key = slice_str(key),
+                                    .size = size,
+                                    .via = WIRE_VIA_API,
+                                    .flags = flags};
+    assert_int_equal(object_put_open(f->session, &req, f->arena, ret, NULL), 0);
+}
+
+/* n bytes `c` at `offset`. */
+static int write_put(struct fixture *f, uint64_t handle, char c, uint64_t n, uint64_t offset)
+{
+    char *p = malloc(n);
+    assert_non_null(p);
+    memset(p, c, n);
+    struct wire_put_write_req req = {.handle = handle, .data = slice_of(p, n), .offset = offset};
+    struct wire_put_write_rep rep;
+    int r = object_put_write(f->session, &req, f->arena, &rep, NULL);
+    free(p);
+    return r;
+}
+
+static struct slice md5_of(struct fixture *f, char c, uint64_t n)
+{
+    struct md5 md5;
+    uint8_t digest[MD5_BYTES];
+    char *hex = arena_alloc(f->arena, 2 * MD5_BYTES + 1);
+    md5_init(&md5);
+    for (uint64_t i = 0; i < n; i++)
+        md5_update(&md5, &c, 1);
+    md5_final(&md5, digest);
+    text_hex(digest, MD5_BYTES, hex);
+    return slice_str(hex);
+}
+
+/* What the node is sent is on the disk once, too, and its ETag is its MD5: before and after a restart, and
+ * in the cache when the origin has it. */
+static void test_a_put_is_on_the_disk_once(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "write_delay=1h\n");
+    assert_int_equal(put_by(f->session, f->arena, "k", 'a'), 0);
+    assert_true(is_one_file_of(f, SIZE));
+    struct slice etag = stat_key(f, "k").etag;
+    assert_true(slice_eq(etag, md5_of(f, 'a', SIZE)));
+    assert_int_equal(look(f, "k"), 'a');
+    drop_node(f);
+    open_node(f);
+    assert_true(slice_eq(stat_key(f, "k").etag, etag) && is_one_file_of(f, SIZE));
+    assert_int_equal(look(f, "k"), 'a');
+    flush(f);
+    assert_int_equal(origin_look(f, "k"), 'a');
+    assert_true(is_one_file_of(f, SIZE) && is_cached(f, "k"));
+    assert_int_equal(look(f, "k"), 'a');
+    fixture_free(f);
+}
+
+/* Of unknown size, in pieces, out of order, cut at the commit, committed while more is to come: what was
+ * committed is there. The ETag is the MD5 where the bytes came in order, or who commits knows it. */
+static void test_puts_of_all_kinds(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct wire_put_open_rep o;
+    set_bucket(f, "write_delay=1h\n");
+    open_put(f, "k", UINT64_MAX, 0, &o);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(write_put(f, o.handle, 'a', 300000, i * 300000), 0);
+    assert_int_equal(commit_file(f, o.handle, 700000, 0), 0); /* fewer than were written */
+    assert_true(is_one_file_of(f, 700000));
+    assert_int_equal(stat_key(f, "k").size_bytes, 700000);
+    assert_int_equal(look(f, "k"), 'a');
+    open_put(f, "k", 2 * SIZE, 0, &o);
+    assert_int_equal(write_put(f, o.handle, 'b', SIZE, SIZE), 0);
+    assert_int_equal(write_put(f, o.handle, 'b', SIZE, 0), 0);
+    assert_int_equal(commit_file(f, o.handle, 2 * SIZE, 0), 0);
+    assert_int_equal(look(f, "k"), 'b');
+    assert_true(slice_ends(stat_key(f, "k").etag, SLICE_LIT("-1")));
+    open_put(f, "k", UINT64_MAX, 0, &o);
+    assert_int_equal(write_put(f, o.handle, 'c', SIZE, 0), 0);
+    assert_int_equal(commit_file(f, o.handle, SIZE, WIRE_KEEP), 0);
+    assert_int_equal(look(f, "k"), 'c');
+    assert_int_equal(write_put(f, o.handle, 'd', SIZE, 0), 0);
+    assert_int_equal(look(f, "k"), 'c');
+    assert_int_equal(commit_file(f, o.handle, SIZE, 0), 0);
+    assert_int_equal(look(f, "k"), 'd');
+    open_put(f, "k", SIZE, WIRE_ETAG, &o);
+    assert_int_equal(write_put(f, o.handle, 'e', SIZE, 0), 0);
+    struct wire_put_commit_req req = {.handle = o.handle, .size = SIZE, .etag = md5_of(f, 'e', SIZE)};
+    struct wire_put_commit_rep rep;
+    assert_int_equal(object_put_commit(f->session, &req, f->arena, &rep, NULL), 0);
+    assert_true(slice_eq(stat_key(f, "k").etag, req.etag));
+    open_put(f, "empty", UINT64_MAX, 0, &o);
+    assert_int_equal(commit_file(f, o.handle, 0, 0), 0);
+    assert_int_equal(stat_key(f, "empty").size_bytes, 0);
+    open_put(f, "given up", SIZE, 0, &o);
+    assert_int_equal(write_put(f, o.handle, 'f', SIZE, 0), 0);
+    abort_file(f, o.handle);
+    flush(f);
+    assert_int_equal(origin_look(f, "k"), 'e');
+    assert_int_equal(origin_look(f, "given up"), 0);
+    assert_true(is_one_file_of(f, SIZE));
+    fixture_free(f);
+}
+
+/* A commit that is told to have failed, and was carried out, is tried again: the extent that a record may
+ * name by now is not named once more, nor given back. */
+static void test_a_put_whose_record_may_be_there(void **state)
+{
+    (void)state;
+    bool hit = true;
+    for (uint64_t n = 1; hit; n++) {
+        struct fixture *f = fixture_new();
+        set_bucket(f, "write_delay=1h\nretry=1m\n");
+        f->kv.carried_out = true;
+        atomic_store(&f->kv.calls, 0);
+        atomic_store(&f->kv.fail_at, n);
+        int r = put_by(f->session, f->arena, "k", 'a');
+        hit = atomic_load(&f->kv.calls) >= n;
+        atomic_store(&f->kv.fail_at, 0);
+        char there = look(f, "k");
+        assert_true(there == 'a' || r < 0);
+        drop_node(f);
+        open_node(f);
+        assert_int_equal(look(f, "k"), there);
+        flush(f);
+        assert_int_equal(origin_look(f, "k"), there);
+        assert_int_equal(look(f, "k"), there);
+        fixture_free(f);
+    }
 }
 
 /* It is renamed before its writer has closed it: that copies no byte either. */
@@ -103,6 +253,37 @@ static void test_a_file_is_renamed_while_it_is_open(void **state)
     flush(f);
     assert_int_equal(origin_look(f, "k"), 'a');
     assert_int_equal(origin_look(f, "tmp"), 0);
+    fixture_free(f);
+}
+
+/* A directory is renamed around it: neither. */
+static void test_a_directory_is_renamed_around_an_open_file(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct wire_put_open_rep o;
+    set_bucket(f, "write_delay=1h\n");
+    acknowledge(f, "d/k", &o);
+    assert_int_equal(put_by(f->session, f->arena, "d/e/other", 'b'), 0);
+    struct wire_copy_req move = {.bucket = SLICE_LIT("data"),
+                                 .from = SLICE_LIT("d"),
+                                 .to = SLICE_LIT("new"),
+                                 .flags = WIRE_MOVE | WIRE_POSIX};
+    struct wire_copy_rep moved;
+    assert_int_equal(object_copy(f->session, &move, f->arena, &moved, NULL), 0);
+    assert_true(is_one_file(f) && is_one_file_of(f, SIZE));
+    abort_file(f, o.handle);
+    assert_int_equal(look(f, "new/k"), 'a');
+    assert_int_equal(look(f, "new/e/other"), 'b');
+    assert_int_equal(open_key(f, "d/k"), -ENOENT);
+    assert_true(is_one_file(f));
+    drop_node(f);
+    open_node(f);
+    assert_int_equal(look(f, "new/k"), 'a');
+    flush(f);
+    assert_int_equal(origin_look(f, "new/k"), 'a');
+    assert_int_equal(origin_look(f, "new/e/other"), 'b');
+    assert_int_equal(origin_look(f, "d/k"), 0);
     fixture_free(f);
 }
 
@@ -241,7 +422,7 @@ static void test_a_file_whose_writer_was_killed(void **state)
     fixture_free(f);
 }
 
-static atomic_uint n_notes, n_lost_notes;
+static atomic_uint n_notes, n_lost_notes, n_unsent;
 
 /* Records that say that their version was sent, of those with a tag. */
 static void look_at_notes(const struct kv_txn *t, enum kv_commit kind)
@@ -256,7 +437,39 @@ static void look_at_notes(const struct kv_txn *t, enum kv_commit kind)
         bool is_note = r.has_tag && back_record_was_sent(&r);
         atomic_fetch_add(&n_notes, is_note);
         atomic_fetch_add(&n_lost_notes, is_note && kind != KV_DURABLE);
+        atomic_fetch_add(&n_unsent, r.has_tag && r.has_md5 && r.n_sent == 0);
     }
+}
+
+/* The MD5 of a file is in its record before anything of it is sent, and is not computed anew by the next
+ * start; such a record is not one that was sent. */
+static void test_the_md5_is_kept_before_it_is_sent(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    char *away = arena_printf(f->arena, "%s.away", f->origin);
+    set_bucket(f, "write_delay=1h\n");
+    assert_int_equal(put_file(f, "k", 'a'), 0);
+    assert_int_equal(rename(f->origin, away), 0);
+    atomic_store(&n_unsent, 0);
+    atomic_store(&f->kv.look, look_at_notes);
+    struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
+    struct wire_flush_rep rep;
+    for (int i = 0; i < 60000 && atomic_load(&n_unsent) == 0; i++) {
+        assert_int_equal(object_flush(f->session, &req, f->arena, &rep, NULL), 0);
+        sys->sleep_ns(1000000);
+        arena_clear(f->arena);
+    }
+    assert_int_equal(atomic_load(&n_unsent), 1);
+    drop_node(f);
+    away = arena_printf(f->arena, "%s.away", f->origin);
+    assert_int_equal(rename(away, f->origin), 0);
+    open_node(f);
+    flush(f);
+    atomic_store(&f->kv.look, NULL);
+    assert_int_equal(atomic_load(&n_unsent), 1);
+    assert_int_equal(origin_look(f, "k"), 'a');
+    fixture_free(f);
 }
 
 /* A version whose MD5 was not known is known again at the origin by the note that it was sent: power loss
@@ -279,13 +492,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_file_is_on_the_disk_once),
+        cmocka_unit_test(test_a_put_is_on_the_disk_once),
+        cmocka_unit_test(test_puts_of_all_kinds),
+        cmocka_unit_test(test_a_put_whose_record_may_be_there),
         cmocka_unit_test(test_a_file_is_renamed_while_it_is_open),
+        cmocka_unit_test(test_a_directory_is_renamed_around_an_open_file),
         cmocka_unit_test(test_a_reader_of_an_open_file),
         cmocka_unit_test(test_a_reader_of_a_file_that_was_cut),
         cmocka_unit_test(test_a_file_that_was_emptied),
         cmocka_unit_test(test_a_file_that_is_written_on_is_not_sent),
         cmocka_unit_test(test_a_file_that_is_open_over_a_kill),
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
+        cmocka_unit_test(test_the_md5_is_kept_before_it_is_sent),
         cmocka_unit_test(test_the_note_that_it_was_sent_is_durable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,8 +10,8 @@
 
 A test that the machine cannot run ends as "not run", by pytest.skip with the reason; see need_fuse below.
 
-The tests run on several workers (pytest-xdist, --dist loadgroup). Those that share a node, and those of the
-demonstration, which shares a build directory, stay together; every other test goes wherever there is room.
+The tests run on several workers (pytest-xdist, --dist loadgroup). Those that share a node, a server that is slow to start, or, as
+those of the demonstration, a build directory, stay together; every other test goes wherever there is room.
 """
 
 import dataclasses
@@ -26,15 +26,34 @@ import harness
 import mounted
 
 ROUTES = ("local", "loop")
+TOGETHER = {"test_demo", "test_origins", "test_origin_hdfs", "test_origin_nfs"}
 
 
-def group_of(item):
-    """The tests that must run on one worker, by name; None: it stands alone."""
-    module = item.module.__name__
-    if module == "test_demo":
+def group_of(nodeid):
+    """The tests that must run on one worker, by name; None: it stands alone. By the test's name alone, which is all that a scheduler
+    knows."""
+    path, _, test = nodeid.partition("::")
+    module = pathlib.PurePath(path).stem
+    if module in TOGETHER:
         return module
-    callspec = getattr(item, "callspec", None)
-    return f"{module}-{callspec.params['route']}" if callspec and "route" in callspec.params else None
+    route = next((part for part in test.partition("[")[2].rstrip("]").split("-") if part in ROUTES), None)
+    return f"{module}-{route}" if route else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Groups as above, in their order. xdist's own loadgroup changes the tests' names for it, which pytest 9 does not let it do any
+    more: every test went to any worker, and each worker made nodes and servers of its own."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return group_of(nodeid) or nodeid
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)
 
 
 def is_in_its_route(item):
@@ -57,12 +76,9 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if is_in_its_route(item)]
     groups = {}
     for item in items:
-        groups.setdefault(group_of(item), []).append(item)
+        groups.setdefault(group_of(item.nodeid), []).append(item)
     alone = groups.pop(None, [])
-    ordered = sorted(groups.items(), key=lambda g: (g[0] != "test_demo", -len(g[1])))
-    for name, members in ordered:
-        for item in members:
-            item.add_marker(pytest.mark.xdist_group(name))
+    ordered = sorted(groups.items(), key=lambda g: (g[0] not in TOGETHER, -len(g[1])))
     items[:] = [item for _, members in ordered for item in members] + alone
 
 

@@ -12,7 +12,7 @@ import origins
 import wire
 from test_origins import check, fill, s3_keys
 
-pytestmark = [pytest.mark.xdist_group("hdfs"), pytest.mark.timeout(1500)]  # two Java programs start
+pytestmark = pytest.mark.timeout(1500)  # two Java programs start
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ import harness
 import origins
 from test_origins import check, fill, s3_keys
 
-pytestmark = pytest.mark.xdist_group("nfs")
-
 
 class OnlyFour(origins.Ganesha):
     protocol = 4

@@ -304,23 +304,30 @@ def test_a_failed_completion_can_be_repeated(bucket, new_shaper, node, origin):
 
 
 def test_a_slow_completion_keeps_the_client(new_shaper, node, origin, bucket):
-    """While the origin takes longer than ten seconds the client gets signs of life, and then how it ended."""
-    shaper = new_shaper()
-    name = node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s", **{"origin.timeout": "1h"})
-    here = type(bucket)(name, node.s3(read_timeout=40), origin.s3(), node, origin)
-    upload = Upload(here)
-    upload.part(1, b"data")
-    shaper.fault("stall", match="POST", at=0, for_="45s", count=1)
-    assert upload.complete()["ETag"]
-    check(here, b"data")
-    upload = Upload(here)
-    upload.part(1, b"more")
-    shaper.set(first_byte="45s")
-    shaper.fault("status:403", match="POST", count=50)
-    assert code_of(upload.complete) == "AccessDenied"
-    shaper.reset()
-    shaper.set(first_byte="0ms")
-    check(here, b"data")
+    """While the origin takes longer than ten seconds the client gets signs of life, and then how it ended: one that succeeds, and one
+    that is refused, at the same time."""
+    slow, refusing = new_shaper(), new_shaper()
+
+    def upload_at(shaper, data):
+        name = node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s", **{"origin.timeout": "1h"})
+        here = type(bucket)(name, node.s3(read_timeout=40), origin.s3(), node, origin)
+        here.s3.put_object(Bucket=name, Key="k", Body=b"before")
+        upload = Upload(here)
+        upload.part(1, data)
+        return upload
+
+    good, bad = upload_at(slow, b"data"), upload_at(refusing, b"more")
+    slow.fault("stall", match="POST", at=0, for_="45s", count=1)
+    refusing.set(first_byte="45s")
+    refusing.fault("status:403", match="POST", count=50)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        ends = pool.submit(good.complete), pool.submit(code_of, bad.complete)
+        assert ends[0].result()["ETag"]
+        assert ends[1].result() == "AccessDenied"
+    check(good.bucket, b"data")
+    refusing.reset()
+    refusing.set(first_byte="0ms")
+    check(bad.bucket, b"before")
 
 
 def open_at(bucket):

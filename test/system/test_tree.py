@@ -167,6 +167,28 @@ def test_the_figures_of_the_public_suite_add_up():
     assert int(rest) == every - skipped - int(left_out) and float(share) == round(100 * passed / int(rest), 1) >= 95
 
 
+def test_what_shares_a_node_runs_on_one_worker(tmp_path):
+    """The tests of a file and route run on one worker, those of the demonstration too; every worker has some."""
+    code = """
+import os, pathlib, pytest
+@pytest.mark.parametrize("route,number", [(route, number) for route in ("local", "loop") for number in range(6)])
+def test_of_a_route(route, number):
+    pathlib.Path(__file__).with_name(f"{__name__}.{route}.{os.environ['PYTEST_XDIST_WORKER']}").touch()
+"""
+    write(tmp_path / "test_demo.py", code)
+    write(tmp_path / "test_some.py", code)
+    env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    done = run(sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "conftest", "-p", "no:cacheprovider", "-n", "3", "--dist", "loadgroup",
+               tmp_path, env={**env, "FOREBAY_TEST_ROUTES": "local,loop", "PYTHONPATH": str(ROOT / "test/system")})
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [path.name.split(".") for path in tmp_path.glob("test_*.gw*")]
+    assert {(name, route) for name, route, _ in ran} == {(name, route) for name in ("test_demo", "test_some") for route in ("local", "loop")}
+    workers = [{worker for name, route, worker in ran if name == "test_some" and route == one} for one in ("local", "loop")]
+    workers.append({worker for name, _, worker in ran if name == "test_demo"})
+    assert [len(each) for each in workers] == [1, 1, 1]
+    assert len(set.union(*workers)) == 3
+
+
 def named_tests(page):
     """(row, file, name or None) of every test that a row of the table names."""
     for row in re.findall(r"(?m)^\|[^|]*\|(.*)\|$", page):

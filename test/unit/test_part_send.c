@@ -19,6 +19,14 @@ struct fixture {
 };
 
 static _Atomic uint64_t arrived;
+static _Atomic uint64_t fails_at; /* the next call fails at this byte; 0: it does not */
+static atomic_int n_calls;
+static atomic_bool was_once;
+
+static bool fails_here(uint64_t at)
+{
+    return atomic_load(&fails_at) > 0 && at >= atomic_load(&fails_at);
+}
 
 /* Takes all of the part, and looks at it. */
 static int take_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
@@ -26,7 +34,13 @@ static int take_part(struct origin *o, const struct origin_put *p, struct slice 
 {
     char piece[16 * KIB];
     (void)o, (void)p, (void)id, (void)number;
+    (void)atomic_fetch_add(&n_calls, 1);
+    atomic_store(&was_once, body->once);
     for (uint64_t at = 0; at < body->size_bytes;) {
+        if (fails_here(at)) {
+            atomic_store(&fails_at, 0);
+            return err_set(e, ERR_ORIGIN_FAILED, "as told");
+        }
         ssize_t n = body->read(body->arg, piece, sizeof(piece), at);
         if (n < 0)
             return err_set(e, (int)n, "the body");
@@ -62,6 +76,7 @@ static struct fixture *make(uint64_t budget_bytes)
     assert_non_null(f->service);
     f->service->part_budget = budget_new(budget_bytes);
     atomic_store(&arrived, 0);
+    atomic_store(&n_calls, 0);
     return f;
 }
 
@@ -159,12 +174,76 @@ static void test_parts_share_what_there_is(void **state)
     drop(f);
 }
 
+/* Writes pieces until the part is whole, or has failed. */
+static int write_all(struct part_send *p, uint64_t size, struct err *e)
+{
+    _cleanup_free_ char *piece = malloc(PIECE);
+    int r = 0;
+    assert_non_null(piece);
+    for (uint64_t i = 0; i < size / PIECE && r == 0; i++) {
+        memset(piece, (char)i, PIECE);
+        r = part_send_write(p, slice_of(piece, PIECE), e);
+    }
+    return r;
+}
+
+/* Of a part that was not ended the origin never has the last byte, however long ago it was written. */
+static void test_the_last_byte_waits_for_the_end(void **state)
+{
+    static const uint64_t sizes[] = {PIECE, 32 * MIB}; /* in the buffer as a whole, and not */
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        struct fixture *f = make(64 * MIB);
+        struct part_send *p = begin(f, sizes[i]);
+        struct slice etag;
+        struct err e = {0};
+        assert_int_equal(write_all(p, sizes[i], &e), 0);
+        for (int ms = 0; ms < 60000 && atomic_load(&arrived) < sizes[i] - 1; ms++)
+            sys->sleep_ns(1000000);
+        assert_int_equal(atomic_load(&arrived), sizes[i] - 1);
+        assert_int_equal(part_send_end(p, &etag, &e), 0);
+        assert_int_equal(atomic_load(&arrived), sizes[i]);
+        part_send_free(p);
+        drop(f);
+    }
+}
+
+/* A part that is in the buffer as a whole is sent again from its first byte; one that is not fails, and the
+ * origin's connection knows that it may not send it twice. */
+static void test_what_is_sent_again(void **state)
+{
+    struct fixture *f = make(64 * MIB);
+    struct slice etag;
+    struct err e = {0};
+    (void)state;
+    atomic_store(&fails_at, 2 * MIB);
+    struct part_send *p = begin(f, 4 * MIB);
+    assert_int_equal(write_all(p, 4 * MIB, &e), 0);
+    assert_int_equal(part_send_end(p, &etag, &e), 0);
+    assert_int_equal(atomic_load(&n_calls), 2);
+    assert_int_equal(atomic_load(&arrived), 4 * MIB);
+    assert_false(atomic_load(&was_once));
+    part_send_free(p);
+
+    atomic_store(&n_calls, 0);
+    atomic_store(&fails_at, 20 * MIB);
+    p = begin(f, 64 * MIB);
+    int r = write_all(p, 64 * MIB, &e);
+    assert_int_equal(r == 0 ? part_send_end(p, &etag, &e) : r, ERR_ORIGIN_FAILED);
+    assert_int_equal(atomic_load(&n_calls), 1);
+    assert_true(atomic_load(&was_once));
+    part_send_free(p);
+    drop(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_does_not_grow_with_the_part),
         cmocka_unit_test(test_memory_stays_while_bytes_pass),
         cmocka_unit_test(test_parts_share_what_there_is),
+        cmocka_unit_test(test_the_last_byte_waits_for_the_end),
+        cmocka_unit_test(test_what_is_sent_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -258,7 +258,6 @@ int client_conn_open(struct client *c, struct id128 session, uint64_t deadline_m
     if (!conn)
         abort();
     conn->fd = -1;
-    conn->timeout_ms = c->timeout_ms;
     int r = connect_node(c, deadline_ms, &conn->fd, e);
     if (r < 0)
         return r;

@@ -21,8 +21,7 @@ struct client_conn {
     int fd;
     uint64_t epoch;
     bool passes_fds;
-    uint64_t timeout_ms; /* the socket's own, for each receive */
-    struct look look;    /* for replies */
+    struct look look; /* for replies */
 };
 
 struct client {

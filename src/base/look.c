@@ -56,6 +56,12 @@ static bool look(int fd)
     return found;
 }
 
+bool look_may_beside(unsigned others)
+{
+    (void)pthread_once(&counted, count_processors);
+    return most > 0 && others < (unsigned)most;
+}
+
 void look_never(void)
 {
     never = true;

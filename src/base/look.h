@@ -7,7 +7,9 @@
  * long as before.
  *
  * It is done politely: the processor goes to whoever else wants it between two looks, at most half of the
- * processors' number of threads look at a time, and none where there is one processor only.
+ * processors' number of threads look at a time, and none where there is one processor only. A thread that
+ * looks keeps its processor from being idle all the same, and only an idle one takes work over from another:
+ * where as many others of one kind are at work, who would look sleeps instead (look_may_beside).
  */
 #pragma once
 
@@ -26,6 +28,10 @@ struct look {
 bool look_is_due(struct look *l);
 /* What came of it. */
 void look_note(struct look *l, bool found);
+
+/* Whether to look while `others` threads have short work to do for somebody who waits: fewer than half of the
+ * processors. */
+bool look_may_beside(unsigned others);
 
 /* For this thread nobody waits: it never looks. */
 void look_never(void);

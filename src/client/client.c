@@ -145,6 +145,7 @@ static void forget_parent(struct client *c)
     }
     c->idle = NULL;
     c->n_idle = c->n_open = c->n_current = c->n_long = 0;
+    atomic_store(&c->n_short, 0);
     c->epoch++;
     new_session(c);
 }

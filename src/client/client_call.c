@@ -123,6 +123,25 @@ bool client_op_is_long(uint32_t op)
            op == WIRE_OP_ORIGIN_CHECK || op == WIRE_OP_STRAND || op == WIRE_OP_STRANDED_END;
 }
 
+bool client_op_is_short(uint32_t op)
+{
+    switch ((enum wire_op)op) {
+    case WIRE_OP_CLOSE:
+    case WIRE_OP_TREE_LOOKUP:
+    case WIRE_OP_TREE_GETATTR:
+    case WIRE_OP_TREE_SETATTR:
+    case WIRE_OP_TREE_CREATE:
+    case WIRE_OP_TREE_OPEN:
+    case WIRE_OP_TREE_LINK:
+    case WIRE_OP_TREE_UNLINK:
+    case WIRE_OP_TREE_RMDIR:
+    case WIRE_OP_TREE_RENAME:
+        return true;
+    default:
+        return false;
+    }
+}
+
 static bool node_answers(struct client *c)
 {
     struct err ignored = {0};
@@ -284,6 +303,8 @@ static struct client_patience patience_of(const struct client_attempt *a, uint32
     struct client_patience p = {.ms = now_ms < a->deadline_ms ? a->deadline_ms - now_ms : 0,
                                 .arg = a->c,
                                 .before_sleep = a->c->before_sleep};
+    unsigned others = atomic_load_explicit(&a->c->n_short, memory_order_relaxed) - client_op_is_short(op);
+    p.looks = look_may_beside(others);
     if (client_op_is_long(op)) {
         p.go_on = still_answers;
         p.ms = a->c->timeout_ms; /* each time, however little the call has left */
@@ -291,8 +312,10 @@ static struct client_patience patience_of(const struct client_attempt *a, uint32
     return p;
 }
 
-static void count_long(struct client *c, uint32_t op, int by)
+static void count(struct client *c, uint32_t op, int by)
 {
+    if (client_op_is_short(op))
+        (void)atomic_fetch_add_explicit(&c->n_short, (unsigned)by, memory_order_relaxed);
     if (!client_op_is_long(op))
         return;
     LOCK_SCOPE(&c->lock);
@@ -324,10 +347,10 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
     enum client_fate fate;
     uint64_t id = atomic_fetch_add(&a->c->next_request_id, 1) + 1;
     *ret_epoch = a->conn->epoch;
+    count(a->c, op, 1);
     struct client_patience patience = patience_of(a, op);
-    count_long(a->c, op, 1);
     r = client_conn_call(a->conn, op, req, id, &patience, b, ret_rep, &fate, e);
-    count_long(a->c, op, -1);
+    count(a->c, op, -1);
     if (fate == CLIENT_ANSWERED) {
         give_back(a->c, a->conn);
         *ret_again = r == ERR_CLOSED; /* shutting down: refused before it ran */

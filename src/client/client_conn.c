@@ -43,7 +43,8 @@ bool client_conn_is_alive(const struct client_conn *conn)
 
 /* ---- one call ---- */
 
-/* Waits until the reply begins. */
+/* Waits until the reply begins: by poll, because who waits in recv on a Unix socket is woken, too, when the
+ * node takes the request, for nothing. */
 static int wait_reply(int fd, const struct client_patience *patience)
 {
     uint64_t end_ms = sys_mono_ms() + patience->ms;
@@ -118,12 +119,10 @@ static int receive_reply(struct client_conn *conn, const struct wire_op_info *in
 {
     struct wire_header h;
     _cleanup_close_ int passed = -1;
-    /* The socket's own timeout does for the common case, and saves a system call. */
-    bool waits_here = patience->go_on || patience->ms < conn->timeout_ms / 2;
-    bool is_there = look_for(&conn->look, conn->fd);
+    bool is_there = patience->looks && look_for(&conn->look, conn->fd);
     if (!is_there && patience->before_sleep)
         patience->before_sleep();
-    int r = waits_here && !is_there ? wait_reply(conn->fd, patience) : 0;
+    int r = is_there ? 0 : wait_reply(conn->fd, patience);
     if (r == 0)
         r = wire_recv(conn->fd, &h, b, &passed);
     bool has_room = r != -EMFILE;
@@ -259,7 +258,6 @@ int client_conn_open(struct client *c, struct id128 session, uint64_t deadline_m
     if (!conn)
         abort();
     conn->fd = -1;
-    conn->timeout_ms = c->timeout_ms;
     int r = connect_node(c, deadline_ms, &conn->fd, e);
     if (r < 0)
         return r;

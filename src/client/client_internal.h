@@ -21,8 +21,7 @@ struct client_conn {
     int fd;
     uint64_t epoch;
     bool passes_fds;
-    uint64_t timeout_ms; /* the socket's own, for each receive */
-    struct look look;    /* for replies */
+    struct look look; /* for replies */
 };
 
 struct client {
@@ -39,6 +38,7 @@ struct client {
     struct id128 family;        /* its first bytes begin each session; zero: none */
     _Atomic uint64_t next_request_id;
     _Atomic bool hurries; /* no call is sent again */
+    atomic_uint n_short;  /* calls under way whose answer is short */
     _Atomic pid_t owner; /* process whose connections these are; negative: it is about to drop its parent's */
 
     struct lock lock; /* covers what follows */
@@ -72,6 +72,7 @@ struct client_patience {
     bool (*go_on)(void *arg);
     void *arg;
     void (*before_sleep)(void); /* may be NULL */
+    bool looks;                 /* for the reply, before it sleeps */
 };
 /* One call on one connection. */
 int client_conn_call(struct client_conn *conn, uint32_t op, const void *req, uint64_t request_id,
@@ -80,6 +81,8 @@ int client_conn_call(struct client_conn *conn, uint32_t op, const void *req, uin
 
 /* Whether a call may be sent again although the node may have run it. */
 bool client_op_is_repeatable(uint32_t op);
+/* Whether the answer comes at once, from what the node has in memory. */
+bool client_op_is_short(uint32_t op);
 /* Whether the reply may take as long as the object is large, so that only the node's health bounds it. */
 bool client_op_is_long(uint32_t op);
 

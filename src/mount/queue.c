@@ -37,12 +37,14 @@ static struct {
     bool is_on, may_look;
     uint64_t quick; /* QUEUE_BITs */
     _Atomic uint64_t
-        turns; /* counted by who passes on, read by who takes over: what one wrote the other sees */
+        turns;           /* counted by who passes on, read by who takes over: what one wrote the other sees */
+    atomic_uint serving; /* threads that serve a quick request */
     struct queue_pace pace; /* the leader's */
     struct look hold;       /* the leader's: whether to hold on through calls */
 } queue;
 
 static _Thread_local bool leads;
+static _Thread_local bool serves;    /* a quick request: counted in queue.serving */
 static _Thread_local bool held_on;   /* through a call, since the last read */
 static _Thread_local uint32_t asker; /* the pid of the request that is served */
 
@@ -131,10 +133,13 @@ static ssize_t look(void *p, size_t n)
     if (got >= 0 || errno != EAGAIN)
         return got;
     uint64_t began_ns = sys->mono_ns();
-    bool is_fast = queue.may_look && queue_pace_is_fast(&queue.pace, began_ns);
+    bool is_fast = queue.may_look &&
+                   look_may_beside(atomic_load_explicit(&queue.serving, memory_order_relaxed)) &&
+                   queue_pace_is_fast(&queue.pace, began_ns);
     while ((got = read(queue.fd, p, n)) < 0 && errno == EAGAIN && is_fast) {
         (void)sched_yield();
-        is_fast = sys->mono_ns() - began_ns < LOOK_NS;
+        is_fast = look_may_beside(atomic_load_explicit(&queue.serving, memory_order_relaxed)) &&
+                  sys->mono_ns() - began_ns < LOOK_NS;
     }
     return got;
 }
@@ -143,6 +148,13 @@ static bool is_quick(const void *request, size_t n)
 {
     uint32_t opcode = u32_at(request, n, OPCODE_AT);
     return opcode < 64 && queue.quick >> opcode & 1;
+}
+
+static void note_serving(bool begins)
+{
+    if (serves != begins)
+        (void)atomic_fetch_add_explicit(&queue.serving, begins ? 1 : -1u, memory_order_relaxed);
+    serves = begins;
 }
 
 static ssize_t read_alone(int fd, void *p, size_t n)
@@ -160,6 +172,7 @@ ssize_t queue_read(int fd, void *p, size_t n)
 {
     if (!queue.is_on)
         return read_alone(fd, p, n);
+    note_serving(false);
     for (;;) {
         if (!leads && take_lead() < 0)
             return -1;
@@ -171,6 +184,8 @@ ssize_t queue_read(int fd, void *p, size_t n)
         }
         if (got <= 0 || !is_quick(p, (size_t)got))
             pass_on();
+        else
+            note_serving(true);
         errno = error;
         if (got >= 0 || error != EAGAIN)
             return got;

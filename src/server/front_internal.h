@@ -86,6 +86,8 @@ int front_workers_start(struct front *f, struct err *e);
 /* Ends and joins all threads; may be called again. */
 void front_workers_stop(struct front *f);
 void front_workers_free(struct front *f);
+/* Workers that run a wire request, and not yet for so long that they must be waiting for something. */
+unsigned front_at_work(struct front *f);
 
 /* ---- front_http.c, front_wire.c: one event of a connection that the worker now owns ---- */
 void front_http_event(struct worker *w, struct conn *c);

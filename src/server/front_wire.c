@@ -400,6 +400,8 @@ static bool comes_at_once(struct worker *w, struct conn *c)
     if (!c->wire->session || atomic_load(&f->n_idle) == 0 || atomic_load(&f->n_ready) > 0)
         return false;
     atomic_store_explicit(&w->active_kind, -1, memory_order_relaxed);
+    if (!look_may_beside(front_at_work(f)))
+        return false;
     bool comes = look_for(&c->wire->look, c->fd);
     atomic_store_explicit(&w->active_kind, c->kind, memory_order_relaxed);
     atomic_store_explicit(&w->busy_since_ns, sys->mono_ns(), memory_order_relaxed);

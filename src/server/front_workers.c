@@ -186,6 +186,18 @@ static unsigned count_blocked(struct front *f)
     return n;
 }
 
+unsigned front_at_work(struct front *f)
+{
+    uint64_t now_ns = sys->mono_ns();
+    unsigned n = 0, workers = atomic_load(&f->n_workers);
+    for (unsigned i = 0; i < workers; i++) {
+        int kind = atomic_load_explicit(&f->workers[i].active_kind, memory_order_relaxed);
+        uint64_t since_ns = atomic_load_explicit(&f->workers[i].busy_since_ns, memory_order_relaxed);
+        n += (kind == CONN_UNIX || kind == CONN_WIRE) && now_ns < since_ns + BLOCKED_NS;
+    }
+    return n;
+}
+
 /* Calls up parked workers, then makes new ones. */
 static void more_leaders(struct front *f, unsigned wanted)
 {

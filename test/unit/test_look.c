@@ -4,6 +4,8 @@
 
 #include "base/sys.h"
 
+#include <limits.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <unistd.h>
@@ -50,6 +52,17 @@ static void test_only_what_can_be_read_is_found(void **state)
     (void)close(fds[1]);
 }
 
+/* Others that are at work as many as half of the processors would find none of them free. */
+static void test_beside_enough_others_nobody_looks(void **state)
+{
+    cpu_set_t cpus;
+    assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+    unsigned half = (unsigned)CPU_COUNT(&cpus) / 2;
+    for (unsigned others = 0; others < half + 3; others++)
+        assert_int_equal(look_may_beside(others), others < half);
+    assert_false(look_may_beside(UINT_MAX));
+}
+
 static void test_an_end_is_found_too(void **state)
 {
     struct look probe = {0}, l = {0};
@@ -91,6 +104,7 @@ int main(void)
         cmocka_unit_test(test_after_each_failure_twice_as_many_are_left_out),
         cmocka_unit_test(test_what_was_found_is_looked_for_again_at_once),
         cmocka_unit_test(test_only_what_can_be_read_is_found),
+        cmocka_unit_test(test_beside_enough_others_nobody_looks),
         cmocka_unit_test(test_an_end_is_found_too),
         cmocka_unit_test(test_a_look_ends_even_when_the_clock_does_not_go_on),
     };

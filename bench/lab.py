@@ -235,21 +235,22 @@ class Lab:
         self._count += 1
         return self.dir / f"{self._count:03d}-{name}"
 
-    def upload(self, files, bucket=None):
+    def upload(self, files, bucket=None, origin=None):
         """Makes a bucket at the origin and puts files, {key: path}, into it; gives its name."""
-        bucket = self.origin.new_bucket(bucket)
-        client = self.origin.s3()
+        origin = origin or self.origin
+        bucket = origin.new_bucket(bucket)
+        client = origin.s3()
         for key, path in files.items():
             client.upload_file(str(path), bucket, key)
         return bucket
 
     @contextlib.contextmanager
-    def shaper(self, **shape):
-        with harness.Shaper(self.path("shaper"), self.origin, **shape) as running:
+    def shaper(self, origin=None, **shape):
+        with harness.Shaper(self.path("shaper"), origin or self.origin, **shape) as running:
             yield running
 
     @contextlib.contextmanager
-    def node(self, bucket=None, endpoint=None, keep=False, **options):
+    def node(self, bucket=None, endpoint=None, keep=False, origin=None, **options):
         """A node with nothing in it, gone with its data at the end; it mirrors `bucket` of the origin, and looks as rarely as its peers do
         whether objects changed there. keep: the data stays until the lab closes. For half a minute after files were removed an ext4
         without a journal passes over each of their inodes whenever it makes a file, which is the time of the next node with many files."""
@@ -257,7 +258,7 @@ class Lab:
         try:
             with harness.Node(directory, **options) as running:
                 if bucket:
-                    running.create_bucket(bucket, f"s3://{bucket}", validate=VALIDATE, **self.origin.properties(endpoint))
+                    running.create_bucket(bucket, f"s3://{bucket}", validate=VALIDATE, **(origin or self.origin).properties(endpoint))
                 yield running
         finally:
             if not keep:

@@ -1,5 +1,7 @@
 """Measurements of jobs that move data, from and to the shaped origin."""
 
+import contextlib
+import os
 import statistics
 import time
 
@@ -7,7 +9,7 @@ import lab as lab_module
 from lab import SHAPE, SHAPED_BYTES_PER_S, harness, pair_row, say, stolen, value_row
 from peers import tree
 from uploads import made_bucket
-from usage import Usage
+from usage import Usage, cpu_seconds
 from versus import asked, bench, costs, make_objects
 
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 64
@@ -15,32 +17,76 @@ LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
 
 
-def timed_job(node, n_bytes, *words, timeout):
-    """A command of the node that waits for its job: seconds, rate, and what node and command cost."""
+class NodeOrigin:
+    """Another node as an origin: scratch buckets over S3. It costs little processor time for what it gives, as an origin on a machine of its own
+    costs none here."""
+
+    def __init__(self, node):
+        self.node, self.endpoint, self.port = node, node.endpoint, int(node.endpoint.rsplit(":", 1)[1])
+        self.access_key, self.secret_key = node.credentials
+
+    @property
+    def pid(self):
+        return self.node.pid
+
+    def s3(self, **config):
+        return self.node.s3(**config)
+
+    def new_bucket(self, name=None):
+        name = name or harness.random_name()
+        made_bucket(self.node, name)
+        return name
+
+    def properties(self, endpoint=None):
+        return {"origin.endpoint": endpoint or self.endpoint, "origin.region": harness.REGION, "origin.access_key": self.access_key,
+                "origin.secret_key": self.secret_key}
+
+
+@contextlib.contextmanager
+def origins(lab):
+    """{name: origin}, each as the other."""
+    with lab.node() as node:
+        yield {"versitygw": lab.origin, "another node": NodeOrigin(node)}
+
+
+def timed_job(node, n_bytes, *words, timeout, beside=None):
+    """A command of the node that waits for its job: seconds, rate, and what node and command cost; `beside`: {name: pid} of processes of
+    which is told what they took for each GB."""
+    before = cpu_seconds((beside or {}).values())
     with Usage(lambda: tree([node.pid])) as usage:
         start = time.monotonic()
         node.cli(*words, "--quiet", "--wait", timeout=timeout)
         seconds = time.monotonic() - start
-    return {"seconds": seconds, "rate": n_bytes / seconds, "cpu_s_per_gb": usage.cpu_s / (n_bytes / 1e9), "memory_bytes": usage.memory_bytes}
+    after, gb = cpu_seconds((beside or {}).values()), n_bytes / 1e9
+    return {"seconds": seconds, "rate": n_bytes / seconds, "cpu_s_per_gb": usage.cpu_s / gb, "memory_bytes": usage.memory_bytes,
+            "beside": {name: (after[pid] - before[pid]) / gb for name, pid in (beside or {}).items()}}
 
 
-def prefetch(lab):
-    """A prefetch job over files of 110 KB from the shaped origin, each time by a node with nothing in it, from the command to its
-    end, against what the shaper allows: 300 MB/s, or as many requests at a time as the job may have, over the time of each. Shaper
-    and origin share the processors with the node; after each job as many connections fetch the same files from the same shaper and
-    throw them away, which is what this machine can give anybody."""
+def processors(samples):
+    """What the machine's processors would allow if they worked from the first moment to the last, from what each process took."""
+    parts = {"node and command": statistics.median(sample["cpu_s_per_gb"] for sample in samples)}
+    parts.update({name: statistics.median(sample["beside"][name] for sample in samples) for name in samples[0]["beside"]})
+    most = os.cpu_count() / sum(parts.values()) * 1e9 / SHAPED_BYTES_PER_S
+    return ("CPU s per GB: " + ", ".join(f"{name} {value:.2f}" for name, value in parts.items()) +
+            f"; {os.cpu_count()} processors that never wait would allow {most:.2f} of the cap")
+
+
+def prefetch_from(lab, name, origin):
+    """The rows of `prefetch` for one origin."""
     count = QUICK_PREFETCH_FILES if lab.quick else PREFETCH_FILES
-    bucket = make_objects(lab, count, PREFETCH_BYTES)
+    bucket = make_objects(lab, count, PREFETCH_BYTES, origin)
     total, samples, thrown = count * PREFETCH_BYTES, [], []
     possible = min(SHAPED_BYTES_PER_S, PREFETCH_PARALLEL * PREFETCH_BYTES / (0.020 + PREFETCH_BYTES / 50e6))
-    with lab.shaper(**SHAPE) as shaper, stolen() as share:
-        client = harness.s3_client(shaper.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
+    with lab.shaper(origin=origin, **SHAPE) as shaper, stolen() as share:
+        client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
         keys = [entry["Key"] for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket) for entry in page["Contents"]]
         targets, address = lab.targets(client, bucket, keys)
+        say(f"prefetch of {count} files, {lab.pairs} times, from {name}")
         for _ in range(lab.pairs):
-            with lab.node(bucket, endpoint=shaper.endpoint, keep=True) as node:
+            with lab.node(bucket, endpoint=shaper.endpoint, keep=True, origin=origin) as node:
                 shaper.reset()
-                samples.append({**timed_job(node, total, "prefetch", bucket, "--parallel", PREFETCH_PARALLEL, timeout=600), **asked(shaper, total)})
+                samples.append({**timed_job(node, total, "prefetch", bucket, "--parallel", PREFETCH_PARALLEL, timeout=600,
+                                            beside={"shaper": shaper.pid, name: origin.pid}), **asked(shaper, total)})
                 shaper.reset()
                 bench("epoch", bucket, "--socket", node.socket_path, "--verify", "--epochs", 1)
                 if shaper.stats()["kinds"]["get"]["requests"] + shaper.stats()["kinds"]["get_range"]["requests"]:
@@ -48,12 +94,24 @@ def prefetch(lab):
             said = lab.get(address, targets, PREFETCH_PARALLEL)
             thrown.append(said["bytes"] / said["seconds"])
     title, rates = f"{count:,} files of 110 KB", [sample["rate"] for sample in samples]
-    row = pair_row(f"Prefetch of {title} by a job, of what the origin allows", 0.9, [(rate, possible) for rate in rates], share[0], "MB/s", 1e-6)
-    return [{**row, "ours_cost": costs(samples)},
-            value_row(f"{title}, thrown away by {PREFETCH_PARALLEL} connections to the same shaper", "-",
+    row = pair_row(f"Prefetch of {title} by a job, from {name}, of what the origin allows", 0.9, [(rate, possible) for rate in rates], share[0],
+                   "MB/s", 1e-6)
+    return [{**row, "ours_cost": costs(samples), "note": processors(samples)},
+            value_row(f"{title}, thrown away by {PREFETCH_PARALLEL} connections to the same shaper before {name}", "-",
                       f"{statistics.median(thrown) / 1e6:.0f} MB/s", None, share[0],
                       detail=f"{min(thrown) / 1e6:.0f} to {max(thrown) / 1e6:.0f} MB/s; the job reached "
                              f"{statistics.median(a / b for a, b in zip(rates, thrown)):.2f} of it")]
+
+
+def prefetch(lab):
+    """A prefetch job over files of 110 KB from the shaped origin, each time by a node with nothing in it, from the command to its
+    end, against what the shaper allows: 300 MB/s, or as many requests at a time as the job may have, over the time of each. Shaper
+    and origin share the processors with the node; versitygw takes more of them than the shaper, another node as the origin little, which is
+    nearer to an origin on a machine of its own. After each job as many connections fetch the same files from the same shaper and throw them
+    away, which is what this machine can give anybody."""
+    lab.fill_memory()
+    with origins(lab) as servers:
+        return [row for name, origin in servers.items() for row in prefetch_from(lab, name, origin)]
 
 
 def empty(client, bucket):
@@ -67,13 +125,13 @@ def empty(client, bucket):
 class Both:
     """A scratch bucket of a node with nothing in it and a bucket of the origin, and jobs from one to the other and back."""
 
-    def __init__(self, lab, node, endpoint, source):
-        self.node, self.source, self.client = node, source, lab.origin.s3()
-        self.target = lab.origin.new_bucket()
-        self.settings = [word for name, value in lab.origin.properties(endpoint).items() for word in ("--set", f"{name}={value}")]
+    def __init__(self, node, endpoint, source, origin):
+        self.node, self.source, self.client = node, source, origin.s3()
+        self.target = origin.new_bucket()
+        self.settings = [word for name, value in origin.properties(endpoint).items() for word in ("--set", f"{name}={value}")]
         made_bucket(node, "scratch")
 
-    def once(self, total, shaper=None):
+    def once(self, total, shaper=None, beside=None):
         """Samples of an import and of an export of the same objects, into empty places; with what the origin gave and took where a shaper
         counts it."""
         empty(self.client, self.target)
@@ -83,7 +141,7 @@ class Both:
                                  (("export", "scratch/in", f"s3://{self.target}"), "request_bytes")):
             if shaper:
                 shaper.reset()
-            sample = timed_job(self.node, total, *words, *self.settings, timeout=3600)
+            sample = timed_job(self.node, total, *words, *self.settings, timeout=3600, beside=beside)
             samples.append({**sample, **(asked(shaper, total, direction) if shaper else {})})
         return samples
 
@@ -95,26 +153,35 @@ class Both:
             raise RuntimeError(f"{len(sizes)} objects of {sum(sizes)} bytes arrived, not {count} of {total}")
 
 
-def jobs(lab):
-    """Import of objects of 100 MB from the shaped origin into a scratch bucket, and export of the same to another bucket of the origin,
-    verified, each from the command to its end, against the 300 MB/s that the shaper allows in either direction."""
-    count = QUICK_LARGE_FILES if lab.quick else LARGE_FILES
-    plain = lab.path("large") / "object"
-    lab_module.write_random(plain, LARGE_BYTES, "large")
-    source = lab.upload({f"{i:03d}": plain for i in range(count)})
+def jobs_with(lab, name, origin, plain, count):
+    """The rows of `jobs` for one origin."""
+    source = lab.upload({f"{i:03d}": plain for i in range(count)}, origin=origin)
     total, times = count * LARGE_BYTES, []
-    with lab.shaper(**SHAPE) as shaper, lab.node() as node, stolen() as share:
-        both = Both(lab, node, shaper.endpoint, source)
-        say(f"import and export of {count} objects of 100 MB, {lab.pairs} times")
+    with lab.shaper(origin=origin, **SHAPE) as shaper, lab.node() as node, stolen() as share:
+        both = Both(node, shaper.endpoint, source, origin)
+        say(f"import and export of {count} objects of 100 MB, {lab.pairs} times, {name}")
         for _ in range(lab.pairs):
-            times.append(both.once(total, shaper))
+            times.append(both.once(total, shaper, {"shaper": shaper.pid, name: origin.pid}))
             both.check(count, total)
     empty(both.client, both.target)
     empty(both.client, source)
-    return [{**pair_row(f"{word} of {count} objects of 100 MB by a job, of the origin's 300 MB/s", 0.9,
-                        [(pair[i]["rate"], SHAPED_BYTES_PER_S) for pair in times], share[0], "MB/s", 1e-6),
-             "ours_cost": costs([pair[i] for pair in times])}
-            for i, word in enumerate(("Import", "Export"))]
+    rows = []
+    for i, (word, where) in enumerate((("Import", "from"), ("Export", "to"))):
+        samples = [pair[i] for pair in times]
+        row = pair_row(f"{word} of {count} objects of 100 MB by a job, {where} {name}, of the origin's 300 MB/s", 0.9,
+                       [(sample["rate"], SHAPED_BYTES_PER_S) for sample in samples], share[0], "MB/s", 1e-6)
+        rows.append({**row, "ours_cost": costs(samples), "note": processors(samples)})
+    return rows
+
+
+def jobs(lab):
+    """Import of objects of 100 MB from the shaped origin into a scratch bucket, and export of the same to another bucket of the origin,
+    verified, each from the command to its end, against the 300 MB/s that the shaper allows in either direction."""
+    lab.fill_memory()
+    count = QUICK_LARGE_FILES if lab.quick else LARGE_FILES
+    plain = lab.path("large") / "object"
+    lab_module.write_random(plain, LARGE_BYTES, "large")
+    return jobs_with(lab, "versitygw", lab.origin, plain, count)
 
 
 def jobs_small(lab):
@@ -123,7 +190,7 @@ def jobs_small(lab):
     say(f"making {count} objects of 10 KB at the origin")
     source = make_objects(lab, count, SMALL_BYTES)
     with lab.node() as node, stolen() as share:
-        both = Both(lab, node, None, source)
+        both = Both(node, None, source, lab.origin)
         samples = both.once(count * SMALL_BYTES)
         both.check(count, count * SMALL_BYTES)
     return [value_row(f"{word} of {count:,} objects of 10 KB by a job", "-", f"{count / one['seconds']:,.0f} objects/s", None, share[0],

@@ -277,10 +277,11 @@ def make_files(lab, count, size):
     return directory
 
 
-def make_objects(lab, count, size):
+def make_objects(lab, count, size, origin=None):
     """A bucket of the origin with the same objects as make_files makes."""
-    bucket = lab.origin.new_bucket()
-    env = {"AWS_ENDPOINT_URL": lab.origin.endpoint, "AWS_ACCESS_KEY_ID": lab.origin.access_key, "AWS_SECRET_ACCESS_KEY": lab.origin.secret_key}
+    origin = origin or lab.origin
+    bucket = origin.new_bucket()
+    env = {"AWS_ENDPOINT_URL": origin.endpoint, "AWS_ACCESS_KEY_ID": origin.access_key, "AWS_SECRET_ACCESS_KEY": origin.secret_key}
     bench("epoch", f"s3://{bucket}", "--make", f"{count}x{size}", "--epochs", 1, "--workers", 16, env=env)
     return bucket
 

@@ -21,6 +21,7 @@
 
 #define CONNECT_TIMEOUT_MS 10000
 #define LINGER_MS          2000
+#define HEAD_STEP_BYTES    ((size_t)2048) /* what comes behind a head is not copied here */
 
 struct relay_flow conn_flow(struct conn *c, const struct exchange *x, enum stats_direction d)
 {
@@ -51,7 +52,7 @@ ssize_t conn_read_head(struct relay_side *s, const struct relay_side *other)
             if (r < 0)
                 return r;
         }
-        ssize_t r = relay_side_fill(s);
+        ssize_t r = relay_side_fill_some(s, HEAD_STEP_BYTES);
         if (r < 0)
             return r;
     }
@@ -147,7 +148,11 @@ static int pass_on(struct conn *c, struct exchange *x)
     relay_begin(&flow);
     r = send_body(c, x);
     relay_end(&flow);
-    return r < 0 ? r : respond_final(c, x);
+    if (r < 0)
+        return r;
+    if (!x->early) /* nothing may be sent before; so nobody is woken for each part of what comes meanwhile */
+        relay_sides_rest(&c->client, &c->upstream, x->respond_at_ns);
+    return respond_final(c, x);
 }
 
 static void take_rates(struct conn *c)

@@ -29,7 +29,8 @@ struct exchange {
 /* Counts the exchange as ended, once; with status 0 as cut off. An on_last of flows. */
 void exchange_end(void *exchange);
 struct relay_flow conn_flow(struct conn *c, const struct exchange *x, enum stats_direction d);
-/* Waits for a whole head at the front of the buffer of `s`; its length, or an error. */
+/* Waits for a whole head at the front of the buffer of `s`; its length, or an error. Little of what follows
+ * it is read. */
 ssize_t conn_read_head(struct relay_side *s, const struct relay_side *other);
 /* Passes on one interim response at the front of the upstream's buffer. 1: it was one, 0: it is a final one.
  */

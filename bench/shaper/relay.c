@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <time.h>
 
 #define SPLICE_MIN_BYTES (64 * KIB) /* below, one copy is cheaper than two calls more */
 #define PIPE_BYTES       MIB
@@ -54,6 +55,11 @@ void relay_side_consume(struct relay_side *s, size_t n)
 
 ssize_t relay_side_fill(struct relay_side *s)
 {
+    return relay_side_fill_some(s, HEAD_MAX_BYTES);
+}
+
+ssize_t relay_side_fill_some(struct relay_side *s, size_t max)
+{
     if (s->begin > 0) {
         memmove(s->p, s->p + s->begin, s->end - s->begin);
         s->end -= s->begin;
@@ -61,7 +67,7 @@ ssize_t relay_side_fill(struct relay_side *s)
     }
     if (s->end == HEAD_MAX_BYTES)
         return -E2BIG;
-    ssize_t n = sock_recv_some(s->fd, s->p + s->end, HEAD_MAX_BYTES - s->end);
+    ssize_t n = sock_recv_some(s->fd, s->p + s->end, MIN(max, HEAD_MAX_BYTES - s->end));
     if (n <= 0)
         return RELAY_ENDED;
     s->end += (size_t)n;
@@ -84,6 +90,17 @@ int relay_side_wait(const struct relay_side *s, const struct relay_side *other, 
     }
 }
 
+void relay_sides_rest(const struct relay_side *a, const struct relay_side *b, uint64_t until_ns)
+{
+    struct pollfd p[2] = {{.fd = a->fd, .events = POLLRDHUP}, {.fd = b->fd, .events = POLLRDHUP}};
+    for (uint64_t now; (now = sys->mono_ns()) < until_ns;) {
+        uint64_t left = until_ns - now;
+        struct timespec t = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
+        if (ppoll(p, 2, &t, NULL) > 0)
+            return;
+    }
+}
+
 void relay_begin(const struct relay_flow *flow)
 {
     uint64_t now = sys->mono_ns();
@@ -97,9 +114,11 @@ void relay_end(const struct relay_flow *flow)
     shape_rate_end(flow->total);
 }
 
+/* What is left behind a piece and is small goes with it. */
 static size_t piece(const struct relay_flow *flow, uint64_t max)
 {
-    return MIN(max, shape_piece(flow->own->bytes_per_s, flow->total->bytes_per_s));
+    uint64_t one = shape_piece(flow->own->bytes_per_s, flow->total->bytes_per_s);
+    return (size_t)(max <= one + one / 4 ? max : one);
 }
 
 static void pace(const struct relay_flow *flow, size_t n)

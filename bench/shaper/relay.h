@@ -24,9 +24,14 @@ struct slice relay_side_view(const struct relay_side *s);
 void relay_side_consume(struct relay_side *s, size_t n);
 /* Reads what is there, waiting for at least one byte. > 0, RELAY_ENDED, -E2BIG when the buffer is full. */
 ssize_t relay_side_fill(struct relay_side *s);
+/* The same, of which no more than `max` bytes are taken out of the socket. */
+ssize_t relay_side_fill_some(struct relay_side *s, size_t max);
 /* Waits until `s` has bytes (also buffered ones). -EPIPE when `other` (may be NULL) is closed by its peer
  * first, -ETIMEDOUT after timeout_ms (-1: none). */
 int relay_side_wait(const struct relay_side *s, const struct relay_side *other, int timeout_ms);
+/* Waits until `until_ns` on the monotonic clock, or until one of the two is closed by its peer; what they
+ * send meanwhile stays where it is. */
+void relay_sides_rest(const struct relay_side *a, const struct relay_side *b, uint64_t until_ns);
 
 /* Where bytes go in the books: rates to wait for, counters to add to. */
 struct relay_flow {

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/slice.h"
 
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 /* "HOST:PORT"; port 0 asks the kernel. ret_address (may be NULL) gets the bound "HOST:PORT". -EADDRINUSE
@@ -18,6 +19,10 @@ int sock_connect_tcp(const char *hostport, uint64_t timeout_ms, int *ret_fd, str
 int sock_connect_unix(const char *path, int *ret_fd, struct err *e);
 /* -ETIMEDOUT when the listener's queue stays full; 0 ms: waits for ever. */
 int sock_connect_unix_within(const char *path, uint64_t timeout_ms, int *ret_fd, struct err *e);
+/* For a TCP socket that neither listens nor is connected yet, and the address that it will listen at or
+ * connect to: where that is the loopback's, what is sent waits for no clock. A hint; sock_listen_tcp and
+ * sock_connect_tcp have done it. */
+void sock_free_of_clocks(int fd, const struct sockaddr *at);
 int sock_set_timeouts(int fd, uint64_t receive_ms, uint64_t send_ms);
 
 /* After EAGAIN: waits until the socket is ready for `events` (POLLIN or POLLOUT), as long as its own timeout

@@ -23,6 +23,8 @@
  */
 #include "origin/web_internal.h"
 
+#include "net/sock.h"
+
 #include <inttypes.h>
 
 #define CONN_MAGIC 0x53334330u
@@ -262,6 +264,16 @@ static int on_begin(void *arg, char *there, char *here, int there_port, int here
     return CURL_PREREQFUNC_OK;
 }
 
+/* The socket of a new connection. */
+static curl_socket_t on_open(void *arg, curlsocktype purpose, struct curl_sockaddr *at)
+{
+    (void)arg, (void)purpose;
+    int fd = socket(at->family, at->socktype | SOCK_CLOEXEC, at->protocol);
+    if (fd >= 0)
+        sock_free_of_clocks(fd, &at->addr);
+    return fd < 0 ? CURL_SOCKET_BAD : fd;
+}
+
 /* ---- options ---- */
 
 static long buffer_bytes(const struct web *w)
@@ -324,6 +336,7 @@ static void set_options(struct web_call *c, struct web_conn *conn, const char *u
     (void)curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     (void)curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    (void)curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
     (void)curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, buffer_bytes(c->web));

@@ -269,31 +269,6 @@ int front_start(const struct front_config *config, struct front **ret, struct er
     return 0;
 }
 
-static bool is_loopback(int fd)
-{
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } at;
-    socklen_t n = sizeof(at);
-    if (getsockname(fd, &at.any, &n) < 0)
-        return false;
-    return at.any.sa_family == AF_INET6
-               ? IN6_IS_ADDR_LOOPBACK(&at.v6.sin6_addr)
-               : at.any.sa_family == AF_INET && ntohl(at.v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-}
-
-/* Clients that are on this machine need no congestion control, and one that sends by a clock, as BBR does,
- * makes them wait for nothing: objects of 1 to 10 MiB went out at 0.4 to 0.7 of the rate (bench/NOTES.md).
- * Connections have that of their listener. */
-static void free_of_clocks(int fd)
-{
-    static const char name[] = "reno";
-    if (is_loopback(fd))
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, sizeof(name) - 1); /* a hint */
-}
-
 int front_listen(struct front *f, int fd, enum conn_kind kind, struct err *e)
 {
     assert(f->magic == FRONT_MAGIC && f->listeners[kind] == NULL);
@@ -306,7 +281,6 @@ int front_listen(struct front *f, int fd, enum conn_kind kind, struct err *e)
     c->phase = CONN_LISTENING;
     atomic_init(&c->armed, true);
     f->listeners[kind] = c; /* from here on the front closes it */
-    free_of_clocks(fd);
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
         return err_errno(e, -errno, "listener");

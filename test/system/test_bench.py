@@ -582,6 +582,16 @@ def test_every_measurement_is_known_everywhere(lab_module):
     assert {measure for *_, sources in goals.GOALS for measure, _ in sources} | set(goals.PEER_MEASURES) <= set(names)
 
 
+def test_what_the_processors_would_allow_is_computed(lab_module, monkeypatch):
+    """From the medians of what node, shaper and origin took for each GB in the run itself."""
+    import moving
+    monkeypatch.setattr(moving.os, "cpu_count", lambda: 2)
+    samples = [{"cpu_s_per_gb": node, "beside": {"shaper": 1.0, "versitygw": 2.5}} for node in (4.0, 3.5, 9.0)]
+    text = moving.processors(samples)
+    assert "node and command 4.00, shaper 1.00, versitygw 2.50" in text
+    assert "2 processors that never wait would allow 0.89 of the cap" in text
+
+
 def test_the_readme_block_is_replaced_and_nothing_else(lab_module, tmp_path):
     """Between its marks, with the table and the first two pictures that there are; a page without them stays as it is."""
     import goals

@@ -182,7 +182,7 @@ static void little_of_an_unread_answer_waits_in_the_kernel(void **state)
 }
 
 /* Clients on this machine are sent to without a clock: not by what the machine has for networks, BBR perhaps,
- * but by Reno, where a process may choose it. (Seen to fail without free_of_clocks, with BBR as the
+ * but by Reno, where a process may choose it. (Seen to fail without sock_free_of_clocks, with BBR as the
  * machine's.) */
 static void clients_of_this_machine_are_not_paced(void **state)
 {

@@ -40,7 +40,8 @@
     X(NOT_IMPLEMENTED, 4113, 501, "not implemented")                                                         \
     X(CLOSED, 4114, 503, "shutting down")                                                                    \
     X(NO_ROUTE, 4115, 503, "no node for this key")                                                           \
-    X(ORIGIN_REFUSED, 4116, 502, "the origin refused the request")
+    X(ORIGIN_REFUSED, 4116, 502, "the origin refused the request")                                           \
+    X(ORIGIN_SETUP, 4117, 502, "the origin cannot be used as it is set up")
 
 enum err_code {
 #define X(name, value, http, text) ERR_##name = -(value),

@@ -35,9 +35,59 @@ bool slice_eq_case(struct slice a, struct slice b)
     if (a.n != b.n)
         return false;
     for (size_t i = 0; i < a.n; i++)
-        if (fold(a.p[i]) != fold(b.p[i]))
+        if (a.p[i] != b.p[i] && fold(a.p[i]) != fold(b.p[i]))
             return false;
     return true;
+}
+
+/* ---- eight bytes at a time (S. E. Anderson, "Bit Twiddling Hacks"): not 0 when one of them ... ---- */
+
+#define EACH(byte) (~(uint64_t)0 / 255 * (byte))
+
+/* ... is below n, at most 128; */
+static uint64_t any_below(uint64_t x, uint8_t n)
+{
+    return (x - EACH(n)) & ~x & EACH(128);
+}
+
+/* ... is c. */
+static uint64_t any_equal(uint64_t x, uint8_t c)
+{
+    return any_below(x ^ EACH(c), 1);
+}
+
+/* Bytes from s.p + at on, filled up with `pad` behind the end. */
+static uint64_t word_at(struct slice s, size_t at, uint8_t pad)
+{
+    uint64_t x = EACH(pad);
+    if (s.n - at >= sizeof(x))
+        memcpy(&x, s.p + at, sizeof(x));
+    else
+        memcpy(&x, s.p + at, s.n - at);
+    return x;
+}
+
+bool slice_has_control(struct slice s)
+{
+    uint64_t found = 0;
+    for (size_t at = 0; at < s.n; at += sizeof(uint64_t)) {
+        uint64_t x = word_at(s, at, ' ');
+        found |= any_below(x, ' ') | any_equal(x, 0x7f);
+    }
+    for (size_t i = 0; i < s.n && found; i++) /* tabs were among what was found */
+        if (((unsigned char)s.p[i] < 0x20 && s.p[i] != '\t') || s.p[i] == 0x7f)
+            return true;
+    return false;
+}
+
+bool slice_is_visible(struct slice s)
+{
+    uint64_t found = 0;
+    for (size_t at = 0; at < s.n; at += sizeof(uint64_t)) {
+        uint64_t x = word_at(s, at, '!');
+        found |= any_below(x, '!') | any_equal(x, 0x7f) | (x & EACH(128));
+    }
+    return !found;
 }
 
 struct slice slice_from(struct slice s, size_t from)

@@ -48,6 +48,10 @@ int slice_cmp(struct slice a, struct slice b);
 bool slice_ends(struct slice s, struct slice suffix);
 /* ASCII case folded, for header names. */
 bool slice_eq_case(struct slice a, struct slice b);
+/* Whether one of the bytes is a control character other than a tab: below 0x20, or 0x7f. */
+bool slice_has_control(struct slice s);
+/* Whether all bytes are visible ASCII: 0x21 to 0x7e. */
+bool slice_is_visible(struct slice s);
 /* The part from `from` on; empty when beyond the end. */
 struct slice slice_from(struct slice s, size_t from);
 struct slice slice_sub(struct slice s, size_t from, size_t n);

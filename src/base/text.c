@@ -277,6 +277,23 @@ const char *text_utf8(struct buf *b, struct slice s)
     return r < 0 ? "?" : b->p;
 }
 
+ssize_t text_uri_decode_to(char *to, struct slice s, bool plus_is_space)
+{
+    char *const from = to;
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] != '%') {
+            *to++ = plus_is_space && s.p[i] == '+' ? ' ' : s.p[i];
+            continue;
+        }
+        int high = s.n - i < 3 ? -1 : hex_digit(s.p[i + 1]), low = high < 0 ? -1 : hex_digit(s.p[i + 2]);
+        if (low < 0)
+            return -EINVAL;
+        *to++ = (char)(high << 4 | low);
+        i += 2;
+    }
+    return to - from;
+}
+
 int text_uri_decode(struct buf *b, struct slice s, bool plus_is_space)
 {
     size_t n = 0;
@@ -290,14 +307,7 @@ int text_uri_decode(struct buf *b, struct slice s, bool plus_is_space)
     char *to = buf_reserve(b, n);
     if (!to)
         return -E2BIG;
-    for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] == '%') {
-            *to++ = (char)(hex_digit(s.p[i + 1]) << 4 | hex_digit(s.p[i + 2]));
-            i += 2;
-        } else {
-            *to++ = plus_is_space && s.p[i] == '+' ? ' ' : s.p[i];
-        }
-    }
+    (void)text_uri_decode_to(to, s, plus_is_space); /* looked through above */
     buf_used(b, n);
     return 0;
 }

@@ -27,6 +27,8 @@ int text_unhex(struct slice s, void *ret_p, size_t n);
 int text_uri_encode(struct buf *b, struct slice s, bool keep_slash);
 /* %XX decoded; plus_is_space for form bodies. -EINVAL on a broken escape. */
 int text_uri_decode(struct buf *b, struct slice s, bool plus_is_space);
+/* The same into s.n bytes of the caller's: how many it became. */
+ssize_t text_uri_decode_to(char *to, struct slice s, bool plus_is_space);
 
 /* Text of any bytes as JSON takes it: what is no UTF-8 becomes U+FFFD. Into b, which is cleared first; "?"
  * when it does not fit. */

@@ -10,6 +10,10 @@
 #include "origin/origin.h"
 
 struct upstream;
+struct metric_series;
+
+#define UPSTREAM_VIAS  4 /* enum wire_via */
+#define UPSTREAM_OPENS 3
 
 /* What may stand between an upstream and its origin: each as the function origin_X, for the same one try. */
 struct upstream_layer {
@@ -34,6 +38,8 @@ struct upstream {
     const struct upstream_layer *layer; /* NULL: none. Set before others have the upstream */
     void *layer_arg;
     const atomic_bool *unlimited; /* says that the limits have ended; NULL: they do not. Set as `layer` is */
+    /* Series that reading counts in, looked up once each: by whom it is read, and how. */
+    _Atomic(struct metric_series *) opens[UPSTREAM_VIAS][UPSTREAM_OPENS], read_bytes[UPSTREAM_VIAS][2];
     struct retry_budget budget;
     struct lock lock; /* covers what follows */
     struct cond room;

@@ -40,17 +40,6 @@ static bool is_token(struct slice s)
     return s.n > 0;
 }
 
-/* A header value may hold visible ASCII, blanks, tabs and bytes from 0x80 on. */
-static bool is_field_value(struct slice s)
-{
-    for (size_t i = 0; i < s.n; i++) {
-        unsigned char c = (unsigned char)s.p[i];
-        if ((c < 0x20 && c != '\t') || c == 0x7f)
-            return false;
-    }
-    return true;
-}
-
 /* Takes the next item of a comma-separated list off *s; false at its end. */
 static bool next_item(struct slice *s, struct slice *ret)
 {
@@ -83,15 +72,20 @@ static bool strip_authority(struct slice *path)
     return true;
 }
 
+static int refuse_target(struct slice target, int *ret_status, struct err *e)
+{
+    size_t i = 0;
+    while (i + 1 < target.n && target.p[i] != '#' && slice_is_visible(slice_sub(target, i, 1)))
+        i++;
+    return REFUSE(400, "byte 0x%02x in the request target", (unsigned char)target.p[i]);
+}
+
 static int parse_target(struct slice target, struct http_request *r, int *ret_status, struct err *e)
 {
     if (target.n > TARGET_MAX_BYTES)
         return REFUSE(414, "request target of %zu bytes, at most %d", target.n, (int)TARGET_MAX_BYTES);
-    for (size_t i = 0; i < target.n; i++) {
-        unsigned char c = (unsigned char)target.p[i];
-        if (c <= 0x20 || c >= 0x7f || c == '#')
-            return REFUSE(400, "byte 0x%02x in the request target", c);
-    }
+    if (!slice_is_visible(target) || slice_find(target, '#') >= 0)
+        return refuse_target(target, ret_status, e);
     r->target = target;
     struct slice rest = target;
     r->raw_path = slice_split(&rest, '?');
@@ -231,7 +225,7 @@ static int parse_header_line(struct slice line, struct http_request *r, struct s
         return REFUSE(400, "broken header name");
     h->value =
         slice_trim(slice_of(line.p + colon + 1, line.n - (size_t)colon - 1)); /* empty: there all the same */
-    if (!is_field_value(h->value))
+    if (slice_has_control(h->value)) /* visible ASCII, blanks, tabs and bytes from 0x80 on may be in one */
         return REFUSE(400, "control character in header " SLICE_FMT, SLICE_ARG(h->name));
     r->n_headers++;
     return on_header(h, r, seen, ret_status, e);
@@ -317,17 +311,18 @@ struct slice http_header(const struct http_request *r, const char *name)
 
 /* ---- query ---- */
 
+/* What has nothing to decode stays where it is. */
 static int decode_into(struct slice raw, struct arena *a, struct slice *ret)
 {
-    if (!memchr(raw.p ? raw.p : "", '%', raw.n) && !memchr(raw.p ? raw.p : "", '+', raw.n)) {
-        *ret = arena_dup(a, raw);
+    if (slice_find(raw, '%') < 0 && slice_find(raw, '+') < 0) {
+        *ret = raw.p ? raw : SLICE_LIT("");
         return 0;
     }
-    _cleanup_buf_ struct buf b = BUF_INIT(HTTP_HEAD_MAX_BYTES);
-    int k = text_uri_decode(&b, raw, /* plus_is_space= */ true);
-    if (k < 0)
+    char *to = arena_alloc(a, raw.n);
+    ssize_t n = text_uri_decode_to(to, raw, /* plus_is_space= */ true);
+    if (n < 0)
         return -EINVAL;
-    *ret = arena_dup(a, buf_view(&b));
+    *ret = slice_of(to, (size_t)n);
     return 0;
 }
 

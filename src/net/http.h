@@ -42,7 +42,8 @@ struct http_pair {
     struct slice name, value; /* decoded */
     bool has_value;           /* "?uploads" against "?uploads=" */
 };
-/* Query string split and decoded into the arena. -E2BIG beyond HTTP_PAIRS_MAX, -EINVAL for broken escapes. */
+/* Query string split and decoded: slices point into `raw`, or into the arena. -E2BIG beyond HTTP_PAIRS_MAX,
+ * -EINVAL for broken escapes. */
 int http_parse_query(struct slice raw, struct arena *a, struct http_pair **ret, size_t *ret_n);
 
 struct http_range {

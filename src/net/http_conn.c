@@ -220,15 +220,6 @@ static ssize_t read_raw(struct http_conn *c, void *p, size_t n)
     return (ssize_t)n;
 }
 
-/* A bare CR, which others may take for the end of the line, and what else no line of a message may have. */
-static bool has_controls(struct slice line)
-{
-    for (size_t i = 0; i < line.n; i++)
-        if (((unsigned char)line.p[i] < 0x20 && line.p[i] != '\t') || line.p[i] == 0x7f)
-            return true;
-    return false;
-}
-
 /* One line of the chunk framing, without its CRLF; the slice is valid until the next read. */
 static int read_line(struct http_conn *c, size_t max, struct slice *ret)
 {
@@ -241,7 +232,8 @@ static int read_line(struct http_conn *c, size_t max, struct slice *ret)
         if (lf) {
             *ret = slice_of(from, n - 1);
             c->in_at += n + 1;
-            return has_controls(*ret) ? ERR_PROTOCOL : 0;
+            /* A bare CR is one, which others may take for the end of the line. */
+            return slice_has_control(*ret) ? ERR_PROTOCOL : 0;
         }
         scanned = n;
         if (c->in_at > c->head_end) { /* move what is there up to the head: at least 16 KiB are then free */

@@ -451,10 +451,33 @@ static int start_reading(struct reader *r, const struct wire_open_req *req, stru
     return 0;
 }
 
+/* What a peer writes may be any number. */
+static size_t via_place(uint32_t via)
+{
+    return via == WIRE_VIA_S3 || via == WIRE_VIA_MOUNT ? via : WIRE_VIA_API;
+}
+
+/* The series of these labels of a bucket, which is kept at *place. Those of a job's own buckets, which are
+ * among no buckets, end while it runs. */
+static struct metric_series *kept_series(_Atomic(struct metric_series *) *place, enum metric m,
+                                         const struct bucket *b, uint32_t via, const char *how)
+{
+    struct metric_series *s = atomic_load_explicit(place, memory_order_acquire);
+    if (s)
+        return s;
+    s = metrics_series(m, b->name, object_via_name(via), how);
+    if (!bucket_is_guest(b))
+        atomic_store_explicit(place, s, memory_order_release);
+    return s;
+}
+
 static void count_open(const struct opener *o, uint32_t state, bool cold)
 {
-    const char *name = cold ? "cold" : state == WIRE_COMPLETE ? "complete" : "partial";
-    metrics_count(METRIC_OPENS, o->bucket->name, object_via_name(o->req->via), name);
+    static const char *const names[UPSTREAM_OPENS] = {"cold", "complete", "partial"};
+    size_t how = cold ? 0 : state == WIRE_COMPLETE ? 1 : 2;
+    metrics_add(kept_series(&o->upstream->opens[via_place(o->req->via)][how], METRIC_OPENS, o->bucket,
+                            o->req->via, names[how]),
+                1);
     usage_opened(o->service->usage, o->bucket->id, o->req->key);
 }
 
@@ -582,8 +605,8 @@ static void count_read(struct reader *r, uint64_t n, bool from_origin)
 {
     if (n == 0)
         return;
-    metrics_add(metrics_series(METRIC_READ_BYTES, r->upstream->bucket->name, object_via_name(r->via),
-                               from_origin ? "origin" : "cache"),
+    metrics_add(kept_series(&r->upstream->read_bytes[via_place(r->via)][from_origin], METRIC_READ_BYTES,
+                            r->upstream->bucket, r->via, from_origin ? "origin" : "cache"),
                 n);
     usage_read(r->service->usage, r->upstream->bucket->id, slice_of(r->key, r->key_n), n);
 }

@@ -56,7 +56,7 @@ static int read_whole(struct hdfs *h, const char *path, struct tree_folder *f, s
 /* Whether the server said that it has no such operation. */
 static bool not_known(int r)
 {
-    return r == ERR_ORIGIN_REFUSED || r == ERR_NOT_IMPLEMENTED;
+    return r == ERR_ORIGIN_REFUSED || r == ERR_ORIGIN_SETUP || r == ERR_NOT_IMPLEMENTED;
 }
 
 int hdfs_read_folder(void *arg, const char *path, struct tree_folder **ret, struct err *e)

@@ -42,7 +42,7 @@ static int refused(const struct web_call *c, struct err *e)
 {
     const struct web_response *r = &c->response;
     if (r->status >= 300 && r->status < 400)
-        return err_set(e, ERR_ORIGIN_REFUSED, "%d %s: a redirect where WebHDFS has none; is this its port?",
+        return err_set(e, ERR_ORIGIN_SETUP, "%d %s: a redirect where WebHDFS has none; is this its port?",
                        r->status, r->reason);
     return hdfs_json_refused(r, buf_view(&c->error_body), e);
 }

@@ -6,10 +6,11 @@
  * Errors are classified: -ENOENT (no such key or bucket), ERR_ORIGIN_DENIED (401, 403), ERR_ORIGIN_BUSY (429,
  * 503, SlowDown), ERR_ORIGIN_DOWN (cannot connect, name unknown, connection reset before an answer),
  * ERR_ORIGIN_FAILED (other 5xx, and answers that make no sense), ERR_ORIGIN_REFUSED (3xx and other 4xx:
- * another try would end alike), ERR_CONFLICT (409: someone else wrote at the same moment), ERR_ORIGIN_SHORT
- * (body shorter or longer than announced), -ETIMEDOUT, ERR_PRECONDITION (412), ERR_NOT_MODIFIED (304),
- * ERR_RANGE (416), -ECANCELED (the cancel flag said so; what the sink returns is passed through as it is).
- * The err text carries the origin's own words: status, S3 code and message.
+ * another try would end alike), ERR_ORIGIN_SETUP (a certificate that is not trusted, another region, a
+ * redirect: nothing that a request could change), ERR_CONFLICT (409: someone else wrote at the same moment),
+ * ERR_ORIGIN_SHORT (body shorter or longer than announced), -ETIMEDOUT, ERR_PRECONDITION (412),
+ * ERR_NOT_MODIFIED (304), ERR_RANGE (416), -ECANCELED (the cancel flag said so; what the sink returns is
+ * passed through as it is). The err text carries the origin's own words: status, S3 code and message.
  *
  * The process must ignore SIGPIPE: TLS connections raise it when the origin closes them.
  */

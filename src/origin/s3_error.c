@@ -47,8 +47,8 @@
     X(QuotaExceeded, -ENOSPC)                                                                                \
     X(XMinioStorageFull, -ENOSPC)                                                                            \
     X(NotImplemented, ERR_NOT_IMPLEMENTED)                                                                   \
-    X(PermanentRedirect, ERR_ORIGIN_REFUSED)                                                                 \
-    X(AuthorizationHeaderMalformed, ERR_ORIGIN_REFUSED)
+    X(PermanentRedirect, ERR_ORIGIN_SETUP)                                                                   \
+    X(AuthorizationHeaderMalformed, ERR_ORIGIN_SETUP)
 
 static const struct web_error_row table[] = {
 #define X(code, class) {#code, (class)},
@@ -82,11 +82,11 @@ int s3_error_of(const struct s3 *s, const struct web_response *r, struct slice b
     bool redirect = (r->status >= 300 && r->status < 400 && r->status != 304) ||
                     slice_eq_str(slice_str(x.code), "AuthorizationHeaderMalformed");
     if (elsewhere && (redirect || r->status == 400))
-        return err_set(e, ERR_ORIGIN_REFUSED, "%d %s: bucket %s is in region %s: set origin.region=%s",
+        return err_set(e, ERR_ORIGIN_SETUP, "%d %s: bucket %s is in region %s: set origin.region=%s",
                        r->status, x.code[0] ? x.code : r->reason, s->bucket, region, region);
     if (redirect && !x.code[0])
-        return err_set(e, class, "%d %s: a redirect, which is not followed; check origin.endpoint", r->status,
-                       r->reason);
+        return err_set(e, ERR_ORIGIN_SETUP, "%d %s: a redirect, which is not followed; check origin.endpoint",
+                       r->status, r->reason);
     if (!x.code[0] && !x.message[0])
         web_error_line(body, x.message, sizeof(x.message));
     return web_error_set(e, class, r, x.code, x.message);

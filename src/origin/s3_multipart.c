@@ -30,6 +30,7 @@ struct upload {
     uint32_t n_parts;
     const struct origin_part *numbered; /* driven from outside: their numbers; NULL: 1 to n_parts */
     char **etags;
+    bool unsure; /* complete: a try before the last one may have done it */
 };
 
 static void upload_fini(struct upload *u)
@@ -247,6 +248,7 @@ static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_a
         if (r == ERR_PRECONDITION && unsure)
             return err_set(e, ERR_ORIGIN_FAILED,
                            "the answer to the end of an upload was lost; its condition does not hold now");
+        u->unsure = unsure;
         unsure = unsure || (r < 0 && r != ERR_ORIGIN_BUSY);
     } while (r < 0 && web_try_again(u->put->cancel, NULL, attempt++, r));
     if (r == ERR_ORIGIN_BUSY && unsure) /* which tells callers that nothing was done */
@@ -399,7 +401,14 @@ int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slic
     u.size = size_bytes;
     for (size_t i = 0; i < n; i++)
         u.etags[i] = slice_dup(parts[i].etag);
-    return step_result(complete(&u, a, ret_attr, e), e);
+    r = complete(&u, a, ret_attr, e);
+    /* The object that If-Match names is missing, and not the upload. */
+    if (r == -ENOENT && p->if_match.n > 0 && !u.unsure && e &&
+        slice_starts(slice_str(e->text), SLICE_LIT("404 NoSuchKey"))) {
+        e->code = ERR_PRECONDITION;
+        return ERR_PRECONDITION;
+    }
+    return step_result(r, e);
 }
 
 int s3_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e)

@@ -429,7 +429,7 @@ static int class_of_curl(CURLcode code, const struct web_call *c, CURL *easy)
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_ISSUER_ERROR:
-        return ERR_ORIGIN_REFUSED;
+        return ERR_ORIGIN_SETUP;
     default:
         return ERR_ORIGIN_FAILED;
     }
@@ -454,9 +454,13 @@ static int conclude(struct web_call *c, struct web_conn *conn, CURLcode code, st
         return e && e->code == 0 ? err_set(e, c->stopped, "%s", err_text(c->stopped)) : c->stopped;
     int status = c->response.status;
     bool refused = status >= 300 && status != c->accept;
-    if (code != CURLE_OK && !refused) /* a refusal may cut an upload short; the answer says more than curl */
-        return err_set(e, class_of_curl(code, c, conn->easy), "%s",
-                       conn->error[0] ? conn->error : curl_easy_strerror(code));
+    if (code != CURLE_OK && !refused) { /* a refusal may cut an upload short; it says more than curl */
+        int class = class_of_curl(code, c, conn->easy);
+        return err_set(e, class, "%s%s", conn->error[0] ? conn->error : curl_easy_strerror(code),
+                       class == ERR_ORIGIN_SETUP
+                           ? "; set origin.ca_file to the authority that signed the origin's certificate"
+                           : "");
+    }
     if (status == 0)
         return err_set(e, ERR_ORIGIN_FAILED, "the answer is no HTTP");
     if (refused)

@@ -88,9 +88,15 @@ int web_error_set(struct err *e, int class, const struct web_response *r, const 
 
 int web_error_of_credentials(int r, struct err *e)
 {
-    static const int as_they_are[] = {
-        0,          ERR_ORIGIN_BUSY, ERR_ORIGIN_DOWN, ERR_ORIGIN_FAILED, ERR_ORIGIN_SHORT, ERR_ORIGIN_REFUSED,
-        -ETIMEDOUT, -ECANCELED};
+    static const int as_they_are[] = {0,
+                                      ERR_ORIGIN_BUSY,
+                                      ERR_ORIGIN_DOWN,
+                                      ERR_ORIGIN_FAILED,
+                                      ERR_ORIGIN_SHORT,
+                                      ERR_ORIGIN_REFUSED,
+                                      ERR_ORIGIN_SETUP,
+                                      -ETIMEDOUT,
+                                      -ECANCELED};
     for (size_t i = 0; i < ARRAY_SIZE(as_they_are); i++)
         if (r == as_they_are[i])
             return r;

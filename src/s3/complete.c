@@ -375,11 +375,26 @@ static void put_result(struct s3_request *r, struct xml *x, const void *arg)
     xml_close(x, "CompleteMultipartUploadResult");
 }
 
-static enum s3_error failed_at_origin(struct s3_request *r, int status, const struct err *e)
+/* S3 tells a missing object from another one than If-Match names; an origin may say of both only that the
+ * condition does not hold. */
+static bool object_is_missing(struct s3_request *r)
 {
+    _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
+    struct wire_stat_req req = {.bucket = r->bucket, .key = r->key};
+    struct wire_stat_rep rep;
+
+    return object_stat(r->s3->session, &req, a, &rep, NULL) == -ENOENT;
+}
+
+static enum s3_error failed(const struct complete *c, int status, const struct err *e)
+{
+    if (status == ERR_PRECONDITION && c->second.open.if_match.n && object_is_missing(c->r))
+        return S3_ERR_NO_SUCH_KEY;
+    if (c->upload)
+        return reply_failed(c->r, status, e);
     return status == -ESTALE   ? S3_ERR_INVALID_PART
            : status == -ENOENT ? S3_ERR_NO_SUCH_UPLOAD
-                               : reply_failed(r, status, e);
+                               : reply_failed(c->r, status, e);
 }
 
 static enum s3_error commit(struct complete *c, struct upload_result *ret)
@@ -390,7 +405,7 @@ static enum s3_error commit(struct complete *c, struct upload_result *ret)
     int status = arrange_and_commit(&m);
 
     if (status) {
-        error = c->upload ? reply_failed(r, status, &m.err) : failed_at_origin(r, status, &m.err);
+        error = failed(c, status, &m.err);
         if (c->upload)
             upload_reopen(c->upload);
     } else {

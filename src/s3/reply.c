@@ -49,9 +49,8 @@ void reply_header(struct s3_request *r, const char *name, struct slice value)
     const size_t n = text.n + value.n + 4; /* ": " and the line's end */
     char *to;
 
-    for (size_t i = 0; i < value.n; i++)
-        if (((unsigned char)value.p[i] < 0x20 && value.p[i] != '\t') || value.p[i] == 0x7f)
-            return;
+    if (slice_has_control(value))
+        return;
     to = buf_reserve(&r->head, r->head.p ? n : MAX(n, (size_t)HEAD_USUAL_BYTES));
     if (!to) /* what goes in is bounded: attributes by the origin layer, the rest by the request's own head */
         return;

@@ -54,7 +54,7 @@ const char *route_kept_property(const char *parameter)
 
 ssize_t route_setting(const struct http_pair *query, size_t n_query)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(settings) && n_query > 0; i++)
         if (route_query(query, n_query, settings[i]))
             return (ssize_t)i;
     return -1;
@@ -122,7 +122,7 @@ static enum s3_op upload_op(const struct http_request *http, const struct http_p
 
 static bool is_not_here(const struct http_pair *query, size_t n, const char **ret_name)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(functions_not_here); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(functions_not_here) && n > 0; i++) {
         if (route_query(query, n, functions_not_here[i])) {
             *ret_name = functions_not_here[i];
             return true;

@@ -94,12 +94,19 @@ void s3_free(struct s3 *s)
 
 static enum s3_error decode_target(struct s3_request *r)
 {
-    _cleanup_buf_ struct buf b = BUF_INIT(HTTP_HEAD_MAX_BYTES);
+    struct slice path = r->http->raw_path;
 
-    if (text_uri_decode(&b, r->http->raw_path, /* plus_is_space= */ false) ||
-        http_parse_query(r->http->raw_query, r->arena, &r->query, &r->n_query))
+    if (slice_find(path, '%') >= 0) {
+        char *to = arena_alloc(r->arena, path.n);
+        ssize_t n = text_uri_decode_to(to, path, /* plus_is_space= */ false);
+
+        if (n < 0)
+            return S3_ERR_INVALID_URI;
+        path = slice_of(to, (size_t)n);
+    }
+    if (http_parse_query(r->http->raw_query, r->arena, &r->query, &r->n_query))
         return S3_ERR_INVALID_URI;
-    r->path = arena_dup(r->arena, buf_view(&b));
+    r->path = path;
     r->host_bucket = auth_lower(r->arena, route_host(request_header(r, "host"), slice_str(r->s3->domain)));
     return S3_OK;
 }

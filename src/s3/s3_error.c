@@ -2,7 +2,10 @@
  * S3's error table, and what the codes of the layers below mean in it.
  *
  * 1. Every code of base/err.h has an answer: what has none of its own becomes InternalError, never a success.
- * 2. The origin's words reach the client; texts that name local files or descriptors do not.
+ * 2. Whose fault it is decides: what an origin does not take of this request is 400 or 403; an origin that
+ * cannot be reached now, 503, which clients try again; one that cannot be used as the bucket says (another
+ * region, a certificate that nobody vouches for, a redirect), 502; one that makes no sense, 500.
+ * 3. The origin's words reach the client; texts that name local files or descriptors do not.
  */
 #include "s3/s3_error.h"
 
@@ -31,6 +34,7 @@ static const struct s3_error_info rows[] = {[S3_OK] = {"", 200, ""},
     X(ERR_ORIGIN_DOWN, UNAVAILABLE, true)                                                                    \
     X(-ETIMEDOUT, UNAVAILABLE, true)                                                                         \
     X(ERR_ORIGIN_FAILED, INTERNAL, true)                                                                     \
+    X(ERR_ORIGIN_SETUP, BAD_GATEWAY, true)                                                                   \
     X(ERR_ORIGIN_REFUSED, INVALID_REQUEST, true)                                                             \
     X(ERR_ORIGIN_SHORT, INTERNAL, true)                                                                      \
     X(ERR_NOT_IMPLEMENTED, NOT_IMPLEMENTED, true)                                                            \

@@ -16,6 +16,7 @@
     X(AUTH_MALFORMED, "AuthorizationHeaderMalformed", 400, "The Authorization header is not well formed")    \
     X(QUERY_AUTH_MALFORMED, "AuthorizationQueryParametersError", 400,                                        \
       "The signature parameters of the URL are not well formed")                                             \
+    X(BAD_GATEWAY, "BadGateway", 502, "The bucket's origin cannot be used as it is set up")                  \
     X(BAD_DIGEST, "BadDigest", 400, "The body does not match the checksum that came with it")                \
     X(BUCKET_NOT_EMPTY, "BucketNotEmpty", 409, "The bucket still has objects")                               \
     X(BUCKET_OWNED, "BucketAlreadyOwnedByYou", 409, "The bucket exists already")                             \

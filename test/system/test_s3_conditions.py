@@ -148,6 +148,9 @@ def test_a_star_fits_whatever_is_there(node, origin, tmp_path, kind):
     for call in calls:
         assert run_together([call])[0] in missing
         assert content(s3, where) is None
+    for asked in ("*", '"0123456789abcdef0123456789abcdef"'):
+        assert run_together([lambda: upload_of(s3, where, b"x")(IfMatch=asked)]) == ["NoSuchKey"], asked
+        assert content(s3, where) is None
     s3.put_object(**where, Body=b"fourth")
     answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "k", "ETag": "*"}]})
     assert [d["Key"] for d in answer["Deleted"]] == ["k"] and content(s3, where) is None

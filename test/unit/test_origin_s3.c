@@ -113,20 +113,20 @@ static const struct answer_case wrong_answers[] = {
      "bell  [31m"},
     {"redirect",
      {.answer = "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"},
-     ERR_ORIGIN_REFUSED,
+     ERR_ORIGIN_SETUP,
      "not followed"},
     {"another region",
      {.answer = "HTTP/1.1 301 Moved Permanently\r\nx-amz-bucket-region: eu-west-1\r\nConnection: "
                 "close\r\n\r\n<Error><Code>PermanentRedirect</Code></Error>",
       .close = true},
-     ERR_ORIGIN_REFUSED,
+     ERR_ORIGIN_SETUP,
      "bucket b is in region eu-west-1: set origin.region=eu-west-1"},
     {"another region, told in the document",
      {.answer = "HTTP/1.1 400 Bad Request\r\nConnection: "
                 "close\r\n\r\n<Error><Code>AuthorizationHeaderMalformed</Code><Region>ap-south-1</"
                 "Region></Error>",
       .close = true},
-     ERR_ORIGIN_REFUSED,
+     ERR_ORIGIN_SETUP,
      "set origin.region=ap-south-1"},
 };
 

@@ -134,6 +134,8 @@ static void test_classes(void **state)
         {412, "", ERR_PRECONDITION},
         {304, "", ERR_NOT_MODIFIED},
         {301, "", ERR_ORIGIN_REFUSED},
+        {301, "PermanentRedirect", ERR_ORIGIN_SETUP},
+        {400, "AuthorizationHeaderMalformed", ERR_ORIGIN_SETUP},
         {416, "", ERR_RANGE},
         {429, "", ERR_ORIGIN_BUSY},
         {503, "", ERR_ORIGIN_BUSY},

@@ -744,8 +744,9 @@ static void test_tls(void **state)
         assert_int_equal(c.at, sizes[i]);
     }
     assert_int_equal(get_range(stranger, SLICE_LIT("over tls"), 0, 0, SLICE_NULL, &c, &attr, &e),
-                     ERR_ORIGIN_REFUSED);
+                     ERR_ORIGIN_SETUP);
     assert_non_null(strstr(e.text, "certificate"));
+    assert_non_null(strstr(e.text, "set origin.ca_file"));
     origin_close(trusted);
     origin_close(stranger);
 }

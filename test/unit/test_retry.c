@@ -15,9 +15,17 @@ static void test_transient(void **state)
 {
     const int yes[] = {ERR_ORIGIN_BUSY,  ERR_ORIGIN_DOWN, ERR_ORIGIN_FAILED,
                        ERR_ORIGIN_SHORT, ERR_CONFLICT,    -ETIMEDOUT};
-    const int no[] = {
-        0,         -ENOENT,    ERR_ORIGIN_DENIED, ERR_ORIGIN_REFUSED, ERR_PRECONDITION, ERR_NOT_MODIFIED,
-        ERR_RANGE, -ECANCELED, -EINVAL,           ERR_CORRUPT};
+    const int no[] = {0,
+                      -ENOENT,
+                      ERR_ORIGIN_DENIED,
+                      ERR_ORIGIN_REFUSED,
+                      ERR_ORIGIN_SETUP,
+                      ERR_PRECONDITION,
+                      ERR_NOT_MODIFIED,
+                      ERR_RANGE,
+                      -ECANCELED,
+                      -EINVAL,
+                      ERR_CORRUPT};
     for (size_t i = 0; i < ARRAY_SIZE(yes); i++)
         assert_true(retry_is_transient(yes[i]));
     for (size_t i = 0; i < ARRAY_SIZE(no); i++)

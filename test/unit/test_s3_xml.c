@@ -171,6 +171,12 @@ static void every_code_is_an_error(void **state)
     /* What an origin does not take, as a key that is no path there, is no fault inside. */
     assert_int_equal(s3_error_info(s3_error_from(ERR_ORIGIN_REFUSED))->status, 400);
     assert_true(s3_error_wants_text(ERR_ORIGIN_REFUSED));
+    /* What only who set the bucket up can mend is not the client's fault; what passes is tried again. */
+    assert_int_equal(s3_error_info(s3_error_from(ERR_ORIGIN_SETUP))->status, 502);
+    assert_true(s3_error_wants_text(ERR_ORIGIN_SETUP));
+    assert_int_equal(s3_error_info(s3_error_from(ERR_ORIGIN_DOWN))->status, 503);
+    assert_int_equal(s3_error_info(s3_error_from(-ETIMEDOUT))->status, 503);
+    assert_int_equal(s3_error_info(s3_error_from(ERR_ORIGIN_BUSY))->status, 503);
     /* no room is nothing that went wrong within, whoever says it; a client may try again */
     assert_int_equal(s3_error_from(ERR_NOT_ADMITTED), S3_ERR_UNAVAILABLE);
     assert_int_equal(s3_error_from(-ENOSPC), S3_ERR_UNAVAILABLE);

@@ -82,7 +82,29 @@ static void case_folding(void **state)
     assert_true(slice_eq_case(S("Content-TYPE"), S("content-type")));
     assert_false(slice_eq_case(S("a"), S("ab")));
     assert_false(slice_eq_case(S("[@"), S("{`")));
+    assert_false(slice_eq_case(S("abcx"), S("ABCy")));
     assert_false(slice_eq_case(S("\xc4"), S("\xe4")));
+}
+
+/* Each byte at each place of texts of each length up to three words is judged as it is alone. */
+static void kinds_of_bytes(void **state)
+{
+    for (size_t n = 1; n <= 24; n++)
+        for (size_t at = 0; at < n; at++)
+            for (unsigned c = 0; c < 256; c++) {
+                char text[24];
+                memset(text, c & 1 ? 'a' : '!', sizeof(text));
+                text[at] = (char)c;
+                bool control = (c < 0x20 && c != '\t') || c == 0x7f, visible = c > 0x20 && c < 0x7f;
+                assert_true(slice_has_control(slice_of(text, n)) == control);
+                assert_true(slice_is_visible(slice_of(text, n)) == visible);
+                assert_false(slice_has_control(slice_of(text, at)));
+                assert_true(slice_is_visible(slice_of(text, at)));
+            }
+    assert_true(slice_has_control(S("\t\t\n")));
+    assert_false(slice_has_control(S("\t a\xff")));
+    assert_false(slice_has_control(SLICE_NULL));
+    assert_true(slice_is_visible(SLICE_NULL));
 }
 
 /* Decimal numbers: digits only, the whole range, nothing beyond; the result is untouched on failure. */
@@ -135,9 +157,9 @@ static void utf8(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order),    cmocka_unit_test(empty_slices), cmocka_unit_test(parts),
-        cmocka_unit_test(searches), cmocka_unit_test(splitting),    cmocka_unit_test(case_folding),
-        cmocka_unit_test(numbers),  cmocka_unit_test(utf8),
+        cmocka_unit_test(order),          cmocka_unit_test(empty_slices), cmocka_unit_test(parts),
+        cmocka_unit_test(searches),       cmocka_unit_test(splitting),    cmocka_unit_test(case_folding),
+        cmocka_unit_test(kinds_of_bytes), cmocka_unit_test(numbers),      cmocka_unit_test(utf8),
     };
     return cmocka_run_group_tests_name("slice", tests, NULL, NULL);
 }

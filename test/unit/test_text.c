@@ -195,8 +195,11 @@ static void uri_failures(void **state)
     static const char *const bad[] = {"abc%", "abc%1", "abc%zz", "abc%2", "%%20", "a%g0"};
     _cleanup_buf_ struct buf b = BUF_INIT(8);
     assert_int_equal(buf_str(&b, "keep"), 0);
-    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        char to[8];
         assert_int_equal(text_uri_decode(&b, slice_str(bad[i]), false), -EINVAL);
+        assert_int_equal(text_uri_decode_to(to, slice_str(bad[i]), false), -EINVAL);
+    }
     assert_int_equal(text_uri_encode(&b, S("a b"), false), -E2BIG);
     assert_int_equal(text_uri_decode(&b, S("12345"), false), -E2BIG);
     assert_string_equal(b.p, "keep");

@@ -733,8 +733,8 @@ static int record_commit(struct bucket_table *t, struct kv_txn *txn, struct buck
     return kv_get(t->kv, buf_view(&key), &again, &b->version, e);
 }
 
-/* The next id, and its change as part of txn. */
-static int next_id(struct bucket_table *t, struct kv_txn *txn, uint64_t *ret, struct err *e)
+/* The last number given out, 0 before the first, and the version of its record. */
+static int last_number(struct bucket_table *t, uint64_t *ret, uint64_t *ret_version, struct err *e)
 {
     _cleanup_buf_ struct buf value = BUF_INIT(32);
     uint64_t version = 0, last = 0;
@@ -743,6 +743,24 @@ static int next_id(struct bucket_table *t, struct kv_txn *txn, uint64_t *ret, st
         return r;
     if (r == 0 && slice_u64(buf_view(&value), &last) < 0)
         return err_set(e, ERR_CORRUPT, "control store: counter of bucket ids is not a number");
+    *ret = last;
+    *ret_version = version;
+    return 0;
+}
+
+uint64_t bucket_last_place(struct bucket_table *t)
+{
+    uint64_t last = 0, version;
+    return last_number(t, &last, &version, NULL) < 0 ? 0 : last;
+}
+
+/* The next id, and its change as part of txn. */
+static int next_id(struct bucket_table *t, struct kv_txn *txn, uint64_t *ret, struct err *e)
+{
+    uint64_t version, last;
+    int r = last_number(t, &last, &version, e);
+    if (r < 0)
+        return r;
     char text[32];
     (void)snprintf(text, sizeof(text), "%" PRIu64, last + 1);
     kv_txn_check(txn, SLICE_LIT("n/bucket"), version);

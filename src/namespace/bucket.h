@@ -175,6 +175,8 @@ DEFINE_CLEANUP(struct bucket_table, bucket_table_close)
 struct bucket *bucket_find_id(struct bucket_table *t, uint64_t id);
 /* Likewise by its `place` now. */
 struct bucket *bucket_find_place(struct bucket_table *t, uint64_t place);
+/* The last id or place that this control store gave out; 0: none, or it cannot be read. */
+uint64_t bucket_last_place(struct bucket_table *t);
 /* What is said of the cache at this key: the bucket's property `cache`, and its rules. */
 enum rule_keep bucket_keep(const struct bucket *b, struct slice key);
 /* A reference, or ERR_NO_BUCKET. */

@@ -4,7 +4,8 @@
  *
  * After a start it drops what is cached of places that no bucket has: a crash left it while a bucket was
  * removed or got another origin, or a disk that was away meanwhile. Nobody would find it, and quotas do not
- * see it.
+ * see it. What has a number that this control store never gave out stays: perhaps the node was started with
+ * another one by mistake.
  */
 #include "object/object_internal.h"
 
@@ -61,7 +62,7 @@ static int64_t drop_place(struct steward *w, struct slice place)
 static void sweep(struct steward *w)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(PAGE_ARENA);
-    uint64_t place = 0;
+    uint64_t place = 0, last = bucket_last_place(w->service->buckets);
     int64_t dropped = 0, r = 1;
     while (r > 0 && dropped >= 0 && !chore_is_stopping(&w->chore)) {
         uint8_t from[8];
@@ -69,7 +70,7 @@ static void sweep(struct steward *w)
         be_put64(from, place);
         arena_clear(a);
         r = store_list(w->service->config.store, SLICE_NULL, slice_of(from, sizeof(from)), 1, a, &first);
-        if (r <= 0 || first.key.n < sizeof(from) || (place = be_get64(first.key.p)) == UINT64_MAX)
+        if (r <= 0 || first.key.n < sizeof(from) || (place = be_get64(first.key.p)) > last)
             break;
         _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_place(w->service->buckets, place);
         int64_t n = b ? 0 : drop_place(w, slice_sub(first.key, 0, sizeof(from)));

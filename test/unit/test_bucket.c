@@ -299,6 +299,7 @@ static void test_places_are_never_reused(void **state)
     uint64_t third = place_after(f, "origin=file:///a\n");
     assert_true(third > second && create(f, "later", "origin=file:///a\n") > third);
     assert_null(bucket_find_place(f->table, id));
+    assert_true(bucket_last_place(f->table) > third);
     assert_null(bucket_find_place(f->table, second));
     bucket_table_close(f->table);
     assert_int_equal(bucket_table_open(f->kv, NULL, &f->table, NULL), 0);

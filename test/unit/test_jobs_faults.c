@@ -2,7 +2,9 @@
 /* threaded */
 /* Jobs whose control store fails: the Nth commit, for every N. */
 #include "faulty_kv.h"
+#include "jobs/pour.h"
 #include "jobs_common.h"
+#include "store/store_internal.h"
 
 #include <unistd.h>
 
@@ -221,6 +223,58 @@ static void test_what_cannot_be_kept_is_done_again(void **state)
     open_node(f);
 }
 
+static void hold_index(struct fixture *f, bool on)
+{
+    struct disk *d = &f->store->disks[0];
+    LOCK_SCOPE(&d->lock);
+    d->hold = on;
+    cond_broadcast(&d->wake_writer);
+}
+
+/* What a job tells as done is done also after kill -9: it is in the index of the disk before. (Without the
+ * kind's keep in conclude, run.c, the job is done while the index holds nothing, and the cache is empty after
+ * the kill.) */
+static void test_done_is_in_the_index(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t id = 0;
+    write_objects(f, 6, 30000);
+    hold_index(f, true);
+    assert_int_equal(start(f, "prefetch", "", &id), 0);
+    for (int i = 0; i < 200; i++) { /* it is given time to go wrong */
+        assert_false(is_in(f, id, "done"));
+        sys->sleep_ns(5000000);
+    }
+    hold_index(f, false);
+    wait_for(f, id, "done");
+    jobs_close(f->jobs);
+    object_session_free(f->session);
+    object_service_close(f->service);
+    store_abandon(f->store);
+    open_node(f);
+    assert_int_equal(count_cached(f), 6);
+}
+
+/* Where only sizes are compared, a target of another size is no success; nor where nothing is there. (Without
+ * the look at the size in pour_verify it is.) */
+static void test_another_size_is_no_success(void **state)
+{
+    struct fixture *f = *state;
+    struct job_spec spec = {.verify = JOB_VERIFY_SIZE};
+    struct kind_work w = {
+        .session = f->session, .arena = f->arena, .spec = &spec, .target_bucket = SLICE_LIT("data")};
+    struct digest_sums sent = {.size_bytes = 100};
+    struct wire_attr found;
+    struct err e = {0};
+    write_objects(f, 1, 100);
+    assert_int_equal(pour_verify(&w, SLICE_LIT("k000"), &sent, &found, NULL), 0);
+    assert_int_equal(found.size_bytes, 100);
+    assert_int_equal(pour_verify(&w, SLICE_LIT("k001"), &sent, &found, NULL), -ENOENT);
+    sent.size_bytes = 99;
+    assert_int_equal(pour_verify(&w, SLICE_LIT("k000"), &sent, &found, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "100 bytes, 99 were written"));
+}
+
 static bool has_text(struct fixture *f, uint64_t id, const char *name)
 {
     json_t *o = get(f, id);
@@ -260,6 +314,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_pause_passes_no_failure_by, setup_faulty, teardown),
         cmocka_unit_test_setup_teardown(test_what_cannot_be_kept_is_done_again, setup_faulty, teardown),
         cmocka_unit_test_setup_teardown(test_a_change_that_fails_changes_nothing, setup_faulty, teardown),
+        cmocka_unit_test_setup_teardown(test_done_is_in_the_index, setup_faulty, teardown),
+        cmocka_unit_test_setup_teardown(test_another_size_is_no_success, setup_faulty, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

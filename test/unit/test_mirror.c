@@ -96,6 +96,34 @@ static void test_always_asks_and_never_does_not(void **state)
     drop(f);
 }
 
+/* For how long something may be believed from now: what is left of its time, for ever with never, not at all
+ * with always, when its time is over, or when nobody confirmed it; a rule for its prefix goes before. */
+static void test_how_long_it_is_believed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *settings, *key;
+        uint64_t age_ms, valid_ms;
+    } rows[] = {
+        {"validate=ttl:10s\n", "k", 0, 10000},
+        {"validate=ttl:10s\n", "k", 9999, 1},
+        {"validate=ttl:10s\n", "k", 10000, 0},
+        {"validate=never\n", "k", 3600000, UINT64_MAX},
+        {"validate=always\n", "k", 0, 0},
+        {"validate=never\nrules=ttl=5000:live/\n", "live/k", 2000, 3000},
+        {"validate=never\nrules=ttl=5000:live/\n", "still/k", 2000, UINT64_MAX},
+        {"validate=always\nrules=ttl=5000:live/\n", "live/k", 2000, 3000},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct fixture *f = make(rows[i].settings);
+        struct slice key = slice_str(rows[i].key);
+        uint64_t confirmed_ns = sys->real_ns() - rows[i].age_ms * 1000000;
+        assert_int_equal(mirror_valid_ms(f->u->bucket, key, confirmed_ns), rows[i].valid_ms);
+        assert_int_equal(mirror_valid_ms(f->u->bucket, key, 0), 0);
+        drop(f);
+    }
+}
+
 /* A clock that was set back does not make answers live longer than their time. */
 static void test_clock_set_back_is_no_reason_to_believe(void **state)
 {
@@ -360,6 +388,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ttl_is_kept_to_the_millisecond),
         cmocka_unit_test(test_always_asks_and_never_does_not),
+        cmocka_unit_test(test_how_long_it_is_believed),
         cmocka_unit_test(test_clock_set_back_is_no_reason_to_believe),
         cmocka_unit_test(test_absence_is_believed_for_a_second),
         cmocka_unit_test(test_absent_object_may_be_a_directory),

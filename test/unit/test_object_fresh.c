@@ -1,0 +1,406 @@
+/* layer: object */
+/* threaded */
+/* What changed at the origin and is told: by notifications, by who asks for it, by a listing. */
+#include "base/metrics.h"
+#include "base/sys.h"
+#include "object/object_internal.h"
+#include "support/tmpdir.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+struct fixture {
+    char *dir, *origin, *disk;
+    struct kv *kv;
+    struct store *store;
+    struct budget *budget;
+    struct object_service *service;
+    struct object_session *session;
+    struct arena *arena;
+};
+
+static void make_bucket(struct fixture *f, const char *name, const char *settings)
+{
+    struct bucket *b = NULL;
+    struct err e = {0};
+    if (bucket_create(f->service->buckets, slice_str(name), slice_str(settings), &b, &e) < 0)
+        fail_msg("%s", e.text);
+    bucket_unref(b);
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct err e = {0};
+    f->dir = tmpdir_new();
+    f->origin = tmpdir_path(f->dir, "origin");
+    f->disk = tmpdir_path(f->dir, "disk");
+    assert_int_equal(mkdir(f->origin, 0755), 0);
+    f->arena = arena_new(64 * MIB);
+    f->budget = budget_new(256 * MIB);
+    assert_int_equal(kv_open_memory(&f->kv), 0);
+    struct store_disk_config disk = {.path = f->disk, .size_bytes = 64 * MIB};
+    struct store_config sc = {
+        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
+    if (store_open(&sc, &f->store, &e) < 0)
+        fail_msg("%s", e.text);
+    struct object_config oc = {.control = f->kv, .store = f->store, .budget = f->budget};
+    if (object_service_open(&oc, &f->service, &e) < 0)
+        fail_msg("%s", e.text);
+    f->session = object_session_new(f->service, WIRE_VIA_API);
+    make_bucket(f, "data",
+                arena_printf(f->arena, "origin=file://%s\nvalidate=never\nevents.token=hush\n", f->origin));
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    object_session_free(f->session);
+    object_service_close(f->service);
+    store_close(f->store);
+    kv_close(f->kv);
+    budget_free(f->budget);
+    arena_free(f->arena);
+    tmpdir_free(f->dir);
+    free(f->origin);
+    free(f->disk);
+    free(f);
+    return 0;
+}
+
+static void origin_write(struct fixture *f, const char *key, const char *text)
+{
+    char *path = arena_printf(f->arena, "%s/%s", f->origin, key),
+         *tmp = arena_printf(f->arena, "%s.new", path);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(sys_pwrite_all(fd, text, strlen(text), 0), 0);
+    (void)close(fd);
+    assert_int_equal(rename(tmp, path), 0);
+}
+
+/* What a reader gets of the object; its attributes. NULL: there is none. */
+static const char *read_all(struct fixture *f, const char *key, struct wire_attr *ret)
+{
+    struct wire_open_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .expect = KIB, .via = WIRE_VIA_API};
+    struct wire_open_rep rep;
+    int r = object_open(f->session, &req, f->arena, &rep, NULL);
+    if (r == -ENOENT)
+        return NULL;
+    assert_int_equal(r, 0);
+    struct wire_fetch_req fetch = {.handle = rep.handle, .n = KIB, .flags = WIRE_INLINE};
+    struct wire_fetch_rep got;
+    assert_int_equal(object_fetch(f->session, &fetch, f->arena, &got, NULL), 0);
+    struct wire_close_req close_req = {.handle = rep.handle};
+    struct wire_close_rep closed;
+    assert_int_equal(object_close(f->session, &close_req, f->arena, &closed, NULL), 0);
+    if (ret)
+        *ret = rep.attr;
+    return arena_printf(f->arena, SLICE_FMT, SLICE_ARG(got.data));
+}
+
+static bool is_cached(struct fixture *f, const char *key)
+{
+    struct wire_cached_req req = {.bucket = SLICE_LIT("data"), .prefix = slice_str(key), .flags = WIRE_EXACT};
+    struct wire_cached_rep rep;
+    assert_int_equal(object_cached(f->session, &req, f->arena, &rep, NULL), 0);
+    return rep.n_entries == 1;
+}
+
+/* ---- notifications ---- */
+
+/* Posts one record; whether it changed anything. */
+static bool tell(struct fixture *f, const char *bucket, const char *record)
+{
+    char *json = arena_printf(f->arena, "{\"Records\": [%s]}", record);
+    struct wire_events_req req = {
+        .bucket = slice_str(bucket), .token = SLICE_LIT("hush"), .json = slice_str(json)};
+    struct wire_events_rep rep;
+    struct err e = {0};
+    if (object_events(f->session, &req, f->arena, &rep, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(rep.changed + rep.ignored, 1);
+    return rep.changed == 1;
+}
+
+/* Which object an event is about: the origin's bucket, where its URL names one, and what lies below its
+ * folder. Each row: the origin, the event's bucket and key, whether it is one of ours. (Without the host's
+ * step in origin_names, or the look at the slash in own_key, the rows with them go wrong.) */
+static void test_whose_an_event_is(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        const char *origin, *bucket, *key;
+        bool ours;
+    } rows[] = {
+        {"s3://there", "there", "k", true},
+        {"s3://there", "elsewhere", "k", false},
+        {"s3://there/in/side", "there", "in/side/k", true},
+        {"s3://there/in/side/", "there", "in/side/k", true},
+        {"s3://there/in/side", "there", "in/side/", false},
+        {"s3://there/in/side", "there", "in/side", false},
+        {"s3://there/in/side", "there", "in/sidekick", false},
+        {"s3://there/in/side", "there", "other/side/k", false},
+        {"s3://there/a+b", "there", "a%2Bb/k", true},
+        {"gs://there/p", "there", "p/k", true},
+        {"az://there/p", "another", "p/k", false},
+        {"forebay://127.0.0.1:1/there/p", "there", "p/k", true},
+        {"forebay://127.0.0.1:1/there/p", "p", "k", false},
+        {"forebay://127.0.0.1:1/there", "there", "there/k", true},
+        {"http://127.0.0.1:1/there", "whatever", "k", true},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        char *name = arena_printf(f->arena, "row-%zu", i);
+        make_bucket(f, name, arena_printf(f->arena, "origin=%s\nevents.token=hush\n", rows[i].origin));
+        char *record =
+            arena_printf(f->arena,
+                         "{\"eventName\": \"s3:ObjectCreated:Put\", \"s3\": {\"bucket\": {\"name\": \"%s\"}, "
+                         "\"object\": {\"key\": \"%s\"}}}",
+                         rows[i].bucket, rows[i].key);
+        if (tell(f, name, record) != rows[i].ours)
+            fail_msg("%s: %s of %s", rows[i].origin, rows[i].key, rows[i].bucket);
+    }
+}
+
+static const char *event(struct fixture *f, const char *name, struct slice etag, const char *quote,
+                         uint64_t at_ns)
+{
+    time_t at = (time_t)(at_ns / 1000000000);
+    struct tm tm;
+    char text[32];
+    assert_true(strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S.000Z", gmtime_r(&at, &tm)) > 0);
+    return arena_printf(
+        f->arena,
+        "{\"eventName\": \"%s\", \"eventTime\": \"%s\", \"s3\": {\"object\": {\"key\": \"k\", \"eTag\": "
+        "\"%s" SLICE_FMT "%s\"}}}",
+        name, text, quote, SLICE_ARG(etag), quote);
+}
+
+/* An event of the very version that is cached, at the time that is known of it, changes nothing, whether its
+ * ETag is quoted or not; at another time its attributes are asked for and its bytes stay; a removal ends it
+ * whatever ETag it tells; other kinds of events are not about bytes. */
+static void test_events_of_what_is_cached(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_attr attr;
+    origin_write(f, "k", "one");
+    assert_string_equal(read_all(f, "k", &attr), "one");
+    assert_true(attr.mtime_ns > 0 && attr.etag.n > 0);
+    assert_false(tell(f, "data", event(f, "ObjectCreated:Put", attr.etag, "", attr.mtime_ns)));
+    assert_false(tell(f, "data", event(f, "s3:ObjectCreated:Put", attr.etag, "\\\"", attr.mtime_ns)));
+    assert_false(tell(f, "data", event(f, "ObjectCreated:Put", attr.etag, "", attr.mtime_ns + 900000000)));
+    assert_false(tell(f, "data", event(f, "ObjectTagging:Put", SLICE_LIT("other"), "", attr.mtime_ns)));
+    assert_true(is_cached(f, "k"));
+    assert_true(tell(f, "data", event(f, "ObjectCreated:Put", attr.etag, "", attr.mtime_ns + 60000000000)));
+    assert_true(is_cached(f, "k"));
+    origin_write(f, "k", "another"); /* its attributes are doubted now: the origin is asked */
+    assert_string_equal(read_all(f, "k", &attr), "another");
+    assert_true(tell(f, "data", event(f, "ObjectCreated:Put", SLICE_LIT("other"), "", attr.mtime_ns)));
+    assert_false(is_cached(f, "k"));
+    assert_string_equal(read_all(f, "k", &attr), "another");
+    assert_int_equal(unlink(arena_printf(f->arena, "%s/k", f->origin)), 0);
+    assert_string_equal(read_all(f, "k", NULL), "another");
+    assert_true(tell(f, "data", event(f, "ObjectRemoved:Delete", attr.etag, "", attr.mtime_ns)));
+    assert_null(read_all(f, "k", NULL));
+}
+
+/* Who does not know the token is refused, also with a beginning of it, more than it, or none; and where the
+ * bucket has none. */
+static void test_tokens_of_events(void **state)
+{
+    struct fixture *f = *state;
+    make_bucket(f, "silent", "origin=s3://there\n");
+    static const char *const wrong[] = {"", "h", "hus", "hush!", "hushhush", "HUSH"};
+    struct wire_events_req req = {.bucket = SLICE_LIT("data"), .json = SLICE_LIT("{\"Records\": []}")};
+    struct wire_events_rep rep;
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        req.token = slice_str(wrong[i]);
+        assert_int_equal(object_events(f->session, &req, f->arena, &rep, NULL), -EACCES);
+    }
+    req.token = SLICE_LIT("hush");
+    assert_int_equal(object_events(f->session, &req, f->arena, &rep, NULL), 0);
+    req.bucket = SLICE_LIT("silent");
+    assert_int_equal(object_events(f->session, &req, f->arena, &rep, NULL), -EACCES);
+    req.token = SLICE_NULL;
+    assert_int_equal(object_events(f->session, &req, f->arena, &rep, NULL), -EACCES);
+}
+
+/* ---- asking ---- */
+
+static uint32_t confirm(struct fixture *f, const char *key)
+{
+    struct wire_confirm_req req = {.bucket = SLICE_LIT("data"), .key = slice_str(key)};
+    struct wire_confirm_rep rep;
+    struct err e = {0};
+    if (object_confirm(f->session, &req, f->arena, &rep, &e) < 0)
+        fail_msg("%s", e.text);
+    return rep.state;
+}
+
+/* CONFIRM tells what became of what is cached, and drops what the origin has no more; what is the same stays.
+ */
+static void test_confirm(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(confirm(f, "k"), WIRE_CONFIRM_NOT_CACHED);
+    origin_write(f, "k", "one");
+    assert_int_equal(confirm(f, "k"), WIRE_CONFIRM_NOT_CACHED);
+    assert_string_equal(read_all(f, "k", NULL), "one");
+    assert_int_equal(confirm(f, "k"), WIRE_CONFIRM_SAME);
+    assert_true(is_cached(f, "k"));
+    origin_write(f, "k", "two");
+    assert_string_equal(read_all(f, "k", NULL), "one");
+    assert_int_equal(confirm(f, "k"), WIRE_CONFIRM_CHANGED);
+    assert_false(is_cached(f, "k"));
+    assert_string_equal(read_all(f, "k", NULL), "two");
+    assert_int_equal(unlink(arena_printf(f->arena, "%s/k", f->origin)), 0);
+    assert_string_equal(read_all(f, "k", NULL), "two");
+    assert_int_equal(confirm(f, "k"), WIRE_CONFIRM_GONE);
+    assert_false(is_cached(f, "k"));
+    assert_null(read_all(f, "k", NULL));
+}
+
+static size_t list(struct fixture *f, unsigned flags)
+{
+    struct wire_list_req req = {.bucket = SLICE_LIT("data"), .flags = flags};
+    struct wire_list_rep rep;
+    assert_int_equal(object_list(f->session, &req, f->arena, &rep, NULL), 0);
+    return rep.n_entries;
+}
+
+/* CONFIRM without a key forgets what is remembered without data, and ends the watches of the bucket: who
+ * keeps names has to ask. (Without watch_end_bucket a mount shows for ever what it showed.) */
+static void test_confirm_of_names(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_watch_req req = {.bucket = SLICE_LIT("data")};
+    struct wire_watch_rep watch;
+    assert_int_equal(list(f, 0), 0);
+    origin_write(f, "k", "one");
+    assert_int_equal(list(f, 0), 0);
+    assert_int_equal(object_watch(f->session, &req, f->arena, &watch, NULL), 0);
+    struct pollfd p = {.fd = watch.fd, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 0), 0);
+    assert_int_equal(confirm(f, ""), WIRE_CONFIRM_NOT_CACHED);
+    assert_int_equal(poll(&p, 1, 0), 1);
+    assert_true(p.revents & POLLHUP);
+    assert_int_equal(list(f, 0), 1);
+    struct wire_close_req close_req = {.handle = watch.handle};
+    struct wire_close_rep closed;
+    assert_int_equal(object_close(f->session, &close_req, f->arena, &closed, NULL), 0);
+}
+
+/* A listing that asks the origin whatever is remembered shows what is there, and what it says of another
+ * version counts for the next reader, with validate=never too. */
+static void test_what_a_listing_says_counts(void **state)
+{
+    struct fixture *f = *state;
+    origin_write(f, "k", "one");
+    assert_string_equal(read_all(f, "k", NULL), "one");
+    assert_int_equal(list(f, 0), 1);
+    origin_write(f, "k", "another");
+    origin_write(f, "l", "new");
+    assert_int_equal(list(f, 0), 1);
+    assert_string_equal(read_all(f, "k", NULL), "one");
+    assert_int_equal(list(f, WIRE_FRESH), 2);
+    assert_string_equal(read_all(f, "k", NULL), "another");
+}
+
+/* ---- what is never cached, pinned, or more than the quota ---- */
+
+static void rule(struct fixture *f, const char *prefix, const char *setting)
+{
+    struct wire_bucket_rule_req req = {
+        .bucket = SLICE_LIT("data"), .prefix = slice_str(prefix), .settings = slice_str(setting)};
+    struct wire_bucket_rule_rep rep;
+    assert_int_equal(object_bucket_rule(f->session, &req, f->arena, &rep, NULL), 0);
+}
+
+static int evict(struct fixture *f, const char *key)
+{
+    struct wire_evict_req req = {.bucket = SLICE_LIT("data"), .key = slice_str(key)};
+    struct wire_evict_rep rep;
+    return object_evict(f->session, &req, f->arena, &rep, NULL);
+}
+
+/* What a new rule says is never cached goes at once, more than one page of it, and nothing is kept of it from
+ * then on; what a longer prefix pins stays, and is not dropped for who asks, until it is unpinned. */
+static void test_rules_of_what_is_cached(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(mkdir(arena_printf(f->arena, "%s/tmp", f->origin), 0755), 0);
+    assert_int_equal(mkdir(arena_printf(f->arena, "%s/tmp/keep", f->origin), 0755), 0);
+    origin_write(f, "tmp/keep/k", "kept");
+    assert_string_equal(read_all(f, "tmp/keep/k", NULL), "kept");
+    for (int i = 0; i < 300; i++) {
+        char *key = arena_printf(f->arena, "tmp/%d", i);
+        origin_write(f, key, "x");
+        assert_string_equal(read_all(f, key, NULL), "x");
+    }
+    rule(f, "tmp/keep/", "pin=true\n");
+    rule(f, "tmp/", "cache=never\n");
+    for (int i = 0; i < 300; i++)
+        assert_false(is_cached(f, arena_printf(f->arena, "tmp/%d", i)));
+    assert_true(is_cached(f, "tmp/keep/k"));
+    assert_string_equal(read_all(f, "tmp/7", NULL), "x");
+    assert_false(is_cached(f, "tmp/7"));
+    assert_int_equal(evict(f, "tmp/keep/k"), -EBUSY);
+    assert_true(is_cached(f, "tmp/keep/k"));
+    rule(f, "tmp/keep/", "pin=false\n");
+    assert_string_equal(read_all(f, "tmp/keep/k", NULL), "kept");
+    assert_int_equal(evict(f, "tmp/keep/k"), 0);
+    assert_false(is_cached(f, "tmp/keep/k"));
+    rule(f, "tmp/", "cache=auto\n");
+    assert_string_equal(read_all(f, "tmp/7", NULL), "x");
+    assert_true(is_cached(f, "tmp/7"));
+}
+
+static void set_quota(struct fixture *f, const char *setting)
+{
+    struct wire_bucket_set_req req = {.name = SLICE_LIT("data"), .settings = slice_str(setting)};
+    struct wire_bucket_set_rep rep;
+    assert_int_equal(object_bucket_set(f->session, &req, f->arena, &rep, NULL), 0);
+}
+
+/* Of a bucket with a quota the next object that does not fit is read around the cache, to the byte. */
+static void test_quota_to_the_byte(void **state)
+{
+    struct fixture *f = *state;
+    set_quota(f, "quota=10\n");
+    origin_write(f, "a", "1234567");
+    origin_write(f, "b", "1234");
+    origin_write(f, "c", "123");
+    assert_string_equal(read_all(f, "a", NULL), "1234567");
+    assert_string_equal(read_all(f, "b", NULL), "1234");
+    assert_string_equal(read_all(f, "c", NULL), "123");
+    assert_true(is_cached(f, "a") && !is_cached(f, "b") && is_cached(f, "c"));
+    set_quota(f, "quota=7\n");
+    bool fits = false;
+    for (int i = 0; i < 6000 && !fits; i++) { /* the steward drops what was not read for longest */
+        steward_hurry(f->service->steward);
+        sys->sleep_ns(10000000);
+        fits = is_cached(f, "a") + is_cached(f, "c") < 2;
+    }
+    assert_true(fits);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_whose_an_event_is),       TEST(test_events_of_what_is_cached),
+        TEST(test_tokens_of_events),        TEST(test_confirm),
+        TEST(test_confirm_of_names),        TEST(test_what_a_listing_says_counts),
+        TEST(test_rules_of_what_is_cached), TEST(test_quota_to_the_byte),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -639,17 +639,48 @@ static int copy_here(struct back *b, struct upstream *u, struct slice from, stru
     return put_record(b, u, &p, &kept, a, ret, e);
 }
 
+/* Whoever holds a place at the origin waits for nothing that senders make, who need one themselves: the place
+ * goes meanwhile. It is taken again by who is busy with no key, as holders of places wait for those. */
+static int settle_aside(struct back *b, struct upstream *u, struct slice key, struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record rec;
+    if (!back_has(b, u->bucket->id, key) || back_load(b, u->bucket->id, key, &value, &rec, NULL) < 0 ||
+        !rec.is_live)
+        return 0;
+    upstream_step_back(u);
+    int r = back_load_settled(b, u->bucket, key, &value, &rec, e);
+    upstream_enter(u);
+    return r == -ENOENT ? 0 : r;
+}
+
+/* Until the key has no record, also after there is a place again. */
+static int wait_aside(struct back *b, struct upstream *u, struct slice key, struct err *e)
+{
+    int r = 0;
+    for (int i = 0; r == 0 && back_has(b, u->bucket->id, key); i++) {
+        if (i == READ_TRIES)
+            return err_set(e, -EBUSY, "the target is being written again and again");
+        upstream_step_back(u);
+        r = back_wait_sent(b, u->bucket, key, e);
+        upstream_enter(u);
+    }
+    return r;
+}
+
 static int layer_copy(void *arg, struct upstream *u, struct slice from, struct slice to, struct arena *a,
                       struct origin_attr *ret, struct err *e)
 {
     struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
+    int r = settle_aside(b, u, from, e);
+    if (r < 0)
+        return r;
     for (int i = 0; i < READ_TRIES && back_has(b, u->bucket->id, from); i++) {
-        int r = copy_here(b, u, from, to, /* may_be_live= */ false, a, ret, e);
+        r = copy_here(b, u, from, to, /* may_be_live= */ false, a, ret, e);
         if (r != -EAGAIN)
             return r;
     }
-    int r =
-        back_wait_sent(b, u->bucket, to, e); /* the origin copies by itself: nothing older may follow it */
+    r = wait_aside(b, u, to, e); /* the origin copies by itself: nothing older may follow it */
     return r < 0 ? r : origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/md5.h"
 #include "base/text.h"
+#include "object/object_internal.h"
 
 static struct wire_attr stat_key(struct fixture *f, const char *key)
 {
@@ -488,6 +489,60 @@ static void test_the_note_that_it_was_sent_is_durable(void **state)
     assert_int_equal(atomic_load(&n_lost_notes), 0);
 }
 
+/* A copy within the origin waits for what the target has to send, and holds no place there meanwhile: the one
+ * place is the sender's. Nor while live bytes are copied. */
+static _Atomic(struct upstream *) watched;
+static atomic_uint n_watched, n_placed;
+
+static ssize_t watch_places(int fd, const void *p, size_t n, uint64_t offset)
+{
+    struct upstream *u = atomic_load(&watched);
+    atomic_fetch_add(&n_watched, u != NULL);
+    atomic_fetch_add(&n_placed, u && !upstream_has_place(u, /* ahead= */ false));
+    return sys_real.pwrite(fd, p, n, offset);
+}
+
+static int copy_key(struct fixture *f, const char *from, const char *to, unsigned flags)
+{
+    struct wire_copy_req req = {
+        .bucket = SLICE_LIT("data"), .from = slice_str(from), .to = slice_str(to), .flags = flags};
+    struct wire_copy_rep rep;
+    return object_copy(f->session, &req, f->arena, &rep, NULL);
+}
+
+static void test_a_copy_waits_without_a_place(void **state)
+{
+    (void)state;
+    static struct sys table;
+    const struct sys *before = sys;
+    struct upstream *u;
+    struct wire_put_open_rep o;
+    struct err e = {0};
+    table = *sys;
+    table.pwrite = watch_places;
+    sys = &table;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "origin.connections=1\nretry=120s\n");
+    assert_int_equal(put_by(f->session, f->arena, "x", 'x'), 0);
+    flush(f);
+    set_bucket(f, "write_delay=1h\n");
+    assert_int_equal(put_by(f->session, f->arena, "y", 'y'), 0);
+    assert_int_equal(copy_key(f, "x", "y", 0), 0);
+    assert_int_equal(origin_look(f, "y"), 'x');
+    acknowledge(f, "k", &o);
+    assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, &e), 0);
+    atomic_store(&watched, u);
+    assert_int_equal(copy_key(f, "k", "l", 0), 0);
+    atomic_store(&watched, NULL);
+    upstream_unref(u);
+    assert_true(atomic_load(&n_watched) > 0);
+    assert_int_equal(atomic_load(&n_placed), 0);
+    assert_int_equal(look(f, "l"), 'a');
+    abort_file(f, o.handle);
+    fixture_free(f);
+    sys = before;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -505,6 +560,7 @@ int main(void)
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
         cmocka_unit_test(test_the_md5_is_kept_before_it_is_sent),
         cmocka_unit_test(test_the_note_that_it_was_sent_is_durable),
+        cmocka_unit_test(test_a_copy_waits_without_a_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

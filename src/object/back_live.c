@@ -116,26 +116,6 @@ static int settle_closed(struct back *b, struct back_entry *x, const struct buck
     return put_settled(b, x, bucket, old, &next, /* copy= */ NULL, e);
 }
 
-static int settle_open(struct back *b, struct back_entry *x, const struct bucket *bucket,
-                       const struct back_record *old, struct hard *h, struct err *e)
-{
-    uint8_t location[HARD_LOCATION_BYTES];
-    struct back_body copy;
-    struct back_record next = *old;
-    int r = copy_live(b, bucket, h, old->size_bytes, &copy, e);
-    if (r < 0)
-        return r;
-    next.location = SLICE_NULL;
-    if (copy.hard) {
-        hard_location(copy.hard, location);
-        next.location = slice_of(location, sizeof(location));
-    }
-    next.size_bytes = copy.size_bytes;
-    if (next.size_bytes != old->size_bytes)
-        new_version(b, &next);
-    return put_settled(b, x, bucket, old, &next, copy.hard, e);
-}
-
 /* Somebody has the file open for writing: whether the sender comes again later. */
 static int must_wait(const struct back_record *r, struct hard *h, struct err *e)
 {
@@ -152,6 +132,34 @@ static int must_wait(const struct back_record *r, struct hard *h, struct err *e)
     return err_set(e, -ETXTBSY, "somebody writes to it, and has not synced or closed it since");
 }
 
+/* is_sent: by the sender, to whom a copy is of use only when nothing was written while it was made. A write
+ * moves the file's time before its first byte is there. */
+static int settle_open(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                       const struct back_record *old, struct hard *h, bool is_sent, struct err *e)
+{
+    uint8_t location[HARD_LOCATION_BYTES];
+    struct back_body copy;
+    struct back_record next = *old;
+    int r = copy_live(b, bucket, h, old->size_bytes, &copy, e);
+    if (r < 0)
+        return r;
+    r = is_sent ? must_wait(old, h, e) : 0;
+    if (r < 0) {
+        if (copy.hard)
+            hard_give_back(copy.hard);
+        return r;
+    }
+    next.location = SLICE_NULL;
+    if (copy.hard) {
+        hard_location(copy.hard, location);
+        next.location = slice_of(location, sizeof(location));
+    }
+    next.size_bytes = copy.size_bytes;
+    if (next.size_bytes != old->size_bytes)
+        new_version(b, &next);
+    return put_settled(b, x, bucket, old, &next, copy.hard, e);
+}
+
 int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucket,
                 const struct back_record *r, bool may_wait, struct err *e)
 {
@@ -162,11 +170,12 @@ int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucke
         return k == -ENOENT ? err_set(e, -EIO, "the bytes of a write that is not in the origin are missing")
                             : k;
     int written = hard_is_written(h);
-    k = written == -EAGAIN && may_wait ? must_wait(r, h, e) : 0;
+    bool is_sent = written == -EAGAIN && may_wait;
+    k = is_sent ? must_wait(r, h, e) : 0;
     if (k < 0)
         return k;
     uint64_t seq = r->seq;
-    k = written == 0 ? settle_closed(b, x, bucket, r, h, e) : settle_open(b, x, bucket, r, h, e);
+    k = written == 0 ? settle_closed(b, x, bucket, r, h, e) : settle_open(b, x, bucket, r, h, is_sent, e);
     if (k == 0 && x->seq != seq) /* another ETag than what is remembered of the key */
         (void)mirror_changed(b->service->mirror, bucket, back_key(x));
     return k;

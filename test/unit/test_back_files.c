@@ -376,6 +376,56 @@ static void test_a_file_that_is_written_on_is_not_sent(void **state)
     fixture_free(f);
 }
 
+/* Asks for the flush until what is there cannot be sent, which status says. */
+static void flush_until_it_waits(struct fixture *f)
+{
+    struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
+    struct wire_flush_rep rep = {0};
+    for (int i = 0; i < 60000 && rep.failing == 0; i++) {
+        assert_int_equal(object_flush(f->session, &req, f->arena, &rep, NULL), 0);
+        if (rep.objects == 0)
+            fail_msg("it was sent");
+        sys->sleep_ns(1000000);
+        arena_clear(f->arena);
+    }
+    assert_int_equal(rep.failing, 1);
+}
+
+static atomic_int late_fd = -1;
+
+/* The writer goes on while its file is copied, behind what was copied already. */
+static ssize_t pwrite_and_writer(int fd, const void *p, size_t n, uint64_t offset)
+{
+    int to = n > 1 ? atomic_exchange(&late_fd, -1) : -1;
+    if (to >= 0)
+        assert_int_equal(pwrite(to, "b", 1, FILE_SIZE - 1), 1);
+    return sys_real.pwrite(fd, p, n, offset);
+}
+
+/* ... nor a mix of two states, when the writer goes on while the sender copies what was acknowledged. */
+static void test_a_file_that_is_written_on_while_it_is_copied(void **state)
+{
+    (void)state;
+    static struct sys table;
+    const struct sys *before = sys;
+    struct wire_put_open_rep o;
+    table = *sys;
+    table.pwrite = pwrite_and_writer;
+    sys = &table;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "write_delay=1h\n");
+    acknowledge(f, "k", &o);
+    atomic_store(&late_fd, o.fd);
+    flush_until_it_waits(f);
+    assert_int_equal(atomic_load(&late_fd), -1);
+    assert_int_equal(origin_look(f, "k"), 0);
+    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_UNMAPPED), 0);
+    flush(f);
+    assert_int_equal(origin_look(f, "k"), 'a');
+    fixture_free(f);
+    sys = before;
+}
+
 /* The node is killed while a file is open that outlives it, as a mount's does: what was acknowledged is
  * there, and what is written through it afterwards changes nothing of what was read or sent. */
 static void test_a_file_that_is_open_over_a_kill(void **state)
@@ -556,6 +606,7 @@ int main(void)
         cmocka_unit_test(test_a_reader_of_a_file_that_was_cut),
         cmocka_unit_test(test_a_file_that_was_emptied),
         cmocka_unit_test(test_a_file_that_is_written_on_is_not_sent),
+        cmocka_unit_test(test_a_file_that_is_written_on_while_it_is_copied),
         cmocka_unit_test(test_a_file_that_is_open_over_a_kill),
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
         cmocka_unit_test(test_the_md5_is_kept_before_it_is_sent),

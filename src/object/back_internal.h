@@ -181,6 +181,7 @@ struct back_body {
     bool is_shared;                 /* other records may name the extent */
     struct origin_file *lent;       /* whose extent it is as long as no record names it; NULL: nobody's */
     bool has_tag, has_md5, is_live; /* as in struct back_record */
+    uint64_t acked_ns;              /* of live bytes that had a record; 0: they are acknowledged now */
     uint64_t size_bytes;
     uint8_t md5[BACK_MD5_BYTES], tag[BACK_TAG_BYTES];
 };

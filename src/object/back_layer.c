@@ -334,11 +334,13 @@ static void set_base(struct change *c, struct back_record *r)
     }
 }
 
-/* In the place of what there was, whose bytes stay. */
+/* In the place of what there was, whose bytes stay. Live bytes that had a record keep the moment of their
+ * acknowledgement: what was written since is not. */
 static int replace(struct change *c, struct back_record *r, bool *ret_unknown, struct err *e)
 {
     r->seq = atomic_fetch_add(&c->back->seq, 1) + 1;
-    r->acked_ns = sys->real_ns();
+    if (!r->is_live || r->acked_ns == 0)
+        r->acked_ns = sys->real_ns();
     set_base(c, r);
     return back_save(c->back, c->entry, c->upstream->bucket, r, KV_DURABLE, ret_unknown, e);
 }
@@ -509,6 +511,7 @@ static int put_record(struct back *b, struct upstream *u, const struct origin_pu
     struct back_record rec = {.has_tag = body->has_tag,
                               .has_md5 = body->has_md5,
                               .is_live = body->is_live,
+                              .acked_ns = body->acked_ns,
                               .size_bytes = body->size_bytes,
                               .content_type = p->content_type,
                               .meta = p->meta};
@@ -627,6 +630,7 @@ static int copy_here(struct back *b, struct upstream *u, struct slice from, stru
                              .has_tag = rec.has_tag,
                              .has_md5 = rec.has_md5,
                              .is_live = rec.is_live,
+                             .acked_ns = rec.acked_ns,
                              .size_bytes = rec.size_bytes};
     memcpy(kept.md5, rec.md5, BACK_MD5_BYTES);
     memcpy(kept.tag, rec.tag, BACK_TAG_BYTES);

@@ -391,6 +391,32 @@ static void flush_until_it_waits(struct fixture *f)
     assert_int_equal(rep.failing, 1);
 }
 
+static int copy_key(struct fixture *f, const char *from, const char *to, unsigned flags)
+{
+    struct wire_copy_req req = {
+        .bucket = SLICE_LIT("data"), .from = slice_str(from), .to = slice_str(to), .flags = flags};
+    struct wire_copy_rep rep;
+    return object_copy(f->session, &req, f->arena, &rep, NULL);
+}
+
+/* ... nor when somebody renames it then, or sets its mode: that acknowledges no byte. */
+static void test_a_file_that_is_written_on_and_renamed(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct wire_put_open_rep o;
+    set_bucket(f, "write_delay=1h\n");
+    acknowledge(f, "tmp", &o);
+    fill_file(o.fd, 'b');
+    sys->sleep_ns(50000000); /* so that the rename would be after it by the kernel's clock for files, too */
+    assert_int_equal(copy_key(f, "tmp", "k", WIRE_MOVE), 0);
+    flush_until_it_waits(f);
+    assert_int_equal(origin_look(f, "k"), 0);
+    abort_file(f, o.handle);
+    flush(f);
+    fixture_free(f);
+}
+
 static atomic_int late_fd = -1;
 
 /* The writer goes on while its file is copied, behind what was copied already. */
@@ -552,14 +578,6 @@ static ssize_t watch_places(int fd, const void *p, size_t n, uint64_t offset)
     return sys_real.pwrite(fd, p, n, offset);
 }
 
-static int copy_key(struct fixture *f, const char *from, const char *to, unsigned flags)
-{
-    struct wire_copy_req req = {
-        .bucket = SLICE_LIT("data"), .from = slice_str(from), .to = slice_str(to), .flags = flags};
-    struct wire_copy_rep rep;
-    return object_copy(f->session, &req, f->arena, &rep, NULL);
-}
-
 static void test_a_copy_waits_without_a_place(void **state)
 {
     (void)state;
@@ -607,6 +625,7 @@ int main(void)
         cmocka_unit_test(test_a_file_that_was_emptied),
         cmocka_unit_test(test_a_file_that_is_written_on_is_not_sent),
         cmocka_unit_test(test_a_file_that_is_written_on_while_it_is_copied),
+        cmocka_unit_test(test_a_file_that_is_written_on_and_renamed),
         cmocka_unit_test(test_a_file_that_is_open_over_a_kill),
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
         cmocka_unit_test(test_the_md5_is_kept_before_it_is_sent),

@@ -408,9 +408,17 @@ int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key
         if (atomic_load(&b->stop) || sys_mono_ms() >= until_ms)
             return err_set(e, -ETIMEDOUT, "an earlier write of the target is not in the origin yet: %s",
                            x->error ? x->error : "it is on its way");
+        x->retry_ms = x->waited_ms < until_ms ? 0 : x->retry_ms; /* at once, for each who waits */
+        x->waited_ms = MAX(x->waited_ms, until_ms);
         hurry_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
     }
+}
+
+bool back_is_waited_for(struct back *b, const struct back_entry *x)
+{
+    LOCK_SCOPE(&b->lock);
+    return sys_mono_ms() < x->waited_ms;
 }
 
 static bool is_below(const struct back_entry *x, uint64_t bucket_id, struct slice prefix)

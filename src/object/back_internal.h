@@ -41,6 +41,7 @@ struct back_entry {
     uint32_t waits;    /* tries in a row that had to wait for others */
     uint64_t retry_ms; /* not to be sent before, monotonic */
     uint64_t noted_ms; /* when it came into the queue, monotonic */
+    uint64_t waited_ms; /* until when somebody waits for the record to go (back_wait_sent), monotonic */
     char *error;       /* of the last try, NULL when it did not fail */
     /* Of the thread for which `sending` is: when all bytes of which record were last found to be what they
      * should be, monotonic, and the time of their file then. */
@@ -140,6 +141,8 @@ static inline struct slice back_key(const struct back_entry *x)
 void back_forget_unused_locked(struct back *b, struct back_entry *x);
 /* Waits until the key has no record, at most the bucket's `retry`, then -ETIMEDOUT. */
 int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
+/* Whether somebody does. */
+bool back_is_waited_for(struct back *b, const struct back_entry *x);
 
 /* ---- back_share.c ---- */
 

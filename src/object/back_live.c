@@ -16,9 +16,9 @@
  * the last acknowledgement may be in it, as in a file of a disk.
  *
  * The origin gets no state that was not acknowledged while there is another way: the sender waits for a
- * writer that has gone on after its fsync until it syncs or closes the file. A file that is synced again and
- * again while it is open is copied at each of these times (writer.c), as programs mean that which change
- * files in place.
+ * writer that has gone on after its fsync until it syncs or closes the file, or until what is copied over it
+ * within the origin waits for it. A file that is synced again and again while it is open is copied at each of
+ * these times (writer.c), as programs mean that which change files in place.
  *
  * Invariants:
  *  1. Bytes of a live record are given to nobody, and are not sent.
@@ -116,8 +116,10 @@ static int settle_closed(struct back *b, struct back_entry *x, const struct buck
     return put_settled(b, x, bucket, old, &next, /* copy= */ NULL, e);
 }
 
-/* Somebody has the file open for writing: whether the sender comes again later. */
-static int must_wait(const struct back_record *r, struct hard *h, struct err *e)
+/* Somebody has the file open for writing: whether the sender comes again later. Not when another write waits
+ * for it that takes its place: its writer may have lost the name and never sync it. */
+static int must_wait(struct back *b, struct back_entry *x, const struct back_record *r, struct hard *h,
+                     struct err *e)
 {
     struct stat st;
     uint64_t now_ns = sys->real_ns();
@@ -127,7 +129,7 @@ static int must_wait(const struct back_record *r, struct hard *h, struct err *e)
     if (k < 0)
         return err_errno(e, k, "look at a file that is being written");
     uint64_t changed_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
-    if (changed_ns + TICK_NS <= r->acked_ns)
+    if (changed_ns + TICK_NS <= r->acked_ns || back_is_waited_for(b, x))
         return 0;
     return err_set(e, -ETXTBSY, "somebody writes to it, and has not synced or closed it since");
 }
@@ -143,7 +145,7 @@ static int settle_open(struct back *b, struct back_entry *x, const struct bucket
     int r = copy_live(b, bucket, h, old->size_bytes, &copy, e);
     if (r < 0)
         return r;
-    r = is_sent ? must_wait(old, h, e) : 0;
+    r = is_sent ? must_wait(b, x, old, h, e) : 0;
     if (r < 0) {
         if (copy.hard)
             hard_give_back(copy.hard);
@@ -171,7 +173,7 @@ int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucke
                             : k;
     int written = hard_is_written(h);
     bool is_sent = written == -EAGAIN && may_wait;
-    k = is_sent ? must_wait(r, h, e) : 0;
+    k = is_sent ? must_wait(b, x, r, h, e) : 0;
     if (k < 0)
         return k;
     uint64_t seq = r->seq;

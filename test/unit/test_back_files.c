@@ -417,6 +417,27 @@ static void test_a_file_that_is_written_on_and_renamed(void **state)
     fixture_free(f);
 }
 
+/* What is in the origin is renamed over a file that its writer still has open and has written to since: that
+ * waits until what was acknowledged is there, though the writer never syncs it again. */
+static void test_a_file_that_is_written_on_and_replaced(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct wire_put_open_rep o;
+    set_bucket(f, "retry=60s\n");
+    assert_int_equal(put_file(f, "new", 'n'), 0);
+    flush(f);
+    acknowledge(f, "k", &o);
+    fill_file(o.fd, 'b');
+    assert_int_equal(copy_key(f, "new", "k", WIRE_MOVE), 0);
+    assert_int_equal(look(f, "k"), 'n');
+    flush(f);
+    assert_int_equal(origin_look(f, "k"), 'n');
+    assert_int_equal(origin_look(f, "new"), 0);
+    abort_file(f, o.handle);
+    fixture_free(f);
+}
+
 static atomic_int late_fd = -1;
 
 /* The writer goes on while its file is copied, behind what was copied already. */
@@ -626,6 +647,7 @@ int main(void)
         cmocka_unit_test(test_a_file_that_is_written_on_is_not_sent),
         cmocka_unit_test(test_a_file_that_is_written_on_while_it_is_copied),
         cmocka_unit_test(test_a_file_that_is_written_on_and_renamed),
+        cmocka_unit_test(test_a_file_that_is_written_on_and_replaced),
         cmocka_unit_test(test_a_file_that_is_open_over_a_kill),
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
         cmocka_unit_test(test_the_md5_is_kept_before_it_is_sent),

@@ -198,7 +198,8 @@ bool back_wait_freed(struct back *b, uint64_t until_ms);
 /* Whether a body that is on a disk already waits for room for its record's bytes: who has nothing there yet
  * lets it go first, or all would wait for each other. */
 bool back_is_hungry(const struct back *b);
-/* hard_write, which waits for room as back_wait_freed says, at most for the bucket's `retry`. */
+/* hard_write, which waits for room as back_wait_freed says, at most for the bucket's `retry`. bucket NULL:
+ * not at all. */
 int back_write(struct back *b, const struct bucket *bucket, struct hard *h, struct slice piece, uint64_t at,
                atomic_bool *cancel, struct err *e);
 /* -ENOSPC, in words that name no file. */

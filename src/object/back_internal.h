@@ -38,11 +38,11 @@ struct back_entry {
     uint64_t seq, size_bytes, since_ns; /* of the record */
     uint64_t found_seq;                 /* of the record that was found at the start; 0: none */
     uint32_t tries;
-    uint32_t waits;    /* tries in a row that had to wait for others */
-    uint64_t retry_ms; /* not to be sent before, monotonic */
-    uint64_t noted_ms; /* when it came into the queue, monotonic */
+    uint32_t waits;     /* tries in a row that had to wait for others */
+    uint64_t retry_ms;  /* not to be sent before, monotonic */
+    uint64_t noted_ms;  /* when it came into the queue, monotonic */
     uint64_t waited_ms; /* until when somebody waits for the record to go (back_wait_sent), monotonic */
-    char *error;       /* of the last try, NULL when it did not fail */
+    char *error;        /* of the last try, NULL when it did not fail */
     /* Of the thread for which `sending` is: when all bytes of which record were last found to be what they
      * should be, monotonic, and the time of their file then. */
     uint64_t checked_seq, checked_ms;
@@ -160,7 +160,8 @@ bool back_share_leave(struct back *b, struct slice location);
 
 /* By who is busy with the key: its record, which is live, names bytes from now on that stay as they are.
  * may_wait: -EINPROGRESS while that can be had soon without a copy; -ETXTBSY while only a state can be had
- * that its writer has not acknowledged. */
+ * that its writer has not acknowledged; -ENOSPC at once, without waiting for room for a copy, as only sending
+ * makes some. */
 int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucket,
                 const struct back_record *r, bool may_wait, struct err *e);
 /* As back_load, with a record that is not live. Not busy with the key. */
@@ -190,7 +191,7 @@ struct back_body {
 };
 /* The body, copied, durable, in an extent that no record names yet; none for an empty one. Of a file it gets
  * a tag and no MD5. cancel may be NULL. Waits for room on the disks, at most for the bucket's `retry`, while
- * other writes leave some. */
+ * other writes leave some; not at all with bucket NULL, as by those who make it: -ENOSPC. */
 int back_keep_body(struct back *b, const struct bucket *bucket, const struct origin_body *body,
                    atomic_bool *cancel, struct back_body *ret, struct err *e);
 /* Reader of an extent's bytes as the body of a put: origin_body.read; arg is the struct hard. */

@@ -358,10 +358,12 @@ static int commit(struct change *c, struct back_record *r, bool *ret_unknown, st
 int back_write(struct back *b, const struct bucket *bucket, struct hard *h, struct slice piece, uint64_t at,
                atomic_bool *cancel, struct err *e)
 {
-    uint64_t until_ms = sys_mono_ms() + bucket->p.retry_time;
+    uint64_t until_ms = sys_mono_ms() + (bucket ? bucket->p.retry_time : 0);
     int r = hard_write(h, piece.p, piece.n, at, e);
     if (r != -ENOSPC)
         return r;
+    if (!bucket)
+        return back_no_room(piece.n, e);
     (void)atomic_fetch_add(&b->hungry, 1);
     while (r == -ENOSPC && !(cancel && atomic_load(cancel)) && back_wait_freed(b, until_ms))
         r = hard_write(h, piece.p, piece.n, at, e);

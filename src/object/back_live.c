@@ -24,7 +24,8 @@
  *  1. Bytes of a live record are given to nobody, and are not sent.
  *  2. A copy is durable, with its record, before the live file loses its name.
  *
- * Failure modes: without room for a copy the one who needs it fails, and the record stays as it is.
+ * Failure modes: without room for a copy the one who needs it fails, and the record stays as it is. The
+ * sender does not wait for that room: there would be nobody left to make it.
  */
 #include "object/back_internal.h"
 
@@ -42,8 +43,8 @@ static void new_version(struct back *b, struct back_record *r)
     r->seq = atomic_fetch_add(&b->seq, 1) + 1;
 }
 
-/* Of the bytes that `h` has now, as many as it should. */
-static int copy_live(struct back *b, const struct bucket *bucket, struct hard *h, uint64_t most,
+/* Of the bytes that `h` has now, as many as it should. waits: for room, if need be. */
+static int copy_live(struct back *b, const struct bucket *bucket, struct hard *h, uint64_t most, bool waits,
                      struct back_body *ret, struct err *e)
 {
     int r = -EIO;
@@ -60,7 +61,7 @@ static int copy_live(struct back *b, const struct bucket *bucket, struct hard *h
         *ret = (struct back_body){0};
         if (body.size_bytes == 0)
             return 0;
-        r = back_keep_body(b, bucket, &body, /* cancel= */ NULL, ret, e);
+        r = back_keep_body(b, waits ? bucket : NULL, &body, /* cancel= */ NULL, ret, e);
     }
     return r;
 }
@@ -134,18 +135,19 @@ static int must_wait(struct back *b, struct back_entry *x, const struct back_rec
     return err_set(e, -ETXTBSY, "somebody writes to it, and has not synced or closed it since");
 }
 
-/* is_sent: by the sender, to whom a copy is of use only when nothing was written while it was made. A write
- * moves the file's time before its first byte is there. */
+/* may_wait: by the sender, who does not wait for room. looks: to whom a copy is of use only when nothing was
+ * written while it was made. A write moves the file's time before its first byte is there. */
 static int settle_open(struct back *b, struct back_entry *x, const struct bucket *bucket,
-                       const struct back_record *old, struct hard *h, bool is_sent, struct err *e)
+                       const struct back_record *old, struct hard *h, bool may_wait, bool looks,
+                       struct err *e)
 {
     uint8_t location[HARD_LOCATION_BYTES];
     struct back_body copy;
     struct back_record next = *old;
-    int r = copy_live(b, bucket, h, old->size_bytes, &copy, e);
+    int r = copy_live(b, bucket, h, old->size_bytes, /* waits= */ !may_wait, &copy, e);
     if (r < 0)
         return r;
-    r = is_sent ? must_wait(b, x, old, h, e) : 0;
+    r = looks ? must_wait(b, x, old, h, e) : 0;
     if (r < 0) {
         if (copy.hard)
             hard_give_back(copy.hard);
@@ -172,12 +174,13 @@ int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucke
         return k == -ENOENT ? err_set(e, -EIO, "the bytes of a write that is not in the origin are missing")
                             : k;
     int written = hard_is_written(h);
-    bool is_sent = written == -EAGAIN && may_wait;
-    k = is_sent ? must_wait(b, x, r, h, e) : 0;
+    bool looks = written == -EAGAIN && may_wait;
+    k = looks ? must_wait(b, x, r, h, e) : 0;
     if (k < 0)
         return k;
     uint64_t seq = r->seq;
-    k = written == 0 ? settle_closed(b, x, bucket, r, h, e) : settle_open(b, x, bucket, r, h, is_sent, e);
+    k = written == 0 ? settle_closed(b, x, bucket, r, h, e)
+                     : settle_open(b, x, bucket, r, h, may_wait, looks, e);
     if (k == 0 && x->seq != seq) /* another ETag than what is remembered of the key */
         (void)mirror_changed(b->service->mirror, bucket, back_key(x));
     return k;

@@ -600,6 +600,8 @@ static int settle_first(struct sending *s, struct err *e)
     if (r == 0 && s->rec.is_live)
         r = back_settle(b, x, s->upstream->bucket, &s->rec, /* may_wait= */ true, e);
     back_leave(b, x);
+    if (r == -ENOSPC) /* here, not at the origin */
+        r = ERR_NOT_ADMITTED;
     return r < 0 && r != -ENOENT ? r : -EAGAIN;
 }
 
@@ -707,9 +709,11 @@ static void note_result(struct back *b, struct back_entry *x, int r, const struc
     b->n_doubted -= x->doubted;
     free(TAKE_PTR(x->error));
     bool stopped = atomic_load(&b->stop);
-    if ((r == -EINPROGRESS || r == -ETXTBSY) && !stopped) {
-        x->retry_ms = sys_mono_ms() + MIN(back_delay_ms(x->waits++), (uint64_t)BELOW_MAX_MS);
-        x->error = x->recorded && r == -ETXTBSY ? slice_dup(slice_str(e->text)) : NULL;
+    if ((r == -EINPROGRESS || r == -ETXTBSY || r == ERR_NOT_ADMITTED) && !stopped) {
+        uint64_t delay_ms = back_delay_ms(x->waits++); /* a copy that finds no room costs more than a look */
+        x->retry_ms =
+            sys_mono_ms() + (r == ERR_NOT_ADMITTED ? delay_ms : MIN(delay_ms, (uint64_t)BELOW_MAX_MS));
+        x->error = x->recorded && r != -EINPROGRESS ? slice_dup(slice_str(e->text)) : NULL;
     } else if (r == 0 || r == -EAGAIN || r == -ECANCELED || stopped) {
         x->tries = r == 0 ? 0 : x->tries;
         x->bucket->failed = r == 0 ? 0 : x->bucket->failed;

@@ -7,7 +7,8 @@
  *
  * | who has the file open for writing | the record names then                                              |
  * | --------------------------------- | ------------------------------------------------------------------ |
- * | nobody                            | the same extent, not live any more, without what was appended      |
+ * | nobody                            | the same extent, not live any more, without what was appended; a   |
+ * |                                   | copy when something was, and the file has another name             |
  * | somebody, or that cannot be told  | a copy of the first `size` bytes, or of fewer if it was cut        |
  *
  * A version whose size becomes another one by that gets another ETag; else it keeps its own, for nobody was
@@ -95,7 +96,8 @@ static int cut(struct hard *h, uint64_t size, struct err *e)
     return r;
 }
 
-/* Nobody writes the file any more. */
+/* Nobody writes the file any more. -EMLINK: it has more bytes, and by another name they may be those of
+ * another record, or of the cache, so that they stay. */
 static int settle_closed(struct back *b, struct back_entry *x, const struct bucket *bucket,
                          const struct back_record *old, struct hard *h, struct err *e)
 {
@@ -104,6 +106,8 @@ static int settle_closed(struct back *b, struct back_entry *x, const struct buck
     int r = hard_stat(h, &st);
     if (r < 0)
         return err_errno(e, r, "look at a file that was written");
+    if ((uint64_t)st.st_size > old->size_bytes && st.st_nlink > 1)
+        return -EMLINK;
     if ((uint64_t)st.st_size > old->size_bytes)
         r = cut(h, old->size_bytes, e);
     r = r < 0 ? r : hard_sync(h, e);
@@ -179,8 +183,9 @@ int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucke
     if (k < 0)
         return k;
     uint64_t seq = r->seq;
-    k = written == 0 ? settle_closed(b, x, bucket, r, h, e)
-                     : settle_open(b, x, bucket, r, h, may_wait, looks, e);
+    k = written == 0 ? settle_closed(b, x, bucket, r, h, e) : -EMLINK;
+    if (k == -EMLINK)
+        k = settle_open(b, x, bucket, r, h, may_wait, looks, e);
     if (k == 0 && x->seq != seq) /* another ETag than what is remembered of the key */
         (void)mirror_changed(b->service->mirror, bucket, back_key(x));
     return k;

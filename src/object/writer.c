@@ -771,7 +771,9 @@ static void make_current(struct writer *w, bool keep, const struct attr *attr)
     bool current = w->answer_is_own && object_making_begin(s, &opening, w->generation);
     if (current) {
         w->generation = mirror_changed(s->mirror, opening.bucket, opening.key);
-        if (!keep && w->file.is_kept) /* readers have it of write-back, and the cache when it was sent */
+        /* Readers have it of write-back, and the cache when it was sent; so does who renamed it meanwhile the
+         * file that was kept once. */
+        if (!keep && (w->file.is_kept || w->was_live))
             remove_entry(w);
         else if (!keep && w->extent && bucket_keep(opening.bucket, opening.key) != RULE_KEEP_NEVER &&
                  quota_admit(s, opening.bucket, opening.key, attr->size_bytes))

@@ -438,6 +438,34 @@ static void test_a_file_that_is_written_on_and_replaced(void **state)
     fixture_free(f);
 }
 
+/* Another renames it, and its writer goes on: two versions have the file by two names, and each its own
+ * bytes, whether the second one was kept as it is or copied. */
+static void test_a_file_that_is_renamed_and_appended_to(void **state)
+{
+    (void)state;
+    for (int synced = 0; synced < 2; synced++) {
+        struct fixture *f = fixture_new();
+        struct wire_put_open_rep o;
+        struct stat st;
+        set_bucket(f, "write_delay=1h\n");
+        acknowledge(f, "tmp", &o);
+        assert_int_equal(copy_key(f, "tmp", "k", WIRE_MOVE), 0);
+        assert_int_equal(pwrite(o.fd, "a", 1, FILE_SIZE), 1);
+        if (synced)
+            assert_int_equal(commit_file(f, o.handle, FILE_SIZE + 1, WIRE_KEEP | WIRE_UNMAPPED), 0);
+        assert_int_equal(commit_file(f, o.handle, FILE_SIZE + 1, WIRE_UNMAPPED), 0);
+        flush(f);
+        assert_int_equal(stat(arena_printf(f->arena, "%s/k", f->origin), &st), 0);
+        assert_int_equal(st.st_size, FILE_SIZE);
+        assert_int_equal(stat(arena_printf(f->arena, "%s/tmp", f->origin), &st), 0);
+        assert_int_equal(st.st_size, FILE_SIZE + 1);
+        assert_true(look(f, "tmp") == 'a' && look(f, "k") == 'a');
+        assert_true(stat_key(f, "tmp").size_bytes == FILE_SIZE + 1);
+        assert_true(stat_key(f, "k").size_bytes == FILE_SIZE);
+        fixture_free(f);
+    }
+}
+
 static atomic_bool is_full;
 
 static int statfs_of_full_disk(const char *path, uint64_t *ret_free, uint64_t *ret_total)
@@ -700,6 +728,7 @@ int main(void)
         cmocka_unit_test(test_a_file_that_is_written_on_and_renamed),
         cmocka_unit_test(test_a_file_that_is_written_on_and_replaced),
         cmocka_unit_test(test_files_that_find_no_room_keep_nobody),
+        cmocka_unit_test(test_a_file_that_is_renamed_and_appended_to),
         cmocka_unit_test(test_a_file_that_is_open_over_a_kill),
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
         cmocka_unit_test(test_the_md5_is_kept_before_it_is_sent),

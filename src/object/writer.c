@@ -600,6 +600,9 @@ static int send_body(struct writer *w, const struct wire_put_commit_req *q, stru
             put.if_match = SLICE_NULL;
         }
         arena_clear(w->answer_arena);
+        if (!(w->upstream->origin->capabilities & ORIGIN_CAN_META)) /* the record of write-back has it, too */
+            put.meta =
+                meta_with(put.meta, META_CHECKSUM, q->checksum, ORIGIN_META_MAX_BYTES, w->answer_arena);
         w->confirmed_ns = sys->real_ns();
         return upload_file(w, &put, q, e);
     }

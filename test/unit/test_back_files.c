@@ -466,6 +466,35 @@ static void test_a_file_that_is_renamed_and_appended_to(void **state)
     }
 }
 
+/* The checksum that comes with the commit of an upload, whose parts lie in a staged file, stays with the
+ * object where the origin has no place for it: while it is not there yet, over a restart, and as long as it
+ * is cached.
+ */
+static void test_a_checksum_of_the_commit_stays(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct wire_put_open_rep o;
+    struct wire_put_commit_rep rep;
+    set_bucket(f, "write_delay=1h\n");
+    assert_int_equal(stage(f, "k", &o), 0);
+    fill_file(o.fd, 'a');
+    struct wire_put_commit_req req = {
+        .handle = o.handle, .size = FILE_SIZE, .checksum = SLICE_LIT("crc32c AAAAAA==-2")};
+    assert_int_equal(object_put_commit(f->session, &req, f->arena, &rep, NULL), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_true(slice_find_slice(stat_key(f, "k").meta, SLICE_LIT("x-amz-checksum: crc32c AAAAAA==-2")) >=
+                    0);
+        if (i == 0) {
+            drop_node(f);
+            open_node(f);
+        } else {
+            flush(f);
+        }
+    }
+    fixture_free(f);
+}
+
 static atomic_bool is_full;
 
 static int statfs_of_full_disk(const char *path, uint64_t *ret_free, uint64_t *ret_total)
@@ -729,6 +758,7 @@ int main(void)
         cmocka_unit_test(test_a_file_that_is_written_on_and_replaced),
         cmocka_unit_test(test_files_that_find_no_room_keep_nobody),
         cmocka_unit_test(test_a_file_that_is_renamed_and_appended_to),
+        cmocka_unit_test(test_a_checksum_of_the_commit_stays),
         cmocka_unit_test(test_a_file_that_is_open_over_a_kill),
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
         cmocka_unit_test(test_the_md5_is_kept_before_it_is_sent),

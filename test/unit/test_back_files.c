@@ -495,6 +495,51 @@ static void test_a_checksum_of_the_commit_stays(void **state)
     fixture_free(f);
 }
 
+/* A write that moved its file's time, and whose last byte comes when somebody waits for the file's lock. */
+static atomic_int slow_fd = -1;
+
+static void end_slow_write(void)
+{
+    struct stat st;
+    int fd = atomic_exchange(&slow_fd, -1);
+    if (fd < 0)
+        return;
+    assert_int_equal(fstat(fd, &st), 0);
+    struct timespec times[2] = {st.st_atim, st.st_mtim};
+    assert_int_equal(pwrite(fd, "b", 1, FILE_SIZE - 1), 1);
+    assert_int_equal(futimens(fd, times), 0);
+}
+
+static int64_t lseek_of_slow_write(int fd, uint64_t offset, int whence)
+{
+    end_slow_write();
+    return sys_real.lseek(fd, offset, whence);
+}
+
+/* A file is synced while another thread is in the middle of a long write to it: the version at its close has
+ * all of that, though the file's time is the same as before. */
+static void test_a_file_that_is_synced_during_a_write(void **state)
+{
+    (void)state;
+    static struct sys table;
+    const struct sys *before = sys;
+    struct wire_put_open_rep o;
+    table = *sys;
+    table.lseek = lseek_of_slow_write;
+    sys = &table;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "write_delay=1h\n");
+    acknowledge(f, "k", &o);
+    assert_int_equal(pwrite(o.fd, "b", 1, 0), 1);
+    atomic_store(&slow_fd, o.fd);
+    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
+    end_slow_write();
+    assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_UNMAPPED), 0);
+    assert_int_equal(look(f, "k"), 'b');
+    fixture_free(f);
+    sys = before;
+}
+
 static atomic_bool is_full;
 
 static int statfs_of_full_disk(const char *path, uint64_t *ret_free, uint64_t *ret_total)
@@ -759,6 +804,7 @@ int main(void)
         cmocka_unit_test(test_files_that_find_no_room_keep_nobody),
         cmocka_unit_test(test_a_file_that_is_renamed_and_appended_to),
         cmocka_unit_test(test_a_checksum_of_the_commit_stays),
+        cmocka_unit_test(test_a_file_that_is_synced_during_a_write),
         cmocka_unit_test(test_a_file_that_is_open_over_a_kill),
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
         cmocka_unit_test(test_the_md5_is_kept_before_it_is_sent),

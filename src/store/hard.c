@@ -178,7 +178,6 @@ struct hard *hard_new_written(struct disk *d, struct id128 id, int fd, uint64_t 
     h->handed = true;
     h->charged = h->written = h->allocated = bytes;
     count_bytes(d, (int64_t)bytes);
-    space_written(d, (int64_t)bytes);
     return add_new(h, fd);
 }
 

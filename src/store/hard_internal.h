@@ -165,7 +165,8 @@ int hard_parse(struct store *s, struct slice location, struct disk **ret_disk, s
 int hard_get(struct disk *d, struct id128 id, bool open, struct hard **ret, struct err *e);
 /* A fresh extent in the table, with a reference and an open file. */
 struct hard *hard_new(struct disk *d, struct id128 id, int fd);
-/* The same for a file that others may have open for writing, for which so much space was taken. */
+/* The same for a file that others may have open for writing, for which so much was taken by space_take_there.
+ */
 struct hard *hard_new_written(struct disk *d, struct id128 id, int fd, uint64_t bytes);
 /* Drops the reference. True: it was the only one, nothing was done to the extent, and it is not in the table
  * any more. */

@@ -74,11 +74,11 @@ int hard_of_staged(struct store *s, struct extent *x, struct hard **ret, struct 
     if (r < 0)
         return err_errno(e, r, "disk %s: look at a staged file", d->path);
     uint64_t bytes = hard_bytes_of(&st);
-    if (space_take(d, bytes, HARD_NO_SET, SLICE_NULL, /* force= */ true) < 0)
+    if (space_take_there(d, bytes) < 0)
         return ERR_NOT_ADMITTED; /* who copies it waits for room */
     r = hard_pool_take(d, &id);
     if (r < 0) {
-        space_give(d, bytes, 0, 0);
+        space_give(d, bytes, bytes, 0);
         return err_errno(e, r, "disk %s: make a file", d->path);
     }
     disk_extent_path(d, x->id, from);
@@ -90,7 +90,7 @@ int hard_of_staged(struct store *s, struct extent *x, struct hard **ret, struct 
         int gone = sys->unlink(to);
         if (gone == 0 || gone == -ENOENT) /* else its mark stays, for the sweep */
             hard_gone(d, id, /* chunks= */ false);
-        space_give(d, bytes, 0, 0);
+        space_give(d, bytes, bytes, 0);
         (void)err_errno(e, r, "disk %s: a staged file and another name of it", d->path);
         return is_named ? r : ERR_NOT_ADMITTED;
     }

@@ -63,22 +63,41 @@ static void refresh_free_locked(struct disk *d)
     d->written_at_check = d->written_bytes;
 }
 
-static bool fits_locked(struct disk *d, uint64_t n)
+/* What somebody wants room for. */
+struct taking {
+    uint64_t bytes;
+    uint32_t data_set;
+    struct slice newcomer;
+    bool force; /* it must be admitted */
+    bool there; /* its bytes are in the file system already, and take none of its room */
+};
+
+static bool fits_locked(struct disk *d, const struct taking *t)
 {
+    uint64_t n = t->bytes;
     if (n > d->limit_bytes || d->used_bytes > d->limit_bytes - n)
         return false;
+    if (t->there)
+        return true;
     refresh_free_locked(d);
     uint64_t to_come = d->used_bytes > d->written_at_check ? d->used_bytes - d->written_at_check : 0;
     return d->free_bytes >= d->store->config.reserve_bytes + to_come + n;
 }
 
-bool space_try(struct disk *d, uint64_t n)
+static bool try_take(struct disk *d, const struct taking *t)
 {
     LOCK_SCOPE(&d->lock);
-    if (!fits_locked(d, n))
+    if (!fits_locked(d, t))
         return false;
-    d->used_bytes += n;
+    d->used_bytes += t->bytes;
+    d->written_bytes += t->there ? t->bytes : 0;
+    d->free_valid = d->free_valid && !t->there; /* what was looked at last has them, or not: look again */
     return true;
+}
+
+bool space_try(struct disk *d, uint64_t n)
+{
+    return try_take(d, &(struct taking){.bytes = n});
 }
 
 /* Never below zero: records that were damaged on disk may make the counts too small. */
@@ -87,11 +106,11 @@ static void subtract(uint64_t *count, uint64_t n)
     *count -= MIN(*count, n);
 }
 
-/* Whether space_try would succeed. */
-static bool could_take(struct disk *d, uint64_t n)
+/* Whether try_take would succeed. */
+static bool could_take(struct disk *d, const struct taking *t)
 {
     LOCK_SCOPE(&d->lock);
-    return fits_locked(d, n);
+    return fits_locked(d, t);
 }
 
 void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased)
@@ -322,20 +341,20 @@ static void deny(struct disk *d, uint32_t data_set)
     d->denied_until_ms[data_set % ARRAY_SIZE(d->denied_until_ms)] = sys_mono_ms() + DENIED_MS;
 }
 
-/* Evicts of `left` candidates until n bytes could be taken, or until the users of as many were asked to let
- * go. Gives how many victims there were. Frees the candidates. */
-static size_t evict_of(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force,
-                       struct victim *v, struct evict_candidate *c, size_t left, uint64_t *ret_asked_bytes)
+/* Evicts of `left` candidates until there could be room, or until the users of as much were asked to let go.
+ * Gives how many victims there were. Frees the candidates. */
+static size_t evict_of(struct disk *d, const struct taking *t, struct victim *v, struct evict_candidate *c,
+                       size_t left, uint64_t *ret_asked_bytes)
 {
     size_t evicted = 0;
     refile_all(d, v, c, left);
     *ret_asked_bytes = 0;
-    while (left > 0 && *ret_asked_bytes < n && !could_take(d, n)) {
+    while (left > 0 && *ret_asked_bytes < t->bytes && !could_take(d, t)) {
         enum evict_verdict why;
-        int i = choose(d, c, left, data_set, force, &why);
+        int i = choose(d, c, left, t->data_set, t->force, &why);
         if (i < 0)
             break;
-        evicted += evict_one(d, &v[i], why, newcomer, ret_asked_bytes);
+        evicted += evict_one(d, &v[i], why, t->newcomer, ret_asked_bytes);
         free(v[i].key);
         left--;
         v[i] = v[left];
@@ -346,13 +365,12 @@ static size_t evict_of(struct disk *d, uint64_t n, uint32_t data_set, struct sli
     return evicted;
 }
 
-static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force,
-                           bool in_use_too, uint64_t *ret_asked_bytes)
+static size_t evict_sample(struct disk *d, const struct taking *t, bool in_use_too, uint64_t *ret_asked_bytes)
 {
     struct victim v[SAMPLE] = {0};
     struct evict_candidate c[SAMPLE];
-    size_t found = sample(d, newcomer, in_use_too, v, c);
-    return evict_of(d, n, data_set, newcomer, force, v, c, found, ret_asked_bytes);
+    size_t found = sample(d, t->newcomer, in_use_too, v, c);
+    return evict_of(d, t, v, c, found, ret_asked_bytes);
 }
 
 /* ---- looking through all of them ---- */
@@ -360,9 +378,7 @@ static size_t evict_sample(struct disk *d, uint64_t n, uint32_t data_set, struct
 /* One walk, and where it is. */
 struct walk {
     struct disk *disk;
-    uint64_t bytes; /* that the newcomer needs */
-    uint32_t data_set;
-    struct slice newcomer;
+    const struct taking *taking;
     struct format_key from; /* the next entry */
     struct id128 last;      /* the one before it */
     unsigned waits;         /* for those who were asked to let go */
@@ -374,9 +390,9 @@ static void walk_piece(struct walk *w, struct slice hi, bool in_use_too, uint64_
     struct victim v[SAMPLE] = {0};
     struct evict_candidate c[SAMPLE];
     size_t found = 0;
-    w->seen = candidates(w->disk, &w->from, hi, SAMPLE, w->newcomer, in_use_too, v, c, &found, &w->last);
-    w->evicted = evict_of(w->disk, w->bytes, w->data_set, w->newcomer, /* force= */ true, v, c, found,
-                          ret_asked_bytes);
+    w->seen =
+        candidates(w->disk, &w->from, hi, SAMPLE, w->taking->newcomer, in_use_too, v, c, &found, &w->last);
+    w->evicted = evict_of(w->disk, w->taking, v, c, found, ret_asked_bytes);
 }
 
 /* Evicts what may go of the next entries before `hi`, and goes behind them. False: there are none. */
@@ -386,7 +402,7 @@ static bool walk_on(struct walk *w, struct slice hi)
     bool again;
     do {
         walk_piece(w, hi, /* in_use_too= */ false, &asked_bytes);
-        if (w->evicted == 0 && w->disk->store->on_gone && !could_take(w->disk, w->bytes))
+        if (w->evicted == 0 && w->disk->store->on_gone && !could_take(w->disk, w->taking))
             walk_piece(w, hi, /* in_use_too= */ true, &asked_bytes);
         again = w->evicted == 0 && asked_bytes > 0 && w->waits++ < ASKED_WAITS;
         if (again)
@@ -420,27 +436,27 @@ static bool is_walked(struct disk *d)
     return d->is_walked;
 }
 
-/* Evicts until n bytes could be taken; every entry is looked at once, or as many as there is time for. */
-static void walk_all(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer)
+/* Evicts until there could be room; every entry is looked at once, or as many as there is time for. */
+static void walk_all(struct disk *d, const struct taking *t)
 {
     uint64_t began_ms = sys_mono_ms();
     struct format_key end;
     struct id128 zero = {{0}};
-    struct walk w = {.disk = d, .bytes = n, .data_set = data_set, .newcomer = newcomer, .last = d->walk_at};
+    struct walk w = {.disk = d, .taking = t, .last = d->walk_at};
     writer_drain(d); /* what was made a moment ago is to be seen */
     format_key_id('x', w.last, &end);
     end.p[end.n++] = '\0';
     w.from = end;
     for (int part = 0; part < 2; part++) {
         struct slice hi = part == 0 ? SLICE_LIT("y") : format_key_view(&end);
-        while (!could_take(d, n) && sys_mono_ms() - began_ms < WALK_MS && walk_on(&w, hi))
+        while (!could_take(d, t) && sys_mono_ms() - began_ms < WALK_MS && walk_on(&w, hi))
             ;
-        if (part == 0 && (could_take(d, n) || sys_mono_ms() - began_ms >= WALK_MS))
+        if (part == 0 && (could_take(d, t) || sys_mono_ms() - began_ms >= WALK_MS))
             break;
         if (part == 0)
             format_key_id('x', zero, &w.from);
     }
-    bool found = could_take(d, n);
+    bool found = could_take(d, t);
     uint64_t now_ms = sys_mono_ms();
     LOCK_SCOPE(&d->lock);
     d->walk_at = w.last;
@@ -449,33 +465,33 @@ static void walk_all(struct disk *d, uint64_t n, uint32_t data_set, struct slice
 }
 
 /* For what must be admitted, after samples in vain. */
-static int take_of_all(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer)
+static int take_of_all(struct disk *d, const struct taking *t)
 {
     uint64_t until_ms = sys_mono_ms() + WALK_MS;
     do {
         if (walk_begin(d))
-            walk_all(d, n, data_set, newcomer);
+            walk_all(d, t);
         while (is_walked(d) && sys_mono_ms() < until_ms)
             sys->sleep_ns(WALK_WAIT_NS);
-        if (space_try(d, n))
+        if (try_take(d, t))
             return 0;
     } while (!walk_rests(d) && sys_mono_ms() < until_ms);
     return ERR_NOT_ADMITTED;
 }
 
-int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force)
+static int take(struct disk *d, const struct taking *t)
 {
-    if (space_try(d, n) || (late_close(d) && space_try(d, n)))
+    if (try_take(d, t) || (!t->there && late_close(d) && try_take(d, t)))
         return 0;
-    if (n > d->limit_bytes || d->store->read_only || (!force && denied(d, data_set)))
+    if (t->bytes > d->limit_bytes || d->store->read_only || (!t->force && denied(d, t->data_set)))
         return ERR_NOT_ADMITTED;
     for (size_t vain = 0, victims = 0, waits = 0; vain < SAMPLES_VAIN && victims < VICTIMS_MAX;) {
         writer_throttle(d);
         uint64_t asked_bytes = 0;
-        size_t evicted = evict_sample(d, n, data_set, newcomer, force, /* in_use_too= */ false, &asked_bytes);
+        size_t evicted = evict_sample(d, t, /* in_use_too= */ false, &asked_bytes);
         if (evicted == 0 && d->store->on_gone)
-            evicted = evict_sample(d, n, data_set, newcomer, force, /* in_use_too= */ true, &asked_bytes);
-        if (space_try(d, n))
+            evicted = evict_sample(d, t, /* in_use_too= */ true, &asked_bytes);
+        if (try_take(d, t))
             return 0;
         victims += evicted;
         if (evicted == 0 && asked_bytes > 0 && waits++ < ASKED_WAITS)
@@ -483,10 +499,20 @@ int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newco
         else
             vain = evicted > 0 ? 0 : vain + 1;
     }
-    if (force)
-        return take_of_all(d, n, data_set, newcomer);
-    deny(d, data_set);
+    if (t->force)
+        return take_of_all(d, t);
+    deny(d, t->data_set);
     return ERR_NOT_ADMITTED;
+}
+
+int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force)
+{
+    return take(d, &(struct taking){.bytes = n, .data_set = data_set, .newcomer = newcomer, .force = force});
+}
+
+int space_take_there(struct disk *d, uint64_t n)
+{
+    return take(d, &(struct taking){.bytes = n, .data_set = UINT32_MAX, .force = true, .there = true});
 }
 
 void space_grow(struct disk *d, uint64_t n)

@@ -312,6 +312,9 @@ bool space_try(struct disk *d, uint64_t n);
 /* Takes n bytes for `newcomer`, a key of `data_set` (empty: not known), evicting what the policy gives up.
  * ERR_NOT_ADMITTED. */
 int space_take(struct disk *d, uint64_t n, uint32_t data_set, struct slice newcomer, bool force);
+/* The same, by force, for bytes that are in a file already, and were not counted: what the file system has
+ * free says nothing of them. They count as written at once. ERR_NOT_ADMITTED. */
+int space_take_there(struct disk *d, uint64_t n);
 /* Gives back n counted bytes, of which `written` were in files and `leased` belonged to dead extents. */
 void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased);
 /* n bytes that are in files of hard extents already: evicts what it can, and counts them whatever the limit.

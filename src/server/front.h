@@ -27,6 +27,8 @@ struct front_sessions {
     void (*sent)(void *session, uint32_t op, const void *rep);
     /* As object_session_abandon; NULL: nothing is to be done. Must not wait for operations. */
     void (*abandon)(void *session);
+    /* As object_unsent; NULL: nothing is to be done. */
+    void (*unsent)(void *session, uint32_t op, const void *req, const void *rep, struct arena *a);
     void *arg;
 };
 

@@ -152,6 +152,11 @@ static void on_session_sent(void *session, uint32_t op, const void *rep)
     object_sent(session, op, rep);
 }
 
+static void on_session_unsent(void *session, uint32_t op, const void *req, const void *rep, struct arena *a)
+{
+    object_unsent(session, op, req, rep, a);
+}
+
 static void on_session_abandon(void *session)
 {
     object_session_abandon(session);
@@ -230,7 +235,7 @@ static int start_front(struct server *s, const struct config *config, const stru
         .http_arg = s,
         .express = admin_is_express,
         .sessions = {on_session_open, on_session_close, on_secret, on_session_call, on_session_sent,
-                     on_session_abandon, s},
+                     on_session_abandon, on_session_unsent, s},
         .access_key = s->dir.access_key,
         .secret_key = s->dir.secret_key,
         .node_id = s->dir.node_id,

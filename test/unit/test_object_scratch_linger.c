@@ -1,10 +1,13 @@
 /* layer: object */
 /* threaded */
-/* What mounts that are gone had open, for a while. */
+/* What lasts only for a while: what mounts that are gone had open, what their requests had done, and what a
+ * reply brought that nobody got. */
 #include "scratch_service.h"
 
 #include "object/scratch_node.h"
 #include "support/clock_sys.h"
+
+#include <poll.h>
 
 #define ROOT       1
 #define S_NS       1000000000ull
@@ -181,6 +184,68 @@ static void test_what_does_not_come_back_ends(void **state)
     assert_int_equal(getattr(f, ino[0], &x), 0);
 }
 
+/* ---- replies that nobody gets, and what watches are told ---- */
+
+/* Nobody can close what a reply brought that was lost: it is closed when that is known. */
+static void test_what_a_lost_reply_opened_is_closed(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t ino = write_file(f, ROOT, "a", "bytes");
+    struct wire_tree_open_req open = {.bucket = BUCKET, .ino = ino, .flags = WIRE_WRITE};
+    struct wire_tree_open_rep o = {.fd = -1};
+    struct wire_put_open_req put_open = {
+        .bucket = BUCKET, .key = SLICE_LIT("k"), .size = 5, .via = WIRE_VIA_API};
+    struct wire_put_open_rep po = {.fd = -1};
+    struct wire_open_req read = {.bucket = BUCKET, .key = SLICE_LIT("a"), .via = WIRE_VIA_API};
+    struct wire_open_rep r = {.fd = -1};
+    assert_int_equal(object_tree_open(f->session, &open, f->arena, &o, &f->e), 0);
+    object_unsent(f->session, WIRE_OP_TREE_OPEN, &open, &o, f->arena);
+    assert_int_equal(close_handle(f, o.handle), -EBADF);
+    assert_int_equal(object_put_open(f->session, &put_open, f->arena, &po, &f->e), 0);
+    object_unsent(f->session, WIRE_OP_PUT_OPEN, &put_open, &po, f->arena);
+    struct wire_put_write_req w = {.handle = po.handle, .data = SLICE_LIT("bytes")};
+    struct wire_put_write_rep wrote = {0};
+    assert_int_equal(object_put_write(f->session, &w, f->arena, &wrote, &f->e), -EBADF);
+    assert_int_equal(object_open(f->session, &read, f->arena, &r, &f->e), 0);
+    object_unsent(f->session, WIRE_OP_OPEN, &read, &r, f->arena);
+    assert_int_equal(close_handle(f, r.handle), -EBADF);
+    assert_file(f, ino, "bytes");
+    assert_int_equal(count_lingering(f), 0);
+}
+
+static void watch_bucket(struct fixture *f, struct wire_watch_rep *ret)
+{
+    struct wire_watch_req req = {.bucket = BUCKET};
+    assert_int_equal(object_watch(f->session, &req, f->arena, ret, &f->e), 0);
+}
+
+/* The last record since it was asked for the last time; 0: none. */
+static uint64_t last_record(const struct wire_watch_rep *w)
+{
+    struct pollfd p = {.fd = w->fd, .events = POLLIN};
+    uint64_t last = 0;
+    while (poll(&p, 1, 0) == 1 && read(w->fd, &last, sizeof(last)) == (ssize_t)sizeof(last))
+        ;
+    return le64toh(last);
+}
+
+/* A change of the session's own is told to it only when it does not know that it has happened. */
+static void test_a_change_whose_reply_was_lost_is_told(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_watch_rep w = {.fd = -1};
+    struct wire_tree_create_req req = {
+        .bucket = BUCKET, .parent = ROOT, .name = SLICE_LIT("d"), .mode = S_IFDIR | 0755};
+    struct wire_tree_create_rep rep = {.fd = -1};
+    watch_bucket(f, &w);
+    assert_int_equal(last_record(&w), WIRE_WATCH_ALONE);
+    assert_int_equal(object_tree_create(f->session, &req, f->arena, &rep, &f->e), 0);
+    assert_int_equal(last_record(&w), 0);
+    object_unsent(f->session, WIRE_OP_TREE_CREATE, &req, &rep, f->arena);
+    assert_int_equal(last_record(&w), WIRE_WATCH_CHANGED);
+    assert_int_equal(close_handle(f, w.handle), 0);
+}
+
 /* A test in both routes, with a clock of its own. */
 #define CLOCKED(test)                                                                                        \
     cmocka_unit_test_setup_teardown(test, setup_clock, teardown_clock),                                      \
@@ -192,6 +257,8 @@ int main(void)
         CLOCKED(test_removed_open_files_are_looked_at_again_and_again),
         CLOCKED(test_a_mount_that_comes_back_finds_its_removed_files),
         CLOCKED(test_what_does_not_come_back_ends),
+        BOTH(test_what_a_lost_reply_opened_is_closed),
+        BOTH(test_a_change_whose_reply_was_lost_is_told),
     };
     return cmocka_run_group_tests_name("object_scratch_linger", tests, NULL, NULL);
 }

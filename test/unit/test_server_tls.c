@@ -111,7 +111,7 @@ static struct fixture *start(uint64_t request_timeout_ms)
         .http = on_http,
         .http_arg = f,
         .express = is_express,
-        .sessions = {on_session_open, on_session_close, NULL, on_session_call, NULL, NULL, f},
+        .sessions = {on_session_open, on_session_close, NULL, on_session_call, NULL, NULL, NULL, f},
         .access_key = "ACCESS",
         .secret_key = "SECRET",
         .node_id = "node",

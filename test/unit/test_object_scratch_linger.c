@@ -246,6 +246,20 @@ static void test_a_change_whose_reply_was_lost_is_told(void **state)
     assert_int_equal(close_handle(f, w.handle), 0);
 }
 
+/* Owner and permissions that are set as properties of the bucket are told before the answer. */
+static void test_watches_are_told_of_another_owner(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_watch_rep w = {.fd = -1};
+    struct wire_bucket_set_req set = {.name = BUCKET, .settings = SLICE_LIT("owner=10:20\nmode=0700")};
+    struct wire_bucket_set_rep rep = {0};
+    watch_bucket(f, &w);
+    assert_int_equal(last_record(&w), WIRE_WATCH_ALONE);
+    assert_int_equal(object_bucket_set(f->session, &set, f->arena, &rep, &f->e), 0);
+    assert_int_equal(last_record(&w), WIRE_WATCH_CHANGED);
+    assert_int_equal(close_handle(f, w.handle), 0);
+}
+
 /* A test in both routes, with a clock of its own. */
 #define CLOCKED(test)                                                                                        \
     cmocka_unit_test_setup_teardown(test, setup_clock, teardown_clock),                                      \
@@ -259,6 +273,7 @@ int main(void)
         CLOCKED(test_what_does_not_come_back_ends),
         BOTH(test_what_a_lost_reply_opened_is_closed),
         BOTH(test_a_change_whose_reply_was_lost_is_told),
+        BOTH(test_watches_are_told_of_another_owner),
     };
     return cmocka_run_group_tests_name("object_scratch_linger", tests, NULL, NULL);
 }

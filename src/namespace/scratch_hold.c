@@ -220,25 +220,38 @@ static int sweep_one(struct scratch *s, struct scratch_orphan *o,
     return scratch_bury(s, o->bucket, o->ino, e);
 }
 
-/* Answers older than a day, and what is no answer. */
-static int forget_old_answers(struct scratch *s, struct err *e)
+static bool is_old(struct slice value, uint64_t now_ns)
+{
+    struct scratch_answer x;
+    return scratch_answer_decode(value, &x) < 0 || x.at_ns + ANSWER_LIFE_NS < now_ns;
+}
+
+/* Another answer may take its place meanwhile: that one stays. */
+static int forget_answer(struct scratch *s, struct kv_txn *t, struct slice key, uint64_t now_ns,
+                         struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(SCRATCH_RECORD_MAX);
+    uint64_t version;
+    int r = kv_get(s->kv, key, &value, &version, e);
+    if (r < 0 || !is_old(buf_view(&value), now_ns))
+        return r == -ENOENT ? 0 : r;
+    kv_txn_check(t, key, version);
+    kv_txn_delete(t, key);
+    r = kv_txn_commit(t, KV_VISIBLE, e);
+    return r == ERR_CONFLICT ? 0 : r;
+}
+
+int scratch_forget_old_answers(struct scratch *s, struct err *e)
 {
     _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->kv, SLICE_LIT("q"), SLICE_LIT("r"));
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(s->kv);
     uint64_t now_ns = sys->real_ns();
     struct slice key, value;
     int r;
-    while ((r = kv_iter_next(it, &key, &value, e)) == 0) {
-        struct scratch_answer x;
-        if (scratch_answer_decode(value, &x) < 0 || x.at_ns + ANSWER_LIFE_NS < now_ns)
-            kv_txn_delete(t, key);
-        if (kv_txn_bytes(t) > MIB) {
-            r = kv_txn_commit(t, KV_VISIBLE, e);
-            if (r < 0)
-                return r;
-        }
-    }
-    return r == -ENOENT ? kv_txn_commit(t, KV_VISIBLE, e) : r;
+    while ((r = kv_iter_next(it, &key, &value, e)) == 0)
+        if (is_old(value, now_ns) && (r = forget_answer(s, t, key, now_ns, e)) < 0)
+            return r;
+    return r == -ENOENT ? 0 : r;
 }
 
 int scratch_sweep(struct scratch *s, int (*on_orphan)(void *arg, const struct scratch_orphan *x), void *arg,
@@ -256,7 +269,7 @@ int scratch_sweep(struct scratch *s, int (*on_orphan)(void *arg, const struct sc
         if (r < 0)
             return r;
     } while (n > 0);
-    return forget_old_answers(s, e);
+    return scratch_forget_old_answers(s, e);
 }
 
 int scratch_forget_mount(struct scratch *s, struct id128 mount, struct err *e)

@@ -184,6 +184,45 @@ static void test_what_does_not_come_back_ends(void **state)
     assert_int_equal(getattr(f, ino[0], &x), 0);
 }
 
+static size_t count_answers(struct fixture *f)
+{
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(f->kv, SLICE_LIT("q"), SLICE_LIT("r"));
+    struct slice key, value;
+    size_t n = 0;
+    while (kv_iter_next(it, &key, &value, NULL) == 0)
+        n++;
+    return n;
+}
+
+static int make_numbered(struct fixture *f, const char *name, uint64_t request)
+{
+    struct wire_tree_create_req req = {.bucket = BUCKET,
+                                       .parent = ROOT,
+                                       .name = slice_str(name),
+                                       .mode = S_IFREG | 0644,
+                                       .flags = WIRE_EXCLUSIVE,
+                                       .mount = ONE,
+                                       .request = request};
+    struct wire_tree_create_rep rep = {0};
+    return object_tree_create(f->session, &req, f->arena, &rep, &f->e);
+}
+
+/* What requests had done is forgotten after a day or two, also of a mount that never says that it is gone,
+ * without a start of the node. */
+static void test_answers_are_forgotten_while_the_node_runs(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(make_numbered(f, "a", 1), 0);
+    assert_int_equal(make_numbered(f, "a", 1), 0);
+    assert_int_equal(count_answers(f), 1);
+    for (int i = 0; i < LOOKS && count_answers(f) > 0; i++) {
+        clock_sys_advance(3600 * S_NS);
+        (void)usleep(PATIENCE_S * 1000000 / LOOKS);
+    }
+    assert_int_equal(count_answers(f), 0);
+    assert_int_equal(make_numbered(f, "a", 1), -EEXIST);
+}
+
 /* ---- replies that nobody gets, and what watches are told ---- */
 
 /* Nobody can close what a reply brought that was lost: it is closed when that is known. */
@@ -271,6 +310,7 @@ int main(void)
         CLOCKED(test_removed_open_files_are_looked_at_again_and_again),
         CLOCKED(test_a_mount_that_comes_back_finds_its_removed_files),
         CLOCKED(test_what_does_not_come_back_ends),
+        CLOCKED(test_answers_are_forgotten_while_the_node_runs),
         BOTH(test_what_a_lost_reply_opened_is_closed),
         BOTH(test_a_change_whose_reply_was_lost_is_told),
         BOTH(test_watches_are_told_of_another_owner),

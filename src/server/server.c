@@ -113,10 +113,18 @@ static int open_objects(struct server *s, const struct config *options, const st
 
 /* ---- the front end's callbacks ---- */
 
+/* A host that names a bucket has keys that look like ours. */
+static bool is_express(void *arg, const struct http_request *r)
+{
+    struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
+    return admin_is_express(r) && !s3_is_bucket_host(s->s3, r);
+}
+
 static void on_http(struct http_conn *c, void *arg)
 {
     struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
-    if (admin_is_ours(http_conn_request(c)))
+    const struct http_request *r = http_conn_request(c);
+    if (admin_is_ours(r) && !s3_is_bucket_host(s->s3, r))
         admin_handle(s, c);
     else
         s3_handle(c, s->s3);
@@ -233,7 +241,7 @@ static int start_front(struct server *s, const struct config *config, const stru
         .buffers = s->buffers,
         .http = on_http,
         .http_arg = s,
-        .express = admin_is_express,
+        .express = is_express,
         .sessions = {on_session_open, on_session_close, on_secret, on_session_call, on_session_sent,
                      on_session_abandon, on_session_unsent, s},
         .access_key = s->dir.access_key,

@@ -96,7 +96,7 @@ static inline void on_http(struct http_conn *c, void *arg)
     (void)http_conn_reply(c, 200, SLICE_NULL, slice_str(body));
 }
 
-static inline bool is_express(const struct http_request *r)
+static inline bool is_express(void *arg, const struct http_request *r)
 {
     return slice_eq_str(r->raw_path, "/express");
 }

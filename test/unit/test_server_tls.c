@@ -64,7 +64,7 @@ static void on_http(struct http_conn *c, void *arg)
     (void)http_conn_reply(c, 200, SLICE_NULL, slice_str(body));
 }
 
-static bool is_express(const struct http_request *r)
+static bool is_express(void *arg, const struct http_request *r)
 {
     return false;
 }

@@ -11,14 +11,50 @@
 
 #define ANSWER_LIFE_NS (24 * 3600 * (uint64_t)1000000000)
 #define SWEEP_BATCH    256
+#define HOLD_LISTS_MIN 8
+
+static struct scratch_hold **list_of(const struct scratch_holds *t, uint64_t bucket, uint64_t ino)
+{
+    return &t->lists[hash_mix(bucket, ino) / SCRATCH_STRIPES & (t->n_lists - 1)];
+}
 
 /* Where the hold of an inode is, or would be put. */
 static struct scratch_hold **hold_find(struct scratch *s, uint64_t bucket, uint64_t ino)
 {
-    struct scratch_hold **h = &s->holds[scratch_stripe_of(bucket, ino)];
+    struct scratch_holds *t = &s->holds[scratch_stripe_of(bucket, ino)];
+    struct scratch_hold **h = t->n_lists > 0 ? list_of(t, bucket, ino) : &t->none;
     while (*h && ((*h)->bucket != bucket || (*h)->ino != ino))
         h = &(*h)->next;
     return h;
+}
+
+/* One list for each hold, so that none is searched for longer the more there are. */
+static void make_room(struct scratch_holds *t)
+{
+    struct scratch_holds larger = {.n_lists = MAX(2 * t->n_lists, (size_t)HOLD_LISTS_MIN), .n = t->n};
+    if (t->n < t->n_lists)
+        return;
+    larger.lists = calloc(larger.n_lists, sizeof(*larger.lists));
+    assert(larger.lists);
+    for (size_t i = 0; i < t->n_lists; i++)
+        for (struct scratch_hold *h; (h = t->lists[i]);) {
+            struct scratch_hold **to = list_of(&larger, h->bucket, h->ino);
+            t->lists[i] = h->next;
+            h->next = *to;
+            *to = h;
+        }
+    free(t->lists);
+    *t = larger;
+}
+
+void scratch_holds_fini(struct scratch_holds *t)
+{
+    for (size_t i = 0; i < t->n_lists; i++)
+        for (struct scratch_hold *h; (h = t->lists[i]);) {
+            t->lists[i] = h->next;
+            free(h);
+        }
+    free(t->lists);
 }
 
 bool scratch_held(struct scratch *s, uint64_t bucket, uint64_t ino)
@@ -30,10 +66,14 @@ void scratch_hold_add(struct scratch *s, uint64_t bucket, uint64_t ino)
 {
     struct scratch_hold **h = hold_find(s, bucket, ino);
     if (!*h) {
-        *h = calloc(1, sizeof(**h));
-        assert(*h);
-        (*h)->bucket = bucket;
-        (*h)->ino = ino;
+        struct scratch_holds *t = &s->holds[scratch_stripe_of(bucket, ino)];
+        make_room(t);
+        t->n++;
+        h = list_of(t, bucket, ino);
+        struct scratch_hold *made = calloc(1, sizeof(*made));
+        assert(made);
+        *made = (struct scratch_hold){.next = *h, .bucket = bucket, .ino = ino};
+        *h = made;
     }
     (*h)->count++;
 }
@@ -106,6 +146,7 @@ void scratch_hold_drop(struct scratch *s, uint64_t bucket, uint64_t ino)
     if (--gone->count > 0)
         return;
     *h = gone->next;
+    s->holds[scratch_stripe_of(bucket, ino)].n--;
     free(gone);
 }
 

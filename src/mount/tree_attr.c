@@ -12,6 +12,8 @@
 
 #include "base/sys.h"
 
+#include <math.h>
+
 #define NS_PER_S       1000000000ll
 #define SECTOR_BYTES   512
 #define CAPABILITY     "security.capability"
@@ -72,12 +74,19 @@ void tree_reply_entry(fuse_req_t req, const struct wire_inode *x)
     (void)fuse_reply_entry(req, &entry);
 }
 
-static void reply_attr(fuse_req_t req, const struct wire_inode *x)
+/* Believed for `most_s` at most. */
+static void reply_attr_within(fuse_req_t req, const struct wire_inode *x, double most_s)
 {
     struct mount *m = mount_of(req);
     struct stat st;
     tree_stat(x, &st);
-    (void)fuse_reply_attr(req, &st, tree_attr_timeout_s(m, x));
+    double timeout_s = tree_attr_timeout_s(m, x);
+    (void)fuse_reply_attr(req, &st, MIN(timeout_s, most_s));
+}
+
+static void reply_attr(fuse_req_t req, const struct wire_inode *x)
+{
+    reply_attr_within(req, x, /* most_s= */ HUGE_VAL);
 }
 
 /* ---- without the node ---- */
@@ -183,8 +192,9 @@ void tree_op_getattr(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *fi)
     struct tree_known *known = m->tree->known;
     uint64_t ino = tree_ino(m, id), serial = tree_known_serial(known, ino);
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (tree_is_alone(m) && tree_known_attr(known, ino, &x)) {
-        reply_attr(req, &x);
+    double left_s;
+    if (tree_is_alone(m) && tree_known_attr(known, ino, &x, &left_s)) {
+        reply_attr_within(req, &x, left_s);
         return;
     }
     int r = get_attr(m, ino, &b, &x, &e);

@@ -286,15 +286,17 @@ void tree_known_made(struct tree_known *k, const struct wire_inode *x, uint64_t 
 
 /* ---- what is known ---- */
 
-bool tree_known_attr(struct tree_known *k, uint64_t dir, struct wire_inode *ret)
+bool tree_known_attr(struct tree_known *k, uint64_t dir, struct wire_inode *ret, double *ret_left_s)
 {
     LOCK_SCOPE(&k->lock);
     const struct place *p = find_locked(k, dir);
-    bool known =
-        p && has_attr_locked(k, p) && lane_of(k, dir)->n_changing == 0 && sys_mono_ms() < p->attr_until_ms;
-    if (known)
-        *ret = p->attr;
-    return known;
+    uint64_t now_ms = sys_mono_ms();
+    bool known = p && has_attr_locked(k, p) && lane_of(k, dir)->n_changing == 0 && now_ms < p->attr_until_ms;
+    if (!known)
+        return false;
+    *ret = p->attr;
+    *ret_left_s = (double)(p->attr_until_ms - now_ms) / 1000;
+    return true;
 }
 
 bool tree_known_lacks(struct tree_known *k, uint64_t dir, struct slice name)

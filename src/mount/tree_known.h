@@ -53,7 +53,7 @@ void tree_known_made(struct tree_known *k, const struct wire_inode *x, uint64_t 
 
 /* ---- what is known ---- */
 
-/* No longer than a minute after the node said them. */
-bool tree_known_attr(struct tree_known *k, uint64_t dir, struct wire_inode *ret);
+/* No longer than a minute after the node said them: *ret_left_s is what is left of it. */
+bool tree_known_attr(struct tree_known *k, uint64_t dir, struct wire_inode *ret, double *ret_left_s);
 /* Whether there is surely no such name. */
 bool tree_known_lacks(struct tree_known *k, uint64_t dir, struct slice name);

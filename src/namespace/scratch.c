@@ -35,11 +35,7 @@ void scratch_close(struct scratch *s)
     if (!s)
         return;
     for (size_t i = 0; i < SCRATCH_STRIPES; i++)
-        while (s->holds[i]) {
-            struct scratch_hold *h = s->holds[i];
-            s->holds[i] = h->next;
-            free(h);
-        }
+        scratch_holds_fini(&s->holds[i]);
     while (s->buckets) {
         struct scratch_bucket *b = s->buckets;
         s->buckets = b->next;

@@ -204,9 +204,12 @@ int scratch_release(struct scratch *s, uint64_t bucket, uint64_t ino, struct scr
 /* An orphan's data is freed: removes what is left of the inode. */
 int scratch_bury(struct scratch *s, uint64_t bucket, uint64_t ino, struct err *e);
 /* At start, before anything is held: calls on_orphan for every orphan of any bucket, and buries those for
- * which it gives 0; others stay for the next start. Also forgets answers older than a day. */
+ * which it gives 0; others stay for the next start. Also forgets old answers. */
 int scratch_sweep(struct scratch *s, int (*on_orphan)(void *arg, const struct scratch_orphan *x), void *arg,
                   struct err *e);
+/* What requests of mounts had done more than a day ago, for those that never said that they are gone. At any
+ * time. */
+int scratch_forget_old_answers(struct scratch *s, struct err *e);
 /* The mount is gone: forgets what its requests had done. */
 int scratch_forget_mount(struct scratch *s, struct id128 mount, struct err *e);
 

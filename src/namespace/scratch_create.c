@@ -147,6 +147,16 @@ static int prepare_create(struct scratch_change *c, void *arg, struct err *e)
     return d.ino != 0 ? take_existing(c, d.ino, q, e) : make(c, dir, q, e);
 }
 
+/* A file without a name that was made for this request ended with the hold that nobody got: by a restart. */
+static int make_again(struct scratch *s, const struct scratch_call *call, uint64_t parent,
+                      const struct scratch_new *n, struct arena *a, struct scratch_inode *ret, bool *ret_made,
+                      struct err *e)
+{
+    struct scratch_call again = *call;
+    again.request = 0;
+    return scratch_create(s, &again, parent, SLICE_LIT(""), n, a, ret, ret_made, e);
+}
+
 int scratch_create(struct scratch *s, const struct scratch_call *call, uint64_t parent, struct slice name,
                    const struct scratch_new *n, struct arena *a, struct scratch_inode *ret, bool *ret_made,
                    struct err *e)
@@ -164,6 +174,8 @@ int scratch_create(struct scratch *s, const struct scratch_call *call, uint64_t 
         r = scratch_getattr(s, call->bucket, c.answer_ino, a, ret, e);
         if (r == 0 && (n->hold || name.n == 0))
             r = scratch_hold(s, call->bucket, c.answer_ino, e);
+        if (r == -ENOENT && name.n == 0)
+            return make_again(s, call, parent, n, a, ret, ret_made, e);
         q.made = true;
     } else {
         *ret = scratch_inode_dup(&q.result, a);

@@ -11,14 +11,50 @@
 
 #define ANSWER_LIFE_NS (24 * 3600 * (uint64_t)1000000000)
 #define SWEEP_BATCH    256
+#define HOLD_LISTS_MIN 8
+
+static struct scratch_hold **list_of(const struct scratch_holds *t, uint64_t bucket, uint64_t ino)
+{
+    return &t->lists[hash_mix(bucket, ino) / SCRATCH_STRIPES & (t->n_lists - 1)];
+}
 
 /* Where the hold of an inode is, or would be put. */
 static struct scratch_hold **hold_find(struct scratch *s, uint64_t bucket, uint64_t ino)
 {
-    struct scratch_hold **h = &s->holds[scratch_stripe_of(bucket, ino)];
+    struct scratch_holds *t = &s->holds[scratch_stripe_of(bucket, ino)];
+    struct scratch_hold **h = t->n_lists > 0 ? list_of(t, bucket, ino) : &t->none;
     while (*h && ((*h)->bucket != bucket || (*h)->ino != ino))
         h = &(*h)->next;
     return h;
+}
+
+/* One list for each hold, so that none is searched for longer the more there are. */
+static void make_room(struct scratch_holds *t)
+{
+    struct scratch_holds larger = {.n_lists = MAX(2 * t->n_lists, (size_t)HOLD_LISTS_MIN), .n = t->n};
+    if (t->n < t->n_lists)
+        return;
+    larger.lists = calloc(larger.n_lists, sizeof(*larger.lists));
+    assert(larger.lists);
+    for (size_t i = 0; i < t->n_lists; i++)
+        for (struct scratch_hold *h; (h = t->lists[i]);) {
+            struct scratch_hold **to = list_of(&larger, h->bucket, h->ino);
+            t->lists[i] = h->next;
+            h->next = *to;
+            *to = h;
+        }
+    free(t->lists);
+    *t = larger;
+}
+
+void scratch_holds_fini(struct scratch_holds *t)
+{
+    for (size_t i = 0; i < t->n_lists; i++)
+        for (struct scratch_hold *h; (h = t->lists[i]);) {
+            t->lists[i] = h->next;
+            free(h);
+        }
+    free(t->lists);
 }
 
 bool scratch_held(struct scratch *s, uint64_t bucket, uint64_t ino)
@@ -30,10 +66,14 @@ void scratch_hold_add(struct scratch *s, uint64_t bucket, uint64_t ino)
 {
     struct scratch_hold **h = hold_find(s, bucket, ino);
     if (!*h) {
-        *h = calloc(1, sizeof(**h));
-        assert(*h);
-        (*h)->bucket = bucket;
-        (*h)->ino = ino;
+        struct scratch_holds *t = &s->holds[scratch_stripe_of(bucket, ino)];
+        make_room(t);
+        t->n++;
+        h = list_of(t, bucket, ino);
+        struct scratch_hold *made = calloc(1, sizeof(*made));
+        assert(made);
+        *made = (struct scratch_hold){.next = *h, .bucket = bucket, .ino = ino};
+        *h = made;
     }
     (*h)->count++;
 }
@@ -106,6 +146,7 @@ void scratch_hold_drop(struct scratch *s, uint64_t bucket, uint64_t ino)
     if (--gone->count > 0)
         return;
     *h = gone->next;
+    s->holds[scratch_stripe_of(bucket, ino)].n--;
     free(gone);
 }
 
@@ -220,25 +261,38 @@ static int sweep_one(struct scratch *s, struct scratch_orphan *o,
     return scratch_bury(s, o->bucket, o->ino, e);
 }
 
-/* Answers older than a day, and what is no answer. */
-static int forget_old_answers(struct scratch *s, struct err *e)
+static bool is_old(struct slice value, uint64_t now_ns)
+{
+    struct scratch_answer x;
+    return scratch_answer_decode(value, &x) < 0 || x.at_ns + ANSWER_LIFE_NS < now_ns;
+}
+
+/* Another answer may take its place meanwhile: that one stays. */
+static int forget_answer(struct scratch *s, struct kv_txn *t, struct slice key, uint64_t now_ns,
+                         struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(SCRATCH_RECORD_MAX);
+    uint64_t version;
+    int r = kv_get(s->kv, key, &value, &version, e);
+    if (r < 0 || !is_old(buf_view(&value), now_ns))
+        return r == -ENOENT ? 0 : r;
+    kv_txn_check(t, key, version);
+    kv_txn_delete(t, key);
+    r = kv_txn_commit(t, KV_VISIBLE, e);
+    return r == ERR_CONFLICT ? 0 : r;
+}
+
+int scratch_forget_old_answers(struct scratch *s, struct err *e)
 {
     _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(s->kv, SLICE_LIT("q"), SLICE_LIT("r"));
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(s->kv);
     uint64_t now_ns = sys->real_ns();
     struct slice key, value;
     int r;
-    while ((r = kv_iter_next(it, &key, &value, e)) == 0) {
-        struct scratch_answer x;
-        if (scratch_answer_decode(value, &x) < 0 || x.at_ns + ANSWER_LIFE_NS < now_ns)
-            kv_txn_delete(t, key);
-        if (kv_txn_bytes(t) > MIB) {
-            r = kv_txn_commit(t, KV_VISIBLE, e);
-            if (r < 0)
-                return r;
-        }
-    }
-    return r == -ENOENT ? kv_txn_commit(t, KV_VISIBLE, e) : r;
+    while ((r = kv_iter_next(it, &key, &value, e)) == 0)
+        if (is_old(value, now_ns) && (r = forget_answer(s, t, key, now_ns, e)) < 0)
+            return r;
+    return r == -ENOENT ? 0 : r;
 }
 
 int scratch_sweep(struct scratch *s, int (*on_orphan)(void *arg, const struct scratch_orphan *x), void *arg,
@@ -256,7 +310,7 @@ int scratch_sweep(struct scratch *s, int (*on_orphan)(void *arg, const struct sc
         if (r < 0)
             return r;
     } while (n > 0);
-    return forget_old_answers(s, e);
+    return scratch_forget_old_answers(s, e);
 }
 
 int scratch_forget_mount(struct scratch *s, struct id128 mount, struct err *e)

@@ -36,6 +36,12 @@ struct scratch_hold {
     uint64_t bucket, ino, count;
 };
 
+/* A table that grows with what is held: lists, a power of two of them; NULL before the first. */
+struct scratch_holds {
+    struct scratch_hold **lists, *none;
+    size_t n_lists, n;
+};
+
 /* A bucket that was used: its sums, one part per stripe, changed by who holds the stripe. */
 struct scratch_bucket {
     struct scratch_bucket *next;
@@ -61,7 +67,7 @@ struct scratch {
     struct scratch_bucket *buckets;
     uint64_t next_sequence, end_sequence;
     struct lock sequence_lock;                   /* one thread takes numbers from the store */
-    struct scratch_hold *holds[SCRATCH_STRIPES]; /* by stripe, its holder's */
+    struct scratch_holds holds[SCRATCH_STRIPES]; /* by stripe, its holder's */
 };
 
 /* ---- scratch.c ---- */
@@ -98,6 +104,8 @@ struct scratch_inode scratch_inode_dup(const struct scratch_inode *x, struct are
 
 /* ---- scratch_hold.c: under the inode's lock ---- */
 
+/* At the end. */
+void scratch_holds_fini(struct scratch_holds *t);
 bool scratch_held(struct scratch *s, uint64_t bucket, uint64_t ino);
 void scratch_hold_add(struct scratch *s, uint64_t bucket, uint64_t ino);
 void scratch_hold_drop(struct scratch *s, uint64_t bucket, uint64_t ino);

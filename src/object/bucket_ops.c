@@ -263,8 +263,11 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     shaped_look(s);
     if (b->p.keep > 0)
         steward_hurry(s->steward); /* until it has counted, everything of the bucket is held */
-    if (bucket_is_scratch(b))
-        return set_root(s, old, b, a, e);
+    if (bucket_is_scratch(b)) {
+        r = set_root(s, old, b, a, e);
+        watch_bucket_changed(s, b->id); /* also after a failure: it may have happened */
+        return r;
+    }
     object_forget_upstream(s, b->id);
     /* What was cached came from somewhere else. Nobody finds it any more; this is for the room. */
     int64_t n = old->place != b->place ? object_forget_bucket(s, old) : 0;

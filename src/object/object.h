@@ -76,6 +76,9 @@ void object_session_abandon(struct object_session *s);
  * closed here by object_sent, which is called after a reply with a descriptor was sent. */
 void object_session_set_remote(struct object_session *s);
 void object_sent(struct object_session *s, uint32_t op, const void *rep);
+/* Instead, after one that was a success and that nobody got: who had asked waits no more. What it opened is
+ * closed, and what it changed is told to the session's own watch, too. */
+void object_unsent(struct object_session *s, uint32_t op, const void *req, const void *rep, struct arena *a);
 DEFINE_CLEANUP(struct object_session, object_session_free)
 
 /*

@@ -338,6 +338,8 @@ WIRE_OPS(X)
 bool scratch_is_its(struct object_session *ses, uint32_t op, const void *req);
 /* After an operation: tells mounts of other sessions when it may have changed what they see. */
 void scratch_tell_change(struct object_session *ses, uint32_t op, const void *req);
+/* The session's own, too: it does not know. */
+void scratch_tell_all(struct object_session *ses, uint32_t op, const void *req);
 int scratch_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                        struct err *e);
 

@@ -35,6 +35,7 @@ static void unlink_tree(struct snode *n, struct stree *t)
         at = &(*at)->file_next;
     if (*at) /* else its opening failed */
         *at = t->file_next;
+    linger_dropped_locked(n, t);
 }
 
 void stree_drop(struct stree *t)

@@ -9,6 +9,7 @@
  * Making the control store durable holds up everybody who changes it: what is to be freed is gathered for
  * GATHER_MS, unless it is many or somebody waits for it. What changed without anything to be freed is made
  * durable now and then, too: names that nobody syncs are safe from power loss after NAMES_MS and a second.
+ * Once a day, answers to mounts that went without a word are forgotten here.
  *
  * Failure modes: what cannot be freed goes to the end of the list and is tried again, TRIES_MAX times; after
  * that, or at once when its disk is not here, it is left to the next start: nothing else waits for it.
@@ -23,6 +24,7 @@
 #define BATCH     1024
 #define TRIES_MAX 60
 #define NAMES_MS  4000
+#define DAY_MS    (24 * 3600 * 1000ull)
 
 static void push(struct snode *n, struct sfreed *x)
 {
@@ -199,14 +201,27 @@ static bool sync_names_locked(struct snode *n, uint64_t *due_ms)
     return true;
 }
 
+static bool forget_answers_locked(struct snode *n, uint64_t *due_ms)
+{
+    struct err e = {0};
+    if (sys_mono_ms() < *due_ms)
+        return false;
+    lock_drop(&n->lock);
+    if (scratch_forget_old_answers(n->names, &e) < 0)
+        log_warn("object", "answers to mounts of before: %s", e.text);
+    lock_take(&n->lock);
+    *due_ms = sys_mono_ms() + DAY_MS;
+    return true;
+}
+
 void *snode_freer_main(void *node)
 {
     struct snode *n = node;
     struct sfreed *v[BATCH];
-    uint64_t names_due_ms = sys_mono_ms() + NAMES_MS;
+    uint64_t names_due_ms = sys_mono_ms() + NAMES_MS, answers_due_ms = sys_mono_ms() + DAY_MS;
     lock_take(&n->lock);
     while (!n->stopping) {
-        if (sync_names_locked(n, &names_due_ms))
+        if (sync_names_locked(n, &names_due_ms) || forget_answers_locked(n, &answers_due_ms))
             continue;
         uint64_t ms = wait_ms_locked(n);
         if (ms > 0) {

@@ -320,7 +320,6 @@ int snode_open(struct object_service *s, struct snode **ret, struct err *e)
     cond_init(&n->free_work);
     n->queue_end = &n->queue;
     n->freed_end = &n->freed;
-    n->lingering_end = &n->lingering;
     n->locks = slocks_new();
     n->ledger = ledger_new();
     int r = scratch_open(s->config.control, budget_total(s->config.budget) / CACHE_SHARE, &n->names, e);

@@ -46,6 +46,7 @@ struct sfile {
     bool gone;      /* the inode is being freed */
     bool kept;      /* `hard` is kept without a handle: counted in n_kept */
     struct stree *trees;
+    struct stree *orphan; /* what keeps it since the start (stree_keep_orphan) */
     bool syncing;    /* for a mount: one thread at a time, so that no answer goes past another one's fault */
     uint32_t faults; /* how often the disk did not take what was written; the kernel tells each time once */
     int fault_code;
@@ -64,6 +65,7 @@ struct sfreed {
 };
 
 struct slocks;
+struct slost;
 
 struct snode {
     uint32_t magic;
@@ -79,7 +81,8 @@ struct snode {
     uint64_t n_unsettled, n_kept, n_untold;
     struct sfile *queue, **queue_end;         /* to be settled, soonest first */
     struct sfile *later;                      /* tried before; moved to the queue when their time has come */
-    struct stree *lingering, **lingering_end; /* of mounts that are gone without a word, oldest first */
+    struct stree *lingering, *lingering_last; /* of mounts that are gone without a word, oldest first */
+    struct slost *lost;                       /* the sessions that those were of */
     struct sfreed *freed, **freed_end;
     uint64_t n_freed;
     uint64_t n_freed_ever, free_failures; /* taken from the list so far; batches with errors so far */
@@ -100,11 +103,14 @@ struct stree {
     bool writes;
     bool is_orphan; /* kept since the start (stree_keep_orphan) */
     int fd;         /* O_RDWR, closed with the handle; -1 when it is not for writing */
-    struct stree *linger_next;
-    uint64_t linger_until_ms;
     struct id128 mount;
     struct ledger_claim claim; /* busy: room for what the mount is about to write */
     /* node->lock: */
+    struct stree *linger_next, *linger_prev;
+    uint64_t linger_until_ms;
+    struct slost *lost;                   /* the session that is gone; NULL: none is, or it was of no mount */
+    bool lingers;                         /* is in the list */
+    bool is_back;                         /* its mount has opened the file again since */
     struct stree *file_next;              /* of those of the file that have a handle, or linger */
     const struct object_session *session; /* NULL: it lingers */
     /* Of file->faults: what this session was told, and what was told to the mount before it had the file
@@ -166,14 +172,24 @@ void stree_close(struct stree *t, uint64_t n);
 void stree_free_all(struct stree *const *v, size_t n);
 /* Its hold goes too. What is left to do once its file counts it no more, or when its opening failed. */
 void stree_drop(struct stree *t);
+/* Neither open nor held yet. */
+struct stree *stree_new(struct snode *n, struct sfile *f, bool writes);
+/* Sets the size of a file, once. is_all: the call asks for nothing else, whose noting would note this. */
+int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size, bool is_all,
+                   struct arena *a, struct err *e);
+
+/* ---- scratch_linger.c ---- */
+
+/* A mount has opened the file: what kept it since the start is not needed any more, and what lingers of the
+ * mount lingers on while it opens its files again. */
+void linger_opened_locked(struct snode *n, struct sfile *f, struct id128 mount);
+/* The handle goes. */
+void linger_dropped_locked(struct snode *n, struct stree *t);
 /* At start: an inode without links whose file a mount still has open is kept, and counts in its bucket's
  * quota, until the mount has opened it again and closed it, or until nobody has it open. */
 int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct err *e);
 /* Frees those of lost sessions whose time is over, and all of a bucket (0: none). */
 void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms);
-/* Sets the size of a file, once. is_all: the call asks for nothing else, whose noting would note this. */
-int stree_truncate(struct snode *n, const struct scratch_call *call, uint64_t ino, uint64_t size, bool is_all,
-                   struct arena *a, struct err *e);
 
 /* ---- scratch_settle.c, scratch_free.c, scratch_start.c ---- */
 

@@ -1,6 +1,5 @@
 /*
- * Opening files of scratch buckets for mounts, those of sessions that are gone, and setting sizes (contract
- * in scratch_node.h).
+ * Opening files of scratch buckets for mounts, and setting sizes (contract in scratch_node.h).
  *
  * Order of an opening for writing: the writing record (durable when the extent is sealed), then the crcs go
  * (hard_begin_writing), then the descriptor leaves. A file without bytes has no extent until it is opened for
@@ -17,12 +16,8 @@
 #include "object/scratch_node.h"
 
 #include "base/log.h"
-#include "base/sys.h"
 
 #include <fcntl.h>
-
-#define LOOK_ARENA (64 * KIB)
-#define LINGER_MS  10000
 
 /* A change of the node's own, as a step of `call`: not noted, visible. */
 static struct scratch_call step_of(const struct scratch_call *call)
@@ -213,7 +208,7 @@ static int open_file(struct snode *n, const struct scratch_call *call, struct sf
     return 0;
 }
 
-static struct stree *stree_new(struct snode *n, struct sfile *f, bool writes)
+struct stree *stree_new(struct snode *n, struct sfile *f, bool writes)
 {
     struct stree *t = calloc(1, sizeof(*t));
     assert(t);
@@ -236,15 +231,6 @@ static void link_tree(struct snode *n, struct stree *t, const struct object_sess
     f->trees = t;
 }
 
-/* A mount has opened it again: what kept it until then is not needed any more. */
-static void end_keeping_locked(struct snode *n, const struct sfile *f)
-{
-    lock_assert_held(&n->lock);
-    for (struct stree *t = n->lingering; t; t = t->linger_next)
-        if (t->is_orphan && t->file == f)
-            t->linger_until_ms = 0;
-}
-
 int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, uint32_t flags,
                struct arena *a, struct stree **ret, struct scratch_inode *ret_x, struct err *e)
 {
@@ -255,7 +241,7 @@ int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, u
     int r = open_file(n, call, t->file, flags, is_limited, a, t, e);
     lock_take(&n->lock);
     if (r == 0)
-        end_keeping_locked(n, t->file);
+        linger_opened_locked(n, t->file, t->mount);
     if (r < 0 && t->file->unsettled && t->file->writers == 0)
         sfile_queue_locked(n, t->file);
     lock_drop(&n->lock);
@@ -330,76 +316,6 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
     }
     *ret_fd = fd;
     return 0;
-}
-
-/* ---- sessions that are gone ---- */
-
-void stree_linger(struct stree *t)
-{
-    struct snode *n = t->node;
-    bucket_unref(TAKE_PTR(t->bucket));
-    if (t->writes) {
-        sfile_enter(n, t->file);
-        sroom_end(n, t); /* who wrote is gone */
-        sfile_leave(n, t->file);
-    }
-    t->linger_until_ms = sys_mono_ms() + LINGER_MS;
-    LOCK_SCOPE(&n->lock);
-    t->session = NULL;
-    *n->lingering_end = t;
-    n->lingering_end = &t->linger_next;
-    cond_signal(&n->work);
-}
-
-static struct stree *take_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms)
-{
-    LOCK_SCOPE(&n->lock);
-    struct stree **at = &n->lingering;
-    while (*at && !((*at)->linger_until_ms <= now_ms || (*at)->file->bucket == bucket))
-        at = &(*at)->linger_next;
-    struct stree *t = *at;
-    if (t && !(*at = t->linger_next))
-        n->lingering_end = at;
-    return t;
-}
-
-int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct err *e)
-{
-    int r = scratch_hold_orphan(n->names, o->bucket, o->ino, e);
-    if (r < 0)
-        return r;
-    struct stree *t = stree_new(n, sfile_get(n, o->bucket, o->ino), /* writes= */ false);
-    t->is_orphan = true;
-    lock_take(&n->lock);
-    t->file->handles++;
-    lock_drop(&n->lock);
-    stree_linger(t);
-    return 0;
-}
-
-/* Nobody has opened it here since the start, and somebody has its file open. */
-static bool is_still_open(struct snode *n, struct stree *t)
-{
-    _cleanup_(arena_freep) struct arena *a = arena_new(LOOK_ARENA);
-    _cleanup_(hard_unrefp) struct hard *h = NULL;
-    struct scratch_inode x;
-    lock_take(&n->lock);
-    bool alone = t->file->handles == 1;
-    lock_drop(&n->lock);
-    return alone && scratch_getattr(n->names, t->file->bucket, t->file->ino, a, &x, NULL) == 0 &&
-           x.links == 0 && x.location.n > 0 && hard_find(n->store, x.location, &h, NULL) == 0 &&
-           hard_is_open(h);
-}
-
-void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms)
-{
-    struct stree *t;
-    while ((t = take_lingering(n, bucket, now_ms))) {
-        if (t->is_orphan && bucket == 0 && now_ms != UINT64_MAX && is_still_open(n, t))
-            stree_linger(t);
-        else
-            stree_free(t);
-    }
 }
 
 /* ---- size ---- */

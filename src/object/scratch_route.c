@@ -133,12 +133,26 @@ static struct slice changed_bucket(uint32_t op, const void *req)
     }
 }
 
+/* The scratch bucket that changed, referenced; NULL: none did, or nobody watches. */
+static struct bucket *changed_scratch(struct object_session *ses, uint32_t op, const void *req)
+{
+    struct bucket *_cleanup_(bucket_unrefp) b = NULL;
+    struct slice name = watch_has_trees(ses->service) ? changed_bucket(op, req) : SLICE_NULL;
+    if (name.n == 0 || bucket_find(ses->service->buckets, name, &b, NULL) < 0 || !bucket_is_scratch(b))
+        return NULL;
+    return TAKE_PTR(b);
+}
+
 void scratch_tell_change(struct object_session *ses, uint32_t op, const void *req)
 {
-    if (!watch_has_trees(ses->service))
-        return;
-    struct slice name = changed_bucket(op, req);
-    struct bucket *_cleanup_(bucket_unrefp) b = NULL;
-    if (name.n > 0 && bucket_find(ses->service->buckets, name, &b, NULL) == 0 && bucket_is_scratch(b))
+    struct bucket *_cleanup_(bucket_unrefp) b = changed_scratch(ses, op, req);
+    if (b)
         watch_tree_changed(ses, b->id);
+}
+
+void scratch_tell_all(struct object_session *ses, uint32_t op, const void *req)
+{
+    struct bucket *_cleanup_(bucket_unrefp) b = changed_scratch(ses, op, req);
+    if (b)
+        watch_bucket_changed(ses->service, b->id);
 }

@@ -38,6 +38,41 @@ void object_sent(struct object_session *s, uint32_t op, const void *rep)
     route_passed(s, opened->handle);
 }
 
+/* The handle that a reply brings, or 0, and which operation closes it. */
+static uint64_t opened_by(uint32_t op, const void *rep, uint32_t *ret_close)
+{
+    *ret_close = op == WIRE_OP_PUT_OPEN ? WIRE_OP_PUT_ABORT : WIRE_OP_CLOSE;
+    switch (op) {
+#define X(NAME, name)                                                                                        \
+    case WIRE_OP_##NAME:                                                                                     \
+        return ((const struct wire_##name##_rep *)rep)->handle;
+        X(OPEN, open)
+        X(WATCH, watch)
+        X(PUT_OPEN, put_open)
+        X(TREE_CREATE, tree_create)
+        X(TREE_OPEN, tree_open)
+#undef X
+    default:
+        return 0;
+    }
+}
+
+void object_unsent(struct object_session *s, uint32_t op, const void *req, const void *rep, struct arena *a)
+{
+    uint32_t close;
+    uint64_t handle = opened_by(op, rep, &close);
+    const struct wire_close_req end = {.handle = handle};
+    const struct wire_put_abort_req abort = {.handle = handle};
+    union {
+        struct wire_close_rep end;
+        struct wire_put_abort_rep abort;
+    } done = {0};
+    object_sent(s, op, rep);
+    if (handle != 0)
+        (void)object_call(s, close, close == WIRE_OP_CLOSE ? (const void *)&end : &abort, a, &done, NULL);
+    scratch_tell_all(s, op, req);
+}
+
 static void drop(enum handle_kind kind, void *object)
 {
     if (kind == HANDLE_READ)

@@ -92,6 +92,12 @@ void s3_free(struct s3 *s)
     free(s);
 }
 
+bool s3_is_bucket_host(const struct s3 *s, const struct http_request *r)
+{
+    assert(s && s->magic == S3_MAGIC);
+    return route_host(http_header(r, "host"), slice_str(s->domain)).n > 0;
+}
+
 static enum s3_error decode_target(struct s3_request *r)
 {
     struct slice path = r->http->raw_path;

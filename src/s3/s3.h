@@ -26,6 +26,8 @@ DEFINE_CLEANUP(struct s3, s3_free)
 
 /* Serves one request (http_handler_fn; arg is the struct s3). Always sends a response. Any thread. */
 void s3_handle(struct http_conn *c, void *arg);
+/* Whether the Host header names a bucket: whatever the path is, it is a key of it then. */
+bool s3_is_bucket_host(const struct s3 *s, const struct http_request *r);
 /* Verifies the SigV4 header signature of a request that is not S3's own (the /-/ API), and that who signed is
  * an admin: 0 or ERR_UNAUTHENTICATED. */
 int s3_authenticate(struct s3 *s, struct http_conn *c, struct err *e);

@@ -27,6 +27,8 @@ struct front_sessions {
     void (*sent)(void *session, uint32_t op, const void *rep);
     /* As object_session_abandon; NULL: nothing is to be done. Must not wait for operations. */
     void (*abandon)(void *session);
+    /* As object_unsent; NULL: nothing is to be done. */
+    void (*unsent)(void *session, uint32_t op, const void *req, const void *rep, struct arena *a);
     void *arg;
 };
 
@@ -41,7 +43,7 @@ struct front_config {
     http_handler_fn http;
     void *http_arg;
     /* Requests that the reserved thread may serve while all workers are busy: short ones that never block. */
-    bool (*express)(const struct http_request *r);
+    bool (*express)(void *http_arg, const struct http_request *r);
     struct front_sessions sessions;
     const char *access_key, *secret_key; /* who must sign in on the wire protocol signs with these */
     const char *node_id;

@@ -142,7 +142,7 @@ static void wait_with_pending(struct worker *w, struct conn *c)
 /* Whether the reserved thread may serve it: nor does it wait for a body that nobody wants. */
 static bool is_express(const struct front *f, const struct http_request *r)
 {
-    return !r->chunked && r->content_length == 0 && f->config.express(r);
+    return !r->chunked && r->content_length == 0 && f->config.express(f->config.http_arg, r);
 }
 
 /* Leaves a request, parsed or not, to another worker. */

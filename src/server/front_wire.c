@@ -33,6 +33,7 @@
 #define NONCE_BYTES      32
 #define SIGNATURE_BYTES  32
 #define SECRET_MAX_BYTES 256
+#define SLOW_NS          100000000ull                     /* of an operation: its client may have given up */
 #define FETCH_MAX_BYTES  (WIRE_BODY_MAX_BYTES - 64 * KIB) /* so that its reply fits a frame */
 
 struct wire_conn {
@@ -53,7 +54,8 @@ struct frame {
     struct slice body;
     const struct wire_op_info *info;
     uint64_t budget_bytes; /* taken from the buffer budget */
-    const void *rep;       /* with a descriptor; NULL: without */
+    const void *req, *rep; /* rep: NULL before the operation was a success */
+    bool has_fd;           /* the reply has a descriptor */
     struct err e;
 };
 
@@ -324,7 +326,9 @@ static int answer(struct worker *w, struct conn *c, struct frame *fr, int *ret_p
         return err_errno(&fr->e, k, "reply of %s", fr->info->name);
     memcpy(&pass_fd, rep, sizeof(pass_fd));
     *ret_pass_fd = c->kind == CONN_UNIX ? pass_fd : -1;
-    fr->rep = pass_fd >= 0 ? rep : NULL;
+    fr->req = req;
+    fr->rep = rep;
+    fr->has_fd = pass_fd >= 0;
     return 0;
 }
 
@@ -353,9 +357,28 @@ static void wait_for_frame(struct front *f, struct conn *c)
     front_arm(f, c, EPOLLIN);
 }
 
+/* The client has closed the connection: by TCP that is found out only after the reply was sent. */
+static bool has_gone(const struct conn *c)
+{
+    char byte;
+    return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* Who waited too long drops its connection, and its session may go on: nobody else would end what the reply
+ * brings. */
+static void tell_sent(struct worker *w, const struct conn *c, const struct frame *fr, bool is_sent)
+{
+    const struct front_sessions *s = &w->front->config.sessions;
+    if (!fr->rep || !c->wire->session)
+        return;
+    if (!is_sent && s->unsent)
+        s->unsent(c->wire->session->user, fr->h.op, fr->req, fr->rep, w->arena);
+    else if (fr->has_fd && s->sent)
+        s->sent(c->wire->session->user, fr->h.op, fr->rep);
+}
+
 static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
 {
-    struct front *f = w->front;
     uint64_t began_ns = sys->mono_ns();
     int pass_fd = -1, broken = 0;
     buf_clear(&w->out);
@@ -368,13 +391,13 @@ static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
     }
     /* Counted before it is sent: who has a reply finds its request in the metrics. */
     metrics_count(METRIC_REQUESTS, via_of(c), op_of(fr), status == 0 ? "OK" : err_name(status));
+    bool gone = sys->mono_ns() - began_ns > SLOW_NS && has_gone(c);
     stream_pace_begin(&c->pace, w->out.n);
     int k = wire_send(c->fd, fr->h.op, WIRE_FLAG_REPLY, fr->h.request_id, status, buf_view(&w->out), pass_fd);
     stream_pace_end(&c->pace, k == 0 ? w->out.n : 0);
     metrics_observe_ns(metrics_series(METRIC_REQUEST_SECONDS, via_of(c), op_of(fr), NULL),
                        sys->mono_ns() - began_ns);
-    if (fr->rep && f->config.sessions.sent)
-        f->config.sessions.sent(c->wire->session->user, fr->h.op, fr->rep);
+    tell_sent(w, c, fr, k == 0 && !gone);
     if (k < 0)
         return err_errno(&fr->e, k, "send");
     return 0;

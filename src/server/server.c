@@ -113,10 +113,18 @@ static int open_objects(struct server *s, const struct config *options, const st
 
 /* ---- the front end's callbacks ---- */
 
+/* A host that names a bucket has keys that look like ours. */
+static bool is_express(void *arg, const struct http_request *r)
+{
+    struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
+    return admin_is_express(r) && !s3_is_bucket_host(s->s3, r);
+}
+
 static void on_http(struct http_conn *c, void *arg)
 {
     struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
-    if (admin_is_ours(http_conn_request(c)))
+    const struct http_request *r = http_conn_request(c);
+    if (admin_is_ours(r) && !s3_is_bucket_host(s->s3, r))
         admin_handle(s, c);
     else
         s3_handle(c, s->s3);
@@ -150,6 +158,11 @@ static void on_session_close(void *session)
 static void on_session_sent(void *session, uint32_t op, const void *rep)
 {
     object_sent(session, op, rep);
+}
+
+static void on_session_unsent(void *session, uint32_t op, const void *req, const void *rep, struct arena *a)
+{
+    object_unsent(session, op, req, rep, a);
 }
 
 static void on_session_abandon(void *session)
@@ -228,9 +241,9 @@ static int start_front(struct server *s, const struct config *config, const stru
         .buffers = s->buffers,
         .http = on_http,
         .http_arg = s,
-        .express = admin_is_express,
+        .express = is_express,
         .sessions = {on_session_open, on_session_close, on_secret, on_session_call, on_session_sent,
-                     on_session_abandon, s},
+                     on_session_abandon, on_session_unsent, s},
         .access_key = s->dir.access_key,
         .secret_key = s->dir.secret_key,
         .node_id = s->dir.node_id,

@@ -218,5 +218,11 @@ def test_buckets_by_host(new_node, origin, monkeypatch):
                                                 MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]})
         assert done["Location"] == f"http://{name}.localhost:{port}/in%20parts/%C3%BC"
         client.delete_object(**where)
+    for key in ("-/health", "-/metrics", "-/api/v1/status"):  # the node's own pages, at hosts that name no bucket
+        assert fetch(f"http://{name}.localhost:{port}/{key}").status == 403
+        client.put_object(Bucket=name, Key=key, Body=key.encode())
+        assert client.get_object(Bucket=name, Key=key)["Body"].read() == key.encode()
+        client.delete_object(Bucket=name, Key=key)
+    assert fetch(f"http://localhost:{port}/-/health").status == 200
     assert [b["Name"] for b in client.list_buckets()["Buckets"]] == [name]
     assert node.s3().get_object(Bucket=name, Key="a key/s3")["Body"].read() == b"data"

@@ -29,7 +29,7 @@ struct fixture {
     char http[128], wire[128];
     int file;
     char *file_bytes;
-    atomic_int tails_done, running, sessions_open, sessions_made, sessions_abandoned;
+    atomic_int tails_done, running, sessions_open, sessions_made, sessions_abandoned, unsent;
     char opened_by[32];          /* access key of the last session */
     atomic_bool refuse_sessions; /* as if the key had been revoked since it was checked */
     struct lock lock;
@@ -96,7 +96,7 @@ static inline void on_http(struct http_conn *c, void *arg)
     (void)http_conn_reply(c, 200, SLICE_NULL, slice_str(body));
 }
 
-static inline bool is_express(const struct http_request *r)
+static inline bool is_express(void *arg, const struct http_request *r)
 {
     return slice_eq_str(r->raw_path, "/express");
 }
@@ -123,13 +123,21 @@ static inline void on_session_abandon(void *session)
     atomic_fetch_add(&f->sessions_abandoned, 1);
 }
 
+static inline void on_session_unsent(void *session, uint32_t op, const void *req, const void *rep,
+                                     struct arena *a)
+{
+    struct fixture *f = session;
+    atomic_fetch_add(&f->unsent, 1);
+}
+
 static inline void on_session_close(void *session)
 {
     struct fixture *f = session;
     atomic_fetch_sub(&f->sessions_open, 1);
 }
 
-/* STAT tells the length of the key; OPEN gives the file's descriptor; FETCH gives bytes; the rest fails. */
+/* STAT tells the length of the key; OPEN gives the file's descriptor, of "gate" when it is open; FETCH gives
+ * bytes; the rest fails. */
 static inline int on_session_call(void *session, uint32_t op, const void *req, struct arena *a, void *rep,
                                   struct err *e)
 {
@@ -140,6 +148,8 @@ static inline int on_session_call(void *session, uint32_t op, const void *req, s
         return 0;
     }
     if (op == WIRE_OP_OPEN) {
+        if (slice_eq_str(((const struct wire_open_req *)req)->key, "gate"))
+            wait_for_gate(f);
         ((struct wire_open_rep *)rep)->fd = f->file;
         return 0;
     }
@@ -185,8 +195,9 @@ static inline struct fixture *start(const struct front_config *changes)
     config.http = on_http;
     config.http_arg = f;
     config.express = is_express;
-    config.sessions = (struct front_sessions){
-        on_session_open, on_session_close, on_secret, on_session_call, NULL, on_session_abandon, f};
+    config.sessions =
+        (struct front_sessions){on_session_open,    on_session_close,  on_secret, on_session_call, NULL,
+                                on_session_abandon, on_session_unsent, f};
     config.access_key = access_key;
     config.secret_key = secret_key;
     config.node_id = "node";

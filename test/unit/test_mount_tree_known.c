@@ -71,7 +71,8 @@ static bool lacks(uint64_t dir, const char *name)
 static bool knows_attr(uint64_t dir)
 {
     struct wire_inode x;
-    return tree_known_attr(known, dir, &x);
+    double left_s;
+    return tree_known_attr(known, dir, &x, &left_s);
 }
 
 /* ---- names ---- */
@@ -193,7 +194,8 @@ static void test_directories_that_share_a_place_are_never_mixed_up(void **state)
     for (uint64_t ino = 2; ino < 5000; ino++) {
         assert_false(lacks(ino, "a"));
         struct wire_inode x;
-        if (tree_known_attr(known, ino, &x))
+        double left_s;
+        if (tree_known_attr(known, ino, &x, &left_s))
             assert_int_equal(x.ino, ino);
         n_known += lacks(ino, "b");
     }
@@ -221,12 +223,32 @@ static void test_attributes_are_asked_for_again_after_a_minute(void **state)
     assert_false(is_known);
 }
 
+static uint64_t half_a_minute_later(void)
+{
+    return sys_real.mono_ns() + 30000000000ull;
+}
+
+/* What is passed on is believed no longer than the node's answer may be. */
+static void test_attributes_that_are_passed_on_end_with_their_minute(void **state)
+{
+    struct sys later = sys_real;
+    struct wire_inode x;
+    double left_s = 0;
+    later.mono_ns = half_a_minute_later;
+    note(DIR, 100);
+    sys = &later;
+    bool is_known = tree_known_attr(known, DIR, &x, &left_s);
+    sys = &sys_real;
+    assert_true(!is_known || left_s <= 30); /* not known: half a minute has passed before it was asked */
+}
+
 static void test_a_file_that_is_made_moves_the_times_of_its_directory(void **state)
 {
     struct wire_inode x;
+    double left_s;
     note(DIR, 100);
     create(DIR, "a", 200);
-    assert_true(tree_known_attr(known, DIR, &x));
+    assert_true(tree_known_attr(known, DIR, &x, &left_s));
     assert_int_equal(x.mtime_ns, 200);
     assert_int_equal(x.ctime_ns, 200);
     assert_int_equal(x.birth_ns, 100);
@@ -237,10 +259,11 @@ static void test_a_directory_that_is_made_is_a_link_to_the_one_above(void **stat
 {
     struct tree_change c;
     struct wire_inode below = directory(DIR + 1, 200), x;
+    double left_s;
     note(DIR, 100);
     tree_known_begin(known, DIR, SLICE_LIT("below"), &c);
     tree_known_end(known, &c, &below);
-    assert_true(tree_known_attr(known, DIR, &x));
+    assert_true(tree_known_attr(known, DIR, &x, &left_s));
     assert_int_equal(x.links, 3);
 }
 
@@ -329,6 +352,7 @@ int main(void)
         TEST(hundreds_of_directories_are_all_known),
         TEST(directories_that_share_a_place_are_never_mixed_up),
         TEST(attributes_are_asked_for_again_after_a_minute),
+        TEST(attributes_that_are_passed_on_end_with_their_minute),
         TEST(a_file_that_is_made_moves_the_times_of_its_directory),
         TEST(a_directory_that_is_made_is_a_link_to_the_one_above),
         TEST(attributes_are_not_known_while_a_change_is_under_way),

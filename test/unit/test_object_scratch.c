@@ -467,6 +467,33 @@ static void test_requests_come_again(void **state)
     assert_int_equal(object_tree_create(f->session, &req, f->arena, &again, &f->e), -EEXIST);
 }
 
+/* A file without a name that was made, and whose maker did not hear of it before the node was gone, is made
+ * again when it is asked for again. */
+static void test_a_lost_nameless_file_is_made_again(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_req req = {.bucket = BUCKET,
+                                       .parent = ROOT,
+                                       .mode = S_IFREG | 0644,
+                                       .flags = WIRE_WRITE,
+                                       .mount = SLICE_LIT("0123456789abcdef"),
+                                       .request = 7};
+    struct wire_tree_create_rep first = {0}, again = {0}, third = {0};
+    assert_int_equal(object_tree_create(f->session, &req, f->arena, &first, &f->e), 0);
+    restart(f);
+    assert_int_equal(object_tree_create(f->session, &req, f->arena, &again, &f->e), 0);
+    assert_true(again.made && again.fd >= 0 && again.inode.links == 0 && again.inode.ino != first.inode.ino);
+    assert_int_equal(pwrite(again.fd, "x", 1, 0), 1);
+    assert_int_equal(object_tree_create(f->session, &req, f->arena, &third, &f->e), 0);
+    assert_int_equal(close_handle(f, third.handle), 0);
+    struct wire_tree_link_req link = {
+        .bucket = BUCKET, .ino = again.inode.ino, .parent = ROOT, .name = SLICE_LIT("a")};
+    struct wire_tree_link_rep linked = {0};
+    assert_int_equal(object_tree_link(f->session, &link, f->arena, &linked, &f->e), 0);
+    assert_int_equal(close_handle(f, again.handle), 0);
+    assert_file(f, again.inode.ino, "x");
+}
+
 static uint64_t size_of(struct fixture *f, uint64_t ino)
 {
     struct wire_inode x = {0};
@@ -666,6 +693,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nothing_is_made_without_room_for_its_handle, setup_local,
                                         teardown),
         BOTH(test_requests_come_again),
+        BOTH(test_a_lost_nameless_file_is_made_again),
         BOTH(test_bytes_are_taken_away_once),
         BOTH(test_a_creation_empties_once),
         BOTH(test_extended_attributes),

@@ -2,6 +2,8 @@
 /* The scratch namespace as POSIX sees it. */
 #include "scratch_common.h"
 
+#include "support/clock_sys.h"
+
 /* ---- formats ---- */
 
 static void assert_hex(const void *p, size_t n, const char *hex)
@@ -581,6 +583,35 @@ static void test_a_request_comes_again_after_many_others(void **state)
     assert_int_equal(make(f, SCRATCH_ROOT, "a", S_IFDIR | 0755), ino);
 }
 
+#define HOUR_NS (3600 * (uint64_t)1000000000)
+
+/* Answers that are older than a day are forgotten, at any time, and no others. */
+static void test_old_answers_are_forgotten(void **state)
+{
+    struct fixture *f = *state;
+    clock_sys_start(HOUR_NS, 1000000 * HOUR_NS);
+    f->call.mount = (struct id128){{1, 2, 3}};
+    f->call.request = 1;
+    int64_t a = make(f, SCRATCH_ROOT, "a", S_IFREG | 0644);
+    clock_sys_advance(23 * HOUR_NS);
+    f->call.request = 2;
+    int64_t b = make(f, SCRATCH_ROOT, "b", S_IFREG | 0644);
+    int early = scratch_forget_old_answers(f->s, NULL);
+    size_t n_early = keys_of(f, 'q');
+    clock_sys_advance(2 * HOUR_NS);
+    int late = scratch_forget_old_answers(f->s, NULL);
+    size_t n_late = keys_of(f, 'q');
+    int64_t b_again = make(f, SCRATCH_ROOT, "b", S_IFREG | 0644);
+    f->call.request = 1;
+    int64_t a_again = make(f, SCRATCH_ROOT, "a", S_IFREG | 0644);
+    clock_sys_stop();
+    assert_true(a > 0 && b > 0 && early == 0 && late == 0);
+    assert_int_equal(n_early, 2);
+    assert_int_equal(n_late, 1);
+    assert_int_equal(b_again, b);
+    assert_int_equal(a_again, -EEXIST);
+}
+
 /* ---- directories ---- */
 
 struct page {
@@ -937,6 +968,7 @@ int main(void)
         WITH(test_a_nameless_file_gets_a_name),
         WITH(test_a_resent_request_answers_as_the_first),
         WITH(test_a_request_comes_again_after_many_others),
+        WITH(test_old_answers_are_forgotten),
         WITH(test_reading_goes_on_while_the_directory_changes),
         WITH(test_new_files_get_the_right_owner),
         WITH(test_permissions_are_checked_when_asked),

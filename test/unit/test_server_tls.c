@@ -64,7 +64,7 @@ static void on_http(struct http_conn *c, void *arg)
     (void)http_conn_reply(c, 200, SLICE_NULL, slice_str(body));
 }
 
-static bool is_express(const struct http_request *r)
+static bool is_express(void *arg, const struct http_request *r)
 {
     return false;
 }
@@ -111,7 +111,7 @@ static struct fixture *start(uint64_t request_timeout_ms)
         .http = on_http,
         .http_arg = f,
         .express = is_express,
-        .sessions = {on_session_open, on_session_close, NULL, on_session_call, NULL, NULL, f},
+        .sessions = {on_session_open, on_session_close, NULL, on_session_call, NULL, NULL, NULL, f},
         .access_key = "ACCESS",
         .secret_key = "SECRET",
         .node_id = "node",

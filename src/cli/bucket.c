@@ -23,9 +23,8 @@ static const struct option rows[] = {
      .type = OPTION_STRING,
      .offset = offsetof(struct bucket_options, origin),
      .arg = "URL",
-     .doc =
-         "create, set: where the data is, s3://, gs://, az://, hdfs://, nfs://, http[s]:// or file:///, as "
-         "docs/ORIGINS.md says"},
+     .doc = "create, set: where the data is, s3://, gs://, az://, hdfs://, nfs://, http[s]://, forebay:// or "
+            "file:///, as docs/ORIGINS.md says"},
     {.name = "set",
      .short_flag = 's',
      .type = OPTION_LIST,
@@ -39,7 +38,7 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 
 static const struct command_usage usage = {
     .command = "forebay bucket",
-    .operands = "create NAME | ls | show NAME | set NAME KEY=VALUE... | rm NAME",
+    .operands = "create NAME [KEY=VALUE...] | ls | show NAME | set NAME KEY=VALUE... | rm NAME",
     .about =
         "Makes, shows, changes and forgets buckets. A bucket is the top of every path; a mirror bucket "
         "shows the\n"

@@ -309,10 +309,11 @@ int cmd_du(int argc, char **argv)
         .command = "forebay du",
         .operands = "[BUCKET[/PREFIX]]",
         .about = "Shows what is cached of a bucket, by prefix: bytes cached, bytes that were written and are "
-                 "not in "
-                 "the origin\nyet (dirty), bytes cached that are pinned, bytes that were fetched from the "
-                 "origin (and so paid for) since the bucket was made, and objects. "
-                 "Without a bucket: a line\nfor each.",
+                 "not in the origin\n"
+                 "yet (dirty), bytes cached that are pinned, bytes that were fetched from the origin (and so "
+                 "paid for) since the\n"
+                 "bucket was made (counted for the first two directories of a key), and objects. Without a "
+                 "bucket: a line for each.",
         .max_operands = 1,
     };
     return command(&usage, &du_table, run_du, argc, argv);

@@ -48,7 +48,8 @@ static const struct command_usage usage = {
     .operands = "FILE BUCKET/KEY",
     .about = "Writes a file to an object, or with -r a directory to everything below a prefix. \"-\" reads "
              "standard input.\n"
-             "A key that ends with / gets the file's name. Returns when the origin has the bytes.",
+             "A key that ends with / gets the file's name. Returns when the origin has the bytes; with "
+             "write=back, or\nwithout origin, when they are durable on the node.",
     .min_operands = 2,
     .max_operands = 2,
 };

@@ -32,7 +32,8 @@ static int check_url(const char *what, const char *url, bool is_target, struct e
     struct slice s = slice_str(url);
     if (!job_is_url(s))
         return err_set(e, ERR_BAD_OPTION,
-                       "%s '%s': must be a URL: s3://, gs://, az://, file:// or forebay://", what, url);
+                       "%s '%s': must be a URL: s3://, gs://, az://, hdfs://, nfs://, file://, forebay://%s",
+                       what, url, is_target ? "" : " or http[s]://");
     bool web = slice_starts(s, SLICE_LIT("http://")) || slice_starts(s, SLICE_LIT("https://"));
     if (is_target && web)
         return err_set(e, ERR_BAD_OPTION, "%s '%s': a plain HTTP server is read-only", what, url);

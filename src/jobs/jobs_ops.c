@@ -67,8 +67,10 @@ static int check_options(const struct job_record *r, const struct kind *k, struc
                        "--delete: %s and %s must each be a bucket or end with '/', else what lies beside "
                        "them would be removed, too",
                        r->source, r->target);
-    if (s->newest > 0 && (k->over != KIND_OVER_ORIGIN || s->listed || s->remove))
-        return err_set(e, ERR_BAD_OPTION, "--newest: not for evict, and not with --list or --delete");
+    if (s->newest > 0 && k->over != KIND_OVER_ORIGIN)
+        return err_set(e, ERR_BAD_OPTION, "--newest: not for %s", k->name);
+    if (s->newest > 0 && (s->listed || s->remove))
+        return err_set(e, ERR_BAD_OPTION, "--newest: not with --list or --delete");
     bool dated = (s->newer && s->newer[0]) || (s->older && s->older[0]);
     if (dated && k->over == KIND_OVER_CACHE && !s->listed)
         return err_set(

@@ -28,7 +28,7 @@
     X(rate, STRING, "rate", "SIZE/s", NULL, 0, 0, NULL, "at most so many bytes a second, as 500MiB/s")       \
     X(parallel, UINT, "parallel", "N", "16", 1, 256, NULL, "objects worked on at the same time")             \
     X(pin, BOOL, "pin", NULL, NULL, 0, 0, NULL,                                                              \
-      "prefetch: pin the prefix first, so that it is never evicted")                                         \
+      "prefetch: pin the prefix first, so that it is not evicted for the sake of other data")                \
     X(metadata_only, BOOL, "metadata-only", NULL, NULL, 0, 0, NULL, "prefetch: attributes, no data")         \
     X(remove, BOOL, "delete", NULL, NULL, 0, 0, NULL,                                                        \
       "sync: remove from the target what the source does not have")                                          \

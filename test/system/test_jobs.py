@@ -141,6 +141,23 @@ def test_a_job_that_is_paused_while_it_is_counted_goes_on(slow_listing):
     assert set(requests(source, "get")) == {f"/{name}/d/{i}" for i in range(6)}
 
 
+def test_a_walk_goes_on_alone_where_no_more_was_kept(new_node):
+    """A page that is too large to be kept for the walk is listed again by it, from where the kept ones end, and nothing is left
+    out. (Without the place behind a page in source.c, taken_page, what was walked over is walked over again.)"""
+    name, node = harness.random_name(), new_node()
+    keys = [f"d/a{i:04}" for i in range(1000)] + [f"d/b{'k' * 1005}{i:04}" for i in range(1200)]
+    with KeyOrigin() as source:
+        source.objects.update({(name, key): Object(b"x") for key in keys})
+        node.create_bucket(name, f"s3://{name}", **source.properties())
+        with source.lock:
+            source.requests.clear()
+        done = json.loads(node.cli("prefetch", "--wait", "--json", "--include", "*99", name + "/d/").stdout)
+        chosen = sorted(f"/{name}/{key}" for key in keys if key.endswith("99"))
+        assert (done["state"], done["total_objects"], done["done_objects"], done["skipped_objects"]) == ("done", len(chosen), len(chosen), 0)
+        assert sorted(set(requests(source, "get"))) == chosen
+        assert len(requests(source, "list")) > len(set(requests(source, "list")))
+
+
 def test_filters_and_dry_run(bucket):
     """A dry run counts what filters select and fetches nothing; the same job without it fetches just that."""
     fill(bucket, 20)

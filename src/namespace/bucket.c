@@ -757,7 +757,7 @@ uint64_t bucket_last_place(struct bucket_table *t)
 /* The next id, and its change as part of txn. */
 static int next_id(struct bucket_table *t, struct kv_txn *txn, uint64_t *ret, struct err *e)
 {
-    uint64_t version, last;
+    uint64_t version = 0, last = 0;
     int r = last_number(t, &last, &version, e);
     if (r < 0)
         return r;

@@ -585,7 +585,7 @@ static void test_closed_file_is_not_fetched_further(void **state)
     uint64_t sent = f->script->bytes_sent;
     (void)pthread_mutex_unlock(&f->script->lock);
     drop(f);
-    assert_true(sent <= (1 + 2 * 8 + 4) * MIB);
+    assert_true(sent <= 2 * (1 + 2 * 8 + 4) * MIB); /* of 73 MiB; what is slow is asked for twice */
 }
 
 /* However many threads others have, a bucket may have as many as it leaves free, and its first one while

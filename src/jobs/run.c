@@ -5,10 +5,6 @@
  * any; the job's thread settles them from the oldest on, which moves the cursor and the counters. What a
  * checkpoint commits is therefore exact: everything up to the cursor is settled and counted once.
  *
- * The work begins with the first page of the listing: a thread counts what follows (count.h), and leaves the
- * pages for the walk. The phase is COUNT until it is through; a job that goes on before that counts anew, and
- * walks on from its cursor.
- *
  * Invariants:
  *  1. head <= next <= tail; items in [head, next) are with a worker or finished, those in [next, tail) wait.
  *  2. After a stop the items that were not finished are not settled: the next run begins with them.
@@ -18,7 +14,6 @@
  */
 #include "net/job_spec.h"
 
-#include "jobs/count.h"
 #include "jobs/digest.h"
 #include "jobs/ends.h"
 #include "jobs/filter.h"
@@ -39,7 +34,8 @@
 #define WAIT_NS      ((uint64_t)100000000)
 #define NOTES_COMMIT 500 /* notes that a checkpoint waits for at most */
 #define ARENA_BYTES  (32 * MIB)
-/* Of a listing that is counted so much is kept for the walk: some thousand objects are not listed twice. */
+/* Of a listing that was counted so much is kept for the walk that follows: some thousand objects are not
+ * listed twice. */
 #define COUNTED_BYTES (1 * MIB)
 
 enum item_state { ITEM_WAITING, ITEM_FINISHED };
@@ -63,8 +59,8 @@ struct run {
     const struct kind *kind;
     struct filter *filter;
     struct ends ends;
-    struct pages *counted; /* what the count goes, or went, over, for the walk; may be NULL */
-    struct count *count;   /* under way; NULL: there is none, or it is through */
+    struct source
+        *counted; /* what the count went over, at its beginning again; NULL: it was too much to keep */
     bool has_ends, has_manifest;
     bool is_tagged; /* only objects with this tag */
     struct slice tag_name, tag_value;
@@ -303,23 +299,6 @@ static int checkpoint(struct run *r, struct err *e)
     return due ? commit(r, e) : 0;
 }
 
-/* How much it is in all, once that is known (`wait`: now, unless the job is to stop): what is counted beside
- * the walk ends the first phase. */
-static int learn(struct run *r, bool wait, struct err *e)
-{
-    struct count_result total;
-    int k = r->count ? count_ask(r->count, wait, &total, e) : 0;
-    if (k <= 0)
-        return k;
-    struct job_record *rec = &r->job->record;
-    count_free(TAKE_PTR(r->count));
-    LOCK_SCOPE(&r->jobs->lock);
-    rec->total_objects = total.objects;
-    rec->total_bytes = total.bytes;
-    rec->phase = JOB_WALK;
-    return 0;
-}
-
 /* Settles and commits; waits a little when nothing could be done. */
 static int turn(struct run *r, bool wait, struct err *e)
 {
@@ -330,8 +309,6 @@ static int turn(struct run *r, bool wait, struct err *e)
         lock_drop(&r->lock);
     }
     int k = settle(r, e);
-    if (k == 0)
-        k = learn(r, /* wait= */ false, e);
     return k < 0 ? k : checkpoint(r, e);
 }
 
@@ -382,17 +359,6 @@ static bool sweep_wanted(const struct run *r, const struct kind_object *o)
     return filter_match(r->filter, buf_view(&key), o->size_bytes, o->mtime_ns);
 }
 
-/* Whether the filters choose an object of the source. Any thread. */
-static bool chosen(const void *arg, const struct kind_object *o)
-{
-    const struct run *r = arg;
-    if (r->kind->source == KIND_URL && manifest_is(o->key))
-        return false;
-    if (o->is_unknown) /* who works on it finds out */
-        return true;
-    return filter_match(r->filter, o->key, o->size_bytes, o->mtime_ns);
-}
-
 /* What the job is about: by its filters, and by what --newest chose. */
 static bool wanted(const struct run *r, const struct kind_object *o)
 {
@@ -404,7 +370,11 @@ static bool wanted(const struct run *r, const struct kind_object *o)
     if (s->newest > 0 && r->job->record.phase != JOB_COUNT && !newest_holds(&s->chosen, o->key) &&
         !newest_holds_plain(&s->only, o->key))
         return false;
-    return chosen(r, o);
+    if (r->kind->source == KIND_URL && manifest_is(o->key))
+        return false;
+    if (o->is_unknown) /* who works on it finds out */
+        return true;
+    return filter_match(r->filter, o->key, o->size_bytes, o->mtime_ns);
 }
 
 /* Feeds the window from the walk until its end, a stop or an error; then waits for what is under way. */
@@ -415,7 +385,7 @@ static int feed(struct run *r, struct source *s, struct err *e)
     int k = 0;
     while (k == 0 && !stopping(r)) {
         k = turn(r, window_full(r), e);
-        if (k < 0 || window_full(r) || !source_wait(s, WAIT_NS))
+        if (k < 0 || window_full(r))
             continue;
         int found = source_next(s, &o, e);
         if (found <= 0) {
@@ -427,69 +397,39 @@ static int feed(struct run *r, struct source *s, struct err *e)
     }
     while (k == 0 && !stopping(r) && !window_empty(r))
         k = turn(r, /* wait= */ true, e);
-    return k == 0 && !stopping(r) ? learn(r, /* wait= */ true, e) : k;
-}
-
-static struct source_open over(struct run *r)
-{
-    struct job_record *rec = &r->job->record;
-    bool sweep = rec->phase == JOB_SWEEP, again = rec->phase == JOB_AGAIN;
-    return (struct source_open){.session = r->jobs->session,
-                                .bucket = sweep ? r->ends.target_bucket : r->ends.source_bucket,
-                                .prefix = sweep ? r->ends.target_prefix : r->ends.source_prefix,
-                                .over = sweep ? KIND_OVER_ORIGIN : r->kind->over,
-                                .kv = again || rec->spec.listed ? r->jobs->kv : NULL,
-                                .id = rec->id,
-                                .flags = r->ends.modes ? WIRE_MODES : 0,
-                                .errors = again,
-                                .stat = !again && filter_needs_attributes(r->filter)};
+    return k;
 }
 
 static struct source *open_source(struct run *r)
 {
-    struct source_open o = over(r);
-    return source_new(&o, slice_str(r->job->record.cursor));
-}
-
-/* Whether the work can begin before it is known how much it is. Not where the count chooses what is worked
- * on, where the work changes what is counted, and where what is worked on is taken off the count. */
-static bool counts_beside(const struct run *r)
-{
-    const struct job_spec *s = &r->job->record.spec;
-    return r->kind->over == KIND_OVER_ORIGIN && !s->listed && !s->dry_run && s->newest == 0 && !r->is_tagged;
-}
-
-static int begin_count(struct run *r, struct err *e)
-{
-    struct count_open o = {.source = over(r),
-                           .pages = pages_new(COUNTED_BYTES),
-                           .stop = &r->job->stop,
-                           .chosen = chosen,
-                           .arg = r};
-    r->counted = o.pages;
-    r->count = count_new(&o);
-    return r->count ? 0 : err_set(e, -EAGAIN, "no thread to be had");
+    struct job_record *rec = &r->job->record;
+    bool sweep = rec->phase == JOB_SWEEP, again = rec->phase == JOB_AGAIN;
+    struct source_open o = {.session = r->jobs->session,
+                            .bucket = sweep ? r->ends.target_bucket : r->ends.source_bucket,
+                            .prefix = sweep ? r->ends.target_prefix : r->ends.source_prefix,
+                            .over = sweep ? KIND_OVER_ORIGIN : r->kind->over,
+                            .kv = again || rec->spec.listed ? r->jobs->kv : NULL,
+                            .id = rec->id,
+                            .flags = r->ends.modes ? WIRE_MODES : 0,
+                            .errors = again,
+                            .stat = !again && filter_needs_attributes(r->filter)};
+    return source_new(&o, slice_str(rec->cursor));
 }
 
 /* Workers' share of a phase: begins them, feeds, ends them, settles what they finished. */
 static int work_phase(struct run *r, struct err *e)
 {
-    struct job_record *rec = &r->job->record;
-    int k = rec->phase == JOB_COUNT ? begin_count(r, e) : 0;
-    if (k < 0)
-        return k;
-    _cleanup_(source_freep) struct source *s = open_source(r);
-    if (r->counted && rec->phase <= JOB_WALK && !rec->cursor[0])
-        source_follow(s, r->counted);
+    bool is_counted = r->counted && r->job->record.phase == JOB_WALK;
+    _cleanup_(source_freep) struct source *s = is_counted ? TAKE_PTR(r->counted) : open_source(r);
     pthread_t threads[PARALLEL_MAX];
-    uint64_t n = 0, want = MIN(rec->spec.parallel, (uint64_t)PARALLEL_MAX);
-    r->work = rec->phase == JOB_SWEEP  ? r->kind->sweep
-              : rec->phase == JOB_DIRS ? r->kind->dir
-                                       : r->kind->work;
+    uint64_t n = 0, want = MIN(r->job->record.spec.parallel, (uint64_t)PARALLEL_MAX);
+    r->work = r->job->record.phase == JOB_SWEEP  ? r->kind->sweep
+              : r->job->record.phase == JOB_DIRS ? r->kind->dir
+                                                 : r->kind->work;
     r->no_more = false;
     while (n < want && pthread_create(&threads[n], NULL, worker, r) == 0)
         n++;
-    k = n > 0 ? feed(r, s, e) : err_set(e, -EAGAIN, "no threads to be had");
+    int k = n > 0 ? feed(r, s, e) : err_set(e, -EAGAIN, "no threads to be had");
     lock_take(&r->lock);
     r->no_more = true;
     if (k < 0) /* what waits is for the next run */
@@ -498,7 +438,6 @@ static int work_phase(struct run *r, struct err *e)
     lock_drop(&r->lock);
     for (uint64_t i = 0; i < n; i++)
         (void)pthread_join(threads[i], NULL);
-    count_free(TAKE_PTR(r->count));
     struct err late = {0};
     int settled = settle(r, k < 0 ? &late : e);
     return k < 0 ? k : settled;
@@ -518,14 +457,13 @@ static int count_phase(struct run *r, struct err *e)
 {
     struct job_record *rec = &r->job->record;
     _cleanup_(source_freep) struct source *s = open_source(r);
-    _cleanup_(pages_freep) struct pages *pages = pages_new(COUNTED_BYTES);
     _cleanup_(newest_freep) struct newest *newest =
         rec->spec.newest > 0 ? newest_new(rec->spec.newest, r->ends.source_prefix.n) : NULL;
     struct kind_object o;
     uint64_t objects = 0, bytes = 0;
     bool asks = rec->spec.dry_run || newest; /* else who works on an object asks for its tags */
     int k;
-    source_share(s, pages);
+    source_keep(s, COUNTED_BYTES);
     while ((k = source_next(s, &o, e)) > 0 && !stopping(r)) {
         if (!wanted(r, &o))
             continue;
@@ -541,8 +479,8 @@ static int count_phase(struct run *r, struct err *e)
     }
     if (k < 0 || stopping(r))
         return MIN(k, 0);
-    pages_end(pages);
-    r->counted = TAKE_PTR(pages);
+    if (source_again(s))
+        r->counted = TAKE_PTR(s);
     LOCK_SCOPE(&r->jobs->lock);
     if (newest) {
         forget_choice(&rec->spec.only);
@@ -581,7 +519,7 @@ static int run_phase(struct run *r, struct err *e)
 {
     switch (r->job->record.phase) {
     case JOB_COUNT:
-        return counts_beside(r) ? work_phase(r, e) : count_phase(r, e);
+        return count_phase(r, e);
     case JOB_MANIFEST:
         return manifest_write(r->jobs, &r->job->record, &r->ends, e);
     default:
@@ -665,7 +603,7 @@ static void run_free(struct run *r)
     for (size_t i = 0; i < WINDOW; i++)
         item_clear(&r->items[i]);
     job_notes_free(r->notes);
-    pages_free(r->counted);
+    source_free(r->counted);
     filter_free(r->filter);
     cond_fini(&r->work_there);
     cond_fini(&r->finished);

@@ -15,7 +15,7 @@
 #include "base/sys.h"
 
 #define UPSTREAM_MAGIC      0x75707374u
-#define CONCURRENCY_START   32.0
+#define CONCURRENCY_START   16.0
 #define CONCURRENCY_FLOOR   2.0
 #define SPARE_SHARE         8 /* one place in so many is not for read-ahead, but not more than SPARE_MAX: */
 #define SPARE_MAX           4 /* of many places one comes free soon, and who waits gets it */

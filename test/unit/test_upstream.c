@@ -268,24 +268,6 @@ static void test_concurrency_stays_within_its_limit(void **state)
     drop(f);
 }
 
-/* An origin is asked by 32 at a time from the beginning, or as many as it may be: 64 after one round trip.
- * (Seen to fail with a beginning of 16.) */
-static void test_an_origin_is_asked_by_many_at_once(void **state)
-{
-    (void)state;
-    struct fixture *f = make("origin.connections=64\n");
-    for (unsigned i = 0; i < 32; i++)
-        assert_true(upstream_try_enter(f->u, /* ahead= */ false));
-    assert_false(upstream_try_enter(f->u, /* ahead= */ false));
-    for (unsigned i = 0; i < 32; i++)
-        upstream_leave(f->u, 0);
-    assert_true(f->u->concurrency.limit == 64);
-    drop(f);
-    f = make("origin.connections=8\n");
-    assert_true(f->u->concurrency.limit == 8);
-    drop(f);
-}
-
 /* Busy answers lower the limit, but never so far that nothing could run. */
 static void test_busy_answers_lower_the_limit(void **state)
 {
@@ -482,7 +464,6 @@ int main(void)
         cmocka_unit_test(test_who_asks_nothing_pays_nothing),
         cmocka_unit_test(test_cancelled_retry_ends),
         cmocka_unit_test(test_concurrency_stays_within_its_limit),
-        cmocka_unit_test(test_an_origin_is_asked_by_many_at_once),
         cmocka_unit_test(test_busy_answers_lower_the_limit),
         cmocka_unit_test(test_readahead_leaves_few_of_many),
         cmocka_unit_test(test_readahead_leaves_a_place),

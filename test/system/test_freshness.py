@@ -264,8 +264,7 @@ def test_events_of_attributes_that_changed_alone(same_bytes):
 
 def test_killed_while_a_bucket_gets_another_origin(new_node, new_mount, need_fuse, tmp_path):
     """kill -9 as soon as anybody is told of the new origin, while what is cached of the former one is being dropped: with
-    validate=never nothing of that is ever read again, by S3 or by a mount that lived on. Back and forth. Seen to fail with the
-    bucket's id in object_store_key in the place of its `place`."""
+    validate=never nothing of that is ever read again, by S3 or by a mount that lived on. Back and forth."""
     node = new_node()
     places = [tmp_path / "one", tmp_path / "two"]
     for i, place in enumerate(places):

@@ -194,9 +194,14 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
         return;
     int r = object_each_cached(s, b, count, &bytes);
     uint64_t ended_ns = sys->mono_ns();
-    if (r < 0)
+    if (r < 0 && r != -ECANCELED)
         log_warn("object", "bucket %s: what is cached of it cannot be counted: %s", b->name, err_text(r));
     LOCK_SCOPE(&s->keep_lock);
+    if (r == -ECANCELED) { /* the next turn, with the bucket as it is now */
+        k->is_wanted = true;
+        k->next_ns = ended_ns;
+        return;
+    }
     s->keep_walks++;
     k->next_ns = ended_ns + WALK_SHARE * (ended_ns - began_ns);
     if (r >= 0)

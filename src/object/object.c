@@ -333,7 +333,9 @@ int object_each_cached(struct object_service *s, const struct bucket *b, object_
     assert(page);
     object_store_key(b, SLICE_NULL, &prefix);
     int64_t n = CACHED_PAGE;
-    while (n == CACHED_PAGE && !atomic_load(&b->retired)) {
+    while (n == CACHED_PAGE) {
+        if (atomic_load(&b->retired))
+            return -ECANCELED;
         arena_clear(a);
         n = store_list(s->config.store, buf_view(&prefix), buf_view(&after), CACHED_PAGE, a, page);
         for (int64_t i = 0; i < n; i++)

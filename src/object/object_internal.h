@@ -132,7 +132,8 @@ void object_keep_metrics(struct object_service *s);
 /* Key of an object in the store: the bucket's place (8 bytes, big endian), key. */
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret);
 /* Calls fn for each object of the bucket that the store has something of; what comes and goes meanwhile may
- * be left out. Ends early, and as a success, when the bucket is removed. */
+ * be left out. -ECANCELED: it ended early, as the bucket was removed or its settings changed: what was seen
+ * is not all. */
 typedef void (*object_cached_fn)(void *arg, const struct store_listed *x);
 int object_each_cached(struct object_service *s, const struct bucket *b, object_cached_fn fn, void *arg);
 /* Attributes as the store keeps them. A version that has the ETag of a write of ours, and may have another

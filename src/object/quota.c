@@ -23,6 +23,7 @@ struct quota {
     struct quota *next;
     uint64_t bucket_id;
     uint64_t bytes;
+    uint64_t limit;      /* the quota at the last walk */
     bool walked, wanted; /* wanted: somebody was turned away since the last walk */
     char *newcomer;      /* the key in the store of the last one */
     size_t newcomer_n;
@@ -168,7 +169,7 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
     struct walk w = {.service = s, .bucket = b, .now_ms = sys->real_ns() / 1000000};
     lock_take(&s->quota_lock);
     struct quota *q = find_locked(s, b->id);
-    bool due = !q->walked || q->wanted || q->bytes > b->p.quota;
+    bool due = !q->walked || q->wanted || q->bytes > b->p.quota || q->limit != b->p.quota;
     uint64_t before = q->bytes;
     w.newcomer = q->wanted ? TAKE_PTR(q->newcomer) : NULL;
     w.newcomer_n = q->newcomer_n;
@@ -176,13 +177,16 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
     lock_drop(&s->quota_lock);
     int r = due ? trim(&w) : 0;
     free(w.newcomer);
-    if (r < 0)
+    if (r < 0 && r != -ECANCELED)
         log_warn("object", "bucket %s: what is cached of it cannot be counted: %s", b->name, err_text(r));
-    if (!due || r < 0)
+    if (!due)
         return;
     LOCK_SCOPE(&s->quota_lock);
     q = find_locked(s, b->id);
-    q->walked = true;
+    q->walked = r == 0 || (q->walked && r != -ECANCELED);
+    if (r < 0)
+        return;
+    q->limit = b->p.quota;
     q->bytes = w.bytes + (q->bytes - before); /* and what came meanwhile, perhaps twice */
 }
 

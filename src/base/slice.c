@@ -25,21 +25,6 @@ bool slice_ends(struct slice s, struct slice suffix)
     return s.n >= suffix.n && (suffix.n == 0 || memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0);
 }
 
-static char fold(char c)
-{
-    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
-}
-
-bool slice_eq_case(struct slice a, struct slice b)
-{
-    if (a.n != b.n)
-        return false;
-    for (size_t i = 0; i < a.n; i++)
-        if (a.p[i] != b.p[i] && fold(a.p[i]) != fold(b.p[i]))
-            return false;
-    return true;
-}
-
 /* ---- eight bytes at a time (S. E. Anderson, "Bit Twiddling Hacks"): not 0 when one of them ... ---- */
 
 #define EACH(byte) (~(uint64_t)0 / 255 * (byte))
@@ -65,6 +50,43 @@ static uint64_t word_at(struct slice s, size_t at, uint8_t pad)
     else
         memcpy(&x, s.p + at, s.n - at);
     return x;
+}
+
+/* Its upper-case letters in lower case: their bits 7 are set by the first sum and not by the second. */
+static uint64_t fold_word(uint64_t x)
+{
+    uint64_t low = x & EACH(127);
+    uint64_t upper = ((low + EACH(128 - 'A')) ^ (low + EACH(127 - 'Z'))) & ~x & EACH(128);
+    return x | upper >> 2; /* 'a' - 'A' */
+}
+
+static char fold(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+static bool same_word(const char *a, const char *b)
+{
+    uint64_t x, y;
+    memcpy(&x, a, sizeof(x));
+    memcpy(&y, b, sizeof(y));
+    return x == y || fold_word(x) == fold_word(y);
+}
+
+bool slice_eq_case(struct slice a, struct slice b)
+{
+    size_t at = 0;
+    if (a.n != b.n)
+        return false;
+    for (; a.n - at > sizeof(uint64_t); at += sizeof(uint64_t))
+        if (!same_word(a.p + at, b.p + at))
+            return false;
+    if (a.n >= sizeof(uint64_t)) /* the last word may share bytes with the one before */
+        return same_word(a.p + a.n - sizeof(uint64_t), b.p + a.n - sizeof(uint64_t));
+    for (; at < a.n; at++)
+        if (a.p[at] != b.p[at] && fold(a.p[at]) != fold(b.p[at]))
+            return false;
+    return true;
 }
 
 bool slice_has_control(struct slice s)
@@ -207,6 +229,10 @@ bool slice_is_utf8(struct slice s)
 {
     const unsigned char *p = (const unsigned char *)s.p;
     for (size_t i = 0; i < s.n;) {
+        if (s.n - i >= sizeof(uint64_t) && !(word_at(s, i, 0) & EACH(128))) { /* eight of ASCII */
+            i += sizeof(uint64_t);
+            continue;
+        }
         size_t len = utf8_sequence(p + i, s.n - i);
         if (!len)
             return false;

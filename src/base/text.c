@@ -191,15 +191,19 @@ char *text_duration(uint64_t ms, char ret[TEXT_SIZE_MAX])
     return ret;
 }
 
-static const char hex_lower[] = "0123456789abcdef";
-
 void text_hex(const void *p, size_t n, char *ret_text)
 {
+    /* Two digits of each byte at once. */
+#define ROW(high)                                                                                            \
+    high "0" high "1" high "2" high "3" high "4" high "5" high "6" high "7" high "8" high "9" high "a" high  \
+         "b" high "c" high "d" high "e" high "f"
+    static const char digits[] = ROW("0") ROW("1") ROW("2") ROW("3") ROW("4") ROW("5") ROW("6") ROW("7")
+        ROW("8") ROW("9") ROW("a") ROW("b") ROW("c") ROW("d") ROW("e") ROW("f");
+#undef ROW
+    static_assert(sizeof(digits) == 2 * 256 + 1, "two digits for each byte");
     const unsigned char *b = p;
-    for (size_t i = 0; i < n; i++) {
-        ret_text[2 * i] = hex_lower[b[i] >> 4];
-        ret_text[2 * i + 1] = hex_lower[b[i] & 15];
-    }
+    for (size_t i = 0; i < n; i++)
+        memcpy(ret_text + 2 * i, digits + 2 * (size_t)b[i], 2);
     ret_text[2 * n] = '\0';
 }
 
@@ -277,19 +281,42 @@ const char *text_utf8(struct buf *b, struct slice s)
     return r < 0 ? "?" : b->p;
 }
 
+bool text_json_is_deep(struct slice s)
+{
+    size_t depth = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < s.n; i++) {
+        char c = s.p[i];
+        if (quoted && c == '\\')
+            i++;
+        else if (c == '"')
+            quoted = !quoted;
+        else if (!quoted && (c == '[' || c == '{') && ++depth > TEXT_JSON_DEPTH_MAX)
+            return true;
+        else if (!quoted && (c == ']' || c == '}') && depth > 0)
+            depth--;
+    }
+    return false;
+}
+
 ssize_t text_uri_decode_to(char *to, struct slice s, bool plus_is_space)
 {
     char *const from = to;
-    for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] != '%') {
-            *to++ = plus_is_space && s.p[i] == '+' ? ' ' : s.p[i];
-            continue;
-        }
-        int high = s.n - i < 3 ? -1 : hex_digit(s.p[i + 1]), low = high < 0 ? -1 : hex_digit(s.p[i + 2]);
+    while (s.n > 0) {
+        ssize_t percent = slice_find(s, '%');
+        size_t plain = percent >= 0 ? (size_t)percent : s.n;
+        memcpy(to, s.p, plain);
+        for (char *p = to; plus_is_space && (p = memchr(p, '+', (size_t)(to + plain - p)));)
+            *p++ = ' ';
+        to += plain;
+        if (percent < 0)
+            break;
+        s = slice_from(s, plain);
+        int high = s.n < 3 ? -1 : hex_digit(s.p[1]), low = high < 0 ? -1 : hex_digit(s.p[2]);
         if (low < 0)
             return -EINVAL;
         *to++ = (char)(high << 4 | low);
-        i += 2;
+        s = slice_from(s, 3);
     }
     return to - from;
 }

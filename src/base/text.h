@@ -34,6 +34,12 @@ ssize_t text_uri_decode_to(char *to, struct slice s, bool plus_is_space);
  * when it does not fit. */
 const char *text_utf8(struct buf *b, struct slice s);
 
+/* Whether the brackets of a JSON text nest deeper than TEXT_JSON_DEPTH_MAX; those in strings do not count.
+ * jansson goes down its stack for each, to 2,048 of them, which is more than a thread of ours has: what peers
+ * send is looked at with this before it is parsed. */
+#define TEXT_JSON_DEPTH_MAX 64
+bool text_json_is_deep(struct slice s);
+
 int text_base64(struct buf *b, struct slice s);
 int text_unbase64(struct buf *b, struct slice s);
 

@@ -399,6 +399,16 @@ void disk_fini(struct disk *d)
     d->path = NULL;
 }
 
+void disk_forgets(struct disk *d)
+{
+    lock_take(&d->lock);
+    bool is_news = !d->forgets;
+    d->forgets = true;
+    lock_drop(&d->lock);
+    if (is_news)
+        (void)__atomic_add_fetch(&d->store->n_forgetful, 1, __ATOMIC_ACQ_REL);
+}
+
 int disk_log_error(const struct disk *d, const char *what, int code)
 {
     log_error("store", "disk %s: %s: %s", d->path, what, err_text(code));

@@ -29,11 +29,14 @@ int flush_commit_epoch(struct disk *d, const struct format_epoch *epoch, struct 
 static uint64_t begin_next(struct disk *d)
 {
     LOCK_SCOPE(&d->lock);
+    d->hold = true; /* a writer with much to do would begin its next round before this thread is awake */
     while (d->in_batch)
         cond_wait(&d->recorded_cond, &d->lock);
     if (d->running == d->epoch.durable + 1)
         d->running++;
     d->changed = false;
+    d->hold = false;
+    cond_signal(&d->wake_writer);
     return d->running - 1;
 }
 
@@ -103,6 +106,16 @@ static void put_sets(struct store *s, struct kv_txn *t)
         kv_txn_put_plain(t, SLICE_LIT("d"), buf_view(&b));
 }
 
+static void put_time(struct disk *d, struct kv_txn *t)
+{
+    char value[8];
+    lock_take(&d->lock);
+    d->time_ns = MAX(d->time_ns, sys->real_ns());
+    le_put64(value, d->time_ns);
+    lock_drop(&d->lock);
+    kv_txn_put_plain(t, TIME_KEY, slice_of(value, sizeof(value)));
+}
+
 static int end_epoch(struct disk *d, struct err *e)
 {
     lock_take(&d->lock);
@@ -123,6 +136,7 @@ static int end_epoch(struct disk *d, struct err *e)
         hard_gone_end(d, /* done= */ false);
         (void)disk_log_error(d, "flush to the disk", r);
         __atomic_add_fetch(&d->lost_flushes, 1, __ATOMIC_RELEASE);
+        disk_forgets(d);
         lock_take(&d->lock);
         d->distrust_wanted = true;
         lock_drop(&d->lock);
@@ -139,6 +153,7 @@ static int end_epoch(struct disk *d, struct err *e)
     struct buf _cleanup_buf_ b = BUF_INIT(16 * (FORMAT_RANGES_MAX + 1));
     format_epoch_encode(&epoch, &b);
     kv_txn_put_plain(t, SLICE_LIT("mepoch"), buf_view(&b));
+    put_time(d, t);
     r = kv_txn_commit(t, KV_DURABLE, e);
     hard_gone_end(d, /* done= */ r == 0);
     lock_take(&d->lock);

@@ -278,8 +278,10 @@ static void add_chunk(struct group *g, struct extent *x, uint32_t chunk, const s
     struct format_chunk c = {0};
     format_key_chunk(x->id, chunk, &k);
     buf_clear(&g->old);
-    if (kv_get(g->d->kv, format_key_view(&k), &g->old, NULL, NULL) < 0 ||
-        format_chunk_decode(buf_view(&g->old), &c) < 0)
+    int r = kv_get(g->d->kv, format_key_view(&k), &g->old, NULL, NULL);
+    if (r == -ENOENT && n_news == 0)
+        return; /* of a large file all would be more than memory has room for */
+    if (r < 0 || format_chunk_decode(buf_view(&g->old), &c) < 0)
         c = (struct format_chunk){0};
     uint32_t first = chunk * FORMAT_CHUNK_BLOCKS;
     c.n_blocks = MIN(s->n_blocks - first, FORMAT_CHUNK_BLOCKS);
@@ -303,12 +305,17 @@ static void add_chunk(struct group *g, struct extent *x, uint32_t chunk, const s
     kv_txn_put_plain(g->txn, format_key_view(&k), buf_view(&g->value));
 }
 
+static uint32_t n_chunks(uint32_t n_blocks)
+{
+    return n_blocks / FORMAT_CHUNK_BLOCKS + (n_blocks % FORMAT_CHUNK_BLOCKS != 0);
+}
+
 static void add_chunks(struct group *g, struct extent *x, struct snapshot *s)
 {
-    uint32_t n_chunks = (s->n_blocks + FORMAT_CHUNK_BLOCKS - 1) / FORMAT_CHUNK_BLOCKS;
+    uint32_t n = n_chunks(s->n_blocks);
     if (s->n_news > 1)
         qsort(s->news, s->n_news, sizeof(s->news[0]), by_chunk);
-    for (uint32_t at = 0, c = 0; c < n_chunks; c++) {
+    for (uint32_t at = 0, c = 0; c < n; c++) {
         uint32_t from = at;
         while (at < s->n_news && s->news[at].p.block / FORMAT_CHUNK_BLOCKS == c)
             at++;
@@ -349,8 +356,9 @@ static void add_entry_locked(struct group *g, struct extent *x)
     kv_txn_put_plain(g->txn, format_key_view(&k), x->key);
     format_key_id('s', x->id, &k);
     kv_txn_delete(g->txn, format_key_view(&k));
-    if (x->n_blocks <= 1 && x->chunks_written) {
-        format_key_chunk(x->id, 0, &k);
+    /* What it had chunks for while it was longer. */
+    for (uint32_t c = x->n_blocks <= 1 ? 0 : n_chunks(x->n_blocks); c < x->chunks_written; c++) {
+        format_key_chunk(x->id, c, &k);
         kv_txn_delete(g->txn, format_key_view(&k));
     }
 }
@@ -388,7 +396,7 @@ static void add_extent(struct group *g, struct extent *x)
     x->batch_staged = x->staged;
     x->batch_charge = 0;
     if (x->staged)
-        x->chunks_written = true;
+        x->chunks_written = MAX(x->chunks_written, n_chunks(s.n_blocks));
     else
         add_entry_locked(g, x);
     x->entry_changed = x->chunks_changed = false;

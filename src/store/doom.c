@@ -5,6 +5,10 @@
  * count; then the file is unlinked; then the deletion of the records is queued. A crash after the unlink
  * leaves an entry without a file, which is dropped when it is asked for. A crash before it leaves the entry
  * alive, which is right: nobody was told that it is gone, and what it names is a whole version.
+ *
+ * Failure modes: a disk on which neither a file can be unlinked nor its records deleted, as one that has
+ * become read-only, has the entry again after a restart. Nobody is told that it is gone before the disk
+ * counts as forgetful (store_n_forgetful). Evicted ones may come back: they are what they were.
  */
 #include "base/hash.h"
 #include "base/log.h"
@@ -74,13 +78,25 @@ static void add_locked(struct disk *d, struct doomed *m)
 }
 
 /* late_bytes: of late_unlink; 0: at once. */
-static void unlink_file(struct disk *d, struct id128 id, uint64_t late_bytes)
+static int unlink_file(struct disk *d, struct id128 id, uint64_t late_bytes)
 {
     char path[DISK_PATH_MAX];
     disk_extent_path(d, id, path);
     int r = late_unlink(d, path, late_bytes);
-    if (r < 0 && r != -ENOENT)
-        (void)disk_log_error(d, "unlink an extent file", r);
+    return r < 0 && r != -ENOENT ? disk_log_error(d, "unlink an extent file", r) : 0;
+}
+
+/* Of an entry that is not to come back; unlinked: of its file. */
+static void see_to_it(struct disk *d, struct id128 id, int unlinked)
+{
+    lock_take(&d->lock);
+    bool is_known = d->forgets;
+    lock_drop(&d->lock);
+    if (unlinked == 0 || is_known)
+        return;
+    writer_drain(d);
+    if (doom_contains(d, id))
+        disk_forgets(d);
 }
 
 static uint32_t chunks_of(uint64_t size)
@@ -95,14 +111,15 @@ static void set_shrink(struct store *s, uint32_t data_set, uint64_t bytes)
     evict_set_grow(s->sets, data_set, -(int64_t)bytes);
 }
 
-static void doom(struct extent *x, bool late)
+/* The result of the unlink. */
+static int doom(struct extent *x, bool late)
 {
     struct disk *d = x->disk;
     bool staged = __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE);
     assert(!x->dead);
     lock_take(&x->lock);
     __atomic_store_n(&x->dead, true, __ATOMIC_RELEASE);
-    uint32_t n_chunks = MAX(chunks_of(x->size), x->chunks_written ? 1 : 0);
+    uint32_t n_chunks = MAX(chunks_of(x->size), x->chunks_written);
     struct doomed *m = doomed_new(x->id, staged ? SLICE_NULL : x->key, n_chunks);
     uint64_t charged = x->charged;
     writer_pending(d, -(int64_t)x->n_pending);
@@ -121,16 +138,18 @@ static void doom(struct extent *x, bool late)
         if (x->store->on_gone)
             (void)x->store->on_gone(x->store->on_gone_arg, x->key);
     }
-    unlink_file(d, m->id, late ? extent_size(x) : 0);
+    int unlinked = unlink_file(d, m->id, late ? extent_size(x) : 0);
     writer_queue_doomed(d, m);
+    return unlinked;
 }
 
 void doom_victim(struct extent *x)
 {
-    doom(x, /* late= */ false);
+    (void)doom(x, /* late= */ false);
 }
 
-static void doom_entry(struct disk *d, struct slice key, const struct format_entry *r, bool late)
+/* As doom. */
+static int doom_entry(struct disk *d, struct slice key, const struct format_entry *r, bool late)
 {
     struct doomed *m = doomed_new(r->id, key, chunks_of(r->size_bytes));
     uint64_t charge = format_charge(r->size_bytes, r->present_blocks);
@@ -139,14 +158,15 @@ static void doom_entry(struct disk *d, struct slice key, const struct format_ent
     d->extents -= d->extents > 0;
     lock_drop(&d->lock);
     set_shrink(d->store, r->data_set, r->size_bytes);
-    unlink_file(d, m->id, late ? charge : 0);
+    int unlinked = unlink_file(d, m->id, late ? charge : 0);
     space_give(d, charge, charge, 0);
     writer_queue_doomed(d, m);
+    return unlinked;
 }
 
 void doom_victim_record(struct disk *d, struct slice key, const struct format_entry *r)
 {
-    doom_entry(d, key, r, /* late= */ false);
+    (void)doom_entry(d, key, r, /* late= */ false);
 }
 
 static void tell_removed(struct store *s, struct slice key, uint64_t bytes)
@@ -160,13 +180,15 @@ void doom_extent(struct extent *x)
     bool staged = __atomic_load_n(&x->staged, __ATOMIC_ACQUIRE);
     if (!staged)
         tell_removed(x->store, x->key, extent_present_bytes(x));
-    doom(x, /* late= */ true);
+    int unlinked = doom(x, /* late= */ true);
+    if (!staged) /* which no entry names; and the writer may be who lets go of it */
+        see_to_it(x->disk, x->id, unlinked);
 }
 
 void doom_record(struct disk *d, struct slice key, const struct format_entry *r)
 {
     tell_removed(d->store, key, record_present_bytes(r));
-    doom_entry(d, key, r, /* late= */ true);
+    see_to_it(d, r->id, doom_entry(d, key, r, /* late= */ true));
 }
 
 void doom_bad_record(struct disk *d, struct slice index_key)
@@ -198,8 +220,9 @@ int doom_key(struct store *s, struct slice key, uint64_t hash)
         if (code == 0) {
             doom_record(&s->disks[i], key, &r);
             result = 0;
-        } else if (code != -ENOENT && code != -EBADMSG && error == 0) {
-            error = code; /* what the other disks have goes all the same */
+        } else if (code != -ENOENT && code != -EBADMSG) {
+            disk_forgets(&s->disks[i]);
+            error = error < 0 ? error : code; /* what the other disks have goes all the same */
         }
     }
     return error < 0 ? error : result;

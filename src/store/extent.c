@@ -195,6 +195,12 @@ int extent_attr(struct extent *x, struct buf *ret)
     return buf_append(ret, x->attr, x->attr_bytes);
 }
 
+struct slice extent_attr_in(struct extent *x, struct arena *a)
+{
+    LOCK_SCOPE(&x->lock);
+    return arena_dup(a, slice_of(x->attr, x->attr_bytes));
+}
+
 int extent_set_attr(struct extent *x, struct slice attr)
 {
     if (attr.n > STORE_ATTR_MAX_BYTES)
@@ -224,6 +230,8 @@ bool extent_is_dead(struct extent *x)
 
 uint64_t extent_present_bytes(struct extent *x)
 {
+    if (__atomic_load_n(&x->whole, __ATOMIC_ACQUIRE))
+        return extent_size(x);
     LOCK_SCOPE(&x->lock);
     uint64_t size = x->size, n = (uint64_t)x->n_present * STORE_BLOCK_BYTES;
     /* The last block is shorter. */

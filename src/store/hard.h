@@ -124,7 +124,8 @@ int hard_remove(struct store *s, const struct slice *locations, size_t n, struct
 
 /* ---- starting ---- */
 
-/* A writing record names it. 0 also when the file is gone or sealed. As hard_find otherwise. */
+/* A writing record names it. 0 also when the file is gone or sealed; what an index that lost its last commits
+ * says is sealed is not any more: it may have been written to since. As hard_find otherwise. */
 int hard_protect(struct store *s, struct slice location, struct err *e);
 /* Calls fn with the location of every marked file that has bytes and was not protected, until it gives a
  * negative code, which is passed on. */

@@ -6,9 +6,11 @@
  *
  * Failure modes: an extent that is written to, sealed anew or removed during the check is left out: writing
  * begins only after its hard record is gone, so what differs is believed only while the record is still
- * there.
+ * there. A file that cannot be read is damaged, and told; where the index cannot be read, the error is the
+ * page's, and the next page begins behind that extent. Without a free descriptor it begins with it again.
  */
 #include "base/crc32c.h"
+#include "base/le.h"
 #include "base/sys.h"
 #include "store/hard_internal.h"
 
@@ -32,6 +34,7 @@ struct one {
     int fd;
     bool is_direct;
     uint64_t blocks, bytes, bad, first_bad;
+    int unreadable; /* what the file system said; 0: it can be read */
     struct hard_lookup l;
     char *buf;
 };
@@ -65,16 +68,32 @@ static int check_block(struct one *o, uint64_t block)
     return 0;
 }
 
+/* The first block at or behind `block` whose chunk has a record, or `end`. */
+static int next_recorded(const struct one *o, uint64_t block, uint64_t end, uint64_t *ret)
+{
+    struct format_key from, to, unused;
+    struct slice k, v;
+    format_key_hard_chunk(o->id, block / FORMAT_CHUNK_BLOCKS, &from);
+    hard_chunks_range(o->id, &unused, &to);
+    struct kv_iter *_cleanup_(kv_iter_freep) it =
+        kv_iter_new(o->d->kv, format_key_view(&from), format_key_view(&to));
+    int r = kv_iter_next(it, &k, &v, NULL);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    uint64_t chunk = r == 0 ? be_get64(k.p + k.n - sizeof(chunk)) : UINT64_MAX;
+    *ret = chunk > end / FORMAT_CHUNK_BLOCKS ? end : MIN(MAX(chunk * FORMAT_CHUNK_BLOCKS, block), end);
+    return 0;
+}
+
 /* A hole in the file: right where the index knows of one too. Gives the block behind it, or behind the part
- * that was compared. */
+ * that was compared. A hole may be as large as a file can be: it is not gone through chunk by chunk. */
 static int check_hole(struct one *o, uint64_t block, uint64_t end, uint64_t *ret_next)
 {
     uint32_t crc = 0;
     int r = hard_block_crc(o->d, o->id, o->head, block, &o->l, &crc);
-    if (r == 0 && format_blocks(o->head->size_bytes) > 1 && o->l.hole) {
-        *ret_next = MIN((block / FORMAT_CHUNK_BLOCKS + 1) * FORMAT_CHUNK_BLOCKS, end);
-        return 0;
-    }
+    if (r == 0 && format_blocks(o->head->size_bytes) > 1 && o->l.hole)
+        return next_recorded(o, MIN((block / FORMAT_CHUNK_BLOCKS + 1) * FORMAT_CHUNK_BLOCKS, end), end,
+                             ret_next);
     if (r < 0 && r != -EBADMSG)
         return r;
     uint64_t n = hard_block_bytes(o->head->size_bytes, block);
@@ -91,11 +110,11 @@ static int check_blocks(struct one *o)
     for (uint64_t b = 0; b < blocks;) {
         int64_t at = hard_next_data(o->fd, b * STORE_BLOCK_BYTES);
         uint64_t data = at == -ENOENT ? blocks : MIN((uint64_t)MAX(at, 0) / STORE_BLOCK_BYTES, blocks);
-        int r = at < 0 && at != -ENOENT ? (int)at : 0;
-        if (r == 0 && data > b)
-            r = check_hole(o, b, data, &b);
-        else if (r == 0)
-            r = check_block(o, b++);
+        if (at < 0 && at != -ENOENT) {
+            o->unreadable = (int)at;
+            return 0;
+        }
+        int r = data > b ? check_hole(o, b, data, &b) : check_block(o, b++);
         if (r < 0)
             return r;
     }
@@ -106,6 +125,12 @@ static bool still_sealed(const struct one *o)
 {
     struct format_hard now;
     return hard_head(o->d, o->id, &now) == 0 && now.generation == o->head->generation;
+}
+
+/* Of descriptors or memory: it says nothing of the file. */
+static bool is_for_want(int code)
+{
+    return code == -EMFILE || code == -ENFILE || code == -ENOMEM;
 }
 
 /* What is wrong with one extent; an empty text when nothing is, or when it changed meanwhile. */
@@ -122,21 +147,26 @@ static int check_one(struct one *o, char *problem, size_t problem_size)
         o->is_direct = false;
         o->fd = sys->open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
     }
-    int r = o->fd < 0 ? o->fd : sys->fstat(o->fd, &st);
+    if (is_for_want(o->fd))
+        return o->fd;
+    int r = o->unreadable = o->fd < 0 ? o->fd : sys->fstat(o->fd, &st);
     uint64_t size = (uint64_t)st.st_size;
     if (r == 0 && size == o->head->size_bytes)
         r = check_blocks(o);
     if (o->fd >= 0)
         (void)sys->close(o->fd);
-    if (r < 0 && r != -ENOENT)
+    if (r < 0 && !o->unreadable)
         return r;
     if (!still_sealed(o)) {
         o->bad = 0;
         return 0;
     }
-    if (r == -ENOENT)
+    if (o->unreadable == -ENOENT)
         (void)snprintf(problem, problem_size, "disk %s: hard extent %s: its file is missing", o->d->path,
                        hex);
+    else if (o->unreadable)
+        (void)snprintf(problem, problem_size, "disk %s: hard extent %s: its file cannot be read: %s",
+                       o->d->path, hex, err_text(o->unreadable));
     else if (size != o->head->size_bytes)
         (void)snprintf(problem, problem_size, "disk %s: hard extent %s: %llu bytes, sealed with %llu",
                        o->d->path, hex, (unsigned long long)size, (unsigned long long)o->head->size_bytes);
@@ -165,9 +195,10 @@ static int read_page(struct disk *d, struct buf *from, struct page *p, struct er
     }
     if (last.n > 0) {
         buf_clear(from);
-        r = r < 0 && r != -ENOENT ? r : buf_slice(from, buf_view(&last));
+        if (buf_slice(from, buf_view(&last)) < 0)
+            abort(); /* its maximum is larger */
     }
-    return r == -ENOENT && p->n > 0 ? 0 : r;
+    return p->n > 0 ? 0 : r; /* an error is met again by the next page */
 }
 
 static int check_entry(struct disk *d, const struct hard_check *h, const struct page *p, size_t i,
@@ -195,13 +226,13 @@ static int check_entry(struct disk *d, const struct hard_check *h, const struct 
     return 0;
 }
 
-/* The next page begins with this extent again. */
-static void rewind_to(struct buf *from, struct id128 id)
+/* The next page begins with this extent again, or behind it. */
+static void move_to(struct buf *from, struct id128 id, bool behind)
 {
     struct format_key k;
     format_key_id(HARD_CHECK_FIRST[0], id, &k);
     buf_clear(from);
-    if (buf_slice(from, format_key_view(&k)) < 0)
+    if (buf_slice(from, format_key_view(&k)) < 0 || (behind && buf_char(from, '\0') < 0))
         abort(); /* its maximum is larger */
 }
 
@@ -218,15 +249,17 @@ int hard_check_page(struct disk *d, const struct hard_check *h, struct buf *from
         char problem[ERR_TEXT_MAX] = "";
         r = check_entry(d, h, p, i, o, problem, sizeof(problem));
         if (r == -ECANCELED) {
-            rewind_to(from, p->id[i]);
+            move_to(from, p->id[i], /* behind= */ false);
             *ret_stopped = true;
             r = 0;
             break;
         }
-        if (r < 0)
+        if (r < 0) {
+            move_to(from, p->id[i], /* behind= */ !is_for_want(r));
             (void)err_errno(e, r, "disk %s: check hard extents", d->path);
-        else
+        } else {
             *ret_stopped = !h->tell(h->arg, problem[0] ? problem : NULL);
+        }
     }
     if (r == 0 && p->n == 0)
         r = -ENOENT;

@@ -12,7 +12,8 @@
  * When an index or the control store was opened without its last commits (kv_is_cut), a file that looks like
  * nobody's may be somebody's only copy: the caller looks for who names it (hard_unprotected, hard_protect),
  * and what has bytes and is named by nobody then is renamed into DISK/set-aside, which is synced before its
- * mark goes.
+ * mark goes. The hard record of a file that a writing record names may be one of before it was written: it
+ * goes.
  *
  * Failure modes: a file that cannot be unlinked or renamed keeps its mark. A disk that does not sync keeps
  * all marks.
@@ -171,6 +172,14 @@ int hard_protect(struct store *s, struct slice location, struct err *e)
         r = hard_get(d, id, /* open= */ false, &h, e);
     if (r < 0)
         return r;
+    if (hard_is_sealed(h) && kv_is_cut(d->kv)) {
+        r = hard_begin_writing(h, e);
+        if (r < 0) {
+            hard_unref(h);
+            return r;
+        }
+        hard_end_writing(h);
+    }
     if (!hard_is_sealed(h)) {
         char path[DISK_PATH_MAX];
         struct stat st;

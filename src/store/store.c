@@ -416,16 +416,42 @@ int store_drop_if_gone(struct store *s, struct slice key, struct disk *d, struct
     struct buf _cleanup_buf_ b = BUF_INIT(STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES);
     struct format_entry r;
     struct key_owner o;
-    int code = 0;
     table_begin(s, key, &o);
     struct extent *x = table_find(s, key, o.hash);
-    if (x && id_eq(x->id, id))
+    int code = x ? 0 : load_record(d, key, &r, &b);
+    bool is_it = x ? id_eq(x->id, id) : code == 0 && id_eq(r.id, id);
+    if (is_it && x)
         doom_extent(x);
-    else if (!x && (code = load_record(d, key, &r, &b)) == 0 && id_eq(r.id, id))
+    else if (is_it)
         doom_record(d, key, &r);
     table_end(s, &o);
     extent_unref(x);
-    return code;
+    return code < 0 && code != -ENOENT && code != -EBADMSG ? code : is_it;
+}
+
+int store_drop_if_damaged(struct store *s, struct slice key, struct disk *d)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES);
+    struct format_entry r;
+    struct format_key k;
+    struct key_owner o;
+    format_key_bytes('o', key, &k);
+    table_begin(s, key, &o);
+    struct extent *x = table_find(s, key, o.hash);
+    int code = kv_get(d->kv, format_key_view(&k), &b, NULL, NULL);
+    bool is_bad =
+        code == -EBADMSG || code == -E2BIG || (code == 0 && format_entry_decode(buf_view(&b), &r) < 0);
+    if (is_bad && x && x->disk == d) {
+        lock_take(&x->lock);
+        x->entry_changed = true;
+        lock_drop(&x->lock);
+        writer_queue(x);
+    } else if (is_bad) {
+        doom_bad_record(d, format_key_view(&k));
+    }
+    table_end(s, &o);
+    extent_unref(x);
+    return is_bad ? 1 : code == -ENOENT ? 0 : code;
 }
 
 uint64_t store_doubted_before_ns(const struct store *s)
@@ -434,6 +460,11 @@ uint64_t store_doubted_before_ns(const struct store *s)
     for (size_t i = 0; i < s->n_disks; i++)
         last = MAX(last, s->disks[i].doubted_before_ns);
     return last;
+}
+
+uint64_t store_n_forgetful(const struct store *s)
+{
+    return __atomic_load_n(&s->n_forgetful, __ATOMIC_ACQUIRE);
 }
 
 #define PREFIX_PAGE 256

@@ -54,6 +54,13 @@ uint64_t store_doubted_before_ns(const struct store *s);
  * `last` (all zero: none) was away meanwhile, or belonged to somebody else: what it holds may have been
  * replaced or removed, and is doubted. Once, before entries are looked for. Durable on return. */
 int store_note_start(struct store *s, struct id128 last, struct id128 now, struct err *e);
+/*
+ * How many disks may show again, after another start of the node, what was removed from them or replaced, and
+ * would not be doubted then: neither the file could be unlinked nor the index changed, an index could not be
+ * read, or a flush failed, after which a disk may forget what the kernel said yes to. Never less than before;
+ * what must not come back is to be noted elsewhere (another `last` at store_note_start).
+ */
+uint64_t store_n_forgetful(const struct store *s);
 /* Whether the index of a disk came back without its last commits (kv_is_cut), and nobody has seen to it
  * since. */
 bool store_is_cut(const struct store *s);
@@ -166,6 +173,8 @@ int extent_fd(const struct extent *x);
 int extent_open_fd(struct extent *x, int flags);
 /* Attribute blob, copied out. */
 int extent_attr(struct extent *x, struct buf *ret);
+/* The same into the arena, for who asks at each open. */
+struct slice extent_attr_in(struct extent *x, struct arena *a);
 /* Replaces the attribute blob (after revalidation); written to the index with the next batch. -EIO: the index
  * cannot be written; the former blob will be there again. */
 int extent_set_attr(struct extent *x, struct slice attr);

@@ -105,29 +105,44 @@ static void check_unloadable(struct check *c, struct disk *d, struct slice key, 
     tell(c, problem);
 }
 
+/* The record did not decode when its page was read, which may be long ago: whether it is so now. */
+static bool is_damaged(struct check *c, struct disk *d, struct slice key)
+{
+    struct format_key k;
+    if (!c->repair)
+        return true;
+    if (key.n > 0 && key.n <= STORE_KEY_MAX_BYTES)
+        return store_drop_if_damaged(c->s, key, d) != 0;
+    if (key.n < sizeof(k.p)) { /* nobody's */
+        format_key_bytes('o', key, &k);
+        doom_bad_record(d, format_key_view(&k));
+    }
+    return true;
+}
+
+/* Its file is gone: whether it is the key's entry still. What was evicted, removed or replaced since its page
+ * was read is not missing; a new version is visited in its own right or not at all. */
+static bool is_missing(struct check *c, struct disk *d, struct slice key, struct id128 id)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(RECORD_MAX);
+    struct format_entry now;
+    return c->repair ? store_drop_if_gone(c->s, key, d, id) > 0
+                     : load_record(d, key, &now, &b) == 0 && id_eq(now.id, id);
+}
+
 static int check_key(struct check *c, struct disk *d, struct slice key, struct slice record)
 {
     struct format_entry r;
     char path[DISK_PATH_MAX];
     struct stat st;
     if (key.n == 0 || key.n > STORE_KEY_MAX_BYTES || format_entry_decode(record, &r) < 0) {
-        struct format_key k;
-        if (c->repair && key.n < sizeof(k.p)) {
-            format_key_bytes('o', key, &k);
-            doom_bad_record(d, format_key_view(&k));
-        }
-        check_unloadable(c, d, key, /* damaged= */ true);
+        if (is_damaged(c, d, key))
+            check_unloadable(c, d, key, /* damaged= */ true);
         return 0;
     }
     disk_extent_path(d, r.id, path);
-    bool gone = sys->stat(path, &st) == -ENOENT && !doom_contains(d, r.id);
-    if (gone && c->repair)
-        (void)store_drop_if_gone(c->s, key, d, r.id);
-    if (gone) {
-        struct buf _cleanup_buf_ b = BUF_INIT(RECORD_MAX);
-        struct format_entry now;
-        /* Replaced since the page was read: the new version is visited in its own right or not at all. */
-        if (c->repair || (load_record(d, key, &now, &b) == 0 && id_eq(now.id, r.id)))
+    if (sys->stat(path, &st) == -ENOENT && !doom_contains(d, r.id)) {
+        if (is_missing(c, d, key, r.id))
             check_unloadable(c, d, key, /* damaged= */ false);
         return 0;
     }

@@ -40,6 +40,8 @@
  *     'm' "doubt"                le64: real time in ns of the start after the last power loss, or after
  *                                starts of the node without this disk
  *     'm' "start"                16 bytes: the start of the node that used the disk last
+ *     'm' "time"                 le64: real time in ns when the last epoch ended, and never less than before:
+ *                                what a clock that went back over a power loss is compared with
  *     'm' "sweep"                empty: there was a power loss, and the walk after it has not ended yet
  *
  * Entry record, version 1

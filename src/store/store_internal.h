@@ -107,9 +107,9 @@ struct extent {
     struct pending *pending;
     uint32_t n_pending, pending_room;
     bool entry_changed;
-    bool chunks_changed; /* every chunk record is to be written anew, with the running epoch */
-    bool forced;         /* space for it is taken whatever the policy says */
-    bool chunks_written; /* chunk records may be in the index */
+    bool chunks_changed;     /* every chunk record is to be written anew, with the running epoch */
+    bool forced;             /* space for it is taken whatever the policy says */
+    uint32_t chunks_written; /* staged: of so many chunks records may be in the index */
     /* Staged: writes in order, whose checksums are known without reading back. */
     uint64_t run_offset; /* where the next one would begin */
     uint32_t run_crc;    /* of the unfinished block before run_offset */
@@ -205,6 +205,8 @@ struct disk {
     bool flushing;                /* one flush_epoch at a time */
     bool hold;                    /* the writer begins no round */
     bool distrust_wanted;         /* syncfs failed and the epoch record does not say so yet */
+    bool forgets;                 /* counted in store->n_forgetful */
+    uint64_t time_ns;             /* as in the index (TIME_KEY) */
     struct cond flushed_cond;
     struct id128 births[BIRTHS_AHEAD]; /* marked, and not made yet */
     size_t n_births;
@@ -239,6 +241,8 @@ struct store {
 
     struct hard_table *hard; /* hard extents in memory */
 
+    uint64_t n_forgetful; /* atomic: disks of which `forgets` says so */
+
     store_gone_fn on_gone;
     void *on_gone_arg;
     store_keep_fn keep;
@@ -269,8 +273,12 @@ static inline struct shard *shard_of(struct store *s, uint64_t hash)
 #define STORE_SETS_MAX_BYTES (8 * MIB) /* the data-set table in the index */
 /* Fills ret_order (n_disks long) with the disks of a key, best first. */
 void store_place(struct store *s, struct slice key, uint32_t *ret_order);
-/* The file of this key's entry is gone: drops the entry, whether it is in memory or not. */
+/* The file of this key's entry is gone: drops the entry, whether it is in memory or not. 1; 0: it is not the
+ * key's entry any more; an error of the index. */
 int store_drop_if_gone(struct store *s, struct slice key, struct disk *d, struct id128 id);
+/* The record of this key's entry did not decode: when it still does not, it is written anew from memory, or
+ * deleted. 1; 0: it is another one by now; an error of the index. */
+int store_drop_if_damaged(struct store *s, struct slice key, struct disk *d);
 
 /* ---- descriptors.c: which extents have their file open ---- */
 
@@ -304,6 +312,8 @@ void disk_unmark_birth(struct disk *d, struct id128 id);
 /* Files made below the directory from now on have no access times, where the file system can do that. */
 void disk_forgo_access_times(const char *path);
 int disk_log_error(const struct disk *d, const char *what, int code);
+/* What was removed from it may be there again after a restart (store_n_forgetful). */
+void disk_forgets(struct disk *d);
 
 /* ---- space.c: what a disk may hold ---- */
 
@@ -464,6 +474,7 @@ void *writer_run(void *disk);
 void *flusher_run(void *disk);
 /* Records what is queued and ends the running epoch: syncfs, durable commit. */
 int flush_epoch(struct disk *d, struct err *e);
+#define TIME_KEY SLICE_LIT("mtime")
 /* Commits an epoch record durably. */
 int flush_commit_epoch(struct disk *d, const struct format_epoch *epoch, struct err *e);
 

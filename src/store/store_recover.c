@@ -20,6 +20,7 @@
 #define EPOCHS_AT_MOST     2 /* epochs beyond the durable one that records may carry */
 #define SWEEP_KEY          SLICE_LIT("msweep")
 #define START_KEY          SLICE_LIT("mstart")
+#define BEYOND_NS          ((uint64_t)3600 * 1000000000) /* many times the length of an epoch */
 
 static int get_record(struct disk *d, struct slice key, struct buf *b, struct err *e)
 {
@@ -47,11 +48,16 @@ static int load_counts(struct disk *d, struct err *e)
     return 0;
 }
 
-/* From now on what the disk held until now is doubted. */
+/* From now on what the disk held until now is doubted. Where the clock is behind what it was, as without a
+ * battery, until it is right again and has passed all that was confirmed before: a little more than the time
+ * of the last epoch. */
 static void put_doubt(struct disk *d, struct kv_txn *t)
 {
     char value[8];
-    d->doubted_before_ns = sys->real_ns();
+    lock_take(&d->lock);
+    uint64_t now_ns = sys->real_ns(), then_ns = d->time_ns > now_ns ? d->time_ns + BEYOND_NS : now_ns;
+    lock_drop(&d->lock);
+    d->doubted_before_ns = MAX(d->doubted_before_ns, then_ns);
     le_put64(value, d->doubted_before_ns);
     kv_txn_put_plain(t, SLICE_LIT("mdoubt"), slice_of(value, sizeof(value)));
 }
@@ -64,6 +70,12 @@ int recover_doubts(struct disk *d, struct err *e)
         return r;
     if (r == 0 && b.n >= sizeof(uint64_t))
         d->doubted_before_ns = le_get64(b.p);
+    buf_clear(&b);
+    r = kv_get(d->kv, TIME_KEY, &b, NULL, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (r == 0 && b.n >= sizeof(uint64_t))
+        d->time_ns = le_get64(b.p);
     r = kv_get(d->kv, SWEEP_KEY, NULL, NULL, e);
     if (r < 0 && r != -ENOENT)
         return r;
@@ -95,7 +107,9 @@ static int note_start(struct disk *d, struct id128 last, struct id128 now, struc
     lock_drop(&d->lock);
     struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
     if (!empty && !id_eq(before, last)) {
-        log_warn("store", "disk %s: was away while the node ran: origins are asked about what it holds",
+        log_warn("store",
+                 "disk %s: was away while the node ran, or a disk failed: origins are asked about what it "
+                 "holds",
                  d->path);
         put_doubt(d, t);
     }

@@ -4,12 +4,17 @@
 #include "object/scrub.h"
 
 #include "base/sys.h"
+#include "support/fault_sys.h"
 #include "test_hard_common.h"
 
+#include <errno.h>
+
 struct pass {
-    uint64_t left;  /* blocks that may still be begun */
-    uint64_t asked; /* blocks that were */
-    unsigned told;  /* extents with something wrong */
+    uint64_t left;                 /* blocks that may still be begun */
+    uint64_t asked;                /* blocks that were */
+    unsigned told;                 /* extents with something wrong */
+    void (*first)(struct store *); /* before the first block, behind the page; or NULL */
+    struct store *store;
 };
 
 static bool before(void *arg, uint64_t bytes)
@@ -18,6 +23,8 @@ static bool before(void *arg, uint64_t bytes)
     assert_true(bytes > 0 && bytes <= STORE_BLOCK_BYTES);
     if (p->left == 0)
         return false;
+    if (p->first && p->asked == 0)
+        p->first(p->store);
     p->left--;
     p->asked++;
     return true;
@@ -160,6 +167,102 @@ static void test_steps_go_on_where_they_were(void **state)
     }
 }
 
+static void change_everything(struct store *s)
+{
+    assert_int_equal(store_remove(s, SLICE_LIT("b")), 0);
+    put(s, "c", 4, MIB);
+    put(s, "d", 5, MIB);
+    writer_drain(&s->disks[0]);
+}
+
+/* What goes, is replaced or is mended while the scrub is at what stood before it in the same page is no
+ * damage, and stays as it is. (With the look of the page alone "b" and "c" are missing, and the record of "d"
+ * goes.) */
+static void test_what_changes_under_the_scrub(void **state)
+{
+    struct fixture *f = *state;
+    struct store_check_report sum = {0};
+    struct pass p = {.left = UINT64_MAX, .first = change_everything, .store = f->s};
+    for (unsigned i = 0; i < 3; i++)
+        put(f->s, (const char *[]){"a", "b", "c"}[i], i, MIB);
+    struct kv_txn *t = kv_txn_new(f->s->disks[0].kv);
+    kv_txn_put_plain(t, SLICE_LIT("od"), SLICE_LIT("garbage"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    kv_txn_free(t);
+    writer_drain(&f->s->disks[0]);
+    _cleanup_buf_ struct buf at = BUF_INIT(64 * KIB);
+    int r;
+    while ((r = step(f, &at, &p, &sum)) == 0)
+        ;
+    assert_int_equal(r, -ENOENT);
+    assert_int_equal(sum.missing_files, 0);
+    assert_int_equal(sum.bad_records, 0);
+    assert_int_equal(p.told, 0);
+    fixture_close(f);
+    fixture_open(f);
+    assert_false(is_there(f->s, "b"));
+    assert_true(is_whole(f->s, "a", 0, MIB) && is_whole(f->s, "c", 4, MIB) && is_whole(f->s, "d", 5, MIB));
+}
+
+/* A record that is damaged while its extent is in memory is written anew: nothing is lost. */
+static void test_a_damaged_record_of_what_is_in_memory(void **state)
+{
+    struct fixture *f = *state;
+    struct store_check_report sum = {0};
+    struct pass p = {.left = UINT64_MAX};
+    struct extent *x = NULL;
+    put(f->s, "a", 1, MIB);
+    writer_drain(&f->s->disks[0]);
+    assert_int_equal(store_find(f->s, SLICE_LIT("a"), &x), 0);
+    struct kv_txn *t = kv_txn_new(f->s->disks[0].kv);
+    kv_txn_put_plain(t, SLICE_LIT("oa"), SLICE_LIT("garbage"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    kv_txn_free(t);
+    _cleanup_buf_ struct buf at = BUF_INIT(64 * KIB);
+    while (step(f, &at, &p, &sum) == 0)
+        ;
+    assert_int_equal(sum.bad_records, 1);
+    assert_int_equal(p.told, 1);
+    extent_unref(x);
+    fixture_close(f);
+    fixture_open(f);
+    assert_true(is_whole(f->s, "a", 1, MIB));
+    assert_int_equal(disk_status(f->s, 0).extents, 1);
+}
+
+/* A scratch file that cannot be opened, or of which the file system cannot say where its bytes are, is
+ * damaged: it is told, and those behind it in the page are read. */
+static void test_scratch_files_that_cannot_be_read(void **state)
+{
+    struct fixture *f = *state;
+    struct location l[3];
+    for (unsigned i = 0; i < ARRAY_SIZE(l); i++) {
+        struct hard *h = take(f->s, &l[i]);
+        assert_int_equal(hard_put(h, i, 0, 2 * MIB), 0);
+        assert_int_equal(measure_and_settle(f->s, h), 0);
+        hard_unref(h);
+    }
+    for (unsigned round = 0; round < 2; round++) {
+        struct store_check_report sum = {0};
+        struct pass p = {.left = UINT64_MAX};
+        _cleanup_buf_ struct buf at = BUF_INIT(64 * KIB);
+        assert_int_equal(buf_str(&at, HARD_CHECK_FIRST), 0);
+        fault_sys_start();
+        fault_sys_arm(round == 0 ? FAULT_OPEN : FAULT_LSEEK, 1, EIO, FAULT_ONCE);
+        int r;
+        while ((r = step(f, &at, &p, &sum)) == 0)
+            ;
+        assert_true(fault_sys_hit());
+        fault_sys_disarm();
+        fault_sys_stop();
+        assert_int_equal(r, -ENOENT);
+        assert_int_equal(sum.hard_extents, 3);
+        assert_int_equal(sum.hard_bad, 1);
+        assert_int_equal(p.told, 1);
+        assert_int_equal(p.asked, 4);
+    }
+}
+
 /* A place that no step left is refused, and one of an entry that has gone is as good as any. */
 static void test_places(void **state)
 {
@@ -190,6 +293,9 @@ int main(void)
         cmocka_unit_test(test_a_pass_a_day),
         cmocka_unit_test_setup_teardown(test_flipped_bytes_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_steps_go_on_where_they_were, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_changes_under_the_scrub, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_damaged_record_of_what_is_in_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_scratch_files_that_cannot_be_read, setup, teardown),
         cmocka_unit_test_setup_teardown(test_places, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

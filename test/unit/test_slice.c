@@ -86,6 +86,29 @@ static void case_folding(void **state)
     assert_false(slice_eq_case(S("\xc4"), S("\xe4")));
 }
 
+static int lower(int c)
+{
+    return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
+}
+
+/* Two texts of each length up to three words that differ in one byte are the same but for case where the two
+ * bytes are, whatever that byte is and wherever it stands. */
+static void case_of_each_byte(void **state)
+{
+    for (size_t n = 1; n <= 24; n++)
+        for (size_t at = 0; at < n; at++)
+            for (int x = 0; x < 256; x++)
+                for (int bit = 0; bit <= 8; bit++) { /* 8: another letter's case */
+                    char a[24], b[24];
+                    int y = bit < 8 ? x ^ 1 << bit : lower(x);
+                    memset(a, 'K', sizeof(a));
+                    memset(b, 'k', sizeof(b));
+                    a[at] = (char)x;
+                    b[at] = (char)y;
+                    assert_true(slice_eq_case(slice_of(a, n), slice_of(b, n)) == (lower(x) == lower(y)));
+                }
+}
+
 /* Each byte at each place of texts of each length up to three words is judged as it is alone. */
 static void kinds_of_bytes(void **state)
 {
@@ -150,16 +173,30 @@ static void utf8(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(good); i++)
         assert_true(slice_is_utf8(slice_str(good[i])));
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
-        assert_false(slice_is_utf8(slice_str(bad[i])));
+        for (size_t at = 0; at <= 20; at++) { /* alone, and between digits */
+            char text[32];
+            size_t n = strlen(bad[i]);
+            memset(text, '1', sizeof(text));
+            memcpy(text + at, bad[i], n);
+            assert_false(slice_is_utf8(slice_of(text, at + n)));
+            assert_false(slice_is_utf8(slice_of(text, sizeof(text))));
+        }
     assert_true(slice_is_utf8(S("a\0b")));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order),          cmocka_unit_test(empty_slices), cmocka_unit_test(parts),
-        cmocka_unit_test(searches),       cmocka_unit_test(splitting),    cmocka_unit_test(case_folding),
-        cmocka_unit_test(kinds_of_bytes), cmocka_unit_test(numbers),      cmocka_unit_test(utf8),
+        cmocka_unit_test(order),
+        cmocka_unit_test(empty_slices),
+        cmocka_unit_test(parts),
+        cmocka_unit_test(searches),
+        cmocka_unit_test(splitting),
+        cmocka_unit_test(case_folding),
+        cmocka_unit_test(case_of_each_byte),
+        cmocka_unit_test(kinds_of_bytes),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(utf8),
     };
     return cmocka_run_group_tests_name("slice", tests, NULL, NULL);
 }

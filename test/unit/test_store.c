@@ -43,6 +43,8 @@ static void test_find_gives_what_was_filled(void **state)
     struct buf _cleanup_buf_ b = BUF_INIT(KIB);
     assert_int_equal(extent_attr(x, &b), 0);
     assert_true(slice_eq_str(buf_view(&b), "attr"));
+    struct arena *_cleanup_(arena_freep) a = arena_new(KIB);
+    assert_true(slice_eq_str(extent_attr_in(x, a), "attr"));
 }
 
 /* Finding twice gives one and the same extent, so that readers and the fill meet. */

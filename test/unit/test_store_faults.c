@@ -318,6 +318,83 @@ static void test_prefix_of_what_was_not_recorded(void **state)
     testkv_reset();
 }
 
+static uint64_t count_chunks(struct store *s)
+{
+    struct kv_iter *_cleanup_(kv_iter_freep) it = kv_iter_new(s->disks[0].kv, SLICE_LIT("c"), SLICE_LIT("d"));
+    struct slice k, v;
+    uint64_t n = 0;
+    while (kv_iter_next(it, &k, &v, NULL) == 0)
+        n++;
+    return n;
+}
+
+/* After a commit that failed everything of an extent is recorded anew; chunks of which nothing is there are
+ * not made up for that: of a file of 1 PiB they would be 4 GiB in one transaction. */
+static void test_a_large_file_is_recorded_anew(void **state)
+{
+    struct fixture f;
+    fixture_init(&f, 1, GIB);
+    testkv_use();
+    fixture_open(&f);
+    struct disk *d = &f.s->disks[0];
+    struct store_new n = {.key = SLICE_LIT("k"), .size_bytes = 4096 * GIB};
+    struct extent *x = NULL;
+    assert_int_equal(store_create(f.s, &n, &x, NULL), 0);
+    assert_int_equal(fill_range(x, 1, 0, STORE_BLOCK_BYTES), 0);
+    writer_drain(d);
+    assert_int_equal(count_chunks(f.s), 1);
+    testkv_fail_at = testkv_calls + 1;
+    assert_int_equal(fill_range(x, 1, 2000 * GIB, STORE_BLOCK_BYTES), 0);
+    writer_drain(d);
+    assert_true(writer_is_broken(d));
+    testkv_fail_at = 0;
+    writer_drain(d);
+    assert_int_equal(count_chunks(f.s), 2);
+    extent_unref(x);
+    fixture_close(&f);
+    fixture_open(&f);
+    assert_int_equal(store_find(f.s, SLICE_LIT("k"), &x), 0);
+    assert_int_equal(check_run(x, 1, 0, 2 * MIB), MIB);
+    assert_int_equal(check_run(x, 1, 2000 * GIB, 2 * MIB), MIB);
+    extent_unref(x);
+    fixture_fini(&f);
+    testkv_reset();
+}
+
+/* What a staged file had recorded beyond the end that it has now goes with it, whether it becomes an entry or
+ * not. */
+static void test_chunks_of_a_file_that_was_cut(void **state)
+{
+    struct fixture f;
+    fixture_init(&f, 1, 8 * GIB);
+    testkv_use();
+    fixture_open(&f);
+    for (unsigned round = 0; round < 3; round++) {
+        struct extent *x = NULL;
+        assert_int_equal(store_stage(f.s, SLICE_LIT("k"), 0, &x, NULL), 0);
+        assert_int_equal(extent_truncate(x, 3 * GIB), 0);
+        for (uint32_t b = 0; b < 3 * 1024; b += 16) /* as if they had been written in order */
+            extent_block_filled(x, b, 0);
+        writer_drain(&f.s->disks[0]);
+        assert_int_equal(count_chunks(f.s), 3);
+        uint64_t size = round == 1 ? 5000 : 2 * MIB;
+        assert_int_equal(extent_truncate(x, size), 0);
+        struct store_new n = {.key = SLICE_LIT("k"), .size_bytes = size};
+        if (round > 0)
+            assert_int_equal(store_publish(f.s, x, &n, NULL), 0);
+        extent_unref(x);
+        writer_drain(&f.s->disks[0]);
+        assert_int_equal(disk_status(f.s, 0).extents, round > 0);
+        assert_int_equal(count_chunks(f.s), round == 2);
+        if (round > 0)
+            assert_int_equal(store_remove(f.s, SLICE_LIT("k")), 0);
+        writer_drain(&f.s->disks[0]);
+        assert_int_equal(count_chunks(f.s), 0);
+    }
+    fixture_fini(&f);
+    testkv_reset();
+}
+
 static void read_all(struct store *s, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -379,6 +456,8 @@ int main(void)
         cmocka_unit_test(test_disk_dead_from_some_call_on),
         cmocka_unit_test(test_index_refuses_commits),
         cmocka_unit_test(test_removal_beside_a_bad_disk),
+        cmocka_unit_test(test_a_large_file_is_recorded_anew),
+        cmocka_unit_test(test_chunks_of_a_file_that_was_cut),
         cmocka_unit_test(test_reads_while_the_index_refuses),
         cmocka_unit_test(test_prefix_of_what_was_not_recorded),
     };

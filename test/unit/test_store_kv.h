@@ -46,6 +46,7 @@ static bool testkv_carry_out;
 static bool (*testkv_is_dead)(void); /* the power is off: nothing is written any more */
 /* Gets fail. */
 static const struct testkv_disk *testkv_unreadable;
+static _Atomic uint64_t testkv_gets; /* all that there were */
 
 static struct testkv_disk *testkv_of(struct kv *kv)
 {
@@ -130,6 +131,7 @@ static void testkv_close(struct kv *kv)
 static int testkv_get(struct kv *kv, struct slice key, struct buf *ret_value, uint64_t *ret_version,
                       struct err *e)
 {
+    testkv_gets++;
     if (testkv_of(kv) == testkv_unreadable)
         return err_set(e, -EIO, "get: input/output error");
     return kv_get(testkv_of(kv)->inner, key, ret_value, ret_version, e);
@@ -197,6 +199,14 @@ static int testkv_iter_next(struct kv_iter *it, struct slice *ret_key, struct sl
     return r;
 }
 
+static bool testkv_cut; /* the indexes came back without their last commits */
+
+static bool testkv_is_cut(struct kv *kv)
+{
+    (void)kv;
+    return testkv_cut;
+}
+
 static const struct kv_engine testkv_engine = {
     .close = testkv_close,
     .get = testkv_get,
@@ -207,6 +217,7 @@ static const struct kv_engine testkv_engine = {
     .sync = testkv_sync,
     .estimate_keys = testkv_estimate_keys,
     .memory_bytes = testkv_memory_bytes,
+    .is_cut = testkv_is_cut,
 };
 
 static int testkv_open(const char *path, const struct kv_options *o, struct kv **ret, struct err *e)
@@ -259,6 +270,7 @@ static inline void testkv_use(void)
     testkv_carry_out = false;
     testkv_is_dead = NULL;
     testkv_unreadable = NULL;
+    testkv_cut = false;
 }
 
 /* Forgets everything and goes back to the real engine. */

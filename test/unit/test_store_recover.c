@@ -3,6 +3,7 @@
 #include "test_store_common.h"
 
 #include "base/log.h"
+#include "support/clock_sys.h"
 #include "support/fault_sys.h"
 
 #include <dirent.h>
@@ -391,6 +392,40 @@ static void test_power_loss_is_remembered(void **state)
     assert_int_equal(store_doubted_before_ns(f->s), doubted_ns);
 }
 
+/* A machine whose clock was set back over a power loss, as without a battery: what was confirmed before is
+ * still older than the doubt, and so is what is confirmed until the clock is right again. (By the clock alone
+ * it is not, once that is right.) */
+static void test_a_clock_that_went_back_over_a_power_loss(void **state)
+{
+    const uint64_t day_ns = (uint64_t)86400 * 1000000000, before_ns = 20000 * day_ns;
+    struct fixture *f = *state;
+    fixture_close(f);
+    clock_sys_start(/* mono_ns= */ day_ns, before_ns);
+    fixture_open(f);
+    put(f->s, "k", 1, 100);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    fixture_abandon(f);
+    pretend_reboot(f);
+    clock_sys_set_real(day_ns);
+    fixture_open(f);
+    uint64_t doubted_ns = store_doubted_before_ns(f->s);
+    assert_true(doubted_ns > before_ns && doubted_ns < before_ns + day_ns);
+    put(f->s, "l", 2, 100);
+    assert_int_equal(store_flush(f->s, NULL), 0); /* does not set the time back */
+    fixture_abandon(f);
+    pretend_reboot(f);
+    fixture_open(f);
+    assert_true(store_doubted_before_ns(f->s) >= doubted_ns);
+    fixture_abandon(f);
+    pretend_reboot(f);
+    clock_sys_set_real(before_ns + 2 * day_ns);
+    fixture_open(f);
+    assert_int_equal(store_doubted_before_ns(f->s), before_ns + 2 * day_ns);
+    fixture_close(f);
+    clock_sys_stop();
+    fixture_open(f);
+}
+
 /* When the disk reports that it lost writes, what was written since the last flush is verified before it is
  * served. */
 static void test_failed_flush_is_distrusted(void **state)
@@ -634,6 +669,7 @@ int main(void)
         TEST(test_orphans_after_power_loss),
         TEST(test_walk_is_taken_up_again),
         TEST(test_a_disk_that_was_away_is_doubted),
+        TEST(test_a_clock_that_went_back_over_a_power_loss),
         TEST(test_power_loss_is_remembered),
         TEST(test_failed_flush_is_distrusted),
         TEST(test_lost_pages_do_not_vouch),

@@ -384,6 +384,30 @@ static void utf8(void **state)
     assert_string_equal(text_utf8(&small, S("abc")), "?");
 }
 
+/* Brackets count by how deep they nest, however many there are; those in strings do not. */
+static void json_depth(void **state)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(64 * KIB), quoted = BUF_INIT(64 * KIB);
+    for (size_t i = 0; i < TEXT_JSON_DEPTH_MAX; i++)
+        assert_int_equal(buf_str(&b, i % 2 ? "{\"a\":" : "["), 0);
+    assert_false(text_json_is_deep(buf_view(&b)));
+    for (size_t i = 0; i < TEXT_JSON_DEPTH_MAX; i++)
+        assert_int_equal(buf_str(&b, i % 2 ? "]" : "}"), 0);
+    for (size_t i = 0; i < 1000; i++)
+        assert_int_equal(buf_str(&b, "[{}]"), 0);
+    assert_false(text_json_is_deep(buf_view(&b)));
+    assert_int_equal(buf_str(&quoted, "[\"\\\\\",\"\\\""), 0);
+    for (size_t i = 0; i < 2 * TEXT_JSON_DEPTH_MAX; i++)
+        assert_int_equal(buf_str(&quoted, "[{"), 0);
+    assert_int_equal(buf_str(&quoted, "\"]"), 0);
+    assert_false(text_json_is_deep(buf_view(&quoted)));
+    for (size_t i = 0; i <= TEXT_JSON_DEPTH_MAX; i++)
+        assert_int_equal(buf_str(&quoted, "["), 0);
+    assert_true(text_json_is_deep(buf_view(&quoted)));
+    assert_false(text_json_is_deep(SLICE_NULL));
+    assert_false(text_json_is_deep(S("]]\"\\")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +422,7 @@ int main(void)
         cmocka_unit_test(uri),
         cmocka_unit_test(uri_failures),
         cmocka_unit_test(utf8),
+        cmocka_unit_test(json_depth),
         cmocka_unit_test(base64_vectors),
         cmocka_unit_test(base64_is_strict),
         cmocka_unit_test(dates_are_written),

@@ -160,8 +160,10 @@ static int on_host(struct slice value, struct seen *seen, int *ret_status, struc
     if (seen->host)
         return REFUSE(400, "two Host headers");
     seen->host = true;
+    static const bool wrong[256] = {[0] = true,   [' '] = true, ['\t'] = true, ['/'] = true, ['?'] = true,
+                                    ['#'] = true, ['@'] = true, ['\\'] = true, [','] = true};
     for (size_t i = 0; i < value.n; i++)
-        if (strchr(" \t/?#@\\,", value.p[i]))
+        if (wrong[(unsigned char)value.p[i]])
             return REFUSE(400, "broken Host header");
     return 0;
 }
@@ -300,24 +302,26 @@ int http_parse_head(struct slice text, struct http_request *ret, int *ret_status
     return k;
 }
 
-struct slice http_header(const struct http_request *r, const char *name)
+struct slice http_header_named(const struct http_request *r, struct slice name)
 {
-    struct slice want = slice_str(name);
     for (size_t i = 0; i < r->n_headers; i++)
-        if (slice_eq_case(r->headers[i].name, want))
+        if (r->headers[i].name.n == name.n && slice_eq_case(r->headers[i].name, name))
             return r->headers[i].value;
     return SLICE_NULL;
 }
 
 /* ---- query ---- */
 
-/* What has nothing to decode stays where it is. */
+const struct http_pair *http_pair_named(const struct http_pair *pairs, size_t n, struct slice name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (slice_eq(pairs[i].name, name))
+            return &pairs[i];
+    return NULL;
+}
+
 static int decode_into(struct slice raw, struct arena *a, struct slice *ret)
 {
-    if (slice_find(raw, '%') < 0 && slice_find(raw, '+') < 0) {
-        *ret = raw.p ? raw : SLICE_LIT("");
-        return 0;
-    }
     char *to = arena_alloc(a, raw.n);
     ssize_t n = text_uri_decode_to(to, raw, /* plus_is_space= */ true);
     if (n < 0)
@@ -326,25 +330,50 @@ static int decode_into(struct slice raw, struct arena *a, struct slice *ret)
     return 0;
 }
 
+/* What has nothing to decode stays where it is. */
+static int take_pair(struct slice item, bool is_escaped, struct arena *a, struct http_pair *ret)
+{
+    ssize_t equals = slice_find(item, '=');
+    ret->has_value = equals >= 0;
+    ret->name = slice_of(item.p, equals >= 0 ? (size_t)equals : item.n);
+    ret->value = equals >= 0 ? slice_of(item.p + equals + 1, item.n - (size_t)equals - 1) : SLICE_LIT("");
+    int k = is_escaped ? decode_into(ret->name, a, &ret->name) : 0;
+    return k == 0 && is_escaped ? decode_into(ret->value, a, &ret->value) : k;
+}
+
+/* What stands between '&', without what is empty. */
+static int split_query(struct slice raw, struct slice items[HTTP_PAIRS_MAX], size_t *ret_n)
+{
+    size_t n = 0;
+    for (size_t seen = 1; raw.n > 0; seen++) {
+        ssize_t end = slice_find(raw, '&');
+        struct slice item = end >= 0 ? slice_of(raw.p, (size_t)end) : raw;
+        if (end >= 0 && seen == HTTP_PAIRS_MAX)
+            return -E2BIG;
+        if (item.n > 0)
+            items[n++] = item;
+        raw = end >= 0 ? slice_from(raw, (size_t)end + 1) : SLICE_NULL;
+    }
+    *ret_n = n;
+    return 0;
+}
+
 int http_parse_query(struct slice raw, struct arena *a, struct http_pair **ret, size_t *ret_n)
 {
     assert(a != NULL && ret != NULL && ret_n != NULL);
-    size_t max = 1, n = 0;
-    for (size_t i = 0; i < raw.n; i++)
-        max += raw.p[i] == '&';
-    if (max > HTTP_PAIRS_MAX)
+    struct slice items[HTTP_PAIRS_MAX];
+    size_t n;
+    if (split_query(raw, items, &n) < 0)
         return -E2BIG;
-    struct http_pair *pairs = arena_zalloc(a, max * sizeof(*pairs));
-    while (raw.n > 0) {
-        struct slice item = slice_split(&raw, '&');
-        if (item.n == 0)
-            continue;
-        struct http_pair *p = &pairs[n++];
-        p->has_value = slice_find(item, '=') >= 0;
-        struct slice name = slice_split(&item, '=');
-        int k = decode_into(name, a, &p->name);
-        if (k == 0)
-            k = decode_into(item, a, &p->value);
+    bool has_plus = slice_find(raw, '+') >= 0;
+    const char *end = n > 0 ? raw.p + raw.n : NULL, *percent = NULL;
+    struct http_pair *pairs = arena_alloc(a, n * sizeof(*pairs));
+    for (size_t i = 0; i < n; i++) {
+        if (!percent || percent < items[i].p) { /* the next one, or the end */
+            percent = memchr(items[i].p, '%', (size_t)(end - items[i].p));
+            percent = percent ? percent : end;
+        }
+        int k = take_pair(items[i], has_plus || percent < items[i].p + items[i].n, a, &pairs[i]);
         if (k < 0)
             return k;
     }

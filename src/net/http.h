@@ -36,12 +36,19 @@ struct http_request {
  * 501, 505) otherwise. Slices point into text. */
 int http_parse_head(struct slice text, struct http_request *ret, int *ret_status, struct err *e);
 /* First header of that name, or SLICE_NULL. */
-struct slice http_header(const struct http_request *r, const char *name);
+struct slice http_header_named(const struct http_request *r, struct slice name);
+/* The same; inline, so that the length of a literal is known and not counted for each request. */
+static inline struct slice http_header(const struct http_request *r, const char *name)
+{
+    return http_header_named(r, slice_str(name));
+}
 
 struct http_pair {
     struct slice name, value; /* decoded */
     bool has_value;           /* "?uploads" against "?uploads=" */
 };
+/* First pair of that name, or NULL. */
+const struct http_pair *http_pair_named(const struct http_pair *pairs, size_t n, struct slice name);
 /* Query string split and decoded: slices point into `raw`, or into the arena. -E2BIG beyond HTTP_PAIRS_MAX,
  * -EINVAL for broken escapes. */
 int http_parse_query(struct slice raw, struct arena *a, struct http_pair **ret, size_t *ret_n);

@@ -27,7 +27,20 @@
 #define CHUNK_LINE_MAX_BYTES 1024
 #define TRAILER_MAX_BYTES    8192
 
-static atomic_uint_fast64_t next_id;
+#define IDS_AT_ONCE 1024
+
+static atomic_uint_fast64_t next_id; /* the first that no connection has taken */
+
+/* Threads take many at once: the counter would go from processor to processor with each request. */
+static uint64_t take_id(struct http_conn *c)
+{
+    if (c->ids_left == 0) {
+        c->id_next = atomic_fetch_add_explicit(&next_id, IDS_AT_ONCE, memory_order_relaxed) + 1;
+        c->ids_left = IDS_AT_ONCE;
+    }
+    c->ids_left--;
+    return c->id_next++;
+}
 
 struct http_conn *http_conn_new(void)
 {
@@ -97,10 +110,20 @@ struct slice http_conn_received(const struct http_conn *c)
     return slice_of(c->in, c->in_n);
 }
 
+size_t http_conn_room(const struct http_conn *c)
+{
+    return sizeof(c->in) - c->in_n;
+}
+
+bool http_conn_awaits_body(const struct http_conn *c)
+{
+    return c->body == HTTP_BODY_CHUNKED || (c->body == HTTP_BODY_LENGTH && c->body_left > c->in_n - c->in_at);
+}
+
 ssize_t http_conn_receive(struct http_conn *c)
 {
     assert(c->stream.fd >= 0);
-    size_t room = sizeof(c->in) - c->in_n;
+    size_t room = http_conn_room(c);
     assert(room > 0); /* heads are refused before they fill the buffer */
     ssize_t k = stream_recv_now(c->stream, c->in + c->in_n, room);
     c->in_n += k > 0 ? (size_t)k : 0;
@@ -126,7 +149,7 @@ int http_conn_parse(struct http_conn *c, int *ret_status, struct err *e)
     c->first_chunk = true;
     c->continue_due = r->expect_continue;
     c->body_failed = false;
-    c->id = atomic_fetch_add_explicit(&next_id, 1, memory_order_relaxed) + 1;
+    c->id = take_id(c);
     return 0;
 }
 

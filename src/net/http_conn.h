@@ -97,6 +97,10 @@ void http_conn_detach(struct http_conn *c);
 void http_conn_set_spare(struct http_conn *c, struct budget *spare, bool may_wait);
 /* Whether responses from now on say "Connection: close". */
 void http_conn_set_draining(struct http_conn *c, bool draining);
+/* Most bytes that the next read can give. */
+size_t http_conn_room(const struct http_conn *c);
+/* Whether a part of the body of the request parsed last is still to come. */
+bool http_conn_awaits_body(const struct http_conn *c);
 /* One non-blocking read: > 0, 0 at the end of the stream, -EAGAIN, or an error. */
 ssize_t http_conn_receive(struct http_conn *c);
 /* Bytes received and not yet consumed. */

@@ -29,6 +29,7 @@ struct http_conn {
     const struct sockaddr *peer;
     char peer_text[HTTP_PEER_BYTES]; /* empty until asked for */
     uint64_t id;
+    uint64_t id_next, ids_left; /* for the next requests */
     struct arena *arena;
     bool draining;
     struct budget *spare; /* for what the socket does not take; NULL: who writes waits */

@@ -81,17 +81,21 @@ void http_conn_close_after(struct http_conn *c)
 
 /* ---- head ---- */
 
-/* Now as an HTTP date, made once a second per thread. */
-static const char *date_text(void)
+/* The lines that all answers have, with the time as it is: made once a second per thread. */
+static struct slice common_lines(void)
 {
-    static _Thread_local char text[32];
+    static _Thread_local char text[96];
+    static _Thread_local size_t n;
     static _Thread_local uint64_t made_for_s;
     uint64_t now_ns = sys->real_ns(), now_s = now_ns / 1000000000;
-    if (made_for_s != now_s || !text[0]) {
-        text_http_date(now_ns, text);
+    if (made_for_s != now_s || n == 0) {
+        char date[32];
+        text_http_date(now_ns, date);
+        n = (size_t)snprintf(text, sizeof(text), "\r\nServer: forebay\r\nDate: %s\r\n", date);
+        assert(n < sizeof(text));
         made_for_s = now_s;
     }
-    return text;
+    return slice_of(text, n);
 }
 
 /* A body that the handler has not read: is it worth reading to keep the connection? */
@@ -123,13 +127,8 @@ static int put_status(struct http_conn *c)
 {
     const char digits[3] = {(char)('0' + c->status / 100), (char)('0' + c->status / 10 % 10),
                             (char)('0' + c->status % 10)};
-    const struct slice parts[] = {SLICE_LIT("HTTP/1.1 "),
-                                  slice_of(digits, sizeof(digits)),
-                                  SLICE_LIT(" "),
-                                  slice_str(http_reason(c->status)),
-                                  SLICE_LIT("\r\nServer: forebay\r\nDate: "),
-                                  slice_str(date_text()),
-                                  SLICE_LIT("\r\n")};
+    const struct slice parts[] = {SLICE_LIT("HTTP/1.1 "), slice_of(digits, sizeof(digits)), SLICE_LIT(" "),
+                                  slice_str(http_reason(c->status)), common_lines()};
     int k = 0;
     for (size_t i = 0; i < ARRAY_SIZE(parts) && k == 0; i++)
         k = buf_slice(&c->out, parts[i]);

@@ -2,10 +2,9 @@
  * AWS Signature Version 4.
  *
  * The canonical request is never held as a whole: an emitter writes it in chunks into the digest (signing) or
- * into a buffer (debug text), so that signing allocates only OpenSSL's digest context and has no size limit
- * of its own. SHA-256 is fetched from OpenSSL once, because a fetch costs more than the hash of a short
- * request. HMAC is RFC 2104 over that digest: OpenSSL's own MAC objects take three times as long to set up as
- * to run at these sizes.
+ * into a buffer (debug text), so that signing allocates nothing and has no size limit of its own. SHA-256 is
+ * fetched from OpenSSL once, because a fetch costs more than the hash of a short request. HMAC is RFC 2104
+ * over that digest: OpenSSL's own MAC objects take three times as long to set up as to run at these sizes.
  *
  * Invariants:
  *  1. Query pairs are ordered by (encoded name, encoded value), headers by name; headers of one name keep the
@@ -30,28 +29,38 @@
 #define EMIT_CHUNK_BYTES   1024
 
 static EVP_MD *sha256;
+static pthread_key_t context_key; /* frees it when its thread ends */
 static pthread_once_t sha256_once = PTHREAD_ONCE_INIT;
+
+static void context_free(void *c)
+{
+    EVP_MD_CTX_free(c);
+}
 
 static void sha256_fetch(void)
 {
     sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
-    if (!sha256)
+    if (!sha256 || pthread_key_create(&context_key, context_free) != 0)
         abort();
 }
 
-/* A digest context for one call; used for several digests one after the other. */
-static EVP_MD_CTX *digest_new(void)
+static EVP_MD_CTX *context_new(void)
 {
     (void)pthread_once(&sha256_once, sha256_fetch);
     EVP_MD_CTX *c = EVP_MD_CTX_new();
-    if (!c)
+    if (!c || pthread_setspecific(context_key, c) != 0)
         abort();
     return c;
 }
 
-static void digest_freep(EVP_MD_CTX **c)
+/* The thread's digest context, for one call, which computes several digests one after the other. It is kept:
+ * a new one is two allocations, and two changes of counters in EVP_MD that all threads share. */
+static EVP_MD_CTX *digest_context(void)
 {
-    EVP_MD_CTX_free(*c);
+    static _Thread_local EVP_MD_CTX *kept;
+    if (!kept)
+        kept = context_new();
+    return kept;
 }
 
 static void digest_start(EVP_MD_CTX *c)
@@ -76,7 +85,7 @@ static void digest_final(EVP_MD_CTX *c, uint8_t ret[SHA256_BYTES])
 
 struct hmac {
     EVP_MD_CTX *c;
-    uint8_t outer[SHA256_BLOCK_BYTES]; /* key xor opad */
+    uint8_t outer[SHA256_BLOCK_BYTES + SHA256_BYTES]; /* key xor opad, and room for the inner digest */
 };
 
 static void hmac_start(struct hmac *h, EVP_MD_CTX *c, struct slice key)
@@ -101,11 +110,9 @@ static void hmac_start(struct hmac *h, EVP_MD_CTX *c, struct slice key)
 
 static void hmac_final(struct hmac *h, uint8_t ret[SHA256_BYTES])
 {
-    uint8_t sum[SHA256_BYTES];
-    digest_final(h->c, sum);
+    digest_final(h->c, h->outer + SHA256_BLOCK_BYTES);
     digest_start(h->c);
     digest_update(h->c, h->outer, sizeof(h->outer));
-    digest_update(h->c, sum, sizeof(sum));
     digest_final(h->c, ret);
     OPENSSL_cleanse(h->outer, sizeof(h->outer));
 }
@@ -170,22 +177,25 @@ static void emit_slice(struct emit *x, struct slice s)
     }
 }
 
-/* RFC 3986, section 2.3. */
+/* What stays as it is in a query, and in a path. RFC 3986, section 2.3. */
+enum { KEPT_IN_QUERY = 1, KEPT_IN_PATH = 2, UNRESERVED = KEPT_IN_QUERY | KEPT_IN_PATH };
+static const uint8_t kept[256] = {
+    ['a' ... 'z'] = UNRESERVED, ['A' ... 'Z'] = UNRESERVED, ['0' ... '9'] = UNRESERVED, ['-'] = UNRESERVED,
+    ['_'] = UNRESERVED,         ['.'] = UNRESERVED,         ['~'] = UNRESERVED,         ['/'] = KEPT_IN_PATH,
+};
+
 static bool is_unreserved(uint8_t c)
 {
-    static const bool table[256] = {
-        ['a' ... 'z'] = true, ['A' ... 'Z'] = true, ['0' ... '9'] = true, ['-'] = true,
-        ['_'] = true,         ['.'] = true,         ['~'] = true,
-    };
-    return table[c];
+    return kept[c] & KEPT_IN_QUERY;
 }
 
 static void emit_encoded(struct emit *x, struct slice s, bool keep_slash)
 {
     static const char digits[] = "0123456789ABCDEF";
+    const uint8_t where = keep_slash ? KEPT_IN_PATH : KEPT_IN_QUERY;
     for (size_t i = 0; i < s.n;) {
         size_t from = i;
-        while (i < s.n && (is_unreserved((uint8_t)s.p[i]) || (keep_slash && s.p[i] == '/')))
+        while (i < s.n && kept[(uint8_t)s.p[i]] & where)
             i++;
         if (i > from)
             emit_slice(x, slice_of(s.p + from, i - from));
@@ -388,7 +398,7 @@ int sigv4_sign(const struct sigv4_request *r, const struct sigv4_scope *scope, c
         return -E2BIG;
     if (scope->time.n != SIGV4_TIME_LEN)
         return -EINVAL;
-    EVP_MD_CTX *_cleanup_(digest_freep) c = digest_new();
+    EVP_MD_CTX *c = digest_context();
     uint8_t sum[SHA256_BYTES];
     char hex[2 * SHA256_BYTES + 1];
     struct emit x;
@@ -410,7 +420,7 @@ void sigv4_derive_key(struct slice secret, struct slice date, struct slice regio
                       struct sigv4_key *ret)
 {
     assert(ret);
-    EVP_MD_CTX *_cleanup_(digest_freep) c = digest_new();
+    EVP_MD_CTX *c = digest_context();
     size_t n = 4 + secret.n;
     char *first = malloc(n);
     if (!first)
@@ -423,6 +433,7 @@ void sigv4_derive_key(struct slice secret, struct slice date, struct slice regio
     hmac(c, slice_of(k, sizeof(k)), region, k);
     hmac(c, slice_of(k, sizeof(k)), service, k);
     hmac(c, slice_of(k, sizeof(k)), SLICE_LIT("aws4_request"), ret->k);
+    digest_start(c); /* the context is kept: without what the key could be seen from */
     OPENSSL_cleanse(first, n);
     OPENSSL_cleanse(k, sizeof(k));
     free(first);
@@ -436,7 +447,7 @@ bool sigv4_equal(struct slice a, struct slice b)
 void sigv4_sha256_hex(struct slice data, char ret[2 * SHA256_BYTES + 1])
 {
     assert(ret);
-    EVP_MD_CTX *_cleanup_(digest_freep) c = digest_new();
+    EVP_MD_CTX *c = digest_context();
     uint8_t sum[SHA256_BYTES];
     digest_start(c);
     digest_update(c, data.p, data.n);

@@ -218,13 +218,15 @@ static int item_end(const struct le_reader *from, struct slice *s)
 #define BUCKET_FIELDS(F) F(str, name) F(str, origin) F(u64, created_ns)
 #define UPLOAD_FIELDS(F) F(str, id) F(str, key) F(u64, created_ns)
 #define PART_FIELDS(F)   F(u32, number) F(u64, size_bytes) F(u64, at_ns) F(str, etag) F(str, checksum)
+#define CLOSED_FIELDS(F) F(u64, handle) F(u64, read_cached) F(u64, read_origin)
 
 #define ITEMS(X)                                                                                             \
     X(entry, ENTRY_FIELDS)                                                                                   \
     X(cached, CACHED_FIELDS)                                                                                 \
     X(bucket, BUCKET_FIELDS)                                                                                 \
     X(upload, UPLOAD_FIELDS)                                                                                 \
-    X(part, PART_FIELDS)
+    X(part, PART_FIELDS)                                                                                     \
+    X(closed, CLOSED_FIELDS)
 
 #define X(name, FIELDS)                                                                                      \
     int wire_##name##_encode(const struct wire_##name *w, struct buf *b)                                     \

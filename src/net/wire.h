@@ -74,6 +74,7 @@ enum wire_flag {
     WIRE_UNMAPPED = 1 << 24,   /* PUT_COMMIT: nobody can have the staged file mapped to write */
     WIRE_MODES = 1 << 25,      /* of scratch buckets: modes, owners, times and links, see STAT */
     WIRE_ETAG = 1 << 26,       /* PUT_OPEN: the commit brings the ETag */
+    WIRE_LATE = 1 << 27,       /* TREE_CREATE: opened, and gets its data when it is written */
 };
 
 /* What TREE_SETATTR sets. */
@@ -163,6 +164,11 @@ struct wire_part {
     struct slice etag, checksum;
 };
 
+/* A handle that is closed, as in CLOSE. */
+struct wire_closed {
+    uint64_t handle, read_cached, read_origin;
+};
+
 #define WIRE_C_u32   uint32_t
 #define WIRE_C_u64   uint64_t
 #define WIRE_C_i64   int64_t
@@ -219,6 +225,8 @@ int wire_upload_encode(const struct wire_upload *w, struct buf *b);
 int wire_upload_decode(struct slice *s, struct wire_upload *ret);
 int wire_part_encode(const struct wire_part *w, struct buf *b);
 int wire_part_decode(struct slice *s, struct wire_part *ret);
+int wire_closed_encode(const struct wire_closed *w, struct buf *b);
+int wire_closed_decode(struct slice *s, struct wire_closed *ret);
 int wire_dirent_encode(const struct wire_dirent *w, struct buf *b);
 int wire_dirent_decode(struct slice *s, struct wire_dirent *ret);
 int wire_handle_encode(uint64_t handle, struct buf *b);

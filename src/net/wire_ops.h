@@ -90,7 +90,8 @@
     X(STRAND, strand, 100)                                                                                   \
     X(STRANDED, stranded, 101)                                                                               \
     X(STRANDED_END, stranded_end, 102)                                                                       \
-    X(TREE_CLOSE, tree_close, 103)
+    X(TREE_CLOSE, tree_close, 103)                                                                           \
+    X(CLOSE_MANY, close_many, 104)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -191,6 +192,10 @@
 /* cached/origin: bytes the caller read itself from the descriptor, for the metrics. */
 #define WIRE_REQ_close(F) F(u64, handle) F(u64, read_cached) F(u64, read_origin)
 #define WIRE_REP_close(F)
+/* CLOSE of each of several: `closed` holds encoded struct wire_closed. What is not open (any more) is passed
+ * over; another failure of one does not keep the others open. */
+#define WIRE_REQ_close_many(F) F(str, closed)
+#define WIRE_REP_close_many(F)
 
 /* size UINT64_MAX: unknown. With a known size bytes go to the origin while they arrive in order. flags:
  * WIRE_STAGED (reply carries a writable descriptor; the caller writes the file itself and commits with its
@@ -414,7 +419,9 @@
  * Any type of inode, by the type bits of `mode`; umask is applied here. An empty name: a file without links
  * (O_TMPFILE), opened. flags: WIRE_EXCLUSIVE (-EEXIST when the name is there; else an existing file is
  * given), WIRE_WRITE (also opens it: the reply carries a descriptor for reading and writing), WIRE_TRUNCATE
- * (with WIRE_WRITE: an existing file becomes empty).
+ * (with WIRE_WRITE: an existing file becomes empty), WIRE_LATE (instead of WIRE_WRITE: opens it as TREE_OPEN
+ * does for reading; who writes to it asks for that by TREE_OPEN. Of a node that does not know this the handle
+ * is 0).
  */
 #define WIRE_REQ_tree_create(F)                                                                              \
     F(str, bucket)                                                                                           \

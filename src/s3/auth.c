@@ -3,8 +3,8 @@
  *
  * 1. A request is accepted only when its signature was compared, in constant time, with one computed from the
  * secret.
- * 2. Host and every x-amz-* header of the request must be among the signed ones, so that nobody who sees a
- * request can add one.
+ * 2. Host and every x-amz-* and x-forebay-* header of the request must be among the signed ones, so that
+ * nobody who sees a request can add one.
  * 3. Region and service must be the node's: a signing key for one day is derived once.
  *
  * Failure modes are the S3 errors of the header; none says more about the secret than that a signature was
@@ -13,6 +13,7 @@
 #include "s3/auth_internal.h"
 
 #include "base/text.h"
+#include "origin/meta.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -20,16 +21,6 @@
 #define ALGORITHM "AWS4-HMAC-SHA256"
 
 #define REFUSE(error, reason) (*ret_reason = (reason), S3_ERR_##error)
-
-const struct http_pair *auth_query(const struct auth_request *r, const char *name)
-{
-    const struct slice wanted = slice_str(name);
-
-    for (size_t i = 0; i < r->n_query; i++)
-        if (slice_eq(r->query[i].name, wanted))
-            return &r->query[i];
-    return NULL;
-}
 
 struct slice auth_lower(struct arena *a, struct slice s)
 {
@@ -236,7 +227,7 @@ static enum s3_error parse_url(const struct auth_request *r, struct auth_claim *
     return S3_OK;
 }
 
-static bool auth_is_v2(const struct auth_claim *c)
+bool auth_is_v2(const struct auth_claim *c)
 {
     return c->kind == AUTH_URL_V2 || c->kind == AUTH_HEADER_V2;
 }
@@ -325,18 +316,30 @@ static bool is_signed(struct slice signed_headers, struct slice name)
     return false;
 }
 
-/* Everything that must be signed is: host, and all x-amz-* headers; the hash of the body may be left out when
- * the URL is signed (its value is then not covered, and only what it says about the body is checked). */
+/* Headers that change what a request means: S3's, and ours but the one that nodes read each other with, which
+ * adds to the answer, and which they do not sign. */
+static bool must_be_signed(struct slice name)
+{
+    const struct slice amz = SLICE_LIT("x-amz-"), own = SLICE_LIT("x-forebay-");
+
+    if (name.n < amz.n || (name.p[0] | 32) != 'x')
+        return false;
+    return slice_eq_case(slice_sub(name, 0, amz.n), amz) ||
+           (slice_eq_case(slice_sub(name, 0, own.n), own) &&
+            !slice_eq_case(name, SLICE_LIT(META_SHOW_HEADER)));
+}
+
+/* Everything that must be signed is: host, and all x-amz-* headers and those of ours; the hash of the body
+ * may be left out when the URL is signed (its value is then not covered, and only what it says about the body
+ * is checked). */
 static bool signs_enough(const struct auth_request *r, const struct auth_claim *c)
 {
-    const struct slice prefix = SLICE_LIT("x-amz-");
-
     if (!is_signed(c->signed_headers, SLICE_LIT("host")))
         return false;
     for (size_t i = 0; i < r->http->n_headers; i++) {
         struct slice name = r->http->headers[i].name;
 
-        if (name.n <= prefix.n || !slice_eq_case(slice_sub(name, 0, prefix.n), prefix))
+        if (!must_be_signed(name))
             continue;
         if (c->kind == AUTH_URL_V4 && slice_eq_case(name, SLICE_LIT("x-amz-content-sha256")))
             continue;
@@ -452,7 +455,8 @@ enum s3_error auth_verify(const struct auth_request *r, struct auth_claim *claim
     if (error)
         return error;
     if (!signs_enough(r, claim))
-        return REFUSE(ACCESS_DENIED, "host and every x-amz- header of the request must be signed");
+        return REFUSE(ACCESS_DENIED,
+                      "host and every x-amz- and x-forebay- header of the request must be signed");
     return check_signature(r, claim, keys, a);
 }
 

@@ -64,6 +64,8 @@ struct auth_keys {
 void auth_keys_init(struct auth_keys *k, auth_secret_fn secret, void *arg, struct slice region);
 void auth_keys_fini(struct auth_keys *k);
 
+/* Whether it is of version 2, which covers neither the body nor headers other than x-amz-*. */
+bool auth_is_v2(const struct auth_claim *c);
 /* Whether the request carries nothing that looks like a signature. */
 bool auth_is_anonymous(const struct auth_request *r);
 /* Finds and takes apart the signature. ACCESS_DENIED when there is none. *ret_reason (static text) may be

@@ -4,7 +4,10 @@
 #include "s3/auth.h"
 
 /* First pair of that name, NULL when there is none. */
-const struct http_pair *auth_query(const struct auth_request *r, const char *name);
+static inline const struct http_pair *auth_query(const struct auth_request *r, const char *name)
+{
+    return http_pair_named(r->query, r->n_query, slice_str(name));
+}
 /* Lower-case copy. */
 struct slice auth_lower(struct arena *a, struct slice s);
 /* All values of a header joined by commas, as signatures see repeated headers. SLICE_NULL when absent. */

@@ -83,6 +83,12 @@ static int add_settings(struct s3_request *r, struct slice header, struct buf *b
 static enum s3_error read_settings(struct s3_request *r, struct buf *b)
 {
     struct slice origin = request_header(r, ORIGIN_HEADER);
+    bool any = origin.p || request_header(r, SET_HEADER).p;
+
+    if (any && auth_is_v2(&r->claim))
+        return reply_refuse(r, S3_ERR_ACCESS_DENIED,
+                            ORIGIN_HEADER " and " SET_HEADER
+                                          " must be signed, which takes signature version 4");
     int status = origin.n ? buf_printf(b, "origin=" SLICE_FMT "\n", SLICE_ARG(origin)) : 0;
 
     for (size_t i = 0; i < r->http->n_headers && status == 0; i++)

@@ -3,7 +3,8 @@
  *
  * 1. The object has exactly the listed parts, in rising order; nothing is published when one is missing or
  * another.
- * 2. A completion that failed leaves the upload as it was: the client may try again.
+ * 2. A completion that failed leaves the upload and the parts that it listed as they were: the client may try
+ * again.
  * 3. The client hears something however long it takes (pulse.h).
  *
  * Of uploads whose parts are at the origin (parts.h) nothing is moved: the origin puts them together. Of
@@ -270,6 +271,9 @@ static int assemble(struct complete *c, struct err *e)
 
     if (!piece)
         abort();
+    status = upload_sync(c->upload);
+    if (status)
+        return err_errno(e, status, "write of the parts to the cache's disk");
     status = sink_open(&c->second, UINT64_MAX, e);
     if (status == 0)
         status = sink_room(&c->second, 0, c->total, e);
@@ -397,6 +401,16 @@ static enum s3_error failed(const struct complete *c, int status, const struct e
                                : reply_failed(c->r, status, e);
 }
 
+/* Parts behind those that were listed are gone where the commit of the upload's own file has cut it. */
+static void reopen(struct complete *c)
+{
+    struct stat st;
+
+    if (c->target == upload_sink(c->upload))
+        upload_lose_parts(c->upload, sys->fstat(upload_fd(c->upload), &st) < 0 ? 0 : (uint64_t)st.st_size);
+    upload_reopen(c->upload);
+}
+
 static enum s3_error commit(struct complete *c, struct upload_result *ret)
 {
     struct s3_request *r = c->r;
@@ -407,7 +421,7 @@ static enum s3_error commit(struct complete *c, struct upload_result *ret)
     if (status) {
         error = failed(c, status, &m.err);
         if (c->upload)
-            upload_reopen(c->upload);
+            reopen(c);
     } else {
         (void)snprintf(ret->etag, sizeof ret->etag, SLICE_FMT, SLICE_ARG(m.attr.etag));
         (void)snprintf(ret->checksum, sizeof ret->checksum, SLICE_FMT, SLICE_ARG(c->checksum));
@@ -462,6 +476,10 @@ static enum s3_error complete(struct complete *c, struct upload_result *ret)
 {
     enum s3_error error = c->upload ? upload_close(c->upload) : S3_OK;
 
+    if (error == S3_ERR_NO_SUCH_UPLOAD) { /* the same completion, sent twice, ended just now */
+        uploads_completed(c->r->s3->uploads, request_query(c->r, "uploadId"), c->r->bucket, c->r->key, ret);
+        return ret->etag[0] ? S3_OK : error;
+    }
     if (error)
         return error;
     error = prepare(c);

@@ -63,9 +63,20 @@ static bool read_dates(const struct condition *c, const char *name, bool latest,
     return any;
 }
 
+/* Most requests have none, and are not looked through for each. */
+static bool has_any(const struct http_request *r, size_t prefix_n)
+{
+    for (size_t i = 0; i < r->n_headers; i++)
+        if (slice_eq_case(slice_sub(r->headers[i].name, prefix_n, 3), SLICE_LIT("if-")))
+            return true;
+    return false;
+}
+
 void condition_read(const struct http_request *r, const char *prefix, struct condition *ret)
 {
     *ret = (struct condition){.http = r, .prefix = prefix};
+    if (!has_any(r, strlen(prefix)))
+        return;
     ret->has_match = has_line(ret, "if-match");
     ret->has_none_match = has_line(ret, "if-none-match");
     ret->has_modified_since =

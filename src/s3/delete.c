@@ -211,7 +211,7 @@ static void put_result(struct s3_request *r, struct xml *x, const void *arg)
         if (!item->error && d->quiet)
             continue;
         xml_open(x, item->error ? "Error" : "Deleted");
-        xml_text(x, "Key", item->key);
+        xml_text(x, "Key", slice_sub(item->key, 0, S3_KEY_MAX_BYTES)); /* of one that is too long */
         if (item->error) {
             const struct s3_error_info *info = s3_error_info(item->error);
 

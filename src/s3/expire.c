@@ -264,6 +264,7 @@ static uint64_t expire_turn(void *arg)
 {
     struct expirer *x = arg;
 
+    uploads_drop_idle(x->s3->uploads); /* also where nobody begins another one */
     expire_all(x);
     return x->interval_ns;
 }

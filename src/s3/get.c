@@ -122,11 +122,12 @@ static struct slice override(const struct s3_request *r, struct slice header)
 
 static void put_overrides(struct s3_request *r)
 {
+    if (!has_overrides(r))
+        return;
 #define X(parameter, name)                                                                                   \
     if (request_query(r, parameter).p)                                                                       \
         reply_header(r, name, request_query(r, parameter));
-    if (has_overrides(r))
-        OVERRIDES(X)
+    OVERRIDES(X)
 #undef X
 }
 

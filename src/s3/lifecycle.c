@@ -349,10 +349,13 @@ int lifecycle_put(const struct lifecycle *l, struct buf *b)
 
 /* ---- what is due ---- */
 
-/* The midnight at or after `days` days from then. */
+/* The midnight at or after `days` days from then; 0, never, beyond the year 2554, where ns since 1970 end: of
+ * times before 1970 some origins make such numbers. */
 static uint64_t due_ns(uint64_t then_ns, uint64_t days)
 {
-    return ALIGN_UP(then_ns + days * DAY_NS, DAY_NS);
+    uint64_t most_ns = UINT64_MAX - (days + 1) * DAY_NS;
+
+    return then_ns > most_ns ? 0 : ALIGN_UP(then_ns + days * DAY_NS, DAY_NS);
 }
 
 uint64_t lifecycle_ends_ns(const struct lifecycle_rule *r, struct slice key, uint64_t size_bytes,
@@ -386,6 +389,7 @@ bool lifecycle_has_tags(const struct lifecycle_rule *r, struct slice kept_tags, 
 
 bool lifecycle_aborts(const struct lifecycle_rule *r, struct slice key, uint64_t began_ns, uint64_t now_ns)
 {
-    return r->enabled && r->abort_days && began_ns && slice_starts(key, r->prefix) &&
-           now_ns >= due_ns(began_ns, r->abort_days);
+    uint64_t ns = r->abort_days && began_ns ? due_ns(began_ns, r->abort_days) : 0;
+
+    return r->enabled && ns && slice_starts(key, r->prefix) && now_ns >= ns;
 }

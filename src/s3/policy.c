@@ -98,9 +98,12 @@ static enum s3_error check_array(struct form *f, json_t *condition, const char *
     if (json_array_size(condition) != 3)
         return REFUSE(INVALID_POLICY, "a condition of the policy has not three parts");
     if (slice_eq_case(kind, SLICE_LIT("content-length-range"))) {
-        if (!number(json_array_get(condition, 1), &f->limits->least) ||
-            !number(json_array_get(condition, 2), &f->limits->most))
+        uint64_t least, most;
+
+        if (!number(json_array_get(condition, 1), &least) || !number(json_array_get(condition, 2), &most))
             return REFUSE(INVALID_POLICY, "content-length-range of the policy needs two numbers");
+        f->limits->least = MAX(f->limits->least, least); /* of several each holds */
+        f->limits->most = MIN(f->limits->most, most);
         return S3_OK;
     }
     if ((!prefix && !slice_eq_case(kind, SLICE_LIT("eq"))) || !name || name[0] != '$' || !value)
@@ -133,7 +136,8 @@ static enum s3_error check_conditions(struct form *f, json_t *conditions, const 
 enum s3_error policy_check(struct slice document, const struct policy_field *fields, size_t n,
                            uint64_t now_ns, struct policy_limits *ret, const char **ret_reason)
 {
-    json_t *_cleanup_(free_json) policy = json_loadb(document.p ? document.p : "", document.n, 0, NULL);
+    json_t *_cleanup_(free_json) policy =
+        text_json_is_deep(document) ? NULL : json_loadb(document.p ? document.p : "", document.n, 0, NULL);
     _cleanup_free_ bool *covered = calloc(n + 1, sizeof *covered);
     struct form f = {fields, covered, n, ret};
     const char *expiration = json_string_value(json_object_get(policy, "expiration"));

@@ -212,6 +212,18 @@ static enum s3_error add_tags(struct post *p, struct http_request *http)
     return S3_OK;
 }
 
+/* RFC 9110 5.6.2. */
+static bool can_be_header(struct slice name)
+{
+    for (size_t i = 0; i < name.n; i++) {
+        char c = name.p[i];
+
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c && strchr("!#$%&'*+-.^_`|~", c))))
+            return false;
+    }
+    return true;
+}
+
 /* The request that PutObject would have had. */
 static enum s3_error become_put(struct post *p)
 {
@@ -228,6 +240,9 @@ static enum s3_error become_put(struct post *p)
             if ((unsigned char)name.p[j] < 0x20)
                 return reply_refuse(p->r, S3_ERR_INVALID_ARGUMENT,
                                     "the name of a field of the form has a control character");
+        if (put_is_kept(name) && !can_be_header(name)) /* nor does one become a line of ours by a colon */
+            return reply_refuse(p->r, S3_ERR_INVALID_ARGUMENT,
+                                "the name of a field of the form cannot be that of a header");
         for (size_t j = 0; j < p->fields[i].value.n; j++)
             if ((unsigned char)p->fields[i].value.p[j] < 0x20 && !slice_eq_str(name, "tagging"))
                 return reply_refuse(p->r, S3_ERR_INVALID_ARGUMENT,

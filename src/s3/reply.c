@@ -24,18 +24,6 @@ static const char *const op_names[S3_OP_COUNT] = {[S3_OP_NONE] = "Unknown",
 
 static const int kept_statuses[S3_STATUSES] = {200, 204, 206, 304, 403, 404, 412, 503};
 
-struct slice request_query(const struct s3_request *r, const char *name)
-{
-    const struct http_pair *p = route_query(r->query, r->n_query, name);
-
-    return p ? slice_of(p->value.p ? p->value.p : "", p->value.n) : SLICE_NULL;
-}
-
-struct slice request_header(const struct s3_request *r, const char *name)
-{
-    return http_header(r->http, name);
-}
-
 static char *put(char *to, struct slice s)
 {
     if (s.n)
@@ -43,10 +31,9 @@ static char *put(char *to, struct slice s)
     return to + s.n;
 }
 
-void reply_header(struct s3_request *r, const char *name, struct slice value)
+void reply_line(struct s3_request *r, struct slice name, struct slice value)
 {
-    const struct slice text = slice_str(name);
-    const size_t n = text.n + value.n + 4; /* ": " and the line's end */
+    const size_t n = name.n + value.n + 4; /* ": " and the line's end */
     char *to;
 
     if (slice_has_control(value))
@@ -54,7 +41,7 @@ void reply_header(struct s3_request *r, const char *name, struct slice value)
     to = buf_reserve(&r->head, r->head.p ? n : MAX(n, (size_t)HEAD_USUAL_BYTES));
     if (!to) /* what goes in is bounded: attributes by the origin layer, the rest by the request's own head */
         return;
-    to = put(put(put(put(to, text), SLICE_LIT(": ")), value), SLICE_LIT("\r\n"));
+    to = put(put(put(put(to, name), SLICE_LIT(": ")), value), SLICE_LIT("\r\n"));
     buf_used(&r->head, n);
 }
 

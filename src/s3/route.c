@@ -60,18 +60,6 @@ ssize_t route_setting(const struct http_pair *query, size_t n_query)
     return -1;
 }
 
-const struct http_pair *route_query(const struct http_pair *query, size_t n_query, const char *name)
-{
-    if (n_query == 0) /* most requests: many names are asked for, and each would be measured */
-        return NULL;
-    const struct slice wanted = slice_str(name);
-
-    for (size_t i = 0; i < n_query; i++)
-        if (slice_eq(query[i].name, wanted))
-            return &query[i];
-    return NULL;
-}
-
 enum s3_error route_path(struct slice path, struct slice *ret_bucket, struct slice *ret_key)
 {
     struct slice key;

@@ -151,7 +151,11 @@ enum s3_error route_op(const struct http_request *http, bool has_bucket, bool ha
 ssize_t route_setting(const struct http_pair *query, size_t n_query);
 /* Property of the bucket that keeps the setting of this query parameter; NULL: it cannot be made. */
 const char *route_kept_property(const char *parameter);
-const struct http_pair *route_query(const struct http_pair *query, size_t n_query, const char *name);
+static inline const struct http_pair *route_query(const struct http_pair *query, size_t n_query,
+                                                  const char *name)
+{
+    return n_query == 0 ? NULL : http_pair_named(query, n_query, slice_str(name));
+}
 
 /* ---- url_headers.c ---- */
 
@@ -162,11 +166,23 @@ enum s3_error url_headers_take(struct s3_request *r);
 /* ---- reply.c ---- */
 
 /* First value of a query parameter, SLICE_NULL when absent. */
-struct slice request_query(const struct s3_request *r, const char *name);
-struct slice request_header(const struct s3_request *r, const char *name);
+static inline struct slice request_query(const struct s3_request *r, const char *name)
+{
+    const struct http_pair *p = route_query(r->query, r->n_query, name);
+
+    return p ? slice_of(p->value.p ? p->value.p : "", p->value.n) : SLICE_NULL;
+}
+static inline struct slice request_header(const struct s3_request *r, const char *name)
+{
+    return http_header(r->http, name);
+}
 
 /* One header line of the response. Values with control characters are left out. */
-void reply_header(struct s3_request *r, const char *name, struct slice value);
+void reply_line(struct s3_request *r, struct slice name, struct slice value);
+static inline void reply_header(struct s3_request *r, const char *name, struct slice value)
+{
+    reply_line(r, slice_str(name), value);
+}
 /* An ETag as clients see it: in quotes, but weak ones (W/"...") as they are. Returns `ret`. */
 #define REPLY_ETAG_TEXT_MAX (128 + 8) /* ORIGIN_ETAG_MAX and quotes */
 char *reply_etag_text(struct slice etag, char ret[REPLY_ETAG_TEXT_MAX]);

@@ -37,6 +37,7 @@ struct upload {
     bool opaque;
     uint64_t created_ns;
     struct sink sink;
+    int fault; /* of whoever has closed it: of the sync that failed */
     /* Covered by all->lock: */
     struct upload *next;
     unsigned refs, active; /* active: parts being written */
@@ -152,8 +153,10 @@ static struct upload *take_idle_locked(struct uploads *u, uint64_t now_ns)
     return NULL;
 }
 
-static void drop_idle(struct uploads *u, uint64_t now_ns)
+void uploads_drop_idle(struct uploads *u)
 {
+    uint64_t now_ns = sys->mono_ns();
+
     for (;;) {
         struct upload *w;
         {
@@ -176,7 +179,7 @@ enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice k
     struct upload *w;
 
     assert(sink->handle && sink->fd >= 0);
-    drop_idle(u, now_ns);
+    uploads_drop_idle(u);
     w = calloc(1, sizeof *w);
     if (!w)
         abort();
@@ -409,6 +412,26 @@ enum s3_error upload_close(struct upload *w)
         (void)cond_wait_for(&w->all->ended, &w->all->lock, WAIT_NS);
     w->closing = w->active == 0; /* who dribbles a part holds nobody, the lifecycle's thread least of all */
     return w->closing ? S3_OK : S3_ERR_CONFLICT;
+}
+
+int upload_sync(struct upload *w)
+{
+    assert(w->magic == UPLOAD_MAGIC && w->closing);
+    if (w->fault == 0)
+        w->fault = sys->fdatasync(w->sink.fd);
+    return w->fault;
+}
+
+void upload_lose_parts(struct upload *w, uint64_t file_bytes)
+{
+    LOCK_SCOPE(&w->all->lock);
+    assert(w->closing && w->active == 0);
+    for (size_t i = 0; i < w->n_parts; i++) {
+        struct part *part = &w->parts[i];
+
+        if (part->p.size > 0 && part->p.offset + part->p.size > file_bytes)
+            part->p.present = part->slot_taken = false;
+    }
 }
 
 void upload_reopen(struct upload *w)

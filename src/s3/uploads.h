@@ -15,7 +15,7 @@
 
 #define UPLOADS_MAX            1024
 #define UPLOADS_PARTS_MAX      200000      /* of all uploads together, about 20 MiB */
-#define UPLOADS_IDLE_S         (24 * 3600) /* then forgotten when the next one begins */
+#define UPLOADS_IDLE_S         (24 * 3600) /* then forgotten by uploads_drop_idle */
 #define UPLOADS_DONE_MAX       64          /* completed ones that are remembered for clients that ask again */
 #define UPLOAD_ID_SIZE         33
 #define UPLOAD_PART_NUMBER_MAX 10000
@@ -48,6 +48,9 @@ void uploads_free(struct uploads *u); /* drops all of them */
 enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
                           const struct part_sums *sums, bool opaque, struct sink *sink,
                           char ret_id[UPLOAD_ID_SIZE]);
+/* Forgets those that nobody has touched for a day, and gives the room that their parts take back; uploads_add
+ * begins with it. */
+void uploads_drop_idle(struct uploads *u);
 /* A reference, for upload_unref; NULL when there is none of that id for this bucket and key. */
 struct upload *uploads_find(struct uploads *u, struct slice id, struct slice bucket, struct slice key);
 void upload_unref(struct upload *w);
@@ -96,6 +99,13 @@ struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
 /* No part can begin any more; waits until those that run have ended. CONFLICT when someone else is at it, or
  * a part still comes after a minute; then the upload is open as before. */
 enum s3_error upload_close(struct upload *w);
+/* Between upload_close and upload_reopen: whether the disk has taken all that was written to the staged file.
+ * What it did not take once fails each time: the kernel tells it a single time, and what is read then may be
+ * other bytes. */
+int upload_sync(struct upload *w);
+/* In the same place: the staged file may have been cut. Parts of which it has not all bytes are not there any
+ * more. */
+void upload_lose_parts(struct upload *w, uint64_t file_bytes);
 /* After a failed completion: parts may come again. */
 void upload_reopen(struct upload *w);
 /* Takes the upload out of the table; its staged file goes with the last reference unless it was committed.

@@ -131,7 +131,8 @@ static void page_status(struct server *s, struct http_conn *c)
     reply_json(c, 200, o);
 }
 
-/* POST of an origin's notification. */
+/* POST of an origin's notification. Bodies are taken of those who know the token and of nobody else: they lie
+ * in memory, and a thread waits for them. */
 static void take_events(struct server *s, struct http_conn *c, struct slice bucket)
 {
     const struct http_request *r = http_conn_request(c);
@@ -142,18 +143,21 @@ static void take_events(struct server *s, struct http_conn *c, struct slice buck
         reply_error(c, 405, "only POST");
         return;
     }
-    int k = http_conn_read_all(c, &body);
-    if (k < 0) {
-        reply_error(c, k == -E2BIG ? 413 : 400, "the body is not complete, or larger than 4 MiB");
-        return;
-    }
     bool bearer = token.n > 7 && slice_eq_case(slice_sub(token, 0, 7), SLICE_LIT("Bearer "));
     struct wire_events_req req = {.request_id = http_conn_id(c),
                                   .bucket = bucket,
                                   .token = bearer ? slice_trim(slice_from(token, 7)) : SLICE_NULL,
-                                  .json = buf_view(&body)};
+                                  .json = SLICE_LIT("{\"Records\": []}")};
     struct wire_events_rep rep;
-    k = object_events(s->session, &req, http_conn_arena(c), &rep, &e);
+    int k = object_events(s->session, &req, http_conn_arena(c), &rep, &e);
+    int got = k < 0 ? 0 : http_conn_read_all(c, &body);
+    if (got < 0) {
+        reply_error(c, got == -E2BIG ? 413 : 400, "the body is not complete, or larger than 4 MiB");
+        return;
+    }
+    req.json = buf_view(&body);
+    if (k == 0)
+        k = object_events(s->session, &req, http_conn_arena(c), &rep, &e);
     if (k < 0)
         reply_error(c, k == -EACCES ? 403 : k == -EINVAL ? 400 : err_http_status(k), e.text);
     else

@@ -39,7 +39,35 @@ void conn_table_init(struct conn_table *t, uint64_t now_ms)
 void conn_table_fini(struct conn_table *t)
 {
     assert(atomic_load(&t->n) == 0);
+    while (t->made) {
+        struct conn *c = t->made;
+        t->made = c->next_made;
+        free(c);
+    }
     lock_fini(&t->lock);
+}
+
+/* ---- ownership ---- */
+
+bool conn_claim(struct conn *c)
+{
+    uint8_t was = atomic_load_explicit(&c->claim, memory_order_acquire);
+    do {
+        if (was == CONN_FREE || was == CONN_TOLD)
+            return false;
+    } while (!atomic_compare_exchange_weak(&c->claim, &was, was == CONN_WAITS ? CONN_OWNED : CONN_TOLD));
+    return was == CONN_WAITS;
+}
+
+bool conn_let_go(struct conn *c)
+{
+    uint8_t owned = CONN_OWNED;
+    if (atomic_compare_exchange_strong(&c->claim, &owned, CONN_WAITS))
+        return true;
+    assert(owned == CONN_TOLD && c->is_kept);
+    /* Before the caller looks: an event of later tells it again. */
+    atomic_store(&c->claim, CONN_OWNED);
+    return false;
 }
 
 /* ---- slots; the lock is held ---- */
@@ -75,16 +103,45 @@ static void unlink_locked(struct conn_table *t, struct conn *c)
 
 /* ---- life ---- */
 
+/* One of before, or NULL. */
+static struct conn *take_unused(struct conn_table *t)
+{
+    LOCK_SCOPE(&t->lock);
+    struct conn *c = t->unused;
+    if (c)
+        t->unused = c->next_ready;
+    return c;
+}
+
+/* What may be watched: who holds an event of an earlier one looks at `claim`, and at nothing else. */
+static struct conn *make_kept(struct conn_table *t)
+{
+    struct conn *c = take_unused(t);
+    if (c) {
+        memset(&c->magic, 0, sizeof(*c) - offsetof(struct conn, magic));
+    } else {
+        c = calloc(1, sizeof(*c));
+        if (!c)
+            abort();
+        LOCK_SCOPE(&t->lock);
+        c->next_made = t->made;
+        t->made = c;
+    }
+    c->is_kept = true;
+    return c;
+}
+
 struct conn *conn_new(struct conn_table *t, int fd, enum conn_kind kind, uint64_t now_ms)
 {
     assert(fd >= 0 && kind < CONN_KIND_COUNT);
-    struct conn *c = calloc(1, sizeof(*c));
+    struct conn *c = kind == CONN_HTTP ? make_kept(t) : calloc(1, sizeof(*c));
     if (!c)
         abort();
     c->magic = CONN_MAGIC;
     c->fd = fd;
     c->kind = (uint8_t)kind;
     c->phase = CONN_HEAD;
+    atomic_store(&c->claim, CONN_OWNED);
     LOCK_SCOPE(&t->lock);
     link_locked(t, c, now_ms);
     atomic_fetch_add(&t->n, 1);
@@ -103,7 +160,14 @@ void conn_free(struct conn_table *t, struct conn *c)
     free(c->pending);
     (void)close(c->fd); /* nothing more can be told to the peer */
     c->magic = 0;
-    free(c);
+    if (!c->is_kept) {
+        free(c);
+        return;
+    }
+    atomic_store(&c->claim, CONN_FREE);
+    LOCK_SCOPE(&t->lock);
+    c->next_ready = t->unused;
+    t->unused = c;
 }
 
 void conn_keep_pending(struct conn *c, struct slice bytes)

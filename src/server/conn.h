@@ -1,10 +1,16 @@
 /*
  * The table of open connections and their deadlines.
  *
- * Ownership: a connection belongs to the thread that received its (one-shot) epoll event, from then until
- * that thread arms it again or frees it. Everybody else may only ask the kernel to shut its socket down,
- * under the table's lock; that makes an event, and whoever gets the event closes the connection. So no
+ * Ownership: a connection belongs to the thread that claimed it when it received an epoll event of it, from
+ * then until that thread lets it go or frees it. Everybody else may only ask the kernel to shut its socket
+ * down, under the table's lock; that makes an event, and whoever gets the event closes the connection. So no
  * connection is freed while another thread looks at it.
+ *
+ * Events of connections that are armed for one (EPOLLONESHOT) come to one thread. Of those that are watched
+ * (EPOLLET) a further one may come to another thread while they are owned, even when they have been closed
+ * by then: it finds out by conn_claim, which leaves a note for the owner. That is why the memory of such
+ * connections is never given back while the table is there, but used for later ones; an event that was for an
+ * earlier one in the same place makes its owner look in vain, no more.
  *
  * Deadlines: each connection lies in one slot of a timer wheel. A busy connection has no deadline and one
  * whose deadline moves away is left in its slot: the sweep that finds it there puts it where it belongs. So a
@@ -43,18 +49,32 @@ enum conn_phase {
     CONN_LINGER,    /* sending side shut: what arrives is discarded for a while */
 };
 
+/* Whose it is. */
+enum conn_claim {
+    CONN_FREE,  /* no connection: memory for one */
+    CONN_WAITS, /* nobody's: who gets an event of it may claim it */
+    CONN_OWNED, /* a thread's, or it is on the ready list */
+    CONN_TOLD,  /* the same, and another event has come meanwhile */
+};
+
 struct wire_conn;
 
 #define CONN_MAGIC 0x434f4e4eu
 #define CONN_NEVER UINT64_MAX
 
 struct conn {
+    _Atomic uint8_t claim;  /* enum conn_claim */
+    struct conn *next_made; /* of those whose memory is kept; table lock */
+    /* All that follows is cleared when the memory is used again. */
     uint32_t magic;
     int fd;
     uint8_t kind;          /* enum conn_kind */
     _Atomic uint8_t phase; /* enum conn_phase; written by the owner */
     atomic_bool expired;
-    atomic_bool armed;            /* set by the owner as its last act: the next owner sees all that it did */
+    bool is_kept;                 /* its memory is */
+    bool watched;                 /* all that arrives makes an event (EPOLLET), without arming */
+    bool drained;                 /* nothing has arrived that was not read, or will not make an event */
+    bool ended;                   /* the peer's end has arrived, or may have */
     _Atomic uint64_t deadline_ms; /* monotonic; 0: busy; CONN_NEVER */
     struct conn *prev, *next;     /* of its slot; table lock */
     uint64_t visit_ms;            /* when its slot is swept; table lock */
@@ -82,9 +102,11 @@ static_assert(sizeof(struct conn) <= 256, "ten thousand idle connections must co
 #define CONN_SLOTS   512
 
 struct conn_table {
-    struct lock lock; /* slots, links, n, swept_ms */
+    struct lock lock; /* slots, links, n, swept_ms, made, unused */
     struct conn *slots[CONN_SLOTS];
-    uint64_t swept_ms; /* slots before this time are done */
+    struct conn *made;   /* whose memory is kept, in use or not */
+    struct conn *unused; /* of them, linked by next_ready: as many as were open at once */
+    uint64_t swept_ms;   /* slots before this time are done */
     atomic_size_t n;
 };
 
@@ -92,7 +114,14 @@ void conn_table_init(struct conn_table *t, uint64_t now_ms);
 /* All connections must be gone. */
 void conn_table_fini(struct conn_table *t);
 
-/* Takes fd. The connection is busy until conn_set_deadline. Never NULL. */
+/* By who has an event of it. True: it is the caller's now. False: it is owned by another, who is told, or it
+ * is no more. */
+bool conn_claim(struct conn *c);
+/* The owner's last act: the next one sees all that it did. False: there was an event meanwhile, and the
+ * caller owns it still. */
+bool conn_let_go(struct conn *c);
+
+/* Takes fd. The connection is the caller's, and busy until conn_set_deadline. Never NULL. */
 struct conn *conn_new(struct conn_table *t, int fd, enum conn_kind kind, uint64_t now_ms);
 /* Closes the socket and frees all that hangs on it, except `wire`, which must be gone. */
 void conn_free(struct conn_table *t, struct conn *c);

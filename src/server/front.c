@@ -2,11 +2,14 @@
  * The epoll set, the ready list, accepting; start, drain and stop (contract in front.h). The threads are in
  * front_workers.c.
  *
- * All connections wait in one epoll set, armed for one event each (EPOLLONESHOT): who gets the event owns the
- * connection until it arms it again.
+ * All connections wait in one epoll set: who gets an event owns the connection until it lets it go (conn.h).
+ * Most are armed for one event at a time (EPOLLONESHOT), which is a call of the kernel for each. Plain HTTP
+ * connections that wait for a request are watched (EPOLLET) and stay so: whatever arrives after the last read
+ * makes an event, so that waiting again costs nothing. The end of the stream may have arrived before that
+ * read, which then does not show it: the event does (EPOLLRDHUP), and they are armed anew.
  *
  * Invariants:
- *  1. A connection belongs to one thread, to the ready list, or is armed; never two of these.
+ *  1. A connection belongs to one thread, to the ready list, or waits; never two of these.
  *  2. A thread blocks on a client only while a handler reads a body or writes a response that is not its end,
  * bounded by the request timeout at each step. Heads, ends of answers, rests and closing never block. Where
  * most threads are blocked so, clients that are slower than SLOW_BYTES_PER_S are cut (front_workers.c).
@@ -47,30 +50,70 @@
 #define EPOLL_CTL(...) epoll_ctl(__VA_ARGS__)
 #endif
 
-static void set_epoll(struct front *f, struct conn *c, int how, uint32_t events)
+/* False: the kernel cannot watch it, and it is to be closed: its deadline would not help either. */
+static bool set_epoll(struct front *f, struct conn *c, int fd, int how, uint32_t events)
 {
-    struct epoll_event ev = {.events = events | EPOLLONESHOT, .data.ptr = c};
-    int fd = c->fd;
-    atomic_store_explicit(&c->armed, true, memory_order_release);
+    struct epoll_event ev = {.events = events, .data.ptr = c};
     int k = EPOLL_CTL(f->epoll_fd, how, fd, &ev);
     assert(k == 0 || errno == ENOMEM || errno == ENOSPC);
-    if (k < 0) { /* the kernel cannot watch it: its deadline will not help either */
-        log_error("server", "epoll_ctl: %s", err_text(-errno));
+    if (k == 0)
+        return true;
+    log_error("server", "epoll_ctl: %s", err_text(-errno));
+    return false;
+}
+
+/* Who is told of an event meanwhile has it looked at once more. */
+static void let_go(struct front *f, struct conn *c)
+{
+    if (conn_let_go(c))
+        return;
+    c->drained = false;
+    c->ended = true; /* perhaps */
+    front_enqueue(f, c);
+}
+
+/* Events may come as soon as the kernel is told. Where further ones may come to others at any time, it is let
+ * go only after that: its owner could close it. */
+static void begin_waiting(struct front *f, struct conn *c, int how, uint32_t events)
+{
+    bool was_kept = c->is_kept;
+    int fd = c->fd;
+    if (!was_kept)
+        (void)conn_let_go(c);
+    if (!set_epoll(f, c, fd, how, events))
         front_close(f, c);
-    }
+    else if (was_kept)
+        let_go(f, c);
 }
 
 void front_arm(struct front *f, struct conn *c, uint32_t events)
 {
-    set_epoll(f, c, EPOLL_CTL_MOD, events);
+    c->watched = false;
+    begin_waiting(f, c, EPOLL_CTL_MOD, events | EPOLLONESHOT);
+}
+
+static void watch(struct front *f, struct conn *c, int how)
+{
+    c->watched = true;
+    begin_waiting(f, c, how, EPOLLIN | EPOLLRDHUP | EPOLLET);
+}
+
+void front_unwatch(struct front *f, struct conn *c)
+{
+    if (c->watched && set_epoll(f, c, c->fd, EPOLL_CTL_MOD, EPOLLONESHOT))
+        c->watched = false;
 }
 
 void front_arm_read(struct front *f, struct conn *c)
 {
     if (c->tls && tls_has_pending(c->tls))
         front_enqueue(f, c);
-    else
+    else if (c->tls || !c->is_kept)
         front_arm(f, c, c->tls && tls_wants(c->tls) == POLLOUT ? EPOLLOUT : EPOLLIN);
+    else if (c->watched && c->drained)
+        let_go(f, c);
+    else
+        watch(f, c, EPOLL_CTL_MOD);
 }
 
 void front_kick(int fd)
@@ -185,7 +228,10 @@ static void admit(struct front *f, int fd, enum conn_kind kind, const struct soc
         c->head_deadline_ms = now_ms + timeout_ms;
     }
     conn_set_deadline(&f->conns, c, now_ms + timeout_ms, /* exact= */ true);
-    set_epoll(f, c, EPOLL_CTL_ADD, EPOLLIN);
+    if (kind == CONN_HTTP && !handshake)
+        watch(f, c, EPOLL_CTL_ADD);
+    else
+        begin_waiting(f, c, EPOLL_CTL_ADD, EPOLLIN | EPOLLONESHOT);
 }
 
 /* A listener has an event: takes some connections, then lets another thread have the next ones. */
@@ -244,9 +290,10 @@ void front_set_timeouts(struct front *f, uint64_t request_timeout_ms, uint64_t i
 int front_start(const struct front_config *config, struct front **ret, struct err *e)
 {
     assert(config->threads > 0 && config->http && config->express && config->sessions.call);
-    struct front *_cleanup_(front_freep) f = calloc(1, sizeof(*f));
+    struct front *_cleanup_(front_freep) f = aligned_alloc(CACHE_LINE_BYTES, sizeof(*f));
     if (!f)
         abort();
+    memset(f, 0, sizeof(*f));
     f->magic = FRONT_MAGIC;
     f->config = *config;
     front_set_timeouts(f, config->request_timeout_ms, config->idle_timeout_ms);
@@ -279,7 +326,7 @@ int front_listen(struct front *f, int fd, enum conn_kind kind, struct err *e)
     c->fd = fd;
     c->kind = (uint8_t)kind;
     c->phase = CONN_LISTENING;
-    atomic_init(&c->armed, true);
+    atomic_init(&c->claim, CONN_WAITS);
     f->listeners[kind] = c; /* from here on the front closes it */
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)

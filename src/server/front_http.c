@@ -189,7 +189,10 @@ static bool after_response(struct worker *w, struct conn *c, enum http_next next
 /* Reads once. True: go on parsing; otherwise the connection is no longer ours. */
 static bool receive(struct worker *w, struct conn *c)
 {
+    size_t room = http_conn_room(w->http);
     ssize_t n = http_conn_receive(w->http);
+    /* What arrives later makes an event; with a full buffer, or the end, there may be something already. */
+    c->drained = n == -EAGAIN || (n > 0 && (size_t)n < room && !c->ended);
     if (n > 0)
         return true;
     if (n == -EAGAIN) {
@@ -216,7 +219,8 @@ static void serve(struct worker *w, struct conn *c, bool may_read)
     http_conn_set_draining(h, atomic_load_explicit(&f->draining, memory_order_relaxed));
     for (int served = 0;;) {
         int status = 400;
-        struct err e = {0};
+        struct err e; /* not cleared whole: this runs three times a request */
+        e.text[0] = '\0';
         int k = http_conn_pending(h).n > 0 ? http_conn_parse(h, &status, &e) : -EAGAIN;
         if (k == -EAGAIN) {
             if (!may_read) {
@@ -239,6 +243,8 @@ static void serve(struct worker *w, struct conn *c, bool may_read)
         uint64_t began_ns = log_enabled(LOG_LEVEL_DEBUG) ? sys->mono_ns() : 0;
         c->head_deadline_ms = 0;
         stream_pace_reset(&c->pace);
+        if (http_conn_awaits_body(h))
+            front_unwatch(f, c);
         enum http_next next = http_conn_serve(h, f->config.http, f->config.http_arg);
         served++;
         log_access(h, began_ns);

@@ -12,9 +12,13 @@
 #define LINGER_MS          2000
 #define LINGER_MAX_BYTES   (16 * MIB)
 
+#define CACHE_LINE_BYTES                                                                                     \
+    64 /* what one thread changes all the time lies in no line that another one reads                        \
+        */
+
 /* A thread and the buffers of the one request that it serves. */
 struct worker {
-    struct front *front;
+    _Alignas(CACHE_LINE_BYTES) struct front *front;
     pthread_t thread;
     bool reserved;                  /* the one that watches the others and serves only express requests */
     atomic_int active_kind;         /* enum conn_kind of the request it runs, or -1 */
@@ -46,8 +50,8 @@ struct front {
     unsigned n_parked; /* workers that wait for `called` */
     unsigned n_called; /* of them may go */
     struct cond called;
-    atomic_uint n_idle; /* workers that wait in the epoll set, or are about to */
-    atomic_uint n_workers;
+    _Alignas(CACHE_LINE_BYTES) atomic_uint n_idle; /* workers that wait in the epoll set, or are about to */
+    _Alignas(CACHE_LINE_BYTES) atomic_uint n_workers;
     unsigned n_joined;      /* of the workers, while stopping */
     struct worker *workers; /* config.threads of them, n_workers set */
     struct worker reserved;
@@ -60,13 +64,15 @@ struct front {
 };
 
 /* ---- front.c ---- */
-/* Gives the connection back to the epoll set; the caller does not touch it any more. EPOLLIN or EPOLLOUT. */
+/* Lets the connection go until one event, EPOLLIN or EPOLLOUT; the caller does not touch it any more. */
 void front_arm(struct front *f, struct conn *c, uint32_t events);
 /* Lets a worker take it up; the caller does not touch it any more. */
 void front_enqueue(struct front *f, struct conn *c);
 /* The same until there is something to read, which may be so already: with TLS not all that was received is
  * in the socket. */
 void front_arm_read(struct front *f, struct conn *c);
+/* A body comes: its owner reads it, and no event of what arrives is for anybody else. */
+void front_unwatch(struct front *f, struct conn *c);
 void front_close(struct front *f, struct conn *c);
 /* Keeps bytes for later within the limit for heads: -ENOMEM. */
 int front_keep_pending(struct front *f, struct conn *c, struct slice bytes);

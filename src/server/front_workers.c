@@ -50,10 +50,21 @@
 
 /* ---- one event ---- */
 
+/* What the event is of, when it is the caller's now. */
+static struct conn *claim(const struct epoll_event *ev)
+{
+    struct conn *c = ev->data.ptr;
+    if (!c || !conn_claim(c))
+        return NULL;
+    assert(c->magic == CONN_MAGIC);
+    c->drained = false;
+    c->ended = ev->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    return c;
+}
+
 static void handle(struct worker *w, struct conn *c)
 {
-    bool armed = atomic_load_explicit(&c->armed, memory_order_acquire);
-    assert(armed && c->magic == CONN_MAGIC);
+    assert(c->magic == CONN_MAGIC);
     if (c->phase == CONN_LISTENING) {
         front_accept(w->front, c);
         return;
@@ -78,7 +89,7 @@ static struct conn *next_work(struct front *f, bool *list_first)
     struct epoll_event ev;
     int k = epoll_wait(f->epoll_fd, &ev, 1, atomic_load(&f->n_ready) > 0 ? 0 : -1);
     if (k > 0)
-        return ev.data.ptr;
+        return claim(&ev);
     return k == 0 ? front_dequeue(f) : NULL;
 }
 
@@ -276,8 +287,9 @@ static void *reserved_main(void *arg)
         }
         struct epoll_event ev;
         if (supervise(f)) {
-            if (epoll_wait(f->epoll_fd, &ev, 1, SUPERVISE_MS) > 0 && ev.data.ptr)
-                handle(w, ev.data.ptr);
+            struct conn *c = epoll_wait(f->epoll_fd, &ev, 1, SUPERVISE_MS) > 0 ? claim(&ev) : NULL;
+            if (c)
+                handle(w, c);
             quiet = 0;
             continue;
         }
@@ -297,9 +309,10 @@ int front_workers_start(struct front *f, struct err *e)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     f->leaders = MIN(MAX((unsigned)MAX(cpus, 1) * LEADERS_PER_CPU, (unsigned)LEADERS_MIN), f->config.threads);
-    f->workers = calloc(f->config.threads, sizeof(*f->workers));
+    f->workers = aligned_alloc(CACHE_LINE_BYTES, f->config.threads * sizeof(*f->workers));
     if (!f->workers)
         abort();
+    memset(f->workers, 0, f->config.threads * sizeof(*f->workers));
     for (unsigned i = 0; i < f->leaders; i++) {
         int k = add_worker(f);
         if (k < 0)

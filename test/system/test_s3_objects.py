@@ -419,6 +419,15 @@ def test_delete_many(bucket):
     assert [o["Key"] for o in bucket.s3.list_objects_v2(Bucket=bucket.name)["Contents"]] == left
 
 
+def test_keys_that_are_too_long_to_be_removed(bucket):
+    """Each is told of, cut to what a key can be: the answer is not too long either, and says what was removed."""
+    bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x")
+    long = [f"{i:03}" + '"' * 4000 for i in range(999)]
+    answer = bucket.s3.delete_objects(Bucket=bucket.name, Delete={"Objects": [{"Key": k} for k in ["k", *long]]})
+    assert [d["Key"] for d in answer["Deleted"]] == ["k"]
+    assert [(e["Code"], e["Key"]) for e in answer["Errors"]] == [("KeyTooLongError", k[:1024]) for k in long]
+
+
 def test_conditions_of_deletion_that_are_not_here(bucket):
     """By size or time: refused, never ignored, and the object stays."""
     where = {"Bucket": bucket.name, "Key": "k"}

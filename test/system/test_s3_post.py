@@ -142,6 +142,11 @@ def test_forms_that_are_refused_store_nothing(bucket):
         (by_hand(bucket, policy([["eq", "$x-amz-server-side-encryption", "AES256"]]), key="k",
                  **{"x-amz-server-side-encryption": "AES256"}), 501, "NotImplemented"),
         (by_hand(bucket, policy([["starts-with", "$tagging", ""]]), key="k", tagging="no xml"), 400, "MalformedXML"),
+        (by_hand(bucket, policy([["starts-with", "$x-amz-meta-forebay-tags:", ""]]), key="k",
+                 **{"x-amz-meta-forebay-tags:": "no=tags&%"}), 400, "InvalidArgument"),
+        (by_hand(bucket, policy([["starts-with", "$x-amz-meta-a b", ""]]), key="k", **{"x-amz-meta-a b": "c"}), 400, "InvalidArgument"),
+        (by_hand(bucket, policy([["content-length-range", 0, 3], ["content-length-range", 0, 9]]), key="k"), 400, "EntityTooLarge"),
+        (by_hand(bucket, b'{"a": ' + b"[" * 2000 + b"]" * 2000 + b"}", key="k"), 400, "InvalidPolicyDocument"),
         ([("f%d" % i, "x") for i in range(100)] + list(good.items()), 400, "MalformedPOSTRequest"),
         ({"long": "x" * 70000, **good}, 400, "MalformedPOSTRequest"),
     ]

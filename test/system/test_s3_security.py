@@ -196,6 +196,22 @@ def test_headers_in_signed_urls(bucket):
     assert sorted(at_origin(bucket)) == ["k", "k3"]
 
 
+def test_our_own_headers_are_signed(node):
+    """Who sees a request, or was given a signed URL, does not choose the origin of the bucket that it makes, nor its properties.
+    Version 2 cannot sign them. (Each was seen to make a bucket.)"""
+    name = harness.random_name("made")
+    path = f"/{name}"
+    version_2 = node.s3(signature_version="s3")
+    for header in ({"x-forebay-origin": "file:///"}, {"X-Forebay-Set": "anonymous=read"}):
+        assert send(node, "PUT", path, {**signed(node, "PUT", path), **header}).error()["Code"] == "AccessDenied"
+        assert fetch(signed_url(node, "PUT", path), "PUT", b"", header).error()["Code"] == "AccessDenied"
+        url = version_2.generate_presigned_url("create_bucket", Params={"Bucket": name}, ExpiresIn=60)
+        assert fetch(url, "PUT", b"", {**header, "Content-Type": ""}).error()["Code"] == "AccessDenied"
+        assert ask(node, "HEAD", path).status == 404
+    assert send(node, "PUT", path, signed(node, "PUT", path, {"x-forebay-set": "ttl=1h"})).status == 200
+    node.s3().delete_bucket(Bucket=name)
+
+
 @pytest.mark.parametrize("version", ["s3v4", None], ids=["version 4", "as boto3 comes"])
 def test_expired_urls(bucket, version):
     """A presigned URL of the past is refused with the words that S3 uses."""

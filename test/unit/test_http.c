@@ -277,6 +277,48 @@ static void splits_and_decodes_queries(void **state)
     assert_int_equal(http_parse_query(slice_of(many, HTTP_PAIRS_MAX), a, &p, &n), -E2BIG);
 }
 
+/* Appends one of these forms of a pair's name or value: plain, with one escape, or with a plus. */
+static void put_form(unsigned form, const char *plain, struct buf *raw, struct buf *decoded)
+{
+    static const char *const raw_of[] = {"", "%26", "+"}, *const decoded_of[] = {"", "&", " "};
+    assert_int_equal(buf_printf(raw, "%s%s", plain, raw_of[form]), 0);
+    assert_int_equal(buf_printf(decoded, "%s%s", plain, decoded_of[form]), 0);
+}
+
+/* Wherever the escapes of a query are, each name and value comes out as it was put in. */
+static void decodes_each_pair(void **state)
+{
+    enum { PAIRS = 3, FORMS = 3 };
+    struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
+    for (unsigned which = 0; which < 729; which++) { /* FORMS to the power of twice PAIRS */
+        struct buf raw = BUF_INIT(256), name[PAIRS], value[PAIRS];
+        unsigned rest = which;
+        arena_clear(a);
+        for (size_t i = 0; i < PAIRS; i++) {
+            name[i] = value[i] = BUF_INIT(64);
+            if (i > 0)
+                assert_int_equal(buf_char(&raw, '&'), 0);
+            put_form(rest % FORMS, "name", &raw, &name[i]);
+            assert_int_equal(buf_char(&raw, '='), 0);
+            put_form(rest / FORMS % FORMS, "value", &raw, &value[i]);
+            rest /= FORMS * FORMS;
+        }
+        struct http_pair *p;
+        size_t n;
+        assert_int_equal(http_parse_query(buf_view(&raw), a, &p, &n), 0);
+        assert_int_equal(n, PAIRS);
+        for (size_t i = 0; i < PAIRS; i++) {
+            assert_true(slice_eq(p[i].name, buf_view(&name[i])) && slice_eq(p[i].value, buf_view(&value[i])));
+            assert_ptr_equal(http_pair_named(p, i + 1, p[i].name),
+                             http_pair_named(p, PAIRS, buf_view(&name[i])));
+            buf_fini(&name[i]);
+            buf_fini(&value[i]);
+        }
+        buf_fini(&raw);
+    }
+    assert_null(http_pair_named(NULL, 0, SLICE_LIT("a")));
+}
+
 /* Ranges against sizes, as RFC 9110 14.1.2 and S3 have them. */
 static void resolves_ranges(void **state)
 {
@@ -329,6 +371,7 @@ int main(void)
         cmocka_unit_test(expects_continue_only_with_a_body),
         cmocka_unit_test(bounds_heads_headers_and_targets),
         cmocka_unit_test(splits_and_decodes_queries),
+        cmocka_unit_test(decodes_each_pair),
         cmocka_unit_test(resolves_ranges),
     };
     return cmocka_run_group_tests_name("http", tests, NULL, NULL);

@@ -155,6 +155,11 @@ static void unsigned_amz_headers_are_refused(void **state)
     assert_int_equal(verify(GET_HEAD "x-amz-copy-source: /b/k\r\n" GET_AUTH "\r\n", NOW_S),
                      S3_ERR_ACCESS_DENIED);
     assert_int_equal(verify(URL_HEAD(URL_QUERY, "x-amz-acl: private\r\n"), NOW_S), S3_ERR_ACCESS_DENIED);
+    assert_int_equal(verify(GET_HEAD "X-Forebay-Origin: file:///\r\n" GET_AUTH "\r\n", NOW_S),
+                     S3_ERR_ACCESS_DENIED);
+    assert_int_equal(verify(URL_HEAD(URL_QUERY, "x-forebay-ttl: 1s\r\n"), NOW_S), S3_ERR_ACCESS_DENIED);
+    /* As a node asks another one. */
+    assert_int_equal(verify(GET_HEAD "x-forebay-show: tags\r\n" GET_AUTH "\r\n", NOW_S), S3_OK);
     assert_int_equal(verify(GET_HEAD "X-Forwarded-For: 10.0.0.1\r\n" GET_AUTH "\r\n", NOW_S), S3_OK);
 }
 

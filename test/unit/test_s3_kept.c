@@ -207,6 +207,8 @@ static void lifecycle_comes_due(void **state)
     assert_true(expires(days, SLICE_LIT("p/k"), 1, 1000 * DAY_NS, 1002 * DAY_NS));
     assert_false(expires(days, SLICE_LIT("q/k"), 1, noon, 2000 * DAY_NS));
     assert_false(expires(days, SLICE_LIT("p/k"), 1, /* nobody knows since when */ 0, 2000 * DAY_NS));
+    for (int i = 0; i < 4; i++) /* the end of what can be counted, and what becomes of times before 1970 */
+        assert_false(expires(days, SLICE_LIT("p/k"), 1, UINT64_MAX - (uint64_t)i * DAY_NS, 2000 * DAY_NS));
     assert_int_equal(text_parse_date(SLICE_LIT("2026-01-31T00:00:00Z"), &then), 0);
     assert_false(expires(date, SLICE_LIT("k"), 6, 0, then - 1));
     assert_true(expires(date, SLICE_LIT("k"), 6, 0, then));
@@ -217,6 +219,7 @@ static void lifecycle_comes_due(void **state)
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 1002 * DAY_NS - 1));
     assert_true(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 1002 * DAY_NS));
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p"), noon, 2000 * DAY_NS));
+    assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), UINT64_MAX, 2000 * DAY_NS));
     l.rules[0].enabled = l.rules[2].enabled = false;
     assert_false(expires(days, SLICE_LIT("p/k"), 1, noon, 2000 * DAY_NS));
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 2000 * DAY_NS));

@@ -41,6 +41,44 @@ static bool is_shut(const struct pair *p)
     return eof;
 }
 
+/* Of two who have an event of one connection one gets it, and is told that there was another. */
+static void is_claimed_by_one(void **state)
+{
+    struct conn_table t;
+    conn_table_init(&t, START);
+    struct pair p = make(&t, START);
+    assert_false(conn_claim(p.c)); /* who made it owns it, and is told */
+    assert_false(conn_claim(p.c));
+    assert_false(conn_let_go(p.c));
+    assert_true(conn_let_go(p.c));
+    assert_true(conn_claim(p.c));
+    assert_true(conn_let_go(p.c));
+    assert_true(conn_claim(p.c));
+    drop(&t, &p);
+    conn_table_fini(&t);
+}
+
+/* Who has an event of a connection that is no more, or of another one by now, harms nobody. */
+static void outlives_its_events(void **state)
+{
+    struct conn_table t;
+    conn_table_init(&t, START);
+    struct pair p = make(&t, START);
+    struct conn *before = p.c;
+    p.c->head_deadline_ms = 1;
+    drop(&t, &p);
+    assert_false(conn_claim(before));
+    p = make(&t, START);
+    assert_ptr_equal(p.c, before);
+    assert_true(p.c->head_deadline_ms == 0 && p.c->pending == NULL && !p.c->watched);
+    assert_true(conn_let_go(p.c));
+    assert_true(conn_claim(before)); /* its thread looks in vain, and lets it go */
+    assert_true(conn_let_go(p.c));
+    assert_true(conn_claim(p.c));
+    drop(&t, &p);
+    conn_table_fini(&t);
+}
+
 /* A deadline is kept to a tick, neither early nor late, near and far beyond the span of the wheel. */
 static void keeps_deadlines_to_a_tick(void **state)
 {
@@ -280,6 +318,8 @@ static void draining_ends_only_what_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(is_claimed_by_one),
+        cmocka_unit_test(outlives_its_events),
         cmocka_unit_test(keeps_deadlines_to_a_tick),
         cmocka_unit_test(follows_deadlines_that_move_away),
         cmocka_unit_test(follows_exact_deadlines_that_come_nearer),

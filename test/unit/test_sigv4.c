@@ -1,4 +1,5 @@
 /* layer: net */
+/* threaded */
 /*
  * Signature Version 4 against vectors made with botocore 1.44.5: S3SigV4Auth.canonical_request,
  * string_to_sign and signature, at 2026-01-31T23:59:59Z with access key AKIDEXAMPLE and the secret below; the
@@ -7,6 +8,7 @@
  */
 #include "net/sigv4.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
@@ -186,6 +188,47 @@ static void test_vectors(void **state)
         char signature[SIGV4_SIGNATURE_LEN + 1];
         assert_int_equal(sigv4_sign(&r, &scope, &key, signature), 0);
         assert_string_equal(signature, v->signature);
+    }
+}
+
+#define THREADS       4
+#define THREAD_ROUNDS 20
+
+/* Derives keys, signs and hashes in turn; *arg: the first vector, then the number of wrong signatures. */
+static void *sign_all(void *arg)
+{
+    size_t *n = arg, first = *n, wrong = 0;
+    for (size_t i = 0; i < THREAD_ROUNDS * ARRAY_SIZE(vectors); i++) {
+        const struct vector *v = &vectors[(first + i) % ARRAY_SIZE(vectors)];
+        struct sigv4_pair query[12], headers[12];
+        struct sigv4_request r = request_of(v, query, headers);
+        struct sigv4_key key;
+        struct slice region = slice_str(v->region);
+        char signature[SIGV4_SIGNATURE_LEN + 1], empty[65];
+        sigv4_derive_key(SLICE_LIT(SECRET), SLICE_LIT("20260131"), region, SLICE_LIT("s3"), &key);
+        struct sigv4_scope scope = {SLICE_LIT(TIME), region, SLICE_LIT("s3")};
+        wrong += sigv4_sign(&r, &scope, &key, signature) != 0 || strcmp(signature, v->signature) != 0;
+        sigv4_sha256_hex(SLICE_NULL, empty);
+        wrong += strcmp(empty, EMPTY) != 0;
+    }
+    *n = wrong;
+    return NULL;
+}
+
+/* Threads that begin and end, each with a digest context of its own, sign at once as one does. */
+static void test_threads(void **state)
+{
+    for (size_t turn = 0; turn < 2; turn++) {
+        pthread_t threads[THREADS];
+        size_t n[THREADS];
+        for (size_t i = 0; i < THREADS; i++) {
+            n[i] = i;
+            assert_int_equal(pthread_create(&threads[i], NULL, sign_all, &n[i]), 0);
+        }
+        for (size_t i = 0; i < THREADS; i++) {
+            assert_int_equal(pthread_join(threads[i], NULL), 0);
+            assert_int_equal(n[i], 0);
+        }
     }
 }
 
@@ -378,7 +421,7 @@ int main(void)
         cmocka_unit_test(test_any_order),   cmocka_unit_test(test_every_part_counts),
         cmocka_unit_test(test_long_values), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_empty_path),  cmocka_unit_test(test_equal),
-        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_texts),       cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -282,6 +282,12 @@ static void the_bytes_of_items_are_fixed(void **state)
                              "0400000000000000"
                              "00000000");
     buf_clear(&b);
+    const struct wire_closed closed = {.handle = 258, .read_cached = 5, .read_origin = 6};
+    assert_int_equal(wire_closed_encode(&closed, &b), 0);
+    assert_hex(buf_view(&b), "0201000000000000"
+                             "0500000000000000"
+                             "0600000000000000");
+    buf_clear(&b);
     assert_int_equal(wire_error_encode(SLICE_LIT("no"), &b), 0);
     assert_hex(buf_view(&b), "020000006e6f");
 }
@@ -392,7 +398,7 @@ static void the_numbers_are_fixed(void **state)
                  {97, "tree_leave"},     {98, "tree_room"},
                  {99, "put_room"},       {100, "strand"},
                  {101, "stranded"},      {102, "stranded_end"},
-                 {103, "tree_close"}};
+                 {103, "tree_close"},    {104, "close_many"}};
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         assert_string_equal(wire_op_info(fixed[i].number)->name, fixed[i].name);
 }

@@ -63,6 +63,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_BUCKET_SET:
     case WIRE_OP_BUCKET_RULE:
     case WIRE_OP_CLOSE:
+    case WIRE_OP_CLOSE_MANY:
     case WIRE_OP_EVICT:
     case WIRE_OP_EVENTS:
     case WIRE_OP_PUT_ABORT:
@@ -127,6 +128,7 @@ bool client_op_is_short(uint32_t op)
 {
     switch ((enum wire_op)op) {
     case WIRE_OP_CLOSE:
+    case WIRE_OP_CLOSE_MANY:
     case WIRE_OP_TREE_LOOKUP:
     case WIRE_OP_TREE_GETATTR:
     case WIRE_OP_TREE_SETATTR:

@@ -226,12 +226,8 @@ static int reopen(struct client_file *f, const struct source *lost, struct err *
     return is_stale ? err_set(e, -ESTALE, "the version that was opened is gone") : 0;
 }
 
-void client_file_close(struct client_file *f)
+static void file_free(struct client_file *f)
 {
-    if (!f)
-        return;
-    assert(f->magic == FILE_MAGIC);
-    source_drop(f, f->source);
     lock_fini(&f->lock);
     free(f->bucket);
     free(f->key);
@@ -240,6 +236,51 @@ void client_file_close(struct client_file *f)
     free(f->meta);
     f->magic = 0;
     free(f);
+}
+
+void client_file_close(struct client_file *f)
+{
+    if (!f)
+        return;
+    assert(f->magic == FILE_MAGIC);
+    source_drop(f, f->source);
+    file_free(f);
+}
+
+/* Ends them at the node, by one call. Of another session than that of now the node knows nothing any more.
+ * ERR_NOT_IMPLEMENTED: none is closed. */
+static int close_many(struct client *c, struct client_file *const *v, size_t n)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES), items = BUF_INIT(WIRE_BODY_MAX_BYTES);
+    uint64_t epoch = client_epoch(c);
+    for (size_t i = 0; i < n; i++) {
+        const struct wire_closed x = {.handle = v[i]->source->handle,
+                                      .read_cached = atomic_load(&v[i]->read_cached),
+                                      .read_origin = atomic_load(&v[i]->read_origin)};
+        if (v[i]->source->epoch == epoch && wire_closed_encode(&x, &items) < 0)
+            return -E2BIG;
+    }
+    struct wire_close_many_req req = {.closed = buf_view(&items)};
+    struct wire_close_many_rep rep;
+    struct err ignored = {0}; /* a node that is gone has closed them */
+    return items.n > 0 ? client_call_at(c, &epoch, WIRE_OP_CLOSE_MANY, &req, &b, &rep, &ignored) : 0;
+}
+
+void client_file_close_all(struct client_file *const *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++) { /* first: the call may need a place for a descriptor */
+        assert(v[i]->magic == FILE_MAGIC && v[i]->c == v[0]->c);
+        macro_close(&v[i]->source->fd);
+        v[i]->source->fd = -1;
+    }
+    int r = n > 1 ? close_many(v[0]->c, v, n) : ERR_NOT_IMPLEMENTED;
+    for (size_t i = 0; i < n; i++) {
+        if (r == ERR_NOT_IMPLEMENTED || r == -E2BIG)
+            source_drop(v[i], v[i]->source);
+        else
+            source_unref(v[i]->source);
+        file_free(v[i]);
+    }
 }
 
 const struct client_attr *client_file_attr(const struct client_file *f)

@@ -35,6 +35,8 @@ int client_file_open(struct client *c, const struct client_file_open *o, struct 
 /* Ends it at the node too, which is told how much was read. NULL accepted. */
 void client_file_close(struct client_file *f);
 DEFINE_CLEANUP(struct client_file, client_file_close)
+/* Closes n files of one client, not NULL, of which the node is told by one call. */
+void client_file_close_all(struct client_file *const *v, size_t n);
 
 const struct client_attr *client_file_attr(const struct client_file *f);
 /* Bytes at `offset`: n, or fewer only at the end of the object; 0 beyond it. Any thread, several at once.

@@ -5,9 +5,12 @@
  *  1. A file is in the table while its bytes are known to be those that the node would give: its bucket was
  * watched without a break from before the node was asked for it, and none of what came through the pipe since
  * was of that file. No record of the bucket moves the serial on between asking and entering it in the table.
- *  2. A file of the table that nobody has open is in the order of use. What is not in the table belongs to
- * who opened it.
- *  3. Nothing calls the node while it holds the lock.
+ *  2. A file of the table that nobody has open is in one of two orders of use: of those that have a seat, and
+ * of those that pass through. What is not in the table belongs to who opened it.
+ *  3. A seat is kept while the file is open. What passes through waits, with the few that were closed at
+ * about the same time, for its turn to take a seat, perhaps another's, or to be closed (client_admit.h);
+ * so does, to be closed, what may not be used any longer. Those of one turn are closed by one call.
+ *  4. Nothing calls the node while it holds the lock.
  *
  * The lock is one for all of the process: fork(2) is made to wait for it, so that a child finds whole tables.
  *
@@ -19,6 +22,7 @@
 #include "base/hash.h"
 #include "base/lock.h"
 #include "base/sys.h"
+#include "client/client_admit.h"
 #include "client/client_watch.h"
 
 #include <pthread.h>
@@ -27,17 +31,22 @@
 #include <unistd.h>
 
 #define KEPT_MAGIC   0x6b657074u
-#define PLACES       8192
+#define PLACES       32768
 #define BUCKETS_MAX  64 /* more are not watched */
 #define VALID_MS_MAX (24 * 3600 * 1000ull)
 #define DEFAULT_MAX  32768
 #define FD_SHARE     8
 #define ROOM_TRIES   8
+#define PASSING_MAX  31 /* files that pass through */
+#define PASS_SHARE   8  /* but at most one in so many of those that may be kept */
+#define AT_ONCE      64 /* uses as close as this are one: a head is read, then the rest */
+#define CLOSED_MAX   64 /* told to the node by one call */
 
 struct kept_bucket {
     struct kept_bucket *next;
     struct client_kept *kept;
     char *name;
+    uint64_t hash;           /* of the name */
     struct watcher *watcher; /* NULL: not yet, or never */
     bool is_asked;           /* somebody begins to watch it, or did, or need not */
     bool is_watched;
@@ -52,22 +61,33 @@ struct client_kept_file {
     char *key;                  /* NULL: never in the table */
     size_t key_n;
     uint64_t valid_until_ms;
+    uint64_t used; /* the number of its last open */
     uint32_t n_open;
-    bool is_listed, is_in_order;
+    bool is_listed, has_seat, has_returned;
+    bool is_over;        /* its time is: it only waits to be closed with others */
+    struct order *order; /* NULL: in none */
     struct client_kept_file *in_place, *older, *newer;
     struct client_kept_file *in_trash;
+};
+
+/* By the time of the last close. */
+struct order {
+    struct client_kept_file *oldest, *newest;
+    uint32_t n;
 };
 
 struct client_kept {
     uint32_t magic;
     struct client *c;
     _Atomic uint32_t max;
-    uint32_t n;
+    uint32_t n_seats; /* taken */
+    uint64_t n_opens;
+    struct order seated, passing;
+    struct client_admit *admit;
     uint64_t times_made; /* room for descriptors */
     struct lock room_lock;
     _Atomic pid_t owner;
     struct kept_bucket *buckets;
-    struct client_kept_file *oldest, *newest;
     struct client_kept_file *places[PLACES];
 };
 
@@ -105,22 +125,23 @@ static struct client_kept_file **place_of(struct client_kept *k, uint64_t hash)
     return &k->places[hash % PLACES];
 }
 
-static void order_remove_locked(struct client_kept *k, struct client_kept_file *f)
+static void order_remove_locked(struct client_kept_file *f)
 {
-    *(f->older ? &f->older->newer : &k->oldest) = f->newer;
-    *(f->newer ? &f->newer->older : &k->newest) = f->older;
+    struct order *o = f->order;
+    *(f->older ? &f->older->newer : &o->oldest) = f->newer;
+    *(f->newer ? &f->newer->older : &o->newest) = f->older;
     f->older = f->newer = NULL;
-    f->is_in_order = false;
-    k->n--;
+    f->order = NULL;
+    o->n--;
 }
 
-static void order_add_locked(struct client_kept *k, struct client_kept_file *f)
+static void order_add_locked(struct order *o, struct client_kept_file *f)
 {
-    f->older = k->newest;
-    *(k->newest ? &k->newest->newer : &k->oldest) = f;
-    k->newest = f;
-    f->is_in_order = true;
-    k->n++;
+    f->older = o->newest;
+    *(o->newest ? &o->newest->newer : &o->oldest) = f;
+    o->newest = f;
+    f->order = o;
+    o->n++;
 }
 
 /* Out of the table; into the trash when nobody has it open. */
@@ -131,26 +152,28 @@ static void forget_locked(struct client_kept *k, struct client_kept_file *f, str
         at = &(*at)->in_place;
     *at = f->in_place;
     f->is_listed = false;
-    if (!f->is_in_order)
+    k->n_seats -= f->has_seat;
+    f->has_seat = false;
+    if (!f->order)
         return;
-    order_remove_locked(k, f);
+    order_remove_locked(f);
     f->in_trash = *trash;
     *trash = f;
 }
 
-static void file_free(struct client_kept_file *f)
-{
-    client_file_close(f->file);
-    free(f->key);
-    free(f);
-}
-
 static void empty(struct client_kept_file *trash)
 {
+    struct client_file *files[CLOSED_MAX];
     while (trash) {
-        struct client_kept_file *f = trash;
-        trash = f->in_trash;
-        file_free(f);
+        size_t n = 0;
+        while (trash && n < ARRAY_SIZE(files)) {
+            struct client_kept_file *f = trash;
+            trash = f->in_trash;
+            files[n++] = f->file;
+            free(f->key);
+            free(f);
+        }
+        client_file_close_all(files, n);
     }
 }
 
@@ -163,7 +186,8 @@ static struct client_kept_file *find_locked(struct client_kept *k, const struct 
                                             struct slice key)
 {
     struct client_kept_file *f = *place_of(k, hash);
-    while (f && !(f->hash == hash && f->bucket == b && slice_eq(slice_of(f->key, f->key_n), key)))
+    while (f &&
+           (f->is_over || f->hash != hash || f->bucket != b || !slice_eq(slice_of(f->key, f->key_n), key)))
         f = f->in_place;
     return f;
 }
@@ -247,13 +271,15 @@ static bool has_origin(struct client *c, struct slice bucket, bool *ret_known)
 }
 
 /* *ret_is_new: the caller begins to watch it. NULL: there are too many. */
-static struct kept_bucket *find_bucket(struct client_kept *k, struct slice name, bool *ret_is_new)
+static struct kept_bucket *find_bucket(struct client_kept *k, struct slice name, struct watcher **ret_watcher,
+                                       bool *ret_is_new)
 {
     LOCK_SCOPE(&lock);
     struct kept_bucket *b = k->buckets;
     size_t n = 0;
     for (; b && !slice_eq_str(name, b->name); b = b->next)
         n++;
+    *ret_watcher = b ? b->watcher : NULL;
     *ret_is_new = b ? !b->is_asked : n < BUCKETS_MAX;
     if (b)
         b->is_asked = true;
@@ -265,6 +291,7 @@ static struct kept_bucket *find_bucket(struct client_kept *k, struct slice name,
     b->kept = k;
     b->is_asked = true;
     b->name = slice_dup(name);
+    b->hash = hash_placement(name);
     b->next = k->buckets;
     k->buckets = b;
     return b;
@@ -272,7 +299,7 @@ static struct kept_bucket *find_bucket(struct client_kept *k, struct slice name,
 
 /* Watches it if that makes sense; where it could not be found out, or there is no room, the next open tries
  * again. */
-static void begin_watching(struct client_kept *k, struct kept_bucket *b)
+static struct watcher *begin_watching(struct client_kept *k, struct kept_bucket *b)
 {
     bool is_known = false;
     bool has = has_origin(k->c, slice_str(b->name), &is_known);
@@ -280,20 +307,19 @@ static void begin_watching(struct client_kept *k, struct kept_bucket *b)
     LOCK_SCOPE(&lock);
     b->watcher = w;
     b->is_asked = has ? w != NULL : is_known;
+    return w;
 }
 
 /* The bucket, with all told that the node has said of it; NULL when it is not watched. */
 static struct kept_bucket *ready_bucket(struct client_kept *k, struct slice name)
 {
     bool is_new;
-    struct kept_bucket *b = find_bucket(k, name, &is_new);
+    struct watcher *w;
+    struct kept_bucket *b = find_bucket(k, name, &w, &is_new);
     if (!b)
         return NULL;
     if (is_new)
-        begin_watching(k, b);
-    lock_take(&lock);
-    struct watcher *w = b->watcher;
-    lock_drop(&lock);
+        w = begin_watching(k, b);
     if (!w)
         return NULL;
     watcher_drain(w);
@@ -322,14 +348,80 @@ static void own(struct client_kept *k)
         return;
     (void)client_epoch(k->c); /* a new one: closing finds that the session is another process's */
     lock_take(&lock);
-    if (atomic_load(&k->owner) != me)
+    if (atomic_load(&k->owner) != me) {
         forget_parent_locked(k, &trash);
+        client_admit_forget(k->admit);
+    }
     atomic_store(&k->owner, me);
     lock_drop(&lock);
     empty(trash);
 }
 
+/* ---- who keeps a seat ---- */
+
+static uint32_t passing_max(uint32_t max)
+{
+    return MIN(max / PASS_SHARE, (uint32_t)PASSING_MAX);
+}
+
+static uint64_t admit_key(const struct client_kept_file *f)
+{
+    return hash_mix(f->hash, f->bucket->hash);
+}
+
+/* Whether the file is to be kept in the place of the one that was not opened for longest. */
+static bool is_admitted_locked(struct client_kept *k, const struct client_kept_file *f)
+{
+    const struct client_kept_file *oldest = k->seated.oldest;
+    if (!oldest) /* all are open */
+        return false;
+    const struct client_admit_kept kept = {
+        .key = admit_key(oldest), .used = oldest->used, .has_returned = oldest->has_returned};
+    return client_admit_use(k->admit, admit_key(f), f->used, kept) || !is_valid(oldest);
+}
+
+static void seat_locked(struct client_kept *k, struct client_kept_file *f)
+{
+    f->has_seat = true;
+    f->has_returned = false;
+    k->n_seats++;
+}
+
+/* When there are enough of them, it is the turn of all that pass through. */
+static void settle_locked(struct client_kept *k, struct client_kept_file **trash)
+{
+    uint32_t max = atomic_load(&k->max), seats = max - passing_max(max);
+    if (k->passing.n <= passing_max(max))
+        return;
+    for (struct client_kept_file *f; (f = k->passing.oldest);) {
+        if (!f->is_over && k->n_seats >= seats && is_admitted_locked(k, f))
+            forget_locked(k, k->seated.oldest, trash);
+        if (f->is_over || k->n_seats >= seats) {
+            forget_locked(k, f, trash);
+            continue;
+        }
+        order_remove_locked(f);
+        seat_locked(k, f);
+        order_add_locked(&k->seated, f);
+    }
+}
+
 /* ---- opening and closing ---- */
+
+/* Nobody gets it any more, and nobody has it open: it is closed with others. That is not in time where the
+ * node does not tell what it lets go; false: the bucket is not watched. */
+static bool retire_locked(struct client_kept *k, struct client_kept_file *f)
+{
+    if (!f->bucket->is_watched)
+        return false;
+    f->is_over = true;
+    k->n_seats -= f->has_seat;
+    f->has_seat = false;
+    if (f->order)
+        order_remove_locked(f);
+    order_add_locked(&k->passing, f);
+    return true;
+}
 
 static struct client_kept_file *take_kept(struct client_kept *k, struct kept_bucket *b, uint64_t hash,
                                           struct slice key, uint64_t *ret_serial)
@@ -338,11 +430,18 @@ static struct client_kept_file *take_kept(struct client_kept *k, struct kept_buc
     lock_take(&lock);
     struct client_kept_file *f = find_locked(k, b, hash, key);
     if (f && !is_valid(f)) {
-        forget_locked(k, f, &trash);
+        if (f->n_open > 0 || !retire_locked(k, f))
+            forget_locked(k, f, &trash);
+        settle_locked(k, &trash);
         f = NULL;
     }
+    uint64_t now = ++k->n_opens;
+    if (f) {
+        f->has_returned |= f->has_seat && now - f->used > AT_ONCE;
+        f->used = now;
+    }
     if (f && f->n_open++ == 0)
-        order_remove_locked(k, f);
+        order_remove_locked(f);
     *ret_serial = b->serial;
     lock_drop(&lock);
     empty(trash);
@@ -373,6 +472,7 @@ static void list_file(struct client_kept_file *f, struct kept_bucket *b, uint64_
     f->hash = hash;
     f->key = slice_dup(key);
     f->key_n = key.n;
+    f->used = k->n_opens;
     f->in_place = *place_of(k, hash);
     *place_of(k, hash) = f;
     f->is_listed = true;
@@ -385,13 +485,13 @@ static bool make_room(struct client_kept *k, uint64_t seen)
     struct client_kept_file *trash = NULL;
     LOCK_SCOPE(&k->room_lock); /* held over calls to the node: who waits for it finds room */
     lock_take(&lock);
-    bool is_made = k->times_made != seen, any = k->n > 0;
+    uint32_t n = k->seated.n + k->passing.n, stay = n / 2;
+    bool is_made = k->times_made != seen, any = n > 0;
     if (!is_made && any) {
-        uint32_t stay = k->n / 2;
         atomic_store(&k->max, MAX(stay, 1u));
         k->times_made++;
-        while (k->n > stay)
-            forget_locked(k, k->oldest, &trash);
+        for (; n > stay; n--)
+            forget_locked(k, k->passing.oldest ? k->passing.oldest : k->seated.oldest, &trash);
     }
     lock_drop(&lock);
     empty(trash);
@@ -437,18 +537,24 @@ int client_kept_open(struct client_kept *k, const struct client_file_open *o, st
     return 0;
 }
 
-/* After the last close: whether the file stays. */
+/* After the last close: whether the file is kept, or was put into the trash; else it is the caller's. */
 static bool keep_locked(struct client_kept *k, struct client_kept_file *f, struct client_kept_file **trash)
 {
     if (!f->is_listed)
         return false;
-    if (!is_valid(f) || !client_file_is_complete(f->file)) {
+    bool is_complete = client_file_is_complete(f->file), stays = is_complete && is_valid(f);
+    if (!stays && !(is_complete && retire_locked(k, f))) {
         forget_locked(k, f, trash);
         return false;
     }
-    order_add_locked(k, f);
-    while (k->n > atomic_load(&k->max))
-        forget_locked(k, k->oldest, trash);
+    uint32_t max = atomic_load(&k->max), seats = max - passing_max(max);
+    if (stays && !f->has_seat && k->n_seats < seats)
+        seat_locked(k, f);
+    if (stays)
+        order_add_locked(f->has_seat ? &k->seated : &k->passing, f);
+    settle_locked(k, trash);
+    while (k->n_seats > seats && k->seated.oldest) /* fewer are kept than before */
+        forget_locked(k, k->seated.oldest, trash);
     return true;
 }
 
@@ -460,11 +566,11 @@ void client_kept_close(struct client_kept_file *f)
     struct client_kept_file *trash = NULL;
     own(k);
     lock_take(&lock);
-    bool is_last = --f->n_open == 0;
-    bool stays = is_last && keep_locked(k, f, &trash);
+    if (--f->n_open == 0 && !keep_locked(k, f, &trash)) {
+        f->in_trash = trash;
+        trash = f;
+    }
     lock_drop(&lock);
-    if (is_last && !stays)
-        file_free(f);
     empty(trash);
 }
 
@@ -482,6 +588,7 @@ struct client_kept *client_kept_new(struct client *c, uint32_t max)
     k->magic = KEPT_MAGIC;
     k->c = c;
     atomic_init(&k->max, max);
+    k->admit = client_admit_new(max);
     lock_init(&k->room_lock, LOCK_READER);
     atomic_init(&k->owner, getpid());
     return k;
@@ -500,6 +607,7 @@ void client_kept_free(struct client_kept *k)
         free(b);
     }
     k->magic = 0;
+    client_admit_free(k->admit);
     lock_fini(&k->room_lock);
     free(k);
 }

@@ -118,6 +118,7 @@ static int open_tree(struct mount *m, struct err *e)
     struct kept_facts *facts = kept_facts(m->seat.kept);
     t->id = facts->id;
     tree_files_init(t);
+    tree_habit_init(&t->habit);
     t->known = tree_known_new();
     m->tree = t;
     int r = find_root(m, e);
@@ -135,6 +136,7 @@ static int open_tree_again(struct mount *m, struct err *e)
     t->id = facts->id;
     t->root = facts->root;
     tree_files_init(t);
+    tree_habit_init(&t->habit);
     t->known = tree_known_new();
     m->tree = t;
     return 0;
@@ -197,6 +199,7 @@ static void free_tree(struct mount *m)
     if (!m->tree)
         return;
     lock_fini(&m->tree->lock);
+    tree_habit_fini(&m->tree->habit);
     tree_known_free(m->tree->known);
     free(m->tree);
 }

@@ -9,6 +9,7 @@
 
 #include "base/id.h"
 #include "mount/request.h"
+#include "mount/tree_habit.h"
 #include "mount/tree_known.h"
 
 struct tree_waiters;
@@ -47,6 +48,8 @@ struct tree_file {
     bool is_passthrough; /* all of them are, with backing_id; else none is */
     int backing_id;      /* > 0: registered */
     struct tree_grant reading, writing;
+    uint64_t made_in; /* the directory, when it was open since it was made; else 0 */
+    bool is_late;     /* made without data (tree_habit.h) */
 
     /* Of a bucket with a quota (tree_room.c). */
     _Atomic bool is_limited;       /* room is asked for before bytes are written */
@@ -107,7 +110,8 @@ struct tree {
     struct tree_watch *watch;
     struct tree_closer *closer;
     struct tree_room_giver *room_giver;
-    struct tree_known *known;    /* to be used while tree_is_alone */
+    struct tree_known *known; /* to be used while tree_is_alone */
+    struct tree_habit habit;
     _Atomic uint64_t rooms_lost; /* how often what was granted to all files may have been lost */
 };
 
@@ -184,8 +188,13 @@ int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_op
 /* -EMFILE when too many are open already. makes: something is made or emptied before its descriptor comes. */
 int tree_files_check_room(const struct mount *m, bool makes);
 /* The same for an inode that was just made, with what the node gave: takes the descriptor. */
-int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant,
-                    bool is_limited, int fd, struct tree_opened *ret);
+struct tree_made {
+    const struct wire_tree_create_rep *rep;
+    struct tree_grant grant;
+    uint64_t dir;
+    bool is_late; /* the grant is for reading, there is no descriptor, and it will be written all the same */
+};
+int tree_file_adopt(struct mount *m, const struct tree_made *made, struct tree_opened *ret, struct err *e);
 void tree_file_close(struct mount *m, struct tree_handle *h);
 /* The same in two steps, for RELEASE, which may come again: between them, when it was answered. */
 void tree_file_shut(struct mount *m, struct tree_handle *h);

@@ -5,7 +5,8 @@
  * share what is there. With passthrough the inode's first open registers its descriptor with the kernel, and
  * every further one gets the same id, because the kernel takes no two. A file without bytes has no
  * descriptor; where passthrough is used it is opened for writing for that reason, if that is possible, so
- * that those who write it later can use passthrough, too.
+ * that those who write it later can use passthrough, too. One that is made where files stay empty
+ * (tree_habit.h) has none until it is written, and is plain.
  *
  * | open already   | the next open                                                            |
  * | -------------- | ------------------------------------------------------------------------ |
@@ -264,27 +265,41 @@ static void forget(struct mount *m, struct tree_file *f)
     (void)fuse_lowlevel_notify_inval_inode(m->se, tree_id(m, f->ino), -1, 0);
 }
 
-/* What was stored through a mapping has changed times that the kernel may believe in, or still will. */
-static void forget_attributes(struct mount *m, struct tree_file *f)
+/* What was stored through a mapping has changed times that the kernel may believe in, or still will. st: of
+ * the file, NULL when it cannot be had. */
+static void forget_attributes(struct mount *m, struct tree_file *f, const struct stat *st)
 {
-    struct stat st;
     struct wire_inode known;
-    int fd = atomic_load(&f->write_fd);
-    bool same = fd < 0 || (!tree_may_be_mapped(m, f->ino) && tree_file_known(m, f, &known) &&
-                           sys->fstat(fd, &st) == 0 && (uint64_t)st.st_size == known.size_bytes &&
-                           (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec == known.mtime_ns);
+    bool same = !tree_may_be_mapped(m, f->ino) && tree_file_known(m, f, &known) && st &&
+                (uint64_t)st->st_size == known.size_bytes && mtime_of(st) == known.mtime_ns;
     if (!same)
         forget(m, f);
 }
 
+/* Whether files that are made in its directory stay empty. */
+static void note_habit(struct mount *m, struct tree_file *f, bool has_bytes)
+{
+    lock_assert_held(&f->lock);
+    if (f->made_in != 0)
+        tree_habit_note(&m->tree->habit, f->made_in, has_bytes, f->is_late);
+    f->made_in = 0;
+    f->is_late = false;
+}
+
 static void close_all(struct mount *m, struct tree_file *f)
 {
+    struct stat st = {0};
     lock_assert_held(&f->lock);
     if (f->backing_id > 0)
         passthrough_unregister(m->se, f->backing_id);
     f->backing_id = 0;
-    forget_attributes(m, f);
-    int read_fd = atomic_exchange(&f->read_fd, -1), write_fd = atomic_exchange(&f->write_fd, -1);
+    int read_fd = atomic_load(&f->read_fd), write_fd = atomic_load(&f->write_fd);
+    bool is_stat = write_fd >= 0 && sys->fstat(write_fd, &st) == 0;
+    if (write_fd >= 0)
+        forget_attributes(m, f, is_stat ? &st : NULL);
+    note_habit(m, f, write_fd >= 0 && (!is_stat || st.st_size > 0 || st.st_blocks > 0));
+    atomic_store(&f->read_fd, -1);
+    atomic_store(&f->write_fd, -1);
     macro_close(&read_fd);
     macro_close(&write_fd);
     tree_close_later(m, &f->reading);
@@ -410,20 +425,33 @@ int tree_file_ask_again(struct mount *m, struct tree_file *f, struct err *e)
     return ask(m, f, WIRE_WRITE, e);
 }
 
-int tree_file_adopt(struct mount *m, const struct wire_inode *x, const struct tree_grant *grant,
-                    bool is_limited, int fd, struct tree_opened *ret)
+/* What the node gave becomes the file's. */
+static void take_made(struct mount *m, struct tree_file *f, const struct tree_made *made)
 {
-    struct tree_file *f = file_get(m, x->ino);
-    queue_lock(&f->lock);
-    struct tree_grant old = f->writing;
-    f->writing = *grant;
+    struct tree_grant *grant = made->is_late ? &f->reading : &f->writing, old = *grant;
+    lock_assert_held(&f->lock);
+    *grant = made->grant;
     atomic_store(&f->is_room_lost, true);
-    if (is_limited)
+    if (made->rep->is_limited)
         atomic_store(&f->is_limited, true);
     tree_close_later(m, &old); /* an inode just made has none; a request that was sent again may */
-    take_fd(f, /* is_write= */ true, fd);
-    tree_file_note(m, x);
-    int r = add_handle(m, f, /* is_writable= */ true, ret);
+    take_fd(f, /* is_write= */ !made->is_late, made->rep->fd);
+    if (f->n_open > 0)
+        return;
+    f->made_in = made->dir;
+    f->is_late = made->is_late;
+}
+
+int tree_file_adopt(struct mount *m, const struct tree_made *made, struct tree_opened *ret, struct err *e)
+{
+    struct tree_file *f = file_get(m, made->rep->inode.ino);
+    queue_lock(&f->lock);
+    take_made(m, f, made);
+    tree_file_note(m, &made->rep->inode);
+    /* Who was faster to open it may have it by passthrough, and so must this one. */
+    int r = made->is_late && f->n_open > 0 ? get_grant(m, f, WIRE_WRITE, e) : 0;
+    if (r == 0)
+        r = add_handle(m, f, /* is_writable= */ true, ret);
     if (r < 0 && f->n_open == 0)
         close_all(m, f);
     lock_drop(&f->lock);

@@ -58,49 +58,78 @@ void tree_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         tree_file_close(m, o.handle);
 }
 
+/* Whether the new file gets its data when it is first written (tree_habit.h). What is opened in a special way
+ * is meant to be written. */
+static bool is_made_late(struct mount *m, uint64_t parent, struct slice name, const struct fuse_file_info *fi)
+{
+    const int others = O_ACCMODE | O_APPEND | O_DSYNC | O_DIRECT;
+    return name.n > 0 && (fi->flags & others) == O_WRONLY && tree_habit_is_empty(&m->tree->habit, parent);
+}
+
+/* Takes over what the node gave. */
+static int open_made(struct mount *m, struct tree_made *made, struct tree_opened *ret, struct err *e)
+{
+    const struct wire_tree_create_rep *rep = made->rep;
+    if (!made->is_late || (rep->handle != 0 && rep->fd < 0))
+        return tree_file_adopt(m, made, ret, e);
+    /* A node that does not know this, or it has bytes already: a request that comes again. */
+    int fd = rep->fd, r = tree_file_open(m, rep->inode.ino, WIRE_WRITE, ret, e);
+    macro_close(&fd);
+    made->grant.is_held = rep->handle != 0;
+    tree_close_later(m, &made->grant);
+    return r == -ENOENT ? -ESTALE : r; /* removed meanwhile: the kernel shall look again */
+}
+
+static int make(fuse_req_t req, struct slice name, struct wire_tree_create_req *q, struct fuse_file_info *fi,
+                struct buf *b, struct tree_made *made, struct wire_tree_create_rep *rep, struct err *e)
+{
+    struct mount *m = mount_of(req);
+    struct tree_change change = {0};
+    if (name.n > 0)
+        tree_known_begin(m->tree->known, q->parent, name, &change);
+    int r = client_call_at(m->client, &made->grant.epoch, WIRE_OP_TREE_CREATE, q, b, rep, e);
+    bool is_new = r == 0 && !request_comes_again(); /* else made, and perhaps noted, before */
+    tree_known_end(m->tree->known, &change, is_new ? &rep->inode : NULL);
+    made->grant.handle = rep->handle;
+    return r == -EEXIST && !(fi->flags & O_EXCL) ? -ESTALE : r;
+}
+
 /* An empty name: a file without one. */
 static void create(fuse_req_t req, fuse_ino_t parent, struct slice name, mode_t mode,
                    struct fuse_file_info *fi)
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
+    struct wire_tree_create_rep rep = {.fd = -1};
+    struct tree_made made = {.rep = &rep, .grant = {.is_held = true}, .dir = tree_ino(m, parent)};
+    made.is_late = is_made_late(m, made.dir, name, fi);
     struct wire_tree_create_req q = {
         .bucket = slice_str(m->bucket),
-        .parent = tree_ino(m, parent),
+        .parent = made.dir,
         .name = name,
         .mode = (mode & ~(mode_t)S_IFMT) | S_IFREG,
         .uid = fuse_req_ctx(req)->uid,
         .gid = fuse_req_ctx(req)->gid,
-        .flags = WIRE_WRITE | WIRE_EXCLUSIVE,
+        .flags = (made.is_late ? WIRE_LATE : WIRE_WRITE) | WIRE_EXCLUSIVE,
         TREE_CHANGE(m),
     };
-    struct wire_tree_create_rep rep;
-    struct tree_grant grant = {.is_held = true};
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    struct tree_change change = {0};
-    int r = tree_files_check_room(m, /* makes= */ true);
+    int r = tree_files_check_room(m, /* makes= */ !made.is_late);
     if (r < 0) {
         (void)fuse_reply_err(req, -r);
         return;
     }
-    if (name.n > 0)
-        tree_known_begin(m->tree->known, q.parent, name, &change);
-    r = client_call_at(m->client, &grant.epoch, WIRE_OP_TREE_CREATE, &q, &b, &rep, &e);
-    bool is_new = r == 0 && !request_comes_again(); /* else made, and perhaps noted, before */
-    tree_known_end(m->tree->known, &change, is_new ? &rep.inode : NULL);
-    if (r == -EEXIST && !(fi->flags & O_EXCL))
-        r = -ESTALE;
+    r = make(req, name, &q, fi, &b, &made, &rep, &e);
     if (r < 0) {
         mount_reply_error(req, "create", r, &e);
         return;
     }
     struct tree_opened o;
     struct fuse_entry_param entry;
-    grant.handle = rep.handle;
     tree_fill_entry(m, &rep.inode, &entry); /* not open yet: believed for long, see forget_attributes */
-    r = tree_file_adopt(m, &rep.inode, &grant, rep.is_limited, rep.fd, &o);
+    r = open_made(m, &made, &o, &e);
     if (r < 0) {
-        (void)fuse_reply_err(req, -r);
+        mount_reply_error(req, "create", r, &e);
         return;
     }
     r = tree_sync_opened(m, fi, &e);

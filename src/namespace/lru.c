@@ -104,17 +104,37 @@ void lru_free(struct lru *l)
     free(l);
 }
 
+/* NULL: there is none. */
+static struct lru_entry *use_locked(struct lru_shard *s, uint64_t hash, struct slice key)
+{
+    lock_assert_held(&s->lock);
+    struct lru_entry *x = *chain_find(s, hash, key);
+    if (x && x != s->newest) {
+        list_remove(s, x);
+        list_push(s, x);
+    }
+    return x;
+}
+
 int lru_get(struct lru *l, struct slice key, struct buf *ret)
 {
     uint64_t hash = hash_table(key);
     struct lru_shard *s = &l->shards[hash % LRU_SHARDS];
     LOCK_SCOPE(&s->lock);
-    struct lru_entry *x = *chain_find(s, hash, key);
+    struct lru_entry *x = use_locked(s, hash, key);
+    return x ? buf_append(ret, x->bytes + x->key_n, x->value_n) : -ENOENT;
+}
+
+int lru_get_in(struct lru *l, struct slice key, struct arena *a, struct slice *ret)
+{
+    uint64_t hash = hash_table(key);
+    struct lru_shard *s = &l->shards[hash % LRU_SHARDS];
+    LOCK_SCOPE(&s->lock);
+    struct lru_entry *x = use_locked(s, hash, key);
     if (!x)
         return -ENOENT;
-    list_remove(s, x);
-    list_push(s, x);
-    return buf_append(ret, x->bytes + x->key_n, x->value_n);
+    *ret = arena_dup(a, slice_of(x->bytes + x->key_n, x->value_n));
+    return 0;
 }
 
 static void put_locked(struct lru *l, struct lru_shard *s, uint64_t hash, struct slice key,

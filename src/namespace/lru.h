@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
 
@@ -16,6 +17,8 @@ struct lru *lru_new(uint64_t max_bytes);
 void lru_free(struct lru *l);
 /* Value appended to ret; -ENOENT. */
 int lru_get(struct lru *l, struct slice key, struct buf *ret);
+/* The same into the arena, which must have room for any value. */
+int lru_get_in(struct lru *l, struct slice key, struct arena *a, struct slice *ret);
 /* Replaces; values that are too large for a shard are not kept. */
 void lru_put(struct lru *l, struct slice key, struct slice value);
 /* lru_put, but only while *generation is `seen`. Who raises the generation and then removes the key can be

@@ -71,12 +71,15 @@ bool mirror_key_is_path(struct slice key)
 /* ---- remembering ---- */
 
 /* 'a': what is remembered; 'b': what was remembered before it was forgotten. */
-static void attr_key(char kind, const struct bucket *b, struct slice key, struct buf *k)
+#define ATTR_KEY_MAX (1 + sizeof(uint64_t) + ORIGIN_KEY_MAX_BYTES)
+static struct slice attr_key(char kind, const struct bucket *b, struct slice key, char ret[ATTR_KEY_MAX])
 {
-    int r = buf_char(k, kind);
-    r = r < 0 ? r : buf_append(k, &b->place, sizeof(b->place));
-    r = r < 0 ? r : buf_slice(k, key);
-    assert(r == 0);
+    assert(key.n <= ORIGIN_KEY_MAX_BYTES);
+    ret[0] = kind;
+    memcpy(ret + 1, &b->place, sizeof(b->place));
+    if (key.n > 0)
+        memcpy(ret + 1 + sizeof(b->place), key.p, key.n);
+    return slice_of(ret, 1 + sizeof(b->place) + key.n);
 }
 
 static size_t stripe_of(const struct bucket *b, struct slice key)
@@ -126,12 +129,10 @@ static int recall(struct mirror *m, char kind, const struct bucket *b, struct sl
 {
     if (key.n > ORIGIN_KEY_MAX_BYTES)
         return -ENOENT;
-    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    attr_key(kind, b, key, &k);
-    int r = lru_get(m->cache, buf_view(&k), &v);
-    if (r < 0)
-        return r;
-    return attr_decode(arena_dup(a, buf_view(&v)), ret);
+    char k[ATTR_KEY_MAX];
+    struct slice blob;
+    int r = lru_get_in(m->cache, attr_key(kind, b, key, k), a, &blob);
+    return r < 0 ? r : attr_decode(blob, ret);
 }
 
 int mirror_recall_stale(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
@@ -148,11 +149,11 @@ int mirror_recall_before(struct mirror *m, const struct bucket *b, struct slice 
 
 void mirror_note_before(struct mirror *m, const struct bucket *b, struct slice key, const struct attr *attr)
 {
-    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    _cleanup_buf_ struct buf v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    char k[ATTR_KEY_MAX];
     if (key.n > ORIGIN_KEY_MAX_BYTES || atomic_load(&b->retired) || attr_encode(attr, &v) < 0)
         return;
-    attr_key('b', b, key, &k);
-    lru_put(m->cache, buf_view(&k), buf_view(&v));
+    lru_put(m->cache, attr_key('b', b, key, k), buf_view(&v));
 }
 
 int mirror_recall(struct mirror *m, const struct bucket *b, struct slice key, struct arena *a,
@@ -173,11 +174,11 @@ void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, co
 {
     if (key.n > ORIGIN_KEY_MAX_BYTES || atomic_load(&b->retired))
         return;
-    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    attr_key('a', b, key, &k);
+    _cleanup_buf_ struct buf v = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    char k[ATTR_KEY_MAX];
     if (attr_encode(attr, &v) < 0)
         return;
-    lru_put_if(m->cache, buf_view(&k), buf_view(&v), &m->key_generation[stripe_of(b, key)], seen);
+    lru_put_if(m->cache, attr_key('a', b, key, k), buf_view(&v), &m->key_generation[stripe_of(b, key)], seen);
     if (m->on_learned)
         m->on_learned(m->on_learned_arg, b, key);
 }
@@ -198,9 +199,8 @@ static uint64_t forget_with_parents(struct mirror *m, const struct bucket *b, st
         if (stripe == own) /* a parent may share the stripe */
             made = first ? old + 1 : made + 1;
         if (key.n <= ORIGIN_KEY_MAX_BYTES) {
-            _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX);
-            attr_key('a', b, key, &k);
-            lru_remove(m->cache, buf_view(&k));
+            char k[ATTR_KEY_MAX];
+            lru_remove(m->cache, attr_key('a', b, key, k));
         }
         ssize_t slash = slice_rfind(key, '/');
         if (slash <= 0)

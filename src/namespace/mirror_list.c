@@ -244,8 +244,20 @@ static int keep(struct buf *b, struct slice s)
     return buf_slice(b, s);
 }
 
-static int take_page(struct lister *l, const struct origin_page *page, struct err *e)
+/* Without what is not behind the key that the caller has already: services lose their place. */
+static struct origin_page page_behind(const struct origin_page *page, struct slice after)
 {
+    struct origin_page p = *page;
+    while (p.n > 0 && after.n > 0 && slice_cmp(p.entries[0].key, after) <= 0) {
+        p.entries++;
+        p.n--;
+    }
+    return p;
+}
+
+static int take_page(struct lister *l, const struct origin_page *all, struct err *e)
+{
+    const struct origin_page behind = page_behind(all, l->q->after), *page = &behind;
     size_t n = whole_names(page, l->q);
     int r = take_entries(l, page, n);
     if (r == 0 && n > 0)

@@ -22,7 +22,7 @@
  *    that took the link or by the scratch_release that was last. The object layer frees what the location
  *    names and then calls scratch_bury. Until then the inode is in the store's list of orphans, and
  *    scratch_sweep at start hands it out again: nothing leaks, whatever happens in between. Freeing must
- *    therefore accept that the data is gone already. Inodes without location never come as orphans.
+ *    therefore accept that the data is gone already. Inodes without location come as orphans only there.
  *    A location that scratch_setattr replaces is not listed: whoever replaces it keeps the old one until the
  *    call returned, and at start believes the location that scratch_getattr gives.
  *

@@ -256,8 +256,8 @@ static int sweep_one(struct scratch *s, struct scratch_orphan *o,
     o->location_bytes = x.location.n;
     if (x.location.n > 0)
         memcpy(o->location, x.location.p, x.location.n);
-    if (x.location.n > 0 && on_orphan(arg, o) < 0)
-        return 0; /* the next start tries again */
+    if (on_orphan(arg, o) < 0)
+        return 0; /* the caller has it, or the next start tries again */
     return scratch_bury(s, o->bucket, o->ino, e);
 }
 

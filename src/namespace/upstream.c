@@ -15,10 +15,10 @@
 #include "base/sys.h"
 
 #define UPSTREAM_MAGIC      0x75707374u
-#define CONCURRENCY_START   16.0
+#define CONCURRENCY_START   64.0
 #define CONCURRENCY_FLOOR   2.0
 #define SPARE_SHARE         8 /* one place in so many is not for read-ahead, but not more than SPARE_MAX: */
-#define SPARE_MAX           4 /* of many places one comes free soon, and who waits gets it */
+#define SPARE_MAX           4 /* while somebody waits for one, else but one: of many places one comes free soon */
 #define WANTED_NS           ((uint64_t)1000000000) /* who was refused so long ago looks for no place any more */
 #define PLACES_FEW          4                      /* of fewer a single one is missed */
 #define RETRY_BUDGET_TOKENS 100
@@ -86,10 +86,11 @@ void upstream_unref(struct upstream *u)
     free(u);
 }
 
-/* Places that read-ahead leaves free; none where there is only one. */
+/* Places that read-ahead leaves free; none where there is only one. Who waits gets the next ones. */
 static unsigned spare_locked(const struct upstream *u)
 {
-    unsigned share = MIN((unsigned)(u->concurrency.limit / SPARE_SHARE), (unsigned)SPARE_MAX);
+    unsigned most = u->waiting > 0 ? SPARE_MAX : 1;
+    unsigned share = MIN((unsigned)(u->concurrency.limit / SPARE_SHARE), most);
     return u->concurrency.limit < 2 ? 0 : MAX(share, 1u);
 }
 

@@ -28,7 +28,7 @@
 #include <cmocka.h>
 
 #define CONNECTIONS_MAX 64
-#define OPS_MAX         64
+#define OPS_MAX         128
 #define WATCHES_MAX     8
 #define TIMEOUT_MS      1500
 #define BODY_BYTES      300000
@@ -47,6 +47,8 @@ struct fake {
     _Atomic uint64_t next_handle;
     atomic_int seen[OPS_MAX], cut[OPS_MAX]; /* cut: so many requests of this kind lose their connection */
     atomic_int hang_ms[OPS_MAX];
+    atomic_int n_closed;    /* handles */
+    atomic_bool is_earlier; /* it does not know CLOSE_MANY */
     atomic_int open_now, open_most;
     atomic_int strangers; /* handles of another life that were used */
     atomic_bool wants_signature, gives_fds, lies;
@@ -225,6 +227,28 @@ static inline void do_put(struct conn *c, const struct wire_header *h, const voi
         answer(c, h, 0, h->op == WIRE_OP_PUT_COMMIT ? (void *)&commit_rep : (void *)&write_rep, -1);
 }
 
+static inline void do_close(struct fake *f, uint64_t handle)
+{
+    (void)is_ours(f, handle);
+    (void)atomic_fetch_add(&f->n_closed, 1);
+}
+
+static inline void do_close_many(struct conn *c, const struct wire_header *h,
+                                 const struct wire_close_many_req *q)
+{
+    struct wire_close_many_rep rep = {0};
+    struct wire_closed x;
+    struct slice rest = q->closed;
+    if (atomic_load(&c->f->is_earlier)) {
+        answer(c, h, ERR_NOT_IMPLEMENTED, NULL, -1);
+        return;
+    }
+    while (wire_closed_decode(&rest, &x) == 0)
+        do_close(c->f, x.handle);
+    assert_int_equal(rest.n, 0);
+    answer(c, h, 0, &rep, -1);
+}
+
 static inline void run(struct conn *c, const struct wire_header *h, const void *req)
 {
     struct wire_challenge_rep challenge = {.nonce = slice_of(c->nonce, sizeof(c->nonce))};
@@ -274,8 +298,11 @@ static inline void run(struct conn *c, const struct wire_header *h, const void *
         answer(c, h, 0, &copy_rep, -1);
         break;
     case WIRE_OP_CLOSE:
-        (void)is_ours(c->f, ((const struct wire_close_req *)req)->handle);
+        do_close(c->f, ((const struct wire_close_req *)req)->handle);
         answer(c, h, 0, &close_rep, -1);
+        break;
+    case WIRE_OP_CLOSE_MANY:
+        do_close_many(c, h, req);
         break;
     default:
         do_put(c, h, req);

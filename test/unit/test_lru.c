@@ -30,19 +30,26 @@ static void test_memory_stays_within_the_limit(void **state)
     lru_free(l);
 }
 
-/* What is used stays, what is not goes first. */
+/* What is used stays, what is not goes first; whichever way it is got. */
 static void test_least_recently_used_goes_first(void **state)
 {
     (void)state;
     struct lru *l = lru_new(256 * KIB);
     char key[32], value[200] = {0};
+    struct slice in;
+    _cleanup_(arena_freep) struct arena *a = arena_new(4096);
     _cleanup_buf_ struct buf out = BUF_INIT(4096);
+    lru_put(l, SLICE_LIT("warm"), SLICE_LIT("w"));
     lru_put(l, SLICE_LIT("hot"), slice_of(value, sizeof(value)));
     for (unsigned i = 0; i < 50000; i++) {
         lru_put(l, number_key(key, i), slice_of(value, sizeof(value)));
         buf_clear(&out);
         assert_int_equal(lru_get(l, SLICE_LIT("hot"), &out), 0);
+        arena_clear(a);
+        assert_int_equal(lru_get_in(l, SLICE_LIT("warm"), a, &in), 0);
+        assert_true(slice_eq_str(in, "w"));
     }
+    assert_int_equal(lru_get_in(l, SLICE_LIT("key 0"), a, &in), -ENOENT);
     assert_int_equal(lru_get(l, SLICE_LIT("key 0"), &out), -ENOENT);
     lru_free(l);
 }

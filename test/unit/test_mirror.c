@@ -312,6 +312,29 @@ static void test_empty_pages_are_passed_over(void **state)
     drop(f);
 }
 
+static void empty_for_ever(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                           struct script_fate *fate)
+{
+    (void)s, (void)g;
+    fate->empty_page = op == SCRIPT_LIST && nth <= 100000; /* or a node without the look would never end */
+    fate->same_token = true;
+}
+
+/* A service whose empty pages lead to themselves ends the listing with an error, and soon. (Without the look
+ * at the token it is asked 100,000 times here, and for ever elsewhere.) */
+static void test_a_listing_that_leads_to_itself_ends(void **state)
+{
+    (void)state;
+    struct fixture *f = make("retry=0s\n");
+    struct wire_list_req req = {.bucket = SLICE_LIT("b"), .max = 10, .flags = WIRE_FRESH};
+    struct wire_list_rep rep;
+    script_set(f->script, "a", 1, 1);
+    f->script->fn = empty_for_ever;
+    assert_int_equal(mirror_list(f->m, f->u, &req, f->arena, &rep, NULL), ERR_ORIGIN_FAILED);
+    assert_true(script_count(f->script, SCRIPT_LIST) <= 4);
+    drop(f);
+}
+
 /* A page is asked for once within the ttl, its entries answer questions for their keys, and a local write
  * ends both. */
 static void test_pages_and_their_entries_are_remembered(void **state)
@@ -398,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_listing_after_everything_is_empty),
         cmocka_unit_test(test_directory_hides_the_file_across_pages),
         cmocka_unit_test(test_empty_pages_are_passed_over),
+        cmocka_unit_test(test_a_listing_that_leads_to_itself_ends),
         cmocka_unit_test(test_pages_and_their_entries_are_remembered),
         cmocka_unit_test(test_rules_hold_for_pages_above_them),
         cmocka_unit_test(test_emptiness_is_asked_afresh),

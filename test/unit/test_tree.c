@@ -192,6 +192,28 @@ static void test_memory_and_changes(void **state)
     tree_fini(&t);
 }
 
+/* What is remembered of all directories is bounded: the oldest go, but not those in which the one that was
+ * read last lies. (Without surplus_locked in tree.c all ten stay.) */
+static void test_memory_is_bounded(void **state)
+{
+    struct tree t;
+    size_t n = 0, names = 0;
+    bool has_root = false;
+    tree_init(&t, read_folder, NULL);
+    t.kept_max = 3;
+    page_of(&t, "", "", 1000);
+    for (size_t i = 0; i < TREE_FOLDERS; i++) {
+        has_root = has_root || (t.memory[i].path && !t.memory[i].path[0]);
+        n += t.memory[i].path != NULL;
+        names += t.memory[i].path && t.memory[i].path[0] ? t.memory[i].folder->n : 0;
+    }
+    assert_true(has_root && n > 1);
+    assert_in_range(names, 0, 3 + 4); /* and those of the last one with what it lies in */
+    page_of(&t, "a/b", "", 1);
+    assert_in_range(T.reads, 0, 3);
+    tree_fini(&t);
+}
+
 /* ETags are what they are documented to be. */
 static void test_etag(void **state)
 {
@@ -210,6 +232,7 @@ int main(void)
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_memory_and_changes),
+        cmocka_unit_test(test_memory_is_bounded),
         cmocka_unit_test(test_etag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,11 @@
  * bucket.
  *  2. The first fault of the source is what is told; the upload, which is stopped by it, is not asked.
  *  3. Each byte is paid for once at the job's rate, however often the upload reads it.
+ *  4. An object whose parts leave several at a time counts as so many of those that the job works on, until
+ * fewer are left. So objects end one after the other, and while the origin puts one together the next is on
+ * its way; all at once would wait together for all of that.
+ *  5. The sum follows the upload (SUM_AHEAD_BYTES): what was just sent is in the processor's cache, and sums
+ * take no processor from the sending while there is much to send, to leave it idle later.
  *
  * Failure modes: as pour.
  */
@@ -24,8 +29,8 @@
 #include <inttypes.h>
 #include <pthread.h>
 
-#define PIECE_BYTES     (128 * KIB)
 #define SIGNED_BYTES    (8 * MIB) /* up to here the sum is made before, and signs the one request */
+#define SUM_AHEAD_BYTES MIB
 #define STACK_BYTES     (512 * KIB)
 #define FETCH_MAX_BYTES (8 * MIB) /* of an answer to FETCH, should the bytes come with it after all */
 
@@ -36,6 +41,9 @@ struct carried {
     atomic_bool stop;       /* one side has failed: the other need not go on */
     _Atomic uint64_t moved; /* bytes that the upload has read */
     struct lock lock;       /* covers what follows */
+    struct cond more;       /* the upload has moved on, or ended */
+    bool is_sent;           /* it has ended */
+    unsigned requests;      /* of the job's, not given back */
     bool elsewhere;
     int result; /* of the source */
     struct err err;
@@ -62,6 +70,7 @@ static int fail(struct carried *c, int r, bool elsewhere, const struct err *e)
         c->elsewhere = elsewhere;
     }
     atomic_store(&c->stop, true);
+    cond_broadcast(&c->more);
     return -ECANCELED;
 }
 
@@ -102,27 +111,85 @@ static ssize_t read_some(struct carried *c, void *p, size_t n, uint64_t offset)
     return fail(c, r, /* elsewhere= */ true, &e);
 }
 
-static void sum_up(struct carried *c)
+/* Waits until the upload is near. */
+static void follow(void *arg, uint64_t at)
 {
-    _cleanup_free_ char *piece = malloc(PIECE_BYTES);
-    assert(piece);
-    for (uint64_t at = 0; at < size_of(c) && !atomic_load(&c->stop);) {
-        ssize_t got = read_some(c, piece, PIECE_BYTES, at);
-        if (got < 0)
-            break;
-        digest_add(c->digest, piece, (size_t)got);
-        digest_wait(c->digest); /* before the next piece takes its place */
-        at += (uint64_t)got;
-    }
+    struct carried *c = arg;
+    if (at < atomic_load(&c->moved) + SUM_AHEAD_BYTES)
+        return;
+    LOCK_SCOPE(&c->lock);
+    while (!c->is_sent && !atomic_load(&c->stop) && at >= atomic_load(&c->moved) + SUM_AHEAD_BYTES)
+        cond_wait(&c->more, &c->lock);
+}
+
+static void follow_nobody(void *arg, uint64_t at)
+{
+    (void)arg, (void)at;
+}
+
+static ssize_t sum_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    struct carried *c = arg;
+    return atomic_load(&c->stop) ? -ECANCELED : read_some(c, p, n, offset);
+}
+
+static void sum_up(struct carried *c, bool beside)
+{
+    const struct digest_file f = {.size_bytes = size_of(c),
+                                  .in_order = c->from->state != WIRE_COMPLETE, /* as it comes */
+                                  .read = sum_read,
+                                  .follow = beside ? follow : follow_nobody,
+                                  .arg = c};
+    struct err e = {0};
+    if (digest_file(c->digest, &f) == ERR_VERSION_CHANGED)
+        (void)fail(c, err_set(&e, ERR_VERSION_CHANGED, "the file was written to while it was read"),
+                   /* elsewhere= */ false, &e);
 }
 
 static void *sum_main(void *arg)
 {
-    sum_up(arg);
+    sum_up(arg, /* beside= */ true);
     return NULL;
 }
 
 /* ---- the upload ---- */
+
+/* How many parts at a time are left of what has `moved`. */
+static unsigned parts_left(const struct carried *c, uint64_t moved)
+{
+    uint64_t left = size_of(c) - MIN(moved, size_of(c)), part = c->w->part_bytes;
+    return (unsigned)MIN((left + part - 1) / part, (uint64_t)c->w->parts_at_once);
+}
+
+static int take_requests(struct carried *c)
+{
+    unsigned n = parts_left(c, 0);
+    int r = n > 1 ? c->w->take_requests(c->w->arg, n) : 0;
+    c->requests = r == 0 && n > 1 ? n : 0;
+    return r;
+}
+
+/* Gives back what more than `keep` it has. */
+static void give_requests(struct carried *c, unsigned keep)
+{
+    lock_take(&c->lock);
+    unsigned n = c->requests > keep ? c->requests - keep : 0;
+    c->requests -= n;
+    lock_drop(&c->lock);
+    if (n > 0)
+        c->w->give_requests(c->w->arg, n);
+}
+
+/* The upload has read up to `now`, of late from `before` on: in steps, for nobody waits for single bytes. */
+static void moved_on(struct carried *c, uint64_t before, uint64_t now)
+{
+    if (before / SUM_AHEAD_BYTES == now / SUM_AHEAD_BYTES && now < size_of(c))
+        return;
+    lock_take(&c->lock);
+    cond_broadcast(&c->more);
+    lock_drop(&c->lock);
+    give_requests(c, parts_left(c, now));
+}
 
 static ssize_t body_read(void *arg, void *p, size_t n, uint64_t offset)
 {
@@ -133,6 +200,7 @@ static ssize_t body_read(void *arg, void *p, size_t n, uint64_t offset)
     if (got < 0)
         return got;
     uint64_t before = atomic_fetch_add(&c->moved, (uint64_t)got);
+    moved_on(c, before, before + (uint64_t)got);
     uint64_t fresh = before < size_of(c) ? MIN((uint64_t)got, size_of(c) - before) : 0;
     int r = c->w->move(c->w->arg, fresh);
     return r < 0 ? r : got;
@@ -175,23 +243,37 @@ static int fault(struct carried *c, struct err *e)
     return c->result;
 }
 
+/* Nobody waits for it any more. */
+static void end_upload(struct carried *c, int result)
+{
+    lock_take(&c->lock);
+    c->is_sent = true;
+    if (result < 0)
+        atomic_store(&c->stop, true);
+    cond_broadcast(&c->more);
+    lock_drop(&c->lock);
+    give_requests(c, 0);
+}
+
 /* Small objects, and those for which there is no thread, are summed up first. */
 static int run(struct carried *c, struct slice key, struct slice content_type, struct slice meta,
                struct digest_sums *ret, struct err *e)
 {
     char sha256[2 * DIGEST_SHA256 + 1] = "";
     bool is_small = size_of(c) <= SIGNED_BYTES;
+    int taken = is_small ? 0 : take_requests(c);
+    if (taken < 0)
+        return err_set(e, taken, "the job is to stop");
     pthread_t summing;
     bool beside = !is_small && start_summing(c, &summing);
     if (!beside)
-        sum_up(c);
+        sum_up(c, /* beside= */ false);
     if (!beside && !atomic_load(&c->stop))
         digest_end(c->digest, ret);
     if (is_small && !atomic_load(&c->stop) && c->w->sums & DIGEST_SHA256_OF_ALL)
         text_hex(ret->sha256, DIGEST_SHA256, sha256);
     int r = atomic_load(&c->stop) ? -ECANCELED : upload(c, key, content_type, meta, sha256, e);
-    if (r < 0)
-        atomic_store(&c->stop, true);
+    end_upload(c, r);
     if (beside)
         (void)pthread_join(summing, NULL);
     if (beside && r == 0)
@@ -208,9 +290,11 @@ int carry(struct kind_work *w, const struct wire_open_rep *from, struct slice ke
         digest_new(from->attr.size_bytes, w->part_bytes, w->sums, w->hasher);
     struct carried c = {.w = w, .from = from, .digest = d};
     lock_init(&c.lock, LOCK_LEAF);
+    cond_init(&c.more);
     struct digest_sums sums = {0};
     int r = run(&c, key, content_type, meta, &sums, e);
     *ret_elsewhere = c.elsewhere;
+    cond_fini(&c.more);
     lock_fini(&c.lock);
     if (r < 0)
         return r;

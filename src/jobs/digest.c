@@ -2,6 +2,7 @@
 #include "jobs/digest.h"
 
 #include "base/crc32c.h"
+#include "base/err.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -9,6 +10,9 @@
 
 #define ETAG_MAX         64
 #define BESIDE_MIN_BYTES (256 * KIB) /* whose MD5s are worth another thread */
+#define PIECE_BYTES      (128 * KIB)
+#define LANE_BYTES       ((size_t)32 * KIB) /* of each part, in turn */
+#define LANES            8                  /* parts at once: with more there is little to gain */
 
 struct digest {
     EVP_MD_CTX *sha256; /* NULL: not wanted */
@@ -79,6 +83,16 @@ static void end_part(struct digest *d)
     d->in_part = 0;
 }
 
+/* What is made of all bytes in their order, but for MD5s. */
+static void add_in_order(struct digest *d, const void *p, size_t n)
+{
+    if (d->sha256 && EVP_DigestUpdate(d->sha256, p, n) != 1)
+        abort();
+    if (d->wants_crc32c)
+        d->crc32c = crc32c(d->crc32c, p, n);
+    d->size_bytes += n;
+}
+
 static void add_to_parts(struct digest *d, const char *at, size_t n)
 {
     while (n > 0) {
@@ -98,19 +112,131 @@ void digest_add(struct digest *d, const void *p, size_t n)
         hasher_stream_add(&d->md5, p, n);
     if (d->of_parts && !d->is_one_part)
         add_to_parts(d, p, n);
-    if (d->sha256 && EVP_DigestUpdate(d->sha256, p, n) != 1)
-        abort();
-    if (d->wants_crc32c)
-        d->crc32c = crc32c(d->crc32c, p, n);
+    add_in_order(d, p, n);
     d->last = p;
     d->n_last = n;
-    d->size_bytes += n;
 }
 
 void digest_wait(struct digest *d)
 {
     hasher_stream_wait(&d->md5, d->last, d->n_last);
     hasher_stream_wait(&d->part, d->last, d->n_last);
+}
+
+/* ---- files ---- */
+
+/* Parts whose MD5s are computed together, and how far that is. What goes into an MD5 and what goes into the
+ * sums of all are two readings, which must be of the same bytes. */
+struct lanes {
+    const struct digest_file *file;
+    char *piece; /* LANE_BYTES for each lane, and the same again */
+    uint64_t begin, done;
+    struct lane {
+        struct md5 md5;
+        uint64_t at, end;
+        uint32_t crc, crc_in_order; /* of either reading */
+    } lane[LANES];
+    unsigned n;
+};
+
+/* Each part that has more a piece further. 1, 0 when none has, or an error. */
+static int step(struct lanes *l)
+{
+    struct md5_piece pieces[LANES];
+    unsigned n = 0;
+    for (unsigned i = 0; i < l->n; i++) {
+        struct lane *x = &l->lane[i];
+        char *to = l->piece + i * LANE_BYTES;
+        if (x->at == x->end)
+            continue;
+        ssize_t got =
+            l->file->read(l->file->arg, to, (size_t)MIN((uint64_t)LANE_BYTES, x->end - x->at), x->at);
+        if (got < 0)
+            return (int)got;
+        pieces[n++] = (struct md5_piece){&x->md5, to, (size_t)got};
+        x->crc = crc32c(x->crc, to, (size_t)got);
+        x->at += (uint64_t)got;
+        l->done += (uint64_t)got;
+    }
+    md5_update_each(md5_lanes_best(), pieces, n);
+    return n > 0;
+}
+
+/* The sums of all, in order, as far as the parts are together. */
+static int catch_up(struct digest *d, struct lanes *l)
+{
+    char *piece = l->piece + LANES * LANE_BYTES;
+    while (d->size_bytes < l->done) {
+        struct lane *x = &l->lane[(d->size_bytes - l->begin) / d->part_bytes];
+        uint64_t end = MIN(l->done, x->end);
+        size_t n = (size_t)MIN((uint64_t)LANE_BYTES, end - d->size_bytes);
+        ssize_t got = l->file->read(l->file->arg, piece, n, d->size_bytes);
+        if (got < 0)
+            return (int)got;
+        x->crc_in_order = crc32c(x->crc_in_order, piece, (size_t)got);
+        add_in_order(d, piece, (size_t)got);
+    }
+    return 0;
+}
+
+static int sum_lanes(struct digest *d, struct lanes *l)
+{
+    int r = 1;
+    while (r > 0) {
+        l->file->follow(l->file->arg, l->done);
+        r = step(l);
+        int caught = r < 0 ? 0 : catch_up(d, l);
+        r = caught < 0 ? caught : r;
+    }
+    uint8_t sum[DIGEST_MD5];
+    for (unsigned i = 0; i < l->n && r == 0; i++) {
+        r = l->lane[i].crc == l->lane[i].crc_in_order ? 0 : ERR_VERSION_CHANGED;
+        md5_final(&l->lane[i].md5, sum);
+        count_part(d, sum);
+    }
+    return r;
+}
+
+static int sum_parts(struct digest *d, const struct digest_file *f)
+{
+    _cleanup_free_ char *piece = malloc((LANES + 1) * LANE_BYTES);
+    assert(piece);
+    int r = 0;
+    for (uint64_t at = 0; at < f->size_bytes && r == 0;) {
+        struct lanes l = {.file = f, .piece = piece, .begin = at, .done = at};
+        for (; l.n < LANES && at < f->size_bytes; l.n++) {
+            struct lane *x = &l.lane[l.n];
+            md5_init(&x->md5);
+            x->at = at;
+            at = x->end = MIN(at + d->part_bytes, f->size_bytes);
+        }
+        r = sum_lanes(d, &l);
+    }
+    return r;
+}
+
+static int sum_in_order(struct digest *d, const struct digest_file *f)
+{
+    _cleanup_free_ char *piece = malloc(PIECE_BYTES);
+    assert(piece);
+    while (d->size_bytes < f->size_bytes) {
+        f->follow(f->arg, d->size_bytes);
+        size_t n = (size_t)MIN((uint64_t)PIECE_BYTES, f->size_bytes - d->size_bytes);
+        ssize_t got = f->read(f->arg, piece, n, d->size_bytes);
+        if (got < 0)
+            return (int)got;
+        digest_add(d, piece, (size_t)got);
+        digest_wait(d); /* before the next piece takes its place */
+    }
+    return 0;
+}
+
+int digest_file(struct digest *d, const struct digest_file *f)
+{
+    assert(d->size_bytes == 0);
+    bool twice = d->sha256 || d->wants_crc32c; /* else no reading is left to be compared with */
+    bool in_lanes = twice && !f->in_order && d->of_parts && !d->of_all && f->size_bytes > d->part_bytes;
+    return in_lanes ? sum_parts(d, f) : sum_in_order(d, f);
 }
 
 void digest_end(struct digest *d, struct digest_sums *ret)

@@ -2,17 +2,23 @@
  * Source and target of a job (contract in ends.h).
  *
  * Writing into what is being walked would never end, or would remove what is to be kept: a bucket must not
- * overlap with itself, and two ends not by what they stand for at the same service.
+ * overlap with itself, and two ends not by what they stand for at the same service, however it is spelled.
  */
 #include "jobs/ends.h"
 
 #include "base/text.h"
 #include "jobs/digest.h"
+#include "origin/origin.h"
+
+#include <stdlib.h>
 
 #define SETTINGS_MAX_BYTES (64 * KIB)
 #define URL_MAX_BYTES      (4 * KIB)
 #define PART_BYTES         (16 * MIB)
 #define ARENA_BYTES        (256 * KIB)
+#define FILE_SCHEME        "file://"
+
+static const char *const with_hosts[] = {"http://", "https://", "hdfs://", "nfs://", "forebay://"};
 
 static int check_bucket(const char *what, const char *path, struct err *e)
 {
@@ -85,6 +91,51 @@ static struct slice without_slash(struct slice s)
     return slice_ends(s, SLICE_LIT("/")) ? slice_sub(s, 0, s.n - 1) : s;
 }
 
+/* One spelling of "SCHEME://HOST[:PORT]/PATH": small letters before the path, no port that is the scheme's
+ * own, no slashes at the end. What is behind s3://, gs:// and az:// is a name, whose letters count. */
+static struct slice one_spelling(struct slice url, struct arena *a)
+{
+    static const char *const own_ports[][2] = {{"http://", ":80"}, {"https://", ":443"}, {"nfs://", ":2049"}};
+    ssize_t colon = slice_find_slice(url, SLICE_LIT("://"));
+    if (colon < 0)
+        return url;
+    while (url.n > (size_t)colon + 3 && slice_ends(url, SLICE_LIT("/")))
+        url.n--;
+    char *text = arena_printf(a, SLICE_FMT, SLICE_ARG(url));
+    struct slice scheme = slice_sub(url, 0, (size_t)colon + 3);
+    ssize_t slash = slice_find(slice_from(url, scheme.n), '/');
+    size_t host_end = slash < 0 ? url.n : scheme.n + (size_t)slash;
+    bool is_host = false;
+    for (size_t i = 0; i < ARRAY_SIZE(with_hosts); i++)
+        is_host = is_host || slice_eq_case(scheme, slice_str(with_hosts[i]));
+    for (size_t i = 0; i < (is_host ? host_end : scheme.n); i++)
+        text[i] = (char)(text[i] >= 'A' && text[i] <= 'Z' ? text[i] - 'A' + 'a' : text[i]);
+    struct slice head = slice_of(text, host_end);
+    for (size_t i = 0; i < ARRAY_SIZE(own_ports); i++)
+        if (slice_starts(head, slice_str(own_ports[i][0])) && slice_ends(head, slice_str(own_ports[i][1])))
+            head.n -= strlen(own_ports[i][1]);
+    return slice_str(
+        arena_printf(a, SLICE_FMT SLICE_FMT, SLICE_ARG(head), SLICE_ARG(slice_from(url, host_end))));
+}
+
+/* The directory that a URL of files means, however it is written. */
+static struct slice one_path(struct slice url, struct arena *a)
+{
+    char *path = arena_printf(a, SLICE_FMT, SLICE_ARG(slice_from(url, strlen(FILE_SCHEME))));
+    char _cleanup_free_ *real = realpath(path, NULL);
+    return real ? slice_str(arena_printf(a, FILE_SCHEME "%s", real)) : url;
+}
+
+/* Where the service is: as is said, else by the environment (s3_credentials.c). */
+static struct slice endpoint_of(const struct ends_place *x, struct arena *a)
+{
+    struct slice endpoint = setting(x->settings, "origin.endpoint"), origin = setting(x->settings, "origin");
+    const char *own = getenv("AWS_ENDPOINT_URL_S3"), *all = getenv("AWS_ENDPOINT_URL");
+    if (endpoint.n == 0 && slice_starts(origin, SLICE_LIT("s3://")))
+        endpoint = slice_str(own && own[0] ? own : all);
+    return one_spelling(endpoint, a);
+}
+
 static bool overlap(struct slice x, struct slice y)
 {
     return slice_starts(x, y) || slice_starts(y, x);
@@ -105,7 +156,9 @@ static int settings_of(struct object_session *session, struct slice bucket, stru
 /* What a place stands for at its origin, "URL/PREFIX" in the arena; empty where there is no origin. */
 static struct slice whole_of(const struct ends_place *x, struct arena *a)
 {
-    struct slice origin = setting(x->settings, "origin");
+    struct slice origin = one_spelling(setting(x->settings, "origin"), a);
+    if (slice_starts(origin, SLICE_LIT(FILE_SCHEME)))
+        origin = one_path(origin, a);
     return origin.n == 0 ? SLICE_NULL
                          : slice_str(arena_printf(a, SLICE_FMT "/" SLICE_FMT,
                                                   SLICE_ARG(without_slash(origin)), SLICE_ARG(x->prefix)));
@@ -122,8 +175,7 @@ bool ends_overlap(const struct ends_place *x, const struct ends_place *y, struct
 {
     struct slice v = whole_of(x, a), w = whole_of(y, a);
     bool same_service =
-        slice_eq(setting(x->settings, "origin.endpoint"), setting(y->settings, "origin.endpoint")) &&
-        !are_told_apart(x, y, "origin.account");
+        slice_eq(endpoint_of(x, a), endpoint_of(y, a)) && !are_told_apart(x, y, "origin.account");
     return v.n > 0 && w.n > 0 && same_service && overlap(v, w);
 }
 
@@ -218,10 +270,22 @@ static unsigned etags_of(struct slice settings)
     return in_origin | (is_here ? DIGEST_OF_ALL : 0);
 }
 
-/* The bucket exists; gives the size of the parts of its uploads, and what their ETags may be. `cached`: what
- * the cache holds of it is meant, which needs an origin. */
+static uint64_t requests_max(struct slice settings)
+{
+    struct origin_options o;
+    uint64_t v;
+    int k = option_init(&origin_option_table, &o, NULL);
+    assert(k == 0);
+    if (slice_u64(setting(settings, "origin.connections"), &v) < 0)
+        v = o.connections;
+    option_fini(&origin_option_table, &o);
+    return v;
+}
+
+/* The bucket exists; gives the size of the parts of its uploads, what their ETags may be, and how many
+ * requests its origin gets. `cached`: what the cache holds of it is meant, which needs an origin. */
 static int look_at(struct object_session *session, struct slice bucket, const char *cached,
-                   uint64_t *ret_part_bytes, unsigned *ret_etags, struct err *e)
+                   uint64_t *ret_part_bytes, unsigned *ret_etags, uint64_t *ret_requests, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
     struct slice settings;
@@ -237,6 +301,7 @@ static int look_at(struct object_session *session, struct slice bucket, const ch
     struct slice text = setting(settings, "origin.part_size");
     uint64_t v;
     *ret_etags = etags_of(settings);
+    *ret_requests = requests_max(settings);
     *ret_part_bytes = text_parse_size(text, &v) == 0 && v > 0 ? v : PART_BYTES;
     return 0;
 }
@@ -282,8 +347,8 @@ static int look_at_modes(struct object_session *session, const struct job_record
 int ends_open(struct object_service *objects, struct object_session *session, const struct job_record *r,
               const struct kind *k, bool probe, struct ends *ret, struct err *e)
 {
-    *ret = (struct ends){.part_bytes = PART_BYTES};
-    uint64_t no_parts;
+    *ret = (struct ends){.part_bytes = PART_BYTES, .parts_at_once = 1};
+    uint64_t no_parts, no_requests;
     unsigned no_etags;
     bool has_url = k->source == KIND_URL || k->target == KIND_URL;
     int c = check_end("source", k->source, r->source, /* is_target= */ false, e);
@@ -301,9 +366,12 @@ int ends_open(struct object_service *objects, struct object_session *session, co
                      ret->target_guest, &ret->target_bucket, &ret->target_prefix, e);
     if (c == 0)
         c = look_at(session, ret->source_bucket, k->target == KIND_NOWHERE ? k->name : NULL, &no_parts,
-                    &no_etags, e);
+                    &no_etags, &ret->requests_max, e);
     if (c == 0 && k->target != KIND_NOWHERE)
-        c = look_at(session, ret->target_bucket, NULL, &ret->part_bytes, &ret->etags, e);
+        c = look_at(session, ret->target_bucket, NULL, &ret->part_bytes, &ret->etags, &no_requests, e);
+    if (c == 0 && k->target == KIND_URL &&
+        object_guest_capabilities(objects, ret->target_bucket) & ORIGIN_SENDS_PARTS)
+        ret->parts_at_once = ORIGIN_PARTS_AT_ONCE;
     if (c == 0)
         c = check_overlap(session, r, k, e);
     if (c < 0)

@@ -9,8 +9,10 @@
 
 struct ends {
     struct slice source_bucket, source_prefix, target_bucket, target_prefix; /* of the record, or a guest's */
-    uint64_t part_bytes;                                                     /* of uploads to the target */
-    unsigned etags; /* what ETags the target may give, of enum digest_sum (jobs/digest.h) */
+    uint64_t requests_max;  /* of the source's origin at a time */
+    uint64_t part_bytes;    /* of uploads to the target */
+    unsigned parts_at_once; /* of one of them, 1 where it has but one request */
+    unsigned etags;         /* what ETags the target may give, of enum digest_sum (jobs/digest.h) */
     /* export and import of a bucket that has modes and owners, which is a scratch bucket or one with
      * posix=on: they go along, with times and symbolic links (net/posix_meta.h). Files at a URL then are what
      * they are: nothing is followed, and directories have names of their own. */

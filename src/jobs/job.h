@@ -73,9 +73,9 @@ int job_next_state(enum job_state s, enum job_event ev, enum job_state *ret);
 /* The event of a user's word; -ENOENT. */
 int job_event_of_word(struct slice word, enum job_event *ret);
 
-/* What the walk is over. COUNT learns the totals, and what is newest; AGAIN walks the failed objects;
- * MANIFEST writes down what was exported or imported; DIRS gives directories their attributes, after all that
- * is in them.
+/* What the walk is over. COUNT learns the totals, and what is newest; where it can the walk has begun then,
+ * and the cursor is the walk's; AGAIN walks the failed objects; MANIFEST writes down what was exported or
+ * imported; DIRS gives directories their attributes, after all that is in them.
  */
 enum job_phase { JOB_COUNT, JOB_WALK, JOB_SWEEP, JOB_AGAIN, JOB_MANIFEST, JOB_DIRS, JOB_N_PHASES };
 

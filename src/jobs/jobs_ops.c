@@ -188,12 +188,12 @@ static json_t *record_json(const struct job_record *r)
         "id", (json_int_t)r->id, "kind", r->kind, "state", job_state_name((enum job_state)r->state), "source",
         text_utf8(&source, slice_str(r->source)), "target", text_utf8(&target, slice_str(r->target)),
         "created", created, "ended", ended, "final", (int)job_state_is_final((enum job_state)r->state),
-        "counted", (int)(r->phase != JOB_COUNT || job_state_is_final((enum job_state)r->state)), "dry_run",
-        (int)r->spec.dry_run, "total_objects", (json_int_t)r->total_objects, "total_bytes",
-        (json_int_t)r->total_bytes, "done_objects", (json_int_t)r->done_objects, "done_bytes",
-        (json_int_t)r->done_bytes, "skipped_objects", (json_int_t)r->skipped_objects, "removed_objects",
-        (json_int_t)r->removed_objects, "failed_objects", (json_int_t)r->failed_objects, "modes_lost",
-        (json_int_t)r->modes_lost, "reason", text_utf8(&reason, slice_str(r->reason)));
+        "counted", (int)(r->phase != JOB_COUNT || r->state == JOB_DONE), "dry_run", (int)r->spec.dry_run,
+        "total_objects", (json_int_t)r->total_objects, "total_bytes", (json_int_t)r->total_bytes,
+        "done_objects", (json_int_t)r->done_objects, "done_bytes", (json_int_t)r->done_bytes,
+        "skipped_objects", (json_int_t)r->skipped_objects, "removed_objects", (json_int_t)r->removed_objects,
+        "failed_objects", (json_int_t)r->failed_objects, "modes_lost", (json_int_t)r->modes_lost, "reason",
+        text_utf8(&reason, slice_str(r->reason)));
 }
 
 /* What was asked for, ["--as-of=2026-01-31", "--pin"]: but for the properties of origins, which may be

@@ -5,6 +5,8 @@
  */
 #pragma once
 
+#include "base/buf.h"
+#include "base/lock.h"
 #include "object/object.h"
 
 #include <stdatomic.h>
@@ -22,6 +24,14 @@ struct kind_object {
     bool is_unknown;               /* both could not be asked for */
 };
 
+/* An object that the source was found to have: who removes at the target what the source lacks looks whether
+ * it is still there, because a place that is away may answer as one without objects. Shared by the workers.
+ */
+struct kind_witness {
+    struct lock lock; /* covers what follows */
+    struct buf key;   /* empty: none yet */
+};
+
 /* What the work on one object gets. One thread's. */
 struct kind_work {
     struct object_session *session;
@@ -37,12 +47,18 @@ struct kind_work {
     struct arena *arena;   /* empty at the start */
     /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. Any thread's. */
     int (*move)(void *arg, uint64_t n);
+    /* Requests at a time of an upload, each of which is one of those that the job may have: waits for n of
+     * them, as move; and gives them back, at once or in steps. */
+    int (*take_requests)(void *arg, unsigned n);
+    void (*give_requests)(void *arg, unsigned n);
+    unsigned parts_at_once; /* which the upload of a large object has, 1 where it goes in one */
     void *arg;
-    uint64_t read_here;   /* out: bytes that were read from the source's descriptor */
-    uint64_t bytes;       /* out: size of what was done */
-    bool modes_lost;      /* out: its mode or owner is another one at the target, which did not take it */
-    struct slice version; /* of the source, where that is one of several */
-    struct slice line;    /* out, in the arena: the object's line of the manifest, without its key */
+    uint64_t read_here; /* out: bytes that were read from the source's descriptor */
+    uint64_t bytes;     /* out: size of what was done */
+    bool modes_lost;    /* out: its mode or owner is another one at the target, which did not take it */
+    struct kind_witness *witness; /* of a sweep */
+    struct slice version;         /* of the source, where that is one of several */
+    struct slice line;            /* out, in the arena: the object's line of the manifest, without its key */
 };
 
 /* LEFT_OUT: the job is not about it, which only its origin could tell. */

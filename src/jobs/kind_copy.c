@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "jobs/pour.h"
+#include "namespace/attr.h"
 #include "origin/meta.h"
 
 #include <inttypes.h>
@@ -21,6 +22,8 @@
 
 #define MD5_DIGITS  32
 #define VERSION_MAX (4 * KIB) /* of its encoded id */
+/* S3 takes signatures that are a quarter of an hour off, either way, of who asks both services. */
+#define CLOCKS_APART_NS ((uint64_t)3600000000000)
 
 enum mode { MODE_COPY, MODE_SYNC, MODE_EXPORT, MODE_IMPORT };
 
@@ -139,6 +142,15 @@ static uint64_t changed_ns(const struct wire_attr *x)
     return p.has & POSIX_HAS_MTIME ? p.mtime_ns : x->mtime_ns;
 }
 
+/* Whose clock the times are of may not be the same: of other bytes, as MD5s say, one that is younger by less
+ * than clocks differ may be a copy of what was there before. (Other ETags that look like them make another
+ * copy of what changed shortly before it was copied.) */
+static bool may_be_older(const struct wire_attr *from, const struct wire_attr *there)
+{
+    return is_hash(from->etag) && is_hash(there->etag) && !slice_eq(from->etag, there->etag) &&
+           there->mtime_ns - from->mtime_ns < CLOCKS_APART_NS;
+}
+
 static bool as_there(const struct kind_work *w, enum mode mode, const struct wire_attr *from,
                      const struct wire_attr *there)
 {
@@ -151,7 +163,7 @@ static bool as_there(const struct kind_work *w, enum mode mode, const struct wir
     if (from->size_bytes != there->size_bytes || mode == MODE_COPY)
         return false;
     if (mode == MODE_SYNC) /* 0: the source does not tell */
-        return from->mtime_ns > 0 && there->mtime_ns >= from->mtime_ns;
+        return from->mtime_ns > 0 && there->mtime_ns >= from->mtime_ns && !may_be_older(from, there);
     return changed_ns(there) == changed_ns(from);
 }
 
@@ -245,11 +257,21 @@ static int check_alone(struct kind_work *w, enum mode mode, struct slice key, st
     return r == -ENOENT ? 0 : r;
 }
 
+/* What is remembered of the source may be older than the listing that the job has walked: that was fresh. */
+static int stat_source(struct kind_work *w, const struct kind_object *o, struct wire_attr *ret, struct err *e)
+{
+    int r = stat_at(w, w->source_bucket, o->key, 0, ret, e);
+    bool is_same = r == 0 && o->size_bytes == ret->size_bytes && attr_same_time(o->mtime_ns, ret->mtime_ns);
+    if (o->mtime_ns == 0 || is_same || (r < 0 && r != -ENOENT))
+        return r;
+    return stat_at(w, w->source_bucket, o->key, WIRE_FRESH, ret, e);
+}
+
 static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode, struct err *e)
 {
     struct slice key = target_key(w, mode, o->key);
     struct wire_attr from = {0}, there = {0};
-    int r = stat_at(w, w->source_bucket, o->key, 0, &from, e);
+    int r = stat_source(w, o, &from, e);
     if (r < 0)
         return r;
     take_version(w, &from);
@@ -333,6 +355,41 @@ int kind_import_dir(struct kind_work *w, const struct kind_object *o, struct err
     return copy_dir(w, o, MODE_IMPORT, e);
 }
 
+/* The first object of the source, which is there now. */
+static int find_witness(struct kind_work *w, struct err *e)
+{
+    struct wire_list_req req = {.bucket = w->source_bucket,
+                                .prefix = w->source_prefix,
+                                .max = 1,
+                                .flags = WIRE_FRESH | pour_flags(w)};
+    struct wire_list_rep rep;
+    struct wire_entry first;
+    int r = object_list(w->session, &req, w->arena, &rep, e);
+    if (r == 0 && rep.n_entries == 0)
+        return err_set(e, ERR_ORIGIN_FAILED,
+                       "the source has no objects at all, as one that is away would: nothing is removed. "
+                       "`forebay rm -r` empties the target");
+    if (r == 0)
+        r = wire_entry_decode(&rep.entries, &first);
+    if (r < 0)
+        return r;
+    LOCK_SCOPE(&w->witness->lock);
+    buf_clear(&w->witness->key);
+    return buf_slice(&w->witness->key, first.key);
+}
+
+/* That an object is missing is believed of a source only that has one: where the place is away, or somebody
+ * else answers for it, all are missing. */
+static int see_witness(struct kind_work *w, struct err *e)
+{
+    struct wire_attr attr;
+    lock_take(&w->witness->lock);
+    struct slice key = arena_dup(w->arena, buf_view(&w->witness->key));
+    lock_drop(&w->witness->lock);
+    int r = key.n > 0 ? stat_at(w, w->source_bucket, key, WIRE_FRESH, &attr, e) : -ENOENT;
+    return r == -ENOENT ? find_witness(w, e) : r;
+}
+
 int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e)
 {
     struct slice source = other_key(w->arena, o->key, w->target_prefix, w->source_prefix);
@@ -342,6 +399,9 @@ int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e)
         r = stat_at(w, w->source_bucket, source, WIRE_FRESH, &attr, e);
     if (r != -ENOENT)
         return r < 0 ? r : KIND_SKIPPED;
+    r = see_witness(w, e);
+    if (r < 0)
+        return r;
     struct wire_remove_req req = {.bucket = w->target_bucket, .key = o->key};
     struct wire_remove_rep rep;
     return object_remove(w->session, &req, w->arena, &rep, e);

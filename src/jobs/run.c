@@ -5,6 +5,10 @@
  * any; the job's thread settles them from the oldest on, which moves the cursor and the counters. What a
  * checkpoint commits is therefore exact: everything up to the cursor is settled and counted once.
  *
+ * The work begins with the first page of the listing: a thread counts what follows (count.h), and leaves the
+ * pages for the walk. The phase is COUNT until it is through; a job that goes on before that counts anew, and
+ * walks on from its cursor.
+ *
  * Invariants:
  *  1. head <= next <= tail; items in [head, next) are with a worker or finished, those in [next, tail) wait.
  *  2. After a stop the items that were not finished are not settled: the next run begins with them.
@@ -14,6 +18,7 @@
  */
 #include "net/job_spec.h"
 
+#include "jobs/count.h"
 #include "jobs/digest.h"
 #include "jobs/ends.h"
 #include "jobs/filter.h"
@@ -34,8 +39,8 @@
 #define WAIT_NS      ((uint64_t)100000000)
 #define NOTES_COMMIT 500 /* notes that a checkpoint waits for at most */
 #define ARENA_BYTES  (32 * MIB)
-/* Of a listing that was counted so much is kept for the walk that follows: some thousand objects are not
- * listed twice. */
+#define REQUESTS_MIN 16 /* that uploads in several may have together, however few objects are worked on */
+/* Of a listing that is counted so much is kept for the walk: some thousand objects are not listed twice. */
 #define COUNTED_BYTES (1 * MIB)
 
 enum item_state { ITEM_WAITING, ITEM_FINISHED };
@@ -59,18 +64,22 @@ struct run {
     const struct kind *kind;
     struct filter *filter;
     struct ends ends;
-    struct source
-        *counted; /* what the count went over, at its beginning again; NULL: it was too much to keep */
+    struct pages *counted; /* what the count goes, or went, over, for the walk; may be NULL */
+    struct count *count;   /* under way; NULL: there is none, or it is through */
     bool has_ends, has_manifest;
     bool is_tagged; /* only objects with this tag */
     struct slice tag_name, tag_value;
     int (*work)(struct kind_work *w, const struct kind_object *o, struct err *e); /* of the phase */
     struct lock lock;                                                             /* covers what follows */
-    struct cond work_there, finished;
+    struct cond work_there, finished, requests_there;
     struct item items[WINDOW];
     uint64_t head, next, tail; /* item i is items[i % WINDOW] */
+    uint64_t busy;             /* workers with an item */
+    bool is_walked;            /* no item comes any more */
     bool no_more;              /* the walk ended or stopped: workers end when nothing waits */
     struct rate rate;
+    uint64_t requests;           /* of uploads in several at a time */
+    struct kind_witness witness; /* has a lock of its own */
     /* The job's thread: */
     struct job_note *notes;
     unsigned n_notes;
@@ -80,6 +89,11 @@ struct run {
 static bool stopping(const struct run *r)
 {
     return atomic_load(&r->job->stop);
+}
+
+static uint64_t window_of(const struct run *r)
+{
+    return MIN((uint64_t)WINDOW, r->job->record.spec.parallel * 4);
 }
 
 /* ---- workers ---- */
@@ -96,6 +110,29 @@ static int on_move(void *arg, uint64_t n)
         wait -= step;
     }
     return stopping(r) ? -ECANCELED : 0;
+}
+
+/* Those of one object always fit. */
+static int on_take_requests(void *arg, unsigned n)
+{
+    struct run *r = arg;
+    uint64_t most = MAX(r->job->record.spec.parallel, (uint64_t)REQUESTS_MIN);
+    LOCK_SCOPE(&r->lock);
+    while (r->requests > 0 && r->requests + n > most && !stopping(r))
+        (void)cond_wait_for(&r->requests_there, &r->lock, WAIT_NS);
+    if (stopping(r))
+        return -ECANCELED;
+    r->requests += n;
+    return 0;
+}
+
+static void on_give_requests(void *arg, unsigned n)
+{
+    struct run *r = arg;
+    LOCK_SCOPE(&r->lock);
+    assert(r->requests >= n);
+    r->requests -= n;
+    cond_broadcast(&r->requests_there);
 }
 
 /* Whether the filters choose an object whose attributes could not be had when it was walked over: 1, 0, or
@@ -154,8 +191,12 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .no_set = r->ends.no_set,
                           .no_links = r->ends.no_links,
                           .hasher = object_hasher(r->jobs->objects),
+                          .witness = &r->witness,
                           .arena = a,
                           .move = on_move,
+                          .take_requests = on_take_requests,
+                          .give_requests = on_give_requests,
+                          .parts_at_once = r->ends.parts_at_once,
                           .arg = r};
     struct kind_object o = {
         .key = slice_of(it->key, it->key_n), .size_bytes = it->size, .mtime_ns = it->mtime_ns};
@@ -175,6 +216,15 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
         it->reason = slice_dup(slice_str(e.text[0] ? e.text : err_text(it->result)));
 }
 
+/* Whether the job's thread is needed, once an item was finished: soon nobody has one to work on, or this was
+ * the last. Otherwise it settles many at once when it looks by itself: to be woken for each is a tenth of
+ * what a small object costs. */
+static bool is_needed_locked(const struct run *r)
+{
+    uint64_t waiting = r->tail - r->next;
+    return r->is_walked ? waiting + r->busy == 0 : waiting < window_of(r) / 2;
+}
+
 static void *worker(void *arg)
 {
     struct run *r = arg;
@@ -186,13 +236,16 @@ static void *worker(void *arg)
         if (r->next == r->tail || stopping(r))
             return NULL;
         struct item *it = &r->items[r->next++ % WINDOW];
+        r->busy++;
         lock_drop(&r->lock);
         do_item(r, it, a);
         lock_take(&r->lock);
+        r->busy--;
         /* An error after a stop may be the stop's doing: the object is for the next run. */
         if (it->result >= 0 || !stopping(r))
             it->state = ITEM_FINISHED;
-        cond_signal(&r->finished);
+        if (is_needed_locked(r))
+            cond_signal(&r->finished);
     }
 }
 
@@ -299,6 +352,23 @@ static int checkpoint(struct run *r, struct err *e)
     return due ? commit(r, e) : 0;
 }
 
+/* How much it is in all, once that is known (`wait`: now, unless the job is to stop): what is counted beside
+ * the walk ends the first phase. */
+static int learn(struct run *r, bool wait, struct err *e)
+{
+    struct count_result total;
+    int k = r->count ? count_ask(r->count, wait, &total, e) : 0;
+    if (k <= 0)
+        return k;
+    struct job_record *rec = &r->job->record;
+    count_free(TAKE_PTR(r->count));
+    LOCK_SCOPE(&r->jobs->lock);
+    rec->total_objects = total.objects;
+    rec->total_bytes = total.bytes;
+    rec->phase = JOB_WALK;
+    return 0;
+}
+
 /* Settles and commits; waits a little when nothing could be done. */
 static int turn(struct run *r, bool wait, struct err *e)
 {
@@ -309,15 +379,12 @@ static int turn(struct run *r, bool wait, struct err *e)
         lock_drop(&r->lock);
     }
     int k = settle(r, e);
+    if (k == 0)
+        k = learn(r, /* wait= */ false, e);
     return k < 0 ? k : checkpoint(r, e);
 }
 
 /* ---- one phase ---- */
-
-static uint64_t window_of(const struct run *r)
-{
-    return MIN((uint64_t)WINDOW, r->job->record.spec.parallel * 4);
-}
 
 static void push(struct run *r, const struct kind_object *o)
 {
@@ -346,6 +413,12 @@ static bool window_empty(struct run *r)
     return r->head == r->tail;
 }
 
+static void end_walk(struct run *r)
+{
+    LOCK_SCOPE(&r->lock);
+    r->is_walked = true;
+}
+
 /* Whether the filters choose an object of the target: by the name that it has, or would have, in the source.
  * A marker of the target's prefix has none there, and stays. */
 static bool sweep_wanted(const struct run *r, const struct kind_object *o)
@@ -359,6 +432,17 @@ static bool sweep_wanted(const struct run *r, const struct kind_object *o)
     return filter_match(r->filter, buf_view(&key), o->size_bytes, o->mtime_ns);
 }
 
+/* Whether the filters choose an object of the source. Any thread. */
+static bool chosen(const void *arg, const struct kind_object *o)
+{
+    const struct run *r = arg;
+    if (r->kind->source == KIND_URL && manifest_is(o->key))
+        return false;
+    if (o->is_unknown) /* who works on it finds out */
+        return true;
+    return filter_match(r->filter, o->key, o->size_bytes, o->mtime_ns);
+}
+
 /* What the job is about: by its filters, and by what --newest chose. */
 static bool wanted(const struct run *r, const struct kind_object *o)
 {
@@ -370,11 +454,7 @@ static bool wanted(const struct run *r, const struct kind_object *o)
     if (s->newest > 0 && r->job->record.phase != JOB_COUNT && !newest_holds(&s->chosen, o->key) &&
         !newest_holds_plain(&s->only, o->key))
         return false;
-    if (r->kind->source == KIND_URL && manifest_is(o->key))
-        return false;
-    if (o->is_unknown) /* who works on it finds out */
-        return true;
-    return filter_match(r->filter, o->key, o->size_bytes, o->mtime_ns);
+    return chosen(r, o);
 }
 
 /* Feeds the window from the walk until its end, a stop or an error; then waits for what is under way. */
@@ -385,7 +465,7 @@ static int feed(struct run *r, struct source *s, struct err *e)
     int k = 0;
     while (k == 0 && !stopping(r)) {
         k = turn(r, window_full(r), e);
-        if (k < 0 || window_full(r))
+        if (k < 0 || window_full(r) || !source_wait(s, WAIT_NS))
             continue;
         int found = source_next(s, &o, e);
         if (found <= 0) {
@@ -395,41 +475,81 @@ static int feed(struct run *r, struct source *s, struct err *e)
         if (all || wanted(r, &o))
             push(r, &o);
     }
+    end_walk(r);
     while (k == 0 && !stopping(r) && !window_empty(r))
         k = turn(r, /* wait= */ true, e);
-    return k;
+    return k == 0 && !stopping(r) ? learn(r, /* wait= */ true, e) : k;
+}
+
+static struct source_open over(struct run *r)
+{
+    struct job_record *rec = &r->job->record;
+    bool sweep = rec->phase == JOB_SWEEP, again = rec->phase == JOB_AGAIN;
+    return (struct source_open){.session = r->jobs->session,
+                                .bucket = sweep ? r->ends.target_bucket : r->ends.source_bucket,
+                                .prefix = sweep ? r->ends.target_prefix : r->ends.source_prefix,
+                                .over = sweep ? KIND_OVER_ORIGIN : r->kind->over,
+                                .kv = again || rec->spec.listed ? r->jobs->kv : NULL,
+                                .id = rec->id,
+                                .flags = r->ends.modes ? WIRE_MODES : 0,
+                                .errors = again,
+                                .stat = !again && filter_needs_attributes(r->filter)};
 }
 
 static struct source *open_source(struct run *r)
 {
-    struct job_record *rec = &r->job->record;
-    bool sweep = rec->phase == JOB_SWEEP, again = rec->phase == JOB_AGAIN;
-    struct source_open o = {.session = r->jobs->session,
-                            .bucket = sweep ? r->ends.target_bucket : r->ends.source_bucket,
-                            .prefix = sweep ? r->ends.target_prefix : r->ends.source_prefix,
-                            .over = sweep ? KIND_OVER_ORIGIN : r->kind->over,
-                            .kv = again || rec->spec.listed ? r->jobs->kv : NULL,
-                            .id = rec->id,
-                            .flags = r->ends.modes ? WIRE_MODES : 0,
-                            .errors = again,
-                            .stat = !again && filter_needs_attributes(r->filter)};
-    return source_new(&o, slice_str(rec->cursor));
+    struct source_open o = over(r);
+    return source_new(&o, slice_str(r->job->record.cursor));
+}
+
+/* Whether the work can begin before it is known how much it is. Not where the count chooses what is worked
+ * on, where the work changes what is counted, and where what is worked on is taken off the count. */
+static bool counts_beside(const struct run *r)
+{
+    const struct job_spec *s = &r->job->record.spec;
+    return r->kind->over == KIND_OVER_ORIGIN && !s->listed && !s->dry_run && s->newest == 0 && !r->is_tagged;
+}
+
+static int begin_count(struct run *r, struct err *e)
+{
+    struct count_open o = {.source = over(r),
+                           .pages = pages_new(COUNTED_BYTES),
+                           .stop = &r->job->stop,
+                           .chosen = chosen,
+                           .arg = r};
+    r->counted = o.pages;
+    r->count = count_new(&o);
+    return r->count ? 0 : err_set(e, -EAGAIN, "no thread to be had");
+}
+
+/* A prefetch whose origin gets no more requests at a time than it may have opens more objects than that: when
+ * an answer has come the next request is there, and no place waits for who opens one. */
+static uint64_t workers_of(const struct run *r)
+{
+    uint64_t n = r->job->record.spec.parallel;
+    bool is_prefetch = r->kind->target == KIND_NOWHERE && r->kind->over == KIND_OVER_ORIGIN;
+    return MIN(is_prefetch && r->ends.requests_max <= n ? n + n / 2 : n, (uint64_t)PARALLEL_MAX);
 }
 
 /* Workers' share of a phase: begins them, feeds, ends them, settles what they finished. */
 static int work_phase(struct run *r, struct err *e)
 {
-    bool is_counted = r->counted && r->job->record.phase == JOB_WALK;
-    _cleanup_(source_freep) struct source *s = is_counted ? TAKE_PTR(r->counted) : open_source(r);
+    struct job_record *rec = &r->job->record;
+    int k = rec->phase == JOB_COUNT ? begin_count(r, e) : 0;
+    if (k < 0)
+        return k;
+    _cleanup_(source_freep) struct source *s = open_source(r);
+    if (r->counted && rec->phase <= JOB_WALK && !rec->cursor[0])
+        source_follow(s, r->counted);
     pthread_t threads[PARALLEL_MAX];
-    uint64_t n = 0, want = MIN(r->job->record.spec.parallel, (uint64_t)PARALLEL_MAX);
-    r->work = r->job->record.phase == JOB_SWEEP  ? r->kind->sweep
-              : r->job->record.phase == JOB_DIRS ? r->kind->dir
-                                                 : r->kind->work;
-    r->no_more = false;
+    uint64_t n = 0, want = workers_of(r);
+    r->work = rec->phase == JOB_SWEEP  ? r->kind->sweep
+              : rec->phase == JOB_DIRS ? r->kind->dir
+                                       : r->kind->work;
+    r->no_more = r->is_walked = false;
     while (n < want && pthread_create(&threads[n], NULL, worker, r) == 0)
         n++;
-    int k = n > 0 ? feed(r, s, e) : err_set(e, -EAGAIN, "no threads to be had");
+    k = n > 0 ? feed(r, s, e) : err_set(e, -EAGAIN, "no threads to be had");
     lock_take(&r->lock);
     r->no_more = true;
     if (k < 0) /* what waits is for the next run */
@@ -438,6 +558,7 @@ static int work_phase(struct run *r, struct err *e)
     lock_drop(&r->lock);
     for (uint64_t i = 0; i < n; i++)
         (void)pthread_join(threads[i], NULL);
+    count_free(TAKE_PTR(r->count));
     struct err late = {0};
     int settled = settle(r, k < 0 ? &late : e);
     return k < 0 ? k : settled;
@@ -457,13 +578,14 @@ static int count_phase(struct run *r, struct err *e)
 {
     struct job_record *rec = &r->job->record;
     _cleanup_(source_freep) struct source *s = open_source(r);
+    _cleanup_(pages_freep) struct pages *pages = pages_new(COUNTED_BYTES);
     _cleanup_(newest_freep) struct newest *newest =
         rec->spec.newest > 0 ? newest_new(rec->spec.newest, r->ends.source_prefix.n) : NULL;
     struct kind_object o;
     uint64_t objects = 0, bytes = 0;
     bool asks = rec->spec.dry_run || newest; /* else who works on an object asks for its tags */
     int k;
-    source_keep(s, COUNTED_BYTES);
+    source_share(s, pages);
     while ((k = source_next(s, &o, e)) > 0 && !stopping(r)) {
         if (!wanted(r, &o))
             continue;
@@ -479,8 +601,8 @@ static int count_phase(struct run *r, struct err *e)
     }
     if (k < 0 || stopping(r))
         return MIN(k, 0);
-    if (source_again(s))
-        r->counted = TAKE_PTR(s);
+    pages_end(pages);
+    r->counted = TAKE_PTR(pages);
     LOCK_SCOPE(&r->jobs->lock);
     if (newest) {
         forget_choice(&rec->spec.only);
@@ -519,7 +641,7 @@ static int run_phase(struct run *r, struct err *e)
 {
     switch (r->job->record.phase) {
     case JOB_COUNT:
-        return count_phase(r, e);
+        return counts_beside(r) ? work_phase(r, e) : count_phase(r, e);
     case JOB_MANIFEST:
         return manifest_write(r->jobs, &r->job->record, &r->ends, e);
     default:
@@ -533,9 +655,10 @@ static int run_phases(struct run *r, struct err *e)
         int k = run_phase(r, e);
         if (k < 0 || stopping(r))
             return k;
-        bool more = next_phase(r);
+        if (!next_phase(r))
+            return 0; /* `conclude` commits */
         k = commit(r, e);
-        if (k < 0 || !more)
+        if (k < 0)
             return k;
     }
 }
@@ -557,35 +680,60 @@ static int prepare(struct run *r, struct err *e)
     return k;
 }
 
-/* The state after the last phase, committed. A state that a user chose meanwhile stays; a node that stops
- * leaves the job queued. */
-static void conclude(struct run *r, int k, const struct err *why)
+/* A state that a user chose meanwhile stays. */
+static void set_end_locked(struct run *r, enum job_event ev, const char *reason)
+{
+    struct job_record *rec = &r->job->record;
+    enum job_state next;
+    if (rec->state != JOB_RUNNING || job_next_state(JOB_RUNNING, ev, &next) < 0)
+        return;
+    rec->state = next;
+    rec->ended_ns = job_state_is_final(next) ? sys->real_ns() : 0;
+    if (next == JOB_FAILED)
+        job_set_text(&rec->reason, slice_str(reason));
+}
+
+/* The state after the last phase, durably: who could not write down that it is done has failed. A node that
+ * stops leaves the job queued. */
+static int commit_end_locked(struct run *r, enum job_event ev, const char *reason, bool kept, struct err *e)
+{
+    struct job_record *rec = &r->job->record;
+    const struct job_note *notes = kept ? r->notes : NULL;
+    set_end_locked(r, ev, reason);
+    int k = jobs_commit_locked(r->jobs, r->job, notes, e);
+    if (k == 0 || (rec->state != JOB_DONE && rec->state != JOB_PARTIAL))
+        return k;
+    rec->state = JOB_RUNNING;
+    set_end_locked(r, JOB_ON_FAIL, e->text);
+    e->code = 0;
+    return jobs_commit_locked(r->jobs, r->job, notes, e);
+}
+
+static void conclude(struct run *r, int k, struct err *why)
 {
     struct jobs *j = r->jobs;
     struct job_record *rec = &r->job->record;
     bool stopped = stopping(r);
+    struct err e = {0};
+    int kept = keep(r, &e);
+    if (kept < 0)
+        log_warn("jobs", "job %" PRIu64 ": what it did since its last checkpoint is done again: %s", rec->id,
+                 e.text);
+    if (k == 0 && kept < 0) {
+        k = kept;
+        *why = e;
+    }
+    if (r->has_ends)
+        ends_close(j->objects, &r->ends);
     enum job_event ev = stopped                   ? JOB_ON_INTERRUPT
                         : k < 0                   ? JOB_ON_FAIL
                         : rec->failed_objects > 0 ? JOB_ON_FINISH_PARTLY
                                                   : JOB_ON_FINISH;
-    enum job_state next;
-    struct err e = {0};
-    bool kept = keep(r, &e) == 0;
-    if (!kept)
-        log_warn("jobs", "job %" PRIu64 ": what it did since its last checkpoint is done again: %s", rec->id,
-                 e.text);
-    if (r->has_ends)
-        ends_close(j->objects, &r->ends);
     LOCK_SCOPE(&j->lock);
-    if (!kept)
+    if (kept < 0)
         jobs_roll_back_locked(j, r->job);
-    if (rec->state == JOB_RUNNING && job_next_state(JOB_RUNNING, ev, &next) == 0) {
-        rec->state = next;
-        rec->ended_ns = job_state_is_final(next) ? sys->real_ns() : 0;
-        if (next == JOB_FAILED)
-            job_set_text(&rec->reason, slice_str(why->text[0] ? why->text : err_text(k)));
-    }
-    if (jobs_commit_locked(j, r->job, kept ? r->notes : NULL, &e) < 0) {
+    e.code = 0;
+    if (commit_end_locked(r, ev, why->text[0] ? why->text : err_text(k), kept == 0, &e) < 0) {
         log_error("jobs", "%s", e.text);
         jobs_roll_back_locked(j, r->job); /* its notes go with this thread */
     }
@@ -603,10 +751,13 @@ static void run_free(struct run *r)
     for (size_t i = 0; i < WINDOW; i++)
         item_clear(&r->items[i]);
     job_notes_free(r->notes);
-    source_free(r->counted);
+    pages_free(r->counted);
     filter_free(r->filter);
     cond_fini(&r->work_there);
     cond_fini(&r->finished);
+    buf_fini(&r->witness.key);
+    lock_fini(&r->witness.lock);
+    cond_fini(&r->requests_there);
     lock_fini(&r->lock);
     free(r);
 }
@@ -620,8 +771,11 @@ void *job_run(void *arg)
     r->job = ra->job;
     free(ra);
     lock_init(&r->lock, LOCK_JOBS);
+    lock_init(&r->witness.lock, LOCK_LEAF);
+    r->witness.key = BUF_INIT(ORIGIN_KEY_MAX_BYTES);
     cond_init(&r->work_there);
     cond_init(&r->finished);
+    cond_init(&r->requests_there);
     /* The record is set before the lock that its starter holds is free. */
     lock_take(&r->jobs->lock);
     lock_drop(&r->jobs->lock);

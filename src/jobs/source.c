@@ -3,8 +3,10 @@
 #include "jobs/source.h"
 
 #include "jobs/job.h"
+#include "jobs/pages.h"
 
 #define PAGE        1000
+#define PAGE_FIRST  250 /* of a listing: what is in it is worked on while the second comes */
 #define ARENA_BYTES (32 * MIB)
 
 #define ENTRY_UNKNOWN UINT32_MAX /* a kind in our own pages: see is_unknown */
@@ -15,8 +17,9 @@ struct source {
     struct arena *arena;
     struct slice page; /* encoded entries not given yet */
     bool last;         /* no page after this one */
-    struct buf kept;   /* all pages so far, while keeps */
-    bool keeps;
+    bool is_begun;     /* a page has been listed */
+    struct pages *to, *from;
+    struct page *taken; /* out of `from`; `page` is of it */
 };
 
 struct source *source_new(const struct source_open *o, struct slice after)
@@ -36,33 +39,25 @@ void source_free(struct source *s)
     if (!s)
         return;
     buf_fini(&s->after);
-    buf_fini(&s->kept);
+    free(s->taken);
     arena_free(s->arena);
     free(s);
 }
 
-void source_keep(struct source *s, size_t max_bytes)
+void source_share(struct source *s, struct pages *to)
 {
-    assert(s->page.n == 0 && !s->last && !s->keeps);
-    s->kept = BUF_INIT(max_bytes);
-    s->keeps = true;
+    s->to = to;
 }
 
-bool source_again(struct source *s)
+void source_follow(struct source *s, struct pages *from)
 {
-    if (!s->keeps || !s->last || s->page.n > 0)
-        return false;
-    s->page = buf_view(&s->kept);
-    s->keeps = false;
-    return true;
+    assert(s->after.n == 0);
+    s->from = from;
 }
 
-static void keep_page(struct source *s)
+bool source_wait(struct source *s, uint64_t timeout_ns)
 {
-    if (!s->keeps || buf_slice(&s->kept, s->page) == 0)
-        return;
-    buf_fini(&s->kept);
-    s->keeps = false;
+    return s->page.n > 0 || s->last || !s->from || pages_wait(s->from, timeout_ns);
 }
 
 static int list_page(struct source *s, struct err *e)
@@ -70,12 +65,13 @@ static int list_page(struct source *s, struct err *e)
     struct wire_list_req req = {.bucket = s->o.bucket,
                                 .prefix = s->o.prefix,
                                 .after = buf_view(&s->after),
-                                .max = PAGE,
+                                .max = s->is_begun ? PAGE : PAGE_FIRST,
                                 .flags = WIRE_FRESH | s->o.flags};
     struct wire_list_rep rep;
     int r = object_list(s->o.session, &req, s->arena, &rep, e);
     if (r < 0)
         return r;
+    s->is_begun = true;
     s->page = rep.entries;
     s->last = !rep.truncated;
     if (rep.truncated) {
@@ -162,12 +158,34 @@ static int named_page(struct source *s, struct err *e)
     return 0;
 }
 
+/* A page that was listed before. 1, 0 when none is to be had, or an error. */
+static int taken_page(struct source *s)
+{
+    free(TAKE_PTR(s->taken));
+    enum pages_took took = pages_take(s->from, &s->taken);
+    if (took == PAGES_ALONE) {
+        s->from = NULL;
+        return 0;
+    }
+    s->last = took == PAGES_END || s->taken->last;
+    if (took == PAGES_END)
+        return 1;
+    s->page = slice_of(s->taken->bytes, s->taken->page_n);
+    buf_clear(&s->after);
+    int r = buf_slice(&s->after, slice_of(s->taken->bytes + s->taken->page_n, s->taken->after_n));
+    return r < 0 ? r : 1;
+}
+
 static int next_page(struct source *s, struct err *e)
 {
+    int r = s->from ? taken_page(s) : 0;
+    if (r != 0)
+        return MIN(r, 0);
     arena_clear(s->arena);
-    if (s->o.kv)
-        return named_page(s, e);
-    return s->o.over == KIND_OVER_CACHE ? cached_page(s, e) : list_page(s, e);
+    r = s->o.kv ? named_page(s, e) : s->o.over == KIND_OVER_CACHE ? cached_page(s, e) : list_page(s, e);
+    if (r == 0 && s->to)
+        pages_put(s->to, s->page, buf_view(&s->after), s->last);
+    return r;
 }
 
 static int decode(struct source *s, struct kind_object *ret)
@@ -194,7 +212,6 @@ int source_next(struct source *s, struct kind_object *ret, struct err *e)
         int r = next_page(s, e);
         if (r < 0)
             return r;
-        keep_page(s);
     }
     int r = decode(s, ret);
     return r < 0 ? err_set(e, r, "a page of a listing is broken") : 1;

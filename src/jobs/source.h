@@ -26,7 +26,11 @@ DEFINE_CLEANUP(struct source, source_free)
  * `stat` sizes of objects from the control store are not known (0). Directory markers of a cache or listing
  * are objects like others. */
 int source_next(struct source *s, struct kind_object *ret, struct err *e);
-/* Before the first object: what is walked over is kept, as long as it is not more than that. */
-void source_keep(struct source *s, size_t max_bytes);
-/* After the last object: the walk begins again, over what was kept. False: not all of it was. Once. */
-bool source_again(struct source *s);
+struct pages;
+/* Before the first object: what is listed goes there, too. */
+void source_share(struct source *s, struct pages *to);
+/* Before the first object, of a walk from the beginning: what is there is taken, and not listed. Where that
+ * ends early, because the listing was stopped or failed, so does the walk: who listed knows. */
+void source_follow(struct source *s, struct pages *from);
+/* Whether the next one need not wait for who lists; waits for that so long. */
+bool source_wait(struct source *s, uint64_t timeout_ns);

@@ -167,7 +167,7 @@ static int az_open(struct slice rest, const struct origin_options *o, struct ori
     z->magic = AZ_MAGIC;
     z->base.ops = &origin_az_ops;
     z->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
-                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META;
+                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_SENDS_PARTS;
     z->part_bytes = o->part_size;
     az_hints_init(&z->hints);
     struct said _cleanup_(said_fini) s = {0};
@@ -216,5 +216,6 @@ const struct origin_ops origin_az_ops = {
     .put = az_put,
     .remove = az_remove,
     .copy = az_copy,
+    .takes = az_takes,
     .set_meta = az_set_meta,
 };

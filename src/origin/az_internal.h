@@ -82,6 +82,7 @@ int az_list(struct origin *o, const struct origin_list *l, struct arena *a, stru
             struct err *e);
 int az_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
            struct origin_attr *ret_attr, struct err *e);
+int az_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e);
 int az_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int az_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);

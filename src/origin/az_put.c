@@ -249,6 +249,18 @@ int az_put(struct origin *o, const struct origin_put *p, const struct origin_bod
                                             : put_single(z, p, body, a, ret_attr, e);
 }
 
+int az_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e)
+{
+    struct az *z = az_of(o);
+    struct slice meta = p->meta, name, value, ours = SLICE_LIT("x-amz-meta-");
+    (void)size_bytes;
+    int r = web_takes(&z->web, z->prefix, p, e);
+    while (r == 0 && origin_next_meta(&meta, &name, &value))
+        if (slice_starts(name, ours))
+            r = check_meta_name(slice_from(name, ours.n), e);
+    return r;
+}
+
 /* ---- metadata, removal, copies ---- */
 
 /* Only what is metadata: what Set Blob Properties would change stays as it is. */

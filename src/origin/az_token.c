@@ -63,7 +63,7 @@ static int refused(const struct web_call *c, struct err *e)
 {
     char code[64] = "", message[200] = "";
     struct slice body = buf_view(&c->error_body);
-    json_t *j = json_loadb(body.p ? body.p : "", body.n, 0, NULL);
+    json_t *j = web_json(body, 0, NULL);
     web_error_text(code, sizeof(code), slice_str(json_string_value(json_object_get(j, "error"))));
     struct slice said = slice_str(json_string_value(json_object_get(j, "error_description")));
     web_error_line(said.n ? said : body, message, sizeof(message));

@@ -18,7 +18,9 @@
  * Invariants:
  *  1. No path below the directory is resolved without openat2(RESOLVE_BENEATH).
  *  2. The directory is opened anew for each operation: one that was unmounted and mounted again is found
- * again, and one that is gone is ERR_ORIGIN_DOWN, never "no such object".
+ * again, and one that is gone is ERR_ORIGIN_DOWN, never "no such object". So is one that was a mount point
+ * before, or is one by /etc/fstab, and is none now: nothing is read of what lies below the share, and nothing
+ * is written there.
  *
  * Failure modes: as in origin.h; errors of the file system that have no class there are ERR_ORIGIN_FAILED.
  */
@@ -28,8 +30,11 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <sys/syscall.h>
+
+#define FSTAB "/etc/fstab"
 
 int file_error(struct err *e, int error, const char *what, struct slice key)
 {
@@ -74,10 +79,30 @@ int file_error(struct err *e, int error, const char *what, struct slice key)
     return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key), text);
 }
 
-int file_open_root(const struct file_origin *f, struct err *e)
+/* What is left of a share that is not mounted is an empty directory of another file system: what is written
+ * there would be hidden by the share, and what is missing there is not gone. */
+static int check_mounted(struct file_origin *f, int fd, struct err *e)
 {
-    int fd = sys->open(f->root, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    return fd < 0 ? err_set(e, ERR_ORIGIN_DOWN, "directory %s: %s", f->root, err_text(fd)) : fd;
+    struct stat own, above;
+    int r = sys->fstat(fd, &own);
+    if (r == 0)
+        r = sys->stat(f->above, &above);
+    if (r < 0)
+        return err_set(e, ERR_ORIGIN_DOWN, "directory %s: %s", f->root, err_text(r));
+    if (own.st_dev != above.st_dev)
+        atomic_store(&f->is_mount, true);
+    else if (atomic_load(&f->is_mount))
+        return err_set(e, ERR_ORIGIN_DOWN, "directory %s: what is to be mounted there is not", f->root);
+    return 0;
+}
+
+int file_open_root(struct file_origin *f, struct err *e)
+{
+    int _cleanup_close_ fd = sys->open(f->root, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return err_set(e, ERR_ORIGIN_DOWN, "directory %s: %s", f->root, err_text(fd));
+    int r = check_mounted(f, fd, e);
+    return r < 0 ? r : TAKE_FD(fd);
 }
 
 int file_open_below(int root, const char *path, uint64_t flags, uint64_t mode)
@@ -97,6 +122,11 @@ int file_open_below(int root, const char *path, uint64_t flags, uint64_t mode)
 static int bad_key(struct err *e, const char *why)
 {
     return err_set(e, -EINVAL, "the key cannot be a path: %s", why);
+}
+
+int file_no_bytes(struct err *e)
+{
+    return err_set(e, -EINVAL, "a key that ends with '/' is a directory and has no bytes");
 }
 
 int file_key_path(struct slice key, char *ret, bool *ret_is_dir, struct err *e)
@@ -124,6 +154,15 @@ int file_key_path(struct slice key, char *ret, bool *ret_is_dir, struct err *e)
     ret[path.n] = '\0';
     *ret_is_dir = is_dir;
     return 0;
+}
+
+int file_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e)
+{
+    char path[ORIGIN_KEY_MAX_BYTES + 1];
+    bool is_dir;
+    (void)o;
+    int r = file_key_path(p->key, path, &is_dir, e);
+    return r == 0 && is_dir && size_bytes > 0 ? file_no_bytes(e) : r;
 }
 
 uint64_t file_mtime_ns(const struct stat *st)
@@ -351,6 +390,51 @@ static int file_get(struct origin *o, const struct origin_get *g, struct arena *
 
 /* ---- opening ---- */
 
+/* The next word of a line of fstab, without its escapes ("\\040" is a space). */
+static bool next_word(struct slice *line, char ret[PATH_MAX])
+{
+    size_t n = 0;
+    while (line->n > 0 && strchr(" \t", line->p[0]))
+        *line = slice_from(*line, 1);
+    while (line->n > 0 && !strchr(" \t", line->p[0]) && n < PATH_MAX - 1) {
+        bool is_escape = line->n >= 4 && line->p[0] == '\\';
+        for (size_t i = 1; i < 4 && is_escape; i++)
+            is_escape = line->p[i] >= '0' && line->p[i] <= '7';
+        ret[n++] = !is_escape ? line->p[0]
+                              : (char)((line->p[1] - '0') * 64 + (line->p[2] - '0') * 8 + line->p[3] - '0');
+        *line = slice_from(*line, is_escape ? 4 : 1);
+    }
+    ret[n] = '\0';
+    return n > 0;
+}
+
+bool file_is_in_fstab(struct slice text, struct slice path)
+{
+    while (text.n > 0) {
+        struct slice line = slice_split(&text, '\n');
+        char word[PATH_MAX];
+        if (!next_word(&line, word) || word[0] == '#' || !next_word(&line, word))
+            continue;
+        struct slice at = slice_str(word);
+        while (at.n > 0 && at.p[at.n - 1] == '/')
+            at.n--;
+        bool when_asked = slice_find_slice(line, SLICE_LIT("noauto")) >= 0 &&
+                          slice_find_slice(line, SLICE_LIT("x-systemd.automount")) < 0;
+        bool binds = slice_find_slice(line, SLICE_LIT("bind")) >= 0; /* is no other file system */
+        if (at.n > 0 && slice_eq(at, path))
+            return !when_asked && !binds;
+    }
+    return false;
+}
+
+/* At the start of a machine the share may come later than the node. */
+static bool should_be_mounted(struct slice root)
+{
+    char _cleanup_free_ *text = NULL;
+    size_t n = 0;
+    return sys_read_file(FSTAB, MIB, &text, &n) == 0 && file_is_in_fstab(slice_of(text, n), root);
+}
+
 static int file_open(struct slice rest, const struct origin_options *o, struct origin **ret, struct err *e)
 {
     (void)o;
@@ -366,6 +450,9 @@ static int file_open(struct slice rest, const struct origin_options *o, struct o
     f->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
                            ORIGIN_CAN_COPY | ORIGIN_HAS_DIRECTORIES;
     f->root = slice_dup(rest);
+    if (asprintf(&f->above, SLICE_FMT "/..", SLICE_ARG(rest)) < 0)
+        abort();
+    atomic_init(&f->is_mount, should_be_mounted(rest));
     lock_init(&f->commit, LOCK_ORIGIN);
     *ret = &f->base;
     return 0;
@@ -376,6 +463,7 @@ static void file_close(struct origin *o)
     struct file_origin *f = file_of(o);
     lock_fini(&f->commit);
     free(f->root);
+    free(f->above);
     f->magic = 0;
     free(f);
 }
@@ -389,5 +477,6 @@ const struct origin_ops origin_file_ops = {
     .put = file_put,
     .remove = file_remove,
     .copy = file_copy,
+    .takes = file_takes,
     .set_meta = file_set_meta,
 };

@@ -24,7 +24,8 @@
 struct file_origin {
     struct origin base; /* first */
     uint32_t magic;
-    char *root;
+    char *root, *above;   /* the directory, and the one that it lies in */
+    atomic_bool is_mount; /* a file system is mounted there, or should be */
     /* One writer at a time looks at a condition and renames: makes If-Match atomic among the writers of this
      * node where the file system cannot exchange two files, and keeps them from undoing each other's work
      * where it can. Held over these few calls on the directory; the bytes are on disk before. */
@@ -38,8 +39,12 @@ static inline struct file_origin *file_of(struct origin *o)
     return f;
 }
 
-/* The directory itself; ERR_ORIGIN_DOWN when it is not there (an unmounted share, say). */
-int file_open_root(const struct file_origin *f, struct err *e);
+/* The directory itself; ERR_ORIGIN_DOWN when it is not there, or is the empty one below a share that is not
+ * mounted. */
+int file_open_root(struct file_origin *f, struct err *e);
+/* Whether a text as /etc/fstab has it says that a file system is to be mounted at the path, and not only when
+ * somebody asks for it. Pure. */
+bool file_is_in_fstab(struct slice text, struct slice path);
 /* openat2 below `root`: no way out by "..", absolute or magic links; with O_NOFOLLOW no symbolic link is
  * followed anywhere on the way, either. A descriptor or a negated errno. */
 int file_open_below(int root, const char *path, uint64_t flags, uint64_t mode);
@@ -48,6 +53,10 @@ int file_error(struct err *e, int error, const char *what, struct slice key);
 /* -EINVAL when the key cannot be a path below a directory. *ret_is_dir: it ends with '/'. `ret` is the path
  * without that slash, ORIGIN_KEY_MAX_BYTES + 1 bytes. */
 int file_key_path(struct slice key, char *ret, bool *ret_is_dir, struct err *e);
+/* -EINVAL: a directory is put that has bytes. */
+int file_no_bytes(struct err *e);
+/* origin_takes of the kinds whose objects are files and directories. */
+int file_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e);
 /* Whether the name is one that we gave to a file being written, and the file was left behind by a crash: a
  * listing that meets it removes it. By its ctime: a file that is being written has the mtime that it shall
  * have already when it gets its name, years ago perhaps. */

@@ -379,7 +379,7 @@ static int put_dir(struct file_origin *f, struct target *t, const struct origin_
                    const struct origin_body *body, struct stat *ret_st, struct err *e)
 {
     if (body->size_bytes > 0)
-        return err_set(e, -EINVAL, "a key that ends with '/' is a directory and has no bytes");
+        return file_no_bytes(e);
     int _cleanup_close_ before = file_open_below(t->root, t->path, O_PATH | O_DIRECTORY | t->nofollow, 0);
     if (before >= 0 && p->if_none_match)
         return err_set(e, ERR_PRECONDITION, "the directory exists");

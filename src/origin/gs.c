@@ -258,5 +258,6 @@ const struct origin_ops origin_gs_ops = {
     .put = gs_put,
     .remove = gs_remove,
     .copy = gs_copy,
+    .takes = gs_takes,
     .set_meta = gs_set_meta,
 };

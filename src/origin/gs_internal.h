@@ -89,6 +89,7 @@ int gs_list(struct origin *o, const struct origin_list *l, struct arena *a, stru
             struct err *e);
 int gs_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
            struct origin_attr *ret_attr, struct err *e);
+int gs_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e);
 int gs_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int gs_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
             struct origin_attr *ret_attr, struct err *e);

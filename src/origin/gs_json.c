@@ -29,7 +29,7 @@ static const struct {
 json_t *gs_json_parse(struct slice text, struct err *e)
 {
     json_error_t x;
-    json_t *j = json_loadb(text.p ? text.p : "", text.n, JSON_REJECT_DUPLICATES, &x);
+    json_t *j = web_json(text, JSON_REJECT_DUPLICATES, &x);
     if (!j)
         (void)err_set(e, ERR_ORIGIN_FAILED, "the answer is no JSON: line %d: %s", x.line, x.text);
     return j;
@@ -167,7 +167,7 @@ static int class_of(int status, struct slice reason)
 int gs_json_refused(const struct web_response *r, struct slice body, struct err *e)
 {
     char code[64] = "", message[256] = "";
-    json_t *_cleanup_(gs_json_unrefp) j = json_loadb(body.p ? body.p : "", body.n, 0, NULL);
+    json_t *_cleanup_(gs_json_unrefp) j = web_json(body, 0, NULL);
     const json_t *error = json_object_get(j, "error");
     if (json_is_object(error)) {
         const json_t *first = json_array_get(json_object_get(error, "errors"), 0);

@@ -135,6 +135,15 @@ int gs_put(struct origin *o, const struct origin_put *p, const struct origin_bod
     return r;
 }
 
+int gs_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e)
+{
+    struct gs *g = gs_of(o);
+    struct buf _cleanup_buf_ resource = BUF_INIT(WEB_RESULT_MAX);
+    (void)size_bytes;
+    int r = web_takes(&g->web, g->prefix, p, e);
+    return r < 0 ? r : gs_json_resource(g, p, &resource, e);
+}
+
 /* ---- metadata, removal, copies ---- */
 
 /* The generation stays: only the metageneration is another one then. */

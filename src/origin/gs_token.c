@@ -248,7 +248,7 @@ static int take_file(struct gs_token *t, const char *path, struct err *e)
     int r = sys_read_file(path, FILE_MAX, &text, &n);
     if (r < 0)
         return err_set(e, ERR_BAD_OPTION, "credentials file %s: %s", path, err_text(r));
-    json_t *_cleanup_(gs_json_unrefp) j = json_loadb(text, n, 0, NULL);
+    json_t *_cleanup_(gs_json_unrefp) j = web_json(slice_of(text, n), 0, NULL);
     explicit_bzero(text, n);
     struct slice type = slice_str(json_string_value(json_object_get(j, "type")));
     t->uri = text_member(j, "token_uri");

@@ -92,6 +92,15 @@ static int hdfs_get(struct origin *o, const struct origin_get *g, struct arena *
     return r;
 }
 
+/* "InvalidPathException" of a namenode, for a ':' in a name. */
+static int hdfs_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e)
+{
+    int r = file_takes(o, p, size_bytes, e);
+    return r == 0 && slice_find(p->key, ':') >= 0
+               ? err_set(e, -EINVAL, "the key cannot be a path: HDFS has no names with ':'")
+               : r;
+}
+
 static int hdfs_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
                      struct err *e)
 {
@@ -215,4 +224,5 @@ const struct origin_ops origin_hdfs_ops = {
     .put = hdfs_put,
     .remove = hdfs_remove,
     .copy = hdfs_copy,
+    .takes = hdfs_takes,
 };

@@ -13,7 +13,7 @@
 json_t *hdfs_json_parse(struct slice text, struct err *e)
 {
     json_error_t x;
-    json_t *j = json_loadb(text.p ? text.p : "", text.n, JSON_REJECT_DUPLICATES, &x);
+    json_t *j = web_json(text, JSON_REJECT_DUPLICATES, &x);
     if (!j)
         (void)err_set(e, ERR_ORIGIN_FAILED, "the answer is no JSON: line %d: %s", x.line, x.text);
     return j;
@@ -145,7 +145,7 @@ static const struct web_error_row classes[] = {
 int hdfs_json_refused(const struct web_response *r, struct slice body, struct err *e)
 {
     char code[64] = "", message[256] = "";
-    json_t *_cleanup_(hdfs_json_unrefp) j = json_loadb(body.p ? body.p : "", body.n, 0, NULL);
+    json_t *_cleanup_(hdfs_json_unrefp) j = web_json(body, 0, NULL);
     const json_t *x = json_object_get(j, "RemoteException");
     struct slice words = member(x, "message"), line = slice_split(&words, '\n');
     if (json_is_object(x)) {

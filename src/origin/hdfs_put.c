@@ -325,7 +325,7 @@ static int put_dir(struct target *t, const struct origin_put *p, const struct or
                    struct hdfs_status *ret_st, struct err *e)
 {
     if (body->size_bytes > 0)
-        return err_set(e, -EINVAL, "a key that ends with '/' is a directory and has no bytes");
+        return file_no_bytes(e);
     int r = look(t, ret_st, e);
     if (r == 1)
         return err_set(e, -EINVAL, SLICE_FMT ": a file of that name is there", SLICE_ARG(t->key));

@@ -390,4 +390,5 @@ const struct origin_ops origin_nfs_ops = {
     .put = nfs_put,
     .remove = nfs_remove,
     .copy = nfs_copy,
+    .takes = file_takes,
 };

@@ -277,7 +277,7 @@ static int put_dir(struct target *t, const struct origin_put *p, const struct or
                    struct nfs_stat_64 *ret_st, struct err *e)
 {
     if (body->size_bytes > 0)
-        return err_set(e, -EINVAL, "a key that ends with '/' is a directory and has no bytes");
+        return file_no_bytes(e);
     int r = nfs_call_stat(t->conn, t->path, ret_st);
     if (r >= 0 && S_ISDIR(ret_st->nfs_mode) && p->if_none_match)
         return err_set(e, ERR_PRECONDITION, "the directory exists");

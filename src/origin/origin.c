@@ -77,6 +77,23 @@ static int check_view(const struct origin_ops *ops, const struct origin_options 
                    ops->scheme);
 }
 
+/* Without what may be secret in it: user and password, and what is behind a '?'. For errors of URLs that are
+ * refused because of it. A heap copy. */
+static char *shown_url(struct slice url)
+{
+    char *shown = NULL;
+    struct slice rest = url, whole = slice_split(&rest, '?');
+    ssize_t colon = slice_find_slice(whole, SLICE_LIT("://"));
+    size_t from = colon < 0 ? 0 : (size_t)colon + 3;
+    struct slice path = slice_from(whole, from), host = slice_split(&path, '/');
+    ssize_t at = slice_rfind(host, '@');
+    if (asprintf(&shown, SLICE_FMT SLICE_FMT "%s", SLICE_ARG(slice_sub(whole, 0, at < 0 ? whole.n : from)),
+                 SLICE_ARG(slice_from(whole, at < 0 ? whole.n : from + (size_t)at + 1)),
+                 whole.n < url.n ? "?..." : "") < 0)
+        abort();
+    return shown;
+}
+
 int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
                 struct err *e)
 {
@@ -91,8 +108,10 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
         int r = check_view(kinds[i], o, e);
         if (r == 0)
             r = kinds[i]->open(slice_from(all, (size_t)colon + 3), o, &x, e);
-        if (r < 0)
-            return err_prefix(e, r, "origin %s", url);
+        if (r < 0) {
+            char _cleanup_free_ *shown = shown_url(all);
+            return err_prefix(e, r, "origin %s", shown);
+        }
         x->capabilities |= kinds[i]->keeps;
         x->is_view = is_view(o);
         if (!o->conditional_put)
@@ -109,7 +128,8 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
         *ret = x;
         return 0;
     }
-    return err_set(e, ERR_BAD_OPTION, "origin %s: unknown kind; known are %s", url, origin_schemes());
+    char _cleanup_free_ *shown = shown_url(all);
+    return err_set(e, ERR_BAD_OPTION, "origin %s: unknown kind; known are %s", shown, origin_schemes());
 }
 
 uint64_t origin_as_of_end(uint64_t as_of_ns)
@@ -297,7 +317,11 @@ int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, 
     struct origin_list asked = *l;
     asked.directories = o->posix && o->of_job;
     uint64_t started_ns = sys->mono_ns();
-    return done(o, "list", started_ns, o->ops->list(o, &asked, a, ret, &local), &local, e);
+    int r = o->ops->list(o, &asked, a, ret, &local);
+    /* Callers ask until there is no more. */
+    if (r == 0 && ret->truncated && l->token.n > 0 && slice_eq(ret->next_token, l->token))
+        r = err_set(&local, ERR_ORIGIN_FAILED, "the listing goes on where it began: it would never end");
+    return done(o, "list", started_ns, r, &local, e);
 }
 
 static int refuse_change(const struct origin *o, struct err *e)
@@ -318,6 +342,15 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
         metrics_add(metrics_series(METRIC_ORIGIN_WRITTEN_BYTES, o->bucket_name, NULL, NULL),
                     body->size_bytes);
     return done(o, "put", started_ns, r, &local, e);
+}
+
+int origin_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e)
+{
+    assert(o && p);
+    if (o->is_view)
+        return refuse_change(o, e);
+    int r = o->ops->takes ? o->ops->takes(o, p, size_bytes, e) : 0;
+    return r < 0 ? err_prefix(e, r, "origin %s", o->url) : 0;
 }
 
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)

@@ -112,6 +112,8 @@ struct origin_options {
 
 extern const struct option_table origin_option_table;
 
+#define ORIGIN_PARTS_AT_ONCE 4
+
 enum origin_capability {
     ORIGIN_CAN_RANGE = 1 << 0,
     ORIGIN_CAN_IF_MATCH = 1 << 1,        /* on reads */
@@ -126,6 +128,7 @@ enum origin_capability {
     ORIGIN_CAN_VERSIONS = 1 << 8, /* earlier versions can be asked for: origin.as_of, origin.version */
     ORIGIN_CAN_TAGS = 1 << 9,     /* tells the tags of objects: origin_has_tag */
     ORIGIN_CAN_MODES = 1 << 10,   /* with `posix`, for jobs: files keep mode and owner as they are written */
+    ORIGIN_SENDS_PARTS = 1 << 11, /* of a large body ORIGIN_PARTS_AT_ONCE parts are on their way together */
 };
 
 struct origin_get {
@@ -231,6 +234,8 @@ struct origin_ops {
     int (*remove)(struct origin *o, struct slice key, struct slice if_match, struct err *e);
     int (*copy)(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);
+    /* origin_takes; NULL: any. */
+    int (*takes)(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e);
     /* NULL where that cannot be done. */
     int (*set_meta)(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
                     struct origin_attr *ret_attr, struct err *e);
@@ -283,6 +288,9 @@ int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, 
                 struct err *e);
 int origin_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
                struct origin_attr *ret_attr, struct err *e);
+/* Whether an object of this key, type, metadata and size can be put at all: 0, or the error that any put of
+ * it ends with, whatever the origin has. Nobody is asked, so that it may be accepted for later. */
+int origin_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e);
 /* -ENOENT when nothing was there and the origin says so; S3 reports success. */
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 /* -ECANCELED: given up by o->stop. */

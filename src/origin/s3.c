@@ -13,8 +13,9 @@
  * the slash.
  *
  * Credentials: both options, else AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, else the profile AWS_PROFILE
- * of ~/.aws/credentials and ~/.aws/config, read once, when the origin is opened; else those of a container or
- * an instance (s3_provider.c), renewed before their end; anonymous (unsigned requests) when there are none.
+ * of ~/.aws/credentials and ~/.aws/config, read once, when the origin is opened, with a session token again
+ * when they are refused; else those of a container or an instance (s3_provider.c), renewed before their end;
+ * anonymous (unsigned requests) when there are none.
  *
  * Invariants:
  *  1. path_root is empty or begins with '/' and does not end with one.
@@ -82,6 +83,8 @@ static int set_credentials(struct s3 *s, const struct origin_options *o, struct 
     if (o->access_key) {
         s->credentials = (struct s3_credentials){web_dup(o->access_key), web_dup(o->secret_key),
                                                  web_dup(o->session_token)};
+    } else if (aws->is_lent) {
+        s->provider = s3_provider_of_files();
     } else {
         s->credentials = aws->credentials;
         aws->credentials = (struct s3_credentials){0};
@@ -147,7 +150,8 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
     s->magic = S3_MAGIC;
     s->base.ops = ops;
     s->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
-                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_CAN_PARTS;
+                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_CAN_PARTS |
+                           ORIGIN_SENDS_PARTS;
     lock_init(&s->lock, LOCK_ORIGIN);
     s->part_bytes = o->part_size;
     s->copy_max_bytes = S3_PUT_MAX_BYTES;
@@ -162,7 +166,7 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
         r = set_region(s, o, &aws, e);
     if (r == 0)
         r = set_credentials(s, o, &aws, e);
-    if (r == 0 && !s->credentials.access_key)
+    if (r == 0 && !s->credentials.access_key && !s->provider)
         r = s3_provider_new(o, &s->provider, e);
     if (r == 0)
         r = set_address(s, o, &aws, e);
@@ -210,6 +214,13 @@ static int s3_get(struct origin *o, const struct origin_get *g, struct arena *a,
     return r < 0 ? r : web_get(&s->web, g, a, ret_attr, sink, arg, e);
 }
 
+static int s3_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e)
+{
+    struct s3 *s = s3_of(o);
+    (void)size_bytes;
+    return web_takes(&s->web, s->prefix, p, e);
+}
+
 const struct web_kind s3_web_kind = {
     .version_header = "etag",
     .meta_prefix = "x-amz-meta-",
@@ -248,6 +259,7 @@ const struct origin_ops origin_s3_ops = {
     .put = s3_put,
     .remove = s3_remove,
     .copy = s3_copy,
+    .takes = s3_takes,
     .set_meta = s3_set_meta,
     .upload_create = s3_upload_create,
     .upload_part = s3_upload_part,
@@ -265,6 +277,7 @@ const struct origin_ops origin_forebay_ops = {
     .put = s3_put,
     .remove = s3_remove,
     .copy = s3_copy,
+    .takes = s3_takes,
     .set_meta = s3_set_meta,
     .upload_create = s3_upload_create,
     .upload_part = s3_upload_part,

@@ -8,7 +8,8 @@
  *
  * Invariants:
  *  1. Keys are taken as a set from one place; a secret never joins an access key from elsewhere.
- *  2. Files are read once per open of an origin and at most FILE_MAX bytes of them.
+ *  2. Files are read once per open of an origin, keys that end again (s3_provider.c), and at most FILE_MAX
+ * bytes of them.
  *
  * Failure modes: none; what cannot be read is absent, and the origin's 403 then says so.
  */
@@ -110,6 +111,7 @@ static void from_section(struct slice text, const char *section, struct s3_aws *
         };
         if (found.access_key && found.secret_key) {
             a->credentials = found;
+            a->is_lent = found.session_token != NULL;
             found = (struct s3_credentials){0};
         }
     }

@@ -23,6 +23,8 @@ struct s3_credentials {
 /* What the AWS environment and files say; members are NULL where nothing is said. */
 struct s3_aws {
     struct s3_credentials credentials;
+    bool is_lent; /* they are of a file, and have a session token: they end, and who writes the file renews
+                     them */
     char *region;
     char *endpoint;
 };
@@ -35,10 +37,13 @@ void s3_credentials_fini(struct s3_credentials *c);
 /* Value of `key` in section `section` of an INI text; a heap copy or NULL. */
 char *s3_ini_get(struct slice text, const char *section, const char *key);
 
-/* Credentials that end, of a container or an instance. */
+/* Credentials that end, of a container, an instance or a file. */
 struct s3_provider;
 /* *ret is NULL where there is nobody to ask; nothing is sent. */
 int s3_provider_new(const struct origin_options *o, struct s3_provider **ret, struct err *e);
+/* The same of what s3_aws_load gives, with is_lent: it is asked again when they were refused, and now and
+ * then. */
+struct s3_provider *s3_provider_of_files(void);
 void s3_provider_free(struct s3_provider *p);
 /* Copies, the caller's to fini; all NULL on a machine without a role. Any thread. */
 int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_version, struct err *e);

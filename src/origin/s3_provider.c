@@ -1,6 +1,8 @@
 /*
- * Credentials that a machine or a container is given, and that end: how they are asked for.
+ * Credentials that a machine or a container is given, or a file is lent, and that end: how they are asked
+ * for.
  *
+ *     file        the profile of ~/.aws/credentials and ~/.aws/config, where it has a session token
  *     container   AWS_CONTAINER_CREDENTIALS_FULL_URI, or ..._RELATIVE_URI below http://169.254.170.2; with
  * the text of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE or AWS_CONTAINER_AUTHORIZATION_TOKEN as Authorization
  *     instance    IMDSv2: a session token by PUT, the role's name, its credentials; origin.metadata_endpoint,
@@ -33,8 +35,8 @@
 #define FILE_MAX         (16 * KIB)
 
 struct s3_provider {
-    bool is_container;
-    struct web web;
+    bool is_container, is_file;
+    struct web web;                           /* unused with a file */
     char *base;                               /* of the instance's service, or the container's whole URI */
     char *authorization_file, *authorization; /* of a container; may be NULL */
     struct web_renewed keys;                  /* struct s3_credentials */
@@ -81,7 +83,7 @@ static int ask(struct s3_provider *p, enum web_method method, const char *path, 
 
 static int read_answer(struct slice text, struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
 {
-    json_t *j = json_loadb(text.p ? text.p : "", text.n, 0, NULL);
+    json_t *j = web_json(text, 0, NULL);
     uint64_t ends_ns = 0, now_ns = sys->real_ns();
     struct s3_credentials x = {
         web_dup(json_string_value(json_object_get(j, "AccessKeyId"))),
@@ -133,18 +135,38 @@ static int ask_instance(struct s3_provider *p, struct buf *ret, struct err *e)
                  : ask(p, WEB_GET, path.p, "x-aws-ec2-metadata-token", buf_view(&token), ret, e);
 }
 
+/* The file does not say when they end. */
+static int ask_files(struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
+{
+    struct s3_aws _cleanup_(s3_aws_fini) aws;
+    s3_aws_load(&aws);
+    if (!aws.credentials.access_key)
+        return err_set(e, ERR_ORIGIN_DENIED, "the AWS credentials file has no keys any more");
+    *ret = aws.credentials;
+    aws.credentials = (struct s3_credentials){0};
+    *ret_life_ms = FOREVER_MS;
+    return 0;
+}
+
+static int ask_web(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
+{
+    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
+    int r = p->is_container ? ask_container(p, &body, e) : ask_instance(p, &body, e);
+    if (r == 0)
+        r = read_answer(buf_view(&body), ret, ret_life_ms, e);
+    if (body.p)
+        explicit_bzero(body.p, body.n);
+    /* of an instance -ENOENT says that it has no role */
+    return r < 0 && p->is_container ? web_error_of_credentials(r, e) : r;
+}
+
 static int ask_all(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
 {
     struct s3_provider *p = arg;
     struct s3_credentials found;
-    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
-    int r = p->is_container ? ask_container(p, &body, e) : ask_instance(p, &body, e);
-    if (r == 0)
-        r = read_answer(buf_view(&body), &found, ret_life_ms, e);
-    if (body.p)
-        explicit_bzero(body.p, body.n);
-    if (r < 0) /* of an instance -ENOENT says that it has no role */
-        return p->is_container ? web_error_of_credentials(r, e) : r;
+    int r = p->is_file ? ask_files(&found, ret_life_ms, e) : ask_web(p, &found, ret_life_ms, e);
+    if (r < 0)
+        return r;
     struct s3_credentials *own = malloc(sizeof(*own));
     if (!own)
         abort();
@@ -183,6 +205,16 @@ void s3_provider_drop(struct s3_provider *p, uint64_t version)
 }
 
 /* ---- finding ---- */
+
+struct s3_provider *s3_provider_of_files(void)
+{
+    struct s3_provider *p = calloc(1, sizeof(*p));
+    if (!p)
+        abort();
+    web_renewed_init(&p->keys, &renewed_kind, p);
+    p->is_file = true;
+    return p;
+}
 
 void s3_provider_free(struct s3_provider *p)
 {

@@ -108,6 +108,12 @@ static int site_put(struct origin *o, const struct origin_put *p, const struct o
     return read_only(e);
 }
 
+static int site_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e)
+{
+    (void)o, (void)p, (void)size_bytes;
+    return read_only(e);
+}
+
 static int site_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
 {
     (void)o, (void)key, (void)if_match;
@@ -199,7 +205,7 @@ static void site_close(struct origin *o)
 #define SITE_OPS(name, opener)                                                                               \
     {                                                                                                        \
         .scheme = (name), .open = (opener), .close = site_close, .get = site_get, .list = site_list,         \
-        .put = site_put, .remove = site_remove, .copy = site_copy,                                           \
+        .put = site_put, .takes = site_takes, .remove = site_remove, .copy = site_copy,                      \
     }
 
 const struct origin_ops origin_http_ops = SITE_OPS("http", open_http);

@@ -198,7 +198,7 @@ static int parse_html(struct slice text, struct slice path, struct site_folder *
 static int parse_json(struct slice text, struct site_folder *f, struct err *e)
 {
     json_error_t x;
-    json_t *j = json_loadb(text.p, text.n, 0, &x);
+    json_t *j = web_json(text, 0, &x);
     size_t i;
     json_t *one;
     if (!j)

@@ -93,7 +93,7 @@ void tree_etag(uint64_t mtime, uint64_t size, uint64_t id, char ret[TREE_ETAG_SI
 
 void tree_init(struct tree *t, tree_read_fn read, void *arg)
 {
-    *t = (struct tree){.read = read, .arg = arg};
+    *t = (struct tree){.read = read, .arg = arg, .kept_max = TREE_KEPT_MAX};
     lock_init(&t->lock, LOCK_ORIGIN);
 }
 
@@ -134,27 +134,6 @@ static uint64_t changes(struct tree *t, const char *path)
     return *changes_of(t, slice_str(path));
 }
 
-/* `before`: what `changes` was before the directory was read. */
-static void remember(struct tree *t, const char *path, struct tree_folder *f, uint64_t before)
-{
-    lock_take(&t->lock);
-    if (*changes_of(t, slice_str(path)) != before) {
-        lock_drop(&t->lock);
-        return;
-    }
-    size_t at = t->next % TREE_FOLDERS;
-    for (size_t i = 0; i < TREE_FOLDERS; i++)
-        if (t->memory[i].path && strcmp(t->memory[i].path, path) == 0)
-            at = i;
-    t->next += at == t->next % TREE_FOLDERS;
-    struct tree_memory old = t->memory[at];
-    f->refs++;
-    t->memory[at] = (struct tree_memory){slice_dup(slice_str(path)), f, sys_mono_ms()};
-    lock_drop(&t->lock);
-    tree_folder_unref(old.folder);
-    free(old.path);
-}
-
 /* Takes one out of memory; the caller frees it without the lock. */
 static struct tree_memory take_out_locked(struct tree *t, size_t i)
 {
@@ -176,6 +155,48 @@ static void free_all(struct tree_memory *v, size_t n)
 static bool lies_in(struct slice key, struct slice path)
 {
     return path.n == 0 || (slice_starts(key, path) && (key.n == path.n || key.p[path.n] == '/'));
+}
+
+/* Which one goes, for there are too many names, or it is believed no more; TREE_FOLDERS: none. Not `path`,
+ * and not those that it lies in, to which the walk comes back. */
+static size_t surplus_locked(const struct tree *t, struct slice path, uint64_t now_ms)
+{
+    size_t names = 0, oldest = TREE_FOLDERS;
+    for (size_t i = 0; i < TREE_FOLDERS; i++) {
+        const struct tree_memory *m = &t->memory[i];
+        if (!m->path || lies_in(path, slice_str(m->path)))
+            continue;
+        names += m->folder->n;
+        if (oldest == TREE_FOLDERS || m->read_ms < t->memory[oldest].read_ms)
+            oldest = i;
+    }
+    bool is_old = oldest < TREE_FOLDERS && now_ms - t->memory[oldest].read_ms > TREE_FOLDER_MS;
+    return is_old || names > t->kept_max ? oldest : TREE_FOLDERS;
+}
+
+/* `before`: what `changes` was before the directory was read. */
+static void remember(struct tree *t, const char *path, struct tree_folder *f, uint64_t before)
+{
+    struct tree_memory old[TREE_FOLDERS + 1];
+    uint64_t now_ms = sys_mono_ms();
+    size_t n = 0;
+    lock_take(&t->lock);
+    if (*changes_of(t, slice_str(path)) != before) {
+        lock_drop(&t->lock);
+        return;
+    }
+    size_t at = t->next % TREE_FOLDERS;
+    for (size_t i = 0; i < TREE_FOLDERS; i++)
+        if (t->memory[i].path && strcmp(t->memory[i].path, path) == 0)
+            at = i;
+    t->next += at == t->next % TREE_FOLDERS;
+    old[n++] = take_out_locked(t, at);
+    f->refs++;
+    t->memory[at] = (struct tree_memory){slice_dup(slice_str(path)), f, now_ms};
+    for (size_t i; (i = surplus_locked(t, slice_str(path), now_ms)) < TREE_FOLDERS;)
+        old[n++] = take_out_locked(t, i);
+    lock_drop(&t->lock);
+    free_all(old, n);
 }
 
 void tree_forget(struct tree *t, struct slice key)

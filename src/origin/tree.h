@@ -13,7 +13,10 @@
 #define TREE_NAMES_MAX 2000000 /* in one directory */
 #define TREE_FOLDERS   16      /* directories remembered */
 #define TREE_FOLDER_MS 30000   /* for so long */
-#define TREE_CHANGES   64      /* counters of changes, by path */
+#define TREE_KEPT_MAX                                                                                        \
+    500000              /* names in all of them together, but for the one read last and those above it       \
+                         */
+#define TREE_CHANGES 64 /* counters of changes, by path */
 
 struct tree_name {
     char *name;  /* a directory's ends with '/' */
@@ -53,6 +56,7 @@ struct tree {
         uint64_t read_ms;
     } memory[TREE_FOLDERS];
     size_t next;
+    size_t kept_max;                /* TREE_KEPT_MAX; tests lower it */
     uint64_t changes[TREE_CHANGES]; /* of the directories whose path falls there, by tree_forget */
 };
 

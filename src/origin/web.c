@@ -10,6 +10,7 @@
  */
 #include "origin/web_internal.h"
 
+#include <arpa/inet.h>
 #include <inttypes.h>
 
 #define NAME_MAX_BYTES 255
@@ -42,10 +43,12 @@ static bool valid_name(struct slice s)
 int web_parse_name(struct slice rest, const char *what, const char *form, char **ret_name, char **ret_prefix,
                    struct err *e)
 {
-    struct slice name = slice_split(&rest, '/');
-    if (!valid_name(name))
-        return err_set(e, ERR_BAD_OPTION, "\"" SLICE_FMT "\" is no name of %s; write %s", SLICE_ARG(name),
+    struct slice name = slice_split(&rest, '/'), shown = name;
+    if (!valid_name(name)) {
+        shown = slice_split(&shown, '?'); /* what is behind it may be a signature */
+        return err_set(e, ERR_BAD_OPTION, "\"" SLICE_FMT "\" is no name of %s; write %s", SLICE_ARG(shown),
                        what, form);
+    }
     if (rest.n > ORIGIN_KEY_MAX_BYTES - 2)
         return err_set(e, ERR_BAD_OPTION, "the prefix is longer than %d bytes", ORIGIN_KEY_MAX_BYTES - 2);
     if (rest.n && memchr(rest.p, '\0', rest.n))
@@ -99,7 +102,10 @@ static void curl_strp(char **p)
 
 static bool is_loopback(const char *host)
 {
-    return strcasecmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "[::1]") == 0;
+    struct in_addr a;
+    bool is_net =
+        inet_pton(AF_INET, host, &a) == 1 && ntohl(a.s_addr) >> 24 == 127; /* and no name 127.x.com */
+    return strcasecmp(host, "localhost") == 0 || is_net || strcmp(host, "[::1]") == 0;
 }
 
 static char *url_part(CURLU *u, CURLUPart part)
@@ -124,8 +130,9 @@ int web_endpoint_parse(const char *url, const char *option, const char *host_pre
     char *_cleanup_(curl_strp) path = url_part(u, CURLUPART_PATH);
     char *_cleanup_(curl_strp) user = url_part(u, CURLUPART_USER);
     char *_cleanup_(curl_strp) query = url_part(u, CURLUPART_QUERY);
-    if (!scheme || !host || user || query)
-        return err_set(e, ERR_BAD_OPTION, "%s %s: must have neither user nor query", option, url);
+    if (!scheme || !host || user || query) /* which are not shown: they may be secret */
+        return err_set(e, ERR_BAD_OPTION, "%s %s://%s...: must have neither user nor query", option,
+                       scheme ? scheme : "", host ? host : "");
     struct web_endpoint x = {.https = strcmp(scheme, "https") == 0, .loopback = is_loopback(host)};
     bool default_port = port && strcmp(port, x.https ? "443" : "80") == 0;
     bool show_port = port && !default_port;

@@ -1,8 +1,9 @@
 /*
  * What the origins that speak HTTP share: web.c (endpoints, calls), web_conn.c (connections and one
  * exchange), web_request.c (URL and headers), web_response.c (headers of an answer), web_error.c (statuses),
- * web_get.c (reads and their checks), web_page.c (pages of listings), web_parts.c (uploads in parts),
- * web_put.c (bodies), web_renew.c (credentials that end), web_xml.c (documents).
+ * web_get.c (reads and their checks), web_json.c (answers in JSON), web_page.c (pages of listings),
+ * web_parts.c (uploads in parts), web_put.c (bodies), web_renew.c (credentials that end), web_xml.c
+ * (documents).
  *
  * A kind embeds a `struct web` in its origin and fills a `struct web_kind`: how a request is addressed and
  * signed, and what an answer that is no success means. Everything else is here once.
@@ -16,6 +17,7 @@
 #include "origin/origin_internal.h"
 
 #include <curl/curl.h>
+#include <jansson.h>
 
 #define WEB_PAIRS_MAX        24
 #define WEB_ERROR_BODY_MAX   (16 * KIB)
@@ -202,6 +204,8 @@ int web_request_header(struct web_request *q, struct slice name, struct slice va
 /* The call's own headers, its metadata with the kind's prefix, and what curl would add by itself taken off.
  */
 int web_request_headers(struct web_call *c, struct web_request *q, struct err *e);
+/* origin_takes: whether the key fits, and type and metadata can be headers. */
+int web_takes(struct web *w, const char *prefix, const struct origin_put *p, struct err *e);
 /* "?a=b&c=d" of the call's query, encoded. */
 int web_request_query(const struct web_call *c, struct buf *url);
 
@@ -245,6 +249,11 @@ void web_error_line(struct slice body, char *to, size_t room);
 /* "403 Code: message" with the class; either may be empty. */
 int web_error_set(struct err *e, int class, const struct web_response *r, const char *code,
                   const char *message);
+
+/* ---- web_json.c ---- */
+
+/* json_loadb, for what peers sent; NULL also when it nests too deep. The caller's to json_decref. */
+json_t *web_json(struct slice text, size_t flags, json_error_t *ret_why);
 
 /* ---- reads ---- */
 

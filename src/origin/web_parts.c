@@ -1,8 +1,8 @@
 /*
  * The parts of an upload or a copy, in parallel.
  *
- * The calling thread and up to PART_THREADS - 1 helpers take parts in order from a counter. A part that fails
- * for a reason that time may heal is tried again a few times.
+ * The calling thread and up to ORIGIN_PARTS_AT_ONCE - 1 helpers take parts in order from a counter. A part
+ * that fails for a reason that time may heal is tried again a few times.
  *
  * Invariants:
  *  1. Each part is done by one thread; all threads are joined before the call returns.
@@ -12,7 +12,6 @@
  */
 #include "origin/web_internal.h"
 
-#define PART_THREADS     4
 #define TRIES            4
 #define PART_STACK_BYTES (512 * KIB)
 
@@ -88,8 +87,8 @@ int web_parts_run(const struct web_parts *p, struct err *e)
     assert(p->n > 0 && p->limit > 0);
     struct run _cleanup_(run_fini) u = {.parts = p};
     lock_init(&u.lock, LOCK_ORIGIN);
-    pthread_t threads[PART_THREADS - 1];
-    size_t n = 0, want = MIN(MIN((size_t)PART_THREADS, (size_t)p->n), (size_t)p->limit) - 1;
+    pthread_t threads[ORIGIN_PARTS_AT_ONCE - 1];
+    size_t n = 0, want = MIN(MIN((size_t)ORIGIN_PARTS_AT_ONCE, (size_t)p->n), (size_t)p->limit) - 1;
     pthread_attr_t attr;
     if (pthread_attr_init(&attr) != 0)
         abort();

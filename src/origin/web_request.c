@@ -111,6 +111,18 @@ int web_request_headers(struct web_call *c, struct web_request *q, struct err *e
     return 0;
 }
 
+int web_takes(struct web *w, const char *prefix, const struct origin_put *p, struct err *e)
+{
+    struct web_request _cleanup_(web_request_fini) q = {.url = BUF_INIT(WEB_URL_MAX)};
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, w, WEB_PUT, "put");
+    c.meta = p->meta;
+    if (p->content_type.n)
+        web_header(&c, SLICE_LIT("content-type"), p->content_type);
+    int r = web_check_key(prefix, p->key, e);
+    return r < 0 ? r : web_request_headers(&c, &q, e);
+}
+
 void web_request_fini(struct web_request *q)
 {
     curl_slist_free_all(q->headers);

@@ -31,7 +31,7 @@ static bool read_life(const json_t *x, uint64_t *ret_s)
 
 static int read_answer(struct slice text, char **ret_token, uint64_t *ret_life_s, struct err *e)
 {
-    json_t *j = json_loadb(text.p ? text.p : "", text.n, 0, NULL);
+    json_t *j = web_json(text, 0, NULL);
     const json_t *token = json_object_get(j, "access_token");
     size_t n = json_string_length(token);
     bool good = n > 0 && n <= TOKEN_MAX && read_life(json_object_get(j, "expires_in"), ret_life_s);

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -155,4 +156,35 @@ static inline void wait_for(struct fixture *f, uint64_t id, const char *state)
     for (int i = 0; i < 2000 && !is_in(f, id, state); i++)
         sys->sleep_ns(5000000);
     assert_true(is_in(f, id, state));
+}
+
+static inline void add_bucket(struct fixture *f, const char *name, const char *settings)
+{
+    struct wire_bucket_create_req req = {.name = slice_str(name), .settings = slice_str(settings)};
+    struct wire_bucket_create_rep rep;
+    struct err e = {0};
+    if (object_bucket_create(f->session, &req, f->arena, &rep, &e) < 0)
+        fail_msg("%s", e.text);
+}
+
+/* A directory below the fixture's, and a bucket of this name over it; its path. */
+static inline const char *add_mirror(struct fixture *f, const char *name, const char *below)
+{
+    const char *path = arena_printf(f->arena, "%s/%s", f->dir, below);
+    assert_int_equal(mkdir(path, 0755), 0);
+    add_bucket(f, name, arena_printf(f->arena, "origin=file://%s\nretry=0s\n", path));
+    return path;
+}
+
+static inline void put_file(struct fixture *f, const char *dir, const char *name, const char *text)
+{
+    int fd = open(arena_printf(f->arena, "%s/%s", dir, name), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(sys_pwrite_all(fd, text, strlen(text), 0), 0);
+    (void)close(fd);
+}
+
+static inline bool is_there(struct fixture *f, const char *dir, const char *name)
+{
+    return access(arena_printf(f->arena, "%s/%s", dir, name), F_OK) == 0;
 }

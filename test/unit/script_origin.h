@@ -36,6 +36,7 @@ struct script_fate {
     int cut_error;      /* what is given then */
     unsigned version;   /* of a GET: answers as if the object had this version; 0: its own */
     bool empty_page;    /* of a LIST: nothing but a token to go on with */
+    bool same_token;    /* ... which is the one that was asked with */
 };
 /* Called without the lock; `nth` counts from 1. May block. */
 typedef void (*script_fn)(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
@@ -224,8 +225,10 @@ static inline int script_list(struct origin *o, const struct origin_list *l, str
     struct origin_page page = {.entries = arena_alloc(a, MIN(l->max, 1000u) * sizeof(struct origin_entry))};
     struct slice from = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
     if (fate.empty_page) {
+        const char *more = from.n == 0 ? " " : fate.same_token ? "" : "\1"; /* before every key behind it */
         *ret = (struct origin_page){.truncated = true,
-                                    .next_token = arena_dup(a, from.n ? from : SLICE_LIT(" "))};
+                                    .next_token =
+                                        slice_str(arena_printf(a, SLICE_FMT "%s", SLICE_ARG(from), more))};
         return script_end(s, 0, e);
     }
     (void)pthread_mutex_lock(&s->lock);

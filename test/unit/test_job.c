@@ -304,6 +304,105 @@ static void test_digests(void **state)
     }
 }
 
+/* Bytes that are read in any order, at most so many at once. */
+struct fake_file {
+    size_t most;
+    uint64_t changes_at; /* whose byte is another one each time it is read */
+    uint8_t changed;
+    uint64_t read, told;
+    bool fails;
+};
+
+static char byte_at(uint64_t at)
+{
+    return (char)(at * 7 + (at >> 8));
+}
+
+static ssize_t fake_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    struct fake_file *f = arg;
+    n = MIN(n, f->most);
+    for (size_t i = 0; i < n; i++)
+        ((char *)p)[i] = byte_at(offset + i);
+    if (f->changes_at >= offset && f->changes_at - offset < n)
+        ((char *)p)[f->changes_at - offset] = (char)f->changed++;
+    f->read += n;
+    return f->fails && f->read > 1000000 ? -EIO : (ssize_t)n;
+}
+
+static void fake_follow(void *arg, uint64_t summed)
+{
+    struct fake_file *f = arg;
+    assert_true(summed <= f->read && summed >= f->told);
+    f->told = summed;
+}
+
+static int sums_of_file(struct fake_file *fake, uint64_t size, uint64_t part_bytes, unsigned sums,
+                        bool in_order, struct digest_sums *ret)
+{
+    _cleanup_(digest_freep) struct digest *d = digest_new(size, part_bytes, sums, /* hasher= */ NULL);
+    const struct digest_file f = {
+        .size_bytes = size, .in_order = in_order, .read = fake_read, .follow = fake_follow, .arg = fake};
+    int r = digest_file(d, &f);
+    if (r == 0)
+        digest_end(d, ret);
+    return r;
+}
+
+static void assert_same_sums(const struct digest_sums *x, const struct digest_sums *y)
+{
+    assert_int_equal(x->size_bytes, y->size_bytes);
+    assert_int_equal(x->there, y->there);
+    assert_int_equal(x->n_parts, y->n_parts);
+    assert_int_equal(x->crc32c, y->crc32c);
+    assert_memory_equal(x->sha256, y->sha256, DIGEST_SHA256);
+    assert_memory_equal(x->parts_md5, y->parts_md5, DIGEST_MD5);
+}
+
+/* A file's sums are those of its bytes in their order, however many parts are computed at once, and however
+ * little a reading gives. */
+static void test_digest_of_a_file(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {0, 1, 100000, 100001, 799999, 800000, 800001, 1700123};
+    unsigned sums = DIGEST_OF_PARTS | DIGEST_SHA256_OF_ALL | DIGEST_CRC32C_OF_ALL;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        struct fake_file whole = {SIZE_MAX, UINT64_MAX}, little = {777, UINT64_MAX};
+        struct digest_sums wanted, found, in_order;
+        _cleanup_(digest_freep) struct digest *d = digest_new(sizes[i], 100000, sums, /* hasher= */ NULL);
+        for (uint64_t at = 0; at < sizes[i]; at++) {
+            char c = byte_at(at);
+            digest_add(d, &c, 1);
+        }
+        digest_end(d, &wanted);
+        assert_int_equal(sums_of_file(&whole, sizes[i], 100000, sums, false, &found), 0);
+        assert_int_equal(sums_of_file(&little, sizes[i], 100000, sums, true, &in_order), 0);
+        assert_same_sums(&found, &wanted);
+        assert_same_sums(&in_order, &wanted);
+        assert_int_equal(little.read, sizes[i]); /* once */
+        little = (struct fake_file){777, UINT64_MAX};
+        assert_int_equal(sums_of_file(&little, sizes[i], 100000, sums, false, &found), 0);
+        assert_same_sums(&found, &wanted);
+    }
+}
+
+/* The sums of one file are of the same bytes: one that is written to while it is read in lanes, wherever, has
+ * none. (Without the comparison in sum_lanes the manifest could have the sum of bytes that were not sent.)
+ * An error of a reading is told. */
+static void test_digest_of_a_file_that_changes(void **state)
+{
+    (void)state;
+    static const uint64_t places[] = {0, 99999, 100000, 900000, 1700122};
+    struct digest_sums s;
+    unsigned sums = DIGEST_OF_PARTS | DIGEST_SHA256_OF_ALL;
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        struct fake_file f = {SIZE_MAX, places[i]};
+        assert_int_equal(sums_of_file(&f, 1700123, 100000, sums, false, &s), ERR_VERSION_CHANGED);
+    }
+    struct fake_file broken = {SIZE_MAX, UINT64_MAX, .fails = true};
+    assert_int_equal(sums_of_file(&broken, 1700123, 100000, sums, false, &s), -EIO);
+}
+
 #define LARGE_BYTES  (MIB + 12345)
 #define LARGE_PIECES ((size_t)100 * 1000)
 
@@ -506,6 +605,8 @@ int main(void)
         cmocka_unit_test(test_rates_parse),
         cmocka_unit_test(test_digests),
         cmocka_unit_test(test_digests_beside),
+        cmocka_unit_test(test_digest_of_a_file),
+        cmocka_unit_test(test_digest_of_a_file_that_changes),
         cmocka_unit_test(test_digests_of_what_is_asked_for),
         cmocka_unit_test(test_digests_tell_streams_apart),
         cmocka_unit_test(test_newest_entries),

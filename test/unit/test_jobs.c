@@ -90,37 +90,6 @@ static void test_pause_outlives_a_restart(void **state)
 
 /* ---- between buckets ---- */
 
-static void add_bucket(struct fixture *f, const char *name, const char *settings)
-{
-    struct wire_bucket_create_req req = {.name = slice_str(name), .settings = slice_str(settings)};
-    struct wire_bucket_create_rep rep;
-    struct err e = {0};
-    if (object_bucket_create(f->session, &req, f->arena, &rep, &e) < 0)
-        fail_msg("%s", e.text);
-}
-
-/* A directory below the fixture's, and a bucket of this name over it; its path. */
-static const char *add_mirror(struct fixture *f, const char *name, const char *below)
-{
-    const char *path = arena_printf(f->arena, "%s/%s", f->dir, below);
-    assert_int_equal(mkdir(path, 0755), 0);
-    add_bucket(f, name, arena_printf(f->arena, "origin=file://%s\nretry=0s\n", path));
-    return path;
-}
-
-static void put_file(struct fixture *f, const char *dir, const char *name, const char *text)
-{
-    int fd = open(arena_printf(f->arena, "%s/%s", dir, name), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    assert_true(fd >= 0);
-    assert_int_equal(sys_pwrite_all(fd, text, strlen(text), 0), 0);
-    (void)close(fd);
-}
-
-static bool is_there(struct fixture *f, const char *dir, const char *name)
-{
-    return access(arena_printf(f->arena, "%s/%s", dir, name), F_OK) == 0;
-}
-
 /* sync --delete chooses what to remove by its name in the source, so that what is excluded stays, and refuses
  * prefixes that also begin the names of others. (Without sweep_wanted in run.c keep-1 goes.) */
 static void test_sync_removes_only_what_it_is_about(void **state)
@@ -219,6 +188,19 @@ static void test_places_that_overlap(void **state)
         {"origin=s3://data\n", "a/", "origin=s3://data/b\n", "", false},
         {"origin=s3://data/\n", "", "origin=s3://database\n", "", false},
         {"write=back\n", "", "origin=s3://data\n", "", false},
+        {"origin=s3://data\norigin.endpoint=http://h:9000\n", "",
+         "origin=s3://data\norigin.endpoint=HTTP://H:9000/\n", "a/", true},
+        {"origin=s3://data\norigin.endpoint=https://h:443\n", "",
+         "origin=s3://data\norigin.endpoint=https://h\n", "", true},
+        {"origin=s3://data\norigin.endpoint=http://h/a\n", "",
+         "origin=s3://data\norigin.endpoint=http://h/A\n", "", false},
+        {"origin=s3://data\n", "", "origin=s3://Data\n", "", false},
+        {"origin=hdfs://NN:9870/x\n", "", "origin=hdfs://nn:9870/x/y\n", "", true},
+        {"origin=nfs://nas:2049/x\n", "", "origin=nfs://NAS/x\n", "y/", true},
+        {"origin=nfs://nas/x\n", "", "origin=nfs://nas/X\n", "", false},
+        {"origin=file:///\n", "", "origin=file:///tmp\n", "", true},
+        {"origin=file:///tmp/.\n", "", "origin=file:///tmp//\n", "a/", true},
+        {"origin=file:///proc/self/cwd\n", "", "origin=file:///proc/self/../self/cwd/\n", "", true},
     };
     struct arena *a = arena_new(64 * KIB);
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {

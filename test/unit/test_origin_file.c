@@ -6,6 +6,8 @@
  */
 #include "origin_file_common.h"
 
+#include "origin/file_internal.h"
+
 #include <pthread.h>
 #include <sys/fsuid.h>
 #include <sys/time.h>
@@ -185,6 +187,72 @@ static void test_keys_that_are_no_paths(void **state)
     assert_int_equal(put("d", 1, &attr), -EINVAL);
     assert_int_equal(put("d/", 1, &attr), -EINVAL);
     assert_int_equal(get(SLICE_LIT("d"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
+}
+
+/* ---- shares that are not mounted ---- */
+
+static bool is_apart; /* the directory is of another file system than the one above it */
+
+static int stat_above(const char *path, struct stat *ret)
+{
+    int r = sys_real.stat(path, ret);
+    if (r == 0 && is_apart && slice_ends(slice_str(path), SLICE_LIT("/..")))
+        ret->st_dev++;
+    return r;
+}
+
+/* Once the directory was a mount point it is down while it is none: it has nothing, but nothing of it is
+ * gone, and what is written must not get below the share. (Without check_mounted in file.c all five succeed,
+ * or say that there is no such object.) */
+static void test_a_share_that_is_unmounted(void **state)
+{
+    static struct sys table;
+    SINK(s);
+    struct origin_attr attr;
+    struct origin_page page;
+    struct origin_list all = {.max = 10};
+    table = sys_real;
+    table.stat = stat_above;
+    sys = &table;
+    is_apart = true;
+    assert_int_equal(put("k", 10, &attr), 0);
+    assert_int_equal(unlink(path_of("k")), 0); /* the share goes, and with it what it had */
+    is_apart = false;
+    assert_int_equal(get(SLICE_LIT("k"), 0, 0, SLICE_NULL, &s, &attr), ERR_ORIGIN_DOWN);
+    assert_int_equal(put("new", 10, &attr), ERR_ORIGIN_DOWN);
+    assert_int_equal(access(path_of("new"), F_OK), -1);
+    assert_int_equal(origin_list(T.origin, &all, T.arena, &page, &T.err), ERR_ORIGIN_DOWN);
+    assert_int_equal(origin_remove(T.origin, SLICE_LIT("k"), SLICE_NULL, &T.err), ERR_ORIGIN_DOWN);
+    assert_int_equal(
+        origin_copy(T.origin, SLICE_LIT("k"), SLICE_LIT("t"), SLICE_NULL, T.arena, &attr, &T.err),
+        ERR_ORIGIN_DOWN);
+    is_apart = true;
+    assert_int_equal(put("new", 10, &attr), 0);
+}
+
+/* What is a mount point by /etc/fstab is one from the start, unless it is mounted on demand only, or is a
+ * part of a file system that is there in another place. */
+static void test_mount_points_of_fstab(void **state)
+{
+    (void)state;
+    static const char text[] = "# /mnt/comment x\n"
+                               "\n"
+                               "UUID=1 / ext4 defaults 0 1\n"
+                               "nas:/a\t/mnt/a/ nfs rw,hard 0 0\n"
+                               "nas:/b /mnt/with\\040space nfs rw\n"
+                               "nas:/c /mnt/c nfs noauto,user\n"
+                               "nas:/d /mnt/d nfs noauto,x-systemd.automount\n"
+                               "/mnt/a/e /mnt/e none bind 0 0\n"
+                               "nas:/f\n"
+                               "tmpfs /mnt/g";
+    static const struct {
+        const char *path;
+        bool is;
+    } rows[] = {{"/mnt/a", true},  {"/mnt/with space", true}, {"/mnt/c", false}, {"/mnt/d", true},
+                {"/mnt/e", false}, {"/mnt/comment", false},   {"/", false},      {"/mnt/a/x", false},
+                {"/mnt", false},   {"/mnt/g", true}};
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        assert_int_equal(file_is_in_fstab(slice_str(text), slice_str(rows[i].path)), rows[i].is);
 }
 
 /* A copy is given up when the node stops, and leaves nothing. */
@@ -805,6 +873,8 @@ int main(void)
         TEST(test_empty),
         TEST(test_time_that_travels),
         TEST(test_keys_that_are_no_paths),
+        TEST(test_a_share_that_is_unmounted),
+        TEST(test_mount_points_of_fstab),
         TEST(test_copy_of_a_node_that_stops),
         TEST(test_links),
         TEST(test_left_behind),

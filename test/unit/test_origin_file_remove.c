@@ -38,7 +38,8 @@ static void list_later(uint64_t s, struct buf *ret)
 }
 
 static struct {
-    unsigned left[2]; /* looks at files until somebody else writes "second", "third"; 0: never */
+    unsigned left[2]; /* looks at files, the directory first, until somebody else writes "second", "third"; 0:
+                         never */
     const char *key;
 } other;
 
@@ -142,7 +143,7 @@ static void test_removal_of_what_is_replaced_twice(void **state)
 {
     char reserved[256], again[256];
     struct buf _cleanup_buf_ all = BUF_INIT(KIB);
-    assert_int_equal(remove_meanwhile("k", 1, 2), ERR_PRECONDITION);
+    assert_int_equal(remove_meanwhile("k", 2, 3), ERR_PRECONDITION);
     expect_text("k", "third");
     find_reserved(reserved);
     assert_non_null(strstr(reserved, "-k"));
@@ -234,7 +235,7 @@ static void test_replacement_of_any_version(void **state)
     struct origin_attr attr;
     struct origin_put p = {.key = SLICE_LIT("k"), .if_match = SLICE_LIT("*")};
     struct origin_body b = {.size_bytes = 6, .read = pattern};
-    assert_int_equal(change_meanwhile("k", true, true, 2, 0), 0);
+    assert_int_equal(change_meanwhile("k", true, true, 3, 0), 0);
     expect_text("k", "abcdef");
     assert_int_equal(unlink(path_of("k")), 0);
     assert_int_equal(origin_put(T.origin, &p, &b, T.arena, &attr, &T.err), ERR_PRECONDITION);

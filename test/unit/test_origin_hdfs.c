@@ -53,6 +53,23 @@ static void test_status(void **state)
         assert_int_equal(hdfs_json_status(slice_str(bad[i]), &st, &e), ERR_ORIGIN_FAILED);
 }
 
+/* What nests deeper than any answer is refused before it is parsed, which would take a thread's whole stack.
+ * All kinds whose answers are JSON have it from web_json. */
+static void test_deep_answers(void **state)
+{
+    for (int deep = 10; deep <= 1000; deep *= 10) {
+        _cleanup_buf_ struct buf b = BUF_INIT(4 * KIB);
+        struct hdfs_status st;
+        struct err e = {0};
+        int good = buf_str(&b, "{\"FileStatus\":{\"pathSuffix\":\"\",\"type\":\"DIRECTORY\",\"fileId\":1,"
+                               "\"length\":0,\"modificationTime\":5,\"more\":");
+        for (int i = 0; i < 2 * deep && good == 0; i++)
+            good = buf_str(&b, i < deep ? "[" : "]");
+        assert_int_equal(good < 0 ? good : buf_str(&b, "}}"), 0);
+        assert_int_equal(hdfs_json_status(buf_view(&b), &st, &e), deep < 64 ? 0 : ERR_ORIGIN_FAILED);
+    }
+}
+
 /* Batches say what follows; links and our own temporary files are not listed; a file is no directory. */
 static void test_listing(void **state)
 {
@@ -479,6 +496,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status),
+        cmocka_unit_test(test_deep_answers),
         cmocka_unit_test(test_listing),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_read_without_redirect),

@@ -89,6 +89,50 @@ static void keys_for_a_minute(char *ret, size_t size)
         soon);
 }
 
+static void write_keys(const char *path, const char *name)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fprintf(f,
+                        "[default]\naws_access_key_id=%s\naws_secret_access_key=hush\n"
+                        "aws_session_token=tok-%s\n",
+                        name, name) > 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Keys of a file that others renew there: once they are refused, the file is read again. (Without
+ * s3_provider_of_files the third request is signed with the first ones.) */
+static void test_a_file_that_is_renewed(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OBJECT, .close = true},
+        {.answer = TEXT("400 Bad", ""), .close = true}, /* to a HEAD */
+        {.answer = OBJECT, .close = true},
+    };
+    static const char *const options[] = {"origin.endpoint", "http://127.0.0.1:%p", "origin.style", "path",
+                                          NULL};
+    char path[] = "/tmp/forebay-keys-XXXXXX";
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    (void)setenv("AWS_SHARED_CREDENTIALS_FILE", path, 1);
+    write_keys(path, "one");
+    web_fixture_start(&f, "s3://bucket", steps, ARRAY_SIZE(steps), options);
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    write_keys(path, "two");
+    assert_true(web_fixture_stat(&f, &attr, &e) < 0);
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_true(is_signed_with(script_head(&f.script, 0), "one") &&
+                is_signed_with(script_head(&f.script, 1), "one") &&
+                is_signed_with(script_head(&f.script, 2), "two"));
+    web_fixture_stop(&f);
+    (void)unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+    (void)unlink(path);
+}
+
 /* An origin whose keys are a container's, from /creds of the script. */
 static void container_start(struct web_fixture *f, const struct script_step *steps, size_t n, char uri[64])
 {
@@ -299,6 +343,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_instance),
                                        cmocka_unit_test(test_no_role),
+                                       cmocka_unit_test(test_a_file_that_is_renewed),
                                        cmocka_unit_test(test_container),
                                        cmocka_unit_test(test_precedence),
                                        cmocka_unit_test(test_failure_is_shared),

@@ -16,7 +16,7 @@
 #define STATUS_PARTLY 3
 #define POLL_MIN_NS   ((uint64_t)10000000)
 #define POLL_MAX_NS   ((uint64_t)200000000)
-#define POLL_SHARE    20 /* of the time that was waited already: a short job is not made long by the asking */
+#define POLL_SHARE    100 /* of the time that was waited already: a short job is not made long by the asking */
 #define LINE_NS       ((uint64_t)10000000000) /* piped: a line as often */
 
 struct job_options {

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -49,6 +50,52 @@ static int finish(int status)
     return 1;
 }
 
+/* Whether "NAME=VALUE" says something that is nobody else's business: origin.secret_key, events.token... */
+static bool is_secret(const char *argument)
+{
+    static const char *const words[] = {"secret", "token", "_key", ".sas"};
+    size_t n = strcspn(argument, "=");
+    bool is = false;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const char *at = strstr(argument, words[i]);
+        is = is || (at && (size_t)(at - argument) < n);
+    }
+    return is && argument[n] == '=';
+}
+
+/* Overwrites the value of "NAME=VALUE", also behind "--set=", when it is a secret. */
+static void hide(char *argument)
+{
+    char *value = strchr(argument, '=');
+    if (value && !is_secret(argument) && strncmp(argument, "--", 2) == 0) {
+        argument = value + 1;
+        value = strchr(argument, '=');
+    }
+    if (value && is_secret(argument))
+        memset(value + 1, '*', strlen(value + 1));
+}
+
+/* Runs it with a copy of its arguments. Those that the process was started with are there for every user of
+ * the machine to see, for as long as a command waits. */
+static int run(const struct command *c, int argc, char **argv)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < argc; i++)
+        bytes += strlen(argv[i]) + 1;
+    char **own = calloc((size_t)argc + 1, sizeof(*own)), *text = malloc(bytes), *at = text;
+    if (!own || !text)
+        abort();
+    for (int i = 0; i < argc; i++) {
+        own[i] = at;
+        at = stpcpy(at, argv[i]) + 1;
+        hide(argv[i]);
+    }
+    int status = finish(c->run(argc - 2, own + 2));
+    free(own);
+    free(text);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     keep_standard_descriptors();
@@ -66,7 +113,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return finish(commands[i].run(argc - 2, argv + 2));
+            return run(&commands[i], argc, argv);
     (void)fprintf(stderr, "forebay: %s: no such command; forebay --help lists them\n", argv[1]);
     return 2;
 }

@@ -54,6 +54,7 @@ static enum user_right right_of(uint32_t op, const void *req, struct slice *ret_
     case WIRE_OP_BUCKET_LIST: /* shows what the user may read */
     case WIRE_OP_FETCH:
     case WIRE_OP_CLOSE:
+    case WIRE_OP_CLOSE_MANY:
     case WIRE_OP_PUT_WRITE:
     case WIRE_OP_PUT_COMMIT:
     case WIRE_OP_PUT_ABORT:

@@ -552,7 +552,10 @@ static int layer_put(void *arg, struct upstream *u, const struct origin_put *p,
     if (!takes(b, u, p->key))
         return origin_put(u->origin, p, body, a, ret, e);
     struct back_body kept;
-    int r = keep_body(b, u, p, body, &kept, e);
+    int r = origin_takes(u->origin, p, body->size_bytes,
+                         e); /* or it would be acknowledged, and never get there */
+    if (r == 0)
+        r = keep_body(b, u, p, body, &kept, e);
     return r < 0 ? r : put_record(b, u, p, &kept, a, ret, e);
 }
 
@@ -636,12 +639,14 @@ static int copy_here(struct back *b, struct upstream *u, struct slice from, stru
                              .size_bytes = rec.size_bytes};
     memcpy(kept.md5, rec.md5, BACK_MD5_BYTES);
     memcpy(kept.tag, rec.tag, BACK_TAG_BYTES);
-    r = rec.location.n > 0 ? hard_find(b->store, rec.location, &kept.hard, e) : 0;
+    struct origin_put p = {.key = to, .content_type = rec.content_type, .meta = rec.meta};
+    r = origin_takes(u->origin, &p, rec.size_bytes, e);
+    if (r == 0 && rec.location.n > 0)
+        r = hard_find(b->store, rec.location, &kept.hard, e);
     if (r < 0) {
         back_free_extent(b, rec.location);
         return r == -ENOENT ? -EAGAIN : r;
     }
-    struct origin_put p = {.key = to, .content_type = rec.content_type, .meta = rec.meta};
     return put_record(b, u, &p, &kept, a, ret, e);
 }
 
@@ -710,6 +715,8 @@ static int set_meta_here(struct back *b, struct upstream *u, const struct origin
         r = -EAGAIN;
     if (r == 0)
         r = check_conditions(&c, p->if_match, /* if_none_match= */ false, e);
+    if (r == 0)
+        r = origin_takes(u->origin, p, c.old.size_bytes, e);
     if (r == 0) {
         struct back_record rec = c.old;
         rec.content_type = p->content_type;

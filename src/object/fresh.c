@@ -213,6 +213,8 @@ int op_events(struct object_session *ses, const struct wire_events_req *req, str
         r = check_token(b, req->token, e);
     if (r < 0)
         return r;
+    if (text_json_is_deep(req->json))
+        return err_set(e, -EINVAL, "no S3 event: nested too deep");
     json_error_t why;
     json_t *o = json_loadb(req->json.p ? req->json.p : "", req->json.n, 0, &why);
     const json_t *records = json_object_get(o, "Records"), *one;

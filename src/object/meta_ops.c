@@ -51,6 +51,7 @@ static void keep_cached(struct meta_change *c, struct slice before_etag, const s
                 extent_set_attr(x, buf_view(&next)) == 0 && extent_record_attr(x) == 0;
     if (x && !kept)
         store_remove_extent(c->service->config.store, x);
+    object_note_forgetful(c->service);
     (void)watch_note(c->service, buf_view(&k));
 }
 
@@ -83,6 +84,22 @@ static int merged(struct meta_change *c, struct slice meta, struct slice *ret, s
     return 0;
 }
 
+/* It may have happened: also what the cached entry says of itself is asked for again. */
+static void doubt(struct meta_change *c)
+{
+    struct object_service *s = c->service;
+    const struct bucket *b = c->upstream->bucket;
+    _cleanup_(arena_freep) struct arena *a = arena_new(4 * ATTR_BLOB_MAX_BYTES);
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
+    _cleanup_(extent_unrefp) struct extent *x = NULL;
+    struct attr known;
+    object_store_key(b, c->key, &k);
+    if (store_find(s->config.store, buf_view(&k), &x) == 0 && object_entry_attr(s, x, a, &known) == 0)
+        object_doubt_key(s, b, c->key, x, &known);
+    else
+        (void)mirror_changed(s->mirror, b, c->key);
+}
+
 static int change_once(struct meta_change *c, const struct attr *there, struct attr *ret, struct err *e)
 {
     struct origin_put p = {.key = c->key, .content_type = there->content_type, .if_match = there->etag};
@@ -96,7 +113,7 @@ static int change_once(struct meta_change *c, const struct attr *there, struct a
              asked_ns = sys->real_ns();
     r = upstream_set_meta(c->upstream, &p, there->size_bytes, c->arena, &answer, e);
     if (r < 0) {
-        (void)mirror_changed(c->service->mirror, c->upstream->bucket, c->key);
+        doubt(c);
         return r;
     }
     *ret = attr_of_origin(&answer, /* has_meta= */ true, asked_ns);

@@ -29,6 +29,25 @@
 #define CACHED_ARENA       (8 * MIB)
 #define MIRROR_CACHE_SHARE 16 /* one part in so many of the memory budget; names of scratch as much */
 
+void object_note_forgetful(struct object_service *s)
+{
+    uint64_t n = store_n_forgetful(s->config.store);
+    if (n == atomic_load(&s->forgetful))
+        return;
+    struct id128 none;
+    struct err e = {0};
+    id_new(&none); /* no disk was used last by that start */
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(s->config.control);
+    kv_txn_put_plain(t, START_KEY, slice_of(none.b, sizeof(none.b)));
+    if (kv_txn_commit(t, KV_DURABLE, &e) == 0)
+        atomic_store(&s->forgetful, n);
+    else
+        log_error("object",
+                  "a disk failed, and that cannot be noted: what is removed or replaced now may be there "
+                  "again after the next start: %s",
+                  e.text);
+}
+
 static void on_version_changed(void *arg, struct upstream *u, struct slice key, struct extent *x)
 {
     struct object_service *s = arg;
@@ -181,14 +200,35 @@ struct hasher *object_hasher(struct object_service *s)
 
 /* ---- dispatch ---- */
 
+void subject_find_bucket(struct subject *s, struct slice name)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    if (s->has_bucket)
+        return;
+    s->has_bucket = true;
+    if (bucket_find(s->session->service->buckets, name, &b, NULL) < 0)
+        return;
+    s->is_memory = bucket_is_memory(b);
+    s->is_scratch = bucket_is_scratch(b);
+}
+
+enum handle_kind subject_kind(struct subject *s, uint64_t handle)
+{
+    if (!s->has_kind)
+        s->kind = handle != 0 ? session_kind(s->session, handle) : HANDLE_FREE;
+    s->has_kind = true;
+    return s->kind;
+}
+
 static int run(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                struct err *e)
 {
-    if (value_is_its(ses, op, req))
+    struct subject s = {.session = ses};
+    if (value_is_its(&s, op, req))
         return value_call(ses, op, req, a, rep, e);
-    if (scratch_is_its(ses, op, req))
+    if (scratch_is_its(&s, op, req))
         return scratch_call_local(ses, op, req, a, rep, e);
-    if (through_is_its(ses, op, req))
+    if (through_is_its(&s, op, req))
         return through_call(ses, op, req, a, rep, e);
     switch (op) {
 #define X(NAME, name, number)                                                                                \
@@ -325,6 +365,15 @@ void object_store_key(const struct bucket *b, struct slice key, struct buf *ret)
     assert(r == 0);
 }
 
+struct slice object_store_key_in(const struct bucket *b, struct slice key, struct arena *a)
+{
+    uint8_t *p = arena_alloc(a, sizeof(uint64_t) + key.n);
+    be_put64(p, b->place);
+    if (key.n > 0)
+        memcpy(p + sizeof(uint64_t), key.p, key.n);
+    return slice_of(p, sizeof(uint64_t) + key.n);
+}
+
 int object_each_cached(struct object_service *s, const struct bucket *b, object_cached_fn fn, void *arg)
 {
     _cleanup_buf_ struct buf prefix = BUF_INIT(16), after = BUF_INIT(STORE_KEY_MAX_BYTES);
@@ -358,10 +407,7 @@ int object_encode_attr(struct object_service *s, const struct bucket *b, struct 
 
 int object_entry_attr(struct object_service *s, struct extent *x, struct arena *a, struct attr *ret)
 {
-    _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    int r = extent_attr(x, &blob);
-    if (r == 0)
-        r = attr_decode(arena_dup(a, buf_view(&blob)), ret);
+    int r = attr_decode(extent_attr_in(x, a), ret);
     if (r < 0)
         return r;
     bool is_of_this_run = ret->confirmed_ns >= s->doubted_before_ns && ret->confirmed_ns <= sys->real_ns();
@@ -498,6 +544,7 @@ void object_doubt_key(struct object_service *s, const struct bucket *b, struct s
                 extent_record_attr(x) == 0; /* those of before would be believed after kill -9 */
     if (!kept)
         store_remove_extent(s->config.store, x);
+    object_note_forgetful(s);
     object_store_key(b, key, &k);
     (void)watch_note(s, buf_view(&k));
 }
@@ -508,6 +555,7 @@ uint64_t object_forget_key(struct object_service *s, const struct bucket *b, str
     _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16);
     object_store_key(b, key, &k);
     (void)store_remove(s->config.store, buf_view(&k));
+    object_note_forgetful(s);
     return made;
 }
 

@@ -93,6 +93,7 @@ struct object_service {
     struct lock lock;      /* covers what follows */
     struct upstream_slot *upstreams;
     uint64_t doubted_before_ns; /* real time; what the origin confirmed earlier may be wrong; 0: nothing */
+    _Atomic uint64_t forgetful; /* of store_n_forgetful, of which the control store knows */
     struct object_session *sessions;
     uint64_t n_sessions; /* made so far */
     struct route_loop *loop;
@@ -131,6 +132,8 @@ void object_forget_upstream(struct object_service *s, uint64_t bucket_id);
 void object_keep_metrics(struct object_service *s);
 /* Key of an object in the store: the bucket's place (8 bytes, big endian), key. */
 void object_store_key(const struct bucket *b, struct slice key, struct buf *ret);
+/* The same in the arena. */
+struct slice object_store_key_in(const struct bucket *b, struct slice key, struct arena *a);
 /* Calls fn for each object of the bucket that the store has something of; what comes and goes meanwhile may
  * be left out. -ECANCELED: it ended early, as the bucket was removed or its settings changed: what was seen
  * is not all. */
@@ -153,6 +156,9 @@ void object_making_end(struct object_service *s, struct opening *o);
 /* Forgets all that is cached of the key, because it was or will be changed: nothing older is found after it.
  * Not while holding the key's opening. Gives the generation that this made (mirror_changed). */
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key);
+/* After something was removed from the store that must not be believed again: has the next start doubt what
+ * the disks hold when one of them cannot promise that it is gone. Costs nothing otherwise. */
+void object_note_forgetful(struct object_service *s);
 /* Keeps the bytes of the entry `x` and asks the origin about its attributes, `known`, before they are shown
  * again: they may have changed alone. True: so it is, or the entry went, too. */
 void object_doubt_key(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
@@ -262,6 +268,18 @@ void upload_turn(struct object_service *s);
 /* Of a bucket that was removed. */
 void upload_forget_bucket(struct object_service *s, struct bucket *b);
 
+/* ---- object.c: what an operation is on ---- */
+/* Found when it is first asked for, and once: each of those that may run the operation asks. */
+struct subject {
+    struct object_session *session;
+    bool has_bucket, has_kind; /* what follows is known */
+    bool is_memory, is_scratch;
+    enum handle_kind kind;
+};
+/* Sets is_memory and is_scratch; neither where there is no such bucket. */
+void subject_find_bucket(struct subject *s, struct slice name);
+enum handle_kind subject_kind(struct subject *s, uint64_t handle);
+
 /* ---- through.c: puts of what is too large for the disks ---- */
 struct through;
 /* How many bytes of one object are kept at most: more would cost everything else that is cached. */
@@ -270,7 +288,7 @@ bool through_is_wanted(struct object_service *s, struct upstream *u, const struc
 int through_open(struct object_session *ses, struct upstream *u, const struct wire_put_open_req *q,
                  struct wire_put_open_rep *rep, struct err *e);
 /* Whether the operation is on a handle of one; runs it. */
-bool through_is_its(struct object_session *ses, uint32_t op, const void *req);
+bool through_is_its(struct subject *s, uint32_t op, const void *req);
 int through_call(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                  struct err *e);
 void through_ref(struct through *t);
@@ -279,7 +297,7 @@ void through_unref(struct through *t); /* the last one drops what was not commit
 /* ---- value_ops.c: buckets with values=memory ---- */
 struct value_handle;
 /* Whether the operation is on such a bucket, or a handle of one; runs it. */
-bool value_is_its(struct object_session *ses, uint32_t op, const void *req);
+bool value_is_its(struct subject *s, uint32_t op, const void *req);
 int value_call(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                struct err *e);
 void value_handle_ref(struct value_handle *h);
@@ -336,7 +354,7 @@ WIRE_OPS(X)
 
 /* ---- scratch_route.c ---- */
 /* Whether the operation is on a scratch bucket, or on a handle of one. */
-bool scratch_is_its(struct object_session *ses, uint32_t op, const void *req);
+bool scratch_is_its(struct subject *s, uint32_t op, const void *req);
 /* After an operation: tells mounts of other sessions when it may have changed what they see. */
 void scratch_tell_change(struct object_session *ses, uint32_t op, const void *req);
 /* The session's own, too: it does not know. */

@@ -22,16 +22,14 @@
 #include <fcntl.h>
 #include <inttypes.h>
 
-#define READER_MAGIC  0x72656164u
-#define OPEN_TRIES    4
-#define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
+#define READER_MAGIC 0x72656164u
+#define OPEN_TRIES   4
 
 struct reader {
     uint32_t magic;
     _Atomic uint32_t refs;
     struct object_service *service;
     struct upstream *upstream;
-    char *key;
     size_t key_n;
     uint32_t via;
     uint64_t size;
@@ -43,6 +41,7 @@ struct reader {
     struct fill *fill; /* NULL while complete or not yet needed */
     int passed_fd;     /* on its way to another process; -1: none */
     bool is_in_use;    /* the extent's own descriptor was given to a caller in this one */
+    char key[];        /* key_n, and NUL */
 };
 
 /* What an open works with. */
@@ -93,7 +92,6 @@ void reader_unref(struct reader *r)
     extent_unref(r->extent);
     upstream_unref(r->upstream);
     lock_fini(&r->lock);
-    free(r->key);
     r->magic = 0;
     free(r);
 }
@@ -108,14 +106,15 @@ static uint64_t most_ahead(const struct wire_open_req *req)
 
 static struct reader *reader_new(struct opener *o)
 {
-    struct reader *r = calloc(1, sizeof(*r));
+    struct reader *r = calloc(1, sizeof(*r) + o->req->key.n + 1);
     assert(r);
     r->magic = READER_MAGIC;
     atomic_init(&r->refs, 1);
     r->service = o->service;
     r->upstream = upstream_ref(o->upstream);
-    r->key = slice_dup(o->req->key);
     r->key_n = o->req->key.n;
+    if (r->key_n > 0)
+        memcpy(r->key, o->req->key.p, r->key_n);
     r->via = o->req->via;
     r->size = o->attr.size_bytes;
     r->most_ahead = most_ahead(o->req);
@@ -132,16 +131,10 @@ static struct reader *reader_new(struct opener *o)
 
 /* ---- which version ---- */
 
-static struct slice store_key(struct opener *o)
-{
-    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
-    object_store_key(o->bucket, o->req->key, &k);
-    return arena_dup(o->arena, buf_view(&k));
-}
-
 static int load_entry(struct opener *o)
 {
-    int r = store_find(o->service->config.store, store_key(o), &o->extent);
+    int r = store_find(o->service->config.store, object_store_key_in(o->bucket, o->req->key, o->arena),
+                       &o->extent);
     if (r < 0)
         return r;
     r = object_entry_attr(o->service, o->extent, o->arena, &o->attr);
@@ -307,7 +300,7 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
         metrics_count(METRIC_NOT_ADMITTED, "overtaken", NULL, NULL);
         return 0;
     }
-    struct store_new n = {.key = store_key(o),
+    struct store_new n = {.key = object_store_key_in(o->bucket, o->req->key, o->arena),
                           .attr = buf_view(&blob),
                           .size_bytes = attr->size_bytes,
                           .pinned_admission = keep == RULE_KEEP_PINNED};
@@ -519,7 +512,8 @@ static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep 
     rep->handle = handle;
     rep->state = fd >= 0 ? reader_state(r) : WIRE_UNCACHED; /* without one, bytes come inline */
     rep->fd = MAX(fd, -1);
-    rep->valid_ms = r->extent ? mirror_valid_ms(o->bucket, o->req->key, o->attr.confirmed_ns) : 0;
+    bool may_be_kept = r->extent && o->req->via != WIRE_VIA_S3; /* who serves S3 opens for each request */
+    rep->valid_ms = may_be_kept ? mirror_valid_ms(o->bucket, o->req->key, o->attr.confirmed_ns) : 0;
     attr_to_wire(&o->attr, o->arena, &rep->attr);
     return 0;
 }

@@ -46,7 +46,11 @@ void stree_drop(struct stree *t)
     unlink_tree(n, t);
     if (t->fd >= 0)
         (void)close(t->fd);
-    int r = scratch_release(n->names, t->file->bucket, t->file->ino, &orphans, &e);
+    lock_take(&n->lock);
+    bool is_end =
+        n->stopping; /* holds go by themselves, and a removed file stays for the next start to judge */
+    lock_drop(&n->lock);
+    int r = is_end ? 0 : scratch_release(n->names, t->file->bucket, t->file->ino, &orphans, &e);
     if (r < 0) /* an orphan stays for the next start */
         log_warn("object", "release inode %llu: %s", (unsigned long long)t->file->ino, e.text);
     snode_free_orphans(n, &orphans);

@@ -163,6 +163,8 @@ int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, u
 /* A new inode, held and with this extent, whose reference it takes over. */
 int stree_made(struct snode *n, const struct scratch_call *call, uint64_t ino, int64_t mtime_ns,
                struct hard *h, struct stree **ret, struct err *e);
+/* A new inode, held and without an extent, for reading. */
+struct stree *stree_made_empty(struct snode *n, const struct scratch_call *call, uint64_t ino);
 /* A handle for it, and the descriptor that goes with it, or -1. Takes it over. */
 int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, uint64_t *ret_handle,
                int *ret_fd, struct err *e);
@@ -186,7 +188,8 @@ void linger_opened_locked(struct snode *n, struct sfile *f, struct id128 mount);
 /* The handle goes. */
 void linger_dropped_locked(struct snode *n, struct stree *t);
 /* At start: an inode without links whose file a mount still has open is kept, and counts in its bucket's
- * quota, until the mount has opened it again and closed it, or until nobody has it open. */
+ * quota, until the mount has opened it again and closed it, or until nobody has it open. One that has no file
+ * is kept for as long as what a lost session had open. */
 int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct err *e);
 /* Frees those of lost sessions whose time is over, and all of a bucket (0: none). */
 void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms);

@@ -298,6 +298,19 @@ int stree_made(struct snode *n, const struct scratch_call *call, uint64_t ino, i
     return r;
 }
 
+struct stree *stree_made_empty(struct snode *n, const struct scratch_call *call, uint64_t ino)
+{
+    struct stree *t = stree_new(n, sfile_get(n, call->bucket, ino), /* writes= */ false);
+    t->mount = call->mount;
+    sfile_enter(n, t->file);
+    lock_take(&n->lock);
+    t->file->handles++;
+    linger_opened_locked(n, t->file, t->mount);
+    lock_drop(&n->lock);
+    sfile_leave(n, t->file);
+    return t;
+}
+
 int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, uint64_t *ret_handle,
                int *ret_fd, struct err *e)
 {

@@ -38,9 +38,9 @@ static uint64_t handle_of(uint32_t op, const void *req)
     }
 }
 
-static bool is_scratch_handle(struct object_session *ses, uint32_t op, uint64_t handle)
+static bool is_scratch_handle(struct subject *s, uint32_t op, uint64_t handle)
 {
-    enum handle_kind kind = handle != 0 ? session_kind(ses, handle) : HANDLE_FREE;
+    enum handle_kind kind = handle != 0 ? subject_kind(s, handle) : HANDLE_FREE;
 #define X(NAME, name, kind_)                                                                                 \
     if (op == WIRE_OP_##NAME && kind == kind_)                                                               \
         return true;
@@ -49,13 +49,13 @@ static bool is_scratch_handle(struct object_session *ses, uint32_t op, uint64_t 
     return false;
 }
 
-bool scratch_is_its(struct object_session *ses, uint32_t op, const void *req)
+bool scratch_is_its(struct subject *s, uint32_t op, const void *req)
 {
     struct slice name = bucket_of(op, req);
     if (name.n == 0)
-        return is_scratch_handle(ses, op, handle_of(op, req));
-    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
-    return bucket_find(ses->service->buckets, name, &b, NULL) == 0 && bucket_is_scratch(b);
+        return is_scratch_handle(s, op, handle_of(op, req));
+    subject_find_bucket(s, name);
+    return s->is_scratch;
 }
 
 static int on_bucket(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,

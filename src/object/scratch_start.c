@@ -3,7 +3,8 @@
  *
  * Order: the control store is made durable, so that nothing is freed that could come back; files that writing
  * records name are protected, and every other marked file is removed; inodes without links are handed to the
- * freeing thread, but for those whose file a mount still has open: they are kept until it has come back.
+ * freeing thread, but for those whose file a mount still has open, or may have, because they have none yet:
+ * they are kept until it has come back.
  * Inodes with writing records are unsettled from the beginning: their files may have been written to until
  * the last moment, and descendants of mounts may still write to them. In a bucket with a quota they are
  * counted as they are now.
@@ -212,6 +213,8 @@ static int on_orphan(void *arg, const struct scratch_orphan *x)
 {
     struct start *s = arg;
     struct scratch_orphans o = {.n = 1};
+    if (x->location_bytes == 0) /* whether a mount has it open, and will write to it, no file tells */
+        return stree_keep_orphan(s->n, x, NULL) == 0 ? -EAGAIN : 0;
     if (is_open(s, x) && stree_keep_orphan(s->n, x, NULL) == 0)
         return -EAGAIN;
     o.v[0] = *x;

@@ -3,7 +3,8 @@
  * does in scratch_open.c.
  *
  * A new file that is opened for writing gets its extent from the pool before it is made, so that inode,
- * entry, location and writing record are one transaction.
+ * entry, location and writing record are one transaction. Where the mount expects it to stay empty it gets
+ * none (WIRE_LATE): whoever writes to it opens it for that first, as any file without bytes.
  */
 #include "object/scratch_tree.h"
 
@@ -86,10 +87,24 @@ static int open_made(struct tree_call *t, struct object_session *ses, const stru
     return r < 0 ? r : stree_give(ses, t->bucket, tree, &rep->handle, &rep->fd, e);
 }
 
+/* The inode was made, or was there, and is held: opens it as it is. */
+static int open_late(struct tree_call *t, struct object_session *ses, bool made, struct scratch_inode *x,
+                     struct arena *a, struct wire_tree_create_rep *rep, struct err *e)
+{
+    struct stree *tree = NULL;
+    int r = 0;
+    if (made && x->location.n == 0)
+        tree = stree_made_empty(t->node, &t->call, x->ino);
+    else
+        r = stree_open(t->node, &t->call, x->ino, /* flags= */ 0, a, &tree, x, e);
+    return r < 0 ? r : stree_give(ses, t->bucket, tree, &rep->handle, &rep->fd, e);
+}
+
 static int create(struct tree_call *t, struct object_session *ses, const struct wire_tree_create_req *q,
                   struct arena *a, struct wire_tree_create_rep *rep, struct err *e)
 {
-    bool opens = S_ISREG(q->mode) && (q->flags & WIRE_WRITE || q->name.n == 0), made = true;
+    bool writes = S_ISREG(q->mode) && (q->flags & WIRE_WRITE || q->name.n == 0);
+    bool opens = writes || (S_ISREG(q->mode) && q->flags & WIRE_LATE), made = true;
     struct scratch_new n = {.mode = q->mode,
                             .rdev = q->rdev,
                             .target = q->target,
@@ -99,11 +114,11 @@ static int create(struct tree_call *t, struct object_session *ses, const struct 
     struct hard *h = NULL;
     struct scratch_inode x;
     int r = opens ? session_check_room(ses, e) : 0;
-    if (r == 0 && opens)
+    if (r == 0 && writes)
         r = hard_take(t->node->store, &h, e);
     if (r < 0)
         return r;
-    if (opens) {
+    if (writes) {
         hard_location(h, location);
         n.location = slice_of(location, sizeof(location));
     }
@@ -113,8 +128,10 @@ static int create(struct tree_call *t, struct object_session *ses, const struct 
             snode_drop_extent(h, r);
         return r;
     }
-    if (opens)
+    if (writes)
         r = open_made(t, ses, q, &x, h, a, rep, e);
+    else if (opens)
+        r = open_late(t, ses, made, &x, a, rep, e);
     if (r == 0) {
         rep->made = made;
         rep->is_limited = t->bucket->p.quota > 0;

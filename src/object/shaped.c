@@ -161,6 +161,26 @@ int object_call_shaped(struct object_session *ses, uint32_t op, const void *req,
     return r;
 }
 
+/* Each as if it had come by itself: it is another's to say what a handle is of, and who pays. */
+int op_close_many(struct object_session *ses, const struct wire_close_many_req *req, struct arena *a,
+                  struct wire_close_many_rep *rep, struct err *e)
+{
+    struct slice rest = req->closed;
+    struct wire_closed x;
+    int r, result = 0;
+    (void)rep;
+    while ((r = wire_closed_decode(&rest, &x)) == 0) {
+        const struct wire_close_req one = {
+            .handle = x.handle, .read_cached = x.read_cached, .read_origin = x.read_origin};
+        struct wire_close_rep none;
+        struct err mine = {0};
+        int k = object_call_shaped(ses, WIRE_OP_CLOSE, &one, a, &none, &mine);
+        if (k < 0 && k != -EBADF && result == 0)
+            result = err_set(e, k, "%s", mine.text);
+    }
+    return r == -ENOENT ? result : err_set(e, -EINVAL, "what is closed has 24 bytes each");
+}
+
 int object_gate_enter(struct object_service *s, struct slice bucket, const struct user *user,
                       struct slice client, struct gate_pass *ret, struct err *e)
 {

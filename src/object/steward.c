@@ -92,6 +92,7 @@ static uint64_t turn(void *arg)
     if (!w->has_swept)
         sweep(w);
     w->has_swept = true;
+    object_note_forgetful(w->service); /* a flush that failed, of which nobody else heard */
     quota_turn(w->service);
     keep_turn(w->service);
     upload_turn(w->service);

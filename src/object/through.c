@@ -273,10 +273,10 @@ static uint64_t handle_of(uint32_t op, const void *req)
     }
 }
 
-bool through_is_its(struct object_session *ses, uint32_t op, const void *req)
+bool through_is_its(struct subject *s, uint32_t op, const void *req)
 {
     uint64_t handle = handle_of(op, req);
-    return handle != 0 && session_kind(ses, handle) == HANDLE_THROUGH;
+    return handle != 0 && subject_kind(s, handle) == HANDLE_THROUGH;
 }
 
 static bool enter(struct through *t)

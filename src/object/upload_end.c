@@ -8,6 +8,9 @@
  *  2. What was cached of the key is forgotten before the origin is asked and when the end is unknown, as with
  * every write (writer.c).
  *  3. An upload leaves the control store only after the origin has aborted it.
+ *  4. The copy of the parts is kept under an ETag only when the origin's answer to the end of this upload
+ * told it, or the ETag itself tells of these parts: whoever asks afterwards may hear of somebody else's
+ * object.
  *
  * Failure modes: what cannot be aborted at the origin stays, is logged, and is tried again.
  */
@@ -39,6 +42,7 @@ struct ending {
     uint32_t *numbers;
     uint64_t *sizes, total;
     size_t n;
+    bool answer_is_own; /* the answer is about what was put together here */
 };
 
 /* ---- the parts that the client lists ---- */
@@ -156,6 +160,7 @@ static void remove_entry(struct ending *x)
     _cleanup_buf_ struct buf key = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 8);
     object_store_key(x->upstream->bucket, x->record.key, &key);
     (void)store_remove(x->service->config.store, buf_view(&key));
+    object_note_forgetful(x->service);
 }
 
 static void publish(struct ending *x, struct extent *copy, const struct attr *attr)
@@ -182,7 +187,7 @@ static void make_current(struct ending *x, const struct attr *attr, uint64_t gen
     struct opening opening = {.bucket = x->upstream->bucket, .key = x->record.key};
     _cleanup_(extent_unrefp) struct extent *copy = upload_stage_take(s, x->slot, x->numbers, x->sizes, x->n);
     object_opening_enter(s, &opening);
-    bool current = object_making_begin(s, &opening, generation);
+    bool current = x->answer_is_own && object_making_begin(s, &opening, generation);
     if (current) {
         generation = mirror_changed(s->mirror, opening.bucket, opening.key);
         if (copy && quota_admit(s, opening.bucket, opening.key, attr->size_bytes))
@@ -223,9 +228,10 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
     uint64_t generation = object_forget_key(s, x->upstream->bucket, put.key);
     int r = upstream_upload_complete(x->upstream, &put, x->record.origin_id, x->parts, x->n, x->total,
                                      x->arena, &answer, e);
+    x->answer_is_own = r != 0 || (answer.etag.n > 0 && answer.etag.n <= ORIGIN_ETAG_MAX);
     if (r == -ENOENT)
         r = look_for_object(x, &answer, e);
-    else if (r == 0 && (answer.etag.n == 0 || answer.etag.n > ORIGIN_ETAG_MAX))
+    else if (!x->answer_is_own)
         r = upstream_head(x->upstream, put.key, SLICE_NULL, x->arena, &answer, e);
     if (r < 0) {
         (void)object_forget_key(s, x->upstream->bucket, put.key);

@@ -499,15 +499,15 @@ static uint64_t handle_of(uint32_t op, const void *req)
     }
 }
 
-bool value_is_its(struct object_session *ses, uint32_t op, const void *req)
+bool value_is_its(struct subject *s, uint32_t op, const void *req)
 {
     struct slice name = bucket_of(op, req);
     if (name.n == 0) {
         uint64_t handle = handle_of(op, req);
-        return handle != 0 && session_kind(ses, handle) == HANDLE_VALUE;
+        return handle != 0 && subject_kind(s, handle) == HANDLE_VALUE;
     }
-    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
-    return bucket_find(ses->service->buckets, name, &b, NULL) == 0 && bucket_is_memory(b);
+    subject_find_bucket(s, name);
+    return s->is_memory;
 }
 
 int value_call(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,

@@ -643,6 +643,7 @@ static void remove_entry(struct writer *w)
     _cleanup_buf_ struct buf key = BUF_INIT(ENTRY_KEY_MAX);
     object_store_key(w->upstream->bucket, w->put.key, &key);
     (void)store_remove(w->service->config.store, buf_view(&key));
+    object_note_forgetful(w->service);
 }
 
 /* The staged file becomes the cached copy. Not being able to is no failure of the write: the origin has it.

@@ -32,12 +32,15 @@ class Object:
 
 class KeyOrigin(served.Server):
     """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before_put(bucket, key)` is
-    called when a PUT has come and nothing of it has been decided: somebody else may write first."""
+    called when a PUT has come and nothing of it has been decided: somebody else may write first. `before_list(query)` is the same of
+    a listing, whose pages have no more than `page_keys`."""
 
     def __init__(self):
         super().__init__(_Handler)
         self.objects = {}
         self.before_put = None
+        self.before_list = None
+        self.page_keys = 1000
 
     def properties(self):
         return {"origin.endpoint": self.endpoint, "origin.region": "us-east-1", "origin.access_key": "any",
@@ -90,7 +93,9 @@ class _Handler(served.Handler):
     def _list(self):
         prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter", "")
         after = self.query.get("continuation-token") or self.query.get("start-after", "")
-        after, most = urllib.parse.unquote(after), int(self.query.get("max-keys", 1000))
+        after, most = urllib.parse.unquote(after), min(int(self.query.get("max-keys", 1000)), self.origin.page_keys)
+        if self.origin.before_list:
+            self.origin.before_list(self.query)
         quote = urllib.parse.quote if self.query.get("encoding-type") == "url" else lambda s: s
         with self.origin.lock:
             keys = sorted((k for b, k in self.origin.objects if b == self.bucket and k.startswith(prefix)),

@@ -7,6 +7,7 @@ import pty
 import re
 import socket
 import subprocess
+import tempfile
 import time
 import tty
 
@@ -73,6 +74,27 @@ def test_version_and_unknown_command(node):
     fails(node.cli("lsx", check=False), 2, "lsx", "no such command")
     done = node.cli(check=False)
     assert done.returncode == 2 and "usage:" in done.stderr
+
+
+def test_secrets_of_a_command_line_are_hidden():
+    """While a command waits, here for a node that does not answer, the secrets that it was given are not among the
+    arguments that every user of the machine sees; what they are is."""
+    given = ["bucket", "create", "b", "--origin", "s3://b", "--set", "origin.secret_key=HUSH1", "--set=origin.session_token=HUSH2",
+             "--set", "events.token=HUSH=3", "--set", "origin.region=eu-west-1"]
+    with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(directory + "/node")
+        silent.listen()
+        silent.settimeout(120)
+        command = subprocess.Popen([str(harness.forebay_bin()), *given], env={**os.environ, "FOREBAY_SOCKET": directory + "/node"},
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            with silent.accept()[0]:
+                shown = pathlib.Path(f"/proc/{command.pid}/cmdline").read_bytes()
+        finally:
+            command.kill()
+            command.wait()
+    assert b"origin.secret_key=" in shown and b"events.token=" in shown and b"origin.region=eu-west-1" in shown
+    assert b"HUSH" not in shown, shown
 
 
 @pytest.mark.parametrize("arguments, words", [

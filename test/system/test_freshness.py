@@ -5,8 +5,10 @@ import itertools
 import json
 import os
 import re
+import socket
 import subprocess
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -197,7 +199,13 @@ def test_events_from_strangers_are_refused(stale, origin):
     for bad in (b"", b"{", b"[]", b"{}", b'{"Records": 7}', b'{"Records": [7, {"s3": []}, {"eventName": 3}]}'):
         status, answer = post(node, name, bad)
         assert status == 400 or answer["changed"] == 0, bad
+    assert post(node, name, b'{"Records": ' + b"[" * 2000 + b"]" * 2000 + b"}")[0] == 400  # deeper than a thread's stack
     assert post(node, name, b" " * (5 * 2**20))[0] == 413
+    host = urllib.parse.urlsplit(node.endpoint)
+    with socket.create_connection((host.hostname, host.port), timeout=200) as connection:  # nothing is read of who has no token
+        connection.sendall(f"POST /-/api/v1/events/{name} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer hush!\r\n"
+                           "Content-Length: 4000000\r\n\r\n".encode())
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 403 ")
     assert checked(node, name)["cached_objects"] == before
     assert "hush" not in node.cli("bucket", "show", name).stdout
     assert "hush" not in node.log()

@@ -4,7 +4,7 @@
 #include "scratch_service.h"
 
 #include "base/metrics.h"
-#include "object/object_internal.h"
+#include "object/scratch_node.h"
 #include "support/fault_sys.h"
 
 #define ROOT 1
@@ -286,6 +286,45 @@ static int close_handles(struct fixture *f, struct slice handles)
     return object_tree_close(f->session, &req, f->arena, &rep, &f->e);
 }
 
+/* A file that is made to be written later is open and has no data until somebody opens it for writing; it
+ * outlives its name like any other. One that is there is opened as it is. */
+static void test_a_file_gets_its_data_late(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep c = {0}, there = {0};
+    struct wire_tree_open_rep o = {0};
+    struct wire_inode x = {0};
+    char got[8] = {0};
+    assert_int_equal(create_file(f, ROOT, "a", WIRE_LATE | WIRE_EXCLUSIVE, &c), 0);
+    assert_true(c.made && c.handle != 0 && c.fd == -1);
+    assert_int_equal(unsettled(f), 0);
+    assert_int_equal(create_file(f, ROOT, "a", WIRE_LATE | WIRE_EXCLUSIVE, &there), -EEXIST);
+    assert_int_equal(open_ino(f, c.inode.ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(unsettled(f), 1);
+    assert_int_equal(pwrite(o.fd, "bytes", 5, 0), 5);
+    assert_int_equal(getattr(f, c.inode.ino, &x), 0);
+    assert_int_equal(x.size_bytes, 5);
+    assert_int_equal(create_file(f, ROOT, "a", WIRE_LATE, &there), 0);
+    assert_true(!there.made && there.fd >= 0 && there.inode.ino == c.inode.ino);
+    assert_int_equal(pread(there.fd, got, sizeof(got), 0), 5);
+    assert_int_equal(close_handle(f, there.handle), 0);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    assert_int_equal(close_handle(f, c.handle), 0);
+    assert_file(f, c.inode.ino, "bytes");
+
+    assert_int_equal(create_file(f, ROOT, "b", WIRE_LATE | WIRE_EXCLUSIVE, &c), 0);
+    assert_int_equal(unlink_name(f, ROOT, "b"), 0);
+    assert_int_equal(getattr(f, c.inode.ino, &x), 0);
+    assert_int_equal(x.links, 0);
+    assert_int_equal(open_ino(f, c.inode.ino, WIRE_WRITE, &o), 0);
+    assert_int_equal(pwrite(o.fd, "more", 4, 0), 4);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    assert_int_equal(getattr(f, c.inode.ino, &x), 0);
+    assert_int_equal(x.size_bytes, 4);
+    assert_int_equal(close_handle(f, c.handle), 0);
+    assert_int_equal(open_ino(f, c.inode.ino, 0, &o), -ENOENT);
+}
+
 #define CLOSED 70 /* more than are closed at once, and more than fit into one transaction */
 
 /* Many handles are closed by one call: of files with and without bytes, twice of one file, for reading and
@@ -481,6 +520,8 @@ static void test_a_lost_nameless_file_is_made_again(void **state)
     struct wire_tree_create_rep first = {0}, again = {0}, third = {0};
     assert_int_equal(object_tree_create(f->session, &req, f->arena, &first, &f->e), 0);
     restart(f);
+    /* For a while it is kept for its mount, as nothing was written to it: that is over. */
+    stree_end_lingering(f->service->scratch, /* bucket= */ 0, UINT64_MAX - 1);
     assert_int_equal(object_tree_create(f->session, &req, f->arena, &again, &f->e), 0);
     assert_true(again.made && again.fd >= 0 && again.inode.links == 0 && again.inode.ino != first.inode.ino);
     assert_int_equal(pwrite(again.fd, "x", 1, 0), 1);
@@ -684,6 +725,7 @@ int main(void)
         BOTH(test_directories),
         BOTH(test_links_and_nameless_files),
         BOTH(test_a_lost_nameless_file_gets_no_name),
+        BOTH(test_a_file_gets_its_data_late),
         BOTH(test_many_are_closed_at_once),
         cmocka_unit_test_setup_teardown(test_freeing_goes_on_after_an_error, setup_faults, teardown_faults),
         cmocka_unit_test_setup_teardown(test_a_fault_is_told_to_who_takes_over, setup_faults,

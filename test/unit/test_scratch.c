@@ -446,9 +446,9 @@ static void test_a_failed_commit_changes_nothing(void **state)
 static int note_orphan(void *arg, const struct scratch_orphan *x)
 {
     int *n = arg;
-    assert_memory_equal(x->location, "there", 5);
-    assert_int_equal(x->location_bytes, 5);
-    (*n)++;
+    assert_int_equal(x->location_bytes, x->location_bytes > 0 ? 5 : 0);
+    assert_memory_equal(x->location, "there", x->location_bytes);
+    (*n) += x->location_bytes > 0 ? 1 : 100;
     return 0;
 }
 
@@ -507,10 +507,10 @@ static void test_a_sweep_finds_what_was_left(void **state)
     assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
     reopen(f);
     assert_int_equal(scratch_sweep(f->s, note_orphan, &n, NULL), 0);
-    assert_int_equal(n, 2); /* the nameless one has no data */
+    assert_int_equal(n, 102); /* the nameless one has no data */
     assert_int_equal(keys_of(f, 'z'), 0);
     assert_int_equal(scratch_sweep(f->s, note_orphan, &n, NULL), 0);
-    assert_int_equal(n, 2);
+    assert_int_equal(n, 102);
     assert_int_equal(scratch_bucket_remove(f->s, B, NULL), 0);
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
         assert_int_equal(kv_get(f->kv, slice_str(others[i]), NULL, NULL, NULL), 0);

@@ -1,0 +1,200 @@
+/* layer: object */
+/* threaded */
+/* Disks that fail while the node goes on: what was removed or replaced meanwhile does not come back with
+ * them.
+ */
+#include "base/sys.h"
+#include "object/object_internal.h"
+#include "store/store_internal.h"
+#include "support/fault_sys.h"
+#include "support/tmpdir.h"
+#include "test_store_kv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+static struct {
+    char *dir, *origin, *disk;
+    struct kv *kv;
+    struct store *store;
+    struct budget *budget;
+    struct object_service *service;
+    struct object_session *session;
+    struct arena *arena;
+} T;
+
+static void open_node(void)
+{
+    struct err e = {0};
+    struct store_disk_config disk = {.path = T.disk, .size_bytes = 64 * MIB};
+    struct store_config sc = {
+        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
+    if (store_open(&sc, &T.store, &e) < 0)
+        fail_msg("%s", e.text);
+    struct object_config oc = {.control = T.kv, .store = T.store, .budget = T.budget};
+    if (object_service_open(&oc, &T.service, &e) < 0)
+        fail_msg("%s", e.text);
+    T.session = object_session_new(T.service, WIRE_VIA_API);
+}
+
+/* As kill -9 does. */
+static void kill_node(void)
+{
+    object_session_free(T.session);
+    object_service_close(T.service);
+    store_abandon(T.store);
+    T.session = NULL;
+    T.service = NULL;
+    T.store = NULL;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    T.dir = tmpdir_new();
+    T.origin = tmpdir_path(T.dir, "origin");
+    T.disk = tmpdir_path(T.dir, "disk");
+    assert_int_equal(mkdir(T.origin, 0755), 0);
+    T.arena = arena_new(64 * MIB);
+    T.budget = budget_new(256 * MIB);
+    assert_int_equal(kv_open_memory(&T.kv), 0);
+    testkv_use();
+    fault_sys_start();
+    open_node();
+    struct err e = {0};
+    char *settings = arena_printf(T.arena, "origin=file://%s\nvalidate=never\n", T.origin);
+    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(settings)};
+    struct wire_bucket_create_rep rep;
+    if (object_bucket_create(T.session, &req, T.arena, &rep, &e) < 0)
+        fail_msg("%s", e.text);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kill_node();
+    fault_sys_stop();
+    testkv_reset();
+    kv_close(T.kv);
+    budget_free(T.budget);
+    arena_free(T.arena);
+    tmpdir_free(T.dir);
+    free(T.origin);
+    free(T.disk);
+    return 0;
+}
+
+static void origin_write(const char *key, const char *text)
+{
+    int fd = open(arena_printf(T.arena, "%s/%s", T.origin, key), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(sys_pwrite_all(fd, text, strlen(text), 0), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+/* What a reader gets; NULL: there is no such object. */
+static const char *read_all(const char *key)
+{
+    struct wire_open_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .expect = KIB, .via = WIRE_VIA_API};
+    struct wire_open_rep rep;
+    int r = object_open(T.session, &req, T.arena, &rep, NULL);
+    if (r == -ENOENT)
+        return NULL;
+    assert_int_equal(r, 0);
+    struct wire_fetch_req fetch = {.handle = rep.handle, .n = KIB, .flags = WIRE_INLINE};
+    struct wire_fetch_rep got;
+    assert_int_equal(object_fetch(T.session, &fetch, T.arena, &got, NULL), 0);
+    struct wire_close_req close_req = {.handle = rep.handle};
+    struct wire_close_rep closed;
+    assert_int_equal(object_close(T.session, &close_req, T.arena, &closed, NULL), 0);
+    return arena_printf(T.arena, SLICE_FMT, SLICE_ARG(got.data));
+}
+
+static void remove_object(const char *key)
+{
+    struct wire_remove_req req = {.bucket = SLICE_LIT("data"), .key = slice_str(key)};
+    struct wire_remove_rep rep;
+    assert_int_equal(object_remove(T.session, &req, T.arena, &rep, NULL), 0);
+}
+
+static void cache_two(void)
+{
+    origin_write("gone", "one");
+    origin_write("stays", "two");
+    assert_string_equal(read_all("gone"), "one");
+    assert_string_equal(read_all("stays"), "two");
+    assert_int_equal(store_flush(T.store, NULL), 0);
+}
+
+/* The disk's file system becomes read-only, an object is removed, which the origin has done and the client
+ * was told; then the disk is mended and the node started again, in the same boot: the object is not there,
+ * although file and record of what was cached of it still are. (Without object_note_forgetful it is, for
+ * good.) What did not change is still found; the origin was asked about it. */
+static void test_removed_from_a_disk_that_is_read_only(void **state)
+{
+    (void)state;
+    cache_two();
+    fault_sys_arm(FAULT_UNLINK, 1, EROFS, FAULT_FOREVER);
+    testkv_fail_at = testkv_calls + 1;
+    remove_object("gone");
+    assert_true(fault_sys_hit());
+    assert_int_equal(store_n_forgetful(T.store), 1);
+    assert_null(read_all("gone"));
+    kill_node();
+    fault_sys_disarm();
+    testkv_fail_at = 0;
+    open_node();
+    assert_null(read_all("gone"));
+    assert_string_equal(read_all("stays"), "two");
+}
+
+/* One call that fails is no reason: the records of what was removed are deleted, and after a restart nobody
+ * is asked about the rest. */
+static void test_a_file_that_cannot_be_unlinked_alone(void **state)
+{
+    (void)state;
+    cache_two();
+    fault_sys_arm(FAULT_UNLINK, 1, EIO, FAULT_ONCE);
+    remove_object("gone");
+    assert_true(fault_sys_hit());
+    fault_sys_disarm();
+    assert_int_equal(store_n_forgetful(T.store), 0);
+    kill_node();
+    open_node();
+    origin_write("stays", "new"); /* of which nobody told: validate=never */
+    assert_null(read_all("gone"));
+    assert_string_equal(read_all("stays"), "two");
+}
+
+/* A flush that fails may have lost removals that were carried out: all that the disk has is asked about after
+ * the next start. */
+static void test_a_flush_that_fails(void **state)
+{
+    (void)state;
+    cache_two();
+    fault_sys_arm(FAULT_SYNCFS, 1, EIO, FAULT_ONCE);
+    remove_object("gone");
+    assert_true(store_flush(T.store, NULL) < 0);
+    assert_true(fault_sys_hit());
+    fault_sys_disarm();
+    assert_int_equal(store_n_forgetful(T.store), 1);
+    remove_object("gone"); /* whoever removes something next has it noted, or the steward soon */
+    kill_node();
+    open_node();
+    origin_write("stays", "new");
+    assert_string_equal(read_all("stays"), "new");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_removed_from_a_disk_that_is_read_only),
+        TEST(test_a_file_that_cannot_be_unlinked_alone),
+        TEST(test_a_flush_that_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -70,13 +70,19 @@ struct attr attr_of_origin(const struct origin_attr *o, bool has_meta, uint64_t 
 
 void attr_take_meta(struct attr *a, const struct origin_attr *now, struct arena *arena)
 {
-    struct slice sum = meta_get(a->meta, META_CHECKSUM);
+    struct slice before = a->meta;
     a->has_meta = true;
     a->mtime_ns = now->mtime_ns > 0 ? now->mtime_ns : a->mtime_ns;
     a->content_type = now->content_type;
     a->meta = now->meta;
-    if (meta_get(now->meta, META_CHECKSUM).n == 0)
-        a->meta = meta_with(now->meta, META_CHECKSUM, sum, ORIGIN_META_MAX_BYTES, arena);
+    attr_keep_checksum(a, before, arena);
+}
+
+void attr_keep_checksum(struct attr *a, struct slice before, struct arena *arena)
+{
+    struct slice sum = meta_get(before, META_CHECKSUM);
+    if (sum.n > 0 && meta_get(a->meta, META_CHECKSUM).n == 0)
+        a->meta = meta_with(a->meta, META_CHECKSUM, sum, ORIGIN_META_MAX_BYTES, arena);
 }
 
 bool attr_same_time(uint64_t a_ns, uint64_t b_ns)

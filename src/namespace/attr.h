@@ -41,6 +41,8 @@ struct attr attr_of_origin(const struct origin_attr *o, bool has_meta, uint64_t 
 /* What a HEAD of the same version says besides its bytes, which may have changed alone. A checksum that was
  * verified here stays where the origin has none to tell. */
 void attr_take_meta(struct attr *a, const struct origin_attr *now, struct arena *arena);
+/* The same of the checksum alone, which `before` may name: metadata of the same version. */
+void attr_keep_checksum(struct attr *a, struct slice before, struct arena *arena);
 /* Whether two times of the last change that an origin told can be the same: services round some of them to
  * seconds. One that is not known (0) can be any. Who changes metadata alone changes this time, but no ETag.
  */

@@ -8,11 +8,13 @@
 #define MOVE_TRIES    4
 #define GONE_ARENA    (64 * KIB)
 
-/* What the cached entry says, when it may be believed: saves the question after a restart. */
+/* What the cached entry says: *ret_believed when it may be believed, which saves the question after a
+ * restart. */
 static int stat_cached(struct object_service *s, const struct bucket *b, const struct wire_stat_req *q,
-                       struct arena *a, struct attr *ret)
+                       struct arena *a, struct attr *ret, bool *ret_believed)
 {
-    if (q->flags & WIRE_FRESH || q->key.n == 0 || q->key.n > ORIGIN_KEY_MAX_BYTES)
+    *ret_believed = false;
+    if (q->key.n == 0 || q->key.n > ORIGIN_KEY_MAX_BYTES)
         return -ENOENT;
     _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
     object_store_key(b, q->key, &k);
@@ -25,7 +27,17 @@ static int stat_cached(struct object_service *s, const struct bucket *b, const s
     bool enough = ((q->flags & WIRE_POSIX) && !(q->flags & WIRE_META)) || ret->has_meta;
     bool fresh = mirror_is_fresh(b, q->key, ret->confirmed_ns, /* is_absent= */ false) &&
                  !object_heard_otherwise(s, b, q->key, ret, a);
-    return enough && fresh ? 0 : -ENOENT;
+    *ret_believed = enough && fresh && !(q->flags & WIRE_FRESH);
+    return 0;
+}
+
+/* Whether both are of the same bytes; those of write-back have had another ETag here. */
+static bool is_same_version(struct object_service *s, const struct bucket *b, struct slice key,
+                            const struct attr *cached, const struct attr *now)
+{
+    return cached->size_bytes == now->size_bytes && now->etag.n > 0 &&
+           (slice_eq(cached->etag, now->etag) ||
+            back_is_sent_as(s->back, b->id, key, cached->etag, now->etag));
 }
 
 /* Of a mirror bucket only the origin knows: PART asks it. */
@@ -86,11 +98,16 @@ int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct 
     if (r < 0)
         return r;
     bool posix = req->flags & WIRE_POSIX, full = !posix || (req->flags & WIRE_META);
-    struct attr attr;
-    if (stat_cached(s, u->bucket, req, a, &attr) < 0) {
+    struct attr attr, cached;
+    bool believed, has_cached = stat_cached(s, u->bucket, req, a, &cached, &believed) == 0;
+    if (believed) {
+        attr = cached;
+    } else {
         r = mirror_stat(s->mirror, u, req->key, posix, full, req->flags & WIRE_FRESH, a, &attr, e);
         if (r < 0)
             return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
+        if (has_cached && is_same_version(s, u->bucket, req->key, &cached, &attr))
+            attr_keep_checksum(&attr, cached.meta, a);
     }
     attr_to_wire(&attr, a, &rep->attr);
     return 0;

@@ -242,6 +242,8 @@ static int complete_meta(struct opener *o, struct err *e)
     bool same = slice_eq(full.etag, o->attr.etag) && full.size_bytes == o->attr.size_bytes;
     if (!same)
         drop_entry(o);
+    else
+        attr_keep_checksum(&full, o->attr.meta, o->arena);
     o->attr = full;
     if (same)
         entry_confirmed(o, full.confirmed_ns);

@@ -15,9 +15,6 @@
 #include "base/text.h"
 #include "origin/meta.h"
 
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-
 #define ALGORITHM   "AWS4-HMAC-SHA256"
 #define HASH_HEADER "x-amz-content-sha256"
 
@@ -412,10 +409,9 @@ void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, 
 static enum s3_error verify_policy_v4(const struct auth_policy *p, struct auth_claim *c,
                                       struct auth_keys *keys, uint64_t now_s, const char **ret_reason)
 {
-    uint8_t mac[EVP_MAX_MD_SIZE];
+    uint8_t mac[32];
     char hex[SIGV4_SIGNATURE_LEN + 1];
     struct sigv4_key key;
-    unsigned n = 0;
 
     if (!slice_eq_str(p->algorithm, ALGORITHM) || set_time(c, p->date))
         return REFUSE(INVALID_ARGUMENT, "x-amz-algorithm and x-amz-date must be of signature version 4");
@@ -425,10 +421,9 @@ static enum s3_error verify_policy_v4(const struct auth_policy *p, struct auth_c
     if (c->time_s > now_s + AUTH_SKEW_S || now_s > c->time_s + AUTH_EXPIRES_MAX_S)
         return S3_ERR_REQUEST_EXPIRED;
     signing_key(keys, c, &key);
-    if (!HMAC(EVP_sha256(), key.k, sizeof key.k, (const unsigned char *)p->policy.p, p->policy.n, mac, &n))
-        abort();
+    sigv4_hmac(&key, p->policy, mac);
     explicit_bzero(&key, sizeof key);
-    text_hex(mac, 32, hex);
+    text_hex(mac, sizeof mac, hex);
     return sigv4_equal(slice_str(hex), p->signature) ? S3_OK : S3_ERR_SIGNATURE;
 }
 

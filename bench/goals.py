@@ -112,6 +112,20 @@ def peer_rows(results):
     return lines
 
 
+def runs(directory):
+    """Which runs the rows of the table are of: for each commit its measurements, and when it was first and last measured."""
+    results, commits = load(directory), {}
+    for measure in [*dict.fromkeys(measure for *_, sources in GOALS for measure, _ in sources), *PEER_MEASURES]:
+        if measure in results:
+            commits.setdefault(results[measure]["commit"], []).append(measure)
+    parts = []
+    for commit, measures in sorted(commits.items(), key=lambda one: max(results[m]["date"] for m in one[1]), reverse=True):
+        dates = sorted(results[measure]["date"] for measure in measures)
+        span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+        parts.append(f"* commit {commit}, {span}: " + ", ".join(f"`{measure}`" for measure in measures))
+    return "\n".join(parts)
+
+
 def table(directory):
     """The page's last table, from the results alone."""
     results = load(directory)

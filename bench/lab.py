@@ -197,6 +197,10 @@ class MemoryWatch:
         self._thread.join()
 
 
+class NoRoom(RuntimeError):
+    """The directory has too little room; the text says how much."""
+
+
 class Lab:
     """The directory, the origin, and how many pairs to take."""
 
@@ -208,8 +212,7 @@ class Lab:
         free = shutil.disk_usage(base).free
         needed = QUICK_FREE_BYTES if quick else FREE_BYTES
         if free < needed:
-            raise RuntimeError(f"{base} has {free // GIB} GiB free and {needed // GIB} are needed: "
-                               "give another directory with --dir")
+            raise NoRoom(f"{base} has {free // GIB} GiB free and {needed // GIB} are needed: give another directory with --dir")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=base))
         self._stack.callback(harness.tree_remove, self.dir)
         self._count = 0

@@ -563,8 +563,6 @@ def test_a_miss_points_to_where_the_time_goes(monkeypatch, tmp_path):
 
 def test_every_measurement_is_known_everywhere(lab_module):
     """Each name that bench/run takes has a function and a title, and each goal stands for measurements that it takes."""
-    import importlib.machinery
-    import importlib.util
     import front
     import goals
     import measures
@@ -573,9 +571,7 @@ def test_every_measurement_is_known_everywhere(lab_module):
     import uploads
     import versus
     import work
-    loader = importlib.machinery.SourceFileLoader("bench_run", str(BENCH / "run"))
-    run = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_run", loader))
-    loader.exec_module(run)
+    run = bench_run()
     names = run.NAMES + run.HEAVY
     functions = [name for module in (measures, front, uploads, work, moving, versus) for name in module.MEASURES]
     assert sorted(names) == sorted(functions) == sorted(report.TITLES) and len(set(names)) == len(names)
@@ -643,6 +639,19 @@ def test_pictures_of_results(lab_module, tmp_path):
         return
     assert drawn == ["peers_cold.svg", "costs.svg"] and sorted(p.name for p in tmp_path.glob("*.svg")) == sorted(drawn)
     assert all("</svg>" in (tmp_path / name).read_text() for name in drawn)
+
+
+def test_ours_counts_once_for_each_work(lab_module):
+    """In the picture of costs: its cost stands in the row of every peer of the same work."""
+    import plots
+
+    def row(title, ours, theirs, peer):
+        return {"title": title, "peer": peer, "ours_cost": {"cpu_s_per_gb": ours}, "reference_cost": {"cpu_s_per_gb": theirs}}
+
+    rows = [row(f"Work A, against {peer}", 1.0, 5.0, peer) for peer in ("a", "b", "c")] + [row("Work B, against a", 9.0, 2.0, "a")]
+    found = plots.costs_by_work({"peers_warm": {"rows": rows}, "peers_cold": {"rows": rows[:1]}, "s3": {"rows": [row("Work A, against a, neither signed", 3.0, 5.0, "a"), rows[0]]}})
+    assert sorted(found["forebay"].values()) == [1.0, 1.0, 1.0, 3.0, 9.0] and sorted(found["a"].values()) == [2.0, 5.0, 5.0, 5.0, 5.0]
+    assert list(found["b"].values()) == list(found["c"].values()) == [5.0]
 
 
 # ---- costs, rounds and peers ----
@@ -845,11 +854,86 @@ def test_data_set_is_the_same_every_time(tmp_path):
     assert len(names) > 400 and {n.rsplit(".", 1)[1] for n in names} == {"jpg", "cls"}
 
 
-@pytest.mark.parametrize("arguments", [["--only", "warmth"], ["--fast"]])
-def test_run_refuses_what_it_does_not_know(arguments):
-    """An unknown measurement or option is named before anything is built, exit 2."""
-    done = subprocess.run([BENCH / "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 2 and arguments[-1] in done.stderr
+@pytest.mark.parametrize("arguments, words", [
+    (["--only", "warmth"], "warmth"), (["--only", ""], "--only ''"), (["--fast"], "--fast"), (["--all", "--only", "s3"], "--all and --only"),
+    (["--dir", "/no/such/directory"], "/no/such/directory"), (["--dir", "/dev/null"], "/dev/null"), (["--only", "scale"], "FOREBAY_SCALE_ENTRIES=many")])
+def test_run_refuses_what_it_does_not_know(arguments, words):
+    """An unknown measurement or option, and a directory that cannot be measured, are named in one line before anything is built, exit 2."""
+    done = subprocess.run([BENCH / "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "FOREBAY_BENCH_PREPARED": "1", "FOREBAY_SCALE_ENTRIES": "many"})
+    assert done.returncode == 2 and words in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+
+
+def bench_run():
+    """bench/run as a module."""
+    import importlib.machinery
+    loader = importlib.machinery.SourceFileLoader("bench_run", str(BENCH / "run"))
+    run = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_run", loader))
+    loader.exec_module(run)
+    return run
+
+
+def test_too_little_room_is_told(lab_module, monkeypatch, tmp_path, capsys):
+    """In one line with what to do, exit 1, and nothing is left there."""
+    run = bench_run()
+    monkeypatch.setattr(run, "end_in_order", lambda: None)  # the signals are those of the tests
+    monkeypatch.setattr(lab_module, "QUICK_FREE_BYTES", 1 << 60)
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(sys, "argv", ["bench/run", "--quick", "--only", "ceiling", "--dir", str(tmp_path / "data")])
+    for name, value in {**environment(), "BUILD": str(tmp_path), "FOREBAY_BIN": str(harness.forebay_bin())}.items():
+        monkeypatch.setenv(name, value)
+    assert run.main() == 1
+    said = capsys.readouterr().err
+    assert "are needed: give another directory with --dir" in said.splitlines()[-1] and os.listdir(tmp_path / "data") == []
+
+
+def test_a_result_names_the_sources_it_is_of(lab_module, monkeypatch, tmp_path):
+    """The commit, and whether anything that a figure depends on was changed since; the results that the run itself writes are no change.
+    The name of the sources is the same on top of another history."""
+    run = bench_run()
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setenv("FOREBAY_BIN", str(harness.forebay_bin()))
+    lab = type("Fake", (), {"quick": False, "dir": tmp_path})
+
+    def git(*words):
+        return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True, stdout=subprocess.PIPE,
+                              text=True).stdout.strip()
+
+    def described():
+        return run.describe(lab, lab_module, test_a_result_names_the_sources_it_is_of)
+
+    git("init", "-q")
+    for name in ("src/a.c", "bench/lab.py", "bench/results/s3.json", "bench/RESULTS.md", "bench/NOTES.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    first = described()
+    assert first["commit"] == git("rev-parse", "--short", "HEAD") and first["sources"] == git("rev-parse", "--short", "HEAD:src")
+    for name, changed in (("bench/results/s3.json", False), ("bench/RESULTS.md", False), ("bench/NOTES.md", False), ("bench/lab.py", True), ("src/a.c", True)):
+        (tmp_path / name).write_text("two")
+        assert described()["commit"].endswith(" with changes") == changed, name
+        git("checkout", "-q", "--", name)
+    git("commit", "-q", "--amend", "-m", "another")
+    again = described()
+    assert again["commit"] != first["commit"] and again["sources"] == first["sources"]
+    import report
+    page = report.section("warm", {**result_of(lab_module, []), "sources": again["sources"]})
+    assert f"at commit c (src {again['sources']});" in page
+
+
+def test_the_runs_of_the_rows_are_told(lab_module, tmp_path):
+    """Each commit once, with when and what was measured there; measurements that no goal stands for are left out."""
+    import goals
+    import report
+    row = lab_module.pair_row("Warm reads through the mount, mmap", 0.95, [(0.9, 1.0)] * 9, 0, "MB/s")
+    for name, commit, date in (("warm", "aaa", "2026-01-01 01:00 UTC"), ("cold", "aaa", "2026-01-01 02:00 UTC"), ("peers_warm", "bbb", "2026-01-02 00:00 UTC"),
+                               ("ceiling", "ccc", "2026-01-03 00:00 UTC")):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**result_of(lab_module, [row]), "commit": commit, "date": date}))
+    told = goals.runs(tmp_path)
+    assert told.splitlines() == ["* commit bbb, 2026-01-02 00:00 UTC: `peers_warm`",
+                                 "* commit aaa, 2026-01-01 01:00 UTC to 2026-01-01 02:00 UTC: `warm`, `cold`"]
+    assert told in report.render(tmp_path)
 
 
 def environment():

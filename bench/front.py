@@ -137,7 +137,7 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
             sides |= {CACHE: (cache.address, presigned, cache.pid), DIRECT: (origin_address, presigned, lab.origin.pid)}
         for _ in range(2):
             for where, targets, _pid in sides.values():
-                lab.get(where, targets, min(connections, objects))
+                lab.get(where, targets, min(connections, objects), compare=plain)
         say(f"warm S3 GET of {size_title}, {connections} connections, {lab.pairs} rounds of {len(sides)} systems")
         taken, share = rounds(lab, {
             name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, connections, requests)
@@ -205,7 +205,7 @@ def tls_sides(lab, plain_dir, keys, bucket, node, secure, static):
         sides[name] = address, targets, one.pid
     for address, targets, _pid in sides.values():
         for _ in range(2):
-            lab.get(address, targets, 8)
+            lab.get(address, targets, 8, compare=plain_dir)
     requests = TLS_QUICK_REQUESTS if lab.quick else TLS_REQUESTS
 
     def taking(name, sealed=None):
@@ -274,7 +274,7 @@ def values(lab):
         signed, address = lab.targets(client, "values", keys)
         sides = {OURS: (address, signed, node.pid), STATIC: (static.address, ["/" + key for key in keys], static.pid)}
         for where, targets, _pid in sides.values():
-            lab.get(where, targets, 16)
+            lab.get(where, targets, 16, compare=plain)
         say(f"values of 1 KiB, {lab.pairs} rounds")
         taken, share = rounds(lab, {
             name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, 16, requests)

@@ -115,6 +115,20 @@ def same(a, b):
     return subprocess.run(["cmp", "-s", a, b]).returncode == 0
 
 
+def must_be_same(source, path):
+    """Who is fast with other bytes has no figure: a file that was read holds those of its source."""
+    if not same(source, path):
+        raise RuntimeError(f"{path}: gave other bytes than {source}")
+
+
+def links_of(directory, names, source):
+    """A directory with one file by all these names, for what compares objects by their names."""
+    directory.mkdir()
+    for name in names:
+        os.link(source, directory / name)
+    return directory
+
+
 class Mount:
     """`forebay mount`, until unmounted."""
 
@@ -320,12 +334,12 @@ class Lab:
         said = [json.loads(text) for text in texts]
         return {"bytes": sum(one["bytes"] for one in said), "seconds": max(one["seconds"] for one in said)}
 
-    def get(self, address, targets, connections, requests=None, sealed=None):
+    def get(self, address, targets, connections, requests=None, sealed=None, compare=None):
         """Sends GETs for targets (lines of getload's list) to an address; with `sealed`, a directory of files, most of what comes over TLS
-        is not decrypted, and what is, is compared with them."""
+        is not decrypted, and what is, is compared with them; with `compare`, every byte is, which takes time that no figure is made of."""
         listing = self.dir / "targets"
         listing.write_text("".join(t + "\n" for t in targets))
-        options = ["--sealed", sealed] if sealed else []
+        options = ["--sealed", sealed] if sealed else ["--compare", compare] if compare else []
         return self.program("getload", *options, address, listing, connections, requests or len(targets))
 
     @staticmethod

@@ -183,6 +183,42 @@ def test_getload_seals_nothing_but_tls(tmp_path):
         assert done.returncode == 2 and "--sealed" in done.stderr
 
 
+@pytest.mark.parametrize("server", ["plain", "TLS"])
+def test_getload_compares_with_files(new_node, origin, lab_module, tmp_path, server):
+    """With --compare every byte of every answer is compared, whole objects and ranges: the first other byte, another length, and a file
+    that is not there end the run, exit 1."""
+    import front
+    options = dict(zip(("tls_cert", "tls_key"), front.certificate(tmp_path / "tls"))) if server == "TLS" else {}
+    node = new_node(**options)
+    bucket, files = node.new_bucket(origin), tmp_path / "files"
+    files.mkdir()
+    for name, size in (("large", 3 * MIB + 1), ("small", 100)):
+        (files / name).write_bytes(harness.random_bytes(size))
+        origin.s3().put_object(Bucket=bucket, Key=f"a/{name}", Body=(files / name).read_bytes())
+    client = node.s3(signature_version="s3v4")
+    whole, address = lab_module.Lab.targets(client, bucket, ["a/large", "a/small"])
+    parts, _ = lab_module.Lab.targets(client, bucket, ["a/large"], ["1000-1999999"])
+
+    def load(targets):
+        (tmp_path / "list").write_text("\n".join(targets))
+        return program("getload", "--compare", files, address, tmp_path / "list", 2, 2 * len(targets))
+
+    done = load(whole + parts)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["compared"] == said["bytes"] == 2 * (3 * MIB + 1 + 100 + 1_999_000)
+    right = (files / "large").read_bytes()
+    for at, targets in ((0, whole), (len(right) - 1, whole), (1_999_999, parts)):
+        (files / "large").write_bytes(right[:at] + bytes([right[at] ^ 1]) + right[at + 1:])
+        done = load(targets)
+        assert done.returncode == 1 and "other bytes" in done.stderr and done.stdout == ""
+    (files / "large").write_bytes(right[:-1])
+    assert "not as long" in load(whole).stderr
+    (files / "large").unlink()
+    done = load(whole)
+    assert done.returncode == 1 and "the file of a target" in done.stderr
+
+
 # ---- putceiling ----
 
 @contextlib.contextmanager
@@ -288,6 +324,57 @@ def test_a_stream_that_fails_is_no_measurement(lab_module, tmp_path):
         measures.read_all([tmp_path / "f", tmp_path / "none"])
 
 
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("measure", ["warm", "cold", "first", "epoch", "memory", "s3", "values", "put", "write_back", "jobs"])
+def test_who_gives_other_bytes_has_no_figure(lab_module, monkeypatch, work, measure):
+    """One bit is another one than in what the measurement compares with: it fails, however fast it was."""
+    import dataset
+    import front
+    import measures
+    import moving
+    import uploads
+    real = {"upload": lab_module.Lab.upload, "data set": dataset.upload, "puts": uploads.expected_puts, "targets": lab_module.Lab.targets}
+
+    def flipped(path, to):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        to.write_bytes(data)
+        return to
+
+    def upload(self, files, *rest, **more):
+        return real["upload"](self, {key: flipped(path, self.path("wrong")) for key, path in files.items()}, *rest, **more)
+
+    def upload_data_set(client, bucket, directory):
+        total = real["data set"](client, bucket, directory)
+        image = next(pathlib.Path(directory).rglob("00000.jpg"))
+        flipped(image, image)
+        return total
+
+    def puts(*rest, **more):
+        directory = real["puts"](*rest, **more)
+        flipped(directory / "000000", directory / "000000")
+        return directory
+
+    def targets(client, bucket, keys, *rest):
+        if bucket == "values":  # which were put by now
+            [path] = pathlib.Path(directory).rglob(keys[-1])
+            flipped(path, path)
+        return real["targets"](client, bucket, keys, *rest)
+
+    monkeypatch.setattr(lab_module.Lab, "upload", upload)
+    monkeypatch.setattr(lab_module.Lab, "targets", staticmethod(targets))
+    monkeypatch.setattr(dataset, "upload", upload_data_set)
+    monkeypatch.setattr(uploads, "expected_puts", puts)
+    for module, sizes in ((measures, {"QUICK_BIG_BYTES": 2 * MIB, "FIRST_SIZES": [8192], "STREAM_BYTES": MIB, "QUICK_IMAGES": 3, "QUICK_SHARDS": 0}),
+                          (moving, {"LARGE_BYTES": MIB}), (uploads, {"PUT_SIZE": "64KiB", "QUICK_BACK_BYTES": MIB})):
+        for name, value in sizes.items():
+            monkeypatch.setattr(module, name, value)
+    table = {**measures.MEASURES, **front.MEASURES, **uploads.MEASURES, **moving.MEASURES}
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        with pytest.raises(RuntimeError, match="other bytes"):
+            table[measure](lab)
+
+
 def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monkeypatch):
     """What one PUT left to be carried to the origin is there before the next one is measured, whichever side that is."""
     import uploads
@@ -295,6 +382,9 @@ def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monk
 
     class Node:
         pid, endpoint, credentials = 1, "http://node", ("a", "b")
+
+        def s3(self, **_config):
+            return "node"
 
         def cli(self, *words, **_options):
             calls.append(words)
@@ -307,6 +397,9 @@ def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monk
         def properties(self):
             return {}
 
+        def s3(self, **_config):
+            return "origin"
+
     class Fake:
         quick, pairs, origin = True, 3, Origin()
 
@@ -315,8 +408,11 @@ def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monk
 
     monkeypatch.setattr(os, "sync", lambda: None)
     monkeypatch.setattr(uploads, "put_sample", lambda pid, endpoint, keys, bucket, *_: calls.append(("put", bucket)) or {"rate": 1.0})
+    monkeypatch.setattr(uploads, "expected_puts", lambda *_, **__: "expected")
+    monkeypatch.setattr(uploads, "compare_puts", lambda _lab, client, bucket, _expected: calls.append(("compare", client, bucket)))
     uploads.write_back(Fake())
     assert calls.count(("put", "mirror")) == calls.count(("put", "scratch")) == 3
+    assert calls[-3][:2] == ("flush", "mirror") and calls[-2:] == [("compare", "node", "scratch"), ("compare", "origin", "mirror")]
     on_its_way = False
     for words in calls:
         if words[:2] == ("flush", "mirror") and "--wait" in words:

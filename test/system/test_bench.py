@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -449,6 +450,39 @@ def test_without_nginx_its_measurements_are_not_run(lab_module, monkeypatch, tmp
     monkeypatch.setattr(peers, "program", lambda name: None)
     with pytest.raises(versus.NotRun, match="nginx"):
         front.Nginx(tmp_path / "nginx", root=tmp_path)
+
+
+def test_nginx_has_the_congestion_control_of_ours(lab_module, monkeypatch, tmp_path):
+    """Where it is measured alike: it serves the listener that was made for it, and connections have what their listener has."""
+    import front
+    import peers
+    with front.listener(port := harness.free_port(), front.OUR_CONGESTION) as listening, socket.create_connection(("127.0.0.1", port)):
+        assert select.select([listening], [], [], 200)[0] and not os.get_blocking(listening.fileno())
+        accepted = listening.accept()[0]
+        said = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+        accepted.close()
+        assert said.decode() == front.OUR_CONGESTION
+    if peers.program("nginx") is None:
+        pytest.skip("not run: nginx is not installed")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "f").write_bytes(b"data")
+    made, listener = [], front.listener
+
+    def noted(*arguments):
+        listening = listener(*arguments)
+        made.append(f"socket:[{os.fstat(listening.fileno()).st_ino}]")
+        return listening
+
+    monkeypatch.setattr(front, "listener", noted)
+    for alike in (True, False):
+        with front.Nginx(tmp_path / f"nginx-{alike}", root=tmp_path / "root", alike=alike) as nginx:
+            connection = http.client.HTTPConnection(nginx.address)
+            connection.request("GET", "/f")
+            assert connection.getresponse().read() == b"data"
+            connection.close()
+            held = {os.readlink(path) for path in pathlib.Path(f"/proc/{nginx.pid}/fd").iterdir()}
+            assert len(made) == (1 if alike else 0) and set(made) <= held
+            made.clear()
 
 
 def gone(pid):

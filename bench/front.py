@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import os
 import re
+import socket
 import statistics
 import subprocess
 import threading
@@ -36,6 +37,8 @@ LIST_OBJECTS, QUICK_LIST_OBJECTS, LIST_SECONDS, LIST_THREADS = 1_000_000, 5_000,
 LIST_GROWTH_BYTES = 64 * MIB
 OURS, STATIC, CACHE, DIRECT = "forebay", "nginx with sendfile", "nginx with proxy_cache", "versitygw itself"
 UNSIGNED, STATIC_TLS = "forebay, unsigned", "nginx over TLS"
+STATIC_ALIKE = "nginx with sendfile and our congestion control"
+OUR_CONGESTION = "reno"  # of a listener on the loopback (sock_free_of_clocks in src/net/sock_open.c)
 OURS_OPENED, STATIC_OPENED = "forebay, decrypted by the client", "nginx over TLS, decrypted by the client"
 
 CONFIG = """
@@ -65,10 +68,33 @@ CACHE_SERVER = """
     }}"""
 
 
-class Nginx(harness.Program):
-    """nginx with one server: over a directory (with TLS, given `certificate` and key), or as a cache in front of `origin` (HOST:PORT)."""
+def congestion():
+    """The machine's congestion control, which who does not choose another one has."""
+    with open("/proc/sys/net/ipv4/tcp_congestion_control", encoding="ascii") as said:
+        return said.read().strip()
 
-    def __init__(self, directory, root=None, origin=None, certificate=None):
+
+def listener(port, control):
+    """A socket that listens with a congestion control, which its connections will have, too."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen(1024)
+        listening.setblocking(False)  # nginx expects that of what it takes over: of two workers that are woken one would wait in accept
+    except OSError as error:
+        listening.close()
+        raise NotRun(f"no listener with {control}: {error}") from error
+    return listening
+
+
+class Nginx(harness.Program):
+    """nginx with one server: over a directory (with TLS, given `certificate` and key), or as a cache in front of `origin` (HOST:PORT).
+    alike: with the congestion control that our own listeners choose. It has no setting for that, but takes sockets over from one that
+    it replaces (the variable NGINX), and connections have that of their listener."""
+
+    def __init__(self, directory, root=None, origin=None, certificate=None, alike=False):
         nginx = peers.program("nginx")
         if nginx is None:
             raise NotRun("nginx is not installed")
@@ -79,7 +105,12 @@ class Nginx(harness.Program):
         server = TLS_SERVER if certificate else STATIC_SERVER if root else CACHE_SERVER
         server = server.format(port=self.port, root=root, dir=self.dir, origin=origin, certificate=certificate)
         config.write_text(CONFIG.format(dir=self.dir, user=user, servers=server))
-        self.spawn([*peers.IN_ORDER, nginx, "-p", self.dir, "-c", config])
+        argv = [*peers.IN_ORDER, nginx, "-p", self.dir, "-c", config]
+        if alike:
+            with listener(self.port, OUR_CONGESTION) as ready:
+                self.spawn(argv, env={"NGINX": f"{ready.fileno()};"}, pass_fds=[ready.fileno()])
+        else:
+            self.spawn(argv)
         try:
             harness.wait_until(self._answers, 20, "nginx answers")
         except BaseException:
@@ -126,18 +157,21 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
         static = stack.enter_context(Nginx(lab.path("nginx"), root=plain))
         signed, address = lab.targets(node.s3(signature_version="s3v4"), bucket, keys)
         sides = {OURS: (address, signed, node.pid), STATIC: (static.address, ["/" + key for key in keys], static.pid)}
+        if not with_peers and congestion() != OUR_CONGESTION:
+            alike = stack.enter_context(Nginx(lab.path("nginx-alike"), root=plain, alike=True))
+            sides[STATIC_ALIKE] = alike.address, ["/" + key for key in keys], alike.pid
         if not with_peers and size <= UNSIGNED_BYTES: # where a signature weighs: the same without it, which is what nginx is asked for
             node.cli("bucket", "set", bucket, "anonymous=read")
             sides[UNSIGNED] = address, [target.split("?")[0] for target in signed], node.pid
         if with_peers:
             at_origin = harness.s3_client(lab.origin.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
             presigned, origin_address = lab.targets(at_origin, bucket, keys)
-            cache = stack.enter_context(Nginx(lab.path("proxy"), origin=lab.origin.endpoint.split("//")[1]))
+            cache = stack.enter_context(Nginx(lab.path("proxy"), origin=lab.origin.endpoint.split("//")[1], alike=True))
             del sides[STATIC]
             sides |= {CACHE: (cache.address, presigned, cache.pid), DIRECT: (origin_address, presigned, lab.origin.pid)}
         for _ in range(2):
             for where, targets, _pid in sides.values():
-                lab.get(where, targets, min(connections, objects))
+                lab.get(where, targets, min(connections, objects), compare=plain)
         say(f"warm S3 GET of {size_title}, {connections} connections, {lab.pairs} rounds of {len(sides)} systems")
         taken, share = rounds(lab, {
             name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, connections, requests)
@@ -146,7 +180,7 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
     unsigned = taken.pop(UNSIGNED, None)
     rows = rows_against(taken, share, title, "MB/s", 1e-6)
     for row in rows:
-        if row["peer"] == STATIC:
+        if row["peer"] in (STATIC, STATIC_ALIKE):
             row["goal"], row["met"] = f"at least {goal:g}", row["ratio"]["median"] >= goal
     if unsigned:
         for row in rows_against({UNSIGNED: unsigned, STATIC: taken[STATIC]}, share, title, "MB/s", 1e-6, ours=UNSIGNED):
@@ -156,12 +190,14 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
 
 def s3(lab):
     """Warm GETs by presigned URLs: signed requests to the node, verified each time, beside the same files from nginx with sendfile
-    without signatures; of small objects also unsigned ones, out of a bucket that anybody may read. All in the page cache."""
+    without signatures; of small objects also unsigned ones, out of a bucket that anybody may read. All in the page cache. Where the
+    machine's congestion control is another than the one which the node chooses on the loopback, nginx is measured with both."""
     return [row for load in (LOADS[:4] if lab.quick else LOADS) for row in one_load(lab, False, *load)]
 
 
 def peers_s3(lab):
-    """The same beside nginx with proxy_cache in front of the origin, and the origin's own server."""
+    """The same beside nginx with proxy_cache in front of the origin, its connections with the same congestion control as the node's, and
+    the origin's own server."""
     return [row for i in PEER_LOADS for row in one_load(lab, True, *LOADS[i])]
 
 
@@ -205,7 +241,7 @@ def tls_sides(lab, plain_dir, keys, bucket, node, secure, static):
         sides[name] = address, targets, one.pid
     for address, targets, _pid in sides.values():
         for _ in range(2):
-            lab.get(address, targets, 8)
+            lab.get(address, targets, 8, compare=plain_dir)
     requests = TLS_QUICK_REQUESTS if lab.quick else TLS_REQUESTS
 
     def taking(name, sealed=None):
@@ -221,11 +257,12 @@ def tls(lab):
     `openssl speed` at the size of a record times the number of cores. Server and client share the cores. So that the server's part of
     TLS is measured and not the client's, the client receives as it does without TLS and leaves what it received sealed, except for one
     connection of the 16, which decrypts, and one record in 64 of the others; what is decrypted is compared with the files. The rate of a
-    client that decrypts everything on the same cores stands beside it, and so does nginx over TLS with both clients."""
+    client that decrypts everything on the same cores stands beside it, and so does nginx over TLS, its connections with the same congestion
+    control as the node's, with both clients."""
     plain_dir, keys, bucket = plain_objects(lab, TLS_BYTES, TLS_QUICK_OBJECTS if lab.quick else TLS_OBJECTS)
     cert, key = certificate(lab.path("certificate"))
     with lab.node(bucket) as node, lab.node(bucket, tls_cert=cert, tls_key=key) as secure, \
-            Nginx(lab.path("nginx"), root=plain_dir, certificate=(cert, key)) as static:
+            Nginx(lab.path("nginx"), root=plain_dir, certificate=(cert, key), alike=True) as static:
         sides = tls_sides(lab, plain_dir, keys, bucket, node, secure, static)
         suite = sides[OURS]()["cipher"]
         cipher = gcm_bytes_per_s(suite) * os.cpu_count()
@@ -274,7 +311,7 @@ def values(lab):
         signed, address = lab.targets(client, "values", keys)
         sides = {OURS: (address, signed, node.pid), STATIC: (static.address, ["/" + key for key in keys], static.pid)}
         for where, targets, _pid in sides.values():
-            lab.get(where, targets, 16)
+            lab.get(where, targets, 16, compare=plain)
         say(f"values of 1 KiB, {lab.pairs} rounds")
         taken, share = rounds(lab, {
             name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, 16, requests)

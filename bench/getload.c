@@ -2,7 +2,7 @@
  * Sends HTTP GETs over keep-alive connections, one thread each, and throws away what comes: the same load for
  * every server it is pointed at.
  *
- *     getload [--sealed DIR] [https://]HOST:PORT LIST CONNECTIONS REQUESTS
+ *     getload [--sealed DIR | --compare DIR] [https://]HOST:PORT LIST CONNECTIONS REQUESTS
  *
  * LIST is a file with one request target a line, percent-encoded and with its query (a presigned URL without
  * scheme and host), optionally followed by a space and a range, "0-1048575". The connections take the lines
@@ -18,9 +18,12 @@
  * and what is smaller than a full record. All that is decrypted of bodies is compared with the file of DIR
  * that has the name of the target's last part, which must need no percent-encoding.
  *
+ * With --compare DIR every body is compared with its file of DIR, whole, over TLS or not: what a server is
+ * asked for before or after its time is taken.
+ *
  * Prints one line of JSON: requests, bytes (of bodies), seconds, and the 50th, 99th and 100th percentile of
- * the time to the first byte of a response and to its end; over TLS also the cipher, and with --sealed how
- * many of the bytes were compared.
+ * the time to the first byte of a response and to its end; over TLS also the cipher, and with --sealed and
+ * --compare how many of the bytes were compared.
  *
  * Invariants:
  *  1. The clock starts with the first request that counts, when all connections are made, and stops with the
@@ -72,7 +75,8 @@ struct link {
 
 struct load {
     const char *address;
-    const char *files; /* that bodies are compared with, a directory; NULL: nothing is sealed */
+    const char *files; /* that bodies are compared with, a directory; NULL: they are thrown away */
+    bool is_sealed;    /* most of them are not decrypted, and of those nothing is compared */
     SSL_CTX *tls;      /* NULL: plain */
     char **lines;
     size_t n_lines;
@@ -365,9 +369,9 @@ static void begin(struct connection *c)
     struct load *l = c->load;
     struct err e = {0};
     struct result ignored;
-    if (link_open(l, l->files && c->number > 0, &c->link, &e) < 0)
+    if (link_open(l, l->is_sealed && c->number > 0, &c->link, &e) < 0)
         fail(l, "connect", slice_str(e.text));
-    else if (l->files)
+    else if (l->is_sealed)
         (void)one_request(c, l->lines[c->number % l->n_lines], /* opens_all= */ true, &ignored);
 }
 
@@ -478,7 +482,7 @@ static int run(struct load *l)
 static int set_tls(struct load *l)
 {
     bool is_tls = strncmp(l->address, "https://", 8) == 0;
-    if (l->files && (!is_tls || l->connections < 2)) {
+    if (l->is_sealed && (!is_tls || l->connections < 2)) {
         (void)fputs(
             "getload: --sealed takes an https:// address and at least 2 CONNECTIONS, of which one decrypts\n",
             stderr);
@@ -489,7 +493,7 @@ static int set_tls(struct load *l)
     l->address += 8;
     l->tls = SSL_CTX_new(TLS_client_method());
     assert(l->tls);
-    if (l->files) {
+    if (l->is_sealed) {
         (void)SSL_CTX_set_min_proto_version(l->tls, TLS1_3_VERSION);
         SSL_CTX_set_keylog_callback(l->tls, on_secret);
     }
@@ -499,13 +503,16 @@ static int set_tls(struct load *l)
 int main(int argc, char **argv)
 {
     struct load l = {0};
-    if (argc > 2 && strcmp(argv[1], "--sealed") == 0) {
+    l.is_sealed = argc > 2 && strcmp(argv[1], "--sealed") == 0;
+    if (l.is_sealed || (argc > 2 && strcmp(argv[1], "--compare") == 0)) {
         l.files = argv[2];
         argc -= 2;
         argv += 2;
     }
     if (argc != 5) {
-        (void)fputs("usage: getload [--sealed DIR] [https://]HOST:PORT LIST CONNECTIONS REQUESTS\n", stderr);
+        (void)fputs(
+            "usage: getload [--sealed DIR | --compare DIR] [https://]HOST:PORT LIST CONNECTIONS REQUESTS\n",
+            stderr);
         return 2;
     }
     l.address = argv[1];

@@ -15,7 +15,7 @@ GOALS = [
     ("names on scratch: 100,000 empty files", "-", "10,000 creates/s, 40,000 stats/s, find under 3 s cold",
      [("meta", r"^(create|stat) of"), ("find", r"^find")]),
     ("warm S3 GET at 4 KiB, 100 KiB, 1 MiB, 10 MiB, signatures verified", "nginx with sendfile, same connections",
-     "at least 1.0; 0.5 at 4 KiB", [("s3", r"nginx with sendfile$")]),
+     "at least 1.0; 0.5 at 4 KiB", [("s3", r"nginx with sendfile( and our congestion control)?$")]),
     ("warm S3 GET over TLS", "the lower of plain and AES-GCM x cores", "at least 0.7", [("tls", r"^Warm S3 GET")]),
     ("S3 PUT of 64 x 16 MiB to scratch, durable", "receive + MD5 + crc + write + fsync; versitygw", "at least 0.8; 1.5",
      [("put", r"^PUT"), ("put_opaque", r"^PUT")]),
@@ -110,6 +110,20 @@ def peer_rows(results):
         if not titles:
             lines.append((f"`bench/run --only {measure}`", "not run", None))
     return lines
+
+
+def runs(directory):
+    """Which runs the rows of the table are of: for each commit its measurements, and when it was first and last measured."""
+    results, commits = load(directory), {}
+    for measure in [*dict.fromkeys(measure for *_, sources in GOALS for measure, _ in sources), *PEER_MEASURES]:
+        if measure in results:
+            commits.setdefault(results[measure]["commit"], []).append(measure)
+    parts = []
+    for commit, measures in sorted(commits.items(), key=lambda one: max(results[m]["date"] for m in one[1]), reverse=True):
+        dates = sorted(results[measure]["date"] for measure in measures)
+        span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+        parts.append(f"* commit {commit}, {span}: " + ", ".join(f"`{measure}`" for measure in measures))
+    return "\n".join(parts)
 
 
 def table(directory):

@@ -115,6 +115,20 @@ def same(a, b):
     return subprocess.run(["cmp", "-s", a, b]).returncode == 0
 
 
+def must_be_same(source, path):
+    """Who is fast with other bytes has no figure: a file that was read holds those of its source."""
+    if not same(source, path):
+        raise RuntimeError(f"{path}: gave other bytes than {source}")
+
+
+def links_of(directory, names, source):
+    """A directory with one file by all these names, for what compares objects by their names."""
+    directory.mkdir()
+    for name in names:
+        os.link(source, directory / name)
+    return directory
+
+
 class Mount:
     """`forebay mount`, until unmounted."""
 
@@ -197,6 +211,10 @@ class MemoryWatch:
         self._thread.join()
 
 
+class NoRoom(RuntimeError):
+    """The directory has too little room; the text says how much."""
+
+
 class Lab:
     """The directory, the origin, and how many pairs to take."""
 
@@ -208,8 +226,7 @@ class Lab:
         free = shutil.disk_usage(base).free
         needed = QUICK_FREE_BYTES if quick else FREE_BYTES
         if free < needed:
-            raise RuntimeError(f"{base} has {free // GIB} GiB free and {needed // GIB} are needed: "
-                               "give another directory with --dir")
+            raise NoRoom(f"{base} has {free // GIB} GiB free and {needed // GIB} are needed: give another directory with --dir")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=base))
         self._stack.callback(harness.tree_remove, self.dir)
         self._count = 0
@@ -317,12 +334,12 @@ class Lab:
         said = [json.loads(text) for text in texts]
         return {"bytes": sum(one["bytes"] for one in said), "seconds": max(one["seconds"] for one in said)}
 
-    def get(self, address, targets, connections, requests=None, sealed=None):
+    def get(self, address, targets, connections, requests=None, sealed=None, compare=None):
         """Sends GETs for targets (lines of getload's list) to an address; with `sealed`, a directory of files, most of what comes over TLS
-        is not decrypted, and what is, is compared with them."""
+        is not decrypted, and what is, is compared with them; with `compare`, every byte is, which takes time that no figure is made of."""
         listing = self.dir / "targets"
         listing.write_text("".join(t + "\n" for t in targets))
-        options = ["--sealed", sealed] if sealed else []
+        options = ["--sealed", sealed] if sealed else ["--compare", compare] if compare else []
         return self.program("getload", *options, address, listing, connections, requests or len(targets))
 
     @staticmethod

@@ -93,8 +93,7 @@ def warm(lab):
     plain, bucket = big_file(lab)
     with lab.node(bucket) as node, lab.mount(node, bucket) as mount:
         ours = mount.dir / "big.bin"
-        if not lab_module.same(plain, ours):
-            raise RuntimeError("the mount gave other bytes than the disk")
+        lab_module.must_be_same(plain, ours)
 
         def pids():
             return tree([node.pid, mount.pid])
@@ -116,14 +115,19 @@ def cold_mount(lab, bucket, shaper):
         shaper.reset()
         os.listdir(mount.dir)
         sample = measured(lambda: tree([node.pid, mount.pid]), lambda: lab.read("seq", mount.dir / "big.bin", MIB, 1))
-        return {**sample, **asked(shaper, big_bytes(lab))}
+        sample |= asked(shaper, big_bytes(lab))
+        lab_module.must_be_same(big_file(lab)[0], mount.dir / "big.bin")
+        return sample
 
 
 def cold_s3(lab, bucket, shaper):
     with lab.node(bucket, endpoint=shaper.endpoint) as node:
         targets, address = lab.targets(node.s3(signature_version="s3v4"), bucket, ["big.bin"])
         shaper.reset()
-        return {**measured(lambda: tree([node.pid]), lambda: lab.get(address, targets, 1)), **asked(shaper, big_bytes(lab))}
+        sample = measured(lambda: tree([node.pid]), lambda: lab.get(address, targets, 1))
+        sample |= asked(shaper, big_bytes(lab))
+        lab.get(address, targets, 1, compare=big_file(lab)[0].parent)
+        return sample
 
 
 def cold(lab):
@@ -150,16 +154,18 @@ def cold(lab):
 
 # ---- first byte ----
 
-def first_of_get(connection, target):
-    """Seconds to the first byte of a body over a connection that is open."""
+def first_of_get(connection, target, expected):
+    """Seconds to the first byte of a body over a connection that is open; the body must be the expected bytes."""
     start = time.perf_counter()
     connection.request("GET", target)
     reply = connection.getresponse()
-    reply.read(1)
+    body = reply.read(1)
     seconds = time.perf_counter() - start
-    reply.read()
+    body += reply.read()
     if reply.status != 200:
         raise RuntimeError(f"GET {target}: {reply.status}")
+    if body != expected:
+        raise RuntimeError(f"GET {target}: gave other bytes than were put there")
     return seconds
 
 
@@ -173,7 +179,7 @@ def first_samples(lab, size, n):
     lab_module.write_random(source, size, f"first {size}")
     groups = ["direct"] + [way[0] for way in FIRST_WAYS]
     bucket = lab.upload({f"{group}-{i:03d}": source for group in groups for i in range(n)})
-    times = {group: [] for group in groups}
+    times, expected = {group: [] for group in groups}, source.read_bytes()
     with lab.shaper(**SHAPE) as shaper, lab.node(bucket, endpoint=shaper.endpoint) as node, \
             lab.mount(node, bucket) as mount, stolen() as share, contextlib.ExitStack() as stack:
         at_origin = harness.s3_client(shaper.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
@@ -190,8 +196,10 @@ def first_samples(lab, size, n):
                 if group.startswith("mount"):
                     times[group].append(lab.read("first", mount.dir / f"{group}-{i:03d}", FIRST_BYTES)["first_s"])
                 else:
-                    times[group].append(first_of_get(connections[group], targets[group][i]))
+                    times[group].append(first_of_get(connections[group], targets[group][i], expected))
                 time.sleep(size / 50e6)  # what is read ahead shall not share the origin with the next one
+        for name in (f"{group}-{i:03d}" for group in groups if group.startswith("mount") for i in range(n)):
+            lab_module.must_be_same(source, mount.dir / name)
     return times, share[0]
 
 
@@ -231,6 +239,7 @@ def epoch(lab):
                 stats = shaper.stats()
                 counted.append(stats["response_bytes"])
                 details.append(f"{stats['requests']:,} requests; {lines[-1]['seconds']:.2f} s, {lines[-1]['bytes'] / lines[-1]['seconds'] / 1e6:.0f} MB/s")
+        told = bench_epoch(node, plain, "--epochs", 1)[0]
         taken, pair_share = lab.take_pairs(
             lambda: 1 / bench_epoch(node, mount.dir, "--epochs", 3)[-1]["seconds"],
             lambda: 1 / bench_epoch(node, plain, "--epochs", 3)[-1]["seconds"])
@@ -238,12 +247,14 @@ def epoch(lab):
                      0.4, taken, pair_share, "epochs/s")
     small["goal"], small["met"] = "-", None
     first_ratio = counted[0] / total
-    same_bytes = lines[0]["checksum"] == lines[1]["checksum"] and lines[0]["bytes"] == total
+    same_bytes = all(line["checksum"] == told["checksum"] and line["bytes"] == total for line in lines)
+    if not same_bytes:
+        raise RuntimeError("the mount gave other bytes than the data set has")
     return [
         value_row("Bytes from the origin in epoch 1, of the data set's", "at most 1.02",
                   f"{first_ratio:.4f} ({counted[0]:,} of {total:,}, listings included)",
-                  first_ratio <= 1.02 and same_bytes, share[0], detail=details[0] + " while the cache fills, origin unshaped"),
-        value_row("Bytes from the origin in epoch 2", "0", f"{counted[1]:,}", counted[1] == 0 and same_bytes, share[0], detail=details[1] + ", warm"),
+                  first_ratio <= 1.02, share[0], detail=details[0] + " while the cache fills, origin unshaped"),
+        value_row("Bytes from the origin in epoch 2", "0", f"{counted[1]:,}", counted[1] == 0, share[0], detail=details[1] + ", warm"),
         small,
     ]
 
@@ -283,6 +294,7 @@ def memory(lab):
     plain = lab.path("stream")
     lab_module.write_random(plain, STREAM_BYTES // (QUICK_SHARE if lab.quick else 1), "stream")
     keys = [f"stream-{i:02d}" for i in range(STREAMS)]
+    links = lab_module.links_of(lab.path("streams"), keys, plain)
     bucket = lab.upload({key: plain for key in keys})
     rows = []
     for shaped, shape in (("shaped", SHAPE), ("unshaped", {})):
@@ -291,10 +303,13 @@ def memory(lab):
                 targets, address = lab.targets(node.s3(signature_version="s3v4"), bucket, keys)
                 with stolen() as share, MemoryWatch([node.pid]) as watch:
                     lab.get(address, targets, STREAMS)
+                lab.get(address, targets, STREAMS, compare=links)
                 rows.append(memory_row(f"Memory of the node, 64 cold S3 streams, {shaped} origin", watch, share))
             with lab.node(bucket, endpoint=shaper.endpoint) as node, lab.mount(node, bucket) as mount:
                 with stolen() as share, MemoryWatch(tree([node.pid, mount.pid])) as watch:
                     read_all([mount.dir / key for key in keys])
+                for key in keys:
+                    lab_module.must_be_same(plain, mount.dir / key)
                 rows.append(memory_row(f"Memory of node and mount together, 64 cold streams through the mount, {shaped} origin",
                                        watch, share))
     return rows

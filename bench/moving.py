@@ -10,11 +10,12 @@ from lab import SHAPE, SHAPED_BYTES_PER_S, harness, pair_row, say, stolen, value
 from peers import tree
 from uploads import made_bucket
 from usage import Usage, cpu_seconds
-from versus import asked, bench, costs, make_objects
+from versus import asked, bench, costs, make_files, make_objects, sources_of
 
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 64
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
+COMPARED_MAX = 2_000
 
 
 class NodeOrigin:
@@ -127,6 +128,7 @@ class Both:
 
     def __init__(self, node, endpoint, source, origin):
         self.node, self.source, self.client = node, source, origin.s3()
+        self.signed = origin.s3(signature_version="s3v4")
         self.target = origin.new_bucket()
         self.settings = [word for name, value in origin.properties(endpoint).items() for word in ("--set", f"{name}={value}")]
         made_bucket(node, "scratch")
@@ -145,24 +147,32 @@ class Both:
             samples.append({**sample, **(asked(shaper, total, direction) if shaper else {})})
         return samples
 
-    def check(self, count, total):
-        """Whether everything arrived, at either end."""
-        sizes = [entry["Size"] for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.target)
-                 for entry in page.get("Contents", []) if ".forebay-export-" not in entry["Key"]]
-        if (len(sizes), sum(sizes)) != (count, total):
-            raise RuntimeError(f"{len(sizes)} objects of {sum(sizes)} bytes arrived, not {count} of {total}")
+    def check(self, lab, count, total, files):
+        """Whether everything arrived, at either end: so many objects, so many bytes, and those of the files with the names of the keys'
+        last parts (of many objects, of COMPARED_MAX)."""
+        for where, client, bucket, prefix in (("import", self.node.s3(signature_version="s3v4"), "scratch", "in/"),
+                                              ("export", self.signed, self.target, "")):
+            found = [entry for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+                     for entry in page.get("Contents", []) if ".forebay-export-" not in entry["Key"]]
+            arrived = len(found), sum(entry["Size"] for entry in found)
+            if arrived != (count, total):
+                raise RuntimeError(f"{where}: {arrived[0]} objects of {arrived[1]} bytes arrived, not {count} of {total}")
+            keys = [entry["Key"] for entry in found[::-(-count // COMPARED_MAX)]]
+            targets, address = lab.targets(client, bucket, keys)
+            lab.get(address, targets, min(4, len(targets)), compare=files)
 
 
 def jobs_with(lab, name, origin, plain, count):
     """The rows of `jobs` for one origin."""
-    source = lab.upload({f"{i:03d}": plain for i in range(count)}, origin=origin)
+    names = [f"{i:03d}" for i in range(count)]
+    source, files = lab.upload({name: plain for name in names}, origin=origin), lab_module.links_of(lab.path("moved"), names, plain)
     total, times = count * LARGE_BYTES, []
     with lab.shaper(origin=origin, **SHAPE) as shaper, lab.node() as node, stolen() as share:
         both = Both(node, shaper.endpoint, source, origin)
         say(f"import and export of {count} objects of 100 MB, {lab.pairs} times, {name}")
         for _ in range(lab.pairs):
             times.append(both.once(total, shaper, {"shaper": shaper.pid, name: origin.pid}))
-            both.check(count, total)
+            both.check(lab, count, total, files)
     empty(both.client, both.target)
     empty(both.client, source)
     rows = []
@@ -189,10 +199,15 @@ def jobs_small(lab):
     count = QUICK_SMALL_FILES if lab.quick else SMALL_FILES
     say(f"making {count} objects of 10 KB at the origin")
     source = make_objects(lab, count, SMALL_BYTES)
-    with lab.node() as node, stolen() as share:
+    files = lab.path("moved")
+    files.mkdir()
+    for path in sources_of(make_files(lab, count, SMALL_BYTES)).values():
+        os.link(path, files / path.name)
+    with lab.node() as node:
         both = Both(node, None, source, lab.origin)
-        samples = both.once(count * SMALL_BYTES)
-        both.check(count, count * SMALL_BYTES)
+        with stolen() as share:
+            samples = both.once(count * SMALL_BYTES)
+        both.check(lab, count, count * SMALL_BYTES, files)
     return [value_row(f"{word} of {count:,} objects of 10 KB by a job", "-", f"{count / one['seconds']:,.0f} objects/s", None, share[0],
                       detail=f"{one['seconds']:.0f} s", ours_cost=costs([one])) for word, one in zip(("Import", "Export"), samples)]
 

@@ -89,15 +89,21 @@ def systems_plot(pyplot, result, path, unit_scale):
     return True
 
 
-def costs_plot(pyplot, results, path):
-    """CPU seconds per GB of every system, the median over all the work in which it was measured."""
+def costs_by_work(results):
+    """{system: {(measurement, work): CPU seconds per GB}}. Ours stands in the row of each peer, and is of the same samples in all of them."""
     found = {}
     for measure in [*goals.PEER_MEASURES, "s3"]:
         for row in results.get(measure, {}).get("rows", []):
             for name, key in (("forebay", "ours_cost"), (row.get("peer"), "reference_cost")):
                 cost = row.get(key, {}).get("cpu_s_per_gb")
                 if name and cost:
-                    found.setdefault(name, []).append(cost)
+                    found.setdefault(name, {})[measure, row["title"].replace(f", against {row.get('peer')}", "")] = cost
+    return found
+
+
+def costs_plot(pyplot, results, path):
+    """CPU seconds per GB of every system, the median over all the work in which it was measured, each of it once."""
+    found = {name: list(by_work.values()) for name, by_work in costs_by_work(results).items()}
     if not found:
         return False
     figure, axes = pyplot.subplots(figsize=(9, 0.9 + 0.3 * len(found)))

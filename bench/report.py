@@ -96,7 +96,8 @@ def row_line(row):
 def section(name, result):
     m = result["machine"]
     lines = [f"## {TITLES.get(name, name)}", "",
-             f"`{result['command']}`, {result['date']}, forebay {result['version']} at commit {result['commit']}; {m['cpu']}, "
+             f"`{result['command']}`, {result['date']}, forebay {result['version']} at commit {result['commit']}"
+             + (f" (src {result['sources']})" if result.get("sources") else "") + f"; {m['cpu']}, "
              f"{m['cores']} cores, {m['memory_gib']} GiB, Linux {m['kernel']}, {m['system']}, {result['file_system']}"
              + (f", load average {result['load']:.1f} before" if "load" in result else "")
              + (". **Quick run: fewer pairs than a goal asks for.**" if result["quick"] else "."), "",
@@ -127,9 +128,10 @@ def plots_of(directory, names):
     return [f"![{PLOTS[name]}]({{folder}}{name})" for name in names if (directory / name).exists()]
 
 
-README_TEXT = """Goal beside result, made by `make bench` on one machine: medians of interleaved pairs with minimum and maximum. Spread,
-machine, versions and commands are in [bench/RESULTS.md](bench/RESULTS.md). Cold means a node with nothing in it behind a proxy that
-shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s in all."""
+README_TEXT = """Goal beside result, made by `make bench` and, where the measurement is a heavy one (peers, shards, a million names), `make bench ALL=1`
+on one machine: medians of interleaved pairs with minimum and maximum. Spread, machine, versions and commands are in
+[bench/RESULTS.md](bench/RESULTS.md), and above its last table the runs that the rows are of. Cold means a node with nothing in it behind a proxy
+that shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s in all."""
 
 
 def readme_block(directory):
@@ -161,7 +163,8 @@ def render(directory):
     pictures = [line.format(folder=folder) for line in plots_of(directory, list(PLOTS))]
     if pictures:
         sections.append("## Pictures\n\n" + "\n\n".join(pictures) + "\n")
-    sections.append("## The promised ratios\n\nMade from the results above by `bench/goals.py`: goal beside result.\n\n" + goals.table(directory))
+    sections.append("## The promised ratios\n\nMade from the results above by `bench/goals.py`: goal beside result. The rows are of these runs:\n\n"
+                    + goals.runs(directory) + "\n\n" + goals.table(directory))
     return HEAD + "\n" + "\n".join(sections)
 
 

@@ -11,6 +11,7 @@ from versus import NotRun, bench, cost_row, rounds
 PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE = 64, 6, "16MiB"
 BACK_BYTES, QUICK_BACK_BYTES = 1 << 30, 64 << 20
 CONNECTIONS = (1, 4)
+OWN_OBJECTS, PUT_PREFIX = 16, "forebay-bench-1/put-0"  # of each connection of `bench load`; of the first one
 OURS, CEILING, OTHER = "forebay", "the ceiling", "versitygw"
 
 
@@ -37,6 +38,26 @@ def put_sample(pid, endpoint, keys, bucket, size, connections, requests, seed):
     return {"rate": said["bytes_per_s"], "cpu_s_per_gb": usage.cpu_s / (said["bytes"] / 1e9), "memory_bytes": usage.memory_bytes}
 
 
+def expected_puts(lab, size, objects=OWN_OBJECTS):
+    """A directory with what `bench load` puts as the objects of its first connection, by their names: the bytes follow from the seed and
+    the names, so that it writes the same here."""
+    directory = lab.path("expected")
+    directory.mkdir()
+    bench("load", directory, "--mix", "put=1", "--size", size, "--connections", 1, "--requests", objects, "--warm-up", "0ms",
+          "--duration", "10m", "--seed", 1, "--keep")
+    os.sync()  # its writing back shall not be measured
+    return directory / PUT_PREFIX
+
+
+def compare_puts(lab, client, bucket, expected):
+    """What was acknowledged is there, as it was sent: the objects of the first connection."""
+    found = [entry["Key"] for entry in client.list_objects_v2(Bucket=bucket, Prefix=PUT_PREFIX + "/").get("Contents", [])]
+    if not found:
+        raise RuntimeError(f"{bucket}: nothing is there of what was put")
+    targets, address = lab.targets(client, bucket, found)
+    lab.get(address, targets, min(4, len(targets)), compare=expected)
+
+
 def made_bucket(node, name, *properties):
     """Makes a bucket with properties, or raises NotRun with the node's words."""
     flags = [word for one in properties for word in ("--set", one)]
@@ -53,13 +74,16 @@ def rows_of(taken, share, title, goals):
 def load_rows(lab, node, bucket, ceiling, title, goals, other=None):
     """PUTs into a bucket of a node, the ceiling and the other server in turns, with one and with several connections."""
     requests = QUICK_PUT_REQUESTS if lab.quick else PUT_REQUESTS
-    rows = []
+    rows, expected = [], expected_puts(lab, PUT_SIZE)
     for connections in CONNECTIONS:
         sides = {OURS: (node.pid, node.endpoint, node.credentials, bucket), CEILING: (ceiling.pid, ceiling.endpoint, ("none", "none"), "b")}
         if other:
             sides[OTHER] = (lab.origin.pid, lab.origin.endpoint, (lab.origin.access_key, lab.origin.secret_key), other)
         say(f"{title}, {connections} connections, {lab.pairs} rounds of {len(sides)}")
         taken, share = rounds(lab, {name: lambda s=side: put_sample(*s, PUT_SIZE, connections, requests, 1) for name, side in sides.items()})
+        compare_puts(lab, node.s3(signature_version="s3v4"), bucket, expected)
+        if other:
+            compare_puts(lab, lab.origin.s3(signature_version="s3v4"), other, expected)
         rows += rows_of(taken, share, f"{title}, {connections} connection{'s' if connections > 1 else ''}", goals)
     return rows
 
@@ -88,13 +112,15 @@ def put_mirror(lab):
     mirrored, direct = lab.origin.new_bucket(), lab.origin.new_bucket()
     requests = QUICK_PUT_REQUESTS if lab.quick else PUT_REQUESTS // 4
     keys = (lab.origin.access_key, lab.origin.secret_key)
-    rows = []
+    rows, expected = [], expected_puts(lab, PUT_SIZE)
     with lab.node(mirrored) as node:
         for connections in CONNECTIONS:
             say(f"PUT into a mirror bucket, {connections} connections, {lab.pairs} rounds")
             taken, share = rounds(lab, {
                 OURS: lambda: put_sample(node.pid, node.endpoint, node.credentials, mirrored, PUT_SIZE, connections, requests, 1),
-                OTHER: lambda: put_sample(lab.origin.pid, lab.origin.endpoint, keys, direct, PUT_SIZE, connections, requests, 2)})
+                OTHER: lambda: put_sample(lab.origin.pid, lab.origin.endpoint, keys, direct, PUT_SIZE, connections, requests, 1)})
+            for bucket in (mirrored, direct):  # both at the origin
+                compare_puts(lab, lab.origin.s3(signature_version="s3v4"), bucket, expected)
             rows += rows_of(taken, share, f"PUT of 16 MiB objects into a mirror bucket, {connections} connection{'s' if connections > 1 else ''}",
                             {OTHER: 1.0})
     return [{**row, "goal": "-", "met": None} for row in rows]
@@ -117,6 +143,10 @@ def write_back(lab):
 
         say(f"PUT of {size >> 20} MiB with write-back, {lab.pairs} rounds")
         taken, share = rounds(lab, {OURS: lambda: one(name), "scratch": lambda: one("scratch")})
+        node.cli("flush", name, "--wait", timeout=600)
+        expected = expected_puts(lab, size, objects=1)
+        for client, bucket in ((node.s3(signature_version="s3v4"), "scratch"), (lab.origin.s3(signature_version="s3v4"), name)):
+            compare_puts(lab, client, bucket, expected)
     return rows_of(taken, share, f"PUT of {size >> 20} MiB, write=back", {"scratch": 0.8})
 
 

@@ -100,8 +100,7 @@ def dropped(lab):
     bucket = lab.upload({"dropped.bin": plain})
     with lab.node(bucket) as node, lab.mount(node, bucket) as mount, ClientLimit(size // 5) as limit:
         ours = mount.dir / "dropped.bin"
-        if not lab_module.same(plain, ours):
-            raise RuntimeError("the mount gave other bytes than the disk")
+        lab_module.must_be_same(plain, ours)
         extents = [p for p in node.data.rglob("*") if p.is_file() and p.stat().st_size == size]
 
         def read(path):

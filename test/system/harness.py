@@ -133,13 +133,14 @@ class Program:
         self.log_path = self.dir / "log"
         self.ready_line = None
 
-    def spawn(self, argv, env=None, ready=None):
-        """Starts it; with `ready` (a pattern) waits for the line of stdout that matches, and gives the match."""
+    def spawn(self, argv, env=None, ready=None, pass_fds=()):
+        """Starts it; with `ready` (a pattern) waits for the line of stdout that matches, and gives the match. It has the descriptors of
+        `pass_fds`, too."""
         assert self.process is None, f"{self.name} runs already"
         argv = ["setpriv", "--pdeathsig", "KILL", "--"] + [str(a) for a in argv]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                                            env={**os.environ, **(env or {})})
+                                            env={**os.environ, **(env or {})}, pass_fds=pass_fds)
         found = threading.Event()
         result = []
 

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -183,6 +184,42 @@ def test_getload_seals_nothing_but_tls(tmp_path):
         assert done.returncode == 2 and "--sealed" in done.stderr
 
 
+@pytest.mark.parametrize("server", ["plain", "TLS"])
+def test_getload_compares_with_files(new_node, origin, lab_module, tmp_path, server):
+    """With --compare every byte of every answer is compared, whole objects and ranges: the first other byte, another length, and a file
+    that is not there end the run, exit 1."""
+    import front
+    options = dict(zip(("tls_cert", "tls_key"), front.certificate(tmp_path / "tls"))) if server == "TLS" else {}
+    node = new_node(**options)
+    bucket, files = node.new_bucket(origin), tmp_path / "files"
+    files.mkdir()
+    for name, size in (("large", 3 * MIB + 1), ("small", 100)):
+        (files / name).write_bytes(harness.random_bytes(size))
+        origin.s3().put_object(Bucket=bucket, Key=f"a/{name}", Body=(files / name).read_bytes())
+    client = node.s3(signature_version="s3v4")
+    whole, address = lab_module.Lab.targets(client, bucket, ["a/large", "a/small"])
+    parts, _ = lab_module.Lab.targets(client, bucket, ["a/large"], ["1000-1999999"])
+
+    def load(targets):
+        (tmp_path / "list").write_text("\n".join(targets))
+        return program("getload", "--compare", files, address, tmp_path / "list", 2, 2 * len(targets))
+
+    done = load(whole + parts)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["compared"] == said["bytes"] == 2 * (3 * MIB + 1 + 100 + 1_999_000)
+    right = (files / "large").read_bytes()
+    for at, targets in ((0, whole), (len(right) - 1, whole), (1_999_999, parts)):
+        (files / "large").write_bytes(right[:at] + bytes([right[at] ^ 1]) + right[at + 1:])
+        done = load(targets)
+        assert done.returncode == 1 and "other bytes" in done.stderr and done.stdout == ""
+    (files / "large").write_bytes(right[:-1])
+    assert "not as long" in load(whole).stderr
+    (files / "large").unlink()
+    done = load(whole)
+    assert done.returncode == 1 and "the file of a target" in done.stderr
+
+
 # ---- putceiling ----
 
 @contextlib.contextmanager
@@ -288,6 +325,57 @@ def test_a_stream_that_fails_is_no_measurement(lab_module, tmp_path):
         measures.read_all([tmp_path / "f", tmp_path / "none"])
 
 
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("measure", ["warm", "cold", "first", "epoch", "memory", "s3", "values", "put", "write_back", "jobs"])
+def test_who_gives_other_bytes_has_no_figure(lab_module, monkeypatch, work, measure):
+    """One bit is another one than in what the measurement compares with: it fails, however fast it was."""
+    import dataset
+    import front
+    import measures
+    import moving
+    import uploads
+    real = {"upload": lab_module.Lab.upload, "data set": dataset.upload, "puts": uploads.expected_puts, "targets": lab_module.Lab.targets}
+
+    def flipped(path, to):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        to.write_bytes(data)
+        return to
+
+    def upload(self, files, *rest, **more):
+        return real["upload"](self, {key: flipped(path, self.path("wrong")) for key, path in files.items()}, *rest, **more)
+
+    def upload_data_set(client, bucket, directory):
+        total = real["data set"](client, bucket, directory)
+        image = next(pathlib.Path(directory).rglob("00000.jpg"))
+        flipped(image, image)
+        return total
+
+    def puts(*rest, **more):
+        directory = real["puts"](*rest, **more)
+        flipped(directory / "000000", directory / "000000")
+        return directory
+
+    def targets(client, bucket, keys, *rest):
+        if bucket == "values":  # which were put by now
+            [path] = pathlib.Path(directory).rglob(keys[-1])
+            flipped(path, path)
+        return real["targets"](client, bucket, keys, *rest)
+
+    monkeypatch.setattr(lab_module.Lab, "upload", upload)
+    monkeypatch.setattr(lab_module.Lab, "targets", staticmethod(targets))
+    monkeypatch.setattr(dataset, "upload", upload_data_set)
+    monkeypatch.setattr(uploads, "expected_puts", puts)
+    for module, sizes in ((measures, {"QUICK_BIG_BYTES": 2 * MIB, "FIRST_SIZES": [8192], "STREAM_BYTES": MIB, "QUICK_IMAGES": 3, "QUICK_SHARDS": 0}),
+                          (moving, {"LARGE_BYTES": MIB}), (uploads, {"PUT_SIZE": "64KiB", "QUICK_BACK_BYTES": MIB})):
+        for name, value in sizes.items():
+            monkeypatch.setattr(module, name, value)
+    table = {**measures.MEASURES, **front.MEASURES, **uploads.MEASURES, **moving.MEASURES}
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        with pytest.raises(RuntimeError, match="other bytes"):
+            table[measure](lab)
+
+
 def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monkeypatch):
     """What one PUT left to be carried to the origin is there before the next one is measured, whichever side that is."""
     import uploads
@@ -295,6 +383,9 @@ def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monk
 
     class Node:
         pid, endpoint, credentials = 1, "http://node", ("a", "b")
+
+        def s3(self, **_config):
+            return "node"
 
         def cli(self, *words, **_options):
             calls.append(words)
@@ -307,6 +398,9 @@ def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monk
         def properties(self):
             return {}
 
+        def s3(self, **_config):
+            return "origin"
+
     class Fake:
         quick, pairs, origin = True, 3, Origin()
 
@@ -315,8 +409,11 @@ def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monk
 
     monkeypatch.setattr(os, "sync", lambda: None)
     monkeypatch.setattr(uploads, "put_sample", lambda pid, endpoint, keys, bucket, *_: calls.append(("put", bucket)) or {"rate": 1.0})
+    monkeypatch.setattr(uploads, "expected_puts", lambda *_, **__: "expected")
+    monkeypatch.setattr(uploads, "compare_puts", lambda _lab, client, bucket, _expected: calls.append(("compare", client, bucket)))
     uploads.write_back(Fake())
     assert calls.count(("put", "mirror")) == calls.count(("put", "scratch")) == 3
+    assert calls[-3][:2] == ("flush", "mirror") and calls[-2:] == [("compare", "node", "scratch"), ("compare", "origin", "mirror")]
     on_its_way = False
     for words in calls:
         if words[:2] == ("flush", "mirror") and "--wait" in words:
@@ -353,6 +450,39 @@ def test_without_nginx_its_measurements_are_not_run(lab_module, monkeypatch, tmp
     monkeypatch.setattr(peers, "program", lambda name: None)
     with pytest.raises(versus.NotRun, match="nginx"):
         front.Nginx(tmp_path / "nginx", root=tmp_path)
+
+
+def test_nginx_has_the_congestion_control_of_ours(lab_module, monkeypatch, tmp_path):
+    """Where it is measured alike: it serves the listener that was made for it, and connections have what their listener has."""
+    import front
+    import peers
+    with front.listener(port := harness.free_port(), front.OUR_CONGESTION) as listening, socket.create_connection(("127.0.0.1", port)):
+        assert select.select([listening], [], [], 200)[0] and not os.get_blocking(listening.fileno())
+        accepted = listening.accept()[0]
+        said = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+        accepted.close()
+        assert said.decode() == front.OUR_CONGESTION
+    if peers.program("nginx") is None:
+        pytest.skip("not run: nginx is not installed")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "f").write_bytes(b"data")
+    made, listener = [], front.listener
+
+    def noted(*arguments):
+        listening = listener(*arguments)
+        made.append(f"socket:[{os.fstat(listening.fileno()).st_ino}]")
+        return listening
+
+    monkeypatch.setattr(front, "listener", noted)
+    for alike in (True, False):
+        with front.Nginx(tmp_path / f"nginx-{alike}", root=tmp_path / "root", alike=alike) as nginx:
+            connection = http.client.HTTPConnection(nginx.address)
+            connection.request("GET", "/f")
+            assert connection.getresponse().read() == b"data"
+            connection.close()
+            held = {os.readlink(path) for path in pathlib.Path(f"/proc/{nginx.pid}/fd").iterdir()}
+            assert len(made) == (1 if alike else 0) and set(made) <= held
+            made.clear()
 
 
 def gone(pid):
@@ -563,8 +693,6 @@ def test_a_miss_points_to_where_the_time_goes(monkeypatch, tmp_path):
 
 def test_every_measurement_is_known_everywhere(lab_module):
     """Each name that bench/run takes has a function and a title, and each goal stands for measurements that it takes."""
-    import importlib.machinery
-    import importlib.util
     import front
     import goals
     import measures
@@ -573,9 +701,7 @@ def test_every_measurement_is_known_everywhere(lab_module):
     import uploads
     import versus
     import work
-    loader = importlib.machinery.SourceFileLoader("bench_run", str(BENCH / "run"))
-    run = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_run", loader))
-    loader.exec_module(run)
+    run = bench_run()
     names = run.NAMES + run.HEAVY
     functions = [name for module in (measures, front, uploads, work, moving, versus) for name in module.MEASURES]
     assert sorted(names) == sorted(functions) == sorted(report.TITLES) and len(set(names)) == len(names)
@@ -643,6 +769,19 @@ def test_pictures_of_results(lab_module, tmp_path):
         return
     assert drawn == ["peers_cold.svg", "costs.svg"] and sorted(p.name for p in tmp_path.glob("*.svg")) == sorted(drawn)
     assert all("</svg>" in (tmp_path / name).read_text() for name in drawn)
+
+
+def test_ours_counts_once_for_each_work(lab_module):
+    """In the picture of costs: its cost stands in the row of every peer of the same work."""
+    import plots
+
+    def row(title, ours, theirs, peer):
+        return {"title": title, "peer": peer, "ours_cost": {"cpu_s_per_gb": ours}, "reference_cost": {"cpu_s_per_gb": theirs}}
+
+    rows = [row(f"Work A, against {peer}", 1.0, 5.0, peer) for peer in ("a", "b", "c")] + [row("Work B, against a", 9.0, 2.0, "a")]
+    found = plots.costs_by_work({"peers_warm": {"rows": rows}, "peers_cold": {"rows": rows[:1]}, "s3": {"rows": [row("Work A, against a, neither signed", 3.0, 5.0, "a"), rows[0]]}})
+    assert sorted(found["forebay"].values()) == [1.0, 1.0, 1.0, 3.0, 9.0] and sorted(found["a"].values()) == [2.0, 5.0, 5.0, 5.0, 5.0]
+    assert list(found["b"].values()) == list(found["c"].values()) == [5.0]
 
 
 # ---- costs, rounds and peers ----
@@ -845,11 +984,86 @@ def test_data_set_is_the_same_every_time(tmp_path):
     assert len(names) > 400 and {n.rsplit(".", 1)[1] for n in names} == {"jpg", "cls"}
 
 
-@pytest.mark.parametrize("arguments", [["--only", "warmth"], ["--fast"]])
-def test_run_refuses_what_it_does_not_know(arguments):
-    """An unknown measurement or option is named before anything is built, exit 2."""
-    done = subprocess.run([BENCH / "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 2 and arguments[-1] in done.stderr
+@pytest.mark.parametrize("arguments, words", [
+    (["--only", "warmth"], "warmth"), (["--only", ""], "--only ''"), (["--fast"], "--fast"), (["--all", "--only", "s3"], "--all and --only"),
+    (["--dir", "/no/such/directory"], "/no/such/directory"), (["--dir", "/dev/null"], "/dev/null"), (["--only", "scale"], "FOREBAY_SCALE_ENTRIES=many")])
+def test_run_refuses_what_it_does_not_know(arguments, words):
+    """An unknown measurement or option, and a directory that cannot be measured, are named in one line before anything is built, exit 2."""
+    done = subprocess.run([BENCH / "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "FOREBAY_BENCH_PREPARED": "1", "FOREBAY_SCALE_ENTRIES": "many"})
+    assert done.returncode == 2 and words in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+
+
+def bench_run():
+    """bench/run as a module."""
+    import importlib.machinery
+    loader = importlib.machinery.SourceFileLoader("bench_run", str(BENCH / "run"))
+    run = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_run", loader))
+    loader.exec_module(run)
+    return run
+
+
+def test_too_little_room_is_told(lab_module, monkeypatch, tmp_path, capsys):
+    """In one line with what to do, exit 1, and nothing is left there."""
+    run = bench_run()
+    monkeypatch.setattr(run, "end_in_order", lambda: None)  # the signals are those of the tests
+    monkeypatch.setattr(lab_module, "QUICK_FREE_BYTES", 1 << 60)
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(sys, "argv", ["bench/run", "--quick", "--only", "ceiling", "--dir", str(tmp_path / "data")])
+    for name, value in {**environment(), "BUILD": str(tmp_path), "FOREBAY_BIN": str(harness.forebay_bin())}.items():
+        monkeypatch.setenv(name, value)
+    assert run.main() == 1
+    said = capsys.readouterr().err
+    assert "are needed: give another directory with --dir" in said.splitlines()[-1] and os.listdir(tmp_path / "data") == []
+
+
+def test_a_result_names_the_sources_it_is_of(lab_module, monkeypatch, tmp_path):
+    """The commit, and whether anything that a figure depends on was changed since; the results that the run itself writes are no change.
+    The name of the sources is the same on top of another history."""
+    run = bench_run()
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setenv("FOREBAY_BIN", str(harness.forebay_bin()))
+    lab = type("Fake", (), {"quick": False, "dir": tmp_path})
+
+    def git(*words):
+        return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True, stdout=subprocess.PIPE,
+                              text=True).stdout.strip()
+
+    def described():
+        return run.describe(lab, lab_module, test_a_result_names_the_sources_it_is_of)
+
+    git("init", "-q")
+    for name in ("src/a.c", "bench/lab.py", "bench/results/s3.json", "bench/RESULTS.md", "bench/NOTES.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    first = described()
+    assert first["commit"] == git("rev-parse", "--short", "HEAD") and first["sources"] == git("rev-parse", "--short", "HEAD:src")
+    for name, changed in (("bench/results/s3.json", False), ("bench/RESULTS.md", False), ("bench/NOTES.md", False), ("bench/lab.py", True), ("src/a.c", True)):
+        (tmp_path / name).write_text("two")
+        assert described()["commit"].endswith(" with changes") == changed, name
+        git("checkout", "-q", "--", name)
+    git("commit", "-q", "--amend", "-m", "another")
+    again = described()
+    assert again["commit"] != first["commit"] and again["sources"] == first["sources"]
+    import report
+    page = report.section("warm", {**result_of(lab_module, []), "sources": again["sources"]})
+    assert f"at commit c (src {again['sources']});" in page
+
+
+def test_the_runs_of_the_rows_are_told(lab_module, tmp_path):
+    """Each commit once, with when and what was measured there; measurements that no goal stands for are left out."""
+    import goals
+    import report
+    row = lab_module.pair_row("Warm reads through the mount, mmap", 0.95, [(0.9, 1.0)] * 9, 0, "MB/s")
+    for name, commit, date in (("warm", "aaa", "2026-01-01 01:00 UTC"), ("cold", "aaa", "2026-01-01 02:00 UTC"), ("peers_warm", "bbb", "2026-01-02 00:00 UTC"),
+                               ("ceiling", "ccc", "2026-01-03 00:00 UTC")):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**result_of(lab_module, [row]), "commit": commit, "date": date}))
+    told = goals.runs(tmp_path)
+    assert told.splitlines() == ["* commit bbb, 2026-01-02 00:00 UTC: `peers_warm`",
+                                 "* commit aaa, 2026-01-01 01:00 UTC to 2026-01-01 02:00 UTC: `warm`, `cold`"]
+    assert told in report.render(tmp_path)
 
 
 def environment():

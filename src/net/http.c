@@ -8,7 +8,9 @@
  *  2. A head is answered -EAGAIN only while more bytes could still make it valid: a bare LF, a head over its
  * maximum or a broken request line is refused at once, so that a sender cannot hold a connection with
  * garbage.
- *  3. Each byte of a complete head is looked at a constant number of times.
+ *  3. Each byte of a complete head is looked at a constant number of times; of one that arrives in pieces,
+ * once more for each line that ends in another piece, of which there are as many as headers
+ * (http_head_may_end).
  *
  * Source of the grammar: RFC 9112 sections 2 to 6, RFC 9110 sections 5, 7.2, 10.1.1 and 14.
  */
@@ -16,7 +18,8 @@
 
 #include "base/text.h"
 
-#define TARGET_MAX_BYTES (16 * KIB)
+#define TARGET_MAX_BYTES       (16 * KIB)
+#define REQUEST_LINE_MAX_BYTES (TARGET_MAX_BYTES + 64)
 
 /* Sets the status that the peer gets with the error. */
 #define REFUSE(http_status, ...) (*ret_status = (http_status), err_set(e, ERR_PROTOCOL, __VA_ARGS__))
@@ -262,17 +265,25 @@ static int next_line(struct slice text, size_t *at, struct slice *ret, int *ret_
 /* Too long to be worth waiting for more? */
 static int check_incomplete(struct slice text, bool in_request_line, int *ret_status, struct err *e)
 {
-    if (in_request_line && text.n > TARGET_MAX_BYTES + 64)
+    if (in_request_line && text.n > REQUEST_LINE_MAX_BYTES)
         return REFUSE(414, "request line of more than %d bytes", (int)TARGET_MAX_BYTES);
     if (text.n >= HTTP_HEAD_MAX_BYTES)
         return REFUSE(431, "request head of more than %d bytes", (int)HTTP_HEAD_MAX_BYTES);
     return -EAGAIN;
 }
 
+/* Nothing is decided but where a line ends, or where check_incomplete draws a line. */
+bool http_head_may_end(struct slice text, size_t seen)
+{
+    assert(seen <= text.n);
+    return (text.n > seen && memchr(text.p + seen, '\n', text.n - seen)) || text.n >= HTTP_HEAD_MAX_BYTES ||
+           (seen <= REQUEST_LINE_MAX_BYTES && text.n > REQUEST_LINE_MAX_BYTES);
+}
+
 int http_parse_head(struct slice text, struct http_request *ret, int *ret_status, struct err *e)
 {
     assert(ret != NULL && ret_status != NULL);
-    /* A head is always parsed from its beginning; while it is incomplete this costs one pass per arrival. */
+    /* A head is always parsed from its beginning. */
     size_t at =
         text.n >= 2 && memcmp(text.p, "\r\n", 2) == 0 ? 2 : 0; /* RFC 9112 2.2: one empty line before */
     struct seen seen = {0};

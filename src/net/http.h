@@ -35,6 +35,10 @@ struct http_request {
 /* Parses what is in `text`. -EAGAIN: not complete yet; ERR_PROTOCOL with ret_status (400, 413, 414, 431,
  * 501, 505) otherwise. Slices point into text. */
 int http_parse_head(struct slice text, struct http_request *ret, int *ret_status, struct err *e);
+/* Whether parsing `text` could give anything but -EAGAIN, when its first `seen` bytes have given that. For
+ * heads that arrive in small pieces: parsing anew for each byte would cost as much as the square of the head.
+ */
+bool http_head_may_end(struct slice text, size_t seen);
 /* First header of that name, or SLICE_NULL. */
 struct slice http_header_named(const struct http_request *r, struct slice name);
 /* The same; inline, so that the length of a literal is known and not counted for each request. */

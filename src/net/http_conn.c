@@ -67,7 +67,8 @@ void http_conn_free(struct http_conn *c)
     free(c);
 }
 
-void http_conn_attach(struct http_conn *c, struct stream s, const struct sockaddr *peer, struct slice pending)
+void http_conn_attach(struct http_conn *c, struct stream s, const struct sockaddr *peer, struct slice pending,
+                      bool is_part)
 {
     assert(c->magic == HTTP_CONN_MAGIC && c->stream.fd < 0 && s.fd >= 0 && pending.n <= sizeof(c->in));
     c->stream = s;
@@ -75,6 +76,7 @@ void http_conn_attach(struct http_conn *c, struct stream s, const struct sockadd
     c->peer_text[0] = '\0';
     c->in_at = c->head_end = 0;
     c->in_n = pending.n;
+    c->part_n = is_part ? pending.n : 0;
     if (pending.n > 0)
         memcpy(c->in, pending.p, pending.n);
     c->status = 0;
@@ -138,7 +140,11 @@ int http_conn_parse(struct http_conn *c, int *ret_status, struct err *e)
         c->in_n -= c->in_at;
         c->in_at = c->head_end = 0;
     }
-    int k = http_parse_head(slice_of(c->in, c->in_n), &c->request, ret_status, e);
+    const struct slice text = slice_of(c->in, c->in_n);
+    int k = c->part_n > 0 && !http_head_may_end(text, c->part_n)
+                ? -EAGAIN
+                : http_parse_head(text, &c->request, ret_status, e);
+    c->part_n = k == -EAGAIN ? text.n : 0;
     if (k < 0)
         return k;
     const struct http_request *r = &c->request;

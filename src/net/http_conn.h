@@ -86,10 +86,10 @@ struct http_rest;
 struct http_conn *http_conn_new(void);
 void http_conn_free(struct http_conn *c);
 DEFINE_CLEANUP(struct http_conn, http_conn_free)
-/* `pending`: bytes received earlier, copied in; at most HTTP_HEAD_MAX_BYTES. peer (may be NULL) must live
- * until the detach. */
-void http_conn_attach(struct http_conn *c, struct stream s, const struct sockaddr *peer,
-                      struct slice pending);
+/* `pending`: bytes received earlier, copied in; at most HTTP_HEAD_MAX_BYTES. is_part: http_conn_parse has
+ * given -EAGAIN for them. peer (may be NULL) must live until the detach. */
+void http_conn_attach(struct http_conn *c, struct stream s, const struct sockaddr *peer, struct slice pending,
+                      bool is_part);
 void http_conn_detach(struct http_conn *c);
 /* Memory, borrowed, for the last bytes of responses that the socket does not take: they become a rest as
  * those of a tail do. Without it, or when it is used up, whoever writes waits, if it may; else the response

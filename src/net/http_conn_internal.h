@@ -38,6 +38,7 @@ struct http_conn {
     /* Request. in[0..at) is the current head and what was consumed behind it; in[at..n) is pending. */
     struct http_request request;
     size_t in_at, in_n;
+    size_t part_n;   /* in[0..part_n) was found to be a part of a head; 0: it is not known */
     size_t head_end; /* end of the current head: bytes before it must stay, request's slices point there */
     enum http_body body;
     uint64_t body_left;

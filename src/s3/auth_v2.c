@@ -144,8 +144,9 @@ static int put_resource(const struct auth_request *r, bool with_slash, struct bu
 
         if (!p)
             continue;
-        status = buf_printf(b, "%c%s%s" SLICE_FMT, separator, resource_names[i], p->has_value ? "=" : "",
-                            SLICE_ARG(p->value));
+        status = buf_printf(b, "%c%s%s", separator, resource_names[i], p->has_value ? "=" : "");
+        if (status == 0) /* was decoded: any byte may be in it */
+            status = buf_slice(b, p->value);
         separator = '&';
     }
     return status;

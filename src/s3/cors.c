@@ -1,10 +1,13 @@
 /*
  * CORS rules (contract in cors.h).
  *
- * 1. A rule that was accepted has origins and methods; each pattern has at most one '*', which stands for any
+ * 1. Anybody may ask: nobody may ask for more headers than a request can have.
+ * 2. A rule that was accepted has origins and methods; each pattern has at most one '*', which stands for any
  * bytes.
  */
 #include "s3/cors.h"
+
+#include "net/http.h"
 
 #define REFUSE(error, reason) (*ret_reason = (reason), S3_ERR_##error)
 
@@ -182,9 +185,21 @@ static bool allows_headers(const struct cors_rule *r, struct slice headers)
     return true;
 }
 
+/* Empty ones, too. */
+static size_t count_headers(struct slice headers)
+{
+    size_t n = headers.n > 0;
+
+    for (size_t i = 0; i < headers.n; i++)
+        n += headers.p[i] == ',';
+    return n;
+}
+
 const struct cors_rule *cors_match(const struct cors *c, const struct cors_question *q,
                                    struct slice *ret_origin)
 {
+    if (count_headers(q->headers) > HTTP_HEADERS_MAX)
+        return NULL;
     for (size_t i = 0; i < c->n; i++) {
         const struct cors_rule *r = &c->rules[i];
         const struct slice *origin = find(&r->origins, q->origin, /* any_case= */ false);

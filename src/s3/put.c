@@ -8,7 +8,7 @@
  * 2. Where the ETag is to be the MD5 of a large body, it is computed here and beside (body_want_md5): a piece
  * is hashed while the one before it is written and the next one arrives.
  *
- * Memory: two pieces of S3_PIECE_BYTES for each running PUT.
+ * Memory: two pieces of S3_PIECE_BYTES for each running PUT; of documents what take_document says.
  */
 #include "origin/meta.h"
 #include "s3/condition.h"
@@ -19,7 +19,10 @@
 #include "base/text.h"
 #include "origin/origin.h"
 
-#define TTL_MAX_MS ((uint64_t)365 * 24 * 3600 * 1000)
+#define TTL_MAX_MS       ((uint64_t)365 * 24 * 3600 * 1000)
+#define DOCUMENT_COPIES  3
+#define DOCUMENT_WAIT_MS 1000
+#define DOCUMENT_LOOK_MS 20
 
 /* Request headers that are kept with the object besides x-amz-meta-*. */
 static const char *const kept_headers[] = {
@@ -257,21 +260,56 @@ enum s3_error put_body(struct s3_request *r, struct body *ret)
     return error ? error : open_body(r, /* with_checksum= */ true, read_conn, r->conn, ret);
 }
 
+/* Memory for n more bytes of a document: its buffer, which doubles, and as much for what is read out of it.
+ * Where there is none left, one request at a time gets more than there is, so that small shares refuse no
+ * document for ever; others wait for a while: a client may have its answer before the memory of its last
+ * document is given back. */
+static bool take_document(struct s3_request *r, size_t n)
+{
+    const uint64_t bytes = DOCUMENT_COPIES * (uint64_t)n, end_ms = sys_mono_ms() + DOCUMENT_WAIT_MS;
+    int status;
+
+    if (r->beyond_documents)
+        return true;
+    status = budget_try(r->s3->documents, bytes);
+    while (status) {
+        r->beyond_documents = !atomic_exchange(&r->s3->beyond_documents, true);
+        if (r->beyond_documents || sys_mono_ms() >= end_ms)
+            return r->beyond_documents;
+        status = budget_take(r->s3->documents, bytes, DOCUMENT_LOOK_MS);
+    }
+    r->document_bytes += bytes;
+    return true;
+}
+
+void put_document_end(struct s3_request *r)
+{
+    if (r->document_bytes)
+        budget_give(r->s3->documents, r->document_bytes);
+    if (r->beyond_documents)
+        atomic_store(&r->s3->beyond_documents, false);
+    r->document_bytes = 0;
+    r->beyond_documents = false;
+}
+
 enum s3_error put_document(struct s3_request *r, struct buf *document, bool with_checksum)
 {
     struct body body;
     char piece[16 * 1024];
+    bool taken = true;
     ssize_t n;
     enum s3_error error = open_body(r, with_checksum, read_conn, r->conn, &body);
 
     if (error)
         return error;
-    while ((n = body_read(&body, piece, sizeof piece)) > 0)
-        if (buf_append(document, piece, (size_t)n))
+    while ((n = body_read(&body, piece, sizeof piece)) > 0) {
+        taken = take_document(r, (size_t)n);
+        if (!taken || buf_append(document, piece, (size_t)n))
             break;
+    }
     error = n < 0 ? body.error : n > 0 ? S3_ERR_MALFORMED_XML : S3_OK;
     body_fini(&body);
-    return error;
+    return taken ? error : reply_refuse(r, S3_ERR_SLOW_DOWN, "other documents take the memory for them");
 }
 
 /* ---- writing ---- */

@@ -52,6 +52,7 @@ struct s3 *s3_new(const struct s3_config *config)
     struct s3 *s = calloc(1, sizeof *s);
 
     assert(config->objects && config->region && config->access_key && config->secret_key && config->node_id);
+    assert(config->documents_bytes >= MIB); /* a piece of one fits many times */
     if (!s)
         abort();
     s->magic = S3_MAGIC;
@@ -66,6 +67,8 @@ struct s3 *s3_new(const struct s3_config *config)
     auth_keys_init(&s->keys, find_secret, s, slice_str(s->region));
     reply_prepare_metrics(s);
     s->pulser = pulser_start();
+    s->documents = budget_new(config->documents_bytes);
+    atomic_init(&s->beyond_documents, false);
     s->hasher = object_hasher(s->objects);
     s->expirer = config->lifecycle_ms ? expirer_start(s, config->lifecycle_ms) : NULL;
     return s;
@@ -80,6 +83,7 @@ void s3_free(struct s3 *s)
     pulser_stop(s->pulser);
     uploads_free(s->uploads);
     object_session_free(s->session);
+    budget_free(s->documents);
     auth_keys_fini(&s->keys);
     free(s->region);
     free(s->access_key);
@@ -270,6 +274,7 @@ static void request_fini(struct s3_request *r)
         explicit_bzero((void *)(uintptr_t)r->claim.secret_key.p, r->claim.secret_key.n);
     user_unref(r->user);
     buf_fini(&r->head);
+    put_document_end(r);
 }
 
 void s3_handle(struct http_conn *c, void *arg)

@@ -15,9 +15,10 @@ struct s3_config {
     const char *region;     /* what clients must have signed for */
     const char *access_key; /* the node's own pair, which may do everything */
     const char *secret_key;
-    const char *node_id;   /* x-amz-id-2 */
-    uint64_t lifecycle_ms; /* between passes of the lifecycle rules; 0: they are not carried out */
-    const char *domain;    /* BUCKET.DOMAIN as host names a bucket; NULL: path style only */
+    const char *node_id;      /* x-amz-id-2 */
+    uint64_t lifecycle_ms;    /* between passes of the lifecycle rules; 0: they are not carried out */
+    uint64_t documents_bytes; /* most memory for documents that are sent; one at a time may take more */
+    const char *domain;       /* BUCKET.DOMAIN as host names a bucket; NULL: path style only */
 };
 
 struct s3 *s3_new(const struct s3_config *config); /* copies the strings */

@@ -7,6 +7,10 @@
 #include "s3/s3.h"
 #include "s3/s3_error.h"
 
+#include "base/budget.h"
+
+#include <stdatomic.h>
+
 #define S3_MAGIC          0x53335f33u
 #define S3_KEY_MAX_BYTES  1024
 #define S3_HEAD_MAX_BYTES (24 * KIB)  /* headers of a response */
@@ -96,8 +100,10 @@ struct s3 {
     struct auth_keys keys;
     struct uploads *uploads;
     struct pulser *pulser;
-    struct hasher *hasher;   /* NULL: MD5s are computed by who receives the bytes */
-    struct expirer *expirer; /* NULL: lifecycle rules are not carried out */
+    struct budget *documents;     /* memory for what clients send as XML */
+    atomic_bool beyond_documents; /* a request takes more than that: one at a time */
+    struct hasher *hasher;        /* NULL: MD5s are computed by who receives the bytes */
+    struct expirer *expirer;      /* NULL: lifecycle rules are not carried out */
     struct metric_series *seconds[S3_OP_COUNT];
     struct metric_series *requests[S3_OP_COUNT][S3_STATUSES];
 };
@@ -118,13 +124,15 @@ struct s3_request {
     struct user *user; /* who asks, a reference; NULL: the node's own pair, or nobody */
     bool anonymous;
     enum s3_op op;
-    struct buf head;       /* header lines of the response */
-    int status;            /* sent, or 0 */
-    struct gate_pass pass; /* limits and shares */
-    uint64_t tail_bytes;   /* that a tail sends after the request left the gate */
-    bool parked;           /* a tail sends the rest and counts the request */
-    struct slice message;  /* of the error, in the arena; empty: the table's */
-    struct slice extra;    /* XML inside <Error>, in the arena */
+    struct buf head;         /* header lines of the response */
+    int status;              /* sent, or 0 */
+    struct gate_pass pass;   /* limits and shares */
+    uint64_t tail_bytes;     /* that a tail sends after the request left the gate */
+    uint64_t document_bytes; /* taken from the documents' budget */
+    bool beyond_documents;   /* it is the one that takes more */
+    bool parked;             /* a tail sends the rest and counts the request */
+    struct slice message;    /* of the error, in the arena; empty: the table's */
+    struct slice extra;      /* XML inside <Error>, in the arena */
 };
 
 /* An operation: answers, and gives S3_OK; or gives the error to answer with, before any head was sent. After
@@ -244,9 +252,12 @@ const char *put_kept_type(struct slice kept);
 bool put_hashes(struct s3_request *r, uint64_t size);
 /* The body reader of the request. Finish with body_fini when S3_OK. */
 enum s3_error put_body(struct s3_request *r, struct body *ret);
-/* A whole body of XML, within the document's maximum. with_checksum: whether x-amz-checksum headers are about
- * it. */
+/* A whole body of XML, within the document's maximum; its memory, and that of what is read out of it, is
+ * taken from the documents' budget until the request ends. with_checksum: whether x-amz-checksum headers are
+ * about it. SLOW_DOWN. */
 enum s3_error put_document(struct s3_request *r, struct buf *document, bool with_checksum);
+/* Gives back what the request's document took. */
+void put_document_end(struct s3_request *r);
 /* If-Match and If-None-Match of a write; the slices point into the request. */
 enum s3_error put_conditions(struct s3_request *r, struct wire_put_open_req *ret);
 /* The checksum that was verified goes back to the client, as S3 does. */

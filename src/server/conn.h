@@ -74,6 +74,7 @@ struct conn {
     bool is_kept;                 /* its memory is */
     bool watched;                 /* all that arrives makes an event (EPOLLET), without arming */
     bool drained;                 /* nothing has arrived that was not read, or will not make an event */
+    bool pending_is_part;         /* `pending` is one of a head: it was parsed */
     bool ended;                   /* the peer's end has arrived, or may have */
     _Atomic uint64_t deadline_ms; /* monotonic; 0: busy; CONN_NEVER */
     struct conn *prev, *next;     /* of its slot; table lock */

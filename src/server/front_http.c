@@ -125,7 +125,7 @@ static void refuse(struct worker *w, struct conn *c, enum refusal why)
     }
 }
 
-/* Keeps what was received and lets the connection wait for the rest of its head. */
+/* Keeps what was received, which was parsed, and lets the connection wait for the rest of its head. */
 static void wait_with_pending(struct worker *w, struct conn *c)
 {
     struct front *f = w->front;
@@ -135,6 +135,7 @@ static void wait_with_pending(struct worker *w, struct conn *c)
         refuse(w, c, REFUSE_MEMORY);
         return;
     }
+    c->pending_is_part = true;
     http_conn_detach(w->http);
     wait_for_head(f, c);
 }
@@ -214,7 +215,8 @@ static void serve(struct worker *w, struct conn *c, bool may_read)
 {
     struct front *f = w->front;
     struct http_conn *h = w->http;
-    http_conn_attach(h, stream_of(c), &c->peer.any, slice_of(c->pending, c->pending_n));
+    http_conn_attach(h, stream_of(c), &c->peer.any, slice_of(c->pending, c->pending_n), c->pending_is_part);
+    c->pending_is_part = false;
     front_drop_pending(f, c);
     http_conn_set_draining(h, atomic_load_explicit(&f->draining, memory_order_relaxed));
     for (int served = 0;;) {
@@ -298,7 +300,7 @@ static bool begin_tls(struct worker *w, struct conn *c)
         c->tls = tls_new(f->config.tls, c->fd);
         return true;
     }
-    http_conn_attach(w->http, stream_of(c), &c->peer.any, SLICE_NULL);
+    http_conn_attach(w->http, stream_of(c), &c->peer.any, SLICE_NULL, /* is_part= */ false);
     refuse(w, c, REFUSE_PLAIN);
     return false;
 }

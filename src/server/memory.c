@@ -23,6 +23,7 @@ struct memory_plan memory_divide(uint64_t memory_bytes)
         .store_bytes = MAX(memory_bytes / 4, 16 * MIB),
         .heads_bytes = MAX(memory_bytes / 32, 2 * MIB),
         .answers_bytes = MAX(memory_bytes / 32, 2 * MIB),
+        .documents_bytes = MAX(memory_bytes / 32, 3 * MIB),
         .wire_bytes = MAX(memory_bytes / 8, 9 * MIB),
         .budget_bytes = MAX(memory_bytes / 8 * 3, 24 * MIB),
     };

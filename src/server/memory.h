@@ -10,8 +10,9 @@ struct memory_plan {
     uint64_t store_bytes;                              /* index caches, open extents, data-set table */
     uint64_t heads_bytes;                              /* request heads that are incomplete or wait */
     uint64_t answers_bytes;                            /* ends of answers that clients do not take */
-    uint64_t wire_bytes;                               /* large bodies of wire requests and replies */
-    uint64_t budget_bytes; /* everything the object service reserves: fills, attributes */
+    uint64_t documents_bytes; /* XML that S3 clients send, and what is read out of it */
+    uint64_t wire_bytes;      /* large bodies of wire requests and replies */
+    uint64_t budget_bytes;    /* everything the object service reserves: fills, attributes */
     /* What is left is for the process itself: code, thread stacks, connections, the allocator's slack. */
 };
 

@@ -229,6 +229,7 @@ static int start_front(struct server *s, const struct config *config, const stru
                                  .secret_key = s->dir.secret_key,
                                  .node_id = s->dir.node_id,
                                  .lifecycle_ms = config->lifecycle_interval,
+                                 .documents_bytes = plan->documents_bytes,
                                  .domain = config->domain};
     s->s3 = s3_new(&s3);
     const struct front_config front = {

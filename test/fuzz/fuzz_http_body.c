@@ -38,7 +38,7 @@ static void run(struct slice input, size_t cut, struct result *r)
     struct http_conn *c = http_conn_new();
     if (sock_send_all(pair[1], input.p + cut, input.n - cut, 0) < 0 || shutdown(pair[1], SHUT_WR) < 0)
         abort();
-    http_conn_attach(c, stream_plain(pair[0]), NULL, slice_of(input.p, cut));
+    http_conn_attach(c, stream_plain(pair[0]), NULL, slice_of(input.p, cut), /* is_part= */ false);
     int k;
     while ((k = http_conn_parse(c, &status, NULL)) == -EAGAIN)
         if (http_conn_receive(c) <= 0)

@@ -58,6 +58,50 @@ static void takes_a_usual_request_apart(void **state)
     assert_int_equal(r.head_bytes, strlen(text) - 4);
 }
 
+/* Parses a head that arrives byte by byte where http_head_may_end says that it may help, and gives how often
+ * that was; *ret: how it ended, and after how many bytes. */
+static size_t dribble(struct slice text, int *ret, size_t *ret_n)
+{
+    struct http_request r;
+    size_t parsed = 0;
+    int status, k = -EAGAIN;
+    for (size_t n = 1; k == -EAGAIN && n <= text.n; n++) {
+        _cleanup_free_ char *copy = NULL;
+        bool may_end = http_head_may_end(slice_of(text.p, n), n - 1);
+        k = parse_exact(slice_of(text.p, n), &r, &status, &copy);
+        assert_true(may_end || k == -EAGAIN);
+        parsed += may_end;
+        *ret_n = n;
+    }
+    *ret = k;
+    return parsed;
+}
+
+/* A head that dribbles in is parsed once for each of its lines and no more, whether it is whole in the end,
+ * too large, or broken; and what can be refused is refused as soon as that is known. */
+static void dribbled_heads_are_parsed_once_a_line(void **state)
+{
+    char *text = malloc(HTTP_HEAD_MAX_BYTES + 1);
+    size_t n;
+    int k;
+    assert_non_null(text);
+    assert_int_equal(dribble(SLICE_LIT("\r\nGET / HTTP/1.1\r\nHost: a\r\nx: y\r\n\r\n"), &k, &n), 5);
+    assert_int_equal(k, 0);
+    assert_int_equal(dribble(SLICE_LIT("GET / HTTP/1.1\r\nHost: a\nx: y"), &k, &n), 2);
+    assert_int_equal(k, ERR_PROTOCOL);
+    assert_int_equal(n, strlen("GET / HTTP/1.1\r\nHost: a\n"));
+    memset(text, 'a', HTTP_HEAD_MAX_BYTES);
+    memcpy(text, "GET /", 5); /* no end of the request line */
+    assert_int_equal(dribble(slice_of(text, HTTP_HEAD_MAX_BYTES), &k, &n), 1);
+    assert_int_equal(k, ERR_PROTOCOL);
+    assert_int_equal(n, 16 * KIB + 64 + 1);
+    memcpy(text, "GET / HTTP/1.1\r\nHost: a\r\nx: ", 28); /* nor of a header */
+    assert_in_range(dribble(slice_of(text, HTTP_HEAD_MAX_BYTES), &k, &n), 3, 4);
+    assert_int_equal(k, ERR_PROTOCOL);
+    assert_int_equal(n, HTTP_HEAD_MAX_BYTES);
+    free(text);
+}
+
 /* Every cut of a valid head is incomplete, never an error and never complete: heads may arrive byte by byte.
  */
 static void every_cut_of_a_valid_head_is_incomplete(void **state)
@@ -365,6 +409,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(takes_a_usual_request_apart),
         cmocka_unit_test(every_cut_of_a_valid_head_is_incomplete),
+        cmocka_unit_test(dribbled_heads_are_parsed_once_a_line),
         cmocka_unit_test(refuses_broken_heads_with_their_status),
         cmocka_unit_test(refuses_zero_bytes),
         cmocka_unit_test(knows_when_to_keep_the_connection),

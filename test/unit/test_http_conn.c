@@ -38,7 +38,7 @@ static int set_up(void **state)
     (void)sock_set_timeouts(f->client, 5000, 5000);
     (void)sock_set_timeouts(f->server, 300, 300);
     f->c = http_conn_new();
-    http_conn_attach(f->c, stream_plain(f->server), NULL, SLICE_NULL);
+    http_conn_attach(f->c, stream_plain(f->server), NULL, SLICE_NULL, /* is_part= */ false);
     *state = f;
     return 0;
 }

@@ -306,6 +306,24 @@ static struct wire_upload_part_req begin_part(struct fixture *f, uint64_t size,
     return part;
 }
 
+/* The origin of the bucket takes uploads in parts from now on, until end_uploads; `ops` lives as long. */
+static struct upstream *begin_uploads(struct fixture *f, struct origin_ops *ops)
+{
+    struct upstream *u = NULL;
+    assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
+    *ops = origin_file_ops;
+    ops->upload_create = begin_upload;
+    ops->upload_part = take_part;
+    u->origin->ops = ops;
+    return u;
+}
+
+static void end_uploads(struct upstream *u)
+{
+    u->origin->ops = &origin_file_ops;
+    upstream_unref(u);
+}
+
 static void upload_in_parts(struct fixture *f, const char *text)
 {
     struct err e = {0};
@@ -330,17 +348,12 @@ static void upload_in_parts(struct fixture *f, const char *text)
 static void test_an_upload_that_is_told_no_etag(void **state)
 {
     struct fixture *f = *state;
-    struct upstream *u = NULL;
-    assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
-    struct origin_ops ops = origin_file_ops;
-    ops.upload_create = begin_upload;
-    ops.upload_part = take_part;
+    struct origin_ops ops;
+    struct upstream *u = begin_uploads(f, &ops);
     ops.upload_complete = complete_upload;
-    u->origin->ops = &ops;
     completing = f;
     upload_in_parts(f, "ours 1");
-    u->origin->ops = &origin_file_ops;
-    upstream_unref(u);
+    end_uploads(u);
     assert_string_equal(read_all(f, "k", NULL), "theirs");
 }
 
@@ -351,20 +364,15 @@ static void test_an_upload_that_is_told_no_etag(void **state)
 static void test_a_part_whose_reply_was_lost_is_ended(void **state)
 {
     struct fixture *f = *state;
-    struct upstream *u = NULL;
-    assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
-    struct origin_ops ops = origin_file_ops;
-    ops.upload_create = begin_upload;
-    ops.upload_part = take_part;
-    u->origin->ops = &ops;
+    struct origin_ops ops;
+    struct upstream *u = begin_uploads(f, &ops);
     struct wire_upload_part_rep begun;
     struct wire_upload_part_req part = begin_part(f, 5, &begun);
     object_unsent(f->session, WIRE_OP_UPLOAD_PART, &part, &begun, f->arena);
     struct wire_upload_write_req w = {.handle = begun.handle, .data = SLICE_LIT("bytes")};
     struct wire_upload_write_rep written;
     assert_int_equal(object_upload_write(f->session, &w, f->arena, &written, NULL), -EBADF);
-    u->origin->ops = &origin_file_ops;
-    upstream_unref(u);
+    end_uploads(u);
 }
 
 /* ---- asking ---- */

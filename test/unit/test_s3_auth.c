@@ -147,6 +147,20 @@ static void changed_requests_are_refused(void **state)
     assert_int_equal(verify(V2_HEAD(V2_QUERY, "x-amz-meta-a: b\r\n"), 1), S3_ERR_SIGNATURE);
 }
 
+/* What a URL of version 2 says of the answer is signed to its last byte, behind a zero byte, too. Fails where
+ * the signed text is written by printf, which ends there. The signature was made with Python's hmac. */
+static void a_zero_byte_hides_nothing(void **state)
+{
+#define V2_TYPED(more)                                                                                       \
+    V2_HEAD("AWSAccessKeyId=" KEY "&Expires=1175139620&response-content-type=a" more                         \
+            "&Signature=vBptvVOKrQL6PDVUeHGbLzx7jWI%3D",                                                     \
+            "")
+    (void)state;
+    assert_int_equal(verify(V2_TYPED(""), 1175139620), S3_OK);
+    assert_int_equal(verify(V2_TYPED("%00b"), 1175139620), S3_ERR_SIGNATURE);
+#undef V2_TYPED
+}
+
 /* Headers that S3 gives a meaning must be signed; others may be added on the way. Fails without signs_enough.
  */
 static void unsigned_amz_headers_are_refused(void **state)
@@ -385,6 +399,7 @@ int main(void)
         cmocka_unit_test(signing_keys_are_derived_once),
         cmocka_unit_test(changed_requests_are_refused),
         cmocka_unit_test(unsigned_amz_headers_are_refused),
+        cmocka_unit_test(a_zero_byte_hides_nothing),
         cmocka_unit_test(time_is_checked),
         cmocka_unit_test(times_are_those_of_the_calendar),
         cmocka_unit_test(malformed_signatures_are_refused),

@@ -12,7 +12,7 @@
 static uint64_t sum(const struct memory_plan *p)
 {
     return p->control_cache_bytes + p->control_write_bytes + p->store_bytes + p->heads_bytes +
-           p->answers_bytes + p->wire_bytes + p->budget_bytes;
+           p->answers_bytes + p->documents_bytes + p->wire_bytes + p->budget_bytes;
 }
 
 /* The shares leave room for the process itself, at every size that the option allows, and grow with it. */

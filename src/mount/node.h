@@ -51,6 +51,7 @@ struct node {
     bool is_unlinked;
     bool is_lost; /* where it lies is not known: of a process before this one, which could not keep it all */
     bool wants_renewal; /* the next lookup makes a new node, so that it can be opened in another mode */
+    bool is_spoilt;     /* the kernel may have pages of it with bytes that no version has: not to be opened */
     uint64_t size_bytes, mtime_ns;
     bool has_owner; /* and mode; as in node_attr */
     uint32_t mode, uid, gid;

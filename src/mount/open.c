@@ -15,7 +15,8 @@
  * A file opened for reading and writing (O_RDWR) may be mapped for writing. The kernel drops our file when a
  * passthrough mapping is made, so that RELEASE comes although stores still can; such a file is therefore
  * opened plainly, through the page cache. Only where an inode is open by passthrough already there is no
- * choice: then its staging file does not become the cached copy (staging_expect_mapping).
+ * choice: then its staging file does not become the cached copy (staging_expect_mapping). O_SYNC and O_DSYNC
+ * open plainly, too, so that each write is published; beside one that is open by passthrough they cannot.
  *
  * A file is opened for writing only when it is not open, or is being written here; otherwise the program's
  * open fails with ESTALE inside the kernel, which looks the name up again, gets a new inode and opens that.
@@ -26,6 +27,8 @@
  *  2. A handle counts in exactly one of n_passthrough and n_plain.
  *  3. While a node has a staging, whoever opens it uses that: a file that was opened to be read while the
  * staging began is closed again, lest it become the backing file of those who write.
+ *  4. Pages that the kernel keeps of an inode are of its version. An inode whose last written bytes were
+ * never published is opened no more (is_spoilt): its name gets another one.
  *
  * Failure modes: a file that the kernel refuses as backing file is served plainly; without the capability
  * passthrough is given up for the whole mount, and the log says so.
@@ -152,25 +155,28 @@ static void count_locked(struct node *n, struct handle *h)
         n->n_plain++;
 }
 
-static void choose_for_staging_locked(struct mount *m, struct node *n, struct handle *h, bool is_mappable,
+/* flags: of open(2). By passthrough nobody hears of a write that is to be published before it returns. */
+static void choose_for_staging_locked(struct mount *m, struct node *n, struct handle *h, int flags,
                                       struct warm_trash **trash)
 {
+    bool is_mappable = (flags & O_ACCMODE) == O_RDWR, is_synced = flags & O_DSYNC && h->is_writable;
     if (join_passthrough_locked(n, h)) {
         if (is_mappable)
             staging_expect_mapping(h->staging);
         return;
     }
     warm_forget_locked(m->warm, n, trash);
-    bool may = atomic_load(&m->is_passthrough) && m->is_write_passthrough && !is_mappable && n->n_plain == 0;
+    bool may = atomic_load(&m->is_passthrough) && m->is_write_passthrough && !is_mappable && !is_synced &&
+               n->n_plain == 0;
     h->is_passthrough = may && register_locked(m, n, staging_fd(h->staging));
     count_locked(n, h);
 }
 
-static void choose_for_staging(struct mount *m, struct node *n, struct handle *h, bool is_mappable)
+static void choose_for_staging(struct mount *m, struct node *n, struct handle *h, int flags)
 {
     struct warm_trash *trash = NULL;
     lock_take(node_table_lock(m->nodes));
-    choose_for_staging_locked(m, n, h, is_mappable, &trash);
+    choose_for_staging_locked(m, n, h, flags, &trash);
     lock_drop(node_table_lock(m->nodes));
     warm_empty(m->warm, trash);
 }
@@ -197,14 +203,14 @@ static void choose_for_reading_locked(struct mount *m, struct node *n, struct ha
         warm_track_locked(m->warm, n, o->key_hash, o->serial, valid_ms);
 }
 
-/* false: somebody began to write it meanwhile. */
+/* false: somebody began to write it meanwhile, or did. */
 static bool choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct mount_opened *o)
 {
     struct warm_trash *trash = NULL;
     bool is_here = client_file_is_complete(o->file);
     bool is_complete = atomic_load(&m->is_passthrough) && is_here;
     lock_take(node_table_lock(m->nodes));
-    bool may = !n->staging;
+    bool may = !n->staging && !n->is_spoilt;
     if (may)
         choose_for_reading_locked(m, n, h, o, is_complete, &trash);
     /* The kernel has the file now; descriptors are few. */
@@ -256,6 +262,12 @@ int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, s
     return -ESTALE;
 }
 
+static bool is_spoilt(struct mount *m, const struct node *n)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    return n->is_spoilt;
+}
+
 /* 1: somebody began to write it meanwhile. */
 static int try_open_reading(struct mount *m, struct node *n, struct handle *h, struct err *e)
 {
@@ -268,12 +280,12 @@ static int try_open_reading(struct mount *m, struct node *n, struct handle *h, s
     int r = staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
     if (r == 0) {
         stats_add(m->stats, STATS_HERE_OPENS, 1);
-        choose_for_staging(m, n, h, /* is_mappable= */ false); /* for writing */
+        choose_for_staging(m, n, h, O_RDONLY); /* for writing */
         return 0;
     }
     struct mount_opened o = {0};
     if (r == -ENOENT)
-        r = mount_open_file(m, n, &o, e);
+        r = is_spoilt(m, n) ? -ESTALE : mount_open_file(m, n, &o, e);
     if (r == 0 && !choose_for_reading(m, n, h, &o))
         r = 1;
     client_file_close(o.file);
@@ -294,7 +306,7 @@ static int open_writing(struct mount *m, struct node *n, struct handle *h, enum 
     queue_may_wait();
     int r = staging_acquire(m, n, start, &h->staging, e);
     if (r == 0)
-        choose_for_staging(m, n, h, (flags & O_ACCMODE) == O_RDWR);
+        choose_for_staging(m, n, h, flags);
     return r;
 }
 

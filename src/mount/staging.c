@@ -370,6 +370,16 @@ static void strand(struct mount *m, struct staging *s)
                   (unsigned long long)s->node->ino, e.text[0] ? e.text : err_text(r));
 }
 
+/* What was written and not published is in the kernel's pages of this inode still. Who opens the name from
+ * now on gets another one, and what the origin has. */
+static void spoil(struct mount *m, struct node *n)
+{
+    lock_take(node_table_lock(m->nodes));
+    n->is_spoilt = true;
+    lock_drop(node_table_lock(m->nodes));
+    node_detach(m->nodes, n, /* is_unlinked= */ false);
+}
+
 void staging_release(struct mount *m, struct staging *s)
 {
     lock_take(node_table_lock(m->nodes));
@@ -389,6 +399,8 @@ void staging_release(struct mount *m, struct staging *s)
     if (r < 0)
         count_failure(m, r, &e);
     strand(m, s);
+    if (r < 0 || !s->is_clean)
+        spoil(m, s->node);
     staging_keep(m, s);
     staging_drop_target(m, s);
     end(m, s);
@@ -650,13 +662,15 @@ void stagings_resume(struct mount *m)
         next = kept_next(m->seat.kept, KEPT_STAGING, c);
         bool is_whole = c->magic == STAGING_KEPT_MAGIC;
         int fd = is_whole && c->slot < KEPT_SLOTS_MAX ? kept_held(m->seat.kept)[c->slot] - 1 : -1;
-        struct node *n = fd >= 0 ? node_get(m->nodes, c->node_id) : NULL;
-        if (n && !n->staging) {
+        struct node *n = is_whole ? node_get(m->nodes, c->node_id) : NULL;
+        if (n && fd >= 0 && !n->staging) {
             resume(m, c, n, fd);
         } else {
             if (is_whole)
                 log_error("mount", "what was written to inode %llu and not published is lost",
                           (unsigned long long)(n ? n->ino : c->node_id));
+            if (is_whole && n && !n->staging)
+                spoil(m, n);
             c->magic = 0;
             kept_give(m->seat.kept, c);
         }

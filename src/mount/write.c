@@ -24,11 +24,12 @@ void mount_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, 
     (void)fuse_reply_write(req, size);
 }
 
-static void publish(fuse_req_t req, const char *what, struct fuse_file_info *fi)
+/* is_wanted: what others wrote, too. */
+static void publish(fuse_req_t req, const char *what, bool is_wanted, struct fuse_file_info *fi)
 {
     struct handle *h = handle_of(fi);
     struct err e = {0};
-    int r = h->staging && h->is_writable ? staging_publish(mount_of(req), h->staging, &e) : 0;
+    int r = h->staging && (h->is_writable || is_wanted) ? staging_publish(mount_of(req), h->staging, &e) : 0;
     if (h->is_writable && !h->staging) /* a process that took over did not find it */
         r = err_set(&e, -EIO, "what was written here is lost");
     if (r < 0)
@@ -40,13 +41,13 @@ static void publish(fuse_req_t req, const char *what, struct fuse_file_info *fi)
 void mount_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
-    publish(req, "close", fi);
+    publish(req, "close", /* is_wanted= */ false, fi);
 }
 
 void mount_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
 {
     (void)ino, (void)datasync;
-    publish(req, "fsync", fi);
+    publish(req, "fsync", /* is_wanted= */ true, fi); /* it is about the file, not about how it was opened */
 }
 
 void mount_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,

@@ -639,18 +639,25 @@ def sleeps(pid):
 
 @pytest.mark.parametrize("passthrough", MODES)
 def test_close_tells_what_is_lost(there, mount, passthrough):
-    """A file that the keeper could not hold is lost with the process that wrote it: close says so."""
+    """A file that the keeper could not hold is lost with the process that wrote it: close says so, and nobody reads it any more,
+    from the kernel's pages either."""
+    old = harness.random_bytes(16384, seed=1)
+    there.put("old", old)
     one = mount(passthrough=passthrough)
     harness.wait_until(lambda: holds(one.pid, "/dev/fuse"), what="the keeper holds the connection")
     limits = resource.prlimit(one.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(one.pid, resource.RLIMIT_NOFILE, (3, limits[1]))  # no descriptor arrives there
     f = open(one.path / "f", "wb", buffering=0)
     f.write(b"lost")
+    changed = open(one.path / "old", "r+b", buffering=0)
+    changed.write(bytes(8192))
     before = sleeps(one.pid)  # it has been sent the descriptor, and looks every second
     harness.wait_until(lambda: sleeps(one.pid) >= before + 2, what="the keeper has looked")
     resource.prlimit(one.pid, resource.RLIMIT_NOFILE, limits)
     kill_serving(one)
-    with pytest.raises(OSError) as caught:
-        f.close()
-    assert caught.value.errno == errno.EIO
+    for lost in (f, changed):
+        with pytest.raises(OSError) as caught:
+            lost.close()
+        assert caught.value.errno == errno.EIO
     assert "f" not in there.keys()
+    assert (one.path / "old").read_bytes() == old == there.get("old")

@@ -228,6 +228,34 @@ def test_origin_refuses_a_write(origin, new_node, new_shaper, mount):
     assert origin.s3().get_object(Bucket=bucket, Key="g")["Body"].read() == b"works"
 
 
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_what_the_origin_refused_is_read_by_nobody(origin, new_node, new_shaper, mount, passthrough, is_cut):
+    """Bytes that close could not publish are in none of the kernel's pages any more: the name has the origin's bytes, at once, for
+    who reads it and for who goes on writing."""
+    node = new_node()
+    shaper = new_shaper()
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    old = harness.random_bytes(16384, seed=8)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=old)
+    path = mount(node, bucket, passthrough=passthrough).path / "f"
+    shaper.fault("status:403", match="PUT", count=1000)
+    fd = os.open(path, os.O_RDWR)
+    os.pwrite(fd, bytes(8192), 0)
+    if is_cut:
+        os.ftruncate(fd, 8192)
+    assert error_of(lambda: os.close(fd)) == errno.EACCES
+    assert path.read_bytes() == old
+    assert path.stat().st_size == len(old)
+    shaper.reset()
+    new = old[:4096] + b"x" + old[4097:]
+    with open(path, "r+b", buffering=0) as f:
+        assert f.read(len(old)) == old
+        os.pwrite(f.fileno(), b"x", 4096)
+    assert path.read_bytes() == new
+    assert origin.s3().get_object(Bucket=bucket, Key="f")["Body"].read() == new
+
+
 def test_origin_fails_a_read(origin, new_node, new_shaper, mount):
     """A read that the origin refuses fails with an error and its words in the log, and is not remembered."""
     node = new_node()

@@ -184,6 +184,35 @@ def test_fsync_publishes(bucket, mount, passthrough):
 
 
 @pytest.mark.parametrize("passthrough", MODES)
+def test_fsync_by_who_only_reads(bucket, mount, passthrough):
+    """fsync is about the file, however it was opened: `sync FILE` opens it to be read. Its close publishes nothing."""
+    path = mount(passthrough=passthrough).path / "f"
+    with open(path, "wb", buffering=0) as f:
+        f.write(b"one")
+        with open(path, "rb") as reader:
+            assert truth(bucket, "f") is None
+            os.fsync(reader.fileno())
+            assert truth(bucket, "f") == b"one"
+            f.write(b" two")
+        assert truth(bucket, "f") == b"one"
+        subprocess.run(["sync", path], check=True)
+        assert truth(bucket, "f") == b"one two"
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+@pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
+def test_what_o_sync_writes_is_in_the_origin(bucket, mount, passthrough, flag):
+    """Each write to a file that was opened so returns when the origin has it, as fsync would."""
+    path, body = mount(passthrough=passthrough).path / "f", b""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o644)
+    for part in (b"one", b"two" * 100_000, b"three"):
+        os.write(fd, part)
+        body += part
+        assert truth(bucket, "f") == body
+    os.close(fd)
+
+
+@pytest.mark.parametrize("passthrough", MODES)
 def test_each_small_change_counts(bucket, mount, passthrough):
     """Changes that follow a publication at once, of the same size, are not missed."""
     path = mount(passthrough=passthrough).path / "f"

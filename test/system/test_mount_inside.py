@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("need_fuse")
 @pytest.fixture
 def mount(node, new_mount):
     """mount("bucket", passthrough="off", ...)"""
-    return lambda what, **options: new_mount(node, what, **options)
+    return lambda what, node=node, **options: new_mount(node, what, **options)
 
 
 def run(node, *argv, status=0, env=None):
@@ -116,6 +116,24 @@ def test_explaining_why_there_is_no_passthrough(bucket, mount):
         answer = explain(node, on / "f")
         assert answer["mount"]["being_written"] and answer["mount"]["other_opens"] == 1
         assert not answer["passthrough"] and "open through the mount's process" in answer["why_not"]
+
+
+def test_explaining_from_another_directory(origin, new_node, mount, tmp_path):
+    """A node and a mount that were told of their places by relative paths say where they are from anywhere. (Seen to fail without getcwd
+    in set_socket, client/client.c, and in put_path, object/explain.c.)"""
+    node = new_node(start=False)
+    node.data = os.path.relpath(node.data)
+    node.start()
+    assert not node.socket_path.startswith("/")
+    name, body = node.new_bucket(origin), harness.random_bytes(1000, seed=1)
+    origin.s3().put_object(Bucket=name, Key="f", Body=body)
+    path = mount(name, node=node).path
+    assert (path / "f").read_bytes() == body
+    done = subprocess.run([node.binary, "explain", "--json", path / "f"], cwd=tmp_path, stdout=subprocess.PIPE, timeout=200,
+                          env={**os.environ, **node.env}, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["key"] == "f" and pathlib.Path(answer["file"]).is_absolute() and pathlib.Path(answer["file"]).read_bytes() == body
+    assert answer["file"].startswith(answer["disk"])
 
 
 def test_explaining_below_a_prefix_and_by_odd_paths(bucket, mount, tmp_path):
@@ -301,7 +319,8 @@ def test_a_listing_brings_the_attributes(node, bucket, scratch, mount, kind):
 
 def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
     """An operation that waits for the origin is shown while it waits, and among the slow ones with its path and what it waited for
-    afterwards; one that fails because the origin does is counted."""
+    afterwards, reads too; one that fails because the origin does is counted. (Seen to fail when note_slow, mount/stats.c, is not
+    told of reads.)"""
     node = bucket.node
     shaper = new_shaper(before=bucket.origin, first_byte="1500ms")
     name = node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
@@ -320,7 +339,9 @@ def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
     assert now["failures"] == 0 and slow and all(x["took_ms"] >= 100 for x in slow)
     assert any("slow" in x["target"] for x in slow), slow
     assert all(x["waited_ms"] <= x["took_ms"] for x in slow), slow
-    assert any(x["waited_for"] in ("stat", "open", "fetch") and x["waited_ms"] >= 100 for x in slow), slow
+    assert any(x["waited_for"] == "stat" and x["waited_ms"] >= 100 for x in slow), slow
+    reads = [x for x in slow if x["operation"] == "read"]
+    assert reads and all(x["target"] == "slow/file" and x["waited_for"] == "fetch" and x["waited_ms"] >= 100 for x in reads), slow
     assert "of which the node's " in run(node, "mount", "--stats", path)
     shaper.stop()
     with pytest.raises(OSError):

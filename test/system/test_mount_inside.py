@@ -216,7 +216,8 @@ def test_explaining_takes_an_admin(bucket):
 
 
 def test_counting_a_mirror_bucket(bucket, mount):
-    """Opens, hits, bytes and operations are what was done; passthrough and its absence are told."""
+    """Opens, hits, bytes and operations are what was done; passthrough and its absence are told: what is complete is read by it, and
+    what is written only, written. (Seen to fail when cold opens count as hits, and when files being written are not registered.)"""
     node = bucket.node
     for i in range(4):
         put(bucket, f"d/f{i}", 300_000, seed=i)
@@ -226,16 +227,21 @@ def test_counting_a_mirror_bucket(bucket, mount):
     assert first["bucket"] == bucket.name and first["kind"] == "mirror" and first["pid"] == m.serving()
     assert first["passthrough"] == uses and first["hit_share"] is None and first["passthrough_share"] is None
     assert first["node"] == f"unix:{node.socket_path}" and first["reading_opens"] == 0
-    for _ in range(3):
-        for i in range(4):
-            assert (path / f"d/f{i}").read_bytes() == harness.random_bytes(300_000, seed=i)
+    for i in range(3):
+        for k in range(4):
+            assert (path / f"d/f{k}").read_bytes() == harness.random_bytes(300_000, seed=k)
+        if i == 0:
+            cold = stats(node, path)
+            assert cold["here_opens"] == 0 == cold["hit_share"] and cold["passthrough_opens"] == 0
     (path / "d/new").write_bytes(b"x" * 1000)
     now = stats(node, path)
     assert now["reading_opens"] == 12 and now["writing_opens"] == 1 and now["open_files"] == 0
-    assert 8 <= now["here_opens"] <= 12 and now["hit_share"] == now["here_opens"] / 12
+    assert now["here_opens"] == 8 and now["hit_share"] == now["here_opens"] / 12
     if uses:
-        assert 8 <= now["passthrough_opens"] <= 13 and 0 < now["unasked_opens"] <= 8
-        assert now["passthrough_share"] == now["passthrough_opens"] / 13
+        assert now["passthrough_opens"] == 9 and 0 < now["unasked_opens"] <= 8
+        assert now["passthrough_share"] == now["passthrough_opens"] / 13 and now["written_bytes"] == 0
+    else:
+        assert now["passthrough_share"] == 0 and now["written_bytes"] == 1000
     assert now["operations"]["open"]["count"] == 12 and now["operations"]["create"]["count"] == 1
     for one in now["operations"].values():
         assert one["count"] > 0 and 0 <= one["median_us"] <= one["p99_us"] <= one["max_us"]

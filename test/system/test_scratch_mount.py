@@ -813,6 +813,7 @@ def test_a_million_entries(mount):
     fd = os.open(one.path / "d", os.O_RDONLY)
     for i in range(1_000_000):
         os.mknod(f"{i}", 0o600, dir_fd=fd)
+    os.close(fd)
 
     def resident():
         with open(f"/proc/{one.serving()}/status") as status:

@@ -40,10 +40,15 @@ def new_disk(tmp_path):
             pytest.skip(f"needs {program}")
     with contextlib.ExitStack() as stack:
 
+        def unmount(at):
+            """The kernel may hold what a killed process had open for a moment longer."""
+            harness.wait_until(lambda: subprocess.run(["umount", at], stderr=subprocess.DEVNULL, check=False).returncode == 0, 60,
+                               f"{at} is let go")
+
         def mount(*argv, at):
             at.mkdir()
             run("mount", *argv, at)
-            stack.callback(run, "umount", at)
+            stack.callback(unmount, at)
 
         def make(size, room=None):
             below = tmp_path / "below"

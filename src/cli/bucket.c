@@ -177,28 +177,35 @@ int command_list_buckets(struct client *c, bool json, struct err *e)
     return 0;
 }
 
+/* What is asked for is understood before a node is looked for: a typing error is told as one, whether a node
+ * runs or not. */
+static int check_verb(const struct bucket_options *o, char **argv, int n, struct err *e)
+{
+    const char *verb = argv[0];
+    bool changes = strcmp(verb, "create") == 0 || strcmp(verb, "set") == 0;
+    bool of_one = strcmp(verb, "show") == 0 || strcmp(verb, "rm") == 0;
+    if ((o->origin || o->set.n > 0) && !changes)
+        return err_set(e, ERR_BAD_OPTION, "%s: --origin and --set are for create and set", verb);
+    if ((changes && n >= 2) || (of_one && n == 2) || (strcmp(verb, "ls") == 0 && n == 1))
+        return 0;
+    return err_set(e, ERR_BAD_OPTION, "'%s': expects %s", verb, usage.operands);
+}
+
 static int run(struct client *c, const struct bucket_options *o, char **argv, int n, struct err *e)
 {
     const char *verb = argv[0];
-    if ((o->origin || o->set.n > 0) && strcmp(verb, "create") != 0 && strcmp(verb, "set") != 0)
-        return err_set(e, ERR_BAD_OPTION, "%s: --origin and --set are for create and set", verb);
-    if (strcmp(verb, "ls") == 0 && n == 1)
+    if (strcmp(verb, "ls") == 0)
         return command_list_buckets(c, o->json, e);
-    if (n < 2)
-        return err_set(e, ERR_BAD_OPTION, "%s: expects %s", verb, usage.operands);
     if (strcmp(verb, "create") == 0)
         return create(c, o, argv[1], argv + 2, n - 2, e);
     if (strcmp(verb, "set") == 0)
         return change(c, o, argv[1], argv + 2, n - 2, e);
-    if (strcmp(verb, "show") == 0 && n == 2)
+    if (strcmp(verb, "show") == 0)
         return show(c, o, argv[1], e);
-    if (strcmp(verb, "rm") == 0 && n == 2) {
-        _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-        struct wire_bucket_remove_req req = {.name = slice_str(argv[1])};
-        struct wire_bucket_remove_rep rep;
-        return client_bucket_remove(c, &req, &reply, &rep, e);
-    }
-    return err_set(e, ERR_BAD_OPTION, "'%s': expects %s", verb, usage.operands);
+    _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_bucket_remove_req req = {.name = slice_str(argv[1])};
+    struct wire_bucket_remove_rep rep;
+    return client_bucket_remove(c, &req, &reply, &rep, e);
 }
 
 int cmd_bucket(int argc, char **argv)
@@ -216,7 +223,8 @@ int cmd_bucket(int argc, char **argv)
     if (command_parse(&whole, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
-        int r = command_connect(&o.node, &c, &e);
+        int r = check_verb(&o, argv, n, &e);
+        r = r < 0 ? r : command_connect(&o.node, &c, &e);
         if (r == 0)
             r = run(c, &o, argv, n, &e);
         if (r < 0)

@@ -279,15 +279,26 @@ int job_change(struct client *c, uint64_t id, const char *action, struct err *e)
     return client_job_change(c, &req, &reply, &rep, e);
 }
 
-static int run_verb(struct client *c, const struct job_common *o, char **argv, int n, int *ret_status,
-                    struct err *e)
+/* What is asked for is understood before a node is looked for: a typing error is told as one, whether a node
+ * runs or not. ID 0: of all jobs. */
+static int parse_verb(char **argv, int n, uint64_t *ret_id, struct err *e)
 {
-    const char *verb = argv[0];
-    uint64_t id = 0;
-    if (strcmp(verb, "ls") == 0 && n == 1)
+    static const char *const verbs[] = {"show", "wait", "errors", "pause", "resume", "cancel", "retry", "rm"};
+    *ret_id = 0;
+    if (strcmp(argv[0], "ls") == 0 && n == 1)
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(verbs); i++)
+        if (strcmp(argv[0], verbs[i]) == 0 && n == 2 && slice_u64(slice_str(argv[1]), ret_id) == 0)
+            return 0;
+    return err_set(e, ERR_BAD_OPTION, "'%s%s%s': expects %s; see %s --help", argv[0], n > 1 ? " " : "",
+                   n > 1 ? argv[1] : "", usage.operands, usage.command);
+}
+
+static int run_verb(struct client *c, const struct job_common *o, const char *verb, uint64_t id,
+                    int *ret_status, struct err *e)
+{
+    if (strcmp(verb, "ls") == 0)
         return list_jobs(c, o, e);
-    if (n != 2 || strcmp(verb, "ls") == 0 || slice_u64(slice_str(argv[1]), &id) < 0)
-        return err_set(e, ERR_BAD_OPTION, "expects %s; see %s --help", usage.operands, usage.command);
     if (strcmp(verb, "show") == 0)
         return show_job(c, o, id, e);
     if (strcmp(verb, "wait") == 0)
@@ -304,9 +315,11 @@ int cmd_job(int argc, char **argv)
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
-        int r = command_connect(&o.job.node, &c, &e);
+        uint64_t id;
+        int r = parse_verb(argv, n, &id, &e);
+        r = r < 0 ? r : command_connect(&o.job.node, &c, &e);
         if (r == 0)
-            r = run_verb(c, &o.job, argv, n, &status, &e);
+            r = run_verb(c, &o.job, argv[0], id, &status, &e);
         if (r < 0)
             status = command_fail(usage.command, r, &e);
     }

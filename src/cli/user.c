@@ -4,6 +4,8 @@
 
 #include "base/text.h"
 
+#include <limits.h>
+
 struct user_options {
     struct command_node node;
     char *role, *buckets;
@@ -184,33 +186,46 @@ static int limit(struct client *c, const char *name, char **words, int n, struct
     return client_user_limit(c, &req, &reply, &rep, e);
 }
 
+/* What is asked for is understood before a node is looked for: a typing error is told as one, whether a node
+ * runs or not. */
+static int check_verb(const struct user_options *o, char **argv, int n, struct err *e)
+{
+    static const struct {
+        const char *name;
+        int min, max; /* words, itself included */
+    } verbs[] = {{"ls", 1, 1},      {"create", 2, 2}, {"show", 2, 2},  {"limit", 3, INT_MAX},
+                 {"add-key", 2, 2}, {"rm", 2, 2},     {"rm-key", 3, 3}};
+    const char *verb = argv[0];
+    if ((o->role || o->buckets) && strcmp(verb, "create") != 0)
+        return err_set(e, ERR_BAD_OPTION, "%s: --role and --buckets are for create", verb);
+    for (size_t i = 0; i < ARRAY_SIZE(verbs); i++)
+        if (strcmp(verb, verbs[i].name) == 0 && n >= verbs[i].min && n <= verbs[i].max)
+            return 0;
+    return err_set(e, ERR_BAD_OPTION, "'%s': expects %s", verb, usage.operands);
+}
+
 static int run(struct client *c, const struct user_options *o, char **argv, int n, struct err *e)
 {
     const char *verb = argv[0];
     _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if ((o->role || o->buckets) && strcmp(verb, "create") != 0)
-        return err_set(e, ERR_BAD_OPTION, "%s: --role and --buckets are for create", verb);
-    if (strcmp(verb, "ls") == 0 && n == 1)
+    if (strcmp(verb, "ls") == 0)
         return list(c, o->json, e);
-    if (strcmp(verb, "create") == 0 && n == 2)
+    if (strcmp(verb, "create") == 0)
         return create(c, o, argv[1], e);
-    if (strcmp(verb, "show") == 0 && n == 2)
+    if (strcmp(verb, "show") == 0)
         return show(c, o, argv[1], e);
-    if (strcmp(verb, "limit") == 0 && n >= 3)
+    if (strcmp(verb, "limit") == 0)
         return limit(c, argv[1], argv + 2, n - 2, e);
-    if (strcmp(verb, "add-key") == 0 && n == 2)
+    if (strcmp(verb, "add-key") == 0)
         return add_key(c, o, argv[1], e);
-    if (strcmp(verb, "rm") == 0 && n == 2) {
+    if (strcmp(verb, "rm") == 0) {
         struct wire_user_remove_req req = {.name = slice_str(argv[1])};
         struct wire_user_remove_rep rep;
         return client_user_remove(c, &req, &reply, &rep, e);
     }
-    if (strcmp(verb, "rm-key") == 0 && n == 3) {
-        struct wire_user_remove_key_req req = {.name = slice_str(argv[1]), .access_key = slice_str(argv[2])};
-        struct wire_user_remove_key_rep rep;
-        return client_user_remove_key(c, &req, &reply, &rep, e);
-    }
-    return err_set(e, ERR_BAD_OPTION, "'%s': expects %s", verb, usage.operands);
+    struct wire_user_remove_key_req req = {.name = slice_str(argv[1]), .access_key = slice_str(argv[2])};
+    struct wire_user_remove_key_rep rep;
+    return client_user_remove_key(c, &req, &reply, &rep, e);
 }
 
 int cmd_user(int argc, char **argv)
@@ -220,7 +235,8 @@ int cmd_user(int argc, char **argv)
     if (command_parse(&usage, &table, &o, argc, argv, &n, &status)) {
         struct err e = {0};
         _cleanup_(client_freep) struct client *c = NULL;
-        int r = command_connect(&o.node, &c, &e);
+        int r = check_verb(&o, argv, n, &e);
+        r = r < 0 ? r : command_connect(&o.node, &c, &e);
         if (r == 0)
             r = run(c, &o, argv, n, &e);
         if (r < 0)

@@ -36,11 +36,14 @@ struct sigv4_scope {
 
 struct sigv4_key {
     uint8_t k[32];
+    uint32_t inner[8], outer[8]; /* what SHA-256 makes of it for the two halves of HMAC */
 };
 
 /* The signing key of a secret for one day, region and service; cache it, it costs four HMACs. */
 void sigv4_derive_key(struct slice secret, struct slice date, struct slice region, struct slice service,
                       struct sigv4_key *ret);
+/* HMAC-SHA256 of a text. */
+void sigv4_hmac(const struct sigv4_key *key, struct slice text, uint8_t ret[32]);
 /* Lower-case hex signature, NUL-terminated. -E2BIG when the request has more pairs than SIGV4_PAIRS_MAX,
  * -EINVAL when the time has another length. Several headers of one name are joined in the order given. */
 int sigv4_sign(const struct sigv4_request *r, const struct sigv4_scope *scope, const struct sigv4_key *key,

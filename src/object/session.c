@@ -41,35 +41,46 @@ void object_sent(struct object_session *s, uint32_t op, const void *rep)
 /* The handle that a reply brings, or 0, and which operation closes it. */
 static uint64_t opened_by(uint32_t op, const void *rep, uint32_t *ret_close)
 {
-    *ret_close = op == WIRE_OP_PUT_OPEN ? WIRE_OP_PUT_ABORT : WIRE_OP_CLOSE;
     switch (op) {
-#define X(NAME, name)                                                                                        \
+#define X(NAME, name, CLOSE)                                                                                 \
     case WIRE_OP_##NAME:                                                                                     \
+        *ret_close = WIRE_OP_##CLOSE;                                                                        \
         return ((const struct wire_##name##_rep *)rep)->handle;
-        X(OPEN, open)
-        X(WATCH, watch)
-        X(PUT_OPEN, put_open)
-        X(TREE_CREATE, tree_create)
-        X(TREE_OPEN, tree_open)
+        X(OPEN, open, CLOSE)
+        X(WATCH, watch, CLOSE)
+        X(PUT_OPEN, put_open, PUT_ABORT)
+        X(UPLOAD_PART, upload_part, UPLOAD_END)
+        X(TREE_CREATE, tree_create, CLOSE)
+        X(TREE_OPEN, tree_open, CLOSE)
 #undef X
     default:
         return 0;
     }
 }
 
+static void close_unsent(struct object_session *s, uint32_t close, uint64_t handle, struct arena *a)
+{
+    const struct wire_close_req end = {.handle = handle};
+    const struct wire_put_abort_req abort = {.handle = handle};
+    const struct wire_upload_end_req cancel = {.handle = handle, .flags = WIRE_CANCEL};
+    const void *req = close == WIRE_OP_PUT_ABORT    ? (const void *)&abort
+                      : close == WIRE_OP_UPLOAD_END ? (const void *)&cancel
+                                                    : &end;
+    union {
+        struct wire_close_rep end;
+        struct wire_put_abort_rep abort;
+        struct wire_upload_end_rep cancel;
+    } done = {0};
+    (void)object_call(s, close, req, a, &done, NULL);
+}
+
 void object_unsent(struct object_session *s, uint32_t op, const void *req, const void *rep, struct arena *a)
 {
     uint32_t close;
     uint64_t handle = opened_by(op, rep, &close);
-    const struct wire_close_req end = {.handle = handle};
-    const struct wire_put_abort_req abort = {.handle = handle};
-    union {
-        struct wire_close_rep end;
-        struct wire_put_abort_rep abort;
-    } done = {0};
     object_sent(s, op, rep);
     if (handle != 0)
-        (void)object_call(s, close, close == WIRE_OP_CLOSE ? (const void *)&end : &abort, a, &done, NULL);
+        close_unsent(s, close, handle, a);
     scratch_tell_all(s, op, req);
 }
 

@@ -408,19 +408,28 @@ static bool next_word(struct slice *line, char ret[PATH_MAX])
     return n > 0;
 }
 
+static bool has_option(struct slice options, const char *name)
+{
+    bool found = false;
+    while (options.n > 0 && !found)
+        found = slice_eq_str(slice_split(&options, ','), name);
+    return found;
+}
+
 bool file_is_in_fstab(struct slice text, struct slice path)
 {
     while (text.n > 0) {
         struct slice line = slice_split(&text, '\n');
-        char word[PATH_MAX];
+        char word[PATH_MAX], options[PATH_MAX];
         if (!next_word(&line, word) || word[0] == '#' || !next_word(&line, word))
             continue;
-        struct slice at = slice_str(word);
+        struct slice at = slice_str(word), o = SLICE_NULL;
         while (at.n > 0 && at.p[at.n - 1] == '/')
             at.n--;
-        bool when_asked = slice_find_slice(line, SLICE_LIT("noauto")) >= 0 &&
-                          slice_find_slice(line, SLICE_LIT("x-systemd.automount")) < 0;
-        bool binds = slice_find_slice(line, SLICE_LIT("bind")) >= 0; /* is no other file system */
+        if (next_word(&line, options) && next_word(&line, options)) /* behind the type */
+            o = slice_str(options);
+        bool when_asked = has_option(o, "noauto") && !has_option(o, "x-systemd.automount");
+        bool binds = has_option(o, "bind") || has_option(o, "rbind"); /* is no other file system */
         if (at.n > 0 && slice_eq(at, path))
             return !when_asked && !binds;
     }

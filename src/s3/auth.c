@@ -15,10 +15,8 @@
 #include "base/text.h"
 #include "origin/meta.h"
 
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-
-#define ALGORITHM "AWS4-HMAC-SHA256"
+#define ALGORITHM   "AWS4-HMAC-SHA256"
+#define HASH_HEADER "x-amz-content-sha256"
 
 #define REFUSE(error, reason) (*ret_reason = (reason), S3_ERR_##error)
 
@@ -29,37 +27,6 @@ struct slice auth_lower(struct arena *a, struct slice s)
     for (size_t i = 0; i < s.n; i++)
         p[i] = s.p[i] >= 'A' && s.p[i] <= 'Z' ? (char)(s.p[i] + 32) : s.p[i];
     return slice_of(p, s.n);
-}
-
-struct slice auth_header(const struct auth_request *r, struct slice name, struct arena *a)
-{
-    const struct http_header *first = NULL;
-    size_t found = 0, total = 0, n = 0;
-    char *p;
-
-    for (size_t i = 0; i < r->http->n_headers; i++) {
-        const struct http_header *h = &r->http->headers[i];
-
-        if (!slice_eq_case(h->name, name))
-            continue;
-        first = found++ ? first : h;
-        total += h->value.n + 1;
-    }
-    if (found <= 1)
-        return !first ? SLICE_NULL : first->value.p ? first->value : SLICE_LIT("");
-    p = arena_alloc(a, total); /* once: as long as the headers themselves, however many there are */
-    for (size_t i = 0; i < r->http->n_headers; i++) {
-        const struct http_header *h = &r->http->headers[i];
-
-        if (!slice_eq_case(h->name, name))
-            continue;
-        if (h != first)
-            p[n++] = ',';
-        if (h->value.n)
-            memcpy(p + n, h->value.p, h->value.n);
-        n += h->value.n;
-    }
-    return slice_of(p, n);
 }
 
 int auth_parse_date(struct slice s, uint64_t *ret_ns)
@@ -187,9 +154,9 @@ static enum s3_error parse_header(const struct auth_request *r, struct slice val
     error = parse_header_time(r, c, ret_reason);
     if (error)
         return error;
-    c->payload_hash = http_header(r->http, "x-amz-content-sha256");
+    c->payload_hash = http_header(r->http, HASH_HEADER);
     if (!c->payload_hash.p)
-        return REFUSE(INVALID_REQUEST, "the header x-amz-content-sha256 is missing");
+        return REFUSE(INVALID_REQUEST, "the header " HASH_HEADER " is missing");
     return S3_OK;
 }
 
@@ -201,7 +168,7 @@ static enum s3_error parse_url(const struct auth_request *r, struct auth_claim *
     const struct http_pair *expires = auth_query(r, "X-Amz-Expires");
     const struct http_pair *headers = auth_query(r, "X-Amz-SignedHeaders");
     const struct http_pair *signature = auth_query(r, "X-Amz-Signature");
-    struct slice hash = http_header(r->http, "x-amz-content-sha256");
+    struct slice hash = http_header(r->http, HASH_HEADER);
     uint64_t before;
 
     if (!algorithm || !credential || !time || !expires || !headers || !signature)
@@ -308,14 +275,6 @@ static void signing_key(struct auth_keys *k, const struct auth_claim *c, struct 
     k->n_recent = MIN(k->n_recent + 1, AUTH_KEYS_MAX);
 }
 
-static bool is_signed(struct slice signed_headers, struct slice name)
-{
-    while (signed_headers.n)
-        if (slice_eq_case(slice_split(&signed_headers, ';'), name))
-            return true;
-    return false;
-}
-
 /* Headers that change what a request means: S3's, and ours but the one that nodes read each other with, which
  * adds to the answer, and which they do not sign. */
 static bool must_be_signed(struct slice name)
@@ -332,67 +291,44 @@ static bool must_be_signed(struct slice name)
 /* Everything that must be signed is: host, and all x-amz-* headers and those of ours; the hash of the body
  * may be left out when the URL is signed (its value is then not covered, and only what it says about the body
  * is checked). */
-static bool signs_enough(const struct auth_request *r, const struct auth_claim *c)
+static bool signs_enough(const struct auth_request *r, const struct auth_claim *c, struct auth_list *headers)
 {
-    if (!is_signed(c->signed_headers, SLICE_LIT("host")))
+    if (auth_list_find(headers, SLICE_LIT("host")) < 0)
         return false;
     for (size_t i = 0; i < r->http->n_headers; i++) {
         struct slice name = r->http->headers[i].name;
 
-        if (!must_be_signed(name))
+        if (headers->place[i] >= 0 || !must_be_signed(name))
             continue;
-        if (c->kind == AUTH_URL_V4 && slice_eq_case(name, SLICE_LIT("x-amz-content-sha256")))
-            continue;
-        if (!is_signed(c->signed_headers, name))
+        if (c->kind != AUTH_URL_V4 || !slice_eq_case(name, SLICE_LIT(HASH_HEADER)))
             return false;
     }
     return true;
 }
 
-static bool is_among(const struct sigv4_pair *pairs, size_t n, struct slice name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (slice_eq(pairs[i].name, name))
-            return true;
-    return false;
-}
-
-/* The signed headers, each named once: the arena has room for the request's headers, not for many times
- * them. */
-static enum s3_error collect_headers(const struct auth_request *r, const struct auth_claim *c,
-                                     struct arena *a, struct sigv4_pair *pairs, size_t *ret_n)
-{
-    struct slice names = c->signed_headers;
-    size_t n = 0;
-
-    while (names.n) {
-        struct slice name = auth_lower(a, slice_split(&names, ';'));
-
-        if (!name.n || n == HTTP_HEADERS_MAX || is_among(pairs, n, name))
-            return S3_ERR_AUTH_MALFORMED;
-        pairs[n++] = (struct sigv4_pair){name, auth_header(r, name, a)};
-    }
-    *ret_n = n;
-    return S3_OK;
-}
-
 static enum s3_error check_signature(const struct auth_request *r, const struct auth_claim *c,
-                                     struct auth_keys *keys, struct arena *a)
+                                     struct auth_keys *keys, struct arena *a, const char **ret_reason)
 {
-    struct sigv4_pair headers[HTTP_HEADERS_MAX], query[HTTP_PAIRS_MAX];
-    struct sigv4_request q = {.method = r->http->method, .path = r->path, .query = query, .headers = headers};
+    struct auth_list headers;
+    struct sigv4_pair query[HTTP_PAIRS_MAX];
+    struct sigv4_request q = {
+        .method = r->http->method, .path = r->path, .query = query, .headers = headers.v};
     const struct sigv4_scope scope = {slice_str(c->time), keys->region, SLICE_LIT("s3")};
     char signature[SIGV4_SIGNATURE_LEN + 1];
     struct sigv4_key key;
-    enum s3_error error = collect_headers(r, c, a, headers, &q.n_headers);
+    enum s3_error error = auth_list_signed(&headers, r->http, c->signed_headers, a);
 
     if (error)
         return error;
+    if (!signs_enough(r, c, &headers))
+        return REFUSE(ACCESS_DENIED,
+                      "host and every x-amz- and x-forebay- header of the request must be signed");
+    q.n_headers = headers.n;
     for (size_t i = 0; i < r->n_query && i < HTTP_PAIRS_MAX; i++)
         if (c->kind != AUTH_URL_V4 || !slice_eq_str(r->query[i].name, "X-Amz-Signature"))
             query[q.n_query++] = (struct sigv4_pair){r->query[i].name, r->query[i].value};
     q.payload_hash = c->payload_hash;
-    if (c->kind == AUTH_URL_V4 && !is_signed(c->signed_headers, SLICE_LIT("x-amz-content-sha256")))
+    if (c->kind == AUTH_URL_V4 && auth_list_find(&headers, SLICE_LIT(HASH_HEADER)) < 0)
         q.payload_hash = SLICE_LIT("UNSIGNED-PAYLOAD");
     signing_key(keys, c, &key);
     if (sigv4_sign(&q, &scope, &key, signature))
@@ -454,10 +390,7 @@ enum s3_error auth_verify(const struct auth_request *r, struct auth_claim *claim
     error = check_time(claim, now_s, ret_reason);
     if (error)
         return error;
-    if (!signs_enough(r, claim))
-        return REFUSE(ACCESS_DENIED,
-                      "host and every x-amz- and x-forebay- header of the request must be signed");
-    return check_signature(r, claim, keys, a);
+    return check_signature(r, claim, keys, a, ret_reason);
 }
 
 void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, struct chunked_signing *ret)
@@ -476,10 +409,9 @@ void auth_chunk_signing(const struct auth_claim *claim, struct auth_keys *keys, 
 static enum s3_error verify_policy_v4(const struct auth_policy *p, struct auth_claim *c,
                                       struct auth_keys *keys, uint64_t now_s, const char **ret_reason)
 {
-    uint8_t mac[EVP_MAX_MD_SIZE];
+    uint8_t mac[32];
     char hex[SIGV4_SIGNATURE_LEN + 1];
     struct sigv4_key key;
-    unsigned n = 0;
 
     if (!slice_eq_str(p->algorithm, ALGORITHM) || set_time(c, p->date))
         return REFUSE(INVALID_ARGUMENT, "x-amz-algorithm and x-amz-date must be of signature version 4");
@@ -489,10 +421,9 @@ static enum s3_error verify_policy_v4(const struct auth_policy *p, struct auth_c
     if (c->time_s > now_s + AUTH_SKEW_S || now_s > c->time_s + AUTH_EXPIRES_MAX_S)
         return S3_ERR_REQUEST_EXPIRED;
     signing_key(keys, c, &key);
-    if (!HMAC(EVP_sha256(), key.k, sizeof key.k, (const unsigned char *)p->policy.p, p->policy.n, mac, &n))
-        abort();
+    sigv4_hmac(&key, p->policy, mac);
     explicit_bzero(&key, sizeof key);
-    text_hex(mac, 32, hex);
+    text_hex(mac, sizeof mac, hex);
     return sigv4_equal(slice_str(hex), p->signature) ? S3_OK : S3_ERR_SIGNATURE;
 }
 

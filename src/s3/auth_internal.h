@@ -1,4 +1,4 @@
-/* Shared by auth.c and auth_v2.c. */
+/* Shared by auth.c, auth_headers.c and auth_v2.c. */
 #pragma once
 
 #include "s3/auth.h"
@@ -10,8 +10,26 @@ static inline const struct http_pair *auth_query(const struct auth_request *r, c
 }
 /* Lower-case copy. */
 struct slice auth_lower(struct arena *a, struct slice s);
-/* All values of a header joined by commas, as signatures see repeated headers. SLICE_NULL when absent. */
-struct slice auth_header(const struct auth_request *r, struct slice name, struct arena *a);
+
+/* ---- auth_headers.c: pure ---- */
+
+/* Headers in the byte order of their names, each name once and in lower case. Values of headers that came
+ * more than once are joined by commas, as signatures see them; of one that did not come: SLICE_NULL. */
+struct auth_list {
+    size_t n;
+    size_t compared; /* bytes of names that were looked at so far, for the test that bounds it */
+    ssize_t place[HTTP_HEADERS_MAX]; /* of each header of the request, or -1 */
+    struct sigv4_pair v[HTTP_HEADERS_MAX];
+};
+/* Those that "a;b;c" names. AUTH_MALFORMED: an empty name, one that is there twice, more than a request can
+ * have. */
+enum s3_error auth_list_signed(struct auth_list *l, const struct http_request *http, struct slice names,
+                               struct arena *a);
+/* Those of the request whose names begin so, in any case. */
+void auth_list_starting(struct auth_list *l, const struct http_request *http, struct slice prefix,
+                        struct arena *a);
+/* Place of a name, in any case, or -1. */
+ssize_t auth_list_find(struct auth_list *l, struct slice name);
 
 /* Version 2 of the signature of a POST form's policy. */
 enum s3_error auth_v2_verify_policy(struct slice policy, struct slice signature, struct slice secret_key);

@@ -110,40 +110,15 @@ static struct slice signed_date(const struct auth_request *r, const struct auth_
     return http_header(r->http, "x-amz-date").p ? SLICE_LIT("") : http_header(r->http, "date");
 }
 
-struct line {
-    struct slice name, value;
-};
-
-static int compare_lines(const void *a, const void *b)
-{
-    return slice_cmp(((const struct line *)a)->name, ((const struct line *)b)->name);
-}
-
-static bool is_among(const struct line *lines, size_t n, struct slice name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (slice_eq(lines[i].name, name))
-            return true;
-    return false;
-}
-
 /* "name:value\n" of each x-amz-* header, sorted, lower case; those of one name are joined, once. */
 static int put_amz_headers(const struct auth_request *r, struct arena *a, struct buf *b)
 {
-    struct line lines[HTTP_HEADERS_MAX];
-    size_t n = 0;
+    struct auth_list l;
     int status = 0;
 
-    for (size_t i = 0; i < r->http->n_headers; i++) {
-        struct slice name = auth_lower(a, r->http->headers[i].name);
-
-        if (slice_starts(name, SLICE_LIT("x-amz-")) && !is_among(lines, n, name))
-            lines[n++] = (struct line){name, auth_header(r, name, a)};
-    }
-    qsort(lines, n, sizeof lines[0], compare_lines);
-    for (size_t i = 0; i < n && status == 0; i++)
-        status =
-            buf_printf(b, SLICE_FMT ":" SLICE_FMT "\n", SLICE_ARG(lines[i].name), SLICE_ARG(lines[i].value));
+    auth_list_starting(&l, r->http, SLICE_LIT("x-amz-"), a);
+    for (size_t i = 0; i < l.n && status == 0; i++)
+        status = buf_printf(b, SLICE_FMT ":" SLICE_FMT "\n", SLICE_ARG(l.v[i].name), SLICE_ARG(l.v[i].value));
     return status;
 }
 

@@ -13,8 +13,6 @@
 
 #include "base/text.h"
 
-#include <openssl/hmac.h>
-
 #define SIGNATURE_FIELD   ";chunk-signature="
 #define TRAILER_SIGNATURE "x-amz-trailer-signature"
 
@@ -39,16 +37,13 @@ static enum s3_error check_signature(struct chunked *c, const char *algorithm, b
 {
     char text[640], empty[65], hex[65];
     uint8_t mac[32];
-    unsigned mac_n = sizeof mac;
     int n;
 
     sigv4_sha256_hex(SLICE_NULL, empty);
     n = snprintf(text, sizeof text, "%s\n%s\n%s\n%s\n%s%s%s", algorithm, c->signing.time, c->signing.scope,
                  c->signing.previous, with_empty_hash ? empty : "", with_empty_hash ? "\n" : "", hash_hex);
     assert(n > 0 && (size_t)n < sizeof text);
-    if (!HMAC(EVP_sha256(), c->signing.key.k, sizeof c->signing.key.k, (const unsigned char *)text, (size_t)n,
-              mac, &mac_n))
-        abort();
+    sigv4_hmac(&c->signing.key, slice_of(text, (size_t)n), mac);
     text_hex(mac, sizeof mac, hex);
     if (!sigv4_equal(slice_str(hex), slice_str(claimed)))
         return S3_ERR_SIGNATURE;

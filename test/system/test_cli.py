@@ -149,6 +149,15 @@ def test_no_node_is_said(node, tmp_path, command):
     fails(done, 1, "forebay " + command, tmp_path / "none.sock")
 
 
+@pytest.mark.parametrize("arguments", [["bucket", "mend", "b"], ["bucket", "show"], ["user", "greet", "ann"],
+                                       ["user", "rm"], ["user", "limit", "ann"], ["bucket", "ls", "b"], ["bucket", "rm", "b", "c"],
+                                       ["job", "dance", "1"], ["job", "wait"], ["job", "wait", "soon"], ["job", "ls", "1"]])
+def test_a_typing_error_needs_no_node(node, tmp_path, arguments):
+    """What is asked for is understood before a node is looked for: exit 2 with what was given and what is expected, not 1 with a socket."""
+    done = node.cli(arguments[0], "--socket", tmp_path / "none.sock", "--timeout", "200ms", *arguments[1:], check=False)
+    fails(done, 2, "forebay " + arguments[0], f"'{arguments[1]}", "ls | show")
+
+
 # ---- buckets ----
 
 def test_bucket_lifecycle(node, origin):

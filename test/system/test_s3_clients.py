@@ -1,5 +1,6 @@
 """Other people's clients as they come: each uploads, lists, reads whole and in part, and deletes, and the bytes are compared
-with those at the origin. `scripts/clients` installs them; one that is not there ends its test as not run.
+with those at the origin, or with what boto3 reads from a scratch bucket. `scripts/clients` installs them; one that is not there ends its
+test as not run.
 
 The files are small, but for one that every client sends in parts.
 """
@@ -13,10 +14,19 @@ import types
 import pytest
 
 import harness
+from conftest import Bucket
 
 PART = 5 << 20
 TREE = {"a.txt": b"alpha", "dir/b c": b"b" * 70_000, "dir/sub/d\u00fc.bin": harness.random_bytes(300_000, seed=3),
         "large": harness.random_bytes(2 * PART + 12345, seed=4)}
+
+
+@pytest.fixture(params=["mirror", "scratch"])
+def bucket(request, node, origin):
+    """A bucket of each kind; of a scratch bucket the truth is what boto3 sees."""
+    if request.param == "mirror":
+        return Bucket(node.new_bucket(origin), node.s3(), origin.s3(), node, origin)
+    return Bucket(harness.scratch_bucket(node), node.s3(), node.s3(), node, origin)
 
 
 @pytest.fixture
@@ -166,6 +176,53 @@ def test_s3cmd(bucket, source, tmp_path):
     run(bucket, *s3cmd, "--signature-v2", "put", source / "a.txt", f"s3://{bucket.name}/older")
     run(bucket, *s3cmd, "del", "--recursive", "--force", f"s3://{bucket.name}/up/")
     assert at_origin(bucket) == {"moved": TREE["a.txt"], "older": TREE["a.txt"]}
+
+
+S3A_SITE = """<configuration>
+<property><name>fs.s3a.endpoint</name><value>{endpoint}</value></property>
+<property><name>fs.s3a.endpoint.region</name><value>us-east-1</value></property>
+<property><name>fs.s3a.path.style.access</name><value>true</value></property>
+<property><name>fs.s3a.connection.ssl.enabled</name><value>false</value></property>
+<property><name>fs.s3a.access.key</name><value>{keys[0]}</value></property>
+<property><name>fs.s3a.secret.key</name><value>{keys[1]}</value></property>
+<property><name>fs.s3a.multipart.size</name><value>5M</value></property>
+<property><name>fs.s3a.multipart.threshold</name><value>5M</value></property>
+<property><name>fs.s3a.attempts.maximum</name><value>1</value></property>
+</configuration>
+"""
+S3A_LOG = """log4j.rootLogger=ERROR, e
+log4j.appender.e=org.apache.log4j.ConsoleAppender
+log4j.appender.e.target=System.err
+log4j.appender.e.layout=org.apache.log4j.PatternLayout
+"""
+
+
+@pytest.mark.parametrize("bucket", ["mirror"], indirect=True)  # it takes six times as long as the others
+def test_s3a(bucket, source, tmp_path):
+    """What Spark and Hadoop reach S3 by, with Amazon's SDK for Java: bodies in signed chunks, for which it waits for 100 Continue;
+    directories are objects whose names end in a slash; renaming is copying, of large files in parts."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "core-site.xml").write_text(S3A_SITE.format(endpoint=bucket.node.endpoint, keys=bucket.node.credentials))
+    (site / "log4j.properties").write_text(S3A_LOG)
+    fs = [program("S3A", harness.ROOT / ".deps/s3a/run"), site]
+    at = f"s3a://{bucket.name}"
+
+    def files():
+        return {key: data for key, data in at_origin(bucket).items() if data or not key.endswith("/")}
+
+    run(bucket, *fs, "-put", source, f"{at}/up")
+    assert files() == {"up/" + k: v for k, v in TREE.items()}
+    assert bucket.truth.head_object(Bucket=bucket.name, Key="up/large")["ETag"].endswith('-3"')
+    listed = run(bucket, *fs, "-ls", "-R", f"{at}/up").decode().splitlines()
+    assert len([line for line in listed if line.startswith("-")]) == len(TREE) and any("d\u00fc.bin" in line for line in listed)
+    run(bucket, *fs, "-get", f"{at}/up", tmp_path / "out")
+    assert read_tree(tmp_path / "out") == TREE
+    assert run(bucket, *fs, "-tail", f"{at}/up/large") == TREE["large"][-1024:]
+    run(bucket, *fs, "-mv", f"{at}/up/dir", f"{at}/up/large", f"{at}/up/a.txt", f"{at}/")
+    assert files() == TREE
+    run(bucket, *fs, "-rm", "-r", "-skipTrash", f"{at}/dir", f"{at}/large", f"{at}/up")
+    assert at_origin(bucket) == {"a.txt": TREE["a.txt"]}
 
 
 PYARROW = """

@@ -243,6 +243,8 @@ static void test_mount_points_of_fstab(void **state)
                                "nas:/c /mnt/c nfs noauto,user\n"
                                "nas:/d /mnt/d nfs noauto,x-systemd.automount\n"
                                "/mnt/a/e /mnt/e none bind 0 0\n"
+                               "/mnt/a/h /mnt/h none rw,rbind 0 0\n"
+                               "nas:/i /mnt/i noautofs-2 comment=noauto,x-bind 0 0\n"
                                "nas:/f\n"
                                "tmpfs /mnt/g";
     static const struct {
@@ -250,7 +252,7 @@ static void test_mount_points_of_fstab(void **state)
         bool is;
     } rows[] = {{"/mnt/a", true},  {"/mnt/with space", true}, {"/mnt/c", false}, {"/mnt/d", true},
                 {"/mnt/e", false}, {"/mnt/comment", false},   {"/", false},      {"/mnt/a/x", false},
-                {"/mnt", false},   {"/mnt/g", true}};
+                {"/mnt", false},   {"/mnt/g", true},          {"/mnt/h", false}, {"/mnt/i", true}};
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
         assert_int_equal(file_is_in_fstab(slice_str(text), slice_str(rows[i].path)), rows[i].is);
 }

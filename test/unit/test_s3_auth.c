@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/text.h"
-#include "s3/auth.h"
+#include "s3/auth_internal.h"
 
 #define KEY    "AKIAIOSFODNN7EXAMPLE"
 #define SECRET "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -306,6 +306,46 @@ static void repeated_headers_are_joined_once(void **state)
     assert_int_equal(verify(head.p, 1), S3_ERR_SIGNATURE);
 }
 
+/* Bytes of names that were looked at for one head. */
+static size_t work_of(const char *head, struct slice names, enum s3_error expected)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    struct http_request *http = arena_zalloc(a, sizeof *http);
+    struct auth_list *l = arena_alloc(a, sizeof *l);
+    size_t work;
+    int status = 0;
+
+    assert_int_equal(http_parse_head(slice_str(head), http, &status, NULL), 0);
+    assert_int_equal(auth_list_signed(l, http, names, a), expected);
+    work = l->compared;
+    auth_list_starting(l, http, SLICE_LIT("x-amz-"), a);
+    return MAX(work, l->compared);
+}
+
+/* What a head costs before its signature is verified grows as the head does, whoever made it: as many headers
+ * as there may be, alike in all but their last bytes, and as many signed names, most of which are no headers.
+ * (Each name is looked at 2 * log2(128) times or less; by walking the signed names for each header it was up
+ * to 64 times as many.) */
+static void the_work_before_a_signature_is_bounded(void **state)
+{
+    enum { HEADERS = 120, NAME = 110, NAMES = 16000 };
+    _cleanup_buf_ struct buf head = BUF_INIT(64 * KIB), names = BUF_INIT(64 * KIB);
+    (void)state;
+
+    assert_int_equal(buf_str(&head, "GET / HTTP/1.1\r\nHost: h\r\n"), 0);
+    for (int i = 0; i < HEADERS; i++) { /* neither in order */
+        assert_int_equal(buf_printf(&head, "X-Amz-Meta-%0*d: v\r\n", NAME, i * 77 % HEADERS), 0);
+        assert_int_equal(buf_printf(&names, "%sx-amz-meta-%0*d", i ? ";" : "", NAME, i * 61 % HEADERS), 0);
+    }
+    assert_int_equal(buf_append(&head, "\r\n", 3), 0);
+    assert_true(head.n < HTTP_HEAD_MAX_BYTES);
+    assert_in_range(work_of(head.p, buf_view(&names), S3_OK), 1, 14 * (head.n + names.n));
+    buf_clear(&names); /* thousands of short ones: refused for their number */
+    for (int i = 0; i < NAMES; i++)
+        assert_int_equal(buf_str(&names, "a;"), 0);
+    assert_in_range(work_of(head.p, buf_view(&names), S3_ERR_AUTH_MALFORMED), 0, 14 * head.n);
+}
+
 /* The key of a form's credential is all that stands before the date, also when it holds a slash. Fails, and
  * writes behind the cache of signing keys, where the secret is looked for under less than that. */
 static void the_credential_of_a_form_is_read_once(void **state)
@@ -349,6 +389,7 @@ int main(void)
         cmocka_unit_test(times_are_those_of_the_calendar),
         cmocka_unit_test(malformed_signatures_are_refused),
         cmocka_unit_test(repeated_headers_are_joined_once),
+        cmocka_unit_test(the_work_before_a_signature_is_bounded),
         cmocka_unit_test(the_credential_of_a_form_is_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

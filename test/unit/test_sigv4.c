@@ -215,7 +215,7 @@ static void *sign_all(void *arg)
     return NULL;
 }
 
-/* Threads that begin and end, each with a digest context of its own, sign at once as one does. */
+/* Threads that begin and end sign at once as one does. */
 static void test_threads(void **state)
 {
     for (size_t turn = 0; turn < 2; turn++) {

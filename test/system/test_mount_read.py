@@ -208,7 +208,7 @@ def test_a_large_directory(bucket, mount):
 @pytest.mark.soak
 def test_more_names_than_are_remembered(node, new_mount, tmp_path):
     """Of a bucket with more files than the mount remembers it is asked about all, and takes hardly more memory than for those that it
-    does: 500,000. (48 MiB more without malloc_trim in mount/notify.c, 13 with it. A sanitizer keeps what was freed, hence the program
+    does: 500,000. (Seen to fail without malloc_trim in mount/notify.c: 48 MiB more, 13 with it. A sanitizer keeps what was freed, hence the program
     without one.)"""
     for d in range(80):
         (tmp_path / f"{d:02}").mkdir()

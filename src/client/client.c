@@ -30,13 +30,18 @@ static int set_address(struct client *c, const char *value, struct err *e)
     return 0;
 }
 
+/* A relative path is completed, where the result still fits: what is told of the node (`forebay explain` asks
+ * a mount for it) and connections that are made later must not depend on anybody's working directory. */
 static int set_socket(struct client *c, const char *dir, const char *name, struct err *e)
 {
-    int n = snprintf(c->address, sizeof(c->address), "unix:%s%s", dir, name);
     size_t most = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
-    if (n < 0 || (size_t)n - strlen("unix:") > most)
+    if (strlen(dir) + strlen(name) > most)
         return err_set(e, ERR_BAD_OPTION, "%s%s: the path of a Unix socket may have at most %zu bytes", dir,
                        name, most);
+    _cleanup_free_ char *here = dir[0] == '/' ? NULL : getcwd(NULL, 0);
+    bool is_completed = here && strlen(here) + 1 + strlen(dir) + strlen(name) <= most;
+    (void)snprintf(c->address, sizeof(c->address), "unix:%s%s%s%s", is_completed ? here : "",
+                   is_completed ? "/" : "", dir, name);
     return 0;
 }
 

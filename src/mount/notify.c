@@ -17,11 +17,13 @@
 #include "base/sys.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define QUEUE_MIN      64
 #define TRIM_AT_ONCE   256
+#define RETURN_EVERY   65536               /* dropped inodes, until their freed memory is given back */
 #define LOOK_EVERY_NS  (5 * 1000000000ull) /* whether the node was restarted and needs a new report */
 #define READ_AHEAD_KIB 1024
 #define TELLING_NS     (1000000000ull) /* that take longer wait for a program */
@@ -37,7 +39,8 @@ struct notifier {
     struct mount *m;
     uint64_t epoch; /* at the start: what the node was asked for since may be of another session already */
     pthread_t thread;
-    struct lock lock; /* covers what follows */
+    uint64_t n_trimmed; /* the thread's own */
+    struct lock lock;   /* covers what follows */
     struct cond woken;
     struct name *queue;
     size_t n_queue, queue_room;
@@ -180,6 +183,9 @@ static void trim(struct mount *m)
         lock_drop(node_table_lock(m->nodes));
         drop_name(m, parent_id, name, name_n);
         node_unref(m->nodes, n);
+        /* Threads allocate each for itself, and do not take what another one has freed. */
+        if (++m->notifier->n_trimmed % RETURN_EVERY == 0)
+            (void)malloc_trim(0);
     }
 }
 

@@ -38,10 +38,21 @@ static void put_passthrough(json_t *o, const char *why_not)
     put_text(o, "why_not", slice_str(why_not ? why_not : ""));
 }
 
+/* Who asks is in another directory than the node. */
+static void put_path(json_t *o, const char *name, const char *path)
+{
+    _cleanup_free_ char *here = path[0] == '/' || !path[0] ? NULL : getcwd(NULL, 0);
+    _cleanup_buf_ struct buf b = BUF_INIT(16 * KIB);
+    if (here && buf_printf(&b, "%s/%s", here, path) == 0)
+        put_text(o, name, slice_of(b.p, b.n));
+    else
+        put_text(o, name, slice_str(path));
+}
+
 static void put_place(json_t *o, const struct store_place *place)
 {
-    put_text(o, "disk", slice_str(place->disk));
-    put_text(o, "file", slice_str(place->file));
+    put_path(o, "disk", place->disk);
+    put_path(o, "file", place->file);
 }
 
 static int finish(json_t *o, struct arena *a, struct slice *ret, struct err *e)

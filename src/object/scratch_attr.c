@@ -268,7 +268,7 @@ int op_tree_xattr_remove(struct object_session *ses, const struct wire_tree_xatt
 
 /* ---- space, locks ---- */
 
-/* What is free is what hard extents may still take: cached copies give way to them. */
+/* What is free is what hard extents may still take. */
 int op_tree_statfs(struct object_session *ses, const struct wire_tree_statfs_req *req, struct arena *a,
                    struct wire_tree_statfs_rep *rep, struct err *e)
 {
@@ -285,7 +285,7 @@ int op_tree_statfs(struct object_session *ses, const struct wire_tree_statfs_req
         if (store_disk_status(t.node->store, i, &d) < 0)
             continue;
         rep->bytes_total += d.limit_bytes;
-        rep->bytes_free += d.limit_bytes > d.hard_bytes ? d.limit_bytes - d.hard_bytes : 0;
+        rep->bytes_free += d.room_bytes;
     }
     sroom_statfs(t.node, t.bucket, &rep->bytes_total, &rep->bytes_free);
     rep->files = (uint64_t)MAX(counts.inodes, (int64_t)0);

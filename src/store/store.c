@@ -545,6 +545,14 @@ size_t store_n_disks(const struct store *s)
     return s->n_disks;
 }
 
+/* Others use the file system, too: what the limit leaves may not be there. */
+static uint64_t room_of(const struct store_disk_status *st, uint64_t reserve)
+{
+    uint64_t cached = st->used_bytes > st->hard_bytes ? st->used_bytes - st->hard_bytes : 0;
+    uint64_t there = cached + (st->free_bytes > reserve ? st->free_bytes - reserve : 0);
+    return MIN(there, st->limit_bytes > st->hard_bytes ? st->limit_bytes - st->hard_bytes : 0);
+}
+
 int store_disk_status(struct store *s, size_t disk, struct store_disk_status *ret)
 {
     if (disk >= s->n_disks)
@@ -563,6 +571,7 @@ int store_disk_status(struct store *s, size_t disk, struct store_disk_status *re
     st.extents = d->extents;
     lock_drop(&d->lock);
     hard_status(d, &st);
+    st.room_bytes = room_of(&st, s->config.reserve_bytes);
     *ret = st;
     return 0;
 }

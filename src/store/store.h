@@ -243,7 +243,8 @@ struct store_disk_status {
     uint64_t extents, index_entries;
     uint64_t hard_bytes, hard_extents; /* of hard extents (hard.h); the bytes are among used_bytes */
     uint64_t hard_unsettled;           /* of those, which may be written */
-    bool was_clean;                    /* how the last stop was */
+    uint64_t room_bytes; /* what hard extents may still take: what is cached gives way, the reserve stays */
+    bool was_clean;      /* how the last stop was */
 };
 size_t store_n_disks(const struct store *s);
 int store_disk_status(struct store *s, size_t disk, struct store_disk_status *ret);

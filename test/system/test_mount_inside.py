@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("need_fuse")
 @pytest.fixture
 def mount(node, new_mount):
     """mount("bucket", passthrough="off", ...)"""
-    return lambda what, **options: new_mount(node, what, **options)
+    return lambda what, node=node, **options: new_mount(node, what, **options)
 
 
 def run(node, *argv, status=0, env=None):
@@ -118,6 +118,24 @@ def test_explaining_why_there_is_no_passthrough(bucket, mount):
         assert not answer["passthrough"] and "open through the mount's process" in answer["why_not"]
 
 
+def test_explaining_from_another_directory(origin, new_node, mount, tmp_path):
+    """A node and a mount that were told of their places by relative paths say where they are from anywhere. (Seen to fail without getcwd
+    in set_socket, client/client.c, and in put_path, object/explain.c.)"""
+    node = new_node(start=False)
+    node.data = os.path.relpath(node.data)
+    node.start()
+    assert not node.socket_path.startswith("/")
+    name, body = node.new_bucket(origin), harness.random_bytes(1000, seed=1)
+    origin.s3().put_object(Bucket=name, Key="f", Body=body)
+    path = mount(name, node=node).path
+    assert (path / "f").read_bytes() == body
+    done = subprocess.run([node.binary, "explain", "--json", path / "f"], cwd=tmp_path, stdout=subprocess.PIPE, timeout=200,
+                          env={**os.environ, **node.env}, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["key"] == "f" and pathlib.Path(answer["file"]).is_absolute() and pathlib.Path(answer["file"]).read_bytes() == body
+    assert answer["file"].startswith(answer["disk"])
+
+
 def test_explaining_below_a_prefix_and_by_odd_paths(bucket, mount, tmp_path):
     """A mount of a prefix, a relative path, a symbolic link from outside and a name that is no UTF-8 lead to the right key."""
     node = bucket.node
@@ -198,7 +216,8 @@ def test_explaining_takes_an_admin(bucket):
 
 
 def test_counting_a_mirror_bucket(bucket, mount):
-    """Opens, hits, bytes and operations are what was done; passthrough and its absence are told."""
+    """Opens, hits, bytes and operations are what was done; passthrough and its absence are told: what is complete is read by it, and
+    what is written only, written. (Seen to fail when cold opens count as hits, and when files being written are not registered.)"""
     node = bucket.node
     for i in range(4):
         put(bucket, f"d/f{i}", 300_000, seed=i)
@@ -208,16 +227,21 @@ def test_counting_a_mirror_bucket(bucket, mount):
     assert first["bucket"] == bucket.name and first["kind"] == "mirror" and first["pid"] == m.serving()
     assert first["passthrough"] == uses and first["hit_share"] is None and first["passthrough_share"] is None
     assert first["node"] == f"unix:{node.socket_path}" and first["reading_opens"] == 0
-    for _ in range(3):
-        for i in range(4):
-            assert (path / f"d/f{i}").read_bytes() == harness.random_bytes(300_000, seed=i)
+    for i in range(3):
+        for k in range(4):
+            assert (path / f"d/f{k}").read_bytes() == harness.random_bytes(300_000, seed=k)
+        if i == 0:
+            cold = stats(node, path)
+            assert cold["here_opens"] == 0 == cold["hit_share"] and cold["passthrough_opens"] == 0
     (path / "d/new").write_bytes(b"x" * 1000)
     now = stats(node, path)
     assert now["reading_opens"] == 12 and now["writing_opens"] == 1 and now["open_files"] == 0
-    assert 8 <= now["here_opens"] <= 12 and now["hit_share"] == now["here_opens"] / 12
+    assert now["here_opens"] == 8 and now["hit_share"] == now["here_opens"] / 12
     if uses:
-        assert 8 <= now["passthrough_opens"] <= 13 and 0 < now["unasked_opens"] <= 8
-        assert now["passthrough_share"] == now["passthrough_opens"] / 13
+        assert now["passthrough_opens"] == 9 and 0 < now["unasked_opens"] <= 8
+        assert now["passthrough_share"] == now["passthrough_opens"] / 13 and now["written_bytes"] == 0
+    else:
+        assert now["passthrough_share"] == 0 and now["written_bytes"] == 1000
     assert now["operations"]["open"]["count"] == 12 and now["operations"]["create"]["count"] == 1
     for one in now["operations"].values():
         assert one["count"] > 0 and 0 <= one["median_us"] <= one["p99_us"] <= one["max_us"]
@@ -301,7 +325,8 @@ def test_a_listing_brings_the_attributes(node, bucket, scratch, mount, kind):
 
 def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
     """An operation that waits for the origin is shown while it waits, and among the slow ones with its path and what it waited for
-    afterwards; one that fails because the origin does is counted."""
+    afterwards, reads too; one that fails because the origin does is counted. (Seen to fail when note_slow, mount/stats.c, is not
+    told of reads.)"""
     node = bucket.node
     shaper = new_shaper(before=bucket.origin, first_byte="1500ms")
     name = node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
@@ -320,7 +345,9 @@ def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
     assert now["failures"] == 0 and slow and all(x["took_ms"] >= 100 for x in slow)
     assert any("slow" in x["target"] for x in slow), slow
     assert all(x["waited_ms"] <= x["took_ms"] for x in slow), slow
-    assert any(x["waited_for"] in ("stat", "open", "fetch") and x["waited_ms"] >= 100 for x in slow), slow
+    assert any(x["waited_for"] == "stat" and x["waited_ms"] >= 100 for x in slow), slow
+    reads = [x for x in slow if x["operation"] == "read"]
+    assert reads and all(x["target"] == "slow/file" and x["waited_for"] == "fetch" and x["waited_ms"] >= 100 for x in reads), slow
     assert "of which the node's " in run(node, "mount", "--stats", path)
     shaper.stop()
     with pytest.raises(OSError):

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import shutil
@@ -225,13 +226,12 @@ def test_each_small_change_counts(bucket, mount, passthrough):
 
 @pytest.mark.parametrize("passthrough", MODES)
 def test_mapped_writes(bucket, mount, passthrough):
-    """Stores into a shared mapping are published by msync and by the last close."""
+    """Stores into a shared mapping are published by msync, by fsync and by the last close, each by itself."""
     path = mount(passthrough=passthrough).path / "f"
     path.write_bytes(bytes(MIB))
     with open(path, "r+b") as f, mmap.mmap(f.fileno(), MIB) as m:
         m[5000:5005] = b"first"
         m.flush()
-        os.fsync(f.fileno())
         assert truth(bucket, "f")[5000:5005] == b"first"
         m[7000:7006] = b"second"
         os.fsync(f.fileno())
@@ -431,6 +431,28 @@ def test_a_rename_of_a_directory_that_fails_changes_nothing(bucket, mount):
     assert (path / "d/f7").read_bytes() == b"7"
 
 
+def test_a_rename_of_a_directory_whose_originals_cannot_be_removed(bucket, mount, new_shaper):
+    """It is an error, the new directory is whole, and so is what could not be removed."""
+    shaper = new_shaper(before=bucket.origin)
+    name = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    for i in range(5):
+        bucket.truth.put_object(Bucket=name, Key=f"d/f{i}", Body=b"%d" % i)
+    one = mount(name)
+    shaper.fault("status:403", match="DELETE", count=1000)
+    with pytest.raises(OSError) as caught:
+        os.rename(one.path / "d", one.path / "e")
+    assert caught.value.errno == errno.EACCES and "403" in one.log()
+    shaper.reset()
+    for key in [f"{d}/f{i}" for d in "de" for i in range(5)]:
+        assert bucket.truth.get_object(Bucket=name, Key=key)["Body"].read() == key[-1].encode()
+    time.sleep(1.1)
+    assert sorted(os.listdir(one.path)) == ["d", "e"]
+    for i in range(5):
+        (one.path / f"d/f{i}").unlink()
+    harness.wait_until(lambda: os.listdir(one.path) == ["e"], what="an empty directory is none")
+    assert sorted(os.listdir(one.path / "e")) == [f"f{i}" for i in range(5)] and (one.path / "e/f3").read_bytes() == b"3"
+
+
 def test_rename_of_a_large_directory_is_left_to_the_program(node, mount, tmp_path):
     """Above 10,000 objects it gives EXDEV, on which mv copies, and nothing has changed."""
     (tmp_path / "d").mkdir()
@@ -463,6 +485,28 @@ def test_what_there_is_not(bucket, mount):
     os.chmod(path / "f", 0o600)
     shutil.copy2(path / "f", path / "g")
     assert truth(bucket, "g") == b"1"
+
+
+def test_locks(bucket, mount):
+    """They hold among those who have a file open through one mount. There is as much room as can be said of an object store."""
+    path = mount().path
+    (path / "f").write_bytes(b"x" * 100)
+    code = ("import fcntl, sys\nf = open(sys.argv[1], 'r+b')\nfor lock in (lambda: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB),\n"
+            "             lambda: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 40), lambda: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 60)):\n"
+            "    try:\n        lock()\n        print('got', end=' ')\n    except BlockingIOError:\n        print('refused', end=' ')\n")
+
+    def other_gets():
+        return subprocess.run([sys.executable, "-c", code, path / "f"], stdout=subprocess.PIPE, check=True, timeout=200).stdout.split()
+
+    with open(path / "f", "r+b") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        fcntl.lockf(f, fcntl.LOCK_EX, 10, 45)
+        assert other_gets() == [b"refused", b"refused", b"got"]
+        fcntl.flock(f, fcntl.LOCK_UN)
+        assert other_gets() == [b"got", b"refused", b"got"]
+    assert other_gets() == [b"got", b"got", b"got"]
+    s = os.statvfs(path)
+    assert s.f_blocks * s.f_frsize == s.f_bavail * s.f_frsize == 1 << 50 and s.f_namemax == 255
 
 
 def test_exclusive_creation(bucket, mount):

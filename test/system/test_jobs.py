@@ -297,6 +297,17 @@ def test_partly_failed_lists_and_retries(new_node, new_shaper, origin):
     assert json.loads(node.cli("job", "errors", job["id"], "--json").stdout) == []
 
 
+def test_every_failure_is_listed(bucket):
+    """However many objects fail, each is listed once, with its reason, in the order of keys."""
+    keys = [f"none/{i:04}" for i in range(2345)]
+    done = bucket.node.cli("prefetch", "--list", "-", "--wait", "--json", bucket.name, stdin="\n".join(keys), check=False)
+    job = json.loads(done.stdout)
+    assert (done.returncode, job["failed_objects"]) == (3, len(keys))
+    told = json.loads(bucket.node.cli("job", "errors", job["id"], "--json").stdout)
+    assert [x["key"] for x in told] == keys and all(x["reason"] for x in told)
+    assert len(bucket.node.cli("job", "errors", job["id"]).stdout.splitlines()) == len(keys)
+
+
 def test_killed_node_goes_on(new_node, origin):
     """kill -9 in mid-job: the next start goes on, and in the end every object is done and counted exactly once."""
     node = new_node()
@@ -343,6 +354,7 @@ def test_pause_resume_cancel_rm(bucket):
     (["prefetch", "B", "--regex", "("], ["--regex"]),
     (["prefetch", "B", "--rate", "fast"], ["--rate"]),
     (["prefetch", "B", "--newer", "soon"], ["--newer"]),
+    (["prefetch", "B", "--newer", "2026-01-02", "--older", "2026-01-01"], ["--older", "--newer"]),
     (["prefetch", "B", "--newer", "2026-02-30"], ["--newer", "2026-01-31"]),
     (["prefetch", "B", "--delete"], ["--delete"]),
     (["prefetch", "B", "--verify", "size"], ["--verify"]),

@@ -243,10 +243,10 @@ def test_change_of_vendor(new_node, origin):
     """Another origin for a bucket, after a sync that is verified: who reads all the while reads without an error, and what is
     written goes to the new one."""
     node = new_node()
-    name, other = node.new_bucket(origin), node.new_bucket(origin)
+    name, other = node.new_bucket(origin), origin.new_bucket()
     truth, s3 = origin.s3(), node.s3()
     contents = put_all(truth, name, 20)
-    status, job = finished(node, "sync", name, other)
+    status, job = finished(node, "sync", *settings(origin), name, f"s3://{other}")
     assert (status, job["state"]) == (0, "done")
     stop, wrong, reads = threading.Event(), [], [0]
 

@@ -14,6 +14,7 @@ from versus import asked, bench, costs, make_files, make_objects, sources_of
 
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 64
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
+MANY_LARGE_FILES, QUICK_MANY_LARGE_FILES = 100, 3
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
 COMPARED_MAX = 2_000
 
@@ -162,15 +163,15 @@ class Both:
             lab.get(address, targets, min(4, len(targets)), compare=files)
 
 
-def jobs_with(lab, name, origin, plain, count):
+def jobs_with(lab, name, origin, plain, count, rounds):
     """The rows of `jobs` for one origin."""
     names = [f"{i:03d}" for i in range(count)]
     source, files = lab.upload({name: plain for name in names}, origin=origin), lab_module.links_of(lab.path("moved"), names, plain)
     total, times = count * LARGE_BYTES, []
     with lab.shaper(origin=origin, **SHAPE) as shaper, lab.node() as node, stolen() as share:
         both = Both(node, shaper.endpoint, source, origin)
-        say(f"import and export of {count} objects of 100 MB, {lab.pairs} times, {name}")
-        for _ in range(lab.pairs):
+        say(f"import and export of {count} objects of 100 MB, {rounds} times, {name}")
+        for _ in range(rounds):
             times.append(both.once(total, shaper, {"shaper": shaper.pid, name: origin.pid}))
             both.check(lab, count, total, files)
     empty(both.client, both.target)
@@ -191,7 +192,16 @@ def jobs(lab):
     count = QUICK_LARGE_FILES if lab.quick else LARGE_FILES
     plain = lab.path("large") / "object"
     lab_module.write_random(plain, LARGE_BYTES, "large")
-    return jobs_with(lab, "versitygw", lab.origin, plain, count)
+    return jobs_with(lab, "versitygw", lab.origin, plain, count, lab.pairs)
+
+
+def jobs_large(lab):
+    """The same with 100 objects of 100 MB, once each way: 10 GB, and as much room again at either end."""
+    lab.fill_memory()
+    count = QUICK_MANY_LARGE_FILES if lab.quick else MANY_LARGE_FILES
+    plain = lab.path("large") / "object"
+    lab_module.write_random(plain, LARGE_BYTES, "large")
+    return jobs_with(lab, "versitygw", lab.origin, plain, count, rounds=1)
 
 
 def jobs_small(lab):
@@ -212,4 +222,4 @@ def jobs_small(lab):
                       detail=f"{one['seconds']:.0f} s", ours_cost=costs([one])) for word, one in zip(("Import", "Export"), samples)]
 
 
-MEASURES = {"prefetch": prefetch, "jobs": jobs, "jobs_small": jobs_small}
+MEASURES = {"prefetch": prefetch, "jobs": jobs, "jobs_small": jobs_small, "jobs_large": jobs_large}

@@ -230,7 +230,7 @@ static int run(struct client *c, struct start_options *o, const char *kind, char
 /* Whether the help of a kind has the option: those of some kinds name them first, "export, import: ...". */
 static bool is_helped(const struct option *row, const char *kind)
 {
-    static const char *const kinds[] = {"prefetch", "sync", "export", "import"};
+    static const char *const kinds[] = {"prefetch", "copy", "sync", "export", "import"};
     struct slice rest = slice_str(row->doc), of = slice_split(&rest, ':');
     bool is_of_some = false, is_of_this = false;
     while (rest.n > 0 && of.n > 0) {
@@ -288,11 +288,15 @@ KIND(validate, "BUCKET[/PREFIX]",
      "Asks the origin about every object that is cached below a prefix, drops those that changed or are gone "
      "there, and\nforgets what is remembered of listings. `unchanged` counts the others." OUTLIVES,
      1)
-KIND(copy, "BUCKET[/PREFIX] BUCKET[/PREFIX]",
-     "Copies the objects below the first prefix to below the second." OUTLIVES, 2)
-KIND(sync, "BUCKET[/PREFIX] BUCKET[/PREFIX]",
+KIND(
+    copy, "BUCKET[/PREFIX]|URL BUCKET[/PREFIX]|URL",
+    "Copies the objects below the first prefix to below the second. One of both may be the URL of an origin: "
+    "s3://,\ngs://, az://, hdfs://, nfs://, file://, forebay://, and to read from also http://." OUTLIVES,
+    2)
+KIND(sync, "BUCKET[/PREFIX]|URL BUCKET[/PREFIX]|URL",
      "Copies what is missing below the second prefix, or older than below the first; with --delete removes "
-     "what the\nfirst does not have." OUTLIVES,
+     "what the\nfirst does not have. One of both may be the URL of an origin: s3://, gs://, az://, hdfs://, "
+     "nfs://, file://,\nforebay://, and to read from also http://." OUTLIVES,
      2)
 KIND(export, "BUCKET[/PREFIX] URL",
      "Copies the objects below a prefix to an origin: s3://BUCKET/PREFIX, gs://, az://, hdfs://, nfs://, "

@@ -318,11 +318,11 @@ static bool has_files(const char *url)
     return is_of(url, "file://") || is_of(url, "nfs://");
 }
 
-/* What the bucket of an export or import has of them, and the URL can keep. */
+/* What the bucket of an export or import has of them, and the URL can keep. Copies go as objects go. */
 static int look_at_modes(struct object_session *session, const struct job_record *r, const struct kind *k,
                          struct ends *ret, struct err *e)
 {
-    if (k->source != KIND_URL && k->target != KIND_URL)
+    if (!k->dir)
         return 0;
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
     struct slice bucket, prefix, settings;
@@ -344,18 +344,45 @@ static int look_at_modes(struct object_session *session, const struct job_record
     return 0;
 }
 
-int ends_open(struct object_service *objects, struct object_session *session, const struct job_record *r,
-              const struct kind *k, bool probe, struct ends *ret, struct err *e)
+bool ends_is_folder(const char *path)
 {
-    *ret = (struct ends){.part_bytes = PART_BYTES, .parts_at_once = 1};
+    struct slice bucket, prefix;
+    job_split(path, &bucket, &prefix);
+    return job_is_url(slice_str(path)) || prefix.n == 0 || slice_ends(prefix, SLICE_LIT("/"));
+}
+
+static enum kind_end resolved(enum kind_end end, const char *path)
+{
+    if (end != KIND_EITHER)
+        return end;
+    return job_is_url(slice_str(path)) ? KIND_URL : KIND_BUCKET;
+}
+
+int ends_open(struct object_service *objects, struct object_session *session, const struct job_record *r,
+              const struct kind *any, bool probe, struct ends *ret, struct err *e)
+{
+    struct kind own = *any;
+    const struct kind *k = &own;
+    own.source = resolved(any->source, r->source);
+    own.target = resolved(any->target, r->target);
+    *ret = (struct ends){.part_bytes = PART_BYTES,
+                         .parts_at_once = 1,
+                         .from_url = own.source == KIND_URL,
+                         .to_url = own.target == KIND_URL};
     uint64_t no_parts, no_requests;
     unsigned no_etags;
-    bool has_url = k->source == KIND_URL || k->target == KIND_URL;
+    bool has_url = ret->from_url || ret->to_url;
     int c = check_end("source", k->source, r->source, /* is_target= */ false, e);
     if (c == 0)
         c = check_end("target", k->target, r->target, /* is_target= */ true, e);
     if (c == 0 && r->spec.set.n > 0 && !has_url)
-        c = err_set(e, ERR_BAD_OPTION, "--set: only for export and import");
+        c = err_set(e, ERR_BAD_OPTION,
+                    "--set: only where the source or the target is a URL, whose origin it is for");
+    if (c == 0 && ret->from_url && ret->to_url)
+        c = err_set(
+            e, ERR_BAD_OPTION,
+            "%s and %s: one of them must be a bucket (forebay bucket create --origin makes one of a URL)",
+            r->source, r->target);
     if (c == 0)
         c = look_at_modes(session, r, k, ret, e);
     if (c == 0)
@@ -369,8 +396,7 @@ int ends_open(struct object_service *objects, struct object_session *session, co
                     &no_etags, &ret->requests_max, e);
     if (c == 0 && k->target != KIND_NOWHERE)
         c = look_at(session, ret->target_bucket, NULL, &ret->part_bytes, &ret->etags, &no_requests, e);
-    if (c == 0 && k->target == KIND_URL &&
-        object_guest_capabilities(objects, ret->target_bucket) & ORIGIN_SENDS_PARTS)
+    if (c == 0 && ret->to_url && object_guest_capabilities(objects, ret->target_bucket) & ORIGIN_SENDS_PARTS)
         ret->parts_at_once = ORIGIN_PARTS_AT_ONCE;
     if (c == 0)
         c = check_overlap(session, r, k, e);

@@ -12,6 +12,7 @@ struct ends {
     uint64_t requests_max;  /* of the source's origin at a time */
     uint64_t part_bytes;    /* of uploads to the target */
     unsigned parts_at_once; /* of one of them, 1 where it has but one request */
+    bool from_url, to_url;  /* the source, the target is an origin that is no bucket */
     unsigned etags;         /* what ETags the target may give, of enum digest_sum (jobs/digest.h) */
     /* export and import of a bucket that has modes and owners, which is a scratch bucket or one with
      * posix=on: they go along, with times and symbolic links (net/posix_meta.h). Files at a URL then are what
@@ -32,6 +33,9 @@ struct ends_place {
  * written. Endpoints are compared as they are written; accounts where both say one. Pure. */
 bool ends_overlap(const struct ends_place *x, const struct ends_place *y, struct arena *a);
 
+/* Whether a text names a whole bucket, a folder of it, or a URL. Any other prefix also begins names beside
+ * what it means: `b/train` those of b/train-old/. Pure. */
+bool ends_is_folder(const char *path);
 /* Whether the record's source and target are what its kind takes, exist, and do not overlap; with `probe`
  * the origins of URLs are asked. ERR_BAD_OPTION names the fault. On success the ends must be closed. The
  * record must outlive them. */

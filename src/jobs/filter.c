@@ -184,6 +184,9 @@ int filter_open(const struct job_spec *s, struct filter **ret, struct err *e)
         return r;
     if (s->max_size > 0 && s->max_size < s->min_size)
         return err_set(e, ERR_BAD_OPTION, "--max-size: below --min-size, nothing would match");
+    if (f->newer_ns > 0 && f->older_ns > 0 && f->older_ns <= f->newer_ns)
+        return err_set(e, ERR_BAD_OPTION, "--older %s: not behind --newer %s, nothing would match", s->older,
+                       s->newer);
     if (s->regex && s->regex[0]) {
         r = check_regex(slice_str(s->regex), e);
         if (r < 0)

@@ -19,15 +19,6 @@
 
 /* ---- start ---- */
 
-/* Whether a path is a whole bucket or a folder. Any other prefix also begins names beside what it means:
- * `b/train` those of b/train-old/. */
-static bool is_folder(const char *path)
-{
-    struct slice bucket, prefix;
-    job_split(path, &bucket, &prefix);
-    return prefix.n == 0 || slice_ends(prefix, SLICE_LIT("/"));
-}
-
 /* What is to be restored. */
 static int check_restore(const struct job_spec *s, const struct kind *k, struct err *e)
 {
@@ -62,7 +53,7 @@ static int check_options(const struct job_record *r, const struct kind *k, struc
     uint64_t rate;
     if (s->remove && !k->sweep)
         return err_set(e, ERR_BAD_OPTION, "--delete: only for sync");
-    if (s->remove && !(is_folder(r->source) && is_folder(r->target)))
+    if (s->remove && !(ends_is_folder(r->source) && ends_is_folder(r->target)))
         return err_set(e, ERR_BAD_OPTION,
                        "--delete: %s and %s must each be a bucket or end with '/', else what lies beside "
                        "them would be removed, too",
@@ -72,7 +63,7 @@ static int check_options(const struct job_record *r, const struct kind *k, struc
     if (s->newest > 0 && (s->listed || s->remove))
         return err_set(e, ERR_BAD_OPTION, "--newest: not with --list or --delete");
     bool dated = (s->newer && s->newer[0]) || (s->older && s->older[0]);
-    if (dated && k->over == KIND_OVER_CACHE && !s->listed)
+    if (dated && k->over != KIND_OVER_ORIGIN && !s->listed)
         return err_set(
             e, ERR_BAD_OPTION,
             "--newer, --older: not for %s without --list: the cache does not tell when its objects "
@@ -82,8 +73,12 @@ static int check_options(const struct job_record *r, const struct kind *k, struc
         return err_set(e, ERR_BAD_OPTION, "--pin: only for prefetch");
     if (s->metadata_only && strcmp(k->name, "prefetch") != 0)
         return err_set(e, ERR_BAD_OPTION, "--metadata-only: only for prefetch");
-    if (s->verify != JOB_VERIFY_AUTO && k->target == KIND_NOWHERE)
-        return err_set(e, ERR_BAD_OPTION, "--verify: not for %s, which writes nothing elsewhere", k->name);
+    bool fetches = k->target == KIND_NOWHERE && k->over == KIND_OVER_ORIGIN;
+    if (s->verify != JOB_VERIFY_AUTO && k->target == KIND_NOWHERE && !fetches)
+        return err_set(e, ERR_BAD_OPTION, "--verify: not for %s, which writes nothing", k->name);
+    if (fetches && (s->verify == JOB_VERIFY_SIZE || (s->verify == JOB_VERIFY_READ && s->metadata_only)))
+        return err_set(e, ERR_BAD_OPTION, "--verify: only `read` for %s, and not with --metadata-only",
+                       k->name);
     if (s->listed && s->remove)
         return err_set(e, ERR_BAD_OPTION, "--list: not with --delete");
     if (s->storage_class && s->storage_class[0] && k->target != KIND_URL)

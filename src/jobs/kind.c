@@ -2,7 +2,8 @@
  * The table of kinds; prefetch and evict.
  *
  * Prefetch reads behind everybody else (WIRE_BACKGROUND) and counts an object as done when the store says
- * that every byte of the version it opened is present and has a checksum.
+ * that every byte of the version it opened is present and has a checksum; with --verify read, when the disk
+ * has given back every byte, also of what was here before.
  */
 #include "net/job_spec.h"
 
@@ -10,7 +11,8 @@
 
 #include <inttypes.h>
 
-#define PIECE_BYTES (8 * MIB)
+#define PIECE_BYTES     (8 * MIB)
+#define READ_BACK_TRIES 3
 
 /* Present bytes of the source object; -ENOENT when nothing of it is cached. */
 static int present(struct kind_work *w, struct slice key, struct wire_cached *ret, struct err *e)
@@ -45,32 +47,76 @@ static int fetch_all(struct kind_work *w, uint64_t handle, uint64_t size, uint32
     return 0;
 }
 
-/* Whether all of it is here and believed. Where the handle does not say (verify=read) the index does, which
- * is written behind what is done and has to be waited for. */
-static int fill_object(struct kind_work *w, struct slice key, const struct wire_open_rep *o, struct err *e)
+/* Whether the disk gives back every byte that is said to be here: what does not match its checksum is
+ * dropped. Past the page cache, which has what was written last. */
+static int read_back(struct kind_work *w, uint64_t handle, uint64_t size, bool *ret_whole, struct err *e)
+{
+    struct wire_fetch_req doubt = {.handle = handle, .n = size, .flags = WIRE_UNREADABLE};
+    struct wire_fetch_rep rep;
+    int r = size > 0 ? object_fetch(w->session, &doubt, w->arena, &rep, e) : 0;
+    bool whole = true;
+    for (uint64_t at = 0; r == 0 && whole && at < size;) {
+        struct wire_fetch_req req = {.handle = handle,
+                                     .offset = at,
+                                     .n = MIN(PIECE_BYTES, size - at),
+                                     .flags = WIRE_NO_WAIT | WIRE_BACKGROUND};
+        arena_clear(w->arena);
+        r = w->move(w->arg, 0); /* the job may be to stop */
+        if (r == 0)
+            r = object_fetch(w->session, &req, w->arena, &rep, e);
+        uint64_t got = r < 0 ? 0 : MAX(rep.available, (uint64_t)rep.data.n);
+        whole = got > 0;
+        at += got;
+    }
+    *ret_whole = whole;
+    return r;
+}
+
+static int no_room(uint64_t size, struct err *e)
+{
+    return err_set(e, ERR_NOT_ADMITTED, "the cache has no room for its %" PRIu64 " bytes", size);
+}
+
+/* Fetches it and sees that all of it is here and believed. Where the handle does not say (verify=read) the
+ * index does, which is written behind what is done and has to be waited for. */
+static int fetch_object(struct kind_work *w, struct slice key, const struct wire_open_rep *o, struct err *e)
 {
     uint64_t size = o->attr.size_bytes;
-    uint64_t handle = o->handle;
     uint32_t state = o->state;
     struct wire_cached c = {0};
-    w->bytes = size;
-    int r = state == WIRE_UNCACHED ? present(w, key, &c, e) : 0;
-    bool is_here = state == WIRE_COMPLETE && o->present == size;
-    if (is_here || (r == 0 && state == WIRE_UNCACHED && c.size_bytes == size && c.present_bytes == size))
-        return KIND_SKIPPED;
-    if (r == 0)
-        r = fetch_all(w, handle, size, &state, e);
+    int r = fetch_all(w, o->handle, size, &state, e);
     arena_clear(w->arena);
-    if (r == 0 && state == WIRE_COMPLETE)
-        return KIND_WORKED;
-    if (r == 0)
-        r = present(w, key, &c, e);
+    if (r < 0 || state == WIRE_COMPLETE)
+        return r < 0 ? r : KIND_WORKED;
+    r = present(w, key, &c, e);
     if (r == -ENOENT)
-        return err_set(e, ERR_NOT_ADMITTED, "the cache has no room for its %" PRIu64 " bytes", size);
+        return no_room(size, e);
     if (r == 0 && (c.size_bytes != size || c.present_bytes != size))
         r = err_set(e, ERR_NOT_ADMITTED, "%" PRIu64 " of %" PRIu64 " bytes are in the cache", c.present_bytes,
                     size);
     return r < 0 ? r : KIND_WORKED;
+}
+
+static int fill_object(struct kind_work *w, struct slice key, const struct wire_open_rep *o, struct err *e)
+{
+    uint64_t size = o->attr.size_bytes;
+    bool is_here = o->state == WIRE_COMPLETE && o->present == size;
+    struct wire_cached c = {0};
+    w->bytes = size;
+    int r = o->state == WIRE_UNCACHED ? present(w, key, &c, e) : 0;
+    if (r < 0)
+        return r == -ENOENT ? no_room(size, e) : r;
+    if (o->state == WIRE_UNCACHED)
+        is_here = c.size_bytes == size && c.present_bytes == size;
+    int result = is_here ? KIND_SKIPPED : fetch_object(w, key, o, e);
+    bool whole = w->spec->verify != JOB_VERIFY_READ;
+    for (int i = 0; result >= 0 && !whole; i++) {
+        if (i == READ_BACK_TRIES)
+            return err_set(e, ERR_CORRUPT, "the disk does not give back what was written to it");
+        r = read_back(w, o->handle, size, &whole, e);
+        result = r < 0 ? r : whole ? result : fetch_object(w, key, o, e);
+    }
+    return result;
 }
 
 static int prefetch(struct kind_work *w, const struct kind_object *o, struct err *e)
@@ -123,11 +169,11 @@ static int keep_cached(struct object_session *session, struct slice bucket, stru
 /* X(name, doc, over, source, target, has_manifest, work, keep, sweep) */
 #define KINDS(X)                                                                                             \
     X(prefetch, "fetch objects into the cache", ORIGIN, BUCKET, NOWHERE, false, prefetch, keep_cached, NULL) \
-    X(evict, "drop cached data", CACHE, BUCKET, NOWHERE, false, evict, keep_cached, NULL)                    \
+    X(evict, "drop cached data", HERE, BUCKET, NOWHERE, false, evict, keep_cached, NULL)                     \
     X(validate, "compare what is cached with the origin", CACHE, BUCKET, NOWHERE, false, validate,           \
       keep_cached, NULL)                                                                                     \
-    X(copy, "copy objects to another bucket", ORIGIN, BUCKET, BUCKET, false, kind_copy, NULL, NULL)          \
-    X(sync, "make the target as the source", ORIGIN, BUCKET, BUCKET, false, kind_sync, NULL, kind_sweep)     \
+    X(copy, "copy objects to another place", ORIGIN, EITHER, EITHER, false, kind_copy, NULL, NULL)           \
+    X(sync, "make the target as the source", ORIGIN, EITHER, EITHER, false, kind_sync, NULL, kind_sweep)     \
     X(export, "copy objects to an origin", ORIGIN, BUCKET, URL, true, kind_export, NULL, NULL)               \
     X(import, "copy objects from an origin", ORIGIN, URL, BUCKET, false, kind_import, NULL, NULL)
 

@@ -14,9 +14,11 @@
 enum kind_over {
     KIND_OVER_ORIGIN, /* the listing of the source */
     KIND_OVER_CACHE,  /* what is cached of the source */
+    KIND_OVER_HERE,   /* the same, and what is not in the origin yet */
 };
 
-enum kind_end { KIND_NOWHERE, KIND_BUCKET, KIND_URL }; /* URL: an origin that is no bucket */
+/* URL: an origin that is no bucket. EITHER: a bucket or a URL, as the job's text says (ends.c). */
+enum kind_end { KIND_NOWHERE, KIND_BUCKET, KIND_URL, KIND_EITHER };
 
 struct kind_object {
     struct slice key;
@@ -38,6 +40,7 @@ struct kind_work {
     const struct job_spec *spec;
     struct slice source_bucket, source_prefix, target_bucket, target_prefix;
     bool to_origin;        /* the target is a URL: an origin that is no bucket */
+    bool from_origin;      /* so is the source */
     uint64_t part_bytes;   /* of uploads to the target */
     unsigned sums;         /* what is to be known of what is sent, of enum digest_sum */
     bool modes;            /* mode, owner and time go along (ends.h) */

@@ -34,15 +34,16 @@ static struct slice other_key(struct arena *a, struct slice key, struct slice pr
     return slice_str(arena_printf(a, SLICE_FMT SLICE_FMT, SLICE_ARG(other), SLICE_ARG(rest)));
 }
 
-/* As other_key, where a URL is a folder: what is exported does not begin with a slash, and what is imported
- * lies below its target's prefix. */
+/* As other_key, where a URL is a folder: what goes there does not begin with the slash behind a prefix (of an
+ * export with none at all), and what comes from there lies below its target's prefix. */
 static struct slice target_key(struct kind_work *w, enum mode mode, struct slice key)
 {
-    struct slice to = w->target_prefix;
-    struct slice made = other_key(w->arena, key, w->source_prefix, to);
-    if (mode == MODE_EXPORT && slice_starts(made, SLICE_LIT("/")))
+    struct slice to = w->target_prefix, from = w->source_prefix;
+    struct slice made = other_key(w->arena, key, from, to);
+    bool is_behind = mode == MODE_EXPORT || (from.n > 0 && !slice_ends(from, SLICE_LIT("/")));
+    if (w->to_origin && is_behind && slice_starts(made, SLICE_LIT("/")))
         return slice_from(made, 1);
-    if (mode == MODE_IMPORT && to.n > 0 && !slice_ends(to, SLICE_LIT("/")))
+    if (w->from_origin && to.n > 0 && !slice_ends(to, SLICE_LIT("/")))
         return slice_str(arena_printf(w->arena, SLICE_FMT "/" SLICE_FMT, SLICE_ARG(to), SLICE_ARG(key)));
     return made;
 }
@@ -240,12 +241,11 @@ static int send(struct kind_work *w, enum mode mode, const struct kind_object *o
     return KIND_WORKED;
 }
 
-/* An export takes the slash behind its prefix away, so that "run/1/x" of b/run becomes "1/x", as "run1/x"
+/* What goes to a URL loses the slash behind its prefix, so that "run/1/x" of b/run becomes "1/x", as "run1/x"
  * does: where both are there, the one with the slash is refused, or one would replace the other. */
-static int check_alone(struct kind_work *w, enum mode mode, struct slice key, struct slice other,
-                       struct err *e)
+static int check_alone(struct kind_work *w, struct slice key, struct slice other, struct err *e)
 {
-    if (mode != MODE_EXPORT)
+    if (!w->to_origin)
         return 0;
     struct slice twin = other_key(w->arena, other, w->target_prefix, w->source_prefix);
     if (slice_eq(twin, key))
@@ -284,7 +284,7 @@ static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode
     if (w->no_links && is_link(&from))
         return err_set(e, ERR_NOT_IMPLEMENTED, "is a symbolic link, and the target keeps none");
     w->bytes = from.size_bytes;
-    r = check_alone(w, mode, o->key, key, e);
+    r = check_alone(w, o->key, key, e);
     if (r < 0)
         return r;
     r = stat_at(w, w->target_bucket, key, WIRE_FRESH, &there, e);

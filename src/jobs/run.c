@@ -184,7 +184,8 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .target_bucket = r->ends.target_bucket,
                           .target_prefix = r->ends.target_prefix,
                           .part_bytes = r->ends.part_bytes,
-                          .to_origin = r->kind->target == KIND_URL,
+                          .to_origin = r->ends.to_url,
+                          .from_origin = r->ends.from_url,
                           .sums = sums_of(r),
                           .modes = r->ends.modes,
                           .has_dirs = r->ends.has_dirs,
@@ -420,11 +421,11 @@ static void end_walk(struct run *r)
 }
 
 /* Whether the filters choose an object of the target: by the name that it has, or would have, in the source.
- * A marker of the target's prefix has none there, and stays. */
+ * A marker of the target's prefix has none there, and stays; so does what exports and imports wrote down. */
 static bool sweep_wanted(const struct run *r, const struct kind_object *o)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(2 * ORIGIN_KEY_MAX_BYTES);
-    if (o->key.n <= r->ends.target_prefix.n)
+    if (o->key.n <= r->ends.target_prefix.n || ((r->ends.from_url || r->ends.to_url) && manifest_is(o->key)))
         return false;
     if (buf_slice(&key, r->ends.source_prefix) < 0 ||
         buf_slice(&key, slice_from(o->key, r->ends.target_prefix.n)) < 0)
@@ -436,7 +437,7 @@ static bool sweep_wanted(const struct run *r, const struct kind_object *o)
 static bool chosen(const void *arg, const struct kind_object *o)
 {
     const struct run *r = arg;
-    if (r->kind->source == KIND_URL && manifest_is(o->key))
+    if (r->ends.from_url && manifest_is(o->key))
         return false;
     if (o->is_unknown) /* who works on it finds out */
         return true;

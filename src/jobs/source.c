@@ -5,9 +5,10 @@
 #include "jobs/job.h"
 #include "jobs/pages.h"
 
-#define PAGE        1000
-#define PAGE_FIRST  250 /* of a listing: what is in it is worked on while the second comes */
-#define ARENA_BYTES (32 * MIB)
+#define PAGE            1000
+#define PAGE_FIRST      250 /* of a listing: what is in it is worked on while the second comes */
+#define ARENA_BYTES     (32 * MIB)
+#define CACHED_PAGE_MAX (2 * MIB) /* as CACHED gives it */
 
 #define ENTRY_UNKNOWN UINT32_MAX /* a kind in our own pages: see is_unknown */
 
@@ -81,18 +82,57 @@ static int list_page(struct source *s, struct err *e)
     return r;
 }
 
+/* A page of what is cached, or of what is not in the origin yet, behind `after`. */
+static int ask_cached(struct source *s, uint32_t flags, struct wire_cached_rep *ret, struct err *e)
+{
+    struct wire_cached_req req = {.bucket = s->o.bucket,
+                                  .prefix = s->o.prefix,
+                                  .after = buf_view(&s->after),
+                                  .max = PAGE,
+                                  .flags = flags};
+    return object_cached(s->o.session, &req, s->arena, ret, e);
+}
+
+/* Merges two pages in byte order of keys, a key of both once, as far as both reach: behind the end of one
+ * that was cut there may be more of it than the other one knows. */
+static int merge_cached(const struct wire_cached_rep *x, const struct wire_cached_rep *y, struct buf *out)
+{
+    struct slice rest[2] = {x->entries, y->entries};
+    bool cut[2] = {x->truncated, y->truncated};
+    struct wire_cached w[2];
+    bool have[2];
+    for (int i = 0; i < 2; i++)
+        have[i] = wire_cached_decode(&rest[i], &w[i]) == 0;
+    int r = 0;
+    while (r == 0 && (have[0] || have[1])) {
+        if ((!have[0] && cut[0]) || (!have[1] && cut[1]))
+            break;
+        int c = !have[0] ? 1 : !have[1] ? -1 : slice_cmp(w[0].key, w[1].key);
+        r = wire_cached_encode(&w[c > 0], out);
+        for (int i = 0; i < 2; i++)
+            if (c == 0 || (c > 0) == (i > 0))
+                have[i] = wire_cached_decode(&rest[i], &w[i]) == 0;
+    }
+    return r;
+}
+
 static int cached_page(struct source *s, struct err *e)
 {
-    struct wire_cached_req req = {
-        .bucket = s->o.bucket, .prefix = s->o.prefix, .after = buf_view(&s->after), .max = PAGE};
-    struct wire_cached_rep rep;
-    int r = object_cached(s->o.session, &req, s->arena, &rep, e);
+    _cleanup_buf_ struct buf both = BUF_INIT(2 * CACHED_PAGE_MAX);
+    struct wire_cached_rep rep, unsent = {0};
+    int r = ask_cached(s, 0, &rep, e);
+    if (r == 0 && s->o.over == KIND_OVER_HERE)
+        r = ask_cached(s, WIRE_UNSENT, &unsent, e);
     if (r < 0)
         return r;
     s->page = rep.entries;
-    s->last = !rep.truncated;
+    if (unsent.n_entries > 0) {
+        r = merge_cached(&rep, &unsent, &both);
+        s->page = arena_dup(s->arena, buf_view(&both));
+    }
+    s->last = !rep.truncated && !unsent.truncated;
     struct wire_cached w;
-    for (struct slice rest = rep.entries; wire_cached_decode(&rest, &w) == 0;) {
+    for (struct slice rest = s->page; wire_cached_decode(&rest, &w) == 0;) {
         buf_clear(&s->after);
         r = r < 0 ? r : buf_slice(&s->after, w.key);
     }
@@ -182,7 +222,7 @@ static int next_page(struct source *s, struct err *e)
     if (r != 0)
         return MIN(r, 0);
     arena_clear(s->arena);
-    r = s->o.kv ? named_page(s, e) : s->o.over == KIND_OVER_CACHE ? cached_page(s, e) : list_page(s, e);
+    r = s->o.kv ? named_page(s, e) : s->o.over == KIND_OVER_ORIGIN ? list_page(s, e) : cached_page(s, e);
     if (r == 0 && s->to)
         pages_put(s->to, s->page, buf_view(&s->after), s->last);
     return r;
@@ -190,7 +230,7 @@ static int next_page(struct source *s, struct err *e)
 
 static int decode(struct source *s, struct kind_object *ret)
 {
-    if (!s->o.kv && s->o.over == KIND_OVER_CACHE) {
+    if (!s->o.kv && s->o.over != KIND_OVER_ORIGIN) {
         struct wire_cached w;
         int r = wire_cached_decode(&s->page, &w);
         *ret = (struct kind_object){.key = w.key, .size_bytes = w.size_bytes};

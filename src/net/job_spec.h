@@ -37,11 +37,13 @@
       "only the N entries below the prefix that changed last: objects, or folders with all they hold")       \
     X(verify, ENUM, "verify", "HOW", "auto", 0, 0, "auto|size|read",                                         \
       "what was written is compared by the checksum that the target tells, or read back when it tells "      \
-      "none (auto), by its size only (size), or always read back (read)")                                    \
+      "none (auto), by its size only (size), or always read back (read); prefetch: read: the disk gives "    \
+      "back every byte, also of what was cached before")                                                     \
     X(storage_class, STRING, "storage-class", "CLASS", NULL, 0, 0, NULL,                                     \
       "export: class to write in, as STANDARD_IA, NEARLINE, Cool")                                           \
     X(set, LIST, "set", "origin.X=Y", NULL, 0, 0, NULL,                                                      \
-      "export, import: a property of the origin, as of `forebay origin check`; may be repeated")             \
+      "copy, sync, export, import: a property of the URL's origin, as of `forebay origin check`; may be "    \
+      "repeated")                                                                                            \
     X(as_of, STRING, "as-of", "DATE", NULL, 0, 0, NULL,                                                      \
       "import: what the origin had at this time, where it keeps versions (s3://, gs://)")                    \
     X(version, STRING, "version", "ID", NULL, 0, 0, NULL,                                                    \

@@ -355,7 +355,7 @@
 #define WIRE_REQ_cached(F) F(str, bucket) F(str, prefix) F(str, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_cached(F) F(str, entries) F(u32, n_entries) F(u32, truncated)
 /* Drops what is cached of an object; success also when nothing was. Readers keep their bytes. -EBUSY: it is
- * pinned; not with WIRE_FRESH (it is to be fetched again). */
+ * pinned, or not in the origin yet; not with WIRE_FRESH (it is to be fetched again). */
 #define WIRE_REQ_evict(F) F(str, bucket) F(str, key) F(u32, flags)
 #define WIRE_REP_evict(F)
 

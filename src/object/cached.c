@@ -102,6 +102,9 @@ int op_evict(struct object_session *ses, const struct wire_evict_req *req, struc
     if (r == 0 && !(req->flags & WIRE_FRESH) && bucket_keep(b, req->key) == RULE_KEEP_PINNED)
         return err_set(e, -EBUSY, "%s/" SLICE_FMT " is pinned: forebay unpin first", b->name,
                        SLICE_ARG(req->key));
+    if (r == 0 && !(req->flags & WIRE_FRESH) && back_has_bytes(ses->service->back, b, req->key))
+        return err_set(e, -EBUSY, "%s/" SLICE_FMT " is not in the origin yet: forebay flush first", b->name,
+                       SLICE_ARG(req->key));
     if (r == 0)
         (void)object_forget_key(ses->service, b, req->key);
     return r;

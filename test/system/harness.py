@@ -409,8 +409,8 @@ class Node(Program):
         assert not check or done.returncode == 0, f"forebay {arguments}: {done.returncode}: {done.stderr}"
         return done
 
-    def drawn(self, *arguments, timeout=400):
-        """What `forebay ARGUMENTS` against this node, which must succeed, writes to standard error when that is a terminal."""
+    def drawn(self, *arguments, timeout=400, status=0):
+        """What `forebay ARGUMENTS` against this node, which must end with `status`, writes to standard error when that is a terminal."""
         master, slave = pty.openpty()
         pieces = []
 
@@ -432,7 +432,7 @@ class Node(Program):
             reader.join(200)
             os.close(master)
         text = b"".join(pieces).decode()
-        assert done.returncode == 0, f"forebay {arguments}: {done.returncode}: {text}"
+        assert done.returncode == status, f"forebay {arguments}: {done.returncode}: {text}"
         return text
 
     def aws(self, *arguments, check=True, timeout=300):

@@ -122,6 +122,8 @@ class Azurite(Server):
     program = harness.ROOT / ".deps/azurite/run"
     account = "forebaytest"
     key = base64.b64encode(b"a key for tests only, 32 bytes..").decode()
+    other_account = "forebayother"
+    other_key = base64.b64encode(b"another account's key, 32 bytes.").decode()
 
     @classmethod
     def missing(cls):
@@ -130,28 +132,30 @@ class Azurite(Server):
     def start(self):
         self.spawn([self.program, "--blobHost", "127.0.0.1", "--blobPort", self.port, "--inMemoryPersistence", "--silent",
                     "--skipApiVersionCheck", "--disableTelemetry"],
-                   env={"AZURITE_ACCOUNTS": f"{self.account}:{self.key}"})
+                   env={"AZURITE_ACCOUNTS": f"{self.account}:{self.key};{self.other_account}:{self.other_key}"})
 
-    def ask(self, method, path, query=None, data=b"", headers=None):
+    def ask(self, method, path, query=None, data=b"", headers=None, account=None):
+        name, key = account or (self.account, self.key)
         query = dict(query or {})
         headers = {k.lower(): v for k, v in (headers or {}).items()}
         headers["x-ms-version"] = "2021-12-02"
         headers["x-ms-date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
         if method == "PUT":
             headers["content-type"] = headers.get("content-type", "application/octet-stream")
-        path = f"/{self.account}/{urllib.parse.quote(path)}"
+        path = f"/{name}/{urllib.parse.quote(path)}"
         text = "\n".join([method, "", "", str(len(data)) if data else "", "", headers.get("content-type", ""), "", "", "",
                           "", "", ""]) + "\n"
         text += "".join(f"{k}:{headers[k]}\n" for k in sorted(headers) if k.startswith("x-ms-"))
-        text += f"/{self.account}{path}" + "".join(f"\n{k}:{query[k]}" for k in sorted(query))
-        signature = hmac.new(base64.b64decode(self.key), text.encode(), hashlib.sha256).digest()
-        headers["authorization"] = f"SharedKey {self.account}:{base64.b64encode(signature).decode()}"
+        text += f"/{name}{path}" + "".join(f"\n{k}:{query[k]}" for k in sorted(query))
+        signature = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
+        headers["authorization"] = f"SharedKey {name}:{base64.b64encode(signature).decode()}"
         url = f"http://127.0.0.1:{self.port}{path}" + ("?" + urllib.parse.urlencode(query) if query else "")
         return request(url, method, data if method == "PUT" else None, headers)
 
     def prepare(self):
-        status, _, body = self.ask("PUT", "bucket", {"restype": "container"})
-        assert status == 201, body
+        for account in (None, (self.other_account, self.other_key)):
+            status, _, body = self.ask("PUT", "bucket", {"restype": "container"}, account=account)
+            assert status == 201, body
 
     def url(self, prefix=""):
         return "az://bucket" + (f"/{prefix}" if prefix else "")
@@ -159,6 +163,11 @@ class Azurite(Server):
     def properties(self):
         return {"origin.endpoint": f"{self.endpoint}/{self.account}", "origin.account": self.account,
                 "origin.account_key": self.key, "origin.part_size": "5MiB"}  # large objects have several blocks
+
+    def other_properties(self):
+        """The same service, another account."""
+        return {**self.properties(), "origin.endpoint": f"{self.endpoint}/{self.other_account}", "origin.account": self.other_account,
+                "origin.account_key": self.other_key}
 
     def sas(self):
         """Properties with an account's shared access signature instead of its key."""

@@ -201,6 +201,80 @@ def test_copy_and_sync(bucket, node, origin):
     assert keys_of(bucket.truth, other) == sorted("to/" + k[2:] for k in keys_of(bucket.truth, bucket.name))
 
 
+def test_copy_and_sync_with_origins(bucket, node, origin, tmp_path):
+    """Instead of one of the two buckets a URL may stand, with what its origin needs: copy and sync bring the objects there and
+    back, leave alone what is there, and remove only with --delete; what exports wrote down beside them stays. (Without
+    KIND_EITHER in kind.c a URL is refused.)"""
+    contents = fill(bucket, 8)
+    sets = [x for k, v in origin.properties().items() for x in ("--set", f"{k}={v}")]
+    there, back, truth = origin.new_bucket(), harness.scratch_bucket(node), bucket.truth
+    truth.put_object(Bucket=bucket.name, Key="d/meta", Body=b"m", ContentType="text/x", Metadata={"a": "b"})
+    contents["d/meta"] = b"m"
+
+    def run(*arguments):
+        return json.loads(node.cli(*arguments, *sets, "--wait", "--json").stdout)
+
+    def left(name, prefix):
+        return sorted(k.removeprefix(prefix) for k in keys_of(truth if name == there else node.s3(), name, prefix))
+
+    names = sorted(k[2:] for k in contents)
+    assert run("copy", bucket.name + "/d", f"s3://{there}/out")["done_objects"] == 9  # a prefix that is no folder
+    assert left(there, "out/") == names
+    head = truth.head_object(Bucket=there, Key="out/meta")
+    assert (head["ContentType"], head["Metadata"]) == ("text/x", {"a": "b"})
+    for key, data in contents.items():
+        assert truth.get_object(Bucket=there, Key="out/" + key[2:])["Body"].read() == data
+    truth.put_object(Bucket=there, Key="out/extra", Body=b"x")
+    truth.put_object(Bucket=there, Key="out/.forebay-export-20260101T000000Z-1.tsv", Body=b"#")
+    bucket.s3.delete_object(Bucket=bucket.name, Key="d/0003.bin")
+    kept = run("sync", bucket.name + "/d/", f"s3://{there}/out")
+    assert (kept["skipped_objects"], kept["done_objects"], kept["removed_objects"]) == (8, 8, 0)
+    assert run("sync", "--delete", bucket.name + "/d/", f"s3://{there}/out")["removed_objects"] == 2
+    names.remove("0003.bin")
+    assert left(there, "out/") == [".forebay-export-20260101T000000Z-1.tsv", *names]
+    assert run("sync", f"s3://{there}/out", back + "/in")["done_objects"] == 8  # below it, as an import is
+    assert left(back, "in/") == names
+    for name in names:
+        assert node.s3().get_object(Bucket=back, Key="in/" + name)["Body"].read() == contents["d/" + name]
+    truth.delete_object(Bucket=there, Key="out/0004.bin")
+    assert run("sync", "--delete", f"s3://{there}/out", back + "/in/")["removed_objects"] == 1
+    names.remove("0004.bin")
+    assert left(back, "in/") == names
+    sets = []
+    assert run("sync", "--delete", back + "/in/", f"file://{tmp_path}")["done_objects"] == 7
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
+    assert all((tmp_path / name).read_bytes() == contents["d/" + name] for name in names)
+    assert run("sync", back + "/in/", f"file://{tmp_path}")["skipped_objects"] == 7
+    assert run("copy", f"file://{tmp_path}", back + "/again/")["done_objects"] == 7
+
+
+def test_prefetch_reads_back_what_the_disk_has(bucket):
+    """A bit flips in what is cached: the index does not know, and prefetch leaves it alone; with --verify read the disk is read,
+    and the block alone is fetched anew. (Without read_back in kind.c it is skipped.)"""
+    contents = fill(bucket, 3, size=3 * 2**20)
+    node = bucket.node
+    node.cli("prefetch", "--wait", bucket.name)
+    [file] = [p for p in (node.data / "cache" / "extents").rglob("*") if p.is_file() and p.stat().st_size == len(contents["d/0001.bin"])]
+    with open(file, "r+b") as f:
+        f.seek(2**20 + 5)
+        byte = f.read(1)[0]
+        f.seek(2**20 + 5)
+        f.write(bytes([byte ^ 4]))
+    before = origin_bytes(node, bucket.name)
+    assert json.loads(node.cli("prefetch", "--wait", "--json", bucket.name).stdout)["skipped_objects"] == 3
+    assert origin_bytes(node, bucket.name) == before
+    job = json.loads(node.cli("prefetch", "--verify", "read", "--wait", "--json", bucket.name).stdout)
+    assert (job["done_objects"], job["skipped_objects"], job["failed_objects"]) == (3, 2, 0)
+    assert origin_bytes(node, bucket.name) == before + 2**20
+    assert sum(v for (name, _), v in node.metrics().items() if name == "forebay_corrupt_blocks_total") == 1
+    assert checked(node, bucket.name)["cached_objects"] == 3
+    for key, data in contents.items():
+        assert bucket.s3.get_object(Bucket=bucket.name, Key=key)["Body"].read() == data
+    node.cli("evict", "--wait", bucket.name)
+    job = json.loads(node.cli("prefetch", "--verify", "read", "--wait", "--json", bucket.name).stdout)
+    assert (job["done_objects"], job["skipped_objects"]) == (3, 0)
+
+
 def test_partly_failed_lists_and_retries(new_node, new_shaper, origin):
     """With an origin that refuses some objects the job ends partly failed (status 3), names each with its reason, and
     a retry after the origin is well completes it."""
@@ -221,6 +295,17 @@ def test_partly_failed_lists_and_retries(new_node, new_shaper, origin):
     after = show(node, job["id"])
     assert (after["state"], after["done_objects"], after["failed_objects"]) == ("done", 12, 0)
     assert json.loads(node.cli("job", "errors", job["id"], "--json").stdout) == []
+
+
+def test_every_failure_is_listed(bucket):
+    """However many objects fail, each is listed once, with its reason, in the order of keys."""
+    keys = [f"none/{i:04}" for i in range(2345)]
+    done = bucket.node.cli("prefetch", "--list", "-", "--wait", "--json", bucket.name, stdin="\n".join(keys), check=False)
+    job = json.loads(done.stdout)
+    assert (done.returncode, job["failed_objects"]) == (3, len(keys))
+    told = json.loads(bucket.node.cli("job", "errors", job["id"], "--json").stdout)
+    assert [x["key"] for x in told] == keys and all(x["reason"] for x in told)
+    assert len(bucket.node.cli("job", "errors", job["id"]).stdout.splitlines()) == len(keys)
 
 
 def test_killed_node_goes_on(new_node, origin):
@@ -269,9 +354,18 @@ def test_pause_resume_cancel_rm(bucket):
     (["prefetch", "B", "--regex", "("], ["--regex"]),
     (["prefetch", "B", "--rate", "fast"], ["--rate"]),
     (["prefetch", "B", "--newer", "soon"], ["--newer"]),
+    (["prefetch", "B", "--newer", "2026-01-02", "--older", "2026-01-01"], ["--older", "--newer"]),
     (["prefetch", "B", "--newer", "2026-02-30"], ["--newer", "2026-01-31"]),
     (["prefetch", "B", "--delete"], ["--delete"]),
-    (["prefetch", "B", "--verify", "read"], ["--verify"]),
+    (["prefetch", "B", "--verify", "size"], ["--verify"]),
+    (["prefetch", "B", "--verify", "read", "--metadata-only"], ["--verify"]),
+    (["evict", "B", "--verify", "read"], ["--verify"]),
+    (["copy", "s3://a/b", "file:///tmp"], ["one of them must be a bucket"]),
+    (["copy", "B/a", "http://127.0.0.1:1/x"], ["read-only"]),
+    (["sync", "B", "file:///no/such/dir"], ["/no/such/dir"]),
+    (["sync", "--delete", "B/a", "file:///tmp"], ["--delete", "end with '/'"]),
+    (["copy", "B/a", "B/b", "--set", "origin.region=x"], ["--set", "URL"]),
+    (["copy", "B/a", "file:///tmp", "--set", "region=x"], ["origin.NAME"]),
     (["copy", "--metadata-only", "B/a", "B/b"], ["--metadata-only", "prefetch"]),
     (["evict", "B", "--older", "2001-01-01T00:00:00Z"], ["--older"]),
     (["copy", "B/a", "B/a/b"], ["overlap"]),
@@ -305,8 +399,8 @@ def test_a_job_about_nothing_says_so(bucket):
 
 def test_help_shows_the_options_of_the_kind(node):
     """The help of each kind of job has its own options and not those of the others."""
-    own = {"prefetch": ["--pin", "--metadata-only", "--check"], "sync": ["--delete"], "export": ["--storage-class", "--set"],
-           "import": ["--set", "--as-of", "--version", "--tag", "--manifest"], "copy": [], "evict": [], "validate": []}
+    own = {"prefetch": ["--pin", "--metadata-only", "--check"], "sync": ["--delete", "--set"], "export": ["--storage-class", "--set"],
+           "import": ["--set", "--as-of", "--version", "--tag", "--manifest"], "copy": ["--set"], "evict": [], "validate": []}
     every = {option for options in own.values() for option in options}
     for kind, options in own.items():
         words = node.cli(kind, "--help").stdout.split()

@@ -145,7 +145,7 @@ def test_bytes_that_changed_on_the_way_are_found(new_node, new_shaper, origin, t
     assert json.loads(node.cli("job", "wait", job["id"], "--json").stdout)["done_objects"] == 1
 
 
-@pytest.mark.parametrize("kind", ["export", "import", "copy", "sync", "evict", "validate"])
+@pytest.mark.parametrize("kind", ["export", "import", "copy", "sync", "evict", "validate", "sync to a URL", "copy from a URL"])
 def test_killed_in_the_middle(new_node, origin, tmp_path, kind):
     """kill -9 in the middle of each kind of job, twice: it ends with every object done and counted once, the secrets it
     was started with still known, though the control store does not hold them in the clear."""
@@ -161,8 +161,9 @@ def test_killed_in_the_middle(new_node, origin, tmp_path, kind):
         node.cli("prefetch", "--wait", source)
         slow = ["--parallel", "1"]
     arguments = {"export": [source, f"s3://{other}/x", *url], "import": [f"s3://{source}", other, *url],
-                 "copy": [source, other], "sync": [source, other], "evict": [source], "validate": [source]}[kind]
-    job = start(node, kind, *arguments, *slow)
+                 "copy": [source, other], "sync": [source, other], "evict": [source], "validate": [source],
+                 "sync to a URL": [source, f"s3://{other}/x", *url], "copy from a URL": [f"s3://{source}", other, *url]}[kind]
+    job = start(node, kind.split()[0], *arguments, *slow)
     for least in (0, 0) if unmoving else (8, 20):
         until(node, job, lambda j, n=least: j["done_objects"] >= n)
         node.kill()
@@ -175,7 +176,7 @@ def test_killed_in_the_middle(new_node, origin, tmp_path, kind):
     if unmoving:
         assert checked(node, source)["cached_objects"] == (0 if kind == "evict" else 40)
         return
-    prefix = "x/" if kind == "export" else ""
+    prefix = "x/" if kind in ("export", "sync to a URL") else ""
     for key, data in contents.items():
         assert origin.s3().get_object(Bucket=other, Key=prefix + key)["Body"].read() == data
     if kind == "export":

@@ -106,6 +106,41 @@ def test_a_limited_bucket_refuses_and_others_do_not_notice(tmp_path):
         assert {answer(send_get(node, "/limited/k"))[0] for _ in range(30)} == {200}
 
 
+@pytest.mark.parametrize("limit", ["requests", "bytes"])
+def test_a_limited_client_or_user_waits_and_others_do_not(tmp_path, limit):
+    """A client (by its address), and a user, that asked for more than its limit waits for it, by requests and by bytes; another
+    one that asks for the same meanwhile does not. (Without its row of set_limits in gate.c nobody waits.)"""
+    body, most = random_bytes(SIZE), {"requests": "1", "bytes": "8KiB"}[limit]
+    with Node(tmp_path / "node", **{f"client_limit_{limit}": most}) as node:
+        node.cli("bucket", "create", "open", "anonymous=read")
+        node.s3().put_object(Bucket="open", Key="k", Body=body)
+        port = int(node.endpoint.rsplit(":", 1)[1])
+
+        def sent_from(address):
+            connection = socket.create_connection(("127.0.0.1", port), timeout=400, source_address=(address, 0))
+            connection.sendall(b"GET /open/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            return connection
+
+        one = [sent_from("127.0.0.2") for _ in range(4)]
+        wait_until(lambda: state(node)["shaping"]["waiting"] > 0, what="the client waits")
+        assert answer(sent_from("127.0.0.3"))[0] == 200
+        assert state(node)["shaping"]["waiting"] > 0
+        for connection in one:
+            connection.close()
+    with Node(tmp_path / "users") as node:
+        node.cli("bucket", "create", "open")
+        node.s3().put_object(Bucket="open", Key="k", Body=body)
+        slow, free = user(node, "slow", f"limit.{limit}={most}"), user(node, "free", "limit.requests=0")
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            reads = [pool.submit(lambda: slow.get_object(Bucket="open", Key="k")["Body"].read()) for _ in range(4)]
+            wait_until(lambda: state(node)["shaping"]["waiting"] > 0, what="the user waits")
+            assert free.get_object(Bucket="open", Key="k")["Body"].read() == body
+            assert state(node)["shaping"]["waiting"] > 0
+            node.cli("user", "limit", "slow", f"limit.{limit}=0")
+            assert all(one.result() == body for one in reads)
+        assert limit_of(node, "user", "slow")["waited"] > 0 and limit_of(node, "user", "free")["waited"] == 0
+
+
 def test_limits_hold_for_the_wire_and_outlive_the_node(tmp_path):
     """The command line waits like everybody; a user's limits are there after a restart; wrong settings are refused."""
     with Node(tmp_path / "node", client_limit_requests="1000") as node:

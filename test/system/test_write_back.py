@@ -67,6 +67,33 @@ def test_a_write_is_seen_at_once_and_reaches_the_origin(new_node, origin):
     assert status(node, name)["objects"] == 0
 
 
+def test_several_writes_of_a_key_are_one(new_node, new_shaper, origin):
+    """Within `write_delay` the origin gets the last write of a key alone, and nothing of a key that was removed again. (Without
+    the delay in back.c each of them may go.)"""
+    node, shaper, truth = new_node(), new_shaper(), origin.s3()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", write_delay="1h")
+    s3 = node.s3()
+    shaper.reset()
+    for i in range(8):
+        s3.put_object(Bucket=name, Key="k", Body=b"version %d" % i)
+        s3.put_object(Bucket=name, Key="brief", Body=b"x")
+        s3.delete_object(Bucket=name, Key="brief")
+        time.sleep(0.3)  # longer than it takes to send one
+    flushed(node, name)
+    asked = {kind: count["requests"] for kind, count in shaper.stats()["kinds"].items()}
+    assert (asked["put"], asked.get("delete", 0)) == (1, 0), asked
+    assert keys_of(truth, name) == ["k"] and truth.get_object(Bucket=name, Key="k")["Body"].read() == b"version 7"
+
+
+def expect_age(node, name):
+    """What is not in the origin yet gets older, by status and metric, and its bytes are counted."""
+    age = lambda: status(node, name)["oldest_ms"] / 1000
+    first = age()
+    wait_until(lambda: age() >= first + 2, what="the oldest gets older")
+    assert 1 <= node.metric("forebay_write_back_oldest_seconds", bucket=name) <= age()
+    assert node.metric("forebay_write_back_bytes", bucket=name) == status(node, name)["bytes"] > 0
+
+
 def test_while_the_origin_is_away(away):
     """Writes, overwrites, removals, copies, renames, conditions and listings go on; all of it gets there later."""
     node, name, shaper, truth = away
@@ -90,8 +117,10 @@ def test_while_the_origin_is_away(away):
     with pytest.raises(s3.exceptions.NoSuchKey):
         s3.get_object(Bucket=name, Key="gone")
     assert status(node, name)["objects"] >= 2
+    expect_age(node, name)
     shaper.reset()
     flushed(node, name)
+    assert status(node, name)["oldest_ms"] == node.metric("forebay_write_back_oldest_seconds", bucket=name) == 0
     assert keys_of(truth, name) == ["copied", "e/z", "keep", "new/1"]
     assert truth.get_object(Bucket=name, Key="new/1")["Body"].read() == b"two"
 

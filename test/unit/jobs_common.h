@@ -99,6 +99,21 @@ static inline void write_objects(struct fixture *f, int n, size_t size)
     free(p);
 }
 
+static inline void put_object(struct fixture *f, struct arena *a, const char *bucket, const char *key,
+                              const char *text)
+{
+    struct wire_put_open_req open = {
+        .bucket = slice_str(bucket), .key = slice_str(key), .size = strlen(text), .via = WIRE_VIA_API};
+    struct wire_put_open_rep o;
+    assert_int_equal(object_put_open(f->session, &open, a, &o, NULL), 0);
+    struct wire_put_write_req write = {.handle = o.handle, .data = slice_str(text)};
+    struct wire_put_write_rep written;
+    assert_int_equal(object_put_write(f->session, &write, a, &written, NULL), 0);
+    struct wire_put_commit_req commit = {.handle = o.handle, .size = strlen(text)};
+    struct wire_put_commit_rep done;
+    assert_int_equal(object_put_commit(f->session, &commit, a, &done, NULL), 0);
+}
+
 static inline int start_to(struct fixture *f, const char *kind, const char *target, const char *spec,
                            uint64_t *ret_id)
 {

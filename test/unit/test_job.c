@@ -253,7 +253,9 @@ static void test_huge_regexes_are_refused(void **state)
 static void test_bad_filters_are_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"regex=(\n", "newer=yesterday\n", "min-size=9\nmax-size=8\n"};
+    static const char *const bad[] = {"regex=(\n", "newer=yesterday\n", "min-size=9\nmax-size=8\n",
+                                      "newer=2026-01-02\nolder=2026-01-01\n",
+                                      "newer=2026-01-02\nolder=2026-01-02\n"};
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct job_spec s = {0};
         struct err e = {0};

@@ -339,6 +339,36 @@ static void test_keys_may_come_twice(void **state)
     assert_int_equal(number(f, keys.id, "done_objects"), 2);
 }
 
+/* evict walks what is cached and what is not in the origin yet as one, over pages that end at other keys:
+ * each object once, the unsent ones refused. (Where merge_cached in source.c goes on behind the end of a page
+ * that was cut, some are left out.) */
+static void test_evict_meets_each_object_once(void **state)
+{
+    struct fixture *f = *state;
+    enum { N = 2300, UNSENT = 1200 };
+    uint64_t id = 0;
+    write_objects(f, N, 10);
+    assert_int_equal(start(f, "prefetch", "", &id), 0);
+    wait_for(f, id, "done");
+    struct wire_bucket_set_req set = {.name = SLICE_LIT("data"),
+                                      .settings = SLICE_LIT("write=back\nwrite_delay=1h\n")};
+    struct wire_bucket_set_rep done;
+    assert_int_equal(object_bucket_set(f->session, &set, f->arena, &done, NULL), 0);
+    struct arena *a = arena_new(MIB);
+    for (int i = 0; i < UNSENT; i++) { /* behind every other key, then the same keys as cached ones */
+        char key[32];
+        (void)snprintf(key, sizeof(key), i < UNSENT / 2 ? "k%03dx" : "k%03d", i);
+        arena_clear(a);
+        put_object(f, a, "data", key, "not sent yet");
+    }
+    arena_free(a);
+    assert_int_equal(start(f, "evict", "", &id), 0);
+    wait_for(f, id, "partly failed");
+    assert_int_equal(number(f, id, "failed_objects"), UNSENT);
+    assert_int_equal(number(f, id, "done_objects"), N - UNSENT / 2);
+    assert_int_equal(number(f, id, "total_objects"), N + UNSENT / 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +387,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_names_of_any_bytes_are_shown, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_refused_object_of_a_list_fails_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_keys_may_come_twice, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_evict_meets_each_object_once, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

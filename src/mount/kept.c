@@ -27,6 +27,7 @@ struct shared {
     struct kept_facts facts;
     _Atomic uint32_t used;
     int held[KEPT_SLOTS_MAX];
+    struct kept_told told;
     struct cell cells[KEPT_CELLS_MAX];
 };
 
@@ -132,6 +133,12 @@ struct kept_facts *kept_facts(struct kept *k)
 {
     assert(k && k->magic == KEPT_MAGIC);
     return &k->shared->facts;
+}
+
+struct kept_told *kept_told(struct kept *k)
+{
+    assert(k && k->magic == KEPT_MAGIC);
+    return &k->shared->told;
 }
 
 static uint32_t n_left(struct kept *k)

@@ -18,12 +18,14 @@
 
 #include <stdatomic.h>
 
-#define KEPT_LAYOUT     4
+#define KEPT_LAYOUT     5
 #define KEPT_CELL_BYTES 112
 #define KEPT_CELLS_MAX  (1u << 20) /* what is open, directories and locks of a mount */
 #define KEPT_INIT_BYTES 256        /* of the kernel's first request */
 #define KEPT_SLOTS_MAX  65536      /* descriptors that the keeper holds for who takes over */
 #define KEPT_PATH_BYTES 4096
+#define KEPT_DIRS       8192  /* places of a table; a directory that finds its place taken is not in it */
+#define KEPT_MAPPED     65536 /* bits of a set */
 
 enum kept_kind {
     KEPT_FREE,
@@ -55,6 +57,12 @@ struct kept_facts {
     char directory[KEPT_PATH_BYTES]; /* the mount point */
 };
 
+/* What the kernel was told of a scratch bucket (tree_watch.c). */
+struct kept_told {
+    _Atomic uint64_t dirs[KEPT_DIRS]; /* inodes of directories whose attributes are believed; 0: none */
+    _Atomic uint64_t mapped[KEPT_MAPPED / 64]; /* files that may be mapped, by a hash of the inode */
+};
+
 struct kept;
 
 /* Maps the shared memory. Before the first fork. */
@@ -71,6 +79,7 @@ int *kept_held(struct kept *k);
 void kept_begin(struct kept *k);
 void kept_free(struct kept *k); /* the mapping too; NULL accepted */
 struct kept_facts *kept_facts(struct kept *k);
+struct kept_told *kept_told(struct kept *k);
 
 /* Whether some more cells can be taken; a few are held back. */
 bool kept_has_room(struct kept *k);

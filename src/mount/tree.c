@@ -148,6 +148,7 @@ static void resume_tree(struct mount *m)
     tree_dirs_resume(m);
     tree_locks_resume(m);
     tree_files_reopen(m);
+    tree_watch_resumed(m->tree->watch);
 }
 
 static void start_tree(struct mount *m)

@@ -92,10 +92,11 @@ struct tree_handle {
 
 #define TREE_PLACES 4096 /* of the table of open files, and of what is remembered of files */
 
-/* A file as it was when it was opened last, if nobody here wrote it then. */
+/* A file as it was when it was opened last, if nobody here wrote it then. By the time that nobody can set:
+ * who writes as many bytes may set the other one back. */
 struct tree_seen {
     uint64_t ino, size_bytes;
-    int64_t mtime_ns;
+    int64_t ctime_ns;
 };
 
 struct tree {
@@ -244,6 +245,9 @@ int tree_file_ask_again(struct mount *m, struct tree_file *f, struct err *e);
 /* ---- tree_watch.c: for how long the kernel may believe what it is told ---- */
 
 struct tree_watch *tree_watch_start(struct mount *m);
+/* In a process that takes over, when it knows what is open: whatever the kernel was told by the process
+ * before is asked for again. Nobody told what changed between the two. */
+void tree_watch_resumed(struct tree_watch *w);
 /* Ends its thread. */
 void tree_watch_end(struct tree_watch *w);
 void tree_watch_free(struct tree_watch *w); /* NULL accepted */

@@ -19,7 +19,7 @@
  * last close.
  *
  * Pages of a plain file stay in the kernel's cache when nobody here has it open for writing, and size and
- * mtime are as they were when it was opened last; otherwise an open drops them, so that what other mounts
+ * ctime are as they were when it was opened last; otherwise an open drops them, so that what other mounts
  * closed before is seen.
  *
  * Invariants:
@@ -50,9 +50,9 @@ static size_t place_of(uint64_t ino)
     return hash_mix(ino, 0) % TREE_PLACES;
 }
 
-static int64_t mtime_of(const struct stat *st)
+static int64_t ns_of(struct timespec t)
 {
-    return (int64_t)st->st_mtim.tv_sec * 1000000000ll + st->st_mtim.tv_nsec;
+    return (int64_t)t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
 /* ---- the table ---- */
@@ -230,11 +230,11 @@ static bool is_unchanged(struct mount *m, struct tree_file *f)
     int fd = tree_file_fd(f);
     if (fd < 0 || sys->fstat(fd, &st) < 0)
         return false;
-    struct tree_seen now = {.ino = f->ino, .size_bytes = (uint64_t)st.st_size, .mtime_ns = mtime_of(&st)};
+    struct tree_seen now = {.ino = f->ino, .size_bytes = (uint64_t)st.st_size, .ctime_ns = ns_of(st.st_ctim)};
     LOCK_SCOPE(&m->tree->lock);
     struct tree_seen *seen = &m->tree->seen[place_of(f->ino)];
     bool is_same =
-        seen->ino == now.ino && seen->size_bytes == now.size_bytes && seen->mtime_ns == now.mtime_ns;
+        seen->ino == now.ino && seen->size_bytes == now.size_bytes && seen->ctime_ns == now.ctime_ns;
     *seen = now;
     return is_same;
 }
@@ -271,7 +271,7 @@ static void forget_attributes(struct mount *m, struct tree_file *f, const struct
 {
     struct wire_inode known;
     bool same = !tree_may_be_mapped(m, f->ino) && tree_file_known(m, f, &known) && st &&
-                (uint64_t)st->st_size == known.size_bytes && mtime_of(st) == known.mtime_ns;
+                (uint64_t)st->st_size == known.size_bytes && ns_of(st->st_mtim) == known.mtime_ns;
     if (!same)
         forget(m, f);
 }

@@ -22,21 +22,18 @@
 #include <stdatomic.h>
 
 #define ALONE_S 60.0
-#define DIRS    8192  /* places of a table; a directory that finds its place taken is not believed for long */
-#define MAPPED  65536 /* bits of a set; who shares one with a file in it is not believed for long either */
 
 struct tree_watch {
     struct mount *m;
     struct watcher *watcher;
     _Atomic bool is_alone;
-    _Atomic uint64_t dirs[DIRS]; /* inode numbers of directories whose attributes are believed; 0: none */
-    _Atomic uint64_t mapped[MAPPED / 64]; /* by a hash of the inode number: tree_expect_mapping */
+    struct kept_told *told; /* outlives this process, as what the kernel was told does */
 };
 
-/* Whether there is room to remember the directory. */
+/* Whether there is room to remember the directory; else it is not believed for long. */
 static bool remember_dir(struct tree_watch *w, uint64_t ino)
 {
-    _Atomic uint64_t *at = &w->dirs[hash_mix(ino, 0) % DIRS];
+    _Atomic uint64_t *at = &w->told->dirs[hash_mix(ino, 0) % KEPT_DIRS];
     uint64_t was = 0;
     return atomic_compare_exchange_strong(at, &was, ino) || was == ino;
 }
@@ -44,8 +41,8 @@ static bool remember_dir(struct tree_watch *w, uint64_t ino)
 static void forget_dirs(struct tree_watch *w)
 {
     struct mount *m = w->m;
-    for (size_t i = 0; i < DIRS; i++) {
-        uint64_t ino = atomic_exchange(&w->dirs[i], 0);
+    for (size_t i = 0; i < KEPT_DIRS; i++) {
+        uint64_t ino = atomic_exchange(&w->told->dirs[i], 0);
         if (ino != 0)
             (void)fuse_lowlevel_notify_inval_inode(m->se, tree_id(m, ino), -1, 0);
     }
@@ -103,9 +100,15 @@ struct tree_watch *tree_watch_start(struct mount *m)
     if (!w)
         abort();
     w->m = m;
+    w->told = kept_told(m->seat.kept);
     /* Also where nothing is believed: the other mounts of the bucket have company then. */
     w->watcher = watcher_start(m->client, slice_str(m->bucket), &calls, w);
     return w;
+}
+
+void tree_watch_resumed(struct tree_watch *w)
+{
+    (void)forget_all(w);
 }
 
 void tree_watch_end(struct tree_watch *w)
@@ -128,11 +131,12 @@ double tree_name_timeout_s(const struct mount *m)
     return tree_is_alone(m) ? MAX(m->timeout_s, ALONE_S) : m->timeout_s;
 }
 
+/* Who shares a bit with a file in the set is not believed for long either. */
 static _Atomic uint64_t *mapped_of(struct mount *m, uint64_t ino, uint64_t *ret_bit)
 {
-    uint64_t place = hash_mix(ino, 0) % MAPPED;
+    uint64_t place = hash_mix(ino, 0) % KEPT_MAPPED;
     *ret_bit = (uint64_t)1 << place % 64;
-    return &m->tree->watch->mapped[place / 64];
+    return &m->tree->watch->told->mapped[place / 64];
 }
 
 void tree_expect_mapping(struct mount *m, uint64_t ino)

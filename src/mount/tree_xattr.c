@@ -41,6 +41,23 @@ void tree_op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t s
         reply_bytes(req, rep.value, size);
 }
 
+/* Of the names, each with its zero, those that the caller is shown: what only the administrator may read is
+ * no name to others. */
+static struct slice shown_names(fuse_req_t req, struct slice names, char *room)
+{
+    size_t n = 0;
+    while (names.n > 0) {
+        struct slice name = slice_sub(names, 0, strnlen(names.p, names.n));
+        size_t bytes = MIN(name.n + 1, names.n);
+        bool is_shown = fuse_req_ctx(req)->uid == 0 || !slice_starts(name, SLICE_LIT("trusted."));
+        if (is_shown)
+            memcpy(room + n, names.p, bytes);
+        n += is_shown ? bytes : 0;
+        names = slice_from(names, bytes);
+    }
+    return slice_of(room, n);
+}
+
 void tree_op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
     struct mount *m = mount_of(req);
@@ -49,10 +66,14 @@ void tree_op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
     struct wire_tree_xattr_list_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = client_tree_xattr_list(m->client, &q, &b, &rep, &e);
-    if (r < 0)
+    if (r < 0) {
         mount_reply_error(req, "listxattr", r, &e);
-    else
-        reply_bytes(req, rep.names, size);
+        return;
+    }
+    _cleanup_free_ char *room = malloc(rep.names.n + 1);
+    if (!room)
+        abort();
+    reply_bytes(req, shown_names(req, rep.names, room), size);
 }
 
 void tree_op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,

@@ -655,6 +655,7 @@ def test_close_tells_what_is_lost(there, mount, passthrough):
     harness.wait_until(lambda: sleeps(one.pid) >= before + 2, what="the keeper has looked")
     resource.prlimit(one.pid, resource.RLIMIT_NOFILE, limits)
     kill_serving(one)
+    assert (one.path / "old").read_bytes() == old
     for lost in (f, changed):
         with pytest.raises(OSError) as caught:
             lost.close()

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import pathlib
+import signal
 import time
 
 import pytest
@@ -194,10 +195,19 @@ def test_times_of_mapped_writes_are_seen(mount, passthrough):
     assert path.read_bytes()[4096] == 7
 
 
+def kill_serving(one):
+    pid = one.serving()
+    os.kill(pid, signal.SIGKILL)
+    harness.wait_until(lambda: one.serving() not in (pid, None), what="another process")
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("passthrough", ["auto", "off"])
-def test_times_of_a_mapping_that_outlives_its_descriptor_are_seen(mount, passthrough):
-    """The same of a program that closes the file when it has mapped it, which by passthrough is the last that the mount hears of it."""
-    path = mount(passthrough=passthrough).path / "mapped"
+def test_times_of_a_mapping_that_outlives_its_descriptor_are_seen(node, mount, passthrough, is_killed):
+    """The same of a program that closes the file when it has mapped it, which by passthrough is the last that the mount hears of it;
+    and the process that heard of it may be another one by then."""
+    one = mount(passthrough=passthrough)
+    path = one.path / "mapped"
     path.write_bytes(bytes(8192))
     os.utime(path, ns=(10**18, 10**18))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -207,6 +217,9 @@ def test_times_of_a_mapping_that_outlives_its_descriptor_are_seen(mount, passthr
     os.close(fd)
     assert address not in (None, ctypes.c_void_p(-1).value)
     try:
+        if is_killed:
+            kill_serving(one)
+            wait_for_belief(node, one.path / "absent")
         time.sleep(0.2)
         assert path.stat().st_mtime_ns == 10**18
         ctypes.memset(address, 7, 1)
@@ -215,6 +228,30 @@ def test_times_of_a_mapping_that_outlives_its_descriptor_are_seen(mount, passthr
     finally:
         libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(8192))
     assert path.read_bytes()[0] == 7
+
+
+def test_a_successor_knows_what_the_kernel_believes(node, scratch, mount):
+    """Attributes of a directory that a program holds open, which the kernel was told to believe by a process that was killed, are
+    asked for again when somebody changes it."""
+    one = mount()
+    (one.path / "d").mkdir()
+    fd = os.open(one.path / "d", os.O_RDONLY | os.O_DIRECTORY)
+
+    def is_believed():
+        os.fstat(fd)
+        time.sleep(0.05)
+        before = asked(node)
+        os.fstat(fd)
+        return asked(node) == before
+
+    try:
+        harness.wait_until(is_believed, what="belief")
+        before = os.fstat(fd).st_mtime_ns
+        kill_serving(one)
+        node.s3().put_object(Bucket=scratch, Key="d/new", Body=b"x")
+        harness.wait_until(lambda: os.fstat(fd).st_mtime_ns > before, 20, "the time")
+    finally:
+        os.close(fd)
 
 
 def test_a_restarted_node_is_asked_again(node, scratch, mount):

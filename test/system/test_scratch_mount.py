@@ -333,6 +333,21 @@ def test_a_reader_follows_a_writer_of_another_mount(mount):
         os.remove(a / "f"), os.remove(a / "log")
 
 
+def test_pages_of_before_are_not_read_where_a_time_was_set_back(mount):
+    """Who writes as many bytes and sets the file's time back (cp -p, rsync --inplace --times) is followed as well by a mount
+    that has the pages of before; it keeps them with the inode, which somebody has open."""
+    a, b = (mount(passthrough="off", attr_timeout="10s").path for _ in range(2))
+    (a / "f").write_bytes(bytes(8192))
+    with open(b / "f", "rb"):
+        for i in range(3):
+            body = bytes([65 + i]) * 8192
+            with open(a / "f", "r+b", buffering=0) as f:
+                f.write(body)
+            os.utime(a / "f", ns=(10**18, 10**18))
+            for _ in range(2):
+                assert (b / "f").read_bytes() == body, i
+
+
 # ---- attributes ----
 
 
@@ -480,6 +495,8 @@ def test_extended_attributes(top):
         os.setxattr(path, name, value)
         assert os.getxattr(path, name) == value
     assert sorted(os.listxattr(path)) == ["security.s", "trusted.t", "user.a", "user.empty"]
+    os.chmod(path, 0o644)
+    assert as_user("print(sorted(os.listxattr(sys.argv[1])))", path) == "['security.s', 'user.a', 'user.empty']"
     with refused(errno.EEXIST):
         os.setxattr(path, "user.a", b"2", os.XATTR_CREATE)
     with refused(errno.ENODATA):

@@ -75,7 +75,9 @@ static bool is_fault(int code)
 /*
  * What the disk did not take is told once to everybody who has the file open, as POSIX has it, although the
  * disk tells each open file of the kernel's once, and the node and this process have one each for all of
- * them. Nothing is left to write when the node has answered, so that asking our own costs nothing.
+ * them. Nothing is left to write when the node has answered, so that asking our own costs nothing. Where the
+ * node did not answer nobody was told: a node that starts meanwhile has a new open file, which the disk tells
+ * nothing, and who tries again must not hear that all is well.
  */
 static int sync_handle(struct mount *m, struct tree_handle *h, struct err *e)
 {
@@ -83,13 +85,13 @@ static int sync_handle(struct mount *m, struct tree_handle *h, struct err *e)
     LOCK_SCOPE(&f->sync_lock); /* over I/O: see tree.h */
     int r = ask_sync(m, f, e), fd = tree_file_fd(f);
     int own = fd < 0 ? 0 : sys->sync_file_range(fd, 0, /* n= */ 0, SYNC_FILE_RANGE_WAIT_BEFORE);
-    if (r == 0 && is_fault(own))
-        r = err_errno(e, own, "what was written to the data file");
-    if (is_fault(r)) {
-        atomic_store(&f->fault_code, r);
+    if (is_fault(r) || is_fault(own)) {
+        atomic_store(&f->fault_code, is_fault(r) ? r : own);
         (void)atomic_fetch_add(&f->faults, 1);
     }
     uint32_t faults = atomic_load(&f->faults);
+    if (r < 0 && !is_fault(r))
+        return r;
     if (r == 0 && h->faults_told != faults)
         r = err_errno(e, atomic_load(&f->fault_code), "what was written to the data file");
     h->faults_told = faults;

@@ -4,71 +4,28 @@
  * them.
  */
 #include "base/sys.h"
-#include "object/object_internal.h"
+#include "object_node.h"
 #include "store/store_internal.h"
 #include "support/fault_sys.h"
-#include "support/tmpdir.h"
 #include "test_store_kv.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/stat.h>
-
-static struct {
-    char *dir, *origin, *disk;
-    struct kv *kv;
-    struct store *store;
-    struct budget *budget;
-    struct object_service *service;
-    struct object_session *session;
-    struct arena *arena;
-} T;
-
-static void open_node(void)
-{
-    struct err e = {0};
-    struct store_disk_config disk = {.path = T.disk, .size_bytes = 64 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
-    if (store_open(&sc, &T.store, &e) < 0)
-        fail_msg("%s", e.text);
-    struct object_config oc = {.control = T.kv, .store = T.store, .budget = T.budget};
-    if (object_service_open(&oc, &T.service, &e) < 0)
-        fail_msg("%s", e.text);
-    T.session = object_session_new(T.service, WIRE_VIA_API);
-}
-
-/* As kill -9 does. */
-static void kill_node(void)
-{
-    object_session_free(T.session);
-    object_service_close(T.service);
-    store_abandon(T.store);
-    T.session = NULL;
-    T.service = NULL;
-    T.store = NULL;
-}
 
 static int setup(void **state)
 {
     (void)state;
-    T.dir = tmpdir_new();
-    T.origin = tmpdir_path(T.dir, "origin");
-    T.disk = tmpdir_path(T.dir, "disk");
-    assert_int_equal(mkdir(T.origin, 0755), 0);
-    T.arena = arena_new(64 * MIB);
-    T.budget = budget_new(256 * MIB);
-    assert_int_equal(kv_open_memory(&T.kv), 0);
+    begin_around();
     testkv_use();
     fault_sys_start();
     open_node();
-    struct err e = {0};
-    char *settings = arena_printf(T.arena, "origin=file://%s\nvalidate=never\n", T.origin);
-    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(settings)};
-    struct wire_bucket_create_rep rep;
-    if (object_bucket_create(T.session, &req, T.arena, &rep, &e) < 0)
-        fail_msg("%s", e.text);
+    create_bucket("validate=never\n");
     return 0;
+}
+
+static void kill_node(void)
+{
+    end_node(store_abandon);
 }
 
 static int teardown(void **state)
@@ -77,12 +34,7 @@ static int teardown(void **state)
     kill_node();
     fault_sys_stop();
     testkv_reset();
-    kv_close(T.kv);
-    budget_free(T.budget);
-    arena_free(T.arena);
-    tmpdir_free(T.dir);
-    free(T.origin);
-    free(T.disk);
+    end_around();
     return 0;
 }
 

@@ -4,52 +4,18 @@
 #include "base/metrics.h"
 #include "base/sys.h"
 #include "net/posix_meta.h"
-#include "object/object_internal.h"
+#include "object_node.h"
 #include "origin/origin_internal.h"
 #include "store/store_internal.h"
-#include "support/tmpdir.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #define SIZE (MIB + 5)
-
-static struct {
-    char *dir, *origin, *disk;
-    struct kv *kv;
-    struct store *store;
-    struct budget *budget;
-    struct object_service *service;
-    struct object_session *session;
-    struct arena *arena;
-} T;
-
-static void open_node(void)
-{
-    struct err e = {0};
-    struct store_disk_config disk = {.path = T.disk, .size_bytes = 64 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
-    assert_int_equal(store_open(&sc, &T.store, &e), 0);
-    struct object_config oc = {.control = T.kv, .store = T.store, .budget = T.budget};
-    assert_int_equal(object_service_open(&oc, &T.service, &e), 0);
-    T.session = object_session_new(T.service, WIRE_VIA_API);
-}
 
 static int setup(void **state)
 {
     (void)state;
-    T.dir = tmpdir_new();
-    T.origin = tmpdir_path(T.dir, "origin");
-    T.disk = tmpdir_path(T.dir, "disk");
-    assert_int_equal(mkdir(T.origin, 0755), 0);
-    T.arena = arena_new(64 * MIB);
-    T.budget = budget_new(256 * MIB);
-    assert_int_equal(kv_open_memory(&T.kv), 0);
+    begin_around();
     open_node();
     return 0;
 }
@@ -57,26 +23,9 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    object_session_free(T.session);
-    object_service_close(T.service);
-    store_close(T.store);
-    kv_close(T.kv);
-    budget_free(T.budget);
-    arena_free(T.arena);
-    tmpdir_free(T.dir);
-    free(T.origin);
-    free(T.disk);
+    end_node(store_close);
+    end_around();
     return 0;
-}
-
-static void create_bucket(const char *settings)
-{
-    struct err e = {0};
-    char *text = arena_printf(T.arena, "origin=file://%s\n%s", T.origin, settings);
-    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(text)};
-    struct wire_bucket_create_rep rep;
-    if (object_bucket_create(T.session, &req, T.arena, &rep, &e) < 0)
-        fail_msg("%s", e.text);
 }
 
 static void put(const char *key, const char *meta)
@@ -247,9 +196,7 @@ static void test_a_change_survives_a_kill(void **state)
     assert_int_equal(store_flush(T.store, NULL), 0);
     assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\n", 0, &attr), 0);
     assert_true(disk_has("mode: 33152"));
-    object_session_free(T.session);
-    object_service_close(T.service);
-    store_abandon(T.store);
+    end_node(store_abandon);
     open_node();
     assert_int_equal(ask("k", 0).mode, S_IFREG | 0600);
 }
@@ -278,9 +225,7 @@ static void test_a_failed_change_may_have_happened(void **state)
     assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\n", 0, &attr), ERR_ORIGIN_REFUSED);
     u->origin->ops = &origin_file_ops;
     upstream_unref(u);
-    object_session_free(T.session);
-    object_service_close(T.service);
-    store_abandon(T.store);
+    end_node(store_abandon);
     open_node();
     assert_int_equal(ask("k", 0).mode, S_IFREG | 0600);
     assert_int_equal(state_of("k"), WIRE_COMPLETE);

@@ -136,16 +136,16 @@ static void on_give_requests(void *arg, unsigned n)
 }
 
 /* Whether the filters choose an object whose attributes could not be had when it was walked over: 1, 0, or
- * the error. */
+ * the error. Who named it hears that it is missing, as without filters. */
 static int ask_item(struct run *r, const struct item *it, struct arena *a, struct err *e)
 {
     struct wire_stat_req req = {.bucket = r->ends.source_bucket,
                                 .key = slice_of(it->key, it->key_n),
-                                .flags = r->ends.modes ? WIRE_MODES : 0};
+                                .flags = WIRE_FRESH | (r->ends.modes ? WIRE_MODES : 0)};
     struct wire_stat_rep rep;
     int k = object_stat(r->jobs->session, &req, a, &rep, e);
     if (k < 0)
-        return k == -ENOENT ? 0 : k;
+        return k;
     return filter_match(r->filter, req.key, rep.attr.size_bytes, rep.attr.mtime_ns);
 }
 

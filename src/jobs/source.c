@@ -118,11 +118,9 @@ static int put_named(struct source *s, struct slice key, struct buf *out, struct
     struct wire_stat_rep rep;
     struct err local = {0};
     int r = object_stat(s->o.session, &req, a, &rep, &local);
-    if (r == -ENOENT)
-        return 0;
-    if (r < 0 && retry_is_transient(r)) /* so would all that follow */
+    if (r < 0 && r != -ENOENT && retry_is_transient(r)) /* so would all that follow */
         return err_set(e, r, "%s", local.text);
-    if (r < 0) { /* whoever works on the object asks again */
+    if (r < 0) { /* whoever works on the object asks again, and tells what is missing */
         w.attr.kind = ENTRY_UNKNOWN;
         return wire_entry_encode(&w, out);
     }

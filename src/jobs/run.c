@@ -51,7 +51,8 @@ struct item {
     size_t key_n;
     uint64_t size, mtime_ns;
     bool is_to_ask; /* whether it is chosen is not known yet */
-    int result;     /* enum kind_result or an error */
+    bool is_unfit;
+    int result; /* enum kind_result or an error */
     uint64_t bytes;
     bool modes_lost;
     char *reason; /* of an error */
@@ -174,6 +175,14 @@ static int ask_tag(struct run *r, struct slice key, struct err *e)
     return k < 0 ? k : has;
 }
 
+static int refuse_unfit(struct err *e)
+{
+    return err_set(e, -ENAMETOOLONG,
+                   "names that begin so are longer than any key (%d bytes): shorten them, or those of the "
+                   "directories around them",
+                   ORIGIN_KEY_MAX_BYTES);
+}
+
 static void do_item(struct run *r, struct item *it, struct arena *a)
 {
     struct err e = {0};
@@ -200,7 +209,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .arg = r};
     struct kind_object o = {
         .key = slice_of(it->key, it->key_n), .size_bytes = it->size, .mtime_ns = it->mtime_ns};
-    int chosen = it->is_to_ask ? ask_item(r, it, a, &e) : 1;
+    int chosen = it->is_unfit ? refuse_unfit(&e) : it->is_to_ask ? ask_item(r, it, a, &e) : 1;
     arena_clear(a);
     int has_tag = chosen > 0 ? ask_tag(r, o.key, &e) : 1;
     it->result = chosen < 0     ? chosen
@@ -396,7 +405,8 @@ static void push(struct run *r, const struct kind_object *o)
                                                .key_n = o->key.n,
                                                .size = o->size_bytes,
                                                .mtime_ns = o->mtime_ns,
-                                               .is_to_ask = o->is_unknown || again};
+                                               .is_to_ask = o->is_unknown || again,
+                                               .is_unfit = o->is_unfit};
     r->tail++;
     cond_signal(&r->work_there);
 }
@@ -438,7 +448,7 @@ static bool chosen(const void *arg, const struct kind_object *o)
     const struct run *r = arg;
     if (r->kind->source == KIND_URL && manifest_is(o->key))
         return false;
-    if (o->is_unknown) /* who works on it finds out */
+    if (o->is_unknown || o->is_unfit) /* who works on it finds out, or tells of it */
         return true;
     return filter_match(r->filter, o->key, o->size_bytes, o->mtime_ns);
 }

@@ -5,6 +5,8 @@
 #include "jobs/job.h"
 #include "jobs/pages.h"
 
+#include "origin/origin.h"
+
 #define PAGE        1000
 #define PAGE_FIRST  250 /* of a listing: what is in it is worked on while the second comes */
 #define ARENA_BYTES (32 * MIB)
@@ -198,7 +200,8 @@ static int decode(struct source *s, struct kind_object *ret)
     int r = wire_entry_decode(&s->page, &w);
     if (r == 0)
         *ret = (struct kind_object){w.key, w.attr.size_bytes, w.attr.mtime_ns,
-                                    .is_unknown = w.attr.kind == ENTRY_UNKNOWN};
+                                    .is_unknown = w.attr.kind == ENTRY_UNKNOWN,
+                                    .is_unfit = slice_eq_str(w.attr.etag, ORIGIN_ETAG_UNFIT)};
     return r;
 }
 

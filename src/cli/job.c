@@ -14,7 +14,9 @@
 #include <jansson.h>
 
 #define STATUS_PARTLY 3
-#define POLL_MIN_NS   ((uint64_t)10000000)
+#define DRAW_MS       200
+#define WAIT_MS       1000
+#define POLL_MIN_NS   ((uint64_t)10000000) /* where the node does not wait */
 #define POLL_MAX_NS   ((uint64_t)200000000)
 #define POLL_SHARE    100 /* of the time that was waited already: a short job is not made long by the asking */
 #define LINE_NS       ((uint64_t)10000000000) /* piped: a line as often */
@@ -32,6 +34,15 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 
 /* ---- one job, as the node describes it ---- */
 
+static int parse_job(struct slice text, json_t **ret, struct err *e)
+{
+    json_t *o = json_loadb(text.p, text.n, 0, NULL);
+    if (!o)
+        return err_set(e, ERR_PROTOCOL, "the node's description of the job is not understood");
+    *ret = o;
+    return 0;
+}
+
 /* The job's description; json_decref. */
 static int get_job(struct client *c, uint64_t id, json_t **ret, struct err *e)
 {
@@ -39,13 +50,17 @@ static int get_job(struct client *c, uint64_t id, json_t **ret, struct err *e)
     struct wire_job_get_req req = {.id = id};
     struct wire_job_get_rep rep;
     int r = client_job_get(c, &req, &reply, &rep, e);
-    if (r < 0)
-        return r;
-    json_t *o = json_loadb(rep.json.p, rep.json.n, 0, NULL);
-    if (!o)
-        return err_set(e, ERR_PROTOCOL, "the node's description of the job is not understood");
-    *ret = o;
-    return 0;
+    return r < 0 ? r : parse_job(rep.json, ret, e);
+}
+
+/* The same when it has ended, or after a time; ERR_NOT_IMPLEMENTED by an older node. */
+static int await_job(struct client *c, uint64_t id, uint32_t timeout_ms, json_t **ret, struct err *e)
+{
+    _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_job_wait_req req = {.id = id, .timeout_ms = timeout_ms};
+    struct wire_job_wait_rep rep;
+    int r = client_job_wait(c, &req, &reply, &rep, e);
+    return r < 0 ? r : parse_job(rep.json, ret, e);
 }
 
 static void print_counts(FILE *to, const json_t *o)
@@ -88,6 +103,7 @@ static void print_job(const json_t *o)
 
 struct waiting {
     bool terminal, asked;
+    bool polls; /* the node does not know JOB_WAIT */
     uint64_t began_ns, line_ns, first_bytes;
 };
 
@@ -132,13 +148,30 @@ static void tell_nothing(const json_t *o)
     (void)fputs(", or the filters leave nothing\n", stderr);
 }
 
+/* The job as it is when it has ended, or when it is time to draw: at once for the first time. */
+static int next_look(struct client *c, const struct job_common *o, uint64_t id, struct waiting *w,
+                     json_t **ret, struct err *e)
+{
+    uint64_t now_ns = sys->mono_ns();
+    uint32_t draw_ms = w->terminal ? DRAW_MS : WAIT_MS;
+    uint32_t timeout_ms = o->quiet ? WAIT_MS : w->asked ? draw_ms : 0;
+    int r = w->polls ? ERR_NOT_IMPLEMENTED : await_job(c, id, timeout_ms, ret, e);
+    bool waited = r == 0 && sys->mono_ns() - now_ns >= POLL_MIN_NS;
+    w->polls = r == ERR_NOT_IMPLEMENTED;
+    if (w->polls)
+        r = get_job(c, id, ret, e);
+    if (r == 0 && !waited && !json_is_true(json_object_get(*ret, "final")) && timeout_ms > 0)
+        sys->sleep_ns(MIN(MAX((now_ns - w->began_ns) / POLL_SHARE, POLL_MIN_NS), POLL_MAX_NS));
+    return r;
+}
+
 int job_wait(struct client *c, const struct job_common *o, uint64_t id, int *ret_status, struct err *e)
 {
     uint64_t now_ns = sys->mono_ns();
     struct waiting w = {.terminal = isatty(STDERR_FILENO), .began_ns = now_ns, .line_ns = now_ns};
     for (;;) {
         json_t *job = NULL;
-        int r = get_job(c, id, &job, e);
+        int r = next_look(c, o, id, &w, &job, e);
         if (r < 0)
             return r;
         bool final = json_is_true(json_object_get(job, "final"));
@@ -158,7 +191,6 @@ int job_wait(struct client *c, const struct job_common *o, uint64_t id, int *ret
         json_decref(job);
         if (final)
             return 0;
-        sys->sleep_ns(MIN(MAX((sys->mono_ns() - w.began_ns) / POLL_SHARE, POLL_MIN_NS), POLL_MAX_NS));
     }
 }
 

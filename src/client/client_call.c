@@ -44,6 +44,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_EXPLAIN:
     case WIRE_OP_JOB_LIST:
     case WIRE_OP_JOB_GET:
+    case WIRE_OP_JOB_WAIT:
     case WIRE_OP_JOB_ERRORS:
     case WIRE_OP_USER_LIST:
     case WIRE_OP_USER_GET:

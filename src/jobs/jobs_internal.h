@@ -42,9 +42,10 @@ struct jobs {
     struct kv *kv;
     const struct seal *seal; /* of secrets in records; may be NULL */
     struct lock lock;        /* covers what follows, and the records */
-    struct cond ended;
+    struct cond ended;       /* a thread of a job, or a job */
     struct job *first;
     unsigned running;
+    unsigned waiting; /* clients in JOB_WAIT */
     bool closing;
 };
 

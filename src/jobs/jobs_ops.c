@@ -16,6 +16,8 @@
 #define PAGE_MAX_BYTES (4 * MIB)
 #define KEYS_MAX_BYTES (4 * MIB)
 #define TEXT_MAX_BYTES (16 * KIB)
+#define WAIT_MAX_MS    1000
+#define WAITERS_MAX    16 /* each has a thread of the node; who comes then is answered at once */
 
 /* ---- start ---- */
 
@@ -237,18 +239,45 @@ static int give_json(json_t *o, struct arena *a, struct slice *ret, struct err *
     return 0;
 }
 
+static int describe_locked(struct jobs *j, uint64_t id, struct arena *a, struct slice *ret_json,
+                           uint32_t *ret_final, struct err *e)
+{
+    struct job *job = jobs_find_locked(j, id);
+    if (!job)
+        return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", id);
+    *ret_final = job_state_is_final((enum job_state)job->record.state);
+    json_t *o = record_json(&job->record);
+    if (o)
+        (void)json_object_set_new(o, "options", options_json(&job->record.spec));
+    return give_json(o, a, ret_json, e);
+}
+
 static int op_get(struct jobs *j, const struct wire_job_get_req *req, struct arena *a,
                   struct wire_job_get_rep *rep, struct err *e)
 {
     LOCK_SCOPE(&j->lock);
-    struct job *job = jobs_find_locked(j, req->id);
-    if (!job)
-        return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", req->id);
-    rep->final = job_state_is_final((enum job_state)job->record.state);
-    json_t *o = record_json(&job->record);
-    if (o)
-        (void)json_object_set_new(o, "options", options_json(&job->record.spec));
-    return give_json(o, a, &rep->json, e);
+    return describe_locked(j, req->id, a, &rep->json, &rep->final, e);
+}
+
+static bool has_ended_locked(struct jobs *j, uint64_t id)
+{
+    const struct job *job = jobs_find_locked(j, id);
+    return !job || job_state_is_final((enum job_state)job->record.state);
+}
+
+static int op_wait(struct jobs *j, const struct wire_job_wait_req *req, struct arena *a,
+                   struct wire_job_wait_rep *rep, struct err *e)
+{
+    uint64_t now_ms = sys_mono_ms(), end_ms = now_ms + MIN(req->timeout_ms, (uint32_t)WAIT_MAX_MS);
+    LOCK_SCOPE(&j->lock);
+    bool may_wait = j->waiting < WAITERS_MAX;
+    j->waiting++;
+    while (may_wait && now_ms < end_ms && !j->closing && !has_ended_locked(j, req->id)) {
+        (void)cond_wait_for(&j->ended, &j->lock, (end_ms - now_ms) * 1000000);
+        now_ms = sys_mono_ms();
+    }
+    j->waiting--;
+    return describe_locked(j, req->id, a, &rep->json, &rep->final, e);
 }
 
 static int op_list(struct jobs *j, const struct wire_job_list_req *req, struct arena *a,
@@ -314,6 +343,7 @@ static int op_change(struct jobs *j, const struct wire_job_change_req *req, stru
     }
     if (next == JOB_PAUSED || next == JOB_CANCELLED)
         atomic_store(&job->stop, true);
+    cond_broadcast(&j->ended);
     jobs_kick_locked(j);
     return 0;
 }
@@ -386,6 +416,8 @@ int jobs_call(void *arg, uint32_t op, const void *req, struct arena *a, void *re
         return op_list(j, req, a, rep, e);
     case WIRE_OP_JOB_GET:
         return op_get(j, req, a, rep, e);
+    case WIRE_OP_JOB_WAIT:
+        return op_wait(j, req, a, rep, e);
     case WIRE_OP_JOB_CHANGE:
         return op_change(j, req, e);
     case WIRE_OP_JOB_ERRORS:

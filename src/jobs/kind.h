@@ -24,6 +24,7 @@ struct kind_object {
     struct slice key;
     uint64_t size_bytes, mtime_ns; /* mtime 0: not known */
     bool is_unknown;               /* both could not be asked for */
+    bool is_unfit;                 /* stands for names longer than any key, which begin so (origin.h) */
 };
 
 /* An object that the source was found to have: who removes at the target what the source lacks looks whether

@@ -51,7 +51,8 @@ struct item {
     size_t key_n;
     uint64_t size, mtime_ns;
     bool is_to_ask; /* whether it is chosen is not known yet */
-    int result;     /* enum kind_result or an error */
+    bool is_unfit;
+    int result; /* enum kind_result or an error */
     uint64_t bytes;
     bool modes_lost;
     char *reason; /* of an error */
@@ -136,16 +137,16 @@ static void on_give_requests(void *arg, unsigned n)
 }
 
 /* Whether the filters choose an object whose attributes could not be had when it was walked over: 1, 0, or
- * the error. */
+ * the error. Who named it hears that it is missing, as without filters. */
 static int ask_item(struct run *r, const struct item *it, struct arena *a, struct err *e)
 {
     struct wire_stat_req req = {.bucket = r->ends.source_bucket,
                                 .key = slice_of(it->key, it->key_n),
-                                .flags = r->ends.modes ? WIRE_MODES : 0};
+                                .flags = WIRE_FRESH | (r->ends.modes ? WIRE_MODES : 0)};
     struct wire_stat_rep rep;
     int k = object_stat(r->jobs->session, &req, a, &rep, e);
     if (k < 0)
-        return k == -ENOENT ? 0 : k;
+        return k;
     return filter_match(r->filter, req.key, rep.attr.size_bytes, rep.attr.mtime_ns);
 }
 
@@ -172,6 +173,14 @@ static int ask_tag(struct run *r, struct slice key, struct err *e)
                                                 r->tag_value, &r->job->stop, &has, e)
                          : 0;
     return k < 0 ? k : has;
+}
+
+static int refuse_unfit(struct err *e)
+{
+    return err_set(e, -ENAMETOOLONG,
+                   "names that begin so are longer than any key (%d bytes): shorten them, or those of the "
+                   "directories around them",
+                   ORIGIN_KEY_MAX_BYTES);
 }
 
 static void do_item(struct run *r, struct item *it, struct arena *a)
@@ -201,7 +210,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .arg = r};
     struct kind_object o = {
         .key = slice_of(it->key, it->key_n), .size_bytes = it->size, .mtime_ns = it->mtime_ns};
-    int chosen = it->is_to_ask ? ask_item(r, it, a, &e) : 1;
+    int chosen = it->is_unfit ? refuse_unfit(&e) : it->is_to_ask ? ask_item(r, it, a, &e) : 1;
     arena_clear(a);
     int has_tag = chosen > 0 ? ask_tag(r, o.key, &e) : 1;
     it->result = chosen < 0     ? chosen
@@ -397,7 +406,8 @@ static void push(struct run *r, const struct kind_object *o)
                                                .key_n = o->key.n,
                                                .size = o->size_bytes,
                                                .mtime_ns = o->mtime_ns,
-                                               .is_to_ask = o->is_unknown || again};
+                                               .is_to_ask = o->is_unknown || again,
+                                               .is_unfit = o->is_unfit};
     r->tail++;
     cond_signal(&r->work_there);
 }
@@ -439,7 +449,7 @@ static bool chosen(const void *arg, const struct kind_object *o)
     const struct run *r = arg;
     if (r->ends.from_url && manifest_is(o->key))
         return false;
-    if (o->is_unknown) /* who works on it finds out */
+    if (o->is_unknown || o->is_unfit) /* who works on it finds out, or tells of it */
         return true;
     return filter_match(r->filter, o->key, o->size_bytes, o->mtime_ns);
 }

@@ -5,6 +5,8 @@
 #include "jobs/job.h"
 #include "jobs/pages.h"
 
+#include "origin/origin.h"
+
 #define PAGE            1000
 #define PAGE_FIRST      250 /* of a listing: what is in it is worked on while the second comes */
 #define ARENA_BYTES     (32 * MIB)
@@ -158,11 +160,9 @@ static int put_named(struct source *s, struct slice key, struct buf *out, struct
     struct wire_stat_rep rep;
     struct err local = {0};
     int r = object_stat(s->o.session, &req, a, &rep, &local);
-    if (r == -ENOENT)
-        return 0;
-    if (r < 0 && retry_is_transient(r)) /* so would all that follow */
+    if (r < 0 && r != -ENOENT && retry_is_transient(r)) /* so would all that follow */
         return err_set(e, r, "%s", local.text);
-    if (r < 0) { /* whoever works on the object asks again */
+    if (r < 0) { /* whoever works on the object asks again, and tells what is missing */
         w.attr.kind = ENTRY_UNKNOWN;
         return wire_entry_encode(&w, out);
     }
@@ -240,7 +240,8 @@ static int decode(struct source *s, struct kind_object *ret)
     int r = wire_entry_decode(&s->page, &w);
     if (r == 0)
         *ret = (struct kind_object){w.key, w.attr.size_bytes, w.attr.mtime_ns,
-                                    .is_unknown = w.attr.kind == ENTRY_UNKNOWN};
+                                    .is_unknown = w.attr.kind == ENTRY_UNKNOWN,
+                                    .is_unfit = slice_eq_str(w.attr.etag, ORIGIN_ETAG_UNFIT)};
     return r;
 }
 

@@ -60,6 +60,7 @@
     X(JOB_CHANGE, job_change, 63)                                                                            \
     X(JOB_ERRORS, job_errors, 64)                                                                            \
     X(JOB_KEYS, job_keys, 65)                                                                                \
+    X(JOB_WAIT, job_wait, 66)                                                                                \
     X(USER_CREATE, user_create, 70)                                                                          \
     X(USER_LIST, user_list, 71)                                                                              \
     X(USER_GET, user_get, 72)                                                                                \
@@ -393,6 +394,10 @@
  * most 4 MiB together. JOB_CHANGE with resume begins it. */
 #define WIRE_REQ_job_keys(F) F(u64, id) F(str, keys)
 #define WIRE_REP_job_keys(F)
+/* As JOB_GET, once the job has ended, or after timeout_ms, of which at most 1000 count; earlier where many
+ * wait. Nodes before 2026-11-24 do not know it: ask with JOB_GET now and then. */
+#define WIRE_REQ_job_wait(F) F(u64, id) F(u32, timeout_ms)
+#define WIRE_REP_job_wait(F) F(str, json) F(u32, final)
 
 /*
  * TREE_*: the POSIX tree of a scratch bucket, for mounts; only for sessions that no user signed in. Inodes go

@@ -29,7 +29,8 @@
  * Invariants:
  *  1. An object of the origin that is neither the base nor what was sent before is overwritten or removed
  * only with `conflict=overwrite`.
- *  2. A record goes only when the origin has what it says, or the second copy of it.
+ *  2. A record goes only when the origin has what it says, or the second copy of it. That an object is not
+ * there is believed of an object store only when its bucket is.
  *
  * Failure modes: every failure is tried again, after back_delay_ms, for ever; the first of a row is logged.
  */
@@ -219,6 +220,28 @@ static int look(struct sending *s, struct origin_attr *now, enum back_step *ret,
         s->answered = true;
     }
     return 0;
+}
+
+/* An object store whose bucket is gone says of each object that there is no such one, a HEAD as if it were
+ * the object alone: of a listing's answer -ENOENT can mean the bucket only. What has directories tells that
+ * its place is away by itself. */
+static int bucket_is_there(struct sending *s, struct err *e)
+{
+    const struct origin_list l = {.prefix = s->key, .max = 1};
+    struct origin_page page;
+    if (s->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES)
+        return 0;
+    int r = origin_list(s->upstream->origin, &l, s->arena, &page, e);
+    return r == -ENOENT ? err_set(e, ERR_ORIGIN_SETUP,
+                                  "its removal: the origin's bucket is not there, so that nobody knows "
+                                  "whether the object is gone")
+                        : r;
+}
+
+/* The removal's result, with what the origin answered to it. */
+static int removed(struct sending *s, int answer, struct err *e)
+{
+    return answer == -ENOENT ? bucket_is_there(s, e) : answer;
 }
 
 /* ---- sending ---- */
@@ -468,8 +491,7 @@ static int conflict(struct sending *s, struct origin_attr *now, struct err *e)
                      s->upstream->bucket->name, SLICE_ARG(s->key));
         r = s->rec.removal ? 0 : second_copy(s, e);
     } else if (s->rec.removal) {
-        r = origin_remove(s->upstream->origin, s->key, SLICE_NULL, e);
-        r = r == -ENOENT ? 0 : r;
+        r = removed(s, origin_remove(s->upstream->origin, s->key, SLICE_NULL, e), e);
     } else {
         r = send_put(s, now, now->etag, false, e);
     }
@@ -487,6 +509,8 @@ static int looked(struct sending *s, struct err *e)
     struct origin_attr now = {0};
     enum back_step step;
     int r = look(s, &now, &step, e);
+    if (r == 0 && step == BACK_DONE && s->rec.removal)
+        return removed(s, -ENOENT, e);
     if (r < 0 || step == BACK_DONE)
         return r;
     if (step == BACK_CONFLICT)
@@ -497,7 +521,7 @@ static int looked(struct sending *s, struct err *e)
     r = origin_remove(s->upstream->origin, s->key, if_match, e);
     if (r == ERR_PRECONDITION || r == ERR_CONFLICT)
         return -EAGAIN;
-    return r == -ENOENT ? 0 : r;
+    return removed(s, r, e);
 }
 
 /* Whether something below a directory is to be removed. */

@@ -134,4 +134,5 @@ X(JOB_GET, job_get)
 X(JOB_CHANGE, job_change)
 X(JOB_ERRORS, job_errors)
 X(JOB_KEYS, job_keys)
+X(JOB_WAIT, job_wait)
 #undef X

@@ -40,8 +40,8 @@ struct walk {
     const struct file_origin *origin;
     int root;
     struct walk_page page;
-    bool directories;                   /* each is an entry */
-    char key[ORIGIN_KEY_MAX_BYTES + 2]; /* of the directory being walked: "" or ends with '/' */
+    bool directories;                              /* each is an entry */
+    char key[ORIGIN_KEY_MAX_BYTES + NAME_MAX + 2]; /* of the directory being walked: "" or ends with '/' */
     struct err *err;
 };
 
@@ -216,20 +216,22 @@ static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct n
             continue;
         }
         *ret_any = true;
-        if (key_n + n > ORIGIN_KEY_MAX_BYTES)
+        if (key_n + n > ORIGIN_KEY_MAX_BYTES && !w->page.tells_unfit)
             continue; /* no key can name it */
         int kind = kind_of(w, fd, d);
         if (kind < 0)
             return kind;
-        if (!kind || (kind == 'd' && key_n + n + 1 > ORIGIN_KEY_MAX_BYTES))
+        bool fits = key_n + n + (kind == 'd') <= ORIGIN_KEY_MAX_BYTES;
+        if (!kind || (!fits && !w->page.tells_unfit))
             continue;
         memcpy(w->key + key_n, d->d_name, n);
         if (kind == 'd')
             w->key[key_n + n++] = '/';
         w->key[key_n + n] = '\0';
         struct slice key = slice_of(w->key, key_n + n);
-        bool wanted = kind == 'd' ? walk_page_may_have(&w->page, key)
-                                  : slice_starts(key, w->page.prefix) && slice_cmp(key, w->page.after) > 0;
+        bool wanted = kind == 'd' && fits
+                          ? walk_page_may_have(&w->page, key)
+                          : slice_starts(key, w->page.prefix) && slice_cmp(key, w->page.after) > 0;
         if (wanted && strcmp(w->key + key_n, past) > 0)
             names_add(x, slice_dup(slice_from(key, key_n)));
     }
@@ -248,7 +250,9 @@ static int visit(struct walk *w, size_t key_n, const char *name, const struct pl
     struct slice key = slice_of(w->key, key_n + n);
     struct stat st;
     int r = 0;
-    if (name[n - 1] != '/') {
+    if (key.n > ORIGIN_KEY_MAX_BYTES) {
+        r = walk_page_add_unfit(&w->page, slice_of(w->key, ORIGIN_KEY_MAX_BYTES), w->err);
+    } else if (name[n - 1] != '/') {
         int _cleanup_close_ file = file_open_below(w->root, w->key, O_PATH | file_nofollow(w->origin), 0);
         r = file < 0 ? file : sys->fstat(file, &st);
         if (r < 0)

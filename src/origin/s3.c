@@ -25,6 +25,8 @@
  */
 #include "origin/s3_internal.h"
 
+#include "base/log.h"
+
 enum style { STYLE_AUTO, STYLE_PATH, STYLE_VIRTUAL }; /* the choices of origin.style, in their order */
 
 static int use_endpoint(struct s3 *s, const char *url, bool virtual_host, struct err *e)
@@ -85,9 +87,11 @@ static int set_credentials(struct s3 *s, const struct origin_options *o, struct 
                                                  web_dup(o->session_token)};
     } else if (aws->is_lent) {
         s->provider = s3_provider_of_files();
-    } else {
+    } else if (aws->credentials.access_key) {
         s->credentials = aws->credentials;
         aws->credentials = (struct s3_credentials){0};
+    } else if (aws->process && aws->process[0]) {
+        s->provider = s3_provider_of_process(aws->process);
     }
     const char *words[] = {s->credentials.access_key, s->credentials.session_token};
     for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
@@ -96,6 +100,26 @@ static int set_credentials(struct s3 *s, const struct origin_options *o, struct 
                 return err_set(e, ERR_BAD_OPTION, "the origin's %s has a character that cannot be sent",
                                i == 0 ? "access key" : "session token");
     }
+    return 0;
+}
+
+/* What a pod's service account is given is not understood here: requests without a signature, or with the
+ * machine's own role, would be refused by a service that says nothing of the reason. */
+static int check_web_identity(const struct s3 *s, struct err *e)
+{
+    static const char why[] =
+        "AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN (the role of a service account) are "
+        "not supported";
+    if (s->credentials.access_key || !web_env("AWS_WEB_IDENTITY_TOKEN_FILE") || !web_env("AWS_ROLE_ARN"))
+        return 0;
+    if (!s->provider)
+        return err_set(e, ERR_ORIGIN_SETUP,
+                       "%s, and there are no other credentials: set origin.access_key and origin.secret_key, "
+                       "give the pod an identity by AWS_CONTAINER_CREDENTIALS_FULL_URI, or the profile a "
+                       "credential_process; for requests without a signature unset the two",
+                       why);
+    if (s3_provider_is_instance(s->provider))
+        log_warn("origin", "s3://%s: %s: the machine's own role is asked for", s->bucket, why);
     return 0;
 }
 
@@ -168,6 +192,8 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
         r = set_credentials(s, o, &aws, e);
     if (r == 0 && !s->credentials.access_key && !s->provider)
         r = s3_provider_new(o, &s->provider, e);
+    if (r == 0 && ops == &origin_s3_ops)
+        r = check_web_identity(s, e);
     if (r == 0)
         r = set_address(s, o, &aws, e);
     if (r == 0)

@@ -8,7 +8,8 @@
  * Invariants:
  *  1. All bytes of the copy are of the version that the HEAD saw: each request carries its ETag. (A weak ETag
  * cannot be carried; the copy is then of whatever version the service finds.)
- *  2. Content type and metadata travel: by the service itself in the short way, given anew in the long one.
+ *  2. Content type, metadata and tags travel: by the service itself in the short way, given anew in the long
+ * one. Tags that may not be read do not, and the log says so.
  *
  * Failure modes: as in origin.h; -ENOENT for the source.
  */
@@ -90,6 +91,7 @@ static int copy_it(struct s3 *s, struct slice from, struct s3_source *source, st
     if (copy_source(s, from, &path) < 0)
         return err_set(e, -ENAMETOOLONG, "the key is too long");
     source->path = buf_view(&path);
+    source->key = from;
     if (slice_find(meta_get(source->attr.meta, META_CHECKSUM), '-') >= 0) /* of parts, which a copy has not */
         source->attr.meta = meta_without(source->attr.meta, META_CHECKSUM, a);
     if (source->attr.size_bytes <= s->copy_max_bytes)

@@ -30,6 +30,7 @@ void s3_credentials_fini(struct s3_credentials *c)
 void s3_aws_fini(struct s3_aws *a)
 {
     s3_credentials_fini(&a->credentials);
+    free(a->process);
     free(a->region);
     free(a->endpoint);
 }
@@ -115,6 +116,8 @@ static void from_section(struct slice text, const char *section, struct s3_aws *
             found = (struct s3_credentials){0};
         }
     }
+    if (!a->credentials.access_key && !a->process)
+        a->process = s3_ini_get(text, section, "credential_process");
     if (!a->region)
         a->region = s3_ini_get(text, section, "region");
     if (!a->endpoint)

@@ -23,8 +23,9 @@ struct s3_credentials {
 /* What the AWS environment and files say; members are NULL where nothing is said. */
 struct s3_aws {
     struct s3_credentials credentials;
-    bool is_lent; /* they are of a file, and have a session token: they end, and who writes the file renews
-                     them */
+    bool is_lent;  /* they are of a file, and have a session token: they end, and who writes the file renews
+                      them */
+    char *process; /* prints credentials; where there are none in the files */
     char *region;
     char *endpoint;
 };
@@ -44,11 +45,18 @@ int s3_provider_new(const struct origin_options *o, struct s3_provider **ret, st
 /* The same of what s3_aws_load gives, with is_lent: it is asked again when they were refused, and now and
  * then. */
 struct s3_provider *s3_provider_of_files(void);
+/* Asks the program that the profile names. */
+struct s3_provider *s3_provider_of_process(const char *command);
+/* Whether it is a machine's service that is asked, which any program there may. */
+bool s3_provider_is_instance(const struct s3_provider *p);
 void s3_provider_free(struct s3_provider *p);
 /* Copies, the caller's to fini; all NULL on a machine without a role. Any thread. */
 int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_version, struct err *e);
 /* What was refused is not given again. */
 void s3_provider_drop(struct s3_provider *p, uint64_t version);
+
+/* What the command prints, behind what `ret` has, when it ends well. */
+int s3_process_run(const char *command, struct buf *ret, struct err *e);
 
 /* ---- the origin ---- */
 
@@ -153,6 +161,7 @@ int s3_upload_abort(struct origin *o, struct slice key, struct slice id, struct 
 
 /* The source of a copy. */
 struct s3_source {
+    struct slice key;
     struct slice path; /* for x-amz-copy-source */
     struct origin_attr attr;
     bool replaces; /* the copy has the type and metadata of `attr`, and not those that are there */
@@ -169,6 +178,9 @@ int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct 
 int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
             struct origin_attr *ret_attr, struct err *e);
 
+/* All tags of the object as x-amz-tagging has them, behind what `ret` has: nothing where the service has no
+ * tags, or may not tell them, which is logged. */
+int s3_tags_of(struct s3 *s, struct slice key, struct buf *ret, struct err *e);
 int s3_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value, atomic_bool *cancel,
                bool *ret, struct err *e);
 

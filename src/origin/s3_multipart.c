@@ -16,15 +16,19 @@
  */
 #include "origin/s3_internal.h"
 
+#include "origin/meta.h"
+
 #include <inttypes.h>
 
 #define COMPLETE_MAX (4 * MIB)
+#define TAGS_MAX     (12 * KIB) /* ten of 128 and 256 characters, encoded; services take less in one header */
 
 struct upload {
     struct s3 *s3;
     const struct origin_put *put;
     const struct origin_body *body; /* or */
     const struct s3_source *source; /* a copy: parts are ranges of it */
+    struct slice tags;              /* x-amz-tagging; empty: none */
     char id[1024];
     uint64_t size, part_bytes;
     uint32_t n_parts;
@@ -61,6 +65,8 @@ static int create(struct upload *u, struct err *e)
     web_query(&c, SLICE_LIT("uploads"), SLICE_NULL);
     if (u->put->content_type.n)
         web_header(&c, SLICE_LIT("content-type"), u->put->content_type);
+    if (u->tags.n)
+        web_header(&c, SLICE_LIT("x-amz-tagging"), u->tags);
     s3_class_header(u->s3, &c);
     int r = web_perform(&c, e);
     if (r < 0)
@@ -325,8 +331,14 @@ int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice
     if (source->replaces && (s->base.capabilities & ORIGIN_CAN_CONDITIONAL_PUT) &&
         !web_etag_is_weak(source->attr.etag))
         p.if_match = source->attr.etag;
+    struct buf _cleanup_buf_ tags = BUF_INIT(TAGS_MAX);
+    /* To another node they go as what its metadata says, if it does. */
+    bool is_known = s->web.kind->is_node && meta_get(source->attr.meta, META_TAGS).n > 0;
+    int r = is_known ? 0 : s3_tags_of(s, source->key, &tags, e);
+    if (r < 0)
+        return r;
     struct upload _cleanup_(upload_fini)
-        u = {.s3 = s, .put = &p, .source = source, .size = source->attr.size_bytes};
+        u = {.s3 = s, .put = &p, .source = source, .tags = buf_view(&tags), .size = source->attr.size_bytes};
     return run_upload(&u, s->copy_part_bytes, a, ret_attr, e);
 }
 

@@ -3,6 +3,7 @@
  * for.
  *
  *     file        the profile of ~/.aws/credentials and ~/.aws/config, where it has a session token
+ *     process     the profile's credential_process, where it has no keys (s3_process.c)
  *     container   AWS_CONTAINER_CREDENTIALS_FULL_URI, or ..._RELATIVE_URI below http://169.254.170.2; with
  * the text of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE or AWS_CONTAINER_AUTHORIZATION_TOKEN as Authorization
  *     instance    IMDSv2: a session token by PUT, the role's name, its credentials; origin.metadata_endpoint,
@@ -25,6 +26,7 @@
 #include <jansson.h>
 
 #define FOREVER_MS       3600000 /* keys without an end are asked for again after so long */
+#define UNREAD_MS        600000  /* those of a program whose end is not understood */
 #define CONNECT_MS       1000
 #define TIMEOUT_MS       5000
 #define VENDOR_FILE      "/sys/class/dmi/id/sys_vendor"
@@ -36,7 +38,8 @@
 
 struct s3_provider {
     bool is_container, is_file;
-    struct web web;                           /* unused with a file */
+    char *process;                            /* a command; NULL: none */
+    struct web web;                           /* unused with a file and a process */
     char *base;                               /* of the instance's service, or the container's whole URI */
     char *authorization_file, *authorization; /* of a container; may be NULL */
     struct web_renewed keys;                  /* struct s3_credentials */
@@ -81,14 +84,15 @@ static int ask(struct s3_provider *p, enum web_method method, const char *path, 
     return r < 0 ? err_prefix(e, r, "credentials from %s", url.p) : 0;
 }
 
-static int read_answer(struct slice text, struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
+static int read_answer(struct slice text, const char *token, struct s3_credentials *ret,
+                       uint64_t *ret_life_ms, struct err *e)
 {
     json_t *j = web_json(text, 0, NULL);
     uint64_t ends_ns = 0, now_ns = sys->real_ns();
     struct s3_credentials x = {
         web_dup(json_string_value(json_object_get(j, "AccessKeyId"))),
         web_dup(json_string_value(json_object_get(j, "SecretAccessKey"))),
-        web_dup(json_string_value(json_object_get(j, "Token"))),
+        web_dup(json_string_value(json_object_get(j, token))),
     };
     struct slice expiration = slice_str(json_string_value(json_object_get(j, "Expiration")));
     bool dated = expiration.n && text_parse_date(expiration, &ends_ns) == 0;
@@ -153,18 +157,61 @@ static int ask_web(struct s3_provider *p, struct s3_credentials *ret, uint64_t *
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
     int r = p->is_container ? ask_container(p, &body, e) : ask_instance(p, &body, e);
     if (r == 0)
-        r = read_answer(buf_view(&body), ret, ret_life_ms, e);
+        r = read_answer(buf_view(&body), "Token", ret, ret_life_ms, e);
     if (body.p)
         explicit_bzero(body.p, body.n);
     /* of an instance -ENOENT says that it has no role */
     return r < 0 && p->is_container ? web_error_of_credentials(r, e) : r;
 }
 
+/* The end, if it is said, of what a program printed: "+00:00" is what many write for 'Z'. */
+static bool is_dated(const json_t *j, uint64_t *ret_ns)
+{
+    struct slice at = slice_str(json_string_value(json_object_get(j, "Expiration")));
+    if (slice_ends(at, SLICE_LIT("+00:00")))
+        at.n -= 6;
+    char text[64];
+    int n = snprintf(text, sizeof(text), SLICE_FMT "%s", SLICE_ARG(at),
+                     slice_ends(at, SLICE_LIT("Z")) ? "" : "Z");
+    return at.n > 0 && n > 0 && (size_t)n < sizeof(text) && text_parse_date(slice_str(text), ret_ns) == 0;
+}
+
+static int read_printed(struct slice text, struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
+{
+    uint64_t ends_ns = 0, now_ns = sys->real_ns();
+    json_t *j = web_json(text, 0, NULL);
+    bool is_known = json_integer_value(json_object_get(j, "Version")) == 1;
+    bool has_end = json_object_get(j, "Expiration") != NULL, dated = is_dated(j, &ends_ns);
+    json_decref(j);
+    if (!is_known)
+        return err_set(e, ERR_ORIGIN_DENIED,
+                       "credential_process of the AWS profile: what it prints is no JSON of \"Version\": 1");
+    int r = read_answer(text, "SessionToken", ret, ret_life_ms, e);
+    if (r < 0 || !has_end)
+        return r;
+    *ret_life_ms = !dated ? UNREAD_MS : ends_ns > now_ns ? (ends_ns - now_ns) / 1000000 : 0;
+    return 0;
+}
+
+static int ask_process(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_life_ms,
+                       struct err *e)
+{
+    struct buf _cleanup_buf_ printed = BUF_INIT(WEB_RESULT_MAX);
+    int r = s3_process_run(p->process, &printed, e);
+    if (r == 0)
+        r = read_printed(buf_view(&printed), ret, ret_life_ms, e);
+    if (printed.p)
+        explicit_bzero(printed.p, printed.n);
+    return r;
+}
+
 static int ask_all(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
 {
     struct s3_provider *p = arg;
     struct s3_credentials found;
-    int r = p->is_file ? ask_files(&found, ret_life_ms, e) : ask_web(p, &found, ret_life_ms, e);
+    int r = p->is_file   ? ask_files(&found, ret_life_ms, e)
+            : p->process ? ask_process(p, &found, ret_life_ms, e)
+                         : ask_web(p, &found, ret_life_ms, e);
     if (r < 0)
         return r;
     struct s3_credentials *own = malloc(sizeof(*own));
@@ -216,10 +263,24 @@ struct s3_provider *s3_provider_of_files(void)
     return p;
 }
 
+struct s3_provider *s3_provider_of_process(const char *command)
+{
+    struct s3_provider *p = s3_provider_of_files();
+    p->is_file = false;
+    p->process = web_dup(command);
+    return p;
+}
+
+bool s3_provider_is_instance(const struct s3_provider *p)
+{
+    return !p->is_container && !p->is_file && !p->process;
+}
+
 void s3_provider_free(struct s3_provider *p)
 {
     if (!p)
         return;
+    free(p->process);
     web_fini(&p->web);
     web_renewed_fini(&p->keys);
     if (p->authorization)

@@ -1,34 +1,53 @@
 /*
  * The tags of an object: GetObjectTagging, one request for one object, or for the version of it that a view
- * shows.
+ * shows. Whether it has one of them, or all, as an upload that is to have the same tells the service.
  *
  * Failure modes: those of web_perform; -ENOENT: no such object. Services that call "no tags" an error count
  * as such.
  */
 #include "origin/s3_internal.h"
 
+#include "base/log.h"
+#include "base/text.h"
+
+#define TEXT_MAX (2 * KIB) /* of a name or a value; S3 has at most 256 characters */
+
 struct tags {
     struct slice name, value; /* what is looked for */
-    bool is_name, is_value;   /* of the tag being read */
+    struct buf *all;          /* "NAME=VALUE&...", percent-encoded; NULL: not wanted */
+    struct buf now_name, now; /* of the tag being read */
     bool has, has_root;
 };
+
+static int add_to_all(struct tags *t)
+{
+    int r = t->all->n > 0 ? buf_char(t->all, '&') : 0;
+    if (r == 0)
+        r = text_uri_encode(t->all, buf_view(&t->now_name), /* keep_slash= */ false);
+    if (r == 0)
+        r = buf_char(t->all, '=');
+    return r < 0 ? r : text_uri_encode(t->all, buf_view(&t->now), /* keep_slash= */ false);
+}
 
 static int on_element(void *arg, unsigned depth, const char *parent, const char *name, struct slice text,
                       struct err *e)
 {
-    (void)e;
     struct tags *t = arg;
+    int r = 0;
     if (depth == 1)
         t->has_root = strcmp(name, "Tagging") == 0;
     if (depth == 3 && strcmp(name, "Tag") == 0) {
-        t->has = t->has || (t->is_name && t->is_value);
-        t->is_name = t->is_value = false;
+        t->has =
+            t->has || (slice_eq(buf_view(&t->now_name), t->name) && slice_eq(buf_view(&t->now), t->value));
+        r = t->all ? add_to_all(t) : 0;
+        buf_clear(&t->now_name);
+        buf_clear(&t->now);
     }
     if (depth == 4 && strcmp(parent, "Tag") == 0 && strcmp(name, "Key") == 0)
-        t->is_name = slice_eq(text, t->name);
+        r = buf_slice(&t->now_name, text);
     if (depth == 4 && strcmp(parent, "Tag") == 0 && strcmp(name, "Value") == 0)
-        t->is_value = slice_eq(text, t->value);
-    return 0;
+        r = buf_slice(&t->now, text);
+    return r < 0 ? err_set(e, ERR_ORIGIN_FAILED, "the object has tags that are too long") : 0;
 }
 
 static int parse(struct slice body, struct tags *t, struct err *e)
@@ -49,6 +68,36 @@ static bool is_no_tags(const struct web_call *c)
     return c->response.status == 404 && strcmp(x.code, "NoSuchTagSet") == 0;
 }
 
+/* Asks for the tags of the object, or of its version `id`. -ENOENT: no such object. */
+static int ask(struct s3 *s, struct slice key, struct slice id, atomic_bool *cancel, struct tags *t,
+               struct err *e)
+{
+    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &s->web, WEB_GET, "tags");
+    c.has_key = true;
+    c.key = key;
+    web_query(&c, SLICE_LIT("tagging"), SLICE_NULL);
+    if (id.n)
+        web_query(&c, SLICE_LIT("versionId"), id);
+    c.cancel = cancel;
+    c.also_cancel = s->base.stop;
+    c.on_body = web_collect;
+    c.arg = &body;
+    int r = web_perform(&c, e);
+    if (r < 0 && is_no_tags(&c)) {
+        if (e)
+            e->code = 0;
+        return 0;
+    }
+    t->now_name = t->now = BUF_INIT(TEXT_MAX);
+    if (r == 0)
+        r = parse(buf_view(&body), t, e);
+    buf_fini(&t->now_name);
+    buf_fini(&t->now);
+    return r;
+}
+
 int s3_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value, atomic_bool *cancel,
                bool *ret, struct err *e)
 {
@@ -58,30 +107,28 @@ int s3_has_tag(struct origin *o, struct slice key, struct slice name, struct sli
         return r;
     struct tags t = {.name = name, .value = value};
     struct arena *_cleanup_(arena_freep) a = arena_new(16 * KIB);
-    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
-    struct web_call _cleanup_(web_call_fini) c;
     struct slice id = SLICE_NULL;
     r = s->view.is_on ? s3_view_find(s, key, cancel, a, &id, e) : 0;
-    if (r < 0)
-        return r;
-    web_call_init(&c, &s->web, WEB_GET, "tags");
-    c.has_key = true;
-    c.key = key;
-    web_query(&c, SLICE_LIT("tagging"), SLICE_NULL);
-    if (id.n)
-        web_query(&c, SLICE_LIT("versionId"), id);
-    c.cancel = cancel;
-    c.also_cancel = o->stop;
-    c.on_body = web_collect;
-    c.arg = &body;
-    r = web_perform(&c, e);
-    if (r < 0 && is_no_tags(&c)) {
-        *ret = false;
-        return 0;
-    }
     if (r == 0)
-        r = parse(buf_view(&body), &t, e);
+        r = ask(s, key, id, cancel, &t, e);
     if (r == 0)
         *ret = t.has;
+    return r;
+}
+
+int s3_tags_of(struct s3 *s, struct slice key, struct buf *ret, struct err *e)
+{
+    struct tags t = {.all = ret};
+    struct err local = {0};
+    int r = ask(s, key, SLICE_NULL, /* cancel= */ NULL, &t, &local);
+    if (r == ERR_NOT_IMPLEMENTED)
+        return 0;
+    if (r == ERR_ORIGIN_DENIED) {
+        log_warn("origin", "s3://%s/%s" SLICE_FMT ": its tags may not be read (%s): a copy has none",
+                 s->bucket, s->prefix, SLICE_ARG(key), local.text);
+        return 0;
+    }
+    if (r < 0 && e)
+        *e = local;
     return r;
 }

@@ -289,9 +289,13 @@ static int visit(struct walk *w, size_t key_n, const struct tree_name *x, unsign
                  const struct place *here)
 {
     size_t n = strlen(x->name);
-    if (key_n + n > ORIGIN_KEY_MAX_BYTES)
-        return 0; /* no key can name it */
+    assert(key_n + n < sizeof(w->key)); /* tree_folder_add takes no longer names */
     memcpy(w->key + key_n, x->name, n + 1);
+    if (key_n + n > ORIGIN_KEY_MAX_BYTES) {
+        int k = walk_page_add_unfit(&w->page, slice_of(w->key, ORIGIN_KEY_MAX_BYTES), w->err);
+        w->key[key_n] = '\0';
+        return k;
+    }
     struct slice key = slice_of(w->key, key_n + n);
     int r = 0;
     if (x->name[n - 1] != '/') {

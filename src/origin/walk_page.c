@@ -12,7 +12,8 @@
 int walk_page_init(struct walk_page *p, const struct origin_list *l, size_t max, struct arena *a,
                    struct err *e)
 {
-    *p = (struct walk_page){.arena = a, .prefix = l->prefix, .delimiter = l->delimiter};
+    *p = (struct walk_page){
+        .arena = a, .prefix = l->prefix, .delimiter = l->delimiter, .tells_unfit = l->unfit};
     p->after = slice_cmp(l->after, l->token) > 0 ? l->after : l->token;
     p->max = l->max == 0 ? max : MIN(l->max, max);
     if (arena_left(a) < p->max * sizeof(struct origin_entry) + 64)
@@ -52,6 +53,18 @@ int walk_page_add(struct walk_page *p, struct slice key, bool is_prefix, size_t 
     *ret = &p->entries[p->n++];
     **ret = (struct origin_entry){.key = arena_dup(p->arena, key), .is_prefix = is_prefix};
     return 0;
+}
+
+int walk_page_add_unfit(struct walk_page *p, struct slice key, struct err *e)
+{
+    struct origin_entry *x = NULL;
+    assert(key.n == ORIGIN_KEY_MAX_BYTES);
+    if (!p->tells_unfit || !slice_starts(key, p->prefix) || slice_cmp(key, p->after) <= 0)
+        return 0;
+    int r = walk_page_add(p, key, /* is_prefix= */ false, sizeof(ORIGIN_ETAG_UNFIT), &x, e);
+    if (r == 0 && x && !x->is_prefix)
+        x->attr.etag = arena_dup(p->arena, SLICE_LIT(ORIGIN_ETAG_UNFIT));
+    return r;
 }
 
 void walk_page_end(const struct walk_page *p, struct origin_page *ret)

@@ -110,6 +110,26 @@ def test_newest_checkpoints(bucket, node, tmp_path):
     assert found == ["last.json", "step-2/0", "step-2/1"]
 
 
+def test_names_that_no_key_can_have_are_told(new_node, tmp_path):
+    """An import of files whose paths are longer than any key tells of them as failed, and takes the others. (Without ORIGIN_ETAG_UNFIT it is
+    done, and they are nowhere.)"""
+    node = new_node()
+    node.cli("bucket", "create", "taken")
+    (tmp_path / "fits").write_bytes(b"here")
+    where = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(6):
+        os.mkdir("d" * 200, dir_fd=where)
+        where, before = os.open("d" * 200, os.O_RDONLY, dir_fd=where), where
+        os.close(before)
+    os.close(os.open("deep", os.O_WRONLY | os.O_CREAT, dir_fd=where))
+    os.close(where)
+    done = node.cli("import", f"file://{tmp_path}", "taken/", "--wait", "--json", check=False)
+    assert done.returncode == 3 and json.loads(done.stdout)["failed_objects"] == 1
+    errors = json.loads(node.cli("job", "errors", json.loads(done.stdout)["id"], "--json").stdout)
+    assert len(errors) == 1 and "longer than any key" in errors[0]["reason"], errors
+    assert node.s3().get_object(Bucket="taken", Key="fits")["Body"].read() == b"here"
+
+
 def test_listed_objects_only(bucket, node, tmp_path):
     """A list file names the objects of a job; what is not there fails with its reason; an empty list starts nothing."""
     fill(bucket, 10)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import threading
+import time
 
 import pytest
 
@@ -315,6 +316,18 @@ def test_evict_leaves_what_is_not_in_the_origin(new_node, new_shaper, origin):
     node.cli("job", "retry", job["id"])
     node.cli("job", "wait", job["id"], "--quiet")
     assert show(node, job["id"])["failed_objects"] == 0 and checked(node, name)["cached_objects"] == 0
+
+
+def test_who_waits_asks_seldom(bucket, node):
+    """--wait waits in the node, a second at a time, and the answer comes with the end. (With JOB_GET every hundredth of the time that was
+    waited, as of older nodes, it asks a hundred times.)"""
+    def asked():
+        return sum(node.metric("forebay_requests_total", op=op) for op in ("JOB_WAIT", "JOB_GET", "job_wait", "job_get"))
+    fill(bucket, 12, size=50_000)
+    before, began = asked(), time.monotonic()
+    node.cli("prefetch", "--wait", "--quiet", "--rate", "150kB/s", "--parallel", "2", bucket.name)
+    seconds = time.monotonic() - began
+    assert seconds > 2 and 1 <= asked() - before <= seconds + 3
 
 
 def test_progress_of_a_job_is_drawn_on_a_terminal(shaped):

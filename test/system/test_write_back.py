@@ -359,6 +359,31 @@ def test_overwrite_is_a_choice(away):
     assert status(node, name)["conflicts"] == 1 and keys_of(truth, name) == ["k"]
 
 
+def test_a_removal_waits_for_the_bucket(away):
+    """While the origin's bucket is gone, no removal counts as done: it is told as failing, and made when the bucket is back with the object in
+    it. (Without bucket_is_there in back_send.c the record goes with the first 404, and the object comes back.)"""
+    node, name, shaper, truth = away
+    s3 = node.s3()
+    s3.put_object(Bucket=name, Key="k", Body=b"here")
+    flushed(node, name)
+    down(shaper, match="DELETE")
+    s3.delete_object(Bucket=name, Key="k")
+    wait_until(lambda: status(node, name)["failing"] == 1, what="the failure")
+    truth.delete_object(Bucket=name, Key="k")
+    truth.delete_bucket(Bucket=name)
+    shaper.reset()
+    wait_until(lambda: "bucket is not there" in status(node, name)["error"], what="the other failure")
+    truth.create_bucket(Bucket=name)
+    truth.put_object(Bucket=name, Key="k", Body=b"here")
+    flushed(node, name)
+    assert keys_of(truth, name) == []
+    s3.put_object(Bucket=name, Key="k", Body=b"again")
+    flushed(node, name)
+    truth.delete_object(Bucket=name, Key="k")
+    s3.delete_object(Bucket=name, Key="k")  # gone there already, in a bucket that is there: nothing is left to do
+    flushed(node, name)
+
+
 def test_what_fails_is_told_whatever_its_name(new_node, tmp_path):
     """status and flush --json tell of a write that does not arrive, also when its name is no UTF-8 or is cut inside a character."""
     node = new_node()

@@ -133,6 +133,127 @@ static void test_a_file_that_is_renewed(void **state)
     (void)unlink(path);
 }
 
+/* A profile whose keys a program prints, and says in `count` that it was run. */
+static void write_profile(const char *path, const char *count, const char *printed, const char *end)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fprintf(f, "[default]\ncredential_process = echo run >>%s; printf '%%s' '%s'; %s\n", count,
+                        printed, end) > 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static size_t lines_of(const char *path)
+{
+    char *text = NULL;
+    size_t n = 0, lines = 0;
+    assert_int_equal(sys_read_file(path, MIB, &text, &n), 0);
+    for (size_t i = 0; i < n; i++)
+        lines += text[i] == '\n';
+    free(text);
+    return lines;
+}
+
+#define PRINTED(name, more)                                                                                  \
+    "{\"Version\":1,\"AccessKeyId\":\"" name "\",\"SecretAccessKey\":\"hush\",\"SessionToken\":\"tok-" name  \
+    "\"" more "}"
+
+/* Keys that the profile's program prints sign the requests. They are kept until they end or are refused: then
+ * it is run again. (Without s3_provider_of_process requests are not signed; with "Token" in read_printed the
+ * session token is missing.) */
+static void test_a_program(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OBJECT, .close = true},
+        {.answer = OBJECT, .close = true},
+        {.answer = TEXT("400 Bad", ""), .close = true}, /* to a HEAD */
+        {.answer = OBJECT, .close = true},
+        {.answer = OBJECT, .close = true},
+    };
+    static const char *const options[] = {"origin.endpoint", "http://127.0.0.1:%p", "origin.style", "path",
+                                          NULL};
+    char config[] = "/tmp/forebay-config-XXXXXX", count[] = "/tmp/forebay-count-XXXXXX";
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    (void)close(mkstemp(config));
+    (void)close(mkstemp(count));
+    (void)setenv("AWS_CONFIG_FILE", config, 1);
+    write_profile(config, count, PRINTED("one", ",\"Expiration\":\"2099-01-01T00:00:00+00:00\""), "exit 0");
+    web_fixture_start(&f, "s3://bucket", steps, ARRAY_SIZE(steps), options);
+    for (int i = 0; i < 2; i++)
+        WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_int_equal(lines_of(count), 1);
+    assert_true(web_fixture_stat(&f, &attr, &e) < 0);
+    for (int i = 0; i < 2; i++)
+        WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_int_equal(lines_of(count), 2);
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++)
+        assert_true(is_signed_with(script_head(&f.script, i), "one"));
+    web_fixture_stop(&f);
+    (void)setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
+    (void)unlink(config);
+    (void)unlink(count);
+}
+
+/* A program that fails, prints something else, or too much: no request is sent, and the error names it
+ * without what it printed. */
+static void test_programs_that_fail(void **state)
+{
+    static const struct {
+        const char *printed, *end, *said;
+    } bad[] = {
+        {PRINTED("one", ""), "exit 7", "exit status 7"},
+        {PRINTED("one", ""), "kill -9 $$", "ended by signal 9"},
+        {"secret", "true", "Version"},
+        {"{\"Version\":2,\"AccessKeyId\":\"secret\"}", "true", "Version"},
+        {"{\"Version\":1,\"AccessKeyId\":\"secret\"}", "true", "has none"},
+        {"secret", "head -c 3000000 /dev/zero", "too much"},
+    };
+    static const char *const options[] = {"origin.endpoint", "http://127.0.0.1:%p", NULL};
+    char config[] = "/tmp/forebay-config-XXXXXX";
+    (void)close(mkstemp(config));
+    (void)setenv("AWS_CONFIG_FILE", config, 1);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        struct web_fixture f;
+        struct origin_attr attr;
+        struct err e = {0};
+        write_profile(config, "/dev/null", bad[i].printed, bad[i].end);
+        web_fixture_start(&f, "s3://bucket", NULL, 0, options);
+        assert_true(web_fixture_stat(&f, &attr, &e) < 0);
+        if (!strstr(e.text, bad[i].said) || strstr(e.text, "secret"))
+            fail_msg("%s: %s", bad[i].said, e.text);
+        assert_int_equal(script_steps_taken(&f.script), 0);
+        web_fixture_stop(&f);
+    }
+    (void)setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
+    (void)unlink(config);
+}
+
+/* The role of a service account is not understood: where nothing else is there the error says so, and
+ * requests are not sent without a signature. (Without check_web_identity in s3.c the origin is opened.) */
+static void test_web_identity_is_refused(void **state)
+{
+    struct origin_options o;
+    struct origin *x = NULL;
+    struct err e = {0};
+    (void)setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/secrets/token", 1);
+    (void)setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/x", 1);
+    (void)setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    assert_int_equal(origin_open("s3://bucket", &o, "t", &x, &e), ERR_ORIGIN_SETUP);
+    assert_non_null(strstr(e.text, "AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN"));
+    assert_non_null(strstr(e.text, "not supported"));
+    web_fixture_option(&o, "origin.access_key", "AK");
+    web_fixture_option(&o, "origin.secret_key", "SK");
+    WEB_FIXTURE_OK(origin_open("s3://bucket", &o, "t", &x, &e), e);
+    origin_close(x);
+    option_fini(&origin_option_table, &o);
+    (void)unsetenv("AWS_WEB_IDENTITY_TOKEN_FILE");
+    (void)unsetenv("AWS_ROLE_ARN");
+    (void)unsetenv("AWS_EC2_METADATA_DISABLED");
+}
+
 /* An origin whose keys are a container's, from /creds of the script. */
 static void container_start(struct web_fixture *f, const struct script_step *steps, size_t n, char uri[64])
 {
@@ -344,6 +465,9 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_instance),
                                        cmocka_unit_test(test_no_role),
                                        cmocka_unit_test(test_a_file_that_is_renewed),
+                                       cmocka_unit_test(test_a_program),
+                                       cmocka_unit_test(test_programs_that_fail),
+                                       cmocka_unit_test(test_web_identity_is_refused),
                                        cmocka_unit_test(test_container),
                                        cmocka_unit_test(test_precedence),
                                        cmocka_unit_test(test_failure_is_shared),

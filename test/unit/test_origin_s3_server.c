@@ -524,8 +524,42 @@ static void test_copy(void **state)
         origin_copy(T.origin, SLICE_LIT("nowhere"), SLICE_LIT("x"), SLICE_NULL, T.arena, &to, &e), -ENOENT);
 }
 
-/* Beyond the most that one request copies, the copy is made of ranges, with content type and metadata of the
- * source. */
+static ssize_t text_read(void *arg, void *p, size_t n, uint64_t offset)
+{
+    const struct slice *text = arg;
+    assert_true(offset + n <= text->n);
+    memcpy(p, text->p + offset, n);
+    return (ssize_t)n;
+}
+
+static void set_tags(struct slice key, struct slice document)
+{
+    struct err e = {0};
+    struct web_call c;
+    web_call_init(&c, &s3_of(T.origin)->web, WEB_PUT, "tags");
+    struct origin_body b = {.size_bytes = document.n, .read = text_read, .arg = &document};
+    c.has_key = true;
+    c.key = key;
+    c.body = &b;
+    c.body_n = document.n;
+    web_query(&c, SLICE_LIT("tagging"), SLICE_NULL);
+    assert_ok(web_perform(&c, &e), e);
+    web_call_fini(&c);
+}
+
+static void check_tags(struct slice key, const char *wanted)
+{
+    struct err e = {0};
+    _cleanup_buf_ struct buf tags = BUF_INIT(4 * KIB);
+    assert_ok(s3_tags_of(s3_of(T.origin), key, &tags, &e), e);
+    assert_true(slice_eq_str(buf_view(&tags), wanted));
+}
+
+#define TAGS         "<Tagging><TagSet><Tag><Key>team one</Key><Value>a+b/c</Value></Tag></TagSet></Tagging>"
+#define TAGS_ENCODED "team%20one=a%2Bb%2Fc"
+
+/* Beyond the most that one request copies, the copy is made of ranges, with content type, metadata and tags
+ * of the source. (Without the tags in `create`, s3_multipart.c, the copy has none.) */
 static void test_copy_in_parts(void **state)
 {
     NEEDS_SERVER();
@@ -541,8 +575,10 @@ static void test_copy_in_parts(void **state)
                            .meta = SLICE_LIT("x-amz-meta-shard: 7\n")};
     struct origin_body b = {.size_bytes = 16 * MIB + 77, .read = pattern_read};
     assert_ok(origin_put(T.origin, &p, &b, T.arena, &from, &e), e);
+    set_tags(p.key, SLICE_LIT(TAGS));
     assert_ok(origin_copy(T.origin, p.key, SLICE_LIT("copy target"), from.etag, T.arena, &to, &e), e);
     assert_true(slice_ends(to.etag, SLICE_LIT("-4")));
+    check_tags(SLICE_LIT("copy target"), TAGS_ENCODED);
     assert_ok(get_range(T.origin, SLICE_LIT("copy target"), 0, 0, to.etag, &c, &got, &e), e);
     assert_int_equal(c.at, b.size_bytes);
     assert_true(slice_eq_str(got.content_type, "application/x-tar"));
@@ -552,8 +588,8 @@ static void test_copy_in_parts(void **state)
     s->copy_part_bytes = part;
 }
 
-/* New metadata and the same bytes, in one request and, beyond the most that one copies, in parts; of another
- * version nothing is changed. */
+/* New metadata, the same bytes and the same tags, in one request and, beyond the most that one copies, in
+ * parts; of another version nothing is changed. */
 static void test_set_meta(void **state)
 {
     NEEDS_SERVER();
@@ -565,6 +601,7 @@ static void test_set_meta(void **state)
     struct origin_put p = {.key = SLICE_LIT("set meta"), .content_type = SLICE_LIT("text/x")};
     struct origin_body b = {.size_bytes = 6 * MIB + 77, .read = pattern_read};
     assert_ok(origin_put(T.origin, &p, &b, T.arena, &from, &e), e);
+    set_tags(p.key, SLICE_LIT(TAGS));
     for (int i = 0; i < 2; i++) {
         p.meta = i == 0 ? SLICE_LIT("x-amz-meta-mode: 33188\n") : SLICE_LIT("x-amz-meta-mode: 33152\n");
         p.if_match = from.etag;
@@ -573,6 +610,7 @@ static void test_set_meta(void **state)
         assert_int_equal(c.at, b.size_bytes);
         assert_true(slice_eq(meta_without(got.meta, META_CHECKSUM, T.arena), p.meta) &&
                     slice_eq_str(got.content_type, "text/x"));
+        check_tags(p.key, TAGS_ENCODED);
         from.etag = to.etag;
         s->copy_max_bytes = 5 * MIB;
         s->copy_part_bytes = 5 * MIB;

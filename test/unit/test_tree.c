@@ -214,6 +214,59 @@ static void test_memory_is_bounded(void **state)
     tree_fini(&t);
 }
 
+/* A folder with itself in it, as long as keys are, and in each two files whose names begin alike. */
+static int read_endless(void *arg, const char *path, struct tree_folder **ret, struct err *e)
+{
+    (void)arg, (void)path, (void)e;
+    char name[251] = "";
+    struct tree_folder *f = tree_folder_new();
+    struct tree_name x = {.size = 1};
+    memset(name, 'k', 250);
+    assert_int_equal(tree_folder_add(f, slice_str(name), true, &x), 0);
+    name[249] = 'x';
+    assert_int_equal(tree_folder_add(f, slice_str(name), false, &x), 0);
+    name[249] = 'y';
+    assert_int_equal(tree_folder_add(f, slice_str(name), false, &x), 0);
+    *ret = f;
+    return 0;
+}
+
+static unsigned count_endless(uint32_t max, bool unfit, unsigned *ret_told)
+{
+    struct tree t;
+    unsigned all = 0;
+    char token[ORIGIN_KEY_MAX_BYTES + 1] = "";
+    tree_init(&t, read_endless, NULL);
+    for (bool more = true; more;) {
+        struct arena *_cleanup_(arena_freep) a = arena_new(1 * MIB);
+        struct origin_list l = {.max = max, .token = slice_str(token), .unfit = unfit};
+        struct origin_page page = {0};
+        assert_int_equal(tree_list(&t, &l, a, &page, NULL), 0);
+        for (size_t i = 0; i < page.n; i++)
+            *ret_told += slice_eq_str(page.entries[i].attr.etag, ORIGIN_ETAG_UNFIT);
+        all += (unsigned)page.n;
+        more = page.truncated;
+        (void)snprintf(token, sizeof(token), SLICE_FMT, SLICE_ARG(page.next_token));
+    }
+    tree_fini(&t);
+    return all;
+}
+
+/* Names longer than any key are told where they are asked for, those that begin alike as one. (Four folders
+ * fit, with 20 bytes left in the last, to which all three names are cut; without walk_page_add_unfit in
+ * `visit` nothing is told.) */
+static void test_names_longer_than_any_key(void **state)
+{
+    (void)state;
+    for (uint32_t max = 1; max <= 12; max++) {
+        unsigned told = 0;
+        assert_int_equal(count_endless(max, /* unfit= */ false, &told), 8);
+        assert_int_equal(told, 0);
+        assert_int_equal(count_endless(max, /* unfit= */ true, &told), 9);
+        assert_int_equal(told, 1);
+    }
+}
+
 /* ETags are what they are documented to be. */
 static void test_etag(void **state)
 {
@@ -233,6 +286,7 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_memory_and_changes),
         cmocka_unit_test(test_memory_is_bounded),
+        cmocka_unit_test(test_names_longer_than_any_key),
         cmocka_unit_test(test_etag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

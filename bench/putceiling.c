@@ -3,14 +3,16 @@
  * a directory, syncs each and answers. The same client that loads a node loads this, and a node's rate is
  * compared with it.
  *
- *     putceiling DIR [opaque]
+ *     putceiling DIR [opaque | discard]
  *
  * Listens on a free port of the loopback, prints "putceiling: listening on HOST:PORT", and runs until it is
  * killed. One thread for each connection, which does all of it in turn, a piece at a time. With "opaque" no
- * MD5 is computed, as where a service promises none.
+ * MD5 is computed, as where a service promises none; with "discard" bodies are received and forgotten, which
+ * is the loopback's own rate.
  *
  * Invariants:
- *  1. An answer is sent after the file's data, its new name and the directory are on the disk.
+ *  1. An answer is sent after the file's data, its new name and the directory are on the disk, but with
+ * "discard".
  *  2. A name is used again by the next request of its connection: the disk holds no more than one file for
  * each connection, besides the one being written.
  *
@@ -40,7 +42,8 @@
 
 static struct {
     int dir_fd;
-    bool opaque;
+    bool opaque;  /* no MD5 */
+    bool discard; /* nothing at all */
 } ceiling;
 
 struct receiver {
@@ -96,6 +99,8 @@ static ssize_t head_read(struct receiver *r)
 /* A piece of the body: summed, and written. */
 static int piece_take(EVP_MD_CTX *md5, uint32_t *crc, int file, const char *p, size_t n)
 {
+    if (ceiling.discard)
+        return 0;
     if (!ceiling.opaque && EVP_DigestUpdate(md5, p, n) != 1)
         return -ENOMEM;
     *crc = crc32c(*crc, p, n);
@@ -132,7 +137,7 @@ static int body_take(struct receiver *r, size_t from, uint64_t length, EVP_MD_CT
         }
         e = e ? e : piece_take(md5, crc, file, r->piece, want);
         left -= want;
-        if (length - left - started >= START_BYTES) {
+        if (!ceiling.discard && length - left - started >= START_BYTES) {
             start_writing(file, started, length - left);
             started = length - left;
         }
@@ -155,9 +160,22 @@ static int answer(int fd, EVP_MD_CTX *md5, uint32_t crc)
     return sock_send_all(fd, text, (size_t)n, MSG_NOSIGNAL);
 }
 
+/* A body to a file, which is on the disk then. */
+static int body_keep(struct receiver *r, size_t head, uint64_t length, EVP_MD_CTX *md5, uint32_t *crc)
+{
+    _cleanup_close_ int file =
+        openat(ceiling.dir_fd, r->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (file < 0)
+        return -errno;
+    int e = body_take(r, head, length, md5, crc, file);
+    if (e == 0 && (fsync(file) < 0 || renameat(ceiling.dir_fd, r->part, ceiling.dir_fd, r->name) < 0 ||
+                   fsync(ceiling.dir_fd) < 0))
+        e = -errno;
+    return e;
+}
+
 static int serve_one(struct receiver *r)
 {
-    _cleanup_close_ int file = -1;
     struct request q;
     uint32_t crc = 0;
     ssize_t head = head_read(r);
@@ -168,13 +186,11 @@ static int serve_one(struct receiver *r)
     static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
     if (q.expects && sock_send_all(r->fd, go_on, sizeof(go_on) - 1, MSG_NOSIGNAL) < 0)
         return -EPIPE;
-    file = openat(ceiling.dir_fd, r->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     EVP_MD_CTX *md5 = EVP_MD_CTX_new();
-    int e = file < 0 ? -errno : !md5 || EVP_DigestInit_ex(md5, EVP_md5(), NULL) != 1 ? -ENOMEM : 0;
-    e = e ? e : body_take(r, (size_t)head, q.length, md5, &crc, file);
-    if (e == 0 && (fsync(file) < 0 || renameat(ceiling.dir_fd, r->part, ceiling.dir_fd, r->name) < 0 ||
-                   fsync(ceiling.dir_fd) < 0))
-        e = -errno;
+    int e = !md5 || EVP_DigestInit_ex(md5, EVP_md5(), NULL) != 1 ? -ENOMEM : 0;
+    if (e == 0)
+        e = ceiling.discard ? body_take(r, (size_t)head, q.length, md5, &crc, /* file= */ -1)
+                            : body_keep(r, (size_t)head, q.length, md5, &crc);
     e = e ? e : answer(r->fd, md5, crc);
     EVP_MD_CTX_free(md5);
     return e;
@@ -220,9 +236,10 @@ static int serve(const char *path)
 
 int main(int argc, char **argv)
 {
-    ceiling.opaque = argc == 3 && strcmp(argv[2], "opaque") == 0;
+    ceiling.discard = argc == 3 && strcmp(argv[2], "discard") == 0;
+    ceiling.opaque = ceiling.discard || (argc == 3 && strcmp(argv[2], "opaque") == 0);
     if (argc != 2 && !ceiling.opaque) {
-        (void)fputs("usage: putceiling DIR [opaque]\n", stderr);
+        (void)fputs("usage: putceiling DIR [opaque | discard]\n", stderr);
         return 2;
     }
     return serve(argv[1]);

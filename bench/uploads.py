@@ -1,6 +1,10 @@
 """Measurements of uploads: PUTs that are durable when they are answered, beside the least that one can cost and beside another server."""
 
+import json
 import os
+import resource
+import statistics
+import subprocess
 
 import lab as lab_module
 import peers
@@ -8,18 +12,19 @@ from lab import harness, say
 from usage import Usage
 from versus import NotRun, bench, cost_row, rounds
 
-PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE = 64, 6, "16MiB"
+PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE, PUT_BYTES = 64, 6, "16MiB", 16 << 20
 BACK_BYTES, QUICK_BACK_BYTES = 1 << 30, 64 << 20
 CONNECTIONS = (1, 4)
 OWN_OBJECTS, PUT_PREFIX = 16, "forebay-bench-1/put-0"  # of each connection of `bench load`; of the first one
-OURS, CEILING, OTHER = "forebay", "the ceiling", "versitygw"
+OURS, CEILING, OTHER, FIO, LOOPBACK = "forebay", "the ceiling", "versitygw", "fio", "the loopback"
+LOWER = "the lower of fio's and the loopback"
 
 
 class Ceiling(harness.Program):
     """bench/putceiling over a directory of the lab's disk."""
 
     def __init__(self, lab, *options):
-        super().__init__(lab.path("ceiling"), "putceiling")
+        super().__init__(lab.path("-".join(["ceiling", *options])), "putceiling")
         (self.dir / "objects").mkdir()
         match = self.spawn([lab_module.BUILD / "bench/putceiling", self.dir / "objects", *options], ready=r"listening on (\S+)")
         self.endpoint = "http://" + match.group(1)
@@ -58,6 +63,26 @@ def compare_puts(lab, client, bucket, expected):
     lab.get(address, targets, min(4, len(targets)), compare=expected)
 
 
+def fio_sample(directory, size, writers, files):
+    """Bytes per second at which fio makes files of this many bytes, each with an fsync at its end, and what that costs."""
+    directory.mkdir()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(["fio", "--name=files", f"--directory={directory}", "--rw=write", "--bs=1M", f"--filesize={size}",
+                           f"--nrfiles={max(1, files // writers)}", f"--numjobs={writers}", "--openfiles=1", "--file_service_type=sequential",
+                           "--create_on_open=1", "--fsync_on_close=1", "--fallocate=none", "--ioengine=psync", "--thread",
+                           "--group_reporting", "--output-format=json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode != 0:
+        raise RuntimeError(f"fio: {done.stderr.strip() or done.stdout.strip()}")
+    wrote = [p.stat().st_size for p in directory.iterdir()]
+    harness.tree_remove(directory)
+    if set(wrote) != {size} or len(wrote) != max(1, files // writers) * writers:
+        raise RuntimeError(f"fio made {len(wrote)} files of {sorted(set(wrote))} bytes")
+    said = json.loads(done.stdout)["jobs"][0]["write"]
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"rate": said["io_bytes"] / (said["runtime"] / 1e3), "cpu_s_per_gb": cpu_s / (said["io_bytes"] / 1e9), "memory_bytes": 0}
+
+
 def made_bucket(node, name, *properties):
     """Makes a bucket with properties, or raises NotRun with the node's words."""
     flags = [word for one in properties for word in ("--set", one)]
@@ -71,20 +96,37 @@ def rows_of(taken, share, title, goals):
     return [cost_row(f"{title}, of {name}'s rate", goal, taken[OURS], taken[name], share, "MB/s", 1e-6) for name, goal in goals.items()]
 
 
-def load_rows(lab, node, bucket, ceiling, title, goals, other=None):
-    """PUTs into a bucket of a node, the ceiling and the other server in turns, with one and with several connections."""
+def lower_row(taken, share, title, goal):
+    """Our rate as a share of the lower, in each round, of what the disk takes from fio and what the loopback carries."""
+    lower = [min(pair, key=lambda one: one["rate"]) for pair in zip(taken[FIO], taken[LOOPBACK])]
+    row = rows_of({OURS: taken[OURS], LOWER: lower}, share, title, {LOWER: goal})[0]
+    rates = {name: statistics.median(one["rate"] for one in taken[name]) / 1e6 for name in (FIO, LOOPBACK)}
+    return {**row, "note": f"fio {rates[FIO]:.0f} MB/s, the loopback {rates[LOOPBACK]:.0f} MB/s"}
+
+
+def load_rows(lab, node, bucket, ceiling, title, goals, other=None, loopback=None):
+    """PUTs into a bucket of a node, the ceiling and the other server in turns, with one and with several connections; with `loopback`,
+    what only receives, beside fio over the same disk, too."""
     requests = QUICK_PUT_REQUESTS if lab.quick else PUT_REQUESTS
     rows, expected = [], expected_puts(lab, PUT_SIZE)
     for connections in CONNECTIONS:
         sides = {OURS: (node.pid, node.endpoint, node.credentials, bucket), CEILING: (ceiling.pid, ceiling.endpoint, ("none", "none"), "b")}
         if other:
             sides[OTHER] = (lab.origin.pid, lab.origin.endpoint, (lab.origin.access_key, lab.origin.secret_key), other)
-        say(f"{title}, {connections} connections, {lab.pairs} rounds of {len(sides)}")
-        taken, share = rounds(lab, {name: lambda s=side: put_sample(*s, PUT_SIZE, connections, requests, 1) for name, side in sides.items()})
+        if loopback:
+            sides[LOOPBACK] = (loopback.pid, loopback.endpoint, ("none", "none"), "b")
+        ways = {name: lambda s=side: put_sample(*s, PUT_SIZE, connections, requests, 1) for name, side in sides.items()}
+        if loopback:
+            ways[FIO] = lambda: fio_sample(lab.path("fio"), PUT_BYTES, connections, requests)
+        say(f"{title}, {connections} connections, {lab.pairs} rounds of {len(ways)}")
+        taken, share = rounds(lab, ways)
         compare_puts(lab, node.s3(signature_version="s3v4"), bucket, expected)
         if other:
             compare_puts(lab, lab.origin.s3(signature_version="s3v4"), other, expected)
-        rows += rows_of(taken, share, f"{title}, {connections} connection{'s' if connections > 1 else ''}", goals)
+        named = f"{title}, {connections} connection{'s' if connections > 1 else ''}"
+        rows += rows_of(taken, share, named, goals)
+        if loopback:
+            rows.append(lower_row(taken, share, named, goals[CEILING]))
     return rows
 
 
@@ -99,11 +141,14 @@ def put(lab):
 
 
 def put_opaque(lab):
-    """The same into a bucket with etag=opaque, which promises no MD5, against bench/putceiling without MD5: what disk and loopback together
-    allow."""
-    with lab.node() as node, Ceiling(lab, "opaque") as ceiling:
+    """The same into a bucket with etag=opaque, which promises no MD5, against bench/putceiling without MD5, what disk and loopback together
+    allow, and against the lower of two rates that each has the machine to itself: fio's, which writes as many files of 16 MiB with an fsync
+    at the end of each, and the loopback's, to a server that forgets what it receives."""
+    if not peers.program("fio"):
+        raise NotRun("fio is not installed (scripts/setup --bench)")
+    with lab.node() as node, Ceiling(lab, "opaque") as ceiling, Ceiling(lab, "discard") as loopback:
         made_bucket(node, "scratch", "etag=opaque")
-        return load_rows(lab, node, "scratch", ceiling, "PUT of 16 MiB objects, etag=opaque", {CEILING: 0.8})
+        return load_rows(lab, node, "scratch", ceiling, "PUT of 16 MiB objects, etag=opaque", {CEILING: 0.8}, loopback=loopback)
 
 
 def put_mirror(lab):

@@ -229,6 +229,35 @@ def test_putceiling_keeps_what_it_answers(tmp_path, size):
         assert [p.read_bytes() for p in (tmp_path / "-".join(["d", *options])).iterdir()] == [body]
 
 
+def test_putceiling_forgets_what_it_is_told_to(tmp_path):
+    """With "discard" bodies are received to their end, one after the other, and nothing is kept."""
+    with put_ceiling(tmp_path / "d", "discard") as address, contextlib.closing(http.client.HTTPConnection(address, timeout=200)) as connection:
+        for size in (0, 9 * MIB + 7, 1):
+            connection.request("PUT", "/b/k", body=bytes(size))
+            reply = connection.getresponse()
+            assert reply.read() == b"" and reply.status == 200
+    assert os.listdir(tmp_path / "d") == []
+
+
+FIO = """for a in "$@"; do case $a in --directory=*) d=${a#*=};; --filesize=*) n=${a#*=};; --fsync_on_close=1) synced=1;; esac; done
+[ -n "$synced" ] || exit 1
+for i in %s; do head -c $n /dev/zero >$d/files.$i; done
+echo '{"jobs": [{"write": {"io_bytes": 4194304, "runtime": 500}}]}'
+"""
+
+
+@pytest.mark.parametrize("made", ["1 2 3 4", "1 2 3"])
+def test_what_fio_did_not_write_is_no_rate(lab_module, monkeypatch, tmp_path, made):
+    """The bytes that fio says it wrote by the time that it took, each file synced; files that are missing are an error."""
+    import uploads  # needs the path of the benchmarks
+    (tmp_path / "bin").mkdir()
+    script(tmp_path / "bin/fio", FIO % made)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    with contextlib.nullcontext() if made == "1 2 3 4" else pytest.raises(RuntimeError, match="3 files"):
+        assert uploads.fio_sample(tmp_path / "files", MIB, 2, 4)["rate"] == 4 * MIB / 0.5
+    assert not (tmp_path / "files").exists()
+
+
 def test_putceiling_refuses_what_it_does_not_know(tmp_path):
     """A GET, or a body without length, ends the connection; a directory that is not there: one line, exit 1."""
     with put_ceiling(tmp_path / "d") as address:

@@ -130,7 +130,7 @@ def plots_of(directory, names):
 
 
 README_TEXT = """Goal beside result, made by `make bench` and, where the measurement is a heavy one (peers, shards, a million names), `make bench ALL=1`
-on one machine: medians of interleaved pairs with minimum and maximum. Spread, machine, versions and commands are in
+each on one machine: medians of interleaved pairs with minimum and maximum. Spread, machine, versions and commands are in
 [bench/RESULTS.md](bench/RESULTS.md), and above its last table the runs that the rows are of. Cold means a node with nothing in it behind a proxy
 that shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s in all."""
 

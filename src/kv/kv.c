@@ -12,6 +12,8 @@
 
 #include <string.h>
 
+#define TXN_FIRST_BYTES 1000 /* room at first: what a change of the namespace takes */
+
 struct kv_txn {
     struct kv *kv;
     struct buf ops;
@@ -45,7 +47,14 @@ struct kv_txn *kv_txn_new(struct kv *kv)
         abort();
     t->kv = kv;
     t->ops = BUF_INIT(KV_TXN_MAX_BYTES);
+    (void)buf_reserve(&t->ops, TXN_FIRST_BYTES);
     return t;
+}
+
+void kv_txn_clear(struct kv_txn *t)
+{
+    buf_clear(&t->ops);
+    t->too_big = false;
 }
 
 void kv_txn_free(struct kv_txn *t)
@@ -124,8 +133,7 @@ int kv_txn_commit_version(struct kv_txn *t, enum kv_commit kind, uint64_t *ret_v
     int r = t->too_big ? err_set(e, -E2BIG, "transaction larger than %llu bytes",
                                  (unsigned long long)KV_TXN_MAX_BYTES)
                        : t->kv->engine->commit(t->kv, t, kind, ret_version, e);
-    buf_clear(&t->ops);
-    t->too_big = false;
+    kv_txn_clear(t);
     return r;
 }
 

@@ -44,6 +44,8 @@ int kv_get(struct kv *kv, struct slice key, struct buf *ret_value, uint64_t *ret
 
 struct kv_txn *kv_txn_new(struct kv *kv);
 void kv_txn_free(struct kv_txn *t);
+/* As new. */
+void kv_txn_clear(struct kv_txn *t);
 DEFINE_CLEANUP(struct kv_txn, kv_txn_free)
 /* Condition: the key still has this version (0: does not exist). */
 void kv_txn_check(struct kv_txn *t, struct slice key, uint64_t version);

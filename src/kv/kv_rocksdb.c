@@ -45,6 +45,9 @@
 #include <sys/file.h>
 
 #define VERSIONED_HEAD   9
+#define SMALL_VALUE      1024 /* copied behind its head */
+#define SORTED_MAX       32   /* changes of a commit that are put in order */
+#define BATCH_KEPT_BYTES (64 * KIB)
 #define WAL_BYTES_MAX    (64 * MIB)
 #define FILES_OPEN_MAX   512
 #define BLOCK_BYTES      (8 * KIB)
@@ -73,8 +76,9 @@ struct kv_rocksdb {
 
     struct kv_recent *recent; /* for conditions */
 
-    struct lock commit_lock; /* order of commits; `written` */
-    uint64_t written;        /* commits written to the log, for the syncs */
+    struct lock commit_lock;     /* order of commits; the two fields below */
+    uint64_t written;            /* commits written to the log, for the syncs */
+    rocksdb_writebatch_t *batch; /* empty between commits */
 
     struct lock sync_lock; /* the fields below */
     struct cond synced_cond;
@@ -189,6 +193,7 @@ static void rocksdb_free_all(struct kv_rocksdb *r)
     if (r->lock_fd >= 0)
         (void)sys->close(r->lock_fd);
     free(r->path);
+    rocksdb_writebatch_destroy(r->batch);
     kv_recent_free(r->recent);
     lock_fini(&r->commit_lock);
     lock_fini(&r->sync_lock);
@@ -354,6 +359,7 @@ int kv_open_rocksdb(const char *path, const struct kv_options *options, struct k
     if (asprintf(&r->path, "%s", path) < 0)
         abort();
     r->recent = kv_recent_new();
+    r->batch = rocksdb_writebatch_create();
     lock_init(&r->commit_lock, LOCK_KV);
     lock_init(&r->sync_lock, LOCK_KV);
     cond_init(&r->synced_cond);
@@ -526,41 +532,88 @@ static int check_conditions(struct kv_rocksdb *r, const struct kv_txn *t, struct
 
 static void batch_put(rocksdb_writebatch_t *b, const struct kv_op *op, uint64_t version)
 {
-    char head[VERSIONED_HEAD] = {0};
+    char head[VERSIONED_HEAD + SMALL_VALUE];
     size_t head_bytes = 1;
+    head[0] = 0;
     if (op->kind == KV_OP_PUT) {
         head[0] = 1;
         le_put64(head + 1, version);
         head_bytes = VERSIONED_HEAD;
+    }
+    if (op->value.n <= SMALL_VALUE) {
+        if (op->value.n > 0)
+            memcpy(head + head_bytes, op->value.p, op->value.n);
+        rocksdb_writebatch_put(b, op->key.p, op->key.n, head, head_bytes + op->value.n);
+        return;
     }
     const char *keys[] = {op->key.p}, *values[] = {head, op->value.p};
     const size_t key_sizes[] = {op->key.n}, value_sizes[] = {head_bytes, op->value.n};
     rocksdb_writebatch_putv(b, 1, keys, key_sizes, 2, values, value_sizes);
 }
 
-/* Makes the batch; gives how many changes are in it. */
-static size_t batch_fill(rocksdb_writebatch_t *b, const struct kv_txn *t, uint64_t version)
+static void batch_add(rocksdb_writebatch_t *b, const struct kv_op *op, uint64_t version)
+{
+    switch (op->kind) {
+    case KV_OP_CHECK:
+        break;
+    case KV_OP_PUT:
+    case KV_OP_PUT_PLAIN:
+        batch_put(b, op, version);
+        break;
+    case KV_OP_DELETE:
+        rocksdb_writebatch_delete(b, op->key.p, op->key.n);
+        break;
+    case KV_OP_DELETE_RANGE:
+        rocksdb_writebatch_delete_range(b, op->key.p, op->key.n, op->value.p, op->value.n);
+        break;
+    }
+}
+
+/* The changes in the order of their keys, those of one key in the order in which they came: a memtable takes
+ * a key beside the one before it without a search. SORTED_MAX + 1: they are more, or one is of a range, whose
+ * order counts. */
+static size_t sort_changes(const struct kv_txn *t, struct kv_op ret[SORTED_MAX])
 {
     struct kv_op op;
     size_t pos = 0, n = 0;
     while (kv_txn_next(t, &pos, &op)) {
-        switch (op.kind) {
-        case KV_OP_CHECK:
+        if (op.kind == KV_OP_CHECK)
             continue;
-        case KV_OP_PUT:
-        case KV_OP_PUT_PLAIN:
-            batch_put(b, &op, version);
-            break;
-        case KV_OP_DELETE:
-            rocksdb_writebatch_delete(b, op.key.p, op.key.n);
-            break;
-        case KV_OP_DELETE_RANGE:
-            rocksdb_writebatch_delete_range(b, op.key.p, op.key.n, op.value.p, op.value.n);
-            break;
-        }
-        n++;
+        if (op.kind == KV_OP_DELETE_RANGE || n == SORTED_MAX)
+            return SORTED_MAX + 1;
+        size_t i = n++;
+        for (; i > 0 && slice_cmp(ret[i - 1].key, op.key) > 0; i--)
+            ret[i] = ret[i - 1];
+        ret[i] = op;
     }
     return n;
+}
+
+/* Makes the batch; gives how many changes are in it. */
+static size_t batch_fill(rocksdb_writebatch_t *b, const struct kv_txn *t, uint64_t version)
+{
+    struct kv_op sorted[SORTED_MAX], op;
+    size_t pos = 0, n = sort_changes(t, sorted);
+    if (n <= SORTED_MAX) {
+        for (size_t i = 0; i < n; i++)
+            batch_add(b, &sorted[i], version);
+        return n;
+    }
+    for (n = 0; kv_txn_next(t, &pos, &op); n += op.kind != KV_OP_CHECK)
+        batch_add(b, &op, version);
+    return n;
+}
+
+/* For the next commit; what a large one took is given back. */
+static void batch_clear(struct kv_rocksdb *r)
+{
+    size_t bytes = 0;
+    (void)rocksdb_writebatch_data(r->batch, &bytes);
+    rocksdb_writebatch_clear(r->batch);
+    if (bytes <= BATCH_KEPT_BYTES)
+        return;
+    rocksdb_writebatch_destroy(r->batch);
+    r->batch = rocksdb_writebatch_create();
 }
 
 /* Returns once commits up to `ticket` are on disk. */
@@ -608,7 +661,6 @@ static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
     struct kv_rocksdb *r = rocksdb_of(kv);
     if (r->read_only)
         return err_set(e, -EROFS, "commit: opened read-only");
-    rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
     uint64_t ticket, version = 0;
     char *text = NULL;
     count_nothing();
@@ -616,17 +668,17 @@ static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
     int code = check_conditions(r, t, e);
     if (code == 0) {
         version = rocksdb_get_latest_sequence_number(r->db) + KV_VERSION_FIRST;
-        if (batch_fill(batch, t, version) > 0) {
+        if (batch_fill(r->batch, t, version) > 0) {
             kv_recent_begin(r->recent);
-            rocksdb_write(r->db, r->write, batch, &text);
+            rocksdb_write(r->db, r->write, r->batch, &text);
             kv_recent_end(r->recent, t, version, /* failed= */ text != NULL);
+            batch_clear(r);
         }
     }
     if (code == 0 && !text)
         __atomic_add_fetch(&r->written, 1, __ATOMIC_RELEASE);
     ticket = r->written;
     lock_drop(&r->commit_lock);
-    rocksdb_writebatch_destroy(batch);
     if (text)
         code = take_error(e, text, "commit");
     if (code == 0 && kind == KV_DURABLE && !r->bulk)

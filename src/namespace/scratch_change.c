@@ -48,8 +48,7 @@ void scratch_change_fini(struct scratch_change *c)
 static int change_begin(struct scratch_change *c, struct err *e)
 {
     change_unlock(c);
-    kv_txn_free(c->txn);
-    c->txn = kv_txn_new(c->s->kv);
+    kv_txn_clear(c->txn);
     arena_clear(c->a);
     c->n_inodes = c->n_writes = 0;
     c->keyed = 0;

@@ -35,6 +35,7 @@
 #define SECRET_MAX_BYTES 256
 #define SLOW_NS          100000000ull                     /* of an operation: its client may have given up */
 #define FETCH_MAX_BYTES  (WIRE_BODY_MAX_BYTES - 64 * KIB) /* so that its reply fits a frame */
+#define OPS_KEPT         128                              /* above the number of every operation */
 
 struct wire_conn {
     struct session *session; /* NULL before HELLO */
@@ -289,16 +290,55 @@ static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, vo
     return k < 0 ? k : f->config.sessions.call(c->wire->session->user, fr->h.op, req, w->arena, rep, &fr->e);
 }
 
-static const char *via_of(const struct conn *c)
+static enum wire_via via_of(const struct conn *c)
+{
+    return c->wire->session ? c->wire->session->via : WIRE_VIA_API;
+}
+
+static const char *via_name(enum wire_via via)
 {
     static const char *const vias[] = {
         [WIRE_VIA_S3] = "s3", [WIRE_VIA_MOUNT] = "mount", [WIRE_VIA_API] = "api"};
-    return c->wire->session ? vias[c->wire->session->via] : "api";
+    return vias[via];
 }
 
 static const char *op_of(const struct frame *fr)
 {
     return fr->info ? fr->info->name : "unknown";
+}
+
+#define X(NAME, name, number) static_assert((number) < OPS_KEPT, "there is a place for its series");
+WIRE_OPS(X)
+#undef X
+
+/* Series of what is asked for all the time, once they are known. */
+struct served {
+    _Atomic(struct metric_series *) ok, seconds;
+};
+
+static struct metric_series *series_of(_Atomic(struct metric_series *) *place, enum metric m,
+                                       const struct conn *c, const struct frame *fr, const char *code)
+{
+    struct metric_series *s = atomic_load_explicit(place, memory_order_acquire);
+    if (!s) {
+        s = metrics_series(m, via_name(via_of(c)), op_of(fr), code);
+        atomic_store_explicit(place, s, memory_order_release);
+    }
+    return s;
+}
+
+static struct served *served_of(const struct conn *c, const struct frame *fr)
+{
+    static struct served known[WIRE_VIA_API + 1][OPS_KEPT], unknown[WIRE_VIA_API + 1];
+    return fr->info ? &known[via_of(c)][fr->h.op] : &unknown[via_of(c)];
+}
+
+static void count_answer(const struct conn *c, const struct frame *fr, int status)
+{
+    if (status == 0)
+        metrics_add(series_of(&served_of(c, fr)->ok, METRIC_REQUESTS, c, fr, "OK"), 1);
+    else
+        metrics_count(METRIC_REQUESTS, via_name(via_of(c)), op_of(fr), err_name(status));
 }
 
 /* Runs the frame's operation and puts its reply, or the error's text, into w->out. ERR_PROTOCOL in
@@ -390,12 +430,12 @@ static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
         (void)wire_error_encode(slice_str(fr->e.text[0] ? fr->e.text : err_text(status)), &w->out);
     }
     /* Counted before it is sent: who has a reply finds its request in the metrics. */
-    metrics_count(METRIC_REQUESTS, via_of(c), op_of(fr), status == 0 ? "OK" : err_name(status));
+    count_answer(c, fr, status);
     bool gone = sys->mono_ns() - began_ns > SLOW_NS && has_gone(c);
     stream_pace_begin(&c->pace, w->out.n);
     int k = wire_send(c->fd, fr->h.op, WIRE_FLAG_REPLY, fr->h.request_id, status, buf_view(&w->out), pass_fd);
     stream_pace_end(&c->pace, k == 0 ? w->out.n : 0);
-    metrics_observe_ns(metrics_series(METRIC_REQUEST_SECONDS, via_of(c), op_of(fr), NULL),
+    metrics_observe_ns(series_of(&served_of(c, fr)->seconds, METRIC_REQUEST_SECONDS, c, fr, NULL),
                        sys->mono_ns() - began_ns);
     tell_sent(w, c, fr, k == 0 && !gone);
     if (k < 0)

@@ -357,6 +357,67 @@ static void test_random_changes_match_a_model(void **state)
     assert_int_equal(kv_sync(kv, NULL), 0);
 }
 
+enum { ORDER_KEYS = 30, ORDER_VALUE_MAX = 3000 };
+
+/* What the keys hold: a letter and how often; 0 times: "", -1: there is no such key. */
+struct held {
+    char letter;
+    int n;
+};
+
+/* One change at random, and what it makes of what is held. */
+static void change_one(struct kv_txn *t, unsigned *seed, struct held model[ORDER_KEYS])
+{
+    static const int sizes[] = {0, 1, 40, 1023, 1024, 1025, ORDER_VALUE_MAX};
+    char key[16], end[16], value[ORDER_VALUE_MAX];
+    int k = rand_r(seed) % ORDER_KEYS, kind = rand_r(seed) % 40;
+    struct slice ks = slice_of(key, (size_t)sprintf(key, "k%02d", k));
+    if (kind == 0) {
+        kv_txn_delete_range(t, ks, slice_of(end, (size_t)sprintf(end, "k%02d", k + 3)));
+        for (int i = k; i < MIN(k + 3, (int)ORDER_KEYS); i++)
+            model[i].n = -1;
+        return;
+    }
+    if (kind < 12) {
+        kv_txn_delete(t, ks);
+        model[k].n = -1;
+        return;
+    }
+    model[k] = (struct held){(char)('a' + rand_r(seed) % 26), sizes[rand_r(seed) % (int)ARRAY_SIZE(sizes)]};
+    memset(value, model[k].letter, sizeof(value));
+    (kind % 2 ? kv_txn_put : kv_txn_put_plain)(t, ks, slice_of(value, (size_t)model[k].n));
+}
+
+static void assert_held(struct kv *kv, int k, struct held want)
+{
+    char key[16];
+    struct buf _cleanup_(buf_fini) b = BUF_INIT(2 * ORDER_VALUE_MAX);
+    int r = kv_get(kv, slice_of(key, (size_t)sprintf(key, "k%02d", k)), &b, NULL, NULL);
+    assert_int_equal(r, want.n < 0 ? -ENOENT : 0);
+    assert_int_equal(b.n, MAX(want.n, 0));
+    for (size_t i = 0; i < b.n; i++)
+        assert_int_equal(b.p[i], want.letter);
+}
+
+/* Commits of any number of changes, many of one key, leave what their order says, whatever size values have;
+ * and nothing of one commit comes back with a later one. */
+static void test_commits_of_any_size_apply_in_order(void **state)
+{
+    struct kv *kv = ((struct engine *)*state)->kv;
+    struct held model[ORDER_KEYS];
+    unsigned seed = 11;
+    for (int k = 0; k < ORDER_KEYS; k++)
+        model[k].n = -1;
+    for (int step = 0; step < 300; step++) {
+        struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
+        for (int n = 1 + rand_r(&seed) % (step % 3 ? 12 : 90); n > 0; n--)
+            change_one(t, &seed, model);
+        assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+        for (int k = 0; k < ORDER_KEYS; k++)
+            assert_held(kv, k, model[k]);
+    }
+}
+
 enum { CONDITION_KEYS = 60 };
 #define OF_THIS_COMMIT UINT64_MAX
 
@@ -462,6 +523,7 @@ int main(void)
         BOTH(test_scan_is_a_snapshot),
         BOTH(test_checked_commits_are_serial),
         BOTH(test_random_changes_match_a_model),
+        BOTH(test_commits_of_any_size_apply_in_order),
         BOTH(test_conditions_follow_a_model),
         cmocka_unit_test(test_prefix_end),
     };

@@ -368,6 +368,8 @@ static int rename_directory(struct target *from, struct target *to, const char *
     if (r < 0)
         *e = x.err;
     else if (!was_moved)
+    if (x.result == 0 && !was_moved && to->node && to->node->is_dir && holds_staged(to))
+        x.result = -ENOTEMPTY;
         r = to->node && !to->node->is_dir ? -ENOTDIR : move_object(from, to, flags, &ignored, &b, e);
     if (r == 0)
         node_move(m->nodes, from->node, to->parent, slice_str(new_name));

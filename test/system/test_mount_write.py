@@ -416,6 +416,24 @@ def test_rename_of_a_directory_onto_another(bucket, mount):
     assert (path / "empty/f").read_bytes() == b"1" and not (path / "d").exists()
 
 
+@pytest.mark.parametrize("passthrough", MODES)
+def test_rename_of_a_directory_onto_one_with_a_file_that_is_being_written(mount, passthrough):
+    """A directory with nothing but a file that the origin does not have yet is not empty."""
+    path = mount(passthrough=passthrough).path
+    (path / "from").mkdir()
+    (path / "from/f").write_bytes(b"1")
+    (path / "to").mkdir()
+    with open(path / "to/new", "wb", buffering=0) as new:
+        new.write(b"2")
+        with pytest.raises(OSError) as caught:
+            os.rename(path / "from", path / "to")
+        assert caught.value.errno == errno.ENOTEMPTY
+    assert os.listdir(path / "from") == ["f"] and os.listdir(path / "to") == ["new"]
+    os.unlink(path / "to/new")
+    os.rename(path / "from", path / "to")
+    assert os.listdir(path / "to") == ["f"]
+
+
 def test_a_rename_of_a_directory_that_fails_changes_nothing(bucket, mount):
     """When one of the objects below cannot have its new name, what was copied is taken back."""
     path = mount().path

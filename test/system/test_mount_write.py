@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -432,6 +433,35 @@ def test_rename_of_a_directory_onto_one_with_a_file_that_is_being_written(mount,
     os.unlink(path / "to/new")
     os.rename(path / "from", path / "to")
     assert os.listdir(path / "to") == ["f"]
+
+
+def test_what_was_renamed_is_another_file_than_what_is_made_under_its_old_name(mount):
+    """By the numbers that stat tells, at once and later: cp, diff and rm believe them."""
+    one = mount(attr_timeout="1h")
+    path = one.path
+
+    def tree(name, text):
+        (path / name / "sub").mkdir(parents=True)
+        (path / name / "sub/f").write_text(text)
+        return [os.stat(path / name / below).st_ino for below in ("", "sub", "sub/f")]
+
+    tree("p", "one")
+    os.rename(path / "p", path / "q")
+    made = tree("p", "two")
+    for what in ("here", "taken over"):
+        def moved():
+            return [os.stat(path / "q" / below).st_ino for below in ("", "sub", "sub/f")]
+
+        harness.wait_until(lambda: not set(made) & set(moved()), what=f"numbers of their own, {what}", step=0.01)
+        assert not os.path.samefile(path / "p/sub/f", path / "q/sub/f")
+        assert subprocess.run(["diff", "-rq", path / "p", path / "q"], stdout=subprocess.DEVNULL, check=False).returncode == 1
+        was = one.serving()
+        os.kill(was, signal.SIGKILL)
+        harness.wait_until(lambda: one.serving() not in (None, was), what="another process")
+    os.rename(path / "p", path / "q/sub/p")
+    assert subprocess.run(["find", path / "q"], check=True, stdout=subprocess.PIPE).stdout.count(b"\n") == 6
+    shutil.rmtree(path / "q")
+    assert os.listdir(path) == []
 
 
 def test_a_rename_of_a_directory_that_fails_changes_nothing(bucket, mount):

@@ -468,12 +468,16 @@ def test_what_was_renamed_is_another_file_than_what_is_made_under_its_old_name(m
 def test_what_was_removed_elsewhere_can_be_made_again_at_once(bucket, mount, passthrough):
     """Although the kernel believes its name still; who only opens it is told that it is gone."""
     path = mount(passthrough=passthrough, attr_timeout="1h", kept_files="0").path
-    for name in ("made", "read"):
-        (path / name).write_bytes(b"1")
-        os.stat(path / name)
+    for name in ("made", "renamed", "read"):
+        (path / "new").write_bytes(b"1")
+        os.rename(path / "new", path / name)
+        time.sleep(0.2)  # the kernel is told to ask for the attributes, and does before it opens the file
+        if name != "renamed":
+            os.stat(path / name)
         bucket.node.s3().delete_object(Bucket=bucket.name, Key=name)
-    (path / "made").write_bytes(b"22")
-    assert truth(bucket, "made") == b"22" and (path / "made").read_bytes() == b"22"
+    for name in ("made", "renamed"):
+        (path / name).write_bytes(b"22")
+        assert truth(bucket, name) == b"22" and (path / name).read_bytes() == b"22"
     with pytest.raises(FileNotFoundError):
         (path / "read").read_bytes()
     os.close(os.open(path / "read", os.O_WRONLY | os.O_CREAT))

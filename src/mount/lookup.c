@@ -143,6 +143,8 @@ static int refresh(struct mount *m, struct node *n, struct err *e)
     int r = mount_key(m, n, SLICE_NULL, &key);
     if (r == 0)
         r = ask(m, buf_view(&key), n, &b, &attr, e);
+    if (r == -ENOENT && !n->is_dir)
+        return -ESTALE; /* an open with O_CREAT comes here first, when the kernel believes the name still */
     if (r < 0)
         return r;
     /* Another version has another node: the kernel looks the name up again. */

@@ -351,6 +351,12 @@ static bool is_moved(struct target *from, struct target *to, struct buf *b, stru
            (ret->kind == WIRE_DIRECTORY) == from->node->is_dir;
 }
 
+static void on_renumbered(void *arg, struct node *n)
+{
+    struct mount *m = arg;
+    notifier_drop_attributes(m->notifier, n->id);
+}
+
 static int rename_directory(struct target *from, struct target *to, const char *new_name, unsigned flags,
                             struct err *e)
 {
@@ -362,6 +368,8 @@ static int rename_directory(struct target *from, struct target *to, const char *
     struct wire_attr there;
     bool was_moved = x.result == 0 && is_moved(from, to, &b, &there);
     buf_clear(&b);
+    if (x.result == 0 && !was_moved && to->node && to->node->is_dir && holds_staged(to))
+        x.result = -ENOTEMPTY;
     if (!was_moved)
         publish_held(&x);
     int r = x.result;
@@ -369,8 +377,10 @@ static int rename_directory(struct target *from, struct target *to, const char *
         *e = x.err;
     else if (!was_moved)
         r = to->node && !to->node->is_dir ? -ENOTDIR : move_object(from, to, flags, &ignored, &b, e);
-    if (r == 0)
+    if (r == 0) {
         node_move(m->nodes, from->node, to->parent, slice_str(new_name));
+        node_renumber(m->nodes, from->node, on_renumbered, m);
+    }
     for (size_t i = 0; i < x.n; i++) {
         staging_end_move(m, x.stagings[i], r == 0);
         staging_release(m, x.stagings[i]);
@@ -420,6 +430,7 @@ static int rename_file(struct target *from, struct target *to, const char *new_n
     if (r == 0 && from->node) { /* in this order: when it has its new name nothing is left to be done */
         node_set_attr(m->nodes, from->node, &attr);
         node_move(m->nodes, from->node, to->parent, slice_str(new_name));
+        notifier_drop_attributes(m->notifier, from->node->id);
     } else if (r == 0 && to->node) { /* what moved is not known here, what it replaced is */
         node_detach(m->nodes, to->node, /* is_unlinked= */ true);
     }

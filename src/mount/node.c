@@ -493,6 +493,35 @@ void node_move(struct node_table *t, struct node *n, struct node *new_parent, st
     release_locked(t, old_parent);
 }
 
+static bool is_within(const struct node *n, const struct node *dir)
+{
+    while (n && n != dir)
+        n = n->parent;
+    return n != NULL;
+}
+
+static uint64_t ino_of_path(const struct node *n)
+{
+    return n->parent ? node_ino(ino_of_path(n->parent), name_of(n)) : NODE_ROOT_ID;
+}
+
+/* Whatever is made under the old name would have the numbers of what was moved: to programs it would be the
+ * same files, and a directory that is moved into it a loop. */
+void node_renumber(struct node_table *t, struct node *dir, void (*each)(void *arg, struct node *n), void *arg)
+{
+    LOCK_SCOPE(&t->lock);
+    for (struct node *n = t->oldest; n; n = n->lru_newer) {
+        if (!is_within(n, dir))
+            continue;
+        uint64_t ino = ino_of_path(n);
+        if (n != dir && ino == n->ino)
+            continue;
+        n->ino = ino;
+        node_changed_locked(t, n);
+        each(arg, n);
+    }
+}
+
 void node_set_attr(struct node_table *t, struct node *n, const struct node_attr *a)
 {
     LOCK_SCOPE(&t->lock);

@@ -118,6 +118,10 @@ void node_forget(struct node_table *t, uint64_t id, uint64_t n);
 void node_detach(struct node_table *t, struct node *n, bool is_unlinked);
 /* Renames; what was at the target is detached as unlinked. */
 void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name);
+/* After node_move of a directory: what lies in it has the numbers of its new path. Calls `each`, under the
+ * table's lock, with the directory and every node that got another number. */
+void node_renumber(struct node_table *t, struct node *dir, void (*each)(void *arg, struct node *n),
+                   void *arg);
 /* The node is of this version from now on (it was written here, or its attributes were asked again). */
 void node_set_attr(struct node_table *t, struct node *n, const struct node_attr *a);
 /* Of a file: `from` has become `to`, with the same bytes. Nothing, when the node is another version than

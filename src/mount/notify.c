@@ -29,8 +29,8 @@
 #define TELLING_NS     (1000000000ull) /* that take longer wait for a program */
 
 struct name {
-    uint64_t parent_id;
-    char *text;
+    uint64_t parent_id; /* without text: of the inode whose attributes are meant */
+    char *text;         /* may be NULL */
     size_t n;
     struct node *node; /* referenced and kept; may be NULL */
 };
@@ -159,6 +159,14 @@ static void drop_name(struct mount *m, uint64_t parent_id, const char *name, siz
     end_telling(m->notifier);
 }
 
+static void drop_attributes(struct mount *m, uint64_t id)
+{
+    if (!begin_telling(m->notifier))
+        return;
+    (void)fuse_lowlevel_notify_inval_inode(m->se, id, /* off= */ -1, /* len= */ 0);
+    end_telling(m->notifier);
+}
+
 static void name_fini(struct mount *m, struct name *x)
 {
     free(x->text);
@@ -229,8 +237,10 @@ static void *notifier_main(void *arg)
     do {
         go_on = take_work(n, &names, &n_names, &must_trim);
         for (size_t i = 0; i < n_names; i++) {
-            if (go_on)
+            if (go_on && names[i].text)
                 drop_name(m, names[i].parent_id, names[i].text, names[i].n);
+            else if (go_on)
+                drop_attributes(m, names[i].parent_id);
             name_fini(m, &names[i]);
         }
         free(names);
@@ -318,6 +328,11 @@ void notifier_drop_node(struct notifier *n, struct node *x)
     LOCK_SCOPE(node_table_lock(n->m->nodes));
     if (x->is_attached && x->parent)
         notifier_drop_name(n, x->parent->id, x->name, x->name_n);
+}
+
+void notifier_drop_attributes(struct notifier *n, uint64_t node_id)
+{
+    add_name(n, (struct name){.parent_id = node_id});
 }
 
 void notifier_poke(struct notifier *n)

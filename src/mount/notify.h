@@ -25,5 +25,7 @@ void notifier_drop_node(struct notifier *n, struct node *x);
 /* The same under the node table's lock, for a name that may be believed for long: until it is dropped the
  * node is kept, so that a process that takes over drops it. */
 void notifier_drop_believed_locked(struct notifier *n, struct node *x);
+/* The kernel shall ask for this inode's attributes again soon. Never blocks. */
+void notifier_drop_attributes(struct notifier *n, uint64_t node_id);
 /* The table of inodes has grown: trims it when above its limit. */
 void notifier_poke(struct notifier *n);

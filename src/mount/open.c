@@ -417,8 +417,8 @@ void mount_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct node *n = h ? NULL : node_get(m->nodes, ino);
     int r = h ? 0 : n ? open_node(m, n, fi->flags, &h, &e) : -ESTALE;
     node_unref(m->nodes, n);
-    if (r < 0) {
-        mount_reply_error(req, "open", r, &e);
+    if (r < 0) { /* removed elsewhere: the kernel looks again, and O_CREAT makes it anew */
+        mount_reply_error(req, "open", r == -ENOENT ? -ESTALE : r, &e);
         return;
     }
     int backing_id = reply_flags(m, h, fi);

@@ -426,6 +426,15 @@ static bool is_below(const struct back_entry *x, uint64_t bucket_id, struct slic
     return bucket_id == 0 || (x->bucket_id == bucket_id && slice_starts(back_key(x), prefix));
 }
 
+char *back_first_below(struct back *b, uint64_t bucket_id, struct slice dir)
+{
+    LOCK_SCOPE(&b->lock);
+    for (const struct back_entry *x = b->first; x; x = x->next)
+        if (x->key_n > dir.n && x->key[dir.n] == '/' && is_below(x, bucket_id, dir))
+            return slice_dup(back_key(x));
+    return NULL;
+}
+
 void back_count(struct back *b, uint64_t bucket_id, struct slice prefix, struct back_count *ret)
 {
     *ret = (struct back_count){0};

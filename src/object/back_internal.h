@@ -143,6 +143,8 @@ void back_forget_unused_locked(struct back *b, struct back_entry *x);
 int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
 /* Whether somebody does. */
 bool back_is_waited_for(struct back *b, const struct back_entry *x);
+/* A key below "dir/", or that itself, which got a record; the caller frees it. NULL: none has one. */
+char *back_first_below(struct back *b, uint64_t bucket_id, struct slice dir);
 
 /* ---- back_share.c ---- */
 

@@ -679,6 +679,24 @@ static int wait_aside(struct back *b, struct upstream *u, struct slice key, stru
     return r;
 }
 
+/* An origin with directories takes nothing below a name that is a file there, and no file where a directory
+ * is: what was removed of those around the key has to be gone there, too. */
+static int wait_around(struct back *b, struct upstream *u, struct slice key, struct err *e)
+{
+    int r = 0;
+    if (!(u->origin->capabilities & ORIGIN_HAS_DIRECTORIES))
+        return 0;
+    for (size_t i = 1; r == 0 && i < key.n; i++)
+        if (key.p[i] == '/')
+            r = wait_aside(b, u, slice_sub(key, 0, i), e);
+    char *below = NULL;
+    while (r == 0 && (below = back_first_below(b, u->bucket->id, key))) {
+        r = wait_aside(b, u, slice_str(below), e);
+        free(below);
+    }
+    return r;
+}
+
 static int layer_copy(void *arg, struct upstream *u, struct slice from, struct slice to, struct arena *a,
                       struct origin_attr *ret, struct err *e)
 {
@@ -692,6 +710,7 @@ static int layer_copy(void *arg, struct upstream *u, struct slice from, struct s
             return r;
     }
     r = wait_aside(b, u, to, e); /* the origin copies by itself: nothing older may follow it */
+    r = r < 0 ? r : wait_around(b, u, to, e);
     return r < 0 ? r : origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
 }
 

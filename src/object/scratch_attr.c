@@ -206,6 +206,8 @@ int op_tree_sync(struct object_session *ses, const struct wire_tree_sync_req *re
     int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
     if (r == 0)
         r = scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
+    if (r == -ENOENT) /* a directory that was removed while it is open: that has to last */
+        return scratch_sync(t.node->names, e);
     if (r < 0)
         return r;
     struct sfile *f = S_ISREG(x.mode) ? sfile_peek(t.node, t.call.bucket, req->ino) : NULL;

@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -414,6 +415,73 @@ def test_rename_of_a_directory_onto_another(bucket, mount):
     os.rename(path / "d", path / "empty")
     assert truth(bucket, "empty/f") == b"1" and truth(bucket, "d/f") is None
     assert (path / "empty/f").read_bytes() == b"1" and not (path / "d").exists()
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_rename_of_a_directory_onto_one_with_a_file_that_is_being_written(mount, passthrough):
+    """A directory with nothing but a file that the origin does not have yet is not empty."""
+    path = mount(passthrough=passthrough).path
+    (path / "from").mkdir()
+    (path / "from/f").write_bytes(b"1")
+    (path / "to").mkdir()
+    with open(path / "to/new", "wb", buffering=0) as new:
+        new.write(b"2")
+        with pytest.raises(OSError) as caught:
+            os.rename(path / "from", path / "to")
+        assert caught.value.errno == errno.ENOTEMPTY
+    assert os.listdir(path / "from") == ["f"] and os.listdir(path / "to") == ["new"]
+    os.unlink(path / "to/new")
+    os.rename(path / "from", path / "to")
+    assert os.listdir(path / "to") == ["f"]
+
+
+def test_what_was_renamed_is_another_file_than_what_is_made_under_its_old_name(mount):
+    """By the numbers that stat tells, at once and later: cp, diff and rm believe them."""
+    one = mount(attr_timeout="1h")
+    path = one.path
+
+    def tree(name, text):
+        (path / name / "sub").mkdir(parents=True)
+        (path / name / "sub/f").write_text(text)
+        return [os.stat(path / name / below).st_ino for below in ("", "sub", "sub/f")]
+
+    tree("p", "one")
+    os.rename(path / "p", path / "q")
+    made = tree("p", "two")
+    for what in ("here", "taken over"):
+        def moved():
+            return [os.stat(path / "q" / below).st_ino for below in ("", "sub", "sub/f")]
+
+        harness.wait_until(lambda: not set(made) & set(moved()), what=f"numbers of their own, {what}", step=0.01)
+        assert not os.path.samefile(path / "p/sub/f", path / "q/sub/f")
+        assert subprocess.run(["diff", "-rq", path / "p", path / "q"], stdout=subprocess.DEVNULL, check=False).returncode == 1
+        was = one.serving()
+        os.kill(was, signal.SIGKILL)
+        harness.wait_until(lambda: one.serving() not in (None, was), what="another process")
+    os.rename(path / "p", path / "q/sub/p")
+    assert subprocess.run(["find", path / "q"], check=True, stdout=subprocess.PIPE).stdout.count(b"\n") == 6
+    shutil.rmtree(path / "q")
+    assert os.listdir(path) == []
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_what_was_removed_elsewhere_can_be_made_again_at_once(bucket, mount, passthrough):
+    """Although the kernel believes its name still; who only opens it is told that it is gone."""
+    path = mount(passthrough=passthrough, attr_timeout="1h", kept_files="0").path
+    for name in ("made", "renamed", "read"):
+        (path / "new").write_bytes(b"1")
+        os.rename(path / "new", path / name)
+        time.sleep(0.2)  # the kernel is told to ask for the attributes, and does before it opens the file
+        if name != "renamed":
+            os.stat(path / name)
+        bucket.node.s3().delete_object(Bucket=bucket.name, Key=name)
+    for name in ("made", "renamed"):
+        (path / name).write_bytes(b"22")
+        assert truth(bucket, name) == b"22" and (path / name).read_bytes() == b"22"
+    with pytest.raises(FileNotFoundError):
+        (path / "read").read_bytes()
+    os.close(os.open(path / "read", os.O_WRONLY | os.O_CREAT))
+    assert truth(bucket, "read") == b""
 
 
 def test_a_rename_of_a_directory_that_fails_changes_nothing(bucket, mount):

@@ -142,6 +142,17 @@ def test_a_checksum_ends_with_its_bytes(node, scratch, top, how):
         assert "ChecksumSHA256" not in s3.head_object(Bucket=scratch, Key="copy", ChecksumMode="ENABLED")
 
 
+def test_fsync_of_a_directory_that_was_removed(top):
+    """Who has it open can still make its removal durable, as on a local file system."""
+    (top / "d").mkdir()
+    fd = os.open(top / "d", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.rmdir(top / "d")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def test_s3_and_the_mount_see_each_other(node, scratch, top):
     """An object that was put is a file with its directories; what replaces it is another inode, and open files keep
     what they have; what is removed here is gone there, and its directory stays."""

@@ -343,6 +343,34 @@ def test_directories_that_are_removed_stay_away(new_node, need_fuse, tmp_path, w
         node.cli("umount", str(where))
 
 
+def test_what_is_in_the_origin_takes_the_place_of_what_was_removed_just_now(new_node, need_fuse, tmp_path, work):
+    """A directory is renamed to where a file was, and a file to where a directory was, before an origin with directories has heard
+    of the removal. (Without wait_around in object/back_layer.c both renames fail with EINVAL.)"""
+    node, origin, where = new_node(), tmp_path / "nas", work / "place-mount"
+    origin.mkdir()
+    where.mkdir()
+    node.cli("bucket", "create", "place", "--origin", f"file://{origin}", "-s", "write=back", "-s", "write_delay=3s")
+    node.cli("mount", "place", str(where))
+    try:
+        for directory in ("d/sub", "was-directory/sub"):
+            (where / directory).mkdir(parents=True)
+            (where / directory / "f").write_bytes(b"below")
+        (where / "was-file").write_bytes(b"1")
+        (where / "file").write_bytes(b"2")
+        flushed(node, "place")
+        os.unlink(where / "was-file")
+        os.rename(where / "d", where / "was-file")
+        subprocess.run(["rm", "-r", str(where / "was-directory")], check=True)
+        os.rename(where / "file", where / "was-directory")
+        for top in (where, origin):
+            flushed(node, "place")
+            assert sorted(os.listdir(top)) == ["was-directory", "was-file"]
+            assert (top / "was-file/sub/f").read_bytes() == b"below" and (top / "was-directory").read_bytes() == b"2"
+        assert status(node, "place")["conflicts"] == 0
+    finally:
+        node.cli("umount", str(where))
+
+
 def test_overwrite_is_a_choice(away):
     """With conflict=overwrite ours takes the place of what others wrote; that is counted and logged all the same."""
     node, name, shaper, truth = away

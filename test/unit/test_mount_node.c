@@ -200,6 +200,48 @@ static void test_rename(void **state)
     node_table_check(t);
 }
 
+struct renumbered {
+    size_t n;
+    struct node *last;
+};
+
+static void on_renumbered(void *arg, struct node *n)
+{
+    struct renumbered *seen = arg;
+    seen->n++;
+    seen->last = n;
+}
+
+/* What lies in a directory that was moved, at any depth, has other numbers than what is made under the old
+ * names; what lies elsewhere keeps its own. */
+static void test_renumbering(void **state)
+{
+    (void)state;
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
+    struct node *root = root_of(t), *p = look(t, root, "p", NULL, 0), *s = look(t, p, "s", NULL, 0),
+                *f = look(t, s, "f", "1", 1), *other = look(t, root, "f", "2", 2);
+    uint64_t others = other->ino;
+    struct renumbered seen = {0};
+    node_move(t, p, root, SLICE_LIT("q"));
+    node_renumber(t, p, on_renumbered, &seen);
+    assert_int_equal(seen.n, 3);
+    seen = (struct renumbered){0};
+    node_renumber(t, p, on_renumbered, &seen);
+    assert_true(seen.n == 1 && seen.last == p);
+    struct node *p2 = look(t, root, "p", NULL, 0), *s2 = look(t, p2, "s", NULL, 0),
+                *f2 = look(t, s2, "f", "1", 1);
+    assert_int_not_equal(p->ino, p2->ino);
+    assert_int_not_equal(s->ino, s2->ino);
+    assert_int_not_equal(f->ino, f2->ino);
+    assert_int_equal(f->ino, node_ino(s->ino, SLICE_LIT("f")));
+    assert_int_equal(s->ino, node_ino(p->ino, SLICE_LIT("s")));
+    assert_int_equal(other->ino, others);
+    node_table_check(t);
+    struct node *all[] = {f2, s2, p2, other, f, s, p, root};
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        node_unref(t, all[i]);
+}
+
 /* Ids that are unknown or forgotten too often do no harm, and the root is never forgotten. */
 static void test_wrong_forgets(void **state)
 {
@@ -328,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_parents_outlive_children),
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_rename),
+        cmocka_unit_test(test_renumbering),
         cmocka_unit_test(test_wrong_forgets),
         cmocka_unit_test(test_oldest),
         cmocka_unit_test(test_inode_numbers),

@@ -144,7 +144,7 @@ static enum s3_error authenticate(struct s3_request *r, bool header_only)
     }
     if (error && reason)
         r->message = slice_str(reason);
-    if (error == S3_ERR_AUTH_MALFORMED)
+    if (error == S3_ERR_AUTH_MALFORMED || error == S3_ERR_QUERY_AUTH_MALFORMED)
         r->extra = slice_str(arena_printf(r->arena, "<Region>%s</Region>", r->s3->region));
     return error;
 }

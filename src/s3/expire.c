@@ -197,10 +197,7 @@ static void abort_uploads(struct pass *p)
                 note_failure(p, &e);
             continue;
         }
-        if (upload_close(w) == S3_OK) {
-            upload_finish(w, SLICE_NULL, SLICE_NULL);
-            p->removed++;
-        }
+        p->removed += upload_abort(w) == S3_OK;
         upload_unref(w);
     }
 }

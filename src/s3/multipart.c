@@ -402,9 +402,7 @@ enum s3_error s3_op_abort_multipart_upload(struct s3_request *r)
     struct upload *w;
     enum s3_error error = multipart_find(r, &w);
 
-    error = error ? parts_abort(r) : upload_close(w);
-    if (!error && w)
-        upload_finish(w, SLICE_NULL, SLICE_NULL);
+    error = error ? parts_abort(r) : upload_abort(w);
     upload_unref(w);
     if (!error)
         reply_send(r, 204, NULL, SLICE_NULL);

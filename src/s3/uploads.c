@@ -10,6 +10,8 @@
  * 2. A part counts only after all its bytes are written and verified; until then the older one of that number
  * does.
  * 3. Nothing is written to the file between upload_close and upload_reopen, by parts at least.
+ * 4. Who aborts an upload waits for no part: the file goes with the last one that still comes, which is told
+ * to stop.
  */
 #include "s3/uploads.h"
 
@@ -410,8 +412,20 @@ enum s3_error upload_close(struct upload *w)
     w->closing = true;
     for (uint64_t end_ns = sys->mono_ns() + CLOSE_NS; w->active > 0 && sys->mono_ns() < end_ns;)
         (void)cond_wait_for(&w->all->ended, &w->all->lock, WAIT_NS);
-    w->closing = w->active == 0; /* who dribbles a part holds nobody, the lifecycle's thread least of all */
+    w->closing = w->active == 0; /* who dribbles a part holds nobody for ever */
     return w->closing ? S3_OK : S3_ERR_CONFLICT;
+}
+
+enum s3_error upload_abort(struct upload *w)
+{
+    LOCK_SCOPE(&w->all->lock);
+    if (w->gone)
+        return S3_ERR_NO_SUCH_UPLOAD;
+    if (w->closing)
+        return S3_ERR_CONFLICT;
+    w->closing = true;
+    unlink_locked(w);
+    return S3_OK;
 }
 
 int upload_sync(struct upload *w)

@@ -99,6 +99,9 @@ struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
 /* No part can begin any more; waits until those that run have ended. CONFLICT when someone else is at it, or
  * a part still comes after a minute; then the upload is open as before. */
 enum s3_error upload_close(struct upload *w);
+/* Takes the upload out of the table at once; parts that still come are told to stop, and its staged file goes
+ * with the last reference. CONFLICT when someone is completing it. */
+enum s3_error upload_abort(struct upload *w);
 /* Between upload_close and upload_reopen: whether the disk has taken all that was written to the staged file.
  * What it did not take once fails each time: the kernel tells it a single time, and what is read then may be
  * other bytes. */

@@ -267,6 +267,33 @@ static void closing_waits_for_parts(void **state)
     uploads_free(u);
 }
 
+/* An abort waits for no part, and what that still does harms nobody: it is told to stop, and the memory goes
+ * with it. Fails where an abort waits as a completion does. */
+static void aborting_waits_for_nobody(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE], other[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id), *completing = new_upload(u, other);
+    struct upload_region region, next;
+    (void)state;
+
+    assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
+    assert_int_equal(upload_abort(w), S3_OK);
+    assert_null(uploads_find(u, slice_str(id), bucket, key));
+    assert_true(upload_is_closing(w));
+    assert_int_equal(upload_part_begin(w, 2, 1, &next), S3_ERR_NO_SUCH_UPLOAD);
+    assert_int_equal(upload_abort(w), S3_ERR_NO_SUCH_UPLOAD);
+    assert_int_equal(upload_close(w), S3_ERR_NO_SUCH_UPLOAD);
+    upload_part_end(w, &region, true, digest, NULL);
+    upload_unref(w);
+    assert_int_equal(upload_close(completing), S3_OK);
+    assert_int_equal(upload_abort(completing), S3_ERR_CONFLICT);
+    upload_reopen(completing);
+    assert_int_equal(upload_abort(completing), S3_OK);
+    upload_unref(completing);
+    uploads_free(u);
+}
+
 /* A part that never ends keeps nobody for ever: the upload is open again, and can be ended when the part has.
  */
 static void closing_gives_up(void **state)
@@ -459,17 +486,12 @@ static void uploads_are_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_parts_need_no_copying),
-        cmocka_unit_test(regions_never_overlap),
-        cmocka_unit_test(failed_parts_change_nothing),
-        cmocka_unit_test(ids_belong_to_their_key),
-        cmocka_unit_test(closing_waits_for_parts),
-        cmocka_unit_test(a_sync_that_failed_fails_again),
-        cmocka_unit_test(parts_behind_the_cut_are_gone),
-        cmocka_unit_test(idle_uploads_are_forgotten),
-        cmocka_unit_test(uploads_are_bounded),
-        cmocka_unit_test(checksums_belong_to_their_part),
-        cmocka_unit_test(closing_gives_up),
+        cmocka_unit_test(equal_parts_need_no_copying),    cmocka_unit_test(regions_never_overlap),
+        cmocka_unit_test(failed_parts_change_nothing),    cmocka_unit_test(ids_belong_to_their_key),
+        cmocka_unit_test(closing_waits_for_parts),        cmocka_unit_test(aborting_waits_for_nobody),
+        cmocka_unit_test(a_sync_that_failed_fails_again), cmocka_unit_test(parts_behind_the_cut_are_gone),
+        cmocka_unit_test(idle_uploads_are_forgotten),     cmocka_unit_test(uploads_are_bounded),
+        cmocka_unit_test(checksums_belong_to_their_part), cmocka_unit_test(closing_gives_up),
         cmocka_unit_test(the_wall_clock_forgets_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -167,8 +167,38 @@ void uploads_drop_idle(struct uploads *u)
         }
         if (!w)
             return;
-        log_info("s3", "multipart upload %s of bucket %s: idle for a day, forgotten", w->id, w->bucket);
+        log_info("s3", "multipart upload %s of the bucket with the number %s: idle for a day, forgotten",
+                 w->id, w->bucket);
         upload_free(w);
+    }
+}
+
+/* The first upload of the bucket that nobody is completing, out of the table, with a reference. */
+static struct upload *take_of_bucket_locked(struct uploads *u, struct slice bucket)
+{
+    struct upload *w = u->list;
+
+    while (w && (w->closing || !slice_eq_str(bucket, w->bucket)))
+        w = w->next;
+    if (!w)
+        return NULL;
+    w->closing = true;
+    w->refs++;
+    unlink_locked(w);
+    return w;
+}
+
+void uploads_drop_bucket(struct uploads *u, struct slice bucket)
+{
+    for (;;) {
+        struct upload *w;
+        {
+            LOCK_SCOPE(&u->lock);
+            w = take_of_bucket_locked(u, bucket);
+        }
+        if (!w)
+            return;
+        upload_unref(w);
     }
 }
 

@@ -20,6 +20,12 @@
 
 #define REFUSE(error, reason) (*ret_reason = (reason), S3_ERR_##error)
 
+/* A claim that is not well formed, by where it stands. */
+static enum s3_error malformed(const struct auth_claim *c)
+{
+    return c->kind == AUTH_URL_V4 ? S3_ERR_QUERY_AUTH_MALFORMED : S3_ERR_AUTH_MALFORMED;
+}
+
 struct slice auth_lower(struct arena *a, struct slice s)
 {
     char *p = arena_alloc(a, s.n + 1);
@@ -205,6 +211,17 @@ bool auth_is_anonymous(const struct auth_request *r)
            !auth_query(r, "X-Amz-Algorithm") && !auth_query(r, "AWSAccessKeyId");
 }
 
+/* Whoever stands in between may have looked at the other one. */
+static bool signs_again(const struct auth_request *r)
+{
+    const struct slice name = SLICE_LIT("authorization");
+    size_t n = 0;
+
+    for (size_t i = 0; i < r->http->n_headers; i++)
+        n += r->http->headers[i].name.n == name.n && slice_eq_case(r->http->headers[i].name, name);
+    return n > 1;
+}
+
 enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct auth_claim *ret,
                          const char **ret_reason)
 {
@@ -212,9 +229,9 @@ enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct a
     struct auth_claim c = {0};
     enum s3_error error;
 
-    if (header.p && (auth_query(r, "X-Amz-Signature") || auth_query(r, "AWSAccessKeyId")))
+    if (header.p && (auth_query(r, "X-Amz-Signature") || auth_query(r, "AWSAccessKeyId") || signs_again(r)))
         return REFUSE(INVALID_ARGUMENT,
-                      "only one way to sign is allowed: the Authorization header or the URL");
+                      "only one way to sign is allowed: one Authorization header, or the URL");
     if (slice_starts(header, SLICE_LIT("AWS "))) {
         c.kind = AUTH_HEADER_V2;
         error = auth_v2_parse_header(r, header, &c, ret_reason);
@@ -232,10 +249,10 @@ enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct a
     }
     if (error)
         return error;
-    if (!auth_is_v2(&c) && memcmp(c.date.p, c.time, SIGV4_DATE_LEN) != 0)
-        return c.kind == AUTH_HEADER_V4
-                   ? REFUSE(AUTH_MALFORMED, "the date of the credential is not that of the request")
-                   : REFUSE(QUERY_AUTH_MALFORMED, "the date of the credential is not that of the request");
+    if (!auth_is_v2(&c) && memcmp(c.date.p, c.time, SIGV4_DATE_LEN) != 0) {
+        *ret_reason = "the date of the credential is not that of the request";
+        return malformed(&c);
+    }
     *ret = c;
     return S3_OK;
 }
@@ -316,10 +333,9 @@ static enum s3_error check_signature(const struct auth_request *r, const struct 
     const struct sigv4_scope scope = {slice_str(c->time), keys->region, SLICE_LIT("s3")};
     char signature[SIGV4_SIGNATURE_LEN + 1];
     struct sigv4_key key;
-    enum s3_error error = auth_list_signed(&headers, r->http, c->signed_headers, a);
 
-    if (error)
-        return error;
+    if (auth_list_signed(&headers, r->http, c->signed_headers, a))
+        return malformed(c);
     if (!signs_enough(r, c, &headers))
         return REFUSE(ACCESS_DENIED,
                       "host and every x-amz- and x-forebay- header of the request must be signed");
@@ -383,10 +399,11 @@ enum s3_error auth_verify(const struct auth_request *r, struct auth_claim *claim
         }
         return error;
     }
-    if (!slice_eq_str(claim->service, "s3"))
-        return REFUSE(AUTH_MALFORMED, "the service of the credential must be s3");
-    if (!slice_eq(claim->region, keys->region))
-        return REFUSE(AUTH_MALFORMED, "the region of the credential is not this server's");
+    if (!slice_eq_str(claim->service, "s3") || !slice_eq(claim->region, keys->region)) {
+        *ret_reason = slice_eq_str(claim->service, "s3") ? "the region of the credential is not this server's"
+                                                         : "the service of the credential must be s3";
+        return malformed(claim);
+    }
     error = check_time(claim, now_s, ret_reason);
     if (error)
         return error;

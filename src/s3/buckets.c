@@ -103,6 +103,17 @@ enum s3_error buckets_find(struct s3_request *r)
     return status ? reply_failed(r, status, &e) : S3_OK;
 }
 
+struct slice buckets_identity(struct s3 *s3, struct slice bucket, struct arena *a)
+{
+    _cleanup_(arena_freep) struct arena *all = arena_new(PROPERTIES_ARENA);
+    struct wire_bucket_get_req req = {.name = bucket};
+    struct wire_bucket_get_rep rep;
+
+    if (object_bucket_get(s3->session, &req, all, &rep, NULL))
+        return SLICE_LIT("");
+    return slice_str(arena_printf(a, "%llu", (unsigned long long)rep.id));
+}
+
 bool buckets_property(struct s3_request *r, struct slice bucket, const char *name, struct slice *ret)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(PROPERTIES_ARENA); /* all of them may be many */

@@ -28,6 +28,7 @@
 struct complete {
     struct s3_request *r;
     struct arena *arena;   /* of the list */
+    struct slice bucket;   /* its identity */
     struct upload *upload; /* NULL: its parts are at the origin */
     struct upload_part *at_origin;
     size_t n_at_origin;
@@ -477,7 +478,7 @@ static enum s3_error complete(struct complete *c, struct upload_result *ret)
     enum s3_error error = c->upload ? upload_close(c->upload) : S3_OK;
 
     if (error == S3_ERR_NO_SUCH_UPLOAD) { /* the same completion, sent twice, ended just now */
-        uploads_completed(c->r->s3->uploads, request_query(c->r, "uploadId"), c->r->bucket, c->r->key, ret);
+        uploads_completed(c->r->s3->uploads, request_query(c->r, "uploadId"), c->bucket, c->r->key, ret);
         return ret->etag[0] ? S3_OK : error;
     }
     if (error)
@@ -497,12 +498,13 @@ static enum s3_error find(struct complete *c, struct upload_result *ret)
     struct s3_request *r = c->r;
     struct slice id = request_query(r, "uploadId");
 
-    c->upload = uploads_find(r->s3->uploads, id, r->bucket, r->key);
+    c->bucket = buckets_identity(r->s3, r->bucket, r->arena);
+    c->upload = uploads_find(r->s3->uploads, id, c->bucket, r->key);
     if (c->upload) {
         c->sums = upload_sums(c->upload);
         return S3_OK;
     }
-    uploads_completed(r->s3->uploads, id, r->bucket, r->key, ret);
+    uploads_completed(r->s3->uploads, id, c->bucket, r->key, ret);
     return ret->etag[0] ? S3_OK : parts_list(r, &c->at_origin, &c->n_at_origin, &c->sums, ret);
 }
 

@@ -177,15 +177,16 @@ static void on_upload(void *arg, struct slice key, const char *id, uint64_t crea
 static void abort_uploads(struct pass *p)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
+    const struct slice bucket = buckets_identity(p->x->s3, p->bucket, a);
     struct uploads *uploads = p->x->s3->uploads;
     struct abandoned *all = arena_zalloc(a, sizeof *all);
 
     all->pass = p;
     all->arena = a;
-    uploads_each(uploads, p->bucket, on_upload, all);
+    uploads_each(uploads, bucket, on_upload, all);
     (void)parts_each(p->x->s3, p->bucket, on_upload, all, NULL);
     for (size_t i = 0; i < all->n; i++) {
-        struct upload *w = uploads_find(uploads, all->v[i].id, p->bucket, all->v[i].key);
+        struct upload *w = uploads_find(uploads, all->v[i].id, bucket, all->v[i].key);
 
         if (!w) {
             struct err e = {0};
@@ -197,10 +198,7 @@ static void abort_uploads(struct pass *p)
                 note_failure(p, &e);
             continue;
         }
-        if (upload_close(w) == S3_OK) {
-            upload_finish(w, SLICE_NULL, SLICE_NULL);
-            p->removed++;
-        }
+        p->removed += upload_abort(w) == S3_OK;
         upload_unref(w);
     }
 }

@@ -26,6 +26,7 @@
 static enum s3_error create_here(struct s3_request *r, struct slice type, struct slice meta,
                                  const struct part_sums *sums, char ret_id[UPLOAD_ID_SIZE])
 {
+    const struct slice bucket = buckets_identity(r->s3, r->bucket, r->arena);
     struct slice etag = SLICE_NULL;
     struct sink sink;
     struct err e = {0};
@@ -42,7 +43,7 @@ static enum s3_error create_here(struct s3_request *r, struct slice type, struct
     sink.ttl_ms = put_ttl_ms(r);
     status = sink_open(&sink, UINT64_MAX, &e);
     error = status ? reply_failed(r, status, &e)
-                   : uploads_add(r->s3->uploads, r->bucket, r->key, sums, slice_eq_str(etag, "opaque"), &sink,
+                   : uploads_add(r->s3->uploads, bucket, r->key, sums, slice_eq_str(etag, "opaque"), &sink,
                                  ret_id);
     if (error)
         sink_fini(&sink);
@@ -87,7 +88,8 @@ enum s3_error s3_op_create_multipart_upload(struct s3_request *r)
 
 enum s3_error multipart_find(struct s3_request *r, struct upload **ret)
 {
-    *ret = uploads_find(r->s3->uploads, request_query(r, "uploadId"), r->bucket, r->key);
+    *ret = uploads_find(r->s3->uploads, request_query(r, "uploadId"),
+                        buckets_identity(r->s3, r->bucket, r->arena), r->key);
     return *ret ? S3_OK : S3_ERR_NO_SUCH_UPLOAD;
 }
 
@@ -402,9 +404,7 @@ enum s3_error s3_op_abort_multipart_upload(struct s3_request *r)
     struct upload *w;
     enum s3_error error = multipart_find(r, &w);
 
-    error = error ? parts_abort(r) : upload_close(w);
-    if (!error && w)
-        upload_finish(w, SLICE_NULL, SLICE_NULL);
+    error = error ? parts_abort(r) : upload_abort(w);
     upload_unref(w);
     if (!error)
         reply_send(r, 204, NULL, SLICE_NULL);

@@ -144,7 +144,7 @@ static enum s3_error authenticate(struct s3_request *r, bool header_only)
     }
     if (error && reason)
         r->message = slice_str(reason);
-    if (error == S3_ERR_AUTH_MALFORMED)
+    if (error == S3_ERR_AUTH_MALFORMED || error == S3_ERR_QUERY_AUTH_MALFORMED)
         r->extra = slice_str(arena_printf(r->arena, "<Region>%s</Region>", r->s3->region));
     return error;
 }
@@ -200,6 +200,13 @@ static enum s3_error check_owner(struct s3_request *r, const char *header)
                         arena_printf(r->arena, "%s is not the owner of the bucket", header));
 }
 
+/* What is about objects, and not about how the bucket is set up: of a bucket that anybody may read, no more
+ * is said to strangers. */
+static bool is_of_objects(enum s3_op op)
+{
+    return op != S3_OP_GET_BUCKET_SETTING && op != S3_OP_GET_ACL && op != S3_OP_GET_OBJECT_LOCK;
+}
+
 /* What is wanted, and whether who asks may have it: nothing else is said to those who may not. */
 static enum s3_error settle_op(struct s3_request *r)
 {
@@ -209,6 +216,8 @@ static enum s3_error settle_op(struct s3_request *r)
         return reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed");
     if (!error && !asks_by_itself(r->op))
         error = s3_check_access(r, op_rights[r->op], r->bucket);
+    if (!error && r->anonymous && !is_of_objects(r->op))
+        error = reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed");
     if (!error && r->bucket.n)
         error = check_owner(r, "x-amz-expected-bucket-owner");
     if (!error)

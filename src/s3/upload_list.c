@@ -130,7 +130,7 @@ enum s3_error s3_op_list_multipart_uploads(struct s3_request *r)
     if (error)
         return error;
     upload_page_init(&l.page);
-    uploads_each(r->s3->uploads, r->bucket, on_upload, &l);
+    uploads_each(r->s3->uploads, buckets_identity(r->s3, r->bucket, r->arena), on_upload, &l);
     int status = parts_each(r->s3, r->bucket, on_upload, &l, &e);
     if (status)
         error = reply_failed(r, status, &e);

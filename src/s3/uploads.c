@@ -10,6 +10,8 @@
  * 2. A part counts only after all its bytes are written and verified; until then the older one of that number
  * does.
  * 3. Nothing is written to the file between upload_close and upload_reopen, by parts at least.
+ * 4. Who aborts an upload waits for no part: the file goes with the last one that still comes, which is told
+ * to stop.
  */
 #include "s3/uploads.h"
 
@@ -165,8 +167,38 @@ void uploads_drop_idle(struct uploads *u)
         }
         if (!w)
             return;
-        log_info("s3", "multipart upload %s of bucket %s: idle for a day, forgotten", w->id, w->bucket);
+        log_info("s3", "multipart upload %s of the bucket with the number %s: idle for a day, forgotten",
+                 w->id, w->bucket);
         upload_free(w);
+    }
+}
+
+/* The first upload of the bucket that nobody is completing, out of the table, with a reference. */
+static struct upload *take_of_bucket_locked(struct uploads *u, struct slice bucket)
+{
+    struct upload *w = u->list;
+
+    while (w && (w->closing || !slice_eq_str(bucket, w->bucket)))
+        w = w->next;
+    if (!w)
+        return NULL;
+    w->closing = true;
+    w->refs++;
+    unlink_locked(w);
+    return w;
+}
+
+void uploads_drop_bucket(struct uploads *u, struct slice bucket)
+{
+    for (;;) {
+        struct upload *w;
+        {
+            LOCK_SCOPE(&u->lock);
+            w = take_of_bucket_locked(u, bucket);
+        }
+        if (!w)
+            return;
+        upload_unref(w);
     }
 }
 
@@ -410,8 +442,20 @@ enum s3_error upload_close(struct upload *w)
     w->closing = true;
     for (uint64_t end_ns = sys->mono_ns() + CLOSE_NS; w->active > 0 && sys->mono_ns() < end_ns;)
         (void)cond_wait_for(&w->all->ended, &w->all->lock, WAIT_NS);
-    w->closing = w->active == 0; /* who dribbles a part holds nobody, the lifecycle's thread least of all */
+    w->closing = w->active == 0; /* who dribbles a part holds nobody for ever */
     return w->closing ? S3_OK : S3_ERR_CONFLICT;
+}
+
+enum s3_error upload_abort(struct upload *w)
+{
+    LOCK_SCOPE(&w->all->lock);
+    if (w->gone)
+        return S3_ERR_NO_SUCH_UPLOAD;
+    if (w->closing)
+        return S3_ERR_CONFLICT;
+    w->closing = true;
+    unlink_locked(w);
+    return S3_OK;
 }
 
 int upload_sync(struct upload *w)

@@ -43,6 +43,9 @@ struct upload_part {
 struct uploads *uploads_new(struct s3 *s3);
 void uploads_free(struct uploads *u); /* drops all of them */
 
+/* A bucket is what buckets_identity says, so that one that is made again with the name of a former one has
+ * none of that one's uploads. */
+
 /* Takes over *sink, which is open and staged. TOO_MANY_UPLOADS leaves it with the caller. opaque: the ETags
  * of parts are no MD5s. */
 enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
@@ -51,6 +54,8 @@ enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice k
 /* Forgets those that nobody has touched for a day, and gives the room that their parts take back; uploads_add
  * begins with it. */
 void uploads_drop_idle(struct uploads *u);
+/* Aborts those of a bucket that was removed. */
+void uploads_drop_bucket(struct uploads *u, struct slice bucket);
 /* A reference, for upload_unref; NULL when there is none of that id for this bucket and key. */
 struct upload *uploads_find(struct uploads *u, struct slice id, struct slice bucket, struct slice key);
 void upload_unref(struct upload *w);
@@ -99,6 +104,9 @@ struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
 /* No part can begin any more; waits until those that run have ended. CONFLICT when someone else is at it, or
  * a part still comes after a minute; then the upload is open as before. */
 enum s3_error upload_close(struct upload *w);
+/* Takes the upload out of the table at once; parts that still come are told to stop, and its staged file goes
+ * with the last reference. CONFLICT when someone is completing it. */
+enum s3_error upload_abort(struct upload *w);
 /* Between upload_close and upload_reopen: whether the disk has taken all that was written to the staged file.
  * What it did not take once fails each time: the kernel tells it a single time, and what is read then may be
  * other bytes. */

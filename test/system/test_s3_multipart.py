@@ -593,6 +593,51 @@ def test_a_put_through_that_ends_early(new_node, bucket, tmp_path):
     assert keys_at_origin(here) == []
 
 
+def test_an_abort_waits_for_no_part(node):
+    """However long the client of a part takes: the upload is gone at once, and the part is told so when it goes on. (Where an abort
+    waits, the part has come to its timeout before the abort is answered.)"""
+    name, s3 = harness.scratch_bucket(node), node.s3(signature_version="s3v4")
+    where = {"Bucket": name, "Key": "k"}
+    where["UploadId"] = s3.create_multipart_upload(**where)["UploadId"]
+    url = urllib.parse.urlsplit(s3.generate_presigned_url("upload_part", {**where, "PartNumber": 1}))
+    answer = b""
+    with socket.create_connection((url.hostname, url.port)) as connection:
+        connection.settimeout(harness.PATIENCE)
+        head = f"PUT {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Length: {MIB}\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"  # the part has begun
+        s3.abort_multipart_upload(**where)
+        assert "Uploads" not in s3.list_multipart_uploads(Bucket=name)
+        connection.sendall(bytes(MIB))
+        while b"</Error>" not in answer and (more := connection.recv(65536)):
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 404 ") and b"<Code>NoSuchUpload</Code>" in answer
+    assert "Contents" not in s3.list_objects_v2(Bucket=name)
+
+
+@pytest.mark.parametrize("by", ["S3", "command"])
+def test_scratch_uploads_end_with_their_bucket(new_node, by):
+    """Of a bucket that is made again with the name of a former one no upload is known, listed or gone on with."""
+    node = new_node()
+    name, s3 = harness.scratch_bucket(node), node.s3()
+    where = {"Bucket": name, "Key": "k"}
+    where["UploadId"] = s3.create_multipart_upload(**where)["UploadId"]
+    part = s3.upload_part(**where, PartNumber=1, Body=b"x")
+    if by == "S3":
+        s3.delete_bucket(Bucket=name)
+    else:
+        node.cli("bucket", "rm", name)
+    assert code_of(lambda: s3.upload_part(**where, PartNumber=2, Body=b"y")) in ("NoSuchUpload", "NoSuchBucket")
+    s3.create_bucket(Bucket=name)
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=name)
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    for call in (lambda: s3.upload_part(**where, PartNumber=2, Body=b"y"), lambda: s3.list_parts(**where),
+                 lambda: s3.complete_multipart_upload(**where, MultipartUpload=parts), lambda: s3.abort_multipart_upload(**where)):
+        assert code_of(call) == "NoSuchUpload"
+    if by == "S3":
+        harness.wait_until(lambda: node.metric("forebay_handles", kind="write") == 0, what="staged files given back")
+
+
 def test_scratch_uploads_end_with_the_node(new_node, route):
     """Open uploads to a scratch bucket do not survive a restart; the client is told, nothing was acknowledged."""
     node = new_node(route=route)

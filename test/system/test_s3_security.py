@@ -121,6 +121,12 @@ def test_wrong_keys_and_signatures(bucket):
     reply = ask(node, "GET", path, region="eu-west-1")
     assert (reply.status, reply.error()["Code"]) == (400, "AuthorizationHeaderMalformed")
     assert reply.error()["Region"] == harness.REGION
+    elsewhere = fetch(signed_url(node, "GET", path, region="eu-west-1"))
+    assert (elsewhere.status, elsewhere.error()["Code"]) == (400, "AuthorizationQueryParametersError")
+    assert elsewhere.error()["Region"] == harness.REGION
+    for more in ("x", headers["Authorization"]):
+        reply = send(node, "GET", path, {**headers, "authorization": more})
+        assert (reply.status, reply.error()["Code"]) == (400, "InvalidArgument"), "signed twice"
     for value in ("", "Basic eDp5", "AWS4-HMAC-SHA256 nonsense", "AWS4-HMAC-SHA256 Credential=a/b/c,Signature=d"):
         reply = send(node, "GET", path, {**headers, "Authorization": value})
         assert reply.status in (400, 403) and reply.error()["Code"]
@@ -168,11 +174,11 @@ def test_presigned_urls(bucket, version):
     assert bucket.truth.get_object(Bucket=bucket.name, Key="put")["Body"].read() == b"new"
 
 
-def signed_url(node, method, path, expires=60):
+def signed_url(node, method, path, expires=60, region=harness.REGION):
     """A presigned URL of version 4 with whatever is in its query."""
     request = botocore.awsrequest.AWSRequest(method, node.endpoint + path)
     credentials = botocore.credentials.Credentials(*node.credentials)
-    botocore.auth.S3SigV4QueryAuth(credentials, "s3", harness.REGION, expires=expires).add_auth(request)
+    botocore.auth.S3SigV4QueryAuth(credentials, "s3", region, expires=expires).add_auth(request)
     return request.url
 
 

@@ -169,6 +169,9 @@ def test_anonymous_reads_where_the_bucket_says_so(bucket):
     for call, arguments in ((plain.put_object, {"Key": "new", "Body": b"x"}), (plain.delete_object, {"Key": "k"}),
                             (plain.create_multipart_upload, {"Key": "n"}), (plain.list_multipart_uploads, {})):
         assert refused(call, Bucket=name, **arguments) == "AccessDenied"
+    for call, arguments in ((plain.get_bucket_tagging, {}), (plain.get_bucket_lifecycle_configuration, {}), (plain.get_bucket_cors, {}),
+                            (plain.get_bucket_policy, {}), (plain.get_bucket_acl, {}), (plain.get_object_acl, {"Key": "k"})):
+        assert refused(call, Bucket=name, **arguments) == "AccessDenied"
     assert refused(plain.list_buckets) == "AccessDenied"
     assert send(node, "POST", f"/{name}?delete", body=b"<Delete/>").error()["Code"] == "AccessDenied"
     node.cli("bucket", "set", name, "anonymous=")

@@ -292,6 +292,41 @@ static void malformed_signatures_are_refused(void **state)
     }
 }
 
+/* Two Authorization headers, also the same one twice; and what is wrong in the credential of a URL is told as
+ * S3 does it. */
+static void two_headers_and_urls_of_elsewhere_are_refused(void **state)
+{
+    static const struct {
+        const char *head;
+        enum s3_error error;
+    } rows[] = {
+        {GET_HEAD GET_AUTH "authorization: x\r\n\r\n", S3_ERR_INVALID_ARGUMENT},
+        {GET_HEAD GET_AUTH GET_AUTH "\r\n", S3_ERR_INVALID_ARGUMENT},
+        {URL_HEAD("X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=" KEY
+                  "%2F20130524%2Feu-west-1%2Fs3%2Faws4_request" URL_REST URL_SIGNATURE,
+                  ""),
+         S3_ERR_QUERY_AUTH_MALFORMED},
+        {URL_HEAD("X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=" KEY
+                  "%2F20130524%2Fus-east-1%2Fec2%2Faws4_request" URL_REST URL_SIGNATURE,
+                  ""),
+         S3_ERR_QUERY_AUTH_MALFORMED},
+        {URL_HEAD(
+             "X-Amz-Algorithm=AWS4-HMAC-SHA256&" URL_CREDENTIAL
+             "&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host%3Bhost" URL_SIGNATURE,
+             ""),
+         S3_ERR_QUERY_AUTH_MALFORMED},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        enum s3_error error = verify(rows[i].head, NOW_S);
+
+        if (error != rows[i].error)
+            print_message("row %zu\n", i);
+        assert_int_equal(error, rows[i].error);
+    }
+}
+
 #define REPEATED                                                                                             \
     "Authorization: AWS4-HMAC-SHA256 " GET_SCOPE "SignedHeaders=host;range;x-amz-content-sha256;x-amz-date"
 
@@ -403,6 +438,7 @@ int main(void)
         cmocka_unit_test(time_is_checked),
         cmocka_unit_test(times_are_those_of_the_calendar),
         cmocka_unit_test(malformed_signatures_are_refused),
+        cmocka_unit_test(two_headers_and_urls_of_elsewhere_are_refused),
         cmocka_unit_test(repeated_headers_are_joined_once),
         cmocka_unit_test(the_work_before_a_signature_is_bounded),
         cmocka_unit_test(the_credential_of_a_form_is_read_once),

@@ -267,6 +267,64 @@ static void closing_waits_for_parts(void **state)
     uploads_free(u);
 }
 
+/* An abort waits for no part, and what that still does harms nobody: it is told to stop, and the memory goes
+ * with it. Fails where an abort waits as a completion does. */
+static void aborting_waits_for_nobody(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE], other[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id), *completing = new_upload(u, other);
+    struct upload_region region, next;
+    (void)state;
+
+    assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
+    assert_int_equal(upload_abort(w), S3_OK);
+    assert_null(uploads_find(u, slice_str(id), bucket, key));
+    assert_true(upload_is_closing(w));
+    assert_int_equal(upload_part_begin(w, 2, 1, &next), S3_ERR_NO_SUCH_UPLOAD);
+    assert_int_equal(upload_abort(w), S3_ERR_NO_SUCH_UPLOAD);
+    assert_int_equal(upload_close(w), S3_ERR_NO_SUCH_UPLOAD);
+    upload_part_end(w, &region, true, digest, NULL);
+    upload_unref(w);
+    assert_int_equal(upload_close(completing), S3_OK);
+    assert_int_equal(upload_abort(completing), S3_ERR_CONFLICT);
+    upload_reopen(completing);
+    assert_int_equal(upload_abort(completing), S3_OK);
+    upload_unref(completing);
+    uploads_free(u);
+}
+
+static void count_one(void *arg, struct slice k, const char *id, uint64_t created_ns)
+{
+    (void)k, (void)id, (void)created_ns;
+    ++*(size_t *)arg;
+}
+
+/* A bucket that is removed takes its uploads with it, also where a part still comes, and no others. */
+static void uploads_end_with_their_bucket(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE], other[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id), *idle = new_upload(u, other);
+    struct upload_region region;
+    size_t n = 0;
+    (void)state;
+
+    upload_unref(idle);
+    assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
+    uploads_drop_bucket(u, SLICE_LIT("buck"));
+    uploads_each(u, bucket, count_one, &n);
+    assert_int_equal(n, 2);
+    uploads_drop_bucket(u, bucket);
+    uploads_each(u, bucket, count_one, &n);
+    assert_int_equal(n, 2);
+    assert_null(uploads_find(u, slice_str(other), bucket, key));
+    assert_true(upload_is_closing(w));
+    upload_part_end(w, &region, true, digest, NULL);
+    upload_unref(w);
+    uploads_free(u);
+}
+
 /* A part that never ends keeps nobody for ever: the upload is open again, and can be ended when the part has.
  */
 static void closing_gives_up(void **state)
@@ -390,12 +448,6 @@ static void parts_behind_the_cut_are_gone(void **state)
     uploads_free(u);
 }
 
-static void count_one(void *arg, struct slice k, const char *id, uint64_t created_ns)
-{
-    (void)k, (void)id, (void)created_ns;
-    ++*(size_t *)arg;
-}
-
 static size_t count(struct uploads *u)
 {
     size_t n = 0;
@@ -464,6 +516,8 @@ int main(void)
         cmocka_unit_test(failed_parts_change_nothing),
         cmocka_unit_test(ids_belong_to_their_key),
         cmocka_unit_test(closing_waits_for_parts),
+        cmocka_unit_test(aborting_waits_for_nobody),
+        cmocka_unit_test(uploads_end_with_their_bucket),
         cmocka_unit_test(a_sync_that_failed_fails_again),
         cmocka_unit_test(parts_behind_the_cut_are_gone),
         cmocka_unit_test(idle_uploads_are_forgotten),

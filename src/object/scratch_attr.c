@@ -176,11 +176,12 @@ static bool is_fault(int code)
     return code == -EIO || code == -ENOSPC || code == -EDQUOT;
 }
 
-/* What a sync gave, or what the session is still to be told. */
+/* What a sync gave, or what the session is still to be told. Told it is by an answer that says so: one that
+ * failed for another reason leaves it to the next. */
 static int tell_faults(struct tree_call *t, const struct object_session *ses, struct sfile *f, int r,
                        struct err *e)
 {
-    bool is_told = true;
+    bool is_told = true, tells = r == 0 || is_fault(r);
     LOCK_SCOPE(&t->node->lock);
     if (is_fault(r)) {
         f->faults++;
@@ -190,7 +191,8 @@ static int tell_faults(struct tree_call *t, const struct object_session *ses, st
         if (o->session != ses)
             continue;
         is_told &= o->faults_told == f->faults;
-        o->faults_told = f->faults;
+        if (tells)
+            o->faults_told = f->faults;
     }
     if (is_fault(r) || (r == 0 && !is_told))
         sfile_set_untold_locked(t->node, f, false);

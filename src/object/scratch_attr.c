@@ -282,13 +282,7 @@ int op_tree_statfs(struct object_session *ses, const struct wire_tree_statfs_req
         r = scratch_statfs(t.node->names, t.call.bucket, &counts, e);
     if (r < 0)
         return r;
-    for (size_t i = 0; i < store_n_disks(t.node->store); i++) {
-        struct store_disk_status d;
-        if (store_disk_status(t.node->store, i, &d) < 0)
-            continue;
-        rep->bytes_total += d.limit_bytes;
-        rep->bytes_free += d.room_bytes;
-    }
+    store_room(t.node->store, &rep->bytes_total, &rep->bytes_free);
     sroom_statfs(t.node, t.bucket, &rep->bytes_total, &rep->bytes_free);
     rep->files = (uint64_t)MAX(counts.inodes, (int64_t)0);
     return 0;

@@ -108,8 +108,10 @@ struct forebay_put_options {
     int if_none_match;        /* nonzero: only when there is no such object */
 };
 
-/* Writes a whole object from memory. On return the store behind the bucket has it; on failure the object that
- * was there, if any, is still there. options and ret may be NULL. */
+/* Writes a whole object from memory. When this returns 0 the store behind the bucket has it. After a failure
+ * the object that was there, if any, is still there; or, where the answer to the last request was lost
+ * between here, the node and the store, this one is, whole. It is not sent a second time then: forebay_stat
+ * tells by size and ETag which it is. options and ret may be NULL. */
 FOREBAY_API int forebay_put(struct forebay *f, const char *bucket, const char *key, const void *p, size_t n,
                             const struct forebay_put_options *options, struct forebay_stat *ret);
 /* Gives up to n bytes: their count, 0 at the end, negative to give up (forebay_put_from returns that number).

@@ -203,6 +203,28 @@ static char *log_path(const struct mount_command *c)
     return slice_dup(slice_str(path));
 }
 
+static void make_whole(char **path)
+{
+    char *whole = mount_whole_path(*path);
+    free(*path);
+    *path = whole;
+}
+
+/* What is relative to the directory of whoever calls gets its whole name: what runs in the background leaves
+ * it. The node is found by variables, too, also by another program that is started later. */
+static void make_paths_whole(struct mount_command *c)
+{
+    static const char *const variables[] = {"FOREBAY_DATA", "FOREBAY_SOCKET"};
+    make_whole(&c->node.data);
+    make_whole(&c->node.socket);
+    for (size_t i = 0; i < ARRAY_SIZE(variables); i++) {
+        const char *value = getenv(variables[i]);
+        _cleanup_free_ char *whole = value && value[0] ? mount_whole_path(value) : NULL;
+        if (whole)
+            (void)setenv(variables[i], whole, /* overwrite= */ 1);
+    }
+}
+
 static int upgrade(const char *directory, struct err *e)
 {
     struct mount_upgrade_report report = {0};
@@ -210,10 +232,11 @@ static int upgrade(const char *directory, struct err *e)
     if (r < 0)
         return r;
     if (!report.is_upgraded)
-        return err_set(e, -ENOTSUP,
-                       "%s: the installed program cannot take over, see the mount's log; forebay %s goes on "
-                       "(process %u)",
-                       directory, report.version, report.pid);
+        return err_set(
+            e, -ENOTSUP,
+            "%s: the installed program cannot take over, the mount's log says why; forebay %s goes on "
+            "(process %u): to have the installed one, unmount and mount again",
+            directory, report.version, report.pid);
     (void)printf("%s: forebay %s (process %u)\n", directory, report.version, report.pid);
     return 0;
 }
@@ -235,12 +258,14 @@ static int run(struct mount_command *c, int argc, char **argv, struct err *e)
     struct mount_options o;
     _cleanup_free_ const char **list = NULL;
     char directory[PATH_MAX];
+    if (!c->foreground)
+        make_paths_whole(c);
     int r = make_options(c, argv, &o, &list, e);
     if (r < 0)
         return r;
-    /* Absolute: what the node shows of it, and the mount process leaves no working directory behind. */
     if (mount_is_taken_over_here())
         return mount_run(&o, &(struct mount_callbacks){0}, e);
+    /* Absolute: what the node shows of it. */
     mountinfo_resolve(argv[1], directory);
     o.directory = directory;
     if (c->foreground)

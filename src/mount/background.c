@@ -1,16 +1,21 @@
 /*
  * A mount in the background. The process splits before anything is set up; the child reports through a pipe:
  * one byte 'R' when the mount works, or the code and the text of why it does not. The parent waits for that
- * and, on failure, for the child's end.
+ * and, on failure, for the child's end. What is in the background keeps neither the caller's terminal nor its
+ * directory.
  *
  * Failure modes: a child that dies without a word is reported as such.
  */
 #include "mount/mount.h"
 
+#include "base/buf.h"
 #include "base/log.h"
+#include "mount/keeper.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 struct message {
     char kind; /* 'R' ready, 'F' failed */
@@ -36,8 +41,20 @@ static void redirect(int from, int to)
         (void)dup2(from, to);
 }
 
-static void let_terminal_go(const struct child *c)
+char *mount_whole_path(const char *path)
 {
+    if (!path)
+        return NULL;
+    _cleanup_free_ char *from = path[0] == '/' ? NULL : keeper_started_in();
+    _cleanup_buf_ struct buf whole = BUF_INIT(2 * PATH_MAX);
+    if (!from || buf_printf(&whole, "%s/%s", from, path) < 0)
+        return slice_dup(slice_str(path));
+    return buf_take(&whole);
+}
+
+static void let_caller_go(const struct child *c)
+{
+    (void)!chdir("/"); /* whoever wants to unmount what the caller was in shall not find us there */
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     redirect(null_fd, STDIN_FILENO);
     redirect(null_fd, STDOUT_FILENO);
@@ -55,7 +72,7 @@ static void close_pipe(struct child *c)
 static void on_ready(void *arg)
 {
     struct child *c = arg;
-    let_terminal_go(c);
+    let_caller_go(c);
     if (c->pipe_fd < 0) /* said by a process before this one */
         return;
     say(c->pipe_fd, 'R', NULL);
@@ -65,7 +82,7 @@ static void on_ready(void *arg)
 static void on_keeping(void *arg)
 {
     struct child *c = arg;
-    let_terminal_go(c);
+    let_caller_go(c);
     close_pipe(c);
 }
 

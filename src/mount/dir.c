@@ -233,6 +233,7 @@ struct filler {
     bool plus;
     char *p;
     size_t size, used;
+    uint64_t ino, parent_ino; /* of the directory, which may be renamed meanwhile */
 };
 
 /* Adds one entry without attributes of its own. false: no room. */
@@ -293,7 +294,7 @@ static bool add_listed(struct filler *f)
     struct slice name = name_of_entry(d);
     _cleanup_free_ char *text = slice_dup(name);
     if (!f->plus || f->m->posix || node_table_count(f->m->nodes) >= MOUNT_NODES_MAX)
-        return add_plain(f, text, node_ino(d->node->ino, name), kind_of_entry(f->m, d, name), d->at + 1);
+        return add_plain(f, text, node_ino(f->ino, name), kind_of_entry(f->m, d, name), d->at + 1);
     struct node_attr a = mount_node_attr(f->m, &d->entry.attr, /* has_meta= */ false);
     struct node *n = node_look_up(f->m->nodes, d->node, name, &a);
     bool fits = add_node(f, text, n, d->at + 1);
@@ -317,10 +318,9 @@ static bool add_staged_entry(struct filler *f, size_t i)
 static bool fill_head(struct filler *f, uint64_t offset)
 {
     struct dir *d = f->d;
-    uint64_t parent_ino = d->node->parent ? d->node->parent->ino : d->node->ino;
-    if (offset < 1 && !add_plain(f, ".", d->node->ino, S_IFDIR, 1))
+    if (offset < 1 && !add_plain(f, ".", f->ino, S_IFDIR, 1))
         return false;
-    if (offset < 2 && !add_plain(f, "..", parent_ino, S_IFDIR, 2))
+    if (offset < 2 && !add_plain(f, "..", f->parent_ino, S_IFDIR, 2))
         return false;
     for (uint64_t i = offset < 2 ? 0 : offset - 2; i < d->n_staged; i++)
         if (!add_staged_entry(f, i))
@@ -333,6 +333,7 @@ static int fill(struct filler *f, uint64_t offset, struct err *e)
     struct dir *d = f->d;
     if (offset == 0)
         rewind_dir(f->m, d);
+    node_inos(f->m->nodes, d->node, &f->ino, &f->parent_ino);
     if (!fill_head(f, offset))
         return 0;
     int r = seek(f->m, d, MAX(offset, (uint64_t)FIRST_LISTED(d)), e);

@@ -6,8 +6,10 @@
  * the process that was started finds the mount dead, as with any other file system in user space.
  *
  * A program that the keeper starts gets its seat in the environment: SEAT=KEEPER_PID,KEPT_FD,ADDRESS,FUSE_FD,
- * POST_FD. One that cannot take over (it keeps other things, its address is taken, it is no forebay) ends
- * before it is ready; then the keeper's own program takes over, as after a kill.
+ * POST_FD,DIRECTORY, the last of which is where the mount was begun: its arguments may be relative to that,
+ * and its process is somewhere else, as the keeper is. One that cannot take over (it keeps other things, its
+ * address is taken, it is no forebay) ends before it is ready; then the keeper's own program takes over, as
+ * after a kill.
  *
  * A killed process does not end while one of its threads waits inside the kernel for a directory's lock, to
  * drop a name (notify.c), and whoever holds that lock waits for an answer of ours. It is stuck, not alive:
@@ -58,7 +60,8 @@ struct keeper {
     bool is_upgraded;  /* and so are those after it */
     bool is_stuck;     /* the one that served, which was killed */
     char program[PATH_MAX];
-    char *arguments; /* as /proc/self/cmdline has them */
+    char directory[PATH_MAX]; /* where it was started; empty: unknown */
+    char *arguments;          /* as /proc/self/cmdline has them */
     size_t n_arguments;
     uint64_t deaths_ms[DEATHS_MAX]; /* times of the last ones */
     size_t n_deaths;
@@ -219,6 +222,8 @@ static void note_program(struct keeper *k)
 {
     ssize_t n = readlink("/proc/self/exe", k->program, sizeof(k->program) - 1);
     k->program[MAX(n, 0)] = '\0';
+    if (!getcwd(k->directory, sizeof(k->directory)))
+        k->directory[0] = '\0';
     _cleanup_close_ int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
     for (;;) {
         k->arguments = realloc(k->arguments, k->n_arguments + ARGUMENTS_PIECE);
@@ -244,13 +249,13 @@ static void set_flags(struct keeper_seat *seat, int flags)
 /* In the new process. Returns when it cannot be started. */
 static void start_program(struct keeper *k, struct keeper_seat *seat, pid_t keeper_pid)
 {
-    char text[128], *argv[ARGUMENTS_MAX + 1];
+    char text[PATH_MAX + 128], *argv[ARGUMENTS_MAX + 1];
     size_t n = 0;
     for (size_t at = 0; at < k->n_arguments && n < ARGUMENTS_MAX; at += strlen(k->arguments + at) + 1)
         argv[n++] = k->arguments + at;
     argv[n] = NULL;
-    (void)snprintf(text, sizeof(text), "%d,%d,%p,%d,%d", (int)keeper_pid, kept_fd(k->kept),
-                   kept_address(k->kept), seat->fuse_fd, seat->post_fd);
+    (void)snprintf(text, sizeof(text), "%d,%d,%p,%d,%d,%s", (int)keeper_pid, kept_fd(k->kept),
+                   kept_address(k->kept), seat->fuse_fd, seat->post_fd, k->directory);
     if (setenv(SEAT, text, 1) < 0)
         return;
     set_flags(seat, 0);
@@ -263,6 +268,15 @@ static void start_program(struct keeper *k, struct keeper_seat *seat, pid_t keep
 bool keeper_has_started_us(void)
 {
     return getenv(SEAT) != NULL;
+}
+
+char *keeper_started_in(void)
+{
+    const char *text = getenv(SEAT);
+    int at = 0;
+    if (text && sscanf(text, "%*d,%*d,%*p,%*d,%*d,%n", &at) == 0 && at > 0 && text[at])
+        return slice_dup(slice_str(text + at));
+    return getcwd(NULL, 0); /* a keeper of before, which is where it was started */
 }
 
 /* In a program that was started to take over. */

@@ -32,6 +32,10 @@ int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
  * itself, but kept_facts. */
 bool keeper_has_started_us(void);
 
+/* The directory in which the mount was begun, the caller's to free; NULL: unknown. In the process that begins
+ * it and, before keeper_fork, in a program that a keeper has started. */
+char *keeper_started_in(void);
+
 /* From the serving process: it serves. fuse_fd: what a successor takes over; -1: nobody can. */
 void keeper_tell_ready(const struct keeper_seat *seat, int fuse_fd);
 

@@ -72,7 +72,9 @@ int kept_open(int passed, void *at, struct kept **ret, struct err *e)
     if (n != (ssize_t)sizeof(layout))
         return err_errno(e, n < 0 ? (int)n : -EINVAL, "shared memory of the mount");
     if (layout != KEPT_LAYOUT)
-        return err_set(e, -ENOTSUP, "the mount was begun by a version that keeps other things (%u, not %u)",
+        return err_set(e, -ENOTSUP,
+                       "the mount was begun by a version that keeps other things (%u, not %u): "
+                       "to have this one, unmount it and mount it again",
                        layout, KEPT_LAYOUT);
     void *p = mmap(at, sizeof(struct shared), PROT_READ | PROT_WRITE,
                    MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd, 0);

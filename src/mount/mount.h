@@ -46,10 +46,14 @@ int mount_run(const struct mount_options *o, const struct mount_callbacks *calls
 /* Whether this process was started to take over a mount (an upgrade). Then mount_run is to be called without
  * further ado; the mount point, which it must not ask about, is known. */
 bool mount_is_taken_over_here(void);
+/* For a mount that leaves the directory in which it was begun: `path` (NULL accepted) with its whole name;
+ * the caller's to free. Before mount_run. */
+char *mount_whole_path(const char *path);
 
 /*
- * Runs mount_run in the background: returns in the caller's process once the mount works, or has failed, and
- * then the process of the mount is gone. log_path: where its log goes; NULL: nowhere.
+ * Runs mount_run in the background, where the paths of o must be whole: returns in the caller's process once
+ * the mount works, or has failed, and then the process of the mount is gone. log_path: where its log goes;
+ * NULL: nowhere.
  */
 int mount_run_in_background(const struct mount_options *o, const char *log_path, struct err *e);
 

@@ -570,6 +570,13 @@ int node_path(struct node_table *t, struct node *n, struct buf *b)
     return 0;
 }
 
+void node_inos(struct node_table *t, const struct node *n, uint64_t *ret_own, uint64_t *ret_parent)
+{
+    LOCK_SCOPE(&t->lock);
+    *ret_own = n->ino;
+    *ret_parent = n->parent ? n->parent->ino : n->ino;
+}
+
 /* ---- taking over ---- */
 
 /* Its parent may come later. */

@@ -135,6 +135,8 @@ bool node_is_version_locked(const struct node *n, const struct node_attr *a);
  * -ESTALE of what is lost, and what lies in it. */
 int node_path(struct node_table *t, struct node *n, struct buf *b);
 
+/* What stat shows for the directory and for the one it lies in; the root lies in itself. */
+void node_inos(struct node_table *t, const struct node *n, uint64_t *ret_own, uint64_t *ret_parent);
 /* What stat shows for a name in a directory. */
 uint64_t node_ino(uint64_t parent_ino, struct slice name);
 

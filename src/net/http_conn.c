@@ -151,7 +151,7 @@ int http_conn_parse(struct http_conn *c, int *ret_status, struct err *e)
     c->in_at = c->head_end = r->head_bytes;
     c->body = r->chunked ? HTTP_BODY_CHUNKED : r->content_length > 0 ? HTTP_BODY_LENGTH : HTTP_BODY_NONE;
     c->body_left = r->chunked ? 0 : r->content_length;
-    c->taken = 0;
+    c->taken = c->body_end_ms = 0;
     c->first_chunk = true;
     c->continue_due = r->expect_continue;
     c->body_failed = false;
@@ -237,12 +237,19 @@ static ssize_t body_fail(struct http_conn *c, int code)
     return code;
 }
 
+static ssize_t receive_body(struct http_conn *c, void *p, size_t n)
+{
+    if (c->body_end_ms > 0 && sys_mono_ms() >= c->body_end_ms)
+        return -ETIMEDOUT;
+    return stream_recv_some(c->stream, p, n);
+}
+
 /* Pending bytes first, then the socket. Large reads go straight into the caller's buffer. */
 static ssize_t read_raw(struct http_conn *c, void *p, size_t n)
 {
     size_t pending = c->in_n - c->in_at;
     if (pending == 0)
-        return stream_recv_some(c->stream, p, n);
+        return receive_body(c, p, n);
     n = MIN(n, pending);
     memcpy(p, c->in + c->in_at, n);
     c->in_at += n;
@@ -270,7 +277,7 @@ static int read_line(struct http_conn *c, size_t max, struct slice *ret)
             c->in_at = c->head_end;
             c->in_n = c->head_end + n;
         }
-        ssize_t k = stream_recv_some(c->stream, c->in + c->in_n, sizeof(c->in) - c->in_n);
+        ssize_t k = receive_body(c, c->in + c->in_n, sizeof(c->in) - c->in_n);
         if (k < 0)
             return (int)k;
         c->in_n += (size_t)k;
@@ -360,18 +367,21 @@ ssize_t http_conn_read(struct http_conn *c, void *p, size_t n)
     return k;
 }
 
+void http_conn_end_body(struct http_conn *c, uint64_t end_ms)
+{
+    c->body_end_ms = end_ms;
+}
+
 int http_conn_read_all(struct http_conn *c, struct buf *b)
 {
     if (c->body == HTTP_BODY_LENGTH && c->body_left > b->max - b->n)
         return -E2BIG;
     char part[4096];
-    uint64_t end_ms = sys_mono_ms() + HTTP_WHOLE_MS;
+    http_conn_end_body(c, sys_mono_ms() + HTTP_WHOLE_MS);
     for (;;) {
         ssize_t k = http_conn_read(c, part, sizeof(part));
         if (k <= 0)
             return (int)k;
-        if (c->body != HTTP_BODY_NONE && sys_mono_ms() > end_ms)
-            return (int)body_fail(c, -ETIMEDOUT);
         int r = buf_append(b, part, (size_t)k);
         if (r < 0)
             return r;

@@ -34,6 +34,10 @@ bool http_conn_is_tls(const struct http_conn *c);
 /* Body bytes: >0, 0 at its end, or an error (-ETIMEDOUT, ERR_PROTOCOL, -EPIPE). Sends "100 Continue" on the
  * first call when the client waits for it. Chunked framing is removed. */
 ssize_t http_conn_read(struct http_conn *c, void *p, size_t n);
+/* A time (sys_mono_ms) after which no more of this request's body is waited for, however steadily it drips:
+ * reading then gives -ETIMEDOUT. */
+void http_conn_end_body(struct http_conn *c, uint64_t end_ms);
+#define HTTP_WHOLE_MS 60000 /* what a body gets that is read as a whole */
 /* Whole body into b, ERR_PROTOCOL/-E2BIG when over b's maximum; -ETIMEDOUT when it takes more than a minute.
  */
 int http_conn_read_all(struct http_conn *c, struct buf *b);

@@ -13,9 +13,8 @@
     (64 * KIB) /* an unread body up to here is read and dropped to keep the connection                       \
                 */
 
-#define HTTP_DRAIN_MS 5000  /* and no longer: who dribbles shall not hold a thread */
-#define HTTP_HUSH_MS  500   /* nor who says nothing at all: what belongs to a request was sent with it */
-#define HTTP_WHOLE_MS 60000 /* for a body that is read as a whole */
+#define HTTP_DRAIN_MS 5000 /* and no longer: who dribbles shall not hold a thread */
+#define HTTP_HUSH_MS  500  /* nor who says nothing at all: what belongs to a request was sent with it */
 
 enum http_body {
     HTTP_BODY_NONE,    /* none, or all of it was read */
@@ -42,7 +41,8 @@ struct http_conn {
     size_t head_end; /* end of the current head: bytes before it must stay, request's slices point there */
     enum http_body body;
     uint64_t body_left;
-    uint64_t taken; /* body bytes of this request that were read */
+    uint64_t taken;       /* body bytes of this request that were read */
+    uint64_t body_end_ms; /* from then on none is waited for; 0: no such time */
     bool first_chunk;
     bool continue_due; /* the client waits for "100 Continue" */
     bool body_failed;  /* the stream is out of step: close */

@@ -176,11 +176,12 @@ static bool is_fault(int code)
     return code == -EIO || code == -ENOSPC || code == -EDQUOT;
 }
 
-/* What a sync gave, or what the session is still to be told. */
+/* What a sync gave, or what the session is still to be told. Told it is by an answer that says so: one that
+ * failed for another reason leaves it to the next. */
 static int tell_faults(struct tree_call *t, const struct object_session *ses, struct sfile *f, int r,
                        struct err *e)
 {
-    bool is_told = true;
+    bool is_told = true, tells = r == 0 || is_fault(r);
     LOCK_SCOPE(&t->node->lock);
     if (is_fault(r)) {
         f->faults++;
@@ -190,7 +191,8 @@ static int tell_faults(struct tree_call *t, const struct object_session *ses, st
         if (o->session != ses)
             continue;
         is_told &= o->faults_told == f->faults;
-        o->faults_told = f->faults;
+        if (tells)
+            o->faults_told = f->faults;
     }
     if (is_fault(r) || (r == 0 && !is_told))
         sfile_set_untold_locked(t->node, f, false);
@@ -282,13 +284,7 @@ int op_tree_statfs(struct object_session *ses, const struct wire_tree_statfs_req
         r = scratch_statfs(t.node->names, t.call.bucket, &counts, e);
     if (r < 0)
         return r;
-    for (size_t i = 0; i < store_n_disks(t.node->store); i++) {
-        struct store_disk_status d;
-        if (store_disk_status(t.node->store, i, &d) < 0)
-            continue;
-        rep->bytes_total += d.limit_bytes;
-        rep->bytes_free += d.room_bytes;
-    }
+    store_room(t.node->store, &rep->bytes_total, &rep->bytes_free);
     sroom_statfs(t.node, t.bucket, &rep->bytes_total, &rep->bytes_free);
     rep->files = (uint64_t)MAX(counts.inodes, (int64_t)0);
     return 0;

@@ -252,9 +252,9 @@ const char *put_kept_type(struct slice kept);
 bool put_hashes(struct s3_request *r, uint64_t size);
 /* The body reader of the request. Finish with body_fini when S3_OK. */
 enum s3_error put_body(struct s3_request *r, struct body *ret);
-/* A whole body of XML, within the document's maximum; its memory, and that of what is read out of it, is
- * taken from the documents' budget until the request ends. with_checksum: whether x-amz-checksum headers are
- * about it. SLOW_DOWN. */
+/* A whole body of XML, within the document's maximum and a minute (REQUEST_TIMEOUT); its memory, and that of
+ * what is read out of it, is taken from the documents' budget until the request ends. with_checksum: whether
+ * x-amz-checksum headers are about it. SLOW_DOWN. */
 enum s3_error put_document(struct s3_request *r, struct buf *document, bool with_checksum);
 /* Gives back what the request's document took. */
 void put_document_end(struct s3_request *r);

@@ -226,6 +226,11 @@ static int find_limit(struct disk *d, uint64_t configured, struct err *e)
     int r = sys->statfs_free(d->path, &free_bytes, &total);
     if (r < 0)
         return err_errno(e, r, "statfs %s", d->path);
+    struct stat st;
+    r = sys->stat(d->path, &st);
+    if (r < 0)
+        return err_errno(e, r, "%s", d->path);
+    d->file_system = st.st_dev;
     uint64_t reserve = d->store->config.reserve_bytes;
     d->limit_bytes = configured > 0 ? configured : total > reserve ? total - reserve : 0;
     d->weight = MAX(d->limit_bytes, 1);

@@ -545,12 +545,16 @@ size_t store_n_disks(const struct store *s)
     return s->n_disks;
 }
 
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
 /* Others use the file system, too: what the limit leaves may not be there. */
 static uint64_t room_of(const struct store_disk_status *st, uint64_t reserve)
 {
-    uint64_t cached = st->used_bytes > st->hard_bytes ? st->used_bytes - st->hard_bytes : 0;
-    uint64_t there = cached + (st->free_bytes > reserve ? st->free_bytes - reserve : 0);
-    return MIN(there, st->limit_bytes > st->hard_bytes ? st->limit_bytes - st->hard_bytes : 0);
+    uint64_t there = less(st->used_bytes, st->hard_bytes) + less(st->free_bytes, reserve);
+    return MIN(there, less(st->limit_bytes, st->hard_bytes));
 }
 
 int store_disk_status(struct store *s, size_t disk, struct store_disk_status *ret)
@@ -558,10 +562,10 @@ int store_disk_status(struct store *s, size_t disk, struct store_disk_status *re
     if (disk >= s->n_disks)
         return -EINVAL;
     struct disk *d = &s->disks[disk];
-    struct store_disk_status st = {.id = d->id, .limit_bytes = d->limit_bytes, .was_clean = d->was_clean};
+    struct store_disk_status st = {
+        .id = d->id, .limit_bytes = d->limit_bytes, .file_system = d->file_system, .was_clean = d->was_clean};
     (void)snprintf(st.path, sizeof(st.path), "%s", d->path);
-    uint64_t total;
-    int r = sys->statfs_free(d->path, &st.free_bytes, &total);
+    int r = sys->statfs_free(d->path, &st.free_bytes, &st.total_bytes);
     if (r < 0)
         return r;
     st.index_entries = kv_estimate_keys(d->kv);
@@ -574,6 +578,40 @@ int store_disk_status(struct store *s, size_t disk, struct store_disk_status *re
     st.room_bytes = room_of(&st, s->config.reserve_bytes);
     *ret = st;
     return 0;
+}
+
+/* All disks of the file system that a disk is on, as if they were one; false: an earlier one is of them. */
+static bool join_disks(struct store *s, size_t first, struct store_disk_status *ret)
+{
+    struct store_disk_status one, all = {0};
+    for (size_t i = 0; i < first; i++)
+        if (s->disks[i].file_system == s->disks[first].file_system)
+            return false;
+    for (size_t i = first; i < s->n_disks; i++) {
+        if (s->disks[i].file_system != s->disks[first].file_system || store_disk_status(s, i, &one) < 0)
+            continue;
+        all.used_bytes += one.used_bytes;
+        all.hard_bytes += one.hard_bytes;
+        all.limit_bytes += one.limit_bytes;
+        all.free_bytes = one.free_bytes;
+        all.total_bytes = one.total_bytes;
+    }
+    *ret = all;
+    return true;
+}
+
+void store_room(struct store *s, uint64_t *ret_total_bytes, uint64_t *ret_room_bytes)
+{
+    uint64_t total = 0, room = 0;
+    struct store_disk_status d;
+    for (size_t i = 0; i < s->n_disks; i++) {
+        if (!join_disks(s, i, &d))
+            continue;
+        total += MIN(d.limit_bytes, less(d.total_bytes, s->config.reserve_bytes));
+        room += room_of(&d, s->config.reserve_bytes);
+    }
+    *ret_total_bytes = total;
+    *ret_room_bytes = room;
 }
 
 int store_flush(struct store *s, struct err *e)

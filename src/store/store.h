@@ -239,7 +239,8 @@ struct store_disk_status {
     char path[256];
     struct id128 id;
     uint64_t used_bytes, limit_bytes, leased_bytes; /* leased: unlinked but still referenced */
-    uint64_t free_bytes;                            /* of the file system */
+    uint64_t file_system;                           /* a number that disks on the same one share */
+    uint64_t free_bytes, total_bytes;               /* of the file system */
     uint64_t extents, index_entries;
     uint64_t hard_bytes, hard_extents; /* of hard extents (hard.h); the bytes are among used_bytes */
     uint64_t hard_unsettled;           /* of those, which may be written */
@@ -248,6 +249,9 @@ struct store_disk_status {
 };
 size_t store_n_disks(const struct store *s);
 int store_disk_status(struct store *s, size_t disk, struct store_disk_status *ret);
+/* What hard extents may take on all disks, and still may: what several disks share, one file system, counts
+ * once. A disk that does not answer counts nothing. */
+void store_room(struct store *s, uint64_t *ret_total_bytes, uint64_t *ret_room_bytes);
 /* Makes everything so far durable and commits the epoch now. */
 int store_flush(struct store *s, struct err *e);
 

@@ -164,6 +164,7 @@ struct disk {
     char *path;
     struct id128 id;
     uint64_t limit_bytes, weight;
+    uint64_t file_system; /* st_dev of the path */
     bool was_clean, same_boot;
     uint64_t doubted_before_ns; /* as store_doubted_before_ns, of this disk */
     bool sweep_wanted;          /* the walk after a power loss has not ended yet */

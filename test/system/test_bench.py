@@ -453,6 +453,7 @@ def test_training_leaves_no_memory_behind(lab_module, monkeypatch, tmp_path):
 # ---- nginx ----
 
 def test_without_nginx_its_measurements_are_not_run(lab_module, monkeypatch, tmp_path):
+    """They say so. (Seen to fail without the look whether there is a program, in front.py.)"""
     import front
     import peers
     import versus
@@ -462,7 +463,8 @@ def test_without_nginx_its_measurements_are_not_run(lab_module, monkeypatch, tmp
 
 
 def test_nginx_has_the_congestion_control_of_ours(lab_module, monkeypatch, tmp_path):
-    """Where it is measured alike: it serves the listener that was made for it, and connections have what their listener has."""
+    """Where it is measured alike: it serves the listener that was made for it, and connections have what their listener has. (Seen to
+    fail without the variable NGINX in front.py, and with it always.)"""
     import front
     import peers
     with front.listener(port := harness.free_port(), front.OUR_CONGESTION) as listening, socket.create_connection(("127.0.0.1", port)):
@@ -514,7 +516,7 @@ def killed_in_the_middle(code, n, *arguments):
 
 
 def test_nginx_ends_with_the_run(lab_module, tmp_path):
-    """When the run is killed, its workers end, too."""
+    """When the run is killed, its workers end, too. (Seen to fail without IN_ORDER in front.py.)"""
     import peers
     if peers.program("nginx") is None:
         pytest.skip("not run: nginx is not installed")

@@ -132,13 +132,15 @@ def test_a_run_is_compared_with_the_one_before(lab_module):
 
 
 def test_costs_stand_beside_the_rates(lab_module):
-    """Of both sides, or of ours alone where the other one is a number."""
+    """Medians of both sides, or of ours alone where the other one is a number. (Seen to fail when costs, versus.py, takes the largest, and
+    when the sides are exchanged.)"""
     import report
     import versus
-    ours, theirs = ({"rate": 1.0, "cpu_s_per_gb": cpu, "memory_bytes": 3 * MIB, "origin_bytes": 1.01, "origin_requests": 17} for cpu in (0.5, 0.25))
-    row = versus.cost_row("both", 0.9, [ours] * 9, [theirs] * 9, 0, "MB/s")
+    ours, theirs = ([{"rate": 1.0, "cpu_s_per_gb": cpu * i, "memory_bytes": i * MIB, "origin_bytes": 1.01, "origin_requests": 17} for i in (1, 5, 2, 4, 3)]
+                    for cpu in (0.5 / 3, 0.25 / 3))
+    row = versus.cost_row("both", 0.9, ours, theirs, 0, "MB/s")
     assert "CPU s/GB 0.50 against 0.25; memory MiB 3 against 3; origin bytes of the object's 1.01 against 1.01; requests 17 against 17" in report.row_line(row)
-    value = {**lab_module.value_row("one", "-", "7", None, detail="seven"), "ours_cost": versus.costs([ours])}
+    value = {**lab_module.value_row("one", "-", "7", None, detail="seven"), "ours_cost": versus.costs(ours)}
     assert "| seven; CPU s/GB 0.50; memory MiB 3; origin bytes of the object's 1.01; requests 17 |" in report.row_line(value)
 
 
@@ -235,7 +237,8 @@ def test_pictures_of_results(lab_module, tmp_path):
 
 
 def test_ours_counts_once_for_each_work(lab_module):
-    """In the picture of costs: its cost stands in the row of every peer of the same work."""
+    """In the picture of costs: its cost stands in the row of every peer of the same work. (Seen to fail with the peer's name left in the
+    work, and without the measurement in it, in costs_by_work.)"""
     import plots
 
     def row(title, ours, theirs, peer):

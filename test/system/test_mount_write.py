@@ -556,7 +556,8 @@ def test_what_there_is_not(bucket, mount):
 
 
 def test_locks(bucket, mount):
-    """They hold among those who have a file open through one mount. There is as much room as can be said of an object store."""
+    """They hold among those who have a file open through one mount. There is as much room as can be said of an object store. (Seen
+    to fail when mirror.c answers flock itself, with yes, and with another STATFS_BYTES in lookup.c.)"""
     path = mount().path
     (path / "f").write_bytes(b"x" * 100)
     code = ("import fcntl, sys\nf = open(sys.argv[1], 'r+b')\nfor lock in (lambda: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB),\n"

@@ -272,6 +272,52 @@ static void tells_a_short_body_from_a_late_one(void **state)
     buf_fini(&cut.body);
 }
 
+static void on_ended(struct http_conn *c, void *arg)
+{
+    char part[100];
+    http_conn_end_body(c, sys_mono_ms());
+    assert_int_equal(http_conn_read(c, part, sizeof(part)), 3);
+    *(ssize_t *)arg = http_conn_read(c, part, sizeof(part));
+    (void)http_conn_reply(c, 200, SLICE_NULL, SLICE_NULL);
+}
+
+/* Past its end no more of a body is waited for, in the middle of a chunk's size too; what came before counts.
+ * The next request has no such end. */
+static void ends_a_body_in_time(void **state)
+{
+    static const struct {
+        const char *head, *rest;
+    } cases[] = {
+        {"Content-Length: 9\r\n\r\nbod", "y body"},
+        {"Transfer-Encoding: chunked\r\n\r\n3\r\nbod\r\n6", "\r\ny body\r\n0\r\n\r\n"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct fixture *f = *state;
+        ssize_t n = 0;
+        client_sends(f, SLICE_LIT("PUT / HTTP/1.1\r\nHost: a\r\n"));
+        client_sends(f, slice_str(cases[i].head));
+        parse(f);
+        client_sends(f, slice_str(cases[i].rest));
+        assert_int_not_equal(http_conn_serve(f->c, on_ended, &n), HTTP_NEXT_KEEP);
+        assert_int_equal(n, -ETIMEDOUT);
+        (void)tear_down(state);
+        assert_int_equal(set_up(state), 0);
+    }
+    struct fixture *f = *state;
+    struct job j = JOB(.step = 100);
+    ssize_t n = -1;
+    client_sends(f, SLICE_LIT("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nbod"));
+    parse(f);
+    assert_int_equal(http_conn_serve(f->c, on_ended, &n), HTTP_NEXT_KEEP);
+    assert_int_equal(n, 0);
+    client_sends(f, SLICE_LIT("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n"));
+    parse(f);
+    client_sends(f, SLICE_LIT("bod"));
+    assert_int_equal(http_conn_serve(f->c, on_job, &j), HTTP_NEXT_KEEP);
+    assert_true(slice_eq_str(buf_view(&j.body), "bod"));
+    buf_fini(&j.body);
+}
+
 /* "100 Continue" goes out when the handler reads the body, once; a handler that refuses without reading sends
  * none and the connection is closed, because nobody knows whether the body will come. */
 static void continues_only_when_the_body_is_wanted(void **state)
@@ -815,6 +861,7 @@ int main(void)
         TEST(refuses_broken_chunks),
         TEST(bounds_chunk_framing),
         TEST(tells_a_short_body_from_a_late_one),
+        TEST(ends_a_body_in_time),
         TEST(continues_only_when_the_body_is_wanted),
         TEST(drops_small_unread_bodies),
         TEST(does_not_wait_for_a_body_that_nobody_wants),

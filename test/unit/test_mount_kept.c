@@ -132,10 +132,26 @@ static void test_layout(void **state)
     assert_int_equal(sizeof(struct tree_held), 64);
 }
 
+/* What another version left is not read; whoever wanted to take over hears what to do instead. (Fails without
+ * the comparison in kept_open, and with a text that does not say it.) */
+static void test_another_layout_is_refused(void **state)
+{
+    struct kept *k = *state, *other = NULL;
+    struct err e = {0};
+    kept_facts(k)->layout = KEPT_LAYOUT - 1;
+    assert_int_equal(kept_open(dup(kept_fd(k)), kept_address(k), &other, &e), -ENOTSUP);
+    assert_non_null(strstr(e.text, "unmount it and mount it again"));
+    kept_facts(k)->layout = KEPT_LAYOUT;
+    assert_int_equal(kept_open(dup(kept_fd(k)), kept_address(k), &other, &e), -EEXIST);
+    assert_null(other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout),
+        cmocka_unit_test_setup_teardown(test_another_layout_is_refused, kept_memory_setup,
+                                        kept_memory_teardown),
         cmocka_unit_test_setup_teardown(test_cells, kept_memory_setup, kept_memory_teardown),
         cmocka_unit_test_setup_teardown(test_another_process, kept_memory_setup, kept_memory_teardown),
         cmocka_unit_test_setup_teardown(test_all_are_taken, kept_memory_setup, kept_memory_teardown),

@@ -1,10 +1,13 @@
 /* layer: mount */
+/* threaded */
 /* The table of inodes: versions, references, names, and a long random run. */
 #include "mount/node.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -242,6 +245,52 @@ static void test_renumbering(void **state)
         node_unref(t, all[i]);
 }
 
+/* A directory's number and its parent's are those of one moment, whoever renames it meanwhile, and the parent
+ * that was left may be gone. Fails under TSan without the lock in node_inos. */
+struct mover {
+    struct node_table *t;
+    struct node *root, *n;
+    atomic_bool has_ended;
+};
+
+static void *move_about(void *arg)
+{
+    struct mover *m = arg;
+    for (int i = 0; i < 20000; i++) {
+        struct node *d = look(m->t, m->root, i % 2 ? "a" : "b", NULL, 0);
+        uint64_t id = d->id;
+        node_move(m->t, m->n, d, SLICE_LIT("n"));
+        node_unref(m->t, d);
+        node_forget(m->t, id, 1); /* it goes when n leaves it */
+    }
+    atomic_store(&m->has_ended, true);
+    return NULL;
+}
+
+static void test_numbers_while_it_moves(void **state)
+{
+    (void)state;
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
+    struct node *root = root_of(t), *n = look(t, root, "n", NULL, 0);
+    uint64_t own, parent, in_a = node_ino(NODE_ROOT_ID, SLICE_LIT("a")),
+                          in_b = node_ino(NODE_ROOT_ID, SLICE_LIT("b"));
+    struct mover m = {.t = t, .root = root, .n = n};
+    node_inos(t, root, &own, &parent);
+    assert_true(own == NODE_ROOT_ID && parent == NODE_ROOT_ID);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, move_about, &m), 0);
+    while (!atomic_load(&m.has_ended)) {
+        node_inos(t, n, &own, &parent);
+        assert_true(parent == NODE_ROOT_ID || parent == in_a || parent == in_b);
+        assert_int_equal(own, node_ino(parent, SLICE_LIT("n")));
+    }
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(n->parent->ino, in_a);
+    node_table_check(t);
+    node_unref(t, n);
+    node_unref(t, root);
+}
+
 /* Ids that are unknown or forgotten too often do no harm, and the root is never forgotten. */
 static void test_wrong_forgets(void **state)
 {
@@ -371,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_rename),
         cmocka_unit_test(test_renumbering),
+        cmocka_unit_test(test_numbers_while_it_moves),
         cmocka_unit_test(test_wrong_forgets),
         cmocka_unit_test(test_oldest),
         cmocka_unit_test(test_inode_numbers),

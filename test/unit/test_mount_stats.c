@@ -109,13 +109,13 @@ static void *count(void *arg)
 {
     struct stats *s = arg;
     for (int i = 0; i < ROUNDS; i++) {
-        stats_opened(s, i % 2 == 0, i % 4 == 0);
+        stats_opened(s, i % 4 == 0, i % 2 == 0);
         stats_read(s, 3, i % 5 == 0);
     }
     return NULL;
 }
 
-/* Counters are exact, whoever counts. */
+/* Counters are exact, whoever counts. (Seen to fail with the kinds of opens exchanged.) */
 static void test_counters(void **state)
 {
     (void)state;
@@ -129,9 +129,9 @@ static void test_counters(void **state)
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     stats_fill(s, &r);
-    assert_int_equal(r.counters[STATS_READING_OPENS], THREADS * ROUNDS / 2);
-    assert_int_equal(r.counters[STATS_WRITING_OPENS], THREADS * ROUNDS / 2);
-    assert_int_equal(r.counters[STATS_PASSTHROUGH_OPENS], THREADS * ROUNDS / 4);
+    assert_int_equal(r.counters[STATS_READING_OPENS], THREADS * ROUNDS / 4 * 3);
+    assert_int_equal(r.counters[STATS_WRITING_OPENS], THREADS * ROUNDS / 4);
+    assert_int_equal(r.counters[STATS_PASSTHROUGH_OPENS], THREADS * ROUNDS / 2);
     assert_int_equal(r.counters[STATS_READ_BYTES], 3 * THREADS * ROUNDS);
     assert_int_equal(r.counters[STATS_HERE_READ_BYTES], 3 * THREADS * ROUNDS / 5);
     assert_int_equal(r.n_running, 0);
@@ -178,6 +178,11 @@ static void test_slow_ones(void **state)
 {
     struct fixture *f = *state;
     one_lookup(f, 1000, STATS_SLOW_NS - 1);
+    stats_fill(f->m.stats, &f->r);
+    assert_int_equal(f->r.n_slow, 0);
+    one_lookup(f, 1001, STATS_SLOW_NS);
+    stats_fill(f->m.stats, &f->r);
+    assert_int_equal(f->r.n_slow, 1);
     for (unsigned i = 0; i < STATS_SLOW_MAX + 3; i++)
         one_lookup(f, 100 + i, STATS_SLOW_NS + i);
     (void)atomic_fetch_add(&now_ns, 7 * MS);
@@ -197,6 +202,31 @@ static void test_slow_ones(void **state)
     assert_int_equal(f->r.slow[0].ago_ns, 7 * MS);
 }
 
+/* Of a path that is too long the end is told: the beginning is that of many. (Seen to fail without `skip` in
+ * name_target.) */
+static void test_long_names(void **state)
+{
+    struct fixture *f = *state;
+    char name[STATS_TARGET_BYTES];
+    memset(name, 'd', sizeof(name) - 1);
+    name[sizeof(name) - 1] = '\0';
+    f->m.nodes = node_table_new(NULL, /* keeps_all= */ false);
+    struct node *root = node_get(f->m.nodes, NODE_ROOT_ID);
+    const struct node_attr directory = {.is_dir = true}, file = {.etag = SLICE_LIT("v")};
+    struct node *d = node_look_up(f->m.nodes, root, slice_str(name), &directory),
+                *n = node_look_up(f->m.nodes, d, SLICE_LIT("file"), &file);
+    one_lookup(f, d->id, STATS_SLOW_NS);
+    one_lookup(f, n->id, STATS_SLOW_NS);
+    stats_fill(f->m.stats, &f->r);
+    assert_string_equal(f->r.slow[1].target, name);
+    assert_int_equal(strlen(f->r.slow[0].target), STATS_TARGET_BYTES - 1);
+    assert_string_equal(f->r.slow[0].target + STATS_TARGET_BYTES - 8, "dd/file");
+    node_unref(f->m.nodes, n);
+    node_unref(f->m.nodes, d);
+    node_unref(f->m.nodes, root);
+    node_table_free(TAKE_PTR(f->m.nodes));
+}
+
 static struct stats_report seen_by_itself, seen_by_another;
 
 static void *look(void *arg)
@@ -214,7 +244,8 @@ static void look_while_it_runs(struct mount *m)
     assert_int_equal(pthread_join(other, NULL), 0);
 }
 
-/* What runs is told to others with its time so far; who asks is not told of the asking. */
+/* What runs is told to others with its time so far, and no more once it has ended; who asks is not told of
+ * the asking. (Seen to fail without the store of 0 in `end`.) */
 static void test_what_runs(void **state)
 {
     struct fixture *f = *state;
@@ -225,9 +256,9 @@ static void test_what_runs(void **state)
     assert_int_equal(seen_by_another.running[0].operation, STATS_OP_lookup);
     assert_int_equal(seen_by_another.running[0].for_ns, 3 * MS);
     assert_int_equal(seen_by_another.operations[STATS_OP_lookup].count, 0);
-    stats_fill(f->m.stats, &f->r);
-    assert_int_equal(f->r.n_running, 0);
-    assert_int_equal(f->r.operations[STATS_OP_lookup].count, 1);
+    look_while_it_runs(&f->m);
+    assert_int_equal(seen_by_another.n_running, 0);
+    assert_int_equal(seen_by_another.operations[STATS_OP_lookup].count, 1);
 }
 
 int main(void)
@@ -238,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_names),
         cmocka_unit_test_setup_teardown(test_latencies, setup, teardown),
         cmocka_unit_test_setup_teardown(test_slow_ones, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_long_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_runs, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -436,6 +436,29 @@ static void test_a_fault_is_told_to_who_takes_over(void **state)
     assert_int_equal(sync_ino(f, ino), 0);
 }
 
+/* What another session's fsync met is told to this one, too, and by an answer that says so: one that fails
+ * for another reason has not told it. Fails when tell_faults counts any answer as told. */
+static void test_a_fault_is_not_told_by_another_failure(void **state)
+{
+    struct fixture *f = *state;
+    struct object_session *own = f->session, *other = object_session_new(f->service, WIRE_VIA_MOUNT);
+    struct wire_tree_open_rep o = {0}, others = {0};
+    uint64_t ino = write_file(f, ROOT, "a", "bytes");
+    open_of(f, ino, SLICE_LIT("0123456789abcdef"), &o);
+    f->session = other;
+    open_of(f, ino, SLICE_LIT("fedcba9876543210"), &others);
+    assert_int_equal(pwrite(others.fd, "more", 4, 5), 4);
+    fault_sys_arm(FAULT_FSYNC | FAULT_FDATASYNC, 1, EIO, FAULT_ONCE);
+    assert_int_equal(sync_ino(f, ino), -EIO);
+    f->session = own;
+    fault_sys_arm(FAULT_FSYNC | FAULT_FDATASYNC, 1, ENOMEM, FAULT_ONCE);
+    assert_int_equal(sync_ino(f, ino), -ENOMEM);
+    fault_sys_disarm();
+    assert_int_equal(sync_ino(f, ino), -EIO);
+    assert_int_equal(sync_ino(f, ino), 0);
+    object_session_free(other);
+}
+
 /* What the disk did not take is met by settling, after the last close: the next fsync tells it, once. Nobody
  * is told of it who opens the file later. */
 static void test_a_fault_that_settling_met_is_told(void **state)
@@ -729,6 +752,8 @@ int main(void)
         BOTH(test_many_are_closed_at_once),
         cmocka_unit_test_setup_teardown(test_freeing_goes_on_after_an_error, setup_faults, teardown_faults),
         cmocka_unit_test_setup_teardown(test_a_fault_is_told_to_who_takes_over, setup_faults,
+                                        teardown_faults),
+        cmocka_unit_test_setup_teardown(test_a_fault_is_not_told_by_another_failure, setup_faults,
                                         teardown_faults),
         cmocka_unit_test_setup_teardown(test_a_fault_that_settling_met_is_told, setup_faults,
                                         teardown_faults),

@@ -463,6 +463,36 @@ static bool has_value(struct fixture *f, size_t head, const char *name, const ch
     return found && strncmp(found, line, strlen(line)) == 0;
 }
 
+/* Its tags go with it, which a service would drop with the object whose place it takes. (Without the tags in
+ * `create`, s3_multipart.c, they do not; versitygw keeps those that were there, and does not show it.) */
+static void test_set_meta_in_parts_keeps_tags(void **state)
+{
+    static const char part[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+                               "<CopyPartResult><ETag>&quot;p&quot;</ETag></CopyPartResult>";
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<Tagging><TagSet><Tag><Key>a</Key>"
+                   "<Value>b c</Value></Tag></TagSet></Tagging>",
+         .close = true},
+        {.answer = CREATED},
+        {.answer = part, .close = true},
+        {.answer = part, .close = true},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+    };
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    s3_of(f.origin)->copy_max_bytes = s3_of(f.origin)->copy_part_bytes = 5 * MIB;
+    struct origin_put p = {
+        .key = SLICE_LIT("k"), .meta = SLICE_LIT("x-amz-meta-mode: 1\n"), .if_match = SLICE_LIT("v1")};
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(origin_set_meta(f.origin, &p, 6 * MIB, f.arena, &attr, &e), ERR_PRECONDITION);
+    assert_true(has_value(&f, 1, "x-amz-tagging", "a=b%20c\r\n"));
+    assert_true(has_value(&f, 1, "x-amz-meta-mode", "1\r\n"));
+    fixture_stop(&f);
+}
+
 /* At another node tags are tags: they go in its header, which is signed, and come back because they are asked
  * for. At a service they are metadata, and nobody asks for more. */
 static void test_tags_of_another_node(void **state)
@@ -587,6 +617,7 @@ int main(void)
         cmocka_unit_test(test_metadata_makes_no_headers),
         cmocka_unit_test(test_tags_of_another_node),
         cmocka_unit_test(test_set_meta_in_parts),
+        cmocka_unit_test(test_set_meta_in_parts_keeps_tags),
         cmocka_unit_test(test_slow_bodies),
         cmocka_unit_test(test_remove_sent_twice),
         cmocka_unit_test(test_remove_of_any),

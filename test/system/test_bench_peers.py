@@ -1,0 +1,196 @@
+"""The systems that `make bench` measures beside ours: that all are asked the same, that what they cost is counted, and that one which is
+missing, fails or gives other bytes is told as not run and takes nobody with it."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+import harness
+from benched import MIB, lab_module  # noqa: F401 (lab_module is a fixture)
+
+
+# ---- costs, rounds and peers ----
+
+def test_usage_counts_the_system_and_its_reader(lab_module):
+    """CPU time of the named processes, of their children, and of programs that ran meanwhile; memory at its peak."""
+    import peers
+    import usage
+    burn = "import time; x = bytearray(64 << 20); t = time.process_time()\nwhile time.process_time() - t < 0.4: pass\ntime.sleep({})"
+    with subprocess.Popen(["sh", "-c", f"'{sys.executable}' -c '{burn.format(300)}' & wait"]) as system:
+        try:
+            harness.wait_until(lambda: len(peers.tree([system.pid])) == 2, 60, "a child")
+            child = peers.tree([system.pid])[1]
+            with usage.Usage(lambda: peers.tree([system.pid])) as used:
+                subprocess.run([sys.executable, "-c", burn.format(0)], check=True)
+                harness.wait_until(lambda: usage.cpu_seconds([child]).get(child, 0) >= 0.4, 200, "the child's work")
+        finally:
+            for pid in reversed(peers.tree([system.pid])):
+                os.kill(pid, 9)
+    assert 0.6 <= used.cpu_s <= 8 and used.memory_bytes >= 60 * MIB
+
+
+def test_rounds_turn_the_order_around(lab_module):
+    """Every system once a round, in one order and then in the other; a ratio is that of one round."""
+    import versus
+    order = []
+
+    class Quiet:
+        pairs = 3
+
+    taken, _share = versus.rounds(Quiet(), {name: lambda name=name: order.append(name) or {"rate": 1.0 + len(order)} for name in "abc"})
+    assert "".join(order) == "abccbaabc" and all(len(samples) == 3 for samples in taken.values())
+    rows = versus.rows_against({"forebay": [{"rate": 4.0, "cpu_s_per_gb": 1.0}], "x": [{"rate": 2.0, "cpu_s_per_gb": 3.0}]}, 0, "T", "MB/s", 1.0)
+    assert rows[0]["ratio"]["median"] == 2.0 and rows[0]["peer"] == "x" and rows[0]["reference_cost"] == {"cpu_s_per_gb": 3.0}
+
+
+def test_a_peer_that_is_missing_or_does_not_start_is_left_out(lab_module, capsys, monkeypatch):
+    """It is named with the reason, and the others go on; Forebay itself must start."""
+    import peers
+    import versus
+
+    class Absent(peers.Peer):
+        name, programs = "absent", ("no-such-program-anywhere",)
+
+    left_out = {}
+    monkeypatch.setattr(peers, "MOUNTS", [Absent()])
+    assert peers.present(left_out) == [] and "no-such-program-anywhere" in left_out["absent"]
+    with versus.skipping("late", left_out):
+        raise RuntimeError("does not start\nmore")
+    assert "late: not run (does not start)" in capsys.readouterr().err and left_out["late"] == "does not start"
+    with pytest.raises(RuntimeError), versus.skipping("forebay", left_out):
+        raise RuntimeError("does not start")
+    monkeypatch.undo()
+    rows = {row["name"]: row for row in peers.describe()}
+    assert all(row["version"] or row["missing"] for row in rows.values())
+    assert {"forebay", "s3fs", "rclone full", "JuiceFS", "SeaweedFS", "nginx", "versitygw", "mountpoint-s3"} <= set(rows)
+
+
+def test_a_peer_that_fails_in_the_middle_is_left_out(lab_module, tmp_path):
+    """One that gives other bytes before anything is measured, and one that fails in a later round; the others have all their rounds."""
+    import peers
+    import versus
+
+    class Quiet:
+        pairs = 5
+
+    (tmp_path / "source").write_bytes(b"right")
+    systems, left_out = {}, {}
+    for name, data in (("forebay", b"right"), ("fails", b"right"), ("other", b"wrong"), ("goes on", b"right")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_bytes(data)
+        systems[name] = peers.Running(tmp_path / name, [])
+    systems = versus.those_that(systems, left_out, versus.gives(tmp_path / "source", "f"))
+    assert list(systems) == ["forebay", "fails", "goes on"] and "other bytes" in left_out["other"]
+    calls = {name: 0 for name in systems}
+
+    def one(name, failing):
+        calls[name] += 1
+        if name == failing and calls[name] == 3:
+            raise OSError("Transport endpoint is not connected")
+        return {"rate": 1.0}
+
+    taken, _share = versus.rounds(Quiet(), {name: lambda n=name: one(n, "fails") for name in systems}, left_out)
+    assert calls == {"forebay": 5, "fails": 3, "goes on": 5} and list(taken) == ["forebay", "goes on"]
+    assert left_out["fails"] == "Transport endpoint is not connected"
+    calls["forebay"] = 0
+    with pytest.raises(OSError):  # ours is no peer
+        versus.rounds(Quiet(), {name: lambda n=name: one(n, "forebay") for name in systems}, {})
+
+
+@pytest.mark.parametrize("place", ["the disk", "tmpfs"])
+def test_copies_to_compare_with(lab_module, monkeypatch, tmp_path, place):
+    """The disk and tmpfs hold the data as long as they are measured; without room they are left out."""
+    import peers
+    import versus
+    [local] = [one for one in peers.LOCAL if one.name == place]
+    (tmp_path / "a").write_bytes(b"data")
+
+    class Fake:
+        def path(self, name):
+            return tmp_path / "lab" / name
+
+    left_out = {}
+    if local.place(Fake()) is not None:  # a small /dev/shm has no room
+        with local.volume(Fake(), None, None, {"sub/a": tmp_path / "a"}) as start, start() as running:
+            assert (running.dir / "sub/a").read_bytes() == b"data" and running.pids() == []
+        assert not running.dir.exists()
+    monkeypatch.setattr(local, "place", lambda _lab: None)
+    with versus.skipping(place, left_out):
+        with local.volume(Fake(), None, None, {"a": tmp_path / "a"}):
+            pass
+    assert left_out == {place: "no room for a copy"}
+
+
+@pytest.fixture
+def stand_ins(lab_module, monkeypatch):
+    """Directories in the place of the systems: ours, one more, and one that holds other bytes. Gives the URLs that they were given."""
+    import peers
+    urls = []
+
+    class StandIn(peers.Peer):
+        def __init__(self, name, wrong=0):
+            self.name, self.wrong = name, wrong
+
+        @contextlib.contextmanager
+        def volume(self, lab, bucket, endpoint, sources):
+            urls.append(endpoint)
+            directory = lab.path("stand-in")
+            directory.mkdir()
+            if not sources and self.wrong:
+                raise OSError("nothing to give other bytes of")
+            for name, source in sources.items():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                data = bytearray(source.read_bytes())
+                data[0] ^= self.wrong
+                (directory / name).write_bytes(data)
+            yield lambda: contextlib.nullcontext(peers.Running(directory, [os.getpid()]))
+
+    monkeypatch.setattr(peers, "FOREBAY", StandIn("forebay"))
+    monkeypatch.setattr(peers, "FOREBAY_BACK", StandIn("forebay, write=back"))
+    monkeypatch.setattr(peers, "MOUNTS", [StandIn("another"), StandIn("wrong", 1)])
+    return urls
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("measure, titles, beside", [
+    ("peers_cold", 1, ["parallel ranges straight from the origin"]), ("peers_warm", 4, ["the disk", "tmpfs"]), ("peers_small", 1, ["the disk", "tmpfs"]),
+    ("peers_checkpoint", 2, ["the disk", "tmpfs"])])
+def test_peers_are_measured_side_by_side(lab_module, stand_ins, work, measure, titles, beside):
+    """All by the same URL, that of the shaped origin, each in every round, with CPU time and memory; who gives other bytes is not measured; and
+    beside them what the machine and the origin give by themselves."""
+    import versus
+    import work as work_module
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory:
+        with lab_module.Lab(directory, quick=True) as lab:
+            rows = {**versus.MEASURES, **work_module.MEASURES}[measure](lab)
+            assert len(set(stand_ins)) == 1 and stand_ins[0] != lab.origin.endpoint
+        assert os.listdir(directory) == []
+    measured = [row for row in rows if "ratio" in row]
+    left_out = {row["peer"]: row["detail"] for row in rows if "ratio" not in row}
+    assert {row["peer"] for row in measured} | set(left_out) == {"another", "wrong", *beside}
+    assert {"wrong"} <= set(left_out) <= {"wrong", "tmpfs"}  # a small /dev/shm has no room
+    assert "other bytes" in left_out["wrong"] or "not what was" in left_out["wrong"]
+    assert len({row["title"].rsplit(", against ", 1)[0] for row in measured}) == titles
+    for row in measured:
+        assert row["n"] == lab_module.QUICK_PAIRS and row.get("beside", False) == (row["peer"] in beside)
+        assert all(row[side]["cpu_s_per_gb"] > 0 for side in ("ours_cost", "reference_cost"))
+        assert row["ours_cost"]["memory_bytes"] > MIB
+    if measure == "peers_cold":
+        cost = {row["peer"]: row["reference_cost"] for row in measured}
+        assert (cost[versus.STRAIGHT]["origin_bytes"], cost[versus.STRAIGHT]["origin_requests"]) == (1, 4)
+        assert (cost["another"]["origin_bytes"], cost["another"]["origin_requests"]) == (0, 0)
+
+
+def test_a_client_limit_holds_or_is_said(lab_module, capsys):
+    """Where a memory cgroup can be made, a reader runs inside it; where not, it runs all the same."""
+    import usage
+    with usage.ClientLimit(64 * MIB) as limit:
+        inside = subprocess.run(limit.wrap(["cat", "/proc/self/cgroup"]), stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert (limit.limit_bytes is None) != (f"forebay-bench-{os.getpid()}" in inside)
+        directory = limit._dir
+    assert directory is None or not directory.exists()
+    assert limit.limit_bytes or "without a memory limit" in capsys.readouterr().err

@@ -12,6 +12,8 @@ import statistics
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 import lab as lab_module
 import peers
 from lab import GIB, MIB, SHAPE, harness, pair_row, say, stolen
@@ -108,7 +110,7 @@ def skipping(name, left_out):
     """A peer that does not start, or fails, does not take the run with it: it goes into `left_out`, {name: reason}."""
     try:
         yield
-    except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError) as error:
+    except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError, BotoCoreError, ClientError) as error:
         if name == OURS:
             raise
         left_out[name] = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -2,7 +2,9 @@
 missing, fails or gives other bytes is told as not run and takes nobody with it."""
 
 import contextlib
+import json
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -66,7 +68,7 @@ def test_a_peer_that_is_missing_or_does_not_start_is_left_out(lab_module, capsys
     monkeypatch.undo()
     rows = {row["name"]: row for row in peers.describe()}
     assert all(row["version"] or row["missing"] for row in rows.values())
-    assert {"forebay", "s3fs", "rclone full", "JuiceFS", "SeaweedFS", "nginx", "versitygw", "mountpoint-s3"} <= set(rows)
+    assert {"forebay", "s3fs", "rclone full", "JuiceFS", "SeaweedFS", "nginx", "versitygw", "MinIO", "mountpoint-s3"} <= set(rows)
 
 
 def test_a_peer_that_fails_in_the_middle_is_left_out(lab_module, tmp_path):
@@ -194,3 +196,117 @@ def test_a_client_limit_holds_or_is_said(lab_module, capsys):
         directory = limit._dir
     assert directory is None or not directory.exists()
     assert limit.limit_bytes or "without a memory limit" in capsys.readouterr().err
+
+
+# ---- MinIO ----
+
+SERVER = """#!{python}
+import http.server, json, os, sys, time
+open({noted!r}, "w").write(json.dumps([sys.argv, dict(os.environ)]))
+data, address = sys.argv[-1], sys.argv[sys.argv.index("--address") + 1].split(":")
+os.makedirs(data, exist_ok=True)
+if {ends}:
+    sys.exit("the drive is not to my liking")
+answers = []
+class Server(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        answers.append(self.path)
+        body = b"<ListAllMyBucketsResult><Buckets></Buckets></ListAllMyBucketsResult>" if len(answers) > 2 else b"<Error><Code>XMinioServerNotInitialized</Code></Error>"
+        self.send_response(200 if len(answers) > 2 else 503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+http.server.HTTPServer((address[0], int(address[1])), Server).serve_forever()
+"""
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_minio_is_started_alone_and_leaves_nothing(lab_module, monkeypatch, tmp_path, ends):
+    """On the loopback, with one drive in a directory of its own, when it takes requests; one that ends says why. Its data goes with it."""
+    import peers
+    noted, server = tmp_path / "noted", tmp_path / "minio"
+    server.write_text(SERVER.format(python=sys.executable, noted=str(noted), ends=ends))
+    server.chmod(0o755)
+    monkeypatch.setattr(peers, "program", lambda name: str(server) if name == "minio" else None)
+
+    class Place:
+        def path(self, name):
+            return tmp_path / "lab" / name
+
+    if ends:
+        with pytest.raises(RuntimeError, match="not to my liking"):
+            peers.Minio(Place())
+    else:
+        with peers.Minio(Place()) as minio:
+            words, env = json.loads(noted.read_text())
+            pid = minio.pid
+            assert minio.endpoint == f"http://127.0.0.1:{minio.port}" and pathlib.Path(f"/proc/{pid}").exists()
+        assert words[1:] == ["server", "--quiet", "--address", f"127.0.0.1:{minio.port}", str(tmp_path / "lab/minio/data")]
+        assert (env["MINIO_ROOT_USER"], env["MINIO_ROOT_PASSWORD"], env["MINIO_UPDATE"]) == (minio.access_key, minio.secret_key, "off")
+        assert not pathlib.Path(f"/proc/{pid}").exists()
+    assert not (tmp_path / "lab/minio").exists()
+
+
+@pytest.fixture(params=["there", "not built", "other bytes", "ends"])
+def minio(request, lab_module, monkeypatch):
+    """In MinIO's place: another server that is there, none, one that keeps other bytes, and one that ends after it took a few requests."""
+    import peers
+    monkeypatch.setattr(peers, "program", lambda name, real=peers.program: None if name == "minio" else real(name))
+
+    class StandIn(harness.Origin):
+        def __init__(self, lab):
+            super().__init__(lab.path("minio"))
+
+        def s3(self, **config):
+            client = super().s3(**config)
+            for bucket in client.list_buckets()["Buckets"] if config and request.param == "other bytes" else []:
+                for entry in client.list_objects_v2(Bucket=bucket["Name"]).get("Contents", []):
+                    client.put_object(Bucket=bucket["Name"], Key=entry["Key"], Body=b"x" * entry["Size"])
+            if config and request.param == "ends":
+                self.process.kill()
+                self.process.wait()
+            return client
+
+    if request.param != "not built":
+        monkeypatch.setattr(peers, "Minio", StandIn)
+    return request.param
+
+
+def minio_rows(rows, case, words):
+    """Those of MinIO, which must be a figure or the reason why there is none."""
+    mine = [row for row in rows if "MinIO" in row["title"]]
+    for row in mine:
+        assert ("ratio" in row) == (case == "there")
+        assert case == "there" or row["value"] == "not run" and words[case] in row["detail"], row
+    return mine
+
+
+@pytest.mark.timeout(1800)
+def test_put_beside_minio(lab_module, monkeypatch, minio, work):
+    """With both numbers of connections, a goal of its own; one that cannot be measured is told as not run where its goal stands, and the
+    others have their figures."""
+    import goals
+    import uploads
+    monkeypatch.setattr(uploads, "PUT_SIZE", "64KiB")
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        rows = uploads.put(lab)
+    mine = minio_rows(rows, minio, {"not built": "scripts/bench-peers", "other bytes": "other bytes", "ends": ""})
+    assert len(rows) == 6 and [row["title"].split(", ")[1] for row in mine] == ["1 connection", "4 connections"]
+    assert all(row["goal"] == "at least 1.5" for row in mine) and all("ratio" in row for row in rows if row not in mine)
+    lines = [line for line in goals.goal_rows({"put": {"rows": rows}}) if "MinIO's rate" in line[3]]
+    assert len(lines) == 2 and all(line[4].startswith("not run (") == (minio != "there") for line in lines)
+
+
+@pytest.mark.timeout(1800)
+def test_gets_beside_minio(lab_module, monkeypatch, minio, work):
+    """It serves a copy of the same objects, and is one of the peers; one that cannot be measured is told as not run."""
+    import front
+    import peers
+    if peers.program("nginx") is None:
+        pytest.skip("not run: nginx is not installed")
+    monkeypatch.setattr(front, "PEER_LOADS", [0])
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        rows = front.peers_s3(lab)
+    [mine] = minio_rows(rows, minio, {"not built": "scripts/bench-peers", "other bytes": "other bytes", "ends": ""})
+    assert mine["peer"] == "MinIO" and {row["peer"] for row in rows} == {"MinIO", front.CACHE, front.DIRECT}
+    assert minio != "there" or mine["reference_cost"]["cpu_s_per_gb"] > 0

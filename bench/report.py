@@ -17,7 +17,7 @@ in the page cache, for both sides. Cold means a node with nothing in it, behind 
 per connection, 300 MB/s in all. Buckets have `validate=ttl:1h`, so that attributes are trusted as long as the peers trust theirs.
 The raw numbers of every pair are in `bench/results/`.
 """
-TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "dropped": "With the page cache dropped", "cold": "Cold reads",
+TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "small_costs": "Calls of small files", "dropped": "With the page cache dropped", "cold": "Cold reads",
           "model_cold": "A cold model", "first": "First byte", "s3": "Warm S3", "values": "Small values", "tls": "TLS", "listing": "Long listings",
           "put": "Uploads", "put_opaque": "Uploads without MD5", "put_mirror": "Uploads to a mirror", "write_back": "Write-back",
           "epoch": "Two epochs", "half": "Half a cache", "train": "Training", "checkpoint": "Checkpoints",

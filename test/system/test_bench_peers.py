@@ -12,7 +12,7 @@ import tempfile
 import pytest
 
 import harness
-from benched import MIB, lab_module  # noqa: F401 (lab_module is a fixture)
+from benched import BUILD, MIB, lab_module, program  # noqa: F401 (lab_module is a fixture)
 
 
 # ---- costs, rounds and peers ----
@@ -196,6 +196,81 @@ def test_a_client_limit_holds_or_is_said(lab_module, capsys):
         directory = limit._dir
     assert directory is None or not directory.exists()
     assert limit.limit_bytes or "without a memory limit" in capsys.readouterr().err
+
+
+# ---- calls of small files ----
+
+def test_filecosts_times_each_call(tmp_path):
+    """Every file once a pass, the first pass not counted; the bytes are those of the files, and the four calls make up the whole."""
+    files = tmp_path / "files"
+    (files / "sub").mkdir(parents=True)
+    names = [f"sub/{i}" for i in range(20)] + ["empty"]
+    for i, name in enumerate(names):
+        (files / name).write_bytes(b"x" * (1000 * i if name != "empty" else 0))
+    (tmp_path / "list").write_text("".join(name + "\n" for name in names))
+    said = json.loads(program("filecosts", files, tmp_path / "list", 4).stdout)
+    assert said["files"] == 3 * 21 and said["bytes"] == 3 * sum(1000 * i for i in range(20))
+    assert list(said["calls"]) == ["lookup", "open", "read", "close"] and all(one["mean_us"] > 0 and one["median_us"] > 0 for one in said["calls"].values())
+    assert said["whole_us"] == pytest.approx(sum(one["mean_us"] for one in said["calls"].values()), abs=0.001)
+
+
+def test_filecosts_makes_these_calls_and_no_others(tmp_path):
+    """One each of stat, open, read and close for each file and pass, in another order each pass."""
+    (tmp_path / "files").mkdir()
+    names = [f"file-{i:02d}" for i in range(30)]
+    for name in names:
+        (tmp_path / "files" / name).write_bytes(b"data")
+    (tmp_path / "list").write_text("\n".join(names) + "\n")
+    traced = subprocess.run(["strace", "-o", tmp_path / "trace", "-y", BUILD / "bench/filecosts", tmp_path / "files", tmp_path / "list", "3"], capture_output=True)
+    if traced.returncode != 0:
+        pytest.skip(f"not run: strace does not run here: {traced.stderr.decode(errors='replace').strip()}")
+    calls = [line for line in (tmp_path / "trace").read_text().splitlines() if f"{tmp_path}/files/" in line]
+    kinds = [line.split("(")[0] for line in calls]
+    assert len(calls) == 4 * 3 * 30
+    assert all(kinds[i] in ("stat", "newfstatat") and kinds[i + 1:i + 4] == ["openat", "read", "close"] for i in range(0, len(kinds), 4)), set(kinds)
+    order = [line.split("/")[-1][:7] for line in calls[::4]]
+    assert all(sorted(order[i:i + 30]) == names for i in (0, 30, 60)) and order[:30] != order[30:60] != order[60:]
+
+
+def test_filecosts_says_what_it_cannot_read(tmp_path):
+    """A name that is not there, a list that is not or that is empty: one line that names it, exit 1; one pass alone counts nothing: exit 2."""
+    (tmp_path / "list").write_text("none\n")
+    done = program("filecosts", tmp_path, tmp_path / "list")
+    assert done.returncode == 1 and str(tmp_path / "none") in done.stderr and done.stdout == ""
+    (tmp_path / "list").write_text("")
+    for name in ("list", "nowhere"):
+        done = program("filecosts", tmp_path, tmp_path / name)
+        assert done.returncode == 1 and name in done.stderr
+    assert program("filecosts", tmp_path, tmp_path / "list", 1).returncode == 2
+
+
+@pytest.mark.timeout(1800)
+def test_calls_of_small_files_in_each_profile(lab_module, monkeypatch, need_fuse, work):
+    """Four calls and their sum, in each of four profiles, beside the disk's; who opens without asking reaches the mount by no open, and the others
+    by one each; no row has a goal, and other bytes are no measurement."""
+    import calls
+    monkeypatch.setattr(calls, "QUICK_SMALL_FILES", 40)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        rows = calls.small_costs(lab)
+        real = calls.make_files
+        monkeypatch.setattr(calls, "make_files", lambda *rest: with_other_bytes(real(*rest)))
+        with pytest.raises(RuntimeError, match="bench epoch"):
+            calls.small_costs(lab)
+    assert len(rows) == 4 * 5 and all(row["goal"] == "-" and row["met"] is None and row["unit"] == "us" and row["n"] == 3 for row in rows)
+    for profile in ("as it comes", "without passthrough", "--read-only", "--profile read-only"):
+        mine = {row["title"].split(": ")[1]: row for row in rows if f", {profile}: " in row["title"]}
+        assert list(mine) == [f"{call}, of the disk's" for call in ("lookup", "open", "read", "close", "all four")]
+        whole = mine.pop("all four, of the disk's")
+        for i in range(3):  # in each pair
+            assert sum(row["pairs"][i][0] for row in mine.values()) == pytest.approx(whole["pairs"][i][0], abs=0.01)
+        opens = 0 if profile == "--profile read-only" else 1
+        assert ("open 1.000" in whole["note"]) == opens and "; of the node " in whole["note"], whole["note"]
+
+
+def with_other_bytes(directory):
+    path = next(path for path in directory.rglob("*") if path.is_file())
+    path.write_bytes(b"x" * path.stat().st_size)
+    return directory
 
 
 # ---- MinIO ----

@@ -156,6 +156,7 @@ def test_a_miss_points_to_where_the_time_goes(monkeypatch, tmp_path):
 
 def test_every_measurement_is_known_everywhere(lab_module):
     """Each name that bench/run takes has a function and a title, and each goal stands for measurements that it takes."""
+    import calls
     import front
     import goals
     import measures
@@ -166,7 +167,7 @@ def test_every_measurement_is_known_everywhere(lab_module):
     import work
     run = bench_run()
     names = run.NAMES + run.HEAVY
-    functions = [name for module in (measures, front, uploads, work, moving, versus) for name in module.MEASURES]
+    functions = [name for module in (measures, calls, front, uploads, work, moving, versus) for name in module.MEASURES]
     assert sorted(names) == sorted(functions) == sorted(report.TITLES) and len(set(names)) == len(names)
     assert {measure for *_, sources in goals.GOALS for measure, _ in sources} | set(goals.PEER_MEASURES) <= set(names)
 

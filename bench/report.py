@@ -25,10 +25,10 @@ TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "small
           "find": "Listing names", "model": "Models", "prefetch": "Prefetch", "jobs": "Import and export", "jobs_small": "Import and export of small objects",
           "jobs_large": "Import and export of 10 GB", "memory": "Memory",
           "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers", "peers_small": "Small files, beside peers",
-          "peers_checkpoint": "Checkpoints, beside peers", "peers_s3": "Warm S3, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
+          "peers_checkpoint": "Checkpoints, beside peers", "peers_train": "Training, beside peers", "peers_s3": "Warm S3, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
 PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seconds per GB", "peers_warm.svg": "Warm reads of all systems",
          "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3",
-         "peers_checkpoint.svg": "Checkpoints of all systems", "peers_s3.svg": "Warm S3 of all systems"}
+         "peers_checkpoint.svg": "Checkpoints of all systems", "peers_train.svg": "Training on all systems", "peers_s3.svg": "Warm S3 of all systems"}
 README_PLOTS = ["goals.svg", "peers_cold.svg", "costs.svg", "s3.svg"]  # the first two that there are
 README_BEGIN, README_END = "<!-- written by bench/run: begin -->", "<!-- written by bench/run: end -->"
 

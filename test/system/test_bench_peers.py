@@ -159,8 +159,8 @@ def stand_ins(lab_module, monkeypatch):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("measure, titles, beside", [
-    ("peers_cold", 1, ["parallel ranges straight from the origin"]), ("peers_warm", 4, ["the disk", "tmpfs"]), ("peers_small", 1, ["the disk", "tmpfs"]),
-    ("peers_checkpoint", 2, ["the disk", "tmpfs"])])
+    ("peers_cold", 1, ["parallel ranges straight from the origin"]), ("peers_warm", 8, ["the disk", "tmpfs"]), ("peers_small", 1, ["the disk", "tmpfs"]),
+    ("peers_checkpoint", 4, ["the disk", "tmpfs"]), ("peers_train", 1, ["the disk", "tmpfs"])])
 def test_peers_are_measured_side_by_side(lab_module, stand_ins, work, measure, titles, beside):
     """All by the same URL, that of the shaped origin, each in every round, with CPU time and memory; who gives other bytes is not measured; and
     beside them what the machine and the origin give by themselves."""
@@ -196,6 +196,69 @@ def test_a_client_limit_holds_or_is_said(lab_module, capsys):
         directory = limit._dir
     assert directory is None or not directory.exists()
     assert limit.limit_bytes or "without a memory limit" in capsys.readouterr().err
+
+
+# ---- what is asked of them ----
+
+def test_several_readers_read_at_once(lab_module):
+    """Random reads are shared by them, and each reads a whole file whole; one reader is the plain program."""
+    import versus
+    calls = []
+
+    class Noting:
+        def read(self, *arguments):
+            calls.append(("one", *arguments))
+
+        def read_at_once(self, *arguments):
+            calls.append(("several", *arguments))
+
+    for readers, mode, count in ((1, "random", 800), (4, "random", 800), (4, "seq", 1)):
+        versus.read_by(Noting(), readers, mode, "path", 4096, count)
+    assert calls == [("one", "random", "path", 4096, 800), ("several", 4, "random", "path", 4096, 200), ("several", 4, "seq", "path", 4096, 1)]
+    assert versus.WARM_READERS == (1, 4)
+
+
+def test_checkpoints_are_written_with_fsync_and_without(lab_module, stand_ins, monkeypatch, work):
+    """Each system both ways, in rows of their own."""
+    import work as work_module
+    asked = []
+    monkeypatch.setattr(work_module, "bench", lambda *words: asked.append("--no-fsync" in words) or
+                        {"write_bytes_per_s": 1.0, "read_back_bytes_per_s": 1.0, "bytes": 1})
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        rows = work_module.peers_checkpoint(lab)
+    titles = {row["title"] for row in rows if row.get("peer") == "another" and "ratio" in row}
+    assert titles == {"Checkpoint of 64 MiB written through the mount, against another", "Checkpoint of 64 MiB written through the mount, with fsync, against another"}
+    assert asked.count(True) == asked.count(False) > 0
+
+
+def test_training_beside_peers_is_of_the_accelerator(lab_module, stand_ins, monkeypatch, work):
+    """Its utilisation is compared, not the bytes per second; a hundredth behind is no miss, two are, and tmpfs is none to be ahead of."""
+    import goals
+    import work as work_module
+    share = {"another": 0.95}
+    monkeypatch.setattr(work_module, "QUICK_TRAIN_FILES", 8)
+    real = work_module.epoch
+
+    def epoch(directory, workers, *options):
+        said = real(directory, workers, *options)
+        system = next((name for name, running in systems.items() if running.dir == directory), None)
+        return {**said, "accelerator_utilisation": share.get(system, 0.945)}
+
+    systems, those_that = {}, work_module.those_that
+    monkeypatch.setattr(work_module, "epoch", epoch)
+    monkeypatch.setattr(work_module, "those_that", lambda found, *rest: systems.update(found) or those_that(found, *rest))
+    for utilisation, met in ((0.95, True), (0.99, False)):
+        share["another"] = utilisation
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+            rows = work_module.peers_train(lab)
+        row = next(row for row in rows if row["peer"] == "another")
+        assert row["ratio"]["median"] == pytest.approx(0.945 / utilisation) and row["unit"] == "%" and row["goal"] == "at least 0.99"
+        assert row["ours"]["median"] == pytest.approx(94.5) and row["met"] == met
+        for one in rows:  # of stand-ins the processor time says nothing
+            for side in ("ours_cost", "reference_cost"):
+                one.get(side, {}).pop("cpu_s_per_gb", None)
+        [line] = [line for line in goals.peer_rows({"peers_train": {"rows": rows}}) if "accelerator" in line[0]]
+        assert line[2] == met and "within a hundredth" in line[3] and "another" in line[1]
 
 
 # ---- calls of small files ----

@@ -332,7 +332,7 @@ def values(lab):
     return [value_row("Gets of 1 KiB values from a bucket with values=memory, 16 connections", f"at least {VALUE_GOAL:,}/s",
                       f"{ours['median']:,.0f}/s ({ours['min']:,.0f} to {ours['max']:,.0f})", ours["median"] >= VALUE_GOAL, share,
                       detail=f"nginx with sendfile, unsigned: {other['median']:,.0f}/s; CPU s per 100,000 requests "
-                             f"{costs(taken[OURS])['cpu_s_per_100k']:.2f} against {costs(taken[STATIC])['cpu_s_per_100k']:.2f}")]
+                             f"{costs(taken[OURS])['cpu_s_per_100k']:.2f} against {costs(taken[STATIC])['cpu_s_per_100k']:.2f}", spread=ours)]
 
 
 # ---- listings ----
@@ -392,7 +392,7 @@ def listing(lab):
                 times.append(seconds)
     taken, growth = spread(times), watch.peak_bytes - before
     return [value_row(f"Full S3 listing of {count:,} objects in one prefix", f"under {LIST_SECONDS} s", f"{taken['median']:.1f} s",
-                      taken["median"] < LIST_SECONDS, share[0], detail=f"{taken['min']:.1f} to {taken['max']:.1f} s, {len(times)} listings"),
+                      taken["median"] < LIST_SECONDS, share[0], detail=f"{taken['min']:.1f} to {taken['max']:.1f} s, {len(times)} listings", spread=taken),
             value_row(f"Memory of the node more than before, while it lists {count:,} objects", f"flat: at most {LIST_GROWTH_BYTES // MIB} MiB",
                       f"{growth / MIB:.1f} MiB at most", growth <= LIST_GROWTH_BYTES, share[0], detail=f"before {before / MIB:.1f} MiB")]
 

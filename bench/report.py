@@ -45,21 +45,52 @@ def where_the_time_goes(name, rows):
     return f"Where the time goes: [NOTES.md](NOTES.md#{name})." if name in noted() else "Where the time goes was not looked into yet."
 
 
+def same_sources(before, now):
+    """Whether two runs measured the same: all that a figure depends on, by its name in git; not where something was changed and not committed."""
+    return bool(now.get("measured")) and before.get("measured") == now["measured"]
+
+
+def spread_of(row):
+    """Median, minimum and maximum of a row's ratio, or of its figure; None where it is of one run."""
+    return row.get("ratio") or row.get("spread")
+
+
 def agreement(before, now):
     """How many medians of a run lie within the spread of the run before on the same machine; None where there is none to compare with."""
     if not before or before["machine"] != now["machine"] or before["quick"] != now["quick"]:
         return None
-    spreads = {row["title"]: row["ratio"] for row in before["rows"] if "ratio" in row}
-    both = [row for row in now["rows"] if "ratio" in row and row["title"] in spreads]
+    spreads = {row["title"]: spread_of(row) for row in before["rows"] if spread_of(row)}
+    both = [row for row in now["rows"] if spread_of(row) and row["title"] in spreads]
     outside = [row["title"] for row in both
-               if not spreads[row["title"]]["min"] <= row["ratio"]["median"] <= spreads[row["title"]]["max"]]
-    return {"date": before["date"], "commit": before["commit"], "rows": len(both), "outside": outside} if both else None
+               if not spreads[row["title"]]["min"] <= spread_of(row)["median"] <= spreads[row["title"]]["max"]]
+    return {"date": before["date"], "commit": before["commit"], "same": same_sources(before, now), "rows": len(both),
+            "outside": outside} if both else None
+
+
+def outside_text(found):
+    return ", not that of: " + "; ".join(found["outside"]) if found["outside"] else ""
 
 
 def agreement_text(found):
     inside = f"{found['rows'] - len(found['outside'])} of {found['rows']} medians lie within the spread of the run of {found['date']} at commit " \
-             f"{found['commit']}"
-    return inside + (", not that of: " + "; ".join(found["outside"]) if found["outside"] else "")
+             f"{found['commit']}" + (", which measured the same sources" if found.get("same") else "")
+    return inside + outside_text(found)
+
+
+def again(results):
+    """Of {measurement: result} those that were made twice of the same sources on one machine, and the sum of them as a sentence."""
+    twice = {name: results[name]["before"] for name in TITLES if (results.get(name, {}).get("before") or {}).get("same")}
+    rows, outside = sum(one["rows"] for one in twice.values()), sum(len(one["outside"]) for one in twice.values())
+    if not twice:
+        return twice, "No measurement was made twice on one machine with the same sources."
+    return twice, f"Made twice on one machine with the same sources: {rows - outside} of {rows} medians lie within the spread that the run before " \
+                  f"printed, {len(twice)} measurement{'s' if len(twice) > 1 else ''}."
+
+
+def again_section(results):
+    twice, text = again(results)
+    lines = [f"* `{name}`: {one['rows'] - len(one['outside'])} of {one['rows']}, before at {one['date']}{outside_text(one)}" for name, one in twice.items()]
+    return "\n".join(["## A second run", "", text, *([""] + lines if lines else [])]) + "\n"
 
 
 def span(value, form):
@@ -158,6 +189,7 @@ def render(directory):
         path = directory / f"{name}.json"
         if path.exists():
             sections.append(section(name, json.loads(path.read_text())))
+    sections.append(again_section(goals.load(directory)))
     if (directory / "systems.json").exists():
         sections.append(systems_section(directory / "systems.json"))
     folder = "" if not directory.name == "results" else "results/"

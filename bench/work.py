@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import time
 
@@ -58,10 +57,11 @@ def train(lab):
         shutil.rmtree(memory, ignore_errors=True)
     pairs = [(a["utilisation"], b["utilisation"]) for a, b in zip(taken[OURS], taken[TMPFS])]
     ours, reference = (spread([pair[i] for pair in pairs]) for i in (0, 1))
-    lost = statistics.median(b - a for a, b in pairs)
+    points = spread([b - a for a, b in pairs])
+    lost = points["median"]
     text = f"{ours['median']:.1f} % ({ours['min']:.1f} to {ours['max']:.1f}) against {reference['median']:.1f} %"
     return [value_row("Emulated training, accelerator utilisation, warm, of tmpfs's", "no less than tmpfs minus 1 point", text, lost <= 1,
-                      share, detail=f"{lost:.2f} points less in the median of {len(pairs)} pairs", lost_points=lost,
+                      share, detail=f"{lost:.2f} points less in the median of {len(pairs)} pairs", lost_points=lost, spread=points,
                       pairs=[[round(a, 3), round(b, 3)] for a, b in pairs], ours_cost=costs(taken[OURS]), reference_cost=costs(taken[TMPFS]))]
 
 
@@ -311,12 +311,12 @@ def meta(lab):
         rows.append(value_row(f"{phase} of {count:,} empty files on scratch, through the mount", f"at least {goal:,}/s" if goal else "-",
                               f"{ours['median']:,.0f}/s ({ours['min']:,.0f} to {ours['max']:,.0f})",
                               ours["median"] >= goal if goal else None, share,
-                              detail=f"the disk's own file system: {disk['median']:,.0f}/s; {len(taken)} pairs"))
+                              detail=f"the disk's own file system: {disk['median']:,.0f}/s; {len(taken)} pairs", spread=ours))
     if synced:
         ours, disk = (spread([pair[i] for pair in synced]) for i in (0, 1))
         rows.append(value_row(f"create with an fsync of each directory of {META_PER_DIRECTORY:,}, one thread", "-",
                               f"{ours['median']:,.0f}/s ({ours['min']:,.0f} to {ours['max']:,.0f})", None, synced_share,
-                              detail=f"the disk's own file system: {disk['median']:,.0f}/s"))
+                              detail=f"the disk's own file system: {disk['median']:,.0f}/s", spread=ours))
     return rows
 
 
@@ -340,7 +340,7 @@ def find(lab):
                     raise RuntimeError(f"find saw {found} of {count} files")
     taken = spread(times)
     return [value_row(f"find over {count:,} files on scratch, cold mount", f"under {FIND_SECONDS} s", f"{taken['median']:.2f} s",
-                      taken["median"] < FIND_SECONDS, share[0], detail=f"{taken['min']:.2f} to {taken['max']:.2f} s, {len(times)} mounts")]
+                      taken["median"] < FIND_SECONDS, share[0], detail=f"{taken['min']:.2f} to {taken['max']:.2f} s, {len(times)} mounts", spread=taken)]
 
 
 # ---- models ----

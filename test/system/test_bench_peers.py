@@ -324,6 +324,7 @@ def test_calls_of_small_files_in_each_profile(lab_module, monkeypatch, need_fuse
         mine = {row["title"].split(": ")[1]: row for row in rows if f", {profile}: " in row["title"]}
         assert list(mine) == [f"{call}, of the disk's" for call in ("lookup", "open", "read", "close", "all four")]
         whole = mine.pop("all four, of the disk's")
+        assert all(row["note"].startswith("the file in the middle ") for row in mine.values())
         for i in range(3):  # in each pair
             assert sum(row["pairs"][i][0] for row in mine.values()) == pytest.approx(whole["pairs"][i][0], abs=0.01)
         opens = 0 if profile == "--profile read-only" else 1

@@ -15,7 +15,7 @@ import lab as lab_module
 import peers
 from lab import MIB, MemoryWatch, harness, pair_row, say, spread, stolen, value_row
 from usage import Usage
-from versus import NotRun, costs, rounds, rows_against
+from versus import NotRun, costs, rounds, rows_against, rows_left_out, skipping
 
 # title, bytes of an object, objects, requests, connections, goal against nginx with sendfile
 LOADS = [
@@ -148,10 +148,24 @@ def plain_objects(lab, size, objects):
     return plain, keys, lab.upload({key: plain / key for key in keys})
 
 
+def peer_sides(lab, stack, plain, keys, bucket, left_out):
+    """{name: (address, targets, process)} of those that serve the same objects; MinIO has a copy of its own, and may be left out."""
+    presigned, origin_address = lab.targets(lab.origin.s3(signature_version="s3v4"), bucket, keys)
+    cache = stack.enter_context(Nginx(lab.path("proxy"), origin=lab.origin.endpoint.split("//")[1], alike=True))
+    sides = {CACHE: (cache.address, presigned, cache.pid), DIRECT: (origin_address, presigned, lab.origin.pid)}
+    with skipping(peers.MINIO, left_out):
+        minio = stack.enter_context(peers.Minio(lab))
+        theirs = lab.upload({key: plain / key for key in keys}, origin=minio)
+        presigned, address = lab.targets(minio.s3(signature_version="s3v4"), theirs, keys)
+        sides[peers.MINIO] = address, presigned, minio.pid
+    return sides
+
+
 def one_load(lab, with_peers, size_title, size, objects, requests, connections, goal):
     if lab.quick:
         objects, requests = max(8, objects // QUICK_SHARE), requests // QUICK_SHARE
     plain, keys, bucket = plain_objects(lab, size, objects)
+    left_out = {}
     with contextlib.ExitStack() as stack:
         node = stack.enter_context(lab.node(bucket))
         static = stack.enter_context(Nginx(lab.path("nginx"), root=plain))
@@ -164,21 +178,19 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
             node.cli("bucket", "set", bucket, "anonymous=read")
             sides[UNSIGNED] = address, [target.split("?")[0] for target in signed], node.pid
         if with_peers:
-            at_origin = harness.s3_client(lab.origin.endpoint, lab.origin.access_key, lab.origin.secret_key, signature_version="s3v4")
-            presigned, origin_address = lab.targets(at_origin, bucket, keys)
-            cache = stack.enter_context(Nginx(lab.path("proxy"), origin=lab.origin.endpoint.split("//")[1], alike=True))
             del sides[STATIC]
-            sides |= {CACHE: (cache.address, presigned, cache.pid), DIRECT: (origin_address, presigned, lab.origin.pid)}
-        for _ in range(2):
-            for where, targets, _pid in sides.values():
-                lab.get(where, targets, min(connections, objects), compare=plain)
+            sides |= peer_sides(lab, stack, plain, keys, bucket, left_out)
+        for name, (where, targets, _pid) in list(sides.items()):
+            with skipping(name, left_out) if with_peers else contextlib.nullcontext():
+                for _ in range(2):
+                    lab.get(where, targets, min(connections, objects), compare=plain)
         say(f"warm S3 GET of {size_title}, {connections} connections, {lab.pairs} rounds of {len(sides)} systems")
         taken, share = rounds(lab, {
             name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, connections, requests)
-            for name, (where, targets, pid) in sides.items()})
+            for name, (where, targets, pid) in sides.items() if name not in left_out}, left_out if with_peers else None)
     title = f"Warm S3 GET of {size_title} objects, {connections} connections"
     unsigned = taken.pop(UNSIGNED, None)
-    rows = rows_against(taken, share, title, "MB/s", 1e-6)
+    rows = rows_against(taken, share, title, "MB/s", 1e-6) + rows_left_out(left_out, title)
     for row in rows:
         if row["peer"] in (STATIC, STATIC_ALIKE):
             row["goal"], row["met"] = f"at least {goal:g}", row["ratio"]["median"] >= goal
@@ -196,8 +208,8 @@ def s3(lab):
 
 
 def peers_s3(lab):
-    """The same beside nginx with proxy_cache in front of the origin, its connections with the same congestion control as the node's, and
-    the origin's own server."""
+    """The same beside nginx with proxy_cache in front of the origin, its connections with the same congestion control as the node's, the
+    origin's own server, and MinIO with one drive on the same disk and a copy of its own."""
     return [row for i in PEER_LOADS for row in one_load(lab, True, *LOADS[i])]
 
 
@@ -320,7 +332,7 @@ def values(lab):
     return [value_row("Gets of 1 KiB values from a bucket with values=memory, 16 connections", f"at least {VALUE_GOAL:,}/s",
                       f"{ours['median']:,.0f}/s ({ours['min']:,.0f} to {ours['max']:,.0f})", ours["median"] >= VALUE_GOAL, share,
                       detail=f"nginx with sendfile, unsigned: {other['median']:,.0f}/s; CPU s per 100,000 requests "
-                             f"{costs(taken[OURS])['cpu_s_per_100k']:.2f} against {costs(taken[STATIC])['cpu_s_per_100k']:.2f}")]
+                             f"{costs(taken[OURS])['cpu_s_per_100k']:.2f} against {costs(taken[STATIC])['cpu_s_per_100k']:.2f}", spread=ours)]
 
 
 # ---- listings ----
@@ -380,7 +392,7 @@ def listing(lab):
                 times.append(seconds)
     taken, growth = spread(times), watch.peak_bytes - before
     return [value_row(f"Full S3 listing of {count:,} objects in one prefix", f"under {LIST_SECONDS} s", f"{taken['median']:.1f} s",
-                      taken["median"] < LIST_SECONDS, share[0], detail=f"{taken['min']:.1f} to {taken['max']:.1f} s, {len(times)} listings"),
+                      taken["median"] < LIST_SECONDS, share[0], detail=f"{taken['min']:.1f} to {taken['max']:.1f} s, {len(times)} listings", spread=taken),
             value_row(f"Memory of the node more than before, while it lists {count:,} objects", f"flat: at most {LIST_GROWTH_BYTES // MIB} MiB",
                       f"{growth / MIB:.1f} MiB at most", growth <= LIST_GROWTH_BYTES, share[0], detail=f"before {before / MIB:.1f} MiB")]
 

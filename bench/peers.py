@@ -16,26 +16,27 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from lab import MOUNT_SECONDS, ROOT, harness, say
 from usage import tmpfs
 
-DISK, TMPFS = "the disk", "tmpfs"
+DISK, TMPFS, MINIO = "the disk", "tmpfs", "MinIO"
 READ_AHEAD_KB = 1024  # what Forebay's own mount asks for; given to all
-VENV_BIN = ROOT / ".deps/venv/bin"
+OWN_BINS = [ROOT / ".deps/venv/bin", ROOT / ".deps/bin"]
 IN_ORDER = ["setpriv", "--pdeathsig", "TERM", "--"]  # what has children or a mount ends in order when this process is killed
 MISSING = {
     "mountpoint-s3": "not in the package registries that can be reached (a placeholder is), and not in Debian",
     "goofys": "its module cannot be fetched, and Debian has none",
     "geesefs": "its module cannot be fetched, and Debian has none",
-    "MinIO": "has no released module to build by version; versitygw takes its place for PUT",
     "AIStore": "its module cannot be fetched",
 }
 
 
 def program(name):
-    """Path of a program: of the venv, of Debian, or None."""
-    own = VENV_BIN / name
-    return str(own) if own.exists() else shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin")
+    """Path of a program: of the venv, built by the scripts, of Debian, or None."""
+    own = next((folder / name for folder in OWN_BINS if (folder / name).exists()), None)
+    return str(own) if own else shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin")
 
 
 def first_line(*argv):
@@ -346,6 +347,58 @@ class Seaweed(Peer):
             harness.tree_remove(directory)
 
 
+class Minio(harness.Program):
+    """MinIO over a directory of the lab's disk: one server with one drive, whose data is gone with the block."""
+    access_key, secret_key = "peer-access-key", "peer-secret-key"
+    settings = {"MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}  # asks nobody whether there is a newer one
+    tuning = ("minio server DIR, one drive on the same disk; " + " ".join(f"{name}={value}" for name, value in settings.items()) + "; what its "
+              "guide to tuning sets besides are sysctls, which all systems of the machine share")
+
+    @staticmethod
+    def missing():
+        """Why it cannot be run here, or None."""
+        return None if program("minio") else "not built (scripts/bench-peers build minio)"
+
+    def __init__(self, lab):
+        if self.missing():
+            raise RuntimeError(self.missing())
+        super().__init__(lab.path("minio"), "minio")
+        self.port = None
+        try:
+            harness.start_on_free_port(self, self._spawn)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _spawn(self, port):
+        env = {**self.settings, "MINIO_ROOT_USER": self.access_key, "MINIO_ROOT_PASSWORD": self.secret_key, "HOME": str(self.dir)}
+        self.spawn([*IN_ORDER, program("minio"), "server", "--quiet", "--address", f"127.0.0.1:{port}", self.dir / "data"], env=env)
+
+    def _answers(self):
+        if not self.running():
+            raise harness.Ended(f"MinIO ended:\n{self.log_tail(8)}")
+        with contextlib.suppress(BotoCoreError, ClientError):  # its health page says that it is ready before it takes requests
+            self.s3().list_buckets()
+            return True
+        return False
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def s3(self, **config):
+        return harness.s3_client(self.endpoint, self.access_key, self.secret_key, **config)
+
+    def new_bucket(self, name=None):
+        name = name or harness.random_name()
+        self.s3().create_bucket(Bucket=name)
+        return name
+
+    def stop(self):
+        self.kill()
+        harness.tree_remove(self.dir)
+
+
 FOREBAY, FOREBAY_BACK = Forebay(), ForebayBack()
 LOCAL = [Local(DISK, lambda lab: lab.path("disk")), Local(TMPFS, tmpfs)]
 MOUNTS = [S3fs(), Rclone("off"), Rclone("full"), Juicefs(), Seaweed()]
@@ -373,6 +426,9 @@ def describe():
                  "tuning": "sendfile, tcp_nopush, open_file_cache; as a cache: proxy_cache, keyed by the path, with a lock per object"})
     rows.append({"name": "versitygw", "version": first_line(str(s3), "--version") if s3.exists() else None,
                  "missing": None if s3.exists() else "not built", "tuning": "posix, over a directory: the origin of all, and the reference for PUT"})
+    absent = Minio.missing()
+    rows.append({"name": MINIO, "version": None if absent else first_line(program("minio"), "--version"), "missing": absent,
+                 "tuning": Minio.tuning})
     rows += [{"name": name, "version": None, "missing": reason, "tuning": ""} for name, reason in MISSING.items()]
     return rows
 

@@ -17,7 +17,7 @@ in the page cache, for both sides. Cold means a node with nothing in it, behind 
 per connection, 300 MB/s in all. Buckets have `validate=ttl:1h`, so that attributes are trusted as long as the peers trust theirs.
 The raw numbers of every pair are in `bench/results/`.
 """
-TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "dropped": "With the page cache dropped", "cold": "Cold reads",
+TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "small_costs": "Calls of small files", "dropped": "With the page cache dropped", "cold": "Cold reads",
           "model_cold": "A cold model", "first": "First byte", "s3": "Warm S3", "values": "Small values", "tls": "TLS", "listing": "Long listings",
           "put": "Uploads", "put_opaque": "Uploads without MD5", "put_mirror": "Uploads to a mirror", "write_back": "Write-back",
           "epoch": "Two epochs", "half": "Half a cache", "train": "Training", "checkpoint": "Checkpoints",
@@ -25,10 +25,10 @@ TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "dropp
           "find": "Listing names", "model": "Models", "prefetch": "Prefetch", "jobs": "Import and export", "jobs_small": "Import and export of small objects",
           "jobs_large": "Import and export of 10 GB", "memory": "Memory",
           "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers", "peers_small": "Small files, beside peers",
-          "peers_checkpoint": "Checkpoints, beside peers", "peers_s3": "Warm S3, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
+          "peers_checkpoint": "Checkpoints, beside peers", "peers_train": "Training, beside peers", "peers_s3": "Warm S3, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
 PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seconds per GB", "peers_warm.svg": "Warm reads of all systems",
          "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3",
-         "peers_checkpoint.svg": "Checkpoints of all systems", "peers_s3.svg": "Warm S3 of all systems"}
+         "peers_checkpoint.svg": "Checkpoints of all systems", "peers_train.svg": "Training on all systems", "peers_s3.svg": "Warm S3 of all systems"}
 README_PLOTS = ["goals.svg", "peers_cold.svg", "costs.svg", "s3.svg"]  # the first two that there are
 README_BEGIN, README_END = "<!-- written by bench/run: begin -->", "<!-- written by bench/run: end -->"
 
@@ -45,21 +45,52 @@ def where_the_time_goes(name, rows):
     return f"Where the time goes: [NOTES.md](NOTES.md#{name})." if name in noted() else "Where the time goes was not looked into yet."
 
 
+def same_sources(before, now):
+    """Whether two runs measured the same: all that a figure depends on, by its name in git; not where something was changed and not committed."""
+    return bool(now.get("measured")) and before.get("measured") == now["measured"]
+
+
+def spread_of(row):
+    """Median, minimum and maximum of a row's ratio, or of its figure; None where it is of one run."""
+    return row.get("ratio") or row.get("spread")
+
+
 def agreement(before, now):
     """How many medians of a run lie within the spread of the run before on the same machine; None where there is none to compare with."""
     if not before or before["machine"] != now["machine"] or before["quick"] != now["quick"]:
         return None
-    spreads = {row["title"]: row["ratio"] for row in before["rows"] if "ratio" in row}
-    both = [row for row in now["rows"] if "ratio" in row and row["title"] in spreads]
+    spreads = {row["title"]: spread_of(row) for row in before["rows"] if spread_of(row)}
+    both = [row for row in now["rows"] if spread_of(row) and row["title"] in spreads]
     outside = [row["title"] for row in both
-               if not spreads[row["title"]]["min"] <= row["ratio"]["median"] <= spreads[row["title"]]["max"]]
-    return {"date": before["date"], "commit": before["commit"], "rows": len(both), "outside": outside} if both else None
+               if not spreads[row["title"]]["min"] <= spread_of(row)["median"] <= spreads[row["title"]]["max"]]
+    return {"date": before["date"], "commit": before["commit"], "same": same_sources(before, now), "rows": len(both),
+            "outside": outside} if both else None
+
+
+def outside_text(found):
+    return ", not that of: " + "; ".join(found["outside"]) if found["outside"] else ""
 
 
 def agreement_text(found):
     inside = f"{found['rows'] - len(found['outside'])} of {found['rows']} medians lie within the spread of the run of {found['date']} at commit " \
-             f"{found['commit']}"
-    return inside + (", not that of: " + "; ".join(found["outside"]) if found["outside"] else "")
+             f"{found['commit']}" + (", which measured the same sources" if found.get("same") else "")
+    return inside + outside_text(found)
+
+
+def again(results):
+    """Of {measurement: result} those that were made twice of the same sources on one machine, and the sum of them as a sentence."""
+    twice = {name: results[name]["before"] for name in TITLES if (results.get(name, {}).get("before") or {}).get("same")}
+    rows, outside = sum(one["rows"] for one in twice.values()), sum(len(one["outside"]) for one in twice.values())
+    if not twice:
+        return twice, "No measurement was made twice on one machine with the same sources."
+    return twice, f"Made twice on one machine with the same sources: {rows - outside} of {rows} medians lie within the spread that the run before " \
+                  f"printed, {len(twice)} measurement{'s' if len(twice) > 1 else ''}."
+
+
+def again_section(results):
+    twice, text = again(results)
+    lines = [f"* `{name}`: {one['rows'] - len(one['outside'])} of {one['rows']}, before at {one['date']}{outside_text(one)}" for name, one in twice.items()]
+    return "\n".join(["## A second run", "", text, *([""] + lines if lines else [])]) + "\n"
 
 
 def span(value, form):
@@ -158,6 +189,7 @@ def render(directory):
         path = directory / f"{name}.json"
         if path.exists():
             sections.append(section(name, json.loads(path.read_text())))
+    sections.append(again_section(goals.load(directory)))
     if (directory / "systems.json").exists():
         sections.append(systems_section(directory / "systems.json"))
     folder = "" if not directory.name == "results" else "results/"

@@ -1,5 +1,6 @@
 """Measurements of uploads: PUTs that are durable when they are answered, beside the least that one can cost and beside another server."""
 
+import contextlib
 import json
 import os
 import resource
@@ -10,13 +11,14 @@ import lab as lab_module
 import peers
 from lab import harness, say
 from usage import Usage
-from versus import NotRun, bench, cost_row, rounds
+from versus import NotRun, bench, cost_row, not_run_row, rounds, skipping
 
 PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE, PUT_BYTES = 64, 6, "16MiB", 16 << 20
 BACK_BYTES, QUICK_BACK_BYTES = 1 << 30, 64 << 20
 CONNECTIONS = (1, 4)
 OWN_OBJECTS, PUT_PREFIX = 16, "forebay-bench-1/put-0"  # of each connection of `bench load`; of the first one
 OURS, CEILING, OTHER, FIO, LOOPBACK = "forebay", "the ceiling", "versitygw", "fio", "the loopback"
+MINIO = peers.MINIO
 LOWER = "the lower of fio's and the loopback"
 
 
@@ -91,9 +93,16 @@ def made_bucket(node, name, *properties):
         raise NotRun(made.stderr.strip())
 
 
-def rows_of(taken, share, title, goals):
-    """One row for each other side, with its goal."""
-    return [cost_row(f"{title}, of {name}'s rate", goal, taken[OURS], taken[name], share, "MB/s", 1e-6) for name, goal in goals.items()]
+def rows_of(taken, share, title, goals, left_out=None):
+    """One row for each other side, with its goal; of those that were left out, with the reason."""
+    rows = []
+    for name, goal in goals.items():
+        named = f"{title}, of {name}'s rate"
+        if left_out and name in left_out:
+            rows.append(not_run_row(named, f"at least {goal:g}", left_out[name]))
+        else:
+            rows.append(cost_row(named, goal, taken[OURS], taken[name], share, "MB/s", 1e-6))
+    return rows
 
 
 def lower_row(taken, share, title, goal):
@@ -104,27 +113,38 @@ def lower_row(taken, share, title, goal):
     return {**row, "note": f"fio {rates[FIO]:.0f} MB/s, the loopback {rates[LOOPBACK]:.0f} MB/s"}
 
 
-def load_rows(lab, node, bucket, ceiling, title, goals, other=None, loopback=None):
-    """PUTs into a bucket of a node, the ceiling and the other server in turns, with one and with several connections; with `loopback`,
-    what only receives, beside fio over the same disk, too."""
+def others_kept(lab, others, expected, left_out):
+    """What was acknowledged by the other servers is there; of the peers among them, whoever does not have it is left out."""
+    for name, (server, bucket) in others.items():
+        with contextlib.nullcontext() if name != MINIO else skipping(name, left_out):
+            if name not in left_out:
+                compare_puts(lab, server.s3(signature_version="s3v4"), bucket, expected)
+
+
+def load_rows(lab, node, bucket, ceiling, title, goals, others=None, loopback=None, left_out=None):
+    """PUTs into a bucket of a node, the ceiling and the other servers in turns, {name: (server, bucket)}, with one and with several
+    connections; with `loopback`, what only receives, beside fio over the same disk, too. A peer that fails goes to `left_out`."""
     requests = QUICK_PUT_REQUESTS if lab.quick else PUT_REQUESTS
-    rows, expected = [], expected_puts(lab, PUT_SIZE)
+    rows, expected, others = [], expected_puts(lab, PUT_SIZE), others or {}
+    left_out = {} if left_out is None else left_out
     for connections in CONNECTIONS:
         sides = {OURS: (node.pid, node.endpoint, node.credentials, bucket), CEILING: (ceiling.pid, ceiling.endpoint, ("none", "none"), "b")}
-        if other:
-            sides[OTHER] = (lab.origin.pid, lab.origin.endpoint, (lab.origin.access_key, lab.origin.secret_key), other)
+        for name, (server, theirs) in others.items():
+            if name not in left_out:
+                sides[name] = (server.pid, server.endpoint, (server.access_key, server.secret_key), theirs)
         if loopback:
             sides[LOOPBACK] = (loopback.pid, loopback.endpoint, ("none", "none"), "b")
         ways = {name: lambda s=side: put_sample(*s, PUT_SIZE, connections, requests, 1) for name, side in sides.items()}
         if loopback:
             ways[FIO] = lambda: fio_sample(lab.path("fio"), PUT_BYTES, connections, requests)
         say(f"{title}, {connections} connections, {lab.pairs} rounds of {len(ways)}")
-        taken, share = rounds(lab, ways)
+        taken, share = rounds(lab, ways, left_out)
+        for name in set(left_out) - {MINIO}:  # no peer
+            raise RuntimeError(f"{name}: {left_out[name]}")
         compare_puts(lab, node.s3(signature_version="s3v4"), bucket, expected)
-        if other:
-            compare_puts(lab, lab.origin.s3(signature_version="s3v4"), other, expected)
+        others_kept(lab, others, expected, left_out)
         named = f"{title}, {connections} connection{'s' if connections > 1 else ''}"
-        rows += rows_of(taken, share, named, goals)
+        rows += rows_of(taken, share, named, goals, left_out)
         if loopback:
             rows.append(lower_row(taken, share, named, goals[CEILING]))
     return rows
@@ -132,12 +152,16 @@ def load_rows(lab, node, bucket, ceiling, title, goals, other=None, loopback=Non
 
 def put(lab):
     """PUT of 64 objects of 16 MiB with 1 and 4 connections into a scratch bucket, durable when answered, against bench/putceiling, which
-    receives, computes MD5 and CRC, writes and syncs, and against versitygw, which syncs nothing (none of its calls does, seen by strace); all over
-    the same disk, by the same client."""
-    with lab.node() as node, Ceiling(lab) as ceiling:
+    receives, computes MD5 and CRC, writes and syncs, against versitygw, which syncs nothing (none of its calls does, seen by strace), and against
+    MinIO with one drive, which syncs the data of each object once (fdatasync, seen by strace); all over the same disk, by the same client."""
+    left_out, others = {}, {OTHER: (lab.origin, lab.origin.new_bucket())}
+    with lab.node() as node, Ceiling(lab) as ceiling, contextlib.ExitStack() as stack:
         made_bucket(node, "scratch")
-        return load_rows(lab, node, "scratch", ceiling, "PUT of 16 MiB objects into a scratch bucket", {CEILING: 0.8, OTHER: 1.5},
-                         lab.origin.new_bucket())
+        with skipping(MINIO, left_out):
+            minio = stack.enter_context(peers.Minio(lab))
+            others[MINIO] = minio, minio.new_bucket()
+        return load_rows(lab, node, "scratch", ceiling, "PUT of 16 MiB objects into a scratch bucket", {CEILING: 0.8, OTHER: 1.5, MINIO: 1.5},
+                         others, left_out=left_out)
 
 
 def put_opaque(lab):

@@ -12,6 +12,8 @@ import statistics
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 import lab as lab_module
 import peers
 from lab import GIB, MIB, SHAPE, harness, pair_row, say, stolen
@@ -108,7 +110,7 @@ def skipping(name, left_out):
     """A peer that does not start, or fails, does not take the run with it: it goes into `left_out`, {name: reason}."""
     try:
         yield
-    except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError) as error:
+    except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError, BotoCoreError, ClientError) as error:
         if name == OURS:
             raise
         left_out[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -207,6 +209,7 @@ def peers_cold(lab):
 
 WARM_WAYS = [("1 MiB sequential", "seq", MIB), ("128 KiB random", "random", 128 << 10), ("4 KiB random", "random", 4096),
              ("mmap", "mmap", MIB)]
+WARM_READERS = (1, 4)
 
 
 def warm_count(lab, name, mode, block, size):
@@ -218,9 +221,16 @@ def warm_count(lab, name, mode, block, size):
     return max(int(count * share), 16)
 
 
+def read_by(lab, readers, mode, path, block, count):
+    """By one reader or by several, which share random reads, and each of which reads all otherwise."""
+    if readers == 1:
+        return lab.read(mode, path, block, count)
+    return lab.read_at_once(readers, mode, path, block, max(1, count // readers))
+
+
 def peers_warm(lab):
-    """Warm reads through the mounts of all systems, of the disk and of tmpfs: the file was read before, and lies in the page cache or in
-    the system's own cache. All mounts have the same read_ahead_kb."""
+    """Warm reads through the mounts of all systems, of the disk and of tmpfs, by one reader and by four at once: the file was read before,
+    and lies in the page cache or in the system's own cache. All mounts have the same read_ahead_kb."""
     size = QUICK_WARM_BYTES if lab.quick else WARM_BYTES
     source = lab.path("warm")
     lab_module.write_random(source, size, "peers warm")
@@ -229,11 +239,14 @@ def peers_warm(lab):
     with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, {"warm.bin": source}, left_out) as running:
         running = those_that(running, left_out, gives(source, "warm.bin"))
         for title, mode, block in WARM_WAYS:
-            say(f"warm through all mounts, {title}: {', '.join(running)}")
-            taken, share = rounds(lab, {
-                name: lambda s=system, c=warm_count(lab, name, mode, block, size): measured(s.pids, lambda: lab.read(mode, s.dir / "warm.bin", block, c))
-                for name, system in running.items() if name not in left_out}, left_out)
-            rows += rows_against(taken, share, f"Warm {title} reads through the mount", "MB/s", 1e-6)
+            for readers in WARM_READERS:
+                say(f"warm through all mounts, {title}, {readers} readers: {', '.join(running)}")
+                taken, share = rounds(lab, {
+                    name: lambda s=system, c=warm_count(lab, name, mode, block, size): measured(
+                        s.pids, lambda: read_by(lab, readers, mode, s.dir / "warm.bin", block, c))
+                    for name, system in running.items() if name not in left_out}, left_out)
+                at_once = f", {readers} readers at once" if readers > 1 else ""
+                rows += rows_against(taken, share, f"Warm {title} reads through the mount{at_once}", "MB/s", 1e-6)
     return rows + rows_left_out(left_out, "Warm reads through the mount")
 
 

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import time
 
@@ -14,7 +13,7 @@ from lab import GIB, MIB, SHAPE, harness, pair_row, say, spread, stolen, value_r
 from peers import tree
 from usage import ClientLimit, Usage, tmpfs
 from versus import (BESIDE, DISK, OURS, TMPFS, NotRun, asked, bench, cost_row, costs, epoch, make_files, make_objects, measured, mounted, no_processes,
-                    rounds, rows_against, rows_left_out, upload_all)
+                    rounds, rows_against, rows_left_out, sources_of, those_that, upload_all)
 
 TRAIN_FILES, QUICK_TRAIN_FILES, TRAIN_BYTES = 4000, 960, 110_000
 TRAIN = ["--batch", "64", "--compute", "40ms", "--prefetch", "4", "--workers", "2"]
@@ -58,11 +57,31 @@ def train(lab):
         shutil.rmtree(memory, ignore_errors=True)
     pairs = [(a["utilisation"], b["utilisation"]) for a, b in zip(taken[OURS], taken[TMPFS])]
     ours, reference = (spread([pair[i] for pair in pairs]) for i in (0, 1))
-    lost = statistics.median(b - a for a, b in pairs)
+    points = spread([b - a for a, b in pairs])
+    lost = points["median"]
     text = f"{ours['median']:.1f} % ({ours['min']:.1f} to {ours['max']:.1f}) against {reference['median']:.1f} %"
     return [value_row("Emulated training, accelerator utilisation, warm, of tmpfs's", "no less than tmpfs minus 1 point", text, lost <= 1,
-                      share, detail=f"{lost:.2f} points less in the median of {len(pairs)} pairs", lost_points=lost,
+                      share, detail=f"{lost:.2f} points less in the median of {len(pairs)} pairs", lost_points=lost, spread=points,
                       pairs=[[round(a, 3), round(b, 3)] for a, b in pairs], ours_cost=costs(taken[OURS]), reference_cost=costs(taken[TMPFS]))]
+
+
+def peers_train(lab):
+    """The same training through the mounts of all systems and on the disk, beside tmpfs: the accelerator's utilisation. All of the files were
+    read before."""
+    count = QUICK_TRAIN_FILES if lab.quick else TRAIN_FILES
+    plain = make_files(lab, count, TRAIN_BYTES)
+    bucket, sources = make_objects(lab, count, TRAIN_BYTES), sources_of(plain)
+    title, left_out = f"Emulated training on {count:,} files of 110 KB through the mount, accelerator utilisation", {}
+
+    def once(system):
+        sample = train_sample(system.pids, system.dir)
+        return {**sample, "rate": sample["utilisation"]}
+
+    with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, sources, left_out) as running:
+        running = those_that(running, left_out, lambda system: epoch(system.dir, 8))
+        say(f"emulated training through all mounts: {', '.join(running)}")
+        taken, share = rounds(lab, {name: lambda s=system: once(s) for name, system in running.items()}, left_out)
+    return rows_against(taken, share, title, "%", 1.0, goal=0.99) + rows_left_out(left_out, title)
 
 
 # ---- half a cache ----
@@ -224,28 +243,32 @@ def checkpoint_back(lab):
 
 
 def peers_checkpoint(lab):
-    """Checkpoints as torch.save writes them, without fsync and rename, which not all can, written through the mounts of all systems from the
-    first byte to the end of close, then read back and compared; on the disk and on tmpfs, too. When close returns the origin has the bytes of
-    forebay, s3fs, rclone off and JuiceFS, and SeaweedFS keeps them itself. rclone full carries them there afterwards, as forebay does with
-    write=back, which is what stands beside it."""
+    """Checkpoints as torch.save writes them, without rename, which not all can, written through the mounts of all systems from the first byte
+    to the end of close, without and with an fsync before it, then read back and compared; on the disk and on tmpfs, too. When close returns the
+    origin has the bytes of forebay, s3fs, rclone off and JuiceFS, and SeaweedFS keeps them itself. rclone full carries them there afterwards,
+    as forebay does with write=back, which is what stands beside it; with fsync that has them on its disk by then."""
     size = QUICK_PEER_CHECKPOINT_BYTES if lab.quick else PEER_CHECKPOINT_BYTES
     title, left_out = f"Checkpoint of {size // MIB} MiB written through the mount", {}
     back, others = peers.FOREBAY_BACK, peers.present(left_out)
     late = {back.name, *(peer.name for peer in others if peer.late)}
 
-    def once(system):
-        sample = checkpoint_once(system.pids, system.dir, size, "--no-fsync", "--no-rename")
+    def once(system, *options):
+        sample = checkpoint_once(system.pids, system.dir, size, "--no-rename", *options)
         system.settle()
         return sample
 
+    rows = []
     with lab.shaper() as shaper, mounted(lab, lab.origin.new_bucket(), shaper.endpoint, {}, left_out, [back, *peers.LOCAL, *others]) as running:
-        say(f"checkpoints through all mounts: {', '.join(running)}")
-        taken, share = rounds(lab, {name: lambda s=system: once(s) for name, system in running.items()}, left_out)
-    rows = rows_against({name: samples for name, samples in taken.items() if name not in late}, share, title, "MB/s", 1e-6)
-    if back.name in taken:
-        behind = {name: samples for name, samples in taken.items() if name in late or name in BESIDE}
-        rows += rows_against(behind, share, f"{title}, write=back", "MB/s", 1e-6, ours=back.name)
-    return rows + rows_left_out(left_out, title)
+        for named, options in ((title, ["--no-fsync"]), (f"{title}, with fsync", [])):
+            say(f"checkpoints through all mounts: {', '.join(running)}; {named}")
+            taken, share = rounds(lab, {name: lambda s=system: once(s, *options) for name, system in running.items() if name not in left_out},
+                                  left_out)
+            rows += rows_against({name: samples for name, samples in taken.items() if name not in late}, share, named, "MB/s", 1e-6)
+            if back.name in taken:
+                behind = {name: samples for name, samples in taken.items() if name in late or name in BESIDE}
+                rows += rows_against(behind, share, f"{named}, write=back", "MB/s", 1e-6, ours=back.name)
+            rows += rows_left_out(left_out, named)
+    return rows
 
 
 META_GOALS = {"create": 10_000, "stat": 40_000, "rename": None, "unlink": None}
@@ -288,12 +311,12 @@ def meta(lab):
         rows.append(value_row(f"{phase} of {count:,} empty files on scratch, through the mount", f"at least {goal:,}/s" if goal else "-",
                               f"{ours['median']:,.0f}/s ({ours['min']:,.0f} to {ours['max']:,.0f})",
                               ours["median"] >= goal if goal else None, share,
-                              detail=f"the disk's own file system: {disk['median']:,.0f}/s; {len(taken)} pairs"))
+                              detail=f"the disk's own file system: {disk['median']:,.0f}/s; {len(taken)} pairs", spread=ours))
     if synced:
         ours, disk = (spread([pair[i] for pair in synced]) for i in (0, 1))
         rows.append(value_row(f"create with an fsync of each directory of {META_PER_DIRECTORY:,}, one thread", "-",
                               f"{ours['median']:,.0f}/s ({ours['min']:,.0f} to {ours['max']:,.0f})", None, synced_share,
-                              detail=f"the disk's own file system: {disk['median']:,.0f}/s"))
+                              detail=f"the disk's own file system: {disk['median']:,.0f}/s", spread=ours))
     return rows
 
 
@@ -317,7 +340,7 @@ def find(lab):
                     raise RuntimeError(f"find saw {found} of {count} files")
     taken = spread(times)
     return [value_row(f"find over {count:,} files on scratch, cold mount", f"under {FIND_SECONDS} s", f"{taken['median']:.2f} s",
-                      taken["median"] < FIND_SECONDS, share[0], detail=f"{taken['min']:.2f} to {taken['max']:.2f} s, {len(times)} mounts")]
+                      taken["median"] < FIND_SECONDS, share[0], detail=f"{taken['min']:.2f} to {taken['max']:.2f} s, {len(times)} mounts", spread=taken)]
 
 
 # ---- models ----
@@ -387,7 +410,7 @@ def ceiling(lab):
     return [value_row(f"bench/shaper, {line.split(': ', 1)[0]}", "-", line.split(": ", 1)[1], None) for line in done.stdout.strip().splitlines()]
 
 
-MEASURES = {"train": train, "half": half, "dropped": dropped, "checkpoint": checkpoint, "checkpoint_shards": checkpoint_shards,
+MEASURES = {"train": train, "peers_train": peers_train, "half": half, "dropped": dropped, "checkpoint": checkpoint, "checkpoint_shards": checkpoint_shards,
             "checkpoint_back": checkpoint_back,
             "peers_checkpoint": peers_checkpoint, "meta": meta,
             "find": find, "model": model, "model_cold": model_cold, "ceiling": ceiling}

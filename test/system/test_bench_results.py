@@ -119,7 +119,7 @@ def test_a_run_is_compared_with_the_one_before(lab_module):
         rows = [lab_module.pair_row(f"row {i}", 1.0, [(m - 0.1, 1.0), (m, 1.0), (m + 0.1, 1.0)], 0, "MB/s") for i, m in enumerate(medians)]
         return {**result_of(lab_module, [*rows, lab_module.value_row("bytes", "0", "17", False)]), "date": "then", **more}
 
-    assert report.agreement(run(1.0, 2.0), run(1.05, 1.95, 9.0)) == {"date": "then", "commit": "c", "rows": 2, "outside": []}
+    assert report.agreement(run(1.0, 2.0), run(1.05, 1.95, 9.0)) == {"date": "then", "commit": "c", "same": False, "rows": 2, "outside": []}
     found = report.agreement(run(1.0, 2.0), run(1.95, 1.15))
     assert found["outside"] == ["row 0", "row 1"]  # above, and below
     found = report.agreement(run(1.0, 2.0), run(1.15, 1.95))
@@ -129,6 +129,62 @@ def test_a_run_is_compared_with_the_one_before(lab_module):
     for other in (None, run(1.0, quick=True), run(1.0, machine={"cpu": "another"})):
         assert report.agreement(other, run(1.0)) is None
     assert "Run again" not in report.section("warm", {**run(1.0), "before": None})
+
+
+def test_figures_with_a_spread_are_compared_too(lab_module):
+    """Not only ratios: what is told as a rate or a time with its minimum and maximum."""
+    import report
+
+    def run(median):
+        spread = {"median": median, "min": median - 1, "max": median + 1}
+        return result_of(lab_module, [lab_module.value_row("creates", "-", "7/s", None, spread=spread), lab_module.value_row("bytes", "0", "17", False)])
+
+    assert report.agreement(run(10), run(11))["rows"] == 1 and report.agreement(run(10), run(11))["outside"] == []
+    assert report.agreement(run(10), run(12))["outside"] == ["creates"]
+
+
+def test_a_second_run_of_the_same_sources_is_told(lab_module, monkeypatch, tmp_path, capsys):
+    """bench/run twice: the second says how many medians lie within the spread of the first, measurement by measurement on the page and as a
+    sum on the terminal; after the sources changed, or with changes that were not committed, that is no second run."""
+    import report
+    import versus
+    run = bench_run()
+    monkeypatch.setenv("FOREBAY_BIN", str(harness.forebay_bin()))
+    monkeypatch.setattr(lab_module, "QUICK_FREE_BYTES", 0)
+    git = {"ls-files": "100644 aaa 0\tsrc/a.c", "status": "", "rev-parse": "abc"}
+    monkeypatch.setattr(run, "git", lambda word, *_: git[word])
+    medians = {"small": (1.0, 2.0), "peers_warm": (3.0,)}
+
+    def measurement(name):
+        def made(_lab):
+            """Some."""
+            return [lab_module.pair_row(f"{name} {i}", 1.0, [(m - 0.1, 1.0), (m, 1.0), (m + 0.1, 1.0)], 0, "x") for i, m in enumerate(medians[name])]
+
+        return made
+
+    monkeypatch.setattr(versus, "MEASURES", {name: measurement(name) for name in medians})
+    (tmp_path / "into").mkdir()
+    given = type("Given", (), {"dir": str(tmp_path), "quick": True})
+
+    def again():
+        assert run.measure(given, list(medians), tmp_path / "into") == []
+        return capsys.readouterr().out, (tmp_path / "into/RESULTS.md").read_text()
+
+    none = "No measurement was made twice on one machine with the same sources."
+    said, page = again()
+    assert none in said and none in page and "Run again" not in page
+    medians["small"] = (1.05, 2.5)
+    said, page = again()
+    told = "Made twice on one machine with the same sources: 2 of 3 medians lie within the spread that the run before printed, 2 measurements."
+    assert told in said and told in page
+    assert re.search(r"\* `small`: 1 of 2, before at .*, not that of: small 1\n\* `peers_warm`: 1 of 1, before at", page)
+    assert "at commit abc, which measured the same sources, not that of: small 1." in page
+    for changed, value in (("ls-files", "100644 bbb 0\tsrc/a.c"), ("status", " M src/a.c")):
+        again()
+        git[changed] = value
+        said, page = again()
+        assert none in said and none in page and "Run again: " in page and report.again({})[1] == none
+    assert none in again()[0]  # of two runs with changes nobody knows whether they are the same
 
 
 def test_costs_stand_beside_the_rates(lab_module):
@@ -158,6 +214,7 @@ def test_a_miss_points_to_where_the_time_goes(monkeypatch, tmp_path):
 
 def test_every_measurement_is_known_everywhere(lab_module):
     """Each name that bench/run takes has a function and a title, and each goal stands for measurements that it takes."""
+    import calls
     import front
     import goals
     import measures
@@ -168,9 +225,10 @@ def test_every_measurement_is_known_everywhere(lab_module):
     import work
     run = bench_run()
     names = run.NAMES + run.HEAVY
-    functions = [name for module in (measures, front, uploads, work, moving, versus) for name in module.MEASURES]
+    functions = [name for module in (measures, calls, front, uploads, work, moving, versus) for name in module.MEASURES]
     assert sorted(names) == sorted(functions) == sorted(report.TITLES) and len(set(names)) == len(names)
     assert {measure for *_, sources in goals.GOALS for measure, _ in sources} | set(goals.PEER_MEASURES) <= set(names)
+    assert run.BESIDE_MINIO <= set(names) and {f"{name}.svg" for name in goals.PEER_MEASURES} <= set(report.PLOTS)
 
 
 def test_what_the_processors_would_allow_is_computed(lab_module, monkeypatch):

@@ -23,7 +23,8 @@ while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"''',
     "go": '''case $1 in
 env) echo "$GO_SAYS" ;;
 mod) printf '{\\n\\t"Sum": "%s",\\n\\t"Dir": "%s"\\n}\\n' "$GO_SUM" "$PWD" ;;
-install) mkdir -p "$GOBIN"; printf '#!/bin/sh\\necho %s\\n' "${4##*=}" >"$GOBIN/versitygw"; chmod +x "$GOBIN/versitygw" ;;
+install) mkdir -p "$GOBIN"; while [ $# -gt 1 ]; do [ "$1" != -ldflags ] || flags=$2; shift; done; name=${1%@*}; name=${name##*/}
+printf '#!/bin/sh\\necho %s\\n' "${SAYS:-${flags##*=}}" >"$GOBIN/$name"; chmod +x "$GOBIN/$name" ;;
 esac''',
 }
 
@@ -108,6 +109,28 @@ def test_the_server_is_built_only_from_bytes_with_the_pinned_sum(tree):
     assert f"has the sum 'h1:other=', not '{right}': not used" in done.stderr
     done = tree("origin-server", "build", GO_SAYS="go9.9.9", GO_SUM=right)
     assert done.returncode == 0 and server.exists(), done.stderr
+
+
+def test_minio_is_built_only_from_bytes_with_the_pinned_sum(tree):
+    """It is kept for the next clone, and says the pinned version; where it cannot be had, a line says so, and only who asks for it by name
+    fails."""
+    program, text = tree.root / ".deps/bin/minio", (tree.root / "scripts/bench-peers").read_text()
+    right = pinned("minio_sum", text)
+    for words, status in (([], 0), (["minio"], 1)):
+        done = tree("bench-peers", "build", *words, GO_SAYS="go9.9.9", GO_SUM="h1:other=")
+        assert done.returncode == status and not program.exists()
+        assert f"has the sum 'h1:other=', not '{right}': not used" in done.stderr and "goes on without it" in done.stderr.splitlines()[-1]
+        done = tree("bench-peers", "build", *words, GO_SAYS="go9.9.9", GO_SUM=right, SAYS="another")
+        assert done.returncode == status and not program.exists() and "does not say that it is" in done.stderr
+    done = tree("bench-peers", "build", GO_SAYS="go9.9.9", GO_SUM=right)
+    assert done.returncode == 0 and pinned("minio_version", text) in subprocess.run([program], capture_output=True, text=True).stdout
+    assert not (tree.root / ".deps/go").exists()
+    for gone in (None, program):  # what is there is enough, and so is what was kept
+        if gone:
+            gone.unlink()
+        done = tree("bench-peers", "build", GO_SAYS="go9.9.9", GO_SUM="h1:other=")
+        assert (done.returncode, done.stderr) == (0, "") and program.exists()
+    assert tree("bench-peers", "build", "nobody").returncode == 1
 
 
 def test_a_toolchain_with_another_sum_is_not_used(tree):

@@ -1,0 +1,451 @@
+"""The systems that `make bench` measures beside ours: that all are asked the same, that what they cost is counted, and that one which is
+missing, fails or gives other bytes is told as not run and takes nobody with it."""
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+import harness
+from benched import BUILD, MIB, lab_module, program  # noqa: F401 (lab_module is a fixture)
+
+
+# ---- costs, rounds and peers ----
+
+def test_usage_counts_the_system_and_its_reader(lab_module):
+    """CPU time of the named processes, of their children, and of programs that ran meanwhile; memory at its peak."""
+    import peers
+    import usage
+    burn = "import time; x = bytearray(64 << 20); t = time.process_time()\nwhile time.process_time() - t < 0.4: pass\ntime.sleep({})"
+    with subprocess.Popen(["sh", "-c", f"'{sys.executable}' -c '{burn.format(300)}' & wait"]) as system:
+        try:
+            harness.wait_until(lambda: len(peers.tree([system.pid])) == 2, 60, "a child")
+            child = peers.tree([system.pid])[1]
+            with usage.Usage(lambda: peers.tree([system.pid])) as used:
+                subprocess.run([sys.executable, "-c", burn.format(0)], check=True)
+                harness.wait_until(lambda: usage.cpu_seconds([child]).get(child, 0) >= 0.4, 200, "the child's work")
+        finally:
+            for pid in reversed(peers.tree([system.pid])):
+                os.kill(pid, 9)
+    assert 0.6 <= used.cpu_s <= 8 and used.memory_bytes >= 60 * MIB
+
+
+def test_rounds_turn_the_order_around(lab_module):
+    """Every system once a round, in one order and then in the other; a ratio is that of one round."""
+    import versus
+    order = []
+
+    class Quiet:
+        pairs = 3
+
+    taken, _share = versus.rounds(Quiet(), {name: lambda name=name: order.append(name) or {"rate": 1.0 + len(order)} for name in "abc"})
+    assert "".join(order) == "abccbaabc" and all(len(samples) == 3 for samples in taken.values())
+    rows = versus.rows_against({"forebay": [{"rate": 4.0, "cpu_s_per_gb": 1.0}], "x": [{"rate": 2.0, "cpu_s_per_gb": 3.0}]}, 0, "T", "MB/s", 1.0)
+    assert rows[0]["ratio"]["median"] == 2.0 and rows[0]["peer"] == "x" and rows[0]["reference_cost"] == {"cpu_s_per_gb": 3.0}
+
+
+def test_a_peer_that_is_missing_or_does_not_start_is_left_out(lab_module, capsys, monkeypatch):
+    """It is named with the reason, and the others go on; Forebay itself must start."""
+    import peers
+    import versus
+
+    class Absent(peers.Peer):
+        name, programs = "absent", ("no-such-program-anywhere",)
+
+    left_out = {}
+    monkeypatch.setattr(peers, "MOUNTS", [Absent()])
+    assert peers.present(left_out) == [] and "no-such-program-anywhere" in left_out["absent"]
+    with versus.skipping("late", left_out):
+        raise RuntimeError("does not start\nmore")
+    assert "late: not run (does not start)" in capsys.readouterr().err and left_out["late"] == "does not start"
+    with pytest.raises(RuntimeError), versus.skipping("forebay", left_out):
+        raise RuntimeError("does not start")
+    monkeypatch.undo()
+    rows = {row["name"]: row for row in peers.describe()}
+    assert all(row["version"] or row["missing"] for row in rows.values())
+    assert {"forebay", "s3fs", "rclone full", "JuiceFS", "SeaweedFS", "nginx", "versitygw", "MinIO", "mountpoint-s3"} <= set(rows)
+
+
+def test_a_peer_that_fails_in_the_middle_is_left_out(lab_module, tmp_path):
+    """One that gives other bytes before anything is measured, and one that fails in a later round; the others have all their rounds."""
+    import peers
+    import versus
+
+    class Quiet:
+        pairs = 5
+
+    (tmp_path / "source").write_bytes(b"right")
+    systems, left_out = {}, {}
+    for name, data in (("forebay", b"right"), ("fails", b"right"), ("other", b"wrong"), ("goes on", b"right")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_bytes(data)
+        systems[name] = peers.Running(tmp_path / name, [])
+    systems = versus.those_that(systems, left_out, versus.gives(tmp_path / "source", "f"))
+    assert list(systems) == ["forebay", "fails", "goes on"] and "other bytes" in left_out["other"]
+    calls = {name: 0 for name in systems}
+
+    def one(name, failing):
+        calls[name] += 1
+        if name == failing and calls[name] == 3:
+            raise OSError("Transport endpoint is not connected")
+        return {"rate": 1.0}
+
+    taken, _share = versus.rounds(Quiet(), {name: lambda n=name: one(n, "fails") for name in systems}, left_out)
+    assert calls == {"forebay": 5, "fails": 3, "goes on": 5} and list(taken) == ["forebay", "goes on"]
+    assert left_out["fails"] == "Transport endpoint is not connected"
+    calls["forebay"] = 0
+    with pytest.raises(OSError):  # ours is no peer
+        versus.rounds(Quiet(), {name: lambda n=name: one(n, "forebay") for name in systems}, {})
+
+
+@pytest.mark.parametrize("place", ["the disk", "tmpfs"])
+def test_copies_to_compare_with(lab_module, monkeypatch, tmp_path, place):
+    """The disk and tmpfs hold the data as long as they are measured; without room they are left out."""
+    import peers
+    import versus
+    [local] = [one for one in peers.LOCAL if one.name == place]
+    (tmp_path / "a").write_bytes(b"data")
+
+    class Fake:
+        def path(self, name):
+            return tmp_path / "lab" / name
+
+    left_out = {}
+    if local.place(Fake()) is not None:  # a small /dev/shm has no room
+        with local.volume(Fake(), None, None, {"sub/a": tmp_path / "a"}) as start, start() as running:
+            assert (running.dir / "sub/a").read_bytes() == b"data" and running.pids() == []
+        assert not running.dir.exists()
+    monkeypatch.setattr(local, "place", lambda _lab: None)
+    with versus.skipping(place, left_out):
+        with local.volume(Fake(), None, None, {"a": tmp_path / "a"}):
+            pass
+    assert left_out == {place: "no room for a copy"}
+
+
+@pytest.fixture
+def stand_ins(lab_module, monkeypatch):
+    """Directories in the place of the systems: ours, one more, and one that holds other bytes. Gives the URLs that they were given."""
+    import peers
+    urls = []
+
+    class StandIn(peers.Peer):
+        def __init__(self, name, wrong=0):
+            self.name, self.wrong = name, wrong
+
+        @contextlib.contextmanager
+        def volume(self, lab, bucket, endpoint, sources):
+            urls.append(endpoint)
+            directory = lab.path("stand-in")
+            directory.mkdir()
+            if not sources and self.wrong:
+                raise OSError("nothing to give other bytes of")
+            for name, source in sources.items():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                data = bytearray(source.read_bytes())
+                data[0] ^= self.wrong
+                (directory / name).write_bytes(data)
+            yield lambda: contextlib.nullcontext(peers.Running(directory, [os.getpid()]))
+
+    monkeypatch.setattr(peers, "FOREBAY", StandIn("forebay"))
+    monkeypatch.setattr(peers, "FOREBAY_BACK", StandIn("forebay, write=back"))
+    monkeypatch.setattr(peers, "MOUNTS", [StandIn("another"), StandIn("wrong", 1)])
+    return urls
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("measure, titles, beside", [
+    ("peers_cold", 1, ["parallel ranges straight from the origin"]), ("peers_warm", 8, ["the disk", "tmpfs"]), ("peers_small", 1, ["the disk", "tmpfs"]),
+    ("peers_checkpoint", 4, ["the disk", "tmpfs"]), ("peers_train", 1, ["the disk", "tmpfs"])])
+def test_peers_are_measured_side_by_side(lab_module, stand_ins, work, measure, titles, beside):
+    """All by the same URL, that of the shaped origin, each in every round, with CPU time and memory; who gives other bytes is not measured; and
+    beside them what the machine and the origin give by themselves."""
+    import versus
+    import work as work_module
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory:
+        with lab_module.Lab(directory, quick=True) as lab:
+            rows = {**versus.MEASURES, **work_module.MEASURES}[measure](lab)
+            assert len(set(stand_ins)) == 1 and stand_ins[0] != lab.origin.endpoint
+        assert os.listdir(directory) == []
+    measured = [row for row in rows if "ratio" in row]
+    left_out = {row["peer"]: row["detail"] for row in rows if "ratio" not in row}
+    assert {row["peer"] for row in measured} | set(left_out) == {"another", "wrong", *beside}
+    assert {"wrong"} <= set(left_out) <= {"wrong", "tmpfs"}  # a small /dev/shm has no room
+    assert "other bytes" in left_out["wrong"] or "not what was" in left_out["wrong"]
+    assert len({row["title"].rsplit(", against ", 1)[0] for row in measured}) == titles
+    for row in measured:
+        assert row["n"] == lab_module.QUICK_PAIRS and row.get("beside", False) == (row["peer"] in beside)
+        assert all(row[side]["cpu_s_per_gb"] > 0 for side in ("ours_cost", "reference_cost"))
+        assert row["ours_cost"]["memory_bytes"] > MIB
+    if measure == "peers_cold":
+        cost = {row["peer"]: row["reference_cost"] for row in measured}
+        assert (cost[versus.STRAIGHT]["origin_bytes"], cost[versus.STRAIGHT]["origin_requests"]) == (1, 4)
+        assert (cost["another"]["origin_bytes"], cost["another"]["origin_requests"]) == (0, 0)
+
+
+def test_a_client_limit_holds_or_is_said(lab_module, capsys):
+    """Where a memory cgroup can be made, a reader runs inside it; where not, it runs all the same."""
+    import usage
+    with usage.ClientLimit(64 * MIB) as limit:
+        inside = subprocess.run(limit.wrap(["cat", "/proc/self/cgroup"]), stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert (limit.limit_bytes is None) != (f"forebay-bench-{os.getpid()}" in inside)
+        directory = limit._dir
+    assert directory is None or not directory.exists()
+    assert limit.limit_bytes or "without a memory limit" in capsys.readouterr().err
+
+
+# ---- what is asked of them ----
+
+def test_several_readers_read_at_once(lab_module):
+    """Random reads are shared by them, and each reads a whole file whole; one reader is the plain program."""
+    import versus
+    calls = []
+
+    class Noting:
+        def read(self, *arguments):
+            calls.append(("one", *arguments))
+
+        def read_at_once(self, *arguments):
+            calls.append(("several", *arguments))
+
+    for readers, mode, count in ((1, "random", 800), (4, "random", 800), (4, "seq", 1)):
+        versus.read_by(Noting(), readers, mode, "path", 4096, count)
+    assert calls == [("one", "random", "path", 4096, 800), ("several", 4, "random", "path", 4096, 200), ("several", 4, "seq", "path", 4096, 1)]
+    assert versus.WARM_READERS == (1, 4)
+
+
+def test_checkpoints_are_written_with_fsync_and_without(lab_module, stand_ins, monkeypatch, work):
+    """Each system both ways, in rows of their own."""
+    import work as work_module
+    asked = []
+    monkeypatch.setattr(work_module, "bench", lambda *words: asked.append("--no-fsync" in words) or
+                        {"write_bytes_per_s": 1.0, "read_back_bytes_per_s": 1.0, "bytes": 1})
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        rows = work_module.peers_checkpoint(lab)
+    titles = {row["title"] for row in rows if row.get("peer") == "another" and "ratio" in row}
+    assert titles == {"Checkpoint of 64 MiB written through the mount, against another", "Checkpoint of 64 MiB written through the mount, with fsync, against another"}
+    assert asked.count(True) == asked.count(False) > 0
+
+
+def test_training_beside_peers_is_of_the_accelerator(lab_module, stand_ins, monkeypatch, work):
+    """Its utilisation is compared, not the bytes per second; a hundredth behind is no miss, two are, and tmpfs is none to be ahead of."""
+    import goals
+    import work as work_module
+    share = {"another": 0.95}
+    monkeypatch.setattr(work_module, "QUICK_TRAIN_FILES", 8)
+    real = work_module.epoch
+
+    def epoch(directory, workers, *options):
+        said = real(directory, workers, *options)
+        system = next((name for name, running in systems.items() if running.dir == directory), None)
+        return {**said, "accelerator_utilisation": share.get(system, 0.945)}
+
+    systems, those_that = {}, work_module.those_that
+    monkeypatch.setattr(work_module, "epoch", epoch)
+    monkeypatch.setattr(work_module, "those_that", lambda found, *rest: systems.update(found) or those_that(found, *rest))
+    for utilisation, met in ((0.95, True), (0.99, False)):
+        share["another"] = utilisation
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+            rows = work_module.peers_train(lab)
+        row = next(row for row in rows if row["peer"] == "another")
+        assert row["ratio"]["median"] == pytest.approx(0.945 / utilisation) and row["unit"] == "%" and row["goal"] == "at least 0.99"
+        assert row["ours"]["median"] == pytest.approx(94.5) and row["met"] == met
+        for one in rows:  # of stand-ins the processor time says nothing
+            for side in ("ours_cost", "reference_cost"):
+                one.get(side, {}).pop("cpu_s_per_gb", None)
+        [line] = [line for line in goals.peer_rows({"peers_train": {"rows": rows}}) if "accelerator" in line[0]]
+        assert line[2] == met and "within a hundredth" in line[3] and "another" in line[1]
+
+
+# ---- calls of small files ----
+
+def test_filecosts_times_each_call(tmp_path):
+    """Every file once a pass, the first pass not counted; the bytes are those of the files, and the four calls make up the whole."""
+    files = tmp_path / "files"
+    (files / "sub").mkdir(parents=True)
+    names = [f"sub/{i}" for i in range(20)] + ["empty"]
+    for i, name in enumerate(names):
+        (files / name).write_bytes(b"x" * (1000 * i if name != "empty" else 0))
+    (tmp_path / "list").write_text("".join(name + "\n" for name in names))
+    said = json.loads(program("filecosts", files, tmp_path / "list", 4).stdout)
+    assert said["files"] == 3 * 21 and said["bytes"] == 3 * sum(1000 * i for i in range(20))
+    assert list(said["calls"]) == ["lookup", "open", "read", "close"] and all(one["mean_us"] > 0 and one["median_us"] > 0 for one in said["calls"].values())
+    assert said["whole_us"] == pytest.approx(sum(one["mean_us"] for one in said["calls"].values()), abs=0.001)
+
+
+def test_filecosts_makes_these_calls_and_no_others(tmp_path):
+    """One each of stat, open, read and close for each file and pass, in another order each pass."""
+    (tmp_path / "files").mkdir()
+    names = [f"file-{i:02d}" for i in range(30)]
+    for name in names:
+        (tmp_path / "files" / name).write_bytes(b"data")
+    (tmp_path / "list").write_text("\n".join(names) + "\n")
+    traced = subprocess.run(["strace", "-o", tmp_path / "trace", "-y", BUILD / "bench/filecosts", tmp_path / "files", tmp_path / "list", "3"], capture_output=True)
+    if traced.returncode != 0:
+        pytest.skip(f"not run: strace does not run here: {traced.stderr.decode(errors='replace').strip()}")
+    calls = [line for line in (tmp_path / "trace").read_text().splitlines() if f"{tmp_path}/files/" in line]
+    kinds = [line.split("(")[0] for line in calls]
+    assert len(calls) == 4 * 3 * 30
+    assert all(kinds[i] in ("stat", "newfstatat") and kinds[i + 1:i + 4] == ["openat", "read", "close"] for i in range(0, len(kinds), 4)), set(kinds)
+    order = [line.split("/")[-1][:7] for line in calls[::4]]
+    assert all(sorted(order[i:i + 30]) == names for i in (0, 30, 60)) and order[:30] != order[30:60] != order[60:]
+
+
+def test_filecosts_says_what_it_cannot_read(tmp_path):
+    """A name that is not there, a list that is not or that is empty: one line that names it, exit 1; one pass alone counts nothing: exit 2."""
+    (tmp_path / "list").write_text("none\n")
+    done = program("filecosts", tmp_path, tmp_path / "list")
+    assert done.returncode == 1 and str(tmp_path / "none") in done.stderr and done.stdout == ""
+    (tmp_path / "list").write_text("")
+    for name in ("list", "nowhere"):
+        done = program("filecosts", tmp_path, tmp_path / name)
+        assert done.returncode == 1 and name in done.stderr
+    assert program("filecosts", tmp_path, tmp_path / "list", 1).returncode == 2
+
+
+@pytest.mark.timeout(1800)
+def test_calls_of_small_files_in_each_profile(lab_module, monkeypatch, need_fuse, work):
+    """Four calls and their sum, in each of four profiles, beside the disk's; who opens without asking reaches the mount by no open, and the others
+    by one each; no row has a goal, and other bytes are no measurement."""
+    import calls
+    monkeypatch.setattr(calls, "QUICK_SMALL_FILES", 40)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        rows = calls.small_costs(lab)
+        real = calls.make_files
+        monkeypatch.setattr(calls, "make_files", lambda *rest: with_other_bytes(real(*rest)))
+        with pytest.raises(RuntimeError, match="bench epoch"):
+            calls.small_costs(lab)
+    assert len(rows) == 4 * 5 and all(row["goal"] == "-" and row["met"] is None and row["unit"] == "us" and row["n"] == 3 for row in rows)
+    for profile in ("as it comes", "without passthrough", "--read-only", "--profile read-only"):
+        mine = {row["title"].split(": ")[1]: row for row in rows if f", {profile}: " in row["title"]}
+        assert list(mine) == [f"{call}, of the disk's" for call in ("lookup", "open", "read", "close", "all four")]
+        whole = mine.pop("all four, of the disk's")
+        assert all(row["note"].startswith("the file in the middle ") for row in mine.values())
+        for i in range(3):  # in each pair
+            assert sum(row["pairs"][i][0] for row in mine.values()) == pytest.approx(whole["pairs"][i][0], abs=0.01)
+        opens = 0 if profile == "--profile read-only" else 1
+        assert ("open 1.000" in whole["note"]) == opens and "; of the node " in whole["note"], whole["note"]
+
+
+def with_other_bytes(directory):
+    path = next(path for path in directory.rglob("*") if path.is_file())
+    path.write_bytes(b"x" * path.stat().st_size)
+    return directory
+
+
+# ---- MinIO ----
+
+SERVER = """#!{python}
+import http.server, json, os, sys, time
+open({noted!r}, "w").write(json.dumps([sys.argv, dict(os.environ)]))
+data, address = sys.argv[-1], sys.argv[sys.argv.index("--address") + 1].split(":")
+os.makedirs(data, exist_ok=True)
+if {ends}:
+    sys.exit("the drive is not to my liking")
+answers = []
+class Server(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        answers.append(self.path)
+        body = b"<ListAllMyBucketsResult><Buckets></Buckets></ListAllMyBucketsResult>" if len(answers) > 2 else b"<Error><Code>XMinioServerNotInitialized</Code></Error>"
+        self.send_response(200 if len(answers) > 2 else 503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+http.server.HTTPServer((address[0], int(address[1])), Server).serve_forever()
+"""
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_minio_is_started_alone_and_leaves_nothing(lab_module, monkeypatch, tmp_path, ends):
+    """On the loopback, with one drive in a directory of its own, when it takes requests; one that ends says why. Its data goes with it."""
+    import peers
+    noted, server = tmp_path / "noted", tmp_path / "minio"
+    server.write_text(SERVER.format(python=sys.executable, noted=str(noted), ends=ends))
+    server.chmod(0o755)
+    monkeypatch.setattr(peers, "program", lambda name: str(server) if name == "minio" else None)
+
+    class Place:
+        def path(self, name):
+            return tmp_path / "lab" / name
+
+    if ends:
+        with pytest.raises(RuntimeError, match="not to my liking"):
+            peers.Minio(Place())
+    else:
+        with peers.Minio(Place()) as minio:
+            words, env = json.loads(noted.read_text())
+            pid = minio.pid
+            assert minio.endpoint == f"http://127.0.0.1:{minio.port}" and pathlib.Path(f"/proc/{pid}").exists()
+        assert words[1:] == ["server", "--quiet", "--address", f"127.0.0.1:{minio.port}", str(tmp_path / "lab/minio/data")]
+        assert (env["MINIO_ROOT_USER"], env["MINIO_ROOT_PASSWORD"], env["MINIO_UPDATE"]) == (minio.access_key, minio.secret_key, "off")
+        assert not pathlib.Path(f"/proc/{pid}").exists()
+    assert not (tmp_path / "lab/minio").exists()
+
+
+@pytest.fixture(params=["there", "not built", "other bytes", "ends"])
+def minio(request, lab_module, monkeypatch):
+    """In MinIO's place: another server that is there, none, one that keeps other bytes, and one that ends after it took a few requests."""
+    import peers
+    monkeypatch.setattr(peers, "program", lambda name, real=peers.program: None if name == "minio" else real(name))
+
+    class StandIn(harness.Origin):
+        def __init__(self, lab):
+            super().__init__(lab.path("minio"))
+
+        def s3(self, **config):
+            client = super().s3(**config)
+            for bucket in client.list_buckets()["Buckets"] if config and request.param == "other bytes" else []:
+                for entry in client.list_objects_v2(Bucket=bucket["Name"]).get("Contents", []):
+                    client.put_object(Bucket=bucket["Name"], Key=entry["Key"], Body=b"x" * entry["Size"])
+            if config and request.param == "ends":
+                self.process.kill()
+                self.process.wait()
+            return client
+
+    if request.param != "not built":
+        monkeypatch.setattr(peers, "Minio", StandIn)
+    return request.param
+
+
+def minio_rows(rows, case, words):
+    """Those of MinIO, which must be a figure or the reason why there is none."""
+    mine = [row for row in rows if "MinIO" in row["title"]]
+    for row in mine:
+        assert ("ratio" in row) == (case == "there")
+        assert case == "there" or row["value"] == "not run" and words[case] in row["detail"], row
+    return mine
+
+
+@pytest.mark.timeout(1800)
+def test_put_beside_minio(lab_module, monkeypatch, minio, work):
+    """With both numbers of connections, a goal of its own; one that cannot be measured is told as not run where its goal stands, and the
+    others have their figures."""
+    import goals
+    import uploads
+    monkeypatch.setattr(uploads, "PUT_SIZE", "64KiB")
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        rows = uploads.put(lab)
+    mine = minio_rows(rows, minio, {"not built": "scripts/bench-peers", "other bytes": "other bytes", "ends": ""})
+    assert len(rows) == 6 and [row["title"].split(", ")[1] for row in mine] == ["1 connection", "4 connections"]
+    assert all(row["goal"] == "at least 1.5" for row in mine) and all("ratio" in row for row in rows if row not in mine)
+    lines = [line for line in goals.goal_rows({"put": {"rows": rows}}) if "MinIO's rate" in line[3]]
+    assert len(lines) == 2 and all(line[4].startswith("not run (") == (minio != "there") for line in lines)
+
+
+@pytest.mark.timeout(1800)
+def test_gets_beside_minio(lab_module, monkeypatch, minio, work):
+    """It serves a copy of the same objects, and is one of the peers; one that cannot be measured is told as not run."""
+    import front
+    import peers
+    if peers.program("nginx") is None:
+        pytest.skip("not run: nginx is not installed")
+    monkeypatch.setattr(front, "PEER_LOADS", [0])
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        rows = front.peers_s3(lab)
+    [mine] = minio_rows(rows, minio, {"not built": "scripts/bench-peers", "other bytes": "other bytes", "ends": ""})
+    assert mine["peer"] == "MinIO" and {row["peer"] for row in rows} == {"MinIO", front.CACHE, front.DIRECT}
+    assert minio != "there" or mine["reference_cost"]["cpu_s_per_gb"] > 0

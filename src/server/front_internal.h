@@ -20,6 +20,7 @@
 struct worker {
     _Alignas(CACHE_LINE_BYTES) struct front *front;
     pthread_t thread;
+    _Atomic pid_t tid;              /* of the thread */
     bool reserved;                  /* the one that watches the others and serves only express requests */
     atomic_int active_kind;         /* enum conn_kind of the request it runs, or -1 */
     _Atomic uint64_t busy_since_ns; /* monotonic; 0: it waits or is parked */

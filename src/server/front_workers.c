@@ -8,9 +8,12 @@
  * epoll set, 19 us with 4 of 64, nginx (sendfile, two workers) 21 us. The other workers are parked.
  *
  * The reserved thread watches. While leaders are short it looks every SUPERVISE_MS for workers that have been
- * with one request for BLOCKED_NS: those wait for a disk, an origin or a client and lead no more, so it calls
- * up parked workers or makes new ones until there are enough leaders that do not wait; at most config.threads
- * in all. A worker that comes back and finds enough leaders parks itself.
+ * with one request for BLOCKED_NS and sleep: those wait for a disk, an origin or a client and lead no more,
+ * so it calls up parked workers or makes new ones until there are enough leaders that do not wait; at most
+ * config.threads in all. A worker that comes back and finds enough leaders parks itself. Who computes, or
+ * only waits for a processor, is no reason for more threads, which would take processors from each other and
+ * from the clients of this machine; but not for longer than LONG_NS, for a large body may keep a worker for
+ * minutes in which it hardly ever sleeps.
  *
  * When all config.threads workers are blocked the reserved thread takes their place in the epoll set: it
  * accepts, reads heads, answers express requests (health, metrics) and puts the rest on the ready list. It
@@ -32,12 +35,14 @@
 #include "base/log.h"
 #include "base/sys.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 
 #define LEADERS_PER_CPU 2
 #define LEADERS_MIN     4
 #define BLOCKED_NS      500000
+#define LONG_NS         20000000
 #define SUPERVISE_MS    1
 #define WAITING_SHARE   4  /* one worker in so many is not for clients that let it wait */
 #define QUIET_ROUNDS    50 /* rounds with a leader to spare before the reserved thread sleeps again */
@@ -123,6 +128,7 @@ static void *worker_main(void *arg)
     struct worker *w = arg;
     struct front *f = w->front;
     bool list_first = true;
+    atomic_store(&w->tid, gettid());
     while (!atomic_load(&f->stopping)) {
         become_idle(f);
         struct conn *c = next_work(f, &list_first);
@@ -185,6 +191,18 @@ static int add_worker(struct front *f)
 
 /* ---- the reserved thread ---- */
 
+/* Whether a thread of ours has a processor or waits for one (proc(5): the state behind the name, which may
+ * have any characters). False where nobody can tell. */
+static bool is_running(pid_t tid)
+{
+    char path[48], text[128];
+    (void)snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)tid);
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text));
+    const char *name_end = n > 0 ? memrchr(text, ')', (size_t)n) : NULL;
+    return name_end && name_end + 2 < text + n && name_end[2] == 'R';
+}
+
 /* Workers that have been with one request for so long that they must be waiting for something. */
 static unsigned count_blocked(struct front *f)
 {
@@ -192,7 +210,8 @@ static unsigned count_blocked(struct front *f)
     unsigned n = 0, workers = atomic_load(&f->n_workers);
     for (unsigned i = 0; i < workers; i++) {
         uint64_t since_ns = atomic_load_explicit(&f->workers[i].busy_since_ns, memory_order_relaxed);
-        n += since_ns > 0 && now_ns > since_ns + BLOCKED_NS;
+        uint64_t busy_ns = since_ns > 0 ? now_ns - MIN(now_ns, since_ns) : 0;
+        n += busy_ns > LONG_NS || (busy_ns > BLOCKED_NS && !is_running(atomic_load(&f->workers[i].tid)));
     }
     return n;
 }

@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-enum { FILE_BYTES = 8 * 1024 * 1024 };
+enum { FILE_BYTES = 8 * 1024 * 1024, COMPUTE_NS = 4000000 };
 
 struct fixture {
     struct front *front;
@@ -55,6 +55,12 @@ static inline void wait_for_gate(struct fixture *f)
     atomic_fetch_sub(&f->running, 1);
 }
 
+static inline void compute(void)
+{
+    for (uint64_t end_ns = sys->mono_ns() + COMPUTE_NS; sys->mono_ns() < end_ns;)
+        ;
+}
+
 static inline void open_gate(struct fixture *f)
 {
     LOCK_SCOPE(&f->lock);
@@ -68,9 +74,8 @@ static inline void close_gate(struct fixture *f)
     f->gate_open = false;
 }
 
-/* /file: the file as a tail; /large: its bytes from memory; /gate: waits for the gate; anything else: its own
- * path, and the body's length.
- */
+/* /file: the file as a tail; /large: its bytes from memory; /gate: waits for the gate; /compute: computes for
+ * COMPUTE_NS; anything else: its own path, and the body's length. */
 static inline void on_http(struct http_conn *c, void *arg)
 {
     struct fixture *f = arg;
@@ -87,6 +92,8 @@ static inline void on_http(struct http_conn *c, void *arg)
     }
     if (slice_eq_str(r->raw_path, "/gate"))
         wait_for_gate(f);
+    if (slice_eq_str(r->raw_path, "/compute"))
+        compute();
     char part[4096];
     ssize_t k;
     size_t n = 0;

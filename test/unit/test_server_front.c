@@ -473,6 +473,32 @@ static void express_requests_pass_busy_workers(void **state)
     stop(f);
 }
 
+/* Requests that compute call up nobody: they have the processors that there are. Where others keep a worker
+ * from its processor for long it counts as one that waits, so that one round of several is what is asked for.
+ * Fails without the look at the thread's state in count_blocked. */
+static void computing_requests_call_up_nobody(void **state)
+{
+    enum { N = 24, ROUNDS = 8 };
+    struct buf _cleanup_buf_ b = BUF_INIT(MIB);
+    bool was_quiet = false;
+    for (int round = 0; round < ROUNDS && !was_quiet; round++) {
+        struct fixture *f = start(&(struct front_config){.threads = 64});
+        unsigned at_first = front_workers(f->front);
+        int fds[N];
+        for (int i = 0; i < N; i++) {
+            fds[i] = dial(f->http);
+            say(fds[i], "GET /compute HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(answer(fds[i], &b), 200);
+            (void)close(fds[i]);
+        }
+        was_quiet = front_workers(f->front) == at_first;
+        stop(f);
+    }
+    assert_true(was_quiet);
+}
+
 /* Requests that block call up further workers until all of them run, and again after those were parked. */
 static void blocked_requests_call_up_workers(void **state)
 {
@@ -577,7 +603,7 @@ static void draining_waits_for_running_requests(void **state)
     stop(f);
 }
 
-enum { ROUNDS = 600, HELD = 6, PIPELINED = 100, JITTERS = 25, JITTER_NS = 100000 };
+enum { TURN_ROUNDS = 600, HELD = 6, PIPELINED = 100, JITTERS = 25, JITTER_NS = 100000 };
 
 /* However many workers were called up, and come back or park meanwhile: a connection that left its turn to
  * others gets its next one without a further event. Requests that hold all leaders up, for some time around
@@ -591,7 +617,7 @@ static void no_turn_is_forgotten(void **state)
         assert_int_equal(buf_str(&pipeline, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n"), 0);
     for (int i = 0; i < HELD; i++)
         held[i] = dial(f->http);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < TURN_ROUNDS; round++) {
         close_gate(f);
         for (int i = 0; i < HELD; i++)
             say(held[i], "GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -646,6 +672,7 @@ int main(void)
         cmocka_unit_test(refuses_connections_beyond_the_maximum),
         cmocka_unit_test(bounds_memory_for_heads),
         cmocka_unit_test(express_requests_pass_busy_workers),
+        cmocka_unit_test(computing_requests_call_up_nobody),
         cmocka_unit_test(blocked_requests_call_up_workers),
         cmocka_unit_test(many_clients_get_right_answers),
         cmocka_unit_test(draining_waits_for_running_requests),

@@ -584,7 +584,7 @@ static struct part *part_to_run(struct fill *f)
 }
 
 /* A patient reader of an object of one block runs its part himself, where it may begin at once: no thread has
- * to be woken for it and to wake him again, which is a fifth of what a small file costs. Whether it was run;
+ * to be woken for it and to wake him again, which is a tenth of what a small file costs. Whether it was run;
  * *ret_result: what it came to. */
 static bool run_here(struct fill *f, uint64_t offset, int *ret_result, struct err *e)
 {

@@ -182,6 +182,18 @@ static ssize_t splice_some(int from, int to, size_t n, unsigned flags)
     return r < 0 ? -errno : r;
 }
 
+/* The n bytes in the pipe; those that could not be sent are booked no more. */
+static int empty_pipe(struct relay_side *to, size_t n, bool last, const struct relay_flow *flow)
+{
+    while (n > 0) {
+        ssize_t out = splice_some(flow->pipe[0], to->fd, n, last ? 0 : SPLICE_F_MORE);
+        if (out <= 0)
+            return unbook(flow, n, out == 0 ? -EPIPE : (int)out);
+        n -= (size_t)out;
+    }
+    return 0;
+}
+
 /* Up to n of the `max` bytes left, from the socket of `from` whose buffer is empty. */
 static ssize_t send_spliced(struct relay_side *from, struct relay_side *to, size_t n, uint64_t max,
                             const struct relay_flow *flow)
@@ -191,24 +203,43 @@ static ssize_t send_spliced(struct relay_side *from, struct relay_side *to, size
         return RELAY_ENDED;
     bool last = (uint64_t)in == max;
     book(flow, (size_t)in, last);
-    for (ssize_t left = in; left > 0;) {
-        ssize_t out = splice_some(flow->pipe[0], to->fd, (size_t)left, last ? 0 : SPLICE_F_MORE);
-        if (out <= 0)
-            return unbook(flow, (size_t)left, out == 0 ? -EPIPE : (int)out);
-        left -= out;
-    }
-    return in;
+    int r = empty_pipe(to, (size_t)in, last, flow);
+    return r < 0 ? r : in;
+}
+
+/* A body of one piece whose beginning came with its head: all of it is booked and sent at once, where the
+ * rest is there. 0: it is not. */
+static ssize_t send_joined(struct relay_side *from, struct relay_side *to, size_t max,
+                           const struct relay_flow *flow)
+{
+    size_t here = from->end - from->begin;
+    ssize_t in = splice_some(from->fd, flow->pipe[1], max - here, SPLICE_F_NONBLOCK);
+    if (in <= 0)
+        return in == -EAGAIN ? 0 : RELAY_ENDED;
+    size_t n = here + (size_t)in;
+    book(flow, n, /* last= */ n == max);
+    int r = sock_send_all(to->fd, from->p + from->begin, here, MSG_MORE);
+    if (r < 0)
+        return unbook(flow, n, r);
+    relay_side_consume(from, here);
+    r = empty_pipe(to, (size_t)in, /* last= */ n == max, flow);
+    return r < 0 ? r : (ssize_t)n;
 }
 
 ssize_t relay_some(struct relay_side *from, struct relay_side *to, uint64_t max,
                    const struct relay_flow *flow)
 {
     size_t n = piece(flow, max);
-    if (from->begin == from->end) {
+    size_t here = from->end - from->begin;
+    if (here == 0) {
         if (max >= SPLICE_MIN_BYTES && make_pipe(flow->pipe) == 0)
             return send_spliced(from, to, n, max, flow);
         ssize_t r = relay_side_fill(from);
         if (r < 0)
+            return r;
+    } else if (n == max && max >= here + SPLICE_MIN_BYTES && make_pipe(flow->pipe) == 0) {
+        ssize_t r = send_joined(from, to, n, flow);
+        if (r != 0)
             return r;
     }
     n = MIN(n, from->end - from->begin);

@@ -533,13 +533,14 @@ static int begin_count(struct run *r, struct err *e)
     return r->count ? 0 : err_set(e, -EAGAIN, "no thread to be had");
 }
 
-/* A prefetch whose origin gets no more requests at a time than it may have opens more objects than that: when
- * an answer has come the next request is there, and no place waits for who opens one. */
+/* Of a prefetch no more than find a place at the origin, which keeps one for others: each fetches small
+ * objects in its own thread (fill.h, FILL_PATIENT). One more would be queued, and with it, one after the
+ * other, all. */
 static uint64_t workers_of(const struct run *r)
 {
-    uint64_t n = r->job->record.spec.parallel;
+    uint64_t n = MIN(r->job->record.spec.parallel, (uint64_t)PARALLEL_MAX), places = r->ends.requests_max;
     bool is_prefetch = r->kind->target == KIND_NOWHERE && r->kind->over == KIND_OVER_ORIGIN;
-    return MIN(is_prefetch && r->ends.requests_max <= n ? n + n / 2 : n, (uint64_t)PARALLEL_MAX);
+    return is_prefetch && places > 1 ? MIN(n, places - 1) : n;
 }
 
 /* Workers' share of a phase: begins them, feeds, ends them, settles what they finished. */

@@ -108,7 +108,9 @@ struct fill_bytes {
  */
 enum fill_how {
     FILL_CHECKED = 1 << 0,
-    FILL_PATIENT = 1 << 1, /* what is queued stays behind what others wait for */
+    FILL_PATIENT =
+        1 << 1, /* what is queued stays behind what others wait for; an object of one block of which
+                   nothing is queued is fetched by the caller's own thread, if that may begin */
 };
 int fill_wait(struct fill *f, uint64_t offset, uint64_t n, unsigned how, struct arena *a,
               struct fill_bytes *ret, struct err *e);

@@ -4,7 +4,9 @@
  * Parts wait in lanes, one for each bucket's upstream, and the lanes take turns: a worker takes the first
  * urgent part of a lane whose origin has room, then the first that is read ahead. No bucket has more threads
  * than leaves some for the others (fill_workers), so that an origin that hangs or fails holds up its own
- * bucket only. Threads are made as needed up to the maximum and end after IDLE_NS without work.
+ * bucket only. Threads are made as needed up to the maximum and end after IDLE_NS without work. A patient
+ * reader of a small object runs its part in his own thread (fill_engine_run), within the same shares and
+ * behind all that is queued.
  *
  * Invariant: a lane is in the list exactly while parts are queued in it or threads run parts of it.
  *
@@ -310,6 +312,51 @@ void fill_engine_promote(struct fill_engine *g, struct part *p)
     wake_locked(g, p);
 }
 
+/* ---- who runs a part himself ---- */
+
+struct fill_lane *fill_engine_enter(struct fill_engine *g, struct upstream *u)
+{
+    LOCK_SCOPE(&g->lock);
+    if (atomic_load(&g->cancel))
+        return NULL;
+    struct fill_lane *l = lane_of_locked(g, u);
+    if (l->queued > 0 || lane_room_locked(g, l) == 0 || !upstream_try_enter(u, /* ahead= */ true)) {
+        lane_drop_locked(g, l);
+        return NULL;
+    }
+    l->busy++;
+    g->busy++;
+    return l;
+}
+
+/* What was queued meanwhile takes the place. */
+static void leave_locked(struct fill_engine *g, struct fill_lane *l)
+{
+    l->busy--;
+    g->busy--;
+    lane_drop_locked(g, l);
+    if (g->queued > 0 && has_work_locked(g))
+        wake_locked(g, NULL);
+}
+
+void fill_engine_step_back(struct fill_engine *g, struct fill_lane *l, struct upstream *u)
+{
+    upstream_step_back(u);
+    LOCK_SCOPE(&g->lock);
+    leave_locked(g, l);
+}
+
+void fill_engine_run(struct fill_engine *g, struct fill_lane *l, struct part *p)
+{
+    lock_take(&g->lock);
+    running_add_locked(g, p);
+    lock_drop(&g->lock);
+    fill_part_run(p);
+    lock_take(&g->lock);
+    leave_locked(g, l);
+    lock_drop(&g->lock);
+}
+
 bool fill_engine_join_hedge(struct fill_engine *g, struct part *p)
 {
     LOCK_SCOPE(&g->lock);
@@ -408,7 +455,7 @@ void fill_engine_stop(struct fill_engine *g)
         atomic_store(&p->cancel[0], true);
         atomic_store(&p->cancel[1], true);
     }
-    while (g->threads > 0) {
+    while (g->threads > 0 || g->busy > 0) {
         cond_broadcast(&g->work);
         (void)cond_wait_for(&g->ended, &g->lock, NO_ROOM_NS);
     }

@@ -148,6 +148,12 @@ void fill_part_run_hedge(struct part *p);
 
 /* fill_engine.c */
 void fill_engine_queue(struct fill_engine *g, struct part *p);
+/* For who runs a part himself: a place at the upstream and a thread's share of its lane, as one who reads
+ * ahead gets them; NULL when others wait for either, or there is none. Then one of the other two. */
+struct fill_lane *fill_engine_enter(struct fill_engine *g, struct upstream *u);
+void fill_engine_step_back(struct fill_engine *g, struct fill_lane *l, struct upstream *u);
+/* Runs p, which is in no queue, to its end. The caller holds a count of it, and its fill. */
+void fill_engine_run(struct fill_engine *g, struct fill_lane *l, struct part *p);
 /* Somebody waits for p now: moves it before the readahead if it is still queued. The caller holds a count. */
 void fill_engine_promote(struct fill_engine *g, struct part *p);
 bool fill_engine_stopping(struct fill_engine *g);

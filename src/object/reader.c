@@ -656,8 +656,10 @@ static int fetch_missing(struct reader *r, const struct wire_fetch_req *q, uint6
 {
     _cleanup_(fill_unrefp) struct fill *f = reader_fill(r);
     bool there = r->extent && extent_present_run(r->extent, q->offset, 1) > 0;
-    ahead_read(&r->ahead, f, q->offset, n, MIN(r->upstream->bucket->p.readahead, r->most_ahead),
-               /* urgent= */ !there && !(q->flags & (WIRE_NO_WAIT | WIRE_BACKGROUND)));
+    bool patient = (q->flags & (WIRE_BACKGROUND | WIRE_NO_WAIT)) == WIRE_BACKGROUND;
+    if (!patient || r->size > STORE_BLOCK_BYTES) /* else all of it is what fill_wait asks for */
+        ahead_read(&r->ahead, f, q->offset, n, MIN(r->upstream->bucket->p.readahead, r->most_ahead),
+                   /* urgent= */ !there && !(q->flags & (WIRE_NO_WAIT | WIRE_BACKGROUND)));
     if ((q->flags & WIRE_NO_WAIT) && !there)
         return 0;
     struct fill_bytes got;

@@ -1,83 +1,9 @@
 /* layer: object */
 /* threaded */
-#include "script_origin.h"
+#include "fill_fixture.h"
 
 #include "base/metrics.h"
-#include "object/fill.h"
 #include "support/fault_sys.h"
-#include "support/tmpdir.h"
-
-#define THREADS 16
-
-struct fixture {
-    char *dir, *disk;
-    struct kv *kv;
-    struct bucket_table *table;
-    struct script *script;
-    struct upstream *u;
-    struct store *store;
-    struct budget *budget;
-    struct fill_engine *engine;
-    struct arena *arena;
-    bool cached; /* discovered objects are admitted */
-    _Atomic unsigned changed;
-    _Atomic bool gate;
-};
-
-static void on_changed(void *arg, struct upstream *u, struct slice key, struct extent *x)
-{
-    struct fixture *f = arg;
-    (void)u, (void)key;
-    atomic_fetch_add(&f->changed, 1);
-    if (x)
-        store_remove_extent(f->store, x);
-}
-
-static struct fixture *make(uint64_t memory, bool cached)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-    assert_non_null(f);
-    f->dir = tmpdir_new();
-    f->disk = tmpdir_path(f->dir, "disk");
-    f->cached = cached;
-    assert_int_equal(kv_open_memory(&f->kv), 0);
-    f->script = script_new();
-    f->script->arg = f;
-    f->u = script_upstream(f->script, f->kv, f->dir, "retry=2s\n", &f->table);
-    struct store_disk_config disk = {.path = f->disk, .size_bytes = 128 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
-    struct err e = {0};
-    if (store_open(&sc, &f->store, &e) < 0)
-        fail_msg("%s", e.text);
-    f->budget = budget_new(memory);
-    f->engine = fill_engine_new(f->budget, THREADS, on_changed, f);
-    f->arena = arena_new(64 * MIB);
-    return f;
-}
-
-/* Nothing is left of any fill: no memory, no place at the origin, no leased byte. */
-static void drop(struct fixture *f)
-{
-    fill_engine_stop(f->engine);
-    fill_engine_free(f->engine);
-    assert_int_equal(budget_used(f->budget), 0);
-    assert_int_equal(f->u->running, 0);
-    assert_int_equal(store_flush(f->store, NULL), 0); /* dropped files go with it */
-    struct store_disk_status st;
-    assert_int_equal(store_disk_status(f->store, 0, &st), 0);
-    assert_int_equal(st.leased_bytes, 0);
-    budget_free(f->budget);
-    store_close(f->store);
-    upstream_unref(f->u);
-    script_free(f->script);
-    bucket_table_close(f->table);
-    kv_close(f->kv);
-    arena_free(f->arena);
-    free(f->disk);
-    tmpdir_free(f->dir);
-    free(f);
-}
 
 static int admit(void *arg, const struct attr *attr, struct extent **ret, struct err *e)
 {
@@ -91,53 +17,6 @@ static int discover(struct fixture *f, uint64_t offset, uint64_t expect, struct 
     struct attr attr;
     return fill_discover(f->engine, f->u, SLICE_LIT("k"), plan_discover(offset, expect), admit, f, f->arena,
                          &attr, ret, NULL);
-}
-
-/* Reads [offset, offset + n) and compares with the version. */
-static int read_range(struct fill *fill, uint64_t offset, uint64_t n, unsigned version)
-{
-    struct arena *a = arena_new(4 * MIB);
-    char *piece = malloc(MIB), *expected = malloc(MIB);
-    int r = 0;
-    while (n > 0 && r == 0) {
-        arena_clear(a);
-        struct fill_bytes got;
-        r = fill_wait(fill, offset, MIN(n, MIB), /* checked= */ false, a, &got, NULL);
-        if (r < 0)
-            break;
-        uint64_t have = got.data.n ? got.data.n : MIN(got.available, MIB);
-        if (have == 0)
-            r = -ENODATA;
-        else if (got.data.n)
-            memcpy(piece, got.data.p, have);
-        else {
-            struct extent *x = fill_extent(fill);
-            r = sys_pread_all(extent_use(x), piece, have, offset);
-            extent_leave(x);
-        }
-        script_bytes(expected, have, offset, version);
-        if (r == 0 && memcmp(piece, expected, have) != 0)
-            r = ERR_CORRUPT;
-        offset += have;
-        n -= MIN(n, have);
-    }
-    free(expected);
-    free(piece);
-    arena_free(a);
-    return r;
-}
-
-struct job {
-    struct fill *fill;
-    uint64_t size;
-    int result;
-};
-
-static void *reader_main(void *arg)
-{
-    struct job *j = arg;
-    j->result = read_range(j->fill, 0, j->size, 1);
-    return NULL;
 }
 
 /* Eight readers of everything cost the origin each byte once. */
@@ -543,21 +422,6 @@ static void test_patient_reader_beside_what_was_read_ahead(void **state)
     drop(f);
 }
 
-static void wait_for_gate(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
-                          struct script_fate *fate)
-{
-    struct fixture *f = s->arg;
-    (void)op, (void)nth, (void)fate;
-    while (!atomic_load(&f->gate) && !atomic_load(g->cancel))
-        sys->sleep_ns(1000000);
-}
-
-static bool is_idle(struct upstream *u)
-{
-    LOCK_SCOPE(&u->lock);
-    return u->running == 0;
-}
-
 /* What is queued ahead of a file that nobody has open any more is not fetched. */
 static void test_closed_file_is_not_fetched_further(void **state)
 {
@@ -634,14 +498,6 @@ static void test_busy_origin_is_asked_by_fewer(void **state)
         sys->sleep_ns(1000000);
     assert_true(f->u->concurrency.limit < before);
     drop(f);
-}
-
-static unsigned running(struct script *s)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    unsigned n = s->running;
-    (void)pthread_mutex_unlock(&s->lock);
-    return n;
 }
 
 /* An upstream of another bucket, over a script of its own. */

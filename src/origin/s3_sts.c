@@ -277,7 +277,8 @@ int s3_role_ask(struct s3_role *x, struct s3_credentials *ret, uint64_t *ret_lif
     if (r < 0)
         return web_error_of_credentials(err_prefix(e, r, "role %s, asked of %s", x->arn, x->endpoint.base),
                                         e);
-    uint64_t now_ns = sys->real_ns();
+    /* by the service's clock: this machine's may be off, which S3 then says, and not "they have ended" */
+    uint64_t now_ns = c.response.date_ns ? c.response.date_ns : sys->real_ns();
     *ret_life_ms = ends_ns > now_ns ? (ends_ns - now_ns) / 1000000 : 0;
     return 0;
 }

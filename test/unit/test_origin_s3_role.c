@@ -220,6 +220,29 @@ static void test_renewal(void **state)
     clock_sys_stop();
 }
 
+/* How long keys are good goes by the clock of who gives them: this machine's may be wrong, which is then told
+ * where it matters. */
+static void test_a_wrong_clock(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer =
+             "HTTP/1.1 200 OK\r\nDate: Sat, 31 Jan 2026 12:00:00 GMT\r\nConnection: close\r\n\r\n" ANSWER(
+                 "AssumeRoleWithWebIdentity", "one", "2026-01-31T13:00:00Z"),
+         .close = true},
+        {.answer = OBJECT, .close = true},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    set_environment("AWS_WEB_IDENTITY_TOKEN_FILE=@ AWS_ROLE_ARN=" ARN, "");
+    clock_sys_start(1000000000000, 1800000000000000000); /* a year later */
+    start(&f, steps, ARRAY_SIZE(steps));
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_true(is_signed_with(script_head(&f.script, 1), "one"));
+    web_fixture_stop(&f);
+    clock_sys_stop();
+}
+
 /* Roles of profiles: each question is signed with the keys of the source, for the service sts. */
 static void test_roles_of_profiles(void **state)
 {
@@ -452,6 +475,9 @@ static void test_answers(void **state)
         {ANSWER("AssumeRole", "a b", FAR), false},
         {ANSWER("AssumeRole", "a&#10;b", FAR), false},
         {"<R><Credentials><AccessKeyId>K</AccessKeyId></Credentials></R>", false},
+        {"<R><Credentials><AccessKeyId>K</AccessKeyId><SecretAccessKey>S</SecretAccessKey><SessionToken>a b"
+         "</SessionToken><Expiration>" FAR "</Expiration></Credentials></R>",
+         false},
         {"<R><Other><AccessKeyId>K</AccessKeyId><SecretAccessKey>S</SecretAccessKey><SessionToken>T"
          "</SessionToken><Expiration>" FAR "</Expiration></Other></R>",
          false},
@@ -536,6 +562,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_web_identity),
+        cmocka_unit_test(test_a_wrong_clock),
         cmocka_unit_test(test_renewal),
         cmocka_unit_test(test_roles_of_profiles),
         cmocka_unit_test(test_a_source_that_ended),
